@@ -1,0 +1,86 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Why a connection changed, as [Endpoint.Wait] tells it.
+var (
+	// ErrDisconnected: the peer, or its kernel on its behalf, disconnected.
+	ErrDisconnected = errors.New("disconnected")
+	// ErrDeviceRemoved: the device is gone or has failed as a whole.
+	ErrDeviceRemoved = errors.New("RDMA device removed")
+	// ErrQueuePair: the device reported a fatal error of this queue pair or of
+	// its completion queue.
+	ErrQueuePair = errors.New("fatal queue pair error")
+	// ErrPortDown: the port lost its link, perhaps for a moment.
+	ErrPortDown = errors.New("port down")
+)
+
+// RejectError is the answer of a peer that would not connect.
+type RejectError struct {
+	// Reason is the connection manager's: 8 (invalid service ID) when nobody
+	// listens, 28 (consumer reject) when a listener refused and Private says
+	// why (InfiniBand specification, table "REJ reason codes").
+	Reason  int
+	Private []byte
+}
+
+// Reject reasons that ringnet tells apart.
+const (
+	RejectNoListener = 8
+	RejectConsumer   = 28
+)
+
+func (e *RejectError) Error() string {
+	return fmt.Sprintf("connection rejected (reason %d)", e.Reason)
+}
+
+// Status is how a work request ended. The names are those of ibv_wc_status.
+type Status uint8
+
+const (
+	OK Status = iota
+	LocalLength
+	LocalQPOperation
+	LocalProtection
+	Flushed // discarded because the queue pair is in state ERR
+	BadResponse
+	LocalAccess
+	RemoteInvalidRequest
+	RemoteAccess
+	RemoteOperation
+	RetryExceeded    // the peer's device does not answer
+	RNRRetryExceeded // the peer had no receive posted
+	RemoteAborted
+	Fatal
+	ResponseTimeout
+	General // any other
+)
+
+var statusText = [...]string{
+	OK:                   "success",
+	LocalLength:          "local length error",
+	LocalQPOperation:     "local QP operation error",
+	LocalProtection:      "local protection error",
+	Flushed:              "work request flushed",
+	BadResponse:          "bad response",
+	LocalAccess:          "local access error",
+	RemoteInvalidRequest: "remote invalid request",
+	RemoteAccess:         "remote access error",
+	RemoteOperation:      "remote operation error",
+	RetryExceeded:        "transport retries exceeded",
+	RNRRetryExceeded:     "receiver-not-ready retries exceeded",
+	RemoteAborted:        "remote aborted",
+	Fatal:                "fatal error",
+	ResponseTimeout:      "response timeout",
+	General:              "general error",
+}
+
+func (s Status) String() string {
+	if int(s) < len(statusText) {
+		return statusText[s]
+	}
+	return fmt.Sprintf("status %d", uint8(s))
+}

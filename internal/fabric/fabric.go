@@ -1,0 +1,232 @@
+// Package fabric is the seam between ringnet's protocol and whatever moves its
+// bytes, in the vocabulary of verbs. A fabric makes queue pairs and connects
+// them; package rconn turns one connected queue pair into a byte stream and
+// knows nothing beneath this package.
+//
+// A connection is set up in this order, and [Endpoint] documents each step:
+//
+//	active side:   Dial → Open → Register, PostRecv → Connect → Confirm
+//	passive side:  Listener.Accept → Open → Register, PostRecv → Accept
+//
+// After that both sides post work requests and poll completions until
+// Disconnect, which flushes every posted receive through Poll, and Close.
+package fabric
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// Fabric makes connections of one kind. Its methods may be called at once from
+// several goroutines.
+type Fabric interface {
+	// Dial finds a route to remote and returns an endpoint that has neither a
+	// queue pair nor a connection yet. A local address that is not valid lets
+	// the fabric choose. It returns early when ctx ends.
+	Dial(ctx context.Context, local, remote netip.AddrPort) (Endpoint, error)
+
+	// Listen accepts connection requests at local; port 0 chooses one. Up to
+	// backlog requests wait for [Listener.Accept]; further ones are refused.
+	Listen(local netip.AddrPort, backlog int) (Listener, error)
+}
+
+// Listener receives connection requests.
+type Listener interface {
+	// Accept returns the next request: an endpoint that is neither open nor
+	// answered. After Close it returns net.ErrClosed; any other error means
+	// that this listener will never accept again.
+	Accept() (Endpoint, error)
+
+	// Addr is the address listened on, with the port in use.
+	Addr() netip.AddrPort
+
+	// Close refuses the requests that Accept has not returned and wakes it.
+	// Endpoints that Accept has returned live on.
+	Close() error
+}
+
+// Endpoint is one end of one connection: a queue pair with its completion
+// queue, its memory and its place in the connection manager.
+//
+// Setup (Open to Confirm or Accept) is done by one goroutine. Afterwards
+// PostRecv, PostSend, Poll and Arm are called by one goroutine at a time, Wait
+// by one goroutine (possibly while others post and poll), and Wake and Down
+// from anywhere at any time before Close returns.
+type Endpoint interface {
+	// LocalAddr and RemoteAddr are known from the start.
+	LocalAddr() netip.AddrPort
+	RemoteAddr() netip.AddrPort
+
+	// Open creates the protection domain, completion queue and queue pair, the
+	// latter in state INIT, and returns what the device granted, which may be
+	// less than asked for.
+	Open(o Options) (Limits, error)
+
+	// Register returns n bytes of zeroed, page-aligned memory off the Go heap
+	// that the device may access; n is rounded up to whole pages. The endpoint owns it: it is gone after Close.
+	Register(n int, a Access) (Memory, error)
+
+	// PostRecv posts n receives. Their buffers, Options.RecvQueue of
+	// Options.RecvSize bytes each, are the endpoint's own and are used in turn,
+	// so a buffer is free again when its completion has been dealt with.
+	PostRecv(n int) error
+
+	// PostSend posts the work requests in order: all, or none and an error.
+	// It keeps no reference to wr.
+	PostSend(wr []WorkRequest) error
+
+	// Poll moves completions to c and says how many; it never blocks. A
+	// completion makes the bytes of its message, and of all before it, visible.
+	// The completions of sends and receives are not ordered with each other.
+	Poll(c []Completion) (int, error)
+
+	// Arm asks for one event: the next completion makes Wait return. What
+	// completed before Arm may give none, so Poll once more after Arm.
+	Arm() error
+
+	// Wait blocks until the armed event, Wake, or a change of the connection,
+	// and holds no thread meanwhile. It may return nil for no reason. A change
+	// of the connection is returned once as an error: [ErrPortDown], after
+	// which the connection may still recover, or the reason it is lost, which
+	// wraps one of [ErrDisconnected], [ErrDeviceRemoved] and [ErrQueuePair].
+	// After Close it returns net.ErrClosed.
+	Wait() error
+
+	// Wake makes the present or the next Wait return.
+	Wake()
+
+	// Connect sends a connection request with the private data, at most
+	// [MaxConnectData] bytes, and returns the peer's answer, possibly padded
+	// with zeros. When it returns nil the queue pair is ready to receive. A
+	// rejection is a *[RejectError].
+	Connect(ctx context.Context, private []byte) (peer []byte, err error)
+
+	// Confirm tells the peer that its answer to Connect is good. Only then may
+	// this side send.
+	Confirm() error
+
+	// Private is the private data of the request that Accept returned,
+	// possibly padded with zeros. The endpoint owns it.
+	Private() []byte
+
+	// Accept answers a request with the private data, at most [MaxAcceptData]
+	// bytes, and returns when the peer has confirmed: from then on this side
+	// may send.
+	Accept(ctx context.Context, private []byte) error
+
+	// Reject refuses a request, or instead of Confirm the peer's answer, with
+	// the private data, at most [MaxRejectData] bytes.
+	Reject(private []byte) error
+
+	// Disconnect moves the queue pair to ERR, which flushes whatever is posted
+	// through Poll, and tells the peer. It may be called again.
+	Disconnect() error
+
+	// Close destroys everything the endpoint made, its memory included. No
+	// other method may be running except Wait, Wake, which it ends.
+	Close() error
+}
+
+// Sizes of the private data that the connection manager carries, in bytes:
+// what the InfiniBand CM messages REQ, REP and REJ have room for, less the 36
+// that rdma_cm takes from REQ for addresses (rdma_connect(3), rdma_accept(3)).
+const (
+	MaxConnectData = 56
+	MaxAcceptData  = 196
+	MaxRejectData  = 148
+)
+
+// Options says what a queue pair should be like.
+type Options struct {
+	SendQueue int // send work requests that may be outstanding
+	RecvQueue int // receives that may be posted
+	RecvSize  int // bytes that a Send of the peer may carry
+
+	// A message that is not acknowledged is sent again after AckTimeout, at
+	// most Retries (0 to 7) times; then the connection is lost. A device may
+	// round AckTimeout up, to a power of two times 4.096 µs, and real ones may
+	// wait up to four times as long (InfiniBand specification, 9.7.6.1.3).
+	AckTimeout time.Duration
+	Retries    int
+}
+
+// Limits is what a device granted.
+type Limits struct {
+	SendQueue int
+	RecvQueue int
+
+	// Inline is the number of bytes that a work request may carry by itself,
+	// without registered memory.
+	Inline int
+
+	// Spin is the number of polls worth making before waiting for an event;
+	// 0 where a poll never finds what an event would not have announced.
+	Spin int
+}
+
+// Access says who, besides the device at home, may write to memory.
+type Access int
+
+const (
+	// LocalWrite lets receives be placed in the memory.
+	LocalWrite Access = iota
+	// RemoteWrite lets the peer of this endpoint, and nobody else, write to
+	// the memory too.
+	RemoteWrite
+)
+
+// Memory is registered memory.
+type Memory interface {
+	Bytes() []byte
+
+	// Addr and RKey name the memory to the peer.
+	Addr() uint64
+	RKey() uint32
+}
+
+// Opcode is the operation of a work request.
+type Opcode uint8
+
+const (
+	// Send delivers the data to the peer's next posted receive.
+	Send Opcode = iota
+	// Write places the data in the peer's memory, unseen by the peer.
+	Write
+	// WriteImm places the data in the peer's memory and then completes the
+	// peer's next posted receive with the immediate.
+	WriteImm
+)
+
+// WorkRequest is a request to the send queue.
+type WorkRequest struct {
+	ID       uint64 // comes back in the completion
+	Op       Opcode
+	Signaled bool   // complete on success too; failures always complete
+	Imm      uint32 // WriteImm only
+
+	// Data is what to send. Where Memory is nil it is carried inline: at most
+	// Limits.Inline bytes, the caller's again when PostSend returns. Otherwise
+	// it lies in Memory and must not change before this request or a later one
+	// of the same queue has completed.
+	Data   []byte
+	Memory Memory
+
+	// Write and WriteImm: where in the peer's memory.
+	RemoteAddr uint64
+	RKey       uint32
+}
+
+// Completion is the end of a work request or of a receive.
+type Completion struct {
+	ID     uint64 // of the work request; 0 for receives, which complete in the order posted
+	Recv   bool   // a receive; meaningful whatever the status
+	Status Status
+	Vendor uint32 // the device's own word about a failure, for messages only
+
+	// Of receives that succeeded:
+	Op   Opcode // what the peer did: Send or WriteImm
+	Imm  uint32 // WriteImm: the immediate
+	Len  int    // bytes that the peer sent or wrote
+	Data []byte // Send: those bytes, valid until the next PostRecv
+}
