@@ -50,9 +50,9 @@ type Listener interface {
 // queue, its memory and its place in the connection manager.
 //
 // Setup (Open to Confirm or Accept) is done by one goroutine. Afterwards
-// PostRecv, PostSend, Poll and Arm are called by one goroutine at a time, Wait
-// by one goroutine (possibly while others post and poll), and Wake and Down
-// from anywhere at any time before Close returns.
+// PostRecv, PostSend, Poll, Arm and Disconnect are called by one goroutine at a
+// time, Wait by one goroutine, possibly while another posts or polls, and Wake
+// by anyone at any time, also after Close.
 type Endpoint interface {
 	// LocalAddr and RemoteAddr are known from the start.
 	LocalAddr() netip.AddrPort
@@ -64,7 +64,8 @@ type Endpoint interface {
 	Open(o Options) (Limits, error)
 
 	// Register returns n bytes of zeroed, page-aligned memory off the Go heap
-	// that the device may access; n is rounded up to whole pages. The endpoint owns it: it is gone after Close.
+	// that the device may access; n is rounded up to whole pages. The endpoint
+	// owns it: it is gone after Close.
 	Register(n int, a Access) (Memory, error)
 
 	// PostRecv posts n receives. Their buffers, Options.RecvQueue of
@@ -90,7 +91,6 @@ type Endpoint interface {
 	// of the connection is returned once as an error: [ErrPortDown], after
 	// which the connection may still recover, or the reason it is lost, which
 	// wraps one of [ErrDisconnected], [ErrDeviceRemoved] and [ErrQueuePair].
-	// After Close it returns net.ErrClosed.
 	Wait() error
 
 	// Wake makes the present or the next Wait return.
@@ -120,11 +120,13 @@ type Endpoint interface {
 	Reject(private []byte) error
 
 	// Disconnect moves the queue pair to ERR, which flushes whatever is posted
-	// through Poll, and tells the peer. It may be called again.
+	// through Poll, and tells the peer. When the peer's kernel has answered,
+	// Wait returns [ErrDisconnected], if it has not before. Disconnect may be
+	// called again.
 	Disconnect() error
 
-	// Close destroys everything the endpoint made, its memory included. No
-	// other method may be running except Wait, Wake, which it ends.
+	// Close destroys everything the endpoint made, its memory included, in
+	// whatever state of set-up or connection it is. Only Wake may be running.
 	Close() error
 }
 
