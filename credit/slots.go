@@ -1,0 +1,39 @@
+package credit
+
+import "fmt"
+
+// Slots is the send queue's part of the ledger. A slot is taken by every work
+// request and freed by its own completion or that of a later one: never because
+// the peer has answered, for completions of two queues are not ordered.
+type Slots struct {
+	depth     uint64
+	posted    uint64
+	completed uint64
+}
+
+// NewSlots returns the ledger of a send queue of the given depth in work
+// requests.
+func NewSlots(depth int) Slots { return Slots{depth: uint64(depth)} }
+
+// Outstanding is the number of work requests not known to have completed.
+func (q *Slots) Outstanding() int { return int(q.posted - q.completed) }
+
+// MaySend says whether a data message may take a slot.
+func (q *Slots) MaySend() bool { return q.depth-(q.posted-q.completed) > ControlSends }
+
+// Post takes a slot and returns the number of the work request, from 0.
+func (q *Slots) Post() uint64 {
+	if q.posted-q.completed == q.depth {
+		panic(fmt.Sprintf("credit: more than %d work requests outstanding", q.depth))
+	}
+	q.posted++
+	return q.posted - 1
+}
+
+// Complete frees the slots of work request n and of all before it.
+func (q *Slots) Complete(n uint64) {
+	if n < q.completed || n >= q.posted {
+		panic(fmt.Sprintf("credit: completion of work request %d, outside %d to %d", n, q.completed, q.posted))
+	}
+	q.completed = n + 1
+}
