@@ -1,0 +1,257 @@
+package main
+
+// This file finds RDMA devices in sysfs, and makes soft-RoCE ones: on the host
+// as well as in a guest.
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	sysInfiniband = "/sys/class/infiniband"
+
+	// activeTimeout bounds the wait for a new device to become ready.
+	activeTimeout = 30 * time.Second
+	// mtu lets soft-RoCE use 4096 bytes, its largest, for a path.
+	mtu = 4200
+)
+
+// device is an RDMA device and its addresses. Addresses that there are not are
+// zero.
+type device struct {
+	name   string
+	netdev string
+	addr   netip.Addr // IPv4
+	addr6  netip.Addr // IPv6, but not link-local
+	other  netip.Addr // IPv4 of an interface without RDMA
+}
+
+// env returns what the command is told about the device.
+func (d *device) env() []string {
+	env := []string{
+		"SOFTROCE_DEVICE=" + d.name,
+		"SOFTROCE_NETDEV=" + d.netdev,
+		"SOFTROCE_ADDR=" + d.addr.String(),
+	}
+	if d.addr6.IsValid() {
+		env = append(env, "SOFTROCE_ADDR6="+d.addr6.String())
+	}
+	if d.other.IsValid() {
+		env = append(env, "SOFTROCE_OTHER_ADDR="+d.other.String())
+	}
+	return env
+}
+
+// findDevice returns the first device with an ACTIVE port whose network
+// interface has an IPv4 address, or nil. Folder sys is laid out like
+// /sys/class/infiniband; addrs returns the addresses of all interfaces that
+// are up.
+func findDevice(sys string, addrs func() map[string][]netip.Addr) *device {
+	ports, _ := filepath.Glob(filepath.Join(sys, "*", "ports", "*"))
+	var found *device
+	hasRDMA := map[string]bool{}
+	up := addrs()
+	for _, port := range ports {
+		dir := filepath.Dir(filepath.Dir(port))
+		for _, netdev := range netdevs(dir, port) {
+			hasRDMA[netdev] = true
+			v4, v6 := pick(up[netdev])
+			if found == nil && isActive(port) && v4.IsValid() {
+				found = &device{name: filepath.Base(dir), netdev: netdev, addr: v4, addr6: v6}
+			}
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	for netdev, list := range up {
+		if v4, _ := pick(list); !hasRDMA[netdev] && v4.IsValid() && !v4.IsLoopback() {
+			if !found.other.IsValid() || v4.Less(found.other) {
+				found.other = v4
+			}
+		}
+	}
+	return found
+}
+
+// isActive tells whether the port with the given folder can send and receive.
+func isActive(port string) bool {
+	state, err := os.ReadFile(filepath.Join(port, "state"))
+	return err == nil && strings.Contains(string(state), "ACTIVE")
+}
+
+// netdevs returns the network interfaces of a port: those its GIDs come from
+// and, for IPoIB, those of the hardware it is.
+func netdevs(device, port string) []string {
+	var names []string
+	seen := map[string]bool{"": true}
+	add := func(name string) {
+		if !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	gids, _ := filepath.Glob(filepath.Join(port, "gid_attrs", "ndevs", "*"))
+	for _, gid := range gids {
+		// Unused entries of the table cannot be read.
+		if name, err := os.ReadFile(gid); err == nil {
+			add(strings.TrimSpace(string(name)))
+		}
+	}
+	interfaces, _ := filepath.Glob(filepath.Join(device, "device", "net", "*"))
+	for _, path := range interfaces {
+		add(filepath.Base(path))
+	}
+	return names
+}
+
+// pick returns the first IPv4 address and the first IPv6 address of wider than
+// link-local scope.
+func pick(addrs []netip.Addr) (v4, v6 netip.Addr) {
+	for _, a := range addrs {
+		switch {
+		case a.Is4() && !v4.IsValid():
+			v4 = a
+		case a.Is6() && !a.IsLinkLocalUnicast() && !v6.IsValid():
+			v6 = a
+		}
+	}
+	return v4, v6
+}
+
+// interfaceAddrs returns the addresses of all interfaces that are up.
+func interfaceAddrs() map[string][]netip.Addr {
+	up := map[string][]netip.Addr{}
+	interfaces, _ := net.Interfaces()
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+				up[i.Name] = append(up[i.Name], prefix.Addr())
+			}
+		}
+	}
+	return up
+}
+
+// Addresses of the devices made here: those of the benchmarking range that no
+// network should route (RFC 2544), and unique local ones (RFC 4193). The node's
+// number plus 1 is the last part.
+func nodeAddr(node int) netip.Addr {
+	return netip.AddrFrom4([4]byte{198, 18, 0, byte(node + 1)})
+}
+
+func nodeAddr6(node int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf("fd50:f7a0:ce00::%d", node+1))
+}
+
+var otherAddr = netip.MustParseAddr("198.18.1.1")
+
+// Interfaces made here. The first gets a soft-RoCE device where there is no
+// cable to put it on, the second stays without.
+const (
+	rdmaInterface  = "softroce0"
+	otherInterface = "softroce1"
+)
+
+// makeDevice makes a soft-RoCE device of the given name on netdev, for the
+// given node, and an interface without one. It makes netdev too when that is
+// rdmaInterface. When it fails, removeDevice takes away what it has made.
+func makeDevice(name, netdev string, node int) (*device, error) {
+	d := &device{name: name, netdev: netdev, addr: nodeAddr(node), addr6: nodeAddr6(node), other: otherAddr}
+	var commands strings.Builder
+	if netdev == rdmaInterface {
+		// A fixed hardware address makes a fixed link-local address.
+		fmt.Fprintf(&commands, "link add %s address 02:50:f7:a0:ce:00 type dummy\n", netdev)
+	}
+	fmt.Fprintf(&commands, "link add %s type dummy\n", otherInterface)
+	if err := ip(commands.String()); err != nil {
+		return nil, err
+	}
+	// Without this, link-local addresses are of no use for the first second,
+	// while the kernel looks for their duplicates. Kernels without IPv6 have
+	// no such file and no such addresses.
+	os.WriteFile("/proc/sys/net/ipv6/conf/"+netdev+"/accept_dad", []byte("0"), 0)
+	commands.Reset()
+	fmt.Fprintf(&commands, "link set %s mtu %d up\n", netdev, mtu)
+	fmt.Fprintf(&commands, "address add %s/24 dev %s\n", d.addr, netdev)
+	fmt.Fprintf(&commands, "address add %s/64 dev %s nodad\n", d.addr6, netdev)
+	fmt.Fprintf(&commands, "link set %s up\n", otherInterface)
+	fmt.Fprintf(&commands, "address add %s/24 dev %s\n", d.other, otherInterface)
+	if err := ip(commands.String()); err != nil {
+		return nil, err
+	}
+	if _, err := output(exec.Command(sbin("rdma"), "link", "add", name, "type", "rxe", "netdev", netdev)); err != nil {
+		return nil, err
+	}
+	return d, waitActive(d)
+}
+
+// removeDevice undoes what makeDevice has done, as far as it has.
+func removeDevice(name string) error {
+	var errs []error
+	if _, err := os.Stat(filepath.Join(sysInfiniband, name)); err == nil {
+		_, err := output(exec.Command(sbin("rdma"), "link", "delete", name))
+		errs = append(errs, err)
+	}
+	for _, netdev := range []string{rdmaInterface, otherInterface} {
+		if _, err := os.Stat("/sys/class/net/" + netdev); err == nil {
+			errs = append(errs, ip("link delete "+netdev+"\n"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ip runs commands of ip(8), one on each line.
+func ip(commands string) error {
+	cmd := exec.Command(sbin("ip"), "-batch", "-")
+	cmd.Stdin = strings.NewReader(commands)
+	_, err := output(cmd)
+	return err
+}
+
+// waitActive waits until the port of d is ACTIVE and has a GID for each of the
+// addresses, which the kernel adds in the background.
+func waitActive(d *device) error {
+	port := filepath.Join(sysInfiniband, d.name, "ports", "1")
+	for deadline := time.Now().Add(activeTimeout); ; time.Sleep(20 * time.Millisecond) {
+		active := isActive(port)
+		if active && hasGIDs(port, d.addr, d.addr6) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s on %s is not ready after %v (port active: %v)", d.name, d.netdev, activeTimeout, active)
+		}
+	}
+}
+
+// hasGIDs tells whether the port has a GID for each address: with RoCE, GIDs
+// are IPv6 addresses, and IPv4 addresses mapped to IPv6.
+func hasGIDs(port string, addrs ...netip.Addr) bool {
+	have := map[netip.Addr]bool{}
+	gids, _ := filepath.Glob(filepath.Join(port, "gids", "*"))
+	for _, path := range gids {
+		if text, err := os.ReadFile(path); err == nil {
+			if a, err := netip.ParseAddr(strings.TrimSpace(string(text))); err == nil {
+				have[a.Unmap()] = true
+			}
+		}
+	}
+	for _, a := range addrs {
+		if !have[a] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,80 @@
+// Softroce runs a command where there is an RDMA device.
+//
+//	go run ./tools/softroce [flags] -- COMMAND ARG…
+//	go run ./tools/softroce -nodes 2 [flags] -- COMMAND0 ARG… -- COMMAND1 ARG…
+//	go test -exec "softroce [flags] --" ./…
+//
+// The command runs in the first of these places that can be had:
+//
+//  1. Right here, when the host has an RDMA device with an ACTIVE port whose
+//     network interface has an IPv4 address.
+//  2. Right here, when the tool is root and the kernel can load rdma_rxe, on a
+//     soft-RoCE device that the tool adds to a dummy interface and removes
+//     afterwards.
+//  3. In a QEMU guest (emulated, without KVM) that runs a stock Debian or
+//     Ubuntu kernel with a soft-RoCE device.
+//
+// Flag -guest goes straight to the third, and so does -nodes 2.
+//
+// # The guest
+//
+// The guest sees all files of the host under their own paths. What it writes
+// to them it keeps in its memory, and it is gone when the guest is; what it
+// writes below the folder named by -scratch is on the host at once. The
+// command starts in the working directory of the tool, as root, without limit
+// on locked memory, with an empty standard input. Its standard output and
+// standard error are those of the tool, byte for byte, as they come.
+//
+// Of the environment the command gets PATH, HOME, USER, LOGNAME, LANG, TERM,
+// TMPDIR, TZ, whatever starts with LC_, GO, CGO_ or RINGNET_, and what -env
+// names. On the host it gets all of it.
+//
+// # What the command is told
+//
+//	SOFTROCE_DEVICE      the RDMA device, for example rxe0
+//	SOFTROCE_NETDEV      the network interface it is on
+//	SOFTROCE_ADDR        the IPv4 address of that interface
+//	SOFTROCE_ADDR6       its IPv6 address (unique local or global), if any
+//	SOFTROCE_OTHER_ADDR  the IPv4 address of an interface without RDMA, if any
+//	SOFTROCE_NODE        the number of this node: 0, or 1 with -nodes 2
+//	SOFTROCE_PEER        with -nodes 2, the IPv4 address of the other node
+//	SOFTROCE_PEER6       with -nodes 2, the IPv6 address of the other node
+//	SOFTROCE_CONTROL     with -nodes 2, the path of the control port
+//	SOFTROCE_SCRATCH     the folder named by -scratch, if any
+//
+// # Two nodes
+//
+// With -nodes 2 there are two guests on one emulated cable, and the command
+// runs on both of them at once, or, when there is a second --, one command on
+// each. Every line of output begins with the name of its node: "node0| " or
+// "node1| ". A command may open SOFTROCE_CONTROL for reading and writing (one
+// process of each node at a time), write one of these lines, and read the
+// answer, which is "ok" or "error" and what was wrong:
+//
+//	cable down       both ends lose their carrier
+//	cable up         and get it back
+//	power off NODE   the guest of that node ends at once
+//
+// In a shell:
+//
+//	exec 3<>$SOFTROCE_CONTROL; echo cable down >&3; read answer <&3
+//
+// A guest lives on after its command has ended, until the other command has
+// ended too.
+//
+// # Exit status
+//
+// The exit status is that of the command, or 128+N when signal N ended it; with
+// two nodes the first of them that is not zero, where a node whose power was
+// cut has none. 124 says that -timeout was over, 125 that the tool itself
+// failed, 126 that the command could not be executed, 127 that it was not
+// found. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command,
+// which then has 5 seconds to end; the exit status is 128+N. No guest outlives
+// the tool.
+//
+// # What it needs
+//
+// As root on Debian or Ubuntu the tool installs what is missing; otherwise it
+// says what to install. The kernel and the initial file system of the guest
+// are made once and kept in the user's cache folder, under ringnet-softroce.
+package main

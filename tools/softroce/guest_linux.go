@@ -1,0 +1,357 @@
+package main
+
+// This file is the tool inside a guest, where it is the first process: it sets
+// the guest up, runs the command, and reports to the tool on the host.
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guestInit is the argument with which the tool is started in a guest.
+const guestInit = "guest-init"
+
+// guestConfig is what the host tells a guest.
+type guestConfig struct {
+	Node    int
+	Nodes   int
+	Args    []string
+	Env     []string
+	Dir     string
+	Scratch string   // mounted under the path it has on the host, unless empty
+	Modules []string // to load in addition
+	ModDir  string   // folder with the lib/modules of the kernel
+}
+
+// message is what host and guest say to each other, as JSON over portAgent.
+// Exactly one field is set.
+type message struct {
+	// From the host: Config first, Start when all nodes are ready, and Signal
+	// for the command to get.
+	Config *guestConfig `json:",omitempty"`
+	Start  bool         `json:",omitempty"`
+	Signal unix.Signal  `json:",omitempty"`
+
+	// From the guest: Ready or Failed, and then the Exit status of the
+	// command, when all it has written has arrived.
+	Ready  bool   `json:",omitempty"`
+	Failed string `json:",omitempty"`
+	Exit   *int   `json:",omitempty"`
+}
+
+// Names of the virtio ports that join host and guest.
+const (
+	portAgent   = "softroce.agent"
+	portStdout  = "softroce.stdout"
+	portStderr  = "softroce.stderr"
+	portControl = "softroce.control"
+)
+
+// Tags of the 9p file systems that the host offers.
+const (
+	tagHost    = "host"
+	tagScratch = "scratch"
+)
+
+// guestMain is the life of a guest. It does not return: the guest ends with it.
+func guestMain() {
+	err := guestLife()
+	// Nobody is there to read this, save in the console's log.
+	fmt.Println("softroce: guest ends:", err)
+	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	select {}
+}
+
+func guestLife() error {
+	if err := mountAll(); err != nil {
+		return err
+	}
+	ports, err := findPorts(portAgent, portStdout, portStderr)
+	if err != nil {
+		return err
+	}
+	agent, err := openPort(ports[portAgent])
+	if err != nil {
+		return err
+	}
+	from, to := json.NewDecoder(agent), json.NewEncoder(agent)
+	var m message
+	if err := from.Decode(&m); err != nil {
+		return fmt.Errorf("reading the configuration: %w", err)
+	}
+	config := m.Config
+	env, err := setUp(config)
+	if err != nil {
+		return to.Encode(message{Failed: err.Error()})
+	}
+	if err := to.Encode(message{Ready: true}); err != nil {
+		return err
+	}
+	if err := from.Decode(&m); err != nil {
+		return fmt.Errorf("waiting for the start: %w", err)
+	}
+	stdout, err := openPort(ports[portStdout])
+	if err != nil {
+		return err
+	}
+	stderr, err := openPort(ports[portStderr])
+	if err != nil {
+		return err
+	}
+	status := runCommand(config, env, stdout, stderr, from)
+	if err := leaveScratch(config); err != nil {
+		return err
+	}
+	if err := to.Encode(message{Exit: &status}); err != nil {
+		return err
+	}
+	// The host ends the guest when all nodes are done.
+	select {}
+}
+
+// mountAll mounts what programs expect in addition to files.
+func mountAll() error {
+	for _, m := range []struct{ fstype, dir, data string }{
+		{"proc", "/proc", ""},
+		{"sysfs", "/sys", ""},
+		{"devtmpfs", "/dev", "mode=755"},
+		{"devpts", "/dev/pts", "ptmxmode=666,mode=620,gid=5"},
+		{"tmpfs", "/dev/shm", "mode=1777"},
+		{"tmpfs", "/run", "mode=755"},
+	} {
+		if err := os.MkdirAll(m.dir, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(m.fstype, m.dir, m.fstype, 0, m.data); err != nil {
+			return fmt.Errorf("mount %s: %w", m.dir, err)
+		}
+	}
+	for name, target := range map[string]string{"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"} {
+		if err := os.Symlink("/proc/self/fd"+target, "/dev/"+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findPorts returns the devices of the virtio ports with the given names,
+// which appear some time after their driver is there.
+func findPorts(names ...string) (map[string]string, error) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		found := map[string]string{}
+		files, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
+		for _, file := range files {
+			if name, err := os.ReadFile(file); err == nil {
+				found[strings.TrimSpace(string(name))] = "/dev/" + filepath.Base(filepath.Dir(file))
+			}
+		}
+		missing := false
+		for _, name := range names {
+			missing = missing || found[name] == ""
+		}
+		if !missing {
+			return found, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("virtio ports: want %q, have %q", names, found)
+		}
+	}
+}
+
+// openPort opens a port for blocking reads and writes.
+func openPort(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// setUp makes the guest what the command expects, and returns the environment
+// of the command.
+func setUp(c *guestConfig) ([]string, error) {
+	os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	if err := unix.Sethostname(fmt.Appendf(nil, "node%d", c.Node)); err != nil {
+		return nil, err
+	}
+	if err := loadModules(c); err != nil {
+		return nil, err
+	}
+	if err := ip("link set lo up\n"); err != nil {
+		return nil, err
+	}
+	netdev := rdmaInterface
+	if c.Nodes > 1 {
+		netdev = "eth0"
+	}
+	d, err := makeDevice("rxe0", netdev, c.Node)
+	if err != nil {
+		return nil, err
+	}
+	env := append(c.Env, d.env()...)
+	env = append(env, fmt.Sprintf("SOFTROCE_NODE=%d", c.Node))
+	if c.Nodes > 1 {
+		ports, err := findPorts(portControl)
+		if err != nil {
+			return nil, err
+		}
+		peer := 1 - c.Node
+		env = append(env,
+			"SOFTROCE_PEER="+nodeAddr(peer).String(),
+			"SOFTROCE_PEER6="+nodeAddr6(peer).String(),
+			"SOFTROCE_CONTROL="+ports[portControl])
+	}
+	if c.Scratch != "" {
+		if err := unix.Mount(tagScratch, c.Scratch, "9p", 0, "trans=virtio,version=9p2000.L,msize=262144,cache=mmap"); err != nil {
+			return nil, fmt.Errorf("mount %s: %w", c.Scratch, err)
+		}
+		env = append(env, "SOFTROCE_SCRATCH="+c.Scratch)
+	}
+	raiseLimits()
+	// What systemd grants: the kernel's own default is too low for a server.
+	files := unix.Rlimit{Cur: 1024, Max: 524288}
+	return env, unix.Setrlimit(unix.RLIMIT_NOFILE, &files)
+}
+
+// loadModules loads the modules that were asked for, and lets modprobe find
+// those of this kernel in their usual place.
+func loadModules(c *guestConfig) error {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return err
+	}
+	release := unix.ByteSliceToString(uts.Release[:])
+	if err := os.MkdirAll("/lib/modules", 0o755); err != nil {
+		return err
+	}
+	place := filepath.Join("/lib/modules", release)
+	if err := os.Symlink(filepath.Join(c.ModDir, "lib/modules", release), place); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if len(c.Modules) == 0 {
+		return nil
+	}
+	_, err := output(exec.Command(sbin("modprobe"), append([]string{"-a"}, c.Modules...)...))
+	return err
+}
+
+// runCommand runs the command, passes on the signals that arrive in from, and
+// returns its exit status when all that it has written has left the guest.
+func runCommand(c *guestConfig, env []string, stdout, stderr *os.File, from *json.Decoder) int {
+	os.Clearenv()
+	for _, v := range env {
+		name, value, _ := strings.Cut(v, "=")
+		os.Setenv(name, value)
+	}
+	if err := os.Chdir(c.Dir); err != nil {
+		fmt.Fprintln(stderr, "softroce:", err)
+		return exitFailed
+	}
+	path, status, err := lookPath(c.Args[0])
+	if err != nil {
+		fmt.Fprintln(stderr, "softroce:", err)
+		flush(stderr)
+		return status
+	}
+	// The command gets pipes: a port can be opened only once, so that
+	// /dev/stdout would not work, and it takes no more than 32 KiB at once.
+	var copying sync.WaitGroup
+	pipes := make([]*os.File, 2)
+	for i, port := range []*os.File{stdout, stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			fmt.Fprintln(stderr, "softroce:", err)
+			return exitFailed
+		}
+		pipes[i] = w
+		copying.Go(func() {
+			io.Copy(port, r)
+			flush(port)
+		})
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		fmt.Fprintln(stderr, "softroce:", err)
+		return exitFailed
+	}
+	p, err := os.StartProcess(path, c.Args, &os.ProcAttr{
+		Env:   env,
+		Files: []*os.File{null, pipes[0], pipes[1]},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		fmt.Fprintln(stderr, "softroce:", err)
+		flush(stderr)
+		return exitNotExecutable
+	}
+	go func() {
+		for {
+			var m message
+			if from.Decode(&m) != nil {
+				// The tool on the host is gone.
+				unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+			}
+			unix.Kill(-p.Pid, m.Signal)
+		}
+	}()
+	status = reap(p.Pid)
+	// Whoever still runs could hold the pipes open for ever.
+	unix.Kill(-1, unix.SIGKILL)
+	pipes[0].Close()
+	pipes[1].Close()
+	copying.Wait()
+	return status
+}
+
+// reap waits for the process pid and returns its exit status. The first
+// process of a system inherits all those whose parents have ended, and waits
+// for them as well.
+func reap(pid int) int {
+	for {
+		var ws syscall.WaitStatus
+		ended, err := syscall.Wait4(-1, &ws, 0, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return exitFailed
+		}
+		if ended == pid {
+			return exitStatus(ws)
+		}
+	}
+}
+
+// flush waits until the host has taken what was written to port: until then it
+// does not take more.
+func flush(port *os.File) {
+	fds := []unix.PollFd{{Fd: int32(port.Fd()), Events: unix.POLLOUT}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// leaveScratch has everything in the scratch folder written to the host.
+func leaveScratch(c *guestConfig) error {
+	if c.Scratch == "" {
+		return nil
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	unix.Sync()
+	return unix.Unmount(c.Scratch, 0)
+}

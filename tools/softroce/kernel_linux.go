@@ -1,0 +1,356 @@
+package main
+
+// This file keeps the kernel and the initial file system of guests in a cache.
+// What is in the cache has a name made from all that went into it, and gets
+// this name only when it is complete.
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// guestImage is what a guest boots from.
+type guestImage struct {
+	machine machine
+	kernel  string // path of the kernel
+	initrd  string // path of the initial file system
+	modules string // folder with lib/modules, as modprobe -d takes it
+	release string // of the kernel, as uname -r has it
+}
+
+// kernelLayout goes up whenever unpackKernel comes to leave something else.
+const kernelLayout = 1
+
+// earlyModules are loaded before the guest has its files: first what gives it
+// the files, then what gives it ports, and a network with soft-RoCE.
+var earlyModules = []string{
+	"virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console",
+	"virtio_rng", "virtio_net", "dummy", "veth", "sch_netem",
+	"crc32_generic", "rdma_rxe", "rdma_ucm", "ib_uverbs",
+}
+
+// optionalModules are those of earlyModules that a kernel may do without:
+// newer ones have checksums built in.
+var optionalModules = map[string]bool{"crc32_generic": true, "virtio_rng": true, "veth": true, "sch_netem": true}
+
+//go:embed init.sh
+var initScript []byte
+
+// prepare returns what guests boot from and makes it when the cache has none.
+func prepare(ctx context.Context, cache string) (*guestImage, error) {
+	m, err := thisMachine()
+	if err != nil {
+		return nil, err
+	}
+	if cache == "" {
+		cache = defaultCache()
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, err
+	}
+	if cache, err = filepath.Abs(cache); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(filepath.Join(cache, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	// With the lock in hand, what has a temporary name belongs to nobody.
+	if stale, err := filepath.Glob(filepath.Join(cache, "tmp-*")); err == nil {
+		for _, path := range stale {
+			os.RemoveAll(path)
+		}
+	}
+	if err := install(ctx, guestPackages(m)); err != nil {
+		return nil, err
+	}
+	image, err := cachedKernel(ctx, cache, m, thisDistribution())
+	if err != nil {
+		return nil, fmt.Errorf("getting a kernel: %w", err)
+	}
+	if image.initrd, err = cachedInitrd(ctx, cache, image); err != nil {
+		return nil, fmt.Errorf("making the initial file system: %w", err)
+	}
+	return image, nil
+}
+
+func defaultCache() string {
+	if dir, err := os.UserCacheDir(); err == nil {
+		return filepath.Join(dir, "ringnet-softroce")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("ringnet-softroce-%d", os.Getuid()))
+}
+
+// lock waits for an exclusive lock on the file at path, which it creates.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// cacheKey returns a short name for something made from parts.
+func cacheKey(parts ...[]byte) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:", len(p))
+		h.Write(p)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// cachedKernel returns the kernel in the cache, or gets one. It stays the same
+// when the distribution comes out with a newer one.
+func cachedKernel(ctx context.Context, cache string, m machine, d distribution) (*guestImage, error) {
+	source := kernelPackage(m, d)
+	key := cacheKey(fmt.Append(nil, kernelLayout), []byte(source), []byte(d.id), []byte(d.version))
+	dir := filepath.Join(cache, "kernel-"+key)
+	if _, err := os.Stat(dir); err != nil {
+		err := build(cache, dir, func(tmp string) error { return unpackKernel(ctx, source, tmp) })
+		if err != nil {
+			return nil, err
+		}
+	}
+	kernels, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
+	if err != nil || len(kernels) != 1 {
+		return nil, fmt.Errorf("%s should have one boot/vmlinuz-* but has %d; remove the folder and try again", dir, len(kernels))
+	}
+	release := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
+	return &guestImage{machine: m, kernel: kernels[0], modules: dir, release: release}, nil
+}
+
+// build makes a folder with the given path, complete or not at all.
+func build(cache, path string, fill func(tmp string) error) error {
+	tmp, err := os.MkdirTemp(cache, "tmp-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if err := fill(tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// unpackKernel downloads the packages of the kernel that the package source
+// stands for, and unpacks them into dir without installing them.
+func unpackKernel(ctx context.Context, source, dir string) error {
+	var packages []string
+	err := withLists(ctx, func() (err error) {
+		if packages, err = kernelPackages(ctx, source); err != nil {
+			return err
+		}
+		progress("downloading %s (once)", strings.Join(packages, " "))
+		_, err = apt(ctx, dir, "apt-get", append([]string{"download", "-q"}, packages...)...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	archives, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	if err != nil || len(archives) == 0 {
+		return fmt.Errorf("apt-get download %s left nothing", strings.Join(packages, " "))
+	}
+	for _, archive := range archives {
+		if _, err := output(exec.CommandContext(ctx, "dpkg", "-x", archive, dir)); err != nil {
+			return err
+		}
+		if err := os.Remove(archive); err != nil {
+			return err
+		}
+	}
+	// Debian's packages have come to use /usr/lib/modules; depmod and modprobe
+	// look in the one folder or in the other, depending on their age.
+	usr := filepath.Join(dir, "usr", "lib")
+	if _, err := os.Stat(filepath.Join(usr, "modules")); err == nil {
+		err = os.Symlink("usr/lib", filepath.Join(dir, "lib"))
+		if err != nil {
+			return err
+		}
+	} else {
+		if err := os.MkdirAll(usr, 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink("../../lib/modules", filepath.Join(usr, "modules")); err != nil {
+			return err
+		}
+	}
+	kernels, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
+	if err != nil || len(kernels) != 1 {
+		return fmt.Errorf("%s have %d kernels in them, not one", strings.Join(packages, " "), len(kernels))
+	}
+	release := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
+	_, err = output(exec.CommandContext(ctx, "depmod", "-b", dir, release))
+	return err
+}
+
+// kernelPackages returns the packages with the files of the kernel that the
+// package source stands for: the image, and the modules where they are apart.
+func kernelPackages(ctx context.Context, source string) ([]string, error) {
+	var found []string
+	seen := map[string]bool{}
+	for queue := []string{source}; len(queue) > 0; queue = queue[1:] {
+		out, err := apt(ctx, "", "apt-cache", "depends", queue[0])
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range kernelDependencies(out) {
+			if !seen[name] {
+				seen[name] = true
+				found = append(found, name)
+				queue = append(queue, name)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s depends on no kernel, says apt-cache", source)
+	}
+	return found, nil
+}
+
+// kernelDependency matches packages of one kernel version, such as
+// linux-image-6.1.0-9-amd64.
+var kernelDependency = regexp.MustCompile(`(?m)^ +Depends: (linux-(?:image|modules|modules-extra)-[0-9]\S*)$`)
+
+// kernelDependencies returns the packages of a kernel in the output of
+// apt-cache depends.
+func kernelDependencies(out string) []string {
+	var names []string
+	for _, m := range kernelDependency.FindAllStringSubmatch(out, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// cachedInitrd returns the path of the initial file system for the kernel of
+// image, and makes it when the cache has none.
+func cachedInitrd(ctx context.Context, cache string, image *guestImage) (string, error) {
+	busybox, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		return "", err
+	}
+	key := cacheKey([]byte(image.modules), []byte(image.release), initScript, busybox, []byte(strings.Join(earlyModules, " ")))
+	path := filepath.Join(cache, "initrd-"+key)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	files, err := moduleFiles(ctx, image)
+	if err != nil {
+		return "", err
+	}
+	var archive bytes.Buffer
+	if err := writeInitrd(&archive, busybox, files); err != nil {
+		return "", err
+	}
+	tmp := filepath.Join(cache, "tmp-"+filepath.Base(path))
+	if err := os.WriteFile(tmp, archive.Bytes(), 0o644); err != nil {
+		return "", err
+	}
+	return path, os.Rename(tmp, path)
+}
+
+// moduleFile is a kernel module as insmod takes it.
+type moduleFile struct {
+	name string
+	data []byte
+}
+
+// moduleFiles returns earlyModules and what they need, in the order in which
+// to load them.
+func moduleFiles(ctx context.Context, image *guestImage) ([]moduleFile, error) {
+	var files []moduleFile
+	seen := map[string]bool{}
+	for _, name := range earlyModules {
+		out, err := output(exec.CommandContext(ctx, sbin("modprobe"), "-d", image.modules, "-S", image.release, "--show-depends", name))
+		if err != nil {
+			if optionalModules[name] {
+				continue
+			}
+			return nil, err
+		}
+		for _, path := range insmodPaths(out) {
+			if seen[path] {
+				continue
+			}
+			seen[path] = true
+			data, err := readModule(ctx, path)
+			if err != nil {
+				return nil, err
+			}
+			base, _, _ := strings.Cut(filepath.Base(path), ".")
+			files = append(files, moduleFile{base, data})
+		}
+	}
+	return files, nil
+}
+
+// insmodLine matches a file that modprobe --show-depends says to insert; options
+// may follow. It also names modules that are built in.
+var insmodLine = regexp.MustCompile(`(?m)^insmod (.*?\.ko(?:\.[a-z]+)?)(?: .*)?$`)
+
+// insmodPaths returns the files in the output of modprobe --show-depends.
+func insmodPaths(out string) []string {
+	var paths []string
+	for _, m := range insmodLine.FindAllStringSubmatch(out, -1) {
+		paths = append(paths, m[1])
+	}
+	return paths
+}
+
+// readModule returns a module, uncompressed: busybox knows no compression.
+func readModule(ctx context.Context, path string) ([]byte, error) {
+	var unpack string
+	switch filepath.Ext(path) {
+	case ".xz":
+		unpack = "xz"
+	case ".zst":
+		unpack = "zstd"
+	case ".gz":
+		unpack = "gzip"
+	default:
+		return os.ReadFile(path)
+	}
+	out, err := output(exec.CommandContext(ctx, unpack, "-dc", path))
+	return []byte(out), err
+}
+
+// writeInitrd writes the initial file system: busybox, init.sh and modules,
+// whose names begin with numbers so that they sort in the order to load them.
+func writeInitrd(w io.Writer, busybox []byte, modules []moduleFile) error {
+	c := &cpioWriter{w: w}
+	for _, dir := range []string{"bin", "modules", "host", "memory", "root"} {
+		c.dir(dir)
+	}
+	c.file("bin/busybox", 0o755, busybox)
+	c.file("init", 0o755, initScript)
+	for i, m := range modules {
+		c.file(fmt.Sprintf("modules/%03d-%s", i, m.name), 0o644, m.data)
+	}
+	return c.close()
+}
+
+// sbin returns the path of a program for administrators, which the PATH of
+// other users often leaves out.
+func sbin(program string) string {
+	if path, err := exec.LookPath(program); err == nil {
+		return path
+	}
+	return "/usr/sbin/" + program
+}

@@ -1,0 +1,216 @@
+package main
+
+// This file reads the command line and decides where the command runs.
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Exit statuses of the tool itself, as timeout(1) has them.
+const (
+	exitTimeout       = 124
+	exitFailed        = 125
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // and the number of the signal
+)
+
+// options is the command line.
+type options struct {
+	nodes    int
+	guest    bool
+	memory   string
+	cpus     int
+	timeout  time.Duration
+	scratch  string // absolute, or empty
+	env      []string
+	modules  []string
+	cache    string
+	commands [][]string // one for each node
+}
+
+// errTimeout is the cause of a context that -timeout has ended.
+var errTimeout = errors.New("timeout")
+
+const usage = `usage: softroce [flags] -- COMMAND ARG...
+       softroce -nodes 2 [flags] -- COMMAND0 ARG... [-- COMMAND1 ARG...]
+
+Runs a command where there is an RDMA device: here when the host has one or can
+make one, else in a QEMU guest with soft-RoCE. The documentation of the package
+has the details ("go doc ./tools/softroce").
+
+The command finds in its environment: SOFTROCE_DEVICE, SOFTROCE_NETDEV,
+SOFTROCE_ADDR, SOFTROCE_ADDR6, SOFTROCE_OTHER_ADDR (an interface without RDMA),
+SOFTROCE_NODE, SOFTROCE_SCRATCH and, with two nodes, SOFTROCE_PEER,
+SOFTROCE_PEER6 and SOFTROCE_CONTROL, a port that takes the lines "cable down",
+"cable up" and "power off NODE" and answers each with "ok" or "error ...".
+
+Exit status: the command's; 128+N when signal N ended it; 124 after -timeout;
+125 when softroce failed; 126 and 127 when the command could not be started.
+
+flags:
+`
+
+func main() {
+	// The parent-death signal that ends QEMU with the tool is tied to the
+	// thread that starts QEMU: it must be one that lives as long as the tool.
+	runtime.LockOSThread()
+	if os.Getpid() == 1 && len(os.Args) == 2 && os.Args[1] == guestInit {
+		guestMain()
+	}
+	opts, err := parse(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "softroce:", err)
+		os.Exit(exitFailed)
+	}
+	dieWithGoCommand()
+	status, err := run(opts)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "softroce:", err)
+	}
+	os.Exit(status)
+}
+
+// parse reads the command line; usage and complaints about flags go to w.
+func parse(args []string, w io.Writer) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("softroce", flag.ContinueOnError)
+	fs.SetOutput(w)
+	fs.Usage = func() {
+		fmt.Fprint(w, usage)
+		fs.PrintDefaults()
+	}
+	fs.IntVar(&o.nodes, "nodes", 1, "`number` of nodes: 1, or 2 guests joined by a cable")
+	fs.BoolVar(&o.guest, "guest", false, "run in a guest even when there is a device here")
+	fs.StringVar(&o.memory, "mem", "3G", "memory of a guest, as QEMU's -m takes it")
+	fs.IntVar(&o.cpus, "smp", 2, "`number` of CPUs of a guest")
+	fs.DurationVar(&o.timeout, "timeout", 10*time.Minute, "cut everything off after this `time`; 0 means never")
+	fs.StringVar(&o.scratch, "scratch", "", "existing `folder` whose content a guest shares with the host")
+	fs.Func("env", "`names` of environment variables to hand to a guest, separated by commas; NAME* is a prefix; may be repeated", list(&o.env))
+	fs.Func("modules", "`names` of further kernel modules to load in a guest, separated by commas; may be repeated", list(&o.modules))
+	fs.StringVar(&o.cache, "cache", "", "`folder` for the kernel and initial file system of guests (default: ringnet-softroce in the user's cache folder)")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if o.nodes != 1 && o.nodes != 2 {
+		return o, fmt.Errorf("-nodes %d: there can be 1 or 2", o.nodes)
+	}
+	if o.cpus < 1 {
+		return o, fmt.Errorf("-smp %d: a guest needs at least 1 CPU", o.cpus)
+	}
+	if o.timeout < 0 {
+		return o, fmt.Errorf("-timeout %v: it must not be negative", o.timeout)
+	}
+	if o.scratch != "" {
+		dir, err := filepath.Abs(o.scratch)
+		if err != nil {
+			return o, err
+		}
+		if info, err := os.Stat(dir); err != nil {
+			return o, fmt.Errorf("-scratch: %w", err)
+		} else if !info.IsDir() {
+			return o, fmt.Errorf("-scratch: %s is not a folder", dir)
+		}
+		o.scratch = dir
+	}
+	o.commands = split(fs.Args(), o.nodes)
+	for _, c := range o.commands {
+		if len(c) == 0 {
+			return o, errors.New("no command to run; it follows the flags: softroce [flags] -- COMMAND ARG...")
+		}
+	}
+	return o, nil
+}
+
+// list returns a flag function that appends comma-separated names to names.
+func list(names *[]string) func(string) error {
+	return func(s string) error {
+		for name := range strings.SplitSeq(s, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				*names = append(*names, name)
+			}
+		}
+		return nil
+	}
+}
+
+// split gives each node its command: with two nodes the arguments may hold a
+// separator, and without one both nodes run the same.
+func split(args []string, nodes int) [][]string {
+	if nodes == 1 {
+		return [][]string{args}
+	}
+	if i := slices.Index(args, "--"); i >= 0 {
+		return [][]string{args[:i], args[i+1:]}
+	}
+	return [][]string{args, args}
+}
+
+// run runs the command in the first place that can be had and returns the exit
+// status of the tool.
+func run(opts options) (int, error) {
+	ctx := context.Background()
+	if opts.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, opts.timeout, errTimeout)
+		defer cancel()
+	}
+	status, err := dispatch(ctx, opts)
+	if err == nil {
+		return status, nil
+	}
+	if errors.Is(context.Cause(ctx), errTimeout) {
+		return exitTimeout, fmt.Errorf("cut off after %v (-timeout)", opts.timeout)
+	}
+	if status == 0 {
+		status = exitFailed
+	}
+	return status, err
+}
+
+func dispatch(ctx context.Context, opts options) (int, error) {
+	if !opts.guest && opts.nodes == 1 {
+		dev, release, err := hostDevice(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if dev != nil {
+			defer release()
+			return runHere(ctx, opts, dev)
+		}
+	}
+	image, err := prepare(ctx, opts.cache)
+	if err != nil {
+		return 0, err
+	}
+	return runGuests(ctx, opts, image)
+}
+
+// dieWithGoCommand asks for SIGTERM when the parent dies and the parent is the
+// go command: a killed "go run" or "go test" would leave the tool, and with it
+// the guest, running until the timeout.
+func dieWithGoCommand() {
+	parent := os.Getppid()
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", parent))
+	if err != nil || strings.TrimSpace(string(comm)) != "go" {
+		return
+	}
+	if unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0) == nil && os.Getppid() != parent {
+		os.Exit(exitSignal + int(unix.SIGTERM))
+	}
+}

@@ -1,0 +1,355 @@
+package main
+
+// This file runs the command in one guest, or in two on one cable.
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bootTimeout bounds the time from power-on until a guest is ready for its
+// command. It takes about 10 seconds when nothing else keeps the CPUs busy.
+const bootTimeout = 3 * time.Minute
+
+// node is a guest and what is known about its command.
+type node struct {
+	*vm
+	ready  bool
+	cut    bool // its power was cut
+	ended  bool // its command has ended, or it was cut
+	status int  // of the command
+	output sync.WaitGroup
+}
+
+// nodeEvent is something that has come from a guest: a message of its agent
+// or, when that is nil, the end of the guest; or else a request on its control
+// port.
+type nodeEvent struct {
+	node    *node
+	message *message
+	request string
+}
+
+// runGuests runs the commands of opts, each in a guest, and returns the exit
+// status.
+func runGuests(ctx context.Context, opts options, image *guestImage) (int, error) {
+	logs, err := os.MkdirTemp("", "softroce-")
+	if err != nil {
+		return 0, err
+	}
+	return supervise(ctx, func(ctx context.Context, signals <-chan unix.Signal) (int, error) {
+		status, err := boot(ctx, opts, image, logs, signals)
+		if err == nil || ctx.Err() != nil {
+			os.RemoveAll(logs)
+		}
+		return status, err
+	})
+}
+
+// boot starts the guests and sees them through.
+func boot(ctx context.Context, opts options, image *guestImage, logs string, signals <-chan unix.Signal) (int, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return 0, err
+	}
+	cable := make([]*os.File, opts.nodes)
+	if opts.nodes == 2 {
+		if cable[0], cable[1], err = socketPair("cable"); err != nil {
+			return 0, err
+		}
+	}
+	c := &cluster{events: make(chan nodeEvent)}
+	stopped := make(chan struct{})
+	defer close(stopped)
+	defer c.end()
+	for i := range opts.nodes {
+		v, err := startVM(vmConfig{
+			node: i, image: image, memory: opts.memory, cpus: opts.cpus,
+			scratch: opts.scratch, cable: cable[i], logs: logs,
+		})
+		if err != nil {
+			return 0, fmt.Errorf("starting QEMU: %w", err)
+		}
+		if cable[i] != nil {
+			cable[i].Close()
+		}
+		n := &node{vm: v}
+		c.nodes = append(c.nodes, n)
+		c.watch(n, stopped)
+		c.pass(n, opts.nodes > 1)
+		err = n.send(message{Config: &guestConfig{
+			Node: i, Nodes: opts.nodes,
+			Args: opts.commands[i], Env: guestEnv(os.Environ(), opts.env), Dir: dir,
+			Scratch: opts.scratch, Modules: opts.modules, ModDir: image.modules,
+		}})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return c.run(ctx, signals)
+}
+
+// cluster is all nodes of a run. Their state belongs to the goroutine that
+// calls run.
+type cluster struct {
+	nodes  []*node
+	events chan nodeEvent
+	lines  sync.Mutex // held while a whole line is written to an output
+}
+
+// watch has all that comes from n sent as events, until stopped is closed.
+func (c *cluster) watch(n *node, stopped <-chan struct{}) {
+	send := func(e nodeEvent) {
+		select {
+		case c.events <- e:
+		case <-stopped:
+		}
+	}
+	go func() {
+		messages := json.NewDecoder(n.agent)
+		for {
+			var m message
+			if messages.Decode(&m) != nil {
+				send(nodeEvent{node: n})
+				return
+			}
+			send(nodeEvent{node: n, message: &m})
+		}
+	}()
+	if n.control == nil {
+		return
+	}
+	go func() {
+		requests := bufio.NewScanner(n.control)
+		for requests.Scan() {
+			send(nodeEvent{node: n, request: requests.Text()})
+		}
+	}()
+}
+
+// pass copies the output of n to the tool's own, until n is gone.
+func (c *cluster) pass(n *node, prefixed bool) {
+	for _, o := range []struct {
+		from *os.File
+		to   io.Writer
+	}{{n.stdout, os.Stdout}, {n.stderr, os.Stderr}} {
+		n.output.Go(func() {
+			if !prefixed {
+				io.Copy(o.to, o.from)
+				return
+			}
+			w := &prefixWriter{w: o.to, mu: &c.lines, prefix: fmt.Sprintf("node%d| ", n.node)}
+			io.Copy(w, o.from)
+			w.flush()
+		})
+	}
+}
+
+// end ends all guests, and returns when all of their output has been passed
+// on.
+func (c *cluster) end() {
+	for _, n := range c.nodes {
+		n.kill()
+		n.output.Wait()
+		n.close()
+	}
+}
+
+// run sees to it that the commands start when all nodes are ready, does what
+// they ask for, and returns the exit status when they have ended.
+func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, error) {
+	booting := time.NewTimer(bootTimeout)
+	started := false
+	for {
+		select {
+		case e := <-c.events:
+			if e.request != "" {
+				e.node.answer(c.do(e.request))
+			} else if err := e.node.hear(e.message); err != nil {
+				return 0, err
+			}
+		case s := <-signals:
+			if !started {
+				return 0, errors.New("interrupted while the guest was booting")
+			}
+			for _, n := range c.nodes {
+				if !n.ended {
+					n.send(message{Signal: s})
+				}
+			}
+		case <-booting.C:
+			if !started {
+				return 0, c.notReady()
+			}
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		if !started && c.all(func(n *node) bool { return n.ready }) {
+			started = true
+			for _, n := range c.nodes {
+				if err := n.send(message{Start: true}); err != nil {
+					return 0, err
+				}
+			}
+		}
+		if c.all(func(n *node) bool { return n.ended }) {
+			return c.status()
+		}
+	}
+}
+
+func (c *cluster) all(is func(*node) bool) bool {
+	for _, n := range c.nodes {
+		if !is(n) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *cluster) notReady() error {
+	for _, n := range c.nodes {
+		if !n.ready {
+			return n.died(fmt.Sprintf("the guest is not ready %v after power-on", bootTimeout))
+		}
+	}
+	return nil
+}
+
+// status returns the exit status: the first of a node that was not cut that is
+// not zero.
+func (c *cluster) status() (int, error) {
+	if c.all(func(n *node) bool { return n.cut }) {
+		return 0, errors.New("the power of all nodes was cut, and none is left to say how it went")
+	}
+	for _, n := range c.nodes {
+		if !n.cut && n.status != 0 {
+			return n.status, nil
+		}
+	}
+	return 0, nil
+}
+
+// do does what a command has asked for on its control port.
+func (c *cluster) do(request string) error {
+	switch words := strings.Fields(request); strings.Join(words, " ") {
+	case "cable down", "cable up":
+		var errs []error
+		for _, n := range c.nodes {
+			if !n.cut {
+				errs = append(errs, n.setLink(words[1] == "up"))
+			}
+		}
+		return errors.Join(errs...)
+	case "power off 0":
+		c.nodes[0].powerOff()
+		return nil
+	case "power off 1":
+		c.nodes[1].powerOff()
+		return nil
+	}
+	return fmt.Errorf("unknown request %q: there are \"cable down\", \"cable up\" and \"power off NODE\"", request)
+}
+
+func (n *node) powerOff() {
+	n.cut, n.ended = true, true
+	n.kill()
+}
+
+// hear takes in a message of the guest's agent; nil is the end of the guest.
+func (n *node) hear(m *message) error {
+	switch {
+	case m == nil && n.cut:
+	case m == nil:
+		n.kill() // which also waits until the logs are complete
+		return n.died(fmt.Sprintf("the guest of node %d died", n.node))
+	case m.Failed != "":
+		return n.died(fmt.Sprintf("setting up the guest of node %d: %s", n.node, m.Failed))
+	case m.Ready:
+		n.ready = true
+		if n.qmp != nil {
+			return n.execute("qmp_capabilities", nil)
+		}
+	case m.Exit != nil:
+		n.status, n.ended = *m.Exit, true
+	}
+	return nil
+}
+
+// send sends a message to the guest's agent.
+func (n *node) send(m message) error {
+	return json.NewEncoder(n.agent).Encode(m)
+}
+
+// answer answers a request on the control port.
+func (n *node) answer(err error) {
+	line := "ok"
+	if err != nil {
+		line = "error " + strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	// A node that has just cut its own power cannot read it.
+	fmt.Fprintln(n.control, line)
+}
+
+// guestEnv returns the variables of environ that a guest gets: the usual ones
+// and those named, where NAME* is a prefix.
+func guestEnv(environ, names []string) []string {
+	names = append([]string{
+		"PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", "TMPDIR", "TZ",
+		"LC_*", "GO*", "CGO_*", "RINGNET_*",
+	}, names...)
+	var env []string
+	for _, v := range environ {
+		name, _, _ := strings.Cut(v, "=")
+		for _, want := range names {
+			if prefix, ok := strings.CutSuffix(want, "*"); name == want || ok && strings.HasPrefix(name, prefix) {
+				env = append(env, v)
+				break
+			}
+		}
+	}
+	return env
+}
+
+// prefixWriter writes whole lines to w, each with a prefix, while it holds mu.
+type prefixWriter struct {
+	w      io.Writer
+	mu     *sync.Mutex
+	prefix string
+	line   []byte // begun but not ended
+}
+
+func (p *prefixWriter) Write(data []byte) (int, error) {
+	p.line = append(p.line, data...)
+	end := bytes.LastIndexByte(p.line, '\n') + 1
+	if end == 0 {
+		return len(data), nil
+	}
+	var out []byte
+	for line := range bytes.Lines(p.line[:end]) {
+		out = append(append(out, p.prefix...), line...)
+	}
+	p.line = append(p.line[:0], p.line[end:]...)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err := p.w.Write(out)
+	return len(data), err
+}
+
+// flush ends a line that was begun.
+func (p *prefixWriter) flush() {
+	if len(p.line) > 0 {
+		p.Write([]byte("\n"))
+	}
+}

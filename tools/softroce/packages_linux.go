@@ -1,0 +1,132 @@
+package main
+
+// This file installs, by apt, the packages that a place to run needs.
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// verbsPackages are the programs and libraries that commands expect where
+// there is an RDMA device. The utilities bring libibverbs and librdmacm with
+// them, whose packages have different names in different releases.
+var verbsPackages = []string{
+	"iproute2", "kmod",
+	"ibverbs-providers", "ibverbs-utils", "rdmacm-utils", "perftest",
+	"libibverbs-dev", "librdmacm-dev",
+}
+
+// guestPackages are what it takes to make a guest.
+func guestPackages(m machine) []string {
+	return append([]string{m.pkg, "busybox-static"}, verbsPackages...)
+}
+
+// install sees to it that the packages are installed.
+func install(ctx context.Context, packages []string) error {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return errors.New("there is no RDMA device here, and making one takes Debian's or Ubuntu's packages: apt-get not found")
+	}
+	missing := missingPackages(ctx, packages)
+	if len(missing) == 0 {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("packages are missing; this command installs them:\n\tsudo apt-get update && sudo apt-get install --no-install-recommends %s", strings.Join(missing, " "))
+	}
+	progress("installing %s", strings.Join(missing, " "))
+	args := append([]string{"install", "-y", "-q", "--no-install-recommends"}, missing...)
+	return withLists(ctx, func() error {
+		_, err := apt(ctx, "", "apt-get", args...)
+		return err
+	})
+}
+
+// missingPackages returns those of packages that dpkg does not know as
+// installed.
+func missingPackages(ctx context.Context, packages []string) []string {
+	args := append([]string{"-W", "-f", "${Package} ${db:Status-Status}\n"}, packages...)
+	// Its exit status is not 0 when it has never heard of one of them.
+	out, _ := exec.CommandContext(ctx, "dpkg-query", args...).Output()
+	return notInstalled(packages, string(out))
+}
+
+// notInstalled returns those of packages that the output of dpkg-query, a
+// package and its status on every line, does not show as installed.
+func notInstalled(packages []string, out string) []string {
+	installed := map[string]bool{}
+	for line := range strings.Lines(out) {
+		if name, status, _ := strings.Cut(strings.TrimSpace(line), " "); status == "installed" {
+			installed[name] = true
+		}
+	}
+	var missing []string
+	for _, p := range packages {
+		if !installed[p] {
+			missing = append(missing, p)
+		}
+	}
+	return missing
+}
+
+// withLists calls try, which needs the lists of available packages: after an
+// update when there are no lists, and again after one when it fails, since
+// lists that are too old name packages that are gone. Only root can update.
+func withLists(ctx context.Context, try func() error) error {
+	update := func() error {
+		_, err := apt(ctx, "", "apt-get", "update", "-q")
+		return err
+	}
+	root := os.Geteuid() == 0
+	lists, _ := filepath.Glob("/var/lib/apt/lists/*Packages*")
+	fresh := len(lists) == 0 && root
+	if fresh {
+		if err := update(); err != nil {
+			return err
+		}
+	}
+	err := try()
+	if err == nil || ctx.Err() != nil || fresh {
+		return err
+	}
+	if !root {
+		return fmt.Errorf("%w\nif apt's lists are missing or old, this helps: sudo apt-get update", err)
+	}
+	if err := update(); err != nil {
+		return err
+	}
+	return try()
+}
+
+// apt runs one of apt's programs in dir and returns its output. It waits for
+// others who are installing something, and never asks anything.
+func apt(ctx context.Context, dir, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, append([]string{"-o", "DPkg::Lock::Timeout=300"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	// A chance to leave the packages in order when time is over.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	return output(cmd)
+}
+
+// output runs cmd, a tool that ought to succeed, and returns what it printed;
+// the error has what it printed to standard error.
+func output(cmd *exec.Cmd) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
+}
+
+// progress tells the user about something that takes time and is done once.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "softroce: "+format+"\n", args...)
+}

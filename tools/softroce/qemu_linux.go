@@ -1,0 +1,243 @@
+package main
+
+// This file starts a guest and holds the host's ends of what is connected to
+// it.
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// vm is a guest. Its files are the host's ends of sockets, whose other ends
+// only QEMU has: so they end with QEMU.
+type vm struct {
+	node    int
+	cmd     *exec.Cmd
+	console string // path of a log: the kernel's console
+	errors  string // path of a log: QEMU's own complaints
+
+	agent, stdout, stderr *os.File
+	control, qmp          *os.File // only with a cable
+
+	qmpReader *bufio.Reader
+}
+
+// vmConfig is what a guest is made of.
+type vmConfig struct {
+	node    int
+	image   *guestImage
+	memory  string
+	cpus    int
+	scratch string
+	cable   *os.File // end of the cable, or nil; the caller closes it
+	logs    string   // folder for logs
+}
+
+// startVM starts a guest. It must be called on the main thread: QEMU gets
+// SIGKILL when the thread that has started it ends.
+func startVM(c vmConfig) (v *vm, err error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	v = &vm{
+		node:    c.node,
+		console: filepath.Join(c.logs, fmt.Sprintf("console%d.log", c.node)),
+		errors:  filepath.Join(c.logs, fmt.Sprintf("qemu%d.log", c.node)),
+	}
+	m := c.image.machine
+	args := append([]string{
+		// A stock kernel hangs under the KVM of some machines that are
+		// themselves virtual, so this does not even try.
+		"-accel", "tcg,thread=multi", "-cpu", "max",
+		"-m", c.memory, "-smp", strconv.Itoa(c.cpus),
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", c.image.kernel, "-initrd", c.image.initrd,
+		"-append", fmt.Sprintf(`console=%s quiet panic=-1 mitigations=off audit=0 SOFTROCE_EXE="%s"`, m.console, exe),
+		"-chardev", "file,id=console,path=" + escape(v.console), "-serial", "chardev:console",
+		"-device", "virtio-rng-pci",
+		"-virtfs", "local,path=/,mount_tag=" + tagHost + ",security_model=none,readonly=on,multidevs=remap",
+		"-device", "virtio-serial-pci,max_ports=8",
+	}, m.args...)
+	if c.scratch != "" {
+		args = append(args, "-virtfs", "local,path="+escape(c.scratch)+",mount_tag="+tagScratch+",security_model=none,multidevs=remap")
+	}
+
+	var theirs []*os.File // from descriptor 3 on
+	defer func() {
+		for _, f := range theirs {
+			if f != c.cable {
+				f.Close()
+			}
+		}
+		if err != nil {
+			v.close()
+		}
+	}()
+	attach := func(name string) (*os.File, string, error) {
+		ours, their, err := socketPair(name)
+		if err != nil {
+			return nil, "", err
+		}
+		theirs = append(theirs, their)
+		return ours, fmt.Sprintf("socket,id=%s,fd=%d", name, 2+len(theirs)), nil
+	}
+	ports := []struct {
+		file **os.File
+		name string
+	}{{&v.agent, portAgent}, {&v.stdout, portStdout}, {&v.stderr, portStderr}}
+	if c.cable != nil {
+		ports = append(ports, struct {
+			file **os.File
+			name string
+		}{&v.control, portControl})
+	}
+	for _, p := range ports {
+		var chardev string
+		if *p.file, chardev, err = attach(p.name); err != nil {
+			return nil, err
+		}
+		args = append(args, "-chardev", chardev, "-device", "virtserialport,chardev="+p.name+",name="+p.name)
+	}
+	if c.cable != nil {
+		var chardev string
+		if v.qmp, chardev, err = attach("qmp"); err != nil {
+			return nil, err
+		}
+		v.qmpReader = bufio.NewReader(v.qmp)
+		theirs = append(theirs, c.cable)
+		args = append(args, "-chardev", chardev, "-mon", "chardev=qmp,mode=control",
+			"-netdev", fmt.Sprintf("socket,id=cable,fd=%d", 2+len(theirs)),
+			"-device", fmt.Sprintf("virtio-net-pci,id=nic,netdev=cable,mac=02:50:f7:a0:ce:%02x,host_mtu=%d", c.node+1, mtu))
+	}
+
+	log, err := os.Create(v.errors)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	v.cmd = exec.Command(m.qemu, args...)
+	v.cmd.Stdout, v.cmd.Stderr = log, log
+	v.cmd.ExtraFiles = theirs
+	v.cmd.SysProcAttr = &syscall.SysProcAttr{
+		// Signals of the terminal are for the tool, which passes them on.
+		Setpgid:   true,
+		Pdeathsig: unix.SIGKILL,
+	}
+	return v, v.cmd.Start()
+}
+
+// escape doubles the commas in a value of one of QEMU's options.
+func escape(value string) string {
+	return strings.ReplaceAll(value, ",", ",,")
+}
+
+// socketPair returns two connected sockets, the first for Go's poller.
+func socketPair(name string) (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name), nil
+}
+
+// kill ends the guest at once and waits for its end. It may be called again.
+func (v *vm) kill() {
+	v.cmd.Process.Kill()
+	v.cmd.Wait()
+}
+
+// close closes the host's ends of everything.
+func (v *vm) close() {
+	for _, f := range []*os.File{v.agent, v.stdout, v.stderr, v.control, v.qmp} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// qmpTimeout bounds the wait for QEMU's answer to a command.
+const qmpTimeout = 10 * time.Second
+
+// setLink connects the guest's network interface to its cable, or disconnects
+// it.
+func (v *vm) setLink(up bool) error {
+	return v.execute("set_link", map[string]any{"name": "nic", "up": up})
+}
+
+// execute has QEMU execute a command of its machine protocol, QMP.
+func (v *vm) execute(command string, arguments map[string]any) error {
+	if err := v.qmp.SetDeadline(time.Now().Add(qmpTimeout)); err != nil {
+		return err
+	}
+	request := map[string]any{"execute": command}
+	if arguments != nil {
+		request["arguments"] = arguments
+	}
+	if err := json.NewEncoder(v.qmp).Encode(request); err != nil {
+		return err
+	}
+	for {
+		line, err := v.qmpReader.ReadBytes('\n')
+		if err != nil {
+			return fmt.Errorf("QMP %s: %w", command, err)
+		}
+		var answer struct {
+			Return *json.RawMessage
+			Error  *struct{ Desc string }
+		}
+		if err := json.Unmarshal(line, &answer); err != nil {
+			return fmt.Errorf("QMP %s: %w", command, err)
+		}
+		if answer.Error != nil {
+			return fmt.Errorf("QMP %s: %s", command, answer.Error.Desc)
+		}
+		// Whatever else QEMU says is its greeting or an event.
+		if answer.Return != nil {
+			return nil
+		}
+	}
+}
+
+// died returns an error that shows why the guest has ended, as far as its logs
+// tell.
+func (v *vm) died(what string) error {
+	text := what
+	for _, path := range []string{v.errors, v.console} {
+		if tail := lastLines(path, 25); tail != "" {
+			text += fmt.Sprintf("\n--- end of %s\n%s", path, tail)
+		}
+	}
+	return errors.New(text)
+}
+
+// lastLines returns the last n lines of a file, without what terminals make of
+// control characters.
+func lastLines(path string, n int) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	text := strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r >= ' ' && r != 0x7f {
+			return r
+		}
+		return -1
+	}, string(data))
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

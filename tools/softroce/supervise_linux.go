@@ -1,0 +1,53 @@
+package main
+
+// This file passes signals on to a command, wherever it runs.
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// grace is how long a command may take to end after a signal.
+const grace = 5 * time.Second
+
+// supervise calls f, which runs a command until it ends or ctx does, passes on
+// the signals that it gets, and returns the exit status of the tool. A signal
+// ends ctx when the command does not end by itself, and so does a second one
+// at once.
+func supervise(ctx context.Context, f func(ctx context.Context, signals <-chan unix.Signal) (int, error)) (int, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	caught := make(chan os.Signal, 2)
+	signal.Notify(caught, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	defer signal.Stop(caught)
+	pass := make(chan unix.Signal, 1)
+	var first atomic.Int32
+	go func() {
+		select {
+		case s := <-caught:
+			first.Store(int32(s.(unix.Signal)))
+			pass <- s.(unix.Signal)
+		case <-ctx.Done():
+			return
+		}
+		s := unix.SignalName(unix.Signal(first.Load()))
+		select {
+		case <-time.After(grace):
+			cancel(fmt.Errorf("the command did not end within %v of %s", grace, s))
+		case <-caught:
+			cancel(fmt.Errorf("cut off by another signal after %s", s))
+		case <-ctx.Done():
+		}
+	}()
+	status, err := f(ctx, pass)
+	if s := first.Load(); s != 0 {
+		return exitSignal + int(s), err
+	}
+	return status, err
+}
