@@ -1,0 +1,164 @@
+// One end of a connection: its life from Open to Close.
+
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// side says who asked for a connection; it names a direction of the link.
+type side int
+
+const (
+	active side = iota
+	passive
+)
+
+// qpState is the state of a queue pair (InfiniBand specification, 10.3.1).
+type qpState int
+
+const (
+	reset  qpState = iota // not made yet
+	ready                 // INIT
+	rtr                   // ready to receive
+	rts                   // ready to send
+	failed                // ERR
+)
+
+// Endpoint is a [fabric.Endpoint]; its further methods are faults.
+//
+// It panics on what would crash a process with a real device: a use after
+// Close, a Close during Wait, two Waits at once.
+type Endpoint struct {
+	n             *Network
+	c             *conn
+	side          side
+	local, remote netip.AddrPort
+
+	// turn is written without a lock by every call that may not run at the
+	// same time as another, so that the race detector reports those that do.
+	turn int
+
+	rng *rand.Rand // guarded, as all that follows, by c.mu
+
+	closed  bool
+	limits  fabric.Limits
+	options fabric.Options
+	memory  []*Memory
+
+	peer *Endpoint // nil until the request has arrived
+	manager
+	qp qpState
+	sendQueue
+	recvQueue
+	completionQueue
+}
+
+var _ fabric.Endpoint = (*Endpoint)(nil)
+
+func newEndpoint(n *Network, c *conn, local, remote netip.AddrPort, s side, id uint64) *Endpoint {
+	e := &Endpoint{n: n, c: c, side: s, local: local, remote: remote}
+	e.answer = make(chan struct{}, 1)
+	e.bell = make(chan struct{}, 1)
+	if n.link.Jitter > 0 {
+		e.rng = rand.New(rand.NewPCG(n.link.Seed, id))
+	}
+	return e
+}
+
+// LocalAddr implements [fabric.Endpoint].
+func (e *Endpoint) LocalAddr() netip.AddrPort { return e.local }
+
+// RemoteAddr implements [fabric.Endpoint].
+func (e *Endpoint) RemoteAddr() netip.AddrPort { return e.remote }
+
+// Open implements [fabric.Endpoint].
+func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
+	if f := e.n.faults.Load(); f != nil && f.Open != nil {
+		if err := f.Open(e); err != nil {
+			return fabric.Limits{}, err
+		}
+	}
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	e.use("Open")
+	if e.n.gone.Load() {
+		return fabric.Limits{}, fmt.Errorf("sim: open: %w", fabric.ErrDeviceRemoved)
+	}
+	if e.qp != reset || o.SendQueue <= 0 || o.RecvQueue <= 0 || o.RecvSize < 0 || o.AckTimeout < 0 || o.Retries < 0 || o.Retries > 7 {
+		return fabric.Limits{}, fmt.Errorf("sim: open: %w", syscall.EINVAL)
+	}
+	l := e.n.link
+	grant := func(asked, most int) int {
+		if most > 0 {
+			return min(asked, most)
+		}
+		return asked
+	}
+	e.limits = fabric.Limits{
+		SendQueue: grant(o.SendQueue, l.SendQueue),
+		RecvQueue: grant(o.RecvQueue, l.RecvQueue),
+		Inline:    l.Inline,
+	}
+	e.options = o
+	e.sends = make([]send, e.limits.SendQueue)
+	e.recvLen = make([]int, e.limits.RecvQueue)
+	e.buffers = make([]byte, e.limits.RecvQueue*o.RecvSize)
+	depth := l.CompletionQueue
+	if depth == 0 {
+		depth = e.limits.SendQueue + e.limits.RecvQueue
+	}
+	e.ring = make([]entry, depth)
+	e.qp = ready
+	return e.limits, nil
+}
+
+// Close implements [fabric.Endpoint]. The peer is told as by Disconnect, or
+// refused.
+func (e *Endpoint) Close() error {
+	e.c.mu.Lock()
+	if e.closed {
+		e.c.mu.Unlock()
+		return net.ErrClosed
+	}
+	if e.waiting {
+		panic("sim: Close during Wait")
+	}
+	e.fail()
+	e.part()
+	e.closed = true
+	e.ready.Add(1) // so that Poll looks, and panics
+	for _, m := range e.memory {
+		poison(m.bytes)
+	}
+	poison(e.buffers)
+	if e.peer != nil && e.peer.closed {
+		e.c.stop()
+	}
+	e.c.mu.Unlock()
+	e.n.forget(e)
+	return nil
+}
+
+// use panics after Close.
+func (e *Endpoint) use(method string) {
+	if e.closed {
+		panic("sim: " + method + " after Close")
+	}
+}
+
+// fail moves the queue pair to ERR, which flushes all that is posted.
+func (e *Endpoint) fail() {
+	if e.qp == failed {
+		return
+	}
+	e.qp = failed
+	e.flushSends()
+	e.flushRecvs()
+}

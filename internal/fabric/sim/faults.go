@@ -1,0 +1,115 @@
+// What a test can break, and when.
+
+package sim
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// Message is a message of the connection manager.
+type Message int
+
+const (
+	REQ  Message = iota // Connect
+	REP                 // Accept
+	RTU                 // Confirm
+	REJ                 // Reject, and Close before the connection is established
+	DREQ                // Disconnect, and Close
+	DREP                // Disconnect and Close, after the peer's DREQ
+)
+
+// Faults are asked before the network does what they are named after; those
+// that are nil change nothing. They may be called at once for several
+// connections, and hold up the one they are called for: of endpoints they may
+// use only the addresses.
+type Faults struct {
+	// Open, Register and PostSend fail with the error returned.
+	Open     func(e *Endpoint) error
+	Register func(e *Endpoint, n int) error
+	PostSend func(e *Endpoint, wr []fabric.WorkRequest) error
+
+	// Send says how a request will end. Unless that is OK, nothing of it
+	// reaches the peer's memory or queues, and it fails when the
+	// acknowledgement would have arrived.
+	Send func(e *Endpoint, wr *fabric.WorkRequest) fabric.Status
+
+	// Lose says whether a message of the connection manager, sent by e, is
+	// lost together with all its repetitions.
+	Lose func(e *Endpoint, m Message) bool
+}
+
+// SetFaults replaces the faults.
+func (n *Network) SetFaults(f Faults) { n.faults.Store(&f) }
+
+// Cut cuts the cable, or mends it. What would arrive meanwhile is lost.
+func (n *Network) Cut(cut bool) { n.cut.Store(cut) }
+
+// Blackhole makes an address swallow connection requests.
+func (n *Network) Blackhole(a netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.holes[a.Unmap()] = true
+}
+
+// PortDown announces [fabric.ErrPortDown] to every endpoint. It does no more:
+// Cut does.
+func (n *Network) PortDown() {
+	for _, e := range n.Endpoints() {
+		e.Fail(fabric.ErrPortDown)
+	}
+}
+
+// RemoveDevice takes the device away from every endpoint, for good.
+func (n *Network) RemoveDevice() {
+	n.gone.Store(true)
+	for _, e := range n.Endpoints() {
+		e.Fail(fabric.ErrDeviceRemoved)
+	}
+}
+
+// Cut cuts, or mends, the cable of this connection alone.
+func (e *Endpoint) Cut(cut bool) { e.c.cut.Store(cut) }
+
+// Fail makes Wait return err. Unless that is [fabric.ErrPortDown], the queue
+// pair goes to ERR too.
+func (e *Endpoint) Fail(err error) {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	if e.closed {
+		return
+	}
+	if !errors.Is(err, fabric.ErrPortDown) {
+		e.fail()
+	}
+	e.change(err)
+}
+
+// Kill is what the death of the process does: the queue pair goes to ERR and
+// the kernel disconnects. The owner, still there to clean up, sees the
+// connection disconnected.
+func (e *Endpoint) Kill() {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	if e.closed {
+		return
+	}
+	e.fail()
+	e.part()
+	e.disconnected()
+}
+
+// HoldSends holds back the completions of sends, or lets them go.
+func (e *Endpoint) HoldSends(hold bool) { e.hold(sendSide, hold) }
+
+// HoldReceives holds back the completions of receives, or lets them go.
+func (e *Endpoint) HoldReceives(hold bool) { e.hold(recvSide, hold) }
+
+func (e *Endpoint) hold(side int, hold bool) {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	e.late[side].held = hold
+	e.release(side)
+}

@@ -1,0 +1,102 @@
+// Registered memory, and what happens to those who use it too long.
+
+package sim
+
+import (
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// Poison fills memory that may no longer be looked at: all of it after Close,
+// and a receive's buffer once another PostRecv has been made.
+const Poison = 0xDB
+
+const pageSize = 4096
+
+// Memory is a [fabric.Memory]. It lies on the heap but page-aligned, and under
+// an invented address, so that a use after Close finds poison instead of
+// killing the test.
+type Memory struct {
+	e      *Endpoint
+	bytes  []byte
+	addr   uint64
+	rkey   uint32
+	access fabric.Access
+}
+
+var _ fabric.Memory = (*Memory)(nil)
+
+// Bytes implements [fabric.Memory].
+func (m *Memory) Bytes() []byte { return m.bytes }
+
+// Addr implements [fabric.Memory].
+func (m *Memory) Addr() uint64 { return m.addr }
+
+// RKey implements [fabric.Memory].
+func (m *Memory) RKey() uint32 { return m.rkey }
+
+// Register implements [fabric.Endpoint].
+func (e *Endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
+	if f := e.n.faults.Load(); f != nil && f.Register != nil {
+		if err := f.Register(e, n); err != nil {
+			return nil, err
+		}
+	}
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	e.use("Register")
+	if e.qp == reset || n <= 0 {
+		return nil, fmt.Errorf("sim: register %d bytes: %w", n, syscall.EINVAL)
+	}
+	n = (n + pageSize - 1) / pageSize * pageSize
+	b := make([]byte, n+pageSize)
+	skip := int(-address(b) % pageSize)
+	m := &Memory{e: e, bytes: b[skip : skip+n : skip+n], access: a}
+
+	e.n.mu.Lock()
+	e.n.lastKey++
+	m.rkey = e.n.lastKey << 8 // as on hardware, where the low byte is the owner's
+	m.addr = e.n.nextAddr
+	e.n.nextAddr += uint64(n) + pageSize // an overrun hits nothing
+	e.n.mu.Unlock()
+
+	e.memory = append(e.memory, m)
+	return m, nil
+}
+
+// holds reports whether data lies in m.
+func (m *Memory) holds(data []byte) bool {
+	first, start := address(data), address(m.bytes)
+	return first >= start && first+uintptr(len(data)) <= start+uintptr(len(m.bytes))
+}
+
+// place copies what a peer writes to where it wants it, if it may.
+func (e *Endpoint) place(data []byte, addr uint64, rkey uint32) bool {
+	if len(data) == 0 {
+		return true // no address or key is looked at
+	}
+	for _, m := range e.memory {
+		if m.rkey != rkey {
+			continue
+		}
+		size := uint64(len(m.bytes))
+		at := addr - m.addr
+		if m.access != fabric.RemoteWrite || at > size || uint64(len(data)) > size-at {
+			return false
+		}
+		copy(m.bytes[at:], data)
+		return true
+	}
+	return false
+}
+
+func poison(b []byte) {
+	for i := range b {
+		b[i] = Poison
+	}
+}
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

@@ -1,0 +1,256 @@
+// The send queue: from PostSend to the peer and back with an acknowledgement.
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// sendQueue is an endpoint's. Positions count requests since Open:
+// sendFreed ≤ acked ≤ posted ≤ sendFreed + the depth.
+type sendQueue struct {
+	sends     []send
+	posted    uint64
+	acked     uint64 // all before it have ended
+	sendFreed uint64 // all before it have given up their slots
+
+	tries    int       // of the oldest not acknowledged, without an answer
+	progress time.Time // when it was last heard from or sent again
+	timing   bool      // an event will look after the above
+}
+
+// send is a slot of the send queue.
+type send struct {
+	id       uint64
+	signaled bool
+	message  *message // nil if the peer had it within PostSend
+}
+
+// message is a request on its way.
+type message struct {
+	pos   uint64
+	wr    fabric.WorkRequest
+	fate  fabric.Status // how it ends, by command
+	left  time.Time
+	never bool // it had not left when its queue pair failed
+}
+
+// PostSend implements [fabric.Endpoint].
+func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
+	e.turn++
+	f := e.n.faults.Load()
+	if f != nil && f.PostSend != nil {
+		if err := f.PostSend(e, wr); err != nil {
+			return err
+		}
+	}
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	e.use("PostSend")
+	if e.qp != rts && e.qp != failed {
+		return fmt.Errorf("sim: post a send before the connection is established: %w", syscall.EINVAL)
+	}
+	if e.posted-e.sendFreed+uint64(len(wr)) > uint64(e.limits.SendQueue) {
+		return fmt.Errorf("sim: post %d sends to a full queue: %w", len(wr), syscall.ENOMEM)
+	}
+	for i := range wr {
+		if wr[i].Op > fabric.WriteImm || wr[i].Memory == nil && len(wr[i].Data) > e.limits.Inline {
+			return fmt.Errorf("sim: post a send of %d bytes inline: %w", len(wr[i].Data), syscall.EINVAL)
+		}
+	}
+	for i := range wr {
+		fate := e.check(&wr[i])
+		if f != nil && f.Send != nil && fate == fabric.OK {
+			fate = f.Send(e, &wr[i])
+		}
+		e.post(&wr[i], fate)
+	}
+	return nil
+}
+
+// check is what the device finds at home.
+func (e *Endpoint) check(wr *fabric.WorkRequest) fabric.Status {
+	if wr.Memory == nil || len(wr.Data) == 0 {
+		return fabric.OK
+	}
+	if m, ok := wr.Memory.(*Memory); !ok || m.e != e || !m.holds(wr.Data) {
+		return fabric.LocalProtection
+	}
+	return fabric.OK
+}
+
+// post takes a slot and sends the request off.
+func (e *Endpoint) post(wr *fabric.WorkRequest, fate fabric.Status) {
+	pos := e.posted
+	e.posted++
+	s := &e.sends[pos%uint64(len(e.sends))]
+	*s = send{id: wr.ID, signaled: wr.Signaled}
+	if e.qp == failed {
+		e.flushSends()
+		return
+	}
+	if e.n.instant && e.acked == pos && fate == fabric.OK && !e.c.broken() && e.peer.hears() {
+		e.peer.expected++
+		if status := e.peer.execute(wr); status != fabric.OK {
+			e.nak(pos, status)
+		} else {
+			e.ack(pos)
+		}
+		return
+	}
+	s.message = &message{pos: pos, wr: *wr, fate: fate}
+	if wr.Memory == nil {
+		s.message.wr.Data = slices.Clone(wr.Data)
+	}
+	e.transmit(s.message)
+	e.watch()
+}
+
+// hears reports whether the queue pair takes messages, and makes the first of
+// them confirm the connection.
+func (e *Endpoint) hears() bool {
+	if e.closed || e.qp != rtr && e.qp != rts {
+		return false
+	}
+	e.confirmed()
+	return true
+}
+
+// transmit puts a message on the link. The device reads registered memory when
+// the message arrives, for it might have to repeat it until then.
+func (e *Endpoint) transmit(m *message) {
+	if e.n.instant {
+		m.left = time.Now()
+		e.arrive(m)
+		return
+	}
+	m.left = e.n.leave(e.side, len(m.wr.Data))
+	e.c.at(m.left.Add(e.n.link.Latency), func() { e.arrive(m) })
+}
+
+// arrive is the other end of transmit.
+func (e *Endpoint) arrive(m *message) {
+	p := e.peer
+	if m.never || e.c.broken() || !p.hears() || m.pos > p.expected {
+		return // the sender repeats it
+	}
+	status := m.fate
+	if status == fabric.OK && m.pos == p.expected {
+		status = p.execute(&m.wr)
+		if status == fabric.OK {
+			p.expected++
+		}
+	}
+	e.c.after(e.n.link.Latency, func() {
+		switch {
+		case e.c.broken():
+		case status == fabric.OK:
+			e.ack(m.pos)
+		default:
+			e.nak(m.pos, status)
+		}
+	})
+}
+
+// ack ends all requests up to pos well.
+func (e *Endpoint) ack(pos uint64) {
+	if e.qp == failed || pos < e.acked {
+		return
+	}
+	e.tries = 0
+	if e.timing {
+		e.progress = time.Now()
+	}
+	for e.acked <= pos {
+		s := &e.sends[e.acked%uint64(len(e.sends))]
+		s.message = nil
+		x := entry{Completion: fabric.Completion{ID: s.id}, pos: e.acked}
+		e.acked++
+		if s.signaled {
+			e.complete(x)
+		}
+	}
+}
+
+// nak ends the request at pos, and with it the queue pair.
+func (e *Endpoint) nak(pos uint64, status fabric.Status) {
+	if e.qp == failed || pos < e.acked {
+		return
+	}
+	if pos > 0 {
+		e.ack(pos - 1)
+	}
+	x := entry{Completion: fabric.Completion{ID: e.sends[pos%uint64(len(e.sends))].id, Status: status}, pos: pos}
+	e.acked = pos + 1
+	e.complete(x)
+	e.fail()
+}
+
+// flushSends completes all outstanding requests without success. What has left
+// arrives all the same.
+func (e *Endpoint) flushSends() {
+	now := time.Now()
+	for e.acked < e.posted {
+		s := &e.sends[e.acked%uint64(len(e.sends))]
+		if m := s.message; m != nil {
+			m.never = m.left.After(now)
+			m.wr.Data = slices.Clone(m.wr.Data)
+			s.message = nil
+		}
+		x := entry{Completion: fabric.Completion{ID: s.id, Status: fabric.Flushed}, pos: e.acked}
+		e.acked++
+		e.complete(x)
+	}
+}
+
+// watch sees to it that a message without an answer is repeated.
+func (e *Endpoint) watch() {
+	if e.options.AckTimeout == 0 || e.timing || e.acked == e.posted || e.qp == failed {
+		return
+	}
+	e.timing = true
+	e.progress = time.Now()
+	e.tries = 0
+	e.c.at(e.deadline(), e.repeat)
+}
+
+// deadline is when the oldest message without an answer is to be repeated.
+func (e *Endpoint) deadline() time.Time {
+	t := e.progress
+	if m := e.sends[e.acked%uint64(len(e.sends))].message; m != nil && m.left.After(t) {
+		t = m.left
+	}
+	return t.Add(e.options.AckTimeout)
+}
+
+// repeat sends everything without an answer again, or gives up.
+func (e *Endpoint) repeat() {
+	e.timing = false
+	if e.acked == e.posted || e.qp == failed {
+		return
+	}
+	now := time.Now()
+	if !now.Before(e.deadline()) {
+		if e.tries == e.options.Retries {
+			e.nak(e.acked, fabric.RetryExceeded)
+			return
+		}
+		e.tries++
+		e.progress = now
+		for pos := e.acked; pos < e.posted && e.qp != failed; pos++ {
+			if m := e.sends[pos%uint64(len(e.sends))].message; m != nil {
+				e.transmit(m)
+			}
+		}
+		if e.acked == e.posted || e.qp == failed {
+			return
+		}
+	}
+	e.timing = true
+	e.c.at(e.deadline(), e.repeat)
+}

@@ -1,0 +1,237 @@
+// Package sim is a fabric of queue pairs inside one process, on a modelled
+// link: latency, bandwidth, queue depths, and faults on command. It is for
+// tests, in the virtual time of testing/synctest or in real time, and behaves
+// as reliable-connected queue pairs on hardware do, no kinder: what a device
+// punishes, this fabric punishes too, where it can with a panic that says why.
+//
+// The way through the files: sim.go has the network and its addresses,
+// listener.go and connect.go the connection manager, send.go and receive.go the
+// queue pair, completion.go the completion queue and its events, wire.go the
+// time that messages take, faults.go what a test can break.
+package sim
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// Link is what a network is made of. The zero Link is instantaneous: a work
+// request is handed to the peer's completion queue within PostSend, without a
+// timer, a goroutine or an allocation.
+type Link struct {
+	// Latency is the time from one end to the other.
+	Latency time.Duration
+
+	// Bandwidth is in bytes per second in each direction, shared by all
+	// connections of the network: what dialers send is one direction, what
+	// listeners send the other. Only payload counts. 0 means unlimited.
+	Bandwidth int64
+
+	// Jitter is the longest time by which a completion may be late, at random
+	// from Seed. Sends and receives are late independently of each other, each
+	// in their order.
+	Jitter time.Duration
+	Seed   uint64
+
+	// The most that Open grants; 0 grants what is asked.
+	SendQueue int
+	RecvQueue int
+
+	// CompletionQueue is the depth of completion queues; 0 means the granted
+	// send queue plus the granted receive queue.
+	CompletionQueue int
+
+	// Inline is the number of bytes that a work request carries by itself; 0
+	// means DefaultInline, a negative number none.
+	Inline int
+
+	// CMTimeout is how long the connection manager repeats a message that is
+	// not answered; 0 means DefaultCMTimeout.
+	CMTimeout time.Duration
+}
+
+const (
+	// DefaultInline is what a ConnectX grants to a common request.
+	DefaultInline = 220
+	// DefaultCMTimeout is what rdma_cm waits in all: 15 retries of 4.3 s
+	// (Linux, drivers/infiniband/core/cma.c).
+	DefaultCMTimeout = 64 * time.Second
+)
+
+// Network is a link with any number of hosts at either end. It is a
+// [fabric.Fabric]; every address is an address of the network. All methods may
+// be called at once.
+type Network struct {
+	link    Link
+	instant bool // a message arrives and is acknowledged when it is posted
+	faults  atomic.Pointer[Faults]
+	cut     atomic.Bool
+	gone    atomic.Bool // the device was removed
+	rnr     atomic.Uint64
+
+	mu        sync.Mutex // guards what follows; taken after a connection's
+	lanes     [2]lane
+	listeners []*Listener
+	ports     map[netip.AddrPort]bool // of dialers
+	endpoints []*Endpoint             // not closed, in the order made
+	holes     map[netip.Addr]bool
+	lastPort  uint16
+	lastKey   uint32
+	lastID    uint64
+	nextAddr  uint64
+}
+
+var _ fabric.Fabric = (*Network)(nil)
+
+// New makes a network. Under testing/synctest it belongs to the bubble that
+// made it.
+func New(l Link) *Network {
+	if l.Inline == 0 {
+		l.Inline = DefaultInline
+	}
+	l.Inline = max(l.Inline, 0)
+	if l.CMTimeout == 0 {
+		l.CMTimeout = DefaultCMTimeout
+	}
+	return &Network{
+		link:     l,
+		instant:  l.Latency == 0 && l.Bandwidth == 0,
+		ports:    make(map[netip.AddrPort]bool),
+		holes:    make(map[netip.Addr]bool),
+		lastPort: firstEphemeral - 1,
+		nextAddr: 0x7f00_0000_0000,
+	}
+}
+
+// Open is the number of endpoints and listeners that are not closed.
+func (n *Network) Open() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.endpoints) + len(n.listeners)
+}
+
+// RNR is the number of messages that found no receive posted.
+func (n *Network) RNR() uint64 { return n.rnr.Load() }
+
+// Endpoints are the endpoints that are not closed, in the order made.
+func (n *Network) Endpoints() []*Endpoint {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.endpoints)
+}
+
+// Find returns the endpoint with these addresses that is not closed, or nil.
+func (n *Network) Find(local, remote netip.AddrPort) *Endpoint {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.endpoints {
+		if e.local == local && e.remote == remote {
+			return e
+		}
+	}
+	return nil
+}
+
+// Dial never fails for want of a listener: Connect does.
+func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if n.gone.Load() {
+		return nil, fmt.Errorf("sim: dial: %w", fabric.ErrDeviceRemoved)
+	}
+	if !remote.IsValid() || remote.Port() == 0 {
+		return nil, fmt.Errorf("sim: dial %v: %w", remote, syscall.EINVAL)
+	}
+	remote = plain(remote)
+	if remote.Addr().IsUnspecified() {
+		remote = netip.AddrPortFrom(loopback(remote.Addr()), remote.Port())
+	}
+	local = plain(local)
+	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
+		local = netip.AddrPortFrom(remote.Addr(), local.Port())
+	}
+
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if local.Port() == 0 {
+		port, err := n.ephemeral(local.Addr())
+		if err != nil {
+			return nil, err
+		}
+		local = netip.AddrPortFrom(local.Addr(), port)
+	} else if n.taken(local) {
+		return nil, fmt.Errorf("sim: dial from %v: %w", local, syscall.EADDRINUSE)
+	}
+	n.ports[local] = true
+	return n.endpoint(&conn{n: n}, local, remote, active), nil
+}
+
+// endpoint makes an endpoint of c; the caller holds n.mu.
+func (n *Network) endpoint(c *conn, local, remote netip.AddrPort, s side) *Endpoint {
+	n.lastID++
+	e := newEndpoint(n, c, local, remote, s, n.lastID)
+	n.endpoints = append(n.endpoints, e)
+	return e
+}
+
+// forget removes a closed endpoint.
+func (n *Network) forget(e *Endpoint) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if i := slices.Index(n.endpoints, e); i >= 0 {
+		n.endpoints = slices.Delete(n.endpoints, i, i+1)
+	}
+	if e.side == active {
+		delete(n.ports, e.local)
+	}
+}
+
+// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
+const firstEphemeral = 49152
+
+// ephemeral finds a free port of addr; the caller holds n.mu.
+func (n *Network) ephemeral(addr netip.Addr) (uint16, error) {
+	for range 1<<16 - firstEphemeral {
+		n.lastPort++
+		if n.lastPort < firstEphemeral {
+			n.lastPort = firstEphemeral
+		}
+		if !n.taken(netip.AddrPortFrom(addr, n.lastPort)) {
+			return n.lastPort, nil
+		}
+	}
+	return 0, fmt.Errorf("sim: no free port of %v: %w", addr, syscall.EADDRINUSE)
+}
+
+// taken reports whether a dialer or a listener has the address; the caller
+// holds n.mu.
+func (n *Network) taken(a netip.AddrPort) bool {
+	return n.ports[a] || slices.ContainsFunc(n.listeners, func(l *Listener) bool {
+		return l.addr.Port() == a.Port() && (covers(l.addr.Addr(), a.Addr()) || covers(a.Addr(), l.addr.Addr()))
+	})
+}
+
+// covers reports whether a listener at a hears what is sent to b.
+func covers(a, b netip.Addr) bool {
+	return a == b || a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && b.Is4()
+}
+
+func plain(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+func loopback(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
