@@ -65,20 +65,25 @@ func (r *Ring) Commit(n int) {
 }
 
 // Bytes returns the bytes held from position pos on, n at most, up to the end
-// of the buffer: what one work request can carry.
+// of the buffer: what one work request can carry. It panics if pos is not
+// between Tail and Head.
 func (r *Ring) Bytes(pos uint64, n int) []byte {
-	n = min(n, int(r.head.Load()-pos))
-	first, _ := r.slices(pos, n)
+	r.check("bytes from", pos)
+	first, _ := r.slices(pos, min(n, int(r.head.Load()-pos)))
 	return first
 }
 
 // Release gives up the bytes before position pos. It panics if pos is not
 // between Tail and Head.
 func (r *Ring) Release(pos uint64) {
-	if pos-r.tail.Load() > uint64(r.Len()) {
-		panic(fmt.Sprintf("ring: release to %d outside %d to %d", pos, r.Tail(), r.Head()))
-	}
+	r.check("release to", pos)
 	r.tail.Store(pos)
+}
+
+func (r *Ring) check(what string, pos uint64) {
+	if pos-r.tail.Load() > uint64(r.Len()) {
+		panic(fmt.Sprintf("ring: %s %d outside %d to %d", what, pos, r.Tail(), r.Head()))
+	}
 }
 
 func (r *Ring) slices(pos uint64, n int) (first, second []byte) {
@@ -86,7 +91,8 @@ func (r *Ring) slices(pos uint64, n int) (first, second []byte) {
 	if at+n <= len(r.buf) {
 		return r.buf[at : at+n : at+n], nil
 	}
-	return r.buf[at:], r.buf[:at+n-len(r.buf)]
+	n -= len(r.buf) - at
+	return r.buf[at:], r.buf[:n:n]
 }
 
 // Offset is where position pos lies in a ring of the given size, which is a
