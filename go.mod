@@ -2,10 +2,10 @@ module github.com/ringnet/ringnet
 
 go 1.25.0
 
-require github.com/stretchr/testify v1.12.1
-
 require (
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/net v0.58.0 // indirect
-	golang.org/x/sys v0.47.0 // indirect
+	github.com/stretchr/testify v1.12.1
+	golang.org/x/net v0.58.0
+	golang.org/x/sys v0.47.0
 )
+
+require go.yaml.in/yaml/v3 v3.0.5 // indirect

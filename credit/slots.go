@@ -9,6 +9,7 @@ type Slots struct {
 	depth     uint64
 	posted    uint64
 	completed uint64
+	signaled  uint64 // one more than the number of the last signaled work request
 }
 
 // NewSlots returns the ledger of a send queue of the given depth in work
@@ -29,6 +30,16 @@ func (q *Slots) Post() uint64 {
 	q.posted++
 	return q.posted - 1
 }
+
+// Signal records that the work request posted last is a signaled one: its
+// completion will come and free its slot, with those before it.
+func (q *Slots) Signal() { q.signaled = q.posted }
+
+// Awaited says whether the completion of a signaled work request is to come.
+func (q *Slots) Awaited() bool { return q.signaled > q.completed }
+
+// Unsignaled is the number of work requests posted since the last signaled one.
+func (q *Slots) Unsignaled() int { return int(q.posted - max(q.signaled, q.completed)) }
 
 // Complete frees the slots of work request n and of all before it.
 func (q *Slots) Complete(n uint64) {

@@ -1,0 +1,154 @@
+package rconn
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Config says what a connection's end is made of. The zero value of each field
+// means its default; the two ends of a connection need not agree. A Config may
+// be shared and must not change while it is used.
+type Config struct {
+	// RecvBuffer is the size of the ring that the peer writes to, in bytes: a
+	// power of two from 4 KiB to 1 GiB. Default 256 KiB. It is memory pinned
+	// for the life of the connection (RLIMIT_MEMLOCK), and bounds the
+	// throughput: a link of bandwidth B and round trip T wants B·T or more.
+	RecvBuffer int
+
+	// SendBuffer is the size of the staging ring that bytes wait in until the
+	// device has sent them, in bytes: a power of two from 4 KiB to 1 GiB.
+	// Default 256 KiB. It is pinned too.
+	SendBuffer int
+
+	// SendQueue is how many work requests may be outstanding: 16 to 32768.
+	// Default 128. A device may grant fewer.
+	SendQueue int
+
+	// RecvQueue is how many data messages the peer may have under way, whatever
+	// their size: a multiple of 4 from 4 to 32768. Default 256. A device may
+	// grant fewer.
+	RecvQueue int
+
+	// BusyPoll is how long a Read or Write that has to wait polls the
+	// completion queue before it parks. It trades a processor for latency. By
+	// default (0) the time follows the gaps seen, and is short where waiting
+	// is usually long; negative never polls.
+	BusyPoll time.Duration
+
+	// KeepAlive is how long nothing may arrive before the peer's device is
+	// probed. Default 10 s; negative never probes. A peer that does not answer
+	// a probe, or anything else, is given up after [AckTimeout]·([Retries]+1).
+	KeepAlive time.Duration
+
+	// Linger bounds how long Close waits for the peer's device to have taken
+	// everything written. Default 10 s. [Conn.SetLinger] changes it, and can
+	// also set it to nothing at all.
+	Linger time.Duration
+
+	// HandshakeTimeout bounds what passes between the first message of the
+	// handshake and the last. Default 10 s.
+	HandshakeTimeout time.Duration
+}
+
+// How long a device waits for its peer's acknowledgement, and how often it
+// repeats what was not acknowledged. A dead peer is noticed after
+// AckTimeout·(Retries+1), 4.3 s; a real device may take up to four times as
+// long (InfiniBand specification, 9.7.6.1.3), 17.2 s. An idle connection
+// notices after KeepAlive and that. It must be longer than a link or a switch
+// may take to come back, and than an emulated machine may stall.
+const (
+	AckTimeout = 536870912 * time.Nanosecond // 4.096 µs · 2^17, as a queue pair counts
+	Retries    = 7                           // as many as a queue pair can
+)
+
+const (
+	defaultBuffer    = 256 << 10
+	defaultSendQueue = 128
+	defaultRecvQueue = 256
+	defaultTime      = 10 * time.Second
+
+	minSendQueue = 16
+	maxQueue     = 32768
+)
+
+// Validate says what is wrong with c, naming the field, or nil.
+func (c *Config) Validate() error {
+	_, err := c.withDefaults()
+	return err
+}
+
+// PinnedMemory is how many bytes of locked memory a connection's end with this
+// configuration takes.
+func (c *Config) PinnedMemory() int {
+	d, err := c.withDefaults()
+	if err != nil {
+		return 0
+	}
+	return d.RecvBuffer + d.SendBuffer + controlMemory + (d.RecvQueue+credit.ControlReceives)*wire.ControlSize
+}
+
+// withDefaults returns c, or the default configuration if c is nil, with the
+// defaults filled in, or an error that names the field at fault.
+func (c *Config) withDefaults() (Config, error) {
+	var d Config
+	if c != nil {
+		d = *c
+	}
+	ints := []struct {
+		name       string
+		value      *int
+		def        int
+		min, max   int
+		multiple   int
+		powerOfTwo bool
+	}{
+		{"RecvBuffer", &d.RecvBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
+		{"SendBuffer", &d.SendBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
+		{"SendQueue", &d.SendQueue, defaultSendQueue, minSendQueue, maxQueue, 1, false},
+		{"RecvQueue", &d.RecvQueue, defaultRecvQueue, wire.MinReceives, maxQueue, 4, false},
+	}
+	for _, f := range ints {
+		if *f.value == 0 {
+			*f.value = f.def
+		}
+		v := *f.value
+		switch {
+		case v < f.min || v > f.max:
+			return d, fmt.Errorf("Config.%s is %d: want %d to %d, or 0 for the default of %d", f.name, v, f.min, f.max, f.def)
+		case f.powerOfTwo && v&(v-1) != 0:
+			return d, fmt.Errorf("Config.%s is %d: want a power of two", f.name, v)
+		case v%f.multiple != 0:
+			return d, fmt.Errorf("Config.%s is %d: want a multiple of %d", f.name, v, f.multiple)
+		}
+	}
+	if d.KeepAlive == 0 {
+		d.KeepAlive = defaultTime
+	}
+	for _, f := range []struct {
+		name  string
+		value *time.Duration
+	}{{"Linger", &d.Linger}, {"HandshakeTimeout", &d.HandshakeTimeout}} {
+		if *f.value == 0 {
+			*f.value = defaultTime
+		}
+		if *f.value < 0 {
+			return d, fmt.Errorf("Config.%s is %v: want a positive time, or 0 for the default of %v", f.name, *f.value, defaultTime)
+		}
+	}
+	return d, nil
+}
+
+// options asks the fabric for a queue pair that suits d.
+func (c *Config) options() fabric.Options {
+	return fabric.Options{
+		SendQueue:  c.SendQueue,
+		RecvQueue:  c.RecvQueue + credit.ControlReceives,
+		RecvSize:   wire.ControlSize,
+		AckTimeout: AckTimeout,
+		Retries:    Retries,
+	}
+}

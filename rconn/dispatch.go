@@ -1,0 +1,60 @@
+package rconn
+
+// dispatch is the goroutine of a connection. It makes progress when nobody else
+// does, hears of what nobody asked for, and takes the connection down when both
+// its user and its peer are done with it.
+func (c *Conn) dispatch() {
+	for !c.round(c.ep.Wait()) {
+	}
+	c.tearDown()
+}
+
+// round deals with one event, and says whether it was the last.
+func (c *Conn) round(event error) (over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats.Events++
+	c.armed = false
+	c.changed(event)
+	c.progress()
+	// A call that polls arms when it stops: see busyPoll.
+	if c.spinners.Load() == 0 {
+		c.arm()
+	}
+	return c.closed && (c.ended && c.peerGone || c.forced)
+}
+
+// tearDown frees everything. The locks keep out calls that are still copying.
+func (c *Conn) tearDown() {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended, c.down = true, true
+	c.rearm.Stop()
+	if c.keepAlive != nil {
+		c.keepAlive.Stop()
+	}
+	c.readDeadline.set(never)
+	c.writeDeadline.set(never)
+	// The memory is gone either way; there is nobody to tell.
+	_ = c.ep.Close()
+}
+
+// keepAliveTick probes the peer's device if nothing has been heard of it since
+// the last tick.
+func (c *Conn) keepAliveTick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != nil {
+		return
+	}
+	if c.heard == c.keepHeard {
+		c.sendProbe()
+		c.arm()
+	}
+	c.keepHeard = c.heard
+	c.keepAlive.Reset(c.cfg.KeepAlive)
+}

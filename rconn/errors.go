@@ -1,0 +1,93 @@
+package rconn
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// ProtocolError reports a peer that does not keep the protocol. The connection
+// it came over is lost; errors.Is(err, syscall.EPROTO) holds.
+type ProtocolError struct{ Reason string }
+
+func (e *ProtocolError) Error() string { return "peer broke the ringnet protocol: " + e.Reason }
+
+func (e *ProtocolError) Unwrap() error { return syscall.EPROTO }
+
+// RefusedError reports a listener that refused the connection and said why;
+// errors.Is(err, syscall.ECONNREFUSED) holds.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return "connection refused by the peer: " + e.Reason }
+
+func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
+
+// lostError gives what the fabric said about the end of a connection the errno
+// that package net's users know, and keeps the fabric's words.
+type lostError struct {
+	errno  syscall.Errno
+	reason error
+}
+
+func (e *lostError) Error() string   { return fmt.Sprintf("%v (%v)", e.errno, e.reason) }
+func (e *lostError) Unwrap() []error { return []error{e.errno, e.reason} }
+func (e *lostError) Timeout() bool   { return e.errno.Timeout() }
+func (e *lostError) Temporary() bool { return e.errno.Temporary() }
+
+// lost is what the end of the connection, as the endpoint tells it, means to
+// the connection's user.
+func lost(reason error) error {
+	switch {
+	case errors.Is(reason, fabric.ErrDisconnected):
+		return syscall.ECONNRESET
+	case errors.Is(reason, fabric.ErrDeviceRemoved):
+		return &lostError{syscall.ENETDOWN, reason}
+	}
+	return &lostError{syscall.ECONNRESET, reason}
+}
+
+// failed is what a failed work request means to the connection's user.
+func failed(wc *fabric.Completion) error {
+	reason := fmt.Errorf("%v, vendor code %#x", wc.Status, wc.Vendor)
+	switch wc.Status {
+	case fabric.RetryExceeded, fabric.ResponseTimeout:
+		return &lostError{syscall.ETIMEDOUT, reason}
+	case fabric.RNRRetryExceeded, fabric.RemoteAccess, fabric.RemoteInvalidRequest:
+		return &ProtocolError{reason.Error()}
+	}
+	return &lostError{syscall.ECONNRESET, reason}
+}
+
+// handshakeError is what a failed handshake means to whoever dials or accepts.
+func handshakeError(err error) error {
+	var reject *fabric.RejectError
+	if !errors.As(err, &reject) {
+		return err
+	}
+	switch reason := wire.DecodeReject(reject.Private); {
+	case reject.Reason == fabric.RejectNoListener:
+		return os.NewSyscallError("connect", syscall.ECONNREFUSED)
+	case reason != "":
+		return &RefusedError{reason}
+	case reject.Reason == fabric.RejectConsumer:
+		return &RefusedError{"no reason given; it may not be a ringnet listener"}
+	}
+	return &lostError{syscall.ECONNREFUSED, err}
+}
+
+// opError wraps what went wrong in op as package net would.
+func (c *Conn) opError(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	if errno, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, errno)
+	}
+	return &net.OpError{Op: op, Net: c.local.Network(), Source: c.local, Addr: c.remote, Err: err}
+}

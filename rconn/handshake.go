@@ -1,0 +1,145 @@
+package rconn
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/ring"
+)
+
+// never is the deadline that does not come.
+var never time.Time
+
+// Client makes a connection of an endpoint that was dialed. It takes the
+// endpoint over, and closes it if it fails. The network names the connection's
+// addresses. It ends early when ctx does, and after Config.HandshakeTimeout.
+func Client(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
+	return handshake(ctx, network, ep, cfg, func(ctx context.Context, c *Conn, hello []byte) error {
+		answer, err := ep.Connect(ctx, hello)
+		if err != nil {
+			return err
+		}
+		if err := c.meet(answer); err != nil {
+			return err
+		}
+		return ep.Confirm()
+	})
+}
+
+// Server makes a connection of an endpoint that a listener accepted, as Client
+// does on the other side.
+func Server(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
+	return handshake(ctx, network, ep, cfg, func(ctx context.Context, c *Conn, hello []byte) error {
+		if err := c.meet(ep.Private()); err != nil {
+			return err
+		}
+		return ep.Accept(ctx, hello)
+	})
+}
+
+// handshake prepares a connection, has it exchange hellos, and starts it.
+func handshake(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config,
+	exchange func(ctx context.Context, c *Conn, hello []byte) error) (_ *Conn, err error) {
+	defer func() {
+		if err != nil {
+			_ = ep.Close()
+		}
+	}()
+	d, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.HandshakeTimeout)
+	defer cancel()
+	c, hello, err := prepare(network, ep, d)
+	if err != nil {
+		return nil, err
+	}
+	if err := exchange(ctx, c, hello.Append(nil)); err != nil {
+		return nil, handshakeError(err)
+	}
+	c.start()
+	return c, nil
+}
+
+// prepare opens the endpoint and sets up everything that does not depend on the
+// peer. The receives are posted before the peer hears of this side.
+func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello, error) {
+	limits, err := ep.Open(cfg.options())
+	if err != nil {
+		return nil, wire.Hello{}, err
+	}
+	receives := min(cfg.RecvQueue, limits.RecvQueue-credit.ControlReceives) &^ 3
+	if receives < wire.MinReceives || limits.SendQueue < minSendQueue {
+		return nil, wire.Hello{}, fmt.Errorf("the device grants queues of %d and %d work requests: want %d and %d at least",
+			limits.SendQueue, limits.RecvQueue, minSendQueue, wire.MinReceives+credit.ControlReceives)
+	}
+	inbox, err := ep.Register(cfg.RecvBuffer, fabric.RemoteWrite)
+	if err != nil {
+		return nil, wire.Hello{}, err
+	}
+	outbox, err := ep.Register(cfg.SendBuffer+controlMemory, fabric.LocalWrite)
+	if err != nil {
+		return nil, wire.Hello{}, err
+	}
+	posted := receives + credit.ControlReceives
+	if err := ep.PostRecv(posted); err != nil {
+		return nil, wire.Hello{}, err
+	}
+	depth := min(cfg.SendQueue, limits.SendQueue)
+	c := &Conn{
+		ep:            ep,
+		cfg:           cfg,
+		limits:        limits,
+		local:         NewAddr(network, ep.LocalAddr()),
+		remote:        NewAddr(network, ep.RemoteAddr()),
+		readDeadline:  newDeadline(),
+		writeDeadline: newDeadline(),
+		readable:      make(chan struct{}, 1),
+		writable:      make(chan struct{}, 1),
+		closing:       make(chan struct{}, 1),
+		receiver:      credit.NewReceiver(cfg.RecvBuffer, receives),
+		inbox:         ring.New(inbox.Bytes()[:cfg.RecvBuffer]),
+		receives:      posted,
+		budget:        limits.Spin,
+		state:         state{linger: cfg.Linger},
+		sendQueue: sendQueue{
+			slots:   credit.NewSlots(depth),
+			entries: make([]entry, depth),
+			batch:   make([]fabric.WorkRequest, 0, depth),
+			memory:  outbox,
+			staging: ring.New(outbox.Bytes()[:cfg.SendBuffer]),
+		},
+	}
+	return c, wire.Hello{Addr: inbox.Addr(), RKey: inbox.RKey(), Ring: cfg.RecvBuffer, Receives: receives}, nil
+}
+
+// meet takes the peer's hello, or rejects the peer and says why.
+func (c *Conn) meet(hello []byte) error {
+	peer, err := wire.DecodeHello(hello)
+	if err != nil {
+		_ = c.ep.Reject(wire.AppendReject(nil, err.Error()))
+		return &ProtocolError{err.Error()}
+	}
+	c.peer = peer
+	c.sender = credit.NewSender(peer.Ring, peer.Receives)
+	c.chunk = min(maxMessage, peer.Ring/4, c.staging.Size()/4)
+	return nil
+}
+
+// start sets the connected queue pair to work.
+func (c *Conn) start() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rearm = time.AfterFunc(rearmAfter, c.rearmTick)
+	c.rearming = true
+	if c.cfg.KeepAlive > 0 {
+		c.keepAlive = time.AfterFunc(c.cfg.KeepAlive, c.keepAliveTick)
+	}
+	c.arm()
+	go c.dispatch()
+}

@@ -1,0 +1,177 @@
+package rconn
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// progress takes what has completed and sends what may be sent. Called with mu
+// held, by whoever has a moment: the dispatcher, or a call that waits.
+func (c *Conn) progress() {
+	if c.ended {
+		return
+	}
+	c.rounds++
+	for {
+		n, err := c.ep.Poll(c.completions[:])
+		if err != nil {
+			c.lose(lost(err))
+			c.receives = 0 // a queue that cannot be polled gives nothing back
+		}
+		receives := 0
+		for i := range c.completions[:n] {
+			wc := &c.completions[i]
+			switch {
+			case wc.Recv:
+				receives++
+				c.received(wc)
+			case wc.Status == fabric.OK:
+				c.heard++
+				c.sendCompleted(wc.ID)
+			case wc.Status != fabric.Flushed:
+				c.lose(failed(wc))
+			}
+		}
+		c.repost(receives)
+		if n < len(c.completions) {
+			break
+		}
+	}
+	c.flush()
+	c.settle()
+}
+
+// repost posts again the receives that have completed. It comes before flush,
+// so before any credit for them is given.
+func (c *Conn) repost(n int) {
+	if n == 0 {
+		return
+	}
+	if c.cause != nil {
+		c.receives -= n
+		return
+	}
+	if err := c.ep.PostRecv(n); err != nil {
+		c.receives -= n
+		c.lose(lost(err))
+	}
+}
+
+// received takes a message of the peer's.
+func (c *Conn) received(wc *fabric.Completion) {
+	if wc.Status != fabric.OK {
+		if wc.Status != fabric.Flushed {
+			c.lose(failed(wc))
+		}
+		return
+	}
+	c.heard++
+	c.answered = true
+	var err error
+	if wc.Op == fabric.WriteImm {
+		err = c.receivedData(wc)
+	} else {
+		err = c.receivedControl(wc)
+	}
+	if err != nil {
+		c.lose(&ProtocolError{err.Error()})
+	}
+}
+
+func (c *Conn) receivedData(wc *fabric.Completion) error {
+	n, err := wire.DecodeImmediate(wc.Imm, wc.Len)
+	if err != nil {
+		return err
+	}
+	if c.peerFin || c.peerReset {
+		return fmt.Errorf("%d bytes behind the end of the stream", n)
+	}
+	if err := c.receiver.Receive(n); err != nil {
+		return err
+	}
+	c.stats.MessagesReceived++
+	c.inbox.Commit(n)
+	if c.drop {
+		c.discard()
+	}
+	notify(c.readable)
+	return nil
+}
+
+// discard drops what has arrived, for nobody will read it.
+func (c *Conn) discard() {
+	c.inbox.Release(c.inbox.Head())
+	c.receiver.Consume(c.inbox.Head())
+}
+
+func (c *Conn) receivedControl(wc *fabric.Completion) error {
+	m, err := wire.DecodeControl(wc.Data)
+	if err != nil {
+		return err
+	}
+	switch m.Type {
+	case wire.Credit:
+		c.stats.CreditsReceived++
+		notify(c.writable)
+		return c.sender.Credit(m.Bytes, m.Messages)
+	case wire.FinAck:
+		if c.peerFinAck || !c.said(finControl) {
+			return fmt.Errorf("%v for no FIN", m.Type)
+		}
+		c.peerFinAck = true
+		return nil
+	}
+	// FIN and RESET: each ends the stream once, and RESET may follow FIN.
+	if m.Bytes != c.receiver.Received() {
+		return fmt.Errorf("%v after %d bytes, with %d received", m.Type, m.Bytes, c.receiver.Received())
+	}
+	if c.peerReset || c.peerFin && m.Type == wire.Fin {
+		return fmt.Errorf("%v behind the end of the stream", m.Type)
+	}
+	c.peerFin = c.peerFin || m.Type == wire.Fin
+	c.peerReset = m.Type == wire.Reset
+	c.notifyAll()
+	return nil
+}
+
+// lose ends the connection for the given reason, unless it has ended for
+// another. What has arrived can still be read.
+func (c *Conn) lose(cause error) {
+	if c.cause != nil {
+		return
+	}
+	c.cause = cause
+	if err := c.ep.Disconnect(); err != nil {
+		c.receives = 0 // a queue pair that cannot go to ERR flushes nothing
+	}
+	c.ep.Wake() // somebody has to wait for the flushed receives
+}
+
+// settle notices the ends: ours, when both sides have said all they had to say
+// to one another, and that of the queue pair, when everything has come back.
+func (c *Conn) settle() {
+	if c.closed && (c.sent[resetControl] || c.peerReset || c.sent[finControl] && c.peerFinAck) {
+		c.lose(net.ErrClosed)
+	}
+	if c.cause != nil && c.receives <= 0 {
+		c.ended = true
+		c.notifyAll()
+		c.ep.Wake()
+	}
+}
+
+// changed takes what Wait said of the connection. Called with mu held.
+func (c *Conn) changed(err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, fabric.ErrPortDown):
+		c.sendProbe() // the link may come back; if not, this finds out
+	default:
+		c.lose(lost(err))
+		c.peerGone = true
+	}
+}

@@ -1,0 +1,202 @@
+package rconn
+
+import (
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/ring"
+)
+
+// maxMessage is the most bytes that one work request carries. 64 KiB is what
+// soft-RoCE moves fastest, and large enough for the cost of a work request to
+// vanish on real devices.
+const maxMessage = 64 << 10
+
+// kind is what a work request is for.
+type kind uint8
+
+const (
+	data kind = iota
+	creditControl
+	finControl
+	finAckControl
+	resetControl
+	probe // zero-byte write that only the peer's device sees
+	kinds
+)
+
+// controlMemory is room for one control message of each kind, behind the
+// staging ring. Of each kind only one is ever outstanding, so its place is free
+// again when it is needed.
+const controlMemory = int(kinds) * wire.ControlSize
+
+// sendQueue is the sending half of a connection: the bytes accepted and the
+// work requests that carry them. Guarded by Conn.mu.
+type sendQueue struct {
+	sender  credit.Sender
+	slots   credit.Slots
+	entries []entry // of outstanding work requests, by number modulo length
+	batch   []fabric.WorkRequest
+
+	memory  fabric.Memory // the staging ring, then controlMemory
+	staging *ring.Ring    // bytes accepted and not known to have been sent
+	quiet   int           // bytes of staging posted since the last signaled work request
+
+	peer  wire.Hello // where the peer's ring is
+	chunk int        // bytes that are worth a work request of their own
+
+	// answered: something has arrived since the last post, so the send queue is
+	// most likely idle. A hint for what to signal; slots are freed by their
+	// completions alone.
+	answered bool
+
+	out  [kinds]bool // posted and not completed
+	sent [kinds]bool // completed at least once
+}
+
+type entry struct {
+	kind    kind
+	staging uint64 // the staging ring is free up to here once this completes
+}
+
+// sendNow sends p inline, without a copy to the staging ring, if nothing is in
+// the way and nothing would be won by waiting. Called with mu held.
+func (c *Conn) sendNow(p []byte) bool {
+	if c.sender.Pending() > 0 || c.slots.Awaited() || !c.sender.MaySend() || !c.slots.MaySend() ||
+		ring.Contiguous(c.sender.Position(), len(p), c.peer.Ring) < len(p) {
+		return false
+	}
+	c.sender.Accept(len(p))
+	c.pushData(p, nil)
+	c.post()
+	return true
+}
+
+// flush posts whatever there is to send and may be sent now. Called with mu
+// held.
+func (c *Conn) flush() {
+	if c.cause != nil {
+		return
+	}
+	// Smart batching: a little waits while a completion is to come that will
+	// bring us here again, and goes with what has been written by then.
+	if pending := c.sender.Pending(); pending >= c.chunk || !c.slots.Awaited() || c.writeClosed {
+		for pending > 0 && c.sender.MaySend() && c.slots.MaySend() {
+			p := c.staging.Bytes(c.staging.Head()-uint64(pending), min(pending, c.chunk))
+			n := ring.Contiguous(c.sender.Position(), len(p), c.peer.Ring)
+			c.pushData(p[:n], c.memory)
+			pending -= n
+		}
+	}
+	c.pushControl()
+	c.post()
+}
+
+// pushData adds a data message to the batch.
+func (c *Conn) pushData(p []byte, memory fabric.Memory) {
+	wr := fabric.WorkRequest{
+		Op:         fabric.WriteImm,
+		Imm:        wire.Immediate(len(p)),
+		Data:       p,
+		Memory:     memory,
+		RemoteAddr: c.peer.Addr + uint64(ring.Offset(c.sender.Position(), c.peer.Ring)),
+		RKey:       c.peer.RKey,
+	}
+	c.sender.Send(len(p))
+	if memory != nil {
+		c.quiet += len(p)
+	}
+	// Signal before anything could wait: for a slot, for staging memory, or,
+	// once requests pile up, for the end of a batch.
+	wr.Signaled = c.sender.Pending() > 0 || c.writeClosed ||
+		c.slots.Outstanding() > 0 && !c.answered ||
+		c.slots.Unsignaled()+1 >= len(c.entries)/4 ||
+		c.quiet >= c.staging.Size()/4
+	c.answered = false
+	c.stats.MessagesSent++
+	c.push(data, wr)
+}
+
+// pushControl adds the control messages that are due to the batch.
+func (c *Conn) pushControl() {
+	if c.receiver.Due() {
+		consumed, reposted := c.receiver.Advertise()
+		c.stats.CreditsSent++
+		c.pushMessage(creditControl, wire.Control{Type: wire.Credit, Bytes: consumed, Messages: reposted})
+	}
+	if c.peerFin && !c.said(finAckControl) {
+		c.pushMessage(finAckControl, wire.Control{Type: wire.FinAck})
+	}
+	if c.sender.Pending() > 0 || !c.writeClosed {
+		return
+	}
+	switch {
+	case c.unread && !c.said(resetControl):
+		c.pushMessage(resetControl, wire.Control{Type: wire.Reset, Bytes: c.sender.Position()})
+	case !c.unread && !c.said(finControl):
+		c.pushMessage(finControl, wire.Control{Type: wire.Fin, Bytes: c.sender.Position()})
+	}
+}
+
+func (c *Conn) said(k kind) bool { return c.out[k] || c.sent[k] }
+
+func (c *Conn) pushMessage(k kind, m wire.Control) {
+	at := c.staging.Size() + int(k)*wire.ControlSize
+	b := c.memory.Bytes()[at : at+wire.ControlSize]
+	m.Put(b)
+	c.out[k] = true
+	c.push(k, fabric.WorkRequest{Op: fabric.Send, Signaled: true, Data: b, Memory: c.memory})
+}
+
+// sendProbe asks the peer's device for a sign of life.
+func (c *Conn) sendProbe() {
+	if c.cause != nil || c.out[probe] {
+		return
+	}
+	c.out[probe] = true
+	c.stats.Probes++
+	c.push(probe, fabric.WorkRequest{Op: fabric.Write, Signaled: true})
+	c.post()
+}
+
+func (c *Conn) push(k kind, wr fabric.WorkRequest) {
+	wr.ID = c.slots.Post()
+	c.entries[wr.ID%uint64(len(c.entries))] = entry{k, c.staging.Head() - uint64(c.sender.Pending())}
+	if wr.Signaled {
+		c.slots.Signal()
+		c.quiet = 0
+		c.stats.Signaled++
+	}
+	c.stats.WorkRequests++
+	c.batch = append(c.batch, wr)
+}
+
+// post hands the batch to the device.
+func (c *Conn) post() {
+	if len(c.batch) == 0 {
+		return
+	}
+	err := c.ep.PostSend(c.batch)
+	clear(c.batch) // it may name the caller's bytes
+	c.batch = c.batch[:0]
+	if err != nil {
+		c.lose(lost(err))
+	}
+}
+
+// sendCompleted takes back what the work request, and those before it, held.
+func (c *Conn) sendCompleted(id uint64) {
+	e := c.entries[id%uint64(len(c.entries))]
+	c.slots.Complete(id)
+	c.staging.Release(e.staging)
+	if e.kind != data {
+		c.out[e.kind], c.sent[e.kind] = false, true
+	}
+	switch e.kind {
+	case creditControl:
+		c.receiver.Completed()
+	case finControl, resetControl:
+		notify(c.closing)
+	}
+	notify(c.writable)
+}

@@ -1,0 +1,101 @@
+package rconn
+
+import (
+	"net"
+	"os"
+	"syscall"
+)
+
+// Write writes p, waiting until the peer has room for all of it or the write
+// deadline has passed. If it fails it says how many bytes it accepted before;
+// those are delivered unless the connection is lost. p is the caller's again
+// when Write returns. A Write that returns nil says that the bytes have their
+// place at the peer, not that they are there: Close waits for that.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	raceRelease()
+	n, err := c.write(p)
+	return n, c.opError("write", err)
+}
+
+func (c *Conn) write(p []byte) (n int, err error) {
+	for {
+		if c.writeDeadline.expired() && !c.isClosed() {
+			return n, os.ErrDeadlineExceeded
+		}
+		m, err := c.accept(p[n:])
+		n += m
+		if err != nil || n == len(p) {
+			return n, err
+		}
+		if m > 0 {
+			continue
+		}
+		if err := c.wait(waiter{(*Conn).writeReady, (*Conn).writeSignal, c.writeDeadline}); err != nil {
+			return n, err
+		}
+	}
+}
+
+// accept takes from p what the peer has room for, a message's worth at most,
+// and sends it or sees to it that it will be sent.
+func (c *Conn) accept(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.slots.Awaited() {
+		c.progress() // perhaps it has completed, and nothing need wait for it
+	}
+	if err := c.writeError(); err != nil {
+		return 0, err
+	}
+	n := min(len(p), c.sender.Space(), c.chunk)
+	if n == 0 || c.cause != nil {
+		return 0, nil
+	}
+	if n <= c.limits.Inline && c.sendNow(p[:n]) {
+		return n, nil
+	}
+	if n = min(n, c.staging.Free()); n == 0 {
+		return 0, nil
+	}
+	// Room only grows while this Write is the one under way, so the copy needs
+	// no lock, and the reader need not wait for it.
+	first, second := c.staging.Reserve(n)
+	c.mu.Unlock()
+	copy(second, p[copy(first, p[:n]):n])
+	c.mu.Lock()
+	if err := c.writeError(); err != nil {
+		return 0, err
+	}
+	c.sender.Accept(n)
+	c.staging.Commit(n)
+	c.flush()
+	if c.sender.Pending() > 0 {
+		c.arm() // what waits for a completion must see it
+	}
+	return n, nil
+}
+
+func (c *Conn) writeReady() bool {
+	return c.writeError() != nil || c.cause == nil && c.sender.Space() > 0 && c.staging.Free() > 0
+}
+
+func (c *Conn) writeSignal() <-chan struct{} { return c.writable }
+
+// writeError is why nothing can be written, or nil. Called with mu held.
+func (c *Conn) writeError() error {
+	switch {
+	case c.closed:
+		return net.ErrClosed
+	case c.writeClosed:
+		return syscall.EPIPE
+	case c.peerReset:
+		return syscall.ECONNRESET
+	case c.ended && c.peerFin && c.cause == syscall.ECONNRESET:
+		return syscall.EPIPE // the peer said goodbye before it went
+	case c.ended:
+		return c.cause
+	}
+	return nil
+}
