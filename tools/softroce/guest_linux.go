@@ -4,7 +4,7 @@ package main
 // the guest up, runs the command, and reports to the tool on the host.
 
 import (
-	"encoding/json"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -34,20 +34,22 @@ type guestConfig struct {
 	ModDir  string   // folder with the lib/modules of the kernel
 }
 
-// message is what host and guest say to each other, as JSON over portAgent.
-// Exactly one field is set.
+// message is what host and guest say to each other over portAgent. It is
+// encoded by package gob, for which strings are bytes: arguments need not be
+// UTF-8.
 type message struct {
-	// From the host: Config first, Start when all nodes are ready, and Signal
-	// for the command to get.
-	Config *guestConfig `json:",omitempty"`
-	Start  bool         `json:",omitempty"`
-	Signal unix.Signal  `json:",omitempty"`
+	// From the host: Config first, Start when all nodes are ready, and then
+	// any Signal for the command.
+	Config *guestConfig
+	Start  bool
+	Signal int
 
-	// From the guest: Ready or Failed, and then the Exit status of the
-	// command, when all it has written has arrived.
-	Ready  bool   `json:",omitempty"`
-	Failed string `json:",omitempty"`
-	Exit   *int   `json:",omitempty"`
+	// From the guest: Ready, or why it Failed to be, and then, when all that
+	// the command has written has left the guest, Ended with a Status.
+	Ready  bool
+	Failed string
+	Ended  bool
+	Status int
 }
 
 // Names of the virtio ports that join host and guest.
@@ -85,7 +87,7 @@ func guestLife() error {
 	if err != nil {
 		return err
 	}
-	from, to := json.NewDecoder(agent), json.NewEncoder(agent)
+	from, to := gob.NewDecoder(agent), gob.NewEncoder(agent)
 	var m message
 	if err := from.Decode(&m); err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
@@ -109,11 +111,16 @@ func guestLife() error {
 	if err != nil {
 		return err
 	}
-	status := runCommand(config, env, stdout, stderr, from)
+	status, err := runCommand(config, env, stdout, stderr, from)
+	if err != nil {
+		fmt.Fprintln(stderr, "softroce:", err)
+	}
+	flush(stdout)
+	flush(stderr)
 	if err := leaveScratch(config); err != nil {
 		return err
 	}
-	if err := to.Encode(message{Exit: &status}); err != nil {
+	if err := to.Encode(message{Ended: true, Status: status}); err != nil {
 		return err
 	}
 	// The host ends the guest when all nodes are done.
@@ -247,54 +254,47 @@ func loadModules(c *guestConfig) error {
 }
 
 // runCommand runs the command, passes on the signals that arrive in from, and
-// returns its exit status when all that it has written has left the guest.
-func runCommand(c *guestConfig, env []string, stdout, stderr *os.File, from *json.Decoder) int {
-	os.Clearenv()
+// returns its exit status when it has ended, and all its children with it.
+func runCommand(c *guestConfig, env []string, stdout, stderr *os.File, from *gob.Decoder) (int, error) {
 	for _, v := range env {
-		name, value, _ := strings.Cut(v, "=")
-		os.Setenv(name, value)
+		if path, ok := strings.CutPrefix(v, "PATH="); ok {
+			os.Setenv("PATH", path)
+		}
 	}
 	if err := os.Chdir(c.Dir); err != nil {
-		fmt.Fprintln(stderr, "softroce:", err)
-		return exitFailed
+		return exitFailed, err
 	}
 	path, status, err := lookPath(c.Args[0])
 	if err != nil {
-		fmt.Fprintln(stderr, "softroce:", err)
-		flush(stderr)
-		return status
+		return status, err
 	}
 	// The command gets pipes: a port can be opened only once, so that
 	// /dev/stdout would not work, and it takes no more than 32 KiB at once.
-	var copying sync.WaitGroup
-	pipes := make([]*os.File, 2)
-	for i, port := range []*os.File{stdout, stderr} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			fmt.Fprintln(stderr, "softroce:", err)
-			return exitFailed
-		}
-		pipes[i] = w
-		copying.Go(func() {
-			io.Copy(port, r)
-			flush(port)
-		})
+	outEnd, out, err := os.Pipe()
+	if err != nil {
+		return exitFailed, err
+	}
+	errEnd, errs, err := os.Pipe()
+	if err != nil {
+		return exitFailed, err
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
-		fmt.Fprintln(stderr, "softroce:", err)
-		return exitFailed
+		return exitFailed, err
 	}
 	p, err := os.StartProcess(path, c.Args, &os.ProcAttr{
 		Env:   env,
-		Files: []*os.File{null, pipes[0], pipes[1]},
+		Files: []*os.File{null, out, errs},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
-		fmt.Fprintln(stderr, "softroce:", err)
-		flush(stderr)
-		return exitNotExecutable
+		return exitNotExecutable, err
 	}
+	out.Close()
+	errs.Close()
+	var copying sync.WaitGroup
+	copying.Go(func() { io.Copy(stdout, outEnd) })
+	copying.Go(func() { io.Copy(stderr, errEnd) })
 	go func() {
 		for {
 			var m message
@@ -302,33 +302,29 @@ func runCommand(c *guestConfig, env []string, stdout, stderr *os.File, from *jso
 				// The tool on the host is gone.
 				unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 			}
-			unix.Kill(-p.Pid, m.Signal)
+			unix.Kill(-p.Pid, unix.Signal(m.Signal))
 		}
 	}()
-	status = reap(p.Pid)
+	status, err = reap(p.Pid)
 	// Whoever still runs could hold the pipes open for ever.
 	unix.Kill(-1, unix.SIGKILL)
-	pipes[0].Close()
-	pipes[1].Close()
 	copying.Wait()
-	return status
+	return status, err
 }
 
 // reap waits for the process pid and returns its exit status. The first
 // process of a system inherits all those whose parents have ended, and waits
 // for them as well.
-func reap(pid int) int {
+func reap(pid int) (int, error) {
 	for {
 		var ws syscall.WaitStatus
 		ended, err := syscall.Wait4(-1, &ws, 0, nil)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return exitFailed
-		}
-		if ended == pid {
-			return exitStatus(ws)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return exitFailed, fmt.Errorf("wait: %w", err)
+		case ended == pid:
+			return exitStatus(ws), nil
 		}
 	}
 }

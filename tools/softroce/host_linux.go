@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -108,7 +110,9 @@ func runHere(ctx context.Context, opts options, d *device) (int, error) {
 	if err != nil {
 		return status, err
 	}
-	env := append(os.Environ(), d.env()...)
+	// What an enclosing run has told this one is no longer so.
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SOFTROCE_") })
+	env = append(env, d.env()...)
 	env = append(env, "SOFTROCE_NODE=0")
 	if opts.scratch != "" {
 		env = append(env, "SOFTROCE_SCRATCH="+opts.scratch)

@@ -6,7 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -25,20 +25,12 @@ const bootTimeout = 3 * time.Minute
 // node is a guest and what is known about its command.
 type node struct {
 	*vm
+	to     *gob.Encoder // to the guest's agent
 	ready  bool
 	cut    bool // its power was cut
 	ended  bool // its command has ended, or it was cut
 	status int  // of the command
 	output sync.WaitGroup
-}
-
-// nodeEvent is something that has come from a guest: a message of its agent
-// or, when that is nil, the end of the guest; or else a request on its control
-// port.
-type nodeEvent struct {
-	node    *node
-	message *message
-	request string
 }
 
 // runGuests runs the commands of opts, each in a guest, and returns the exit
@@ -69,7 +61,7 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 			return 0, err
 		}
 	}
-	c := &cluster{events: make(chan nodeEvent)}
+	c := &cluster{events: make(chan func() error)}
 	stopped := make(chan struct{})
 	defer close(stopped)
 	defer c.end()
@@ -84,11 +76,11 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		if cable[i] != nil {
 			cable[i].Close()
 		}
-		n := &node{vm: v}
+		n := &node{vm: v, to: gob.NewEncoder(v.agent)}
 		c.nodes = append(c.nodes, n)
 		c.watch(n, stopped)
 		c.pass(n, opts.nodes > 1)
-		err = n.send(message{Config: &guestConfig{
+		err = n.to.Encode(message{Config: &guestConfig{
 			Node: i, Nodes: opts.nodes,
 			Args: opts.commands[i], Env: guestEnv(os.Environ(), opts.env), Dir: dir,
 			Scratch: opts.scratch, Modules: opts.modules, ModDir: image.modules,
@@ -101,39 +93,41 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 }
 
 // cluster is all nodes of a run. Their state belongs to the goroutine that
-// calls run.
+// calls run; others send it what is to be done as events.
 type cluster struct {
 	nodes  []*node
-	events chan nodeEvent
+	events chan func() error
 	lines  sync.Mutex // held while a whole line is written to an output
 }
 
-// watch has all that comes from n sent as events, until stopped is closed.
+// watch has an event for all that comes from n, until stopped is closed.
 func (c *cluster) watch(n *node, stopped <-chan struct{}) {
-	send := func(e nodeEvent) {
+	send := func(event func() error) {
 		select {
-		case c.events <- e:
+		case c.events <- event:
 		case <-stopped:
 		}
 	}
 	go func() {
-		messages := json.NewDecoder(n.agent)
-		for {
+		for messages := gob.NewDecoder(n.agent); ; {
 			var m message
 			if messages.Decode(&m) != nil {
-				send(nodeEvent{node: n})
+				send(n.gone)
 				return
 			}
-			send(nodeEvent{node: n, message: &m})
+			send(func() error { return n.hear(m) })
 		}
 	}()
 	if n.control == nil {
 		return
 	}
 	go func() {
-		requests := bufio.NewScanner(n.control)
-		for requests.Scan() {
-			send(nodeEvent{node: n, request: requests.Text()})
+		for requests := bufio.NewScanner(n.control); requests.Scan(); {
+			request := requests.Text()
+			send(func() error {
+				n.answer(c.do(request))
+				return nil
+			})
 		}
 	}()
 }
@@ -173,10 +167,8 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 	started := false
 	for {
 		select {
-		case e := <-c.events:
-			if e.request != "" {
-				e.node.answer(c.do(e.request))
-			} else if err := e.node.hear(e.message); err != nil {
+		case event := <-c.events:
+			if err := event(); err != nil {
 				return 0, err
 			}
 		case s := <-signals:
@@ -185,7 +177,7 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 			}
 			for _, n := range c.nodes {
 				if !n.ended {
-					n.send(message{Signal: s})
+					n.to.Encode(message{Signal: int(s)})
 				}
 			}
 		case <-booting.C:
@@ -198,7 +190,7 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 		if !started && c.all(func(n *node) bool { return n.ready }) {
 			started = true
 			for _, n := range c.nodes {
-				if err := n.send(message{Start: true}); err != nil {
+				if err := n.to.Encode(message{Start: true}); err != nil {
 					return 0, err
 				}
 			}
@@ -267,13 +259,18 @@ func (n *node) powerOff() {
 	n.kill()
 }
 
-// hear takes in a message of the guest's agent; nil is the end of the guest.
-func (n *node) hear(m *message) error {
+// gone takes in that there is nothing more to hear from the guest.
+func (n *node) gone() error {
+	if n.cut {
+		return nil
+	}
+	n.kill() // which also waits until the logs are complete
+	return n.died(fmt.Sprintf("the guest of node %d died", n.node))
+}
+
+// hear takes in a message of the guest's agent.
+func (n *node) hear(m message) error {
 	switch {
-	case m == nil && n.cut:
-	case m == nil:
-		n.kill() // which also waits until the logs are complete
-		return n.died(fmt.Sprintf("the guest of node %d died", n.node))
 	case m.Failed != "":
 		return n.died(fmt.Sprintf("setting up the guest of node %d: %s", n.node, m.Failed))
 	case m.Ready:
@@ -281,15 +278,10 @@ func (n *node) hear(m *message) error {
 		if n.qmp != nil {
 			return n.execute("qmp_capabilities", nil)
 		}
-	case m.Exit != nil:
-		n.status, n.ended = *m.Exit, true
+	case m.Ended:
+		n.status, n.ended = m.Status, true
 	}
 	return nil
-}
-
-// send sends a message to the guest's agent.
-func (n *node) send(m message) error {
-	return json.NewEncoder(n.agent).Encode(m)
 }
 
 // answer answers a request on the control port.
