@@ -4,6 +4,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/deadline"
 )
 
 // teardownTime bounds how long a closed connection keeps its resources while
@@ -38,12 +40,12 @@ func (c *Conn) Close() error {
 		c.writeClosed = true
 	})
 
-	limit := newDeadline()
+	limit := deadline.New()
 	if linger > 0 {
-		limit.set(time.Now().Add(linger))
+		limit.Set(time.Now().Add(linger))
 	}
 	timedOut := c.wait(waiter{(*Conn).closeReady, (*Conn).closeSignal, limit}) != nil
-	limit.set(never)
+	limit.Set(never)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/ring"
 )
@@ -41,8 +42,8 @@ type Conn struct {
 
 	reading       sync.Mutex // held by the one Read under way, also while it waits
 	writing       sync.Mutex // held by the one Write under way, also while it waits
-	readDeadline  *deadline
-	writeDeadline *deadline
+	readDeadline  *deadline.Deadline
+	writeDeadline *deadline.Deadline
 
 	// What blocked calls park on. One slot each, since there is at most one
 	// reader, one writer and one Close.
@@ -156,14 +157,14 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, c.re
 // time means never.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, c.writeDeadline) }
 
-func (c *Conn) setDeadline(t time.Time, ds ...*deadline) error {
+func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
 	for _, d := range ds {
-		d.set(t)
+		d.Set(t)
 	}
 	return nil
 }

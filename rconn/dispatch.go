@@ -37,8 +37,8 @@ func (c *Conn) tearDown() {
 	if c.keepAlive != nil {
 		c.keepAlive.Stop()
 	}
-	c.readDeadline.set(never)
-	c.writeDeadline.set(never)
+	c.readDeadline.Set(never)
+	c.writeDeadline.Set(never)
 	// The memory is gone either way; there is nobody to tell.
 	_ = c.ep.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 	"github.com/ringnet/ringnet/ring"
@@ -97,8 +98,8 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 		limits:        limits,
 		local:         NewAddr(network, ep.LocalAddr()),
 		remote:        NewAddr(network, ep.RemoteAddr()),
-		readDeadline:  newDeadline(),
-		writeDeadline: newDeadline(),
+		readDeadline:  deadline.New(),
+		writeDeadline: deadline.New(),
 		readable:      make(chan struct{}, 1),
 		writable:      make(chan struct{}, 1),
 		closing:       make(chan struct{}, 1),

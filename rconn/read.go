@@ -28,7 +28,7 @@ func (c *Conn) read(p []byte) (int, error) {
 		}
 		return 0, nil
 	}
-	if c.readDeadline.expired() && !c.isClosed() {
+	if c.readDeadline.Expired() && !c.isClosed() {
 		return 0, os.ErrDeadlineExceeded
 	}
 	for {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"runtime"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/deadline"
 )
 
 // rearmAfter bounds how long a completion queue may stay unarmed after a call
@@ -14,7 +16,7 @@ const rearmAfter = time.Millisecond
 type waiter struct {
 	ready    func(c *Conn) bool
 	signal   func(c *Conn) <-chan struct{}
-	deadline *deadline
+	deadline *deadline.Deadline
 }
 
 // wait returns when w.ready holds, having made it so by its own polling if that
@@ -37,7 +39,7 @@ func (c *Conn) wait(w waiter) error {
 		}
 		select {
 		case <-w.signal(c):
-		case <-w.deadline.done():
+		case <-w.deadline.Done():
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -69,7 +71,7 @@ func (c *Conn) busyPoll(w waiter) bool {
 			ready = w.ready(c)
 			c.mu.Unlock()
 		}
-		if w.deadline.expired() {
+		if w.deadline.Expired() {
 			break
 		}
 		if !ready {

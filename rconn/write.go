@@ -21,7 +21,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 func (c *Conn) write(p []byte) (n int, err error) {
 	for {
-		if c.writeDeadline.expired() && !c.isClosed() {
+		if c.writeDeadline.Expired() && !c.isClosed() {
 			return n, os.ErrDeadlineExceeded
 		}
 		m, err := c.accept(p[n:])

@@ -1,21 +1,24 @@
-package rconn
+// Package deadline is what net.Conn and net.Listener mean by a deadline.
+package deadline
 
 import (
 	"sync"
 	"time"
 )
 
-// deadline is a point in time that may be moved while somebody waits for it.
-type deadline struct {
+// Deadline is a point in time that may be moved while somebody waits for it.
+// All methods may be called at once.
+type Deadline struct {
 	mu     sync.Mutex
 	passed chan struct{} // closed when the deadline passes
 	timer  *time.Timer   // nil without a deadline ahead
 }
 
-func newDeadline() *deadline { return &deadline{passed: make(chan struct{})} }
+// New returns a deadline that never passes.
+func New() *Deadline { return &Deadline{passed: make(chan struct{})} }
 
-// set moves the deadline to t; the zero time means never.
-func (d *deadline) set(t time.Time) {
+// Set moves the deadline to t; the zero time means never.
+func (d *Deadline) Set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil {
@@ -46,21 +49,22 @@ func (d *deadline) set(t time.Time) {
 	d.timer = timer
 }
 
-// done is closed when the deadline passes. It is to be asked for anew after
+// Done is closed when the deadline passes. It is to be asked for anew after
 // that, for the deadline may have been moved.
-func (d *deadline) done() <-chan struct{} {
+func (d *Deadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.passed
 }
 
-func (d *deadline) expired() bool {
+// Expired says whether the deadline has passed.
+func (d *Deadline) Expired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.isPassed()
 }
 
-func (d *deadline) isPassed() bool {
+func (d *Deadline) isPassed() bool {
 	select {
 	case <-d.passed:
 		return true
