@@ -47,6 +47,8 @@ func handshake(ctx context.Context, network string, ep fabric.Endpoint, cfg *Con
 	exchange func(ctx context.Context, c *Conn, hello []byte) error) (_ *Conn, err error) {
 	defer func() {
 		if err != nil {
+			// The peer is told why, if it is waiting for an answer of ours.
+			_ = ep.Reject(wire.AppendReject(nil, err.Error()))
 			_ = ep.Close()
 		}
 	}()
@@ -119,11 +121,10 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 	return c, wire.Hello{Addr: inbox.Addr(), RKey: inbox.RKey(), Ring: cfg.RecvBuffer, Receives: receives}, nil
 }
 
-// meet takes the peer's hello, or rejects the peer and says why.
+// meet takes the peer's hello.
 func (c *Conn) meet(hello []byte) error {
 	peer, err := wire.DecodeHello(hello)
 	if err != nil {
-		_ = c.ep.Reject(wire.AppendReject(nil, err.Error()))
 		return &ProtocolError{err.Error()}
 	}
 	c.peer = peer
