@@ -105,6 +105,7 @@ func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 		SendQueue: grant(o.SendQueue, l.SendQueue),
 		RecvQueue: grant(o.RecvQueue, l.RecvQueue),
 		Inline:    l.Inline,
+		Spin:      l.Spin,
 	}
 	e.options = o
 	e.sends = make([]send, e.limits.SendQueue)

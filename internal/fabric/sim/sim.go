@@ -53,6 +53,10 @@ type Link struct {
 	// means DefaultInline, a negative number none.
 	Inline int
 
+	// Spin is Limits.Spin. Above 0 it is for tests in real time: virtual time
+	// stands still while anyone polls.
+	Spin int
+
 	// CMTimeout is how long the connection manager repeats a message that is
 	// not answered; 0 means DefaultCMTimeout.
 	CMTimeout time.Duration
