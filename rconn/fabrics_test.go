@@ -2,15 +2,24 @@ package rconn_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -18,15 +27,112 @@ import (
 type venue struct {
 	fabric.Fabric
 	addr netip.Addr
+	slow bool // an emulated device: do less
 }
 
-// overEachFabric runs a test over every fabric that this machine has.
+// overEachFabric runs a test over every fabric that this machine has. Over sim
+// it runs in virtual time, once on an instant link and once on a far one whose
+// completions come in odd orders; there a test in which everybody waits fails
+// at once, and so does one that leaves anything behind.
 func overEachFabric(t *testing.T, test func(t *testing.T, v venue)) {
 	t.Run("sim", func(t *testing.T) {
+		inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) { test(t, v.venue) })
+	})
+	t.Run("sim far", func(t *testing.T) {
+		inVirtualTime(t, far, func(t *testing.T, v simVenue) { test(t, v.venue) })
+	})
+	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
+}
+
+// overEachFabricInRealTime is for tests that virtual time cannot run: those
+// with subtests, and those whose calls queue behind one another on a mutex
+// while time has to pass.
+func overEachFabricInRealTime(t *testing.T, test func(t *testing.T, v venue)) {
+	t.Run("sim", func(t *testing.T) {
 		n := sim.New(sim.Link{})
-		test(t, venue{n, netip.MustParseAddr("10.0.0.1")})
+		test(t, venue{Fabric: n, addr: simAddr})
 		require.Zero(t, n.RNR(), "receiver not ready")
 	})
+	t.Run("sim polled", func(t *testing.T) {
+		n := sim.New(sim.Link{Spin: 100})
+		test(t, venue{Fabric: n, addr: simAddr})
+		require.Zero(t, n.RNR(), "receiver not ready")
+	})
+	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
+}
+
+// verbsVenue is the RDMA device at the address in SOFTROCE_ADDR. With
+// RINGNET_REQUIRE_RDMA=1 there has to be one.
+func verbsVenue(t *testing.T) venue {
+	t.Helper()
+	unless := func(ok bool, why string, args ...any) {
+		if !ok && os.Getenv("RINGNET_REQUIRE_RDMA") == "1" {
+			t.Fatalf(why, args...)
+		} else if !ok {
+			t.Skipf(why, args...)
+		}
+	}
+	env := os.Getenv("SOFTROCE_ADDR")
+	unless(env != "", "no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce sets it")
+	addr, err := netip.ParseAddr(env)
+	require.NoError(t, err, "SOFTROCE_ADDR")
+	f, err := verbs.Fabric()
+	unless(!errors.Is(err, errors.ErrUnsupported), "%v", err)
+	require.NoError(t, err)
+	return venue{Fabric: f, addr: addr, slow: true}
+}
+
+// times is n, or fewer where that would take long.
+func (v venue) times(n int) int {
+	if v.slow || testing.Short() {
+		return max(n/10, 1)
+	}
+	return n
+}
+
+var (
+	simAddr = netip.MustParseAddr("10.0.0.1")
+
+	// far is a link on which nothing happens at once and sends and receives
+	// complete in odd orders.
+	far = sim.Link{Latency: 200 * time.Microsecond, Bandwidth: 1 << 30, Jitter: time.Millisecond, Seed: 1}
+)
+
+// simVenue is a simulated network, for what only that can do.
+type simVenue struct {
+	venue
+	*sim.Network
+}
+
+// inVirtualTime runs a test on a simulated network in virtual time. A receive
+// must have been posted for every message, and in the end nothing may be left,
+// once what is closed has had its time to go.
+func inVirtualTime(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
+	t.Helper()
+	withHostilePeers(t, l, func(t *testing.T, v simVenue) {
+		test(t, v)
+		assert.Zero(t, v.RNR(), "receiver not ready")
+	})
+}
+
+// withHostilePeers is inVirtualTime for tests in which a peer may well send
+// where no receive is posted.
+func withHostilePeers(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(l)
+		// Runs last, after the connections have been closed.
+		t.Cleanup(func() {
+			time.Sleep(time.Minute)
+			assert.Zero(t, n.Open(), "endpoints or listeners left open")
+		})
+		test(t, simVenue{venue{Fabric: n, addr: simAddr}, n})
+	})
+}
+
+// endpoint is what c runs on.
+func (v simVenue) endpoint(c *rconn.Conn) *sim.Endpoint {
+	return v.Find(c.LocalAddr().(rconn.Addr).AddrPort(), c.RemoteAddr().(rconn.Addr).AddrPort())
 }
 
 // connect makes a connection: its dialing end and its listening end.
@@ -47,7 +153,7 @@ func (v venue) connect(t testing.TB, dialer, listener *rconn.Config) (client, se
 }
 
 func (v venue) connectTo(l fabric.Listener, dialer, listener *rconn.Config) (client, server *rconn.Conn, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	type result struct {
 		c   *rconn.Conn
@@ -88,4 +194,99 @@ func (v venue) pipe(t testing.TB) func() (c1, c2 net.Conn, stop func(), err erro
 		}
 		return client, server, func() { client.Close(); server.Close() }, nil
 	}
+}
+
+// pattern is an endless stream of bytes that is recognised anywhere in it.
+type pattern uint64
+
+func (p pattern) at(i int) byte { return byte((uint64(i) + uint64(p)) * 0x9e37_79b9_7f4a_7c15 >> 56) }
+
+func (p pattern) fill(b []byte, from int) {
+	for i := range b {
+		b[i] = p.at(from + i)
+	}
+}
+
+// check says where b differs from what the pattern has at from.
+func (p pattern) check(b []byte, from int) error {
+	for i, got := range b {
+		if want := p.at(from + i); got != want {
+			return fmt.Errorf("byte %d is %#x, want %#x", from+i, got, want)
+		}
+	}
+	return nil
+}
+
+// send writes n bytes of the pattern from the given position on, in Writes of
+// random sizes up to most.
+func (p pattern) send(c net.Conn, from, n, most int, r *rand.Rand) error {
+	b := make([]byte, most)
+	for end := from + n; from < end; {
+		b := b[:min(1+r.IntN(most), end-from)]
+		p.fill(b, from)
+		n, err := c.Write(b)
+		from += n
+		if err != nil {
+			return fmt.Errorf("after %d bytes: %w", from, err)
+		}
+		clear(b) // it is ours again
+	}
+	return nil
+}
+
+// receive reads the pattern from the given position on, in Reads of random
+// sizes up to most, and says how much came before what error.
+func (p pattern) receive(c net.Conn, from, most int, r *rand.Rand) (int, error) {
+	b := make([]byte, most)
+	for total := 0; ; {
+		n, err := c.Read(b[:1+r.IntN(most)])
+		if wrong := p.check(b[:n], from+total); wrong != nil {
+			return total, wrong
+		}
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// receiveExactly reads n bytes of the pattern.
+func (p pattern) receiveExactly(c net.Conn, from, n int) error {
+	b := make([]byte, n)
+	if got, err := io.ReadFull(c, b); err != nil {
+		return fmt.Errorf("after %d of %d bytes: %w", got, n, err)
+	}
+	return p.check(b, from)
+}
+
+// atOnce runs the functions at once and fails the test for those that do.
+func atOnce(t testing.TB, fs ...func() error) {
+	t.Helper()
+	errs := make([]error, len(fs))
+	var all sync.WaitGroup
+	for i, f := range fs {
+		all.Go(func() { errs[i] = f() })
+	}
+	all.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+}
+
+// started runs f in the background; what it returns is to be received.
+func started[T any](f func() T) <-chan T {
+	done := make(chan T, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+// random is a source of numbers; if the test fails it prints the seed that
+// repeats it.
+func random(t testing.TB, seed uint64) *rand.Rand {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	})
+	return rand.New(rand.NewPCG(seed, 0))
 }

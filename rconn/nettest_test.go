@@ -7,7 +7,7 @@ import (
 )
 
 func TestNettest(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		nettest.TestConn(t, v.pipe(t))
 	})
 }
