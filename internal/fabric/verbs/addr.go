@@ -1,0 +1,86 @@
+//go:build linux && cgo
+
+package verbs
+
+// Socket addresses as C has them.
+
+// #include "shim.h"
+import "C"
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+type sockaddr = C.struct_sockaddr_storage
+
+func toSockaddr(ap netip.AddrPort) (sockaddr, error) {
+	var s sockaddr
+	addr := ap.Addr().Unmap()
+	if addr.Is4() {
+		sa := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&s))
+		sa.Family = syscall.AF_INET
+		putPort(&sa.Port, ap.Port())
+		sa.Addr = addr.As4()
+		return s, nil
+	}
+	sa := (*syscall.RawSockaddrInet6)(unsafe.Pointer(&s))
+	sa.Family = syscall.AF_INET6
+	putPort(&sa.Port, ap.Port())
+	sa.Addr = addr.As16()
+	if zone := addr.Zone(); zone != "" {
+		index, err := zoneIndex(zone)
+		if err != nil {
+			return s, err
+		}
+		sa.Scope_id = index
+	}
+	return s, nil
+}
+
+func fromSockaddr(s *sockaddr) netip.AddrPort {
+	switch s.ss_family {
+	case syscall.AF_INET:
+		sa := (*syscall.RawSockaddrInet4)(unsafe.Pointer(s))
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), getPort(&sa.Port))
+	case syscall.AF_INET6:
+		sa := (*syscall.RawSockaddrInet6)(unsafe.Pointer(s))
+		addr := netip.AddrFrom16(sa.Addr).Unmap()
+		if sa.Scope_id != 0 && addr.Is6() {
+			addr = addr.WithZone(zoneName(sa.Scope_id))
+		}
+		return netip.AddrPortFrom(addr, getPort(&sa.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// Ports are in network byte order in memory.
+func putPort(p *uint16, port uint16) {
+	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(p))[:], port)
+}
+
+func getPort(p *uint16) uint16 {
+	return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:])
+}
+
+func zoneIndex(zone string) (uint32, error) {
+	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		return uint32(n), nil
+	}
+	ifi, err := net.InterfaceByName(zone)
+	if err != nil {
+		return 0, err
+	}
+	return uint32(ifi.Index), nil
+}
+
+func zoneName(index uint32) string {
+	if ifi, err := net.InterfaceByIndex(int(index)); err == nil {
+		return ifi.Name
+	}
+	return strconv.FormatUint(uint64(index), 10)
+}

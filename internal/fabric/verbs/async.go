@@ -1,0 +1,192 @@
+//go:build linux && cgo
+
+package verbs
+
+// Asynchronous events. They belong to a device context, which all connections
+// over that device share, so each device has one goroutine that hands them
+// out. It runs while an endpoint is open: without one librdmacm may free the
+// context of a device that is gone. Like the connection manager's events,
+// these are handed on before they are acknowledged, and ibv_destroy_qp waits
+// for that.
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+type deviceContext = *C.struct_rn_ibv_context
+
+// devices are the devices in use.
+type devices struct {
+	mu   sync.Mutex // guards open and the users of each device
+	open map[deviceContext]*device
+}
+
+type device struct {
+	ctx    deviceContext
+	attr   C.struct_rn_ibv_device_attr
+	users  int
+	file   *os.File      // a duplicate of the context's async_fd
+	done   chan struct{} // closed when the goroutine has ended
+	vector atomic.Uint32
+
+	mu        sync.Mutex                   // guards endpoints
+	endpoints map[unsafe.Pointer]*endpoint // by queue pair and by completion queue
+}
+
+// acquire returns the device of a context, to be released again.
+func (s *devices) acquire(ctx deviceContext) (*device, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := s.open[ctx]; d != nil {
+		d.users++
+		return d, nil
+	}
+	d, err := openDevice(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.open == nil {
+		s.open = make(map[deviceContext]*device)
+	}
+	s.open[ctx] = d
+	return d, nil
+}
+
+func (s *devices) release(d *device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d.users--; d.users > 0 {
+		return
+	}
+	delete(s.open, d.ctx)
+	d.file.Close()
+	<-d.done
+}
+
+func openDevice(ctx deviceContext) (*device, error) {
+	d := &device{ctx: ctx, users: 1, done: make(chan struct{}), endpoints: make(map[unsafe.Pointer]*endpoint)}
+	if rc := C.rn_query_device(ctx, &d.attr); rc != 0 {
+		return nil, syscallError("ibv_query_device", rc)
+	}
+	fd, err := unix.FcntlInt(uintptr(ctx.async_fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		syscall.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	d.drain(0) // what happened while nobody had the device open is nobody's news
+	d.file = os.NewFile(uintptr(fd), "ibv_async_event")
+	raw, err := d.file.SyscallConn()
+	if err != nil {
+		d.file.Close()
+		return nil, err
+	}
+	go func() {
+		defer close(d.done)
+		for raw.Read(d.drain) == nil {
+		}
+	}()
+	return d, nil
+}
+
+// drain hands out all events there are and returns false to sleep on.
+func (d *device) drain(uintptr) bool {
+	for {
+		var event C.struct_rn_ibv_async_event
+		switch rc := C.rn_next_async_event(d.ctx, &event); syscall.Errno(rc) {
+		case 0:
+			d.dispatch(&event)
+			C.rn_ack_async_event(&event)
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return false
+		default:
+			// The kernel has cut the device off: there will be no more.
+			d.all(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
+			return false
+		}
+	}
+}
+
+func (d *device) dispatch(event *C.struct_rn_ibv_async_event) {
+	switch event.event_type {
+	case C.RN_IBV_EVENT_CQ_ERR, C.RN_IBV_EVENT_QP_FATAL, C.RN_IBV_EVENT_QP_REQ_ERR, C.RN_IBV_EVENT_QP_ACCESS_ERR:
+		if e := d.find(event.element); e != nil {
+			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[event.event_type]))
+		}
+	case C.RN_IBV_EVENT_COMM_EST:
+		if e := d.find(event.element); e != nil {
+			e.receive(cmEvent{kind: commEst})
+		}
+	case C.RN_IBV_EVENT_DEVICE_FATAL:
+		d.all(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
+	case C.RN_IBV_EVENT_PORT_ERR:
+		port := int(*(*C.int)(unsafe.Pointer(&event.element)))
+		d.all(func(e *endpoint) {
+			if e.port == port {
+				e.notify(fabric.ErrPortDown, fabric.ErrPortDown)
+			}
+		})
+	}
+}
+
+func (d *device) attach(e *endpoint) {
+	d.mu.Lock()
+	d.endpoints[unsafe.Pointer(e.qp)] = e
+	d.endpoints[unsafe.Pointer(e.cq)] = e
+	d.mu.Unlock()
+}
+
+// detach comes before the queue pair is destroyed: its address may come back.
+func (d *device) detach(e *endpoint) {
+	d.mu.Lock()
+	delete(d.endpoints, unsafe.Pointer(e.qp))
+	delete(d.endpoints, unsafe.Pointer(e.cq))
+	d.mu.Unlock()
+}
+
+func (d *device) find(element unsafe.Pointer) *endpoint {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.endpoints[element]
+}
+
+func (d *device) all(f func(*endpoint)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for key, e := range d.endpoints {
+		if key == unsafe.Pointer(e.qp) {
+			f(e)
+		}
+	}
+}
+
+// clamp reduces the depths of the queues to what the device has.
+func (d *device) clamp(send, recv int) (int, int) {
+	send = min(send, int(d.attr.max_qp_wr))
+	recv = min(recv, int(d.attr.max_qp_wr))
+	if cqe := int(d.attr.max_cqe); send+recv > cqe {
+		send = max(send*cqe/(send+recv), 1)
+		recv = max(cqe-send, 1)
+	}
+	return send, recv
+}
+
+// nextVector spreads the completion queues over the device's interrupts.
+func (d *device) nextVector() int {
+	return int(d.vector.Add(1)) % max(int(d.ctx.num_comp_vectors), 1)
+}

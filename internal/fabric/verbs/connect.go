@@ -1,0 +1,163 @@
+//go:build linux && cgo
+
+package verbs
+
+// The handshake. The queue pair is not rdma_cm's, so it walks from INIT to RTS
+// here, with our own timers and retry counts, once the connection manager
+// knows the peer: at the answer on the active side, at the request on the
+// passive side.
+
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// commEst is the kind under which the asynchronous IBV_EVENT_COMM_EST reaches
+// the handshake; the connection manager's own kinds are small.
+const commEst = C.uint(1 << 16)
+
+// receive implements [receiver].
+func (e *endpoint) receive(ev cmEvent) {
+	select {
+	case e.handshake <- ev:
+	default:
+	}
+	switch ev.kind {
+	case C.RN_RDMA_CM_EVENT_DISCONNECTED:
+		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
+	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
+		e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved)
+	}
+}
+
+// await returns the next event of the kinds wanted, or an error when another
+// ended the handshake or ctx ended first.
+func (e *endpoint) await(ctx context.Context, wanted ...C.uint) (cmEvent, error) {
+	for {
+		select {
+		case ev := <-e.handshake:
+			if slices.Contains(wanted, ev.kind) {
+				return ev, nil
+			}
+			switch ev.kind {
+			case C.RN_RDMA_CM_EVENT_CONNECT_ERROR,
+				C.RN_RDMA_CM_EVENT_UNREACHABLE,
+				C.RN_RDMA_CM_EVENT_REJECTED,
+				C.RN_RDMA_CM_EVENT_DISCONNECTED,
+				C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
+				return ev, connectError(ev)
+			case commEst:
+				// The peer's first message overtook its confirmation, which
+				// may even be lost: the connection manager takes the one for
+				// the other.
+				C.rn_notify_established(e.id)
+			}
+		case <-ctx.Done():
+			return cmEvent{}, ctx.Err()
+		}
+	}
+}
+
+func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) {
+	if err := e.checkPrivate(private, fabric.MaxConnectData); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	data, n := privateData(private)
+	if rc := C.rn_connect(e.id, e.qp.qp_num, C.uint8_t(e.options.Retries), rnrRetries, data, n); rc != 0 {
+		return nil, syscallError("rdma_connect", rc)
+	}
+	ev, err := e.await(ctx, C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	return ev.private, nil
+}
+
+func (e *endpoint) Confirm() error {
+	if rc := C.rn_establish(e.id); rc != 0 {
+		return syscallError("rdma_establish", rc)
+	}
+	return nil
+}
+
+func (e *endpoint) Accept(ctx context.Context, private []byte) error {
+	if err := e.checkPrivate(private, fabric.MaxAcceptData); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := e.ready(); err != nil {
+		return err
+	}
+	data, n := privateData(private)
+	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
+		return syscallError("rdma_accept", rc)
+	}
+	_, err := e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
+	return err
+}
+
+func (e *endpoint) Reject(private []byte) error {
+	if len(private) > fabric.MaxRejectData {
+		return tooLong(private, fabric.MaxRejectData)
+	}
+	data, n := privateData(private)
+	if rc := C.rn_reject(e.id, data, n); rc != 0 {
+		return syscallError("rdma_reject", rc)
+	}
+	return nil
+}
+
+func (e *endpoint) Disconnect() error {
+	rc := C.rn_qp_error(e.qp)
+	// EINVAL: never connected, or disconnected already.
+	if drc := C.rn_disconnect(e.id); drc != 0 && syscall.Errno(drc) != syscall.EINVAL {
+		return syscallError("rdma_disconnect", drc)
+	}
+	if rc != 0 {
+		return syscallError("ibv_modify_qp to ERR", rc)
+	}
+	return nil
+}
+
+// ready moves the queue pair from INIT through RTR to RTS.
+func (e *endpoint) ready() error {
+	rc := C.rn_qp_ready(e.id, e.qp, minRNRTimer, ackTimeout(e.options.AckTimeout), C.uint8_t(e.options.Retries), rnrRetries)
+	if rc != 0 {
+		return syscallError("ibv_modify_qp to RTS", rc)
+	}
+	return nil
+}
+
+func (e *endpoint) checkPrivate(private []byte, limit int) error {
+	if e.queue == nil {
+		return fmt.Errorf("the endpoint is not open: %w", syscall.EINVAL)
+	}
+	if len(private) > limit {
+		return tooLong(private, limit)
+	}
+	return nil
+}
+
+func tooLong(private []byte, limit int) error {
+	return fmt.Errorf("%d bytes of private data, at most %d: %w", len(private), limit, syscall.EMSGSIZE)
+}
+
+func privateData(b []byte) (unsafe.Pointer, C.uint8_t) {
+	return unsafe.Pointer(unsafe.SliceData(b)), C.uint8_t(len(b))
+}

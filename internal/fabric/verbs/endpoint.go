@@ -1,0 +1,263 @@
+//go:build linux && cgo
+
+package verbs
+
+// What an endpoint is made of, how it is made and how it is destroyed.
+
+// #include <stdlib.h>
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+const (
+	// maxInline is the most that is asked of a device for inline data. More
+	// would make every slot of the send queue larger for little gain: copying
+	// by the CPU stops being cheaper than a DMA read around there.
+	maxInline = 256
+
+	// minRNRTimer is the code for 0.64 ms (InfiniBand specification, 9.7.5.2.8,
+	// table 45). rdma_cm would leave 0, which is 655 ms.
+	minRNRTimer = 12
+
+	// rnrRetries is how often a send that found no receive posted is tried
+	// again. Ringnet never sends without a receive to take it, but a device may
+	// be slow to see one that has just been posted; more than that is a peer
+	// that breaks the protocol, and waiting for it would hide that.
+	rnrRetries = 1
+
+	// spin is the number of polls worth making before waiting for an event: at
+	// 50 to 100 ns each some tens of microseconds, which is what sleeping and
+	// being woken costs.
+	spin = 500
+)
+
+// endpoint implements [fabric.Endpoint].
+type endpoint struct {
+	manager *manager
+	id      cmID
+	passive bool // made by a listener
+	local   netip.AddrPort
+	remote  netip.AddrPort
+	private []byte // of the request
+
+	// handshake carries the events that set-up waits for. It has room for more
+	// than a connection manager ever says; what nobody reads is dropped.
+	handshake chan cmEvent
+
+	// Made by Open, in this order.
+	options fabric.Options
+	device  *device
+	port    int
+	pd      *C.struct_rn_ibv_pd
+	channel *C.struct_rn_ibv_comp_channel
+	cq      *C.struct_rn_ibv_cq
+	qp      *C.struct_rn_ibv_qp
+	memory  []*memory
+	queue   *C.struct_rn_queue
+
+	// The arrays of queue, and the receive buffers.
+	send       []C.struct_rn_ibv_send_wr
+	sge        []C.struct_rn_ibv_sge
+	wc         []C.struct_rn_ibv_wc
+	inline     []byte
+	inlineSize int
+	recv       []byte
+	recvStride int
+
+	// Waiting: see wait.go.
+	file   atomic.Pointer[os.File] // owns the completion channel's descriptor
+	raw    syscall.RawConn
+	take   func(uintptr) bool
+	gone   bool // the descriptor will not become readable again
+	woken  atomic.Bool
+	mu     sync.Mutex // guards changes and told
+	change []error
+	told   map[error]bool
+}
+
+func newEndpoint(m *manager, id cmID) *endpoint {
+	return &endpoint{
+		manager:   m,
+		id:        id,
+		handshake: make(chan cmEvent, 16),
+		told:      make(map[error]bool),
+	}
+}
+
+func (e *endpoint) LocalAddr() netip.AddrPort  { return e.local }
+func (e *endpoint) RemoteAddr() netip.AddrPort { return e.remote }
+func (e *endpoint) Private() []byte            { return e.private }
+
+func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
+	if o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.Retries < 0 || o.Retries > 7 {
+		return fabric.Limits{}, fmt.Errorf("queue pair options %+v: %w", o, syscall.EINVAL)
+	}
+	if e.id.verbs == nil || e.queue != nil {
+		return fabric.Limits{}, fmt.Errorf("open: %w", syscall.EINVAL)
+	}
+	if e.id.verbs.device.transport_type == C.RN_IBV_TRANSPORT_IWARP {
+		return fabric.Limits{}, fmt.Errorf("iWARP devices do not write with immediate data: %w", errors.ErrUnsupported)
+	}
+	var err error
+	if e.device, err = e.manager.devices.acquire(e.id.verbs); err != nil {
+		return fabric.Limits{}, err
+	}
+	o.SendQueue, o.RecvQueue = e.device.clamp(o.SendQueue, o.RecvQueue)
+	e.options = o
+	e.port = int(e.id.port_num)
+
+	if rc := C.rn_alloc_pd(e.id.verbs, &e.pd); rc != 0 {
+		return fabric.Limits{}, syscallError("ibv_alloc_pd", rc)
+	}
+	if err := e.openChannel(); err != nil {
+		return fabric.Limits{}, err
+	}
+	depth := o.SendQueue + o.RecvQueue
+	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
+		return fabric.Limits{}, memoryError("ibv_create_cq", rc, depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+	}
+	if err := e.createQueuePair(); err != nil {
+		return fabric.Limits{}, err
+	}
+	e.device.attach(e)
+	if rc := C.rn_qp_init(e.id, e.qp); rc != 0 {
+		return fabric.Limits{}, syscallError("ibv_modify_qp to INIT", rc)
+	}
+	if err := e.createQueue(); err != nil {
+		return fabric.Limits{}, err
+	}
+	return fabric.Limits{
+		SendQueue: o.SendQueue,
+		RecvQueue: o.RecvQueue,
+		Inline:    e.inlineSize,
+		Spin:      spin,
+	}, nil
+}
+
+// createQueuePair asks for less and less inline data until the device agrees:
+// providers say no to what they cannot do rather than how much they could.
+func (e *endpoint) createQueuePair() error {
+	for inline := C.uint32_t(maxInline); ; inline /= 2 {
+		wanted := C.struct_rn_ibv_qp_cap{
+			max_send_wr:     C.uint32_t(e.options.SendQueue),
+			max_recv_wr:     C.uint32_t(e.options.RecvQueue),
+			max_send_sge:    1,
+			max_recv_sge:    1,
+			max_inline_data: inline,
+		}
+		rc := C.rn_create_qp(e.pd, e.cq, &wanted, &e.qp)
+		if rc == 0 {
+			e.inlineSize = min(int(wanted.max_inline_data), maxInline)
+			return nil
+		}
+		if inline < 16 || (rc != C.int(syscall.EINVAL) && rc != C.int(syscall.ENOMEM)) {
+			slots := e.options.SendQueue*64 + e.options.RecvQueue*16
+			return memoryError("ibv_create_qp", rc, slots)
+		}
+	}
+}
+
+// recvBit tells receives from sends in wr_id: of a failed completion nothing
+// else says which it was.
+const recvBit = 1 << 63
+
+// pollBatch is the most that one Poll takes.
+const pollBatch = 64
+
+// createQueue allocates the data path and the receive buffers.
+func (e *endpoint) createQueue() error {
+	o := e.options
+	const line = 64 // no two buffers share a cache line
+	e.recvStride = (o.RecvSize + line - 1) &^ (line - 1)
+	var addr unsafe.Pointer
+	var lkey C.uint32_t
+	if o.RecvSize > 0 {
+		buffers, err := e.register(o.RecvQueue*e.recvStride, fabric.LocalWrite)
+		if err != nil {
+			return err
+		}
+		e.recv = buffers.bytes
+		addr, lkey = unsafe.Pointer(unsafe.SliceData(e.recv)), buffers.mr.lkey
+	}
+	wcs := min(pollBatch, o.SendQueue+o.RecvQueue)
+	q := C.rn_queue_new(e.qp, e.cq, C.int(wcs), C.int(o.SendQueue), C.int(e.inlineSize),
+		C.int(o.RecvQueue), recvBit, addr, C.uint32_t(e.recvStride), C.uint32_t(o.RecvSize), lkey)
+	if q == nil {
+		return os.NewSyscallError("calloc", syscall.ENOMEM)
+	}
+	e.queue = q
+	e.wc = unsafe.Slice(q.wc, wcs)
+	e.send = unsafe.Slice(q.send, o.SendQueue)
+	e.sge = unsafe.Slice(q.send_sge, o.SendQueue)
+	e.inline = unsafe.Slice((*byte)(q.inline_data), o.SendQueue*e.inlineSize)
+	return nil
+}
+
+// ackTimeout is the exponent n of the smallest 4.096 µs * 2^n that is not less
+// than d, from 1, since 0 means to wait for ever, to 31.
+func ackTimeout(d time.Duration) C.uint8_t {
+	const unit = 4096 * time.Nanosecond
+	units := max((d+unit-1)/unit, 2)
+	return C.uint8_t(min(bits.Len64(uint64(units-1)), 31))
+}
+
+func (e *endpoint) Close() error {
+	var first error
+	check := func(call string, rc C.int) {
+		if rc != 0 && first == nil {
+			first = syscallError(call, rc)
+		}
+	}
+	if e.qp != nil {
+		e.device.detach(e)
+		check("ibv_destroy_qp", C.rn_destroy_qp(e.qp))
+		e.qp = nil
+	}
+	if e.queue != nil {
+		C.free(unsafe.Pointer(e.queue))
+		e.queue, e.send, e.sge, e.wc, e.inline = nil, nil, nil, nil, nil
+	}
+	if e.cq != nil {
+		check("ibv_destroy_cq", C.rn_destroy_cq(e.cq))
+		e.cq = nil
+	}
+	if e.channel != nil {
+		check("ibv_destroy_comp_channel", e.closeChannel())
+		e.channel = nil
+	}
+	for _, m := range e.memory {
+		if err := m.release(); err != nil && first == nil {
+			first = err
+		}
+	}
+	e.memory, e.recv = nil, nil
+	if e.pd != nil {
+		check("ibv_dealloc_pd", C.rn_dealloc_pd(e.pd))
+		e.pd = nil
+	}
+	if e.device != nil {
+		e.manager.devices.release(e.device)
+		e.device = nil
+	}
+	if e.id != nil {
+		if err := e.manager.destroyID(e.id); err != nil && first == nil {
+			first = err
+		}
+		e.id = nil
+	}
+	return first
+}

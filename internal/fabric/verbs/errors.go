@@ -1,0 +1,128 @@
+//go:build linux && cgo
+
+package verbs
+
+// Errors of the libraries and of the connection manager's events, with what to
+// do about them where the errno alone does not tell.
+
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+func syscallError(call string, rc C.int) error {
+	return os.NewSyscallError(call, syscall.Errno(rc))
+}
+
+func isErrno(err error, any ...syscall.Errno) bool {
+	for _, errno := range any {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// addrError is the failure of a call that looks for the device that has an
+// address or a route to it.
+func addrError(call string, rc C.int, addr netip.Addr) error {
+	err := syscallError(call, rc)
+	switch {
+	case isErrno(err, syscall.ENODEV):
+		return fmt.Errorf("%w: %w: no RDMA device for %v: that address is local to, or reached through, a network interface without one (rdma link shows which have one)",
+			errors.ErrUnsupported, err, addr)
+	case isErrno(err, syscall.EACCES):
+		return fmt.Errorf("%w: this user may not do that: see the permissions of /dev/infiniband/*, and that ports below 1024 need CAP_NET_BIND_SERVICE", err)
+	}
+	return err
+}
+
+// memoryError is the failure of a call that makes the kernel lock memory.
+func memoryError(call string, rc C.int, bytes int) error {
+	err := syscallError(call, rc)
+	if !isErrno(err, syscall.ENOMEM, syscall.EPERM) {
+		return err
+	}
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
+		return err
+	}
+	return fmt.Errorf("%w: %d KiB more would have to be locked, and this process may lock %d KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l, with LimitMEMLOCK= of systemd or with docker run --ulimit memlock=-1, or use smaller rings",
+		err, (bytes+1023)/1024, limit.Cur/1024)
+}
+
+// connectError is the event that ended a handshake.
+func connectError(ev cmEvent) error {
+	switch ev.kind {
+	case C.RN_RDMA_CM_EVENT_REJECTED:
+		return &fabric.RejectError{Reason: ev.status, Private: ev.private}
+	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
+		if syscall.Errno(-ev.status) == syscall.ETIMEDOUT {
+			return os.NewSyscallError("rdma_connect", syscall.ETIMEDOUT)
+		}
+		return os.NewSyscallError("rdma_connect", syscall.EHOSTUNREACH)
+	case C.RN_RDMA_CM_EVENT_DISCONNECTED:
+		return fmt.Errorf("during the handshake: %w", fabric.ErrDisconnected)
+	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
+		return fabric.ErrDeviceRemoved
+	}
+	if ev.status < 0 {
+		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
+	}
+	return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
+}
+
+// eventName names the asynchronous events that end a queue pair.
+var eventName = map[C.uint]string{
+	C.RN_IBV_EVENT_CQ_ERR:        "IBV_EVENT_CQ_ERR",
+	C.RN_IBV_EVENT_QP_FATAL:      "IBV_EVENT_QP_FATAL",
+	C.RN_IBV_EVENT_QP_REQ_ERR:    "IBV_EVENT_QP_REQ_ERR",
+	C.RN_IBV_EVENT_QP_ACCESS_ERR: "IBV_EVENT_QP_ACCESS_ERR",
+}
+
+// statusOf translates ibv_wc_status.
+func statusOf(s C.uint) fabric.Status {
+	switch s {
+	case C.RN_IBV_WC_SUCCESS:
+		return fabric.OK
+	case C.RN_IBV_WC_LOC_LEN_ERR:
+		return fabric.LocalLength
+	case C.RN_IBV_WC_LOC_QP_OP_ERR:
+		return fabric.LocalQPOperation
+	case C.RN_IBV_WC_LOC_PROT_ERR:
+		return fabric.LocalProtection
+	case C.RN_IBV_WC_WR_FLUSH_ERR:
+		return fabric.Flushed
+	case C.RN_IBV_WC_BAD_RESP_ERR:
+		return fabric.BadResponse
+	case C.RN_IBV_WC_LOC_ACCESS_ERR:
+		return fabric.LocalAccess
+	case C.RN_IBV_WC_REM_INV_REQ_ERR:
+		return fabric.RemoteInvalidRequest
+	case C.RN_IBV_WC_REM_ACCESS_ERR:
+		return fabric.RemoteAccess
+	case C.RN_IBV_WC_REM_OP_ERR:
+		return fabric.RemoteOperation
+	case C.RN_IBV_WC_RETRY_EXC_ERR:
+		return fabric.RetryExceeded
+	case C.RN_IBV_WC_RNR_RETRY_EXC_ERR:
+		return fabric.RNRRetryExceeded
+	case C.RN_IBV_WC_REM_ABORT_ERR:
+		return fabric.RemoteAborted
+	case C.RN_IBV_WC_FATAL_ERR:
+		return fabric.Fatal
+	case C.RN_IBV_WC_RESP_TIMEOUT_ERR:
+		return fabric.ResponseTimeout
+	}
+	return fabric.General
+}

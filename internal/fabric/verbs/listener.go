@@ -1,0 +1,160 @@
+//go:build linux && cgo
+
+package verbs
+
+// The passive side up to a request.
+
+// #include "shim.h"
+import "C"
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+type listener struct {
+	manager *manager
+	id      cmID
+	addr    netip.AddrPort
+
+	// queue holds the requests that Accept has not returned. Its capacity is
+	// the backlog; only receive adds to it, so receive never waits.
+	queue chan *endpoint
+
+	mu     sync.Mutex // orders adding to queue before closed
+	closed chan struct{}
+	failed chan struct{} // closed when the device is gone
+}
+
+// Listen implements [fabric.Fabric]. The unspecified IPv4 and IPv6 addresses
+// accept that family alone, a zero Addr accepts both.
+func (m *manager) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
+	v6only := C.int(1)
+	if !local.Addr().IsValid() {
+		v6only = 0
+		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
+	}
+	l, err := m.listen(local, v6only, backlog)
+	if err != nil && v6only == 0 && isNoIPv6(err) {
+		return m.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), 0, backlog)
+	}
+	return l, err
+}
+
+func (m *manager) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Listener, error) {
+	s, err := toSockaddr(local)
+	if err != nil {
+		return nil, err
+	}
+	id, err := m.createID()
+	if err != nil {
+		return nil, err
+	}
+	if rc := C.rn_bind(id, &s, v6only); rc != 0 {
+		m.destroyID(id)
+		return nil, addrError("rdma_bind_addr", rc, local.Addr())
+	}
+	backlog = max(backlog, 1)
+	l := &listener{
+		manager: m,
+		id:      id,
+		addr:    fromSockaddr(&id.src),
+		queue:   make(chan *endpoint, backlog),
+		closed:  make(chan struct{}),
+		failed:  make(chan struct{}),
+	}
+	m.register(id, l)
+	if rc := C.rn_listen(id, C.int(backlog)); rc != 0 {
+		m.destroyID(id)
+		return nil, addrError("rdma_listen", rc, local.Addr())
+	}
+	return l, nil
+}
+
+func (l *listener) receive(ev cmEvent) {
+	switch ev.kind {
+	case C.RN_RDMA_CM_EVENT_CONNECT_REQUEST:
+		if !l.enqueue(ev) {
+			l.manager.refuse(ev.request)
+		}
+	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
+		select {
+		case <-l.failed:
+		default:
+			close(l.failed)
+		}
+	}
+}
+
+func (l *listener) enqueue(ev cmEvent) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.closed:
+		return false
+	default:
+	}
+	e := newEndpoint(l.manager, ev.request)
+	e.passive = true
+	e.private = ev.private
+	e.local = fromSockaddr(&ev.request.src)
+	e.remote = fromSockaddr(&ev.request.dst)
+	l.manager.register(ev.request, e)
+	select {
+	case l.queue <- e:
+		return true
+	default:
+		l.manager.forget(ev.request)
+		return false
+	}
+}
+
+func (l *listener) Accept() (fabric.Endpoint, error) {
+	select {
+	case <-l.closed:
+		return nil, net.ErrClosed
+	default:
+	}
+	select {
+	case e := <-l.queue:
+		return e, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-l.failed:
+		return nil, fabric.ErrDeviceRemoved
+	}
+}
+
+func (l *listener) Addr() netip.AddrPort { return l.addr }
+
+func (l *listener) Close() error {
+	l.mu.Lock()
+	select {
+	case <-l.closed:
+		l.mu.Unlock()
+		return net.ErrClosed
+	default:
+	}
+	close(l.closed)
+	l.mu.Unlock()
+
+	err := l.manager.destroyID(l.id)
+	for {
+		select {
+		case e := <-l.queue:
+			e.Reject(nil)
+			e.Close()
+		default:
+			return err
+		}
+	}
+}
+
+// isNoIPv6 says whether a bind failed because this system has no IPv6.
+func isNoIPv6(err error) bool {
+	return isErrno(err, syscall.EAFNOSUPPORT, syscall.EADDRNOTAVAIL, syscall.EINVAL)
+}

@@ -1,0 +1,162 @@
+//go:build linux && cgo
+
+package verbs
+
+// Posting and polling. Work requests and completions lie in C memory, so each
+// call crosses into C once, with no Go pointer in what it hands over, and
+// allocates nothing.
+
+// #cgo noescape rn_post_send
+// #cgo nocallback rn_post_send
+// #cgo noescape rn_post_recv
+// #cgo nocallback rn_post_recv
+// #cgo noescape rn_poll
+// #cgo nocallback rn_poll
+// #cgo noescape rn_arm
+// #cgo nocallback rn_arm
+// #include "shim.h"
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+var sendOpcode = [...]C.uint{
+	fabric.Send:     C.RN_IBV_WR_SEND,
+	fabric.Write:    C.RN_IBV_WR_RDMA_WRITE,
+	fabric.WriteImm: C.RN_IBV_WR_RDMA_WRITE_WITH_IMM,
+}
+
+func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
+	if len(wr) == 0 {
+		return nil
+	}
+	if len(wr) > len(e.send) {
+		return fmt.Errorf("post %d work requests to a queue of %d: %w", len(wr), len(e.send), syscall.ENOMEM)
+	}
+	for i := range wr {
+		if err := e.encode(i, &wr[i]); err != nil {
+			return err
+		}
+	}
+	if rc := C.rn_post_send(e.queue, C.int(len(wr))); rc != 0 {
+		return syscallError("ibv_post_send", rc)
+	}
+	return nil
+}
+
+// encode writes wr to slot i.
+func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
+	if wr.ID&recvBit != 0 || int(wr.Op) >= len(sendOpcode) {
+		return fmt.Errorf("work request %#x, opcode %d: %w", wr.ID, wr.Op, syscall.EINVAL)
+	}
+	w, s := &e.send[i], &e.sge[i]
+	w.wr_id = C.uint64_t(wr.ID)
+	w.opcode = sendOpcode[wr.Op]
+	w.send_flags = 0
+	if wr.Signaled {
+		w.send_flags = C.RN_IBV_SEND_SIGNALED
+	}
+	if wr.Op != fabric.Write {
+		w.send_flags |= C.RN_IBV_SEND_SOLICITED
+	}
+	if wr.Op != fabric.Send {
+		w.remote_addr = C.uint64_t(wr.RemoteAddr)
+		w.rkey = C.uint32_t(wr.RKey)
+	}
+	binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:], wr.Imm)
+
+	n := len(wr.Data)
+	if n == 0 {
+		w.num_sge = 0
+		return nil
+	}
+	w.num_sge = 1
+	s.length = C.uint32_t(n)
+	if n <= e.inlineSize {
+		w.send_flags |= C.RN_IBV_SEND_INLINE
+	}
+	if wr.Memory == nil {
+		if n > e.inlineSize {
+			return fmt.Errorf("%d bytes inline, at most %d: %w", n, e.inlineSize, syscall.EMSGSIZE)
+		}
+		slot := e.inline[i*e.inlineSize:][:n]
+		copy(slot, wr.Data)
+		s.addr = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(slot))))
+		return nil
+	}
+	m, ok := wr.Memory.(*memory)
+	if !ok {
+		return fmt.Errorf("memory of another fabric: %w", syscall.EINVAL)
+	}
+	addr := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(wr.Data))))
+	if off := addr - m.Addr(); off > uint64(len(m.bytes)) || uint64(n) > uint64(len(m.bytes))-off {
+		return fmt.Errorf("data outside its memory: %w", syscall.EFAULT)
+	}
+	s.addr = C.uint64_t(addr)
+	s.lkey = m.mr.lkey
+	return nil
+}
+
+func (e *endpoint) PostRecv(n int) error {
+	if n <= 0 {
+		return nil
+	}
+	if n > e.options.RecvQueue {
+		return fmt.Errorf("post %d receives to a queue of %d: %w", n, e.options.RecvQueue, syscall.ENOMEM)
+	}
+	if rc := C.rn_post_recv(e.queue, C.int(n)); rc != 0 {
+		return syscallError("ibv_post_recv", rc)
+	}
+	return nil
+}
+
+func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
+	n := int(C.rn_poll(e.queue, C.int(min(len(c), len(e.wc)))))
+	if n < 0 {
+		return 0, fmt.Errorf("ibv_poll_cq: %w", fabric.ErrQueuePair)
+	}
+	for i := range n {
+		e.decode(&c[i], &e.wc[i])
+	}
+	return n, nil
+}
+
+// decode reads a completion. Of one that failed, only wr_id, status and
+// vendor_err mean anything.
+func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
+	*c = fabric.Completion{
+		Status: statusOf(w.status),
+		Vendor: uint32(w.vendor_err),
+	}
+	id := uint64(w.wr_id)
+	if id&recvBit == 0 {
+		c.ID = id
+		return
+	}
+	c.Recv = true
+	if c.Status != fabric.OK {
+		return
+	}
+	c.Len = int(w.byte_len)
+	if w.opcode == C.RN_IBV_WC_RECV_RDMA_WITH_IMM {
+		c.Op = fabric.WriteImm
+		c.Imm = binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:])
+		return
+	}
+	c.Op = fabric.Send
+	slot := int(id&^recvBit) * e.recvStride
+	c.Data = e.recv[slot : slot+c.Len : slot+e.recvStride]
+}
+
+func (e *endpoint) Arm() error {
+	if rc := C.rn_arm(e.queue); rc != 0 {
+		return syscallError("ibv_req_notify_cq", rc)
+	}
+	return nil
+}

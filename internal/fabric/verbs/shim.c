@@ -1,0 +1,383 @@
+// The calls into rdma-core: libraries opened at run time, one wrapper per
+// call, and the data path.
+
+#include "shim.h"
+#include "functions.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DECLARE(result, name, args) result(*name) args;
+
+static struct {
+	RN_LIBIBVERBS(DECLARE)
+	RN_LIBRDMACM(DECLARE)
+} lib;
+
+// Plain dlsym finds the default version of each symbol, which is the one that
+// the official headers declare.
+#define LOOK_UP(result, name, args)                          \
+	*(void **)&lib.name = dlsym(handle, #name);          \
+	if (!lib.name) {                                     \
+		snprintf(why, sizeof why, "%s", dlerror());  \
+		return why;                                  \
+	}
+
+const char *rn_load(const char *libibverbs, const char *librdmacm)
+{
+	static char why[256];
+	void *handle = dlopen(libibverbs, RTLD_NOW);
+	if (!handle) {
+		snprintf(why, sizeof why, "%s", dlerror());
+		return why;
+	}
+	RN_LIBIBVERBS(LOOK_UP)
+
+	handle = dlopen(librdmacm, RTLD_NOW);
+	if (!handle) {
+		snprintf(why, sizeof why, "%s", dlerror());
+		return why;
+	}
+	RN_LIBRDMACM(LOOK_UP)
+	return NULL;
+}
+
+// failed is the errno of a call that has failed, which must not be 0.
+static int failed(void)
+{
+	return errno ? errno : EIO;
+}
+
+// result makes one convention of several: librdmacm returns -1 and sets errno,
+// libibverbs returns the errno, some providers its negative.
+static int result(int rc)
+{
+	if (rc == -1)
+		return failed();
+	return rc < 0 ? -rc : rc;
+}
+
+int rn_create_event_channel(struct rn_rdma_event_channel **channel)
+{
+	errno = 0;
+	*channel = lib.rdma_create_event_channel();
+	return *channel ? 0 : failed();
+}
+
+int rn_next_cm_event(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_event **event)
+{
+	return result(lib.rdma_get_cm_event(channel, event));
+}
+
+void rn_ack_cm_event(struct rn_rdma_cm_event *event)
+{
+	lib.rdma_ack_cm_event(event);
+}
+
+int rn_create_id(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_id **id)
+{
+	return result(lib.rdma_create_id(channel, id, NULL, RN_RDMA_PS_TCP));
+}
+
+int rn_destroy_id(struct rn_rdma_cm_id *id)
+{
+	return result(lib.rdma_destroy_id(id));
+}
+
+int rn_bind(struct rn_rdma_cm_id *id, struct sockaddr_storage *addr, int v6only)
+{
+	if (addr->ss_family == AF_INET6) {
+		int rc = result(lib.rdma_set_option(id, RN_RDMA_OPTION_ID, RN_RDMA_OPTION_ID_AFONLY, &v6only, sizeof v6only));
+		if (rc)
+			return rc;
+	}
+	return result(lib.rdma_bind_addr(id, (struct sockaddr *)addr));
+}
+
+int rn_listen(struct rn_rdma_cm_id *id, int backlog)
+{
+	return result(lib.rdma_listen(id, backlog));
+}
+
+int rn_resolve_addr(struct rn_rdma_cm_id *id, struct sockaddr_storage *src, struct sockaddr_storage *dst, int timeout_ms)
+{
+	return result(lib.rdma_resolve_addr(id, (struct sockaddr *)src, (struct sockaddr *)dst, timeout_ms));
+}
+
+int rn_resolve_route(struct rn_rdma_cm_id *id, int timeout_ms)
+{
+	return result(lib.rdma_resolve_route(id, timeout_ms));
+}
+
+int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len)
+{
+	struct rn_rdma_conn_param param = {
+		.private_data = data,
+		.private_data_len = len,
+		.retry_count = retries,
+		.rnr_retry_count = rnr_retries,
+		.qp_num = qp_num,
+	};
+	return result(lib.rdma_connect(id, &param));
+}
+
+int rn_establish(struct rn_rdma_cm_id *id)
+{
+	return result(lib.rdma_establish(id));
+}
+
+int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, const void *data, uint8_t len)
+{
+	struct rn_rdma_conn_param param = {
+		.private_data = data,
+		.private_data_len = len,
+		.qp_num = qp_num,
+	};
+	return result(lib.rdma_accept(id, &param));
+}
+
+int rn_reject(struct rn_rdma_cm_id *id, const void *data, uint8_t len)
+{
+	return result(lib.rdma_reject(id, data, len));
+}
+
+int rn_notify_established(struct rn_rdma_cm_id *id)
+{
+	return result(lib.rdma_notify(id, RN_IBV_EVENT_COMM_EST));
+}
+
+int rn_disconnect(struct rn_rdma_cm_id *id)
+{
+	return result(lib.rdma_disconnect(id));
+}
+
+int rn_query_device(struct rn_ibv_context *ctx, struct rn_ibv_device_attr *attr)
+{
+	return result(lib.ibv_query_device(ctx, attr));
+}
+
+int rn_next_async_event(struct rn_ibv_context *ctx, struct rn_ibv_async_event *event)
+{
+	return result(lib.ibv_get_async_event(ctx, event));
+}
+
+void rn_ack_async_event(struct rn_ibv_async_event *event)
+{
+	lib.ibv_ack_async_event(event);
+}
+
+int rn_alloc_pd(struct rn_ibv_context *ctx, struct rn_ibv_pd **pd)
+{
+	errno = 0;
+	*pd = lib.ibv_alloc_pd(ctx);
+	return *pd ? 0 : failed();
+}
+
+int rn_dealloc_pd(struct rn_ibv_pd *pd)
+{
+	return result(lib.ibv_dealloc_pd(pd));
+}
+
+int rn_reg_mr(struct rn_ibv_pd *pd, void *addr, size_t n, int access, struct rn_ibv_mr **mr)
+{
+	errno = 0;
+	*mr = lib.ibv_reg_mr(pd, addr, n, access);
+	return *mr ? 0 : failed();
+}
+
+int rn_dereg_mr(struct rn_ibv_mr *mr)
+{
+	return result(lib.ibv_dereg_mr(mr));
+}
+
+int rn_create_comp_channel(struct rn_ibv_context *ctx, struct rn_ibv_comp_channel **channel)
+{
+	errno = 0;
+	*channel = lib.ibv_create_comp_channel(ctx);
+	return *channel ? 0 : failed();
+}
+
+int rn_free_comp_channel(struct rn_ibv_comp_channel *channel)
+{
+	channel->fd = -1;
+	return result(lib.ibv_destroy_comp_channel(channel));
+}
+
+int rn_create_cq(struct rn_ibv_context *ctx, int depth, struct rn_ibv_comp_channel *channel, int vector, struct rn_ibv_cq **cq)
+{
+	errno = 0;
+	*cq = lib.ibv_create_cq(ctx, depth, NULL, channel, vector);
+	return *cq ? 0 : failed();
+}
+
+int rn_destroy_cq(struct rn_ibv_cq *cq)
+{
+	return result(lib.ibv_destroy_cq(cq));
+}
+
+int rn_create_qp(struct rn_ibv_pd *pd, struct rn_ibv_cq *cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp)
+{
+	struct rn_ibv_qp_init_attr attr = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = *cap,
+		.qp_type = RN_IBV_QPT_RC,
+	};
+	errno = 0;
+	*qp = lib.ibv_create_qp(pd, &attr);
+	if (!*qp)
+		return failed();
+	*cap = attr.cap;
+	return 0;
+}
+
+int rn_destroy_qp(struct rn_ibv_qp *qp)
+{
+	return result(lib.ibv_destroy_qp(qp));
+}
+
+// cm_attr asks rdma_cm for the attributes of the next state. Older kernels
+// leak bits 21 to 24 of the mask, which mean something only inside them.
+static int cm_attr(struct rn_rdma_cm_id *id, unsigned int state, struct rn_ibv_qp_attr *attr, int *mask)
+{
+	memset(attr, 0, sizeof *attr);
+	*mask = 0;
+	attr->qp_state = state;
+	int rc = result(lib.rdma_init_qp_attr(id, attr, mask));
+	*mask &= ~(0xf << 21);
+	return rc;
+}
+
+int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp)
+{
+	struct rn_ibv_qp_attr attr;
+	int mask;
+	int rc = cm_attr(id, RN_IBV_QPS_INIT, &attr, &mask);
+	if (rc)
+		return rc;
+	attr.qp_access_flags = RN_IBV_ACCESS_LOCAL_WRITE | RN_IBV_ACCESS_REMOTE_WRITE;
+	return result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_ACCESS_FLAGS));
+}
+
+int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries)
+{
+	struct rn_ibv_qp_attr attr;
+	int mask;
+	int rc = cm_attr(id, RN_IBV_QPS_RTR, &attr, &mask);
+	if (rc)
+		return rc;
+	attr.min_rnr_timer = min_rnr_timer;
+	rc = result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_MIN_RNR_TIMER));
+	if (rc)
+		return rc;
+
+	rc = cm_attr(id, RN_IBV_QPS_RTS, &attr, &mask);
+	if (rc)
+		return rc;
+	attr.timeout = timeout;
+	attr.retry_cnt = retries;
+	attr.rnr_retry = rnr_retries;
+	return result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_TIMEOUT | RN_IBV_QP_RETRY_CNT | RN_IBV_QP_RNR_RETRY));
+}
+
+int rn_qp_error(struct rn_ibv_qp *qp)
+{
+	struct rn_ibv_qp_attr attr = {.qp_state = RN_IBV_QPS_ERR};
+	return result(lib.ibv_modify_qp(qp, &attr, RN_IBV_QP_STATE));
+}
+
+struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wcs, int sends, int inline_size,
+	int recvs, uint64_t recv_mask, void *recv_addr, uint32_t recv_stride, uint32_t recv_size, uint32_t recv_lkey)
+{
+	size_t wc = sizeof(struct rn_queue);
+	size_t send = wc + wcs * sizeof(struct rn_ibv_wc);
+	size_t send_sge = send + sends * sizeof(struct rn_ibv_send_wr);
+	size_t recv = send_sge + sends * sizeof(struct rn_ibv_sge);
+	size_t recv_sge = recv + recvs * sizeof(struct rn_ibv_recv_wr);
+	size_t inline_data = recv_sge + recvs * sizeof(struct rn_ibv_sge);
+	char *base = calloc(1, inline_data + (size_t)sends * inline_size);
+	if (!base)
+		return NULL;
+
+	struct rn_queue *q = (struct rn_queue *)base;
+	q->qp = qp;
+	q->cq = cq;
+	q->poll_cq = cq->context->poll_cq;
+	q->req_notify_cq = cq->context->req_notify_cq;
+	q->post_send = qp->context->post_send;
+	q->post_recv = qp->context->post_recv;
+	q->wc = (void *)(base + wc);
+	q->send = (void *)(base + send);
+	q->send_sge = (void *)(base + send_sge);
+	q->recv = (void *)(base + recv);
+	q->recv_sge = (void *)(base + recv_sge);
+	q->inline_data = (void *)(base + inline_data);
+	q->recv_count = recvs;
+
+	for (int i = 0; i < sends; i++) {
+		q->send[i].next = &q->send[i + 1];
+		q->send[i].sg_list = &q->send_sge[i];
+	}
+	for (int i = 0; i < recvs; i++) {
+		q->recv_sge[i].addr = (uint64_t)(uintptr_t)recv_addr + (uint64_t)i * recv_stride;
+		q->recv_sge[i].length = recv_size;
+		q->recv_sge[i].lkey = recv_lkey;
+		q->recv[i].wr_id = recv_mask | i;
+		q->recv[i].next = &q->recv[(i + 1) % recvs];
+		q->recv[i].sg_list = &q->recv_sge[i];
+		q->recv[i].num_sge = recv_size ? 1 : 0;
+	}
+	return q;
+}
+
+int rn_poll(struct rn_queue *q, int n)
+{
+	return q->poll_cq(q->cq, n, q->wc);
+}
+
+int rn_post_send(struct rn_queue *q, int n)
+{
+	struct rn_ibv_send_wr *last = &q->send[n - 1], *next = last->next, *bad = NULL;
+	last->next = NULL;
+	int rc = result(q->post_send(q->qp, q->send, &bad));
+	last->next = next;
+	if (rc && bad != q->send)
+		rn_qp_error(q->qp);
+	return rc;
+}
+
+int rn_post_recv(struct rn_queue *q, int n)
+{
+	struct rn_ibv_recv_wr *first = &q->recv[q->recv_next], *bad = NULL;
+	struct rn_ibv_recv_wr *last = &q->recv[(q->recv_next + n - 1) % q->recv_count], *next = last->next;
+	last->next = NULL;
+	int rc = result(q->post_recv(q->qp, first, &bad));
+	last->next = next;
+	if (!rc)
+		q->recv_next = (q->recv_next + n) % q->recv_count;
+	else if (bad != first)
+		rn_qp_error(q->qp);
+	return rc;
+}
+
+int rn_arm(struct rn_queue *q)
+{
+	return result(q->req_notify_cq(q->cq, 0));
+}
+
+int rn_take_events(struct rn_queue *q, int *n)
+{
+	struct rn_ibv_cq *cq;
+	void *context;
+	int rc;
+
+	*n = 0;
+	while (!(rc = result(lib.ibv_get_cq_event(q->cq->channel, &cq, &context))))
+		++*n;
+	if (*n)
+		lib.ibv_ack_cq_events(q->cq, *n);
+	return rc == EAGAIN ? 0 : rc;
+}

@@ -1,0 +1,104 @@
+// What Go calls. Every function that can fail returns 0 or a positive errno,
+// and none keeps a pointer to Go memory.
+
+#ifndef RINGNET_SHIM_H
+#define RINGNET_SHIM_H
+
+#include "abi.h"
+
+// rn_load looks up the two libraries; it returns NULL or what is missing.
+// It must not run twice at once.
+const char *rn_load(const char *libibverbs, const char *librdmacm);
+
+// The connection manager.
+
+int rn_create_event_channel(struct rn_rdma_event_channel **channel);
+
+// rn_next_cm_event takes the next event without waiting; rn_ack_cm_event gives
+// it back.
+int rn_next_cm_event(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_event **event);
+void rn_ack_cm_event(struct rn_rdma_cm_event *event);
+
+int rn_create_id(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_id **id);
+int rn_destroy_id(struct rn_rdma_cm_id *id);
+int rn_bind(struct rn_rdma_cm_id *id, struct sockaddr_storage *addr, int v6only);
+int rn_listen(struct rn_rdma_cm_id *id, int backlog);
+int rn_resolve_addr(struct rn_rdma_cm_id *id, struct sockaddr_storage *src, struct sockaddr_storage *dst, int timeout_ms);
+int rn_resolve_route(struct rn_rdma_cm_id *id, int timeout_ms);
+int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len);
+int rn_establish(struct rn_rdma_cm_id *id);
+int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, const void *data, uint8_t len);
+int rn_reject(struct rn_rdma_cm_id *id, const void *data, uint8_t len);
+int rn_notify_established(struct rn_rdma_cm_id *id);
+int rn_disconnect(struct rn_rdma_cm_id *id);
+
+// The device.
+
+int rn_query_device(struct rn_ibv_context *ctx, struct rn_ibv_device_attr *attr);
+
+// rn_next_async_event takes the next event without waiting;
+// rn_ack_async_event gives it back.
+int rn_next_async_event(struct rn_ibv_context *ctx, struct rn_ibv_async_event *event);
+void rn_ack_async_event(struct rn_ibv_async_event *event);
+
+int rn_alloc_pd(struct rn_ibv_context *ctx, struct rn_ibv_pd **pd);
+int rn_dealloc_pd(struct rn_ibv_pd *pd);
+int rn_reg_mr(struct rn_ibv_pd *pd, void *addr, size_t n, int access, struct rn_ibv_mr **mr);
+int rn_dereg_mr(struct rn_ibv_mr *mr);
+int rn_create_comp_channel(struct rn_ibv_context *ctx, struct rn_ibv_comp_channel **channel);
+int rn_create_cq(struct rn_ibv_context *ctx, int depth, struct rn_ibv_comp_channel *channel, int vector, struct rn_ibv_cq **cq);
+int rn_destroy_cq(struct rn_ibv_cq *cq);
+int rn_create_qp(struct rn_ibv_pd *pd, struct rn_ibv_cq *cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp);
+int rn_destroy_qp(struct rn_ibv_qp *qp);
+
+// rn_free_comp_channel frees a channel whose descriptor somebody else closes.
+int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
+
+// Queue pair states. rdma_cm knows the path and the peer; the rest is ours.
+// The timeout is an exponent: 4.096 us * 2^timeout.
+int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp);
+int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries);
+int rn_qp_error(struct rn_ibv_qp *qp);
+
+// The data path of one endpoint: its queue pair and everything that a call
+// from Go into the device needs, allocated once. send[i] has sge send_sge[i]
+// and carries inline data in inline_data + i*inline_size.
+struct rn_queue {
+	struct rn_ibv_qp *qp;
+	struct rn_ibv_cq *cq;
+	int (*poll_cq)(struct rn_ibv_cq *, int, struct rn_ibv_wc *);
+	int (*req_notify_cq)(struct rn_ibv_cq *, int);
+	int (*post_send)(struct rn_ibv_qp *, struct rn_ibv_send_wr *, struct rn_ibv_send_wr **);
+	int (*post_recv)(struct rn_ibv_qp *, struct rn_ibv_recv_wr *, struct rn_ibv_recv_wr **);
+	struct rn_ibv_wc *wc;
+	struct rn_ibv_send_wr *send;
+	struct rn_ibv_sge *send_sge;
+	struct rn_ibv_recv_wr *recv;
+	struct rn_ibv_sge *recv_sge;
+	uint8_t *inline_data;
+	int recv_count;
+	int recv_next;
+};
+
+// rn_queue_new allocates a queue, to be freed with free; NULL if there is no
+// memory. The receives go to recv_addr + i*recv_stride, each of recv_size bytes.
+struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wcs, int sends, int inline_size,
+	int recvs, uint64_t recv_mask, void *recv_addr, uint32_t recv_stride, uint32_t recv_size, uint32_t recv_lkey);
+
+// rn_poll fills q->wc and returns how many, at most n, or less than 0.
+int rn_poll(struct rn_queue *q, int n);
+
+// rn_post_send posts q->send[0:n] in order. If the device takes only some of
+// them, the queue pair goes to the error state.
+int rn_post_send(struct rn_queue *q, int n);
+
+// rn_post_recv posts the next n receives; the same applies.
+int rn_post_recv(struct rn_queue *q, int n);
+
+int rn_arm(struct rn_queue *q);
+
+// rn_take_events takes and acknowledges all completion events there are and
+// puts their number in n.
+int rn_take_events(struct rn_queue *q, int *n);
+
+#endif

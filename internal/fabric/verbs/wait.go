@@ -1,0 +1,113 @@
+//go:build linux && cgo
+
+package verbs
+
+// Sleeping until there is something to do. The completion channel's descriptor
+// lives in Go's netpoller; whoever else has news sets a read deadline in the
+// past, which wakes the reader without another descriptor.
+
+// #cgo noescape rn_take_events
+// #cgo nocallback rn_take_events
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// openChannel makes the completion channel and gives its descriptor to an
+// os.File, which is the one to close it.
+func (e *endpoint) openChannel() error {
+	if rc := C.rn_create_comp_channel(e.id.verbs, &e.channel); rc != 0 {
+		return syscallError("ibv_create_comp_channel", rc)
+	}
+	fd := int(e.channel.fd)
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	file := os.NewFile(uintptr(fd), "ibv_comp_channel")
+	e.file.Store(file)
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	e.raw, e.take = raw, e.takeEvents
+	return nil
+}
+
+func (e *endpoint) closeChannel() C.int {
+	if file := e.file.Load(); file != nil {
+		file.Close()
+	}
+	return C.rn_free_comp_channel(e.channel)
+}
+
+// Wait implements [fabric.Endpoint].
+func (e *endpoint) Wait() error {
+	if err := e.nextChange(); err != nil {
+		return err
+	}
+	err := e.raw.Read(e.take)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// In this order: a Wake in between finds woken set and does nothing,
+		// rightly, since this Wait returns.
+		e.file.Load().SetReadDeadline(time.Time{})
+		e.woken.Store(false)
+	} else if err != nil {
+		return err
+	}
+	return e.nextChange()
+}
+
+// takeEvents returns false to sleep on.
+func (e *endpoint) takeEvents(uintptr) bool {
+	if e.gone {
+		return false
+	}
+	var n C.int
+	if rc := C.rn_take_events(e.queue, &n); rc != 0 && syscall.Errno(rc) != syscall.EINTR {
+		// The kernel has cut the device off.
+		e.gone = true
+		e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved)
+		return true
+	}
+	return n > 0
+}
+
+// Wake implements [fabric.Endpoint].
+func (e *endpoint) Wake() {
+	if e.woken.Swap(true) {
+		return
+	}
+	if file := e.file.Load(); file != nil {
+		file.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// notify has Wait return err. What says that the connection is lost is told
+// once for each kind.
+func (e *endpoint) notify(kind, err error) {
+	e.mu.Lock()
+	if !e.told[kind] {
+		e.told[kind] = kind != fabric.ErrPortDown
+		e.change = append(e.change, err)
+	}
+	e.mu.Unlock()
+	e.Wake()
+}
+
+func (e *endpoint) nextChange() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.change) == 0 {
+		return nil
+	}
+	err := e.change[0]
+	e.change = e.change[1:]
+	return err
+}
