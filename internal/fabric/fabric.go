@@ -26,8 +26,10 @@ type Fabric interface {
 	// the fabric choose. It returns early when ctx ends.
 	Dial(ctx context.Context, local, remote netip.AddrPort) (Endpoint, error)
 
-	// Listen accepts connection requests at local; port 0 chooses one. Up to
-	// backlog requests wait for [Listener.Accept]; further ones are refused.
+	// Listen accepts connection requests at local; port 0 chooses one. An
+	// unspecified address means all addresses of its family, the zero Addr
+	// those of both. Up to backlog requests wait for [Listener.Accept]; further
+	// ones are refused.
 	Listen(local netip.AddrPort, backlog int) (Listener, error)
 }
 

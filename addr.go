@@ -1,0 +1,100 @@
+package ringnet
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/verbs"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// Addr is the address of a connection's end or of a listener. It offers
+// Network, String and, as package net's addresses do, AddrPort.
+type Addr = rconn.Addr
+
+// network is a name that Dial and Listen know.
+type network struct {
+	name   string // as addresses give it: without the digit
+	family string // as net.Resolver.LookupNetIP wants it: ip, ip4 or ip6
+	open   func() (fabric.Fabric, error)
+}
+
+var networks = map[string]network{
+	"rdma":  {"rdma", "ip", verbs.Fabric},
+	"rdma4": {"rdma", "ip4", verbs.Fabric},
+	"rdma6": {"rdma", "ip6", verbs.Fabric},
+}
+
+func lookupNetwork(name string) (network, error) {
+	n, ok := networks[name]
+	if !ok {
+		return network{}, net.UnknownNetworkError(name)
+	}
+	return n, nil
+}
+
+// resolve returns the addresses that address stands for, in the order to try
+// them; empty is what it means to name no host.
+func (n network) resolve(ctx context.Context, r *net.Resolver, address string, empty netip.Addr) ([]netip.AddrPort, error) {
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	port, err := r.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, err
+	}
+	ips := []netip.Addr{empty}
+	if host != "" {
+		if ips, err = r.LookupNetIP(ctx, n.family, host); err != nil {
+			return nil, err
+		}
+	}
+	addrs := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+	}
+	return addrs, nil
+}
+
+// loopback is the host that Dial means when none is named.
+func (n network) loopback() netip.Addr {
+	if n.family == "ip6" {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+// wildcard is the host that Listen means when none is named.
+func (n network) wildcard() netip.Addr {
+	if n.family == "ip4" {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// listenOn is addr as fabrics want it: on a network of both families the
+// wildcard of either means both, as with net.Listen.
+func (n network) listenOn(addr netip.AddrPort) netip.AddrPort {
+	if n.family == "ip" && addr.Addr().IsUnspecified() {
+		return netip.AddrPortFrom(netip.Addr{}, addr.Port())
+	}
+	return addr
+}
+
+// addrPort converts an address of package net, or ours, to what a fabric wants.
+func addrPort(a net.Addr) (netip.AddrPort, error) {
+	if a == nil {
+		return netip.AddrPort{}, nil
+	}
+	h, ok := a.(interface{ AddrPort() netip.AddrPort })
+	if !ok {
+		return netip.AddrPort{}, &net.AddrError{
+			Err:  "local address is neither a ringnet.Addr nor a *net.TCPAddr",
+			Addr: a.String(),
+		}
+	}
+	return netip.AddrPortFrom(h.AddrPort().Addr().Unmap(), h.AddrPort().Port()), nil
+}

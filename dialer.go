@@ -1,0 +1,170 @@
+package ringnet
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// Conn is one end of a connection; what Dial and Accept return is one. See
+// package rconn for its methods.
+type Conn = rconn.Conn
+
+// Config says what a connection's end is made of: sizes, queue depths and
+// times. The zero value, and nil, mean the defaults.
+type Config = rconn.Config
+
+// Dialer has the options of dialing. The zero Dialer is Dial without options.
+// A Dialer may be used by several goroutines at once.
+type Dialer struct {
+	// Timeout bounds a dial, name resolution and handshake included. With
+	// several addresses each gets a share. Zero means no limit but what the
+	// connection manager has: about a minute for a host that does not answer,
+	// and Config.HandshakeTimeout.
+	Timeout time.Duration
+
+	// Deadline is when a dial fails, whatever Timeout says. Zero means never.
+	Deadline time.Time
+
+	// LocalAddr is the address to dial from: an [Addr], a *net.TCPAddr, or
+	// anything else with a method AddrPort. nil lets the system choose.
+	LocalAddr net.Addr
+
+	// Resolver resolves names; nil means net.DefaultResolver.
+	Resolver *net.Resolver
+
+	// Config is for this end of the connections; nil means the defaults.
+	Config *Config
+}
+
+// Dial connects to the address on the named network: "rdma", "rdma4" or
+// "rdma6". The address has the form "host:port", as for net.Dial; the host may
+// be a name or an IP address, with a zone if it wants one, and the port a
+// service name or a number. The net.Conn is a *[Conn]. The error is a
+// *net.OpError.
+func Dial(network, address string) (net.Conn, error) {
+	return (&Dialer{}).Dial(network, address)
+}
+
+// DialTimeout acts like Dial but gives up after the timeout.
+func DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	return (&Dialer{Timeout: timeout}).Dial(network, address)
+}
+
+// Dial connects to the address on the named network. See the function [Dial].
+func (d *Dialer) Dial(network, address string) (net.Conn, error) {
+	return d.DialContext(context.Background(), network, address)
+}
+
+// DialContext connects to the address on the named network. It returns when ctx
+// ends; a connection once made does not depend on ctx. See the function [Dial].
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	fail := func(addr net.Addr, err error) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: addr, Err: contextError(err)}
+	}
+	n, err := lookupNetwork(network)
+	if err != nil {
+		return fail(nil, err)
+	}
+	if err := d.Config.Validate(); err != nil {
+		return fail(nil, err)
+	}
+	local, err := addrPort(d.LocalAddr)
+	if err != nil {
+		return fail(nil, err)
+	}
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	resolver := d.Resolver
+	if resolver == nil {
+		resolver = net.DefaultResolver
+	}
+	remotes, err := n.resolve(ctx, resolver, address, n.loopback())
+	if err != nil {
+		return fail(nil, err)
+	}
+	f, err := n.open()
+	if err != nil {
+		return fail(nil, err)
+	}
+	var first error
+	var at net.Addr
+	for i, remote := range remotes {
+		c, err := d.dialOne(ctx, n, f, local, remote, len(remotes)-i)
+		if err == nil {
+			return c, nil
+		}
+		if first == nil {
+			first, at = err, rconn.NewAddr(n.name, remote)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return fail(at, first)
+}
+
+// dialOne connects to one of the addresses, of which the given number are left
+// to share the time.
+func (d *Dialer) dialOne(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, left int) (*Conn, error) {
+	if deadline, ok := ctx.Deadline(); ok && left > 1 {
+		// As package net does: an equal share, but not less than makes sense.
+		share := max(time.Until(deadline)/time.Duration(left), 2*time.Second)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, share)
+		defer cancel()
+	}
+	ep, err := f.Dial(ctx, local, remote)
+	if err != nil {
+		return nil, err
+	}
+	return rconn.Client(ctx, n.name, ep, d.Config)
+}
+
+// limit applies Timeout and Deadline to ctx.
+func (d *Dialer) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline := d.Deadline
+	if d.Timeout != 0 {
+		if t := time.Now().Add(d.Timeout); deadline.IsZero() || t.Before(deadline) {
+			deadline = t
+		}
+	}
+	if deadline.IsZero() {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline)
+}
+
+// contextError gives the end of a context package net's words.
+func contextError(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return canceledError{}
+	case errors.Is(err, context.DeadlineExceeded):
+		return timeoutError{}
+	}
+	return err
+}
+
+// timeoutError is what a dial that took too long returns. It is both what
+// package net's dials and what its connections return then.
+type timeoutError struct{}
+
+func (timeoutError) Error() string   { return "i/o timeout" }
+func (timeoutError) Timeout() bool   { return true }
+func (timeoutError) Temporary() bool { return true }
+func (timeoutError) Is(err error) bool {
+	return err == context.DeadlineExceeded || err == os.ErrDeadlineExceeded
+}
+
+// canceledError is what a dial returns when its context was cancelled.
+type canceledError struct{}
+
+func (canceledError) Error() string     { return "operation was canceled" }
+func (canceledError) Is(err error) bool { return err == context.Canceled }

@@ -1,0 +1,40 @@
+// Package ringnet is package net over RDMA: Dial and Listen return net.Conn and
+// net.Listener whose bytes travel by RDMA, over RoCE or InfiniBand, past the
+// kernels of both hosts. What is written against package net (net/http, gRPC,
+// crypto/tls, database drivers) runs unchanged:
+//
+//	l, err := ringnet.Listen("rdma", ":8080") // was net.Listen("tcp", ":8080")
+//	http.Serve(l, handler)
+//
+//	conn, err := ringnet.Dial("rdma", "10.0.0.1:8080") // was net.Dial
+//
+// # Networks
+//
+//	rdma   rdma_cm over an RDMA device, IPv4 or IPv6
+//	rdma4  the same, IPv4 only
+//	rdma6  the same, IPv6 only
+//
+// They want Linux, an RDMA device with an IP address on its network interface,
+// a build with cgo, and the libraries libibverbs.so.1 and librdmacm.so.1
+// (Debian: libibverbs1, librdmacm1, ibverbs-providers), which are loaded at the
+// first use. Without one of these, Dial and Listen return an error for which
+// errors.Is(err, errors.ErrUnsupported) holds and which says what is missing.
+// Memory that connections use is pinned, so the limit on locked memory
+// (ulimit -l, LimitMEMLOCK=) must allow it: about half a MiB for a connection
+// as it comes, see [Config].
+//
+// # What is as in package net, and what is not
+//
+// Addresses are host:port with names of hosts and services. Errors are
+// *net.OpError around the errnos that TCP gives, io.EOF is bare, deadlines
+// behave as documented in net.Conn, and Dial succeeds before anybody calls
+// Accept. Two things differ: [Conn.Close] waits, for about one round trip,
+// until the peer's device has everything that was written; and a connection
+// that ends without the peer having closed it is always ECONNRESET, never
+// io.EOF, so a truncated stream cannot be mistaken for a whole one.
+//
+// Connections do not implement syscall.Conn, for there is no descriptor that
+// carries their bytes. RDMA bypasses packet filters and port mappings that act
+// on TCP, and does not encrypt: identity and secrecy are crypto/tls's business,
+// which runs on top as ever.
+package ringnet

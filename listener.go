@@ -1,0 +1,258 @@
+package ringnet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// ListenConfig has the options of listening. The zero ListenConfig is Listen
+// without options.
+type ListenConfig struct {
+	// Config is for this end of the accepted connections; nil means the
+	// defaults.
+	Config *Config
+
+	// Backlog is how many connections may be made and not yet accepted; more
+	// are refused. Default 128. Each has its memory pinned, so PendingMemory
+	// may allow fewer.
+	Backlog int
+
+	// PendingMemory bounds the memory pinned for connections that are not yet
+	// accepted, in bytes. Default 64 MiB, which is 124 connections of default
+	// size. At least one is always allowed.
+	PendingMemory int
+}
+
+const (
+	defaultBacklog       = 128
+	defaultPendingMemory = 64 << 20
+)
+
+// Listen announces on the address of the named network: "rdma", "rdma4" or
+// "rdma6". The address has the form "host:port", as for net.Listen: without a
+// host it is all addresses of this machine, and port 0 means a free one, which
+// the listener's Addr tells. The net.Listener is a *[Listener]. The error is a
+// *net.OpError.
+func Listen(network, address string) (net.Listener, error) {
+	return (&ListenConfig{}).Listen(context.Background(), network, address)
+}
+
+// Listen announces on the address of the named network. ctx is for resolving
+// the address; the listener does not depend on it. See the function [Listen].
+func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	fail := func(addr net.Addr, err error) (net.Listener, error) {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
+	}
+	n, err := lookupNetwork(network)
+	if err != nil {
+		return fail(nil, err)
+	}
+	pending, err := lc.pending()
+	if err != nil {
+		return fail(nil, err)
+	}
+	addrs, err := n.resolve(ctx, net.DefaultResolver, address, n.wildcard())
+	if err != nil {
+		return fail(nil, err)
+	}
+	addr := addrs[0]
+	for _, a := range addrs {
+		if a.Addr().Is4() { // as package net prefers, when a name has both
+			addr = a
+			break
+		}
+	}
+	f, err := n.open()
+	if err != nil {
+		return fail(rconn.NewAddr(n.name, addr), err)
+	}
+	fl, err := f.Listen(n.listenOn(addr), pending)
+	if err != nil {
+		return fail(rconn.NewAddr(n.name, addr), err)
+	}
+	l := &Listener{
+		listener: fl,
+		config:   lc.Config,
+		addr:     rconn.NewAddr(n.name, fl.Addr()),
+		deadline: deadline.New(),
+		pending:  make(chan struct{}, pending),
+		accepted: make(chan *Conn, pending),
+		failed:   make(chan struct{}),
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	go l.serve()
+	return l, nil
+}
+
+// pending is how many connections may wait to be accepted.
+func (lc *ListenConfig) pending() (int, error) {
+	if err := lc.Config.Validate(); err != nil {
+		return 0, err
+	}
+	backlog, memory := lc.Backlog, lc.PendingMemory
+	if backlog == 0 {
+		backlog = defaultBacklog
+	}
+	if memory == 0 {
+		memory = defaultPendingMemory
+	}
+	if backlog < 0 {
+		return 0, fmt.Errorf("ListenConfig.Backlog is %d: want a positive number, or 0 for the default of %d", backlog, defaultBacklog)
+	}
+	if memory < 0 {
+		return 0, fmt.Errorf("ListenConfig.PendingMemory is %d: want a positive number, or 0 for the default of %d", memory, defaultPendingMemory)
+	}
+	return max(1, min(backlog, memory/lc.Config.PinnedMemory())), nil
+}
+
+// Listener accepts connections. Its methods may be called at once. Handshakes
+// go on in the background, so that dialers need not wait for Accept; those that
+// fail concern nobody but the dialer.
+type Listener struct {
+	listener fabric.Listener
+	config   *Config
+	addr     Addr
+	deadline *deadline.Deadline
+	ctx      context.Context // ends handshakes when the listener is closed
+	cancel   context.CancelFunc
+
+	pending  chan struct{} // one for each connection shaking hands or in accepted
+	accepted chan *Conn
+	failed   chan struct{} // closed when serve has ended
+	err      error         // why; set before failed is closed
+
+	mu         sync.Mutex
+	closed     bool
+	handshakes sync.WaitGroup // added to under mu, while not closed
+}
+
+var _ net.Listener = (*Listener)(nil)
+
+// Accept waits for the next connection, until the deadline, and returns it: a
+// *[Conn]. After Close it returns an error for which errors.Is(err,
+// net.ErrClosed) holds. Other errors than os.ErrDeadlineExceeded mean that the
+// listener will not accept any more.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.accept()
+	if err != nil {
+		return nil, &net.OpError{Op: "accept", Net: l.addr.Network(), Addr: l.addr, Err: err}
+	}
+	return c, nil
+}
+
+func (l *Listener) accept() (*Conn, error) {
+	if l.ctx.Err() != nil {
+		return nil, net.ErrClosed
+	}
+	if l.deadline.Expired() {
+		return nil, os.ErrDeadlineExceeded
+	}
+	select {
+	case c := <-l.accepted:
+		<-l.pending
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	case <-l.failed:
+		return nil, l.err
+	case <-l.deadline.Done():
+		return nil, os.ErrDeadlineExceeded
+	}
+}
+
+// Addr is the address listened on, an [Addr], with the port in use.
+func (l *Listener) Addr() net.Addr { return l.addr }
+
+// SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, an Accept
+// under way included. The zero time means never.
+func (l *Listener) SetDeadline(t time.Time) error {
+	if l.ctx.Err() != nil {
+		return &net.OpError{Op: "set", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed}
+	}
+	l.deadline.Set(t)
+	return nil
+}
+
+// Close stops listening. Connections that Accept has not returned are reset;
+// those it has returned live on.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	wasClosed := l.closed
+	l.closed = true
+	l.mu.Unlock()
+	if wasClosed {
+		return &net.OpError{Op: "close", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed}
+	}
+	l.cancel()
+	err := l.listener.Close()
+	l.deadline.Set(time.Time{})
+	l.handshakes.Wait()
+	for {
+		select {
+		case c := <-l.accepted:
+			reset(c)
+		default:
+			return err
+		}
+	}
+}
+
+func reset(c *Conn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}
+
+// serve answers connection requests until the fabric's listener fails, which
+// it does when closed.
+func (l *Listener) serve() {
+	defer close(l.failed)
+	for {
+		ep, err := l.listener.Accept()
+		if err != nil {
+			l.err = err
+			return
+		}
+		if !l.begin() {
+			_ = ep.Reject(wire.AppendReject(nil, "the listener's backlog is full"))
+			_ = ep.Close()
+			continue
+		}
+		go l.handshake(ep)
+	}
+}
+
+// begin takes a place for a connection, if there is one.
+func (l *Listener) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	select {
+	case l.pending <- struct{}{}:
+		l.handshakes.Add(1)
+		return true
+	default:
+		return false
+	}
+}
+
+// handshake makes a connection of a request.
+func (l *Listener) handshake(ep fabric.Endpoint) {
+	defer l.handshakes.Done()
+	c, err := rconn.Server(l.ctx, l.addr.Network(), ep, l.config)
+	if err != nil {
+		<-l.pending
+		return
+	}
+	l.accepted <- c // has room for as many as are pending
+}

@@ -1,0 +1,378 @@
+package ringnet
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// host is where a test listens: a network's name and a host of that network.
+type host struct{ network, ip string }
+
+// any asks for a free port.
+func (h host) any() string { return net.JoinHostPort(h.ip, "0") }
+
+// overEachNetwork runs a test over a simulated network, and over rdma where
+// there is a device.
+func overEachNetwork(t *testing.T, test func(t *testing.T, h host)) {
+	t.Run("sim", func(t *testing.T) {
+		simulate(t, sim.New(sim.Link{}))
+		test(t, host{"sim", "10.0.0.1"})
+	})
+	t.Run("rdma", func(t *testing.T) { test(t, rdmaHost(t)) })
+}
+
+// simulate makes the networks "sim", "sim4" and "sim6" for the length of a test.
+func simulate(t *testing.T, n *sim.Network) {
+	open := func() (fabric.Fabric, error) { return n, nil }
+	for name, family := range map[string]string{"sim": "ip", "sim4": "ip4", "sim6": "ip6"} {
+		networks[name] = network{"sim", family, open}
+		t.Cleanup(func() { delete(networks, name) })
+	}
+}
+
+// rdmaHost is an address of an RDMA device.
+func rdmaHost(t *testing.T) host {
+	addr := os.Getenv("SOFTROCE_ADDR")
+	if addr == "" {
+		if os.Getenv("RINGNET_REQUIRE_RDMA") != "" {
+			t.Fatal("RINGNET_REQUIRE_RDMA is set, but not SOFTROCE_ADDR")
+		}
+		t.Skip("no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce runs this where there is one")
+	}
+	return host{"rdma", addr}
+}
+
+// listen listens until the end of the test.
+func (h host) listen(t *testing.T, lc ListenConfig) *Listener {
+	t.Helper()
+	l, err := lc.Listen(t.Context(), h.network, h.any())
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l.(*Listener)
+}
+
+func TestDialThenAcceptInOneGoroutine(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		client, err := Dial(h.network, l.Addr().String())
+		require.NoError(t, err)
+		defer client.Close()
+		server, err := l.Accept()
+		require.NoError(t, err)
+		defer server.Close()
+		_, err = client.Write([]byte("hello"))
+		require.NoError(t, err)
+		require.NoError(t, client.Close())
+		got, err := io.ReadAll(server)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(got))
+
+		require.Equal(t, h.network, server.LocalAddr().Network())
+		require.Equal(t, l.Addr().String(), server.LocalAddr().String())
+		require.Equal(t, server.LocalAddr(), client.RemoteAddr())
+		require.Equal(t, client.LocalAddr(), server.RemoteAddr())
+	})
+}
+
+func TestListenerWithoutHostAcceptsOnEveryAddress(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		for _, address := range []string{":0", "0.0.0.0:0", "[::]:0"} {
+			l, err := Listen(h.network, address)
+			require.NoError(t, err, address)
+			defer l.Close()
+			port := strconv.Itoa(int(l.Addr().(Addr).AddrPort().Port()))
+			require.NotEqual(t, "0", port)
+			c, err := Dial(h.network, net.JoinHostPort(h.ip, port))
+			require.NoError(t, err, address)
+			require.NoError(t, c.Close())
+		}
+	})
+}
+
+func TestDialWhereNobodyListensIsRefused(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		addr := l.Addr().String()
+		require.NoError(t, l.Close())
+		_, err := Dial(h.network, addr)
+		requireOpError(t, err, "dial", h.network, addr, syscall.ECONNREFUSED)
+	})
+}
+
+func TestListenOnAPortInUse(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		_, err := Listen(h.network, l.Addr().String())
+		requireOpError(t, err, "listen", h.network, l.Addr().String(), syscall.EADDRINUSE)
+	})
+}
+
+func TestDialFromALocalAddress(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		free := h.listen(t, ListenConfig{})
+		local := net.TCPAddrFromAddrPort(free.Addr().(Addr).AddrPort())
+		require.NoError(t, free.Close())
+		d := Dialer{LocalAddr: local}
+		c, err := d.Dial(h.network, l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		require.Equal(t, local.String(), c.LocalAddr().String())
+	})
+}
+
+func TestConnectionsBeyondTheBacklogAreRefusedAndSaySo(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		for name, lc := range map[string]ListenConfig{
+			"by number": {Backlog: 2},
+			"by memory": {PendingMemory: 2 * (*Config)(nil).PinnedMemory()},
+		} {
+			l := h.listen(t, lc)
+			for range 2 {
+				c, err := Dial(h.network, l.Addr().String())
+				require.NoError(t, err, name)
+				defer c.Close()
+			}
+			_, err := Dial(h.network, l.Addr().String())
+			requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ECONNREFUSED)
+			require.ErrorContains(t, err, "backlog is full", name)
+
+			c, err := l.Accept()
+			require.NoError(t, err, name)
+			defer c.Close()
+			c, err = Dial(h.network, l.Addr().String())
+			require.NoError(t, err, name)
+			defer c.Close()
+		}
+	})
+}
+
+func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		accepted, err := Dial(h.network, l.Addr().String())
+		require.NoError(t, err)
+		defer accepted.Close()
+		server, err := l.Accept()
+		require.NoError(t, err)
+		defer server.Close()
+		waiting, err := Dial(h.network, l.Addr().String())
+		require.NoError(t, err)
+		defer waiting.Close()
+
+		require.NoError(t, l.Close())
+		_, err = waiting.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		_, err = server.Write([]byte("x"))
+		require.NoError(t, err)
+		_, err = accepted.Read(make([]byte, 1))
+		require.NoError(t, err)
+
+		_, err = l.Accept()
+		requireOpError(t, err, "accept", h.network, l.Addr().String(), net.ErrClosed)
+		requireOpError(t, l.Close(), "close", h.network, l.Addr().String(), net.ErrClosed)
+	})
+}
+
+func TestListenerCloseWakesAccept(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		done := make(chan error)
+		go func() {
+			_, err := l.Accept()
+			done <- err
+		}()
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, <-done, net.ErrClosed)
+	})
+}
+
+func TestAcceptObeysItsDeadline(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		require.NoError(t, l.SetDeadline(time.Now().Add(10*time.Millisecond)))
+		_, err := l.Accept()
+		requireOpError(t, err, "accept", h.network, l.Addr().String(), os.ErrDeadlineExceeded)
+		require.NoError(t, l.SetDeadline(time.Time{}))
+		c, err := Dial(h.network, l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		s, err := l.Accept()
+		require.NoError(t, err)
+		s.Close()
+	})
+}
+
+func TestAcceptSurvivesAPeerThatFailsItsHandshake(t *testing.T) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	h := host{"sim", "10.0.0.1"}
+	l := h.listen(t, ListenConfig{})
+	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
+	require.NoError(t, err)
+	_, err = ep.Open(fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24})
+	require.NoError(t, err)
+	_, err = ep.Connect(t.Context(), []byte("GET / HTTP/1.0"))
+	var reject *fabric.RejectError
+	require.ErrorAs(t, err, &reject)
+	require.NoError(t, ep.Close())
+
+	c, err := Dial(h.network, l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	s, err := l.Accept()
+	require.NoError(t, err)
+	s.Close()
+}
+
+func TestDialObeysItsTimeoutAndItsContext(t *testing.T) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	n.Blackhole(netip.MustParseAddr("10.0.0.9"))
+	const silent = "10.0.0.9:80"
+
+	_, err := DialTimeout("sim", silent, time.Millisecond)
+	requireOpError(t, err, "dial", "sim", silent, os.ErrDeadlineExceeded)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.True(t, err.(net.Error).Timeout())
+
+	_, err = (&Dialer{Deadline: time.Now().Add(-time.Second)}).Dial("sim", silent)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(time.Millisecond, cancel)
+	_, err = (&Dialer{}).DialContext(ctx, "sim", silent)
+	requireOpError(t, err, "dial", "sim", silent, context.Canceled)
+}
+
+func TestDialTriesTheAddressesOfANameInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		simulate(t, n)
+		n.Blackhole(netip.MustParseAddr("10.0.0.9"))
+		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{})
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		require.NoError(t, err)
+
+		// 10.0.0.2 refuses; 10.0.0.9 is silent, and gets half of the time.
+		d := Dialer{Resolver: resolver("10.0.0.2", "10.0.0.9", "10.0.0.1"), Timeout: 10 * time.Second}
+		start := time.Now()
+		c, err := d.Dial("sim", net.JoinHostPort("host.example", port))
+		require.NoError(t, err)
+		require.Equal(t, 5*time.Second, time.Since(start))
+		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+		require.NoError(t, c.Close())
+	})
+}
+
+// resolver resolves every name to the given IPv4 addresses.
+func resolver(addrs ...string) *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		go answer(server, addrs)
+		return client, nil
+	}}
+}
+
+// answer answers one question as a name server does over TCP.
+func answer(c net.Conn, addrs []string) {
+	defer c.Close()
+	var size [2]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		return
+	}
+	query := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(c, query); err != nil {
+		return
+	}
+	var m dnsmessage.Message
+	if err := m.Unpack(query); err != nil {
+		return
+	}
+	m.Response, m.Additionals = true, nil
+	if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+		for _, a := range addrs {
+			m.Answers = append(m.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
+				Body:   &dnsmessage.AResource{A: netip.MustParseAddr(a).As4()},
+			})
+		}
+	}
+	reply, err := m.Pack()
+	if err != nil {
+		return
+	}
+	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+}
+
+func TestMistakesOfTheCallerSayWhatIsWrong(t *testing.T) {
+	simulate(t, sim.New(sim.Link{}))
+	for _, mistake := range []struct {
+		network, address string
+		config           *Config
+		want             string
+	}{
+		{"tcp", "10.0.0.1:80", nil, "unknown network tcp"},
+		{"sim", "10.0.0.1", nil, "missing port in address"},
+		{"sim", "10.0.0.1:nonsense", nil, "unknown port"},
+		{"sim", "10.0.0.1:70000", nil, "invalid port"},
+		{"sim4", "[::1]:80", nil, "no suitable address"},
+		{"sim6", "10.0.0.1:80", nil, "no suitable address"},
+		{"sim", "10.0.0.1:80", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
+	} {
+		_, err := (&Dialer{Config: mistake.config}).Dial(mistake.network, mistake.address)
+		require.ErrorContains(t, err, mistake.want)
+		require.IsType(t, &net.OpError{}, err)
+		_, err = (&ListenConfig{Config: mistake.config}).Listen(t.Context(), mistake.network, mistake.address)
+		require.ErrorContains(t, err, mistake.want)
+		require.IsType(t, &net.OpError{}, err)
+	}
+	_, err := (&Dialer{LocalAddr: &net.UnixAddr{Name: "/x"}}).Dial("sim", "10.0.0.1:80")
+	require.ErrorContains(t, err, "local address is neither a ringnet.Addr nor a *net.TCPAddr")
+	_, err = (&ListenConfig{Backlog: -1}).Listen(t.Context(), "sim", ":0")
+	require.ErrorContains(t, err, "ListenConfig.Backlog is -1")
+	_, err = (&ListenConfig{PendingMemory: -1}).Listen(t.Context(), "sim", ":0")
+	require.ErrorContains(t, err, "ListenConfig.PendingMemory is -1")
+}
+
+func TestErrorOfABuildOrMachineWithoutRDMASaysWhatToDo(t *testing.T) {
+	if os.Getenv("SOFTROCE_ADDR") != "" {
+		t.Skip("there is an RDMA device")
+	}
+	_, dialed := Dial("rdma", "127.0.0.1:1")
+	_, listened := Listen("rdma", "127.0.0.1:0")
+	for _, err := range []error{dialed, listened} {
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+		require.IsType(t, &net.OpError{}, err)
+		require.ErrorContains(t, err, "RDMA")
+	}
+}
+
+// requireOpError says that err is package net's error for the operation, around
+// the given cause.
+func requireOpError(t *testing.T, err error, op, network, addr string, cause error) {
+	t.Helper()
+	var e *net.OpError
+	require.ErrorAs(t, err, &e)
+	require.Same(t, e, err, "a bare *net.OpError")
+	require.Equal(t, op, e.Op)
+	require.Equal(t, network, e.Net)
+	require.Equal(t, addr, e.Addr.String())
+	require.ErrorIs(t, err, cause)
+}
