@@ -154,7 +154,7 @@ func (c *Conn) lose(cause error) {
 // settle notices the ends: ours, when both sides have said all they had to say
 // to one another, and that of the queue pair, when everything has come back.
 func (c *Conn) settle() {
-	if c.closed && (c.sent[resetControl] || c.peerReset || c.sent[finControl] && c.peerFinAck) {
+	if c.closed && c.drop && (c.peerReset || c.sent[resetControl] || !c.unread && c.sent[finControl] && c.peerFinAck) {
 		c.lose(net.ErrClosed)
 	}
 	if c.cause != nil && c.receives <= 0 {

@@ -1,0 +1,552 @@
+package rconn_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// tight is as little as a connection can be made of.
+var tight = &rconn.Config{RecvBuffer: 4 << 10, SendBuffer: 4 << 10, SendQueue: 16, RecvQueue: 4}
+
+// shapes are pairs of configurations: alike and not, tight and roomy.
+var shapes = []struct {
+	name             string
+	dialer, listener *rconn.Config
+}{
+	{"default", nil, nil},
+	{"tight", tight, tight},
+	{"tight dialer", tight, nil},
+	{"tight listener", nil, tight},
+	{"tight staging", &rconn.Config{SendBuffer: 4 << 10}, &rconn.Config{SendBuffer: 4 << 10, RecvBuffer: 1 << 20}},
+	{"few receives", &rconn.Config{RecvQueue: 4}, &rconn.Config{RecvQueue: 8, SendQueue: 16}},
+	{"long queues", &rconn.Config{RecvBuffer: 4 << 10, RecvQueue: 1024}, &rconn.Config{RecvBuffer: 8 << 10, SendQueue: 512}},
+}
+
+func TestCloseDelivers(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for i := range v.times(100) {
+			r := random(t, uint64(i))
+			shape := shapes[i%len(shapes)]
+			total, most := 1+r.IntN(1<<(6+r.IntN(13))), 1+r.IntN(32<<10)
+			client, server := v.connect(t, shape.dialer, shape.listener)
+			from, to := client, server
+			if i%2 == 1 {
+				from, to = to, from
+			}
+			p := pattern(i)
+			atOnce(t, func() error {
+				if err := p.send(from, 0, total, most, rand.New(rand.NewPCG(1, uint64(i)))); err != nil {
+					return err
+				}
+				return from.Close()
+			}, func() error {
+				n, err := p.receive(to, 0, most, rand.New(rand.NewPCG(2, uint64(i))))
+				if n != total || err != io.EOF {
+					return fmt.Errorf("%s: received %d of %d bytes, then %v", shape.name, n, total, err)
+				}
+				return to.Close()
+			})
+			requireRareCredits(t, client, shape.dialer)
+			requireRareCredits(t, server, shape.listener)
+		}
+	})
+}
+
+func TestBothDirectionsAtOnce(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for i, shape := range shapes {
+			client, server := v.connect(t, shape.dialer, shape.listener)
+			total := v.times(1 << 20)
+			half := func(c *rconn.Conn, out, in pattern) func() error {
+				return func() error {
+					sent := started(func() error {
+						if err := out.send(c, 0, total, 9000, rand.New(rand.NewPCG(1, uint64(out)))); err != nil {
+							return err
+						}
+						return c.CloseWrite()
+					})
+					n, err := in.receive(c, 0, 12000, rand.New(rand.NewPCG(2, uint64(in))))
+					if n != total || err != io.EOF {
+						return fmt.Errorf("%s: received %d of %d bytes, then %v", shape.name, n, total, err)
+					}
+					if err := <-sent; err != nil {
+						return err
+					}
+					return c.Close()
+				}
+			}
+			out, in := pattern(2*i), pattern(2*i+1)
+			atOnce(t, half(client, out, in), half(server, in, out))
+			requireRareCredits(t, client, shape.dialer)
+			requireRareCredits(t, server, shape.listener)
+		}
+	})
+}
+
+// requireRareCredits holds an end to what the protocol allows:
+// CREDITs ≤ 4·messages/D + 4·bytes/R.
+func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconn.Config) {
+	t.Helper()
+	ring, receives := 256<<10, 256
+	if cfg != nil && cfg.RecvBuffer != 0 {
+		ring = cfg.RecvBuffer
+	}
+	if cfg != nil && cfg.RecvQueue != 0 {
+		receives = cfg.RecvQueue
+	}
+	s := c.Stats()
+	most := 4*float64(s.MessagesReceived)/float64(receives) + 4*float64(s.BytesReceived)/float64(ring)
+	require.LessOrEqual(t, float64(s.CreditsSent), most, "CREDITs for %d messages, %d bytes", s.MessagesReceived, s.BytesReceived)
+}
+
+func TestRequestAndResponseEndInEOF(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for _, shape := range shapes {
+			client, server := v.connect(t, shape.dialer, shape.listener)
+			request, response := bytes.Repeat([]byte("ask "), 10_000), bytes.Repeat([]byte("answer "), 10_000)
+			atOnce(t, func() error {
+				if _, err := client.Write(request); err != nil {
+					return err
+				}
+				if err := client.CloseWrite(); err != nil {
+					return err
+				}
+				got, err := io.ReadAll(client)
+				if err == nil && !bytes.Equal(got, response) {
+					err = fmt.Errorf("%s: response of %d bytes, want %d", shape.name, len(got), len(response))
+				}
+				return err
+			}, func() error {
+				got, err := io.ReadAll(server)
+				if err != nil || !bytes.Equal(got, request) {
+					return fmt.Errorf("%s: request of %d bytes, want %d, then %v", shape.name, len(got), len(request), err)
+				}
+				if _, err := server.Write(response); err != nil {
+					return err
+				}
+				return server.Close()
+			})
+			require.NoError(t, client.Close())
+		}
+	})
+}
+
+func TestWriteAfterCloseWriteIsEPIPE(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, _ := v.connect(t, nil, nil)
+		require.NoError(t, c.CloseWrite())
+		n, err := c.Write([]byte("x"))
+		require.Zero(t, n)
+		require.ErrorIs(t, err, syscall.EPIPE)
+		require.NoError(t, c.CloseWrite(), "twice")
+	})
+}
+
+func TestCloseWriteWakesWrite(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, s := v.connect(t, nil, tight)
+		accepted, fail := v.blockedWrite(c)
+		require.NoError(t, c.CloseWrite())
+		require.ErrorIs(t, <-fail, syscall.EPIPE)
+		require.NoError(t, pattern(0).receiveExactly(s, 0, <-accepted))
+		_, err := s.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+	})
+}
+
+// blockedWrite fills the peer's ring with pattern 0 and goes on, until
+// something ends the Write; then it says how much was accepted, and why it
+// ended.
+func (v venue) blockedWrite(c net.Conn) (accepted <-chan int, fail <-chan error) {
+	n, err := make(chan int, 1), make(chan error, 1)
+	b := make([]byte, 1<<20)
+	pattern(0).fill(b, 0)
+	first := make(chan struct{})
+	go func() {
+		// Once one byte is accepted the rest follows within this Write.
+		a, e := c.Write(b[:1])
+		close(first)
+		if e == nil {
+			a, e = c.Write(b[1:])
+			a++
+		}
+		n <- a
+		err <- e
+	}()
+	<-first
+	return n, err
+}
+
+func TestCloseReadDoesNotStallThePeer(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for _, shape := range shapes {
+			c, s := v.connect(t, shape.dialer, shape.listener)
+			_, err := c.Write([]byte("nobody reads this"))
+			require.NoError(t, err)
+			require.NoError(t, s.CloseRead())
+			require.NoError(t, pattern(0).send(c, 0, 1<<20, 64<<10, random(t, 1)))
+			require.NoError(t, c.Close(), "FIN is taken all the same")
+
+			_, err = s.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+			require.NoError(t, s.Close())
+		}
+	})
+}
+
+func TestCloseReadKeepsTheOtherDirection(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, s := v.connect(t, tight, tight)
+		require.NoError(t, s.CloseRead())
+		require.NoError(t, s.CloseRead(), "twice")
+		atOnce(t, func() error {
+			if err := pattern(7).send(s, 0, 100_000, 5000, rand.New(rand.NewPCG(1, 1))); err != nil {
+				return err
+			}
+			return s.Close()
+		}, func() error {
+			n, err := pattern(7).receive(c, 0, 5000, rand.New(rand.NewPCG(2, 2)))
+			if n != 100_000 || err != io.EOF {
+				return fmt.Errorf("received %d bytes, then %v", n, err)
+			}
+			return nil
+		})
+	})
+}
+
+func TestCloseReadWakesRead(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, _ := v.connect(t, nil, nil)
+		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
+		require.NoError(t, c.CloseRead())
+		require.Equal(t, io.EOF, <-read)
+	})
+}
+
+func TestCloseWithUnreadDataResetsBehindWhatWasWritten(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for _, shape := range shapes {
+			c, s := v.connect(t, shape.dialer, shape.listener)
+			_, err := c.Write([]byte("this is never read"))
+			require.NoError(t, err)
+			_, err = io.ReadFull(s, make([]byte, 4)) // so that the rest has arrived too
+			require.NoError(t, err)
+			require.NoError(t, pattern(0).send(s, 0, 4000, 500, random(t, 1)))
+			require.NoError(t, s.Close())
+
+			n, err := pattern(0).receive(c, 0, 1000, random(t, 1))
+			require.Equal(t, 4000, n, shape.name)
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+			_, err = c.Write([]byte("x"))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+			require.NoError(t, c.Close())
+		}
+	})
+}
+
+// The peer's FIN has been answered already, so there is no more to wait for but
+// the RESET.
+func TestCloseWithUnreadDataAfterCloseWriteResets(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, s := v.connect(t, nil, nil)
+		require.NoError(t, s.CloseWrite())
+		_, err := c.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		_, err = c.Write([]byte("this is never read"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(s, make([]byte, 4))
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, writeUntilError(c), syscall.ECONNRESET)
+		require.NoError(t, c.Close())
+	})
+}
+
+// writeUntilError writes until that fails.
+func writeUntilError(c net.Conn) error {
+	for {
+		if _, err := c.Write([]byte("x")); err != nil {
+			return err
+		}
+	}
+}
+
+func TestLingerZeroDiscards(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, s := v.connect(t, nil, nil)
+		_, err := c.Write([]byte("perhaps"))
+		require.NoError(t, err)
+		require.NoError(t, c.SetLinger(0))
+		require.NoError(t, c.Close())
+		_, err = io.ReadAll(s)
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.ErrorIs(t, writeUntilError(s), syscall.ECONNRESET)
+		require.NoError(t, s.Close())
+	})
+}
+
+func TestWriteAfterThePeerHasClosedIsEPIPE(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, s := v.connect(t, tight, tight)
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, writeUntilError(c), syscall.EPIPE)
+		_, err := c.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, c.Close(), "the peer was faster, which is no error")
+	})
+}
+
+func TestBothCloseAtOnce(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for range v.times(50) {
+			c, s := v.connect(t, tight, tight)
+			atOnce(t, c.Close, s.Close)
+		}
+		for range v.times(50) { // with data that neither reads
+			c, s := v.connect(t, tight, tight)
+			closeAfterWrite := func(c *rconn.Conn) func() error {
+				return func() error {
+					if _, err := c.Write([]byte("unread")); err != nil {
+						return nil // the other was faster
+					}
+					return c.Close()
+				}
+			}
+			atOnce(t, closeAfterWrite(c), closeAfterWrite(s))
+		}
+	})
+}
+
+func TestEverythingAfterCloseIsErrClosed(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, _ := v.connect(t, nil, nil)
+		require.NoError(t, c.SetDeadline(time.Now().Add(-time.Second)))
+		require.NoError(t, c.Close())
+		for name, op := range map[string]func() error{
+			"Read":             func() error { _, err := c.Read(make([]byte, 1)); return err },
+			"Read of nothing":  func() error { _, err := c.Read(nil); return err },
+			"Write":            func() error { _, err := c.Write(make([]byte, 1)); return err },
+			"Write of nothing": func() error { _, err := c.Write(nil); return err },
+			"Close":            c.Close,
+			"CloseRead":        c.CloseRead,
+			"CloseWrite":       c.CloseWrite,
+			"SetLinger":        func() error { return c.SetLinger(1) },
+			"SetDeadline":      func() error { return c.SetDeadline(time.Time{}) },
+			"SetReadDeadline":  func() error { return c.SetReadDeadline(time.Now()) },
+			"SetWriteDeadline": func() error { return c.SetWriteDeadline(time.Now()) },
+		} {
+			err := op()
+			require.ErrorIs(t, err, net.ErrClosed, name)
+			require.IsType(t, (*net.OpError)(nil), err, name)
+		}
+		c.Stats()
+	})
+}
+
+func TestCloseWakesReadAndWrite(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		c, _ := v.connect(t, nil, tight)
+		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
+		_, wrote := v.blockedWrite(c)
+		require.NoError(t, c.Close(), "the peer's device takes what was accepted")
+		require.ErrorIs(t, <-read, net.ErrClosed)
+		require.ErrorIs(t, <-wrote, net.ErrClosed)
+	})
+}
+
+func TestBothRingsFullLoseNothing(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		for _, shape := range shapes {
+			client, server := v.connect(t, shape.dialer, shape.listener)
+			accepted := func(c *rconn.Conn, p pattern) <-chan int {
+				return started(func() int {
+					total := 0
+					r := rand.New(rand.NewPCG(uint64(p), 0))
+					for failures := 0; failures < 3; {
+						b := make([]byte, 1+r.IntN(50_000))
+						p.fill(b, total)
+						assert.NoError(t, c.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
+						n, err := c.Write(b)
+						total += n
+						if err != nil {
+							assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+							failures++
+						}
+					}
+					return total
+				})
+			}
+			a, b := accepted(client, 1), accepted(server, 2)
+			toServer, toClient := <-a, <-b
+			require.NoError(t, client.SetWriteDeadline(time.Time{}))
+			require.NoError(t, server.SetWriteDeadline(time.Time{}))
+
+			// Everything accepted is there, and the connection goes on behind it.
+			more := func(c *rconn.Conn, out, in pattern, sent, received int) func() error {
+				return func() error {
+					wrote := started(func() error {
+						return out.send(c, sent, 100_000, 5000, rand.New(rand.NewPCG(uint64(out), 1)))
+					})
+					if err := in.receiveExactly(c, 0, received+100_000); err != nil {
+						return fmt.Errorf("%s: %w", shape.name, err)
+					}
+					return <-wrote
+				}
+			}
+			atOnce(t, more(client, 1, 2, toServer, toClient), more(server, 2, 1, toClient, toServer))
+			atOnce(t, client.Close, server.Close)
+			requireRareCredits(t, client, shape.dialer)
+			requireRareCredits(t, server, shape.listener)
+		}
+	})
+}
+
+func TestConcurrentWritesDoNotMix(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		const writers, size = 8, 3000
+		records := v.times(100)
+		client, server := v.connect(t, nil, tight)
+		var sent []func() error
+		for id := range writers {
+			sent = append(sent, func() error {
+				for range records {
+					if _, err := client.Write(bytes.Repeat([]byte{byte(id)}, size)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		atOnce(t, append(sent, func() error {
+			b := make([]byte, size)
+			for range writers * records {
+				if _, err := io.ReadFull(server, b); err != nil {
+					return err
+				}
+				if !bytes.Equal(b, bytes.Repeat(b[:1], size)) {
+					return fmt.Errorf("records are mixed")
+				}
+			}
+			return nil
+		})...)
+	})
+}
+
+func TestConcurrentReadsLoseNothing(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		client, server := v.connect(t, tight, tight)
+		total := v.times(500_000)
+		counts := make([]int, 8)
+		readers := []func() error{func() error {
+			if err := pattern(0).send(client, 0, total, 9000, rand.New(rand.NewPCG(0, 0))); err != nil {
+				return err
+			}
+			return client.Close()
+		}}
+		for i := range counts {
+			readers = append(readers, func() error {
+				n, err := io.Copy(io.Discard, struct{ io.Reader }{server})
+				counts[i] = int(n)
+				return err
+			})
+		}
+		atOnce(t, readers...)
+		for _, n := range counts {
+			total -= n
+		}
+		require.Zero(t, total)
+	})
+}
+
+// Close may come at any moment of any other call. Nothing panics, and all of
+// them end.
+func TestCloseRacesWithEverything(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		for i := range v.times(15) {
+			client, server := v.connect(t, tight, tight)
+			var all []func() error
+			for j, c := range []*rconn.Conn{client, server} {
+				until := func(op func() error) func() error {
+					return func() error {
+						for op() == nil {
+						}
+						return nil
+					}
+				}
+				b := make([]byte, 5000)
+				all = append(all,
+					until(func() error { _, err := c.Read(make([]byte, 1000)); return err }),
+					until(func() error { _, err := c.Read(make([]byte, 1000)); return err }),
+					until(func() error { _, err := c.Write(b); return err }),
+					until(func() error { _, err := c.Write(b[:10]); return err }),
+					until(func() error { return c.SetDeadline(time.Now().Add(time.Hour)) }),
+					until(func() error { c.Stats(); return c.SetLinger(1) }),
+				)
+				if (i+j)%2 == 0 || i%3 == 0 {
+					all = append(all, func() error {
+						_, _ = c.Write(b[:100])
+						if i%5 == 0 {
+							_ = c.CloseRead()
+						}
+						_ = c.Close()
+						return nil
+					})
+				} else {
+					all = append(all, func() error {
+						_, _ = io.Copy(io.Discard, struct{ io.Reader }{c})
+						_ = c.Close()
+						return nil
+					})
+				}
+			}
+			atOnce(t, all...)
+		}
+	})
+}
+
+// Two goroutines that are ordered only by a message over the connection are no
+// data race: run with -race.
+func TestAMessageOrdersWhatWasDoneBeforeIt(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		client, server := v.connect(t, nil, nil)
+		shared := 0
+		atOnce(t, func() error {
+			for i := range 100 {
+				shared = i
+				if _, err := client.Write([]byte{1}); err != nil {
+					return err
+				}
+				if _, err := io.ReadFull(client, make([]byte, 1)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, func() error {
+			for i := range 100 {
+				if _, err := io.ReadFull(server, make([]byte, 1)); err != nil {
+					return err
+				}
+				if shared != i {
+					return fmt.Errorf("saw %d, want %d", shared, i)
+				}
+				shared = -1
+				if _, err := server.Write([]byte{1}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
