@@ -28,6 +28,8 @@ type venue struct {
 	fabric.Fabric
 	addr netip.Addr
 	slow bool // an emulated device: do less
+
+	virtual bool // time is
 }
 
 // overEachFabric runs a test over every fabric that this machine has. Over sim
@@ -90,6 +92,14 @@ func (v venue) times(n int) int {
 	return n
 }
 
+// parked makes sure, where that is possible, that calls made in the background
+// wait by now for what is to wake them.
+func (v venue) parked() {
+	if v.virtual {
+		synctest.Wait()
+	}
+}
+
 var (
 	simAddr = netip.MustParseAddr("10.0.0.1")
 
@@ -126,7 +136,7 @@ func withHostilePeers(t *testing.T, l sim.Link, test func(t *testing.T, v simVen
 			time.Sleep(time.Minute)
 			assert.Zero(t, n.Open(), "endpoints or listeners left open")
 		})
-		test(t, simVenue{venue{Fabric: n, addr: simAddr}, n})
+		test(t, simVenue{venue{Fabric: n, addr: simAddr, virtual: true}, n})
 	})
 }
 

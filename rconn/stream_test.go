@@ -186,6 +186,7 @@ func (v venue) blockedWrite(c net.Conn) (accepted <-chan int, fail <-chan error)
 		err <- e
 	}()
 	<-first
+	v.parked()
 	return n, err
 }
 
@@ -230,6 +231,7 @@ func TestCloseReadWakesRead(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, _ := v.connect(t, nil, nil)
 		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
+		v.parked()
 		require.NoError(t, c.CloseRead())
 		require.Equal(t, io.EOF, <-read)
 	})
