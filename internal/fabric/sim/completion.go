@@ -119,6 +119,7 @@ func (e *Endpoint) Poll(c []fabric.Completion) (int, error) {
 		return 0, nil
 	}
 	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
 	e.use("Poll")
 	n := 0
 	for n < len(c) && e.head != e.tail {
@@ -133,7 +134,6 @@ func (e *Endpoint) Poll(c []fabric.Completion) (int, error) {
 		n++
 	}
 	e.ready.Add(int64(-n))
-	e.c.mu.Unlock()
 	return n, nil
 }
 
@@ -141,9 +141,9 @@ func (e *Endpoint) Poll(c []fabric.Completion) (int, error) {
 func (e *Endpoint) Arm() error {
 	e.turn++
 	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
 	e.use("Arm")
 	e.armed = true
-	e.c.mu.Unlock()
 	return nil
 }
 

@@ -32,8 +32,10 @@ type manager struct {
 	cm      cmState
 	private []byte        // of the request or of the answer
 	answer  chan struct{} // says that settled is true
-	settled bool          // Connect or Accept has its outcome
-	outcome error
+
+	awaiting bool // Connect or Accept is running
+	settled  bool // and has its outcome
+	outcome  error
 
 	parting bool // DREQ or DREP sent
 	parted  bool // DREQ received
@@ -46,17 +48,15 @@ func (e *Endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 		return nil, err
 	}
 	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
 	e.use("Connect")
 	if e.side != active || e.cm != idle || e.qp != ready || len(private) > fabric.MaxConnectData {
-		e.c.mu.Unlock()
 		return nil, fmt.Errorf("sim: connect: %w", syscall.EINVAL)
 	}
 	e.cm = requested
 	private = slices.Clone(private)
 	e.tell(REQ, func() { e.n.request(e, private) })
-	err := e.await(ctx)
-	e.c.mu.Unlock()
-	if err != nil {
+	if err := e.await(ctx); err != nil {
 		return nil, err
 	}
 	return e.private, nil
@@ -261,6 +261,8 @@ func (e *Endpoint) await(ctx context.Context) error {
 	if !e.settled {
 		e.c.after(e.n.link.CMTimeout, func() { e.settle(fmt.Errorf("sim: no answer: %w", syscall.ETIMEDOUT)) })
 	}
+	e.awaiting = true
+	defer func() { e.awaiting = false }()
 	for !e.settled {
 		e.c.mu.Unlock()
 		select {

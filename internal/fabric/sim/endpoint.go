@@ -123,13 +123,24 @@ func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 // Close implements [fabric.Endpoint]. The peer is told as by Disconnect, or
 // refused.
 func (e *Endpoint) Close() error {
+	if err := e.destroy(); err != nil {
+		return err
+	}
+	e.n.forget(e)
+	return nil
+}
+
+func (e *Endpoint) destroy() error {
 	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
 	if e.closed {
-		e.c.mu.Unlock()
 		return net.ErrClosed
 	}
 	if e.waiting {
 		panic("sim: Close during Wait")
+	}
+	if e.awaiting {
+		panic("sim: Close during Connect or Accept")
 	}
 	e.fail()
 	e.part()
@@ -142,8 +153,6 @@ func (e *Endpoint) Close() error {
 	if e.peer != nil && e.peer.closed {
 		e.c.stop()
 	}
-	e.c.mu.Unlock()
-	e.n.forget(e)
 	return nil
 }
 

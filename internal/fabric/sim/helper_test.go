@@ -6,6 +6,8 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,9 +15,45 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-var server = netip.MustParseAddrPort("10.0.0.1:4711")
+var (
+	server  = netip.MustParseAddrPort("10.0.0.1:4711")
+	options = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 64, AckTimeout: time.Second, Retries: 3}
+	ctx     = context.Background()
+)
 
-var options = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 64}
+// network makes a network of the link, of which nothing may be open at the end
+// of the test.
+func network(t testing.TB, l sim.Link) *sim.Network {
+	n := sim.New(l)
+	t.Cleanup(func() { require.Zero(t, n.Open(), "endpoints or listeners left open") })
+	return n
+}
+
+// virtual runs f in virtual time on a network of the link.
+func virtual(t *testing.T, l sim.Link, f func(t *testing.T, n *sim.Network)) {
+	synctest.Test(t, func(t *testing.T) { f(t, network(t, l)) })
+}
+
+func listen(t testing.TB, n *sim.Network, backlog int) fabric.Listener {
+	t.Helper()
+	l, err := n.Listen(server, backlog)
+	require.NoError(t, err)
+	return l
+}
+
+func dial(t testing.TB, n *sim.Network) *sim.Endpoint {
+	t.Helper()
+	e, err := n.Dial(ctx, netip.AddrPort{}, server)
+	require.NoError(t, err)
+	return open(t, e, options)
+}
+
+func accept(t testing.TB, l fabric.Listener) *sim.Endpoint {
+	t.Helper()
+	e, err := l.Accept()
+	require.NoError(t, err)
+	return open(t, e, options)
+}
 
 // open makes the queue pair of an endpoint, with all receives posted.
 func open(t testing.TB, e fabric.Endpoint, o fabric.Options) *sim.Endpoint {
@@ -26,40 +64,107 @@ func open(t testing.TB, e fabric.Endpoint, o fabric.Options) *sim.Endpoint {
 	return e.(*sim.Endpoint)
 }
 
-// connect returns both ends of an established connection, which are closed, and
-// checked for leaks, at the end of the test.
-func connect(t testing.TB, n *sim.Network, o fabric.Options) (client, served *sim.Endpoint) {
-	t.Helper()
-	l, err := n.Listen(server, 1)
-	require.NoError(t, err)
-	c, err := n.Dial(context.Background(), netip.AddrPort{}, server)
-	require.NoError(t, err)
-	client = open(t, c, o)
-
-	accepted := make(chan error, 1)
+// dialing starts Connect, and Confirm if it succeeds.
+func dialing(e fabric.Endpoint) <-chan error {
+	done := make(chan error, 1)
 	go func() {
-		s, err := l.Accept()
+		_, err := e.Connect(ctx, nil)
 		if err == nil {
-			if _, err = s.Open(o); err == nil {
-				err = s.PostRecv(min(o.RecvQueue, 16))
-			}
+			err = e.Confirm()
 		}
-		if err != nil {
-			accepted <- err
-			return
-		}
-		served = s.(*sim.Endpoint)
-		accepted <- s.Accept(context.Background(), []byte("welcome"))
+		done <- err
 	}()
-	_, err = client.Connect(context.Background(), []byte("hello"))
+	return done
+}
+
+// connect returns both ends of an established connection, which are closed at
+// the end of the test.
+func connect(t testing.TB, n *sim.Network) (client, served *sim.Endpoint) {
+	t.Helper()
+	return connectWith(t, n, options)
+}
+
+func connectWith(t testing.TB, n *sim.Network, o fabric.Options) (client, served *sim.Endpoint) {
+	t.Helper()
+	l := listen(t, n, 1)
+	e, err := n.Dial(ctx, netip.AddrPort{}, server)
 	require.NoError(t, err)
-	require.NoError(t, client.Confirm())
-	require.NoError(t, <-accepted)
+	client = open(t, e, o)
+	done := dialing(client)
+	e, err = l.Accept()
+	require.NoError(t, err)
+	served = open(t, e, o)
+	require.NoError(t, served.Accept(ctx, nil))
+	require.NoError(t, <-done)
 	require.NoError(t, l.Close())
 	t.Cleanup(func() {
 		require.NoError(t, client.Close())
 		require.NoError(t, served.Close())
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
 	})
 	return client, served
+}
+
+func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
+	t.Helper()
+	m, err := e.Register(n, a)
+	require.NoError(t, err)
+	return m
+}
+
+func send(id uint64, data string) fabric.WorkRequest {
+	return fabric.WorkRequest{ID: id, Op: fabric.Send, Data: []byte(data), Signaled: true}
+}
+
+func post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
+	t.Helper()
+	require.NoError(t, e.PostSend(wr))
+}
+
+// poll returns all that has completed.
+func poll(t testing.TB, e fabric.Endpoint) []fabric.Completion {
+	t.Helper()
+	var c [256]fabric.Completion
+	n, err := e.Poll(c[:])
+	require.NoError(t, err)
+	return c[:n]
+}
+
+// await waits until something has completed, as a dispatcher does.
+func await(t testing.TB, e fabric.Endpoint) []fabric.Completion {
+	t.Helper()
+	for {
+		require.NoError(t, e.Arm())
+		if c := poll(t, e); len(c) > 0 {
+			return c
+		}
+		require.NoError(t, e.Wait())
+	}
+}
+
+// split separates the completions of sends from those of receives.
+func split(c []fabric.Completion) (sends, recvs []fabric.Completion) {
+	for _, c := range c {
+		if c.Recv {
+			recvs = append(recvs, c)
+		} else {
+			sends = append(sends, c)
+		}
+	}
+	return sends, recvs
+}
+
+// flushed is what n flushed receives complete with.
+func flushed(n int) []fabric.Completion {
+	c := make([]fabric.Completion, n)
+	for i := range c {
+		c[i] = fabric.Completion{Recv: true, Status: fabric.Flushed}
+	}
+	return c
+}
+
+// waiting starts Wait.
+func waiting(e fabric.Endpoint) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- e.Wait() }()
+	return done
 }
