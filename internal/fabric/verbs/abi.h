@@ -194,7 +194,7 @@ struct rn_ibv_qp_attr {
 };
 
 struct rn_ibv_async_event {
-	void *element;
+	uint64_t element;
 	unsigned int event_type;
 };
 

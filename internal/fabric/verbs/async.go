@@ -41,8 +41,8 @@ type device struct {
 	done   chan struct{} // closed when the goroutine has ended
 	vector atomic.Uint32
 
-	mu        sync.Mutex                   // guards endpoints
-	endpoints map[unsafe.Pointer]*endpoint // by queue pair and by completion queue
+	mu        sync.Mutex           // guards endpoints
+	endpoints map[uint64]*endpoint // by queue pair and by completion queue
 }
 
 // acquire returns the device of a context, to be released again.
@@ -76,7 +76,7 @@ func (s *devices) release(d *device) {
 }
 
 func openDevice(ctx deviceContext) (*device, error) {
-	d := &device{ctx: ctx, users: 1, done: make(chan struct{}), endpoints: make(map[unsafe.Pointer]*endpoint)}
+	d := &device{ctx: ctx, users: 1, done: make(chan struct{}), endpoints: make(map[uint64]*endpoint)}
 	if rc := C.rn_query_device(ctx, &d.attr); rc != 0 {
 		return nil, syscallError("ibv_query_device", rc)
 	}
@@ -125,11 +125,11 @@ func (d *device) drain(uintptr) bool {
 func (d *device) dispatch(event *C.struct_rn_ibv_async_event) {
 	switch event.event_type {
 	case C.RN_IBV_EVENT_CQ_ERR, C.RN_IBV_EVENT_QP_FATAL, C.RN_IBV_EVENT_QP_REQ_ERR, C.RN_IBV_EVENT_QP_ACCESS_ERR:
-		if e := d.find(event.element); e != nil {
+		if e := d.find(uint64(event.element)); e != nil {
 			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[event.event_type]))
 		}
 	case C.RN_IBV_EVENT_COMM_EST:
-		if e := d.find(event.element); e != nil {
+		if e := d.find(uint64(event.element)); e != nil {
 			e.receive(cmEvent{kind: commEst})
 		}
 	case C.RN_IBV_EVENT_DEVICE_FATAL:
@@ -144,22 +144,25 @@ func (d *device) dispatch(event *C.struct_rn_ibv_async_event) {
 	}
 }
 
+// key is the address of a queue pair or completion queue, as events name it.
+func key[T any](object *T) uint64 { return uint64(uintptr(unsafe.Pointer(object))) }
+
 func (d *device) attach(e *endpoint) {
 	d.mu.Lock()
-	d.endpoints[unsafe.Pointer(e.qp)] = e
-	d.endpoints[unsafe.Pointer(e.cq)] = e
+	d.endpoints[key(e.qp)] = e
+	d.endpoints[key(e.cq)] = e
 	d.mu.Unlock()
 }
 
 // detach comes before the queue pair is destroyed: its address may come back.
 func (d *device) detach(e *endpoint) {
 	d.mu.Lock()
-	delete(d.endpoints, unsafe.Pointer(e.qp))
-	delete(d.endpoints, unsafe.Pointer(e.cq))
+	delete(d.endpoints, key(e.qp))
+	delete(d.endpoints, key(e.cq))
 	d.mu.Unlock()
 }
 
-func (d *device) find(element unsafe.Pointer) *endpoint {
+func (d *device) find(element uint64) *endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.endpoints[element]
@@ -168,8 +171,8 @@ func (d *device) find(element unsafe.Pointer) *endpoint {
 func (d *device) all(f func(*endpoint)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for key, e := range d.endpoints {
-		if key == unsafe.Pointer(e.qp) {
+	for k, e := range d.endpoints {
+		if k == key(e.qp) {
 			f(e)
 		}
 	}
