@@ -344,6 +344,25 @@ func TestMessageConfirmsWhenTheConfirmationIsLost(t *testing.T) {
 	})
 }
 
+func TestAcceptEndsWhenThePeerDisconnectsUnconfirmed(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		n.SetFaults(sim.Faults{Lose: func(_ *sim.Endpoint, m sim.Message) bool { return m == sim.RTU }})
+		l := listen(t, n, 1)
+		a := dial(t, n)
+		done := dialing(a)
+		b := accept(t, l)
+		accepted := make(chan error, 1)
+		go func() { accepted <- b.Accept(ctx, nil) }()
+		require.NoError(t, <-done)
+		require.NoError(t, a.Disconnect())
+		require.ErrorIs(t, <-accepted, fabric.ErrDisconnected)
+		require.NoError(t, b.Close())
+		require.ErrorIs(t, a.Wait(), fabric.ErrDisconnected)
+		require.NoError(t, a.Close())
+		require.NoError(t, l.Close())
+	})
+}
+
 func TestAnswerCanBeLost(t *testing.T) {
 	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
 		n.SetFaults(sim.Faults{Lose: func(_ *sim.Endpoint, m sim.Message) bool { return m == sim.REP }})

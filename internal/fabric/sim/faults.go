@@ -23,8 +23,7 @@ const (
 
 // Faults are asked before the network does what they are named after; those
 // that are nil change nothing. They may be called at once for several
-// connections, and hold up the one they are called for: of endpoints they may
-// use only the addresses.
+// connections, must not block, and may use of endpoints only the addresses.
 type Faults struct {
 	// Open, Register and PostSend fail with the error returned.
 	Open     func(e *Endpoint) error

@@ -1,0 +1,199 @@
+// The completion queue and its event.
+
+package sim_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+func TestArmAnnouncesOnlyWhatCompletesAfterIt(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		a, b := connect(t, n)
+		post(t, a, send(1, "before"))
+		require.NoError(t, b.Arm())
+		done := waiting(b)
+		time.Sleep(time.Hour)
+		require.Empty(t, done, "who does not poll after Arm sleeps on")
+		post(t, a, send(2, "after"))
+		require.NoError(t, <-done)
+		require.Len(t, poll(t, b), 2)
+	})
+}
+
+func TestArmIsForOneEvent(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		a, b := connect(t, n)
+		require.NoError(t, b.Arm())
+		post(t, a, send(1, "x"), send(2, "y"))
+		require.NoError(t, b.Wait())
+		post(t, a, send(3, "z"))
+		done := waiting(b)
+		synctest.Wait()
+		require.Empty(t, done)
+		b.Wake()
+		require.NoError(t, <-done)
+	})
+}
+
+func TestEventWaitsForWait(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		a, b := connect(t, n)
+		require.NoError(t, b.Arm())
+		post(t, a, send(1, "x"))
+		require.Len(t, poll(t, b), 1)
+		require.NoError(t, b.Wait(), "though its completion has been polled")
+	})
+}
+
+func TestWakeEndsThePresentOrTheNextWait(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		a, _ := connect(t, n)
+		a.Wake()
+		require.NoError(t, a.Wait())
+		done := waiting(a)
+		synctest.Wait()
+		require.Empty(t, done)
+		a.Wake()
+		require.NoError(t, <-done)
+	})
+}
+
+func TestWhoPollsAfterArmMissesNothing(t *testing.T) {
+	const messages = 2000
+	exchange := func(t *testing.T, n *sim.Network) {
+		a, b := connect(t, n)
+		read := make(chan int) // receives posted again
+		go func() {
+			defer close(read)
+			for got := 0; got < messages; {
+				_, recvs := split(await(t, b))
+				if !assert.NoError(t, b.PostRecv(len(recvs))) {
+					return
+				}
+				got += len(recvs)
+				read <- len(recvs)
+			}
+		}()
+		credit, slots := 16, 16
+		for range messages {
+			for credit == 0 {
+				credit += <-read
+			}
+			for slots == 0 {
+				slots += len(await(t, a))
+			}
+			post(t, a, send(0, "x"))
+			credit, slots = credit-1, slots-1
+		}
+		for range read {
+		}
+		assert.Zero(t, n.RNR())
+	}
+	t.Run("real time", func(t *testing.T) { exchange(t, network(t, sim.Link{})) })
+	t.Run("real time, latency", func(t *testing.T) { exchange(t, network(t, sim.Link{Latency: 10 * time.Microsecond})) })
+	t.Run("virtual time, jitter", func(t *testing.T) {
+		virtual(t, sim.Link{Latency: time.Millisecond, Bandwidth: 1e5, Jitter: 3 * time.Millisecond}, exchange)
+	})
+}
+
+func TestCompletionsOfOneQueueCanBeHeldWhileTheOtherGoesOn(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		a, b := connect(t, n)
+		a.HoldSends(true)
+		post(t, a, send(1, "x"), send(2, "x"))
+		post(t, b, send(3, "answer"))
+		require.Equal(t, []fabric.Completion{{Recv: true, Op: fabric.Send, Len: 6, Data: []byte("answer")}}, poll(t, a))
+		require.NoError(t, a.Arm())
+		a.HoldReceives(true)
+		a.HoldSends(false)
+		require.NoError(t, a.Wait())
+		post(t, b, send(4, "more"))
+		require.Equal(t, []fabric.Completion{{ID: 1}, {ID: 2}}, poll(t, a))
+		a.HoldReceives(false)
+		require.Len(t, poll(t, a), 1)
+	})
+}
+
+func TestDisconnectFlushesBehindWhatIsHeld(t *testing.T) {
+	a, b := connect(t, network(t, sim.Link{}))
+	b.HoldReceives(true)
+	post(t, a, send(1, "x"))
+	require.NoError(t, b.Disconnect())
+	require.Empty(t, poll(t, b))
+	b.HoldReceives(false)
+	c := poll(t, b)
+	require.Equal(t, fabric.OK, c[0].Status)
+	require.Equal(t, flushed(15), c[1:])
+}
+
+// late returns how long each of some messages took to complete.
+func late(t *testing.T, seed uint64) (took []time.Duration) {
+	virtual(t, sim.Link{Jitter: time.Second, Seed: seed}, func(t *testing.T, n *sim.Network) {
+		a, b := connect(t, n)
+		start := time.Now()
+		for i := range 8 {
+			post(t, a, send(uint64(i), "x"))
+		}
+		var sends, recvs int
+		for sends < 8 || recvs < 8 {
+			for _, c := range append(poll(t, a), poll(t, b)...) {
+				took = append(took, time.Since(start))
+				if c.Recv {
+					recvs++
+					continue
+				}
+				assert.EqualValues(t, sends, c.ID)
+				sends++
+			}
+			time.Sleep(time.Millisecond)
+		}
+		assert.LessOrEqual(t, time.Since(start), time.Second+time.Millisecond)
+	})
+	return took
+}
+
+func TestSeedDeterminesTheJitter(t *testing.T) {
+	assert.Equal(t, late(t, 1), late(t, 1))
+	assert.NotEqual(t, late(t, 1), late(t, 2))
+}
+
+func TestOverflowOfTheCompletionQueueBreaksTheQueuePair(t *testing.T) {
+	virtual(t, sim.Link{CompletionQueue: 4}, func(t *testing.T, n *sim.Network) {
+		a, b := connect(t, n)
+		for range 4 {
+			post(t, a, send(1, "x"))
+			poll(t, a)
+		}
+		done := waiting(b)
+		synctest.Wait()
+		require.Empty(t, done)
+		post(t, a, send(1, "x"))
+		require.ErrorIs(t, <-done, fabric.ErrQueuePair)
+		require.Len(t, poll(t, b), 4)
+		again := waiting(b)
+		synctest.Wait()
+		require.Empty(t, again, "said once")
+		b.Wake()
+		<-again
+	})
+}
+
+func TestMisuseThatWouldCrashAProcessPanics(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		a, _ := connect(t, n)
+		done := waiting(a)
+		synctest.Wait()
+		assert.PanicsWithValue(t, "sim: Close during Wait", func() { a.Close() })
+		assert.PanicsWithValue(t, "sim: two Waits at once", func() { a.Wait() })
+		a.Wake()
+		require.NoError(t, <-done)
+	})
+}
