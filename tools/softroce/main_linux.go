@@ -41,8 +41,12 @@ type options struct {
 	commands [][]string // one for each node
 }
 
-// errTimeout is the cause of a context that -timeout has ended.
-var errTimeout = errors.New("timeout")
+// timeoutError is the cause of a context that -timeout has ended.
+type timeoutError time.Duration
+
+func (e timeoutError) Error() string {
+	return fmt.Sprintf("cut off after %v (-timeout)", time.Duration(e))
+}
 
 const usage = `usage: softroce [flags] -- COMMAND ARG...
        softroce -nodes 2 [flags] -- COMMAND0 ARG... [-- COMMAND1 ARG...]
@@ -167,15 +171,18 @@ func run(opts options) (int, error) {
 	ctx := context.Background()
 	if opts.timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, opts.timeout, errTimeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, opts.timeout, timeoutError(opts.timeout))
 		defer cancel()
 	}
 	status, err := dispatch(ctx, opts)
 	if err == nil {
 		return status, nil
 	}
-	if errors.Is(context.Cause(ctx), errTimeout) {
-		return exitTimeout, fmt.Errorf("cut off after %v (-timeout)", opts.timeout)
+	if cause := context.Cause(ctx); cause != nil {
+		if !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		return exitTimeout, err
 	}
 	if status == 0 {
 		status = exitFailed

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -42,7 +43,7 @@ func runGuests(ctx context.Context, opts options, image *guestImage) (int, error
 	}
 	return supervise(ctx, func(ctx context.Context, signals <-chan unix.Signal) (int, error) {
 		status, err := boot(ctx, opts, image, logs, signals)
-		if err == nil || ctx.Err() != nil {
+		if !errors.As(err, new(*guestError)) {
 			os.RemoveAll(logs)
 		}
 		return status, err
@@ -64,7 +65,7 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 	c := &cluster{events: make(chan func() error)}
 	stopped := make(chan struct{})
 	defer close(stopped)
-	defer c.end()
+	defer c.end(ctx)
 	for i := range opts.nodes {
 		v, err := startVM(vmConfig{
 			node: i, image: image, memory: opts.memory, cpus: opts.cpus,
@@ -151,12 +152,26 @@ func (c *cluster) pass(n *node, prefixed bool) {
 }
 
 // end ends all guests, and returns when all of their output has been passed
-// on.
-func (c *cluster) end() {
+// on; or soon after the end of ctx, if nobody reads the tool's output.
+func (c *cluster) end(ctx context.Context) {
 	for _, n := range c.nodes {
 		n.kill()
-		n.output.Wait()
-		n.close()
+	}
+	passed := make(chan struct{})
+	go func() {
+		for _, n := range c.nodes {
+			n.output.Wait()
+		}
+		close(passed)
+	}()
+	select {
+	case <-passed:
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case <-passed:
+	case <-time.After(time.Second):
 	}
 }
 
@@ -182,9 +197,12 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 			}
 		case <-booting.C:
 			if !started {
-				return 0, c.notReady()
+				return 0, c.notReady(fmt.Errorf("not ready %v after power-on", bootTimeout))
 			}
 		case <-ctx.Done():
+			if !started {
+				return 0, c.notReady(context.Cause(ctx))
+			}
 			return 0, context.Cause(ctx)
 		}
 		if !started && c.all(func(n *node) bool { return n.ready }) {
@@ -210,13 +228,10 @@ func (c *cluster) all(is func(*node) bool) bool {
 	return true
 }
 
-func (c *cluster) notReady() error {
-	for _, n := range c.nodes {
-		if !n.ready {
-			return n.died(fmt.Sprintf("the guest is not ready %v after power-on", bootTimeout))
-		}
-	}
-	return nil
+// notReady returns cause with what the first guest that is not ready has said.
+func (c *cluster) notReady(cause error) error {
+	i := slices.IndexFunc(c.nodes, func(n *node) bool { return !n.ready })
+	return c.nodes[i].explain(fmt.Errorf("node %d was still booting: %w", i, cause))
 }
 
 // status returns the exit status: the first of a node that was not cut that is
@@ -265,14 +280,14 @@ func (n *node) gone() error {
 		return nil
 	}
 	n.kill() // which also waits until the logs are complete
-	return n.died(fmt.Sprintf("the guest of node %d died", n.node))
+	return n.explain(fmt.Errorf("the guest of node %d died", n.node))
 }
 
 // hear takes in a message of the guest's agent.
 func (n *node) hear(m message) error {
 	switch {
 	case m.Failed != "":
-		return n.died(fmt.Sprintf("setting up the guest of node %d: %s", n.node, m.Failed))
+		return n.explain(fmt.Errorf("setting up the guest of node %d: %s", n.node, m.Failed))
 	case m.Ready:
 		n.ready = true
 		if n.qmp != nil {

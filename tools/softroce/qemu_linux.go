@@ -6,7 +6,6 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -213,16 +212,28 @@ func (v *vm) execute(command string, arguments map[string]any) error {
 	}
 }
 
-// died returns an error that shows why the guest has ended, as far as its logs
-// tell.
-func (v *vm) died(what string) error {
-	text := what
+// guestError is a failure of a guest, with the ends of its logs. Whoever has
+// one keeps the logs.
+type guestError struct {
+	err  error
+	logs string
+}
+
+func (e *guestError) Error() string { return e.err.Error() + e.logs }
+func (e *guestError) Unwrap() error { return e.err }
+
+// explain returns err together with what the guest's logs say, if anything.
+func (v *vm) explain(err error) error {
+	var logs string
 	for _, path := range []string{v.errors, v.console} {
-		if tail := lastLines(path, 25); tail != "" {
-			text += fmt.Sprintf("\n--- end of %s\n%s", path, tail)
+		if tail := lastLines(path, 50); tail != "" {
+			logs += fmt.Sprintf("\n--- end of %s\n%s", path, tail)
 		}
 	}
-	return errors.New(text)
+	if logs == "" {
+		return err
+	}
+	return &guestError{err, logs}
 }
 
 // lastLines returns the last n lines of a file, without what terminals make of

@@ -1,0 +1,400 @@
+package main
+
+// These tests boot guests, which takes a minute or two, and so they want to be
+// asked for: SOFTROCE_TEST_GUESTS=1 go test ./tools/softroce
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tool is the path of the tool that these tests run.
+var tool string
+
+func TestMain(m *testing.M) {
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	if os.Getenv("SOFTROCE_TEST_GUESTS") == "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "softroce-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	tool = filepath.Join(dir, "softroce")
+	if out, err := exec.Command("go", "build", "-o", tool, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building the tool: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// toolRun is a run of the tool.
+type toolRun struct {
+	*exec.Cmd
+	stdout, stderr bytes.Buffer
+}
+
+// newRun prepares a run of the tool in a guest. Whatever happens, the test
+// fails when a QEMU of this run is there at its end.
+func newRun(t *testing.T, args ...string) *toolRun {
+	t.Helper()
+	if tool == "" {
+		t.Skip("boots a guest; set SOFTROCE_TEST_GUESTS=1")
+	}
+	r := &toolRun{Cmd: exec.Command(tool, append([]string{"-guest", "-timeout", "2m"}, args...)...)}
+	// The paths of the logs, in QEMU's arguments, tell whose it is.
+	tmp := t.TempDir()
+	r.Env = append(os.Environ(), "TMPDIR="+tmp)
+	r.Stdout, r.Stderr = &r.stdout, &r.stderr
+	t.Cleanup(func() {
+		if !eventually(10*time.Second, func() bool { return len(r.qemus()) == 0 }) {
+			t.Errorf("QEMU is left behind: %s", r.qemus())
+		}
+		if t.Failed() {
+			t.Logf("stdout of the tool:\n%.5000s\nstderr of the tool:\n%.5000s", r.stdout.String(), r.stderr.String())
+		}
+	})
+	return r
+}
+
+// throughGo has r run the go command instead of the tool.
+func (r *toolRun) throughGo(args ...string) {
+	r.Path, r.Err = exec.LookPath("go")
+	r.Args = append([]string{"go"}, args...)
+}
+
+// qemus returns the process ids of the run's QEMUs.
+func (r *toolRun) qemus() []string {
+	var tmp string
+	for _, v := range r.Env {
+		if dir, ok := strings.CutPrefix(v, "TMPDIR="); ok {
+			tmp = dir
+		}
+	}
+	var pids []string
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		args, err := os.ReadFile(file)
+		if err == nil && bytes.HasPrefix(args, []byte("qemu-system-")) && bytes.Contains(args, []byte(tmp)) {
+			pids = append(pids, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	return pids
+}
+
+// status runs the tool and returns its exit status.
+func (r *toolRun) status(t *testing.T) int {
+	t.Helper()
+	err := r.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return r.ProcessState.ExitCode()
+}
+
+// firstWrite passes on what is written to it, and tells when that begins.
+type firstWrite struct {
+	w    io.Writer
+	once sync.Once
+	seen chan struct{}
+}
+
+func (f *firstWrite) Write(p []byte) (int, error) {
+	f.once.Do(func() { close(f.seen) })
+	return f.w.Write(p)
+}
+
+// eventually tells whether is becomes true within limit.
+func eventually(limit time.Duration, is func() bool) bool {
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		if is() {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+}
+
+// writeFile writes a file below dir and returns its path.
+func writeFile(t *testing.T, dir, name string, data []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// wantFile checks what a file contains.
+func wantFile(t *testing.T, path, want string) {
+	t.Helper()
+	if got, err := os.ReadFile(path); err != nil {
+		t.Error(err)
+	} else if strings.TrimSpace(string(got)) != want {
+		t.Errorf("%s: %q, want %q", filepath.Base(path), got, want)
+	}
+}
+
+// guestScript is run by TestGuest. It leaves what it sees in the scratch
+// folder, and then uses the guest as a host that can make a device.
+const guestScript = `
+cd_is=$(pwd); cd "$SOFTROCE_SCRATCH" || exit 99
+echo "$cd_is" >cwd
+echo "$NAMED,$UNNAMED" >env
+printf %s "$1" >argument
+ulimit -l >memlock
+readlink /proc/self/fd/0 >stdin
+cat /sys/class/infiniband/$SOFTROCE_DEVICE/ports/1/state >state
+cat /sys/class/net/$SOFTROCE_NETDEV/mtu >mtu
+ibv_devinfo -d $SOFTROCE_DEVICE | grep -o PORT_ACTIVE >devinfo
+echo gone >"$HOST_FOLDER/discarded" && cat "$HOST_FOLDER/discarded" >discarded
+seq 100000 >numbers; mkdir folder; echo moved >a; mv a folder/b
+
+rping -s -a $SOFTROCE_ADDR -C 3 >rping-server 2>&1 &
+server=$!
+for try in 1 2 3 4 5 6 7 8 9; do
+	timeout 20 rping -c -a $SOFTROCE_ADDR -C 3 >rping-client 2>&1; echo $? >rping
+	[ $(cat rping) = 0 ] && break
+	sleep 0.2
+done
+wait $server
+rping -c -a $SOFTROCE_OTHER_ADDR -C 1 >other 2>&1; echo $? >other-status
+timeout 20 rping -s -a $SOFTROCE_ADDR6 -C 1 >/dev/null 2>&1 & sleep 0.5
+timeout 20 rping -c -a $SOFTROCE_ADDR6 -C 1 >rping6-client 2>&1; echo $? >rping6
+
+# The tool in its own guest finds the device,
+$TOOL -scratch . -- sh -c 'echo $SOFTROCE_DEVICE $SOFTROCE_SCRATCH; exit 5' >found 2>&1; echo $? >found-status
+# or makes one, which two runs share and the last one removes.
+rdma link delete rxe0; ip link delete softroce0; ip link delete softroce1
+$TOOL -- sh -c 'sleep 2; ibv_devinfo -d $SOFTROCE_DEVICE | grep -o PORT_ACTIVE' >shared 2>&1 &
+first=$!
+sleep 1
+$TOOL -- sh -c 'echo $SOFTROCE_DEVICE; kill -9 $$' >made 2>&1; echo $? >made-status
+wait $first; echo $? >shared-status
+$TOOL -timeout 1s -- sleep 60 >timeout 2>&1; echo $? >timeout-status
+$TOOL -- softroce-no-such-command >absent 2>&1; echo $? >absent-status
+$TOOL -- /etc/passwd >noexec 2>&1; echo $? >noexec-status
+$TOOL -- sh -c 'trap "echo got TERM; exit 0" TERM; echo ready; while :; do sleep 0.1; done' >term 2>/dev/null & run=$!
+until grep -q ready term; do sleep 0.1; done
+kill -TERM $run; wait $run; echo $? >term-status
+rdma link >links-left
+ls /sys/class/net >interfaces-left
+
+(sleep 600; echo never) & # holds the output open
+cat "$HOST_FOLDER/binary"
+cat "$HOST_FOLDER/binary2" >&2
+exit 7
+`
+
+func TestGuest(t *testing.T) {
+	scratch := filepath.Join(t.TempDir(), "scratch, with a comma")
+	if err := os.Mkdir(scratch, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	host := t.TempDir()
+	binary, binary2 := make([]byte, 1<<20+3), make([]byte, 100_001)
+	rand.Read(binary)
+	rand.Read(binary2)
+	writeFile(t, host, "binary", binary)
+	writeFile(t, host, "binary2", binary2)
+	script := writeFile(t, host, "script", []byte(guestScript))
+	argument := "two  words, \"quotes\"\n$HOME \xff\xfe"
+
+	r := newRun(t, "-scratch", scratch, "-env", "NAMED,HOST_*,TOOL", "--", "sh", script, argument)
+	r.Dir = host
+	r.Env = append(r.Env, "NAMED=yes", "UNNAMED=no", "HOST_FOLDER="+host, "TOOL="+tool)
+	if got := r.status(t); got != 7 {
+		t.Fatalf("exit status %d, want 7", got)
+	}
+	if !bytes.Equal(r.stdout.Bytes(), binary) {
+		t.Errorf("stdout: %d bytes, want the %d of the file", r.stdout.Len(), len(binary))
+	}
+	if !bytes.Equal(r.stderr.Bytes(), binary2) {
+		t.Errorf("stderr: %d bytes, want the %d of the file", r.stderr.Len(), len(binary2))
+	}
+	if _, err := os.Stat(filepath.Join(host, "discarded")); err == nil {
+		t.Error("what the guest writes outside the scratch folder is on the host")
+	}
+	var numbers strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintln(&numbers, i+1)
+	}
+	for name, want := range map[string]string{
+		"cwd": host, "env": "yes,", "argument": argument, "memlock": "unlimited", "stdin": "/dev/null",
+		"state": "4: ACTIVE", "mtu": "4200", "devinfo": "PORT_ACTIVE", "discarded": "gone",
+		"numbers": strings.TrimSpace(numbers.String()), "folder/b": "moved",
+		"rping": "0", "rping6": "0",
+		"found": "rxe0 " + scratch, "found-status": "5",
+		"made": "rxe_softroce", "made-status": "137",
+		"shared": "PORT_ACTIVE", "shared-status": "0",
+		"timeout": "softroce: cut off after 1s (-timeout)", "timeout-status": "124",
+		"absent-status": "127", "noexec-status": "126",
+		"term": "ready\ngot TERM", "term-status": "143",
+		"links-left": "", "interfaces-left": "dummy0\nlo",
+	} {
+		wantFile(t, filepath.Join(scratch, name), want)
+	}
+	if got, err := os.ReadFile(filepath.Join(scratch, "other-status")); err != nil || string(got) == "0\n" {
+		t.Errorf("rping to the address without RDMA: exit status %q, %v", got, err)
+	}
+}
+
+func TestGuestThatPanicsIsExplained(t *testing.T) {
+	r := newRun(t, "--", "sh", "-c", "echo c >/proc/sysrq-trigger")
+	if got := r.status(t); got != exitFailed {
+		t.Errorf("exit status %d, want %d", got, exitFailed)
+	}
+	for _, want := range []string{"guest of node 0 died", "Kernel panic"} {
+		if !strings.Contains(r.stderr.String(), want) {
+			t.Errorf("stderr does not say %q", want)
+		}
+	}
+}
+
+func TestTimeoutWhileBooting(t *testing.T) {
+	r := newRun(t, "-timeout", "2s", "--", "true")
+	if got := r.status(t); got != exitTimeout {
+		t.Errorf("exit status %d, want %d", got, exitTimeout)
+	}
+	if want := "cut off after 2s (-timeout)"; !strings.Contains(r.stderr.String(), want) {
+		t.Errorf("stderr does not say %q", want)
+	}
+}
+
+func TestKilledToolLeavesNoQEMU(t *testing.T) {
+	killed(t, newRun(t, "--", "true"))
+}
+
+func TestKilledGoRunLeavesNoQEMU(t *testing.T) {
+	r := newRun(t, "--", "true")
+	r.throughGo("run", ".")
+	r.Args = append(r.Args, "-guest", "--", "true")
+	killed(t, r)
+}
+
+// killed kills r when its QEMU has started. The cleanup of newRun waits for the
+// end of this QEMU.
+func killed(t *testing.T, r *toolRun) {
+	t.Helper()
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Wait()
+	if !eventually(time.Minute, func() bool { return len(r.qemus()) == 1 }) {
+		t.Error("no QEMU has started")
+	}
+	r.Process.Signal(unix.SIGKILL)
+}
+
+func TestSignalIsPassedOnToTheGuest(t *testing.T) {
+	r := newRun(t, "--", "sh", "-c", "trap 'echo got HUP; exit 3' HUP; echo ready; while :; do sleep 0.1; done")
+	stdout := &firstWrite{w: &r.stdout, seen: make(chan struct{})}
+	r.Stdout = stdout
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-stdout.seen:
+	case <-time.After(2 * time.Minute):
+		t.Error("the command does not start")
+	}
+	r.Process.Signal(unix.SIGHUP)
+	r.Wait()
+	if got, want := r.ProcessState.ExitCode(), exitSignal+int(unix.SIGHUP); got != want {
+		t.Errorf("exit status %d, want %d", got, want)
+	}
+	if got := r.stdout.String(); got != "ready\ngot HUP\n" {
+		t.Errorf("stdout %q", got)
+	}
+}
+
+func TestGoTestExec(t *testing.T) {
+	r := newRun(t)
+	flags := strings.Join(r.Args[1:], " ")
+	r.throughGo("test", "-count=1", "-exec", tool+" "+flags+" --", "-run", "^TestParse", "-v", ".")
+	if got := r.status(t); got != 0 {
+		t.Errorf("exit status %d", got)
+	}
+	if want := "--- PASS: TestParseDefaults"; !strings.Contains(r.stdout.String(), want) {
+		t.Errorf("stdout does not say %q", want)
+	}
+}
+
+// nodeScript is run by TestTwoNodes on both nodes.
+const nodeScript = `
+echo "node $SOFTROCE_NODE of $SOFTROCE_ADDR and $SOFTROCE_PEER"
+ask() { echo "$*" >&3; read -r answer <&3; echo "$*: $answer"; }
+carrier() { cat /sys/class/net/$SOFTROCE_NETDEV/carrier; }
+if [ $SOFTROCE_NODE = 1 ]; then
+	timeout 60 rping -s -a $SOFTROCE_ADDR -C 3
+	until [ $(carrier) = 0 ]; do sleep 0.1; done
+	echo "no carrier"
+	timeout 60 rping -s -a $SOFTROCE_ADDR6 -C 3
+	sleep 600
+fi
+call() {
+	for try in 1 2 3 4 5 6 7 8 9; do
+		timeout 30 rping -c -a $1 -C 3 && break
+		sleep 0.3
+	done
+	echo "rping $1 $?"
+}
+call $SOFTROCE_PEER
+exec 3<>$SOFTROCE_CONTROL
+ask cable down; echo "carrier $(carrier)"; sleep 1
+ask cable up; echo "carrier $(carrier)"
+call $SOFTROCE_PEER6
+ask
+ask cable tie
+ask power off 1
+exit 9
+`
+
+func TestTwoNodes(t *testing.T) {
+	script := writeFile(t, t.TempDir(), "script", []byte(nodeScript))
+	r := newRun(t, "-nodes", "2", "--", "sh", script)
+	if got := r.status(t); got != 9 {
+		t.Errorf("exit status %d, want 9", got)
+	}
+	for _, want := range []string{
+		"node0| node 0 of 198.18.0.1 and 198.18.0.2",
+		"node1| node 1 of 198.18.0.2 and 198.18.0.1",
+		"node0| rping 198.18.0.2 0", "node0| rping fd50:f7a0:ce00::2 0",
+		"node0| cable down: ok", "node0| carrier 0", "node1| no carrier",
+		"node0| cable up: ok", "node0| carrier 1",
+		"node0| cable tie: error unknown request",
+		"node0| power off 1: ok",
+	} {
+		if !strings.Contains(r.stdout.String(), want) {
+			t.Errorf("stdout does not say %q", want)
+		}
+	}
+}
+
+func TestEachNodeItsCommand(t *testing.T) {
+	r := newRun(t, "-nodes", "2", "-smp", "1", "--", "sh", "-c", "echo $0; exit 0", "a", "--", "sh", "-c", "echo $0 >&2; kill -TERM $$", "b")
+	if got, want := r.status(t), exitSignal+int(unix.SIGTERM); got != want {
+		t.Errorf("exit status %d, want %d", got, want)
+	}
+	if r.stdout.String() != "node0| a\n" || r.stderr.String() != "node1| b\n" {
+		t.Errorf("stdout %q, stderr %q", r.stdout.String(), r.stderr.String())
+	}
+}
