@@ -55,12 +55,12 @@ func TestPostSendFailsOnCommand(t *testing.T) {
 }
 
 func TestQueuesAreGrantedUpToTheDevicesLimits(t *testing.T) {
-	n := network(t, sim.Link{SendQueue: 8, RecvQueue: 32, Inline: -1})
+	n := network(t, sim.Link{SendQueue: 8, RecvQueue: 32, Inline: -1, Spin: 3})
 	e, err := n.Dial(ctx, netip.AddrPort{}, server)
 	require.NoError(t, err)
 	l, err := e.Open(options)
 	require.NoError(t, err)
-	assert.Equal(t, fabric.Limits{SendQueue: 8, RecvQueue: 16}, l)
+	assert.Equal(t, fabric.Limits{SendQueue: 8, RecvQueue: 16, Spin: 3}, l)
 	require.NoError(t, e.Close())
 }
 
