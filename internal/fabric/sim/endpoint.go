@@ -31,7 +31,8 @@ const (
 	failed                // ERR
 )
 
-// Endpoint is a [fabric.Endpoint]; its further methods are faults.
+// Endpoint is a [fabric.Endpoint]; its further methods are faults, which anyone
+// may command at any time, also after Close.
 //
 // It panics on what would crash a process with a real device: a use after
 // Close, a Close during Wait, two Waits at once.
