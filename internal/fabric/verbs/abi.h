@@ -212,6 +212,7 @@ struct rn_rdma_cm_id { // partial
 	uint64_t reserved_0[5]; // route.addr.addr
 	void *path_rec; // route.path_rec
 	int num_paths; // route.num_paths
+	int reserved_1;
 	unsigned int ps;
 	uint8_t port_num;
 };

@@ -126,7 +126,7 @@ func (d *device) dispatch(event *C.struct_rn_ibv_async_event) {
 	switch event.event_type {
 	case C.RN_IBV_EVENT_CQ_ERR, C.RN_IBV_EVENT_QP_FATAL, C.RN_IBV_EVENT_QP_REQ_ERR, C.RN_IBV_EVENT_QP_ACCESS_ERR:
 		if e := d.find(uint64(event.element)); e != nil {
-			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[event.event_type]))
+			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[uint32(event.event_type)]))
 		}
 	case C.RN_IBV_EVENT_COMM_EST:
 		if e := d.find(uint64(event.element)); e != nil {

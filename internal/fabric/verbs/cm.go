@@ -23,7 +23,7 @@ type cmID = *C.struct_rn_rdma_cm_id
 
 // cmEvent is what is left of an rdma_cm_event once it has been acknowledged.
 type cmEvent struct {
-	kind    C.uint
+	kind    uint32
 	status  int
 	private []byte
 	request cmID // CONNECT_REQUEST: the new id
@@ -97,13 +97,14 @@ func (m *manager) drain(uintptr) bool {
 }
 
 func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
-	e := cmEvent{kind: event.event, status: int(event.status)}
+	e := cmEvent{kind: uint32(event.event), status: int(event.status)}
 	id := event.id
-	if e.kind == C.RN_RDMA_CM_EVENT_CONNECT_REQUEST {
+	switch e.kind {
+	case C.RN_RDMA_CM_EVENT_CONNECT_REQUEST:
 		e.request, id = event.id, event.listen_id
-	}
-	if n := event.conn.private_data_len; n > 0 && event.conn.private_data != nil {
-		e.private = C.GoBytes(unsafe.Pointer(event.conn.private_data), C.int(n))
+		e.private = privateOf(event)
+	case C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE, C.RN_RDMA_CM_EVENT_REJECTED:
+		e.private = privateOf(event)
 	}
 	m.mu.Lock()
 	r := m.receivers[id]
@@ -114,6 +115,12 @@ func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
 	case e.request != nil:
 		m.refuse(e.request)
 	}
+}
+
+// privateOf copies the private data, which is gone once the event has been
+// acknowledged.
+func privateOf(event *C.struct_rn_rdma_cm_event) []byte {
+	return C.GoBytes(unsafe.Pointer(event.conn.private_data), C.int(event.conn.private_data_len))
 }
 
 // refuse rejects a request that nobody is going to accept, apart from the

@@ -22,7 +22,7 @@ import (
 
 // commEst is the kind under which the asynchronous IBV_EVENT_COMM_EST reaches
 // the handshake; the connection manager's own kinds are small.
-const commEst = C.uint(1 << 16)
+const commEst = 1 << 16
 
 // receive implements [receiver].
 func (e *endpoint) receive(ev cmEvent) {
@@ -40,7 +40,7 @@ func (e *endpoint) receive(ev cmEvent) {
 
 // await returns the next event of the kinds wanted, or an error when another
 // ended the handshake or ctx ended first.
-func (e *endpoint) await(ctx context.Context, wanted ...C.uint) (cmEvent, error) {
+func (e *endpoint) await(ctx context.Context, wanted ...uint32) (cmEvent, error) {
 	for {
 		select {
 		case ev := <-e.handshake:
@@ -137,7 +137,7 @@ func (e *endpoint) Disconnect() error {
 
 // ready moves the queue pair from INIT through RTR to RTS.
 func (e *endpoint) ready() error {
-	rc := C.rn_qp_ready(e.id, e.qp, minRNRTimer, ackTimeout(e.options.AckTimeout), C.uint8_t(e.options.Retries), rnrRetries)
+	rc := C.rn_qp_ready(e.id, e.qp, minRNRTimer, C.uint8_t(ackTimeout(e.options.AckTimeout)), C.uint8_t(e.options.Retries), rnrRetries)
 	if rc != 0 {
 		return syscallError("ibv_modify_qp to RTS", rc)
 	}

@@ -10,6 +10,7 @@ import "C"
 import (
 	"context"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -66,24 +67,24 @@ func localFor(local, remote netip.AddrPort) netip.AddrPort {
 func (e *endpoint) resolve(ctx context.Context, src, dst *sockaddr, remote netip.Addr) error {
 	ms := C.int(resolveTimeout.Milliseconds())
 	if rc := C.rn_resolve_addr(e.id, src, dst, ms); rc != 0 {
-		return addrError("rdma_resolve_addr", rc, remote)
+		return addrError("rdma_resolve_addr", syscall.Errno(rc), remote)
 	}
 	ev, err := e.await(ctx, C.RN_RDMA_CM_EVENT_ADDR_RESOLVED, C.RN_RDMA_CM_EVENT_ADDR_ERROR)
 	if err != nil {
 		return err
 	}
 	if ev.kind == C.RN_RDMA_CM_EVENT_ADDR_ERROR {
-		return addrError("rdma_resolve_addr", C.int(-ev.status), remote)
+		return addrError("rdma_resolve_addr", syscall.Errno(-ev.status), remote)
 	}
 	if rc := C.rn_resolve_route(e.id, ms); rc != 0 {
-		return addrError("rdma_resolve_route", rc, remote)
+		return addrError("rdma_resolve_route", syscall.Errno(rc), remote)
 	}
 	ev, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ROUTE_RESOLVED, C.RN_RDMA_CM_EVENT_ROUTE_ERROR)
 	if err != nil {
 		return err
 	}
 	if ev.kind == C.RN_RDMA_CM_EVENT_ROUTE_ERROR {
-		return addrError("rdma_resolve_route", C.int(-ev.status), remote)
+		return addrError("rdma_resolve_route", syscall.Errno(-ev.status), remote)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	}
 	depth := o.SendQueue + o.RecvQueue
 	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
-		return fabric.Limits{}, memoryError("ibv_create_cq", rc, depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+		return fabric.Limits{}, memoryError("ibv_create_cq", syscall.Errno(rc), depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
 	if err := e.createQueuePair(); err != nil {
 		return fabric.Limits{}, err
@@ -166,7 +166,7 @@ func (e *endpoint) createQueuePair() error {
 		}
 		if inline < 16 || (rc != C.int(syscall.EINVAL) && rc != C.int(syscall.ENOMEM)) {
 			slots := e.options.SendQueue*64 + e.options.RecvQueue*16
-			return memoryError("ibv_create_qp", rc, slots)
+			return memoryError("ibv_create_qp", syscall.Errno(rc), slots)
 		}
 	}
 }
@@ -209,10 +209,10 @@ func (e *endpoint) createQueue() error {
 
 // ackTimeout is the exponent n of the smallest 4.096 µs * 2^n that is not less
 // than d, from 1, since 0 means to wait for ever, to 31.
-func ackTimeout(d time.Duration) C.uint8_t {
+func ackTimeout(d time.Duration) uint8 {
 	const unit = 4096 * time.Nanosecond
 	units := max((d+unit-1)/unit, 2)
-	return C.uint8_t(min(bits.Len64(uint64(units-1)), 31))
+	return uint8(min(bits.Len64(uint64(units-1)), 31))
 }
 
 func (e *endpoint) Close() error {

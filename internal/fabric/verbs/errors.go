@@ -35,8 +35,8 @@ func isErrno(err error, any ...syscall.Errno) bool {
 
 // addrError is the failure of a call that looks for the device that has an
 // address or a route to it.
-func addrError(call string, rc C.int, addr netip.Addr) error {
-	err := syscallError(call, rc)
+func addrError(call string, errno syscall.Errno, addr netip.Addr) error {
+	err := os.NewSyscallError(call, errno)
 	switch {
 	case isErrno(err, syscall.ENODEV):
 		return fmt.Errorf("%w: %w: no RDMA device for %v: that address is local to, or reached through, a network interface without one (rdma link shows which have one)",
@@ -48,8 +48,8 @@ func addrError(call string, rc C.int, addr netip.Addr) error {
 }
 
 // memoryError is the failure of a call that makes the kernel lock memory.
-func memoryError(call string, rc C.int, bytes int) error {
-	err := syscallError(call, rc)
+func memoryError(call string, errno syscall.Errno, bytes int) error {
+	err := os.NewSyscallError(call, errno)
 	if !isErrno(err, syscall.ENOMEM, syscall.EPERM) {
 		return err
 	}
@@ -83,7 +83,7 @@ func connectError(ev cmEvent) error {
 }
 
 // eventName names the asynchronous events that end a queue pair.
-var eventName = map[C.uint]string{
+var eventName = map[uint32]string{
 	C.RN_IBV_EVENT_CQ_ERR:        "IBV_EVENT_CQ_ERR",
 	C.RN_IBV_EVENT_QP_FATAL:      "IBV_EVENT_QP_FATAL",
 	C.RN_IBV_EVENT_QP_REQ_ERR:    "IBV_EVENT_QP_REQ_ERR",
@@ -91,7 +91,7 @@ var eventName = map[C.uint]string{
 }
 
 // statusOf translates ibv_wc_status.
-func statusOf(s C.uint) fabric.Status {
+func statusOf(s uint32) fabric.Status {
 	switch s {
 	case C.RN_IBV_WC_SUCCESS:
 		return fabric.OK

@@ -56,7 +56,7 @@ func (m *manager) listen(local netip.AddrPort, v6only C.int, backlog int) (fabri
 	}
 	if rc := C.rn_bind(id, &s, v6only); rc != 0 {
 		m.destroyID(id)
-		return nil, addrError("rdma_bind_addr", rc, local.Addr())
+		return nil, addrError("rdma_bind_addr", syscall.Errno(rc), local.Addr())
 	}
 	backlog = max(backlog, 1)
 	l := &listener{
@@ -70,7 +70,7 @@ func (m *manager) listen(local netip.AddrPort, v6only C.int, backlog int) (fabri
 	m.register(id, l)
 	if rc := C.rn_listen(id, C.int(backlog)); rc != 0 {
 		m.destroyID(id)
-		return nil, addrError("rdma_listen", rc, local.Addr())
+		return nil, addrError("rdma_listen", syscall.Errno(rc), local.Addr())
 	}
 	return l, nil
 }

@@ -54,7 +54,7 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 	m := &memory{bytes: bytes}
 	if rc := C.rn_reg_mr(e.pd, unsafe.Pointer(unsafe.SliceData(bytes)), C.size_t(n), access, &m.mr); rc != 0 {
 		unix.Munmap(bytes)
-		return nil, memoryError("ibv_reg_mr", rc, n)
+		return nil, memoryError("ibv_reg_mr", syscall.Errno(rc), n)
 	}
 	e.memory = append(e.memory, m)
 	return m, nil

@@ -131,7 +131,7 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 // vendor_err mean anything.
 func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 	*c = fabric.Completion{
-		Status: statusOf(w.status),
+		Status: statusOf(uint32(w.status)),
 		Vendor: uint32(w.vendor_err),
 	}
 	id := uint64(w.wr_id)

@@ -12,7 +12,7 @@
 
 #define DECLARE(result, name, args) result(*name) args;
 
-static struct {
+static struct functions {
 	RN_LIBIBVERBS(DECLARE)
 	RN_LIBRDMACM(DECLARE)
 } lib;
@@ -20,8 +20,8 @@ static struct {
 // Plain dlsym finds the default version of each symbol, which is the one that
 // the official headers declare.
 #define LOOK_UP(result, name, args)                          \
-	*(void **)&lib.name = dlsym(handle, #name);          \
-	if (!lib.name) {                                     \
+	*(void **)&found.name = dlsym(handle, #name);        \
+	if (!found.name) {                                   \
 		snprintf(why, sizeof why, "%s", dlerror());  \
 		return why;                                  \
 	}
@@ -29,6 +29,7 @@ static struct {
 const char *rn_load(const char *libibverbs, const char *librdmacm)
 {
 	static char why[256];
+	struct functions found;
 	void *handle = dlopen(libibverbs, RTLD_NOW);
 	if (!handle) {
 		snprintf(why, sizeof why, "%s", dlerror());
@@ -42,6 +43,7 @@ const char *rn_load(const char *libibverbs, const char *librdmacm)
 		return why;
 	}
 	RN_LIBRDMACM(LOOK_UP)
+	lib = found;
 	return NULL;
 }
 

@@ -1,0 +1,145 @@
+//go:build linux
+
+package verbs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestABI compiles abi.h and functions.h together with the official headers
+// and has the compiler compare every size, offset, constant and signature.
+func TestABI(t *testing.T) {
+	requireHeaders(t)
+	compile(t, layoutCheck(t))
+	compile(t, signatureCheck(t))
+}
+
+// TestABICheckFindsMistakes: the comparison is no tautology.
+func TestABICheckFindsMistakes(t *testing.T) {
+	requireHeaders(t)
+	layout, signatures := layoutCheck(t), signatureCheck(t)
+	for _, wrong := range []struct{ source, old, new string }{
+		{layout, "sizeof(struct rn_ibv_wc) == sizeof(struct ibv_wc)", "sizeof(struct rn_ibv_wc) == sizeof(struct ibv_sge)"},
+		{layout, "offsetof(struct ibv_context, ops.poll_cq)", "offsetof(struct ibv_context, ops.post_recv)"},
+		{layout, "RN_IBV_WC_RECV_RDMA_WITH_IMM == ", "1 + RN_IBV_WC_RECV_RDMA_WITH_IMM == "},
+		{signatures, "(struct ibv_pd *, void *, size_t, int)", "(struct ibv_pd *, void *, int, int)"},
+	} {
+		require.Contains(t, wrong.source, wrong.old)
+		_, err := tryCompile(t, strings.Replace(wrong.source, wrong.old, wrong.new, 1))
+		require.Error(t, err, wrong.new)
+	}
+}
+
+func requireHeaders(t *testing.T) {
+	t.Helper()
+	for _, header := range []string{"infiniband/verbs.h", "rdma/rdma_cma.h"} {
+		if out, err := tryCompile(t, "#include <"+header+">\n"); err != nil {
+			if os.Getenv("CI") != "" {
+				t.Fatalf("<%s>: %s\napt-get install gcc libibverbs-dev librdmacm-dev", header, out)
+			}
+			t.Skipf("<%s> is not installed: apt-get install gcc libibverbs-dev librdmacm-dev", header)
+		}
+	}
+}
+
+func compile(t *testing.T, source string) {
+	t.Helper()
+	out, err := tryCompile(t, source)
+	require.NoError(t, err, "%s", out)
+}
+
+func tryCompile(t *testing.T, source string) ([]byte, error) {
+	t.Helper()
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "check.c")
+	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
+	return exec.Command(cc, "-std=gnu11", "-fsyntax-only", "-I"+here, file).CombinedOutput()
+}
+
+var (
+	structLine   = regexp.MustCompile(`^struct (rn_\w+) \{( // partial)?$`)
+	memberLine   = regexp.MustCompile(`^\t.*?(?:\(\*(\w+)\)\(.*\)|(\w+)(?:\[\d+\])?);(?: // (.+))?$`)
+	constantLine = regexp.MustCompile(`^\tRN_(\w+) = .*,$`)
+)
+
+// layoutCheck asserts that the structures and constants of abi.h are those of
+// the same names without the prefix. A line that it does not understand fails
+// the test, so none escapes.
+func layoutCheck(t *testing.T) string {
+	text, err := os.ReadFile("abi.h")
+	require.NoError(t, err)
+	var c bytes.Buffer
+	c.WriteString("#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include \"abi.h\"\n")
+	c.WriteString("#define SAME(x) _Static_assert(x, #x)\n")
+
+	var ours, theirs string
+	var partial bool
+	structs, members, constants := 0, 0, 0
+	for _, line := range strings.Split(string(text), "\n") {
+		if m := structLine.FindStringSubmatch(line); m != nil {
+			ours, theirs, partial = "struct "+m[1], "struct "+strings.TrimPrefix(m[1], "rn_"), m[2] != ""
+			structs++
+			if !partial {
+				fmt.Fprintf(&c, "SAME(sizeof(%s) == sizeof(%s));\n", ours, theirs)
+			}
+			continue
+		}
+		if !strings.HasPrefix(line, "\t") {
+			if line == "};" {
+				ours = ""
+			}
+			continue
+		}
+		if ours == "" {
+			m := constantLine.FindStringSubmatch(line)
+			require.NotNil(t, m, line)
+			fmt.Fprintf(&c, "SAME(RN_%[1]s == (int)%[1]s);\n", m[1])
+			constants++
+			continue
+		}
+		m := memberLine.FindStringSubmatch(line)
+		require.NotNil(t, m, line)
+		name, path := m[1]+m[2], m[3]
+		if strings.HasPrefix(name, "reserved") {
+			continue
+		}
+		if path == "" {
+			path = name
+		}
+		members++
+		fmt.Fprintf(&c, "SAME(offsetof(%s, %s) == offsetof(%s, %s));\n", ours, name, theirs, path)
+		fmt.Fprintf(&c, "SAME(sizeof(((%s *)0)->%s) == sizeof(((%s *)0)->%s));\n", ours, name, theirs, path)
+	}
+	t.Logf("%d structures, %d members, %d constants", structs, members, constants)
+	require.Greater(t, structs, 15)
+	require.Greater(t, members, 100)
+	require.Greater(t, constants, 50)
+	return c.String()
+}
+
+// signatureCheck asserts that the functions of functions.h have their official
+// types, by taking the prefix off the type names in it.
+func signatureCheck(t *testing.T) string {
+	text, err := os.ReadFile("functions.h")
+	require.NoError(t, err)
+	var c bytes.Buffer
+	c.WriteString("#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#undef ibv_reg_mr\n")
+	c.WriteString(strings.NewReplacer("rn_ibv_", "ibv_", "rn_rdma_", "rdma_").Replace(string(text)))
+	c.WriteString("#define SAME(result, name, args) _Static_assert(__builtin_types_compatible_p(__typeof__(result (*) args), __typeof__(&name)), #name);\n")
+	c.WriteString("RN_LIBIBVERBS(SAME)\nRN_LIBRDMACM(SAME)\n")
+	return c.String()
+}

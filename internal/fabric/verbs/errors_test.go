@@ -1,0 +1,124 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// The numbers in these tests are those of ibv_wc_status and
+// rdma_cm_event_type, which TestABI proves.
+
+func TestStatusOf(t *testing.T) {
+	want := map[uint32]fabric.Status{
+		0: fabric.OK, 1: fabric.LocalLength, 2: fabric.LocalQPOperation, 4: fabric.LocalProtection,
+		5: fabric.Flushed, 7: fabric.BadResponse, 8: fabric.LocalAccess, 9: fabric.RemoteInvalidRequest,
+		10: fabric.RemoteAccess, 11: fabric.RemoteOperation, 12: fabric.RetryExceeded,
+		13: fabric.RNRRetryExceeded, 16: fabric.RemoteAborted, 19: fabric.Fatal, 20: fabric.ResponseTimeout,
+	}
+	for s := range uint32(30) {
+		status, known := want[s]
+		if !known {
+			status = fabric.General
+		}
+		assert.Equal(t, status, statusOf(s), "ibv_wc_status %d", s)
+	}
+}
+
+func TestConnectErrors(t *testing.T) {
+	const connectError_, unreachable, rejected, disconnected, removal = 6, 7, 8, 10, 11
+	for _, tt := range []struct {
+		event cmEvent
+		want  error
+	}{
+		{cmEvent{kind: unreachable, status: -int(syscall.ETIMEDOUT)}, syscall.ETIMEDOUT},
+		{cmEvent{kind: unreachable, status: -int(syscall.EHOSTUNREACH)}, syscall.EHOSTUNREACH},
+		{cmEvent{kind: unreachable, status: -int(syscall.ENETUNREACH)}, syscall.EHOSTUNREACH},
+		{cmEvent{kind: connectError_, status: -int(syscall.EINVAL)}, syscall.EINVAL},
+		{cmEvent{kind: connectError_, status: 0}, syscall.ECONNABORTED},
+		{cmEvent{kind: disconnected}, fabric.ErrDisconnected},
+		{cmEvent{kind: removal}, fabric.ErrDeviceRemoved},
+	} {
+		assert.ErrorIs(t, connectError(tt.event), tt.want, "%+v", tt.event)
+	}
+
+	var reject *fabric.RejectError
+	require.ErrorAs(t, connectError(cmEvent{kind: rejected, status: 28, private: []byte("no")}), &reject)
+	assert.Equal(t, fabric.RejectError{Reason: 28, Private: []byte("no")}, *reject)
+}
+
+func TestAddressErrorsSayWhatIsWrong(t *testing.T) {
+	addr := netip.MustParseAddr("198.51.100.1")
+	err := addrError("rdma_resolve_addr", syscall.ENODEV, addr)
+	assert.ErrorIs(t, err, syscall.ENODEV)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.ErrorContains(t, err, "no RDMA device for 198.51.100.1")
+
+	for _, errno := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EADDRINUSE, syscall.EADDRNOTAVAIL} {
+		err := addrError("rdma_bind_addr", errno, addr)
+		assert.ErrorIs(t, err, errno)
+		assert.NotErrorIs(t, err, errors.ErrUnsupported)
+		var call *os.SyscallError
+		assert.ErrorAs(t, err, &call)
+	}
+}
+
+func TestACKTimeoutIsRoundedUp(t *testing.T) {
+	for _, tt := range []struct {
+		d    time.Duration
+		want uint8
+	}{
+		{-1, 1}, {0, 1}, // 0 would mean for ever
+		{4096 * time.Nanosecond, 1},
+		{8192 * time.Nanosecond, 1},
+		{8193 * time.Nanosecond, 2},
+		{4096 << 14, 14}, // 67 ms
+		{4096<<14 + 1, 15},
+		{500 * time.Millisecond, 17}, // 537 ms
+		{1000 * time.Hour, 31},
+	} {
+		assert.Equal(t, tt.want, ackTimeout(tt.d), "%v", tt.d)
+	}
+}
+
+// Each thing that is missing has an error of its own.
+func TestUnavailable(t *testing.T) {
+	dir := t.TempDir()
+	sysfs, dev := filepath.Join(dir, "sys"), filepath.Join(dir, "dev")
+	check := func(cause error, advice string) {
+		t.Helper()
+		err := checkSystem(sysfs, dev)
+		assert.ErrorIs(t, err, errors.ErrUnsupported)
+		assert.ErrorIs(t, err, cause)
+		assert.ErrorContains(t, err, advice)
+	}
+	check(syscall.ENODEV, "rdma link add")
+	require.NoError(t, os.MkdirAll(filepath.Join(sysfs, "rxe0"), 0o700))
+	check(fs.ErrNotExist, "modprobe rdma_ucm")
+	require.NoError(t, os.Mkdir(dev, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dev, "rdma_cm"), nil, 0o600))
+	check(fs.ErrNotExist, "modprobe ib_uverbs")
+	require.NoError(t, os.WriteFile(filepath.Join(dev, "uverbs0"), nil, 0o600))
+	require.NoError(t, checkSystem(sysfs, dev))
+
+	err := load("libibverbs.so.none", librdmacm)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.ErrorContains(t, err, "libibverbs.so.none")
+	assert.ErrorContains(t, err, "apt-get install libibverbs1 librdmacm1 ibverbs-providers")
+
+	err = load("libc.so.6", librdmacm)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.ErrorContains(t, err, "undefined symbol: ibv_")
+}
