@@ -280,13 +280,13 @@ func TestTimeoutWhileBooting(t *testing.T) {
 }
 
 func TestKilledToolLeavesNoQEMU(t *testing.T) {
-	killed(t, newRun(t, "--", "true"))
+	killed(t, newRun(t, "--", "sleep", "60"))
 }
 
 func TestKilledGoRunLeavesNoQEMU(t *testing.T) {
-	r := newRun(t, "--", "true")
+	r := newRun(t, "--", "sleep", "60")
 	r.throughGo("run", ".")
-	r.Args = append(r.Args, "-guest", "--", "true")
+	r.Args = append(r.Args, "-guest", "--", "sleep", "60")
 	killed(t, r)
 }
 

@@ -35,7 +35,7 @@ func hostDevice(ctx context.Context) (*device, func(), error) {
 	if os.Geteuid() != 0 {
 		return findDevice(sysInfiniband, interfaceAddrs), func() {}, nil
 	}
-	unlock, err := lock(makeLock)
+	unlock, err := lock(ctx, makeLock)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,7 +71,7 @@ func hostDevice(ctx context.Context) (*device, func(), error) {
 // nobody else uses it.
 func leaveDevice(use *os.File) {
 	defer use.Close()
-	unlock, err := lock(makeLock)
+	unlock, err := lock(context.Background(), makeLock)
 	if err != nil {
 		progress("%s stays: %v", hostDeviceName, err)
 		return

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -62,7 +63,7 @@ func prepare(ctx context.Context, cache string) (*guestImage, error) {
 	if cache, err = filepath.Abs(cache); err != nil {
 		return nil, err
 	}
-	unlock, err := lock(filepath.Join(cache, "lock"))
+	unlock, err := lock(ctx, filepath.Join(cache, "lock"))
 	if err != nil {
 		return nil, err
 	}
@@ -94,16 +95,27 @@ func defaultCache() string {
 }
 
 // lock waits for an exclusive lock on the file at path, which it creates.
-func lock(path string) (unlock func(), err error) {
+func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("waiting for another run to unlock %s: %w", path, context.Cause(ctx))
+		}
 	}
-	return func() { f.Close() }, nil
 }
 
 // cacheKey returns a short name for something made from parts.

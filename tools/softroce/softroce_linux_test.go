@@ -14,8 +14,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestParseFlagsAndCommand(t *testing.T) {
@@ -172,22 +170,22 @@ func TestBuildIsCompleteOrNotAtAll(t *testing.T) {
 
 func TestLockKeepsOthersOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(path)
+	unlock, err := lock(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK {
-		t.Errorf("while locked: %v, want %v", err, unix.EWOULDBLOCK)
+	cause := errors.New("no more patience")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, cause)
+	defer cancel()
+	if _, err := lock(ctx, path); !errors.Is(err, cause) {
+		t.Errorf("while locked: %v, want %v", err, cause)
 	}
 	unlock()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		t.Errorf("after unlock: %v", err)
+	unlock, err = lock(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
 	}
+	unlock()
 }
 
 func TestKernelPackageOfDistributions(t *testing.T) {
