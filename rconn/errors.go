@@ -60,6 +60,10 @@ func failed(wc *fabric.Completion) error {
 		return &lostError{syscall.ETIMEDOUT, reason}
 	case fabric.RNRRetryExceeded, fabric.RemoteAccess, fabric.RemoteInvalidRequest:
 		return &ProtocolError{reason.Error()}
+	case fabric.LocalLength:
+		if wc.Recv { // a message larger than any that there is
+			return &ProtocolError{reason.Error()}
+		}
 	}
 	return &lostError{syscall.ECONNRESET, reason}
 }
