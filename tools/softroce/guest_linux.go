@@ -111,7 +111,9 @@ func guestLife() error {
 	if err != nil {
 		return err
 	}
-	status, err := runCommand(config, env, stdout, stderr, from)
+	signals := make(chan unix.Signal, 1)
+	go listen(from, signals)
+	status, err := runCommand(config, env, stdout, stderr, signals)
 	if err != nil {
 		fmt.Fprintln(stderr, "softroce:", err)
 	}
@@ -253,9 +255,21 @@ func loadModules(c *guestConfig) error {
 	return err
 }
 
-// runCommand runs the command, passes on the signals that arrive in from, and
-// returns its exit status when it has ended, and all its children with it.
-func runCommand(c *guestConfig, env []string, stdout, stderr *os.File, from *gob.Decoder) (int, error) {
+// listen sends what the host has for the command to signals, and ends the guest
+// when the tool on the host is gone.
+func listen(from *gob.Decoder, signals chan<- unix.Signal) {
+	for {
+		var m message
+		if from.Decode(&m) != nil {
+			unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+		}
+		signals <- unix.Signal(m.Signal)
+	}
+}
+
+// runCommand runs the command, passes on signals, and returns its exit status
+// when it has ended, and all its children with it.
+func runCommand(c *guestConfig, env []string, stdout, stderr *os.File, signals <-chan unix.Signal) (int, error) {
 	for _, v := range env {
 		if path, ok := strings.CutPrefix(v, "PATH="); ok {
 			os.Setenv("PATH", path)
@@ -296,13 +310,8 @@ func runCommand(c *guestConfig, env []string, stdout, stderr *os.File, from *gob
 	copying.Go(func() { io.Copy(stdout, outEnd) })
 	copying.Go(func() { io.Copy(stderr, errEnd) })
 	go func() {
-		for {
-			var m message
-			if from.Decode(&m) != nil {
-				// The tool on the host is gone.
-				unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-			}
-			unix.Kill(-p.Pid, unix.Signal(m.Signal))
+		for s := range signals {
+			unix.Kill(-p.Pid, s)
 		}
 	}()
 	status, err = reap(p.Pid)

@@ -161,6 +161,7 @@ echo "$cd_is" >cwd
 echo "$NAMED,$UNNAMED" >env
 printf %s "$1" >argument
 ulimit -l >memlock
+echo "$(ulimit -Sn) $(ulimit -Hn)" >nofile
 readlink /proc/self/fd/0 >stdin
 cat /sys/class/infiniband/$SOFTROCE_DEVICE/ports/1/state >state
 cat /sys/class/net/$SOFTROCE_NETDEV/mtu >mtu
@@ -238,7 +239,7 @@ func TestGuest(t *testing.T) {
 		fmt.Fprintln(&numbers, i+1)
 	}
 	for name, want := range map[string]string{
-		"cwd": host, "env": "yes,", "argument": argument, "memlock": "unlimited", "stdin": "/dev/null",
+		"cwd": host, "env": "yes,", "argument": argument, "memlock": "unlimited", "nofile": "1024 524288", "stdin": "/dev/null",
 		"state": "4: ACTIVE", "mtu": "4200", "devinfo": "PORT_ACTIVE", "discarded": "gone",
 		"numbers": strings.TrimSpace(numbers.String()), "folder/b": "moved",
 		"rping": "0", "rping6": "0",
@@ -390,11 +391,14 @@ func TestTwoNodes(t *testing.T) {
 }
 
 func TestEachNodeItsCommand(t *testing.T) {
-	r := newRun(t, "-nodes", "2", "-smp", "1", "--", "sh", "-c", "echo $0; exit 0", "a", "--", "sh", "-c", "echo $0 >&2; kill -TERM $$", "b")
+	r := newRun(t, "-nodes", "2", "-smp", "1", "--", "sh", "-c", "sleep 2; echo $0; kill -TERM $$", "a", "--", "softroce-no-such-command")
 	if got, want := r.status(t), exitSignal+int(unix.SIGTERM); got != want {
 		t.Errorf("exit status %d, want %d", got, want)
 	}
-	if r.stdout.String() != "node0| a\n" || r.stderr.String() != "node1| b\n" {
-		t.Errorf("stdout %q, stderr %q", r.stdout.String(), r.stderr.String())
+	if got := r.stdout.String(); got != "node0| a\n" {
+		t.Errorf("stdout %q", got)
+	}
+	if want := "node1| softroce: exec: \"softroce-no-such-command\""; !strings.HasPrefix(r.stderr.String(), want) {
+		t.Errorf("stderr does not say %q", want)
 	}
 }
