@@ -39,9 +39,10 @@ type Config struct {
 	// is usually long; negative never polls.
 	BusyPoll time.Duration
 
-	// KeepAlive is how long nothing may arrive before the peer's device is
-	// probed. Default 10 s; negative never probes. A peer that does not answer
-	// a probe, or anything else, is given up after [AckTimeout]·([Retries]+1).
+	// KeepAlive is how long at most nothing may arrive before the peer's device
+	// is probed. Default 10 s; negative never probes. A peer that does not
+	// answer a probe, or anything else, is given up after
+	// [AckTimeout]·([Retries]+1).
 	KeepAlive time.Duration
 
 	// Linger bounds how long Close waits for the peer's device to have taken

@@ -44,7 +44,9 @@ func (c *Conn) tearDown() {
 }
 
 // keepAliveTick probes the peer's device if nothing has been heard of it since
-// the last tick.
+// the last tick. It comes twice in Config.KeepAlive, so that no silence is
+// longer than that: who has been heard just after a tick is not probed by the
+// next.
 func (c *Conn) keepAliveTick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,5 +58,5 @@ func (c *Conn) keepAliveTick() {
 		c.arm()
 	}
 	c.keepHeard = c.heard
-	c.keepAlive.Reset(c.cfg.KeepAlive)
+	c.keepAlive.Reset(c.cfg.KeepAlive / 2)
 }

@@ -140,7 +140,7 @@ func (c *Conn) start() {
 	c.rearm = time.AfterFunc(rearmAfter, c.rearmTick)
 	c.rearming = true
 	if c.cfg.KeepAlive > 0 {
-		c.keepAlive = time.AfterFunc(c.cfg.KeepAlive, c.keepAliveTick)
+		c.keepAlive = time.AfterFunc(c.cfg.KeepAlive/2, c.keepAliveTick)
 	}
 	c.arm()
 	go c.dispatch()
