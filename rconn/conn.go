@@ -100,8 +100,10 @@ type state struct {
 	peerFinAck bool
 	peerReset  bool
 
-	// How it ended. cause is set first, which stops sending; ended follows when
+	// How it ended. failed says that the queue pair is in ERR and nobody has
+	// said why. cause is set first, which stops sending; ended follows when
 	// all posted receives have come back, and with them all that had arrived.
+	failed   bool
 	cause    error
 	ended    bool
 	peerGone bool // the connection manager reported the disconnect

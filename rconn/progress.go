@@ -26,14 +26,19 @@ func (c *Conn) progress() {
 		for i := range c.completions[:n] {
 			wc := &c.completions[i]
 			switch {
+			case wc.Status == fabric.Flushed:
+				c.flushed(wc.Recv)
+			case wc.Status != fabric.OK && wc.Recv:
+				c.receives--
+				c.lose(failed(wc))
+			case wc.Status != fabric.OK:
+				c.lose(failed(wc))
 			case wc.Recv:
 				receives++
 				c.received(wc)
-			case wc.Status == fabric.OK:
+			default:
 				c.heard++
 				c.sendCompleted(wc.ID)
-			case wc.Status != fabric.Flushed:
-				c.lose(failed(wc))
 			}
 		}
 		c.repost(receives)
@@ -61,14 +66,25 @@ func (c *Conn) repost(n int) {
 	}
 }
 
-// received takes a message of the peer's.
-func (c *Conn) received(wc *fabric.Completion) {
-	if wc.Status != fabric.OK {
-		if wc.Status != fabric.Flushed {
-			c.lose(failed(wc))
-		}
+// flushed takes back what a queue pair in ERR gives back. It is not posted
+// again, for it would come back at once. Why the queue pair failed is said by
+// a request that failed, or by Wait; Disconnect makes sure that somebody says
+// something.
+func (c *Conn) flushed(recv bool) {
+	if recv {
+		c.receives--
+	}
+	if c.cause != nil || c.failed {
 		return
 	}
+	c.failed = true
+	if err := c.ep.Disconnect(); err != nil {
+		c.lose(lost(err))
+	}
+}
+
+// received takes a message of the peer's.
+func (c *Conn) received(wc *fabric.Completion) {
 	c.heard++
 	c.answered = true
 	var err error
