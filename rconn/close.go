@@ -40,12 +40,13 @@ func (c *Conn) Close() error {
 		c.writeClosed = true
 	})
 
-	limit := deadline.New()
+	timedOut := false
 	if linger > 0 {
+		limit := deadline.New()
 		limit.Set(time.Now().Add(linger))
+		timedOut = c.wait(waiter{(*Conn).closeReady, (*Conn).closeSignal, limit}) != nil
+		limit.Set(never)
 	}
-	timedOut := c.wait(waiter{(*Conn).closeReady, (*Conn).closeSignal, limit}) != nil
-	limit.Set(never)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +55,7 @@ func (c *Conn) Close() error {
 	}
 	time.AfterFunc(teardownTime, c.force)
 	c.ep.Wake()
-	if wasLost || linger == 0 || c.delivered() || c.peerFin || c.peerReset {
+	if wasLost || linger == 0 || c.delivered() || c.peerReset || c.peerLeft() {
 		return nil
 	}
 	return c.opError("close", c.cause)
@@ -79,6 +80,10 @@ func (c *Conn) dropInbox(before func()) {
 func (c *Conn) delivered() bool {
 	return c.sent[resetControl] || !c.unread && c.sent[finControl]
 }
+
+// peerLeft says whether the peer ended its stream and then disconnected, as it
+// does when it has closed. Called with mu held.
+func (c *Conn) peerLeft() bool { return c.peerFin && c.cause == syscall.ECONNRESET }
 
 func (c *Conn) closeReady() bool { return c.delivered() || c.ended }
 

@@ -92,8 +92,8 @@ func (c *Conn) writeError() error {
 		return syscall.EPIPE
 	case c.peerReset:
 		return syscall.ECONNRESET
-	case c.ended && c.peerFin && c.cause == syscall.ECONNRESET:
-		return syscall.EPIPE // the peer said goodbye before it went
+	case c.ended && c.peerLeft():
+		return syscall.EPIPE
 	case c.ended:
 		return c.cause
 	}

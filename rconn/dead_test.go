@@ -1,0 +1,354 @@
+package rconn_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// Peers, links and devices that die, in virtual time.
+
+// ackLimit is how long a device waits for its peer in all.
+const ackLimit = rconn.AckTimeout * (rconn.Retries + 1)
+
+// wan has a latency, so that things are under way, and no jitter.
+var wan = sim.Link{Latency: 5 * time.Millisecond}
+
+func TestACutLinkIsNoticedWhileIdle(t *testing.T) {
+	const keepAlive = 10 * time.Second // the default
+	for _, idle := range []time.Duration{0, time.Millisecond, keepAlive / 2, keepAlive - 1, keepAlive, 3*keepAlive + 1, 10*keepAlive - 1} {
+		t.Run(idle.String(), func(t *testing.T) {
+			inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+				c, s := v.connect(t, nil, nil)
+				// Something is heard just before the link is cut.
+				time.Sleep(idle)
+				_, err := s.Write([]byte("x"))
+				require.NoError(t, err)
+				_, err = c.Read(make([]byte, 1))
+				require.NoError(t, err)
+				v.Cut(true)
+				since := time.Now()
+
+				read := started(func() error { _, err := s.Read(make([]byte, 1)); return err })
+				_, err = c.Read(make([]byte, 1))
+				requireDead(t, err)
+				require.LessOrEqual(t, time.Since(since), keepAlive+ackLimit)
+				requireDead(t, <-read)
+				require.LessOrEqual(t, time.Since(since), keepAlive+ackLimit)
+				_, err = c.Write([]byte("x"))
+				requireDead(t, err)
+				require.NoError(t, c.Close(), "there is nothing more to lose")
+			})
+		})
+	}
+}
+
+func requireDead(t *testing.T, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, syscall.ETIMEDOUT)
+	require.ErrorContains(t, err, "transport retries exceeded")
+	require.IsType(t, (*net.OpError)(nil), err)
+	require.True(t, err.(net.Error).Timeout(), "as ETIMEDOUT is in package net")
+}
+
+func TestACutLinkIsNoticedWhileWriting(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		go io.Copy(io.Discard, struct{ io.Reader }{s})
+		var cut time.Time
+		time.AfterFunc(time.Second, func() { cut = time.Now(); v.Cut(true) })
+		for {
+			if _, err := c.Write(make([]byte, 100_000)); err != nil {
+				requireDead(t, err)
+				break
+			}
+		}
+		require.LessOrEqual(t, time.Since(cut), ackLimit)
+	})
+}
+
+func TestACableCutForTwoSecondsCostsNothing(t *testing.T) {
+	for _, link := range []sim.Link{{}, wan, far} {
+		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
+			c, s := v.connect(t, nil, tight)
+			const total = 2 << 20
+			cut := func() error {
+				for range 3 {
+					time.Sleep(2 * time.Millisecond)
+					v.Cut(true)
+					time.Sleep(2 * time.Second)
+					v.Cut(false)
+					time.Sleep(time.Second) // for the devices to try again
+				}
+				return nil
+			}
+			atOnce(t, cut, func() error {
+				if err := pattern(3).send(c, 0, total, 20_000, random(t, 1)); err != nil {
+					return err
+				}
+				return c.Close()
+			}, func() error {
+				n, err := pattern(3).receive(s, 0, 20_000, random(t, 2))
+				if n != total || err != io.EOF {
+					return fmt.Errorf("received %d bytes, then %v", n, err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func TestAPeerKilledBeforeFINIsAReset(t *testing.T) {
+	for _, link := range []sim.Link{{}, wan} {
+		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
+			c, s := v.connect(t, nil, nil)
+			_, err := s.Write([]byte("last words"))
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			v.endpoint(s).Kill()
+			killed := time.Now()
+			got, err := io.ReadAll(c)
+			require.Equal(t, "last words", string(got))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+			require.LessOrEqual(t, time.Since(killed), link.Latency)
+			_, err = c.Write([]byte("x"))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+			require.NoError(t, c.Close())
+		})
+	}
+}
+
+func TestAnIdleReaderHearsOfAKilledPeer(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, tight)
+		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
+		_, wrote := v.blockedWrite(c)
+		killed := time.Now()
+		v.endpoint(s).Kill()
+		require.ErrorIs(t, <-read, syscall.ECONNRESET)
+		require.ErrorIs(t, <-wrote, syscall.ECONNRESET)
+		require.Equal(t, wan.Latency, time.Since(killed))
+	})
+}
+
+func TestAPeerKilledAfterFINIsAnEOF(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		_, err := s.Write([]byte("last words"))
+		require.NoError(t, err)
+		require.NoError(t, s.CloseWrite())
+		time.Sleep(time.Second)
+		v.endpoint(s).Kill()
+		time.Sleep(time.Second)
+		got, err := io.ReadAll(c)
+		require.NoError(t, err)
+		require.Equal(t, "last words", string(got))
+		_, err = c.Write([]byte("x"))
+		require.ErrorIs(t, err, syscall.EPIPE)
+	})
+}
+
+func TestADeviceRemovedWakesEverybody(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, tight)
+		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
+		_, wrote := v.blockedWrite(c)
+		_, err := s.Write([]byte("x"))
+		require.NoError(t, err)
+		closed := started(s.Close)
+		v.parked()
+		v.RemoveDevice()
+		for _, err := range []error{<-read, <-wrote} {
+			require.ErrorIs(t, err, fabric.ErrDeviceRemoved)
+			require.ErrorIs(t, err, syscall.ENETDOWN)
+		}
+		<-closed
+		require.NoError(t, c.Close())
+	})
+}
+
+func TestAFatalErrorOfTheQueuePairIsAReset(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		v.endpoint(c).Fail(fmt.Errorf("cable on fire: %w", fabric.ErrQueuePair))
+		_, err := c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.ErrorContains(t, err, "cable on fire")
+		_, err = s.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+	})
+}
+
+func TestAPortThatGoesDownIsProbed(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, _ := v.connect(t, &rconn.Config{KeepAlive: -1}, &rconn.Config{KeepAlive: -1})
+		v.PortDown() // and up again before anything was lost
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 1, c.Stats().Probes)
+
+		v.Cut(true)
+		v.PortDown()
+		down := time.Now()
+		_, err := c.Read(make([]byte, 1))
+		requireDead(t, err)
+		require.Equal(t, ackLimit, time.Since(down))
+	})
+}
+
+func TestCloseGivesUpAtTheLingerTime(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		_, err := c.Write([]byte("lost"))
+		require.NoError(t, err)
+		v.Cut(true)
+		require.NoError(t, c.SetLinger(2))
+		start := time.Now()
+		err = c.Close()
+		require.ErrorIs(t, err, syscall.ETIMEDOUT)
+		require.IsType(t, (*net.OpError)(nil), err)
+		require.Equal(t, 2*time.Second, time.Since(start))
+
+		// The default is longer than a device tries.
+		start = time.Now()
+		requireDead(t, s.Close())
+		require.Equal(t, ackLimit, time.Since(start))
+	})
+}
+
+// A peer that has only closed its half still waits for bytes, which Close must
+// not call delivered.
+func TestCloseGivesUpOnAPeerThatHasClosedItsHalf(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		require.NoError(t, s.CloseWrite())
+		_, err := c.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		_, err = c.Write([]byte("lost"))
+		require.NoError(t, err)
+		v.Cut(true)
+		require.NoError(t, c.SetLinger(2))
+		require.ErrorIs(t, c.Close(), syscall.ETIMEDOUT)
+	})
+}
+
+// Close waits for the peer's device only; what its process owes to the teardown
+// has a time limit of its own.
+func TestAPeerThatDoesNotAnswerFINHoldsNothingUp(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		v.endpoint(s).HoldReceives(true) // its progress engine sees nothing
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.Equal(t, 2*wan.Latency, time.Since(start))
+		time.Sleep(6 * time.Second)
+		require.Nil(t, v.endpoint(c), "torn down all the same")
+		v.endpoint(s).HoldReceives(false)
+		_, err := s.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+	})
+}
+
+func TestCloseOfADeadConnectionHasAnEnd(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		v.endpoint(c).HoldReceives(true) // nothing comes back, not even flushed
+		v.endpoint(s).Kill()
+		time.Sleep(time.Second)
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.LessOrEqual(t, time.Since(start), 10*time.Second)
+		time.Sleep(6 * time.Second)
+		require.Nil(t, v.endpoint(c))
+	})
+}
+
+func TestLingerZeroDoesNotWait(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, _ := v.connect(t, nil, nil)
+		v.endpoint(c).HoldReceives(true)
+		v.Cut(true)
+		require.NoError(t, c.SetLinger(0))
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.Zero(t, time.Since(start))
+		time.Sleep(6 * time.Second)
+		require.Nil(t, v.endpoint(c))
+	})
+}
+
+func TestAFailedPostEndsTheConnection(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		mine := v.endpoint(c)
+		v.SetFaults(sim.Faults{PostSend: func(e *sim.Endpoint, _ []fabric.WorkRequest) error {
+			if e == mine {
+				return syscall.ENOMEM
+			}
+			return nil
+		}})
+		_, err := c.Write([]byte("x"))
+		require.NoError(t, err, "it was accepted")
+		_, err = c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.ErrorIs(t, err, syscall.ENOMEM)
+		_, err = s.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+	})
+}
+
+func TestEveryFailedWorkRequestEndsTheConnection(t *testing.T) {
+	for status := fabric.OK + 1; status <= fabric.General; status++ {
+		t.Run(status.String(), func(t *testing.T) {
+			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+				c, s := v.connect(t, nil, nil)
+				mine := v.endpoint(c)
+				v.SetFaults(sim.Faults{Send: func(e *sim.Endpoint, _ *fabric.WorkRequest) fabric.Status {
+					if e == mine {
+						return status
+					}
+					return fabric.OK
+				}})
+				_, err := c.Write([]byte("x"))
+				require.NoError(t, err)
+				_, err = c.Read(make([]byte, 1))
+				require.Error(t, err)
+				if status != fabric.Flushed { // which says that there was an error, not which
+					require.ErrorContains(t, err, status.String())
+				}
+				_, err = s.Read(make([]byte, 1))
+				require.ErrorIs(t, err, syscall.ECONNRESET)
+				require.Error(t, writeUntilError(c))
+				require.NoError(t, c.Close())
+			})
+		})
+	}
+}
+
+func TestAnIdleConnectionIsProbed(t *testing.T) {
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, &rconn.Config{KeepAlive: time.Second}, &rconn.Config{KeepAlive: -1})
+		time.Sleep(time.Minute + time.Millisecond)
+		require.InDelta(t, 60, c.Stats().Probes, 1, "one a second")
+		require.Zero(t, s.Stats().Probes, "keepalive is off")
+
+		// Nobody is asked who talks anyway.
+		before := c.Stats().Probes
+		for range 100 {
+			time.Sleep(400 * time.Millisecond)
+			_, err := s.Write([]byte("x"))
+			require.NoError(t, err)
+			_, err = c.Read(make([]byte, 1))
+			require.NoError(t, err)
+		}
+		require.Equal(t, before, c.Stats().Probes)
+	})
+}
