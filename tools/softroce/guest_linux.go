@@ -44,12 +44,14 @@ type message struct {
 	Start  bool
 	Signal int
 
-	// From the guest: Ready, or why it Failed to be, and then, when all that
-	// the command has written has left the guest, Ended with a Status.
-	Ready  bool
-	Failed string
-	Ended  bool
-	Status int
+	// From the guest: Ready, or why it Failed to be, and then Ended with a
+	// Status and the numbers of bytes written to Stdout and Stderr, some of
+	// which may still be on their way.
+	Ready          bool
+	Failed         string
+	Ended          bool
+	Status         int
+	Stdout, Stderr int64
 }
 
 // Names of the virtio ports that join host and guest.
@@ -103,26 +105,25 @@ func guestLife() error {
 	if err := from.Decode(&m); err != nil {
 		return fmt.Errorf("waiting for the start: %w", err)
 	}
-	stdout, err := openPort(ports[portStdout])
+	outPort, err := openPort(ports[portStdout])
 	if err != nil {
 		return err
 	}
-	stderr, err := openPort(ports[portStderr])
+	errPort, err := openPort(ports[portStderr])
 	if err != nil {
 		return err
 	}
+	stdout, stderr := newTally(outPort), newTally(errPort)
 	signals := make(chan unix.Signal, 1)
 	go listen(from, signals)
 	status, err := runCommand(config, env, stdout, stderr, signals)
 	if err != nil {
 		fmt.Fprintln(stderr, "softroce:", err)
 	}
-	flush(stdout)
-	flush(stderr)
 	if err := leaveScratch(config); err != nil {
 		return err
 	}
-	if err := to.Encode(message{Ended: true, Status: status}); err != nil {
+	if err := to.Encode(message{Ended: true, Status: status, Stdout: stdout.n, Stderr: stderr.n}); err != nil {
 		return err
 	}
 	// The host ends the guest when all nodes are done.
@@ -269,7 +270,7 @@ func listen(from *gob.Decoder, signals chan<- unix.Signal) {
 
 // runCommand runs the command, passes on signals, and returns its exit status
 // when it has ended, and all its children with it.
-func runCommand(c *guestConfig, env []string, stdout, stderr *os.File, signals <-chan unix.Signal) (int, error) {
+func runCommand(c *guestConfig, env []string, stdout, stderr io.Writer, signals <-chan unix.Signal) (int, error) {
 	for _, v := range env {
 		if path, ok := strings.CutPrefix(v, "PATH="); ok {
 			os.Setenv("PATH", path)
@@ -334,17 +335,6 @@ func reap(pid int) (int, error) {
 			return exitFailed, fmt.Errorf("wait: %w", err)
 		case ended == pid:
 			return exitStatus(ws), nil
-		}
-	}
-}
-
-// flush waits until the host has taken what was written to port: until then it
-// does not take more.
-func flush(port *os.File) {
-	fds := []unix.PollFd{{Fd: int32(port.Fd()), Events: unix.POLLOUT}}
-	for {
-		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
-			return
 		}
 	}
 }

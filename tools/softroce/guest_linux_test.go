@@ -327,6 +327,30 @@ func TestSignalIsPassedOnToTheGuest(t *testing.T) {
 	}
 }
 
+func TestNothingIsLostOnASlowReader(t *testing.T) {
+	const size = 3_000_000
+	r := newRun(t, "--", "head", "-c", fmt.Sprint(size), "/dev/zero")
+	r.Stdout = nil
+	from, err := r.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(from, first); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second) // in which the command ends
+	if rest, err := io.Copy(io.Discard, from); err != nil || rest != size-1 {
+		t.Errorf("%d bytes, %v; want %d", 1+rest, err, size)
+	}
+	if err := r.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestGoTestExec(t *testing.T) {
 	r := newRun(t)
 	flags := strings.Join(r.Args[1:], " ")

@@ -31,7 +31,9 @@ type node struct {
 	cut    bool // its power was cut
 	ended  bool // its command has ended, or it was cut
 	status int  // of the command
-	output sync.WaitGroup
+
+	passedOut, passedErr *tally // what of its output the tool has written
+	output               sync.WaitGroup
 }
 
 // runGuests runs the commands of opts, each in a guest, and returns the exit
@@ -79,8 +81,8 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		}
 		n := &node{vm: v, to: gob.NewEncoder(v.agent)}
 		c.nodes = append(c.nodes, n)
-		c.watch(n, stopped)
 		c.pass(n, opts.nodes > 1)
+		c.watch(n, stopped)
 		err = n.to.Encode(message{Config: &guestConfig{
 			Node: i, Nodes: opts.nodes,
 			Args: opts.commands[i], Env: guestEnv(os.Environ(), opts.env), Dir: dir,
@@ -116,6 +118,11 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 				send(n.gone)
 				return
 			}
+			if m.Ended {
+				// QEMU holds what the tool has not read yet.
+				n.passedOut.wait(m.Stdout)
+				n.passedErr.wait(m.Stderr)
+			}
 			send(func() error { return n.hear(m) })
 		}
 	}()
@@ -135,20 +142,22 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 
 // pass copies the output of n to the tool's own, until n is gone.
 func (c *cluster) pass(n *node, prefixed bool) {
-	for _, o := range []struct {
-		from *os.File
-		to   io.Writer
-	}{{n.stdout, os.Stdout}, {n.stderr, os.Stderr}} {
+	pass := func(from *os.File, to io.Writer) *tally {
+		flush := func() {}
+		if prefixed {
+			w := &prefixWriter{w: to, mu: &c.lines, prefix: fmt.Sprintf("node%d| ", n.node)}
+			to, flush = w, w.flush
+		}
+		passed := newTally(to)
 		n.output.Go(func() {
-			if !prefixed {
-				io.Copy(o.to, o.from)
-				return
-			}
-			w := &prefixWriter{w: o.to, mu: &c.lines, prefix: fmt.Sprintf("node%d| ", n.node)}
-			io.Copy(w, o.from)
-			w.flush()
+			io.Copy(passed, from)
+			passed.close()
+			flush()
 		})
+		return passed
 	}
+	n.passedOut = pass(n.stdout, os.Stdout)
+	n.passedErr = pass(n.stderr, os.Stderr)
 }
 
 // end ends all guests, and returns when all of their output has been passed
@@ -327,6 +336,47 @@ func guestEnv(environ, names []string) []string {
 		}
 	}
 	return env
+}
+
+// tally counts the bytes that are written to w.
+type tally struct {
+	w       io.Writer
+	mu      sync.Mutex
+	changed sync.Cond // n or closed, which mu guards
+	n       int64
+	closed  bool
+}
+
+func newTally(w io.Writer) *tally {
+	t := &tally{w: w}
+	t.changed.L = &t.mu
+	return t
+}
+
+func (t *tally) Write(p []byte) (int, error) {
+	n, err := t.w.Write(p)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n += int64(n)
+	t.changed.Broadcast()
+	return n, err
+}
+
+// close says that there is no more to come.
+func (t *tally) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	t.changed.Broadcast()
+}
+
+// wait returns when n bytes have been written, or no more are to come.
+func (t *tally) wait(n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.n < n && !t.closed {
+		t.changed.Wait()
+	}
 }
 
 // prefixWriter writes whole lines to w, each with a prefix, while it holds mu.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -325,6 +326,41 @@ func TestPrefixWriterWritesWholeLines(t *testing.T) {
 	if got, want := out.String(), "n| ab\nn| c\nn| \nn| de\nn| last\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+}
+
+func TestTallyWaitsForBytesOrTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tally := newTally(io.Discard)
+		done := make(chan int64, 3)
+		for _, n := range []int64{0, 5, 6} {
+			go func() {
+				tally.wait(n)
+				done <- n
+			}()
+		}
+		expect := func(want ...int64) {
+			t.Helper()
+			synctest.Wait()
+			for _, n := range want {
+				if len(done) == 0 {
+					t.Fatalf("wait(%d) does not return", n)
+				}
+				if got := <-done; got != n {
+					t.Errorf("wait(%d) returns, want wait(%d)", got, n)
+				}
+			}
+			if len(done) > 0 {
+				t.Errorf("wait(%d) returns too early", <-done)
+			}
+		}
+		expect(0)
+		tally.Write([]byte("1234"))
+		expect()
+		tally.Write([]byte("5"))
+		expect(5)
+		tally.close()
+		expect(6)
+	})
 }
 
 func TestLastLinesLeavesOutControlCharacters(t *testing.T) {
