@@ -87,6 +87,9 @@ func (c *Conn) flushed(recv bool) {
 func (c *Conn) received(wc *fabric.Completion) {
 	c.heard++
 	c.answered = true
+	if _, broken := c.cause.(*ProtocolError); broken {
+		return // nothing that follows can be made sense of
+	}
 	var err error
 	if wc.Op == fabric.WriteImm {
 		err = c.receivedData(wc)
