@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/rconn"
@@ -43,6 +44,7 @@ func overEachFabric(t *testing.T, test func(t *testing.T, v venue)) {
 	t.Run("sim far", func(t *testing.T) {
 		inVirtualTime(t, far, func(t *testing.T, v simVenue) { test(t, v.venue) })
 	})
+	t.Run("shm", func(t *testing.T) { test(t, shmVenue(t)) })
 	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
 }
 
@@ -60,7 +62,19 @@ func overEachFabricInRealTime(t *testing.T, test func(t *testing.T, v venue)) {
 		test(t, venue{Fabric: n, addr: simAddr})
 		require.Zero(t, n.RNR(), "receiver not ready")
 	})
+	t.Run("shm", func(t *testing.T) { test(t, shmVenue(t)) })
 	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
+}
+
+// shmVenue is shared memory within this process.
+func shmVenue(t *testing.T) venue {
+	t.Helper()
+	f, err := shm.Fabric()
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	return venue{Fabric: f, addr: netip.MustParseAddr("127.0.0.1")}
 }
 
 // verbsVenue is the RDMA device at the address in SOFTROCE_ADDR. With
@@ -91,6 +105,9 @@ func (v venue) times(n int) int {
 	}
 	return n
 }
+
+// any is a free port.
+func (v venue) any() netip.AddrPort { return netip.AddrPortFrom(v.addr, 0) }
 
 // parked makes sure, where that is possible, that calls made in the background
 // wait by now for what is to wake them.
@@ -148,7 +165,7 @@ func (v simVenue) endpoint(c *rconn.Conn) *sim.Endpoint {
 // connect makes a connection: its dialing end and its listening end.
 func (v venue) connect(t testing.TB, dialer, listener *rconn.Config) (client, server *rconn.Conn) {
 	t.Helper()
-	l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 8)
+	l, err := v.Listen(v.any(), 8)
 	require.NoError(t, err)
 	defer l.Close()
 	client, server, err = v.connectTo(l, dialer, listener)
@@ -194,7 +211,7 @@ func (v venue) connectTo(l fabric.Listener, dialer, listener *rconn.Config) (cli
 
 // pipe is what nettest.TestConn asks for.
 func (v venue) pipe(t testing.TB) func() (c1, c2 net.Conn, stop func(), err error) {
-	l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 8)
+	l, err := v.Listen(v.any(), 8)
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return func() (c1, c2 net.Conn, stop func(), err error) {

@@ -19,11 +19,13 @@ var never time.Time
 // endpoint over, and closes it if it fails. The network names the connection's
 // addresses. It ends early when ctx does, and after Config.HandshakeTimeout.
 func Client(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
-	return handshake(ctx, network, ep, cfg, func(ctx context.Context, c *Conn, hello []byte) error {
+	awaited := false
+	return handshake(ctx, network, ep, cfg, &awaited, func(ctx context.Context, c *Conn, hello []byte) error {
 		answer, err := ep.Connect(ctx, hello)
 		if err != nil {
 			return err
 		}
+		awaited = true
 		if err := c.meet(answer); err != nil {
 			return err
 		}
@@ -34,21 +36,28 @@ func Client(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config
 // Server makes a connection of an endpoint that a listener accepted, as Client
 // does on the other side.
 func Server(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
-	return handshake(ctx, network, ep, cfg, func(ctx context.Context, c *Conn, hello []byte) error {
+	awaited := true
+	return handshake(ctx, network, ep, cfg, &awaited, func(ctx context.Context, c *Conn, hello []byte) error {
 		if err := c.meet(ep.Private()); err != nil {
 			return err
 		}
+		awaited = false
 		return ep.Accept(ctx, hello)
 	})
 }
 
-// handshake prepares a connection, has it exchange hellos, and starts it.
-func handshake(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config,
+// handshake prepares a connection, has it exchange hellos, and starts it. If it
+// fails while the peer awaits this side's answer, the peer is told why. At other
+// times there must be no rejection: the kernel would take the connection for
+// settled, repeat the unanswered request for some 100 s all the same, and have
+// Close wait for the end of that.
+func handshake(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config, awaited *bool,
 	exchange func(ctx context.Context, c *Conn, hello []byte) error) (_ *Conn, err error) {
 	defer func() {
 		if err != nil {
-			// The peer is told why, if it is waiting for an answer of ours.
-			_ = ep.Reject(wire.AppendReject(nil, err.Error()))
+			if *awaited {
+				_ = ep.Reject(wire.AppendReject(nil, err.Error()))
+			}
 			_ = ep.Close()
 		}
 	}()

@@ -39,7 +39,7 @@ var hostileOptions = fabric.Options{SendQueue: 64, RecvQueue: 4 + credit.Control
 // connectHostile makes a connection whose listening end is raw.
 func (v simVenue) connectHostile(t testing.TB, cfg *rconn.Config) (*rconn.Conn, *hostile) {
 	t.Helper()
-	l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 1)
+	l, err := v.Listen(v.any(), 1)
 	require.NoError(t, err)
 	defer l.Close()
 	raw := started(func() *hostile {
@@ -350,7 +350,7 @@ func TestABadRequestIsRefusedAndToldWhy(t *testing.T) {
 	for name, bad := range badHellos {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-				l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 1)
+				l, err := v.Listen(v.any(), 1)
 				require.NoError(t, err)
 				defer l.Close()
 				served := started(func() error {
@@ -384,7 +384,7 @@ func TestABadAnswerIsRefusedAndToldWhy(t *testing.T) {
 	for name, bad := range badHellos {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-				l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 1)
+				l, err := v.Listen(v.any(), 1)
 				require.NoError(t, err)
 				defer l.Close()
 				served := started(func() error {
@@ -414,7 +414,7 @@ func TestABadAnswerIsRefusedAndToldWhy(t *testing.T) {
 
 func TestARefusalRepeatsTheReason(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 1)
+		l, err := v.Listen(v.any(), 1)
 		require.NoError(t, err)
 		defer l.Close()
 		go func() {
@@ -435,7 +435,7 @@ func TestARefusalRepeatsTheReason(t *testing.T) {
 
 func TestNobodyListensIsRefused(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
-		l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 1)
+		l, err := v.Listen(v.any(), 1)
 		require.NoError(t, err)
 		require.NoError(t, l.Close())
 		ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
@@ -460,7 +460,7 @@ func TestHandshakesHaveATimeLimit(t *testing.T) {
 	})
 	t.Run("no confirmation", func(t *testing.T) {
 		inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-			l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 1)
+			l, err := v.Listen(v.any(), 1)
 			require.NoError(t, err)
 			defer l.Close()
 			dialer, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
@@ -521,7 +521,7 @@ func TestAFailedSetUpIsAnErrorOnBothSides(t *testing.T) {
 		} {
 			t.Run(side+" "+name, func(t *testing.T) {
 				inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-					l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 1)
+					l, err := v.Listen(v.any(), 1)
 					require.NoError(t, err)
 					defer l.Close()
 					v.SetFaults(faults(func(e *sim.Endpoint) bool { return (e.LocalAddr() == l.Addr()) == (side == "listener") }))

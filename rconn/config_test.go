@@ -1,0 +1,121 @@
+package rconn_test
+
+import (
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+func TestDefaultsAreThoseDocumented(t *testing.T) {
+	documented := &rconn.Config{RecvBuffer: 256 << 10, SendBuffer: 256 << 10, SendQueue: 128, RecvQueue: 256,
+		KeepAlive: 10 * time.Second, Linger: 10 * time.Second, HandshakeTimeout: 10 * time.Second}
+	var none *rconn.Config
+	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
+	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
+	require.InDelta(t, 512<<10, none.PinnedMemory(), 16<<10)
+
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
+		n, _ := c.Write(make([]byte, 1<<20))
+		require.Equal(t, documented.RecvBuffer, n, "the peer's ring")
+
+		v.Cut(true)
+		start := time.Now()
+		require.NoError(t, s.SetLinger(-1))
+		require.Error(t, s.Close())
+		require.LessOrEqual(t, time.Since(start), documented.Linger)
+	})
+}
+
+func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
+	require.NoError(t, (*rconn.Config)(nil).Validate())
+	require.NoError(t, (&rconn.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1}).Validate())
+	for field, bad := range map[string][]rconn.Config{
+		"RecvBuffer":       {{RecvBuffer: -1}, {RecvBuffer: 2048}, {RecvBuffer: 4097}, {RecvBuffer: 12 << 10}, {RecvBuffer: 1 << 31}},
+		"SendBuffer":       {{SendBuffer: -4096}, {SendBuffer: 1}, {SendBuffer: 5000}, {SendBuffer: 1 << 31}},
+		"SendQueue":        {{SendQueue: -1}, {SendQueue: 15}, {SendQueue: 32769}},
+		"RecvQueue":        {{RecvQueue: -4}, {RecvQueue: 3}, {RecvQueue: 6}, {RecvQueue: 32772}},
+		"Linger":           {{Linger: -1}},
+		"HandshakeTimeout": {{HandshakeTimeout: -time.Second}},
+	} {
+		for _, cfg := range bad {
+			require.ErrorContains(t, cfg.Validate(), "Config."+field, "%+v", cfg)
+			require.Zero(t, cfg.PinnedMemory())
+			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+				l, err := v.Listen(v.any(), 1)
+				require.NoError(t, err)
+				defer l.Close()
+				_, _, err = v.connectTo(l, &cfg, nil)
+				require.ErrorContains(t, err, "Config."+field)
+			})
+		}
+	}
+}
+
+func TestDevicesThatGrantLess(t *testing.T) {
+	for name, link := range map[string]sim.Link{
+		"nothing inline":     {Inline: -1},
+		"everything inline":  {Inline: 1 << 20},
+		"one byte inline":    {Inline: 1},
+		"short send queue":   {SendQueue: 16},
+		"short receives":     {RecvQueue: 15},
+		"odd receives":       {RecvQueue: 30},
+		"all short, far off": {SendQueue: 16, RecvQueue: 15, Inline: -1, Latency: time.Millisecond, Jitter: 5 * time.Millisecond, Seed: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, link, func(t *testing.T, v simVenue) {
+				for i, shape := range shapes {
+					c, s := v.connect(t, shape.dialer, shape.listener)
+					atOnce(t, func() error {
+						if err := pattern(i).send(c, 0, 100_000, 10_000, random(t, 1)); err != nil {
+							return err
+						}
+						return c.Close()
+					}, func() error {
+						n, err := pattern(i).receive(s, 0, 10_000, random(t, 2))
+						if n != 100_000 || err != io.EOF {
+							return fmt.Errorf("%s: received %d bytes, then %v", shape.name, n, err)
+						}
+						return nil
+					})
+				}
+			})
+		})
+	}
+}
+
+func TestADeviceThatGrantsTooLittleIsAnError(t *testing.T) {
+	for _, link := range []sim.Link{{SendQueue: 15}, {RecvQueue: 14}} {
+		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
+			l, err := v.Listen(v.any(), 1)
+			require.NoError(t, err)
+			defer l.Close()
+			_, _, err = v.connectTo(l, nil, nil)
+			require.ErrorContains(t, err, "the device grants queues of")
+		})
+	}
+}
+
+func TestSmallMessagesBackAndForthAllocateNothing(t *testing.T) {
+	for _, size := range []int{1, 200, 4000} {
+		v := venue{Fabric: sim.New(sim.Link{}), addr: simAddr}
+		c, s := v.connect(t, nil, nil)
+		b := make([]byte, size)
+		oneWay := func(from, to *rconn.Conn) {
+			if _, err := from.Write(b); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(to, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		require.Zero(t, testing.AllocsPerRun(1000, func() { oneWay(c, s); oneWay(s, c) }), "%d bytes", size)
+	}
+}
