@@ -1,0 +1,109 @@
+//go:build linux
+
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// shm implements [fabric.Fabric].
+type shm struct {
+	config   Config
+	overflow uint32 // what user IDs look like that have no name here
+}
+
+var _ fabric.Fabric = (*shm)(nil)
+
+// Fabric returns the fabric with the zero [Config], or an error that wraps
+// errors.ErrUnsupported and says what is missing.
+func Fabric() (fabric.Fabric, error) { return New(Config{}) }
+
+// New returns a fabric, or an error that wraps errors.ErrUnsupported and says
+// what is missing.
+func New(c Config) (fabric.Fabric, error) {
+	f := &shm{config: c, overflow: overflowUID()}
+	if uint32(os.Geteuid()) == f.overflow {
+		return nil, fmt.Errorf("shared memory: %w: user %d may be anyone who has no ID in this user namespace", errors.ErrUnsupported, f.overflow)
+	}
+	fd, err := createMemfd()
+	if err != nil {
+		return nil, err
+	}
+	return f, os.NewSyscallError("close", unix.Close(fd))
+}
+
+// overflowUID is what the kernel shows instead of user IDs that have none in
+// the reader's user namespace (user_namespaces(7)).
+func overflowUID() uint32 {
+	const standard = 65534
+	b, err := os.ReadFile("/proc/sys/kernel/overflowuid")
+	if err != nil {
+		return standard
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil {
+		return standard
+	}
+	return uint32(n)
+}
+
+// Dial implements [fabric.Fabric]. It never fails for want of a listener:
+// Connect does. An address that is not this host's is refused at once, with
+// ECONNREFUSED.
+func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	local, remote = plain(local), plain(remote)
+	if !remote.IsValid() || remote.Port() == 0 {
+		return nil, fmt.Errorf("shm: dial %v: %w", remote, syscall.EINVAL)
+	}
+	if remote.Addr().IsUnspecified() {
+		remote = netip.AddrPortFrom(loopback(remote.Addr()), remote.Port())
+	}
+	if err := checkLocal(remote.Addr()); err != nil {
+		return nil, fmt.Errorf("shm: %v is not an address of this host (%v): %w", remote.Addr(), err, syscall.ECONNREFUSED)
+	}
+	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
+		// As routing does for addresses of one's own host.
+		local = netip.AddrPortFrom(remote.Addr(), local.Port())
+	} else if err := checkLocal(local.Addr()); err != nil {
+		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
+	}
+	s, err := newSocket()
+	if err != nil {
+		return nil, err
+	}
+	var free func(netip.AddrPort) error
+	if local.Port() != 0 {
+		free = func(a netip.AddrPort) error {
+			if named(nameOf(listenerName, a)) {
+				return os.NewSyscallError("bind", syscall.EADDRINUSE)
+			}
+			return nil
+		}
+	}
+	if local, err = s.bind(dialerName, local, free); err != nil {
+		s.close()
+		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
+	}
+	return newEndpoint(f, s, local, remote), nil
+}
+
+func loopback(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}

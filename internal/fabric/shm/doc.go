@@ -1,0 +1,23 @@
+// Package shm is the fabric of one host: queue pairs in memory that two
+// processes share, or two connections' ends within one process. It wants Linux
+// and nothing else: no hardware, no cgo, no file system.
+//
+// Each end of a connection owns a segment: a sealed memfd that holds its
+// receive queue and the memory that it registered for remote writes. The peer
+// maps it, copies a message straight to its place, and publishes a descriptor
+// of eight bytes; so a message costs one copy and, while both ends are awake,
+// no system call. One Unix socket per connection introduces the ends to each
+// other, rings the doorbell of an end that sleeps, and tells when the peer is
+// gone, however it went.
+//
+// The peer is not trusted with anything. What it can reach is this connection's
+// two segments and the socket. Their sizes cannot change, every word is read
+// once and checked against this end's own counts before it is used, and no lock
+// is shared.
+//
+// The way through the files: config.go says who may connect, addr.go has the
+// names of sockets, dial.go and listener.go make endpoints, frame.go and
+// handshake.go connect them, socket.go passes descriptors, segment.go has the
+// memory, endpoint.go what an end is made of, queue.go posts and polls, wait.go
+// sleeps and wakes.
+package shm

@@ -1,0 +1,165 @@
+//go:build linux
+
+package shm
+
+// One end of a connection: what it is made of, and its life from Open to Close.
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// spin is the number of polls worth making before waiting for an event: with
+// what a caller does around each, about what it costs to sleep and be woken.
+const spin = 1000
+
+// step is how far the handshake is.
+type step int
+
+const (
+	idle        step = iota
+	requested        // req sent or received
+	answered         // rep sent or received
+	established      // rtu sent or received
+	over             // refused, by either
+)
+
+// endpoint implements [fabric.Endpoint].
+type endpoint struct {
+	f             *shm
+	sock          *socket
+	passive       bool // made by a listener
+	local, remote netip.AddrPort
+	step          step
+	private       []byte // of the request
+
+	// Made by Open and Register.
+	options fabric.Options
+	limits  fabric.Limits
+	shape   shape // of own, but for the region
+	own     *segment
+	fd      int // of own, until the peer has been offered it; or -1
+	memory  []*memory
+
+	peer *segment // the peer's; what this end writes to
+
+	failed  bool // the queue pair is in state ERR
+	drained bool // and what had arrived before has been polled
+	broken  error
+	sendQueue
+	recvQueue
+
+	// Waiting: see wait.go.
+	armed  bool
+	arms   atomic.Uint64
+	rings  uint64 // by the peer; guarded, as hung is, by being Wait's own
+	hung   bool   // there is nothing more to hear from the socket
+	buf    [8]byte
+	take   func(uintptr) bool
+	mu     sync.Mutex // guards what follows
+	change []error
+	told   map[error]bool
+}
+
+var _ fabric.Endpoint = (*endpoint)(nil)
+
+func newEndpoint(f *shm, s *socket, local, remote netip.AddrPort) *endpoint {
+	e := &endpoint{f: f, sock: s, local: local, remote: remote, fd: -1}
+	e.take = e.takeRing
+	return e
+}
+
+// LocalAddr implements [fabric.Endpoint].
+func (e *endpoint) LocalAddr() netip.AddrPort { return e.local }
+
+// RemoteAddr implements [fabric.Endpoint].
+func (e *endpoint) RemoteAddr() netip.AddrPort { return e.remote }
+
+// Open implements [fabric.Endpoint]. Work requests of any size carry their data
+// by themselves, since PostSend puts it into the peer's memory.
+func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
+	if e.limits.RecvQueue != 0 || o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.RecvSize > maxBuffers || o.AckTimeout < 0 || o.Retries < 0 || o.Retries > 7 {
+		return fabric.Limits{}, fmt.Errorf("shm: open with %+v: %w", o, syscall.EINVAL)
+	}
+	o.SendQueue = min(o.SendQueue, maxSendQueue)
+	o.RecvQueue = min(o.RecvQueue, maxRecvQueue)
+	s, err := newShape(0, rand.Uint32(), uint32(o.RecvQueue), uint32(o.RecvSize))
+	if err != nil {
+		return fabric.Limits{}, fmt.Errorf("shm: open: %w", err)
+	}
+	e.shape, e.options = s, o
+	e.completions = make([]sendDone, 1<<bits.Len(uint(o.SendQueue-1)))
+	e.scratch = make([]byte, 0, scratchMessages*o.RecvSize)
+	e.limits = fabric.Limits{
+		SendQueue: o.SendQueue,
+		RecvQueue: o.RecvQueue,
+		Inline:    maxMessage,
+		Spin:      spin,
+	}
+	return e.limits, nil
+}
+
+// Disconnect implements [fabric.Endpoint]. The memory that the peer has mapped
+// stays there to be read, so what was sent before arrives. Nobody's answer is
+// waited for: from now on Wait has ErrDisconnected.
+func (e *endpoint) Disconnect() error {
+	e.fail()
+	if e.step == established {
+		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
+	}
+	err := unix.Shutdown(e.sock.fd, unix.SHUT_RDWR)
+	if err != nil && err != unix.ENOTCONN {
+		return os.NewSyscallError("shutdown", err)
+	}
+	return nil
+}
+
+// fail moves the queue pair to ERR. What has arrived is polled before what is
+// flushed.
+func (e *endpoint) fail() {
+	if e.failed {
+		return
+	}
+	e.failed = true
+	e.event()
+}
+
+// Close implements [fabric.Endpoint].
+func (e *endpoint) Close() error {
+	if e.step == requested && e.passive || e.step == answered {
+		e.step = over
+		_ = e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer}).encode(), -1)
+	}
+	err := e.sock.close()
+	if errors.Is(err, os.ErrClosed) {
+		return net.ErrClosed
+	}
+	if e.fd >= 0 {
+		unix.Close(e.fd)
+		e.fd = -1
+	}
+	for _, s := range []*segment{e.own, e.peer} {
+		if s != nil {
+			err = errors.Join(err, s.unmap())
+		}
+	}
+	for _, m := range e.memory {
+		err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(m.bytes)))
+	}
+	// Whoever uses the endpoint from now on shall find nothing rather than
+	// somebody else's pages.
+	e.own, e.peer, e.memory = nil, nil, nil
+	return err
+}

@@ -1,0 +1,122 @@
+package shm
+
+// The handshake's messages: one packet each.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// kind of a frame. The names are those of the connection manager's messages
+// (InfiniBand specification, chapter 12).
+type kind uint8
+
+const (
+	req kind = 1 // a dialer asks, and shares its segment
+	rep kind = 2 // the listener answers, and shares its own
+	rtu kind = 3 // the dialer has seen the answer and likes it
+	rej kind = 4 // either refuses
+)
+
+// frame is one message of the handshake.
+type frame struct {
+	kind    kind
+	reason  int            // rej
+	shape   shape          // req, rep: of the sender's segment
+	target  netip.AddrPort // req: whom the dialer wants
+	private []byte
+	text    string // rej: why, when it is the fabric that refuses
+}
+
+const (
+	frameMagic   = 0x6d68_7372 // "rshm"
+	frameVersion = 1
+
+	headerSize = 28
+	maxText    = 128
+	// maxFrame is more than any frame has, so that a longer packet shows.
+	maxFrame = headerSize + 3*256
+)
+
+var errNotOurs = errors.New("the peer does not speak ringnet's shared memory protocol")
+
+// maxPrivate is how much private data each kind may have.
+var maxPrivate = [...]int{req: fabric.MaxConnectData, rep: fabric.MaxAcceptData, rtu: 0, rej: fabric.MaxRejectData}
+
+// encode returns f as a packet. The ends of a connection run on one machine,
+// but not always as programs of one kind, so the numbers are little-endian.
+func (f *frame) encode() []byte {
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, maxFrame), frameMagic)
+	b = append(b, frameVersion, byte(f.kind))
+	b = binary.LittleEndian.AppendUint16(b, uint16(f.reason))
+	b = binary.LittleEndian.AppendUint64(b, uint64(f.shape.region))
+	b = binary.LittleEndian.AppendUint32(b, f.shape.rkey)
+	b = binary.LittleEndian.AppendUint32(b, uint32(f.shape.recvQueue))
+	b = binary.LittleEndian.AppendUint32(b, uint32(f.shape.recvSize))
+	target := ""
+	if f.target.IsValid() {
+		target = f.target.String()
+	}
+	for _, s := range []string{target, string(f.private), f.text[:min(len(f.text), maxText)]} {
+		b = append(append(b, byte(len(s))), s...)
+	}
+	return b
+}
+
+// decodeFrame decodes and validates a packet.
+func decodeFrame(b []byte) (frame, error) {
+	if len(b) < headerSize || binary.LittleEndian.Uint32(b) != frameMagic {
+		return frame{}, errNotOurs
+	}
+	if b[4] != frameVersion {
+		return frame{}, fmt.Errorf("the peer speaks version %d of ringnet's shared memory protocol, this side version %d", b[4], frameVersion)
+	}
+	f := frame{kind: kind(b[5]), reason: int(binary.LittleEndian.Uint16(b[6:]))}
+	if f.kind < req || f.kind > rej {
+		return frame{}, fmt.Errorf("handshake message of unknown kind %d", f.kind)
+	}
+	if f.kind == req || f.kind == rep {
+		var err error
+		f.shape, err = newShape(
+			binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint32(b[16:]),
+			binary.LittleEndian.Uint32(b[20:]), binary.LittleEndian.Uint32(b[24:]))
+		if err != nil {
+			return frame{}, err
+		}
+	}
+	var fields [3][]byte
+	rest := b[headerSize:]
+	for i := range fields {
+		if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
+			return frame{}, errors.New("handshake message that ends early")
+		}
+		fields[i], rest = rest[1:1+int(rest[0])], rest[1+int(rest[0]):]
+	}
+	if len(rest) > 0 || len(fields[1]) > maxPrivate[f.kind] || len(fields[2]) > maxText {
+		return frame{}, errors.New("handshake message that is too long")
+	}
+	f.private, f.text = fields[1], printable(fields[2])
+	if f.kind == req {
+		var err error
+		if f.target, err = netip.ParseAddrPort(string(fields[0])); err != nil {
+			return frame{}, errors.New("handshake message with a bad address")
+		}
+	}
+	return f, nil
+}
+
+// printable makes what a peer says fit to be shown to people.
+func printable(b []byte) string {
+	text := make([]byte, len(b))
+	for i, c := range b {
+		if c < ' ' || c > '~' {
+			c = '?'
+		}
+		text[i] = c
+	}
+	return string(text)
+}

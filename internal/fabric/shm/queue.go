@@ -1,0 +1,237 @@
+//go:build linux
+
+package shm
+
+// The queue pair: posting and polling.
+//
+// A descriptor is one word: the lap bit, the operation, the length, the
+// immediate. The sender puts the data in its place and then stores the word;
+// the receiver waits for a word with the lap bit of its position, so that it
+// looks at one cache line to learn all there is to know of a message. No slot
+// is written before the receive for it has been posted, which is after the
+// message that was there before has been polled.
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// Parts of a descriptor. The immediate is the lower half.
+const (
+	lapBit      = 1 << 63
+	sendBit     = 1 << 62 // Send; otherwise WriteImm
+	lengthShift = 32
+
+	maxMessage   = 1<<30 - 1
+	maxSendQueue = 1 << 16
+)
+
+// scratchMessages is how many Sends between two PostRecvs find their place
+// without an allocation.
+const scratchMessages = 16
+
+// sendQueue is an endpoint's. Positions count requests since Open. All of them
+// end within PostSend, but their slots are free again when the completion of
+// one has been polled.
+type sendQueue struct {
+	posted uint64
+	freed  uint64
+
+	// completions is a ring, indexed by counts modulo its length, which is a
+	// power of two.
+	completions []sendDone
+	head, tail  uint64
+
+	sent       uint64 // messages that took a receive of the peer's
+	peerPosted uint64 // receives of the peer's, as last looked up
+}
+
+type sendDone struct {
+	id     uint64
+	pos    uint64
+	status fabric.Status
+}
+
+// recvQueue is an endpoint's. Positions count receives since Open.
+type recvQueue struct {
+	recvPosted uint64
+	recvDone   uint64 // their completions have been polled
+	scratch    []byte // data of polled Sends
+}
+
+// lapOf is the lap bit of a position: set the first time around, when the
+// memory is still zero.
+func (s *segment) lapOf(pos uint64) uint64 { return (pos>>s.lap&1 ^ 1) << 63 }
+
+// PostSend implements [fabric.Endpoint]. A request ends when its data is in the
+// peer's memory: from then on the peer finds it there, even if this process has
+// gone.
+func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
+	if e.step != established {
+		return fmt.Errorf("shm: post a send before the connection is established: %w", syscall.EINVAL)
+	}
+	if e.posted-e.freed+uint64(len(wr)) > uint64(e.limits.SendQueue) {
+		return fmt.Errorf("shm: post %d sends to a full queue: %w", len(wr), syscall.ENOMEM)
+	}
+	for i := range wr {
+		if wr[i].Op > fabric.WriteImm || len(wr[i].Data) > maxMessage {
+			return fmt.Errorf("shm: post a send of %d bytes: %w", len(wr[i].Data), syscall.EINVAL)
+		}
+	}
+	before := e.sent
+	for i := range wr {
+		status := fabric.Flushed
+		if !e.failed {
+			if status = e.execute(&wr[i]); status != fabric.OK {
+				e.fail()
+			}
+		}
+		if status != fabric.OK || wr[i].Signaled {
+			e.completions[e.tail&uint64(len(e.completions)-1)] = sendDone{wr[i].ID, e.posted, status}
+			e.tail++
+			e.event()
+		}
+		e.posted++
+	}
+	if e.sent != before && e.peer.waiting.Load() != 0 && e.peer.waiting.Swap(0) != 0 {
+		e.sock.ring()
+	}
+	return nil
+}
+
+// execute puts a message into the peer's memory.
+func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
+	n := len(wr.Data)
+	if wr.Memory != nil && n > 0 {
+		if m, ok := wr.Memory.(*memory); !ok || m.e != e || !m.holds(wr.Data) {
+			return fabric.LocalProtection
+		}
+	}
+	p := e.peer
+	if wr.Op != fabric.Write && e.sent == e.peerPosted {
+		if err := e.lookUpPosted(); err != nil {
+			e.corrupt(err)
+			return fabric.Fatal
+		}
+		if e.sent == e.peerPosted {
+			return fabric.RNRRetryExceeded
+		}
+	}
+	word := p.lapOf(e.sent) | uint64(n)<<lengthShift
+	if wr.Op == fabric.Send {
+		if n > p.recvSize {
+			return fabric.RemoteInvalidRequest
+		}
+		copy(p.buffer(e.sent), wr.Data)
+		word |= sendBit
+	} else {
+		if n > 0 { // else neither address nor key is looked at
+			size := uint64(len(p.region))
+			if wr.RKey != p.rkey || wr.RemoteAddr > size || uint64(n) > size-wr.RemoteAddr {
+				return fabric.RemoteAccess
+			}
+			copy(p.region[wr.RemoteAddr:], wr.Data)
+		}
+		if wr.Op == fabric.Write {
+			return fabric.OK
+		}
+		word |= uint64(wr.Imm)
+	}
+	p.slot(e.sent).Store(word)
+	e.sent++
+	return fabric.OK
+}
+
+// lookUpPosted reads how many receives the peer has posted.
+func (e *endpoint) lookUpPosted() error {
+	posted := e.peer.posted.Load()
+	if posted < e.peerPosted || posted-e.sent > uint64(e.peer.recvQueue) {
+		return fmt.Errorf("shm: the peer says that it has posted %d receives, after %d, with a queue of %d: %w",
+			posted, e.peerPosted, e.peer.recvQueue, fabric.ErrQueuePair)
+	}
+	e.peerPosted = posted
+	return nil
+}
+
+// corrupt ends a connection whose peer does what no honest one can do.
+func (e *endpoint) corrupt(err error) {
+	e.broken = err
+	e.notify(fabric.ErrQueuePair, err)
+	e.fail()
+}
+
+// PostRecv implements [fabric.Endpoint].
+func (e *endpoint) PostRecv(n int) error {
+	if e.limits.RecvQueue == 0 || n < 0 {
+		return fmt.Errorf("shm: post %d receives: %w", n, syscall.EINVAL)
+	}
+	if e.recvPosted-e.recvDone+uint64(n) > uint64(e.limits.RecvQueue) {
+		return fmt.Errorf("shm: post %d receives to a full queue: %w", n, syscall.ENOMEM)
+	}
+	e.scratch = e.scratch[:0]
+	e.recvPosted += uint64(n)
+	if e.failed {
+		e.event()
+	} else if e.own != nil {
+		e.own.posted.Store(e.recvPosted)
+	}
+	return nil
+}
+
+// Poll implements [fabric.Endpoint]. Once, behind all that had arrived, it
+// returns why the peer is not to be listened to any more.
+func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
+	n := 0
+	for ; n < len(c) && e.head != e.tail; n++ {
+		d := &e.completions[e.head&uint64(len(e.completions)-1)]
+		c[n] = fabric.Completion{ID: d.id, Status: d.status}
+		e.freed = d.pos + 1
+		e.head++
+	}
+	for ; n < len(c) && e.recvDone != e.recvPosted; n++ {
+		if e.drained || !e.arrived(&c[n]) {
+			if !e.failed {
+				break
+			}
+			e.drained = true
+			c[n] = fabric.Completion{Recv: true, Status: fabric.Flushed}
+		}
+		e.recvDone++
+	}
+	err := e.broken
+	e.broken = nil
+	return n, err
+}
+
+// arrived takes the next message of the peer's, if there is one.
+func (e *endpoint) arrived(c *fabric.Completion) bool {
+	s := e.own
+	if s == nil {
+		return false
+	}
+	word := s.slot(e.recvDone).Load()
+	if word&lapBit != s.lapOf(e.recvDone) {
+		return false
+	}
+	n := int(word &^ (lapBit | sendBit) >> lengthShift)
+	if word&sendBit == 0 {
+		if n > len(s.region) {
+			e.corrupt(fmt.Errorf("shm: the peer says that it wrote %d bytes to memory of %d: %w", n, len(s.region), fabric.ErrQueuePair))
+			return false
+		}
+		*c = fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: uint32(word), Len: n}
+		return true
+	}
+	if n > s.recvSize || uint32(word) != 0 {
+		e.corrupt(fmt.Errorf("shm: the peer says that it sent %d bytes to a receive of %d: %w", n, s.recvSize, fabric.ErrQueuePair))
+		return false
+	}
+	// The peer can still write to the buffer; what is looked at from now on is
+	// a copy.
+	at := len(e.scratch)
+	e.scratch = append(e.scratch, s.buffer(e.recvDone)[:n]...)
+	*c = fabric.Completion{Recv: true, Op: fabric.Send, Len: n, Data: e.scratch[at:]}
+	return true
+}

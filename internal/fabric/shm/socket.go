@@ -1,0 +1,206 @@
+//go:build linux
+
+package shm
+
+// The Unix socket of a connection: packets with descriptors during the
+// handshake, doorbells after it, and the news of the peer's death.
+//
+// It is of type SOCK_SEQPACKET, so that a message of the handshake arrives
+// whole or not at all and a doorbell is never taken for a part of one. Doorbells
+// go over it, and not through an eventfd, because O_NONBLOCK belongs to a shared
+// description: of an eventfd a peer could clear it under us, but each end of a
+// socket has a description of its own.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a Unix socket in Go's netpoller.
+type socket struct {
+	fd   int
+	file *os.File // owns fd
+	raw  syscall.RawConn
+
+	// woken says that the read deadline is in the past, or about to be, because
+	// of wake.
+	woken atomic.Bool
+}
+
+func newSocket() (*socket, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	return pollSocket(fd)
+}
+
+// pollSocket takes a descriptor over.
+func pollSocket(fd int) (*socket, error) {
+	s := &socket{fd: fd, file: os.NewFile(uintptr(fd), "shm")}
+	err := s.file.SetReadDeadline(time.Time{}) // fails if it cannot be polled
+	if err == nil {
+		s.raw, err = s.file.SyscallConn()
+	}
+	if err != nil {
+		s.file.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *socket) close() error { return s.file.Close() }
+
+// past is a deadline that makes a read return at once.
+var past = time.Unix(1, 0)
+
+// wake makes the present or the next wait return.
+func (s *socket) wake() {
+	if !s.woken.Swap(true) {
+		s.file.SetReadDeadline(past)
+	}
+}
+
+// wait runs take when the socket may be readable until it returns true, or
+// until wake.
+func (s *socket) wait(take func(fd uintptr) bool) error {
+	err := s.raw.Read(take)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// In this order: a wake in between finds woken set and does nothing,
+		// rightly, since this wait returns.
+		s.file.SetReadDeadline(time.Time{})
+		s.woken.Store(false)
+		return nil
+	}
+	return err
+}
+
+// receive returns the next packet, its data in b, and the one descriptor that
+// came with it, or -1. It is for the handshake: the end of ctx interrupts it.
+func (s *socket) receive(ctx context.Context, b []byte) (n, fd int, err error) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		s.file.SetReadDeadline(past)
+		close(done)
+	})
+	defer func() {
+		if !stop() {
+			<-done
+		}
+		s.file.SetReadDeadline(time.Time{})
+		if s.woken.Load() {
+			s.file.SetReadDeadline(past) // for the wait to come
+		}
+	}()
+	for {
+		var got error
+		err := s.raw.Read(func(uintptr) bool {
+			n, fd, got = receivePacket(s.fd, b)
+			return got != unix.EAGAIN
+		})
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, fd, errors.Join(err, got)
+		}
+		s.file.SetReadDeadline(time.Time{})
+		if err := ctx.Err(); err != nil {
+			return 0, -1, err
+		}
+	}
+}
+
+// receivePacket reads one packet without waiting. Whatever descriptors come
+// with it, at most one is left open: the one returned.
+func receivePacket(socket int, b []byte) (n, fd int, err error) {
+	var oob [64]byte
+	n, oobn, flags, _, err := unix.Recvmsg(socket, b, oob[:], unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	for err == unix.EINTR {
+		n, oobn, flags, _, err = unix.Recvmsg(socket, b, oob[:], unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	}
+	if err != nil {
+		return 0, -1, err
+	}
+	fds, err := descriptors(oob[:oobn])
+	switch {
+	case err != nil:
+	case len(fds) > 1 || flags&unix.MSG_CTRUNC != 0:
+		// Those for which there was no room, in oob or among this process's
+		// descriptors, the kernel has not made.
+		err = errors.New("the peer sent more descriptors than one, or there is no room for one here")
+	case flags&unix.MSG_TRUNC != 0:
+		err = errors.New("handshake message that is too long")
+	case n == 0:
+		err = io.EOF // also if the peer sent an empty packet
+	case len(fds) == 1:
+		return n, fds[0], nil
+	default:
+		return n, -1, nil
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	return 0, -1, err
+}
+
+// descriptors are those that control messages brought.
+func descriptors(oob []byte) ([]int, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, os.NewSyscallError("recvmsg", err)
+	}
+	var fds []int
+	for i := range messages {
+		if got, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds, nil
+}
+
+// send sends a packet of the handshake, with a descriptor unless fd is -1. It
+// does not wait: there is always room for an honest peer's few packets.
+func (s *socket) send(b []byte, fd int) error {
+	var oob []byte
+	if fd >= 0 {
+		oob = unix.UnixRights(fd)
+	}
+	for {
+		err := unix.Sendmsg(s.fd, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		if err != unix.EINTR {
+			return os.NewSyscallError("sendmsg", err)
+		}
+	}
+}
+
+// doorbell is what wakes a peer: what it says does not matter.
+var doorbell = []byte{0}
+
+// ring wakes the peer. A socket that is full of doorbells wakes it too, and one
+// whose peer is gone says so to whoever waits.
+func (s *socket) ring() {
+	_ = unix.Send(s.fd, doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// trust decides whether to connect with the process at the other end of a
+// socket.
+func (f *shm) trust(s *socket, root bool) error {
+	cred, err := unix.GetsockoptUcred(s.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return os.NewSyscallError("getsockopt SO_PEERCRED", err)
+	}
+	switch own := uint32(os.Geteuid()); {
+	case cred.Uid == f.overflow:
+		return fmt.Errorf("the peer's user has no ID in this user namespace (it shows as %d): %w", cred.Uid, syscall.EACCES)
+	case cred.Uid == own, root && cred.Uid == 0, f.config.Trust != nil && f.config.Trust(cred.Uid):
+		return nil
+	default:
+		return fmt.Errorf("the peer's user ID is %d, ours %d: %w", cred.Uid, own, syscall.EACCES)
+	}
+}

@@ -1,0 +1,102 @@
+//go:build linux
+
+package shm
+
+// Sleeping until there is something to do. The sleeper stores waiting = 1 and
+// looks again; whoever has a message for it publishes it and then, if waiting
+// is 1, makes it 0 and rings. Both use sequentially consistent operations, as
+// sync/atomic's are, so one of them sees the other.
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// Arm implements [fabric.Endpoint].
+func (e *endpoint) Arm() error {
+	e.armed = true
+	if e.own != nil {
+		e.arms.Add(1)
+		e.own.waiting.Store(1)
+	}
+	return nil
+}
+
+// event wakes who is armed, after a completion that needs no message: of a send
+// or by a flush.
+func (e *endpoint) event() {
+	if e.armed {
+		e.armed = false
+		e.sock.wake()
+	}
+}
+
+// Wait implements [fabric.Endpoint].
+func (e *endpoint) Wait() error {
+	if err := e.nextChange(); err != nil {
+		return err
+	}
+	if err := e.sock.wait(e.take); err != nil {
+		return err
+	}
+	return e.nextChange()
+}
+
+// takeRing takes a doorbell or the news that there will be none. It returns
+// false to sleep on. Descriptors that come with a doorbell the kernel drops,
+// since read asks for none.
+func (e *endpoint) takeRing(uintptr) bool {
+	if e.hung {
+		return false
+	}
+	n, err := unix.Read(e.sock.fd, e.buf[:])
+	for err == unix.EINTR {
+		n, err = unix.Read(e.sock.fd, e.buf[:])
+	}
+	switch {
+	case err == unix.EAGAIN:
+		return false
+	case err != nil || n == 0:
+		e.hung = true
+		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
+	default:
+		// Every ring takes a one from waiting, and only Arm puts it there.
+		e.rings++
+		if e.rings > e.arms.Load() {
+			e.hung = true
+			e.notify(fabric.ErrQueuePair, fmt.Errorf("shm: the peer rings when nobody sleeps: %w", fabric.ErrQueuePair))
+		}
+	}
+	return true
+}
+
+// Wake implements [fabric.Endpoint].
+func (e *endpoint) Wake() { e.sock.wake() }
+
+// notify has Wait return err, once for each kind.
+func (e *endpoint) notify(kind, err error) {
+	e.mu.Lock()
+	if e.told == nil {
+		e.told = make(map[error]bool)
+	}
+	if !e.told[kind] {
+		e.told[kind] = true
+		e.change = append(e.change, err)
+	}
+	e.mu.Unlock()
+	e.sock.wake()
+}
+
+func (e *endpoint) nextChange() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.change) == 0 {
+		return nil
+	}
+	err := e.change[0]
+	e.change = e.change[1:]
+	return err
+}
