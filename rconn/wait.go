@@ -33,6 +33,9 @@ func (c *Conn) wait(w waiter) error {
 			c.arm()
 		}
 		ready := w.ready(c)
+		if ready {
+			c.rearmLater() // the dispatcher may have left the queue to this call's polling
+		}
 		c.mu.Unlock()
 		if ready {
 			return nil
