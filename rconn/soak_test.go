@@ -1,0 +1,255 @@
+package rconn_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// soakRounds is how many lives of connections to try: RINGNET_SOAK multiplies.
+func (v venue) soakRounds(n int) int {
+	if times, err := strconv.Atoi(os.Getenv("RINGNET_SOAK")); err == nil {
+		return n * times
+	}
+	return v.times(n)
+}
+
+// Two ends do what comes to their minds, and whatever that is, what arrives is
+// the beginning of what was sent: all of it if the end was an orderly one.
+func TestRandomLives(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		for seed := range uint64(v.soakRounds(100)) {
+			randomLife(t, v, seed, nil)
+		}
+	})
+	t.Run("sim, far and faulty", func(t *testing.T) {
+		for seed := range uint64(venue{}.soakRounds(100)) {
+			link := sim.Link{
+				Latency: time.Duration(seed%4) * time.Millisecond,
+				Jitter:  time.Duration(seed%3) * time.Millisecond,
+				Seed:    seed,
+			}
+			inVirtualTime(t, link, func(t *testing.T, v simVenue) {
+				randomLife(t, v.venue, seed, v.faulty)
+			})
+		}
+	})
+}
+
+// faulty has short interruptions, as cables and switches do, and completions
+// that take their time.
+func (v simVenue) faulty(r *rand.Rand, over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-time.After(time.Duration(r.IntN(int(5 * time.Millisecond)))):
+		}
+		undo := func() {}
+		if all := v.Endpoints(); len(all) > 0 {
+			e := all[r.IntN(len(all))]
+			switch n := r.IntN(10); {
+			case n == 0:
+				v.Cut(true)
+				undo = func() { v.Cut(false) }
+			case n < 6:
+				e.HoldSends(true)
+				undo = func() { e.HoldSends(false) }
+			default:
+				e.HoldReceives(true)
+				undo = func() { e.HoldReceives(false) }
+			}
+		}
+		time.Sleep(time.Duration(r.IntN(int(10 * time.Millisecond))))
+		undo()
+	}
+}
+
+// life is one end: what it sent, what it received, and how that ended.
+type life struct {
+	c        *rconn.Conn
+	out, in  pattern
+	sent     int
+	received int
+	finished bool  // said that the stream ends, and nothing after that was lost
+	reason   error // why no more could be read
+}
+
+// randomLife is the life of one connection; meanwhile does whatever it likes
+// until over is closed.
+func randomLife(t *testing.T, v venue, seed uint64, meanwhile func(r *rand.Rand, over <-chan struct{})) {
+	r := random(t, seed)
+	shape := shapes[r.IntN(len(shapes))]
+	client, server := v.connect(t, shape.dialer, shape.listener)
+	if meanwhile != nil {
+		over := make(chan struct{})
+		done := started(func() error { meanwhile(rand.New(rand.NewPCG(seed, 6)), over); return nil })
+		defer func() { close(over); <-done }()
+	}
+	a := &life{c: client, out: 1, in: 2}
+	b := &life{c: server, out: 2, in: 1}
+	total := 1 + r.IntN(100_000)
+	rude := r.IntN(4) == 0
+	var all sync.WaitGroup
+	for i, l := range []*life{a, b} {
+		var writing, reading sync.WaitGroup
+		writing.Go(func() { l.write(total, rand.New(rand.NewPCG(seed, uint64(i)))) })
+		reading.Go(func() { l.read(rand.New(rand.NewPCG(seed, uint64(i+2)))) })
+		r := rand.New(rand.NewPCG(seed, uint64(i+4)))
+		all.Go(func() {
+			if rude && i == 0 {
+				rudely(l.c, r)
+			}
+			writing.Wait()
+			reading.Wait()
+			_ = l.c.Close()
+		})
+	}
+	all.Wait()
+	for _, way := range []struct{ from, to *life }{{a, b}, {b, a}} {
+		what := fmt.Sprintf("seed %d, %s: sent %d (ended %t), received %d, then %v",
+			seed, shape.name, way.from.sent, way.from.finished, way.to.received, way.to.reason)
+		require.LessOrEqual(t, way.to.received, way.from.sent, what)
+		switch {
+		case way.to.reason == io.EOF:
+			require.Equal(t, way.from.sent, way.to.received, what)
+		case rude:
+			// ETIMEDOUT when the news of the disconnect is lost with a cable.
+			require.True(t, errors.Is(way.to.reason, net.ErrClosed) || errors.Is(way.to.reason, syscall.ECONNRESET) ||
+				meanwhile != nil && errors.Is(way.to.reason, syscall.ETIMEDOUT), what)
+		default:
+			require.Fail(t, "not an orderly end", what)
+		}
+	}
+	requireRareCredits(t, client, shape.dialer)
+	requireRareCredits(t, server, shape.listener)
+}
+
+// write sends up to total bytes, with deadlines and pauses, and says that that
+// was all.
+func (l *life) write(total int, r *rand.Rand) {
+	for l.sent < total {
+		b := make([]byte, 1+r.IntN(1<<r.IntN(16)))
+		l.out.fill(b, l.sent)
+		if r.IntN(4) == 0 {
+			_ = l.c.SetWriteDeadline(soon(r))
+		}
+		n, err := l.c.Write(b)
+		l.sent += n
+		if isDeadline(err) {
+			_ = l.c.SetWriteDeadline(time.Time{})
+		} else if err != nil {
+			return
+		}
+	}
+	l.finished = l.c.CloseWrite() == nil
+}
+
+// read checks what arrives until nothing more does.
+func (l *life) read(r *rand.Rand) {
+	b := make([]byte, 1<<16)
+	for {
+		if r.IntN(4) == 0 {
+			_ = l.c.SetReadDeadline(soon(r))
+		}
+		n, err := l.c.Read(b[:1+r.IntN(1<<r.IntN(16))])
+		if wrong := l.in.check(b[:n], l.received); wrong != nil {
+			l.reason = wrong
+			return
+		}
+		l.received += n
+		if isDeadline(err) {
+			_ = l.c.SetReadDeadline(time.Time{})
+		} else if err != nil {
+			l.reason = err
+			return
+		}
+	}
+}
+
+func isDeadline(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// rudely ends a connection in the middle, in some way.
+func rudely(c *rconn.Conn, r *rand.Rand) {
+	for stop := uint64(r.IntN(50_000)); c.Stats().BytesReceived < stop; {
+		before := c.Stats()
+		if time.Sleep(time.Millisecond); before == c.Stats() {
+			break
+		}
+	}
+	if r.IntN(2) == 0 {
+		_ = c.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+// Many connections live at once and do not disturb each other.
+func TestManyConnectionsAtOnce(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		l, err := v.Listen(v.any(), 64)
+		require.NoError(t, err)
+		defer l.Close()
+		var served sync.WaitGroup
+		var echoed atomic.Int64
+		accepting := started(func() error {
+			for {
+				ep, err := l.Accept()
+				if err != nil {
+					return err
+				}
+				served.Go(func() {
+					c, err := rconn.Server(t.Context(), "rdma", ep, tight)
+					if err != nil {
+						return
+					}
+					n, _ := io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
+					echoed.Add(n)
+					_ = c.Close()
+				})
+			}
+		})
+		const size = 20_000
+		var dialers []func() error
+		for i := range 64 {
+			dialers = append(dialers, func() error {
+				c, err := v.dial(t, l.Addr(), tight)
+				if err != nil {
+					return err
+				}
+				sent := started(func() error {
+					if err := pattern(i).send(c, 0, size, 3000, rand.New(rand.NewPCG(uint64(i), 0))); err != nil {
+						return err
+					}
+					return c.CloseWrite()
+				})
+				n, err := pattern(i).receive(c, 0, 3000, rand.New(rand.NewPCG(uint64(i), 1)))
+				if n != size || err != io.EOF {
+					return fmt.Errorf("connection %d: received %d bytes, then %v", i, n, err)
+				}
+				if err := <-sent; err != nil {
+					return err
+				}
+				return c.Close()
+			})
+		}
+		atOnce(t, dialers...)
+		served.Wait()
+		require.EqualValues(t, 64*size, echoed.Load())
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, <-accepting, net.ErrClosed)
+	})
+}
