@@ -41,8 +41,9 @@ type device struct {
 	done   chan struct{} // closed when the goroutine has ended
 	vector atomic.Uint32
 
-	mu        sync.Mutex           // guards endpoints
-	endpoints map[uint64]*endpoint // by queue pair and by completion queue
+	mu        sync.Mutex // guards the maps
+	endpoints map[*endpoint]struct{}
+	byElement map[uint64]*endpoint // by the address of its queue pair, of its completion queue
 }
 
 // acquire returns the device of a context, to be released again.
@@ -76,7 +77,13 @@ func (s *devices) release(d *device) {
 }
 
 func openDevice(ctx deviceContext) (*device, error) {
-	d := &device{ctx: ctx, users: 1, done: make(chan struct{}), endpoints: make(map[uint64]*endpoint)}
+	d := &device{
+		ctx:       ctx,
+		users:     1,
+		done:      make(chan struct{}),
+		endpoints: make(map[*endpoint]struct{}),
+		byElement: make(map[uint64]*endpoint),
+	}
 	if rc := C.rn_query_device(ctx, &d.attr); rc != 0 {
 		return nil, syscallError("ibv_query_device", rc)
 	}
@@ -109,7 +116,7 @@ func (d *device) drain(uintptr) bool {
 		var event C.struct_rn_ibv_async_event
 		switch rc := C.rn_next_async_event(d.ctx, &event); syscall.Errno(rc) {
 		case 0:
-			d.dispatch(&event)
+			d.dispatch(uint32(event.event_type), uint64(event.element))
 			C.rn_ack_async_event(&event)
 		case syscall.EINTR:
 		case syscall.EAGAIN:
@@ -122,20 +129,22 @@ func (d *device) drain(uintptr) bool {
 	}
 }
 
-func (d *device) dispatch(event *C.struct_rn_ibv_async_event) {
-	switch event.event_type {
+// dispatch handles an event that concerns the queue pair or completion queue at
+// the address element, or the port whose number is in the same place.
+func (d *device) dispatch(kind uint32, element uint64) {
+	switch kind {
 	case C.RN_IBV_EVENT_CQ_ERR, C.RN_IBV_EVENT_QP_FATAL, C.RN_IBV_EVENT_QP_REQ_ERR, C.RN_IBV_EVENT_QP_ACCESS_ERR:
-		if e := d.find(uint64(event.element)); e != nil {
-			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[uint32(event.event_type)]))
+		if e := d.find(element); e != nil {
+			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[kind]))
 		}
 	case C.RN_IBV_EVENT_COMM_EST:
-		if e := d.find(uint64(event.element)); e != nil {
+		if e := d.find(element); e != nil {
 			e.receive(cmEvent{kind: commEst})
 		}
 	case C.RN_IBV_EVENT_DEVICE_FATAL:
 		d.all(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
 	case C.RN_IBV_EVENT_PORT_ERR:
-		port := int(*(*C.int)(unsafe.Pointer(&event.element)))
+		port := int(*(*int32)(unsafe.Pointer(&element)))
 		d.all(func(e *endpoint) {
 			if e.port == port {
 				e.notify(fabric.ErrPortDown, fabric.ErrPortDown)
@@ -149,32 +158,32 @@ func key[T any](object *T) uint64 { return uint64(uintptr(unsafe.Pointer(object)
 
 func (d *device) attach(e *endpoint) {
 	d.mu.Lock()
-	d.endpoints[key(e.qp)] = e
-	d.endpoints[key(e.cq)] = e
+	d.endpoints[e] = struct{}{}
+	d.byElement[key(e.qp)] = e
+	d.byElement[key(e.cq)] = e
 	d.mu.Unlock()
 }
 
 // detach comes before the queue pair is destroyed: its address may come back.
 func (d *device) detach(e *endpoint) {
 	d.mu.Lock()
-	delete(d.endpoints, key(e.qp))
-	delete(d.endpoints, key(e.cq))
+	delete(d.endpoints, e)
+	delete(d.byElement, key(e.qp))
+	delete(d.byElement, key(e.cq))
 	d.mu.Unlock()
 }
 
 func (d *device) find(element uint64) *endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.endpoints[element]
+	return d.byElement[element]
 }
 
 func (d *device) all(f func(*endpoint)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for k, e := range d.endpoints {
-		if k == key(e.qp) {
-			f(e)
-		}
+	for e := range d.endpoints {
+		f(e)
 	}
 }
 

@@ -106,7 +106,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	}
 	data, n := privateData(private)
 	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
-		return syscallError("rdma_accept", rc)
+		return e.stateError("rdma_accept", rc)
 	}
 	_, err := e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
 	return err
@@ -139,9 +139,19 @@ func (e *endpoint) Disconnect() error {
 func (e *endpoint) ready() error {
 	rc := C.rn_qp_ready(e.id, e.qp, minRNRTimer, C.uint8_t(ackTimeout(e.options.AckTimeout)), C.uint8_t(e.options.Retries), rnrRetries)
 	if rc != 0 {
-		return syscallError("ibv_modify_qp to RTS", rc)
+		return e.stateError("ibv_modify_qp to RTS", rc)
 	}
 	return nil
+}
+
+// stateError is the failure of a step of the handshake. Until a request has
+// been accepted, nothing but EINVAL tells that the peer has withdrawn it.
+func (e *endpoint) stateError(call string, rc C.int) error {
+	err := syscallError(call, rc)
+	if e.passive && isErrno(err, syscall.EINVAL) {
+		return fmt.Errorf("the peer has withdrawn its request: %w (%w)", fabric.ErrDisconnected, err)
+	}
+	return err
 }
 
 func (e *endpoint) checkPrivate(private []byte, limit int) error {

@@ -135,7 +135,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	}
 	e.device.attach(e)
 	if rc := C.rn_qp_init(e.id, e.qp); rc != 0 {
-		return fabric.Limits{}, syscallError("ibv_modify_qp to INIT", rc)
+		return fabric.Limits{}, e.stateError("ibv_modify_qp to INIT", rc)
 	}
 	if err := e.createQueue(); err != nil {
 		return fabric.Limits{}, err

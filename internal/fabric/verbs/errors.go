@@ -42,7 +42,7 @@ func addrError(call string, errno syscall.Errno, addr netip.Addr) error {
 		return fmt.Errorf("%w: %w: no RDMA device for %v: that address is local to, or reached through, a network interface without one (rdma link shows which have one)",
 			errors.ErrUnsupported, err, addr)
 	case isErrno(err, syscall.EACCES):
-		return fmt.Errorf("%w: this user may not do that: see the permissions of /dev/infiniband/*, and that ports below 1024 need CAP_NET_BIND_SERVICE", err)
+		return fmt.Errorf("%w: ports below 1024 need CAP_NET_BIND_SERVICE, devices need read and write permission on /dev/infiniband/*, and a process that has changed its user since it started has to execute itself again before it may use RDMA", err)
 	}
 	return err
 }

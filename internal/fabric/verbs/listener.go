@@ -68,7 +68,9 @@ func (m *manager) listen(local netip.AddrPort, v6only C.int, backlog int) (fabri
 		failed:  make(chan struct{}),
 	}
 	m.register(id, l)
-	if rc := C.rn_listen(id, C.int(backlog)); rc != 0 {
+	// 0 is the most the kernel allows. It drops what does not fit, and the
+	// dialer asks again only seconds later, while queue refuses at once.
+	if rc := C.rn_listen(id, 0); rc != 0 {
 		m.destroyID(id)
 		return nil, addrError("rdma_listen", syscall.Errno(rc), local.Addr())
 	}

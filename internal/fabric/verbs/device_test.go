@@ -1,0 +1,151 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// Helpers of the tests that need a device: go run ./tools/softroce.
+
+// onDevice returns the fabric and the address of a device, or skips the test.
+func onDevice(t testing.TB) (fabric.Fabric, netip.Addr) {
+	t.Helper()
+	addr := address(t, "SOFTROCE_ADDR")
+	f, err := Fabric()
+	if errors.Is(err, errors.ErrUnsupported) && os.Getenv("RINGNET_REQUIRE_RDMA") != "1" {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	return f, addr
+}
+
+// address is what an environment variable of tools/softroce holds.
+func address(t testing.TB, name string) netip.Addr {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		if os.Getenv("RINGNET_REQUIRE_RDMA") == "1" {
+			t.Fatalf("%s is not set", name)
+		}
+		t.Skipf("no RDMA device: %s is not set; go run ./tools/softroce sets it", name)
+	}
+	addr, err := netip.ParseAddr(value)
+	require.NoError(t, err)
+	return addr
+}
+
+var options = fabric.Options{
+	SendQueue:  16,
+	RecvQueue:  32,
+	RecvSize:   64,
+	AckTimeout: 500 * time.Millisecond,
+	Retries:    7,
+}
+
+func listen(t testing.TB, f fabric.Fabric, addr netip.Addr) fabric.Listener {
+	t.Helper()
+	l, err := f.Listen(netip.AddrPortFrom(addr, 0), 128)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// opened returns a dialed endpoint, open, with all its receives posted.
+func opened(t testing.TB, f fabric.Fabric, remote netip.AddrPort) fabric.Endpoint {
+	t.Helper()
+	e, err := f.Dial(context.Background(), netip.AddrPort{}, remote)
+	require.NoError(t, err)
+	t.Cleanup(func() { e.Close() })
+	require.NoError(t, openEndpoint(e))
+	return e
+}
+
+func openEndpoint(e fabric.Endpoint) error {
+	if _, err := e.Open(options); err != nil {
+		return err
+	}
+	return e.PostRecv(options.RecvQueue)
+}
+
+// handshake connects a to whatever l accepts and returns that end.
+func handshake(t testing.TB, l fabric.Listener, a fabric.Endpoint) fabric.Endpoint {
+	t.Helper()
+	accepted := make(chan fabric.Endpoint, 1)
+	go func() {
+		b, err := l.Accept()
+		if assert.NoError(t, err) && assert.NoError(t, openEndpoint(b)) {
+			assert.NoError(t, b.Accept(context.Background(), nil))
+		}
+		accepted <- b
+	}()
+	_, err := a.Connect(context.Background(), nil)
+	require.NoError(t, err)
+	require.NoError(t, a.Confirm())
+	b := <-accepted
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// pair returns the two ends of a connection.
+func pair(t testing.TB) (a, b fabric.Endpoint) {
+	t.Helper()
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	a = opened(t, f, l.Addr())
+	return a, handshake(t, l, a)
+}
+
+func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
+	t.Helper()
+	m, err := e.Register(n, a)
+	require.NoError(t, err)
+	return m
+}
+
+// poll returns the next n completions.
+func poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
+	t.Helper()
+	all := make([]fabric.Completion, n)
+	deadline := time.Now().Add(20 * time.Second)
+	for got := 0; got < n; {
+		k, err := e.Poll(all[got:])
+		require.NoError(t, err)
+		got += k
+		if k == 0 {
+			require.True(t, time.Now().Before(deadline), "%d of %d completions", got, n)
+			runtime.Gosched()
+		}
+	}
+	return all
+}
+
+// waited runs Wait and says what it returned.
+func waited(e fabric.Endpoint) <-chan error {
+	c := make(chan error, 1)
+	go func() { c <- e.Wait() }()
+	return c
+}
+
+// within fails the test when c gives nothing for ten seconds.
+func within[T any](t testing.TB, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "nothing happened for ten seconds")
+		panic("unreachable")
+	}
+}

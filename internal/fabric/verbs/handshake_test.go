@@ -1,0 +1,395 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+func TestHandshakeCarriesPrivateDataBothWays(t *testing.T) {
+	f, addr := onDevice(t)
+	addr6 := address(t, "SOFTROCE_ADDR6")
+	for _, addr := range []netip.Addr{addr, addr6} {
+		t.Run(addr.String(), func(t *testing.T) {
+			l := listen(t, f, addr)
+			assert.Equal(t, addr, l.Addr().Addr())
+			require.NotZero(t, l.Addr().Port())
+			ask, answer := pattern(fabric.MaxConnectData), pattern(fabric.MaxAcceptData)
+
+			a := opened(t, f, l.Addr())
+			assert.Equal(t, l.Addr(), a.RemoteAddr())
+			assert.Equal(t, addr, a.LocalAddr().Addr())
+			assert.NotZero(t, a.LocalAddr().Port())
+
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				b, err := l.Accept()
+				if !assert.NoError(t, err) {
+					return
+				}
+				defer b.Close()
+				assert.Equal(t, ask, b.Private()[:len(ask)])
+				assert.Equal(t, a.LocalAddr(), b.RemoteAddr())
+				assert.Equal(t, l.Addr(), b.LocalAddr())
+				assert.NoError(t, openEndpoint(b))
+				assert.NoError(t, b.Accept(context.Background(), answer))
+			}()
+			got, err := a.Connect(context.Background(), ask)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, len(got), len(answer))
+			assert.Equal(t, answer, got[:len(answer)])
+			require.NoError(t, a.Confirm())
+			within(t, done)
+		})
+	}
+}
+
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + 1)
+	}
+	return b
+}
+
+func TestPrivateDataHasLimits(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	a := opened(t, f, l.Addr())
+	_, err := a.Connect(context.Background(), make([]byte, fabric.MaxConnectData+1))
+	assert.ErrorIs(t, err, syscall.EMSGSIZE)
+	assert.ErrorIs(t, a.Accept(context.Background(), make([]byte, fabric.MaxAcceptData+1)), syscall.EMSGSIZE)
+	assert.ErrorIs(t, a.Reject(make([]byte, fabric.MaxRejectData+1)), syscall.EMSGSIZE)
+}
+
+func TestListenerRejectsWithPrivateData(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	a := opened(t, f, l.Addr())
+	why := pattern(fabric.MaxRejectData)
+	go func() {
+		b, err := l.Accept()
+		if assert.NoError(t, err) {
+			assert.NoError(t, b.Reject(why))
+			assert.NoError(t, b.Close())
+		}
+	}()
+	_, err := a.Connect(context.Background(), nil)
+	var reject *fabric.RejectError
+	require.ErrorAs(t, err, &reject)
+	assert.Equal(t, fabric.RejectConsumer, reject.Reason)
+	require.GreaterOrEqual(t, len(reject.Private), len(why))
+	assert.Equal(t, why, reject.Private[:len(why)])
+}
+
+func TestDialerRejectsTheAnswerWithPrivateData(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	a := opened(t, f, l.Addr())
+	why := pattern(fabric.MaxRejectData)
+	accepted := make(chan error, 1)
+	go func() {
+		b, err := l.Accept()
+		if assert.NoError(t, err) && assert.NoError(t, openEndpoint(b)) {
+			defer b.Close()
+			err = b.Accept(context.Background(), nil)
+		}
+		accepted <- err
+	}()
+	_, err := a.Connect(context.Background(), nil)
+	require.NoError(t, err)
+	require.NoError(t, a.Reject(why))
+	var reject *fabric.RejectError
+	require.ErrorAs(t, within(t, accepted), &reject)
+	assert.Equal(t, fabric.RejectConsumer, reject.Reason)
+	assert.Equal(t, why, reject.Private[:len(why)])
+}
+
+// A dialer that goes away instead of confirming does not leave the listener
+// waiting.
+func TestDialerClosesInsteadOfConfirming(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	a := opened(t, f, l.Addr())
+	accepted := make(chan error, 1)
+	go func() {
+		b, err := l.Accept()
+		if assert.NoError(t, err) && assert.NoError(t, openEndpoint(b)) {
+			defer b.Close()
+			err = b.Accept(context.Background(), nil)
+		}
+		accepted <- err
+	}()
+	_, err := a.Connect(context.Background(), nil)
+	require.NoError(t, err)
+	require.NoError(t, a.Close())
+	require.Error(t, within(t, accepted))
+}
+
+func TestDialToAPortNobodyListensOnIsRejectedAtOnce(t *testing.T) {
+	f, addr := onDevice(t)
+	a := opened(t, f, netip.AddrPortFrom(addr, 9))
+	began := time.Now()
+	_, err := a.Connect(context.Background(), nil)
+	var reject *fabric.RejectError
+	require.ErrorAs(t, err, &reject)
+	assert.Equal(t, fabric.RejectNoListener, reject.Reason)
+	assert.Less(t, time.Since(began), 2*time.Second)
+}
+
+func TestDialToAnInterfaceWithoutRDMA(t *testing.T) {
+	f, _ := onDevice(t)
+	other := address(t, "SOFTROCE_OTHER_ADDR")
+	_, err := f.Dial(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(other, 9))
+	require.Error(t, err)
+	t.Log(err)
+	assert.ErrorIs(t, err, syscall.ENODEV)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.ErrorContains(t, err, other.String())
+
+	_, err = f.Listen(netip.AddrPortFrom(other, 0), 1)
+	require.Error(t, err)
+	t.Log(err)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+}
+
+func TestDialFromAnAddressThatIsNotOurs(t *testing.T) {
+	f, addr := onDevice(t)
+	from := netip.AddrPortFrom(netip.MustParseAddr("203.0.113.77"), 0)
+	_, err := f.Dial(context.Background(), from, netip.AddrPortFrom(addr, 9))
+	require.Error(t, err)
+	t.Log(err)
+}
+
+func TestDialFromAGivenAddress(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	for _, local := range []netip.AddrPort{
+		netip.AddrPortFrom(addr, 0),
+		netip.AddrPortFrom(addr, 23456),
+		netip.AddrPortFrom(netip.Addr{}, 23457),
+	} {
+		e, err := f.Dial(context.Background(), local, l.Addr())
+		require.NoError(t, err, local)
+		assert.Equal(t, addr, e.LocalAddr().Addr())
+		if local.Port() != 0 {
+			assert.Equal(t, local.Port(), e.LocalAddr().Port())
+		}
+		require.NoError(t, e.Close())
+	}
+}
+
+// An address on the device's own network that nobody has.
+func silent(addr netip.Addr) netip.AddrPort {
+	b := addr.As4()
+	b[3] ^= 0x55
+	return netip.AddrPortFrom(netip.AddrFrom4(b), 9)
+}
+
+func TestDialToASilentAddressEndsWithItsContext(t *testing.T) {
+	f, addr := onDevice(t)
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(100*time.Millisecond, cancel)
+		began := time.Now()
+		err := connect(ctx, f, silent(addr))
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Less(t, time.Since(began), 2*time.Second)
+	})
+	t.Run("expired", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		assert.ErrorIs(t, connect(ctx, f, silent(addr)), context.DeadlineExceeded)
+	})
+	t.Run("expired before", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		assert.ErrorIs(t, connect(ctx, f, silent(addr)), context.Canceled)
+	})
+}
+
+// connect dials, opens and connects, and closes again.
+func connect(ctx context.Context, f fabric.Fabric, remote netip.AddrPort) error {
+	e, err := f.Dial(ctx, netip.AddrPort{}, remote)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	if err := openEndpoint(e); err != nil {
+		return err
+	}
+	if _, err := e.Connect(ctx, nil); err != nil {
+		return err
+	}
+	return e.Confirm()
+}
+
+// A listener that nobody accepts from leaves Connect waiting, as long as its
+// context lasts.
+func TestConnectEndsWithItsContext(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, connect(ctx, f, l.Addr()), context.DeadlineExceeded)
+	// The request is still there to be accepted, which then fails.
+	b, err := l.Accept()
+	require.NoError(t, err)
+	assert.ErrorIs(t, openEndpoint(b), fabric.ErrDisconnected)
+	require.NoError(t, b.Close())
+}
+
+func TestListenerClose(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := l.Accept()
+		waiting <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	require.NoError(t, l.Close())
+	assert.ErrorIs(t, within(t, waiting), net.ErrClosed)
+	_, err := l.Accept()
+	assert.ErrorIs(t, err, net.ErrClosed)
+	assert.ErrorIs(t, l.Close(), net.ErrClosed)
+}
+
+func TestListenerCloseRejectsWhatWaits(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	results := make(chan error, 4)
+	for range cap(results) {
+		go func() { results <- connect(context.Background(), f, l.Addr()) }()
+	}
+	require.Eventually(t, func() bool { return len(l.(*listener).queue) == cap(results) }, 10*time.Second, time.Millisecond)
+	require.NoError(t, l.Close())
+	for range cap(results) {
+		var reject *fabric.RejectError
+		assert.ErrorAs(t, within(t, results), &reject)
+	}
+}
+
+func TestRequestsBeyondTheBacklogAreRejected(t *testing.T) {
+	f, addr := onDevice(t)
+	const backlog, dials = 2, 8
+	l, err := f.Listen(netip.AddrPortFrom(addr, 0), backlog)
+	require.NoError(t, err)
+	defer l.Close()
+	results := make(chan error, dials)
+	for range dials {
+		go func() { results <- connect(context.Background(), f, l.Addr()) }()
+	}
+	for range dials - backlog {
+		var reject *fabric.RejectError
+		require.ErrorAs(t, within(t, results), &reject)
+		assert.Equal(t, fabric.RejectConsumer, reject.Reason)
+	}
+}
+
+func TestListenOnAUsedPort(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	_, err := f.Listen(l.Addr(), 1)
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
+
+	// Once it is closed the port is free at once, whatever became of the
+	// connections made through it.
+	a := opened(t, f, l.Addr())
+	handshake(t, l, a)
+	require.NoError(t, l.Close())
+	again, err := f.Listen(l.Addr(), 1)
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
+}
+
+func TestListenOnWildcards(t *testing.T) {
+	f, addr := onDevice(t)
+	addr6 := address(t, "SOFTROCE_ADDR6")
+	for _, tt := range []struct {
+		listen    netip.Addr
+		four, six bool
+	}{
+		{netip.Addr{}, true, true},
+		{netip.IPv4Unspecified(), true, false},
+		{netip.IPv6Unspecified(), false, true},
+	} {
+		t.Run(fmt.Sprint(tt.listen), func(t *testing.T) {
+			l := listen(t, f, tt.listen)
+			go func() {
+				for {
+					b, err := l.Accept()
+					if err != nil {
+						return
+					}
+					if assert.NoError(t, openEndpoint(b)) {
+						assert.NoError(t, b.Accept(context.Background(), nil))
+					}
+					b.Close()
+				}
+			}()
+			for _, to := range []struct {
+				addr netip.Addr
+				ok   bool
+			}{{addr, tt.four}, {addr6, tt.six}} {
+				err := connect(context.Background(), f, netip.AddrPortFrom(to.addr, l.Addr().Port()))
+				assert.Equal(t, to.ok, err == nil, "%v: %v", to.addr, err)
+			}
+		})
+	}
+}
+
+func TestManyConnectionsAtOnce(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	const n = 64
+	var group sync.WaitGroup
+	for range n {
+		group.Go(func() {
+			b, err := l.Accept()
+			if !assert.NoError(t, err) {
+				return
+			}
+			group.Go(func() {
+				defer b.Close()
+				if !assert.NoError(t, openEndpoint(b)) || !assert.NoError(t, b.Accept(context.Background(), nil)) {
+					return
+				}
+				c := poll(t, b, 1)[0]
+				assert.Equal(t, fabric.OK, c.Status)
+				assert.NoError(t, b.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: append([]byte(nil), c.Data...), Signaled: true}}))
+				poll(t, b, 1)
+			})
+		})
+		group.Go(func() {
+			a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer a.Close()
+			assert.NoError(t, openEndpoint(a))
+			if _, err := a.Connect(context.Background(), nil); !assert.NoError(t, err) {
+				return
+			}
+			assert.NoError(t, a.Confirm())
+			want := []byte(a.LocalAddr().String())
+			assert.NoError(t, a.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: want}}))
+			assert.Equal(t, want, poll(t, a, 1)[0].Data)
+		})
+	}
+	group.Wait()
+}

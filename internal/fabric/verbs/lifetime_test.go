@@ -1,0 +1,181 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// resources is what connections could leave behind.
+type resources struct {
+	Descriptors, Mappings, Goroutines int
+	QueuePairs, CompletionQueues      int
+	Regions, Domains, IDs             int
+}
+
+func countResources(t testing.TB) resources {
+	t.Helper()
+	descriptors, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	r := resources{Descriptors: len(descriptors), Goroutines: runtime.NumGoroutine()}
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	r.Mappings = bytes.Count(maps, []byte{'\n'})
+	// "rxe0: qp 3 cq 2 pd 1 mr 0 ..." for each device
+	out, err := exec.Command("rdma", "resource", "show").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for name, n := range map[string]*int{
+		"qp": &r.QueuePairs, "cq": &r.CompletionQueues, "mr": &r.Regions, "pd": &r.Domains, "cm_id": &r.IDs,
+	} {
+		for _, m := range regexp.MustCompile(`\b`+name+` (\d+)`).FindAllSubmatch(out, -1) {
+			k, err := strconv.Atoi(string(m[1]))
+			require.NoError(t, err)
+			*n += k
+		}
+	}
+	return r
+}
+
+func TestConnectionsLeaveNothingBehind(t *testing.T) {
+	if _, err := exec.LookPath("rdma"); err != nil && os.Getenv("RINGNET_REQUIRE_RDMA") != "1" {
+		t.Skip("the rdma command is not installed: apt-get install iproute2")
+	}
+	f, addr := onDevice(t)
+	cycles := 100
+	if testing.Short() {
+		cycles = 20
+	}
+	cycle := func() {
+		l, err := f.Listen(netip.AddrPortFrom(addr, 0), 4)
+		require.NoError(t, err)
+		a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+		require.NoError(t, err)
+		require.NoError(t, openEndpoint(a))
+		_, err = a.Register(1<<16, fabric.RemoteWrite)
+		require.NoError(t, err)
+		b := handshake(t, l, a)
+		require.NoError(t, b.Arm())
+		require.NoError(t, a.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: []byte("x"), Signaled: true}}))
+		poll(t, a, 1)
+		poll(t, b, 1)
+		require.NoError(t, a.Disconnect())
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		require.NoError(t, l.Close())
+	}
+	for range 5 {
+		cycle()
+	}
+	before := countResources(t)
+	t.Logf("%+v", before)
+	began := time.Now()
+	for range cycles {
+		cycle()
+	}
+	t.Log(time.Since(began)/time.Duration(cycles), "for each cycle")
+	assert.EventuallyWithT(t, func(c *assert.CollectT) {
+		now := countResources(t)
+		// The threads of the runtime have stacks, and malloc its arenas.
+		assert.InDelta(c, before.Mappings, now.Mappings, 12, "mappings")
+		now.Mappings = before.Mappings
+		assert.Equal(c, before, now)
+	}, 10*time.Second, 100*time.Millisecond)
+}
+
+// However far set-up came, Close takes it back.
+func TestCloseInEveryState(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	steps := []func(a fabric.Endpoint) error{
+		func(a fabric.Endpoint) error { _, err := a.Open(options); return err },
+		func(a fabric.Endpoint) error { _, err := a.Register(1, fabric.RemoteWrite); return err },
+		func(a fabric.Endpoint) error { return a.PostRecv(options.RecvQueue) },
+		func(a fabric.Endpoint) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			defer cancel()
+			a.Connect(ctx, nil)
+			return nil
+		},
+	}
+	for n := range len(steps) + 1 {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+			require.NoError(t, err)
+			for _, step := range steps[:n] {
+				require.NoError(t, step(a))
+			}
+			require.NoError(t, a.Close())
+			require.NoError(t, a.Close(), "again")
+		})
+	}
+}
+
+// BenchmarkConnection is one connection made and closed, of the stages a
+// program pays for one after the other.
+func BenchmarkConnection(b *testing.B) {
+	f, addr := onDevice(b)
+	l := listen(b, f, addr)
+	for _, stage := range []struct {
+		name string
+		run  func(b *testing.B) error
+	}{
+		{"dial", func(b *testing.B) error {
+			e, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+			if err != nil {
+				return err
+			}
+			return e.Close()
+		}},
+		{"open", func(b *testing.B) error {
+			b.StopTimer()
+			e, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+			if err != nil {
+				return err
+			}
+			b.StartTimer()
+			if err := openEndpoint(e); err != nil {
+				return err
+			}
+			if _, err := e.Register(256<<10, fabric.RemoteWrite); err != nil {
+				return err
+			}
+			b.StopTimer()
+			defer b.StartTimer()
+			return e.Close()
+		}},
+		{"all", func(b *testing.B) error {
+			e, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+			if err != nil {
+				return err
+			}
+			if err := openEndpoint(e); err != nil {
+				return err
+			}
+			handshake(b, l, e).Close()
+			return e.Close()
+		}},
+	} {
+		b.Run(stage.name, func(b *testing.B) {
+			for b.Loop() {
+				if err := stage.run(b); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,177 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// waitForChange waits until Wait tells of a change of the connection.
+func waitForChange(t testing.TB, e fabric.Endpoint) error {
+	t.Helper()
+	for {
+		if err := within(t, waited(e)); err != nil {
+			return err
+		}
+	}
+}
+
+func asleep(t testing.TB, waiting <-chan error) {
+	t.Helper()
+	select {
+	case err := <-waiting:
+		require.FailNow(t, "Wait returned", "%v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+func TestWaitReturnsForTheArmedEventOnly(t *testing.T) {
+	a, b := pair(t)
+	send := func() {
+		post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
+		poll(t, a, 1)
+	}
+	send()
+	poll(t, b, 1)
+	waiting := waited(b)
+	asleep(t, waiting)
+	send() // not armed
+	asleep(t, waiting)
+	poll(t, b, 1)
+
+	for range 20 {
+		require.NoError(t, b.Arm())
+		send()
+		require.NoError(t, within(t, waiting))
+		poll(t, b, 1)
+		require.NoError(t, b.PostRecv(1))
+		waiting = waited(b)
+	}
+	asleep(t, waiting)
+	b.Wake()
+	require.NoError(t, within(t, waiting))
+}
+
+func TestWake(t *testing.T) {
+	a, _ := pair(t)
+	waiting := waited(a)
+	asleep(t, waiting)
+	a.Wake()
+	require.NoError(t, within(t, waiting), "the present Wait")
+
+	a.Wake()
+	a.Wake()
+	require.NoError(t, within(t, waited(a)), "the next Wait")
+	waiting = waited(a)
+	asleep(t, waiting)
+	a.Wake()
+	require.NoError(t, within(t, waiting))
+}
+
+// Whoever calls Wake after a change finds that the waiter sees the change,
+// however the two race.
+func TestWakeIsNeverLost(t *testing.T) {
+	a, _ := pair(t)
+	const n = 2000
+	changes := make(chan int, n)
+	go func() {
+		for i := range n {
+			changes <- i
+			a.Wake()
+		}
+	}()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for seen := 0; seen < n; {
+			if !assert.NoError(t, a.Wait()) {
+				return
+			}
+			for len(changes) > 0 {
+				<-changes
+				seen++
+			}
+		}
+	}()
+	within(t, done)
+}
+
+func TestWakeAfterClose(t *testing.T) {
+	a, _ := pair(t)
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				a.Wake()
+			}
+		}
+	}()
+	require.NoError(t, a.Close())
+	close(stop)
+	<-done
+	a.Wake()
+}
+
+func TestThePeersDisconnectIsToldOnce(t *testing.T) {
+	a, b := pair(t)
+	waiting := waited(b)
+	asleep(t, waiting)
+	require.NoError(t, a.Disconnect())
+	require.ErrorIs(t, within(t, waiting), fabric.ErrDisconnected)
+	require.NoError(t, b.Disconnect())
+	waiting = waited(b)
+	asleep(t, waiting)
+	b.Wake()
+	require.NoError(t, within(t, waiting))
+}
+
+func TestThePeersCloseIsADisconnect(t *testing.T) {
+	a, b := pair(t)
+	require.NoError(t, a.Close())
+	require.ErrorIs(t, waitForChange(t, b), fabric.ErrDisconnected)
+}
+
+// What the device says reaches the endpoints that it concerns.
+func TestAsynchronousEvents(t *testing.T) {
+	const cqErr, qpFatal, accessErr, commEstablished, deviceFatal, portErr, pkeyChange = 0, 1, 3, 4, 8, 10, 12
+	one, two := newEndpoint(nil, nil), newEndpoint(nil, nil)
+	one.port, two.port = 1, 2
+	d := &device{
+		endpoints: map[*endpoint]struct{}{one: {}, two: {}},
+		byElement: map[uint64]*endpoint{0x1000: one, 0x1008: one, 0x2000: two, 0x2008: two},
+	}
+
+	d.dispatch(qpFatal, 0x1000)
+	err := one.nextChange()
+	assert.ErrorIs(t, err, fabric.ErrQueuePair)
+	assert.ErrorContains(t, err, "IBV_EVENT_QP_FATAL")
+	d.dispatch(accessErr, 0x1000)
+	assert.NoError(t, one.nextChange(), "told before")
+	d.dispatch(cqErr, 0x2008)
+	assert.ErrorContains(t, two.nextChange(), "IBV_EVENT_CQ_ERR")
+	d.dispatch(qpFatal, 0x3000) // gone by now
+
+	for range 2 {
+		d.dispatch(portErr, 2)
+		assert.ErrorIs(t, two.nextChange(), fabric.ErrPortDown)
+	}
+	d.dispatch(pkeyChange, 1)
+	d.dispatch(commEstablished, 0x1000)
+	assert.Equal(t, uint32(commEst), (<-one.handshake).kind)
+	assert.NoError(t, one.nextChange())
+
+	d.dispatch(deviceFatal, 0)
+	assert.ErrorIs(t, one.nextChange(), fabric.ErrDeviceRemoved)
+	assert.ErrorIs(t, two.nextChange(), fabric.ErrDeviceRemoved)
+}
