@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -22,6 +23,7 @@ type network struct {
 }
 
 var networks = map[string]network{
+	"shm":   {"shm", "ip", shm.Fabric},
 	"rdma":  {"rdma", "ip", verbs.Fabric},
 	"rdma4": {"rdma", "ip4", verbs.Fabric},
 	"rdma6": {"rdma", "ip6", verbs.Fabric},

@@ -43,11 +43,11 @@ type Dialer struct {
 	Config *Config
 }
 
-// Dial connects to the address on the named network: "rdma", "rdma4" or
-// "rdma6". The address has the form "host:port", as for net.Dial; the host may
-// be a name or an IP address, with a zone if it wants one, and the port a
-// service name or a number. The net.Conn is a *[Conn]. The error is a
-// *net.OpError.
+// Dial connects to the address on the named network: "rdma", "rdma4", "rdma6",
+// "shm" or "auto". The address has the form "host:port", as for net.Dial; the
+// host may be a name or an IP address, with a zone if it wants one, and the port
+// a service name or a number. The net.Conn is a *[Conn], or an *[AutoConn] on
+// "auto". The error is a *net.OpError.
 func Dial(network, address string) (net.Conn, error) {
 	return (&Dialer{}).Dial(network, address)
 }
@@ -64,41 +64,55 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 
 // DialContext connects to the address on the named network. It returns when ctx
 // ends; a connection once made does not depend on ctx. See the function [Dial].
-func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	fail := func(addr net.Addr, err error) (net.Conn, error) {
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	var addr net.Addr
+	if network == "auto" {
+		c, err = d.dialAuto(ctx, address)
+	} else {
+		c, addr, err = d.dial(ctx, network, address, nil)
+	}
+	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: addr, Err: contextError(err)}
 	}
+	return c, nil
+}
+
+// dial connects to the address on a network of a fabric, or says what went
+// wrong at which of the addresses that it stands for. The endpoint that dial
+// makes is exchanged for what wrap returns, if there is a wrap.
+func (d *Dialer) dial(ctx context.Context, network, address string,
+	wrap func(fabric.Endpoint) fabric.Endpoint) (*Conn, net.Addr, error) {
 	n, err := lookupNetwork(network)
 	if err != nil {
-		return fail(nil, err)
+		return nil, nil, err
 	}
 	if err := d.Config.Validate(); err != nil {
-		return fail(nil, err)
+		return nil, nil, err
 	}
 	local, err := addrPort(d.LocalAddr)
 	if err != nil {
-		return fail(nil, err)
+		return nil, nil, err
 	}
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
 	resolver := d.Resolver
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}
 	remotes, err := n.resolve(ctx, resolver, address, n.loopback())
 	if err != nil {
-		return fail(nil, err)
+		return nil, nil, err
 	}
 	f, err := n.open()
 	if err != nil {
-		return fail(nil, err)
+		return nil, nil, err
 	}
 	var first error
 	var at net.Addr
 	for i, remote := range remotes {
-		c, err := d.dialOne(ctx, n, f, local, remote, len(remotes)-i)
+		c, err := d.dialOne(ctx, n, f, local, remote, len(remotes)-i, wrap)
 		if err == nil {
-			return c, nil
+			return c, nil, nil
 		}
 		if first == nil {
 			first, at = err, rconn.NewAddr(n.name, remote)
@@ -107,12 +121,13 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 			break
 		}
 	}
-	return fail(at, first)
+	return nil, at, first
 }
 
 // dialOne connects to one of the addresses, of which the given number are left
 // to share the time.
-func (d *Dialer) dialOne(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, left int) (*Conn, error) {
+func (d *Dialer) dialOne(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, left int,
+	wrap func(fabric.Endpoint) fabric.Endpoint) (*Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok && left > 1 {
 		// As package net does: an equal share, but not less than makes sense.
 		share := max(time.Until(deadline)/time.Duration(left), 2*time.Second)
@@ -123,6 +138,9 @@ func (d *Dialer) dialOne(ctx context.Context, n network, f fabric.Fabric, local,
 	ep, err := f.Dial(ctx, local, remote)
 	if err != nil {
 		return nil, err
+	}
+	if wrap != nil {
+		ep = wrap(ep)
 	}
 	return rconn.Client(ctx, n.name, ep, d.Config)
 }

@@ -13,8 +13,14 @@
 //	rdma   rdma_cm over an RDMA device, IPv4 or IPv6
 //	rdma4  the same, IPv4 only
 //	rdma6  the same, IPv6 only
+//	shm    shared memory, to a peer on this host; no hardware
+//	auto   the best that both sides have: shm, then rdma, then plain TCP
 //
-// They want Linux, an RDMA device with an IP address on its network interface,
+// The network that carries a connection is LocalAddr().Network().
+//
+// # rdma
+//
+// The rdma networks want Linux, an RDMA device with an IP address on its network interface,
 // a build with cgo, and the libraries libibverbs.so.1 and librdmacm.so.1
 // (Debian: libibverbs1, librdmacm1, ibverbs-providers), which are loaded at the
 // first use. Without one of these, Dial and Listen return an error for which
@@ -22,6 +28,21 @@
 // Memory that connections use is pinned, so the limit on locked memory
 // (ulimit -l, LimitMEMLOCK=) must allow it: about half a MiB for a connection
 // as it comes, see [Config].
+//
+// # shm
+//
+// Both ends are processes of one host, or one process, on Linux. Addresses are
+// IP addresses of this host, in a port space of their own. The peer has to be
+// of the same user; a listener may also be root's.
+//
+// # auto
+//
+// A listener accepts shm, rdma and TCP on one port, and a dialer takes the best
+// that answers: it connects wherever TCP would have, and not later than TCP
+// would by more than a quarter of a second. What could not be had is passed
+// over; [AutoConn.PassedOver] says why. Port mappings, service addresses and
+// packet filters that act on TCP do not see the other two: on the host that an
+// address belongs to, auto talks to whoever listens there.
 //
 // # What is as in package net, and what is not
 //

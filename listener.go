@@ -37,32 +37,44 @@ const (
 	defaultPendingMemory = 64 << 20
 )
 
-// Listen announces on the address of the named network: "rdma", "rdma4" or
-// "rdma6". The address has the form "host:port", as for net.Listen: without a
-// host it is all addresses of this machine, and port 0 means a free one, which
-// the listener's Addr tells. The net.Listener is a *[Listener]. The error is a
-// *net.OpError.
+// Listen announces on the address of the named network: "rdma", "rdma4",
+// "rdma6", "shm" or "auto". The address has the form "host:port", as for
+// net.Listen: without a host it is all addresses of this machine, and port 0
+// means a free one, which the listener's Addr tells. The net.Listener is a
+// *[Listener], or an *[AutoListener] on "auto". The error is a *net.OpError.
 func Listen(network, address string) (net.Listener, error) {
 	return (&ListenConfig{}).Listen(context.Background(), network, address)
 }
 
 // Listen announces on the address of the named network. ctx is for resolving
 // the address; the listener does not depend on it. See the function [Listen].
-func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (net.Listener, error) {
-	fail := func(addr net.Addr, err error) (net.Listener, error) {
+func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
+	var addr net.Addr
+	if network == "auto" {
+		l, err = lc.listenAuto(ctx, address)
+	} else {
+		l, addr, err = lc.listen(ctx, network, address)
+	}
+	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
 	}
+	return l, nil
+}
+
+// listen announces on a network of a fabric, or says what went wrong at which
+// address.
+func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*Listener, net.Addr, error) {
 	n, err := lookupNetwork(network)
 	if err != nil {
-		return fail(nil, err)
+		return nil, nil, err
 	}
 	pending, err := lc.pending()
 	if err != nil {
-		return fail(nil, err)
+		return nil, nil, err
 	}
 	addrs, err := n.resolve(ctx, net.DefaultResolver, address, n.wildcard())
 	if err != nil {
-		return fail(nil, err)
+		return nil, nil, err
 	}
 	addr := addrs[0]
 	for _, a := range addrs {
@@ -73,11 +85,11 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 	}
 	f, err := n.open()
 	if err != nil {
-		return fail(rconn.NewAddr(n.name, addr), err)
+		return nil, rconn.NewAddr(n.name, addr), err
 	}
 	fl, err := f.Listen(n.listenOn(addr), pending)
 	if err != nil {
-		return fail(rconn.NewAddr(n.name, addr), err)
+		return nil, rconn.NewAddr(n.name, addr), err
 	}
 	l := &Listener{
 		listener: fl,
@@ -90,7 +102,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
-	return l, nil
+	return l, nil, nil
 }
 
 // pending is how many connections may wait to be accepted.
@@ -206,7 +218,7 @@ func (l *Listener) Close() error {
 	}
 }
 
-func reset(c *Conn) {
+func reset(c stream) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }

@@ -27,13 +27,14 @@ type host struct{ network, ip string }
 // any asks for a free port.
 func (h host) any() string { return net.JoinHostPort(h.ip, "0") }
 
-// overEachNetwork runs a test over a simulated network, and over rdma where
-// there is a device.
+// overEachNetwork runs a test over a simulated network, over shm, and over rdma
+// where there is a device.
 func overEachNetwork(t *testing.T, test func(t *testing.T, h host)) {
 	t.Run("sim", func(t *testing.T) {
 		simulate(t, sim.New(sim.Link{}))
 		test(t, host{"sim", "10.0.0.1"})
 	})
+	t.Run("shm", func(t *testing.T) { test(t, shmHost(t)) })
 	t.Run("rdma", func(t *testing.T) { test(t, rdmaHost(t)) })
 }
 
@@ -44,6 +45,14 @@ func simulate(t *testing.T, n *sim.Network) {
 		networks[name] = network{"sim", family, open}
 		t.Cleanup(func() { delete(networks, name) })
 	}
+}
+
+// shmHost is an address of this host, on systems that have shm.
+func shmHost(t *testing.T) host {
+	if _, err := networks["shm"].open(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	return host{"shm", "127.0.0.1"}
 }
 
 // rdmaHost is an address of an RDMA device.

@@ -1,0 +1,227 @@
+package ringnet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+var errAbsent = errors.New("absent in this test")
+
+// better puts simulated links in the place of shm and rdma; nil means that
+// there is no such network here.
+func better(t *testing.T, shm, rdma fabric.Fabric) {
+	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
+		before, had := networks[name]
+		networks[name] = network{name, "ip", func() (fabric.Fabric, error) {
+			if f == nil {
+				return nil, errAbsent
+			}
+			return f, nil
+		}}
+		t.Cleanup(func() {
+			delete(networks, name)
+			if had {
+				networks[name] = before
+			}
+		})
+	}
+}
+
+func listenAuto(t *testing.T, address string) *AutoListener {
+	t.Helper()
+	l, err := Listen("auto", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l.(*AutoListener)
+}
+
+// requireCarried says that a dial of l is carried by the named network, that it
+// comes out of Accept, and nothing else does, and that bytes go through.
+func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *AutoConn {
+	t.Helper()
+	c, err := d.Dial("auto", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	require.Equal(t, network, c.LocalAddr().Network())
+	s, err := l.Accept()
+	require.NoError(t, err)
+	defer s.Close()
+	require.Equal(t, c.LocalAddr().String(), s.RemoteAddr().String())
+	_, err = c.Write([]byte("hello"))
+	require.NoError(t, err)
+	require.NoError(t, c.(*AutoConn).CloseWrite())
+	got, err := io.ReadAll(s)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(got))
+
+	require.NoError(t, l.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(tcpDelay)))
+	_, err = l.Accept()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "nothing else is accepted")
+	return c.(*AutoConn)
+}
+
+func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
+	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
+	better(t, shm, rdma)
+	c := requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "shm")
+	require.Empty(t, c.PassedOver())
+	require.IsType(t, (*Conn)(nil), c.NetConn())
+
+	better(t, nil, rdma)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Len(t, l.PassedOver(), 1)
+	require.ErrorIs(t, l.PassedOver()[0], errAbsent)
+	c = requireCarried(t, l, Dialer{}, "rdma")
+	requireReasons(t, c, "shm: absent")
+
+	better(t, nil, nil)
+	l = listenAuto(t, "127.0.0.1:0")
+	c = requireCarried(t, l, Dialer{}, "tcp")
+	requireReasons(t, c, "shm: absent", "rdma: absent")
+	require.IsType(t, (*net.TCPConn)(nil), c.NetConn())
+}
+
+func TestAutoDialerWithoutRDMAReachesAListenerWithIt(t *testing.T) {
+	better(t, nil, sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	better(t, nil, nil)
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: absent")
+}
+
+func TestAutoDialerReachesAListenerThatOnlySpeaksTCP(t *testing.T) {
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: connect: connection refused", "rdma: connect: connection refused")
+}
+
+func TestAutoListenerAcceptsADialerThatOnlySpeaksTCP(t *testing.T) {
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	c, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	s, err := l.Accept()
+	require.NoError(t, err)
+	require.Equal(t, "tcp", s.LocalAddr().Network())
+	s.Close()
+}
+
+func TestAutoTakesTCPWhenABetterNetworkIsSilentAndAcceptsNothingElse(t *testing.T) {
+	rdma := sim.New(sim.Link{})
+	better(t, nil, rdma)
+	l := listenAuto(t, "127.0.0.1:0")
+	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: not connected when TCP was")
+}
+
+func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T) {
+	better(t, nil, sim.New(sim.Link{Latency: tcpDelay}))
+	l := listenAuto(t, "127.0.0.1:0")
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: not connected when TCP was")
+}
+
+func TestAutoFallsBackWhenMemoryCannotBeLocked(t *testing.T) {
+	rdma := sim.New(sim.Link{})
+	better(t, nil, rdma)
+	l := listenAuto(t, "127.0.0.1:0")
+	rdma.SetFaults(sim.Faults{Register: func(*sim.Endpoint, int) error { return syscall.ENOMEM }})
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: cannot allocate memory")
+}
+
+func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
+	for _, squatted := range betterThanTCP {
+		shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
+		better(t, shm, rdma)
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		address := free.Addr().String()
+		require.NoError(t, free.Close())
+		squatter, err := Listen(squatted, address)
+		require.NoError(t, err)
+
+		_, err = Listen("auto", address)
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+		require.ErrorContains(t, err, squatted)
+		require.NoError(t, squatter.Close())
+		listenAuto(t, address) // nothing was left behind
+	}
+}
+
+func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
+	f := &squatted{Fabric: sim.New(sim.Link{}), times: 3}
+	better(t, nil, f)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Zero(t, f.times)
+	requireCarried(t, l, Dialer{}, "rdma")
+}
+
+// squatted is a fabric whose next ports are taken.
+type squatted struct {
+	fabric.Fabric
+	times int
+}
+
+func (f *squatted) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
+	if f.times > 0 {
+		f.times--
+		return nil, syscall.EADDRINUSE
+	}
+	return f.Fabric.Listen(local, backlog)
+}
+
+func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
+	better(t, nil, sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	require.NoError(t, l.Close())
+	_, err := Dial("auto", l.Addr().String())
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "dial auto")
+	require.ErrorContains(t, err, "passed over: shm: absent in this test; rdma: connect: connection refused")
+
+	rdma := sim.New(sim.Link{})
+	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	better(t, nil, rdma)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = new(Dialer).DialContext(ctx, "auto", l.Addr().String())
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {
+	better(t, nil, sim.New(sim.Link{}))
+	l := listenAuto(t, ":0")
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	c, err := Dial("auto", net.JoinHostPort("127.0.0.1", port))
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, l.Close())
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	_, err = l.Accept()
+	requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)
+	requireOpError(t, l.Close(), "close", "auto", l.Addr().String(), net.ErrClosed)
+}
+
+func requireReasons(t *testing.T, c *AutoConn, reasons ...string) {
+	t.Helper()
+	require.Len(t, c.PassedOver(), len(reasons))
+	for i, reason := range reasons {
+		require.True(t, strings.HasPrefix(c.PassedOver()[i].Error(), reason), "%v", c.PassedOver()[i])
+	}
+}

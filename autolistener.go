@@ -1,0 +1,204 @@
+package ringnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// AutoListener accepts connections of the network "auto": over TCP, and over
+// whatever better network this machine has, all on one port. Its methods may be
+// called at once.
+type AutoListener struct {
+	addr       Addr
+	legs       []net.Listener // TCP first
+	passedOver []error
+	deadline   *deadline.Deadline
+	accepted   chan accepted
+	serving    sync.WaitGroup
+	close      sync.Once
+	closed     chan struct{}
+}
+
+var _ net.Listener = (*AutoListener)(nil)
+
+type accepted struct {
+	conn stream
+	err  error
+}
+
+// ports is how many free ports of TCP are tried for one that is free in every
+// port space.
+const ports = 16
+
+// listenAuto binds TCP first, whose ports are the most likely to be in use, and
+// then the same port of each better network: their port spaces are their own,
+// so somebody else might sit there, and dialers would take him for this
+// listener.
+func (lc *ListenConfig) listenAuto(ctx context.Context, address string) (*AutoListener, error) {
+	if _, err := lc.pending(); err != nil {
+		return nil, err
+	}
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		l, err := lc.listenOnAll(ctx, host, service)
+		anyPort := service == "" || service == "0"
+		if err == nil || !anyPort || !errors.Is(err, syscall.EADDRINUSE) || try == ports {
+			return l, err
+		}
+	}
+}
+
+func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (*AutoListener, error) {
+	tcp, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, service))
+	if err != nil {
+		return nil, bare(err)
+	}
+	addr := tcp.Addr().(*net.TCPAddr).AddrPort()
+	l := &AutoListener{
+		addr:     rconn.NewAddr("auto", addr),
+		legs:     []net.Listener{tcp},
+		deadline: deadline.New(),
+		accepted: make(chan accepted),
+		closed:   make(chan struct{}),
+	}
+	for _, network := range betterThanTCP {
+		better, _, err := lc.listen(ctx, network, hostPort(host, addr))
+		switch {
+		case err == nil:
+			l.legs = append(l.legs, better)
+		case errors.Is(err, syscall.EADDRINUSE):
+			_ = l.Close()
+			return nil, fmt.Errorf("%s: %w", network, err)
+		default:
+			l.passedOver = append(l.passedOver, fmt.Errorf("%s: %w", network, err))
+		}
+	}
+	for _, leg := range l.legs {
+		l.serving.Go(func() { l.serve(leg) })
+	}
+	return l, nil
+}
+
+// hostPort is the address that TCP got, with no host if none was named.
+func hostPort(host string, addr netip.AddrPort) string {
+	if host == "" {
+		return ":" + strconv.Itoa(int(addr.Port()))
+	}
+	return addr.String()
+}
+
+// bare is what an error of package net is about, which is wrapped anew.
+func bare(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+// serve hands on what a leg accepts.
+func (l *AutoListener) serve(leg net.Listener) {
+	for {
+		c, err := leg.Accept()
+		a := accepted{err: err}
+		if err == nil {
+			a.conn = c.(stream)
+		}
+		select {
+		case l.accepted <- a:
+		case <-l.closed:
+			if err == nil {
+				reset(a.conn)
+			}
+			return
+		}
+		if temporary, ok := err.(interface{ Temporary() bool }); err != nil && !(ok && temporary.Temporary()) {
+			return
+		}
+	}
+}
+
+// Accept waits for the next connection, until the deadline, and returns it: an
+// *[AutoConn]. After Close it returns an error for which errors.Is(err,
+// net.ErrClosed) holds.
+func (l *AutoListener) Accept() (net.Conn, error) {
+	c, err := l.accept()
+	if err != nil {
+		return nil, &net.OpError{Op: "accept", Net: "auto", Addr: l.addr, Err: err}
+	}
+	return &AutoConn{c, l.passedOver}, nil
+}
+
+func (l *AutoListener) accept() (stream, error) {
+	if l.isClosed() {
+		return nil, net.ErrClosed
+	}
+	if l.deadline.Expired() {
+		return nil, os.ErrDeadlineExceeded
+	}
+	select {
+	case a := <-l.accepted:
+		return a.conn, bare(a.err)
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-l.deadline.Done():
+		return nil, os.ErrDeadlineExceeded
+	}
+}
+
+// Addr is the address listened on, an [Addr] of the network "auto", with the
+// port in use.
+func (l *AutoListener) Addr() net.Addr { return l.addr }
+
+// PassedOver says why dialers are not offered networks that are better than
+// TCP, an error for each, the best first.
+func (l *AutoListener) PassedOver() []error { return l.passedOver }
+
+// SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, an Accept
+// under way included. The zero time means never.
+func (l *AutoListener) SetDeadline(t time.Time) error {
+	if l.isClosed() {
+		return &net.OpError{Op: "set", Net: "auto", Addr: l.addr, Err: net.ErrClosed}
+	}
+	l.deadline.Set(t)
+	return nil
+}
+
+func (l *AutoListener) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close stops listening. Connections that Accept has not returned are reset;
+// those it has returned live on.
+func (l *AutoListener) Close() error {
+	err := error(&net.OpError{Op: "close", Net: "auto", Addr: l.addr, Err: net.ErrClosed})
+	l.close.Do(func() {
+		close(l.closed)
+		err = nil
+		for _, leg := range l.legs {
+			err = errors.Join(err, leg.Close())
+		}
+		l.deadline.Set(time.Time{})
+		l.serving.Wait()
+	})
+	return err
+}
