@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -85,6 +86,7 @@ type life struct {
 	out, in  pattern
 	sent     int
 	received int
+	stop     int   // Close after so many bytes received
 	finished bool  // said that the stream ends, and nothing after that was lost
 	reason   error // why no more could be read
 }
@@ -100,20 +102,19 @@ func randomLife(t *testing.T, v venue, seed uint64, meanwhile func(r *rand.Rand,
 		done := started(func() error { meanwhile(rand.New(rand.NewPCG(seed, 6)), over); return nil })
 		defer func() { close(over); <-done }()
 	}
-	a := &life{c: client, out: 1, in: 2}
-	b := &life{c: server, out: 2, in: 1}
 	total := 1 + r.IntN(100_000)
+	a := &life{c: client, out: 1, in: 2, stop: math.MaxInt}
+	b := &life{c: server, out: 2, in: 1, stop: math.MaxInt}
 	rude := r.IntN(4) == 0
+	if rude {
+		a.stop = r.IntN(total)
+	}
 	var all sync.WaitGroup
 	for i, l := range []*life{a, b} {
 		var writing, reading sync.WaitGroup
 		writing.Go(func() { l.write(total, rand.New(rand.NewPCG(seed, uint64(i)))) })
 		reading.Go(func() { l.read(rand.New(rand.NewPCG(seed, uint64(i+2)))) })
-		r := rand.New(rand.NewPCG(seed, uint64(i+4)))
 		all.Go(func() {
-			if rude && i == 0 {
-				rudely(l.c, r)
-			}
 			writing.Wait()
 			reading.Wait()
 			_ = l.c.Close()
@@ -163,6 +164,12 @@ func (l *life) write(total int, r *rand.Rand) {
 func (l *life) read(r *rand.Rand) {
 	b := make([]byte, 1<<16)
 	for {
+		if l.received >= l.stop {
+			if r.IntN(2) == 0 {
+				_ = l.c.SetLinger(0)
+			}
+			_ = l.c.Close()
+		}
 		if r.IntN(4) == 0 {
 			_ = l.c.SetReadDeadline(soon(r))
 		}
@@ -182,20 +189,6 @@ func (l *life) read(r *rand.Rand) {
 }
 
 func isDeadline(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
-
-// rudely ends a connection in the middle, in some way.
-func rudely(c *rconn.Conn, r *rand.Rand) {
-	for stop := uint64(r.IntN(50_000)); c.Stats().BytesReceived < stop; {
-		before := c.Stats()
-		if time.Sleep(time.Millisecond); before == c.Stats() {
-			break
-		}
-	}
-	if r.IntN(2) == 0 {
-		_ = c.SetLinger(0)
-	}
-	_ = c.Close()
-}
 
 // Many connections live at once and do not disturb each other.
 func TestManyConnectionsAtOnce(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -476,13 +477,14 @@ func TestConcurrentReadsLoseNothing(t *testing.T) {
 // them end.
 func TestCloseRacesWithEverything(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
-		for i := range v.times(15) {
+		for i := range v.times(100) {
 			client, server := v.connect(t, tight, tight)
 			var all []func() error
 			for j, c := range []*rconn.Conn{client, server} {
 				until := func(op func() error) func() error {
 					return func() error {
 						for op() == nil {
+							runtime.Gosched() // the others want to race too
 						}
 						return nil
 					}
