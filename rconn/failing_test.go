@@ -1,0 +1,135 @@
+package rconn_test
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// failing is an endpoint some of whose calls fail, once told to.
+type failing struct {
+	fabric.Endpoint
+	calls map[string]bool
+	now   atomic.Bool
+}
+
+func (e *failing) err(call string) error {
+	if e.now.Load() && e.calls[call] {
+		return syscall.EIO
+	}
+	return nil
+}
+
+func (e *failing) PostRecv(n int) error {
+	if err := e.err("PostRecv"); err != nil {
+		return err
+	}
+	return e.Endpoint.PostRecv(n)
+}
+
+func (e *failing) PostSend(wr []fabric.WorkRequest) error {
+	if err := e.err("PostSend"); err != nil {
+		return err
+	}
+	return e.Endpoint.PostSend(wr)
+}
+
+func (e *failing) Poll(c []fabric.Completion) (int, error) {
+	if err := e.err("Poll"); err != nil {
+		return 0, err
+	}
+	return e.Endpoint.Poll(c)
+}
+
+func (e *failing) Arm() error {
+	if err := e.err("Arm"); err != nil {
+		return err
+	}
+	return e.Endpoint.Arm()
+}
+
+func (e *failing) Disconnect() error {
+	if err := e.err("Disconnect"); err != nil {
+		return err
+	}
+	return e.Endpoint.Disconnect()
+}
+
+// Whatever stops working, alone or together: a reader and a writer are told,
+// Close returns, and nothing is left behind.
+func TestADeviceWhoseCallsFail(t *testing.T) {
+	calls := []string{"PostRecv", "PostSend", "Poll", "Arm", "Disconnect"}
+	for set := range 1 << len(calls) {
+		inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+			l, err := v.Listen(v.any(), 1)
+			require.NoError(t, err)
+			defer l.Close()
+			accepted := started(func() *rconn.Conn {
+				ep, err := l.Accept()
+				if err != nil {
+					return nil
+				}
+				s, err := rconn.Server(context.Background(), "rdma", ep, nil)
+				if err != nil {
+					return nil
+				}
+				return s
+			})
+			ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+			require.NoError(t, err)
+			bad := &failing{Endpoint: ep, calls: map[string]bool{}}
+			for i, call := range calls {
+				bad.calls[call] = set>>i&1 == 1
+			}
+			c, err := rconn.Client(context.Background(), "rdma", bad, tight)
+			require.NoError(t, err)
+			s := <-accepted
+			require.NotNil(t, s)
+
+			bad.now.Store(true)
+			read := started(func() error { _, err := c.Read(make([]byte, 100)); return err })
+			_, err = s.Write([]byte("x"))
+			require.NoError(t, err)
+			wrote := started(func() error { return writeUntilError(c) })
+			time.Sleep(time.Minute)
+			_ = s.Close()
+			_ = c.Close()
+			require.NotNil(t, <-wrote)
+			if err := <-read; err != nil {
+				require.NotErrorIs(t, err, syscall.EPROTO, "%v", bad.calls)
+			}
+			time.Sleep(time.Minute)
+			require.Zero(t, len(v.Endpoints()), "%v", bad.calls)
+		})
+	}
+}
+
+// A set-up that fails half way is an error here and a refusal there.
+func TestASetUpThatFailsHalfWay(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		l, err := v.Listen(v.any(), 1)
+		require.NoError(t, err)
+		defer l.Close()
+		dialed := started(func() error {
+			_, err := v.dial(t, l.Addr(), nil)
+			return err
+		})
+		ep, err := l.Accept()
+		require.NoError(t, err)
+		bad := &failing{Endpoint: ep, calls: map[string]bool{"PostRecv": true}}
+		bad.now.Store(true)
+		_, err = rconn.Server(context.Background(), "rdma", bad, nil)
+		require.ErrorIs(t, err, syscall.EIO)
+		err = <-dialed
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorContains(t, err, "input/output error")
+	})
+}
