@@ -13,6 +13,7 @@ import "C"
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"syscall"
 	"unsafe"
@@ -88,6 +89,9 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 }
 
 func (e *endpoint) Confirm() error {
+	if e.queue == nil {
+		return net.ErrClosed
+	}
 	if rc := C.rn_establish(e.id); rc != 0 {
 		return syscallError("rdma_establish", rc)
 	}
@@ -116,6 +120,9 @@ func (e *endpoint) Reject(private []byte) error {
 	if len(private) > fabric.MaxRejectData {
 		return tooLong(private, fabric.MaxRejectData)
 	}
+	if e.id == nil {
+		return net.ErrClosed
+	}
 	data, n := privateData(private)
 	if rc := C.rn_reject(e.id, data, n); rc != 0 {
 		return syscallError("rdma_reject", rc)
@@ -124,6 +131,9 @@ func (e *endpoint) Reject(private []byte) error {
 }
 
 func (e *endpoint) Disconnect() error {
+	if e.qp == nil {
+		return net.ErrClosed
+	}
 	rc := C.rn_qp_error(e.qp)
 	// EINVAL: never connected, or disconnected already.
 	if drc := C.rn_disconnect(e.id); drc != 0 && syscall.Errno(drc) != syscall.EINVAL {
@@ -156,7 +166,7 @@ func (e *endpoint) stateError(call string, rc C.int) error {
 
 func (e *endpoint) checkPrivate(private []byte, limit int) error {
 	if e.queue == nil {
-		return fmt.Errorf("the endpoint is not open: %w", syscall.EINVAL)
+		return net.ErrClosed
 	}
 	if len(private) > limit {
 		return tooLong(private, limit)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -106,7 +107,10 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.Retries < 0 || o.Retries > 7 {
 		return fabric.Limits{}, fmt.Errorf("queue pair options %+v: %w", o, syscall.EINVAL)
 	}
-	if e.id.verbs == nil || e.queue != nil {
+	if e.id == nil {
+		return fabric.Limits{}, net.ErrClosed
+	}
+	if e.id.verbs == nil || e.device != nil {
 		return fabric.Limits{}, fmt.Errorf("open: %w", syscall.EINVAL)
 	}
 	if e.id.verbs.device.transport_type == C.RN_IBV_TRANSPORT_IWARP {

@@ -5,7 +5,9 @@ package verbs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -88,13 +90,37 @@ func TestConnectionsLeaveNothingBehind(t *testing.T) {
 		cycle()
 	}
 	t.Log(time.Since(began)/time.Duration(cycles), "for each cycle")
-	assert.EventuallyWithT(t, func(c *assert.CollectT) {
-		now := countResources(t)
-		// The threads of the runtime have stacks, and malloc its arenas.
-		assert.InDelta(c, before.Mappings, now.Mappings, 12, "mappings")
-		now.Mappings = before.Mappings
-		assert.Equal(c, before, now)
-	}, 10*time.Second, 100*time.Millisecond)
+	var after resources
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if after = countResources(t); after == before {
+			return
+		}
+	}
+	// The threads of the runtime have stacks, and malloc its arenas.
+	assert.InDelta(t, before.Mappings, after.Mappings, 12, "mappings")
+	after.Mappings = before.Mappings
+	assert.Equal(t, before, after)
+}
+
+func TestUseAfterCloseIsAnError(t *testing.T) {
+	a, _ := pair(t)
+	require.NoError(t, a.Close())
+	for name, call := range map[string]func() error{
+		"Open":       func() error { _, err := a.Open(options); return err },
+		"PostRecv":   func() error { return a.PostRecv(1) },
+		"PostSend":   func() error { return a.PostSend(make([]fabric.WorkRequest, 1)) },
+		"Poll":       func() error { _, err := a.Poll(make([]fabric.Completion, 1)); return err },
+		"Arm":        a.Arm,
+		"Connect":    func() error { _, err := a.Connect(context.Background(), nil); return err },
+		"Confirm":    a.Confirm,
+		"Accept":     func() error { return a.Accept(context.Background(), nil) },
+		"Reject":     func() error { return a.Reject(nil) },
+		"Disconnect": a.Disconnect,
+	} {
+		assert.ErrorIs(t, call(), net.ErrClosed, name)
+	}
+	_, err := a.Register(1, fabric.LocalWrite)
+	assert.Error(t, err)
 }
 
 // However far set-up came, Close takes it back.
@@ -166,8 +192,8 @@ func BenchmarkConnection(b *testing.B) {
 			if err := openEndpoint(e); err != nil {
 				return err
 			}
-			handshake(b, l, e).Close()
-			return e.Close()
+			peer := handshake(b, l, e)
+			return errors.Join(peer.Close(), e.Close())
 		}},
 	} {
 		b.Run(stage.name, func(b *testing.B) {

@@ -20,6 +20,7 @@ import "C"
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"syscall"
 	"unsafe"
 
@@ -33,6 +34,9 @@ var sendOpcode = [...]C.uint{
 }
 
 func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
+	if e.queue == nil {
+		return net.ErrClosed
+	}
 	if len(wr) == 0 {
 		return nil
 	}
@@ -104,6 +108,9 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 }
 
 func (e *endpoint) PostRecv(n int) error {
+	if e.queue == nil {
+		return net.ErrClosed
+	}
 	if n <= 0 {
 		return nil
 	}
@@ -117,6 +124,9 @@ func (e *endpoint) PostRecv(n int) error {
 }
 
 func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
+	if e.queue == nil {
+		return 0, net.ErrClosed
+	}
 	n := int(C.rn_poll(e.queue, C.int(min(len(c), len(e.wc)))))
 	if n < 0 {
 		return 0, fmt.Errorf("ibv_poll_cq: %w", fabric.ErrQueuePair)
@@ -155,6 +165,9 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 }
 
 func (e *endpoint) Arm() error {
+	if e.queue == nil {
+		return net.ErrClosed
+	}
 	if rc := C.rn_arm(e.queue); rc != 0 {
 		return syscallError("ibv_req_notify_cq", rc)
 	}

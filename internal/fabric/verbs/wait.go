@@ -13,6 +13,7 @@ import "C"
 
 import (
 	"errors"
+	"net"
 	"os"
 	"syscall"
 	"time"
@@ -52,6 +53,9 @@ func (e *endpoint) Wait() error {
 	if err := e.nextChange(); err != nil {
 		return err
 	}
+	if e.queue == nil {
+		return net.ErrClosed
+	}
 	err := e.raw.Read(e.take)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		// In this order: a Wake in between finds woken set and does nothing,
@@ -81,12 +85,11 @@ func (e *endpoint) takeEvents(uintptr) bool {
 
 // Wake implements [fabric.Endpoint].
 func (e *endpoint) Wake() {
-	if e.woken.Swap(true) {
-		return
+	file := e.file.Load()
+	if file == nil || e.woken.Swap(true) {
+		return // before Open nobody waits
 	}
-	if file := e.file.Load(); file != nil {
-		file.SetReadDeadline(time.Unix(1, 0))
-	}
+	file.SetReadDeadline(time.Unix(1, 0))
 }
 
 // notify has Wait return err. What says that the connection is lost is told
