@@ -10,6 +10,7 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -118,70 +119,77 @@ func checkLocal(a netip.Addr) error {
 	return os.NewSyscallError("bind", unix.Bind(fd, sa))
 }
 
-// bind names a socket by an address whose port may be 0, and returns the
-// address with the port. accept has the last word on it, or is nil.
-func (s *socket) bind(prefix string, a netip.AddrPort, free func(netip.AddrPort) error) (netip.AddrPort, error) {
+// bind names a socket by an address, and returns it with the port, which is
+// chosen if it was 0. avoid says who else is in the way of an address; it may
+// be nil.
+func (s *socket) bind(prefix string, a netip.AddrPort, avoid func(netip.AddrPort) error) (netip.AddrPort, error) {
 	if a.Port() != 0 {
-		return a, s.bindExactly(prefix, a, free)
+		return a, s.bindExactly(prefix, a, avoid)
 	}
 	const ports = 1<<16 - firstEphemeral
 	first := rand.IntN(ports)
 	for i := range ports {
 		a = netip.AddrPortFrom(a.Addr(), uint16(firstEphemeral+(first+i)%ports))
-		err := s.bindExactly(prefix, a, free)
+		err := s.bindExactly(prefix, a, avoid)
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return a, err
 		}
 	}
-	return a, fmt.Errorf("shm: no free port: %w", syscall.EADDRINUSE)
+	return a, os.NewSyscallError("bind", syscall.EADDRINUSE)
 }
 
-func (s *socket) bindExactly(prefix string, a netip.AddrPort, free func(netip.AddrPort) error) error {
-	if free != nil {
-		if err := free(a); err != nil {
+func (s *socket) bindExactly(prefix string, a netip.AddrPort, avoid func(netip.AddrPort) error) error {
+	if avoid != nil {
+		if err := avoid(a); err != nil {
 			return err
 		}
 	}
 	return os.NewSyscallError("bind", unix.Bind(s.fd, &unix.SockaddrUnix{Name: nameOf(prefix, a)}))
 }
 
-// overlap returns EADDRINUSE if a listener has an address that overlaps with l,
-// l itself not among them. Addresses of an unspecified one are looked for among
-// those of this host's interfaces.
-func overlap(l netip.AddrPort) error {
-	var others []netip.AddrPort
-	at := func(a netip.Addr) { others = append(others, netip.AddrPortFrom(a, l.Port())) }
-	if l.Addr().IsValid() && !l.Addr().IsUnspecified() {
-		others = covering(l)[1:]
-	} else {
-		at(netip.Addr{})
-		at(netip.IPv4Unspecified())
-		at(netip.IPv6Unspecified())
-		interfaces, err := net.InterfaceAddrs()
-		if err != nil {
-			return err
-		}
-		for _, i := range interfaces {
-			if p, err := netip.ParsePrefix(i.String()); err == nil {
-				at(p.Addr())
-			}
-		}
+// overlaps returns EADDRINUSE if somebody listens at an address that overlaps
+// with a and is not the same.
+func overlaps(a netip.AddrPort) error {
+	others, err := listeners(a.Port())
+	if err != nil {
+		return err
 	}
 	for _, o := range others {
-		if o != l && (hears(l, o) || hears(o, l)) && named(nameOf(listenerName, o)) {
+		if o != a && (hears(o, a) || hears(a, o)) {
 			return os.NewSyscallError("bind", syscall.EADDRINUSE)
 		}
 	}
 	return nil
 }
 
-// named reports whether a socket has the name, without disturbing it: it is
-// not of the type that asks.
-func named(name string) bool {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
+// listeners are the addresses of all listeners at a port. Where /proc does not
+// tell, there are none.
+func listeners(port uint16) ([]netip.AddrPort, error) {
+	b, err := os.ReadFile("/proc/net/unix")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	defer unix.Close(fd)
-	return unix.Connect(fd, &unix.SockaddrUnix{Name: name}) != unix.ECONNREFUSED
+	if err != nil {
+		return nil, err
+	}
+	var found []netip.AddrPort
+	for line := range strings.Lines(string(b)) {
+		// Sockets that a listener has accepted have its name too, but not its
+		// flag (__SO_ACCEPTCON, include/linux/net.h).
+		const flags, name = 3, 7
+		f := strings.Fields(line)
+		if len(f) != name+1 || f[flags] != "00010000" {
+			continue
+		}
+		text, ok := strings.CutPrefix(f[name], listenerName)
+		if !ok {
+			continue
+		}
+		if text == both+":"+strconv.Itoa(int(port)) {
+			found = append(found, netip.AddrPortFrom(netip.Addr{}, port))
+		} else if a, err := netip.ParseAddrPort(text); err == nil && a.Port() == port {
+			found = append(found, a)
+		}
+	}
+	return found, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -85,20 +86,24 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	if err != nil {
 		return nil, err
 	}
-	var free func(netip.AddrPort) error
+	var avoid func(netip.AddrPort) error
 	if local.Port() != 0 {
-		free = func(a netip.AddrPort) error {
-			if named(nameOf(listenerName, a)) {
-				return os.NewSyscallError("bind", syscall.EADDRINUSE)
-			}
-			return nil
-		}
+		avoid = isListener
 	}
-	if local, err = s.bind(dialerName, local, free); err != nil {
+	if local, err = s.bind(dialerName, local, avoid); err != nil {
 		s.close()
 		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
 	}
 	return newEndpoint(f, s, local, remote), nil
+}
+
+// isListener returns EADDRINUSE if somebody listens at the very address.
+func isListener(a netip.AddrPort) error {
+	others, err := listeners(a.Port())
+	if err == nil && slices.Contains(others, a) {
+		err = os.NewSyscallError("bind", syscall.EADDRINUSE)
+	}
+	return err
 }
 
 func loopback(a netip.Addr) netip.Addr {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package shm
 
 // The handshake's messages: one packet each.

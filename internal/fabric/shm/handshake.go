@@ -87,8 +87,6 @@ func (e *endpoint) reach(ctx context.Context) error {
 				return ctx.Err()
 			}
 			pause = min(2*pause, longest)
-		case syscall.EPROTOTYPE:
-			return fmt.Errorf("shm: somebody else has the name of %v: %w", e.remote, err)
 		default:
 			return os.NewSyscallError("connect", err)
 		}

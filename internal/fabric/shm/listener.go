@@ -77,13 +77,13 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 	if err != nil {
 		return nil, err
 	}
-	// Looking for others before binding finds a free port, looking after it
-	// finds those who did the same at the same time.
-	if local, err = s.bind(listenerName, local, overlap); err == nil {
-		err = overlap(local)
-	}
+	local, err = s.bind(listenerName, local, overlaps)
 	if err == nil {
 		err = os.NewSyscallError("listen", unix.Listen(s.fd, socketBacklog))
+	}
+	if err == nil {
+		// Of two who began at the same time at least one sees the other now.
+		err = overlaps(local)
 	}
 	if err != nil {
 		s.close()

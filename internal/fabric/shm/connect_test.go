@@ -1,0 +1,417 @@
+//go:build linux
+
+// How connections come about, fail to, and end.
+
+package shm
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+func reason(t testing.TB, err error) int {
+	t.Helper()
+	var r *fabric.RejectError
+	require.ErrorAs(t, err, &r)
+	return r.Reason
+}
+
+func ready(t testing.TB, ep fabric.Endpoint, err error) end {
+	t.Helper()
+	require.NoError(t, err)
+	e, err := open(ep, options)
+	require.NoError(t, err)
+	t.Cleanup(func() { ep.Close() })
+	return e
+}
+
+// dialing is an open endpoint for a listener's address.
+func dialing(t testing.TB, f fabric.Fabric, l fabric.Listener) end {
+	t.Helper()
+	ep, err := f.Dial(ctx, netip.AddrPort{}, l.Addr())
+	return ready(t, ep, err)
+}
+
+// connecting runs Connect in the background.
+func connecting(e end) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.Connect(ctx, nil)
+		done <- err
+	}()
+	return done
+}
+
+func TestPrivateDataCrossesPadded(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	l := listen(t, f, 1)
+	a := dialing(t, f, l)
+	accepted := make(chan error, 1)
+	go func() {
+		ep, err := l.Accept()
+		b := ready(t, ep, err)
+		assert.Equal(t, "hello"+string(make([]byte, fabric.MaxConnectData-5)), string(b.Private()))
+		assert.Equal(t, a.LocalAddr(), b.RemoteAddr())
+		assert.Equal(t, a.RemoteAddr(), b.LocalAddr())
+		accepted <- b.Accept(ctx, []byte("welcome"))
+	}()
+	answer, err := a.Connect(ctx, []byte("hello"))
+	require.NoError(t, err)
+	assert.Equal(t, "welcome"+string(make([]byte, fabric.MaxAcceptData-7)), string(answer))
+	assert.Empty(t, accepted, "Accept waits for the confirmation")
+	require.ErrorIs(t, a.PostSend([]fabric.WorkRequest{send(1, "x")}), syscall.EINVAL, "so does sending")
+	require.NoError(t, a.Confirm())
+	require.NoError(t, <-accepted)
+}
+
+func TestPrivateDataTooLongIsRefusedAtHome(t *testing.T) {
+	f := newFabric(t)
+	l := listen(t, f, 1)
+	a := dialing(t, f, l)
+	_, err := a.Connect(ctx, make([]byte, fabric.MaxConnectData+1))
+	require.ErrorIs(t, err, syscall.EINVAL)
+	done := connecting(a)
+	ep, err := l.Accept()
+	b := ready(t, ep, err)
+	require.ErrorIs(t, b.Accept(ctx, make([]byte, fabric.MaxAcceptData+1)), syscall.EINVAL)
+	require.ErrorIs(t, b.Reject(make([]byte, fabric.MaxRejectData+1)), syscall.EINVAL)
+	require.NoError(t, b.Reject(nil))
+	require.Error(t, <-done)
+}
+
+func TestConnectIsRefusedAtOnceWhereNobodyListens(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	ep, err := f.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(host, 1))
+	a := ready(t, ep, err)
+	_, err = a.Connect(ctx, nil)
+	assert.Equal(t, fabric.RejectNoListener, reason(t, err))
+}
+
+func TestRejectSaysWhy(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	l := listen(t, f, 1)
+	a := dialing(t, f, l)
+	done := connecting(a)
+	ep, err := l.Accept()
+	require.NoError(t, err)
+	require.NoError(t, ep.Reject([]byte("no")))
+	require.NoError(t, ep.Close())
+	err = <-done
+	var r *fabric.RejectError
+	require.ErrorAs(t, err, &r)
+	assert.Equal(t, fabric.RejectConsumer, r.Reason)
+	assert.Equal(t, "no"+string(make([]byte, fabric.MaxRejectData-2)), string(r.Private))
+}
+
+func TestDialerMayRejectTheAnswer(t *testing.T) {
+	for name, reject := range map[string]func(a end) error{
+		"reject": func(a end) error { return a.Reject([]byte("no")) },
+		"close":  func(a end) error { return a.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			f := newFabric(t)
+			l := listen(t, f, 1)
+			a := dialing(t, f, l)
+			done := connecting(a)
+			ep, err := l.Accept()
+			b := ready(t, ep, err)
+			accepted := make(chan error, 1)
+			go func() { accepted <- b.Accept(ctx, nil) }()
+			require.NoError(t, <-done)
+			require.NoError(t, reject(a))
+			assert.Equal(t, fabric.RejectConsumer, reason(t, <-accepted))
+		})
+	}
+}
+
+func TestBacklog(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	l := listen(t, f, 2)
+	var waiting [2]<-chan error
+	for i := range waiting {
+		waiting[i] = connecting(dialing(t, f, l))
+		require.Eventually(t, func() bool { return len(l.(*listener).queue) == i+1 }, 10*time.Second, time.Millisecond)
+	}
+	assert.Equal(t, fabric.RejectConsumer, reason(t, <-connecting(dialing(t, f, l))), "there is room for two")
+
+	ep, err := l.Accept()
+	require.NoError(t, err)
+	third := connecting(dialing(t, f, l))
+	require.Eventually(t, func() bool { return len(l.(*listener).queue) == 2 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, ep.Close())
+	require.NoError(t, l.Close())
+	for _, done := range []<-chan error{waiting[0], waiting[1], third} {
+		assert.Equal(t, fabric.RejectConsumer, reason(t, <-done))
+	}
+}
+
+func TestCloseOfTheListener(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	l := listen(t, f, 8)
+	a, b := connectTo(t, f, l, options)
+	accepting := make(chan error, 1)
+	go func() {
+		_, err := l.Accept()
+		accepting <- err
+	}()
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, <-accepting, net.ErrClosed)
+	require.ErrorIs(t, l.Close(), net.ErrClosed)
+	_, err := l.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+	post(t, a, send(1, "x"))
+	require.Len(t, poll(t, b), 1, "what was accepted lives on")
+	again, err := f.Listen(l.Addr(), 1)
+	require.NoError(t, err, "the address is free, whoever has connected to it")
+	require.NoError(t, again.Close())
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+}
+
+func TestContextEndsTheHandshake(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	l := listen(t, f, 1)
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	a := dialing(t, f, l)
+	_, err := a.Connect(short, nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, a.Close())
+	ep, err := l.Accept()
+	b := ready(t, ep, err)
+	assert.Equal(t, fabric.RejectConsumer, reason(t, b.Accept(ctx, nil)), "the dialer has given up")
+
+	c := dialing(t, f, l)
+	done := connecting(c) // and no Confirm
+	ep, err = l.Accept()
+	d := ready(t, ep, err)
+	short, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, d.Accept(short, nil), context.DeadlineExceeded)
+	require.NoError(t, <-done)
+	_, err = f.Dial(short, netip.AddrPort{}, l.Addr())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestWakeDuringTheHandshakeIsNotLost(t *testing.T) {
+	f := newFabric(t)
+	l := listen(t, f, 1)
+	a := dialing(t, f, l)
+	a.Wake()
+	go accept(l, options)
+	_, err := a.Connect(ctx, nil)
+	require.NoError(t, err)
+	require.NoError(t, a.Confirm())
+	soon(t, "Wait", func() { assert.NoError(t, a.Wait()) })
+}
+
+func TestAddresses(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+	port := listen(t, f, 1).Addr().Port()
+	tryListen := func(a netip.Addr) error {
+		l, err := f.Listen(netip.AddrPortFrom(a, port), 1)
+		if err == nil {
+			require.NoError(t, l.Close())
+		}
+		return err
+	}
+	other := host.Next()
+	assert.ErrorIs(t, tryListen(host), syscall.EADDRINUSE)
+	assert.ErrorIs(t, tryListen(netip.AddrFrom16(host.As16())), syscall.EADDRINUSE)
+	assert.NoError(t, tryListen(other))
+	assert.NoError(t, tryListen(any6))
+	assert.ErrorIs(t, tryListen(netip.MustParseAddr("192.0.2.1")), syscall.EADDRNOTAVAIL)
+	assert.ErrorIs(t, tryListen(netip.MustParseAddr("224.0.0.1")), syscall.EADDRNOTAVAIL)
+	assert.Error(t, tryListen(netip.MustParseAddr("fe80::1%nowhere")))
+
+	for _, a := range []netip.Addr{any4, any6, {}} {
+		l, err := f.Listen(netip.AddrPortFrom(a, 0), 1)
+		require.NoError(t, err)
+		port = l.Addr().Port()
+		require.NotZero(t, port)
+		assert.Equal(t, a.IsValid(), l.Addr().Addr() == a)
+		for _, b := range []netip.Addr{host, any4, any6, {}, netip.IPv6Loopback()} {
+			same := !a.IsValid() || !b.IsValid() || a.Is4() == b.Is4()
+			assert.Equal(t, same, tryListen(b) != nil, "%v beside %v", b, a)
+		}
+		require.NoError(t, l.Close())
+	}
+
+	dialFrom := func(local netip.AddrPort, remote netip.AddrPort) (fabric.Endpoint, error) {
+		ep, err := f.Dial(ctx, local, remote)
+		if err == nil {
+			t.Cleanup(func() { ep.Close() })
+		}
+		return ep, err
+	}
+	l := listen(t, f, 1)
+	_, err := dialFrom(l.Addr(), l.Addr())
+	assert.ErrorIs(t, err, syscall.EADDRINUSE)
+	e, err := dialFrom(netip.AddrPortFrom(other, 0), l.Addr())
+	require.NoError(t, err)
+	_, err = dialFrom(e.LocalAddr(), l.Addr())
+	assert.ErrorIs(t, err, syscall.EADDRINUSE)
+	_, err = dialFrom(netip.MustParseAddrPort("192.0.2.1:0"), l.Addr())
+	assert.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+	_, err = dialFrom(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:80"))
+	assert.ErrorIs(t, err, syscall.ECONNREFUSED)
+	assert.ErrorContains(t, err, "not an address of this host")
+	_, err = dialFrom(netip.AddrPort{}, netip.AddrPortFrom(host, 0))
+	assert.ErrorIs(t, err, syscall.EINVAL)
+	e, err = dialFrom(netip.AddrPort{}, netip.MustParseAddrPort("0.0.0.0:9"))
+	require.NoError(t, err)
+	assert.Equal(t, netip.MustParseAddrPort("127.0.0.1:9"), e.RemoteAddr())
+}
+
+func TestDialerFindsTheListenerThatCoversTheAddress(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	for _, at := range []netip.Addr{host, netip.IPv4Unspecified(), {}} {
+		l, err := f.Listen(netip.AddrPortFrom(at, 0), 1)
+		require.NoError(t, err)
+		to := netip.AddrPortFrom(host, l.Addr().Port())
+		accepted := make(chan end, 1)
+		go func() {
+			e, err := accept(l, options)
+			assert.NoError(t, err)
+			accepted <- e
+		}()
+		a, err := dial(f, to, options)
+		require.NoError(t, err)
+		b := <-accepted
+		assert.Equal(t, to, b.LocalAddr())
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		require.NoError(t, l.Close())
+	}
+}
+
+// dialProgram makes a connection, as another user perhaps, and says how it
+// went.
+func dialProgram(at netip.AddrPort, args []string) error {
+	f, err := New(Config{Trust: func(uint32) bool { return len(args) > 0 && args[0] == "trust" }})
+	if err != nil {
+		return err
+	}
+	e, err := dial(f, at, options)
+	if err != nil {
+		return err
+	}
+	return e.Close()
+}
+
+// asUser runs a dialer as another user, and returns what it has to say.
+func asUser(t *testing.T, at netip.AddrPort, attr *syscall.SysProcAttr, args ...string) (string, error) {
+	t.Helper()
+	cmd := program("dial", at, args...)
+	cmd.Path = worldReadable(t)
+	cmd.SysProcAttr = attr
+	cmd.Dir = "/"
+	out, err := cmd.CombinedOutput()
+	if _, exited := err.(*exec.ExitError); err != nil && !exited {
+		t.Skipf("cannot run as that user: %v", err)
+	}
+	return string(out), err
+}
+
+func TestUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run programs as other users")
+	}
+	own := func(uid uint32) bool { return uid == 1000 }
+	anyone := func(uint32) bool { return true }
+	as := func(uid uint32) *syscall.SysProcAttr {
+		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	// The mapped user is the same to the kernel, whatever it is called.
+	namespace := func(inside int) *syscall.SysProcAttr {
+		attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+		if inside >= 0 {
+			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: inside, HostID: 0, Size: 1}}
+			attr.Credential = &syscall.Credential{Uid: uint32(inside), NoSetGroups: true}
+			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
+		}
+		return attr
+	}
+	for name, test := range map[string]struct {
+		trust func(uint32) bool
+		attr  *syscall.SysProcAttr
+		args  []string
+		says  string // of the dialer; "" means that it connects
+	}{
+		"the same":                           {nil, nil, nil, ""},
+		"another":                            {nil, as(1000), nil, "peer's user ID is 1000, ours 0"},
+		"another that trusts":                {nil, as(1000), []string{"trust"}, "peer's user ID is 1000, ours 0"},
+		"another that is trusted":            {own, as(1000), nil, ""},
+		"nobody":                             {anyone, as(65534), nil, "user 65534 may be anyone"},
+		"in a namespace of its own":          {nil, namespace(0), nil, ""},
+		"in a namespace, by another name":    {nil, namespace(1000), nil, ""},
+		"in a namespace where nobody has ID": {nil, namespace(-1), nil, "user 65534 may be anyone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			f, err := New(Config{Trust: test.trust})
+			require.NoError(t, err)
+			l := listen(t, f, 1)
+			var accepting sync.WaitGroup
+			accepting.Go(func() {
+				for {
+					e, err := accept(l, options)
+					if errors.Is(err, net.ErrClosed) {
+						return
+					}
+					if err == nil {
+						e.Close()
+					}
+				}
+			})
+			said, err := asUser(t, l.Addr(), test.attr, test.args...)
+			if test.says == "" {
+				assert.NoError(t, err, said)
+			} else {
+				assert.Error(t, err)
+				assert.Contains(t, said, test.says)
+			}
+			require.NoError(t, l.Close())
+			accepting.Wait()
+		})
+	}
+}
+
+// A listener of another user is refused by the dialer, before it has been told
+// anything.
+func TestDialerRefusesTheListenerOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run programs as other users")
+	}
+	cmd := program("echo", netip.AddrPortFrom(host, 0))
+	cmd.Path, cmd.Dir = worldReadable(t), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+	p := start(t, cmd)
+	at := netip.MustParseAddrPort(p.line(t))
+	_, err := dial(newFabric(t), at, options)
+	require.ErrorIs(t, err, syscall.EACCES)
+	require.ErrorContains(t, err, "user ID is 1000, ours 0")
+}

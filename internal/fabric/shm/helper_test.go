@@ -1,0 +1,460 @@
+//go:build linux
+
+// What the tests of this package share.
+
+package shm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// host is an address that no other process on this machine is likely to use,
+// so that tests of several processes can run at once and what is left behind
+// can be told apart.
+var host = func() netip.Addr {
+	id := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, byte(id>>16) + 64, byte(id >> 8), byte(id)})
+}()
+
+var (
+	options = fabric.Options{SendQueue: 128, RecvQueue: 64, RecvSize: 24}
+	ctx     = context.Background()
+)
+
+// soak is whether to take a long time.
+var soak = os.Getenv("RINGNET_SOAK") == "1"
+
+// Programs that tests run in processes of their own, by name. Each gets the
+// address that it was started with.
+var programs = map[string]func(at netip.AddrPort, args []string) error{
+	"send":           sendProgram,
+	"receive":        receiveProgram,
+	"echo":           echoProgram,
+	"pong":           pongProgram,
+	"dial":           dialProgram,
+	"hostile dialer": hostileDialer,
+	"hostile server": hostileServer,
+	"bench":          benchProgram,
+}
+
+const programEnv = "RINGNET_SHM_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(programEnv); name != "" {
+		at := netip.MustParseAddrPort(os.Args[1])
+		if err := programs[name](at, os.Args[2:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// process is a program under way.
+type process struct {
+	*exec.Cmd
+	out *bufio.Reader
+	err *bytes.Buffer
+}
+
+// program prepares a program of the above.
+func program(name string, at netip.AddrPort, args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], append([]string{at.String()}, args...)...)
+	cmd.Env = append(os.Environ(), programEnv+"="+name)
+	return cmd
+}
+
+// start starts a program, which is killed at the end of the test.
+func start(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{Cmd: cmd, err: new(bytes.Buffer)}
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	p.out = bufio.NewReader(out)
+	cmd.Stderr = p.err
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return p
+}
+
+// line is the next line that a program prints.
+func (p *process) line(t testing.TB) string {
+	t.Helper()
+	line, err := p.out.ReadString('\n')
+	require.NoError(t, err, "%s", p.err)
+	return strings.TrimSpace(line)
+}
+
+// left counts what this process holds: descriptors, mappings of segments,
+// goroutines; and sockets of this test's host.
+func left(t testing.TB) [4]int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	names, err := os.ReadFile("/proc/net/unix")
+	require.NoError(t, err)
+	return [4]int{
+		len(fds),
+		bytes.Count(maps, []byte("memfd:ringnet")),
+		runtime.NumGoroutine(),
+		bytes.Count(names, []byte(":"+host.String()+":")),
+	}
+}
+
+// leavesNothing checks at the end of the test that it left nothing behind.
+func leavesNothing(t testing.TB) {
+	t.Helper()
+	// Whatever the runtime and the poller open once is opened now.
+	f := newFabric(t)
+	l, err := f.Listen(netip.AddrPortFrom(host, 0), 1)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	before := left(t)
+	t.Cleanup(func() {
+		// What has been closed may take a moment to end.
+		var after [4]int
+		for range 500 {
+			after = left(t)
+			if after[0] <= before[0] && after[1] <= before[1] && after[2] <= before[2] && after[3] <= before[3] {
+				return // fewer, if an earlier test was not quite over
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Errorf("descriptors, mappings, goroutines, names: %v before, %v after", before, after)
+	})
+}
+
+func newFabric(t testing.TB) fabric.Fabric {
+	t.Helper()
+	f, err := Fabric()
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	return f
+}
+
+func listen(t testing.TB, f fabric.Fabric, backlog int) fabric.Listener {
+	t.Helper()
+	l, err := f.Listen(netip.AddrPortFrom(host, 0), backlog)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// end is an endpoint with its memory.
+type end struct {
+	*endpoint
+	mem fabric.Memory
+}
+
+const ringSize = 64 << 10
+
+// open makes an endpoint's queue pair, with ringSize bytes of memory for the
+// peer to write to and all receives posted.
+func open(ep fabric.Endpoint, o fabric.Options) (end, error) {
+	l, err := ep.Open(o)
+	if err != nil {
+		return end{}, err
+	}
+	m, err := ep.Register(ringSize, fabric.RemoteWrite)
+	if err != nil {
+		return end{}, err
+	}
+	return end{ep.(*endpoint), m}, ep.PostRecv(l.RecvQueue)
+}
+
+// dial connects to an address.
+func dial(f fabric.Fabric, to netip.AddrPort, o fabric.Options) (end, error) {
+	ep, err := f.Dial(ctx, netip.AddrPort{}, to)
+	if err != nil {
+		return end{}, err
+	}
+	e, err := open(ep, o)
+	if err == nil {
+		_, err = e.Connect(ctx, nil)
+	}
+	if err == nil {
+		err = e.Confirm()
+	}
+	if err != nil {
+		ep.Close()
+	}
+	return e, err
+}
+
+// accept completes a handshake.
+func accept(l fabric.Listener, o fabric.Options) (end, error) {
+	ep, err := l.Accept()
+	if err != nil {
+		return end{}, err
+	}
+	e, err := open(ep, o)
+	if err == nil {
+		err = e.Accept(ctx, nil)
+	}
+	if err != nil {
+		ep.Close()
+	}
+	return e, err
+}
+
+// connectTo makes a connection by way of a listener.
+func connectTo(t testing.TB, f fabric.Fabric, l fabric.Listener, o fabric.Options) (a, b end) {
+	t.Helper()
+	type result struct {
+		end
+		error
+	}
+	dialed := make(chan result, 1)
+	go func() {
+		e, err := dial(f, l.Addr(), o)
+		dialed <- result{e, err}
+	}()
+	b, err := accept(l, o)
+	require.NoError(t, err)
+	r := <-dialed
+	require.NoError(t, r.error)
+	return r.end, b
+}
+
+// connected makes a connection, which is closed at the end of the test.
+func connected(t testing.TB, o fabric.Options) (a, b end) {
+	t.Helper()
+	f := newFabric(t)
+	a, b = connectTo(t, f, listen(t, f, 1), o)
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+	})
+	return a, b
+}
+
+func send(id uint64, data string) fabric.WorkRequest {
+	return fabric.WorkRequest{ID: id, Op: fabric.Send, Data: []byte(data), Signaled: true}
+}
+
+// write is a WriteImm to the peer's memory; both ends' keys are at hand here.
+func (e end) write(to end, at int, imm uint32, data string) fabric.WorkRequest {
+	return fabric.WorkRequest{Op: fabric.WriteImm, Data: []byte(data), Imm: imm, RemoteAddr: to.mem.Addr() + uint64(at), RKey: to.mem.RKey()}
+}
+
+func post(t testing.TB, e end, wr ...fabric.WorkRequest) {
+	t.Helper()
+	require.NoError(t, e.PostSend(wr))
+}
+
+// poll returns all that has completed.
+func poll(t testing.TB, e end) []fabric.Completion {
+	t.Helper()
+	var c [256]fabric.Completion
+	n, err := e.Poll(c[:])
+	require.NoError(t, err)
+	return c[:n]
+}
+
+// flushed is what n flushed receives complete with.
+func flushed(n int) []fabric.Completion {
+	c := make([]fabric.Completion, n)
+	for i := range c {
+		c[i] = fabric.Completion{Recv: true, Status: fabric.Flushed}
+	}
+	return c
+}
+
+// received is what a WriteImm completes with.
+func received(imm uint32, n int) fabric.Completion {
+	return fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: imm, Len: n}
+}
+
+// soon runs f, which must end within a time that only a hang exceeds.
+func soon(t testing.TB, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		buf := make([]byte, 1<<20)
+		t.Fatalf("%s: still waiting\n%s", what, buf[:runtime.Stack(buf, true)])
+	}
+}
+
+// stream is one direction of a connection with the least of a protocol: numbered
+// messages to places in turn, and a credit for every quarter of the receives.
+type stream struct {
+	end
+	peerKey  uint32
+	sent     uint64 // messages
+	credit   uint64 // messages that the peer has taken
+	received uint64
+	granted  uint64 // credit given to the peer
+	c        [64]fabric.Completion
+}
+
+const (
+	streamWindow = 48
+	placeSize    = ringSize / 64
+)
+
+// message is the data of the message of that number.
+func message(i uint64) []byte {
+	b := make([]byte, 8+i*i%(placeSize-7))
+	binary.LittleEndian.PutUint64(b, i)
+	for j := 8; j < len(b); j++ {
+		b[j] = byte(i*uint64(j) + i>>3)
+	}
+	return b
+}
+
+// offer sends messages while there is credit, up to the number n.
+func (s *stream) offer(n uint64) error {
+	for s.sent < n && s.sent < s.credit+streamWindow {
+		err := s.PostSend([]fabric.WorkRequest{{
+			ID: s.sent, Op: fabric.WriteImm, Signaled: s.sent%8 == 7, Data: message(s.sent), Imm: uint32(s.sent),
+			RemoteAddr: s.sent % 64 * placeSize, RKey: s.peerKey,
+		}})
+		if err != nil {
+			return err
+		}
+		s.sent++
+	}
+	return nil
+}
+
+var errFlushed = errors.New("flushed")
+
+// take checks what has arrived, and says how much it was.
+func (s *stream) take() (int, error) {
+	n, err := s.Poll(s.c[:])
+	if err != nil {
+		return n, err
+	}
+	recvs := 0
+	for _, c := range s.c[:n] {
+		switch {
+		case c.Status == fabric.Flushed:
+			return n, errFlushed
+		case c.Status != fabric.OK:
+			return n, fmt.Errorf("%v", c.Status)
+		case !c.Recv:
+			continue
+		case c.Op == fabric.Send:
+			s.credit = binary.LittleEndian.Uint64(c.Data)
+		default:
+			want := message(s.received)
+			got := s.mem.Bytes()[s.received%64*placeSize:][:c.Len]
+			if c.Imm != uint32(s.received) || !bytes.Equal(got, want) {
+				return n, fmt.Errorf("message %d is not what was sent", s.received)
+			}
+			s.received++
+		}
+		recvs++
+	}
+	err = s.PostRecv(recvs) // before any credit for them is given
+	if err == nil && s.received >= s.granted+streamWindow/4 {
+		s.granted = s.received
+		b := binary.LittleEndian.AppendUint64(nil, s.received)
+		err = s.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: b, Signaled: true}})
+	}
+	return n, err
+}
+
+// run sends messages up to the number send and receives up to the number
+// receive, sleeping when there is nothing to do after some polls, at random.
+func (s *stream) run(send, receive uint64) error {
+	for s.sent < send || s.received < receive {
+		if err := s.offer(send); err != nil {
+			return err
+		}
+		n, err := s.take()
+		if err != nil {
+			return err
+		}
+		if n > 0 || rand.IntN(4) > 0 {
+			continue
+		}
+		if err := s.Arm(); err != nil {
+			return err
+		}
+		if n, err = s.take(); err != nil {
+			return err
+		}
+		if n == 0 {
+			if err := s.Wait(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// exchangeKeys is what a program does first: each end says where it wants its
+// data.
+func exchangeKeys(e end) (*stream, error) {
+	key := binary.LittleEndian.AppendUint32(nil, e.mem.RKey())
+	if err := e.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: key}}); err != nil {
+		return nil, err
+	}
+	var c [1]fabric.Completion
+	for {
+		if err := e.Arm(); err != nil {
+			return nil, err
+		}
+		n, err := e.Poll(c[:])
+		if err != nil {
+			return nil, err
+		}
+		if n == 1 {
+			if c[0].Status != fabric.OK {
+				return nil, fmt.Errorf("%v", c[0].Status)
+			}
+			key := binary.LittleEndian.Uint32(c[0].Data)
+			return &stream{end: e, peerKey: key}, e.PostRecv(1)
+		}
+		if err := e.Wait(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// worldReadable is a copy of this test's binary that every user may run.
+func worldReadable(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ringnet-shm")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	b, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	path := filepath.Join(dir, "program")
+	require.NoError(t, os.WriteFile(path, b, 0o755))
+	return path
+}
