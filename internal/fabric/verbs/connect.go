@@ -32,7 +32,9 @@ func (e *endpoint) receive(ev cmEvent) {
 	default:
 	}
 	switch ev.kind {
-	case C.RN_RDMA_CM_EVENT_DISCONNECTED:
+	case C.RN_RDMA_CM_EVENT_DISCONNECTED,
+		// After Confirm: the peer gave up before it had heard of that.
+		C.RN_RDMA_CM_EVENT_REJECTED:
 		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
 	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
 		e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved)
