@@ -228,7 +228,7 @@ func TestFiveThousandConnectionsAtOnce(t *testing.T) {
 	after := left(t)
 	assert.Equal(t, 2*connections, after[0]-before[0], "descriptors")
 	assert.Equal(t, 4*connections, after[1]-before[1], "mappings")
-	assert.Equal(t, before[2], after[2], "goroutines")
+	assert.LessOrEqual(t, after[2], before[2], "goroutines")
 	for e := range ends {
 		if !e.passive {
 			post(t, e, fabric.WorkRequest{Op: fabric.WriteImm, Imm: 1})

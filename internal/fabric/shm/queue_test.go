@@ -305,7 +305,7 @@ func TestOpenAndRegisterRefuseNonsense(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EINVAL)
 	for _, o := range []fabric.Options{
 		{}, {SendQueue: 1}, {RecvQueue: 1}, {SendQueue: 1, RecvQueue: 1, RecvSize: -1},
-		{SendQueue: 1, RecvQueue: 1, RecvSize: 1 << 40}, {SendQueue: 1, RecvQueue: 1 << 10, RecvSize: 1 << 20},
+		{SendQueue: 1, RecvQueue: 1, RecvSize: maxBuffers + 1}, {SendQueue: 1, RecvQueue: 1 << 10, RecvSize: 1 << 20},
 		{SendQueue: 1, RecvQueue: 1, Retries: 8},
 	} {
 		ep, err := f.Dial(ctx, netip.AddrPort{}, l.Addr())
