@@ -1,0 +1,5 @@
+//go:build !race
+
+package credit
+
+const raceEnabled = false
