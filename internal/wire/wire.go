@@ -97,7 +97,7 @@ func header(b []byte) error {
 
 // rejectText is how many bytes of explanation fit behind the header and the
 // length in the 148 that the connection manager carries.
-const rejectText = 128
+const rejectText = 148 - 8
 
 // AppendReject appends the private data of a rejection, with a sentence that
 // says why; a long one is cut.
