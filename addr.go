@@ -49,7 +49,9 @@ func (n network) resolve(ctx context.Context, r *net.Resolver, address string, e
 		return nil, err
 	}
 	ips := []netip.Addr{empty}
-	if host != "" {
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() != "" && n.family != "ip4" {
+		ips[0] = ip // whose zone the resolver would drop
+	} else if host != "" {
 		if ips, err = r.LookupNetIP(ctx, n.family, host); err != nil {
 			return nil, err
 		}

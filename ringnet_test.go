@@ -124,6 +124,20 @@ func TestDialWhereNobodyListensIsRefused(t *testing.T) {
 	})
 }
 
+func TestAZoneIsPartOfTheAddress(t *testing.T) {
+	simulate(t, sim.New(sim.Link{}))
+	l, err := Listen("sim6", "[fe80::1%eth7]:0")
+	require.NoError(t, err)
+	defer l.Close()
+	require.Contains(t, l.Addr().String(), "[fe80::1%eth7]:")
+	c, err := Dial("sim", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+	_, err = Dial("sim4", l.Addr().String())
+	require.ErrorContains(t, err, "no suitable address")
+}
+
 func TestListenOnAPortInUse(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
