@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,8 @@ import (
 type shm struct {
 	config   Config
 	overflow uint32 // what user IDs look like that have no name here
+
+	requestTimeout time.Duration
 }
 
 var _ fabric.Fabric = (*shm)(nil)
@@ -33,7 +36,7 @@ func Fabric() (fabric.Fabric, error) { return New(Config{}) }
 // New returns a fabric, or an error that wraps errors.ErrUnsupported and says
 // what is missing.
 func New(c Config) (fabric.Fabric, error) {
-	f := &shm{config: c, overflow: overflowUID()}
+	f := &shm{config: c, overflow: overflowUID(), requestTimeout: requestTimeout}
 	if uint32(os.Geteuid()) == f.overflow {
 		return nil, fmt.Errorf("shared memory: %w: user %d may be anyone who has no ID in this user namespace", errors.ErrUnsupported, f.overflow)
 	}

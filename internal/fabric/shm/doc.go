@@ -11,7 +11,7 @@
 // gone, however it went.
 //
 // The peer is not trusted with anything. What it can reach is this connection's
-// two segments and the socket. Their sizes cannot change, every word is read
+// two segments and the socket. Their pages can neither go nor be added to, every word is read
 // once and checked against this end's own counts before it is used, and no lock
 // is shared.
 //

@@ -50,7 +50,7 @@ type endpoint struct {
 	limits  fabric.Limits
 	shape   shape // of own, but for the region
 	own     *segment
-	fd      int // of own, until the peer has been offered it; or -1
+	fd      int // of own, until the peer has it mapped; or -1
 	memory  []*memory
 
 	peer *segment // the peer's; what this end writes to

@@ -57,6 +57,9 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := e.adopt(f, fd, rep); err != nil {
 		return nil, err
 	}
+	if err := e.settle(); err != nil {
+		return nil, err
+	}
 	e.step = answered
 	return pad(f.private, fabric.MaxAcceptData), nil
 }
@@ -166,6 +169,9 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if fd >= 0 || f.kind != rtu {
 		return errAnother
 	}
+	if err := e.settle(); err != nil {
+		return err
+	}
 	e.step = established
 	return nil
 }
@@ -201,14 +207,22 @@ func (e *endpoint) share(region int) (err error) {
 	return err
 }
 
-// offer sends a frame with this end's segment, whose descriptor is then of no
-// more use here.
+// offer sends a frame with this end's segment.
 func (e *endpoint) offer(f frame) error {
 	f.shape = e.own.shape
-	err := e.sock.send(f.encode(), e.fd)
+	return e.sock.send(f.encode(), e.fd)
+}
+
+// settle looks after this end's segment once the peer has it mapped. Its
+// descriptor is then of no more use.
+func (e *endpoint) settle() error {
+	err := e.own.settle(e.fd)
 	unix.Close(e.fd)
 	e.fd = -1
-	return err
+	if err != nil {
+		return fmt.Errorf("shm: %w", err)
+	}
+	return nil
 }
 
 // receive returns the peer's next frame. A refusal, or its going away instead

@@ -248,12 +248,31 @@ var attacks = []func(r *raider){
 		}
 		for range 20 {
 			unix.Ftruncate(r.fd, int64(r.IntN(2*len(r.own.mem))))
-			unix.FcntlInt(uintptr(r.fd), unix.F_ADD_SEALS, r.IntN(64))
+			addSeals(r.fd, r.IntN(64))
 			at, n := pages(r.IntN(len(r.own.mem)))-pages(1), pages(1+r.IntN(len(r.own.mem)))
 			unix.Fallocate(r.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(max(at, 0)), int64(n))
 			unix.Madvise(r.peer.mem, unix.MADV_REMOVE)
 			r.own.waiting.Store(1)
 		}
+	},
+	func(r *raider) { // take the memory and not the last seals
+		if !r.passive {
+			r.sock.send(r.first().encoded(), r.fd)
+		}
+		_, fd, err := r.await()
+		if err != nil || fd < 0 {
+			return
+		}
+		if r.IntN(2) == 0 {
+			addSeals(fd, unix.F_SEAL_SEAL)
+		}
+		unix.Close(fd)
+		if r.passive {
+			r.sock.send(r.first().encoded(), r.fd)
+		} else {
+			r.sock.send((&frame{kind: rtu}).encode(), -1)
+		}
+		r.await()
 	},
 	func(r *raider) { // let the peer ring without ever answering
 		if !r.shake() {
@@ -343,7 +362,7 @@ func hostileServer(at netip.AddrPort, args []string) error {
 		if err != nil {
 			return err
 		}
-		if r.IntN(4) > 0 { // read the request, or do not
+		if r.IntN(4) == 0 { // read the request, or do not
 			(&raider{sock: s}).await()
 		}
 		if err := raid(r, s, true, at); err != nil {
@@ -527,6 +546,7 @@ func TestHostileListeners(t *testing.T) {
 func TestSilentDialers(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
+	f.(*shm).requestTimeout = 500 * time.Millisecond
 	l := listen(t, f, 1)
 	const silent = maxSilent + 50
 	for range silent {
@@ -543,13 +563,13 @@ func TestSilentDialers(t *testing.T) {
 		defer listener.mu.Unlock()
 		return len(listener.silent)
 	}
-	require.Eventually(t, func() bool { return count() == maxSilent }, 10*time.Second, time.Millisecond)
+	require.LessOrEqual(t, count(), maxSilent)
 	soon(t, "an honest dialer", func() {
 		a, b := connectTo(t, f, l, options)
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
 	})
-	require.Eventually(t, func() bool { return count() == 0 }, 2*requestTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return count() == 0 }, 10*time.Second, 10*time.Millisecond)
 }
 
 func TestFloodOfDoorbellsEndsTheConnection(t *testing.T) {

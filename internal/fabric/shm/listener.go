@@ -210,7 +210,7 @@ func (l *listener) begin(fd int, from unix.Sockaddr) {
 		return
 	}
 	r := &request{e: e}
-	r.ctx, r.cancel = context.WithTimeout(l.ctx, requestTimeout)
+	r.ctx, r.cancel = context.WithTimeout(l.ctx, l.f.requestTimeout)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -135,10 +135,11 @@ func TestKill(t *testing.T) {
 				done <- err
 			}()
 			time.Sleep(rand.N(30 * time.Millisecond))
-			killed := time.Now()
 			require.NoError(t, p.Process.Kill())
+			p.Wait() // on a busy machine it may take a while to die
+			died := time.Now()
 			soon(t, "the news", func() { assert.ErrorIs(t, <-done, fabric.ErrDisconnected) })
-			slowest = max(slowest, ended.Sub(killed))
+			slowest = max(slowest, ended.Sub(died))
 
 			require.NoError(t, e.Disconnect())
 			for err == nil {
@@ -147,7 +148,6 @@ func TestKill(t *testing.T) {
 			require.ErrorIs(t, err, errFlushed, "what had arrived is whole")
 			delivered += s.received + s.credit
 			require.NoError(t, e.Close())
-			p.Wait()
 		}
 		t.Logf("%s: %d rounds, %d messages, told within %v", name, rounds, delivered, slowest)
 		assert.Less(t, slowest, 100*time.Millisecond)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -60,10 +61,27 @@ func (s *segment) buffer(pos uint64) []byte {
 
 func (s *segment) unmap() error { return os.NewSyscallError("munmap", unix.Munmap(s.mem)) }
 
-// seals are what makes foreign memory safe to touch: it stays as large as it
-// is. Writing stays allowed, and so does punching holes, but touching a hole
-// gives a page of zeros, not a signal.
-const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+// Seals make foreign memory safe to touch. Memory comes with the first: it
+// stays as large as it is. Who takes it maps it and then sets the last: nobody
+// can punch holes in it either, nor add a seal that would be in the way. So
+// pages that are there stay there, and touching them never raises a signal,
+// however short of memory the host may be.
+const firstSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+
+// lastSeals depend on the kernel. Before Linux 5.1 holes can be punched:
+// touching one gives a page of zeros, while there is memory.
+var lastSeals = sync.OnceValue(func() int {
+	fd, err := createMemfd()
+	if err != nil {
+		return unix.F_SEAL_SEAL
+	}
+	defer unix.Close(fd)
+	const last = unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, last); err != nil {
+		return unix.F_SEAL_SEAL
+	}
+	return last
+})
 
 // createSegment makes a segment and the descriptor to share it by.
 func createSegment(s shape) (_ *segment, fd int, err error) {
@@ -83,9 +101,12 @@ func createSegment(s shape) (_ *segment, fd int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+	if err = seg.populate(fd); err == nil {
+		err = addSeals(fd, firstSeals)
+	}
+	if err != nil {
 		seg.unmap()
-		return nil, -1, os.NewSyscallError("fcntl F_ADD_SEALS", err)
+		return nil, -1, err
 	}
 	return seg, fd, nil
 }
@@ -105,17 +126,13 @@ func createMemfd() (int, error) {
 	return fd, os.NewSyscallError("memfd_create", err)
 }
 
-// adoptSegment maps the peer's segment, if it is what the peer says it is and
-// touching it can never raise a signal. It does not close fd.
+// adoptSegment maps the peer's segment, if it is what the peer says it is. It
+// does not close fd.
 func adoptSegment(fd int, s shape) (*segment, error) {
 	// The seals come first: only files in memory have them, so no file system
 	// of the peer's is asked anything, which it might never answer.
-	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil {
-		return nil, fmt.Errorf("the peer shares something else than memory: %w", os.NewSyscallError("fcntl F_GET_SEALS", err))
-	}
-	if got&seals != seals {
-		return nil, fmt.Errorf("the peer's memory has seals %#x, want %#x", got, seals)
+	if err := checkSeals(fd, firstSeals); err != nil {
+		return nil, err
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -136,31 +153,63 @@ func adoptSegment(fd int, s shape) (*segment, error) {
 	if int64(stat.Blocks)*block < stat.Size {
 		return nil, fmt.Errorf("only %d of the peer's %d bytes of memory exist", stat.Blocks*block, stat.Size)
 	}
-	return mapSegment(fd, s)
+	seg, err := mapSegment(fd, s)
+	if err != nil {
+		return nil, err
+	}
+	if err = addSeals(fd, lastSeals()); err == nil {
+		err = seg.settle(fd)
+	}
+	if err != nil {
+		seg.unmap()
+		return nil, err
+	}
+	return seg, nil
 }
 
-// mapSegment maps a segment and faults it in, so that memory that is not to be
-// had is an error here and not a signal later.
+// settle checks that a segment that both ends have mapped can lose no page any
+// more, and that it has lost none so far.
+func (s *segment) settle(fd int) error {
+	if err := checkSeals(fd, firstSeals|lastSeals()); err != nil {
+		return err
+	}
+	return s.populate(fd)
+}
+
+func addSeals(fd, seals int) error {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	return os.NewSyscallError("fcntl F_ADD_SEALS", err)
+}
+
+func checkSeals(fd, want int) error {
+	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("the peer shares something else than memory: %w", os.NewSyscallError("fcntl F_GET_SEALS", err))
+	}
+	if got&want != want {
+		return fmt.Errorf("shared memory has seals %#x, want %#x", got, want)
+	}
+	return nil
+}
+
 func mapSegment(fd int, s shape) (*segment, error) {
 	mem, err := unix.Mmap(fd, 0, s.size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	if err := populate(fd, mem); err != nil {
-		unix.Munmap(mem)
-		return nil, err
-	}
 	return view(s, mem), nil
 }
 
-func populate(fd int, mem []byte) error {
+// populate faults a segment in, so that memory that is not to be had is an
+// error here and not a signal later.
+func (s *segment) populate(fd int) error {
 	for {
-		switch err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE); err {
+		switch err := unix.Madvise(s.mem, unix.MADV_POPULATE_WRITE); err {
 		case unix.EINTR:
 		case unix.EINVAL:
 			// Before Linux 5.14 the file can be filled, which is what matters;
 			// the pages are then mapped one by one as they are touched.
-			return os.NewSyscallError("fallocate", unix.Fallocate(fd, 0, 0, int64(len(mem))))
+			return os.NewSyscallError("fallocate", unix.Fallocate(fd, 0, 0, int64(len(s.mem))))
 		default:
 			return os.NewSyscallError("madvise MADV_POPULATE_WRITE", err)
 		}

@@ -16,21 +16,23 @@ import (
 
 // badMemory makes descriptors for a segment of a shape that must not be taken.
 var badMemory = map[string]func(s shape) (int, error){
-	"unsealed":          func(s shape) (int, error) { return sealed(s, 0, int64(s.size()), true) },
-	"may shrink":        func(s shape) (int, error) { return sealed(s, seals&^unix.F_SEAL_SHRINK, int64(s.size()), true) },
-	"may grow":          func(s shape) (int, error) { return sealed(s, seals&^unix.F_SEAL_GROW, int64(s.size()), true) },
-	"more seals to set": func(s shape) (int, error) { return sealed(s, seals&^unix.F_SEAL_SEAL, int64(s.size()), true) },
-	"not to be written": func(s shape) (int, error) { return sealed(s, seals|unix.F_SEAL_WRITE, int64(s.size()), true) },
-	"nor in future": func(s shape) (int, error) {
-		return sealed(s, seals|unix.F_SEAL_FUTURE_WRITE, int64(s.size()), true)
+	"unsealed":   func(s shape) (int, error) { return sealed(s, 0, int64(s.size()), true) },
+	"may shrink": func(s shape) (int, error) { return sealed(s, unix.F_SEAL_GROW, int64(s.size()), true) },
+	"may grow":   func(s shape) (int, error) { return sealed(s, unix.F_SEAL_SHRINK, int64(s.size()), true) },
+	"no more seals": func(s shape) (int, error) {
+		return sealed(s, firstSeals|unix.F_SEAL_SEAL, int64(s.size()), true)
 	},
-	"too small": func(s shape) (int, error) { return sealed(s, seals, int64(s.size()-1), true) },
-	"too large": func(s shape) (int, error) { return sealed(s, seals, int64(s.size()+4096), true) },
-	"empty":     func(s shape) (int, error) { return sealed(s, seals, 0, false) },
-	"vast":      func(s shape) (int, error) { return sealed(s, seals, 1<<50, false) },
-	"not there": func(s shape) (int, error) { return sealed(s, seals, int64(s.size()), false) },
+	"not to be written": func(s shape) (int, error) { return sealed(s, firstSeals|unix.F_SEAL_WRITE, int64(s.size()), true) },
+	"nor in future": func(s shape) (int, error) {
+		return sealed(s, firstSeals|unix.F_SEAL_FUTURE_WRITE, int64(s.size()), true)
+	},
+	"too small": func(s shape) (int, error) { return sealed(s, firstSeals, int64(s.size()-1), true) },
+	"too large": func(s shape) (int, error) { return sealed(s, firstSeals, int64(s.size()+4096), true) },
+	"empty":     func(s shape) (int, error) { return sealed(s, firstSeals, 0, false) },
+	"vast":      func(s shape) (int, error) { return sealed(s, firstSeals, 1<<50, false) },
+	"not there": func(s shape) (int, error) { return sealed(s, firstSeals, int64(s.size()), false) },
 	"read-only": func(s shape) (int, error) {
-		fd, err := sealed(s, seals, int64(s.size()), true)
+		fd, err := sealed(s, firstSeals, int64(s.size()), true)
 		if err != nil {
 			return fd, err
 		}
@@ -47,8 +49,7 @@ var badMemory = map[string]func(s shape) (int, error){
 		if err != nil {
 			return -1, err
 		}
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
-		return fd, err
+		return fd, addSeals(fd, firstSeals)
 	},
 	"file on disk": func(s shape) (int, error) {
 		f, err := os.CreateTemp("", "ringnet-shm")
@@ -87,7 +88,7 @@ func sealed(s shape, seals int, size int64, filled bool) (int, error) {
 		err = unix.Fallocate(fd, 0, 0, size)
 	}
 	if err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+		err = addSeals(fd, seals)
 	}
 	return fd, err
 }
@@ -110,7 +111,7 @@ func TestBadMemoryIsNotTaken(t *testing.T) {
 		})
 	}
 	leavesNothing(t)
-	fd, err := sealed(s, seals, int64(s.size()), true)
+	fd, err := sealed(s, firstSeals, int64(s.size()), true)
 	require.NoError(t, err)
 	seg, err := adoptSegment(fd, s)
 	require.NoError(t, err, "good memory is")
@@ -118,16 +119,52 @@ func TestBadMemoryIsNotTaken(t *testing.T) {
 	require.NoError(t, seg.unmap())
 }
 
-func TestHolesInMemoryHarmNobody(t *testing.T) {
+func TestSettledMemoryCannotChange(t *testing.T) {
+	leavesNothing(t)
+	if lastSeals()&unix.F_SEAL_FUTURE_WRITE == 0 {
+		t.Skip("this kernel lets holes be punched")
+	}
 	s, err := newShape(uint64(pages(1)), 1, 16, 24)
 	require.NoError(t, err)
-	seg, fd, err := createSegment(s)
+	own, fd, err := createSegment(s)
 	require.NoError(t, err)
-	require.Error(t, unix.Ftruncate(fd, 0))
-	require.Error(t, unix.Ftruncate(fd, 1<<30))
-	require.NoError(t, unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(s.size())))
-	seg.posted.Store(1)
-	seg.region[0] = 1
+	require.Error(t, own.settle(fd), "nobody has set the last seals")
+	punch := func() error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(s.size()))
+	}
+	require.NoError(t, punch())
+	_, err = adoptSegment(fd, s)
+	require.ErrorContains(t, err, "0 of the peer's")
+	require.NoError(t, own.populate(fd))
+	peer, err := adoptSegment(fd, s)
+	require.NoError(t, err)
+	require.NoError(t, own.settle(fd))
+
+	assert.Error(t, unix.Ftruncate(fd, 0))
+	assert.Error(t, unix.Ftruncate(fd, 1<<30))
+	assert.Error(t, punch())
+	assert.Error(t, addSeals(fd, unix.F_SEAL_WRITE))
+	for _, seg := range []*segment{own, peer} {
+		assert.Error(t, unix.Madvise(seg.mem, unix.MADV_REMOVE))
+		seg.posted.Add(1)
+	}
+	require.NoError(t, unix.Close(fd))
+	require.Equal(t, uint64(2), own.posted.Load())
+	require.NoError(t, own.unmap())
+	require.NoError(t, peer.unmap())
+}
+
+// An address that no page begins at is what a kernel without
+// MADV_POPULATE_WRITE answers alike.
+func TestPopulateWithoutTheSystemCall(t *testing.T) {
+	s, err := newShape(uint64(pages(1)), 1, 16, 24)
+	require.NoError(t, err)
+	fd, err := sealed(s, firstSeals, int64(s.size()), false)
+	require.NoError(t, err)
+	mem := make([]byte, s.size()+1)[1:]
+	require.NoError(t, (&segment{shape: s, mem: mem}).populate(fd))
+	seg, err := adoptSegment(fd, s)
+	require.NoError(t, err, "all of it is there")
 	require.NoError(t, unix.Close(fd))
 	require.NoError(t, seg.unmap())
 }
