@@ -8,7 +8,9 @@ GOSRC    = $(shell $(GO) env GOROOT)/src
 
 # Packages whose tests use an RDMA device where there is one. Those of verbs by
 # itself provoke what the others must never see: a message without a receive.
-RDMA  := . ./rconn ./internal/integration
+# The other fabrics of rconn and of the root are tested where that is faster.
+RDMA  := ./internal/integration
+SUITE := -run '/^(verbs|rdma)$$' . ./rconn
 VERBS := ./internal/fabric/verbs
 
 # Runs a test program where there is a device, and fails if the device has
@@ -46,8 +48,10 @@ cross:
 # The suites once more on a real kernel's RDMA stack, as they are and under the
 # race detector, and between two machines on one cable.
 test-rdma: $(SOFTROCE) bin/hwcounters
+	$(TEST_RDMA) $(COUNTING) $(SUITE)
 	$(TEST_RDMA) $(COUNTING) $(RDMA)
 	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
+	$(TEST_RDMA) -race $(COUNTING) $(SUITE)
 	$(TEST_RDMA) -race $(COUNTING) $(RDMA)
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
 	$(GO) test -c -o bin/ ./internal/integration
@@ -58,7 +62,8 @@ soak: export RINGNET_SOAK = 1
 soak: $(SOFTROCE) bin/hwcounters
 	$(GO) test -count=1 -timeout 60m ./credit ./rconn ./internal/fabric/...
 	SOFTROCE_TEST_GUESTS=1 $(GO) test -count=1 -timeout 30m ./tools/softroce
-	$(TEST_RDMA) -run TestNettest -count=20 $(COUNTING) ./rconn
+	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
+	$(TEST_RDMA) $(COUNTING) $(SUITE)
 	$(TEST_RDMA) $(COUNTING) $(RDMA)
 	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
 
