@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -67,6 +68,9 @@ func (v simVenue) connectHostile(t testing.TB, cfg *rconn.Config) (*rconn.Conn, 
 	return c, h
 }
 
+// quiet sends no probes, so that virtual time ends when everybody waits.
+var quiet = &rconn.Config{KeepAlive: -1}
+
 // open gives the raw end the memory and receives that it announces.
 func (h *hostile) open(t testing.TB) {
 	_, err := h.ep.Open(hostileOptions)
@@ -79,11 +83,13 @@ func (h *hostile) open(t testing.TB) {
 	h.hello = wire.Hello{Addr: h.ring.Addr(), RKey: h.ring.RKey(), Ring: wire.MinRing, Receives: 4}
 }
 
-// post posts a work request, whatever comes of it, and takes back what has
-// completed.
-func (h *hostile) post(wr fabric.WorkRequest) {
-	wr.Signaled = true
-	_ = h.ep.PostSend([]fabric.WorkRequest{wr})
+// post posts work requests, whatever comes of them, and takes back what has
+// completed. On an instant link the Conn sees all of them or none.
+func (h *hostile) post(wr ...fabric.WorkRequest) {
+	for i := range wr {
+		wr[i].Signaled = true
+	}
+	_ = h.ep.PostSend(wr)
 	var c [64]fabric.Completion
 	for {
 		n, err := h.ep.Poll(c[:])
@@ -96,7 +102,9 @@ func (h *hostile) post(wr fabric.WorkRequest) {
 // data writes n bytes to the Conn's ring at the given position, with any
 // immediate.
 func (h *hostile) data(at uint64, n int, imm uint32) {
-	h.post(fabric.WorkRequest{Op: fabric.WriteImm, Imm: imm, Data: h.out.Bytes()[:n], Memory: h.out, RemoteAddr: h.peer.Addr + at, RKey: h.peer.RKey})
+	wr := h.write(h.peer.Addr+at, h.peer.RKey, n)
+	wr.Op, wr.Imm = fabric.WriteImm, imm
+	h.post(wr)
 }
 
 // send sends n bytes of a control message of the given kind, or of nonsense.
@@ -131,9 +139,9 @@ func TestAPeerThatBreaksTheProtocolEndsItsOwnConnection(t *testing.T) {
 			h.data(0, 1, 1)
 		}},
 		"more messages than receives": {"data message 9 when credit ends at 8", func(h *hostile) {
-			for i := range 9 {
-				h.data(uint64(i), 1, 1)
-			}
+			wr := h.write(h.peer.Addr, h.peer.RKey, 1)
+			wr.Op, wr.Imm = fabric.WriteImm, 1
+			h.post(slices.Repeat([]fabric.WorkRequest{wr}, 9)...)
 		}},
 		"immediate too small":          {"data message of 8 bytes with immediate 7", func(h *hostile) { h.data(0, 8, 7) }},
 		"immediate too large":          {"data message of 8 bytes with immediate 9", func(h *hostile) { h.data(0, 8, 9) }},
@@ -165,7 +173,7 @@ func TestAPeerThatBreaksTheProtocolEndsItsOwnConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
-				bystander, other := v.connect(t, nil, nil)
+				bystander, other := v.connect(t, quiet, quiet)
 				c, h := v.connectHostile(t, small)
 				test.do(h)
 				v.parked()
@@ -204,7 +212,7 @@ func TestAPeerThatGoesOnAfterRESETIsDisconnected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-				c, h := v.connectHostile(t, nil)
+				c, h := v.connectHostile(t, quiet)
 				h.control(wire.Reset, 0, 0)
 				do(h)
 				require.ErrorIs(t, h.ep.Wait(), fabric.ErrDisconnected)
@@ -217,7 +225,7 @@ func TestAPeerThatGoesOnAfterRESETIsDisconnected(t *testing.T) {
 
 func TestNothingIsReadBehindABreachOfTheProtocol(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
-		c, h := v.connectHostile(t, nil)
+		c, h := v.connectHostile(t, quiet)
 		pattern(0).fill(h.out.Bytes(), 0)
 		h.data(0, 5, 5)
 		h.data(5, 5, 6)
@@ -243,8 +251,8 @@ func TestAPeerCannotWriteOutsideTheRing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-				bystander, other := v.connectHostile(t, nil)
-				c, h := v.connectHostile(t, nil)
+				bystander, other := v.connectHostile(t, quiet)
+				c, h := v.connectHostile(t, quiet)
 				h.post(wr(h, other))
 				_, err := c.Read(make([]byte, 1))
 				require.ErrorIs(t, err, syscall.ECONNRESET)
@@ -264,7 +272,7 @@ func (h *hostile) write(addr uint64, rkey uint32, n int) fabric.WorkRequest {
 
 func TestCreditsMayNotRunBackwards(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
-		c, h := v.connectHostile(t, nil)
+		c, h := v.connectHostile(t, quiet)
 		_, err := c.Write(make([]byte, 100))
 		require.NoError(t, err)
 		v.parked()
@@ -283,8 +291,8 @@ func TestCreditsMayNotRunBackwards(t *testing.T) {
 func TestAFloodOfControlMessagesDisturbsNobodyElse(t *testing.T) {
 	for _, link := range []sim.Link{{}, wan} {
 		withHostilePeers(t, link, func(t *testing.T, v simVenue) {
-			a, b := v.connect(t, nil, nil)
-			c, h := v.connectHostile(t, nil)
+			a, b := v.connect(t, quiet, quiet)
+			c, h := v.connectHostile(t, quiet)
 			for range 10_000 {
 				h.control(wire.Credit, 0, 0)
 			}
@@ -299,7 +307,7 @@ func TestAFloodOfControlMessagesDisturbsNobodyElse(t *testing.T) {
 // A peer that takes what it is sent and never says anything.
 func TestASilentPeerHoldsNothingUpButItsOwnConnection(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, h := v.connectHostile(t, nil)
+		c, h := v.connectHostile(t, quiet)
 		require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
 		n, err := c.Write(make([]byte, 100_000))
 		require.Equal(t, h.hello.Ring, n)
