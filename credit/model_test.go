@@ -267,7 +267,7 @@ func (w *rules) do(s *state, act action) (err error) {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	a, peer := &s[act.side], &s[1-act.side]
+	a := &s[act.side]
 	switch act.op {
 	case write:
 		a.sender.Accept(act.n)
@@ -300,7 +300,7 @@ func (w *rules) do(s *state, act action) (err error) {
 			return w.takeReceive(s, 1-act.side)
 		}
 	case pollReceive:
-		return w.pollReceive(a, peer)
+		return w.pollReceive(a)
 	case pollSend:
 		w.complete(a, a.nextSignaled()+1)
 	case repost:
@@ -368,7 +368,7 @@ func (w *rules) takeReceive(s *state, i int) error {
 	return nil
 }
 
-func (w *rules) pollReceive(a, peer *side) error {
+func (w *rules) pollReceive(a *side) error {
 	m := a.inbox[0]
 	a.inbox = append(a.inbox[:0], a.inbox[1:]...)
 	if w.lateRepost {
