@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"math"
 	"net"
 	"syscall"
 	"time"
@@ -131,7 +132,7 @@ func (c *Conn) SetLinger(sec int) error {
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.linger = time.Duration(sec) * time.Second
+	c.linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
 	if sec < 0 {
 		c.linger = c.cfg.Linger
 	}

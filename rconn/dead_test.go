@@ -3,6 +3,7 @@ package rconn_test
 import (
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"syscall"
 	"testing"
@@ -220,6 +221,17 @@ func TestCloseGivesUpAtTheLingerTime(t *testing.T) {
 		// The default is longer than a device tries.
 		start = time.Now()
 		requireDead(t, s.Close())
+		require.Equal(t, ackLimit, time.Since(start))
+	})
+}
+
+func TestALingerTimeWithoutEndWaitsForTheDevice(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, _ := v.connect(t, nil, nil)
+		v.Cut(true)
+		require.NoError(t, c.SetLinger(math.MaxInt))
+		start := time.Now()
+		requireDead(t, c.Close())
 		require.Equal(t, ackLimit, time.Since(start))
 	})
 }
