@@ -1,0 +1,227 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"html"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// chart is a line for each peer over the size of messages, both axes
+// logarithmic.
+type chart struct {
+	title, subtitle string
+	yLabel          string
+	format          func(float64) string // of a tick on the y axis
+	sizes           []int
+	lines           []line
+}
+
+type line struct {
+	name   string
+	points map[int]float64 // by size
+}
+
+// writeCharts draws latency and rate for each number of connections.
+func (r *Report) writeCharts(dir string) error {
+	conns := make(map[int]bool)
+	for _, x := range r.Results {
+		conns[x.Conns] = true
+	}
+	for n := range conns {
+		with := "one connection"
+		if n > 1 {
+			with = fmt.Sprintf("%d connections", n)
+		}
+		err := r.writeChart(filepath.Join(dir, fmt.Sprintf("latency-%d.svg", n)), n, "ping-pong", chart{
+			title:  "Latency, half the median round trip, " + with + " (lower is better)",
+			yLabel: "half a round trip",
+			format: func(ns float64) string { return axisTime(ns) },
+		}, func(s Summary) float64 { return cmp.Or(s.P50, s.Mean) })
+		if err != nil {
+			return err
+		}
+		err = r.writeChart(filepath.Join(dir, fmt.Sprintf("rate-%d.svg", n)), n, "stream", chart{
+			title:  "Throughput of a stream, " + with + " (higher is better)",
+			yLabel: "payload per second",
+			format: func(x float64) string { return strings.TrimSuffix(count(x), " ") + "B/s" },
+		}, func(s Summary) float64 { return s.BytesPerSec })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Report) writeChart(path string, conns int, workload string, c chart, value func(Summary) float64) error {
+	c.subtitle = fmt.Sprintf("%s. Median of %d rounds.", r.Machine, r.Options.Rounds)
+	for _, p := range r.Peers {
+		l := line{name: p.Name, points: make(map[int]float64)}
+		for _, x := range r.Results {
+			if x.Peer != p.Key || x.Workload != workload || x.Conns != conns || x.Median.Rounds == 0 {
+				continue
+			}
+			if v := value(x.Median); v > 0 {
+				l.points[x.Size] = v
+				c.sizes = append(c.sizes, x.Size)
+			}
+		}
+		if len(l.points) > 0 {
+			c.lines = append(c.lines, l)
+		}
+	}
+	if len(c.lines) == 0 {
+		return nil
+	}
+	slices.Sort(c.sizes)
+	c.sizes = slices.Compact(c.sizes)
+	return os.WriteFile(path, []byte(c.svg()), 0o644)
+}
+
+// Where things are, in pixels. Names of lines stand to the right of them.
+const (
+	chartWidth, chartHeight = 860, 460
+	plotLeft, plotRight     = 86, 590
+	plotTop, plotBottom     = 72, 400
+	labelGap                = 16
+)
+
+// Colours that stay apart for the colour-blind and on light and dark pages
+// (Okabe and Ito, 2008), and dashes for when they do not suffice.
+var (
+	colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"}
+	dashes  = []string{"", "6 3", "2 3"}
+)
+
+const chartStyle = `text{font-family:system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;font-size:12px;fill:#1f2328}
+.title{font-size:16px;font-weight:600}.small{font-size:11px;fill:#59636e}
+.page{fill:#fff}.grid{stroke:#d1d9e0;stroke-width:1}.line{fill:none;stroke-width:2}
+@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.small{fill:#9198a1}.page{fill:#0d1117}.grid{stroke:#3d444d}}`
+
+func (c *chart) svg() string {
+	low, high := c.bounds()
+	x := func(size int) float64 {
+		first, last := math.Log(float64(c.sizes[0])), math.Log(float64(c.sizes[len(c.sizes)-1]))
+		if first == last {
+			return (plotLeft + plotRight) / 2
+		}
+		return plotLeft + (plotRight-plotLeft)*(math.Log(float64(size))-first)/(last-first)
+	}
+	y := func(v float64) float64 {
+		return plotBottom - (plotBottom-plotTop)*(math.Log(v)-math.Log(low))/(math.Log(high)-math.Log(low))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" role="img" aria-label="%[3]s">`+"\n",
+		chartWidth, chartHeight, html.EscapeString(c.title))
+	fmt.Fprintf(&b, "<style>%s</style>\n<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", chartStyle, chartWidth, chartHeight)
+	text := func(x, y float64, class, anchor, s string) {
+		fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\">%s</text>\n", x, y, class, anchor, html.EscapeString(s))
+	}
+	grid := func(x1, y1, x2, y2 float64) {
+		fmt.Fprintf(&b, "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", x1, y1, x2, y2)
+	}
+	text(16, 26, "title", "start", c.title)
+	text(16, 46, "small", "start", c.subtitle)
+	text(plotLeft, plotTop-8, "small", "end", c.yLabel)
+	text((plotLeft+plotRight)/2, plotBottom+40, "small", "middle", "size of a message (of one Write), both axes logarithmic")
+	for v := low; v <= high*1.001; v *= 10 {
+		grid(plotLeft, y(v), plotRight, y(v))
+		text(plotLeft-8, y(v)+4, "small", "end", c.format(v))
+	}
+	for _, size := range c.sizes {
+		grid(x(size), plotTop, x(size), plotBottom)
+		text(x(size), plotBottom+18, "small", "middle", byteSize(size))
+	}
+	for i, l := range c.lines {
+		c.draw(&b, i, l, x, y)
+	}
+	for i, at := range c.labels(y) {
+		colour := colours[i%len(colours)]
+		end := c.lines[i].last(c.sizes)
+		fmt.Fprintf(&b, "<path d=\"M%.1f %.1fL%d %.1f\" stroke=\"%s\" class=\"line\" style=\"stroke-width:1;opacity:.5\"/>\n",
+			x(end)+4, y(c.lines[i].points[end]), plotRight+14, at, colour)
+		fmt.Fprintf(&b, "<circle cx=\"%d\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", plotRight+18, at, colour)
+		text(plotRight+27, at+4, "", "start", c.lines[i].name)
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+func (c *chart) draw(b *strings.Builder, i int, l line, x func(int) float64, y func(float64) float64) {
+	colour, dash := colours[i%len(colours)], dashes[i/len(colours)%len(dashes)]
+	var path []string
+	for _, size := range c.sizes {
+		if v, ok := l.points[size]; ok {
+			path = append(path, fmt.Sprintf("%.1f %.1f", x(size), y(v)))
+		}
+	}
+	fmt.Fprintf(b, "<path class=\"line\" stroke=\"%s\" stroke-dasharray=\"%s\" d=\"M%s\"/>\n", colour, dash, strings.Join(path, "L"))
+	for _, p := range path {
+		cx, cy, _ := strings.Cut(p, " ")
+		fmt.Fprintf(b, "<circle cx=\"%s\" cy=\"%s\" r=\"3\" fill=\"%s\"/>\n", cx, cy, colour)
+	}
+}
+
+// last is the largest size that the line has a point for.
+func (l line) last(sizes []int) int {
+	for _, size := range slices.Backward(sizes) {
+		if _, ok := l.points[size]; ok {
+			return size
+		}
+	}
+	return 0
+}
+
+// bounds are the powers of ten around all points.
+func (c *chart) bounds() (low, high float64) {
+	low, high = math.Inf(1), 0
+	for _, l := range c.lines {
+		for _, v := range l.points {
+			low, high = min(low, v), max(high, v)
+		}
+	}
+	low, high = math.Pow(10, math.Floor(math.Log10(low))), math.Pow(10, math.Ceil(math.Log10(high)))
+	if low == high {
+		high *= 10
+	}
+	return low, high
+}
+
+// labels places the names of the lines next to their ends, as far apart as
+// they have to be.
+func (c *chart) labels(y func(float64) float64) []float64 {
+	order := make([]int, len(c.lines))
+	at := make([]float64, len(c.lines))
+	for i, l := range c.lines {
+		order[i] = i
+		at[i] = y(l.points[l.last(c.sizes)])
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(at[a], at[b]) })
+	for k, i := range order {
+		if k > 0 {
+			at[i] = max(at[i], at[order[k-1]]+labelGap)
+		}
+	}
+	for k, i := range slices.Backward(order) {
+		limit := float64(plotBottom)
+		if k < len(order)-1 {
+			limit = at[order[k+1]] - labelGap
+		}
+		at[i] = min(at[i], limit)
+	}
+	return at
+}
+
+func axisTime(ns float64) string {
+	switch {
+	case ns >= 1e6:
+		return fmt.Sprintf("%g ms", ns/1e6)
+	case ns >= 1e3:
+		return fmt.Sprintf("%g µs", ns/1e3)
+	}
+	return fmt.Sprintf("%g ns", ns)
+}

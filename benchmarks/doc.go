@@ -1,0 +1,23 @@
+// Benchmarks measures ringnet beside what a program would use instead: TCP and
+// Unix sockets of package net on one host, and on an RDMA device TCP, raw verbs
+// (perftest), rsockets and SMC-R.
+//
+//	go run .                      on this host: shm, TCP, Unix sockets
+//	go run . -rdma                on this host's RDMA device
+//	go run . -listen :18600       on one of two hosts, and
+//	go run . -connect HOST:18600  on the other: both hosts' RDMA devices
+//
+// Client and server are two processes. Every figure is measured in every round,
+// one peer after the other, so that a machine that drifts does so under all of
+// them; what is compared is the median of the rounds' ratios. A table appears
+// on the terminal, and with -out also as JSON and as charts.
+//
+// The way through the files: peers.go says what is compared, workloads.go what
+// is done with it, server.go is the other process, tools.go runs the programs
+// of perftest and rsockets, run.go goes round, idle.go and library.go measure
+// what has no rounds, report.go, figures.go, table.go and chart.go say what
+// came out.
+//
+// A server that listens runs what its client asks for, out of the above, and
+// knows no password: let nobody else reach it.
+package main

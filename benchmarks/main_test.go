@@ -1,0 +1,90 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// build makes the program, which starts itself as its server.
+func build(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "benchmarks")
+	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return program
+}
+
+func TestQuickRunOnThisHostMeasuresEverything(t *testing.T) {
+	program, dir := build(t), t.TempDir()
+	out, err := exec.Command(program, "-quick", "-out", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	b, err := os.ReadFile(filepath.Join(dir, "results.json"))
+	require.NoError(t, err)
+	var r Report
+	require.NoError(t, json.Unmarshal(b, &r))
+
+	for _, p := range r.Peers {
+		assert.Empty(t, p.Unavailable, p.Name)
+		for _, w := range workloads {
+			for _, size := range sizesOf(w) {
+				for _, conns := range connsOf(w) {
+					checkResult(t, &r, Cell{p.Key, w.key, size, conns})
+				}
+			}
+		}
+	}
+	require.Len(t, r.Peers, len(hostPeers))
+	require.Len(t, r.Idle, len(hostPeers))
+	for _, x := range r.Idle {
+		assert.Empty(t, x.Error)
+		assert.Positive(t, x.Client.Memory, x.Peer)
+		assert.Positive(t, x.Server.Descriptors, x.Peer)
+	}
+	require.NotNil(t, r.Library)
+	require.Len(t, r.Library.Rounds, 1)
+	assert.Positive(t, r.Library.Rounds[0].WriteRead)
+	assert.Positive(t, r.Library.Rounds[0].CgoCrossing)
+	for _, f := range r.Figures {
+		assert.NotEmpty(t, f.Verdict, f.What)
+	}
+	for _, name := range []string{"latency-1.svg", "latency-2.svg", "rate-1.svg", "rate-2.svg"} {
+		assert.FileExists(t, filepath.Join(dir, name))
+	}
+}
+
+func sizesOf(w *workload) []int {
+	if w.sized {
+		return []int{64, 65536}
+	}
+	return []int{0}
+}
+
+func connsOf(w *workload) []int {
+	if w.alone {
+		return []int{1}
+	}
+	return []int{1, 2}
+}
+
+func checkResult(t *testing.T, r *Report, c Cell) {
+	t.Helper()
+	x := r.find(c)
+	if !assert.NotNil(t, x, "%v", c) {
+		return
+	}
+	assert.Empty(t, x.Error, "%v", c)
+	require.Len(t, x.Rounds, 1)
+	require.NotNil(t, x.Rounds[0], "%v", c)
+	assert.Positive(t, x.Median.PerSecond, "%v", c)
+	assert.NotNil(t, x.Rounds[0].Allocs, "%v", c)
+	if c.Workload == "ping-pong" {
+		assert.Positive(t, x.Median.P50, "%v", c)
+		assert.GreaterOrEqual(t, x.Median.P99, x.Median.P50, "%v", c)
+	}
+}

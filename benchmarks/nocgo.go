@@ -1,0 +1,7 @@
+//go:build !cgo
+
+package main
+
+const haveCgo = false
+
+func cgoCrossings(int) {}

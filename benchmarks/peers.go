@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringnet/ringnet"
+)
+
+// peer is something that carries bytes from one process to another: a network,
+// or a program that measures for itself.
+type peer struct {
+	name string // for people
+	key  string // for flags and JSON
+
+	// Of networks:
+	listen func(host string) (net.Listener, error)
+	dial   func(ctx context.Context, address string) (net.Conn, error)
+	ours   *ringnet.Config // not nil if ringnet is what carries the bytes
+	single bool            // of use with one connection only
+
+	// Of programs, by workload:
+	tools map[string]tool
+}
+
+// busy polls for as long as anything here takes.
+var busy = &ringnet.Config{BusyPoll: 10 * time.Second}
+
+var peers = []*peer{
+	ours("ringnet shm", "shm", "shm", &ringnet.Config{}),
+	ours("ringnet rdma", "rdma", "rdma", &ringnet.Config{}),
+	single(ours("ringnet rdma, busy polling", "rdma-busy", "rdma", busy)),
+	ours("ringnet shm, small rings", "shm"+smallRings, "shm", small),
+	ours("ringnet rdma, small rings", "rdma"+smallRings, "rdma", small),
+	{name: "TCP", key: "tcp", listen: listenTCP, dial: dialer("tcp")},
+	{name: "Unix socket", key: "unix", listen: listenUnix, dial: dialer("unix")},
+	{name: "SMC-R", key: "smc", listen: listenSMC, dial: dialSMC},
+	{name: "verbs write (ib_write_*)", key: "ib_write", tools: map[string]tool{
+		"ping-pong": perftestLatency("ib_write_lat"), "stream": perftestBandwidth("ib_write_bw"),
+	}},
+	{name: "verbs send (ib_send_lat)", key: "ib_send", tools: map[string]tool{
+		"ping-pong": perftestLatency("ib_send_lat"),
+	}},
+	{name: "verbs send, events (ib_send_lat -e)", key: "ib_send-events", tools: map[string]tool{
+		"ping-pong": perftestLatency("ib_send_lat", "-e"),
+	}},
+	{name: "rsockets (rstream)", key: "rsockets", tools: rstream()},
+	{name: "rsockets, parking (rstream -T b)", key: "rsockets-blocking", tools: rstream("-T", "b")},
+}
+
+// small is how a server with very many connections would be configured.
+var small = &ringnet.Config{RecvBuffer: 16 << 10, SendBuffer: 16 << 10}
+
+const smallRings = "-small"
+
+// What is measured unless -peers says otherwise.
+var (
+	hostPeers = []string{"shm", "tcp", "unix"}
+	rdmaPeers = []string{"rdma-busy", "rdma", "tcp", "smc",
+		"ib_write", "ib_send", "ib_send-events", "rsockets", "rsockets-blocking"}
+)
+
+func findPeer(key string) (*peer, error) {
+	i := slices.IndexFunc(peers, func(p *peer) bool { return p.key == key })
+	if i < 0 {
+		return nil, fmt.Errorf("no peer is called %q", key)
+	}
+	return peers[i], nil
+}
+
+func ours(name, key, network string, cfg *ringnet.Config) *peer {
+	return &peer{
+		name: name, key: key, ours: cfg,
+		listen: func(host string) (net.Listener, error) {
+			lc := ringnet.ListenConfig{Config: cfg}
+			return lc.Listen(context.Background(), network, net.JoinHostPort(host, "0"))
+		},
+		dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return (&ringnet.Dialer{Config: cfg}).DialContext(ctx, network, address)
+		},
+	}
+}
+
+func single(p *peer) *peer {
+	p.single = true
+	return p
+}
+
+func listenTCP(host string) (net.Listener, error) {
+	return net.Listen("tcp", net.JoinHostPort(host, "0"))
+}
+
+var unixSockets atomic.Int64
+
+func listenUnix(string) (net.Listener, error) {
+	return net.Listen("unix", fmt.Sprintf("@ringnet-benchmarks-%d-%d", os.Getpid(), unixSockets.Add(1)))
+}
+
+func dialer(network string) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+}

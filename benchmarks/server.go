@@ -1,0 +1,198 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/rpc"
+	"sync"
+)
+
+// Server is the other process, as package net/rpc calls it.
+type Server struct {
+	mu       sync.Mutex
+	lastID   int
+	services map[int]func() // what ends each
+	tools    map[int]*runningTool
+}
+
+func newServer() *Server {
+	return &Server{services: make(map[int]func()), tools: make(map[int]*runningTool)}
+}
+
+// serveControl serves clients one after the other, or just one.
+func serveControl(l net.Listener, once bool) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		s := newServer()
+		r := rpc.NewServer()
+		if err := r.Register(s); err != nil {
+			return err
+		}
+		r.ServeConn(c)
+		s.closeAll()
+		if once {
+			return nil
+		}
+	}
+}
+
+// Service says what to listen for.
+type Service struct {
+	Peer     string
+	Host     string // the address to listen on
+	Protocol string // see protocols
+}
+
+type Listening struct {
+	ID      int
+	Address string
+}
+
+// protocols serve a listener until it is closed. They return what closes the
+// connections too.
+var protocols = map[string]func(l net.Listener) (closeAll func()){
+	"messages": func(l net.Listener) func() {
+		return acceptAll(l, func(c net.Conn) { _ = serveMessages(c) }) // the client sees what fails
+	},
+	"idle": func(l net.Listener) func() { return acceptAll(l, func(net.Conn) {}) },
+	"http": func(l net.Listener) func() {
+		body := make([]byte, httpBytes)
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/octet-stream")
+			_, _ = w.Write(body)
+		})}
+		go s.Serve(l)
+		return func() { s.Close() }
+	},
+	"grpc": func(l net.Listener) func() {
+		s := newGRPCServer()
+		go s.Serve(l)
+		return s.Stop
+	},
+}
+
+// acceptAll accepts connections and handles each in a goroutine that ends.
+func acceptAll(l net.Listener, handle func(net.Conn)) (closeAll func()) {
+	var mu sync.Mutex
+	var conns []net.Conn
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			go handle(c)
+		}
+	}()
+	return func() {
+		l.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+}
+
+// Listen starts a service.
+func (s *Server) Listen(in Service, out *Listening) error {
+	p, err := findPeer(in.Peer)
+	if err != nil {
+		return err
+	}
+	serve, ok := protocols[in.Protocol]
+	if !ok || p.listen == nil {
+		return fmt.Errorf("no service %q of %q", in.Protocol, in.Peer)
+	}
+	l, err := p.listen(in.Host)
+	if err != nil {
+		return err
+	}
+	end := serve(l)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastID++
+	s.services[s.lastID] = end
+	*out = Listening{s.lastID, l.Addr().String()}
+	return nil
+}
+
+// Close ends a service.
+func (s *Server) Close(id int, _ *struct{}) error {
+	s.mu.Lock()
+	end, ok := s.services[id]
+	delete(s.services, id)
+	s.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("no service %d", id)
+	}
+	end()
+	return nil
+}
+
+func (s *Server) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, end := range s.services {
+		end()
+	}
+	for _, t := range s.tools {
+		t.kill()
+	}
+}
+
+// Usage is what this process has used.
+func (s *Server) Usage(_ struct{}, out *Usage) error {
+	*out = usage()
+	return nil
+}
+
+// Footprint is what this process holds.
+func (s *Server) Footprint(_ struct{}, out *Footprint) error {
+	*out = footprint()
+	return nil
+}
+
+// StartTool starts the serving side of a program.
+func (s *Server) StartTool(in ToolRun, id *int) error {
+	t, err := in.server().start()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastID++
+	s.tools[s.lastID] = t
+	*id = s.lastID
+	return nil
+}
+
+// EndTool waits until the program has ended, or has it end now.
+func (s *Server) EndTool(in EndTool, out *ToolResult) error {
+	s.mu.Lock()
+	t, ok := s.tools[in.ID]
+	delete(s.tools, in.ID)
+	s.mu.Unlock()
+	if !ok {
+		return errors.New("no such program runs")
+	}
+	if in.Now {
+		t.kill()
+	}
+	*out = t.wait()
+	return nil
+}
+
+// EndTool says which program is to end, and whether it is to be killed.
+type EndTool struct {
+	ID  int
+	Now bool
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Usage is what a process has used so far, or uses now.
+type Usage struct {
+	CPU     float64 // seconds, of user and system
+	Mallocs uint64
+}
+
+func usage() Usage {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return Usage{}
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return Usage{CPU: cpuSeconds(&r), Mallocs: m.Mallocs}
+}
+
+func cpuSeconds(r *syscall.Rusage) float64 {
+	return (time.Duration(r.Utime.Nano()) + time.Duration(r.Stime.Nano())).Seconds()
+}
+
+// Footprint is what a process holds. Of memory shared with another process each
+// has half (the kernel's proportional set size).
+type Footprint struct {
+	Memory      int // bytes resident
+	Anonymous   int // of these, in memory without a file: the Go heap and stacks, and not shared memory
+	Go          int // heap and stacks in use
+	Descriptors int
+	Goroutines  int
+	Threads     int
+}
+
+func footprint() Footprint {
+	debug.FreeOSMemory() // collects garbage first
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	f := Footprint{
+		Go:         int(m.HeapAlloc + m.StackInuse),
+		Goroutines: runtime.NumGoroutine(),
+		Memory:     procNumber("/proc/self/smaps_rollup", "Pss:") << 10,
+		Anonymous:  procNumber("/proc/self/smaps_rollup", "Pss_Anon:") << 10,
+		Threads:    procNumber("/proc/self/status", "Threads:"),
+	}
+	if d, err := os.ReadDir("/proc/self/fd"); err == nil {
+		f.Descriptors = len(d) - 1 // without the folder itself
+	}
+	return f
+}
+
+// minus is how much more f is than before, for each of n.
+func (f Footprint) minus(before Footprint, n int) perConnection {
+	each := func(now, then int) float64 { return float64(now-then) / float64(n) }
+	return perConnection{
+		Memory:      each(f.Memory, before.Memory),
+		Anonymous:   each(f.Anonymous, before.Anonymous),
+		Go:          each(f.Go, before.Go),
+		Descriptors: each(f.Descriptors, before.Descriptors),
+		Goroutines:  each(f.Goroutines, before.Goroutines),
+		Threads:     each(f.Threads, before.Threads),
+	}
+}
+
+// procNumber is the number behind a word in a file of /proc, or 0.
+func procNumber(file, word string) int {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if fields := strings.Fields(s.Text()); len(fields) > 1 && fields[0] == word {
+			n, _ := strconv.Atoi(fields[1])
+			return n
+		}
+	}
+	return 0
+}
