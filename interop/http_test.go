@@ -1,0 +1,480 @@
+package interop
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// site is an http.Server on a network, and a client of it.
+type site struct {
+	server *http.Server
+	client *http.Client
+	url    string
+	addr   string
+	served chan error   // what Serve returned
+	opened atomic.Int32 // connections that the server has seen
+}
+
+// protocol is a version of HTTP with or without TLS.
+type protocol struct {
+	name string
+	tls  bool
+	want int // http.Request.ProtoMajor
+	set  func(*http.Protocols)
+}
+
+var protocols = []protocol{
+	{"http1", false, 1, func(p *http.Protocols) { p.SetHTTP1(true) }},
+	{"https1", true, 1, func(p *http.Protocols) { p.SetHTTP1(true) }},
+	{"https2", true, 2, func(p *http.Protocols) { p.SetHTTP2(true) }},
+	{"h2c", false, 2, func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) }},
+}
+
+// overEachProtocol runs a test over each protocol on each network.
+func overEachProtocol(t *testing.T, test func(t *testing.T, n network, p protocol)) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		for _, p := range protocols {
+			t.Run(p.name, func(t *testing.T) { test(t, n, p) })
+		}
+	})
+}
+
+// serve starts a site; configure may be nil.
+func serve(t *testing.T, n network, p protocol, h http.HandlerFunc, configure func(*http.Server)) *site {
+	t.Helper()
+	l := n.listen(t)
+	s := &site{addr: l.Addr().String(), served: make(chan error, 1)}
+	s.server = &http.Server{
+		Handler:   h,
+		Protocols: new(http.Protocols),
+		ErrorLog:  log.New(io.Discard, "", 0),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				s.opened.Add(1)
+			}
+		},
+	}
+	transport := &http.Transport{DialContext: n.dialContext, Protocols: new(http.Protocols)}
+	p.set(s.server.Protocols)
+	p.set(transport.Protocols)
+	if configure != nil {
+		configure(s.server)
+	}
+	if p.tls {
+		s.url = "https://" + s.addr
+		s.server.TLSConfig, transport.TLSClientConfig = certificate(t, n)
+		go func() { s.served <- s.server.ServeTLS(l, "", "") }()
+	} else {
+		s.url = "http://" + s.addr
+		go func() { s.served <- s.server.Serve(l) }()
+	}
+	s.client = &http.Client{Transport: transport}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		s.server.Close()
+	})
+	return s
+}
+
+// get fetches a path and returns the body.
+func (s *site) get(t *testing.T, path string) []byte {
+	t.Helper()
+	resp, err := s.client.Get(s.url + path)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	return body
+}
+
+func TestHTTPCarriesLargeBodiesBothWays(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil || r.ProtoMajor != p.want {
+				http.Error(w, fmt.Sprint(r.Proto, err), http.StatusBadRequest)
+				return
+			}
+			w.Header().Set("Trailer", "Length")
+			_, _ = w.Write(body)
+			w.Header().Set("Length", strconv.Itoa(len(body)))
+		}, nil)
+		sent := randomBytes(6<<20 + 1)
+		resp, err := s.client.Post(s.url, "application/octet-stream", bytes.NewReader(sent))
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		got, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		requireSame(t, sent, got)
+		require.Equal(t, strconv.Itoa(len(sent)), resp.Trailer.Get("Length"))
+	})
+}
+
+func TestHTTPServesManyRequestsAtOnce(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		files := make([][]byte, 32)
+		for i := range files {
+			files[i] = randomBytes(50_000 + i)
+		}
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			i, _ := strconv.Atoi(r.URL.Path[1:])
+			_, _ = w.Write(files[i])
+		}, nil)
+		type answer struct {
+			i    int
+			body []byte
+			err  error
+		}
+		answers := make(chan answer)
+		for i := range files {
+			go func() {
+				resp, err := s.client.Get(s.url + "/" + strconv.Itoa(i))
+				if err != nil {
+					answers <- answer{i, nil, err}
+					return
+				}
+				defer resp.Body.Close()
+				body, err := io.ReadAll(resp.Body)
+				answers <- answer{i, body, err}
+			}()
+		}
+		for range files {
+			a := receive(t, answers)
+			require.NoError(t, a.err)
+			requireSame(t, files[a.i], a.body)
+		}
+	})
+}
+
+func TestHTTPKeepsAConnectionForTheNextRequest(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }, nil)
+		client := s.get(t, "/")
+		for range 20 {
+			require.Equal(t, client, s.get(t, "/"))
+		}
+		require.EqualValues(t, 1, s.opened.Load())
+	})
+}
+
+func TestHTTPResponseArrivesAsItIsFlushed(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		next := make(chan string)
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			for line := range next {
+				_, _ = io.WriteString(w, line)
+				_ = http.NewResponseController(w).Flush()
+			}
+		}, nil)
+		// The header comes with the first line, so that one has to be said before.
+		go func() { next <- "0\n" }()
+		resp, err := s.client.Get(s.url)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		lines := bufio.NewReader(resp.Body)
+		for i := range 100 {
+			line, err := lines.ReadString('\n')
+			require.NoError(t, err)
+			require.Equal(t, strconv.Itoa(i)+"\n", line)
+			next <- strconv.Itoa(i+1) + "\n"
+		}
+		close(next)
+		rest, err := io.ReadAll(lines)
+		require.NoError(t, err)
+		require.Equal(t, "100\n", string(rest))
+	})
+}
+
+func TestHTTPServerLearnsThatTheClientHasGivenUp(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		gone := make(chan error, 1)
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/wait" {
+				return
+			}
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			gone <- r.Context().Err()
+		}, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/wait", nil)
+		require.NoError(t, err)
+		resp, err := s.client.Do(req)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		cancel()
+		_, err = io.ReadAll(resp.Body)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, receive(t, gone), context.Canceled)
+		s.get(t, "/")
+	})
+}
+
+func TestHTTPClientTimesOut(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/wait" {
+				<-r.Context().Done()
+			}
+		}, nil)
+		s.get(t, "/") // a connection, so that the timeout is not over before there is one
+		impatient := &http.Client{Transport: s.client.Transport, Timeout: 50 * time.Millisecond}
+		_, err := impatient.Get(s.url + "/wait")
+		var timeout net.Error
+		require.ErrorAs(t, err, &timeout)
+		require.True(t, timeout.Timeout())
+		s.get(t, "/")
+	})
+}
+
+func TestHTTPExpectContinue(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/no" {
+				w.WriteHeader(http.StatusForbidden)
+				return
+			}
+			_, _ = io.Copy(w, r.Body)
+		}, nil)
+		s.client.Transport.(*http.Transport).ExpectContinueTimeout = patience
+		post := func(path string, body io.Reader) (*http.Response, bool) {
+			continued := false
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+				Got100Continue: func() { continued = true },
+			})
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, body)
+			require.NoError(t, err)
+			req.Header.Set("Expect", "100-continue")
+			resp, err := s.client.Do(req)
+			require.NoError(t, err)
+			t.Cleanup(func() { resp.Body.Close() })
+			return resp, continued
+		}
+		resp, continued := post("/yes", bytes.NewReader([]byte("hello")))
+		require.True(t, continued)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(body))
+
+		resp, continued = post("/no", untouched{t})
+		require.False(t, continued)
+		require.Equal(t, http.StatusForbidden, resp.StatusCode)
+	})
+}
+
+// untouched is a body that nobody may read.
+type untouched struct{ t *testing.T }
+
+func (u untouched) Read([]byte) (int, error) {
+	u.t.Error("the body was read, though the server does not want it")
+	return 0, io.EOF
+}
+
+func TestHTTPServerTimeouts(t *testing.T) {
+	const short = 100 * time.Millisecond
+	overEachNetwork(t, func(t *testing.T, n network) {
+		// closedByServer reads until the server closes the connection.
+		closedByServer := func(t *testing.T, c net.Conn) string {
+			t.Helper()
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+			said, err := io.ReadAll(c)
+			require.NoError(t, err)
+			return string(said)
+		}
+		dial := func(t *testing.T, s *site) net.Conn {
+			t.Helper()
+			c, err := n.dialContext(t.Context(), "", s.addr)
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		t.Run("of a header that does not end", func(t *testing.T) {
+			s := serve(t, n, protocols[0], nil, func(s *http.Server) { s.ReadHeaderTimeout = short })
+			c := dial(t, s)
+			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: ")
+			require.NoError(t, err)
+			require.NotContains(t, closedByServer(t, c), "200 OK")
+		})
+		t.Run("of a connection that is idle", func(t *testing.T) {
+			s := serve(t, n, protocols[0], func(http.ResponseWriter, *http.Request) {},
+				func(s *http.Server) { s.IdleTimeout = short })
+			c := dial(t, s)
+			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			require.NoError(t, err)
+			require.Contains(t, closedByServer(t, c), "200 OK")
+		})
+		t.Run("of a body that does not end", func(t *testing.T) {
+			failed := make(chan error, 1)
+			s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
+				_, err := io.ReadAll(r.Body)
+				failed <- err
+				w.WriteHeader(http.StatusRequestTimeout)
+			}, func(s *http.Server) { s.ReadHeaderTimeout, s.ReadTimeout = patience, short })
+			c := dial(t, s)
+			_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhell")
+			require.NoError(t, err)
+			require.ErrorIs(t, receive(t, failed), os.ErrDeadlineExceeded)
+			require.Contains(t, closedByServer(t, c), "408 Request Timeout")
+		})
+		t.Run("of a client that does not read", func(t *testing.T) {
+			failed := make(chan error, 1)
+			s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
+				for block := make([]byte, 1<<20); ; {
+					if _, err := w.Write(block); err != nil {
+						failed <- err
+						return
+					}
+				}
+			}, func(s *http.Server) { s.WriteTimeout = short })
+			c := dial(t, s)
+			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			require.NoError(t, err)
+			require.ErrorIs(t, receive(t, failed), os.ErrDeadlineExceeded)
+		})
+		t.Run("that a handler sets", func(t *testing.T) {
+			failed := make(chan error, 1)
+			s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
+				err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(short))
+				if err == nil {
+					_, err = io.ReadAll(r.Body)
+				}
+				failed <- err
+			}, nil)
+			c := dial(t, s)
+			_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhell")
+			require.NoError(t, err)
+			require.ErrorIs(t, receive(t, failed), os.ErrDeadlineExceeded)
+		})
+	})
+}
+
+func TestHTTPHijackedConnectionIsTheConnection(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		hijacked := make(chan error, 1)
+		s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
+			hijacked <- func() error {
+				c, buffered, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				if _, err := io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n\r\n"); err != nil {
+					return err
+				}
+				if _, err := io.Copy(c, buffered); err != nil {
+					return err
+				}
+				_, err = io.WriteString(c, "and that is all")
+				return err
+			}()
+		}, nil)
+		c, err := n.dialContext(t.Context(), "", s.addr)
+		require.NoError(t, err)
+		defer c.Close()
+		_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\nbefore the answer, ")
+		require.NoError(t, err)
+		r := bufio.NewReader(c)
+		line, err := r.ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "HTTP/1.1 101 Switching Protocols\r\n", line)
+		_, err = io.WriteString(c, "after it, ")
+		require.NoError(t, err)
+		require.NoError(t, c.(conn).CloseWrite())
+		said, err := io.ReadAll(r)
+		require.NoError(t, err)
+		require.Equal(t, "\r\nbefore the answer, after it, and that is all", string(said))
+		require.NoError(t, receive(t, hijacked))
+	})
+}
+
+func TestHTTPShutdownLetsRequestsFinish(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		entered, finish := make(chan struct{}), make(chan struct{})
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				close(entered)
+				<-finish
+			}
+			_, _ = io.WriteString(w, "served to the end")
+		}, nil)
+		s.get(t, "/") // leaves an idle connection
+		type answer struct {
+			body []byte
+			err  error
+		}
+		answered := make(chan answer, 1)
+		go func() {
+			resp, err := s.client.Get(s.url + "/slow")
+			if err != nil {
+				answered <- answer{nil, err}
+				return
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			answered <- answer{body, err}
+		}()
+		receive(t, entered)
+
+		shut := make(chan error, 1)
+		go func() { shut <- s.server.Shutdown(context.Background()) }()
+		require.ErrorIs(t, receive(t, s.served), http.ErrServerClosed)
+		_, err := n.dialContext(t.Context(), "", s.addr)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		select {
+		case err := <-shut:
+			require.FailNow(t, "Shutdown did not wait", "%v", err)
+		default:
+		}
+		close(finish)
+		a := receive(t, answered)
+		require.NoError(t, a.err)
+		require.Equal(t, "served to the end", string(a.body))
+		require.NoError(t, receive(t, shut))
+	})
+}
+
+func TestHTTPServerThatDiesIsAnErrorAtTheClient(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "1000000")
+			_, _ = io.WriteString(w, "a part of it")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}, nil)
+		resp, err := s.client.Get(s.url)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		_, err = io.ReadAll(resp.Body)
+		require.Error(t, err)
+		require.False(t, errors.Is(err, io.EOF), "a truncated body must not look whole")
+	})
+}
+
+func TestHTTPSRefusesAClientThatDoesNotTrustTheServer(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		s := serve(t, n, protocols[1], nil, nil)
+		s.client.Transport.(*http.Transport).TLSClientConfig.RootCAs = nil
+		_, err := s.client.Get(s.url)
+		var verification *tls.CertificateVerificationError
+		require.ErrorAs(t, err, &verification)
+	})
+}

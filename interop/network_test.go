@@ -1,0 +1,138 @@
+package interop
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// network is where a test listens and dials: a network's name and a host there.
+type network struct{ name, host string }
+
+// overEachNetwork runs a test over shm, over auto, and over rdma where there is
+// a device.
+func overEachNetwork(t *testing.T, test func(t *testing.T, n network)) {
+	t.Run("shm", func(t *testing.T) {
+		l, err := ringnet.Listen("shm", "127.0.0.1:0")
+		if errors.Is(err, errors.ErrUnsupported) {
+			t.Skip(err)
+		}
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		test(t, network{"shm", "127.0.0.1"})
+	})
+	t.Run("auto", func(t *testing.T) { test(t, network{"auto", "127.0.0.1"}) })
+	t.Run("rdma", func(t *testing.T) {
+		addr := os.Getenv("SOFTROCE_ADDR")
+		if addr == "" && os.Getenv("RINGNET_REQUIRE_RDMA") != "" {
+			t.Fatal("RINGNET_REQUIRE_RDMA is set, but not SOFTROCE_ADDR")
+		}
+		if addr == "" {
+			t.Skip("no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce runs this where there is one")
+		}
+		test(t, network{"rdma", addr})
+	})
+}
+
+// listen listens until the end of the test.
+func (n network) listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := ringnet.Listen(n.name, net.JoinHostPort(n.host, "0"))
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// dialContext has the shape that http.Transport and go-redis want. They say
+// "tcp"; the network is n.
+func (n network) dialContext(ctx context.Context, _, addr string) (net.Conn, error) {
+	return new(ringnet.Dialer).DialContext(ctx, n.name, addr)
+}
+
+// dial dials a listener of n, and closes the connection at the end of the test.
+func (n network) dial(t *testing.T, l net.Listener) conn {
+	t.Helper()
+	c, err := n.dialContext(t.Context(), "", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c.(conn)
+}
+
+// conn is what every connection of ringnet can do, as a *net.TCPConn can.
+type conn interface {
+	net.Conn
+	CloseRead() error
+	CloseWrite() error
+	SetLinger(sec int) error
+}
+
+// patience is how long a test waits for what should happen at once.
+const patience = 30 * time.Second
+
+// receive takes a value from a channel and does not wait for ever.
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		require.FailNow(t, "nothing has come")
+		panic("unreachable")
+	}
+}
+
+// randomBytes makes bytes that nobody could take for others.
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return b
+}
+
+// requireSame compares without printing megabytes.
+func requireSame(t *testing.T, want, got []byte) {
+	t.Helper()
+	require.Equal(t, len(want), len(got), "length")
+	require.True(t, bytes.Equal(want, got), "contents")
+}
+
+// certificate returns the configurations of a server and of a client that
+// trusts it, and that it trusts: a certificate signed by itself, good for both.
+func certificate(t *testing.T, n network) (server, client *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IPAddresses:           []net.IP{net.ParseIP(n.host)},
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	parsed, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(parsed)
+	own := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
+	server = &tls.Config{Certificates: own, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven}
+	client = &tls.Config{Certificates: own, RootCAs: pool, ServerName: n.host}
+	return server, client
+}

@@ -1,0 +1,95 @@
+package interop
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// proxy serves a httputil.ReverseProxy to the site.
+func proxy(t *testing.T, n network, to *site) *site {
+	t.Helper()
+	target, err := url.Parse(to.url)
+	require.NoError(t, err)
+	p := &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport: to.client.Transport,
+	}
+	return serve(t, n, protocols[0], p.ServeHTTP, nil)
+}
+
+func TestReverseProxyForwardsBodiesBothWays(t *testing.T) {
+	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
+		front := proxy(t, n, serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			_, _ = w.Write(body)
+		}, nil))
+		sent := randomBytes(3<<20 + 1)
+		resp, err := front.client.Post(front.url, "application/octet-stream", bytes.NewReader(sent))
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		got, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		requireSame(t, sent, got)
+	})
+}
+
+// An upgraded connection is two streams that end one after the other. The
+// backend answers only when it has seen the end of what the client says, so the
+// end has to come through client, proxy and backend as a half-close; and the
+// answer has to come back through what is still open.
+func TestReverseProxyPassesOnTheHalvesOfAnUpgradedConnection(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		front := proxy(t, n, serve(t, n, protocols[0], sum, nil))
+		c, err := n.dialContext(t.Context(), "", front.addr)
+		require.NoError(t, err)
+		defer c.Close()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.url, nil)
+		require.NoError(t, err)
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "sum")
+		require.NoError(t, req.Write(c))
+		answer := bufio.NewReader(c)
+		resp, err := http.ReadResponse(answer, req)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
+
+		sent := randomBytes(3<<20 + 1)
+		_, err = c.Write(sent)
+		require.NoError(t, err)
+		require.NoError(t, c.(conn).CloseWrite())
+		got, err := io.ReadAll(answer)
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(sent)), string(got))
+	})
+}
+
+// sum upgrades the connection to a protocol that is answered with the SHA-256 of
+// all that was said.
+func sum(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Connection", "Upgrade")
+	w.Header().Set("Upgrade", "sum")
+	w.WriteHeader(http.StatusSwitchingProtocols)
+	c, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, buffered); err != nil {
+		return
+	}
+	_, _ = fmt.Fprintf(c, "%x", h.Sum(nil))
+}

@@ -1,0 +1,233 @@
+package interop
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// overTLS runs a test, over each network, with both ends of a TLS connection
+// that have not shaken hands yet.
+func overTLS(t *testing.T, test func(t *testing.T, client, server *tls.Conn)) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		client, server := tlsPair(t, n)
+		test(t, client, server)
+	})
+}
+
+func tlsPair(t *testing.T, n network) (client, server *tls.Conn) {
+	serverConfig, clientConfig := certificate(t, n)
+	c, s := pair(t, n)
+	return tls.Client(c, clientConfig), tls.Server(s, serverConfig)
+}
+
+// pair is both ends of a connection.
+func pair(t *testing.T, n network) (client, server conn) {
+	t.Helper()
+	l := n.listen(t)
+	client = n.dial(t, l)
+	c, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return client, c.(conn)
+}
+
+// handshake shakes hands on both ends.
+func handshake(t *testing.T, client, server *tls.Conn) {
+	t.Helper()
+	served := make(chan error, 1)
+	go func() { served <- server.HandshakeContext(t.Context()) }()
+	require.NoError(t, client.HandshakeContext(t.Context()))
+	require.NoError(t, receive(t, served))
+}
+
+// readAll reads to the end in the background.
+func readAll(c io.Reader) <-chan result {
+	r := make(chan result, 1)
+	go func() {
+		b, err := io.ReadAll(c)
+		r <- result{b, err}
+	}()
+	return r
+}
+
+type result struct {
+	bytes []byte
+	err   error
+}
+
+func TestTLSHandshakeProvesBothSides(t *testing.T) {
+	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
+		handshake(t, client, server)
+		require.Len(t, client.ConnectionState().VerifiedChains, 1)
+		require.Len(t, server.ConnectionState().VerifiedChains, 1)
+		require.Equal(t, uint16(tls.VersionTLS13), client.ConnectionState().Version)
+	})
+}
+
+// TLS 1.2 has a handshake of its own, of more round trips.
+func TestTLS12(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		serverConfig, clientConfig := certificate(t, n)
+		clientConfig.MaxVersion = tls.VersionTLS12
+		c, s := pair(t, n)
+		client, server := tls.Client(c, clientConfig), tls.Server(s, serverConfig)
+		handshake(t, client, server)
+		require.Equal(t, uint16(tls.VersionTLS12), server.ConnectionState().Version)
+		got := readAll(server)
+		_, err := client.Write([]byte("hello"))
+		require.NoError(t, err)
+		require.NoError(t, client.CloseWrite())
+		r := receive(t, got)
+		require.NoError(t, r.err)
+		require.Equal(t, "hello", string(r.bytes))
+	})
+}
+
+func TestTLSCarriesBothDirectionsAtOnce(t *testing.T) {
+	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
+		handshake(t, client, server)
+		there, back := randomBytes(4<<20+1), randomBytes(4<<20+3)
+		atServer, atClient := readAll(server), readAll(client)
+		written := make(chan error, 2)
+		write := func(c *tls.Conn, b []byte) {
+			_, err := c.Write(b)
+			if err == nil {
+				err = c.CloseWrite()
+			}
+			written <- err
+		}
+		go write(client, there)
+		go write(server, back)
+		require.NoError(t, receive(t, written))
+		require.NoError(t, receive(t, written))
+		r := receive(t, atServer)
+		require.NoError(t, r.err)
+		requireSame(t, there, r.bytes)
+		r = receive(t, atClient)
+		require.NoError(t, r.err)
+		requireSame(t, back, r.bytes)
+	})
+}
+
+func TestTLSCloseNotifyIsEOFAndTheOtherDirectionLivesOn(t *testing.T) {
+	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
+		handshake(t, client, server)
+		require.NoError(t, client.CloseWrite()) // close_notify; the connection below stays open
+		_, err := server.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+
+		_, err = server.Write([]byte("still here"))
+		require.NoError(t, err)
+		require.NoError(t, server.Close())
+		got, err := io.ReadAll(client)
+		require.NoError(t, err)
+		require.Equal(t, "still here", string(got))
+	})
+}
+
+// crypto/tls takes an end between two records for EOF, as it does over TCP; an
+// end within one it does not, and a connection that is cut is neither.
+func TestTLSTruncationIsNotEOF(t *testing.T) {
+	const recordHeader = "\x17\x03\x03\x00\x64" // and no record after it
+	ends := map[string]struct {
+		do   func(conn) error
+		want error
+	}{
+		"closed within a record": {func(c conn) error {
+			if _, err := io.WriteString(c, recordHeader); err != nil {
+				return err
+			}
+			return c.Close()
+		}, io.ErrUnexpectedEOF},
+		"cut": {func(c conn) error {
+			if err := c.SetLinger(0); err != nil {
+				return err
+			}
+			return c.Close()
+		}, syscall.ECONNRESET},
+	}
+	overEachNetwork(t, func(t *testing.T, n network) {
+		for name, end := range ends {
+			t.Run(name, func(t *testing.T) {
+				client, server := tlsPair(t, n)
+				handshake(t, client, server)
+				_, err := client.Write([]byte("a part"))
+				require.NoError(t, err)
+				got := make([]byte, len("a part"))
+				_, err = io.ReadFull(server, got)
+				require.NoError(t, err)
+				require.Equal(t, "a part", string(got))
+				require.NoError(t, end.do(client.NetConn().(conn)))
+				_, err = server.Read(got)
+				require.ErrorIs(t, err, end.want)
+			})
+		}
+	})
+}
+
+func TestTLSReadWorksOnAfterItsDeadline(t *testing.T) {
+	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
+		handshake(t, client, server)
+		require.NoError(t, server.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+		_, err := server.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		timeout, ok := err.(net.Error)
+		require.True(t, ok && timeout.Timeout())
+
+		require.NoError(t, server.SetReadDeadline(time.Time{}))
+		_, err = client.Write([]byte("late"))
+		require.NoError(t, err)
+		got := make([]byte, 4)
+		_, err = io.ReadFull(server, got)
+		require.NoError(t, err)
+		require.Equal(t, "late", string(got))
+	})
+}
+
+func TestTLSHandshakeWithSilenceEndsWithItsContext(t *testing.T) {
+	overTLS(t, func(t *testing.T, client, _ *tls.Conn) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, client.HandshakeContext(ctx), context.DeadlineExceeded)
+	})
+}
+
+func TestTLSListenerAndSessionResumption(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		serverConfig, clientConfig := certificate(t, n)
+		clientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+		inner := n.listen(t)
+		l := tls.NewListener(inner, serverConfig)
+		for _, resumed := range []bool{false, true} {
+			served := make(chan error, 1)
+			go func() {
+				c, err := l.Accept()
+				if err == nil {
+					_, err = io.Copy(c, c)
+				}
+				if err == nil {
+					err = c.Close()
+				}
+				served <- err
+			}()
+			client := tls.Client(n.dial(t, inner), clientConfig)
+			_, err := io.WriteString(client, "hello")
+			require.NoError(t, err)
+			require.NoError(t, client.CloseWrite())
+			got, err := io.ReadAll(client)
+			require.NoError(t, err)
+			require.Equal(t, "hello", string(got))
+			require.NoError(t, receive(t, served))
+			require.Equal(t, resumed, client.ConnectionState().DidResume)
+			require.NoError(t, client.Close())
+		}
+	})
+}
