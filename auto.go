@@ -49,8 +49,12 @@ func (c *AutoConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.strea
 func (c *AutoConn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, c.stream) }
 
 // tcpDelay is how long "auto" waits for a better network before it dials TCP as
-// well: what RFC 8305, section 5, recommends between attempts.
-const tcpDelay = 250 * time.Millisecond
+// well: what RFC 8305, section 5, recommends between attempts. Tests change it.
+var tcpDelay = 250 * time.Millisecond
+
+// rightOfWay is how long a better network that is ready lets a dial of TCP that
+// is under way come to its end.
+const rightOfWay = time.Second
 
 // dialAuto connects by the best network there is, and not later than TCP alone
 // would by more than tcpDelay.
@@ -59,30 +63,38 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, error
 	defer cancel() // of whoever has lost
 	var r race
 	var tcp <-chan dialed // nil while TCP is not being dialed
-	better := dialing(func() (stream, error) { return d.dialBetter(ctx, address, &r) })
+	var networks []network
+	for _, name := range betterThanTCP {
+		n, err := lookupNetwork(name)
+		if err != nil {
+			return nil, err
+		}
+		networks = append(networks, n)
+	}
+	better := dialing(func() (stream, error) { return d.dialBetter(ctx, networks, address, &r) })
 	startTCP := time.NewTimer(tcpDelay)
 	defer startTCP.Stop()
 	for {
 		select {
 		case b := <-better:
 			if b.err == nil {
-				return &AutoConn{b.conn, r.passedOver()}, nil
+				return &AutoConn{b.conn, r.passed}, nil
 			}
 			better = nil
 			startTCP.Reset(0)
 		case <-startTCP.C:
-			if tcp == nil && r.open() {
+			if tcp == nil && r.startTCP() {
 				tcp = dialing(func() (stream, error) { return d.dialTCP(ctx, address, &r) })
 			}
 		case t := <-tcp:
 			tcp = nil
 			switch {
 			case t.err == nil:
-				return &AutoConn{t.conn, r.passedOver()}, nil
+				return &AutoConn{t.conn, r.reasonsForTCP()}, nil
 			case better == nil && t.err == errLost:
 				startTCP.Reset(0) // the winner has fallen at the finish
 			case better == nil:
-				return nil, &autoError{t.err, r.passedOver()}
+				return nil, &autoError{t.err, r.reasonsForTCP()}
 			}
 		}
 	}
@@ -103,17 +115,15 @@ func dialing(dial func() (stream, error)) <-chan dialed {
 }
 
 // dialBetter dials the networks that are better than TCP, the best first.
-func (d *Dialer) dialBetter(ctx context.Context, address string, r *race) (stream, error) {
-	for _, network := range betterThanTCP {
-		r.enter(network)
-		c, _, err := d.dial(ctx, network, address, func(ep fabric.Endpoint) fabric.Endpoint {
+func (d *Dialer) dialBetter(ctx context.Context, networks []network, address string, r *race) (stream, error) {
+	for _, n := range networks {
+		c, _, err := d.dial(ctx, n, address, func(ep fabric.Endpoint) fabric.Endpoint {
 			return entrant{ep, r}
 		})
 		if err == nil {
-			r.enter("")
 			return c, nil
 		}
-		r.passOver(contextError(err))
+		r.passOver(n.name, contextError(err))
 	}
 	return nil, errLost
 }
@@ -121,10 +131,10 @@ func (d *Dialer) dialBetter(ctx context.Context, address string, r *race) (strea
 func (d *Dialer) dialTCP(ctx context.Context, address string, r *race) (stream, error) {
 	tcp := net.Dialer{Resolver: d.Resolver, LocalAddr: tcpAddr(d.LocalAddr)}
 	c, err := tcp.DialContext(ctx, "tcp", address)
-	if err != nil {
+	switch won := r.endTCP(err == nil); {
+	case err != nil:
 		return nil, err
-	}
-	if !r.win() {
+	case !won:
 		_ = c.Close()
 		return nil, errLost
 	}
@@ -139,73 +149,94 @@ func tcpAddr(a net.Addr) net.Addr {
 	return a
 }
 
-// race lets one of several attempts win, and remembers why others did not.
+// race lets one of two attempts win, TCP or the better networks, and remembers
+// why others did not.
 type race struct {
 	mu     sync.Mutex
 	won    bool
-	trying string  // the better network under way, or ""
-	passed []error // why the ones before it failed
+	tcp    chan struct{} // not nil while TCP is being dialed; then closed
+	passed []error       // why better networks failed
 }
 
 var errLost = errors.New("not connected when TCP was")
 
-// win says whether the caller is the first to have a connection.
-func (r *race) win() bool {
+// startTCP says whether TCP is to be dialed.
+func (r *race) startTCP() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.won {
+		return false
+	}
+	r.tcp = make(chan struct{})
+	return true
+}
+
+// endTCP says whether TCP, if it is connected, has won.
+func (r *race) endTCP(connected bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.tcp)
+	r.tcp = nil
+	if !connected || r.won {
+		return false
+	}
+	r.won = true
+	return true
+}
+
+// winBetter says whether a better network, which is about to be connected, has
+// won. A connection of TCP comes out of the peer's Accept whether it has won or
+// not, so once TCP is being dialed it has the right of way; but not for ever,
+// for it may be that nobody answers.
+func (r *race) winBetter() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if tcp := r.tcp; tcp != nil {
+		r.mu.Unlock()
+		select {
+		case <-tcp:
+		case <-time.After(rightOfWay):
+		}
+		r.mu.Lock()
+	}
 	first := !r.won
 	r.won = true
 	return first
 }
 
-// fall takes the win back.
+// fall takes back the win of a better network.
 func (r *race) fall() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.won = false
 }
 
-func (r *race) open() bool {
+func (r *race) passOver(network string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.won
+	r.passed = append(r.passed, fmt.Errorf("%s: %w", network, err))
 }
 
-func (r *race) enter(network string) {
+// reasonsForTCP is why no better network has won.
+func (r *race) reasonsForTCP() []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.trying = network
-}
-
-func (r *race) passOver(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.passed = append(r.passed, fmt.Errorf("%s: %w", r.trying, err))
-	r.trying = ""
-}
-
-// passedOver is why each network better than the winner did not win.
-func (r *race) passedOver() []error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	passed := slices.Clone(r.passed)
-	if r.trying != "" {
-		passed = append(passed, fmt.Errorf("%s: %w", r.trying, errLost))
+	reasons := slices.Clone(r.passed)
+	for _, network := range betterThanTCP[len(reasons):] {
+		reasons = append(reasons, fmt.Errorf("%s: %w", network, errLost))
 	}
-	return passed
+	return reasons
 }
 
 // entrant is an endpoint that confirms its connection only if it wins, so that
-// a connection which has lost does not come out of the peer's Accept. Of TCP
-// that cannot be had: a dial that is given up at the moment at which it
-// succeeds comes out there, closed.
+// a connection which has lost does not come out of the peer's Accept.
 type entrant struct {
 	fabric.Endpoint
 	race *race
 }
 
 func (e entrant) Confirm() error {
-	if !e.race.win() {
+	if !e.race.winBetter() {
 		return errLost
 	}
 	err := e.Endpoint.Confirm()

@@ -40,6 +40,14 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 	}
 }
 
+// delayTCP makes TCP be dialed after the given time: an hour where a better
+// network is to win however slow this machine is, or at once where TCP is to.
+func delayTCP(t *testing.T, delay time.Duration) {
+	before := tcpDelay
+	tcpDelay = delay
+	t.Cleanup(func() { tcpDelay = before })
+}
+
 func listenAuto(t *testing.T, address string) *AutoListener {
 	t.Helper()
 	l, err := Listen("auto", address)
@@ -67,13 +75,14 @@ func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *Aut
 	require.NoError(t, err)
 	require.Equal(t, "hello", string(got))
 
-	require.NoError(t, l.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(tcpDelay)))
+	require.NoError(t, l.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(50*time.Millisecond)))
 	_, err = l.Accept()
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "nothing else is accepted")
 	return c.(*AutoConn)
 }
 
 func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
+	delayTCP(t, time.Hour)
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 	better(t, shm, rdma)
 	c := requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "shm")
@@ -95,6 +104,7 @@ func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 }
 
 func TestAutoDialerWithoutRDMAReachesAListenerWithIt(t *testing.T) {
+	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	better(t, nil, nil)
@@ -102,6 +112,7 @@ func TestAutoDialerWithoutRDMAReachesAListenerWithIt(t *testing.T) {
 }
 
 func TestAutoDialerReachesAListenerThatOnlySpeaksTCP(t *testing.T) {
+	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -130,12 +141,28 @@ func TestAutoTakesTCPWhenABetterNetworkIsSilentAndAcceptsNothingElse(t *testing.
 }
 
 func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T) {
-	better(t, nil, sim.New(sim.Link{Latency: tcpDelay}))
+	better(t, nil, sim.New(sim.Link{Latency: time.Second}))
 	l := listenAuto(t, "127.0.0.1:0")
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: not connected when TCP was")
 }
 
+func TestAutoGivesTCPTheRightOfWayOnceItIsDialed(t *testing.T) {
+	delayTCP(t, 0)
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	for range 50 {
+		c, err := Dial("auto", l.Addr().String())
+		require.NoError(t, err)
+		s, err := l.Accept()
+		require.NoError(t, err)
+		require.Equal(t, c.LocalAddr(), s.RemoteAddr(), "accepted is what was dialed")
+		require.NoError(t, s.Close())
+		require.NoError(t, c.Close())
+	}
+}
+
 func TestAutoFallsBackWhenMemoryCannotBeLocked(t *testing.T) {
+	delayTCP(t, time.Hour)
 	rdma := sim.New(sim.Link{})
 	better(t, nil, rdma)
 	l := listenAuto(t, "127.0.0.1:0")
@@ -163,6 +190,7 @@ func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
 }
 
 func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
+	delayTCP(t, time.Hour)
 	f := &squatted{Fabric: sim.New(sim.Link{}), times: 3}
 	better(t, nil, f)
 	l := listenAuto(t, "127.0.0.1:0")
@@ -185,6 +213,7 @@ func (f *squatted) Listen(local netip.AddrPort, backlog int) (fabric.Listener, e
 }
 
 func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
+	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	require.NoError(t, l.Close())
@@ -203,6 +232,7 @@ func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
 }
 
 func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {
+	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, ":0")
 	_, port, err := net.SplitHostPort(l.Addr().String())

@@ -70,8 +70,10 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	var addr net.Addr
 	if network == "auto" {
 		c, err = d.dialAuto(ctx, address)
+	} else if n, unknown := lookupNetwork(network); unknown != nil {
+		err = unknown
 	} else {
-		c, addr, err = d.dial(ctx, network, address, nil)
+		c, addr, err = d.dial(ctx, n, address, nil)
 	}
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: addr, Err: contextError(err)}
@@ -82,12 +84,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 // dial connects to the address on a network of a fabric, or says what went
 // wrong at which of the addresses that it stands for. The endpoint that dial
 // makes is exchanged for what wrap returns, if there is a wrap.
-func (d *Dialer) dial(ctx context.Context, network, address string,
+func (d *Dialer) dial(ctx context.Context, n network, address string,
 	wrap func(fabric.Endpoint) fabric.Endpoint) (*Conn, net.Addr, error) {
-	n, err := lookupNetwork(network)
-	if err != nil {
-		return nil, nil, err
-	}
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
 	}
