@@ -117,7 +117,7 @@ func TestHTTPCarriesLargeBodiesBothWays(t *testing.T) {
 			_, _ = w.Write(body)
 			w.Header().Set("Length", strconv.Itoa(len(body)))
 		}, nil)
-		sent := randomBytes(6<<20 + 1)
+		sent := randomBytes(2<<20 + 1)
 		resp, err := s.client.Post(s.url, "application/octet-stream", bytes.NewReader(sent))
 		require.NoError(t, err)
 		defer resp.Body.Close()

@@ -36,7 +36,7 @@ func TestReverseProxyForwardsBodiesBothWays(t *testing.T) {
 			}
 			_, _ = w.Write(body)
 		}, nil))
-		sent := randomBytes(3<<20 + 1)
+		sent := randomBytes(2<<20 + 1)
 		resp, err := front.client.Post(front.url, "application/octet-stream", bytes.NewReader(sent))
 		require.NoError(t, err)
 		defer resp.Body.Close()
@@ -66,7 +66,7 @@ func TestReverseProxyPassesOnTheHalvesOfAnUpgradedConnection(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
 
-		sent := randomBytes(3<<20 + 1)
+		sent := randomBytes(2<<20 + 1)
 		_, err = c.Write(sent)
 		require.NoError(t, err)
 		require.NoError(t, c.(conn).CloseWrite())

@@ -107,7 +107,7 @@ func client(t *testing.T, options redis.Options) *redis.Client {
 func TestRedisValuesOfAllSizes(t *testing.T) {
 	overRedis(t, func(t *testing.T, options redis.Options) {
 		c := client(t, options)
-		for _, size := range []int{0, 1, 4095, 65537, 8<<20 + 1} {
+		for _, size := range []int{0, 1, 4095, 65537, 4<<20 + 1} {
 			want := randomBytes(size)
 			require.NoError(t, c.Set(t.Context(), "value", want, 0).Err())
 			got, err := c.Get(t.Context(), "value").Bytes()
@@ -147,7 +147,7 @@ func TestRedisPublishAndSubscribe(t *testing.T) {
 		defer s.Close()
 		_, err := s.Receive(t.Context()) // the subscription is confirmed
 		require.NoError(t, err)
-		const messages = 1000
+		const messages = 200
 		published := make(chan error, 1)
 		go func() {
 			for i := range messages {
@@ -216,7 +216,7 @@ func TestRedisPool(t *testing.T) {
 	overRedis(t, func(t *testing.T, options redis.Options) {
 		options.PoolSize = 8
 		c := client(t, options)
-		const clients, each = 32, 50
+		const clients, each = 32, 10
 		done := make(chan error, clients)
 		for range clients {
 			go func() {

@@ -94,7 +94,7 @@ func TestTLS12(t *testing.T) {
 func TestTLSCarriesBothDirectionsAtOnce(t *testing.T) {
 	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
 		handshake(t, client, server)
-		there, back := randomBytes(4<<20+1), randomBytes(4<<20+3)
+		there, back := randomBytes(2<<20+1), randomBytes(2<<20+3)
 		atServer, atClient := readAll(server), readAll(client)
 		written := make(chan error, 2)
 		write := func(c *tls.Conn, b []byte) {
