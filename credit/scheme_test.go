@@ -83,7 +83,7 @@ func TestNothingBreaksTheScheme(t *testing.T) {
 		{"halves, one closing", medium, with(halves(6), closes, flight), 4 + 3 - 2},
 		{"halves, closing", medium, with(halves(6), twoWay, closes, reduced), 4 + 3},
 		{"halves, one closing, probing", large, with(halves(6), closes, probes, reduced), 4 + 3 - 2},
-		{"halves, closing, by steps", large, with(halves(6), twoWay, closes), 4 + 3},
+		{"halves, closing, by steps", large, with(halves(6), twoWay, closes, eager), 4 + 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.size.skip(t)
