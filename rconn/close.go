@@ -54,7 +54,9 @@ func (c *Conn) Close() error {
 	if timedOut {
 		c.lose(syscall.ETIMEDOUT)
 	}
-	time.AfterFunc(teardownTime, c.force)
+	if !c.down {
+		c.teardown = time.AfterFunc(teardownTime, c.force)
+	}
 	c.ep.Wake()
 	if wasLost || linger == 0 || c.delivered() || c.peerReset || c.peerLeft() {
 		return nil

@@ -79,6 +79,7 @@ type Conn struct {
 	stats Stats
 
 	keepAlive *time.Timer // nil if there are to be no probes
+	teardown  *time.Timer // of force, once Close has done its part
 	keepHeard uint64      // heard when keepAlive last fired
 	rearmSeen uint64      // rounds when rearm last fired
 }

@@ -37,6 +37,9 @@ func (c *Conn) tearDown() {
 	if c.keepAlive != nil {
 		c.keepAlive.Stop()
 	}
+	if c.teardown != nil {
+		c.teardown.Stop()
+	}
 	c.readDeadline.Set(never)
 	c.writeDeadline.Set(never)
 	// The memory is gone either way; there is nobody to tell.

@@ -12,6 +12,14 @@ import (
 // that polled has returned to its application.
 const rearmAfter = time.Millisecond
 
+// A call that polls looks at the clock, and lets other goroutines run, once in
+// so many polls: each costs more than a poll, and runtime.Gosched wakes another
+// thread to look for work.
+const (
+	pollsPerClock = 16
+	pollsPerYield = 64
+)
+
 // waiter is a reason to wait. ready is called with mu held.
 type waiter struct {
 	ready    func(c *Conn) bool
@@ -62,8 +70,7 @@ func (c *Conn) busyPoll(w waiter) bool {
 	ready := false
 	for i := 0; !ready; i++ {
 		if c.cfg.BusyPoll > 0 {
-			// Looking at the clock costs more than a poll.
-			if i%16 == 15 && time.Now().After(until) {
+			if i%pollsPerClock == pollsPerClock-1 && time.Now().After(until) {
 				break
 			}
 		} else if i == polls {
@@ -77,7 +84,7 @@ func (c *Conn) busyPoll(w waiter) bool {
 		if w.deadline.Expired() {
 			break
 		}
-		if !ready {
+		if !ready && i%pollsPerYield == pollsPerYield-1 {
 			runtime.Gosched()
 		}
 	}
