@@ -84,3 +84,22 @@ func zoneName(index uint32) string {
 	}
 	return strconv.FormatUint(uint64(index), 10)
 }
+
+// inZone adds the zone to link-local addresses of a connection request, which
+// come without one: that of the interface with the local address.
+func inZone(local, remote netip.AddrPort) (netip.AddrPort, netip.AddrPort) {
+	if !local.Addr().Is6() || !local.Addr().IsLinkLocalUnicast() {
+		return local, remote
+	}
+	interfaces, _ := net.Interfaces()
+	for _, ifi := range interfaces {
+		addrs, _ := ifi.Addrs()
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.Equal(local.Addr().AsSlice()) {
+				return netip.AddrPortFrom(local.Addr().WithZone(ifi.Name), local.Port()),
+					netip.AddrPortFrom(remote.Addr().WithZone(ifi.Name), remote.Port())
+			}
+		}
+	}
+	return local, remote
+}

@@ -103,8 +103,7 @@ func (l *listener) enqueue(ev cmEvent) bool {
 	e := newEndpoint(l.manager, ev.request)
 	e.passive = true
 	e.private = ev.private
-	e.local = fromSockaddr(&ev.request.src)
-	e.remote = fromSockaddr(&ev.request.dst)
+	e.local, e.remote = inZone(fromSockaddr(&ev.request.src), fromSockaddr(&ev.request.dst))
 	l.manager.register(ev.request, e)
 	select {
 	case l.queue <- e:
