@@ -34,8 +34,10 @@ check:
 	$(GO) vet ./...
 	cd examples && $(GO) vet ./...
 
+# The race detector leaves no memory for the explorations of package credit.
 unit:
 	$(GO) test -race -shuffle=on ./...
+	$(GO) test ./credit
 
 # Builds without cgo and for systems without RDMA have stubs that say so.
 cross:
