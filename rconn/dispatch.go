@@ -46,6 +46,14 @@ func (c *Conn) tearDown() {
 	_ = c.ep.Close()
 }
 
+// probeTick asks the peer's device for a sign of life.
+func (c *Conn) probeTick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sendProbe()
+	c.arm()
+}
+
 // keepAliveTick probes the peer's device if nothing has been heard of it since
 // the last tick. It comes twice in Config.KeepAlive, so that no silence is
 // longer than that: who has been heard just after a tick is not probed by the

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -183,12 +184,18 @@ func (c *Conn) settle() {
 	}
 }
 
+// portPatience is how long a port may be down before the peer is probed. Most
+// are back by then. Soft-RoCE, which finds no route while its interface is down,
+// fails at once whatever is sent meanwhile.
+const portPatience = 2 * time.Second
+
 // changed takes what Wait said of the connection. Called with mu held.
 func (c *Conn) changed(err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, fabric.ErrPortDown):
-		c.sendProbe() // the link may come back; if not, this finds out
+		// The link may come back; if not, the probe finds out.
+		time.AfterFunc(portPatience, c.probeTick)
 	default:
 		c.lose(lost(err))
 		c.peerGone = true
