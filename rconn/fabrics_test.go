@@ -38,12 +38,8 @@ type venue struct {
 // completions come in odd orders; there a test in which everybody waits fails
 // at once, and so does one that leaves anything behind.
 func overEachFabric(t *testing.T, test func(t *testing.T, v venue)) {
-	t.Run("sim", func(t *testing.T) {
-		inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) { test(t, v.venue) })
-	})
-	t.Run("sim far", func(t *testing.T) {
-		inVirtualTime(t, far, func(t *testing.T, v simVenue) { test(t, v.venue) })
-	})
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) { test(t, v.venue) })
+	inVirtualTime(t, far, func(t *testing.T, v simVenue) { test(t, v.venue) })
 	t.Run("shm", func(t *testing.T) { test(t, shmVenue(t)) })
 	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
 }
@@ -145,6 +141,16 @@ func inVirtualTime(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)
 // withHostilePeers is inVirtualTime for tests in which a peer may well send
 // where no receive is posted.
 func withHostilePeers(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
+	t.Helper()
+	name := "sim"
+	if l.Latency > 0 {
+		name = "sim far"
+	}
+	// A subtest, so that -run /verbs leaves it out.
+	t.Run(name, func(t *testing.T) { virtually(t, l, test) })
+}
+
+func virtually(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(l)

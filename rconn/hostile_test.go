@@ -551,7 +551,7 @@ func FuzzPeer(f *testing.F) {
 		f.Add([]byte{i, 1, 2, 3, i, 5, 0, 1, 15, 255, i, 255})
 	}
 	f.Fuzz(func(t *testing.T, actions []byte) {
-		withHostilePeers(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		virtually(t, sim.Link{}, func(t *testing.T, v simVenue) {
 			c, h := v.connectHostile(t, &rconn.Config{RecvBuffer: 4 << 10, SendBuffer: 4 << 10, RecvQueue: 4, SendQueue: 16})
 			read := started(func() error { _, err := io.Copy(io.Discard, struct{ io.Reader }{c}); return err })
 			for ; len(actions) >= 4; actions = actions[4:] {
