@@ -19,7 +19,7 @@ ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
 COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo test check unit cross test-rdma soak clean
+.PHONY: demo test check unit cross test-rdma soak bench bench-rdma bench-links clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process, over RDMA.
@@ -33,6 +33,7 @@ check:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files"; exit 1; }
 	$(GO) vet ./...
 	cd examples && $(GO) vet ./...
+	cd benchmarks && $(GO) vet ./...
 
 # The race detector leaves no memory for the explorations of package credit.
 unit:
@@ -69,11 +70,35 @@ soak: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) $(COUNTING) $(RDMA)
 	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
 
+# ringnet beside TCP and Unix sockets on this host, in a few minutes: a table,
+# and results.json and charts in bin/bench. BENCH has more flags.
+bench: bin/benchmarks
+	bin/benchmarks -out bin/bench $(BENCH)
+
+# ringnet beside raw verbs, rsockets, TCP and SMC-R on an RDMA device: the same,
+# in bin/bench-rdma. On the emulated machine it takes half an hour.
+bench-rdma: bin/benchmarks $(SOFTROCE)
+	mkdir -p bin/bench-rdma
+	$(SOFTROCE) -modules smc,smc_diag -scratch bin/bench-rdma -timeout 90m -- \
+		bin/benchmarks -rdma -slice 300ms -out bin/bench-rdma $(BENCH)
+
+# The tables of docs/performance.md: links that nobody here owns, in virtual
+# time.
+bench-links:
+	cd benchmarks && $(GO) test ./links -count=1 -v -args -tables
+
 clean:
 	rm -rf bin
 
 bin/hwcounters: $(wildcard tools/hwcounters/* internal/hwcounters/*)
 	$(GO) build -o $@ ./tools/hwcounters
+
+bin/benchmarks: FORCE
+	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../bin/ .
+
+# What go build makes is rebuilt if go build says so.
+.PHONY: FORCE
+FORCE:
 
 $(SOFTROCE): $(wildcard tools/softroce/*)
 	$(GO) build -o $@ ./tools/softroce

@@ -262,7 +262,7 @@ func (r *Report) idleFigures(key string) []Figure {
 		if x.Client.Go <= idleOverhead {
 			memory.Verdict = met
 		}
-		if x.Client.Goroutines < 1.05 { // others come and go
+		if x.Client.Goroutines < 1.1 { // others come and go
 			goroutines.Verdict = met
 		}
 	}

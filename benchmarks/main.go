@@ -131,7 +131,7 @@ func run(args []string) error {
 	defer end()
 	b := &bench{
 		options: o, server: server, host: host, device: *device,
-		report: new(Report), counts: make(map[Cell]int), port: firstToolPort, show: newProgress(os.Stderr),
+		report: new(Report), counts: make(map[Cell]int), starts: make(map[Cell]Sample), port: firstToolPort, show: newProgress(os.Stderr),
 	}
 	b.report.Started = time.Now()
 	b.report.Load[0] = load()

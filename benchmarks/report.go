@@ -64,7 +64,7 @@ type Sample struct {
 	P50     float64
 	P99     float64
 	Mean    float64
-	CPU     float64  // seconds, of both sides; of programs with their start
+	CPU     float64  // seconds, of both sides; 0 if unknown
 	Allocs  *float64 // of an operation, on both sides; nil of programs
 }
 

@@ -58,12 +58,12 @@ func (r *Report) printWorkload(out io.Writer, k *workload) {
 		if slices.ContainsFunc(x.Rounds, func(s *Sample) bool { return s != nil && s.Allocs != nil }) {
 			allocs = fmt.Sprintf("%.2f", m.Allocs)
 		}
-		rate, perGB := "–", "–"
+		rate := "–"
 		if m.BytesPerSec > 0 {
-			rate, perGB = count(m.BytesPerSec)+"B", digits(m.CPUPerGB)
+			rate = count(m.BytesPerSec) + "B"
 		}
 		fmt.Fprintln(t, strings.Join([]string{size, strconv.Itoa(x.Conns), r.peerName(x.Peer),
-			nanos(m.P50), nanos(m.P99), nanos(m.Mean), count(m.PerSecond), rate, perGB, digits(m.CPUPerMillion), allocs}, "\t"))
+			nanos(m.P50), nanos(m.P99), nanos(m.Mean), count(m.PerSecond), rate, unlessZero(m.CPUPerGB), unlessZero(m.CPUPerMillion), allocs}, "\t"))
 	}
 	t.Flush()
 }
@@ -146,6 +146,13 @@ func nanos(ns float64) string {
 		return "–"
 	}
 	return digits(ns/1e3) + " µs"
+}
+
+func unlessZero(x float64) string {
+	if x == 0 {
+		return "–"
+	}
+	return digits(x)
 }
 
 // digits is x with three significant digits.

@@ -110,20 +110,23 @@ func lastLine(s string) string {
 const toolAttempts = 20
 
 // runTool runs both sides of a program. What it measures it says itself; the
-// processor time includes the start of the processes.
+// processor time includes its start.
 func (b *bench) runTool(r ToolRun) (Sample, error) {
 	var id int
 	if err := b.server.Call("Server.StartTool", r, &id); err != nil {
 		return Sample{}, err
 	}
 	var result ToolResult
+	var took time.Duration
 	for attempt := range toolAttempts {
 		time.Sleep(time.Duration(20*(attempt+1)) * time.Millisecond)
+		start := time.Now()
 		running, err := r.client().start()
 		if err != nil {
 			return Sample{}, errors.Join(err, b.endTool(id, true, new(ToolResult)))
 		}
 		if result = running.wait(); result.Error == "" {
+			took = time.Since(start)
 			break
 		}
 	}
@@ -134,10 +137,22 @@ func (b *bench) runTool(r ToolRun) (Sample, error) {
 	if result.Error != "" {
 		return Sample{}, errors.New(result.Error)
 	}
-	command := r.client()
-	s, err := command.tool.parse(r, result.Output)
+	s, err := r.client().tool.parse(r, result.Output)
+	if err == nil {
+		err = s.credible(took)
+	}
 	s.CPU = result.CPU + served.CPU
 	return s, err
+}
+
+// credible says what is wrong with a program's word, which ran for the given
+// time: perftest guesses the frequency of the processor's clock, and where that
+// is busy or emulated it may guess none at all.
+func (s *Sample) credible(took time.Duration) error {
+	if s.Seconds > 0 && s.Seconds <= took.Seconds() && known(s.P50) == s.P50 && known(s.P99) == s.P99 {
+		return nil
+	}
+	return fmt.Errorf("the program says that it took %g s of the %g s that it ran", s.Seconds, took.Seconds())
 }
 
 func (b *bench) endTool(id int, now bool, r *ToolResult) error {
