@@ -71,16 +71,16 @@ soak: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
 
 # ringnet beside TCP and Unix sockets on this host, in a few minutes: a table,
-# and results.json and charts in bin/bench. BENCH has more flags.
+# and results.json and charts in bin/results. BENCH has more flags.
 bench: bin/benchmarks
-	bin/benchmarks -out bin/bench $(BENCH)
+	bin/benchmarks -out bin/results $(BENCH)
 
 # ringnet beside raw verbs, rsockets, TCP and SMC-R on an RDMA device: the same,
-# in bin/bench-rdma. On the emulated machine it takes half an hour.
+# in bin/results-rdma. On the emulated machine it takes half an hour.
 bench-rdma: bin/benchmarks $(SOFTROCE)
-	mkdir -p bin/bench-rdma
-	$(SOFTROCE) -modules smc,smc_diag -scratch bin/bench-rdma -timeout 90m -- \
-		bin/benchmarks -rdma -slice 300ms -out bin/bench-rdma $(BENCH)
+	mkdir -p bin/results-rdma
+	$(SOFTROCE) -modules smc,smc_diag -scratch bin/results-rdma -timeout 90m -- \
+		bin/benchmarks -rdma -slice 300ms -out bin/results-rdma $(BENCH)
 
 # The tables of docs/performance.md: links that nobody here owns, in virtual
 # time.

@@ -124,6 +124,11 @@ func run(args []string) error {
 	case *rdma:
 		host = *address
 	}
+	if o.out != "" {
+		if err := os.MkdirAll(o.out, 0o755); err != nil {
+			return err
+		}
+	}
 	server, end, err := reach(*connect)
 	if err != nil {
 		return err

@@ -161,11 +161,8 @@ func (r *Report) finish() {
 	r.Figures = r.figures()
 }
 
-// write leaves results.json and the charts in the folder.
+// write leaves results.json and the charts in the folder, which exists.
 func (r *Report) write(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	b, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
 		return err

@@ -43,7 +43,8 @@ type Footprint struct {
 }
 
 func footprint() Footprint {
-	debug.FreeOSMemory() // collects garbage first
+	runtime.GC()         // what pools hold goes with the second collection
+	debug.FreeOSMemory() // which this begins with
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	f := Footprint{
