@@ -40,7 +40,7 @@ func (r *Report) writeCharts(dir string) error {
 		err := r.writeChart(filepath.Join(dir, fmt.Sprintf("latency-%d.svg", n)), n, "ping-pong", chart{
 			title:  "Latency, half the median round trip, " + with + " (lower is better)",
 			yLabel: "half a round trip",
-			format: func(ns float64) string { return axisTime(ns) },
+			format: axisTime,
 		}, func(s Summary) float64 { return cmp.Or(s.P50, s.Mean) })
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ func (r *Report) writeCharts(dir string) error {
 		err = r.writeChart(filepath.Join(dir, fmt.Sprintf("rate-%d.svg", n)), n, "stream", chart{
 			title:  "Throughput of a stream, " + with + " (higher is better)",
 			yLabel: "payload per second",
-			format: func(x float64) string { return strings.TrimSuffix(count(x), " ") + "B/s" },
+			format: axisRate,
 		}, func(s Summary) float64 { return s.BytesPerSec })
 		if err != nil {
 			return err
@@ -86,7 +86,7 @@ func (r *Report) writeChart(path string, conns int, workload string, c chart, va
 const (
 	chartWidth, chartHeight = 860, 460
 	plotLeft, plotRight     = 86, 590
-	plotTop, plotBottom     = 72, 400
+	plotTop, plotBottom     = 80, 400
 	labelGap                = 16
 )
 
@@ -126,7 +126,7 @@ func (c *chart) svg() string {
 	}
 	text(16, 26, "title", "start", c.title)
 	text(16, 46, "small", "start", c.subtitle)
-	text(plotLeft, plotTop-8, "small", "end", c.yLabel)
+	text(16, plotTop-10, "small", "start", c.yLabel)
 	text((plotLeft+plotRight)/2, plotBottom+40, "small", "middle", "size of a message (of one Write), both axes logarithmic")
 	for v := low; v <= high*1.001; v *= 10 {
 		grid(plotLeft, y(v), plotRight, y(v))
@@ -214,6 +214,18 @@ func (c *chart) labels(y func(float64) float64) []float64 {
 		at[i] = min(at[i], limit)
 	}
 	return at
+}
+
+func axisRate(x float64) string {
+	for _, u := range []struct {
+		scale float64
+		name  string
+	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if x >= u.scale {
+			return fmt.Sprintf("%g %sB/s", x/u.scale, u.name)
+		}
+	}
+	return fmt.Sprintf("%g B/s", x)
 }
 
 func axisTime(ns float64) string {
