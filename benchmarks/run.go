@@ -124,7 +124,7 @@ func (b *bench) try(p *peer) error {
 		if _, err := exec.LookPath(t.program); err != nil {
 			return fmt.Errorf("%s is not installed (Debian: %s)", t.program, t.pkg)
 		}
-		_, err := b.runTool(b.toolRun(Cell{p.key, key, 64, 1}, firstCount))
+		_, err := b.runToolWell(Cell{p.key, key, 64, 1}, firstCount)
 		if err != nil {
 			return err
 		}
@@ -305,13 +305,13 @@ const (
 
 func (b *bench) measureTool(c Cell) (Sample, error) {
 	if b.counts[c] == 0 {
-		s, err := b.runTool(b.toolRun(c, firstCount))
+		s, err := b.runToolWell(c, firstCount)
 		if err != nil {
 			return Sample{}, err
 		}
 		b.counts[c], b.starts[c] = b.toolCount(s), s
 	}
-	s, err := b.runTool(b.toolRun(c, b.counts[c]))
+	s, err := b.runToolWell(c, b.counts[c])
 	if err != nil {
 		return Sample{}, err
 	}
@@ -328,6 +328,16 @@ func (s *Sample) withoutStart(few Sample) {
 		return
 	}
 	s.CPU = max(0, s.CPU-few.CPU) * float64(s.Ops) / float64(s.Ops-few.Ops)
+}
+
+// runToolWell runs a program until it says something credible.
+func (b *bench) runToolWell(c Cell, count int) (s Sample, err error) {
+	for range 3 {
+		if s, err = b.runTool(b.toolRun(c, count)); !errors.Is(err, errIncredible) {
+			break
+		}
+	}
+	return s, err
 }
 
 // toolCount is how many messages take about a slice, by a sample.

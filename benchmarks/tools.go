@@ -152,8 +152,10 @@ func (s *Sample) credible(took time.Duration) error {
 	if s.Seconds > 0 && s.Seconds <= took.Seconds() && known(s.P50) == s.P50 && known(s.P99) == s.P99 {
 		return nil
 	}
-	return fmt.Errorf("the program says that it took %g s of the %g s that it ran", s.Seconds, took.Seconds())
+	return fmt.Errorf("%w: it says that it took %g s of the %g s that it ran", errIncredible, s.Seconds, took.Seconds())
 }
+
+var errIncredible = errors.New("the program measures wrongly")
 
 func (b *bench) endTool(id int, now bool, r *ToolResult) error {
 	return b.server.Call("Server.EndTool", EndTool{id, now}, r)
