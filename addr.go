@@ -19,15 +19,22 @@ type Addr = rconn.Addr
 type network struct {
 	name   string // as addresses give it: without the digit
 	family string // as net.Resolver.LookupNetIP wants it: ip, ip4 or ip6
-	open   func() (fabric.Fabric, error)
+	open   func(trustUser) (fabric.Fabric, error)
 }
 
 var networks = map[string]network{
-	"shm":   {"shm", "ip", shm.Fabric},
-	"rdma":  {"rdma", "ip", verbs.Fabric},
-	"rdma4": {"rdma", "ip4", verbs.Fabric},
-	"rdma6": {"rdma", "ip6", verbs.Fabric},
+	"shm":   {"shm", "ip", openSHM},
+	"rdma":  {"rdma", "ip", openRDMA},
+	"rdma4": {"rdma", "ip4", openRDMA},
+	"rdma6": {"rdma", "ip6", openRDMA},
 }
+
+// trustUser is Dialer.TrustUser or ListenConfig.TrustUser.
+type trustUser func(uid uint32) bool
+
+func openSHM(trust trustUser) (fabric.Fabric, error) { return shm.New(shm.Config{Trust: trust}) }
+
+func openRDMA(trustUser) (fabric.Fabric, error) { return verbs.Fabric() }
 
 func lookupNetwork(name string) (network, error) {
 	n, ok := networks[name]

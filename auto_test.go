@@ -25,7 +25,7 @@ var errAbsent = errors.New("absent in this test")
 func better(t *testing.T, shm, rdma fabric.Fabric) {
 	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
 		before, had := networks[name]
-		networks[name] = network{name, "ip", func() (fabric.Fabric, error) {
+		networks[name] = network{name, "ip", func(trustUser) (fabric.Fabric, error) {
 			if f == nil {
 				return nil, errAbsent
 			}
@@ -101,6 +101,28 @@ func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 	c = requireCarried(t, l, Dialer{}, "tcp")
 	requireReasons(t, c, "shm: absent", "rdma: absent")
 	require.IsType(t, (*net.TCPConn)(nil), c.NetConn())
+}
+
+func TestAutoOverSHMItself(t *testing.T) {
+	f, err := openSHM(nil)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	delayTCP(t, time.Hour)
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
+}
+
+func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
+	h := rdmaHost(t)
+	f, err := openRDMA(nil)
+	require.NoError(t, err)
+	delayTCP(t, time.Hour)
+	better(t, nil, f)
+	l := listenAuto(t, h.any())
+	requireReasons(t, requireCarried(t, l, Dialer{}, "rdma"), "shm: absent")
 }
 
 func TestAutoDialerWithoutRDMAReachesAListenerWithIt(t *testing.T) {

@@ -39,6 +39,12 @@ type Dialer struct {
 	// Resolver resolves names; nil means net.DefaultResolver.
 	Resolver *net.Resolver
 
+	// TrustUser says whether to connect, by shm, to a listener of another user
+	// than this process's and root, given its effective user ID as it is called
+	// in this process's user namespace. nil trusts nobody else. It may be called
+	// by several goroutines at once.
+	TrustUser func(uid uint32) bool
+
 	// Config is for this end of the connections; nil means the defaults.
 	Config *Config
 }
@@ -101,7 +107,7 @@ func (d *Dialer) dial(ctx context.Context, n network, address string,
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := n.open()
+	f, err := n.open(d.TrustUser)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,6 +17,11 @@ import (
 // ListenConfig has the options of listening. The zero ListenConfig is Listen
 // without options.
 type ListenConfig struct {
+	// TrustUser says whether to accept, by shm, dialers of another user than
+	// this process's, as Dialer.TrustUser does for listeners. nil trusts nobody
+	// else, not even root.
+	TrustUser func(uid uint32) bool
+
 	// Config is for this end of the accepted connections; nil means the
 	// defaults.
 	Config *Config
@@ -83,7 +88,7 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 			break
 		}
 	}
-	f, err := n.open()
+	f, err := n.open(lc.TrustUser)
 	if err != nil {
 		return nil, rconn.NewAddr(n.name, addr), err
 	}
