@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -472,7 +473,7 @@ func TestHTTPServerThatDiesIsAnErrorAtTheClient(t *testing.T) {
 func TestHTTPSRefusesAClientThatDoesNotTrustTheServer(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, n network) {
 		s := serve(t, n, protocols[1], nil, nil)
-		s.client.Transport.(*http.Transport).TLSClientConfig.RootCAs = nil
+		s.client.Transport.(*http.Transport).TLSClientConfig.RootCAs = x509.NewCertPool()
 		_, err := s.client.Get(s.url)
 		var verification *tls.CertificateVerificationError
 		require.ErrorAs(t, err, &verification)
