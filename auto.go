@@ -43,7 +43,16 @@ func (c *AutoConn) NetConn() net.Conn { return c.stream }
 func (c *AutoConn) PassedOver() []error { return c.passedOver }
 
 // ReadFrom implements io.ReaderFrom as the connection that carries c does.
-func (c *AutoConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.stream, r) }
+func (c *AutoConn) ReadFrom(r io.Reader) (int64, error) {
+	if rf, ok := c.stream.(io.ReaderFrom); ok {
+		return rf.ReadFrom(r)
+	}
+	buf := copyBuffers.Get().(*[32 << 10]byte)
+	defer copyBuffers.Put(buf)
+	return io.CopyBuffer(c.stream, r, buf[:])
+}
+
+var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // WriteTo implements io.WriterTo as the connection that carries c does.
 func (c *AutoConn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, c.stream) }
