@@ -57,20 +57,23 @@ var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 // WriteTo implements io.WriterTo as the connection that carries c does.
 func (c *AutoConn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, c.stream) }
 
-// tcpDelay is how long "auto" waits for a better network before it dials TCP as
-// well: what RFC 8305, section 5, recommends between attempts. Tests change it.
-var tcpDelay = 250 * time.Millisecond
+// Variables, for tests change them.
+var (
+	// tcpDelay is how long "auto" waits for a better network before it dials
+	// TCP as well: what RFC 8305, section 5, recommends between attempts.
+	tcpDelay = 250 * time.Millisecond
 
-// rightOfWay is how long a better network that is ready lets a dial of TCP that
-// is under way come to its end.
-const rightOfWay = time.Second
+	// rightOfWay is how long a better network that is ready lets a dial of TCP
+	// that is under way come to its end.
+	rightOfWay = 250 * time.Millisecond
+)
 
 // dialAuto connects by the best network there is, and not later than TCP alone
 // would by more than tcpDelay.
 func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of whoever has lost
-	var r race
+	r := race{rightOfWay: rightOfWay}
 	var tcp <-chan dialed // nil while TCP is not being dialed
 	var networks []network
 	for _, name := range betterThanTCP {
@@ -92,8 +95,10 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, error
 			better = nil
 			startTCP.Reset(0)
 		case <-startTCP.C:
-			if tcp == nil && r.startTCP() {
-				tcp = dialing(func() (stream, error) { return d.dialTCP(ctx, address, &r) })
+			tcpCtx, cancelTCP := context.WithCancel(ctx)
+			defer cancelTCP()
+			if tcp == nil && r.startTCP(cancelTCP) {
+				tcp = dialing(func() (stream, error) { return d.dialTCP(tcpCtx, address, &r) })
 			}
 		case t := <-tcp:
 			tcp = nil
@@ -161,22 +166,25 @@ func tcpAddr(a net.Addr) net.Addr {
 // race lets one of two attempts win, TCP or the better networks, and remembers
 // why others did not.
 type race struct {
-	mu     sync.Mutex
-	won    bool
-	tcp    chan struct{} // not nil while TCP is being dialed; then closed
-	passed []error       // why better networks failed
+	rightOfWay time.Duration // of TCP
+
+	mu        sync.Mutex
+	won       bool
+	tcp       chan struct{} // not nil while TCP is being dialed; then closed
+	cancelTCP func()
+	passed    []error // why better networks failed
 }
 
 var errLost = errors.New("not connected when TCP was")
 
 // startTCP says whether TCP is to be dialed.
-func (r *race) startTCP() bool {
+func (r *race) startTCP(cancel func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.won {
 		return false
 	}
-	r.tcp = make(chan struct{})
+	r.tcp, r.cancelTCP = make(chan struct{}), cancel
 	return true
 }
 
@@ -195,16 +203,18 @@ func (r *race) endTCP(connected bool) bool {
 
 // winBetter says whether a better network, which is about to be connected, has
 // won. A connection of TCP comes out of the peer's Accept whether it has won or
-// not, so once TCP is being dialed it has the right of way; but not for ever,
-// for it may be that nobody answers.
+// not, so once TCP is being dialed it has the right of way. If that takes too
+// long, for it may be that nobody answers, the dial is given up.
 func (r *race) winBetter() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if tcp := r.tcp; tcp != nil {
+	if tcp, cancel := r.tcp, r.cancelTCP; tcp != nil {
 		r.mu.Unlock()
 		select {
 		case <-tcp:
-		case <-time.After(rightOfWay):
+		case <-time.After(r.rightOfWay):
+			cancel()
+			<-tcp
 		}
 		r.mu.Lock()
 	}

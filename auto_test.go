@@ -170,6 +170,9 @@ func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T)
 
 func TestAutoGivesTCPTheRightOfWayOnceItIsDialed(t *testing.T) {
 	delayTCP(t, 0)
+	before := rightOfWay
+	rightOfWay = time.Hour
+	defer func() { rightOfWay = before }()
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	for range 50 {
