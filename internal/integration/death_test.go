@@ -1,0 +1,124 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// heardOf bounds how long a killed peer may go unnoticed.
+const heardOf = 2 * time.Second
+
+func TestAKilledPeerResetsAnIdleReader(t *testing.T) {
+	c, p := connectToVictim(t, 0)
+	read := make(chan error, 1)
+	go func() {
+		_, err := c.Read(make([]byte, 1))
+		read <- err
+	}()
+	p.kill()
+	requireWithin(t, heardOf, read, syscall.ECONNRESET)
+	_, err := c.Write([]byte("x"))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func TestWhatAKilledPeerHadDeliveredIsReadFirst(t *testing.T) {
+	const delivered = 100_000
+	c, p := connectToVictim(t, delivered)
+	require.Eventually(t, func() bool { return c.Stats().BytesReceived == delivered }, 10*time.Second, time.Millisecond)
+	p.kill()
+	read := make(chan error, 1)
+	go func() {
+		if err := (&stream{}).receive(c, delivered); err != nil {
+			read <- err
+			return
+		}
+		n, err := c.Read(make([]byte, 1))
+		if n != 0 || err == io.EOF {
+			err = fmt.Errorf("%d bytes and %w", n, err)
+		}
+		read <- err
+	}()
+	requireWithin(t, heardOf, read, syscall.ECONNRESET)
+}
+
+func TestAKilledPeerFailsAWriter(t *testing.T) {
+	c, p := connectToVictim(t, 0)
+	written := make(chan error, 1)
+	stuck := make(chan struct{})
+	go func() {
+		// The peer does not read, so this waits for room in its ring.
+		_, err := c.Write(make([]byte, 256<<10))
+		close(stuck)
+		if err == nil {
+			_, err = c.Write([]byte("no room"))
+		}
+		written <- err
+	}()
+	<-stuck
+	p.kill()
+	requireWithin(t, heardOf, written, syscall.ECONNRESET)
+}
+
+func TestAPeerKilledDuringATransferFailsBoth(t *testing.T) {
+	c, p := connectToVictim(t, endless, "and read")
+	failed := make(chan error, 2)
+	go func() { failed <- (&stream{}).receive(c, endless) }()
+	go func() { failed <- (&stream{}).send(c, endless, 10_000) }()
+	require.Eventually(t, func() bool { return c.Stats().BytesReceived > 1<<20 }, time.Minute, time.Millisecond)
+	p.kill()
+	requireWithin(t, heardOf, failed, syscall.ECONNRESET)
+	requireWithin(t, heardOf, failed, syscall.ECONNRESET)
+}
+
+// endless is more bytes than are sent before the peer is killed.
+const endless = 1 << 30
+
+// connectToVictim connects to a process that writes so many bytes and waits to
+// be killed. It reads only if it is to.
+func connectToVictim(t *testing.T, n int, andRead ...string) (*ringnet.Conn, *process) {
+	t.Helper()
+	l := listen(t, ringnet.ListenConfig{})
+	p := start(t, "victim", append([]string{l.Addr().String(), strconv.Itoa(n)}, andRead...)...)
+	return accept(t, l), p
+}
+
+// victim is a process to be killed.
+func victim(args []string) error {
+	n, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	c, err := ringnet.Dial("rdma", args[0])
+	if err != nil {
+		return err
+	}
+	if len(args) > 2 {
+		go io.Copy(io.Discard, c)
+	}
+	if err := (&stream{}).send(c, n, 10_000); err != nil {
+		return err
+	}
+	hear() // nothing, until the test has ended
+	return nil
+}
+
+// requireWithin wants an error that is the given one, and soon.
+func requireWithin(t *testing.T, limit time.Duration, errs <-chan error, want error) {
+	t.Helper()
+	select {
+	case err := <-errs:
+		require.ErrorIs(t, err, want)
+	case <-time.After(limit):
+		t.Fatalf("no error after %v", limit)
+	}
+}

@@ -1,0 +1,15 @@
+// Package integration holds the tests of ringnet as a whole: on a real RDMA
+// device, between processes and between machines, through nothing but its
+// public API. Where a test needs a peer that does not keep the protocol, it
+// plays one on package fabric.
+//
+// They need a device, which tools/softroce has. SOFTROCE_ADDR says where it is;
+// without that the tests skip, unless RINGNET_REQUIRE_RDMA=1 forbids it.
+// RINGNET_SOAK=1 repeats everything as often as it should be repeated once in
+// a while, and not after every change. The test between two nodes runs where
+// SOFTROCE_PEER names the other one:
+//
+//	go test -c -o /tmp/integration.test ./internal/integration
+//	go run ./tools/softroce -- /tmp/integration.test
+//	go run ./tools/softroce -nodes 2 -- /tmp/integration.test -test.run TestNodes
+package integration

@@ -1,0 +1,200 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet"
+)
+
+// requireBoth wants that Dial of the address and Listen at it both fail with
+// the given error, which says so.
+func requireBoth(t *testing.T, addr string, cause error, says ...string) {
+	t.Helper()
+	_, dialed := ringnet.Dial("rdma", addr)
+	_, listened := ringnet.Listen("rdma", addr)
+	for op, err := range map[string]error{"dial": dialed, "listen": listened} {
+		require.IsType(t, &net.OpError{}, err)
+		require.Equal(t, op, err.(*net.OpError).Op)
+		require.ErrorIs(t, err, cause)
+		for _, what := range says {
+			require.ErrorContains(t, err, what)
+		}
+		t.Log(err)
+	}
+}
+
+func TestAnAddressWithoutRDMA(t *testing.T) {
+	addr := net.JoinHostPort(requireEnv(t, "SOFTROCE_OTHER_ADDR"), "7")
+	requireBoth(t, addr, errors.ErrUnsupported, "no RDMA device for "+os.Getenv("SOFTROCE_OTHER_ADDR"), "rdma link show")
+}
+
+func TestAnUnknownNetwork(t *testing.T) {
+	addr := net.JoinHostPort(rdmaAddr(t), "7")
+	_, dialed := ringnet.Dial("tcp", addr)
+	_, listened := ringnet.Listen("tcp", addr)
+	for _, err := range []error{dialed, listened} {
+		var unknown net.UnknownNetworkError
+		require.ErrorAs(t, err, &unknown)
+		require.ErrorContains(t, err, "unknown network tcp")
+	}
+}
+
+// differently runs a test in a process of its own that sees another file system
+// than this one does, as change makes it.
+func differently(t *testing.T, change, test func(t *testing.T)) {
+	t.Helper()
+	rdmaAddr(t)
+	unless(t, os.Getuid() == 0, "only root may change what a process sees of the file system")
+	alone(t, &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}, func(t *testing.T) {
+		require.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		change(t)
+		test(t)
+	})
+}
+
+// unprivilegedVariable names the test that a process without privileges runs.
+const unprivilegedVariable = "RINGNET_TEST_UNPRIVILEGED"
+
+// unprivileged runs a test as a user who has no privileges, in a process for
+// which the RDMA devices have the given mode and which may lock so much memory.
+func unprivileged(t *testing.T, mode uint32, memlock uint64, test func(t *testing.T)) {
+	t.Helper()
+	if os.Getenv(unprivilegedVariable) == t.Name() {
+		test(t)
+		return
+	}
+	differently(t, func(t *testing.T) {
+		permit(t, mode)
+		limit := unix.Rlimit{Cur: memlock, Max: memlock}
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit))
+	}, func(t *testing.T) {
+		// The executable may be where only root gets to.
+		dir := t.TempDir()
+		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+		exe := filepath.Join(dir, "test")
+		require.NoError(t, os.WriteFile(exe, nil, 0o755))
+		require.NoError(t, unix.Mount("/proc/self/exe", exe, "", unix.MS_BIND, ""))
+		defer unix.Unmount(exe, 0)
+		const nobody = 65534
+		runAgain(t, exe, unprivilegedVariable, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}})
+	})
+}
+
+func TestNoDevice(t *testing.T) {
+	differently(t, func(t *testing.T) {
+		hide(t, "/sys/class/infiniband")
+	}, func(t *testing.T) {
+		requireBoth(t, "127.0.0.1:7", errors.ErrUnsupported, "there is no RDMA device", "rdma link add")
+	})
+}
+
+func TestNoDriver(t *testing.T) {
+	differently(t, func(t *testing.T) {
+		hide(t, "/dev/infiniband")
+	}, func(t *testing.T) {
+		requireBoth(t, "127.0.0.1:7", errors.ErrUnsupported, "/dev/infiniband/rdma_cm", "modprobe rdma_ucm")
+	})
+}
+
+func TestNoLibrary(t *testing.T) {
+	differently(t, func(t *testing.T) {
+		for _, file := range libraries(t, "libibverbs.so.1") {
+			hide(t, filepath.Dir(file)) // what this process has loaded from there stays with it
+		}
+	}, func(t *testing.T) {
+		requireBoth(t, "127.0.0.1:7", errors.ErrUnsupported, "libibverbs.so.1: cannot open", "apt-get install")
+	})
+}
+
+func TestBrokenLibrary(t *testing.T) {
+	differently(t, func(t *testing.T) {
+		empty := filepath.Join(t.TempDir(), "empty")
+		require.NoError(t, os.WriteFile(empty, nil, 0o644))
+		for _, file := range libraries(t, "librdmacm.so.1") {
+			require.NoError(t, unix.Mount(empty, file, "", unix.MS_BIND, ""))
+		}
+	}, func(t *testing.T) {
+		requireBoth(t, "127.0.0.1:7", errors.ErrUnsupported, "librdmacm.so.1: file too short", "apt-get install")
+	})
+}
+
+func TestNoPermission(t *testing.T) {
+	unprivileged(t, 0o600, unix.RLIM_INFINITY, func(t *testing.T) {
+		requireBoth(t, "127.0.0.1:7", fs.ErrPermission, "/dev/infiniband/rdma_cm", "this user may not use RDMA")
+		requireBoth(t, "127.0.0.1:7", errors.ErrUnsupported)
+	})
+}
+
+func TestAnUnprivilegedUser(t *testing.T) {
+	unprivileged(t, 0o666, unix.RLIM_INFINITY, func(t *testing.T) {
+		d, a := pair(t)
+		requireEcho(t, d, a)
+		_, err := ringnet.Listen("rdma", net.JoinHostPort(rdmaAddr(t), "7"))
+		require.ErrorIs(t, err, fs.ErrPermission)
+		require.ErrorContains(t, err, "ports below 1024 need CAP_NET_BIND_SERVICE")
+	})
+}
+
+func TestTooLittleLockedMemory(t *testing.T) {
+	unprivileged(t, 0o666, 64<<10, func(t *testing.T) {
+		l := listen(t, ringnet.ListenConfig{})
+		_, err := ringnet.Dial("rdma", l.Addr().String())
+		requireOpError(t, err, "dial", l.Addr().String(), syscall.ENOMEM)
+		require.ErrorContains(t, err, "may lock 64 KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l")
+
+		// When the listener is the one who may not, the dialer hears it too.
+		small := &ringnet.Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
+		_, err = (&ringnet.Dialer{Config: small}).Dial("rdma", l.Addr().String())
+		requireOpError(t, err, "dial", l.Addr().String(), syscall.ECONNREFUSED)
+		require.ErrorContains(t, err, "connection refused by the peer: ")
+		require.ErrorContains(t, err, "KiB more would have to be locked")
+	})
+}
+
+// hide puts an empty folder in a folder's place.
+func hide(t *testing.T, dir string) {
+	t.Helper()
+	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"))
+}
+
+// libraries are the files of the given name where libraries are.
+func libraries(t *testing.T, name string) (files []string) {
+	t.Helper()
+	for _, dir := range []string{"/usr/lib", "/usr/lib64", "/usr/lib/*"} {
+		found, err := filepath.Glob(filepath.Join(dir, name))
+		require.NoError(t, err)
+		files = append(files, found...)
+	}
+	require.NotEmpty(t, files, name)
+	return files
+}
+
+// permit gives this process copies of the RDMA devices with the given mode.
+func permit(t *testing.T, mode uint32) {
+	t.Helper()
+	const dir = "/dev/infiniband"
+	devices, err := filepath.Glob(dir + "/*")
+	require.NoError(t, err)
+	numbers := make(map[string]int)
+	for _, device := range devices {
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(device, &st))
+		numbers[device] = int(st.Rdev)
+	}
+	hide(t, dir)
+	for device, number := range numbers {
+		require.NoError(t, unix.Mknod(device, unix.S_IFCHR, number))
+		require.NoError(t, os.Chmod(device, fs.FileMode(mode)))
+	}
+}

@@ -1,0 +1,309 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+func TestConnectionsLeaveNothingBehind(t *testing.T) {
+	rdmaAddr(t)
+	alone(t, nil, func(t *testing.T) { requireNothingLeft(t, times(50, 1000), connections(t)) })
+}
+
+func TestFailuresLeaveNothingBehind(t *testing.T) {
+	rdmaAddr(t)
+	alone(t, nil, func(t *testing.T) {
+		for name, cycles := range map[string]func(t *testing.T) func() error{
+			"resets":            resets,
+			"unread bytes":      unreadBytes,
+			"refused dials":     refusedDials,
+			"timed out dials":   timedOutDials,
+			"cancelled dials":   cancelledDials,
+			"strange dialers":   strangeDialers,
+			"strange listeners": strangeListeners,
+			"closed listeners":  closedListeners,
+		} {
+			t.Run(name, func(t *testing.T) { requireNothingLeft(t, times(10, 200), cycles(t)) })
+		}
+	})
+}
+
+// requireNothingLeft repeats something n times and wants this process to hold no
+// more afterwards than before. What the first few times leave is there for good:
+// event loops, caches, threads with their stacks.
+func requireNothingLeft(t *testing.T, n int, cycle func() error) {
+	t.Helper()
+	idle := inUse(t)
+	for range 5 {
+		require.NoError(t, cycle())
+	}
+	// The rest of a connection is taken down in the background, and takes as
+	// long as the peer is given to answer.
+	const background = 10 * time.Second
+	require.True(t, eventually(background, func() bool { return inUse(t).QueuePairs == idle.QueuePairs }))
+	before, mapped := inUse(t), memory()
+	for i := range n {
+		require.NoError(t, cycle(), "time %d", i)
+	}
+	if !eventually(background, func() bool { return inUse(t).atMost(before) }) {
+		require.Equal(t, before, inUse(t), "in use before and after %d times", n)
+	}
+	// Memory that is not the device's comes and goes with the Go heap and with
+	// threads, so it is only compared with what a leak would be: every
+	// connection has three pieces of memory, of half a MiB together.
+	after := memory()
+	require.Less(t, after.mappings-mapped.mappings, 20+n, "lines in /proc/self/maps more than before")
+	leaked := n * (*ringnet.Config)(nil).PinnedMemory()
+	require.Less(t, after.resident-mapped.resident, max(leaked/2, 16<<20), "bytes of anonymous memory more than before")
+}
+
+func eventually(limit time.Duration, is func() bool) bool {
+	for end := time.Now().Add(limit); !is(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// use is what a process has of the things that can be counted exactly.
+type use struct {
+	QueuePairs, CompletionQueues, MemoryRegions, ProtectionDomains, IDs int // by rdma resource show
+
+	Descriptors    int
+	Goroutines     int
+	DeviceMappings int // queues, which the device shares with the process
+	PinnedKiB      int // registered memory
+}
+
+func inUse(t *testing.T) use {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	descriptors, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	rdma := resources(t)
+	return use{
+		QueuePairs:        rdma["qp"],
+		CompletionQueues:  rdma["cq"],
+		MemoryRegions:     rdma["mr"],
+		ProtectionDomains: rdma["pd"],
+		IDs:               rdma["cm_id"],
+		Descriptors:       len(descriptors),
+		Goroutines:        runtime.NumGoroutine(),
+		DeviceMappings:    strings.Count(string(maps), "/dev/infiniband/"),
+		PinnedKiB:         status("VmPin"),
+	}
+}
+
+func (u use) atMost(limit use) bool {
+	return u.QueuePairs <= limit.QueuePairs && u.CompletionQueues <= limit.CompletionQueues &&
+		u.MemoryRegions <= limit.MemoryRegions && u.ProtectionDomains <= limit.ProtectionDomains &&
+		u.IDs <= limit.IDs && u.Descriptors <= limit.Descriptors && u.Goroutines <= limit.Goroutines &&
+		u.DeviceMappings <= limit.DeviceMappings && u.PinnedKiB <= limit.PinnedKiB
+}
+
+// resources is how many objects of each kind the kernel's RDMA subsystem has.
+// It does not say for whom: it knows threads, which may be gone.
+func resources(t *testing.T) map[string]int {
+	t.Helper()
+	out, err := exec.Command("rdma", "-j", "resource", "show").Output()
+	require.NoError(t, err, "rdma resource show")
+	var devices []map[string]any
+	require.NoError(t, json.Unmarshal(out, &devices))
+	total := make(map[string]int)
+	for _, device := range devices {
+		for kind, n := range device {
+			if n, ok := n.(float64); ok {
+				total[kind] += int(n)
+			}
+		}
+	}
+	return total
+}
+
+// mem is what a process has of memory.
+type mem struct {
+	mappings int
+	resident int // bytes of anonymous memory
+}
+
+func memory() mem {
+	runtime.GC()
+	debug.FreeOSMemory()
+	maps, _ := os.ReadFile("/proc/self/maps")
+	return mem{strings.Count(string(maps), "\n"), status("RssAnon") << 10}
+}
+
+// status is a number in /proc/self/status.
+func status(name string) int {
+	text, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); fields[0] == name+":" {
+			n, _ := strconv.Atoi(fields[1])
+			return n
+		}
+	}
+	return 0
+}
+
+// connections connects, exchanges and closes.
+func connections(t *testing.T) func() error {
+	l := listen(t, ringnet.ListenConfig{})
+	return func() error {
+		d, a, err := connect(l)
+		if err != nil {
+			return err
+		}
+		return errors.Join(echo(d, a), echo(a, d), d.Close(), a.Close())
+	}
+}
+
+// resets closes without linger.
+func resets(t *testing.T) func() error {
+	l := listen(t, ringnet.ListenConfig{})
+	return func() error {
+		d, a, err := connect(l)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(echo(d, a), d.SetLinger(0), d.Close())
+		_, read := a.Read(make([]byte, 1))
+		return errors.Join(err, want(read, syscall.ECONNRESET), a.Close())
+	}
+}
+
+// unreadBytes closes with bytes unread.
+func unreadBytes(t *testing.T) func() error {
+	l := listen(t, ringnet.ListenConfig{})
+	return func() error {
+		d, a, err := connect(l)
+		if err != nil {
+			return err
+		}
+		_, err = d.Write(make([]byte, 1000))
+		_, got := a.Read(make([]byte, 1))
+		err = errors.Join(err, got, a.Close())
+		_, read := d.Read(make([]byte, 1))
+		return errors.Join(err, want(read, syscall.ECONNRESET), d.Close())
+	}
+}
+
+// refusedDials dials where nobody listens.
+func refusedDials(t *testing.T) func() error {
+	addr := deaf(t)
+	return func() error {
+		_, err := ringnet.Dial("rdma", addr)
+		return want(err, syscall.ECONNREFUSED)
+	}
+}
+
+// timedOutDials dials an address that does not answer.
+func timedOutDials(t *testing.T) func() error {
+	addr := silent(t)
+	return func() error {
+		_, err := ringnet.DialTimeout("rdma", addr, 20*time.Millisecond)
+		return want(err, os.ErrDeadlineExceeded)
+	}
+}
+
+// cancelledDials cancels dials, sooner or later.
+func cancelledDials(t *testing.T) func() error {
+	l := listen(t, ringnet.ListenConfig{})
+	var after time.Duration
+	return func() error {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		after = (after + 500*time.Microsecond) % (20 * time.Millisecond)
+		time.AfterFunc(after, cancel)
+		c, err := (&ringnet.Dialer{}).DialContext(ctx, "rdma", l.Addr().String())
+		if err != nil {
+			return want(err, context.Canceled)
+		}
+		a, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		return errors.Join(echo(c, a), c.Close(), a.Close())
+	}
+}
+
+// strangeDialers sends a listener what it does not understand.
+func strangeDialers(t *testing.T) func() error {
+	l := listen(t, ringnet.ListenConfig{})
+	return func() error {
+		_, err := rawDial(context.Background(), l.Addr(), noRingnet)
+		if !errors.As(err, new(*fabric.RejectError)) {
+			return fmt.Errorf("%w: want a rejection", err)
+		}
+		return nil
+	}
+}
+
+// strangeListeners are listeners that answer what Dial does not understand.
+func strangeListeners(t *testing.T) func() error {
+	return func() error {
+		addr, answered := rawListen(t, func(ctx context.Context, ep fabric.Endpoint) error { return ep.Accept(ctx, noRingnet) })
+		_, err := ringnet.Dial("rdma", addr)
+		<-answered
+		return want(err, syscall.EPROTO)
+	}
+}
+
+// closedListeners closes listeners with a connection that nobody accepted.
+func closedListeners(t *testing.T) func() error {
+	addr := net.JoinHostPort(rdmaAddr(t), "0")
+	return func() error {
+		l, err := ringnet.Listen("rdma", addr)
+		if err != nil {
+			return err
+		}
+		d, err := ringnet.Dial("rdma", l.Addr().String())
+		if err != nil {
+			return err
+		}
+		err = l.Close()
+		_, read := d.Read(make([]byte, 1))
+		return errors.Join(err, want(read, syscall.ECONNRESET), d.Close())
+	}
+}
+
+// connect makes a connection and returns both ends.
+func connect(l net.Listener) (dialer, accepter *ringnet.Conn, err error) {
+	d, err := ringnet.Dial("rdma", l.Addr().String())
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := l.Accept()
+	if err != nil {
+		return nil, nil, err
+	}
+	return d.(*ringnet.Conn), a.(*ringnet.Conn), nil
+}
+
+// want is nil if err is the one wanted.
+func want(err, wanted error) error {
+	if errors.Is(err, wanted) {
+		return nil
+	}
+	return fmt.Errorf("%v: want %w", err, wanted)
+}

@@ -1,0 +1,187 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/hwcounters"
+)
+
+// TestMain plays a role, if this process was started to play one, or else runs
+// the tests, and has them fail if one of all their messages found no receive
+// posted.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		if err := roles[role](os.Args[1:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	before := hwcounters.Read()
+	status := m.Run()
+	for _, rise := range hwcounters.Read().Since(before) {
+		if rise.NoReceive() {
+			fmt.Printf("FAIL: the device's counter %s rose by %d\n", rise.Counter, rise.By)
+			status = max(status, 1)
+		}
+	}
+	os.Exit(status)
+}
+
+// rdmaAddr is an IPv4 address of an RDMA device.
+func rdmaAddr(t testing.TB) string {
+	t.Helper()
+	return requireEnv(t, "SOFTROCE_ADDR")
+}
+
+// requireEnv is the value of a variable that tools/softroce sets where there is
+// what a test needs.
+func requireEnv(t testing.TB, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	unless(t, value != "", name+" is not set; go run ./tools/softroce runs this where there is an RDMA device")
+	return value
+}
+
+// unless skips a test that needs what there is not, or has it fail where it has
+// to be there.
+func unless(t testing.TB, ok bool, why string) {
+	t.Helper()
+	switch {
+	case ok:
+	case os.Getenv("RINGNET_REQUIRE_RDMA") == "1":
+		t.Fatal("RINGNET_REQUIRE_RDMA=1, but " + why)
+	default:
+		t.Skip(why)
+	}
+}
+
+// times is how often to repeat something: n, or as often as a soak wants.
+func times(n, soak int) int {
+	if os.Getenv("RINGNET_SOAK") == "1" {
+		return soak
+	}
+	return n
+}
+
+// listen listens at an RDMA address until the end of the test.
+func listen(t testing.TB, lc ringnet.ListenConfig) net.Listener {
+	t.Helper()
+	l, err := lc.Listen(t.Context(), "rdma", net.JoinHostPort(rdmaAddr(t), "0"))
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// pair is two ends of one connection in this process. The end of the test
+// closes them.
+func pair(t testing.TB) (dialer, accepter *ringnet.Conn) {
+	t.Helper()
+	l := listen(t, ringnet.ListenConfig{})
+	defer l.Close()
+	d, err := ringnet.Dial("rdma", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { d.Close() })
+	return d.(*ringnet.Conn), accept(t, l)
+}
+
+// accept accepts a connection, which the end of the test closes.
+func accept(t testing.TB, l net.Listener) *ringnet.Conn {
+	t.Helper()
+	c, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c.(*ringnet.Conn)
+}
+
+// atOnce runs the functions at once and fails the test for those that do.
+func atOnce(t testing.TB, fs ...func() error) {
+	t.Helper()
+	errs := make([]error, len(fs))
+	var all sync.WaitGroup
+	for i, f := range fs {
+		all.Go(func() { errs[i] = f() })
+	}
+	all.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+}
+
+// stream is an endless stream of bytes, which differs everywhere from itself
+// moved by some bytes, and how far it has been used.
+type stream struct {
+	seed uint64
+	pos  int
+}
+
+// next is the next n bytes.
+func (s *stream) next(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte((uint64(s.pos+i) + s.seed<<32) * 0x9e37_79b9_7f4a_7c15 >> 56)
+	}
+	s.pos += n
+	return b
+}
+
+// check says whether b is what comes next.
+func (s *stream) check(b []byte) error {
+	from := s.pos
+	for i, want := range s.next(len(b)) {
+		if b[i] != want {
+			return fmt.Errorf("byte %d is %#x, want %#x", from+i, b[i], want)
+		}
+	}
+	return nil
+}
+
+// receive reads the next n bytes of the stream from r.
+func (s *stream) receive(r io.Reader, n int) error {
+	b := make([]byte, 32<<10)
+	for n > 0 {
+		m, err := io.ReadFull(r, b[:min(n, len(b))])
+		n -= m
+		if wrong := s.check(b[:m]); wrong != nil {
+			return wrong
+		}
+		if err != nil {
+			return fmt.Errorf("%d bytes short: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// receiveAll is receive, and then wants io.EOF.
+func (s *stream) receiveAll(r io.Reader, n int) error {
+	if err := s.receive(r, n); err != nil {
+		return err
+	}
+	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		return fmt.Errorf("%d bytes and %v, want io.EOF", n, err)
+	}
+	return nil
+}
+
+// send writes the next n bytes of the stream to w, in Writes of at most the
+// given size.
+func (s *stream) send(w io.Writer, n, most int) error {
+	for n > 0 {
+		b := s.next(min(n, most))
+		n -= len(b)
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// nodePort is where node 1 listens.
+const nodePort = "7171"
+
+// keepAlive is short, so that a test need not wait long for it.
+const keepAlive = time.Second
+
+// deadAfter bounds what is documented for a peer that is gone: the time of an
+// unanswered message, which a device may take four times, and for an idle
+// connection KeepAlive before it. Soft-RoCE takes it once.
+const (
+	deadAfter     = rconn.AckTimeout * (rconn.Retries + 1)
+	idleDeadAfter = keepAlive + deadAfter
+	margin        = 2 * time.Second // an emulated machine may stand still
+)
+
+// TestNodes runs on two machines joined by a cable. Node 1 serves node 0, until
+// that has its power cut.
+func TestNodes(t *testing.T) {
+	if os.Getenv("SOFTROCE_PEER") == "" {
+		t.Skip("SOFTROCE_PEER is not set; go run ./tools/softroce -nodes 2 runs this where there are two nodes")
+	}
+	if os.Getenv("SOFTROCE_NODE") == "1" {
+		serveNode(t)
+		return
+	}
+	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	waitForNode(t)
+	n := times(4<<20, 64<<20)
+	t.Run("transfers", func(t *testing.T) { atOnce(t, transfers(t, n)...) })
+	t.Run("IPv6", func(t *testing.T) {
+		require.NoError(t, fetch(ask(t, requireEnv(t, "SOFTROCE_PEER6"), "send", n), n, func() {}))
+	})
+	t.Run("transfers with one packet in a hundred lost", func(t *testing.T) {
+		both := transfers(t, n)
+		netem(t, "add", "loss", "1%")
+		defer netem(t, "delete")
+		atOnce(t, both...)
+	})
+	t.Run("transfers with the cable cut for two seconds", func(t *testing.T) {
+		started := make(chan struct{})
+		push := ask(t, os.Getenv("SOFTROCE_PEER"), "receive", n)
+		down := ask(t, os.Getenv("SOFTROCE_PEER"), "send", n)
+		atOnce(t,
+			func() error { return give(push, n) },
+			func() error { return fetch(down, n, sync.OnceFunc(func() { close(started) })) },
+			func() error {
+				<-started
+				err := control("cable down")
+				time.Sleep(2 * time.Second)
+				return errors.Join(err, control("cable up"))
+			})
+	})
+	t.Run("power cut", func(t *testing.T) {
+		peer := os.Getenv("SOFTROCE_PEER")
+		idle, giving, fetching := ask(t, peer, "nothing", 0), ask(t, peer, "receive", endless), ask(t, peer, "send", endless)
+		started := make(chan struct{})
+		var cut time.Time
+		lost := func(name string, limit time.Duration, f func() error) func() error {
+			return func() error {
+				err := f()
+				took := time.Since(cut)
+				t.Logf("%s: %v after %v", name, err, took)
+				if !errors.Is(err, syscall.ETIMEDOUT) || took > limit+margin {
+					return fmt.Errorf("%s: %w after %v, want ETIMEDOUT within %v", name, err, took, limit)
+				}
+				return nil
+			}
+		}
+		atOnce(t,
+			lost("idle", idleDeadAfter, func() error {
+				_, err := idle.Read(make([]byte, 1))
+				return err
+			}),
+			lost("giving", deadAfter, func() error { return give(giving, endless) }),
+			lost("fetching", idleDeadAfter, func() error {
+				return fetch(fetching, endless, sync.OnceFunc(func() { close(started) }))
+			}),
+			func() error {
+				<-started
+				cut = time.Now()
+				err := control("power off 1")
+				fmt.Println("XXX", err)
+				return err
+			})
+	})
+}
+
+// Streams of either direction.
+const (
+	seedGiven   = 1
+	seedFetched = 2
+)
+
+// transfers are a transfer in each direction, over a connection of its own.
+func transfers(t *testing.T, n int) []func() error {
+	t.Helper()
+	peer := os.Getenv("SOFTROCE_PEER")
+	to, from := ask(t, peer, "receive", n), ask(t, peer, "send", n)
+	return []func() error{
+		func() error { return give(to, n) },
+		func() error { return fetch(from, n, func() {}) },
+	}
+}
+
+// ask connects to node 1 and says what it is to do there.
+func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
+	t.Helper()
+	d := ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive}}
+	c, err := d.Dial("rdma", net.JoinHostPort(host, nodePort))
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	_, err = fmt.Fprintln(c, what, n)
+	require.NoError(t, err)
+	return c.(*ringnet.Conn)
+}
+
+// give sends n bytes to a node that receives, and hears that they were right.
+func give(c *ringnet.Conn, n int) error {
+	if err := (&stream{seed: seedGiven}).send(c, n, 50_000); err != nil {
+		return err
+	}
+	if err := c.CloseWrite(); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(c)
+	if err != nil || string(answer) != "all right" {
+		return fmt.Errorf("the other node: %s, %w", answer, err)
+	}
+	return nil
+}
+
+// fetch receives n bytes from a node that sends, and says when it is underway.
+func fetch(c *ringnet.Conn, n int, underway func()) error {
+	s := &stream{seed: seedFetched}
+	first := min(n, 1<<20)
+	if err := s.receive(c, first); err != nil {
+		return err
+	}
+	underway()
+	return s.receiveAll(c, n-first)
+}
+
+// serveNode serves until the power is cut.
+func serveNode(t *testing.T) {
+	l, err := ringnet.Listen("rdma", net.JoinHostPort("", nodePort))
+	require.NoError(t, err)
+	for {
+		c, err := l.Accept()
+		require.NoError(t, err)
+		go serveConn(c.(*ringnet.Conn))
+	}
+}
+
+// serveConn does what a connection asks for in its first line.
+func serveConn(c *ringnet.Conn) {
+	defer c.Close()
+	r := bufio.NewReader(c)
+	var what string
+	var n int
+	if _, err := fmt.Fscanln(r, &what, &n); err != nil {
+		return
+	}
+	switch what {
+	case "send":
+		_ = (&stream{seed: seedFetched}).send(c, n, 50_000) // the other side sees
+	case "receive":
+		if err := (&stream{seed: seedGiven}).receiveAll(r, n); err != nil {
+			fmt.Fprint(c, err)
+			return
+		}
+		fmt.Fprint(c, "all right")
+	case "nothing":
+		_, _ = io.Copy(io.Discard, r)
+	}
+}
+
+// waitForNode returns when node 1 listens.
+func waitForNode(t *testing.T) {
+	t.Helper()
+	addr := net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), nodePort)
+	require.True(t, eventually(time.Minute, func() bool {
+		c, err := ringnet.Dial("rdma", addr)
+		if err == nil {
+			c.Close()
+		}
+		return !errors.Is(err, syscall.ECONNREFUSED)
+	}))
+}
+
+// netem changes how this node's interface treats what it sends.
+func netem(t *testing.T, action string, how ...string) {
+	t.Helper()
+	args := append([]string{"qdisc", action, "dev", requireEnv(t, "SOFTROCE_NETDEV"), "root", "netem"}, how...)
+	out, err := exec.Command("tc", args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// control has tools/softroce do something to the nodes or to the cable.
+func control(request string) error {
+	port, err := os.OpenFile(os.Getenv("SOFTROCE_CONTROL"), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer port.Close()
+	if _, err := fmt.Fprintln(port, request); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(port).ReadString('\n')
+	if err == nil && answer != "ok\n" {
+		err = errors.New(answer)
+	}
+	return err
+}

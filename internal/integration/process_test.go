@@ -1,0 +1,127 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// roleVariable names the role of a process that a test has started.
+const roleVariable = "RINGNET_TEST_ROLE"
+
+// roles are the programs that this test binary can be besides the tests. A test
+// and its process talk by lines on the standard streams: see say and hear.
+var roles = map[string]func(args []string) error{
+	"writer": writer,
+	"filler": filler,
+	"victim": victim,
+}
+
+// process is another process.
+type process struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// start starts a process in a role. The end of the test kills it.
+func start(t *testing.T, role string, args ...string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(exe, args...)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return &process{t, cmd, in, bufio.NewReader(out)}
+}
+
+// say sends a line.
+func (p *process) say(line string) {
+	p.t.Helper()
+	_, err := fmt.Fprintln(p.in, line)
+	require.NoError(p.t, err)
+}
+
+// hear receives a line.
+func (p *process) hear() string {
+	p.t.Helper()
+	line, err := p.out.ReadString('\n')
+	require.NoError(p.t, err, "the other process has ended")
+	return strings.TrimSuffix(line, "\n")
+}
+
+// kill ends the process as kill -9 does, and returns when it is gone.
+func (p *process) kill() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Kill())
+	_ = p.cmd.Wait() // says that it was killed
+}
+
+// wait waits until the process has ended and wants that it succeeded.
+func (p *process) wait() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Wait())
+}
+
+// stdin is what the test says to a process in a role.
+var stdin = bufio.NewReader(os.Stdin)
+
+// say and hear are the other process's halves of the methods of these names.
+// What hear returns is empty when the test has ended.
+func say(line string) { fmt.Println(line) }
+
+func hear() string {
+	line, _ := stdin.ReadString('\n')
+	return strings.TrimSuffix(line, "\n")
+}
+
+// aloneVariable names the test that a process was started to run by itself.
+const aloneVariable = "RINGNET_TEST_ALONE"
+
+// alone runs a test in a process of its own, which has not seen other tests and
+// may do to itself what it likes.
+func alone(t *testing.T, attr *syscall.SysProcAttr, test func(t *testing.T)) {
+	t.Helper()
+	if os.Getenv(aloneVariable) == t.Name() {
+		test(t)
+		return
+	}
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	runAgain(t, exe, aloneVariable, attr)
+}
+
+// runAgain runs a test in another process of the given executable, which finds
+// the test's name in the variable.
+func runAgain(t *testing.T, exe, variable string, attr *syscall.SysProcAttr) {
+	t.Helper()
+	name := strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^")
+	cmd := exec.Command(exe, "-test.run=^"+name+"$", "-test.v="+fmt.Sprint(testing.Verbose()))
+	cmd.Env = append(os.Environ(), variable+"="+t.Name())
+	cmd.SysProcAttr = attr
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}

@@ -1,0 +1,198 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/verbs"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// What peers say that are not ours.
+var (
+	noRingnet    = []byte("GET / HTTP/1.0\r\n\r\n, which is thirty-two bytes")
+	otherVersion = func() []byte {
+		hello := wire.Hello{Ring: 4096, Receives: 4}.Append(nil)
+		binary.BigEndian.PutUint16(hello[4:], wire.Version+1)
+		return hello
+	}()
+	noRing = wire.Hello{Ring: 4096 + 1, Receives: 4}.Append(nil)
+)
+
+// strangers are what they say and what is said of it.
+var strangers = map[string]struct {
+	hello []byte
+	says  string
+}{
+	"wrong magic":   {noRingnet, "does not speak ringnet"},
+	"nothing":       {nil, "does not speak ringnet"},
+	"wrong version": {otherVersion, "speaks version 2 of the ringnet protocol, this side version 1"},
+	"wrong ring":    {noRing, "ring of 4097 bytes"},
+}
+
+func TestAListenerTellsAStrangerWhyAndGoesOn(t *testing.T) {
+	l := listen(t, ringnet.ListenConfig{})
+	for name, s := range strangers {
+		t.Run(name, func(t *testing.T) {
+			_, err := rawDial(t.Context(), l.Addr(), s.hello)
+			var reject *fabric.RejectError
+			require.ErrorAs(t, err, &reject)
+			require.Equal(t, fabric.RejectConsumer, reject.Reason)
+			require.Contains(t, wire.DecodeReject(reject.Private), s.says)
+
+			c, err := ringnet.Dial("rdma", l.Addr().String())
+			require.NoError(t, err)
+			defer c.Close()
+			requireEcho(t, c, accept(t, l))
+		})
+	}
+}
+
+func TestADialerTellsWhyItDoesNotLikeAListener(t *testing.T) {
+	for name, s := range strangers {
+		t.Run(name, func(t *testing.T) {
+			addr, answered := rawListen(t, func(ctx context.Context, ep fabric.Endpoint) error {
+				return ep.Accept(ctx, s.hello)
+			})
+			_, err := ringnet.Dial("rdma", addr)
+			requireOpError(t, err, "dial", addr, syscall.EPROTO)
+			require.ErrorContains(t, err, s.says)
+			// The listener hears it too.
+			var reject *fabric.RejectError
+			require.ErrorAs(t, <-answered, &reject)
+			require.Contains(t, wire.DecodeReject(reject.Private), s.says)
+		})
+	}
+}
+
+func TestADialerRepeatsWhyAListenerRefused(t *testing.T) {
+	for says, private := range map[string][]byte{
+		"not on a Sunday":                   wire.AppendReject(nil, "not on a Sunday"),
+		"it may not be a ringnet listener":  []byte("whatever this is"),
+		"no reason given":                   nil,
+		"?[31m":                             wire.AppendReject(nil, "\x1b[31m"),
+		"the peer speaks version 7 of that": append([]byte{0x72, 0x4e, 0x45, 0x54, 0, 7, 0, 33}, "the peer speaks version 7 of that"...),
+	} {
+		addr, answered := rawListen(t, func(_ context.Context, ep fabric.Endpoint) error { return ep.Reject(private) })
+		_, err := ringnet.Dial("rdma", addr)
+		requireOpError(t, err, "dial", addr, syscall.ECONNREFUSED)
+		require.ErrorContains(t, err, says)
+		require.NoError(t, <-answered)
+	}
+}
+
+func TestAListenerThatAcceptsAndDiesIsNoticed(t *testing.T) {
+	addr, answered := rawListen(t, func(ctx context.Context, ep fabric.Endpoint) error {
+		hello := wire.Hello{Ring: 4096, Receives: 4}
+		if err := ep.Accept(ctx, hello.Append(nil)); err != nil {
+			return err
+		}
+		return ep.Disconnect()
+	})
+	c, err := ringnet.Dial("rdma", addr)
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, <-answered)
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+// rawOptions are enough for a handshake.
+var rawOptions = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24, AckTimeout: time.Second, Retries: 7}
+
+// rawDial requests a connection with the given words, and returns the answer.
+func rawDial(ctx context.Context, addr net.Addr, hello []byte) (answer []byte, err error) {
+	f, err := verbs.Fabric()
+	if err != nil {
+		return nil, err
+	}
+	ep, err := f.Dial(ctx, netip.AddrPort{}, addr.(ringnet.Addr).AddrPort())
+	if err != nil {
+		return nil, err
+	}
+	defer ep.Close()
+	if _, err := ep.Open(rawOptions); err != nil {
+		return nil, err
+	}
+	return ep.Connect(ctx, hello)
+}
+
+// rawListen answers one request for a connection to the address it returns, and
+// tells the result. Then the endpoint and the listener are closed.
+func rawListen(t testing.TB, answer func(context.Context, fabric.Endpoint) error) (addr string, result <-chan error) {
+	t.Helper()
+	ip, err := netip.ParseAddr(rdmaAddr(t))
+	require.NoError(t, err)
+	f, err := verbs.Fabric()
+	require.NoError(t, err)
+	l, err := f.Listen(netip.AddrPortFrom(ip, 0), 1)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	done := make(chan error, 1)
+	go func() {
+		err := rawAnswer(l, answer)
+		l.Close()
+		done <- err
+	}()
+	return l.Addr().String(), done
+}
+
+func rawAnswer(l fabric.Listener, answer func(context.Context, fabric.Endpoint) error) (err error) {
+	ep, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ep.Close()) }()
+	if _, err := ep.Open(rawOptions); err != nil {
+		return err
+	}
+	if err := ep.PostRecv(rawOptions.RecvQueue); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return answer(ctx, ep)
+}
+
+// requireEcho wants that what one end says the other hears, and the other way
+// round.
+func requireEcho(t testing.TB, a, b net.Conn) {
+	t.Helper()
+	require.NoError(t, echo(a, b))
+}
+
+func echo(a, b net.Conn) error {
+	const n = 1000
+	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
+		if err := (&stream{}).send(way[0], n, n); err != nil {
+			return err
+		}
+		if err := (&stream{}).receive(way[1], n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// requireOpError wants package net's error around the given cause.
+func requireOpError(t testing.TB, err error, op, addr string, cause error) {
+	t.Helper()
+	require.IsType(t, &net.OpError{}, err)
+	e := err.(*net.OpError)
+	require.Equal(t, op, e.Op)
+	require.Equal(t, "rdma", e.Net)
+	require.Equal(t, addr, e.Addr.String())
+	require.ErrorIs(t, err, cause)
+}
