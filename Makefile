@@ -19,13 +19,19 @@ ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
 COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo test check unit cross test-rdma soak bench bench-rdma bench-links clean
+.PHONY: demo demo-rdma test check unit cross test-rdma soak bench bench-rdma bench-links clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
-# net/http server in another process, over RDMA.
-demo: $(SOFTROCE)
-	cd examples && CGO_ENABLED=1 $(GO) build -o ../bin/demo/ ./http/...
-	$(SOFTROCE) -timeout 15m -- bin/demo/demo -bin bin/demo -dir $(GOSRC) net crypto
+# net/http server in another process: on auto, which needs nothing but Go and is
+# shared memory between processes of one host, with TCP to compare; and over
+# RDMA.
+demo:
+	cd examples && CGO_ENABLED=0 $(GO) build -o ../bin/demo/ ./http/...
+	bin/demo/demo -bin bin/demo -dir $(GOSRC) net crypto
+
+demo-rdma: $(SOFTROCE)
+	cd examples && CGO_ENABLED=1 $(GO) build -o ../bin/demo-rdma/ ./http/...
+	$(SOFTROCE) -timeout 15m -- bin/demo-rdma/demo -bin bin/demo-rdma -network rdma -dir $(GOSRC) net crypto
 
 test: check unit cross test-rdma
 

@@ -2,8 +2,19 @@ module github.com/ringnet/ringnet/examples
 
 go 1.25.0
 
-require github.com/ringnet/ringnet v0.0.0
+require (
+	github.com/ringnet/ringnet v0.0.0
+	github.com/stretchr/testify v1.12.1
+	google.golang.org/grpc v1.84.0
+)
 
-require golang.org/x/sys v0.47.0 // indirect
+require (
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/net v0.58.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
+	google.golang.org/protobuf v1.36.11 // indirect
+)
 
 replace github.com/ringnet/ringnet => ../

@@ -1,23 +1,30 @@
-// Server serves a folder by HTTP over RDMA. It is a net/http file server but
-// for one line: ringnet.Listen where net.Listen would be.
+// Server serves a folder by HTTP. It is a net/http file server but for one line:
+// ringnet.Listen where net.Listen would be.
+//
+//	go run ./http/server -network auto -addr 127.0.0.1:8080 -dir /usr/share/doc
 package main
 
 import (
 	"flag"
 	"fmt"
 	"log"
+	"net"
 	"net/http"
 
 	"github.com/ringnet/ringnet"
 )
 
 func main() {
-	network := flag.String("network", "rdma", "network to listen on")
-	addr := flag.String("addr", ":8080", "address to listen on")
+	network := flag.String("network", "auto", "network to listen on; tcp is package net's, to compare with")
+	addr := flag.String("addr", "127.0.0.1:8080", "address to listen on")
 	dir := flag.String("dir", ".", "folder to serve")
 	flag.Parse()
 
-	l, err := ringnet.Listen(*network, *addr)
+	listen := ringnet.Listen
+	if *network == "tcp" {
+		listen = net.Listen
+	}
+	l, err := listen(*network, *addr)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,0 +1,9 @@
+// Package examples is a folder of programs to copy from, each of which runs with
+// one command that its first lines say:
+//
+//	echo      a Conn and a Listener, by themselves
+//	http      a file server and its client, with nothing but net/http
+//	tls       crypto/tls on top
+//	grpc      a gRPC server and its client
+//	twolines  a program for TCP that became one for auto
+package examples

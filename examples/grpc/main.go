@@ -1,0 +1,62 @@
+// GRPC asks a gRPC server whether it is well, by the health service that comes
+// with gRPC. Server and client are in this process; one line of each is not as
+// it would be over TCP:
+//
+//	go run ./grpc
+//	go run ./grpc -network rdma -addr 10.0.0.1:0
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+
+	"github.com/ringnet/ringnet"
+)
+
+func main() {
+	network := flag.String("network", "auto", "auto, shm or rdma")
+	addr := flag.String("addr", "127.0.0.1:0", "address to listen on; of an RDMA device, for rdma")
+	flag.Parse()
+
+	l, err := ringnet.Listen(*network, *addr) // was net.Listen("tcp", *addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	go func() {
+		if err := server.Serve(l); err != nil {
+			log.Fatal(err)
+		}
+	}()
+	defer server.GracefulStop()
+
+	// passthrough hands the address to the dialer as it is.
+	client, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(ringnet.Dialer).DialContext(ctx, *network, addr)
+		}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var from peer.Peer
+	reply, err := grpc_health_v1.NewHealthClient(client).Check(ctx, new(grpc_health_v1.HealthCheckRequest), grpc.Peer(&from))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%v, over %s\n", reply.GetStatus(), from.Addr.Network())
+}
