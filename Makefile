@@ -13,13 +13,16 @@ RDMA  := ./internal/integration
 SUITE := -run '/^(verbs|rdma)$$' . ./rconn
 VERBS := ./internal/fabric/verbs
 
+# Modules besides the root, whose heavy dependencies are theirs alone.
+MODULES := interop examples benchmarks
+
 # Runs a test program where there is a device, and fails if the device has
 # counted a message that found no receive posted.
 ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
 COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo demo-rdma test check unit cross test-rdma soak bench bench-rdma bench-links clean
+.PHONY: demo demo-rdma test packages check unit cross programs test-rdma soak bench bench-rdma bench-links clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -33,13 +36,24 @@ demo-rdma: $(SOFTROCE)
 	cd examples && CGO_ENABLED=1 $(GO) build -o ../bin/demo-rdma/ ./http/...
 	$(SOFTROCE) -timeout 15m -- bin/demo-rdma/demo -bin bin/demo-rdma -network rdma -dir $(GOSRC) net crypto
 
-test: check unit cross test-rdma
+test: packages check unit cross programs test-rdma
+
+# Debian packages that tests want: a C compiler for the race detector and the
+# verbs shim, the official headers for its ABI test, redis. tools/softroce
+# installs what it needs by itself.
+PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev redis-server
+packages:
+	@! command -v dpkg-query >/dev/null || dpkg-query -W $(PACKAGES) >/dev/null 2>&1 || \
+	if [ "$$(id -u)" = 0 ]; then \
+		apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(PACKAGES); \
+	else \
+		echo "missing packages; as root: apt-get install $(PACKAGES)"; exit 1; \
+	fi
 
 check:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files"; exit 1; }
 	$(GO) vet ./...
-	cd examples && $(GO) vet ./...
-	cd benchmarks && $(GO) vet ./...
+	for module in $(MODULES); do (cd $$module && $(GO) vet ./...) || exit 1; done
 
 # The race detector leaves no memory for the explorations of package credit.
 unit:
@@ -54,6 +68,12 @@ cross:
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 
+# What others wrote for package net, the examples, and the benchmarks in small.
+programs:
+	cd interop && RINGNET_REQUIRE_REDIS=1 $(GO) test -race -count=1 ./...
+	cd examples && $(GO) test -count=1 ./...
+	cd benchmarks && $(GO) test -count=1 ./...
+
 # The suites once more on a real kernel's RDMA stack, as they are and under the
 # race detector, and between two machines on one cable.
 test-rdma: $(SOFTROCE) bin/hwcounters
@@ -63,6 +83,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) -race $(COUNTING) $(SUITE)
 	$(TEST_RDMA) -race $(COUNTING) $(RDMA)
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
+	cd interop && RINGNET_REQUIRE_REDIS=1 $(TEST_RDMA) $(ON_RDMA) -run '/^rdma$$' ./...
 	$(GO) test -c -o bin/ ./internal/integration
 	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/integration.test -test.run TestNodes
 
@@ -75,6 +96,8 @@ soak: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) $(COUNTING) $(SUITE)
 	$(TEST_RDMA) $(COUNTING) $(RDMA)
 	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
+	cd interop && RINGNET_REQUIRE_REDIS=1 $(GO) test -race -count=3 ./...
+	cd interop && RINGNET_REQUIRE_REDIS=1 $(TEST_RDMA) $(ON_RDMA) -count=3 -run '/^rdma$$' ./...
 
 # ringnet beside TCP and Unix sockets on this host, in a few minutes: a table,
 # and results.json and charts in bin/results. BENCH has more flags.
