@@ -57,13 +57,13 @@ type Config struct {
 
 // How long a device waits for its peer's acknowledgement, and how often it
 // repeats what was not acknowledged. A dead peer is noticed after
-// AckTimeout·(Retries+1), 4.3 s; a real device may take up to four times as
-// long (InfiniBand specification, 9.7.6.1.3), 17.2 s. An idle connection
+// AckTimeout·(Retries+1), 3.8 s; a real device may take up to four times as
+// long (InfiniBand specification, 9.7.6.1.3), 15.0 s. An idle connection
 // notices after KeepAlive and that. It must be longer than a link or a switch
 // may take to come back, and than an emulated machine may stall.
 const (
 	AckTimeout = 536870912 * time.Nanosecond // 4.096 µs · 2^17, as a queue pair counts
-	Retries    = 7                           // as many as a queue pair can
+	Retries    = 6                           // a queue pair can 7, but soft-RoCE takes that for ever
 )
 
 const (
