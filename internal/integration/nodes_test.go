@@ -101,9 +101,7 @@ func TestNodes(t *testing.T) {
 			func() error {
 				<-started
 				cut = time.Now()
-				err := control("power off 1")
-				fmt.Println("XXX", err)
-				return err
+				return control("power off 1")
 			})
 	})
 }

@@ -110,7 +110,7 @@ func TestAListenerThatAcceptsAndDiesIsNoticed(t *testing.T) {
 }
 
 // rawOptions are enough for a handshake.
-var rawOptions = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24, AckTimeout: time.Second, Retries: 7}
+var rawOptions = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24, AckTimeout: time.Second, Retries: 6}
 
 // rawDial requests a connection with the given words, and returns the answer.
 func rawDial(ctx context.Context, addr net.Addr, hello []byte) (answer []byte, err error) {
