@@ -1,0 +1,280 @@
+package ringnet_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/ringnet/ringnet"
+)
+
+func ExampleDial() {
+	l := serve("hello from the other end") // somewhere else
+
+	conn, err := ringnet.Dial("auto", l.Addr().String()) // "10.0.0.1:8080", "db.example:postgresql"
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	said, err := io.ReadAll(conn)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(said))
+	// Output: hello from the other end
+}
+
+func ExampleListen() {
+	l, err := ringnet.Listen("auto", "127.0.0.1:0") // ":8080"
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // errors.Is(err, net.ErrClosed): l was closed
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = io.Copy(conn, conn)
+			}()
+		}
+	}()
+
+	conn, err := ringnet.Dial("auto", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintln(conn, "is there an echo?")
+	answer := make([]byte, len("is there an echo?"))
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(answer))
+	// Output: is there an echo?
+}
+
+// Deadlines, and what an error is, are as in package net.
+func ExampleConn() {
+	l := serve("") // accepts, and closes at once
+	conn, err := ringnet.Dial("auto", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = io.ReadAll(conn)
+	fmt.Println("to the end:", err)
+
+	_ = conn.SetReadDeadline(time.Now().Add(-time.Second))
+	_, err = conn.Read(make([]byte, 1))
+	fmt.Println("too late:", errors.Is(err, os.ErrDeadlineExceeded))
+
+	_ = conn.Close()
+	_, err = conn.Read(make([]byte, 1))
+	fmt.Println("closed:", errors.Is(err, net.ErrClosed))
+	// Output:
+	// to the end: <nil>
+	// too late: true
+	// closed: true
+}
+
+func ExampleDialer() {
+	l := serve("hello")
+	d := ringnet.Dialer{
+		Timeout: 3 * time.Second,
+		Config:  &ringnet.Config{RecvBuffer: 1 << 20}, // for a fast link, or a long one
+	}
+	conn, err := d.Dial("auto", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	said, err := io.ReadAll(conn)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(said))
+	// Output: hello
+}
+
+// Why is this connection not on RDMA?
+func ExampleAutoConn_PassedOver() {
+	l := serve("hello")
+	conn, err := ringnet.Dial("auto", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	log.Print("carried by ", conn.LocalAddr().Network())
+	for _, reason := range conn.(*ringnet.AutoConn).PassedOver() {
+		log.Print("passed over ", reason)
+	}
+}
+
+// An http.Server serves on any net.Listener.
+func Example_httpServer() {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "you asked for %s", r.URL.Path)
+	})
+
+	l, err := ringnet.Listen("auto", "127.0.0.1:0") // was net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := &http.Server{Handler: handler}
+	go func() { _ = server.Serve(l) }()
+
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return new(ringnet.Dialer).DialContext(ctx, "auto", addr)
+		},
+	}}
+	resp, err := client.Get("http://" + l.Addr().String() + "/index")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s", body)
+	client.CloseIdleConnections()
+	if err := server.Shutdown(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	// Output: you asked for /index
+}
+
+// An http.Transport dials by any function; what it says of the network is
+// "tcp", and what counts is what the function does.
+func Example_httpTransport() {
+	l := serveHTTP("hello") // somewhere else
+
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return new(ringnet.Dialer).DialContext(ctx, "auto", addr)
+		},
+	}}
+	resp, err := client.Get("http://" + l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(resp.Status, string(body))
+	// Output: 200 OK hello
+}
+
+// RDMA does not encrypt; crypto/tls does, on any net.Conn.
+func Example_tls() {
+	certificate, roots := certificateFor("ring.example") // from files, as a rule: tls.LoadX509KeyPair
+
+	inner, err := ringnet.Listen("auto", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	l := tls.NewListener(inner, &tls.Config{Certificates: []tls.Certificate{certificate}})
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.Copy(conn, conn)
+	}()
+
+	plain, err := ringnet.Dial("auto", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn := tls.Client(plain, &tls.Config{RootCAs: roots, ServerName: "ring.example"})
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "between us"); err != nil {
+		log.Fatal(err)
+	}
+	if err := conn.CloseWrite(); err != nil {
+		log.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(answer), "and", conn.ConnectionState().PeerCertificates[0].DNSNames[0])
+	// Output: between us and ring.example
+}
+
+// serve says the same to everybody who connects.
+func serve(what string) net.Listener {
+	l, err := ringnet.Listen("auto", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, what)
+			_ = conn.(interface{ CloseWrite() error }).CloseWrite()
+			_, _ = io.Copy(io.Discard, conn)
+			_ = conn.Close()
+		}
+	}()
+	return l
+}
+
+// serveHTTP says the same to everybody who asks.
+func serveHTTP(what string) net.Listener {
+	l, err := ringnet.Listen("auto", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, what) }
+	go func() { _ = http.Serve(l, http.HandlerFunc(handler)) }()
+	return l
+}
+
+// certificateFor makes a certificate that vouches for itself.
+func certificateFor(name string) (tls.Certificate, *x509.CertPool) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		log.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		DNSNames:     []string{name},
+		NotAfter:     time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		log.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		log.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(parsed)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
+}
