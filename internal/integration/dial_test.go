@@ -67,8 +67,11 @@ func deaf(t testing.TB) string {
 }
 
 // silent is an address of the device's network that nobody has: the last one.
+// By the time it is known, the libraries are loaded, which is slow on an
+// emulated machine.
 func silent(t testing.TB) string {
 	t.Helper()
+	listen(t, ringnet.ListenConfig{})
 	device := netip.MustParseAddr(rdmaAddr(t))
 	ifi, err := net.InterfaceByName(requireEnv(t, "SOFTROCE_NETDEV"))
 	require.NoError(t, err)
