@@ -104,6 +104,7 @@ func (r *Result) summarise() {
 		}
 		return known(median(values))
 	}
+	r.Median.Rounds = 0
 	for _, s := range r.Rounds {
 		if s != nil {
 			r.Median.Rounds++
@@ -152,7 +153,7 @@ func (r *Report) peerName(key string) string {
 	return key
 }
 
-// finish works out what follows from the rounds.
+// finish works out what follows from the rounds so far.
 func (r *Report) finish() {
 	r.Load[1] = load()
 	for _, x := range r.Results {

@@ -95,11 +95,23 @@ func (b *bench) run() {
 			r.Rounds[round] = &s
 			b.show.measured(round, b.rounds, i, len(cells), c, &s)
 		}
+		b.save() // a long run that is cut short has not been in vain
 	}
 	b.measureIdle()
 	if b.library {
 		b.show.note("the library's own share, and a bare cgo crossing")
 		b.report.Library = measureLibrary(b.rounds, b.slice)
+	}
+}
+
+// save writes what has been measured so far, if it is to be written at all.
+func (b *bench) save() {
+	b.report.finish()
+	if b.out == "" {
+		return
+	}
+	if err := b.report.write(b.out); err != nil {
+		b.show.note("%v", err)
 	}
 }
 
