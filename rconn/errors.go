@@ -58,7 +58,11 @@ func failed(wc *fabric.Completion) error {
 	switch wc.Status {
 	case fabric.RetryExceeded, fabric.ResponseTimeout:
 		return &lostError{syscall.ETIMEDOUT, reason}
-	case fabric.RNRRetryExceeded, fabric.RemoteAccess, fabric.RemoteInvalidRequest:
+	case fabric.RemoteAccess:
+		// The peer's ring is gone: kernels free a killed process's memory
+		// regions before its queue pairs.
+		return &lostError{syscall.ECONNRESET, reason}
+	case fabric.RNRRetryExceeded, fabric.RemoteInvalidRequest:
 		return &ProtocolError{reason.Error()}
 	case fabric.LocalLength:
 		if wc.Recv { // a message larger than any that there is

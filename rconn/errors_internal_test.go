@@ -77,7 +77,7 @@ func TestFailedWorkRequestsHaveAnErrno(t *testing.T) {
 			switch status {
 			case fabric.RetryExceeded, fabric.ResponseTimeout:
 				want = syscall.ETIMEDOUT
-			case fabric.RNRRetryExceeded, fabric.RemoteAccess, fabric.RemoteInvalidRequest:
+			case fabric.RNRRetryExceeded, fabric.RemoteInvalidRequest:
 				want = syscall.EPROTO
 			case fabric.LocalLength:
 				if recv { // the peer sent more than a receive holds
