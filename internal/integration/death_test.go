@@ -70,14 +70,16 @@ func TestAKilledPeerFailsAWriter(t *testing.T) {
 }
 
 func TestAPeerKilledDuringATransferFailsBoth(t *testing.T) {
-	c, p := connectToVictim(t, endless, "and read")
-	failed := make(chan error, 2)
-	go func() { failed <- (&stream{}).receive(c, endless) }()
-	go func() { failed <- (&stream{}).send(c, endless, 10_000) }()
-	require.Eventually(t, func() bool { return c.Stats().BytesReceived > 1<<20 }, time.Minute, time.Millisecond)
-	p.kill()
-	requireWithin(t, heardOf, failed, syscall.ECONNRESET)
-	requireWithin(t, heardOf, failed, syscall.ECONNRESET)
+	for range times(3, 50) {
+		c, p := connectToVictim(t, endless, "and read")
+		failed := make(chan error, 2)
+		go func() { failed <- (&stream{}).receive(c, endless) }()
+		go func() { failed <- (&stream{}).send(c, endless, 10_000) }()
+		require.Eventually(t, func() bool { return c.Stats().BytesReceived > 1<<20 }, time.Minute, time.Millisecond)
+		p.kill()
+		requireWithin(t, heardOf, failed, syscall.ECONNRESET)
+		requireWithin(t, heardOf, failed, syscall.ECONNRESET)
+	}
 }
 
 // endless is more bytes than are sent before the peer is killed.

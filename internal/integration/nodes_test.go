@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -58,6 +59,7 @@ func TestNodes(t *testing.T) {
 		netem(t, "add", "loss", "1%")
 		defer netem(t, "delete")
 		atOnce(t, both...)
+		require.NotZero(t, dropped(t), "packets lost")
 	})
 	t.Run("transfers with the cable cut for two seconds", func(t *testing.T) {
 		started := make(chan struct{})
@@ -214,6 +216,18 @@ func netem(t *testing.T, action string, how ...string) {
 	args := append([]string{"qdisc", action, "dev", requireEnv(t, "SOFTROCE_NETDEV"), "root", "netem"}, how...)
 	out, err := exec.Command("tc", args...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+}
+
+// dropped is how many packets netem has dropped.
+func dropped(t *testing.T) int {
+	t.Helper()
+	out, err := exec.Command("tc", "-statistics", "-json", "qdisc", "show", "dev", os.Getenv("SOFTROCE_NETDEV"), "root").Output()
+	require.NoError(t, err)
+	var qdiscs []struct{ Drops int }
+	require.NoError(t, json.Unmarshal(out, &qdiscs))
+	require.Len(t, qdiscs, 1)
+	t.Log(qdiscs[0].Drops, "packets dropped")
+	return qdiscs[0].Drops
 }
 
 // control has tools/softroce do something to the nodes or to the cable.
