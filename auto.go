@@ -70,7 +70,10 @@ var (
 
 // dialAuto connects by the best network there is, and not later than TCP alone
 // would by more than tcpDelay.
-func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, error) {
+func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, net.Addr, error) {
+	if err := d.Config.Validate(); err != nil {
+		return nil, nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of whoever has lost
 	r := race{rightOfWay: rightOfWay}
@@ -79,7 +82,7 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, error
 	for _, name := range betterThanTCP {
 		n, err := lookupNetwork(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		networks = append(networks, n)
 	}
@@ -90,7 +93,7 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, error
 		select {
 		case b := <-better:
 			if b.err == nil {
-				return &AutoConn{b.conn, r.passed}, nil
+				return &AutoConn{b.conn, r.passed}, nil, nil
 			}
 			better = nil
 			startTCP.Reset(0)
@@ -104,11 +107,12 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, error
 			tcp = nil
 			switch {
 			case t.err == nil:
-				return &AutoConn{t.conn, r.reasonsForTCP()}, nil
+				return &AutoConn{t.conn, r.reasonsForTCP()}, nil, nil
 			case better == nil && t.err == errLost:
 				startTCP.Reset(0) // the winner has fallen at the finish
 			case better == nil:
-				return nil, &autoError{t.err, r.reasonsForTCP()}
+				addr, err := bare(t.err)
+				return nil, addr, &autoError{contextError(err), r.reasonsForTCP()}
 			}
 		}
 	}
@@ -143,7 +147,12 @@ func (d *Dialer) dialBetter(ctx context.Context, networks []network, address str
 }
 
 func (d *Dialer) dialTCP(ctx context.Context, address string, r *race) (stream, error) {
-	tcp := net.Dialer{Resolver: d.Resolver, LocalAddr: tcpAddr(d.LocalAddr)}
+	tcp := net.Dialer{Resolver: d.Resolver}
+	if local, err := addrPort(d.LocalAddr); err != nil {
+		return nil, err
+	} else if d.LocalAddr != nil {
+		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
+	}
 	c, err := tcp.DialContext(ctx, "tcp", address)
 	switch won := r.endTCP(err == nil); {
 	case err != nil:
@@ -153,14 +162,6 @@ func (d *Dialer) dialTCP(ctx context.Context, address string, r *race) (stream, 
 		return nil, errLost
 	}
 	return c.(*net.TCPConn), nil
-}
-
-// tcpAddr is a as package net's TCP wants it.
-func tcpAddr(a net.Addr) net.Addr {
-	if own, ok := a.(Addr); ok {
-		return net.TCPAddrFromAddrPort(own.AddrPort())
-	}
-	return a
 }
 
 // race lets one of two attempts win, TCP or the better networks, and remembers

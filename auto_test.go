@@ -207,7 +207,7 @@ func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
 		require.NoError(t, err)
 
 		_, err = Listen("auto", address)
-		require.ErrorIs(t, err, syscall.EADDRINUSE)
+		requireOpError(t, err, "listen", "auto", address, syscall.EADDRINUSE)
 		require.ErrorContains(t, err, squatted)
 		require.NoError(t, squatter.Close())
 		listenAuto(t, address) // nothing was left behind
@@ -243,8 +243,7 @@ func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
 	l := listenAuto(t, "127.0.0.1:0")
 	require.NoError(t, l.Close())
 	_, err := Dial("auto", l.Addr().String())
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	require.ErrorContains(t, err, "dial auto")
+	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
 	require.ErrorContains(t, err, "passed over: shm: absent in this test; rdma: connect: connection refused")
 
 	rdma := sim.New(sim.Link{})
@@ -254,6 +253,29 @@ func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
 	cancel()
 	_, err = new(Dialer).DialContext(ctx, "auto", l.Addr().String())
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestAutoRefusesNonsenseWhateverWouldCarryIt(t *testing.T) {
+	better(t, nil, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	_, err := (&Dialer{Config: &Config{RecvBuffer: 5}}).Dial("auto", l.Addr().String())
+	require.ErrorContains(t, err, "Config.RecvBuffer is 5")
+	_, err = (&ListenConfig{Config: &Config{RecvBuffer: 5}}).Listen(t.Context(), "auto", "127.0.0.1:0")
+	require.ErrorContains(t, err, "Config.RecvBuffer is 5")
+}
+
+func TestAutoListenerOutlivesABetterNetworkButNotTCP(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, nil, sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	require.NoError(t, l.legs[1].Close())
+	requireCarried(t, l, Dialer{}, "tcp")
+	require.NoError(t, l.SetDeadline(time.Time{}))
+	require.NoError(t, l.legs[0].Close())
+	for range 2 {
+		_, err := l.Accept()
+		requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)
+	}
 }
 
 func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {

@@ -28,6 +28,8 @@ type AutoListener struct {
 	serving    sync.WaitGroup
 	close      sync.Once
 	closed     chan struct{}
+	failed     chan struct{} // closed when TCP cannot accept any more
+	err        error         // why; set before failed is closed
 }
 
 var _ net.Listener = (*AutoListener)(nil)
@@ -45,27 +47,28 @@ const ports = 16
 // then the same port of each better network: their port spaces are their own,
 // so somebody else might sit there, and dialers would take him for this
 // listener.
-func (lc *ListenConfig) listenAuto(ctx context.Context, address string) (*AutoListener, error) {
+func (lc *ListenConfig) listenAuto(ctx context.Context, address string) (*AutoListener, net.Addr, error) {
 	if _, err := lc.pending(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for try := 1; ; try++ {
-		l, err := lc.listenOnAll(ctx, host, service)
+		l, addr, err := lc.listenOnAll(ctx, host, service)
 		anyPort := service == "" || service == "0"
 		if err == nil || !anyPort || !errors.Is(err, syscall.EADDRINUSE) || try == ports {
-			return l, err
+			return l, addr, err
 		}
 	}
 }
 
-func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (*AutoListener, error) {
+func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (*AutoListener, net.Addr, error) {
 	tcp, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, service))
 	if err != nil {
-		return nil, bare(err)
+		addr, err := bare(err)
+		return nil, addr, err
 	}
 	addr := tcp.Addr().(*net.TCPAddr).AddrPort()
 	l := &AutoListener{
@@ -74,6 +77,7 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (
 		deadline: deadline.New(),
 		accepted: make(chan accepted),
 		closed:   make(chan struct{}),
+		failed:   make(chan struct{}),
 	}
 	for _, network := range betterThanTCP {
 		better, _, err := lc.listen(ctx, network, hostPort(host, addr))
@@ -82,7 +86,7 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (
 			l.legs = append(l.legs, better)
 		case errors.Is(err, syscall.EADDRINUSE):
 			_ = l.Close()
-			return nil, fmt.Errorf("%s: %w", network, err)
+			return nil, l.addr, fmt.Errorf("%s: %w", network, err)
 		default:
 			l.passedOver = append(l.passedOver, fmt.Errorf("%s: %w", network, err))
 		}
@@ -90,7 +94,7 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (
 	for _, leg := range l.legs {
 		l.serving.Go(func() { l.serve(leg) })
 	}
-	return l, nil
+	return l, nil, nil
 }
 
 // hostPort is the address that TCP got, with no host if none was named.
@@ -101,19 +105,27 @@ func hostPort(host string, addr netip.AddrPort) string {
 	return addr.String()
 }
 
-// bare is what an error of package net is about, which is wrapped anew.
-func bare(err error) error {
+// bare is what an error of package net, which is wrapped anew, is about.
+func bare(err error) (net.Addr, error) {
 	var op *net.OpError
 	if errors.As(err, &op) {
-		return op.Err
+		return op.Addr, op.Err
 	}
-	return err
+	return nil, err
 }
 
-// serve hands on what a leg accepts.
+// serve hands on what a leg accepts. A better network that fails for good is
+// missed by nobody who can dial TCP; if TCP does, that is the listener's end.
 func (l *AutoListener) serve(leg net.Listener) {
 	for {
 		c, err := leg.Accept()
+		if temporary, ok := err.(interface{ Temporary() bool }); err != nil && !(ok && temporary.Temporary()) {
+			if leg == l.legs[0] {
+				_, l.err = bare(err)
+				close(l.failed)
+			}
+			return
+		}
 		a := accepted{err: err}
 		if err == nil {
 			a.conn = c.(stream)
@@ -124,9 +136,6 @@ func (l *AutoListener) serve(leg net.Listener) {
 			if err == nil {
 				reset(a.conn)
 			}
-			return
-		}
-		if temporary, ok := err.(interface{ Temporary() bool }); err != nil && !(ok && temporary.Temporary()) {
 			return
 		}
 	}
@@ -152,9 +161,12 @@ func (l *AutoListener) accept() (stream, error) {
 	}
 	select {
 	case a := <-l.accepted:
-		return a.conn, bare(a.err)
+		_, err := bare(a.err)
+		return a.conn, err
 	case <-l.closed:
 		return nil, net.ErrClosed
+	case <-l.failed:
+		return nil, l.err
 	case <-l.deadline.Done():
 		return nil, os.ErrDeadlineExceeded
 	}
@@ -195,7 +207,9 @@ func (l *AutoListener) Close() error {
 		close(l.closed)
 		err = nil
 		for _, leg := range l.legs {
-			err = errors.Join(err, leg.Close())
+			if _, failed := bare(leg.Close()); failed != nil && err == nil {
+				err = &net.OpError{Op: "close", Net: "auto", Addr: l.addr, Err: failed}
+			}
 		}
 		l.deadline.Set(time.Time{})
 		l.serving.Wait()

@@ -24,9 +24,9 @@ type Config = rconn.Config
 // A Dialer may be used by several goroutines at once.
 type Dialer struct {
 	// Timeout bounds a dial, name resolution and handshake included. With
-	// several addresses each gets a share. Zero means no limit but what the
-	// connection manager has: about a minute for a host that does not answer,
-	// and Config.HandshakeTimeout.
+	// several addresses each gets a share. Zero means no limit but those of
+	// the steps: 5 s each for the address and the route, and
+	// Config.HandshakeTimeout for a host that does not answer.
 	Timeout time.Duration
 
 	// Deadline is when a dial fails, whatever Timeout says. Zero means never.
@@ -75,7 +75,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	defer cancel()
 	var addr net.Addr
 	if network == "auto" {
-		c, err = d.dialAuto(ctx, address)
+		c, addr, err = d.dialAuto(ctx, address)
 	} else if n, unknown := lookupNetwork(network); unknown != nil {
 		err = unknown
 	} else {
@@ -164,7 +164,12 @@ func (d *Dialer) limit(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 // contextError gives the end of a context package net's words.
+// Errors that say more keep it.
 func contextError(err error) error {
+	switch err.(type) {
+	case *autoError, *net.DNSError:
+		return err
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		return canceledError{}

@@ -32,7 +32,7 @@ type ListenConfig struct {
 	Backlog int
 
 	// PendingMemory bounds the memory pinned for connections that are not yet
-	// accepted, in bytes. Default 64 MiB, which is 124 connections of default
+	// accepted, in bytes. Default 64 MiB, which is 122 connections of default
 	// size. At least one is always allowed.
 	PendingMemory int
 }
@@ -56,7 +56,7 @@ func Listen(network, address string) (net.Listener, error) {
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
 	var addr net.Addr
 	if network == "auto" {
-		l, err = lc.listenAuto(ctx, address)
+		l, addr, err = lc.listenAuto(ctx, address)
 	} else {
 		l, addr, err = lc.listen(ctx, network, address)
 	}

@@ -19,7 +19,8 @@ func NewAddr(network string, ap netip.AddrPort) Addr {
 	return Addr{network, netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())}
 }
 
-// Network is the name of the network that carries the connection: "rdma". It
+// Network is the name of the network that carries the connection: "rdma" or "shm", or
+// "auto" for a listener of that. It
 // is never "tcp", for programs that see "tcp" expect a *net.TCPAddr.
 func (a Addr) Network() string { return a.network }
 

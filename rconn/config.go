@@ -40,7 +40,7 @@ type Config struct {
 	BusyPoll time.Duration
 
 	// KeepAlive is how long at most nothing may arrive before the peer's device
-	// is probed. Default 10 s; negative never probes. A peer that does not
+	// is probed, 1 ms at least. Default 10 s; negative never probes. A peer that does not
 	// answer a probe, or anything else, is given up after
 	// [AckTimeout]·([Retries]+1).
 	KeepAlive time.Duration
@@ -72,6 +72,12 @@ const (
 	defaultRecvQueue = 256
 	defaultTime      = 10 * time.Second
 
+	// What a receive takes of a device's memory, with the cache line to itself
+	// that fabrics give it, and the unit in which memory is registered.
+	receiveSize = 64
+	pageSize    = 4 << 10
+
+	minKeepAlive = time.Millisecond
 	minSendQueue = 16
 	maxQueue     = 32768
 )
@@ -89,7 +95,8 @@ func (c *Config) PinnedMemory() int {
 	if err != nil {
 		return 0
 	}
-	return d.RecvBuffer + d.SendBuffer + controlMemory + (d.RecvQueue+credit.ControlReceives)*wire.ControlSize
+	pages := func(n int) int { return (n + pageSize - 1) / pageSize * pageSize }
+	return pages(d.RecvBuffer) + pages(d.SendBuffer+controlMemory) + pages((d.RecvQueue+credit.ControlReceives)*receiveSize)
 }
 
 // withDefaults returns c, or the default configuration if c is nil, with the
@@ -128,6 +135,9 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	if d.KeepAlive == 0 {
 		d.KeepAlive = defaultTime
+	}
+	if d.KeepAlive > 0 && d.KeepAlive < minKeepAlive {
+		return d, fmt.Errorf("Config.KeepAlive is %v: want %v at least, 0 for the default of %v, or a negative time for none", d.KeepAlive, minKeepAlive, defaultTime)
 	}
 	for _, f := range []struct {
 		name  string

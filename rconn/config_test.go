@@ -18,7 +18,7 @@ func TestDefaultsAreThoseDocumented(t *testing.T) {
 	var none *rconn.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
-	require.InDelta(t, 512<<10, none.PinnedMemory(), 16<<10)
+	require.InDelta(t, 512<<10, none.PinnedMemory(), 32<<10)
 
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
@@ -42,6 +42,7 @@ func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
 		"SendBuffer":       {{SendBuffer: -4096}, {SendBuffer: 1}, {SendBuffer: 5000}, {SendBuffer: 1 << 31}},
 		"SendQueue":        {{SendQueue: -1}, {SendQueue: 15}, {SendQueue: 32769}},
 		"RecvQueue":        {{RecvQueue: -4}, {RecvQueue: 3}, {RecvQueue: 6}, {RecvQueue: 32772}},
+		"KeepAlive":        {{KeepAlive: 1}},
 		"Linger":           {{Linger: -1}},
 		"HandshakeTimeout": {{HandshakeTimeout: -time.Second}},
 	} {

@@ -32,7 +32,8 @@ import (
 // errors.Is: os.ErrDeadlineExceeded when a deadline has passed; net.ErrClosed
 // after Close; syscall.EPIPE when writing after CloseWrite or to a peer that has
 // closed; syscall.ECONNRESET when the peer is gone without having said so, or
-// has closed with bytes of ours unread; syscall.ETIMEDOUT when the peer's
+// has closed with bytes of ours unread; syscall.ENETDOWN when this side's device
+// is gone; syscall.ETIMEDOUT when the peer's
 // device does not answer; syscall.EPROTO when the peer breaks the protocol.
 type Conn struct {
 	ep            fabric.Endpoint
@@ -70,8 +71,8 @@ type Conn struct {
 	armed    bool
 	rearming bool
 	rearm    *time.Timer
-	rounds   uint64 // of progress; what rearm and keepAlive compare
-	heard    uint64 // completions, likewise
+	rounds   uint64 // of progress; what rearm compares
+	heard    uint64 // completions; what keepAlive compares
 	budget   int    // polls that a wait may make before it parks
 	waits    uint64 // that polled
 
@@ -97,6 +98,7 @@ type state struct {
 	linger      time.Duration // what Close waits
 
 	// What the peer has said.
+	broken     bool // something that breaks the protocol
 	peerFin    bool
 	peerFinAck bool
 	peerReset  bool
@@ -107,7 +109,7 @@ type state struct {
 	failed   bool
 	cause    error
 	ended    bool
-	peerGone bool // the connection manager reported the disconnect
+	peerGone bool // Wait has said so: there is no answer to wait for
 	forced   bool // teardown has waited long enough for the peer
 	down     bool // the endpoint is closed
 }

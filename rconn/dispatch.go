@@ -27,11 +27,8 @@ func (c *Conn) round(event error) (over bool) {
 // tearDown frees everything. The locks keep out calls that are still copying.
 func (c *Conn) tearDown() {
 	c.reading.Lock()
-	defer c.reading.Unlock()
 	c.writing.Lock()
-	defer c.writing.Unlock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.ended, c.down = true, true
 	c.rearm.Stop()
 	if c.keepAlive != nil {
@@ -42,7 +39,11 @@ func (c *Conn) tearDown() {
 	}
 	c.readDeadline.Set(never)
 	c.writeDeadline.Set(never)
-	// The memory is gone either way; there is nobody to tell.
+	c.mu.Unlock()
+	c.writing.Unlock()
+	c.reading.Unlock()
+	// From here on no call touches the endpoint, but for Wake. The memory is
+	// gone either way; there is nobody to tell.
 	_ = c.ep.Close()
 }
 

@@ -74,6 +74,9 @@ func failed(wc *fabric.Completion) error {
 
 // handshakeError is what a failed handshake means to whoever dials or accepts.
 func handshakeError(err error) error {
+	if errors.Is(err, fabric.ErrDisconnected) || errors.Is(err, fabric.ErrDeviceRemoved) {
+		return lost(err)
+	}
 	var reject *fabric.RejectError
 	if !errors.As(err, &reject) {
 		return err

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -232,6 +233,20 @@ func TestNothingIsReadBehindABreachOfTheProtocol(t *testing.T) {
 		h.data(10, 5, 5)
 		n, err := pattern(0).receive(c, 0, 1000, random(t, 1))
 		require.Equal(t, 5, n)
+		require.ErrorIs(t, err, syscall.EPROTO)
+	})
+}
+
+func TestABreachIsNotForgottenWhenThePeerHasDisconnectedToo(t *testing.T) {
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		c, h := v.connectHostile(t, quiet)
+		v.endpoint(c).HoldReceives(true) // the disconnect is seen first
+		h.data(0, 5, 6)
+		h.control(wire.Fin, 0, 0)
+		require.NoError(t, h.ep.Disconnect())
+		synctest.Wait()
+		v.endpoint(c).HoldReceives(false)
+		_, err := c.Read(make([]byte, 1))
 		require.ErrorIs(t, err, syscall.EPROTO)
 	})
 }

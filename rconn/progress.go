@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -88,7 +89,7 @@ func (c *Conn) flushed(recv bool) {
 func (c *Conn) received(wc *fabric.Completion) {
 	c.heard++
 	c.answered = true
-	if _, broken := c.cause.(*ProtocolError); broken {
+	if c.broken {
 		return // nothing that follows can be made sense of
 	}
 	var err error
@@ -98,6 +99,10 @@ func (c *Conn) received(wc *fabric.Completion) {
 		err = c.receivedControl(wc)
 	}
 	if err != nil {
+		c.broken = true
+		if c.cause == syscall.ECONNRESET {
+			c.cause = nil // that it disconnected, too, is the lesser news
+		}
 		c.lose(&ProtocolError{err.Error()})
 	}
 }
