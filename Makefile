@@ -37,13 +37,15 @@ demo-rdma: $(SOFTROCE)
 	$(SOFTROCE) -timeout 15m -- bin/demo-rdma/demo -bin bin/demo-rdma -network rdma -dir $(GOSRC) net crypto
 
 # The same from one machine to another: two emulated ones on one cable. The
-# client asks until the server listens, and then ends the server's machine.
+# client asks for a little until the server listens, and in the end it switches
+# the server's machine off.
 demo-nodes: $(SOFTROCE)
 	cd examples && CGO_ENABLED=1 $(GO) build -o ../bin/demo-rdma/ ./http/...
 	$(SOFTROCE) -nodes 2 -timeout 15m -- \
 		bin/demo-rdma/server -network rdma -addr :8080 -dir $(GOSRC) -- \
-		sh -c 'until bin/demo-rdma/client -network rdma -server $$SOFTROCE_PEER:8080 -dir $(GOSRC) net crypto; \
-			do sleep 1; done; echo power off 0 >$$SOFTROCE_CONTROL'
+		sh -c 'client="bin/demo-rdma/client -network rdma -server $$SOFTROCE_PEER:8080 -dir $(GOSRC)"; \
+			until $$client errors; do sleep 1; done; \
+			$$client net crypto; status=$$?; echo power off 0 >$$SOFTROCE_CONTROL; exit $$status'
 
 test: packages check unit cross programs test-rdma
 
@@ -94,6 +96,8 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
 	cd interop && RINGNET_REQUIRE_REDIS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' ./...
 	$(GO) test -c -o bin/ ./internal/integration
+	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
+		bin/integration.test -test.run 'TestDeviceRemoved|TestPortDown'
 	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/integration.test -test.run TestNodes
 
 # Everything as often as it should be repeated once in a while.
