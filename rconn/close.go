@@ -45,7 +45,7 @@ func (c *Conn) Close() error {
 	if linger > 0 {
 		limit := deadline.New()
 		limit.Set(time.Now().Add(linger))
-		timedOut = c.wait(waiter{(*Conn).closeReady, (*Conn).closeSignal, limit}) != nil
+		timedOut = c.wait(waiter{(*Conn).closeReady, c.closing, limit}) != nil
 		limit.Set(never)
 	}
 
@@ -89,8 +89,6 @@ func (c *Conn) delivered() bool {
 func (c *Conn) peerLeft() bool { return c.peerFin && c.cause == syscall.ECONNRESET }
 
 func (c *Conn) closeReady() bool { return c.delivered() || c.ended }
-
-func (c *Conn) closeSignal() <-chan struct{} { return c.closing }
 
 // CloseWrite says that no more bytes will be written: the peer reads what was
 // accepted and then io.EOF. It does not wait, and reading goes on.

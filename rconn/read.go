@@ -45,7 +45,7 @@ func (c *Conn) read(p []byte) (int, error) {
 			c.consume(pos + uint64(n))
 			return n, nil
 		}
-		err := c.wait(waiter{(*Conn).readReady, (*Conn).readSignal, c.readDeadline})
+		err := c.wait(waiter{(*Conn).readReady, c.readable, c.readDeadline})
 		if err != nil {
 			return 0, err
 		}
@@ -65,8 +65,6 @@ func (c *Conn) consume(pos uint64) {
 }
 
 func (c *Conn) readReady() bool { return c.inbox.Len() > 0 || c.readError() != nil }
-
-func (c *Conn) readSignal() <-chan struct{} { return c.readable }
 
 // readError is why nothing can be read, or nil if there is something, or may
 // still be. Called with mu held.

@@ -23,7 +23,7 @@ const (
 // waiter is a reason to wait. ready is called with mu held.
 type waiter struct {
 	ready    func(c *Conn) bool
-	signal   func(c *Conn) <-chan struct{}
+	signal   <-chan struct{}
 	deadline *deadline.Deadline
 }
 
@@ -49,7 +49,7 @@ func (c *Conn) wait(w waiter) error {
 			return nil
 		}
 		select {
-		case <-w.signal(c):
+		case <-w.signal:
 		case <-w.deadline.Done():
 			return os.ErrDeadlineExceeded
 		}

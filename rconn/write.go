@@ -32,7 +32,7 @@ func (c *Conn) write(p []byte) (n int, err error) {
 		if m > 0 {
 			continue
 		}
-		if err := c.wait(waiter{(*Conn).writeReady, (*Conn).writeSignal, c.writeDeadline}); err != nil {
+		if err := c.wait(waiter{(*Conn).writeReady, c.writable, c.writeDeadline}); err != nil {
 			return n, err
 		}
 	}
@@ -80,8 +80,6 @@ func (c *Conn) accept(p []byte) (int, error) {
 func (c *Conn) writeReady() bool {
 	return c.writeError() != nil || c.cause == nil && c.sender.Space() > 0 && c.staging.Free() > 0
 }
-
-func (c *Conn) writeSignal() <-chan struct{} { return c.writable }
 
 // writeError is why nothing can be written, or nil. Called with mu held.
 func (c *Conn) writeError() error {
