@@ -1,0 +1,5 @@
+//go:build !race
+
+package rconn_test
+
+const raceEnabled = false
