@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/fabric/direct"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
@@ -20,36 +21,57 @@ import (
 var benchmarkSizes = []int{64, 512, 4 << 10, 64 << 10}
 
 // overEachFabricOfSize runs a benchmark over every fabric that this machine has,
-// for each size of messages. Over sim the link is instant: what is left is the
-// library's own share.
+// for each size of messages. Over direct, which costs next to nothing, what is
+// left is the library's own share.
 func overEachFabricOfSize(b *testing.B, run func(b *testing.B, client, server *rconn.Conn, p []byte)) {
-	venues := map[string]func(b *testing.B) venue{
-		"sim": func(*testing.B) venue { return venue{Fabric: sim.New(sim.Link{}), addr: simAddr} },
-		"shm": func(b *testing.B) venue {
+	connects := map[string]func(b *testing.B) (client, server *rconn.Conn){
+		"direct": directly,
+		"sim": func(b *testing.B) (client, server *rconn.Conn) {
+			return venue{Fabric: sim.New(sim.Link{}), addr: simAddr}.connect(b, nil, nil)
+		},
+		"shm": func(b *testing.B) (client, server *rconn.Conn) {
 			f, err := shm.Fabric()
 			skipIfUnsupported(b, err)
-			return venue{Fabric: f, addr: netip.MustParseAddr("127.0.0.1")}
+			return venue{Fabric: f, addr: netip.MustParseAddr("127.0.0.1")}.connect(b, nil, nil)
 		},
-		"verbs": func(b *testing.B) venue {
+		"verbs": func(b *testing.B) (client, server *rconn.Conn) {
 			addr, err := netip.ParseAddr(os.Getenv("SOFTROCE_ADDR"))
 			if err != nil {
 				b.Skip("no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce sets it")
 			}
 			f, err := verbs.Fabric()
 			skipIfUnsupported(b, err)
-			return venue{Fabric: f, addr: addr}
+			return venue{Fabric: f, addr: addr}.connect(b, nil, nil)
 		},
 	}
-	for _, name := range []string{"sim", "shm", "verbs"} {
+	for _, name := range []string{"direct", "sim", "shm", "verbs"} {
 		for _, size := range benchmarkSizes {
 			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) {
-				client, server := venues[name](b).connect(b, nil, nil)
+				client, server := connects[name](b)
 				b.SetBytes(int64(size))
 				b.ReportAllocs()
 				run(b, client, server, make([]byte, size))
 			})
 		}
 	}
+}
+
+func directly(b *testing.B) (client, server *rconn.Conn) {
+	dialing, listening := direct.Pair()
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		server, err = rconn.Server(b.Context(), "direct", listening, nil)
+		accepted <- err
+	}()
+	client, err := rconn.Client(b.Context(), "direct", dialing, nil)
+	require.NoError(b, err)
+	require.NoError(b, <-accepted)
+	b.Cleanup(func() {
+		client.Close()
+		server.Close()
+	})
+	return client, server
 }
 
 func skipIfUnsupported(b *testing.B, err error) {
@@ -59,8 +81,8 @@ func skipIfUnsupported(b *testing.B, err error) {
 	require.NoError(b, err)
 }
 
-// BenchmarkWriteRead is one Write and one Read in one goroutine: over sim the
-// library's own share of a message.
+// BenchmarkWriteRead is one Write and one Read in one goroutine: over direct
+// the library's own share of a message.
 func BenchmarkWriteRead(b *testing.B) {
 	overEachFabricOfSize(b, func(b *testing.B, client, server *rconn.Conn, p []byte) {
 		for b.Loop() {
@@ -118,5 +140,9 @@ func BenchmarkStream(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+		stats := client.Stats()
+		writes := float64(stats.BytesWritten) / float64(len(p))
+		b.ReportMetric(float64(stats.MessagesSent)/writes, "messages/op")
+		b.ReportMetric(float64(stats.Events)/writes, "events/op")
 	})
 }
