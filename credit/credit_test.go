@@ -176,23 +176,23 @@ func TestSlotsKeepRoomForControlMessages(t *testing.T) {
 
 func TestSlotsKnowWhichCompletionsWillCome(t *testing.T) {
 	q := NewSlots(16)
-	require.False(t, q.Awaited())
+	require.True(t, q.Completed(0))
 	require.Zero(t, q.Unsignaled())
 	q.Post()
 	q.Post()
-	require.False(t, q.Awaited(), "unsignaled ones do not complete by themselves")
-	require.Equal(t, 2, q.Unsignaled())
+	require.Equal(t, 2, q.Unsignaled(), "unsignaled ones do not complete by themselves")
 	q.Post()
 	q.Signal()
-	require.True(t, q.Awaited())
+	require.False(t, q.Completed(3))
 	require.Zero(t, q.Unsignaled())
 	q.Post()
 	require.Equal(t, 1, q.Unsignaled())
 	q.Complete(2)
-	require.False(t, q.Awaited())
+	require.True(t, q.Completed(3))
+	require.False(t, q.Completed(4))
 	require.Equal(t, 1, q.Unsignaled())
 	q.Complete(3) // failures complete unsignaled ones too
-	require.False(t, q.Awaited())
+	require.True(t, q.Completed(4))
 	require.Zero(t, q.Unsignaled())
 }
 

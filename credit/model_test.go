@@ -431,7 +431,7 @@ func (w *rules) atRest(s *state) error {
 			return fmt.Errorf("%d of %d bytes received", peer.receiver.Received(), a.sender.Accepted())
 		case !a.sender.MaySend():
 			return fmt.Errorf("%c waits for receives", 'A'+i)
-		case !w.maySend(&a.slots) || a.slots.Awaited():
+		case !w.maySend(&a.slots) || a.slots.Outstanding() > a.slots.Unsignaled():
 			return fmt.Errorf("%c waits for a completion", 'A'+i)
 		case a.sender.Space()+int(peer.unread()) <= ring-ring/w.parts:
 			return fmt.Errorf("%c has space for %d bytes, with %d unread", 'A'+i, a.sender.Space(), peer.unread())

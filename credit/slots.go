@@ -16,6 +16,9 @@ type Slots struct {
 // requests.
 func NewSlots(depth int) Slots { return Slots{depth: uint64(depth)} }
 
+// Depth is the number of work requests that may be outstanding.
+func (q *Slots) Depth() int { return int(q.depth) }
+
 // Outstanding is the number of work requests not known to have completed.
 func (q *Slots) Outstanding() int { return int(q.posted - q.completed) }
 
@@ -35,8 +38,8 @@ func (q *Slots) Post() uint64 {
 // completion will come and free its slot, with those before it.
 func (q *Slots) Signal() { q.signaled = q.posted }
 
-// Awaited says whether the completion of a signaled work request is to come.
-func (q *Slots) Awaited() bool { return q.signaled > q.completed }
+// Completed says whether the first n work requests are known to have completed.
+func (q *Slots) Completed(n uint64) bool { return n <= q.completed }
 
 // Unsignaled is the number of work requests posted since the last signaled one.
 func (q *Slots) Unsignaled() int { return int(q.posted - max(q.signaled, q.completed)) }

@@ -34,8 +34,8 @@ func (c *Conn) Close() error {
 	if linger == 0 {
 		c.lose(net.ErrClosed)
 	}
+	c.wake()
 	c.mu.Unlock()
-	c.notifyAll()
 	c.dropInbox(func() {
 		c.unread = c.inbox.Len() > 0
 		c.writeClosed = true
@@ -45,7 +45,7 @@ func (c *Conn) Close() error {
 	if linger > 0 {
 		limit := deadline.New()
 		limit.Set(time.Now().Add(linger))
-		timedOut = c.wait(waiter{(*Conn).closeReady, c.closing, limit}) != nil
+		timedOut = c.wait(closeCall, limit) != nil
 		limit.Set(never)
 	}
 
@@ -88,7 +88,7 @@ func (c *Conn) delivered() bool {
 // does when it has closed. Called with mu held.
 func (c *Conn) peerLeft() bool { return c.peerFin && c.cause == syscall.ECONNRESET }
 
-func (c *Conn) closeReady() bool { return c.delivered() || c.ended }
+func closeReady(c *Conn) bool { return c.delivered() || c.ended }
 
 // CloseWrite says that no more bytes will be written: the peer reads what was
 // accepted and then io.EOF. It does not wait, and reading goes on.
@@ -118,7 +118,6 @@ func (c *Conn) closeHalf(half *bool) error {
 	*half = true
 	c.progress()
 	c.arm()
-	c.notifyAll()
 	return nil
 }
 

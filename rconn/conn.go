@@ -46,12 +46,6 @@ type Conn struct {
 	readDeadline  *deadline.Deadline
 	writeDeadline *deadline.Deadline
 
-	// What blocked calls park on. One slot each, since there is at most one
-	// reader, one writer and one Close.
-	readable chan struct{}
-	writable chan struct{}
-	closing  chan struct{}
-
 	// spinners is how many calls are polling the completion queue over and
 	// over. It is written under mu or by the caller that polls.
 	spinners atomic.Int32
@@ -61,10 +55,13 @@ type Conn struct {
 	receiver credit.Receiver
 	inbox    *ring.Ring // the ring that the peer writes to
 	receives int        // receives posted and not completed
+	spent    int        // receives that data has completed, to be posted again
+
+	calls [3]call // that may wait: at most one of each, see waiting
 
 	sendQueue
 
-	completions [64]fabric.Completion // scratch of progress
+	completions [maxBatch]fabric.Completion // scratch of progress
 
 	// Who watches the completion queue: it is armed, or a spinner polls it, or
 	// rearm is about to look whether one still does.
@@ -172,18 +169,4 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 		d.Set(t)
 	}
 	return nil
-}
-
-func notify(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
-}
-
-// notifyAll wakes whoever waits, after a change of state.
-func (c *Conn) notifyAll() {
-	notify(c.readable)
-	notify(c.writable)
-	notify(c.closing)
 }

@@ -17,10 +17,7 @@ func (c *Conn) round(event error) (over bool) {
 	c.armed = false
 	c.changed(event)
 	c.progress()
-	// A call that polls arms when it stops: see busyPoll.
-	if c.spinners.Load() == 0 {
-		c.arm()
-	}
+	c.watch()
 	return c.closed && (c.ended && c.peerGone || c.forced)
 }
 

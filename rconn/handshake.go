@@ -3,6 +3,7 @@ package rconn
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -104,6 +105,7 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 	}
 	depth := min(cfg.SendQueue, limits.SendQueue)
 	c := &Conn{
+		calls:         newCalls(),
 		ep:            ep,
 		cfg:           cfg,
 		limits:        limits,
@@ -111,9 +113,6 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 		remote:        NewAddr(network, ep.RemoteAddr()),
 		readDeadline:  deadline.New(),
 		writeDeadline: deadline.New(),
-		readable:      make(chan struct{}, 1),
-		writable:      make(chan struct{}, 1),
-		closing:       make(chan struct{}, 1),
 		receiver:      credit.NewReceiver(cfg.RecvBuffer, receives),
 		inbox:         ring.New(inbox.Bytes()[:cfg.RecvBuffer]),
 		receives:      posted,
@@ -121,8 +120,8 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 		state:         state{linger: cfg.Linger},
 		sendQueue: sendQueue{
 			slots:   credit.NewSlots(depth),
-			entries: make([]entry, depth),
-			batch:   make([]fabric.WorkRequest, 0, depth),
+			entries: make([]entry, 1<<bits.Len(uint(depth-1))),
+			batch:   make([]fabric.WorkRequest, 0, maxBatch),
 			memory:  outbox,
 			staging: ring.New(outbox.Bytes()[:cfg.SendBuffer]),
 		},

@@ -24,48 +24,54 @@ func (c *Conn) progress() {
 			c.lose(lost(err))
 			c.receives = 0 // a queue that cannot be polled gives nothing back
 		}
-		receives := 0
+		control := 0
 		for i := range c.completions[:n] {
 			wc := &c.completions[i]
 			switch {
 			case wc.Status == fabric.Flushed:
 				c.flushed(wc.Recv)
-			case wc.Status != fabric.OK && wc.Recv:
-				c.receives--
-				c.lose(failed(wc))
 			case wc.Status != fabric.OK:
+				if wc.Recv {
+					c.receives--
+				}
 				c.lose(failed(wc))
 			case wc.Recv:
-				receives++
+				c.receives--
+				if wc.Op == fabric.WriteImm {
+					c.spent++
+				} else {
+					control++
+				}
 				c.received(wc)
 			default:
 				c.heard++
 				c.sendCompleted(wc.ID)
 			}
 		}
-		c.repost(receives)
+		c.repost(control)
 		if n < len(c.completions) {
 			break
 		}
 	}
 	c.flush()
 	c.settle()
+	c.wake()
 }
 
-// repost posts again the receives that have completed. It comes before flush,
-// so before any credit for them is given.
-func (c *Conn) repost(n int) {
-	if n == 0 {
-		return
-	}
-	if c.cause != nil {
-		c.receives -= n
-		return
+// repost posts again n receives that have completed. Those of control messages
+// are posted at once, for the peer may always send as many; those of data just
+// before the CREDIT that tells of them, for until then it may not. It says
+// whether they are posted.
+func (c *Conn) repost(n int) bool {
+	if n == 0 || c.cause != nil {
+		return c.cause == nil
 	}
 	if err := c.ep.PostRecv(n); err != nil {
-		c.receives -= n
 		c.lose(lost(err))
+		return false
 	}
+	c.receives += n
+	return true
 }
 
 // flushed takes back what a queue pair in ERR gives back. It is not posted
@@ -123,7 +129,6 @@ func (c *Conn) receivedData(wc *fabric.Completion) error {
 	if c.drop {
 		c.discard()
 	}
-	notify(c.readable)
 	return nil
 }
 
@@ -141,7 +146,6 @@ func (c *Conn) receivedControl(wc *fabric.Completion) error {
 	switch m.Type {
 	case wire.Credit:
 		c.stats.CreditsReceived++
-		notify(c.writable)
 		return c.sender.Credit(m.Bytes, m.Messages)
 	case wire.FinAck:
 		if c.peerFinAck || !c.said(finControl) {
@@ -159,7 +163,6 @@ func (c *Conn) receivedControl(wc *fabric.Completion) error {
 	}
 	c.peerFin = c.peerFin || m.Type == wire.Fin
 	c.peerReset = m.Type == wire.Reset
-	c.notifyAll()
 	return nil
 }
 
@@ -184,7 +187,6 @@ func (c *Conn) settle() {
 	}
 	if c.cause != nil && c.receives <= 0 {
 		c.ended = true
-		c.notifyAll()
 		c.ep.Wake()
 	}
 }

@@ -32,39 +32,56 @@ func (c *Conn) read(p []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	}
 	for {
-		c.mu.Lock()
-		if err := c.readError(); err != nil {
-			c.mu.Unlock()
-			return 0, err
+		if n, err := c.take(p); n > 0 || err != nil {
+			return n, err
 		}
-		pos, n := c.inbox.Tail(), min(len(p), c.inbox.Len())
-		c.mu.Unlock()
-		if n > 0 {
-			first := c.inbox.Bytes(pos, n)
-			copy(p[copy(p, first):n], c.inbox.Bytes(pos+uint64(len(first)), n-len(first)))
-			c.consume(pos + uint64(n))
-			return n, nil
-		}
-		err := c.wait(waiter{(*Conn).readReady, c.readable, c.readDeadline})
-		if err != nil {
+		if err := c.wait(readCall, c.readDeadline); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// consume gives the ring's bytes before pos back, and tells the peer when there
-// is enough to tell.
-func (c *Conn) consume(pos uint64) {
+// copyLocked is how many bytes are copied without letting go of the poll lock:
+// so few take no longer than that would.
+const copyLocked = 1 << 10
+
+// take reads into p what has arrived, gives the room back, and tells the peer
+// when there is enough to tell.
+func (c *Conn) take(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.inbox.Len() == 0 {
+		c.progress()
+		if c.polls() {
+			c.rearmLater()
+		}
+	}
+	if err := c.readError(); err != nil {
+		return 0, err
+	}
+	first, second := c.inbox.Held(len(p))
+	n := len(first) + len(second)
+	if n == 0 {
+		return 0, nil
+	}
+	// Nobody else takes bytes out while this Read is the one under way.
+	if n > copyLocked {
+		c.mu.Unlock()
+	}
+	copy(p[copy(p, first):], second)
+	if n > copyLocked {
+		c.mu.Lock()
+	}
+	pos := c.inbox.Tail() + uint64(n)
 	c.inbox.Release(pos)
 	c.receiver.Consume(pos)
 	if c.receiver.Due() {
 		c.flush()
 	}
+	return n, nil
 }
 
-func (c *Conn) readReady() bool { return c.inbox.Len() > 0 || c.readError() != nil }
+func readReady(c *Conn) bool { return c.inbox.Len() > 0 || c.readError() != nil }
 
 // readError is why nothing can be read, or nil if there is something, or may
 // still be. Called with mu held.

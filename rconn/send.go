@@ -12,6 +12,10 @@ import (
 // vanish on real devices.
 const maxMessage = 64 << 10
 
+// maxBatch is how many work requests are posted, or completions polled, at a
+// time. What a call to the device costs is little to each of so many.
+const maxBatch = 16
+
 // kind is what a work request is for.
 type kind uint8
 
@@ -35,7 +39,7 @@ const controlMemory = int(kinds) * wire.ControlSize
 type sendQueue struct {
 	sender  credit.Sender
 	slots   credit.Slots
-	entries []entry // of outstanding work requests, by number modulo length
+	entries []entry // of outstanding work requests, by number modulo length, a power of two
 	batch   []fabric.WorkRequest
 
 	memory  fabric.Memory // the staging ring, then controlMemory
@@ -44,6 +48,10 @@ type sendQueue struct {
 
 	peer  wire.Hello // where the peer's ring is
 	chunk int        // bytes that are worth a work request of their own
+
+	// ahead is how many work requests have to complete before a little data is
+	// sent: all up to the last signaled one with data.
+	ahead uint64
 
 	// answered: something has arrived since the last post, so the send queue is
 	// most likely idle. A hint for what to signal; slots are freed by their
@@ -62,7 +70,7 @@ type entry struct {
 // sendNow sends p inline, without a copy to the staging ring, if nothing is in
 // the way and nothing would be won by waiting. Called with mu held.
 func (c *Conn) sendNow(p []byte) bool {
-	if c.sender.Pending() > 0 || c.slots.Awaited() || !c.sender.MaySend() || !c.slots.MaySend() ||
+	if c.sender.Pending() > 0 || !c.slots.Completed(c.ahead) || !c.sender.MaySend() || !c.slots.MaySend() ||
 		ring.Contiguous(c.sender.Position(), len(p), c.peer.Ring) < len(p) {
 		return false
 	}
@@ -78,9 +86,9 @@ func (c *Conn) flush() {
 	if c.cause != nil {
 		return
 	}
-	// Smart batching: a little waits while a completion is to come that will
-	// bring us here again, and goes with what has been written by then.
-	if pending := c.sender.Pending(); pending >= c.chunk || !c.slots.Awaited() || c.writeClosed {
+	// Smart batching: a little waits while data is under way whose completion
+	// will bring us here again, and goes with what has been written by then.
+	if pending := c.sender.Pending(); pending > 0 && (pending >= c.chunk || c.slots.Completed(c.ahead) || c.writeClosed) {
 		for pending > 0 && c.sender.MaySend() && c.slots.MaySend() {
 			p := c.staging.Bytes(c.staging.Head()-uint64(pending), min(pending, c.chunk))
 			n := ring.Contiguous(c.sender.Position(), len(p), c.peer.Ring)
@@ -94,32 +102,32 @@ func (c *Conn) flush() {
 
 // pushData adds a data message to the batch.
 func (c *Conn) pushData(p []byte, memory fabric.Memory) {
-	wr := fabric.WorkRequest{
-		Op:         fabric.WriteImm,
-		Imm:        wire.Immediate(len(p)),
-		Data:       p,
-		Memory:     memory,
-		RemoteAddr: c.peer.Addr + uint64(ring.Offset(c.sender.Position(), c.peer.Ring)),
-		RKey:       c.peer.RKey,
-	}
+	at := c.peer.Addr + uint64(ring.Offset(c.sender.Position(), c.peer.Ring))
 	c.sender.Send(len(p))
 	if memory != nil {
 		c.quiet += len(p)
 	}
 	// Signal before anything could wait: for a slot, for staging memory, or,
 	// once requests pile up, for the end of a batch.
-	wr.Signaled = c.sender.Pending() > 0 || c.writeClosed ||
+	signaled := c.sender.Pending() > 0 || c.writeClosed ||
 		c.slots.Outstanding() > 0 && !c.answered ||
-		c.slots.Unsignaled()+1 >= len(c.entries)/4 ||
+		c.slots.Unsignaled()+1 >= c.slots.Depth()/4 ||
 		c.quiet >= c.staging.Size()/4
 	c.answered = false
 	c.stats.MessagesSent++
-	c.push(data, wr)
+	wr := c.push(data, signaled)
+	wr.Op, wr.Imm = fabric.WriteImm, wire.Immediate(len(p))
+	wr.Data, wr.Memory = p, memory
+	wr.RemoteAddr, wr.RKey = at, c.peer.RKey
+	if signaled {
+		c.ahead = wr.ID + 1
+	}
 }
 
 // pushControl adds the control messages that are due to the batch.
 func (c *Conn) pushControl() {
-	if c.receiver.Due() {
+	if c.receiver.Due() && c.repost(c.spent) {
+		c.spent = 0
 		consumed, reposted := c.receiver.Advertise()
 		c.stats.CreditsSent++
 		c.pushMessage(creditControl, wire.Control{Type: wire.Credit, Bytes: consumed, Messages: reposted})
@@ -145,7 +153,8 @@ func (c *Conn) pushMessage(k kind, m wire.Control) {
 	b := c.memory.Bytes()[at : at+wire.ControlSize]
 	m.Put(b)
 	c.out[k] = true
-	c.push(k, fabric.WorkRequest{Op: fabric.Send, Signaled: true, Data: b, Memory: c.memory})
+	wr := c.push(k, true)
+	wr.Op, wr.Data, wr.Memory = fabric.Send, b, c.memory
 }
 
 // sendProbe asks the peer's device for a sign of life.
@@ -155,21 +164,31 @@ func (c *Conn) sendProbe() {
 	}
 	c.out[probe] = true
 	c.stats.Probes++
-	c.push(probe, fabric.WorkRequest{Op: fabric.Write, Signaled: true})
+	c.push(probe, true).Op = fabric.Write
 	c.post()
 }
 
-func (c *Conn) push(k kind, wr fabric.WorkRequest) {
-	wr.ID = c.slots.Post()
-	c.entries[wr.ID%uint64(len(c.entries))] = entry{k, c.staging.Head() - uint64(c.sender.Pending())}
-	if wr.Signaled {
+// push adds a work request to the batch, for the caller to fill in. A full
+// batch goes to the device first.
+func (c *Conn) push(k kind, signaled bool) *fabric.WorkRequest {
+	if len(c.batch) == cap(c.batch) {
+		c.post()
+	}
+	c.batch = c.batch[:len(c.batch)+1]
+	wr := &c.batch[len(c.batch)-1]
+	wr.ID, wr.Signaled = c.slots.Post(), signaled
+	*c.entry(wr.ID) = entry{k, c.staging.Head() - uint64(c.sender.Pending())}
+	if signaled {
 		c.slots.Signal()
 		c.quiet = 0
 		c.stats.Signaled++
 	}
 	c.stats.WorkRequests++
-	c.batch = append(c.batch, wr)
+	return wr
 }
+
+// entry is what is remembered of an outstanding work request.
+func (c *Conn) entry(id uint64) *entry { return &c.entries[id&uint64(len(c.entries)-1)] }
 
 // post hands the batch to the device.
 func (c *Conn) post() {
@@ -186,17 +205,13 @@ func (c *Conn) post() {
 
 // sendCompleted takes back what the work request, and those before it, held.
 func (c *Conn) sendCompleted(id uint64) {
-	e := c.entries[id%uint64(len(c.entries))]
+	e := *c.entry(id)
 	c.slots.Complete(id)
 	c.staging.Release(e.staging)
 	if e.kind != data {
 		c.out[e.kind], c.sent[e.kind] = false, true
 	}
-	switch e.kind {
-	case creditControl:
+	if e.kind == creditControl {
 		c.receiver.Completed()
-	case finControl, resetControl:
-		notify(c.closing)
 	}
-	notify(c.writable)
 }

@@ -20,45 +20,81 @@ const (
 	pollsPerYield = 64
 )
 
-// waiter is a reason to wait. ready is called with mu held.
-type waiter struct {
-	ready    func(c *Conn) bool
-	signal   <-chan struct{}
-	deadline *deadline.Deadline
+// call is a call that may have to wait.
+type call struct {
+	ready  func(c *Conn) bool // there is nothing more to wait for; mu is held
+	parked bool
+	signal chan struct{} // has room for one; sent to when a parked call is ready
 }
 
-// wait returns when w.ready holds, having made it so by its own polling if that
-// was possible, or os.ErrDeadlineExceeded. It polls for a while, and then parks
-// with the completion queue armed.
-func (c *Conn) wait(w waiter) error {
-	if c.limits.Spin > 0 && c.cfg.BusyPoll >= 0 && c.busyPoll(w) {
+// Index of Conn.calls.
+const (
+	readCall = iota
+	writeCall
+	closeCall
+)
+
+func newCalls() (calls [3]call) {
+	for i, ready := range []func(c *Conn) bool{readCall: readReady, writeCall: writeReady, closeCall: closeReady} {
+		calls[i] = call{ready: ready, signal: make(chan struct{}, 1)}
+	}
+	return calls
+}
+
+// wake wakes the parked calls that have become ready. Called with mu held,
+// after a change.
+func (c *Conn) wake() {
+	for i := range c.calls {
+		if w := &c.calls[i]; w.parked && w.ready(c) {
+			w.parked = false
+			w.signal <- struct{}{}
+		}
+	}
+}
+
+// polls says whether calls poll before they park.
+func (c *Conn) polls() bool { return c.limits.Spin > 0 && c.cfg.BusyPoll >= 0 }
+
+// wait returns when the call is ready, having made it so by its own polling if
+// that was possible, or os.ErrDeadlineExceeded. It polls for a while, and then
+// parks with the completion queue armed.
+func (c *Conn) wait(which int, d *deadline.Deadline) error {
+	w := &c.calls[which]
+	if c.polls() && c.busyPoll(w, d) {
 		return nil
 	}
 	for {
 		c.mu.Lock()
-		c.progress()
+		if !w.ready(c) {
+			c.progress()
+		}
 		if !w.ready(c) {
 			c.arm()
 		}
-		ready := w.ready(c)
-		if ready {
+		if w.ready(c) {
 			c.rearmLater() // the dispatcher may have left the queue to this call's polling
-		}
-		c.mu.Unlock()
-		if ready {
+			c.mu.Unlock()
 			return nil
 		}
+		w.parked = true
+		c.mu.Unlock()
 		select {
 		case <-w.signal:
-		case <-w.deadline.Done():
+		case <-d.Done():
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if !w.parked {
+				<-w.signal
+			}
+			w.parked = false
 			return os.ErrDeadlineExceeded
 		}
 	}
 }
 
-// busyPoll polls until w is ready, which it returns, or polling has gone on for
+// busyPoll polls until the call is ready, which it returns, or polling has gone on for
 // long enough.
-func (c *Conn) busyPoll(w waiter) bool {
+func (c *Conn) busyPoll(w *call, d *deadline.Deadline) bool {
 	var until time.Time
 	polls := 0
 	if c.cfg.BusyPoll > 0 {
@@ -81,7 +117,7 @@ func (c *Conn) busyPoll(w waiter) bool {
 			ready = w.ready(c)
 			c.mu.Unlock()
 		}
-		if w.deadline.Expired() {
+		if d.Expired() {
 			break
 		}
 		if !ready && i%pollsPerYield == pollsPerYield-1 {
@@ -109,6 +145,29 @@ func (c *Conn) arm() {
 	}
 	c.armed = true
 	c.progress()
+}
+
+// watch sees to it that the completion queue does not stay unwatched after an
+// event. A call that polls arms when it stops (see wait), and others that have
+// polled and not parked most likely come back soon. Called with mu held.
+func (c *Conn) watch() {
+	switch {
+	case c.spinners.Load() > 0:
+	case !c.polls(), c.closed, c.sender.Pending() > 0, c.parked():
+		c.arm()
+	default:
+		c.rearmLater()
+	}
+}
+
+// parked says whether a call is parked.
+func (c *Conn) parked() bool {
+	for i := range c.calls {
+		if c.calls[i].parked {
+			return true
+		}
+	}
+	return false
 }
 
 // rearmLater makes sure that the completion queue does not stay unwatched, at

@@ -42,7 +42,7 @@ func TestACallThatNeedNotParkAfterAllLeavesTheQueueWatched(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 		c.spinners.Add(-1)
-		require.NoError(t, c.wait(waiter{(*Conn).readReady, c.readable, deadline.New()}))
+		require.NoError(t, c.wait(readCall, deadline.New()))
 
 		time.Sleep(2 * rearmAfter)
 		_, err = s.Write([]byte("y"))

@@ -32,7 +32,7 @@ func (c *Conn) write(p []byte) (n int, err error) {
 		if m > 0 {
 			continue
 		}
-		if err := c.wait(waiter{(*Conn).writeReady, c.writable, c.writeDeadline}); err != nil {
+		if err := c.wait(writeCall, c.writeDeadline); err != nil {
 			return n, err
 		}
 	}
@@ -43,8 +43,8 @@ func (c *Conn) write(p []byte) (n int, err error) {
 func (c *Conn) accept(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.slots.Awaited() {
-		c.progress() // perhaps it has completed, and nothing need wait for it
+	if !c.slots.Completed(c.ahead) {
+		c.progress() // perhaps they have, and nothing need wait for them
 	}
 	if err := c.writeError(); err != nil {
 		return 0, err
@@ -77,7 +77,7 @@ func (c *Conn) accept(p []byte) (int, error) {
 	return n, nil
 }
 
-func (c *Conn) writeReady() bool {
+func writeReady(c *Conn) bool {
 	return c.writeError() != nil || c.cause == nil && c.sender.Space() > 0 && c.staging.Free() > 0
 }
 

@@ -64,6 +64,12 @@ func (r *Ring) Commit(n int) {
 	r.head.Add(uint64(n))
 }
 
+// Held returns the first n bytes held, or all if fewer are held, in two parts
+// as Reserve does.
+func (r *Ring) Held(n int) (first, second []byte) {
+	return r.slices(r.tail.Load(), min(n, r.Len()))
+}
+
 // Bytes returns the bytes held from position pos on, n at most, up to the end
 // of the buffer: what one work request can carry. It panics if pos is not
 // between Tail and Head.

@@ -3,12 +3,15 @@ package deadline
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Deadline is a point in time that may be moved while somebody waits for it.
 // All methods may be called at once.
 type Deadline struct {
+	expired atomic.Bool // passed is closed; changes under mu
+
 	mu     sync.Mutex
 	passed chan struct{} // closed when the deadline passes
 	timer  *time.Timer   // nil without a deadline ahead
@@ -25,15 +28,16 @@ func (d *Deadline) Set(t time.Time) {
 		d.timer.Stop()
 		d.timer = nil
 	}
-	if d.isPassed() {
+	if d.expired.Load() {
 		d.passed = make(chan struct{})
+		d.expired.Store(false)
 	}
 	if t.IsZero() {
 		return
 	}
 	left := time.Until(t)
 	if left <= 0 {
-		close(d.passed)
+		d.pass()
 		return
 	}
 	var timer *time.Timer
@@ -43,7 +47,7 @@ func (d *Deadline) Set(t time.Time) {
 		// A timer that was stopped too late is no longer d's.
 		if d.timer == timer {
 			d.timer = nil
-			close(d.passed)
+			d.pass()
 		}
 	})
 	d.timer = timer
@@ -58,17 +62,9 @@ func (d *Deadline) Done() <-chan struct{} {
 }
 
 // Expired says whether the deadline has passed.
-func (d *Deadline) Expired() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.isPassed()
-}
+func (d *Deadline) Expired() bool { return d.expired.Load() }
 
-func (d *Deadline) isPassed() bool {
-	select {
-	case <-d.passed:
-		return true
-	default:
-		return false
-	}
+func (d *Deadline) pass() {
+	d.expired.Store(true)
+	close(d.passed)
 }
