@@ -54,7 +54,9 @@ func (c *Conn) progress() {
 		}
 	}
 	c.flush()
-	c.settle()
+	if c.closed || c.cause != nil {
+		c.settle()
+	}
 	c.wake()
 }
 

@@ -16,6 +16,11 @@ const maxMessage = 64 << 10
 // time. What a call to the device costs is little to each of so many.
 const maxBatch = 16
 
+// burst is how many messages leave one by one, unless something arrives
+// meanwhile. What is written after them goes together with what follows until
+// they have completed.
+const burst = 3
+
 // kind is what a work request is for.
 type kind uint8
 
@@ -77,6 +82,7 @@ func (c *Conn) sendNow(p []byte) bool {
 	c.sender.Accept(len(p))
 	c.pushData(p, nil)
 	c.post()
+	c.batch[:1][0].Data = nil // it is the caller's
 	return true
 }
 
@@ -96,8 +102,12 @@ func (c *Conn) flush() {
 			pending -= n
 		}
 	}
-	c.pushControl()
-	c.post()
+	if c.receiver.Due() || c.peerFin || c.writeClosed {
+		c.pushControl()
+	}
+	if len(c.batch) > 0 {
+		c.post()
+	}
 }
 
 // pushData adds a data message to the batch.
@@ -108,9 +118,9 @@ func (c *Conn) pushData(p []byte, memory fabric.Memory) {
 		c.quiet += len(p)
 	}
 	// Signal before anything could wait: for a slot, for staging memory, or,
-	// once requests pile up, for the end of a batch.
+	// after a burst, for the end of what is under way.
 	signaled := c.sender.Pending() > 0 || c.writeClosed ||
-		c.slots.Outstanding() > 0 && !c.answered ||
+		c.slots.Unsignaled()+1 >= burst && !c.answered ||
 		c.slots.Unsignaled()+1 >= c.slots.Depth()/4 ||
 		c.quiet >= c.staging.Size()/4
 	c.answered = false
@@ -176,7 +186,7 @@ func (c *Conn) push(k kind, signaled bool) *fabric.WorkRequest {
 	}
 	c.batch = c.batch[:len(c.batch)+1]
 	wr := &c.batch[len(c.batch)-1]
-	wr.ID, wr.Signaled = c.slots.Post(), signaled
+	*wr = fabric.WorkRequest{ID: c.slots.Post(), Signaled: signaled}
 	*c.entry(wr.ID) = entry{k, c.staging.Head() - uint64(c.sender.Pending())}
 	if signaled {
 		c.slots.Signal()
@@ -192,11 +202,7 @@ func (c *Conn) entry(id uint64) *entry { return &c.entries[id&uint64(len(c.entri
 
 // post hands the batch to the device.
 func (c *Conn) post() {
-	if len(c.batch) == 0 {
-		return
-	}
 	err := c.ep.PostSend(c.batch)
-	clear(c.batch) // it may name the caller's bytes
 	c.batch = c.batch[:0]
 	if err != nil {
 		c.lose(lost(err))
