@@ -32,14 +32,14 @@ type ListenConfig struct {
 	Backlog int
 
 	// PendingMemory bounds the memory pinned for connections that are not yet
-	// accepted, in bytes. Default 64 MiB, which is 122 connections of default
+	// accepted, in bytes. Default 256 MiB, which is 126 connections of default
 	// size. At least one is always allowed.
 	PendingMemory int
 }
 
 const (
 	defaultBacklog       = 128
-	defaultPendingMemory = 64 << 20
+	defaultPendingMemory = 256 << 20
 )
 
 // Listen announces on the address of the named network: "rdma", "rdma4",

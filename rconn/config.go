@@ -14,14 +14,14 @@ import (
 // be shared and must not change while it is used.
 type Config struct {
 	// RecvBuffer is the size of the ring that the peer writes to, in bytes: a
-	// power of two from 4 KiB to 1 GiB. Default 256 KiB. It is memory pinned
+	// power of two from 4 KiB to 1 GiB. Default 1 MiB. It is memory pinned
 	// for the life of the connection (RLIMIT_MEMLOCK), and bounds the
 	// throughput: a link of bandwidth B and round trip T wants B·T or more.
 	RecvBuffer int
 
 	// SendBuffer is the size of the staging ring that bytes wait in until the
 	// device has sent them, in bytes: a power of two from 4 KiB to 1 GiB.
-	// Default 256 KiB. It is pinned too.
+	// Default 1 MiB. It is pinned too.
 	SendBuffer int
 
 	// SendQueue is how many work requests may be outstanding: 16 to 32768.
@@ -67,7 +67,7 @@ const (
 )
 
 const (
-	defaultBuffer    = 256 << 10
+	defaultBuffer    = 1 << 20
 	defaultSendQueue = 128
 	defaultRecvQueue = 256
 	defaultTime      = 10 * time.Second

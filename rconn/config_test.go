@@ -13,12 +13,12 @@ import (
 )
 
 func TestDefaultsAreThoseDocumented(t *testing.T) {
-	documented := &rconn.Config{RecvBuffer: 256 << 10, SendBuffer: 256 << 10, SendQueue: 128, RecvQueue: 256,
+	documented := &rconn.Config{RecvBuffer: 1 << 20, SendBuffer: 1 << 20, SendQueue: 128, RecvQueue: 256,
 		KeepAlive: 10 * time.Second, Linger: 10 * time.Second, HandshakeTimeout: 10 * time.Second}
 	var none *rconn.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
-	require.InDelta(t, 512<<10, none.PinnedMemory(), 32<<10)
+	require.InDelta(t, 2<<20, none.PinnedMemory(), 32<<10)
 
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)

@@ -66,10 +66,11 @@ func (c *Conn) wait(which int, d *deadline.Deadline) error {
 	for {
 		c.mu.Lock()
 		if !w.ready(c) {
-			c.progress()
-		}
-		if !w.ready(c) {
-			c.arm()
+			if c.armed {
+				c.progress()
+			} else {
+				c.arm()
+			}
 		}
 		if w.ready(c) {
 			c.rearmLater() // the dispatcher may have left the queue to this call's polling
@@ -96,20 +97,20 @@ func (c *Conn) wait(which int, d *deadline.Deadline) error {
 // long enough.
 func (c *Conn) busyPoll(w *call, d *deadline.Deadline) bool {
 	var until time.Time
-	polls := 0
+	most := 0
 	if c.cfg.BusyPoll > 0 {
 		until = time.Now().Add(c.cfg.BusyPoll)
 	} else {
-		polls = c.pollBudget()
+		most = c.pollBudget()
 	}
 	c.spinners.Add(1)
-	ready := false
-	for i := 0; !ready; i++ {
+	ready, polls := false, 0
+	for ; !ready; polls++ {
 		if c.cfg.BusyPoll > 0 {
-			if i%pollsPerClock == pollsPerClock-1 && time.Now().After(until) {
+			if polls%pollsPerClock == pollsPerClock-1 && time.Now().After(until) {
 				break
 			}
-		} else if i == polls {
+		} else if polls == most {
 			break
 		}
 		if c.mu.TryLock() {
@@ -120,7 +121,7 @@ func (c *Conn) busyPoll(w *call, d *deadline.Deadline) bool {
 		if d.Expired() {
 			break
 		}
-		if !ready && i%pollsPerYield == pollsPerYield-1 {
+		if !ready && polls%pollsPerYield == pollsPerYield-1 {
 			runtime.Gosched()
 		}
 	}
@@ -197,8 +198,8 @@ func (c *Conn) rearmTick() {
 }
 
 // pollBudget is how often the next wait polls before it parks: as often as the
-// fabric thinks worth it where polling finds something, and rarely where it
-// does not, with now and then a full try to see whether that has changed.
+// fabric thinks worth it where polling finds something, and hardly at all where
+// it does not, with now and then a full try to see whether that has changed.
 func (c *Conn) pollBudget() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,5 +216,5 @@ func (c *Conn) pollResult(ready bool) {
 		c.budget = c.limits.Spin
 		return
 	}
-	c.budget = max(c.budget/2, c.limits.Spin/64, 1)
+	c.budget = max(c.budget/4, 1)
 }

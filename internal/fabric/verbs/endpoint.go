@@ -41,7 +41,7 @@ const (
 	rnrRetries = 1
 
 	// spin is the number of polls worth making before waiting for an event: at
-	// 50 to 100 ns each some tens of microseconds, which is what sleeping and
+	// 50 to 100 ns each some tens of microseconds, a few times what sleeping and
 	// being woken costs.
 	spin = 500
 )

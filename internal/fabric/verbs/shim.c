@@ -370,16 +370,14 @@ int rn_arm(struct rn_queue *q)
 	return result(q->req_notify_cq(q->cq, 0));
 }
 
-int rn_take_events(struct rn_queue *q, int *n)
+int rn_take_event(struct rn_queue *q, int *taken)
 {
 	struct rn_ibv_cq *cq;
 	void *context;
-	int rc;
+	int rc = result(lib.ibv_get_cq_event(q->cq->channel, &cq, &context));
 
-	*n = 0;
-	while (!(rc = result(lib.ibv_get_cq_event(q->cq->channel, &cq, &context))))
-		++*n;
-	if (*n)
-		lib.ibv_ack_cq_events(q->cq, *n);
+	*taken = !rc;
+	if (!rc)
+		lib.ibv_ack_cq_events(q->cq, 1);
 	return rc == EAGAIN ? 0 : rc;
 }

@@ -97,8 +97,8 @@ int rn_post_recv(struct rn_queue *q, int n);
 
 int rn_arm(struct rn_queue *q);
 
-// rn_take_events takes and acknowledges all completion events there are and
-// puts their number in n.
-int rn_take_events(struct rn_queue *q, int *n);
+// rn_take_event takes and acknowledges a completion event if there is one, and
+// says in taken whether there was.
+int rn_take_event(struct rn_queue *q, int *taken);
 
 #endif

@@ -6,8 +6,8 @@ package verbs
 // lives in Go's netpoller; whoever else has news sets a read deadline in the
 // past, which wakes the reader without another descriptor.
 
-// #cgo noescape rn_take_events
-// #cgo nocallback rn_take_events
+// #cgo noescape rn_take_event
+// #cgo nocallback rn_take_event
 // #include "shim.h"
 import "C"
 
@@ -37,7 +37,7 @@ func (e *endpoint) openChannel() error {
 	if err != nil {
 		return err
 	}
-	e.raw, e.take = raw, e.takeEvents
+	e.raw, e.take = raw, e.takeEvent
 	return nil
 }
 
@@ -68,19 +68,20 @@ func (e *endpoint) Wait() error {
 	return e.nextChange()
 }
 
-// takeEvents returns false to sleep on.
-func (e *endpoint) takeEvents(uintptr) bool {
+// takeEvent returns false to sleep on. There are no more events than Arms, so
+// what is left when it returns true is soon taken.
+func (e *endpoint) takeEvent(uintptr) bool {
 	if e.gone {
 		return false
 	}
-	var n C.int
-	if rc := C.rn_take_events(e.queue, &n); rc != 0 && syscall.Errno(rc) != syscall.EINTR {
+	var taken C.int
+	if rc := C.rn_take_event(e.queue, &taken); rc != 0 && syscall.Errno(rc) != syscall.EINTR {
 		// The kernel has cut the device off.
 		e.gone = true
 		e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved)
 		return true
 	}
-	return n > 0
+	return taken != 0
 }
 
 // Wake implements [fabric.Endpoint].
