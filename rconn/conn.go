@@ -52,6 +52,12 @@ type Conn struct {
 
 	mu sync.Mutex // the poll lock: guards the endpoint's queues and all below
 
+	// The turn at the device: see turn.
+	posting   bool      // somebody has it, without mu
+	posted    sync.Cond // on mu; posting has ended
+	again     bool      // whoever has it is to go another round
+	armWanted bool      // and to arm
+
 	receiver credit.Receiver
 	inbox    *ring.Ring // the ring that the peer writes to
 	receives int        // receives posted and not completed
@@ -105,6 +111,7 @@ type state struct {
 	// all posted receives have come back, and with them all that had arrived.
 	failed   bool
 	cause    error
+	wasCut   bool // the queue pair has been moved to ERR
 	ended    bool
 	peerGone bool // Wait has said so: there is no answer to wait for
 	forced   bool // teardown has waited long enough for the peer

@@ -26,6 +26,9 @@ func (c *Conn) tearDown() {
 	c.reading.Lock()
 	c.writing.Lock()
 	c.mu.Lock()
+	for c.posting {
+		c.posted.Wait()
+	}
 	c.ended, c.down = true, true
 	c.rearm.Stop()
 	if c.keepAlive != nil {
@@ -44,12 +47,18 @@ func (c *Conn) tearDown() {
 	_ = c.ep.Close()
 }
 
+// probe asks the peer's device for a sign of life. Called with mu held.
+func (c *Conn) probe() {
+	c.probeDue = true
+	c.flush()
+	c.arm()
+}
+
 // probeTick asks the peer's device for a sign of life.
 func (c *Conn) probeTick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sendProbe()
-	c.arm()
+	c.probe()
 }
 
 // keepAliveTick probes the peer's device if nothing has been heard of it since
@@ -63,8 +72,7 @@ func (c *Conn) keepAliveTick() {
 		return
 	}
 	if c.heard == c.keepHeard {
-		c.sendProbe()
-		c.arm()
+		c.probe()
 	}
 	c.keepHeard = c.heard
 	c.keepAlive.Reset(c.cfg.KeepAlive / 2)

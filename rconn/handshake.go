@@ -126,6 +126,7 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 			staging: ring.New(outbox.Bytes()[:cfg.SendBuffer]),
 		},
 	}
+	c.posted.L = &c.mu
 	return c, wire.Hello{Addr: inbox.Addr(), RKey: inbox.RKey(), Ring: cfg.RecvBuffer, Receives: receives}, nil
 }
 

@@ -12,11 +12,65 @@ import (
 )
 
 // progress takes what has completed and sends what may be sent. Called with mu
-// held, by whoever has a moment: the dispatcher, or a call that waits.
+// held, by whoever has a moment: the dispatcher, or a call that waits. It does
+// nothing while another has the turn.
 func (c *Conn) progress() {
+	if !c.posting {
+		c.turn(true)
+	}
+}
+
+// flush sends what may be sent, or has it sent by whoever has the turn. Called
+// with mu held.
+func (c *Conn) flush() {
+	if c.posting {
+		c.again = true
+		return
+	}
+	c.turn(false)
+}
+
+// maxRounds bounds the work that a call does for others.
+const maxRounds = 4
+
+// turn is a turn at the device, which begins and ends with mu held. It may let
+// go of mu while the device takes work requests, so others leave notes: again,
+// and armWanted.
+func (c *Conn) turn(poll bool) {
 	if c.ended {
 		return
 	}
+	rounds := 0
+	for more := true; more; rounds++ {
+		if c.cause != nil {
+			c.cut()
+		}
+		if poll {
+			c.reap()
+		}
+		more = c.fill()
+		if len(c.batch) > 0 {
+			c.post()
+		}
+		if c.again && rounds == maxRounds {
+			c.ep.Wake() // the dispatcher goes on
+			break
+		}
+		more, poll = more || c.again, c.again
+		c.again = false
+	}
+	if c.closed || c.cause != nil {
+		c.settle()
+	}
+	c.wake()
+	if c.armWanted || rounds > 1 && c.sender.Pending() > 0 {
+		c.armWanted = false
+		c.arm()
+	}
+}
+
+// reap takes what has completed.
+func (c *Conn) reap() {
 	c.rounds++
 	for {
 		n, err := c.ep.Poll(c.completions[:])
@@ -53,11 +107,6 @@ func (c *Conn) progress() {
 			break
 		}
 	}
-	c.flush()
-	if c.closed || c.cause != nil {
-		c.settle()
-	}
-	c.wake()
 }
 
 // repost posts again n receives that have completed. Those of control messages
@@ -175,10 +224,21 @@ func (c *Conn) lose(cause error) {
 		return
 	}
 	c.cause = cause
-	if err := c.ep.Disconnect(); err != nil {
-		c.receives = 0 // a queue pair that cannot go to ERR flushes nothing
-	}
+	c.cut()
 	c.ep.Wake() // somebody has to wait for the flushed receives
+}
+
+// cut moves the queue pair to ERR.
+func (c *Conn) cut() {
+	switch {
+	case c.posting:
+		c.again = true
+	case !c.wasCut:
+		c.wasCut = true
+		if err := c.ep.Disconnect(); err != nil {
+			c.receives = 0 // a queue pair that cannot go to ERR flushes nothing
+		}
+	}
 }
 
 // settle notices the ends: ours, when both sides have said all they had to say

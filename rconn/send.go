@@ -63,8 +63,9 @@ type sendQueue struct {
 	// completions alone.
 	answered bool
 
-	out  [kinds]bool // posted and not completed
-	sent [kinds]bool // completed at least once
+	probeDue bool        // the peer's device is to be asked for a sign of life
+	out      [kinds]bool // posted and not completed
+	sent     [kinds]bool // completed at least once
 }
 
 type entry struct {
@@ -75,39 +76,45 @@ type entry struct {
 // sendNow sends p inline, without a copy to the staging ring, if nothing is in
 // the way and nothing would be won by waiting. Called with mu held.
 func (c *Conn) sendNow(p []byte) bool {
-	if c.sender.Pending() > 0 || !c.slots.Completed(c.ahead) || !c.sender.MaySend() || !c.slots.MaySend() ||
+	if c.posting || c.sender.Pending() > 0 || !c.slots.Completed(c.ahead) || !c.sender.MaySend() || !c.slots.MaySend() ||
 		ring.Contiguous(c.sender.Position(), len(p), c.peer.Ring) < len(p) {
 		return false
 	}
 	c.sender.Accept(len(p))
 	c.pushData(p, nil)
-	c.post()
+	if len(p) <= copyLocked {
+		c.submitted(c.ep.PostSend(c.batch))
+	} else if c.post(); c.again || c.armWanted {
+		c.turn(true)
+	}
 	c.batch[:1][0].Data = nil // it is the caller's
 	return true
 }
 
-// flush posts whatever there is to send and may be sent now. Called with mu
-// held.
-func (c *Conn) flush() {
+// fill puts into the batch whatever there is to send and may be sent now. It
+// says whether there is more than a batch has room for.
+func (c *Conn) fill() (more bool) {
 	if c.cause != nil {
-		return
+		return false
 	}
 	// Smart batching: a little waits while data is under way whose completion
 	// will bring us here again, and goes with what has been written by then.
 	if pending := c.sender.Pending(); pending > 0 && (pending >= c.chunk || c.slots.Completed(c.ahead) || c.writeClosed) {
 		for pending > 0 && c.sender.MaySend() && c.slots.MaySend() {
+			if len(c.batch) == maxBatch-credit.ControlSends {
+				more = true
+				break
+			}
 			p := c.staging.Bytes(c.staging.Head()-uint64(pending), min(pending, c.chunk))
 			n := ring.Contiguous(c.sender.Position(), len(p), c.peer.Ring)
 			c.pushData(p[:n], c.memory)
 			pending -= n
 		}
 	}
-	if c.receiver.Due() || c.peerFin || c.writeClosed {
+	if c.receiver.Due() || c.peerFin || c.writeClosed || c.probeDue {
 		c.pushControl()
 	}
-	if len(c.batch) > 0 {
-		c.post()
-	}
+	return more
 }
 
 // pushData adds a data message to the batch.
@@ -145,6 +152,12 @@ func (c *Conn) pushControl() {
 	if c.peerFin && !c.said(finAckControl) {
 		c.pushMessage(finAckControl, wire.Control{Type: wire.FinAck})
 	}
+	if c.probeDue && !c.out[probe] {
+		c.out[probe] = true
+		c.stats.Probes++
+		c.push(probe, true).Op = fabric.Write
+	}
+	c.probeDue = false
 	if c.sender.Pending() > 0 || !c.writeClosed {
 		return
 	}
@@ -167,23 +180,8 @@ func (c *Conn) pushMessage(k kind, m wire.Control) {
 	wr.Op, wr.Data, wr.Memory = fabric.Send, b, c.memory
 }
 
-// sendProbe asks the peer's device for a sign of life.
-func (c *Conn) sendProbe() {
-	if c.cause != nil || c.out[probe] {
-		return
-	}
-	c.out[probe] = true
-	c.stats.Probes++
-	c.push(probe, true).Op = fabric.Write
-	c.post()
-}
-
-// push adds a work request to the batch, for the caller to fill in. A full
-// batch goes to the device first.
+// push adds a work request to the batch, for the caller to fill in.
 func (c *Conn) push(k kind, signaled bool) *fabric.WorkRequest {
-	if len(c.batch) == cap(c.batch) {
-		c.post()
-	}
 	c.batch = c.batch[:len(c.batch)+1]
 	wr := &c.batch[len(c.batch)-1]
 	*wr = fabric.WorkRequest{ID: c.slots.Post(), Signaled: signaled}
@@ -200,9 +198,21 @@ func (c *Conn) push(k kind, signaled bool) *fabric.WorkRequest {
 // entry is what is remembered of an outstanding work request.
 func (c *Conn) entry(id uint64) *entry { return &c.entries[id&uint64(len(c.entries)-1)] }
 
-// post hands the batch to the device.
+// post hands the batch to the device without mu, for that may take long: a
+// device that copies, or that is software, does then what it has to do. Nobody
+// else uses the endpoint meanwhile.
 func (c *Conn) post() {
+	c.posting = true
+	c.mu.Unlock()
 	err := c.ep.PostSend(c.batch)
+	c.mu.Lock()
+	c.posting = false
+	c.posted.Broadcast()
+	c.submitted(err)
+}
+
+// submitted ends what PostSend has begun.
+func (c *Conn) submitted(err error) {
 	c.batch = c.batch[:0]
 	if err != nil {
 		c.lose(lost(err))

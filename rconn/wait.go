@@ -140,6 +140,10 @@ func (c *Conn) arm() {
 	if c.armed || c.ended {
 		return
 	}
+	if c.posting {
+		c.armWanted = true
+		return
+	}
 	if err := c.ep.Arm(); err != nil {
 		c.lose(lost(err))
 		return

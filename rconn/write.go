@@ -71,7 +71,7 @@ func (c *Conn) accept(p []byte) (int, error) {
 	c.sender.Accept(n)
 	c.staging.Commit(n)
 	c.flush()
-	if c.sender.Pending() > 0 {
+	if c.sender.Pending() > 0 && !c.posting {
 		c.arm() // what waits for a completion must see it
 	}
 	return n, nil
