@@ -58,6 +58,8 @@ type Conn struct {
 	again     bool      // whoever has it is to go another round
 	armWanted bool      // and to arm
 
+	dispatching bool // the dispatcher is awake, or will be
+
 	receiver credit.Receiver
 	inbox    *ring.Ring // the ring that the peer writes to
 	receives int        // receives posted and not completed

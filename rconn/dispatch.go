@@ -15,9 +15,14 @@ func (c *Conn) round(event error) (over bool) {
 	defer c.mu.Unlock()
 	c.stats.Events++
 	c.armed = false
+	c.dispatching = true
 	c.changed(event)
+	if c.posting {
+		c.again = true
+	}
 	c.progress()
 	c.watch()
+	c.dispatching = false
 	return c.closed && (c.ended && c.peerGone || c.forced)
 }
 

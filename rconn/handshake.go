@@ -3,6 +3,7 @@ package rconn
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/bits"
 	"time"
 
@@ -119,11 +120,12 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 		budget:        limits.Spin,
 		state:         state{linger: cfg.Linger},
 		sendQueue: sendQueue{
-			slots:   credit.NewSlots(depth),
-			entries: make([]entry, 1<<bits.Len(uint(depth-1))),
-			batch:   make([]fabric.WorkRequest, 0, maxBatch),
-			memory:  outbox,
-			staging: ring.New(outbox.Bytes()[:cfg.SendBuffer]),
+			slots:    credit.NewSlots(depth),
+			entries:  make([]entry, 1<<bits.Len(uint(depth-1))),
+			postTime: math.MaxInt64,
+			batch:    make([]fabric.WorkRequest, 0, maxBatch),
+			memory:   outbox,
+			staging:  ring.New(outbox.Bytes()[:cfg.SendBuffer]),
 		},
 	}
 	c.posted.L = &c.mu

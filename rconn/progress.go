@@ -145,7 +145,7 @@ func (c *Conn) flushed(recv bool) {
 // received takes a message of the peer's.
 func (c *Conn) received(wc *fabric.Completion) {
 	c.heard++
-	c.answered = true
+	c.streak = 0
 	if c.broken {
 		return // nothing that follows can be made sense of
 	}

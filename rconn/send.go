@@ -1,6 +1,8 @@
 package rconn
 
 import (
+	"time"
+
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -58,10 +60,14 @@ type sendQueue struct {
 	// sent: all up to the last signaled one with data.
 	ahead uint64
 
-	// answered: something has arrived since the last post, so the send queue is
-	// most likely idle. A hint for what to signal; slots are freed by their
+	// streak is how many messages have left since something arrived. With none
+	// the send queue is most likely idle. A hint; slots are freed by their
 	// completions alone.
-	answered bool
+	streak int
+
+	// How long a post of little takes, at best of the first timedPosts.
+	timed    int
+	postTime time.Duration
 
 	probeDue bool        // the peer's device is to be asked for a sign of life
 	out      [kinds]bool // posted and not completed
@@ -73,6 +79,28 @@ type entry struct {
 	staging uint64 // the staging ring is free up to here once this completes
 }
 
+// A device that takes longer over a little than it takes to wake the dispatcher
+// is slow: soft-RoCE does all the work of a transfer within the post, and has
+// completed it then. Left to the dispatcher, it goes on while the application
+// writes more.
+const (
+	slowPost   = 5 * time.Microsecond
+	timedPosts = 8
+)
+
+// handsOver says whether the next little is the dispatcher's to send.
+func (c *Conn) handsOver() bool {
+	return c.streak >= burst && c.timed == timedPosts && c.postTime > slowPost
+}
+
+// callDispatcher has the dispatcher send what there is to send.
+func (c *Conn) callDispatcher() {
+	if !c.dispatching {
+		c.dispatching = true
+		c.ep.Wake()
+	}
+}
+
 // sendNow sends p inline, without a copy to the staging ring, if nothing is in
 // the way and nothing would be won by waiting. Called with mu held.
 func (c *Conn) sendNow(p []byte) bool {
@@ -82,10 +110,19 @@ func (c *Conn) sendNow(p []byte) bool {
 	}
 	c.sender.Accept(len(p))
 	c.pushData(p, nil)
-	if len(p) <= copyLocked {
+	switch {
+	case len(p) > copyLocked:
+		if c.post(); c.again || c.armWanted {
+			c.turn(true)
+		}
+	case c.timed < timedPosts:
+		start := time.Now()
+		err := c.ep.PostSend(c.batch)
+		c.timed++
+		c.postTime = min(c.postTime, time.Since(start))
+		c.submitted(err)
+	default:
 		c.submitted(c.ep.PostSend(c.batch))
-	} else if c.post(); c.again || c.armWanted {
-		c.turn(true)
 	}
 	c.batch[:1][0].Data = nil // it is the caller's
 	return true
@@ -127,10 +164,10 @@ func (c *Conn) pushData(p []byte, memory fabric.Memory) {
 	// Signal before anything could wait: for a slot, for staging memory, or,
 	// after a burst, for the end of what is under way.
 	signaled := c.sender.Pending() > 0 || c.writeClosed ||
-		c.slots.Unsignaled()+1 >= burst && !c.answered ||
+		c.slots.Unsignaled()+1 >= burst && c.streak > 0 ||
 		c.slots.Unsignaled()+1 >= c.slots.Depth()/4 ||
 		c.quiet >= c.staging.Size()/4
-	c.answered = false
+	c.streak++
 	c.stats.MessagesSent++
 	wr := c.push(data, signaled)
 	wr.Op, wr.Imm = fabric.WriteImm, wire.Immediate(len(p))

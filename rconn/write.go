@@ -53,7 +53,8 @@ func (c *Conn) accept(p []byte) (int, error) {
 	if n == 0 || c.cause != nil {
 		return 0, nil
 	}
-	if n <= c.limits.Inline && c.sendNow(p[:n]) {
+	handOver := n < c.chunk && c.handsOver()
+	if n <= c.limits.Inline && !handOver && c.sendNow(p[:n]) {
 		return n, nil
 	}
 	if n = min(n, c.staging.Free()); n == 0 {
@@ -70,6 +71,10 @@ func (c *Conn) accept(p []byte) (int, error) {
 	}
 	c.sender.Accept(n)
 	c.staging.Commit(n)
+	if handOver && !c.posting {
+		c.callDispatcher()
+		return n, nil
+	}
 	c.flush()
 	if c.sender.Pending() > 0 && !c.posting {
 		c.arm() // what waits for a completion must see it
