@@ -140,7 +140,8 @@ func (c *Conn) meet(hello []byte) error {
 	}
 	c.peer = peer
 	c.sender = credit.NewSender(peer.Ring, peer.Receives)
-	c.chunk = min(maxMessage, peer.Ring/4, c.staging.Size()/4)
+	c.most = min(maxMessage, peer.Ring/4, c.staging.Size()/4)
+	c.chunk = min(worthwhile, c.most)
 	return nil
 }
 

@@ -9,10 +9,13 @@ import (
 	"github.com/ringnet/ringnet/ring"
 )
 
-// maxMessage is the most bytes that one work request carries. 64 KiB is what
-// soft-RoCE moves fastest, and large enough for the cost of a work request to
-// vanish on real devices.
-const maxMessage = 64 << 10
+// A work request carries maxMessage bytes at most. As many as worthwhile do not
+// wait for more: they take some microseconds at 100 Gb/s, so that the cost of a
+// request vanishes, and the peer can copy them while the next are on their way.
+const (
+	maxMessage = 256 << 10
+	worthwhile = 64 << 10
+)
 
 // maxBatch is how many work requests are posted, or completions polled, at a
 // time. What a call to the device costs is little to each of so many.
@@ -54,6 +57,7 @@ type sendQueue struct {
 	quiet   int           // bytes of staging posted since the last signaled work request
 
 	peer  wire.Hello // where the peer's ring is
+	most  int        // bytes that a work request carries
 	chunk int        // bytes that are worth a work request of their own
 
 	// ahead is how many work requests have to complete before a little data is
@@ -82,15 +86,28 @@ type entry struct {
 // A device that takes longer over a little than it takes to wake the dispatcher
 // is slow: soft-RoCE does all the work of a transfer within the post, and has
 // completed it then. Left to the dispatcher, it goes on while the application
-// writes more.
+// writes more. A fabric that takes everything inline copies within the post
+// what need not be copied before it.
 const (
 	slowPost   = 5 * time.Microsecond
 	timedPosts = 8
 )
 
-// handsOver says whether the next little is the dispatcher's to send.
+// handsOver says whether the next bytes are the dispatcher's to send.
 func (c *Conn) handsOver() bool {
-	return c.streak >= burst && c.timed == timedPosts && c.postTime > slowPost
+	return c.streak >= burst && c.timed == timedPosts && c.postTime > slowPost && c.limits.Inline < c.chunk
+}
+
+// timedPost posts the batch, and remembers how long that took at best.
+func (c *Conn) timedPost() error {
+	if c.timed == timedPosts {
+		return c.ep.PostSend(c.batch)
+	}
+	start := time.Now()
+	err := c.ep.PostSend(c.batch)
+	c.timed++
+	c.postTime = min(c.postTime, time.Since(start))
+	return err
 }
 
 // callDispatcher has the dispatcher send what there is to send.
@@ -110,19 +127,10 @@ func (c *Conn) sendNow(p []byte) bool {
 	}
 	c.sender.Accept(len(p))
 	c.pushData(p, nil)
-	switch {
-	case len(p) > copyLocked:
-		if c.post(); c.again || c.armWanted {
-			c.turn(true)
-		}
-	case c.timed < timedPosts:
-		start := time.Now()
-		err := c.ep.PostSend(c.batch)
-		c.timed++
-		c.postTime = min(c.postTime, time.Since(start))
-		c.submitted(err)
-	default:
-		c.submitted(c.ep.PostSend(c.batch))
+	if len(p) <= copyLocked {
+		c.submitted(c.timedPost())
+	} else if c.post(); c.again || c.armWanted {
+		c.turn(true)
 	}
 	c.batch[:1][0].Data = nil // it is the caller's
 	return true
@@ -142,7 +150,7 @@ func (c *Conn) fill() (more bool) {
 				more = true
 				break
 			}
-			p := c.staging.Bytes(c.staging.Head()-uint64(pending), min(pending, c.chunk))
+			p := c.staging.Bytes(c.staging.Head()-uint64(pending), min(pending, c.most))
 			n := ring.Contiguous(c.sender.Position(), len(p), c.peer.Ring)
 			c.pushData(p[:n], c.memory)
 			pending -= n
@@ -241,7 +249,7 @@ func (c *Conn) entry(id uint64) *entry { return &c.entries[id&uint64(len(c.entri
 func (c *Conn) post() {
 	c.posting = true
 	c.mu.Unlock()
-	err := c.ep.PostSend(c.batch)
+	err := c.timedPost()
 	c.mu.Lock()
 	c.posting = false
 	c.posted.Broadcast()

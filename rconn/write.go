@@ -53,7 +53,7 @@ func (c *Conn) accept(p []byte) (int, error) {
 	if n == 0 || c.cause != nil {
 		return 0, nil
 	}
-	handOver := n < c.chunk && c.handsOver()
+	handOver := c.handsOver()
 	if n <= c.limits.Inline && !handOver && c.sendNow(p[:n]) {
 		return n, nil
 	}
