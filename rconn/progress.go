@@ -145,7 +145,6 @@ func (c *Conn) flushed(recv bool) {
 // received takes a message of the peer's.
 func (c *Conn) received(wc *fabric.Completion) {
 	c.heard++
-	c.streak = 0
 	if c.broken {
 		return // nothing that follows can be made sense of
 	}
@@ -176,6 +175,7 @@ func (c *Conn) receivedData(wc *fabric.Completion) error {
 		return err
 	}
 	c.stats.MessagesReceived++
+	c.streak = 0
 	c.inbox.Commit(n)
 	if c.drop {
 		c.discard()
