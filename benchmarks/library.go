@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/netip"
 	"runtime"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/fabric/direct"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -32,7 +29,7 @@ const libraryBytes = 64
 
 func measureLibrary(rounds int, slice time.Duration) *Library {
 	l := new(Library)
-	client, server, err := simulated()
+	client, server, err := directly()
 	if err != nil {
 		l.Error = err.Error()
 		return l
@@ -49,8 +46,8 @@ func measureLibrary(rounds int, slice time.Duration) *Library {
 			if _, err := client.Write(p); err != nil {
 				return err
 			}
-			if _, err := io.ReadFull(server, p); err != nil {
-				return err
+			if n, err := server.Read(p); n != len(p) || err != nil {
+				return fmt.Errorf("read of %d bytes: %d, %w", len(p), n, err)
 			}
 		}
 		return nil
@@ -86,34 +83,21 @@ func perOperation(slice time.Duration, do func(n int) error) (ns, allocs float64
 	}
 }
 
-// simulated makes a connection in this process over queue pairs that hand a
-// work request straight to the other side's completion queue.
-func simulated() (client, server *rconn.Conn, err error) {
+// directly makes a connection in this process over queue pairs that hand a work
+// request straight to the other side's completion queue.
+func directly() (client, server *rconn.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	n := sim.New(sim.Link{})
-	l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 1)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer l.Close()
+	dialing, listening := direct.Pair()
 	served := make(chan error, 1)
 	go func() {
-		ep, err := l.Accept()
-		if err == nil {
-			server, err = rconn.Server(ctx, "sim", ep, nil)
-		}
+		var err error
+		server, err = rconn.Server(ctx, "direct", listening, nil)
 		served <- err
 	}()
-	var ep fabric.Endpoint
-	if ep, err = n.Dial(ctx, netip.AddrPort{}, l.Addr()); err == nil {
-		client, err = rconn.Client(ctx, "sim", ep, nil)
-	}
-	if err != nil {
-		l.Close()
-	}
+	client, err = rconn.Client(ctx, "direct", dialing, nil)
 	if err = errors.Join(err, <-served); err != nil {
-		return nil, nil, fmt.Errorf("a simulated connection: %w", err)
+		return nil, nil, fmt.Errorf("a connection over the direct fabric: %w", err)
 	}
 	return client, server, nil
 }

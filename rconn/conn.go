@@ -65,7 +65,8 @@ type Conn struct {
 	receives int        // receives posted and not completed
 	spent    int        // receives that data has completed, to be posted again
 
-	calls [3]call // that may wait: at most one of each, see waiting
+	calls  [3]call // that may wait, at most one of each
+	parked int     // how many of them do, and are not ready
 
 	sendQueue
 

@@ -62,7 +62,9 @@ func (c *Conn) turn(poll bool) {
 	if c.closed || c.cause != nil {
 		c.settle()
 	}
-	c.wake()
+	if c.parked > 0 {
+		c.wake()
+	}
 	if c.armWanted || rounds > 1 && c.sender.Pending() > 0 {
 		c.armWanted = false
 		c.arm()
@@ -81,25 +83,24 @@ func (c *Conn) reap() {
 		control := 0
 		for i := range c.completions[:n] {
 			wc := &c.completions[i]
-			switch {
-			case wc.Status == fabric.Flushed:
-				c.flushed(wc.Recv)
-			case wc.Status != fabric.OK:
-				if wc.Recv {
-					c.receives--
-				}
-				c.lose(failed(wc))
-			case wc.Recv:
+			if wc.Recv {
 				c.receives--
+			}
+			switch {
+			case wc.Status == fabric.OK && !wc.Recv:
+				c.heard++
+				c.sendCompleted(wc.ID)
+			case wc.Status == fabric.OK:
 				if wc.Op == fabric.WriteImm {
 					c.spent++
 				} else {
 					control++
 				}
 				c.received(wc)
+			case wc.Status == fabric.Flushed:
+				c.flushed()
 			default:
-				c.heard++
-				c.sendCompleted(wc.ID)
+				c.lose(failed(wc))
 			}
 		}
 		c.repost(control)
@@ -129,10 +130,7 @@ func (c *Conn) repost(n int) bool {
 // again, for it would come back at once. Why the queue pair failed is said by
 // a request that failed, or by Wait; Disconnect makes sure that somebody says
 // something.
-func (c *Conn) flushed(recv bool) {
-	if recv {
-		c.receives--
-	}
+func (c *Conn) flushed() {
 	if c.cause != nil || c.failed {
 		return
 	}

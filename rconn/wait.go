@@ -47,6 +47,7 @@ func (c *Conn) wake() {
 	for i := range c.calls {
 		if w := &c.calls[i]; w.parked && w.ready(c) {
 			w.parked = false
+			c.parked--
 			w.signal <- struct{}{}
 		}
 	}
@@ -78,16 +79,19 @@ func (c *Conn) wait(which int, d *deadline.Deadline) error {
 			return nil
 		}
 		w.parked = true
+		c.parked++
 		c.mu.Unlock()
 		select {
 		case <-w.signal:
 		case <-d.Done():
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if !w.parked {
+			if w.parked {
+				w.parked = false
+				c.parked--
+			} else {
 				<-w.signal
 			}
-			w.parked = false
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -158,21 +162,11 @@ func (c *Conn) arm() {
 func (c *Conn) watch() {
 	switch {
 	case c.spinners.Load() > 0:
-	case !c.polls(), c.closed, c.sender.Pending() > 0, c.parked():
+	case !c.polls(), c.closed, c.sender.Pending() > 0, c.parked > 0:
 		c.arm()
 	default:
 		c.rearmLater()
 	}
-}
-
-// parked says whether a call is parked.
-func (c *Conn) parked() bool {
-	for i := range c.calls {
-		if c.calls[i].parked {
-			return true
-		}
-	}
-	return false
 }
 
 // rearmLater makes sure that the completion queue does not stay unwatched, at
