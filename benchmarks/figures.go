@@ -217,7 +217,7 @@ func perMessage(x *Result) bool {
 const overheadAllocations = 200
 
 func (r *Report) libraryAllocations() Figure {
-	f := newAllocationFigure("sim")
+	f := newAllocationFigure("direct")
 	if r.Library == nil || len(r.Library.Rounds) == 0 {
 		return f
 	}

@@ -58,6 +58,11 @@ func overEachFabricInRealTime(t *testing.T, test func(t *testing.T, v venue)) {
 		test(t, venue{Fabric: n, addr: simAddr})
 		require.Zero(t, n.RNR(), "receiver not ready")
 	})
+	t.Run("sim slow", func(t *testing.T) {
+		n := sim.New(sim.Link{Spin: 100})
+		test(t, venue{Fabric: slowFabric{n}, addr: simAddr})
+		require.Zero(t, n.RNR(), "receiver not ready")
+	})
 	t.Run("shm", func(t *testing.T) { test(t, shmVenue(t)) })
 	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
 }

@@ -50,7 +50,7 @@ func (c *Conn) turn(poll bool) {
 		}
 		more = c.fill()
 		if len(c.batch) > 0 {
-			c.post()
+			c.post(false)
 		}
 		if c.again && rounds == maxRounds {
 			c.ep.Wake() // the dispatcher goes on

@@ -69,7 +69,7 @@ type sendQueue struct {
 	// completions alone.
 	streak int
 
-	// How long a post of little takes, at best of the first timedPosts.
+	// How long a post takes, at best of the first timedPosts.
 	timed    int
 	postTime time.Duration
 
@@ -98,18 +98,6 @@ func (c *Conn) handsOver() bool {
 	return c.streak >= burst && c.timed == timedPosts && c.postTime > slowPost && c.limits.Inline < c.chunk
 }
 
-// timedPost posts the batch, and remembers how long that took at best.
-func (c *Conn) timedPost() error {
-	if c.timed == timedPosts {
-		return c.ep.PostSend(c.batch)
-	}
-	start := time.Now()
-	err := c.ep.PostSend(c.batch)
-	c.timed++
-	c.postTime = min(c.postTime, time.Since(start))
-	return err
-}
-
 // callDispatcher has the dispatcher send what there is to send.
 func (c *Conn) callDispatcher() {
 	if !c.dispatching {
@@ -127,9 +115,8 @@ func (c *Conn) sendNow(p []byte) bool {
 	}
 	c.sender.Accept(len(p))
 	c.pushData(p, nil)
-	if len(p) <= copyLocked {
-		c.submitted(c.timedPost())
-	} else if c.post(); c.again || c.armWanted {
+	c.post(len(p) <= copyLocked)
+	if c.again || c.armWanted {
 		c.turn(true)
 	}
 	c.batch[:1][0].Data = nil // it is the caller's
@@ -243,21 +230,33 @@ func (c *Conn) push(k kind, signaled bool) *fabric.WorkRequest {
 // entry is what is remembered of an outstanding work request.
 func (c *Conn) entry(id uint64) *entry { return &c.entries[id&uint64(len(c.entries)-1)] }
 
-// post hands the batch to the device without mu, for that may take long: a
-// device that copies, or that is software, does then what it has to do. Nobody
-// else uses the endpoint meanwhile.
-func (c *Conn) post() {
-	c.posting = true
-	c.mu.Unlock()
-	err := c.timedPost()
-	c.mu.Lock()
-	c.posting = false
-	c.posted.Broadcast()
-	c.submitted(err)
-}
-
-// submitted ends what PostSend has begun.
-func (c *Conn) submitted(err error) {
+// post hands the batch to the device: without mu, for that may take long (a
+// device that copies, or that is software, does then what it has to do), unless
+// it is brief. Nobody else uses the endpoint meanwhile.
+func (c *Conn) post(brief bool) {
+	var took time.Duration
+	var start time.Time
+	timed := c.timed < timedPosts
+	if timed {
+		start = time.Now()
+	}
+	if !brief {
+		c.posting = true
+		c.mu.Unlock()
+	}
+	err := c.ep.PostSend(c.batch)
+	if timed {
+		took = time.Since(start)
+	}
+	if !brief {
+		c.mu.Lock()
+		c.posting = false
+		c.posted.Broadcast()
+	}
+	if timed {
+		c.timed++
+		c.postTime = min(c.postTime, took)
+	}
 	c.batch = c.batch[:0]
 	if err != nil {
 		c.lose(lost(err))
