@@ -57,7 +57,7 @@ func TestAKilledPeerFailsAWriter(t *testing.T) {
 	stuck := make(chan struct{})
 	go func() {
 		// The peer does not read, so this waits for room in its ring.
-		_, err := c.Write(make([]byte, 256<<10))
+		_, err := c.Write(make([]byte, 1<<20))
 		close(stuck)
 		if err == nil {
 			_, err = c.Write([]byte("no room"))

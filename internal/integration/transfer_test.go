@@ -153,7 +153,7 @@ func fill(c net.Conn, s *stream) error {
 			return err
 		}
 	}
-	if s.pos < 256<<10 {
+	if s.pos < 1<<20 {
 		return fmt.Errorf("%d bytes were accepted, want a ring full", s.pos)
 	}
 	return nil
