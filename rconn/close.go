@@ -71,7 +71,10 @@ func (c *Conn) dropInbox(before func()) {
 	defer c.reading.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.progress()
+	for c.posting {
+		c.posted.Wait()
+	}
+	c.turn(true)
 	before()
 	c.drop = true
 	c.discard()

@@ -17,9 +17,6 @@ func (c *Conn) round(event error) (over bool) {
 	c.armed = false
 	c.dispatching = true
 	c.changed(event)
-	if c.posting {
-		c.again = true
-	}
 	c.progress()
 	c.watch()
 	c.dispatching = false

@@ -11,17 +11,19 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// progress takes what has completed and sends what may be sent. Called with mu
-// held, by whoever has a moment: the dispatcher, or a call that waits. It does
-// nothing while another has the turn.
+// progress takes what has completed and sends what may be sent, or has that
+// done by whoever has the turn at the device. Called with mu held, by whoever
+// has a moment, and after each change that gives something to send or somebody
+// to wake.
 func (c *Conn) progress() {
-	if !c.posting {
-		c.turn(true)
+	if c.posting {
+		c.again = true
+		return
 	}
+	c.turn(true)
 }
 
-// flush sends what may be sent, or has it sent by whoever has the turn. Called
-// with mu held.
+// flush is progress without a look at what has completed.
 func (c *Conn) flush() {
 	if c.posting {
 		c.again = true
@@ -35,39 +37,40 @@ const maxRounds = 4
 
 // turn is a turn at the device, which begins and ends with mu held. It may let
 // go of mu while the device takes work requests, so others leave notes: again,
-// and armWanted.
+// and armWanted. Beyond maxRounds the dispatcher goes on.
 func (c *Conn) turn(poll bool) {
 	if c.ended {
 		return
 	}
-	rounds := 0
-	for more := true; more; rounds++ {
+	for round := 1; ; round++ {
 		if c.cause != nil {
 			c.cut()
 		}
 		if poll {
 			c.reap()
 		}
-		more = c.fill()
+		more := c.fill()
 		if len(c.batch) > 0 {
 			c.post(false)
 		}
-		if c.again && rounds == maxRounds {
-			c.ep.Wake() // the dispatcher goes on
+		if c.armWanted || round > 1 && c.sender.Pending() > 0 {
+			c.armWanted = false
+			c.again = c.request() || c.again
+		}
+		if !more && !c.again {
 			break
 		}
-		more, poll = more || c.again, c.again
-		c.again = false
+		poll, c.again = c.again, false
+		if round >= maxRounds {
+			c.callDispatcher()
+			break
+		}
 	}
 	if c.closed || c.cause != nil {
 		c.settle()
 	}
 	if c.parked > 0 {
 		c.wake()
-	}
-	if c.armWanted || rounds > 1 && c.sender.Pending() > 0 {
-		c.armWanted = false
-		c.arm()
 	}
 }
 

@@ -116,7 +116,7 @@ func (c *Conn) sendNow(p []byte) bool {
 	c.sender.Accept(len(p))
 	c.pushData(p, nil)
 	c.post(len(p) <= copyLocked)
-	if c.again || c.armWanted {
+	if c.again || c.armWanted { // notes that were left meanwhile
 		c.turn(true)
 	}
 	c.batch[:1][0].Data = nil // it is the caller's

@@ -66,35 +66,40 @@ func (c *Conn) wait(which int, d *deadline.Deadline) error {
 	}
 	for {
 		c.mu.Lock()
+		w.parked = true // from here on it is woken, and the queue watched for it
+		c.parked++
+		if !w.ready(c) && c.armed {
+			c.progress()
+		}
 		if !w.ready(c) {
-			if c.armed {
-				c.progress()
-			} else {
-				c.arm()
-			}
+			c.arm()
 		}
 		if w.ready(c) {
+			c.unpark(w)
 			c.rearmLater() // the dispatcher may have left the queue to this call's polling
 			c.mu.Unlock()
 			return nil
 		}
-		w.parked = true
-		c.parked++
 		c.mu.Unlock()
 		select {
 		case <-w.signal:
 		case <-d.Done():
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if w.parked {
-				w.parked = false
-				c.parked--
-			} else {
-				<-w.signal
-			}
+			c.unpark(w)
 			return os.ErrDeadlineExceeded
 		}
 	}
+}
+
+// unpark takes back that a call is parked. Called with mu held.
+func (c *Conn) unpark(w *call) {
+	if !w.parked {
+		<-w.signal
+		return
+	}
+	w.parked = false
+	c.parked--
 }
 
 // busyPoll polls until the call is ready, which it returns, or polling has gone on for
@@ -118,7 +123,9 @@ func (c *Conn) busyPoll(w *call, d *deadline.Deadline) bool {
 			break
 		}
 		if c.mu.TryLock() {
-			c.progress()
+			if !c.posting {
+				c.turn(true)
+			}
 			ready = w.ready(c)
 			c.mu.Unlock()
 		}
@@ -141,19 +148,27 @@ func (c *Conn) busyPoll(w *call, d *deadline.Deadline) bool {
 
 // arm has the dispatcher woken by the next completion. Called with mu held.
 func (c *Conn) arm() {
-	if c.armed || c.ended {
-		return
-	}
-	if c.posting {
+	switch {
+	case c.armed || c.ended:
+	case c.posting:
 		c.armWanted = true
-		return
+	case c.request():
+		c.turn(true) // for what has completed before
+	}
+}
+
+// request asks for an event, unless one has been asked for. What has completed
+// before may give none.
+func (c *Conn) request() bool {
+	if c.armed {
+		return false
 	}
 	if err := c.ep.Arm(); err != nil {
 		c.lose(lost(err))
-		return
+		return false
 	}
 	c.armed = true
-	c.progress()
+	return true
 }
 
 // watch sees to it that the completion queue does not stay unwatched after an
