@@ -106,7 +106,9 @@ func (c *Conn) reap() {
 				c.lose(failed(wc))
 			}
 		}
-		c.repost(control)
+		if control > 0 {
+			c.repost(control)
+		}
 		if n < len(c.completions) {
 			break
 		}
@@ -118,8 +120,8 @@ func (c *Conn) reap() {
 // before the CREDIT that tells of them, for until then it may not. It says
 // whether they are posted.
 func (c *Conn) repost(n int) bool {
-	if n == 0 || c.cause != nil {
-		return c.cause == nil
+	if c.cause != nil {
+		return false
 	}
 	if err := c.ep.PostRecv(n); err != nil {
 		c.lose(lost(err))

@@ -175,7 +175,7 @@ func (c *Conn) pushData(p []byte, memory fabric.Memory) {
 
 // pushControl adds the control messages that are due to the batch.
 func (c *Conn) pushControl() {
-	if c.receiver.Due() && c.repost(c.spent) {
+	if c.receiver.Due() && (c.spent == 0 || c.repost(c.spent)) {
 		c.spent = 0
 		consumed, reposted := c.receiver.Advertise()
 		c.stats.CreditsSent++
