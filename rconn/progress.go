@@ -62,7 +62,7 @@ func (c *Conn) turn(poll bool) {
 		}
 		poll, c.again = c.again, false
 		if round >= maxRounds {
-			c.callDispatcher()
+			c.ep.Wake() // also if this is the dispatcher
 			break
 		}
 	}

@@ -64,8 +64,8 @@ type sendQueue struct {
 	// sent: all up to the last signaled one with data.
 	ahead uint64
 
-	// streak is how many messages have left since one arrived. With none
-	// the send queue is most likely idle. A hint; slots are freed by their
+	// streak is how many messages have left since one arrived. With none the
+	// send queue is most likely idle. A hint; slots are freed by their
 	// completions alone.
 	streak int
 

@@ -102,8 +102,8 @@ func (c *Conn) unpark(w *call) {
 	c.parked--
 }
 
-// busyPoll polls until the call is ready, which it returns, or polling has gone on for
-// long enough.
+// busyPoll polls until the call is ready, which it returns, or polling has gone
+// on for long enough.
 func (c *Conn) busyPoll(w *call, d *deadline.Deadline) bool {
 	var until time.Time
 	most := 0
