@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -160,6 +161,26 @@ func TestBacklog(t *testing.T) {
 	require.NoError(t, l.Close())
 	for _, done := range []<-chan error{waiting[0], waiting[1], third} {
 		assert.Equal(t, fabric.RejectConsumer, reason(t, <-done))
+	}
+}
+
+// Whichever of its ends Accept notices first, there is an error.
+func TestAcceptWhileTheListenerCloses(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	for range 2000 {
+		l := listen(t, f, 1)
+		accepted := make(chan error, 1)
+		go func() {
+			ep, err := l.Accept()
+			if ep != nil {
+				err = errors.New("an endpoint")
+			}
+			accepted <- err
+		}()
+		runtime.Gosched()
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, <-accepted, net.ErrClosed)
 	}
 }
 

@@ -160,6 +160,7 @@ func (l *listener) serve() {
 			if err == nil {
 				unix.Close(fd)
 			}
+			l.err = net.ErrClosed
 			return
 		case err == nil:
 			pause = shortest
