@@ -51,7 +51,7 @@ func (c *Conn) turn(poll bool) {
 		}
 		more := c.fill()
 		if len(c.batch) > 0 {
-			c.post(false)
+			c.post()
 		}
 		if c.armWanted || round > 1 && c.sender.Pending() > 0 {
 			c.armWanted = false

@@ -16,7 +16,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 	defer c.reading.Unlock()
 	n, err := c.read(p)
 	raceAcquire()
-	return n, c.opError("read", err)
+	if err != nil {
+		return n, c.opError("read", err)
+	}
+	return n, nil
 }
 
 func (c *Conn) read(p []byte) (int, error) {

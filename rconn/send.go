@@ -69,7 +69,7 @@ type sendQueue struct {
 	// completions alone.
 	streak int
 
-	// How long a post takes, at best of the first timedPosts.
+	// How long a post takes, at best of the first timedPosts that let go of mu.
 	timed    int
 	postTime time.Duration
 
@@ -115,9 +115,10 @@ func (c *Conn) sendNow(p []byte) bool {
 	}
 	c.sender.Accept(len(p))
 	c.pushData(p, nil)
-	c.post(len(p) <= copyLocked)
-	if c.again || c.armWanted { // notes that were left meanwhile
-		c.turn(true)
+	if len(p) <= copyLocked && c.timed == timedPosts {
+		c.submitted(c.ep.PostSend(c.batch)) // as long as letting go would take
+	} else if c.post(); c.again || c.armWanted {
+		c.turn(true) // as the notes say that were left meanwhile
 	}
 	c.batch[:1][0].Data = nil // it is the caller's
 	return true
@@ -230,33 +231,27 @@ func (c *Conn) push(k kind, signaled bool) *fabric.WorkRequest {
 // entry is what is remembered of an outstanding work request.
 func (c *Conn) entry(id uint64) *entry { return &c.entries[id&uint64(len(c.entries)-1)] }
 
-// post hands the batch to the device: without mu, for that may take long (a
-// device that copies, or that is software, does then what it has to do), unless
-// it is brief. Nobody else uses the endpoint meanwhile.
-func (c *Conn) post(brief bool) {
-	var took time.Duration
-	var start time.Time
-	timed := c.timed < timedPosts
-	if timed {
-		start = time.Now()
-	}
-	if !brief {
-		c.posting = true
-		c.mu.Unlock()
-	}
+// post hands the batch to the device without mu, for that may take long: a
+// device that copies, or that is software, does then what it has to do. Nobody
+// else uses the endpoint meanwhile.
+func (c *Conn) post() {
+	start := time.Now()
+	c.posting = true
+	c.mu.Unlock()
 	err := c.ep.PostSend(c.batch)
-	if timed {
-		took = time.Since(start)
-	}
-	if !brief {
-		c.mu.Lock()
-		c.posting = false
-		c.posted.Broadcast()
-	}
-	if timed {
+	took := time.Since(start)
+	c.mu.Lock()
+	c.posting = false
+	c.posted.Broadcast()
+	if c.timed < timedPosts {
 		c.timed++
 		c.postTime = min(c.postTime, took)
 	}
+	c.submitted(err)
+}
+
+// submitted ends what PostSend has begun.
+func (c *Conn) submitted(err error) {
 	c.batch = c.batch[:0]
 	if err != nil {
 		c.lose(lost(err))

@@ -16,7 +16,10 @@ func (c *Conn) Write(p []byte) (int, error) {
 	defer c.writing.Unlock()
 	raceRelease()
 	n, err := c.write(p)
-	return n, c.opError("write", err)
+	if err != nil {
+		return n, c.opError("write", err)
+	}
+	return n, nil
 }
 
 func (c *Conn) write(p []byte) (n int, err error) {
