@@ -35,7 +35,10 @@ func (c *Conn) read(p []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	}
 	for {
-		if n, err := c.take(p); n > 0 || err != nil {
+		c.mu.Lock()
+		n, err := c.take(p)
+		c.mu.Unlock()
+		if n > 0 || err != nil {
 			return n, err
 		}
 		if err := c.wait(readCall, c.readDeadline); err != nil {
@@ -49,10 +52,9 @@ func (c *Conn) read(p []byte) (int, error) {
 const copyLocked = 1 << 10
 
 // take reads into p what has arrived, gives the room back, and tells the peer
-// when there is enough to tell.
+// when there is enough to tell. Called with mu held, which it may let go of to
+// copy.
 func (c *Conn) take(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.inbox.Len() == 0 {
 		c.progress()
 		if c.polls() {

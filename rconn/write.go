@@ -27,7 +27,9 @@ func (c *Conn) write(p []byte) (n int, err error) {
 		if c.writeDeadline.Expired() && !c.isClosed() {
 			return n, os.ErrDeadlineExceeded
 		}
+		c.mu.Lock()
 		m, err := c.accept(p[n:])
+		c.mu.Unlock()
 		n += m
 		if err != nil || n == len(p) {
 			return n, err
@@ -42,10 +44,9 @@ func (c *Conn) write(p []byte) (n int, err error) {
 }
 
 // accept takes from p what the peer has room for, a message's worth at most,
-// and sends it or sees to it that it will be sent.
+// and sends it or sees to it that it will be sent. Called with mu held, which it
+// may let go of to copy or to post.
 func (c *Conn) accept(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if !c.slots.Completed(c.ahead) {
 		c.progress() // perhaps they have, and nothing need wait for them
 	}
