@@ -74,13 +74,14 @@ type Conn struct {
 
 	// Who watches the completion queue: it is armed, or a spinner polls it, or
 	// rearm is about to look whether one still does.
-	armed    bool
-	rearming bool
-	rearm    *time.Timer
-	rounds   uint64 // of progress; what rearm compares
-	heard    uint64 // completions; what keepAlive compares
-	budget   int    // polls that a wait may make before it parks
-	waits    uint64 // that polled
+	armed     bool
+	rearming  bool
+	rearm     *time.Timer
+	rearmTime time.Duration // that rearm was last set to
+	rounds    uint64        // of progress; what rearm compares
+	heard     uint64        // completions; what keepAlive compares
+	budget    int           // polls that a wait may make before it parks
+	waits     uint64        // that polled
 
 	state
 	stats Stats

@@ -8,9 +8,14 @@ import (
 	"github.com/ringnet/ringnet/internal/deadline"
 )
 
-// rearmAfter bounds how long a completion queue may stay unarmed after a call
-// that polled has returned to its application.
-const rearmAfter = time.Millisecond
+// A completion queue may stay unarmed for rearmAfter after a call that polled
+// has returned to its application. As long as calls keep coming, and none is
+// parked meanwhile, looking for the end of that grows rarer, up to rearmLimit:
+// each look wakes a thread, which takes a processor from those who poll.
+const (
+	rearmAfter = time.Millisecond
+	rearmLimit = 8 * time.Millisecond
+)
 
 // A call that polls looks at the clock, and lets other goroutines run, once in
 // so many polls: each costs more than a poll, and runtime.Gosched wakes another
@@ -189,10 +194,15 @@ func (c *Conn) watch() {
 // Called with mu held.
 func (c *Conn) rearmLater() {
 	if !c.armed && !c.rearming {
-		c.rearming = true
-		c.rearmSeen = c.rounds
-		c.rearm.Reset(rearmAfter)
+		c.rearmIn(rearmAfter)
 	}
+}
+
+func (c *Conn) rearmIn(d time.Duration) {
+	c.rearming = true
+	c.rearmTime = d
+	c.rearmSeen = c.rounds
+	c.rearm.Reset(d)
 }
 
 // rearmTick arms unless somebody has polled since the last tick.
@@ -203,11 +213,14 @@ func (c *Conn) rearmTick() {
 	if c.ended {
 		return
 	}
-	if c.rounds != c.rearmSeen {
-		c.rearmLater()
-		return
+	switch {
+	case c.rounds == c.rearmSeen || c.armed:
+		c.arm()
+	case c.parked > 0:
+		c.rearmIn(rearmAfter)
+	default:
+		c.rearmIn(min(max(2*c.rearmTime, rearmAfter), rearmLimit))
 	}
-	c.arm()
 }
 
 // pollBudget is how often the next wait polls before it parks: as often as the
@@ -229,5 +242,5 @@ func (c *Conn) pollResult(ready bool) {
 		c.budget = c.limits.Spin
 		return
 	}
-	c.budget = max(c.budget/4, 1)
+	c.budget = max(c.budget/2, c.limits.Spin/64, 1)
 }
