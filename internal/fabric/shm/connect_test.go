@@ -216,15 +216,24 @@ func TestContextEndsTheHandshake(t *testing.T) {
 }
 
 func TestWakeDuringTheHandshakeIsNotLost(t *testing.T) {
+	leavesNothing(t)
 	f := newFabric(t)
 	l := listen(t, f, 1)
 	a := dialing(t, f, l)
 	a.Wake()
-	go accept(l, options)
+	accepted := make(chan end, 1)
+	go func() {
+		b, err := accept(l, options)
+		assert.NoError(t, err)
+		accepted <- b
+	}()
 	_, err := a.Connect(ctx, nil)
 	require.NoError(t, err)
 	require.NoError(t, a.Confirm())
 	soon(t, "Wait", func() { assert.NoError(t, a.Wait()) })
+	b := <-accepted
+	require.NoError(t, b.Close())
+	require.NoError(t, a.Close())
 }
 
 func TestAddresses(t *testing.T) {
