@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -45,19 +46,18 @@ func (e heldEndpoint) PostSend(wr []fabric.WorkRequest) error {
 // PostSend, until it calls goOn. There are no keepalives that could help.
 func whileAWriteIsPosting(t *testing.T, l sim.Link, n int, prepare func(c, s *rconn.Conn), test func(t *testing.T, c, s *rconn.Conn, goOn func())) {
 	inside, leave := make(chan struct{}), make(chan struct{})
-	holding := false
-	f := &heldFabric{Fabric: sim.New(l), posted: func() {}}
+	var hold atomic.Bool // the next post
+	f := &heldFabric{Fabric: sim.New(l), posted: func() {
+		if hold.CompareAndSwap(true, false) {
+			close(inside)
+			<-leave
+		}
+	}}
 	cfg := &rconn.Config{KeepAlive: -1, Linger: 5 * time.Second}
 	c, s := venue{Fabric: f, addr: simAddr}.connect(t, cfg, cfg)
 	prepare(c, s)
 	time.Sleep(20 * time.Millisecond) // no timer of the set-up helps either
-	f.posted = func() {
-		if !holding {
-			holding = true
-			close(inside)
-			<-leave
-		}
-	}
+	hold.Store(true)
 	wrote := started(func() error { _, err := c.Write(make([]byte, n)); return err })
 	<-inside
 	test(t, c, s, func() {
@@ -140,11 +140,11 @@ func TestUnreadBytesAreNoticedByACloseWhilePosting(t *testing.T) {
 // but not for ever: turns do not nest, and the dispatcher goes on after a few
 // rounds.
 func TestAReadDoesNotWorkForAWriteForEver(t *testing.T) {
-	deepest := 0
+	var deepest atomic.Int32
 	f := &heldFabric{Fabric: sim.New(sim.Link{}), posted: func() {
 		var pcs [512]uintptr
 		frames := runtime.CallersFrames(pcs[:runtime.Callers(0, pcs[:])])
-		turns, reads := 0, false
+		turns, reads := int32(0), false
 		for {
 			f, more := frames.Next()
 			if strings.HasSuffix(f.Function, ".(*Conn).turn") {
@@ -155,7 +155,7 @@ func TestAReadDoesNotWorkForAWriteForEver(t *testing.T) {
 				break
 			}
 		}
-		deepest = max(deepest, turns)
+		deepest.Store(max(deepest.Load(), turns)) // one goroutine posts at a time
 		if reads {
 			time.Sleep(time.Millisecond)
 		}
@@ -179,5 +179,5 @@ func TestAReadDoesNotWorkForAWriteForEver(t *testing.T) {
 		require.Error(t, err)
 	}
 	require.NoError(t, <-wrote)
-	require.LessOrEqual(t, deepest, 2)
+	require.LessOrEqual(t, deepest.Load(), int32(2))
 }
