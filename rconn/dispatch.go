@@ -1,5 +1,18 @@
 package rconn
 
+import (
+	"errors"
+	"syscall"
+	"time"
+)
+
+// patience is how long a device may owe the completion of a probe: as long as
+// a real one may take to find that its peer does not answer. Soft-RoCE can
+// forget to repeat what waits behind more packets than it has room for.
+const patience = 4 * AckTimeout * (Retries + 1)
+
+var errNoWord = errors.New("the device does not say what became of a probe")
+
 // dispatch is the goroutine of a connection. It makes progress when nobody else
 // does, hears of what nobody asked for, and takes the connection down when both
 // its user and its peer are done with it.
@@ -73,7 +86,10 @@ func (c *Conn) keepAliveTick() {
 	if c.cause != nil {
 		return
 	}
-	if c.heard == c.keepHeard {
+	switch {
+	case c.out[probe] && time.Since(c.probed) > patience:
+		c.lose(&lostError{syscall.ETIMEDOUT, errNoWord})
+	case c.heard == c.keepHeard:
 		c.probe()
 	}
 	c.keepHeard = c.heard

@@ -74,6 +74,7 @@ type sendQueue struct {
 	postTime time.Duration
 
 	probeDue bool        // the peer's device is to be asked for a sign of life
+	probed   time.Time   // when it was last asked
 	out      [kinds]bool // posted and not completed
 	sent     [kinds]bool // completed at least once
 }
@@ -187,6 +188,7 @@ func (c *Conn) pushControl() {
 	}
 	if c.probeDue && !c.out[probe] {
 		c.out[probe] = true
+		c.probed = time.Now()
 		c.stats.Probes++
 		c.push(probe, true).Op = fabric.Write
 	}

@@ -181,3 +181,39 @@ func TestAReadDoesNotWorkForAWriteForEver(t *testing.T) {
 	require.NoError(t, <-wrote)
 	require.LessOrEqual(t, deepest.Load(), int32(2))
 }
+
+// A device that neither sends nor says so is given up, too.
+func TestADeviceThatOwesACompletionForEver(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		var deaf atomic.Bool
+		v.Fabric = deafFabric{v.Fabric, &deaf}
+		c, _ := v.connect(t, nil, nil)
+		deaf.Store(true)
+		start := time.Now()
+		_, err := c.Write(make([]byte, 4<<20))
+		require.ErrorIs(t, err, syscall.ETIMEDOUT)
+		require.Less(t, time.Since(start), time.Minute)
+	})
+}
+
+type deafFabric struct {
+	fabric.Fabric
+	deaf *atomic.Bool
+}
+
+func (f deafFabric) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	ep, err := f.Fabric.Dial(ctx, local, remote)
+	return deafEndpoint{ep, f.deaf}, err
+}
+
+type deafEndpoint struct {
+	fabric.Endpoint
+	deaf *atomic.Bool
+}
+
+func (e deafEndpoint) PostSend(wr []fabric.WorkRequest) error {
+	if e.deaf.Load() {
+		return nil
+	}
+	return e.Endpoint.PostSend(wr)
+}
