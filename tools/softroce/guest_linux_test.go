@@ -414,6 +414,37 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
+// stuckScript fills the cable to a node that takes nothing from it, and then
+// cuts that node's power. Nobody answers at the address it sends to, so it is
+// given a hardware address.
+const stuckScript = `
+if [ $SOFTROCE_NODE = 1 ]; then
+	ip link set $SOFTROCE_NETDEV down
+	exec sleep 600
+fi
+ip neigh add 198.18.0.99 lladdr 02:50:f7:a0:ce:02 dev $SOFTROCE_NETDEV || exit
+sent() { cat /sys/class/net/$SOFTROCE_NETDEV/statistics/tx_packets; }
+dd if=/dev/zero bs=8000 status=none >/dev/udp/198.18.0.99/9 &
+until before=$(sent); sleep 1; [ $before -gt 0 -a $(sent) = $before ]; do :; done
+echo "stuck"
+exec 3<>$SOFTROCE_CONTROL
+echo power off 1 >&3; read answer <&3; echo "power off 1: $answer"
+while [ $(sent) -lt $((before + 1000)) ]; do sleep 0.1; done
+echo "sending"
+kill %1
+`
+
+func TestSendingGoesOnWhenTheOtherNodeLosesItsPower(t *testing.T) {
+	script := writeFile(t, t.TempDir(), "script", []byte(stuckScript))
+	r := newRun(t, "-nodes", "2", "--", "bash", script)
+	if got := r.status(t); got != 0 {
+		t.Errorf("exit status %d", got)
+	}
+	if want := "node0| stuck\nnode0| power off 1: ok\nnode0| sending\n"; !strings.HasSuffix(r.stdout.String(), want) {
+		t.Errorf("stdout does not end in %q", want)
+	}
+}
+
 func TestEachNodeItsCommand(t *testing.T) {
 	r := newRun(t, "-nodes", "2", "-smp", "1", "--", "sh", "-c", "sleep 2; echo $0; kill -TERM $$", "a", "--", "softroce-no-such-command")
 	if got, want := r.status(t), exitSignal+int(unix.SIGTERM); got != want {

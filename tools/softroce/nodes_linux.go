@@ -76,9 +76,6 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		if err != nil {
 			return 0, fmt.Errorf("starting QEMU: %w", err)
 		}
-		if cable[i] != nil {
-			cable[i].Close()
-		}
 		n := &node{vm: v, to: gob.NewEncoder(v.agent)}
 		c.nodes = append(c.nodes, n)
 		c.pass(n, opts.nodes > 1)
@@ -269,18 +266,17 @@ func (c *cluster) do(request string) error {
 		}
 		return errors.Join(errs...)
 	case "power off 0":
-		c.nodes[0].powerOff()
-		return nil
+		return c.nodes[0].powerOff()
 	case "power off 1":
-		c.nodes[1].powerOff()
-		return nil
+		return c.nodes[1].powerOff()
 	}
 	return fmt.Errorf("unknown request %q: there are \"cable down\", \"cable up\" and \"power off NODE\"", request)
 }
 
-func (n *node) powerOff() {
+func (n *node) powerOff() error {
 	n.cut, n.ended = true, true
 	n.kill()
+	return n.swallow()
 }
 
 // gone takes in that there is nothing more to hear from the guest.

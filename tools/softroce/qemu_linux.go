@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,7 @@ type vm struct {
 
 	agent, stdout, stderr *os.File
 	control, qmp          *os.File // only with a cable
+	cable                 *os.File // the end that QEMU has, too; or nil
 
 	qmpReader *bufio.Reader
 }
@@ -39,7 +41,7 @@ type vmConfig struct {
 	memory  string
 	cpus    int
 	scratch string
-	cable   *os.File // end of the cable, or nil; the caller closes it
+	cable   *os.File // end of the cable, or nil
 	logs    string   // folder for logs
 }
 
@@ -54,6 +56,7 @@ func startVM(c vmConfig) (v *vm, err error) {
 		node:    c.node,
 		console: filepath.Join(c.logs, fmt.Sprintf("console%d.log", c.node)),
 		errors:  filepath.Join(c.logs, fmt.Sprintf("qemu%d.log", c.node)),
+		cable:   c.cable,
 	}
 	m := c.image.machine
 	args := append([]string{
@@ -160,9 +163,22 @@ func (v *vm) kill() {
 	v.cmd.Wait()
 }
 
+// swallow takes the place of the killed guest at its end of the cable, where
+// everything vanishes from now on. Were that end closed, a QEMU that is in the
+// middle of a packet because the cable is full would not finish it, and send
+// nothing after it: its guest's network interface would be stuck, which no
+// power cut of another machine does.
+func (v *vm) swallow() error {
+	if err := unix.SetNonblock(int(v.cable.Fd()), false); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	go io.Copy(io.Discard, v.cable)
+	return nil
+}
+
 // close closes the host's ends of everything.
 func (v *vm) close() {
-	for _, f := range []*os.File{v.agent, v.stdout, v.stderr, v.control, v.qmp} {
+	for _, f := range []*os.File{v.agent, v.stdout, v.stderr, v.control, v.qmp, v.cable} {
 		if f != nil {
 			f.Close()
 		}
