@@ -40,9 +40,10 @@ type Config struct {
 	BusyPoll time.Duration
 
 	// KeepAlive is how long at most nothing may arrive before the peer's device
-	// is probed, 1 ms at least. Default 10 s; negative never probes. A peer that does not
-	// answer a probe, or anything else, is given up after
-	// [AckTimeout]·([Retries]+1).
+	// is probed, 1 ms at least. Default 10 s; negative never probes. A peer that
+	// does not answer a probe, or anything else, is given up after
+	// [AckTimeout]·([Retries]+1), and a device that does not say what became of a
+	// probe after four times that, 15.0 s.
 	KeepAlive time.Duration
 
 	// Linger bounds how long Close waits for the peer's device to have taken

@@ -7,8 +7,9 @@ import (
 )
 
 // patience is how long a device may owe the completion of a probe: as long as
-// a real one may take to find that its peer does not answer. Soft-RoCE can
-// forget to repeat what waits behind more packets than it has room for.
+// the slowest takes to give up a peer. Soft-RoCE can owe it for ever: when the
+// interface below keeps the packets it was given, a repetition finds no room,
+// and no timer is set for the next.
 const patience = 4 * AckTimeout * (Retries + 1)
 
 var errNoWord = errors.New("the device does not say what became of a probe")
