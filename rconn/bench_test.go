@@ -2,11 +2,11 @@ package rconn_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,10 +20,9 @@ import (
 
 var benchmarkSizes = []int{64, 512, 4 << 10, 64 << 10}
 
-// overEachFabricOfSize runs a benchmark over every fabric that this machine has,
-// for each size of messages. Over direct, which costs next to nothing, what is
-// left is the library's own share.
-func overEachFabricOfSize(b *testing.B, run func(b *testing.B, client, server *rconn.Conn, p []byte)) {
+// benchEachFabric runs a benchmark over every fabric that this machine has. Over
+// direct, which costs next to nothing, what is left is the library's own share.
+func benchEachFabric(b *testing.B, run func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn))) {
 	connects := map[string]func(b *testing.B) (client, server *rconn.Conn){
 		"direct": directly,
 		"sim": func(b *testing.B) (client, server *rconn.Conn) {
@@ -45,15 +44,22 @@ func overEachFabricOfSize(b *testing.B, run func(b *testing.B, client, server *r
 		},
 	}
 	for _, name := range []string{"direct", "sim", "shm", "verbs"} {
+		b.Run(name, func(b *testing.B) { run(b, connects[name]) })
+	}
+}
+
+// overEachFabricOfSize is benchEachFabric for each size of messages.
+func overEachFabricOfSize(b *testing.B, run func(b *testing.B, client, server *rconn.Conn, p []byte)) {
+	benchEachFabric(b, func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn)) {
 		for _, size := range benchmarkSizes {
-			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) {
-				client, server := connects[name](b)
+			b.Run(strconv.Itoa(size), func(b *testing.B) {
+				client, server := connect(b)
 				b.SetBytes(int64(size))
 				b.ReportAllocs()
 				run(b, client, server, make([]byte, size))
 			})
 		}
-	}
+	})
 }
 
 func directly(b *testing.B) (client, server *rconn.Conn) {
@@ -144,5 +150,31 @@ func BenchmarkStream(b *testing.B) {
 		writes := float64(stats.BytesWritten) / float64(len(p))
 		b.ReportMetric(float64(stats.MessagesSent)/writes, "messages/op")
 		b.ReportMetric(float64(stats.Events)/writes, "events/op")
+	})
+}
+
+// BenchmarkCopyFile is io.Copy of a file of 1 MiB that is in memory: read
+// straight into the send buffer, and as it would be without ReadFrom.
+func BenchmarkCopyFile(b *testing.B) {
+	benchEachFabric(b, func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn)) {
+		copies := func(name string, to func(c *rconn.Conn) io.Writer) {
+			b.Run(name, func(b *testing.B) {
+				client, server := connect(b)
+				const size = 1 << 20
+				f := patternFile(b, 1, size)
+				go io.Copy(io.Discard, server)
+				b.SetBytes(size)
+				for b.Loop() {
+					if _, err := f.Seek(0, io.SeekStart); err != nil {
+						b.Fatal(err)
+					}
+					if n, err := io.Copy(to(client), f); n != size || err != nil {
+						b.Fatal(n, err)
+					}
+				}
+			})
+		}
+		copies("ReadFrom", func(c *rconn.Conn) io.Writer { return c })
+		copies("Write", func(c *rconn.Conn) io.Writer { return struct{ io.Writer }{c} })
 	})
 }

@@ -51,23 +51,13 @@ func (c *Conn) read(p []byte) (int, error) {
 // so few take no longer than that would.
 const copyLocked = 1 << 10
 
-// take reads into p what has arrived, gives the room back, and tells the peer
-// when there is enough to tell. Called with mu held, which it may let go of to
-// copy.
+// take reads into p what has arrived. Called with mu held, which it may let go
+// of to copy.
 func (c *Conn) take(p []byte) (int, error) {
-	if c.inbox.Len() == 0 {
-		c.progress()
-		if c.polls() {
-			c.rearmLater()
-		}
-	}
-	if err := c.readError(); err != nil {
-		return 0, err
-	}
-	first, second := c.inbox.Held(len(p))
+	first, second, err := c.arrived(len(p))
 	n := len(first) + len(second)
 	if n == 0 {
-		return 0, nil
+		return 0, err
 	}
 	// Nobody else takes bytes out while this Read is the one under way.
 	if n > copyLocked {
@@ -77,13 +67,35 @@ func (c *Conn) take(p []byte) (int, error) {
 	if n > copyLocked {
 		c.mu.Lock()
 	}
+	c.taken(n)
+	return n, nil
+}
+
+// arrived returns the next n bytes to be read, or as many as there are, or why
+// there will be none. Called with mu held.
+func (c *Conn) arrived(n int) (first, second []byte, err error) {
+	if c.inbox.Len() == 0 {
+		c.progress()
+		if c.polls() {
+			c.rearmLater()
+		}
+	}
+	if err := c.readError(); err != nil {
+		return nil, nil, err
+	}
+	first, second = c.inbox.Held(n)
+	return first, second, nil
+}
+
+// taken gives back the room of n bytes that have been read, and tells the peer
+// when there is enough to tell. Called with mu held.
+func (c *Conn) taken(n int) {
 	pos := c.inbox.Tail() + uint64(n)
 	c.inbox.Release(pos)
 	c.receiver.Consume(pos)
 	if c.receiver.Due() {
 		c.flush()
 	}
-	return n, nil
 }
 
 func readReady(c *Conn) bool { return c.inbox.Len() > 0 || c.readError() != nil }

@@ -47,15 +47,9 @@ func (c *Conn) write(p []byte) (n int, err error) {
 // and sends it or sees to it that it will be sent. Called with mu held, which it
 // may let go of to copy or to post.
 func (c *Conn) accept(p []byte) (int, error) {
-	if !c.slots.Completed(c.ahead) {
-		c.progress() // perhaps they have, and nothing need wait for them
-	}
-	if err := c.writeError(); err != nil {
+	n, err := c.room(len(p))
+	if n == 0 {
 		return 0, err
-	}
-	n := min(len(p), c.sender.Space(), c.chunk)
-	if n == 0 || c.cause != nil {
-		return 0, nil
 	}
 	handOver := c.handsOver()
 	if n <= c.limits.Inline && !handOver && c.sendNow(p[:n]) {
@@ -70,6 +64,28 @@ func (c *Conn) accept(p []byte) (int, error) {
 	c.mu.Unlock()
 	copy(second, p[copy(first, p[:n]):n])
 	c.mu.Lock()
+	return c.staged(n, handOver)
+}
+
+// room is how many of n bytes the peer has room for, a message's worth at most,
+// or why there will be none. Called with mu held.
+func (c *Conn) room(n int) (int, error) {
+	if !c.slots.Completed(c.ahead) {
+		c.progress() // perhaps they have, and nothing need wait for them
+	}
+	if err := c.writeError(); err != nil {
+		return 0, err
+	}
+	if c.cause != nil {
+		return 0, nil
+	}
+	return min(n, c.sender.Space(), c.chunk), nil
+}
+
+// staged accepts the n bytes that have been copied behind what the staging ring
+// holds, and returns n, unless writing has become an error meanwhile. Called
+// with mu held.
+func (c *Conn) staged(n int, handOver bool) (int, error) {
 	if err := c.writeError(); err != nil {
 		return 0, err
 	}

@@ -1,0 +1,156 @@
+package rconn_test
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patternFile is a file with n bytes of the pattern, open for reading.
+func patternFile(t testing.TB, p pattern, n int) *os.File {
+	t.Helper()
+	b := make([]byte, n)
+	p.fill(b, 0)
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestCopyOfAFile(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		total := v.times(3 << 20)
+		for i, shape := range shapes {
+			client, server := v.connect(t, shape.dialer, shape.listener)
+			from := patternFile(t, pattern(i), total)
+			to, err := os.Create(filepath.Join(t.TempDir(), "copy"))
+			require.NoError(t, err)
+			defer to.Close()
+			atOnce(t, func() error {
+				n, err := io.CopyN(client, from, int64(total/3)) // as net/http does
+				if err != nil {
+					return err
+				}
+				at, err := from.Seek(0, io.SeekCurrent)
+				if err != nil {
+					return err
+				}
+				require.EqualValues(t, total/3, n)
+				require.Equal(t, n, at)
+				if n, err = io.Copy(client, from); err != nil {
+					return err
+				}
+				require.EqualValues(t, total-total/3, n)
+				return client.CloseWrite()
+			}, func() error {
+				n, err := io.Copy(to, server)
+				require.EqualValues(t, total, n)
+				return err
+			})
+			b, err := os.ReadFile(to.Name())
+			require.NoError(t, err)
+			require.Len(t, b, total)
+			require.NoError(t, pattern(i).check(b, 0))
+		}
+	})
+}
+
+// What is not a file may wait for ever, and then holds up nothing.
+func TestCopyOfWhatWaits(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		client, server := v.connect(t, nil, nil)
+		r, w := io.Pipe()
+		copied := started(func() error { _, err := io.Copy(client, r); return err })
+		_, err := w.Write([]byte("piped"))
+		require.NoError(t, err)
+		require.NoError(t, patternString("piped", server))
+		_, err = client.Write([]byte("written"))
+		require.NoError(t, err)
+		require.NoError(t, patternString("written", server))
+		require.NoError(t, client.Close())
+		_, err = server.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+		w.Close()
+		require.NoError(t, <-copied)
+	})
+}
+
+// patternString says whether want is what arrives next.
+func patternString(want string, c io.Reader) error {
+	b := make([]byte, len(want))
+	if _, err := io.ReadFull(c, b); err != nil {
+		return err
+	}
+	if string(b) != want {
+		return os.ErrInvalid
+	}
+	return nil
+}
+
+// A deadline stops a copy where it can go on: nothing has been read that was
+// not accepted.
+func TestCopyOfAFileAgainstADeadline(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		const total = 100_000
+		client, server := v.connect(t, tight, tight)
+		f := patternFile(t, 1, total)
+		require.NoError(t, client.SetWriteDeadline(time.Now().Add(20*time.Millisecond)))
+		n, err := io.Copy(client, f)
+		requireTimeout(t, err)
+		at, err := f.Seek(0, io.SeekCurrent)
+		require.NoError(t, err)
+		require.Equal(t, at, n)
+		require.NoError(t, client.SetWriteDeadline(time.Time{}))
+		var got bytes.Buffer
+		atOnce(t, func() error {
+			m, err := io.Copy(client, f)
+			require.EqualValues(t, total, n+m)
+			if err != nil {
+				return err
+			}
+			return client.CloseWrite()
+		}, func() error { _, err := io.Copy(&got, server); return err })
+		require.Equal(t, total, got.Len())
+		require.NoError(t, pattern(1).check(got.Bytes(), 0))
+	})
+}
+
+// What a file does not take is not lost.
+func TestCopyToAFileThatFails(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		client, server := v.connect(t, nil, nil)
+		p := make([]byte, 10_000)
+		pattern(1).fill(p, 0)
+		_, err := client.Write(p)
+		require.NoError(t, err)
+		readOnly := patternFile(t, 0, 0)
+		n, err := io.Copy(readOnly, server)
+		require.ErrorIs(t, err, syscall.EBADF)
+		require.Zero(t, n)
+		require.NoError(t, pattern(1).receiveExactly(server, 0, len(p)))
+	})
+}
+
+// A file that cannot be read is the file's error, and the connection works on.
+func TestCopyOfAFileThatFails(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		client, server := v.connect(t, nil, nil)
+		f, err := os.OpenFile(filepath.Join(t.TempDir(), "file"), os.O_CREATE|os.O_WRONLY, 0o600)
+		require.NoError(t, err)
+		defer f.Close()
+		n, err := io.Copy(client, f)
+		require.ErrorIs(t, err, syscall.EBADF)
+		require.Zero(t, n)
+		_, err = client.Write([]byte("written"))
+		require.NoError(t, err)
+		require.NoError(t, patternString("written", server))
+	})
+}
