@@ -145,7 +145,10 @@ func (f *Figure) judge(target float64, atMost bool) {
 }
 
 func (r *Report) libraryFigure() Figure {
-	const target = 4
+	target := 4.0
+	if r.Machine.Device != "" {
+		target = 0 // an emulated machine may be under the device, and weighs Go and C differently
+	}
 	f := Figure{
 		What:    "Write + Read of 64 B through rconn, time",
 		Against: "bare cgo crossing",
