@@ -118,7 +118,7 @@ bench: bin/benchmarks
 	bin/benchmarks -out bin/results $(BENCH)
 
 # ringnet beside raw verbs, rsockets, TCP and SMC-R on an RDMA device: the same,
-# in bin/results-rdma. On the emulated machine it takes half an hour.
+# in bin/results-rdma. On the emulated machine it takes twelve minutes.
 bench-rdma: bin/benchmarks $(SOFTROCE)
 	mkdir -p bin/results-rdma
 	$(SOFTROCE) -modules smc,smc_diag -scratch bin/results-rdma -timeout 90m -- \

@@ -22,9 +22,9 @@ type (
 
 // ReadFrom writes what it reads from r until that ends, as io.Copy does, which
 // calls it. A regular file, by what its Stat says, or an [io.LimitedReader] of
-// one, is read straight into the send buffer, 64 KiB at most at a time. If it fails it says how many
-// bytes it accepted; after a deadline, the file has been read so far and no
-// further.
+// one, is read straight into the send buffer, 64 KiB at most at a time. If it
+// fails it says how many bytes it accepted; after a deadline, the file has been
+// read so far and no further.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	src, most := r, &io.LimitedReader{N: math.MaxInt64}
 	if limited, ok := r.(*io.LimitedReader); ok {
