@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -11,8 +12,11 @@ import (
 
 // io.Copy to and from a connection. A regular file goes straight into the send
 // buffer, and out of the receive buffer: one copy less than by Write and Read.
-// Only files do, for they do not wait long with the buffer in their hands, and
-// the kernel does not look twice at bytes that the peer may be changing.
+// Only what says that it is one does: it should not wait long with the buffer in
+// its hands. And only the kernel is shown the receive buffer, for the peer may be
+// changing it.
+
+var errImpossibleRead = errors.New("the reader says that it has read more than it was asked for, or less than nothing")
 
 // Without these, io.Copy would come back.
 type (
@@ -67,30 +71,36 @@ func regular(v any) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// pieces calls piece, with mu held, until it returns an error, and waits when it
-// has moved nothing. It returns how many bytes that were. Between pieces other
-// calls have their turn, as they have when Write or Read are called for each.
+// pieces moves piece by piece until there is an error, and returns how many bytes
+// that were. Between pieces other calls have their turn, as they have when Write
+// or Read are called for each.
 func (c *Conn) pieces(turn *sync.Mutex, which int, d *deadline.Deadline, piece func() (int, error)) (total int64, err error) {
 	for err == nil {
 		var n int
-		turn.Lock()
-		if d.Expired() && !c.isClosed() {
-			err = os.ErrDeadlineExceeded
-		} else {
-			c.mu.Lock()
-			n, err = piece()
-			c.mu.Unlock()
-			if n == 0 && err == nil {
-				err = c.wait(which, d)
-			}
-		}
-		turn.Unlock()
+		n, err = c.piece(turn, which, d, piece)
 		total += int64(n)
 	}
 	if err == io.EOF {
 		err = nil
 	}
 	return total, err
+}
+
+// piece calls move, with mu held, and waits if that has moved nothing. It leaves
+// no lock behind when the file panics.
+func (c *Conn) piece(turn *sync.Mutex, which int, d *deadline.Deadline, move func() (int, error)) (int, error) {
+	turn.Lock()
+	defer turn.Unlock()
+	if d.Expired() && !c.isClosed() {
+		return 0, os.ErrDeadlineExceeded
+	}
+	c.mu.Lock()
+	n, err := move()
+	c.mu.Unlock()
+	if n == 0 && err == nil {
+		err = c.wait(which, d)
+	}
+	return n, err
 }
 
 // acceptFile is accept for up to n of the next bytes of f. Called with mu held,
@@ -106,7 +116,10 @@ func (c *Conn) acceptFile(f io.Reader, n int) (int, error) {
 	raceRelease()
 	n, err = f.Read(first)
 	c.mu.Lock()
-	if n <= 0 {
+	if n < 0 || n > len(first) {
+		return 0, errImpossibleRead
+	}
+	if n == 0 {
 		return 0, err
 	}
 	n, ended := c.staged(n, handOver)

@@ -71,10 +71,10 @@ func TestCopyOfWhatWaits(t *testing.T) {
 		copied := started(func() error { _, err := io.Copy(client, r); return err })
 		_, err := w.Write([]byte("piped"))
 		require.NoError(t, err)
-		require.NoError(t, patternString("piped", server))
+		require.NoError(t, nextIs("piped", server))
 		_, err = client.Write([]byte("written"))
 		require.NoError(t, err)
-		require.NoError(t, patternString("written", server))
+		require.NoError(t, nextIs("written", server))
 		require.NoError(t, client.Close())
 		_, err = server.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF)
@@ -83,8 +83,8 @@ func TestCopyOfWhatWaits(t *testing.T) {
 	})
 }
 
-// patternString says whether want is what arrives next.
-func patternString(want string, c io.Reader) error {
+// nextIs is nil if want is what arrives next.
+func nextIs(want string, c io.Reader) error {
 	b := make([]byte, len(want))
 	if _, err := io.ReadFull(c, b); err != nil {
 		return err
@@ -151,6 +151,38 @@ func TestCopyOfAFileThatFails(t *testing.T) {
 		require.Zero(t, n)
 		_, err = client.Write([]byte("written"))
 		require.NoError(t, err)
-		require.NoError(t, patternString("written", server))
+		require.NoError(t, nextIs("written", server))
+	})
+}
+
+// oddFile is a file of another's making.
+type oddFile struct {
+	*os.File
+	read func(p []byte) (int, error)
+}
+
+func (f oddFile) Read(p []byte) (int, error) { return f.read(p) }
+
+// Whatever a reader does that calls itself a file, the connection works on.
+func TestCopyOfAnOddFile(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		client, server := v.connect(t, nil, nil)
+		for _, impossible := range []int{-1, 1 << 30} {
+			f := oddFile{patternFile(t, 1, 1), func([]byte) (int, error) { return impossible, nil }}
+			n, err := client.ReadFrom(f)
+			require.ErrorContains(t, err, "more than it was asked for")
+			require.Zero(t, n)
+		}
+		f := oddFile{patternFile(t, 1, 1), func([]byte) (int, error) { panic("odd") }}
+		require.PanicsWithValue(t, "odd", func() { client.ReadFrom(f) })
+		// The bytes of a Read that fails count, as they do for io.Copy.
+		f.read = func(p []byte) (int, error) { return copy(p, "before"), syscall.EIO }
+		n, err := client.ReadFrom(f)
+		require.ErrorIs(t, err, syscall.EIO)
+		require.EqualValues(t, len("before"), n)
+		_, err = client.Write([]byte(" and after"))
+		require.NoError(t, err)
+		require.NoError(t, nextIs("before and after", server))
+		require.NoError(t, client.Close())
 	})
 }
