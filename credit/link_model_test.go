@@ -1,0 +1,258 @@
+package credit
+
+import "fmt"
+
+// A model of two sides of a link, each with its ledger as an engine uses it. What
+// the messages say is of no concern here: a side sends data and records whenever
+// it may, or does not, so that whatever streams do is covered.
+//
+// A message that has been posted by a side holds a receive of its peer's until
+// that has polled it and posted the receive again: it may have arrived. The
+// completions of sends are polled in any order relative to everything else.
+
+// linkMessage is what takes a receive at the peer.
+type linkMessage struct {
+	kind  linkKind
+	acked Totals // of record SENDs and link credit
+}
+
+type linkKind uint8
+
+const (
+	dataMessage linkKind = iota
+	recordSend
+	linkCredit
+	linkKinds
+)
+
+func (k linkKind) String() string {
+	return [...]string{"data", "record SEND", "link credit"}[k]
+}
+
+type linkSide struct {
+	ledger      Link
+	outstanding [linkKinds]int // posted and not completed, as far as this side knows
+	held        int            // receives polled and not posted again
+	inbox       []linkMessage  // sent by the peer and not polled
+}
+
+type linkState [2]linkSide
+
+func (s *linkState) copyFrom(t *linkState) {
+	for i := range s {
+		inbox := append(s[i].inbox[:0], t[i].inbox...)
+		s[i] = t[i]
+		s[i].inbox = inbox
+	}
+}
+
+// normalize subtracts from all totals of a direction what its sender knows to
+// be acknowledged, which no decision sees.
+func (s *linkState) normalize() {
+	for i := range s {
+		from, to := &s[i].ledger, &s[1-i].ledger
+		by := from.acked
+		for _, t := range []*Totals{&from.sent, &from.acked, &to.reposted, &to.told} {
+			t.Data -= by.Data
+			t.Records -= by.Records
+		}
+		for j := range s[i].inbox {
+			if m := &s[i].inbox[j]; m.kind != dataMessage {
+				m.acked.Data -= by.Data
+				m.acked.Records -= by.Records
+			}
+		}
+	}
+}
+
+func (s *linkState) code(c *codec) {
+	totals := func(t *Totals) {
+		number(c, &t.Data)
+		number(c, &t.Records)
+	}
+	for i := range s {
+		a := &s[i]
+		totals(&a.ledger.sent)
+		totals(&a.ledger.reposted)
+		totals(&a.ledger.told)
+		for k := range a.outstanding {
+			number(c, &a.outstanding[k])
+		}
+		number(c, &a.held)
+		list(c, &a.inbox)
+		for j := range a.inbox {
+			number(c, &a.inbox[j].kind)
+			totals(&a.inbox[j].acked)
+		}
+	}
+}
+
+// linkRules are the scheme, which a mutant changes, and the world it is put in.
+type linkRules struct {
+	data    int    // D of both sides
+	records uint64 // W
+	credit  uint64 // T
+	control int    // receives beyond D
+
+	sendQueue int  // slots that data may take; 0: sends complete at once
+	oneWay    bool // only one side has data
+
+	// Mutants.
+	repostLate  bool // counts a message before its receive is posted again
+	creditEarly bool // sends link credit for anything
+	creditNever bool // has it ride on records only
+	slotsByWord bool // frees send slots when the peer answers
+	dataAnyTime bool // heeds no window for data
+}
+
+func linkWorld(data, records, credit int) linkRules {
+	return linkRules{data: data, records: uint64(records), credit: uint64(credit), control: records + records/credit + 4}
+}
+
+// linkOp is something that happens at a side.
+type linkOp uint8
+
+const (
+	// What a side may do and need not.
+	sendsData linkOp = iota
+	sendsRecords
+	// What an engine does sooner or later.
+	sendsCredit
+	pollsReceive
+	repostsReceives
+	pollsDataSend
+	pollsRecordSend
+	pollsCreditSend
+	linkOps
+)
+
+var linkOpNames = [...]string{"sends data", "sends records", "sends link credit",
+	"polls a receive", "posts receives again", "polls the completion of data", "polls that of records", "polls that of link credit"}
+
+type linkAction struct {
+	side int
+	op   linkOp
+}
+
+func (a linkAction) String() string { return fmt.Sprintf("%c %s", 'A'+a.side, linkOpNames[a.op]) }
+
+func (w *linkRules) start() *linkState {
+	s := new(linkState)
+	for i := range s {
+		s[i].ledger = w.ledger()
+	}
+	return s
+}
+
+func (w *linkRules) ledger() Link {
+	l := NewLink(w.data, w.data)
+	l.recordWindow, l.recordCredit = w.records, w.credit
+	return l
+}
+
+// may says whether an op is possible at a side.
+func (w *linkRules) may(s *linkState, act linkAction) bool {
+	a := &s[act.side]
+	switch act.op {
+	case sendsData:
+		return !(w.oneWay && act.side == 1) && (a.ledger.MaySendData() || w.dataAnyTime) && w.dataSlot(a)
+	case sendsRecords:
+		return a.ledger.MaySendRecords() && (a.outstanding[recordSend] < int(w.records) || w.slotsByWord)
+	case sendsCredit:
+		return w.mayCredit(a)
+	case pollsReceive:
+		return len(a.inbox) > 0
+	case repostsReceives:
+		return a.held > 0
+	default:
+		return a.outstanding[act.op-pollsDataSend] > 0
+	}
+}
+
+func (w *linkRules) dataSlot(a *linkSide) bool {
+	return w.sendQueue == 0 || a.outstanding[dataMessage] < w.sendQueue
+}
+
+func (w *linkRules) mayCredit(a *linkSide) bool {
+	if a.outstanding[linkCredit] > 0 || w.creditNever {
+		return false
+	}
+	return a.ledger.CreditDue() || w.creditEarly && a.ledger.reposted != a.ledger.told
+}
+
+// do has an op happen, and says which promise it breaks.
+func (w *linkRules) do(s *linkState, act linkAction) error {
+	a := &s[act.side]
+	switch act.op {
+	case sendsData:
+		if w.dataAnyTime {
+			a.ledger.sent.Data++
+		} else {
+			a.ledger.SendData()
+		}
+		return w.post(s, act.side, linkMessage{kind: dataMessage})
+	case sendsRecords:
+		return w.post(s, act.side, linkMessage{recordSend, a.ledger.SendRecords()})
+	case sendsCredit:
+		return w.post(s, act.side, linkMessage{linkCredit, a.ledger.acknowledge()})
+	case pollsReceive:
+		return w.poll(a)
+	case repostsReceives:
+		a.held = 0
+	default:
+		a.outstanding[act.op-pollsDataSend]--
+	}
+	return nil
+}
+
+func (w *linkRules) post(s *linkState, from int, m linkMessage) error {
+	a, peer := &s[from], &s[1-from]
+	if w.sendQueue > 0 {
+		a.outstanding[m.kind]++
+		if n := a.outstanding[0] + a.outstanding[1] + a.outstanding[2]; n > w.sendQueue+int(w.records)+1 {
+			return fmt.Errorf("%d work requests in a send queue of %d", n, w.sendQueue+int(w.records)+1)
+		}
+	}
+	peer.inbox = append(peer.inbox, m)
+	if taken := len(peer.inbox) + peer.held; taken > w.data+w.control {
+		return fmt.Errorf("a message finds no receive: %d are taken", taken-1)
+	}
+	return nil
+}
+
+// poll takes a message: its receive is posted again, and then it is counted.
+func (w *linkRules) poll(a *linkSide) error {
+	m := a.inbox[0]
+	a.inbox = append(a.inbox[:0], a.inbox[1:]...)
+	if w.repostLate {
+		a.held++
+	}
+	switch m.kind {
+	case dataMessage:
+		return a.ledger.ReceiveData()
+	case recordSend:
+		return a.ledger.ReceiveRecords(m.acked)
+	default:
+		return a.ledger.ReceiveCredit(m.acked)
+	}
+}
+
+// rest says what is wrong with a state in which neither engine can do anything.
+func (w *linkRules) rest(s *linkState) error {
+	for i := range s {
+		a, peer := &s[i].ledger, &s[1-i].ledger
+		switch {
+		case !a.MaySendData():
+			return fmt.Errorf("%c may never send data again", 'A'+i)
+		case !a.MaySendRecords():
+			return fmt.Errorf("%c may never send records again", 'A'+i)
+		case a.sent != peer.reposted:
+			return fmt.Errorf("%c has sent %+v, and %+v came", 'A'+i, a.sent, peer.reposted)
+		case a.acked != peer.told:
+			return fmt.Errorf("%c has told of %+v, and its peer knows of %+v", 'B'-i, peer.told, a.acked)
+		case a.CreditDue():
+			return fmt.Errorf("%c owes link credit and never sends it", 'A'+i)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,456 @@
+package credit
+
+import "fmt"
+
+// Stage is how far a stream is in its life at one side of a link.
+//
+//	Dialing    OPEN is to be sent                      → Opening, Over
+//	Opening    OPEN has been sent and not been answered → Open, Over
+//	Answering  OPEN has come; ACCEPT is to be sent      → Open, Refusing
+//	Refusing   OPEN has come; REFUSE is to be sent      → Over
+//	Open       bytes may go both ways                  → Over
+//	Over       neither side has more to say about it: its number is free
+//
+// An open stream is over at a side when that side has sent its end and the
+// FINACK for its peer's, and has received both from its peer.
+type Stage uint8
+
+const (
+	Dialing Stage = iota
+	Opening
+	Answering
+	Refusing
+	Open
+	Over
+)
+
+func (s Stage) String() string {
+	return [...]string{"dialing", "opening", "answering", "refusing", "open", "over"}[s]
+}
+
+// Ends are the ends that one direction of a stream has had.
+type Ends uint8
+
+const (
+	FinEnd   Ends = 1 << iota // the bytes before it are all that there are
+	ResetEnd                  // and whoever sent it reads no more; may follow FinEnd
+)
+
+// Record is what is said about a stream in a control message.
+type Record uint8
+
+const (
+	NoRecord     Record = iota
+	OpenRecord          // with a ring: the stream begins
+	AcceptRecord        // with a ring: it may
+	RefuseRecord        // it may not
+	CreditRecord        // with a position: bytes consumed
+	RingRecord          // with a ring: the next to write to
+	FinRecord           // with a position: bytes sent
+	ResetRecord         // with a position: bytes sent
+	FinAckRecord        // the peer's end has been received
+)
+
+func (r Record) String() string {
+	return [...]string{"none", "OPEN", "ACCEPT", "REFUSE", "CREDIT", "RING", "FIN", "RESET", "FINACK"}[r]
+}
+
+// Stream is the ledger of one stream at one side of a link: what may be sent,
+// what is due to be said, and which rings the peer may still write to. Rings
+// are known by their sizes here, which are powers of two; where they lie is its
+// caller's business.
+type Stream struct {
+	stage     Stage
+	abandoned bool // Opening: nobody wants it any more
+
+	// The direction that this side sends.
+	accepted uint64 // bytes; each has its place in the peer's ring
+	sent     uint64 // bytes, ≤ accepted
+	credited uint64 // bytes consumed, as the peer's last CREDIT says
+	peerRing uint64 // size of the ring that this side writes to
+	nextRing uint64 // size of the one that the peer offers, or 0
+	peerBase uint64 // position from which on bytes lie in peerRing
+	want     Ends   // to be sent
+	said     Ends   // sent
+	acked    bool   // FINACK has been received
+
+	// The direction that this side receives.
+	received   uint64 // bytes
+	consumed   uint64 // bytes, ≤ received
+	advertised uint64 // bytes consumed, as the last CREDIT says
+	ring       uint64 // size of the ring that the peer writes to; 0 when it is free
+	oldRing    uint64 // size of the one before, while bytes in it are not consumed
+	offered    uint64 // size of the one offered and not taken, or 0
+	offerDue   bool   // RING has not been sent
+	base       uint64 // position from which on bytes lie in ring
+	heard      Ends   // received
+	ackSent    bool   // FINACK has been sent
+}
+
+// NewStream returns the ledger of a stream that this side dials, with a ring of
+// the given size in bytes.
+func NewStream(ring int) Stream { return Stream{stage: Dialing, ring: uint64(ring)} }
+
+// AcceptStream returns the ledger of a stream that the peer has dialed with an
+// OPEN that offers a ring of the size peerRing.
+func AcceptStream(ring, peerRing int) Stream {
+	return Stream{stage: Answering, ring: uint64(ring), peerRing: uint64(peerRing)}
+}
+
+// RefuseStream returns the ledger of a stream that the peer has dialed and that
+// cannot be.
+func RefuseStream() Stream { return Stream{stage: Refusing} }
+
+// Stage is how far the stream is.
+func (s *Stream) Stage() Stage { return s.stage }
+
+// Said are the ends that this side has sent, and Heard those that its peer has.
+func (s *Stream) Said() Ends  { return s.said }
+func (s *Stream) Heard() Ends { return s.heard }
+
+// Acked says whether the peer has acknowledged this side's end.
+func (s *Stream) Acked() bool { return s.acked }
+
+// Accepted is the position of the next byte to accept, Sent that of the next to
+// send, Received that of the next to receive and Consumed that of the next to
+// consume.
+func (s *Stream) Accepted() uint64 { return s.accepted }
+func (s *Stream) Sent() uint64     { return s.sent }
+func (s *Stream) Received() uint64 { return s.received }
+func (s *Stream) Consumed() uint64 { return s.consumed }
+
+// Space is the number of bytes that can be accepted now.
+func (s *Stream) Space() int {
+	if s.stage != Open || s.want != 0 {
+		return 0
+	}
+	return int(max(s.credited, s.peerBase) + s.peerRing - s.accepted)
+}
+
+// Accept claims n bytes of the peer's ring, at most Space.
+func (s *Stream) Accept(n int) {
+	if n < 0 || n > s.Space() {
+		panic(fmt.Sprintf("credit: accepting %d bytes with space for %d", n, s.Space()))
+	}
+	s.accepted += uint64(n)
+}
+
+// Pending is the number of bytes accepted and not yet sent.
+func (s *Stream) Pending() int { return int(s.accepted - s.sent) }
+
+// Next returns how many bytes the next data message may carry at most, all in
+// one piece of the ring from position [Stream.Sent] on, and whether it is the
+// first to a new ring: then it is due even with no bytes.
+func (s *Stream) Next() (n int, newRing bool) {
+	if s.stage != Open || s.said != 0 {
+		return 0, false
+	}
+	ring := s.peerRing
+	if newRing = s.nextRing != 0 && s.accepted-s.sent <= s.nextRing; newRing {
+		ring = s.nextRing
+	}
+	return int(min(s.accepted-s.sent, ring-s.sent&(ring-1))), newRing
+}
+
+// Send records a data message with the next n bytes, which is the first to a
+// new ring if Next says so.
+func (s *Stream) Send(n int) {
+	most, newRing := s.Next()
+	if n < 0 || n > most || n == 0 && !newRing {
+		panic(fmt.Sprintf("credit: sending %d bytes of %d", n, most))
+	}
+	if newRing {
+		s.peerRing, s.nextRing, s.peerBase = s.nextRing, 0, s.sent
+	}
+	s.sent += uint64(n)
+}
+
+// Receive records a data message of n bytes, the first to a new ring if it is
+// flagged as that. An error, here and below, means that the peer does not keep
+// the protocol.
+func (s *Stream) Receive(n int, newRing bool) error {
+	switch {
+	case s.stage != Open:
+		return fmt.Errorf("data on a stream that is %v", s.stage)
+	case s.heard != 0:
+		return fmt.Errorf("%d bytes behind the end of the stream", n)
+	case newRing && (s.offered == 0 || s.offerDue):
+		return fmt.Errorf("data for a new ring when none was offered")
+	case n < 0 || n == 0 && !newRing:
+		return fmt.Errorf("data message of %d bytes", n)
+	}
+	ring, limit := s.ring, max(s.advertised, s.base)+s.ring
+	if newRing {
+		ring, limit = s.offered, max(s.advertised, s.received)+s.offered
+	}
+	switch at := s.received & (ring - 1); {
+	case s.received+uint64(n) > limit:
+		return fmt.Errorf("data up to byte %d when credit ends at %d", s.received+uint64(n), limit)
+	case at+uint64(n) > ring:
+		return fmt.Errorf("%d bytes at %d in a ring of %d", n, at, ring)
+	}
+	if newRing {
+		s.oldRing, s.ring, s.offered, s.base = s.ring, s.offered, 0, s.received
+	}
+	s.received += uint64(n)
+	s.settle()
+	return nil
+}
+
+// Consume records that the bytes before the given position have been read or
+// dropped.
+func (s *Stream) Consume(position uint64) {
+	if position < s.consumed || position > s.received {
+		panic(fmt.Sprintf("credit: consumed up to %d after %d, with %d received", position, s.consumed, s.received))
+	}
+	s.consumed = position
+	s.settle()
+}
+
+// MayOffer says whether the peer can be offered another ring: one at a time,
+// and none that would have to wait for another to be drained.
+func (s *Stream) MayOffer() bool {
+	return s.stage == Open && s.offered == 0 && s.oldRing == 0 && s.ring != 0 && s.heard == 0 && s.said&ResetEnd == 0
+}
+
+// Offer makes a RING for a ring of the given size due.
+func (s *Stream) Offer(ring int) {
+	if !s.MayOffer() {
+		panic("credit: a ring that must not be offered")
+	}
+	s.offered, s.offerDue = uint64(ring), true
+}
+
+// Rings are the sizes of the rings of this side's that the peer may write to,
+// or that hold bytes not consumed: 0 for one whose memory is free. Bytes from
+// position base on lie in ring, those before in old.
+func (s *Stream) Rings() (ring, old, offered int, base uint64) {
+	return int(s.ring), int(s.oldRing), int(s.offered), s.base
+}
+
+// CloseWrite ends the direction that this side sends behind what has been
+// accepted.
+func (s *Stream) CloseWrite() {
+	if s.want == 0 {
+		s.want = FinEnd
+	}
+}
+
+// Reset ends the stream behind what has been accepted and tells the peer that
+// nobody reads any more. It may follow CloseWrite, as long as the peer's end has
+// not come.
+func (s *Stream) Reset() {
+	switch {
+	case s.stage == Dialing:
+		s.over()
+	case s.stage == Answering:
+		s.stage = Refusing
+		s.freeRings()
+	case s.stage == Opening:
+		s.abandoned = true
+	case s.said == 0 || s.heard == 0:
+		s.want |= ResetEnd
+	}
+}
+
+// Drop forgets what has been accepted and not sent. Reset follows.
+func (s *Stream) Drop() { s.accepted = s.sent }
+
+// Due is the record that is to be sent next, or NoRecord.
+func (s *Stream) Due() Record {
+	switch s.stage {
+	case Dialing:
+		return OpenRecord
+	case Answering:
+		return AcceptRecord
+	case Refusing:
+		return RefuseRecord
+	case Open:
+		return s.dueOpen()
+	}
+	return NoRecord
+}
+
+func (s *Stream) dueOpen() Record {
+	switch {
+	case s.creditDue():
+		return CreditRecord
+	case s.offerDue:
+		return RingRecord
+	case s.accepted > s.sent:
+		// What ends a stream follows its last byte.
+	case s.want&ResetEnd != 0 && s.said&ResetEnd == 0 && (s.said == 0 || s.heard == 0):
+		return ResetRecord
+	case s.want == FinEnd && s.said == 0:
+		return FinRecord
+	}
+	if s.heard != 0 && !s.ackSent {
+		return FinAckRecord
+	}
+	return NoRecord
+}
+
+func (s *Stream) creditDue() bool {
+	return s.heard == 0 && s.said&ResetEnd == 0 && s.consumed-s.advertised >= max(s.ring/4, 1)
+}
+
+// SendRecord records that the record that is due is being sent, and returns the
+// position or the size of the ring that it carries.
+func (s *Stream) SendRecord(r Record) uint64 {
+	if r == NoRecord || r != s.Due() {
+		panic(fmt.Sprintf("credit: %v is sent when %v is due", r, s.Due()))
+	}
+	switch r {
+	case OpenRecord:
+		s.stage = Opening
+		return s.ring
+	case AcceptRecord:
+		s.stage = Open
+		return s.ring
+	case RefuseRecord:
+		s.over()
+	case CreditRecord:
+		s.advertised = s.consumed
+		return s.advertised
+	case RingRecord:
+		s.offerDue = false
+		return s.offered
+	case FinRecord:
+		s.said |= FinEnd
+	case ResetRecord:
+		s.said |= ResetEnd
+		if s.offerDue { // nobody was told of it
+			s.offered, s.offerDue = 0, false
+		}
+	case FinAckRecord:
+		s.ackSent = true
+		s.settle()
+		return 0
+	}
+	s.nextRing = 0
+	s.settle()
+	return s.sent
+}
+
+// ReceiveRecord records what the peer says about the stream, with the position
+// or size of a ring that the record carries.
+func (s *Stream) ReceiveRecord(r Record, value uint64) error {
+	if want := expected(r); s.stage != want {
+		return fmt.Errorf("%v for a stream that is %v", r, s.stage)
+	}
+	switch r {
+	case AcceptRecord:
+		s.stage, s.peerRing = Open, value
+		if s.abandoned {
+			s.want = ResetEnd
+		}
+		return nil
+	case RefuseRecord:
+		s.over()
+		return nil
+	case CreditRecord:
+		return s.receiveCredit(value)
+	case RingRecord:
+		return s.receiveRing(value)
+	case FinRecord:
+		return s.receiveEnd(FinEnd, value)
+	case ResetRecord:
+		return s.receiveEnd(ResetEnd, value)
+	case FinAckRecord:
+		if s.said == 0 || s.acked {
+			return fmt.Errorf("%v for no end", r)
+		}
+		s.acked = true
+		s.settle()
+		return nil
+	}
+	return fmt.Errorf("unexpected %v", r)
+}
+
+// expected is the stage in which a record may come.
+func expected(r Record) Stage {
+	if r == AcceptRecord || r == RefuseRecord {
+		return Opening
+	}
+	return Open
+}
+
+// behind says what is wrong with a record that speaks of the direction that
+// this side sends when the peer has no more to say about it.
+func (s *Stream) behind(r Record) error {
+	switch {
+	case s.acked:
+		return fmt.Errorf("%v behind FINACK", r)
+	case s.heard&ResetEnd != 0:
+		return fmt.Errorf("%v behind RESET", r)
+	}
+	return nil
+}
+
+func (s *Stream) receiveCredit(consumed uint64) error {
+	if err := s.behind(CreditRecord); err != nil {
+		return err
+	}
+	if consumed <= s.credited || consumed > s.sent {
+		return fmt.Errorf("CREDIT for %d bytes after %d, with %d sent", consumed, s.credited, s.sent)
+	}
+	s.credited = consumed
+	return nil
+}
+
+func (s *Stream) receiveRing(size uint64) error {
+	if err := s.behind(RingRecord); err != nil {
+		return err
+	}
+	if s.said != 0 {
+		return nil // nothing will be written to it
+	}
+	if s.nextRing != 0 {
+		return fmt.Errorf("a second RING before the first is taken")
+	}
+	s.nextRing = size
+	return nil
+}
+
+func (s *Stream) receiveEnd(end Ends, total uint64) error {
+	switch {
+	case total != s.received:
+		return fmt.Errorf("the end of the stream after %d bytes, with %d received", total, s.received)
+	case s.heard >= end:
+		return fmt.Errorf("a second end of the stream")
+	case s.heard != 0 && s.acked:
+		return fmt.Errorf("RESET behind FINACK")
+	}
+	s.heard |= end
+	s.offered, s.offerDue = 0, false
+	if end == ResetEnd {
+		s.Drop()
+		s.nextRing = 0
+		if s.said == 0 {
+			s.want = ResetEnd
+		}
+	}
+	s.settle()
+	return nil
+}
+
+// settle frees the rings that nothing will be written to and nothing read from,
+// and notices the end of the stream.
+func (s *Stream) settle() {
+	if s.consumed >= s.base {
+		s.oldRing = 0
+	}
+	if s.heard != 0 && s.consumed == s.received {
+		s.ring = 0
+	}
+	if s.stage == Open && s.said != 0 && s.heard != 0 && s.acked && s.ackSent {
+		s.stage = Over
+	}
+}
+
+func (s *Stream) over() {
+	s.stage = Over
+	s.freeRings()
+}
+
+func (s *Stream) freeRings() { s.ring, s.oldRing, s.offered, s.offerDue = 0, 0, 0, false }
