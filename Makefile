@@ -51,8 +51,9 @@ test: packages check unit cross programs test-rdma
 
 # Debian packages that tests want: a C compiler for the race detector and the
 # verbs shim, one more for arm64, the official headers for the shim's ABI test,
-# redis. tools/softroce installs what it needs by itself.
-PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev redis-server
+# ip for network namespaces, redis. tools/softroce installs what it needs by
+# itself.
+PACKAGES := gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev redis-server
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
 PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross

@@ -9,10 +9,8 @@ package shm
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -76,47 +74,6 @@ func hears(l, a netip.AddrPort) bool {
 		}
 	}
 	return false
-}
-
-// plain gives every address one form: no IPv4 in IPv6, and interfaces by name.
-func plain(a netip.AddrPort) netip.AddrPort {
-	addr := a.Addr().Unmap()
-	if i, err := strconv.Atoi(addr.Zone()); err == nil {
-		if ifi, err := net.InterfaceByIndex(i); err == nil {
-			addr = addr.WithZone(ifi.Name)
-		}
-	}
-	return netip.AddrPortFrom(addr, a.Port())
-}
-
-// checkLocal says whether an address is one of this host's, by binding a socket
-// to it as package net would. The unspecified addresses are.
-func checkLocal(a netip.Addr) error {
-	if a.IsMulticast() {
-		return os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
-	}
-	family := unix.AF_INET
-	var sa unix.Sockaddr = &unix.SockaddrInet4{}
-	if a.Is4() {
-		sa = &unix.SockaddrInet4{Addr: a.As4()}
-	} else {
-		family = unix.AF_INET6
-		sa6 := &unix.SockaddrInet6{Addr: a.As16()}
-		if zone := a.Zone(); zone != "" {
-			ifi, err := net.InterfaceByName(zone)
-			if err != nil {
-				return fmt.Errorf("%v: %w", err, syscall.EADDRNOTAVAIL)
-			}
-			sa6.ZoneId = uint32(ifi.Index)
-		}
-		sa = sa6
-	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	defer unix.Close(fd)
-	return os.NewSyscallError("bind", unix.Bind(fd, sa))
 }
 
 // bind names a socket by an address, and returns it with the port, which is

@@ -15,8 +15,8 @@
 // once and checked against this end's own counts before it is used, and no lock
 // is shared.
 //
-// The way through the files: config.go says who may connect, addr.go has the
-// names of sockets, dial.go and listener.go make endpoints, frame.go and
+// The way through the files: config.go says who may connect, host.go which
+// addresses are this host's, addr.go has the names of sockets, dial.go and listener.go make endpoints, frame.go and
 // handshake.go connect them, socket.go passes descriptors, segment.go has the
 // memory, endpoint.go what an end is made of, queue.go posts and polls, wait.go
 // sleeps and wakes.

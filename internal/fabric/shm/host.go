@@ -1,0 +1,140 @@
+//go:build linux
+
+package shm
+
+// Which addresses are this host's: those that one can listen at and dial.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// plain gives every address one form: no IPv4 in IPv6, interfaces by name, and
+// a zone only where it says something, as TCP reports addresses.
+func plain(a netip.AddrPort) netip.AddrPort {
+	addr := a.Addr().Unmap()
+	if !addr.IsLinkLocalUnicast() {
+		addr = addr.WithZone("")
+	} else if i, err := strconv.Atoi(addr.Zone()); err == nil {
+		if ifi, err := net.InterfaceByIndex(i); err == nil {
+			addr = addr.WithZone(ifi.Name)
+		}
+	}
+	return netip.AddrPortFrom(addr, a.Port())
+}
+
+// checkLocal returns an error, which wraps EADDRNOTAVAIL, unless an address is
+// one at which TCP would reach this host from this host. The unspecified
+// addresses are.
+//
+// Routing decides that. Whether a socket can be bound to an address says
+// nothing where net.ipv4.ip_nonlocal_bind is 1, and interfaces do not have all
+// the addresses that a route makes local.
+func checkLocal(a netip.Addr) error {
+	if a.IsUnspecified() {
+		return nil
+	}
+	var ifi int
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		i, err := net.InterfaceByName(a.Zone())
+		if err != nil {
+			return fmt.Errorf("link-local address %q without its interface: %v: %w", a, err, syscall.EADDRNOTAVAIL)
+		}
+		ifi = i.Index
+	}
+	kind, err := routeType(a, ifi)
+	switch {
+	case err == nil && kind == unix.RTN_LOCAL:
+		return nil
+	case err != nil && isOwnSource(a):
+		return nil
+	case err != nil:
+		return fmt.Errorf("routing has no local address %v: %v: %w", a, err, syscall.EADDRNOTAVAIL)
+	default:
+		return fmt.Errorf("routing has no local address %v: %w", a, syscall.EADDRNOTAVAIL)
+	}
+}
+
+// isOwnSource asks routing without netlink, which a sandbox may refuse: a
+// datagram socket that is connected to one of the host's own addresses gets the
+// same one for itself, or one of the loopback's if it is of the loopback.
+// Further addresses of an interface, which are sent to from its first one, are
+// then not known to be the host's.
+func isOwnSource(a netip.Addr) bool {
+	const discard = 9 // nothing is sent
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, discard)))
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	own := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+	return own == a || own.IsLoopback() && a.IsLoopback()
+}
+
+// routeType asks the kernel for the route to an address, over an interface
+// unless ifi is 0, and returns its type (rtnetlink(7)).
+func routeType(a netip.Addr, ifi int) (uint8, error) {
+	family := uint8(unix.AF_INET)
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	dst := a.AsSlice()
+	order := binary.NativeEndian
+	b := make([]byte, unix.SizeofNlMsghdr, 64)
+	order.PutUint16(b[4:], unix.RTM_GETROUTE)
+	order.PutUint16(b[6:], unix.NLM_F_REQUEST)
+	b = append(b, family, uint8(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) // struct rtmsg
+	attribute := func(kind uint16, data []byte) {
+		b = order.AppendUint16(b, uint16(unix.SizeofRtAttr+len(data)))
+		b = append(order.AppendUint16(b, kind), data...)
+	}
+	attribute(unix.RTA_DST, dst)
+	if ifi != 0 {
+		attribute(unix.RTA_OIF, order.AppendUint32(nil, uint32(ifi)))
+	}
+	order.PutUint32(b, uint32(len(b)))
+
+	reply, err := askKernel(b)
+	if err != nil {
+		return 0, err
+	}
+	const rtmType = unix.SizeofNlMsghdr + 7
+	switch kind := order.Uint16(reply[4:]); {
+	case kind == unix.RTM_NEWROUTE && len(reply) >= unix.SizeofNlMsghdr+unix.SizeofRtMsg:
+		return reply[rtmType], nil
+	case kind == unix.NLMSG_ERROR && len(reply) >= unix.SizeofNlMsghdr+unix.SizeofNlMsgerr:
+		return 0, syscall.Errno(-int32(order.Uint32(reply[unix.SizeofNlMsghdr:])))
+	}
+	return 0, errors.New("netlink answers something else")
+}
+
+// askKernel sends a request to rtnetlink and returns the beginning of the
+// answer, a whole header at least.
+func askKernel(request []byte) ([]byte, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, os.NewSyscallError("socket AF_NETLINK", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, os.NewSyscallError("sendto netlink", err)
+	}
+	// The kernel has answered by now.
+	var b [512]byte
+	n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT)
+	if err != nil {
+		return nil, os.NewSyscallError("recvfrom netlink", err)
+	}
+	if n < unix.SizeofNlMsghdr {
+		return nil, errors.New("netlink's answer ends early")
+	}
+	return b[:n], nil
+}

@@ -1,0 +1,162 @@
+//go:build linux
+
+// Which addresses are this host's, in network namespaces where that is asked
+// for trouble.
+
+package shm
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const namespaceEnv = "RINGNET_SHM_NAMESPACE"
+
+// inNamespace runs the rest of a test in a process with a network namespace of
+// its own, which a shell script has set up.
+func inNamespace(t *testing.T, script string, test func()) {
+	t.Helper()
+	if os.Getenv(namespaceEnv) == t.Name() {
+		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		test()
+		return
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		skip(t, "iproute2 is not installed: %v", err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), namespaceEnv+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	out, err := cmd.CombinedOutput()
+	if _, ran := err.(*exec.ExitError); err != nil && !ran {
+		skip(t, "cannot make a network namespace: %v", err)
+	}
+	require.NoError(t, err, "%s", out)
+}
+
+// skip is for what a machine may lack, but not the one that decides.
+func skip(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// addresses gives a namespace an interface with addresses of every kind.
+// Neighbours that do not answer are given up soon.
+const addresses = `
+ip link set lo up
+ip link add v0 type veth peer name v1
+ip link set v0 up
+ip link set v1 up
+echo 1 >/proc/sys/net/ipv6/conf/v1/disable_ipv6
+ip addr add 192.0.2.1/24 brd + dev v0
+ip addr add 192.0.2.2/24 dev v0
+ip addr add 2001:db8::1/64 dev v0 nodad
+ip addr add 2001:db8::2/64 dev v0 nodad
+ip addr add fe80::1/64 dev v0 nodad
+ip route add local 198.51.100.0/24 dev lo
+ip route add unreachable 203.0.113.0/24
+ip -6 route add local 2001:db8:a::/64 dev lo
+echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+echo 10 >/proc/sys/net/ipv4/neigh/v0/retrans_time_ms
+echo 10 >/proc/sys/net/ipv6/neigh/v0/retrans_time_ms
+`
+
+// With net.ipv4.ip_nonlocal_bind, usual beside HAProxy and keepalived, a socket
+// can be bound to every address there is.
+func TestAddressesAreThisHostsWhereTCPSaysSo(t *testing.T) {
+	inNamespace(t, addresses, func() {
+		v0, err := net.InterfaceByName("v0")
+		require.NoError(t, err)
+		for _, bind := range []string{"0", "1"} {
+			for _, family := range []string{"ipv4", "ipv6"} {
+				require.NoError(t, os.WriteFile("/proc/sys/net/"+family+"/ip_nonlocal_bind", []byte(bind), 0))
+			}
+			t.Run("ip_nonlocal_bind="+bind, func(t *testing.T) {
+				compareWithTCP(t, map[string]bool{
+					"127.0.0.1":                         true,
+					"127.1.2.3":                         true,
+					"127.255.255.255":                   false, // broadcast
+					"192.0.2.1":                         true,
+					"192.0.2.2":                         true,
+					"192.0.2.77":                        false, // a neighbour who is not there
+					"192.0.2.255":                       false, // broadcast
+					"198.51.100.7":                      true,  // all of a network that a route says is here
+					"203.0.113.1":                       false,
+					"224.0.0.1":                         false,
+					"255.255.255.255":                   false,
+					"8.8.8.8":                           false, // unreachable
+					"::1":                               true,
+					"::ffff:192.0.2.1":                  true,
+					"::ffff:8.8.8.8":                    false,
+					"::1%lo":                            true,
+					"2001:db8::":                        false, // anycast
+					"2001:db8::1":                       true,
+					"2001:db8::1%v0":                    true,
+					"2001:db8::2":                       true,
+					"2001:db8::77":                      false,
+					"2001:db8:a::7":                     true,
+					"2001:db8:b::7":                     false,
+					"fe80::1":                           false, // of which interface?
+					"fe80::1%v0":                        true,
+					"fe80::1%v1":                        false,
+					"fe80::1%nowhere":                   false,
+					"fe80::77%v0":                       false,
+					"ff02::1%v0":                        false,
+					"ff02::1":                           false,
+					"2001:4860:4860::8888":              false,
+					"::ffff:255.255.255.255":            false,
+					"::ffff:127.0.0.1":                  true,
+					"fe80::1%" + strconv.Itoa(v0.Index): true,
+				})
+			})
+		}
+	})
+}
+
+// compareWithTCP asks for each address whether TCP and this fabric can reach
+// this host there.
+func compareWithTCP(t *testing.T, local map[string]bool) {
+	l, err := net.Listen("tcp", ":0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	f := newFabric(t)
+	for text, want := range local {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			at := netip.AddrPortFrom(netip.MustParseAddr(text), l.Addr().(*net.TCPAddr).AddrPort().Port())
+			d := net.Dialer{Timeout: time.Second}
+			c, err := d.Dial("tcp", at.String())
+			assert.Equal(t, want, err == nil, "TCP: %v", err)
+			if err == nil {
+				defer c.Close()
+			}
+			ep, err := f.Dial(ctx, netip.AddrPort{}, at)
+			if !want {
+				require.ErrorIs(t, err, syscall.ECONNREFUSED)
+				require.ErrorContains(t, err, "not an address of this host")
+				_, err = f.Listen(at, 1)
+				require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+				return
+			}
+			require.NoError(t, err)
+			defer ep.Close()
+			assert.Equal(t, c.RemoteAddr().String(), net.TCPAddrFromAddrPort(ep.RemoteAddr()).String())
+			sl, err := f.Listen(at, 1)
+			require.NoError(t, err)
+			require.NoError(t, sl.Close())
+		})
+	}
+}
