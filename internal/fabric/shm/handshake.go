@@ -132,7 +132,10 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	if err := e.adopt(f, fd, req); err != nil {
 		return err
 	}
-	e.local = plain(f.target)
+	if err := checkClaim(f.target); err != nil {
+		return err
+	}
+	e.local = f.target
 	if !hears(at, e.local) {
 		return fmt.Errorf("shm: nobody listens at %v here", e.local)
 	}

@@ -2,7 +2,8 @@
 
 package shm
 
-// Which addresses are this host's: those that one can listen at and dial.
+// Which addresses are this host's. A listener, a dialer's destination and what
+// a peer calls itself have to have one of them.
 
 import (
 	"encoding/binary"
@@ -29,6 +30,35 @@ func plain(a netip.AddrPort) netip.AddrPort {
 		}
 	}
 	return netip.AddrPortFrom(addr, a.Port())
+}
+
+// checkClaim returns an error unless a, which a peer claims to be its own end of
+// a connection or this one's, is an address that some socket of this host may
+// have, in the form that plain gives it.
+func checkClaim(a netip.AddrPort) error {
+	switch {
+	case !a.IsValid() || a.Port() == 0 || a.Addr().IsUnspecified() || a != plain(a):
+		return fmt.Errorf("the peer's address is none of a connection: %q", a)
+	case !isName(a.Addr().Zone()):
+		return fmt.Errorf("the peer's address names no interface: %q", a)
+	}
+	if err := checkLocal(a.Addr()); err != nil {
+		return fmt.Errorf("the peer's address is not this host's: %w", err)
+	}
+	return nil
+}
+
+// isName reports whether a zone is fit to be shown to people. The kernel allows
+// more in an interface's name, terminals' escape sequences among it.
+func isName(zone string) bool {
+	for _, c := range []byte(zone) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // checkLocal returns an error, which wraps EADDRNOTAVAIL, unless an address is

@@ -6,17 +6,21 @@
 package shm
 
 import (
+	"cmp"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 const namespaceEnv = "RINGNET_SHM_NAMESPACE"
@@ -159,4 +163,81 @@ func compareWithTCP(t *testing.T, local map[string]bool) {
 			require.NoError(t, sl.Close())
 		})
 	}
+}
+
+// A peer may call itself what it likes, which programs show to people and judge
+// by.
+func TestPeersCannotInventAddresses(t *testing.T) {
+	require.Error(t, checkClaim(netip.AddrPort{}))
+	require.Error(t, checkClaim(netip.MustParseAddrPort("127.0.0.1:0")))
+	for text, want := range map[string]string{
+		"127.0.0.1:443":          "",
+		"8.8.8.8:443":            "not this host's",
+		"[2001:db8::1]:443":      "not this host's",
+		"224.0.0.1:443":          "not this host's",
+		"0.0.0.0:443":            "none of a connection",
+		"[::]:443":               "none of a connection",
+		"[::ffff:127.0.0.1]:443": "none of a connection",
+		"[::1%lo]:443":           "none of a connection",
+		"[fe80::1]:443":          "not this host's",
+		"[fe80::1%nowhere]:443":  "not this host's",
+		"[fe80::1%1]:443":        "none of a connection",
+		"[fe80::1%lo\nroot logged in\x1b[2J]:443": "names no interface",
+	} {
+		t.Run(strconv.Quote(text), func(t *testing.T) {
+			leavesNothing(t)
+			l, err := newFabric(t).Listen(netip.AddrPort{}, 1)
+			require.NoError(t, err)
+			here := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), l.Addr().Port())
+			invented := netip.MustParseAddrPort(text)
+			var accepting sync.WaitGroup
+			accepting.Go(func() {
+				for {
+					ep, err := l.Accept()
+					if err != nil {
+						return
+					}
+					assert.Empty(t, want)
+					assert.Contains(t, []netip.AddrPort{here, invented}, ep.RemoteAddr())
+					assert.NoError(t, ep.Reject([]byte("welcome")))
+					assert.NoError(t, ep.Close())
+				}
+			})
+			for _, says := range []string{
+				claim(t, here, invented, here),
+				claim(t, here, here, netip.AddrPortFrom(invented.Addr(), here.Port())),
+			} {
+				assert.Contains(t, says, cmp.Or(want, "welcome"))
+			}
+			require.NoError(t, l.Close())
+			accepting.Wait()
+		})
+	}
+}
+
+// claim dials the listener at an address as whoever it likes to be, for whom it
+// likes, and returns what it is refused with.
+func claim(t *testing.T, at, from, target netip.AddrPort) string {
+	t.Helper()
+	sock, err := newSocket()
+	require.NoError(t, err)
+	require.NoError(t, unix.Bind(sock.fd, &unix.SockaddrUnix{Name: nameOf(dialerName, from)}))
+	require.Zero(t, connect(sock.fd, netip.AddrPortFrom(netip.Addr{}, at.Port())))
+	s, err := newShape(0, 1, 64, 24)
+	require.NoError(t, err)
+	own, fd, err := createSegment(s)
+	require.NoError(t, err)
+	r := &raider{sock: sock, own: own, fd: fd}
+	defer r.close()
+	sock.send((&frame{kind: req, target: target, shape: s}).encode(), fd)
+	var b [maxFrame]byte
+	n, _, err := sock.receive(ctx, b[:])
+	if errors.Is(err, syscall.ECONNRESET) { // for want of a reader of the request
+		n, _, err = sock.receive(ctx, b[:])
+	}
+	require.NoError(t, err)
+	f, err := decodeFrame(b[:n])
+	require.NoError(t, err)
+	require.Equal(t, rej, f.kind)
+	return f.text + string(f.private)
 }

@@ -206,6 +206,9 @@ func (l *listener) begin(fd int, from unix.Sockaddr) {
 	if err == nil {
 		err = l.f.trust(s, false)
 	}
+	if err == nil {
+		err = checkClaim(remote)
+	}
 	if err != nil {
 		e.refuse(reasonUnsupported, err.Error())
 		return
