@@ -87,6 +87,7 @@ type Conn struct {
 	stats Stats
 
 	keepAlive *time.Timer // nil if there are to be no probes
+	drain     *time.Timer // of drainTick, once the queue pair is in ERR
 	teardown  *time.Timer // of force, once Close has done its part
 	keepHeard uint64      // heard when keepAlive last fired
 	rearmSeen uint64      // rounds when rearm last fired
@@ -112,14 +113,16 @@ type state struct {
 
 	// How it ended. failed says that the queue pair is in ERR and nobody has
 	// said why. cause is set first, which stops sending; ended follows when
-	// all posted receives have come back, and with them all that had arrived.
-	failed   bool
-	cause    error
-	wasCut   bool // the queue pair has been moved to ERR
-	ended    bool
-	peerGone bool // Wait has said so: there is no answer to wait for
-	forced   bool // teardown has waited long enough for the peer
-	down     bool // the endpoint is closed
+	// all posted receives have come back, and with them all that had arrived,
+	// or the device can no longer be expected to give them back.
+	failed    bool
+	cause     error
+	wasCut    bool // the queue pair has been moved to ERR
+	abandoned bool // what one more poll does not find will never come back
+	ended     bool
+	peerGone  bool // Wait has said so: there is no answer to wait for
+	forced    bool // teardown has waited long enough for the peer
+	down      bool // the endpoint is closed
 }
 
 // Stats counts what a connection has done. Bytes and messages are of data;

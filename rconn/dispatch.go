@@ -50,6 +50,9 @@ func (c *Conn) tearDown() {
 	if c.keepAlive != nil {
 		c.keepAlive.Stop()
 	}
+	if c.drain != nil {
+		c.drain.Stop()
+	}
 	if c.teardown != nil {
 		c.teardown.Stop()
 	}

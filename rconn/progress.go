@@ -113,6 +113,9 @@ func (c *Conn) reap() {
 			break
 		}
 	}
+	if c.abandoned {
+		c.receives = 0
+	}
 }
 
 // repost posts again n receives that have completed. Those of control messages
@@ -133,13 +136,14 @@ func (c *Conn) repost(n int) bool {
 
 // flushed takes back what a queue pair in ERR gives back. It is not posted
 // again, for it would come back at once. Why the queue pair failed is said by
-// a request that failed, or by Wait; Disconnect makes sure that somebody says
-// something.
+// a request that failed, or by Wait, which Disconnect gives something to say; or
+// by nobody within drainTime.
 func (c *Conn) flushed() {
 	if c.cause != nil || c.failed {
 		return
 	}
 	c.failed = true
+	c.limitDrain()
 	if err := c.ep.Disconnect(); err != nil {
 		c.lose(lost(err))
 	}
@@ -228,7 +232,34 @@ func (c *Conn) lose(cause error) {
 	}
 	c.cause = cause
 	c.cut()
+	c.limitDrain()
 	c.ep.Wake() // somebody has to wait for the flushed receives
+}
+
+// drainTime bounds how long a queue pair in ERR may owe the receives posted to
+// it. A device that has failed as a whole takes "to ERR" for done and flushes
+// nothing (mlx5), and a completion queue that has failed delivers nothing.
+const drainTime = 5 * time.Second
+
+// limitDrain bounds the wait for what the queue pair, now in ERR, gives back.
+// Called with mu held.
+func (c *Conn) limitDrain() {
+	if c.drain == nil {
+		c.drain = time.AfterFunc(drainTime, c.drainTick)
+	}
+}
+
+// drainTick ends the wait for what has not come back, and for whoever was to
+// say why the queue pair failed.
+func (c *Conn) drainTick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.lose(lost(fabric.ErrQueuePair))
+	c.abandoned = true
+	c.progress()
 }
 
 // cut moves the queue pair to ERR.
@@ -252,6 +283,7 @@ func (c *Conn) settle() {
 	}
 	if c.cause != nil && c.receives <= 0 {
 		c.ended = true
+		c.drain.Stop()
 		c.ep.Wake()
 	}
 }
@@ -268,6 +300,13 @@ func (c *Conn) changed(err error) {
 	case errors.Is(err, fabric.ErrPortDown):
 		// The link may come back; if not, the probe finds out.
 		time.AfterFunc(portPatience, c.probeTick)
+	case errors.Is(err, fabric.ErrDeviceRemoved):
+		if _, failed := c.cause.(*lostError); failed && !c.ended {
+			c.cause = nil // that the device is gone is why something failed
+		}
+		c.lose(lost(err))
+		c.abandoned = true
+		c.peerGone = true
 	default:
 		c.lose(lost(err))
 		c.peerGone = true

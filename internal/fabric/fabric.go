@@ -122,7 +122,8 @@ type Endpoint interface {
 	Reject(private []byte) error
 
 	// Disconnect moves the queue pair to ERR, which flushes whatever is posted
-	// through Poll, and tells the peer. When the peer's kernel has answered,
+	// through Poll, and tells the peer. A device that is gone, or has failed,
+	// may answer with nil and flush nothing. When the peer's kernel has answered,
 	// Wait returns [ErrDisconnected], if it has not before. Disconnect may be
 	// called again.
 	Disconnect() error

@@ -52,6 +52,9 @@ const (
 
 // complete adds x to the completion queue, or to those that are late.
 func (e *Endpoint) complete(x entry) {
+	if e.unflushed && x.Status == fabric.Flushed {
+		return
+	}
 	side := sendSide
 	if x.Recv {
 		side = recvSide

@@ -55,7 +55,8 @@ type Endpoint struct {
 
 	peer *Endpoint // nil until the request has arrived
 	manager
-	qp qpState
+	qp        qpState
+	unflushed bool // in ERR, it does not give back what was posted
 	sendQueue
 	recvQueue
 	completionQueue
@@ -164,12 +165,15 @@ func (e *Endpoint) use(method string) {
 	}
 }
 
-// fail moves the queue pair to ERR, which flushes all that is posted.
+// fail moves the queue pair to ERR, which flushes all that is posted, as far as
+// the faults let it.
 func (e *Endpoint) fail() {
 	if e.qp == failed {
 		return
 	}
 	e.qp = failed
+	f := e.n.faults.Load()
+	e.unflushed = f != nil && f.Unflushed != nil && f.Unflushed(e)
 	e.flushSends()
 	e.flushRecvs()
 }

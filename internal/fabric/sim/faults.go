@@ -35,6 +35,10 @@ type Faults struct {
 	// acknowledgement would have arrived.
 	Send func(e *Endpoint, wr *fabric.WorkRequest) fabric.Status
 
+	// Unflushed says whether the queue pair, which goes to ERR, gives back
+	// nothing of what is posted, as that of a device in internal error does.
+	Unflushed func(e *Endpoint) bool
+
 	// Lose says whether a message of the connection manager, sent by e, is
 	// lost together with all its repetitions.
 	Lose func(e *Endpoint, m Message) bool

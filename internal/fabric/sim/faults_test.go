@@ -88,6 +88,20 @@ func TestRemovedDeviceFlushesEverything(t *testing.T) {
 	require.ErrorIs(t, err, fabric.ErrDeviceRemoved)
 }
 
+func TestUnflushedQueuePairKeepsWhatIsPosted(t *testing.T) {
+	n := network(t, sim.Link{})
+	a, b := connect(t, n)
+	n.SetFaults(sim.Faults{Unflushed: func(e *sim.Endpoint) bool { return e == b }})
+	post(t, a, send(1, "x"))
+	n.RemoveDevice()
+	require.ErrorIs(t, b.Wait(), fabric.ErrDeviceRemoved)
+	require.NoError(t, b.Disconnect())
+	require.Len(t, poll(t, b), 1, "what had arrived")
+	require.NoError(t, b.PostRecv(1))
+	require.Empty(t, poll(t, b))
+	require.Equal(t, flushed(16), poll(t, a)[1:], "the other one is flushed")
+}
+
 func TestKilledEndpointEndsForItsOwnerToo(t *testing.T) {
 	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
 		a, b := connect(t, n)
