@@ -236,6 +236,27 @@ func TestWakeDuringTheHandshakeIsNotLost(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
+// Every dial makes a fabric.
+func TestFabricsProbeTheKernelOnce(t *testing.T) {
+	probes := 0
+	missing := errors.New("missing")
+	before := kernel.probe
+	defer func() { kernel = prober{probe: before} }()
+	kernel = prober{probe: func() (uint32, error) {
+		if probes++; probes == 1 {
+			return 0, missing
+		}
+		return before()
+	}}
+	_, err := Fabric()
+	require.ErrorIs(t, err, missing)
+	for range 10 {
+		_, err := New(Config{Trust: func(uint32) bool { return true }})
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, probes, "what was missing may come")
+}
+
 func TestAddresses(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -36,15 +37,50 @@ func Fabric() (fabric.Fabric, error) { return New(Config{}) }
 // New returns a fabric, or an error that wraps errors.ErrUnsupported and says
 // what is missing.
 func New(c Config) (fabric.Fabric, error) {
-	f := &shm{config: c, overflow: overflowUID(), requestTimeout: requestTimeout}
-	if uint32(os.Geteuid()) == f.overflow {
-		return nil, fmt.Errorf("shared memory: %w: user %d may be anyone who has no ID in this user namespace", errors.ErrUnsupported, f.overflow)
-	}
-	fd, err := createMemfd()
+	overflow, err := kernel.overflow()
 	if err != nil {
 		return nil, err
 	}
-	return f, os.NewSyscallError("close", unix.Close(fd))
+	if uint32(os.Geteuid()) == overflow {
+		return nil, fmt.Errorf("shared memory: %w: user %d may be anyone who has no ID in this user namespace", errors.ErrUnsupported, overflow)
+	}
+	return &shm{config: c, overflow: overflow, requestTimeout: requestTimeout}, nil
+}
+
+// kernel is that of this process.
+var kernel = prober{probe: probe}
+
+// prober remembers what the kernel has, once it has what a fabric needs: every
+// dial makes a fabric.
+type prober struct {
+	probe func() (overflow uint32, err error)
+
+	mu    sync.Mutex // guards what follows
+	known bool
+	uid   uint32
+}
+
+// overflow is what user IDs look like that have no name here.
+func (p *prober) overflow() (uint32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.known {
+		uid, err := p.probe()
+		if err != nil {
+			return 0, err
+		}
+		p.known, p.uid = true, uid
+	}
+	return p.uid, nil
+}
+
+// probe sees whether memory can be shared, and what overflowUID is.
+func probe() (uint32, error) {
+	fd, err := createMemfd()
+	if err != nil {
+		return 0, err
+	}
+	return overflowUID(), os.NewSyscallError("close", unix.Close(fd))
 }
 
 // overflowUID is what the kernel shows instead of user IDs that have none in
