@@ -278,6 +278,40 @@ func TestAutoListenerOutlivesABetterNetworkButNotTCP(t *testing.T) {
 	}
 }
 
+// A better network's listener that has failed must not keep dialers: nobody
+// answers them any more.
+func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
+	better(t, nil, f)
+	l := listenAuto(t, "127.0.0.1:0")
+	close(f.fail)
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: conn")
+	require.NoError(t, l.Close())
+}
+
+// failing is a fabric whose listeners fail once fail is closed, and accept
+// nothing.
+type failing struct {
+	fabric.Fabric
+	fail chan struct{}
+}
+
+func (f *failing) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
+	l, err := f.Fabric.Listen(local, backlog)
+	return failingListener{l, f.fail}, err
+}
+
+type failingListener struct {
+	fabric.Listener
+	fail chan struct{}
+}
+
+func (l failingListener) Accept() (fabric.Endpoint, error) {
+	<-l.fail
+	return nil, fabric.ErrDeviceRemoved
+}
+
 func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))

@@ -115,7 +115,8 @@ func bare(err error) (net.Addr, error) {
 }
 
 // serve hands on what a leg accepts. A better network that fails for good is
-// missed by nobody who can dial TCP; if TCP does, that is the listener's end.
+// missed by nobody who can dial TCP, once dialers are refused there; if TCP
+// does, that is the listener's end.
 func (l *AutoListener) serve(leg net.Listener) {
 	for {
 		c, err := leg.Accept()
@@ -123,6 +124,8 @@ func (l *AutoListener) serve(leg net.Listener) {
 			if leg == l.legs[0] {
 				_, l.err = bare(err)
 				close(l.failed)
+			} else {
+				_ = leg.Close() // unless that is why
 			}
 			return
 		}
@@ -207,7 +210,8 @@ func (l *AutoListener) Close() error {
 		close(l.closed)
 		err = nil
 		for _, leg := range l.legs {
-			if _, failed := bare(leg.Close()); failed != nil && err == nil {
+			// Legs that have failed are closed already.
+			if _, failed := bare(leg.Close()); failed != nil && !errors.Is(failed, net.ErrClosed) && err == nil {
 				err = &net.OpError{Op: "close", Net: "auto", Addr: l.addr, Err: failed}
 			}
 		}
