@@ -69,40 +69,42 @@ func handshake(ctx context.Context, network string, ep fabric.Endpoint, cfg *Con
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.HandshakeTimeout)
 	defer cancel()
-	c, hello, err := prepare(network, ep, d)
+	c, inbox, hello, err := prepare(network, ep, d)
 	if err != nil {
 		return nil, err
 	}
 	if err := exchange(ctx, c, hello.Append(nil)); err != nil {
 		return nil, handshakeError(err)
 	}
+	c.inbox = ring.New(inbox.Bytes()[:d.RecvBuffer])
 	c.start()
 	return c, nil
 }
 
 // prepare opens the endpoint and sets up everything that does not depend on the
-// peer. The receives are posted before the peer hears of this side.
-func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello, error) {
+// peer, but for the inbox, whose bytes are there once the endpoint is connected.
+// The receives are posted before the peer hears of this side.
+func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, fabric.Memory, wire.Hello, error) {
 	limits, err := ep.Open(cfg.options())
 	if err != nil {
-		return nil, wire.Hello{}, err
+		return nil, nil, wire.Hello{}, err
 	}
 	receives := min(cfg.RecvQueue, limits.RecvQueue-credit.ControlReceives) &^ 3
 	if receives < wire.MinReceives || limits.SendQueue < minSendQueue {
-		return nil, wire.Hello{}, fmt.Errorf("the device grants queues of %d and %d work requests: want %d and %d at least",
+		return nil, nil, wire.Hello{}, fmt.Errorf("the device grants queues of %d and %d work requests: want %d and %d at least",
 			limits.SendQueue, limits.RecvQueue, minSendQueue, wire.MinReceives+credit.ControlReceives)
 	}
 	inbox, err := ep.Register(cfg.RecvBuffer, fabric.RemoteWrite)
 	if err != nil {
-		return nil, wire.Hello{}, err
+		return nil, nil, wire.Hello{}, err
 	}
 	outbox, err := ep.Register(cfg.SendBuffer+controlMemory, fabric.LocalWrite)
 	if err != nil {
-		return nil, wire.Hello{}, err
+		return nil, nil, wire.Hello{}, err
 	}
 	posted := receives + credit.ControlReceives
 	if err := ep.PostRecv(posted); err != nil {
-		return nil, wire.Hello{}, err
+		return nil, nil, wire.Hello{}, err
 	}
 	depth := min(cfg.SendQueue, limits.SendQueue)
 	c := &Conn{
@@ -115,7 +117,6 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 		readDeadline:  deadline.New(),
 		writeDeadline: deadline.New(),
 		receiver:      credit.NewReceiver(cfg.RecvBuffer, receives),
-		inbox:         ring.New(inbox.Bytes()[:cfg.RecvBuffer]),
 		receives:      posted,
 		budget:        limits.Spin,
 		state:         state{linger: cfg.Linger},
@@ -129,7 +130,7 @@ func prepare(network string, ep fabric.Endpoint, cfg Config) (*Conn, wire.Hello,
 		},
 	}
 	c.posted.L = &c.mu
-	return c, wire.Hello{Addr: inbox.Addr(), RKey: inbox.RKey(), Ring: cfg.RecvBuffer, Receives: receives}, nil
+	return c, inbox, wire.Hello{Addr: inbox.Addr(), RKey: inbox.RKey(), Ring: cfg.RecvBuffer, Receives: receives}, nil
 }
 
 // meet takes the peer's hello.

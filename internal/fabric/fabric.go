@@ -183,6 +183,8 @@ const (
 
 // Memory is registered memory.
 type Memory interface {
+	// Bytes is the memory itself. What the peer may write to is there once
+	// the endpoint is connected: a fabric may make it only then.
 	Bytes() []byte
 
 	// Addr and RKey name the memory to the peer.

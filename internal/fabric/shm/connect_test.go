@@ -102,6 +102,33 @@ func TestConnectIsRefusedAtOnceWhereNobodyListens(t *testing.T) {
 	assert.Equal(t, fabric.RejectNoListener, reason(t, err))
 }
 
+// What a dial of a port costs where only TCP, or nobody, listens.
+func TestNothingIsMadeForADialThatIsRefused(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	before := left(t)
+	ep, err := f.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(host, 1))
+	require.NoError(t, err)
+	defer ep.Close()
+	_, err = ep.Open(options)
+	require.NoError(t, err)
+	const size = 64 << 20
+	faults := minorFaults(t)
+	_, err = ep.Register(size, fabric.RemoteWrite)
+	require.NoError(t, err)
+	_, err = ep.Connect(ctx, nil)
+	assert.Equal(t, fabric.RejectNoListener, reason(t, err))
+	assert.Less(t, minorFaults(t)-faults, int64(size/os.Getpagesize()/10))
+	assert.Equal(t, before[1], left(t)[1], "mappings of memory to share")
+}
+
+// minorFaults counts the pages that this process has touched for the first time.
+func minorFaults(t *testing.T) int64 {
+	var usage syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return usage.Minflt
+}
+
 func TestRejectSaysWhy(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)

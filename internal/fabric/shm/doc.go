@@ -2,18 +2,19 @@
 // processes share, or two connections' ends within one process. It wants Linux
 // and nothing else: no hardware, no cgo, no file system.
 //
-// Each end of a connection owns a segment: a sealed memfd that holds its
-// receive queue and the memory that it registered for remote writes. The peer
-// maps it, copies a message straight to its place, and publishes a descriptor
+// Each end of a connection owns a segment of memory that both have mapped. It
+// holds its receive queue and the memory that it registered for remote writes.
+// The peer copies a message straight to its place, and publishes a descriptor
 // of eight bytes; so a message costs one copy and, while both ends are awake,
-// no system call. One Unix socket per connection introduces the ends to each
-// other, rings the doorbell of an end that sleeps, and tells when the peer is
-// gone, however it went.
+// no system call. Both segments lie in one sealed memfd, which the listener
+// makes once it has accepted the request. One Unix socket per connection
+// introduces the ends to each other, rings the doorbell of an end that sleeps,
+// and tells when the peer is gone, however it went.
 //
 // The peer is not trusted with anything. What it can reach is this connection's
-// two segments and the socket. Their pages can neither go nor be added to, every word is read
-// once and checked against this end's own counts before it is used, and no lock
-// is shared.
+// memory and the socket. The memory's pages can neither go nor be added to,
+// every word is read once and checked against this end's own counts before it
+// is used, and no lock is shared.
 //
 // The way through the files: config.go says who may connect, host.go which
 // addresses are this host's, addr.go has the names of sockets, dial.go and listener.go make endpoints, frame.go and

@@ -51,12 +51,15 @@ type endpoint struct {
 	// Made by Open and Register.
 	options fabric.Options
 	limits  fabric.Limits
-	shape   shape // of own, but for the region
-	own     *segment
-	fd      int // of own, until the peer has it mapped; or -1
+	shape   shape // of own
 	memory  []*memory
 
-	peer *segment // the peer's; what this end writes to
+	// Made by Connect or Accept.
+	mem       []byte // both segments
+	fd        int    // of mem, until the peer has it mapped; or -1
+	own       *segment
+	peer      *segment // what this end writes to
+	peerShape shape    // as a dialer asked for it
 
 	failed  bool // the queue pair is in state ERR
 	drained bool // and what had arrived before has been polled
@@ -153,16 +156,14 @@ func (e *endpoint) Close() error {
 		unix.Close(e.fd)
 		e.fd = -1
 	}
-	for _, s := range []*segment{e.own, e.peer} {
-		if s != nil {
-			err = errors.Join(err, s.unmap())
-		}
+	if e.mem != nil {
+		err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(e.mem)))
 	}
 	for _, m := range e.memory {
 		err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(m.bytes)))
 	}
 	// Whoever uses the endpoint from now on shall find nothing rather than
 	// somebody else's pages.
-	e.own, e.peer, e.memory = nil, nil, nil
+	e.mem, e.own, e.peer, e.memory = nil, nil, nil, nil
 	return err
 }

@@ -18,8 +18,8 @@ import (
 type kind uint8
 
 const (
-	req kind = 1 // a dialer asks, and shares its segment
-	rep kind = 2 // the listener answers, and shares its own
+	req kind = 1 // a dialer asks
+	rep kind = 2 // the listener answers, and shares the memory of both
 	rtu kind = 3 // the dialer has seen the answer and likes it
 	rej kind = 4 // either refuses
 )
@@ -36,7 +36,7 @@ type frame struct {
 
 const (
 	frameMagic   = 0x6d68_7372 // "rshm"
-	frameVersion = 1
+	frameVersion = 2
 
 	headerSize = 28
 	maxText    = 128

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"os"
 	"syscall"
@@ -34,9 +35,6 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if e.passive || e.step != idle || e.limits.RecvQueue == 0 || len(private) > fabric.MaxConnectData {
 		return nil, fmt.Errorf("shm: connect: %w", syscall.EINVAL)
 	}
-	if err := e.share(0); err != nil {
-		return nil, err
-	}
 	if err := e.reach(ctx); err != nil {
 		return nil, err
 	}
@@ -46,7 +44,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	e.step = requested
 	// A listener that has refused already has closed its end, and what it said
 	// is there to be received.
-	err := e.offer(frame{kind: req, target: e.remote, private: private})
+	err := e.sock.send((&frame{kind: req, shape: e.shape, target: e.remote, private: private}).encode(), -1)
 	if err != nil && !hungUp(err) {
 		return nil, err
 	}
@@ -54,10 +52,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := e.adopt(f, fd, rep); err != nil {
-		return nil, err
-	}
-	if err := e.settle(); err != nil {
+	if err := e.adopt(f, fd); err != nil {
 		return nil, err
 	}
 	e.step = answered
@@ -129,12 +124,13 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	if err := e.adopt(f, fd, req); err != nil {
+	if err := expect(f, fd, req); err != nil {
 		return err
 	}
 	if err := checkClaim(f.target); err != nil {
 		return err
 	}
+	e.peerShape = f.shape
 	e.local = f.target
 	if !hears(at, e.local) {
 		return fmt.Errorf("shm: nobody listens at %v here", e.local)
@@ -155,22 +151,20 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if !e.passive || e.step != requested || e.limits.RecvQueue == 0 || len(private) > fabric.MaxAcceptData {
 		return fmt.Errorf("shm: accept: %w", syscall.EINVAL)
 	}
-	if err := e.share(0); err != nil {
+	if err := e.share(); err != nil {
 		return err
 	}
 	e.step = answered
-	if err := e.offer(frame{kind: rep, private: private}); err != nil && !hungUp(err) {
+	err := e.sock.send((&frame{kind: rep, shape: e.shape, private: private}).encode(), e.fd)
+	if err != nil && !hungUp(err) {
 		return err
 	}
 	f, fd, err := e.receive(ctx)
 	if err != nil {
 		return err
 	}
-	if fd >= 0 {
-		unix.Close(fd)
-	}
-	if fd >= 0 || f.kind != rtu {
-		return errAnother
+	if err := expect(f, fd, rtu); err != nil {
+		return err
 	}
 	if err := e.settle(); err != nil {
 		return err
@@ -196,36 +190,70 @@ func (e *endpoint) refuse(reason int, text string) {
 	_ = e.Close()
 }
 
-// share makes this end's segment, unless there is one already.
-func (e *endpoint) share(region int) (err error) {
-	if e.own != nil {
-		return nil
+// share makes the memory of both ends.
+func (e *endpoint) share() error {
+	n, err := together(e.shape, e.peerShape)
+	if err != nil {
+		return err
 	}
-	s := e.shape
-	s.region = region
-	e.own, e.fd, err = createSegment(s)
-	if err == nil {
-		e.own.posted.Store(e.recvPosted)
+	e.mem, e.fd, err = createMemory(n)
+	if err != nil {
+		return fmt.Errorf("shm: %w", err)
 	}
-	return err
+	e.divide(e.shape, e.peerShape)
+	return nil
 }
 
-// offer sends a frame with this end's segment.
-func (e *endpoint) offer(f frame) error {
-	f.shape = e.own.shape
-	return e.sock.send(f.encode(), e.fd)
-}
-
-// settle looks after this end's segment once the peer has it mapped. Its
-// descriptor is then of no more use.
+// settle looks after the memory once the peer has it mapped. Its descriptor is
+// then of no more use.
 func (e *endpoint) settle() error {
-	err := e.own.settle(e.fd)
+	err := checkSettled(e.fd, len(e.mem))
 	unix.Close(e.fd)
 	e.fd = -1
 	if err != nil {
 		return fmt.Errorf("shm: %w", err)
 	}
 	return nil
+}
+
+// adopt maps the memory that has to come with the listener's answer.
+func (e *endpoint) adopt(f frame, fd int) error {
+	if fd >= 0 {
+		defer unix.Close(fd)
+	}
+	if fd < 0 || f.kind != rep {
+		return errAnother
+	}
+	n, err := together(f.shape, e.shape)
+	if err != nil {
+		return err
+	}
+	if e.mem, err = adoptMemory(fd, n); err != nil {
+		return fmt.Errorf("shm: %w", err)
+	}
+	e.divide(f.shape, e.shape)
+	return nil
+}
+
+// together is how much memory a connection of two such ends has.
+func together(listener, dialer shape) (int, error) {
+	if listener.size() > math.MaxInt-dialer.size() {
+		return 0, fmt.Errorf("shm: memory for remote writes of %d and %d bytes: %w", listener.region, dialer.region, syscall.ENOMEM)
+	}
+	return listener.size() + dialer.size(), nil
+}
+
+// divide finds both ends' segments in their memory, and says in this end's what
+// has been done before it was there.
+func (e *endpoint) divide(listener, dialer shape) {
+	e.peer, e.own = view(listener, e.mem[:listener.size()]), view(dialer, e.mem[listener.size():])
+	if e.passive {
+		e.own, e.peer = e.peer, e.own
+	}
+	e.own.posted.Store(e.recvPosted)
+	if e.armed {
+		_ = e.Arm()
+	}
 }
 
 // receive returns the peer's next frame. A refusal, or its going away instead
@@ -259,16 +287,13 @@ func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 	return f, fd, err
 }
 
-// adopt maps the peer's segment, which has to come with a frame of this kind.
-func (e *endpoint) adopt(f frame, fd int, k kind) (err error) {
+// expect checks that a frame is of this kind, with no descriptor.
+func expect(f frame, fd int, k kind) error {
 	if fd >= 0 {
-		defer unix.Close(fd)
+		unix.Close(fd)
 	}
-	if f.kind != k || fd < 0 {
+	if fd >= 0 || f.kind != k {
 		return errAnother
-	}
-	if e.peer, err = adoptSegment(fd, f.shape); err != nil {
-		return fmt.Errorf("shm: %w", err)
 	}
 	return nil
 }

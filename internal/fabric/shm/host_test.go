@@ -291,11 +291,8 @@ func claim(t *testing.T, at, from, target netip.AddrPort) string {
 	require.Zero(t, connect(sock.fd, netip.AddrPortFrom(netip.Addr{}, at.Port())))
 	s, err := newShape(0, 1, 64, 24)
 	require.NoError(t, err)
-	own, fd, err := createSegment(s)
-	require.NoError(t, err)
-	r := &raider{sock: sock, own: own, fd: fd}
-	defer r.close()
-	sock.send((&frame{kind: req, target: target, shape: s}).encode(), fd)
+	defer sock.close()
+	sock.send((&frame{kind: req, target: target, shape: s}).encode(), -1)
 	var b [maxFrame]byte
 	n, _, err := sock.receive(ctx, b[:])
 	if errors.Is(err, syscall.ECONNRESET) { // for want of a reader of the request

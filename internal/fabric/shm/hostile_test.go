@@ -29,23 +29,40 @@ import (
 // raider is one connection of a hostile peer.
 type raider struct {
 	*rand.Rand
-	sock    *socket
-	passive bool
-	to      netip.AddrPort
-	own     *segment
-	fd      int
-	peer    *segment
+	sock      *socket
+	passive   bool
+	to        netip.AddrPort
+	shape     shape
+	mem       []byte // of both ends; a dialer's own until it has the listener's
+	fd        int
+	own, peer *segment
 }
+
+// victim is what those who are raided have registered.
+var victim = shape{region: ringSize, recvQueue: options.RecvQueue, recvSize: options.RecvSize}
 
 func (r *raider) close() {
 	r.sock.close()
-	if r.fd >= 0 {
+	r.take(nil, -1, shape{})
+}
+
+// take has the raider use other memory from now on.
+func (r *raider) take(mem []byte, fd int, peer shape) {
+	if r.mem != nil {
+		unix.Munmap(r.mem)
 		unix.Close(r.fd)
 	}
-	for _, s := range []*segment{r.own, r.peer} {
-		if s != nil {
-			s.unmap()
-		}
+	r.mem, r.fd, r.own, r.peer = mem, fd, nil, nil
+	if mem == nil {
+		return
+	}
+	first, second := r.shape, peer
+	if !r.passive {
+		first, second = second, first
+	}
+	r.own, r.peer = view(first, mem[:first.size()]), view(second, mem[first.size():])
+	if !r.passive {
+		r.own, r.peer = r.peer, r.own
 	}
 }
 
@@ -59,11 +76,20 @@ func (r *raider) bytes(n int) []byte {
 
 // first is the frame with which an honest peer would begin.
 func (r *raider) first() frame {
-	f := frame{kind: req, target: r.to, private: r.bytes(r.IntN(56)), shape: r.own.shape}
+	f := frame{kind: req, target: r.to, private: r.bytes(r.IntN(56)), shape: r.shape}
 	if r.passive {
 		f.kind = rep
 	}
 	return f
+}
+
+// begin sends a packet in the place of the first frame, with memory if an honest
+// peer would.
+func (r *raider) begin(b []byte) error {
+	if r.passive {
+		return r.sock.send(b, r.fd)
+	}
+	return r.sock.send(b, -1)
 }
 
 // await receives a frame, not for long.
@@ -81,23 +107,19 @@ func (r *raider) await() (frame, int, error) {
 
 // shake completes the handshake, as an honest peer would.
 func (r *raider) shake() bool {
-	if !r.passive {
-		r.sock.send(r.first().encoded(), r.fd)
-	}
+	r.begin(r.first().encoded())
 	f, fd, err := r.await()
-	if err != nil || fd < 0 {
+	if r.passive || err != nil || fd < 0 {
+		return err == nil && f.kind == rtu
+	}
+	mem, err := adoptMemory(fd, f.shape.size()+r.shape.size())
+	if err != nil {
+		unix.Close(fd)
 		return false
 	}
-	defer unix.Close(fd)
-	if r.peer, err = adoptSegment(fd, f.shape); err != nil {
-		return false
-	}
-	if !r.passive {
-		return r.sock.send((&frame{kind: rtu}).encode(), -1) == nil
-	}
-	r.sock.send(r.first().encoded(), r.fd)
-	f, _, err = r.await()
-	return err == nil && f.kind == rtu
+	r.take(mem, fd, f.shape)
+	r.own.posted.Store(uint64(r.shape.recvQueue))
+	return r.sock.send((&frame{kind: rtu}).encode(), -1) == nil
 }
 
 func (f frame) encoded() []byte { return f.encode() }
@@ -129,10 +151,10 @@ func (r *raider) scribble() {
 				word := s.lapOf(pos) | r.Uint64N(64)<<lengthShift | r.Uint64()&sendBit
 				s.slot(pos).Store(word | uint64(r.Uint32()>>r.IntN(32)))
 			case 4:
-				binary.LittleEndian.PutUint64(s.mem[r.IntN(len(s.mem)-8):], r.Uint64())
+				binary.LittleEndian.PutUint64(r.mem[r.IntN(len(r.mem)-8):], r.Uint64())
 			case 5:
-				at := r.IntN(len(s.mem)/os.Getpagesize()) * os.Getpagesize()
-				copy(s.mem[at:at+os.Getpagesize()], r.bytes(64))
+				at := r.IntN(len(r.mem)/os.Getpagesize()) * os.Getpagesize()
+				copy(r.mem[at:at+os.Getpagesize()], r.bytes(64))
 			}
 		}
 	}
@@ -152,17 +174,21 @@ var attacks = []func(r *raider){
 		for range 1 + r.IntN(4) {
 			b[r.IntN(len(b))] ^= 1 << r.IntN(8)
 		}
-		r.sock.send(b, r.fd)
+		r.begin(b)
 		r.await()
 	},
 	func(r *raider) { // numbers that have nothing to do with the memory
 		f := r.first()
 		f.shape = shape{int(r.Uint64() >> (1 + r.IntN(63))), r.Uint32(), int(r.Uint32() >> r.IntN(32)), int(r.Uint32() >> r.IntN(32))}
-		r.sock.send(f.encode(), r.fd)
+		r.begin(f.encode())
 		r.await()
 	},
-	func(r *raider) { // no memory
-		r.sock.send(r.first().encoded(), -1)
+	func(r *raider) { // no memory, or some that nobody has asked for
+		if r.passive {
+			r.sock.send(r.first().encoded(), -1)
+		} else {
+			r.sock.send(r.first().encoded(), r.fd)
+		}
 		r.await()
 	},
 	func(r *raider) { // bad memory
@@ -171,7 +197,7 @@ var attacks = []func(r *raider){
 			if n--; n >= 0 {
 				continue
 			}
-			if fd, err := make(r.own.shape); err == nil {
+			if fd, err := make(len(r.mem)); err == nil {
 				r.sock.send(r.first().encoded(), fd)
 				unix.Close(fd)
 			}
@@ -195,22 +221,24 @@ var attacks = []func(r *raider){
 		r.sendMany(r.first().encoded(), r.sock.fd)
 	},
 	func(r *raider) { // leave before the answer, or with it
-		r.sock.send(r.first().encoded(), r.fd)
+		r.begin(r.first().encoded())
 		if r.IntN(2) == 0 {
-			r.await()
+			if _, fd, _ := r.await(); fd >= 0 {
+				unix.Close(fd)
+			}
 		}
 	},
 	func(r *raider) { // go on with anything but what is due
-		r.sock.send(r.first().encoded(), r.fd)
+		r.begin(r.first().encoded())
 		if _, fd, _ := r.await(); fd >= 0 {
 			unix.Close(fd)
 		}
 		k := []kind{req, rep, rej}[r.IntN(3)]
-		r.sock.send((&frame{kind: k, reason: r.IntN(40), shape: r.own.shape, target: r.to, private: r.bytes(10)}).encode(), -1+r.IntN(2)*(1+r.fd))
+		r.sock.send((&frame{kind: k, reason: r.IntN(40), shape: r.shape, target: r.to, private: r.bytes(10)}).encode(), -1+r.IntN(2)*(1+r.fd))
 		r.await()
 	},
 	func(r *raider) { // everything at once, in advance
-		r.sock.send(r.first().encoded(), r.fd)
+		r.begin(r.first().encoded())
 		for range r.IntN(300) {
 			r.sock.send((&frame{kind: rtu}).encode(), -1)
 		}
@@ -247,29 +275,32 @@ var attacks = []func(r *raider){
 			return
 		}
 		for range 20 {
-			unix.Ftruncate(r.fd, int64(r.IntN(2*len(r.own.mem))))
+			unix.Ftruncate(r.fd, int64(r.IntN(2*len(r.mem))))
 			addSeals(r.fd, r.IntN(64))
-			at, n := pages(r.IntN(len(r.own.mem)))-pages(1), pages(1+r.IntN(len(r.own.mem)))
-			unix.Fallocate(r.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(max(at, 0)), int64(n))
-			unix.Madvise(r.peer.mem, unix.MADV_REMOVE)
+			at, n := pages(r.IntN(len(r.mem)))-pages(1), pages(1+r.IntN(len(r.mem)))
+			_ = punch(r.fd, max(at, 0), n)
+			unix.Madvise(r.mem, unix.MADV_REMOVE)
 			r.own.waiting.Store(1)
 		}
 	},
-	func(r *raider) { // take the memory and not the last seals
+	func(r *raider) { // take the memory and not the last seals, or punch holes first
+		r.begin(r.first().encoded())
+		fd := r.fd
 		if !r.passive {
-			r.sock.send(r.first().encoded(), r.fd)
+			var err error
+			if _, fd, err = r.await(); err != nil || fd < 0 {
+				return
+			}
+			defer unix.Close(fd)
 		}
-		_, fd, err := r.await()
-		if err != nil || fd < 0 {
-			return
-		}
-		if r.IntN(2) == 0 {
+		switch r.IntN(3) {
+		case 0:
 			addSeals(fd, unix.F_SEAL_SEAL)
+		case 1:
+			_ = punch(fd, 0, pages(1))
+			addSeals(fd, lastSeals())
 		}
-		unix.Close(fd)
-		if r.passive {
-			r.sock.send(r.first().encoded(), r.fd)
-		} else {
+		if !r.passive {
 			r.sock.send((&frame{kind: rtu}).encode(), -1)
 		}
 		r.await()
@@ -299,12 +330,13 @@ func raid(r *rand.Rand, sock *socket, passive bool, to netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	own, fd, err := createSegment(s)
+	mem, fd, err := createMemory(s.size() + victim.size())
 	if err != nil {
 		return err
 	}
-	own.posted.Store(uint64(s.recvQueue))
-	raider := &raider{Rand: r, sock: sock, passive: passive, to: to, own: own, fd: fd}
+	raider := &raider{Rand: r, sock: sock, passive: passive, to: to, shape: s}
+	raider.take(mem, fd, victim)
+	raider.own.posted.Store(uint64(s.recvQueue))
 	defer raider.close()
 	attacks[r.IntN(len(attacks))](raider)
 	return nil

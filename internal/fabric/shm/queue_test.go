@@ -156,7 +156,7 @@ func TestReceivedDataIsOutOfThePeersReach(t *testing.T) {
 		want += data
 	}
 	c := poll(t, b)
-	clear(a.peer.mem[slotsAt:])
+	clear(a.peer.buffers)
 	var got string
 	for i := range c {
 		got += string(c[i].Data)

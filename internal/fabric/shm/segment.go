@@ -20,11 +20,10 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// segment is a mapped segment, one's own or the peer's. Everything in it may be
-// changed by the peer at any time.
+// segment is what one end receives in, this one or the peer. Everything in it
+// may be changed by the peer at any time.
 type segment struct {
 	shape
-	mem []byte
 
 	waiting *atomic.Uint32
 	posted  *atomic.Uint64
@@ -34,11 +33,10 @@ type segment struct {
 	region  []byte
 }
 
-// view finds the parts of a mapped segment.
+// view finds the parts of a segment in memory of its size.
 func view(s shape, mem []byte) *segment {
 	return &segment{
 		shape:   s,
-		mem:     mem,
 		waiting: (*atomic.Uint32)(unsafe.Pointer(&mem[waitingAt])),
 		posted:  (*atomic.Uint64)(unsafe.Pointer(&mem[postedAt])),
 		slots:   unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(&mem[slotsAt])), s.slots()),
@@ -58,8 +56,6 @@ func (s *segment) buffer(pos uint64) []byte {
 	at := int(pos&uint64(len(s.slots)-1)) * s.stride()
 	return s.buffers[at : at+s.recvSize]
 }
-
-func (s *segment) unmap() error { return os.NewSyscallError("munmap", unix.Munmap(s.mem)) }
 
 // Seals make foreign memory safe to touch. Memory comes with the first: it
 // stays as large as it is. Who takes it maps it and then sets the last: nobody
@@ -83,8 +79,13 @@ var lastSeals = sync.OnceValue(func() int {
 	return last
 })
 
-// createSegment makes a segment and the descriptor to share it by.
-func createSegment(s shape) (_ *segment, fd int, err error) {
+// The memory of a connection is one file, which the listener makes: its own
+// segment first, the dialer's behind it. Nobody is given memory that somebody
+// else has made but the dialer, once it trusts the listener.
+
+// createMemory makes memory of n bytes, all of which exist, and the descriptor
+// to share it by.
+func createMemory(n int) (mem []byte, fd int, err error) {
 	fd, err = createMemfd()
 	if err != nil {
 		return nil, -1, err
@@ -94,21 +95,23 @@ func createSegment(s shape) (_ *segment, fd int, err error) {
 			unix.Close(fd)
 		}
 	}()
-	if err := unix.Ftruncate(fd, int64(s.size())); err != nil {
+	if err := unix.Ftruncate(fd, int64(n)); err != nil {
 		return nil, -1, os.NewSyscallError("ftruncate", err)
 	}
-	seg, err := mapSegment(fd, s)
-	if err != nil {
+	if mem, err = mapMemory(fd, n); err != nil {
 		return nil, -1, err
 	}
-	if err = seg.populate(fd); err == nil {
+	if err = populate(mem); errors.Is(err, syscall.EINVAL) {
+		err = fill(mem, fd) // before Linux 5.14
+	}
+	if err == nil {
 		err = addSeals(fd, firstSeals)
 	}
 	if err != nil {
-		seg.unmap()
+		unix.Munmap(mem)
 		return nil, -1, err
 	}
-	return seg, fd, nil
+	return mem, fd, nil
 }
 
 // createMemfd makes an empty file in memory that can be sealed. Kernels from
@@ -126,9 +129,9 @@ func createMemfd() (int, error) {
 	return fd, os.NewSyscallError("memfd_create", err)
 }
 
-// adoptSegment maps the peer's segment, if it is what the peer says it is. It
-// does not close fd.
-func adoptSegment(fd int, s shape) (*segment, error) {
+// adoptMemory maps the n bytes of memory that the listener has made, if they
+// are what they should be. It does not close fd.
+func adoptMemory(fd, n int) ([]byte, error) {
 	// The seals come first: only files in memory have them, so no file system
 	// of the peer's is asked anything, which it might never answer.
 	if err := checkSeals(fd, firstSeals); err != nil {
@@ -145,35 +148,44 @@ func adoptSegment(fd int, s shape) (*segment, error) {
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return nil, os.NewSyscallError("fstat", err)
 	}
-	if stat.Size != int64(s.size()) {
-		return nil, fmt.Errorf("the peer's memory has %d bytes, want %d", stat.Size, s.size())
+	if stat.Size != int64(n) {
+		return nil, fmt.Errorf("the peer's memory has %d bytes, want %d", stat.Size, n)
 	}
-	// All of it is there already, so nothing is allocated at a peer's behest.
-	const block = 512
-	if int64(stat.Blocks)*block < stat.Size {
-		return nil, fmt.Errorf("only %d of the peer's %d bytes of memory exist", stat.Blocks*block, stat.Size)
-	}
-	seg, err := mapSegment(fd, s)
+	mem, err := mapMemory(fd, n)
 	if err != nil {
 		return nil, err
 	}
 	if err = addSeals(fd, lastSeals()); err == nil {
-		err = seg.settle(fd)
+		err = checkSettled(fd, n)
+	}
+	if err == nil {
+		// Nothing is missing, so this makes no pages: it spares faults later.
+		if err = populate(mem); errors.Is(err, syscall.EINVAL) {
+			err = nil // before Linux 5.14
+		}
 	}
 	if err != nil {
-		seg.unmap()
+		unix.Munmap(mem)
 		return nil, err
 	}
-	return seg, nil
+	return mem, nil
 }
 
-// settle checks that a segment that both ends have mapped can lose no page any
-// more, and that it has lost none so far.
-func (s *segment) settle(fd int) error {
+// checkSettled checks that memory which both ends have mapped can lose no page
+// any more, and then that it has lost none so far: a hole that the peer had
+// punched would be filled with memory of whoever touches it first.
+func checkSettled(fd, n int) error {
 	if err := checkSeals(fd, firstSeals|lastSeals()); err != nil {
 		return err
 	}
-	return s.populate(fd)
+	hole, err := unix.Seek(fd, 0, unix.SEEK_HOLE)
+	if err != nil {
+		return os.NewSyscallError("lseek SEEK_HOLE", err)
+	}
+	if hole != int64(n) {
+		return fmt.Errorf("shared memory of %d bytes has a hole at %d", n, hole)
+	}
+	return nil
 }
 
 func addSeals(fd, seals int) error {
@@ -192,28 +204,32 @@ func checkSeals(fd, want int) error {
 	return nil
 }
 
-func mapSegment(fd int, s shape) (*segment, error) {
-	mem, err := unix.Mmap(fd, 0, s.size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, os.NewSyscallError("mmap", err)
-	}
-	return view(s, mem), nil
+func mapMemory(fd, n int) ([]byte, error) {
+	mem, err := unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return mem, os.NewSyscallError("mmap", err)
 }
 
-// populate faults a segment in, so that memory that is not to be had is an
-// error here and not a signal later.
-func (s *segment) populate(fd int) error {
+// populate faults memory in, so that memory that is not to be had is an error
+// here and not a signal later.
+func populate(mem []byte) error {
 	for {
-		switch err := unix.Madvise(s.mem, unix.MADV_POPULATE_WRITE); err {
-		case unix.EINTR:
-		case unix.EINVAL:
-			// Before Linux 5.14 the file can be filled, which is what matters;
-			// the pages are then mapped one by one as they are touched.
-			return os.NewSyscallError("fallocate", unix.Fallocate(fd, 0, 0, int64(len(s.mem))))
-		default:
+		err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
+		if err != unix.EINTR {
 			return os.NewSyscallError("madvise MADV_POPULATE_WRITE", err)
 		}
 	}
+}
+
+// fill is what there is to do where the kernel has no MADV_POPULATE_WRITE. The
+// file's pages, once they exist, count as data only when they have been touched.
+func fill(mem []byte, fd int) error {
+	if err := unix.Fallocate(fd, 0, 0, int64(len(mem))); err != nil {
+		return os.NewSyscallError("fallocate", err)
+	}
+	for i := 0; i < len(mem); i += os.Getpagesize() {
+		mem[i] = 0
+	}
+	return nil
 }
 
 // memory implements [fabric.Memory]: private pages, or the region of the
@@ -226,42 +242,47 @@ type memory struct {
 
 var _ fabric.Memory = (*memory)(nil)
 
-func (m *memory) Bytes() []byte { return m.bytes }
+// Bytes implements [fabric.Memory]. What is shared exists once the endpoint is
+// connected.
+func (m *memory) Bytes() []byte {
+	if m.shared && m.e.own != nil {
+		return m.e.own.region
+	}
+	return m.bytes
+}
 
 // Addr is an offset in the region: the peer has it mapped elsewhere.
 func (m *memory) Addr() uint64 { return 0 }
 
 func (m *memory) RKey() uint32 {
 	if m.shared {
-		return m.e.own.rkey
+		return m.e.shape.rkey
 	}
 	return 0
 }
 
 // holds reports whether data lies in m.
 func (m *memory) holds(data []byte) bool {
-	start, first := address(m.bytes), address(data)
-	return first >= start && first+uintptr(len(data)) <= start+uintptr(len(m.bytes))
+	mem := m.Bytes()
+	start, first := address(mem), address(data)
+	return first >= start && first+uintptr(len(data)) <= start+uintptr(len(mem))
 }
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // Register implements [fabric.Endpoint]. Memory for remote writes can be
 // registered once, and before the endpoint connects, since it is part of what
-// is shared then.
+// is shared then: nothing is made for a connection that is refused.
 func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	if e.limits.RecvQueue == 0 || n <= 0 || n > maxRegion {
 		return nil, fmt.Errorf("shm: register %d bytes: %w", n, syscall.EINVAL)
 	}
 	m := &memory{e: e, shared: a == fabric.RemoteWrite}
 	if m.shared {
-		if e.own != nil {
+		if e.own != nil || e.shape.region != 0 {
 			return nil, fmt.Errorf("shm: register memory for remote writes twice, or when connected: %w", syscall.EINVAL)
 		}
-		if err := e.share(pages(n)); err != nil {
-			return nil, err
-		}
-		m.bytes = e.own.region
+		e.shape.region = pages(n)
 		return m, nil
 	}
 	var err error

@@ -5,34 +5,38 @@
 package shm
 
 import (
+	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
-// badMemory makes descriptors for a segment of a shape that must not be taken.
-var badMemory = map[string]func(s shape) (int, error){
-	"unsealed":   func(s shape) (int, error) { return sealed(s, 0, int64(s.size()), true) },
-	"may shrink": func(s shape) (int, error) { return sealed(s, unix.F_SEAL_GROW, int64(s.size()), true) },
-	"may grow":   func(s shape) (int, error) { return sealed(s, unix.F_SEAL_SHRINK, int64(s.size()), true) },
-	"no more seals": func(s shape) (int, error) {
-		return sealed(s, firstSeals|unix.F_SEAL_SEAL, int64(s.size()), true)
+// badMemory makes descriptors for n bytes of memory that must not be taken.
+var badMemory = map[string]func(n int) (int, error){
+	"unsealed":   func(n int) (int, error) { return sealed(0, n, true) },
+	"may shrink": func(n int) (int, error) { return sealed(unix.F_SEAL_GROW, n, true) },
+	"may grow":   func(n int) (int, error) { return sealed(unix.F_SEAL_SHRINK, n, true) },
+	"no more seals": func(n int) (int, error) {
+		return sealed(firstSeals|unix.F_SEAL_SEAL, n, true)
 	},
-	"not to be written": func(s shape) (int, error) { return sealed(s, firstSeals|unix.F_SEAL_WRITE, int64(s.size()), true) },
-	"nor in future": func(s shape) (int, error) {
-		return sealed(s, firstSeals|unix.F_SEAL_FUTURE_WRITE, int64(s.size()), true)
+	"not to be written": func(n int) (int, error) { return sealed(firstSeals|unix.F_SEAL_WRITE, n, true) },
+	"nor in future": func(n int) (int, error) {
+		return sealed(firstSeals|unix.F_SEAL_FUTURE_WRITE, n, true)
 	},
-	"too small": func(s shape) (int, error) { return sealed(s, firstSeals, int64(s.size()-1), true) },
-	"too large": func(s shape) (int, error) { return sealed(s, firstSeals, int64(s.size()+4096), true) },
-	"empty":     func(s shape) (int, error) { return sealed(s, firstSeals, 0, false) },
-	"vast":      func(s shape) (int, error) { return sealed(s, firstSeals, 1<<50, false) },
-	"not there": func(s shape) (int, error) { return sealed(s, firstSeals, int64(s.size()), false) },
-	"read-only": func(s shape) (int, error) {
-		fd, err := sealed(s, firstSeals, int64(s.size()), true)
+	"too small": func(n int) (int, error) { return sealed(firstSeals, n-1, true) },
+	"too large": func(n int) (int, error) { return sealed(firstSeals, n+4096, true) },
+	"empty":     func(n int) (int, error) { return sealed(firstSeals, 0, false) },
+	"vast":      func(n int) (int, error) { return sealed(firstSeals, 1<<50, false) },
+	"not there": func(n int) (int, error) { return sealed(firstSeals, n, false) },
+	"read-only": func(n int) (int, error) {
+		fd, err := sealed(firstSeals, n, true)
 		if err != nil {
 			return fd, err
 		}
@@ -44,14 +48,14 @@ var badMemory = map[string]func(s shape) (int, error){
 		defer f.Close()
 		return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	},
-	"huge pages": func(s shape) (int, error) {
+	"huge pages": func(n int) (int, error) {
 		fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB)
 		if err != nil {
 			return -1, err
 		}
 		return fd, addSeals(fd, firstSeals)
 	},
-	"file on disk": func(s shape) (int, error) {
+	"file on disk": func(n int) (int, error) {
 		f, err := os.CreateTemp("", "ringnet-shm")
 		if err != nil {
 			return -1, err
@@ -60,32 +64,36 @@ var badMemory = map[string]func(s shape) (int, error){
 		if err := os.Remove(f.Name()); err != nil {
 			return -1, err
 		}
-		if err := f.Truncate(int64(s.size())); err != nil {
+		if err := f.Truncate(int64(n)); err != nil {
 			return -1, err
 		}
 		return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	},
-	"directory": func(shape) (int, error) { return unix.Open("/", unix.O_RDONLY|unix.O_CLOEXEC, 0) },
-	"device":    func(shape) (int, error) { return unix.Open("/dev/zero", unix.O_RDWR|unix.O_CLOEXEC, 0) },
-	"path":      func(shape) (int, error) { return unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0) },
-	"socket":    func(shape) (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) },
-	"pipe": func(shape) (int, error) {
+	"directory": func(int) (int, error) { return unix.Open("/", unix.O_RDONLY|unix.O_CLOEXEC, 0) },
+	"device":    func(int) (int, error) { return unix.Open("/dev/zero", unix.O_RDWR|unix.O_CLOEXEC, 0) },
+	"path":      func(int) (int, error) { return unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0) },
+	"socket":    func(int) (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) },
+	"pipe": func(int) (int, error) {
 		var p [2]int
 		err := unix.Pipe2(p[:], unix.O_CLOEXEC)
 		unix.Close(p[1])
 		return p[0], err
 	},
-	"eventfd": func(shape) (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) },
+	"eventfd": func(int) (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) },
 }
 
-func sealed(s shape, seals int, size int64, filled bool) (int, error) {
+func sealed(seals, size int, filled bool) (int, error) {
 	fd, err := createMemfd()
 	if err != nil {
 		return -1, err
 	}
-	err = unix.Ftruncate(fd, size)
+	err = unix.Ftruncate(fd, int64(size))
 	if err == nil && filled {
-		err = unix.Fallocate(fd, 0, 0, size)
+		var mem []byte
+		if mem, err = mapMemory(fd, size); err == nil {
+			err = populate(mem)
+			unix.Munmap(mem)
+		}
 	}
 	if err == nil {
 		err = addSeals(fd, seals)
@@ -94,79 +102,139 @@ func sealed(s shape, seals int, size int64, filled bool) (int, error) {
 }
 
 func TestBadMemoryIsNotTaken(t *testing.T) {
-	s, err := newShape(uint64(pages(1)), 1, 16, 24)
-	require.NoError(t, err)
+	n := pages(5)
 	for name, make := range badMemory {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			fd, err := make(s)
+			fd, err := make(n)
 			if name == "huge pages" && err != nil {
 				t.Skip(err)
 			}
 			require.NoError(t, err)
-			_, err = adoptSegment(fd, s)
+			_, err = adoptMemory(fd, n)
 			assert.Error(t, err)
 			t.Log(err)
 			require.NoError(t, unix.Close(fd))
 		})
 	}
 	leavesNothing(t)
-	fd, err := sealed(s, firstSeals, int64(s.size()), true)
+	fd, err := sealed(firstSeals, n, true)
 	require.NoError(t, err)
-	seg, err := adoptSegment(fd, s)
+	mem, err := adoptMemory(fd, n)
 	require.NoError(t, err, "good memory is")
 	require.NoError(t, unix.Close(fd))
-	require.NoError(t, seg.unmap())
+	require.NoError(t, unix.Munmap(mem))
+}
+
+func punch(fd, at, n int) error {
+	return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(at), int64(n))
 }
 
 func TestSettledMemoryCannotChange(t *testing.T) {
 	leavesNothing(t)
-	if lastSeals()&unix.F_SEAL_FUTURE_WRITE == 0 {
-		t.Skip("this kernel lets holes be punched")
-	}
-	s, err := newShape(uint64(pages(1)), 1, 16, 24)
+	needsFutureWrite(t)
+	n := pages(5)
+	own, fd, err := createMemory(n)
 	require.NoError(t, err)
-	own, fd, err := createSegment(s)
+	require.Error(t, checkSettled(fd, n), "nobody has set the last seals")
+	peer, err := adoptMemory(fd, n)
 	require.NoError(t, err)
-	require.Error(t, own.settle(fd), "nobody has set the last seals")
-	punch := func() error {
-		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(s.size()))
-	}
-	require.NoError(t, punch())
-	_, err = adoptSegment(fd, s)
-	require.ErrorContains(t, err, "0 of the peer's")
-	require.NoError(t, own.populate(fd))
-	peer, err := adoptSegment(fd, s)
-	require.NoError(t, err)
-	require.NoError(t, own.settle(fd))
+	require.NoError(t, checkSettled(fd, n))
 
 	assert.Error(t, unix.Ftruncate(fd, 0))
 	assert.Error(t, unix.Ftruncate(fd, 1<<30))
-	assert.Error(t, punch())
+	assert.Error(t, punch(fd, 0, n))
 	assert.Error(t, addSeals(fd, unix.F_SEAL_WRITE))
-	for _, seg := range []*segment{own, peer} {
-		assert.Error(t, unix.Madvise(seg.mem, unix.MADV_REMOVE))
-		seg.posted.Add(1)
+	for _, mem := range [][]byte{own, peer} {
+		assert.Error(t, unix.Madvise(mem, unix.MADV_REMOVE))
+		mem[7]++
 	}
 	require.NoError(t, unix.Close(fd))
-	require.Equal(t, uint64(2), own.posted.Load())
-	require.NoError(t, own.unmap())
-	require.NoError(t, peer.unmap())
+	require.Equal(t, byte(2), own[7])
+	require.NoError(t, unix.Munmap(own))
+	require.NoError(t, unix.Munmap(peer))
 }
 
-// An address that no page begins at is what a kernel without
-// MADV_POPULATE_WRITE answers alike.
-func TestPopulateWithoutTheSystemCall(t *testing.T) {
-	s, err := newShape(uint64(pages(1)), 1, 16, 24)
+func needsFutureWrite(t *testing.T) {
+	t.Helper()
+	if lastSeals()&unix.F_SEAL_FUTURE_WRITE == 0 {
+		t.Skip("this kernel lets holes be punched")
+	}
+}
+
+// A page of memory that is missing would be made at the expense of whoever
+// touches it first. The puncher makes it missing at any moment until the last
+// seal forbids it.
+func TestHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
+	leavesNothing(t)
+	needsFutureWrite(t)
+	n, page := pages(64<<10), os.Getpagesize()
+	// race runs take beside a puncher, and says whether take has succeeded
+	// although the page was lost: then it is there again, and empty.
+	race := func(take func(fd int) ([]byte, error)) (filled bool) {
+		theirs, fd, err := createMemory(n)
+		require.NoError(t, err)
+		defer unix.Munmap(theirs)
+		defer unix.Close(fd)
+		last := theirs[n-page:]
+		last[0] = 1
+		var puncher sync.WaitGroup
+		started := make(chan struct{})
+		puncher.Go(func() {
+			runtime.LockOSThread()
+			close(started)
+			for end := time.Now().Add(rand.N(200 * time.Microsecond)); time.Now().Before(end); {
+			}
+			_ = punch(fd, n-page, page)
+		})
+		<-started
+		mem, err := take(fd)
+		puncher.Wait()
+		if err != nil {
+			return false
+		}
+		defer unix.Munmap(mem)
+		return last[0] == 0
+	}
+	const rounds = 3000
+	for victim, take := range map[string]func(fd int) ([]byte, error){
+		"dialer": func(fd int) ([]byte, error) { return adoptMemory(fd, n) },
+		// The dialer sets the seals, and the listener looks after them.
+		"listener": func(fd int) ([]byte, error) {
+			if err := addSeals(fd, lastSeals()); err != nil {
+				return nil, err
+			}
+			if err := checkSettled(fd, n); err != nil {
+				return nil, err
+			}
+			return mapMemory(fd, n)
+		},
+	} {
+		won := 0
+		for range rounds {
+			if race(take) {
+				won++
+			}
+		}
+		assert.Zero(t, won, "holes filled by the %s in %d rounds", victim, rounds)
+	}
+}
+
+// On a kernel without MADV_POPULATE_WRITE.
+func TestMemoryMadeWithoutPopulate(t *testing.T) {
+	leavesNothing(t)
+	n := pages(5)
+	fd, err := sealed(0, n, false)
 	require.NoError(t, err)
-	fd, err := sealed(s, firstSeals, int64(s.size()), false)
+	mem, err := mapMemory(fd, n)
 	require.NoError(t, err)
-	mem := make([]byte, s.size()+1)[1:]
-	require.NoError(t, (&segment{shape: s, mem: mem}).populate(fd))
-	seg, err := adoptSegment(fd, s)
+	require.NoError(t, fill(mem, fd))
+	require.NoError(t, addSeals(fd, firstSeals))
+	peer, err := adoptMemory(fd, n)
 	require.NoError(t, err, "all of it is there")
 	require.NoError(t, unix.Close(fd))
-	require.NoError(t, seg.unmap())
+	require.NoError(t, unix.Munmap(mem))
+	require.NoError(t, unix.Munmap(peer))
 }
 
 func TestShapes(t *testing.T) {
