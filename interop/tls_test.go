@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"os"
@@ -69,6 +70,37 @@ func TestTLSHandshakeProvesBothSides(t *testing.T) {
 		require.Len(t, client.ConnectionState().VerifiedChains, 1)
 		require.Len(t, server.ConnectionState().VerifiedChains, 1)
 		require.Equal(t, uint16(tls.VersionTLS13), client.ConnectionState().Version)
+	})
+}
+
+// Whoever else listens at an address or dials it, on whichever network, has not
+// got the key.
+func TestTLSRefusesStrangers(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		serverConfig, clientConfig := certificate(t, n)
+		strangeServer, strangeClient := certificate(t, n)
+		shake := func(client, server *tls.Config) (atClient, atServer error) {
+			c, s := pair(t, n)
+			served := make(chan error, 1)
+			go func() {
+				err := tls.Server(s, server).HandshakeContext(t.Context())
+				_ = s.Close()
+				served <- err
+			}()
+			atClient = tls.Client(c, client).HandshakeContext(t.Context())
+			_ = c.Close()
+			return atClient, receive(t, served)
+		}
+		var unknown x509.UnknownAuthorityError
+		err, _ := shake(clientConfig, strangeServer)
+		require.ErrorAs(t, err, &unknown)
+
+		serverConfig.ClientAuth = tls.RequireAndVerifyClientCert
+		strangeClient.RootCAs = clientConfig.RootCAs
+		_, err = shake(strangeClient, serverConfig)
+		require.ErrorAs(t, err, &unknown)
+		_, err = shake(clientConfig, serverConfig)
+		require.NoError(t, err)
 	})
 }
 

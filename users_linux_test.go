@@ -1,0 +1,89 @@
+package ringnet
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// strangerEnv names the network that a process of another user listens on.
+const strangerEnv = "RINGNET_STRANGER"
+
+func TestMain(m *testing.M) {
+	network := os.Getenv(strangerEnv)
+	if network == "" {
+		os.Exit(m.Run())
+	}
+	l, err := Listen(network, "127.0.0.1:0")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(l.Addr())
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is over
+}
+
+// stranger has another user listen on a network, and says where.
+func stranger(t *testing.T, network string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run programs as other users")
+	}
+	dir, err := os.MkdirTemp("", "ringnet")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	program, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	path := filepath.Join(dir, "stranger")
+	require.NoError(t, os.WriteFile(path, program, 0o755))
+
+	const uid = 1000
+	cmd := exec.Command(path)
+	cmd.Env = append(os.Environ(), strangerEnv+"="+network)
+	cmd.Dir, cmd.Stderr = "/", os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		stdin.Close()
+		require.NoError(t, cmd.Wait())
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSpace(line)
+}
+
+// onlySHM leaves auto no rdma, whatever this machine has.
+func onlySHM(t *testing.T) {
+	f, err := openSHM(nil)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	better(t, f, nil)
+}
+
+// Were shm waited for, this test would take an hour.
+func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {
+	onlySHM(t)
+	delayTCP(t, time.Hour)
+	c, err := Dial("auto", stranger(t, "auto"))
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	require.ErrorContains(t, c.(*AutoConn).PassedOver()[0], "shm: ")
+}
