@@ -87,8 +87,14 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, net.A
 		networks = append(networks, n)
 	}
 	better := dialing(func() (stream, error) { return d.dialBetter(ctx, networks, address, &r) })
-	startTCP := time.NewTimer(tcpDelay)
-	defer startTCP.Stop()
+	startTCP := func() {
+		tcpCtx, cancelTCP := context.WithCancel(ctx)
+		if tcp == nil && r.startTCP(cancelTCP) {
+			tcp = dialing(func() (stream, error) { return d.dialTCP(tcpCtx, address, &r) })
+		}
+	}
+	delay := time.NewTimer(tcpDelay)
+	defer delay.Stop()
 	for {
 		select {
 		case b := <-better:
@@ -96,20 +102,16 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, net.A
 				return &AutoConn{b.conn, r.passed}, nil, nil
 			}
 			better = nil
-			startTCP.Reset(0)
-		case <-startTCP.C:
-			tcpCtx, cancelTCP := context.WithCancel(ctx)
-			defer cancelTCP()
-			if tcp == nil && r.startTCP(cancelTCP) {
-				tcp = dialing(func() (stream, error) { return d.dialTCP(tcpCtx, address, &r) })
-			}
+			startTCP()
+		case <-delay.C:
+			startTCP()
 		case t := <-tcp:
 			tcp = nil
 			switch {
 			case t.err == nil:
 				return &AutoConn{t.conn, r.reasonsForTCP()}, nil, nil
 			case better == nil && t.err == errLost:
-				startTCP.Reset(0) // the winner has fallen at the finish
+				startTCP() // the winner has fallen at the finish
 			case better == nil:
 				addr, err := bare(t.err)
 				return nil, addr, &autoError{contextError(err), r.reasonsForTCP()}
