@@ -2,17 +2,25 @@
 
 package shm
 
-// Addresses, and the abstract socket names that stand for them. Listeners and
-// dialers have names of their own, so a dialer's port is never in a listener's
-// way. The kernel forgets a name when its last socket is closed, however that
-// comes about. Names belong to a network namespace, as ports do.
+// Addresses, and the abstract socket names that stand for them. A name has the
+// user in it, so that users are not in each other's way: two of them may listen
+// at one address, and each dialer prefers its own user's listener to root's and
+// that to another's whom it trusts.
+//
+// Anybody may take any name, so a name proves nothing, and a listener that finds
+// its own taken by somebody else takes one that nobody can foresee; dialers find
+// it where the kernel tells who has which (lookup.go). Listeners and dialers have
+// names of their own, so a dialer's port is never in a listener's way. The kernel
+// forgets a name when its last socket is closed, however that comes about. Names
+// belong to a network namespace, as ports do.
 
 import (
 	"errors"
-	"io/fs"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,39 +29,41 @@ import (
 )
 
 const (
-	listenerName = "@ringnet-shm:l:"
-	dialerName   = "@ringnet-shm:d:"
+	ourNames     = "@ringnet-shm:"
+	listenerName = ourNames + "l:"
+	dialerName   = ourNames + "d:"
 
 	// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 	firstEphemeral = 49152
+	ephemeral      = 1<<16 - firstEphemeral
 )
 
 // both is how listeners at all addresses of both families call themselves.
 const both = "*"
 
-// nameOf is the name of an address, both for the zero Addr.
-func nameOf(prefix string, a netip.AddrPort) string {
+// nameOf is the name of an address for a user, both for the zero Addr. The tag
+// sets it apart from the one that everybody knows, which has none.
+func nameOf(prefix string, uid int, tag string, a netip.AddrPort) string {
+	address := a.String()
 	if !a.Addr().IsValid() {
-		return prefix + both + ":" + strconv.Itoa(int(a.Port()))
+		address = both + ":" + strconv.Itoa(int(a.Port()))
 	}
-	return prefix + a.String()
+	return prefix + strconv.Itoa(uid) + ":" + tag + ":" + address
 }
 
-// dialerAddr is the address that a dialer's socket is named after.
-func dialerAddr(sa unix.Sockaddr) (netip.AddrPort, error) {
-	un, ok := sa.(*unix.SockaddrUnix)
-	if !ok {
-		return netip.AddrPort{}, errNotOurs
+// listenerAddr is the address that a listener's name stands for, whoever has
+// it.
+func listenerAddr(name string) (netip.AddrPort, bool) {
+	f := strings.SplitN(strings.TrimPrefix(name, listenerName), ":", 3)
+	if !strings.HasPrefix(name, listenerName) || len(f) < 3 {
+		return netip.AddrPort{}, false
 	}
-	text, ok := strings.CutPrefix(un.Name, dialerName)
-	if !ok {
-		return netip.AddrPort{}, errNotOurs
+	if port, ok := strings.CutPrefix(f[2], both+":"); ok {
+		n, err := strconv.ParseUint(port, 10, 16)
+		return netip.AddrPortFrom(netip.Addr{}, uint16(n)), err == nil
 	}
-	a, err := netip.ParseAddrPort(text)
-	if err != nil || a.Port() == 0 {
-		return netip.AddrPort{}, errNotOurs
-	}
-	return a, nil
+	a, err := netip.ParseAddrPort(f[2])
+	return a, err == nil
 }
 
 // covering are the addresses whose listeners hear what is sent to a, a itself
@@ -76,77 +86,164 @@ func hears(l, a netip.AddrPort) bool {
 	return false
 }
 
-// bind names a socket by an address, and returns it with the port, which is
-// chosen if it was 0. avoid says who else is in the way of an address; it may
-// be nil.
-func (s *socket) bind(prefix string, a netip.AddrPort, avoid func(netip.AddrPort) error) (netip.AddrPort, error) {
+// listenAt returns a socket that listens at an address, and the address with the
+// port, which is chosen if it was 0.
+func (f *shm) listenAt(a netip.AddrPort) (*socket, netip.AddrPort, error) {
 	if a.Port() != 0 {
-		return a, s.bindExactly(prefix, a, avoid)
+		s, err := f.listenAtExactly(a)
+		return s, a, err
 	}
-	const ports = 1<<16 - firstEphemeral
-	first := rand.IntN(ports)
-	for i := range ports {
-		a = netip.AddrPortFrom(a.Addr(), uint16(firstEphemeral+(first+i)%ports))
-		err := s.bindExactly(prefix, a, avoid)
+	first := rand.IntN(ephemeral)
+	for i := range ephemeral {
+		a = netip.AddrPortFrom(a.Addr(), uint16(firstEphemeral+(first+i)%ephemeral))
+		s, err := f.listenAtExactly(a)
 		if !errors.Is(err, syscall.EADDRINUSE) {
-			return a, err
+			return s, a, err
 		}
 	}
-	return a, os.NewSyscallError("bind", syscall.EADDRINUSE)
+	return nil, a, os.NewSyscallError("bind", syscall.EADDRINUSE)
 }
 
-func (s *socket) bindExactly(prefix string, a netip.AddrPort, avoid func(netip.AddrPort) error) error {
-	if avoid != nil {
-		if err := avoid(a); err != nil {
-			return err
-		}
+// listenAtExactly returns EADDRINUSE if this user listens at an address that
+// overlaps with a already. What others do is in nobody's way.
+func (f *shm) listenAtExactly(a netip.AddrPort) (_ *socket, err error) {
+	if err := f.checkVacant(a, ""); err != nil {
+		return nil, err
 	}
-	return os.NewSyscallError("bind", unix.Bind(s.fd, &unix.SockaddrUnix{Name: nameOf(prefix, a)}))
-}
-
-// overlaps returns EADDRINUSE if somebody listens at an address that overlaps
-// with a and is not the same.
-func overlaps(a netip.AddrPort) error {
-	others, err := listeners(a.Port())
+	s, err := newSocket()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, o := range others {
-		if o != a && (hears(o, a) || hears(a, o)) {
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	name := nameOf(listenerName, os.Geteuid(), "", a)
+	err = s.bind(name)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if err := f.checkForeign(name); err != nil {
+			return nil, err
+		}
+		tag := strconv.FormatUint(uint64(rand.Uint32()), 16)
+		name = nameOf(listenerName, os.Geteuid(), tag, a)
+		err = s.bind(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Listen(s.fd, socketBacklog); err != nil {
+		return nil, os.NewSyscallError("listen", err)
+	}
+	// Of two who began at the same time at least one sees the other now.
+	return s, f.checkVacant(a, name)
+}
+
+// checkVacant returns EADDRINUSE if this user listens, by another name than the
+// given one, at an address that overlaps with a. Where the kernel does not tell,
+// nobody does.
+func (f *shm) checkVacant(a netip.AddrPort, name string) error {
+	sockets, _ := f.sockets(listening, all)
+	for _, s := range sockets {
+		o, ok := listenerAddr(s.name)
+		if ok && s.owner == uint32(os.Geteuid()) && s.name != name && (hears(o, a) || hears(a, o)) {
 			return os.NewSyscallError("bind", syscall.EADDRINUSE)
 		}
 	}
 	return nil
 }
 
-// listeners are the addresses of all listeners at a port. Where /proc does not
-// tell, there are none.
-func listeners(port uint16) ([]netip.AddrPort, error) {
-	b, err := os.ReadFile("/proc/net/unix")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// checkForeign returns EADDRINUSE if it is this user who has a name.
+func (f *shm) checkForeign(name string) error {
+	owner, err := f.holder(name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("bind: the name of this address is in use, by another user perhaps: %w: %v", syscall.EACCES, err)
+	case owner == uint32(os.Geteuid()):
+		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
-	if err != nil {
-		return nil, err
+	return nil
+}
+
+// nameDialer gives a dialer's socket a name, and returns the dialer's address
+// with the port, which is chosen if it was 0. The name is there only so that no
+// two dialers of this user have the same port: if none is to be had for what
+// others hold, the socket does without.
+func (f *shm) nameDialer(s *socket, a netip.AddrPort) (netip.AddrPort, error) {
+	if a.Port() != 0 {
+		return a, f.nameDialerExactly(s, a)
 	}
-	var found []netip.AddrPort
-	for line := range strings.Lines(string(b)) {
-		// Sockets that a listener has accepted have its name too, but not its
-		// flag (__SO_ACCEPTCON, include/linux/net.h).
-		const flags, name = 3, 7
-		f := strings.Fields(line)
-		if len(f) != name+1 || f[flags] != "00010000" {
+	const tries = 64
+	for range tries {
+		a = netip.AddrPortFrom(a.Addr(), uint16(firstEphemeral+rand.IntN(ephemeral)))
+		if err := s.bind(nameOf(dialerName, os.Geteuid(), "", a)); err == nil {
+			break
+		}
+	}
+	return a, nil
+}
+
+// nameDialerExactly returns EADDRINUSE if this user dials from the very address,
+// or listens there.
+func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
+	if sockets, _ := f.sockets(listening, all); slices.ContainsFunc(sockets, func(s bound) bool {
+		o, ok := listenerAddr(s.name)
+		return ok && o == a && s.owner == uint32(os.Geteuid())
+	}) {
+		return os.NewSyscallError("bind", syscall.EADDRINUSE)
+	}
+	name := nameOf(dialerName, os.Geteuid(), "", a)
+	err := s.bind(name)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if owner, unknown := f.holder(name); unknown != nil || owner != uint32(os.Geteuid()) {
+			return nil
+		}
+	}
+	return err
+}
+
+// plainNames are the names of this user's listeners and root's that hear what is
+// sent to an address, if they have their names.
+func plainNames(to netip.AddrPort) (names []string) {
+	for _, uid := range slices.Compact([]int{os.Geteuid(), 0}) {
+		for _, a := range covering(to) {
+			names = append(names, nameOf(listenerName, uid, "", a))
+		}
+	}
+	return names
+}
+
+// toldNames are the names of all trusted listeners that hear what is sent to an
+// address, the best first, and why others are passed over, if there are any.
+// They are as many as the kernel tells.
+func (f *shm) toldNames(to netip.AddrPort) (names []string, passed error) {
+	addrs := covering(to)
+	ranks := make(map[string]int)
+	sockets, _ := f.sockets(listening, some)
+	for _, s := range sockets {
+		a, ok := listenerAddr(s.name)
+		i := slices.Index(addrs, a)
+		if !ok || i < 0 {
 			continue
 		}
-		text, ok := strings.CutPrefix(f[name], listenerName)
-		if !ok {
+		if err := f.judge(s.owner, true); err != nil {
+			passed = err
 			continue
 		}
-		if text == both+":"+strconv.Itoa(int(port)) {
-			found = append(found, netip.AddrPortFrom(netip.Addr{}, port))
-		} else if a, err := netip.ParseAddrPort(text); err == nil && a.Port() == port {
-			found = append(found, a)
-		}
+		names = append(names, s.name)
+		ranks[s.name] = rank(s.owner)*len(addrs) + i
 	}
-	return found, nil
+	slices.SortFunc(names, func(a, b string) int { return ranks[a] - ranks[b] })
+	return names, passed
+}
+
+// rank is whose listeners a dialer prefers: its own user's, root's, others'.
+func rank(uid uint32) int {
+	switch uid {
+	case uint32(os.Geteuid()):
+		return 0
+	case 0:
+		return 1
+	}
+	return 2
 }

@@ -227,3 +227,12 @@ func unixPair(b *testing.B) (c, d net.Conn) {
 	b.Cleanup(func() { c.Close(); d.Close() })
 	return c, d
 }
+
+// BenchmarkRefused is what a dial costs where nobody listens.
+func BenchmarkRefused(b *testing.B) {
+	f := newFabric(b)
+	for b.Loop() {
+		_, err := dial(f, netip.AddrPortFrom(host, 1), benchOptions)
+		require.Error(b, err)
+	}
+}

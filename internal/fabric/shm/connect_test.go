@@ -7,6 +7,7 @@ package shm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -367,8 +368,8 @@ func TestDialerFindsTheListenerThatCoversTheAddress(t *testing.T) {
 	}
 }
 
-// dialProgram makes a connection, as another user perhaps, and says how it
-// went.
+// dialProgram makes a connection, as another user perhaps, and says whom with
+// or how it went.
 func dialProgram(at netip.AddrPort, args []string) error {
 	f, err := New(Config{Trust: func(uint32) bool { return len(args) > 0 && args[0] == "trust" }})
 	if err != nil {
@@ -378,7 +379,9 @@ func dialProgram(at netip.AddrPort, args []string) error {
 	if err != nil {
 		return err
 	}
-	return e.Close()
+	uid, err := e.sock.peer()
+	fmt.Println(uid)
+	return errors.Join(err, e.Close())
 }
 
 // asUser runs a dialer as another user, and returns what it has to say.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +25,9 @@ type shm struct {
 	overflow uint32 // what user IDs look like that have no name here
 
 	requestTimeout time.Duration
+
+	// Tests make the kernel an older one: silent about who has which name.
+	silent bool
 }
 
 var _ fabric.Fabric = (*shm)(nil)
@@ -125,24 +127,11 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	if err != nil {
 		return nil, err
 	}
-	var avoid func(netip.AddrPort) error
-	if local.Port() != 0 {
-		avoid = isListener
-	}
-	if local, err = s.bind(dialerName, local, avoid); err != nil {
+	if local, err = f.nameDialer(s, local); err != nil {
 		s.close()
 		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
 	}
 	return newEndpoint(f, s, local, remote), nil
-}
-
-// isListener returns EADDRINUSE if somebody listens at the very address.
-func isListener(a netip.AddrPort) error {
-	others, err := listeners(a.Port())
-	if err == nil && slices.Contains(others, a) {
-		err = os.NewSyscallError("bind", syscall.EADDRINUSE)
-	}
-	return err
 }
 
 func loopback(a netip.Addr) netip.Addr {

@@ -74,7 +74,7 @@ type endpoint struct {
 	hung   bool   // there is nothing more to hear from the socket
 	buf    [8]byte
 	take   func(uintptr) bool
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards what follows, and sock until it is connected
 	change []error
 	told   map[error]bool
 }

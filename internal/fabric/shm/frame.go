@@ -29,7 +29,8 @@ type frame struct {
 	kind    kind
 	reason  int            // rej
 	shape   shape          // req, rep: of the sender's segment
-	target  netip.AddrPort // req: whom the dialer wants
+	source  netip.AddrPort // req: who the dialer is
+	target  netip.AddrPort // req: whom it wants
 	private []byte
 	text    string // rej: why, when it is the fabric that refuses
 }
@@ -41,7 +42,7 @@ const (
 	headerSize = 28
 	maxText    = 128
 	// maxFrame is more than any frame has, so that a longer packet shows.
-	maxFrame = headerSize + 3*256
+	maxFrame = headerSize + 4*256
 )
 
 var errNotOurs = errors.New("the peer does not speak ringnet's shared memory protocol")
@@ -59,11 +60,11 @@ func (f *frame) encode() []byte {
 	b = binary.LittleEndian.AppendUint32(b, f.shape.rkey)
 	b = binary.LittleEndian.AppendUint32(b, uint32(f.shape.recvQueue))
 	b = binary.LittleEndian.AppendUint32(b, uint32(f.shape.recvSize))
-	target := ""
-	if f.target.IsValid() {
-		target = f.target.String()
+	source, target := "", ""
+	if f.kind == req {
+		source, target = f.source.String(), f.target.String()
 	}
-	for _, s := range []string{target, string(f.private), f.text[:min(len(f.text), maxText)]} {
+	for _, s := range []string{source, target, string(f.private), f.text[:min(len(f.text), maxText)]} {
 		b = append(append(b, byte(len(s))), s...)
 	}
 	return b
@@ -90,7 +91,7 @@ func decodeFrame(b []byte) (frame, error) {
 			return frame{}, err
 		}
 	}
-	var fields [3][]byte
+	var fields [4][]byte
 	rest := b[headerSize:]
 	for i := range fields {
 		if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
@@ -98,13 +99,15 @@ func decodeFrame(b []byte) (frame, error) {
 		}
 		fields[i], rest = rest[1:1+int(rest[0])], rest[1+int(rest[0]):]
 	}
-	if len(rest) > 0 || len(fields[1]) > maxPrivate[f.kind] || len(fields[2]) > maxText {
+	if len(rest) > 0 || len(fields[2]) > maxPrivate[f.kind] || len(fields[3]) > maxText {
 		return frame{}, errors.New("handshake message that is too long")
 	}
-	f.private, f.text = fields[1], printable(fields[2])
+	f.private, f.text = fields[2], printable(fields[3])
 	if f.kind == req {
-		var err error
-		if f.target, err = netip.ParseAddrPort(string(fields[0])); err != nil {
+		var errs [2]error
+		f.source, errs[0] = netip.ParseAddrPort(string(fields[0]))
+		f.target, errs[1] = netip.ParseAddrPort(string(fields[1]))
+		if errs != [2]error{} {
 			return frame{}, errors.New("handshake message with a bad address")
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"io"
 	"math"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -38,13 +37,10 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := e.reach(ctx); err != nil {
 		return nil, err
 	}
-	if err := e.f.trust(e.sock, true); err != nil {
-		return nil, fmt.Errorf("shm: the listener at %v: %w", e.remote, err)
-	}
 	e.step = requested
 	// A listener that has refused already has closed its end, and what it said
 	// is there to be received.
-	err := e.sock.send((&frame{kind: req, shape: e.shape, target: e.remote, private: private}).encode(), -1)
+	err := e.sock.send((&frame{kind: req, shape: e.shape, source: e.local, target: e.remote, private: private}).encode(), -1)
 	if err != nil && !hungUp(err) {
 		return nil, err
 	}
@@ -59,51 +55,89 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	return pad(f.private, fabric.MaxAcceptData), nil
 }
 
-// reach connects the socket to whoever listens at the address.
+// reach connects the socket to a trusted listener that hears the address.
 func (e *endpoint) reach(ctx context.Context) error {
-	names := covering(e.remote)
 	const shortest, longest = time.Millisecond, 100 * time.Millisecond
-	pause := shortest
-	for {
-		err := syscall.ECONNREFUSED
-		for _, a := range names {
-			if err = connect(e.sock.fd, a); err != syscall.ECONNREFUSED {
-				break
-			}
+	for pause := shortest; ; pause = min(2*pause, longest) {
+		err := e.reachNow()
+		if err != errBusy {
+			return err
 		}
-		switch err {
-		case 0:
-			return nil
-		case syscall.ECONNREFUSED:
-			return &fabric.RejectError{Reason: fabric.RejectNoListener}
-		case syscall.EAGAIN:
-			// The kernel's queue of the listener is full, and waiting for room
-			// there would hold a thread. TCP too repeats its SYN after a while.
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			pause = min(2*pause, longest)
-		default:
-			return os.NewSyscallError("connect", err)
+		// Waiting for room in the kernel would hold a thread. TCP too repeats
+		// its SYN after a while.
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
 
-func connect(fd int, to netip.AddrPort) syscall.Errno {
-	for {
-		switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: nameOf(listenerName, to)}).(type) {
-		case nil:
-			return 0
-		case syscall.Errno:
-			if err != unix.EINTR {
-				return err
-			}
-		default:
-			return syscall.EINVAL
+// errBusy: the kernel's queue of a trusted listener is full.
+var errBusy = errors.New("the listener's queue is full")
+
+// reachNow tries the listeners in turn. One that is not trusted, which may be in
+// a trusted one's place, is passed over. Only then is the kernel asked for all
+// that there are, which takes the longer the more sockets this host has.
+func (e *endpoint) reachNow() error {
+	var passed error
+	for _, name := range plainNames(e.remote) {
+		err := e.reachAt(name)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			passed = err
 		}
 	}
+	names, untrusted := e.f.toldNames(e.remote)
+	if untrusted != nil {
+		passed = untrusted
+	}
+	for _, name := range names {
+		err := e.reachAt(name)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, syscall.EAGAIN):
+			return errBusy
+		case !errors.Is(err, syscall.ECONNREFUSED):
+			passed = err
+		}
+	}
+	if passed != nil {
+		return fmt.Errorf("shm: the listener at %v: %w", e.remote, passed)
+	}
+	return &fabric.RejectError{Reason: fabric.RejectNoListener}
+}
+
+// reachAt connects the socket to whoever has a name, if that is a trusted user.
+func (e *endpoint) reachAt(name string) error {
+	if err := e.sock.connect(name); err != nil {
+		return err
+	}
+	err := e.f.trust(e.sock, true)
+	if err != nil {
+		// A socket connects once.
+		err = errors.Join(err, e.renewSocket())
+	}
+	return err
+}
+
+// renewSocket puts a new socket in the place of one that is of no more use.
+func (e *endpoint) renewSocket() error {
+	s, err := newSocket()
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	old := e.sock
+	e.sock = s
+	e.mu.Unlock()
+	if old.woken.Load() {
+		s.wake()
+	}
+	return old.close()
 }
 
 // Confirm implements [fabric.Endpoint].
@@ -127,11 +161,13 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	if err := expect(f, fd, req); err != nil {
 		return err
 	}
-	if err := checkClaim(f.target); err != nil {
-		return err
+	for _, a := range []netip.AddrPort{f.source, f.target} {
+		if err := checkClaim(a); err != nil {
+			return err
+		}
 	}
 	e.peerShape = f.shape
-	e.local = f.target
+	e.local, e.remote = f.target, f.source
 	if !hears(at, e.local) {
 		return fmt.Errorf("shm: nobody listens at %v here", e.local)
 	}

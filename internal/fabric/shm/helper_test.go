@@ -53,6 +53,8 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"hostile dialer": hostileDialer,
 	"hostile server": hostileServer,
 	"bench":          benchProgram,
+	"squat":          squatProgram,
+	"squat dialers":  squatDialersProgram,
 }
 
 const programEnv = "RINGNET_SHM_PROGRAM"
@@ -72,8 +74,9 @@ func TestMain(m *testing.M) {
 // process is a program under way.
 type process struct {
 	*exec.Cmd
-	out *bufio.Reader
-	err *bytes.Buffer
+	out   *bufio.Reader
+	err   *bytes.Buffer
+	first string // line that it has printed, if it was waited for
 }
 
 // program prepares a program of the above.
@@ -165,6 +168,9 @@ func listen(t testing.TB, f fabric.Fabric, backlog int) fabric.Listener {
 	t.Cleanup(func() { l.Close() })
 	return l
 }
+
+// plainName is what a listener of this user's is called if nobody is in the way.
+func plainName(a netip.AddrPort) string { return nameOf(listenerName, os.Geteuid(), "", a) }
 
 // end is an endpoint with its memory.
 type end struct {

@@ -290,12 +290,11 @@ func claim(t *testing.T, at, from, target netip.AddrPort) string {
 	t.Helper()
 	sock, err := newSocket()
 	require.NoError(t, err)
-	require.NoError(t, unix.Bind(sock.fd, &unix.SockaddrUnix{Name: nameOf(dialerName, from)}))
-	require.Zero(t, connect(sock.fd, netip.AddrPortFrom(netip.Addr{}, at.Port())))
+	require.NoError(t, sock.connect(plainName(netip.AddrPortFrom(netip.Addr{}, at.Port()))))
 	s, err := newShape(0, 1, 64, 24)
 	require.NoError(t, err)
 	defer sock.close()
-	sock.send((&frame{kind: req, target: target, shape: s}).encode(), -1)
+	sock.send((&frame{kind: req, source: from, target: target, shape: s}).encode(), -1)
 	var b [maxFrame]byte
 	n, _, err := sock.receive(ctx, b[:])
 	if errors.Is(err, syscall.ECONNRESET) { // for want of a reader of the request

@@ -76,7 +76,7 @@ func (r *raider) bytes(n int) []byte {
 
 // first is the frame with which an honest peer would begin.
 func (r *raider) first() frame {
-	f := frame{kind: req, target: r.to, private: r.bytes(r.IntN(56)), shape: r.shape}
+	f := frame{kind: req, source: netip.AddrPortFrom(r.to.Addr(), 1+uint16(r.IntN(65535))), target: r.to, private: r.bytes(r.IntN(56)), shape: r.shape}
 	if r.passive {
 		f.kind = rep
 	}
@@ -234,7 +234,7 @@ var attacks = []func(r *raider){
 			unix.Close(fd)
 		}
 		k := []kind{req, rep, rej}[r.IntN(3)]
-		r.sock.send((&frame{kind: k, reason: r.IntN(40), shape: r.shape, target: r.to, private: r.bytes(10)}).encode(), -1+r.IntN(2)*(1+r.fd))
+		r.sock.send((&frame{kind: k, reason: r.IntN(40), shape: r.shape, source: r.to, target: r.to, private: r.bytes(10)}).encode(), -1+r.IntN(2)*(1+r.fd))
 		r.await()
 	},
 	func(r *raider) { // everything at once, in advance
@@ -356,11 +356,8 @@ func hostileDialer(at netip.AddrPort, args []string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := sock.bind(dialerName, netip.AddrPortFrom(at.Addr(), 0), nil); err != nil {
-			return err
-		}
-		if errno := connect(sock.fd, at); errno != 0 {
-			return fmt.Errorf("the listener is gone: %w", errno)
+		if err := sock.connect(nameOf(listenerName, os.Geteuid(), "", at)); err != nil {
+			return fmt.Errorf("the listener is gone: %w", err)
 		}
 		if err := raid(r, sock, false, at); err != nil {
 			return err
@@ -372,21 +369,18 @@ func hostileDialer(at netip.AddrPort, args []string) error {
 // hostileServer raids dialers.
 func hostileServer(at netip.AddrPort, args []string) error {
 	rounds, r := hostileArgs(args)
-	sock, err := newSocket()
+	f, err := New(Config{})
 	if err != nil {
 		return err
 	}
-	at, err = sock.bind(listenerName, at, nil)
+	sock, at, err := f.(*shm).listenAt(at)
 	if err != nil {
-		return err
-	}
-	if err := unix.Listen(sock.fd, 64); err != nil {
 		return err
 	}
 	fmt.Println(at)
 	l := &listener{sock: sock}
 	for range rounds {
-		fd, _, err := l.next()
+		fd, err := l.next()
 		if err != nil {
 			return err
 		}
@@ -585,9 +579,7 @@ func TestSilentDialers(t *testing.T) {
 		sock, err := newSocket()
 		require.NoError(t, err)
 		defer sock.close()
-		_, err = sock.bind(dialerName, netip.AddrPortFrom(host, 0), nil)
-		require.NoError(t, err)
-		require.Zero(t, connect(sock.fd, l.Addr()))
+		require.NoError(t, sock.connect(plainName(l.Addr())))
 	}
 	listener := l.(*listener)
 	count := func() int {

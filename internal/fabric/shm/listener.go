@@ -73,20 +73,8 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 			return nil, fmt.Errorf("shm: listen at %v: %w", local, err)
 		}
 	}
-	s, err := newSocket()
+	s, local, err := f.listenAt(local)
 	if err != nil {
-		return nil, err
-	}
-	local, err = s.bind(listenerName, local, overlaps)
-	if err == nil {
-		err = os.NewSyscallError("listen", unix.Listen(s.fd, socketBacklog))
-	}
-	if err == nil {
-		// Of two who began at the same time at least one sees the other now.
-		err = overlaps(local)
-	}
-	if err != nil {
-		s.close()
 		return nil, fmt.Errorf("shm: listen at %v: %w", local, err)
 	}
 	l := &listener{
@@ -154,7 +142,7 @@ func (l *listener) serve() {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := shortest
 	for {
-		fd, sa, err := l.next()
+		fd, err := l.next()
 		switch {
 		case l.ctx.Err() != nil:
 			if err == nil {
@@ -164,7 +152,7 @@ func (l *listener) serve() {
 			return
 		case err == nil:
 			pause = shortest
-			l.begin(fd, sa)
+			l.begin(fd)
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
 			// The connection stays in the kernel's queue, and nothing says when
 			// there will be room for it: as net/http does, look again later.
@@ -182,34 +170,27 @@ func (l *listener) serve() {
 }
 
 // next waits for a connection, or for Close.
-func (l *listener) next() (fd int, from unix.Sockaddr, err error) {
+func (l *listener) next() (fd int, err error) {
 	err = unix.EAGAIN
 	waitErr := l.sock.wait(func(uintptr) bool {
-		fd, from, err = unix.Accept4(l.sock.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		fd, _, err = unix.Accept4(l.sock.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		return err != unix.EAGAIN
 	})
 	if waitErr != nil {
-		return 0, nil, waitErr
+		return 0, waitErr
 	}
-	return fd, from, os.NewSyscallError("accept4", err)
+	return fd, os.NewSyscallError("accept4", err)
 }
 
 // begin has the request of a new connection read, if its process may connect.
-func (l *listener) begin(fd int, from unix.Sockaddr) {
+func (l *listener) begin(fd int) {
 	s, err := pollSocket(fd)
 	if err != nil {
 		return
 	}
-	remote, err := dialerAddr(from)
-	e := newEndpoint(l.f, s, l.at, remote)
+	e := newEndpoint(l.f, s, l.at, netip.AddrPort{})
 	e.passive = true
-	if err == nil {
-		err = l.f.trust(s, false)
-	}
-	if err == nil {
-		err = checkClaim(remote)
-	}
-	if err != nil {
+	if err := l.f.trust(s, false); err != nil {
 		e.refuse(reasonUnsupported, err.Error())
 		return
 	}

@@ -64,8 +64,8 @@ func streamProgram(at netip.AddrPort, send, receive uint64) error {
 }
 
 // echoProgram listens at an address, says where that is, and accepts.
-func echoProgram(at netip.AddrPort, _ []string) error {
-	f, err := Fabric()
+func echoProgram(at netip.AddrPort, args []string) error {
+	f, err := New(Config{Trust: func(uint32) bool { return len(args) > 0 && args[0] == "trust" }})
 	if err != nil {
 		return err
 	}

@@ -188,19 +188,50 @@ func (s *socket) ring() {
 	_ = unix.Send(s.fd, doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
+// bind gives the socket a name.
+func (s *socket) bind(name string) error {
+	return os.NewSyscallError("bind", unix.Bind(s.fd, &unix.SockaddrUnix{Name: name}))
+}
+
+// connect connects the socket with the listener that has a name. It does not
+// wait: EAGAIN means that there is no room in the kernel's queue of the listener.
+// A socket that is refused may try again.
+func (s *socket) connect(name string) error {
+	for {
+		err := unix.Connect(s.fd, &unix.SockaddrUnix{Name: name})
+		if err != unix.EINTR {
+			return os.NewSyscallError("connect", err)
+		}
+	}
+}
+
+// peer is the user at the other end.
+func (s *socket) peer() (uid uint32, err error) {
+	cred, err := unix.GetsockoptUcred(s.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+	}
+	return cred.Uid, nil
+}
+
 // trust decides whether to connect with the process at the other end of a
 // socket.
 func (f *shm) trust(s *socket, root bool) error {
-	cred, err := unix.GetsockoptUcred(s.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	uid, err := s.peer()
 	if err != nil {
-		return os.NewSyscallError("getsockopt SO_PEERCRED", err)
+		return err
 	}
+	return f.judge(uid, root)
+}
+
+// judge decides whether to connect with processes of a user, or of root.
+func (f *shm) judge(uid uint32, root bool) error {
 	switch own := uint32(os.Geteuid()); {
-	case cred.Uid == f.overflow:
-		return fmt.Errorf("the peer's user has no ID in this user namespace (it shows as %d): %w", cred.Uid, syscall.EACCES)
-	case cred.Uid == own, root && cred.Uid == 0, f.config.Trust != nil && f.config.Trust(cred.Uid):
+	case uid == f.overflow:
+		return fmt.Errorf("the peer's user has no ID in this user namespace (it shows as %d): %w", uid, syscall.EACCES)
+	case uid == own, root && uid == 0, f.config.Trust != nil && f.config.Trust(uid):
 		return nil
 	default:
-		return fmt.Errorf("the peer's user ID is %d, ours %d: %w", cred.Uid, own, syscall.EACCES)
+		return fmt.Errorf("the peer's user ID is %d, ours %d: %w", uid, own, syscall.EACCES)
 	}
 }

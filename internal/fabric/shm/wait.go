@@ -74,7 +74,11 @@ func (e *endpoint) takeRing(uintptr) bool {
 }
 
 // Wake implements [fabric.Endpoint].
-func (e *endpoint) Wake() { e.sock.wake() }
+func (e *endpoint) Wake() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sock.wake()
+}
 
 // notify has Wait return err, once for each kind.
 func (e *endpoint) notify(kind, err error) {

@@ -1,0 +1,189 @@
+//go:build linux
+
+package shm
+
+// Who has which name. The kernel tells by way of netlink (sock_diag(7)), for each
+// socket its whole name and its owner, so nobody's name can pass for another's.
+// Kernels before Linux 5.3, those without the module unix_diag, and sandboxes do
+// not tell.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// bound is a socket with one of our names, whoever has given it to it.
+type bound struct {
+	name  string
+	owner uint32
+}
+
+// What to look for: states of sockets (TCP_LISTEN and TCP_CLOSE of
+// include/net/tcp_states.h), and how many parts of the kernel's answer, of some
+// hundreds of sockets each, to read at most.
+const (
+	listening   = 1 << 10
+	unconnected = 1 << 7
+
+	// some is as much as a dial has time for, should somebody open many sockets
+	// to slow it down.
+	some = 16
+	all  = 1 << 20
+)
+
+var errSilent = fmt.Errorf("the kernel does not tell the owners of sockets (unix_diag of Linux 5.3): %w", errors.ErrUnsupported)
+
+// sockets lists those in the given states.
+func (f *shm) sockets(states uint32, parts int) ([]bound, error) {
+	if f.silent {
+		return nil, errSilent
+	}
+	return diagnose(states, parts)
+}
+
+// holder is who has a name.
+func (f *shm) holder(name string) (uid uint32, err error) {
+	sockets, err := f.sockets(listening|unconnected, all)
+	if err != nil {
+		return f.holderByConnecting(name)
+	}
+	for _, s := range sockets {
+		if s.name == name {
+			return s.owner, nil
+		}
+	}
+	return 0, errors.New("its holder has just gone")
+}
+
+// holderByConnecting is for kernels that do not tell. It finds out about
+// listeners only.
+func (f *shm) holderByConnecting(name string) (uid uint32, err error) {
+	s, err := newSocket()
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	if err := s.connect(name); err != nil {
+		return 0, fmt.Errorf("%w, and its holder does not answer: %w", errSilent, err)
+	}
+	cred, err := s.peer()
+	if err != nil {
+		return 0, err
+	}
+	return cred, nil
+}
+
+// Of linux/unix_diag.h and linux/sock_diag.h.
+const (
+	diagName = 0 // UNIX_DIAG_NAME
+	diagUID  = 7 // UNIX_DIAG_UID
+
+	showName = 1 << 0 // UDIAG_SHOW_NAME
+	showUID  = 1 << 6 // UDIAG_SHOW_UID
+
+	sizeofDiagMsg = 16 // struct unix_diag_msg
+)
+
+// diagnose asks the kernel for the Unix sockets in the given states, and reads at
+// most the given number of parts of its answer.
+func diagnose(states uint32, parts int) (found []bound, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return nil, errors.Join(errSilent, os.NewSyscallError("socket AF_NETLINK", err))
+	}
+	defer unix.Close(fd)
+
+	order := binary.NativeEndian
+	const size = unix.SizeofNlMsghdr + 24 // and struct unix_diag_req
+	b := order.AppendUint32(make([]byte, 0, size), size)
+	b = order.AppendUint16(b, unix.SOCK_DIAG_BY_FAMILY)
+	b = order.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	b = append(b, make([]byte, 8)...) // sequence number, sender
+	b = append(b, unix.AF_UNIX, 0, 0, 0)
+	b = order.AppendUint32(b, states)
+	b = order.AppendUint32(b, 0) // all inodes
+	b = order.AppendUint32(b, showName|showUID)
+	b = order.AppendUint64(b, ^uint64(0)) // no cookie
+	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, errors.Join(errSilent, os.NewSyscallError("sendto netlink", err))
+	}
+	answer := make([]byte, 32<<10) // as much as the kernel puts in a part
+	for range parts {
+		// The kernel makes each part as it is asked for.
+		n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, errors.Join(errSilent, os.NewSyscallError("recvfrom netlink", err))
+		}
+		done, err := readPart(answer[:n], &found)
+		if done || err != nil {
+			return found, err
+		}
+	}
+	return found, nil
+}
+
+// readPart adds the sockets in a part of the kernel's answer to found, and says
+// whether it was the last.
+func readPart(b []byte, found *[]bound) (done bool, err error) {
+	order := binary.NativeEndian
+	for len(b) >= unix.SizeofNlMsghdr {
+		n, kind := int(order.Uint32(b)), order.Uint16(b[4:])
+		if n < unix.SizeofNlMsghdr || n > len(b) {
+			break
+		}
+		body := b[unix.SizeofNlMsghdr:n]
+		b = b[min(align(n), len(b)):]
+		switch {
+		case kind == unix.NLMSG_DONE:
+			return true, nil
+		case kind == unix.NLMSG_ERROR && len(body) >= 4:
+			return true, errors.Join(errSilent, syscall.Errno(-int32(order.Uint32(body))))
+		case kind != unix.SOCK_DIAG_BY_FAMILY || len(body) < sizeofDiagMsg:
+			return true, errSilent
+		}
+		s, err := readSocket(body[sizeofDiagMsg:])
+		if err != nil {
+			return true, err
+		}
+		if body[1] == unix.SOCK_SEQPACKET && strings.HasPrefix(s.name, ourNames) {
+			*found = append(*found, s)
+		}
+	}
+	return false, nil
+}
+
+// readSocket reads the attributes of a socket.
+func readSocket(b []byte) (s bound, err error) {
+	order := binary.NativeEndian
+	owned := false
+	for len(b) >= unix.SizeofNlAttr {
+		n, kind := int(order.Uint16(b)), order.Uint16(b[2:])
+		if n < unix.SizeofNlAttr || n > len(b) {
+			break
+		}
+		data := b[unix.SizeofNlAttr:n]
+		b = b[min(align(n), len(b)):]
+		switch {
+		case kind == diagName && len(data) > 0 && data[0] == 0: // abstract
+			s.name = "@" + string(data[1:])
+		case kind == diagUID && len(data) == 4:
+			s.owner, owned = order.Uint32(data), true
+		}
+	}
+	if !owned {
+		return s, errSilent
+	}
+	return s, nil
+}
+
+// align is how far a message or attribute of n bytes reaches.
+func align(n int) int { return (n + 3) &^ 3 }

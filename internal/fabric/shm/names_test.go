@@ -1,0 +1,284 @@
+//go:build linux
+
+// Names: what other users do with them is in nobody's way.
+
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// squatProgram holds the names that it is given, and says when it has them.
+func squatProgram(_ netip.AddrPort, args []string) error {
+	kind, names := args[0], args[1:]
+	for _, name := range names {
+		switch kind {
+		case "full": // a listener without room
+			s, err := newSocket()
+			if err != nil {
+				return err
+			}
+			err = s.bind(name)
+			if err == nil {
+				err = unix.Listen(s.fd, 0)
+			}
+			for err == nil {
+				c, err2 := newSocket()
+				if err2 != nil {
+					return err2
+				}
+				err = c.connect(name)
+			}
+			if !errors.Is(err, syscall.EAGAIN) {
+				return err
+			}
+		case "datagram":
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+			if err != nil {
+				return err
+			}
+			if err := unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// squatDialersProgram holds all names of a user's dialers at an address.
+func squatDialersProgram(at netip.AddrPort, _ []string) error {
+	for port := firstEphemeral; port < 1<<16; port++ {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+		if err != nil {
+			return err
+		}
+		a := netip.AddrPortFrom(at.Addr(), uint16(port))
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: nameOf(dialerName, 0, "", a)}); err != nil {
+			return err
+		}
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// asStranger starts a program as a user whom nobody trusts.
+func asStranger(t *testing.T, name string, at netip.AddrPort, args ...string) *process {
+	t.Helper()
+	return startAs(t, 1000, name, at, args...)
+}
+
+// startAs starts a program as a user, and waits for the first line it prints.
+func startAs(t *testing.T, uid uint32, name string, at netip.AddrPort, args ...string) *process {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run programs as other users")
+	}
+	cmd := program(name, at, args...)
+	cmd.Path, cmd.Dir = worldReadable(t), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	p := start(t, cmd)
+	p.first = p.line(t)
+	return p
+}
+
+// kernels runs a test on this kernel and on one that does not tell who has
+// which name.
+func kernels(t *testing.T, test func(t *testing.T, f *shm)) {
+	for _, silent := range []bool{false, true} {
+		t.Run(map[bool]string{false: "this kernel", true: "a silent kernel"}[silent], func(t *testing.T) {
+			f := newFabric(t).(*shm)
+			f.silent = silent
+			test(t, f)
+		})
+	}
+}
+
+func port80() netip.AddrPort { return netip.AddrPortFrom(host, 80) }
+
+func TestAnotherUsersNameIsInNoListenersWay(t *testing.T) {
+	leavesNothing(t)
+	at := port80()
+	asStranger(t, "squat", at, "full", plainName(at))
+	kernels(t, func(t *testing.T, f *shm) {
+		l, err := f.Listen(at, 1)
+		if f.silent {
+			require.Error(t, err, "dialers could not find it")
+			assert.NotErrorIs(t, err, syscall.EADDRINUSE, "but that is no reason for auto to fail")
+			return
+		}
+		require.NoError(t, err)
+		defer l.Close()
+		soon(t, "a dialer", func() {
+			a, b := connectTo(t, f, l, options)
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		})
+		_, err = f.Listen(at, 1)
+		assert.ErrorIs(t, err, syscall.EADDRINUSE, "whatever the first one is called")
+		_, err = f.Listen(netip.AddrPortFrom(netip.Addr{}, at.Port()), 1)
+		assert.ErrorIs(t, err, syscall.EADDRINUSE, "nor may an overlapping address be used")
+	})
+}
+
+// A dial of an address where nobody listens but somebody has the name, whose
+// queue is full for ever, fails at once.
+func TestAnotherUsersFullQueueDelaysNoDialer(t *testing.T) {
+	leavesNothing(t)
+	at := port80()
+	var names []string
+	for _, a := range covering(at) {
+		names = append(names, plainName(a))
+	}
+	asStranger(t, "squat", at, append([]string{"full"}, names...)...)
+	kernels(t, func(t *testing.T, f *shm) {
+		soon(t, "Connect", func() {
+			_, err := dial(f, at, options)
+			require.Error(t, err)
+			if !f.silent {
+				assert.ErrorIs(t, err, syscall.EACCES)
+				assert.ErrorContains(t, err, "user ID is 1000, ours 0")
+			}
+		})
+	})
+}
+
+// Text that lists sockets, a line for each, says what their names want it to.
+func TestNamesOfSocketsForgeNothing(t *testing.T) {
+	leavesNothing(t)
+	at := port80()
+	asStranger(t, "squat", at, "datagram",
+		"@x\n0: 00000002 00000000 00010000 0005 01 9 "+plainName(at),
+		plainName(netip.AddrPortFrom(netip.Addr{}, at.Port())))
+	kernels(t, func(t *testing.T, f *shm) {
+		for _, a := range covering(at) {
+			l, err := f.Listen(a, 1)
+			require.NoError(t, err)
+			require.NoError(t, l.Close())
+		}
+		_, err := dial(f, at, options)
+		assert.Equal(t, fabric.RejectNoListener, reason(t, err))
+	})
+}
+
+func TestDialersNeedNoNames(t *testing.T) {
+	leavesNothing(t)
+	asStranger(t, "squat dialers", netip.AddrPortFrom(host, 1))
+	kernels(t, func(t *testing.T, f *shm) {
+		l := listen(t, f, 1)
+		soon(t, "a dialer", func() {
+			a, b := connectTo(t, f, l, options)
+			assert.Equal(t, a.LocalAddr(), b.RemoteAddr())
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		})
+		ep, err := f.Dial(ctx, netip.AddrPortFrom(host, 50_000), l.Addr())
+		require.NoError(t, err, "nor does one that has its port chosen")
+		require.NoError(t, ep.Close())
+	})
+}
+
+func TestOneUserListensOnceAtAnAddress(t *testing.T) {
+	leavesNothing(t)
+	try := func(t *testing.T, f *shm, a netip.AddrPort) {
+		for range 100 {
+			var all sync.WaitGroup
+			listeners := make(chan fabric.Listener, 8)
+			for range cap(listeners) {
+				all.Go(func() {
+					l, err := f.Listen(a, 1)
+					if err == nil {
+						listeners <- l
+					} else if !f.silent {
+						// A silent kernel cannot tell who is about to listen.
+						assert.ErrorIs(t, err, syscall.EADDRINUSE)
+					}
+				})
+			}
+			all.Wait()
+			close(listeners)
+			assert.LessOrEqual(t, len(listeners), 1)
+			for l := range listeners {
+				_, err := f.Listen(a, 1)
+				assert.ErrorIs(t, err, syscall.EADDRINUSE)
+				require.NoError(t, l.Close())
+			}
+		}
+	}
+	kernels(t, func(t *testing.T, f *shm) { try(t, f, port80()) })
+	t.Run("by a name of its own", func(t *testing.T) {
+		a := netip.AddrPortFrom(host, 81)
+		asStranger(t, "squat", a, "full", plainName(a))
+		try(t, newFabric(t).(*shm), a)
+	})
+}
+
+// Users may listen at one address without knowing of each other.
+func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
+	leavesNothing(t)
+	f, err := New(Config{Trust: func(uint32) bool { return true }})
+	require.NoError(t, err)
+	l, err := f.Listen(port80(), 16)
+	require.NoError(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			e, err := accept(l, options)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				e.Close()
+			}
+		}
+	}()
+	startAs(t, 1000, "echo", port80(), "trust")
+	dialAs := func(uid uint32, args ...string) string {
+		said, err := asUser(t, port80(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}, args...)
+		assert.NoError(t, err, said)
+		return said
+	}
+	assert.Equal(t, "0\n", dialAs(0, "trust"))
+	assert.Equal(t, "1000\n", dialAs(1000))
+	assert.Equal(t, "0\n", dialAs(1001))
+	assert.Equal(t, "0\n", dialAs(1001, "trust"))
+	require.NoError(t, l.Close())
+	assert.Equal(t, "1000\n", dialAs(1001, "trust"))
+	assert.Equal(t, "1000\n", dialAs(0, "trust"))
+}
+
+func TestKernelsAnswerIsCheckedToItsEnd(t *testing.T) {
+	var found []bound
+	for name, test := range map[string]struct {
+		part []byte
+		done bool
+		err  error
+	}{
+		"nothing":           {nil, false, nil},
+		"half a header":     {make([]byte, 7), false, nil},
+		"no length":         {make([]byte, 16), false, nil},
+		"longer than it is": {[]byte{99, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, false, nil},
+		"the end":           {[]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, true, nil},
+		"an error":          {[]byte{20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff}, true, syscall.ENOENT},
+		"no owner":          {append([]byte{32, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 16)...), true, errors.ErrUnsupported},
+		"something else":    {[]byte{16, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, true, errors.ErrUnsupported},
+	} {
+		done, err := readPart(test.part, &found)
+		assert.Equal(t, test.done, done, name)
+		assert.ErrorIs(t, err, test.err, name)
+	}
+	assert.Empty(t, found)
+}
