@@ -1,8 +1,10 @@
 package rconn_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net/netip"
 	"slices"
@@ -284,6 +286,32 @@ func TestAPeerCannotWriteOutsideTheRing(t *testing.T) {
 func (h *hostile) write(addr uint64, rkey uint32, n int) fabric.WorkRequest {
 	return fabric.WorkRequest{Op: fabric.Write, Data: h.out.Bytes()[:n], Memory: h.out, RemoteAddr: addr, RKey: rkey}
 }
+
+// The ring is the peer's to write to at any time, but what has been read is not
+// in it, and neither is what io.Copy hands to a writer.
+func TestAPeerCannotChangeWhatHasBeenRead(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, h := v.connectHostile(t, quiet)
+		h.data(0, 100, 100)
+		enough := errors.New("enough")
+		_, err := io.Copy(writerFunc(func(p []byte) (int, error) {
+			before := bytes.Clone(p)
+			for i := range h.out.Bytes() {
+				h.out.Bytes()[i] = 0xff
+			}
+			h.post(h.write(h.peer.Addr, h.peer.RKey, 100))
+			time.Sleep(2 * wan.Latency)
+			require.Len(t, p, 100)
+			require.Equal(t, before, p)
+			return len(p), enough
+		}), c)
+		require.ErrorIs(t, err, enough)
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestCreditsMayNotRunBackwards(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {

@@ -1,0 +1,51 @@
+package ringnet
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestEveryClaimOfTheSecurityDocumentHasItsTest finds a test named with each
+// item of the lists in docs/security.md, and each test that is named.
+func TestEveryClaimOfTheSecurityDocumentHasItsTest(t *testing.T) {
+	directories := map[string]string{
+		"ringnet":     ".",
+		"integration": "internal/integration",
+		"interop":     "interop",
+		"rconn":       "rconn",
+		"shm":         "internal/fabric/shm",
+		"verbs":       "internal/fabric/verbs",
+		"wire":        "internal/wire",
+	}
+	text, err := os.ReadFile("docs/security.md")
+	require.NoError(t, err)
+	named := regexp.MustCompile("`(\\w+)\\.((?:Test|Fuzz)[A-Z]\\w+)`")
+	for _, claim := range strings.Split(string(text), "\n- ")[1:] {
+		claim, _, _ = strings.Cut(claim, "\n\n")
+		tests := named.FindAllStringSubmatch(claim, -1)
+		require.NotEmpty(t, tests, "no test is named with %q", claim)
+		for _, test := range tests {
+			require.Contains(t, directories, test[1])
+			requireTest(t, directories[test[1]], test[2])
+		}
+	}
+}
+
+func requireTest(t *testing.T, directory, name string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(directory, "*_test.go"))
+	require.NoError(t, err)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		if strings.Contains(string(source), "\nfunc "+name+"(") {
+			return
+		}
+	}
+	require.Fail(t, "there is no such test", "%s in %s", name, directory)
+}
