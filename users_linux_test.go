@@ -77,7 +77,15 @@ func onlySHM(t *testing.T) {
 	better(t, f, nil)
 }
 
-// Were shm waited for, this test would take an hour.
+// Were shm waited for, these tests would take an hour.
+
+func TestAutoListensWhereAnotherUserListensOnSHM(t *testing.T) {
+	onlySHM(t)
+	delayTCP(t, time.Hour)
+	l := listenAuto(t, stranger(t, "shm"))
+	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
+}
+
 func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {
 	onlySHM(t)
 	delayTCP(t, time.Hour)
