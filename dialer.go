@@ -25,8 +25,14 @@ type Config = rconn.Config
 type Dialer struct {
 	// Timeout bounds a dial, name resolution and handshake included. With
 	// several addresses each gets a share. Zero means no limit but those of
-	// the steps: 5 s each for the address and the route, and
-	// Config.HandshakeTimeout for a host that does not answer.
+	// the steps: 5 s each for the address and the route,
+	// Config.HandshakeTimeout for a host that does not answer, and 30 s for a
+	// listener whose backlog is full.
+	//
+	// Such a listener is asked again and again within that time, as TCP
+	// repeats its SYN; then the error says that it was full, and is
+	// ECONNREFUSED besides a timeout. A dial may have to wait first: at most
+	// 64 requests of a process are under way at once.
 	Timeout time.Duration
 
 	// Deadline is when a dial fails, whatever Timeout says. Zero means never.
@@ -139,14 +145,7 @@ func (d *Dialer) dialOne(ctx context.Context, n network, f fabric.Fabric, local,
 		ctx, cancel = context.WithTimeout(ctx, share)
 		defer cancel()
 	}
-	ep, err := f.Dial(ctx, local, remote)
-	if err != nil {
-		return nil, err
-	}
-	if wrap != nil {
-		ep = wrap(ep)
-	}
-	return rconn.Client(ctx, n.name, ep, d.Config)
+	return d.dialPatiently(ctx, n, f, local, remote, wrap)
 }
 
 // limit applies Timeout and Deadline to ctx.
@@ -167,7 +166,7 @@ func (d *Dialer) limit(ctx context.Context) (context.Context, context.CancelFunc
 // Errors that say more keep it.
 func contextError(err error) error {
 	switch err.(type) {
-	case *autoError, *net.DNSError:
+	case *autoError, *busyError, *net.DNSError:
 		return err
 	}
 	switch {

@@ -26,9 +26,10 @@ type ListenConfig struct {
 	// defaults.
 	Config *Config
 
-	// Backlog is how many connections may be made and not yet accepted; more
-	// are refused. Default 128. Each has its memory pinned, so PendingMemory
-	// may allow fewer.
+	// Backlog is how many connections may be made and not yet accepted; to
+	// more the listener says that it has no room, and their dialers ask again
+	// in a while. Default 128. Each has its memory pinned, so PendingMemory may
+	// allow fewer.
 	Backlog int
 
 	// PendingMemory bounds the memory pinned for connections that are not yet
@@ -239,7 +240,7 @@ func (l *Listener) serve() {
 			return
 		}
 		if !l.begin() {
-			_ = ep.Reject(wire.AppendReject(nil, "the listener's backlog is full"))
+			_ = ep.Reject(wire.Full.Append(nil))
 			_ = ep.Close()
 			continue
 		}

@@ -22,11 +22,17 @@ func (e *ProtocolError) Unwrap() error { return syscall.EPROTO }
 
 // RefusedError reports a listener that refused the connection and said why;
 // errors.Is(err, syscall.ECONNREFUSED) holds.
-type RefusedError struct{ Reason string }
+type RefusedError struct {
+	Reason string
+	Busy   bool // it may not refuse another dial in a while
+}
 
 func (e *RefusedError) Error() string { return "connection refused by the peer: " + e.Reason }
 
 func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
+
+func (e *RefusedError) Timeout() bool   { return false }
+func (e *RefusedError) Temporary() bool { return e.Busy }
 
 // lostError gives what the fabric said about the end of a connection the errno
 // that package net's users know, and keeps the fabric's words.
@@ -81,13 +87,15 @@ func handshakeError(err error) error {
 	if !errors.As(err, &reject) {
 		return err
 	}
-	switch reason := wire.DecodeReject(reject.Private); {
+	switch said := wire.DecodeReject(reject.Private); {
 	case reject.Reason == fabric.RejectNoListener:
 		return os.NewSyscallError("connect", syscall.ECONNREFUSED)
-	case reason != "":
-		return &RefusedError{reason}
+	case reject.Reason == fabric.RejectStale:
+		return &RefusedError{"its connection manager remembers an earlier connection of this queue pair", true}
+	case said.Reason != "":
+		return &RefusedError{said.Reason, said.Busy}
 	case reject.Reason == fabric.RejectConsumer:
-		return &RefusedError{"no reason given; it may not be a ringnet listener"}
+		return &RefusedError{"no reason given; it may not be a ringnet listener", said.Busy}
 	}
 	return &lostError{syscall.ECONNREFUSED, err}
 }

@@ -100,7 +100,7 @@ func TestFailedHandshakesSayWhy(t *testing.T) {
 	require.EqualError(t, nobody, "connect: connection refused", "as package net says it")
 
 	told := handshakeError(fmt.Errorf("connect: %w",
-		&fabric.RejectError{Reason: fabric.RejectConsumer, Private: wire.AppendReject(nil, "no room")}))
+		&fabric.RejectError{Reason: fabric.RejectConsumer, Private: wire.Reject{Reason: "no room"}.Append(nil)}))
 	var refused *RefusedError
 	require.ErrorAs(t, told, &refused)
 	require.Equal(t, "no room", refused.Reason)
@@ -110,6 +110,16 @@ func TestFailedHandshakesSayWhy(t *testing.T) {
 	untold := handshakeError(&fabric.RejectError{Reason: fabric.RejectConsumer})
 	require.ErrorIs(t, untold, syscall.ECONNREFUSED)
 	require.ErrorContains(t, untold, "no reason given")
+
+	for _, busy := range []*fabric.RejectError{
+		{Reason: fabric.RejectConsumer, Private: wire.Full.Append(nil)},
+		{Reason: fabric.RejectStale},
+	} {
+		err := handshakeError(busy)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorAs(t, err, &refused)
+		require.True(t, refused.Busy)
+	}
 
 	strange := handshakeError(&fabric.RejectError{Reason: 5})
 	require.ErrorIs(t, strange, syscall.ECONNREFUSED)

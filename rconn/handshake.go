@@ -58,7 +58,7 @@ func handshake(ctx context.Context, network string, ep fabric.Endpoint, cfg *Con
 	defer func() {
 		if err != nil {
 			if *awaited {
-				_ = ep.Reject(wire.AppendReject(nil, err.Error()))
+				_ = ep.Reject(wire.Reject{Reason: err.Error()}.Append(nil))
 			}
 			_ = ep.Close()
 		}

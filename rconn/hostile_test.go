@@ -421,7 +421,7 @@ func TestABadRequestIsRefusedAndToldWhy(t *testing.T) {
 				var reject *fabric.RejectError
 				require.ErrorAs(t, err, &reject)
 				require.Equal(t, fabric.RejectConsumer, reject.Reason)
-				require.Contains(t, wire.DecodeReject(reject.Private), bad.says)
+				require.Contains(t, wire.DecodeReject(reject.Private).Reason, bad.says)
 
 				err = <-served
 				require.ErrorIs(t, err, syscall.EPROTO)
@@ -457,7 +457,7 @@ func TestABadAnswerIsRefusedAndToldWhy(t *testing.T) {
 
 				var reject *fabric.RejectError
 				require.ErrorAs(t, <-served, &reject)
-				require.Contains(t, wire.DecodeReject(reject.Private), bad.says)
+				require.Contains(t, wire.DecodeReject(reject.Private).Reason, bad.says)
 			})
 		})
 	}
@@ -470,7 +470,7 @@ func TestARefusalRepeatsTheReason(t *testing.T) {
 		defer l.Close()
 		go func() {
 			if ep, err := l.Accept(); err == nil {
-				_ = ep.Reject(wire.AppendReject(nil, "closed for the holidays"))
+				_ = ep.Reject(wire.Reject{Reason: "closed for the holidays"}.Append(nil))
 				_ = ep.Close()
 			}
 		}()

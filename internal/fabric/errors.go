@@ -30,6 +30,7 @@ type RejectError struct {
 // Reject reasons that ringnet tells apart.
 const (
 	RejectNoListener = 8
+	RejectStale      = 10 // the queue pair is one of a connection that the peer has not forgotten
 	RejectConsumer   = 28
 )
 

@@ -29,7 +29,7 @@ type Fabric interface {
 	// Listen accepts connection requests at local; port 0 chooses one. An
 	// unspecified address means all addresses of its family, the zero Addr
 	// those of both. Up to backlog requests wait for [Listener.Accept]; further
-	// ones are refused.
+	// ones are rejected with wire.Full.
 	Listen(local netip.AddrPort, backlog int) (Listener, error)
 }
 

@@ -50,7 +50,7 @@ func TestAListenerTellsAStrangerWhyAndGoesOn(t *testing.T) {
 			var reject *fabric.RejectError
 			require.ErrorAs(t, err, &reject)
 			require.Equal(t, fabric.RejectConsumer, reject.Reason)
-			require.Contains(t, wire.DecodeReject(reject.Private), s.says)
+			require.Contains(t, wire.DecodeReject(reject.Private).Reason, s.says)
 
 			c, err := ringnet.Dial("rdma", l.Addr().String())
 			require.NoError(t, err)
@@ -72,17 +72,17 @@ func TestADialerTellsWhyItDoesNotLikeAListener(t *testing.T) {
 			// The listener hears it too.
 			var reject *fabric.RejectError
 			require.ErrorAs(t, <-answered, &reject)
-			require.Contains(t, wire.DecodeReject(reject.Private), s.says)
+			require.Contains(t, wire.DecodeReject(reject.Private).Reason, s.says)
 		})
 	}
 }
 
 func TestADialerRepeatsWhyAListenerRefused(t *testing.T) {
 	for says, private := range map[string][]byte{
-		"not on a Sunday":                   wire.AppendReject(nil, "not on a Sunday"),
+		"not on a Sunday":                   wire.Reject{Reason: "not on a Sunday"}.Append(nil),
 		"it may not be a ringnet listener":  []byte("whatever this is"),
 		"no reason given":                   nil,
-		"?[31m":                             wire.AppendReject(nil, "\x1b[31m"),
+		"?[31m":                             wire.Reject{Reason: "\x1b[31m"}.Append(nil),
 		"the peer speaks version 7 of that": append([]byte{0x72, 0x4e, 0x45, 0x54, 0, 7, 0, 33}, "the peer speaks version 7 of that"...),
 	} {
 		addr, answered := rawListen(t, func(_ context.Context, ep fabric.Endpoint) error { return ep.Reject(private) })

@@ -95,31 +95,46 @@ func header(b []byte) error {
 	return nil
 }
 
-// rejectText is how many bytes of explanation fit behind the header and the
-// length in the 148 that the connection manager carries.
-const rejectText = 148 - 8
-
-// AppendReject appends the private data of a rejection, with a sentence that
-// says why; a long one is cut.
-func AppendReject(b []byte, reason string) []byte {
-	b = binary.BigEndian.AppendUint32(b, magic)
-	b = binary.BigEndian.AppendUint16(b, Version)
-	n := min(len(reason), rejectText)
-	b = binary.BigEndian.AppendUint16(b, uint16(n))
-	return append(b, reason[:n]...)
+// Reject is the private data of a rejection. Every version of the protocol
+// rejects in this form, so a peer of another one can still say that it is.
+type Reject struct {
+	Busy   bool   // there is no room now: ask again in a while
+	Reason string // a sentence for people, or "" if there is none to be had
 }
 
-// DecodeReject returns the reason in the private data of a rejection, or "" if
-// there is none to be had. Whatever is not printable ASCII comes out as '?',
-// for it will be shown to people. Every version of the protocol rejects in this
-// form, so a peer of another one can still say that it is.
-func DecodeReject(b []byte) string {
-	if len(b) < 8 || binary.BigEndian.Uint32(b) != magic {
-		return ""
+// Full is how a listener rejects what its backlog has no room for.
+var Full = Reject{Busy: true, Reason: "the listener's backlog is full"}
+
+// codeBusy is the code of a rejection that does not last; 0 is that of others.
+const codeBusy = 1
+
+// rejectText is how many bytes of explanation fit behind the header, the code
+// and the length in the 148 that the connection manager carries.
+const rejectText = 148 - 8
+
+// Append appends the encoded rejection to b. A long reason is cut.
+func (r Reject) Append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, magic)
+	b = binary.BigEndian.AppendUint16(b, Version)
+	var code byte
+	if r.Busy {
+		code = codeBusy
 	}
-	n := int(binary.BigEndian.Uint16(b[6:]))
+	n := min(len(r.Reason), rejectText)
+	b = append(b, code, byte(n))
+	return append(b, r.Reason[:n]...)
+}
+
+// DecodeReject decodes what came with a rejection: the zero Reject if that is
+// nothing of ours. What is not printable ASCII in the reason comes out as '?',
+// for it will be shown to people.
+func DecodeReject(b []byte) Reject {
+	if len(b) < 8 || binary.BigEndian.Uint32(b) != magic {
+		return Reject{}
+	}
+	n := int(b[7])
 	if n > rejectText || n > len(b)-8 {
-		return ""
+		return Reject{}
 	}
 	text := make([]byte, n)
 	for i, c := range b[8 : 8+n] {
@@ -128,7 +143,7 @@ func DecodeReject(b []byte) string {
 		}
 		text[i] = c
 	}
-	return string(text)
+	return Reject{Busy: b[6] == codeBusy, Reason: string(text)}
 }
 
 // Immediate is the immediate of a data message of n bytes.

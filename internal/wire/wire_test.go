@@ -103,21 +103,30 @@ func TestRejectRepeatsTheReason(t *testing.T) {
 		{long, long[:140]},
 		{"line\nbreak, \x1b[31mcolour, \x00, \x7f, é", "line?break, ?[31mcolour, ?, ?, ??"},
 	} {
-		b := AppendReject([]byte("x"), c.reason)[1:]
+		b := Reject{Reason: c.reason}.Append([]byte("x"))[1:]
 		require.LessOrEqual(t, len(b), 148, "what the connection manager carries")
-		require.Equal(t, c.want, DecodeReject(b))
-		require.Equal(t, c.want, DecodeReject(append(b, make([]byte, 148-len(b))...)), "padded")
+		require.Equal(t, Reject{Reason: c.want}, DecodeReject(b))
+		require.Equal(t, Reject{Reason: c.want}, DecodeReject(append(b, make([]byte, 148-len(b))...)), "padded")
+	}
+}
+
+func TestRejectSaysWhetherToAskAgain(t *testing.T) {
+	b := Full.Append(nil)
+	require.Equal(t, Full, DecodeReject(b))
+	for code := range 256 {
+		b[6] = byte(code)
+		require.Equal(t, Reject{Busy: code == 1, Reason: Full.Reason}, DecodeReject(b), "code %d", code)
 	}
 }
 
 func TestRejectOfAnotherVersionIsUnderstood(t *testing.T) {
-	b := AppendReject(nil, "I am from the future")
+	b := Reject{Reason: "I am from the future"}.Append(nil)
 	b[4], b[5] = 0x12, 0x34
-	require.Equal(t, "I am from the future", DecodeReject(b))
+	require.Equal(t, "I am from the future", DecodeReject(b).Reason)
 }
 
 func TestRejectWithoutAReasonOfOursHasNone(t *testing.T) {
-	good := AppendReject(nil, "because")
+	good := Reject{Reason: "because"}.Append(nil)
 	for n := range len(good) {
 		require.Empty(t, DecodeReject(good[:n]), "%d bytes", n)
 	}
@@ -125,13 +134,13 @@ func TestRejectWithoutAReasonOfOursHasNone(t *testing.T) {
 	foreign[0] ^= 1
 	require.Empty(t, DecodeReject(foreign))
 
-	for _, n := range []uint16{8, 140, math.MaxUint16} {
+	for _, n := range []byte{8, 140, math.MaxUint8} {
 		b := bytes.Clone(good)
-		binary.BigEndian.PutUint16(b[6:], n)
+		b[7] = n
 		require.Empty(t, DecodeReject(b), "length %d of 7", n)
 	}
-	b := append(AppendReject(nil, strings.Repeat("x", 140)), 'x')
-	binary.BigEndian.PutUint16(b[6:], 141)
+	b := append(Reject{Reason: strings.Repeat("x", 140)}.Append(nil), 'x')
+	b[7] = 141
 	require.Empty(t, DecodeReject(b), "more than fits")
 }
 
@@ -253,29 +262,31 @@ func FuzzDecodeHello(f *testing.F) {
 // FuzzDecodeReject: whatever comes, what people are shown is short, printable
 // and the peer's.
 func FuzzDecodeReject(f *testing.F) {
-	f.Add(AppendReject(nil, "because"))
-	f.Add(AppendReject(nil, "\x1b]0;title\a"))
-	f.Add(append(AppendReject(nil, strings.Repeat("long ", 40)), 0, 0))
+	f.Add(Reject{Reason: "because"}.Append(nil))
+	f.Add(Reject{Reason: "\x1b]0;title\a"}.Append(nil))
+	f.Add(append(Reject{Reason: strings.Repeat("long ", 40)}.Append(nil), 0, 0))
+	f.Add(Full.Append(nil))
 	f.Add([]byte("rNET\x00\x01\xff\xffx"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		reason := DecodeReject(b)
+		reject := DecodeReject(b)
+		reason := reject.Reason
 		require.LessOrEqual(t, len(reason), min(140, max(0, len(b)-8)))
 		for i, c := range []byte(reason) {
 			require.True(t, c >= ' ' && c <= '~')
 			require.True(t, c == b[8+i] || c == '?')
 		}
-		require.Equal(t, reason, DecodeReject(AppendReject(nil, reason)))
+		require.Equal(t, reject, DecodeReject(reject.Append(nil)))
 	})
 }
 
-// FuzzAppendReject: any reason fits the connection manager.
-func FuzzAppendReject(f *testing.F) {
+// FuzzRejectAppend: any reason fits the connection manager.
+func FuzzRejectAppend(f *testing.F) {
 	f.Add("because")
 	f.Add(strings.Repeat("é", 100))
 	f.Fuzz(func(t *testing.T, reason string) {
-		b := AppendReject(nil, reason)
+		b := Reject{Reason: reason}.Append(nil)
 		require.LessOrEqual(t, len(b), 148)
-		require.Len(t, DecodeReject(b), min(140, len(reason)))
+		require.Len(t, DecodeReject(b).Reason, min(140, len(reason)))
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 func reason(t testing.TB, err error) int {
@@ -178,7 +179,10 @@ func TestBacklog(t *testing.T) {
 		waiting[i] = connecting(dialing(t, f, l))
 		require.Eventually(t, func() bool { return len(l.(*listener).queue) == i+1 }, 10*time.Second, time.Millisecond)
 	}
-	assert.Equal(t, fabric.RejectConsumer, reason(t, <-connecting(dialing(t, f, l))), "there is room for two")
+	var full *fabric.RejectError
+	require.ErrorAs(t, <-connecting(dialing(t, f, l)), &full, "there is room for two")
+	assert.Equal(t, fabric.RejectConsumer, full.Reason)
+	assert.Equal(t, wire.Full, wire.DecodeReject(full.Private))
 
 	ep, err := l.Accept()
 	require.NoError(t, err)

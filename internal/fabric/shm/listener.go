@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 const (
@@ -226,6 +227,7 @@ func (l *listener) read(r *request) {
 	select {
 	case l.queue <- r.e:
 	default:
-		r.e.refuse(fabric.RejectConsumer, "")
+		_ = r.e.Reject(wire.Full.Append(nil))
+		_ = r.e.Close()
 	}
 }

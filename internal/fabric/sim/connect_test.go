@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 const latency = 10 * time.Millisecond
@@ -90,7 +91,10 @@ func TestBacklogIsFullUntilAccept(t *testing.T) {
 		synctest.Wait()
 		c := dial(t, n)
 		_, err := c.Connect(ctx, nil)
-		assert.Equal(t, fabric.RejectConsumer, reason(t, err))
+		var full *fabric.RejectError
+		require.ErrorAs(t, err, &full)
+		assert.Equal(t, fabric.RejectConsumer, full.Reason)
+		assert.Equal(t, wire.Full, wire.DecodeReject(full.Private))
 
 		served := accept(t, l)
 		d := dial(t, n)

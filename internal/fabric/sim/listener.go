@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // Listener is a [fabric.Listener].
@@ -109,19 +110,17 @@ func (n *Network) request(e *Endpoint, private []byte) {
 			to = l
 		}
 	}
-	reason := 0
+	reason, says := 0, []byte(nil)
 	switch {
 	case to == nil:
 		reason = fabric.RejectNoListener
 	case len(to.queue) >= to.backlog:
-		// The kernel destroys an id that its listener has no room for, which
-		// refuses the request as a consumer would.
-		reason = fabric.RejectConsumer
+		reason, says = fabric.RejectConsumer, wire.Full.Append(nil)
 	}
 	if reason != 0 {
 		e.c.after(n.link.Latency, func() {
 			if !e.c.broken() {
-				e.refused(reason, nil)
+				e.refused(reason, says)
 			}
 		})
 		return

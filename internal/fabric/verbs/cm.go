@@ -113,7 +113,7 @@ func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
 	case r != nil:
 		r.receive(e)
 	case e.request != nil:
-		m.refuse(e.request)
+		m.refuse(e.request, nil)
 	}
 }
 
@@ -123,12 +123,13 @@ func privateOf(event *C.struct_rn_rdma_cm_event) []byte {
 	return C.GoBytes(unsafe.Pointer(event.conn.private_data), C.int(event.conn.private_data_len))
 }
 
-// refuse rejects a request that nobody is going to accept, apart from the
-// event loop.
-func (m *manager) refuse(id cmID) {
+// refuse rejects a request that nobody is going to accept, with the private
+// data, apart from the event loop.
+func (m *manager) refuse(id cmID, private []byte) {
 	m.refusals <- struct{}{}
 	go func() {
-		C.rn_reject(id, nil, 0)
+		data, n := privateData(private)
+		C.rn_reject(id, data, n)
 		C.rn_destroy_id(id)
 		<-m.refusals
 	}()

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 func TestHandshakeCarriesPrivateDataBothWays(t *testing.T) {
@@ -297,6 +298,7 @@ func TestRequestsBeyondTheBacklogAreRejected(t *testing.T) {
 		var reject *fabric.RejectError
 		require.ErrorAs(t, within(t, results), &reject)
 		assert.Equal(t, fabric.RejectConsumer, reject.Reason)
+		assert.Equal(t, wire.Full, wire.DecodeReject(reject.Private))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 type listener struct {
@@ -81,7 +82,7 @@ func (l *listener) receive(ev cmEvent) {
 	switch ev.kind {
 	case C.RN_RDMA_CM_EVENT_CONNECT_REQUEST:
 		if !l.enqueue(ev) {
-			l.manager.refuse(ev.request)
+			l.manager.refuse(ev.request, wire.Full.Append(nil))
 		}
 	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
 		select {

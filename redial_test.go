@@ -1,0 +1,291 @@
+package ringnet
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// small is a configuration of which many fit anywhere.
+var small = &Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
+
+// A dialer is not told that a listener has had enough as long as that accepts.
+// Package integration has this test for rdma.
+func TestFiveHundredDialsAtOnce(t *testing.T) {
+	simulate(t, sim.New(sim.Link{}))
+	for name, h := range map[string]func(t *testing.T) host{
+		"sim": func(t *testing.T) host { return host{"sim", "10.0.0.1"} },
+		"shm": shmHost,
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := h(t)
+			const many = 500
+			l := h.listen(t, ListenConfig{Config: small, Backlog: 16})
+			var serving sync.WaitGroup
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					serving.Go(func() {
+						defer c.Close()
+						_, _ = io.Copy(c, c) // the other side sees
+					})
+				}
+			}()
+			d := Dialer{Config: small, Timeout: 5 * time.Minute}
+			errs := make([]error, many)
+			var dialing sync.WaitGroup
+			for i := range errs {
+				dialing.Go(func() { errs[i] = echo(&d, h.network, l.Addr().String()) })
+			}
+			dialing.Wait()
+			for _, err := range errs {
+				require.NoError(t, err)
+			}
+			require.NoError(t, l.Close())
+			serving.Wait()
+		})
+	}
+}
+
+// echo dials, and has one message come back.
+func echo(d *Dialer, network, address string) error {
+	c, err := d.Dial(network, address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	const message = "anybody there?"
+	if _, err := io.WriteString(c, message); err != nil {
+		return err
+	}
+	b := make([]byte, len(message))
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != message {
+		return fmt.Errorf("%q came back: %w", b, err)
+	}
+	return nil
+}
+
+// inVirtualTime runs a test on a simulated network, and then lets the time pass
+// that closed connections take to go.
+func inVirtualTime(t *testing.T, test func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) })
+		simulate(t, sim.New(sim.Link{Latency: time.Millisecond}))
+		test(t)
+	})
+}
+
+func TestADialWaitsForRoomInTheBacklog(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
+		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})
+		first, err := Dial("sim", l.Addr().String())
+		require.NoError(t, err)
+		defer first.Close()
+		time.AfterFunc(20*time.Second, func() {
+			if c, err := l.Accept(); err == nil {
+				defer c.Close()
+			}
+		})
+		start := time.Now()
+		second, err := Dial("sim", l.Addr().String())
+		require.NoError(t, err)
+		defer second.Close()
+		require.GreaterOrEqual(t, time.Since(start), 20*time.Second)
+		require.LessOrEqual(t, time.Since(start), 20*time.Second+2*longestPause)
+	})
+}
+
+func TestADialOfAFullBacklogHasAnEnd(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
+		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})
+		addr := l.Addr().String()
+		c, err := Dial("sim", addr)
+		require.NoError(t, err)
+		defer c.Close()
+
+		start := time.Now()
+		_, err = Dial("sim", addr)
+		requireOpError(t, err, "dial", "sim", addr, syscall.ECONNREFUSED)
+		require.ErrorContains(t, err, "backlog is full")
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.InDelta(t, patience, time.Since(start), float64(2*longestPause))
+
+		start = time.Now()
+		_, err = DialTimeout("sim", addr, time.Minute)
+		requireOpError(t, err, "dial", "sim", addr, os.ErrDeadlineExceeded)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorContains(t, err, "i/o timeout: connection refused by the peer: the listener's backlog is full")
+		require.True(t, err.(net.Error).Timeout())
+		require.Equal(t, time.Minute, time.Since(start))
+
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Second, cancel)
+		start = time.Now()
+		_, err = new(Dialer).DialContext(ctx, "sim", addr)
+		requireOpError(t, err, "dial", "sim", addr, context.Canceled)
+		require.False(t, err.(net.Error).Timeout())
+		require.Equal(t, 10*time.Second, time.Since(start))
+	})
+}
+
+// refusing is a fabric that answers the first requests itself.
+type refusing struct {
+	fabric.Fabric
+	answers []error
+	asked   atomic.Int32
+}
+
+func (f *refusing) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	ep, err := f.Fabric.Dial(ctx, local, remote)
+	return refused{ep, f}, err
+}
+
+type refused struct {
+	fabric.Endpoint
+	f *refusing
+}
+
+func (e refused) Connect(ctx context.Context, private []byte) ([]byte, error) {
+	if n := int(e.f.asked.Add(1)); n <= len(e.f.answers) {
+		return nil, e.f.answers[n-1]
+	}
+	return e.Endpoint.Connect(ctx, private)
+}
+
+func simulateRefusing(t *testing.T, answers ...error) *refusing {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	f := &refusing{Fabric: n, answers: answers}
+	networks["refusing"] = network{"refusing", "ip", func(trustUser) (fabric.Fabric, error) { return f, nil }}
+	t.Cleanup(func() { delete(networks, "refusing") })
+	return f
+}
+
+// The peer's connection manager remembers a connection of the same queue pair.
+func TestADialAfterAStaleConnection(t *testing.T) {
+	stale := &fabric.RejectError{Reason: fabric.RejectStale}
+	f := simulateRefusing(t, stale, stale, stale)
+	l := host{"refusing", "10.0.0.1"}.listen(t, ListenConfig{})
+	c, err := Dial("refusing", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	require.EqualValues(t, 4, f.asked.Load())
+}
+
+func TestARefusalThatLastsIsFinalAtOnce(t *testing.T) {
+	for _, answer := range []*fabric.RejectError{
+		{Reason: fabric.RejectNoListener},
+		{Reason: fabric.RejectConsumer},
+		{Reason: fabric.RejectConsumer, Private: wire.Reject{Reason: "not on a Sunday"}.Append(nil)},
+		{Reason: 5},
+	} {
+		f := simulateRefusing(t, answer)
+		_, err := Dial("refusing", "10.0.0.1:80")
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.EqualValues(t, 1, f.asked.Load(), "%v", answer)
+	}
+}
+
+// crowd is a fabric that counts the requests that are under way.
+type crowd struct {
+	fabric.Fabric
+	now, most atomic.Int32
+}
+
+func (f *crowd) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	ep, err := f.Fabric.Dial(ctx, local, remote)
+	return oneOfMany{ep, f}, err
+}
+
+type oneOfMany struct {
+	fabric.Endpoint
+	crowd *crowd
+}
+
+func (e oneOfMany) Connect(ctx context.Context, private []byte) ([]byte, error) {
+	now := e.crowd.now.Add(1)
+	defer e.crowd.now.Add(-1)
+	for most := e.crowd.most.Load(); now > most && !e.crowd.most.CompareAndSwap(most, now); most = e.crowd.most.Load() {
+	}
+	return e.Endpoint.Connect(ctx, private)
+}
+
+func TestAtMost64RequestsAreUnderWay(t *testing.T) {
+	n := sim.New(sim.Link{})
+	silent := netip.MustParseAddr("10.0.0.9")
+	n.Blackhole(silent)
+	f := &crowd{Fabric: n}
+	networks["crowd"] = network{"crowd", "ip", func(trustUser) (fabric.Fabric, error) { return f, nil }}
+	t.Cleanup(func() { delete(networks, "crowd") })
+	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	d := Dialer{Config: small}
+	var dialing sync.WaitGroup
+	for range 200 {
+		dialing.Go(func() { _, _ = d.DialContext(ctx, "crowd", "10.0.0.9:80") })
+	}
+	require.Eventually(t, func() bool { return f.now.Load() == maxRequests }, time.Minute, time.Millisecond)
+
+	// One that finds no place waits for it as long as it may, and no longer.
+	_, err := (&Dialer{Config: small, Timeout: 10 * time.Millisecond}).Dial("crowd", l.Addr().String())
+	requireOpError(t, err, "dial", "crowd", "10.0.0.1:"+port(t, l), os.ErrDeadlineExceeded)
+	waiting := make(chan error, 1)
+	go func() {
+		c, err := d.Dial("crowd", l.Addr().String())
+		if err == nil {
+			err = c.Close()
+		}
+		waiting <- err
+	}()
+	cancel()
+	require.NoError(t, <-waiting)
+	dialing.Wait()
+	require.EqualValues(t, maxRequests, f.most.Load())
+}
+
+func port(t *testing.T, l net.Listener) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return port
+}
+
+func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
+	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
+	better(t, shm, rdma)
+	l, err := (&ListenConfig{Backlog: 1}).Listen(t.Context(), "auto", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	// AutoListener accepts one of each by itself, for Accept to take.
+	for _, network := range []string{"shm", "shm", "rdma", "rdma"} {
+		c, err := Dial(network, l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+	}
+	c, err := Dial("auto", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	requireReasons(t, c.(*AutoConn), "shm: not connected when TCP was", "rdma: not connected when TCP was")
+}
