@@ -9,9 +9,12 @@ import "C"
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -91,15 +94,26 @@ func inZone(local, remote netip.AddrPort) (netip.AddrPort, netip.AddrPort) {
 	if !local.Addr().Is6() || !local.Addr().IsLinkLocalUnicast() {
 		return local, remote
 	}
-	interfaces, _ := net.Interfaces()
-	for _, ifi := range interfaces {
-		addrs, _ := ifi.Addrs()
-		for _, a := range addrs {
-			if n, ok := a.(*net.IPNet); ok && n.IP.Equal(local.Addr().AsSlice()) {
-				return netip.AddrPortFrom(local.Addr().WithZone(ifi.Name), local.Port()),
-					netip.AddrPortFrom(remote.Addr().WithZone(ifi.Name), remote.Port())
-			}
-		}
+	// One file, since anybody on the link may ask, and a host may have many
+	// interfaces: package net would list all addresses for each.
+	table, _ := os.ReadFile("/proc/net/if_inet6")
+	zone := zoneOf(local.Addr(), string(table))
+	local = netip.AddrPortFrom(local.Addr().WithZone(zone), local.Port())
+	if remote.Addr().IsLinkLocalUnicast() {
+		remote = netip.AddrPortFrom(remote.Addr().WithZone(zone), remote.Port())
 	}
 	return local, remote
+}
+
+// zoneOf is the interface that has an address by the table in /proc/net/if_inet6:
+// lines that begin with an address and end with an interface. It is "" if there is
+// none.
+func zoneOf(a netip.Addr, table string) string {
+	address := hex.EncodeToString(a.AsSlice())
+	for line := range strings.Lines(table) {
+		if f := strings.Fields(line); len(f) == 6 && f[0] == address {
+			return f[5]
+		}
+	}
+	return ""
 }
