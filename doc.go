@@ -57,5 +57,6 @@
 // Connections do not implement syscall.Conn, for there is no descriptor that
 // carries their bytes. RDMA bypasses packet filters and port mappings that act
 // on TCP, and does not encrypt: identity and secrecy are crypto/tls's business,
-// which runs on top as ever.
+// which runs on top as ever. docs/security.md says who may connect, and what
+// peers and their neighbours can and cannot do.
 package ringnet

@@ -39,6 +39,9 @@ func inNamespace(t *testing.T, script string, test func()) {
 	if _, err := exec.LookPath("ip"); err != nil {
 		skip(t, "iproute2 is not installed: %v", err)
 	}
+	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
+		skip(t, "there is no IPv6: %v", err)
+	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), namespaceEnv+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
