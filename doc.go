@@ -29,6 +29,11 @@
 // (ulimit -l, LimitMEMLOCK=) must allow it: 2.1 MB for a connection
 // as it comes, see [Config].
 //
+// Devices may write to that memory in another order than the bytes arrived in
+// (PCI's relaxed ordering), where the device, the library and the kernel can:
+// many hosts reach their bandwidth only so. Where it is slower instead, the
+// environment variable RINGNET_RELAXED_ORDERING=off switches it off.
+//
 // # shm
 //
 // Both ends are processes of one host, or one process, on Linux. Addresses are

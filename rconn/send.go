@@ -190,7 +190,9 @@ func (c *Conn) pushControl() {
 		c.out[probe] = true
 		c.probed = time.Now()
 		c.stats.Probes++
-		c.push(probe, true).Op = fabric.Write
+		wr := c.push(probe, true)
+		// Nothing is written, but a device may look at where to all the same.
+		wr.Op, wr.RemoteAddr, wr.RKey = fabric.Write, c.peer.Addr, c.peer.RKey
 	}
 	c.probeDue = false
 	if c.sender.Pending() > 0 || !c.writeClosed {

@@ -175,7 +175,11 @@ struct rn_ibv_qp_attr {
 	uint32_t dest_qp_num;
 	unsigned int qp_access_flags;
 	struct rn_ibv_qp_cap cap;
-	uint64_t ah_attr[4];
+	uint64_t reserved_0[2];
+	uint32_t reserved_1;
+	uint8_t reserved_2[2];
+	uint8_t traffic_class; // ah_attr.grh.traffic_class
+	uint8_t reserved_3[9];
 	uint64_t alt_ah_attr[4];
 	uint16_t pkey_index;
 	uint16_t alt_pkey_index;
@@ -256,6 +260,7 @@ enum {
 
 	RN_IBV_ACCESS_LOCAL_WRITE = 1,
 	RN_IBV_ACCESS_REMOTE_WRITE = 2,
+	RN_IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
 
 	RN_IBV_QPT_RC = 2,
 
@@ -300,6 +305,7 @@ enum {
 	RN_IBV_WC_RESP_TIMEOUT_ERR = 20,
 
 	RN_RDMA_OPTION_ID = 0,
+	RN_RDMA_OPTION_ID_TOS = 0,
 	RN_RDMA_OPTION_ID_AFONLY = 2,
 
 	RN_RDMA_CM_EVENT_ADDR_RESOLVED = 0,

@@ -29,8 +29,17 @@ type deviceContext = *C.struct_rn_ibv_context
 
 // devices are the devices in use.
 type devices struct {
-	mu   sync.Mutex // guards open and the users of each device
-	open map[deviceContext]*device
+	mu     sync.Mutex // guards the maps and the users of each device
+	open   map[deviceContext]*device
+	shapes map[request]shape
+}
+
+// request is what was asked of which device. The device goes by its GUID: its
+// context may be gone, and its address that of another one's, when it is asked
+// again.
+type request struct {
+	guid uint64
+	shape
 }
 
 type device struct {
@@ -74,6 +83,26 @@ func (s *devices) release(d *device) {
 	delete(s.open, d.ctx)
 	d.file.Close()
 	<-d.done
+}
+
+// agreed is the shape to begin with where asked is wanted of d.
+func (s *devices) agreed(d *device, asked shape) shape {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if taken, ok := s.shapes[request{uint64(d.attr.node_guid), asked}]; ok {
+		return taken
+	}
+	return asked
+}
+
+// agree remembers what d took when asked was wanted of it.
+func (s *devices) agree(d *device, asked, taken shape) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shapes == nil {
+		s.shapes = make(map[request]shape)
+	}
+	s.shapes[request{uint64(d.attr.node_guid), asked}] = taken
 }
 
 func openDevice(ctx deviceContext) (*device, error) {

@@ -35,10 +35,11 @@ type receiver interface {
 	receive(cmEvent)
 }
 
-// manager is the fabric: the event channel and all that is attached to it.
+// manager is the event channel and all that is attached to it.
 type manager struct {
 	channel *C.struct_rn_rdma_event_channel
 	devices devices
+	relaxed bool // see relaxedOrdering
 
 	mu        sync.Mutex // guards receivers
 	receivers map[cmID]receiver
@@ -50,9 +51,10 @@ type manager struct {
 // loop waits, the backlog fills, and the kernel refuses by itself.
 const maxRefusals = 32
 
-func newManager(channel *C.struct_rn_rdma_event_channel) (*manager, error) {
+func newManager(channel *C.struct_rn_rdma_event_channel, relaxed bool) (*manager, error) {
 	m := &manager{
 		channel:   channel,
+		relaxed:   relaxed,
 		receivers: make(map[cmID]receiver),
 		refusals:  make(chan struct{}, maxRefusals),
 	}
@@ -135,10 +137,19 @@ func (m *manager) refuse(id cmID, private []byte) {
 	}()
 }
 
-func (m *manager) createID() (cmID, error) {
+// createID makes an id. Its traffic class comes before anything else: it is
+// looked at when the address is resolved, and by connections to a listener when
+// they begin.
+func (f rdma) createID() (cmID, error) {
 	var id cmID
-	if rc := C.rn_create_id(m.channel, &id); rc != 0 {
+	if rc := C.rn_create_id(f.channel, &id); rc != 0 {
 		return nil, syscallError("rdma_create_id", rc)
+	}
+	if class, ok := f.config.class(); ok {
+		if rc := C.rn_set_traffic_class(id, C.uint8_t(class)); rc != 0 {
+			C.rn_destroy_id(id)
+			return nil, syscallError("rdma_set_option (RDMA_OPTION_ID_TOS)", rc)
+		}
 	}
 	return id, nil
 }

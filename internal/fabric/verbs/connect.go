@@ -147,9 +147,14 @@ func (e *endpoint) Disconnect() error {
 	return nil
 }
 
-// ready moves the queue pair from INIT through RTR to RTS.
+// ready moves the queue pair from INIT through RTR to RTS. The kernel would have
+// the side that accepts answer in the traffic class of the dialer.
 func (e *endpoint) ready() error {
-	rc := C.rn_qp_ready(e.id, e.qp, minRNRTimer, C.uint8_t(ackTimeout(e.options.AckTimeout)), C.uint8_t(e.options.Retries), rnrRetries)
+	class := C.int(-1)
+	if c, ok := e.config.class(); ok {
+		class = C.int(c)
+	}
+	rc := C.rn_qp_ready(e.id, e.qp, minRNRTimer, C.uint8_t(ackTimeout(e.options.AckTimeout)), C.uint8_t(e.options.Retries), rnrRetries, class)
 	if rc != 0 {
 		return e.stateError("ibv_modify_qp to RTS", rc)
 	}

@@ -22,7 +22,7 @@ import (
 const resolveTimeout = 5 * time.Second
 
 // Dial implements [fabric.Fabric].
-func (m *manager) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+func (f rdma) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -38,12 +38,12 @@ func (m *manager) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 		}
 		src = &s
 	}
-	id, err := m.createID()
+	id, err := f.createID()
 	if err != nil {
 		return nil, err
 	}
-	e := newEndpoint(m, id)
-	m.register(id, e)
+	e := newEndpoint(f, id)
+	f.register(id, e)
 	if err := e.resolve(ctx, src, &dst, remote.Addr()); err != nil {
 		e.Close()
 		return nil, err

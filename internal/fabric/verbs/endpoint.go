@@ -25,20 +25,17 @@ import (
 )
 
 const (
-	// maxInline is the most that is asked of a device for inline data. More
-	// would make every slot of the send queue larger for little gain: copying
-	// by the CPU stops being cheaper than a DMA read around there.
-	maxInline = 256
-
 	// minRNRTimer is the code for 0.64 ms (InfiniBand specification, 9.7.5.2.8,
 	// table 45). rdma_cm would leave 0, which is 655 ms.
 	minRNRTimer = 12
 
-	// rnrRetries is how often a send that found no receive posted is tried
-	// again. Ringnet never sends without a receive to take it, but a device may
-	// be slow to see one that has just been posted; more than that is a peer
-	// that breaks the protocol, and waiting for it would hide that.
-	rnrRetries = 1
+	// rnrRetries has a send that found no receive posted tried again for ever,
+	// as 7 does (InfiniBand specification, 9.7.5.2.8). Ringnet never sends
+	// without a receive to take it, but a device may be slow to see one that has
+	// just been posted, and with fewer that alone would end the connection. The
+	// devices' counters tell that it has happened. A peer that posts nothing is
+	// found out by the probe that waits behind such a send.
+	rnrRetries = 7
 
 	// spin is the number of polls worth making before waiting for an event: at
 	// 50 to 100 ns each some tens of microseconds, a few times what sleeping and
@@ -49,6 +46,7 @@ const (
 // endpoint implements [fabric.Endpoint].
 type endpoint struct {
 	manager *manager
+	config  Config
 	id      cmID
 	passive bool // made by a listener
 	local   netip.AddrPort
@@ -90,9 +88,10 @@ type endpoint struct {
 	told   map[error]bool
 }
 
-func newEndpoint(m *manager, id cmID) *endpoint {
+func newEndpoint(f rdma, id cmID) *endpoint {
 	return &endpoint{
-		manager:   m,
+		manager:   f.manager,
+		config:    f.config,
 		id:        id,
 		handshake: make(chan cmEvent, 16),
 		told:      make(map[error]bool),
@@ -130,11 +129,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if err := e.openChannel(); err != nil {
 		return fabric.Limits{}, err
 	}
-	depth := o.SendQueue + o.RecvQueue
-	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
-		return fabric.Limits{}, memoryError("ibv_create_cq", syscall.Errno(rc), depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
-	}
-	if err := e.createQueuePair(); err != nil {
+	if err := e.createQueues(); err != nil {
 		return fabric.Limits{}, err
 	}
 	e.device.attach(e)
@@ -145,34 +140,11 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 		return fabric.Limits{}, err
 	}
 	return fabric.Limits{
-		SendQueue: o.SendQueue,
-		RecvQueue: o.RecvQueue,
+		SendQueue: e.options.SendQueue,
+		RecvQueue: e.options.RecvQueue,
 		Inline:    e.inlineSize,
 		Spin:      spin,
 	}, nil
-}
-
-// createQueuePair asks for less and less inline data until the device agrees:
-// providers say no to what they cannot do rather than how much they could.
-func (e *endpoint) createQueuePair() error {
-	for inline := C.uint32_t(maxInline); ; inline /= 2 {
-		wanted := C.struct_rn_ibv_qp_cap{
-			max_send_wr:     C.uint32_t(e.options.SendQueue),
-			max_recv_wr:     C.uint32_t(e.options.RecvQueue),
-			max_send_sge:    1,
-			max_recv_sge:    1,
-			max_inline_data: inline,
-		}
-		rc := C.rn_create_qp(e.pd, e.cq, &wanted, &e.qp)
-		if rc == 0 {
-			e.inlineSize = min(int(wanted.max_inline_data), maxInline)
-			return nil
-		}
-		if inline < 16 || (rc != C.int(syscall.EINVAL) && rc != C.int(syscall.ENOMEM)) {
-			slots := e.options.SendQueue*64 + e.options.RecvQueue*16
-			return memoryError("ibv_create_qp", syscall.Errno(rc), slots)
-		}
-	}
 }
 
 // recvBit tells receives from sends in wr_id: of a failed completion nothing
@@ -223,7 +195,7 @@ func (e *endpoint) Close() error {
 	var first error
 	check := func(call string, rc C.int) {
 		if rc != 0 && first == nil {
-			first = syscallError(call, rc)
+			first = destroyError(call, rc)
 		}
 	}
 	if e.qp != nil {

@@ -29,10 +29,6 @@ func inAProcessOfItsOwn(t *testing.T, stage string, attr *syscall.SysProcAttr) b
 	if os.Getenv(child) != "" {
 		return true
 	}
-	address(t, "SOFTROCE_ADDR")
-	if os.Getuid() != 0 {
-		t.Skip("only root may change the environment of a test")
-	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), child+"="+stage)
 	cmd.SysProcAttr = attr
@@ -49,6 +45,10 @@ func inAProcessOfItsOwn(t *testing.T, stage string, attr *syscall.SysProcAttr) b
 // one, as Go has them do.
 func asNobody(t *testing.T, prepare func(t *testing.T)) bool {
 	t.Helper()
+	address(t, "SOFTROCE_ADDR")
+	if os.Getenv(child) == "" && os.Getuid() != 0 {
+		t.Skip("only root may change the environment of a test")
+	}
 	if !inAProcessOfItsOwn(t, "prepare", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}) {
 		return false
 	}

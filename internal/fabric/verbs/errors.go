@@ -24,6 +24,18 @@ func syscallError(call string, rc C.int) error {
 	return os.NewSyscallError(call, syscall.Errno(rc))
 }
 
+// destroyError is the failure of a call that destroys something. EIO is the
+// answer once the kernel has taken the device back, and with it everything that
+// was made there (ibv_open_device(3)). What the library keeps of it in this
+// process it would only free with RDMAV_ALLOW_DISASSOC_DESTROY set, which
+// forbids to take asynchronous events while another connection ends.
+func destroyError(call string, rc C.int) error {
+	if syscall.Errno(rc) == syscall.EIO {
+		return fmt.Errorf("%w: %w", fabric.ErrDeviceRemoved, os.NewSyscallError(call, syscall.ENODEV))
+	}
+	return syscallError(call, rc)
+}
+
 func isErrno(err error, any ...syscall.Errno) bool {
 	for _, errno := range any {
 		if errors.Is(err, errno) {

@@ -122,3 +122,57 @@ func TestUnavailable(t *testing.T) {
 	assert.ErrorIs(t, err, errors.ErrUnsupported)
 	assert.ErrorContains(t, err, "undefined symbol: ibv_")
 }
+
+// An rdma-core that has not everything yet is told from one that is missing.
+func TestRDMACoreOlderThanV23(t *testing.T) {
+	if !inAProcessOfItsOwn(t, "run", nil) {
+		return
+	}
+	build := func(without string) string {
+		library := filepath.Join(t.TempDir(), "functions.so")
+		compileLibrary(t, library, "testdata/functions.c", "-D"+without+"=absent")
+		return library
+	}
+	library := build("rdma_establish")
+	err := load(library, library)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.ErrorContains(t, err, "undefined symbol: rdma_establish")
+	assert.ErrorContains(t, err, "rdma-core is older than v23")
+
+	// What v23 itself has not is not missed.
+	library = build("ibv_reg_mr_iova2")
+	require.NoError(t, load(library, library))
+}
+
+func TestRelaxedOrderingIsSwitchedOffByTheEnvironment(t *testing.T) {
+	for value, want := range map[string]bool{"": true, "on": true, "off": false} {
+		t.Setenv("RINGNET_RELAXED_ORDERING", value)
+		relaxed, err := relaxedOrdering()
+		require.NoError(t, err)
+		assert.Equal(t, want, relaxed, "%q", value)
+	}
+	t.Setenv("RINGNET_RELAXED_ORDERING", "no")
+	_, err := relaxedOrdering()
+	assert.ErrorContains(t, err, `RINGNET_RELAXED_ORDERING is "no": want on, off`)
+}
+
+// A device that refuses is asked for half the depth, of the longer queue, until
+// there is nothing to be won by that.
+func TestDepthIsHalvedToTheLeastThatIsWanted(t *testing.T) {
+	s, steps := shape{32768, 267, 0}, 0
+	for {
+		less, ok := s.shallower()
+		if !ok {
+			break
+		}
+		assert.Less(t, less.sends+less.recvs, s.sends+s.recvs)
+		assert.Equal(t, maxInline, less.inline, "it may have been the depth alone")
+		s = less
+		steps++
+	}
+	assert.Equal(t, shape{16, 16, maxInline}, s)
+	assert.Equal(t, 15, steps)
+
+	_, ok := shape{4, 8, maxInline}.shallower()
+	assert.False(t, ok, "less than that is not asked for if it was not wanted")
+}

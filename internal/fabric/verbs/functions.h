@@ -29,6 +29,11 @@
 	  (struct rn_ibv_context *, struct rn_ibv_async_event *))              \
 	F(void, ibv_ack_async_event, (struct rn_ibv_async_event *))
 
+// What the library may be too old to have; then it is NULL.
+#define RN_LIBIBVERBS_OPTIONAL(F)                                              \
+	F(struct rn_ibv_mr *, ibv_reg_mr_iova2,                                \
+	  (struct rn_ibv_pd *, void *, size_t, uint64_t, unsigned int))
+
 #define RN_LIBRDMACM(F)                                                        \
 	F(struct rn_rdma_event_channel *, rdma_create_event_channel, (void))   \
 	F(int, rdma_get_cm_event,                                              \

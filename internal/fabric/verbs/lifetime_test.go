@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +150,25 @@ func TestCloseInEveryState(t *testing.T) {
 			require.NoError(t, a.Close(), "again")
 		})
 	}
+}
+
+// A child process must not get the rings: MADV_DONTFORK, which smaps calls dc.
+func TestRegisteredMemoryStaysInThisProcess(t *testing.T) {
+	a, _ := pair(t)
+	m := register(t, a, 1<<20, fabric.RemoteWrite)
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	require.NoError(t, err)
+	flags := ""
+	inside := false
+	for line := range strings.Lines(string(smaps)) {
+		var start, end uint64
+		if n, _ := fmt.Sscanf(line, "%x-%x", &start, &end); n == 2 {
+			inside = start <= m.Addr() && m.Addr() < end
+		} else if inside && strings.HasPrefix(line, "VmFlags:") {
+			flags = line
+		}
+	}
+	assert.Contains(t, strings.Fields(flags), "dc")
 }
 
 // BenchmarkConnection is one connection made and closed, of the stages a

@@ -18,9 +18,9 @@ import (
 )
 
 type listener struct {
-	manager *manager
-	id      cmID
-	addr    netip.AddrPort
+	rdma rdma
+	id   cmID
+	addr netip.AddrPort
 
 	// queue holds the requests that Accept has not returned. Its capacity is
 	// the backlog; only receive adds to it, so receive never waits.
@@ -33,46 +33,46 @@ type listener struct {
 
 // Listen implements [fabric.Fabric]. The unspecified IPv4 and IPv6 addresses
 // accept that family alone, a zero Addr accepts both.
-func (m *manager) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
+func (f rdma) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
 	v6only := C.int(1)
 	if !local.Addr().IsValid() {
 		v6only = 0
 		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 	}
-	l, err := m.listen(local, v6only, backlog)
+	l, err := f.listen(local, v6only, backlog)
 	if err != nil && v6only == 0 && isNoIPv6(err) {
-		return m.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), 0, backlog)
+		return f.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), 0, backlog)
 	}
 	return l, err
 }
 
-func (m *manager) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Listener, error) {
+func (f rdma) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Listener, error) {
 	s, err := toSockaddr(local)
 	if err != nil {
 		return nil, err
 	}
-	id, err := m.createID()
+	id, err := f.createID()
 	if err != nil {
 		return nil, err
 	}
 	if rc := C.rn_bind(id, &s, v6only); rc != 0 {
-		m.destroyID(id)
+		f.destroyID(id)
 		return nil, addrError("rdma_bind_addr", syscall.Errno(rc), local.Addr())
 	}
 	backlog = max(backlog, 1)
 	l := &listener{
-		manager: m,
-		id:      id,
-		addr:    fromSockaddr(&id.src),
-		queue:   make(chan *endpoint, backlog),
-		closed:  make(chan struct{}),
-		failed:  make(chan struct{}),
+		rdma:   f,
+		id:     id,
+		addr:   fromSockaddr(&id.src),
+		queue:  make(chan *endpoint, backlog),
+		closed: make(chan struct{}),
+		failed: make(chan struct{}),
 	}
-	m.register(id, l)
+	f.register(id, l)
 	// 0 is the most the kernel allows. It drops what does not fit, and the
 	// dialer asks again only seconds later, while queue refuses at once.
 	if rc := C.rn_listen(id, 0); rc != 0 {
-		m.destroyID(id)
+		f.destroyID(id)
 		return nil, addrError("rdma_listen", syscall.Errno(rc), local.Addr())
 	}
 	return l, nil
@@ -82,7 +82,7 @@ func (l *listener) receive(ev cmEvent) {
 	switch ev.kind {
 	case C.RN_RDMA_CM_EVENT_CONNECT_REQUEST:
 		if !l.enqueue(ev) {
-			l.manager.refuse(ev.request, wire.Full.Append(nil))
+			l.rdma.refuse(ev.request, wire.Full.Append(nil))
 		}
 	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
 		select {
@@ -101,16 +101,16 @@ func (l *listener) enqueue(ev cmEvent) bool {
 		return false
 	default:
 	}
-	e := newEndpoint(l.manager, ev.request)
+	e := newEndpoint(l.rdma, ev.request)
 	e.passive = true
 	e.private = ev.private
 	e.local, e.remote = inZone(fromSockaddr(&ev.request.src), fromSockaddr(&ev.request.dst))
-	l.manager.register(ev.request, e)
+	l.rdma.register(ev.request, e)
 	select {
 	case l.queue <- e:
 		return true
 	default:
-		l.manager.forget(ev.request)
+		l.rdma.forget(ev.request)
 		return false
 	}
 }
@@ -144,7 +144,7 @@ func (l *listener) Close() error {
 	close(l.closed)
 	l.mu.Unlock()
 
-	err := l.manager.destroyID(l.id)
+	err := l.rdma.destroyID(l.id)
 	for {
 		select {
 		case e := <-l.queue:

@@ -28,40 +28,70 @@ const (
 	librdmacm  = "librdmacm.so.1"
 )
 
-// shared is the fabric of this process, once it could be opened.
+// shared is the connection manager of this process, once it could be opened.
 var shared struct {
 	sync.Mutex
 	manager *manager
 }
 
-// Fabric returns the fabric of this process, opened at the first call. Where
-// there is no RDMA the error wraps errors.ErrUnsupported and says what is
-// missing; the next call tries again.
-func Fabric() (fabric.Fabric, error) {
+// rdma implements [fabric.Fabric]: the manager of this process, used in one way
+// of several.
+type rdma struct {
+	*manager
+	config Config
+}
+
+// New returns a fabric. The first opens the libraries. Where there is no RDMA
+// the error wraps errors.ErrUnsupported and says what is missing; the next call
+// tries again.
+func New(c Config) (fabric.Fabric, error) {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.manager == nil {
-		m, err := open()
+		m, err := open(libibverbs, librdmacm)
 		if err != nil {
 			return nil, err
 		}
 		shared.manager = m
 	}
-	return shared.manager, nil
+	return rdma{shared.manager, c}, nil
 }
 
-func open() (*manager, error) {
+// Fabric returns the fabric with the default configuration.
+func Fabric() (fabric.Fabric, error) { return New(Config{}) }
+
+func open(ibverbs, rdmacm string) (*manager, error) {
+	relaxed, err := relaxedOrdering()
+	if err != nil {
+		return nil, err
+	}
 	if err := checkSystem("/sys/class/infiniband", "/dev/infiniband"); err != nil {
 		return nil, err
 	}
-	if err := load(libibverbs, librdmacm); err != nil {
+	if err := load(ibverbs, rdmacm); err != nil {
 		return nil, err
 	}
 	var channel *C.struct_rn_rdma_event_channel
 	if rc := C.rn_create_event_channel(&channel); rc != 0 {
 		return nil, unavailable(syscallError("rdma_create_event_channel", rc), "see whether ibv_devices lists a device")
 	}
-	return newManager(channel)
+	return newManager(channel, relaxed)
+}
+
+// relaxedOrdering says whether a device may write to memory in another order
+// than the bytes arrived in, up to the completion. It is what some hosts reach
+// their bandwidth by (AMD's, and Intel's of late) and harm to others, so it is
+// for whoever runs the host to switch off, by an environment variable.
+func relaxedOrdering() (bool, error) {
+	const name = "RINGNET_RELAXED_ORDERING"
+	switch value := os.Getenv(name); value {
+	case "", "on":
+		return true, nil
+	case "off":
+		return false, nil
+	default:
+		return false, fmt.Errorf("the environment variable %s is %q: want on, off, or none at all, which is on", name, value)
+	}
 }
 
 // checkSystem finds what the libraries would only report as a bare ENODEV, or
@@ -106,9 +136,13 @@ func load(ibverbs, rdmacm string) error {
 	v, c := C.CString(ibverbs), C.CString(rdmacm)
 	defer C.free(unsafe.Pointer(v))
 	defer C.free(unsafe.Pointer(c))
-	if why := C.rn_load(v, c); why != nil {
-		return unavailable(errors.New(C.GoString(why)),
-			"install rdma-core (Debian, Ubuntu: apt-get install libibverbs1 librdmacm1 ibverbs-providers)")
+	var opened C.int
+	if why := C.rn_load(v, c, &opened); why != nil {
+		advice := "install rdma-core (Debian, Ubuntu: apt-get install libibverbs1 librdmacm1 ibverbs-providers)"
+		if opened != 0 {
+			advice = "rdma-core is older than v23, the first to have rdma_establish: install a newer one"
+		}
+		return unavailable(errors.New(C.GoString(why)), advice)
 	}
 	return nil
 }

@@ -47,9 +47,19 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	access := C.int(C.RN_IBV_ACCESS_LOCAL_WRITE)
+	// A child process gets none of it: should it be a copy of this one that has
+	// not executed anything yet, then whichever of the two first wrote to a page
+	// would get another than the device's.
+	if err := unix.Madvise(bytes, unix.MADV_DONTFORK); err != nil {
+		unix.Munmap(bytes)
+		return nil, os.NewSyscallError("madvise", err)
+	}
+	access := C.uint(C.RN_IBV_ACCESS_LOCAL_WRITE)
 	if a == fabric.RemoteWrite {
 		access |= C.RN_IBV_ACCESS_REMOTE_WRITE
+	}
+	if e.manager.relaxed {
+		access |= C.RN_IBV_ACCESS_RELAXED_ORDERING
 	}
 	m := &memory{bytes: bytes}
 	if rc := C.rn_reg_mr(e.pd, unsafe.Pointer(unsafe.SliceData(bytes)), C.size_t(n), access, &m.mr); rc != 0 {
@@ -60,11 +70,14 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 	return m, nil
 }
 
-// release unmaps only what the device has let go of.
+// release unmaps the memory even where it stays registered, as it does once the
+// device is gone: as long as a device may write to the pages the kernel has them
+// pinned, and they are nobody else's.
 func (m *memory) release() error {
-	if rc := C.rn_dereg_mr(m.mr); rc != 0 {
-		return syscallError("ibv_dereg_mr", rc)
+	rc := C.rn_dereg_mr(m.mr)
+	err := unix.Munmap(m.bytes)
+	if rc != 0 {
+		return destroyError("ibv_dereg_mr", rc)
 	}
-	m.mr = nil
-	return os.NewSyscallError("munmap", unix.Munmap(m.bytes))
+	return os.NewSyscallError("munmap", err)
 }

@@ -77,7 +77,8 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 
 	n := len(wr.Data)
 	if n == 0 {
-		w.num_sge = 0
+		// irdma loads the first fragment of a write whatever num_sge says.
+		w.num_sge, *s = 0, C.struct_rn_ibv_sge{}
 		return nil
 	}
 	w.num_sge = 1

@@ -14,35 +14,43 @@
 
 static struct functions {
 	RN_LIBIBVERBS(DECLARE)
+	RN_LIBIBVERBS_OPTIONAL(DECLARE)
 	RN_LIBRDMACM(DECLARE)
 } lib;
 
 // Plain dlsym finds the default version of each symbol, which is the one that
 // the official headers declare.
-#define LOOK_UP(result, name, args)                          \
-	*(void **)&found.name = dlsym(handle, #name);        \
+#define LOOK_UP(result, name, args) *(void **)&found.name = dlsym(handle, #name);
+
+#define REQUIRE(result, name, args)                          \
+	LOOK_UP(result, name, args)                          \
 	if (!found.name) {                                   \
 		snprintf(why, sizeof why, "%s", dlerror());  \
 		return why;                                  \
 	}
 
-const char *rn_load(const char *libibverbs, const char *librdmacm)
+const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened)
 {
 	static char why[256];
 	struct functions found;
+	*opened = 0;
 	void *handle = dlopen(libibverbs, RTLD_NOW);
 	if (!handle) {
 		snprintf(why, sizeof why, "%s", dlerror());
 		return why;
 	}
-	RN_LIBIBVERBS(LOOK_UP)
+	*opened = 1;
+	RN_LIBIBVERBS(REQUIRE)
+	RN_LIBIBVERBS_OPTIONAL(LOOK_UP)
 
+	*opened = 0;
 	handle = dlopen(librdmacm, RTLD_NOW);
 	if (!handle) {
 		snprintf(why, sizeof why, "%s", dlerror());
 		return why;
 	}
-	RN_LIBRDMACM(LOOK_UP)
+	*opened = 1;
+	RN_LIBRDMACM(REQUIRE)
 	lib = found;
 	return NULL;
 }
@@ -87,6 +95,11 @@ int rn_create_id(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_id **i
 int rn_destroy_id(struct rn_rdma_cm_id *id)
 {
 	return result(lib.rdma_destroy_id(id));
+}
+
+int rn_set_traffic_class(struct rn_rdma_cm_id *id, uint8_t traffic_class)
+{
+	return result(lib.rdma_set_option(id, RN_RDMA_OPTION_ID, RN_RDMA_OPTION_ID_TOS, &traffic_class, sizeof traffic_class));
 }
 
 int rn_bind(struct rn_rdma_cm_id *id, struct sockaddr_storage *addr, int v6only)
@@ -183,10 +196,13 @@ int rn_dealloc_pd(struct rn_ibv_pd *pd)
 	return result(lib.ibv_dealloc_pd(pd));
 }
 
-int rn_reg_mr(struct rn_ibv_pd *pd, void *addr, size_t n, int access, struct rn_ibv_mr **mr)
+int rn_reg_mr(struct rn_ibv_pd *pd, void *addr, size_t n, unsigned int access, struct rn_ibv_mr **mr)
 {
 	errno = 0;
-	*mr = lib.ibv_reg_mr(pd, addr, n, access);
+	if (lib.ibv_reg_mr_iova2)
+		*mr = lib.ibv_reg_mr_iova2(pd, addr, n, (uintptr_t)addr, access);
+	else
+		*mr = lib.ibv_reg_mr(pd, addr, n, access & ~RN_IBV_ACCESS_RELAXED_ORDERING);
 	return *mr ? 0 : failed();
 }
 
@@ -264,7 +280,7 @@ int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp)
 	return result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_ACCESS_FLAGS));
 }
 
-int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries)
+int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class)
 {
 	struct rn_ibv_qp_attr attr;
 	int mask;
@@ -272,6 +288,8 @@ int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_
 	if (rc)
 		return rc;
 	attr.min_rnr_timer = min_rnr_timer;
+	if (traffic_class >= 0)
+		attr.traffic_class = traffic_class;
 	rc = result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_MIN_RNR_TIMER));
 	if (rc)
 		return rc;

@@ -6,9 +6,10 @@
 
 #include "abi.h"
 
-// rn_load looks up the two libraries; it returns NULL or what is missing.
-// It must not run twice at once.
-const char *rn_load(const char *libibverbs, const char *librdmacm);
+// rn_load looks up the two libraries; it returns NULL or what is missing, and
+// says in opened whether that was a function of a library that is there. It must
+// not run twice at once.
+const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened);
 
 // The connection manager.
 
@@ -21,6 +22,7 @@ void rn_ack_cm_event(struct rn_rdma_cm_event *event);
 
 int rn_create_id(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_id **id);
 int rn_destroy_id(struct rn_rdma_cm_id *id);
+int rn_set_traffic_class(struct rn_rdma_cm_id *id, uint8_t traffic_class);
 int rn_bind(struct rn_rdma_cm_id *id, struct sockaddr_storage *addr, int v6only);
 int rn_listen(struct rn_rdma_cm_id *id, int backlog);
 int rn_resolve_addr(struct rn_rdma_cm_id *id, struct sockaddr_storage *src, struct sockaddr_storage *dst, int timeout_ms);
@@ -43,7 +45,9 @@ void rn_ack_async_event(struct rn_ibv_async_event *event);
 
 int rn_alloc_pd(struct rn_ibv_context *ctx, struct rn_ibv_pd **pd);
 int rn_dealloc_pd(struct rn_ibv_pd *pd);
-int rn_reg_mr(struct rn_ibv_pd *pd, void *addr, size_t n, int access, struct rn_ibv_mr **mr);
+
+// rn_reg_mr leaves out relaxed ordering where the library does not know it.
+int rn_reg_mr(struct rn_ibv_pd *pd, void *addr, size_t n, unsigned int access, struct rn_ibv_mr **mr);
 int rn_dereg_mr(struct rn_ibv_mr *mr);
 int rn_create_comp_channel(struct rn_ibv_context *ctx, struct rn_ibv_comp_channel **channel);
 int rn_create_cq(struct rn_ibv_context *ctx, int depth, struct rn_ibv_comp_channel *channel, int vector, struct rn_ibv_cq **cq);
@@ -55,9 +59,10 @@ int rn_destroy_qp(struct rn_ibv_qp *qp);
 int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
 
 // Queue pair states. rdma_cm knows the path and the peer; the rest is ours.
-// The timeout is an exponent: 4.096 us * 2^timeout.
+// The timeout is an exponent: 4.096 us * 2^timeout. A traffic class less than 0
+// leaves it to rdma_cm.
 int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp);
-int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries);
+int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class);
 int rn_qp_error(struct rn_ibv_qp *qp);
 
 // The data path of one endpoint: its queue pair and everything that a call

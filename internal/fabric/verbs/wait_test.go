@@ -145,7 +145,7 @@ func TestThePeersCloseIsADisconnect(t *testing.T) {
 // What the device says reaches the endpoints that it concerns.
 func TestAsynchronousEvents(t *testing.T) {
 	const cqErr, qpFatal, accessErr, commEstablished, deviceFatal, portErr, pkeyChange = 0, 1, 3, 4, 8, 10, 12
-	one, two := newEndpoint(nil, nil), newEndpoint(nil, nil)
+	one, two := newEndpoint(rdma{}, nil), newEndpoint(rdma{}, nil)
 	one.port, two.port = 1, 2
 	d := &device{
 		endpoints: map[*endpoint]struct{}{one: {}, two: {}},

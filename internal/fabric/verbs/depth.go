@@ -1,0 +1,110 @@
+//go:build linux && cgo
+
+package verbs
+
+// How deep the queues of an endpoint are, and how much inline data they carry.
+// Providers refuse what they cannot do, with one errno or another or none, and
+// do not tell how much they could: so less is asked for until they agree.
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"syscall"
+	"unsafe"
+)
+
+// inlineSizes are the sizes of inline data that are asked for. More than the
+// first would make every slot of the send queue larger for little gain: copying
+// by the CPU stops being cheaper than a DMA read around there. 220 fills what
+// mlx5 rounds a slot to, qedr takes 128, irdma 101, bnxt_re 96.
+var inlineSizes = [...]int{maxInline, 220, 128, 101, 96, 64, 48, 32, 0}
+
+const (
+	maxInline = 256
+
+	// leastDepth is as deep as a queue has to be for anything to be gained by
+	// asking for it: package rconn wants 16 sends and 15 receives.
+	leastDepth = 16
+)
+
+// shape is what a queue pair is asked to be.
+type shape struct{ sends, recvs, inline int }
+
+// shallower is s with the longer queue of half its length and all the inline
+// data again, for it may have been the depth that was too much of it.
+func (s shape) shallower() (shape, bool) {
+	longer := &s.sends
+	if s.recvs > s.sends {
+		longer = &s.recvs
+	}
+	if *longer <= leastDepth {
+		return s, false
+	}
+	*longer = max(*longer/2, leastDepth)
+	s.inline = maxInline
+	return s, true
+}
+
+// createQueues makes the completion queue and the queue pair. Inline data is
+// given up before depth: it is what devices refuse, and nobody has asked for it,
+// while the depth is the program's. What the device agrees to is where the next
+// endpoint begins that is to be as deep.
+func (e *endpoint) createQueues() error {
+	asked := shape{e.options.SendQueue, e.options.RecvQueue, maxInline}
+	s := e.manager.devices.agreed(e.device, asked)
+	for {
+		err := e.createCompletionQueue(s)
+		if err == nil {
+			s, err = e.createQueuePair(s)
+		}
+		if err == nil {
+			e.manager.devices.agree(e.device, asked, s)
+			e.options.SendQueue, e.options.RecvQueue = s.sends, s.recvs
+			return nil
+		}
+		less, ok := s.shallower()
+		if !ok {
+			return fmt.Errorf("the device refuses even queues of %d sends and %d receives: %w", s.sends, s.recvs, err)
+		}
+		s = less
+	}
+}
+
+// createCompletionQueue makes one for all the work requests of s, unless there
+// is one, for a deeper s then.
+func (e *endpoint) createCompletionQueue(s shape) error {
+	if e.cq != nil {
+		return nil
+	}
+	depth := s.sends + s.recvs
+	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
+		return memoryError("ibv_create_cq", syscall.Errno(rc), depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+	}
+	return nil
+}
+
+// createQueuePair makes one with as much inline data as the device takes, s.inline
+// at most, and returns s with that.
+func (e *endpoint) createQueuePair(s shape) (shape, error) {
+	var rc C.int
+	for _, inline := range inlineSizes {
+		if inline > s.inline {
+			continue
+		}
+		wanted := C.struct_rn_ibv_qp_cap{
+			max_send_wr:     C.uint32_t(s.sends),
+			max_recv_wr:     C.uint32_t(s.recvs),
+			max_send_sge:    1,
+			max_recv_sge:    1,
+			max_inline_data: C.uint32_t(inline),
+		}
+		if rc = C.rn_create_qp(e.pd, e.cq, &wanted, &e.qp); rc == 0 {
+			s.inline = inline
+			e.inlineSize = min(int(wanted.max_inline_data), maxInline)
+			return s, nil
+		}
+	}
+	return s, memoryError("ibv_create_qp", syscall.Errno(rc), s.sends*64+s.recvs*16)
+}
