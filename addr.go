@@ -19,7 +19,7 @@ type Addr = rconn.Addr
 type network struct {
 	name   string // as addresses give it: without the digit
 	family string // as net.Resolver.LookupNetIP wants it: ip, ip4 or ip6
-	open   func(trustUser) (fabric.Fabric, error)
+	open   func(trustUser, *Config) (fabric.Fabric, error)
 }
 
 var networks = map[string]network{
@@ -32,9 +32,16 @@ var networks = map[string]network{
 // trustUser is Dialer.TrustUser or ListenConfig.TrustUser.
 type trustUser func(uid uint32) bool
 
-func openSHM(trust trustUser) (fabric.Fabric, error) { return shm.New(shm.Config{Trust: trust}) }
+func openSHM(trust trustUser, _ *Config) (fabric.Fabric, error) {
+	return shm.New(shm.Config{Trust: trust})
+}
 
-func openRDMA(trustUser) (fabric.Fabric, error) { return verbs.Fabric() }
+func openRDMA(_ trustUser, c *Config) (fabric.Fabric, error) {
+	if c == nil {
+		return verbs.Fabric()
+	}
+	return verbs.New(verbs.Config{TrafficClass: c.TrafficClass})
+}
 
 func lookupNetwork(name string) (network, error) {
 	n, ok := networks[name]

@@ -25,7 +25,7 @@ var errAbsent = errors.New("absent in this test")
 func better(t *testing.T, shm, rdma fabric.Fabric) {
 	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
 		before, had := networks[name]
-		networks[name] = network{name, "ip", func(trustUser) (fabric.Fabric, error) {
+		networks[name] = network{name, "ip", func(trustUser, *Config) (fabric.Fabric, error) {
 			if f == nil {
 				return nil, errAbsent
 			}
@@ -104,7 +104,7 @@ func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 }
 
 func TestAutoOverSHMItself(t *testing.T) {
-	f, err := openSHM(nil)
+	f, err := openSHM(nil, nil)
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
@@ -117,7 +117,7 @@ func TestAutoOverSHMItself(t *testing.T) {
 
 func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
 	h := rdmaHost(t)
-	f, err := openRDMA(nil)
+	f, err := openRDMA(nil, nil)
 	require.NoError(t, err)
 	delayTCP(t, time.Hour)
 	better(t, nil, f)

@@ -113,7 +113,7 @@ func (d *Dialer) dial(ctx context.Context, n network, address string,
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := n.open(d.TrustUser)
+	f, err := n.open(d.TrustUser, d.Config)
 	if err != nil {
 		return nil, nil, err
 	}

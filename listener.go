@@ -89,7 +89,7 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 			break
 		}
 	}
-	f, err := n.open(lc.TrustUser)
+	f, err := n.open(lc.TrustUser, lc.Config)
 	if err != nil {
 		return nil, rconn.NewAddr(n.name, addr), err
 	}

@@ -175,7 +175,7 @@ func simulateRefusing(t *testing.T, answers ...error) *refusing {
 	n := sim.New(sim.Link{})
 	simulate(t, n)
 	f := &refusing{Fabric: n, answers: answers}
-	networks["refusing"] = network{"refusing", "ip", func(trustUser) (fabric.Fabric, error) { return f, nil }}
+	networks["refusing"] = network{"refusing", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
 	t.Cleanup(func() { delete(networks, "refusing") })
 	return f
 }
@@ -234,7 +234,7 @@ func TestAtMost64RequestsAreUnderWay(t *testing.T) {
 	silent := netip.MustParseAddr("10.0.0.9")
 	n.Blackhole(silent)
 	f := &crowd{Fabric: n}
-	networks["crowd"] = network{"crowd", "ip", func(trustUser) (fabric.Fabric, error) { return f, nil }}
+	networks["crowd"] = network{"crowd", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
 	t.Cleanup(func() { delete(networks, "crowd") })
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
 

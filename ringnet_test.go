@@ -40,7 +40,7 @@ func overEachNetwork(t *testing.T, test func(t *testing.T, h host)) {
 
 // simulate makes the networks "sim", "sim4" and "sim6" for the length of a test.
 func simulate(t *testing.T, n *sim.Network) {
-	open := func(trustUser) (fabric.Fabric, error) { return n, nil }
+	open := func(trustUser, *Config) (fabric.Fabric, error) { return n, nil }
 	for name, family := range map[string]string{"sim": "ip", "sim4": "ip4", "sim6": "ip6"} {
 		networks[name] = network{"sim", family, open}
 		t.Cleanup(func() { delete(networks, name) })
@@ -49,7 +49,7 @@ func simulate(t *testing.T, n *sim.Network) {
 
 // shmHost is an address of this host, on systems that have shm.
 func shmHost(t *testing.T) host {
-	if _, err := openSHM(nil); errors.Is(err, errors.ErrUnsupported) {
+	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
 	return host{"shm", "127.0.0.1"}

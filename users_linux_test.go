@@ -69,7 +69,7 @@ func stranger(t *testing.T, network string) string {
 
 // onlySHM leaves auto no rdma, whatever this machine has.
 func onlySHM(t *testing.T) {
-	f, err := openSHM(nil)
+	f, err := openSHM(nil, nil)
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}

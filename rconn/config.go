@@ -54,6 +54,17 @@ type Config struct {
 	// HandshakeTimeout bounds what passes between the first message of the
 	// handshake and the last. Default 10 s.
 	HandshakeTimeout time.Duration
+
+	// TrafficClass is the byte that marks the packets this end sends over RDMA,
+	// 1 to 255: IPv4 calls it type of service, IPv6 traffic class. Its upper six
+	// bits are the DSCP, by which a network tells traffic that must not be
+	// dropped from other; where it is to say rather than drop that it is
+	// congested, the lowest two are 2 (RFC 2474, RFC 3168). So DSCP 26 is 106.
+	// By default (0) rdma_cm chooses for the dialing end, by what is configured
+	// for its device (default_roce_tos) or else 0, and the accepting end answers
+	// in the class of the dialer; negative is class 0. The priority in a VLAN's
+	// tag is the dialer's choice alone. Shared memory has no packets.
+	TrafficClass int
 }
 
 // How long a device waits for its peer's acknowledgement, and how often it
@@ -81,6 +92,8 @@ const (
 	minKeepAlive = time.Millisecond
 	minSendQueue = 16
 	maxQueue     = 32768
+
+	maxTrafficClass = 255
 )
 
 // Validate says what is wrong with c, naming the field, or nil.
@@ -150,6 +163,9 @@ func (c *Config) withDefaults() (Config, error) {
 		if *f.value < 0 {
 			return d, fmt.Errorf("Config.%s is %v: want a positive time, or 0 for the default of %v", f.name, *f.value, defaultTime)
 		}
+	}
+	if d.TrafficClass > maxTrafficClass {
+		return d, fmt.Errorf("Config.TrafficClass is %d: want 1 to %d, 0 for the system's choice, or a negative number for class 0", d.TrafficClass, maxTrafficClass)
 	}
 	return d, nil
 }

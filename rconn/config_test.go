@@ -36,7 +36,7 @@ func TestDefaultsAreThoseDocumented(t *testing.T) {
 
 func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
 	require.NoError(t, (*rconn.Config)(nil).Validate())
-	require.NoError(t, (&rconn.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1}).Validate())
+	require.NoError(t, (&rconn.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1, TrafficClass: -1}).Validate())
 	for field, bad := range map[string][]rconn.Config{
 		"RecvBuffer":       {{RecvBuffer: -1}, {RecvBuffer: 2048}, {RecvBuffer: 4097}, {RecvBuffer: 12 << 10}, {RecvBuffer: 1 << 31}},
 		"SendBuffer":       {{SendBuffer: -4096}, {SendBuffer: 1}, {SendBuffer: 5000}, {SendBuffer: 1 << 31}},
@@ -45,6 +45,7 @@ func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
 		"KeepAlive":        {{KeepAlive: 1}},
 		"Linger":           {{Linger: -1}},
 		"HandshakeTimeout": {{HandshakeTimeout: -time.Second}},
+		"TrafficClass":     {{TrafficClass: 256}},
 	} {
 		for _, cfg := range bad {
 			require.ErrorContains(t, cfg.Validate(), "Config."+field, "%+v", cfg)

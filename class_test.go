@@ -1,0 +1,32 @@
+package ringnet
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// What a fabric has to know before there is a connection, such as the traffic
+// class, it is told when it is opened.
+func TestTheFabricIsToldTheConfigOfEachSide(t *testing.T) {
+	n := sim.New(sim.Link{})
+	var class int
+	networks["sim"] = network{"sim", "ip", func(_ trustUser, c *Config) (fabric.Fabric, error) {
+		class = c.TrafficClass
+		return n, nil
+	}}
+	t.Cleanup(func() { delete(networks, "sim") })
+
+	l, err := (&ListenConfig{Config: &Config{TrafficClass: 104}}).Listen(context.Background(), "sim", "10.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	require.Equal(t, 104, class)
+	c, err := (&Dialer{Config: &Config{TrafficClass: 106}}).Dial("sim", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, 106, class)
+}
