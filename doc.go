@@ -26,7 +26,7 @@
 // first use. Without one of these, Dial and Listen return an error for which
 // errors.Is(err, errors.ErrUnsupported) holds and which says what is missing.
 // Memory that connections use is pinned, so the limit on locked memory
-// (ulimit -l, LimitMEMLOCK=) must allow it: 2.1 MB for a connection
+// (ulimit -l, LimitMEMLOCK=) must allow it: 2.2 MB for a connection
 // as it comes, see [Config].
 //
 // Devices may write to that memory in another order than the bytes arrived in

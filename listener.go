@@ -33,7 +33,7 @@ type ListenConfig struct {
 	Backlog int
 
 	// PendingMemory bounds the memory pinned for connections that are not yet
-	// accepted, in bytes. Default 256 MiB, which is 126 connections of default
+	// accepted, in bytes. Default 256 MiB, which is 120 connections of default
 	// size. At least one is always allowed.
 	PendingMemory int
 }

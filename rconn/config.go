@@ -2,6 +2,7 @@ package rconn
 
 import (
 	"fmt"
+	"math/bits"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -89,6 +90,13 @@ const (
 	receiveSize = 64
 	pageSize    = 4 << 10
 
+	// What mlx5 takes for a place in its queues, which it makes as long as a
+	// power of two: a send with 256 bytes inline, a receive of one piece, a
+	// completion (mlx5_calc_send_wqe and its neighbours in rdma-core).
+	sendSlot       = 512
+	recvSlot       = 16
+	completionSlot = 64
+
 	minKeepAlive = time.Millisecond
 	minSendQueue = 16
 	maxQueue     = 32768
@@ -103,15 +111,32 @@ func (c *Config) Validate() error {
 }
 
 // PinnedMemory is how many bytes of locked memory a connection's end with this
-// configuration takes.
+// configuration takes: its rings, and the queues of its device, which differ.
+// They are counted as mlx5 lays them out, for whose cards (NVIDIA's ConnectX-4
+// and later) this is an upper bound; others may want somewhat more or less.
 func (c *Config) PinnedMemory() int {
 	d, err := c.withDefaults()
 	if err != nil {
 		return 0
 	}
-	pages := func(n int) int { return (n + pageSize - 1) / pageSize * pageSize }
-	return pages(d.RecvBuffer) + pages(d.SendBuffer+controlMemory) + pages((d.RecvQueue+credit.ControlReceives)*receiveSize)
+	receives := d.RecvQueue + credit.ControlReceives
+	total := 0
+	for _, n := range []int{
+		d.RecvBuffer,
+		d.SendBuffer + controlMemory,
+		receives * receiveSize,
+		powerOfTwo(d.SendQueue) * sendSlot,
+		powerOfTwo(receives) * recvSlot,
+		powerOfTwo(d.SendQueue+receives+1) * completionSlot,
+		pageSize, // doorbells
+	} {
+		total += (n + pageSize - 1) / pageSize * pageSize
+	}
+	return total
 }
+
+// powerOfTwo is the least one that is not less than n.
+func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // withDefaults returns c, or the default configuration if c is nil, with the
 // defaults filled in, or an error that names the field at fault.

@@ -18,7 +18,8 @@ func TestDefaultsAreThoseDocumented(t *testing.T) {
 	var none *rconn.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
-	require.InDelta(t, 2<<20, none.PinnedMemory(), 32<<10)
+	// The rings, each with what goes with it, and mlx5's queues: 64, 8 and 32 KiB.
+	require.Equal(t, 2<<20+(4+20)<<10+(64+8+32+4)<<10, none.PinnedMemory())
 
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
