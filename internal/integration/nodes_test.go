@@ -54,6 +54,7 @@ func TestNodes(t *testing.T) {
 	t.Run("IPv6", func(t *testing.T) {
 		require.NoError(t, fetch(ask(t, requireEnv(t, "SOFTROCE_PEER6"), "send", n), n, func() {}))
 	})
+	t.Run("traffic class", requireTrafficClass)
 	t.Run("transfers with one packet in a hundred lost", func(t *testing.T) {
 		both := transfers(t, n)
 		netem(t, "add", "loss", "1%")

@@ -7,7 +7,8 @@
 //
 // From there to the wire: cm.go receives the connection manager's events and
 // hands each to the endpoint or listener it is for; dial.go and listener.go
-// make endpoints; endpoint.go opens and destroys their queue pairs; connect.go
-// connects them; queue.go posts and polls; wait.go sleeps until there is
-// something to poll; async.go receives what the device has to say.
+// make endpoints; endpoint.go opens and destroys their queue pairs, with queues
+// as deep as depth.go finds that the device allows; connect.go connects them;
+// queue.go posts and polls; wait.go sleeps until there is something to poll;
+// async.go receives what the device has to say.
 package verbs
