@@ -27,16 +27,16 @@ func (o outcome) String() string {
 // them, breadth first, until a promise is broken. Only then it does so again and
 // keeps what a trace takes.
 func explore(w rules, limit int) outcome {
-	e := explorer{rules: w}
+	e := schemeExplorer{rules: w}
 	o := e.run(limit)
 	if o.broken != nil {
-		e = explorer{rules: w, seen: set{traced: true}}
+		e = schemeExplorer{rules: w, seen: set{traced: true}}
 		o = e.run(limit)
 	}
 	return o
 }
 
-type explorer struct {
+type schemeExplorer struct {
 	rules
 	seen set
 	seed maphash.Seed
@@ -47,7 +47,7 @@ type explorer struct {
 	acts             []action
 }
 
-func (e *explorer) run(limit int) (o outcome) {
+func (e *schemeExplorer) run(limit int) (o outcome) {
 	e.seed = maphash.MakeSeed()
 	e.stride.rules = &e.rules
 	var frontier, next codec
@@ -91,7 +91,7 @@ func (e *explorer) run(limit int) (o outcome) {
 }
 
 // visit passes on every state that can come after s.
-func (e *explorer) visit(s *state, found func(t *state, acts []action, err error)) {
+func (e *schemeExplorer) visit(s *state, found func(t *state, acts []action, err error)) {
 	if e.reduced {
 		e.stride.from(s, found)
 		return
@@ -115,7 +115,7 @@ func (e *explorer) visit(s *state, found func(t *state, acts []action, err error
 }
 
 // rest says what is wrong with s if no progress is possible.
-func (e *explorer) rest(s *state) error {
+func (e *schemeExplorer) rest(s *state) error {
 	if e.reduced {
 		e.t.copyFrom(s)
 		if err := e.drain(&e.t); err != nil {
@@ -136,7 +136,7 @@ func (e *explorer) rest(s *state) error {
 // the same encoding and hash if the rules are the same for both. Two states out
 // of ten million have the same hash of 64 bits with a probability of 3 in a
 // million, and then one of them is missed.
-func (e *explorer) key(s *state) (uint64, []byte) {
+func (e *schemeExplorer) key(s *state) (uint64, []byte) {
 	e.encoded.buf = e.encoded.buf[:0]
 	s.code(&e.encoded)
 	key := e.encoded.buf
@@ -153,7 +153,7 @@ func (e *explorer) key(s *state) (uint64, []byte) {
 }
 
 // trace is how the state with this hash was reached and what broke then.
-func (e *explorer) trace(hash uint64) (path []action) {
+func (e *schemeExplorer) trace(hash uint64) (path []action) {
 	if !e.seen.traced {
 		return nil
 	}
@@ -180,57 +180,6 @@ func (e *explorer) trace(hash uint64) (path []action) {
 		s.copyFrom(next)
 	}
 	return path
-}
-
-// codec writes a state's numbers to buf, or reads them from it. All are small,
-// and none is negative unless the scheme is wrong.
-type codec struct {
-	buf     []byte
-	at      int
-	reading bool
-}
-
-// record appends an encoded state.
-func (c *codec) record(key []byte) { c.buf = append(c.buf, key...) }
-
-// next goes on to the next of the recorded states, if there is one.
-func (c *codec) next() bool {
-	c.reading = true
-	return c.at < len(c.buf)
-}
-
-func number[T ~int | ~uint8 | ~uint64](c *codec, p *T) {
-	if c.reading {
-		*p = T(int8(c.buf[c.at]))
-		c.at++
-		return
-	}
-	if T(int8(*p)) != *p {
-		panic("a number that does not fit a byte")
-	}
-	c.buf = append(c.buf, byte(*p))
-}
-
-func flags(c *codec, ps ...*bool) {
-	var b uint16
-	for i, p := range ps {
-		if *p {
-			b |= 1 << i
-		}
-	}
-	low, high := uint8(b), uint8(b>>8)
-	number(c, &low)
-	number(c, &high)
-	for i, p := range ps {
-		*p = (uint16(low)|uint16(high)<<8)>>i&1 != 0
-	}
-}
-
-// list encodes how many elements *p has, and makes it have as many.
-func list[T any](c *codec, p *[]T) {
-	n := len(*p)
-	number(c, &n)
-	*p = slices.Grow((*p)[:0], n)[:n]
 }
 
 func (s *state) code(c *codec) {
@@ -270,57 +219,9 @@ func (a *side) code(c *codec) {
 	}
 }
 
-// set is a set of hashes other than 0: open addressing, half empty at least.
-type set struct {
-	traced  bool
-	hashes  []uint64 // 0 where empty
-	parents []uint64 // if traced
-	count   int
-}
-
-// add says whether h is new.
-func (s *set) add(h, parent uint64) bool {
-	if 2*s.count >= len(s.hashes) {
-		s.grow()
-	}
-	i := s.find(h)
-	if s.hashes[i] != 0 {
-		return false
-	}
-	s.hashes[i] = h
-	if s.traced {
-		s.parents[i] = parent
-	}
-	s.count++
-	return true
-}
-
-// from is the parent of h.
-func (s *set) from(h uint64) uint64 { return s.parents[s.find(h)] }
-
-// find is where h is, or belongs.
-func (s *set) find(h uint64) int {
-	mask := len(s.hashes) - 1
-	i := int(h) & mask
-	for s.hashes[i] != 0 && s.hashes[i] != h {
-		i = (i + 1) & mask
-	}
-	return i
-}
-
-func (s *set) grow() {
-	old := *s
-	s.hashes = make([]uint64, max(1<<16, 2*len(old.hashes)))
-	if s.traced {
-		s.parents = make([]uint64, len(s.hashes))
-	}
-	for i, h := range old.hashes {
-		if h != 0 {
-			at := s.find(h)
-			s.hashes[at] = h
-			if s.traced {
-				s.parents[at] = old.parents[i]
-			}
-		}
-	}
+// list encodes how many elements *p has, and makes it have as many.
+func list[T any](c *codec, p *[]T) {
+	n := len(*p)
+	number(c, &n)
+	*p = slices.Grow((*p)[:0], n)[:n]
 }

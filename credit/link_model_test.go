@@ -1,6 +1,10 @@
 package credit
 
-import "fmt"
+import (
+	"bytes"
+	"fmt"
+	"slices"
+)
 
 // A model of two sides of a link, each with its ledger as an engine uses it. What
 // the messages say is of no concern here: a side sends data and records whenever
@@ -31,60 +35,63 @@ func (k linkKind) String() string {
 
 type linkSide struct {
 	ledger      Link
-	outstanding [linkKinds]int // posted and not completed, as far as this side knows
-	held        int            // receives polled and not posted again
-	inbox       []linkMessage  // sent by the peer and not polled
+	outstanding [linkKinds]int     // posted and not completed, as far as this side knows
+	held        int                // receives polled and not posted again
+	inbox       queue[linkMessage] // sent by the peer and not polled
 }
 
 type linkState [2]linkSide
-
-func (s *linkState) copyFrom(t *linkState) {
-	for i := range s {
-		inbox := append(s[i].inbox[:0], t[i].inbox...)
-		s[i] = t[i]
-		s[i].inbox = inbox
-	}
-}
 
 // normalize subtracts from all totals of a direction what its sender knows to
 // be acknowledged, which no decision sees.
 func (s *linkState) normalize() {
 	for i := range s {
-		from, to := &s[i].ledger, &s[1-i].ledger
-		by := from.acked
-		for _, t := range []*Totals{&from.sent, &from.acked, &to.reposted, &to.told} {
-			t.Data -= by.Data
-			t.Records -= by.Records
-		}
-		for j := range s[i].inbox {
-			if m := &s[i].inbox[j]; m.kind != dataMessage {
-				m.acked.Data -= by.Data
-				m.acked.Records -= by.Records
+		by := s[i].ledger.rebase(&s[1-i].ledger)
+		for j := range s[i].inbox.all() {
+			if m := &s[i].inbox.at[j]; m.kind != dataMessage {
+				m.acked.subtract(by)
 			}
 		}
 	}
 }
 
-func (s *linkState) code(c *codec) {
-	totals := func(t *Totals) {
-		number(c, &t.Data)
-		number(c, &t.Records)
+// rebase subtracts from all totals of the direction that l sends, at both its
+// ends, what l knows to be acknowledged, and returns how much that is.
+func (l *Link) rebase(peer *Link) Totals {
+	by := l.acked
+	for _, t := range []*Totals{&l.sent, &l.acked, &peer.reposted, &peer.told} {
+		t.subtract(by)
 	}
-	for i := range s {
-		a := &s[i]
-		totals(&a.ledger.sent)
-		totals(&a.ledger.reposted)
-		totals(&a.ledger.told)
-		for k := range a.outstanding {
-			number(c, &a.outstanding[k])
-		}
-		number(c, &a.held)
-		list(c, &a.inbox)
-		for j := range a.inbox {
-			number(c, &a.inbox[j].kind)
-			totals(&a.inbox[j].acked)
-		}
+	return by
+}
+
+func (t *Totals) subtract(by Totals) {
+	t.Data -= by.Data
+	t.Records -= by.Records
+}
+
+func (t *Totals) code(c *codec) {
+	number(c, &t.Data)
+	number(c, &t.Records)
+}
+
+// code is for a ledger that has been rebased.
+func (l *Link) code(c *codec) {
+	l.sent.code(c)
+	l.reposted.code(c)
+	l.told.code(c)
+}
+
+func (a *linkSide) code(c *codec) {
+	a.ledger.code(c)
+	for k := range a.outstanding {
+		number(c, &a.outstanding[k])
 	}
+	number(c, &a.held)
+	a.inbox.code(c, func(m *linkMessage) {
+		number(c, &m.kind)
+		m.acked.code(c)
+	})
 }
 
 // linkRules are the scheme, which a mutant changes, and the world it is put in.
@@ -103,10 +110,12 @@ type linkRules struct {
 	creditNever bool // has it ride on records only
 	slotsByWord bool // frees send slots when the peer answers
 	dataAnyTime bool // heeds no window for data
+
+	need int // the most receives taken at once so far
 }
 
-func linkWorld(data, records, credit int) linkRules {
-	return linkRules{data: data, records: uint64(records), credit: uint64(credit), control: records + records/credit + 4}
+func linkWorld(data, records, credit int) *linkRules {
+	return &linkRules{data: data, records: uint64(records), credit: uint64(credit), control: records + records/credit + 4}
 }
 
 // linkOp is something that happens at a side.
@@ -150,6 +159,35 @@ func (w *linkRules) ledger() Link {
 	return l
 }
 
+// code takes states that differ by an exchange of the sides for alike if the
+// rules are the same for both.
+func (w *linkRules) code(s *linkState, c *codec) {
+	if c.reading {
+		*s = linkState{{ledger: w.ledger()}, {ledger: w.ledger()}}
+		s[0].code(c)
+		s[1].code(c)
+		return
+	}
+	begin := len(c.buf)
+	s[0].code(c)
+	middle := len(c.buf)
+	s[1].code(c)
+	if first, second := c.buf[begin:middle], c.buf[middle:]; !w.oneWay && bytes.Compare(second, first) < 0 {
+		c.buf = append(append(c.buf, second...), first...)
+		c.buf = slices.Delete(c.buf, begin, begin+len(first)+len(second))
+	}
+}
+
+func (w *linkRules) choices(s *linkState, found func(act linkAction, progress bool)) {
+	for side := range s {
+		for op := range linkOps {
+			if act := (linkAction{side, op}); w.may(s, act) {
+				found(act, op > sendsRecords)
+			}
+		}
+	}
+}
+
 // may says whether an op is possible at a side.
 func (w *linkRules) may(s *linkState, act linkAction) bool {
 	a := &s[act.side]
@@ -161,7 +199,7 @@ func (w *linkRules) may(s *linkState, act linkAction) bool {
 	case sendsCredit:
 		return w.mayCredit(a)
 	case pollsReceive:
-		return len(a.inbox) > 0
+		return a.inbox.n > 0
 	case repostsReceives:
 		return a.held > 0
 	default:
@@ -180,8 +218,8 @@ func (w *linkRules) mayCredit(a *linkSide) bool {
 	return a.ledger.CreditDue() || w.creditEarly && a.ledger.reposted != a.ledger.told
 }
 
-// do has an op happen, and says which promise it breaks.
 func (w *linkRules) do(s *linkState, act linkAction) error {
+	defer s.normalize()
 	a := &s[act.side]
 	switch act.op {
 	case sendsData:
@@ -213,17 +251,18 @@ func (w *linkRules) post(s *linkState, from int, m linkMessage) error {
 			return fmt.Errorf("%d work requests in a send queue of %d", n, w.sendQueue+int(w.records)+1)
 		}
 	}
-	peer.inbox = append(peer.inbox, m)
-	if taken := len(peer.inbox) + peer.held; taken > w.data+w.control {
+	peer.inbox.push(m)
+	taken := peer.inbox.n + peer.held
+	if taken > w.data+w.control {
 		return fmt.Errorf("a message finds no receive: %d are taken", taken-1)
 	}
+	w.need = max(w.need, taken)
 	return nil
 }
 
 // poll takes a message: its receive is posted again, and then it is counted.
 func (w *linkRules) poll(a *linkSide) error {
-	m := a.inbox[0]
-	a.inbox = append(a.inbox[:0], a.inbox[1:]...)
+	m := a.inbox.pop()
 	if w.repostLate {
 		a.held++
 	}
@@ -237,7 +276,6 @@ func (w *linkRules) poll(a *linkSide) error {
 	}
 }
 
-// rest says what is wrong with a state in which neither engine can do anything.
 func (w *linkRules) rest(s *linkState) error {
 	for i := range s {
 		a, peer := &s[i].ledger, &s[1-i].ledger
