@@ -57,8 +57,8 @@ func (r Record) String() string {
 
 // Stream is the ledger of one stream at one side of a link: what may be sent,
 // what is due to be said, and which rings the peer may still write to. Rings
-// are known by their sizes here, which are powers of two; where they lie is its
-// caller's business.
+// are known by their sizes here, which are powers of two: package wire lets none
+// of the peer's pass that is not. Where they lie is its caller's business.
 type Stream struct {
 	stage     Stage
 	abandoned bool // Opening: nobody wants it any more
@@ -181,7 +181,7 @@ func (s *Stream) Receive(n int, newRing bool) error {
 	}
 	ring, limit := s.ring, max(s.advertised, s.base)+s.ring
 	if newRing {
-		ring, limit = s.offered, max(s.advertised, s.received)+s.offered
+		ring, limit = s.offered, s.received+s.offered
 	}
 	switch at := s.received & (ring - 1); {
 	case s.received+uint64(n) > limit:
@@ -208,9 +208,10 @@ func (s *Stream) Consume(position uint64) {
 }
 
 // MayOffer says whether the peer can be offered another ring: one at a time,
-// and none that would have to wait for another to be drained.
+// none that would have to wait for another to be drained, and none for a
+// direction that the peer has ended or this side reads no more.
 func (s *Stream) MayOffer() bool {
-	return s.stage == Open && s.offered == 0 && s.oldRing == 0 && s.ring != 0 && s.heard == 0 && s.said&ResetEnd == 0
+	return s.stage == Open && s.offered == 0 && s.oldRing == 0 && s.heard == 0 && s.want&ResetEnd == 0
 }
 
 // Offer makes a RING for a ring of the given size due.
@@ -248,7 +249,7 @@ func (s *Stream) Reset() {
 		s.freeRings()
 	case s.stage == Opening:
 		s.abandoned = true
-	case s.said == 0 || s.heard == 0:
+	case s.stage == Open && (s.said == 0 || s.heard == 0):
 		s.want |= ResetEnd
 	}
 }
@@ -309,6 +310,7 @@ func (s *Stream) SendRecord(r Record) uint64 {
 		return s.ring
 	case RefuseRecord:
 		s.over()
+		return 0
 	case CreditRecord:
 		s.advertised = s.consumed
 		return s.advertised
@@ -319,9 +321,6 @@ func (s *Stream) SendRecord(r Record) uint64 {
 		s.said |= FinEnd
 	case ResetRecord:
 		s.said |= ResetEnd
-		if s.offerDue { // nobody was told of it
-			s.offered, s.offerDue = 0, false
-		}
 	case FinAckRecord:
 		s.ackSent = true
 		s.settle()
