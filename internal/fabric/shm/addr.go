@@ -110,7 +110,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (_ *socket, err error) {
 	if err := f.checkVacant(a, ""); err != nil {
 		return nil, err
 	}
-	s, err := newSocket()
+	s, err := f.newSocket(newCloser())
 	if err != nil {
 		return nil, err
 	}
@@ -214,12 +214,12 @@ func plainNames(to netip.AddrPort) (names []string) {
 }
 
 // toldNames are the names of all trusted listeners that hear what is sent to an
-// address, the best first, and why others are passed over, if there are any.
-// They are as many as the kernel tells.
-func (f *shm) toldNames(to netip.AddrPort) (names []string, passed error) {
+// address, the best first, and why others are passed over, if there are any. err
+// is for a kernel that does not tell.
+func (f *shm) toldNames(to netip.AddrPort) (names []string, passed, err error) {
 	addrs := covering(to)
 	ranks := make(map[string]int)
-	sockets, _ := f.sockets(listening, some)
+	sockets, err := f.sockets(listening, some)
 	for _, s := range sockets {
 		a, ok := listenerAddr(s.name)
 		i := slices.Index(addrs, a)
@@ -234,7 +234,7 @@ func (f *shm) toldNames(to netip.AddrPort) (names []string, passed error) {
 		ranks[s.name] = rank(s.owner)*len(addrs) + i
 	}
 	slices.SortFunc(names, func(a, b string) int { return ranks[a] - ranks[b] })
-	return names, passed
+	return names, passed, err
 }
 
 // rank is whose listeners a dialer prefers: its own user's, root's, others'.

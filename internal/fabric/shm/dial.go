@@ -26,8 +26,9 @@ type shm struct {
 
 	requestTimeout time.Duration
 
-	// Tests make the kernel an older one: silent about who has which name.
-	silent bool
+	// Tests make the kernel an older one: silent about who has which name, or
+	// lenient, without SO_PASSRIGHTS.
+	silent, lenient bool
 }
 
 var _ fabric.Fabric = (*shm)(nil)
@@ -123,7 +124,7 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	} else if err := checkLocal(local.Addr()); err != nil {
 		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
 	}
-	s, err := newSocket()
+	s, err := f.newSocket(dialersCloser)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@
 // The way through the files: config.go says who may connect, host.go which
 // addresses are this host's, addr.go has the names of sockets and lookup.go who
 // has which, dial.go and listener.go make endpoints, frame.go and handshake.go
-// connect them, socket.go passes the descriptor, segment.go has the memory,
-// endpoint.go what an end is made of, queue.go posts and polls, wait.go sleeps
-// and wakes.
+// connect them, socket.go passes the descriptor, closer.go closes strangers',
+// segment.go has the memory, endpoint.go what an end is made of, queue.go posts
+// and polls, wait.go sleeps and wakes.
 package shm

@@ -24,7 +24,7 @@ import (
 const reasonUnsupported = 5
 
 // errAnother ends a handshake whose peer says something out of turn.
-var errAnother = fmt.Errorf("shm: the peer broke the handshake: %w", syscall.EPROTO)
+var errAnother = fmt.Errorf("the peer broke the handshake: %w", syscall.EPROTO)
 
 // Connect implements [fabric.Endpoint].
 func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) {
@@ -35,6 +35,9 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 		return nil, fmt.Errorf("shm: connect: %w", syscall.EINVAL)
 	}
 	if err := e.reach(ctx); err != nil {
+		return nil, err
+	}
+	if err := e.wantDescriptor(); err != nil {
 		return nil, err
 	}
 	e.step = requested
@@ -51,12 +54,20 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := e.adopt(f, fd); err != nil {
 		return nil, err
 	}
+	if err := e.wantNoMore(); err != nil {
+		return nil, err
+	}
 	e.step = answered
 	return pad(f.private, fabric.MaxAcceptData), nil
 }
 
 // reach connects the socket to a trusted listener that hears the address.
 func (e *endpoint) reach(ctx context.Context) error {
+	if e.sock.rights {
+		if err := dialersCloser.admit(); err != nil {
+			return fmt.Errorf("shm: %w", err)
+		}
+	}
 	const shortest, longest = time.Millisecond, 100 * time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longest) {
 		err := e.reachNow()
@@ -78,34 +89,42 @@ var errBusy = errors.New("the listener's queue is full")
 
 // reachNow tries the listeners in turn. One that is not trusted, which may be in
 // a trusted one's place, is passed over. Only then is the kernel asked for all
-// that there are, which takes the longer the more sockets this host has.
+// that there are, which takes the longer the more sockets this host has; but at
+// once if one that was not trusted has sent something to be closed.
 func (e *endpoint) reachNow() error {
 	var passed error
-	for _, name := range plainNames(e.remote) {
-		err := e.reachAt(name)
-		if err == nil {
+	try := func(names []string) (done, busy bool) {
+		for _, name := range names {
+			err := e.reachAt(name)
+			if err == nil {
+				return true, false
+			}
+			busy = busy || errors.Is(err, syscall.EAGAIN)
+			if !errors.Is(err, syscall.ECONNREFUSED) {
+				passed = err
+			}
+		}
+		return false, busy
+	}
+	wary := e.sock.rights && !dialersCloser.idle()
+	if !wary {
+		if done, _ := try(plainNames(e.remote)); done {
 			return nil
 		}
-		if !errors.Is(err, syscall.ECONNREFUSED) {
-			passed = err
-		}
 	}
-	names, untrusted := e.f.toldNames(e.remote)
+	names, untrusted, err := e.f.toldNames(e.remote)
 	if untrusted != nil {
 		passed = untrusted
 	}
-	for _, name := range names {
-		err := e.reachAt(name)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, syscall.EAGAIN):
-			return errBusy
-		case !errors.Is(err, syscall.ECONNREFUSED):
-			passed = err
-		}
+	if err != nil && wary {
+		names = plainNames(e.remote)
 	}
-	if passed != nil {
+	switch done, busy := try(names); {
+	case done:
+		return nil
+	case busy && err == nil:
+		return errBusy
+	case passed != nil:
 		return fmt.Errorf("shm: the listener at %v: %w", e.remote, passed)
 	}
 	return &fabric.RejectError{Reason: fabric.RejectNoListener}
@@ -126,7 +145,7 @@ func (e *endpoint) reachAt(name string) error {
 
 // renewSocket puts a new socket in the place of one that is of no more use.
 func (e *endpoint) renewSocket() error {
-	s, err := newSocket()
+	s, err := e.f.newSocket(dialersCloser)
 	if err != nil {
 		return err
 	}
@@ -138,6 +157,29 @@ func (e *endpoint) renewSocket() error {
 		s.wake()
 	}
 	return old.close()
+}
+
+// wantDescriptor lets the listener, now that it is trusted, send the memory.
+func (e *endpoint) wantDescriptor() error {
+	if e.sock.rights {
+		return nil // it can anyway
+	}
+	e.sock.rights = true
+	return e.sock.passRights(true)
+}
+
+// wantNoMore ends that, if the kernel allows it, and checks that the listener
+// has used it no more than it should. An honest one has nothing to say until it
+// hears from this side.
+func (e *endpoint) wantNoMore() error {
+	if e.f.lenient || e.sock.passRights(false) != nil {
+		return nil
+	}
+	if _, err := e.sock.next(); err != unix.EAGAIN {
+		return fmt.Errorf("shm: %w", errAnother)
+	}
+	e.sock.rights = false
+	return nil
 }
 
 // Confirm implements [fabric.Endpoint].
@@ -154,12 +196,12 @@ func (e *endpoint) Confirm() error {
 
 // readRequest is the passive side's beginning. at is where it listens.
 func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
-	f, fd, err := e.receive(ctx)
+	f, _, err := e.receive(ctx)
 	if err != nil {
 		return err
 	}
-	if err := expect(f, fd, req); err != nil {
-		return err
+	if f.kind != req {
+		return fmt.Errorf("shm: %w", errAnother)
 	}
 	for _, a := range []netip.AddrPort{f.source, f.target} {
 		if err := checkClaim(a); err != nil {
@@ -195,12 +237,12 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err != nil && !hungUp(err) {
 		return err
 	}
-	f, fd, err := e.receive(ctx)
+	f, _, err := e.receive(ctx)
 	if err != nil {
 		return err
 	}
-	if err := expect(f, fd, rtu); err != nil {
-		return err
+	if f.kind != rtu {
+		return fmt.Errorf("shm: %w", errAnother)
 	}
 	if err := e.settle(); err != nil {
 		return err
@@ -229,10 +271,9 @@ func (e *endpoint) refuse(reason int, text string) {
 // share makes the memory of both ends.
 func (e *endpoint) share() error {
 	n, err := together(e.shape, e.peerShape)
-	if err != nil {
-		return err
+	if err == nil {
+		e.mem, e.fd, err = createMemory(n)
 	}
-	e.mem, e.fd, err = createMemory(n)
 	if err != nil {
 		return fmt.Errorf("shm: %w", err)
 	}
@@ -254,19 +295,21 @@ func (e *endpoint) settle() error {
 
 // adopt maps the memory that has to come with the listener's answer.
 func (e *endpoint) adopt(f frame, fd int) error {
-	if fd >= 0 {
-		defer unix.Close(fd)
-	}
-	if fd < 0 || f.kind != rep {
-		return errAnother
+	if fd < 0 {
+		return fmt.Errorf("shm: %w", errAnother)
 	}
 	n, err := together(f.shape, e.shape)
-	if err != nil {
-		return err
+	if f.kind != rep {
+		err = errAnother
 	}
-	if e.mem, err = adoptMemory(fd, n); err != nil {
+	if err == nil {
+		e.mem, err = adoptMemory(fd, n)
+	}
+	if err != nil {
+		e.sock.closer.close(descriptor(fd)) // which may be anything
 		return fmt.Errorf("shm: %w", err)
 	}
+	unix.Close(fd)
 	e.divide(f.shape, e.shape)
 	return nil
 }
@@ -274,7 +317,7 @@ func (e *endpoint) adopt(f frame, fd int) error {
 // together is how much memory a connection of two such ends has.
 func together(listener, dialer shape) (int, error) {
 	if listener.size() > math.MaxInt-dialer.size() {
-		return 0, fmt.Errorf("shm: memory for remote writes of %d and %d bytes: %w", listener.region, dialer.region, syscall.ENOMEM)
+		return 0, fmt.Errorf("memory for remote writes of %d and %d bytes: %w", listener.region, dialer.region, syscall.ENOMEM)
 	}
 	return listener.size() + dialer.size(), nil
 }
@@ -292,15 +335,16 @@ func (e *endpoint) divide(listener, dialer shape) {
 	}
 }
 
-// receive returns the peer's next frame. A refusal, or its going away instead
+// receive returns the peer's next frame, and the descriptor that a listener's
+// may come with, or -1. A refusal, or its going away instead
 // of an answer, is an error.
 func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 	var b [maxFrame]byte
-	n, fd, err := e.sock.receive(ctx, b[:])
+	n, fd, err := e.sock.receive(ctx, b[:], !e.passive)
 	if errors.Is(err, syscall.ECONNRESET) {
 		// The peer closed its end with something of ours unread. What it sent
 		// before comes behind this news.
-		n, fd, err = e.sock.receive(ctx, b[:])
+		n, fd, err = e.sock.receive(ctx, b[:], !e.passive)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 		e.step = over
@@ -318,20 +362,9 @@ func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 		}
 	}
 	if err != nil && fd >= 0 {
-		unix.Close(fd)
+		e.sock.closer.close(descriptor(fd))
 	}
 	return f, fd, err
-}
-
-// expect checks that a frame is of this kind, with no descriptor.
-func expect(f frame, fd int, k kind) error {
-	if fd >= 0 {
-		unix.Close(fd)
-	}
-	if fd >= 0 || f.kind != k {
-		return errAnother
-	}
-	return nil
 }
 
 func hungUp(err error) bool {

@@ -55,6 +55,8 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"bench":          benchProgram,
 	"squat":          squatProgram,
 	"squat dialers":  squatDialersProgram,
+	"linger":         lingerProgram,
+	"linger server":  lingerServerProgram,
 }
 
 const programEnv = "RINGNET_SHM_PROGRAM"

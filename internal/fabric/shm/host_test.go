@@ -291,7 +291,7 @@ func TestPeersCannotInventAddresses(t *testing.T) {
 // likes, and returns what it is refused with.
 func claim(t *testing.T, at, from, target netip.AddrPort) string {
 	t.Helper()
-	sock, err := newSocket()
+	sock, err := newSocket(dialersCloser)
 	require.NoError(t, err)
 	require.NoError(t, sock.connect(plainName(netip.AddrPortFrom(netip.Addr{}, at.Port()))))
 	s, err := newShape(0, 1, 64, 24)
@@ -299,9 +299,9 @@ func claim(t *testing.T, at, from, target netip.AddrPort) string {
 	defer sock.close()
 	sock.send((&frame{kind: req, source: from, target: target, shape: s}).encode(), -1)
 	var b [maxFrame]byte
-	n, _, err := sock.receive(ctx, b[:])
+	n, _, err := sock.receive(ctx, b[:], false)
 	if errors.Is(err, syscall.ECONNRESET) { // for want of a reader of the request
-		n, _, err = sock.receive(ctx, b[:])
+		n, _, err = sock.receive(ctx, b[:], false)
 	}
 	require.NoError(t, err)
 	f, err := decodeFrame(b[:n])

@@ -97,7 +97,7 @@ func (r *raider) await() (frame, int, error) {
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	var b [maxFrame]byte
-	n, fd, err := r.sock.receive(short, b[:])
+	n, fd, err := r.sock.receive(short, b[:], true)
 	if err != nil {
 		return frame{}, -1, err
 	}
@@ -352,7 +352,7 @@ func hostileArgs(args []string) (rounds int, r *rand.Rand) {
 func hostileDialer(at netip.AddrPort, args []string) error {
 	rounds, r := hostileArgs(args)
 	for range rounds {
-		sock, err := newSocket()
+		sock, err := newSocket(dialersCloser)
 		if err != nil {
 			return err
 		}
@@ -384,7 +384,7 @@ func hostileServer(at netip.AddrPort, args []string) error {
 		if err != nil {
 			return err
 		}
-		s, err := pollSocket(fd)
+		s, err := pollSocket(fd, false, dialersCloser)
 		if err != nil {
 			return err
 		}
@@ -474,11 +474,11 @@ func undisturbed(t *testing.T, f fabric.Fabric, attack func()) {
 func hostileRounds() int {
 	switch {
 	case soak:
-		return 10_000
+		return 5_000
 	case testing.Short():
-		return 100
+		return 50
 	}
-	return 600
+	return 300
 }
 
 // seed is one that a failure prints.
@@ -492,9 +492,10 @@ func seed(t *testing.T) string {
 	return strconv.FormatUint(n, 10)
 }
 
-func TestHostileDialers(t *testing.T) {
+func TestHostileDialers(t *testing.T) { lenientToo(t, hostileDialers) }
+
+func hostileDialers(t *testing.T, f *shm) {
 	leavesNothing(t)
-	f := newFabric(t)
 	undisturbed(t, f, func() {
 		l := listen(t, f, 8)
 		var victims sync.WaitGroup
@@ -540,9 +541,10 @@ func TestHostileDialers(t *testing.T) {
 	})
 }
 
-func TestHostileListeners(t *testing.T) {
+func TestHostileListeners(t *testing.T) { lenientToo(t, hostileListeners) }
+
+func hostileListeners(t *testing.T, f *shm) {
 	leavesNothing(t)
-	f := newFabric(t)
 	undisturbed(t, f, func() {
 		rounds := hostileRounds()
 		p := start(t, program("hostile server", netip.AddrPortFrom(host, 0), strconv.Itoa(rounds), seed(t)))
@@ -576,7 +578,7 @@ func TestSilentDialers(t *testing.T) {
 	l := listen(t, f, 1)
 	const silent = maxSilent + 50
 	for range silent {
-		sock, err := newSocket()
+		sock, err := newSocket(dialersCloser)
 		require.NoError(t, err)
 		defer sock.close()
 		require.NoError(t, sock.connect(plainName(l.Addr())))

@@ -124,7 +124,11 @@ func (l *listener) Close() error {
 	}
 	l.sock.wake()
 	<-l.done
-	err := l.sock.close()
+	// The kernel would close what it has queued, and whatever is queued there.
+	for fd, err := l.take(); err == nil; fd, err = l.take() {
+		l.drop(fd)
+	}
+	err := l.sock.file.Close()
 	l.readers.Wait()
 	for {
 		select {
@@ -139,7 +143,11 @@ func (l *listener) Close() error {
 // serve accepts connections and has their requests read. Nothing that a dialer
 // does ends it or keeps it waiting.
 func (l *listener) serve() {
-	defer close(l.done)
+	defer func() {
+		// Who dials from now on is refused at once.
+		_ = unix.Shutdown(l.sock.fd, unix.SHUT_RDWR)
+		close(l.done)
+	}()
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := shortest
 	for {
@@ -147,7 +155,7 @@ func (l *listener) serve() {
 		switch {
 		case l.ctx.Err() != nil:
 			if err == nil {
-				unix.Close(fd)
+				l.drop(fd)
 			}
 			l.err = net.ErrClosed
 			return
@@ -172,9 +180,14 @@ func (l *listener) serve() {
 
 // next waits for a connection, or for Close.
 func (l *listener) next() (fd int, err error) {
+	if l.sock.rights {
+		if err := l.sock.closer.admit(); err != nil {
+			return 0, err
+		}
+	}
 	err = unix.EAGAIN
 	waitErr := l.sock.wait(func(uintptr) bool {
-		fd, _, err = unix.Accept4(l.sock.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		fd, err = l.take()
 		return err != unix.EAGAIN
 	})
 	if waitErr != nil {
@@ -183,9 +196,28 @@ func (l *listener) next() (fd int, err error) {
 	return fd, os.NewSyscallError("accept4", err)
 }
 
+// take takes a connection from the kernel's queue, if there is one.
+func (l *listener) take() (fd int, err error) {
+	fd, _, err = unix.Accept4(l.sock.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	return fd, err
+}
+
+// accepted is the socket of a connection that was taken. What the peer can do to
+// it follows from the listener's.
+func (l *listener) accepted(fd int) (*socket, error) {
+	return pollSocket(fd, l.sock.rights, l.sock.closer)
+}
+
+// drop closes a connection that was taken.
+func (l *listener) drop(fd int) {
+	if s, err := l.accepted(fd); err == nil {
+		s.close()
+	}
+}
+
 // begin has the request of a new connection read, if its process may connect.
 func (l *listener) begin(fd int) {
-	s, err := pollSocket(fd)
+	s, err := l.accepted(fd)
 	if err != nil {
 		return
 	}

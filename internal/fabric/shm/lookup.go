@@ -64,7 +64,7 @@ func (f *shm) holder(name string) (uid uint32, err error) {
 // holderByConnecting is for kernels that do not tell. It finds out about
 // listeners only.
 func (f *shm) holderByConnecting(name string) (uid uint32, err error) {
-	s, err := newSocket()
+	s, err := f.newSocket(dialersCloser)
 	if err != nil {
 		return 0, err
 	}

@@ -27,7 +27,7 @@ func squatProgram(_ netip.AddrPort, args []string) error {
 	for _, name := range names {
 		switch kind {
 		case "full": // a listener without room
-			s, err := newSocket()
+			s, err := newSocket(dialersCloser)
 			if err != nil {
 				return err
 			}
@@ -36,7 +36,7 @@ func squatProgram(_ netip.AddrPort, args []string) error {
 				err = unix.Listen(s.fd, 0)
 			}
 			for err == nil {
-				c, err2 := newSocket()
+				c, err2 := newSocket(dialersCloser)
 				if err2 != nil {
 					return err2
 				}

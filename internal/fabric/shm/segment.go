@@ -90,16 +90,21 @@ func createMemory(n int) (mem []byte, fd int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	defer func() {
-		if err != nil {
-			unix.Close(fd)
-		}
-	}()
-	if err := unix.Ftruncate(fd, int64(n)); err != nil {
-		return nil, -1, os.NewSyscallError("ftruncate", err)
-	}
-	if mem, err = mapMemory(fd, n); err != nil {
+	if mem, err = fillMemfd(fd, n); err != nil {
+		unix.Close(fd)
 		return nil, -1, err
+	}
+	return mem, fd, nil
+}
+
+// fillMemfd gives an empty file in memory n bytes, and maps them.
+func fillMemfd(fd, n int) ([]byte, error) {
+	if err := unix.Ftruncate(fd, int64(n)); err != nil {
+		return nil, os.NewSyscallError("ftruncate", err)
+	}
+	mem, err := mapMemory(fd, n)
+	if err != nil {
+		return nil, err
 	}
 	if err = populate(mem); errors.Is(err, syscall.EINVAL) {
 		err = fill(mem, fd) // before Linux 5.14
@@ -109,9 +114,9 @@ func createMemory(n int) (mem []byte, fd int, err error) {
 	}
 	if err != nil {
 		unix.Munmap(mem)
-		return nil, -1, err
+		return nil, err
 	}
-	return mem, fd, nil
+	return mem, nil
 }
 
 // createMemfd makes an empty file in memory that can be sealed. Kernels from

@@ -237,6 +237,15 @@ func TestMemoryMadeWithoutPopulate(t *testing.T) {
 	require.NoError(t, unix.Munmap(peer))
 }
 
+func TestMemoryThatIsNotToBeHadLeavesNothing(t *testing.T) {
+	leavesNothing(t)
+	for _, n := range []int{1 << 62, -1} {
+		_, _, err := createMemory(n)
+		require.Error(t, err)
+		t.Log(err)
+	}
+}
+
 func TestShapes(t *testing.T) {
 	page := uint64(os.Getpagesize())
 	for _, test := range []struct {

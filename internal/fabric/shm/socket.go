@@ -26,38 +26,102 @@ import (
 
 // socket is a Unix socket in Go's netpoller.
 type socket struct {
-	fd   int
-	file *os.File // owns fd
-	raw  syscall.RawConn
+	fd     int
+	file   *os.File // owns fd
+	raw    syscall.RawConn
+	closed atomic.Bool
+
+	// rights says that the peer may have queued descriptors here. It is closed
+	// by closer then.
+	rights bool
+	closer *closer
 
 	// woken says that the read deadline is in the past, or about to be, because
 	// of wake.
 	woken atomic.Bool
 }
 
-func newSocket() (*socket, error) {
+// newSocket returns a socket at which nobody can queue descriptors, if the
+// kernel allows that.
+func (f *shm) newSocket(c *closer) (*socket, error) {
+	s, err := newSocket(c)
+	if err == nil {
+		s.rights = f.lenient || s.passRights(false) != nil
+	}
+	return s, err
+}
+
+func newSocket(c *closer) (*socket, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	return pollSocket(fd)
+	return pollSocket(fd, false, c)
 }
 
 // pollSocket takes a descriptor over.
-func pollSocket(fd int) (*socket, error) {
-	s := &socket{fd: fd, file: os.NewFile(uintptr(fd), "shm")}
+func pollSocket(fd int, rights bool, c *closer) (*socket, error) {
+	s := &socket{fd: fd, file: os.NewFile(uintptr(fd), "shm"), rights: rights, closer: c}
 	err := s.file.SetReadDeadline(time.Time{}) // fails if it cannot be polled
 	if err == nil {
 		s.raw, err = s.file.SyscallConn()
 	}
 	if err != nil {
-		s.file.Close()
+		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *socket) close() error { return s.file.Close() }
+func (s *socket) close() error {
+	switch {
+	case s.closed.Swap(true):
+		return os.ErrClosed
+	case s.rights:
+		s.closer.close(s.file)
+		return nil
+	}
+	return s.file.Close()
+}
+
+// soPassRights is SO_PASSRIGHTS (include/uapi/asm-generic/socket.h), which the
+// sockets that a listener accepts have from it.
+const soPassRights = 83
+
+// passRights says whether descriptors may be queued here from now on.
+func (s *socket) passRights(yes bool) error {
+	value := 0
+	if yes {
+		value = 1
+	}
+	return os.NewSyscallError("setsockopt SO_PASSRIGHTS", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, soPassRights, value))
+}
+
+// next looks at the next packet without taking it. It returns EAGAIN if there is
+// none.
+func (s *socket) next() (descriptors bool, err error) {
+	for {
+		var b [1]byte
+		_, _, flags, _, err := unix.Recvmsg(s.fd, b[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err != unix.EINTR {
+			return flags&unix.MSG_CTRUNC != 0, err
+		}
+	}
+}
+
+// errDescriptors: they stay where they are until the socket is closed.
+var errDescriptors = fmt.Errorf("the peer sent descriptors that nobody wants: %w", syscall.EPROTO)
+
+// strange returns errDescriptors if there are any in the next packet.
+func (s *socket) strange() error {
+	if !s.rights {
+		return nil
+	}
+	if descriptors, err := s.next(); err == nil && descriptors {
+		return errDescriptors
+	}
+	return nil
+}
 
 // past is a deadline that makes a read return at once.
 var past = time.Unix(1, 0)
@@ -84,8 +148,9 @@ func (s *socket) wait(take func(fd uintptr) bool) error {
 }
 
 // receive returns the next packet, its data in b, and the one descriptor that
-// came with it, or -1. It is for the handshake: the end of ctx interrupts it.
-func (s *socket) receive(ctx context.Context, b []byte) (n, fd int, err error) {
+// came with it, or -1, if descriptors are wanted at all. It is for the handshake:
+// the end of ctx interrupts it.
+func (s *socket) receive(ctx context.Context, b []byte, want bool) (n, fd int, err error) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		s.file.SetReadDeadline(past)
@@ -103,7 +168,7 @@ func (s *socket) receive(ctx context.Context, b []byte) (n, fd int, err error) {
 	for {
 		var got error
 		err := s.raw.Read(func(uintptr) bool {
-			n, fd, got = receivePacket(s.fd, b)
+			n, fd, got = s.receivePacket(b, want)
 			return got != unix.EAGAIN
 		})
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -118,11 +183,16 @@ func (s *socket) receive(ctx context.Context, b []byte) (n, fd int, err error) {
 
 // receivePacket reads one packet without waiting. Whatever descriptors come
 // with it, at most one is left open: the one returned.
-func receivePacket(socket int, b []byte) (n, fd int, err error) {
-	var oob [64]byte
-	n, oobn, flags, _, err := unix.Recvmsg(socket, b, oob[:], unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+func (s *socket) receivePacket(b []byte, want bool) (n, fd int, err error) {
+	var oob []byte
+	if want {
+		oob = make([]byte, 64)
+	} else if err := s.strange(); err != nil {
+		return 0, -1, err
+	}
+	n, oobn, flags, _, err := unix.Recvmsg(s.fd, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 	for err == unix.EINTR {
-		n, oobn, flags, _, err = unix.Recvmsg(socket, b, oob[:], unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		n, oobn, flags, _, err = unix.Recvmsg(s.fd, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 	}
 	if err != nil {
 		return 0, -1, err
@@ -144,7 +214,7 @@ func receivePacket(socket int, b []byte) (n, fd int, err error) {
 		return n, -1, nil
 	}
 	for _, fd := range fds {
-		unix.Close(fd)
+		s.closer.close(descriptor(fd))
 	}
 	return 0, -1, err
 }

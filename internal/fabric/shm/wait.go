@@ -46,11 +46,15 @@ func (e *endpoint) Wait() error {
 }
 
 // takeRing takes a doorbell or the news that there will be none. It returns
-// false to sleep on. Descriptors that come with a doorbell the kernel drops,
-// since read asks for none.
+// false to sleep on.
 func (e *endpoint) takeRing(uintptr) bool {
 	if e.hung {
 		return false
+	}
+	if err := e.sock.strange(); err != nil {
+		e.hung = true
+		e.notify(fabric.ErrQueuePair, fmt.Errorf("shm: %w: %w", err, fabric.ErrQueuePair))
+		return true
 	}
 	n, err := unix.Read(e.sock.fd, e.buf[:])
 	for err == unix.EINTR {
