@@ -53,7 +53,8 @@ type Config struct {
 	Linger time.Duration
 
 	// HandshakeTimeout bounds what passes between the first message of the
-	// handshake and the last. Default 10 s.
+	// handshake and the last. Default 30 s: rdma_cm repeats a message that was
+	// lost after 4 to 6 s, and the repetition may be lost, too.
 	HandshakeTimeout time.Duration
 
 	// TrafficClass is the byte that marks the packets this end sends over RDMA,
@@ -84,6 +85,7 @@ const (
 	defaultSendQueue = 128
 	defaultRecvQueue = 256
 	defaultTime      = 10 * time.Second
+	defaultHandshake = 30 * time.Second
 
 	// What a receive takes of a device's memory, with the cache line to itself
 	// that fabrics give it, and the unit in which memory is registered.
@@ -181,12 +183,16 @@ func (c *Config) withDefaults() (Config, error) {
 	for _, f := range []struct {
 		name  string
 		value *time.Duration
-	}{{"Linger", &d.Linger}, {"HandshakeTimeout", &d.HandshakeTimeout}} {
+		def   time.Duration
+	}{
+		{"Linger", &d.Linger, defaultTime},
+		{"HandshakeTimeout", &d.HandshakeTimeout, defaultHandshake},
+	} {
 		if *f.value == 0 {
-			*f.value = defaultTime
+			*f.value = f.def
 		}
 		if *f.value < 0 {
-			return d, fmt.Errorf("Config.%s is %v: want a positive time, or 0 for the default of %v", f.name, *f.value, defaultTime)
+			return d, fmt.Errorf("Config.%s is %v: want a positive time, or 0 for the default of %v", f.name, *f.value, f.def)
 		}
 	}
 	if d.TrafficClass > maxTrafficClass {

@@ -14,7 +14,7 @@ import (
 
 func TestDefaultsAreThoseDocumented(t *testing.T) {
 	documented := &rconn.Config{RecvBuffer: 1 << 20, SendBuffer: 1 << 20, SendQueue: 128, RecvQueue: 256,
-		KeepAlive: 10 * time.Second, Linger: 10 * time.Second, HandshakeTimeout: 10 * time.Second}
+		KeepAlive: 10 * time.Second, Linger: 10 * time.Second, HandshakeTimeout: 30 * time.Second}
 	var none *rconn.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())

@@ -22,8 +22,11 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// nodePort is where node 1 listens.
-const nodePort = "7171"
+// Where node 1 listens: for those who ask, and for many who want an echo.
+const (
+	nodePort = "7171"
+	echoPort = "7172"
+)
 
 // keepAlive is short, so that a test need not wait long for it.
 const keepAlive = time.Second
@@ -57,9 +60,22 @@ func TestNodes(t *testing.T) {
 	t.Run("traffic class", requireTrafficClass)
 	t.Run("transfers with one packet in a hundred lost", func(t *testing.T) {
 		both := transfers(t, n)
-		netem(t, "add", "loss", "1%")
-		defer netem(t, "delete")
+		require.NoError(t, netem("add", "loss", "1%"))
+		defer netem("delete")
 		atOnce(t, both...)
+		require.NotZero(t, dropped(t), "packets lost")
+	})
+	t.Run("five hundred dials with one packet in a hundred lost", func(t *testing.T) {
+		peer := os.Getenv("SOFTROCE_PEER")
+		lossy := ask(t, peer, "lose", 1)
+		answer := make([]byte, len(allRight))
+		_, err := io.ReadFull(lossy, answer)
+		require.NoError(t, err)
+		require.Equal(t, allRight, string(answer))
+		defer lossy.Close()
+		require.NoError(t, netem("add", "loss", "1%"))
+		defer netem("delete")
+		require.NoError(t, dialAtOnce(500, net.JoinHostPort(peer, echoPort)))
 		require.NotZero(t, dropped(t), "packets lost")
 	})
 	t.Run("transfers with the cable cut for two seconds", func(t *testing.T) {
@@ -138,6 +154,9 @@ func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
 	return c.(*ringnet.Conn)
 }
 
+// allRight is what node 1 answers when it is.
+const allRight = "all right"
+
 // give sends n bytes to a node that receives, and hears that they were right.
 func give(c *ringnet.Conn, n int) error {
 	if err := (&stream{seed: seedGiven}).send(c, n, 50_000); err != nil {
@@ -147,7 +166,7 @@ func give(c *ringnet.Conn, n int) error {
 		return err
 	}
 	answer, err := io.ReadAll(c)
-	if err != nil || string(answer) != "all right" {
+	if err != nil || string(answer) != allRight {
 		return fmt.Errorf("the other node: %s, %w", answer, err)
 	}
 	return nil
@@ -166,6 +185,9 @@ func fetch(c *ringnet.Conn, n int, underway func()) error {
 
 // serveNode serves until the power is cut.
 func serveNode(t *testing.T) {
+	many, err := (&ringnet.ListenConfig{Config: small}).Listen(t.Context(), "rdma", net.JoinHostPort("", echoPort))
+	require.NoError(t, err)
+	go echoAll(many)
 	l, err := ringnet.Listen("rdma", net.JoinHostPort("", nodePort))
 	require.NoError(t, err)
 	for {
@@ -192,7 +214,16 @@ func serveConn(c *ringnet.Conn) {
 			fmt.Fprint(c, err)
 			return
 		}
-		fmt.Fprint(c, "all right")
+		fmt.Fprint(c, allRight)
+	case "lose":
+		// What this node sends, as long as the connection is there.
+		if err := netem("add", "loss", fmt.Sprint(n, "%")); err != nil {
+			fmt.Fprint(c, err)
+			return
+		}
+		defer netem("delete")
+		fmt.Fprint(c, allRight)
+		_, _ = io.Copy(io.Discard, r)
 	case "nothing":
 		_, _ = io.Copy(io.Discard, r)
 	}
@@ -212,11 +243,12 @@ func waitForNode(t *testing.T) {
 }
 
 // netem changes how this node's interface treats what it sends.
-func netem(t *testing.T, action string, how ...string) {
-	t.Helper()
-	args := append([]string{"qdisc", action, "dev", requireEnv(t, "SOFTROCE_NETDEV"), "root", "netem"}, how...)
-	out, err := exec.Command("tc", args...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+func netem(action string, how ...string) error {
+	args := append([]string{"qdisc", action, "dev", os.Getenv("SOFTROCE_NETDEV"), "root", "netem"}, how...)
+	if out, err := exec.Command("tc", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("tc: %w: %s", err, out)
+	}
+	return nil
 }
 
 // dropped is how many packets netem has dropped.

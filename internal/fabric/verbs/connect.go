@@ -21,8 +21,9 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// commEst is the kind under which the asynchronous IBV_EVENT_COMM_EST reaches
-// the handshake; the connection manager's own kinds are small.
+// commEst is the kind under which the peer's first message, or the asynchronous
+// IBV_EVENT_COMM_EST, reaches the handshake; the connection manager's own kinds
+// are small.
 const commEst = 1 << 16
 
 // receive implements [receiver].
@@ -60,7 +61,7 @@ func (e *endpoint) await(ctx context.Context, wanted ...uint32) (cmEvent, error)
 			case commEst:
 				// The peer's first message overtook its confirmation, which
 				// may even be lost: the connection manager takes the one for
-				// the other.
+				// the other, if told.
 				C.rn_notify_established(e.id)
 			}
 		case <-ctx.Done():
@@ -110,6 +111,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err := e.ready(); err != nil {
 		return err
 	}
+	defer e.watchFirstMessage()()
 	data, n := privateData(private)
 	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)

@@ -81,7 +81,8 @@ type endpoint struct {
 	file   atomic.Pointer[os.File] // owns the completion channel's descriptor
 	raw    syscall.RawConn
 	take   func(uintptr) bool
-	gone   bool // the descriptor will not become readable again
+	armed  atomic.Bool // somebody wants the next event
+	gone   bool        // the descriptor will not become readable again
 	woken  atomic.Bool
 	mu     sync.Mutex // guards changes and told
 	change []error

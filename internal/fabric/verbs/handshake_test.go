@@ -59,6 +59,42 @@ func TestHandshakeCarriesPrivateDataBothWays(t *testing.T) {
 	}
 }
 
+// RTU may be lost, and the connection manager repeats the answer only seconds
+// later.
+func TestTheFirstMessageConfirmsWhenItsConfirmationIsLost(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	a := opened(t, f, l.Addr())
+	connected := make(chan error, 1)
+	go func() {
+		_, err := a.Connect(context.Background(), nil)
+		if err == nil {
+			err = a.PostSend([]fabric.WorkRequest{{ID: 1, Op: fabric.Send, Signaled: true, Data: []byte("x")}})
+		}
+		connected <- err
+	}()
+	b, err := l.Accept()
+	require.NoError(t, err)
+	defer b.Close()
+	require.NoError(t, openEndpoint(b))
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	require.NoError(t, b.Accept(ctx, nil))
+	require.NoError(t, within(t, connected))
+	assert.Equal(t, []byte("x"), poll(t, b, 1)[0].Data)
+	poll(t, a, 1)
+
+	// What Wait is for works as ever.
+	waiting := waited(b)
+	asleep(t, waiting)
+	b.Wake()
+	require.NoError(t, within(t, waiting))
+	require.NoError(t, b.Arm())
+	waiting = waited(b)
+	post(t, a, fabric.WorkRequest{ID: 2, Op: fabric.Send, Data: []byte("y")})
+	require.NoError(t, within(t, waiting))
+}
+
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

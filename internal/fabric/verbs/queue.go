@@ -169,6 +169,7 @@ func (e *endpoint) Arm() error {
 	if e.queue == nil {
 		return net.ErrClosed
 	}
+	e.armed.Store(true)
 	if rc := C.rn_arm(e.queue); rc != 0 {
 		return syscallError("ibv_req_notify_cq", rc)
 	}

@@ -81,7 +81,29 @@ func (e *endpoint) takeEvent(uintptr) bool {
 		e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved)
 		return true
 	}
-	return taken != 0
+	// The queue may still be armed from the handshake, for nobody.
+	return taken != 0 && e.armed.Swap(false)
+}
+
+// watchFirstMessage has the handshake told when the peer's first message has
+// arrived, until the function returned is called. Devices announce it by
+// IBV_EVENT_COMM_EST, but only to a queue pair that is not in RTS yet, and
+// soft-RoCE never.
+func (e *endpoint) watchFirstMessage() (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if e.Arm() == nil && e.raw.Read(e.take) == nil {
+			e.receive(cmEvent{kind: commEst})
+		}
+	}()
+	return func() {
+		e.Wake()
+		<-done
+		e.armed.Store(false)
+		e.file.Load().SetReadDeadline(time.Time{})
+		e.woken.Store(false) // changes that came meanwhile are there for Wait
+	}
 }
 
 // Wake implements [fabric.Endpoint].

@@ -1,0 +1,85 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// small is a configuration of which many fit into a small machine.
+var small = &ringnet.Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
+
+func TestFiveHundredDialsAtOnce(t *testing.T) {
+	l := listen(t, ringnet.ListenConfig{Config: small})
+	go echoAll(l)
+	dials := 500
+	if raceEnabled {
+		dials = 100 // which take an emulated machine as long
+	}
+	require.NoError(t, dialAtOnce(dials, l.Addr().String()))
+}
+
+// echoAll sends back what arrives on connections that l accepts.
+func echoAll(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c) // the other side sees
+		}()
+	}
+}
+
+// dialAtOnce dials so often at once, has one message come back on each
+// connection, and says what went wrong with the first that failed.
+func dialAtOnce(dials int, address string) error {
+	d := ringnet.Dialer{Config: small, Timeout: 5 * time.Minute}
+	errs := make(chan error, dials)
+	var all sync.WaitGroup
+	for range dials {
+		all.Go(func() {
+			if err := exchange(&d, address); err != nil {
+				errs <- err
+			}
+		})
+	}
+	all.Wait()
+	close(errs)
+	failed := len(errs)
+	if failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d failed: %w", failed, dials, <-errs)
+}
+
+func exchange(d *ringnet.Dialer, address string) error {
+	c, err := d.Dial("rdma", address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	const message = "anybody there?"
+	if _, err := io.WriteString(c, message); err != nil {
+		return err
+	}
+	b := make([]byte, len(message))
+	if _, err := io.ReadFull(c, b); err != nil {
+		return err
+	}
+	if string(b) != message {
+		return fmt.Errorf("%q came back", b)
+	}
+	return nil
+}
