@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // reasonUnsupported is REJ reason 5, "unsupported request": the fabric refuses,
@@ -265,6 +266,13 @@ func (e *endpoint) Reject(private []byte) error {
 func (e *endpoint) refuse(reason int, text string) {
 	e.step = over
 	_ = e.sock.send((&frame{kind: rej, reason: reason, text: text}).encode(), -1)
+	_ = e.Close()
+}
+
+// turnAway says that there is no room now, and closes the endpoint.
+func (e *endpoint) turnAway() {
+	e.step = over
+	_ = e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer, private: wire.Full.Append(nil)}).encode(), -1)
 	_ = e.Close()
 }
 

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // raider is one connection of a hostile peer.
@@ -577,10 +578,14 @@ func TestSilentDialers(t *testing.T) {
 	f.(*shm).requestTimeout = 500 * time.Millisecond
 	l := listen(t, f, 1)
 	const silent = maxSilent + 50
-	for range silent {
+	var first *socket
+	for i := range silent {
 		sock, err := newSocket(dialersCloser)
 		require.NoError(t, err)
 		defer sock.close()
+		if i == 0 {
+			first = sock
+		}
 		require.NoError(t, sock.connect(plainName(l.Addr())))
 	}
 	listener := l.(*listener)
@@ -590,6 +595,11 @@ func TestSilentDialers(t *testing.T) {
 		return len(listener.silent)
 	}
 	require.LessOrEqual(t, count(), maxSilent)
+	// One that may only have been slow is told to come again.
+	_, _, err := newEndpoint(f.(*shm), first, l.Addr(), l.Addr()).receive(t.Context())
+	var full *fabric.RejectError
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, wire.Full, wire.DecodeReject(full.Private))
 	soon(t, "an honest dialer", func() {
 		a, b := connectTo(t, f, l, options)
 		require.NoError(t, a.Close())

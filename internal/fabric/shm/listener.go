@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 const (
@@ -252,6 +251,10 @@ func (l *listener) read(r *request) {
 		r.e.refuse(fabric.RejectConsumer, "")
 		return
 	}
+	if errors.Is(err, context.Canceled) {
+		r.e.turnAway() // it had to make room for another
+		return
+	}
 	if err != nil {
 		r.e.refuse(reasonUnsupported, err.Error())
 		return
@@ -259,7 +262,6 @@ func (l *listener) read(r *request) {
 	select {
 	case l.queue <- r.e:
 	default:
-		_ = r.e.Reject(wire.Full.Append(nil))
-		_ = r.e.Close()
+		r.e.turnAway()
 	}
 }
