@@ -1,6 +1,7 @@
 package ringnet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -34,7 +35,8 @@ type ListenConfig struct {
 
 	// PendingMemory bounds the memory pinned for connections that are not yet
 	// accepted, in bytes. Default 256 MiB, which is 120 connections of default
-	// size. At least one is always allowed.
+	// size. Over shm a listener makes the dialers' memory, too: as much again is
+	// for that, whatever they ask for. At least one is always allowed.
 	PendingMemory int
 }
 
@@ -103,7 +105,8 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 		addr:     rconn.NewAddr(n.name, fl.Addr()),
 		deadline: deadline.New(),
 		pending:  make(chan struct{}, pending),
-		accepted: make(chan *Conn, pending),
+		accepted: make(chan waiting, pending),
+		peersMax: cmp.Or(lc.PendingMemory, defaultPendingMemory),
 		failed:   make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -144,12 +147,14 @@ type Listener struct {
 	cancel   context.CancelFunc
 
 	pending  chan struct{} // one for each connection shaking hands or in accepted
-	accepted chan *Conn
+	accepted chan waiting
+	peersMax int           // bytes that pending connections may take for their dialers
 	failed   chan struct{} // closed when serve has ended
 	err      error         // why; set before failed is closed
 
 	mu         sync.Mutex
 	closed     bool
+	forPeers   int            // bytes that pending connections take for their dialers
 	handshakes sync.WaitGroup // added to under mu, while not closed
 }
 
@@ -175,9 +180,9 @@ func (l *Listener) accept() (*Conn, error) {
 		return nil, os.ErrDeadlineExceeded
 	}
 	select {
-	case c := <-l.accepted:
-		<-l.pending
-		return c, nil
+	case w := <-l.accepted:
+		l.end(w.forPeer)
+		return w.conn, nil
 	case <-l.ctx.Done():
 		return nil, net.ErrClosed
 	case <-l.failed:
@@ -216,8 +221,8 @@ func (l *Listener) Close() error {
 	l.handshakes.Wait()
 	for {
 		select {
-		case c := <-l.accepted:
-			reset(c)
+		case w := <-l.accepted:
+			reset(w.conn)
 		default:
 			return err
 		}
@@ -239,24 +244,40 @@ func (l *Listener) serve() {
 			l.err = err
 			return
 		}
-		if !l.begin() {
+		forPeer := memoryForPeer(ep)
+		if !l.begin(forPeer) {
 			_ = ep.Reject(wire.Full.Append(nil))
 			_ = ep.Close()
 			continue
 		}
-		go l.handshake(ep)
+		go l.handshake(ep, forPeer)
 	}
 }
 
+// waiting is a connection that is not yet accepted.
+type waiting struct {
+	conn    *Conn
+	forPeer int
+}
+
+// memoryForPeer is how many bytes this side makes for the other if it accepts.
+func memoryForPeer(ep fabric.Endpoint) int {
+	if e, ok := ep.(interface{ MemoryForPeer() int }); ok {
+		return e.MemoryForPeer()
+	}
+	return 0
+}
+
 // begin takes a place for a connection, if there is one.
-func (l *Listener) begin() bool {
+func (l *Listener) begin(forPeer int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.closed || l.forPeers > 0 && l.forPeers+forPeer > l.peersMax {
 		return false
 	}
 	select {
 	case l.pending <- struct{}{}:
+		l.forPeers += forPeer
 		l.handshakes.Add(1)
 		return true
 	default:
@@ -264,13 +285,21 @@ func (l *Listener) begin() bool {
 	}
 }
 
+// end gives the place of a connection back.
+func (l *Listener) end(forPeer int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forPeers -= forPeer
+	<-l.pending
+}
+
 // handshake makes a connection of a request.
-func (l *Listener) handshake(ep fabric.Endpoint) {
+func (l *Listener) handshake(ep fabric.Endpoint, forPeer int) {
 	defer l.handshakes.Done()
 	c, err := rconn.Server(l.ctx, l.addr.Network(), ep, l.config)
 	if err != nil {
-		<-l.pending
+		l.end(forPeer)
 		return
 	}
-	l.accepted <- c // has room for as many as are pending
+	l.accepted <- waiting{c, forPeer} // has room for as many as are pending
 }

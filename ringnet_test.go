@@ -192,6 +192,38 @@ func TestConnectionsBeyondTheBacklogAreRefusedAndSaySo(t *testing.T) {
 	})
 }
 
+// Over shm a listener makes the memory of both ends, and dialers say how much
+// they want.
+func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
+	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	l, err := (&ListenConfig{PendingMemory: 20 << 20}).Listen(t.Context(), "shm", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	greedy, modest := Dialer{Config: &Config{RecvBuffer: 32 << 20}}, Dialer{}
+	dial := func(d Dialer) {
+		c, err := d.Dial("shm", l.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+	}
+	refuse := func(d Dialer) {
+		d.Timeout = 300 * time.Millisecond
+		_, err := d.Dial("shm", l.Addr().String())
+		require.ErrorContains(t, err, "backlog is full")
+	}
+	dial(greedy) // one is always allowed
+	refuse(greedy)
+	refuse(modest)
+	s, err := l.Accept()
+	require.NoError(t, err)
+	defer s.Close()
+	for range 4 {
+		dial(modest)
+	}
+	refuse(greedy)
+}
+
 func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})

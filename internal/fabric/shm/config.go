@@ -9,6 +9,7 @@ type Config struct {
 	// is never trusted: nobody can say who that is.
 	//
 	// A trusted user cannot harm more than the connections with it, but it can
-	// hold up to Listener's backlog of them, each with its memory.
+	// hold up to Listener's backlog of them, each with its memory, and a dialer
+	// says how much a listener makes for it: up to 1 GiB for remote writes.
 	Trust func(uid uint32) bool
 }

@@ -117,6 +117,15 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	return e.limits, nil
 }
 
+// MemoryForPeer is how many bytes Accept makes for the dialer, besides those of
+// this end.
+func (e *endpoint) MemoryForPeer() int {
+	if !e.passive {
+		return 0
+	}
+	return e.peerShape.size()
+}
+
 // Disconnect implements [fabric.Endpoint]. The memory that the peer has mapped
 // stays there to be read, so what was sent before arrives. Nobody's answer is
 // waited for: from now on Wait has ErrDisconnected.
