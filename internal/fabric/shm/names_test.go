@@ -107,11 +107,13 @@ func kernels(t *testing.T, test func(t *testing.T, f *shm)) {
 	}
 }
 
-func port80() netip.AddrPort { return netip.AddrPortFrom(host, 80) }
+// place is an address whose port no other process on this machine is likely to
+// use either, so that what covers it is free.
+func place() netip.AddrPort { return netip.AddrPortFrom(host, uint16(10_000+os.Getpid()%30_000)) }
 
 func TestAnotherUsersNameIsInNoListenersWay(t *testing.T) {
 	leavesNothing(t)
-	at := port80()
+	at := place()
 	asStranger(t, "squat", at, "full", plainName(at))
 	kernels(t, func(t *testing.T, f *shm) {
 		l, err := f.Listen(at, 1)
@@ -138,7 +140,7 @@ func TestAnotherUsersNameIsInNoListenersWay(t *testing.T) {
 // queue is full for ever, fails at once.
 func TestAnotherUsersFullQueueDelaysNoDialer(t *testing.T) {
 	leavesNothing(t)
-	at := port80()
+	at := place()
 	var names []string
 	for _, a := range covering(at) {
 		names = append(names, plainName(a))
@@ -159,7 +161,7 @@ func TestAnotherUsersFullQueueDelaysNoDialer(t *testing.T) {
 // Text that lists sockets, a line for each, says what their names want it to.
 func TestNamesOfSocketsForgeNothing(t *testing.T) {
 	leavesNothing(t)
-	at := port80()
+	at := place()
 	asStranger(t, "squat", at, "datagram",
 		"@x\n0: 00000002 00000000 00010000 0005 01 9 "+plainName(at),
 		plainName(netip.AddrPortFrom(netip.Addr{}, at.Port())))
@@ -218,9 +220,9 @@ func TestOneUserListensOnceAtAnAddress(t *testing.T) {
 			}
 		}
 	}
-	kernels(t, func(t *testing.T, f *shm) { try(t, f, port80()) })
+	kernels(t, func(t *testing.T, f *shm) { try(t, f, place()) })
 	t.Run("by a name of its own", func(t *testing.T) {
-		a := netip.AddrPortFrom(host, 81)
+		a := place()
 		asStranger(t, "squat", a, "full", plainName(a))
 		try(t, newFabric(t).(*shm), a)
 	})
@@ -231,7 +233,7 @@ func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 	leavesNothing(t)
 	f, err := New(Config{Trust: func(uint32) bool { return true }})
 	require.NoError(t, err)
-	l, err := f.Listen(port80(), 16)
+	l, err := f.Listen(place(), 16)
 	require.NoError(t, err)
 	defer l.Close()
 	go func() {
@@ -245,9 +247,9 @@ func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 			}
 		}
 	}()
-	startAs(t, 1000, "echo", port80(), "trust")
+	startAs(t, 1000, "echo", place(), "trust")
 	dialAs := func(uid uint32, args ...string) string {
-		said, err := asUser(t, port80(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}, args...)
+		said, err := asUser(t, place(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}, args...)
 		assert.NoError(t, err, said)
 		return said
 	}

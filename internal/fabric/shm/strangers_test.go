@@ -238,8 +238,8 @@ func TestManyLingeringDescriptorsEndAListenerAtMost(t *testing.T) {
 func TestLingeringDescriptorsAreInNoDialersWay(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
-		at := netip.AddrPortFrom(host, 82)
-		p := startAs(t, 1000, "linger server", at, plainName(at), plainName(netip.AddrPortFrom(netip.Addr{}, 82)))
+		at := place()
+		p := startAs(t, 1000, "linger server", at, plainName(at), plainName(netip.AddrPortFrom(netip.Addr{}, at.Port())))
 		before := threads(t)
 		var first sync.Once
 		f.config.Trust = func(uint32) bool {
