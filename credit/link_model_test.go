@@ -278,19 +278,27 @@ func (w *linkRules) poll(a *linkSide) error {
 
 func (w *linkRules) rest(s *linkState) error {
 	for i := range s {
-		a, peer := &s[i].ledger, &s[1-i].ledger
-		switch {
-		case !a.MaySendData():
-			return fmt.Errorf("%c may never send data again", 'A'+i)
-		case !a.MaySendRecords():
-			return fmt.Errorf("%c may never send records again", 'A'+i)
-		case a.sent != peer.reposted:
-			return fmt.Errorf("%c has sent %+v, and %+v came", 'A'+i, a.sent, peer.reposted)
-		case a.acked != peer.told:
-			return fmt.Errorf("%c has told of %+v, and its peer knows of %+v", 'B'-i, peer.told, a.acked)
-		case a.CreditDue():
-			return fmt.Errorf("%c owes link credit and never sends it", 'A'+i)
+		if err := s[i].ledger.atRest(&s[1-i].ledger); err != nil {
+			return fmt.Errorf("%c %w", 'A'+i, err)
 		}
+	}
+	return nil
+}
+
+// atRest says what is wrong with the ledger of a side, and that of its peer, when
+// neither engine can do anything.
+func (l *Link) atRest(peer *Link) error {
+	switch {
+	case !l.MaySendData():
+		return fmt.Errorf("may never send data again")
+	case !l.MaySendRecords():
+		return fmt.Errorf("may never send records again")
+	case l.sent != peer.reposted:
+		return fmt.Errorf("has sent %+v, and %+v came", l.sent, peer.reposted)
+	case l.acked != peer.told:
+		return fmt.Errorf("knows of %+v when its peer has told of %+v", l.acked, peer.told)
+	case l.CreditDue():
+		return fmt.Errorf("owes link credit and never sends it")
 	}
 	return nil
 }
