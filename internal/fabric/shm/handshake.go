@@ -85,50 +85,51 @@ func (e *endpoint) reach(ctx context.Context) error {
 	}
 }
 
-// errBusy: the kernel's queue of a trusted listener is full.
-var errBusy = errors.New("the listener's queue is full")
+// Why a dialer reaches no listener: nobody listens, or the kernel's queue of one
+// that is trusted is full.
+var (
+	errNobody = &fabric.RejectError{Reason: fabric.RejectNoListener}
+	errBusy   = errors.New("the listener's queue is full")
+)
 
-// reachNow tries the listeners in turn. One that is not trusted, which may be in
-// a trusted one's place, is passed over. Only then is the kernel asked for all
-// that there are, which takes the longer the more sockets this host has; but at
-// once if one that was not trusted has sent something to be closed.
+// reachNow connects with the best listener that is trusted. The kernel is asked
+// for all that there are only if none is found by the plain names, for that takes
+// the longer the more sockets this host has; but at once if one that was not
+// trusted has sent something to be closed.
 func (e *endpoint) reachNow() error {
-	var passed error
-	try := func(names []string) (done, busy bool) {
-		for _, name := range names {
-			err := e.reachAt(name)
-			if err == nil {
-				return true, false
-			}
-			busy = busy || errors.Is(err, syscall.EAGAIN)
-			if !errors.Is(err, syscall.ECONNREFUSED) {
-				passed = err
-			}
-		}
-		return false, busy
-	}
+	plain := plainNames(e.remote)
 	wary := e.sock.rights && !dialersCloser.idle()
-	if !wary {
-		if done, _ := try(plainNames(e.remote)); done {
-			return nil
-		}
+	if !wary && e.reachFirst(plain, true) == nil {
+		return nil
 	}
 	names, untrusted, err := e.f.toldNames(e.remote)
-	if untrusted != nil {
-		passed = untrusted
+	if err != nil {
+		return e.reachFirst(plain, false) // whoever has no room may be a stranger
 	}
-	if err != nil && wary {
-		names = plainNames(e.remote)
+	err = e.reachFirst(names, true)
+	if err == errNobody && untrusted != nil {
+		return fmt.Errorf("shm: the listener at %v: %w", e.remote, untrusted)
 	}
-	switch done, busy := try(names); {
-	case done:
-		return nil
-	case busy && err == nil:
-		return errBusy
-	case passed != nil:
-		return fmt.Errorf("shm: the listener at %v: %w", e.remote, passed)
+	return err
+}
+
+// reachFirst connects with the first listener of those names that is trusted:
+// one that is not may be in a trusted one's place. One that has no room either
+// ends that with errBusy or is passed over.
+func (e *endpoint) reachFirst(names []string, wait bool) error {
+	result := error(errNobody)
+	for _, name := range names {
+		err := e.reachAt(name)
+		switch {
+		case err == nil:
+			return nil
+		case wait && errors.Is(err, syscall.EAGAIN):
+			return errBusy
+		case !errors.Is(err, syscall.ECONNREFUSED):
+			result = fmt.Errorf("shm: the listener at %v: %w", e.remote, err)
+		}
 	}
-	return &fabric.RejectError{Reason: fabric.RejectNoListener}
+	return result
 }
 
 // reachAt connects the socket to whoever has a name, if that is a trusted user.

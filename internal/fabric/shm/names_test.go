@@ -5,6 +5,7 @@
 package shm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -260,6 +262,21 @@ func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 	require.NoError(t, l.Close())
 	assert.Equal(t, "1000\n", dialAs(1001, "trust"))
 	assert.Equal(t, "1000\n", dialAs(0, "trust"))
+}
+
+// A listener that has no room now is waited for, not exchanged for another's.
+func TestDialersWaitForTheListenerThatTheyPrefer(t *testing.T) {
+	leavesNothing(t)
+	startAs(t, 0, "squat", place(), "full", plainName(place()))
+	startAs(t, 1000, "echo", place(), "trust")
+	f, err := New(Config{Trust: func(uint32) bool { return true }})
+	require.NoError(t, err)
+	ep, err := f.Dial(ctx, netip.AddrPort{}, place())
+	e := ready(t, ep, err)
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	_, err = e.Connect(short, nil)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
 func TestKernelsAnswerIsCheckedToItsEnd(t *testing.T) {
