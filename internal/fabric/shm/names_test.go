@@ -87,7 +87,7 @@ func asStranger(t *testing.T, name string, at netip.AddrPort, args ...string) *p
 func startAs(t *testing.T, uid uint32, name string, at netip.AddrPort, args ...string) *process {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can run programs as other users")
+		skip(t, "only root can run programs as other users")
 	}
 	cmd := program(name, at, args...)
 	cmd.Path, cmd.Dir = worldReadable(t), "/"
