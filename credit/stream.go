@@ -272,21 +272,31 @@ func (s *Stream) Due() Record {
 	return NoRecord
 }
 
+// dueOpen has CREDIT last: it may be due again and again while the others, each
+// of which is due once, wait for their turn.
 func (s *Stream) dueOpen() Record {
 	switch {
-	case s.creditDue():
-		return CreditRecord
 	case s.offerDue:
 		return RingRecord
+	case s.endDue() != NoRecord:
+		return s.endDue()
+	case s.heard != 0 && !s.ackSent:
+		return FinAckRecord
+	case s.creditDue():
+		return CreditRecord
+	}
+	return NoRecord
+}
+
+// endDue is the end that is to be sent next, behind the last byte.
+func (s *Stream) endDue() Record {
+	switch {
 	case s.accepted > s.sent:
-		// What ends a stream follows its last byte.
+		return NoRecord
 	case s.want&ResetEnd != 0 && s.said&ResetEnd == 0 && (s.said == 0 || s.heard == 0):
 		return ResetRecord
 	case s.want == FinEnd && s.said == 0:
 		return FinRecord
-	}
-	if s.heard != 0 && !s.ackSent {
-		return FinAckRecord
 	}
 	return NoRecord
 }

@@ -227,6 +227,21 @@ func TestStreamAcceptsWhatThePeerHasRoomFor(t *testing.T) {
 	assert.Equal(t, ringSize-(ringSize+2-12), a.Space())
 }
 
+// TestStreamSaysWhatIsDueOnceBeforeCredit, which a fast reader makes due again
+// with every SEND.
+func TestStreamSaysWhatIsDueOnceBeforeCredit(t *testing.T) {
+	p := openStream(t)
+	a, b := &p.dialer, &p.answer
+	b.Offer(2 * ringSize)
+	b.CloseWrite()
+	for _, want := range []Record{RingRecord, FinRecord, CreditRecord} {
+		p.writes(a, ringSize/4)
+		b.Consume(b.Received())
+		assert.Equal(t, want, b.Due())
+		b.SendRecord(want)
+	}
+}
+
 func TestStreamOfATinyRingIsGivenCreditForEveryByte(t *testing.T) {
 	s := AcceptStream(2, 2)
 	s.SendRecord(AcceptRecord)
