@@ -3,8 +3,8 @@ package credit
 import "fmt"
 
 // What a side sets aside for the control messages of a link, beyond the
-// receives for data. docs/protocol.md has the proof, and link_test.go explores
-// small instances to the end.
+// receives for data. docs/protocol.md has the proof, and
+// link_explore_test.go visits every state of small instances.
 const (
 	// RecordWindow is how many record SENDs of a side may be unacknowledged.
 	RecordWindow = 8

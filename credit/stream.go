@@ -59,6 +59,9 @@ func (r Record) String() string {
 // what is due to be said, and which rings the peer may still write to. Rings
 // are known by their sizes here, which are powers of two: package wire lets none
 // of the peer's pass that is not. Where they lie is its caller's business.
+//
+// stream_explore_test.go visits every state of small worlds of streams, and shows
+// what each rule is for.
 type Stream struct {
 	stage     Stage
 	abandoned bool // Opening: nobody wants it any more

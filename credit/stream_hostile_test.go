@@ -225,7 +225,6 @@ func TestStreamsKeepSoundBooksWithALiar(t *testing.T) {
 		{"offering", medium, hostileStreams{streamWorld: streams(1, alone, growing, writing(1, 0), offering(1)), bytes: 1}},
 		{"offering, every end", large, hostileStreams{streamWorld: streams(1, alone, growing, everyEnd, aborting, writing(2, 0), offering(1)), bytes: 2}},
 		{"offering twice", large, hostileStreams{streamWorld: streams(1, alone, growing, writing(0, 0), offering(2)), bytes: 3}},
-		{"on a link", large, hostileStreams{streamWorld: streamsOnLink(4, 1, 1, alone, growing, writing(1, 0), offering(1)), bytes: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.size.skip(t)
