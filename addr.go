@@ -33,6 +33,9 @@ var networks = map[string]network{
 type trustUser func(uid uint32) bool
 
 func openSHM(trust trustUser, _ *Config) (fabric.Fabric, error) {
+	if trust == nil {
+		return shm.Fabric()
+	}
 	return shm.New(shm.Config{Trust: trust})
 }
 

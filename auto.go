@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
 )
 
 // betterThanTCP are the networks that "auto" would rather have than TCP, the
@@ -137,9 +138,7 @@ func dialing(dial func() (stream, error)) <-chan dialed {
 // dialBetter dials the networks that are better than TCP, the best first.
 func (d *Dialer) dialBetter(ctx context.Context, networks []network, address string, r *race) (stream, error) {
 	for _, n := range networks {
-		c, _, err := d.dial(ctx, n, address, func(ep fabric.Endpoint) fabric.Endpoint {
-			return entrant{ep, r}
-		})
+		c, _, err := d.dial(ctx, n, address, r)
 		if err == nil {
 			return c, nil
 		}
@@ -178,7 +177,7 @@ type race struct {
 	passed    []error // why better networks failed
 }
 
-var errLost = errors.New("not connected when TCP was")
+var errLost = link.ErrLost
 
 // startTCP says whether TCP is to be dialed.
 func (r *race) startTCP(cancel func()) bool {
@@ -224,6 +223,23 @@ func (r *race) winBetter() bool {
 	first := !r.won
 	r.won = true
 	return first
+}
+
+// gate lets a better network's connection through on a link that is up, as
+// entrant does where one is made.
+func (r *race) gate() link.Gate {
+	if r == nil {
+		return link.Gate{}
+	}
+	return link.Gate{
+		Enter: func() error {
+			if !r.winBetter() {
+				return errLost
+			}
+			return nil
+		},
+		Leave: r.fall,
+	}
 }
 
 // fall takes back the win of a better network.

@@ -48,7 +48,7 @@ const ports = 16
 // so somebody else might sit there, and dialers would take him for this
 // listener.
 func (lc *ListenConfig) listenAuto(ctx context.Context, address string) (*AutoListener, net.Addr, error) {
-	if _, err := lc.pending(); err != nil {
+	if _, _, err := lc.pending(); err != nil {
 		return nil, nil, err
 	}
 	host, service, err := net.SplitHostPort(address)

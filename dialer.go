@@ -94,10 +94,10 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 }
 
 // dial connects to the address on a network of a fabric, or says what went
-// wrong at which of the addresses that it stands for. The endpoint that dial
-// makes is exchanged for what wrap returns, if there is a wrap.
+// wrong at which of the addresses that it stands for. In a race, which may be
+// nil, the connection is made only if it wins.
 func (d *Dialer) dial(ctx context.Context, n network, address string,
-	wrap func(fabric.Endpoint) fabric.Endpoint) (*Conn, net.Addr, error) {
+	r *race) (*Conn, net.Addr, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
 	}
@@ -120,7 +120,7 @@ func (d *Dialer) dial(ctx context.Context, n network, address string,
 	var first error
 	var at net.Addr
 	for i, remote := range remotes {
-		c, err := d.dialOne(ctx, n, f, local, remote, len(remotes)-i, wrap)
+		c, err := d.dialOne(ctx, n, f, local, remote, len(remotes)-i, r)
 		if err == nil {
 			return c, nil, nil
 		}
@@ -137,7 +137,7 @@ func (d *Dialer) dial(ctx context.Context, n network, address string,
 // dialOne connects to one of the addresses, of which the given number are left
 // to share the time.
 func (d *Dialer) dialOne(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, left int,
-	wrap func(fabric.Endpoint) fabric.Endpoint) (*Conn, error) {
+	r *race) (*Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok && left > 1 {
 		// As package net does: an equal share, but not less than makes sense.
 		share := max(time.Until(deadline)/time.Duration(left), 2*time.Second)
@@ -145,7 +145,7 @@ func (d *Dialer) dialOne(ctx context.Context, n network, f fabric.Fabric, local,
 		ctx, cancel = context.WithTimeout(ctx, share)
 		defer cancel()
 	}
-	return d.dialPatiently(ctx, n, f, local, remote, wrap)
+	return d.dialPatiently(ctx, n, f, local, remote, r)
 }
 
 // limit applies Timeout and Deadline to ctx.

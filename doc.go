@@ -26,8 +26,17 @@
 // first use. Without one of these, Dial and Listen return an error for which
 // errors.Is(err, errors.ErrUnsupported) holds and which says what is missing.
 // Memory that connections use is pinned, so the limit on locked memory
-// (ulimit -l, LimitMEMLOCK=) must allow it: 2.2 MB for a connection
-// as it comes, see [Config].
+// (ulimit -l, LimitMEMLOCK=) must allow it: 1.3 MB for a link, and 16 KiB
+// to 1 MiB for each connection on it, see [Config].
+//
+// # Links
+//
+// The connections from one process to an address of another share a link: a queue
+// pair, a completion queue and a goroutine. The first makes it, the others begin
+// on it in one round trip, and it stays for a while when the last is gone
+// ([Config.LinkIdle], [CloseIdleLinks]). Links of connections whose Configs differ
+// are apart, and [Config.Dedicated] gives a connection one of its own. A link
+// that dies ends all connections on it. [Links] tells what is up.
 //
 // Devices may write to that memory in another order than the bytes arrived in
 // (PCI's relaxed ordering), where the device, the library and the kernel can:

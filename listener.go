@@ -11,6 +11,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -29,19 +30,17 @@ type ListenConfig struct {
 
 	// Backlog is how many connections may be made and not yet accepted; to
 	// more the listener says that it has no room, and their dialers ask again
-	// in a while. Default 128. Each has its memory pinned, so PendingMemory may
-	// allow fewer.
+	// in a while. Default 4096.
 	Backlog int
 
-	// PendingMemory bounds the memory pinned for connections that are not yet
-	// accepted, in bytes. Default 256 MiB, which is 120 connections of default
-	// size. Over shm a listener makes the dialers' memory, too: as much again is
-	// for that, whatever they ask for. At least one is always allowed.
+	// PendingMemory bounds the memory pinned for links of whose connections
+	// none has been accepted yet, in bytes. Default 256 MiB, which is 120 links
+	// of default size. At least one is always allowed.
 	PendingMemory int
 }
 
 const (
-	defaultBacklog       = 128
+	defaultBacklog       = 4096
 	defaultPendingMemory = 256 << 20
 )
 
@@ -76,7 +75,11 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 	if err != nil {
 		return nil, nil, err
 	}
-	pending, err := lc.pending()
+	backlog, pending, err := lc.pending()
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := lc.Config.Link()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -105,19 +108,23 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 		addr:     rconn.NewAddr(n.name, fl.Addr()),
 		deadline: deadline.New(),
 		pending:  make(chan struct{}, pending),
-		accepted: make(chan waiting, pending),
+		backlog:  make(chan struct{}, backlog),
+		accepted: make(chan waiting, backlog),
 		peersMax: cmp.Or(lc.PendingMemory, defaultPendingMemory),
 		failed:   make(chan struct{}),
 	}
+	cfg.Network, cfg.Acceptor, cfg.Addresses = n.name, l, addresses[n.name]
+	l.link = cfg
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
 	return l, nil, nil
 }
 
-// pending is how many connections may wait to be accepted.
-func (lc *ListenConfig) pending() (int, error) {
+// pending is how many connections may wait to be accepted, and on how many links
+// of their own.
+func (lc *ListenConfig) pending() (connections, links int, err error) {
 	if err := lc.Config.Validate(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	backlog, memory := lc.Backlog, lc.PendingMemory
 	if backlog == 0 {
@@ -127,12 +134,12 @@ func (lc *ListenConfig) pending() (int, error) {
 		memory = defaultPendingMemory
 	}
 	if backlog < 0 {
-		return 0, fmt.Errorf("ListenConfig.Backlog is %d: want a positive number, or 0 for the default of %d", backlog, defaultBacklog)
+		return 0, 0, fmt.Errorf("ListenConfig.Backlog is %d: want a positive number, or 0 for the default of %d", backlog, defaultBacklog)
 	}
 	if memory < 0 {
-		return 0, fmt.Errorf("ListenConfig.PendingMemory is %d: want a positive number, or 0 for the default of %d", memory, defaultPendingMemory)
+		return 0, 0, fmt.Errorf("ListenConfig.PendingMemory is %d: want a positive number, or 0 for the default of %d", memory, defaultPendingMemory)
 	}
-	return max(1, min(backlog, memory/lc.Config.PinnedMemory())), nil
+	return backlog, max(1, min(backlog, memory/lc.Config.PinnedMemory())), nil
 }
 
 // Listener accepts connections. Its methods may be called at once. Handshakes
@@ -141,20 +148,22 @@ func (lc *ListenConfig) pending() (int, error) {
 type Listener struct {
 	listener fabric.Listener
 	config   *Config
+	link     link.Config
 	addr     Addr
 	deadline *deadline.Deadline
 	ctx      context.Context // ends handshakes when the listener is closed
 	cancel   context.CancelFunc
 
-	pending  chan struct{} // one for each connection shaking hands or in accepted
+	pending  chan struct{} // one for each link shaking hands or whose first connection is in accepted
+	backlog  chan struct{} // one for each connection shaking hands or in accepted
 	accepted chan waiting
-	peersMax int           // bytes that pending connections may take for their dialers
+	peersMax int           // bytes that pending links may take for their dialers
 	failed   chan struct{} // closed when serve has ended
 	err      error         // why; set before failed is closed
 
 	mu         sync.Mutex
 	closed     bool
-	forPeers   int            // bytes that pending connections take for their dialers
+	forPeers   int            // bytes that pending links take for their dialers
 	handshakes sync.WaitGroup // added to under mu, while not closed
 }
 
@@ -181,7 +190,10 @@ func (l *Listener) accept() (*Conn, error) {
 	}
 	select {
 	case w := <-l.accepted:
-		l.end(w.forPeer)
+		<-l.backlog
+		if w.first {
+			l.end(w.forPeer)
+		}
 		return w.conn, nil
 	case <-l.ctx.Done():
 		return nil, net.ErrClosed
@@ -257,6 +269,7 @@ func (l *Listener) serve() {
 // waiting is a connection that is not yet accepted.
 type waiting struct {
 	conn    *Conn
+	first   bool // of its link
 	forPeer int
 }
 
@@ -268,7 +281,7 @@ func memoryForPeer(ep fabric.Endpoint) int {
 	return 0
 }
 
-// begin takes a place for a connection, if there is one.
+// begin takes a place for a link and its first connection, if there is one.
 func (l *Listener) begin(forPeer int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,15 +290,21 @@ func (l *Listener) begin(forPeer int) bool {
 	}
 	select {
 	case l.pending <- struct{}{}:
-		l.forPeers += forPeer
-		l.handshakes.Add(1)
-		return true
 	default:
 		return false
 	}
+	select {
+	case l.backlog <- struct{}{}:
+	default:
+		<-l.pending
+		return false
+	}
+	l.forPeers += forPeer
+	l.handshakes.Add(1)
+	return true
 }
 
-// end gives the place of a connection back.
+// end gives the place of a link back.
 func (l *Listener) end(forPeer int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -293,13 +312,31 @@ func (l *Listener) end(forPeer int) {
 	<-l.pending
 }
 
-// handshake makes a connection of a request.
+// handshake makes a link, and its first connection, of a request.
 func (l *Listener) handshake(ep fabric.Endpoint, forPeer int) {
 	defer l.handshakes.Done()
-	c, err := rconn.Server(l.ctx, l.addr.Network(), ep, l.config)
+	s, err := link.Accept(l.ctx, ep, l.link)
 	if err != nil {
+		<-l.backlog
 		l.end(forPeer)
 		return
 	}
-	l.accepted <- waiting{c, forPeer} // has room for as many as are pending
+	l.accepted <- waiting{rconn.New(l.addr.Network(), s, l.config), true, forPeer} // has room for as many as the backlog
+}
+
+// Offer implements [link.Acceptor] for the connections that dialers begin on
+// links that are up.
+func (l *Listener) Offer(s *link.Stream) wire.RefuseReason {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return wire.RefusedClosed
+	}
+	select {
+	case l.backlog <- struct{}{}:
+		l.accepted <- waiting{conn: rconn.New(l.addr.Network(), s, l.config)}
+		return 0
+	default:
+		return wire.RefusedBacklog
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -34,12 +35,12 @@ const (
 
 // dialPatiently connects to an address, and asks again while the listener has no room.
 func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort,
-	wrap func(fabric.Endpoint) fabric.Endpoint) (*Conn, error) {
+	r *race) (*Conn, error) {
 	began := time.Now()
 	_, limited := ctx.Deadline()
 	var busy *rconn.RefusedError
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-		c, err := d.request(ctx, n, f, local, remote, wrap)
+		c, err := d.dialLink(ctx, n, f, local, remote, r)
 		switch {
 		case err != nil && ctx.Err() != nil && busy != nil:
 			return nil, &busyError{contextError(ctx.Err()), busy}
@@ -55,8 +56,7 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 }
 
 // request asks once for a connection, when there is a place for one request more.
-func (d *Dialer) request(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort,
-	wrap func(fabric.Endpoint) fabric.Endpoint) (*Conn, error) {
+func (d *Dialer) request(ctx context.Context, f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config, r *race) (*link.Stream, error) {
 	select {
 	case requests <- struct{}{}:
 		defer func() { <-requests }()
@@ -67,10 +67,10 @@ func (d *Dialer) request(ctx context.Context, n network, f fabric.Fabric, local,
 	if err != nil {
 		return nil, err
 	}
-	if wrap != nil {
-		ep = wrap(ep)
+	if r != nil {
+		ep = entrant{ep, r}
 	}
-	return rconn.Client(ctx, n.name, ep, d.Config)
+	return link.Dial(ctx, ep, cfg)
 }
 
 // busyError is what a dial returns whose time ended while the listener had no

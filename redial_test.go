@@ -237,10 +237,12 @@ func TestAtMost64RequestsAreUnderWay(t *testing.T) {
 	networks["crowd"] = network{"crowd", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
 	t.Cleanup(func() { delete(networks, "crowd") })
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
+	small := *small
+	small.Dedicated = true
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	d := Dialer{Config: small}
+	d := Dialer{Config: &small}
 	var dialing sync.WaitGroup
 	for range 200 {
 		dialing.Go(func() { _, _ = d.DialContext(ctx, "crowd", "10.0.0.9:80") })
@@ -248,7 +250,7 @@ func TestAtMost64RequestsAreUnderWay(t *testing.T) {
 	require.Eventually(t, func() bool { return f.now.Load() == maxRequests }, time.Minute, time.Millisecond)
 
 	// One that finds no place waits for it as long as it may, and no longer.
-	_, err := (&Dialer{Config: small, Timeout: 10 * time.Millisecond}).Dial("crowd", l.Addr().String())
+	_, err := (&Dialer{Config: &small, Timeout: 10 * time.Millisecond}).Dial("crowd", l.Addr().String())
 	requireOpError(t, err, "dial", "crowd", "10.0.0.1:"+port(t, l), os.ErrDeadlineExceeded)
 	waiting := make(chan error, 1)
 	go func() {

@@ -166,17 +166,23 @@ func TestConnectionsBeyondTheBacklogAreRefusedAndSaySo(t *testing.T) {
 		if h.network == "rdma" {
 			limit = 3 * time.Second // an emulated device takes its time to be refused
 		}
-		for name, lc := range map[string]ListenConfig{
-			"by number": {Backlog: 2},
-			"by memory": {PendingMemory: 2 * (*Config)(nil).PinnedMemory()},
+		for name, bounded := range map[string]struct {
+			by ListenConfig
+			d  Dialer
+		}{
+			"by number":              {by: ListenConfig{Backlog: 2}},
+			"by number, own links":   {by: ListenConfig{Backlog: 2}, d: Dialer{Config: dedicated}},
+			"by memory of the links": {by: ListenConfig{PendingMemory: 2 * (*Config)(nil).PinnedMemory()}, d: Dialer{Config: dedicated}},
 		} {
-			l := h.listen(t, lc)
+			l := h.listen(t, bounded.by)
+			d := bounded.d
 			for range 2 {
-				c, err := Dial(h.network, l.Addr().String())
+				c, err := d.Dial(h.network, l.Addr().String())
 				require.NoError(t, err, name)
 				defer c.Close()
 			}
-			_, err := DialTimeout(h.network, l.Addr().String(), limit)
+			d.Timeout = limit
+			_, err := d.Dial(h.network, l.Addr().String())
 			requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ECONNREFUSED)
 			require.ErrorContains(t, err, "backlog is full", name)
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
@@ -185,23 +191,26 @@ func TestConnectionsBeyondTheBacklogAreRefusedAndSaySo(t *testing.T) {
 			c, err := l.Accept()
 			require.NoError(t, err, name)
 			defer c.Close()
-			c, err = Dial(h.network, l.Addr().String())
+			c, err = bounded.d.Dial(h.network, l.Addr().String())
 			require.NoError(t, err, name)
 			defer c.Close()
 		}
 	})
 }
 
-// Over shm a listener makes the memory of both ends, and dialers say how much
-// they want.
+// dedicated has connections not share a link.
+var dedicated = &Config{Dedicated: true}
+
+// Over shm a listener makes the memory for the queues of both ends, and dialers
+// say how long theirs are to be.
 func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
 	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
-	l, err := (&ListenConfig{PendingMemory: 20 << 20}).Listen(t.Context(), "shm", "127.0.0.1:0")
+	l, err := (&ListenConfig{PendingMemory: 16 << 20}).Listen(t.Context(), "shm", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	greedy, modest := Dialer{Config: &Config{RecvBuffer: 32 << 20}}, Dialer{}
+	greedy, modest := Dialer{Config: &Config{RecvQueue: 32768, Dedicated: true}}, Dialer{Config: dedicated}
 	dial := func(d Dialer) {
 		c, err := d.Dial("shm", l.Addr().String())
 		require.NoError(t, err)
@@ -342,6 +351,7 @@ func TestDialTriesTheAddressesOfANameInTurn(t *testing.T) {
 		require.Equal(t, 5*time.Second, time.Since(start))
 		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 		require.NoError(t, c.Close())
+		time.Sleep(2 * time.Minute) // the link idles out
 	})
 }
 

@@ -17,6 +17,7 @@ func TestEveryClaimOfTheSecurityDocumentHasItsTest(t *testing.T) {
 		"ringnet":     ".",
 		"integration": "internal/integration",
 		"interop":     "interop",
+		"link":        "internal/link",
 		"rconn":       "rconn",
 		"shm":         "internal/fabric/shm",
 		"verbs":       "internal/fabric/verbs",

@@ -1,46 +1,38 @@
-// Package credit is the ledger of a connection: what may be sent now, what is
-// owed to the peer, and when to pay. It is pure bookkeeping: no I/O, no locks,
-// no clock; its caller serialises the calls.
+// Package credit is the ledgers of a link and of its streams: what may be sent
+// now, what is owed to the peer, and when to pay. It is pure bookkeeping: no I/O,
+// no locks, no clock; its caller serialises the calls.
 //
 // Four budgets are kept apart, since each is regained on an event of its own:
-// bytes free in the peer's ring and receives posted at the peer ([Sender]),
+// receives posted at the peer ([Link]), bytes free in the peer's rings ([Stream]),
 // slots of the own send queue ([Slots]), and, by choosing the depth of the
 // completion queue as the sum of both queues, completion queue entries.
 //
-// # The scheme
+// # The link
 //
-// A ring has R bytes and a side posts D receives for data, both divisible by 4,
-// and [ControlReceives] for control messages. R and D are told once, in the
-// handshake.
+// A side posts D receives for data, which it tells in the handshake, and
+// [LinkControlReceives] for SENDs. A data message takes one of the peer's D; a SEND
+// with records one of [RecordWindow]. Both are regained when the peer's engine has
+// polled the message, posted its receive again and said so, which every SEND does;
+// no application has a part in it. When a quarter of D or [RecordCredit] SENDs have
+// come together and none of the own is due, a SEND without records says it, link
+// credit. It takes no place in a window and is itself never acknowledged.
 //
-// A data message takes its bytes from the peer's ring and one of the D
-// receives. The peer gives back both with CREDIT, which carries totals: bytes
-// that its application has consumed, and data messages whose receives it has
-// posted again. A CREDIT is sent when a quarter of R or of D has come together
-// since the last and that one has completed; on no other occasion.
+// # The streams
 //
-// Why no receive is ever missing: beyond the last CREDIT that it has processed,
-// a side sends at most R bytes and D messages. The CREDITs that its peer sends
-// meanwhile each stand for a quarter of the one or the other, so at most 8 are
-// on their way. With one FIN, one FINACK and one RESET that makes D + 11.
+// A side accepts bytes of a stream when they have their place in the peer's ring,
+// so whatever was accepted can be sent whatever the peer's application does. The
+// place is regained by CREDIT, which is due when the application has consumed a
+// quarter of the ring since the last. A stream may be given another ring, and ends
+// in each direction by itself. Of all records but CREDIT a stream has a bounded
+// number to say; CREDITs are as rare as quarters of the ring.
 //
-// Why nobody waits for ever: who has used up R knows that the other has all of
-// R unread, and owes a CREDIT once a quarter of it is read, however it is read.
-// Who has used up D is given more by the other's polling alone. Control
-// messages wait for no credit, and for no send slot, since data leaves
-// [ControlSends] slots free and at most that many control messages and
-// keepalives are outstanding.
+// # The promises
+//
+// No receive is ever missing, nobody waits for ever, and no memory and no number of
+// a stream is used again while the peer may still mean what it was before.
+// docs/protocol.md has the rules and the proof. The tests explore small instances to
+// the end, the product's by walks at random, and change the rules one by one to see
+// that each is needed.
 //
 // The package promises no API before v1.
 package credit
-
-// What is set aside for control messages.
-const (
-	// ControlReceives is the number of receives posted beyond the D for data:
-	// 8 CREDITs, FIN, FINACK and RESET may arrive unasked.
-	ControlReceives = 11
-
-	// ControlSends is the number of send slots that data leaves free: one each
-	// for CREDIT, FIN, FINACK, RESET and a keepalive.
-	ControlSends = 5
-)

@@ -7,14 +7,19 @@ import "fmt"
 // the peer has answered, for completions of two queues are not ordered.
 type Slots struct {
 	depth     uint64
+	reserved  uint64 // for control messages
 	posted    uint64
 	completed uint64
 	signaled  uint64 // one more than the number of the last signaled work request
 }
 
-// NewSlots returns the ledger of a send queue of the given depth in work
-// requests.
-func NewSlots(depth int) Slots { return Slots{depth: uint64(depth)} }
+// NewSlots returns the ledger of a send queue with room for depth work requests.
+// Data leaves as many slots free as are reserved, for [Slots.MaySend] is its
+// question alone: control messages, of which there must never be more outstanding,
+// take a slot without asking.
+func NewSlots(depth, reserved int) Slots {
+	return Slots{depth: uint64(depth), reserved: uint64(reserved)}
+}
 
 // Depth is the number of work requests that may be outstanding.
 func (q *Slots) Depth() int { return int(q.depth) }
@@ -23,7 +28,7 @@ func (q *Slots) Depth() int { return int(q.depth) }
 func (q *Slots) Outstanding() int { return int(q.posted - q.completed) }
 
 // MaySend says whether a data message may take a slot.
-func (q *Slots) MaySend() bool { return q.depth-(q.posted-q.completed) > ControlSends }
+func (q *Slots) MaySend() bool { return q.depth-(q.posted-q.completed) > q.reserved }
 
 // Post takes a slot and returns the number of the work request, from 0.
 func (q *Slots) Post() uint64 {
@@ -33,6 +38,9 @@ func (q *Slots) Post() uint64 {
 	q.posted++
 	return q.posted - 1
 }
+
+// Next is the number of the work request that Post will return.
+func (q *Slots) Next() uint64 { return q.posted }
 
 // Signal records that the work request posted last is a signaled one: its
 // completion will come and free its slot, with those before it.

@@ -111,6 +111,9 @@ func (s *Stream) Stage() Stage { return s.stage }
 func (s *Stream) Said() Ends  { return s.said }
 func (s *Stream) Heard() Ends { return s.heard }
 
+// Closing says whether this side has said, or will say, that its direction ends.
+func (s *Stream) Closing() bool { return s.want != 0 }
+
 // Acked says whether the peer has acknowledged this side's end.
 func (s *Stream) Acked() bool { return s.acked }
 

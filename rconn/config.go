@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
-	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -15,22 +15,24 @@ import (
 // be shared and must not change while it is used.
 type Config struct {
 	// RecvBuffer is the size of the ring that the peer writes to, in bytes: a
-	// power of two from 4 KiB to 1 GiB. Default 1 MiB. It is memory pinned
-	// for the life of the connection (RLIMIT_MEMLOCK), and bounds the
-	// throughput: a link of bandwidth B and round trip T wants B·T or more.
+	// power of two from 4 KiB to 1 GiB. Default 1 MiB. It is pinned memory
+	// (RLIMIT_MEMLOCK), and bounds the throughput: a link of bandwidth B and
+	// round trip T wants B·T or more. On a link that connections share a ring
+	// begins with 16 KiB, becomes 128 KiB when it is full, and as large as this
+	// if it is filled again and again while it is read.
 	RecvBuffer int
 
-	// SendBuffer is the size of the staging ring that bytes wait in until the
-	// device has sent them, in bytes: a power of two from 4 KiB to 1 GiB.
-	// Default 1 MiB. It is pinned too.
+	// SendBuffer is the size of the link's staging ring, in which bytes wait
+	// until the device has sent them, in bytes: a power of two from 4 KiB to
+	// 1 GiB. Default 1 MiB. It is pinned too.
 	SendBuffer int
 
-	// SendQueue is how many work requests may be outstanding: 16 to 32768.
+	// SendQueue is how many work requests of the link may be outstanding: 16 to 32768.
 	// Default 128. A device may grant fewer.
 	SendQueue int
 
-	// RecvQueue is how many data messages the peer may have under way, whatever
-	// their size: a multiple of 4 from 4 to 32768. Default 256. A device may
+	// RecvQueue is how many data messages the peer may have under way on the
+	// link, whatever their size: a multiple of 4 from 4 to 32768. Default 256. A device may
 	// grant fewer.
 	RecvQueue int
 
@@ -67,6 +69,16 @@ type Config struct {
 	// in the class of the dialer; negative is class 0. The priority in a VLAN's
 	// tag is the dialer's choice alone. Shared memory has no packets.
 	TrafficClass int
+
+	// Dedicated gives a connection a link of its own: its own queue pair and
+	// memory, its own failures, and nobody's traffic before its own. By default
+	// connections from a process to one address share a link, if what their
+	// Configs say of it is the same. The dialing end decides.
+	Dedicated bool
+
+	// LinkIdle is how long a link stays up when its last connection is gone, for
+	// the next to begin on. Default 30 s; negative ends it at once.
+	LinkIdle time.Duration
 }
 
 // How long a device waits for its peer's acknowledgement, and how often it
@@ -87,10 +99,7 @@ const (
 	defaultTime      = 10 * time.Second
 	defaultHandshake = 30 * time.Second
 
-	// What a receive takes of a device's memory, with the cache line to itself
-	// that fabrics give it, and the unit in which memory is registered.
-	receiveSize = 64
-	pageSize    = 4 << 10
+	pageSize = 4 << 10 // the unit in which memory is registered
 
 	// What mlx5 takes for a place in its queues, which it makes as long as a
 	// power of two: a send with 256 bytes inline, a receive of one piece, a
@@ -104,6 +113,11 @@ const (
 	maxQueue     = 32768
 
 	maxTrafficClass = 255
+
+	defaultLinkIdle = 30 * time.Second
+
+	// sharedMemory is how many bytes the rings on a link may take at an end.
+	sharedMemory = 256 << 20
 )
 
 // Validate says what is wrong with c, naming the field, or nil.
@@ -112,8 +126,10 @@ func (c *Config) Validate() error {
 	return err
 }
 
-// PinnedMemory is how many bytes of locked memory a connection's end with this
-// configuration takes: its rings, and the queues of its device, which differ.
+// PinnedMemory is how many bytes of locked memory an end of a link with this
+// configuration takes with one connection whose ring has grown to its full size:
+// rings, receives, and the queues of its device, which differ. Each further
+// connection adds its own ring, of RecvBuffer bytes at most.
 // They are counted as mlx5 lays them out, for whose cards (NVIDIA's ConnectX-4
 // and later) this is an upper bound; others may want somewhat more or less.
 func (c *Config) PinnedMemory() int {
@@ -121,12 +137,12 @@ func (c *Config) PinnedMemory() int {
 	if err != nil {
 		return 0
 	}
-	receives := d.RecvQueue + credit.ControlReceives
+	receives := d.RecvQueue + credit.LinkControlReceives
 	total := 0
 	for _, n := range []int{
 		d.RecvBuffer,
-		d.SendBuffer + controlMemory,
-		receives * receiveSize,
+		d.SendBuffer + link.ControlMemory,
+		receives * wire.MessageSize,
 		powerOfTwo(d.SendQueue) * sendSlot,
 		powerOfTwo(receives) * recvSlot,
 		powerOfTwo(d.SendQueue+receives+1) * completionSlot,
@@ -177,6 +193,9 @@ func (c *Config) withDefaults() (Config, error) {
 	if d.KeepAlive == 0 {
 		d.KeepAlive = defaultTime
 	}
+	if d.LinkIdle == 0 {
+		d.LinkIdle = defaultLinkIdle
+	}
 	if d.KeepAlive > 0 && d.KeepAlive < minKeepAlive {
 		return d, fmt.Errorf("Config.KeepAlive is %v: want %v at least, 0 for the default of %v, or a negative time for none", d.KeepAlive, minKeepAlive, defaultTime)
 	}
@@ -201,13 +220,33 @@ func (c *Config) withDefaults() (Config, error) {
 	return d, nil
 }
 
-// options asks the fabric for a queue pair that suits d.
-func (c *Config) options() fabric.Options {
-	return fabric.Options{
-		SendQueue:  c.SendQueue,
-		RecvQueue:  c.RecvQueue + credit.ControlReceives,
-		RecvSize:   wire.ControlSize,
+// patience is how long a device may owe the completion of a probe: as long as
+// the slowest takes to give up a peer. Soft-RoCE can owe it for ever: when the
+// interface below keeps the packets it was given, a repetition finds no room,
+// and no timer is set for the next.
+const patience = 4 * AckTimeout * (Retries + 1)
+
+// Link is what a link that suits c is made of, or an error that names the field
+// at fault.
+func (c *Config) Link() (link.Config, error) {
+	d, err := c.withDefaults()
+	if err != nil {
+		return link.Config{}, err
+	}
+	l := link.Config{
+		RecvBuffer: d.RecvBuffer,
+		SendBuffer: d.SendBuffer,
+		SendQueue:  d.SendQueue,
+		RecvQueue:  d.RecvQueue,
+		BusyPoll:   d.BusyPoll,
+		KeepAlive:  d.KeepAlive,
+		Handshake:  d.HandshakeTimeout,
+		Patience:   patience,
 		AckTimeout: AckTimeout,
 		Retries:    Retries,
 	}
+	if !d.Dedicated {
+		l.Shared, l.Idle, l.RemoteMemory = true, max(d.LinkIdle, 0), sharedMemory
+	}
+	return l, nil
 }

@@ -19,7 +19,7 @@ func TestDefaultsAreThoseDocumented(t *testing.T) {
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
 	// The rings, each with what goes with it, and mlx5's queues: 64, 8 and 32 KiB.
-	require.Equal(t, 2<<20+(4+20)<<10+(64+8+32+4)<<10, none.PinnedMemory())
+	require.Equal(t, 2<<20+(4+68)<<10+(64+8+32+4)<<10, none.PinnedMemory())
 
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
@@ -68,9 +68,9 @@ func TestDevicesThatGrantLess(t *testing.T) {
 		"everything inline":  {Inline: 1 << 20},
 		"one byte inline":    {Inline: 1},
 		"short send queue":   {SendQueue: 16},
-		"short receives":     {RecvQueue: 15},
+		"short receives":     {RecvQueue: 18},
 		"odd receives":       {RecvQueue: 30},
-		"all short, far off": {SendQueue: 16, RecvQueue: 15, Inline: -1, Latency: time.Millisecond, Jitter: 5 * time.Millisecond, Seed: 3},
+		"all short, far off": {SendQueue: 16, RecvQueue: 18, Inline: -1, Latency: time.Millisecond, Jitter: 5 * time.Millisecond, Seed: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, link, func(t *testing.T, v simVenue) {
@@ -95,7 +95,7 @@ func TestDevicesThatGrantLess(t *testing.T) {
 }
 
 func TestADeviceThatGrantsTooLittleIsAnError(t *testing.T) {
-	for _, link := range []sim.Link{{SendQueue: 15}, {RecvQueue: 14}} {
+	for _, link := range []sim.Link{{SendQueue: 15}, {RecvQueue: 17}} {
 		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
 			l, err := v.Listen(v.any(), 1)
 			require.NoError(t, err)

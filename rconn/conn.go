@@ -1,32 +1,29 @@
-// Package rconn makes a byte stream of a connected queue pair: Read, Write,
-// half-closes, Close and deadlines as package net defines them.
-//
-// It knows no device: queue pairs come from a fabric. It decides when bytes go,
-// using package credit for how many may, package ring for where they lie, and
-// package wire for how to say so. The way of a byte: [Conn.Write] (write.go)
-// hands it to the send queue (send.go), the peer's progress engine
-// (progress.go) takes it from a completion, and [Conn.Read] (read.go) copies it
-// out. dispatch.go is the one goroutine of a connection, which makes progress
-// when nobody else does and takes everything down in the end (close.go).
+// Package rconn gives a stream on a link the methods of a net.Conn: Read, Write,
+// half-closes, Close and deadlines as package net defines them, with its errors.
+// What moves the bytes is package link.
 //
 // The package is used through package ringnet and promises no API before v1.
 package rconn
 
 import (
+	"context"
+	"io"
+	"math"
 	"net"
+	"os"
+	"runtime"
 	"sync"
-	"sync/atomic"
+	"syscall"
 	"time"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/ring"
+	"github.com/ringnet/ringnet/internal/link"
 )
 
-// Conn is one end of a reliable byte stream over one queue pair. Its methods
-// may be called at once from any goroutines; concurrent Writes do not mix their
-// bytes, and concurrent Reads each get a piece of their own.
+// Conn is one end of a reliable byte stream over RDMA. Its methods may be called
+// at once from any goroutines; concurrent Writes do not mix their bytes, and
+// concurrent Reads each get a piece of their own.
 //
 // Errors other than io.EOF are *net.OpError, as package net's are. With
 // errors.Is: os.ErrDeadlineExceeded when a deadline has passed; net.ErrClosed
@@ -36,93 +33,65 @@ import (
 // is gone; syscall.ETIMEDOUT when the peer's
 // device does not answer; syscall.EPROTO when the peer breaks the protocol.
 type Conn struct {
-	ep            fabric.Endpoint
-	cfg           Config
-	limits        fabric.Limits
+	stream        *link.Stream
 	local, remote net.Addr
-
-	reading       sync.Mutex // held by the one Read under way, also while it waits
-	writing       sync.Mutex // held by the one Write under way, also while it waits
 	readDeadline  *deadline.Deadline
 	writeDeadline *deadline.Deadline
 
-	// spinners is how many calls are polling the completion queue over and
-	// over. It is written under mu or by the caller that polls.
-	spinners atomic.Int32
+	mu     sync.Mutex // guards what follows
+	closed bool
+	linger time.Duration // what Close waits
+	usual  time.Duration // Config.Linger
 
-	mu sync.Mutex // the poll lock: guards the endpoint's queues and all below
-
-	// The turn at the device: see turn.
-	posting   bool      // somebody has it, without mu
-	posted    sync.Cond // on mu; posting has ended
-	again     bool      // whoever has it is to go another round
-	armWanted bool      // and to arm
-
-	dispatching bool // the dispatcher is awake, or will be
-
-	receiver credit.Receiver
-	inbox    *ring.Ring // the ring that the peer writes to
-	receives int        // receives posted and not completed
-	spent    int        // receives that data has completed, to be posted again
-
-	calls  [3]call // that may wait, at most one of each
-	parked int     // how many of them do, and are not ready
-
-	sendQueue
-
-	completions [maxBatch]fabric.Completion // scratch of progress
-
-	// Who watches the completion queue: it is armed, or a spinner polls it, or
-	// rearm is about to look whether one still does.
-	armed     bool
-	rearming  bool
-	rearm     *time.Timer
-	rearmTime time.Duration // that rearm was last set to
-	rounds    uint64        // of progress; what rearm compares
-	heard     uint64        // completions; what keepAlive compares
-	budget    int           // polls that a wait may make before it parks
-	waits     uint64        // that polled
-
-	state
-	stats Stats
-
-	keepAlive *time.Timer // nil if there are to be no probes
-	drain     *time.Timer // of drainTick, once the queue pair is in ERR
-	teardown  *time.Timer // of force, once Close has done its part
-	keepHeard uint64      // heard when keepAlive last fired
-	rearmSeen uint64      // rounds when rearm last fired
+	dropped runtime.Cleanup
 }
 
 var _ net.Conn = (*Conn)(nil)
 
-// state is where the connection is in its life. Each direction ends by itself.
-type state struct {
-	// What the application has said.
-	closed      bool          // Close
-	readClosed  bool          // CloseRead
-	drop        bool          // nobody reads any more: what arrives is dropped
-	writeClosed bool          // CloseWrite or Close: no more bytes are accepted
-	unread      bool          // Close found bytes nobody will read: RESET
-	linger      time.Duration // what Close waits
+// Client makes a connection, with a link of its own, of an endpoint that was
+// dialed. It takes the endpoint over, and closes it if it fails. The network
+// names the connection's addresses. It ends early when ctx does, and after
+// Config.HandshakeTimeout.
+func Client(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
+	return connect(ctx, network, ep, cfg, link.Dial)
+}
 
-	// What the peer has said.
-	broken     bool // something that breaks the protocol
-	peerFin    bool
-	peerFinAck bool
-	peerReset  bool
+// Server makes a connection of an endpoint that a listener accepted, as Client
+// does on the other side.
+func Server(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
+	return connect(ctx, network, ep, cfg, link.Accept)
+}
 
-	// How it ended. failed says that the queue pair is in ERR and nobody has
-	// said why. cause is set first, which stops sending; ended follows when
-	// all posted receives have come back, and with them all that had arrived,
-	// or the device can no longer be expected to give them back.
-	failed    bool
-	cause     error
-	wasCut    bool // the queue pair has been moved to ERR
-	abandoned bool // what one more poll does not find will never come back
-	ended     bool
-	peerGone  bool // Wait has said so: there is no answer to wait for
-	forced    bool // teardown has waited long enough for the peer
-	down      bool // the endpoint is closed
+func connect(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config,
+	make func(context.Context, fabric.Endpoint, link.Config) (*link.Stream, error)) (*Conn, error) {
+	own, err := cfg.Link()
+	if err != nil {
+		_ = ep.Close()
+		return nil, err
+	}
+	own.Shared, own.Idle = false, 0
+	s, err := make(ctx, ep, own)
+	if err != nil {
+		return nil, err
+	}
+	return New(network, s, cfg), nil
+}
+
+// New makes a connection of a stream.
+func New(network string, s *link.Stream, cfg *Config) *Conn {
+	d, _ := cfg.withDefaults()
+	c := &Conn{
+		stream:        s,
+		local:         NewAddr(network, s.LocalAddr()),
+		remote:        NewAddr(network, s.RemoteAddr()),
+		readDeadline:  deadline.New(),
+		writeDeadline: deadline.New(),
+		linger:        d.Linger,
+		usual:         d.Linger,
+	}
+	// A connection that nobody has any more is closed, as package net's are.
+	c.dropped = runtime.AddCleanup(c, func(s *link.Stream) { go s.Close(d.Linger) }, s)
+	return c
 }
 
 // Stats counts what a connection has done. Bytes and messages are of data;
@@ -136,18 +105,25 @@ type Stats struct {
 	CreditsReceived  uint64
 	WorkRequests     uint64 // posted, of all kinds
 	Signaled         uint64 // of those, the signaled ones
-	Events           uint64 // times that the dispatcher was woken
+	Events           uint64 // times that the engine was woken
 	Probes           uint64 // keepalive probes sent
 }
 
 // Stats returns a snapshot of the connection's counters. It works after Close.
 func (c *Conn) Stats() Stats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.stats
-	s.BytesWritten = c.sender.Accepted()
-	s.BytesReceived = c.receiver.Received()
-	return s
+	s, l := c.stream.Stats(), c.stream.Link().Stats()
+	return Stats{
+		BytesWritten:     s.BytesWritten,
+		BytesReceived:    s.BytesReceived,
+		MessagesSent:     s.MessagesSent,
+		MessagesReceived: s.MessagesReceived,
+		CreditsSent:      s.CreditsSent,
+		CreditsReceived:  s.CreditsReceived,
+		WorkRequests:     l.WorkRequests,
+		Signaled:         l.Signaled,
+		Events:           l.Events,
+		Probes:           l.Probes,
+	}
 }
 
 // LocalAddr is the address of this end: an [Addr].
@@ -155,6 +131,33 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 
 // RemoteAddr is the address of the other end: an [Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// Read reads into p what has arrived, at least one byte, waiting for it until
+// the read deadline. It returns io.EOF when the peer has said that its stream
+// ends, and, once everything that arrived has been read, the reason why
+// otherwise no more will come. p is the caller's again when Read returns.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.stream.Read(p, c.readDeadline)
+	raceAcquire()
+	if err != nil {
+		return n, c.opError("read", err)
+	}
+	return n, nil
+}
+
+// Write writes p, waiting until the peer has room for all of it or the write
+// deadline has passed. If it fails it says how many bytes it accepted before;
+// those are delivered unless the connection is lost. p is the caller's again
+// when Write returns. A Write that returns nil says that the bytes have their
+// place at the peer, not that they are there: Close waits for that.
+func (c *Conn) Write(p []byte) (int, error) {
+	raceRelease()
+	n, err := c.stream.Write(p, c.writeDeadline)
+	if err != nil {
+		return n, c.opError("write", err)
+	}
+	return n, nil
+}
 
 // SetDeadline sets the deadlines of Read and Write. See [Conn.SetReadDeadline]
 // and [Conn.SetWriteDeadline].
@@ -183,4 +186,66 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 		d.Set(t)
 	}
 	return nil
+}
+
+// SetLinger says what Close does with bytes that the peer's device has not
+// taken: sec < 0, wait at most Config.Linger, the default; sec > 0, wait at
+// most that many seconds; 0, do not wait and discard them, so that the peer gets
+// ECONNRESET.
+func (c *Conn) SetLinger(sec int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
+	if sec < 0 {
+		c.linger = c.usual
+	}
+	return nil
+}
+
+// CloseWrite says that no more bytes will be written: the peer reads what was
+// accepted and then io.EOF. It does not wait, and reading goes on.
+func (c *Conn) CloseWrite() error { return c.opError("close", c.stream.CloseWrite()) }
+
+// CloseRead makes Read return io.EOF, now and always. What has arrived unread
+// and what still arrives is dropped, so that the peer can go on writing.
+func (c *Conn) CloseRead() error { return c.opError("close", c.stream.CloseRead()) }
+
+// Close ends the connection. Calls under way return net.ErrClosed. It sends
+// what Write has accepted, says that the stream ends, and waits until the
+// peer's device has taken all of that, at most the linger time: so a program
+// may write, close and exit. What the peer's application does makes no
+// difference. If bytes have arrived that were not read, the peer is told that
+// too: it gets the bytes and then ECONNRESET instead of io.EOF.
+//
+// Close returns an error if the bytes could not be delivered: ETIMEDOUT when
+// the linger time was too short. It returns nil if the peer has closed already,
+// or if the connection had been lost before.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return c.opError("close", net.ErrClosed)
+	}
+	c.closed = true
+	linger := c.linger
+	c.mu.Unlock()
+	c.dropped.Stop()
+	err := c.stream.Close(linger)
+	c.readDeadline.Set(time.Time{})
+	c.writeDeadline.Set(time.Time{})
+	return c.opError("close", err)
+}
+
+// opError wraps what went wrong in op as package net would.
+func (c *Conn) opError(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	if errno, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, errno)
+	}
+	return &net.OpError{Op: op, Net: c.local.Network(), Source: c.local, Addr: c.remote, Err: err}
 }

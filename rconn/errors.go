@@ -1,112 +1,11 @@
 package rconn
 
-import (
-	"errors"
-	"fmt"
-	"io"
-	"net"
-	"os"
-	"syscall"
+import "github.com/ringnet/ringnet/internal/link"
 
-	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
-)
-
-// ProtocolError reports a peer that does not keep the protocol. The connection
-// it came over is lost; errors.Is(err, syscall.EPROTO) holds.
-type ProtocolError struct{ Reason string }
-
-func (e *ProtocolError) Error() string { return "peer broke the ringnet protocol: " + e.Reason }
-
-func (e *ProtocolError) Unwrap() error { return syscall.EPROTO }
+// ProtocolError reports a peer that does not keep the protocol. The connections
+// it came over are lost; errors.Is(err, syscall.EPROTO) holds.
+type ProtocolError = link.ProtocolError
 
 // RefusedError reports a listener that refused the connection and said why;
 // errors.Is(err, syscall.ECONNREFUSED) holds.
-type RefusedError struct {
-	Reason string
-	Busy   bool // it may not refuse another dial in a while
-}
-
-func (e *RefusedError) Error() string { return "connection refused by the peer: " + e.Reason }
-
-func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
-
-func (e *RefusedError) Timeout() bool   { return false }
-func (e *RefusedError) Temporary() bool { return e.Busy }
-
-// lostError gives what the fabric said about the end of a connection the errno
-// that package net's users know, and keeps the fabric's words.
-type lostError struct {
-	errno  syscall.Errno
-	reason error
-}
-
-func (e *lostError) Error() string   { return fmt.Sprintf("%v (%v)", e.errno, e.reason) }
-func (e *lostError) Unwrap() []error { return []error{e.errno, e.reason} }
-func (e *lostError) Timeout() bool   { return e.errno.Timeout() }
-func (e *lostError) Temporary() bool { return e.errno.Temporary() }
-
-// lost is what the end of the connection, as the endpoint tells it, means to
-// the connection's user.
-func lost(reason error) error {
-	switch {
-	case errors.Is(reason, fabric.ErrDisconnected):
-		return syscall.ECONNRESET
-	case errors.Is(reason, fabric.ErrDeviceRemoved):
-		return &lostError{syscall.ENETDOWN, reason}
-	}
-	return &lostError{syscall.ECONNRESET, reason}
-}
-
-// failed is what a failed work request means to the connection's user.
-func failed(wc *fabric.Completion) error {
-	reason := fmt.Errorf("%v, vendor code %#x", wc.Status, wc.Vendor)
-	switch wc.Status {
-	case fabric.RetryExceeded, fabric.ResponseTimeout:
-		return &lostError{syscall.ETIMEDOUT, reason}
-	case fabric.RemoteAccess:
-		// The peer's ring is gone: kernels free a killed process's memory
-		// regions before its queue pairs.
-		return &lostError{syscall.ECONNRESET, reason}
-	case fabric.RNRRetryExceeded, fabric.RemoteInvalidRequest:
-		return &ProtocolError{reason.Error()}
-	case fabric.LocalLength:
-		if wc.Recv { // a message larger than any that there is
-			return &ProtocolError{reason.Error()}
-		}
-	}
-	return &lostError{syscall.ECONNRESET, reason}
-}
-
-// handshakeError is what a failed handshake means to whoever dials or accepts.
-func handshakeError(err error) error {
-	if errors.Is(err, fabric.ErrDisconnected) || errors.Is(err, fabric.ErrDeviceRemoved) {
-		return lost(err)
-	}
-	var reject *fabric.RejectError
-	if !errors.As(err, &reject) {
-		return err
-	}
-	switch said := wire.DecodeReject(reject.Private); {
-	case reject.Reason == fabric.RejectNoListener:
-		return os.NewSyscallError("connect", syscall.ECONNREFUSED)
-	case reject.Reason == fabric.RejectStale:
-		return &RefusedError{"its connection manager remembers an earlier connection of this queue pair", true}
-	case said.Reason != "":
-		return &RefusedError{said.Reason, said.Busy}
-	case reject.Reason == fabric.RejectConsumer:
-		return &RefusedError{"no reason given; it may not be a ringnet listener", said.Busy}
-	}
-	return &lostError{syscall.ECONNREFUSED, err}
-}
-
-// opError wraps what went wrong in op as package net would.
-func (c *Conn) opError(op string, err error) error {
-	if err == nil || err == io.EOF {
-		return err
-	}
-	if errno, ok := err.(syscall.Errno); ok {
-		err = os.NewSyscallError(op, errno)
-	}
-	return &net.OpError{Op: op, Net: c.local.Network(), Source: c.local, Addr: c.remote, Err: err}
-}
+type RefusedError = link.RefusedError

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"slices"
@@ -25,20 +26,21 @@ import (
 // Peers that keep the handshake and then break the protocol: endpoints driven
 // by hand.
 
-// hostile is the raw end of a connection whose other end is a Conn.
+// hostile is the raw end of a link whose other end is a Conn's.
 type hostile struct {
-	ep    fabric.Endpoint
-	ring  fabric.Memory // the Conn's data would go here
-	out   fabric.Memory
-	peer  wire.Hello // the Conn's
-	hello wire.Hello // what the Conn was told
+	ep   fabric.Endpoint
+	ring fabric.Memory  // the Conn's data would go here
+	out  fabric.Memory  // what is written to the Conn's ring
+	peer wire.RingPlace // the Conn's ring
 
-	// sent control messages each have a place of their own in the second half
-	// of out, for they may be under way together.
+	// Control messages each have a place of their own in the second half of out,
+	// for they may be under way together.
 	sent int
 }
 
-var hostileOptions = fabric.Options{SendQueue: 64, RecvQueue: 4 + credit.ControlReceives, RecvSize: wire.ControlSize, AckTimeout: rconn.AckTimeout, Retries: rconn.Retries}
+const hostileReceives = 8
+
+var hostileOptions = fabric.Options{SendQueue: 64, RecvQueue: hostileReceives + credit.LinkControlReceives, RecvSize: wire.MessageSize, AckTimeout: rconn.AckTimeout, Retries: rconn.Retries}
 
 // connectHostile makes a connection whose listening end is raw.
 func (v simVenue) connectHostile(t testing.TB, cfg *rconn.Config) (*rconn.Conn, *hostile) {
@@ -51,39 +53,83 @@ func (v simVenue) connectHostile(t testing.TB, cfg *rconn.Config) (*rconn.Conn, 
 		if err != nil {
 			return nil
 		}
-		h := &hostile{ep: ep}
-		h.open(t)
-		h.peer, err = wire.DecodeHello(ep.Private())
-		require.NoError(t, err)
-		require.NoError(t, ep.Accept(context.Background(), h.hello.Append(nil)))
+		h := openHostile(t, ep)
+		h.meet(t, ep.Private())
+		require.NoError(t, ep.Accept(context.Background(), h.hello(wire.AcceptRecord)))
 		return h
 	})
 	ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
 	require.NoError(t, err)
 	c, err := rconn.Client(context.Background(), "rdma", ep, cfg)
 	require.NoError(t, err)
-	h := <-raw
+	return c, (<-raw).closed(t, c)
+}
+
+// dialHostile makes a connection whose dialing end is raw.
+func (v simVenue) dialHostile(t testing.TB, cfg *rconn.Config) (*rconn.Conn, *hostile) {
+	t.Helper()
+	l, err := v.Listen(v.any(), 1)
+	require.NoError(t, err)
+	defer l.Close()
+	served := started(func() *rconn.Conn {
+		ep, err := l.Accept()
+		require.NoError(t, err)
+		c, err := rconn.Server(context.Background(), "rdma", ep, cfg)
+		require.NoError(t, err)
+		return c
+	})
+	ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+	require.NoError(t, err)
+	h := openHostile(t, ep)
+	answer, err := ep.Connect(context.Background(), h.hello(wire.OpenRecord))
+	require.NoError(t, err)
+	h.meet(t, answer)
+	require.NoError(t, ep.Confirm())
+	c := <-served
+	return c, h.closed(t, c)
+}
+
+// closed has both ends closed when the test is over.
+func (h *hostile) closed(t testing.TB, c *rconn.Conn) *hostile {
 	t.Cleanup(func() {
 		_ = c.SetLinger(0)
 		_ = c.Close()
 		require.NoError(t, h.ep.Close())
 	})
-	return c, h
+	return h
 }
 
 // quiet sends no probes, so that virtual time ends when everybody waits.
 var quiet = &rconn.Config{KeepAlive: -1}
 
-// open gives the raw end the memory and receives that it announces.
-func (h *hostile) open(t testing.TB) {
-	_, err := h.ep.Open(hostileOptions)
+// openHostile gives the raw end the memory and receives that it announces.
+func openHostile(t testing.TB, ep fabric.Endpoint) *hostile {
+	h := &hostile{ep: ep}
+	_, err := ep.Open(hostileOptions)
 	require.NoError(t, err)
-	h.ring, err = h.ep.Register(wire.MinRing, fabric.RemoteWrite)
+	h.ring, err = ep.Register(wire.MinRing, fabric.RemoteWrite)
 	require.NoError(t, err)
-	h.out, err = h.ep.Register(1<<20, fabric.LocalWrite)
+	h.out, err = ep.Register(1<<20, fabric.LocalWrite)
 	require.NoError(t, err)
-	require.NoError(t, h.ep.PostRecv(hostileOptions.RecvQueue))
-	h.hello = wire.Hello{Addr: h.ring.Addr(), RKey: h.ring.RKey(), Ring: wire.MinRing, Receives: 4}
+	require.NoError(t, ep.PostRecv(hostileOptions.RecvQueue))
+	return h
+}
+
+// hello is the private data that announces it.
+func (h *hostile) hello(typ wire.RecordType) []byte {
+	b := append(wire.Hello{Receives: hostileReceives}.Append(nil), make([]byte, wire.RecordSize)...)
+	wire.Record{Type: typ, Ring: h.place(wire.MinRing)}.Put(b[wire.HelloSize:])
+	return b
+}
+
+func (h *hostile) place(size int) wire.RingPlace {
+	return wire.RingPlace{Addr: h.ring.Addr(), RKey: h.ring.RKey(), Size: size}
+}
+
+func (h *hostile) meet(t testing.TB, private []byte) {
+	_, r, err := wire.DecodeHello(private)
+	require.NoError(t, err)
+	h.peer = r.Ring
 }
 
 // post posts work requests, whatever comes of them, and takes back what has
@@ -99,6 +145,11 @@ func (h *hostile) post(wr ...fabric.WorkRequest) {
 		if n == 0 || err != nil {
 			return
 		}
+		for _, wc := range c[:n] {
+			if wc.Recv && wc.Status == fabric.OK {
+				_ = h.ep.PostRecv(1)
+			}
+		}
 	}
 }
 
@@ -110,84 +161,250 @@ func (h *hostile) data(at uint64, n int, imm uint32) {
 	h.post(wr)
 }
 
-// send sends n bytes of a control message of the given kind, or of nonsense.
-func (h *hostile) send(b []byte) {
-	out := h.out.Bytes()[len(h.out.Bytes())/2+h.sent%1000*wire.ControlSize:]
+// send sends a control message, or nonsense.
+func (h *hostile) send(b []byte) { h.post(h.message(b)) }
+
+func (h *hostile) message(b []byte) fabric.WorkRequest {
+	out := h.out.Bytes()[len(h.out.Bytes())/2+h.sent%1000*wire.MessageSize:]
 	h.sent++
 	n := copy(out, b)
-	h.post(fabric.WorkRequest{Op: fabric.Send, Data: out[:n], Memory: h.out})
+	return fabric.WorkRequest{Op: fabric.Send, Data: out[:n], Memory: h.out}
 }
 
-func (h *hostile) control(t wire.Type, bytes, messages uint64) {
-	b := make([]byte, wire.ControlSize)
-	wire.Control{Type: t, Bytes: bytes, Messages: messages}.Put(b)
-	h.send(b)
+// control sends records, and acknowledges nothing.
+func (h *hostile) control(records ...wire.Record) { h.send(control(wire.Header{}, records...)) }
+
+// acknowledge sends link credit.
+func (h *hostile) acknowledge(data, records uint64) {
+	h.send(control(wire.Header{Data: data, Records: records}))
 }
 
-func raw(typ byte, rest ...byte) []byte {
-	b := make([]byte, wire.ControlSize)
-	b[0] = typ
-	copy(b[1:], rest)
+func control(header wire.Header, records ...wire.Record) []byte {
+	b := make([]byte, wire.HeaderSize+len(records)*wire.RecordSize)
+	header.Put(b)
+	for i, r := range records {
+		r.Put(b[wire.HeaderSize+i*wire.RecordSize:])
+	}
 	return b
 }
 
+// raw is a SEND of one record that begins with the given bytes.
+func raw(record ...byte) []byte {
+	b := make([]byte, wire.HeaderSize+wire.RecordSize)
+	copy(b[wire.HeaderSize:], record)
+	return b
+}
+
+// Records of the link's first stream.
+func creditOf(n uint64) wire.Record { return wire.Record{Type: wire.CreditRecord, Position: n} }
+func finAt(n uint64) wire.Record    { return wire.Record{Type: wire.FinRecord, Position: n} }
+func resetAt(n uint64) wire.Record  { return wire.Record{Type: wire.ResetRecord, Position: n} }
+
+var (
+	finAck = wire.Record{Type: wire.FinAckRecord}
+	goAway = wire.Record{Type: wire.GoAwayRecord}
+)
+
+const newRing = 1 << 31 // the flag of an immediate
+
+type breach struct {
+	says string
+	do   func(c *rconn.Conn, h *hostile)
+}
+
+// anyPeersBreaches are those of a peer that dialed and of one that was dialed.
+var anyPeersBreaches = map[string]breach{
+	"data beyond the ring's credit": {"credit ends at 4096", func(_ *rconn.Conn, h *hostile) {
+		h.data(0, 4096, 0)
+		h.data(0, 1, 0)
+	}},
+	"data over the ring's end": {"200 bytes at 4000 in a ring of 4096", func(c *rconn.Conn, h *hostile) {
+		h.data(0, 4000, 0)
+		_, _ = io.ReadFull(c, make([]byte, 4000))
+		h.data(0, 200, 0)
+	}},
+	"more messages than receives": {"data message 9 when 8 were granted", func(_ *rconn.Conn, h *hostile) {
+		wr := h.write(h.peer.Addr, h.peer.RKey, 1)
+		wr.Op = fabric.WriteImm
+		h.post(slices.Repeat([]fabric.WorkRequest{wr}, 9)...)
+	}},
+	"data for no stream":                 {"8 bytes of data: there is no stream 7", func(_ *rconn.Conn, h *hostile) { h.data(0, 8, 7) }},
+	"data for the last number":           {"there is no stream 65535", func(_ *rconn.Conn, h *hostile) { h.data(0, 8, 65535) }},
+	"data for a number out of range":     {"data for stream 65536", func(_ *rconn.Conn, h *hostile) { h.data(0, 8, 65536) }},
+	"immediate huge":                     {"data for stream 1073741823", func(_ *rconn.Conn, h *hostile) { h.data(0, 8, 1<<32-1) }},
+	"empty data":                         {"data message of 0 bytes", func(_ *rconn.Conn, h *hostile) { h.data(0, 0, 0) }},
+	"empty data for no stream":           {"there is no stream 4", func(_ *rconn.Conn, h *hostile) { h.data(0, 0, 4) }},
+	"data for a ring not offered":        {"new ring when none was offered", func(_ *rconn.Conn, h *hostile) { h.data(0, 8, newRing) }},
+	"empty data for a ring not offered":  {"new ring when none was offered", func(_ *rconn.Conn, h *hostile) { h.data(0, 0, newRing) }},
+	"data after FIN":                     {"behind the end", func(_ *rconn.Conn, h *hostile) { h.control(finAt(0)); h.data(0, 5, 0) }},
+	"credit for what was not sent":       {"CREDIT for 1 bytes after 0, with 0 sent", func(_ *rconn.Conn, h *hostile) { h.control(creditOf(1)) }},
+	"credit for nothing":                 {"CREDIT for 0 bytes after 0", func(_ *rconn.Conn, h *hostile) { h.control(creditOf(0)) }},
+	"credit near 2^64":                   {"CREDIT for 18446744073709551615 bytes", func(_ *rconn.Conn, h *hostile) { h.control(creditOf(1<<64 - 1)) }},
+	"credit for too many messages":       {"acknowledgement of {Data:1 Records:0} when {Data:0 Records:0} were sent", func(_ *rconn.Conn, h *hostile) { h.acknowledge(1, 0) }},
+	"credit for too many records":        {"acknowledgement of {Data:0 Records:1} when {Data:0 Records:0} were sent", func(_ *rconn.Conn, h *hostile) { h.acknowledge(0, 1) }},
+	"credit near 2^64 in messages":       {"acknowledgement of {Data:18446744073709551615", func(_ *rconn.Conn, h *hostile) { h.acknowledge(1<<64-1, 0) }},
+	"credit near 2^64 in records":        {"Records:18446744073709551615}", func(_ *rconn.Conn, h *hostile) { h.acknowledge(0, 1<<64-1) }},
+	"too many messages, beside a record": {"acknowledgement of {Data:1 Records:0}", func(_ *rconn.Conn, h *hostile) { h.send(control(wire.Header{Data: 1}, finAt(0))) }},
+	"link credit for nothing":            {"link credit for 0 data messages and 0 record SENDs", func(_ *rconn.Conn, h *hostile) { h.acknowledge(0, 0) }},
+	"link credit for too little": {"link credit for 1 data messages and 0 record SENDs", func(c *rconn.Conn, h *hostile) {
+		_, _ = c.Write([]byte("x"))
+		synctest.Wait()
+		h.acknowledge(1, 0)
+	}},
+	"link credit twice": {"link credit for 0 data messages", func(c *rconn.Conn, h *hostile) {
+		sendMessages(c, 2)
+		h.acknowledge(2, 0)
+		h.acknowledge(2, 0)
+	}},
+	"acknowledgement that runs backwards": {"acknowledgement runs backwards: {Data:1 Records:0} after {Data:2 Records:0}", func(c *rconn.Conn, h *hostile) {
+		sendMessages(c, 2)
+		h.acknowledge(2, 0)
+		h.acknowledge(1, 0)
+	}},
+	"acknowledgement that runs backwards beside a record": {"acknowledgement runs backwards", func(c *rconn.Conn, h *hostile) {
+		sendMessages(c, 2)
+		h.acknowledge(2, 0)
+		h.control(finAt(0))
+	}},
+	"more record SENDs than granted": {"record SEND 9 when 8 were granted", func(c *rconn.Conn, h *hostile) {
+		_, _ = c.Write(make([]byte, 9))
+		synctest.Wait()
+		var wr []fabric.WorkRequest
+		for n := range uint64(9) {
+			wr = append(wr, h.message(control(wire.Header{}, creditOf(n+1))))
+		}
+		h.post(wr...)
+	}},
+	"record of type 0":               {"record of type 0", func(_ *rconn.Conn, h *hostile) { h.send(raw(0)) }},
+	"record of type 10":              {"record of type 10", func(_ *rconn.Conn, h *hostile) { h.send(raw(10)) }},
+	"record of type 255":             {"record of type 255", func(_ *rconn.Conn, h *hostile) { h.send(raw(255)) }},
+	"record for a number too large":  {"FIN for stream 65536", func(_ *rconn.Conn, h *hostile) { h.control(wire.Record{Type: wire.FinRecord, Stream: 65536}) }},
+	"a second record that is none":   {"record of type 0", func(_ *rconn.Conn, h *hostile) { h.control(finAt(0), wire.Record{}) }},
+	"reserved bits set":              {"CREDIT with bits set", func(_ *rconn.Conn, h *hostile) { h.send(raw(4, 0, 0, 0, 1)) }},
+	"FINACK with a total":            {"FINACK with bits set", func(_ *rconn.Conn, h *hostile) { h.send(raw([]byte{8, 15: 1}...)) }},
+	"FIN with a ring":                {"FIN with bits set", func(_ *rconn.Conn, h *hostile) { h.send(raw([]byte{6, 18: 16}...)) }},
+	"GOAWAY for a stream":            {"GOAWAY with bits set", func(_ *rconn.Conn, h *hostile) { h.send(raw(9, 0, 0, 1)) }},
+	"GOAWAY twice":                   {"a second GOAWAY", func(_ *rconn.Conn, h *hostile) { h.control(goAway); h.control(goAway) }},
+	"GOAWAY twice in a message":      {"a second GOAWAY", func(_ *rconn.Conn, h *hostile) { h.control(goAway, goAway) }},
+	"empty control message":          {"control message of 0 bytes", func(_ *rconn.Conn, h *hostile) { h.send(nil) }},
+	"short header":                   {"control message of 15 bytes", func(_ *rconn.Conn, h *hostile) { h.send(raw(6)[:15]) }},
+	"short control message":          {"control message of 39 bytes", func(_ *rconn.Conn, h *hostile) { h.send(raw(6)[:39]) }},
+	"record and a half":              {"control message of 52 bytes", func(_ *rconn.Conn, h *hostile) { h.send(append(raw(6), make([]byte, 12)...)) }},
+	"long control message":           {"local length error", func(_ *rconn.Conn, h *hostile) { h.send(make([]byte, wire.MessageSize+1)) }},
+	"a record too many":              {"local length error", func(_ *rconn.Conn, h *hostile) { h.send(make([]byte, wire.MessageSize+wire.RecordSize)) }},
+	"very long control message":      {"local length error", func(_ *rconn.Conn, h *hostile) { h.send(make([]byte, 1<<18)) }},
+	"garbage":                        {"control message of 24 bytes", func(_ *rconn.Conn, h *hostile) { h.send([]byte("\xab\xcd garbage garbage garba")) }},
+	"garbage of a good length":       {"acknowledgement of", func(_ *rconn.Conn, h *hostile) { h.send([]byte("\xab\xcd garbage garbage garbage garbage again")) }},
+	"FIN ahead of the stream":        {"the end of the stream after 1 bytes, with 0 received", func(_ *rconn.Conn, h *hostile) { h.control(finAt(1)) }},
+	"FIN behind the stream":          {"the end of the stream after 0 bytes, with 5 received", func(_ *rconn.Conn, h *hostile) { h.data(0, 5, 0); h.control(finAt(0)) }},
+	"FIN at 2^64":                    {"the end of the stream after 18446744073709551615 bytes", func(_ *rconn.Conn, h *hostile) { h.control(finAt(1<<64 - 1)) }},
+	"FIN twice":                      {"FIN: a second end of the stream", func(_ *rconn.Conn, h *hostile) { h.control(finAt(0)); h.control(finAt(0)) }},
+	"RESET with a wrong total":       {"RESET: the end of the stream after 3 bytes", func(_ *rconn.Conn, h *hostile) { h.control(resetAt(3)) }},
+	"FINACK for no end":              {"FINACK for no end", func(_ *rconn.Conn, h *hostile) { h.control(finAck) }},
+	"FINACK twice":                   {"FINACK for no end", func(c *rconn.Conn, h *hostile) { endWrites(c, 0); h.control(finAck, finAck) }},
+	"CREDIT behind FINACK":           {"CREDIT behind FINACK", func(c *rconn.Conn, h *hostile) { endWrites(c, 5); h.control(finAck, creditOf(5)) }},
+	"RING behind FINACK":             {"RING behind FINACK", func(c *rconn.Conn, h *hostile) { endWrites(c, 0); h.control(finAck, h.offer(wire.MinRing)) }},
+	"RING before the first is taken": {"a second RING", func(_ *rconn.Conn, h *hostile) { h.control(h.offer(wire.MinRing), h.offer(wire.MinRing)) }},
+	"RING that is too small":         {"RING with a ring of 2048 bytes", func(_ *rconn.Conn, h *hostile) { h.control(h.offer(wire.MinRing / 2)) }},
+	"RING of an odd size":            {"RING with a ring of 4097 bytes", func(_ *rconn.Conn, h *hostile) { h.control(h.offer(wire.MinRing + 1)) }},
+	"RING that is too large":         {"RING with a ring of 2147483648 bytes", func(_ *rconn.Conn, h *hostile) { h.control(h.offer(2 * wire.MaxRing)) }},
+	"ACCEPT that nobody waits for": {"ACCEPT for a stream that is open", func(_ *rconn.Conn, h *hostile) {
+		h.control(wire.Record{Type: wire.AcceptRecord, Ring: h.place(wire.MinRing)})
+	}},
+	"REFUSE that nobody waits for": {"REFUSE for a stream that is open", func(_ *rconn.Conn, h *hostile) {
+		h.control(wire.Record{Type: wire.RefuseRecord, Reason: wire.RefusedClosed})
+	}},
+	"OPEN of a number out of range": {"OPEN for stream 65536", func(_ *rconn.Conn, h *hostile) { h.control(h.open(wire.MaxStreams)) }},
+	"OPEN with no ring": {"OPEN with a ring of 0 bytes", func(_ *rconn.Conn, h *hostile) {
+		h.control(wire.Record{Type: wire.OpenRecord, Stream: 1})
+	}},
+	"ACCEPT for no stream": {"ACCEPT: there is no stream 3", func(_ *rconn.Conn, h *hostile) {
+		h.control(wire.Record{Type: wire.AcceptRecord, Stream: 3, Ring: h.place(wire.MinRing)})
+	}},
+	"REFUSE for no stream": {"REFUSE: there is no stream 3", func(_ *rconn.Conn, h *hostile) {
+		h.control(wire.Record{Type: wire.RefuseRecord, Stream: 3, Reason: wire.RefusedClosed})
+	}},
+	"RING for no stream": {"RING: there is no stream 3", func(_ *rconn.Conn, h *hostile) {
+		h.control(wire.Record{Type: wire.RingRecord, Stream: 3, Ring: h.place(wire.MinRing)})
+	}},
+	"CREDIT for no stream": {"CREDIT: there is no stream 3", func(_ *rconn.Conn, h *hostile) { h.control(wire.Record{Type: wire.CreditRecord, Stream: 3}) }},
+	"FIN for no stream":    {"FIN: there is no stream 3", func(_ *rconn.Conn, h *hostile) { h.control(wire.Record{Type: wire.FinRecord, Stream: 3}) }},
+	"RESET for no stream":  {"RESET: there is no stream 3", func(_ *rconn.Conn, h *hostile) { h.control(wire.Record{Type: wire.ResetRecord, Stream: 3}) }},
+	"FINACK for no stream": {"FINACK: there is no stream 3", func(_ *rconn.Conn, h *hostile) { h.control(wire.Record{Type: wire.FinAckRecord, Stream: 3}) }},
+}
+
+// listenersBreaches are those of a peer that was dialed, and dialersBreaches
+// those of one that dialed.
+var (
+	listenersBreaches = map[string]breach{
+		"OPEN from the passive side": {"OPEN from the side that was dialed", func(_ *rconn.Conn, h *hostile) { h.control(h.open(1)) }},
+	}
+	dialersBreaches = map[string]breach{
+		"OPEN of a number in use": {"OPEN for stream 0, which there is", func(_ *rconn.Conn, h *hostile) { h.control(h.open(0)) }},
+		"OPEN without a port": {"OPEN without a port", func(_ *rconn.Conn, h *hostile) {
+			r := h.open(1)
+			r.Port = 0
+			h.control(r)
+		}},
+		"OPEN behind GOAWAY": {"OPEN behind GOAWAY", func(_ *rconn.Conn, h *hostile) { h.control(goAway, h.open(1)) }},
+	}
+)
+
+func (h *hostile) open(stream uint32) wire.Record {
+	return wire.Record{Type: wire.OpenRecord, Stream: stream, Ring: h.place(wire.MinRing), Port: 40001}
+}
+
+func (h *hostile) offer(size int) wire.Record {
+	return wire.Record{Type: wire.RingRecord, Ring: h.place(size)}
+}
+
+// sendMessages has c send as many data messages, one by one.
+func sendMessages(c *rconn.Conn, n int) {
+	for range n {
+		_, _ = c.Write([]byte("x"))
+		synctest.Wait()
+	}
+}
+
+// endWrites has c send n bytes and FIN.
+func endWrites(c *rconn.Conn, n int) {
+	_, _ = c.Write(make([]byte, n))
+	_ = c.CloseWrite()
+	synctest.Wait()
+}
+
 func TestAPeerThatBreaksTheProtocolEndsItsOwnConnection(t *testing.T) {
-	small := &rconn.Config{RecvBuffer: 4 << 10, RecvQueue: 8, KeepAlive: -1}
-	for name, test := range map[string]struct {
-		says string
-		do   func(h *hostile)
-	}{
-		"data beyond the ring's credit": {"credit ends at 4096", func(h *hostile) {
-			h.data(0, 4096, 4096)
-			h.data(0, 1, 1)
-		}},
-		"more messages than receives": {"data message 9 when credit ends at 8", func(h *hostile) {
-			wr := h.write(h.peer.Addr, h.peer.RKey, 1)
-			wr.Op, wr.Imm = fabric.WriteImm, 1
-			h.post(slices.Repeat([]fabric.WorkRequest{wr}, 9)...)
-		}},
-		"immediate too small":          {"data message of 8 bytes with immediate 7", func(h *hostile) { h.data(0, 8, 7) }},
-		"immediate too large":          {"data message of 8 bytes with immediate 9", func(h *hostile) { h.data(0, 8, 9) }},
-		"immediate huge":               {"data message of 8 bytes with immediate 4294967295", func(h *hostile) { h.data(0, 8, 1<<32-1) }},
-		"empty data":                   {"data message of 0 bytes", func(h *hostile) { h.data(0, 0, 0) }},
-		"empty data with an immediate": {"data message of 0 bytes", func(h *hostile) { h.data(0, 0, 4) }},
-		"credit for what was not sent": {"credit for 1 bytes", func(h *hostile) { h.control(wire.Credit, 1, 0) }},
-		"credit for too many messages": {"1 messages when", func(h *hostile) { h.control(wire.Credit, 0, 1) }},
-		"credit near 2^64":             {"credit for 18446744073709551615 bytes", func(h *hostile) { h.control(wire.Credit, 1<<64-1, 0) }},
-		"credit near 2^64 in messages": {"18446744073709551615 messages", func(h *hostile) { h.control(wire.Credit, 0, 1<<64-1) }},
-		"control message of type 0":    {"unknown type 0", func(h *hostile) { h.send(raw(0)) }},
-		"control message of type 5":    {"unknown type 5", func(h *hostile) { h.send(raw(5)) }},
-		"control message of type 255":  {"unknown type 255", func(h *hostile) { h.send(raw(255)) }},
-		"reserved bits set":            {"CREDIT with bits set", func(h *hostile) { h.send(raw(1, 0, 0, 1)) }},
-		"FIN with messages":            {"FIN with bits set", func(h *hostile) { h.control(wire.Fin, 0, 1) }},
-		"empty control message":        {"control message of 0 bytes", func(h *hostile) { h.send(nil) }},
-		"short control message":        {"control message of 23 bytes", func(h *hostile) { h.send(raw(2)[:23]) }},
-		"long control message":         {"local length error", func(h *hostile) { h.send(make([]byte, wire.ControlSize+1)) }},
-		"very long control message":    {"local length error", func(h *hostile) { h.send(make([]byte, 1<<18)) }},
-		"garbage":                      {"unknown type 171", func(h *hostile) { h.send([]byte("\xab\xcd garbage garbage garba")) }},
-		"FIN ahead of the stream":      {"FIN after 1 bytes, with 0 received", func(h *hostile) { h.control(wire.Fin, 1, 0) }},
-		"FIN behind the stream":        {"FIN after 0 bytes, with 5 received", func(h *hostile) { h.data(0, 5, 5); h.control(wire.Fin, 0, 0) }},
-		"FIN at 2^64":                  {"FIN after 18446744073709551615 bytes", func(h *hostile) { h.control(wire.Fin, 1<<64-1, 0) }},
-		"FIN twice":                    {"FIN behind the end", func(h *hostile) { h.control(wire.Fin, 0, 0); h.control(wire.Fin, 0, 0) }},
-		"RESET with a wrong total":     {"RESET after 3 bytes", func(h *hostile) { h.control(wire.Reset, 3, 0) }},
-		"data after FIN":               {"behind the end", func(h *hostile) { h.control(wire.Fin, 0, 0); h.data(0, 5, 5) }},
-		"FINACK for no FIN":            {"FINACK for no FIN", func(h *hostile) { h.control(wire.FinAck, 0, 0) }},
-		"FINACK with a total":          {"FINACK with bits set", func(h *hostile) { h.control(wire.FinAck, 1, 0) }},
-	} {
+	for name, b := range anyPeersBreaches {
 		t.Run(name, func(t *testing.T) {
-			inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
-				bystander, other := v.connect(t, quiet, quiet)
-				c, h := v.connectHostile(t, small)
-				test.do(h)
-				v.parked()
-				err := writeUntilError(c)
-				require.ErrorIs(t, err, syscall.EPROTO)
-				require.ErrorContains(t, err, test.says)
-				require.NoError(t, c.Close())
-				requireUndisturbed(t, bystander, other)
-			})
+			t.Run("listening", func(t *testing.T) { requireEnds(t, simVenue.connectHostile, b) })
+			t.Run("dialing", func(t *testing.T) { requireEnds(t, simVenue.dialHostile, b) })
 		})
 	}
+	for name, b := range listenersBreaches {
+		t.Run(name, func(t *testing.T) { requireEnds(t, simVenue.connectHostile, b) })
+	}
+	for name, b := range dialersBreaches {
+		t.Run(name, func(t *testing.T) { requireEnds(t, simVenue.dialHostile, b) })
+	}
+}
+
+// requireEnds has a peer, connected as told, break the protocol.
+func requireEnds(t *testing.T, connect func(simVenue, testing.TB, *rconn.Config) (*rconn.Conn, *hostile), b breach) {
+	small := &rconn.Config{RecvBuffer: 4 << 10, RecvQueue: 8, KeepAlive: -1}
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		bystander, other := v.connect(t, quiet, quiet)
+		c, h := connect(v, t, small)
+		b.do(c, h)
+		v.parked()
+		err := writeUntilError(c)
+		if errors.Is(err, syscall.EPIPE) { // it has ended its own stream
+			_, err = c.Read(make([]byte, 1))
+		}
+		require.ErrorIs(t, err, syscall.EPROTO)
+		require.ErrorContains(t, err, b.says)
+		require.NoError(t, c.Close())
+		requireUndisturbed(t, bystander, other)
+	})
 }
 
 // requireUndisturbed sends something each way and ends the connection well.
@@ -209,18 +426,50 @@ func requireUndisturbed(t *testing.T, a, b *rconn.Conn) {
 // Whoever has said RESET and goes on is reset all the same, and disconnected.
 func TestAPeerThatGoesOnAfterRESETIsDisconnected(t *testing.T) {
 	for name, do := range map[string]func(h *hostile){
-		"RESET": func(h *hostile) { h.control(wire.Reset, 0, 0) },
-		"FIN":   func(h *hostile) { h.control(wire.Fin, 0, 0) },
-		"data":  func(h *hostile) { h.data(0, 5, 5) },
+		"RESET":  func(h *hostile) { h.control(resetAt(0)) },
+		"FIN":    func(h *hostile) { h.control(finAt(0)) },
+		"data":   func(h *hostile) { h.data(0, 5, 0) },
+		"CREDIT": func(h *hostile) { h.control(creditOf(5)) },
+		"RING":   func(h *hostile) { h.control(h.offer(wire.MinRing)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 				c, h := v.connectHostile(t, quiet)
-				h.control(wire.Reset, 0, 0)
+				_, err := c.Write([]byte("hello"))
+				require.NoError(t, err)
+				h.control(resetAt(0))
 				do(h)
 				require.ErrorIs(t, h.ep.Wait(), fabric.ErrDisconnected)
-				_, err := c.Read(make([]byte, 1))
+				_, err = c.Read(make([]byte, 1))
 				require.ErrorIs(t, err, syscall.ECONNRESET)
+			})
+		})
+	}
+}
+
+// When both sides have said and acknowledged the end there is nothing more to
+// say about a stream, whether or not its owner has closed it.
+func TestAPeerThatGoesOnBehindTheLastWordIsDisconnected(t *testing.T) {
+	for name, do := range map[string]func(h *hostile){
+		"data":   func(h *hostile) { h.data(0, 5, 0) },
+		"CREDIT": func(h *hostile) { h.control(creditOf(5)) },
+		"RING":   func(h *hostile) { h.control(h.offer(wire.MinRing)) },
+		"FIN":    func(h *hostile) { h.control(finAt(0)) },
+		"RESET":  func(h *hostile) { h.control(resetAt(0)) },
+		"FINACK": func(h *hostile) { h.control(finAck) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+				c, h := v.connectHostile(t, quiet)
+				require.NoError(t, c.CloseWrite())
+				h.control(finAt(0), finAck)
+				_, err := c.Read(make([]byte, 1))
+				require.Equal(t, io.EOF, err)
+				do(h)
+				require.ErrorIs(t, h.ep.Wait(), fabric.ErrDisconnected)
+				_, err = c.Read(make([]byte, 1))
+				require.Equal(t, io.EOF, err, "the stream had ended well")
+				require.NoError(t, c.Close())
 			})
 		})
 	}
@@ -230,9 +479,9 @@ func TestNothingIsReadBehindABreachOfTheProtocol(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
 		pattern(0).fill(h.out.Bytes(), 0)
-		h.data(0, 5, 5)
-		h.data(5, 5, 6)
-		h.data(10, 5, 5)
+		h.data(0, 5, 0)
+		h.data(5, 5, 1)
+		h.data(10, 5, 0)
 		n, err := pattern(0).receive(c, 0, 1000, random(t, 1))
 		require.Equal(t, 5, n)
 		require.ErrorIs(t, err, syscall.EPROTO)
@@ -243,8 +492,8 @@ func TestABreachIsNotForgottenWhenThePeerHasDisconnectedToo(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
 		v.endpoint(c).HoldReceives(true) // the disconnect is seen first
-		h.data(0, 5, 6)
-		h.control(wire.Fin, 0, 0)
+		h.data(0, 5, 1)
+		h.control(finAt(0))
 		require.NoError(t, h.ep.Disconnect())
 		synctest.Wait()
 		v.endpoint(c).HoldReceives(false)
@@ -256,10 +505,10 @@ func TestABreachIsNotForgottenWhenThePeerHasDisconnectedToo(t *testing.T) {
 func TestAPeerCannotWriteOutsideTheRing(t *testing.T) {
 	for name, wr := range map[string]func(h, other *hostile) fabric.WorkRequest{
 		"behind the ring": func(h, _ *hostile) fabric.WorkRequest {
-			return h.write(h.peer.Addr+uint64(h.peer.Ring), h.peer.RKey, 1)
+			return h.write(h.peer.Addr+uint64(h.peer.Size), h.peer.RKey, 1)
 		},
 		"over the ring's end": func(h, _ *hostile) fabric.WorkRequest {
-			return h.write(h.peer.Addr+uint64(h.peer.Ring)-1, h.peer.RKey, 2)
+			return h.write(h.peer.Addr+uint64(h.peer.Size)-1, h.peer.RKey, 2)
 		},
 		"before the ring":       func(h, _ *hostile) fabric.WorkRequest { return h.write(h.peer.Addr-1, h.peer.RKey, 1) },
 		"with no key":           func(h, _ *hostile) fabric.WorkRequest { return h.write(h.peer.Addr, 0, 1) },
@@ -276,7 +525,7 @@ func TestAPeerCannotWriteOutsideTheRing(t *testing.T) {
 				require.ErrorContains(t, err, "access violation")
 
 				pattern(9).fill(other.out.Bytes(), 0)
-				other.data(0, 100, 100)
+				other.data(0, 100, 0)
 				require.NoError(t, pattern(9).receiveExactly(bystander, 0, 100))
 			})
 		})
@@ -292,7 +541,7 @@ func (h *hostile) write(addr uint64, rkey uint32, n int) fabric.WorkRequest {
 func TestAPeerCannotChangeWhatHasBeenRead(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
-		h.data(0, 100, 100)
+		h.data(0, 100, 0)
 		enough := errors.New("enough")
 		_, err := io.Copy(writerFunc(func(p []byte) (int, error) {
 			before := bytes.Clone(p)
@@ -314,46 +563,88 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestCreditsMayNotRunBackwards(t *testing.T) {
-	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
-		c, h := v.connectHostile(t, quiet)
-		_, err := c.Write(make([]byte, 100))
-		require.NoError(t, err)
-		v.parked()
-		h.control(wire.Credit, 60, 1)
-		h.control(wire.Credit, 60, 1) // says nothing new, which is no harm
-		v.parked()
-		_, err = c.Write(make([]byte, 100))
-		require.NoError(t, err)
-		h.control(wire.Credit, 59, 1)
-		_, err = c.Read(make([]byte, 1))
-		require.ErrorIs(t, err, syscall.EPROTO)
-		require.ErrorContains(t, err, "credit runs backwards")
-	})
+	for _, again := range []uint64{59, 60} { // to say the same again is no better
+		inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+			c, h := v.connectHostile(t, quiet)
+			_, err := c.Write(make([]byte, 100))
+			require.NoError(t, err)
+			v.parked()
+			h.control(creditOf(60))
+			v.parked()
+			_, err = c.Write(make([]byte, 100))
+			require.NoError(t, err)
+			h.control(creditOf(again))
+			_, err = c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, syscall.EPROTO)
+			require.ErrorContains(t, err, fmt.Sprintf("CREDIT for %d bytes after 60", again))
+		})
+	}
 }
 
 func TestAFloodOfControlMessagesDisturbsNobodyElse(t *testing.T) {
-	for _, link := range []sim.Link{{}, wan} {
-		withHostilePeers(t, link, func(t *testing.T, v simVenue) {
-			a, b := v.connect(t, quiet, quiet)
-			c, h := v.connectHostile(t, quiet)
-			for range 10_000 {
-				h.control(wire.Credit, 0, 0)
+	for name, flood := range map[string]func(h *hostile){
+		"link credit":  func(h *hostile) { h.acknowledge(0, 0) },
+		"records":      func(h *hostile) { h.control(creditOf(1)) },
+		"GOAWAYs":      func(h *hostile) { h.control(goAway) },
+		"offers":       func(h *hostile) { h.control(h.offer(wire.MinRing)) },
+		"data":         func(h *hostile) { h.data(0, 1000, 0) },
+		"empty data":   func(h *hostile) { h.data(0, 0, 0) },
+		"empty SENDs":  func(h *hostile) { h.send(nil) },
+		"OPENs":        func(h *hostile) { h.control(h.open(uint32(h.sent) % wire.MaxStreams)) },
+		"ends":         func(h *hostile) { h.control(finAt(0), finAck) },
+		"full records": func(h *hostile) { h.control(slices.Repeat([]wire.Record{finAck}, wire.MaxRecords)...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, link := range []sim.Link{{}, wan} {
+				withHostilePeers(t, link, func(t *testing.T, v simVenue) {
+					a, b := v.connect(t, quiet, quiet)
+					c, h := v.connectHostile(t, &rconn.Config{RecvBuffer: 4 << 10, KeepAlive: -1})
+					for range 10_000 {
+						flood(h)
+					}
+					time.Sleep(time.Second)
+					requireUndisturbed(t, a, b)
+					require.ErrorIs(t, writeUntilError(c), syscall.EPROTO, "the flood has ended its own link")
+					require.NoError(t, c.Close())
+				})
 			}
-			time.Sleep(time.Second)
-			requireUndisturbed(t, a, b)
-			require.NoError(t, c.SetLinger(1))
-			_ = c.Close() // for its own fate the flood may be to blame
 		})
 	}
+}
+
+// A Conn that has said that its stream ends ignores offers. A peer that keeps to
+// its windows can make them for as long as it likes: each of its messages costs
+// what a message costs, and nobody waits for it.
+func TestAFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		a, b := v.connect(t, quiet, quiet)
+		c, h := v.connectHostile(t, quiet)
+		require.NoError(t, c.CloseWrite())
+		v.parked()
+		read := started(func() int {
+			n, err := c.Read(make([]byte, 10))
+			require.NoError(t, err)
+			return n
+		})
+		for range 1000 {
+			h.control(slices.Repeat([]wire.Record{h.offer(wire.MinRing)}, wire.MaxRecords)...)
+			v.parked()
+		}
+		require.Less(t, c.Stats().WorkRequests, uint64(1000/credit.RecordCredit+10), "link credit, and no answer to each")
+		h.data(0, 5, 0)
+		require.Equal(t, 5, <-read)
+		require.NoError(t, c.Close())
+		requireUndisturbed(t, a, b)
+	})
 }
 
 // A peer that takes what it is sent and never says anything.
 func TestASilentPeerHoldsNothingUpButItsOwnConnection(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, h := v.connectHostile(t, quiet)
+		c, _ := v.connectHostile(t, quiet)
 		require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
 		n, err := c.Write(make([]byte, 100_000))
-		require.Equal(t, h.hello.Ring, n)
+		require.Equal(t, wire.MinRing, n)
 		requireTimeout(t, err)
 		start := time.Now()
 		require.NoError(t, c.Close(), "its device has it all")
@@ -363,42 +654,61 @@ func TestASilentPeerHoldsNothingUpButItsOwnConnection(t *testing.T) {
 	})
 }
 
-func hello(magic uint32, version uint16, ring, receives uint32) []byte {
+// hello is private data with a record that offers a ring.
+func hello(magic uint32, version uint16, receives uint32, typ wire.RecordType, stream, ring uint32) []byte {
 	b := binary.BigEndian.AppendUint32(nil, magic)
 	b = binary.BigEndian.AppendUint16(b, version)
 	b = append(b, 0, 0)
-	b = binary.BigEndian.AppendUint64(b, 0x1000)
-	b = binary.BigEndian.AppendUint32(b, 0x100)
-	b = binary.BigEndian.AppendUint32(b, ring)
 	b = binary.BigEndian.AppendUint32(b, receives)
+	b = binary.BigEndian.AppendUint32(b, uint32(typ)<<24|stream)
+	b = binary.BigEndian.AppendUint32(b, 0x100)
+	b = binary.BigEndian.AppendUint64(b, 0x1000)
+	b = binary.BigEndian.AppendUint32(b, ring)
 	return append(b, 0, 0, 0, 0)
 }
 
 const magic = 0x724e4554
 
-// badHellos are handshakes that are refused, and what is said about them.
-var badHellos = map[string]struct {
+type badHello struct {
 	hello []byte
 	says  string
-}{
-	"empty":              {nil, "does not speak ringnet"},
-	"garbage":            {[]byte("GET / HTTP/1.1\r\n"), "does not speak ringnet"},
-	"wrong magic":        {hello(magic+1, 1, 4096, 4), "does not speak ringnet"},
-	"version 0":          {hello(magic, 0, 4096, 4), "speaks version 0"},
-	"version 2":          {hello(magic, 2, 4096, 4), "speaks version 2"},
-	"short":              {hello(magic, 1, 4096, 4)[:20], "ring of 0 bytes"}, // padded by the connection manager
-	"no ring":            {hello(magic, 1, 0, 4), "ring of 0 bytes"},
-	"ring too small":     {hello(magic, 1, 2048, 4), "ring of 2048 bytes"},
-	"ring too large":     {hello(magic, 1, 1<<31, 4), "ring of 2147483648 bytes"},
-	"ring no power of 2": {hello(magic, 1, 4096+512, 4), "ring of 4608 bytes"},
-	"no receives":        {hello(magic, 1, 4096, 0), "0 receives"},
-	"receives not by 4":  {hello(magic, 1, 4096, 6), "6 receives"},
-	"too many receives":  {hello(magic, 1, 4096, 1<<20), "1048576 receives"},
-	"receives as -4":     {hello(magic, 1, 4096, 1<<32-4), "4294967292 receives"},
+}
+
+// badHellos are handshakes that are refused, and what is said about them, where
+// a record of the given type is to be in a good one.
+func badHellos(typ wire.RecordType) map[string]badHello {
+	good := hello(magic, 2, 4, typ, 0, 4096)
+	receives := func(n uint32) []byte { return hello(magic, 2, n, typ, 0, 4096) }
+	ring := func(n uint32) []byte { return hello(magic, 2, 4, typ, 0, n) }
+	other := wire.OpenRecord + wire.AcceptRecord - typ
+	return map[string]badHello{
+		"empty":              {nil, "does not speak ringnet"},
+		"garbage":            {[]byte("GET / HTTP/1.1\r\n"), "does not speak ringnet"},
+		"wrong magic":        {hello(magic+1, 2, 4, typ, 0, 4096), "does not speak ringnet"},
+		"version 0":          {hello(magic, 0, 4, typ, 0, 4096), "speaks version 0"},
+		"version 1":          {hello(magic, 1, 4, typ, 0, 4096), "speaks version 1"},
+		"version 3":          {hello(magic, 3, 4, typ, 0, 4096), "speaks version 3"},
+		"short":              {good[:20], "ring of 0 bytes"}, // padded by the connection manager
+		"no record":          {good[:12], "record of type 0"},
+		"no ring":            {ring(0), "ring of 0 bytes"},
+		"ring too small":     {ring(2048), "ring of 2048 bytes"},
+		"ring too large":     {ring(1 << 31), "ring of 2147483648 bytes"},
+		"ring no power of 2": {ring(4096 + 512), "ring of 4608 bytes"},
+		"no receives":        {receives(0), "0 receives"},
+		"receives not by 4":  {receives(6), "6 receives"},
+		"too many receives":  {receives(1 << 20), "1048576 receives"},
+		"receives as -4":     {receives(1<<32 - 4), "4294967292 receives"},
+		"another stream":     {hello(magic, 2, 4, typ, 1, 4096), "for stream 1 in a"},
+		"a stream too large": {hello(magic, 2, 4, typ, 1<<16, 4096), "for stream 65536"},
+		"the other's record": {hello(magic, 2, 4, other, 0, 4096), other.String() + " for stream 0 in a"},
+		"RING":               {hello(magic, 2, 4, wire.RingRecord, 0, 4096), "RING for stream 0 in a"},
+		"GOAWAY":             {append(good[:12:12], raw(9)[wire.HeaderSize:]...), "GOAWAY for stream 0 in a"},
+		"REFUSE":             {append(good[:12:12], raw([]byte{3, 7: 1}...)[wire.HeaderSize:]...), "REFUSE for stream 0 in a"},
+	}
 }
 
 func TestABadRequestIsRefusedAndToldWhy(t *testing.T) {
-	for name, bad := range badHellos {
+	for name, bad := range badHellos(wire.OpenRecord) {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 				l, err := v.Listen(v.any(), 1)
@@ -432,7 +742,7 @@ func TestABadRequestIsRefusedAndToldWhy(t *testing.T) {
 }
 
 func TestABadAnswerIsRefusedAndToldWhy(t *testing.T) {
-	for name, bad := range badHellos {
+	for name, bad := range badHellos(wire.AcceptRecord) {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 				l, err := v.Listen(v.any(), 1)
@@ -519,7 +829,7 @@ func TestHandshakesHaveATimeLimit(t *testing.T) {
 			_, err = dialer.Open(hostileOptions)
 			require.NoError(t, err)
 			answered := started(func() error {
-				_, err := dialer.Connect(context.Background(), hello(magic, 1, 4096, 4))
+				_, err := dialer.Connect(context.Background(), hello(magic, wire.Version, 4, wire.OpenRecord, 0, 4096))
 				return err
 			})
 			ep, err := l.Accept()
@@ -590,19 +900,23 @@ func TestAFailedSetUpIsAnErrorOnBothSides(t *testing.T) {
 }
 
 func FuzzPeer(f *testing.F) {
-	for i := range byte(16) {
+	for i := range byte(24) {
 		f.Add([]byte{i, 1, 2, 3, i, 5, 0, 1, 15, 255, i, 255})
 	}
 	f.Fuzz(func(t *testing.T, actions []byte) {
 		virtually(t, sim.Link{}, func(t *testing.T, v simVenue) {
-			c, h := v.connectHostile(t, &rconn.Config{RecvBuffer: 4 << 10, SendBuffer: 4 << 10, RecvQueue: 4, SendQueue: 16})
+			connect := v.connectHostile
+			if len(actions)%2 == 1 {
+				connect = v.dialHostile
+			}
+			c, h := connect(t, &rconn.Config{RecvBuffer: 4 << 10, SendBuffer: 4 << 10, RecvQueue: 4, SendQueue: 16})
 			read := started(func() error { _, err := io.Copy(io.Discard, struct{ io.Reader }{c}); return err })
 			for ; len(actions) >= 4; actions = actions[4:] {
 				h.act(actions[0], actions[1], binary.BigEndian.Uint16(actions[2:]))
 				// A peer that writes where the Conn is reading spoils its own
 				// bytes and no more, but the race detector, which would not
 				// see a device do it, holds it against the Conn.
-				if raceEnabled || actions[0]&16 != 0 {
+				if raceEnabled || actions[0]&32 != 0 {
 					v.parked()
 				}
 			}
@@ -621,32 +935,48 @@ func FuzzPeer(f *testing.F) {
 // act does one thing that a peer may do, by the book or not.
 func (h *hostile) act(what, a byte, b uint16) {
 	n := int(b)
-	switch what % 16 {
+	switch what % 24 {
 	case 0, 1, 2, 3: // as it should be, if there is room and a is the position
-		h.data(uint64(a), 1+n%64, uint32(1+n%64))
+		h.data(uint64(a), 1+n%64, 0)
 	case 4:
-		h.data(uint64(a)<<4, n, uint32(n))
+		h.data(uint64(a)<<4, n, 0)
 	case 5:
 		h.data(uint64(a), n%16, uint32(b))
 	case 6:
-		h.control(wire.Credit, uint64(a), uint64(n))
+		h.data(uint64(a), n%16, newRing|uint32(a%2))
 	case 7:
-		h.control(wire.Credit, uint64(n), uint64(a))
+		h.control(creditOf(uint64(n)))
 	case 8:
-		h.control(wire.Credit, -uint64(n), -uint64(a))
+		h.control(creditOf(-uint64(n)))
 	case 9:
-		h.control(wire.Fin, uint64(n%256), 0)
+		h.control(finAt(uint64(n % 256)))
 	case 10:
-		h.control(wire.FinAck, uint64(a%2), 0)
+		h.control(finAck)
 	case 11:
-		h.control(wire.Reset, uint64(n%256), 0)
+		h.control(resetAt(uint64(n % 256)))
 	case 12:
-		h.send(h.out.Bytes()[a : int(a)+n%32])
+		h.send(h.out.Bytes()[a : int(a)+n%64])
 	case 13:
 		h.post(h.write(h.peer.Addr+uint64(n), h.peer.RKey, int(a)))
 	case 14:
 		_ = h.ep.PostRecv(1)
 	case 15:
 		_ = h.ep.Disconnect()
+	case 16:
+		h.acknowledge(uint64(a), uint64(n%16))
+	case 17:
+		h.send(control(wire.Header{Data: uint64(a % 8), Records: uint64(n % 8)}, creditOf(uint64(n))))
+	case 18:
+		h.control(h.open(uint32(n)))
+	case 19:
+		h.control(h.offer(wire.MinRing << (a % 4)))
+	case 20:
+		h.control(goAway)
+	case 21:
+		h.control(wire.Record{Type: wire.AcceptRecord + wire.RecordType(a%2), Ring: h.place(wire.MinRing), Reason: wire.RefusedTaken})
+	case 22:
+		h.control(finAt(uint64(n%256)), finAck, goAway)
+	case 23: // any record for any stream
+		h.send(raw(a%12, 0, 0, byte(n%3), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, byte(n>>8)))
 	}
 }

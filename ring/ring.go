@@ -27,11 +27,17 @@ type Ring struct {
 
 // New returns an empty ring over buf, which stays the caller's to free. It
 // panics unless the length of buf is a power of two.
-func New(buf []byte) *Ring {
+func New(buf []byte) *Ring { return NewAt(buf, 0) }
+
+// NewAt is New for a ring whose first byte is that at position pos.
+func NewAt(buf []byte, pos uint64) *Ring {
 	if n := len(buf); n == 0 || n&(n-1) != 0 {
 		panic(fmt.Sprintf("ring: size %d is not a power of two", n))
 	}
-	return &Ring{buf: buf}
+	r := &Ring{buf: buf}
+	r.head.Store(pos)
+	r.tail.Store(pos)
+	return r
 }
 
 // Size is the number of bytes that the ring can hold.

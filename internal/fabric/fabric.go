@@ -52,9 +52,10 @@ type Listener interface {
 // queue, its memory and its place in the connection manager.
 //
 // Setup (Open to Confirm or Accept) is done by one goroutine. Afterwards
-// PostRecv, PostSend, Poll, Arm and Disconnect are called by one goroutine at a
-// time, Wait by one goroutine, possibly while another posts or polls, and Wake
-// by anyone at any time, also after Close.
+// PostRecv, Poll, Arm and Disconnect are called by one goroutine at a time,
+// PostSend by one at a time, possibly while another calls those (but not
+// Disconnect), Wait by one goroutine, possibly while others post or poll, and
+// Wake by anyone at any time, also after Close.
 type Endpoint interface {
 	// LocalAddr and RemoteAddr are known from the start.
 	LocalAddr() netip.AddrPort
@@ -67,8 +68,15 @@ type Endpoint interface {
 
 	// Register returns n bytes of zeroed, page-aligned memory off the Go heap
 	// that the device may access; n is rounded up to whole pages. The endpoint
-	// owns it: it is gone after Close.
+	// owns it: it is gone after Close. It may be called at any time after Open,
+	// as PostRecv is; of memory for remote writes there may be
+	// Options.RemoteMemory bytes in all.
 	Register(n int, a Access) (Memory, error)
+
+	// Reach makes sure that this side may write to memory that the peer has
+	// told of, before it does so for the first time: a fabric that shares memory
+	// does not touch what may not be there.
+	Reach(addr uint64, rkey uint32, n int) error
 
 	// PostRecv posts n receives. Their buffers, Options.RecvQueue of
 	// Options.RecvSize bytes each, are the endpoint's own and are used in turn,
@@ -147,6 +155,10 @@ type Options struct {
 	SendQueue int // send work requests that may be outstanding
 	RecvQueue int // receives that may be posted
 	RecvSize  int // bytes that a Send of the peer may carry
+
+	// RemoteMemory is how many bytes may be registered for remote writes in
+	// all. A fabric that shares memory sets aside as many addresses.
+	RemoteMemory int
 
 	// A message that is not acknowledged is sent again after AckTimeout, at
 	// most Retries (0 to 7) times; then the connection is lost. A device may

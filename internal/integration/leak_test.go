@@ -57,7 +57,7 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 		require.NoError(t, cycle())
 	}
 	// The rest of a connection is taken down in the background, and takes as
-	// long as the peer is given to answer.
+	// long as the peer is given to answer; and links would stay for a while.
 	const background = 10 * time.Second
 	require.True(t, eventually(background, func() bool { return inUse(t).QueuePairs == idle.QueuePairs }))
 	before, mapped := inUse(t), memory()
@@ -78,6 +78,7 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 
 func eventually(limit time.Duration, is func() bool) bool {
 	for end := time.Now().Add(limit); !is(); time.Sleep(50 * time.Millisecond) {
+		ringnet.CloseIdleLinks()
 		if time.Now().After(end) {
 			return false
 		}

@@ -22,14 +22,22 @@ import (
 
 // What peers say that are not ours.
 var (
-	noRingnet    = []byte("GET / HTTP/1.0\r\n\r\n, which is thirty-two bytes")
+	noRingnet    = []byte("GET / HTTP/1.0\r\n\r\n, and that is no hello at all")
 	otherVersion = func() []byte {
-		hello := wire.Hello{Ring: 4096, Receives: 4}.Append(nil)
-		binary.BigEndian.PutUint16(hello[4:], wire.Version+1)
-		return hello
+		b := greeting(wire.OpenRecord, 4096)
+		binary.BigEndian.PutUint16(b[4:], wire.Version+1)
+		return b
 	}()
-	noRing = wire.Hello{Ring: 4096 + 1, Receives: 4}.Append(nil)
+	noRing = greeting(wire.OpenRecord, 4096+1)
 )
+
+// greeting is the private data of a request, or of an answer, with a ring of the
+// given size that is nowhere.
+func greeting(t wire.RecordType, ring int) []byte {
+	b := append(wire.Hello{Receives: 4}.Append(nil), make([]byte, wire.RecordSize)...)
+	wire.Record{Type: t, Ring: wire.RingPlace{Size: ring}}.Put(b[wire.HelloSize:])
+	return b
+}
 
 // strangers are what they say and what is said of it.
 var strangers = map[string]struct {
@@ -38,7 +46,7 @@ var strangers = map[string]struct {
 }{
 	"wrong magic":   {noRingnet, "does not speak ringnet"},
 	"nothing":       {nil, "does not speak ringnet"},
-	"wrong version": {otherVersion, "speaks version 2 of the ringnet protocol, this side version 1"},
+	"wrong version": {otherVersion, "speaks version 3 of the ringnet protocol, this side version 2"},
 	"wrong ring":    {noRing, "ring of 4097 bytes"},
 }
 
@@ -95,8 +103,7 @@ func TestADialerRepeatsWhyAListenerRefused(t *testing.T) {
 
 func TestAListenerThatAcceptsAndDiesIsNoticed(t *testing.T) {
 	addr, answered := rawListen(t, func(ctx context.Context, ep fabric.Endpoint) error {
-		hello := wire.Hello{Ring: 4096, Receives: 4}
-		if err := ep.Accept(ctx, hello.Append(nil)); err != nil {
+		if err := ep.Accept(ctx, greeting(wire.AcceptRecord, 4096)); err != nil {
 			return err
 		}
 		return ep.Disconnect()

@@ -3,45 +3,165 @@ package wire
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/credit"
 )
+
+func document(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/protocol.md")
+	require.NoError(t, err)
+	return string(text)
+}
+
+// table is the rows of the document's table with the given header, their cells
+// trimmed.
+func table(t *testing.T, header string) (rows [][]string) {
+	t.Helper()
+	_, rest, ok := strings.Cut(document(t), "\n"+header+"\n")
+	require.True(t, ok, "no table %q", header)
+	rest, _, _ = strings.Cut(rest, "\n\n")
+	for _, line := range strings.Split(rest, "\n")[1:] {
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+func integer(t *testing.T, s string) int {
+	t.Helper()
+	n, err := strconv.Atoi(s)
+	require.NoError(t, err)
+	return n
+}
+
+func TestTheDocumentHasTheConstants(t *testing.T) {
+	constants := map[string]int{}
+	for _, row := range table(t, "| name | value | what it is |") {
+		constants[row[0]] = integer(t, row[1])
+	}
+	require.Equal(t, map[string]int{
+		"W":            credit.RecordWindow,
+		"T":            credit.RecordCredit,
+		"C":            credit.LinkControlReceives,
+		"S":            credit.LinkControlSends,
+		"hello":        HelloSize,
+		"header":       HeaderSize,
+		"record":       RecordSize,
+		"records":      MaxRecords,
+		"message":      MessageSize,
+		"least ring":   MinRing,
+		"largest ring": MaxRing,
+		"least D":      MinReceives,
+		"largest D":    MaxReceives,
+		"streams":      MaxStreams,
+		"opens":        MaxOpens,
+	}, constants)
+	require.Contains(t, document(t), fmt.Sprintf("# The ringnet wire protocol, version %d\n", Version))
+}
+
+// Every type has its number, and the fields that are listed cover the bytes
+// that mean something, and no others.
+func TestTheDocumentHasTheRecords(t *testing.T) {
+	names := map[RecordType]string{}
+	covered := map[RecordType]string{}
+	var typ RecordType
+	for _, row := range table(t, "| type | record | offset | size | field |") {
+		if row[0] != "" {
+			typ = RecordType(integer(t, row[0]))
+			names[typ] = row[1]
+			covered[typ] = "tsss" + strings.Repeat(".", RecordSize-4)
+		}
+		if row[2] == "" {
+			continue
+		}
+		from, size := integer(t, row[2]), integer(t, row[3])
+		b := []byte(covered[typ])
+		for i := from; i < from+size; i++ {
+			require.Equal(t, byte('.'), b[i], "%v: byte %d is in two fields", typ, i)
+			b[i] = 'x'
+		}
+		covered[typ] = string(b)
+	}
+	for typ := OpenRecord; typ < recordTypes; typ++ {
+		require.Equal(t, typ.String(), names[typ])
+		want := strings.Map(func(c rune) rune {
+			if strings.ContainsRune("ts.", c) {
+				return c
+			}
+			return 'x'
+		}, strings.ReplaceAll(meaning[typ], " ", ""))
+		if typ != GoAwayRecord {
+			require.Equal(t, want, covered[typ], "%v", typ)
+		}
+	}
+	require.Len(t, names, int(recordTypes-1))
+}
+
+func TestTheDocumentHasTheReasons(t *testing.T) {
+	rows := table(t, "| reason | a stream is refused because | the active side should |")
+	require.Len(t, rows, int(refuseReasons-1))
+	for i, says := range map[RefuseReason]string{
+		RefusedBacklog: "too many streams wait to be accepted",
+		RefusedClosed:  "nobody accepts streams on this link any more",
+		RefusedTaken:   "another connection has this pair of addresses",
+		RefusedMemory:  "there is no memory for a ring",
+	} {
+		require.Equal(t, []string{fmt.Sprint(uint32(i)), says}, rows[i-1][:2])
+	}
+}
 
 // TestTheDocumentSaysWhatIsSent compares the dumps in docs/protocol.md with
 // what the encoder makes of the same messages.
 func TestTheDocumentSaysWhatIsSent(t *testing.T) {
-	control := func(c Control) []byte {
-		b := make([]byte, ControlSize)
-		c.Put(b)
+	message := func(h Header, records ...Record) []byte {
+		b := make([]byte, HeaderSize)
+		h.Put(b)
+		for _, r := range records {
+			b = append(b, encoded(r)...)
+		}
 		return b
 	}
-	immediate := func(n int) []byte { return binary.BigEndian.AppendUint32(nil, Immediate(n)) }
-	sent := map[string][]byte{
-		"request":                         Hello{Addr: 0x7f3a_1000_0000, RKey: 0x1a2b, Ring: 65536, Receives: 64}.Append(nil),
-		"answer":                          Hello{Addr: 0x559e_2000_0000, RKey: 0x3c4d, Ring: 4096, Receives: 4}.Append(nil),
-		"immediate of 13 bytes":           immediate(13),
-		"CREDIT for one message":          control(Control{Type: Credit, Messages: 1}),
-		"immediate of 4083 bytes":         immediate(4083),
-		"CREDIT for 1024 bytes":           control(Control{Type: Credit, Bytes: 1024, Messages: 2}),
-		"FIN at 4101":                     control(Control{Type: Fin, Bytes: 4101}),
-		"FINACK":                          control(Control{Type: FinAck}),
-		"RESET at 3":                      control(Control{Type: Reset, Bytes: 3}),
-		"rejection of a request too many": Full.Append(nil),
-		"rejection":                       Reject{Reason: (&VersionError{Peer: 2}).Error()}.Append(nil),
+	immediate := func(flags DataFlags) []byte {
+		return binary.BigEndian.AppendUint32(nil, DataImmediate(0, flags))
 	}
-	text, err := os.ReadFile("../../docs/protocol.md")
-	require.NoError(t, err)
-	document := map[string][]byte{}
-	for _, block := range strings.Split(string(text), "\n```hex ")[1:] {
+	ringA := RingPlace{Addr: 0x7f3a_1000_0000, RKey: 0x1a2b, Size: 65536}
+	ringB := RingPlace{Addr: 0x559e_2000_0000, RKey: 0x3c4d, Size: 4096}
+	sent := map[string][]byte{
+		"request":                             greeting{Hello{Receives: 64}, Record{Type: OpenRecord, Ring: ringA}}.encoded(),
+		"answer":                              greeting{Hello{Receives: 4}, Record{Type: AcceptRecord, Ring: ringB}}.encoded(),
+		"immediate of stream 0":               immediate(0),
+		"link credit for one message":         message(Header{Data: 1}),
+		"CREDIT for 1024 bytes":               message(Header{Data: 2}, Record{Type: CreditRecord, Position: 1024}),
+		"RING of 16384 bytes":                 message(Header{Data: 2}, Record{Type: RingRecord, Ring: RingPlace{0x559e_3000_0000, 0x3c4e, 16384}}),
+		"immediate of stream 0 in a new ring": immediate(NewRing),
+		"FIN at 4101 and OPEN of stream 1": message(Header{Records: 2}, Record{Type: FinRecord, Position: 4101},
+			Record{Type: OpenRecord, Stream: 1, Ring: RingPlace{0x7f3a_1001_0000, 0x1a2b, 16384}, Port: 40001}),
+		"FINACK and REFUSE of stream 1": message(Header{Data: 3, Records: 1}, Record{Type: FinAckRecord},
+			Record{Type: RefuseRecord, Stream: 1, Reason: RefusedBacklog}),
+		"RESET at 3":                      message(Header{Data: 3, Records: 1}, Record{Type: ResetRecord, Position: 3}),
+		"GOAWAY":                          message(Header{Data: 3, Records: 3}, Record{Type: GoAwayRecord}),
+		"rejection of a request too many": Full.Append(nil),
+		"rejection":                       Reject{Reason: (&VersionError{Peer: 3}).Error()}.Append(nil),
+	}
+	dumps := map[string][]byte{}
+	for _, block := range strings.Split(document(t), "\n```hex ")[1:] {
 		name, dump, _ := strings.Cut(block, "\n")
 		dump, _, _ = strings.Cut(dump, "\n```")
 		b, err := hex.DecodeString(strings.Join(strings.Fields(dump), ""))
 		require.NoError(t, err, name)
-		require.NotContains(t, document, name)
-		document[name] = b
+		require.NotContains(t, dumps, name)
+		dumps[name] = b
 	}
-	require.Equal(t, sent, document)
+	require.Equal(t, sent, dumps)
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // benchOptions are what package rconn asks for by default.
-var benchOptions = fabric.Options{SendQueue: 128, RecvQueue: 267, RecvSize: 24}
+var benchOptions = fabric.Options{SendQueue: 128, RecvQueue: 267, RecvSize: 24, RemoteMemory: 1 << 20}
 
 const benchWindow = 256
 
@@ -52,7 +52,7 @@ func (s *stream) next() (fabric.Completion, error) {
 
 func (s *stream) write(b []byte) error {
 	err := s.PostSend([]fabric.WorkRequest{{Op: fabric.WriteImm, Data: b, RKey: s.peerKey, Signaled: s.posted%16 == 15}})
-	if s.head != s.tail {
+	if s.head != s.tail.Load() {
 		s.Poll(s.c[:1])
 	}
 	return err

@@ -112,9 +112,11 @@ func TestNothingIsMadeForADialThatIsRefused(t *testing.T) {
 	ep, err := f.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(host, 1))
 	require.NoError(t, err)
 	defer ep.Close()
-	_, err = ep.Open(options)
-	require.NoError(t, err)
 	const size = 64 << 20
+	o := options
+	o.RemoteMemory = size
+	_, err = ep.Open(o)
+	require.NoError(t, err)
 	faults := minorFaults(t)
 	_, err = ep.Register(size, fabric.RemoteWrite)
 	require.NoError(t, err)

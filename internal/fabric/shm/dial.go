@@ -35,7 +35,24 @@ var _ fabric.Fabric = (*shm)(nil)
 
 // Fabric returns the fabric with the zero [Config], or an error that wraps
 // errors.ErrUnsupported and says what is missing.
-func Fabric() (fabric.Fabric, error) { return New(Config{}) }
+func Fabric() (fabric.Fabric, error) {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.fabric == nil {
+		f, err := New(Config{})
+		if err != nil {
+			return nil, err
+		}
+		shared.fabric = f
+	}
+	return shared.fabric, nil
+}
+
+// shared is the fabric that trusts nobody else, once there is one.
+var shared struct {
+	sync.Mutex
+	fabric fabric.Fabric
+}
 
 // New returns a fabric, or an error that wraps errors.ErrUnsupported and says
 // what is missing.

@@ -54,21 +54,24 @@ type endpoint struct {
 	shape   shape // of own
 	memory  []*memory
 
+	registered int // bytes of the own region
+
 	// Made by Connect or Accept.
 	mem       []byte // both segments
 	fd        int    // of mem, until the peer has it mapped; or -1
 	own       *segment
 	peer      *segment // what this end writes to
 	peerShape shape    // as a dialer asked for it
+	layout    layout   // of mem
 
-	failed  bool // the queue pair is in state ERR
-	drained bool // and what had arrived before has been polled
-	broken  error
+	failed  atomic.Bool // the queue pair is in state ERR
+	drained bool        // and what had arrived before has been polled
+	broken  atomic.Pointer[error]
 	sendQueue
 	recvQueue
 
 	// Waiting: see wait.go.
-	armed  bool
+	armed  atomic.Bool
 	arms   atomic.Uint64
 	rings  uint64 // by the peer; guarded, as hung is, by being Wait's own
 	hung   bool   // there is nothing more to hear from the socket
@@ -101,7 +104,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	}
 	o.SendQueue = min(o.SendQueue, maxSendQueue)
 	o.RecvQueue = min(o.RecvQueue, maxRecvQueue)
-	s, err := newShape(0, rand.Uint32(), uint32(o.RecvQueue), uint32(o.RecvSize))
+	s, err := newShape(uint64(pages(o.RemoteMemory)), rand.Uint32(), uint32(o.RecvQueue), uint32(o.RecvSize))
 	if err != nil {
 		return fabric.Limits{}, fmt.Errorf("shm: open: %w", err)
 	}
@@ -123,7 +126,7 @@ func (e *endpoint) MemoryForPeer() int {
 	if !e.passive {
 		return 0
 	}
-	return e.peerShape.size()
+	return e.peerShape.queues()
 }
 
 // Disconnect implements [fabric.Endpoint]. The memory that the peer has mapped
@@ -144,10 +147,9 @@ func (e *endpoint) Disconnect() error {
 // fail moves the queue pair to ERR. What has arrived is polled before what is
 // flushed.
 func (e *endpoint) fail() {
-	if e.failed {
+	if e.failed.Swap(true) {
 		return
 	}
-	e.failed = true
 	e.event()
 }
 

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/netip"
 	"syscall"
 	"time"
@@ -279,21 +278,24 @@ func (e *endpoint) turnAway() {
 
 // share makes the memory of both ends.
 func (e *endpoint) share() error {
-	n, err := together(e.shape, e.peerShape)
+	l, err := newLayout(e.shape, e.peerShape)
 	if err == nil {
-		e.mem, e.fd, err = createMemory(n)
+		e.layout = l
+		e.mem, e.fd, err = createMemory(l.queues(), l.size())
+	}
+	if err == nil {
+		err = e.divide()
 	}
 	if err != nil {
 		return fmt.Errorf("shm: %w", err)
 	}
-	e.divide(e.shape, e.peerShape)
 	return nil
 }
 
 // settle looks after the memory once the peer has it mapped. Its descriptor is
 // then of no more use.
 func (e *endpoint) settle() error {
-	err := checkSettled(e.fd, len(e.mem))
+	err := checkSettled(e.fd, e.layout.queues())
 	unix.Close(e.fd)
 	e.fd = -1
 	if err != nil {
@@ -307,41 +309,39 @@ func (e *endpoint) adopt(f frame, fd int) error {
 	if fd < 0 {
 		return fmt.Errorf("shm: %w", errAnother)
 	}
-	n, err := together(f.shape, e.shape)
+	l, err := newLayout(f.shape, e.shape)
 	if f.kind != rep {
 		err = errAnother
 	}
 	if err == nil {
-		e.mem, err = adoptMemory(fd, n)
+		e.layout = l
+		e.mem, err = adoptMemory(fd, l.queues(), l.size())
 	}
 	if err != nil {
 		e.sock.closer.close(descriptor(fd)) // which may be anything
 		return fmt.Errorf("shm: %w", err)
 	}
 	unix.Close(fd)
-	e.divide(f.shape, e.shape)
-	return nil
+	return e.divide()
 }
 
-// together is how much memory a connection of two such ends has.
-func together(listener, dialer shape) (int, error) {
-	if listener.size() > math.MaxInt-dialer.size() {
-		return 0, fmt.Errorf("memory for remote writes of %d and %d bytes: %w", listener.region, dialer.region, syscall.ENOMEM)
-	}
-	return listener.size() + dialer.size(), nil
-}
-
-// divide finds both ends' segments in their memory, and says in this end's what
-// has been done before it was there.
-func (e *endpoint) divide(listener, dialer shape) {
-	e.peer, e.own = view(listener, e.mem[:listener.size()]), view(dialer, e.mem[listener.size():])
+// divide finds both ends' segments in their memory, makes what this end has
+// registered, and says in its segment what has been done before it was there.
+func (e *endpoint) divide() error {
+	e.peer, e.own = e.layout.views(e.mem)
 	if e.passive {
 		e.own, e.peer = e.peer, e.own
 	}
-	e.own.posted.Store(e.recvPosted)
-	if e.armed {
-		_ = e.Arm()
+	if e.registered > 0 {
+		if err := populateFully(e.own.region[:e.registered]); err != nil {
+			return err
+		}
 	}
+	e.own.posted.Store(e.recvPosted)
+	if e.armed.Load() {
+		return e.Arm()
+	}
+	return nil
 }
 
 // receive returns the peer's next frame, and the descriptor that a listener's

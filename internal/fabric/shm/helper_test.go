@@ -35,7 +35,7 @@ var host = func() netip.Addr {
 }()
 
 var (
-	options = fabric.Options{SendQueue: 128, RecvQueue: 64, RecvSize: 24}
+	options = fabric.Options{SendQueue: 128, RecvQueue: 64, RecvSize: 24, RemoteMemory: ringSize}
 	ctx     = context.Background()
 )
 

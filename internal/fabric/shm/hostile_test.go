@@ -57,14 +57,18 @@ func (r *raider) take(mem []byte, fd int, peer shape) {
 	if mem == nil {
 		return
 	}
-	first, second := r.shape, peer
-	if !r.passive {
-		first, second = second, first
-	}
-	r.own, r.peer = view(first, mem[:first.size()]), view(second, mem[first.size():])
+	r.own, r.peer = r.layout(peer).views(mem)
 	if !r.passive {
 		r.own, r.peer = r.peer, r.own
 	}
+}
+
+// layout is that of the memory shared with a peer.
+func (r *raider) layout(peer shape) layout {
+	if r.passive {
+		return layout{r.shape, peer}
+	}
+	return layout{peer, r.shape}
 }
 
 func (r *raider) bytes(n int) []byte {
@@ -113,7 +117,8 @@ func (r *raider) shake() bool {
 	if r.passive || err != nil || fd < 0 {
 		return err == nil && f.kind == rtu
 	}
-	mem, err := adoptMemory(fd, f.shape.size()+r.shape.size())
+	l := r.layout(f.shape)
+	mem, err := adoptMemory(fd, l.queues(), l.size())
 	if err != nil {
 		unix.Close(fd)
 		return false
@@ -331,11 +336,12 @@ func raid(r *rand.Rand, sock *socket, passive bool, to netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	mem, fd, err := createMemory(s.size() + victim.size())
+	raider := &raider{Rand: r, sock: sock, passive: passive, to: to, shape: s}
+	l := raider.layout(victim)
+	mem, fd, err := createMemory(l.queues(), l.size())
 	if err != nil {
 		return err
 	}
-	raider := &raider{Rand: r, sock: sock, passive: passive, to: to, shape: s}
 	raider.take(mem, fd, victim)
 	raider.own.posted.Store(uint64(s.recvQueue))
 	defer raider.close()
@@ -411,7 +417,7 @@ func bear(e end) {
 	for i := uint32(0); err == nil && time.Now().Before(end); i++ {
 		room := len(e.peer.region)
 		n := min(int(i)%len(data), room)
-		if int(e.posted-e.freed) < options.SendQueue {
+		if int(e.posted-e.freed.Load()) < options.SendQueue {
 			err = e.PostSend([]fabric.WorkRequest{{
 				Op: fabric.WriteImm, Imm: i, Data: data[:n], Signaled: i%8 == 0,
 				RKey: e.peer.rkey, RemoteAddr: uint64(int(i) * 17 % (room - n + 1)),

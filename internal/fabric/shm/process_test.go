@@ -199,7 +199,7 @@ func TestFiveThousandConnectionsAtOnce(t *testing.T) {
 	}
 	leavesNothing(t)
 	const connections, dialers = 5000, 50
-	o := fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24}
+	o := fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24, RemoteMemory: ringSize}
 	f := newFabric(t)
 	l := listen(t, f, connections)
 	before := left(t)

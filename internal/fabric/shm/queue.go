@@ -13,6 +13,7 @@ package shm
 
 import (
 	"fmt"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -37,12 +38,13 @@ const scratchMessages = 16
 // one has been polled.
 type sendQueue struct {
 	posted uint64
-	freed  uint64
+	freed  atomic.Uint64
 
 	// completions is a ring, indexed by counts modulo its length, which is a
-	// power of two.
+	// power of two. PostSend adds to it while Poll takes from it.
 	completions []sendDone
-	head, tail  uint64
+	head        uint64
+	tail        atomic.Uint64
 
 	sent       uint64 // messages that took a receive of the peer's
 	peerPosted uint64 // receives of the peer's, as last looked up
@@ -72,7 +74,7 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	if e.step != established {
 		return fmt.Errorf("shm: post a send before the connection is established: %w", syscall.EINVAL)
 	}
-	if e.posted-e.freed+uint64(len(wr)) > uint64(e.limits.SendQueue) {
+	if e.posted-e.freed.Load()+uint64(len(wr)) > uint64(e.limits.SendQueue) {
 		return fmt.Errorf("shm: post %d sends to a full queue: %w", len(wr), syscall.ENOMEM)
 	}
 	for i := range wr {
@@ -83,14 +85,15 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	before := e.sent
 	for i := range wr {
 		status := fabric.Flushed
-		if !e.failed {
+		if !e.failed.Load() {
 			if status = e.execute(&wr[i]); status != fabric.OK {
 				e.fail()
 			}
 		}
 		if status != fabric.OK || wr[i].Signaled {
-			e.completions[e.tail&uint64(len(e.completions)-1)] = sendDone{wr[i].ID, e.posted, status}
-			e.tail++
+			tail := e.tail.Load()
+			e.completions[tail&uint64(len(e.completions)-1)] = sendDone{wr[i].ID, e.posted, status}
+			e.tail.Store(tail + 1)
 			e.event()
 		}
 		e.posted++
@@ -157,7 +160,7 @@ func (e *endpoint) lookUpPosted() error {
 
 // corrupt ends a connection whose peer does what no honest one can do.
 func (e *endpoint) corrupt(err error) {
-	e.broken = err
+	e.broken.Store(&err)
 	e.notify(fabric.ErrQueuePair, err)
 	e.fail()
 }
@@ -172,7 +175,7 @@ func (e *endpoint) PostRecv(n int) error {
 	}
 	e.scratch = e.scratch[:0]
 	e.recvPosted += uint64(n)
-	if e.failed {
+	if e.failed.Load() {
 		e.event()
 	} else if e.own != nil {
 		e.own.posted.Store(e.recvPosted)
@@ -184,15 +187,15 @@ func (e *endpoint) PostRecv(n int) error {
 // returns why the peer is not to be listened to any more.
 func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 	n := 0
-	for ; n < len(c) && e.head != e.tail; n++ {
+	for ; n < len(c) && e.head != e.tail.Load(); n++ {
 		d := &e.completions[e.head&uint64(len(e.completions)-1)]
 		c[n] = fabric.Completion{ID: d.id, Status: d.status}
-		e.freed = d.pos + 1
+		e.freed.Store(d.pos + 1)
 		e.head++
 	}
 	for ; n < len(c) && e.recvDone != e.recvPosted; n++ {
 		if e.drained || !e.arrived(&c[n]) {
-			if !e.failed {
+			if !e.failed.Load() {
 				break
 			}
 			e.drained = true
@@ -200,9 +203,10 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 		}
 		e.recvDone++
 	}
-	err := e.broken
-	e.broken = nil
-	return n, err
+	if e.broken.Load() == nil {
+		return n, nil
+	}
+	return n, *e.broken.Swap(nil)
 }
 
 // arrived takes the next message of the peer's, if there is one.

@@ -300,7 +300,7 @@ func TestOpenAndRegisterRefuseNonsense(t *testing.T) {
 	_, err := e.Open(options)
 	require.ErrorIs(t, err, syscall.EINVAL, "open twice")
 	_, err = e.Register(1, fabric.RemoteWrite)
-	require.ErrorIs(t, err, syscall.EINVAL, "remote memory twice")
+	require.ErrorIs(t, err, syscall.ENOMEM, "more than was set aside")
 	_, err = e.Register(0, fabric.LocalWrite)
 	require.ErrorIs(t, err, syscall.EINVAL)
 	for _, o := range []fabric.Options{

@@ -33,16 +33,16 @@ type segment struct {
 	region  []byte
 }
 
-// view finds the parts of a segment in memory of its size.
-func view(s shape, mem []byte) *segment {
+// view finds the parts of a segment in memory for its queues.
+func view(s shape, mem, region []byte) *segment {
 	return &segment{
 		shape:   s,
 		waiting: (*atomic.Uint32)(unsafe.Pointer(&mem[waitingAt])),
 		posted:  (*atomic.Uint64)(unsafe.Pointer(&mem[postedAt])),
 		slots:   unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(&mem[slotsAt])), s.slots()),
 		lap:     uint(bits.TrailingZeros(uint(s.slots()))),
-		buffers: mem[s.buffersAt():s.regionAt()],
-		region:  mem[s.regionAt():s.size():s.size()],
+		buffers: mem[s.buffersAt():],
+		region:  region,
 	}
 }
 
@@ -83,22 +83,23 @@ var lastSeals = sync.OnceValue(func() int {
 // segment first, the dialer's behind it. Nobody is given memory that somebody
 // else has made but the dialer, once it trusts the listener.
 
-// createMemory makes memory of n bytes, all of which exist, and the descriptor
-// to share it by.
-func createMemory(n int) (mem []byte, fd int, err error) {
+// createMemory makes memory of n bytes, the first of which exist, and the
+// descriptor to share it by.
+func createMemory(first, n int) (mem []byte, fd int, err error) {
 	fd, err = createMemfd()
 	if err != nil {
 		return nil, -1, err
 	}
-	if mem, err = fillMemfd(fd, n); err != nil {
+	if mem, err = fillMemfd(fd, first, n); err != nil {
 		unix.Close(fd)
 		return nil, -1, err
 	}
 	return mem, fd, nil
 }
 
-// fillMemfd gives an empty file in memory n bytes, and maps them.
-func fillMemfd(fd, n int) ([]byte, error) {
+// fillMemfd gives an empty file in memory n bytes, makes the first of them, and
+// maps all.
+func fillMemfd(fd, first, n int) ([]byte, error) {
 	if err := unix.Ftruncate(fd, int64(n)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
 	}
@@ -106,8 +107,8 @@ func fillMemfd(fd, n int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = populate(mem); errors.Is(err, syscall.EINVAL) {
-		err = fill(mem, fd) // before Linux 5.14
+	if err = populate(mem[:first]); errors.Is(err, syscall.EINVAL) {
+		err = fill(mem, fd) // before Linux 5.14, which cannot make the rest later
 	}
 	if err == nil {
 		err = addSeals(fd, firstSeals)
@@ -135,8 +136,8 @@ func createMemfd() (int, error) {
 }
 
 // adoptMemory maps the n bytes of memory that the listener has made, if they
-// are what they should be. It does not close fd.
-func adoptMemory(fd, n int) ([]byte, error) {
+// are what they should be and the first of them exist. It does not close fd.
+func adoptMemory(fd, first, n int) ([]byte, error) {
 	// The seals come first: only files in memory have them, so no file system
 	// of the peer's is asked anything, which it might never answer.
 	if err := checkSeals(fd, firstSeals); err != nil {
@@ -161,13 +162,11 @@ func adoptMemory(fd, n int) ([]byte, error) {
 		return nil, err
 	}
 	if err = addSeals(fd, lastSeals()); err == nil {
-		err = checkSettled(fd, n)
+		err = checkSettled(fd, first)
 	}
 	if err == nil {
 		// Nothing is missing, so this makes no pages: it spares faults later.
-		if err = populate(mem); errors.Is(err, syscall.EINVAL) {
-			err = nil // before Linux 5.14
-		}
+		err = populateFully(mem[:first])
 	}
 	if err != nil {
 		unix.Munmap(mem)
@@ -179,7 +178,7 @@ func adoptMemory(fd, n int) ([]byte, error) {
 // checkSettled checks that memory which both ends have mapped can lose no page
 // any more, and then that it has lost none so far: a hole that the peer had
 // punched would be filled with memory of whoever touches it first.
-func checkSettled(fd, n int) error {
+func checkSettled(fd, first int) error {
 	if err := checkSeals(fd, firstSeals|lastSeals()); err != nil {
 		return err
 	}
@@ -187,8 +186,8 @@ func checkSettled(fd, n int) error {
 	if err != nil {
 		return os.NewSyscallError("lseek SEEK_HOLE", err)
 	}
-	if hole != int64(n) {
-		return fmt.Errorf("shared memory of %d bytes has a hole at %d", n, hole)
+	if hole < int64(first) {
+		return fmt.Errorf("shared memory has a hole at %d, among the first %d bytes", hole, first)
 	}
 	return nil
 }
@@ -225,6 +224,16 @@ func populate(mem []byte) error {
 	}
 }
 
+// populateFully is populate for memory that may exist already, and does where the
+// kernel cannot: see fill.
+func populateFully(mem []byte) error {
+	err := populate(mem)
+	if errors.Is(err, syscall.EINVAL) {
+		return nil
+	}
+	return err
+}
+
 // fill is what there is to do where the kernel has no MADV_POPULATE_WRITE. The
 // file's pages, once they exist, count as data only when they have been touched.
 func fill(mem []byte, fd int) error {
@@ -243,6 +252,8 @@ type memory struct {
 	e      *endpoint
 	bytes  []byte
 	shared bool
+	at     int // in the region, if shared
+	size   int
 }
 
 var _ fabric.Memory = (*memory)(nil)
@@ -251,13 +262,13 @@ var _ fabric.Memory = (*memory)(nil)
 // connected.
 func (m *memory) Bytes() []byte {
 	if m.shared && m.e.own != nil {
-		return m.e.own.region
+		return m.e.own.region[m.at : m.at+m.size : m.at+m.size]
 	}
 	return m.bytes
 }
 
 // Addr is an offset in the region: the peer has it mapped elsewhere.
-func (m *memory) Addr() uint64 { return 0 }
+func (m *memory) Addr() uint64 { return uint64(m.at) }
 
 func (m *memory) RKey() uint32 {
 	if m.shared {
@@ -275,26 +286,77 @@ func (m *memory) holds(data []byte) bool {
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// Register implements [fabric.Endpoint]. Memory for remote writes can be
-// registered once, and before the endpoint connects, since it is part of what
-// is shared then: nothing is made for a connection that is refused.
+// Register implements [fabric.Endpoint]. Memory for remote writes is a part of
+// what is shared, for which addresses are set aside when the ends connect: none
+// of it is made for a connection that is refused.
 func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	if e.limits.RecvQueue == 0 || n <= 0 || n > maxRegion {
 		return nil, fmt.Errorf("shm: register %d bytes: %w", n, syscall.EINVAL)
 	}
-	m := &memory{e: e, shared: a == fabric.RemoteWrite}
-	if m.shared {
-		if e.own != nil || e.shape.region != 0 {
-			return nil, fmt.Errorf("shm: register memory for remote writes twice, or when connected: %w", syscall.EINVAL)
-		}
-		e.shape.region = pages(n)
-		return m, nil
+	n = pages(n)
+	if a == fabric.RemoteWrite {
+		return e.registerShared(n)
 	}
-	var err error
-	m.bytes, err = unix.Mmap(-1, 0, pages(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
+	m := &memory{e: e, bytes: mem}
 	e.memory = append(e.memory, m)
 	return m, nil
+}
+
+func (e *endpoint) registerShared(n int) (fabric.Memory, error) {
+	if n > e.shape.region-e.registered {
+		return nil, fmt.Errorf("shm: register %d bytes for remote writes, with %d of %d left: %w", n, e.shape.region-e.registered, e.shape.region, syscall.ENOMEM)
+	}
+	m := &memory{e: e, shared: true, at: e.registered, size: n}
+	if e.own != nil {
+		if err := populateFully(m.Bytes()); err != nil {
+			return nil, fmt.Errorf("shm: register %d bytes: %w", n, err)
+		}
+	}
+	e.registered += n
+	return m, nil
+}
+
+// Reach implements [fabric.Endpoint]. The peer has made the memory before it
+// told of it: this makes none, and so costs the peer's memory only.
+func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
+	size := uint64(len(e.peer.region))
+	if rkey != e.peer.rkey || addr > size || uint64(n) > size-addr {
+		return fmt.Errorf("shm: %d bytes at %d are not the peer's memory: %w", n, addr, syscall.EFAULT)
+	}
+	page := uint64(os.Getpagesize())
+	from, to := addr&^(page-1), (addr+uint64(n)+page-1)&^(page-1)
+	mem := e.peer.region[from:to]
+	there, err := resident(mem)
+	if err != nil {
+		return err
+	}
+	if !there {
+		return fmt.Errorf("shm: %d bytes at %d do not exist: %w", n, addr, syscall.EFAULT)
+	}
+	return populateFully(mem)
+}
+
+// resident says whether all pages of shared memory exist.
+func resident(mem []byte) (bool, error) {
+	pages := make([]byte, len(mem)/os.Getpagesize())
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_MINCORE, address(mem), uintptr(len(mem)), uintptr(unsafe.Pointer(unsafe.SliceData(pages))))
+		switch errno {
+		case 0:
+		case unix.EINTR, unix.EAGAIN:
+			continue
+		default:
+			return false, os.NewSyscallError("mincore", errno)
+		}
+		for _, p := range pages {
+			if p&1 == 0 {
+				return false, nil
+			}
+		}
+		return true, nil
+	}
 }

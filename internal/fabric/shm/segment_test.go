@@ -111,7 +111,7 @@ func TestBadMemoryIsNotTaken(t *testing.T) {
 				t.Skip(err)
 			}
 			require.NoError(t, err)
-			_, err = adoptMemory(fd, n)
+			_, err = adoptMemory(fd, n, n)
 			assert.Error(t, err)
 			t.Log(err)
 			require.NoError(t, unix.Close(fd))
@@ -120,7 +120,7 @@ func TestBadMemoryIsNotTaken(t *testing.T) {
 	leavesNothing(t)
 	fd, err := sealed(firstSeals, n, true)
 	require.NoError(t, err)
-	mem, err := adoptMemory(fd, n)
+	mem, err := adoptMemory(fd, n, n)
 	require.NoError(t, err, "good memory is")
 	require.NoError(t, unix.Close(fd))
 	require.NoError(t, unix.Munmap(mem))
@@ -134,10 +134,10 @@ func TestSettledMemoryCannotChange(t *testing.T) {
 	leavesNothing(t)
 	needsFutureWrite(t)
 	n := pages(5)
-	own, fd, err := createMemory(n)
+	own, fd, err := createMemory(n, n)
 	require.NoError(t, err)
 	require.Error(t, checkSettled(fd, n), "nobody has set the last seals")
-	peer, err := adoptMemory(fd, n)
+	peer, err := adoptMemory(fd, n, n)
 	require.NoError(t, err)
 	require.NoError(t, checkSettled(fd, n))
 
@@ -172,7 +172,7 @@ func TestHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 	// race runs take beside a puncher, and says whether take has succeeded
 	// although the page was lost: then it is there again, and empty.
 	race := func(take func(fd int) ([]byte, error)) (filled bool) {
-		theirs, fd, err := createMemory(n)
+		theirs, fd, err := createMemory(n, n)
 		require.NoError(t, err)
 		defer unix.Munmap(theirs)
 		defer unix.Close(fd)
@@ -198,7 +198,7 @@ func TestHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 	}
 	const rounds = 3000
 	for victim, take := range map[string]func(fd int) ([]byte, error){
-		"dialer": func(fd int) ([]byte, error) { return adoptMemory(fd, n) },
+		"dialer": func(fd int) ([]byte, error) { return adoptMemory(fd, n, n) },
 		// The dialer sets the seals, and the listener looks after them.
 		"listener": func(fd int) ([]byte, error) {
 			if err := addSeals(fd, lastSeals()); err != nil {
@@ -230,7 +230,7 @@ func TestMemoryMadeWithoutPopulate(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, fill(mem, fd))
 	require.NoError(t, addSeals(fd, firstSeals))
-	peer, err := adoptMemory(fd, n)
+	peer, err := adoptMemory(fd, n, n)
 	require.NoError(t, err, "all of it is there")
 	require.NoError(t, unix.Close(fd))
 	require.NoError(t, unix.Munmap(mem))
@@ -240,7 +240,7 @@ func TestMemoryMadeWithoutPopulate(t *testing.T) {
 func TestMemoryThatIsNotToBeHadLeavesNothing(t *testing.T) {
 	leavesNothing(t)
 	for _, n := range []int{1 << 62, -1} {
-		_, _, err := createMemory(n)
+		_, _, err := createMemory(n, n)
 		require.Error(t, err)
 		t.Log(err)
 	}
@@ -268,8 +268,8 @@ func TestShapes(t *testing.T) {
 		assert.Equal(t, test.ok, err == nil, "%+v: %v", test, err)
 		if err == nil {
 			assert.GreaterOrEqual(t, s.slots(), s.recvQueue)
-			assert.LessOrEqual(t, s.buffersAt()+s.slots()*s.stride(), s.regionAt())
-			assert.LessOrEqual(t, s.size(), maxRegion+maxBuffers+8*2*maxRecvQueue)
+			assert.LessOrEqual(t, s.buffersAt()+s.slots()*s.stride(), s.queues())
+			assert.LessOrEqual(t, s.queues()+s.region, maxRegion+maxBuffers+8*2*maxRecvQueue)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package shm
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"os"
 	"syscall"
@@ -61,13 +62,37 @@ func (s shape) stride() int { return (s.recvSize + 7) &^ 7 }
 // buffersAt is where the receive buffers begin, one for each slot.
 func (s shape) buffersAt() int { return slotsAt + 8*s.slots() }
 
-// regionAt is where the memory for remote writes begins, on a page.
-func (s shape) regionAt() int {
+// queues is how many bytes the queues of an end need, in whole pages.
+func (s shape) queues() int {
 	return pages(s.buffersAt() + s.slots()*s.stride())
 }
 
-// size is that of the segment.
-func (s shape) size() int { return s.regionAt() + s.region }
+// layout is how the memory of a connection is divided: what both ends' queues
+// need comes first and exists from the start; behind it addresses are set aside
+// for the memory for remote writes, which exists when it is registered.
+type layout struct{ listener, dialer shape }
+
+// newLayout checks that the memory of two such ends has a size.
+func newLayout(listener, dialer shape) (layout, error) {
+	l := layout{listener, dialer}
+	if listener.region > math.MaxInt-dialer.region-l.queues() {
+		return layout{}, fmt.Errorf("memory for remote writes of %d and %d bytes: %w", listener.region, dialer.region, syscall.ENOMEM)
+	}
+	return l, nil
+}
+
+// queues is how many bytes the queues of both ends need.
+func (l layout) queues() int { return l.listener.queues() + l.dialer.queues() }
+
+// size is that of the memory as a whole.
+func (l layout) size() int { return l.queues() + l.listener.region + l.dialer.region }
+
+// views finds both ends' segments.
+func (l layout) views(mem []byte) (listener, dialer *segment) {
+	queues, regions := mem[:l.queues()], mem[l.queues():l.size()]
+	n, r := l.listener.queues(), l.listener.region
+	return view(l.listener, queues[:n], regions[:r:r]), view(l.dialer, queues[n:], regions[r:])
+}
 
 // pages rounds n up to whole pages.
 func pages(n int) int {

@@ -17,7 +17,7 @@ import (
 
 // Arm implements [fabric.Endpoint].
 func (e *endpoint) Arm() error {
-	e.armed = true
+	e.armed.Store(true)
 	if e.own != nil {
 		e.arms.Add(1)
 		e.own.waiting.Store(1)
@@ -28,8 +28,7 @@ func (e *endpoint) Arm() error {
 // event wakes who is armed, after a completion that needs no message: of a send
 // or by a flush.
 func (e *endpoint) event() {
-	if e.armed {
-		e.armed = false
+	if e.armed.Load() && e.armed.Swap(false) {
 		e.sock.wake()
 	}
 }

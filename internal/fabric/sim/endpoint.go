@@ -43,8 +43,9 @@ type Endpoint struct {
 	local, remote netip.AddrPort
 
 	// turn is written without a lock by every call that may not run at the
-	// same time as another, so that the race detector reports those that do.
-	turn int
+	// same time as another, so that the race detector reports those that do;
+	// sendTurn by PostSend, which may run at the same time as those.
+	turn, sendTurn int
 
 	rng *rand.Rand // guarded, as all that follows, by c.mu
 

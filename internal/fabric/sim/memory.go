@@ -100,3 +100,6 @@ func poison(b []byte) {
 }
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// Reach implements [fabric.Endpoint].
+func (e *Endpoint) Reach(uint64, uint32, int) error { return nil }

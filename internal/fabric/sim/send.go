@@ -42,7 +42,7 @@ type message struct {
 
 // PostSend implements [fabric.Endpoint].
 func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
-	e.turn++
+	e.sendTurn++
 	f := e.n.faults.Load()
 	if f != nil && f.PostSend != nil {
 		if err := f.PostSend(e, wr); err != nil {

@@ -1,0 +1,60 @@
+package link
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+)
+
+// Addresses are the pairs of addresses, local and remote, that the connections
+// of a network in this process have: no two have the same. The zero Addresses is
+// ready for use, and nil knows nothing and grants everything.
+type Addresses struct {
+	mu    sync.Mutex
+	taken map[pair]struct{}
+}
+
+type pair struct{ local, remote netip.AddrPort }
+
+// claim takes a pair, unless another connection has it.
+func (a *Addresses) claim(local, remote netip.AddrPort) bool {
+	if a == nil {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.taken == nil {
+		a.taken = make(map[pair]struct{})
+	}
+	p := pair{local, remote}
+	if _, taken := a.taken[p]; taken {
+		return false
+	}
+	a.taken[p] = struct{}{}
+	return true
+}
+
+func (a *Addresses) release(local, remote netip.AddrPort) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.taken, pair{local, remote})
+}
+
+// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
+const firstEphemeral = 49152
+
+// choose claims a free port at an address for a connection to remote.
+func (a *Addresses) choose(local netip.Addr, remote netip.AddrPort) (netip.AddrPort, bool) {
+	const ports = 1<<16 - firstEphemeral
+	first := rand.IntN(ports)
+	for i := range ports {
+		p := netip.AddrPortFrom(local, uint16(firstEphemeral+(first+i)%ports))
+		if a.claim(p, remote) {
+			return p, true
+		}
+	}
+	return netip.AddrPort{}, false
+}

@@ -1,0 +1,29 @@
+// Package link carries streams between two processes on one queue pair.
+//
+// A [Link] owns the queue pair, what completes on it, the memory registered for
+// it and one goroutine, its engine. A [Stream] is an entry in the link's table:
+// a ring at each end and a ledger. The way of a byte: [Stream.Write] (write.go)
+// gives it a place, the send queue (send.go) posts it, the peer's completion
+// brings it (receive.go), [Stream.Read] (read.go) copies it out. Whoever waits
+// polls or is woken (wait.go); the engine (engine.go) moves on what nobody waits
+// for, and takes the link down in the end.
+//
+// # The life of a link
+//
+//	Up        streams come and go           → Draining, on a cause
+//	Draining  the queue pair is in ERR      → Ended, when all receives are back
+//	Ended     nothing more will arrive      → Closed, when no stream is owned
+//	Closed    the endpoint is destroyed
+//
+// An idle link leaves: each side says GOAWAY, and who has said and heard it with
+// no stream left disconnects. The life of a stream on the wire is that of
+// [credit.Stream]; its owner's part is [use].
+//
+// # Locks
+//
+// Link.mu guards the link, its streams, and Poll, PostRecv and Arm of the
+// endpoint. PostSend runs without it, one at a time (see [Link.trySend]), for a
+// device may take long. Stream.reading and Stream.writing, each held by the one
+// call under way, are taken before it. Methods that say "may release mu" do so
+// while the device posts, or while bytes are copied.
+package link

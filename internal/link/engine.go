@@ -1,0 +1,148 @@
+package link
+
+import (
+	"errors"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// run is the goroutine of a link, its engine. It moves on what nobody waits for,
+// takes note of what happens to the connection, and takes the link down when it
+// has ended and no stream is owned any more.
+func (l *Link) run() {
+	for !l.turn(l.ep.Wait()) {
+	}
+	l.tearDown()
+}
+
+// turn deals with one event, and says whether it was the last.
+func (l *Link) turn(event error) (last bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stats.Events++
+	l.watch.armed = false
+	l.send.called = false
+	l.changed(event)
+	for pass := 1; ; pass++ {
+		before := l.alive.activity
+		l.pollAndSend()
+		if l.alive.activity == before || pass == maxPasses || l.stage != up {
+			break
+		}
+		// Those who have been woken go first; by then there may be more, of
+		// which nobody need tell this side.
+		l.mu.Unlock()
+		runtime.Gosched()
+		l.mu.Lock()
+	}
+	l.rewatch()
+	return l.owned == 0 && (l.stage == ended && l.peerGone || l.forced)
+}
+
+// maxPasses is how often the engine looks for more before it waits again. Without
+// a bound a busy link would keep the scheduler from asking the network poller for
+// what the rest of the program waits for.
+const maxPasses = 8
+
+// portPatience is how long a port may be down before the peer is probed. Most
+// are back by then. Soft-RoCE, which finds no route while its interface is down,
+// fails at once whatever is sent meanwhile.
+const portPatience = 2 * time.Second
+
+// changed takes what Wait said of the connection. Called with mu held.
+func (l *Link) changed(err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, fabric.ErrPortDown):
+		// It may come back; if not, the probe finds out.
+		time.AfterFunc(portPatience, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.probe()
+		})
+	case errors.Is(err, fabric.ErrDeviceRemoved):
+		if _, failed := l.cause.(*lostError); failed && l.stage == draining {
+			l.cause = nil // that the device is gone is why something failed
+		}
+		l.fail(lost(err))
+		l.abandoned = true
+		l.peerGone = true
+	default:
+		l.fail(lost(err))
+		l.peerGone = true
+	}
+}
+
+// tearDown frees everything. Streams are closed: none of their calls touches the
+// endpoint any more, but for Wake.
+func (l *Link) tearDown() {
+	l.delist()
+	l.mu.Lock()
+	l.stage = closed
+	l.watch.timer.Stop()
+	if l.alive.timer != nil {
+		l.alive.timer.Stop()
+	}
+	for _, timer := range []*time.Timer{l.drain, l.idle} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+	for _, s := range l.streams {
+		if s == nil {
+			continue
+		}
+		s.forget()
+		if s.lastCall != nil {
+			s.lastCall.Stop()
+		}
+	}
+	l.mu.Unlock()
+	// The memory is gone either way; there is nobody to tell.
+	_ = l.ep.Close()
+}
+
+// keepAlive finds out whether the peer's device is there. Guarded by Link.mu.
+type keepAlive struct {
+	timer    *time.Timer // nil if there are to be no probes
+	activity uint64      // completions
+	seen     uint64      // activity, when timer last fired
+	due      bool        // the peer's device is to be asked for a sign of life
+	probed   time.Time   // when it was last asked
+}
+
+var errNoCompletion = errors.New("the device does not complete a probe")
+
+// probe asks the peer's device for a sign of life. Called with mu held.
+func (l *Link) probe() {
+	if l.stage != up {
+		return
+	}
+	l.alive.due = true
+	l.trySend()
+	l.watchNow()
+}
+
+// keepAliveTick probes the peer's device if nothing has completed since the last
+// tick. It comes twice in Config.KeepAlive, so that no silence is longer than
+// that: a peer active just after a tick is not probed by the next.
+func (l *Link) keepAliveTick() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stage != up {
+		return
+	}
+	a := &l.alive
+	l.pollAndSend() // perhaps it has answered, and nobody has looked
+	switch {
+	case !l.send.probes.free(&l.send.slots) && time.Since(a.probed) > l.cfg.Patience:
+		l.fail(&lostError{syscall.ETIMEDOUT, errNoCompletion})
+	case a.activity == a.seen:
+		l.probe()
+	}
+	a.seen = a.activity
+	a.timer.Reset(l.cfg.KeepAlive / 2)
+}

@@ -1,0 +1,145 @@
+package link
+
+import (
+	"time"
+
+	"github.com/ringnet/ringnet/ring"
+)
+
+// inbox is what has arrived on a stream and has not been read: in the ring that
+// the peer writes to, and before that in the one it wrote to before. Guarded by
+// Link.mu; the bytes themselves belong to the one Read under way.
+type inbox struct {
+	ring *ring.Ring // over held
+	old  *ring.Ring // over drained, until that is empty; or nil
+
+	held    piece // size 0 when it has been given back
+	drained piece
+	offered piece // told of by RING and not written to yet, or about to be
+
+	// filled is how often in a row the peer has used all of the room that it
+	// had, each time soon after the last, at which time that was.
+	filled int
+	last   time.Time
+}
+
+func (b *inbox) Len() int {
+	if b.old != nil {
+		return b.old.Len() + b.ring.Len()
+	}
+	return b.ring.Len()
+}
+
+// Held returns the first n bytes, or fewer, in two parts.
+func (b *inbox) Held(n int) (first, second []byte) {
+	if b.old != nil {
+		return b.old.Held(n)
+	}
+	return b.ring.Held(n)
+}
+
+// release gives up the first n bytes, all of which Held returned, and returns
+// the position behind them.
+func (b *inbox) release(n int) uint64 {
+	r := b.ring
+	if b.old != nil {
+		r = b.old
+	}
+	pos := r.Tail() + uint64(n)
+	r.Release(pos)
+	b.dropOld()
+	return pos
+}
+
+// clear gives up all bytes, and returns the position behind them.
+func (b *inbox) clear() uint64 {
+	if b.old != nil {
+		b.old.Release(b.old.Head())
+		b.dropOld()
+	}
+	b.ring.Release(b.ring.Head())
+	return b.ring.Head()
+}
+
+func (b *inbox) dropOld() {
+	if b.old != nil && b.old.Len() == 0 {
+		b.old = nil
+	}
+}
+
+// renew makes the offered ring the one that the peer writes to.
+func (b *inbox) renew() {
+	if b.ring.Len() > 0 {
+		b.old = b.ring
+	}
+	b.ring = ring.NewAt(b.offered.bytes(), b.ring.Head())
+	b.drained, b.held, b.offered = b.held, b.offered, piece{}
+}
+
+// eagerRing is the size that a ring grows to as soon as it is filled, whether or
+// not anybody reads: programs of package net rely on some tens of KiB being on
+// their way while nobody does, for that is what TCP takes.
+const eagerRing = 128 << 10
+
+// A ring that is filled fills times, each within soon of the last, is made growth
+// times as large. Since the peer is given room by the quarter, it has then been
+// read once at least, at the rate of its size in fills times soon: 400 KB/s where
+// it begins.
+const (
+	growth = 4
+	fills  = 4
+	soon   = 10 * time.Millisecond
+)
+
+// fill takes note that the peer has used all of its room.
+func (b *inbox) fill() {
+	now := time.Now()
+	if now.Sub(b.last) > soon {
+		b.filled = 0
+	}
+	b.filled++
+	b.last = now
+}
+
+// filled takes note that the peer has used all of its room. Called with mu held.
+func (s *Stream) filled() {
+	if s.inbox.held.size < eagerRing {
+		s.grow(eagerRing)
+		s.changed()
+		return
+	}
+	s.inbox.fill()
+}
+
+// grow offers the peer a ring of the given size, or as large as one may be, if
+// there is memory for it. Called with mu held.
+func (s *Stream) grow(size int) {
+	l := s.link
+	size = min(size, l.cfg.RecvBuffer)
+	if size <= s.inbox.held.size || s.inbox.offered.size > 0 || !s.ledger.MayOffer() {
+		return
+	}
+	p, err := l.rings.take(size)
+	if err != nil {
+		return // the ring that there is will do
+	}
+	s.inbox.filled = 0
+	s.inbox.offered = p
+	s.ledger.Offer(size)
+}
+
+// giveBack returns the memory of rings that the peer writes to no more and that
+// hold nothing. Called with mu held.
+func (s *Stream) giveBack() {
+	held, old, offered, _ := s.ledger.Rings()
+	b := &s.inbox
+	for _, r := range []struct {
+		used int
+		p    *piece
+	}{{held, &b.held}, {old, &b.drained}, {offered, &b.offered}} {
+		if r.used == 0 && r.p.size > 0 {
+			s.link.rings.give(*r.p)
+			*r.p = piece{}
+		}
+	}
+}

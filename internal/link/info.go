@@ -1,0 +1,70 @@
+package link
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Info is what a link is and carries at the moment.
+type Info struct {
+	Network       string
+	Local, Remote netip.AddrPort
+	Dialed        bool // by this side
+	Streams       int
+	Memory        int // bytes registered at this end
+	Stats
+}
+
+// all are the links of this process that are up.
+var all = struct {
+	sync.Mutex
+	links map[*Link]struct{}
+}{links: make(map[*Link]struct{})}
+
+// List returns what links of this process are up, in no order.
+func List() []Info {
+	all.Lock()
+	links := make([]*Link, 0, len(all.links))
+	for l := range all.links {
+		links = append(links, l)
+	}
+	all.Unlock()
+	infos := make([]Info, len(links))
+	for i, l := range links {
+		infos[i] = l.info()
+	}
+	return infos
+}
+
+func (l *Link) info() Info {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	memory := l.cfg.SendBuffer + ControlMemory + (l.cfg.RecvQueue+credit.LinkControlReceives)*wire.MessageSize
+	for _, s := range l.rings.slabs {
+		memory += s.size
+	}
+	return Info{
+		Network: l.cfg.Network,
+		Local:   l.ep.LocalAddr(),
+		Remote:  l.ep.RemoteAddr(),
+		Dialed:  l.active,
+		Streams: l.live,
+		Memory:  memory,
+		Stats:   l.stats,
+	}
+}
+
+func (l *Link) enlist() {
+	all.Lock()
+	defer all.Unlock()
+	all.links[l] = struct{}{}
+}
+
+func (l *Link) delist() {
+	all.Lock()
+	defer all.Unlock()
+	delete(all.links, l)
+}

@@ -1,0 +1,246 @@
+package link
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// Config says what a link and its streams are made of. All fields are set.
+type Config struct {
+	Network      string        // for people; see Info
+	RecvBuffer   int           // size of a stream's ring, in bytes: a power of two
+	SendBuffer   int           // size of the link's staging memory, in bytes: a power of two
+	SendQueue    int           // work requests outstanding
+	RecvQueue    int           // receives for data: a multiple of 4
+	BusyPoll     time.Duration // that a call polls before it parks; 0: adaptive; negative: never
+	KeepAlive    time.Duration // of silence before the peer's device is probed; negative: never
+	Handshake    time.Duration // that setting up may take
+	Patience     time.Duration // that a device may owe the completion of a probe
+	AckTimeout   time.Duration
+	Retries      int
+	RemoteMemory int           // address space for rings that is set aside where memory is shared, in bytes
+	Shared       bool          // its streams begin with small rings, which grow
+	Idle         time.Duration // that a link without streams stays; 0: it leaves with its last stream
+	Acceptor     Acceptor      // of streams that the peer begins; nil takes none
+	Addresses    *Addresses    // of the network's connections; nil: whatever the fabric has
+}
+
+// stage is how far a link is in its life.
+type stage uint8
+
+const (
+	up stage = iota
+	draining
+	ended
+	closed
+)
+
+// Link is a queue pair between two processes and the streams on it.
+type Link struct {
+	ep       fabric.Endpoint
+	cfg      Config
+	limits   fabric.Limits
+	active   bool // this side dialed, and opens the streams
+	acceptor Acceptor
+
+	mu        sync.Mutex
+	stage     stage
+	cause     error         // why it is draining, or has ended
+	over      func()        // see onEnd
+	gone      chan struct{} // closed when there is a cause
+	cut       bool          // the queue pair has been moved to ERR
+	abandoned bool          // what one more poll does not find will never come back
+	drain     *time.Timer   // of drainTick, once the queue pair is in ERR
+	peerGone  bool          // Wait has said so: there is no answer to wait for
+	forced    bool          // the endpoint is to be closed whatever it owes
+	idle      *time.Timer   // of idleTick, once no stream is owned
+
+	streams    []*Stream     // by number; nil where none is
+	live       int           // of those
+	lowest     int           // no number below it is free
+	unanswered int           // streams that the peer has dialed and that have not been answered
+	opens      chan struct{} // one for each that this side has dialed and that has not been answered
+	owned      int           // streams whose owner has not closed them
+	leaving    leaving
+
+	ledger  credit.Link
+	receive receiveQueue
+	send    sendQueue
+	rings   arena
+	watch   watch
+	alive   keepAlive
+	stats   Stats
+}
+
+// leaving is how far an idle link has come with its GOAWAYs.
+type leaving struct {
+	due   bool
+	sent  uint64 // work requests that complete with ours; 0: not sent
+	heard bool
+}
+
+// begun says whether no stream may begin any more.
+func (g *leaving) begun() bool { return g.due || g.sent > 0 || g.heard }
+
+// Stats counts what a link has done.
+type Stats struct {
+	MessagesSent     uint64 // data messages
+	MessagesReceived uint64
+	RecordsSent      uint64 // SENDs with records
+	CreditsSent      uint64 // SENDs of link credit alone
+	WorkRequests     uint64 // posted, of all kinds
+	Signaled         uint64 // of those, the signaled ones
+	Events           uint64 // times that the engine was woken
+	Probes           uint64 // keepalive probes sent
+}
+
+// Stats returns a snapshot of the link's counters.
+func (l *Link) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stats
+}
+
+// LocalAddr and RemoteAddr are those of the queue pair.
+func (l *Link) LocalAddr() netip.AddrPort  { return l.ep.LocalAddr() }
+func (l *Link) RemoteAddr() netip.AddrPort { return l.ep.RemoteAddr() }
+
+// fail ends the link for the given reason, unless it has ended for another.
+// What has arrived can still be read. Called with mu held.
+func (l *Link) fail(cause error) {
+	if l.cause != nil {
+		return
+	}
+	l.cause = cause
+	if l.stage == up { // or there was a lesser cause before
+		l.stage = draining
+		close(l.gone)
+		if l.over != nil {
+			go l.over()
+		}
+	}
+	l.moveToError()
+	l.limitDrain()
+	l.ep.Wake() // the engine waits for the flushed receives
+}
+
+// drainTime bounds how long a queue pair in ERR may owe the receives posted to
+// it. A device that has failed as a whole takes "to ERR" for done and flushes
+// nothing (mlx5), and a completion queue that has failed delivers nothing.
+const drainTime = 5 * time.Second
+
+// limitDrain bounds the wait for what the queue pair, now in ERR, gives back.
+// Called with mu held.
+func (l *Link) limitDrain() {
+	if l.drain == nil {
+		l.drain = time.AfterFunc(drainTime, l.drainTick)
+	}
+}
+
+// drainTick ends the wait for what has not come back, and for whoever was to
+// say why the queue pair failed.
+func (l *Link) drainTick() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stage >= ended {
+		return
+	}
+	l.fail(lost(fabric.ErrQueuePair))
+	l.abandoned = true
+	l.pollAndSend()
+}
+
+// idleTick ends a link of whose streams none is owned any more: with GOAWAY if
+// they are over, and at once if the peer, or the device, has not answered.
+func (l *Link) idleTick() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.owned > 0 || l.stage == closed:
+	case l.stage == up && l.live == 0 && !l.leaving.begun():
+		l.leaving.due = true
+		l.trySend()
+		l.watchNow()
+		l.idle.Reset(patience)
+	default:
+		l.forced = true
+		l.fail(net.ErrClosed)
+		l.ep.Wake()
+	}
+}
+
+// leave has the link leave if it carries no stream.
+func (l *Link) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stage == up && l.live == 0 && l.owned == 0 && !l.leaving.begun() {
+		l.idle.Reset(0)
+	}
+}
+
+// moveToError moves the queue pair to ERR, at once or when the device has taken
+// what is being posted. Called with mu held.
+func (l *Link) moveToError() {
+	if l.cut || l.send.posting {
+		return
+	}
+	l.cut = true
+	if err := l.ep.Disconnect(); err != nil {
+		l.fail(lost(err))
+		l.receive.posted = 0 // a queue pair that cannot go to ERR flushes nothing
+	}
+}
+
+// usable says whether the link carries what is on it.
+func (l *Link) usable() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stage == up
+}
+
+// onEnd has f called when no stream can begin on the link any more.
+func (l *Link) onEnd(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = f
+	if l.stage != up {
+		go f()
+	}
+}
+
+// settle notices the ends: that of an idle link, when both sides have said
+// GOAWAY, and that of the queue pair, when nothing more will arrive. Called with
+// mu held.
+func (l *Link) settle() {
+	if g := &l.leaving; l.stage == up && g.heard && g.sent > 0 && l.live == 0 && l.send.slots.Completed(g.sent) {
+		l.fail(net.ErrClosed)
+	}
+	if l.stage != draining || l.receive.posted > 0 || l.send.posting {
+		return
+	}
+	l.stage = ended
+	l.drain.Stop()
+	for _, s := range l.streams {
+		if s != nil {
+			s.wake()
+		}
+	}
+	for _, s := range l.send.ending { // some are in the table no more
+		s.wake()
+	}
+	l.ep.Wake()
+}
+
+// failed says why streams on the link can do nothing any more, or nil. Called
+// with mu held.
+func (l *Link) failed() error {
+	if l.stage < ended {
+		return nil
+	}
+	return l.cause
+}

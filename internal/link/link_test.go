@@ -1,0 +1,300 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+var testConfig = Config{
+	RecvBuffer: 1 << 20,
+	SendBuffer: 1 << 20,
+	SendQueue:  128,
+	RecvQueue:  256,
+	KeepAlive:  -1,
+	Handshake:  10 * time.Second,
+	Patience:   15 * time.Second,
+	AckTimeout: 500 * time.Millisecond,
+	Retries:    6,
+	Idle:       30 * time.Second,
+	Shared:     true,
+}
+
+// far is a link on which nothing happens at once and sends and receives
+// complete in odd orders.
+var far = sim.Link{Latency: 200 * time.Microsecond, Bandwidth: 1 << 30, Jitter: time.Millisecond, Seed: 1}
+
+// backlog takes what streams come.
+type backlog struct {
+	mu      sync.Mutex
+	streams []*Stream
+	refuse  wire.RefuseReason
+	came    chan struct{}
+}
+
+func newBacklog() *backlog { return &backlog{came: make(chan struct{}, 1<<17)} }
+
+func (b *backlog) Offer(s *Stream) wire.RefuseReason {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.refuse != 0 {
+		return b.refuse
+	}
+	b.streams = append(b.streams, s)
+	b.came <- struct{}{}
+	return 0
+}
+
+func (b *backlog) accept() *Stream {
+	<-b.came
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.streams[0]
+	b.streams = b.streams[1:]
+	return s
+}
+
+// dialer makes a link on a simulated network and returns its first stream at
+// both ends, and the listening side's backlog.
+func connectLink(t testing.TB, n *sim.Network, active, passive Config) (c, s *Stream, b *backlog) {
+	t.Helper()
+	l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
+	require.NoError(t, err)
+	defer l.Close()
+	b = newBacklog()
+	passive.Acceptor = b
+	passive.Addresses = new(Addresses)
+	active.Addresses = new(Addresses)
+	accepted := make(chan *Stream, 1)
+	go func() {
+		ep, err := l.Accept()
+		if err != nil {
+			close(accepted)
+			return
+		}
+		s, _ := Accept(context.Background(), ep, passive)
+		accepted <- s
+	}()
+	ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+	require.NoError(t, err)
+	c, err = Dial(context.Background(), ep, active)
+	require.NoError(t, err)
+	return c, <-accepted, b
+}
+
+// virtually runs a test in virtual time, on an instant link and on a far one.
+// In the end nothing may be left.
+func virtually(t *testing.T, test func(t *testing.T, n *sim.Network)) {
+	for name, link := range map[string]sim.Link{"instant": {}, "far": far} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(link)
+				test(t, n)
+				time.Sleep(2 * time.Minute)
+				require.Zero(t, n.Open(), "endpoints left open")
+				require.Zero(t, n.RNR(), "receiver not ready")
+			})
+		})
+	}
+}
+
+var never_ = deadline.New
+
+func writeAll(s *Stream, p []byte) error {
+	_, err := s.Write(p, never_())
+	return err
+}
+
+func readAll(s *Stream) ([]byte, error) {
+	var got bytes.Buffer
+	b := make([]byte, 32<<10)
+	for {
+		n, err := s.Read(b, never_())
+		got.Write(b[:n])
+		if err == io.EOF {
+			return got.Bytes(), nil
+		}
+		if err != nil {
+			return got.Bytes(), err
+		}
+	}
+}
+
+// table is how many numbers the link has used, and how many streams it has.
+func (l *Link) table() (numbers, live int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.streams), l.live
+}
+
+func TestManyStreamsOnOneLink(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		const streams = 100
+		var all sync.WaitGroup
+		fail := make(chan error, 10*streams)
+		all.Go(func() {
+			for range streams {
+				s := b.accept()
+				all.Go(func() {
+					got, err := readAll(s)
+					if err == nil {
+						err = writeAll(s, got)
+					}
+					if err == nil {
+						err = s.Close(10 * time.Second)
+					}
+					if err != nil {
+						fail <- fmt.Errorf("listening side: %w", err)
+					}
+				})
+			}
+		})
+		for i := range streams {
+			all.Go(func() {
+				s, err := c.Link().Open(context.Background())
+				if err != nil {
+					t.Error(i, err)
+					return
+				}
+				want := bytes.Repeat([]byte{byte(i), byte(i >> 1)}, rand.IntN(100_000))
+				if err := writeAll(s, want); err != nil {
+					fail <- err
+				}
+				if err := s.CloseWrite(); err != nil {
+					fail <- err
+				}
+				got, err := readAll(s)
+				if err != nil || !bytes.Equal(got, want) {
+					fail <- fmt.Errorf("stream %d: %d bytes of %d, %v", i, len(got), len(want), err)
+				}
+				if err := s.Close(10 * time.Second); err != nil {
+					fail <- err
+				}
+			})
+		}
+		all.Wait()
+		close(fail)
+		for err := range fail {
+			require.NoError(t, err)
+		}
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
+}
+
+// A number, a port and a ring are used again for another stream, and what was
+// said about the one before does not touch it.
+func TestStreamsComeAndGo(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		for i := range 300 {
+			client, err := c.Link().Open(context.Background())
+			require.NoError(t, err)
+			server := b.accept()
+			require.Equal(t, client.LocalAddr(), server.RemoteAddr())
+			require.NoError(t, writeAll(client, []byte{byte(i)}))
+			got := make([]byte, 2)
+			m, err := server.Read(got, never_())
+			require.NoError(t, err)
+			require.Equal(t, []byte{byte(i)}, got[:m])
+			switch i % 3 {
+			case 0:
+				require.NoError(t, client.Close(time.Second))
+				require.NoError(t, server.Close(time.Second))
+			case 1:
+				require.NoError(t, writeAll(server, got))
+				require.NoError(t, server.Close(0))
+				require.NoError(t, client.Close(time.Second))
+			case 2:
+				require.NoError(t, writeAll(client, got))
+				synctest.Wait()
+				require.NoError(t, server.Close(time.Second))
+				require.NoError(t, client.Close(time.Second))
+			}
+		}
+		time.Sleep(time.Second)
+		for _, end := range []*Stream{c, s} {
+			numbers, live := end.Link().table()
+			require.LessOrEqual(t, numbers, 4, "numbers are used again")
+			require.Equal(t, 1, live)
+		}
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
+}
+
+func TestRingsGrowUnderABusySender(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		client, err := c.Link().Open(context.Background())
+		require.NoError(t, err)
+		server := b.accept()
+		want := make([]byte, 20<<20)
+		for i := range want {
+			want[i] = byte(i * 7 >> 3)
+		}
+		var all sync.WaitGroup
+		all.Go(func() {
+			_ = writeAll(client, want)
+			_ = client.Close(10 * time.Second)
+		})
+		got, err := readAll(server)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(got, want))
+		all.Wait()
+		client.link.mu.Lock()
+		require.GreaterOrEqual(t, client.peer.Size, 256<<10)
+		client.link.mu.Unlock()
+		require.NoError(t, server.Close(time.Second))
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
+}
+
+func TestOneStalledReaderSlowsNoOther(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		stalled, err := c.Link().Open(context.Background())
+		require.NoError(t, err)
+		reader := b.accept()
+		limit := deadline.New()
+		limit.Set(time.Now().Add(time.Second))
+		m, err := stalled.Write(make([]byte, 10<<20), limit)
+		require.Error(t, err)
+		require.Less(t, m, 10<<20)
+		for range 50 {
+			client, err := c.Link().Open(context.Background())
+			require.NoError(t, err)
+			server := b.accept()
+			want := make([]byte, 200_000)
+			var all sync.WaitGroup
+			all.Go(func() {
+				_ = writeAll(client, want)
+				_ = client.Close(10 * time.Second)
+			})
+			got, err := readAll(server)
+			require.NoError(t, err)
+			require.Len(t, got, len(want))
+			all.Wait()
+			require.NoError(t, server.Close(time.Second))
+		}
+		require.NoError(t, reader.Close(time.Second))
+		require.NoError(t, stalled.Close(time.Second))
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
+}

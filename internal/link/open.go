@@ -1,0 +1,217 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/ring"
+)
+
+// errLeaving reports a link on which no stream can begin any more.
+var errLeaving = errors.New("the link is leaving")
+
+// errTaken reports a port that another connection of this host has.
+var errTaken = errors.New("the port is taken")
+
+// firstRing is the size, in bytes, of the ring that a stream begins with on a
+// link that others share, and slabSize that of the memory registered for such.
+const (
+	firstRing = 16 << 10
+	slabSize  = 256 << 10
+)
+
+// firstRing is the size of the ring that a stream of this side's begins with.
+func (l *Link) firstRing() int {
+	if l.cfg.Shared {
+		return min(firstRing, l.cfg.RecvBuffer)
+	}
+	return l.cfg.RecvBuffer
+}
+
+// firstSlab is the size of the memory that is registered for it.
+func (l *Link) firstSlab() int {
+	if l.cfg.Shared {
+		return slabSize
+	}
+	return l.cfg.RecvBuffer
+}
+
+// tries is how many ports are tried for one that no other connection has.
+const tries = 16
+
+// Open begins another stream on a link that this side dialed, and returns when
+// the peer has accepted it, or ctx ends, or Config.Handshake has passed.
+func (l *Link) Open(ctx context.Context) (*Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Handshake)
+	defer cancel()
+	for try := 1; ; try++ {
+		select {
+		case l.opens <- struct{}{}:
+		case <-l.gone:
+			return nil, errLeaving
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		s, err := l.open(ctx)
+		if !errors.Is(err, errTaken) || try == tries {
+			return s, err
+		}
+	}
+}
+
+func (l *Link) open(ctx context.Context) (*Stream, error) {
+	s, err := l.beginStream()
+	if err != nil {
+		<-l.opens
+		return nil, err
+	}
+	limit := deadline.New()
+	stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
+	defer stop()
+	err = s.wait(openCall, limit)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case s.ledger.Stage() == credit.Open:
+		return s, nil
+	case err != nil:
+		err = ctx.Err()
+	case s.refusal != 0:
+		err = s.refused()
+	default:
+		err = l.cause
+	}
+	s.use = disowned
+	s.ledger.Reset()
+	s.changed()
+	l.disown(s)
+	return nil, err
+}
+
+// beginStream enters a stream into the table and sends its OPEN.
+func (l *Link) beginStream() (*Stream, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stage != up || l.leaving.begun() {
+		return nil, errLeaving
+	}
+	number, ok := l.freeNumber()
+	if !ok {
+		return nil, fmt.Errorf("%d streams on one link: %w", wire.MaxStreams, syscall.EMFILE)
+	}
+	remote := l.ep.RemoteAddr()
+	local, ok := l.cfg.Addresses.choose(l.ep.LocalAddr().Addr(), remote)
+	if !ok {
+		return nil, os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
+	}
+	held, err := l.rings.take(l.firstRing())
+	if err != nil {
+		l.cfg.Addresses.release(local, remote)
+		return nil, err
+	}
+	s := l.addStream(number, credit.NewStream(held.size), held)
+	s.local, s.remote = local, remote
+	s.inbox.ring = ring.New(held.bytes())
+	s.opening = true
+	s.changed()
+	l.pollAndSend()
+	return s, nil
+}
+
+// freeNumber is the smallest number that no stream has.
+func (l *Link) freeNumber() (uint32, bool) {
+	for l.lowest < len(l.streams) && l.streams[l.lowest] != nil {
+		l.lowest++
+	}
+	return uint32(l.lowest), l.lowest < wire.MaxStreams
+}
+
+// refused is why the peer has refused the stream.
+func (s *Stream) refused() error {
+	switch s.refusal {
+	case wire.RefusedBacklog:
+		return &RefusedError{wire.Full.Reason, true}
+	case wire.RefusedMemory:
+		return &RefusedError{"the peer has no memory for another connection", true}
+	case wire.RefusedTaken:
+		return errTaken
+	case wire.RefusedClosed:
+		return errLeaving
+	}
+	return &RefusedError{"no reason given", false}
+}
+
+// Acceptor decides about the streams that a peer begins on links that this side
+// accepted.
+type Acceptor interface {
+	// Offer takes a stream, or says why not. It is called with the link's lock
+	// held: it neither waits nor calls the stream.
+	Offer(s *Stream) wire.RefuseReason
+}
+
+// receivedOpen takes the beginning of a stream that the peer dials. Called with
+// mu held.
+func (l *Link) receivedOpen(r *wire.Record) error {
+	switch {
+	case l.active:
+		return fmt.Errorf("OPEN from the side that was dialed")
+	case l.leaving.heard:
+		return fmt.Errorf("OPEN behind GOAWAY")
+	case l.unanswered == wire.MaxOpens:
+		return fmt.Errorf("OPEN when %d have not been answered", wire.MaxOpens)
+	case int(r.Stream) >= len(l.streams)+wire.MaxOpens:
+		return fmt.Errorf("OPEN for stream %d when there have been %d", r.Stream, len(l.streams))
+	case int(r.Stream) < len(l.streams) && l.streams[r.Stream] != nil:
+		return fmt.Errorf("OPEN for stream %d, which there is", r.Stream)
+	case r.Port == 0:
+		return fmt.Errorf("OPEN without a port")
+	}
+	local, remote := l.ep.LocalAddr(), netip.AddrPortFrom(l.ep.RemoteAddr().Addr(), r.Port)
+	if err := l.reach(r.Ring); err != nil {
+		return err
+	}
+	l.unanswered++
+	s, reason := l.acceptStream(r, local, remote)
+	if reason == 0 {
+		return nil
+	}
+	if s == nil {
+		s = l.addStream(r.Stream, credit.RefuseStream(), piece{})
+	}
+	s.refusal = reason
+	s.use = disowned
+	l.owned--
+	s.ledger.Reset()
+	s.changed()
+	return nil
+}
+
+// acceptStream makes a stream of an OPEN, or says why not.
+func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stream, wire.RefuseReason) {
+	if l.leaving.begun() || l.acceptor == nil {
+		return nil, wire.RefusedClosed
+	}
+	if !l.cfg.Addresses.claim(local, remote) {
+		return nil, wire.RefusedTaken
+	}
+	held, err := l.rings.take(l.firstRing())
+	if err != nil {
+		l.cfg.Addresses.release(local, remote)
+		return nil, wire.RefusedMemory
+	}
+	s := l.addStream(r.Stream, credit.AcceptStream(held.size, r.Ring.Size), held)
+	s.local, s.remote = local, remote
+	s.peer = r.Ring
+	s.inbox.ring = ring.New(held.bytes())
+	reason := l.acceptor.Offer(s)
+	s.changed()
+	return s, reason
+}

@@ -1,0 +1,132 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// Pool is links that this process has dialed, for more streams to begin on. The
+// zero Pool is ready for use.
+type Pool[K comparable] struct {
+	mu    sync.Mutex
+	links map[K]*pooled
+}
+
+// pooled is a link, or one that somebody is about to make.
+type pooled struct {
+	made chan struct{} // closed when link or err is set
+	link *Link
+	err  error
+}
+
+// Dial begins a stream on the link that the pool has for a key, or on one that
+// it makes with connect, for which others with the same key wait.
+func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), gate Gate) (*Stream, error) {
+	for {
+		entry, first := p.find(key)
+		if first {
+			s, err := connect(ctx)
+			if err == nil {
+				entry.link = s.link
+			}
+			p.made(key, entry, err)
+			return s, err
+		}
+		select {
+		case <-entry.made:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if entry.err != nil && !givenUp(entry.err) {
+			return nil, entry.err
+		}
+		if entry.err != nil {
+			continue // it was whoever made it that did not want it any more
+		}
+		s, err := gate.open(ctx, entry.link)
+		if err == nil || errors.Is(err, ErrLost) || !errors.Is(err, errLeaving) && entry.link.usable() {
+			return s, err
+		}
+		p.forget(key, entry)
+		if ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// ErrLost says that a link is not wanted any more since something else was
+// faster.
+var ErrLost = errors.New("not connected when TCP was")
+
+// givenUp says whether a link was not made because whoever made it gave up.
+func givenUp(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrLost)
+}
+
+// Gate has a say in whether a stream begins on a link that is up. The zero Gate
+// lets all through.
+type Gate struct {
+	Enter func() error // before it begins
+	Leave func()       // if it then does not
+}
+
+func (g Gate) open(ctx context.Context, l *Link) (*Stream, error) {
+	if g.Enter == nil {
+		return l.Open(ctx)
+	}
+	if err := g.Enter(); err != nil {
+		return nil, err
+	}
+	s, err := l.Open(ctx)
+	if err != nil {
+		g.Leave()
+	}
+	return s, err
+}
+
+// CloseIdle has the links leave that carry no stream.
+func (p *Pool[K]) CloseIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, entry := range p.links {
+		if entry.link != nil {
+			entry.link.leave()
+		}
+	}
+}
+
+// find returns what the pool has for a key, and whether that is for the caller
+// to make.
+func (p *Pool[K]) find(key K) (entry *pooled, first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if entry = p.links[key]; entry != nil {
+		return entry, false
+	}
+	if p.links == nil {
+		p.links = make(map[K]*pooled)
+	}
+	entry = &pooled{made: make(chan struct{})}
+	p.links[key] = entry
+	return entry, true
+}
+
+// made ends the making of a link. One that was not made is not kept.
+func (p *Pool[K]) made(key K, entry *pooled, err error) {
+	entry.err = err
+	if err != nil {
+		p.forget(key, entry)
+	} else {
+		entry.link.onEnd(func() { p.forget(key, entry) })
+	}
+	close(entry.made)
+}
+
+func (p *Pool[K]) forget(key K, entry *pooled) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.links[key] == entry {
+		delete(p.links, key)
+	}
+}

@@ -1,0 +1,97 @@
+package link
+
+import (
+	"net"
+	"os"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+)
+
+// copyLocked is how many bytes are copied without letting go of the link's lock:
+// so few take no longer than that would.
+const copyLocked = 1 << 10
+
+// Read reads into p what has arrived, at least one byte, waiting for it until
+// the deadline. It returns io.EOF when the peer has said that its stream ends,
+// and, once everything that arrived has been read, the reason why otherwise no
+// more will come. p is the caller's again when Read returns.
+func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if len(p) == 0 {
+		return 0, s.openError()
+	}
+	if d.Expired() && s.openError() == nil {
+		return 0, os.ErrDeadlineExceeded
+	}
+	for {
+		s.link.mu.Lock()
+		n, err := s.take(p)
+		s.link.mu.Unlock()
+		if n > 0 || err != nil {
+			return n, err
+		}
+		if err := s.wait(readCall, d); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// take reads into p what has arrived. Called with mu held, which it may release
+// to copy.
+func (s *Stream) take(p []byte) (int, error) {
+	first, second, err := s.arrived(len(p))
+	n := len(first) + len(second)
+	if n == 0 {
+		return 0, err
+	}
+	// Nobody else takes bytes out while this Read is the one under way.
+	if n > copyLocked {
+		s.link.mu.Unlock()
+	}
+	copy(p[copy(p, first):], second)
+	if n > copyLocked {
+		s.link.mu.Lock()
+	}
+	s.taken(n)
+	return n, nil
+}
+
+// arrived returns the next n bytes to be read, or as many as there are, or why
+// there will be none. Called with mu held, which it may release to send.
+func (s *Stream) arrived(n int) (first, second []byte, err error) {
+	if s.inbox.Len() == 0 {
+		s.link.pollAndSend()
+		s.link.watchLater()
+	}
+	if err := s.readError(); err != nil {
+		return nil, nil, err
+	}
+	first, second = s.inbox.Held(n)
+	return first, second, nil
+}
+
+// taken gives back the room of n bytes that have been read, and tells the peer
+// when there is enough to tell. Called with mu held, which it may release to
+// send.
+func (s *Stream) taken(n int) {
+	s.ledger.Consume(s.inbox.release(n))
+	if s.inbox.filled >= fills {
+		s.grow(growth * s.inbox.held.size)
+	}
+	if s.changed(); s.talking {
+		s.link.trySend()
+	}
+}
+
+func readReady(s *Stream) bool { return s.inbox.Len() > 0 || s.readError() != nil }
+
+// openError is net.ErrClosed after Close.
+func (s *Stream) openError() error {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if s.use == disowned {
+		return net.ErrClosed
+	}
+	return nil
+}

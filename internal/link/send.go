@@ -1,0 +1,437 @@
+package link
+
+import (
+	"math"
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/ring"
+)
+
+// A work request carries maxMessage bytes at most. As many as worthwhile do not
+// wait for more: they take some microseconds at 100 Gb/s, so that the cost of a
+// request vanishes, and the peer can copy them while the next are on their way.
+const (
+	maxMessage = 256 << 10
+	worthwhile = 64 << 10
+)
+
+// maxBatch is how many work requests are posted, or completions polled, at a
+// time. What a call to the device costs is little to each of so many.
+const maxBatch = 16
+
+// controlBatch is how many of a batch are kept for control messages, so that
+// neither kind waits for the other: some records, a link credit and a probe.
+const controlBatch = 4
+
+// maxRounds is how many batches a call posts before it leaves what more there
+// is, most of it for others, to the engine.
+const maxRounds = 4
+
+// burst is how many messages of a stream leave one by one, unless something
+// arrives meanwhile. What is written after them goes together with what follows
+// until they have completed.
+const burst = 3
+
+// sendQueue is what a link has to send and has sent. Guarded by Link.mu.
+type sendQueue struct {
+	slots   credit.Slots
+	staging staging
+	streams queue[*Stream] // with data to send
+	talkers queue[*Stream] // with records to send
+	short   queue[*Stream] // whose Writes wait for staging memory
+	ending  []*Stream      // whose Close waits for the completion of its end
+
+	batch   []fabric.WorkRequest
+	bytes   int  // in batch
+	posting bool // somebody is in PostSend, without mu, and will look again after it
+	called  bool // the engine has been asked to send
+	quiet   int  // bytes of staging posted since the last signaled work request
+
+	records controlSends // with records
+	credits controlSends // with link credit alone
+	probes  controlSends // that ask for a sign of life
+	target  wire.RingPlace
+
+	// How long a post takes, at best of the first timedPosts that let go of mu.
+	timed    int
+	postTime time.Duration
+}
+
+// controlSends are control messages of one kind, each with a buffer that is used
+// again when its work request has completed.
+type controlSends struct {
+	buffers []byte   // wire.MessageSize bytes for each
+	after   []uint64 // of each: work requests that have to complete before
+	next    int
+}
+
+// free says whether the next buffer may be used.
+func (c *controlSends) free(slots *credit.Slots) bool { return slots.Completed(c.after[c.next]) }
+
+// take returns the next buffer, for the work request before after.
+func (c *controlSends) take(after uint64) []byte {
+	i := c.next
+	c.after[i] = after
+	c.next = (i + 1) % len(c.after)
+	return c.buffers[i*wire.MessageSize:][:wire.MessageSize]
+}
+
+// ControlMemory is the memory, in bytes, for control messages, behind the staging memory.
+const ControlMemory = (credit.RecordWindow + 1) * wire.MessageSize
+
+func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
+	b := memory.Bytes()
+	control := b[size : size+ControlMemory]
+	return sendQueue{
+		slots:    credit.NewSlots(depth, credit.LinkControlSends),
+		staging:  staging{memory: memory, ring: ring.New(b[:size])},
+		batch:    make([]fabric.WorkRequest, 0, maxBatch),
+		records:  controlSends{buffers: control, after: make([]uint64, credit.RecordWindow)},
+		credits:  controlSends{buffers: control[credit.RecordWindow*wire.MessageSize:], after: make([]uint64, 1)},
+		probes:   controlSends{after: make([]uint64, 1)},
+		postTime: math.MaxInt64,
+	}
+}
+
+// A device that takes longer over a little than it takes to wake the engine is
+// slow: soft-RoCE does all the work of a transfer within the post, and has
+// completed it then. Left to the engine, it goes on while the application writes
+// more. A fabric that takes everything inline copies within the post what need
+// not be copied before it.
+const (
+	slowPost   = 5 * time.Microsecond
+	timedPosts = 8
+)
+
+func (q *sendQueue) slow() bool { return q.timed == timedPosts && q.postTime > slowPost }
+
+// chunkLen is how many bytes are worth a work request of their own, and
+// messageLen how many one may carry.
+func (s *Stream) chunkLen() int { return min(worthwhile, s.messageLen()) }
+func (s *Stream) messageLen() int {
+	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
+}
+
+// leavesToEngine says whether the next bytes are the engine's to send.
+func (s *Stream) leavesToEngine() bool {
+	l := s.link
+	return s.streak >= burst && l.send.slow() && l.limits.Inline < worthwhile
+}
+
+// callEngine has the engine send what there is to send. Called with mu held.
+func (l *Link) callEngine() {
+	if !l.send.called {
+		l.send.called = true
+		l.ep.Wake()
+	}
+}
+
+// sendNow sends p inline, without a copy to the staging memory, if nothing is in
+// the way and nothing would be won by waiting. Called with mu held, which it may
+// release to post.
+func (s *Stream) sendNow(p []byte) bool {
+	l := s.link
+	q := &l.send
+	if q.posting || l.stage != up || q.streams.len() > 0 || !q.slots.Completed(s.ahead) ||
+		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
+		ring.Contiguous(s.ledger.Sent(), len(p), s.peer.Size) < len(p) {
+		return false
+	}
+	s.ledger.Accept(len(p))
+	l.pushData(s, p, nil)
+	l.post()
+	q.batch[:1][0].Data = nil // it is the caller's
+	l.trySend()               // what has come meanwhile
+	return true
+}
+
+// trySend posts whatever there is to send and may be sent now, unless somebody
+// is posting, who will do so. Called with mu held, which it may release while
+// the device takes work requests. Beyond maxRounds the engine goes on.
+func (l *Link) trySend() {
+	if l.send.posting {
+		return
+	}
+	for round := 0; l.stage == up; round++ {
+		if round == maxRounds {
+			l.callEngine()
+			return
+		}
+		if l.buildBatch(); len(l.send.batch) == 0 {
+			return
+		}
+		l.post()
+	}
+}
+
+// buildBatch puts into the batch what may be sent now. Called with mu held.
+func (l *Link) buildBatch() {
+	l.pushStreams()
+	l.pushRecords()
+	if l.ledger.CreditDue() && l.send.credits.free(&l.send.slots) && l.repost() {
+		l.stats.CreditsSent++
+		l.pushMessage(&l.send.credits, l.ledger.SendCredit(), nil)
+	}
+	if l.alive.due && l.send.probes.free(&l.send.slots) {
+		l.pushProbe()
+	}
+}
+
+// queue has the stream's data sent in its turn. Called with mu held.
+func (s *Stream) queue() {
+	if !s.sending {
+		s.sending = true
+		s.link.send.streams.push(s)
+	}
+}
+
+// pushStreams adds data messages, one of each stream in turn. Smart batching: a
+// little waits while data of its stream is under way whose completion will bring
+// us here again, and goes with what has been written by then.
+func (l *Link) pushStreams() {
+	q := &l.send
+	for left := q.streams.len(); left > 0 && len(q.batch) < maxBatch-controlBatch; left-- {
+		if !l.ledger.MaySendData() || !q.slots.MaySend() {
+			return
+		}
+		s := q.streams.pop()
+		n, newRing := s.ledger.Next()
+		switch {
+		case n == 0 && !newRing:
+			s.sending = false
+			continue
+		case n < s.chunkLen() && !q.slots.Completed(s.ahead) && !s.ledger.Closing():
+			// It waits.
+		case n == 0:
+			l.pushData(s, nil, nil)
+		default:
+			l.pushData(s, s.pending.next(&q.staging, min(n, s.messageLen())), q.staging.memory)
+			left = q.streams.len() + 2
+		}
+		q.streams.push(s)
+	}
+}
+
+// pushData adds a data message of a stream to the batch: bytes of the staging
+// memory, or of the caller's, inline.
+func (l *Link) pushData(s *Stream, p []byte, memory fabric.Memory) {
+	q := &l.send
+	var flags wire.DataFlags
+	_, newRing := s.ledger.Next()
+	if newRing {
+		flags = wire.NewRing
+		s.peer, s.next = s.next, wire.RingPlace{}
+	}
+	at := s.peer.Addr + uint64(ring.Offset(s.ledger.Sent(), s.peer.Size))
+	s.ledger.Send(len(p))
+	l.ledger.SendData()
+	if s.ledger.Pending() == 0 && s.ledger.Space() == 0 && !s.ledger.Closing() {
+		flags |= wire.FullRing
+	}
+	if memory != nil {
+		q.quiet += len(p)
+	}
+	// Signal before anything could wait: for a slot, for staging memory, or,
+	// after a burst, for the end of what is under way.
+	signaled := s.ledger.Pending() > 0 || s.ledger.Closing() || q.short.len() > 0 ||
+		q.slots.Unsignaled()+1 >= burst && s.streak > 0 ||
+		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
+		q.quiet >= q.staging.ring.Size()/4
+	s.streak++
+	s.stats.MessagesSent++
+	l.stats.MessagesSent++
+	wr := l.push(signaled)
+	wr.Op, wr.Imm = fabric.WriteImm, wire.DataImmediate(s.number, flags)
+	wr.Data, wr.Memory = p, memory
+	wr.RemoteAddr, wr.RKey = at, s.peer.RKey
+	if memory != nil {
+		s.pending.posted(&q.staging, len(p), wr.ID+1)
+	}
+	if signaled {
+		s.ahead = wr.ID + 1
+	}
+	q.bytes += len(p)
+	if newRing {
+		s.wake() // there is more room
+	}
+	if s.ledger.Pending() == 0 {
+		s.changed() // perhaps it ends here
+	}
+}
+
+// pushRecords adds SENDs with the records that are due, those of the streams in
+// turn.
+func (l *Link) pushRecords() {
+	q := &l.send
+	for (q.talkers.len() > 0 || l.goAwayDue()) && len(q.batch) < maxBatch-2 && l.ledger.MaySendRecords() && q.records.free(&q.slots) {
+		var records [wire.MaxRecords]wire.Record
+		n := 0
+		after := q.slots.Next() + 1
+		for ; n < len(records) && q.talkers.len() > 0; n++ {
+			r, ok := l.nextRecord(after)
+			if !ok {
+				break
+			}
+			records[n] = r
+		}
+		if n < len(records) && l.goAwayDue() {
+			l.leaving.due, l.leaving.sent = false, after
+			records[n] = wire.Record{Type: wire.GoAwayRecord}
+			n++
+		}
+		if n == 0 || !l.repost() {
+			return
+		}
+		l.stats.RecordsSent++
+		l.pushMessage(&q.records, l.ledger.SendRecords(), records[:n])
+	}
+}
+
+// goAwayDue says whether to tell the peer that no stream will begin any more.
+func (l *Link) goAwayDue() bool { return l.leaving.due && l.live == 0 }
+
+// nextRecord is the next record that is due of any stream.
+func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
+	q := &l.send
+	for q.talkers.len() > 0 {
+		s := q.talkers.pop()
+		s.talking = false
+		due := s.ledger.Due()
+		if due == credit.NoRecord {
+			continue // it may wait for data to be sent first
+		}
+		r := wire.Record{Type: wire.RecordType(due), Stream: s.number, Ring: s.offer(due)}
+		value := s.ledger.SendRecord(due)
+		switch due {
+		case credit.OpenRecord:
+			r.Port = s.local.Port()
+		case credit.CreditRecord:
+			s.stats.CreditsSent++
+			r.Position = value
+		case credit.FinRecord, credit.ResetRecord:
+			r.Position = value
+			r.Late = due == credit.ResetRecord && s.use == disowned && !s.unread
+			if s.end == 0 {
+				q.ending = append(q.ending, s)
+			}
+			s.end = after
+		case credit.AcceptRecord:
+			l.unanswered--
+		case credit.RefuseRecord:
+			l.unanswered--
+			r.Reason = s.refusal
+		}
+		s.changed()
+		return r, true
+	}
+	return wire.Record{}, false
+}
+
+// offer is the ring that a record tells of.
+func (s *Stream) offer(r credit.Record) wire.RingPlace {
+	switch r {
+	case credit.OpenRecord, credit.AcceptRecord:
+		return s.inbox.held.place()
+	case credit.RingRecord:
+		return s.inbox.offered.place()
+	}
+	return wire.RingPlace{}
+}
+
+// pushMessage adds a SEND to the batch: what this side acknowledges, and
+// records.
+func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.Record) {
+	wr := l.push(true)
+	b := c.take(wr.ID + 1)
+	wire.Header{Data: acked.Data, Records: acked.Records}.Put(b)
+	for i, r := range records {
+		r.Put(b[wire.HeaderSize+i*wire.RecordSize:])
+	}
+	wr.Op, wr.Memory = fabric.Send, l.send.staging.memory
+	wr.Data = b[:wire.HeaderSize+len(records)*wire.RecordSize]
+}
+
+// pushProbe adds a write of nothing, which only the peer's device sees.
+func (l *Link) pushProbe() {
+	l.alive.due = false
+	l.alive.probed = time.Now()
+	l.stats.Probes++
+	wr := l.push(true)
+	wr.Op, wr.RemoteAddr, wr.RKey = fabric.Write, l.send.target.Addr, l.send.target.RKey
+	l.send.probes.after[0] = wr.ID + 1
+}
+
+// push adds a work request to the batch, for the caller to fill in.
+func (l *Link) push(signaled bool) *fabric.WorkRequest {
+	q := &l.send
+	q.batch = q.batch[:len(q.batch)+1]
+	wr := &q.batch[len(q.batch)-1]
+	*wr = fabric.WorkRequest{ID: q.slots.Post(), Signaled: signaled}
+	if signaled {
+		q.slots.Signal()
+		q.quiet = 0
+		l.stats.Signaled++
+	}
+	l.stats.WorkRequests++
+	return wr
+}
+
+// post hands the batch to the device. It releases mu meanwhile, for that may
+// take long: a device that copies, or that is software, does then what it has to
+// do. Letting go would take longer than a little takes a device that is not slow.
+func (l *Link) post() {
+	q := &l.send
+	if q.timed == timedPosts && q.bytes <= copyLocked && !q.slow() {
+		l.submitted(l.ep.PostSend(q.batch))
+		return
+	}
+	start := time.Now()
+	q.posting = true
+	l.mu.Unlock()
+	err := l.ep.PostSend(q.batch)
+	took := time.Since(start)
+	l.mu.Lock()
+	q.posting = false
+	if q.timed < timedPosts {
+		q.timed++
+		q.postTime = min(q.postTime, took)
+	}
+	l.submitted(err)
+}
+
+// submitted ends what PostSend has begun. Called with mu held.
+func (l *Link) submitted(err error) {
+	l.send.batch, l.send.bytes = l.send.batch[:0], 0
+	if err != nil {
+		l.fail(lost(err))
+	}
+	if l.cause != nil || l.receive.flushing {
+		l.moveToError()
+		l.settle()
+	}
+}
+
+// sendCompleted takes back what the work request, and those before it, held.
+func (l *Link) sendCompleted(id uint64) {
+	q := &l.send
+	q.slots.Complete(id)
+	if q.staging.release(&q.slots) {
+		for room := q.staging.ring.Free(); room > 0 && q.short.len() > 0; room -= worthwhile {
+			s := q.short.pop()
+			s.short = false
+			s.touch()
+		}
+	}
+	for i := 0; i < len(q.ending); {
+		if s := q.ending[i]; s.delivered() {
+			q.ending[i] = q.ending[len(q.ending)-1]
+			q.ending = q.ending[:len(q.ending)-1]
+			s.touch()
+			continue
+		}
+		i++
+	}
+}

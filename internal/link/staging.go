@@ -1,0 +1,122 @@
+package link
+
+import (
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/ring"
+)
+
+// staging is the memory that bytes wait in until the device has sent them. Its
+// places are given out in order, to whatever stream, and freed in order: each
+// chunk once the work requests that carry it have completed. Since a chunk is
+// only made of bytes that have their place in the peer's ring, none can stay for
+// ever and hold up those behind it. Guarded by Link.mu.
+type staging struct {
+	memory fabric.Memory
+	ring   *ring.Ring
+	chunks []chunk // the live ones at their numbers modulo length, a power of two
+	first  uint64  // number of the oldest
+	next   uint64  // number of the next
+}
+
+// chunk is what one Write has put into the staging memory.
+type chunk struct {
+	from, to uint64 // positions; from moves on as bytes are posted
+	after    uint64 // work requests that have to complete before it is free
+	follower uint64 // number of the next chunk of the same stream
+	copying  bool   // its bytes are not all there
+}
+
+func (s *staging) chunk(n uint64) *chunk { return &s.chunks[n&uint64(len(s.chunks)-1)] }
+
+// take makes a chunk of n bytes, at most [ring.Ring.Free].
+func (s *staging) take(n int) (number uint64, first, second []byte) {
+	if int(s.next-s.first) == len(s.chunks) {
+		s.grow()
+	}
+	first, second = s.ring.Reserve(n)
+	from := s.ring.Head()
+	s.ring.Commit(n)
+	number = s.next
+	s.next++
+	*s.chunk(number) = chunk{from: from, to: from + uint64(n), copying: true}
+	return number, first, second
+}
+
+func (s *staging) grow() {
+	old := *s
+	s.chunks = make([]chunk, max(64, 2*len(old.chunks)))
+	for n := s.first; n != s.next; n++ {
+		*s.chunk(n) = *old.chunk(n)
+	}
+}
+
+// release frees the chunks whose work requests have completed, up to the first
+// for which that is not so, and says whether there were any.
+func (s *staging) release(slots *credit.Slots) bool {
+	before := s.first
+	for s.first != s.next {
+		c := s.chunk(s.first)
+		if c.copying || c.from != c.to || !slots.Completed(c.after) {
+			break
+		}
+		s.ring.Release(c.to)
+		s.first++
+	}
+	return s.first != before
+}
+
+// chain is the chunks of a stream that are not all posted, the oldest first.
+type chain struct {
+	head, tail uint64 // numbers; meaningless if there is none
+	length     int
+}
+
+func (c *chain) add(s *staging, number uint64) {
+	if c.length == 0 {
+		c.head = number
+	} else {
+		s.chunk(c.tail).follower = number
+	}
+	c.tail = number
+	c.length++
+}
+
+// next returns the bytes that the next work request of the stream may carry: n
+// at most, in one piece of memory.
+func (c *chain) next(s *staging, n int) []byte {
+	head := s.chunk(c.head)
+	to := head.to
+	for number, left := c.head, c.length-1; left > 0 && int(to-head.from) < n; left-- {
+		number = s.chunk(number).follower
+		if s.chunk(number).from != to {
+			break
+		}
+		to = s.chunk(number).to
+	}
+	return s.ring.Bytes(head.from, min(n, int(to-head.from)))
+}
+
+// posted records that the next n bytes go with the work requests before after.
+func (c *chain) posted(s *staging, n int, after uint64) {
+	for n > 0 {
+		head := s.chunk(c.head)
+		m := min(n, int(head.to-head.from))
+		head.from += uint64(m)
+		head.after = after
+		n -= m
+		if head.from == head.to {
+			c.head = head.follower
+			c.length--
+		}
+	}
+}
+
+// drop forgets the chunks: their bytes are not sent.
+func (c *chain) drop(s *staging) {
+	for ; c.length > 0; c.length-- {
+		head := s.chunk(c.head)
+		head.from = head.to
+		c.head = head.follower
+	}
+}

@@ -1,0 +1,263 @@
+package link
+
+import (
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/deadline"
+)
+
+// call is a call that may have to wait.
+type call struct {
+	parked bool
+	signal chan struct{} // has room for one; sent to when a parked call is ready
+}
+
+// Index of Stream.calls.
+const (
+	readCall = iota
+	writeCall
+	closeCall
+	openCall
+	calls
+)
+
+// ready says whether there is nothing more for a call to wait for. Called with
+// mu held.
+var ready = [calls]func(s *Stream) bool{
+	readCall:  readReady,
+	writeCall: writeReady,
+	closeCall: func(s *Stream) bool { return s.delivered() || s.link.stage >= ended },
+	openCall:  func(s *Stream) bool { return s.ledger.Stage() > credit.Opening || s.link.stage >= ended },
+}
+
+// wake wakes the parked calls that have become ready. Called with mu held, after
+// a change.
+func (s *Stream) wake() {
+	for i := range s.calls {
+		if w := &s.calls[i]; w.parked && ready[i](s) {
+			w.parked = false
+			s.link.watch.parked--
+			w.signal <- struct{}{}
+		}
+	}
+}
+
+// A call that polls looks at the clock, and lets other goroutines run, once in
+// so many polls: each costs more than a poll, and runtime.Gosched wakes another
+// thread to look for work.
+const (
+	pollsPerClock = 16
+	pollsPerYield = 64
+)
+
+// watch says who notices the next completion. One of these holds while the link
+// is up: the queue is armed, so that the engine wakes; a call is polling it; or
+// the timer is pending, which arms it within a millisecond if nobody polls.
+// Guarded by Link.mu.
+type watch struct {
+	armed   bool
+	polling bool // a call polls over and over
+	pending bool // timer is
+	timer   *time.Timer
+	polls   uint64 // ever made
+	seen    uint64 // polls, when timer was last set
+	more    bool   // the last look left completions behind
+	parked  int    // calls that wait and are not ready
+
+	budget int    // polls that a wait may make before it parks
+	waits  uint64 // that polled
+}
+
+// watchWithin is how long the completion queue may stay unwatched after a call
+// that looked has returned to its application: between the calls of a ping-pong
+// nobody is woken.
+const watchWithin = time.Millisecond
+
+// watchNow makes sure that the next completion is noticed at once. It looks at
+// the queue after arming it, for what had completed before gives no event.
+// Called with mu held, which it may release to send.
+func (l *Link) watchNow() {
+	w := &l.watch
+	if !w.more && !w.armed && !w.polling && l.stage < ended {
+		if err := l.ep.Arm(); err != nil {
+			l.fail(lost(err))
+			return
+		}
+		w.armed = true
+		l.pollAndSend()
+	}
+	if w.more {
+		w.more = false
+		l.callEngine()
+	}
+}
+
+// watchLater makes sure that the next completion is noticed before long. Called
+// with mu held.
+func (l *Link) watchLater() {
+	w := &l.watch
+	if w.armed || w.polling || w.pending || l.stage >= ended {
+		return
+	}
+	w.pending = true
+	w.seen = w.polls
+	w.timer.Reset(watchWithin)
+}
+
+// watchTick arms the completion queue unless somebody has looked since the last
+// tick.
+func (l *Link) watchTick() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watch.pending = false
+	if l.watch.polls != l.watch.seen {
+		l.watchLater()
+		return
+	}
+	l.watchNow()
+}
+
+// rewatch is called whenever somebody stops looking at the completion queue:
+// those who are parked, and what waits to be sent, depend on the next
+// completion; others most likely look again soon. Called with mu held, which it
+// may release to send.
+func (l *Link) rewatch() {
+	if l.watch.parked > 0 || l.watch.more || l.send.streams.len() > 0 || l.send.talkers.len() > 0 || len(l.send.ending) > 0 || !l.polls() {
+		l.watchNow()
+	} else {
+		l.watchLater()
+	}
+}
+
+// polls says whether calls poll before they park.
+func (l *Link) polls() bool { return l.limits.Spin > 0 && l.cfg.BusyPoll >= 0 }
+
+// pollers is how many calls of this process are polling. They leave a processor
+// to others: one that polls and yields keeps the scheduler from asking the
+// network poller for what others wait for.
+var pollers atomic.Int32
+
+func mayPoll() bool {
+	if pollers.Add(1) < int32(runtime.GOMAXPROCS(0)) {
+		return true
+	}
+	pollers.Add(-1)
+	return false
+}
+
+// wait returns when a call is ready, having made it so by its own polling if
+// that was possible, or os.ErrDeadlineExceeded. It polls for a while, unless
+// somebody else does, and then parks.
+func (s *Stream) wait(which int, d *deadline.Deadline) error {
+	l := s.link
+	w := &s.calls[which]
+	if l.polls() && s.busyPoll(which, d) {
+		return nil
+	}
+	for {
+		l.mu.Lock()
+		if !ready[which](s) {
+			w.parked = true // from here on it is woken, and the queue watched for it
+			l.watch.parked++
+			if l.watch.armed {
+				l.pollAndSend()
+			}
+			l.watchNow()
+			if ready[which](s) {
+				s.unpark(w)
+			}
+		}
+		if !w.parked && len(w.signal) == 0 {
+			l.rewatch()
+			l.mu.Unlock()
+			return nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-w.signal:
+		case <-d.Done():
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			s.unpark(w)
+			return os.ErrDeadlineExceeded
+		}
+	}
+}
+
+// unpark takes back that a call is parked. Called with mu held.
+func (s *Stream) unpark(w *call) {
+	if !w.parked {
+		<-w.signal
+		return
+	}
+	w.parked = false
+	s.link.watch.parked--
+}
+
+// busyPoll polls until the call is ready, which it returns, or polling has gone
+// on for long enough. Where others wait the engine serves them all, and one that
+// polls would only take the processor from those who are served.
+func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
+	l := s.link
+	l.mu.Lock()
+	if l.watch.polling || l.watch.parked > 0 || !mayPoll() {
+		l.mu.Unlock()
+		return false
+	}
+	defer pollers.Add(-1)
+	l.watch.polling = true
+	most := l.pollBudget()
+	var until time.Time
+	if l.cfg.BusyPoll > 0 {
+		until = time.Now().Add(l.cfg.BusyPoll)
+	}
+	done := ready[which](s)
+	for polls := 1; !done && !d.Expired(); polls++ {
+		l.mu.Unlock()
+		if polls%pollsPerYield == 0 {
+			runtime.Gosched()
+		}
+		l.mu.Lock()
+		l.pollAndSend()
+		done = ready[which](s)
+		if l.cfg.BusyPoll > 0 {
+			if polls%pollsPerClock == 0 && time.Now().After(until) {
+				break
+			}
+		} else if polls >= most {
+			break
+		}
+	}
+	l.watch.polling = false
+	l.pollResult(done)
+	if done {
+		l.rewatch()
+	}
+	l.mu.Unlock()
+	return done
+}
+
+// pollBudget is how often the next wait polls before it parks: as often as the
+// fabric thinks worth it where polling finds something, and hardly at all where
+// it does not, with now and then a full try to see whether that has changed.
+// Called with mu held.
+func (l *Link) pollBudget() int {
+	l.watch.waits++
+	if l.watch.waits%16 == 0 {
+		return l.limits.Spin
+	}
+	return l.watch.budget
+}
+
+// pollResult adapts the budget to how polling went. Called with mu held.
+func (l *Link) pollResult(found bool) {
+	if found {
+		l.watch.budget = l.limits.Spin
+		return
+	}
+	l.watch.budget = max(l.watch.budget/2, l.limits.Spin/64, 1)
+}

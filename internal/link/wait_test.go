@@ -1,0 +1,180 @@
+package link
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// A call polls, so the engine leaves the completion queue unarmed when it is
+// woken. The call polls long enough, sees what it waits for only when it looks
+// for the last time before parking, and returns: somebody has to watch the
+// queue from then on.
+func TestACallThatNeedNotParkAfterAllLeavesTheQueueWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, _ := connectLink(t, sim.New(sim.Link{}), testConfig, testConfig)
+		l := c.link
+		polls := func(does bool) {
+			l.mu.Lock()
+			l.watch.polling = does
+			l.mu.Unlock()
+		}
+
+		time.Sleep(2 * watchWithin) // or the timer that start sets would save the day
+		polls(true)
+		require.NoError(t, writeAll(s, []byte("x")))
+		synctest.Wait()
+		polls(false)
+		require.NoError(t, c.wait(readCall, deadline.New()))
+
+		time.Sleep(2 * watchWithin)
+		require.NoError(t, writeAll(s, []byte("y")))
+		synctest.Wait()
+		require.EqualValues(t, 2, c.Stats().BytesReceived)
+		require.NoError(t, c.Close(0))
+		require.NoError(t, s.Close(0))
+		time.Sleep(time.Minute)
+	})
+}
+
+// flooded is an endpoint whose completion queue is never empty: the peer sends
+// link credit that nobody has earned.
+type flooded struct {
+	fabric.Endpoint
+	polls, wakes int
+}
+
+func (e *flooded) Poll(c []fabric.Completion) (int, error) {
+	e.polls++
+	for i := range c {
+		c[i] = fabric.Completion{Recv: true, Op: fabric.Send, Data: make([]byte, wire.HeaderSize)}
+	}
+	return len(c), nil
+}
+
+func (e *flooded) PostRecv(int) error                  { return nil }
+func (e *flooded) PostSend([]fabric.WorkRequest) error { return nil }
+func (e *flooded) Arm() error                          { return nil }
+func (e *flooded) Disconnect() error                   { return nil }
+func (e *flooded) Wake()                               { e.wakes++ }
+
+// A peer cannot have the lock held by sending without end: a look takes so much
+// and leaves the rest to the engine, which takes the lock anew.
+func TestALookAtAFloodHasAnEnd(t *testing.T) {
+	for name, look := range map[string]func(l *Link){
+		"a call's":     (*Link).pollAndSend,
+		"the engine's": func(l *Link) { l.mu.Unlock(); l.turn(nil); l.mu.Lock() },
+		"the timer's":  func(l *Link) { l.mu.Unlock(); l.watchTick(); l.mu.Lock() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &flooded{}
+			l := &Link{ep: e, owned: 1, gone: make(chan struct{}), ledger: credit.NewLink(256, 256)}
+			l.watch.timer = time.NewTimer(time.Hour)
+			l.receive.posted = 1 << 30
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			look(l)
+			require.LessOrEqual(t, e.polls, 2*maxPolls)
+			l.rewatch()
+			require.NotZero(t, e.wakes, "somebody goes on with what was left")
+		})
+	}
+}
+
+// burstBeforeArm is an endpoint to which more completes than one look takes, just before
+// the queue is armed. That gives no event.
+type burstBeforeArm struct {
+	flooded
+	left int
+}
+
+func (e *burstBeforeArm) Arm() error {
+	e.left += 2 * maxPolls * maxBatch
+	return nil
+}
+
+func (e *burstBeforeArm) Poll(c []fabric.Completion) (int, error) {
+	n := min(e.left, len(c))
+	e.left -= n
+	for i := range n {
+		c[i] = fabric.Completion{Status: fabric.Flushed} // of a send: nothing more to do
+	}
+	return n, nil
+}
+
+func TestWhatCompletedBeforeArmingIsTakenToTheEnd(t *testing.T) {
+	e := &burstBeforeArm{}
+	l := &Link{ep: e, owned: 1, gone: make(chan struct{}), stage: draining, cause: errLeaving}
+	l.watch.timer = time.NewTimer(time.Hour)
+	l.receive.posted = 1
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watchNow()
+	require.NotZero(t, e.left)
+	require.NotZero(t, e.wakes, "no event will tell of the rest")
+}
+
+// quarrelsome fails the test if Disconnect is called within PostSend, which the
+// seam does not allow.
+type quarrelsome struct {
+	fabric.Endpoint
+	posting, quarrels atomic.Int32
+	once              sync.Once
+	inside, leave     chan struct{}
+}
+
+func (e *quarrelsome) PostSend(wr []fabric.WorkRequest) error {
+	e.posting.Add(1)
+	defer e.posting.Add(-1)
+	close(e.inside)
+	<-e.leave
+	return nil
+}
+
+func (e *quarrelsome) Poll(c []fabric.Completion) (int, error) {
+	c[0] = fabric.Completion{Recv: true, Status: fabric.Flushed}
+	return 1, nil
+}
+
+func (e *quarrelsome) Disconnect() error {
+	e.quarrels.Add(e.posting.Load())
+	return nil
+}
+
+func (e *quarrelsome) Wake() {}
+
+// The queue pair fails while a batch is being posted, and whoever looks at the
+// completion queue sees that it flushes.
+func TestNothingIsDisconnectedWithinAPost(t *testing.T) {
+	e := &quarrelsome{inside: make(chan struct{}), leave: make(chan struct{})}
+	l := &Link{ep: e, owned: 1, gone: make(chan struct{})}
+	l.receive.posted = 10
+	posted := make(chan struct{})
+	go func() {
+		defer close(posted)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.post()
+	}()
+	<-e.inside
+	l.mu.Lock()
+	l.pollCompletions()
+	l.mu.Unlock()
+	close(e.leave)
+	<-posted
+	require.Zero(t, e.quarrels.Load(), "Disconnect within PostSend")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.True(t, l.receive.flushing)
+	l.drain.Stop()
+}

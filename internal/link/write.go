@@ -1,0 +1,114 @@
+package link
+
+import (
+	"os"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+)
+
+// Write writes p, waiting until the peer has room for all of it or the deadline
+// has passed. If it fails it says how many bytes it accepted before; those are
+// delivered unless the link is lost. p is the caller's again when Write returns.
+func (s *Stream) Write(p []byte, d *deadline.Deadline) (n int, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	for {
+		m, err := s.writeSome(p[n:], d)
+		n += m
+		if err != nil || n == len(p) {
+			return n, err
+		}
+	}
+}
+
+// writeSome writes a piece of p, or waits until that may be possible. Called with
+// writing held.
+func (s *Stream) writeSome(p []byte, d *deadline.Deadline) (int, error) {
+	if d.Expired() && s.openError() == nil {
+		return 0, os.ErrDeadlineExceeded
+	}
+	s.link.mu.Lock()
+	n, err := s.accept(p)
+	s.link.mu.Unlock()
+	if n == 0 && err == nil && len(p) > 0 {
+		err = s.wait(writeCall, d)
+	}
+	return n, err
+}
+
+// accept takes from p what the peer has room for, a message's worth at most,
+// and sends it or sees to it that it will be sent. Called with mu held, which it
+// may release to copy or to send.
+func (s *Stream) accept(p []byte) (int, error) {
+	l := s.link
+	n, err := s.room(len(p))
+	if n == 0 {
+		return 0, err
+	}
+	later := s.leavesToEngine()
+	if n <= l.limits.Inline && !later && s.sendNow(p[:n]) {
+		return n, nil
+	}
+	if n = min(n, l.send.staging.ring.Free()); n == 0 {
+		if !s.short {
+			s.short = true
+			l.send.short.push(s)
+		}
+		return 0, nil
+	}
+	number, first, second := l.send.staging.take(n)
+	if n > copyLocked {
+		l.mu.Unlock()
+	}
+	copy(second, p[copy(first, p[:n]):n])
+	if n > copyLocked {
+		l.mu.Lock()
+	}
+	return s.staged(number, n, later)
+}
+
+// room is how many of n bytes the peer has room for, a message's worth at most,
+// or why there will be none. Called with mu held, which it may release to send.
+func (s *Stream) room(n int) (int, error) {
+	if !s.link.send.slots.Completed(s.ahead) {
+		s.link.pollAndSend() // perhaps they have, and nothing need wait for them
+	}
+	if err := s.writeError(); err != nil {
+		return 0, err
+	}
+	if s.link.cause != nil {
+		return 0, nil
+	}
+	return min(n, s.ledger.Space(), s.chunkLen()), nil
+}
+
+// staged accepts the n bytes that have been copied to a chunk of the staging
+// memory, and returns n, unless writing has become an error meanwhile. Called
+// with mu held, which it may release to send.
+func (s *Stream) staged(number uint64, n int, later bool) (int, error) {
+	l := s.link
+	c := l.send.staging.chunk(number)
+	c.copying = false
+	err := s.writeError()
+	if err != nil || s.ledger.Space() < n {
+		c.from = c.to
+		l.send.staging.release(&l.send.slots)
+		return 0, err
+	}
+	s.ledger.Accept(n)
+	s.pending.add(&l.send.staging, number)
+	s.queue()
+	if later && !l.send.posting {
+		l.callEngine()
+		return n, nil
+	}
+	l.trySend()
+	if s.ledger.Pending() > 0 && !l.send.posting {
+		l.watchNow() // what waits for a completion must see it
+	}
+	return n, nil
+}
+
+func writeReady(s *Stream) bool {
+	return s.writeError() != nil || s.link.cause == nil && s.ledger.Space() > 0 && !s.short
+}

@@ -1,0 +1,162 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// DataFlags are bits of the immediate of a data message. The others are the
+// number of its stream.
+type DataFlags uint32
+
+const (
+	NewRing  DataFlags = 1 << 31 // the first message in the ring that RING has offered
+	FullRing DataFlags = 1 << 30 // with it the sender has used all the room that it knows of
+
+	dataFlags = NewRing | FullRing
+)
+
+// DataImmediate is the immediate of a data message.
+func DataImmediate(stream uint32, flags DataFlags) uint32 { return stream | uint32(flags) }
+
+// DecodeDataImmediate returns what DataImmediate was given.
+func DecodeDataImmediate(imm uint32) (stream uint32, flags DataFlags, err error) {
+	stream = imm &^ uint32(dataFlags)
+	if stream >= MaxStreams {
+		return 0, 0, fmt.Errorf("data for stream %d, want less than %d", stream, MaxStreams)
+	}
+	return stream, DataFlags(imm) & dataFlags, nil
+}
+
+// Header begins every SEND: how many messages of the peer's have been polled
+// since the link began, with their receives posted again.
+type Header struct {
+	Data    uint64 // data messages
+	Records uint64 // SENDs with records
+}
+
+// Put encodes h into the first HeaderSize bytes of b.
+func (h Header) Put(b []byte) {
+	binary.BigEndian.PutUint64(b, h.Data)
+	binary.BigEndian.PutUint64(b[8:], h.Records)
+}
+
+// DecodeHeader decodes the header of a SEND and returns the records behind it,
+// RecordSize bytes each. There are none in a link credit.
+func DecodeHeader(b []byte) (h Header, records []byte, err error) {
+	if n := len(b) - HeaderSize; n < 0 || n%RecordSize != 0 || n > MaxRecords*RecordSize {
+		return Header{}, nil, fmt.Errorf("control message of %d bytes, want %d and %d for each of 0 to %d records",
+			len(b), HeaderSize, RecordSize, MaxRecords)
+	}
+	return Header{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, b[HeaderSize:], nil
+}
+
+// RecordType is what a record says.
+type RecordType uint8
+
+const (
+	OpenRecord   RecordType = 1 + iota // a stream begins, with a ring for the peer to write to
+	AcceptRecord                       // it may, with a ring
+	RefuseRecord                       // it may not, for a reason
+	CreditRecord                       // bytes consumed
+	RingRecord                         // another ring to write to
+	FinRecord                          // the stream ends after so many bytes
+	ResetRecord                        // and its sender reads no more
+	FinAckRecord                       // the peer's FIN or RESET has been received
+	GoAwayRecord                       // no stream will begin any more
+	recordTypes
+)
+
+func (t RecordType) String() string {
+	names := [...]string{"OPEN", "ACCEPT", "REFUSE", "CREDIT", "RING", "FIN", "RESET", "FINACK", "GOAWAY"}
+	if t == 0 || t >= recordTypes {
+		return fmt.Sprintf("record of type %d", uint8(t))
+	}
+	return names[t-1]
+}
+
+// RefuseReason is why a stream is refused.
+type RefuseReason uint32
+
+const (
+	RefusedBacklog RefuseReason = 1 + iota // too many wait to be accepted: try again
+	RefusedClosed                          // nobody listens any more
+	RefusedTaken                           // another stream has this port: take another
+	RefusedMemory                          // there is no memory for a ring: try again
+	refuseReasons
+)
+
+// Record is what one side tells the other about a stream, or GOAWAY.
+type Record struct {
+	Type     RecordType
+	Stream   uint32       // its number, less than MaxStreams
+	Position uint64       // CREDIT, FIN, RESET: bytes
+	Ring     RingPlace    // OPEN, ACCEPT, RING
+	Port     uint16       // OPEN: the dialer's, of this stream
+	Reason   RefuseReason // REFUSE
+	Late     bool         // RESET: for bytes that came when nobody would read them any more
+}
+
+// RingPlace is where a ring is.
+type RingPlace struct {
+	Addr uint64
+	RKey uint32
+	Size int // bytes; a power of two
+}
+
+// Put encodes r into the first RecordSize bytes of b.
+func (r Record) Put(b []byte) {
+	clear(b[:RecordSize])
+	binary.BigEndian.PutUint32(b, uint32(r.Type)<<24|r.Stream)
+	switch r.Type {
+	case CreditRecord, FinRecord, ResetRecord:
+		binary.BigEndian.PutUint64(b[8:], r.Position)
+		if r.Late {
+			b[4] = 1
+		}
+	case RefuseRecord:
+		binary.BigEndian.PutUint32(b[4:], uint32(r.Reason))
+	case OpenRecord, AcceptRecord, RingRecord:
+		binary.BigEndian.PutUint32(b[4:], r.Ring.RKey)
+		binary.BigEndian.PutUint64(b[8:], r.Ring.Addr)
+		binary.BigEndian.PutUint32(b[16:], uint32(r.Ring.Size))
+		binary.BigEndian.PutUint16(b[20:], r.Port)
+	}
+}
+
+// DecodeRecord decodes and validates a record, the RecordSize bytes of b.
+func DecodeRecord(b []byte) (Record, error) {
+	word := binary.BigEndian.Uint32(b)
+	r := Record{Type: RecordType(word >> 24), Stream: word & (1<<24 - 1)}
+	if r.Type == 0 || r.Type >= recordTypes {
+		return Record{}, fmt.Errorf("%v, want 1 to %d", r.Type, uint8(recordTypes-1))
+	}
+	if r.Stream >= MaxStreams {
+		return Record{}, fmt.Errorf("%v for stream %d, want less than %d", r.Type, r.Stream, MaxStreams)
+	}
+	switch r.Type {
+	case CreditRecord, FinRecord, ResetRecord:
+		r.Position = binary.BigEndian.Uint64(b[8:])
+		r.Late = r.Type == ResetRecord && b[4] == 1
+	case RefuseRecord:
+		r.Reason = RefuseReason(binary.BigEndian.Uint32(b[4:]))
+		if r.Reason == 0 || r.Reason >= refuseReasons {
+			return Record{}, fmt.Errorf("REFUSE for reason %d, want 1 to %d", uint32(r.Reason), uint32(refuseReasons-1))
+		}
+	case OpenRecord, AcceptRecord, RingRecord:
+		size := binary.BigEndian.Uint32(b[16:])
+		if size < MinRing || size > MaxRing || size&(size-1) != 0 {
+			return Record{}, fmt.Errorf("%v with a ring of %d bytes, want a power of two from %d to %d", r.Type, size, MinRing, MaxRing)
+		}
+		r.Ring = RingPlace{Addr: binary.BigEndian.Uint64(b[8:]), RKey: binary.BigEndian.Uint32(b[4:]), Size: int(size)}
+		if r.Type == OpenRecord {
+			r.Port = binary.BigEndian.Uint16(b[20:])
+		}
+	}
+	// What has no meaning in a record of this type must be zero.
+	var again [RecordSize]byte
+	if r.Put(again[:]); [RecordSize]byte(b) != again || r.Type == GoAwayRecord && r.Stream != 0 {
+		return Record{}, fmt.Errorf("%v with bits set that must be zero", r.Type)
+	}
+	return r, nil
+}

@@ -1,0 +1,90 @@
+package ringnet
+
+// The links of this process: which connections share one.
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// linkKey is what dials that share a link have in common.
+type linkKey struct {
+	fabric        fabric.Fabric
+	local, remote netip.AddrPort
+	config        link.Config
+	trust         *Dialer // whose TrustUser decides; nil without one
+}
+
+// links are those that this process has dialed and that more connections may
+// begin on.
+var links link.Pool[linkKey]
+
+// addresses are those of the connections of each network.
+var addresses = map[string]*link.Addresses{"shm": {}, "rdma": {}}
+
+// dialLink connects to an address: on a link to it that is up, or on a new one.
+func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, r *race) (*Conn, error) {
+	cfg, err := d.Config.Link()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
+	connect := func(ctx context.Context) (*link.Stream, error) {
+		return d.request(ctx, f, local, remote, cfg, r)
+	}
+	var s *link.Stream
+	if !cfg.Shared || local.Port() != 0 {
+		cfg.Shared, cfg.Idle = false, 0
+		s, err = connect(ctx)
+	} else {
+		key := linkKey{fabric: f, local: local, remote: remote, config: cfg}
+		if d.TrustUser != nil {
+			key.trust = d
+		}
+		s, err = links.Dial(ctx, key, connect, r.gate())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rconn.New(n.name, s, d.Config), nil
+}
+
+// LinkInfo is what a link of this process is and carries at the moment: one queue
+// pair to another process, which the connections between them share.
+type LinkInfo struct {
+	Network       string // "rdma" or "shm"
+	Local, Remote Addr
+	Dialed        bool // by this process
+	Connections   int
+	Memory        int // bytes registered at this end: rings, staging memory and receives
+
+	MessagesSent, MessagesReceived uint64 // of data
+	ControlSent                    uint64 // messages of control
+}
+
+// Links returns the links of this process that are up, in no order.
+func Links() []LinkInfo {
+	var infos []LinkInfo
+	for _, i := range link.List() {
+		infos = append(infos, LinkInfo{
+			Network:          i.Network,
+			Local:            rconn.NewAddr(i.Network, i.Local),
+			Remote:           rconn.NewAddr(i.Network, i.Remote),
+			Dialed:           i.Dialed,
+			Connections:      i.Streams,
+			Memory:           i.Memory,
+			MessagesSent:     i.MessagesSent,
+			MessagesReceived: i.MessagesReceived,
+			ControlSent:      i.RecordsSent + i.CreditsSent,
+		})
+	}
+	return infos
+}
+
+// CloseIdleLinks ends the links that carry no connection at the moment and would
+// else stay for a while ([Config.LinkIdle]).
+func CloseIdleLinks() { links.CloseIdle() }
