@@ -282,7 +282,7 @@ func TestFabricsProbeTheKernelOnce(t *testing.T) {
 		}
 		return before()
 	}}
-	_, err := Fabric()
+	_, err := New(Config{})
 	require.ErrorIs(t, err, missing)
 	for range 10 {
 		_, err := New(Config{Trust: func(uint32) bool { return true }})

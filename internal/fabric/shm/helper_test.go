@@ -155,7 +155,7 @@ func leavesNothing(t testing.TB) {
 
 func newFabric(t testing.TB) fabric.Fabric {
 	t.Helper()
-	f, err := Fabric()
+	f, err := New(Config{}) // and not the shared one: tests change theirs
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
