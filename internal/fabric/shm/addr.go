@@ -15,6 +15,7 @@ package shm
 // belong to a network namespace, as ports do.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -143,23 +144,28 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (_ *socket, err error) {
 // given one, at an address that overlaps with a. Where the kernel does not tell,
 // nobody does.
 func (f *shm) checkVacant(a netip.AddrPort, name string) error {
-	sockets, _ := f.sockets(listening, all)
-	for _, s := range sockets {
-		o, ok := listenerAddr(s.name)
-		if ok && s.owner == uint32(os.Geteuid()) && s.name != name && (hears(o, a) || hears(a, o)) {
-			return os.NewSyscallError("bind", syscall.EADDRINUSE)
-		}
+	taken, _ := f.ours(listening, func(other string) bool {
+		o, ok := listenerAddr(other)
+		return ok && other != name && (hears(o, a) || hears(a, o))
+	})
+	if taken {
+		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
 	return nil
 }
 
-// checkForeign returns EADDRINUSE if it is this user who has a name.
+// checkForeign returns EADDRINUSE if this user listens by a name that is in use,
+// or is about to. A socket that does neither is in nobody's way, whoever has it:
+// dialers find a listener by another name, unless the kernel does not tell.
 func (f *shm) checkForeign(name string) error {
-	owner, err := f.holder(name)
+	taken, err := f.ours(listening|unconnected, func(other string) bool { return other == name })
+	if err != nil {
+		taken, err = f.answers(name)
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("bind: the name of this address is in use, by another user perhaps: %w: %v", syscall.EACCES, err)
-	case owner == uint32(os.Geteuid()):
+	case taken:
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
 	return nil
@@ -186,26 +192,28 @@ func (f *shm) nameDialer(s *socket, a netip.AddrPort) (netip.AddrPort, error) {
 // nameDialerExactly returns EADDRINUSE if this user dials from the very address,
 // or listens there.
 func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
-	if sockets, _ := f.sockets(listening, all); slices.ContainsFunc(sockets, func(s bound) bool {
-		o, ok := listenerAddr(s.name)
-		return ok && o == a && s.owner == uint32(os.Geteuid())
-	}) {
+	taken, _ := f.ours(listening, func(name string) bool {
+		o, ok := listenerAddr(name)
+		return ok && o == a
+	})
+	if taken {
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
-	name := nameOf(dialerName, os.Geteuid(), "", a)
-	err := s.bind(name)
+	err := s.bind(nameOf(dialerName, os.Geteuid(), "", a))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		if owner, unknown := f.holder(name); unknown != nil || owner != uint32(os.Geteuid()) {
+		name := nameOf(dialerName, os.Geteuid(), "", a)
+		taken, _ := f.ours(unconnected, func(other string) bool { return other == name })
+		if !taken {
 			return nil
 		}
 	}
 	return err
 }
 
-// plainNames are the names of this user's listeners and root's that hear what is
-// sent to an address, if they have their names.
-func plainNames(to netip.AddrPort) (names []string) {
-	for _, uid := range slices.Compact([]int{os.Geteuid(), 0}) {
+// plainNames are the names of users' listeners that hear what is sent to an
+// address, if they have their names.
+func plainNames(to netip.AddrPort, users ...int) (names []string) {
+	for _, uid := range users {
 		for _, a := range covering(to) {
 			names = append(names, nameOf(listenerName, uid, "", a))
 		}
@@ -215,18 +223,22 @@ func plainNames(to netip.AddrPort) (names []string) {
 
 // toldNames are the names of all trusted listeners that hear what is sent to an
 // address, the best first, and why others are passed over, if there are any. err
-// is for a kernel that does not tell.
-func (f *shm) toldNames(to netip.AddrPort) (names []string, passed, err error) {
+// is for a kernel that does not tell, or not before ctx ends.
+func (f *shm) toldNames(ctx context.Context, to netip.AddrPort) (names []string, passed, err error) {
 	addrs := covering(to)
 	ranks := make(map[string]int)
-	sockets, err := f.sockets(listening, some)
+	judged := make(map[uint32]error) // asking once is enough, however many somebody opens
+	sockets, err := f.sockets(ctx, listening)
 	for _, s := range sockets {
 		a, ok := listenerAddr(s.name)
 		i := slices.Index(addrs, a)
 		if !ok || i < 0 {
 			continue
 		}
-		if err := f.judge(s.owner, true); err != nil {
+		if _, ok := judged[s.owner]; !ok {
+			judged[s.owner] = f.judge(s.owner, true)
+		}
+		if err := judged[s.owner]; err != nil {
 			passed = err
 			continue
 		}

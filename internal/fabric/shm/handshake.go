@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -70,7 +72,7 @@ func (e *endpoint) reach(ctx context.Context) error {
 	}
 	const shortest, longest = time.Millisecond, 100 * time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longest) {
-		err := e.reachNow()
+		err := e.reachNow(ctx)
 		if err != errBusy {
 			return err
 		}
@@ -92,18 +94,22 @@ var (
 )
 
 // reachNow connects with the best listener that is trusted. The kernel is asked
-// for all that there are only if none is found by the plain names, for that takes
-// the longer the more sockets this host has; but at once if one that was not
+// for all that there are only if this user has none by a plain name, for that
+// takes the longer the more sockets this host has; but at once if one that was not
 // trusted has sent something to be closed.
-func (e *endpoint) reachNow() error {
-	plain := plainNames(e.remote)
+func (e *endpoint) reachNow(ctx context.Context) error {
+	own := os.Geteuid()
 	wary := e.sock.rights && !dialersCloser.idle()
-	if !wary && e.reachFirst(plain, true) == nil {
+	if !wary && e.reachFirst(plainNames(e.remote, own), true) == nil {
 		return nil
 	}
-	names, untrusted, err := e.f.toldNames(e.remote)
+	names, untrusted, err := e.f.toldNames(ctx, e.remote)
+	if errors.Is(err, errSilent) {
+		// Whoever has no room may be a stranger.
+		return e.reachFirst(plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
+	}
 	if err != nil {
-		return e.reachFirst(plain, false) // whoever has no room may be a stranger
+		return err
 	}
 	err = e.reachFirst(names, true)
 	if err == errNobody && untrusted != nil {

@@ -55,6 +55,7 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"bench":          benchProgram,
 	"squat":          squatProgram,
 	"squat dialers":  squatDialersProgram,
+	"crowd":          crowdProgram,
 	"linger":         lingerProgram,
 	"linger server":  lingerServerProgram,
 }

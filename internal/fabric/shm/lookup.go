@@ -8,10 +8,12 @@ package shm
 // not tell.
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -24,59 +26,50 @@ type bound struct {
 	owner uint32
 }
 
-// What to look for: states of sockets (TCP_LISTEN and TCP_CLOSE of
-// include/net/tcp_states.h), and how many parts of the kernel's answer, of some
-// hundreds of sockets each, to read at most.
+// What to look for: states of sockets (TCP_CLOSE and TCP_LISTEN of
+// include/net/tcp_states.h).
 const (
-	listening   = 1 << 10
 	unconnected = 1 << 7
-
-	// some is as much as a dial has time for, should somebody open many sockets
-	// to slow it down.
-	some = 16
-	all  = 1 << 20
+	listening   = 1 << 10
 )
 
 var errSilent = fmt.Errorf("the kernel does not tell the owners of sockets (unix_diag of Linux 5.3): %w", errors.ErrUnsupported)
 
-// sockets lists those in the given states.
-func (f *shm) sockets(states uint32, parts int) ([]bound, error) {
+// sockets lists all in the given states, or none: errSilent if the kernel does
+// not tell, or the error of ctx if it ends before the list does. That takes the
+// longer the more sockets this host has.
+func (f *shm) sockets(ctx context.Context, states uint32) ([]bound, error) {
 	if f.silent {
 		return nil, errSilent
 	}
-	return diagnose(states, parts)
+	return diagnose(ctx, states)
 }
 
-// holder is who has a name.
-func (f *shm) holder(name string) (uid uint32, err error) {
-	sockets, err := f.sockets(listening|unconnected, all)
-	if err != nil {
-		return f.holderByConnecting(name)
-	}
-	for _, s := range sockets {
-		if s.name == name {
-			return s.owner, nil
-		}
-	}
-	return 0, errors.New("its holder has just gone")
+// ours reports whether this user has a socket in one of the states whose name
+// matches.
+func (f *shm) ours(states uint32, match func(name string) bool) (bool, error) {
+	sockets, err := f.sockets(context.Background(), states)
+	return slices.ContainsFunc(sockets, func(s bound) bool {
+		return s.owner == uint32(os.Geteuid()) && match(s.name)
+	}), err
 }
 
-// holderByConnecting is for kernels that do not tell. It finds out about
-// listeners only.
-func (f *shm) holderByConnecting(name string) (uid uint32, err error) {
+// answers reports whether it is this user who listens by a name, for kernels that
+// do not tell.
+func (f *shm) answers(name string) (bool, error) {
 	s, err := f.newSocket(dialersCloser)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	defer s.close()
 	if err := s.connect(name); err != nil {
-		return 0, fmt.Errorf("%w, and its holder does not answer: %w", errSilent, err)
+		return false, fmt.Errorf("%w, and its holder does not answer: %w", errSilent, err)
 	}
-	cred, err := s.peer()
-	if err != nil {
-		return 0, err
+	uid, err := s.peer()
+	if err == nil && uid != uint32(os.Geteuid()) {
+		err = fmt.Errorf("%w, and its holder is user %d", errSilent, uid)
 	}
-	return cred, nil
+	return err == nil, err
 }
 
 // Of linux/unix_diag.h and linux/sock_diag.h.
@@ -90,9 +83,8 @@ const (
 	sizeofDiagMsg = 16 // struct unix_diag_msg
 )
 
-// diagnose asks the kernel for the Unix sockets in the given states, and reads at
-// most the given number of parts of its answer.
-func diagnose(states uint32, parts int) (found []bound, err error) {
+// diagnose asks the kernel for the Unix sockets in the given states.
+func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return nil, errors.Join(errSilent, os.NewSyscallError("socket AF_NETLINK", err))
@@ -114,7 +106,7 @@ func diagnose(states uint32, parts int) (found []bound, err error) {
 		return nil, errors.Join(errSilent, os.NewSyscallError("sendto netlink", err))
 	}
 	answer := make([]byte, 32<<10) // as much as the kernel puts in a part
-	for range parts {
+	for ctx.Err() == nil {
 		// The kernel makes each part as it is asked for.
 		n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT)
 		if err == unix.EINTR {
@@ -124,11 +116,14 @@ func diagnose(states uint32, parts int) (found []bound, err error) {
 			return nil, errors.Join(errSilent, os.NewSyscallError("recvfrom netlink", err))
 		}
 		done, err := readPart(answer[:n], &found)
-		if done || err != nil {
-			return found, err
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			return found, nil
 		}
 	}
-	return found, nil
+	return nil, ctx.Err()
 }
 
 // readPart adds the sockets in a part of the kernel's answer to found, and says

@@ -47,6 +47,14 @@ func squatProgram(_ netip.AddrPort, args []string) error {
 			if !errors.Is(err, syscall.EAGAIN) {
 				return err
 			}
+		case "idle": // a listener that does nothing
+			if err := listenIdly(name); err != nil {
+				return err
+			}
+		case "connected":
+			if err := connectToItself(name); err != nil {
+				return err
+			}
 		case "datagram":
 			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 			if err != nil {
@@ -55,6 +63,42 @@ func squatProgram(_ netip.AddrPort, args []string) error {
 			if err := unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
 				return err
 			}
+		}
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// listenIdly has a socket listen by a name until this process ends. Nobody is
+// accepted.
+func listenIdly(name string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 64))
+}
+
+// connectToItself gives a name to a socket and connects that with a listener of
+// this process.
+func connectToItself(name string) error {
+	peer := name + ":peer"
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(listenIdly(peer), unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Connect(fd, &unix.SockaddrUnix{Name: peer}))
+}
+
+// crowdProgram listens idly by the names that it is given, and by many others.
+func crowdProgram(_ netip.AddrPort, names []string) error {
+	const many = 15_000
+	for i := range many {
+		names = append(names, fmt.Sprintf("@crowd-%d-%080d", os.Getpid(), i))
+	}
+	for _, name := range names {
+		if err := listenIdly(name); err != nil {
+			return err
 		}
 	}
 	fmt.Println("ready")
@@ -116,26 +160,51 @@ func place() netip.AddrPort { return netip.AddrPortFrom(host, uint16(10_000+os.G
 func TestAnotherUsersNameIsInNoListenersWay(t *testing.T) {
 	leavesNothing(t)
 	at := place()
-	asStranger(t, "squat", at, "full", plainName(at))
-	kernels(t, func(t *testing.T, f *shm) {
-		l, err := f.Listen(at, 1)
-		if f.silent {
-			require.Error(t, err, "dialers could not find it")
-			assert.NotErrorIs(t, err, syscall.EADDRINUSE, "but that is no reason for auto to fail")
-			return
-		}
-		require.NoError(t, err)
-		defer l.Close()
-		soon(t, "a dialer", func() {
-			a, b := connectTo(t, f, l, options)
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
+	for _, kind := range []string{"full", "idle", "connected"} {
+		t.Run(kind, func(t *testing.T) {
+			asStranger(t, "squat", at, kind, plainName(at))
+			kernels(t, func(t *testing.T, f *shm) { listenBesideAStranger(t, f, at) })
 		})
-		_, err = f.Listen(at, 1)
-		assert.ErrorIs(t, err, syscall.EADDRINUSE, "whatever the first one is called")
-		_, err = f.Listen(netip.AddrPortFrom(netip.Addr{}, at.Port()), 1)
-		assert.ErrorIs(t, err, syscall.EADDRINUSE, "nor may an overlapping address be used")
+	}
+}
+
+func listenBesideAStranger(t *testing.T, f *shm, at netip.AddrPort) {
+	l, err := f.Listen(at, 1)
+	if f.silent {
+		require.ErrorIs(t, err, syscall.EACCES, "dialers could not find it")
+		assert.NotErrorIs(t, err, syscall.EADDRINUSE, "but that is no reason for auto to fail")
+		return
+	}
+	require.NoError(t, err)
+	defer l.Close()
+	soon(t, "a dialer", func() {
+		a, b := connectTo(t, f, l, options)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
 	})
+	_, err = f.Listen(at, 1)
+	assert.ErrorIs(t, err, syscall.EADDRINUSE, "whatever the first one is called")
+	_, err = f.Listen(netip.AddrPortFrom(netip.Addr{}, at.Port()), 1)
+	assert.ErrorIs(t, err, syscall.EADDRINUSE, "nor may an overlapping address be used")
+}
+
+// However many sockets another user has opened besides, none of them that the
+// kernel lists is left out.
+func TestAnotherUsersManySocketsHideNoListener(t *testing.T) {
+	leavesNothing(t)
+	at := place()
+	asStranger(t, "crowd", at, plainName(at))
+	f := newFabric(t).(*shm)
+	for range 8 { // each time by another name
+		l, err := f.Listen(at, 1)
+		require.NoError(t, err)
+		go acceptAll(l)
+		e, err := dial(f, at, options)
+		if assert.NoError(t, err) {
+			e.Close()
+		}
+		require.NoError(t, l.Close())
+	}
 }
 
 // A dial of an address where nobody listens but somebody has the name, whose
@@ -230,6 +299,19 @@ func TestOneUserListensOnceAtAnAddress(t *testing.T) {
 	})
 }
 
+// acceptAll accepts until the listener is closed.
+func acceptAll(l fabric.Listener) {
+	for {
+		e, err := accept(l, options)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			e.Close()
+		}
+	}
+}
+
 // Users may listen at one address without knowing of each other.
 func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 	leavesNothing(t)
@@ -238,17 +320,7 @@ func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 	l, err := f.Listen(place(), 16)
 	require.NoError(t, err)
 	defer l.Close()
-	go func() {
-		for {
-			e, err := accept(l, options)
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				e.Close()
-			}
-		}
-	}()
+	go acceptAll(l)
 	startAs(t, 1000, "echo", place(), "trust")
 	dialAs := func(uid uint32, args ...string) string {
 		said, err := asUser(t, place(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}, args...)
@@ -264,6 +336,24 @@ func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 	assert.Equal(t, "1000\n", dialAs(0, "trust"))
 }
 
+// Another user who has a listener's name has its dialers look for the name that
+// it took instead, not go to root.
+func TestDialersPreferTheirOwnUsersListenerWhoeverHasItsName(t *testing.T) {
+	leavesNothing(t)
+	asUID := nameOf(listenerName, 1000, "", place())
+	startAs(t, 2000, "squat", place(), "idle", asUID)
+	f, err := New(Config{Trust: func(uint32) bool { return true }})
+	require.NoError(t, err)
+	l, err := f.Listen(place(), 16)
+	require.NoError(t, err)
+	defer l.Close()
+	go acceptAll(l)
+	startAs(t, 1000, "echo", place(), "trust")
+	said, err := asUser(t, place(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}})
+	assert.NoError(t, err, said)
+	assert.Equal(t, "1000\n", said)
+}
+
 // A listener that has no room now is waited for, not exchanged for another's.
 func TestDialersWaitForTheListenerThatTheyPrefer(t *testing.T) {
 	leavesNothing(t)
@@ -277,6 +367,16 @@ func TestDialersWaitForTheListenerThatTheyPrefer(t *testing.T) {
 	defer cancel()
 	_, err = e.Connect(short, nil)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// A list that is not complete leaves open who listens.
+func TestNoPartOfTheKernelsAnswerStandsForAll(t *testing.T) {
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	names, passed, err := newFabric(t).(*shm).toldNames(over, place())
+	assert.Empty(t, names)
+	assert.NoError(t, passed)
+	assert.ErrorIs(t, err, context.Canceled)
 }
 
 func TestKernelsAnswerIsCheckedToItsEnd(t *testing.T) {
