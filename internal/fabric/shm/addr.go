@@ -182,7 +182,7 @@ func (f *shm) nameDialer(s *socket, a netip.AddrPort) (netip.AddrPort, error) {
 	const tries = 64
 	for range tries {
 		a = netip.AddrPortFrom(a.Addr(), uint16(firstEphemeral+rand.IntN(ephemeral)))
-		if err := s.bind(nameOf(dialerName, os.Geteuid(), "", a)); err == nil {
+		if err := s.bindDialer(a); err == nil {
 			break
 		}
 	}
@@ -199,15 +199,20 @@ func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
 	if taken {
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
-	err := s.bind(nameOf(dialerName, os.Geteuid(), "", a))
+	err := s.bindDialer(a)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		name := nameOf(dialerName, os.Geteuid(), "", a)
-		taken, _ := f.ours(unconnected, func(other string) bool { return other == name })
+		taken, _ := f.ours(unconnected|paired, func(other string) bool { return other == name })
 		if !taken {
 			return nil
 		}
 	}
 	return err
+}
+
+// bindDialer gives the socket the name of a dialer of this user.
+func (s *socket) bindDialer(a netip.AddrPort) error {
+	return s.bind(nameOf(dialerName, os.Geteuid(), "", a))
 }
 
 // plainNames are the names of users' listeners that hear what is sent to an

@@ -145,11 +145,14 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	if err != nil {
 		return nil, err
 	}
+	fixedPort := local.Port() != 0
 	if local, err = f.nameDialer(s, local); err != nil {
 		s.close()
 		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
 	}
-	return newEndpoint(f, s, local, remote), nil
+	e := newEndpoint(f, s, local, remote)
+	e.fixedPort = fixedPort
+	return e, nil
 }
 
 func loopback(a netip.Addr) netip.Addr {

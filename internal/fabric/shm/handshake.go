@@ -95,12 +95,11 @@ var (
 
 // reachNow connects with the best listener that is trusted. The kernel is asked
 // for all that there are only if this user has none by a plain name, for that
-// takes the longer the more sockets this host has; but at once if one that was not
-// trusted has sent something to be closed.
+// takes the longer the more sockets this host has; but at once if meeting a
+// stranger has a price.
 func (e *endpoint) reachNow(ctx context.Context) error {
 	own := os.Geteuid()
-	wary := e.sock.rights && !dialersCloser.idle()
-	if !wary && e.reachFirst(plainNames(e.remote, own), true) == nil {
+	if !e.wary() && e.reachFirst(plainNames(e.remote, own), true) == nil {
 		return nil
 	}
 	names, untrusted, err := e.f.toldNames(ctx, e.remote)
@@ -116,6 +115,12 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 		return fmt.Errorf("shm: the listener at %v: %w", e.remote, untrusted)
 	}
 	return err
+}
+
+// wary reports whether a stranger can do harm by having a plain name: one has
+// sent something to be closed, or may, which takes the socket's port along.
+func (e *endpoint) wary() bool {
+	return e.sock.rights && (e.fixedPort || !dialersCloser.idle())
 }
 
 // reachFirst connects with the first listener of those names that is trusted:
@@ -163,7 +168,10 @@ func (e *endpoint) renewSocket() error {
 	if old.woken.Load() {
 		s.wake()
 	}
-	return old.close()
+	err = old.close()
+	// The port's name is free now, unless closing takes its time (see wary).
+	_ = s.bindDialer(e.local)
+	return err
 }
 
 // wantDescriptor lets the listener, now that it is trusted, send the memory.

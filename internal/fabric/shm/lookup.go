@@ -26,9 +26,10 @@ type bound struct {
 	owner uint32
 }
 
-// What to look for: states of sockets (TCP_CLOSE and TCP_LISTEN of
-// include/net/tcp_states.h).
+// What to look for: states of sockets (TCP_ESTABLISHED, TCP_CLOSE and TCP_LISTEN
+// of include/net/tcp_states.h).
 const (
+	paired      = 1 << 1
 	unconnected = 1 << 7
 	listening   = 1 << 10
 )

@@ -264,6 +264,31 @@ func TestDialersNeedNoNames(t *testing.T) {
 	})
 }
 
+// A dialer keeps its port when it has connected, and when it has met a stranger
+// before.
+func TestADialersPortIsItsOwn(t *testing.T) {
+	leavesNothing(t)
+	at := place()
+	from := netip.AddrPortFrom(host, 50_000)
+	for _, stranger := range []bool{false, true} {
+		if stranger {
+			asStranger(t, "squat", at, "idle", plainName(at))
+		}
+		lenientToo(t, func(t *testing.T, f *shm) {
+			l, err := f.Listen(netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port()), 1)
+			require.NoError(t, err)
+			defer l.Close()
+			go accept(l, options)
+			ep, err := f.Dial(ctx, from, at)
+			e := ready(t, ep, err)
+			_, err = e.Connect(ctx, nil)
+			require.NoError(t, err)
+			_, err = f.Dial(ctx, from, at)
+			assert.ErrorIs(t, err, syscall.EADDRINUSE)
+		})
+	}
+}
+
 func TestOneUserListensOnceAtAnAddress(t *testing.T) {
 	leavesNothing(t)
 	try := func(t *testing.T, f *shm, a netip.AddrPort) {
