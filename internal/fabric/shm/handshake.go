@@ -65,13 +65,13 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 
 // reach connects the socket to a trusted listener that hears the address.
 func (e *endpoint) reach(ctx context.Context) error {
-	if e.sock.rights {
-		if err := dialersCloser.admit(); err != nil {
-			return fmt.Errorf("shm: %w", err)
-		}
-	}
 	const shortest, longest = time.Millisecond, 100 * time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longest) {
+		if e.sock.rights {
+			if err := dialersCloser.admit(); err != nil {
+				return fmt.Errorf("shm: %w", err)
+			}
+		}
 		err := e.reachNow(ctx)
 		if err != errBusy {
 			return err
@@ -104,7 +104,7 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 	}
 	names, untrusted, err := e.f.toldNames(ctx, e.remote)
 	if errors.Is(err, errSilent) {
-		// Whoever has no room may be a stranger.
+		// Whoever has no room may be a stranger, or not.
 		return e.reachFirst(plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
 	}
 	if err != nil {
@@ -125,7 +125,7 @@ func (e *endpoint) wary() bool {
 
 // reachFirst connects with the first listener of those names that is trusted:
 // one that is not may be in a trusted one's place. One that has no room either
-// ends that with errBusy or is passed over.
+// ends that with errBusy, or does so if none of those behind it connects.
 func (e *endpoint) reachFirst(names []string, wait bool) error {
 	result := error(errNobody)
 	for _, name := range names {
@@ -133,9 +133,13 @@ func (e *endpoint) reachFirst(names []string, wait bool) error {
 		switch {
 		case err == nil:
 			return nil
-		case wait && errors.Is(err, syscall.EAGAIN):
-			return errBusy
-		case !errors.Is(err, syscall.ECONNREFUSED):
+		case errors.Is(err, syscall.ECONNREFUSED):
+		case errors.Is(err, syscall.EAGAIN):
+			result = errBusy
+			if wait {
+				return result
+			}
+		case result != errBusy:
 			result = fmt.Errorf("shm: the listener at %v: %w", e.remote, err)
 		}
 	}
