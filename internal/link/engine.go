@@ -38,7 +38,7 @@ func (l *Link) turn(event error) (last bool) {
 		runtime.Gosched()
 		l.mu.Lock()
 	}
-	l.rewatch()
+	l.watchNow() // those who have been woken may take their time
 	return l.owned == 0 && (l.stage == ended && l.peerGone || l.forced)
 }
 

@@ -184,8 +184,8 @@ func (l *Link) answered(s *Stream, r *wire.Record) error {
 	return s.receivedRecord(r)
 }
 
-// never is when timers fire that are yet to be set.
-const never = math.MaxInt64
+// unset is when timers fire that are yet to be set.
+const unset = math.MaxInt64
 
 // reach makes sure that a ring of the peer's may be written to.
 func (l *Link) reach(p wire.RingPlace) error {
@@ -199,7 +199,7 @@ func (l *Link) reach(p wire.RingPlace) error {
 func (l *Link) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.idle = time.AfterFunc(never, l.idleTick)
+	l.idle = time.AfterFunc(unset, l.idleTick)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)
 	l.watch.pending = true
 	if l.cfg.KeepAlive > 0 {

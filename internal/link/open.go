@@ -50,20 +50,33 @@ const tries = 16
 // Open begins another stream on a link that this side dialed, and returns when
 // the peer has accepted it, or ctx ends, or Config.Handshake has passed.
 func (l *Link) Open(ctx context.Context) (*Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Handshake)
-	defer cancel()
 	for try := 1; ; try++ {
-		select {
-		case l.opens <- struct{}{}:
-		case <-l.gone:
-			return nil, errLeaving
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := l.takePlace(ctx); err != nil {
+			return nil, err
 		}
 		s, err := l.open(ctx)
 		if !errors.Is(err, errTaken) || try == tries {
 			return s, err
 		}
+	}
+}
+
+// takePlace takes one of the places for streams that are not yet answered.
+func (l *Link) takePlace(ctx context.Context) error {
+	select {
+	case l.opens <- struct{}{}:
+		return nil
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Handshake)
+	defer cancel()
+	select {
+	case l.opens <- struct{}{}:
+		return nil
+	case <-l.gone:
+		return errLeaving
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -73,17 +86,13 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 		<-l.opens
 		return nil, err
 	}
-	limit := deadline.New()
-	stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
-	defer stop()
-	err = s.wait(openCall, limit)
+	err = s.awaitAnswer(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case s.ledger.Stage() == credit.Open:
 		return s, nil
 	case err != nil:
-		err = ctx.Err()
 	case s.refusal != 0:
 		err = s.refused()
 	default:
@@ -95,6 +104,26 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 	l.disown(s)
 	return nil, err
 }
+
+// awaitAnswer waits for the peer's answer to OPEN, until ctx ends or
+// Config.Handshake has passed. Most come while the call polls.
+func (s *Stream) awaitAnswer(ctx context.Context) error {
+	if s.link.polls() && s.busyPoll(openCall, noDeadline) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.link.cfg.Handshake)
+	defer cancel()
+	limit := deadline.New()
+	stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
+	defer stop()
+	if err := s.wait(openCall, limit); err != nil {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// noDeadline does not pass.
+var noDeadline = deadline.New()
 
 // beginStream enters a stream into the table and sends its OPEN.
 func (l *Link) beginStream() (*Stream, error) {

@@ -108,9 +108,6 @@ func (s *Stream) RemoteAddr() netip.AddrPort { return s.remote }
 // addStream enters a stream into the table. Called with mu held.
 func (l *Link) addStream(number uint32, ledger credit.Stream, held piece) *Stream {
 	s := &Stream{link: l, number: number, ledger: ledger, inbox: inbox{held: held}}
-	for i := range s.calls {
-		s.calls[i].signal = make(chan struct{}, 1)
-	}
 	for int(number) >= len(l.streams) {
 		l.streams = append(l.streams, nil)
 	}
@@ -250,7 +247,7 @@ func (s *Stream) Close(linger time.Duration) error {
 	})
 
 	timedOut := false
-	if linger > 0 {
+	if linger > 0 && !s.isReady(closeCall) {
 		limit := deadline.New()
 		limit.Set(time.Now().Add(linger))
 		timedOut = s.wait(closeCall, limit) != nil
@@ -293,8 +290,11 @@ func (l *Link) disown(s *Stream) {
 	}
 	if l.owned == 0 {
 		l.idle.Reset(max(l.cfg.Idle, patience))
-		l.ep.Wake()
+		if l.stage != up {
+			l.ep.Wake()
+		}
 	}
+	l.watchNow() // whoever polled for the stream does not come back
 }
 
 // loseHope resets a stream that the peer's application does not close.

@@ -13,7 +13,7 @@ import (
 // call is a call that may have to wait.
 type call struct {
 	parked bool
-	signal chan struct{} // has room for one; sent to when a parked call is ready
+	signal chan struct{} // has room for one; sent to when a parked call is ready; made when one parks
 }
 
 // Index of Stream.calls.
@@ -32,6 +32,12 @@ var ready = [calls]func(s *Stream) bool{
 	writeCall: writeReady,
 	closeCall: func(s *Stream) bool { return s.delivered() || s.link.stage >= ended },
 	openCall:  func(s *Stream) bool { return s.ledger.Stage() > credit.Opening || s.link.stage >= ended },
+}
+
+func (s *Stream) isReady(which int) bool {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return ready[which](s)
 }
 
 // wake wakes the parked calls that have become ready. Called with mu held, after
@@ -161,6 +167,9 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	for {
 		l.mu.Lock()
 		if !ready[which](s) {
+			if w.signal == nil {
+				w.signal = make(chan struct{}, 1)
+			}
 			w.parked = true // from here on it is woken, and the queue watched for it
 			l.watch.parked++
 			if l.watch.armed {
