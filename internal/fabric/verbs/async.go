@@ -114,7 +114,7 @@ func openDevice(ctx deviceContext) (*device, error) {
 		byElement: make(map[uint64]*endpoint),
 	}
 	if rc := C.rn_query_device(ctx, &d.attr); rc != 0 {
-		return nil, syscallError("ibv_query_device", rc)
+		return nil, deviceError("ibv_query_device", rc)
 	}
 	fd, err := unix.FcntlInt(uintptr(ctx.async_fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

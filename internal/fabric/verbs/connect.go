@@ -144,7 +144,7 @@ func (e *endpoint) Disconnect() error {
 		return syscallError("rdma_disconnect", drc)
 	}
 	if rc != 0 {
-		return syscallError("ibv_modify_qp to ERR", rc)
+		return deviceError("ibv_modify_qp to ERR", rc)
 	}
 	return nil
 }

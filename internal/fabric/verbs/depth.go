@@ -4,14 +4,15 @@ package verbs
 
 // How deep the queues of an endpoint are, and how much inline data they carry.
 // Providers refuse what they cannot do, with one errno or another or none, and
-// do not tell how much they could: so less is asked for until they agree.
+// do not tell how much they could: so less is asked for until they agree. What
+// they cannot do now, because others have the memory, is another matter: see
+// isShortage.
 
 // #include "shim.h"
 import "C"
 
 import (
 	"fmt"
-	"syscall"
 	"unsafe"
 )
 
@@ -50,7 +51,8 @@ func (s shape) shallower() (shape, bool) {
 // createQueues makes the completion queue and the queue pair. Inline data is
 // given up before depth: it is what devices refuse, and nobody has asked for it,
 // while the depth is the program's. What the device agrees to is where the next
-// endpoint begins that is to be as deep.
+// endpoint begins that is to be as deep. A program that gets no memory for the
+// depth that it wants is told, instead of getting less of it.
 func (e *endpoint) createQueues() error {
 	asked := shape{e.options.SendQueue, e.options.RecvQueue, maxInline}
 	s := e.manager.devices.agreed(e.device, asked)
@@ -59,10 +61,15 @@ func (e *endpoint) createQueues() error {
 		if err == nil {
 			s, err = e.createQueuePair(s)
 		}
-		if err == nil {
+		switch {
+		case err == nil:
 			e.manager.devices.agree(e.device, asked, s)
 			e.options.SendQueue, e.options.RecvQueue = s.sends, s.recvs
 			return nil
+		case isGone(err):
+			return err
+		case isShortage(err):
+			return fmt.Errorf("no queues of %d sends and %d receives now, though shorter ones may be had: %w", s.sends, s.recvs, err)
 		}
 		less, ok := s.shallower()
 		if !ok {
@@ -80,31 +87,46 @@ func (e *endpoint) createCompletionQueue(s shape) error {
 	}
 	depth := s.sends + s.recvs
 	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
-		return memoryError("ibv_create_cq", syscall.Errno(rc), depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+		return memoryError("ibv_create_cq", rc, depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
 	return nil
 }
 
 // createQueuePair makes one with as much inline data as the device takes, s.inline
-// at most, and returns s with that.
+// at most. It returns s with the inline data to begin with the next time: after
+// a shortage there may be more of it again.
+//
+// The error is that of a queue pair without inline data, which has nothing to do
+// with it any more.
 func (e *endpoint) createQueuePair(s shape) (shape, error) {
-	var rc C.int
+	most, short := s.inline, false
+	var err error
 	for _, inline := range inlineSizes {
-		if inline > s.inline {
+		if inline > most {
 			continue
 		}
-		wanted := C.struct_rn_ibv_qp_cap{
-			max_send_wr:     C.uint32_t(s.sends),
-			max_recv_wr:     C.uint32_t(s.recvs),
-			max_send_sge:    1,
-			max_recv_sge:    1,
-			max_inline_data: C.uint32_t(inline),
-		}
-		if rc = C.rn_create_qp(e.pd, e.cq, &wanted, &e.qp); rc == 0 {
+		if !short {
 			s.inline = inline
-			e.inlineSize = min(int(wanted.max_inline_data), maxInline)
-			return s, nil
 		}
+		if err = e.tryQueuePair(s.sends, s.recvs, inline); err == nil || isGone(err) {
+			break
+		}
+		short = short || isShortage(err)
 	}
-	return s, memoryError("ibv_create_qp", syscall.Errno(rc), s.sends*64+s.recvs*16)
+	return s, err
+}
+
+func (e *endpoint) tryQueuePair(sends, recvs, inline int) error {
+	wanted := C.struct_rn_ibv_qp_cap{
+		max_send_wr:     C.uint32_t(sends),
+		max_recv_wr:     C.uint32_t(recvs),
+		max_send_sge:    1,
+		max_recv_sge:    1,
+		max_inline_data: C.uint32_t(inline),
+	}
+	if rc := C.rn_create_qp(e.pd, e.cq, &wanted, &e.qp); rc != 0 {
+		return memoryError("ibv_create_qp", rc, sends*64+recvs*16)
+	}
+	e.inlineSize = min(int(wanted.max_inline_data), maxInline)
+	return nil
 }

@@ -125,7 +125,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	e.port = int(e.id.port_num)
 
 	if rc := C.rn_alloc_pd(e.id.verbs, &e.pd); rc != 0 {
-		return fabric.Limits{}, syscallError("ibv_alloc_pd", rc)
+		return fabric.Limits{}, deviceError("ibv_alloc_pd", rc)
 	}
 	if err := e.openChannel(); err != nil {
 		return fabric.Limits{}, err
@@ -196,7 +196,7 @@ func (e *endpoint) Close() error {
 	var first error
 	check := func(call string, rc C.int) {
 		if rc != 0 && first == nil {
-			first = destroyError(call, rc)
+			first = deviceError(call, rc)
 		}
 	}
 	if e.qp != nil {

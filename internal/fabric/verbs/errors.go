@@ -24,16 +24,25 @@ func syscallError(call string, rc C.int) error {
 	return os.NewSyscallError(call, syscall.Errno(rc))
 }
 
-// destroyError is the failure of a call that destroys something. EIO is the
-// answer once the kernel has taken the device back, and with it everything that
-// was made there (ibv_open_device(3)). What the library keeps of it in this
-// process it would only free with RDMAV_ALLOW_DISASSOC_DESTROY set, which
-// forbids to take asynchronous events while another connection ends.
-func destroyError(call string, rc C.int) error {
+// deviceError is the failure of a call that concerns a device. EIO is the answer
+// to all of them once the kernel has taken the device back, and with it
+// everything that was made there (ibv_open_device(3)). What the library keeps of
+// it in this process it would only free with RDMAV_ALLOW_DISASSOC_DESTROY set,
+// which forbids to take asynchronous events while another connection ends.
+func deviceError(call string, rc C.int) error {
 	if syscall.Errno(rc) == syscall.EIO {
 		return fmt.Errorf("%w: %w", fabric.ErrDeviceRemoved, os.NewSyscallError(call, syscall.ENODEV))
 	}
 	return syscallError(call, rc)
+}
+
+func isGone(err error) bool { return errors.Is(err, fabric.ErrDeviceRemoved) }
+
+// isShortage says whether a device has refused what it may give another time:
+// there is no memory, none that may be locked (RLIMIT_MEMLOCK; EPERM where that
+// is 0), or the device or the control group's share of it is used up (EAGAIN).
+func isShortage(err error) bool {
+	return isErrno(err, syscall.ENOMEM, syscall.EPERM, syscall.EAGAIN)
 }
 
 func isErrno(err error, any ...syscall.Errno) bool {
@@ -60,16 +69,19 @@ func addrError(call string, errno syscall.Errno, addr netip.Addr) error {
 }
 
 // memoryError is the failure of a call that makes the kernel lock memory.
-func memoryError(call string, errno syscall.Errno, bytes int) error {
-	err := os.NewSyscallError(call, errno)
-	if !isErrno(err, syscall.ENOMEM, syscall.EPERM) {
+func memoryError(call string, rc C.int, bytes int) error {
+	err := deviceError(call, rc)
+	switch {
+	case isErrno(err, syscall.EAGAIN):
+		return fmt.Errorf("%w: the device has no more to give, or the control group of this process may have no more of it (rdma.max): raise that, or use fewer connections", err)
+	case !isShortage(err):
 		return err
 	}
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
 		return err
 	}
-	return fmt.Errorf("%w: %d KiB more would have to be locked, and this process may lock %d KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l, with LimitMEMLOCK= of systemd or with docker run --ulimit memlock=-1, or use smaller rings",
+	return fmt.Errorf("%w: %d KiB more would have to be locked, and this process may lock %d KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l, with LimitMEMLOCK= of systemd or with docker run --ulimit memlock=-1, or use smaller rings and shorter queues",
 		err, (bytes+1023)/1024, limit.Cur/1024)
 }
 

@@ -83,6 +83,12 @@ func TestManners(t *testing.T) {
 			m.maxDepth.Store(0)
 			m.refusal.Store(0)
 		}, testRefusal},
+		{"memory is short for a while (RLIMIT_MEMLOCK)", func(m *manners) { m.refusal.Store(uint32(syscall.ENOMEM)) }, testShortage},
+		{"nothing may be locked for a while", func(m *manners) { m.refusal.Store(uint32(syscall.EPERM)) }, testShortage},
+		{"the control group has its share for a while", func(m *manners) { m.refusal.Store(uint32(syscall.EAGAIN)) }, testShortage},
+		{"memory is short for inline data alone, for a while", func(m *manners) { m.refusal.Store(uint32(syscall.ENOMEM)) }, testInlineShortage},
+		{"the kernel has taken the device back: no completion queue", func(m *manners) { m.maxDepth.Store(0) }, testNothingCanBeMade},
+		{"the kernel has taken the device back: no queue pair", func(m *manners) { m.maxDepth.Store(24) }, testNothingCanBeMade},
 		{"irdma loads the first fragment of nothing", func(m *manners) { m.loadsFragment.Store(1) }, testEmptyWrite},
 		{"irdma loads the first fragment of a probe", func(m *manners) { m.loadsFragment.Store(1) }, testProbe},
 		{"mlx5 is removed and flushes nothing", func(*manners) {}, testRemoval},
@@ -160,6 +166,15 @@ func (d *emulated) tell(t *testing.T, kind byte) {
 	require.NoError(t, err)
 }
 
+// dialed returns an endpoint that is not open yet.
+func (d *emulated) dialed(t *testing.T) fabric.Endpoint {
+	t.Helper()
+	e, err := d.fabric.Dial(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(d.addr, 9))
+	require.NoError(t, err)
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
 func (d *emulated) pair(t *testing.T) (a, b *endpoint) {
 	t.Helper()
 	l := listen(t, d.fabric, d.addr)
@@ -223,8 +238,7 @@ func testDepth(t *testing.T, d *emulated) {
 	deep.SendQueue, deep.RecvQueue = 1000, 267
 	for range 2 {
 		tried := d.queuePairs.Load()
-		e, err := d.fabric.Dial(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(d.addr, 9))
-		require.NoError(t, err)
+		e := d.dialed(t)
 		limits, err := e.Open(deep)
 		require.NoError(t, err)
 		assert.Equal(t, 62, limits.SendQueue)
@@ -240,13 +254,60 @@ func testDepth(t *testing.T, d *emulated) {
 
 // testRefusal: a device that refuses everything is told of, and ends the dial.
 func testRefusal(t *testing.T, d *emulated) {
-	e, err := d.fabric.Dial(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(d.addr, 9))
-	require.NoError(t, err)
-	defer e.Close()
-	_, err = e.Open(options)
+	_, err := d.dialed(t).Open(options)
 	require.Error(t, err)
 	t.Log(err)
 	assert.ErrorContains(t, err, "16 sends and 16 receives")
+	assert.NotErrorIs(t, err, fabric.ErrDeviceRemoved)
+}
+
+// testShortage: what the device refuses because others have it is no limit of the
+// device. It is told of, with what to do about it, and is there to be had when
+// the others have gone.
+func testShortage(t *testing.T, d *emulated) {
+	deep := options
+	deep.SendQueue, deep.RecvQueue = 128, 267
+	d.maxDepth.Store(200)
+	_, err := d.dialed(t).Open(deep)
+	require.Error(t, err)
+	t.Log(err)
+	assert.ErrorIs(t, err, syscall.Errno(d.refusal.Load()))
+	assert.ErrorContains(t, err, "128 sends and 267 receives")
+
+	d.maxDepth.Store(1 << 20)
+	limits, err := d.dialed(t).Open(deep)
+	require.NoError(t, err)
+	assert.Equal(t, fabric.Limits{SendQueue: 128, RecvQueue: 267, Inline: maxInline, Spin: spin}, limits)
+}
+
+// testInlineShortage: nobody has asked for inline data, so an endpoint does with
+// less, but the next one gets all of it if it is there.
+func testInlineShortage(t *testing.T, d *emulated) {
+	d.maxInline.Store(101)
+	limits, err := d.dialed(t).Open(options)
+	require.NoError(t, err)
+	assert.Less(t, limits.Inline, maxInline)
+
+	d.maxInline.Store(1 << 20)
+	limits, err = d.dialed(t).Open(options)
+	require.NoError(t, err)
+	assert.Equal(t, maxInline, limits.Inline)
+}
+
+// testNothingCanBeMade: that a device is gone is not taken for one that refuses
+// what it is asked for, and what was made before is freed.
+func testNothingCanBeMade(t *testing.T, d *emulated) {
+	d.refusal.Store(uint32(syscall.EIO))
+	e := d.dialed(t)
+	descriptors := countDescriptors(t)
+	_, err := e.Open(options)
+	require.Error(t, err)
+	t.Log(err)
+	assert.ErrorIs(t, err, syscall.ENODEV)
+	assert.ErrorIs(t, err, fabric.ErrDeviceRemoved)
+	assert.LessOrEqual(t, d.queuePairs.Load(), uint32(1), "queue pairs asked for")
+	require.NoError(t, e.Close())
+	assert.LessOrEqual(t, countDescriptors(t), descriptors)
 }
 
 // testEmptyWrite: what the send queue's slot held before does no harm.

@@ -64,7 +64,7 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 	m := &memory{bytes: bytes}
 	if rc := C.rn_reg_mr(e.pd, unsafe.Pointer(unsafe.SliceData(bytes)), C.size_t(n), access, &m.mr); rc != 0 {
 		unix.Munmap(bytes)
-		return nil, memoryError("ibv_reg_mr", syscall.Errno(rc), n)
+		return nil, memoryError("ibv_reg_mr", rc, n)
 	}
 	e.memory = append(e.memory, m)
 	return m, nil
@@ -77,7 +77,7 @@ func (m *memory) release() error {
 	rc := C.rn_dereg_mr(m.mr)
 	err := unix.Munmap(m.bytes)
 	if rc != 0 {
-		return destroyError("ibv_dereg_mr", rc)
+		return deviceError("ibv_dereg_mr", rc)
 	}
 	return os.NewSyscallError("munmap", err)
 }

@@ -49,7 +49,7 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		}
 	}
 	if rc := C.rn_post_send(e.queue, C.int(len(wr))); rc != 0 {
-		return syscallError("ibv_post_send", rc)
+		return deviceError("ibv_post_send", rc)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (e *endpoint) PostRecv(n int) error {
 		return fmt.Errorf("post %d receives to a queue of %d: %w", n, e.options.RecvQueue, syscall.ENOMEM)
 	}
 	if rc := C.rn_post_recv(e.queue, C.int(n)); rc != 0 {
-		return syscallError("ibv_post_recv", rc)
+		return deviceError("ibv_post_recv", rc)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (e *endpoint) Arm() error {
 	}
 	e.armed.Store(true)
 	if rc := C.rn_arm(e.queue); rc != 0 {
-		return syscallError("ibv_req_notify_cq", rc)
+		return deviceError("ibv_req_notify_cq", rc)
 	}
 	return nil
 }

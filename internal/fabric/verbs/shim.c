@@ -55,10 +55,12 @@ const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened)
 	return NULL;
 }
 
-// failed is the errno of a call that has failed, which must not be 0.
+// failed is the errno of a call that has failed, which must not be 0. Providers
+// that leave none refuse what they were asked for; EIO would say that the device
+// is gone.
 static int failed(void)
 {
-	return errno ? errno : EIO;
+	return errno ? errno : EINVAL;
 }
 
 // result makes one convention of several: librdmacm returns -1 and sets errno,

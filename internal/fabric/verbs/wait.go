@@ -25,7 +25,7 @@ import (
 // os.File, which is the one to close it.
 func (e *endpoint) openChannel() error {
 	if rc := C.rn_create_comp_channel(e.id.verbs, &e.channel); rc != 0 {
-		return syscallError("ibv_create_comp_channel", rc)
+		return deviceError("ibv_create_comp_channel", rc)
 	}
 	fd := int(e.channel.fd)
 	if err := syscall.SetNonblock(fd, true); err != nil {
