@@ -85,6 +85,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
+	e.heard = true
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func (e *endpoint) Confirm() error {
 		return net.ErrClosed
 	}
 	if rc := C.rn_establish(e.id); rc != 0 {
-		return syscallError("rdma_establish", rc)
+		return e.stateError("rdma_establish", rc)
 	}
 	return nil
 }
@@ -163,12 +164,13 @@ func (e *endpoint) ready() error {
 	return nil
 }
 
-// stateError is the failure of a step of the handshake. Until a request has
-// been accepted, nothing but EINVAL tells that the peer has withdrawn it.
+// stateError is the failure of a step of the handshake. Once the two sides have
+// heard of one another, and until they are connected, nothing but EINVAL tells
+// that the peer has withdrawn.
 func (e *endpoint) stateError(call string, rc C.int) error {
-	err := syscallError(call, rc)
-	if e.passive && isErrno(err, syscall.EINVAL) {
-		return fmt.Errorf("the peer has withdrawn its request: %w (%w)", fabric.ErrDisconnected, err)
+	err := deviceError(call, rc)
+	if e.heard && isErrno(err, syscall.EINVAL) {
+		return fmt.Errorf("the peer has withdrawn from the handshake: %w (%w)", fabric.ErrDisconnected, err)
 	}
 	return err
 }

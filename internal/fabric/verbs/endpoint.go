@@ -48,7 +48,7 @@ type endpoint struct {
 	manager *manager
 	config  Config
 	id      cmID
-	passive bool // made by a listener
+	heard   bool // a request or an answer of the peer
 	local   netip.AddrPort
 	remote  netip.AddrPort
 	private []byte // of the request

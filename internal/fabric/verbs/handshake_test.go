@@ -177,6 +177,73 @@ func TestDialerClosesInsteadOfConfirming(t *testing.T) {
 	require.Error(t, within(t, accepted))
 }
 
+// lateNews has an endpoint hear what the connection manager says of a handshake
+// only when it has said it all: the answer, and that the peer is gone.
+type lateNews struct {
+	*endpoint
+	answered chan struct{}
+	held     []cmEvent
+}
+
+func (l *lateNews) receive(ev cmEvent) {
+	l.held = append(l.held, ev)
+	if len(l.held) == 1 {
+		close(l.answered)
+		return
+	}
+	for _, ev := range l.held {
+		l.endpoint.receive(ev)
+	}
+}
+
+// A listener that goes away after it has answered is told from a device that
+// refuses the dialer's queue pair, wherever the dialer is by then.
+func TestListenerClosesDuringTheHandshake(t *testing.T) {
+	f, addr := onDevice(t)
+	t.Run("before the dialer has the answer", func(t *testing.T) {
+		l := listen(t, f, addr)
+		a := opened(t, f, l.Addr()).(*endpoint)
+		late := &lateNews{endpoint: a, answered: make(chan struct{})}
+		f.(rdma).register(a.id, late)
+		go answerAndClose(t, l, late.answered)
+		_, err := a.Connect(context.Background(), nil)
+		require.ErrorIs(t, err, fabric.ErrDisconnected)
+		t.Log(err)
+	})
+	t.Run("before the dialer confirms", func(t *testing.T) {
+		l := listen(t, f, addr)
+		a := opened(t, f, l.Addr())
+		answered := make(chan struct{})
+		go answerAndClose(t, l, answered)
+		_, err := a.Connect(context.Background(), nil)
+		require.NoError(t, err)
+		close(answered)
+		require.ErrorIs(t, waitForChange(t, a), fabric.ErrDisconnected)
+		err = a.Confirm()
+		require.ErrorIs(t, err, fabric.ErrDisconnected)
+		t.Log(err)
+	})
+}
+
+// answerAndClose accepts a request, and closes that end instead of waiting for
+// the dialer to confirm.
+func answerAndClose(t *testing.T, l fabric.Listener, answered <-chan struct{}) {
+	b, err := l.Accept()
+	if !assert.NoError(t, err) {
+		return
+	}
+	defer b.Close()
+	if !assert.NoError(t, openEndpoint(b)) {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-answered
+		cancel()
+	}()
+	assert.ErrorIs(t, b.Accept(ctx, nil), context.Canceled)
+}
+
 func TestDialToAPortNobodyListensOnIsRejectedAtOnce(t *testing.T) {
 	f, addr := onDevice(t)
 	a := opened(t, f, netip.AddrPortFrom(addr, 9))

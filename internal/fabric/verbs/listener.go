@@ -102,7 +102,7 @@ func (l *listener) enqueue(ev cmEvent) bool {
 	default:
 	}
 	e := newEndpoint(l.rdma, ev.request)
-	e.passive = true
+	e.heard = true
 	e.private = ev.private
 	e.local, e.remote = inZone(fromSockaddr(&ev.request.src), fromSockaddr(&ev.request.dst))
 	l.rdma.register(ev.request, e)
