@@ -62,27 +62,7 @@ func TestHandshakeCarriesPrivateDataBothWays(t *testing.T) {
 // RTU may be lost, and the connection manager repeats the answer only seconds
 // later.
 func TestTheFirstMessageConfirmsWhenItsConfirmationIsLost(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	a := opened(t, f, l.Addr())
-	connected := make(chan error, 1)
-	go func() {
-		_, err := a.Connect(context.Background(), nil)
-		if err == nil {
-			err = a.PostSend([]fabric.WorkRequest{{ID: 1, Op: fabric.Send, Signaled: true, Data: []byte("x")}})
-		}
-		connected <- err
-	}()
-	b, err := l.Accept()
-	require.NoError(t, err)
-	defer b.Close()
-	require.NoError(t, openEndpoint(b))
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	require.NoError(t, b.Accept(ctx, nil))
-	require.NoError(t, within(t, connected))
-	assert.Equal(t, []byte("x"), poll(t, b, 1)[0].Data)
-	poll(t, a, 1)
+	a, b := confirmedByAMessage(t, func(*endpoint) {})
 
 	// What Wait is for works as ever.
 	waiting := waited(b)
@@ -93,6 +73,56 @@ func TestTheFirstMessageConfirmsWhenItsConfirmationIsLost(t *testing.T) {
 	waiting = waited(b)
 	post(t, a, fabric.WorkRequest{ID: 2, Op: fabric.Send, Data: []byte("y")})
 	require.NoError(t, within(t, waiting))
+}
+
+// News of the connection ends neither Accept nor its watch for the first message:
+// it is for the next Wait.
+func TestNewsDuringAcceptIsForTheNextWait(t *testing.T) {
+	t.Run("Wake", func(t *testing.T) {
+		_, b := confirmedByAMessage(t, (*endpoint).Wake)
+		require.NoError(t, within(t, waited(b)))
+		waiting := waited(b)
+		asleep(t, waiting)
+		b.Wake()
+		require.NoError(t, within(t, waiting))
+	})
+	t.Run("a port went down", func(t *testing.T) {
+		_, b := confirmedByAMessage(t, func(b *endpoint) { b.notify(fabric.ErrPortDown, fabric.ErrPortDown) })
+		require.ErrorIs(t, within(t, waited(b)), fabric.ErrPortDown)
+	})
+}
+
+// confirmedByAMessage returns the two ends of a connection that the dialer has
+// confirmed by nothing but its first message. The listener's end has news before
+// Accept and during it.
+func confirmedByAMessage(t *testing.T, news func(b *endpoint)) (a, b fabric.Endpoint) {
+	t.Helper()
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	a = opened(t, f, l.Addr())
+	connected := make(chan error, 1)
+	accepting := make(chan *endpoint, 1)
+	go func() {
+		_, err := a.Connect(context.Background(), nil)
+		news(<-accepting)
+		if err == nil {
+			err = a.PostSend([]fabric.WorkRequest{{ID: 1, Op: fabric.Send, Signaled: true, Data: []byte("x")}})
+		}
+		connected <- err
+	}()
+	b, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { b.Close() })
+	require.NoError(t, openEndpoint(b))
+	news(b.(*endpoint))
+	accepting <- b.(*endpoint)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	require.NoError(t, b.Accept(ctx, nil))
+	require.NoError(t, within(t, connected))
+	assert.Equal(t, []byte("x"), poll(t, b, 1)[0].Data)
+	poll(t, a, 1)
+	return a, b
 }
 
 func pattern(n int) []byte {

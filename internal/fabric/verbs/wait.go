@@ -15,6 +15,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -88,21 +89,38 @@ func (e *endpoint) takeEvent(uintptr) bool {
 // watchFirstMessage has the handshake told when the peer's first message has
 // arrived, until the function returned is called. Devices announce it by
 // IBV_EVENT_COMM_EST, but only to a queue pair that is not in RTS yet, and
-// soft-RoCE never.
+// soft-RoCE never. A Wake meanwhile is for the next Wait.
 func (e *endpoint) watchFirstMessage() (stop func()) {
+	var stopped atomic.Bool
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if e.Arm() == nil && e.raw.Read(e.take) == nil {
-			e.receive(cmEvent{kind: commEst})
+		if e.Arm() != nil {
+			return
+		}
+		for !stopped.Load() {
+			err := e.raw.Read(e.take)
+			if err == nil {
+				e.receive(cmEvent{kind: commEst})
+			}
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				return
+			}
+			// Before stopped is looked at: what stop interrupts after that is
+			// the next Read.
+			e.file.Load().SetReadDeadline(time.Time{})
 		}
 	}()
 	return func() {
-		e.Wake()
+		stopped.Store(true)
+		interrupt(e.file.Load())
 		<-done
 		e.armed.Store(false)
+		// In this order: a Wake in between interrupts by itself.
 		e.file.Load().SetReadDeadline(time.Time{})
-		e.woken.Store(false) // changes that came meanwhile are there for Wait
+		if e.woken.Load() {
+			interrupt(e.file.Load())
+		}
 	}
 }
 
@@ -112,8 +130,12 @@ func (e *endpoint) Wake() {
 	if file == nil || e.woken.Swap(true) {
 		return // before Open nobody waits
 	}
-	file.SetReadDeadline(time.Unix(1, 0))
+	interrupt(file)
 }
+
+// interrupt has the present Read of the file end, and all until the deadline is
+// set again.
+func interrupt(file *os.File) { file.SetReadDeadline(time.Unix(1, 0)) }
 
 // notify has Wait return err. What says that the connection is lost is told
 // once for each kind.
