@@ -175,6 +175,55 @@ func TestASendWithoutAReceiveWaitsForOne(t *testing.T) {
 	assert.Less(t, time.Since(began), time.Second)
 }
 
+// A link makes room for more connections while those that it has are busy, and
+// gives all of it back in the end.
+func TestRegisterWhileOthersPostAndPoll(t *testing.T) {
+	a, b := pair(t)
+	const writes, rings = 500, 50
+	target := register(t, b, 4096, fabric.RemoteWrite)
+	source := register(t, a, 4096, fabric.LocalWrite)
+	copy(source.Bytes(), pattern(4096))
+	slots := make(chan struct{}, options.SendQueue)
+	posted := make(chan error, 1)
+	go func() {
+		wr := []fabric.WorkRequest{{
+			Op: fabric.Write, Signaled: true,
+			Data: source.Bytes(), Memory: source, RemoteAddr: target.Addr(), RKey: target.RKey(),
+		}}
+		for range writes {
+			slots <- struct{}{}
+			if err := a.PostSend(wr); err != nil {
+				posted <- err
+				return
+			}
+		}
+		posted <- nil
+	}()
+
+	var registered []fabric.Memory
+	for n := range writes {
+		if n%(writes/rings) == 0 {
+			registered = append(registered, register(t, a, 64<<10, fabric.RemoteWrite))
+		}
+		require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
+		<-slots
+	}
+	require.NoError(t, within(t, posted))
+	assert.Equal(t, pattern(4096), target.Bytes())
+
+	var addrs []uint64
+	for _, m := range registered {
+		addrs = append(addrs, m.Addr())
+		post(t, b, fabric.WorkRequest{Op: fabric.Write, Signaled: true, Data: pattern(64), RemoteAddr: m.Addr(), RKey: m.RKey()})
+		require.Equal(t, fabric.OK, poll(t, b, 1)[0].Status)
+		assert.Equal(t, pattern(64), m.Bytes()[:64])
+	}
+	require.NoError(t, a.Close())
+	for _, addr := range addrs {
+		assert.False(t, mapped(t, addr), "%#x", addr)
+	}
+}
+
 func TestPostSendRefusesNonsense(t *testing.T) {
 	a, _ := pair(t)
 	m := register(t, a, 4096, fabric.LocalWrite)
