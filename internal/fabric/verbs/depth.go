@@ -25,9 +25,10 @@ var inlineSizes = [...]int{maxInline, 220, 128, 101, 96, 64, 48, 32, 0}
 const (
 	maxInline = 256
 
-	// leastDepth is as deep as a queue has to be for anything to be gained by
-	// asking for it: package rconn wants 16 sends and 15 receives.
-	leastDepth = 16
+	// leastSends and leastRecvs are how deep the queues have to be for anything to
+	// be gained by asking for them: a link does not work with less.
+	leastSends = 16
+	leastRecvs = 18
 )
 
 // shape is what a queue pair is asked to be.
@@ -36,14 +37,14 @@ type shape struct{ sends, recvs, inline int }
 // shallower is s with the longer queue of half its length and all the inline
 // data again, for it may have been the depth that was too much of it.
 func (s shape) shallower() (shape, bool) {
-	longer := &s.sends
+	longer, least := &s.sends, leastSends
 	if s.recvs > s.sends {
-		longer = &s.recvs
+		longer, least = &s.recvs, leastRecvs
 	}
-	if *longer <= leastDepth {
+	if *longer <= least {
 		return s, false
 	}
-	*longer = max(*longer/2, leastDepth)
+	*longer = max(*longer/2, least)
 	s.inline = maxInline
 	return s, true
 }

@@ -15,7 +15,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // The numbers in these tests are those of ibv_wc_status and
@@ -170,7 +172,8 @@ func TestDepthIsHalvedToTheLeastThatIsWanted(t *testing.T) {
 		s = less
 		steps++
 	}
-	assert.Equal(t, shape{16, 16, maxInline}, s)
+	assert.Equal(t, shape{16, 18, maxInline}, s)
+	assert.Equal(t, wire.MinReceives+credit.LinkControlReceives, s.recvs, "what a link wants")
 	assert.Equal(t, 15, steps)
 
 	_, ok := shape{4, 8, maxInline}.shallower()

@@ -257,7 +257,7 @@ func testRefusal(t *testing.T, d *emulated) {
 	_, err := d.dialed(t).Open(options)
 	require.Error(t, err)
 	t.Log(err)
-	assert.ErrorContains(t, err, "16 sends and 16 receives")
+	assert.ErrorContains(t, err, "16 sends and 18 receives")
 	assert.NotErrorIs(t, err, fabric.ErrDeviceRemoved)
 }
 
