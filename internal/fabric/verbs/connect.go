@@ -112,12 +112,16 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err := e.ready(); err != nil {
 		return err
 	}
-	defer e.watchFirstMessage()()
+	stop, err := e.watchFirstMessage()
+	if err != nil {
+		return err
+	}
+	defer stop()
 	data, n := privateData(private)
 	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)
 	}
-	_, err := e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
+	_, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
 	return err
 }
 

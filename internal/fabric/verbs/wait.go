@@ -89,15 +89,16 @@ func (e *endpoint) takeEvent(uintptr) bool {
 // watchFirstMessage has the handshake told when the peer's first message has
 // arrived, until the function returned is called. Devices announce it by
 // IBV_EVENT_COMM_EST, but only to a queue pair that is not in RTS yet, and
-// soft-RoCE never. A Wake meanwhile is for the next Wait.
-func (e *endpoint) watchFirstMessage() (stop func()) {
+// soft-RoCE never. It comes after the answer, and so after Arm. A Wake meanwhile
+// is for the next Wait.
+func (e *endpoint) watchFirstMessage() (stop func(), err error) {
+	if err := e.Arm(); err != nil {
+		return nil, err
+	}
 	var stopped atomic.Bool
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if e.Arm() != nil {
-			return
-		}
 		for !stopped.Load() {
 			err := e.raw.Read(e.take)
 			if err == nil {
@@ -121,7 +122,7 @@ func (e *endpoint) watchFirstMessage() (stop func()) {
 		if e.woken.Load() {
 			interrupt(e.file.Load())
 		}
-	}
+	}, nil
 }
 
 // Wake implements [fabric.Endpoint].
