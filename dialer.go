@@ -31,8 +31,9 @@ type Dialer struct {
 	//
 	// Such a listener is asked again and again within that time, as TCP
 	// repeats its SYN; then the error says that it was full, and is
-	// ECONNREFUSED besides a timeout. A dial may have to wait first: at most
-	// 64 requests of a process are under way at once.
+	// ECONNREFUSED besides a timeout. Over rdma a dial may have to wait first,
+	// and says so if that was in vain: of a process at most 64 requests are
+	// under way at once, at most 16 of them to one host.
 	Timeout time.Duration
 
 	// Deadline is when a dial fails, whatever Timeout says. Zero means never.
@@ -166,7 +167,7 @@ func (d *Dialer) limit(ctx context.Context) (context.Context, context.CancelFunc
 // Errors that say more keep it.
 func contextError(err error) error {
 	switch err.(type) {
-	case *autoError, *busyError, *net.DNSError:
+	case *autoError, *waitError, *net.DNSError:
 		return err
 	}
 	switch {

@@ -6,8 +6,10 @@ package ringnet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -15,13 +17,17 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// maxRequests is how many connection requests of this process may be under way.
-// More would get there no sooner, and of many at once some get lost, which costs
-// seconds each until the connection manager repeats them.
-const maxRequests = 64
+// maxRequests is how many connection requests of this process may be under way
+// over rdma. More would get there no sooner, and of many at once some get lost,
+// which costs seconds each until the connection manager repeats them. A host that
+// does not answer occupies no more than its share.
+const (
+	maxRequests     = 64
+	requestsPerHost = 16
+)
 
-// requests has one element for each.
-var requests = make(chan struct{}, maxRequests)
+// requestLimits are those of the networks that have one.
+var requestLimits = map[string]*requestLimit{"rdma": newRequestLimit()}
 
 // A listener that has no room is asked again after pauses that grow from
 // shortestPause to longestPause, each half as long again or shorter by as much
@@ -43,26 +49,25 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 		c, err := d.dialLink(ctx, n, f, local, remote, r)
 		switch {
 		case err != nil && ctx.Err() != nil && busy != nil:
-			return nil, &busyError{contextError(ctx.Err()), busy}
+			return nil, &waitError{contextError(ctx.Err()), busy}
 		case err == nil, !errors.As(err, &busy), !busy.Busy, !limited && time.Since(began) > patience:
 			return c, err
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
-			return nil, &busyError{contextError(ctx.Err()), busy}
+			return nil, &waitError{contextError(ctx.Err()), busy}
 		}
 	}
 }
 
 // request asks once for a connection, when there is a place for one request more.
 func (d *Dialer) request(ctx context.Context, f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config, r *race) (*link.Stream, error) {
-	select {
-	case requests <- struct{}{}:
-		defer func() { <-requests }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	leave, err := requestLimits[cfg.Network].enter(ctx, remote.Addr())
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
 	ep, err := f.Dial(ctx, local, remote)
 	if err != nil {
 		return nil, err
@@ -73,14 +78,92 @@ func (d *Dialer) request(ctx context.Context, f fabric.Fabric, local, remote net
 	return link.Dial(ctx, ep, cfg)
 }
 
-// busyError is what a dial returns whose time ended while the listener had no
-// room.
-type busyError struct {
-	ended error // of the context, in package net's words
-	busy  *rconn.RefusedError
+// requestLimit bounds how many requests are under way at once. A nil one does not.
+type requestLimit struct {
+	places chan struct{} // one for each request
+
+	mu    sync.Mutex // guards what follows
+	hosts map[netip.Addr]*hostRequests
 }
 
-func (e *busyError) Error() string   { return e.ended.Error() + ": " + e.busy.Error() }
-func (e *busyError) Unwrap() []error { return []error{e.ended, e.busy} }
-func (e *busyError) Timeout() bool   { return errors.Is(e.ended, context.DeadlineExceeded) }
-func (e *busyError) Temporary() bool { return true }
+// hostRequests are the requests to one host.
+type hostRequests struct {
+	places  chan struct{} // one for each that waits for nothing but its turn among all
+	present int           // with those that wait for a place; guarded by requestLimit.mu
+}
+
+func newRequestLimit() *requestLimit {
+	return &requestLimit{
+		places: make(chan struct{}, maxRequests),
+		hosts:  make(map[netip.Addr]*hostRequests),
+	}
+}
+
+// enter waits for a place for a request to a host, which leave gives back.
+func (l *requestLimit) enter(ctx context.Context, host netip.Addr) (leave func(), err error) {
+	if l == nil {
+		return func() {}, nil
+	}
+	h := l.join(host)
+	if !takePlace(ctx, h.places) {
+		l.part(host)
+		return nil, &waitError{contextError(ctx.Err()), fmt.Errorf("waited for %d other requests to %v", requestsPerHost, host)}
+	}
+	leaveHost := func() {
+		<-h.places
+		l.part(host)
+	}
+	if !takePlace(ctx, l.places) {
+		leaveHost()
+		return nil, &waitError{contextError(ctx.Err()), fmt.Errorf("waited for %d other requests of this process", maxRequests)}
+	}
+	return func() {
+		<-l.places
+		leaveHost()
+	}, nil
+}
+
+func takePlace(ctx context.Context, places chan<- struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// join finds the requests to a host, and adds one.
+func (l *requestLimit) join(host netip.Addr) *hostRequests {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.hosts[host]
+	if h == nil {
+		h = &hostRequests{places: make(chan struct{}, requestsPerHost)}
+		l.hosts[host] = h
+	}
+	h.present++
+	return h
+}
+
+// part takes one away, and forgets a host that has no more.
+func (l *requestLimit) part(host netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.hosts[host]
+	h.present--
+	if h.present == 0 {
+		delete(l.hosts, host)
+	}
+}
+
+// waitError is what a dial returns whose time ended while it waited: for its
+// turn, or for room at the listener.
+type waitError struct {
+	ended error // of the context, in package net's words
+	cause error // of the wait
+}
+
+func (e *waitError) Error() string   { return e.ended.Error() + ": " + e.cause.Error() }
+func (e *waitError) Unwrap() []error { return []error{e.ended, e.cause} }
+func (e *waitError) Timeout() bool   { return errors.Is(e.ended, context.DeadlineExceeded) }
+func (e *waitError) Temporary() bool { return e.Timeout() } // as package net has it
