@@ -3,10 +3,13 @@ package ringnet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/deadline"
@@ -30,19 +33,31 @@ type ListenConfig struct {
 
 	// Backlog is how many connections may be made and not yet accepted; to
 	// more the listener says that it has no room, and their dialers ask again
-	// in a while. Default 4096.
+	// in a while. Default 4096; more than 65536 means 65536.
 	Backlog int
 
 	// PendingMemory bounds the memory pinned for links of whose connections
-	// none has been accepted yet, in bytes. Default 256 MiB, which is 120 links
-	// of default size. At least one is always allowed.
+	// none has been accepted yet, in bytes: once for what this end's Config
+	// wants, of which one link is always allowed, and once for what dialers
+	// have this end make for them, over shm. A dialer that wants more than all
+	// of it is refused for good. Default 256 MiB, which is 120 links of default
+	// size.
+	//
+	// On "auto", Backlog and PendingMemory hold for each network that is better
+	// than TCP by itself.
 	PendingMemory int
 }
 
 const (
 	defaultBacklog       = 4096
+	maxBacklog           = 1 << 16
 	defaultPendingMemory = 256 << 20
 )
+
+// confirmWithin is how long a peer may take to confirm the answer to its request
+// when others find no room: enough for rdma_cm to repeat one message that was
+// lost, which it does after 4 to 6 s.
+const confirmWithin = 8 * time.Second
 
 // Listen announces on the address of the named network: "rdma", "rdma4",
 // "rdma6", "shm" or "auto". The address has the form "host:port", as for
@@ -139,6 +154,7 @@ func (lc *ListenConfig) pending() (connections, links int, err error) {
 	if memory < 0 {
 		return 0, 0, fmt.Errorf("ListenConfig.PendingMemory is %d: want a positive number, or 0 for the default of %d", memory, defaultPendingMemory)
 	}
+	backlog = min(backlog, maxBacklog)
 	return backlog, max(1, min(backlog, memory/lc.Config.PinnedMemory())), nil
 }
 
@@ -161,10 +177,11 @@ type Listener struct {
 	failed   chan struct{} // closed when serve has ended
 	err      error         // why; set before failed is closed
 
-	mu         sync.Mutex
+	mu         sync.Mutex // guards what follows
 	closed     bool
-	forPeers   int            // bytes that pending links take for their dialers
-	handshakes sync.WaitGroup // added to under mu, while not closed
+	forPeers   int // bytes that pending links take for their dialers
+	handshakes handshakes
+	ended      sync.WaitGroup // of handshakes; added to while not closed
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -230,7 +247,7 @@ func (l *Listener) Close() error {
 	l.cancel()
 	err := l.listener.Close()
 	l.deadline.Set(time.Time{})
-	l.handshakes.Wait()
+	l.ended.Wait()
 	for {
 		select {
 		case w := <-l.accepted:
@@ -253,17 +270,26 @@ func (l *Listener) serve() {
 	for {
 		ep, err := l.listener.Accept()
 		if err != nil {
-			l.err = err
+			l.err = listenerError(err)
 			return
 		}
-		forPeer := memoryForPeer(ep)
-		if !l.begin(forPeer) {
-			_ = ep.Reject(wire.Full.Append(nil))
+		h, refusal := l.begin(memoryForPeer(ep))
+		if h == nil {
+			_ = ep.Reject(refusal.Append(nil))
 			_ = ep.Close()
 			continue
 		}
-		go l.handshake(ep, forPeer)
+		go l.handshake(ep, h)
 	}
+}
+
+// listenerError gives what a fabric says about the end of its listener the errno
+// that connections give.
+func listenerError(err error) error {
+	if errors.Is(err, fabric.ErrDeviceRemoved) {
+		return fmt.Errorf("%w (%w)", syscall.ENETDOWN, err)
+	}
+	return err
 }
 
 // waiting is a connection that is not yet accepted.
@@ -281,13 +307,28 @@ func memoryForPeer(ep fabric.Endpoint) int {
 	return 0
 }
 
-// begin takes a place for a link and its first connection, if there is one.
-func (l *Listener) begin(forPeer int) bool {
+// begin takes a place for a link and its first connection, or says why there is
+// none.
+func (l *Listener) begin(forPeer int) (*handshake, wire.Reject) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.forPeers > 0 && l.forPeers+forPeer > l.peersMax {
-		return false
+	switch {
+	case l.closed:
+		return nil, wire.Full // the next dial finds nobody
+	case forPeer > l.peersMax:
+		return nil, wire.Reject{Reason: fmt.Sprintf("queues of %d bytes are more than the listener's PendingMemory", forPeer)}
+	case forPeer > l.peersMax-l.forPeers || !l.takePlace():
+		l.handshakes.endOverdue()
+		return nil, wire.Full
 	}
+	l.forPeers += forPeer
+	l.ended.Add(1)
+	return l.handshakes.begin(l.ctx, forPeer), wire.Reject{}
+}
+
+// takePlace takes a place in pending and one in backlog, if there are both.
+// Called with mu held.
+func (l *Listener) takePlace() bool {
 	select {
 	case l.pending <- struct{}{}:
 	default:
@@ -295,13 +336,11 @@ func (l *Listener) begin(forPeer int) bool {
 	}
 	select {
 	case l.backlog <- struct{}{}:
+		return true
 	default:
 		<-l.pending
 		return false
 	}
-	l.forPeers += forPeer
-	l.handshakes.Add(1)
-	return true
 }
 
 // end gives the place of a link back.
@@ -313,15 +352,52 @@ func (l *Listener) end(forPeer int) {
 }
 
 // handshake makes a link, and its first connection, of a request.
-func (l *Listener) handshake(ep fabric.Endpoint, forPeer int) {
-	defer l.handshakes.Done()
-	s, err := link.Accept(l.ctx, ep, l.link)
+func (l *Listener) handshake(ep fabric.Endpoint, h *handshake) {
+	defer l.ended.Done()
+	s, err := link.Accept(h.ctx, ep, l.link)
+	l.mu.Lock()
+	l.handshakes.end(h)
+	l.mu.Unlock()
 	if err != nil {
 		<-l.backlog
-		l.end(forPeer)
+		l.end(h.forPeer)
 		return
 	}
-	l.accepted <- waiting{rconn.New(l.addr.Network(), s, l.config), true, forPeer} // has room for as many as the backlog
+	l.accepted <- waiting{rconn.New(l.addr.Network(), s, l.config), true, h.forPeer} // has room for as many as the backlog
+}
+
+// handshakes are those that are under way, the oldest first.
+type handshakes []*handshake
+
+type handshake struct {
+	forPeer int // bytes that it takes for the dialer
+	began   time.Time
+	ctx     context.Context
+	cancel  context.CancelFunc
+}
+
+func (hs *handshakes) begin(ctx context.Context, forPeer int) *handshake {
+	h := &handshake{forPeer: forPeer, began: time.Now()}
+	h.ctx, h.cancel = context.WithCancel(ctx)
+	*hs = append(*hs, h)
+	return h
+}
+
+func (hs *handshakes) end(h *handshake) {
+	h.cancel()
+	i := slices.Index(*hs, h)
+	*hs = slices.Delete(*hs, i, i+1)
+}
+
+// endOverdue ends the handshakes whose peers have not confirmed for too long, in
+// favour of others: whoever has found no room asks again in a while.
+func (hs *handshakes) endOverdue() {
+	for _, h := range *hs {
+		if time.Since(h.began) < confirmWithin {
+			return
+		}
+		h.cancel()
+	}
 }
 
 // Offer implements [link.Acceptor] for the connections that dialers begin on

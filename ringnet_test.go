@@ -5,20 +5,24 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // host is where a test listens: a network's name and a host of that network.
@@ -207,30 +211,138 @@ func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
 	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
-	l, err := (&ListenConfig{PendingMemory: 16 << 20}).Listen(t.Context(), "shm", "127.0.0.1:0")
+	l, err := (&ListenConfig{PendingMemory: 32 << 20}).Listen(t.Context(), "shm", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	greedy, modest := Dialer{Config: &Config{RecvQueue: 32768, Dedicated: true}}, Dialer{Config: dedicated}
 	dial := func(d Dialer) {
 		c, err := d.Dial("shm", l.Addr().String())
 		require.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 	}
-	refuse := func(d Dialer) {
-		d.Timeout = 300 * time.Millisecond
-		_, err := d.Dial("shm", l.Addr().String())
-		require.ErrorContains(t, err, "backlog is full")
-	}
-	dial(greedy) // one is always allowed
-	refuse(greedy)
-	refuse(modest)
+	dial(greedy)
+	again := greedy
+	again.Timeout = 300 * time.Millisecond
+	_, err = again.Dial("shm", l.Addr().String())
+	require.ErrorContains(t, err, "backlog is full")
+	dial(Dialer{Config: dedicated})
 	s, err := l.Accept()
 	require.NoError(t, err)
 	defer s.Close()
-	for range 4 {
-		dial(modest)
+	dial(greedy)
+}
+
+// greedy has a listener of shm make 17 MB for its queues.
+var greedy = Dialer{Config: &Config{RecvQueue: 32768, Dedicated: true}}
+
+func TestADialerThatWantsMoreThanPendingMemoryIsRefusedForGood(t *testing.T) {
+	l := shmHost(t).listen(t, ListenConfig{PendingMemory: 16 << 20})
+	_, err := greedy.Dial("shm", l.Addr().String())
+	requireOpError(t, err, "dial", "shm", l.Addr().String(), syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "more than the listener's PendingMemory")
+	require.False(t, err.(net.Error).Timeout())
+	c, err := (&Dialer{Config: dedicated}).Dial("shm", l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+}
+
+// Whoever wants no limit says so by the largest number.
+func TestListenWithoutLimits(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		h.listen(t, ListenConfig{Config: small, Backlog: math.MaxInt, PendingMemory: math.MaxInt})
+	})
+}
+
+func TestAcceptSaysThatTheDeviceIsGone(t *testing.T) {
+	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
+	better(t, nil, f)
+	l, err := Listen("rdma", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	close(f.fail)
+	_, err = l.Accept()
+	requireOpError(t, err, "accept", "rdma", l.Addr().String(), syscall.ENETDOWN)
+	require.ErrorIs(t, err, fabric.ErrDeviceRemoved)
+	require.False(t, err.(net.Error).Timeout())
+}
+
+// acceptAll accepts connections, and keeps them, until the listener is closed.
+func acceptAll(t *testing.T, l net.Listener) {
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close() // perhaps the test has
+		accepting.Wait()
+	})
+}
+
+// dialAndNeverConfirm asks for a connection over a simulated network, and does
+// not confirm the answer.
+func dialAndNeverConfirm(t *testing.T, n *sim.Network, l net.Listener) {
+	t.Helper()
+	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
+	require.NoError(t, err)
+	t.Cleanup(func() { ep.Close() })
+	_, err = ep.Open(fabric.Options{SendQueue: 16, RecvQueue: 32, RecvSize: wire.MessageSize})
+	require.NoError(t, err)
+	hello := append(wire.Hello{Receives: 4}.Append(nil), make([]byte, wire.RecordSize)...)
+	r := wire.Record{Type: wire.OpenRecord, Ring: wire.RingPlace{RKey: 1, Size: 4096}}
+	r.Put(hello[wire.HelloSize:])
+	_, err = ep.Connect(t.Context(), hello)
+	require.NoError(t, err)
+}
+
+func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
+	for name, lc := range map[string]ListenConfig{
+		"by number": {Backlog: 4},
+		"by memory": {PendingMemory: 4 * (*Config)(nil).PinnedMemory()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				t.Cleanup(func() { time.Sleep(time.Minute) })
+				n := sim.New(sim.Link{Latency: time.Millisecond})
+				simulate(t, n)
+				l := host{"sim", "10.0.0.1"}.listen(t, lc)
+				acceptAll(t, l)
+				for range 4 {
+					dialAndNeverConfirm(t, n, l)
+				}
+				start := time.Now()
+				c, err := Dial("sim", l.Addr().String())
+				require.NoError(t, err)
+				defer c.Close()
+				require.LessOrEqual(t, time.Since(start), confirmWithin+4*longestPause)
+			})
+		})
 	}
-	refuse(greedy)
+}
+
+// Handshakes take their time over a long way. They are not ended because many
+// others want their places.
+func TestHandshakesOfFarPeersAreNotEndedForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) })
+		simulate(t, sim.New(sim.Link{Latency: 500 * time.Millisecond}))
+		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 2})
+		acceptAll(t, l)
+		var dialing sync.WaitGroup
+		for range 8 {
+			dialing.Go(func() {
+				c, err := (&Dialer{Config: smallDedicated, Timeout: 10 * time.Minute}).Dial("sim", l.Addr().String())
+				if assert.NoError(t, err) {
+					defer c.Close()
+				}
+			})
+		}
+		dialing.Wait()
+	})
 }
 
 func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
