@@ -372,6 +372,32 @@ func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
 	})
 }
 
+// Dialers of a listener that closes are refused or reset, as over TCP, whatever
+// they have got to.
+func TestListenerCloseRefusesOrResetsWhoeverIsDialing(t *testing.T) {
+	simulate(t, sim.New(sim.Link{}))
+	for _, config := range []*Config{small, smallDedicated} {
+		for round := range 40 {
+			l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Config: small, Backlog: 8})
+			d := Dialer{Config: config, Timeout: time.Minute}
+			var dialing sync.WaitGroup
+			for range 16 {
+				dialing.Go(func() {
+					c, err := d.Dial("sim", l.Addr().String())
+					if err == nil {
+						reset(c.(*Conn))
+						return
+					}
+					assert.True(t, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET), "%v", err)
+				})
+			}
+			time.Sleep(time.Duration(round) * 50 * time.Microsecond) // wherever they are by then
+			require.NoError(t, l.Close())
+			dialing.Wait()
+		}
+	}
+}
+
 func TestListenerCloseWakesAccept(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})

@@ -95,6 +95,8 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 	case err != nil:
 	case s.refusal != 0:
 		err = s.refused()
+	case s.ledger.Heard() != 0:
+		err = syscall.ECONNRESET // accepted, and then not wanted
 	default:
 		err = l.cause
 	}
