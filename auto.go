@@ -69,16 +69,15 @@ var (
 	rightOfWay = 250 * time.Millisecond
 )
 
-// dialAuto connects by the best network there is, and not later than TCP alone
-// would by more than tcpDelay.
+// mostRightOfWay is more than a dial of TCP needs that comes to anything.
+const mostRightOfWay = time.Minute
+
+// dialAuto connects by the best network there is. Where there is none that is
+// better than TCP, it connects or fails not much later than TCP alone would.
 func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, net.Addr, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // of whoever has lost
-	r := race{rightOfWay: rightOfWay}
-	var tcp <-chan dialed // nil while TCP is not being dialed
 	var networks []network
 	for _, name := range betterThanTCP {
 		n, err := lookupNetwork(name)
@@ -87,38 +86,82 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, net.A
 		}
 		networks = append(networks, n)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of whoever has lost
+	return d.race(ctx, networks, address)
+}
+
+// race dials the better networks and, after a while, TCP, and returns the first
+// that is connected. When TCP has failed, the better networks have as long again.
+func (d *Dialer) race(ctx context.Context, networks []network, address string) (*AutoConn, net.Addr, error) {
+	delay := atMostAQuarter(ctx, tcpDelay)
+	r := race{rightOfWay: atMostAQuarter(ctx, rightOfWay), fallen: make(chan struct{}, 1)}
 	better := dialing(func() (stream, error) { return d.dialBetter(ctx, networks, address, &r) })
+	var tcp <-chan dialed // nil while TCP is not being dialed
+	var tcpFailed error
+	begun := false
 	startTCP := func() {
-		tcpCtx, cancelTCP := context.WithCancel(ctx)
-		if tcp == nil && r.startTCP(cancelTCP) {
+		tcpCtx, cancelTCP := context.WithCancelCause(ctx)
+		if tcp == nil && r.startTCP(func() { cancelTCP(errLost) }) {
+			begun = true
 			tcp = dialing(func() (stream, error) { return d.dialTCP(tcpCtx, address, &r) })
 		}
 	}
-	delay := time.NewTimer(tcpDelay)
-	defer delay.Stop()
+	fail := func() (*AutoConn, net.Addr, error) {
+		addr, err := bare(tcpFailed)
+		return nil, addr, &autoError{contextError(err), r.reasons(errSlow)}
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
 	for {
 		select {
 		case b := <-better:
-			if b.err == nil {
+			switch {
+			case b.err == nil:
 				return &AutoConn{b.conn, r.passed}, nil, nil
+			case tcpFailed != nil:
+				return fail()
 			}
 			better = nil
 			startTCP()
-		case <-delay.C:
-			startTCP()
+		case <-r.fallen:
+			if begun && tcpFailed == nil {
+				startTCP() // which may have been given up for it
+			}
+		case <-timer.C:
+			switch {
+			case tcpFailed == nil:
+				startTCP()
+			case r.end():
+				return fail()
+			default:
+				timer.Reset(delay) // somebody is winning, or falls yet
+			}
 		case t := <-tcp:
 			tcp = nil
 			switch {
 			case t.err == nil:
-				return &AutoConn{t.conn, r.reasonsForTCP()}, nil, nil
-			case better == nil && t.err == errLost:
-				startTCP() // the winner has fallen at the finish
-			case better == nil:
-				addr, err := bare(t.err)
-				return nil, addr, &autoError{contextError(err), r.reasonsForTCP()}
+				return &AutoConn{t.conn, r.reasons(errLost)}, nil, nil
+			case t.err == errLost:
+				startTCP() // unless it has lost for good
+				continue
 			}
+			tcpFailed = t.err
+			if better == nil {
+				return fail()
+			}
+			timer.Reset(delay)
 		}
 	}
+}
+
+// atMostAQuarter is d, or a quarter of the time that ctx has left: the rest is
+// for those who were waited for, and for those who had to wait.
+func atMostAQuarter(ctx context.Context, d time.Duration) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(d, time.Until(deadline)/4)
+	}
+	return d
 }
 
 type dialed struct {
@@ -156,6 +199,8 @@ func (d *Dialer) dialTCP(ctx context.Context, address string, r *race) (stream, 
 	}
 	c, err := tcp.DialContext(ctx, "tcp", address)
 	switch won := r.endTCP(err == nil); {
+	case err != nil && context.Cause(ctx) == errLost:
+		return nil, errLost
 	case err != nil:
 		return nil, err
 	case !won:
@@ -168,22 +213,29 @@ func (d *Dialer) dialTCP(ctx context.Context, address string, r *race) (stream, 
 // race lets one of two attempts win, TCP or the better networks, and remembers
 // why others did not.
 type race struct {
-	rightOfWay time.Duration // of TCP
+	fallen chan struct{} // has room for one; sent to when a winner has fallen
 
-	mu        sync.Mutex
-	won       bool
-	tcp       chan struct{} // not nil while TCP is being dialed; then closed
-	cancelTCP func()
-	passed    []error // why better networks failed
+	mu         sync.Mutex    // guards what follows
+	rightOfWay time.Duration // of TCP
+	won        bool
+	finishing  bool          // a better network waits for the end of a dial of TCP
+	tcp        chan struct{} // not nil while TCP is being dialed; then closed
+	cancelTCP  func()
+	passed     []error // why better networks failed
 }
 
-var errLost = link.ErrLost
+// Why a better network does not carry the connection: somebody was faster, or
+// not even TCP could be had.
+var (
+	errLost = link.ErrLost
+	errSlow = errors.New("not connected when TCP had failed")
+)
 
 // startTCP says whether TCP is to be dialed.
 func (r *race) startTCP(cancel func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.won {
+	if r.won || r.finishing {
 		return false
 	}
 	r.tcp, r.cancelTCP = make(chan struct{}), cancel
@@ -210,15 +262,17 @@ func (r *race) endTCP(connected bool) bool {
 func (r *race) winBetter() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if tcp, cancel := r.tcp, r.cancelTCP; tcp != nil {
+	if tcp, cancel, patience := r.tcp, r.cancelTCP, r.rightOfWay; tcp != nil {
+		r.finishing = true
 		r.mu.Unlock()
 		select {
 		case <-tcp:
-		case <-time.After(r.rightOfWay):
+		case <-time.After(patience):
 			cancel()
 			<-tcp
 		}
 		r.mu.Lock()
+		r.finishing = false
 	}
 	first := !r.won
 	r.won = true
@@ -242,11 +296,26 @@ func (r *race) gate() link.Gate {
 	}
 }
 
-// fall takes back the win of a better network.
+// fall takes back the win of a better network. TCP may have been given up for
+// it, and is not given up so soon again.
 func (r *race) fall() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.won = false
+	r.rightOfWay = min(2*r.rightOfWay, mostRightOfWay)
+	select {
+	case r.fallen <- struct{}{}:
+	default:
+	}
+}
+
+// end says whether nobody has won, and from now on nobody does.
+func (r *race) end() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	unwon := !r.won
+	r.won = true
+	return unwon
 }
 
 func (r *race) passOver(network string, err error) {
@@ -255,13 +324,14 @@ func (r *race) passOver(network string, err error) {
 	r.passed = append(r.passed, fmt.Errorf("%s: %w", network, err))
 }
 
-// reasonsForTCP is why no better network has won.
-func (r *race) reasonsForTCP() []error {
+// reasons is why no better network has won; late is the reason of those that have
+// none of their own.
+func (r *race) reasons(late error) []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reasons := slices.Clone(r.passed)
 	for _, network := range betterThanTCP[len(reasons):] {
-		reasons = append(reasons, fmt.Errorf("%s: %w", network, errLost))
+		reasons = append(reasons, fmt.Errorf("%s: %w", network, late))
 	}
 	return reasons
 }
@@ -308,4 +378,9 @@ func (e *autoError) Unwrap() error { return e.tcp }
 func (e *autoError) Timeout() bool {
 	var t net.Error
 	return errors.As(e.tcp, &t) && t.Timeout()
+}
+
+func (e *autoError) Temporary() bool {
+	var t interface{ Temporary() bool }
+	return errors.As(e.tcp, &t) && t.Temporary()
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -46,6 +47,13 @@ func delayTCP(t *testing.T, delay time.Duration) {
 	before := tcpDelay
 	tcpDelay = delay
 	t.Cleanup(func() { tcpDelay = before })
+}
+
+// giveRightOfWay gives TCP, once it is dialed, so much time before a better network.
+func giveRightOfWay(t *testing.T, d time.Duration) {
+	before := rightOfWay
+	rightOfWay = d
+	t.Cleanup(func() { rightOfWay = before })
 }
 
 func listenAuto(t *testing.T, address string) *AutoListener {
@@ -170,9 +178,7 @@ func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T)
 
 func TestAutoGivesTCPTheRightOfWayOnceItIsDialed(t *testing.T) {
 	delayTCP(t, 0)
-	before := rightOfWay
-	rightOfWay = time.Hour
-	defer func() { rightOfWay = before }()
+	giveRightOfWay(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	for range 50 {
@@ -185,6 +191,102 @@ func TestAutoGivesTCPTheRightOfWayOnceItIsDialed(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 }
+
+func TestAutoReachesTCPWithinAShortTimeoutThoughABetterNetworkIsSilent(t *testing.T) {
+	delayTCP(t, time.Hour)
+	rdma := sim.New(sim.Link{})
+	better(t, nil, rdma)
+	l := listenAuto(t, "127.0.0.1:0")
+	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	requireReasons(t, requireCarried(t, l, Dialer{Timeout: 2 * time.Second}, "tcp"), "shm: absent", "rdma: not connected when TCP was")
+}
+
+func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
+	rdma := sim.New(sim.Link{})
+	better(t, nil, rdma)
+	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	l := listenAuto(t, "127.0.0.1:0")
+	require.NoError(t, l.Close())
+	_, err := (&Dialer{Config: &Config{HandshakeTimeout: time.Hour}, Timeout: 10 * time.Minute}).Dial("auto", l.Addr().String())
+	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "rdma: not connected when TCP had failed")
+}
+
+// TCP has been given up for a network that then failed at the finish, and the
+// next one is silent.
+func TestAutoDialsTCPAnewWhenTheNetworkThatWonHasFallen(t *testing.T) {
+	delayTCP(t, 50*time.Millisecond)
+	giveRightOfWay(t, 0)
+	f := &falling{Fabric: sim.New(sim.Link{Latency: 200 * time.Millisecond})}
+	rdma := sim.New(sim.Link{})
+	better(t, f, rdma)
+	l := listenAuto(t, "127.0.0.1:0")
+	acceptAll(t, l)
+	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
+
+	names := resolver("127.0.0.1")
+	answer := names.Dial
+	names.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if f.dialed.Load() && !f.fallen.Load() {
+			<-ctx.Done() // TCP is slow
+			return nil, ctx.Err()
+		}
+		return answer(ctx, network, address)
+	}
+	c, err := (&Dialer{Resolver: names, Timeout: 20 * time.Second}).Dial("auto", "host.example:"+port(t, l))
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+}
+
+// falling is a fabric whose connections fail at the last moment.
+type falling struct {
+	fabric.Fabric
+	dialed, fallen atomic.Bool
+}
+
+func (f *falling) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	f.dialed.Store(true)
+	ep, err := f.Fabric.Dial(ctx, local, remote)
+	return fallingEndpoint{ep, f}, err
+}
+
+type fallingEndpoint struct {
+	fabric.Endpoint
+	f *falling
+}
+
+func (e fallingEndpoint) Confirm() error {
+	e.f.fallen.Store(true)
+	return fabric.ErrDisconnected
+}
+
+// Nobody is told of a cancellation that auto did itself.
+func TestADialOfTCPThatAutoGivesUpHasLost(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var r race
+	require.True(t, r.startTCP(func() { cancel(errLost) }))
+	r.cancelTCP()
+	_, err := new(Dialer).dialTCP(ctx, "127.0.0.1:1", &r)
+	require.Equal(t, errLost, err)
+}
+
+func TestErrorsOfAutoAreTemporaryWhereThoseOfTCPAre(t *testing.T) {
+	better(t, nil, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.NoError(t, l.Close())
+	past := time.Now().Add(-time.Second)
+	for name, deadline := range map[string]time.Time{"refused": {}, "timed out": past} {
+		_, tcp := (&net.Dialer{Deadline: deadline}).Dial("tcp", l.Addr().String())
+		_, auto := (&Dialer{Deadline: deadline}).Dial("auto", l.Addr().String())
+		require.Equal(t, tcp.(net.Error).Timeout(), auto.(net.Error).Timeout(), name)
+		require.Equal(t, tcp.(temporary).Temporary(), auto.(temporary).Temporary(), name)
+	}
+}
+
+// temporary is what package net's errors have besides the methods of net.Error
+// that are not deprecated.
+type temporary interface{ Temporary() bool }
 
 func TestAutoFallsBackWhenMemoryCannotBeLocked(t *testing.T) {
 	delayTCP(t, time.Hour)
@@ -285,9 +387,14 @@ func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
 	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
 	better(t, nil, f)
 	l := listenAuto(t, "127.0.0.1:0")
+	require.Len(t, l.PassedOver(), 1)
 	close(f.fail)
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: conn")
+	require.Len(t, l.PassedOver(), 2)
+	require.ErrorIs(t, l.PassedOver()[1], syscall.ENETDOWN)
+	require.ErrorContains(t, l.PassedOver()[1], "rdma: ")
 	require.NoError(t, l.Close())
+	require.Len(t, l.PassedOver(), 2)
 }
 
 // failing is a fabric whose listeners fail once fail is closed, and accept

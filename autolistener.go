@@ -20,16 +20,18 @@ import (
 // whatever better network this machine has, all on one port. Its methods may be
 // called at once.
 type AutoListener struct {
-	addr       Addr
-	legs       []net.Listener // TCP first
-	passedOver []error
-	deadline   *deadline.Deadline
-	accepted   chan accepted
-	serving    sync.WaitGroup
-	close      sync.Once
-	closed     chan struct{}
-	failed     chan struct{} // closed when TCP cannot accept any more
-	err        error         // why; set before failed is closed
+	addr     Addr
+	legs     []net.Listener // TCP first
+	deadline *deadline.Deadline
+	accepted chan accepted
+	serving  sync.WaitGroup
+	close    sync.Once
+	closed   chan struct{}
+	failed   chan struct{} // closed when TCP cannot accept any more
+	err      error         // why; set before failed is closed
+
+	mu         sync.Mutex // guards passedOver
+	passedOver map[string]error
 }
 
 var _ net.Listener = (*AutoListener)(nil)
@@ -78,6 +80,8 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (
 		accepted: make(chan accepted),
 		closed:   make(chan struct{}),
 		failed:   make(chan struct{}),
+
+		passedOver: make(map[string]error),
 	}
 	for _, network := range betterThanTCP {
 		better, _, err := lc.listen(ctx, network, hostPort(host, addr))
@@ -88,7 +92,7 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (
 			_ = l.Close()
 			return nil, l.addr, fmt.Errorf("%s: %w", network, err)
 		default:
-			l.passedOver = append(l.passedOver, fmt.Errorf("%s: %w", network, err))
+			l.passOver(network, err)
 		}
 	}
 	for _, leg := range l.legs {
@@ -121,11 +125,14 @@ func (l *AutoListener) serve(leg net.Listener) {
 	for {
 		c, err := leg.Accept()
 		if temporary, ok := err.(interface{ Temporary() bool }); err != nil && !(ok && temporary.Temporary()) {
-			if leg == l.legs[0] {
-				_, l.err = bare(err)
+			_, err := bare(err)
+			switch {
+			case leg == l.legs[0]:
+				l.err = err
 				close(l.failed)
-			} else {
-				_ = leg.Close() // unless that is why
+			case !l.isClosed():
+				l.passOver(leg.Addr().Network(), err)
+				_ = leg.Close() // unless somebody has
 			}
 			return
 		}
@@ -152,7 +159,7 @@ func (l *AutoListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, &net.OpError{Op: "accept", Net: "auto", Addr: l.addr, Err: err}
 	}
-	return &AutoConn{c, l.passedOver}, nil
+	return &AutoConn{c, l.PassedOver()}, nil
 }
 
 func (l *AutoListener) accept() (stream, error) {
@@ -180,8 +187,24 @@ func (l *AutoListener) accept() (stream, error) {
 func (l *AutoListener) Addr() net.Addr { return l.addr }
 
 // PassedOver says why dialers are not offered networks that are better than
-// TCP, an error for each, the best first.
-func (l *AutoListener) PassedOver() []error { return l.passedOver }
+// TCP, or are no more, an error for each, the best first.
+func (l *AutoListener) PassedOver() []error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var reasons []error
+	for _, network := range betterThanTCP {
+		if err := l.passedOver[network]; err != nil {
+			reasons = append(reasons, fmt.Errorf("%s: %w", network, err))
+		}
+	}
+	return reasons
+}
+
+func (l *AutoListener) passOver(network string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.passedOver[network] = err
+}
 
 // SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, an Accept
 // under way included. The zero time means never.

@@ -144,6 +144,7 @@ func TestADialOfAFullBacklogHasAnEnd(t *testing.T) {
 		_, err = new(Dialer).DialContext(ctx, "sim", addr)
 		requireOpError(t, err, "dial", "sim", addr, context.Canceled)
 		require.False(t, err.(net.Error).Timeout())
+		require.False(t, err.(temporary).Temporary(), "as package net has it")
 		require.Equal(t, 10*time.Second, time.Since(start))
 	})
 }
@@ -361,9 +362,12 @@ func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
 		require.NoError(t, err)
 		defer c.Close()
 	}
-	c, err := Dial("auto", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
-	require.Equal(t, "tcp", c.LocalAddr().Network())
-	requireReasons(t, c.(*AutoConn), "shm: not connected when TCP was", "rdma: not connected when TCP was")
+	for _, d := range []Dialer{{}, {Timeout: 2 * time.Second}} {
+		c, err := d.Dial("auto", l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		require.Equal(t, "tcp", c.LocalAddr().Network())
+		requireReasons(t, c.(*AutoConn), "shm: not connected when TCP was", "rdma: not connected when TCP was")
+		delayTCP(t, time.Hour) // or a part of the time that there is
+	}
 }
