@@ -192,10 +192,8 @@ func TestConnectionsBeyondTheBacklogAreRefusedAndSaySo(t *testing.T) {
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
 			require.True(t, err.(net.Error).Timeout(), name)
 
-			c, err := l.Accept()
-			require.NoError(t, err, name)
-			defer c.Close()
-			c, err = bounded.d.Dial(h.network, l.Addr().String())
+			acceptAll(t, l) // one that was given up may have come in time after all
+			c, err := bounded.d.Dial(h.network, l.Addr().String())
 			require.NoError(t, err, name)
 			defer c.Close()
 		}
