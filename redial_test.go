@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -341,6 +342,45 @@ func TestListenersThatHangHoldUpNoDialOverSHM(t *testing.T) {
 	require.NoError(t, c.Close())
 	t.Cleanup(dialing.Wait)
 	require.NoError(t, hung.Close())
+}
+
+// Dialers that give up at any moment leave no place taken.
+func TestDialsThatAreGivenUpAtAnyMomentLeaveRoom(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{Config: small, Backlog: 4})
+		var accepting, dialing sync.WaitGroup
+		accepting.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				reset(c.(*Conn))
+			}
+		})
+		for i := range 16 {
+			d := Dialer{Config: small}
+			if i%2 == 0 {
+				d.Config = smallDedicated
+			}
+			dialing.Go(func() {
+				for range 20 {
+					d.Timeout = 1 + rand.N(5*time.Millisecond)
+					if c, err := d.Dial(h.network, l.Addr().String()); err == nil {
+						reset(c.(*Conn))
+					}
+				}
+			})
+		}
+		dialing.Wait()
+		require.Eventually(t, func() bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return len(l.backlog)+len(l.pending)+len(l.handshakes)+l.forPeers == 0
+		}, time.Minute, time.Millisecond)
+		require.NoError(t, l.Close())
+		accepting.Wait()
+	})
 }
 
 func port(t *testing.T, l net.Listener) string {
