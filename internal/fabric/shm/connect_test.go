@@ -192,8 +192,12 @@ func TestBacklog(t *testing.T) {
 	require.Eventually(t, func() bool { return len(l.(*listener).queue) == 2 }, 10*time.Second, time.Millisecond)
 	require.NoError(t, ep.Close())
 	require.NoError(t, l.Close())
-	for _, done := range []<-chan error{waiting[0], waiting[1], third} {
-		assert.Equal(t, fabric.RejectConsumer, reason(t, <-done))
+	require.ErrorAs(t, <-waiting[0], &full, "which Accept has returned")
+	assert.Equal(t, fabric.RejectConsumer, full.Reason)
+	for _, done := range []<-chan error{waiting[1], third} {
+		require.ErrorAs(t, <-done, &full)
+		assert.Equal(t, fabric.RejectConsumer, full.Reason)
+		assert.Equal(t, "the listener is closed", wire.DecodeReject(full.Private).Reason)
 	}
 }
 
@@ -247,6 +251,104 @@ func TestContextEndsTheHandshake(t *testing.T) {
 	require.NoError(t, <-done)
 	_, err = f.Dial(short, netip.AddrPort{}, l.Addr())
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// A listener that gives up while the dialer takes the memory of its answer has
+// broken nothing.
+func TestAListenerThatGivesUpAfterItsAnswerRefuses(t *testing.T) {
+	for name, giveUp := range map[string]func(b end){
+		"close":      func(b end) { b.Close() },
+		"disconnect": func(b end) { b.Disconnect() }, // as the end of its process does
+	} {
+		t.Run(name, func(t *testing.T) {
+			lenientToo(t, func(t *testing.T, f *shm) {
+				leavesNothing(t)
+				l := listen(t, f, 1)
+				a := dialing(t, f, l)
+				require.NoError(t, a.reach(ctx))
+				require.NoError(t, a.wantDescriptor())
+				request := frame{kind: req, shape: a.shape, source: a.local, target: a.remote}
+				require.NoError(t, a.sock.send(request.encode(), -1))
+				ep, err := l.Accept()
+				b := ready(t, ep, err)
+				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				defer cancel()
+				require.ErrorIs(t, b.Accept(short, nil), context.DeadlineExceeded)
+				giveUp(b)
+				answer, fd, err := a.receive(ctx)
+				require.NoError(t, err)
+				require.NoError(t, a.adopt(answer, fd))
+				assert.Equal(t, fabric.RejectConsumer, reason(t, a.wantNoMore(ctx)))
+				require.NoError(t, a.Close())
+				b.Close()
+			})
+		})
+	}
+}
+
+// smallFilesProgram listens, and may make no memory to speak of.
+func smallFilesProgram(at netip.AddrPort, _ []string) error {
+	const most = 1 << 20
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
+		return err
+	}
+	f, err := Fabric()
+	if err != nil {
+		return err
+	}
+	l, err := f.Listen(at, 1)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, err = accept(l, options)
+	return err
+}
+
+func TestAListenerThatCannotMakeTheMemorySaysSo(t *testing.T) {
+	at := netip.AddrPortFrom(host, 1)
+	require.Equal(t, "ready", start(t, program("small files", at)).line(t))
+	ep, err := newFabric(t).Dial(ctx, netip.AddrPort{}, at)
+	require.NoError(t, err)
+	defer ep.Close()
+	const size = 64 << 20
+	o := options
+	o.RemoteMemory = size
+	_, err = ep.Open(o)
+	require.NoError(t, err)
+	_, err = ep.Register(size, fabric.RemoteWrite)
+	require.NoError(t, err)
+	_, err = ep.Connect(ctx, nil)
+	assert.Equal(t, reasonUnsupported, reason(t, err))
+	assert.ErrorContains(t, err, "file too large")
+}
+
+func TestThePortOfAClosedDialerIsFree(t *testing.T) {
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) {
+		l := listen(t, f, 1)
+		from := netip.AddrPortFrom(host, 40_000)
+		accepted := make(chan error)
+		for range 100 {
+			go func() {
+				b, err := accept(l, options)
+				if err == nil {
+					err = b.Close()
+				}
+				accepted <- err
+			}()
+			ep, err := f.Dial(ctx, from, l.Addr())
+			a := ready(t, ep, err)
+			_, err = a.Connect(ctx, nil)
+			require.NoError(t, err)
+			require.NoError(t, a.Confirm())
+			require.NoError(t, a.Close())
+			require.NoError(t, <-accepted)
+			ep, err = f.Dial(ctx, from, l.Addr())
+			require.NoError(t, err)
+			require.NoError(t, ep.Close(), "not connected")
+		}
+	})
 }
 
 func TestWakeDuringTheHandshakeIsNotLost(t *testing.T) {
@@ -399,15 +501,13 @@ func asUser(t *testing.T, at netip.AddrPort, attr *syscall.SysProcAttr, args ...
 	cmd.Dir = "/"
 	out, err := cmd.CombinedOutput()
 	if _, exited := err.(*exec.ExitError); err != nil && !exited {
-		t.Skipf("cannot run as that user: %v", err)
+		skip(t, "cannot run as that user: %v", err)
 	}
 	return string(out), err
 }
 
 func TestUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can run programs as other users")
-	}
+	needsRoot(t)
 	own := func(uid uint32) bool { return uid == 1000 }
 	anyone := func(uint32) bool { return true }
 	as := func(uid uint32) *syscall.SysProcAttr {
@@ -468,12 +568,37 @@ func TestUsers(t *testing.T) {
 	}
 }
 
+// An application that asks a directory, say, whom to trust keeps nobody waiting
+// but whom it asks about.
+func TestASlowJudgementHoldsUpNobodyElse(t *testing.T) {
+	needsRoot(t)
+	asked, judge := make(chan struct{}), make(chan struct{})
+	f, err := New(Config{Trust: func(uint32) bool {
+		asked <- struct{}{}
+		<-judge
+		return false
+	}})
+	require.NoError(t, err)
+	leavesNothing(t)
+	defer close(judge)
+	l := listen(t, f, 1)
+	cmd := program("dial", l.Addr())
+	cmd.Path, cmd.Dir = worldReadable(t), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+	start(t, cmd)
+	soon(t, "the question", func() { <-asked })
+	soon(t, "a dialer", func() {
+		a, b := connectTo(t, f, l, options)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
+	soon(t, "Close", func() { require.NoError(t, l.Close()) })
+}
+
 // A listener of another user is refused by the dialer, before it has been told
 // anything.
 func TestDialerRefusesTheListenerOfAnotherUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can run programs as other users")
-	}
+	needsRoot(t)
 	cmd := program("echo", netip.AddrPortFrom(host, 0))
 	cmd.Path, cmd.Dir = worldReadable(t), "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}

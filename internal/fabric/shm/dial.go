@@ -119,8 +119,8 @@ func overflowUID() uint32 {
 }
 
 // Dial implements [fabric.Fabric]. It never fails for want of a listener:
-// Connect does. An address that is not this host's is refused at once, with
-// ECONNREFUSED.
+// Connect does. An address that is known not to be this host's is refused at
+// once, with ECONNREFUSED.
 func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -132,8 +132,10 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	if remote.Addr().IsUnspecified() {
 		remote = netip.AddrPortFrom(loopback(remote.Addr()), remote.Port())
 	}
-	if err := checkLocal(remote.Addr()); err != nil {
+	if err := checkLocal(remote.Addr()); errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return nil, fmt.Errorf("shm: %v is not an address of this host (%v): %w", remote.Addr(), err, syscall.ECONNREFUSED)
+	} else if err != nil {
+		return nil, fmt.Errorf("shm: dial %v: %w", remote, err)
 	}
 	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
 		// As routing does for addresses of one's own host.
@@ -141,18 +143,15 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	} else if err := checkLocal(local.Addr()); err != nil {
 		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
 	}
-	s, err := f.newSocket(dialersCloser)
+	s, err := f.newSocket(dialersCloser(remote))
 	if err != nil {
 		return nil, err
 	}
-	fixedPort := local.Port() != 0
 	if local, err = f.nameDialer(s, local); err != nil {
 		s.close()
 		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
 	}
-	e := newEndpoint(f, s, local, remote)
-	e.fixedPort = fixedPort
-	return e, nil
+	return newEndpoint(f, s, local, remote), nil
 }
 
 func loopback(a netip.Addr) netip.Addr {

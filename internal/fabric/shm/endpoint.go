@@ -45,7 +45,6 @@ type endpoint struct {
 	sock          *socket
 	passive       bool // made by a listener
 	local, remote netip.AddrPort
-	fixedPort     bool // the dialer has asked for local's port
 	step          step
 	private       []byte // of the request
 

@@ -36,6 +36,9 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if e.passive || e.step != idle || e.limits.RecvQueue == 0 || len(private) > fabric.MaxConnectData {
 		return nil, fmt.Errorf("shm: connect: %w", syscall.EINVAL)
 	}
+	if err := e.sock.closer.admit(); err != nil {
+		return nil, fmt.Errorf("shm: the listener at %v: %w", e.remote, err)
+	}
 	if err := e.reach(ctx); err != nil {
 		return nil, err
 	}
@@ -56,7 +59,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := e.adopt(f, fd); err != nil {
 		return nil, err
 	}
-	if err := e.wantNoMore(); err != nil {
+	if err := e.wantNoMore(ctx); err != nil {
 		return nil, err
 	}
 	e.step = answered
@@ -67,11 +70,6 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 func (e *endpoint) reach(ctx context.Context) error {
 	const shortest, longest = time.Millisecond, 100 * time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longest) {
-		if e.sock.rights {
-			if err := dialersCloser.admit(); err != nil {
-				return fmt.Errorf("shm: %w", err)
-			}
-		}
 		err := e.reachNow(ctx)
 		if err != errBusy {
 			return err
@@ -95,11 +93,10 @@ var (
 
 // reachNow connects with the best listener that is trusted. The kernel is asked
 // for all that there are only if this user has none by a plain name, for that
-// takes the longer the more sockets this host has; but at once if meeting a
-// stranger has a price.
+// takes the longer the more sockets this host has.
 func (e *endpoint) reachNow(ctx context.Context) error {
 	own := os.Geteuid()
-	if !e.wary() && e.reachFirst(plainNames(e.remote, own), true) == nil {
+	if e.reachFirst(plainNames(e.remote, own), true) == nil {
 		return nil
 	}
 	names, untrusted, err := e.f.toldNames(ctx, e.remote)
@@ -115,12 +112,6 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 		return fmt.Errorf("shm: the listener at %v: %w", e.remote, untrusted)
 	}
 	return err
-}
-
-// wary reports whether a stranger can do harm by having a plain name: one has
-// sent something to be closed, or may, which takes the socket's port along.
-func (e *endpoint) wary() bool {
-	return e.sock.rights && (e.fixedPort || !dialersCloser.idle())
 }
 
 // reachFirst connects with the first listener of those names that is trusted:
@@ -148,6 +139,12 @@ func (e *endpoint) reachFirst(names []string, wait bool) error {
 
 // reachAt connects the socket to whoever has a name, if that is a trusted user.
 func (e *endpoint) reachAt(name string) error {
+	if e.sock.rights {
+		// Whoever it connects to can send descriptors at once.
+		if err := e.f.vet(name); err != nil {
+			return err
+		}
+	}
 	if err := e.sock.connect(name); err != nil {
 		return err
 	}
@@ -159,9 +156,18 @@ func (e *endpoint) reachAt(name string) error {
 	return err
 }
 
+// vet returns an error unless a trusted user listens at a name.
+func (f *shm) vet(name string) error {
+	uid, err := listenerUser(name)
+	if err != nil {
+		return err
+	}
+	return f.judge(uid, true)
+}
+
 // renewSocket puts a new socket in the place of one that is of no more use.
 func (e *endpoint) renewSocket() error {
-	s, err := e.f.newSocket(dialersCloser)
+	s, err := e.f.newSocket(e.sock.closer)
 	if err != nil {
 		return err
 	}
@@ -173,7 +179,7 @@ func (e *endpoint) renewSocket() error {
 		s.wake()
 	}
 	err = old.close()
-	// The port's name is free now, unless closing takes its time (see wary).
+	// The port's name is free now.
 	_ = s.bindDialer(e.local)
 	return err
 }
@@ -189,16 +195,25 @@ func (e *endpoint) wantDescriptor() error {
 
 // wantNoMore ends that, if the kernel allows it, and checks that the listener
 // has used it no more than it should. An honest one has nothing to say until it
-// hears from this side.
-func (e *endpoint) wantNoMore() error {
-	if e.f.lenient || e.sock.passRights(false) != nil {
+// hears from this side, unless it gives up.
+func (e *endpoint) wantNoMore(ctx context.Context) error {
+	guarded := !e.f.lenient && e.sock.passRights(false) == nil
+	descriptors, err := e.sock.next()
+	switch {
+	case err == unix.EAGAIN:
+		e.sock.rights = !guarded
 		return nil
+	case err == nil && descriptors:
+		return fmt.Errorf("shm: %w", errDescriptors)
 	}
-	if _, err := e.sock.next(); err != unix.EAGAIN {
-		return fmt.Errorf("shm: %w", errAnother)
+	_, fd, err := e.receive(ctx)
+	if fd >= 0 {
+		e.sock.closer.close(descriptor(fd))
 	}
-	e.sock.rights = false
-	return nil
+	if err == nil {
+		err = fmt.Errorf("shm: %w", errAnother)
+	}
+	return err
 }
 
 // Confirm implements [fabric.Endpoint].
@@ -249,7 +264,8 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 		return fmt.Errorf("shm: accept: %w", syscall.EINVAL)
 	}
 	if err := e.share(); err != nil {
-		return err
+		e.sayNo(&frame{reason: reasonUnsupported, text: err.Error()})
+		return fmt.Errorf("shm: %w", err)
 	}
 	e.step = answered
 	err := e.sock.send((&frame{kind: rep, shape: e.shape, private: private}).encode(), e.fd)
@@ -280,18 +296,26 @@ func (e *endpoint) Reject(private []byte) error {
 	return e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer, private: private}).encode(), -1)
 }
 
-// refuse says why, if there is anything to say, and closes the endpoint.
+// errListenerClosed is what dialers hear whose request was never accepted.
+var errListenerClosed = wire.Reject{Reason: "the listener is closed"}
+
+// refuse says why the fabric refuses, and closes the endpoint.
 func (e *endpoint) refuse(reason int, text string) {
-	e.step = over
-	_ = e.sock.send((&frame{kind: rej, reason: reason, text: text}).encode(), -1)
+	e.sayNo(&frame{reason: reason, text: text})
 	_ = e.Close()
 }
 
-// turnAway says that there is no room now, and closes the endpoint.
-func (e *endpoint) turnAway() {
-	e.step = over
-	_ = e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer, private: wire.Full.Append(nil)}).encode(), -1)
+// turnAway refuses for the listener, and closes the endpoint.
+func (e *endpoint) turnAway(why wire.Reject) {
+	e.sayNo(&frame{reason: fabric.RejectConsumer, private: why.Append(nil)})
 	_ = e.Close()
+}
+
+// sayNo ends the handshake with a REJ.
+func (e *endpoint) sayNo(f *frame) {
+	e.step = over
+	f.kind = rej
+	_ = e.sock.send(f.encode(), -1)
 }
 
 // share makes the memory of both ends.
@@ -304,10 +328,7 @@ func (e *endpoint) share() error {
 	if err == nil {
 		err = e.divide()
 	}
-	if err != nil {
-		return fmt.Errorf("shm: %w", err)
-	}
-	return nil
+	return err
 }
 
 // settle looks after the memory once the peer has it mapped. Its descriptor is

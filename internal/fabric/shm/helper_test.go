@@ -58,6 +58,7 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"crowd":          crowdProgram,
 	"linger":         lingerProgram,
 	"linger server":  lingerServerProgram,
+	"small files":    smallFilesProgram,
 }
 
 const programEnv = "RINGNET_SHM_PROGRAM"
@@ -158,7 +159,7 @@ func newFabric(t testing.TB) fabric.Fabric {
 	t.Helper()
 	f, err := New(Config{}) // and not the shared one: tests change theirs
 	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
+		skip(t, "%v", err)
 	}
 	require.NoError(t, err)
 	return f

@@ -42,10 +42,11 @@ func checkClaim(a netip.AddrPort) error {
 	case !isName(a.Addr().Zone()):
 		return fmt.Errorf("the peer's address names no interface: %q", a)
 	}
-	if err := checkLocal(a.Addr()); err != nil {
+	err := checkLocal(a.Addr())
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return fmt.Errorf("the peer's address is not this host's: %w", err)
 	}
-	return nil
+	return err
 }
 
 // isName reports whether a zone is fit to be shown to people. The kernel allows
@@ -63,7 +64,7 @@ func isName(zone string) bool {
 
 // checkLocal returns an error, which wraps EADDRNOTAVAIL, unless an address is
 // one at which TCP would reach this host from this host. The unspecified
-// addresses are.
+// addresses are. Any other error says that there is no telling now.
 //
 // Routing decides that. Whether a socket can be bound to an address says
 // nothing where net.ipv4.ip_nonlocal_bind is 1, and interfaces do not have all
@@ -75,22 +76,40 @@ func checkLocal(a netip.Addr) error {
 	var ifi int
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		i, err := net.InterfaceByName(a.Zone())
+		if exhausted(err) {
+			return err
+		}
 		if err != nil {
 			return fmt.Errorf("link-local address %q without its interface: %v: %w", a, err, syscall.EADDRNOTAVAIL)
 		}
 		ifi = i.Index
 	}
 	kind, err := routeType(a, ifi)
+	local := kind == unix.RTN_LOCAL
+	if refused(err) {
+		local, err = isOwnSource(a)
+	}
 	switch {
-	case err == nil && kind == unix.RTN_LOCAL:
-		return nil
-	case err != nil && isOwnSource(a):
-		return nil
+	case exhausted(err):
+		return err
 	case err != nil:
 		return fmt.Errorf("routing has no local address %v: %v: %w", a, err, syscall.EADDRNOTAVAIL)
-	default:
+	case !local:
 		return fmt.Errorf("routing has no local address %v: %w", a, syscall.EADDRNOTAVAIL)
 	}
+	return nil
+}
+
+// exhausted reports whether an error is for want of descriptors or memory, which
+// says nothing about what was asked.
+func exhausted(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
+		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
+}
+
+// refused reports whether an error is that of a sandbox which allows no netlink.
+func refused(err error) bool {
+	return errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES)
 }
 
 // isOwnSource asks routing without netlink, which a sandbox may refuse: a
@@ -98,15 +117,15 @@ func checkLocal(a netip.Addr) error {
 // same one for itself, or one of the loopback's if it is of the loopback.
 // Further addresses of an interface, which are sent to from its first one, are
 // then not known to be the host's.
-func isOwnSource(a netip.Addr) bool {
+func isOwnSource(a netip.Addr) (bool, error) {
 	const discard = 9 // nothing is sent
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, discard)))
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer c.Close()
 	own := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
-	return own == a || own.IsLoopback() && a.IsLoopback()
+	return own == a || own.IsLoopback() && a.IsLoopback(), nil
 }
 
 // routeType asks the kernel for the route to an address, over an interface

@@ -53,7 +53,7 @@ func inNamespace(t *testing.T, script string, test func()) {
 }
 
 // skip is for what a machine may lack, but not the one that decides.
-func skip(t *testing.T, format string, args ...any) {
+func skip(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatalf(format, args...)
@@ -208,6 +208,37 @@ func TestAddressesWhereNetlinkIsRefused(t *testing.T) {
 	})
 }
 
+// What cannot be asked for want of descriptors is no answer.
+func TestWithoutDescriptorsNoAddressIsDoubted(t *testing.T) {
+	l := listen(t, newFabric(t), 1)
+	withoutDescriptors(t, func() {
+		_, err := newFabric(t).Dial(ctx, netip.AddrPort{}, l.Addr())
+		assert.ErrorIs(t, err, syscall.EMFILE)
+		assert.NotErrorIs(t, err, syscall.ECONNREFUSED, "nobody has refused")
+		err = checkClaim(netip.AddrPortFrom(host, 50_000))
+		assert.ErrorIs(t, err, syscall.EMFILE)
+		assert.NotErrorIs(t, err, syscall.EADDRNOTAVAIL)
+		_, err = diagnose(ctx, listening)
+		assert.ErrorIs(t, err, syscall.EMFILE)
+		assert.NotErrorIs(t, err, errSilent)
+	})
+}
+
+// withoutDescriptors runs f while this process can have no more of them.
+func withoutDescriptors(t *testing.T, f func()) {
+	t.Helper()
+	highest, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(highest))
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	limit := old
+	limit.Cur = uint64(highest)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
+	f()
+}
+
 // refuseNetlink has the kernel do so for all threads of this process.
 func refuseNetlink() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -291,7 +322,7 @@ func TestPeersCannotInventAddresses(t *testing.T) {
 // likes, and returns what it is refused with.
 func claim(t *testing.T, at, from, target netip.AddrPort) string {
 	t.Helper()
-	sock, err := newSocket(dialersCloser)
+	sock, err := newSocket(newCloser())
 	require.NoError(t, err)
 	require.NoError(t, sock.connect(plainName(netip.AddrPortFrom(netip.Addr{}, at.Port()))))
 	s, err := newShape(0, 1, 64, 24)

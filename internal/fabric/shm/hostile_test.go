@@ -359,7 +359,7 @@ func hostileArgs(args []string) (rounds int, r *rand.Rand) {
 func hostileDialer(at netip.AddrPort, args []string) error {
 	rounds, r := hostileArgs(args)
 	for range rounds {
-		sock, err := newSocket(dialersCloser)
+		sock, err := newSocket(newCloser())
 		if err != nil {
 			return err
 		}
@@ -391,7 +391,7 @@ func hostileServer(at netip.AddrPort, args []string) error {
 		if err != nil {
 			return err
 		}
-		s, err := pollSocket(fd, false, dialersCloser)
+		s, err := pollSocket(fd, false, newCloser())
 		if err != nil {
 			return err
 		}
@@ -586,7 +586,7 @@ func TestSilentDialers(t *testing.T) {
 	const silent = maxSilent + 50
 	var first *socket
 	for i := range silent {
-		sock, err := newSocket(dialersCloser)
+		sock, err := newSocket(newCloser())
 		require.NoError(t, err)
 		defer sock.close()
 		if i == 0 {

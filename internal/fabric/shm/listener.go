@@ -13,12 +13,14 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 const (
@@ -29,6 +31,9 @@ const (
 	// maxSilent is how many may be connected and not have sent their request.
 	// Beyond that the one that has been silent for longest goes.
 	maxSilent = 256
+
+	// maxJudging is how many other users' processes are judged at a time.
+	maxJudging = 64
 
 	// socketBacklog is what waits in the kernel for the listener's goroutine;
 	// net.core.somaxconn may make it less.
@@ -48,12 +53,15 @@ type listener struct {
 	done chan struct{} // closed when serve has ended
 	err  error         // why it ended, set before
 
-	ctx    context.Context // ends when the listener is closed
+	ctx    context.Context // ends when the listener does
 	cancel context.CancelFunc
+	closed atomic.Bool
 
-	mu      sync.Mutex // guards silent, and orders adding to queue before closing
-	silent  []*request // the oldest first
+	judging chan struct{} // has one for each judgement under way
 	readers sync.WaitGroup
+
+	mu     sync.Mutex // guards silent
+	silent []*request // the oldest first
 }
 
 // request is a connection whose dialer has not said what it wants.
@@ -78,11 +86,12 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 		return nil, fmt.Errorf("shm: listen at %v: %w", local, err)
 	}
 	l := &listener{
-		f:     f,
-		sock:  s,
-		at:    local,
-		queue: make(chan *endpoint, max(backlog, 1)),
-		done:  make(chan struct{}),
+		f:       f,
+		sock:    s,
+		at:      local,
+		queue:   make(chan *endpoint, max(backlog, 1)),
+		done:    make(chan struct{}),
+		judging: make(chan struct{}, maxJudging),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
@@ -99,14 +108,12 @@ func (l *listener) Addr() netip.AddrPort {
 
 // Accept implements [fabric.Listener].
 func (l *listener) Accept() (fabric.Endpoint, error) {
-	if l.ctx.Err() != nil {
+	if l.closed.Load() {
 		return nil, net.ErrClosed
 	}
 	select {
 	case e := <-l.queue:
 		return e, nil
-	case <-l.ctx.Done():
-		return nil, net.ErrClosed
 	case <-l.done:
 		return nil, l.err
 	}
@@ -114,39 +121,47 @@ func (l *listener) Accept() (fabric.Endpoint, error) {
 
 // Close implements [fabric.Listener].
 func (l *listener) Close() error {
-	l.mu.Lock()
-	wasClosed := l.ctx.Err() != nil
-	l.cancel()
-	l.mu.Unlock()
-	if wasClosed {
+	if l.closed.Swap(true) {
 		return net.ErrClosed
 	}
+	l.cancel()
 	l.sock.wake()
 	<-l.done
-	// The kernel would close what it has queued, and whatever is queued there.
-	for fd, err := l.take(); err == nil; fd, err = l.take() {
+	return l.sock.close()
+}
+
+// serve is the listener's life.
+func (l *listener) serve() {
+	l.err = l.acceptAll()
+	l.cancel()
+	l.refuseAll()
+	close(l.done)
+}
+
+// refuseAll refuses whoever has connected and has not been returned by Accept,
+// and whoever dials from now on.
+func (l *listener) refuseAll() {
+	_ = unix.Shutdown(l.sock.fd, unix.SHUT_RDWR)
+	fd, err := l.take()
+	for ; err == nil; fd, err = l.take() {
 		l.drop(fd)
 	}
-	err := l.sock.file.Close()
+	if err == unix.EINVAL {
+		l.sock.rights = false // nobody is left in the kernel's queue
+	}
 	l.readers.Wait()
-	for {
+	for len(l.queue) > 0 {
 		select {
 		case e := <-l.queue:
-			e.Close()
-		default:
-			return err
+			e.turnAway(errListenerClosed)
+		default: // Accept was faster
 		}
 	}
 }
 
-// serve accepts connections and has their requests read. Nothing that a dialer
-// does ends it or keeps it waiting.
-func (l *listener) serve() {
-	defer func() {
-		// Who dials from now on is refused at once.
-		_ = unix.Shutdown(l.sock.fd, unix.SHUT_RDWR)
-		close(l.done)
-	}()
+// acceptAll accepts connections and has their requests read. Nothing that a
+// dialer does ends it or keeps it waiting.
+func (l *listener) acceptAll() error {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := shortest
 	for {
@@ -156,12 +171,11 @@ func (l *listener) serve() {
 			if err == nil {
 				l.drop(fd)
 			}
-			l.err = net.ErrClosed
-			return
+			return net.ErrClosed
 		case err == nil:
 			pause = shortest
 			l.begin(fd)
-		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
+		case exhausted(err):
 			// The connection stays in the kernel's queue, and nothing says when
 			// there will be room for it: as net/http does, look again later.
 			select {
@@ -171,18 +185,15 @@ func (l *listener) serve() {
 			pause = min(2*pause, longest)
 		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EAGAIN):
 		default:
-			l.err = err
-			return
+			return err
 		}
 	}
 }
 
 // next waits for a connection, or for Close.
 func (l *listener) next() (fd int, err error) {
-	if l.sock.rights {
-		if err := l.sock.closer.admit(); err != nil {
-			return 0, err
-		}
+	if err := l.sock.closer.admit(); err != nil {
+		return 0, err
 	}
 	err = unix.EAGAIN
 	waitErr := l.sock.wait(func(uintptr) bool {
@@ -207,23 +218,28 @@ func (l *listener) accepted(fd int) (*socket, error) {
 	return pollSocket(fd, l.sock.rights, l.sock.closer)
 }
 
-// drop closes a connection that was taken.
-func (l *listener) drop(fd int) {
-	if s, err := l.accepted(fd); err == nil {
-		s.close()
-	}
-}
-
-// begin has the request of a new connection read, if its process may connect.
-func (l *listener) begin(fd int) {
+// passive is the endpoint of a connection that was taken.
+func (l *listener) passive(fd int) (*endpoint, error) {
 	s, err := l.accepted(fd)
 	if err != nil {
-		return
+		return nil, err
 	}
 	e := newEndpoint(l.f, s, l.at, netip.AddrPort{})
 	e.passive = true
-	if err := l.f.trust(s, false); err != nil {
-		e.refuse(reasonUnsupported, err.Error())
+	return e, nil
+}
+
+// drop refuses a connection that was taken.
+func (l *listener) drop(fd int) {
+	if e, err := l.passive(fd); err == nil {
+		e.turnAway(errListenerClosed)
+	}
+}
+
+// begin has a new connection judged and its request read.
+func (l *listener) begin(fd int) {
+	e, err := l.passive(fd)
+	if err != nil {
 		return
 	}
 	r := &request{e: e}
@@ -239,29 +255,55 @@ func (l *listener) begin(fd int) {
 	l.readers.Go(func() { l.read(r) })
 }
 
-// read receives a request and puts it into the queue.
+// read receives a request, if its process may connect, and puts it into the
+// queue.
 func (l *listener) read(r *request) {
-	err := r.e.readRequest(r.ctx, l.at)
+	err := l.judge(r)
+	if err == nil {
+		err = r.e.readRequest(r.ctx, l.at)
+	}
 	r.cancel()
-
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.silent = slices.DeleteFunc(l.silent, func(s *request) bool { return s == r })
-	if l.ctx.Err() != nil {
-		r.e.refuse(fabric.RejectConsumer, "")
-		return
-	}
-	if errors.Is(err, context.Canceled) {
-		r.e.turnAway() // it had to make room for another
-		return
-	}
-	if err != nil {
+	l.mu.Unlock()
+	switch {
+	case l.ctx.Err() != nil:
+		r.e.turnAway(errListenerClosed)
+	case errors.Is(err, context.Canceled), exhausted(err):
+		r.e.turnAway(wire.Full) // it had to make room for another, or there is none
+	case err != nil:
 		r.e.refuse(reasonUnsupported, err.Error())
-		return
+	default:
+		select {
+		case l.queue <- r.e:
+		default:
+			r.e.turnAway(wire.Full)
+		}
+	}
+}
+
+// judge returns an error if a connection's process may not connect. Others than
+// this user's own wait for a place and for the application's judgement, which
+// nothing can interrupt: r.ctx ends the wait for it.
+func (l *listener) judge(r *request) error {
+	uid, err := r.e.sock.peer()
+	if err != nil || uid == uint32(os.Geteuid()) {
+		return err
 	}
 	select {
-	case l.queue <- r.e:
-	default:
-		r.e.turnAway()
+	case l.judging <- struct{}{}:
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+	verdict := make(chan error, 1)
+	go func() {
+		verdict <- l.f.judge(uid, false)
+		<-l.judging
+	}()
+	select {
+	case err := <-verdict:
+		return err
+	case <-r.ctx.Done():
+		return r.ctx.Err()
 	}
 }

@@ -58,19 +58,14 @@ func (f *shm) ours(states uint32, match func(name string) bool) (bool, error) {
 // answers reports whether it is this user who listens by a name, for kernels that
 // do not tell.
 func (f *shm) answers(name string) (bool, error) {
-	s, err := f.newSocket(dialersCloser)
+	uid, err := listenerUser(name)
 	if err != nil {
-		return false, err
-	}
-	defer s.close()
-	if err := s.connect(name); err != nil {
 		return false, fmt.Errorf("%w, and its holder does not answer: %w", errSilent, err)
 	}
-	uid, err := s.peer()
-	if err == nil && uid != uint32(os.Geteuid()) {
-		err = fmt.Errorf("%w, and its holder is user %d", errSilent, uid)
+	if uid != uint32(os.Geteuid()) {
+		return false, fmt.Errorf("%w, and its holder is user %d", errSilent, uid)
 	}
-	return err == nil, err
+	return true, nil
 }
 
 // Of linux/unix_diag.h and linux/sock_diag.h.
@@ -88,7 +83,7 @@ const (
 func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return nil, errors.Join(errSilent, os.NewSyscallError("socket AF_NETLINK", err))
+		return nil, notTold("socket AF_NETLINK", err)
 	}
 	defer unix.Close(fd)
 
@@ -104,7 +99,7 @@ func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 	b = order.AppendUint32(b, showName|showUID)
 	b = order.AppendUint64(b, ^uint64(0)) // no cookie
 	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, errors.Join(errSilent, os.NewSyscallError("sendto netlink", err))
+		return nil, notTold("sendto netlink", err)
 	}
 	answer := make([]byte, 32<<10) // as much as the kernel puts in a part
 	for ctx.Err() == nil {
@@ -114,7 +109,7 @@ func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, errors.Join(errSilent, os.NewSyscallError("recvfrom netlink", err))
+			return nil, notTold("recvfrom netlink", err)
 		}
 		done, err := readPart(answer[:n], &found)
 		if err != nil {
@@ -125,6 +120,15 @@ func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 		}
 	}
 	return nil, ctx.Err()
+}
+
+// notTold is why the kernel was not asked or did not answer: errSilent, unless
+// there is something missing that may be there the next time.
+func notTold(call string, err error) error {
+	if exhausted(err) {
+		return os.NewSyscallError(call, err)
+	}
+	return errors.Join(errSilent, os.NewSyscallError(call, err))
 }
 
 // readPart adds the sockets in a part of the kernel's answer to found, and says

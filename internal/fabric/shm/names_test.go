@@ -29,7 +29,7 @@ func squatProgram(_ netip.AddrPort, args []string) error {
 	for _, name := range names {
 		switch kind {
 		case "full": // a listener without room
-			s, err := newSocket(dialersCloser)
+			s, err := newSocket(newCloser())
 			if err != nil {
 				return err
 			}
@@ -38,7 +38,7 @@ func squatProgram(_ netip.AddrPort, args []string) error {
 				err = unix.Listen(s.fd, 0)
 			}
 			for err == nil {
-				c, err2 := newSocket(dialersCloser)
+				c, err2 := newSocket(newCloser())
 				if err2 != nil {
 					return err2
 				}
@@ -127,12 +127,18 @@ func asStranger(t *testing.T, name string, at netip.AddrPort, args ...string) *p
 	return startAs(t, 1000, name, at, args...)
 }
 
-// startAs starts a program as a user, and waits for the first line it prints.
-func startAs(t *testing.T, uid uint32, name string, at netip.AddrPort, args ...string) *process {
+// needsRoot is for tests that run programs as other users.
+func needsRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		skip(t, "only root can run programs as other users")
 	}
+}
+
+// startAs starts a program as a user, and waits for the first line it prints.
+func startAs(t *testing.T, uid uint32, name string, at netip.AddrPort, args ...string) *process {
+	t.Helper()
+	needsRoot(t)
 	cmd := program(name, at, args...)
 	cmd.Path, cmd.Dir = worldReadable(t), "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}

@@ -31,8 +31,8 @@ type socket struct {
 	raw    syscall.RawConn
 	closed atomic.Bool
 
-	// rights says that the peer may have queued descriptors here. It is closed
-	// by closer then.
+	// rights says that the peer may queue descriptors here. If it has, closer
+	// closes the socket.
 	rights bool
 	closer *closer
 
@@ -77,11 +77,45 @@ func (s *socket) close() error {
 	switch {
 	case s.closed.Swap(true):
 		return os.ErrClosed
-	case s.rights:
+	case s.rights && s.burdened():
 		s.closer.close(s.file)
 		return nil
 	}
 	return s.file.Close()
+}
+
+// burdened reports whether closing the socket closes descriptors that are queued
+// here. It ends what the peer may send and takes what the peer has sent, up to
+// the first descriptor.
+func (s *socket) burdened() bool {
+	err := errors.Join(
+		unix.Shutdown(s.fd, unix.SHUT_RD),
+		// Every packet brings its sender's credentials then, and the end none.
+		unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1))
+	if err != nil {
+		return true
+	}
+	var b [1]byte
+	credentials := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+	for {
+		_, n, flags, _, err := unix.Recvmsg(s.fd, b[:], credentials, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR, err == unix.ECONNRESET: // which is told once
+			continue
+		case err == unix.ENOTCONN:
+			return s.listens() // with connections queued, perhaps
+		case err != nil, flags&unix.MSG_CTRUNC != 0:
+			return true
+		case n == 0:
+			return false
+		}
+		_, _ = unix.Read(s.fd, b[:])
+	}
+}
+
+func (s *socket) listens() bool {
+	yes, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	return err != nil || yes != 0
 }
 
 // soPassRights is SO_PASSRIGHTS (include/uapi/asm-generic/socket.h), which the
@@ -282,6 +316,23 @@ func (s *socket) peer() (uid uint32, err error) {
 		return 0, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
 	return cred.Uid, nil
+}
+
+// listenerUser is the user who listens at a name. Nobody can send anything to the
+// socket that finds out.
+func listenerUser(name string) (uid uint32, err error) {
+	s, err := newSocket(nil)
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	if err := unix.Shutdown(s.fd, unix.SHUT_RD); err != nil {
+		return 0, os.NewSyscallError("shutdown", err)
+	}
+	if err := s.connect(name); err != nil {
+		return 0, err
+	}
+	return s.peer()
 }
 
 // trust decides whether to connect with the process at the other end of a

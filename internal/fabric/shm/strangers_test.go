@@ -7,12 +7,14 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"strconv"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -84,7 +86,7 @@ func lingerProgram(_ netip.AddrPort, args []string) error {
 				return err
 			}
 		}
-		s, err := newSocket(dialersCloser)
+		s, err := newSocket(newCloser())
 		if err != nil {
 			return err
 		}
@@ -117,7 +119,7 @@ func lingerProgram(_ netip.AddrPort, args []string) error {
 // to whoever connects, if it can.
 func lingerServerProgram(_ netip.AddrPort, names []string) error {
 	for _, name := range names {
-		s, err := newSocket(dialersCloser)
+		s, err := newSocket(newCloser())
 		if err != nil {
 			return err
 		}
@@ -160,10 +162,31 @@ func lenientToo(t *testing.T, test func(t *testing.T, f *shm)) {
 // guarded reports whether nobody can send descriptors to a fabric's sockets.
 func guarded(t *testing.T, f *shm) bool {
 	t.Helper()
-	s, err := f.newSocket(dialersCloser)
+	s, err := f.newSocket(newCloser())
 	require.NoError(t, err)
 	defer s.close()
 	return !s.rights
+}
+
+// nextDialer is the next connection that brings a request. Where the kernel does
+// not keep descriptors away, each comes after one that only asks who listens.
+func nextDialer(l *listener) (*socket, error) {
+	for {
+		fd, err := l.next()
+		if err != nil {
+			return nil, err
+		}
+		s, err := pollSocket(fd, false, newCloser())
+		if err != nil {
+			return nil, err
+		}
+		var b [maxFrame]byte
+		_, _, err = s.receive(ctx, b[:], false)
+		if !errors.Is(err, io.EOF) {
+			return s, err
+		}
+		s.close()
+	}
 }
 
 func threads(t *testing.T) int {
@@ -177,7 +200,7 @@ func TestAFewLingeringDescriptorsAreInNoListenersWay(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		l := listen(t, f, 1)
-		const few = maxHeldUp - 1
+		const few = maxClosing - 1
 		p := startAs(t, 1000, "linger", l.Addr(), strconv.Itoa(few), plainName(l.Addr()))
 		want := few
 		if guarded(t, f) {
@@ -198,6 +221,7 @@ func TestAFewLingeringDescriptorsAreInNoListenersWay(t *testing.T) {
 // With more of them than may be held up, the listener ends where the kernel does
 // not keep them away. Nothing else does.
 func TestManyLingeringDescriptorsEndAListenerAtMost(t *testing.T) {
+	needsRoot(t) // before there is anything that a skip would leave behind
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		undisturbed(t, f, func() {
@@ -229,7 +253,7 @@ func TestManyLingeringDescriptorsEndAListenerAtMost(t *testing.T) {
 				require.NoError(t, b.Close())
 			})
 			soon(t, "Close", func() { require.NoError(t, l.Close()) })
-			assert.LessOrEqual(t, threads(t), before+maxHeldUp+8)
+			assert.LessOrEqual(t, threads(t), before+maxClosing+8)
 		})
 	})
 }
@@ -245,7 +269,7 @@ func TestLingeringDescriptorsAreInNoDialersWay(t *testing.T) {
 		f.config.Trust = func(uint32) bool {
 			// By the time that the dialer makes up its mind.
 			first.Do(func() {
-				want := "sent: <nil>"
+				want := "sent: broken pipe" // whoever asks who it is hears nothing
 				if guarded(t, f) {
 					want = "sent: operation not permitted"
 				}
@@ -253,7 +277,7 @@ func TestLingeringDescriptorsAreInNoDialersWay(t *testing.T) {
 			})
 			return false
 		}
-		for range 2 * maxHeldUp {
+		for range 2 * maxClosing {
 			soon(t, "Connect", func() {
 				_, err := dial(f, at, options)
 				require.ErrorIs(t, err, syscall.EACCES)
@@ -267,7 +291,104 @@ func TestLingeringDescriptorsAreInNoDialersWay(t *testing.T) {
 			require.NoError(t, b.Close())
 		})
 		require.NoError(t, l.Close())
-		assert.LessOrEqual(t, threads(t), before+maxHeldUp+8)
+		assert.LessOrEqual(t, threads(t), before+maxClosing+8)
+	})
+}
+
+// However many dialers meet a stranger's listener at once, and though no kernel
+// tells whose it is.
+func TestLingeringDescriptorsEndNoDialing(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t).(*shm)
+	f.lenient, f.silent = true, true
+	at := place()
+	p := startAs(t, 1000, "linger server", at, plainName(at))
+	var asking sync.Mutex
+	f.config.Trust = func(uint32) bool {
+		asking.Lock()
+		defer asking.Unlock()
+		p.line(t) // until the stranger has sent its descriptor, or tried
+		return false
+	}
+	l := listen(t, f, 1)
+	before, other := connectTo(t, f, l, options)
+	soon(t, "the dialers of a stranger", func() {
+		var dialers sync.WaitGroup
+		for range 4 * maxClosing {
+			dialers.Go(func() {
+				_, err := dial(f, at, options)
+				assert.Error(t, err)
+			})
+		}
+		dialers.Wait()
+	})
+	fd := before.sock.fd
+	require.NoError(t, before.Close())
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	assert.ErrorIs(t, err, syscall.EBADF, "descriptor of a connection that was made before")
+	require.NoError(t, other.Close())
+	soon(t, "a dialer", func() {
+		a, b := connectTo(t, f, l, options)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
+}
+
+// blocked is a close that takes as long as the test wants.
+type blocked chan struct{}
+
+func (b blocked) Close() error {
+	<-b
+	return nil
+}
+
+// block gives a closer n closes that block until the end of the test.
+func block(t *testing.T, c *closer, n int) {
+	t.Helper()
+	b := make(blocked)
+	t.Cleanup(func() { close(b) })
+	for range n {
+		c.close(b)
+	}
+}
+
+// However long the closes take that others hold up a listener with.
+func TestSlowClosesDelayNoDialer(t *testing.T) {
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) {
+		l := listen(t, f, 1)
+		block(t, l.(*listener).sock.closer, maxClosing+maxWaiting/2)
+		for range 3 {
+			soon(t, "a dialer", func() {
+				a, b := connectTo(t, f, l, options)
+				require.NoError(t, a.Close())
+				require.NoError(t, b.Close())
+			})
+		}
+		soon(t, "Close", func() { require.NoError(t, l.Close()) })
+	})
+}
+
+// Whether they wait in the kernel or for Accept.
+func TestDialersOfAListenerThatEndsAreRefused(t *testing.T) {
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) {
+		l := listen(t, f, 8)
+		first := connecting(dialing(t, f, l))
+		require.Eventually(t, func() bool { return len(l.(*listener).queue) == 1 }, 10*time.Second, time.Millisecond)
+		block(t, l.(*listener).sock.closer, maxClosing+maxWaiting)
+		all := []<-chan error{first}
+		for range 4 {
+			all = append(all, connecting(dialing(t, f, l)))
+		}
+		soon(t, "the dialers", func() {
+			for _, done := range all {
+				var r *fabric.RejectError
+				assert.ErrorAs(t, <-done, &r)
+			}
+		})
+		_, err := l.Accept()
+		assert.ErrorIs(t, err, errHeldUp)
 	})
 }
 
@@ -313,33 +434,71 @@ func TestLingeringDescriptorsOfATrustedPeerEndTheConnection(t *testing.T) {
 func TestLingeringDescriptorInsteadOfMemory(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
-		s, at, err := f.listenAt(netip.AddrPortFrom(host, 0))
-		require.NoError(t, err)
-		defer s.close()
-		l := &listener{sock: s}
-		go func() {
-			fd, err := l.next()
-			if !assert.NoError(t, err) {
-				return
-			}
-			server, err := pollSocket(fd, false, dialersCloser)
-			if !assert.NoError(t, err) {
-				return
-			}
-			defer server.close()
-			var b [maxFrame]byte
-			_, _, err = server.receive(ctx, b[:], false)
-			assert.NoError(t, err)
-			memory, peer, err := lingering()
-			assert.NoError(t, err)
-			t.Cleanup(func() { unix.Close(peer) })
-			f := frame{kind: rep, shape: victim}
-			assert.NoError(t, server.send(f.encode(), memory))
-			go unix.Close(memory)
-		}()
+		at := answersWithLingering(t, f)
 		soon(t, "Connect", func() {
 			_, err := dial(f, at, options)
 			assert.ErrorContains(t, err, "something else than memory")
 		})
 	})
+}
+
+// It costs no more than so many descriptors and threads, however often it is
+// dialed, and no other listener's dialers anything.
+func TestManyLingeringDescriptorsInsteadOfMemoryEndDialsOfThatListener(t *testing.T) {
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) {
+		at := answersWithLingering(t, f)
+		before := threads(t)
+		dials := 0
+		soon(t, "Connect", func() {
+			for err := error(nil); dials < 1000 && !errors.Is(err, errHeldUp); dials++ {
+				_, err = dial(f, at, options)
+				assert.Error(t, err)
+			}
+		})
+		// A few closes do not block: the sender may have it open still.
+		assert.LessOrEqual(t, dials, 2*(maxClosing+maxWaiting))
+		assert.LessOrEqual(t, threads(t), before+2*maxClosing+8)
+		soon(t, "a dialer", func() {
+			a, b := connectTo(t, f, listen(t, f, 1), options)
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		})
+	})
+}
+
+// answersWithLingering listens, answers each request with a descriptor whose
+// close blocks until the end of the test, and returns where.
+func answersWithLingering(t *testing.T, f *shm) netip.AddrPort {
+	t.Helper()
+	s, at, err := f.listenAt(netip.AddrPortFrom(host, 0))
+	require.NoError(t, err)
+	var peers []int
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l := &listener{sock: s}
+		for {
+			server, err := nextDialer(l)
+			if err != nil {
+				return
+			}
+			memory, peer, err := lingering()
+			assert.NoError(t, err)
+			peers = append(peers, peer)
+			f := frame{kind: rep, shape: victim}
+			assert.NoError(t, server.send(f.encode(), memory))
+			server.close()
+			go unix.Close(memory)
+		}
+	}()
+	t.Cleanup(func() {
+		s.wake()
+		<-done
+		s.close()
+		for _, fd := range peers {
+			unix.Close(fd)
+		}
+	})
+	return at
 }
