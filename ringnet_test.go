@@ -373,15 +373,22 @@ func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
 // Dialers of a listener that closes are refused or reset, as over TCP, whatever
 // they have got to.
 func TestListenerCloseRefusesOrResetsWhoeverIsDialing(t *testing.T) {
-	simulate(t, sim.New(sim.Link{}))
+	t.Run("sim", func(t *testing.T) {
+		simulate(t, sim.New(sim.Link{}))
+		closeWhileDialed(t, host{"sim", "10.0.0.1"})
+	})
+	t.Run("shm", func(t *testing.T) { closeWhileDialed(t, shmHost(t)) })
+}
+
+func closeWhileDialed(t *testing.T, h host) {
 	for _, config := range []*Config{small, smallDedicated} {
 		for round := range 40 {
-			l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Config: small, Backlog: 8})
+			l := h.listen(t, ListenConfig{Config: small, Backlog: 8})
 			d := Dialer{Config: config, Timeout: time.Minute}
 			var dialing sync.WaitGroup
 			for range 16 {
 				dialing.Go(func() {
-					c, err := d.Dial("sim", l.Addr().String())
+					c, err := d.Dial(h.network, l.Addr().String())
 					if err == nil {
 						reset(c.(*Conn))
 						return
