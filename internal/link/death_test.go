@@ -70,7 +70,7 @@ func TestDeathOfALinkEndsItsStreams(t *testing.T) {
 				require.Less(t, time.Since(start), 20*time.Second)
 				start = time.Now()
 				for i := range clients {
-					_, err := clients[i].Write([]byte("x"), never_())
+					_, err := clients[i].Write([]byte("x"), unlimited())
 					require.Error(t, err)
 					_ = clients[i].Close(10 * time.Second)
 				}
@@ -101,15 +101,15 @@ func TestCloseOfOneStreamLeavesTheOthers(t *testing.T) {
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 		require.NoError(t, writeAll(clients[2], []byte("read")))
 		b := make([]byte, 4)
-		_, err = servers[2].Read(b, never_())
+		_, err = servers[2].Read(b, unlimited())
 		require.NoError(t, err)
 		require.Equal(t, "read", string(b))
 		// Half closed for ever: reset when the patience of the one is over.
 		require.NoError(t, servers[2].Close(time.Second))
-		_, err = clients[2].Read(b, never_())
+		_, err = clients[2].Read(b, unlimited())
 		require.Equal(t, io.EOF, err)
 		time.Sleep(2 * patience)
-		_, err = clients[2].Write(b, never_())
+		_, err = clients[2].Write(b, unlimited())
 		require.ErrorIs(t, err, syscall.EPIPE)
 		for _, s := range []*Stream{clients[0], clients[1], clients[2], servers[0]} {
 			require.NoError(t, s.Close(time.Second))

@@ -21,9 +21,10 @@
 //
 // # Locks
 //
-// Link.mu guards the link, its streams, and Poll, PostRecv and Arm of the
-// endpoint. PostSend runs without it, one at a time (see [Link.trySend]), for a
-// device may take long. Stream.reading and Stream.writing, each held by the one
+// Link.mu guards the link, its streams, and Poll, PostRecv, Arm and Register of
+// the endpoint. PostSend runs one at a time (see [Link.trySend]) and without it,
+// for a device may take long; with it if there is little to post and the device
+// is not slow. Stream.reading and Stream.writing, each held by the one
 // call under way, are taken before it. Methods that say "may release mu" do so
 // while the device posts, or while bytes are copied.
 package link

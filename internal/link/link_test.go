@@ -111,10 +111,11 @@ func virtually(t *testing.T, test func(t *testing.T, n *sim.Network)) {
 	}
 }
 
-var never_ = deadline.New
+// unlimited is a deadline that does not pass.
+var unlimited = deadline.New
 
 func writeAll(s *Stream, p []byte) error {
-	_, err := s.Write(p, never_())
+	_, err := s.Write(p, unlimited())
 	return err
 }
 
@@ -122,7 +123,7 @@ func readAll(s *Stream) ([]byte, error) {
 	var got bytes.Buffer
 	b := make([]byte, 32<<10)
 	for {
-		n, err := s.Read(b, never_())
+		n, err := s.Read(b, unlimited())
 		got.Write(b[:n])
 		if err == io.EOF {
 			return got.Bytes(), nil
@@ -208,7 +209,7 @@ func TestStreamsComeAndGo(t *testing.T) {
 			require.Equal(t, client.LocalAddr(), server.RemoteAddr())
 			require.NoError(t, writeAll(client, []byte{byte(i)}))
 			got := make([]byte, 2)
-			m, err := server.Read(got, never_())
+			m, err := server.Read(got, unlimited())
 			require.NoError(t, err)
 			require.Equal(t, []byte{byte(i)}, got[:m])
 			switch i % 3 {
