@@ -39,7 +39,7 @@ func (l *Link) turn(event error) (last bool) {
 		l.mu.Lock()
 	}
 	l.watchNow() // those who have been woken may take their time
-	return l.owned == 0 && (l.stage == ended && l.peerGone || l.forced)
+	return l.owned == 0 && !l.send.posting && (l.stage == ended && l.peerGone || l.forced)
 }
 
 // maxPasses is how often the engine looks for more before it waits again. Without

@@ -411,6 +411,7 @@ func (l *Link) submitted(err error) {
 	if l.cause != nil || l.receive.flushing {
 		l.moveToError()
 		l.settle()
+		l.ep.Wake() // the engine, which may have waited for this alone
 	}
 }
 

@@ -1,0 +1,52 @@
+package ringnet
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// slow is a fabric whose device takes its time to take work requests.
+type slow struct{ fabric.Fabric }
+
+func (f slow) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	ep, err := f.Fabric.Dial(ctx, local, remote)
+	return slowEndpoint{ep}, err
+}
+
+type slowEndpoint struct{ fabric.Endpoint }
+
+func (e slowEndpoint) PostSend(wr []fabric.WorkRequest) error {
+	time.Sleep(10 * time.Millisecond)
+	return e.Endpoint.PostSend(wr)
+}
+
+// When the peer's application does not close, the end of patience with its stream
+// and that with the link come at once: what is being posted then is posted before
+// the endpoint is closed.
+func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) })
+		f := slow{sim.New(sim.Link{Latency: time.Millisecond})}
+		networks["slow"] = network{"slow", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
+
+		t.Cleanup(func() { delete(networks, "slow") })
+		l := host{"slow", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
+		for range 20 {
+			c, err := (&Dialer{Config: smallDedicated}).Dial("slow", l.Addr().String())
+			require.NoError(t, err)
+			s, err := l.Accept()
+			require.NoError(t, err)
+			require.NoError(t, c.Close())
+			time.Sleep(20 * time.Second)
+			require.NoError(t, s.Close())
+		}
+	})
+}
