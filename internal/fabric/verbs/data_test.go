@@ -220,7 +220,7 @@ func TestRegisterWhileOthersPostAndPoll(t *testing.T) {
 	}
 	require.NoError(t, a.Close())
 	for _, addr := range addrs {
-		assert.False(t, mapped(t, addr), "%#x", addr)
+		assert.False(t, registeredAt(t, addr), "%#x", addr)
 	}
 }
 

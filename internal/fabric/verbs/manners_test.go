@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -449,7 +448,7 @@ func testCutOff(t *testing.T, d *emulated) {
 	a, b := d.pair(t)
 	rings := []fabric.Memory{register(t, a, 1<<20, fabric.RemoteWrite), register(t, b, 1<<20, fabric.LocalWrite)}
 	for _, m := range rings {
-		require.True(t, mapped(t, m.Addr()))
+		require.True(t, registeredAt(t, m.Addr()))
 	}
 	buffers := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(a.recv))))
 	d.tell(t, deviceFatal)
@@ -465,7 +464,7 @@ func testCutOff(t *testing.T, d *emulated) {
 		assert.ErrorIs(t, err, fabric.ErrDeviceRemoved)
 	}
 	for _, addr := range addrs {
-		assert.False(t, mapped(t, addr), "%#x", addr)
+		assert.False(t, registeredAt(t, addr), "%#x", addr)
 	}
 	assert.LessOrEqual(t, countDescriptors(t), descriptors+1, "descriptors, of which the listener may have one")
 }
@@ -475,20 +474,4 @@ func countDescriptors(t *testing.T) int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
 	return len(entries)
-}
-
-// mapped says whether there is memory at the address.
-func mapped(t *testing.T, addr uint64) bool {
-	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
-	require.NoError(t, err)
-	for line := range strings.Lines(string(maps)) {
-		var start, end uint64
-		_, err := fmt.Sscanf(line, "%x-%x", &start, &end)
-		require.NoError(t, err, line)
-		if start <= addr && addr < end {
-			return true
-		}
-	}
-	return false
 }
