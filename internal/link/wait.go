@@ -207,13 +207,19 @@ func (s *Stream) unpark(w *call) {
 	s.link.watch.parked--
 }
 
+// fewParked is how many calls may be parked on a link for one more to poll, and to
+// wake them with what it finds. Where more wait the engine serves them all, and
+// one that polls would only take the processor from those who are served. With
+// none instead of four, four clients of net/http over shm made 0.4 times the
+// requests.
+const fewParked = 4
+
 // busyPoll polls until the call is ready, which it returns, or polling has gone
-// on for long enough. Where others wait the engine serves them all, and one that
-// polls would only take the processor from those who are served.
+// on for long enough.
 func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
 	l := s.link
 	l.mu.Lock()
-	if l.watch.polling || l.watch.parked > 0 || !mayPoll() {
+	if l.watch.polling || l.watch.parked > fewParked || !mayPoll() {
 		l.mu.Unlock()
 		return false
 	}
