@@ -132,12 +132,11 @@ func prepare(ep fabric.Endpoint, cfg Config) (*Link, error) {
 			limits.SendQueue, limits.RecvQueue, minSendQueue, wire.MinReceives+credit.LinkControlReceives)
 	}
 	l := &Link{
-		ep:       ep,
-		cfg:      cfg,
-		limits:   limits,
-		acceptor: cfg.Acceptor,
-		opens:    make(chan struct{}, wire.MaxOpens),
-		gone:     make(chan struct{}),
+		ep:     ep,
+		cfg:    cfg,
+		limits: limits,
+		opens:  make(chan struct{}, wire.MaxOpens),
+		gone:   make(chan struct{}),
 	}
 	l.rings = arena{
 		register: func(n int) (fabric.Memory, error) { return ep.Register(n, fabric.RemoteWrite) },

@@ -2,7 +2,6 @@ package link
 
 import (
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -42,11 +41,10 @@ const (
 
 // Link is a queue pair between two processes and the streams on it.
 type Link struct {
-	ep       fabric.Endpoint
-	cfg      Config
-	limits   fabric.Limits
-	active   bool // this side dialed, and opens the streams
-	acceptor Acceptor
+	ep     fabric.Endpoint
+	cfg    Config
+	limits fabric.Limits
+	active bool // this side dialed, and opens the streams
 
 	mu        sync.Mutex
 	stage     stage
@@ -105,10 +103,6 @@ func (l *Link) Stats() Stats {
 	defer l.mu.Unlock()
 	return l.stats
 }
-
-// LocalAddr and RemoteAddr are those of the queue pair.
-func (l *Link) LocalAddr() netip.AddrPort  { return l.ep.LocalAddr() }
-func (l *Link) RemoteAddr() netip.AddrPort { return l.ep.RemoteAddr() }
 
 // fail ends the link for the given reason, unless it has ended for another.
 // What has arrived can still be read. Called with mu held.

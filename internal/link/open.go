@@ -227,7 +227,7 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 
 // acceptStream makes a stream of an OPEN, or says why not.
 func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stream, wire.RefuseReason) {
-	if l.leaving.begun() || l.acceptor == nil {
+	if l.leaving.begun() || l.cfg.Acceptor == nil {
 		return nil, wire.RefusedClosed
 	}
 	if !l.cfg.Addresses.claim(local, remote) {
@@ -242,7 +242,7 @@ func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stre
 	s.local, s.remote = local, remote
 	s.peer = r.Ring
 	s.inbox.ring = ring.New(held.bytes())
-	reason := l.acceptor.Offer(s)
+	reason := l.cfg.Acceptor.Offer(s)
 	s.changed()
 	return s, reason
 }
