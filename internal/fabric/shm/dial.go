@@ -127,21 +127,21 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	}
 	local, remote = plain(local), plain(remote)
 	if !remote.IsValid() || remote.Port() == 0 {
-		return nil, fmt.Errorf("shm: dial %v: %w", remote, syscall.EINVAL)
+		return nil, fmt.Errorf("dial %v: %w", remote, syscall.EINVAL)
 	}
 	if remote.Addr().IsUnspecified() {
 		remote = netip.AddrPortFrom(loopback(remote.Addr()), remote.Port())
 	}
 	if err := checkLocal(remote.Addr()); errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return nil, fmt.Errorf("shm: %v is not an address of this host (%v): %w", remote.Addr(), err, syscall.ECONNREFUSED)
+		return nil, fmt.Errorf("%v is not an address of this host (%v): %w", remote.Addr(), err, syscall.ECONNREFUSED)
 	} else if err != nil {
-		return nil, fmt.Errorf("shm: dial %v: %w", remote, err)
+		return nil, fmt.Errorf("dial %v: %w", remote, err)
 	}
 	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
 		// As routing does for addresses of one's own host.
 		local = netip.AddrPortFrom(remote.Addr(), local.Port())
 	} else if err := checkLocal(local.Addr()); err != nil {
-		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
+		return nil, fmt.Errorf("dial from %v: %w", local, err)
 	}
 	s, err := f.newSocket(dialersCloser(remote))
 	if err != nil {
@@ -149,7 +149,7 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	}
 	if local, err = f.nameDialer(s, local); err != nil {
 		s.close()
-		return nil, fmt.Errorf("shm: dial from %v: %w", local, err)
+		return nil, fmt.Errorf("dial from %v: %w", local, err)
 	}
 	return newEndpoint(f, s, local, remote), nil
 }

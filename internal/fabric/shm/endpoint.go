@@ -100,13 +100,13 @@ func (e *endpoint) RemoteAddr() netip.AddrPort { return e.remote }
 // by themselves, since PostSend puts it into the peer's memory.
 func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if e.limits.RecvQueue != 0 || o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.RecvSize > maxBuffers || o.AckTimeout < 0 || o.Retries < 0 || o.Retries > 7 {
-		return fabric.Limits{}, fmt.Errorf("shm: open with %+v: %w", o, syscall.EINVAL)
+		return fabric.Limits{}, fmt.Errorf("open with %+v: %w", o, syscall.EINVAL)
 	}
 	o.SendQueue = min(o.SendQueue, maxSendQueue)
 	o.RecvQueue = min(o.RecvQueue, maxRecvQueue)
 	s, err := newShape(uint64(pages(o.RemoteMemory)), rand.Uint32(), uint32(o.RecvQueue), uint32(o.RecvSize))
 	if err != nil {
-		return fabric.Limits{}, fmt.Errorf("shm: open: %w", err)
+		return fabric.Limits{}, fmt.Errorf("open: %w", err)
 	}
 	e.shape, e.options = s, o
 	e.completions = make([]sendDone, 1<<bits.Len(uint(o.SendQueue-1)))

@@ -34,10 +34,10 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 		return nil, err
 	}
 	if e.passive || e.step != idle || e.limits.RecvQueue == 0 || len(private) > fabric.MaxConnectData {
-		return nil, fmt.Errorf("shm: connect: %w", syscall.EINVAL)
+		return nil, fmt.Errorf("connect: %w", syscall.EINVAL)
 	}
 	if err := e.sock.closer.admit(); err != nil {
-		return nil, fmt.Errorf("shm: the listener at %v: %w", e.remote, err)
+		return nil, fmt.Errorf("the listener at %v: %w", e.remote, err)
 	}
 	if err := e.reach(ctx); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 	}
 	err = e.reachFirst(names, true)
 	if err == errNobody && untrusted != nil {
-		return fmt.Errorf("shm: the listener at %v: %w", e.remote, untrusted)
+		return fmt.Errorf("the listener at %v: %w", e.remote, untrusted)
 	}
 	return err
 }
@@ -131,7 +131,7 @@ func (e *endpoint) reachFirst(names []string, wait bool) error {
 				return result
 			}
 		case result != errBusy:
-			result = fmt.Errorf("shm: the listener at %v: %w", e.remote, err)
+			result = fmt.Errorf("the listener at %v: %w", e.remote, err)
 		}
 	}
 	return result
@@ -204,14 +204,14 @@ func (e *endpoint) wantNoMore(ctx context.Context) error {
 		e.sock.rights = !guarded
 		return nil
 	case err == nil && descriptors:
-		return fmt.Errorf("shm: %w", errDescriptors)
+		return errDescriptors
 	}
 	_, fd, err := e.receive(ctx)
 	if fd >= 0 {
 		e.sock.closer.close(descriptor(fd))
 	}
 	if err == nil {
-		err = fmt.Errorf("shm: %w", errAnother)
+		err = errAnother
 	}
 	return err
 }
@@ -219,10 +219,10 @@ func (e *endpoint) wantNoMore(ctx context.Context) error {
 // Confirm implements [fabric.Endpoint].
 func (e *endpoint) Confirm() error {
 	if e.passive || e.step != answered {
-		return fmt.Errorf("shm: confirm: %w", syscall.EINVAL)
+		return fmt.Errorf("confirm: %w", syscall.EINVAL)
 	}
 	if err := e.sock.send((&frame{kind: rtu}).encode(), -1); err != nil {
-		return fmt.Errorf("shm: confirm: %w: %w", fabric.ErrDisconnected, err)
+		return fmt.Errorf("confirm: %w: %w", fabric.ErrDisconnected, err)
 	}
 	e.step = established
 	return nil
@@ -235,7 +235,7 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 		return err
 	}
 	if f.kind != req {
-		return fmt.Errorf("shm: %w", errAnother)
+		return errAnother
 	}
 	for _, a := range []netip.AddrPort{f.source, f.target} {
 		if err := checkClaim(a); err != nil {
@@ -245,7 +245,7 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	e.peerShape = f.shape
 	e.local, e.remote = f.target, f.source
 	if !hears(at, e.local) {
-		return fmt.Errorf("shm: nobody listens at %v here", e.local)
+		return fmt.Errorf("nobody listens at %v here", e.local)
 	}
 	e.private = pad(f.private, fabric.MaxConnectData)
 	e.step = requested
@@ -261,11 +261,11 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 		return err
 	}
 	if !e.passive || e.step != requested || e.limits.RecvQueue == 0 || len(private) > fabric.MaxAcceptData {
-		return fmt.Errorf("shm: accept: %w", syscall.EINVAL)
+		return fmt.Errorf("accept: %w", syscall.EINVAL)
 	}
 	if err := e.share(); err != nil {
 		e.sayNo(&frame{reason: reasonUnsupported, text: err.Error()})
-		return fmt.Errorf("shm: %w", err)
+		return err
 	}
 	e.step = answered
 	err := e.sock.send((&frame{kind: rep, shape: e.shape, private: private}).encode(), e.fd)
@@ -277,7 +277,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 		return err
 	}
 	if f.kind != rtu {
-		return fmt.Errorf("shm: %w", errAnother)
+		return errAnother
 	}
 	if err := e.settle(); err != nil {
 		return err
@@ -290,7 +290,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 func (e *endpoint) Reject(private []byte) error {
 	asked := e.passive && e.step == requested || !e.passive && e.step == answered
 	if !asked || len(private) > fabric.MaxRejectData {
-		return fmt.Errorf("shm: reject: %w", syscall.EINVAL)
+		return fmt.Errorf("reject: %w", syscall.EINVAL)
 	}
 	e.step = over
 	return e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer, private: private}).encode(), -1)
@@ -337,16 +337,13 @@ func (e *endpoint) settle() error {
 	err := checkSettled(e.fd, e.layout.queues())
 	unix.Close(e.fd)
 	e.fd = -1
-	if err != nil {
-		return fmt.Errorf("shm: %w", err)
-	}
-	return nil
+	return err
 }
 
 // adopt maps the memory that has to come with the listener's answer.
 func (e *endpoint) adopt(f frame, fd int) error {
 	if fd < 0 {
-		return fmt.Errorf("shm: %w", errAnother)
+		return errAnother
 	}
 	l, err := newLayout(f.shape, e.shape)
 	if f.kind != rep {
@@ -358,7 +355,7 @@ func (e *endpoint) adopt(f frame, fd int) error {
 	}
 	if err != nil {
 		e.sock.closer.close(descriptor(fd)) // which may be anything
-		return fmt.Errorf("shm: %w", err)
+		return err
 	}
 	unix.Close(fd)
 	return e.divide()
@@ -406,7 +403,7 @@ func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 		e.step = over
 		err = &fabric.RejectError{Reason: f.reason, Private: pad(f.private, fabric.MaxRejectData)}
 		if f.text != "" {
-			err = fmt.Errorf("shm: %s: %w", f.text, err)
+			err = fmt.Errorf("%s: %w", f.text, err)
 		}
 	}
 	if err != nil && fd >= 0 {

@@ -78,12 +78,12 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 	local = plain(local)
 	if local.Addr().IsValid() {
 		if err := checkLocal(local.Addr()); err != nil {
-			return nil, fmt.Errorf("shm: listen at %v: %w", local, err)
+			return nil, fmt.Errorf("listen at %v: %w", local, err)
 		}
 	}
 	s, local, err := f.listenAt(local)
 	if err != nil {
-		return nil, fmt.Errorf("shm: listen at %v: %w", local, err)
+		return nil, fmt.Errorf("listen at %v: %w", local, err)
 	}
 	l := &listener{
 		f:       f,

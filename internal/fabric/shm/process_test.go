@@ -195,7 +195,7 @@ func TestKillDuringTheHandshake(t *testing.T) {
 // Both sides of all connections in this process: two descriptors each.
 func TestFiveThousandConnectionsAtOnce(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a while")
+		t.Skip("-short: 10,000 descriptors and as many mappings take seconds to make")
 	}
 	leavesNothing(t)
 	const connections, dialers = 5000, 50

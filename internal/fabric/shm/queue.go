@@ -72,14 +72,14 @@ func (s *segment) lapOf(pos uint64) uint64 { return (pos>>s.lap&1 ^ 1) << 63 }
 // gone.
 func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	if e.step != established {
-		return fmt.Errorf("shm: post a send before the connection is established: %w", syscall.EINVAL)
+		return fmt.Errorf("post a send before the connection is established: %w", syscall.EINVAL)
 	}
 	if e.posted-e.freed.Load()+uint64(len(wr)) > uint64(e.limits.SendQueue) {
-		return fmt.Errorf("shm: post %d sends to a full queue: %w", len(wr), syscall.ENOMEM)
+		return fmt.Errorf("post %d sends to a full queue: %w", len(wr), syscall.ENOMEM)
 	}
 	for i := range wr {
 		if wr[i].Op > fabric.WriteImm || len(wr[i].Data) > maxMessage {
-			return fmt.Errorf("shm: post a send of %d bytes: %w", len(wr[i].Data), syscall.EINVAL)
+			return fmt.Errorf("post a send of %d bytes: %w", len(wr[i].Data), syscall.EINVAL)
 		}
 	}
 	before := e.sent
@@ -151,7 +151,7 @@ func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
 func (e *endpoint) lookUpPosted() error {
 	posted := e.peer.posted.Load()
 	if posted < e.peerPosted || posted-e.sent > uint64(e.peer.recvQueue) {
-		return fmt.Errorf("shm: the peer says that it has posted %d receives, after %d, with a queue of %d: %w",
+		return fmt.Errorf("the peer says that it has posted %d receives, after %d, with a queue of %d: %w",
 			posted, e.peerPosted, e.peer.recvQueue, fabric.ErrQueuePair)
 	}
 	e.peerPosted = posted
@@ -168,10 +168,10 @@ func (e *endpoint) corrupt(err error) {
 // PostRecv implements [fabric.Endpoint].
 func (e *endpoint) PostRecv(n int) error {
 	if e.limits.RecvQueue == 0 || n < 0 {
-		return fmt.Errorf("shm: post %d receives: %w", n, syscall.EINVAL)
+		return fmt.Errorf("post %d receives: %w", n, syscall.EINVAL)
 	}
 	if e.recvPosted-e.recvDone+uint64(n) > uint64(e.limits.RecvQueue) {
-		return fmt.Errorf("shm: post %d receives to a full queue: %w", n, syscall.ENOMEM)
+		return fmt.Errorf("post %d receives to a full queue: %w", n, syscall.ENOMEM)
 	}
 	e.scratch = e.scratch[:0]
 	e.recvPosted += uint64(n)
@@ -222,14 +222,14 @@ func (e *endpoint) arrived(c *fabric.Completion) bool {
 	n := int(word &^ (lapBit | sendBit) >> lengthShift)
 	if word&sendBit == 0 {
 		if n > len(s.region) {
-			e.corrupt(fmt.Errorf("shm: the peer says that it wrote %d bytes to memory of %d: %w", n, len(s.region), fabric.ErrQueuePair))
+			e.corrupt(fmt.Errorf("the peer says that it wrote %d bytes to memory of %d: %w", n, len(s.region), fabric.ErrQueuePair))
 			return false
 		}
 		*c = fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: uint32(word), Len: n}
 		return true
 	}
 	if n > s.recvSize || uint32(word) != 0 {
-		e.corrupt(fmt.Errorf("shm: the peer says that it sent %d bytes to a receive of %d: %w", n, s.recvSize, fabric.ErrQueuePair))
+		e.corrupt(fmt.Errorf("the peer says that it sent %d bytes to a receive of %d: %w", n, s.recvSize, fabric.ErrQueuePair))
 		return false
 	}
 	// The peer can still write to the buffer; what is looked at from now on is

@@ -291,7 +291,7 @@ func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(
 // of it is made for a connection that is refused.
 func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	if e.limits.RecvQueue == 0 || n <= 0 || n > maxRegion {
-		return nil, fmt.Errorf("shm: register %d bytes: %w", n, syscall.EINVAL)
+		return nil, fmt.Errorf("register %d bytes: %w", n, syscall.EINVAL)
 	}
 	n = pages(n)
 	if a == fabric.RemoteWrite {
@@ -308,12 +308,12 @@ func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 
 func (e *endpoint) registerShared(n int) (fabric.Memory, error) {
 	if n > e.shape.region-e.registered {
-		return nil, fmt.Errorf("shm: register %d bytes for remote writes, with %d of %d left: %w", n, e.shape.region-e.registered, e.shape.region, syscall.ENOMEM)
+		return nil, fmt.Errorf("register %d bytes for remote writes, with %d of %d left: %w", n, e.shape.region-e.registered, e.shape.region, syscall.ENOMEM)
 	}
 	m := &memory{e: e, shared: true, at: e.registered, size: n}
 	if e.own != nil {
 		if err := populateFully(m.Bytes()); err != nil {
-			return nil, fmt.Errorf("shm: register %d bytes: %w", n, err)
+			return nil, fmt.Errorf("register %d bytes: %w", n, err)
 		}
 	}
 	e.registered += n
@@ -325,7 +325,7 @@ func (e *endpoint) registerShared(n int) (fabric.Memory, error) {
 func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 	size := uint64(len(e.peer.region))
 	if rkey != e.peer.rkey || addr > size || uint64(n) > size-addr {
-		return fmt.Errorf("shm: %d bytes at %d are not the peer's memory: %w", n, addr, syscall.EFAULT)
+		return fmt.Errorf("%d bytes at %d are not the peer's memory: %w", n, addr, syscall.EFAULT)
 	}
 	page := uint64(os.Getpagesize())
 	from, to := addr&^(page-1), (addr+uint64(n)+page-1)&^(page-1)
@@ -335,7 +335,7 @@ func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 		return err
 	}
 	if !there {
-		return fmt.Errorf("shm: %d bytes at %d do not exist: %w", n, addr, syscall.EFAULT)
+		return fmt.Errorf("%d bytes at %d do not exist: %w", n, addr, syscall.EFAULT)
 	}
 	return populateFully(mem)
 }

@@ -52,7 +52,7 @@ func (e *endpoint) takeRing(uintptr) bool {
 	}
 	if err := e.sock.strange(); err != nil {
 		e.hung = true
-		e.notify(fabric.ErrQueuePair, fmt.Errorf("shm: %w: %w", err, fabric.ErrQueuePair))
+		e.notify(fabric.ErrQueuePair, fmt.Errorf("%w: %w", err, fabric.ErrQueuePair))
 		return true
 	}
 	n, err := unix.Read(e.sock.fd, e.buf[:])
@@ -70,7 +70,7 @@ func (e *endpoint) takeRing(uintptr) bool {
 		e.rings++
 		if e.rings > e.arms.Load() {
 			e.hung = true
-			e.notify(fabric.ErrQueuePair, fmt.Errorf("shm: the peer rings when nobody sleeps: %w", fabric.ErrQueuePair))
+			e.notify(fabric.ErrQueuePair, fmt.Errorf("the peer rings when nobody sleeps: %w", fabric.ErrQueuePair))
 		}
 	}
 	return true
