@@ -221,7 +221,8 @@ func (c *Conn) CloseRead() error { return c.opError("close", c.stream.CloseRead(
 // too: it gets the bytes and then ECONNRESET instead of io.EOF.
 //
 // Close returns an error if the bytes could not be delivered: ETIMEDOUT when
-// the linger time was too short. It returns nil if the peer has closed already,
+// the linger time was too short. What another connection on the link has waited
+// in vain, for a peer that is stopped, counts as waited. It returns nil if the peer has closed already,
 // or if the connection had been lost before.
 func (c *Conn) Close() error {
 	c.mu.Lock()

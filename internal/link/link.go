@@ -65,6 +65,7 @@ type Link struct {
 	opens      chan struct{} // one for each that this side has dialed and that has not been answered
 	owned      int           // streams whose owner has not closed them
 	leaving    leaving
+	vain       vain
 
 	ledger  credit.Link
 	receive receiveQueue
@@ -84,6 +85,12 @@ type leaving struct {
 
 // begun says whether no stream may begin any more.
 func (g *leaving) begun() bool { return g.due || g.sent > 0 || g.heard }
+
+// vain is how long a Close has waited for the peer in vain.
+type vain struct {
+	waited time.Duration
+	heard  uint64 // messages that the peer had sent before
+}
 
 // Stats counts what a link has done.
 type Stats struct {

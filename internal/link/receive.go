@@ -19,6 +19,7 @@ type receiveQueue struct {
 	spent       int                         // receives that data has completed, to be posted again
 	broken      bool                        // the peer breaks the protocol: nothing that follows makes sense
 	flushing    bool                        // the queue pair is in ERR, and nobody has said why
+	messages    uint64                      // ever received, of any kind
 	touched     []*Stream                   // whose calls may have become ready
 	completions [maxBatch]fabric.Completion // scratch of pollCompletions
 }
@@ -129,6 +130,7 @@ func (l *Link) received(wc *fabric.Completion) {
 	if l.receive.broken {
 		return
 	}
+	l.receive.messages++
 	var err error
 	if wc.Op == fabric.WriteImm {
 		err = l.receivedData(wc)

@@ -246,13 +246,7 @@ func (s *Stream) Close(linger time.Duration) error {
 		}
 	})
 
-	timedOut := false
-	if linger > 0 && !s.isReady(closeCall) {
-		limit := deadline.New()
-		limit.Set(time.Now().Add(linger))
-		timedOut = s.wait(closeCall, limit) != nil
-		limit.Set(time.Time{})
-	}
+	timedOut := linger > 0 && !s.isReady(closeCall) && s.awaitDelivery(linger) != nil
 
 	// Nobody copies from the ring or to the staging memory any more.
 	s.writing.Lock()
@@ -273,6 +267,31 @@ func (s *Stream) Close(linger time.Duration) error {
 		return nil
 	}
 	return l.cause
+}
+
+// awaitDelivery waits until the peer's device has the end of the stream, at most
+// for the linger time. What the Close of another stream has waited in vain it
+// does not wait once more, unless the peer has sent something since: closing all
+// streams of a peer that is stopped takes no longer than closing one.
+func (s *Stream) awaitDelivery(linger time.Duration) error {
+	l := s.link
+	l.mu.Lock()
+	v := vain{linger, l.receive.messages}
+	left := linger
+	if l.vain.heard == v.heard {
+		left -= l.vain.waited
+	}
+	l.mu.Unlock()
+	limit := deadline.New()
+	limit.Set(time.Now().Add(left))
+	defer limit.Set(time.Time{})
+	err := s.wait(closeCall, limit)
+	if err != nil && left > 0 {
+		l.mu.Lock()
+		l.vain = v
+		l.mu.Unlock()
+	}
+	return err
 }
 
 // drop forgets what has been accepted and not sent. Called with mu held.
