@@ -265,7 +265,7 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 		s.stats.CreditsReceived++
 	case wire.ResetRecord:
 		s.late = r.Late
-		s.pending.drop(&s.link.send.staging)
+		s.dropPending()
 	}
 	s.touch()
 	s.changed()

@@ -419,13 +419,7 @@ func (l *Link) submitted(err error) {
 func (l *Link) sendCompleted(id uint64) {
 	q := &l.send
 	q.slots.Complete(id)
-	if q.staging.release(&q.slots) {
-		for room := q.staging.ring.Free(); room > 0 && q.short.len() > 0; room -= worthwhile {
-			s := q.short.pop()
-			s.short = false
-			s.touch()
-		}
-	}
+	l.freeStaging()
 	for i := 0; i < len(q.ending); {
 		if s := q.ending[i]; s.delivered() {
 			q.ending[i] = q.ending[len(q.ending)-1]

@@ -66,6 +66,27 @@ func (s *staging) release(slots *credit.Slots) bool {
 	return s.first != before
 }
 
+// freeStaging frees the staging memory that nothing uses any more, and has Writes
+// woken that wait for it. Called with mu held.
+func (l *Link) freeStaging() {
+	q := &l.send
+	if !q.staging.release(&q.slots) {
+		return
+	}
+	for room := q.staging.ring.Free(); room > 0 && q.short.len() > 0; room -= worthwhile {
+		s := q.short.pop()
+		s.short = false
+		s.touch()
+	}
+}
+
+// dropPending forgets the bytes of the stream that are not posted. Called with
+// mu held.
+func (s *Stream) dropPending() {
+	s.pending.drop(&s.link.send.staging)
+	s.link.freeStaging()
+}
+
 // chain is the chunks of a stream that are not all posted, the oldest first.
 type chain struct {
 	head, tail uint64 // numbers; meaningless if there is none

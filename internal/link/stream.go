@@ -297,7 +297,8 @@ func (s *Stream) awaitDelivery(linger time.Duration) error {
 // drop forgets what has been accepted and not sent. Called with mu held.
 func (s *Stream) drop() {
 	s.ledger.Drop()
-	s.pending.drop(&s.link.send.staging)
+	s.dropPending()
+	s.link.wakeTouched()
 }
 
 // disown has the link do without the stream's owner. Called with mu held.

@@ -92,7 +92,8 @@ func (s *Stream) staged(number uint64, n int, later bool) (int, error) {
 	err := s.writeError()
 	if err != nil || s.ledger.Space() < n {
 		c.from = c.to
-		l.send.staging.release(&l.send.slots)
+		l.freeStaging()
+		l.wakeTouched()
 		return 0, err
 	}
 	s.ledger.Accept(n)
