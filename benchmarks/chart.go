@@ -2,83 +2,98 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"html"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// chart is a line for each peer over the size of messages, both axes
-// logarithmic.
+// chart is a line for each peer, both axes logarithmic.
 type chart struct {
 	title, subtitle string
-	yLabel          string
-	format          func(float64) string // of a tick on the y axis
-	sizes           []int
+	xLabel, yLabel  string
+	xTick           func(int) string
+	yTick           func(float64) string
+	xs              []int // where there are points
 	lines           []line
 }
 
 type line struct {
 	name   string
-	points map[int]float64 // by size
+	points map[int]float64 // by x
 }
 
-// writeCharts draws latency and rate for each number of connections.
+// writeCharts draws latency and rate by size of message for each number of
+// connections, and requests by number of connections.
 func (r *Report) writeCharts(dir string) error {
 	conns := make(map[int]bool)
 	for _, x := range r.Results {
 		conns[x.Conns] = true
 	}
+	var errs []error
 	for n := range conns {
 		with := "one connection"
 		if n > 1 {
 			with = fmt.Sprintf("%d connections", n)
 		}
-		err := r.writeChart(filepath.Join(dir, fmt.Sprintf("latency-%d.svg", n)), n, "ping-pong", chart{
-			title:  "Latency, half the median round trip, " + with + " (lower is better)",
-			yLabel: "half a round trip",
-			format: axisTime,
-		}, func(s Summary) float64 { return cmp.Or(s.P50, s.Mean) })
-		if err != nil {
-			return err
+		bySize := func(workload string) func(*Result) (int, bool) {
+			return func(x *Result) (int, bool) { return x.Size, x.Workload == workload && x.Conns == n }
 		}
-		err = r.writeChart(filepath.Join(dir, fmt.Sprintf("rate-%d.svg", n)), n, "stream", chart{
-			title:  "Throughput of a stream, " + with + " (higher is better)",
-			yLabel: "payload per second",
-			format: axisRate,
-		}, func(s Summary) float64 { return s.BytesPerSec })
-		if err != nil {
-			return err
-		}
+		errs = append(errs,
+			r.writeChart(filepath.Join(dir, fmt.Sprintf("latency-%d.svg", n)), chart{
+				title:  "Latency, half the median round trip, " + with + " (lower is better)",
+				yLabel: "half a round trip", yTick: axisTime,
+				xLabel: sizeLabel, xTick: byteSize,
+			}, bySize("ping-pong"), func(s Summary) float64 { return cmp.Or(s.P50, s.Mean) }),
+			r.writeChart(filepath.Join(dir, fmt.Sprintf("rate-%d.svg", n)), chart{
+				title:  "Throughput of a stream, " + with + " (higher is better)",
+				yLabel: "payload per second", yTick: axisRate,
+				xLabel: sizeLabel, xTick: byteSize,
+			}, bySize("stream"), func(s Summary) float64 { return s.BytesPerSec }))
 	}
-	return nil
+	for _, key := range []string{"work", "http", "grpc"} {
+		w, err := findWorkload(key)
+		errs = append(errs, err, r.writeChart(filepath.Join(dir, "requests-"+key+".svg"), chart{
+			title:  "Requests per second: " + w.name + " (higher is better)",
+			yLabel: "requests per second", yTick: count,
+			xLabel: "connections, both axes logarithmic", xTick: strconv.Itoa,
+		}, func(x *Result) (int, bool) { return x.Conns, x.Workload == key }, func(s Summary) float64 { return s.PerSecond }))
+	}
+	return errors.Join(errs...)
 }
 
-func (r *Report) writeChart(path string, conns int, workload string, c chart, value func(Summary) float64) error {
+const sizeLabel = "size of a message (of one Write), both axes logarithmic"
+
+// writeChart draws a value of the results that at has a place on the x axis for,
+// unless there is none or only one place.
+func (r *Report) writeChart(path string, c chart, at func(*Result) (x int, ok bool), value func(Summary) float64) error {
 	c.subtitle = fmt.Sprintf("%s. Median of %d rounds.", r.Machine, r.Options.Rounds)
 	for _, p := range r.Peers {
 		l := line{name: p.Name, points: make(map[int]float64)}
-		for _, x := range r.Results {
-			if x.Peer != p.Key || x.Workload != workload || x.Conns != conns || x.Median.Rounds == 0 {
+		for _, result := range r.Results {
+			x, ok := at(result)
+			if !ok || result.Peer != p.Key || result.Median.Rounds == 0 {
 				continue
 			}
-			if v := value(x.Median); v > 0 {
-				l.points[x.Size] = v
-				c.sizes = append(c.sizes, x.Size)
+			if v := value(result.Median); v > 0 {
+				l.points[x] = v
+				c.xs = append(c.xs, x)
 			}
 		}
 		if len(l.points) > 0 {
 			c.lines = append(c.lines, l)
 		}
 	}
-	if len(c.lines) == 0 {
+	slices.Sort(c.xs)
+	c.xs = slices.Compact(c.xs)
+	if len(c.xs) < 2 {
 		return nil
 	}
-	slices.Sort(c.sizes)
-	c.sizes = slices.Compact(c.sizes)
 	return os.WriteFile(path, []byte(c.svg()), 0o644)
 }
 
@@ -104,12 +119,9 @@ const chartStyle = `text{font-family:system-ui,-apple-system,"Segoe UI",Helvetic
 
 func (c *chart) svg() string {
 	low, high := c.bounds()
-	x := func(size int) float64 {
-		first, last := math.Log(float64(c.sizes[0])), math.Log(float64(c.sizes[len(c.sizes)-1]))
-		if first == last {
-			return (plotLeft + plotRight) / 2
-		}
-		return plotLeft + (plotRight-plotLeft)*(math.Log(float64(size))-first)/(last-first)
+	x := func(at int) float64 {
+		first, last := math.Log(float64(c.xs[0])), math.Log(float64(c.xs[len(c.xs)-1]))
+		return plotLeft + (plotRight-plotLeft)*(math.Log(float64(at))-first)/(last-first)
 	}
 	y := func(v float64) float64 {
 		return plotBottom - (plotBottom-plotTop)*(math.Log(v)-math.Log(low))/(math.Log(high)-math.Log(low))
@@ -127,21 +139,21 @@ func (c *chart) svg() string {
 	text(16, 26, "title", "start", c.title)
 	text(16, 46, "small", "start", c.subtitle)
 	text(16, plotTop-10, "small", "start", c.yLabel)
-	text((plotLeft+plotRight)/2, plotBottom+40, "small", "middle", "size of a message (of one Write), both axes logarithmic")
+	text((plotLeft+plotRight)/2, plotBottom+40, "small", "middle", c.xLabel)
 	for v := low; v <= high*1.001; v *= 10 {
 		grid(plotLeft, y(v), plotRight, y(v))
-		text(plotLeft-8, y(v)+4, "small", "end", c.format(v))
+		text(plotLeft-8, y(v)+4, "small", "end", c.yTick(v))
 	}
-	for _, size := range c.sizes {
-		grid(x(size), plotTop, x(size), plotBottom)
-		text(x(size), plotBottom+18, "small", "middle", byteSize(size))
+	for _, at := range c.xs {
+		grid(x(at), plotTop, x(at), plotBottom)
+		text(x(at), plotBottom+18, "small", "middle", c.xTick(at))
 	}
 	for i, l := range c.lines {
 		c.draw(&b, i, l, x, y)
 	}
 	for i, at := range c.labels(y) {
 		colour := colours[i%len(colours)]
-		end := c.lines[i].last(c.sizes)
+		end := c.lines[i].last(c.xs)
 		fmt.Fprintf(&b, "<path d=\"M%.1f %.1fL%d %.1f\" stroke=\"%s\" class=\"line\" style=\"stroke-width:1;opacity:.5\"/>\n",
 			x(end)+4, y(c.lines[i].points[end]), plotRight+14, at, colour)
 		fmt.Fprintf(&b, "<circle cx=\"%d\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", plotRight+18, at, colour)
@@ -154,9 +166,9 @@ func (c *chart) svg() string {
 func (c *chart) draw(b *strings.Builder, i int, l line, x func(int) float64, y func(float64) float64) {
 	colour, dash := colours[i%len(colours)], dashes[i/len(colours)%len(dashes)]
 	var path []string
-	for _, size := range c.sizes {
-		if v, ok := l.points[size]; ok {
-			path = append(path, fmt.Sprintf("%.1f %.1f", x(size), y(v)))
+	for _, at := range c.xs {
+		if v, ok := l.points[at]; ok {
+			path = append(path, fmt.Sprintf("%.1f %.1f", x(at), y(v)))
 		}
 	}
 	fmt.Fprintf(b, "<path class=\"line\" stroke=\"%s\" stroke-dasharray=\"%s\" d=\"M%s\"/>\n", colour, dash, strings.Join(path, "L"))
@@ -166,11 +178,11 @@ func (c *chart) draw(b *strings.Builder, i int, l line, x func(int) float64, y f
 	}
 }
 
-// last is the largest size that the line has a point for.
-func (l line) last(sizes []int) int {
-	for _, size := range slices.Backward(sizes) {
-		if _, ok := l.points[size]; ok {
-			return size
+// last is the largest of xs that the line has a point for.
+func (l line) last(xs []int) int {
+	for _, x := range slices.Backward(xs) {
+		if _, ok := l.points[x]; ok {
+			return x
 		}
 	}
 	return 0
@@ -198,7 +210,7 @@ func (c *chart) labels(y func(float64) float64) []float64 {
 	at := make([]float64, len(c.lines))
 	for i, l := range c.lines {
 		order[i] = i
-		at[i] = y(l.points[l.last(c.sizes)])
+		at[i] = y(l.points[l.last(c.xs)])
 	}
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(at[a], at[b]) })
 	for k, i := range order {

@@ -20,99 +20,158 @@ const (
 	met          = "met"
 	notMet       = "not met"
 	notMeasured  = "not measured: "
+	wants        = "wants "
+	notHere      = notMeasured + wants // in a run of this kind
 	noTarget     = "for information"
 	noAllocation = 0.005 // what is still 0 in two decimals: runtime and report allocate now and then
 )
 
-// rule is a figure made of two cells.
+// rule is a figure made of cells: the subject's, and those of others, of which
+// the best counts. Without others it is the metric itself.
 type rule struct {
-	what, against  string
-	subject, other string // peers
-	workload       string
-	size           int
-	metric         func(*Sample) float64
-	target, goal   float64 // 0 for none
-	atMost         bool
+	what, against string
+	subject       string   // a peer
+	others        []string // peers
+	workload      string
+	size          int
+	metric        func(*Sample) float64
+	target, goal  float64 // 0 for none
+	atMost        bool
+	conns         []int // a figure for each; nil for one connection
 }
 
+var (
+	tcp  = []string{"tcp"}
+	unix = []string{"unix"}
+	both = []string{"tcp", "unix"}
+)
+
 var rules = []rule{
-	{"shm, 64 B ping-pong, round trips/s", "TCP", "shm", "tcp", "ping-pong", 64, (*Sample).rate, 4, 0, false},
-	{"shm, 64 B ping-pong, round trips/s", "Unix socket", "shm", "unix", "ping-pong", 64, (*Sample).rate, 2.5, 0, false},
-	{"shm, 64 B stream, messages/s", "TCP", "shm", "tcp", "stream", 64, (*Sample).rate, 12, 20, false},
-	{"shm, 64 KiB stream", "TCP", "shm", "tcp", "stream", 64 << 10, (*Sample).rate, 2.5, 0, false},
-	{"shm, 1 MiB stream", "TCP", "shm", "tcp", "stream", 1 << 20, (*Sample).rate, 2, 0, false},
-	{"shm, 64 KiB stream", "Unix socket", "shm", "unix", "stream", 64 << 10, (*Sample).rate, 1.25, 0, false},
-	{"shm, 1 MiB stream", "Unix socket", "shm", "unix", "stream", 1 << 20, (*Sample).rate, 1.25, 0, false},
-	{"shm, net/http GET of 1 KiB", "TCP", "shm", "tcp", "http", 0, (*Sample).rate, 1.5, 0, false},
-	{"shm, gRPC unary", "TCP", "shm", "tcp", "grpc", 0, (*Sample).rate, 1.3, 0, false},
-	{"rdma busy, 64 B ping-pong, time (p50)", "ib_send_lat", "rdma-busy", "ib_send", "ping-pong", 64, (*Sample).p50, 2, 1.3, true},
-	{"rdma busy, 64 B ping-pong, time (p50)", "ib_write_lat", "rdma-busy", "ib_write", "ping-pong", 64, (*Sample).p50, 0, 0, true},
-	{"rdma, 64 B ping-pong, time (mean)", "rsockets, parking", "rdma", "rsockets-blocking", "ping-pong", 64, (*Sample).mean, 1, 0, true},
-	{"rdma, 64 B ping-pong, time (p50)", "TCP", "rdma", "tcp", "ping-pong", 64, (*Sample).p50, 0.25, 0, true},
-	{"rdma, 64 KiB stream", "ib_write_bw", "rdma", "ib_write", "stream", 64 << 10, (*Sample).bandwidth, 0.75, 0.95, false},
-	{"rdma, 1 MiB stream", "ib_write_bw", "rdma", "ib_write", "stream", 1 << 20, (*Sample).bandwidth, 0.75, 0.95, false},
-	{"rdma, 64 KiB stream", "rsockets", "rdma", "rsockets", "stream", 64 << 10, (*Sample).bandwidth, 1.1, 0, false},
-	{"rdma, 1 MiB stream", "rsockets", "rdma", "rsockets", "stream", 1 << 20, (*Sample).bandwidth, 1.1, 0, false},
-	{"rdma, 64 B stream, messages/s", "rsockets", "rdma", "rsockets", "stream", 64, (*Sample).rate, 4, 10, false},
+	{"shm, 64 B ping-pong, round trips/s", "TCP", "shm", tcp, "ping-pong", 64, (*Sample).rate, 4, 0, false, nil},
+	{"shm, 64 B ping-pong, round trips/s", "Unix socket", "shm", unix, "ping-pong", 64, (*Sample).rate, 2.5, 0, false, nil},
+	{"shm, 64 B stream, messages/s", "TCP", "shm", tcp, "stream", 64, (*Sample).rate, 12, 20, false, nil},
+	{"shm, 64 KiB stream", "TCP", "shm", tcp, "stream", bulkBytes, (*Sample).rate, 2.5, 0, false, nil},
+	{"shm, 1 MiB stream", "TCP", "shm", tcp, "stream", 1 << 20, (*Sample).rate, 2, 0, false, nil},
+	{"shm, 64 KiB stream", "Unix socket", "shm", unix, "stream", bulkBytes, (*Sample).rate, 1.25, 0, false, nil},
+	{"shm, 1 MiB stream", "Unix socket", "shm", unix, "stream", 1 << 20, (*Sample).rate, 1.25, 0, false, nil},
+	{"shm, 64 KiB stream", "Unix socket", "shm", unix, "stream", bulkBytes, (*Sample).rate, 1.5, 2.5, false, []int{16, 64}},
+	{"shm, request and reply of 1 KiB with 10 µs of work", "TCP", "shm", tcp, "work", 0, (*Sample).rate, 0, 0, false, []int{4, 16, 64, 256}},
+	{"shm, request and reply of 1 KiB with 10 µs of work", "Unix socket", "shm", unix, "work", 0, (*Sample).rate, 1.2, 1.6, false, []int{4, 16, 64, 256}},
+	{"shm, dial, one byte there and back, close", "TCP", "shm", tcp, "connect", 0, (*Sample).rate, 1, 2, false, []int{1, 16}},
+	{"shm, dial, one byte there and back, close", "Unix socket", "shm", unix, "connect", 0, (*Sample).rate, 0.6, 1, false, []int{1, 16}},
+	{"shm, net/http GET of 1 KiB", "TCP", "shm", tcp, "http", 0, (*Sample).rate, 1.5, 0, false, nil},
+	{"shm, net/http GET of 1 KiB", "TCP", "shm", tcp, "http", 0, (*Sample).rate, 1.25, 2, false, []int{4, 16, 64}},
+	{"shm, net/http GET of 1 KiB", "Unix socket", "shm", unix, "http", 0, (*Sample).rate, 1.05, 1.5, false, []int{4, 16, 64}},
+	{"shm, net/http GET of 1 KiB, p99", "better of TCP and Unix", "shm", both, "http", 0, (*Sample).p99, 1.2, 0.7, true, []int{16, 64}},
+	{"shm, net/http GET of 1 KiB, processor time", "better of TCP and Unix", "shm", both, "http", 0, (*Sample).cpu, 1, 0.7, true, []int{16, 64}},
+	{"shm, gRPC unary", "TCP", "shm", tcp, "grpc", 0, (*Sample).rate, 1.3, 1.5, false, nil},
+	{"shm, gRPC unary", "TCP", "shm", tcp, "grpc", 0, (*Sample).rate, 1.1, 1.5, false, []int{4, 16}},
+	{"TCP echo with GOMAXPROCS=1 beside two busy shm connections, time (p50)", "BusyPoll -1", "shm", []string{"shm-parking"}, "bystander", 0, (*Sample).p50, 2, 1, true, nil},
+	{"shm, Write to a full ring, after its reader took that and computes, ms (p90)", "", "shm", nil, "take", 0, inMillis((*Sample).p90), 1, 0, true, nil},
+	{"rdma busy, 64 B ping-pong, time (p50)", "ib_send_lat", "rdma-busy", []string{"ib_send"}, "ping-pong", 64, (*Sample).p50, 2, 1.3, true, nil},
+	{"rdma busy, 64 B ping-pong, time (p50)", "ib_write_lat", "rdma-busy", []string{"ib_write"}, "ping-pong", 64, (*Sample).p50, 0, 0, true, nil},
+	{"rdma, 64 B ping-pong, time (mean)", "rsockets, parking", "rdma", []string{"rsockets-blocking"}, "ping-pong", 64, (*Sample).mean, 1, 0, true, nil},
+	{"rdma, 64 B ping-pong, time (p50)", "TCP", "rdma", tcp, "ping-pong", 64, (*Sample).p50, 0.25, 0, true, nil},
+	{"rdma, 64 KiB stream", "ib_write_bw", "rdma", []string{"ib_write"}, "stream", bulkBytes, (*Sample).bandwidth, 0.75, 0.95, false, nil},
+	{"rdma, 1 MiB stream", "ib_write_bw", "rdma", []string{"ib_write"}, "stream", 1 << 20, (*Sample).bandwidth, 0.75, 0.95, false, nil},
+	{"rdma, 64 KiB stream", "rsockets", "rdma", []string{"rsockets"}, "stream", bulkBytes, (*Sample).bandwidth, 1.1, 0, false, nil},
+	{"rdma, 1 MiB stream", "rsockets", "rdma", []string{"rsockets"}, "stream", 1 << 20, (*Sample).bandwidth, 1.1, 0, false, nil},
+	{"rdma, 64 B stream, messages/s", "rsockets", "rdma", []string{"rsockets"}, "stream", 64, (*Sample).rate, 4, 10, false, nil},
+	{"rdma, dial, one byte there and back, close", "TCP", "rdma", tcp, "connect", 0, (*Sample).rate, 0.5, 1, false, []int{1, 16}},
+	{"rdma, 64 B ping-pong, round trips/s", "TCP", "rdma", tcp, "ping-pong", 64, (*Sample).rate, 0, 1, false, []int{16}},
+	{"rdma, 64 B ping-pong, round trips/s", "rsockets, parking", "rdma", []string{"rsockets-blocking"}, "ping-pong", 64, (*Sample).rate, 0, 0, false, []int{16}},
+	{"rdma, request and reply of 1 KiB with 10 µs of work", "TCP", "rdma", tcp, "work", 0, (*Sample).rate, 0, 1, false, []int{16}},
+	{"rdma, net/http GET of 1 KiB", "TCP", "rdma", tcp, "http", 0, (*Sample).rate, 0, 1, false, []int{16}},
+}
+
+func inMillis(metric func(*Sample) float64) func(*Sample) float64 {
+	return func(s *Sample) float64 { return metric(s) / 1e6 }
 }
 
 func (r *Report) figures() []Figure {
 	var figures []Figure
 	for _, x := range rules {
-		figures = append(figures, r.compare(x))
+		if x.conns == nil {
+			figures = append(figures, r.compare(x, 1))
+		}
+		for _, conns := range x.conns {
+			figures = append(figures, r.compare(x, conns))
+		}
 	}
 	figures = append(figures, r.libraryFigure())
 	for _, key := range []string{"shm", "rdma"} {
 		figures = append(figures, r.allocationFigure(key))
 	}
 	figures = append(figures, r.libraryAllocations())
-	for _, key := range []string{"shm", "rdma"} {
-		figures = append(figures, r.idleFigures(key)...)
+	for _, x := range idleRules {
+		figures = append(figures, r.idleFigure(x))
 	}
 	return figures
 }
 
-func (x rule) targetText() string {
-	least, sign := "≥", "×"
-	if x.atMost {
+func targetText(target, goal float64, atMost bool, unit string) string {
+	least := "≥"
+	if atMost {
 		least = "≤"
 	}
-	if x.target == 0 {
+	switch {
+	case target == 0 && goal == 0:
 		return "–"
+	case target == 0:
+		return fmt.Sprintf("goal %g%s", goal, unit)
+	case goal == 0:
+		return fmt.Sprintf("%s %g%s", least, target, unit)
 	}
-	text := fmt.Sprintf("%s %g %s", least, x.target, sign)
-	if x.goal != 0 {
-		text += fmt.Sprintf(" (goal %g %s)", x.goal, sign)
-	}
-	return text
+	return fmt.Sprintf("%s %g%s (goal %g%[3]s)", least, target, unit, goal)
 }
 
-func (r *Report) compare(x rule) Figure {
-	f := Figure{What: x.what, Against: x.against, Target: x.targetText()}
-	a := r.find(Cell{x.subject, x.workload, x.size, 1})
-	b := r.find(Cell{x.other, x.workload, x.size, 1})
-	for _, side := range []struct {
-		key string
-		*Result
-	}{{x.subject, a}, {x.other, b}} {
-		if side.Result == nil {
-			f.Verdict = notMeasured + r.whyNot(side.key)
+func (r *Report) compare(x rule, conns int) Figure {
+	unit := " ×"
+	if x.others == nil {
+		unit = ""
+	}
+	f := Figure{What: x.what, Against: x.against, Target: targetText(x.target, x.goal, x.atMost, unit)}
+	if conns > 1 {
+		f.What += fmt.Sprintf(", %d connections", conns)
+	}
+	var sides []*Result // the subject first
+	for _, key := range append([]string{x.subject}, x.others...) {
+		side := r.find(Cell{key, x.workload, x.size, conns})
+		if side == nil {
+			f.Verdict = notMeasured + r.whyNot(key)
 			return f
 		}
+		sides = append(sides, side)
 	}
-	for i := range a.Rounds {
-		if a.Rounds[i] == nil || b.Rounds[i] == nil {
-			continue
-		}
-		if ratio := x.metric(a.Rounds[i]) / x.metric(b.Rounds[i]); known(ratio) != 0 {
+	for round := range r.Options.Rounds {
+		if ratio := known(x.ratio(sides, round)); ratio != 0 {
 			f.Ratios = append(f.Ratios, ratio)
 		}
 	}
 	f.judge(x.target, x.atMost)
 	if len(f.Ratios) == 0 {
-		f.Verdict = notMeasured + a.Error + b.Error
+		f.Verdict = notMeasured + sides[0].Error + sides[len(sides)-1].Error
 	}
 	return f
+}
+
+// ratio is that of the subject to the best of the others in a round, or NaN.
+func (x rule) ratio(sides []*Result, round int) float64 {
+	var values []float64
+	for _, side := range sides {
+		if side.Rounds[round] == nil {
+			return math.NaN()
+		}
+		values = append(values, x.metric(side.Rounds[round]))
+	}
+	subject, others := values[0], values[1:]
+	switch {
+	case len(others) == 0:
+		return subject
+	case x.atMost:
+		return subject / slices.Min(others)
+	}
+	return subject / slices.Max(others)
 }
 
 // whyNot says why a peer has no results.
@@ -126,22 +185,25 @@ func (r *Report) whyNot(key string) string {
 		}
 	}
 	if slices.Contains(rdmaPeers, key) {
-		return "wants an RDMA device (-rdma)"
+		return wants + "an RDMA device (-rdma)"
 	}
-	return "wants a run on one host, without -rdma"
+	return wants + "a run on one host, without -rdma"
 }
 
 // judge takes the median of the ratios and holds it against the target.
 func (f *Figure) judge(target float64, atMost bool) {
 	f.Value = known(median(f.Ratios))
+	f.Verdict = verdict(f.Value, target, atMost)
+}
+
+func verdict(value, target float64, atMost bool) string {
 	switch {
 	case target == 0:
-		f.Verdict = noTarget
-	case atMost == (f.Value <= target) || f.Value == target:
-		f.Verdict = met
-	default:
-		f.Verdict = notMet
+		return noTarget
+	case atMost == (value <= target) || value == target:
+		return met
 	}
+	return notMet
 }
 
 func (r *Report) libraryFigure() Figure {
@@ -152,7 +214,7 @@ func (r *Report) libraryFigure() Figure {
 	f := Figure{
 		What:    "Write + Read of 64 B through rconn, time",
 		Against: "bare cgo crossing",
-		Target:  rule{target: target, atMost: true}.targetText(),
+		Target:  targetText(target, 0, true, " ×"),
 		Verdict: notMeasured + "left out of this run",
 	}
 	if r.Library == nil {
@@ -233,41 +295,73 @@ func (r *Report) libraryAllocations() Figure {
 	return f
 }
 
-// idleOverhead is what a connection may hold beyond its rings and queues.
-const idleOverhead = 16 << 10
+// idleRule is a figure of connections that are idle.
+type idleRule struct {
+	what, unit   string
+	peer         string
+	conns        int // 0 for the most that were made
+	value        func(r *Report, x *Idle) float64
+	target, goal float64
+}
 
-// idleFigures are of the most connections that were made.
-func (r *Report) idleFigures(key string) []Figure {
-	memory := Figure{
-		What:    "idle " + key + " connection, beyond rings and queues",
-		Against: "bytes in the Go heap and stacks of one process",
-		Target:  fmt.Sprintf("≤ %d", idleOverhead),
-		Verdict: notMeasured + r.whyNot(key),
+var idleRules = []idleRule{
+	{"idle shm connection, Go heap and stacks of the dialing process", "KiB", "shm", 0, goMemory, 16, 0},
+	{"idle shm connection", "goroutines of the dialing process", "shm", 0, goroutines, 1.1, 0}, // others come and go
+	{"idle shm connection, both ends, of 1000", "KiB", "shm", 1000, bothEnds, 48, 16},
+	{"shm, 10000 connections, both processes", "MiB", "shm", 10_000, bothProcesses, 600, 200},
+	{"shm, 10000 connections, opened and used once", "time of TCP", "shm", 10_000, timeByTCP, 0, 1},
+	{"shm, 10000 idle connections, processor time of both processes", "percent of wall time", "shm", 10_000, idlePercent, 1, 0},
+	{"idle rdma connection, Go heap and stacks of the dialing process", "KiB", "rdma", 0, goMemory, 16, 0},
+	{"idle rdma connection", "goroutines of the dialing process", "rdma", 0, goroutines, 1.1, 0},
+	{"rdma, 1000 connections, queue pairs", "both ends", "rdma", 1000, queuePairs, 2, 0},
+	{"rdma, 1000 connections, completion queues", "both ends", "rdma", 1000, completionQueues, 2, 0},
+	{"rdma, 1000 connections, pinned", "MiB, the larger end", "rdma", 1000, pinned, 64, 0},
+}
+
+func goMemory(_ *Report, x *Idle) float64      { return x.Client.Go / (1 << 10) }
+func goroutines(_ *Report, x *Idle) float64    { return x.Client.Goroutines }
+func bothEnds(_ *Report, x *Idle) float64      { return (x.Client.Memory + x.Server.Memory) / (1 << 10) }
+func bothProcesses(_ *Report, x *Idle) float64 { return float64(x.Memory) / (1 << 20) }
+func idlePercent(_ *Report, x *Idle) float64   { return 100 * x.CPU }
+func queuePairs(_ *Report, x *Idle) float64    { return float64(x.Objects.QueuePairs) }
+
+func completionQueues(_ *Report, x *Idle) float64 { return float64(x.Objects.CompletionQueues) }
+
+func pinned(_ *Report, x *Idle) float64 {
+	return max(x.Client.Pinned, x.Server.Pinned) * float64(x.Conns) / (1 << 20)
+}
+
+func timeByTCP(r *Report, x *Idle) float64 {
+	if tcp := r.findIdle("tcp", x.Conns); tcp != nil && tcp.Error == "" {
+		return x.Seconds / tcp.Seconds
 	}
-	goroutines := Figure{
-		What:    "idle " + key + " connection",
-		Against: "goroutines",
-		Target:  "≤ 1",
-		Verdict: memory.Verdict,
-	}
-	for _, x := range r.Idle {
-		if x.Peer != key {
-			continue
-		}
-		if x.Error != "" {
-			memory.Verdict, goroutines.Verdict = notMeasured+x.Error, notMeasured+x.Error
-			continue
-		}
-		// The dialing side: the server of this program has a goroutine of its
-		// own for each connection at most.
-		memory.Value, goroutines.Value = x.Client.Go, x.Client.Goroutines
-		memory.Verdict, goroutines.Verdict = notMet, notMet
-		if x.Client.Go <= idleOverhead {
-			memory.Verdict = met
-		}
-		if x.Client.Goroutines < 1.1 { // others come and go
-			goroutines.Verdict = met
+	return math.NaN()
+}
+
+// findIdle returns what so many connections cost, or the most if conns is 0.
+func (r *Report) findIdle(peer string, conns int) (found *Idle) {
+	for i := range r.Idle {
+		if x := &r.Idle[i]; x.Peer == peer && (conns == 0 || x.Conns == conns) {
+			found = x
 		}
 	}
-	return []Figure{memory, goroutines}
+	return found
+}
+
+func (r *Report) idleFigure(rule idleRule) Figure {
+	f := Figure{
+		What: rule.what, Against: rule.unit,
+		Target: targetText(rule.target, rule.goal, true, ""),
+	}
+	x := r.findIdle(rule.peer, rule.conns)
+	switch {
+	case x == nil:
+		f.Verdict = notMeasured + r.whyNot(rule.peer)
+	case x.Error != "":
+		f.Verdict = notMeasured + x.Error
+	default:
+		f.Value = rule.value(r, x)
+		f.Verdict = verdict(f.Value, rule.target, true)
+	}
+	return f
 }

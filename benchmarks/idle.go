@@ -2,33 +2,38 @@ package main
 
 import (
 	"context"
+	"io"
 	"net"
 	"time"
+
+	"github.com/ringnet/ringnet"
 )
 
 // perConnection is what a process holds for each idle connection.
 type perConnection struct {
-	Memory, Anonymous, Go            float64 // bytes; see Footprint
+	Memory, Anonymous, Go, Pinned    float64 // bytes; see Footprint
 	Descriptors, Goroutines, Threads float64
 }
 
-// Idle is what connections cost that nobody uses.
+// Idle is what connections cost that have been used once and then not any more.
 type Idle struct {
-	Peer   string
-	Conns  int
-	Rings  int // bytes of rings and receive buffers of one end, as configured; 0 for others than ringnet
-	Client perConnection
-	Server perConnection
-	Error  string `json:",omitempty"`
+	Peer    string
+	Conns   int
+	Seconds float64 // that it took to open each and have a byte echoed on it, one after the other
+	Memory  int     // bytes of both processes in the end, in all
+	CPU     float64 // processor time of both while nobody used them, in seconds of a second
+	Client  perConnection
+	Server  perConnection
+	Objects Objects // that came with them
+	Error   string  `json:",omitempty"`
 }
 
 // settle is how long after the last connection was made the processes are
 // looked at: by then whoever polled has stopped.
 const settle = 500 * time.Millisecond
 
-// manyConns is from how many connections on ringnet gets small rings, so that
-// they fit into an ordinary machine's memory.
-const manyConns = 2000
+// idleTime is how long the connections are left alone.
+const idleTime = 2 * time.Second
 
 // measureIdle makes many connections with each network and looks at both
 // processes.
@@ -36,17 +41,11 @@ func (b *bench) measureIdle() {
 	for _, n := range b.idle {
 		for _, info := range b.report.Peers {
 			p, _ := findPeer(info.Key)
-			if info.Unavailable != "" || p.dial == nil || p.single {
+			if info.Unavailable != "" || p.dial == nil || p.single || p.only != "" {
 				continue
 			}
 			b.show.note("%d idle connections, %s", n, p.name)
 			idle := Idle{Peer: p.key, Conns: n}
-			if p.ours != nil {
-				if n > manyConns {
-					p, _ = findPeer(p.key + smallRings)
-				}
-				idle.Rings = p.ours.PinnedMemory()
-			}
 			if err := b.measureIdlePeer(p, &idle); err != nil {
 				idle.Error = err.Error()
 				b.show.note("%v", err)
@@ -57,7 +56,7 @@ func (b *bench) measureIdle() {
 }
 
 func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
-	service, err := b.listen(p, "idle")
+	service, err := b.listen(p, "once")
 	if err != nil {
 		return err
 	}
@@ -73,24 +72,61 @@ func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
 			c.Close()
 		}
 	}()
+	ringnet.CloseIdleLinks()
 	time.Sleep(settle) // what was closed before has gone by then, too
-	var server, serverAfter Footprint
-	if err := b.server.Call("Server.Footprint", struct{}{}, &server); err != nil {
+	client, server, err := b.footprints()
+	if err != nil {
 		return err
 	}
-	client := footprint()
+	start := time.Now()
 	for len(conns) < idle.Conns {
 		c, err := p.dial(ctx, service.Address)
 		if err != nil {
 			return err
 		}
 		conns = append(conns, c)
+		if err := echoOnce(c); err != nil {
+			return err
+		}
 	}
+	idle.Seconds = time.Since(start).Seconds()
 	time.Sleep(settle)
-	if err := b.server.Call("Server.Footprint", struct{}{}, &serverAfter); err != nil {
+	clientAfter, serverAfter, err := b.footprints()
+	if err != nil {
 		return err
 	}
-	idle.Client = footprint().minus(client, idle.Conns)
+	idle.Memory = clientAfter.Memory + serverAfter.Memory
+	idle.Client = clientAfter.minus(client, idle.Conns)
 	idle.Server = serverAfter.minus(server, idle.Conns)
-	return nil
+	idle.Objects = clientAfter.Objects.minus(client.Objects)
+	idle.CPU, err = b.idleCPU()
+	return err
+}
+
+// echoOnce uses a connection to a service of the protocol "once".
+func echoOnce(c net.Conn) error {
+	b := make([]byte, 1)
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(c, b)
+	return err
+}
+
+func (b *bench) footprints() (client, server Footprint, err error) {
+	err = b.server.Call("Server.Footprint", struct{}{}, &server)
+	return footprint(), server, err
+}
+
+// idleCPU is the share of a processor that both processes take while they do
+// nothing.
+func (b *bench) idleCPU() (float64, error) {
+	before, err := b.usage()
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	time.Sleep(idleTime)
+	after, err := b.usage()
+	return (after.CPU - before.CPU) / time.Since(start).Seconds(), err
 }

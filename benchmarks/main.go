@@ -20,11 +20,12 @@ type options struct {
 	rounds    int
 	slice     time.Duration
 	sizes     []int
-	conns     []int
+	conns     []int // nil for what each workload is measured with
 	idle      []int
 	peers     []string
 	workloads []string
 	library   bool
+	onDevice  bool // RDMA
 	out       string
 	check     bool
 }
@@ -54,8 +55,8 @@ func run(args []string) error {
 	flags.IntVar(&o.rounds, "rounds", 7, "how often everything is measured")
 	flags.DurationVar(&o.slice, "slice", 200*time.Millisecond, "how long each cell of a round takes, about")
 	flags.StringVar(&lists.sizes, "sizes", "64,512,4096,65536,1048576", "message sizes in bytes")
-	flags.StringVar(&lists.conns, "conns", "1,16", "numbers of connections at once")
-	flags.StringVar(&lists.idle, "idle", "default", "numbers of idle connections, or none; default 1000,10000 on one host, 500 by RDMA")
+	flags.StringVar(&lists.conns, "conns", "default", "numbers of connections at once; default 1 and those of interest for each workload")
+	flags.StringVar(&lists.idle, "idle", "default", "numbers of idle connections, or none; default 1000,10000 on one host, 1000 by RDMA")
 	flags.StringVar(&lists.peers, "peers", "default", "what to measure, of: "+peerKeys())
 	flags.StringVar(&lists.workloads, "workloads", workloadKeys(), "what to measure of it")
 	flags.BoolVar(&o.library, "library", true, "measure the library's own share, too")
@@ -70,28 +71,30 @@ func run(args []string) error {
 	if *listen != "" {
 		return serve(*listen, *once)
 	}
-	overRDMA := *rdma || *connect != ""
+	o.onDevice = *rdma || *connect != ""
 	if *quick {
 		quickly(flags, &o, &lists.sizes, &lists.conns, &lists.idle)
 	}
 	if lists.peers == "default" {
 		lists.peers = strings.Join(hostPeers, ",")
-		if overRDMA {
+		if o.onDevice {
 			lists.peers = strings.Join(rdmaPeers, ",")
 		}
 	}
 	if lists.idle == "default" {
 		lists.idle = "1000,10000"
-		if overRDMA {
-			lists.idle = "500"
+		if o.onDevice {
+			lists.idle = "1000"
 		}
 	}
 	var err error
 	if o.sizes, err = numbers("sizes", lists.sizes); err != nil {
 		return err
 	}
-	if o.conns, err = numbers("conns", lists.conns); err != nil {
-		return err
+	if lists.conns != "default" {
+		if o.conns, err = numbers("conns", lists.conns); err != nil {
+			return err
+		}
 	}
 	if lists.idle != "none" {
 		if o.idle, err = numbers("idle", lists.idle); err != nil {
@@ -142,7 +145,7 @@ func run(args []string) error {
 	b.report.Load[0] = load()
 	b.report.Options.Rounds, b.report.Options.Slice = o.rounds, o.slice
 	b.report.Machine = thisMachine("")
-	if overRDMA {
+	if o.onDevice {
 		b.report.Machine = thisMachine(*device)
 	}
 	b.run()

@@ -11,11 +11,15 @@ import (
 // What a client asks of the server of messages, in a header of headerSize
 // bytes: what to do, with messages of what size, how many of them.
 const (
-	echo = iota // send each message back
-	sink        // read them all, then send one byte
+	echo   = iota // send each message back
+	sink          // read them all, then send one byte
+	work          // work on each message, then send it back
+	beside        // be a bystander; see serveBystander
 
 	headerSize = 16
 	sinkBuffer = 64 << 10 // what a sink reads into, unless messages are larger
+
+	workTime = 10 * time.Microsecond // on a message, at each side
 )
 
 // serveMessages does what the client asks until it closes the connection.
@@ -33,18 +37,21 @@ func serveMessages(c net.Conn) error {
 		if size > len(buf) {
 			buf = make([]byte, max(size, sinkBuffer))
 		}
-		if err := serveRequest(c, op, buf, size, n); err != nil {
+		if err := serveRequest(c, int(op), buf, size, n); err != nil {
 			return err
 		}
 	}
 }
 
-func serveRequest(c net.Conn, op uint32, buf []byte, size, n int) error {
+func serveRequest(c net.Conn, op int, buf []byte, size, n int) error {
 	switch op {
-	case echo:
+	case echo, work:
 		for range n {
 			if _, err := io.ReadFull(c, buf[:size]); err != nil {
 				return err
+			}
+			if op == work {
+				compute(time.Now(), workTime)
 			}
 			if _, err := c.Write(buf[:size]); err != nil {
 				return err
@@ -61,6 +68,8 @@ func serveRequest(c net.Conn, op uint32, buf []byte, size, n int) error {
 		}
 		_, err := c.Write(buf[:1])
 		return err
+	case beside:
+		return serveBystander(c)
 	}
 	return fmt.Errorf("unknown request %d", op)
 }
@@ -74,9 +83,19 @@ func request(c net.Conn, op, size, n int) error {
 	return err
 }
 
-// pingPong sends n messages and takes each back before the next.
-func pingPong(c net.Conn, buf []byte, times []time.Duration) error {
-	if err := request(c, echo, len(buf), len(times)); err != nil {
+// compute keeps a processor busy and returns when it ends.
+func compute(start time.Time, d time.Duration) time.Time {
+	for {
+		if now := time.Now(); now.Sub(start) >= d {
+			return now
+		}
+	}
+}
+
+// pingPong sends messages to be echoed, or worked on, and takes each back before
+// the next. What was worked on it works on, too.
+func pingPong(c net.Conn, op int, buf []byte, times []time.Duration) error {
+	if err := request(c, op, len(buf), len(times)); err != nil {
 		return err
 	}
 	last := time.Now()
@@ -89,6 +108,9 @@ func pingPong(c net.Conn, buf []byte, times []time.Duration) error {
 		}
 		now := time.Now()
 		times[i] = now.Sub(last)
+		if op == work {
+			now = compute(now, workTime)
+		}
 		last = now
 	}
 	return nil

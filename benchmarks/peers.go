@@ -23,6 +23,7 @@ type peer struct {
 	dial   func(ctx context.Context, address string) (net.Conn, error)
 	ours   *ringnet.Config // not nil if ringnet is what carries the bytes
 	single bool            // of use with one connection only
+	only   string          // the workload it is of use for, "" for all
 
 	// Of programs, by workload:
 	tools map[string]tool
@@ -35,8 +36,7 @@ var peers = []*peer{
 	ours("ringnet shm", "shm", "shm", &ringnet.Config{}),
 	ours("ringnet rdma", "rdma", "rdma", &ringnet.Config{}),
 	single(ours("ringnet rdma, busy polling", "rdma-busy", "rdma", busy)),
-	ours("ringnet shm, small rings", "shm"+smallRings, "shm", small),
-	ours("ringnet rdma, small rings", "rdma"+smallRings, "rdma", small),
+	only("bystander", ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1})),
 	{name: "TCP", key: "tcp", listen: listenTCP, dial: dialer("tcp")},
 	{name: "Unix socket", key: "unix", listen: listenUnix, dial: dialer("unix")},
 	{name: "SMC-R", key: "smc", listen: listenSMC, dial: dialSMC},
@@ -53,14 +53,9 @@ var peers = []*peer{
 	{name: "rsockets, parking (rstream -T b)", key: "rsockets-blocking", tools: rstream("-T", "b")},
 }
 
-// small is how a server with very many connections would be configured.
-var small = &ringnet.Config{RecvBuffer: 16 << 10, SendBuffer: 16 << 10}
-
-const smallRings = "-small"
-
 // What is measured unless -peers says otherwise.
 var (
-	hostPeers = []string{"shm", "tcp", "unix"}
+	hostPeers = []string{"shm", "shm-parking", "tcp", "unix"}
 	rdmaPeers = []string{"rdma-busy", "rdma", "tcp", "smc",
 		"ib_write", "ib_send", "ib_send-events", "rsockets", "rsockets-blocking"}
 )
@@ -88,6 +83,11 @@ func ours(name, key, network string, cfg *ringnet.Config) *peer {
 
 func single(p *peer) *peer {
 	p.single = true
+	return p
+}
+
+func only(workload string, p *peer) *peer {
+	p.only = workload
 	return p
 }
 

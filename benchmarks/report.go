@@ -62,8 +62,10 @@ type Sample struct {
 	Bytes   int // payload, in both directions
 	Seconds float64
 	P50     float64
+	P90     float64
 	P99     float64
 	Mean    float64
+	Failed  int      `json:",omitempty"` // operations, besides Ops
 	CPU     float64  // seconds, of both sides; 0 if unknown
 	Allocs  *float64 // of an operation, on both sides; nil of programs
 }
@@ -71,8 +73,10 @@ type Sample struct {
 func (s *Sample) rate() float64      { return float64(s.Ops) / s.Seconds }
 func (s *Sample) bandwidth() float64 { return float64(s.Bytes) / s.Seconds }
 func (s *Sample) p50() float64       { return s.P50 }
+func (s *Sample) p90() float64       { return s.P90 }
 func (s *Sample) p99() float64       { return s.P99 }
 func (s *Sample) mean() float64      { return s.Mean }
+func (s *Sample) cpu() float64       { return s.CPU / float64(s.Ops) }
 
 func (s *Sample) allocs() float64 {
 	if s.Allocs == nil {
@@ -87,11 +91,13 @@ type Summary struct {
 	PerSecond     float64
 	BytesPerSec   float64
 	P50           float64
+	P90           float64
 	P99           float64
 	Mean          float64
 	CPUPerGB      float64 // seconds for 1e9 bytes
 	CPUPerMillion float64 // seconds for 1e6 operations
 	Allocs        float64 // of an operation
+	Failed        int     `json:",omitempty"` // operations, in all rounds
 }
 
 func (r *Result) summarise() {
@@ -104,19 +110,21 @@ func (r *Result) summarise() {
 		}
 		return known(median(values))
 	}
-	r.Median.Rounds = 0
+	r.Median.Rounds, r.Median.Failed = 0, 0
 	for _, s := range r.Rounds {
 		if s != nil {
 			r.Median.Rounds++
+			r.Median.Failed += s.Failed
 		}
 	}
 	r.Median.PerSecond = of((*Sample).rate)
 	r.Median.BytesPerSec = of((*Sample).bandwidth)
 	r.Median.P50 = of((*Sample).p50)
+	r.Median.P90 = of((*Sample).p90)
 	r.Median.P99 = of((*Sample).p99)
 	r.Median.Mean = of((*Sample).mean)
 	r.Median.CPUPerGB = of(func(s *Sample) float64 { return s.CPU / float64(s.Bytes) * 1e9 })
-	r.Median.CPUPerMillion = of(func(s *Sample) float64 { return s.CPU / float64(s.Ops) * 1e6 })
+	r.Median.CPUPerMillion = of(func(s *Sample) float64 { return s.cpu() * 1e6 })
 	r.Median.Allocs = of((*Sample).allocs)
 }
 

@@ -41,17 +41,11 @@ func (b *bench) cells() []Cell {
 	var cells []Cell
 	for _, key := range b.workloads {
 		w, _ := findWorkload(key)
-		sizes := b.sizes
-		if !w.sized {
-			sizes = []int{0}
-		}
-		for _, conns := range b.conns {
-			for _, size := range sizes {
-				for _, info := range b.report.Peers {
-					p, _ := findPeer(info.Key)
-					if info.Unavailable == "" && p.does(w, conns) {
-						cells = append(cells, Cell{p.key, key, size, conns})
-					}
+		for _, at := range b.points(w) {
+			for _, info := range b.report.Peers {
+				p, _ := findPeer(info.Key)
+				if info.Unavailable == "" && p.does(w, at.conns) {
+					cells = append(cells, Cell{p.key, key, at.size, at.conns})
 				}
 			}
 		}
@@ -59,7 +53,38 @@ func (b *bench) cells() []Cell {
 	return cells
 }
 
+// point is where a workload is measured.
+type point struct{ conns, size int }
+
+func (b *bench) points(w *workload) (points []point) {
+	sizes := b.sizes
+	if !w.sized {
+		sizes = []int{0}
+	}
+	conns := w.conns
+	if b.onDevice {
+		conns = w.onDevice
+	}
+	if len(b.conns) > 0 && len(conns) > 0 {
+		conns = b.conns
+	}
+	for _, n := range conns {
+		for _, size := range sizes {
+			points = append(points, point{n, size})
+		}
+	}
+	if len(b.conns) == 0 && !b.onDevice && slices.Contains(sizes, bulkBytes) {
+		for _, n := range w.many {
+			points = append(points, point{n, bulkBytes})
+		}
+	}
+	return points
+}
+
 func (p *peer) does(w *workload, conns int) bool {
+	if p.only != "" && p.only != w.key {
+		return false
+	}
 	if conns > 1 && (p.single || w.alone) {
 		return false
 	}
@@ -203,6 +228,9 @@ func (b *bench) measure(c Cell) (Sample, error) {
 
 // calibrate warms up and finds out how many operations of a worker take a slice.
 func (b *bench) calibrate(c Cell, w *workload, s *session) (int, error) {
+	if w.count > 0 {
+		return w.count, nil
+	}
 	n := max(1, b.counts[c]/8)
 	most := maxOperations
 	if w.limit > 0 {
@@ -264,32 +292,42 @@ func phase(s *session, workers, n int) (time.Duration, []time.Duration, error) {
 
 // sample is the phase that counts.
 func (b *bench) sample(c Cell, s *session, n int) (Sample, error) {
-	var server, serverAfter Usage
-	if err := b.server.Call("Server.Usage", struct{}{}, &server); err != nil {
+	before, err := b.usage()
+	if err != nil {
 		return Sample{}, err
 	}
-	client := usage()
 	elapsed, times, err := phase(s, c.Conns, n)
 	if err != nil {
 		return Sample{}, err
 	}
-	clientAfter := usage()
-	if err := b.server.Call("Server.Usage", struct{}{}, &serverAfter); err != nil {
+	after, err := b.usage()
+	if err != nil {
 		return Sample{}, err
 	}
-	ops := n * c.Conns
-	out := Sample{
-		Ops:     ops,
-		Bytes:   ops * s.bytes,
-		Seconds: elapsed.Seconds(),
-		CPU:     clientAfter.CPU - client.CPU + serverAfter.CPU - server.CPU,
+	out := Sample{Ops: n * c.Conns, Seconds: elapsed.Seconds(), CPU: after.CPU - before.CPU}
+	if s.failed != nil {
+		if out.Failed, err = s.failed(); err != nil {
+			b.show.note("%v: %d of %d failed, one of them: %v", c, out.Failed, out.Ops, err)
+		}
+		out.Ops -= out.Failed
 	}
-	allocs := float64(clientAfter.Mallocs-client.Mallocs+serverAfter.Mallocs-server.Mallocs) / float64(ops)
+	out.Bytes = out.Ops * s.bytes
+	allocs := float64(after.Mallocs-before.Mallocs) / float64(out.Ops)
 	out.Allocs = &allocs
 	if times != nil {
 		out.latencies(times, s.half)
 	}
 	return out, nil
+}
+
+// usage is what both processes have used so far.
+func (b *bench) usage() (Usage, error) {
+	var server Usage
+	if err := b.server.Call("Server.Usage", struct{}{}, &server); err != nil {
+		return Usage{}, err
+	}
+	client := usage()
+	return Usage{client.CPU + server.CPU, client.Mallocs + server.Mallocs}, nil
 }
 
 func (s *Sample) latencies(times []time.Duration, half bool) {
@@ -303,6 +341,7 @@ func (s *Sample) latencies(times []time.Duration, half bool) {
 		scale = 0.5
 	}
 	s.P50 = scale * float64(times[len(times)/2])
+	s.P90 = scale * float64(times[len(times)*90/100])
 	s.P99 = scale * float64(times[len(times)*99/100])
 	s.Mean = scale * float64(sum) / float64(len(times))
 }

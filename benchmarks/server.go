@@ -59,7 +59,18 @@ var protocols = map[string]func(l net.Listener) (closeAll func()){
 	"messages": func(l net.Listener) func() {
 		return acceptAll(l, func(c net.Conn) { _ = serveMessages(c) }) // the client sees what fails
 	},
-	"idle": func(l net.Listener) func() { return acceptAll(l, func(net.Conn) {}) },
+	"once": func(l net.Listener) func() {
+		return acceptAll(l, func(c net.Conn) {
+			b := make([]byte, 1)
+			if _, err := c.Read(b); err == nil {
+				_, _ = c.Write(b)
+			}
+		})
+	},
+	"take": func(l net.Listener) func() {
+		var t taker
+		return acceptAll(l, func(c net.Conn) { _ = t.serve(c) })
+	},
 	"http": func(l net.Listener) func() {
 		body := make([]byte, httpBytes)
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -47,7 +47,7 @@ func (r *Report) printWorkload(out io.Writer, k *workload) {
 		if !headed {
 			headed = true
 			fmt.Fprintf(out, "\n%s\n", k.name)
-			fmt.Fprintln(t, "size\tconns\tpeer\tp50\tp99\tmean\tper second\tbytes/s\tCPU s/GB\tCPU s/million\tallocs")
+			fmt.Fprintln(t, "size\tconns\tpeer\tp50\tp90\tp99\tmean\tper second\tbytes/s\tCPU s/GB\tCPU s/million\tallocs")
 		}
 		size := "–"
 		if x.Size > 0 {
@@ -58,12 +58,15 @@ func (r *Report) printWorkload(out io.Writer, k *workload) {
 		if slices.ContainsFunc(x.Rounds, func(s *Sample) bool { return s != nil && s.Allocs != nil }) {
 			allocs = fmt.Sprintf("%.2f", m.Allocs)
 		}
+		if m.Failed > 0 {
+			allocs += fmt.Sprintf(" (%d failed)", m.Failed)
+		}
 		rate := "–"
 		if m.BytesPerSec > 0 {
 			rate = count(m.BytesPerSec) + "B"
 		}
 		fmt.Fprintln(t, strings.Join([]string{size, strconv.Itoa(x.Conns), r.peerName(x.Peer),
-			nanos(m.P50), nanos(m.P99), nanos(m.Mean), count(m.PerSecond), rate, unlessZero(m.CPUPerGB), unlessZero(m.CPUPerMillion), allocs}, "\t"))
+			nanos(m.P50), nanos(m.P90), nanos(m.P99), nanos(m.Mean), count(m.PerSecond), rate, unlessZero(m.CPUPerGB), unlessZero(m.CPUPerMillion), allocs}, "\t"))
 	}
 	t.Flush()
 }
@@ -72,12 +75,23 @@ func (r *Report) printIdle(out io.Writer) {
 	if len(r.Idle) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\nan idle connection: what each of the two processes holds for it\n")
+	fmt.Fprintf(out, "\nconnections opened one after the other, a byte there and back on each, then idle: both processes\n")
 	t := newTable(out)
-	fmt.Fprintln(t, "conns\tpeer\tside\trings\tmemory\tanonymous\tGo heap+stacks\tdescriptors\tgoroutines\tthreads")
+	fmt.Fprintln(t, "conns\tpeer\topened in\tmemory\tprocessor time while idle\tqueue pairs\tcompletion queues")
 	for _, x := range r.Idle {
 		if x.Error != "" {
 			fmt.Fprintf(t, "%d\t%s\t%s\n", x.Conns, r.peerName(x.Peer), x.Error)
+			continue
+		}
+		fmt.Fprintf(t, "%d\t%s\t%.2f s\t%s\t%.2f %%\t%d\t%d\n", x.Conns, r.peerName(x.Peer), x.Seconds, byteSize(x.Memory),
+			100*x.CPU, x.Objects.QueuePairs, x.Objects.CompletionQueues)
+	}
+	t.Flush()
+	fmt.Fprintf(out, "\nwhat each of the two processes holds for one of them\n")
+	t = newTable(out)
+	fmt.Fprintln(t, "conns\tpeer\tside\tmemory\tanonymous\tGo heap+stacks\tpinned\tdescriptors\tgoroutines\tthreads")
+	for _, x := range r.Idle {
+		if x.Error != "" {
 			continue
 		}
 		for _, side := range []struct {
@@ -85,7 +99,7 @@ func (r *Report) printIdle(out io.Writer) {
 			perConnection
 		}{{"client", x.Client}, {"server", x.Server}} {
 			fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.3f\n", x.Conns, r.peerName(x.Peer), side.name,
-				byteSize(x.Rings), kib(side.Memory), kib(side.Anonymous), kib(side.Go),
+				kib(side.Memory), kib(side.Anonymous), kib(side.Go), kib(side.Pinned),
 				side.Descriptors, side.Goroutines, side.Threads)
 		}
 	}
@@ -105,6 +119,9 @@ func (r *Report) printFigures(out io.Writer) {
 	t := newTable(out)
 	fmt.Fprintln(t, "what\tagainst\ttarget\tmeasured\trounds\t")
 	for _, f := range r.Figures {
+		if strings.HasPrefix(f.Verdict, notHere) {
+			continue
+		}
 		value, spread := digits(f.Value), ""
 		if strings.HasPrefix(f.Verdict, notMeasured) {
 			value = "–"

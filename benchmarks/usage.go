@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"encoding/json"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -37,9 +39,38 @@ type Footprint struct {
 	Memory      int // bytes resident
 	Anonymous   int // of these, in memory without a file: the Go heap and stacks, and not shared memory
 	Go          int // heap and stacks in use
+	Pinned      int // bytes of registered memory
 	Descriptors int
 	Goroutines  int
 	Threads     int
+	Objects     Objects
+}
+
+// Objects are what RDMA devices have, for all processes of the host: the kernel
+// does not tell reliably for which.
+type Objects struct {
+	QueuePairs       int `json:"qp,omitempty"`
+	CompletionQueues int `json:"cq,omitempty"`
+}
+
+func (o Objects) minus(before Objects) Objects {
+	return Objects{o.QueuePairs - before.QueuePairs, o.CompletionQueues - before.CompletionQueues}
+}
+
+// objects asks rdma, of iproute2, and is nothing where there is neither that
+// nor a device.
+func objects() (sum Objects) {
+	out, err := exec.Command("rdma", "-j", "resource", "show").Output()
+	if err != nil {
+		return sum
+	}
+	var devices []Objects
+	_ = json.Unmarshal(out, &devices)
+	for _, d := range devices {
+		sum.QueuePairs += d.QueuePairs
+		sum.CompletionQueues += d.CompletionQueues
+	}
+	return sum
 }
 
 func footprint() Footprint {
@@ -52,7 +83,9 @@ func footprint() Footprint {
 		Goroutines: runtime.NumGoroutine(),
 		Memory:     procNumber("/proc/self/smaps_rollup", "Pss:") << 10,
 		Anonymous:  procNumber("/proc/self/smaps_rollup", "Pss_Anon:") << 10,
+		Pinned:     procNumber("/proc/self/status", "VmPin:") << 10,
 		Threads:    procNumber("/proc/self/status", "Threads:"),
+		Objects:    objects(),
 	}
 	if d, err := os.ReadDir("/proc/self/fd"); err == nil {
 		f.Descriptors = len(d) - 1 // without the folder itself
@@ -67,6 +100,7 @@ func (f Footprint) minus(before Footprint, n int) perConnection {
 		Memory:      each(f.Memory, before.Memory),
 		Anonymous:   each(f.Anonymous, before.Anonymous),
 		Go:          each(f.Go, before.Go),
+		Pinned:      each(f.Pinned, before.Pinned),
 		Descriptors: each(f.Descriptors, before.Descriptors),
 		Goroutines:  each(f.Goroutines, before.Goroutines),
 		Threads:     each(f.Threads, before.Threads),

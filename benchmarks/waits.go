@@ -1,0 +1,228 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// How a writer is made to wait for a reader that takes and then computes.
+const (
+	fillTime    = 10 * time.Millisecond // of the writer, to fill what is between
+	takePause   = 10 * time.Millisecond // of the reader, until the writer waits
+	takeCompute = 20 * time.Millisecond
+	takeWrite   = 4 << 10 // bytes of the Write that waits
+)
+
+// taker is a service that reads from one connection what another one says.
+type taker struct{ data atomic.Pointer[net.Conn] }
+
+// serve begins with the number of bytes to take from the connection before this
+// one, which has sent 0 and is left to that.
+func (t *taker) serve(c net.Conn) error {
+	var n int64
+	if err := binary.Read(c, binary.LittleEndian, &n); err != nil {
+		return err
+	}
+	if n == 0 {
+		t.data.Store(&c)
+		return nil
+	}
+	defer c.Close()
+	data := t.data.Load()
+	if data == nil {
+		return errors.New("nothing to take from")
+	}
+	times, err := takeAndCompute(*data, n)
+	if err != nil {
+		return err
+	}
+	return binary.Write(c, binary.LittleEndian, times)
+}
+
+// takeTimes are of a reader's clock, in nanoseconds since 1970.
+type takeTimes struct{ Began, Took int64 }
+
+// takeAndCompute takes n bytes, which are all there, computes, and reads on to
+// the end.
+func takeAndCompute(c net.Conn, n int64) (t takeTimes, err error) {
+	buf := make([]byte, n)
+	time.Sleep(takePause)
+	t.Began = time.Now().UnixNano()
+	if _, err := io.ReadFull(c, buf); err != nil {
+		return t, err
+	}
+	took := time.Now()
+	t.Took = took.UnixNano()
+	compute(took, takeCompute)
+	for err == nil {
+		_, err = c.Read(buf)
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return t, err
+}
+
+// errNoWait is of a machine that was too busy to have the writer wait in time.
+var errNoWait = errors.New("the Write did not wait for its reader")
+
+// takeOnce fills what is between the two sides and returns how long after the
+// reader took all that a Write returned which had to wait for it. The clocks of
+// the two processes must be one. It is 1 ns if the Write returned while the
+// reader was still taking.
+func takeOnce(cl client) (time.Duration, error) {
+	cl.conns = 2
+	conns, closeAll, err := cl.dialAll()
+	if err != nil {
+		return 0, err
+	}
+	defer closeAll()
+	data, control := conns[0], conns[1]
+	if err := binary.Write(data, binary.LittleEndian, int64(0)); err != nil {
+		return 0, err
+	}
+	n, err := fill(data)
+	if err != nil {
+		return 0, err
+	}
+	if err := binary.Write(control, binary.LittleEndian, n); err != nil {
+		return 0, err
+	}
+	if _, err := data.Write(make([]byte, takeWrite)); err != nil {
+		return 0, err
+	}
+	returned := time.Now().UnixNano()
+	if err := closeWrite(data); err != nil {
+		return 0, err
+	}
+	var t takeTimes
+	if err := binary.Read(control, binary.LittleEndian, &t); err != nil {
+		return 0, err
+	}
+	if returned < t.Began {
+		return 0, errNoWait
+	}
+	return time.Duration(max(1, returned-t.Took)), nil
+}
+
+// fill writes for fillTime, by the end of which nothing goes any more, and
+// returns how many bytes went.
+func fill(c net.Conn) (total int64, err error) {
+	if err := c.SetWriteDeadline(time.Now().Add(fillTime)); err != nil {
+		return 0, err
+	}
+	for buf := make([]byte, bulkBytes); err == nil; {
+		var n int
+		n, err = c.Write(buf)
+		total += int64(n)
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return 0, err
+	}
+	return total, c.SetWriteDeadline(time.Time{})
+}
+
+func closeWrite(c net.Conn) error {
+	half, ok := c.(interface{ CloseWrite() error })
+	if !ok {
+		return fmt.Errorf("%T has no CloseWrite", c)
+	}
+	return half.CloseWrite()
+}
+
+func openTake(cl client) (*session, error) {
+	return &session{
+		timed: true, close: func() {},
+		run: func(_, n int, times []time.Duration) error {
+			for i := range times {
+				err := errNoWait
+				for attempt := 0; attempt < 5 && errors.Is(err, errNoWait); attempt++ {
+					times[i], err = takeOnce(cl)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}, nil
+}
+
+// serveBystander has this process run Go code on one processor only, and echoes
+// over TCP at a port that it tells the client, until that says that it is done.
+func serveBystander(c net.Conn) error {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer acceptAll(l, func(c net.Conn) { _ = serveMessages(c) })()
+	if err := binary.Write(c, binary.LittleEndian, uint64(l.Addr().(*net.TCPAddr).Port)); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, c)
+	return err
+}
+
+// busyConns are the connections that are never silent beside the bystander.
+const busyConns = 2
+
+// openBystander measures the bystander's TCP; the peer's connections are those
+// beside it.
+func openBystander(cl client) (*session, error) {
+	cl.conns = 1 + busyConns
+	conns, closeAll, err := cl.dialAll()
+	if err != nil {
+		return nil, err
+	}
+	control, others := conns[0], conns[1:]
+	bystander, err := dialBystander(control)
+	if err != nil {
+		closeAll()
+		return nil, err
+	}
+	var looping sync.WaitGroup
+	for _, c := range others {
+		looping.Go(func() {
+			buf, times := make([]byte, 64), make([]time.Duration, 1000)
+			for pingPong(c, echo, buf, times) == nil {
+			}
+		})
+	}
+	buf := make([]byte, 64)
+	return &session{
+		bytes: 2 * len(buf), timed: true,
+		run: func(_, n int, times []time.Duration) error { return pingPong(bystander, echo, buf, times) },
+		close: func() {
+			bystander.Close()
+			for _, c := range others {
+				c.Close()
+			}
+			looping.Wait()
+			// The server has all its processors again when it answers with EOF.
+			if closeWrite(control) == nil {
+				_, _ = io.Copy(io.Discard, control)
+			}
+			control.Close()
+		},
+	}, nil
+}
+
+func dialBystander(control net.Conn) (net.Conn, error) {
+	if err := request(control, beside, 0, 1); err != nil {
+		return nil, err
+	}
+	var port uint64
+	if err := binary.Read(control, binary.LittleEndian, &port); err != nil {
+		return nil, err
+	}
+	return net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+}
