@@ -7,6 +7,15 @@
 //	go run . -listen :18600       on one of two hosts, and
 //	go run . -connect HOST:18600  on the other: both hosts' RDMA devices
 //
+// With -beside FILE another version of ringnet is measured in the same rounds:
+// FILE is this program as it was built there, for instance by
+//
+//	git worktree add /tmp/other VERSION
+//	(cd /tmp/other/benchmarks && go build -o /tmp/other/benchmarks-VERSION .)
+//	go run . -beside /tmp/other/benchmarks-VERSION
+//
+// Version 1 of the protocol, a queue pair for each connection, is 04f2eb9.
+//
 // Client and server are two processes. Every figure is measured in every round,
 // one peer after the other, so that a machine that drifts does so under all of
 // them; what is compared is the median of the rounds' ratios. A table appears
@@ -14,9 +23,9 @@
 //
 // The way through the files: peers.go says what is compared, workloads.go what
 // is done with it, messages.go, rpc.go and waits.go how, server.go is the other
-// process, tools.go runs the programs of perftest and rsockets, run.go goes
-// round, idle.go and library.go measure what has no rounds, report.go,
-// figures.go, table.go and chart.go say what came out.
+// process, tools.go runs the programs of perftest and rsockets, beside.go that of
+// another version, run.go goes round, idle.go and library.go measure what has no
+// rounds, report.go, figures.go, table.go and chart.go say what came out.
 //
 // A server that listens runs what its client asks for, out of the above, and
 // knows no password: let nobody else reach it.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Figure is a comparison that the project has set itself a mark for.
@@ -21,7 +22,7 @@ const (
 	notMet       = "not met"
 	notMeasured  = "not measured: "
 	wants        = "wants "
-	notHere      = notMeasured + wants // in a run of this kind
+	leftOut      = "left out of this run"
 	noTarget     = "for information"
 	noAllocation = 0.005 // what is still 0 in two decimals: runtime and report allocate now and then
 )
@@ -106,7 +107,7 @@ func (r *Report) figures() []Figure {
 	for _, x := range idleRules {
 		figures = append(figures, r.idleFigure(x))
 	}
-	return figures
+	return append(figures, r.besideFigures()...)
 }
 
 func targetText(target, goal float64, atMost bool, unit string) string {
@@ -131,7 +132,7 @@ func (r *Report) compare(x rule, conns int) Figure {
 		unit = ""
 	}
 	f := Figure{What: x.what, Against: x.against, Target: targetText(x.target, x.goal, x.atMost, unit)}
-	if conns > 1 {
+	if conns > 1 && len(x.conns) > 0 {
 		f.What += fmt.Sprintf(", %d connections", conns)
 	}
 	var sides []*Result // the subject first
@@ -181,7 +182,7 @@ func (r *Report) whyNot(key string) string {
 			return p.Name + ": " + p.Unavailable
 		}
 		if p.Key == key {
-			return "left out of this run"
+			return leftOut
 		}
 	}
 	if slices.Contains(rdmaPeers, key) {
@@ -194,6 +195,11 @@ func (r *Report) whyNot(key string) string {
 func (f *Figure) judge(target float64, atMost bool) {
 	f.Value = known(median(f.Ratios))
 	f.Verdict = verdict(f.Value, target, atMost)
+}
+
+// outside says whether the figure is none of the run's kind or choice.
+func (f *Figure) outside() bool {
+	return strings.HasPrefix(f.Verdict, notMeasured+wants) || f.Verdict == notMeasured+leftOut
 }
 
 func verdict(value, target float64, atMost bool) string {
@@ -215,7 +221,7 @@ func (r *Report) libraryFigure() Figure {
 		What:    "Write + Read of 64 B through rconn, time",
 		Against: "bare cgo crossing",
 		Target:  targetText(target, 0, true, " ×"),
-		Verdict: notMeasured + "left out of this run",
+		Verdict: notMeasured + leftOut,
 	}
 	if r.Library == nil {
 		return f
@@ -236,7 +242,7 @@ func newAllocationFigure(fabric string) Figure {
 		What:    "Read and Write over " + fabric + ", steady state",
 		Against: "allocations of a message",
 		Target:  "0",
-		Verdict: notMeasured + "left out of this run",
+		Verdict: notMeasured + leftOut,
 	}
 }
 

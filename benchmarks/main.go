@@ -49,6 +49,7 @@ func run(args []string) error {
 		connect = flags.String("connect", "", "measure against the server at this TCP `address`")
 		once    = flags.Bool("once", false, "with -listen, end after the first client")
 		quick   = flags.Bool("quick", false, "a smoke test: one short round of little, whose figures mean nothing")
+		other   = flags.String("beside", "", "measure another version beside this one, too: the `file` is a build of this program there")
 		o       options
 		lists   struct{ sizes, conns, idle, peers, workloads string }
 	)
@@ -101,9 +102,17 @@ func run(args []string) error {
 			return err
 		}
 	}
+	if *other != "" && *connect != "" {
+		return errors.New("-beside wants both processes on one host, without -connect")
+	}
 	o.peers, o.workloads = strings.Split(lists.peers, ","), strings.Split(lists.workloads, ",")
 	for _, key := range o.peers {
 		if _, err := findPeer(key); err != nil {
+			return err
+		}
+	}
+	if *other != "" {
+		if o.peers, err = measureBeside(*other, o.peers); err != nil {
 			return err
 		}
 	}
@@ -262,11 +271,12 @@ func reach(address string) (*rpc.Client, func(), error) {
 }
 
 // verdict is an error if something that is there could not be measured in any
-// round, or, if so asked, if a figure was not met.
+// round, but by another version, which may not have it, or, if so asked, if a
+// figure was not met.
 func (b *bench) verdict() error {
 	var errs []error
 	for _, r := range b.report.Results {
-		if r.Median.Rounds == 0 {
+		if p, err := findPeer(r.Peer); r.Median.Rounds == 0 && (err != nil || p.beside == nil) {
 			errs = append(errs, fmt.Errorf("%v: %s", r.Cell, r.Error))
 		}
 	}

@@ -24,10 +24,7 @@ func TestQuickRunOnThisHostMeasuresEverything(t *testing.T) {
 	program, dir := build(t), t.TempDir()
 	out, err := exec.Command(program, "-quick", "-out", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	b, err := os.ReadFile(filepath.Join(dir, "results.json"))
-	require.NoError(t, err)
-	var r Report
-	require.NoError(t, json.Unmarshal(b, &r))
+	r := readReport(t, dir)
 
 	for _, p := range r.Peers {
 		assert.Empty(t, p.Unavailable, p.Name)
@@ -37,7 +34,7 @@ func TestQuickRunOnThisHostMeasuresEverything(t *testing.T) {
 			for _, size := range sizesOf(w) {
 				for _, conns := range []int{1, 2} {
 					if peer.does(w, conns) {
-						checkResult(t, &r, Cell{p.Key, w.key, size, conns})
+						checkResult(t, r, Cell{p.Key, w.key, size, conns})
 					}
 				}
 			}
@@ -68,6 +65,15 @@ func TestQuickRunOnThisHostMeasuresEverything(t *testing.T) {
 	}
 }
 
+func readReport(t *testing.T, dir string) *Report {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "results.json"))
+	require.NoError(t, err)
+	r := new(Report)
+	require.NoError(t, json.Unmarshal(b, r))
+	return r
+}
+
 func sizesOf(w *workload) []int {
 	if w.sized {
 		return []int{64, 65536}
@@ -90,4 +96,19 @@ func checkResult(t *testing.T, r *Report, c Cell) {
 		assert.Positive(t, x.Median.P50, "%v", c)
 		assert.GreaterOrEqual(t, x.Median.P99, x.Median.P50, "%v", c)
 	}
+}
+
+func TestBesideMeasuresAnotherBuildInTheSameRounds(t *testing.T) {
+	program, dir := build(t), t.TempDir()
+	out, err := exec.Command(program, "-quick", "-out", dir, "-beside", program, "-peers", "shm,unix",
+		"-workloads", "ping-pong", "-sizes", "64", "-conns", "1", "-idle", "none", "-library=false").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	r := readReport(t, dir)
+
+	checkResult(t, r, Cell{"shm", "ping-pong", 64, 1})
+	checkResult(t, r, Cell{"shm@benchmarks", "ping-pong", 64, 1})
+	require.Len(t, r.Results, 3, "and Unix sockets, of which there are no versions")
+	last := r.Figures[len(r.Figures)-1]
+	assert.Equal(t, "benchmarks", last.Against)
+	assert.Len(t, last.Ratios, 1)
 }

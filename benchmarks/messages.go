@@ -11,10 +11,10 @@ import (
 // What a client asks of the server of messages, in a header of headerSize
 // bytes: what to do, with messages of what size, how many of them.
 const (
-	echo   = iota // send each message back
-	sink          // read them all, then send one byte
-	work          // work on each message, then send it back
-	beside        // be a bystander; see serveBystander
+	echo      = iota // send each message back
+	sink             // read them all, then send one byte
+	work             // work on each message, then send it back
+	bystander        // be a bystander; see serveBystander
 
 	headerSize = 16
 	sinkBuffer = 64 << 10 // what a sink reads into, unless messages are larger
@@ -68,7 +68,7 @@ func serveRequest(c net.Conn, op int, buf []byte, size, n int) error {
 		}
 		_, err := c.Write(buf[:1])
 		return err
-	case beside:
+	case bystander:
 		return serveBystander(c)
 	}
 	return fmt.Errorf("unknown request %d", op)

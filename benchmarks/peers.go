@@ -27,6 +27,10 @@ type peer struct {
 
 	// Of programs, by workload:
 	tools map[string]tool
+
+	// Of another version of ringnet, and of this one if each of its cells is to
+	// have processes of its own:
+	beside, fresh *beside
 }
 
 // busy polls for as long as anything here takes.

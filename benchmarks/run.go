@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,6 +85,9 @@ func (b *bench) points(w *workload) (points []point) {
 func (p *peer) does(w *workload, conns int) bool {
 	if p.only != "" && p.only != w.key {
 		return false
+	}
+	if p.beside != nil {
+		return p.beside.peer.does(w, conns)
 	}
 	if conns > 1 && (p.single || w.alone) {
 		return false
@@ -196,6 +200,9 @@ func (b *bench) measure(c Cell) (Sample, error) {
 	p, err := findPeer(c.Peer)
 	if err != nil {
 		return Sample{}, err
+	}
+	if own := cmp.Or(p.beside, p.fresh); own != nil {
+		return own.measure(b, c)
 	}
 	if p.dial == nil {
 		return b.measureTool(c)

@@ -119,7 +119,7 @@ func (r *Report) printFigures(out io.Writer) {
 	t := newTable(out)
 	fmt.Fprintln(t, "what\tagainst\ttarget\tmeasured\trounds\t")
 	for _, f := range r.Figures {
-		if strings.HasPrefix(f.Verdict, notHere) {
+		if f.outside() {
 			continue
 		}
 		value, spread := digits(f.Value), ""

@@ -184,7 +184,7 @@ func openBystander(cl client) (*session, error) {
 		return nil, err
 	}
 	control, others := conns[0], conns[1:]
-	bystander, err := dialBystander(control)
+	tcp, err := dialBystander(control)
 	if err != nil {
 		closeAll()
 		return nil, err
@@ -200,9 +200,9 @@ func openBystander(cl client) (*session, error) {
 	buf := make([]byte, 64)
 	return &session{
 		bytes: 2 * len(buf), timed: true,
-		run: func(_, n int, times []time.Duration) error { return pingPong(bystander, echo, buf, times) },
+		run: func(_, n int, times []time.Duration) error { return pingPong(tcp, echo, buf, times) },
 		close: func() {
-			bystander.Close()
+			tcp.Close()
 			for _, c := range others {
 				c.Close()
 			}
@@ -217,7 +217,7 @@ func openBystander(cl client) (*session, error) {
 }
 
 func dialBystander(control net.Conn) (net.Conn, error) {
-	if err := request(control, beside, 0, 1); err != nil {
+	if err := request(control, bystander, 0, 1); err != nil {
 		return nil, err
 	}
 	var port uint64

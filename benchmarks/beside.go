@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+)
+
+// A beside is this program as this or another version of ringnet has it. Its
+// client and server run for one round of one cell at a time, in turn with the
+// others'.
+type beside struct {
+	program string
+	peer    *peer // as this version knows it
+}
+
+// measureBeside adds, for each of this version's peers among keys, that of the
+// program, and returns all keys. This version, too, gets new processes for each
+// cell from here on: what older ones have been through must not count.
+func measureBeside(program string, keys []string) ([]string, error) {
+	path, err := filepath.Abs(program)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("-beside wants a build of this program: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	all := keys
+	for _, key := range keys {
+		p, err := findPeer(key)
+		if err != nil {
+			return nil, err
+		}
+		if p.ours == nil || p.only != "" {
+			continue
+		}
+		name := filepath.Base(path)
+		other := &peer{name: p.name + ", " + name, key: key + "@" + name, beside: &beside{path, p}}
+		peers, all = append(peers, other), append(all, other.key)
+		p.fresh = &beside{self, p}
+	}
+	return all, nil
+}
+
+// measure has the program measure a round of a cell by itself.
+func (o *beside) measure(b *bench, c Cell) (Sample, error) {
+	dir, err := os.MkdirTemp("", "ringnet-benchmarks-")
+	if err != nil {
+		return Sample{}, err
+	}
+	defer os.RemoveAll(dir)
+	args := []string{
+		"-peers", o.peer.key, "-workloads", c.Workload, "-conns", strconv.Itoa(c.Conns), "-sizes", strconv.Itoa(max(1, c.Size)),
+		"-rounds", "1", "-slice", b.slice.String(), "-idle", "none", "-library=false", "-out", dir,
+	}
+	if b.onDevice {
+		args = append(args, "-rdma", "-address", b.host, "-device", b.device)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cellTimeout)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, o.program, args...).CombinedOutput(); err != nil {
+		return Sample{}, fmt.Errorf("%s: %w: %s", o.program, err, lastLine(string(out)))
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
+	if err != nil {
+		return Sample{}, err
+	}
+	var r Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		return Sample{}, err
+	}
+	if len(r.Results) != 1 || len(r.Results[0].Rounds) != 1 || r.Results[0].Rounds[0] == nil {
+		return Sample{}, fmt.Errorf("%s has measured something else than %v", o.program, c)
+	}
+	return *r.Results[0].Rounds[0], nil
+}
+
+// besideFigures compare this version with the one beside it.
+func (r *Report) besideFigures() (figures []Figure) {
+	for _, x := range r.Results {
+		other, err := findPeer(x.Peer)
+		if err != nil || other.beside == nil || x.Median.Rounds == 0 {
+			continue
+		}
+		own := x.Cell
+		own.Peer = other.beside.peer.key
+		rule := rule{
+			what: own.String(), against: filepath.Base(other.beside.program),
+			subject: own.Peer, others: []string{x.Peer}, workload: x.Workload, size: x.Size, metric: (*Sample).rate,
+		}
+		if x.Conns == 1 {
+			rule.target, rule.goal = 0.9, 1
+		}
+		figures = append(figures, r.compare(rule, x.Conns))
+	}
+	return figures
+}
