@@ -29,6 +29,11 @@
 // (ulimit -l, LimitMEMLOCK=) must allow it: 1.3 MB for a link, and 16 KiB
 // to 1 MiB for each connection on it, see [Config].
 //
+// Devices may write to that memory in another order than the bytes arrived in
+// (PCI's relaxed ordering), where the device, the library and the kernel can:
+// many hosts reach their bandwidth only so. Where it is slower instead, the
+// environment variable RINGNET_RELAXED_ORDERING=off switches it off.
+//
 // # Links
 //
 // The connections from one process to an address of another share a link: a queue
@@ -37,11 +42,6 @@
 // ([Config.LinkIdle], [CloseIdleLinks]). Links of connections whose Configs differ
 // are apart, and [Config.Dedicated] gives a connection one of its own. A link
 // that dies ends all connections on it. [Links] tells what is up.
-//
-// Devices may write to that memory in another order than the bytes arrived in
-// (PCI's relaxed ordering), where the device, the library and the kernel can:
-// many hosts reach their bandwidth only so. Where it is slower instead, the
-// environment variable RINGNET_RELAXED_ORDERING=off switches it off.
 //
 // # shm
 //

@@ -93,6 +93,7 @@ type use struct {
 	Descriptors    int
 	Goroutines     int
 	DeviceMappings int // queues, which the device shares with the process
+	SharedMappings int // with other processes, by shm
 	PinnedKiB      int // registered memory
 }
 
@@ -102,7 +103,10 @@ func inUse(t *testing.T) use {
 	require.NoError(t, err)
 	descriptors, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
-	rdma := resources(t)
+	rdma := make(map[string]int)
+	if os.Getenv("SOFTROCE_ADDR") != "" {
+		rdma = resources(t)
+	}
 	return use{
 		QueuePairs:        rdma["qp"],
 		CompletionQueues:  rdma["cq"],
@@ -112,6 +116,7 @@ func inUse(t *testing.T) use {
 		Descriptors:       len(descriptors),
 		Goroutines:        runtime.NumGoroutine(),
 		DeviceMappings:    strings.Count(string(maps), "/dev/infiniband/"),
+		SharedMappings:    strings.Count(string(maps), "memfd:ringnet"),
 		PinnedKiB:         status("VmPin"),
 	}
 }
@@ -120,7 +125,7 @@ func (u use) atMost(limit use) bool {
 	return u.QueuePairs <= limit.QueuePairs && u.CompletionQueues <= limit.CompletionQueues &&
 		u.MemoryRegions <= limit.MemoryRegions && u.ProtectionDomains <= limit.ProtectionDomains &&
 		u.IDs <= limit.IDs && u.Descriptors <= limit.Descriptors && u.Goroutines <= limit.Goroutines &&
-		u.DeviceMappings <= limit.DeviceMappings && u.PinnedKiB <= limit.PinnedKiB
+		u.DeviceMappings <= limit.DeviceMappings && u.SharedMappings <= limit.SharedMappings && u.PinnedKiB <= limit.PinnedKiB
 }
 
 // resources is how many objects of each kind the kernel's RDMA subsystem has.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,11 +40,23 @@ func TestDeviceRemoved(t *testing.T) {
 	device, _ := deviceOfItsOwn(t)
 	alone(t, nil, func(t *testing.T) {
 		l := listen(t, ringnet.ListenConfig{})
-		d, a, err := connect(l)
-		require.NoError(t, err)
-		requireEcho(t, d, a)
+		var ends []*ringnet.Conn
+		for range crowdSize {
+			d, a, err := connect(l)
+			require.NoError(t, err)
+			requireEcho(t, d, a)
+			require.NoError(t, (&stream{}).send(d, spoken, spoken))
+			require.NoError(t, (&stream{}).send(a, spoken, spoken))
+			ends = append(ends, d, a)
+		}
+		require.Len(t, ringnet.Links(), 2, "both ends of one")
+		arrived := func() bool {
+			return !slices.ContainsFunc(ends, func(c *ringnet.Conn) bool { return c.Stats().BytesReceived < 1000+spoken })
+		}
+		require.True(t, eventually(soon, arrived))
 		require.NoError(t, exec.Command("rdma", "link", "delete", device).Start())
-		for _, c := range []*ringnet.Conn{d, a} {
+		for _, c := range ends {
+			require.NoError(t, (&stream{}).receive(c, spoken))
 			// The other end may have been quicker to say goodbye.
 			_, err := c.Read(make([]byte, 1))
 			requireErrno(t, err, syscall.ENETDOWN, syscall.ECONNRESET)
@@ -51,7 +64,8 @@ func TestDeviceRemoved(t *testing.T) {
 			requireErrno(t, err, syscall.ENETDOWN, syscall.ECONNRESET)
 			require.NoError(t, c.Close())
 		}
-		_, err = l.Accept()
+		require.True(t, eventually(soon, func() bool { return len(ringnet.Links()) == 0 }))
+		_, err := l.Accept()
 		require.ErrorContains(t, err, "RDMA device removed")
 		_, err = ringnet.Dial("rdma", l.Addr().String())
 		require.ErrorIs(t, err, errors.ErrUnsupported)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -94,25 +95,25 @@ func TestNodes(t *testing.T) {
 	})
 	t.Run("power cut", func(t *testing.T) {
 		peer := os.Getenv("SOFTROCE_PEER")
-		idle, giving, fetching := ask(t, peer, "nothing", 0), ask(t, peer, "receive", endless), ask(t, peer, "send", endless)
+		giving, fetching := ask(t, peer, "receive", endless), ask(t, peer, "send", endless)
+		var idle []*ringnet.Conn // beside those two on their link
+		for range crowdSize - 2 {
+			idle = append(idle, ask(t, peer, "say", spoken))
+		}
+		require.True(t, slices.ContainsFunc(ringnet.Links(), func(l ringnet.LinkInfo) bool { return l.Connections == crowdSize }))
 		started := make(chan struct{})
 		var cut time.Time
 		lost := func(name string, limit time.Duration, f func() error) func() error {
 			return func() error {
 				err := f()
 				took := time.Since(cut)
-				t.Logf("%s: %v after %v", name, err, took)
 				if !errors.Is(err, syscall.ETIMEDOUT) || took > limit+margin {
 					return fmt.Errorf("%s: %w after %v, want ETIMEDOUT within %v", name, err, took, limit)
 				}
 				return nil
 			}
 		}
-		atOnce(t,
-			lost("idle", idleDeadAfter, func() error {
-				_, err := idle.Read(make([]byte, 1))
-				return err
-			}),
+		all := []func() error{
 			lost("giving", deadAfter, func() error { return give(giving, endless) }),
 			lost("fetching", idleDeadAfter, func() error {
 				return fetch(fetching, endless, sync.OnceFunc(func() { close(started) }))
@@ -121,7 +122,28 @@ func TestNodes(t *testing.T) {
 				<-started
 				cut = time.Now()
 				return control("power off 1")
-			})
+			},
+		}
+		for i, c := range idle {
+			require.True(t, eventually(soon, func() bool { return c.Stats().BytesReceived == spoken }))
+			all = append(all, lost(fmt.Sprint("idle ", i), idleDeadAfter, func() error {
+				<-started
+				said := &stream{seed: seedFetched}
+				err := said.receive(c, endless)
+				if said.pos != spoken {
+					return fmt.Errorf("read %d bytes of %d that had arrived", said.pos, spoken)
+				}
+				return err
+			}))
+		}
+		atOnce(t, all...)
+		closing := time.Now()
+		for _, c := range append(idle, giving, fetching) {
+			require.NoError(t, c.Close(), "the connection is lost already")
+		}
+		require.Less(t, time.Since(closing), margin, "closing all")
+		_, err := ringnet.DialTimeout("rdma", net.JoinHostPort(peer, nodePort), 5*time.Second)
+		require.True(t, err.(net.Error).Timeout(), "%v", err)
 	})
 }
 
@@ -224,7 +246,8 @@ func serveConn(c *ringnet.Conn) {
 		defer netem("delete")
 		fmt.Fprint(c, allRight)
 		_, _ = io.Copy(io.Discard, r)
-	case "nothing":
+	case "say":
+		_ = (&stream{seed: seedFetched}).send(c, n, n)
 		_, _ = io.Copy(io.Discard, r)
 	}
 }

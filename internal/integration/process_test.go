@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // roleVariable names the role of a process that a test has started.
@@ -22,9 +23,11 @@ const roleVariable = "RINGNET_TEST_ROLE"
 // roles are the programs that this test binary can be besides the tests. A test
 // and its process talk by lines on the standard streams: see say and hear.
 var roles = map[string]func(args []string) error{
-	"writer": writer,
-	"filler": filler,
-	"victim": victim,
+	"writer":  writer,
+	"filler":  filler,
+	"victim":  victim,
+	"partner": partner,
+	"breaker": breaker,
 }
 
 // process is another process.
@@ -75,6 +78,19 @@ func (p *process) kill() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Kill())
 	_ = p.cmd.Wait() // says that it was killed
+}
+
+// stop stops the process, and returns when all of it stands still.
+func (p *process) stop() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	require.NoError(p.t, unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED, nil))
+}
+
+// goOn has a process that was stopped go on.
+func (p *process) goOn() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
 // wait waits until the process has ended and wants that it succeeded.

@@ -1,0 +1,443 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/shm"
+	"github.com/ringnet/ringnet/internal/fabric/verbs"
+	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// crowdSize is how many connections are on one link to another process, to which
+// something happens.
+const crowdSize = 100
+
+// soon bounds what takes a moment on an emulated machine that has much to do.
+const soon = 20 * time.Second
+
+// place is a network and an address of this host.
+type place struct{ network, host string }
+
+func (at place) any() string { return net.JoinHostPort(at.host, "0") }
+
+// betweenProcesses runs a test that concerns two processes over shared memory and
+// over RDMA, each time in a process of its own.
+func betweenProcesses(t *testing.T, test func(t *testing.T, at place)) {
+	t.Run("shm", func(t *testing.T) {
+		alone(t, nil, func(t *testing.T) { test(t, place{"shm", "127.0.0.1"}) })
+	})
+	t.Run("rdma", func(t *testing.T) {
+		at := place{"rdma", rdmaAddr(t)}
+		alone(t, nil, func(t *testing.T) { test(t, at) })
+	})
+}
+
+// probing has peers that do not answer found out soon.
+var probing = &ringnet.Config{KeepAlive: keepAlive}
+
+// crowd is connections on one link to another process.
+type crowd struct {
+	peer    *process
+	address string // that one of the two listens at
+	members []*member
+}
+
+// member is this end of one of them. What is done at the other is its part.
+type member struct {
+	*ringnet.Conn
+	part string
+}
+
+// gather makes a crowd whose members have the parts in turn. It is dialed by this
+// process, or by the other.
+func gather(t *testing.T, at place, dialed bool, parts ...string) *crowd {
+	t.Helper()
+	var cr *crowd
+	if dialed {
+		cr = startListening(t, at, at.any())
+	} else {
+		cr = startDialing(t, at, "partner")
+	}
+	cr.play(t, parts...)
+	require.Len(t, ringnet.Links(), 1)
+	return cr
+}
+
+// play gives the members their parts, in turn.
+func (cr *crowd) play(t *testing.T, parts ...string) {
+	t.Helper()
+	for i, m := range cr.members {
+		m.part = parts[i%len(parts)]
+		_, err := fmt.Fprintln(m, m.part)
+		require.NoError(t, err)
+	}
+}
+
+func startListening(t *testing.T, at place, address string) *crowd {
+	t.Helper()
+	p := start(t, "partner", at.network, address, "listens")
+	cr := &crowd{peer: p, address: p.hear()}
+	for range crowdSize {
+		cr.members = append(cr.members, &member{Conn: cr.dial(t, at)})
+	}
+	return cr
+}
+
+func startDialing(t *testing.T, at place, role string) *crowd {
+	t.Helper()
+	l, err := (&ringnet.ListenConfig{Config: probing}).Listen(t.Context(), at.network, at.any())
+	require.NoError(t, err)
+	defer l.Close()
+	cr := &crowd{address: l.Addr().String()}
+	cr.peer = start(t, role, at.network, cr.address, "dials")
+	for range crowdSize {
+		c, err := l.Accept()
+		require.NoError(t, err)
+		cr.members = append(cr.members, &member{Conn: c.(*ringnet.Conn)})
+	}
+	return cr
+}
+
+func (cr *crowd) dial(t *testing.T, at place) *ringnet.Conn {
+	t.Helper()
+	c, err := (&ringnet.Dialer{Config: probing}).Dial(at.network, cr.address)
+	require.NoError(t, err)
+	return c.(*ringnet.Conn)
+}
+
+// partner is the process at the other ends.
+func partner(args []string) error {
+	network, address := args[0], args[1]
+	if args[2] == "dials" {
+		for range crowdSize {
+			c, err := (&ringnet.Dialer{Config: probing}).Dial(network, address)
+			if err != nil {
+				return err
+			}
+			go play(c.(*ringnet.Conn))
+		}
+	} else {
+		l, err := (&ringnet.ListenConfig{Config: probing}).Listen(context.Background(), network, address)
+		if err != nil {
+			return err
+		}
+		say(l.Addr().String())
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go play(c.(*ringnet.Conn))
+			}
+		}()
+	}
+	hear() // nothing, until the test has ended
+	return nil
+}
+
+// spoken is how many bytes a member's peer says that says a little.
+const spoken = 1000
+
+// play does the part that the first line on a connection names.
+func play(c *ringnet.Conn) {
+	kept.Store(c, true)
+	var part string
+	if _, err := fmt.Fscanln(c, &part); err != nil {
+		return
+	}
+	switch part {
+	case "speak":
+		_ = (&stream{}).send(c, spoken, spoken)
+	case "send":
+		_ = (&stream{}).send(c, endless, 50_000)
+	case "receive":
+		_, _ = io.Copy(io.Discard, c)
+	case "echo":
+		_, _ = io.Copy(c, c)
+		_ = c.Close()
+	case "deaf":
+	}
+}
+
+// kept are connections that nobody uses any more. They would be closed if they
+// were collected.
+var kept sync.Map
+
+// endure uses a connection until it is lost, which must be for the given reason.
+// What arrives must be what the peer has sent, and all that has arrived must be
+// there to be read, if not before then after.
+func (m *member) endure(lost <-chan struct{}, reason error) error {
+	in, out := &stream{}, &stream{}
+	switch m.part {
+	case "speak":
+		<-lost
+		return errors.Join(want(in.receive(m, endless), reason), m.allRead(in.pos, spoken))
+	case "send":
+		return errors.Join(want(in.receive(m, endless), reason), m.allRead(in.pos, 0))
+	case "receive":
+		return want(out.send(m, endless, 50_000), reason)
+	}
+	written := make(chan error, 1)
+	go func() { written <- out.send(m, endless, 50_000) }()
+	_, err := m.Read(make([]byte, 1))
+	return errors.Join(want(err, reason), want(<-written, reason))
+}
+
+// allRead says whether all that has arrived has been read, and that was enough.
+func (m *member) allRead(n, least int) error {
+	if arrived := int(m.Stats().BytesReceived); n != arrived || n < least {
+		return fmt.Errorf("read %d bytes of %d that have arrived, of %d at least", n, arrived, least)
+	}
+	return nil
+}
+
+// requireLost has all members use their connections while something happens, and
+// wants them to be lost for the given reason, within the time. To close them all
+// takes no time then.
+func (cr *crowd) requireLost(t *testing.T, within time.Duration, reason error, happens func()) {
+	t.Helper()
+	for _, m := range cr.members {
+		if m.part == "speak" {
+			require.True(t, eventually(soon, func() bool { return m.Stats().BytesReceived == spoken }))
+		}
+	}
+	lost := make(chan struct{})
+	errs := make(chan error, len(cr.members))
+	for i, m := range cr.members {
+		go func() {
+			err := m.endure(lost, reason)
+			if err != nil {
+				err = fmt.Errorf("connection %d, %s: %w", i, m.part, err)
+			}
+			errs <- err
+		}()
+	}
+	happens()
+	close(lost)
+	limit := time.After(within)
+	for range cr.members {
+		select {
+		case err := <-errs:
+			require.NoError(t, err)
+		case <-limit:
+			t.Fatalf("a connection is not lost after %v", within)
+		}
+	}
+	for _, m := range cr.members {
+		_, err := m.Write([]byte("x"))
+		require.ErrorIs(t, err, reason)
+	}
+	start := time.Now()
+	for _, m := range cr.members {
+		require.NoError(t, m.Close(), "the connection is lost already")
+	}
+	require.Less(t, time.Since(start), 5*time.Second, "closing all")
+}
+
+// requireEchoes wants what each member sends to come back.
+func (cr *crowd) requireEchoes(t *testing.T, n int) {
+	t.Helper()
+	var all []func() error
+	for i, m := range cr.members {
+		all = append(all, func() error { return (&stream{seed: uint64(i)}).send(m, n, 5_000) },
+			func() error { return (&stream{seed: uint64(i)}).receive(m, n) })
+	}
+	atOnce(t, all...)
+}
+
+// requireNothingHeld wants this process to hold no more than before, when the
+// links have had their time to go.
+func requireNothingHeld(t *testing.T, before use) {
+	t.Helper()
+	if !eventually(soon, func() bool { return len(ringnet.Links()) == 0 && inUse(t).atMost(before) }) {
+		require.Empty(t, ringnet.Links())
+		require.Equal(t, before, inUse(t), "in use before and after")
+	}
+}
+
+// warm has this process make what it makes once, and says what it holds then.
+func warm(t *testing.T, at place) use {
+	t.Helper()
+	cr := gather(t, at, true, "echo")
+	cr.requireEchoes(t, 1000)
+	cr.close(t)
+	require.True(t, eventually(soon, func() bool { return len(ringnet.Links()) == 0 }))
+	time.Sleep(time.Second) // what is taken down in the background
+	return inUse(t)
+}
+
+// close closes all connections and ends the other process.
+func (cr *crowd) close(t *testing.T) {
+	t.Helper()
+	for _, m := range cr.members {
+		require.NoError(t, m.Close())
+	}
+	cr.peer.kill()
+}
+
+// breaker is a partner whose link breaks the protocol as soon as it is told to.
+func breaker(args []string) error {
+	f, err := shm.Fabric()
+	if args[0] == "rdma" {
+		f, err = verbs.Fabric()
+	}
+	if err != nil {
+		return err
+	}
+	ep, err := f.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(args[1]))
+	if err != nil {
+		return err
+	}
+	cfg, err := probing.Link()
+	if err != nil {
+		return err
+	}
+	cfg.Addresses = new(link.Addresses)
+	b := &breaking{Endpoint: ep}
+	s, err := link.Dial(context.Background(), b, cfg)
+	for opened := 1; err == nil; opened++ {
+		go play(rconn.New(args[0], s, probing))
+		if opened == crowdSize {
+			break
+		}
+		s, err = s.Link().Open(context.Background())
+	}
+	if err != nil {
+		return err
+	}
+	hear()
+	b.now.Store(true)
+	_, err = s.Write([]byte("for nobody"), deadline.New())
+	hear()
+	return err
+}
+
+// breaking is an endpoint whose data goes, from a moment on, to a stream that
+// does not exist.
+type breaking struct {
+	fabric.Endpoint
+	now atomic.Bool
+}
+
+func (b *breaking) PostSend(wrs []fabric.WorkRequest) error {
+	for i := range wrs {
+		if wrs[i].Op == fabric.WriteImm && b.now.Load() {
+			wrs[i].Imm = wire.DataImmediate(crowdSize+1, 0)
+		}
+	}
+	return b.Endpoint.PostSend(wrs)
+}
+
+func TestBreachByThePeerOfAHundredConnections(t *testing.T) {
+	betweenProcesses(t, func(t *testing.T, at place) {
+		before := warm(t, at)
+		cr := startDialing(t, at, "breaker")
+		cr.play(t, "speak", "speak", "receive", "deaf")
+		others := startListening(t, at, at.any())
+		others.play(t, "echo")
+		cr.requireLost(t, soon, syscall.EPROTO, func() { cr.peer.say("now") })
+		others.requireEchoes(t, 1000)
+		others.close(t)
+		cr.peer.kill()
+		requireNothingHeld(t, before)
+	})
+}
+
+func TestKilledPeerOfAHundredConnections(t *testing.T) {
+	betweenProcesses(t, func(t *testing.T, at place) {
+		before := warm(t, at)
+		for _, dialed := range []bool{true, false} {
+			t.Logf("dialed by this process: %v", dialed)
+			cr := gather(t, at, dialed, "speak", "speak", "speak", "send", "receive", "deaf")
+			cr.requireLost(t, soon, syscall.ECONNRESET, cr.peer.kill)
+			if dialed {
+				_, err := ringnet.Dial(at.network, cr.address)
+				require.ErrorIs(t, err, syscall.ECONNREFUSED)
+				again := startListening(t, at, cr.address)
+				require.Len(t, ringnet.Links(), 1)
+				again.close(t)
+			}
+			requireNothingHeld(t, before)
+		}
+	})
+}
+
+// A process that is stopped does nothing, and its kernel and its device go on: no
+// connection is lost, however long that is and whatever is under way.
+func TestStoppedPeerOfAHundredConnections(t *testing.T) {
+	betweenProcesses(t, func(t *testing.T, at place) {
+		before := warm(t, at)
+		cr := gather(t, at, true, "echo")
+		cr.requireEchoes(t, 1000)
+		cr.peer.stop()
+		time.Sleep(idleDeadAfter + time.Second)
+		cr.peer.goOn()
+		cr.requireEchoes(t, 1000)
+
+		var all sync.WaitGroup
+		all.Go(func() { cr.requireEchoes(t, times(100_000, 5_000_000)) })
+		require.True(t, eventually(soon, func() bool { return cr.members[0].Stats().BytesReceived > 10_000 }))
+		cr.peer.stop()
+		time.Sleep(2 * time.Second)
+		cr.peer.goOn()
+		all.Wait()
+		cr.close(t)
+		requireNothingHeld(t, before)
+	})
+}
+
+// Whoever does not wait until the peer goes on has errors that say so, and is not
+// held up once for each connection.
+func TestPeerOfAHundredConnectionsStoppedForGood(t *testing.T) {
+	betweenProcesses(t, func(t *testing.T, at place) {
+		const linger = 2
+		before := warm(t, at)
+		cr := gather(t, at, true, "deaf")
+		cr.peer.stop()
+		passed := time.Now().Add(time.Second)
+		var all []func() error
+		for _, m := range cr.members[:crowdSize/2] {
+			require.NoError(t, m.SetDeadline(passed))
+			all = append(all, func() error {
+				_, write := m.Write(make([]byte, 4<<20))
+				_, read := m.Read(make([]byte, 1))
+				return errors.Join(want(write, os.ErrDeadlineExceeded), want(read, os.ErrDeadlineExceeded))
+			})
+		}
+		atOnce(t, append(all, func() error {
+			_, err := (&ringnet.Dialer{Config: probing, Deadline: passed}).Dial(at.network, cr.address)
+			return want(err, os.ErrDeadlineExceeded)
+		})...)
+		start := time.Now()
+		for _, m := range cr.members {
+			require.NoError(t, m.SetLinger(linger))
+			if err := m.Close(); err != nil {
+				require.ErrorIs(t, err, syscall.ETIMEDOUT)
+			}
+		}
+		require.Less(t, time.Since(start), linger*time.Second+soon)
+		cr.peer.kill()
+		requireNothingHeld(t, before)
+	})
+}
