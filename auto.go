@@ -95,15 +95,15 @@ func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, net.A
 // that is connected. When TCP has failed, the better networks have as long again.
 func (d *Dialer) race(ctx context.Context, networks []network, address string) (*AutoConn, net.Addr, error) {
 	delay := atMostAQuarter(ctx, tcpDelay)
-	r := race{rightOfWay: atMostAQuarter(ctx, rightOfWay), fallen: make(chan struct{}, 1)}
+	r := race{delay: delay, rightOfWay: atMostAQuarter(ctx, rightOfWay), fallen: make(chan struct{}, 1)}
 	better := dialing(func() (stream, error) { return d.dialBetter(ctx, networks, address, &r) })
 	var tcp <-chan dialed // nil while TCP is not being dialed
 	var tcpFailed error
-	begun := false
+	due := false
 	startTCP := func() {
+		due = true
 		tcpCtx, cancelTCP := context.WithCancelCause(ctx)
 		if tcp == nil && r.startTCP(func() { cancelTCP(errLost) }) {
-			begun = true
 			tcp = dialing(func() (stream, error) { return d.dialTCP(tcpCtx, address, &r) })
 		}
 	}
@@ -125,7 +125,7 @@ func (d *Dialer) race(ctx context.Context, networks []network, address string) (
 			better = nil
 			startTCP()
 		case <-r.fallen:
-			if begun && tcpFailed == nil {
+			if due && tcpFailed == nil {
 				startTCP() // which may have been given up for it
 			}
 		case <-timer.C:
@@ -213,6 +213,7 @@ func (d *Dialer) dialTCP(ctx context.Context, address string, r *race) (stream, 
 // race lets one of two attempts win, TCP or the better networks, and remembers
 // why others did not.
 type race struct {
+	delay  time.Duration // before TCP is dialed
 	fallen chan struct{} // has room for one; sent to when a winner has fallen
 
 	mu         sync.Mutex    // guards what follows
@@ -280,7 +281,8 @@ func (r *race) winBetter() bool {
 }
 
 // gate lets a better network's connection through on a link that is up, as
-// entrant does where one is made.
+// entrant does where one is made. A peer that answers later than TCP is dialed
+// may be stopped: then it has not won before it answers.
 func (r *race) gate() link.Gate {
 	if r == nil {
 		return link.Gate{}
@@ -292,7 +294,8 @@ func (r *race) gate() link.Gate {
 			}
 			return nil
 		},
-		Leave: r.fall,
+		Leave:    r.fall,
+		Patience: r.delay,
 	}
 }
 

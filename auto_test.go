@@ -176,6 +176,52 @@ func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T)
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: not connected when TCP was")
 }
 
+// The kernel of a stopped process makes its TCP connections. What else it accepts
+// when it goes on has been given up.
+func TestAutoTakesTCPWhenThePeerOfALinkIsStopped(t *testing.T) {
+	shm := sim.New(sim.Link{})
+	better(t, shm, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	dial := func(network string) net.Conn {
+		c, err := Dial("auto", l.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		require.Equal(t, network, c.LocalAddr().Network())
+		return c
+	}
+	requireAccepted := func(c net.Conn) {
+		for {
+			s, err := l.Accept()
+			require.NoError(t, err)
+			defer s.Close()
+			if s.RemoteAddr().String() == c.LocalAddr().String() {
+				return
+			}
+			require.Equal(t, "shm", s.LocalAddr().Network())
+			_, err = s.Read(make([]byte, 1))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+		}
+	}
+	requireAccepted(dial("shm"))
+	for range 3 {
+		stop(shm, l, true)
+		c := dial("tcp")
+		requireReasons(t, c.(*AutoConn), "shm: not connected when TCP was", "rdma: not connected when TCP was")
+		stop(shm, l, false)
+		requireAccepted(c)
+		requireAccepted(dial("shm"))
+	}
+}
+
+// stop stops the process that listens, or has it go on.
+func stop(n *sim.Network, l net.Listener, stopped bool) {
+	for _, e := range n.Endpoints() {
+		if e.LocalAddr().String() == l.Addr().String() {
+			e.HoldReceives(stopped)
+		}
+	}
+}
+
 func TestAutoGivesTCPTheRightOfWayOnceItIsDialed(t *testing.T) {
 	delayTCP(t, 0)
 	giveRightOfWay(t, time.Hour)

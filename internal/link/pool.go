@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // Pool is links that this process has dialed, for more streams to begin on. The
@@ -67,8 +68,9 @@ func givenUp(err error) bool {
 // Gate has a say in whether a stream begins on a link that is up. The zero Gate
 // lets all through.
 type Gate struct {
-	Enter func() error // before it begins
-	Leave func()       // if it then does not
+	Enter    func() error  // before it begins, and once more if it has been let out
+	Leave    func()        // if it then does not begin, or lets Patience pass
+	Patience time.Duration // with the peer's answer
 }
 
 func (g Gate) open(ctx context.Context, l *Link) (*Stream, error) {
@@ -78,11 +80,27 @@ func (g Gate) open(ctx context.Context, l *Link) (*Stream, error) {
 	if err := g.Enter(); err != nil {
 		return nil, err
 	}
-	s, err := l.Open(ctx)
-	if err != nil {
+	left := make(chan struct{})
+	timer := time.AfterFunc(g.Patience, func() {
 		g.Leave()
+		close(left)
+	})
+	s, err := l.Open(ctx)
+	if timer.Stop() {
+		if err != nil {
+			g.Leave()
+		}
+		return s, err
 	}
-	return s, err
+	<-left
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Enter(); err != nil {
+		_ = s.Close(0)
+		return nil, err
+	}
+	return s, nil
 }
 
 // CloseIdle has the links leave that carry no stream.
