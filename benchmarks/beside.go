@@ -39,7 +39,7 @@ func measureBeside(program string, keys []string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.ours == nil || p.only != "" {
+		if p.ours == nil || p.only != nil {
 			continue
 		}
 		name := filepath.Base(path)

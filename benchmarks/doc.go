@@ -23,9 +23,10 @@
 //
 // The way through the files: peers.go says what is compared, workloads.go what
 // is done with it, messages.go, rpc.go and waits.go how, server.go is the other
-// process, tools.go runs the programs of perftest and rsockets, beside.go that of
-// another version, run.go goes round, idle.go and library.go measure what has no
-// rounds, report.go, figures.go, table.go and chart.go say what came out.
+// process, rsockets.go and smc.go are what the kernel and rdma-core have, tools.go
+// runs the programs of perftest and rsockets, beside.go that of another version,
+// run.go goes round, idle.go and library.go measure what has no rounds, report.go,
+// figures.go, table.go and chart.go say what came out.
 //
 // A server that listens runs what its client asks for, out of the above, and
 // knows no password: let nobody else reach it.

@@ -80,8 +80,9 @@ var rules = []rule{
 	{"rdma, 64 B stream, messages/s", "rsockets", "rdma", []string{"rsockets"}, "stream", 64, (*Sample).rate, 4, 10, false, nil},
 	{"rdma, dial, one byte there and back, close", "TCP", "rdma", tcp, "connect", 0, (*Sample).rate, 0.5, 1, false, []int{1, 16}},
 	{"rdma, 64 B ping-pong, round trips/s", "TCP", "rdma", tcp, "ping-pong", 64, (*Sample).rate, 0, 1, false, []int{16}},
-	{"rdma, 64 B ping-pong, round trips/s", "rsockets, parking", "rdma", []string{"rsockets-blocking"}, "ping-pong", 64, (*Sample).rate, 0, 0, false, []int{16}},
+	{"rdma, 64 B ping-pong, round trips/s", "rsockets", "rdma", []string{"rsocket"}, "ping-pong", 64, (*Sample).rate, 0, 0, false, []int{16}},
 	{"rdma, request and reply of 1 KiB with 10 µs of work", "TCP", "rdma", tcp, "work", 0, (*Sample).rate, 0, 1, false, []int{16}},
+	{"rdma, request and reply of 1 KiB with 10 µs of work", "rsockets", "rdma", []string{"rsocket"}, "work", 0, (*Sample).rate, 0, 0, false, []int{16}},
 	{"rdma, net/http GET of 1 KiB", "TCP", "rdma", tcp, "http", 0, (*Sample).rate, 0, 1, false, []int{16}},
 }
 

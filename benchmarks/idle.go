@@ -41,7 +41,7 @@ func (b *bench) measureIdle() {
 	for _, n := range b.idle {
 		for _, info := range b.report.Peers {
 			p, _ := findPeer(info.Key)
-			if info.Unavailable != "" || p.dial == nil || p.single || p.only != "" {
+			if info.Unavailable != "" || p.dial == nil || p.single || p.only != nil {
 				continue
 			}
 			b.show.note("%d idle connections, %s", n, p.name)

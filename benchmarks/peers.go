@@ -23,7 +23,7 @@ type peer struct {
 	dial   func(ctx context.Context, address string) (net.Conn, error)
 	ours   *ringnet.Config // not nil if ringnet is what carries the bytes
 	single bool            // of use with one connection only
-	only   string          // the workload it is of use for, "" for all
+	only   []string        // the workloads it is of use for; nil for all
 
 	// Of programs, by workload:
 	tools map[string]tool
@@ -40,10 +40,11 @@ var peers = []*peer{
 	ours("ringnet shm", "shm", "shm", &ringnet.Config{}),
 	ours("ringnet rdma", "rdma", "rdma", &ringnet.Config{}),
 	single(ours("ringnet rdma, busy polling", "rdma-busy", "rdma", busy)),
-	only("bystander", ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1})),
+	only(ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1}), "bystander"),
 	{name: "TCP", key: "tcp", listen: listenTCP, dial: dialer("tcp")},
 	{name: "Unix socket", key: "unix", listen: listenUnix, dial: dialer("unix")},
 	{name: "SMC-R", key: "smc", listen: listenSMC, dial: dialSMC},
+	only(&peer{name: "rsockets, from Go", key: "rsocket", listen: listenRsocket, dial: dialRsocket}, "ping-pong", "work", "connect"),
 	{name: "verbs write (ib_write_*)", key: "ib_write", tools: map[string]tool{
 		"ping-pong": perftestLatency("ib_write_lat"), "stream": perftestBandwidth("ib_write_bw"),
 	}},
@@ -60,7 +61,7 @@ var peers = []*peer{
 // What is measured unless -peers says otherwise.
 var (
 	hostPeers = []string{"shm", "shm-parking", "tcp", "unix"}
-	rdmaPeers = []string{"rdma-busy", "rdma", "tcp", "smc",
+	rdmaPeers = []string{"rdma-busy", "rdma", "tcp", "smc", "rsocket",
 		"ib_write", "ib_send", "ib_send-events", "rsockets", "rsockets-blocking"}
 )
 
@@ -90,8 +91,8 @@ func single(p *peer) *peer {
 	return p
 }
 
-func only(workload string, p *peer) *peer {
-	p.only = workload
+func only(p *peer, workloads ...string) *peer {
+	p.only = workloads
 	return p
 }
 

@@ -83,7 +83,7 @@ func (b *bench) points(w *workload) (points []point) {
 }
 
 func (p *peer) does(w *workload, conns int) bool {
-	if p.only != "" && p.only != w.key {
+	if p.only != nil && !slices.Contains(p.only, w.key) {
 		return false
 	}
 	if p.beside != nil {

@@ -81,7 +81,7 @@ var workloads = []*workload{
 	{key: "burst", name: "dials at once, one byte there and back on each", protocol: "messages", count: 1,
 		conns: []int{5000}, onDevice: []int{500}, open: openBurst},
 	{key: "take", name: "a Write to a full ring, from when its reader took that and began to compute for 20 ms", protocol: "take",
-		conns: []int{1}, onDevice: []int{1}, alone: true, count: 10, open: openTake},
+		conns: []int{1}, alone: true, count: 10, open: openTake},
 	{key: "bystander", name: "TCP ping-pong with a process of GOMAXPROCS=1 beside two busy connections", protocol: "messages",
 		conns: []int{1}, alone: true, open: openBystander},
 }
