@@ -85,6 +85,6 @@ func Links() []LinkInfo {
 	return infos
 }
 
-// CloseIdleLinks ends the links that carry no connection at the moment and would
-// else stay for a while ([Config.LinkIdle]).
-func CloseIdleLinks() { links.CloseIdle() }
+// CloseIdleLinks ends the links of this process, whoever dialed them, that carry
+// no connection at the moment and would else stay for a while ([Config.LinkIdle]).
+func CloseIdleLinks() { link.CloseIdle() }

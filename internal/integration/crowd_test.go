@@ -4,12 +4,14 @@ package integration_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,24 +38,42 @@ const crowdSize = 100
 const soon = 20 * time.Second
 
 // place is a network and an address of this host.
-type place struct{ network, host string }
+type place struct {
+	network, host string
+	linkIdle      time.Duration
+}
 
 func (at place) any() string { return net.JoinHostPort(at.host, "0") }
+
+// config has peers that do not answer found out soon.
+func (at place) config() *ringnet.Config {
+	return &ringnet.Config{KeepAlive: keepAlive, LinkIdle: at.linkIdle}
+}
+
+// partner starts a process in a role that has its connections there too, and
+// listens or dials.
+func (at place) partner(t *testing.T, role, address, does string) *process {
+	t.Helper()
+	return start(t, role, at.network, at.linkIdle.String(), address, does)
+}
+
+// partnersPlace is the place of a process that was started so.
+func partnersPlace(args []string) (at place, address, does string) {
+	idle, _ := time.ParseDuration(args[1])
+	return place{network: args[0], linkIdle: idle}, args[2], args[3]
+}
 
 // betweenProcesses runs a test that concerns two processes over shared memory and
 // over RDMA, each time in a process of its own.
 func betweenProcesses(t *testing.T, test func(t *testing.T, at place)) {
 	t.Run("shm", func(t *testing.T) {
-		alone(t, nil, func(t *testing.T) { test(t, place{"shm", "127.0.0.1"}) })
+		alone(t, nil, func(t *testing.T) { test(t, place{network: "shm", host: "127.0.0.1"}) })
 	})
 	t.Run("rdma", func(t *testing.T) {
-		at := place{"rdma", rdmaAddr(t)}
+		at := place{network: "rdma", host: rdmaAddr(t)}
 		alone(t, nil, func(t *testing.T) { test(t, at) })
 	})
 }
-
-// probing has peers that do not answer found out soon.
-var probing = &ringnet.Config{KeepAlive: keepAlive}
 
 // crowd is connections on one link to another process.
 type crowd struct {
@@ -95,21 +115,30 @@ func (cr *crowd) play(t *testing.T, parts ...string) {
 
 func startListening(t *testing.T, at place, address string) *crowd {
 	t.Helper()
-	p := start(t, "partner", at.network, address, "listens")
+	p := at.partner(t, "partner", address, "listens")
 	cr := &crowd{peer: p, address: p.hear()}
-	for range crowdSize {
-		cr.members = append(cr.members, &member{Conn: cr.dial(t, at)})
-	}
+	cr.dialAll(t, at)
 	return cr
+}
+
+// dialAll makes the connections to a process that listens.
+func (cr *crowd) dialAll(t *testing.T, at place) {
+	t.Helper()
+	cr.members = nil
+	for range crowdSize {
+		c, err := (&ringnet.Dialer{Config: at.config()}).Dial(at.network, cr.address)
+		require.NoError(t, err)
+		cr.members = append(cr.members, &member{Conn: c.(*ringnet.Conn)})
+	}
 }
 
 func startDialing(t *testing.T, at place, role string) *crowd {
 	t.Helper()
-	l, err := (&ringnet.ListenConfig{Config: probing}).Listen(t.Context(), at.network, at.any())
+	l, err := (&ringnet.ListenConfig{Config: at.config()}).Listen(t.Context(), at.network, at.any())
 	require.NoError(t, err)
 	defer l.Close()
 	cr := &crowd{address: l.Addr().String()}
-	cr.peer = start(t, role, at.network, cr.address, "dials")
+	cr.peer = at.partner(t, role, cr.address, "dials")
 	for range crowdSize {
 		c, err := l.Accept()
 		require.NoError(t, err)
@@ -118,26 +147,21 @@ func startDialing(t *testing.T, at place, role string) *crowd {
 	return cr
 }
 
-func (cr *crowd) dial(t *testing.T, at place) *ringnet.Conn {
-	t.Helper()
-	c, err := (&ringnet.Dialer{Config: probing}).Dial(at.network, cr.address)
-	require.NoError(t, err)
-	return c.(*ringnet.Conn)
-}
-
 // partner is the process at the other ends.
 func partner(args []string) error {
-	network, address := args[0], args[1]
-	if args[2] == "dials" {
+	at, address, does := partnersPlace(args)
+	var l net.Listener
+	var err error
+	if does == "dials" {
 		for range crowdSize {
-			c, err := (&ringnet.Dialer{Config: probing}).Dial(network, address)
+			c, err := (&ringnet.Dialer{Config: at.config()}).Dial(at.network, address)
 			if err != nil {
 				return err
 			}
 			go play(c.(*ringnet.Conn))
 		}
 	} else {
-		l, err := (&ringnet.ListenConfig{Config: probing}).Listen(context.Background(), network, address)
+		l, err = (&ringnet.ListenConfig{Config: at.config()}).Listen(context.Background(), at.network, address)
 		if err != nil {
 			return err
 		}
@@ -152,8 +176,51 @@ func partner(args []string) error {
 			}
 		}()
 	}
-	hear() // nothing, until the test has ended
-	return nil
+	for {
+		switch hear() {
+		case "": // the test has ended
+			return nil
+		case "close idle links":
+			ringnet.CloseIdleLinks()
+			say("done")
+		case "stop listening":
+			if err := l.Close(); err != nil {
+				return err
+			}
+			say("done")
+		case "report":
+			b, err := json.Marshal(reported())
+			say(string(b))
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// report is what a process has.
+type report struct {
+	Links, Connections int
+	Held               use
+}
+
+func reported() report {
+	runtime.GC()
+	r := report{}
+	r.Held, _ = held()
+	for _, l := range ringnet.Links() {
+		r.Links++
+		r.Connections += l.Connections
+	}
+	return r
+}
+
+// report is what the other process has.
+func (cr *crowd) report(t *testing.T) (r report) {
+	t.Helper()
+	cr.peer.say("report")
+	require.NoError(t, json.Unmarshal([]byte(cr.peer.hear()), &r))
+	return r
 }
 
 // spoken is how many bytes a member's peer says that says a little.
@@ -270,7 +337,10 @@ func (cr *crowd) requireEchoes(t *testing.T, n int) {
 // links have had their time to go.
 func requireNothingHeld(t *testing.T, before use) {
 	t.Helper()
-	if !eventually(soon, func() bool { return len(ringnet.Links()) == 0 && inUse(t).atMost(before) }) {
+	if !eventually(soon, func() bool {
+		ringnet.CloseIdleLinks()
+		return len(ringnet.Links()) == 0 && inUse(t).atMost(before)
+	}) {
 		require.Empty(t, ringnet.Links())
 		require.Equal(t, before, inUse(t), "in use before and after")
 	}
@@ -282,6 +352,7 @@ func warm(t *testing.T, at place) use {
 	cr := gather(t, at, true, "echo")
 	cr.requireEchoes(t, 1000)
 	cr.close(t)
+	ringnet.CloseIdleLinks()
 	require.True(t, eventually(soon, func() bool { return len(ringnet.Links()) == 0 }))
 	time.Sleep(time.Second) // what is taken down in the background
 	return inUse(t)
@@ -298,18 +369,19 @@ func (cr *crowd) close(t *testing.T) {
 
 // breaker is a partner whose link breaks the protocol as soon as it is told to.
 func breaker(args []string) error {
+	at, address, _ := partnersPlace(args)
 	f, err := shm.Fabric()
-	if args[0] == "rdma" {
+	if at.network == "rdma" {
 		f, err = verbs.Fabric()
 	}
 	if err != nil {
 		return err
 	}
-	ep, err := f.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(args[1]))
+	ep, err := f.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(address))
 	if err != nil {
 		return err
 	}
-	cfg, err := probing.Link()
+	cfg, err := at.config().Link()
 	if err != nil {
 		return err
 	}
@@ -317,7 +389,7 @@ func breaker(args []string) error {
 	b := &breaking{Endpoint: ep}
 	s, err := link.Dial(context.Background(), b, cfg)
 	for opened := 1; err == nil; opened++ {
-		go play(rconn.New(args[0], s, probing))
+		go play(rconn.New(at.network, s, at.config()))
 		if opened == crowdSize {
 			break
 		}
@@ -426,7 +498,7 @@ func TestPeerOfAHundredConnectionsStoppedForGood(t *testing.T) {
 			})
 		}
 		atOnce(t, append(all, func() error {
-			_, err := (&ringnet.Dialer{Config: probing, Deadline: passed}).Dial(at.network, cr.address)
+			_, err := (&ringnet.Dialer{Config: at.config(), Deadline: passed}).Dial(at.network, cr.address)
 			return want(err, os.ErrDeadlineExceeded)
 		})...)
 		start := time.Now()

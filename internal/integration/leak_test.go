@@ -47,6 +47,75 @@ func TestFailuresLeaveNothingBehind(t *testing.T) {
 	})
 }
 
+// Whoever ends a link, nothing of it is left on either side.
+func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
+	closeAll := func(t *testing.T, cr *crowd) {
+		for _, m := range cr.members {
+			require.NoError(t, m.Close())
+		}
+	}
+	betweenProcesses(t, func(t *testing.T, at place) {
+		at.linkIdle = time.Hour
+		cr := startListening(t, at, at.any())
+		cr.play(t, "echo")
+		closeAll(t, cr)
+		ended := func() bool { return len(ringnet.Links()) == 0 && cr.report(t).Links == 0 }
+		require.True(t, eventually(soon, func() bool {
+			ringnet.CloseIdleLinks()
+			return ended()
+		}))
+		time.Sleep(time.Second) // what is taken down in the background
+		before, peers := inUse(t), cr.report(t).Held
+		for _, test := range []struct {
+			name     string
+			linkIdle time.Duration // of the dialer
+			end      func()
+		}{
+			{"idle for long enough", time.Second, func() { closeAll(t, cr) }},
+			{"closed by the dialer", time.Hour, func() {
+				closeAll(t, cr)
+				require.True(t, eventually(soon, func() bool { return reported().Connections == 0 }))
+				ringnet.CloseIdleLinks()
+			}},
+			{"closed by the listener", time.Hour, func() {
+				closeAll(t, cr)
+				require.True(t, eventually(soon, func() bool { return cr.report(t).Connections == 0 }))
+				cr.peer.tell("close idle links")
+			}},
+			{"some connections dropped, and then all", -1, func() {
+				for _, left := range []int{crowdSize / 2, 0} {
+					clear(cr.members[left:])
+					cr.members = cr.members[:left]
+					require.True(t, eventually(soon, func() bool {
+						runtime.GC()
+						return cr.report(t).Connections == left
+					}))
+					cr.requireEchoes(t, 1000)
+				}
+			}},
+			{"the listener closed first", -1, func() {
+				cr.peer.tell("stop listening")
+				cr.requireEchoes(t, 1000)
+				closeAll(t, cr)
+			}},
+		} {
+			t.Log(test.name)
+			at.linkIdle = test.linkIdle
+			cr.dialAll(t, at)
+			cr.play(t, "echo")
+			cr.requireEchoes(t, 1000)
+			test.end()
+			if !eventually(soon, func() bool { return ended() && inUse(t).atMost(before) && cr.report(t).Held.atMost(peers) }) {
+				require.Equal(t, report{Held: peers}, cr.report(t), "the peer, before and after")
+				require.Equal(t, report{Held: before}, reported(), "before and after")
+				require.Equal(t, before, inUse(t), "before and after")
+			}
+		}
+		_, err := ringnet.Dial(at.network, cr.address)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	})
+}
+
 // requireNothingLeft repeats something n times and wants this process to hold no
 // more afterwards than before. What the first few times leave is there for good:
 // event loops, caches, threads with their stacks.
@@ -59,12 +128,16 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 	// The rest of a connection is taken down in the background, and takes as
 	// long as the peer is given to answer; and links would stay for a while.
 	const background = 10 * time.Second
-	require.True(t, eventually(background, func() bool { return inUse(t).QueuePairs == idle.QueuePairs }))
+	left := func() use {
+		ringnet.CloseIdleLinks()
+		return inUse(t)
+	}
+	require.True(t, eventually(background, func() bool { return left().QueuePairs == idle.QueuePairs }))
 	before, mapped := inUse(t), memory()
 	for i := range n {
 		require.NoError(t, cycle(), "time %d", i)
 	}
-	if !eventually(background, func() bool { return inUse(t).atMost(before) }) {
+	if !eventually(background, func() bool { return left().atMost(before) }) {
 		require.Equal(t, before, inUse(t), "in use before and after %d times", n)
 	}
 	// Memory that is not the device's comes and goes with the Go heap and with
@@ -78,7 +151,6 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 
 func eventually(limit time.Duration, is func() bool) bool {
 	for end := time.Now().Add(limit); !is(); time.Sleep(50 * time.Millisecond) {
-		ringnet.CloseIdleLinks()
 		if time.Now().After(end) {
 			return false
 		}
@@ -97,28 +169,33 @@ type use struct {
 	PinnedKiB      int // registered memory
 }
 
+// inUse is what this process has, and others have of the device.
 func inUse(t *testing.T) use {
 	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
+	u, err := held()
 	require.NoError(t, err)
-	descriptors, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	rdma := make(map[string]int)
 	if os.Getenv("SOFTROCE_ADDR") != "" {
-		rdma = resources(t)
+		rdma := resources(t)
+		u.QueuePairs, u.CompletionQueues, u.MemoryRegions = rdma["qp"], rdma["cq"], rdma["mr"]
+		u.ProtectionDomains, u.IDs = rdma["pd"], rdma["cm_id"]
 	}
+	return u
+}
+
+// held is what this process has, but for the device's objects.
+func held() (use, error) {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return use{}, err
+	}
+	descriptors, err := os.ReadDir("/proc/self/fd")
 	return use{
-		QueuePairs:        rdma["qp"],
-		CompletionQueues:  rdma["cq"],
-		MemoryRegions:     rdma["mr"],
-		ProtectionDomains: rdma["pd"],
-		IDs:               rdma["cm_id"],
-		Descriptors:       len(descriptors),
-		Goroutines:        runtime.NumGoroutine(),
-		DeviceMappings:    strings.Count(string(maps), "/dev/infiniband/"),
-		SharedMappings:    strings.Count(string(maps), "memfd:ringnet"),
-		PinnedKiB:         status("VmPin"),
-	}
+		Descriptors:    len(descriptors),
+		Goroutines:     runtime.NumGoroutine(),
+		DeviceMappings: strings.Count(string(maps), "/dev/infiniband/"),
+		SharedMappings: strings.Count(string(maps), "memfd:ringnet"),
+		PinnedKiB:      status("VmPin"),
+	}, err
 }
 
 func (u use) atMost(limit use) bool {

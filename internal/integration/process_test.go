@@ -73,6 +73,13 @@ func (p *process) hear() string {
 	return strings.TrimSuffix(line, "\n")
 }
 
+// tell has the process do something, and returns when that is done.
+func (p *process) tell(what string) {
+	p.t.Helper()
+	p.say(what)
+	require.Equal(p.t, "done", p.hear())
+}
+
 // kill ends the process as kill -9 does, and returns when it is gone.
 func (p *process) kill() {
 	p.t.Helper()

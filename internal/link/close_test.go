@@ -29,3 +29,25 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 		require.NoError(t, server.Close(time.Second))
 	})
 }
+
+// Either side ends a link that has carried no stream for as long as it allows.
+func TestBothSidesEndAnIdleLink(t *testing.T) {
+	for _, side := range []string{"dialer", "listener"} {
+		t.Run(side, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				active, passive := testConfig, testConfig
+				active.Idle, passive.Idle = time.Minute, time.Hour
+				if side == "listener" {
+					active.Idle, passive.Idle = passive.Idle, active.Idle
+				}
+				c, s, _ := connectLink(t, n, active, passive)
+				require.NoError(t, c.Close(time.Second))
+				require.NoError(t, s.Close(time.Second))
+				time.Sleep(time.Minute - time.Second)
+				require.Equal(t, 2, n.Open())
+				time.Sleep(2 * time.Second)
+				require.Zero(t, n.Open())
+			})
+		})
+	}
+}

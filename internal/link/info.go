@@ -1,7 +1,9 @@
 package link
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/ringnet/ringnet/credit"
@@ -24,14 +26,23 @@ var all = struct {
 	links map[*Link]struct{}
 }{links: make(map[*Link]struct{})}
 
+// allLinks returns the links of this process that are up, in no order.
+func allLinks() []*Link {
+	all.Lock()
+	defer all.Unlock()
+	return slices.Collect(maps.Keys(all.links))
+}
+
+// CloseIdle has the links of this process leave that carry no stream.
+func CloseIdle() {
+	for _, l := range allLinks() {
+		l.leave()
+	}
+}
+
 // List returns what links of this process are up, in no order.
 func List() []Info {
-	all.Lock()
-	links := make([]*Link, 0, len(all.links))
-	for l := range all.links {
-		links = append(links, l)
-	}
-	all.Unlock()
+	links := allLinks()
 	infos := make([]Info, len(links))
 	for i, l := range links {
 		infos[i] = l.info()

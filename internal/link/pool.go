@@ -103,17 +103,6 @@ func (g Gate) open(ctx context.Context, l *Link) (*Stream, error) {
 	return s, nil
 }
 
-// CloseIdle has the links leave that carry no stream.
-func (p *Pool[K]) CloseIdle() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, entry := range p.links {
-		if entry.link != nil {
-			entry.link.leave()
-		}
-	}
-}
-
 // find returns what the pool has for a key, and whether that is for the caller
 // to make.
 func (p *Pool[K]) find(key K) (entry *pooled, first bool) {
