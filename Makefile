@@ -121,17 +121,18 @@ soak: $(SOFTROCE) bin/hwcounters
 	cd interop && RINGNET_REQUIRE_REDIS=1 $(GO) test -race -count=3 ./...
 	cd interop && RINGNET_REQUIRE_REDIS=1 $(TEST_RDMA) $(COUNTING) -count=3 -run '/^rdma$$' ./...
 
-# ringnet beside TCP and Unix sockets on this host, in a few minutes: a table,
-# and results.json and charts in bin/results. BENCH has more flags.
+# ringnet beside TCP and Unix sockets on this host, in five minutes: a table,
+# and results.json and charts in bin/results. BENCH has more flags; with
+# BENCH='-beside FILE' another version is measured in the same rounds.
 bench: bin/benchmarks
 	bin/benchmarks -out bin/results $(BENCH)
 
 # ringnet beside raw verbs, rsockets, TCP and SMC-R on an RDMA device: the same,
-# in bin/results-rdma. On the emulated machine it takes twelve minutes.
+# in bin/results-rdma. On the emulated machine it takes a quarter of an hour.
 bench-rdma: bin/benchmarks $(SOFTROCE)
 	mkdir -p bin/results-rdma
 	$(SOFTROCE) -modules smc,smc_diag -scratch bin/results-rdma -timeout 90m -- \
-		bin/benchmarks -rdma -slice 300ms -out bin/results-rdma $(BENCH)
+		bin/benchmarks -rdma -rounds 5 -slice 300ms -out bin/results-rdma $(BENCH)
 
 # The tables of docs/performance.md: links that nobody here owns, in virtual
 # time.

@@ -60,7 +60,7 @@ func (r *Report) writeCharts(dir string) error {
 		w, err := findWorkload(key)
 		errs = append(errs, err, r.writeChart(filepath.Join(dir, "requests-"+key+".svg"), chart{
 			title:  "Requests per second: " + w.name + " (higher is better)",
-			yLabel: "requests per second", yTick: count,
+			yLabel: "requests per second", yTick: axisCount,
 			xLabel: "connections, both axes logarithmic", xTick: strconv.Itoa,
 		}, func(x *Result) (int, bool) { return x.Conns, x.Workload == key }, func(s Summary) float64 { return s.PerSecond }))
 	}
@@ -140,7 +140,7 @@ func (c *chart) svg() string {
 	text(16, 46, "small", "start", c.subtitle)
 	text(16, plotTop-10, "small", "start", c.yLabel)
 	text((plotLeft+plotRight)/2, plotBottom+40, "small", "middle", c.xLabel)
-	for v := low; v <= high*1.001; v *= 10 {
+	for _, v := range ticks(low, high) {
 		grid(plotLeft, y(v), plotRight, y(v))
 		text(plotLeft-8, y(v)+4, "small", "end", c.yTick(v))
 	}
@@ -203,6 +203,23 @@ func (c *chart) bounds() (low, high float64) {
 	return low, high
 }
 
+// ticks are the powers of ten from low to high, and what lies between them if
+// these are few.
+func ticks(low, high float64) (values []float64) {
+	steps := []float64{1}
+	if high/low < 101 {
+		steps = []float64{1, 2, 5}
+	}
+	for power := low; power <= high*1.001; power *= 10 {
+		for _, step := range steps {
+			if v := step * power; v <= high*1.001 {
+				values = append(values, v)
+			}
+		}
+	}
+	return values
+}
+
 // labels places the names of the lines next to their ends, as far apart as
 // they have to be.
 func (c *chart) labels(y func(float64) float64) []float64 {
@@ -228,16 +245,18 @@ func (c *chart) labels(y func(float64) float64) []float64 {
 	return at
 }
 
-func axisRate(x float64) string {
+func axisRate(x float64) string { return axisCount(x) + "B/s" }
+
+func axisCount(x float64) string {
 	for _, u := range []struct {
 		scale float64
 		name  string
 	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
 		if x >= u.scale {
-			return fmt.Sprintf("%g %sB/s", x/u.scale, u.name)
+			return fmt.Sprintf("%g %s", x/u.scale, u.name)
 		}
 	}
-	return fmt.Sprintf("%g B/s", x)
+	return fmt.Sprintf("%g ", x)
 }
 
 func axisTime(ns float64) string {

@@ -68,7 +68,7 @@ var workloads = []*workload{
 		conns: []int{1, 16}, onDevice: []int{1, 16}, open: openPingPong},
 	{key: "stream", name: "stream", protocol: "messages", sized: true,
 		conns: []int{1, 16}, onDevice: []int{1, 16}, many: []int{64}, open: openStream},
-	{key: "work", name: "request and reply of 1 KiB, 10 µs of work on each side", protocol: "messages",
+	{key: "work", name: "1 KiB there and back, 10 µs of work on each side", protocol: "messages",
 		conns: []int{1, 4, 16, 64, 256}, onDevice: []int{1, 16}, open: openWork},
 	{key: "connect", name: "dial, one byte there and back, close", protocol: "messages", limit: setups,
 		conns: []int{1, 16}, onDevice: []int{1, 16}, open: openConnect},
