@@ -18,7 +18,8 @@ const (
 	fillTime    = 10 * time.Millisecond // of the writer, to fill what is between
 	takePause   = 10 * time.Millisecond // of the reader, until the writer waits
 	takeCompute = 20 * time.Millisecond
-	takeWrite   = 4 << 10 // bytes of the Write that waits
+	takeWrite   = 4 << 10   // bytes of the Write that waits
+	takeMost    = 256 << 20 // bytes that may be between
 )
 
 // taker is a service that reads from one connection what another one says.
@@ -37,8 +38,8 @@ func (t *taker) serve(c net.Conn) error {
 	}
 	defer c.Close()
 	data := t.data.Load()
-	if data == nil {
-		return errors.New("nothing to take from")
+	if data == nil || n < 0 || n > takeMost {
+		return fmt.Errorf("%d bytes are not there to be taken", n)
 	}
 	times, err := takeAndCompute(*data, n)
 	if err != nil {
