@@ -42,13 +42,14 @@ type Stream struct {
 	writing sync.Mutex // held by the one Write under way, also while it waits
 
 	// Guarded by link.mu.
-	use     use
-	ledger  credit.Stream
-	opening bool // it has a place in link.opens
-	inbox   inbox
-	peer    wire.RingPlace
-	next    wire.RingPlace // what the peer offers
-	calls   [calls]call
+	use      use
+	ledger   credit.Stream
+	opening  bool // it has a place in link.opens
+	inbox    inbox
+	peer     wire.RingPlace
+	next     wire.RingPlace // what the peer offers
+	calls    [calls]call
+	servedAt uint64 // watch.serves, when one last became ready
 	outbox
 	refusal  wire.RefuseReason
 	unread   bool        // Close has dropped bytes

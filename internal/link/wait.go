@@ -47,6 +47,7 @@ func (s *Stream) wake() {
 		if w := &s.calls[i]; w.parked && ready[i](s) {
 			w.parked = false
 			s.link.watch.parked--
+			s.served()
 			w.signal <- struct{}{}
 		}
 	}
@@ -74,8 +75,10 @@ type watch struct {
 	more    bool   // the last look left completions behind
 	parked  int    // calls that wait and are not ready
 
-	budget int    // polls that a wait may make before it parks
-	waits  uint64 // that polled
+	budget int     // polls in vain that a wait may make before it parks
+	waits  uint64  // that polled
+	serves uint64  // calls that have become ready
+	crowd  float64 // streams that take turns, lately
 }
 
 // watchWithin is how long the completion queue may stay unwatched after a call
@@ -207,19 +210,12 @@ func (s *Stream) unpark(w *call) {
 	s.link.watch.parked--
 }
 
-// fewParked is how many calls may be parked on a link for one more to poll, and to
-// wake them with what it finds. Where more wait the engine serves them all, and
-// one that polls would only take the processor from those who are served. With
-// none instead of four, four clients of net/http over shm made 0.4 times the
-// requests.
-const fewParked = 4
-
-// busyPoll polls until the call is ready, which it returns, or polling has gone
-// on for long enough.
+// busyPoll polls until the call is ready, which it returns, or polling has found
+// nothing for long enough. Those for whom it finds something are woken.
 func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
 	l := s.link
 	l.mu.Lock()
-	if l.watch.polling || l.watch.parked > fewParked || !mayPoll() {
+	if l.watch.polling || !mayPoll() {
 		l.mu.Unlock()
 		return false
 	}
@@ -231,29 +227,56 @@ func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
 		until = time.Now().Add(l.cfg.BusyPoll)
 	}
 	done := ready[which](s)
-	for polls := 1; !done && !d.Expired(); polls++ {
+	found := done
+	for polls, misses := 1, 0; !done && !d.Expired(); polls++ {
+		crowded := l.watch.crowd > crowded
 		l.mu.Unlock()
 		if polls%pollsPerYield == 0 {
 			runtime.Gosched()
+			if crowded {
+				yieldThread()
+			}
 		}
 		l.mu.Lock()
+		before := l.alive.activity
 		l.pollAndSend()
 		done = ready[which](s)
+		misses++
+		if l.alive.activity != before {
+			misses, found = 0, true
+		}
 		if l.cfg.BusyPoll > 0 {
 			if polls%pollsPerClock == 0 && time.Now().After(until) {
 				break
 			}
-		} else if polls >= most {
+		} else if misses >= most {
 			break
 		}
 	}
 	l.watch.polling = false
-	l.pollResult(done)
+	l.pollResult(found)
 	if done {
+		s.served()
 		l.rewatch()
 	}
 	l.mu.Unlock()
 	return done
+}
+
+// A link is crowded when its calls wait longer for a processor than for their
+// peers: the threads that would serve them then wait while this one polls, here
+// and in the other process.
+const crowded = 8
+
+// served takes note of whose call has become ready, for the number of streams
+// that take turns: so many calls of others are served between two of the same.
+// Streams that only wait do not count. Called with mu held.
+func (s *Stream) served() {
+	w := &s.link.watch
+	turns := min(w.serves-s.servedAt, 8*crowded)
+	s.servedAt = w.serves
+	w.serves++
+	w.crowd += (float64(turns) - w.crowd) / 16
 }
 
 // pollBudget is how often the next wait polls before it parks: as often as the
