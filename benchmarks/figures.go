@@ -104,7 +104,7 @@ func (r *Report) figures() []Figure {
 	for _, key := range []string{"shm", "rdma"} {
 		figures = append(figures, r.allocationFigure(key))
 	}
-	figures = append(figures, r.libraryAllocations())
+	figures = append(figures, r.libraryAllocations(), r.burstFigure("shm"), r.burstFigure("rdma"))
 	for _, x := range idleRules {
 		figures = append(figures, r.idleFigure(x))
 	}
@@ -299,6 +299,22 @@ func (r *Report) libraryAllocations() Figure {
 	}
 	f.Value = median(allocs)
 	f.judgeAllocations()
+	return f
+}
+
+// burstFigure is how many of the dials at once have failed, in all rounds.
+func (r *Report) burstFigure(key string) Figure {
+	f := Figure{What: key + ", dials at once", Against: "failed", Target: "0", Verdict: notMeasured + r.whyNot(key)}
+	for _, x := range r.Results {
+		if x.Peer != key || x.Workload != "burst" || x.Median.Rounds == 0 {
+			continue
+		}
+		f.What = fmt.Sprintf("%s, %d dials at once", key, x.Conns)
+		f.Value, f.Verdict = float64(x.Median.Failed), met
+		if x.Median.Failed > 0 {
+			f.Verdict = notMet
+		}
+	}
 	return f
 }
 

@@ -15,32 +15,39 @@ import (
 
 // How a writer is made to wait for a reader that takes and then computes.
 const (
-	fillTime    = 10 * time.Millisecond // of the writer, to fill what is between
-	takePause   = 10 * time.Millisecond // of the reader, until the writer waits
+	takePause   = 10 * time.Millisecond // time to fill what is between, and time until the writer waits
 	takeCompute = 20 * time.Millisecond
-	takeWrite   = 4 << 10 // bytes of the Write that waits
+	takeWrite   = 4 << 10   // bytes of the Write that waits
+	takeMost    = 256 << 20 // bytes that may be between
 )
 
 // taker is a service that reads from one connection what another one says.
 type taker struct{ data atomic.Pointer[net.Conn] }
 
-// serve begins with the number of bytes to take from the connection before this
-// one, which has sent 0 and is left to that.
+// takeOrder is what a connection begins with: how many bytes to take, after what
+// pause, from the connection before this one, which has ordered nothing and is
+// left to that.
+type takeOrder struct {
+	Bytes int64
+	Pause time.Duration
+}
+
 func (t *taker) serve(c net.Conn) error {
-	var n int64
-	if err := binary.Read(c, binary.LittleEndian, &n); err != nil {
+	var order takeOrder
+	if err := binary.Read(c, binary.LittleEndian, &order); err != nil {
 		return err
 	}
-	if n == 0 {
+	if order == (takeOrder{}) {
 		t.data.Store(&c)
 		return nil
 	}
 	defer c.Close()
 	data := t.data.Load()
-	if data == nil {
-		return errors.New("nothing to take from")
+	if data == nil || order.Bytes < 0 || order.Bytes > takeMost {
+		return fmt.Errorf("%d bytes are not there to be taken", order.Bytes)
 	}
-	times, err := takeAndCompute(*data, n)
+	time.Sleep(order.Pause)
+	times, err := takeAndCompute(*data, order.Bytes)
 	if err != nil {
 		return err
 	}
@@ -54,7 +61,6 @@ type takeTimes struct{ Began, Took int64 }
 // the end.
 func takeAndCompute(c net.Conn, n int64) (t takeTimes, err error) {
 	buf := make([]byte, n)
-	time.Sleep(takePause)
 	t.Began = time.Now().UnixNano()
 	if _, err := io.ReadFull(c, buf); err != nil {
 		return t, err
@@ -71,14 +77,14 @@ func takeAndCompute(c net.Conn, n int64) (t takeTimes, err error) {
 	return t, err
 }
 
-// errNoWait is of a machine that was too busy to have the writer wait in time.
+// errNoWait is of a machine that is too busy to have the writer wait in time.
 var errNoWait = errors.New("the Write did not wait for its reader")
 
 // takeOnce fills what is between the two sides and returns how long after the
 // reader took all that a Write returned which had to wait for it. The clocks of
 // the two processes must be one. It is 1 ns if the Write returned while the
 // reader was still taking.
-func takeOnce(cl client) (time.Duration, error) {
+func takeOnce(cl client, pause time.Duration) (time.Duration, error) {
 	cl.conns = 2
 	conns, closeAll, err := cl.dialAll()
 	if err != nil {
@@ -86,14 +92,14 @@ func takeOnce(cl client) (time.Duration, error) {
 	}
 	defer closeAll()
 	data, control := conns[0], conns[1]
-	if err := binary.Write(data, binary.LittleEndian, int64(0)); err != nil {
+	if err := binary.Write(data, binary.LittleEndian, takeOrder{}); err != nil {
 		return 0, err
 	}
-	n, err := fill(data)
+	n, err := fill(data, pause)
 	if err != nil {
 		return 0, err
 	}
-	if err := binary.Write(control, binary.LittleEndian, n); err != nil {
+	if err := binary.Write(control, binary.LittleEndian, takeOrder{n, pause}); err != nil {
 		return 0, err
 	}
 	if _, err := data.Write(make([]byte, takeWrite)); err != nil {
@@ -113,10 +119,10 @@ func takeOnce(cl client) (time.Duration, error) {
 	return time.Duration(max(1, returned-t.Took)), nil
 }
 
-// fill writes for fillTime, by the end of which nothing goes any more, and
-// returns how many bytes went.
-func fill(c net.Conn) (total int64, err error) {
-	if err := c.SetWriteDeadline(time.Now().Add(fillTime)); err != nil {
+// fill writes for so long that nothing goes any more, and returns how many bytes
+// went.
+func fill(c net.Conn, d time.Duration) (total int64, err error) {
+	if err := c.SetWriteDeadline(time.Now().Add(d)); err != nil {
 		return 0, err
 	}
 	for buf := make([]byte, bulkBytes); err == nil; {
@@ -144,8 +150,8 @@ func openTake(cl client) (*session, error) {
 		run: func(_, n int, times []time.Duration) error {
 			for i := range times {
 				err := errNoWait
-				for attempt := 0; attempt < 5 && errors.Is(err, errNoWait); attempt++ {
-					times[i], err = takeOnce(cl)
+				for pause := takePause; errors.Is(err, errNoWait) && cl.ctx.Err() == nil; pause *= 2 {
+					times[i], err = takeOnce(cl, pause)
 				}
 				if err != nil {
 					return err
