@@ -61,6 +61,10 @@ type Endpoint interface {
 	LocalAddr() netip.AddrPort
 	RemoteAddr() netip.AddrPort
 
+	// Footprint says what memory Open takes with these options. It may be
+	// called before Open and after it.
+	Footprint(o Options) Footprint
+
 	// Open creates the protection domain, completion queue and queue pair, the
 	// latter in state INIT, and returns what the device granted, which may be
 	// less than asked for.
@@ -68,8 +72,8 @@ type Endpoint interface {
 
 	// Register returns n bytes of zeroed, page-aligned memory off the Go heap
 	// that the device may access; n is rounded up to whole pages. The endpoint
-	// owns it: it is gone after Close. It may be called at any time after Open,
-	// as PostRecv is; of memory for remote writes there may be
+	// owns it: it is gone after Free or Close. It may be called at any time after
+	// Open, as PostRecv is; of memory for remote writes there may be
 	// Options.RemoteMemory bytes in all.
 	Register(n int, a Access) (Memory, error)
 
@@ -168,6 +172,13 @@ type Options struct {
 	Retries    int
 }
 
+// Footprint is what memory Open takes, in bytes.
+type Footprint struct {
+	Receives int  // registered for receives
+	Queues   int  // of the device, as far as that is known, and for the peer
+	Locked   bool // RLIMIT_MEMLOCK bounds this and what is registered
+}
+
 // Limits is what a device granted.
 type Limits struct {
 	SendQueue int
@@ -202,6 +213,11 @@ type Memory interface {
 	// Addr and RKey name the memory to the peer.
 	Addr() uint64
 	RKey() uint32
+
+	// Free gives the memory back, of which the peer must not know any more, and
+	// no work request that is under way. It is called as Register is. A fabric
+	// that cannot says false, and the memory stays as it is.
+	Free() bool
 }
 
 // Opcode is the operation of a work request.

@@ -95,6 +95,7 @@ type memory struct {
 func (m memory) Bytes() []byte { return m.bytes }
 func (m memory) Addr() uint64  { return 0 }
 func (m memory) RKey() uint32  { return m.key }
+func (m memory) Free() bool    { return false }
 
 func (e *end) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	m := memory{bytes: make([]byte, n), key: e.made}
@@ -103,6 +104,10 @@ func (e *end) Register(n int, a fabric.Access) (fabric.Memory, error) {
 		e.made++
 	}
 	return m, nil
+}
+
+func (e *end) Footprint(o fabric.Options) fabric.Footprint {
+	return fabric.Footprint{Receives: o.RecvQueue * o.RecvSize}
 }
 
 func (e *end) Reach(uint64, uint32, int) error { return nil }

@@ -96,6 +96,13 @@ func (e *endpoint) LocalAddr() netip.AddrPort { return e.local }
 // RemoteAddr implements [fabric.Endpoint].
 func (e *endpoint) RemoteAddr() netip.AddrPort { return e.remote }
 
+// Footprint implements [fabric.Endpoint]. The listener makes the dialer's queues,
+// too.
+func (e *endpoint) Footprint(o fabric.Options) fabric.Footprint {
+	own := shape{recvQueue: min(max(o.RecvQueue, 1), maxRecvQueue), recvSize: o.RecvSize}
+	return fabric.Footprint{Receives: own.queues(), Queues: e.MemoryForPeer()}
+}
+
 // Open implements [fabric.Endpoint]. Work requests of any size carry their data
 // by themselves, since PostSend puts it into the peer's memory.
 func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {

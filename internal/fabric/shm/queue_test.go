@@ -315,3 +315,16 @@ func TestOpenAndRegisterRefuseNonsense(t *testing.T) {
 		require.NoError(t, ep.Close())
 	}
 }
+
+// Memory that the peer may write to stays as long as the endpoints do.
+func TestOnlyMemoryThatIsNotSharedIsGivenBack(t *testing.T) {
+	a, b := connected(t, options)
+	own, err := a.Register(1<<20, fabric.LocalWrite)
+	require.NoError(t, err)
+	require.True(t, own.Free())
+	require.Empty(t, own.Bytes())
+	require.False(t, b.mem.Free())
+	post(t, a, a.write(b, 0, 1, "still there"))
+	require.Equal(t, "still there", string(b.mem.Bytes()[:11]))
+	require.NoError(t, a.Close())
+}

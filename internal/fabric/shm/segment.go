@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -275,6 +276,19 @@ func (m *memory) RKey() uint32 {
 		return m.e.shape.rkey
 	}
 	return 0
+}
+
+// Free implements [fabric.Memory]. Shared memory stays until both ends are closed:
+// its seals, which let either end touch it whatever the other does, forbid punching
+// holes in it.
+func (m *memory) Free() bool {
+	if m.shared {
+		return false
+	}
+	m.e.memory = slices.DeleteFunc(m.e.memory, func(other *memory) bool { return other == m })
+	unix.Munmap(m.bytes)
+	m.bytes = nil
+	return true
 }
 
 // holds reports whether data lies in m.

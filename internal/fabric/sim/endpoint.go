@@ -81,6 +81,11 @@ func (e *Endpoint) LocalAddr() netip.AddrPort { return e.local }
 // RemoteAddr implements [fabric.Endpoint].
 func (e *Endpoint) RemoteAddr() netip.AddrPort { return e.remote }
 
+// Footprint implements [fabric.Endpoint].
+func (e *Endpoint) Footprint(o fabric.Options) fabric.Footprint {
+	return fabric.Footprint{Receives: o.RecvQueue * o.RecvSize, Locked: e.n.link.Locked}
+}
+
 // Open implements [fabric.Endpoint].
 func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if f := e.n.faults.Load(); f != nil && f.Open != nil {

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -65,6 +66,30 @@ func (e *Endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 
 	e.memory = append(e.memory, m)
 	return m, nil
+}
+
+// Free implements [fabric.Memory].
+func (m *Memory) Free() bool {
+	m.e.c.mu.Lock()
+	defer m.e.c.mu.Unlock()
+	m.e.use("Free")
+	if m.e.n.link.KeepMemory {
+		return false
+	}
+	m.e.memory = slices.DeleteFunc(m.e.memory, func(other *Memory) bool { return other == m })
+	poison(m.bytes)
+	return true
+}
+
+// Registered is how many bytes of memory the endpoint has registered.
+func (e *Endpoint) Registered() int {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	total := 0
+	for _, m := range e.memory {
+		total += len(m.bytes)
+	}
+	return total
 }
 
 // holds reports whether data lies in m.

@@ -128,3 +128,26 @@ func TestMemoryIsPageAlignedAndPoisonedByClose(t *testing.T) {
 	a.Wake()
 	require.NoError(t, l.Close())
 }
+
+func TestMemoryThatIsGivenBackIsOutOfThePeersReach(t *testing.T) {
+	for keeps, want := range map[bool]fabric.Status{false: fabric.RemoteAccess, true: fabric.OK} {
+		a, b := connect(t, network(t, sim.Link{KeepMemory: keeps}))
+		kept := register(t, b, 1, fabric.RemoteWrite)
+		m := register(t, b, 1, fabric.RemoteWrite)
+		before := b.Registered()
+		require.Equal(t, !keeps, m.Free())
+		wr := fabric.WorkRequest{Op: fabric.Write, Data: []byte("abc"), Signaled: true, RemoteAddr: kept.Addr(), RKey: kept.RKey()}
+		post(t, a, wr)
+		require.Equal(t, fabric.OK, poll(t, a)[0].Status)
+		wr.RemoteAddr, wr.RKey = m.Addr(), m.RKey()
+		post(t, a, wr)
+		require.Equal(t, want, poll(t, a)[0].Status)
+		if keeps {
+			require.Equal(t, before, b.Registered())
+			require.Equal(t, "abc", string(m.Bytes()[:3]))
+		} else {
+			require.Equal(t, before-4096, b.Registered())
+			require.Equal(t, byte(sim.Poison), m.Bytes()[0])
+		}
+	}
+}

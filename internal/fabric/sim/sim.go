@@ -53,6 +53,11 @@ type Link struct {
 	// means DefaultInline, a negative number none.
 	Inline int
 
+	// Locked is Footprint.Locked. KeepMemory has memory stay that is freed, as
+	// where two processes share it.
+	Locked     bool
+	KeepMemory bool
+
 	// Spin is Limits.Spin. Above 0 it is for tests in real time: virtual time
 	// stands still while anyone polls.
 	Spin int

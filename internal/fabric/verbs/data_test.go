@@ -138,6 +138,12 @@ func TestRemoteWriteNeedsMemoryOfThisConnectionThatAllowsIt(t *testing.T) {
 			m := register(t, b, 4096, fabric.RemoteWrite)
 			return m.Addr() + 4093, m.RKey()
 		}},
+		{"memory that was given back", func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
+			m := register(t, b, 4096, fabric.RemoteWrite)
+			addr, rkey := m.Addr(), m.RKey()
+			require.True(t, m.Free())
+			return addr, rkey
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := pair(t)

@@ -155,11 +155,17 @@ const recvBit = 1 << 63
 // pollBatch is the most that one Poll takes.
 const pollBatch = 64
 
+// recvStride is the distance of receive buffers of a size: no two share a cache
+// line.
+func recvStride(size int) int {
+	const line = 64
+	return (size + line - 1) &^ (line - 1)
+}
+
 // createQueue allocates the data path and the receive buffers.
 func (e *endpoint) createQueue() error {
 	o := e.options
-	const line = 64 // no two buffers share a cache line
-	e.recvStride = (o.RecvSize + line - 1) &^ (line - 1)
+	e.recvStride = recvStride(o.RecvSize)
 	var addr unsafe.Pointer
 	var lkey C.uint32_t
 	if o.RecvSize > 0 {

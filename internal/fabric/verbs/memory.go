@@ -11,6 +11,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -21,6 +22,7 @@ import (
 
 // memory implements [fabric.Memory].
 type memory struct {
+	e     *endpoint
 	bytes []byte
 	mr    *C.struct_rn_ibv_mr
 }
@@ -61,7 +63,7 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 	if e.manager.relaxed {
 		access |= C.RN_IBV_ACCESS_RELAXED_ORDERING
 	}
-	m := &memory{bytes: bytes}
+	m := &memory{e: e, bytes: bytes}
 	if rc := C.rn_reg_mr(e.pd, unsafe.Pointer(unsafe.SliceData(bytes)), C.size_t(n), access, &m.mr); rc != 0 {
 		unix.Munmap(bytes)
 		return nil, memoryError("ibv_reg_mr", rc, n)
@@ -80,6 +82,23 @@ func (m *memory) release() error {
 		return deviceError("ibv_dereg_mr", rc)
 	}
 	return os.NewSyscallError("munmap", err)
+}
+
+// Free implements [fabric.Memory]. What could not be undone is gone with the
+// device; there is nobody to tell.
+func (m *memory) Free() bool {
+	m.e.memory = slices.DeleteFunc(m.e.memory, func(other *memory) bool { return other == m })
+	_ = m.release()
+	return true
+}
+
+// Footprint implements [fabric.Endpoint].
+func (e *endpoint) Footprint(o fabric.Options) fabric.Footprint {
+	return fabric.Footprint{
+		Receives: fabric.Pages(o.RecvQueue * recvStride(o.RecvSize)),
+		Queues:   fabric.DeviceQueues(o.SendQueue, o.RecvQueue),
+		Locked:   true,
+	}
 }
 
 // Reach implements [fabric.Endpoint]. The device looks for itself.
