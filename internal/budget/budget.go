@@ -1,0 +1,156 @@
+// Package budget bounds the memory that the links of a process have registered:
+// pinned for a device, or shared with another process. Who registers memory
+// reserves it here first, and gives back what it has freed.
+package budget
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"syscall"
+)
+
+// Budget is what may be registered in all, and what of that is locked: pinned,
+// and counted by the kernel against RLIMIT_MEMLOCK. Its methods may be called at
+// once.
+type Budget struct {
+	limits func() Limits
+
+	mu   sync.Mutex // guards what follows
+	set  int        // by SetLimit; 0: limits has it
+	used Limits
+}
+
+// Limits are numbers of bytes: of registered memory, and of those of locked memory.
+type Limits struct {
+	Registered int
+	Locked     int
+}
+
+// Unlimited is a limit that nothing reaches.
+const Unlimited = math.MaxInt
+
+// New returns a budget within the given limits, which are asked for each time.
+func New(limits func() Limits) *Budget { return &Budget{limits: limits} }
+
+// Process is the budget of this process, by default within what the system allows.
+var Process = New(systemLimits)
+
+// SetLimit sets how many bytes may be registered; 0 stands for what the system
+// allows. What is registered already stays.
+func (b *Budget) SetLimit(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.set = n
+}
+
+// State is how much is in use, and the limits.
+func (b *Budget) State() (used, limits Limits) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used, b.limitsNow()
+}
+
+// limitsNow is the limits. Called with mu held.
+func (b *Budget) limitsNow() Limits {
+	l := b.limits()
+	if b.set > 0 {
+		l.Registered = b.set
+	}
+	return l
+}
+
+// Growth stops when all but an eighth of a limit is in use: the rest is for what
+// begins, and for the rings that others shrink to.
+const keptFromGrowth = 8
+
+// MayGrow says whether what there is may become n bytes larger.
+func MayGrow(used, n, limit int) bool { return n <= limit-limit/keptFromGrowth-used }
+
+// Account is what one link has reserved of a budget. Its caller serialises the
+// calls.
+type Account struct {
+	Budget *Budget
+	Locked bool // what is registered is locked
+	bytes  int
+}
+
+// Bytes is how much is reserved.
+func (a *Account) Bytes() int { return a.bytes }
+
+// Reserve reserves n bytes, or returns a *[ShortageError].
+func (a *Account) Reserve(n int) error {
+	return a.reserve(n, func(used, limit int) bool { return n <= limit-used })
+}
+
+// ReserveToGrow does that for something that can do without.
+func (a *Account) ReserveToGrow(n int) error {
+	return a.reserve(n, func(used, limit int) bool { return MayGrow(used, n, limit) })
+}
+
+func (a *Account) reserve(n int, fits func(used, limit int) bool) error {
+	b := a.Budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	limits := b.limitsNow()
+	switch {
+	case !fits(b.used.Registered, limits.Registered):
+		return &ShortageError{Wanted: n, Used: b.used.Registered, Limit: limits.Registered}
+	case a.Locked && !fits(b.used.Locked, limits.Locked):
+		return &ShortageError{Wanted: n, Used: b.used.Locked, Limit: limits.Locked, Of: LockedMemory}
+	}
+	a.add(n)
+	return nil
+}
+
+// Release gives back n of the bytes reserved.
+func (a *Account) Release(n int) {
+	a.Budget.mu.Lock()
+	defer a.Budget.mu.Unlock()
+	a.add(-n)
+}
+
+func (a *Account) add(n int) {
+	a.bytes += n
+	a.Budget.used.Registered += n
+	if a.Locked {
+		a.Budget.used.Locked += n
+	}
+}
+
+// Limited is what there is too little of.
+type Limited int
+
+const (
+	RegisteredMemory Limited = iota // of the process
+	LockedMemory                    // of the process
+	LinkMemory                      // for rings of one link
+)
+
+// ShortageError says that memory would exceed a limit; errors.Is(err,
+// syscall.ENOMEM) holds. Numbers are bytes.
+type ShortageError struct {
+	Wanted, Used, Limit int
+	Of                  Limited
+
+	// Passing says that others are about to give memory back.
+	Passing bool
+}
+
+func (e *ShortageError) Error() string {
+	wanted, used, limit := (e.Wanted+1023)/1024, e.Used/1024, e.Limit/1024
+	switch e.Of {
+	case LockedMemory:
+		return fmt.Sprintf("%d KiB more would have to be locked, connections have %d KiB, and this process may lock %d KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l, with LimitMEMLOCK= of systemd or with docker run --ulimit memlock=-1, or use smaller rings and shorter queues",
+			wanted, used, limit)
+	case LinkMemory:
+		return fmt.Sprintf("%d KiB more would have to be registered for the rings of one link, which has %d KiB of %d KiB: close connections, or give some a link of their own (Config.Dedicated)",
+			wanted, used, limit)
+	}
+	return fmt.Sprintf("%d KiB more would have to be registered, and connections have %d KiB of %d KiB: raise that with ringnet.SetMemoryLimit, give the process more memory, or use smaller rings and shorter queues",
+		wanted, used, limit)
+}
+
+func (e *ShortageError) Unwrap() error   { return syscall.ENOMEM }
+func (e *ShortageError) Timeout() bool   { return false }
+func (e *ShortageError) Temporary() bool { return e.Passing }

@@ -1,0 +1,88 @@
+package budget
+
+import (
+	"errors"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func limited(registered, locked int) *Budget {
+	return New(func() Limits { return Limits{registered, locked} })
+}
+
+func TestReserveStopsAtTheLimit(t *testing.T) {
+	b := limited(8<<10, Unlimited)
+	one, other := Account{Budget: b}, Account{Budget: b}
+	require.NoError(t, one.Reserve(5<<10))
+	require.NoError(t, other.Reserve(3<<10))
+	err := one.Reserve(1)
+	require.ErrorIs(t, err, syscall.ENOMEM)
+	require.ErrorContains(t, err, "1 KiB more would have to be registered, and connections have 8 KiB of 8 KiB: raise that with ringnet.SetMemoryLimit")
+	require.Equal(t, 5<<10, one.Bytes(), "what is refused is not reserved")
+
+	other.Release(1 << 10)
+	require.NoError(t, one.Reserve(1<<10))
+	used, limits := b.State()
+	require.Equal(t, Limits{Registered: 8 << 10}, used)
+	require.Equal(t, Limits{8 << 10, Unlimited}, limits)
+}
+
+func TestGrowthStopsFirst(t *testing.T) {
+	a := Account{Budget: limited(80, Unlimited)}
+	require.Error(t, a.ReserveToGrow(71))
+	require.NoError(t, a.ReserveToGrow(70))
+	require.Error(t, a.ReserveToGrow(1))
+	require.NoError(t, a.Reserve(10))
+	require.Error(t, a.Reserve(1))
+}
+
+func TestLockedMemoryHasALimitOfItsOwn(t *testing.T) {
+	b := limited(100<<10, 10<<10)
+	locked, shared := Account{Budget: b, Locked: true}, Account{Budget: b}
+	require.NoError(t, locked.Reserve(8<<10))
+	require.NoError(t, shared.Reserve(50<<10))
+	err := locked.Reserve(3 << 10)
+	require.ErrorContains(t, err, "3 KiB more would have to be locked, connections have 8 KiB, and this process may lock 10 KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l")
+	require.Error(t, locked.ReserveToGrow(1<<10))
+	require.NoError(t, shared.ReserveToGrow(20<<10))
+	locked.Release(8 << 10)
+	shared.Release(70 << 10)
+	used, _ := b.State()
+	require.Zero(t, used)
+}
+
+func TestSetLimit(t *testing.T) {
+	b := limited(100, Unlimited)
+	a := Account{Budget: b}
+	b.SetLimit(10)
+	require.Error(t, a.Reserve(11))
+	b.SetLimit(1000)
+	require.NoError(t, a.Reserve(900))
+	b.SetLimit(0)
+	require.Error(t, a.Reserve(0), "what is in use stays, and nothing comes to it")
+	a.Release(900)
+	require.NoError(t, a.Reserve(100))
+}
+
+func TestManyReserveAtOnce(t *testing.T) {
+	b := limited(100, Unlimited)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			a := Account{Budget: b}
+			for range 1000 {
+				if err := a.Reserve(30); err == nil {
+					a.Release(30)
+				} else if !errors.As(err, new(*ShortageError)) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	used, _ := b.State()
+	require.Zero(t, used)
+}

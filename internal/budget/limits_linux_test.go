@@ -1,0 +1,52 @@
+package budget
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLimitsOfThisSystemMakeSense(t *testing.T) {
+	l := systemLimits()
+	require.Positive(t, l.Registered)
+	require.Less(t, l.Registered, Unlimited)
+	require.GreaterOrEqual(t, l.Locked, 0)
+}
+
+func TestLimitOfTheControlGroup(t *testing.T) {
+	for name, test := range map[string]struct {
+		groups string
+		files  map[string]string
+		want   int
+	}{
+		"none":                  {"", nil, Unlimited},
+		"version 2":             {"0::/a/b\n", map[string]string{"a/b/memory.max": "4096\n"}, 4096},
+		"version 2, no limit":   {"0::/a\n", map[string]string{"a/memory.max": "max\n"}, Unlimited},
+		"of the group above":    {"0::/a/b\n", map[string]string{"a/memory.max": "4096\n", "a/b/memory.max": "8192\n"}, 4096},
+		"the group is the root": {"0::/outside/c\n", map[string]string{"memory.max": "4096\n"}, 4096},
+		"version 1":             {"3:cpu:/a\n4:memory:/a\n0::/\n", map[string]string{"memory/a/memory.limit_in_bytes": "8192\n"}, 8192},
+		"version 1, no limit":   {"4:memory:/\n", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 9223372036854771712},
+		"both":                  {"4:memory:/\n0::/\n", map[string]string{"memory/memory.limit_in_bytes": "8192\n", "memory.max": "4096\n"}, 4096},
+		"nonsense":              {"what\n0::\n:::\n", map[string]string{"memory.max": "-1\n"}, Unlimited},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			groups := filepath.Join(root, "groups")
+			require.NoError(t, os.WriteFile(groups, []byte(test.groups), 0o600))
+			for file, text := range test.files {
+				file = filepath.Join(root, file)
+				require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+				require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+			}
+			require.Equal(t, test.want, groupMemory(groups, root))
+		})
+	}
+}
+
+func TestUserNamespaces(t *testing.T) {
+	require.True(t, firstUserNamespace("         0          0 4294967295\n"))
+	require.False(t, firstUserNamespace("         0       1000          1\n"))
+	require.False(t, firstUserNamespace(""))
+}
