@@ -223,6 +223,7 @@ type race struct {
 	tcp        chan struct{} // not nil while TCP is being dialed; then closed
 	cancelTCP  func()
 	passed     []error // why better networks failed
+	waiting    error   // why the next of them is not connected yet, if it has said
 }
 
 // Why a better network does not carry the connection: somebody was faster, or
@@ -325,6 +326,17 @@ func (r *race) passOver(network string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.passed = append(r.passed, fmt.Errorf("%s: %w", network, err))
+	r.waiting = nil
+}
+
+// wait records why a better network, which is the next, is not connected yet.
+func (r *race) wait(network string, err error) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = fmt.Errorf("%s: %w", network, err)
 }
 
 // reasons is why no better network has won; late is the reason of those that have
@@ -333,6 +345,9 @@ func (r *race) reasons(late error) []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reasons := slices.Clone(r.passed)
+	if r.waiting != nil {
+		reasons = append(reasons, r.waiting)
+	}
 	for _, network := range betterThanTCP[len(reasons):] {
 		reasons = append(reasons, fmt.Errorf("%s: %w", network, late))
 	}

@@ -43,6 +43,16 @@
 // are apart, and [Config.Dedicated] gives a connection one of its own. A link
 // that dies ends all connections on it. [Links] tells what is up.
 //
+// # Memory
+//
+// What links register, for a device or to share it, stays within a limit of the
+// process, see [SetMemoryLimit]. A connection begins with a ring of 16 KiB, which
+// grows while it is busy and there is memory, and shrinks when it is idle
+// ([Config.RecvBuffer], [Config.LinkIdle]). Where memory is short, growth stops
+// first, then what is idle is given back, and then Dial fails with an error that
+// says so, for which errors.Is(err, syscall.ENOMEM) holds, or ECONNREFUSED if it is
+// the peer's.
+//
 // # shm
 //
 // Both ends are processes of one host, or one process, on Linux. Addresses are

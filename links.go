@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
@@ -60,7 +61,7 @@ type LinkInfo struct {
 	Local, Remote Addr
 	Dialed        bool // by this process
 	Connections   int
-	Memory        int // bytes registered at this end: rings, staging memory and receives
+	Memory        int // bytes registered at this end: rings, staging memory and receives, but not a device's queues
 
 	MessagesSent, MessagesReceived uint64 // of data
 	ControlSent                    uint64 // messages of control
@@ -84,6 +85,32 @@ func Links() []LinkInfo {
 	}
 	return infos
 }
+
+// MemoryInfo is how many bytes the links of this process have registered and may
+// register: pinned for a device, its queues included as far as they are known (see
+// [Config.PinnedMemory]), or shared with another process.
+type MemoryInfo struct {
+	Used, Limit int
+
+	// What is pinned is locked besides, and bounded by RLIMIT_MEMLOCK, unless the
+	// process has CAP_IPC_LOCK: LockedLimit is then math.MaxInt.
+	Locked, LockedLimit int
+}
+
+// Memory returns how much memory the links of this process use. Their rings grow
+// up to seven eighths of the limits; the rest is for links and connections that
+// begin. When there is no more, idle links end and idle rings shrink, and a Dial
+// that still finds none fails with an error that says so; on "auto" it takes TCP.
+func Memory() MemoryInfo {
+	used, limits := budget.Process.State()
+	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked}
+}
+
+// SetMemoryLimit sets how many bytes the links of this process may register. The
+// default, which 0 stands for, is a quarter of the memory of the machine, or of what
+// the control group allows (memory.max) if that is less. What is registered already
+// stays.
+func SetMemoryLimit(bytes int) { budget.Process.SetLimit(max(bytes, 0)) }
 
 // CloseIdleLinks ends the links of this process, whoever dialed them, that carry
 // no connection at the moment and would else stay for a while ([Config.LinkIdle]).

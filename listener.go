@@ -155,7 +155,18 @@ func (lc *ListenConfig) pending() (connections, links int, err error) {
 		return 0, 0, fmt.Errorf("ListenConfig.PendingMemory is %d: want a positive number, or 0 for the default of %d", memory, defaultPendingMemory)
 	}
 	backlog = min(backlog, maxBacklog)
-	return backlog, max(1, min(backlog, memory/lc.Config.PinnedMemory())), nil
+	return backlog, max(1, min(backlog, memory/lc.linkMemory())), nil
+}
+
+// linkMemory is how much an end of a link pins at first, at most: the dialer
+// decides whether it is dedicated to one connection.
+func (lc *ListenConfig) linkMemory() int {
+	var c Config
+	if lc.Config != nil {
+		c = *lc.Config
+	}
+	c.Dedicated = true
+	return c.PinnedMemory()
 }
 
 // Listener accepts connections. Its methods may be called at once. Handshakes

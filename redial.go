@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
@@ -39,26 +40,36 @@ const (
 	patience      = 30 * time.Second
 )
 
-// dialPatiently connects to an address, and asks again while the listener has no room.
+// dialPatiently connects to an address, and asks again while the listener has no
+// room, or this process no memory that it is not about to have.
 func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort,
 	r *race) (*Conn, error) {
 	began := time.Now()
 	_, limited := ctx.Deadline()
-	var busy *rconn.RefusedError
+	var busy error
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		c, err := d.dialLink(ctx, n, f, local, remote, r)
 		switch {
 		case err != nil && ctx.Err() != nil && busy != nil:
 			return nil, &waitError{contextError(ctx.Err()), busy}
-		case err == nil, !errors.As(err, &busy), !busy.Busy, !limited && time.Since(began) > patience:
+		case err == nil, !isBusy(err), !limited && time.Since(began) > patience:
 			return c, err
 		}
+		busy = err
+		r.wait(n.name, busy)
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
 			return nil, &waitError{contextError(ctx.Err()), busy}
 		}
 	}
+}
+
+// isBusy says whether another dial may fare better in a while.
+func isBusy(err error) bool {
+	var refused *rconn.RefusedError
+	var shortage *budget.ShortageError
+	return errors.As(err, &refused) && refused.Busy || errors.As(err, &shortage) && shortage.Passing
 }
 
 // request asks once for a connection, when there is a place for one request more.

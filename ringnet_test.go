@@ -176,7 +176,7 @@ func TestConnectionsBeyondTheBacklogAreRefusedAndSaySo(t *testing.T) {
 		}{
 			"by number":              {by: ListenConfig{Backlog: 2}},
 			"by number, own links":   {by: ListenConfig{Backlog: 2}, d: Dialer{Config: dedicated}},
-			"by memory of the links": {by: ListenConfig{PendingMemory: 2 * (*Config)(nil).PinnedMemory()}, d: Dialer{Config: dedicated}},
+			"by memory of the links": {by: ListenConfig{PendingMemory: 2 * dedicated.PinnedMemory()}, d: Dialer{Config: dedicated}},
 		} {
 			l := h.listen(t, bounded.by)
 			d := bounded.d
@@ -300,7 +300,7 @@ func dialAndNeverConfirm(t *testing.T, n *sim.Network, l net.Listener) {
 func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 	for name, lc := range map[string]ListenConfig{
 		"by number": {Backlog: 4},
-		"by memory": {PendingMemory: 4 * (*Config)(nil).PinnedMemory()},
+		"by memory": {PendingMemory: 4 * dedicated.PinnedMemory()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -2,10 +2,9 @@ package rconn
 
 import (
 	"fmt"
-	"math/bits"
 	"time"
 
-	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -19,7 +18,8 @@ type Config struct {
 	// (RLIMIT_MEMLOCK), and bounds the throughput: a link of bandwidth B and
 	// round trip T wants B·T or more. On a link that connections share a ring
 	// begins with 16 KiB, becomes 128 KiB when it is full, and as large as this
-	// if it is filled again and again while it is read.
+	// if it is filled again and again while it is read, as long as there is
+	// memory. One to which nothing comes for LinkIdle has 16 KiB again.
 	RecvBuffer int
 
 	// SendBuffer is the size of the link's staging ring, in which bytes wait
@@ -77,7 +77,9 @@ type Config struct {
 	Dedicated bool
 
 	// LinkIdle is how long a link stays up when its last connection is gone, for
-	// the next to begin on. Default 30 s; negative ends it at once.
+	// the next to begin on, and keeps rings that have grown and to which nothing
+	// comes. Default 30 s; negative ends it at once, and keeps rings for 1 s, the
+	// least. Where memory is short, neither stays.
 	LinkIdle time.Duration
 }
 
@@ -99,15 +101,6 @@ const (
 	defaultTime      = 10 * time.Second
 	defaultHandshake = 30 * time.Second
 
-	pageSize = 4 << 10 // the unit in which memory is registered
-
-	// What mlx5 takes for a place in its queues, which it makes as long as a
-	// power of two: a send with 256 bytes inline, a receive of one piece, a
-	// completion (mlx5_calc_send_wqe and its neighbours in rdma-core).
-	sendSlot       = 512
-	recvSlot       = 16
-	completionSlot = 64
-
 	minKeepAlive = time.Millisecond
 	minSendQueue = 16
 	maxQueue     = 32768
@@ -127,34 +120,33 @@ func (c *Config) Validate() error {
 }
 
 // PinnedMemory is how many bytes of locked memory an end of a link with this
-// configuration takes with one connection whose ring has grown to its full size:
-// rings, receives, and the queues of its device, which differ. Each further
-// connection adds its own ring, of RecvBuffer bytes at most.
-// They are counted as mlx5 lays them out, for whose cards (NVIDIA's ConnectX-4
-// and later) this is an upper bound; others may want somewhat more or less.
+// configuration takes at first: its staging memory, receives, the ring of its
+// first connection, and the queues of its device, which differ. They are counted
+// as mlx5 lays them out, for whose cards (NVIDIA's ConnectX-4 and later) this is
+// an upper bound; others may want somewhat more or less.
+//
+// With Dedicated that is all that the connection ever takes. What else connections
+// add to a link that they share says RingMemory.
 func (c *Config) PinnedMemory() int {
-	d, err := c.withDefaults()
+	l, err := c.Link()
 	if err != nil {
 		return 0
 	}
-	receives := d.RecvQueue + credit.LinkControlReceives
-	total := 0
-	for _, n := range []int{
-		d.RecvBuffer,
-		d.SendBuffer + link.ControlMemory,
-		receives * wire.MessageSize,
-		powerOfTwo(d.SendQueue) * sendSlot,
-		powerOfTwo(receives) * recvSlot,
-		powerOfTwo(d.SendQueue+receives+1) * completionSlot,
-		pageSize, // doorbells
-	} {
-		total += (n + pageSize - 1) / pageSize * pageSize
-	}
-	return total
+	return l.PinnedMemory()
 }
 
-// powerOfTwo is the least one that is not less than n.
-func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
+// RingMemory is how many bytes of locked memory the ring of a connection takes at
+// first, and at most: as large it becomes when it is filled again and again while
+// it is read, and while it does, the ring before it is still there. It is
+// registered, together with that of others, 256 KiB at a time. All rings of a link
+// at one end together take 256 MiB at most, or RecvBuffer if that is more.
+func (c *Config) RingMemory() (first, most int) {
+	l, err := c.Link()
+	if err != nil {
+		return 0, 0
+	}
+	return l.FirstRing(), l.RecvBuffer
+}
 
 // withDefaults returns c, or the default configuration if c is nil, with the
 // defaults filled in, or an error that names the field at fault.
@@ -244,6 +236,7 @@ func (c *Config) Link() (link.Config, error) {
 		Patience:   patience,
 		AckTimeout: AckTimeout,
 		Retries:    Retries,
+		Budget:     budget.Process,
 	}
 	if !d.Dedicated {
 		l.Shared, l.Idle, l.RemoteMemory = true, max(d.LinkIdle, 0), sharedMemory

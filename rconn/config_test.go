@@ -18,8 +18,14 @@ func TestDefaultsAreThoseDocumented(t *testing.T) {
 	var none *rconn.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
-	// The rings, each with what goes with it, and mlx5's queues: 64, 8 and 32 KiB.
-	require.Equal(t, 2<<20+(4+68)<<10+(64+8+32+4)<<10, none.PinnedMemory())
+	// Staging memory and receives, each with what goes with it, mlx5's queues of 64,
+	// 8 and 32 KiB, and a ring.
+	const link = 1<<20 + (4+68)<<10 + (64+8+32+4)<<10
+	require.Equal(t, link+16<<10, none.PinnedMemory())
+	require.Equal(t, link+1<<20, (&rconn.Config{Dedicated: true}).PinnedMemory())
+	requireRingMemory(t, none, 16<<10, 1<<20)
+	requireRingMemory(t, &rconn.Config{RecvBuffer: 4 << 10}, 4<<10, 4<<10)
+	requireRingMemory(t, &rconn.Config{Dedicated: true}, 1<<20, 1<<20)
 
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
@@ -33,6 +39,12 @@ func TestDefaultsAreThoseDocumented(t *testing.T) {
 		require.Error(t, s.Close())
 		require.LessOrEqual(t, time.Since(start), documented.Linger)
 	})
+}
+
+func requireRingMemory(t *testing.T, c *rconn.Config, wantFirst, wantMost int) {
+	t.Helper()
+	first, most := c.RingMemory()
+	require.Equal(t, [2]int{wantFirst, wantMost}, [2]int{first, most})
 }
 
 func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
@@ -51,6 +63,7 @@ func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
 		for _, cfg := range bad {
 			require.ErrorContains(t, cfg.Validate(), "Config."+field, "%+v", cfg)
 			require.Zero(t, cfg.PinnedMemory())
+			requireRingMemory(t, &cfg, 0, 0)
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 				l, err := v.Listen(v.any(), 1)
 				require.NoError(t, err)

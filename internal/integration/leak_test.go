@@ -141,11 +141,12 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 		require.Equal(t, before, inUse(t), "in use before and after %d times", n)
 	}
 	// Memory that is not the device's comes and goes with the Go heap and with
-	// threads, so it is only compared with what a leak would be: every
-	// connection has three pieces of memory, of half a MiB together.
+	// threads, so it is only compared with what a leak would be: the ring that
+	// every connection has, and the rest of its link if it had one of its own.
 	after := memory()
 	require.Less(t, after.mappings-mapped.mappings, 20+n, "lines in /proc/self/maps more than before")
-	leaked := n * (*ringnet.Config)(nil).PinnedMemory()
+	ring, _ := (*ringnet.Config)(nil).RingMemory()
+	leaked := n * ring
 	require.Less(t, after.resident-mapped.resident, max(leaked/2, 16<<20), "bytes of anonymous memory more than before")
 }
 

@@ -4,17 +4,27 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // arena gives out memory that the peer may write to: pieces of slabs, which are
-// registered when they are first needed. Sizes are powers of two from
-// [wire.MinRing] up. Guarded by Link.mu.
+// registered when they are first needed and within the link's account. Sizes are
+// powers of two from [wire.MinRing] up. Guarded by Link.mu.
 type arena struct {
 	register func(n int) (fabric.Memory, error)
+	account  *budget.Account
 	slabSize int // of slabs; a larger piece gets one of its own
+	limit    int // of all slabs together: no peer makes this side register more
+	size     int // of all slabs together
+	taken    int // of that, in pieces
 	slabs    []*slab
+
+	// spare is for a ring to shrink to when there is nothing else. It is set aside
+	// while rings are larger than at first, unless one has just shrunk to it.
+	spare     piece
+	spareSize int // 0: none is set aside
 }
 
 // slab is registered memory cut into halves of halves. free has, by order, the
@@ -23,6 +33,8 @@ type slab struct {
 	memory fabric.Memory
 	size   int
 	free   [][]int
+	stays  bool // whatever is in it
+	unused bool // nothing has been in it since the last look
 }
 
 // piece is a part of a slab.
@@ -41,31 +53,122 @@ func (p piece) place() wire.RingPlace {
 // order is the power of two by which size exceeds wire.MinRing.
 func order(size int) int { return bits.Len(uint(size/wire.MinRing)) - 1 }
 
-// take returns a piece of the given size.
-func (a *arena) take(size int) (piece, error) {
-	for _, s := range a.slabs {
-		if at, ok := s.take(size); ok {
-			return piece{s, at, size}, nil
-		}
+// take returns a piece of the given size, or an error that says what it lacks.
+func (a *arena) take(size int) (piece, error) { return a.takeWithin(size, a.account.Reserve) }
+
+// takeToGrow is take for a ring that may as well stay as it is, and that may have
+// to shrink to the given size one day.
+func (a *arena) takeToGrow(size, first int) (piece, error) {
+	if !budget.MayGrow(a.taken, size+first, a.limit) {
+		return piece{}, a.shortage(size)
 	}
-	if err := a.grow(max(size, a.slabSize)); err != nil {
+	if err := a.account.ReserveToGrow(0); err != nil {
 		return piece{}, err
 	}
-	s := a.slabs[len(a.slabs)-1]
-	at, _ := s.take(size)
-	return piece{s, at, size}, nil
+	if a.spareSize == 0 {
+		p, err := a.takeWithin(first, a.account.ReserveToGrow)
+		if err != nil {
+			return piece{}, err
+		}
+		a.spare, a.spareSize = p, first
+	}
+	return a.takeWithin(size, a.account.ReserveToGrow)
 }
 
-// grow registers another slab.
-func (a *arena) grow(size int) error {
-	memory, err := a.register(size)
+// takeToShrink is take for a ring that frees a larger one.
+func (a *arena) takeToShrink(size int) (piece, error) {
+	p, err := a.take(size)
+	if err != nil && a.spare.size == size {
+		p, a.spare = a.spare, piece{}
+		return p, nil
+	}
+	return p, err
+}
+
+// dropSpare is called when no ring is larger than at first.
+func (a *arena) dropSpare() {
+	p := a.spare
+	a.spare, a.spareSize = piece{}, 0
+	if p.size > 0 {
+		a.give(p)
+	}
+}
+
+// takeWithin returns a piece of a slab that there is, or of another, for which
+// reserve finds room.
+func (a *arena) takeWithin(size int, reserve func(n int) error) (piece, error) {
+	if p, ok := a.find(size); ok {
+		return p, nil
+	}
+	n := max(size, a.slabSize)
+	if n > a.limit-a.size {
+		return piece{}, a.shortage(n)
+	}
+	if err := reserve(n); err != nil {
+		return piece{}, err
+	}
+	if err := a.add(n); err != nil {
+		a.account.Release(n)
+		return piece{}, err
+	}
+	p, _ := a.find(size)
+	return p, nil
+}
+
+// shortage says that n bytes more would exceed the link's limit.
+func (a *arena) shortage(n int) error {
+	return &budget.ShortageError{Wanted: n, Used: a.size, Limit: a.limit, Of: budget.LinkMemory}
+}
+
+// find returns a piece of a slab that there is.
+func (a *arena) find(size int) (piece, bool) {
+	for _, s := range a.slabs {
+		if at, ok := s.take(size); ok {
+			a.taken += size
+			return piece{s, at, size}, true
+		}
+	}
+	return piece{}, false
+}
+
+// add registers another slab of n bytes, which are reserved.
+func (a *arena) add(n int) error {
+	memory, err := a.register(n)
 	if err != nil {
 		return err
 	}
-	s := &slab{memory: memory, size: size, free: make([][]int, order(size)+1)}
-	s.free[order(size)] = []int{0}
+	s := &slab{memory: memory, size: n, free: make([][]int, order(n)+1)}
+	s.free[order(n)] = []int{0}
+	s.stays = len(a.slabs) == 0 // the peer's probes name a place in the first
 	a.slabs = append(a.slabs, s)
+	a.size += n
 	return nil
+}
+
+// empty says whether all of the slab is free.
+func (s *slab) empty() bool { return len(s.free[len(s.free)-1]) > 0 }
+
+// trim gives back the slabs in which nothing is and, unless it is urgent, nothing
+// has been since it was last called. It returns how many bytes that are, and
+// whether slabs are left to be given back.
+func (a *arena) trim(urgent bool) (freed int, more bool) {
+	a.slabs = slices.DeleteFunc(a.slabs, func(s *slab) bool {
+		switch {
+		case s.stays || !s.empty():
+			return false
+		case !s.unused && !urgent:
+			s.unused, more = true, true
+			return false
+		case !s.memory.Free():
+			s.stays = true
+			return false
+		}
+		a.account.Release(s.size)
+		a.size -= s.size
+		freed += s.size
+		return true
+	})
+	return freed, more
 }
 
 // take cuts a piece out of the smallest free one that is large enough.
@@ -78,6 +181,7 @@ func (s *slab) take(size int) (at int, ok bool) {
 	if have >= len(s.free) {
 		return 0, false
 	}
+	s.unused = false
 	last := len(s.free[have]) - 1
 	at = s.free[have][last]
 	s.free[have] = s.free[have][:last]
@@ -88,7 +192,9 @@ func (s *slab) take(size int) (at int, ok bool) {
 }
 
 // give takes a piece back, and joins it with its other half if that is free too.
-func (a *arena) give(p piece) {
+// It says whether there is a slab to be trimmed now.
+func (a *arena) give(p piece) bool {
+	a.taken -= p.size
 	free := p.slab.free
 	at, o := p.at, order(p.size)
 	for ; o < len(free)-1; o++ {
@@ -100,4 +206,8 @@ func (a *arena) give(p piece) {
 		at &^= wire.MinRing << o
 	}
 	free[o] = append(free[o], at)
+	if a.spare.size < a.spareSize {
+		a.spare, _ = a.find(a.spareSize)
+	}
+	return p.slab.empty() && !p.slab.stays
 }

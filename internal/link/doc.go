@@ -19,6 +19,15 @@
 // no stream left disconnects. The life of a stream on the wire is that of
 // [credit.Stream]; its owner's part is [use].
 //
+// # Memory
+//
+// What a link registers is within its account of the process's budget (package
+// budget): at first what it always needs, all at once, then slabs, which arena.go
+// cuts into rings. A ring grows while it is filled and read (inbox.go), unless
+// memory is short, and shrinks when nothing comes to it; slabs with nothing in
+// them are freed (tidy.go). When something that begins finds no memory, every link
+// of the process gives up what it can do without.
+//
 // # Locks
 //
 // Link.mu guards the link, its streams, and Poll, PostRecv, Arm and Register of

@@ -86,7 +86,7 @@ func (l *Link) tearDown() {
 	if l.alive.timer != nil {
 		l.alive.timer.Stop()
 	}
-	for _, timer := range []*time.Timer{l.drain, l.idle} {
+	for _, timer := range []*time.Timer{l.drain, l.idle, l.tidying.timer} {
 		if timer != nil {
 			timer.Stop()
 		}
@@ -103,6 +103,7 @@ func (l *Link) tearDown() {
 	l.mu.Unlock()
 	// The memory is gone either way; there is nobody to tell.
 	_ = l.ep.Close()
+	l.account.Release(l.account.Bytes())
 }
 
 // keepAlive finds out whether the peer's device is there. Guarded by Link.mu.

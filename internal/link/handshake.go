@@ -2,11 +2,13 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 	"github.com/ringnet/ringnet/ring"
@@ -18,7 +20,7 @@ import (
 func Dial(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) {
 	awaited := false
 	return handshake(ctx, ep, cfg, &awaited, func(ctx context.Context, l *Link) (*Stream, error) {
-		held, err := l.rings.take(l.firstRing())
+		held, err := l.rings.take(l.cfg.FirstRing())
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +59,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error
 			return nil, &ProtocolError{bad.Error()}
 		}
 		l.meet(peer)
-		held, err := l.rings.take(l.firstRing())
+		held, err := l.rings.take(l.cfg.FirstRing())
 		if err != nil {
 			return nil, err
 		}
@@ -78,19 +80,21 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error
 // for the end of that.
 func handshake(ctx context.Context, ep fabric.Endpoint, cfg Config, awaited *bool,
 	exchange func(ctx context.Context, l *Link) (*Stream, error)) (_ *Stream, err error) {
+	account := &budget.Account{Budget: cfg.Budget}
 	defer func() {
 		if err != nil {
 			if *awaited {
-				_ = ep.Reject(wire.Reject{Reason: err.Error()}.Append(nil))
+				_ = ep.Reject(rejection(err).Append(nil))
 			}
 			_ = ep.Close()
+			account.Release(account.Bytes())
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, cfg.Handshake)
 	defer cancel()
-	l, err := prepare(ep, cfg)
+	l, err := prepare(ep, cfg, account)
 	if err != nil {
-		return nil, err
+		return nil, short(err, cfg.Budget)
 	}
 	local, remote := ep.LocalAddr(), ep.RemoteAddr()
 	if !cfg.Addresses.claim(local, remote) {
@@ -111,20 +115,36 @@ func handshake(ctx context.Context, ep fabric.Endpoint, cfg Config, awaited *boo
 // the control messages.
 const minSendQueue = credit.LinkControlSends + 6
 
+// rejection is what the peer is told of an error.
+func rejection(err error) wire.Reject {
+	var shortage *budget.ShortageError
+	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Passing, Reason: err.Error()}
+}
+
 // prepare opens the endpoint and sets up everything that does not depend on the
-// peer. The receives are posted before the peer hears of this side.
-func prepare(ep fabric.Endpoint, cfg Config) (*Link, error) {
-	limits, err := ep.Open(fabric.Options{
+// peer. The receives are posted before the peer hears of this side. What a link
+// needs for good is reserved before anything is made.
+func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account) (*Link, error) {
+	options := fabric.Options{
 		SendQueue:    cfg.SendQueue,
 		RecvQueue:    cfg.RecvQueue + credit.LinkControlReceives,
 		RecvSize:     wire.MessageSize,
 		RemoteMemory: max(cfg.RemoteMemory, cfg.RecvBuffer),
 		AckTimeout:   cfg.AckTimeout,
 		Retries:      cfg.Retries,
-	})
+	}
+	asked := ep.Footprint(options)
+	account.Locked = asked.Locked
+	if err := account.Reserve(cfg.fixedMemory(asked)); err != nil {
+		return nil, err
+	}
+	limits, err := ep.Open(options)
 	if err != nil {
 		return nil, err
 	}
+	options.SendQueue, options.RecvQueue = limits.SendQueue, limits.RecvQueue
+	granted := ep.Footprint(options)
+	account.Release(cfg.fixedMemory(asked) - cfg.fixedMemory(granted))
 	cfg.SendQueue = min(cfg.SendQueue, limits.SendQueue)
 	cfg.RecvQueue = min(cfg.RecvQueue, limits.RecvQueue-credit.LinkControlReceives) &^ 3
 	if cfg.RecvQueue < wire.MinReceives || cfg.SendQueue < minSendQueue {
@@ -132,17 +152,21 @@ func prepare(ep fabric.Endpoint, cfg Config) (*Link, error) {
 			limits.SendQueue, limits.RecvQueue, minSendQueue, wire.MinReceives+credit.LinkControlReceives)
 	}
 	l := &Link{
-		ep:     ep,
-		cfg:    cfg,
-		limits: limits,
-		opens:  make(chan struct{}, wire.MaxOpens),
-		gone:   make(chan struct{}),
+		ep:      ep,
+		cfg:     cfg,
+		limits:  limits,
+		opens:   make(chan struct{}, wire.MaxOpens),
+		gone:    make(chan struct{}),
+		account: account,
+		queues:  granted.Queues,
 	}
 	l.rings = arena{
 		register: func(n int) (fabric.Memory, error) { return ep.Register(n, fabric.RemoteWrite) },
-		slabSize: l.firstSlab(),
+		account:  account,
+		slabSize: cfg.slabSize(),
+		limit:    options.RemoteMemory,
 	}
-	if err := l.rings.grow(l.firstRing()); err != nil {
+	if err := l.rings.add(cfg.FirstRing()); err != nil {
 		return nil, err
 	}
 	memory, err := ep.Register(cfg.SendBuffer+ControlMemory, fabric.LocalWrite)
@@ -153,6 +177,21 @@ func prepare(ep fabric.Endpoint, cfg Config) (*Link, error) {
 	l.watch.budget = limits.Spin
 	l.receive.posted = cfg.RecvQueue + credit.LinkControlReceives
 	return l, ep.PostRecv(l.receive.posted)
+}
+
+// fixedMemory is how many bytes a link with such queues registers, or its device
+// does, before it carries anything.
+func (c *Config) fixedMemory(queues fabric.Footprint) int {
+	return queues.Receives + queues.Queues + fabric.Pages(c.SendBuffer+ControlMemory) + c.FirstRing()
+}
+
+// PinnedMemory is that on a network of devices.
+func (c *Config) PinnedMemory() int {
+	receives := c.RecvQueue + credit.LinkControlReceives
+	return c.fixedMemory(fabric.Footprint{
+		Receives: fabric.Pages(receives * wire.MessageSize),
+		Queues:   fabric.DeviceQueues(c.SendQueue, receives),
+	})
 }
 
 // hello is the private data that tells of this side and of the first stream.
@@ -199,6 +238,7 @@ func (l *Link) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.idle = time.AfterFunc(unset, l.idleTick)
+	l.tidying.timer = time.AfterFunc(unset, l.tidyTick)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)
 	l.watch.pending = true
 	if l.cfg.KeepAlive > 0 {

@@ -176,6 +176,10 @@ func besideARawListener(t *testing.T, test func(t *testing.T, first *Stream, p *
 // besideARawDialer is the same with the sides changed. The backlog takes what
 // streams the peer opens.
 func besideARawDialer(t *testing.T, test func(t *testing.T, first *Stream, p *rawPeer, b *backlog)) {
+	besideARawDialerWith(t, testConfig, test)
+}
+
+func besideARawDialerWith(t *testing.T, cfg Config, test func(t *testing.T, first *Stream, p *rawPeer, b *backlog)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(sim.Link{})
 		l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
@@ -185,7 +189,6 @@ func besideARawDialer(t *testing.T, test func(t *testing.T, first *Stream, p *ra
 		go func() {
 			ep, err := l.Accept()
 			require.NoError(t, err)
-			cfg := testConfig
 			cfg.Acceptor, cfg.Addresses = b, new(Addresses)
 			s, err := Accept(context.Background(), ep, cfg)
 			require.NoError(t, err)

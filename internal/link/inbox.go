@@ -21,6 +21,9 @@ type inbox struct {
 	// had, each time soon after the last, at which time that was.
 	filled int
 	last   time.Time
+
+	grown bool   // the stream is among link.grown
+	seen  uint64 // bytes received, when that was last looked through
 }
 
 func (b *inbox) Len() int {
@@ -103,12 +106,11 @@ func (b *inbox) fill() {
 
 // filled takes note that the peer has used all of its room. Called with mu held.
 func (s *Stream) filled() {
+	s.inbox.fill()
 	if s.inbox.held.size < eagerRing {
 		s.grow(eagerRing)
 		s.changed()
-		return
 	}
-	s.inbox.fill()
 }
 
 // grow offers the peer a ring of the given size, or as large as one may be, if
@@ -116,16 +118,44 @@ func (s *Stream) filled() {
 func (s *Stream) grow(size int) {
 	l := s.link
 	size = min(size, l.cfg.RecvBuffer)
-	if size <= s.inbox.held.size || s.inbox.offered.size > 0 || !s.ledger.MayOffer() {
+	if size <= s.inbox.held.size || !s.ledger.MayOffer() {
 		return
 	}
-	p, err := l.rings.take(size)
+	p, err := l.rings.takeToGrow(size, l.cfg.FirstRing())
 	if err != nil {
-		return // the ring that there is will do
+		s.inbox.filled = 0 // the ring that there is will do for now
+		return
 	}
+	s.offerRing(p)
+	l.noteGrown(s)
+}
+
+// shrink offers the peer a ring of the size that streams begin with, in place of
+// a larger one with nothing in it, and says how many bytes that will free. Called
+// with mu held.
+func (s *Stream) shrink() int {
+	b := &s.inbox
+	first := s.link.cfg.FirstRing()
+	switch {
+	case b.offered.size > 0 && b.offered.size < b.held.size:
+		return b.held.size - b.offered.size // the peer knows
+	case b.held.size <= first || b.Len() > 0 || !s.ledger.MayOffer():
+		return 0
+	}
+	p, err := s.link.rings.takeToShrink(first)
+	if err != nil {
+		return 0
+	}
+	s.offerRing(p)
+	s.changed()
+	return b.held.size - first
+}
+
+// offerRing has the peer told of another ring. Called with mu held.
+func (s *Stream) offerRing(p piece) {
 	s.inbox.filled = 0
 	s.inbox.offered = p
-	s.ledger.Offer(size)
+	s.ledger.Offer(p.size)
 }
 
 // giveBack returns the memory of rings that the peer writes to no more and that
@@ -138,7 +168,9 @@ func (s *Stream) giveBack() {
 		p    *piece
 	}{{held, &b.held}, {old, &b.drained}, {offered, &b.offered}} {
 		if r.used == 0 && r.p.size > 0 {
-			s.link.rings.give(*r.p)
+			if s.link.rings.give(*r.p) {
+				s.link.tidyLater()
+			}
 			*r.p = piece{}
 		}
 	}

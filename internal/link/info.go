@@ -5,9 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-
-	"github.com/ringnet/ringnet/credit"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // Info is what a link is and carries at the moment.
@@ -16,7 +13,7 @@ type Info struct {
 	Local, Remote netip.AddrPort
 	Dialed        bool // by this side
 	Streams       int
-	Memory        int // bytes registered at this end
+	Memory        int // bytes registered at this end, without the device's queues
 	Stats
 }
 
@@ -53,17 +50,13 @@ func List() []Info {
 func (l *Link) info() Info {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	memory := l.cfg.SendBuffer + ControlMemory + (l.cfg.RecvQueue+credit.LinkControlReceives)*wire.MessageSize
-	for _, s := range l.rings.slabs {
-		memory += s.size
-	}
 	return Info{
 		Network: l.cfg.Network,
 		Local:   l.ep.LocalAddr(),
 		Remote:  l.ep.RemoteAddr(),
 		Dialed:  l.active,
 		Streams: l.live,
-		Memory:  memory,
+		Memory:  l.account.Bytes() - l.queues,
 		Stats:   l.stats,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
@@ -22,11 +23,12 @@ type Config struct {
 	Patience     time.Duration // that a device may owe the completion of a probe
 	AckTimeout   time.Duration
 	Retries      int
-	RemoteMemory int           // address space for rings that is set aside where memory is shared, in bytes
-	Shared       bool          // its streams begin with small rings, which grow
-	Idle         time.Duration // that a link without streams stays; 0: it leaves with its last stream
-	Acceptor     Acceptor      // of streams that the peer begins; nil takes none
-	Addresses    *Addresses    // of the network's connections; nil: whatever the fabric has
+	RemoteMemory int            // that may be registered for rings, in bytes, one of RecvBuffer at least
+	Shared       bool           // its streams begin with small rings, which grow
+	Idle         time.Duration  // that a link without streams stays; 0: it leaves with its last stream
+	Acceptor     Acceptor       // of streams that the peer begins; nil takes none
+	Addresses    *Addresses     // of the network's connections; nil: whatever the fabric has
+	Budget       *budget.Budget // of what is registered
 }
 
 // stage is how far a link is in its life.
@@ -70,7 +72,10 @@ type Link struct {
 	ledger  credit.Link
 	receive receiveQueue
 	send    sendQueue
+	account *budget.Account // of all that is registered, and of the device's queues
+	queues  int             // bytes of the latter
 	rings   arena
+	tidying tidying
 	watch   watch
 	alive   keepAlive
 	stats   Stats

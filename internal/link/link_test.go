@@ -14,23 +14,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 var testConfig = Config{
-	RecvBuffer: 1 << 20,
-	SendBuffer: 1 << 20,
-	SendQueue:  128,
-	RecvQueue:  256,
-	KeepAlive:  -1,
-	Handshake:  10 * time.Second,
-	Patience:   15 * time.Second,
-	AckTimeout: 500 * time.Millisecond,
-	Retries:    6,
-	Idle:       30 * time.Second,
-	Shared:     true,
+	RecvBuffer:   1 << 20,
+	SendBuffer:   1 << 20,
+	SendQueue:    128,
+	RecvQueue:    256,
+	KeepAlive:    -1,
+	Handshake:    10 * time.Second,
+	Patience:     15 * time.Second,
+	AckTimeout:   500 * time.Millisecond,
+	Retries:      6,
+	Idle:         30 * time.Second,
+	Shared:       true,
+	RemoteMemory: 256 << 20,
+	Budget:       budget.New(func() budget.Limits { return budget.Limits{Registered: budget.Unlimited, Locked: budget.Unlimited} }),
 }
 
 // far is a link on which nothing happens at once and sends and receives
@@ -106,9 +109,16 @@ func virtually(t *testing.T, test func(t *testing.T, n *sim.Network)) {
 				time.Sleep(2 * time.Minute)
 				require.Zero(t, n.Open(), "endpoints left open")
 				require.Zero(t, n.RNR(), "receiver not ready")
+				require.Zero(t, inUse(testConfig.Budget), "memory left in use")
 			})
 		})
 	}
+}
+
+// inUse is how many bytes of a budget are in use.
+func inUse(b *budget.Budget) int {
+	used, _ := b.State()
+	return used.Registered
 }
 
 // unlimited is a deadline that does not pass.

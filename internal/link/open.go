@@ -28,20 +28,20 @@ const (
 	slabSize  = 256 << 10
 )
 
-// firstRing is the size of the ring that a stream of this side's begins with.
-func (l *Link) firstRing() int {
-	if l.cfg.Shared {
-		return min(firstRing, l.cfg.RecvBuffer)
+// FirstRing is the size of the ring that a stream of this side's begins with.
+func (c *Config) FirstRing() int {
+	if c.Shared {
+		return min(firstRing, c.RecvBuffer)
 	}
-	return l.cfg.RecvBuffer
+	return c.RecvBuffer
 }
 
-// firstSlab is the size of the memory that is registered for it.
-func (l *Link) firstSlab() int {
-	if l.cfg.Shared {
+// slabSize is the size of the memory that is registered for more.
+func (c *Config) slabSize() int {
+	if c.Shared {
 		return slabSize
 	}
-	return l.cfg.RecvBuffer
+	return c.RecvBuffer
 }
 
 // tries is how many ports are tried for one that no other connection has.
@@ -84,7 +84,7 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 	s, err := l.beginStream()
 	if err != nil {
 		<-l.opens
-		return nil, err
+		return nil, short(err, l.cfg.Budget)
 	}
 	err = s.awaitAnswer(ctx)
 	l.mu.Lock()
@@ -143,7 +143,7 @@ func (l *Link) beginStream() (*Stream, error) {
 	if !ok {
 		return nil, os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
 	}
-	held, err := l.rings.take(l.firstRing())
+	held, err := l.rings.take(l.cfg.FirstRing())
 	if err != nil {
 		l.cfg.Addresses.release(local, remote)
 		return nil, err
@@ -233,9 +233,10 @@ func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stre
 	if !l.cfg.Addresses.claim(local, remote) {
 		return nil, wire.RefusedTaken
 	}
-	held, err := l.rings.take(l.firstRing())
+	held, err := l.rings.take(l.cfg.FirstRing())
 	if err != nil {
 		l.cfg.Addresses.release(local, remote)
+		reclaimInBackground(l.cfg.Budget)
 		return nil, wire.RefusedMemory
 	}
 	s := l.addStream(r.Stream, credit.AcceptStream(held.size, r.Ring.Size), held)

@@ -1,0 +1,122 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// pinned is how many bytes devices have pinned of this process's memory.
+func pinned() int { return status("VmPin") << 10 }
+
+// registered is what the links of this process say that they have registered.
+func registered() (total int) {
+	for _, l := range ringnet.Links() {
+		total += l.Memory
+	}
+	return total
+}
+
+// The kernel's account is that of the links, but for the queues of devices, which
+// some pin and some do not; and idle rings leave nothing pinned.
+func TestWhatLinksHaveRegisteredIsPinned(t *testing.T) {
+	rdmaAddr(t)
+	alone(t, nil, func(t *testing.T) {
+		l := listen(t, ringnet.ListenConfig{Config: &ringnet.Config{LinkIdle: time.Second}})
+		require.Zero(t, pinned())
+		agrees := func() {
+			t.Helper()
+			require.GreaterOrEqual(t, pinned(), registered())
+			require.LessOrEqual(t, pinned(), ringnet.Memory().Locked)
+		}
+		dialer := ringnet.Dialer{Config: &ringnet.Config{LinkIdle: time.Second}}
+		dial := func() (d, a net.Conn) {
+			d, err := dialer.Dial("rdma", l.Addr().String())
+			require.NoError(t, err)
+			t.Cleanup(func() { d.Close() })
+			return d, accept(t, l)
+		}
+		d, a := dial()
+		agrees()
+		first := pinned()
+		require.LessOrEqual(t, first, 2*dialer.Config.PinnedMemory())
+
+		for range 20 {
+			d, a := dial()
+			requireEcho(t, d, a)
+			agrees()
+			require.NoError(t, d.Close())
+			require.NoError(t, a.Close())
+		}
+		const bytes = 2 << 20
+		atOnce(t,
+			func() error { return (&stream{seed: 1}).send(d, bytes, bytes) },
+			func() error { return (&stream{seed: 1}).receive(a, bytes) })
+		agrees()
+		require.Greater(t, pinned(), first)
+
+		require.True(t, eventually(time.Minute, func() bool { return pinned() == first }), "%d bytes, %d at first", pinned(), first)
+		agrees()
+		requireEcho(t, d, a)
+		require.NoError(t, d.Close())
+		require.NoError(t, a.Close())
+		require.True(t, eventually(time.Minute, func() bool { return pinned() == 0 }), "%d bytes left", pinned())
+		require.Zero(t, ringnet.Memory().Used)
+	})
+}
+
+// A process that may lock little has as many links as that allows, and then the
+// error says so; auto takes TCP until there is memory again.
+func TestLockedMemoryIsUsedUp(t *testing.T) {
+	const limit = 5 << 20 // two ends of links and a bit
+	unprivileged(t, 0o666, limit, func(t *testing.T) {
+		require.Equal(t, limit, ringnet.Memory().LockedLimit)
+		l := listen(t, ringnet.ListenConfig{})
+		tcp, err := net.Listen("tcp", l.Addr().String())
+		require.NoError(t, err)
+		defer tcp.Close()
+		dialer := ringnet.Dialer{Config: &ringnet.Config{Dedicated: true}}
+		var ends []net.Conn
+		for {
+			d, err := dialer.Dial("rdma", l.Addr().String())
+			if err != nil {
+				requireOpError(t, err, "dial", l.Addr().String(), syscall.ENOMEM)
+				require.ErrorContains(t, err, "KiB more would have to be locked, connections have")
+				require.ErrorContains(t, err, "may lock 5120 KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l")
+				break
+			}
+			a := accept(t, l)
+			requireEcho(t, d, a)
+			ends = append(ends, d, a)
+		}
+		require.NotEmpty(t, ends)
+		require.LessOrEqual(t, pinned(), limit)
+
+		auto := func() *ringnet.AutoConn {
+			c, err := dialer.Dial("auto", l.Addr().String())
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+			return c.(*ringnet.AutoConn)
+		}
+		c := auto()
+		require.Equal(t, "tcp", c.LocalAddr().Network())
+		require.ErrorContains(t, c.PassedOver()[1], "rdma: ")
+		require.ErrorContains(t, c.PassedOver()[1], "raise that with ulimit -l")
+		requireEcho(t, ends[0], ends[1])
+
+		for _, c := range ends {
+			require.NoError(t, c.Close())
+		}
+		require.True(t, eventually(time.Minute, func() bool { return ringnet.Memory().Used == 0 }))
+		c = auto()
+		require.Equal(t, "rdma", c.LocalAddr().Network())
+		requireEcho(t, c, accept(t, l))
+	})
+}

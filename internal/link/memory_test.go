@@ -1,0 +1,594 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/shm"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// limitedTo is a configuration with a budget of its own.
+func limitedTo(n int) Config {
+	cfg := testConfig
+	cfg.Budget = budget.New(func() budget.Limits { return budget.Limits{Registered: n, Locked: budget.Unlimited} })
+	return cfg
+}
+
+// fixed is how many bytes an end of a link takes on a simulated network.
+func fixed(cfg Config) int {
+	return cfg.fixedMemory(fabric.Footprint{Receives: (cfg.RecvQueue + credit.LinkControlReceives) * wire.MessageSize})
+}
+
+// memory is how many bytes are registered for the rings of a link, and in all.
+func (l *Link) memory() (rings, all int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rings.size, l.account.Bytes()
+}
+
+// ringSize is the size of the ring that the peer writes to.
+func (s *Stream) ringSize() int {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return s.inbox.held.size
+}
+
+// connectAgain makes one more link and returns what became of it at both ends.
+func connectAgain(t *testing.T, n *sim.Network, active, passive Config) (c, s *Stream, dialed, accepted error) {
+	t.Helper()
+	l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
+	require.NoError(t, err)
+	defer l.Close()
+	type end struct {
+		s   *Stream
+		err error
+	}
+	ends := make(chan end, 1)
+	go func() {
+		ep, err := l.Accept()
+		if err != nil {
+			ends <- end{nil, err}
+			return
+		}
+		s, err := Accept(context.Background(), ep, passive)
+		ends <- end{s, err}
+	}()
+	ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+	require.NoError(t, err)
+	c, dialed = Dial(context.Background(), ep, active)
+	if dialed != nil {
+		_ = l.Close() // or Accept may wait for a request that never was
+	}
+	e := <-ends
+	return c, e.s, dialed, e.err
+}
+
+func TestALinkHasItsMemoryAtOnceOrNotAtAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		opened := 0
+		n.SetFaults(sim.Faults{Open: func(*sim.Endpoint) error { opened++; return nil }})
+		enough, short := limitedTo(fixed(testConfig)), limitedTo(fixed(testConfig)-1)
+		_, _, err, _ := connectAgain(t, n, short, enough)
+		require.ErrorIs(t, err, syscall.ENOMEM)
+		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have 0 KiB of")
+		require.Zero(t, opened, "endpoints opened")
+
+		_, _, err, accepted := connectAgain(t, n, enough, short)
+		require.ErrorIs(t, accepted, syscall.ENOMEM)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorContains(t, err, "connection refused by the peer: ")
+		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have 0 KiB of")
+		require.False(t, err.(*RefusedError).Busy, "nobody is about to give memory back")
+		require.Equal(t, 1, opened, "endpoints opened")
+
+		c, s, err, accepted := connectAgain(t, n, enough, limitedTo(fixed(testConfig)))
+		require.NoError(t, errors.Join(err, accepted))
+		require.NoError(t, c.Close(0))
+		require.NoError(t, s.Close(0))
+		time.Sleep(time.Minute)
+		require.Zero(t, n.Open(), "endpoints left open")
+		require.Zero(t, inUse(enough.Budget)+inUse(short.Budget), "memory left in use")
+	})
+}
+
+// A device that grants shorter queues than were asked for takes less.
+func TestWhatIsReservedIsWhatIsRegistered(t *testing.T) {
+	for name, link := range map[string]sim.Link{"all": {}, "shorter queues": {SendQueue: 32, RecvQueue: 64}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(link)
+				c, s, b := connectLink(t, n, testConfig, testConfig)
+				all := []*Stream{c, s}
+				for range 20 {
+					client, err := c.Link().Open(context.Background())
+					require.NoError(t, err)
+					all = append(all, client, b.accept())
+				}
+				for _, l := range []*Link{c.link, s.link} {
+					_, reserved := l.memory()
+					receives := l.ep.Footprint(fabric.Options{RecvQueue: l.limits.RecvQueue, RecvSize: wire.MessageSize}).Receives
+					require.Equal(t, l.ep.(*sim.Endpoint).Registered()+receives, reserved)
+					require.Equal(t, reserved, l.info().Memory)
+				}
+				for _, s := range all {
+					require.NoError(t, s.Close(0))
+				}
+				time.Sleep(2 * time.Minute)
+			})
+		})
+	}
+}
+
+// exchange writes n random bytes one way, in pieces of random sizes, and has them
+// compared.
+func exchange(from, to *Stream, n int, seed uint64) error {
+	r := rand.New(rand.NewPCG(seed, 0))
+	want := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed)}).Read(want)
+	written := make(chan error, 1)
+	go func() {
+		for p := want; len(p) > 0; {
+			m := min(1+r.IntN(300<<10), len(p))
+			if err := writeAll(from, p[:m]); err != nil {
+				written <- err
+				return
+			}
+			p = p[m:]
+		}
+		written <- nil
+	}()
+	got := make([]byte, n)
+	for at := 0; at < n; {
+		m, err := to.Read(got[at:], unlimited())
+		if err != nil {
+			return err
+		}
+		at += m
+	}
+	if !bytes.Equal(got, want) {
+		return errors.New("the bytes that arrived are others")
+	}
+	return <-written
+}
+
+func TestGrowthStopsWhenMemoryIsShortAndTrafficGoesOn(t *testing.T) {
+	for name, test := range map[string]struct{ limit, remote, grows int }{
+		"no limit":            {budget.Unlimited, 256 << 20, 1 << 20},
+		"of the process":      {fixed(testConfig) + 1<<20, 256 << 20, 512 << 10},
+		"no room to grow":     {fixed(testConfig) + 100<<10, 256 << 20, 16 << 10},
+		"of the link":         {budget.Unlimited, 1 << 20, 512 << 10},
+		"no room in the link": {budget.Unlimited, 128 << 10, 16 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				passive := limitedTo(test.limit)
+				passive.RemoteMemory, passive.RecvBuffer = test.remote, min(1<<20, test.remote)
+				c, s, _ := connectLink(t, n, testConfig, passive)
+				require.NoError(t, exchange(c, s, 6<<20, 1))
+				require.LessOrEqual(t, inUse(passive.Budget), test.limit)
+				require.LessOrEqual(t, s.ringSize(), test.grows)
+				if test.grows == 16<<10 {
+					require.Equal(t, test.grows, s.ringSize())
+				} else {
+					require.Greater(t, s.ringSize(), 16<<10)
+				}
+				require.NoError(t, c.Close(time.Second))
+				require.NoError(t, s.Close(time.Second))
+			})
+		})
+	}
+}
+
+// openUntilRefused opens streams until that fails, and says why.
+func openUntilRefused(l *Link, b *backlog) (clients, servers []*Stream, err error) {
+	for {
+		c, err := l.Open(context.Background())
+		if err != nil {
+			return clients, servers, err
+		}
+		clients, servers = append(clients, c), append(servers, b.accept())
+	}
+}
+
+func TestStreamsForWhichThereIsNoMemory(t *testing.T) {
+	room := fixed(testConfig) + 600<<10 // for two slabs
+	unlimitedly := limitedTo(budget.Unlimited)
+	inALink := func(n int) Config {
+		cfg := limitedTo(budget.Unlimited)
+		cfg.RemoteMemory = n
+		return cfg
+	}
+	for name, test := range map[string]struct {
+		active, passive Config
+		says            string
+	}{
+		"the dialer's process":   {limitedTo(room), unlimitedly, "256 KiB more would have to be registered, and connections have"},
+		"the dialer's link":      {inALink(1 << 20), unlimitedly, "256 KiB more would have to be registered for the rings of one link, which has 784 KiB of 1024 KiB"},
+		"the listener's process": {unlimitedly, limitedTo(room), "connection refused by the peer: the peer has no memory for another connection"},
+		"the listener's link":    {unlimitedly, inALink(1 << 20), "connection refused by the peer: the peer has no memory for another connection"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				c, s, b := connectLink(t, n, test.active, test.passive)
+				clients, servers, err := openUntilRefused(c.Link(), b)
+				require.ErrorContains(t, err, test.says)
+				require.GreaterOrEqual(t, len(clients), 32)
+				require.NoError(t, exchange(clients[3], servers[3], 1<<20, 2), "the others go on")
+
+				require.NoError(t, clients[7].Close(time.Second))
+				require.NoError(t, servers[7].Close(time.Second))
+				time.Sleep(time.Second)
+				again, err := c.Link().Open(context.Background())
+				require.NoError(t, err, "there is memory again")
+				for _, s := range append(append(clients, servers...), again, b.accept(), c, s) {
+					_ = s.Close(0)
+				}
+			})
+		})
+	}
+}
+
+// Rings to which nothing has come for long are as small as at first, and the slabs
+// that they were in are gone, where the fabric can give memory back.
+func TestIdleRingsShrink(t *testing.T) {
+	for name, keep := range map[string]bool{"memory is given back": false, "memory stays": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				link := far
+				link.KeepMemory = keep
+				n := sim.New(link)
+				c, s, _ := connectLink(t, n, testConfig, testConfig)
+				first, _ := s.Link().memory()
+				for round := range uint64(3) {
+					require.NoError(t, exchange(c, s, 4<<20, round))
+					require.Greater(t, s.ringSize(), 100<<10)
+					time.Sleep(s.link.tidyAfter() / 2)
+					require.Greater(t, s.ringSize(), 100<<10, "it is not idle for long")
+					time.Sleep(5 * s.link.tidyAfter())
+					require.Equal(t, 16<<10, s.ringSize())
+					rings, all := s.Link().memory()
+					require.Equal(t, all, s.Link().info().Memory)
+					if keep {
+						require.Less(t, rings, 4<<20, "what there is is used again")
+					} else {
+						require.Equal(t, first, rings)
+					}
+				}
+				s.link.mu.Lock()
+				require.False(t, s.link.tidying.pending, "there is nothing left to look for")
+				s.link.mu.Unlock()
+				require.NoError(t, c.Close(time.Second))
+				require.NoError(t, s.Close(time.Second))
+				time.Sleep(2 * time.Minute)
+				require.Zero(t, n.Open(), "endpoints left open")
+			})
+		})
+	}
+}
+
+// A ring that holds what nobody reads stays, however long that is, and so does
+// that of an application that has closed it and whose peer has not.
+func TestARingThatIsNotEmptyDoesNotShrink(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		require.NoError(t, writeAll(c, make([]byte, 16<<10)))
+		require.NoError(t, writeAll(c, make([]byte, 100<<10)))
+		time.Sleep(3 * s.link.tidyAfter())
+		require.Equal(t, eagerRing, s.ringSize())
+		for got := 0; got < 116<<10; {
+			m, err := s.Read(make([]byte, 64<<10), unlimited())
+			require.NoError(t, err)
+			got += m
+		}
+		time.Sleep(3 * s.link.tidyAfter())
+		require.Equal(t, 16<<10, s.ringSize())
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
+}
+
+// retried repeats what fails because memory is about to be given back.
+func retried[T any](do func() (T, error)) (T, error) {
+	for {
+		v, err := do()
+		var shortage *budget.ShortageError
+		var refused *RefusedError
+		if errors.As(err, &shortage) && shortage.Passing || errors.As(err, &refused) && refused.Busy {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		return v, err
+	}
+}
+
+// Rings that were large once, and are idle, make room for what begins: for streams
+// of their own link and of others, at either end.
+func TestIdleRingsShrinkForOthers(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		cfg := limitedTo(2*fixed(testConfig) + 2<<20)
+		c, s, b := connectLink(t, n, testConfig, cfg)
+		var all []*Stream
+		for range 7 {
+			client, err := c.Link().Open(context.Background())
+			require.NoError(t, err)
+			server := b.accept()
+			require.NoError(t, exchange(client, server, 1<<20, 3))
+			all = append(all, client, server)
+		}
+		full := inUse(cfg.Budget)
+		require.Greater(t, full, fixed(testConfig)+1<<20, "the rings have grown")
+		time.Sleep(2 * unfilled)
+
+		for range 60 {
+			client, err := retried(func() (*Stream, error) { return c.Link().Open(context.Background()) })
+			require.NoError(t, err)
+			all = append(all, client, b.accept())
+		}
+		require.NoError(t, exchange(all[0], all[1], 1<<20, 4))
+		for range 2 { // of which one alone has room
+			type ends struct{ c, s *Stream }
+			made, err := retried(func() (ends, error) {
+				c, s, dialed, _ := connectAgain(t, n, testConfig, cfg)
+				return ends{c, s}, dialed
+			})
+			if err != nil {
+				require.ErrorContains(t, err, "KiB more would have to be registered")
+				continue
+			}
+			all = append(all, made.c, made.s)
+		}
+		for _, s := range append(all, c, s) {
+			_ = s.Close(0)
+		}
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, inUse(cfg.Budget), "memory left in use")
+	})
+}
+
+// Links that carry nothing leave before their time.
+func TestIdleLinksLeaveForOthers(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		cfg := limitedTo(fixed(testConfig))
+		c, s, _ := connectLink(t, n, cfg, testConfig)
+		_, _, err, _ := connectAgain(t, n, cfg, testConfig)
+		require.ErrorContains(t, err, "KiB more would have to be registered")
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+		time.Sleep(time.Second)
+		require.Equal(t, 2, n.Open(), "the link stays for a while")
+		c, err = retried(func() (*Stream, error) {
+			var err error
+			c, s, err, _ = connectAgain(t, n, cfg, testConfig)
+			return c, err
+		})
+		require.NoError(t, err)
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
+}
+
+// changeRings offers rings of other sizes, and frees slabs, all the time.
+func changeRings(until <-chan struct{}, streams []*Stream) {
+	for i := 0; ; i++ {
+		select {
+		case <-until:
+			return
+		case <-time.After(50 * time.Microsecond):
+		}
+		s := streams[i%len(streams)]
+		l := s.link
+		l.mu.Lock()
+		if i/len(streams)%2 == 0 {
+			s.grow(growth * s.inbox.held.size)
+			s.changed()
+			l.trySend()
+		} else {
+			l.shrinkRings(func(*Stream) bool { return true })
+			l.rings.trim(true)
+		}
+		l.mu.Unlock()
+	}
+}
+
+func TestBytesArriveWhileRingsGrowAndShrink(t *testing.T) {
+	test := func(t *testing.T, dialed, accepted []*Stream, bytes int) {
+		stop := make(chan struct{})
+		var changing sync.WaitGroup
+		for _, streams := range [][]*Stream{dialed, accepted} {
+			changing.Go(func() { changeRings(stop, streams) })
+		}
+		var all sync.WaitGroup
+		for i := range dialed {
+			for _, way := range [][2]*Stream{{dialed[i], accepted[i]}, {accepted[i], dialed[i]}} {
+				all.Go(func() {
+					if err := exchange(way[0], way[1], bytes, uint64(i)); err != nil {
+						t.Errorf("stream %d: %v", i, err)
+					}
+				})
+			}
+		}
+		all.Wait()
+		close(stop)
+		changing.Wait()
+	}
+	streams := func(t *testing.T, c, s *Stream, b *backlog) (dialed, accepted []*Stream) {
+		for range 6 {
+			client, err := c.Link().Open(context.Background())
+			require.NoError(t, err)
+			dialed, accepted = append(dialed, client), append(accepted, b.accept())
+		}
+		return append(dialed, c), append(accepted, s)
+	}
+	t.Run("sim", func(t *testing.T) {
+		virtually(t, func(t *testing.T, n *sim.Network) {
+			c, s, b := connectLink(t, n, testConfig, testConfig)
+			dialed, accepted := streams(t, c, s, b)
+			test(t, dialed, accepted, 1<<20)
+			for _, s := range append(dialed, accepted...) {
+				require.NoError(t, s.Close(0))
+			}
+		})
+	})
+	t.Run("shm", func(t *testing.T) {
+		f, err := shm.Fabric()
+		if errors.Is(err, errors.ErrUnsupported) {
+			t.Skip(err)
+		}
+		require.NoError(t, err)
+		l, err := f.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 8)
+		require.NoError(t, err)
+		defer l.Close()
+		b := newBacklog()
+		active := limitedTo(budget.Unlimited)
+		passive := active
+		passive.Acceptor = b
+		first := make(chan *Stream, 1)
+		go func() {
+			ep, _ := l.Accept()
+			s, _ := Accept(context.Background(), ep, passive)
+			first <- s
+		}()
+		ep, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+		require.NoError(t, err)
+		c, err := Dial(context.Background(), ep, active)
+		require.NoError(t, err)
+		dialed, accepted := streams(t, c, <-first, b)
+		test(t, dialed, accepted, 2<<20)
+		for _, s := range append(dialed, accepted...) {
+			require.NoError(t, s.Close(0))
+		}
+		require.Eventually(t, func() bool {
+			c.link.leave()
+			return inUse(active.Budget) == 0
+		}, time.Minute, time.Millisecond, "memory left in use")
+	})
+}
+
+// A peer opens as many streams as it may and fills their rings, which grow for it.
+func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
+	cfg := testConfig
+	cfg.RemoteMemory = 2 << 20
+	besideARawDialerWith(t, cfg, func(t *testing.T, first *Stream, p *rawPeer, b *backlog) {
+		refused := 0
+		for i := range uint32(200) {
+			n := i + 1
+			p.control(wire.Record{Type: wire.OpenRecord, Stream: n, Ring: p.place(), Port: uint16(20000 + i)})
+			synctest.Wait()
+			p.poll()
+			switch last := p.got[len(p.got)-1]; {
+			case last.Type == wire.RefuseRecord:
+				require.Equal(t, wire.RefusedMemory, last.Reason)
+				refused++
+			default:
+				p.data(n|uint32(wire.FullRing), 16<<10)
+				synctest.Wait()
+				p.poll()
+			}
+		}
+		require.Positive(t, refused)
+		rings, all := first.Link().memory()
+		require.LessOrEqual(t, rings, cfg.RemoteMemory)
+		require.Greater(t, rings, cfg.RemoteMemory/2)
+		require.LessOrEqual(t, all, fixed(cfg)+cfg.RemoteMemory)
+		require.LessOrEqual(t, first.link.ep.(*sim.Endpoint).Registered(), all)
+		require.True(t, first.Link().usable())
+		for len(b.came) > 0 {
+			_ = b.accept().Close(0)
+		}
+	})
+}
+
+// fakeMemory is memory for an arena alone.
+type fakeMemory struct {
+	fabric.Memory
+	b     []byte
+	freed bool
+	stays bool
+}
+
+func (m *fakeMemory) Bytes() []byte { return m.b }
+func (m *fakeMemory) Free() bool    { m.freed = !m.stays; return m.freed }
+
+// mark changes a mark that is in every part of a piece.
+func mark(t *testing.T, p piece, from, to byte) {
+	t.Helper()
+	for b := p.bytes(); len(b) > 0; b = b[wire.MinRing:] {
+		if b[0] != from {
+			t.Fatal("a piece is somebody else's, too")
+		}
+		b[0] = to
+	}
+}
+
+// What is taken lies nowhere twice, whatever was taken and given before, and
+// slabs are freed when nothing is in them, but for the first.
+func TestPiecesOfSlabsDoNotOverlap(t *testing.T) {
+	for _, stays := range []bool{false, true} {
+		made := make(map[*fakeMemory]bool)
+		cfg := limitedTo(16 << 20)
+		account := &budget.Account{Budget: cfg.Budget}
+		a := arena{
+			register: func(n int) (fabric.Memory, error) {
+				m := &fakeMemory{b: make([]byte, n), stays: stays}
+				made[m] = true
+				return m, nil
+			},
+			account: account, slabSize: slabSize, limit: 8 << 20,
+		}
+		require.NoError(t, account.Reserve(16<<10))
+		require.NoError(t, a.add(16<<10))
+		r := rand.New(rand.NewPCG(5, 0))
+		var held []piece
+		for range 20_000 {
+			switch n := len(held); {
+			case r.IntN(50) == 0:
+				a.trim(r.IntN(2) == 0)
+			case n > 0 && r.IntN(100) < 45+n/4:
+				i := r.IntN(n)
+				mark(t, held[i], 1, 0)
+				a.give(held[i])
+				held[i] = held[n-1]
+				held = held[:n-1]
+			default:
+				p, err := a.take(wire.MinRing << r.IntN(9))
+				if err != nil {
+					require.ErrorIs(t, err, syscall.ENOMEM)
+					continue
+				}
+				mark(t, p, 0, 1)
+				require.False(t, p.slab.memory.(*fakeMemory).freed)
+				held = append(held, p)
+			}
+			require.LessOrEqual(t, a.size, a.limit)
+			require.Equal(t, a.size, account.Bytes())
+		}
+		for _, p := range held {
+			a.give(p)
+		}
+		require.Zero(t, a.taken)
+		a.trim(true)
+		if !stays {
+			require.Len(t, a.slabs, 1)
+			require.Equal(t, 16<<10, account.Bytes())
+			require.False(t, a.slabs[0].memory.(*fakeMemory).freed)
+		} else {
+			require.Len(t, a.slabs, len(made))
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package link
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/budget"
+)
+
+// What a link can do without it gives back: in a while, by itself, or at once, if
+// somebody of this process lacks memory.
+
+// tidying is when a link gives back memory that it does not use. Guarded by
+// Link.mu.
+type tidying struct {
+	timer   *time.Timer // of tidyTick
+	pending bool        // it is
+	grown   []*Stream   // whose rings may be larger than at first
+}
+
+// tidyAfter is for how long nothing may come to a ring, or be in a slab, before it
+// is given back: once to twice as long as this.
+func (l *Link) tidyAfter() time.Duration { return max(l.cfg.Idle, time.Second) }
+
+// tidyLater has the link look in a while for what it can give back. Called with mu
+// held.
+func (l *Link) tidyLater() {
+	t := &l.tidying
+	if t.timer != nil && !t.pending {
+		t.pending = true
+		t.timer.Reset(l.tidyAfter())
+	}
+}
+
+// noteGrown has the stream looked at from now on, for its ring may be larger than
+// at first. Called with mu held.
+func (l *Link) noteGrown(s *Stream) {
+	if !s.inbox.grown {
+		s.inbox.grown = true
+		l.tidying.grown = append(l.tidying.grown, s)
+	}
+	l.tidyLater()
+}
+
+// tidyTick shrinks the rings to which nothing has come since the last tick, and
+// frees the slabs in which nothing has been.
+func (l *Link) tidyTick() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tidying.pending = false
+	if l.stage != up {
+		return
+	}
+	l.shrinkRings(func(s *Stream) bool {
+		before := s.inbox.seen
+		s.inbox.seen = s.ledger.Received()
+		return before == s.inbox.seen
+	})
+	_, more := l.rings.trim(false)
+	if more || len(l.tidying.grown) > 0 {
+		l.tidyLater()
+	}
+}
+
+// shrinkRings shrinks the idle ones of the rings that are larger than at first,
+// and returns how many bytes that will free. Called with mu held.
+func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
+	t := &l.tidying
+	t.grown = slices.DeleteFunc(t.grown, func(s *Stream) bool {
+		if idle(s) {
+			freed += s.shrink()
+		}
+		s.inbox.grown = max(s.inbox.held.size, s.inbox.offered.size) > l.cfg.FirstRing()
+		return !s.inbox.grown
+	})
+	if len(t.grown) == 0 {
+		l.rings.dropSpare()
+	}
+	if freed > 0 {
+		l.trySend()
+		l.watchNow()
+	}
+	return freed
+}
+
+// unfilled is for how long a ring has not been full that need not be so large when
+// memory is short.
+const unfilled = time.Second
+
+// giveUp gives back at once what the link can do without, all of it if it carries
+// nothing, and returns how many bytes that are or will be.
+func (l *Link) giveUp() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owned == 0 && (l.live == 0 || l.stage != up) {
+		if l.stage == up && !l.leaving.begun() {
+			l.idle.Reset(0)
+		}
+		return l.account.Bytes()
+	}
+	if l.stage != up {
+		return 0
+	}
+	now := time.Now()
+	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.last) > unfilled })
+	freed, _ := l.rings.trim(true)
+	return shrunk + freed
+}
+
+// reclaim has the links of a budget give back what they can do without, and
+// returns how many bytes that are or will be. It takes each link's lock.
+func reclaim(b *budget.Budget) (freed int) {
+	for _, l := range allLinks() {
+		if l.cfg.Budget == b {
+			freed += l.giveUp()
+		}
+	}
+	return freed
+}
+
+// reclaiming is 1 while reclaimInBackground is under way.
+var reclaiming atomic.Bool
+
+// reclaimInBackground is reclaim for those who hold a link's lock.
+func reclaimInBackground(b *budget.Budget) {
+	if reclaiming.CompareAndSwap(false, true) {
+		go func() {
+			defer reclaiming.Store(false)
+			reclaim(b)
+		}()
+	}
+}
+
+// short has others give memory back if err says that there was too little, and
+// says so in err. Called with no link's lock held.
+func short(err error, b *budget.Budget) error {
+	var shortage *budget.ShortageError
+	if errors.As(err, &shortage) {
+		shortage.Passing = reclaim(b) > 0
+	}
+	return err
+}

@@ -1,0 +1,142 @@
+package ringnet
+
+import (
+	"math"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// limitMemory sets the limit of this process for the length of a test, when nothing
+// of it is in use.
+func limitMemory(t *testing.T, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		CloseIdleLinks()
+		return Memory().Used == 0
+	}, time.Minute, time.Millisecond, "links of other tests: %+v", Links())
+	SetMemoryLimit(n)
+	t.Cleanup(func() { SetMemoryLimit(0) })
+}
+
+func TestMemoryHasALimitByDefault(t *testing.T) {
+	m := Memory()
+	require.Less(t, m.Limit, math.MaxInt)
+	require.Positive(t, m.Limit)
+	require.GreaterOrEqual(t, m.Used, m.Locked)
+	SetMemoryLimit(123 << 20)
+	require.Equal(t, 123<<20, Memory().Limit)
+	SetMemoryLimit(-1)
+	require.Equal(t, m.Limit, Memory().Limit)
+}
+
+// What links say that they have registered is what the process has in use.
+func TestLinksAgreeWithMemory(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		limitMemory(t, 0)
+		l := h.listen(t, ListenConfig{})
+		acceptAll(t, l)
+		for range 20 {
+			c, err := Dial(h.network, l.Addr().String())
+			require.NoError(t, err)
+			defer c.Close()
+			_, err = c.Write(make([]byte, 100_000))
+			require.NoError(t, err)
+		}
+		registered := 0
+		for _, info := range Links() {
+			registered += info.Memory
+		}
+		require.Greater(t, registered, 2*(1<<20+20*16<<10))
+		require.LessOrEqual(t, registered, Memory().Used)
+		require.LessOrEqual(t, Memory().Used-registered, 2*(128<<10+4<<20), "queues of the device, or made for the peer")
+	})
+}
+
+func TestDialsForWhichThereIsNoMemorySaySo(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		one := (&Config{RecvQueue: 4}).PinnedMemory() // more than an end takes on any of the networks
+		dial := Dialer{Config: &Config{RecvQueue: 4, Dedicated: true, RecvBuffer: 16 << 10}}
+		l := h.listen(t, ListenConfig{})
+		limitMemory(t, 100<<10)
+		_, err := dial.Dial(h.network, l.Addr().String())
+		requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ENOMEM)
+		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have 0 KiB of 100 KiB: raise that with ringnet.SetMemoryLimit")
+
+		SetMemoryLimit(one)
+		_, err = dial.Dial(h.network, l.Addr().String())
+		requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ECONNREFUSED)
+		require.ErrorContains(t, err, "connection refused by the peer: ")
+		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have")
+
+		SetMemoryLimit(0)
+		c, err := dial.Dial(h.network, l.Addr().String())
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	})
+}
+
+func TestAutoTakesTCPWhileMemoryIsShortAndSaysWhy(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	limitMemory(t, 100<<10)
+	c := requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "tcp")
+	requireReasons(t, c, "shm: ", "rdma: ")
+	for _, reason := range c.PassedOver() {
+		require.ErrorIs(t, reason, syscall.ENOMEM)
+		require.ErrorContains(t, reason, "KiB more would have to be registered, and connections have 0 KiB of 100 KiB")
+	}
+	SetMemoryLimit((*Config)(nil).PinnedMemory())
+	c = requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "tcp")
+	requireReasons(t, c, "shm: connection refused by the peer: ", "rdma: connection refused by the peer: ")
+	for _, reason := range c.PassedOver() {
+		require.ErrorContains(t, reason, "KiB more would have to be registered")
+	}
+	SetMemoryLimit(0)
+	requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "shm")
+}
+
+// More connections are asked for than there is memory: each is made, over one
+// network or another, and none hangs.
+func TestNoNumberOfConnectionsIsTooManyForAuto(t *testing.T) {
+	h := shmHost(t)
+	l, err := Listen("auto", net.JoinHostPort(h.ip, "0"))
+	require.NoError(t, err)
+	acceptAll(t, l)
+	limitMemory(t, 8<<20)
+	start := time.Now()
+	var all sync.WaitGroup
+	carried := make(chan string, 600)
+	for range cap(carried) {
+		all.Go(func() {
+			c, err := Dial("auto", l.Addr().String())
+			if err != nil {
+				carried <- err.Error()
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+			if _, err := c.Write([]byte("x")); err != nil {
+				carried <- err.Error()
+				return
+			}
+			carried <- c.LocalAddr().Network()
+		})
+	}
+	all.Wait()
+	require.Less(t, time.Since(start), patience, "TCP was not dialed before all else had been given up")
+	close(carried)
+	count := make(map[string]int)
+	for network := range carried {
+		count[network]++
+	}
+	require.Equal(t, cap(carried), count["shm"]+count["tcp"]+count["rdma"], "%v", count)
+	require.Positive(t, count["shm"], "%v", count)
+	require.Positive(t, count["tcp"], "%v", count)
+	require.LessOrEqual(t, Memory().Used, 8<<20)
+}
