@@ -17,6 +17,9 @@ func (q *queue[T]) push(v T) {
 	q.items = append(q.items, v)
 }
 
+// front is the first, of one at least.
+func (q *queue[T]) front() T { return q.items[q.head] }
+
 func (q *queue[T]) pop() T {
 	var none T
 	v := q.items[q.head]

@@ -39,7 +39,8 @@ const burst = 3
 type sendQueue struct {
 	slots   credit.Slots
 	staging staging
-	streams queue[*Stream] // with data to send
+	streams queue[*Stream] // with data to send, that are in a conversation
+	busy    queue[*Stream] // with data to send, others
 	talkers queue[*Stream] // with records to send
 	short   queue[*Stream] // whose Writes wait for staging memory
 	ending  []*Stream      // whose Close waits for the completion of its end
@@ -54,6 +55,7 @@ type sendQueue struct {
 	credits controlSends // with link credit alone
 	probes  controlSends // that ask for a sign of life
 	target  wire.RingPlace
+	bulk    bulk
 
 	// How long a post takes, at best of the first timedPosts that let go of mu.
 	timed    int
@@ -93,6 +95,7 @@ func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
 		credits:  controlSends{buffers: control[credit.RecordWindow*wire.MessageSize:], after: make([]uint64, 1)},
 		probes:   controlSends{after: make([]uint64, 1)},
 		postTime: math.MaxInt64,
+		bulk:     bulk{limit: size, most: size},
 	}
 }
 
@@ -135,7 +138,7 @@ func (l *Link) callEngine() {
 func (s *Stream) sendNow(p []byte) bool {
 	l := s.link
 	q := &l.send
-	if q.posting || l.stage != up || q.streams.len() > 0 || !q.slots.Completed(s.ahead) ||
+	if q.posting || l.stage != up || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() || !q.slots.Completed(s.ahead) ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
 		ring.Contiguous(s.ledger.Sent(), len(p), s.peer.Size) < len(p) {
 		return false
@@ -184,34 +187,63 @@ func (l *Link) buildBatch() {
 func (s *Stream) queue() {
 	if !s.sending {
 		s.sending = true
-		s.link.send.streams.push(s)
+		s.link.send.enqueue(s)
 	}
 }
 
-// pushStreams adds data messages, one of each stream in turn. Smart batching: a
-// little waits while data of its stream is under way whose completion will bring
-// us here again, and goes with what has been written by then.
+// enqueue puts a stream into the queue where it belongs.
+func (q *sendQueue) enqueue(s *Stream) {
+	if s.conversing() {
+		q.streams.push(s)
+	} else {
+		q.busy.push(s)
+	}
+}
+
+// conversing says whether the stream has had an answer lately.
+func (s *Stream) conversing() bool { return s.streak < burst }
+
+// pushStreams adds data messages: those of conversations, and then bulk, as much
+// as may be under way, for which a place is left.
 func (l *Link) pushStreams() {
+	l.pushQueue(&l.send.streams, maxBatch-controlBatch-1)
+	l.pushQueue(&l.send.busy, maxBatch-controlBatch)
+}
+
+// pushQueue adds data messages, one of each stream of a queue in turn, until the
+// batch has most. Smart batching: a little waits while data of its stream is under
+// way whose completion will bring us here again, and goes with what has been
+// written by then.
+func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 	q := &l.send
-	for left := q.streams.len(); left > 0 && len(q.batch) < maxBatch-controlBatch; left-- {
+	for waiting := 0; waiting < streams.len() && len(q.batch) < most; {
 		if !l.ledger.MaySendData() || !q.slots.MaySend() {
 			return
 		}
-		s := q.streams.pop()
+		s := streams.front()
 		n, newRing := s.ledger.Next()
+		n = min(n, s.messageLen())
+		if streams == &q.busy {
+			if n = min(n, q.bulk.limit/4); !q.bulk.maySend(n) {
+				return
+			}
+		}
+		streams.pop()
 		switch {
 		case n == 0 && !newRing:
 			s.sending = false
 			continue
 		case n < s.chunkLen() && !q.slots.Completed(s.ahead) && !s.ledger.Closing():
-			// It waits.
+			streams.push(s)
+			waiting++
+			continue
 		case n == 0:
 			l.pushData(s, nil, nil)
 		default:
-			l.pushData(s, s.pending.next(&q.staging, min(n, s.messageLen())), q.staging.memory)
-			left = q.streams.len() + 2
+			l.pushData(s, s.pending.next(&q.staging, n), q.staging.memory)
 		}
-		q.streams.push(s)
+		waiting = 0
+		q.enqueue(s)
 	}
 }
 
@@ -234,12 +266,14 @@ func (l *Link) pushData(s *Stream, p []byte, memory fabric.Memory) {
 	if memory != nil {
 		q.quiet += len(p)
 	}
+	q.bulk.posted += uint64(len(p))
+	timed := s.conversing() && len(p) < worthwhile && q.bulk.toTime()
 	// Signal before anything could wait: for a slot, for staging memory, or,
 	// after a burst, for the end of what is under way.
 	signaled := s.ledger.Pending() > 0 || s.ledger.Closing() || q.short.len() > 0 ||
 		q.slots.Unsignaled()+1 >= burst && s.streak > 0 ||
 		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
-		q.quiet >= q.staging.ring.Size()/4
+		q.quiet >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed
 	s.streak++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
@@ -252,6 +286,7 @@ func (l *Link) pushData(s *Stream, p []byte, memory fabric.Memory) {
 	}
 	if signaled {
 		s.ahead = wr.ID + 1
+		q.bulk.signaled(wr.ID+1, timed)
 	}
 	q.bytes += len(p)
 	if newRing {
@@ -419,6 +454,7 @@ func (l *Link) submitted(err error) {
 func (l *Link) sendCompleted(id uint64) {
 	q := &l.send
 	q.slots.Complete(id)
+	q.bulk.complete(&q.slots)
 	l.freeStaging()
 	for i := 0; i < len(q.ending); {
 		if s := q.ending[i]; s.delivered() {

@@ -73,11 +73,21 @@ func (l *Link) freeStaging() {
 	if !q.staging.release(&q.slots) {
 		return
 	}
-	for room := q.staging.ring.Free(); room > 0 && q.short.len() > 0; room -= worthwhile {
+	for taken := 0; q.short.len() > 0 && q.short.front().stagingRoom() > taken; taken += worthwhile {
 		s := q.short.pop()
 		s.short = false
 		s.touch()
 	}
+}
+
+// stagingRoom is how much of the staging memory the stream may take now. On a link
+// that others share bulk leaves a little to conversations. Called with mu held.
+func (s *Stream) stagingRoom() int {
+	r := s.link.send.staging.ring
+	if s.conversing() || !s.link.cfg.Shared {
+		return r.Free()
+	}
+	return max(r.Free()-r.Size()/16, 0)
 }
 
 // dropPending forgets the bytes of the stream that are not posted. Called with

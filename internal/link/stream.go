@@ -62,7 +62,7 @@ type Stream struct {
 // outbox is what a stream has to send.
 type outbox struct {
 	pending chain
-	sending bool // in link.send.streams
+	sending bool // in link.send.streams or link.send.busy
 	talking bool // in link.send.talkers
 	short   bool // in link.send.short
 

@@ -135,7 +135,7 @@ func (l *Link) watchTick() {
 // completion; others most likely look again soon. Called with mu held, which it
 // may release to send.
 func (l *Link) rewatch() {
-	if l.watch.parked > 0 || l.watch.more || l.send.streams.len() > 0 || l.send.talkers.len() > 0 || len(l.send.ending) > 0 || !l.polls() {
+	if l.watch.parked > 0 || l.watch.more || l.send.streams.len() > 0 || l.send.busy.len() > 0 || l.send.talkers.len() > 0 || len(l.send.ending) > 0 || !l.polls() {
 		l.watchNow()
 	} else {
 		l.watchLater()

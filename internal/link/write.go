@@ -49,7 +49,7 @@ func (s *Stream) accept(p []byte) (int, error) {
 	if n <= l.limits.Inline && !later && s.sendNow(p[:n]) {
 		return n, nil
 	}
-	if n = min(n, l.send.staging.ring.Free()); n == 0 {
+	if n = min(n, s.stagingRoom()); n == 0 {
 		if !s.short {
 			s.short = true
 			l.send.short.push(s)

@@ -1,0 +1,98 @@
+package link
+
+import (
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+)
+
+// minBulk is how many bytes of bulk may always stand before a message of another
+// stream: one message of the largest size.
+const minBulk = maxMessage
+
+// bulk bounds how many bytes of streams that send without an answer are under way:
+// in one queue pair nothing overtakes them. A link that carries nothing else needs
+// as many as it takes up in a round trip, and more do no harm. A message that is
+// part of a conversation waits for what is beyond that. So some such messages are
+// timed: when one takes more than twice as long as the fastest has, bandwidth and
+// round trip are filled, and the bound is halved, to minBulk at least; else it
+// grows. Guarded by Link.mu.
+type bulk struct {
+	limit, most int // bytes that may be under way, and at most
+	posted      uint64
+	completed   uint64      // bytes of posted that are known to be through
+	marks       queue[postedMark] // the signaled work requests under way
+	recovered   uint64      // completed, when limit last grew without a message timed
+
+	timed   uint64        // work requests that complete with the message timed; 0: none is
+	since   time.Time     // it was posted
+	fastest time.Duration // of all; 0: none was timed
+	passed  int           // messages of conversations not timed since
+}
+
+// postedMark is a work request: how many complete with it, and how many bytes are posted
+// with them.
+type postedMark struct{ after, posted uint64 }
+
+// timeOneIn says of how many messages of conversations one is timed where no bulk
+// is under way, for that makes it signaled.
+const timeOneIn = 64
+
+// recovery is for how many bytes that go through without a message timed the bound
+// grows by as much as after a message that was fast.
+const recovery = 64 << 20
+
+func (b *bulk) underWay() int { return int(b.posted - b.completed) }
+
+// maySend says whether n bytes more may be posted. What is under way and not
+// signaled is not waited for, since nothing would end that.
+func (b *bulk) maySend(n int) bool {
+	return b.underWay()+n <= b.limit || b.marks.len() == 0
+}
+
+// toTime says whether to time a message of a conversation, which has to be
+// signaled then.
+func (b *bulk) toTime() bool {
+	b.passed++
+	return b.timed == 0 && (b.underWay() >= minBulk/2 || b.passed >= timeOneIn || b.fastest == 0)
+}
+
+// signaled takes note of a signaled work request, behind all that is posted.
+func (b *bulk) signaled(after uint64, timed bool) {
+	b.marks.push(postedMark{after, b.posted})
+	if timed {
+		b.timed, b.since, b.passed = after, time.Now(), 0
+	}
+}
+
+// complete takes note of what has completed.
+func (b *bulk) complete(slots *credit.Slots) {
+	for b.marks.len() > 0 && slots.Completed(b.marks.front().after) {
+		b.completed = b.marks.pop().posted
+	}
+	switch {
+	case b.timed > 0 && slots.Completed(b.timed):
+		b.timed = 0
+		b.adapt(time.Since(b.since))
+	case b.completed-b.recovered >= recovery:
+		b.grow()
+	}
+}
+
+// adapt sets the bound by how long a message took.
+func (b *bulk) adapt(took time.Duration) {
+	if b.fastest == 0 || took < b.fastest {
+		b.fastest = took
+	}
+	if took > 2*b.fastest {
+		b.limit = max(b.limit/2, minBulk)
+		b.recovered = b.completed
+		return
+	}
+	b.grow()
+}
+
+func (b *bulk) grow() {
+	b.limit = min(b.limit+worthwhile, b.most)
+	b.recovered = b.completed
+}

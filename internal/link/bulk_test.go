@@ -1,0 +1,167 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Bulk in one direction delays a message of a conversation by one message of bulk,
+// of the largest size, whatever it has of staging memory and however many streams
+// carry it; and what is more than fits inline by one more, since it goes together
+// with what is written until the stream's message before it is through. Bulk has
+// the rest of the bandwidth.
+func TestBulkDelaysAConversationByOneMessage(t *testing.T) {
+	network := sim.Link{Latency: 10 * time.Microsecond, Bandwidth: 1 << 30}
+	const message = minBulk * time.Second / (1 << 30)
+	for _, conversation := range []struct {
+		size int
+		most time.Duration
+	}{
+		{64, message},
+		{1000, 2 * message},
+	} {
+		for _, streams := range []int{1, 4, 16} {
+			t.Run(fmt.Sprintf("%d bytes beside %d", conversation.size, streams), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := sim.New(network)
+					c, s, b := connectLink(t, n, testConfig, testConfig)
+					alone := pingPong(t, c, s, conversation.size)
+					stop := startBulk(t, c.Link(), b, streams)
+					time.Sleep(100 * time.Millisecond) // until their rings have grown
+					received, start := receivedOn(s.Link()), time.Now()
+					beside := pingPong(t, c, s, conversation.size)
+					share := float64(receivedOn(s.Link())-received) / time.Since(start).Seconds() / float64(network.Bandwidth)
+					require.Less(t, beside-alone, conversation.most, "99 of 100")
+					require.Greater(t, share, 0.9)
+					stop()
+					require.NoError(t, c.Close(time.Second))
+					require.NoError(t, s.Close(time.Second))
+					time.Sleep(2 * time.Minute)
+					require.Zero(t, n.Open(), "endpoints left open")
+				})
+			})
+		}
+	}
+}
+
+// pingPong sends messages to and fro, with pauses, and says how long 99 of 100
+// take at most.
+func pingPong(t *testing.T, c, s *Stream, size int) time.Duration {
+	t.Helper()
+	const times = 1000
+	go func() {
+		b := make([]byte, size)
+		for range times {
+			_, _ = io.ReadFull(reader{s}, b)
+			_ = writeAll(s, b)
+		}
+	}()
+	b := make([]byte, size)
+	var took []time.Duration
+	for range times {
+		start := time.Now()
+		require.NoError(t, writeAll(c, b))
+		_, err := io.ReadFull(reader{c}, b)
+		require.NoError(t, err)
+		took = append(took, time.Since(start))
+		time.Sleep(137 * time.Microsecond)
+	}
+	slices.Sort(took)
+	return took[times*99/100]
+}
+
+type reader struct{ *Stream }
+
+func (r reader) Read(p []byte) (int, error) { return r.Stream.Read(p, deadline.New()) }
+
+// startBulk sends without end on so many streams, until it is stopped.
+func startBulk(t *testing.T, l *Link, b *backlog, streams int) (stop func()) {
+	t.Helper()
+	ended := make(chan struct{})
+	until := deadline.New()
+	for range streams {
+		c, err := l.Open(context.Background())
+		require.NoError(t, err)
+		s := b.accept()
+		go func() {
+			for p := make([]byte, 1<<20); ; {
+				if _, err := c.Write(p, until); err != nil {
+					break
+				}
+			}
+			_ = c.Close(time.Second)
+		}()
+		go func() {
+			_, _ = io.Copy(io.Discard, reader{s})
+			_ = s.Close(time.Second)
+			ended <- struct{}{}
+		}()
+	}
+	return func() {
+		until.Set(time.Now())
+		for range streams {
+			<-ended
+		}
+	}
+}
+
+// receivedOn is how many bytes the streams of a link have received.
+func receivedOn(l *Link) (bytes uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.streams {
+		if s != nil {
+			bytes += s.ledger.Received()
+		}
+	}
+	return bytes
+}
+
+// A stream whose reader stalls takes the room of its ring, and nothing of the
+// staging memory, the receives and the send queue that others need.
+func TestAStalledReaderDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := sim.Link{Latency: 10 * time.Microsecond, Bandwidth: 1 << 30}
+		n := sim.New(network)
+		cfg := testConfig
+		cfg.SendBuffer, cfg.SendQueue, cfg.RecvQueue = 64<<10, minSendQueue, wire.MinReceives
+		c, s, b := connectLink(t, n, cfg, cfg)
+		alone := pingPong(t, c, s, 1000)
+		var stalled []*Stream
+		until := deadline.New()
+		for range 99 {
+			client, err := c.Link().Open(context.Background())
+			require.NoError(t, err)
+			stalled = append(stalled, client, b.accept())
+			go func() {
+				for err := error(nil); err == nil; {
+					_, err = client.Write(make([]byte, 7_000), until)
+				}
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		for _, s := range stalled {
+			s.link.mu.Lock()
+			require.Zero(t, s.ledger.Pending(), "what was accepted has been sent")
+			s.link.mu.Unlock()
+		}
+		require.LessOrEqual(t, pingPong(t, c, s, 1000), alone+2*network.Latency, "a round trip more at most")
+		until.Set(time.Now())
+		for _, s := range append(stalled, c, s) {
+			require.NoError(t, s.Close(time.Second))
+		}
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints left open")
+	})
+}
