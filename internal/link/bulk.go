@@ -20,9 +20,9 @@ const minBulk = maxMessage
 type bulk struct {
 	limit, most int // bytes that may be under way, and at most
 	posted      uint64
-	completed   uint64      // bytes of posted that are known to be through
+	completed   uint64            // bytes of posted that are known to be through
 	marks       queue[postedMark] // the signaled work requests under way
-	recovered   uint64      // completed, when limit last grew without a message timed
+	recovered   uint64            // completed, when limit last grew without a message timed
 
 	timed   uint64        // work requests that complete with the message timed; 0: none is
 	since   time.Time     // it was posted
