@@ -65,14 +65,20 @@ func (a *arena) takeToGrow(size, first int) (piece, error) {
 	if err := a.account.ReserveToGrow(0); err != nil {
 		return piece{}, err
 	}
-	if a.spareSize == 0 {
-		p, err := a.takeWithin(first, a.account.ReserveToGrow)
-		if err != nil {
-			return piece{}, err
-		}
-		a.spare, a.spareSize = p, first
+	if a.spareSize > 0 {
+		return a.takeWithin(size, a.account.ReserveToGrow)
 	}
-	return a.takeWithin(size, a.account.ReserveToGrow)
+	spare, err := a.takeWithin(first, a.account.ReserveToGrow)
+	if err != nil {
+		return piece{}, err
+	}
+	p, err := a.takeWithin(size, a.account.ReserveToGrow)
+	if err != nil {
+		a.give(spare)
+		return piece{}, err
+	}
+	a.spare, a.spareSize = spare, first
+	return p, nil
 }
 
 // takeToShrink is take for a ring that frees a larger one.

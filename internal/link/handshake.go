@@ -94,7 +94,7 @@ func handshake(ctx context.Context, ep fabric.Endpoint, cfg Config, awaited *boo
 	defer cancel()
 	l, err := prepare(ep, cfg, account)
 	if err != nil {
-		return nil, short(err, cfg.Budget)
+		return nil, short(err, within(cfg.Budget))
 	}
 	local, remote := ep.LocalAddr(), ep.RemoteAddr()
 	if !cfg.Addresses.claim(local, remote) {

@@ -361,6 +361,36 @@ func TestIdleRingsShrinkForOthers(t *testing.T) {
 	})
 }
 
+// A link that has reached its own limit takes nothing from others.
+func TestALinkThatIsFullIsNoOthersConcern(t *testing.T) {
+	unlimitedly := limitedTo(budget.Unlimited)
+	full := unlimitedly
+	full.RemoteMemory = 1 << 20
+	for name, cfg := range map[string]struct{ active, passive Config }{
+		"the dialer's":   {full, unlimitedly},
+		"the listener's": {unlimitedly, full},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				c, s, _ := connectLink(t, n, unlimitedly, unlimitedly)
+				require.NoError(t, exchange(c, s, 1<<20, 1))
+				before := s.ringSize()
+				require.Greater(t, before, 100<<10)
+				time.Sleep(2 * unfilled)
+
+				other, accepted, b := connectLink(t, n, cfg.active, cfg.passive)
+				clients, servers, err := openUntilRefused(other.Link(), b)
+				require.Error(t, err)
+				time.Sleep(time.Second)
+				require.Equal(t, before, s.ringSize())
+				for _, s := range append(append(clients, servers...), other, accepted, c, s) {
+					_ = s.Close(0)
+				}
+			})
+		})
+	}
+}
+
 // Links that carry nothing leave before their time.
 func TestIdleLinksLeaveForOthers(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {

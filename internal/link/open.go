@@ -84,7 +84,7 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 	s, err := l.beginStream()
 	if err != nil {
 		<-l.opens
-		return nil, short(err, l.cfg.Budget)
+		return nil, short(err, l.rivals(err))
 	}
 	err = s.awaitAnswer(ctx)
 	l.mu.Lock()
@@ -236,7 +236,7 @@ func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stre
 	held, err := l.rings.take(l.cfg.FirstRing())
 	if err != nil {
 		l.cfg.Addresses.release(local, remote)
-		reclaimInBackground(l.cfg.Budget)
+		reclaimInBackground(l.rivals(err))
 		return nil, wire.RefusedMemory
 	}
 	s := l.addStream(r.Stream, credit.AcceptStream(held.size, r.Ring.Size), held)

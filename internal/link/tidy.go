@@ -109,36 +109,49 @@ func (l *Link) giveUp() int {
 	return shrunk + freed
 }
 
-// reclaim has the links of a budget give back what they can do without, and
-// returns how many bytes that are or will be. It takes each link's lock.
-func reclaim(b *budget.Budget) (freed int) {
-	for _, l := range allLinks() {
-		if l.cfg.Budget == b {
-			freed += l.giveUp()
-		}
+// reclaim has links give back what they can do without, and returns how many bytes
+// that are or will be. It takes each link's lock.
+func reclaim(links []*Link) (freed int) {
+	for _, l := range links {
+		freed += l.giveUp()
 	}
 	return freed
 }
 
-// reclaiming is 1 while reclaimInBackground is under way.
+// within are the links of a budget.
+func within(b *budget.Budget) []*Link {
+	return slices.DeleteFunc(allLinks(), func(l *Link) bool { return l.cfg.Budget != b })
+}
+
+// rivals are the links that have what the link lacks, by the error that says so:
+// none but itself if it has reached its own limit.
+func (l *Link) rivals(err error) []*Link {
+	var shortage *budget.ShortageError
+	if errors.As(err, &shortage) && shortage.Of == budget.LinkMemory {
+		return []*Link{l}
+	}
+	return within(l.cfg.Budget)
+}
+
+// short has rivals give memory back if err says that there was too little, and
+// says so in err. Called with no link's lock held.
+func short(err error, rivals []*Link) error {
+	var shortage *budget.ShortageError
+	if errors.As(err, &shortage) {
+		shortage.Passing = reclaim(rivals) > 0
+	}
+	return err
+}
+
+// reclaiming is set while reclaimInBackground is under way.
 var reclaiming atomic.Bool
 
 // reclaimInBackground is reclaim for those who hold a link's lock.
-func reclaimInBackground(b *budget.Budget) {
+func reclaimInBackground(links []*Link) {
 	if reclaiming.CompareAndSwap(false, true) {
 		go func() {
 			defer reclaiming.Store(false)
-			reclaim(b)
+			reclaim(links)
 		}()
 	}
-}
-
-// short has others give memory back if err says that there was too little, and
-// says so in err. Called with no link's lock held.
-func short(err error, b *budget.Budget) error {
-	var shortage *budget.ShortageError
-	if errors.As(err, &shortage) {
-		shortage.Passing = reclaim(b) > 0
-	}
-	return err
 }
