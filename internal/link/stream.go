@@ -108,7 +108,7 @@ func (s *Stream) RemoteAddr() netip.AddrPort { return s.remote }
 
 // addStream enters a stream into the table. Called with mu held.
 func (l *Link) addStream(number uint32, ledger credit.Stream, held piece) *Stream {
-	s := &Stream{link: l, number: number, ledger: ledger, inbox: inbox{held: held}}
+	s := &Stream{link: l, number: number, ledger: ledger, inbox: inbox{held: held}, servedAt: l.watch.serves}
 	for int(number) >= len(l.streams) {
 		l.streams = append(l.streams, nil)
 	}
