@@ -17,8 +17,9 @@ type Config struct {
 	// power of two from 4 KiB to 1 GiB. Default 1 MiB. It is pinned memory
 	// (RLIMIT_MEMLOCK), and bounds the throughput: a link of bandwidth B and
 	// round trip T wants B·T or more. On a link that connections share a ring
-	// begins with 16 KiB, becomes 128 KiB when it is full, and as large as this
-	// if it is filled again and again while it is read, as long as there is
+	// begins with 16 KiB, becomes 256 KiB when it is full, and, but over shm,
+	// where no time passes between a Write and what can be read, as large as
+	// this if it is filled again and again while it is read, as long as there is
 	// memory. One to which nothing comes for LinkIdle has 16 KiB again.
 	RecvBuffer int
 

@@ -81,8 +81,10 @@ func (b *inbox) renew() {
 
 // eagerRing is the size that a ring grows to as soon as it is filled, whether or
 // not anybody reads: programs of package net rely on some tens of KiB being on
-// their way while nobody does, for that is what TCP takes.
-const eagerRing = 128 << 10
+// their way while nobody does, for that is what TCP takes. Where memory is shared
+// nothing is ever on its way, and larger rings only drive each other out of the
+// caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast.
+const eagerRing = 256 << 10
 
 // A ring that is filled fills times, each within soon of the last, is made growth
 // times as large. Since the peer is given room by the quarter, it has then been

@@ -76,7 +76,7 @@ func (s *Stream) arrived(n int) (first, second []byte, err error) {
 // send.
 func (s *Stream) taken(n int) {
 	s.ledger.Consume(s.inbox.release(n))
-	if s.inbox.filled >= fills {
+	if s.inbox.filled >= fills && !s.link.sharesMemory() {
 		s.grow(growth * s.inbox.held.size)
 	}
 	if s.changed(); s.talking {

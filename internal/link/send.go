@@ -121,8 +121,12 @@ func (s *Stream) messageLen() int {
 // leavesToEngine says whether the next bytes are the engine's to send.
 func (s *Stream) leavesToEngine() bool {
 	l := s.link
-	return s.streak >= burst && l.send.slow() && l.limits.Inline < worthwhile
+	return s.streak >= burst && l.send.slow() && !l.sharesMemory()
 }
+
+// sharesMemory says whether a post itself puts the bytes where the peer reads
+// them.
+func (l *Link) sharesMemory() bool { return l.limits.Inline >= worthwhile }
 
 // callEngine has the engine send what there is to send. Called with mu held.
 func (l *Link) callEngine() {
