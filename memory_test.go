@@ -1,6 +1,8 @@
 package ringnet
 
 import (
+	"bytes"
+	"io"
 	"math"
 	"net"
 	"sync"
@@ -8,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric/sim"
@@ -79,6 +82,38 @@ func TestDialsForWhichThereIsNoMemorySaySo(t *testing.T) {
 		c, err := dial.Dial(h.network, l.Addr().String())
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
+	})
+}
+
+// Rings that cannot grow carry what there is to carry.
+func TestTrafficGoesOnWhereRingsCannotGrow(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		limitMemory(t, 2*((*Config)(nil).PinnedMemory()+300<<10)) // for another slab at each end
+		var all sync.WaitGroup
+		for i := range 10 {
+			c, err := Dial(h.network, l.Addr().String())
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+			s, err := l.Accept()
+			require.NoError(t, err)
+			t.Cleanup(func() { s.Close() })
+			for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
+				all.Go(func() {
+					_, err := way[0].Write(bytes.Repeat([]byte{byte(i), 1, 2}, 100_000))
+					assert.NoError(t, err)
+				})
+				all.Go(func() {
+					got := make([]byte, 300_000)
+					_, err := io.ReadFull(way[1], got)
+					assert.NoError(t, err)
+					assert.True(t, bytes.Equal(got, bytes.Repeat([]byte{byte(i), 1, 2}, 100_000)))
+				})
+			}
+		}
+		all.Wait()
+		m := Memory()
+		require.LessOrEqual(t, m.Used, m.Limit)
 	})
 }
 

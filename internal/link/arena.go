@@ -34,7 +34,7 @@ type slab struct {
 	size   int
 	free   [][]int
 	stays  bool // whatever is in it
-	unused bool // nothing has been in it since the last look
+	age    int  // how often growOlder has found nothing in it
 }
 
 // piece is a part of a slab.
@@ -154,27 +154,41 @@ func (a *arena) add(n int) error {
 // empty says whether all of the slab is free.
 func (s *slab) empty() bool { return len(s.free[len(s.free)-1]) > 0 }
 
-// trim gives back the slabs in which nothing is and, unless it is urgent, nothing
-// has been since it was last called. It returns how many bytes that are, and
-// whether slabs are left to be given back.
-func (a *arena) trim(urgent bool) (freed int, more bool) {
+// mayTrim says whether there is a slab that could be given back.
+func (a *arena) mayTrim() bool {
+	return slices.ContainsFunc(a.slabs, func(s *slab) bool { return !s.stays && s.empty() })
+}
+
+// growOlder takes note that time has passed over the slabs in which nothing is.
+func (a *arena) growOlder() {
+	for _, s := range a.slabs {
+		if s.empty() {
+			s.age++
+		}
+	}
+}
+
+// trimBatch is how many slabs are given back at a time: a device takes a while.
+const trimBatch = 8
+
+// trim gives back slabs in which nothing is, over which time has passed as often as
+// that, and returns how many bytes; 0 says that there are no more.
+func (a *arena) trim(age int) (freed int) {
+	left := trimBatch
 	a.slabs = slices.DeleteFunc(a.slabs, func(s *slab) bool {
-		switch {
-		case s.stays || !s.empty():
-			return false
-		case !s.unused && !urgent:
-			s.unused, more = true, true
-			return false
-		case !s.memory.Free():
-			s.stays = true
+		if left == 0 || s.stays || !s.empty() || s.age < age {
 			return false
 		}
+		if s.stays = !s.memory.Free(); s.stays {
+			return false
+		}
+		left--
 		a.account.Release(s.size)
 		a.size -= s.size
 		freed += s.size
 		return true
 	})
-	return freed, more
+	return freed
 }
 
 // take cuts a piece out of the smallest free one that is large enough.
@@ -187,7 +201,7 @@ func (s *slab) take(size int) (at int, ok bool) {
 	if have >= len(s.free) {
 		return 0, false
 	}
-	s.unused = false
+	s.age = 0
 	last := len(s.free[have]) - 1
 	at = s.free[have][last]
 	s.free[have] = s.free[have][:last]

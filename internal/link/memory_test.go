@@ -430,7 +430,7 @@ func changeRings(until <-chan struct{}, streams []*Stream) {
 			l.trySend()
 		} else {
 			l.shrinkRings(func(*Stream) bool { return true })
-			l.rings.trim(true)
+			l.trim(0)
 		}
 		l.mu.Unlock()
 	}
@@ -566,29 +566,36 @@ func mark(t *testing.T, p piece, from, to byte) {
 	}
 }
 
+// newArena is an arena of fake memory, which tells what of that it has made.
+func newArena(t *testing.T, limit int, stays bool) (a *arena, made map[*fakeMemory]bool) {
+	made = make(map[*fakeMemory]bool)
+	a = &arena{
+		register: func(n int) (fabric.Memory, error) {
+			m := &fakeMemory{b: make([]byte, n), stays: stays}
+			made[m] = true
+			return m, nil
+		},
+		account:  &budget.Account{Budget: limitedTo(2 * limit).Budget},
+		slabSize: slabSize,
+		limit:    limit,
+	}
+	require.NoError(t, a.account.Reserve(firstRing))
+	require.NoError(t, a.add(firstRing))
+	return a, made
+}
+
 // What is taken lies nowhere twice, whatever was taken and given before, and
 // slabs are freed when nothing is in them, but for the first.
 func TestPiecesOfSlabsDoNotOverlap(t *testing.T) {
 	for _, stays := range []bool{false, true} {
-		made := make(map[*fakeMemory]bool)
-		cfg := limitedTo(16 << 20)
-		account := &budget.Account{Budget: cfg.Budget}
-		a := arena{
-			register: func(n int) (fabric.Memory, error) {
-				m := &fakeMemory{b: make([]byte, n), stays: stays}
-				made[m] = true
-				return m, nil
-			},
-			account: account, slabSize: slabSize, limit: 8 << 20,
-		}
-		require.NoError(t, account.Reserve(16<<10))
-		require.NoError(t, a.add(16<<10))
+		a, made := newArena(t, 8<<20, stays)
 		r := rand.New(rand.NewPCG(5, 0))
 		var held []piece
 		for range 20_000 {
 			switch n := len(held); {
 			case r.IntN(50) == 0:
-				a.trim(r.IntN(2) == 0)
+				a.growOlder()
+				a.trim(r.IntN(3))
 			case n > 0 && r.IntN(100) < 45+n/4:
 				i := r.IntN(n)
 				mark(t, held[i], 1, 0)
@@ -606,19 +613,44 @@ func TestPiecesOfSlabsDoNotOverlap(t *testing.T) {
 				held = append(held, p)
 			}
 			require.LessOrEqual(t, a.size, a.limit)
-			require.Equal(t, a.size, account.Bytes())
+			require.Equal(t, a.size, a.account.Bytes())
 		}
 		for _, p := range held {
 			a.give(p)
 		}
 		require.Zero(t, a.taken)
-		a.trim(true)
+		for a.trim(0) > 0 {
+		}
 		if !stays {
 			require.Len(t, a.slabs, 1)
-			require.Equal(t, 16<<10, account.Bytes())
+			require.Equal(t, firstRing, a.account.Bytes())
 			require.False(t, a.slabs[0].memory.(*fakeMemory).freed)
 		} else {
 			require.Len(t, a.slabs, len(made))
 		}
 	}
+}
+
+// A device takes a while for each, and others want the lock.
+func TestSlabsAreGivenBackAFewAtATime(t *testing.T) {
+	a, _ := newArena(t, 64<<20, false)
+	var held []piece
+	for range 3 * trimBatch {
+		p, err := a.take(slabSize)
+		require.NoError(t, err)
+		held = append(held, p)
+	}
+	require.Zero(t, a.trim(0))
+	for _, p := range held {
+		require.True(t, a.give(p))
+	}
+	require.Zero(t, a.trim(1), "they have just become empty")
+	a.growOlder()
+	for range 3 {
+		require.True(t, a.mayTrim())
+		require.Equal(t, trimBatch*slabSize, a.trim(1))
+	}
+	require.False(t, a.mayTrim())
+	require.Zero(t, a.trim(0))
+	require.Equal(t, firstRing, a.size)
 }

@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -58,10 +59,27 @@ func (l *Link) tidyTick() {
 		s.inbox.seen = s.ledger.Received()
 		return before == s.inbox.seen
 	})
-	_, more := l.rings.trim(false)
-	if more || len(l.tidying.grown) > 0 {
+	l.rings.growOlder()
+	l.trim(2)
+	if len(l.tidying.grown) > 0 || l.rings.mayTrim() {
 		l.tidyLater()
 	}
+}
+
+// trim gives back the slabs that arena.trim would, and returns how many bytes that
+// are. Called with mu held, which it releases now and then.
+func (l *Link) trim(age int) (freed int) {
+	for l.stage == up {
+		n := l.rings.trim(age)
+		if n == 0 {
+			break
+		}
+		freed += n
+		l.mu.Unlock()
+		runtime.Gosched()
+		l.mu.Lock()
+	}
+	return freed
 }
 
 // shrinkRings shrinks the idle ones of the rings that are larger than at first,
@@ -105,8 +123,7 @@ func (l *Link) giveUp() int {
 	}
 	now := time.Now()
 	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.last) > unfilled })
-	freed, _ := l.rings.trim(true)
-	return shrunk + freed
+	return shrunk + l.trim(0)
 }
 
 // reclaim has links give back what they can do without, and returns how many bytes
