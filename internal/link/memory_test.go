@@ -374,9 +374,9 @@ func TestALinkThatIsFullIsNoOthersConcern(t *testing.T) {
 			virtually(t, func(t *testing.T, n *sim.Network) {
 				c, s, _ := connectLink(t, n, unlimitedly, unlimitedly)
 				require.NoError(t, exchange(c, s, 1<<20, 1))
+				time.Sleep(2 * unfilled)
 				before := s.ringSize()
 				require.Greater(t, before, 100<<10)
-				time.Sleep(2 * unfilled)
 
 				other, accepted, b := connectLink(t, n, cfg.active, cfg.passive)
 				clients, servers, err := openUntilRefused(other.Link(), b)
