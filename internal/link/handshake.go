@@ -117,6 +117,10 @@ const minSendQueue = credit.LinkControlSends + 6
 
 // rejection is what the peer is told of an error.
 func rejection(err error) wire.Reject {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return wire.Reject{Busy: refused.Busy, Reason: refused.Reason}
+	}
 	var shortage *budget.ShortageError
 	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Passing, Reason: err.Error()}
 }

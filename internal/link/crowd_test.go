@@ -1,0 +1,245 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Ten thousand streams of a hundred processes of one host, to one listener: they
+// begin at once, exchange messages and end at any time, and others begin in their
+// places. A tenth of the links die meanwhile; their processes dial anew, and
+// nobody else is concerned.
+func TestTenThousandStreamsOnAHundredLinks(t *testing.T) {
+	const processes, dying = 100, 10
+	streams := 100
+	if raceEnabled {
+		streams = 10
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Latency: 100 * time.Microsecond})
+		cfg := testConfig
+		cfg.RecvBuffer, cfg.SendBuffer = 4<<10, 64<<10
+		cfg.Addresses = new(Addresses)
+		l := serveEcho(t, n, cfg)
+		var all sync.WaitGroup
+		for p := range processes {
+			host := &dialingProcess{n: n, to: l.Addr(), cfg: cfg}
+			host.cfg.Addresses = new(Addresses)
+			for i := range streams {
+				all.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(p), uint64(i)))
+					for life := range 1 + i%2 {
+						err := host.exchange(r, 3)
+						if p < dying && errors.Is(err, syscall.ECONNRESET) {
+							err = host.exchange(r, 3) // on a new link
+						}
+						if err != nil {
+							t.Errorf("process %d, stream %d, life %d: %v", p, i, life, err)
+						}
+					}
+				})
+			}
+			if p < dying {
+				time.AfterFunc(20*time.Millisecond, host.kill)
+			}
+		}
+		start := time.Now()
+		all.Wait()
+		require.Less(t, time.Since(start), time.Minute)
+		require.NoError(t, l.Close())
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints left open")
+		require.Zero(t, n.RNR(), "receiver not ready")
+	})
+}
+
+// dialingProcess is a process that has its streams to one address on one link.
+type dialingProcess struct {
+	n    *sim.Network
+	to   netip.AddrPort
+	cfg  Config
+	pool Pool[netip.AddrPort]
+
+	mu   sync.Mutex
+	ends []*sim.Endpoint
+}
+
+// dial begins a stream, and tries again where the other side says that it may.
+func (p *dialingProcess) dial() (*Stream, error) {
+	for {
+		s, err := p.dialOnce()
+		if refused := (*RefusedError)(nil); !errors.As(err, &refused) || !refused.Busy {
+			return s, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (p *dialingProcess) dialOnce() (*Stream, error) {
+	return p.pool.Dial(context.Background(), p.to, func(ctx context.Context) (*Stream, error) {
+		ep, err := p.n.Dial(ctx, netip.AddrPort{}, p.to)
+		if err != nil {
+			return nil, err
+		}
+		p.mu.Lock()
+		p.ends = append(p.ends, ep.(*sim.Endpoint))
+		p.mu.Unlock()
+		return Dial(ctx, ep, p.cfg)
+	}, Gate{})
+}
+
+// kill ends the links that there are.
+func (p *dialingProcess) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ep := range p.ends {
+		ep.Kill()
+	}
+}
+
+// exchange has so many messages come back on a stream, some time apart.
+func (p *dialingProcess) exchange(r *rand.Rand, messages int) error {
+	s, err := p.dial()
+	if err != nil {
+		return err
+	}
+	defer s.Close(time.Second)
+	for range messages {
+		sent := bytes.Repeat([]byte{byte(r.Uint32())}, 1+r.IntN(6_000))
+		wrote := make(chan error, 1)
+		go func() { wrote <- writeAll(s, sent) }()
+		got := make([]byte, len(sent))
+		if _, err := io.ReadFull(reader{s}, got); err != nil {
+			<-wrote
+			return err
+		}
+		if !bytes.Equal(got, sent) {
+			return errors.New("what comes back is something else")
+		}
+		time.Sleep(time.Duration(r.IntN(int(10 * time.Millisecond))))
+	}
+	_ = s.CloseWrite() // Read says if the link is lost
+	if _, err := s.Read(make([]byte, 1), unlimited()); err != io.EOF {
+		return fmt.Errorf("behind the last message: %w", err)
+	}
+	return nil
+}
+
+// serveEcho accepts streams and sends back what they bring.
+func serveEcho(t *testing.T, n *sim.Network, cfg Config) fabric.Listener {
+	t.Helper()
+	l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 1000)
+	require.NoError(t, err)
+	cfg.Acceptor = echoing{}
+	go func() {
+		for {
+			ep, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				if s, err := Accept(context.Background(), ep, cfg); err == nil {
+					echoBack(s)
+				}
+			}()
+		}
+	}()
+	return l
+}
+
+type echoing struct{}
+
+func (echoing) Offer(s *Stream) wire.RefuseReason {
+	go echoBack(s)
+	return 0
+}
+
+func echoBack(s *Stream) {
+	_, _ = io.Copy(writer{s}, reader{s})
+	_ = s.Close(time.Second)
+}
+
+type writer struct{ *Stream }
+
+func (w writer) Write(p []byte) (int, error) { return w.Stream.Write(p, unlimited()) }
+
+// A queue pair's port may be one that a stream on another link from its host has.
+// The dialer is told to try another.
+func TestALinkFromAPortThatAStreamHasIsDialedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		cfg := testConfig
+		cfg.Addresses = new(Addresses)
+		l := serveEcho(t, n, cfg)
+		p := &dialingProcess{n: n, to: l.Addr(), cfg: testConfig}
+		first, err := p.dialOnce()
+		require.NoError(t, err)
+		a := first.LocalAddr()
+		require.True(t, cfg.Addresses.claim(l.Addr(), netip.AddrPortFrom(a.Addr(), a.Port()+1)))
+		other := &dialingProcess{n: n, to: l.Addr(), cfg: testConfig}
+		_, err = other.dialOnce()
+		var refused *RefusedError
+		require.ErrorAs(t, err, &refused)
+		require.True(t, refused.Busy)
+		require.True(t, strings.HasPrefix(refused.Reason, "another connection has the addresses"), refused.Reason)
+		second, err := other.dialOnce()
+		require.NoError(t, err)
+		require.NoError(t, first.Close(0))
+		require.NoError(t, second.Close(0))
+		require.NoError(t, l.Close())
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// Ports that streams of other processes of the dialer's host have are found out
+// one by one, at the listener.
+func TestPortsOfOtherProcessesAreNotInTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		cfg := testConfig
+		cfg.Addresses = new(Addresses)
+		l := serveEcho(t, n, cfg)
+		p := &dialingProcess{n: n, to: l.Addr(), cfg: testConfig}
+		p.cfg.Addresses = new(Addresses)
+		first, err := p.dialOnce()
+		require.NoError(t, err)
+		take := func(port int) {
+			cfg.Addresses.claim(l.Addr(), netip.AddrPortFrom(first.LocalAddr().Addr(), uint16(port)))
+		}
+		for port := firstEphemeral; port < 1<<16; port++ {
+			if port%5 > 0 {
+				take(port)
+			}
+		}
+		for range 200 {
+			s, err := p.dialOnce()
+			require.NoError(t, err)
+			require.NoError(t, s.Close(0))
+		}
+		for port := firstEphemeral; port < 1<<16; port++ {
+			take(port)
+		}
+		_, err = p.dialOnce()
+		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+		require.NoError(t, first.Close(0))
+		require.NoError(t, l.Close())
+		time.Sleep(2 * time.Minute)
+	})
+}
