@@ -72,13 +72,13 @@ func TestTenThousandStreamsOnAHundredLinks(t *testing.T) {
 
 // dialingProcess is a process that has its streams to one address on one link.
 type dialingProcess struct {
-	n    *sim.Network
+	n    fabric.Fabric
 	to   netip.AddrPort
 	cfg  Config
 	pool Pool[netip.AddrPort]
 
 	mu   sync.Mutex
-	ends []*sim.Endpoint
+	ends []fabric.Endpoint
 }
 
 // dial begins a stream, and tries again where the other side says that it may.
@@ -99,7 +99,7 @@ func (p *dialingProcess) dialOnce() (*Stream, error) {
 			return nil, err
 		}
 		p.mu.Lock()
-		p.ends = append(p.ends, ep.(*sim.Endpoint))
+		p.ends = append(p.ends, ep)
 		p.mu.Unlock()
 		return Dial(ctx, ep, p.cfg)
 	}, Gate{})
@@ -110,7 +110,7 @@ func (p *dialingProcess) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, ep := range p.ends {
-		ep.Kill()
+		ep.(*sim.Endpoint).Kill()
 	}
 }
 
@@ -143,9 +143,9 @@ func (p *dialingProcess) exchange(r *rand.Rand, messages int) error {
 }
 
 // serveEcho accepts streams and sends back what they bring.
-func serveEcho(t *testing.T, n *sim.Network, cfg Config) fabric.Listener {
+func serveEcho(t *testing.T, n fabric.Fabric, cfg Config) fabric.Listener {
 	t.Helper()
-	l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 1000)
+	l, err := n.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 1000)
 	require.NoError(t, err)
 	cfg.Acceptor = echoing{}
 	go func() {
