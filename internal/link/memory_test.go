@@ -282,25 +282,56 @@ func TestIdleRingsShrink(t *testing.T) {
 	}
 }
 
-// A ring that holds what nobody reads stays, however long that is, and so does
-// that of an application that has closed it and whose peer has not.
+// A ring that holds what nobody reads stays, however long that is.
 func TestARingThatIsNotEmptyDoesNotShrink(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		c, s, _ := connectLink(t, n, testConfig, testConfig)
-		require.NoError(t, writeAll(c, make([]byte, 16<<10)))
+		read := func(n int) {
+			for n > 0 {
+				m, err := s.Read(make([]byte, n), unlimited())
+				require.NoError(t, err)
+				n -= m
+			}
+		}
+		require.NoError(t, writeAll(c, make([]byte, firstRing)))
 		require.NoError(t, writeAll(c, make([]byte, 100<<10)))
+		read(firstRing) // the old ring is empty now, the new one is not
 		time.Sleep(3 * s.link.tidyAfter())
 		require.Equal(t, eagerRing, s.ringSize())
-		for got := 0; got < 116<<10; {
-			m, err := s.Read(make([]byte, 64<<10), unlimited())
-			require.NoError(t, err)
-			got += m
-		}
+		read(100 << 10)
 		time.Sleep(3 * s.link.tidyAfter())
-		require.Equal(t, 16<<10, s.ringSize())
+		require.Equal(t, firstRing, s.ringSize())
 		require.NoError(t, c.Close(time.Second))
 		require.NoError(t, s.Close(time.Second))
 	})
+}
+
+// Where memory is short, what is registered and free is for streams that begin.
+func TestRingsDoNotGrowIntoWhatIsLeftForOthers(t *testing.T) {
+	process := limitedTo(fixed(testConfig) + slabSize + firstRing)
+	link := limitedTo(budget.Unlimited)
+	link.RemoteMemory = firstRing + slabSize + firstRing
+	for name, cfg := range map[string]Config{"of the process": process, "of the link": link} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				cfg.RecvBuffer = slabSize / 4
+				c, s, b := connectLink(t, n, testConfig, cfg)
+				all := []*Stream{c, s}
+				for range 10 { // a slab has room for 16 such, and for one of them to grow
+					client, err := c.Link().Open(context.Background())
+					require.NoError(t, err)
+					all = append(all, client, b.accept())
+				}
+				for i := 0; i < len(all); i += 2 {
+					require.NoError(t, exchange(all[i], all[i+1], 1<<20, 6))
+					require.Equal(t, firstRing, all[i+1].ringSize())
+				}
+				for _, s := range all {
+					_ = s.Close(time.Second)
+				}
+			})
+		})
+	}
 }
 
 // retried repeats what fails because memory is about to be given back.
