@@ -12,6 +12,8 @@ GOSRC    = $(shell $(GO) env GOROOT)/src
 # many runs of the compiler: see unit.
 RDMA  := -skip '/^shm$$' ./internal/integration
 SUITE := -run '/^(verbs|rdma)$$' . ./rconn
+# What takes long between processes has run under the race detector over shm.
+RDMA_RACE := -skip '/^shm$$|OfAHundredConnections' ./internal/integration
 VERBS := -skip '^TestABI' ./internal/fabric/verbs
 
 # Modules besides the root, whose heavy dependencies are theirs alone.
@@ -101,7 +103,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) $(COUNTING) $(RDMA)
 	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
 	$(TEST_RDMA) -race $(COUNTING) $(SUITE)
-	$(TEST_RDMA) -race $(COUNTING) $(RDMA)
+	$(TEST_RDMA) -race $(COUNTING) $(RDMA_RACE)
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
 	cd interop && RINGNET_REQUIRE_REDIS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' ./...
 	$(GO) test -c -o bin/ ./internal/integration
