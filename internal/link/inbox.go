@@ -22,6 +22,9 @@ type inbox struct {
 	filled int
 	last   time.Time
 
+	credits int       // sent in a row for a small ring, each soon after the last
+	told    time.Time // when that was
+
 	grown bool   // the stream is among link.grown
 	seen  uint64 // bytes received, when that was last looked through
 }
@@ -115,6 +118,27 @@ func (s *Stream) filled() {
 	}
 }
 
+// manyCredits are so many that a larger ring, which needs fewer, is worth its
+// memory: with 16 KiB a ping-pong of 4 KiB messages sends one for each message, and
+// makes 0.6 times the round trips.
+const manyCredits = 16
+
+// credited takes note that a CREDIT is sent. Called with mu held.
+func (s *Stream) credited() {
+	b := &s.inbox
+	if b.held.size >= eagerRing {
+		return
+	}
+	now := time.Now()
+	if now.Sub(b.told) > soon {
+		b.credits = 0
+	}
+	b.told = now
+	if b.credits++; b.credits >= manyCredits {
+		s.grow(eagerRing)
+	}
+}
+
 // grow offers the peer a ring of the given size, or as large as one may be, if
 // there is memory for it. Called with mu held.
 func (s *Stream) grow(size int) {
@@ -155,7 +179,7 @@ func (s *Stream) shrink() int {
 
 // offerRing has the peer told of another ring. Called with mu held.
 func (s *Stream) offerRing(p piece) {
-	s.inbox.filled = 0
+	s.inbox.filled, s.inbox.credits = 0, 0
 	s.inbox.offered = p
 	s.ledger.Offer(p.size)
 }

@@ -276,6 +276,42 @@ func TestRingsGrowUnderABusySender(t *testing.T) {
 	})
 }
 
+// A conversation never fills its ring, but a small one wants a CREDIT for each
+// message of a quarter of it.
+func TestRingsGrowUnderABusyConversation(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		client, err := c.Link().Open(context.Background())
+		require.NoError(t, err)
+		server := b.accept()
+		talk := func(messages int, pause time.Duration) {
+			message := make([]byte, 4<<10)
+			for range messages {
+				for _, way := range [][2]*Stream{{client, server}, {server, client}} {
+					require.NoError(t, writeAll(way[0], message))
+					for left := len(message); left > 0; {
+						n, err := way[1].Read(message, noDeadline)
+						require.NoError(t, err)
+						left -= n
+					}
+				}
+				time.Sleep(pause)
+			}
+		}
+		talk(3*manyCredits, 2*soon)
+		require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
+		talk(3*manyCredits, 0)
+		require.Equal(t, eagerRing, client.ringSize())
+		require.Equal(t, eagerRing, server.ringSize())
+		sent := client.Stats().CreditsSent
+		talk(3*manyCredits, 0)
+		require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(4))
+		for _, end := range []*Stream{client, server, c, s} {
+			require.NoError(t, end.Close(time.Second))
+		}
+	})
+}
+
 func TestOneStalledReaderSlowsNoOther(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)

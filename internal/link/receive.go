@@ -25,19 +25,31 @@ type receiveQueue struct {
 }
 
 // pollAndSend takes what has completed, and sends what may be sent. Called with
-// mu held, which it may release to send, by whoever has a moment, and after each
-// change that gives something to send or somebody to wake.
+// mu held, which it may release to send, after each change that gives something
+// to send or somebody to wake.
 func (l *Link) pollAndSend() {
 	l.pollCompletions()
 	l.trySend()
 	l.settle()
 }
 
+// look takes what has completed, by whoever has a moment, and sends what may be
+// sent for that. It says whether there was anything. Called with mu held, which it
+// may release to send.
+func (l *Link) look() bool {
+	if !l.pollCompletions() {
+		return false
+	}
+	l.trySend()
+	l.settle()
+	return true
+}
+
 // pollCompletions takes what has completed, up to a bound, and wakes the calls
-// that it makes ready. Called with mu held.
-func (l *Link) pollCompletions() {
+// that it makes ready. It says whether there was anything. Called with mu held.
+func (l *Link) pollCompletions() bool {
 	if l.stage >= ended {
-		return
+		return false
 	}
 	l.watch.polls++
 	l.watch.more = false
@@ -46,6 +58,8 @@ func (l *Link) pollCompletions() {
 		if err != nil {
 			l.fail(lost(err))
 			l.receive.posted = 0 // a queue that cannot be polled gives nothing back
+		} else if n == 0 && polls == 1 && !l.abandoned {
+			return false
 		}
 		l.completed(l.receive.completions[:n])
 		if n < maxBatch {
@@ -60,6 +74,7 @@ func (l *Link) pollCompletions() {
 		l.receive.posted = 0
 	}
 	l.wakeTouched()
+	return true
 }
 
 // completed takes a batch of completions. Receives of control messages are

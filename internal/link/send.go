@@ -149,9 +149,11 @@ func (s *Stream) sendNow(p []byte) bool {
 	}
 	s.ledger.Accept(len(p))
 	l.pushData(s, p, nil)
-	l.post()
+	released := l.post()
 	q.batch[:1][0].Data = nil // it is the caller's
-	l.trySend()               // what has come meanwhile
+	if released {
+		l.trySend() // what has come meanwhile
+	}
 	return true
 }
 
@@ -350,6 +352,7 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 		case credit.CreditRecord:
 			s.stats.CreditsSent++
 			r.Position = value
+			s.credited()
 		case credit.FinRecord, credit.ResetRecord:
 			r.Position = value
 			r.Late = due == credit.ResetRecord && s.use == disowned && !s.unread
@@ -421,11 +424,11 @@ func (l *Link) push(signaled bool) *fabric.WorkRequest {
 // post hands the batch to the device. It releases mu meanwhile, for that may
 // take long: a device that copies, or that is software, does then what it has to
 // do. Letting go would take longer than a little takes a device that is not slow.
-func (l *Link) post() {
+func (l *Link) post() (released bool) {
 	q := &l.send
 	if q.timed == timedPosts && q.bytes <= copyLocked && !q.slow() {
 		l.submitted(l.ep.PostSend(q.batch))
-		return
+		return false
 	}
 	start := time.Now()
 	q.posting = true
@@ -439,6 +442,7 @@ func (l *Link) post() {
 		q.postTime = min(q.postTime, took)
 	}
 	l.submitted(err)
+	return true
 }
 
 // submitted ends what PostSend has begun. Called with mu held.

@@ -238,13 +238,11 @@ func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
 			}
 		}
 		l.mu.Lock()
-		before := l.alive.activity
-		l.pollAndSend()
-		done = ready[which](s)
 		misses++
-		if l.alive.activity != before {
+		if l.look() {
 			misses, found = 0, true
 		}
+		done = ready[which](s)
 		if l.cfg.BusyPoll > 0 {
 			if polls%pollsPerClock == 0 && time.Now().After(until) {
 				break

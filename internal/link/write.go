@@ -71,7 +71,7 @@ func (s *Stream) accept(p []byte) (int, error) {
 // or why there will be none. Called with mu held, which it may release to send.
 func (s *Stream) room(n int) (int, error) {
 	if !s.link.send.slots.Completed(s.ahead) {
-		s.link.pollAndSend() // perhaps they have, and nothing need wait for them
+		s.link.look() // perhaps they have, and nothing need wait for them
 	}
 	if err := s.writeError(); err != nil {
 		return 0, err
