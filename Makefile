@@ -108,7 +108,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	cd interop && RINGNET_REQUIRE_REDIS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' ./...
 	$(GO) test -c -o bin/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
-		bin/integration.test -test.run 'TestDeviceRemoved|TestPortDown'
+		bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
 	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/integration.test -test.run TestNodes
 
 # Everything as often as it should be repeated once in a while.

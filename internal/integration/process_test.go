@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -140,6 +141,10 @@ func runAgain(t *testing.T, exe, variable string, attr *syscall.SysProcAttr) {
 	t.Helper()
 	name := strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^")
 	cmd := exec.Command(exe, "-test.run=^"+name+"$", "-test.v="+fmt.Sprint(testing.Verbose()))
+	if deadline, ok := t.Deadline(); ok {
+		// Of the two the other process says where it hangs, and in time.
+		cmd.Args = append(cmd.Args, "-test.timeout="+(time.Until(deadline)*9/10).String())
+	}
 	cmd.Env = append(os.Environ(), variable+"="+t.Name())
 	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
