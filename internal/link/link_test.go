@@ -285,12 +285,12 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 		require.NoError(t, err)
 		server := b.accept()
 		talk := func(messages int, pause time.Duration) {
-			message := make([]byte, 4<<10)
+			message, never := make([]byte, 4<<10), deadline.New()
 			for range messages {
 				for _, way := range [][2]*Stream{{client, server}, {server, client}} {
 					require.NoError(t, writeAll(way[0], message))
 					for left := len(message); left > 0; {
-						n, err := way[1].Read(message, noDeadline)
+						n, err := way[1].Read(message, never)
 						require.NoError(t, err)
 						left -= n
 					}
