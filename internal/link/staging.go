@@ -69,15 +69,42 @@ func (s *staging) release(slots *credit.Slots) bool {
 // freeStaging frees the staging memory that nothing uses any more, and has Writes
 // woken that wait for it. Called with mu held.
 func (l *Link) freeStaging() {
-	q := &l.send
-	if !q.staging.release(&q.slots) {
-		return
+	if l.send.staging.release(&l.send.slots) {
+		l.touchShort()
 	}
+}
+
+// touchShort has as many Writes woken as the staging memory has room for. Each of
+// them takes some, so that its release wakes others, or wakes others instead: else
+// these would wait for ever if nothing else is under way. Called with mu held.
+func (l *Link) touchShort() {
+	q := &l.send
 	for taken := 0; q.short.len() > 0 && q.short.front().stagingRoom() > taken; taken += worthwhile {
 		s := q.short.pop()
 		s.short = false
 		s.touch()
 	}
+}
+
+// wakeShort has others woken by a Write that needs no staging memory after all.
+// Called with mu held.
+func (l *Link) wakeShort() {
+	if l.send.short.len() > 0 {
+		l.touchShort()
+		l.wakeTouched()
+	}
+}
+
+// leaveShort ends the wait for staging memory of a Write that has failed.
+func (s *Stream) leaveShort() {
+	l := s.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.short {
+		s.short = false
+		l.send.short.remove(func(other *Stream) bool { return other == s })
+	}
+	l.wakeShort()
 }
 
 // stagingRoom is how much of the staging memory the stream may take now. On a link

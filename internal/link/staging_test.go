@@ -2,12 +2,14 @@ package link
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
@@ -46,4 +48,62 @@ func TestStagingMemoryThatIsNotUsedAfterAllIsForThoseWhoWait(t *testing.T) {
 		require.NoError(t, s.Close(0))
 		time.Sleep(time.Minute)
 	})
+}
+
+// Writes wait for staging memory, and those that are woken first do not use it
+// after all: their deadlines have passed, or what they write goes inline by then.
+// The others have to have it.
+func TestStagingMemoryThatTheFirstDoNotUseIsForTheNextWhoWait(t *testing.T) {
+	for name, first := range map[string]func(s *Stream) error{
+		"deadlines pass": func(s *Stream) error {
+			soon := deadline.New()
+			soon.Set(time.Now().Add(time.Microsecond))
+			_, err := s.Write(make([]byte, 4<<10), soon)
+			return err
+		},
+		"inline": func(s *Stream) error { return writeAll(s, make([]byte, 100)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s, b := connectLink(t, sim.New(sim.Link{}), testConfig, testConfig)
+				l := c.Link()
+				const each = 40
+				var streams, servers []*Stream
+				for range 2 * each {
+					s, err := l.Open(context.Background())
+					require.NoError(t, err)
+					streams, servers = append(streams, s), append(servers, b.accept())
+				}
+
+				l.mu.Lock()
+				l.send.posting = true // or nothing would keep from sending inline
+				number, _, _ := l.send.staging.take(l.send.staging.ring.Free())
+				l.mu.Unlock()
+				written := make(chan error, 2*each)
+				for _, s := range streams[:each] {
+					go func() { written <- first(s) }()
+				}
+				synctest.Wait()
+				for _, s := range streams[each:] {
+					go func() { written <- writeAll(s, make([]byte, 4<<10)) }()
+				}
+				time.Sleep(time.Millisecond)
+
+				l.mu.Lock()
+				l.send.posting = false
+				taken := l.send.staging.chunk(number)
+				taken.copying, taken.from = false, taken.to
+				l.freeStaging()
+				l.wakeTouched()
+				l.mu.Unlock()
+				synctest.Wait()
+				require.Len(t, written, 2*each, "some Writes still wait")
+
+				for _, s := range slices.Concat(streams, servers, []*Stream{c, s}) {
+					require.NoError(t, s.Close(0))
+				}
+				time.Sleep(time.Hour)
+			})
+		})
+	}
 }

@@ -24,6 +24,14 @@ func (s *Stream) Write(p []byte, d *deadline.Deadline) (n int, err error) {
 // writeSome writes a piece of p, or waits until that may be possible. Called with
 // writing held.
 func (s *Stream) writeSome(p []byte, d *deadline.Deadline) (int, error) {
+	n, err := s.acceptOrWait(p, d)
+	if err != nil {
+		s.leaveShort()
+	}
+	return n, err
+}
+
+func (s *Stream) acceptOrWait(p []byte, d *deadline.Deadline) (int, error) {
 	if d.Expired() && s.openError() == nil {
 		return 0, os.ErrDeadlineExceeded
 	}
@@ -47,6 +55,7 @@ func (s *Stream) accept(p []byte) (int, error) {
 	}
 	later := s.leavesToEngine()
 	if n <= l.limits.Inline && !later && s.sendNow(p[:n]) {
+		l.wakeShort() // in whose stead this one may have been woken
 		return n, nil
 	}
 	if n = min(n, s.stagingRoom()); n == 0 {
