@@ -142,7 +142,7 @@ func (l *Link) callEngine() {
 func (s *Stream) sendNow(p []byte) bool {
 	l := s.link
 	q := &l.send
-	if q.posting || l.stage != up || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() || !q.slots.Completed(s.ahead) ||
+	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() || !q.slots.Completed(s.ahead) ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
 		ring.Contiguous(s.ledger.Sent(), len(p), s.peer.Size) < len(p) {
 		return false

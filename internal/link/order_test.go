@@ -1,0 +1,59 @@
+package link
+
+import (
+	"context"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// What a stream has written waits behind the bulk of others. Then it has an answer,
+// and so is in a conversation, whose messages wait for no bulk.
+func TestAConversationDoesNotOvertakeItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, b := connectLink(t, sim.New(sim.Link{Latency: time.Millisecond}), testConfig, testConfig)
+		l := c.Link()
+		clients, servers := []*Stream{c}, []*Stream{s}
+		for range 24 {
+			c, err := l.Open(context.Background())
+			require.NoError(t, err)
+			clients, servers = append(clients, c), append(servers, b.accept())
+		}
+		for range burst { // so that it is in none
+			require.NoError(t, writeAll(c, []byte("-")))
+			time.Sleep(5 * time.Millisecond)
+		}
+		l.mu.Lock()
+		l.send.bulk.limit = minBulk
+		l.mu.Unlock()
+
+		require.NoError(t, writeAll(s, []byte("answer")))
+		time.Sleep(time.Millisecond / 2)
+		for _, other := range clients[1:] {
+			require.NoError(t, writeAll(other, make([]byte, 16<<10)))
+		}
+		require.NoError(t, writeAll(c, []byte("first")))
+		synctest.Wait()
+		l.mu.Lock()
+		pending := c.ledger.Pending()
+		l.mu.Unlock()
+		require.Equal(t, len("first"), pending)
+		time.Sleep(time.Millisecond)
+		require.NoError(t, writeAll(c, []byte("second")))
+
+		got := make([]byte, burst+len("first")+len("second"))
+		_, err := io.ReadFull(reader{s}, got)
+		require.NoError(t, err)
+		require.Equal(t, "---firstsecond", string(got))
+		for i := range clients {
+			require.NoError(t, clients[i].Close(0))
+			require.NoError(t, servers[i].Close(0))
+		}
+		time.Sleep(time.Hour)
+	})
+}
