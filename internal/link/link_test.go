@@ -298,7 +298,7 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 				time.Sleep(pause)
 			}
 		}
-		talk(3*manyCredits, 2*soon)
+		talk(3*manyCredits, 2*rapid)
 		require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
 		talk(3*manyCredits, 0)
 		require.Equal(t, eagerRing, client.ringSize())
