@@ -2,8 +2,10 @@ package link
 
 import (
 	"context"
+	"runtime"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -47,6 +49,57 @@ func TestBothSidesEndAnIdleLink(t *testing.T) {
 				require.Equal(t, 2, n.Open())
 				time.Sleep(2 * time.Second)
 				require.Zero(t, n.Open())
+			})
+		})
+	}
+}
+
+// slowFile takes what is written to it when it is told to.
+type slowFile struct{ came, leave chan struct{} }
+
+func (f slowFile) Write(p []byte) (int, error) {
+	close(f.came)
+	<-f.leave
+	return len(p), nil
+}
+
+// While a Read copies what has arrived, somebody else ends reading, which waits for
+// that Read. What arrives meanwhile is dropped, but not what the Read has in hand.
+func TestWhatArrivesWhileReadingEndsLeavesTheReadItsBytes(t *testing.T) {
+	for name, end := range map[string]func(s *Stream) error{
+		"CloseRead": (*Stream).CloseRead,
+		"Close":     func(s *Stream) error { return s.Close(time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s, _ := connectLink(t, sim.New(sim.Link{}), testConfig, testConfig)
+				until := func(holds func() bool) { // a mutex that somebody waits for stops virtual time
+					for done := false; !done; runtime.Gosched() {
+						c.link.mu.Lock()
+						done = holds()
+						c.link.mu.Unlock()
+					}
+				}
+				require.NoError(t, writeAll(s, []byte("first")))
+				file := slowFile{make(chan struct{}), make(chan struct{})}
+				read, ended := make(chan int, 1), make(chan error, 1)
+				go func() {
+					n, _ := c.ReadTo(file, 100, unlimited())
+					read <- n
+				}()
+				<-file.came
+				go func() { ended <- end(c) }()
+				until(func() bool { return c.use != reading })
+				require.NoError(t, writeAll(s, []byte("second")))
+				until(func() bool { return c.ledger.Received() == uint64(len("firstsecond")) })
+				close(file.leave)
+				require.Equal(t, len("first"), <-read)
+				require.NoError(t, <-ended)
+				require.EqualValues(t, len("firstsecond"), c.ledger.Consumed())
+
+				_ = c.Close(0)
+				_ = s.Close(0)
+				time.Sleep(time.Hour)
 			})
 		})
 	}

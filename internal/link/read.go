@@ -68,6 +68,7 @@ func (s *Stream) arrived(n int) (first, second []byte, err error) {
 		return nil, nil, err
 	}
 	first, second = s.inbox.Held(n)
+	s.taking = len(first) > 0
 	return first, second, nil
 }
 
@@ -75,6 +76,7 @@ func (s *Stream) arrived(n int) (first, second []byte, err error) {
 // when there is enough to tell. Called with mu held, which it may release to
 // send.
 func (s *Stream) taken(n int) {
+	s.taking = false
 	s.ledger.Consume(s.inbox.release(n))
 	if s.inbox.filled >= fills && !s.link.sharesMemory() {
 		s.grow(growth * s.inbox.held.size)

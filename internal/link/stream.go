@@ -43,6 +43,7 @@ type Stream struct {
 
 	// Guarded by link.mu.
 	use      use
+	taking   bool // a Read copies out of inbox, most likely without mu
 	ledger   credit.Stream
 	opening  bool // it has a place in link.opens
 	inbox    inbox
@@ -213,9 +214,12 @@ func (s *Stream) dropInbox(before func(unread int)) {
 	l.watchNow()
 }
 
-// discard drops what has arrived, for nobody will read it. Called with mu held.
+// discard drops what has arrived, for nobody will read it, unless a Read still takes
+// some: whoever told it to stop waits for that, to drop the rest. Called with mu held.
 func (s *Stream) discard() {
-	s.ledger.Consume(s.inbox.clear())
+	if !s.taking {
+		s.ledger.Consume(s.inbox.clear())
+	}
 }
 
 // Close ends the stream. Calls under way return net.ErrClosed. It sends what
