@@ -474,6 +474,27 @@ func TestDialObeysItsTimeoutAndItsContext(t *testing.T) {
 	requireOpError(t, err, "dial", "sim", silent, context.Canceled)
 }
 
+// Those who wait for the first dial's link wait for what becomes of it, and do
+// not ask the host again, one after the other.
+func TestDialsOfASilentHostEndTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		simulate(t, n)
+		n.Blackhole(netip.MustParseAddr("10.0.0.9"))
+		const limit = time.Minute
+		start := time.Now()
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				_, err := (&Dialer{Config: &Config{HandshakeTimeout: limit}}).Dial("sim", "10.0.0.9:80")
+				requireOpError(t, err, "dial", "sim", "10.0.0.9:80", os.ErrDeadlineExceeded)
+			})
+		}
+		all.Wait()
+		require.Equal(t, limit, time.Since(start))
+	})
+}
+
 func TestDialTriesTheAddressesOfANameInTurn(t *testing.T) {
 	// Package net has a channel of its own, which must not be made in a bubble.
 	_, err := resolver("10.0.0.1").LookupNetIP(t.Context(), "ip4", "host.example")

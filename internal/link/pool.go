@@ -16,9 +16,10 @@ type Pool[K comparable] struct {
 
 // pooled is a link, or one that somebody is about to make.
 type pooled struct {
-	made chan struct{} // closed when link or err is set
-	link *Link
-	err  error
+	made    chan struct{} // closed when link or err is set
+	link    *Link
+	err     error
+	givenUp bool // err is that its maker did not want it any more
 }
 
 // Dial begins a stream on the link that the pool has for a key, or on one that
@@ -31,6 +32,7 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 			if err == nil {
 				entry.link = s.link
 			}
+			entry.givenUp = ctx.Err() != nil || errors.Is(err, ErrLost)
 			p.made(key, entry, err)
 			return s, err
 		}
@@ -39,11 +41,11 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if entry.err != nil && !givenUp(entry.err) {
+		switch {
+		case entry.err != nil && entry.givenUp:
+			continue
+		case entry.err != nil:
 			return nil, entry.err
-		}
-		if entry.err != nil {
-			continue // it was whoever made it that did not want it any more
 		}
 		s, err := gate.open(ctx, entry.link)
 		if err == nil || errors.Is(err, ErrLost) || !errors.Is(err, errLeaving) && entry.link.usable() {
@@ -59,11 +61,6 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 // ErrLost says that a link is not wanted any more since something else was
 // faster.
 var ErrLost = errors.New("not connected when TCP was")
-
-// givenUp says whether a link was not made because whoever made it gave up.
-func givenUp(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrLost)
-}
 
 // Gate has a say in whether a stream begins on a link that is up. The zero Gate
 // lets all through.
