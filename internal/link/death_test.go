@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
@@ -115,4 +116,29 @@ func TestCloseOfOneStreamLeavesTheOthers(t *testing.T) {
 			require.NoError(t, s.Close(time.Second))
 		}
 	})
+}
+
+// asked is an endpoint during whose Close somebody asks for what the link has.
+type asked struct {
+	fabric.Endpoint
+	link  *Link
+	asked sync.WaitGroup
+}
+
+func (e *asked) Close() error {
+	e.asked.Go(func() { e.link.giveUp() })
+	return nil
+}
+
+// Nothing orders the two but the lock, as the race detector sees.
+func TestALinkIsAskedForMemoryWhileItIsTakenDown(t *testing.T) {
+	e := &asked{}
+	b := budget.New(func() budget.Limits { return budget.Limits{Registered: 1 << 20, Locked: 1 << 20} })
+	l := &Link{ep: e, stage: ended, account: &budget.Account{Budget: b}}
+	e.link = l
+	l.watch.timer = time.NewTimer(time.Hour)
+	require.NoError(t, l.account.Reserve(4096))
+	l.tearDown()
+	e.asked.Wait()
+	require.Zero(t, inUse(b))
 }

@@ -103,6 +103,8 @@ func (l *Link) tearDown() {
 	l.mu.Unlock()
 	// The memory is gone either way; there is nobody to tell.
 	_ = l.ep.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.account.Release(l.account.Bytes())
 }
 
