@@ -104,3 +104,33 @@ func TestWhatArrivesWhileReadingEndsLeavesTheReadItsBytes(t *testing.T) {
 		})
 	}
 }
+
+// A listener's application closes a connection before the word that it was accepted
+// has been sent, as it may while much else is being sent. The link goes on.
+func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		posts := func(does bool) {
+			s.link.mu.Lock()
+			defer s.link.mu.Unlock()
+			s.link.send.posting = does
+			s.link.trySend()
+		}
+		time.Sleep(time.Second) // nothing is being posted then
+		posts(true)
+		opened := make(chan error, 1)
+		go func() {
+			_, err := c.Link().Open(context.Background())
+			opened <- err
+		}()
+		require.NoError(t, b.accept().Close(0))
+		posts(false)
+		require.ErrorIs(t, <-opened, errLeaving)
+
+		require.NoError(t, writeAll(c, []byte("x")))
+		_, err := s.Read(make([]byte, 1), unlimited())
+		require.NoError(t, err)
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
+}

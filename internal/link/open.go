@@ -246,6 +246,7 @@ func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stre
 	s.local, s.remote = local, remote
 	s.peer = r.Ring
 	s.inbox.ring = ring.New(held.bytes())
+	s.refusal = wire.RefusedClosed // should its owner give it up before it is answered
 	reason := l.cfg.Acceptor.Offer(s)
 	s.changed()
 	return s, reason

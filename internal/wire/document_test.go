@@ -113,7 +113,7 @@ func TestTheDocumentHasTheReasons(t *testing.T) {
 	require.Len(t, rows, int(refuseReasons-1))
 	for i, says := range map[RefuseReason]string{
 		RefusedBacklog: "too many streams wait to be accepted",
-		RefusedClosed:  "nobody accepts streams on this link any more",
+		RefusedClosed:  "nobody accepts streams on this link any more, or whoever did gave this one up",
 		RefusedTaken:   "another connection has this pair of addresses",
 		RefusedMemory:  "there is no memory for a ring",
 	} {

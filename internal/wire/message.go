@@ -80,7 +80,7 @@ type RefuseReason uint32
 
 const (
 	RefusedBacklog RefuseReason = 1 + iota // too many wait to be accepted: try again
-	RefusedClosed                          // nobody listens any more
+	RefusedClosed                          // nobody listens any more, or nobody wants the stream
 	RefusedTaken                           // another stream has this port: take another
 	RefusedMemory                          // there is no memory for a ring: try again
 	refuseReasons
