@@ -89,12 +89,21 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 		<-l.opens
 		return nil, short(err, l.rivals(err))
 	}
-	err = s.awaitAnswer(ctx)
+	if err := s.opened(s.awaitAnswer(ctx)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// opened returns nil if the stream is open, and else disowns it and says why it
+// is not, which is err if there is one.
+func (s *Stream) opened(err error) error {
+	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case s.ledger.Stage() == credit.Open:
-		return s, nil
+		return nil
 	case err != nil:
 	case s.refusal != 0:
 		err = s.refused()
@@ -105,9 +114,10 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 	}
 	s.use = disowned
 	s.ledger.Reset()
+	s.discard()
 	s.changed()
 	l.disown(s)
-	return nil, err
+	return err
 }
 
 // awaitAnswer waits for the peer's answer to OPEN, until ctx ends or
