@@ -40,8 +40,8 @@ type ListenConfig struct {
 	// none has been accepted yet, in bytes: once for what this end's Config
 	// wants, of which one link is always allowed, and once for what dialers
 	// have this end make for them, over shm. A dialer that wants more than all
-	// of it is refused for good. Default 256 MiB, which is 120 links of default
-	// size.
+	// of it is refused for good. Default 256 MiB, which is 117 links of default
+	// size, each counted as if it were dedicated to one connection.
 	//
 	// On "auto", Backlog and PendingMemory hold for each network that is better
 	// than TCP by itself.

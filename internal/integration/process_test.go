@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -141,15 +142,46 @@ func runAgain(t *testing.T, exe, variable string, attr *syscall.SysProcAttr) {
 	t.Helper()
 	name := strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^")
 	cmd := exec.Command(exe, "-test.run=^"+name+"$", "-test.v="+fmt.Sprint(testing.Verbose()))
+	var overdue <-chan time.Time
 	if deadline, ok := t.Deadline(); ok {
-		// Of the two the other process says where it hangs, and in time.
-		cmd.Args = append(cmd.Args, "-test.timeout="+(time.Until(deadline)*9/10).String())
+		// The other process says first where it hangs, unless the kernel does.
+		tenth := time.Until(deadline) / 10
+		cmd.Args = append(cmd.Args, "-test.timeout="+(8*tenth).String())
+		overdue = time.After(9 * tenth)
 	}
 	cmd.Env = append(os.Environ(), variable+"="+t.Name())
 	cmd.SysProcAttr = attr
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	require.NoError(t, err)
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	said := func() string {
+		text, _ := os.ReadFile(out.Name())
+		return string(text)
 	}
-	t.Logf("%s", out)
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Fatalf("%v\n%s", err, said())
+		}
+		t.Logf("%s", said())
+	case <-overdue:
+		stacks := kernelStacks(cmd.Process.Pid)
+		_ = cmd.Process.Kill()
+		t.Fatalf("the process does not end, even though its time is over:\n%s\n%s", stacks, said())
+	}
+}
+
+// kernelStacks says what the threads of a process do in the kernel.
+func kernelStacks(pid int) string {
+	var all strings.Builder
+	stacks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", pid))
+	for _, stack := range stacks {
+		text, err := os.ReadFile(stack)
+		fmt.Fprintf(&all, "%s (%v)\n%s", stack, err, text)
+	}
+	return all.String()
 }
