@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
@@ -33,11 +34,11 @@ func TestNumbersAndRingsAreUsedAgainAtOnce(t *testing.T) {
 	}
 	for name, f := range fabrics {
 		t.Run(name, func(t *testing.T) {
-			cfg := testConfig
+			cfg := limitedTo(budget.Unlimited) // of its own, for its links end after the test
 			cfg.Addresses = new(Addresses)
 			l := serveEcho(t, f, cfg)
 			defer l.Close()
-			p := &dialingProcess{n: f, to: l.Addr(), cfg: testConfig}
+			p := &dialingProcess{n: f, to: l.Addr(), cfg: cfg}
 			p.cfg.Addresses = new(Addresses)
 			slow, err := p.dial()
 			require.NoError(t, err)
