@@ -322,10 +322,16 @@ func (r *race) end() bool {
 	return unwon
 }
 
+// passOver records why a better network is given up: if TCP has won meanwhile, why
+// it was not connected before.
 func (r *race) passOver(network string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.passed = append(r.passed, fmt.Errorf("%s: %w", network, err))
+	reason := fmt.Errorf("%s: %w", network, err)
+	if r.won && r.waiting != nil {
+		reason = r.waiting
+	}
+	r.passed = append(r.passed, reason)
 	r.waiting = nil
 }
 

@@ -2,6 +2,7 @@ package ringnet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -388,6 +389,16 @@ func port(t *testing.T, l net.Listener) string {
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	require.NoError(t, err)
 	return port
+}
+
+// TCP may win while a network whose backlog was full is asked once more.
+func TestAutoSaysWhyANetworkWasNotConnectedWhenTCPWon(t *testing.T) {
+	r := new(race)
+	require.True(t, r.startTCP(func() {}))
+	r.wait("shm", errors.New("no room"))
+	require.True(t, r.endTCP(true))
+	r.passOver("shm", errLost)
+	require.EqualError(t, r.reasons(errLost)[0], "shm: no room")
 }
 
 func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
