@@ -379,10 +379,33 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, connect(ctx, f, l.Addr()), context.DeadlineExceeded)
-	// The request is still there to be accepted, which then fails.
+	// The request is still there to be accepted, which then fails: as soon as the
+	// word has come that it is withdrawn.
 	b, err := l.Accept()
 	require.NoError(t, err)
-	assert.ErrorIs(t, openEndpoint(b), fabric.ErrDisconnected)
+	if err = openEndpoint(b); err == nil {
+		patience, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		err = b.Accept(patience, nil)
+	}
+	assert.ErrorIs(t, err, fabric.ErrDisconnected)
+	require.NoError(t, b.Close())
+}
+
+func TestAcceptEndsWhenTheRequestIsWithdrawn(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	ctx, cancel := context.WithCancel(context.Background())
+	connected := make(chan error, 1)
+	go func() { connected <- connect(ctx, f, l.Addr()) }()
+	b, err := l.Accept()
+	require.NoError(t, err)
+	require.NoError(t, openEndpoint(b))
+	cancel()
+	require.ErrorIs(t, within(t, connected), context.Canceled)
+	patience, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	assert.ErrorIs(t, b.Accept(patience, nil), fabric.ErrDisconnected)
 	require.NoError(t, b.Close())
 }
 
