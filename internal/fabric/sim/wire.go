@@ -86,10 +86,11 @@ func (c *conn) schedule() {
 func (c *conn) fire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.due = time.Time{}
+	c.due = time.Now() // what these bring that is due at once is run here, too
 	for len(c.events) > 0 && !c.events[0].at.After(time.Now()) {
 		c.pop().do()
 	}
+	c.due = time.Time{}
 	c.schedule()
 }
 
