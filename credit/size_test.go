@@ -22,6 +22,6 @@ func (s size) skip(t *testing.T) {
 	case s == large && !soak:
 		t.Skip("set RINGNET_SOAK for this")
 	case s == medium && (raceEnabled || testing.Short()):
-		t.Skip("takes seconds, many with the race detector, which has nothing to find here")
+		t.Skip("takes seconds, many with the race detector, which has nothing to find here: go test ./credit, as make unit does")
 	}
 }

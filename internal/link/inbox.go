@@ -120,7 +120,7 @@ func (s *Stream) filled() {
 
 // manyCredits are so many that a larger ring, which needs fewer, is worth its
 // memory: with 16 KiB a ping-pong of 4 KiB messages sends one for each message, and
-// makes 0.6 times the round trips. That is 400 KB/s at least, for each CREDIT comes
+// makes 0.7 times the round trips. That is 400 KB/s at least, for each CREDIT comes
 // within rapid of the last.
 const (
 	manyCredits = 16
