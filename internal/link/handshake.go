@@ -79,16 +79,18 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error
 // repeat the unanswered request for some 100 s all the same, and have Close wait
 // for the end of that.
 func handshake(ctx context.Context, ep fabric.Endpoint, cfg Config, awaited *bool,
-	exchange func(ctx context.Context, l *Link) (*Stream, error)) (_ *Stream, err error) {
+	exchange func(ctx context.Context, l *Link) (*Stream, error)) (s *Stream, err error) {
 	account := &budget.Account{Budget: cfg.Budget}
 	defer func() {
-		if err != nil {
-			if *awaited {
-				_ = ep.Reject(rejection(err).Append(nil))
-			}
-			_ = ep.Close()
-			account.Release(account.Bytes())
+		if s != nil {
+			return
 		}
+		// Without an error, a function of the user's has panicked.
+		if err != nil && *awaited {
+			_ = ep.Reject(rejection(err).Append(nil))
+		}
+		_ = ep.Close()
+		account.Release(account.Bytes())
 	}()
 	ctx, cancel := context.WithTimeout(ctx, cfg.Handshake)
 	defer cancel()
@@ -100,9 +102,12 @@ func handshake(ctx context.Context, ep fabric.Endpoint, cfg Config, awaited *boo
 	if !cfg.Addresses.claim(local, remote) {
 		return nil, &RefusedError{fmt.Sprintf("another connection has the addresses %v and %v", local, remote), true}
 	}
-	s, err := exchange(ctx, l)
-	if err != nil {
-		cfg.Addresses.release(local, remote)
+	defer func() {
+		if s == nil {
+			cfg.Addresses.release(local, remote)
+		}
+	}()
+	if s, err = exchange(ctx, l); err != nil {
 		return nil, handshakeError(err)
 	}
 	s.local, s.remote = local, remote

@@ -28,13 +28,7 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 	for {
 		entry, first := p.find(key)
 		if first {
-			s, err := connect(ctx)
-			if err == nil {
-				entry.link = s.link
-			}
-			entry.givenUp = ctx.Err() != nil || errors.Is(err, ErrLost)
-			p.made(key, entry, err)
-			return s, err
+			return p.connect(ctx, key, entry, connect)
 		}
 		select {
 		case <-entry.made:
@@ -56,6 +50,19 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 			return nil, err
 		}
 	}
+}
+
+// connect makes the link of an entry. Until that has come to an end it counts as
+// given up: it calls functions of users, which may panic.
+func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect func(context.Context) (*Stream, error)) (*Stream, error) {
+	entry.err, entry.givenUp = ErrLost, true
+	defer p.made(key, entry)
+	s, err := connect(ctx)
+	entry.err, entry.givenUp = err, ctx.Err() != nil || errors.Is(err, ErrLost)
+	if err == nil {
+		entry.link = s.link
+	}
+	return s, err
 }
 
 // ErrLost says that a link is not wanted any more since something else was
@@ -117,9 +124,8 @@ func (p *Pool[K]) find(key K) (entry *pooled, first bool) {
 }
 
 // made ends the making of a link. One that was not made is not kept.
-func (p *Pool[K]) made(key K, entry *pooled, err error) {
-	entry.err = err
-	if err != nil {
+func (p *Pool[K]) made(key K, entry *pooled) {
+	if entry.err != nil {
 		p.forget(key, entry)
 	} else {
 		entry.link.onEnd(func() { p.forget(key, entry) })

@@ -1,0 +1,73 @@
+package link
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// panicking is an endpoint that calls a user's function, which panics.
+type panicking struct{ fabric.Endpoint }
+
+func (panicking) Connect(context.Context, []byte) ([]byte, error) { panic("of the user's") }
+
+// A program may recover from a panic of its own function, called to make a link,
+// as net/http does from those of handlers. Whoever waits for that link makes one.
+func TestAPanicOfAUsersFunctionKeepsNobodyFromAnAddress(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
+		require.NoError(t, err)
+		defer l.Close()
+		accepted := make(chan *Stream, 1)
+		go func() {
+			ep, err := l.Accept()
+			if err == nil {
+				s, _ := Accept(context.Background(), ep, testConfig)
+				accepted <- s
+			}
+		}()
+		cfg := testConfig
+		cfg.Addresses = new(Addresses)
+		var pool Pool[string]
+		dial := func(waits <-chan struct{}, made func(fabric.Endpoint) fabric.Endpoint) (*Stream, error) {
+			return pool.Dial(context.Background(), "address", func(ctx context.Context) (*Stream, error) {
+				<-waits
+				ep, err := n.Dial(ctx, netip.MustParseAddrPort("10.0.0.2:7"), l.Addr())
+				if err != nil {
+					return nil, err
+				}
+				return Dial(ctx, made(ep), cfg)
+			}, Gate{})
+		}
+		held, free := make(chan struct{}), make(chan struct{})
+		close(free)
+		panicked, dialed := make(chan any, 1), make(chan *Stream, 1)
+		go func() {
+			defer func() { panicked <- recover() }()
+			_, _ = dial(held, func(ep fabric.Endpoint) fabric.Endpoint { return panicking{ep} })
+		}()
+		synctest.Wait()
+		go func() {
+			s, err := dial(free, func(ep fabric.Endpoint) fabric.Endpoint { return ep })
+			if err != nil {
+				t.Error(err)
+			}
+			dialed <- s
+		}()
+		synctest.Wait()
+		close(held)
+		require.Equal(t, "of the user's", <-panicked)
+		synctest.Wait()
+		time.Sleep(time.Second)
+		require.Len(t, dialed, 1, "the other dial still waits")
+		require.NoError(t, (<-dialed).Close(time.Second))
+		require.NoError(t, (<-accepted).Close(time.Second))
+	})
+}
