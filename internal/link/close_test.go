@@ -106,10 +106,18 @@ func TestWhatArrivesWhileReadingEndsLeavesTheReadItsBytes(t *testing.T) {
 }
 
 // A listener's application closes a connection before the word that it was accepted
-// has been sent, as it may while much else is being sent. The link goes on.
+// has been sent, as it may while much else is being sent. The link goes on, and so
+// does the dialer's use of it.
 func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
+		var pool Pool[string]
+		dial := func() (*Stream, error) {
+			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, Gate{})
+		}
+		first, err := dial()
+		require.NoError(t, err)
+		require.Same(t, c, first)
 		posts := func(does bool) {
 			s.link.mu.Lock()
 			defer s.link.mu.Unlock()
@@ -120,15 +128,22 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 		posts(true)
 		opened := make(chan error, 1)
 		go func() {
-			_, err := c.Link().Open(context.Background())
+			_, err := dial()
 			opened <- err
 		}()
 		require.NoError(t, b.accept().Close(0))
 		posts(false)
-		require.ErrorIs(t, <-opened, errLeaving)
+		require.ErrorIs(t, <-opened, syscall.ECONNRESET)
+
+		client, err := dial()
+		require.NoError(t, err)
+		require.Same(t, c.Link(), client.Link())
+		require.NotSame(t, c, client, "the pool had forgotten the link")
+		require.NoError(t, client.Close(time.Second))
+		require.NoError(t, b.accept().Close(time.Second))
 
 		require.NoError(t, writeAll(c, []byte("x")))
-		_, err := s.Read(make([]byte, 1), unlimited())
+		_, err = s.Read(make([]byte, 1), unlimited())
 		require.NoError(t, err)
 		require.NoError(t, c.Close(time.Second))
 		require.NoError(t, s.Close(time.Second))

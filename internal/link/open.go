@@ -189,6 +189,8 @@ func (s *Stream) refused() error {
 		return errTaken
 	case wire.RefusedClosed:
 		return errLeaving
+	case wire.RefusedReset:
+		return syscall.ECONNRESET
 	}
 	return &RefusedError{"no reason given", false}
 }
@@ -256,7 +258,7 @@ func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stre
 	s.local, s.remote = local, remote
 	s.peer = r.Ring
 	s.inbox.ring = ring.New(held.bytes())
-	s.refusal = wire.RefusedClosed // should its owner give it up before it is answered
+	s.refusal = wire.RefusedReset // should its owner reset it before it is answered
 	reason := l.cfg.Acceptor.Offer(s)
 	s.changed()
 	return s, reason

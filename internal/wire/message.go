@@ -80,9 +80,10 @@ type RefuseReason uint32
 
 const (
 	RefusedBacklog RefuseReason = 1 + iota // too many wait to be accepted: try again
-	RefusedClosed                          // nobody listens any more, or nobody wants the stream
+	RefusedClosed                          // nobody listens any more
 	RefusedTaken                           // another stream has this port: take another
 	RefusedMemory                          // there is no memory for a ring: try again
+	RefusedReset                           // whoever took it has reset it
 	refuseReasons
 )
 

@@ -86,6 +86,7 @@ var goodRecords = []Record{
 	{Type: RefuseRecord, Stream: 2, Reason: RefusedClosed},
 	{Type: RefuseRecord, Stream: 2, Reason: RefusedTaken},
 	{Type: RefuseRecord, Stream: 2, Reason: RefusedMemory},
+	{Type: RefuseRecord, Stream: 2, Reason: RefusedReset},
 	{Type: CreditRecord, Stream: 3, Position: 1 << 40},
 	{Type: CreditRecord, Position: math.MaxUint64},
 	{Type: RingRecord, Stream: 4, Ring: place},
@@ -121,9 +122,9 @@ func TestBadRecordIsRefusedWithTheReason(t *testing.T) {
 		{encoded(Record{Type: 255, Stream: 1}), "record of type 255, want 1 to 9"},
 		{encoded(Record{Type: FinRecord, Stream: MaxStreams}), "FIN for stream 65536, want less than 65536"},
 		{encoded(Record{Type: FinAckRecord, Stream: 1<<24 - 1}), "FINACK for stream 16777215, want less than 65536"},
-		{encoded(Record{Type: RefuseRecord}), "REFUSE for reason 0, want 1 to 4"},
-		{encoded(Record{Type: RefuseRecord, Reason: refuseReasons}), "REFUSE for reason 5, want 1 to 4"},
-		{encoded(Record{Type: RefuseRecord, Reason: math.MaxUint32}), "REFUSE for reason 4294967295, want 1 to 4"},
+		{encoded(Record{Type: RefuseRecord}), "REFUSE for reason 0, want 1 to 5"},
+		{encoded(Record{Type: RefuseRecord, Reason: refuseReasons}), "REFUSE for reason 6, want 1 to 5"},
+		{encoded(Record{Type: RefuseRecord, Reason: math.MaxUint32}), "REFUSE for reason 4294967295, want 1 to 5"},
 		{encoded(Record{Type: GoAwayRecord, Stream: 1}), "GOAWAY with bits set that must be zero"},
 	}
 	for _, typ := range []RecordType{OpenRecord, AcceptRecord, RingRecord} {
