@@ -15,8 +15,8 @@ const minBulk = maxMessage
 // as many as it takes up in a round trip, and more do no harm. A message that is
 // part of a conversation waits for what is beyond that. So some such messages are
 // timed: when one takes more than twice as long as the fastest has, bandwidth and
-// round trip are filled, and the bound is halved, to minBulk at least; else it
-// grows. Guarded by Link.mu.
+// round trip are filled, and the bound is halved, to minBulk at least if there may
+// be so many; else it grows. Guarded by Link.mu.
 type bulk struct {
 	limit, most int // bytes that may be under way, and at most
 	posted      uint64
@@ -85,7 +85,7 @@ func (b *bulk) adapt(took time.Duration) {
 		b.fastest = took
 	}
 	if took > 2*b.fastest {
-		b.limit = max(b.limit/2, minBulk)
+		b.limit = max(b.limit/2, min(minBulk, b.most))
 		b.recovered = b.completed
 		return
 	}

@@ -165,3 +165,15 @@ func TestAStalledReaderDelaysNobody(t *testing.T) {
 		require.Zero(t, n.Open(), "endpoints left open")
 	})
 }
+
+// A link with little staging memory has no more under way than that.
+func TestBulkIsBoundByTheStagingMemory(t *testing.T) {
+	for _, size := range []int{4 << 10, minBulk / 4, minBulk, 4 * minBulk} {
+		b := bulk{limit: size, most: size}
+		for _, took := range []time.Duration{time.Microsecond, time.Second, time.Second, time.Microsecond, time.Second} {
+			b.adapt(took)
+			require.LessOrEqual(t, b.limit, size)
+			require.GreaterOrEqual(t, b.limit, min(minBulk, size))
+		}
+	}
+}
