@@ -1,7 +1,5 @@
 package link
 
-import "slices"
-
 // queue is first in, first out.
 type queue[T any] struct {
 	items []T
@@ -31,9 +29,4 @@ func (q *queue[T]) pop() T {
 		q.items, q.head = q.items[:0], 0
 	}
 	return v
-}
-
-// remove removes those for which gone returns true.
-func (q *queue[T]) remove(gone func(T) bool) {
-	q.items = q.items[:q.head+len(slices.DeleteFunc(q.items[q.head:], gone))]
 }

@@ -42,7 +42,7 @@ type sendQueue struct {
 	streams queue[*Stream] // with data to send, that are in a conversation
 	busy    queue[*Stream] // with data to send, others
 	talkers queue[*Stream] // with records to send
-	short   queue[*Stream] // whose Writes wait for staging memory
+	short   queue[*Stream] // whose Writes wait for staging memory, or have
 	ending  []*Stream      // whose Close waits for the completion of its end
 
 	batch   []fabric.WorkRequest

@@ -79,10 +79,28 @@ func (l *Link) freeStaging() {
 // these would wait for ever if nothing else is under way. Called with mu held.
 func (l *Link) touchShort() {
 	q := &l.send
-	for taken := 0; q.short.len() > 0 && q.short.front().stagingRoom() > taken; taken += worthwhile {
-		s := q.short.pop()
-		s.short = false
-		s.touch()
+	for taken := 0; q.short.len() > 0; {
+		s := q.short.front()
+		if s.short {
+			if s.stagingRoom() <= taken {
+				return
+			}
+			taken += worthwhile
+			s.short = false
+			s.touch()
+		}
+		q.short.pop()
+		s.queued = false
+	}
+}
+
+// joinShort has a Write wait in line for staging memory. One that has left the line
+// meanwhile has its old place, so that none has more than one. Called with mu held.
+func (s *Stream) joinShort() {
+	s.short = true
+	if !s.queued {
+		s.queued = true
+		s.link.send.short.push(s)
 	}
 }
 
@@ -100,10 +118,7 @@ func (s *Stream) leaveShort() {
 	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.short {
-		s.short = false
-		l.send.short.remove(func(other *Stream) bool { return other == s })
-	}
+	s.short = false
 	l.wakeShort()
 }
 

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -106,4 +107,53 @@ func TestStagingMemoryThatTheFirstDoNotUseIsForTheNextWhoWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Writes wait for staging memory, and some give up and come again. Each stream has
+// one place in the line, and keeps it.
+func TestAWriteThatComesAgainKeepsItsTurnForStagingMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, b := connectLink(t, sim.New(sim.Link{}), testConfig, testConfig)
+		l := c.Link()
+		clients, servers := []*Stream{c}, []*Stream{s}
+		for range 2 {
+			s, err := l.Open(context.Background())
+			require.NoError(t, err)
+			clients, servers = append(clients, s), append(servers, b.accept())
+		}
+		l.mu.Lock()
+		number, _, _ := l.send.staging.take(l.send.staging.ring.Free())
+		l.mu.Unlock()
+		written := make(chan error, len(clients))
+		write := func(s *Stream) {
+			go func() { written <- writeAll(s, make([]byte, 8<<10)) }()
+			synctest.Wait()
+		}
+		write(clients[0])
+		for range 3 {
+			for _, s := range clients[1:] {
+				until := deadline.New()
+				until.Set(time.Now().Add(time.Second))
+				_, err := s.Write(make([]byte, 8<<10), until)
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			}
+		}
+		write(clients[2])
+		write(clients[1])
+
+		l.mu.Lock()
+		require.True(t, slices.Equal(clients, l.send.short.items))
+		taken := l.send.staging.chunk(number)
+		taken.copying, taken.from = false, taken.to
+		l.freeStaging()
+		l.wakeTouched()
+		l.mu.Unlock()
+		for range clients {
+			require.NoError(t, <-written)
+		}
+		for _, s := range slices.Concat(clients, servers) {
+			require.NoError(t, s.Close(0))
+		}
+		time.Sleep(time.Hour)
+	})
 }

@@ -65,7 +65,8 @@ type outbox struct {
 	pending chain
 	sending bool // in link.send.streams or link.send.busy
 	talking bool // in link.send.talkers
-	short   bool // in link.send.short
+	queued  bool // in link.send.short
+	short   bool // and waits for its turn there; else that is passed over
 
 	// ahead is how many work requests have to complete before a little data is
 	// sent: all up to the last signaled one with data of the stream.

@@ -59,10 +59,7 @@ func (s *Stream) accept(p []byte) (int, error) {
 		return n, nil
 	}
 	if n = min(n, s.stagingRoom()); n == 0 {
-		if !s.short {
-			s.short = true
-			l.send.short.push(s)
-		}
+		s.joinShort()
 		return 0, nil
 	}
 	number, first, second := l.send.staging.take(n)
