@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"syscall"
 	"testing"
@@ -35,22 +36,25 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 // Either side ends a link that has carried no stream for as long as it allows.
 func TestBothSidesEndAnIdleLink(t *testing.T) {
 	for _, side := range []string{"dialer", "listener"} {
-		t.Run(side, func(t *testing.T) {
-			virtually(t, func(t *testing.T, n *sim.Network) {
-				active, passive := testConfig, testConfig
-				active.Idle, passive.Idle = time.Minute, time.Hour
-				if side == "listener" {
-					active.Idle, passive.Idle = passive.Idle, active.Idle
-				}
-				c, s, _ := connectLink(t, n, active, passive)
-				require.NoError(t, c.Close(time.Second))
-				require.NoError(t, s.Close(time.Second))
-				time.Sleep(time.Minute - time.Second)
-				require.Equal(t, 2, n.Open())
-				time.Sleep(2 * time.Second)
-				require.Zero(t, n.Open())
+		for _, idle := range []time.Duration{patience / 100, patience - time.Second, time.Minute} {
+			t.Run(fmt.Sprintf("%s after %v", side, idle), func(t *testing.T) {
+				virtually(t, func(t *testing.T, n *sim.Network) {
+					active, passive := testConfig, testConfig
+					active.Idle, passive.Idle = idle, time.Hour
+					if side == "listener" {
+						active.Idle, passive.Idle = passive.Idle, active.Idle
+					}
+					c, s, _ := connectLink(t, n, active, passive)
+					require.NoError(t, c.Close(time.Second))
+					time.Sleep(patience * 9 / 10)
+					require.NoError(t, s.Close(time.Second))
+					time.Sleep(idle * 4 / 5)
+					require.Equal(t, 2, n.Open())
+					time.Sleep(idle * 2 / 5)
+					require.Zero(t, n.Open())
+				})
 			})
-		})
+		}
 	}
 }
 

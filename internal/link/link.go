@@ -161,6 +161,16 @@ func (l *Link) drainTick() {
 	l.pollAndSend()
 }
 
+// idleTime is how long a link of whose streams none is owned any more may stay: as
+// long as the peer may take to end them, or to answer GOAWAY, at least. Called with
+// mu held.
+func (l *Link) idleTime() time.Duration {
+	if l.mayLeave() {
+		return l.cfg.Idle
+	}
+	return max(l.cfg.Idle, patience)
+}
+
 // idleTick ends a link of whose streams none is owned any more: with GOAWAY if
 // they are over, and at once if the peer, or the device, has not answered.
 func (l *Link) idleTick() {
@@ -168,7 +178,7 @@ func (l *Link) idleTick() {
 	defer l.mu.Unlock()
 	switch {
 	case l.owned > 0 || l.stage == closed:
-	case l.stage == up && l.live == 0 && !l.leaving.begun():
+	case l.mayLeave():
 		l.leaving.due = true
 		l.trySend()
 		l.watchNow()
@@ -184,9 +194,15 @@ func (l *Link) idleTick() {
 func (l *Link) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage == up && l.live == 0 && l.owned == 0 && !l.leaving.begun() {
+	if l.mayLeave() {
 		l.idle.Reset(0)
 	}
+}
+
+// mayLeave says whether the link carries no stream and has not begun to leave.
+// Called with mu held.
+func (l *Link) mayLeave() bool {
+	return l.stage == up && l.live == 0 && l.owned == 0 && !l.leaving.begun()
 }
 
 // moveToError moves the queue pair to ERR, at once or when the device has taken

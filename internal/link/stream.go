@@ -141,6 +141,9 @@ func (s *Stream) changed() {
 			s.lastCall.Stop()
 		}
 		l.leaving.due = l.leaving.due || l.cfg.Idle == 0 && l.live == 0
+		if l.mayLeave() {
+			l.idle.Reset(l.cfg.Idle)
+		}
 		s.forget()
 	}
 }
@@ -315,7 +318,7 @@ func (l *Link) disown(s *Stream) {
 		s.lastCall = time.AfterFunc(patience, s.loseHope)
 	}
 	if l.owned == 0 {
-		l.idle.Reset(max(l.cfg.Idle, patience))
+		l.idle.Reset(l.idleTime())
 		if l.stage != up {
 			l.ep.Wake()
 		}
