@@ -153,3 +153,25 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 		require.NoError(t, s.Close(time.Second))
 	})
 }
+
+// A link that is told to leave has begun to when it has been told.
+func TestALinkThatIsToldToLeaveTakesNoStreamFromThenOn(t *testing.T) {
+	for name, tell := range map[string]func(l *Link){
+		"idle links are closed": (*Link).leave,
+		"memory is short":       func(l *Link) { l.giveUp() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				c, s, _ := connectLink(t, n, testConfig, testConfig)
+				require.NoError(t, c.Close(time.Second))
+				require.NoError(t, s.Close(time.Second))
+				time.Sleep(time.Second)
+				tell(c.Link())
+				_, err := c.Link().Open(context.Background())
+				require.ErrorIs(t, err, errLeaving)
+				time.Sleep(time.Second)
+				require.Zero(t, n.Open())
+			})
+		})
+	}
+}

@@ -179,10 +179,7 @@ func (l *Link) idleTick() {
 	switch {
 	case l.owned > 0 || l.stage == closed:
 	case l.mayLeave():
-		l.leaving.due = true
-		l.trySend()
-		l.watchNow()
-		l.idle.Reset(patience)
+		l.goAway()
 	default:
 		l.forced = true
 		l.fail(net.ErrClosed)
@@ -195,7 +192,7 @@ func (l *Link) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mayLeave() {
-		l.idle.Reset(0)
+		l.goAway()
 	}
 }
 
@@ -203,6 +200,15 @@ func (l *Link) leave() {
 // Called with mu held.
 func (l *Link) mayLeave() bool {
 	return l.stage == up && l.live == 0 && l.owned == 0 && !l.leaving.begun()
+}
+
+// goAway tells the peer that the link leaves. Called with mu held, which it may
+// release to send.
+func (l *Link) goAway() {
+	l.leaving.due = true
+	l.idle.Reset(patience)
+	l.trySend()
+	l.watchNow()
 }
 
 // moveToError moves the queue pair to ERR, at once or when the device has taken

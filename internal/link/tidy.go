@@ -113,8 +113,8 @@ func (l *Link) giveUp() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owned == 0 && (l.live == 0 || l.stage != up) {
-		if l.stage == up && !l.leaving.begun() {
-			l.idle.Reset(0)
+		if l.mayLeave() {
+			l.goAway()
 		}
 		return l.account.Bytes()
 	}
