@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,10 +38,12 @@ func machineMemory() int {
 }
 
 // groupMemory is the least that the control groups of this process, and those
-// that these are in, allow it: memory.max of version 2 and memory.limit_in_bytes
-// of version 1 (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst).
-// What is not there sets no limit: a container may see its own group as the root
-// and still be told where that is outside.
+// that these are in, allow it: memory.max of version 2, or memory.high, beyond which
+// the kernel slows a process down to take back what it can, which what links have
+// registered is not; and memory.limit_in_bytes of version 1
+// (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). What is not
+// there sets no limit: a container may see its own group as the root and still be
+// told where that is outside.
 func groupMemory(groups, root string) int {
 	text, _ := os.ReadFile(groups)
 	least := Unlimited
@@ -50,17 +53,18 @@ func groupMemory(groups, root string) int {
 		if len(field) < 3 {
 			continue
 		}
-		file, mount := "", ""
+		var files []string
 		switch {
 		case field[0] == "0" && field[1] == "":
-			file, mount = "memory.max", root
-		case field[1] == "memory":
-			file, mount = "memory.limit_in_bytes", path.Join(root, "memory")
-		default:
-			continue
+			files = []string{"memory.max", "memory.high"}
+		case slices.Contains(strings.Split(field[1], ","), "memory"):
+			files = []string{"memory.limit_in_bytes"}
 		}
+		mount := path.Join(root, field[1])
 		for dir := path.Clean("/" + field[2]); ; dir = path.Dir(dir) {
-			least = min(least, number(path.Join(mount, dir, file)))
+			for _, file := range files {
+				least = min(least, number(path.Join(mount, dir, file)))
+			}
 			if dir == "/" {
 				break
 			}

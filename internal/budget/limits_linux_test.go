@@ -21,15 +21,20 @@ func TestLimitOfTheControlGroup(t *testing.T) {
 		files  map[string]string
 		want   int
 	}{
-		"none":                  {"", nil, Unlimited},
-		"version 2":             {"0::/a/b\n", map[string]string{"a/b/memory.max": "4096\n"}, 4096},
-		"version 2, no limit":   {"0::/a\n", map[string]string{"a/memory.max": "max\n"}, Unlimited},
-		"of the group above":    {"0::/a/b\n", map[string]string{"a/memory.max": "4096\n", "a/b/memory.max": "8192\n"}, 4096},
-		"the group is the root": {"0::/outside/c\n", map[string]string{"memory.max": "4096\n"}, 4096},
-		"version 1":             {"3:cpu:/a\n4:memory:/a\n0::/\n", map[string]string{"memory/a/memory.limit_in_bytes": "8192\n"}, 8192},
-		"version 1, no limit":   {"4:memory:/\n", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 9223372036854771712},
-		"both":                  {"4:memory:/\n0::/\n", map[string]string{"memory/memory.limit_in_bytes": "8192\n", "memory.max": "4096\n"}, 4096},
-		"nonsense":              {"what\n0::\n:::\n", map[string]string{"memory.max": "-1\n"}, Unlimited},
+		"none":                            {"", nil, Unlimited},
+		"version 2":                       {"0::/a/b\n", map[string]string{"a/b/memory.max": "4096\n"}, 4096},
+		"version 2, no limit":             {"0::/a\n", map[string]string{"a/memory.max": "max\n"}, Unlimited},
+		"of the group above":              {"0::/a/b\n", map[string]string{"a/memory.max": "4096\n", "a/b/memory.max": "8192\n"}, 4096},
+		"the group is the root":           {"0::/outside/c\n", map[string]string{"memory.max": "4096\n"}, 4096},
+		"version 1":                       {"3:cpu:/a\n4:memory:/a\n0::/\n", map[string]string{"memory/a/memory.limit_in_bytes": "8192\n"}, 8192},
+		"version 1, no limit":             {"4:memory:/\n", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 9223372036854771712},
+		"both":                            {"4:memory:/\n0::/\n", map[string]string{"memory/memory.limit_in_bytes": "8192\n", "memory.max": "4096\n"}, 4096},
+		"throttled":                       {"0::/a/b\n", map[string]string{"a/memory.high": "2048\n", "a/memory.max": "4096\n", "a/b/memory.high": "max\n"}, 2048},
+		"many groups above":               {"0::/a/b/c/d/e\n", map[string]string{"memory.max": "max\n", "a/b/memory.max": "4096\n", "a/b/c/d/e/memory.max": "max\n"}, 4096},
+		"outside of the root":             {"0::/../../c\n", map[string]string{"memory.max": "4096\n"}, 4096},
+		"version 1, above":                {"4:memory:/a/b\n", map[string]string{"memory/memory.limit_in_bytes": "16384\n", "memory/a/memory.limit_in_bytes": "8192\n"}, 8192},
+		"version 1, mounted with another": {"4:cpuset,memory:/a\n", map[string]string{"cpuset,memory/a/memory.limit_in_bytes": "8192\n"}, 8192},
+		"nonsense":                        {"what\n0::\n:::\n", map[string]string{"memory.max": "-1\n"}, Unlimited},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
