@@ -30,6 +30,7 @@ var roles = map[string]func(args []string) error{
 	"victim":  victim,
 	"partner": partner,
 	"breaker": breaker,
+	"echoer":  echoer,
 }
 
 // process is another process.

@@ -1,0 +1,107 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// A peer is stopped, as by SIGSTOP or a debugger. Its kernel makes its connections
+// of TCP all the same, and so dials of "auto" succeed though a link to it is up, as
+// many as there may be streams not yet answered on a link, and more. When it goes on all
+// that was dialed works, and what is dialed then is on the link again.
+func TestAutoReachesAStoppedPeerAsTCPDoes(t *testing.T) {
+	p := start(t, "echoer", "auto", "127.0.0.1:0")
+	address := p.hear()
+	dial := func(network string, times int) (conns []net.Conn) {
+		dials := make([]func() error, times)
+		conns = make([]net.Conn, times)
+		for i := range dials {
+			dials[i] = func() (err error) {
+				began := time.Now()
+				conns[i], err = ringnet.Dial("auto", address)
+				switch took := time.Since(began); {
+				case err != nil:
+				case conns[i].LocalAddr().Network() != network:
+					err = fmt.Errorf("connected over %s", conns[i].LocalAddr().Network())
+				case took > soon:
+					err = fmt.Errorf("connected after %v", took)
+				}
+				return err
+			}
+		}
+		atOnce(t, dials...)
+		return conns
+	}
+	conns := dial("shm", 1)
+	requireEchoed(t, conns[0])
+	for range 2 {
+		p.stop()
+		conns = append(conns, dial("tcp", 300)...)
+		p.goOn()
+		for _, c := range conns {
+			requireEchoed(t, c)
+		}
+		conns = append(conns, dial("shm", 2)...)
+		require.Equal(t, 1, linksTo(address))
+	}
+	for _, c := range conns {
+		requireEchoed(t, c)
+		require.NoError(t, c.Close())
+	}
+}
+
+// linksTo is how many links to an address this process has.
+func linksTo(address string) (n int) {
+	for _, l := range ringnet.Links() {
+		if l.Remote.String() == address {
+			n++
+		}
+	}
+	return n
+}
+
+// echoer is a process that sends back what comes, on connections to the address of
+// the network.
+func echoer(args []string) error {
+	l, err := ringnet.Listen(args[0], args[1])
+	if err != nil {
+		return err
+	}
+	say(l.Addr().String())
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	hear() // nothing, until the test has ended
+	return nil
+}
+
+// requireEchoed has a message come back.
+func requireEchoed(t *testing.T, c net.Conn) {
+	t.Helper()
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	message := fmt.Sprintf("%v to %v", c.LocalAddr(), c.RemoteAddr())
+	_, err := c.Write([]byte(message))
+	require.NoError(t, err)
+	got := make([]byte, len(message))
+	_, err = io.ReadFull(c, got)
+	require.NoError(t, err)
+	require.Equal(t, message, string(got))
+}
