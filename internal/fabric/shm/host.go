@@ -86,7 +86,7 @@ func checkLocal(a netip.Addr) error {
 	}
 	kind, err := routeType(a, ifi)
 	local := kind == unix.RTN_LOCAL
-	if refused(err) {
+	if silent(err) {
 		local, err = isOwnSource(a)
 	}
 	switch {
@@ -107,9 +107,11 @@ func exhausted(err error) bool {
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
 }
 
-// refused reports whether an error is that of a sandbox which allows no netlink.
-func refused(err error) bool {
-	return errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES)
+// silent reports whether an error of routeType is not routing's answer, but that of
+// a sandbox, say, which allows no netlink: with whatever error it likes.
+func silent(err error) bool {
+	_, answer := err.(syscall.Errno)
+	return err != nil && !answer && !exhausted(err)
 }
 
 // isOwnSource asks routing without netlink, which a sandbox may refuse: a
@@ -129,7 +131,8 @@ func isOwnSource(a netip.Addr) (bool, error) {
 }
 
 // routeType asks the kernel for the route to an address, over an interface
-// unless ifi is 0, and returns its type (rtnetlink(7)).
+// unless ifi is 0, and returns its type (rtnetlink(7)). If routing's answer is an
+// error, that is a bare syscall.Errno.
 func routeType(a netip.Addr, ifi int) (uint8, error) {
 	family := uint8(unix.AF_INET)
 	if a.Is6() {

@@ -13,11 +13,11 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -42,7 +42,7 @@ func inNamespace(t *testing.T, script string, test func()) {
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
 		skip(t, "there is no IPv6: %v", err)
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd := exec.Command(os.Args[0], "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v")
 	cmd.Env = append(os.Environ(), namespaceEnv+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	out, err := cmd.CombinedOutput()
@@ -173,40 +173,51 @@ func compareWithTCP(t *testing.T, local map[string]bool) {
 	}
 }
 
-// systemd's RestrictAddressFamilies and container runtimes may refuse netlink.
-// The first address of each network is known all the same, and what is not this
-// host's is never taken for it.
+// systemd's RestrictAddressFamilies and container runtimes may refuse netlink, in
+// different words. The first address of each network is known all the same, and what
+// is not this host's is never taken for it.
 func TestAddressesWhereNetlinkIsRefused(t *testing.T) {
-	inNamespace(t, addresses, func() {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			require.NoError(t, os.WriteFile("/proc/sys/net/"+family+"/ip_nonlocal_bind", []byte("1"), 0))
+	for name, refuse := range map[string]systemCall{
+		"family": {number: unix.SYS_SOCKET, argument: 0, value: unix.AF_NETLINK, errno: unix.EAFNOSUPPORT},
+		"call":   {number: unix.SYS_SOCKET, argument: 0, value: unix.AF_NETLINK, errno: unix.ENOSYS},
+		"send":   {number: unix.SYS_SENDTO, argument: anyArgument, errno: unix.ENOSYS},
+		"answer": {number: unix.SYS_RECVFROM, argument: anyArgument, errno: unix.ENOSYS},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inNamespace(t, addresses, func() { addressesWithout(t, refuse) })
+		})
+	}
+}
+
+func addressesWithout(t *testing.T, netlink systemCall) {
+	for _, family := range []string{"ipv4", "ipv6"} {
+		require.NoError(t, os.WriteFile("/proc/sys/net/"+family+"/ip_nonlocal_bind", []byte("1"), 0))
+	}
+	require.NoError(t, netlink.refuse())
+	_, err := routeType(netip.MustParseAddr("127.0.0.1"), 0)
+	require.ErrorIs(t, err, netlink.errno)
+	for text, want := range map[string]bool{
+		"127.0.0.1":       true,
+		"127.1.2.3":       true,
+		"127.255.255.255": true, // broadcast, but to this host alone
+		"192.0.2.1":       true,
+		"192.0.2.2":       false, // though it is: 192.0.2.1 talks to it
+		"192.0.2.77":      false,
+		"192.0.2.255":     false,
+		"203.0.113.1":     false,
+		"224.0.0.1":       false,
+		"8.8.8.8":         false,
+		"::1":             true,
+		"2001:db8::1":     true,
+		"2001:db8::77":    false,
+		"fe80::1%v0":      false, // whichever v0 is
+	} {
+		err := checkLocal(netip.MustParseAddr(text))
+		assert.Equal(t, want, err == nil, "%s: %v", text, err)
+		if err != nil {
+			assert.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 		}
-		require.NoError(t, refuseNetlink())
-		_, err := routeType(netip.MustParseAddr("127.0.0.1"), 0)
-		require.ErrorIs(t, err, syscall.EAFNOSUPPORT)
-		for text, want := range map[string]bool{
-			"127.0.0.1":       true,
-			"127.1.2.3":       true,
-			"127.255.255.255": true, // broadcast, but to this host alone
-			"192.0.2.1":       true,
-			"192.0.2.2":       false, // though it is: 192.0.2.1 talks to it
-			"192.0.2.77":      false,
-			"192.0.2.255":     false,
-			"203.0.113.1":     false,
-			"224.0.0.1":       false,
-			"8.8.8.8":         false,
-			"::1":             true,
-			"2001:db8::1":     true,
-			"2001:db8::77":    false,
-			"fe80::1%v0":      false, // whichever v0 is
-		} {
-			err := checkLocal(netip.MustParseAddr(text))
-			assert.Equal(t, want, err == nil, "%s: %v", text, err)
-			if err != nil {
-				assert.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
-			}
-		}
-	})
+	}
 }
 
 // What cannot be asked for want of descriptors is no answer.
@@ -238,35 +249,6 @@ func withoutDescriptors(t *testing.T, f func()) {
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
 	f()
-}
-
-// refuseNetlink has the kernel do so for all threads of this process.
-func refuseNetlink() error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	const number, firstArgument = 0, 16 // in struct seccomp_data, of little-endian machines
-	load := func(at uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
-	}
-	unlessEqual := func(k uint32, skip uint8) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: skip, K: k}
-	}
-	result := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
-	filter := []unix.SockFilter{
-		load(number),
-		unlessEqual(unix.SYS_SOCKET, 3),
-		load(firstArgument),
-		unlessEqual(unix.AF_NETLINK, 1),
-		result(unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)),
-		result(unix.SECCOMP_RET_ALLOW),
-	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 // A peer may call itself what it likes, which programs show to people and judge
