@@ -96,11 +96,29 @@ func (p *prober) overflow() (uint32, error) {
 
 // probe sees whether memory can be shared, and what overflowUID is.
 func probe() (uint32, error) {
-	fd, err := createMemfd()
-	if err != nil {
-		return 0, err
+	err := shareMemory()
+	if err != nil && !exhausted(err) && !errors.Is(err, errors.ErrUnsupported) {
+		err = fmt.Errorf("shared memory: %w: the kernel, or a sandbox, refuses %w", errors.ErrUnsupported, err)
 	}
-	return overflowUID(), os.NewSyscallError("close", unix.Close(fd))
+	return overflowUID(), err
+}
+
+// shareMemory does with a little memory what both ends of a connection do.
+func shareMemory() error {
+	n := os.Getpagesize()
+	made, fd, err := createMemory(n, n)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	defer unix.Munmap(made)
+	adopted, err := adoptMemory(fd, n, n)
+	if err != nil {
+		return err
+	}
+	defer unix.Munmap(adopted)
+	_, err = resident(adopted)
+	return err
 }
 
 // overflowUID is what the kernel shows instead of user IDs that have none in

@@ -24,30 +24,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const namespaceEnv = "RINGNET_SHM_NAMESPACE"
-
 // inNamespace runs the rest of a test in a process with a network namespace of
 // its own, which a shell script has set up.
 func inNamespace(t *testing.T, script string, test func()) {
 	t.Helper()
-	if os.Getenv(namespaceEnv) == t.Name() {
-		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		test()
-		return
-	}
 	if _, err := exec.LookPath("ip"); err != nil {
 		skip(t, "iproute2 is not installed: %v", err)
 	}
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
 		skip(t, "there is no IPv6: %v", err)
 	}
+	inProcess(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, func() {
+		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		test()
+	})
+}
+
+const testEnv = "RINGNET_SHM_TEST"
+
+// inProcess runs the rest of a test in a process of its own.
+func inProcess(t *testing.T, attr *syscall.SysProcAttr, test func()) {
+	t.Helper()
+	if os.Getenv(testEnv) == t.Name() {
+		test()
+		return
+	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v")
-	cmd.Env = append(os.Environ(), namespaceEnv+"="+t.Name())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	cmd.Env = append(os.Environ(), testEnv+"="+t.Name())
+	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
 	if _, ran := err.(*exec.ExitError); err != nil && !ran {
-		skip(t, "cannot make a network namespace: %v", err)
+		skip(t, "cannot start a process with %+v: %v", attr, err)
 	}
 	require.NoError(t, err, "%s", out)
 }

@@ -5,11 +5,50 @@
 package shm
 
 import (
+	"errors"
 	"syscall"
+	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
+
+// Whatever is refused that sharing memory needs, at either end, is known before
+// anything is dialed or listened at: the dialer of a listener that finds out later
+// would have a connection that ends at once.
+func TestWhatASandboxRefusesIsMissingFromTheStart(t *testing.T) {
+	for name, call := range map[string]systemCall{
+		"memfd_create":                {number: unix.SYS_MEMFD_CREATE, argument: anyArgument, errno: unix.EPERM},
+		"ftruncate":                   {number: unix.SYS_FTRUNCATE, argument: anyArgument, errno: unix.EPERM},
+		"fcntl F_ADD_SEALS":           {number: unix.SYS_FCNTL, argument: 1, value: unix.F_ADD_SEALS, errno: unix.ENOSYS},
+		"fcntl F_GET_SEALS":           {number: unix.SYS_FCNTL, argument: 1, value: unix.F_GET_SEALS, errno: unix.EPERM},
+		"lseek SEEK_HOLE":             {number: unix.SYS_LSEEK, argument: anyArgument, errno: unix.ENOSYS},
+		"mmap":                        {number: unix.SYS_MMAP, argument: 3, value: unix.MAP_SHARED, errno: unix.EACCES},
+		"madvise MADV_POPULATE_WRITE": {number: unix.SYS_MADVISE, argument: 2, value: unix.MADV_POPULATE_WRITE, errno: unix.EPERM},
+		"mincore":                     {number: unix.SYS_MINCORE, argument: anyArgument, errno: unix.EPERM},
+		"fstatfs":                     {number: unix.SYS_FSTATFS, argument: anyArgument, errno: unix.EPERM},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inProcess(t, nil, func() {
+				require.NoError(t, call.refuse())
+				_, err := New(Config{})
+				require.ErrorIs(t, err, call.errno)
+				require.ErrorIs(t, err, errors.ErrUnsupported)
+				require.ErrorContains(t, err, name)
+			})
+		})
+	}
+}
+
+// What there is too little of now may be there later.
+func TestSharedMemoryIsNotMissingWhereDescriptorsAre(t *testing.T) {
+	withoutDescriptors(t, func() {
+		_, err := probe()
+		require.ErrorIs(t, err, syscall.EMFILE)
+		require.NotErrorIs(t, err, errors.ErrUnsupported)
+	})
+}
 
 // systemCall is one that a sandbox refuses, if one of its arguments has a value.
 type systemCall struct {
