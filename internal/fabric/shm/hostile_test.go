@@ -260,7 +260,7 @@ var attacks = []func(r *raider){
 		}
 		for range r.IntN(20) {
 			for range r.IntN(400) {
-				r.sock.ring()
+				_ = r.sock.ring()
 			}
 			if r.IntN(2) == 0 {
 				r.scribble()
@@ -617,9 +617,9 @@ func TestSilentDialers(t *testing.T) {
 func TestFloodOfDoorbellsEndsTheConnection(t *testing.T) {
 	a, b := connected(t, options)
 	require.NoError(t, b.Arm())
-	a.sock.ring()
+	_ = a.sock.ring()
 	require.NoError(t, b.Wait())
-	a.sock.ring()
+	_ = a.sock.ring()
 	require.ErrorIs(t, b.Wait(), fabric.ErrQueuePair)
 	require.NoError(t, b.Disconnect())
 	require.Len(t, poll(t, b), 64)

@@ -99,7 +99,9 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		e.posted++
 	}
 	if e.sent != before && e.peer.waiting.Load() != 0 && e.peer.waiting.Swap(0) != 0 {
-		e.sock.ring()
+		if err := e.sock.ring(); err != nil {
+			e.corrupt(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
+		}
 	}
 	return nil
 }
@@ -158,7 +160,8 @@ func (e *endpoint) lookUpPosted() error {
 	return nil
 }
 
-// corrupt ends a connection whose peer does what no honest one can do.
+// corrupt ends a connection whose peer does what no honest one can do, or sleeps for
+// good.
 func (e *endpoint) corrupt(err error) {
 	e.broken.Store(&err)
 	e.notify(fabric.ErrQueuePair, err)

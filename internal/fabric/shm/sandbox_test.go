@@ -10,8 +10,11 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // Whatever is refused that sharing memory needs, at either end, is known before
@@ -84,4 +87,22 @@ func (c systemCall) refuse() error {
 		return errno
 	}
 	return nil
+}
+
+// A peer that sleeps and cannot be woken would not know of what has been sent.
+func TestAPeerThatCannotBeWokenHearsOfTheEndInstead(t *testing.T) {
+	inProcess(t, nil, func() {
+		a, b := connected(t, options)
+		require.NoError(t, b.Arm())
+		require.NoError(t, systemCall{number: unix.SYS_SENDTO, argument: anyArgument, errno: unix.ENOBUFS}.refuse())
+		post(t, a, send(1, "x"))
+		soon(t, "the sender's Wait", func() {
+			err := a.Wait()
+			assert.ErrorIs(t, err, fabric.ErrQueuePair)
+			assert.ErrorIs(t, err, unix.ENOBUFS)
+		})
+		require.NoError(t, a.Disconnect())
+		soon(t, "the peer's Wait", func() { assert.ErrorIs(t, b.Wait(), fabric.ErrDisconnected) })
+		require.Equal(t, []byte("x"), poll(t, b)[0].Data)
+	})
 }

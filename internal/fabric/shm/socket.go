@@ -287,9 +287,15 @@ func (s *socket) send(b []byte, fd int) error {
 var doorbell = []byte{0}
 
 // ring wakes the peer. A socket that is full of doorbells wakes it too, and one
-// whose peer is gone says so to whoever waits.
-func (s *socket) ring() {
-	_ = unix.Send(s.fd, doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+// whose peer is gone says so to whoever waits. Any other error means that the peer
+// sleeps on.
+func (s *socket) ring() error {
+	switch err := unix.Send(s.fd, doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err {
+	case nil, unix.EAGAIN, unix.EPIPE, unix.ECONNRESET, unix.ECONNREFUSED, unix.ENOTCONN:
+		return nil
+	default:
+		return os.NewSyscallError("sendto", err)
+	}
 }
 
 // bind gives the socket a name.
