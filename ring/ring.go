@@ -9,20 +9,16 @@
 // The package promises no API before v1.
 package ring
 
-import (
-	"fmt"
-	"sync/atomic"
-)
+import "fmt"
 
 // Ring is a first-in first-out queue of bytes in a fixed buffer. Bytes between
 // Tail and Head are held; the rest is free.
 //
-// One producer (Reserve, Commit) and one consumer (Bytes, Release) may use it
-// at once; each side by itself needs a lock of its caller's.
+// It needs a lock of its caller's; the bytes between two positions may be copied
+// without, for no method touches them.
 type Ring struct {
-	buf  []byte
-	head atomic.Uint64 // written by the producer
-	tail atomic.Uint64 // written by the consumer
+	buf        []byte
+	head, tail uint64
 }
 
 // New returns an empty ring over buf, which stays the caller's to free. It
@@ -34,23 +30,20 @@ func NewAt(buf []byte, pos uint64) *Ring {
 	if n := len(buf); n == 0 || n&(n-1) != 0 {
 		panic(fmt.Sprintf("ring: size %d is not a power of two", n))
 	}
-	r := &Ring{buf: buf}
-	r.head.Store(pos)
-	r.tail.Store(pos)
-	return r
+	return &Ring{buf, pos, pos}
 }
 
 // Size is the number of bytes that the ring can hold.
 func (r *Ring) Size() int { return len(r.buf) }
 
 // Head is the position behind the last byte held.
-func (r *Ring) Head() uint64 { return r.head.Load() }
+func (r *Ring) Head() uint64 { return r.head }
 
 // Tail is the position of the first byte held.
-func (r *Ring) Tail() uint64 { return r.tail.Load() }
+func (r *Ring) Tail() uint64 { return r.tail }
 
 // Len is the number of bytes held.
-func (r *Ring) Len() int { return int(r.head.Load() - r.tail.Load()) }
+func (r *Ring) Len() int { return int(r.head - r.tail) }
 
 // Free is the number of bytes that can be committed.
 func (r *Ring) Free() int { return len(r.buf) - r.Len() }
@@ -58,7 +51,7 @@ func (r *Ring) Free() int { return len(r.buf) - r.Len() }
 // Reserve returns the next n free bytes, or all if fewer are free, in two
 // parts; the second is empty unless they cross the end of the buffer.
 func (r *Ring) Reserve(n int) (first, second []byte) {
-	return r.slices(r.head.Load(), min(n, r.Free()))
+	return r.slices(r.head, min(n, r.Free()))
 }
 
 // Commit adds to the ring the first n bytes that are free. It panics if fewer
@@ -67,13 +60,13 @@ func (r *Ring) Commit(n int) {
 	if n < 0 || n > r.Free() {
 		panic(fmt.Sprintf("ring: commit of %d bytes with %d free", n, r.Free()))
 	}
-	r.head.Add(uint64(n))
+	r.head += uint64(n)
 }
 
 // Held returns the first n bytes held, or all if fewer are held, in two parts
 // as Reserve does.
 func (r *Ring) Held(n int) (first, second []byte) {
-	return r.slices(r.tail.Load(), min(n, r.Len()))
+	return r.slices(r.tail, min(n, r.Len()))
 }
 
 // Bytes returns the bytes held from position pos on, n at most, up to the end
@@ -81,7 +74,7 @@ func (r *Ring) Held(n int) (first, second []byte) {
 // between Tail and Head.
 func (r *Ring) Bytes(pos uint64, n int) []byte {
 	r.check("bytes from", pos)
-	first, _ := r.slices(pos, min(n, int(r.head.Load()-pos)))
+	first, _ := r.slices(pos, min(n, int(r.head-pos)))
 	return first
 }
 
@@ -89,11 +82,11 @@ func (r *Ring) Bytes(pos uint64, n int) []byte {
 // between Tail and Head.
 func (r *Ring) Release(pos uint64) {
 	r.check("release to", pos)
-	r.tail.Store(pos)
+	r.tail = pos
 }
 
 func (r *Ring) check(what string, pos uint64) {
-	if pos-r.tail.Load() > uint64(r.Len()) {
+	if pos-r.tail > uint64(r.Len()) {
 		panic(fmt.Sprintf("ring: %s %d outside %d to %d", what, pos, r.Tail(), r.Head()))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,10 +11,7 @@ import (
 
 // at returns an empty ring whose next byte has position pos.
 func at(pos uint64, size int) *Ring {
-	r := New(make([]byte, size))
-	r.head.Store(pos)
-	r.tail.Store(pos)
-	return r
+	return NewAt(make([]byte, size), pos)
 }
 
 // put commits n bytes that continue the count of next, as a producer does.
@@ -200,39 +196,4 @@ func FuzzRing(f *testing.F) {
 	f.Fuzz(func(t *testing.T, start uint64, log uint8, ops []byte) {
 		play(t, at(start, 1<<(log%9)), ops)
 	})
-}
-
-func TestProducerAndConsumerMayRunAtOnce(t *testing.T) {
-	const total = 1 << 18
-	r := at(math.MaxUint64-total/2, 64)
-	go func() {
-		var next byte
-		rnd := rand.New(rand.NewPCG(1, 0))
-		for left := total; left > 0; {
-			n := min(left, r.Free(), 1+rnd.IntN(r.Size()))
-			if n == 0 {
-				runtime.Gosched()
-			}
-			put(r, n, &next)
-			left -= n
-		}
-	}()
-
-	var want byte
-	rnd := rand.New(rand.NewPCG(2, 0))
-	for got := 0; got < total; {
-		n := min(r.Len(), 1+rnd.IntN(r.Size()))
-		if n == 0 {
-			runtime.Gosched()
-		}
-		for _, b := range held(r, r.Tail(), n) {
-			if b != want {
-				t.Fatalf("byte %d is %d, want %d", got, b, want)
-			}
-			want++
-		}
-		r.Release(r.Tail() + uint64(n))
-		got += n
-	}
-	require.Zero(t, r.Len())
 }
