@@ -65,6 +65,11 @@ func (l *Link) MaySendData() bool { return l.sent.Data-l.acked.Data < l.window }
 // SEND.
 func (l *Link) MaySendRecords() bool { return l.sent.Records-l.acked.Records < l.recordWindow }
 
+// CreditComing says whether the peer is certain to acknowledge data messages once
+// it has polled those that this side has sent: they are a quarter of its receives,
+// for which it sends link credit.
+func (l *Link) CreditComing() bool { return l.sent.Data-l.acked.Data >= l.window/4 }
+
 // CreditDue says whether link credit is to be sent, unless a record SEND that
 // acknowledges as much goes instead.
 func (l *Link) CreditDue() bool {

@@ -25,6 +25,8 @@ func (l *Link) turn(event error) (last bool) {
 	l.stats.Events++
 	l.watch.armed = false
 	l.send.called = false
+	l.watch.opened = false
+	served := l.watch.serves
 	l.changed(event)
 	for pass := 1; ; pass++ {
 		before := l.alive.activity
@@ -38,7 +40,11 @@ func (l *Link) turn(event error) (last bool) {
 		runtime.Gosched()
 		l.mu.Lock()
 	}
-	l.watchNow() // those who have been woken may take their time
+	if l.watch.serves != served && !l.watch.opened {
+		l.rewatch() // those who have been woken look again
+	} else {
+		l.watchNow()
+	}
 	return l.owned == 0 && !l.send.posting && (l.stage == ended && l.peerGone || l.forced)
 }
 

@@ -242,6 +242,7 @@ func (l *Link) receivedRecord(r *wire.Record) error {
 		l.leaving.due = l.leaving.sent == 0
 		return nil
 	case wire.OpenRecord:
+		l.watch.opened = true
 		return l.receivedOpen(r)
 	}
 	s, err := l.stream(r.Stream)

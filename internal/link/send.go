@@ -142,9 +142,9 @@ func (l *Link) callEngine() {
 func (s *Stream) sendNow(p []byte) bool {
 	l := s.link
 	q := &l.send
-	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() || !q.slots.Completed(s.ahead) ||
+	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
-		ring.Contiguous(s.ledger.Sent(), len(p), s.peer.Size) < len(p) {
+		!q.slots.Completed(s.ahead) || len(p) <= copyLocked && s.gathers() {
 		return false
 	}
 	s.ledger.Accept(len(p))
@@ -206,6 +206,15 @@ func (q *sendQueue) enqueue(s *Stream) {
 	}
 }
 
+// gathers says whether a little data of the stream waits for more, since something
+// is under way that brings us here again: the completion of data that it sent
+// before, or, where that says nothing of the peer, the credit for what a stream has
+// sent that goes on without an answer, faster than the peer takes it.
+func (s *Stream) gathers() bool {
+	q := &s.link.send
+	return !q.slots.Completed(s.ahead) || !s.conversing() && s.link.ledger.CreditComing()
+}
+
 // conversing says whether the stream has had an answer lately.
 func (s *Stream) conversing() bool { return s.streak < burst }
 
@@ -239,7 +248,7 @@ func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 		case n == 0 && !newRing:
 			s.sending = false
 			continue
-		case n < s.chunkLen() && !q.slots.Completed(s.ahead) && !s.ledger.Closing():
+		case n < s.chunkLen() && s.gathers() && !s.ledger.Closing():
 			streams.push(s)
 			waiting++
 			continue
@@ -426,18 +435,25 @@ func (l *Link) push(signaled bool) *fabric.WorkRequest {
 // do. Letting go would take longer than a little takes a device that is not slow.
 func (l *Link) post() (released bool) {
 	q := &l.send
-	if q.timed == timedPosts && q.bytes <= copyLocked && !q.slow() {
+	timed := q.timed < timedPosts
+	if !timed && q.bytes <= copyLocked && !q.slow() {
 		l.submitted(l.ep.PostSend(q.batch))
 		return false
 	}
-	start := time.Now()
+	var start time.Time
+	if timed {
+		start = time.Now()
+	}
 	q.posting = true
 	l.mu.Unlock()
 	err := l.ep.PostSend(q.batch)
-	took := time.Since(start)
+	var took time.Duration
+	if timed {
+		took = time.Since(start)
+	}
 	l.mu.Lock()
 	q.posting = false
-	if q.timed < timedPosts {
+	if timed {
 		q.timed++
 		q.postTime = min(q.postTime, took)
 	}

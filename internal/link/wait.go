@@ -73,6 +73,7 @@ type watch struct {
 	polls   uint64 // ever made
 	seen    uint64 // polls, when timer was last set
 	more    bool   // the last look left completions behind
+	opened  bool   // the peer has begun a stream since the engine woke: perhaps more come
 	parked  int    // calls that wait and are not ready
 
 	budget int     // polls in vain that a wait may make before it parks
@@ -130,12 +131,13 @@ func (l *Link) watchTick() {
 	l.watchNow()
 }
 
-// rewatch is called whenever somebody stops looking at the completion queue:
-// those who are parked, and what waits to be sent, depend on the next
-// completion; others most likely look again soon. Called with mu held, which it
-// may release to send.
+// rewatch is called whenever somebody stops looking at the completion queue, the
+// engine included: those who are parked, and what waits to be sent, depend on the
+// next completion; others most likely look again soon. If it were armed for them,
+// each message of a stream whose reader always finds some would wake the engine.
+// Called with mu held, which it may release to send.
 func (l *Link) rewatch() {
-	if l.watch.parked > 0 || l.watch.more || l.send.streams.len() > 0 || l.send.busy.len() > 0 || l.send.talkers.len() > 0 || len(l.send.ending) > 0 || !l.polls() {
+	if l.watch.parked > 0 || l.send.streams.len() > 0 || l.send.busy.len() > 0 || l.send.talkers.len() > 0 || len(l.send.ending) > 0 || !l.polls() {
 		l.watchNow()
 	} else {
 		l.watchLater()

@@ -4,6 +4,7 @@ import (
 	"os"
 
 	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/ring"
 )
 
 // Write writes p, waiting until the peer has room for all of it or the deadline
@@ -85,7 +86,8 @@ func (s *Stream) room(n int) (int, error) {
 	if s.link.cause != nil {
 		return 0, nil
 	}
-	return min(n, s.ledger.Space(), s.chunkLen()), nil
+	n = min(n, s.ledger.Space(), s.chunkLen())
+	return ring.Contiguous(s.ledger.Accepted(), n, s.peer.Size), nil
 }
 
 // staged accepts the n bytes that have been copied to a chunk of the staging
