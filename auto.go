@@ -360,6 +360,14 @@ func (r *race) reasons(late error) []error {
 	return reasons
 }
 
+// dialLink makes a link if it wins; a nil race is won.
+func (r *race) dialLink(ctx context.Context, ep fabric.Endpoint, cfg link.Config) (*link.Stream, error) {
+	if r != nil {
+		ep = entrant{ep, r}
+	}
+	return link.Dial(ctx, ep, cfg)
+}
+
 // entrant is an endpoint that confirms its connection only if it wins, so that
 // a connection which has lost does not come out of the peer's Accept.
 type entrant struct {

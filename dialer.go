@@ -49,7 +49,8 @@ type Dialer struct {
 	// TrustUser says whether to connect, by shm, to a listener of another user
 	// than this process's and root, given its effective user ID as it is called
 	// in this process's user namespace. nil trusts nobody else. It may be called
-	// by several goroutines at once.
+	// by several goroutines at once, for links beyond the first (Config.Links)
+	// also by one for which no dial waits.
 	TrustUser func(uid uint32) bool
 
 	// Config is for this end of the connections; nil means the defaults.

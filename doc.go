@@ -39,9 +39,11 @@
 // The connections from one process to an address of another share a link: a queue
 // pair, a completion queue and a goroutine. The first makes it, the others begin
 // on it in one round trip, and it stays for a while when the last is gone
-// ([Config.LinkIdle], [CloseIdleLinks]). Links of connections whose Configs differ
-// are apart, and [Config.Dedicated] gives a connection one of its own. A link
-// that dies ends all connections on it. [Links] tells what is up.
+// ([Config.LinkIdle], [CloseIdleLinks]). A process with 16 processors or more has
+// further links when there are many connections ([Config.Links]). Links of
+// connections whose Configs differ are apart, and [Config.Dedicated] gives a
+// connection one of its own. A link that dies ends all connections on it. [Links]
+// tells what is up.
 //
 // # Memory
 //

@@ -35,7 +35,7 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	}
 	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
 	connect := func(ctx context.Context) (*link.Stream, error) {
-		return d.request(ctx, f, local, remote, cfg, r)
+		return request(ctx, f, local, remote, cfg, r.dialLink)
 	}
 	var s *link.Stream
 	if !cfg.Shared || local.Port() != 0 {
@@ -46,7 +46,7 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 		if d.TrustUser != nil {
 			key.trust = d
 		}
-		s, err = links.Dial(ctx, key, connect, r.gate())
+		s, err = links.Dial(ctx, key, connect, d.more(f, local, remote, cfg), r.gate())
 	}
 	if err != nil {
 		return nil, err
@@ -54,8 +54,21 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	return rconn.New(n.name, s, d.Config), nil
 }
 
-// LinkInfo is what a link of this process is and carries at the moment: one queue
-// pair to another process, which the connections between them share.
+// more is how connections are spread over several links.
+func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config) link.More {
+	most := d.Config.MostLinks()
+	if most == 1 {
+		return link.More{}
+	}
+	return link.More{Links: most, Connect: func() (*link.Link, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), cfg.Handshake)
+		defer cancel()
+		return request(ctx, f, local, remote, cfg, link.DialEmpty)
+	}}
+}
+
+// LinkInfo is what a link of this process is and carries at the moment: a queue
+// pair to another process, which connections between them share.
 type LinkInfo struct {
 	Network       string // "rdma" or "shm"
 	Local, Remote Addr
@@ -67,7 +80,8 @@ type LinkInfo struct {
 	ControlSent                    uint64 // messages of control
 }
 
-// Links returns the links of this process that are up, in no order.
+// Links returns the links of this process that are up, in no order. There may be
+// several to one address ([Config.Links]).
 func Links() []LinkInfo {
 	var infos []LinkInfo
 	for _, i := range link.List() {

@@ -37,7 +37,7 @@ type ListenConfig struct {
 	Backlog int
 
 	// PendingMemory bounds the memory pinned for links of whose connections
-	// none has been accepted yet, in bytes: once for what this end's Config
+	// none has been accepted yet, or that have none yet, in bytes: once for what this end's Config
 	// wants, of which one link is always allowed, and once for what dialers
 	// have this end make for them, over shm. A dialer that wants more than all
 	// of it is refused for good. Default 256 MiB, which is 117 links of default
@@ -127,8 +127,9 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 		accepted: make(chan waiting, backlog),
 		peersMax: cmp.Or(lc.PendingMemory, defaultPendingMemory),
 		failed:   make(chan struct{}),
+		empty:    make(map[*incoming]*link.Link),
 	}
-	cfg.Network, cfg.Acceptor, cfg.Addresses = n.name, l, addresses[n.name]
+	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
 	l.link = cfg
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
@@ -181,7 +182,7 @@ type Listener struct {
 	ctx      context.Context // ends handshakes when the listener is closed
 	cancel   context.CancelFunc
 
-	pending  chan struct{} // one for each link shaking hands or whose first connection is in accepted
+	pending  chan struct{} // one for each link of which no connection has been accepted yet
 	backlog  chan struct{} // one for each connection shaking hands or in accepted
 	accepted chan waiting
 	peersMax int           // bytes that pending links may take for their dialers
@@ -192,7 +193,8 @@ type Listener struct {
 	closed     bool
 	forPeers   int // bytes that pending links take for their dialers
 	handshakes handshakes
-	ended      sync.WaitGroup // of handshakes; added to while not closed
+	empty      map[*incoming]*link.Link // on which no connection has begun yet
+	ended      sync.WaitGroup           // of handshakes; added to while not closed
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -219,8 +221,10 @@ func (l *Listener) accept() (*Conn, error) {
 	select {
 	case w := <-l.accepted:
 		<-l.backlog
-		if w.first {
-			l.end(w.forPeer)
+		if w.first != nil {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.end(w.first)
 		}
 		return w.conn, nil
 	case <-l.ctx.Done():
@@ -251,6 +255,7 @@ func (l *Listener) Close() error {
 	l.mu.Lock()
 	wasClosed := l.closed
 	l.closed = true
+	l.endEmpty()
 	l.mu.Unlock()
 	if wasClosed {
 		return &net.OpError{Op: "close", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed}
@@ -284,13 +289,13 @@ func (l *Listener) serve() {
 			l.err = listenerError(err)
 			return
 		}
-		h, refusal := l.begin(memoryForPeer(ep))
-		if h == nil {
+		in, refusal := l.begin(memoryForPeer(ep))
+		if in == nil {
 			_ = ep.Reject(refusal.Append(nil))
 			_ = ep.Close()
 			continue
 		}
-		go l.handshake(ep, h)
+		go l.handshake(ep, in)
 	}
 }
 
@@ -305,9 +310,8 @@ func listenerError(err error) error {
 
 // waiting is a connection that is not yet accepted.
 type waiting struct {
-	conn    *Conn
-	first   bool // of its link
-	forPeer int
+	conn  *Conn
+	first *incoming // the link, if it is the first on it
 }
 
 // memoryForPeer is how many bytes this side makes for the other if it accepts.
@@ -320,7 +324,7 @@ func memoryForPeer(ep fabric.Endpoint) int {
 
 // begin takes a place for a link and its first connection, or says why there is
 // none.
-func (l *Listener) begin(forPeer int) (*handshake, wire.Reject) {
+func (l *Listener) begin(forPeer int) (*incoming, wire.Reject) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -330,11 +334,12 @@ func (l *Listener) begin(forPeer int) (*handshake, wire.Reject) {
 		return nil, wire.Reject{Reason: fmt.Sprintf("queues of %d bytes are more than the listener's PendingMemory", forPeer)}
 	case forPeer > l.peersMax-l.forPeers || !l.takePlace():
 		l.handshakes.endOverdue()
+		l.endEmpty()
 		return nil, wire.Full
 	}
 	l.forPeers += forPeer
 	l.ended.Add(1)
-	return l.handshakes.begin(l.ctx, forPeer), wire.Reject{}
+	return &incoming{listener: l, forPeer: forPeer, handshake: l.handshakes.begin(l.ctx)}, wire.Reject{}
 }
 
 // takePlace takes a place in pending and one in backlog, if there are both.
@@ -354,41 +359,119 @@ func (l *Listener) takePlace() bool {
 	}
 }
 
-// end gives the place of a link back.
-func (l *Listener) end(forPeer int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forPeers -= forPeer
+// end gives the place of a link back. Called with mu held.
+func (l *Listener) end(in *incoming) {
+	l.forPeers -= in.forPeer
 	<-l.pending
 }
 
-// handshake makes a link, and its first connection, of a request.
-func (l *Listener) handshake(ep fabric.Endpoint, h *handshake) {
+// incoming is a link that a peer dials, and takes the connections on it.
+type incoming struct {
+	listener  *Listener
+	handshake *handshake
+	forPeer   int  // bytes that it takes for the dialer
+	settled   bool // a connection has its place in pending, or nobody; guarded by Listener.mu
+}
+
+// handshake makes a link of a request, and its first connection if it has one.
+func (l *Listener) handshake(ep fabric.Endpoint, in *incoming) {
 	defer l.ended.Done()
-	s, err := link.Accept(h.ctx, ep, l.link)
+	cfg := l.link
+	cfg.Acceptor = in
+	made, s, err := link.Accept(in.handshake.ctx, ep, cfg)
 	l.mu.Lock()
-	l.handshakes.end(h)
-	l.mu.Unlock()
-	if err != nil {
+	defer l.mu.Unlock()
+	l.handshakes.end(in.handshake)
+	switch {
+	case err != nil:
 		<-l.backlog
-		l.end(h.forPeer)
+		l.end(in)
+	case s != nil:
+		in.enqueue(s)
+	default:
+		<-l.backlog
+		in.await(made)
+	}
+}
+
+// await has a link without a connection wait for one, unless one has begun
+// meanwhile. Called with Listener.mu held. It does not call the link, whose lock
+// is held when it calls Offer.
+func (in *incoming) await(made *link.Link) {
+	l := in.listener
+	if in.settled {
 		return
 	}
-	l.accepted <- waiting{rconn.New(l.addr.Network(), s, l.config), true, h.forPeer} // has room for as many as the backlog
+	l.empty[in] = made
+	go made.OnEnd(in.over)
+	if l.closed {
+		l.endEmpty()
+	}
+}
+
+// over gives the place of a link back that has ended without a connection.
+func (in *incoming) over() {
+	l := in.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !in.settled {
+		in.settled = true
+		delete(l.empty, in)
+		l.end(in)
+	}
+}
+
+// endEmpty has the links leave that have brought no connection. Called with mu
+// held.
+func (l *Listener) endEmpty() {
+	for in, made := range l.empty {
+		delete(l.empty, in)
+		go made.Leave()
+	}
+}
+
+// enqueue has a connection, for which backlog has a place, wait for Accept. Called
+// with Listener.mu held.
+func (in *incoming) enqueue(s *link.Stream) {
+	l := in.listener
+	w := waiting{conn: rconn.New(l.addr.Network(), s, l.config)}
+	if !in.settled {
+		in.settled = true
+		delete(l.empty, in)
+		w.first = in
+	}
+	l.accepted <- w // has room for as many as the backlog
+}
+
+// Offer implements [link.Acceptor] for the connections that the dialer begins on
+// the link.
+func (in *incoming) Offer(s *link.Stream) wire.RefuseReason {
+	l := in.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return wire.RefusedClosed
+	}
+	select {
+	case l.backlog <- struct{}{}:
+		in.enqueue(s)
+		return 0
+	default:
+		return wire.RefusedBacklog
+	}
 }
 
 // handshakes are those that are under way, the oldest first.
 type handshakes []*handshake
 
 type handshake struct {
-	forPeer int // bytes that it takes for the dialer
-	began   time.Time
-	ctx     context.Context
-	cancel  context.CancelFunc
+	began  time.Time
+	ctx    context.Context
+	cancel context.CancelFunc
 }
 
-func (hs *handshakes) begin(ctx context.Context, forPeer int) *handshake {
-	h := &handshake{forPeer: forPeer, began: time.Now()}
+func (hs *handshakes) begin(ctx context.Context) *handshake {
+	h := &handshake{began: time.Now()}
 	h.ctx, h.cancel = context.WithCancel(ctx)
 	*hs = append(*hs, h)
 	return h
@@ -408,22 +491,5 @@ func (hs *handshakes) endOverdue() {
 			return
 		}
 		h.cancel()
-	}
-}
-
-// Offer implements [link.Acceptor] for the connections that dialers begin on
-// links that are up.
-func (l *Listener) Offer(s *link.Stream) wire.RefuseReason {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return wire.RefusedClosed
-	}
-	select {
-	case l.backlog <- struct{}{}:
-		l.accepted <- waiting{conn: rconn.New(l.addr.Network(), s, l.config)}
-		return 0
-	default:
-		return wire.RefusedBacklog
 	}
 }

@@ -72,21 +72,20 @@ func isBusy(err error) bool {
 	return errors.As(err, &refused) && refused.Busy || errors.As(err, &shortage) && shortage.Passing
 }
 
-// request asks once for a connection, when there is a place for one request more.
-func (d *Dialer) request(ctx context.Context, f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config, r *race) (*link.Stream, error) {
+// request asks once for a link, when there is a place for one request more, and
+// has it made.
+func request[T any](ctx context.Context, f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config,
+	dial func(context.Context, fabric.Endpoint, link.Config) (T, error)) (made T, err error) {
 	leave, err := requestLimits[cfg.Network].enter(ctx, remote.Addr())
 	if err != nil {
-		return nil, err
+		return made, err
 	}
 	defer leave()
 	ep, err := f.Dial(ctx, local, remote)
 	if err != nil {
-		return nil, err
+		return made, err
 	}
-	if r != nil {
-		ep = entrant{ep, r}
-	}
-	return link.Dial(ctx, ep, cfg)
+	return dial(ctx, ep, cfg)
 }
 
 // requestLimit bounds how many requests are under way at once. A nil one does not.

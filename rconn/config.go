@@ -2,6 +2,7 @@ package rconn
 
 import (
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/budget"
@@ -77,6 +78,15 @@ type Config struct {
 	// Configs say of it is the same. The dialing end decides.
 	Dedicated bool
 
+	// Links is how many links the connections from this process to one address may
+	// be spread over, 1 to 64. Each connection begins on the one with the fewest;
+	// another is made when all have 8 connections or more and memory is not short,
+	// and no dial waits for it or fails for want of it. Each takes PinnedMemory and a
+	// queue pair at either end. Default: GOMAXPROCS / 8, 1 at least and 8 at most,
+	// for one lock serves a link; docs/performance.md says by what to tell how many
+	// processors that is enough for. The accepting end need not say anything.
+	Links int
+
 	// LinkIdle is how long a link stays up when its last connection is gone, for
 	// the next to begin on, and keeps rings that have grown and to which nothing
 	// comes. Default 30 s; negative ends it at once, and keeps rings for 1 s, the
@@ -109,6 +119,10 @@ const (
 	maxTrafficClass = 255
 
 	defaultLinkIdle = 30 * time.Second
+
+	processorsPerLink = 8
+	maxDefaultLinks   = 8
+	maxLinks          = 64
 
 	// sharedMemory is how many bytes the rings on a link may take at an end.
 	sharedMemory = 256 << 20
@@ -149,6 +163,19 @@ func (c *Config) RingMemory() (first, most int) {
 	return l.FirstRing(), l.RecvBuffer
 }
 
+// MostLinks is Links or its default, or 1 with Dedicated.
+func (c *Config) MostLinks() int {
+	d, err := c.withDefaults()
+	if err != nil || d.Dedicated {
+		return 1
+	}
+	return d.Links
+}
+
+func defaultLinks() int {
+	return max(1, min(runtime.GOMAXPROCS(0)/processorsPerLink, maxDefaultLinks))
+}
+
 // withDefaults returns c, or the default configuration if c is nil, with the
 // defaults filled in, or an error that names the field at fault.
 func (c *Config) withDefaults() (Config, error) {
@@ -168,6 +195,7 @@ func (c *Config) withDefaults() (Config, error) {
 		{"SendBuffer", &d.SendBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
 		{"SendQueue", &d.SendQueue, defaultSendQueue, minSendQueue, maxQueue, 1, false},
 		{"RecvQueue", &d.RecvQueue, defaultRecvQueue, wire.MinReceives, maxQueue, 4, false},
+		{"Links", &d.Links, defaultLinks(), 1, maxLinks, 1, false},
 	}
 	for _, f := range ints {
 		if *f.value == 0 {

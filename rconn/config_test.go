@@ -59,6 +59,7 @@ func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
 		"Linger":           {{Linger: -1}},
 		"HandshakeTimeout": {{HandshakeTimeout: -time.Second}},
 		"TrafficClass":     {{TrafficClass: 256}},
+		"Links":            {{Links: -1}, {Links: 65}},
 	} {
 		for _, cfg := range bad {
 			require.ErrorContains(t, cfg.Validate(), "Config."+field, "%+v", cfg)

@@ -63,7 +63,10 @@ func Client(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config
 // Server makes a connection of an endpoint that a listener accepted, as Client
 // does on the other side.
 func Server(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
-	return connect(ctx, network, ep, cfg, link.Accept)
+	return connect(ctx, network, ep, cfg, func(ctx context.Context, ep fabric.Endpoint, cfg link.Config) (*link.Stream, error) {
+		_, s, err := link.Accept(ctx, ep, cfg)
+		return s, err
+	})
 }
 
 func connect(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config,

@@ -117,7 +117,7 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
 		var pool Pool[string]
 		dial := func() (*Stream, error) {
-			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, Gate{})
+			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, More{}, Gate{})
 		}
 		first, err := dial()
 		require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 // A link that is told to leave has begun to when it has been told.
 func TestALinkThatIsToldToLeaveTakesNoStreamFromThenOn(t *testing.T) {
 	for name, tell := range map[string]func(l *Link){
-		"idle links are closed": (*Link).leave,
+		"idle links are closed": (*Link).Leave,
 		"memory is short":       func(l *Link) { l.giveUp() },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -70,12 +70,14 @@ func TestTenThousandStreamsOnAHundredLinks(t *testing.T) {
 	})
 }
 
-// dialingProcess is a process that has its streams to one address on one link.
+// dialingProcess is a process that has its streams to one address on one link, or
+// on several.
 type dialingProcess struct {
-	n    fabric.Fabric
-	to   netip.AddrPort
-	cfg  Config
-	pool Pool[netip.AddrPort]
+	n     fabric.Fabric
+	to    netip.AddrPort
+	cfg   Config
+	links int // more than one, if not 0
+	pool  Pool[netip.AddrPort]
 
 	mu   sync.Mutex
 	ends []fabric.Endpoint
@@ -93,16 +95,36 @@ func (p *dialingProcess) dial() (*Stream, error) {
 }
 
 func (p *dialingProcess) dialOnce() (*Stream, error) {
-	return p.pool.Dial(context.Background(), p.to, func(ctx context.Context) (*Stream, error) {
-		ep, err := p.n.Dial(ctx, netip.AddrPort{}, p.to)
-		if err != nil {
-			return nil, err
-		}
-		p.mu.Lock()
-		p.ends = append(p.ends, ep)
-		p.mu.Unlock()
-		return Dial(ctx, ep, p.cfg)
-	}, Gate{})
+	return p.pool.Dial(context.Background(), p.to, p.dialLink, More{p.links, p.dialEmpty}, Gate{})
+}
+
+func (p *dialingProcess) dialLink(ctx context.Context) (*Stream, error) {
+	ep, err := p.endpoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Dial(ctx, ep, p.cfg)
+}
+
+func (p *dialingProcess) dialEmpty() (*Link, error) {
+	ctx := context.Background()
+	ep, err := p.endpoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return DialEmpty(ctx, ep, p.cfg)
+}
+
+// endpoint dials, and keeps the endpoint to be killed.
+func (p *dialingProcess) endpoint(ctx context.Context) (fabric.Endpoint, error) {
+	ep, err := p.n.Dial(ctx, netip.AddrPort{}, p.to)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ends = append(p.ends, ep)
+	return ep, nil
 }
 
 // kill ends the links that there are.
@@ -155,7 +177,7 @@ func serveEcho(t *testing.T, n fabric.Fabric, cfg Config) fabric.Listener {
 				return
 			}
 			go func() {
-				if s, err := Accept(context.Background(), ep, cfg); err == nil {
+				if _, s, err := Accept(context.Background(), ep, cfg); err == nil && s != nil {
 					echoBack(s)
 				}
 			}()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -18,102 +19,161 @@ import (
 // takes the endpoint over, and closes it if it fails. It ends early when ctx
 // does, and after Config.Handshake.
 func Dial(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) {
-	awaited := false
-	return handshake(ctx, ep, cfg, &awaited, func(ctx context.Context, l *Link) (*Stream, error) {
-		held, err := l.rings.take(l.cfg.FirstRing())
-		if err != nil {
-			return nil, err
-		}
+	var features wire.Features
+	if !cfg.Shared {
+		features = wire.Dedicated
+	}
+	h := hands{ep: ep, cfg: cfg, features: features}
+	_, s, err := h.shake(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
 		s := l.addStream(0, credit.NewStream(held.size), held)
-		answer, err := ep.Connect(ctx, l.hello(s, credit.OpenRecord))
+		s.ledger.SendRecord(credit.OpenRecord)
+		r, err := h.request(ctx, l, held)
 		if err != nil {
 			return nil, err
 		}
-		awaited = true
-		peer, r, err := wire.DecodeHello(answer)
-		if err == nil {
-			l.meet(peer)
-			err = l.answered(s, &r)
-		}
-		if err != nil {
+		if err := s.receivedRecord(&r); err != nil {
 			return nil, &ProtocolError{err.Error()}
 		}
 		return s, ep.Confirm()
 	})
+	return s, err
 }
 
-// Accept makes a link of an endpoint that a listener accepted, as Dial does on
-// the other side.
-func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) {
-	awaited := true
-	peer, r, bad := wire.DecodeHello(ep.Private())
-	if bad == nil && (r.Type != wire.OpenRecord || r.Stream != 0) {
-		bad = fmt.Errorf("%v for stream %d in a request", r.Type, r.Stream)
-	}
-	if peer.Features&wire.Dedicated != 0 {
-		cfg.Shared, cfg.Idle = false, 0
-	}
-	return handshake(ctx, ep, cfg, &awaited, func(ctx context.Context, l *Link) (*Stream, error) {
-		if bad != nil {
-			return nil, &ProtocolError{bad.Error()}
-		}
-		l.meet(peer)
-		held, err := l.rings.take(l.cfg.FirstRing())
+// DialEmpty makes a link as Dial does, but without a stream. It takes no memory
+// that is kept for what has to begin, and nobody gives any up for it.
+func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, error) {
+	h := hands{ep: ep, cfg: cfg, features: wire.Empty}
+	l, _, err := h.shake(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
+		l.active = true
+		r, err := h.request(ctx, l, held)
 		if err != nil {
 			return nil, err
 		}
-		s := l.addStream(0, credit.AcceptStream(held.size, r.Ring.Size), held)
-		s.peer, l.send.target = r.Ring, r.Ring
-		awaited = false
-		if err := ep.Accept(ctx, l.hello(s, credit.AcceptRecord)); err != nil {
+		if err := l.reach(r.Ring); err != nil {
+			return nil, err
+		}
+		l.rings.give(held)
+		return nil, ep.Confirm()
+	})
+	return l, err
+}
+
+// Accept makes a link of an endpoint that a listener accepted, as Dial and
+// DialEmpty do on the other side. The stream is nil if the link begins without
+// one, which takes an Acceptor.
+func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream, error) {
+	peer, r, bad := wire.DecodeHello(ep.Private())
+	h := hands{ep: ep, cfg: cfg, features: peer.Features & wire.Empty, awaited: true}
+	switch dedicated := peer.Features&wire.Dedicated != 0; {
+	case bad != nil:
+	case r.Type != wire.OpenRecord || r.Stream != 0:
+		bad = fmt.Errorf("%v for stream %d in a request", r.Type, r.Stream)
+	case h.empty() && (dedicated || cfg.Acceptor == nil):
+		bad = errors.New("a link without a stream, and no more to begin on it")
+	case dedicated:
+		h.cfg.Shared, h.cfg.Idle = false, 0
+	}
+	return h.shake(ctx, func(ctx context.Context, l *Link, held piece) (s *Stream, err error) {
+		if bad != nil {
+			return nil, &ProtocolError{bad.Error()}
+		}
+		l.meet(peer, r.Ring)
+		if h.empty() {
+			l.rings.give(held)
+		} else {
+			s = l.addStream(0, credit.AcceptStream(held.size, r.Ring.Size), held)
+			s.ledger.SendRecord(credit.AcceptRecord)
+			s.peer = r.Ring
+		}
+		h.awaited = false
+		if err := ep.Accept(ctx, l.hello(h.features, wire.AcceptRecord, held)); err != nil {
 			return nil, err
 		}
 		return s, l.reach(r.Ring)
 	})
 }
 
-// handshake prepares a link, has it exchange hellos, and starts it. If it fails
-// while the peer awaits this side's answer, the peer is told why. At other times
-// there must be no rejection: the kernel would take the connection for settled,
-// repeat the unanswered request for some 100 s all the same, and have Close wait
-// for the end of that.
-func handshake(ctx context.Context, ep fabric.Endpoint, cfg Config, awaited *bool,
-	exchange func(ctx context.Context, l *Link) (*Stream, error)) (s *Stream, err error) {
-	account := &budget.Account{Budget: cfg.Budget}
+// hands are this side's in a handshake.
+type hands struct {
+	ep       fabric.Endpoint
+	cfg      Config
+	features wire.Features // of this side's hello
+	awaited  bool          // the peer awaits this side's answer
+}
+
+// empty says whether the link begins without a stream.
+func (h *hands) empty() bool { return h.features&wire.Empty != 0 }
+
+// shake prepares a link and its first ring, has it exchange hellos, and starts it.
+// If it fails while the peer awaits this side's answer, the peer is told why. At
+// other times there must be no rejection: the kernel would take the connection for
+// settled, repeat the unanswered request for some 100 s all the same, and have
+// Close wait for the end of that.
+func (h *hands) shake(ctx context.Context,
+	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (made *Link, s *Stream, err error) {
+	account := &budget.Account{Budget: h.cfg.Budget}
+	var local, remote netip.AddrPort // of the stream, if there is one
 	defer func() {
-		if s != nil {
+		if made != nil {
 			return
 		}
 		// Without an error, a function of the user's has panicked.
-		if err != nil && *awaited {
-			_ = ep.Reject(rejection(err).Append(nil))
+		if err != nil && h.awaited {
+			_ = h.ep.Reject(rejection(err).Append(nil))
 		}
-		_ = ep.Close()
+		_ = h.ep.Close()
+		h.cfg.Addresses.release(local, remote)
 		account.Release(account.Bytes())
 	}()
-	ctx, cancel := context.WithTimeout(ctx, cfg.Handshake)
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.Handshake)
 	defer cancel()
-	l, err := prepare(ep, cfg, account)
+	l, err := h.prepare(account)
 	if err != nil {
-		return nil, short(err, within(cfg.Budget))
+		return nil, nil, err
 	}
-	local, remote := ep.LocalAddr(), ep.RemoteAddr()
-	if !cfg.Addresses.claim(local, remote) {
-		return nil, &RefusedError{fmt.Sprintf("another connection has the addresses %v and %v", local, remote), true}
+	held, err := l.rings.take(l.cfg.FirstRing())
+	if err != nil {
+		return nil, nil, err
 	}
-	defer func() {
-		if s == nil {
-			cfg.Addresses.release(local, remote)
+	if !h.empty() {
+		at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
+		if !h.cfg.Addresses.claim(at, to) {
+			return nil, nil, &RefusedError{fmt.Sprintf("another connection has the addresses %v and %v", at, to), true}
 		}
-	}()
-	if s, err = exchange(ctx, l); err != nil {
-		return nil, handshakeError(err)
+		local, remote = at, to
 	}
-	s.local, s.remote = local, remote
-	s.inbox.ring = ring.New(s.inbox.held.bytes())
+	if s, err = exchange(ctx, l, held); err != nil {
+		return nil, nil, handshakeError(err)
+	}
+	if s != nil {
+		s.local, s.remote = local, remote
+		s.inbox.ring = ring.New(held.bytes())
+	}
 	l.start()
-	return s, nil
+	return l, s, nil
+}
+
+// request asks the peer for the link, and takes its answer.
+func (h *hands) request(ctx context.Context, l *Link, held piece) (wire.Record, error) {
+	answer, err := h.ep.Connect(ctx, l.hello(h.features, wire.OpenRecord, held))
+	if err != nil {
+		return wire.Record{}, err
+	}
+	h.awaited = true
+	peer, r, err := wire.DecodeHello(answer)
+	switch {
+	case err != nil:
+	case r.Type != wire.AcceptRecord || r.Stream != 0:
+		err = fmt.Errorf("%v for stream %d in an answer", r.Type, r.Stream)
+	case (peer.Features^h.features)&wire.Empty != 0:
+		err = errors.New("an answer that is not about the first stream that was asked for")
+	}
+	if err != nil {
+		return wire.Record{}, &ProtocolError{err.Error()}
+	}
+	l.meet(peer, r.Ring)
+	return r, nil
 }
 
 // minSendQueue is the least that a link works with: room for some data beside
@@ -130,10 +190,23 @@ func rejection(err error) wire.Reject {
 	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Passing, Reason: err.Error()}
 }
 
+// prepare has others give memory back if there is too little for the link, unless
+// it is one that nothing waits for.
+func (h *hands) prepare(account *budget.Account) (*Link, error) {
+	if h.empty() {
+		return prepare(h.ep, h.cfg, account, account.ReserveToGrow)
+	}
+	l, err := prepare(h.ep, h.cfg, account, account.Reserve)
+	if err != nil {
+		return nil, short(err, within(h.cfg.Budget))
+	}
+	return l, nil
+}
+
 // prepare opens the endpoint and sets up everything that does not depend on the
 // peer. The receives are posted before the peer hears of this side. What a link
 // needs for good is reserved before anything is made.
-func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account) (*Link, error) {
+func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve func(n int) error) (*Link, error) {
 	options := fabric.Options{
 		SendQueue:    cfg.SendQueue,
 		RecvQueue:    cfg.RecvQueue + credit.LinkControlReceives,
@@ -144,7 +217,7 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account) (*Link, er
 	}
 	asked := ep.Footprint(options)
 	account.Locked = asked.Locked
-	if err := account.Reserve(cfg.fixedMemory(asked)); err != nil {
+	if err := reserve(cfg.fixedMemory(asked)); err != nil {
 		return nil, err
 	}
 	limits, err := ep.Open(options)
@@ -203,32 +276,19 @@ func (c *Config) PinnedMemory() int {
 	})
 }
 
-// hello is the private data that tells of this side and of the first stream.
-func (l *Link) hello(s *Stream, record credit.Record) []byte {
-	hello := wire.Hello{Receives: l.cfg.RecvQueue}
-	if l.active && !l.cfg.Shared {
-		hello.Features = wire.Dedicated
-	}
-	b := hello.Append(nil)
+// hello is the private data that tells of this side, and of the ring that it has
+// for the link's first stream or, if there is none, for probes to name.
+func (l *Link) hello(features wire.Features, about wire.RecordType, held piece) []byte {
+	b := wire.Hello{Features: features, Receives: l.cfg.RecvQueue}.Append(nil)
 	b = append(b, make([]byte, wire.RecordSize)...)
-	r := wire.Record{Type: wire.RecordType(record), Ring: s.inbox.held.place()}
-	r.Put(b[wire.HelloSize:])
-	s.ledger.SendRecord(record)
+	wire.Record{Type: about, Ring: held.place()}.Put(b[wire.HelloSize:])
 	return b
 }
 
 // meet takes what the peer says of its side of the link.
-func (l *Link) meet(peer wire.Hello) {
+func (l *Link) meet(peer wire.Hello, held wire.RingPlace) {
 	l.ledger = credit.NewLink(l.cfg.RecvQueue, peer.Receives)
-}
-
-// answered takes the peer's answer for the first stream.
-func (l *Link) answered(s *Stream, r *wire.Record) error {
-	if r.Type != wire.AcceptRecord || r.Stream != s.number {
-		return fmt.Errorf("%v for stream %d in an answer", r.Type, r.Stream)
-	}
-	l.send.target = r.Ring
-	return s.receivedRecord(r)
+	l.send.target = held
 }
 
 // unset is when timers fire that are yet to be set.
@@ -247,6 +307,9 @@ func (l *Link) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.idle = time.AfterFunc(unset, l.idleTick)
+	if l.owned == 0 { // it began without a stream, and waits for one
+		l.idle.Reset(max(l.cfg.Idle, patience))
+	}
 	l.tidying.timer = time.AfterFunc(unset, l.tidyTick)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)
 	l.watch.pending = true

@@ -56,8 +56,10 @@ func (p *rawPeer) place() wire.RingPlace {
 	return wire.RingPlace{Addr: p.ring.Addr(), RKey: p.ring.RKey(), Size: wire.MinRing}
 }
 
-func (p *rawPeer) hello(typ wire.RecordType) []byte {
-	b := append(wire.Hello{Receives: rawReceives}.Append(nil), make([]byte, wire.RecordSize)...)
+func (p *rawPeer) hello(typ wire.RecordType) []byte { return p.helloWith(typ, 0) }
+
+func (p *rawPeer) helloWith(typ wire.RecordType, features wire.Features) []byte {
+	b := append(wire.Hello{Features: features, Receives: rawReceives}.Append(nil), make([]byte, wire.RecordSize)...)
 	wire.Record{Type: typ, Ring: p.place()}.Put(b[wire.HelloSize:])
 	return b
 }
@@ -190,7 +192,7 @@ func besideARawDialerWith(t *testing.T, cfg Config, test func(t *testing.T, firs
 			ep, err := l.Accept()
 			require.NoError(t, err)
 			cfg.Acceptor, cfg.Addresses = b, new(Addresses)
-			s, err := Accept(context.Background(), ep, cfg)
+			_, s, err := Accept(context.Background(), ep, cfg)
 			require.NoError(t, err)
 			accepted <- s
 		}()
@@ -256,6 +258,93 @@ func TestAStreamIsAnsweredBeforeAnythingElse(t *testing.T) {
 				require.ErrorContains(t, o.err, test.says)
 				_, err := first.Read(make([]byte, 1), deadline.New())
 				require.ErrorIs(t, err, syscall.EPROTO)
+			})
+		})
+	}
+}
+
+// A peer that would make a stream where none was asked for, or none of one, is
+// told so before it has any.
+func TestAnAnswerIsAboutWhatWasAskedFor(t *testing.T) {
+	dialEmpty := func(ctx context.Context, ep fabric.Endpoint, cfg Config) error {
+		_, err := DialEmpty(ctx, ep, cfg)
+		return err
+	}
+	dial := func(ctx context.Context, ep fabric.Endpoint, cfg Config) error {
+		_, err := Dial(ctx, ep, cfg)
+		return err
+	}
+	for name, c := range map[string]struct {
+		dial   func(context.Context, fabric.Endpoint, Config) error
+		answer wire.Features
+	}{
+		"an older side that does not know of links without a stream": {dialEmpty, 0},
+		"no stream for the one that was asked for":                   {dial, wire.Empty},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(sim.Link{})
+				l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
+				require.NoError(t, err)
+				answered := make(chan error)
+				go func() {
+					ep, err := l.Accept()
+					require.NoError(t, err)
+					defer ep.Close()
+					p := openRaw(t, ep)
+					answered <- ep.Accept(context.Background(), p.helloWith(wire.AcceptRecord, c.answer))
+				}()
+				ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+				require.NoError(t, err)
+				failed := make(chan error, 1)
+				go func() { failed <- c.dial(context.Background(), ep, testConfig) }()
+				var rejected *fabric.RejectError
+				require.ErrorAs(t, <-answered, &rejected)
+				require.ErrorIs(t, <-failed, syscall.EPROTO)
+				require.NoError(t, l.Close())
+				time.Sleep(time.Minute)
+				require.Zero(t, n.Open(), "endpoints left open")
+				require.Zero(t, inUse(testConfig.Budget))
+			})
+		})
+	}
+}
+
+func TestALinkWithoutAStreamWantsSomebodyWhoTakesStreams(t *testing.T) {
+	for name, c := range map[string]struct {
+		features wire.Features
+		acceptor Acceptor
+	}{
+		"nobody takes streams":           {wire.Empty, nil},
+		"dedicated to a stream and none": {wire.Empty | wire.Dedicated, newBacklog()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(sim.Link{})
+				l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
+				require.NoError(t, err)
+				accepted := make(chan error, 1)
+				go func() {
+					ep, err := l.Accept()
+					require.NoError(t, err)
+					cfg := testConfig
+					cfg.Acceptor = c.acceptor
+					_, _, err = Accept(context.Background(), ep, cfg)
+					accepted <- err
+				}()
+				ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+				require.NoError(t, err)
+				p := openRaw(t, ep)
+				_, err = ep.Connect(context.Background(), p.helloWith(wire.OpenRecord, c.features))
+				var rejected *fabric.RejectError
+				require.ErrorAs(t, err, &rejected)
+				require.Contains(t, wire.DecodeReject(rejected.Private).Reason, "a link without a stream")
+				require.ErrorIs(t, <-accepted, syscall.EPROTO)
+				require.NoError(t, ep.Close())
+				require.NoError(t, l.Close())
+				time.Sleep(time.Minute)
+				require.Zero(t, n.Open(), "endpoints left open")
+				require.Zero(t, inUse(testConfig.Budget))
 			})
 		})
 	}

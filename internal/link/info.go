@@ -33,7 +33,7 @@ func allLinks() []*Link {
 // CloseIdle has the links of this process leave that carry no stream.
 func CloseIdle() {
 	for _, l := range allLinks() {
-		l.leave()
+		l.Leave()
 	}
 }
 
@@ -55,7 +55,7 @@ func (l *Link) info() Info {
 		Local:   l.ep.LocalAddr(),
 		Remote:  l.ep.RemoteAddr(),
 		Dialed:  l.active,
-		Streams: l.live,
+		Streams: int(l.live.Load()),
 		Memory:  l.account.Bytes() - l.queues,
 		Stats:   l.stats,
 	}

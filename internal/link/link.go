@@ -3,6 +3,7 @@ package link
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -51,7 +52,7 @@ type Link struct {
 	mu        sync.Mutex
 	stage     stage
 	cause     error         // why it is draining, or has ended
-	over      func()        // see onEnd
+	over      func()        // see OnEnd
 	gone      chan struct{} // closed when there is a cause
 	cut       bool          // the queue pair has been moved to ERR
 	abandoned bool          // what one more poll does not find will never come back
@@ -61,7 +62,7 @@ type Link struct {
 	idle      *time.Timer   // of idleTick, once no stream is owned
 
 	streams    []*Stream     // by number; nil where none is
-	live       int           // of those
+	live       atomic.Int32  // of those; read without mu by a Pool
 	lowest     int           // no number below it is free
 	unanswered int           // streams that the peer has dialed and that have not been answered
 	opens      chan struct{} // one for each that this side has dialed and that has not been answered
@@ -187,8 +188,8 @@ func (l *Link) idleTick() {
 	}
 }
 
-// leave has the link leave if it carries no stream.
-func (l *Link) leave() {
+// Leave has the link leave if it carries no stream.
+func (l *Link) Leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mayLeave() {
@@ -199,7 +200,7 @@ func (l *Link) leave() {
 // mayLeave says whether the link carries no stream and has not begun to leave.
 // Called with mu held.
 func (l *Link) mayLeave() bool {
-	return l.stage == up && l.live == 0 && l.owned == 0 && !l.leaving.begun()
+	return l.stage == up && l.live.Load() == 0 && l.owned == 0 && !l.leaving.begun()
 }
 
 // goAway tells the peer that the link leaves. Called with mu held, which it may
@@ -231,8 +232,8 @@ func (l *Link) usable() bool {
 	return l.stage == up
 }
 
-// onEnd has f called when no stream can begin on the link any more.
-func (l *Link) onEnd(f func()) {
+// OnEnd has f called when no stream can begin on the link any more.
+func (l *Link) OnEnd(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.over = f
@@ -245,7 +246,7 @@ func (l *Link) onEnd(f func()) {
 // GOAWAY, and that of the queue pair, when nothing more will arrive. Called with
 // mu held.
 func (l *Link) settle() {
-	if g := &l.leaving; l.stage == up && g.heard && g.sent > 0 && l.live == 0 && l.send.slots.Completed(g.sent) {
+	if g := &l.leaving; l.stage == up && g.heard && g.sent > 0 && l.live.Load() == 0 && l.send.slots.Completed(g.sent) {
 		l.fail(net.ErrClosed)
 	}
 	if l.stage != draining || l.receive.posted > 0 || l.send.posting {

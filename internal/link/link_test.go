@@ -88,7 +88,7 @@ func connectLink(t testing.TB, n *sim.Network, active, passive Config) (c, s *St
 			close(accepted)
 			return
 		}
-		s, _ := Accept(context.Background(), ep, passive)
+		_, s, _ := Accept(context.Background(), ep, passive)
 		accepted <- s
 	}()
 	ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
@@ -148,7 +148,7 @@ func readAll(s *Stream) ([]byte, error) {
 func (l *Link) table() (numbers, live int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.streams), l.live
+	return len(l.streams), int(l.live.Load())
 }
 
 func TestManyStreamsOnOneLink(t *testing.T) {

@@ -65,7 +65,7 @@ func connectAgain(t *testing.T, n *sim.Network, active, passive Config) (c, s *S
 			ends <- end{nil, err}
 			return
 		}
-		s, err := Accept(context.Background(), ep, passive)
+		_, s, err := Accept(context.Background(), ep, passive)
 		ends <- end{s, err}
 	}()
 	ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
@@ -522,7 +522,7 @@ func TestBytesArriveWhileRingsGrowAndShrink(t *testing.T) {
 		first := make(chan *Stream, 1)
 		go func() {
 			ep, _ := l.Accept()
-			s, _ := Accept(context.Background(), ep, passive)
+			_, s, _ := Accept(context.Background(), ep, passive)
 			first <- s
 		}()
 		ep, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
@@ -535,7 +535,7 @@ func TestBytesArriveWhileRingsGrowAndShrink(t *testing.T) {
 			require.NoError(t, s.Close(0))
 		}
 		require.Eventually(t, func() bool {
-			c.link.leave()
+			c.link.Leave()
 			return inUse(active.Budget) == 0
 		}, time.Minute, time.Millisecond, "memory left in use")
 	})

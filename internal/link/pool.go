@@ -3,45 +3,68 @@ package link
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Pool is links that this process has dialed, for more streams to begin on. The
 // zero Pool is ready for use.
 type Pool[K comparable] struct {
-	mu    sync.Mutex
-	links map[K]*pooled
+	mu     sync.Mutex
+	places map[K]*place // with a link, or while one is being made
 }
 
-// pooled is a link, or one that somebody is about to make.
+// place is the links with one key. Guarded by Pool.mu.
+type place struct {
+	links  []*pooled // that are up, or that a dial is about to make; the oldest first
+	making bool      // More.Connect is under way
+	rest   time.Time // until then it is not called again
+}
+
+// pooled is a link, or one that a dial is about to make.
 type pooled struct {
 	made    chan struct{} // closed when link or err is set
 	link    *Link
 	err     error
-	givenUp bool // err is that its maker did not want it any more
+	givenUp bool         // err is that its maker did not want it any more
+	dials   atomic.Int32 // on it that are under way
 }
 
-// Dial begins a stream on the link that the pool has for a key, or on one that
-// it makes with connect, for which others with the same key wait.
-func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), gate Gate) (*Stream, error) {
+// More is about links beyond the first with one key. The zero More is that there
+// are none.
+type More struct {
+	Links   int                   // with one key that streams begin on
+	Connect func() (*Link, error) // makes one without a stream
+}
+
+// busyLink is how many streams there are on each link before another is begun. As
+// a link is for so many processors (see rconn.Config.Links), fewer streams, which
+// use no more than that, gain nothing by another.
+const busyLink = 8
+
+// restTime is how long no link beyond the first is begun after one could not be
+// had, or has ended.
+const restTime = 10 * time.Second
+
+// Dial begins a stream on the least loaded link that the pool has for a key, or on
+// one that it makes with connect, for which others with the same key wait. Nobody
+// waits for a link beyond the first, and no dial fails for want of one.
+func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More, gate Gate) (*Stream, error) {
 	for {
-		entry, first := p.find(key)
-		if first {
-			return p.connect(ctx, key, entry, connect)
-		}
-		select {
-		case <-entry.made:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+		entry, first := p.find(key, more)
 		switch {
-		case entry.err != nil && entry.givenUp:
+		case first:
+			return p.connect(ctx, key, entry, connect)
+		case !entry.up():
+			if err := entry.await(ctx); err != nil {
+				return nil, err
+			}
 			continue
-		case entry.err != nil:
-			return nil, entry.err
 		}
 		s, err := gate.open(ctx, entry.link)
+		entry.dials.Add(-1)
 		if err == nil || errors.Is(err, ErrLost) || !errors.Is(err, errLeaving) && entry.link.usable() {
 			return s, err
 		}
@@ -107,20 +130,76 @@ func (g Gate) open(ctx context.Context, l *Link) (*Stream, error) {
 	return s, nil
 }
 
-// find returns what the pool has for a key, and whether that is for the caller
-// to make.
-func (p *Pool[K]) find(key K) (entry *pooled, first bool) {
+// find returns the link for the next stream with a key, which may be one that is
+// being made, and whether that is for the caller to make. A link that is up has a
+// dial more under way.
+func (p *Pool[K]) find(key K, more More) (entry *pooled, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if entry = p.links[key]; entry != nil {
-		return entry, false
+	at := p.places[key]
+	if at == nil {
+		if p.places == nil {
+			p.places = make(map[K]*place)
+		}
+		at = new(place)
+		p.places[key] = at
 	}
-	if p.links == nil {
-		p.links = make(map[K]*pooled)
+	if len(at.links) == 0 {
+		entry = &pooled{made: make(chan struct{})}
+		at.links = append(at.links, entry)
+		return entry, true
 	}
-	entry = &pooled{made: make(chan struct{})}
-	p.links[key] = entry
-	return entry, true
+	entry = at.leastLoaded(more.Links)
+	if entry.up() {
+		if more.Links > len(at.links) && !at.making && entry.load() >= busyLink && !time.Now().Before(at.rest) {
+			at.making = true
+			go p.makeMore(key, at, more.Connect)
+		}
+		entry.dials.Add(1)
+	}
+	return entry, false
+}
+
+// leastLoaded returns the link that is up with the fewest streams, of the n oldest,
+// or one that is being made. Called with Pool.mu held.
+func (at *place) leastLoaded(n int) *pooled {
+	least := at.links[0]
+	for _, entry := range at.links[1:max(1, min(n, len(at.links)))] {
+		if entry.up() && (!least.up() || entry.load() < least.load()) {
+			least = entry
+		}
+	}
+	return least
+}
+
+// up says whether the link has been made.
+func (entry *pooled) up() bool {
+	select {
+	case <-entry.made:
+		return true
+	default:
+		return false
+	}
+}
+
+// load is how many streams the link carries and is about to carry. Dials under way
+// whose OPEN has been sent have theirs in the table.
+func (entry *pooled) load() int {
+	return int(entry.link.live.Load()) - len(entry.link.opens) + int(entry.dials.Load())
+}
+
+// await waits until the link has been made, and says why that is not worth another
+// look.
+func (entry *pooled) await(ctx context.Context) error {
+	select {
+	case <-entry.made:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if entry.givenUp {
+		return nil
+	}
+	return entry.err
 }
 
 // made ends the making of a link. One that was not made is not kept.
@@ -128,15 +207,47 @@ func (p *Pool[K]) made(key K, entry *pooled) {
 	if entry.err != nil {
 		p.forget(key, entry)
 	} else {
-		entry.link.onEnd(func() { p.forget(key, entry) })
+		entry.link.OnEnd(func() { p.forget(key, entry) })
 	}
 	close(entry.made)
+}
+
+// makeMore makes a link beyond the first.
+func (p *Pool[K]) makeMore(key K, at *place, connect func() (*Link, error)) {
+	l, err := connect()
+	entry := &pooled{made: make(chan struct{}), link: l}
+	close(entry.made)
+	p.mu.Lock()
+	at.making = false
+	if err == nil {
+		at.links = append(at.links, entry)
+	} else {
+		p.rest(key, at)
+	}
+	p.mu.Unlock()
+	if err == nil {
+		l.OnEnd(func() { p.forget(key, entry) })
+	}
 }
 
 func (p *Pool[K]) forget(key K, entry *pooled) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.links[key] == entry {
-		delete(p.links, key)
+	at := p.places[key]
+	if at == nil {
+		return
+	}
+	if i := slices.Index(at.links, entry); i >= 0 {
+		at.links = slices.Delete(at.links, i, i+1)
+		p.rest(key, at)
+	}
+}
+
+// rest has a place that lacks a link do without for a while, or go with its last
+// one. Called with mu held.
+func (p *Pool[K]) rest(key K, at *place) {
+	at.rest = time.Now().Add(restTime)
+	if len(at.links) == 0 && !at.making {
+		delete(p.places, key)
 	}
 }

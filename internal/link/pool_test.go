@@ -29,7 +29,7 @@ func TestAPanicOfAUsersFunctionKeepsNobodyFromAnAddress(t *testing.T) {
 		go func() {
 			ep, err := l.Accept()
 			if err == nil {
-				s, _ := Accept(context.Background(), ep, testConfig)
+				_, s, _ := Accept(context.Background(), ep, testConfig)
 				accepted <- s
 			}
 		}()
@@ -44,7 +44,7 @@ func TestAPanicOfAUsersFunctionKeepsNobodyFromAnAddress(t *testing.T) {
 					return nil, err
 				}
 				return Dial(ctx, made(ep), cfg)
-			}, Gate{})
+			}, More{}, Gate{})
 		}
 		held, free := make(chan struct{}), make(chan struct{})
 		close(free)

@@ -341,7 +341,7 @@ func (l *Link) pushRecords() {
 }
 
 // goAwayDue says whether to tell the peer that no stream will begin any more.
-func (l *Link) goAwayDue() bool { return l.leaving.due && l.live == 0 }
+func (l *Link) goAwayDue() bool { return l.leaving.due && l.live.Load() == 0 }
 
 // nextRecord is the next record that is due of any stream.
 func (l *Link) nextRecord(after uint64) (wire.Record, bool) {

@@ -23,7 +23,7 @@ func TestLittleThatThePeerIsSlowToTakeIsGathered(t *testing.T) {
 	active, passive := direct.Pair()
 	accepted := make(chan *Stream, 1)
 	go func() {
-		s, _ := Accept(context.Background(), passive, cfg)
+		_, s, _ := Accept(context.Background(), passive, cfg)
 		accepted <- s
 	}()
 	c, err := Dial(context.Background(), active, cfg)

@@ -115,7 +115,7 @@ func (l *Link) addStream(number uint32, ledger credit.Stream, held piece) *Strea
 		l.streams = append(l.streams, nil)
 	}
 	l.streams[number] = s
-	l.live++
+	l.live.Add(1)
 	l.owned++
 	return s
 }
@@ -135,12 +135,12 @@ func (s *Stream) changed() {
 	}
 	if s.ledger.Stage() == credit.Over && l.streams[s.number] == s {
 		l.streams[s.number] = nil
-		l.live--
+		l.live.Add(-1)
 		l.lowest = min(l.lowest, int(s.number))
 		if s.lastCall != nil {
 			s.lastCall.Stop()
 		}
-		l.leaving.due = l.leaving.due || l.cfg.Idle == 0 && l.live == 0
+		l.leaving.due = l.leaving.due || l.cfg.Idle == 0 && l.live.Load() == 0
 		if l.mayLeave() {
 			l.idle.Reset(l.cfg.Idle)
 		}

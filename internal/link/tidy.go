@@ -112,7 +112,7 @@ const unfilled = time.Second
 func (l *Link) giveUp() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.owned == 0 && (l.live == 0 || l.stage != up) {
+	if l.owned == 0 && (l.live.Load() == 0 || l.stage != up) {
 		if l.mayLeave() {
 			l.goAway()
 		}

@@ -42,9 +42,15 @@ const (
 // Features are bits of a Hello. Unknown ones mean nothing.
 type Features uint16
 
-// Dedicated says that the dialer wants the link for its first stream alone, which
-// begins with a ring of full size.
-const Dedicated Features = 1 << 0
+const (
+	// Dedicated says that the dialer wants the link for its first stream alone,
+	// which begins with a ring of full size.
+	Dedicated Features = 1 << 0
+
+	// Empty says that the link begins without a stream: what the record tells of
+	// is a ring for probes to name. The answer repeats it.
+	Empty Features = 1 << 1
+)
 
 // Hello begins the private data of a connection request and of its answer. The
 // record of the link's first stream follows it.

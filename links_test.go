@@ -1,0 +1,173 @@
+package ringnet
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/link"
+)
+
+// linksTo are the links that this process has dialed to a listener.
+func linksTo(l *Listener) (dialed []LinkInfo) {
+	for _, i := range Links() {
+		if i.Dialed && i.Remote == l.Addr() {
+			dialed = append(dialed, i)
+		}
+	}
+	return dialed
+}
+
+// echoAll sends back what accepted connections bring.
+func echoAll(l *Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c) // the other side sees
+		}()
+	}
+}
+
+func TestConnectionsAreSpreadOverAsManyLinksAsConfigSays(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		limitMemory(t, 0) // no links of other tests are left
+		l := h.listen(t, ListenConfig{Config: small})
+		go echoAll(l)
+		cfg := *small
+		cfg.Links = 3
+		d := Dialer{Config: &cfg}
+		var conns []net.Conn
+		dial := func(many int) {
+			for range many {
+				c, err := d.Dial(h.network, l.Addr().String())
+				require.NoError(t, err)
+				t.Cleanup(func() { c.Close() })
+				conns = append(conns, c)
+			}
+		}
+		for links := 1; links <= 3; links++ {
+			dial(1)
+			require.Eventually(t, func() bool { return len(linksTo(l)) == links }, time.Minute, time.Millisecond)
+			dial(9*links - 1 - len(conns)) // so the next finds 8 on each
+		}
+		dial(48 - len(conns))
+		connections := 0
+		for _, i := range linksTo(l) {
+			connections += i.Connections
+			require.InDelta(t, 16, i.Connections, 1)
+		}
+		require.Equal(t, len(conns), connections)
+		require.Len(t, linksTo(l), 3)
+		var all sync.WaitGroup
+		for _, c := range conns {
+			all.Go(func() {
+				if _, err := c.Write(make([]byte, 10_000)); err != nil {
+					t.Error(err)
+				}
+			})
+			all.Go(func() {
+				if _, err := io.ReadFull(c, make([]byte, 10_000)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+
+		d.Config = &Config{Links: 3, Dedicated: true}
+		dial(1)
+		require.Len(t, linksTo(l), 4, "one of its own")
+	})
+}
+
+func TestLinksByDefaultAreOneForEightProcessors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for procs, want := range map[int]int{1: 1, 2: 1, 8: 1, 15: 1, 16: 2, 64: 8, 128: 8} {
+		runtime.GOMAXPROCS(procs)
+		require.Equal(t, want, (*Config)(nil).MostLinks(), "%d processors", procs)
+		require.Equal(t, want, new(Config).MostLinks(), "%d processors", procs)
+	}
+	require.Equal(t, 5, (&Config{Links: 5}).MostLinks())
+	require.Equal(t, 1, (&Config{Links: 5, Dedicated: true}).MostLinks())
+}
+
+// dialEmpty makes a link without a connection, as a dialer does that has many.
+func dialEmpty(t *testing.T, n *sim.Network, l net.Listener) (*link.Link, error) {
+	t.Helper()
+	cfg, err := small.Link()
+	require.NoError(t, err)
+	cfg.Network, cfg.Addresses = "sim", addresses["sim"]
+	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
+	require.NoError(t, err)
+	return link.DialEmpty(t.Context(), ep, cfg)
+}
+
+// A link without a connection is memory for which nobody has been accepted: it is
+// bounded as such, and goes when others want its place, or the listener does.
+func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
+	for name, lc := range map[string]ListenConfig{
+		"by number": {Config: small, Backlog: 2},
+		"by memory": {Config: small, PendingMemory: 2 * (&Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4, Dedicated: true}).PinnedMemory()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				t.Cleanup(func() { time.Sleep(time.Minute) })
+				n := sim.New(sim.Link{Latency: time.Millisecond})
+				simulate(t, n)
+				l := host{"sim", "10.0.0.3"}.listen(t, lc) // where no other test has links
+				for range 2 {
+					_, err := dialEmpty(t, n, l)
+					require.NoError(t, err)
+				}
+				_, err := dialEmpty(t, n, l)
+				require.ErrorContains(t, err, "backlog is full")
+				d := Dialer{Config: small, Timeout: 4 * longestPause}
+				c, err := d.Dial("sim", l.Addr().String())
+				require.NoError(t, err)
+				defer c.Close()
+
+				time.Sleep(time.Second)
+
+				// The first connection on a link has its place until it is accepted.
+				made, err := dialEmpty(t, n, l)
+				require.NoError(t, err)
+				time.Sleep(time.Second) // until the listener has it
+				s, err := made.Open(t.Context())
+				require.NoError(t, err)
+				defer s.Close(0)
+				_, err = dialEmpty(t, n, l)
+				require.ErrorContains(t, err, "backlog is full")
+				for range 2 {
+					accepted, err := l.Accept()
+					require.NoError(t, err)
+					defer accepted.Close()
+				}
+				for range 2 {
+					_, err := dialEmpty(t, n, l)
+					require.NoError(t, err)
+				}
+				require.NoError(t, l.Close())
+				time.Sleep(time.Second)
+				l.mu.Lock()
+				assert.Empty(t, l.empty)
+				assert.Zero(t, l.forPeers)
+				l.mu.Unlock()
+				assert.Zero(t, len(l.pending))
+				assert.Zero(t, len(l.backlog))
+				assert.Len(t, linksTo(l), 2, "of the two connections")
+			})
+		})
+	}
+}
