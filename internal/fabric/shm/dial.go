@@ -117,7 +117,7 @@ func shareMemory() error {
 		return err
 	}
 	defer unix.Munmap(adopted)
-	_, err = resident(adopted)
+	_, err = exists(adopted)
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -344,7 +345,7 @@ func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 	page := uint64(os.Getpagesize())
 	from, to := addr&^(page-1), (addr+uint64(n)+page-1)&^(page-1)
 	mem := e.peer.region[from:to]
-	there, err := resident(mem)
+	there, err := exists(mem)
 	if err != nil {
 		return err
 	}
@@ -354,7 +355,28 @@ func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 	return populateFully(mem)
 }
 
-// resident says whether all pages of shared memory exist.
+// swapPatience is how long pages that are swapped out may take to come back before
+// they are taken not to exist.
+const swapPatience = 250 * time.Millisecond
+
+// exists says whether all pages of shared memory exist, without making any. The
+// kernel tells which are in memory, and brings back those that are swapped out.
+func exists(mem []byte) (bool, error) {
+	there, err := resident(mem)
+	if there || err != nil {
+		return there, err
+	}
+	if err := unix.Madvise(mem, unix.MADV_WILLNEED); err != nil {
+		return false, os.NewSyscallError("madvise MADV_WILLNEED", err)
+	}
+	for since := time.Now(); !there && err == nil && time.Since(since) < swapPatience; {
+		time.Sleep(time.Millisecond)
+		there, err = resident(mem)
+	}
+	return there, err
+}
+
+// resident says whether all pages of shared memory are in memory.
 func resident(mem []byte) (bool, error) {
 	pages := make([]byte, len(mem)/os.Getpagesize())
 	for {
