@@ -16,6 +16,11 @@
 //
 // Version 1 of the protocol, a queue pair for each connection, is 04f2eb9.
 //
+// Where one lock holds up many processors, connections do better on several links
+// (ringnet.Config.Links). By what is measured an owner of such a host decides with
+//
+//	go run . -links 1,2,4,8
+//
 // Client and server are two processes. Every figure is measured in every round,
 // one peer after the other, so that a machine that drifts does so under all of
 // them; what is compared is the median of the rounds' ratios. A table appears

@@ -51,7 +51,7 @@ func run(args []string) error {
 		quick   = flags.Bool("quick", false, "a smoke test: one short round of little, whose figures mean nothing")
 		other   = flags.String("beside", "", "measure another version beside this one, too: the `file` is a build of this program there")
 		o       options
-		lists   struct{ sizes, conns, idle, peers, workloads string }
+		lists   lists
 	)
 	flags.IntVar(&o.rounds, "rounds", 7, "how often everything is measured")
 	flags.DurationVar(&o.slice, "slice", 200*time.Millisecond, "how long each cell of a round takes, about")
@@ -59,6 +59,7 @@ func run(args []string) error {
 	flags.StringVar(&lists.conns, "conns", "default", "numbers of connections at once; default 1 and those of interest for each workload")
 	flags.StringVar(&lists.idle, "idle", "default", "numbers of idle connections, or none; default 1000,10000 on one host, 1000 by RDMA")
 	flags.StringVar(&lists.peers, "peers", "default", "what to measure, of: "+peerKeys())
+	flags.StringVar(&lists.links, "links", "", "measure ringnet alone with each of these numbers of `links` for a pair of processes, such as 1,2,4")
 	flags.StringVar(&lists.workloads, "workloads", workloadKeys(), "what to measure of it")
 	flags.BoolVar(&o.library, "library", true, "measure the library's own share, too")
 	flags.StringVar(&o.out, "out", "", "`folder` for results.json and charts; none by default")
@@ -75,6 +76,15 @@ func run(args []string) error {
 	o.onDevice = *rdma || *connect != ""
 	if *quick {
 		quickly(flags, &o, &lists.sizes, &lists.conns, &lists.idle)
+	}
+	if lists.links != "" {
+		if *other != "" {
+			return errors.New("-links compares this version with itself, and goes without -beside")
+		}
+		if err := lists.compareLinks(o.onDevice); err != nil {
+			return err
+		}
+		o.library = false
 	}
 	if lists.peers == "default" {
 		lists.peers = strings.Join(hostPeers, ",")
@@ -168,6 +178,34 @@ func run(args []string) error {
 		fmt.Printf("\nresults.json and charts are in %s\n", o.out)
 	}
 	return b.verdict()
+}
+
+// lists are flags that list things.
+type lists struct{ sizes, conns, idle, peers, workloads, links string }
+
+// compareLinks has ringnet measured with several numbers of links, and many
+// connections, unless flags say otherwise.
+func (l *lists) compareLinks(onDevice bool) error {
+	counts, err := numbers("links", l.links)
+	if err != nil {
+		return err
+	}
+	network := "shm"
+	if onDevice {
+		network = "rdma"
+	}
+	var keys []string
+	for _, n := range counts {
+		keys = append(keys, fmt.Sprintf("%s/%d", network, n))
+	}
+	l.peers, l.idle = strings.Join(keys, ","), "none"
+	if l.conns == "default" {
+		l.conns = "16,64,256"
+	}
+	if l.workloads == workloadKeys() {
+		l.workloads = "work,http"
+	}
+	return nil
 }
 
 // firstToolPort is the port before those that programs listen on, one for each

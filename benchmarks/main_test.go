@@ -98,6 +98,28 @@ func checkResult(t *testing.T, r *Report, c Cell) {
 	}
 }
 
+func TestLinksAreMeasuredSideBySide(t *testing.T) {
+	program, dir := build(t), t.TempDir()
+	out, err := exec.Command(program, "-quick", "-out", dir, "-links", "1,2", "-conns", "20").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	r := readReport(t, dir)
+	require.Len(t, r.Results, 4)
+	for _, peer := range []string{"shm/1", "shm/2"} {
+		for _, workload := range []string{"work", "http"} {
+			checkResult(t, r, Cell{peer, workload, 0, 20})
+		}
+	}
+	require.Empty(t, r.Idle)
+	require.Contains(t, string(out), "lock wait s/million")
+}
+
+func TestLinksThatNobodyHasAreNoPeer(t *testing.T) {
+	for _, key := range []string{"shm/", "shm/x", "tcp/2", "/2", "shm"} {
+		require.Nil(t, spread(key), key)
+	}
+	require.NotNil(t, spread("rdma/3"))
+}
+
 func TestBesideMeasuresAnotherBuildInTheSameRounds(t *testing.T) {
 	program, dir := build(t), t.TempDir()
 	out, err := exec.Command(program, "-quick", "-out", dir, "-beside", program, "-peers", "shm,unix",

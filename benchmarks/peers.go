@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -66,11 +68,24 @@ var (
 )
 
 func findPeer(key string) (*peer, error) {
-	i := slices.IndexFunc(peers, func(p *peer) bool { return p.key == key })
-	if i < 0 {
-		return nil, fmt.Errorf("no peer is called %q", key)
+	if i := slices.IndexFunc(peers, func(p *peer) bool { return p.key == key }); i >= 0 {
+		return peers[i], nil
 	}
-	return peers[i], nil
+	if p := spread(key); p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("no peer is called %q", key)
+}
+
+// spread is ringnet with up to so many links for a pair of processes, by a key
+// such as "shm/4", or nil.
+func spread(key string) *peer {
+	network, number, _ := strings.Cut(key, "/")
+	links, err := strconv.Atoi(number)
+	if err != nil || network != "shm" && network != "rdma" {
+		return nil
+	}
+	return ours(fmt.Sprintf("ringnet %s, Links: %d", network, links), key, network, &ringnet.Config{Links: links})
 }
 
 func ours(name, key, network string, cfg *ringnet.Config) *peer {

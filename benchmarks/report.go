@@ -68,6 +68,8 @@ type Sample struct {
 	Failed  int      `json:",omitempty"` // operations, besides Ops
 	CPU     float64  // seconds, of both sides; 0 if unknown
 	Allocs  *float64 // of an operation, on both sides; nil of programs
+
+	LockWait float64 // seconds that goroutines of both sides waited for locks; 0 if unknown
 }
 
 func (s *Sample) rate() float64      { return float64(s.Ops) / s.Seconds }
@@ -97,6 +99,7 @@ type Summary struct {
 	CPUPerGB      float64 // seconds for 1e9 bytes
 	CPUPerMillion float64 // seconds for 1e6 operations
 	Allocs        float64 // of an operation
+	LockWait      float64 // seconds for 1e6 operations
 	Failed        int     `json:",omitempty"` // operations, in all rounds
 }
 
@@ -126,6 +129,7 @@ func (r *Result) summarise() {
 	r.Median.CPUPerGB = of(func(s *Sample) float64 { return s.CPU / float64(s.Bytes) * 1e9 })
 	r.Median.CPUPerMillion = of(func(s *Sample) float64 { return s.cpu() * 1e6 })
 	r.Median.Allocs = of((*Sample).allocs)
+	r.Median.LockWait = of(func(s *Sample) float64 { return s.LockWait / float64(s.Ops) * 1e6 })
 }
 
 // known is 0 for what JSON has no word for.

@@ -311,7 +311,7 @@ func (b *bench) sample(c Cell, s *session, n int) (Sample, error) {
 	if err != nil {
 		return Sample{}, err
 	}
-	out := Sample{Ops: n * c.Conns, Seconds: elapsed.Seconds(), CPU: after.CPU - before.CPU}
+	out := Sample{Ops: n * c.Conns, Seconds: elapsed.Seconds(), CPU: after.CPU - before.CPU, LockWait: after.LockWait - before.LockWait}
 	if s.failed != nil {
 		if out.Failed, err = s.failed(); err != nil {
 			b.show.note("%v: %d of %d failed, one of them: %v", c, out.Failed, out.Ops, err)
@@ -334,7 +334,7 @@ func (b *bench) usage() (Usage, error) {
 		return Usage{}, err
 	}
 	client := usage()
-	return Usage{client.CPU + server.CPU, client.Mallocs + server.Mallocs}, nil
+	return Usage{client.CPU + server.CPU, client.Mallocs + server.Mallocs, client.LockWait + server.LockWait}, nil
 }
 
 func (s *Sample) latencies(times []time.Duration, half bool) {

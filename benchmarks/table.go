@@ -47,7 +47,7 @@ func (r *Report) printWorkload(out io.Writer, k *workload) {
 		if !headed {
 			headed = true
 			fmt.Fprintf(out, "\n%s\n", k.name)
-			fmt.Fprintln(t, "size\tconns\tpeer\tp50\tp90\tp99\tmean\tper second\tbytes/s\tCPU s/GB\tCPU s/million\tallocs")
+			fmt.Fprintln(t, "size\tconns\tpeer\tp50\tp90\tp99\tmean\tper second\tbytes/s\tCPU s/GB\tCPU s/million\tlock wait s/million\tallocs")
 		}
 		size := "–"
 		if x.Size > 0 {
@@ -66,7 +66,7 @@ func (r *Report) printWorkload(out io.Writer, k *workload) {
 			rate = count(m.BytesPerSec) + "B"
 		}
 		fmt.Fprintln(t, strings.Join([]string{size, strconv.Itoa(x.Conns), r.peerName(x.Peer),
-			nanos(m.P50), nanos(m.P90), nanos(m.P99), nanos(m.Mean), count(m.PerSecond), rate, unlessZero(m.CPUPerGB), unlessZero(m.CPUPerMillion), allocs}, "\t"))
+			nanos(m.P50), nanos(m.P90), nanos(m.P99), nanos(m.Mean), count(m.PerSecond), rate, unlessZero(m.CPUPerGB), unlessZero(m.CPUPerMillion), unlessZero(m.LockWait), allocs}, "\t"))
 	}
 	t.Flush()
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,8 +16,9 @@ import (
 
 // Usage is what a process has used so far, or uses now.
 type Usage struct {
-	CPU     float64 // seconds, of user and system
-	Mallocs uint64
+	CPU      float64 // seconds, of user and system
+	Mallocs  uint64
+	LockWait float64 // seconds that goroutines have waited for locks, approximately
 }
 
 func usage() Usage {
@@ -26,7 +28,9 @@ func usage() Usage {
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return Usage{CPU: cpuSeconds(&r), Mallocs: m.Mallocs}
+	wait := []metrics.Sample{{Name: "/sync/mutex/wait/total:seconds"}}
+	metrics.Read(wait)
+	return Usage{cpuSeconds(&r), m.Mallocs, wait[0].Value.Float64()}
 }
 
 func cpuSeconds(r *syscall.Rusage) float64 {
