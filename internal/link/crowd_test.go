@@ -76,7 +76,8 @@ type dialingProcess struct {
 	n     fabric.Fabric
 	to    netip.AddrPort
 	cfg   Config
-	links int // more than one, if not 0
+	links int                   // more than one, if not 0
+	more  func() (*Link, error) // makes those beyond the first, if not nil
 	pool  Pool[netip.AddrPort]
 
 	mu   sync.Mutex
@@ -95,7 +96,11 @@ func (p *dialingProcess) dial() (*Stream, error) {
 }
 
 func (p *dialingProcess) dialOnce() (*Stream, error) {
-	return p.pool.Dial(context.Background(), p.to, p.dialLink, More{p.links, p.dialEmpty}, Gate{})
+	more := More{p.links, p.dialEmpty}
+	if p.more != nil {
+		more.Connect = p.more
+	}
+	return p.pool.Dial(context.Background(), p.to, p.dialLink, more, Gate{})
 }
 
 func (p *dialingProcess) dialLink(ctx context.Context) (*Stream, error) {

@@ -44,7 +44,7 @@ func (p *dialingProcess) open(t *testing.T, many int) []*Stream {
 	t.Helper()
 	var streams []*Stream
 	for range many {
-		s, err := p.dialOnce()
+		s, err := p.dial()
 		require.NoError(t, err)
 		streams = append(streams, s)
 		time.Sleep(time.Second)
@@ -199,11 +199,12 @@ func TestNoDialWaitsForAnotherLinkOrFailsWithIt(t *testing.T) {
 	spreading(t, func(t *testing.T, n *sim.Network, p *dialingProcess) {
 		var calls atomic.Int32
 		end := make(chan error)
+		p.more = func() (*Link, error) {
+			calls.Add(1)
+			return nil, <-end
+		}
 		dial := func() *Stream {
-			s, err := p.pool.Dial(context.Background(), p.to, p.dialLink, More{4, func() (*Link, error) {
-				calls.Add(1)
-				return nil, <-end
-			}}, Gate{})
+			s, err := p.dial()
 			require.NoError(t, err)
 			return s
 		}
@@ -242,12 +243,13 @@ func TestNoDialWaitsForAnotherLinkOrFailsWithIt(t *testing.T) {
 func TestAnotherLinkOutlivesTheFirst(t *testing.T) {
 	spreading(t, func(t *testing.T, n *sim.Network, p *dialingProcess) {
 		begin := make(chan struct{})
+		p.more = func() (*Link, error) {
+			<-begin
+			return p.dialEmpty()
+		}
 		var streams []*Stream
 		dial := func() *Stream {
-			s, err := p.pool.Dial(context.Background(), p.to, p.dialLink, More{4, func() (*Link, error) {
-				<-begin
-				return p.dialEmpty()
-			}}, Gate{})
+			s, err := p.dial()
 			require.NoError(t, err)
 			return s
 		}
