@@ -19,7 +19,8 @@ type staging struct {
 	next   uint64  // number of the next
 }
 
-// chunk is what one Write has put into the staging memory.
+// chunk is what one Write, or several that wrote little, have put into the staging
+// memory.
 type chunk struct {
 	from, to uint64 // positions; from moves on as bytes are posted
 	after    uint64 // work requests that have to complete before it is free
@@ -34,13 +35,18 @@ func (s *staging) take(n int) (number uint64, first, second []byte) {
 	if int(s.next-s.first) == len(s.chunks) {
 		s.grow()
 	}
-	first, second = s.ring.Reserve(n)
 	from := s.ring.Head()
-	s.ring.Commit(n)
+	first, second = s.reserve(n)
 	number = s.next
 	s.next++
 	*s.chunk(number) = chunk{from: from, to: from + uint64(n), copying: true}
 	return number, first, second
+}
+
+func (s *staging) reserve(n int) (first, second []byte) {
+	first, second = s.ring.Reserve(n)
+	s.ring.Commit(n)
+	return first, second
 }
 
 func (s *staging) grow() {
@@ -153,6 +159,23 @@ func (c *chain) add(s *staging, number uint64) {
 	}
 	c.tail = number
 	c.length++
+}
+
+// append copies a little behind the chunks: to the last of them, if it is the last of
+// all, is not worth a message of its own and nothing of it is posted, or to another.
+func (c *chain) append(s *staging, p []byte) {
+	if c.length > 0 && c.tail+1 == s.next {
+		if last := s.chunk(c.tail); last.after == 0 && last.to-last.from < worthwhile {
+			first, second := s.reserve(len(p))
+			copy(second, p[copy(first, p):])
+			last.to = s.ring.Head()
+			return
+		}
+	}
+	number, first, second := s.take(len(p))
+	copy(second, p[copy(first, p):])
+	s.chunk(number).copying = false
+	c.add(s, number)
 }
 
 // next returns the bytes that the next work request of the stream may carry: n

@@ -63,14 +63,15 @@ func (s *Stream) accept(p []byte) (int, error) {
 		s.joinShort()
 		return 0, nil
 	}
+	if n <= copyLocked {
+		s.pending.append(&l.send.staging, p[:n])
+		s.ledger.Accept(n)
+		return s.accepted(n, later), nil
+	}
 	number, first, second := l.send.staging.take(n)
-	if n > copyLocked {
-		l.mu.Unlock()
-	}
+	l.mu.Unlock()
 	copy(second, p[copy(first, p[:n]):n])
-	if n > copyLocked {
-		l.mu.Lock()
-	}
+	l.mu.Lock()
 	return s.staged(number, n, later)
 }
 
@@ -104,18 +105,25 @@ func (s *Stream) staged(number uint64, n int, later bool) (int, error) {
 		l.wakeTouched()
 		return 0, err
 	}
-	s.ledger.Accept(n)
 	s.pending.add(&l.send.staging, number)
+	s.ledger.Accept(n)
+	return s.accepted(n, later), nil
+}
+
+// accepted sees to it that n bytes in the staging memory are sent, and returns n.
+// Called with mu held, which it may release to send.
+func (s *Stream) accepted(n int, later bool) int {
+	l := s.link
 	s.queue()
 	if later && !l.send.posting {
 		l.callEngine()
-		return n, nil
+		return n
 	}
 	l.trySend()
 	if s.ledger.Pending() > 0 && !l.send.posting {
 		l.watchNow() // what waits for a completion must see it
 	}
-	return n, nil
+	return n
 }
 
 func writeReady(s *Stream) bool {
