@@ -47,7 +47,7 @@ func (at place) any() string { return net.JoinHostPort(at.host, "0") }
 
 // config has peers that do not answer found out soon.
 func (at place) config() *ringnet.Config {
-	return &ringnet.Config{KeepAlive: keepAlive, LinkIdle: at.linkIdle}
+	return &ringnet.Config{KeepAlive: keepAlive, LinkIdle: at.linkIdle, Links: 1} // on any number of processors
 }
 
 // partner starts a process in a role that has its connections there too, and

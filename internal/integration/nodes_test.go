@@ -167,7 +167,7 @@ func transfers(t *testing.T, n int) []func() error {
 // ask connects to node 1 and says what it is to do there.
 func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
 	t.Helper()
-	d := ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive}}
+	d := ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1}}
 	c, err := d.Dial("rdma", net.JoinHostPort(host, nodePort))
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
