@@ -130,6 +130,7 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 				for range 2 {
 					_, err := dialEmpty(t, n, l)
 					require.NoError(t, err)
+					time.Sleep(time.Second) // until the listener has it
 				}
 				_, err := dialEmpty(t, n, l)
 				require.ErrorContains(t, err, "backlog is full")
@@ -157,6 +158,7 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 				for range 2 {
 					_, err := dialEmpty(t, n, l)
 					require.NoError(t, err)
+					time.Sleep(time.Second)
 				}
 				require.NoError(t, l.Close())
 				time.Sleep(time.Second)

@@ -84,7 +84,8 @@ type Config struct {
 	// and no dial waits for it or fails for want of it. Each takes PinnedMemory and a
 	// queue pair at either end. Default: GOMAXPROCS / 8, 1 at least and 8 at most,
 	// for one lock serves a link; docs/performance.md says by what to tell how many
-	// processors that is enough for. The accepting end need not say anything.
+	// processors that is enough for. A link that dies ends its own connections; each
+	// finds out by itself that a peer is gone. Only the dialing end's Links counts.
 	Links int
 
 	// LinkIdle is how long a link stays up when its last connection is gone, for
