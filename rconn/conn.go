@@ -152,6 +152,12 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// AwaitRead waits until a Read would not wait: something has arrived, the stream
+// has ended or is lost, or c is closed, which Read then says. So a program with
+// many connections that wait needs no buffer for them. It returns
+// os.ErrDeadlineExceeded when the read deadline has passed.
+func (c *Conn) AwaitRead() error { return c.opError("read", c.stream.AwaitRead(c.readDeadline)) }
+
 // Write writes p, waiting until the peer has room for all of it or the write
 // deadline has passed. If it fails it says how many bytes it accepted before;
 // those are delivered unless the connection is lost. p is the caller's again

@@ -37,6 +37,23 @@ func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 	}
 }
 
+// AwaitRead waits until a Read would not wait, or the deadline has passed.
+func (s *Stream) AwaitRead(d *deadline.Deadline) error {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if d.Expired() && s.openError() == nil {
+		return os.ErrDeadlineExceeded
+	}
+	s.link.mu.Lock()
+	first, _, err := s.arrived(1)
+	s.taking = false
+	s.link.mu.Unlock()
+	if len(first) > 0 || err != nil {
+		return nil
+	}
+	return s.wait(readCall, d)
+}
+
 // take reads into p what has arrived. Called with mu held, which it may release
 // to copy.
 func (s *Stream) take(p []byte) (int, error) {
