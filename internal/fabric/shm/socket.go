@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -286,15 +287,35 @@ func (s *socket) send(b []byte, fd int) error {
 // doorbell is what wakes a peer: what it says does not matter.
 var doorbell = []byte{0}
 
+// The system calls of doorbells never wait, so the scheduler is not told of them.
+// In a process that has had nothing to do for a moment it would wake a thread to
+// watch over each, which takes longer than to ring.
+
 // ring wakes the peer. A socket that is full of doorbells wakes it too, and one
 // whose peer is gone says so to whoever waits. Any other error means that the peer
 // sleeps on.
 func (s *socket) ring() error {
-	switch err := unix.Send(s.fd, doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err {
-	case nil, unix.EAGAIN, unix.EPIPE, unix.ECONNRESET, unix.ECONNREFUSED, unix.ENOTCONN:
+	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(&doorbell[0])), 1,
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	switch errno {
+	case 0, unix.EAGAIN, unix.EPIPE, unix.ECONNRESET, unix.ECONNREFUSED, unix.ENOTCONN:
 		return nil
 	default:
-		return os.NewSyscallError("sendto", err)
+		return os.NewSyscallError("sendto", errno)
+	}
+}
+
+// take reads doorbells, or EAGAIN if there are none.
+func (s *socket) take(b []byte) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		switch errno {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
 	}
 }
 

@@ -55,10 +55,7 @@ func (e *endpoint) takeRing(uintptr) bool {
 		e.notify(fabric.ErrQueuePair, fmt.Errorf("%w: %w", err, fabric.ErrQueuePair))
 		return true
 	}
-	n, err := unix.Read(e.sock.fd, e.buf[:])
-	for err == unix.EINTR {
-		n, err = unix.Read(e.sock.fd, e.buf[:])
-	}
+	n, err := e.sock.take(e.buf[:])
 	switch {
 	case err == unix.EAGAIN:
 		return false
