@@ -17,7 +17,7 @@ RDMA_RACE := -skip 'OfAHundredConnections|/^shm$$' ./internal/integration
 VERBS := -skip '^TestABI' ./internal/fabric/verbs
 
 # Modules besides the root, whose heavy dependencies are theirs alone.
-MODULES := interop examples benchmarks
+MODULES := cmd/ringnet interop examples benchmarks
 
 # Runs a test program where there is a device, and fails if the device has
 # counted a message that found no receive posted.
@@ -25,7 +25,7 @@ ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
 COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo demo-rdma demo-nodes test packages check unit cross programs test-rdma soak bench bench-rdma bench-links clean
+.PHONY: demo demo-rdma demo-nodes test packages check unit cross programs test-rdma soak bench bench-rdma bench-proxy bench-links clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -54,9 +54,9 @@ test: packages check unit cross programs test-rdma
 
 # Debian packages that tests want: a C compiler for the race detector and the
 # verbs shim, one more for arm64, the official headers for the shim's ABI test,
-# ip for network namespaces, redis. tools/softroce installs what it needs by
+# ip for network namespaces, and programs that ringnet is to carry. tools/softroce installs what it needs by
 # itself.
-PACKAGES := gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev redis-server
+PACKAGES := apache2-utils gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev postgresql redis-server
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
 PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -89,9 +89,14 @@ cross:
 	CGO_ENABLED=1 GOOS=linux GOARCH=arm64 CC=$(CROSS_CC) $(GO) vet ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
+	cd cmd/ringnet && CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
+	cd cmd/ringnet && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 
-# What others wrote for package net, the examples, and the benchmarks in small.
+# The command, what others wrote for package net, the examples, and the benchmarks
+# in small.
 programs:
+	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=1 ./...
+	cd cmd/ringnet && $(GO) test -count=1 -run TenThousand .
 	cd interop && RINGNET_REQUIRE_REDIS=1 $(GO) test -race -count=1 ./...
 	cd examples && $(GO) test -count=1 ./...
 	cd benchmarks && $(GO) test -count=1 ./...
@@ -106,6 +111,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) -race $(COUNTING) $(RDMA_RACE)
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
 	cd interop && RINGNET_REQUIRE_REDIS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' ./...
+	cd cmd/ringnet && $(TEST_RDMA) $(COUNTING) -run 'ProxyPairMoves/^rdma$$' .
 	$(GO) test -c -o bin/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
 		bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
@@ -135,6 +141,11 @@ bench-rdma: bin/benchmarks $(SOFTROCE)
 	mkdir -p bin/results-rdma
 	$(SOFTROCE) -modules smc,smc_diag -scratch bin/results-rdma -timeout 90m -- \
 		bin/benchmarks -rdma -rounds 5 -slice 300ms -out bin/results-rdma $(BENCH)
+
+# Two proxies with shm between them, beside two of socat's with TCP, and beside
+# none: docs/command.md.
+bench-proxy:
+	cd cmd/ringnet && $(GO) test -run '^$$' -bench Pair -count 5 .
 
 # The tables of docs/performance.md: links that nobody here owns, in virtual
 # time.

@@ -1,0 +1,54 @@
+// Package endpoint listens and dials where the user of the command says, by a
+// URL: auto://:6380, tcp://127.0.0.1:6379, unix:///run/redis.sock.
+package endpoint
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Ringnet are the networks of package ringnet.
+var Ringnet = []string{"auto", "shm", "rdma", "rdma4", "rdma6"}
+
+// standard are those of package net.
+var standard = []string{"tcp", "tcp4", "tcp6", "unix"}
+
+// Endpoint is a network and an address there, which are valid.
+type Endpoint struct {
+	Network, Address string
+}
+
+// Parse reads an endpoint as it is written on the command line.
+func Parse(s string) (Endpoint, error) {
+	network, address, ok := strings.Cut(s, "://")
+	switch {
+	case !ok:
+		return Endpoint{}, fmt.Errorf("%q: want NETWORK://HOST:PORT, as in auto://:6380, or unix:///PATH", s)
+	case network == "unix":
+		if !filepath.IsAbs(address) {
+			return Endpoint{}, fmt.Errorf("%q: want an absolute path after unix://, as in unix:///run/redis.sock", s)
+		}
+	case slices.Contains(Ringnet, network) || slices.Contains(standard, network):
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return Endpoint{}, fmt.Errorf("%q: want HOST:PORT after %s://, with [] around an IPv6 address: %w", s, network, err)
+		}
+	default:
+		return Endpoint{}, fmt.Errorf("%q: unknown network %q: want one of %s", s, network,
+			strings.Join(slices.Concat(Ringnet, standard), ", "))
+	}
+	return Endpoint{network, address}, nil
+}
+
+func (e Endpoint) String() string { return e.Network + "://" + e.Address }
+
+// UnmarshalText lets flags have endpoints as values.
+func (e *Endpoint) UnmarshalText(text []byte) (err error) {
+	*e, err = Parse(string(text))
+	return err
+}
+
+// IsRingnet says whether e is on a network of package ringnet.
+func (e Endpoint) IsRingnet() bool { return slices.Contains(Ringnet, e.Network) }

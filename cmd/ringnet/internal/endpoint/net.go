@@ -1,0 +1,134 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet"
+)
+
+// Conn is what the connections of all networks can do.
+type Conn interface {
+	net.Conn
+	CloseRead() error
+	CloseWrite() error
+}
+
+// Listener is what the listeners of all networks can do.
+type Listener interface {
+	net.Listener
+	SetDeadline(t time.Time) error
+}
+
+// Options are for listening and for dialing.
+type Options struct {
+	// Require are the networks that may carry connections of auto; empty means
+	// any.
+	Require []string
+
+	// TrustUser are users whose processes shm may connect to, besides this
+	// process's own.
+	TrustUser []uint32
+}
+
+// trusts is what Dialer and ListenConfig want as TrustUser.
+func (o Options) trusts() func(uint32) bool {
+	if len(o.TrustUser) == 0 {
+		return nil
+	}
+	return func(uid uint32) bool { return slices.Contains(o.TrustUser, uid) }
+}
+
+// Listen announces on the endpoint.
+func (e Endpoint) Listen(ctx context.Context, o Options) (Listener, error) {
+	l, err := e.listen(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return l.(Listener), nil
+}
+
+func (e Endpoint) listen(ctx context.Context, o Options) (net.Listener, error) {
+	switch {
+	case e.IsRingnet():
+		return (&ringnet.ListenConfig{TrustUser: o.trusts()}).Listen(ctx, e.Network, e.Address)
+	case e.Network == "unix":
+		if err := removeStale(e.Address); err != nil {
+			return nil, err
+		}
+	}
+	return new(net.ListenConfig).Listen(ctx, e.Network, e.Address)
+}
+
+// removeStale removes a Unix socket that nobody listens on, as a process leaves
+// it that was killed.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSocket == 0 {
+		return nil // or bind says what is there
+	} else if err != nil {
+		return err
+	}
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		return c.Close()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return os.Remove(path)
+	}
+	return nil
+}
+
+// Dialer returns what connects to the endpoint. Of ringnet's connections all that
+// one Dialer makes may share a link.
+func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, error) {
+	dial := new(net.Dialer).DialContext
+	if e.IsRingnet() {
+		dial = (&ringnet.Dialer{TrustUser: o.trusts()}).DialContext
+	}
+	return func(ctx context.Context) (Conn, error) {
+		c, err := dial(ctx, e.Network, e.Address)
+		if err != nil {
+			return nil, err
+		}
+		return o.Carried(c)
+	}
+}
+
+// Carried returns what carries a connection that was dialed or accepted. If that
+// is not what is required, the connection is reset, and the error says why.
+func (o Options) Carried(c net.Conn) (Conn, error) {
+	auto, ok := c.(*ringnet.AutoConn)
+	if !ok {
+		return c.(Conn), nil
+	}
+	carrier := auto.LocalAddr().Network()
+	if len(o.Require) == 0 || slices.Contains(o.Require, carrier) {
+		return auto.NetConn().(Conn), nil
+	}
+	Reset(auto)
+	var why strings.Builder
+	for _, err := range auto.PassedOver() {
+		fmt.Fprintf(&why, "; %v", err)
+	}
+	return nil, fmt.Errorf("%v is connected over %s, but %s is required%s",
+		auto.RemoteAddr(), carrier, strings.Join(o.Require, " or "), why.String())
+}
+
+// Reset closes a connection so that the peer gets an error. A Unix socket has no
+// such thing: there the peer gets the end of the stream, unless it has sent what
+// was not read.
+func Reset(c net.Conn) {
+	if r, ok := c.(interface{ SetLinger(sec int) error }); ok {
+		_ = r.SetLinger(0)
+	}
+	_ = c.Close()
+}

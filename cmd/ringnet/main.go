@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// command is the command line.
+type command struct {
+	JSON bool `name:"json" help:"Write JSON: what a subcommand finds, and the log of those that serve."`
+
+	Proxy proxyCommand `cmd:"" help:"Forward connections from one network to another."`
+}
+
+// streams are where a subcommand writes.
+type streams struct {
+	out, err io.Writer
+	json     bool
+}
+
+// Exit statuses.
+const (
+	failed = 1
+	misuse = 2
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run runs the command and returns its exit status.
+func run(args []string, out, errs io.Writer) (status int) {
+	var c command
+	exited := false
+	parser, err := kong.New(&c,
+		kong.Name("ringnet"),
+		kong.Description("Connections over RDMA and shared memory: forward them."),
+		kong.Writers(out, errs),
+		kong.Exit(func(s int) { exited, status = true, s }),
+		kong.UsageOnError(),
+	)
+	if err != nil {
+		panic(err) // the declaration above is wrong
+	}
+	k, err := parser.Parse(args)
+	if exited { // by --help
+		return status
+	}
+	if err != nil {
+		fmt.Fprintln(errs, "ringnet:", err)
+		return misuse
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	k.BindTo(ctx, (*context.Context)(nil))
+	switch err := k.Run(&streams{out, errs, c.JSON}); {
+	case err == nil:
+		return 0
+	case errors.As(err, new(misuseError)):
+		fmt.Fprintln(errs, "ringnet:", err)
+		return misuse
+	default:
+		fmt.Fprintln(errs, "ringnet:", err)
+		return failed
+	}
+}
+
+// misuseError is that of flags that do not fit together.
+type misuseError struct{ error }
+
+func (s *streams) logger(verbose bool) *slog.Logger {
+	options := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if verbose {
+		options.Level = slog.LevelDebug
+	}
+	if s.json {
+		return slog.New(slog.NewJSONHandler(s.err, options))
+	}
+	return slog.New(slog.NewTextHandler(s.err, options))
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// asCommand in the environment makes the command of this test program.
+const asCommand = "RINGNET_TEST_AS_COMMAND"
+
+// asEcho in the environment makes an echo server of this test program: with
+// clients and servers of 10,000 connections a process would have too many files
+// open.
+const asEcho = "RINGNET_TEST_AS_ECHO"
+
+func echoServer() {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(l.Addr())
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			panic(err)
+		}
+		go echo(c.(*net.TCPConn))
+	}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	if os.Getenv(asEcho) != "" {
+		echoServer()
+	}
+	os.Exit(m.Run())
+}
+
+// patience is how long a test waits for what should happen soon.
+const patience = 60 * time.Second
+
+// commandProcess is the command in a process of its own.
+func commandProcess(args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "GORACE=atexit_sleep_ms=0")
+	return cmd
+}
+
+// service is a process of the command that serves.
+type service struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+
+	mu    sync.Mutex // guards what follows
+	log   []map[string]any
+	more  chan struct{} // closed when there is more log
+	plain bytes.Buffer
+}
+
+// start starts the command as a service, which is stopped, and has to end well, at
+// the end of the test.
+func start(t testing.TB, args ...string) *service {
+	t.Helper()
+	s := &service{t: t, cmd: commandProcess(append([]string{"--json"}, args...)...), done: make(chan struct{}), more: make(chan struct{})}
+	out, err := s.cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, s.cmd.Start())
+	go s.read(out)
+	t.Cleanup(func() {
+		if s.running() {
+			assert.NoError(t, s.stop(), s.said())
+		}
+	})
+	return s
+}
+
+func (s *service) read(out io.Reader) {
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var entry map[string]any
+		s.mu.Lock()
+		if json.Unmarshal(lines.Bytes(), &entry) == nil {
+			s.log = append(s.log, entry)
+		}
+		s.plain.Write(lines.Bytes())
+		s.plain.WriteByte('\n')
+		close(s.more)
+		s.more = make(chan struct{})
+		s.mu.Unlock()
+	}
+	_ = s.cmd.Wait()
+	close(s.done)
+}
+
+func (s *service) running() bool {
+	select {
+	case <-s.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// said is everything that the process has logged.
+func (s *service) said() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.plain.String()
+}
+
+// logged waits for the nth entry with the message and returns it.
+func (s *service) logged(message string, nth int) map[string]any {
+	s.t.Helper()
+	timeout := time.After(patience)
+	for {
+		s.mu.Lock()
+		more, seen := s.more, 0
+		for _, entry := range s.log {
+			if entry["msg"] == message {
+				if seen == nth {
+					s.mu.Unlock()
+					return entry
+				}
+				seen++
+			}
+		}
+		s.mu.Unlock()
+		select {
+		case <-more:
+		case <-s.done:
+			require.FailNow(s.t, "ended before it said "+message, s.said())
+		case <-timeout:
+			require.FailNow(s.t, "did not say "+message, s.said())
+		}
+	}
+}
+
+// address is where the nth forwarding listens.
+func (s *service) address(nth int) string {
+	s.t.Helper()
+	return s.logged("forwards", nth)["address"].(string)
+}
+
+// port is the port at which the first forwarding listens.
+func (s *service) port() string {
+	s.t.Helper()
+	_, port, err := net.SplitHostPort(s.address(0))
+	require.NoError(s.t, err)
+	return port
+}
+
+// terminate asks the process to end.
+func (s *service) terminate() { _ = s.cmd.Process.Signal(syscall.SIGTERM) }
+
+// wait returns when the process has ended, with an error if that was not well.
+func (s *service) wait() error {
+	select {
+	case <-s.done:
+	case <-time.After(patience):
+		_ = s.cmd.Process.Kill()
+		<-s.done
+		s.t.Error("the process did not end: " + s.said())
+	}
+	if s.cmd.ProcessState.Success() {
+		return nil
+	}
+	return &exec.ExitError{ProcessState: s.cmd.ProcessState}
+}
+
+func (s *service) stop() error {
+	s.terminate()
+	return s.wait()
+}
+
+// startPair starts two proxies with a network of ringnet between them, and returns
+// the first, at which clients find what serves at the address behind.
+func startPair(t testing.TB, between, to string, args ...string) (client, server *service) {
+	t.Helper()
+	host := "127.0.0.1"
+	if between == "rdma" {
+		host = os.Getenv("SOFTROCE_ADDR")
+	}
+	server = start(t, append([]string{"proxy", "--listen", between + "://" + host + ":0", "--to", to}, args...)...)
+	client = start(t, append([]string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", between + "://" + server.address(0)}, args...)...)
+	return client, server
+}
+
+// serve serves each connection to a listener of TCP until the end of the test, and
+// returns its address.
+func serve(t testing.TB, handle func(c *net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go handle(c.(*net.TCPConn))
+		}
+	}()
+	return l.Addr().String()
+}
+
+// echo sends back what comes, and ends when the client has.
+func echo(c *net.TCPConn) {
+	_, _ = io.Copy(struct{ io.Writer }{c}, c) // without the two descriptors of splice
+	_ = c.Close()
+}
+
+// dial connects to an address of TCP until the end of the test.
+func dial(t testing.TB, address string) *net.TCPConn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", address, patience)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	return c.(*net.TCPConn)
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Programs that nobody has changed, clients and servers, through two proxies with
+// shm between them.
+
+// program is the path of a program of a Debian package.
+func program(t *testing.T, name, pack string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		// Where Debian keeps what has several versions.
+		if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
+			return slices.Max(found)
+		}
+		if os.Getenv("CI") == "" && os.Getenv("RINGNET_REQUIRE_PROGRAMS") == "" {
+			t.Skipf("no %s (Debian: apt-get install %s): %v", name, pack, err)
+		}
+	}
+	require.NoError(t, err)
+	return path
+}
+
+// output runs a program, which has to end well, and returns what it says.
+func output(t *testing.T, path string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return string(out)
+}
+
+// startRedis starts a redis-server, until the end of the test, and two proxies
+// before it. It returns them, and the port at which clients find it.
+func startRedis(t *testing.T) (client, server *service, port string) {
+	t.Helper()
+	requireShm(t)
+	dir := t.TempDir()
+	cmd := exec.Command(program(t, "redis-server", "redis-server"), "--port", "0", "--unixsocket", dir+"/redis", "--save", "", "--dir", dir)
+	startProgram(t, cmd, "eady to accept connections") // with "The server is now r" or "R" before it
+	client, server = startPair(t, "shm", "unix://"+dir+"/redis", "-v")
+	return client, server, client.port()
+}
+
+// startProgram starts a program, until the end of the test, and waits for it to
+// say that it is ready.
+func startProgram(t *testing.T, cmd *exec.Cmd, ready string) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer w.Close()
+	cmd.Stdout, cmd.Stderr = w, w
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+		r.Close()
+	})
+	lines := bufio.NewScanner(r)
+	var said strings.Builder
+	for lines.Scan() {
+		fmt.Fprintln(&said, lines.Text())
+		if strings.Contains(lines.Text(), ready) {
+			go func() { _, _ = io.Copy(io.Discard, r) }()
+			return
+		}
+	}
+	require.FailNow(t, "did not start", said.String())
+}
+
+func TestRedisBenchmarkThroughProxies(t *testing.T) {
+	benchmark, cli := program(t, "redis-benchmark", "redis-tools"), program(t, "redis-cli", "redis-tools")
+	_, _, port := startRedis(t)
+	const requests = 1_600 // a multiple of the pipeline, whose last is not cut short
+	all := []string{"-t", "set,get,incr,lpush,lrange_100"}
+	for name, args := range map[string][]string{
+		"one after the other": append(all, "-c", "50"),
+		"pipelined":           append(all, "-c", "8", "-P", "16"),
+		"large":               {"-t", "incr,set,get", "-c", "8", "-d", "100000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, "OK\n", output(t, cli, "-p", port, "flushall"))
+			output(t, benchmark, append(args, "-p", port, "-q", "-n", strconv.Itoa(requests))...) // which ends at the first error
+			require.Equal(t, fmt.Sprintf("%d\n", requests), output(t, cli, "-p", port, "get", "counter:__rand_int__"))
+		})
+	}
+}
+
+func TestRedisBenchmarkLosesNoReplyWhenProxiesStop(t *testing.T) {
+	benchmark, cli := program(t, "redis-benchmark", "redis-tools"), program(t, "redis-cli", "redis-tools")
+	client, server, port := startRedis(t)
+	behind := server.logged("forwards", 0)["to"].(string)
+	const connections, requests = 20, 20_000
+	load := exec.Command(benchmark, "-p", port, "-q", "-t", "incr", "-c", strconv.Itoa(connections), "-n", strconv.Itoa(requests))
+	out := new(strings.Builder)
+	load.Stdout, load.Stderr = out, out
+	require.NoError(t, load.Start())
+	client.logged("began", connections-1)
+	for _, p := range []*service{client, server} {
+		p.terminate()
+		p.logged("stops: waits for connections to end", 0)
+	}
+	require.NoError(t, load.Process.Signal(syscall.Signal(0)), "the load has ended before the proxies were told to stop")
+	require.NoError(t, load.Wait(), out)
+	require.Equal(t, fmt.Sprintf("%d\n", requests), output(t, cli, "-s", strings.TrimPrefix(behind, "unix://"), "get", "counter:__rand_int__"))
+	require.NoError(t, client.wait(), client.said())
+	require.NoError(t, server.wait(), server.said())
+}
+
+func TestPgbenchThroughProxies(t *testing.T) {
+	requireShm(t)
+	postgres, initdb := program(t, "postgres", "postgresql"), program(t, "initdb", "postgresql")
+	pgbench, psql := program(t, "pgbench", "postgresql"), program(t, "psql", "postgresql")
+	dir, as := postgresFolder(t)
+	run := func(path string, args ...string) *exec.Cmd {
+		cmd := exec.Command(path, args...)
+		cmd.SysProcAttr, cmd.Dir, cmd.Env = as, dir, append(os.Environ(), "LC_ALL=C")
+		return cmd
+	}
+	out, err := run(initdb, "-D", dir+"/data", "-A", "trust", "-U", "bench", "--no-sync").CombinedOutput()
+	require.NoError(t, err, string(out))
+	startProgram(t, run(postgres, "-D", dir+"/data", "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_memory_type=mmap"),
+		"ready to accept connections")
+	client, _ := startPair(t, "shm", "unix://"+dir+"/.s.PGSQL.5432")
+
+	at := []string{"-h", "127.0.0.1", "-p", client.port(), "-U", "bench"}
+	output(t, pgbench, append(at, "-i", "-q", "postgres")...)
+	const clients, each = 8, 100
+	said := output(t, pgbench, append(at, "-c", strconv.Itoa(clients), "-t", strconv.Itoa(each), "-n", "postgres")...)
+	require.Contains(t, said, fmt.Sprintf("number of transactions actually processed: %d/%d", clients*each, clients*each))
+	require.Contains(t, said, "number of failed transactions: 0 (0.000%)")
+	// Each transaction adds the same to an account, a teller, a branch and the history.
+	sums := output(t, psql, append(at, "-At", "-c",
+		`select (select count(*) from pgbench_history),
+			(select sum(delta) from pgbench_history) = (select sum(bbalance) from pgbench_branches),
+			(select sum(tbalance) from pgbench_tellers) = (select sum(abalance) from pgbench_accounts)`, "postgres")...)
+	require.Equal(t, fmt.Sprintf("%d|t|t\n", clients*each), sums)
+}
+
+// postgresFolder is a folder for the files of PostgreSQL, which does not run as
+// root, and the user for it.
+func postgresFolder(t *testing.T) (string, *syscall.SysProcAttr) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pg") // with a short path, for its socket
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if os.Geteuid() != 0 {
+		return dir, nil
+	}
+	u, err := user.Lookup("postgres")
+	require.NoError(t, err)
+	uid, err := strconv.Atoi(u.Uid)
+	require.NoError(t, err)
+	gid, err := strconv.Atoi(u.Gid)
+	require.NoError(t, err)
+	require.NoError(t, os.Chown(dir, uid, gid))
+	return dir, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+}
+
+func TestApacheBenchmarkThroughProxies(t *testing.T) {
+	requireShm(t)
+	ab := program(t, "ab", "apache2-utils")
+	const length = 100_000
+	page := make([]byte, length)
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(page) }))
+	defer site.Close()
+	client, _ := startPair(t, "shm", "tcp://"+site.Listener.Addr().String())
+	for name, flags := range map[string][]string{"a connection for each": nil, "kept alive": {"-k"}} {
+		t.Run(name, func(t *testing.T) {
+			const requests = 1000
+			said := output(t, ab, append(flags, "-q", "-n", strconv.Itoa(requests), "-c", "16", "http://127.0.0.1:"+client.port()+"/")...)
+			fields := make(map[string]string)
+			for line := range strings.Lines(said) {
+				if name, value, ok := strings.Cut(line, ":"); ok {
+					fields[name] = strings.TrimSpace(value)
+				}
+			}
+			require.Equal(t, strconv.Itoa(requests), fields["Complete requests"])
+			require.Equal(t, "0", fields["Failed requests"], said)
+			require.Equal(t, fmt.Sprintf("%d bytes", requests*length), fields["HTML transferred"])
+		})
+	}
+}

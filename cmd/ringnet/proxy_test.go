@@ -1,0 +1,424 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// sum answers with the SHA-256 of everything up to the end of what the client
+// sends.
+func sum(c *net.TCPConn) {
+	h := sha256.New()
+	_, _ = io.Copy(h, c)
+	_, _ = c.Write(h.Sum(nil))
+	_ = c.Close()
+}
+
+type halfCloser interface {
+	io.ReadWriter
+	CloseWrite() error
+}
+
+// requireSum sends n bytes to a server that runs sum, and checks the answer.
+func requireSum(t *testing.T, c halfCloser, n int) {
+	t.Helper()
+	sent := make([]byte, n)
+	_, _ = rand.Read(sent) // never fails
+	_, err := c.Write(sent)
+	require.NoError(t, err)
+	require.NoError(t, c.CloseWrite())
+	got, err := io.ReadAll(c)
+	require.NoError(t, err)
+	want := sha256.Sum256(sent)
+	require.Equal(t, want[:], got)
+}
+
+// requireShm skips a test where there is no shared memory.
+func requireShm(t *testing.T) {
+	t.Helper()
+	l, err := ringnet.Listen("shm", "127.0.0.1:0")
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
+
+// requireRDMA skips a test where there is no RDMA device.
+func requireRDMA(t *testing.T) {
+	t.Helper()
+	if os.Getenv("SOFTROCE_ADDR") != "" {
+		return
+	}
+	if os.Getenv("RINGNET_REQUIRE_RDMA") != "" {
+		t.Fatal("RINGNET_REQUIRE_RDMA is set, but not SOFTROCE_ADDR")
+	}
+	t.Skip("no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce runs this where there is one")
+}
+
+func TestProxyPairMovesBytesAndPassesOnTheirEnd(t *testing.T) {
+	for _, between := range []string{"auto", "shm", "tcp", "rdma"} {
+		t.Run(between, func(t *testing.T) {
+			switch between {
+			case "shm":
+				requireShm(t)
+			case "rdma":
+				requireRDMA(t)
+			}
+			client, _ := startPair(t, between, "tcp://"+serve(t, sum))
+			for _, n := range []int{0, 1, 4096, 5<<20 + 1} {
+				requireSum(t, dial(t, client.address(0)), n)
+			}
+		})
+	}
+}
+
+func TestProxyPairAnswersInTurn(t *testing.T) {
+	client, _ := startPair(t, "auto", "tcp://"+serve(t, echo))
+	c := dial(t, client.address(0))
+	for n := 1; n < 1<<20; n *= 3 {
+		sent, got := make([]byte, n), make([]byte, n)
+		_, _ = rand.Read(sent)
+		go func() { _, _ = c.Write(sent) }()
+		_, err := io.ReadFull(c, got)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(sent, got))
+	}
+}
+
+func TestProxyUnixSocketsAtBothEnds(t *testing.T) {
+	dir := t.TempDir()
+	p := start(t, "proxy", "--listen", "unix://"+dir+"/front", "--to", "unix://"+dir+"/back")
+	require.Equal(t, dir+"/front", p.address(0))
+	l, err := net.Listen("unix", dir+"/back")
+	require.NoError(t, err)
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			_, err = io.Copy(c, c)
+			c.Close()
+		}
+		served <- err
+	}()
+	c, err := net.Dial("unix", dir+"/front")
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte("there and back"))
+	require.NoError(t, err)
+	require.NoError(t, c.(*net.UnixConn).CloseWrite())
+	got, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Equal(t, "there and back", string(got))
+	require.NoError(t, <-served)
+	require.NoError(t, p.stop(), p.said())
+	require.NoFileExists(t, dir+"/front")
+}
+
+// requireRefused connects to a proxy that resets the connection, as early as when
+// it is made.
+func requireRefused(t *testing.T, address string) {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err == nil {
+		defer c.Close()
+		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		_, err = io.Copy(io.Discard, c)
+	}
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+// requireReset reads up to an error that is not the end of the stream.
+func requireReset(t *testing.T, c net.Conn) {
+	t.Helper()
+	_, err := io.Copy(io.Discard, c)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func TestProxyResetsClientsWhenNobodyListensBehind(t *testing.T) {
+	nobody := freeAddress(t)
+	client, server := startPair(t, "auto", "tcp://"+nobody)
+	requireRefused(t, client.address(0))
+	entry := server.logged("cannot connect", 0)
+	require.Contains(t, entry["error"], "connection refused")
+	require.Equal(t, "tcp://"+nobody, entry["to"])
+}
+
+func TestProxyPassesOnThatAnEndIsLost(t *testing.T) {
+	servers := make(chan *net.TCPConn, 2)
+	client, _ := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) { servers <- c }))
+	connect := func() (c, s *net.TCPConn) {
+		c = dial(t, client.address(0))
+		_, err := c.Write([]byte("x"))
+		require.NoError(t, err)
+		s = <-servers
+		_, err = io.ReadFull(s, make([]byte, 1))
+		require.NoError(t, err)
+		return c, s
+	}
+	for _, name := range []string{"client", "server"} {
+		lost, left := connect()
+		if name == "server" {
+			lost, left = left, lost
+		}
+		require.NoError(t, lost.SetLinger(0))
+		require.NoError(t, lost.Close())
+		require.NoError(t, left.SetReadDeadline(time.Now().Add(patience)))
+		requireReset(t, left)
+		left.Close()
+	}
+}
+
+// What a server says before it closes with requests unread reaches the client.
+func TestProxyDeliversRepliesOfAServerThatDoesNotWantMore(t *testing.T) {
+	const reply = "too much"
+	client, _ := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 1<<20))
+		_, _ = c.Write([]byte(reply))
+		_ = c.CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+		_ = c.Close()
+	}))
+	c := dial(t, client.address(0))
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = c.Write(make([]byte, 8<<20))
+		_ = c.CloseWrite()
+	}()
+	got, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Equal(t, reply, string(got))
+	<-sent
+}
+
+func TestProxyRefusesMoreConnectionsThanItMayHave(t *testing.T) {
+	p := start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo), "--max-connections", "2", "-v")
+	var held []*net.TCPConn
+	for range 2 {
+		c := dial(t, p.address(0))
+		requireEcho(t, c)
+		held = append(held, c)
+	}
+	requireRefused(t, p.address(0))
+	p.logged("refuses connections until others end", 0)
+	require.NoError(t, held[0].Close())
+	p.logged("ended", 0)
+	requireEcho(t, dial(t, p.address(0)))
+}
+
+func requireEcho(t *testing.T, c io.ReadWriter) {
+	t.Helper()
+	_, err := c.Write([]byte("echo"))
+	require.NoError(t, err)
+	got := make([]byte, 4)
+	_, err = io.ReadFull(c, got)
+	require.NoError(t, err)
+	require.Equal(t, "echo", string(got))
+}
+
+func TestProxyClosesIdleConnections(t *testing.T) {
+	p := start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo), "--idle", "100ms", "-v")
+	c := dial(t, p.address(0))
+	requireEcho(t, c)
+	_, err := c.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err)
+	require.Equal(t, "idle", p.logged("ended", 0)["outcome"])
+}
+
+func TestProxyRequiresANetwork(t *testing.T) {
+	requireShm(t)
+	p := start(t, "proxy", "--listen", "auto://127.0.0.1:0", "--to", "tcp://"+serve(t, echo), "--require", "shm,rdma")
+	requireRefused(t, p.address(0))
+	require.Contains(t, p.logged("refused a connection", 0)["error"], "over tcp, but shm or rdma is required")
+	c, err := ringnet.Dial("shm", p.address(0))
+	require.NoError(t, err)
+	defer c.Close()
+	requireEcho(t, c)
+
+	// The server is one of TCP alone.
+	p = start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "auto://"+serve(t, echo), "--require", "shm,rdma")
+	requireRefused(t, p.address(0))
+	reason := p.logged("cannot connect", 0)["error"]
+	require.Contains(t, reason, "over tcp, but shm or rdma is required; shm: ")
+	require.Contains(t, reason, "; rdma: ")
+}
+
+// A reply that was under way when the proxy was told to stop arrives, though it
+// takes longer than it takes to see that another connection waits for nothing.
+func TestProxyStopsWithoutLosingReplies(t *testing.T) {
+	release := make(chan struct{})
+	client, server := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) {
+		request := make([]byte, 4)
+		for {
+			if _, err := io.ReadFull(c, request); err != nil {
+				break
+			}
+			if string(request) == "slow" {
+				<-release
+			}
+			_, _ = c.Write(request)
+		}
+		_ = c.Close()
+	}))
+	idle, busy := dial(t, client.address(0)), dial(t, client.address(0))
+	requireEcho(t, idle)
+	requireEcho(t, busy)
+	_, err := busy.Write([]byte("slow"))
+	require.NoError(t, err)
+	for _, p := range []*service{client, server} {
+		p.terminate()
+		p.logged("stops: waits for connections to end", 0)
+	}
+	_, err = idle.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err)
+	_, err = net.Dial("tcp", client.address(0))
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+
+	close(release)
+	got, err := io.ReadAll(busy)
+	require.NoError(t, err)
+	require.Equal(t, "slow", string(got))
+	require.NoError(t, client.wait(), client.said())
+	require.NoError(t, server.wait(), server.said())
+}
+
+func TestProxyStopsInTime(t *testing.T) {
+	for name, stop := range map[string]func(p *service){
+		"after --drain":           func(p *service) { p.terminate() },
+		"when told a second time": func(p *service) { p.terminate(); p.logged("stops: waits for connections to end", 0); p.terminate() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			drain := "1h"
+			if name == "after --drain" {
+				drain = "50ms"
+			}
+			requested := make(chan struct{})
+			p := start(t, "proxy", "--drain", drain, "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, func(c *net.TCPConn) {
+				_, _ = io.ReadFull(c, make([]byte, 1))
+				close(requested)
+				_, _ = io.Copy(io.Discard, c)
+			}))
+			c := dial(t, p.address(0))
+			_, err := c.Write([]byte("?"))
+			require.NoError(t, err)
+			<-requested
+			stop(p)
+			requireReset(t, c)
+			require.Error(t, p.wait())
+			require.Contains(t, p.said(), "1 connections were cut off that had not ended in time")
+		})
+	}
+}
+
+func TestProxyForwardsWhatAFileSays(t *testing.T) {
+	one, two := serve(t, echo), serve(t, sum)
+	file := filepath.Join(t.TempDir(), "forwardings")
+	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(`# two of them
+--listen tcp://127.0.0.1:0 --to tcp://%s --max-connections 1   # one at a time
+
+--listen=auto://127.0.0.1:0 --to=tcp://%s --idle=1h
+`, one, two)), 0o600))
+	p := start(t, "proxy", "--file", file)
+	requireEcho(t, dial(t, p.address(0)))
+	requireSum(t, dial(t, p.address(1)), 1000)
+}
+
+func TestProxySaysWhatIsWrongWithItsFlags(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "forwardings")
+	taken := serve(t, echo)
+	for _, c := range []struct {
+		args, file, want string
+		status           int
+	}{
+		{"", "", "missing flag --listen=URL", misuse},
+		{"--listen auto://:1", "", "missing flag --to=URL", misuse},
+		{"--listen auto://:1 --to redis:6379", "", `--to: "redis:6379": want NETWORK://HOST:PORT`, misuse},
+		{"--listen tcp://:1 --to tcp://:2 --require shm", "", "--require is about auto", misuse},
+		{"--listen auto://:1 --to tcp://:2 --require ib", "", `must be one of "shm","rdma","tcp"`, misuse},
+		{"--listen auto://:1 --to tcp://:2 --max-connections=-1", "", "want a positive number", misuse},
+		{"--listen auto://:1 --to tcp://:2 --idle=-1s", "", "want positive times", misuse},
+		{"--listen auto://:1 --file FILE", "--listen auto://:1 --to tcp://:2", "cannot be used together with --file", misuse},
+		{"--file FILE", "# nothing\n", "has no forwardings", misuse},
+		{"--file FILE", "\n--listen auto://:1 --too tcp://:2", ":2: unknown flag --too", misuse},
+		{"--file FILE", "--listen auto://:1", ":1: missing flag --to=URL", misuse},
+		{"--file /nowhere/forwardings", "", "no such file", misuse},
+		{"--listen tcp://" + taken + " --to tcp://:2", "", "--listen tcp://" + taken + ": listen tcp " + taken + ": bind: address already in use", failed},
+		{"--listen tcp://127.0.0.1:0 --to tcp://:2 --metrics " + taken, "", "--metrics " + taken + ": listen", failed},
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(c.file), 0o600))
+		out, err := commandProcess(append([]string{"proxy"}, strings.Fields(strings.ReplaceAll(c.args, "FILE", file))...)...).CombinedOutput()
+		require.Error(t, err, c.args)
+		require.Contains(t, string(out), c.want, c.args)
+		var exit interface{ ExitCode() int }
+		require.ErrorAs(t, err, &exit)
+		require.Equal(t, c.status, exit.ExitCode(), c.args)
+	}
+}
+
+func TestProxyServesMetrics(t *testing.T) {
+	p := start(t, "proxy", "-v", "--metrics", "127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--to", "auto://"+serve(t, echo))
+	c := dial(t, p.address(0))
+	requireEcho(t, c)
+	require.NoError(t, c.Close())
+	p.logged("ended", 0)
+	held := dial(t, p.address(0))
+	requireEcho(t, held)
+
+	resp, err := http.Get(p.logged("serves metrics", 0)["url"].(string))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	for _, want := range []string{
+		`ringnet_proxy_connections\{.*\} 1`,
+		`ringnet_proxy_accepted_total\{listen="tcp://127.0.0.1:0",network="tcp",to="auto://.*"\} 2`,
+		`ringnet_proxy_dialed_total\{.*network="tcp".*\} 2`,
+		`ringnet_proxy_ended_total\{.*outcome="finished".*\} 1`,
+		`ringnet_proxy_ended_total\{.*outcome="unreachable".*\} 0`,
+		`ringnet_proxy_bytes_total\{direction="requests",.*\} 8`,
+		`ringnet_proxy_bytes_total\{direction="replies",.*\} 8`,
+		`ringnet_links\{network="shm"\} 0`,
+		`ringnet_memory_bytes\{kind="limit"\} \d`,
+		`go_goroutines \d`,
+	} {
+		require.Regexp(t, regexp.MustCompile(`(?m)^`+want), string(text))
+	}
+}
+
+func TestProxyTellsSystemdWhenItServesAndWhenItStops(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	defer l.Close()
+	require.NoError(t, l.SetReadDeadline(time.Now().Add(patience)))
+	t.Setenv("NOTIFY_SOCKET", path)
+	p := start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1")
+	next := func() string {
+		b := make([]byte, 100)
+		n, err := l.Read(b)
+		require.NoError(t, err)
+		return string(b[:n])
+	}
+	require.Equal(t, "READY=1", next())
+	p.terminate()
+	require.Equal(t, "STOPPING=1", next())
+}
