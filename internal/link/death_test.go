@@ -142,3 +142,37 @@ func TestALinkIsAskedForMemoryWhileItIsTakenDown(t *testing.T) {
 	e.asked.Wait()
 	require.Zero(t, inUse(b))
 }
+
+// closing is an endpoint whose Close takes its time.
+type closing struct {
+	fabric.Endpoint
+	meanwhile func()
+}
+
+func (e closing) Close() error {
+	e.meanwhile()
+	return nil
+}
+
+// Until the memory of a link has been given back, whoever lacks it is told that some
+// is about to be; but the link is not up any more.
+func TestMemoryOfALinkThatIsTakenDownIsAboutToBeHad(t *testing.T) {
+	b := budget.New(func() budget.Limits { return budget.Limits{Registered: 4096, Locked: 4096} })
+	l := &Link{cfg: Config{Budget: b}, stage: ended, account: &budget.Account{Budget: b}}
+	l.watch.timer = time.NewTimer(time.Hour)
+	require.NoError(t, l.account.Reserve(4096))
+	other := budget.Account{Budget: b}
+	closed := false
+	l.ep = closing{meanwhile: func() {
+		closed = true
+		err := short(other.Reserve(1), within(b))
+		require.ErrorIs(t, err, syscall.ENOMEM)
+		require.True(t, err.(*budget.ShortageError).Passing)
+		List() // which would ask the endpoint
+	}}
+	l.enlist()
+	l.tearDown()
+	require.True(t, closed)
+	require.NoError(t, other.Reserve(1))
+	require.Empty(t, within(b))
+}

@@ -85,7 +85,6 @@ func (l *Link) changed(err error) {
 // tearDown frees everything. Streams are closed: none of their calls touches the
 // endpoint any more, but for Wake.
 func (l *Link) tearDown() {
-	l.delist()
 	l.mu.Lock()
 	l.stage = closed
 	l.watch.timer.Stop()
@@ -112,6 +111,7 @@ func (l *Link) tearDown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.account.Release(l.account.Bytes())
+	l.delist() // and no sooner: whoever lacks memory meanwhile finds that it is about to be had
 }
 
 // keepAlive finds out whether the peer's device is there. Guarded by Link.mu.

@@ -17,13 +17,13 @@ type Info struct {
 	Stats
 }
 
-// all are the links of this process that are up.
+// all are the links of this process that have memory, until they have given it back.
 var all = struct {
 	sync.Mutex
 	links map[*Link]struct{}
 }{links: make(map[*Link]struct{})}
 
-// allLinks returns the links of this process that are up, in no order.
+// allLinks returns all links of this process that have memory, in no order.
 func allLinks() []*Link {
 	all.Lock()
 	defer all.Unlock()
@@ -39,18 +39,23 @@ func CloseIdle() {
 
 // List returns what links of this process are up, in no order.
 func List() []Info {
-	links := allLinks()
-	infos := make([]Info, len(links))
-	for i, l := range links {
-		infos[i] = l.info()
+	var infos []Info
+	for _, l := range allLinks() {
+		if i := l.info(); i != nil {
+			infos = append(infos, *i)
+		}
 	}
 	return infos
 }
 
-func (l *Link) info() Info {
+// info is nil for a link whose endpoint is closed, or about to be.
+func (l *Link) info() *Info {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Info{
+	if l.stage == closed {
+		return nil
+	}
+	return &Info{
 		Network: l.cfg.Network,
 		Local:   l.ep.LocalAddr(),
 		Remote:  l.ep.RemoteAddr(),
