@@ -111,7 +111,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) -race $(COUNTING) $(RDMA_RACE)
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
 	cd interop && RINGNET_REQUIRE_REDIS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' ./...
-	cd cmd/ringnet && $(TEST_RDMA) $(COUNTING) -run 'ProxyPairMoves/^rdma$$' .
+	cd cmd/ringnet && $(TEST_RDMA) $(COUNTING) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' .
 	$(GO) test -c -o bin/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
 		bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'

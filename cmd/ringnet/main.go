@@ -17,6 +17,7 @@ import (
 type command struct {
 	JSON bool `name:"json" help:"Write JSON: what a subcommand finds, and the log of those that serve."`
 
+	Info  infoCommand  `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
 	Proxy proxyCommand `cmd:"" help:"Forward connections from one network to another."`
 }
 
@@ -40,7 +41,7 @@ func run(args []string, out, errs io.Writer) (status int) {
 	exited := false
 	parser, err := kong.New(&c,
 		kong.Name("ringnet"),
-		kong.Description("Connections over RDMA and shared memory: forward them."),
+		kong.Description("Connections over RDMA and shared memory, for users and operators of package ringnet."),
 		kong.Writers(out, errs),
 		kong.Exit(func(s int) { exited, status = true, s }),
 		kong.UsageOnError(),

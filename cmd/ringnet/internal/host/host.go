@@ -1,0 +1,153 @@
+// Package host finds out what a host has for ringnet: RDMA devices, and the limits
+// of this process. It reads /sys and /proc, and needs neither libraries nor
+// permissions.
+package host
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Device is an RDMA device.
+type Device struct {
+	Name     string `json:"name"`
+	Driver   string `json:"driver,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
+	Ports    []Port `json:"ports"`
+}
+
+// Port is one of a device.
+type Port struct {
+	Number    int    `json:"number"`
+	State     string `json:"state"`      // ACTIVE, DOWN, INIT, …
+	LinkLayer string `json:"link_layer"` // Ethernet or InfiniBand
+	Rate      string `json:"rate"`       // as the kernel says it: 100 Gb/sec (4X EDR)
+	Interface string `json:"interface"`  // the network interface, if it has one
+	MTU       int    `json:"mtu"`        // of the interface, in bytes
+	RoCEMTU   int    `json:"roce_mtu"`   // payload of a packet, in bytes; 0 on InfiniBand
+	GIDs      []GID  `json:"gids"`
+}
+
+// GID is an address of a port, as the device knows it.
+type GID struct {
+	Index int    `json:"index"`
+	GID   string `json:"gid"`
+	Type  string `json:"type"` // RoCE v2, IB/RoCE v1
+}
+
+// Usable says whether connections can be made by way of the port.
+func (p Port) Usable() bool { return p.State == "ACTIVE" && p.Interface != "" }
+
+// tree is the root of a file system with /sys, which tests replace.
+type tree string
+
+// Root is that of this host.
+const Root tree = "/"
+
+func (t tree) text(path ...string) string {
+	b, err := os.ReadFile(filepath.Join(append([]string{string(t)}, path...)...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// names are those of the entries of a folder, in the order of their numbers.
+func (t tree) names(path ...string) []string {
+	entries, _ := os.ReadDir(filepath.Join(append([]string{string(t)}, path...)...))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	slices.SortStableFunc(names, func(a, b string) int {
+		m, errM := strconv.Atoi(a)
+		n, errN := strconv.Atoi(b)
+		if errM != nil || errN != nil {
+			return cmp.Compare(a, b)
+		}
+		return cmp.Compare(m, n)
+	})
+	return names
+}
+
+const class = "sys/class/infiniband"
+
+// Devices are the RDMA devices, by name.
+func (t tree) Devices() []Device {
+	devices := []Device{} // for JSON
+	for _, name := range t.names(class) {
+		d := Device{
+			Name:     name,
+			Driver:   t.driver(name),
+			Firmware: t.text(class, name, "fw_ver"),
+		}
+		for _, number := range t.names(class, name, "ports") {
+			d.Ports = append(d.Ports, t.port(filepath.Join(class, name, "ports", number)))
+		}
+		devices = append(devices, d)
+	}
+	return devices
+}
+
+// driver is that of a card, or rxe for a soft-RoCE device, which has none.
+func (t tree) driver(device string) string {
+	if target, err := os.Readlink(filepath.Join(string(t), class, device, "device/driver")); err == nil {
+		return filepath.Base(target)
+	}
+	if t.text(class, device, "parent") != "" {
+		return "rdma_rxe"
+	}
+	return ""
+}
+
+func (t tree) port(path string) Port {
+	number, _ := strconv.Atoi(filepath.Base(path))
+	p := Port{
+		Number:    number,
+		State:     afterNumber(t.text(path, "state")),
+		LinkLayer: t.text(path, "link_layer"),
+		Rate:      t.text(path, "rate"),
+	}
+	for _, index := range t.names(path, "gids") {
+		gid := t.text(path, "gids", index)
+		if gid == "" || strings.Trim(gid, "0:") == "" {
+			continue // an empty place in the table
+		}
+		n, _ := strconv.Atoi(index)
+		p.GIDs = append(p.GIDs, GID{n, gid, t.text(path, "gid_attrs/types", index)})
+		if p.Interface == "" {
+			p.Interface = t.text(path, "gid_attrs/ndevs", index)
+		}
+	}
+	p.MTU, _ = strconv.Atoi(t.text("sys/class/net", p.Interface, "mtu"))
+	if p.LinkLayer == "Ethernet" {
+		p.RoCEMTU = roceMTU(p.MTU)
+	}
+	return p
+}
+
+// afterNumber is "ACTIVE" of "4: ACTIVE".
+func afterNumber(s string) string {
+	if _, name, ok := strings.Cut(s, ": "); ok {
+		return name
+	}
+	return s
+}
+
+// roceMTU is how many bytes of payload a packet carries at most on an interface:
+// a power of two from 256 to 4096 that fits together with the headers of RoCE
+// (InfiniBand specification, annex A17), which take 80 bytes at most beside those
+// of Ethernet.
+func roceMTU(mtu int) int {
+	const headers = 80
+	for size := 4096; size >= 256; size /= 2 {
+		if size+headers <= mtu {
+			return size
+		}
+	}
+	return 0
+}

@@ -1,0 +1,63 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// write makes the files of a tree.
+func write(t *testing.T, root string, files map[string]string) {
+	t.Helper()
+	for path, text := range files {
+		path = filepath.Join(root, path)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text+"\n"), 0o644))
+	}
+}
+
+func TestDevices(t *testing.T) {
+	root := t.TempDir()
+	const port = class + "/rxe0/ports/1/"
+	write(t, root, map[string]string{
+		class + "/rxe0/parent":           "eth0",
+		port + "state":                   "4: ACTIVE",
+		port + "link_layer":              "Ethernet",
+		port + "rate":                    "2.5 Gb/sec (1X SDR)",
+		port + "gids/0":                  "fe80:0000:0000:0000:5054:00ff:fe12:3456",
+		port + "gids/1":                  "0000:0000:0000:0000:0000:ffff:0a00:0001",
+		port + "gids/2":                  "0000:0000:0000:0000:0000:0000:0000:0000",
+		port + "gid_attrs/types/0":       "RoCE v2",
+		port + "gid_attrs/types/1":       "RoCE v2",
+		port + "gid_attrs/ndevs/0":       "eth0",
+		"sys/class/net/eth0/mtu":         "1500",
+		class + "/mlx5_0/fw_ver":         "20.31.1014",
+		class + "/mlx5_0/ports/2/state":  "1: DOWN",
+		class + "/mlx5_0/ports/10/state": "1: DOWN",
+	})
+	devices := tree(root).Devices()
+	require.Len(t, devices, 2)
+	require.Equal(t, "20.31.1014", devices[0].Firmware)
+	require.Equal(t, []int{2, 10}, []int{devices[0].Ports[0].Number, devices[0].Ports[1].Number})
+	require.False(t, devices[0].Ports[0].Usable())
+	require.Equal(t, Device{Name: "rxe0", Driver: "rdma_rxe", Ports: []Port{{
+		Number: 1, State: "ACTIVE", LinkLayer: "Ethernet", Rate: "2.5 Gb/sec (1X SDR)", Interface: "eth0", MTU: 1500, RoCEMTU: 1024,
+		GIDs: []GID{
+			{0, "fe80:0000:0000:0000:5054:00ff:fe12:3456", "RoCE v2"},
+			{1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2"},
+		},
+	}}}, devices[1])
+	require.True(t, devices[1].Ports[0].Usable())
+}
+
+func TestDevicesWithoutAny(t *testing.T) {
+	require.Empty(t, tree(t.TempDir()).Devices())
+}
+
+func TestRoCEMTU(t *testing.T) {
+	for mtu, want := range map[int]int{1500: 1024, 4200: 4096, 9000: 4096, 2048: 1024, 100: 0, 0: 0} {
+		require.Equal(t, want, roceMTU(mtu), mtu)
+	}
+}
