@@ -168,6 +168,8 @@ func (h *hands) request(ctx context.Context, l *Link, held piece) (wire.Record, 
 		err = fmt.Errorf("%v for stream %d in an answer", r.Type, r.Stream)
 	case (peer.Features^h.features)&wire.Empty != 0:
 		err = errors.New("an answer that is not about the first stream that was asked for")
+	case wire.ProofPort(answer) != h.cfg.Proof:
+		err = errors.New("an answer that is not about the proof that was asked for")
 	}
 	if err != nil {
 		return wire.Record{}, &ProtocolError{err.Error()}
@@ -279,9 +281,15 @@ func (c *Config) PinnedMemory() int {
 // hello is the private data that tells of this side, and of the ring that it has
 // for the link's first stream or, if there is none, for probes to name.
 func (l *Link) hello(features wire.Features, about wire.RecordType, held piece) []byte {
+	if l.cfg.Proof != 0 {
+		features |= wire.Proof
+	}
 	b := wire.Hello{Features: features, Receives: l.cfg.RecvQueue}.Append(nil)
 	b = append(b, make([]byte, wire.RecordSize)...)
 	wire.Record{Type: about, Ring: held.place()}.Put(b[wire.HelloSize:])
+	if l.cfg.Proof != 0 {
+		b = wire.AppendProof(b, l.cfg.Proof)
+	}
 	return b
 }
 

@@ -25,6 +25,7 @@ type Config struct {
 	AckTimeout   time.Duration
 	Retries      int
 	RemoteMemory int            // that may be registered for rings, in bytes, one of RecvBuffer at least
+	Proof        uint16         // port of TCP that the request names; 0: it asks for no proof
 	Shared       bool           // its streams begin with small rings, which grow
 	Idle         time.Duration  // that a link without streams stays; 0: it leaves with its last stream
 	Acceptor     Acceptor       // of streams that the peer begins; nil takes none
@@ -135,6 +136,16 @@ func (l *Link) fail(cause error) {
 	l.limitDrain()
 	l.ep.Wake() // the engine waits for the flushed receives
 }
+
+// Abort ends the link and all streams on it, which their owners still close.
+func (l *Link) Abort() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail(net.ErrClosed)
+}
+
+// Gone is closed when the link has ended, or nothing more can be sent on it.
+func (l *Link) Gone() <-chan struct{} { return l.gone }
 
 // drainTime bounds how long a queue pair in ERR may owe the receives posted to
 // it. A device that has failed as a whole takes "to ERR" for done and flushes

@@ -139,7 +139,9 @@ func TestTheDocumentSaysWhatIsSent(t *testing.T) {
 	ringA := RingPlace{Addr: 0x7f3a_1000_0000, RKey: 0x1a2b, Size: 65536}
 	ringB := RingPlace{Addr: 0x559e_2000_0000, RKey: 0x3c4d, Size: 4096}
 	sent := map[string][]byte{
-		"request":                             greeting{Hello{Receives: 64}, Record{Type: OpenRecord, Ring: ringA}}.encoded(),
+		"request": greeting{Hello{Receives: 64}, Record{Type: OpenRecord, Ring: ringA}}.encoded(),
+		"request of a proof": AppendProof(greeting{Hello{Features: Proof, Receives: 64},
+			Record{Type: OpenRecord, Ring: ringA}}.encoded(), 40000),
 		"answer":                              greeting{Hello{Receives: 4}, Record{Type: AcceptRecord, Ring: ringB}}.encoded(),
 		"immediate of stream 0":               immediate(0),
 		"link credit for one message":         message(Header{Data: 1}),

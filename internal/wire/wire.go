@@ -50,6 +50,12 @@ const (
 	// Empty says that the link begins without a stream: what the record tells of
 	// is a ring for probes to name. The answer repeats it.
 	Empty Features = 1 << 1
+
+	// Proof says, in a request, that the dialer takes the link only if a TCP
+	// connection from a port of its host has come to the listener, and in an
+	// answer that the listener looks out for that. Both name the port, behind the
+	// record.
+	Proof Features = 1 << 2
 )
 
 // Hello begins the private data of a connection request and of its answer. The
@@ -94,6 +100,20 @@ func DecodeHello(b []byte) (Hello, Record, error) {
 		return Hello{}, Record{}, err
 	}
 	return Hello{Features: Features(binary.BigEndian.Uint16(b[6:])), Receives: int(receives)}, r, nil
+}
+
+// AppendProof appends the port that a hello with the feature Proof names, to
+// what stands before it.
+func AppendProof(b []byte, port uint16) []byte { return binary.BigEndian.AppendUint16(b, port) }
+
+// ProofPort is the port of TCP that private data names, or 0 if it asks for no
+// proof, or is no hello at all.
+func ProofPort(b []byte) uint16 {
+	hello, _, err := DecodeHello(b)
+	if err != nil || hello.Features&Proof == 0 || len(b) < HelloSize+RecordSize+2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b[HelloSize+RecordSize:])
 }
 
 func checkHeader(b []byte) error {

@@ -91,6 +91,19 @@ func TestBadHelloIsRefusedWithTheReason(t *testing.T) {
 	}
 }
 
+func TestAHelloNamesThePortOfItsProof(t *testing.T) {
+	g := greetings[0]
+	require.Zero(t, ProofPort(AppendProof(g.encoded(), 40000)), "without the feature")
+	g.hello.Features = Proof
+	named := AppendProof(g.encoded(), 40000)
+	require.LessOrEqual(t, len(named), 56, "what the connection manager carries")
+	require.Equal(t, uint16(40000), ProofPort(named))
+	require.Equal(t, uint16(40000), ProofPort(append(named, make([]byte, 18)...)), "padded")
+	require.Zero(t, ProofPort(named[:len(named)-1]), "cut")
+	named[0]++
+	require.Zero(t, ProofPort(named), "no hello")
+}
+
 func TestAnotherVersionIsAnErrorOfItsOwn(t *testing.T) {
 	b := greetings[0].encoded()
 	b[5] = 7
