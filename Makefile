@@ -54,9 +54,9 @@ test: packages check unit cross programs test-rdma
 
 # Debian packages that tests want: a C compiler for the race detector and the
 # verbs shim, one more for arm64, the official headers for the shim's ABI test,
-# ip for network namespaces, and programs that ringnet is to carry. tools/softroce installs what it needs by
-# itself.
-PACKAGES := apache2-utils gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev postgresql redis-server
+# ip and nft for network namespaces, and programs that ringnet is to carry.
+# tools/softroce installs what it needs by itself.
+PACKAGES := apache2-utils gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev nftables postgresql redis-server
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
 PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross

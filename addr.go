@@ -29,6 +29,14 @@ var networks = map[string]network{
 	"rdma6": {"rdma", "ip6", openRDMA},
 }
 
+// autoNetworks are the networks that stand for several, which resolve addresses
+// for all of them.
+var autoNetworks = map[string]network{
+	"auto":  {name: "auto", family: "ip"},
+	"auto4": {name: "auto", family: "ip4"},
+	"auto6": {name: "auto", family: "ip6"},
+}
+
 // trustUser is Dialer.TrustUser or ListenConfig.TrustUser.
 type trustUser func(uid uint32) bool
 

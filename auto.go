@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,17 +14,14 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/rconn"
 )
-
-// betterThanTCP are the networks that "auto" would rather have than TCP, the
-// best first.
-var betterThanTCP = []string{"shm", "rdma"}
 
 // AutoConn is a connection of the network "auto", as Dial and Accept return it
 // there. LocalAddr().Network() tells what carries it: "shm", "rdma" or "tcp".
 type AutoConn struct {
 	stream
-	passedOver []error
+	passedOver []Reason
 }
 
 // stream is what a *Conn and a *net.TCPConn have in common.
@@ -37,11 +35,11 @@ type stream interface {
 // NetConn returns the connection that carries c: a *[Conn] or a *net.TCPConn.
 func (c *AutoConn) NetConn() net.Conn { return c.stream }
 
-// PassedOver answers the question "why am I not on RDMA?": an error for each
+// PassedOver answers the question "why am I not on RDMA?": a reason for each
 // network that is better than the one that carries the connection, the best
 // first. On the accepting side, where the dialer has chosen, these are the
 // networks that this side had not to offer.
-func (c *AutoConn) PassedOver() []error { return c.passedOver }
+func (c *AutoConn) PassedOver() []Reason { return c.passedOver }
 
 // ReadFrom implements io.ReaderFrom as the connection that carries c does.
 func (c *AutoConn) ReadFrom(r io.Reader) (int64, error) {
@@ -58,101 +56,289 @@ var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 // WriteTo implements io.WriterTo as the connection that carries c does.
 func (c *AutoConn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, c.stream) }
 
-// Variables, for tests change them.
-var (
-	// tcpDelay is how long "auto" waits for a better network before it dials
-	// TCP as well: what RFC 8305, section 5, recommends between attempts.
-	tcpDelay = 250 * time.Millisecond
+// tcpDelay is how long "auto" waits for the answer of better networks before it
+// dials TCP without them: what RFC 8305, section 5, recommends between attempts. A
+// variable, for tests change it.
+var tcpDelay = 250 * time.Millisecond
 
-	// rightOfWay is how long a better network that is ready lets a dial of TCP
-	// that is under way come to its end.
-	rightOfWay = 250 * time.Millisecond
-)
+// autoDial is a dial of the network "auto".
+type autoDial struct {
+	*Dialer
+	steering
+	networks []network // those of steering.better
+	tcp      net.Dialer
+	local    netip.AddrPort // LocalAddr
+}
 
-// mostRightOfWay is more than a dial of TCP needs that comes to anything.
-const mostRightOfWay = time.Minute
-
-// dialAuto connects by the best network there is. Where there is none that is
-// better than TCP, it connects or fails not much later than TCP alone would.
-func (d *Dialer) dialAuto(ctx context.Context, address string) (*AutoConn, net.Addr, error) {
+// dialAuto connects with whoever TCP connects with, by the best network that
+// there is. It connects or fails not much later than TCP alone would.
+func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoConn, net.Addr, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
 	}
-	var networks []network
-	for _, name := range betterThanTCP {
+	steering, err := d.steer()
+	if err != nil {
+		return nil, nil, err
+	}
+	a := &autoDial{Dialer: d, steering: steering, tcp: d.tcpDialer()}
+	if a.local, err = addrPort(a.tcp.LocalAddr); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range steering.better {
 		n, err := lookupNetwork(name)
 		if err != nil {
 			return nil, nil, err
 		}
-		networks = append(networks, n)
+		a.networks = append(a.networks, n)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // of whoever has lost
-	return d.race(ctx, networks, address)
+	addrs := autoNetworks[network]
+	resolver := a.tcp.Resolver
+	if resolver == nil {
+		resolver = net.DefaultResolver
+	}
+	remotes, err := addrs.resolve(ctx, resolver, address, addrs.loopback())
+	if err != nil {
+		return nil, nil, err
+	}
+	if remotes = matching(remotes, a.local.Addr()); len(remotes) == 0 {
+		return nil, nil, &net.AddrError{Err: "no address of the local address's family", Addr: address}
+	}
+	primaries, fallbacks := families(remotes)
+	if a.tcp.FallbackDelay < 0 || len(fallbacks) == 0 {
+		return a.dialInTurn(ctx, remotes).unpack()
+	}
+	return a.dialFamilies(ctx, primaries, fallbacks).unpack()
 }
 
-// race dials the better networks and, after a while, TCP, and returns the first
-// that is connected. When TCP has failed, the better networks have as long again.
-func (d *Dialer) race(ctx context.Context, networks []network, address string) (*AutoConn, net.Addr, error) {
-	delay := atMostAQuarter(ctx, tcpDelay)
-	r := race{delay: delay, rightOfWay: atMostAQuarter(ctx, rightOfWay), fallen: make(chan struct{}, 1)}
-	better := dialing(func() (stream, error) { return d.dialBetter(ctx, networks, address, &r) })
-	var tcp <-chan dialed // nil while TCP is not being dialed
-	var tcpFailed error
-	due := false
-	startTCP := func() {
-		due = true
-		tcpCtx, cancelTCP := context.WithCancelCause(ctx)
-		if tcp == nil && r.startTCP(func() { cancelTCP(errLost) }) {
-			tcp = dialing(func() (stream, error) { return d.dialTCP(tcpCtx, address, &r) })
+// tcpDialer is what dials TCP, and has what else is said about a dial.
+func (d *Dialer) tcpDialer() net.Dialer {
+	var tcp net.Dialer
+	if d.TCP != nil {
+		tcp = *d.TCP
+	}
+	if d.Resolver != nil {
+		tcp.Resolver = d.Resolver
+	}
+	if local, err := addrPort(d.LocalAddr); err == nil && d.LocalAddr != nil {
+		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
+	} else if err != nil {
+		tcp.LocalAddr = d.LocalAddr // dialAuto says what is wrong with it
+	}
+	return tcp
+}
+
+// matching are the addresses that can be dialed from a local one.
+func matching(remotes []netip.AddrPort, local netip.Addr) (match []netip.AddrPort) {
+	for _, remote := range remotes {
+		if !local.IsValid() || local.IsUnspecified() || local.Is4() == remote.Addr().Is4() {
+			match = append(match, remote)
 		}
 	}
-	fail := func() (*AutoConn, net.Addr, error) {
-		addr, err := bare(tcpFailed)
-		return nil, addr, &autoError{contextError(err), r.reasons(errSlow)}
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	for {
-		select {
-		case b := <-better:
-			switch {
-			case b.err == nil:
-				return &AutoConn{b.conn, r.passed}, nil, nil
-			case tcpFailed != nil:
-				return fail()
-			}
-			better = nil
-			startTCP()
-		case <-r.fallen:
-			if due && tcpFailed == nil {
-				startTCP() // which may have been given up for it
-			}
-		case <-timer.C:
-			switch {
-			case tcpFailed == nil:
-				startTCP()
-			case r.end():
-				return fail()
-			default:
-				timer.Reset(delay) // somebody is winning, or falls yet
-			}
-		case t := <-tcp:
-			tcp = nil
-			switch {
-			case t.err == nil:
-				return &AutoConn{t.conn, r.reasons(errLost)}, nil, nil
-			case t.err == errLost:
-				startTCP() // unless it has lost for good
-				continue
-			}
-			tcpFailed = t.err
-			if better == nil {
-				return fail()
-			}
-			timer.Reset(delay)
+	return match
+}
+
+// families divides addresses into those of the first one's family and others.
+func families(remotes []netip.AddrPort) (primaries, fallbacks []netip.AddrPort) {
+	for _, remote := range remotes {
+		if remote.Addr().Is4() == remotes[0].Addr().Is4() {
+			primaries = append(primaries, remote)
+		} else {
+			fallbacks = append(fallbacks, remote)
 		}
 	}
+	return primaries, fallbacks
+}
+
+// dialed is how a dial ended, at which address if it failed.
+type dialed struct {
+	conn *AutoConn
+	addr net.Addr
+	err  error
+}
+
+func (r dialed) unpack() (*AutoConn, net.Addr, error) { return r.conn, r.addr, r.err }
+
+// dialFamilies dials the addresses of one family, and those of the other once
+// that has failed, or has taken FallbackDelay, as package net does (RFC 8305).
+func (a *autoDial) dialFamilies(ctx context.Context, primaries, fallbacks []netip.AddrPort) dialed {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of whoever has lost
+	first, second := make(chan dialed, 1), make(chan dialed, 1)
+	go func() { first <- a.dialInTurn(ctx, primaries) }()
+	const recommended = 300 * time.Millisecond // package net's
+	delay := a.tcp.FallbackDelay
+	if delay == 0 {
+		delay = recommended
+	}
+	select {
+	case r := <-first:
+		if r.err != nil && ctx.Err() == nil {
+			if other := a.dialInTurn(ctx, fallbacks); other.err == nil {
+				return other
+			}
+		}
+		return r
+	case <-time.After(delay):
+	}
+	go func() { second <- a.dialInTurn(ctx, fallbacks) }()
+	select {
+	case r := <-first:
+		if r.err == nil {
+			go discard(second)
+			return r
+		}
+		if other := <-second; other.err == nil {
+			return other
+		}
+		return r
+	case r := <-second:
+		if r.err == nil {
+			go discard(first)
+			return r
+		}
+		return <-first
+	}
+}
+
+// discard closes what a dial that has lost may yet connect.
+func discard(result <-chan dialed) {
+	if r := <-result; r.conn != nil {
+		reset(r.conn)
+	}
+}
+
+// dialInTurn dials addresses one after the other, and returns the first's error
+// if all fail.
+func (a *autoDial) dialInTurn(ctx context.Context, remotes []netip.AddrPort) dialed {
+	var first dialed
+	for i, remote := range remotes {
+		shared, cancel := share(ctx, len(remotes)-i)
+		c, err := newAttempt(a, remote).dial(shared)
+		cancel()
+		if err == nil {
+			return dialed{conn: c}
+		}
+		if first.err == nil {
+			first = dialed{addr: rconn.NewAddr("auto", remote), err: err}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return first
+}
+
+// attempt dials one address.
+type attempt struct {
+	*autoDial
+	remote netip.AddrPort
+	proof  *proof
+
+	mu      sync.Mutex // guards what follows
+	stage   attemptStage
+	why     map[string]Reason      // networks that are better than TCP have failed
+	trying  string                 // the network whose turn it is
+	waiting error                  // it has no room yet
+	asked   map[string]destination // networks that have been asked for a link
+}
+
+func newAttempt(a *autoDial, remote netip.AddrPort) *attempt {
+	return &attempt{autoDial: a, remote: remote, why: make(map[string]Reason), asked: make(map[string]destination)}
+}
+
+// attemptStage is how far the better networks have come.
+type attemptStage uint8
+
+const (
+	asking  attemptStage = iota // none has answered
+	proving                     // one has, and TCP is being dialed for it
+	late                        // none has in time, and none is to be connected any more
+)
+
+// Why a better network does not carry the connection: TCP was faster.
+var errLost = link.ErrLost
+
+// dial connects by a better network or by TCP.
+func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of the proof, unless it is TCP's connection
+	a.proof = newProof(ctx, a.tcp, a.remote)
+	if c := a.dialBetter(ctx); c != nil {
+		return &AutoConn{c, a.passedOver(c.LocalAddr().Network(), nil)}, nil
+	}
+	if !a.fallBack {
+		return nil, a.withoutTCP(ctx)
+	}
+	tcp, err := a.dialTCP(ctx)
+	if err != nil {
+		_, err = bare(err)
+		return nil, &autoError{contextError(err), a.passedOver("tcp", errNoTCP)}
+	}
+	reasons := a.passedOver("tcp", errLost)
+	a.remember(reasons)
+	return &AutoConn{tcp, reasons}, nil
+}
+
+// withoutTCP is why none of the better networks has connected, and ends the
+// connection that was to prove one's link.
+func (a *attempt) withoutTCP(ctx context.Context) error {
+	if a.stage == proving {
+		if tcp, _ := a.proof.carry(); tcp != nil {
+			reset(tcp)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return &autoError{contextError(err), a.passedOver("tcp", errNoTCP)}
+	}
+	return &requiredError{a.passedOver("tcp", errNoTCP)}
+}
+
+// dialTCP returns the connection that a proof has left, or a new one.
+func (a *attempt) dialTCP(ctx context.Context) (*net.TCPConn, error) {
+	if a.stage == proving { // and nobody writes to it any more
+		if c, err := a.proof.carry(); c != nil || err != nil {
+			return c, err
+		}
+	}
+	c, err := a.tcp.DialContext(ctx, "tcp", a.remote.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+// dialBetter connects by a network that is better than TCP, or returns nil when
+// none does, or none has answered in time. Then it is late, and does not wait for
+// what is under way.
+func (a *attempt) dialBetter(ctx context.Context) stream {
+	if len(a.networks) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	connected := make(chan stream, 1)
+	go func() { connected <- a.askInTurn(ctx) }()
+	var due <-chan time.Time
+	if a.fallBack {
+		timer := time.NewTimer(atMostAQuarter(ctx, tcpDelay))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case c := <-connected:
+		return c
+	case <-due:
+	case <-ctx.Done():
+	}
+	if !a.giveUp() {
+		return <-connected
+	}
+	go func() {
+		if c := <-connected; c != nil {
+			reset(c)
+		}
+	}()
+	return nil
 }
 
 // atMostAQuarter is d, or a quarter of the time that ctx has left: the rest is
@@ -164,245 +350,166 @@ func atMostAQuarter(ctx context.Context, d time.Duration) time.Duration {
 	return d
 }
 
-type dialed struct {
-	conn stream
-	err  error
-}
-
-func dialing(dial func() (stream, error)) <-chan dialed {
-	result := make(chan dialed, 1)
-	go func() {
-		c, err := dial()
-		result <- dialed{c, err}
-	}()
-	return result
-}
-
-// dialBetter dials the networks that are better than TCP, the best first.
-func (d *Dialer) dialBetter(ctx context.Context, networks []network, address string, r *race) (stream, error) {
-	for _, n := range networks {
-		c, _, err := d.dial(ctx, n, address, r)
+// askInTurn connects by the first network that can be had. Once TCP has been
+// dialed for one, nothing would prove another's link.
+func (a *attempt) askInTurn(ctx context.Context) stream {
+	for _, n := range a.networks {
+		a.try(n.name)
+		c, err := a.dialNetwork(ctx, n)
 		if err == nil {
-			return c, nil
+			return c
 		}
-		r.passOver(n.name, contextError(err))
-	}
-	return nil, errLost
-}
-
-func (d *Dialer) dialTCP(ctx context.Context, address string, r *race) (stream, error) {
-	tcp := net.Dialer{Resolver: d.Resolver}
-	if local, err := addrPort(d.LocalAddr); err != nil {
-		return nil, err
-	} else if d.LocalAddr != nil {
-		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
-	}
-	c, err := tcp.DialContext(ctx, "tcp", address)
-	switch won := r.endTCP(err == nil); {
-	case err != nil && context.Cause(ctx) == errLost:
-		return nil, errLost
-	case err != nil:
-		return nil, err
-	case !won:
-		_ = c.Close()
-		return nil, errLost
-	}
-	return c.(*net.TCPConn), nil
-}
-
-// race lets one of two attempts win, TCP or the better networks, and remembers
-// why others did not.
-type race struct {
-	delay  time.Duration // before TCP is dialed
-	fallen chan struct{} // has room for one; sent to when a winner has fallen
-
-	mu         sync.Mutex    // guards what follows
-	rightOfWay time.Duration // of TCP
-	won        bool
-	finishing  bool          // a better network waits for the end of a dial of TCP
-	tcp        chan struct{} // not nil while TCP is being dialed; then closed
-	cancelTCP  func()
-	passed     []error // why better networks failed
-	waiting    error   // why the next of them is not connected yet, if it has said
-}
-
-// Why a better network does not carry the connection: somebody was faster, or
-// not even TCP could be had.
-var (
-	errLost = link.ErrLost
-	errSlow = errors.New("not connected when TCP had failed")
-)
-
-// startTCP says whether TCP is to be dialed.
-func (r *race) startTCP(cancel func()) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.won || r.finishing {
-		return false
-	}
-	r.tcp, r.cancelTCP = make(chan struct{}), cancel
-	return true
-}
-
-// endTCP says whether TCP, if it is connected, has won.
-func (r *race) endTCP(connected bool) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	close(r.tcp)
-	r.tcp = nil
-	if !connected || r.won {
-		return false
-	}
-	r.won = true
-	return true
-}
-
-// winBetter says whether a better network, which is about to be connected, has
-// won. A connection of TCP comes out of the peer's Accept whether it has won or
-// not, so once TCP is being dialed it has the right of way. If that takes too
-// long, for it may be that nobody answers, the dial is given up.
-func (r *race) winBetter() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if tcp, cancel, patience := r.tcp, r.cancelTCP, r.rightOfWay; tcp != nil {
-		r.finishing = true
-		r.mu.Unlock()
-		select {
-		case <-tcp:
-		case <-time.After(patience):
-			cancel()
-			<-tcp
+		if a.failed(err) {
+			break
 		}
-		r.mu.Lock()
-		r.finishing = false
 	}
-	first := !r.won
-	r.won = true
-	return first
+	return nil
 }
 
-// gate lets a better network's connection through on a link that is up, as
-// entrant does where one is made. A peer that answers later than TCP is dialed
-// may be stopped: then it has not won before it answers.
-func (r *race) gate() link.Gate {
-	if r == nil {
-		return link.Gate{}
+// dialNetwork connects by a better network, unless that is known to fail.
+func (a *attempt) dialNetwork(ctx context.Context, n network) (stream, error) {
+	f, err := n.open(a.TrustUser, a.Config)
+	if err != nil {
+		return nil, err
 	}
-	return link.Gate{
-		Enter: func() error {
-			if !r.winBetter() {
-				return errLost
-			}
-			return nil
-		},
-		Leave:    r.fall,
-		Patience: r.delay,
+	if why, ok := failures.find(a.destination(n.name, f)); ok {
+		return nil, why
 	}
+	c, err := a.dialPatiently(ctx, n, f, a.local, a.remote, a)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
-// fall takes back the win of a better network. TCP may have been given up for
-// it, and is not given up so soon again.
-func (r *race) fall() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.won = false
-	r.rightOfWay = min(2*r.rightOfWay, mostRightOfWay)
-	select {
-	case r.fallen <- struct{}{}:
-	default:
-	}
+// try begins with a network.
+func (a *attempt) try(network string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.trying, a.waiting = network, nil
 }
 
-// end says whether nobody has won, and from now on nobody does.
-func (r *race) end() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	unwon := !r.won
-	r.won = true
-	return unwon
-}
-
-// passOver records why a better network is given up: if TCP has won meanwhile, why
-// it was not connected before.
-func (r *race) passOver(network string, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	reason := fmt.Errorf("%s: %w", network, err)
-	if r.won && r.waiting != nil {
-		reason = r.waiting
-	}
-	r.passed = append(r.passed, reason)
-	r.waiting = nil
-}
-
-// wait records why a better network, which is the next, is not connected yet.
-func (r *race) wait(network string, err error) {
-	if r == nil {
+// ask says that the network is being asked for a link. The attempt may be nil, as
+// in wait.
+func (a *attempt) ask(n string, f fabric.Fabric) {
+	if a == nil {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.waiting = fmt.Errorf("%s: %w", network, err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked[n] = a.destination(n, f)
+	a.waiting = nil
 }
 
-// reasons is why no better network has won; late is the reason of those that have
-// none of their own.
-func (r *race) reasons(late error) []error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	reasons := slices.Clone(r.passed)
-	if r.waiting != nil {
-		reasons = append(reasons, r.waiting)
+// wait says why the network has to be asked again.
+func (a *attempt) wait(err error) {
+	if a == nil {
+		return
 	}
-	for _, network := range betterThanTCP[len(reasons):] {
-		reasons = append(reasons, fmt.Errorf("%s: %w", network, late))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiting = err
+}
+
+// failed records why the network is not connected, and says whether it was the
+// last that could be.
+func (a *attempt) failed(err error) (last bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stage == late {
+		return true
+	}
+	why, known := err.(Reason)
+	if !known {
+		why = reasonOf(a.trying, contextError(err))
+	}
+	a.why[a.trying] = why
+	return a.stage == proving
+}
+
+// giveUp says whether no better network is to be connected any more.
+func (a *attempt) giveUp() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stage != asking {
+		return false
+	}
+	a.stage = late
+	if a.waiting != nil {
+		a.why[a.trying] = reasonOf(a.trying, a.waiting)
+	}
+	return true
+}
+
+// prove dials TCP for a link that has been answered, unless it is late.
+func (a *attempt) prove() error {
+	a.mu.Lock()
+	if a.stage == late {
+		a.mu.Unlock()
+		return errLost
+	}
+	a.stage = proving
+	a.mu.Unlock()
+	return a.proof.connect()
+}
+
+// passedOver are the reasons of networks that are better than the one that
+// carries the connection; err is that of those which had not failed by then.
+func (a *attempt) passedOver(carrier string, err error) (reasons []Reason) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, network := range betterThanTCP {
+		if !a.isBetter(network, carrier) {
+			continue
+		}
+		why, failed := a.why[network]
+		switch {
+		case failed:
+		case slices.Contains(a.off, network):
+			why = reasonOf(network, errOff)
+		default:
+			why = reasonOf(network, err)
+			if network == a.trying {
+				why.Code = ReasonSilent
+			}
+		}
+		reasons = append(reasons, why)
 	}
 	return reasons
 }
 
-// dialLink makes a link if it wins; a nil race is won.
-func (r *race) dialLink(ctx context.Context, ep fabric.Endpoint, cfg link.Config) (*link.Stream, error) {
-	if r != nil {
-		ep = entrant{ep, r}
+// isBetter says whether a network is better than the one that carries the
+// connection: by RINGNET_NETWORKS if that names both.
+func (a *attempt) isBetter(network, carrier string) bool {
+	if network == carrier || carrier == "tcp" {
+		return network != carrier
 	}
-	return link.Dial(ctx, ep, cfg)
-}
-
-// entrant is an endpoint that confirms its connection only if it wins, so that
-// a connection which has lost does not come out of the peer's Accept.
-type entrant struct {
-	fabric.Endpoint
-	race *race
-}
-
-func (e entrant) Confirm() error {
-	if !e.race.winBetter() {
-		return errLost
+	i, j := slices.Index(a.better, network), slices.Index(a.better, carrier)
+	if i < 0 {
+		i, j = slices.Index(betterThanTCP, network), slices.Index(betterThanTCP, carrier)
 	}
-	err := e.Endpoint.Confirm()
-	if err != nil {
-		e.race.fall()
-	}
-	return err
+	return i < j
 }
 
 // autoError is TCP's error, and why it was not for a better network to try.
 type autoError struct {
 	tcp        error
-	passedOver []error
+	passedOver []Reason
 }
 
 func (e *autoError) Error() string {
-	var s strings.Builder
-	fmt.Fprintf(&s, "%v (passed over: ", e.tcp)
-	for i, err := range e.passedOver {
-		if i > 0 {
-			s.WriteString("; ")
-		}
-		s.WriteString(err.Error())
+	if len(e.passedOver) == 0 {
+		return e.tcp.Error()
 	}
-	s.WriteString(")")
-	return s.String()
+	return fmt.Sprintf("%v (passed over: %s)", e.tcp, list(e.passedOver))
+}
+
+func list(reasons []Reason) string {
+	var s []string
+	for _, r := range reasons {
+		s = append(s, r.Error())
+	}
+	return strings.Join(s, "; ")
 }
 
 func (e *autoError) Unwrap() error { return e.tcp }
@@ -415,4 +522,17 @@ func (e *autoError) Timeout() bool {
 func (e *autoError) Temporary() bool {
 	var t interface{ Temporary() bool }
 	return errors.As(e.tcp, &t) && t.Temporary()
+}
+
+// requiredError is why none of the networks carries a connection that must.
+type requiredError struct{ reasons []Reason }
+
+func (e *requiredError) Error() string { return "no network but TCP: " + list(e.reasons) }
+
+func (e *requiredError) Unwrap() []error {
+	errs := make([]error, len(e.reasons))
+	for i, r := range e.reasons {
+		errs[i] = r
+	}
+	return errs
 }

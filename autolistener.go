@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,7 +23,10 @@ import (
 // called at once.
 type AutoListener struct {
 	addr     Addr
-	legs     []net.Listener // TCP first
+	tcp      *net.TCPListener
+	better   []*Listener
+	claims   *claims
+	parked   chan struct{} // has one for each TCP connection that waits for Accept besides the next
 	deadline *deadline.Deadline
 	accepted chan accepted
 	serving  sync.WaitGroup
@@ -45,37 +50,104 @@ type accepted struct {
 // port space.
 const ports = 16
 
-// listenAuto binds TCP first, whose ports are the most likely to be in use, and
-// then the same port of each better network: their port spaces are their own,
-// so somebody else might sit there, and dialers would take him for this
-// listener.
-func (lc *ListenConfig) listenAuto(ctx context.Context, address string) (*AutoListener, net.Addr, error) {
-	if _, _, err := lc.pending(); err != nil {
-		return nil, nil, err
-	}
-	host, service, err := net.SplitHostPort(address)
+// listenAuto announces on TCP and on the same port of each better network: their
+// port spaces are their own, so somebody else might have it there.
+func (lc *ListenConfig) listenAuto(ctx context.Context, network, address string) (*AutoListener, net.Addr, error) {
+	n := autoNetworks[network]
+	addrs, err := n.resolve(ctx, net.DefaultResolver, address, n.wildcard())
 	if err != nil {
 		return nil, nil, err
 	}
+	addr := preferIPv4(addrs)
 	for try := 1; ; try++ {
-		l, addr, err := lc.listenOnAll(ctx, host, service)
-		anyPort := service == "" || service == "0"
-		if err == nil || !anyPort || !errors.Is(err, syscall.EADDRINUSE) || try == ports {
-			return l, addr, err
+		l, at, err := lc.listenOnAll(ctx, n, addr)
+		if err == nil || addr.Port() != 0 || !errors.Is(err, syscall.EADDRINUSE) || try == ports {
+			return l, at, err
 		}
 	}
 }
 
-func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (*AutoListener, net.Addr, error) {
-	tcp, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, service))
+// listenOnAll binds TCP first if it has to find a port, and last if it does not:
+// then dialers who find TCP find the better networks, too.
+func (lc *ListenConfig) listenOnAll(ctx context.Context, n network, addr netip.AddrPort) (_ *AutoListener, _ net.Addr, err error) {
+	l, steering, err := lc.newAutoListener()
 	if err != nil {
-		addr, err := bare(err)
-		return nil, addr, err
+		return nil, nil, err
 	}
-	addr := tcp.Addr().(*net.TCPAddr).AddrPort()
+	defer func() {
+		if err != nil {
+			_ = l.Close()
+		}
+	}()
+	listenTCP := func() error {
+		tcp, err := lc.listenTCP(ctx, n, addr)
+		if err == nil {
+			l.tcp = tcp
+			addr = netip.AddrPortFrom(addr.Addr(), plain(tcp.Addr()).Port())
+		}
+		return err
+	}
+	if addr.Port() == 0 {
+		if err := listenTCP(); err != nil {
+			at, err := bare(err)
+			return nil, at, err
+		}
+	}
+	for _, name := range steering.better {
+		if err := l.offer(ctx, lc, name, addr); errors.Is(err, syscall.EADDRINUSE) {
+			return nil, rconn.NewAddr("auto", addr), fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if l.tcp == nil {
+		if err := listenTCP(); err != nil {
+			at, err := bare(err)
+			return nil, at, err
+		}
+	}
+	if err := l.checkRequired(lc.Require); err != nil {
+		return nil, rconn.NewAddr("auto", addr), err
+	}
+	l.start()
+	return l, nil, nil
+}
+
+// ListenOn announces "auto" on the address of a TCP listener that exists already,
+// as a service manager or an earlier process has left it, and takes the listener
+// over. A better network whose port is in use is passed over: whoever has it does
+// not get connections that TCP would have brought here.
+func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
+	addr := plain(tcp.Addr())
+	l, steering, err := lc.newAutoListener()
+	if err == nil {
+		for _, name := range steering.better {
+			_ = l.offer(context.Background(), lc, name, addr)
+		}
+		if err = l.checkRequired(lc.Require); err != nil {
+			_ = l.Close()
+		}
+	}
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "auto", Addr: rconn.NewAddr("auto", addr), Err: err}
+	}
+	l.tcp = tcp
+	l.start()
+	return l, nil
+}
+
+func (lc *ListenConfig) newAutoListener() (*AutoListener, steering, error) {
+	backlog, _, err := lc.pending()
+	if err != nil {
+		return nil, steering{}, err
+	}
+	if err := checkRequired("ListenConfig.Require", lc.Require); err != nil {
+		return nil, steering{}, err
+	}
+	s, err := steer()
+	if err != nil {
+		return nil, s, err
+	}
 	l := &AutoListener{
-		addr:     rconn.NewAddr("auto", addr),
-		legs:     []net.Listener{tcp},
+		parked:   make(chan struct{}, backlog),
 		deadline: deadline.New(),
 		accepted: make(chan accepted),
 		closed:   make(chan struct{}),
@@ -83,30 +155,69 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, host, service string) (
 
 		passedOver: make(map[string]error),
 	}
-	for _, network := range betterThanTCP {
-		better, _, err := lc.listen(ctx, network, hostPort(host, addr))
-		switch {
-		case err == nil:
-			l.legs = append(l.legs, better)
-		case errors.Is(err, syscall.EADDRINUSE):
-			_ = l.Close()
-			return nil, l.addr, fmt.Errorf("%s: %w", network, err)
-		default:
-			l.passOver(network, err)
-		}
+	l.claims = newClaims(func(c *net.TCPConn) {
+		l.serving.Go(func() { l.hand(accepted{conn: c}) })
+	})
+	for _, name := range s.off {
+		l.passOver(name, errOff)
 	}
-	for _, leg := range l.legs {
-		l.serving.Go(func() { l.serve(leg) })
-	}
-	return l, nil, nil
+	return l, s, nil
 }
 
-// hostPort is the address that TCP got, with no host if none was named.
-func hostPort(host string, addr netip.AddrPort) string {
-	if host == "" {
+// listenTCP announces on TCP.
+func (lc *ListenConfig) listenTCP(ctx context.Context, n network, addr netip.AddrPort) (*net.TCPListener, error) {
+	config := lc.TCP
+	if config == nil {
+		config = new(net.ListenConfig)
+	}
+	l, err := config.Listen(ctx, "tcp"+strings.TrimPrefix(n.family, "ip"), hostPort(addr))
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil
+}
+
+// hostPort is an address as package net wants it, with no host for all of both
+// families.
+func hostPort(addr netip.AddrPort) string {
+	if addr.Addr() == netip.IPv6Unspecified() {
 		return ":" + strconv.Itoa(int(addr.Port()))
 	}
 	return addr.String()
+}
+
+// offer listens on a better network, or records why it does not.
+func (l *AutoListener) offer(ctx context.Context, lc *ListenConfig, network string, addr netip.AddrPort) error {
+	better, _, err := lc.listen(ctx, network, hostPort(addr), l.claims)
+	if err != nil {
+		l.passOver(network, err)
+		return err
+	}
+	l.better = append(l.better, better)
+	return nil
+}
+
+// checkRequired returns an error if one of the networks is not offered.
+func (l *AutoListener) checkRequired(networks []string) error {
+	var reasons []Reason
+	for _, r := range l.PassedOver() {
+		if slices.Contains(networks, r.Network) {
+			reasons = append(reasons, r)
+		}
+	}
+	if len(reasons) > 0 {
+		return &requiredError{reasons}
+	}
+	return nil
+}
+
+// start begins to accept.
+func (l *AutoListener) start() {
+	l.addr = rconn.NewAddr("auto", l.tcp.Addr().(*net.TCPAddr).AddrPort())
+	l.serving.Go(l.serveTCP)
+	for _, better := range l.better {
+		l.serving.Go(func() { l.serve(better) })
+	}
 }
 
 // bare is what an error of package net, which is wrapped anew, is about.
@@ -118,36 +229,81 @@ func bare(err error) (net.Addr, error) {
 	return nil, err
 }
 
-// serve hands on what a leg accepts. A better network that fails for good is
-// missed by nobody who can dial TCP, once dialers are refused there; if TCP
-// does, that is the listener's end.
-func (l *AutoListener) serve(leg net.Listener) {
+// serve hands on what a better network accepts. One that fails for good is missed
+// by nobody who can dial TCP, once dialers are refused there.
+func (l *AutoListener) serve(better *Listener) {
 	for {
-		c, err := leg.Accept()
-		if temporary, ok := err.(interface{ Temporary() bool }); err != nil && !(ok && temporary.Temporary()) {
-			_, err := bare(err)
-			switch {
-			case leg == l.legs[0]:
-				l.err = err
-				close(l.failed)
-			case !l.isClosed():
-				l.passOver(leg.Addr().Network(), err)
-				_ = leg.Close() // unless somebody has
+		c, err := better.accept()
+		if err != nil {
+			if !l.isClosed() {
+				l.passOver(better.addr.Network(), err)
+				_ = better.Close() // unless somebody has
 			}
+			return
+		}
+		if !l.hand(accepted{conn: c}) {
+			return
+		}
+	}
+}
+
+// serveTCP hands on what TCP accepts and no link claims. If TCP fails for good,
+// that is the listener's end.
+func (l *AutoListener) serveTCP() {
+	for {
+		c, err := l.tcp.AcceptTCP()
+		if temporary, ok := err.(interface{ Temporary() bool }); err != nil && !(ok && temporary.Temporary()) {
+			_, l.err = bare(err)
+			close(l.failed)
 			return
 		}
 		a := accepted{err: err}
 		if err == nil {
-			a.conn = c.(stream)
-		}
-		select {
-		case l.accepted <- a:
-		case <-l.closed:
-			if err == nil {
-				reset(a.conn)
+			if l.claims.meet(c) {
+				continue
 			}
+			a.conn = c
+		}
+		if !l.handOrPark(a) {
 			return
 		}
+	}
+}
+
+// hand gives a connection to Accept, and says whether the listener goes on.
+func (l *AutoListener) hand(a accepted) bool {
+	select {
+	case l.accepted <- a:
+		return true
+	case <-l.closed:
+		if a.conn != nil {
+			reset(a.conn)
+		}
+		return false
+	}
+}
+
+// handOrPark gives a connection to Accept. While there are claims it does not wait
+// for that, for what they claim may come after it.
+func (l *AutoListener) handOrPark(a accepted) bool {
+	for !l.claims.any() {
+		select {
+		case l.accepted <- a:
+			return true
+		case <-l.closed:
+			return l.hand(a)
+		case <-l.claims.added:
+		}
+	}
+	select {
+	case l.parked <- struct{}{}:
+		l.serving.Go(func() {
+			l.hand(a)
+			<-l.parked
+		})
+		return true
+	default:
+		return l.hand(a)
 	}
 }
 
@@ -187,14 +343,14 @@ func (l *AutoListener) accept() (stream, error) {
 func (l *AutoListener) Addr() net.Addr { return l.addr }
 
 // PassedOver says why dialers are not offered networks that are better than
-// TCP, or are no more, an error for each, the best first.
-func (l *AutoListener) PassedOver() []error {
+// TCP, or are no more, a reason for each, the best first.
+func (l *AutoListener) PassedOver() []Reason {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var reasons []error
+	var reasons []Reason
 	for _, network := range betterThanTCP {
 		if err := l.passedOver[network]; err != nil {
-			reasons = append(reasons, fmt.Errorf("%s: %w", network, err))
+			reasons = append(reasons, reasonOf(network, err))
 		}
 	}
 	return reasons
@@ -232,7 +388,7 @@ func (l *AutoListener) Close() error {
 	l.close.Do(func() {
 		close(l.closed)
 		err = nil
-		for _, leg := range l.legs {
+		for _, leg := range l.legs() {
 			// Legs that have failed are closed already.
 			if _, failed := bare(leg.Close()); failed != nil && !errors.Is(failed, net.ErrClosed) && err == nil {
 				err = &net.OpError{Op: "close", Net: "auto", Addr: l.addr, Err: failed}
@@ -242,4 +398,15 @@ func (l *AutoListener) Close() error {
 		l.serving.Wait()
 	})
 	return err
+}
+
+// legs are the listeners that this one consists of.
+func (l *AutoListener) legs() (legs []net.Listener) {
+	if l.tcp != nil {
+		legs = append(legs, l.tcp)
+	}
+	for _, better := range l.better {
+		legs = append(legs, better)
+	}
+	return legs
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"os"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -53,12 +51,23 @@ type Dialer struct {
 	// also by one for which no dial waits.
 	TrustUser func(uid uint32) bool
 
+	// TCP has options of the TCP connections that "auto" dials: Control,
+	// KeepAliveConfig, FallbackDelay (for the other networks too), Multipath TCP.
+	// Its Timeout and Deadline bound them alone; its LocalAddr and Resolver are for
+	// all networks unless they are set here. nil means the defaults.
+	TCP *net.Dialer
+
+	// Require names networks that are better than TCP, "shm" or "rdma": on "auto",
+	// a connection that none of them carries is an error, with the reasons. With
+	// none named, TCP will do.
+	Require []string
+
 	// Config is for this end of the connections; nil means the defaults.
 	Config *Config
 }
 
 // Dial connects to the address on the named network: "rdma", "rdma4", "rdma6",
-// "shm" or "auto". The address has the form "host:port", as for net.Dial; the
+// "shm", "auto", "auto4" or "auto6". The address has the form "host:port", as for net.Dial; the
 // host may be a name or an IP address, with a zone if it wants one, and the port
 // a service name or a number. The net.Conn is a *[Conn], or an *[AutoConn] on
 // "auto". The error is a *net.OpError.
@@ -82,12 +91,12 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	var addr net.Addr
-	if network == "auto" {
-		c, addr, err = d.dialAuto(ctx, address)
+	if _, ok := autoNetworks[network]; ok {
+		c, addr, err = d.dialAuto(ctx, network, address)
 	} else if n, unknown := lookupNetwork(network); unknown != nil {
 		err = unknown
 	} else {
-		c, addr, err = d.dial(ctx, n, address, nil)
+		c, addr, err = d.dial(ctx, n, address)
 	}
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: addr, Err: contextError(err)}
@@ -96,10 +105,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 }
 
 // dial connects to the address on a network of a fabric, or says what went
-// wrong at which of the addresses that it stands for. In a race, which may be
-// nil, the connection is made only if it wins.
-func (d *Dialer) dial(ctx context.Context, n network, address string,
-	r *race) (*Conn, net.Addr, error) {
+// wrong at which of the addresses that it stands for.
+func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, net.Addr, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
 	}
@@ -122,7 +129,9 @@ func (d *Dialer) dial(ctx context.Context, n network, address string,
 	var first error
 	var at net.Addr
 	for i, remote := range remotes {
-		c, err := d.dialOne(ctx, n, f, local, remote, len(remotes)-i, r)
+		shared, cancel := share(ctx, len(remotes)-i)
+		c, err := d.dialPatiently(shared, n, f, local, remote, nil)
+		cancel()
 		if err == nil {
 			return c, nil, nil
 		}
@@ -136,18 +145,14 @@ func (d *Dialer) dial(ctx context.Context, n network, address string,
 	return nil, at, first
 }
 
-// dialOne connects to one of the addresses, of which the given number are left
-// to share the time.
-func (d *Dialer) dialOne(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, left int,
-	r *race) (*Conn, error) {
-	if deadline, ok := ctx.Deadline(); ok && left > 1 {
-		// As package net does: an equal share, but not less than makes sense.
-		share := max(time.Until(deadline)/time.Duration(left), 2*time.Second)
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, share)
-		defer cancel()
+// share is an equal share of the time that ctx has left for one of the given
+// number of addresses, but not less than makes sense, as package net has it.
+func share(ctx context.Context, addresses int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok || addresses == 1 {
+		return ctx, func() {}
 	}
-	return d.dialPatiently(ctx, n, f, local, remote, r)
+	return context.WithTimeout(ctx, max(time.Until(deadline)/time.Duration(addresses), 2*time.Second))
 }
 
 // limit applies Timeout and Deadline to ctx.
@@ -168,7 +173,7 @@ func (d *Dialer) limit(ctx context.Context) (context.Context, context.CancelFunc
 // Errors that say more keep it.
 func contextError(err error) error {
 	switch err.(type) {
-	case *autoError, *waitError, *net.DNSError:
+	case *autoError, *requiredError, *waitError, *net.DNSError:
 		return err
 	}
 	switch {

@@ -64,11 +64,18 @@
 // # auto
 //
 // A listener accepts shm, rdma and TCP on one port, and a dialer takes the best
-// that answers: it connects wherever TCP would have, and not later than TCP
-// would by more than a quarter of a second. What could not be had is passed
-// over; [AutoConn.PassedOver] says why. Port mappings, service addresses and
-// packet filters that act on TCP do not see the other two: on the host that an
-// address belongs to, auto talks to whoever listens there.
+// that answers: it connects with the process that TCP would have connected it
+// with, through port mappings, service addresses and packet filters, and not later
+// than TCP would by more than a quarter of a second. A link is taken only with a TCP
+// connection that shows that it leads to the same listener; connections that begin
+// later on it need none. "auto4" and "auto6" use addresses of one family.
+//
+// What could not be had is passed over; [AutoConn.PassedOver] says why, with a
+// [ReasonCode] for metrics. What has failed for an address to which TCP connects is
+// not tried again for a minute. The environment variable RINGNET_NETWORKS, such as
+// "shm,tcp", says which networks auto uses, in the order to try them; without tcp,
+// and with [Dialer.Require], a dial fails where it would have fallen back.
+// docs/auto.md has the details.
 //
 // # What is as in package net, and what is not
 //

@@ -18,6 +18,7 @@ type linkKey struct {
 	local, remote netip.AddrPort
 	config        link.Config
 	trust         *Dialer // whose TrustUser decides; nil without one
+	proven        bool    // TCP leads where the link does
 }
 
 // links are those that this process has dialed and that more connections may
@@ -28,25 +29,26 @@ var links link.Pool[linkKey]
 var addresses = map[string]*link.Addresses{"shm": {}, "rdma": {}}
 
 // dialLink connects to an address: on a link to it that is up, or on a new one.
-func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, r *race) (*Conn, error) {
+func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, a *attempt) (*Conn, error) {
 	cfg, err := d.Config.Link()
 	if err != nil {
 		return nil, err
 	}
 	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
 	connect := func(ctx context.Context) (*link.Stream, error) {
-		return request(ctx, f, local, remote, cfg, r.dialLink)
+		a.ask(n.name, f)
+		return request(ctx, f, local, remote, cfg, a.dialLink)
 	}
 	var s *link.Stream
 	if !cfg.Shared || local.Port() != 0 {
 		cfg.Shared, cfg.Idle = false, 0
 		s, err = connect(ctx)
 	} else {
-		key := linkKey{fabric: f, local: local, remote: remote, config: cfg}
+		key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: a != nil}
 		if d.TrustUser != nil {
 			key.trust = d
 		}
-		s, err = links.Dial(ctx, key, connect, d.more(f, local, remote, cfg), r.gate())
+		s, err = links.Dial(ctx, key, connect, d.more(f, local, remote, cfg, a))
 	}
 	if err != nil {
 		return nil, err
@@ -55,7 +57,7 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 }
 
 // more is how connections are spread over several links.
-func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config) link.More {
+func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config, a *attempt) link.More {
 	most := d.Config.MostLinks()
 	if most == 1 {
 		return link.More{}
@@ -63,7 +65,7 @@ func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Co
 	return link.More{Links: most, Connect: func() (*link.Link, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), cfg.Handshake)
 		defer cancel()
-		return request(ctx, f, local, remote, cfg, link.DialEmpty)
+		return request(ctx, f, local, remote, cfg, a.dialEmpty)
 	}}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -26,6 +27,14 @@ type ListenConfig struct {
 	// this process's, as Dialer.TrustUser does for listeners. nil trusts nobody
 	// else, not even root.
 	TrustUser func(uid uint32) bool
+
+	// TCP has options of the TCP listener of "auto": Control, KeepAliveConfig,
+	// Multipath TCP. nil means the defaults.
+	TCP *net.ListenConfig
+
+	// Require names networks that are better than TCP, "shm" or "rdma": on "auto",
+	// Listen fails, with the reasons, if one of them cannot be offered.
+	Require []string
 
 	// Config is for this end of the accepted connections; nil means the
 	// defaults.
@@ -72,10 +81,10 @@ func Listen(network, address string) (net.Listener, error) {
 // the address; the listener does not depend on it. See the function [Listen].
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
 	var addr net.Addr
-	if network == "auto" {
-		l, addr, err = lc.listenAuto(ctx, address)
+	if _, ok := autoNetworks[network]; ok {
+		l, addr, err = lc.listenAuto(ctx, network, address)
 	} else {
-		l, addr, err = lc.listen(ctx, network, address)
+		l, addr, err = lc.listen(ctx, network, address, nil)
 	}
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
@@ -84,8 +93,8 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l 
 }
 
 // listen announces on a network of a fabric, or says what went wrong at which
-// address.
-func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*Listener, net.Addr, error) {
+// address. Links are proven by the claims, which may be nil.
+func (lc *ListenConfig) listen(ctx context.Context, network, address string, claims *claims) (*Listener, net.Addr, error) {
 	n, err := lookupNetwork(network)
 	if err != nil {
 		return nil, nil, err
@@ -102,13 +111,7 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 	if err != nil {
 		return nil, nil, err
 	}
-	addr := addrs[0]
-	for _, a := range addrs {
-		if a.Addr().Is4() { // as package net prefers, when a name has both
-			addr = a
-			break
-		}
-	}
+	addr := preferIPv4(addrs)
 	f, err := n.open(lc.TrustUser, lc.Config)
 	if err != nil {
 		return nil, rconn.NewAddr(n.name, addr), err
@@ -120,6 +123,7 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 	l := &Listener{
 		listener: fl,
 		config:   lc.Config,
+		claims:   claims,
 		addr:     rconn.NewAddr(n.name, fl.Addr()),
 		deadline: deadline.New(),
 		pending:  make(chan struct{}, pending),
@@ -134,6 +138,17 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
 	return l, nil, nil
+}
+
+// preferIPv4 is the address to listen on of those that a name has, as package net
+// prefers.
+func preferIPv4(addrs []netip.AddrPort) netip.AddrPort {
+	for _, a := range addrs {
+		if a.Addr().Is4() {
+			return a
+		}
+	}
+	return addrs[0]
 }
 
 // pending is how many connections may wait to be accepted, and on how many links
@@ -177,6 +192,7 @@ type Listener struct {
 	listener fabric.Listener
 	config   *Config
 	link     link.Config
+	claims   *claims // nil: the listener gives no proof of links
 	addr     Addr
 	deadline *deadline.Deadline
 	ctx      context.Context // ends handshakes when the listener is closed
@@ -378,14 +394,17 @@ func (l *Listener) handshake(ep fabric.Endpoint, in *incoming) {
 	defer l.ended.Done()
 	cfg := l.link
 	cfg.Acceptor = in
-	made, s, err := link.Accept(in.handshake.ctx, ep, cfg)
+	made, s, err := l.claims.accept(in.handshake.ctx, ep, cfg)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handshakes.end(in.handshake)
 	switch {
 	case err != nil:
 		<-l.backlog
-		l.end(in)
+		if !in.settled { // by a connection on a link that was not proven
+			in.settled = true
+			l.end(in)
+		}
 	case s != nil:
 		in.enqueue(s)
 	default:

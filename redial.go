@@ -43,12 +43,12 @@ const (
 // dialPatiently connects to an address, and asks again while the listener has no
 // room, or this process no memory that it is not about to have.
 func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort,
-	r *race) (*Conn, error) {
+	a *attempt) (*Conn, error) {
 	began := time.Now()
 	_, limited := ctx.Deadline()
 	var busy error
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-		c, err := d.dialLink(ctx, n, f, local, remote, r)
+		c, err := d.dialLink(ctx, n, f, local, remote, a)
 		switch {
 		case err != nil && ctx.Err() != nil && busy != nil:
 			return nil, &waitError{contextError(ctx.Err()), busy}
@@ -56,7 +56,7 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 			return c, err
 		}
 		busy = err
-		r.wait(n.name, busy)
+		a.wait(busy)
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():

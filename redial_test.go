@@ -391,14 +391,14 @@ func port(t *testing.T, l net.Listener) string {
 	return port
 }
 
-// TCP may win while a network whose backlog was full is asked once more.
+// TCP may be dialed while a network whose backlog was full is asked once more.
 func TestAutoSaysWhyANetworkWasNotConnectedWhenTCPWon(t *testing.T) {
-	r := new(race)
-	require.True(t, r.startTCP(func() {}))
-	r.wait("shm", errors.New("no room"))
-	require.True(t, r.endTCP(true))
-	r.passOver("shm", errLost)
-	require.EqualError(t, r.reasons(errLost)[0], "shm: no room")
+	a := newAttempt(new(autoDial), netip.AddrPort{})
+	a.try("shm")
+	a.wait(errors.New("no room"))
+	require.True(t, a.giveUp())
+	require.True(t, a.failed(context.Canceled))
+	require.EqualError(t, a.passedOver("tcp", errLost)[0], "shm: no room")
 }
 
 func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {

@@ -544,13 +544,21 @@ func answer(c net.Conn, addrs []string) {
 		return
 	}
 	m.Response, m.Additionals = true, nil
-	if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-		for _, a := range addrs {
-			m.Answers = append(m.Answers, dnsmessage.Resource{
-				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
-				Body:   &dnsmessage.AResource{A: netip.MustParseAddr(a).As4()},
-			})
+	q := m.Questions[0]
+	for _, addr := range addrs {
+		var body dnsmessage.ResourceBody
+		switch a := netip.MustParseAddr(addr); {
+		case a.Is4() && q.Type == dnsmessage.TypeA:
+			body = &dnsmessage.AResource{A: a.As4()}
+		case a.Is6() && q.Type == dnsmessage.TypeAAAA:
+			body = &dnsmessage.AAAAResource{AAAA: a.As16()}
+		default:
+			continue
 		}
+		m.Answers = append(m.Answers, dnsmessage.Resource{
+			Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
+			Body:   body,
+		})
 	}
 	reply, err := m.Pack()
 	if err != nil {

@@ -18,6 +18,14 @@ var (
 	ErrPortDown = errors.New("port down")
 )
 
+// Why a fabric cannot be used, or not for this peer, where an errno does not tell.
+var (
+	ErrNoLibrary    = errors.New("rdma-core is missing or too old")
+	ErrLockedMemory = errors.New("locked memory is used up (RLIMIT_MEMLOCK)")
+	ErrOtherHost    = errors.New("not an address of this host")
+	ErrOtherUser    = errors.New("another user's listener")
+)
+
 // RejectError is the answer of a peer that would not connect.
 type RejectError struct {
 	// Reason is the connection manager's: 8 (invalid service ID) when nobody

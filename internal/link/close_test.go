@@ -117,7 +117,7 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
 		var pool Pool[string]
 		dial := func() (*Stream, error) {
-			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, More{}, Gate{})
+			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, More{})
 		}
 		first, err := dial()
 		require.NoError(t, err)

@@ -100,7 +100,7 @@ func (p *dialingProcess) dialOnce() (*Stream, error) {
 	if p.more != nil {
 		more.Connect = p.more
 	}
-	return p.pool.Dial(context.Background(), p.to, p.dialLink, more, Gate{})
+	return p.pool.Dial(context.Background(), p.to, p.dialLink, more)
 }
 
 func (p *dialingProcess) dialLink(ctx context.Context) (*Stream, error) {

@@ -51,7 +51,7 @@ const restTime = 10 * time.Second
 // Dial begins a stream on the least loaded link that the pool has for a key, or on
 // one that it makes with connect, for which others with the same key wait. Nobody
 // waits for a link beyond the first, and no dial fails for want of one.
-func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More, gate Gate) (*Stream, error) {
+func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More) (*Stream, error) {
 	for {
 		entry, first := p.find(key, more)
 		switch {
@@ -63,9 +63,9 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 			}
 			continue
 		}
-		s, err := gate.open(ctx, entry.link)
+		s, err := entry.link.Open(ctx)
 		entry.dials.Add(-1)
-		if err == nil || errors.Is(err, ErrLost) || !errors.Is(err, errLeaving) && entry.link.usable() {
+		if err == nil || !errors.Is(err, errLeaving) && entry.link.usable() {
 			return s, err
 		}
 		p.forget(key, entry)
@@ -91,44 +91,6 @@ func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect fun
 // ErrLost says that a link is not wanted any more since something else was
 // faster.
 var ErrLost = errors.New("not connected when TCP was")
-
-// Gate has a say in whether a stream begins on a link that is up. The zero Gate
-// lets all through.
-type Gate struct {
-	Enter    func() error  // before it begins, and once more if it has been let out
-	Leave    func()        // if it then does not begin, or lets Patience pass
-	Patience time.Duration // with the peer's answer
-}
-
-func (g Gate) open(ctx context.Context, l *Link) (*Stream, error) {
-	if g.Enter == nil {
-		return l.Open(ctx)
-	}
-	if err := g.Enter(); err != nil {
-		return nil, err
-	}
-	left := make(chan struct{})
-	timer := time.AfterFunc(g.Patience, func() {
-		g.Leave()
-		close(left)
-	})
-	s, err := l.Open(ctx)
-	if timer.Stop() {
-		if err != nil {
-			g.Leave()
-		}
-		return s, err
-	}
-	<-left
-	if err != nil {
-		return nil, err
-	}
-	if err := g.Enter(); err != nil {
-		_ = s.Close(0)
-		return nil, err
-	}
-	return s, nil
-}
 
 // find returns the link for the next stream with a key, which may be one that is
 // being made, and whether that is for the caller to make. A link that is up has a

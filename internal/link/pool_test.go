@@ -44,7 +44,7 @@ func TestAPanicOfAUsersFunctionKeepsNobodyFromAnAddress(t *testing.T) {
 					return nil, err
 				}
 				return Dial(ctx, made(ep), cfg)
-			}, More{}, Gate{})
+			}, More{})
 		}
 		held, free := make(chan struct{}), make(chan struct{})
 		close(free)

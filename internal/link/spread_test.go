@@ -280,9 +280,6 @@ func TestALinkWithoutAStreamEndsInItsTime(t *testing.T) {
 		time.Sleep(cfg.Idle - time.Second)
 		require.Equal(t, 1, linksUp(n))
 		require.Positive(t, made.Stats().Probes)
-		made.mu.Lock()
-		require.Zero(t, made.rings.taken)
-		made.mu.Unlock()
 		require.Zero(t, made.info().Streams)
 		time.Sleep(time.Minute)
 		require.Zero(t, linksUp(n))
@@ -320,8 +317,8 @@ func TestStreamsBeginOnALinkWithoutOne(t *testing.T) {
 // nobody gives anything up for it.
 func TestThereIsNoOtherLinkWhereMemoryIsShort(t *testing.T) {
 	for name, limit := range map[string]struct{ dialer, listener float64 }{
-		"at the dialer":   {2.4, 100},
-		"at the listener": {100, 2.4},
+		"at the dialer":   {2.05, 100},
+		"at the listener": {100, 2.05},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, func(t *testing.T, n *sim.Network) {

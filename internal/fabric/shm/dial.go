@@ -151,7 +151,7 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 		remote = netip.AddrPortFrom(loopback(remote.Addr()), remote.Port())
 	}
 	if err := checkLocal(remote.Addr()); errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return nil, fmt.Errorf("%v is not an address of this host (%v): %w", remote.Addr(), err, syscall.ECONNREFUSED)
+		return nil, fmt.Errorf("%v: %w (%v): %w", remote.Addr(), fabric.ErrOtherHost, err, syscall.ECONNREFUSED)
 	} else if err != nil {
 		return nil, fmt.Errorf("dial %v: %w", remote, err)
 	}

@@ -1,0 +1,314 @@
+package ringnet
+
+import (
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// namespaceEnv says that this process is in a network namespace of a test.
+const namespaceEnv = "RINGNET_TEST_NAMESPACE"
+
+// inNamespace runs the rest of a test in a process and a network namespace of its
+// own, with some addresses and nftables' rules for IPv4, and returns false in the
+// process that has nothing more to do.
+func inNamespace(t *testing.T, rules string) bool {
+	t.Helper()
+	if os.Getenv(namespaceEnv) == "" {
+		runInNamespace(t)
+		return false
+	}
+	for _, command := range []string{
+		"ip link set lo up",
+		"ip address add 10.1.0.1/32 dev lo", // of this host
+		"ip address add 10.1.0.2/32 dev lo", // of what stands for another
+		"nft -f -",
+	} {
+		words := strings.Fields(command)
+		cmd := exec.Command(words[0], words[1:]...)
+		cmd.Stdin = strings.NewReader("table ip test {\n" + rules + "\n}\n")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", command, out)
+	}
+	onlySHM(t)
+	delayTCP(t, time.Hour)
+	return true
+}
+
+func runInNamespace(t *testing.T) {
+	lacking := ""
+	if os.Geteuid() != 0 {
+		lacking = "only root can make network namespaces"
+	}
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			lacking = err.Error() + " (Debian: iproute2, nftables)"
+		}
+	}
+	if lacking != "" {
+		require.NotEqual(t, "true", os.Getenv("CI"), lacking)
+		t.Skip(lacking)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run", "^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v", "-test.timeout", "2m")
+	cmd.Env = append(os.Environ(), namespaceEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: "+t.Name())
+}
+
+// TestAutoInNamespaces has auto go where nftables lets TCP go. They are tests of
+// one test, whose names no device has, for a guest would take minutes for them.
+func TestAutoInNamespaces(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
+		"AutoGoesWhereATCPPortIsMapped":            testAutoGoesWhereATCPPortIsMapped,
+		"AutoGoesWhereAServiceAddressLeads":        testAutoGoesWhereAServiceAddressLeads,
+		"AutoGoesWhereTCPIsBalancedTo":             testAutoGoesWhereTCPIsBalancedTo,
+		"AutoIsCarriedByTCPFromATranslatedAddress": testAutoIsCarriedByTCPFromATranslatedAddress,
+		"AutoDoesNotPassAFilterThatStopsTCP":       testAutoDoesNotPassAFilterThatStopsTCP,
+		"AutoProvesALinkThoughASYNIsLost":          testAutoProvesALinkThoughASYNIsLost,
+		"AutoIsCarriedByTCPThatIsSlow":             autoIsCarriedByTCPThatIsSlow,
+		"AutoIsCarriedByTCPThatIsHalfOpen":         testAutoIsCarriedByTCPThatIsHalfOpen,
+		"AutoAndSeveralListenersOnOnePort":         testAutoAndSeveralListenersOnOnePort,
+		"AutoWithoutAPortToSpare":                  testAutoWithoutAPortToSpare,
+	} {
+		t.Run(name, test)
+	}
+}
+
+func testAutoGoesWhereATCPPortIsMapped(t *testing.T) {
+	if !inNamespace(t, `chain output {
+		type nat hook output priority -100
+		ip daddr 10.1.0.1 tcp dport 7000 dnat to 10.1.0.2:7001
+	}`) {
+		return
+	}
+	host, pod := listenAuto(t, "10.1.0.1:7000"), listenAuto(t, "10.1.0.2:7001")
+	for range 3 {
+		c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
+		require.Equal(t, "tcp", c.LocalAddr().Network())
+		require.Equal(t, ReasonElsewhere, c.PassedOver()[0].Code)
+		requireConnected(t, c, pod)
+	}
+	requireNothingElse(t, pod)
+	requireNothingElse(t, host)
+	requireCarried(t, pod, Dialer{}, "shm") // by its own address
+}
+
+// The mapping of a service address, of which nobody else has the port.
+func testAutoGoesWhereAServiceAddressLeads(t *testing.T) {
+	if !inNamespace(t, `chain output {
+		type nat hook output priority -100
+		ip daddr 10.1.0.1 tcp dport 80 dnat to 10.1.0.2:7001
+	}`) {
+		return
+	}
+	pod := listenAuto(t, "10.1.0.2:7001")
+	c := dialAuto(t, Dialer{}, "10.1.0.1:80")
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	require.Equal(t, ReasonNoListener, c.PassedOver()[0].Code)
+	requireConnected(t, c, pod)
+	requireNothingElse(t, pod)
+}
+
+func testAutoGoesWhereTCPIsBalancedTo(t *testing.T) {
+	if !inNamespace(t, `chain output {
+		type nat hook output priority -100
+		ip daddr 10.1.0.1 tcp dport 7000 numgen inc mod 2 1 dnat to 10.1.0.2:7001
+	}`) {
+		return
+	}
+	host, pod := listenAuto(t, "10.1.0.1:7000"), listenAuto(t, "10.1.0.2:7001")
+	var accepted [2]int
+	for range 6 {
+		failures.forget()
+		CloseIdleLinks()
+		require.Eventually(t, func() bool { return len(Links()) == 0 }, time.Minute, time.Millisecond)
+		c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
+		if c.LocalAddr().Network() == "shm" {
+			accepted[0]++
+			requireConnected(t, c, host)
+		} else {
+			accepted[1]++
+			requireConnected(t, c, pod)
+		}
+	}
+	require.Equal(t, [2]int{3, 3}, accepted)
+	requireNothingElse(t, host)
+	requireNothingElse(t, pod)
+}
+
+// The listener sees another port than the dialer has named, and cannot know that
+// it is the same connection.
+func testAutoIsCarriedByTCPFromATranslatedAddress(t *testing.T) {
+	if !inNamespace(t, `chain postrouting {
+		type nat hook postrouting priority 100
+		tcp dport 7000 masquerade to :50000-50100
+	}`) {
+		return
+	}
+	l := listenAuto(t, "10.1.0.1:7000")
+	c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	require.Equal(t, ReasonElsewhere, c.PassedOver()[0].Code)
+	requireConnected(t, c, l)
+	requireNothingElse(t, l)
+}
+
+// What TCP may not pass auto does not pass, though shared memory would.
+func testAutoDoesNotPassAFilterThatStopsTCP(t *testing.T) {
+	if !inNamespace(t, `chain input {
+		type filter hook input priority 0
+		tcp dport 7000 reject with tcp reset
+		tcp dport 7001 drop
+	}`) {
+		return
+	}
+	rejected, dropped := listenAuto(t, "10.1.0.1:7000"), listenAuto(t, "10.1.0.1:7001")
+	_, err := Dial("auto", "10.1.0.1:7000")
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	requireNothingElse(t, rejected)
+	_, err = DialTimeout("auto", "10.1.0.1:7001", time.Second)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	requireNothingElse(t, dropped)
+}
+
+// TCP repeats a SYN that was lost after a second; the link waits for it.
+func testAutoProvesALinkThoughASYNIsLost(t *testing.T) {
+	if !inNamespace(t, `chain input {
+		type filter hook input priority 0
+		tcp dport 7000 tcp flags syn / fin,syn,rst,ack numgen inc mod 2 0 drop
+	}`) {
+		return
+	}
+	proveWithin(t, time.Hour)
+	l := listenAuto(t, "10.1.0.1:7000")
+	requireCarried(t, l, Dialer{}, "shm")
+}
+
+// A link does not wait for more than that, and TCP does.
+func autoIsCarriedByTCPThatIsSlow(t *testing.T) {
+	if !inNamespace(t, `chain input {
+		type filter hook input priority 0
+		tcp dport 7000 tcp flags syn / fin,syn,rst,ack numgen inc mod 3 < 2 drop
+	}`) {
+		return
+	}
+	l := listenAuto(t, "10.1.0.1:7000")
+	c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	require.Equal(t, ReasonNotTried, c.PassedOver()[0].Code)
+	requireConnected(t, c, l)
+	requireNothingElse(t, l)
+}
+
+// The last ACK of TCP's handshake is lost, and there is no other until data comes:
+// the dialer is connected and the listener is not.
+func testAutoIsCarriedByTCPThatIsHalfOpen(t *testing.T) {
+	if !inNamespace(t, `chain input {
+		type filter hook input priority 0
+		tcp dport 7000 tcp flags ack / fin,syn,rst,ack tcp flags & psh == 0 drop
+	}`) {
+		return
+	}
+	l := listenAuto(t, "10.1.0.1:7000")
+	c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	require.Equal(t, ReasonElsewhere, c.PassedOver()[0].Code)
+	_, err := c.Write([]byte("hello"))
+	require.NoError(t, err)
+	s, err := l.Accept()
+	require.NoError(t, err)
+	defer s.Close()
+	got := make([]byte, 5)
+	_, err = io.ReadFull(s, got)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(got))
+	requireNothingElse(t, l)
+}
+
+// Dials of one listener of several that share a port reach whichever the kernel
+// chooses, and all are accepted.
+func testAutoAndSeveralListenersOnOnePort(t *testing.T) {
+	if !inNamespace(t, "") {
+		return
+	}
+	reuse := &net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		controlErr := c.Control(func(fd uintptr) {
+			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, 15 /* SO_REUSEPORT */, 1)
+		})
+		require.NoError(t, controlErr)
+		return err
+	}}
+	listen := func() *net.TCPListener {
+		l, err := reuse.Listen(t.Context(), "tcp", "10.1.0.1:7000")
+		require.NoError(t, err)
+		return l.(*net.TCPListener)
+	}
+	first, err := (&ListenConfig{TCP: reuse}).Listen(t.Context(), "auto", "10.1.0.1:7000")
+	require.NoError(t, err)
+	defer first.Close()
+	second, err := new(ListenConfig).ListenOn(listen())
+	require.NoError(t, err)
+	defer second.Close()
+	require.Equal(t, ReasonInUse, second.PassedOver()[0].Code)
+
+	const dials = 12
+	accepted := make(chan string, 2*dials)
+	for _, l := range []net.Listener{first, second} {
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				accepted <- c.RemoteAddr().String()
+				defer c.Close()
+			}
+		}()
+	}
+	dialed := make(map[string]bool)
+	for range dials {
+		failures.forget()
+		c := dialAuto(t, Dialer{Config: &Config{Dedicated: true}}, "10.1.0.1:7000")
+		dialed[c.LocalAddr().String()] = true
+	}
+	for range dials {
+		require.True(t, dialed[<-accepted])
+	}
+	requireNothing := func(c <-chan string) {
+		select {
+		case addr := <-c:
+			require.Fail(t, "accepted", "%v", addr)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	requireNothing(accepted)
+}
+
+// Without a port to spare for the proof, TCP shares one with other destinations.
+func testAutoWithoutAPortToSpare(t *testing.T) {
+	if !inNamespace(t, "") {
+		return
+	}
+	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40001"), 0))
+	other := listenTCP(t, "10.1.0.1:9000")
+	for range 2 {
+		c, err := net.Dial("tcp", other.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+	}
+	l := listenAuto(t, "10.1.0.1:7000")
+	c := dialAuto(t, Dialer{}, l.Addr().String())
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	require.Equal(t, ReasonInUse, c.PassedOver()[0].Code)
+	require.ErrorContains(t, c.PassedOver()[0], "no port for the TCP connection that proves a link")
+	requireConnected(t, c, l)
+}

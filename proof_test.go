@@ -1,0 +1,519 @@
+package ringnet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// proveWithin has both ends wait so long for what a proof lacks: an hour where it
+// is to be had however slow this machine is.
+func proveWithin(t *testing.T, d time.Duration) {
+	before := proofWithin
+	proofWithin = d
+	t.Cleanup(func() { proofWithin = before })
+}
+
+// requireNothingElse says that a listener accepts no more connections.
+func requireNothingElse(t *testing.T, l interface {
+	net.Listener
+	SetDeadline(time.Time) error
+}) {
+	t.Helper()
+	require.NoError(t, l.SetDeadline(time.Now().Add(50*time.Millisecond)))
+	c, err := l.Accept()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "nothing else is accepted, as %v", c)
+	require.NoError(t, l.SetDeadline(time.Time{}))
+}
+
+// requireConnected says that bytes go through, and that c comes out of Accept.
+func requireConnected(t *testing.T, c net.Conn, l net.Listener) {
+	t.Helper()
+	defer c.Close()
+	s, err := l.Accept()
+	require.NoError(t, err)
+	defer s.Close()
+	_, err = c.Write([]byte("hello"))
+	require.NoError(t, err)
+	require.NoError(t, c.(*AutoConn).CloseWrite())
+	got, err := io.ReadAll(s)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(got))
+}
+
+func requireCodes(t *testing.T, c *AutoConn, codes ...ReasonCode) {
+	t.Helper()
+	var got []ReasonCode
+	for _, r := range c.PassedOver() {
+		got = append(got, r.Code)
+	}
+	require.Equal(t, codes, got, "%v", c.PassedOver())
+}
+
+func dialAuto(t *testing.T, d Dialer, address string) *AutoConn {
+	t.Helper()
+	c, err := d.Dial("auto", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c.(*AutoConn)
+}
+
+func listenTCP(t *testing.T, address string) *net.TCPListener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l.(*net.TCPListener)
+}
+
+// forget has networks asked again that have failed.
+func (m *failureMemory) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.known)
+}
+
+// A listener of one network has the port that a TCP server has on TCP.
+func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	for i, network := range betterThanTCP {
+		server := listenTCP(t, "127.0.0.1:0")
+		squatter, err := Listen(network, server.Addr().String())
+		require.NoError(t, err)
+		defer squatter.Close()
+		c := dialAuto(t, Dialer{}, server.Addr().String())
+		require.Equal(t, "tcp", c.LocalAddr().Network())
+		codes := []ReasonCode{ReasonNoListener, ReasonNoListener}
+		codes[i] = ReasonRefused
+		requireCodes(t, c, codes...)
+		require.ErrorContains(t, c.PassedOver()[i], "it does not listen on TCP")
+		requireConnected(t, c, server)
+		requireNothingElse(t, server)
+		requireNothingElse(t, squatter.(*Listener))
+	}
+}
+
+// A link that was dialed without TCP says nothing of where TCP leads.
+func TestAutoDoesNotUseALinkThatIsNotProven(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	server := listenTCP(t, "127.0.0.1:0")
+	squatter, err := Listen("shm", server.Addr().String())
+	require.NoError(t, err)
+	defer squatter.Close()
+	mistaken, err := Dial("shm", server.Addr().String())
+	require.NoError(t, err)
+	defer mistaken.Close()
+	requireConnected(t, dialAuto(t, Dialer{}, server.Addr().String()), server)
+}
+
+// liar is a listener that takes every link, and says that it looks out for the TCP
+// connection that proves it.
+func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
+	addr := at.(*net.TCPAddr).AddrPort()
+	l, err := f.Listen(addr, 16)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	cfg, err := (*Config)(nil).Link()
+	require.NoError(t, err)
+	go func() {
+		for {
+			ep, err := l.Accept()
+			if err != nil {
+				return
+			}
+			cfg := cfg
+			cfg.Proof = wire.ProofPort(ep.Private())
+			_, _, _ = link.Accept(t.Context(), ep, cfg)
+		}
+	}()
+}
+
+// A squatter cannot end a TCP connection that it has not got.
+func TestAutoPassesASquatterThatLies(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	server := listenTCP(t, "127.0.0.1:0")
+	liar(t, f, server.Addr())
+	c := dialAuto(t, Dialer{}, server.Addr().String())
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	requireCodes(t, c, ReasonElsewhere, ReasonNotTried)
+
+	tried, err := server.Accept() // what was to prove the link
+	require.NoError(t, err)
+	n, err := tried.Read(make([]byte, 1))
+	require.Zero(t, n)
+	require.Error(t, err, "ended without a byte")
+	requireConnected(t, c, server)
+
+	again := dialAuto(t, Dialer{}, server.Addr().String())
+	requireCodes(t, again, ReasonElsewhere, ReasonOther)
+	requireConnected(t, again, server)
+	requireNothingElse(t, server)
+}
+
+// A server that speaks first shows that it has the connection.
+func TestAutoReadsWhatAServerSaysFirstWhenASquatterLies(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	server := listenTCP(t, "127.0.0.1:0")
+	liar(t, f, server.Addr())
+	go func() {
+		if s, err := server.Accept(); err == nil {
+			_, _ = s.Write([]byte("220 ready"))
+			_ = s.Close()
+		}
+	}()
+	c := dialAuto(t, Dialer{}, server.Addr().String())
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	requireCodes(t, c, ReasonElsewhere, ReasonNotTried)
+	require.EqualError(t, c.PassedOver()[0], "shm: TCP leads to another listener")
+	got, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Equal(t, "220 ready", string(got))
+}
+
+// rawDial asks a listener for a link, as a dialer on auto does, and calls answered
+// when the listener has answered, with the port that the request has named.
+func rawDial(t *testing.T, f fabric.Fabric, to net.Addr, port uint16, answered func() error) error {
+	t.Helper()
+	remote, err := addrPort(to)
+	require.NoError(t, err)
+	ep, err := f.Dial(t.Context(), netip.AddrPort{}, remote)
+	require.NoError(t, err)
+	cfg, err := (*Config)(nil).Link()
+	require.NoError(t, err)
+	cfg.Proof = port
+	s, err := link.Dial(t.Context(), confirming{ep, answered}, cfg)
+	if err == nil {
+		s.Link().Abort()
+		err = s.Close(0)
+	}
+	return err
+}
+
+// confirming is an endpoint with something to do before it confirms.
+type confirming struct {
+	fabric.Endpoint
+	before func() error
+}
+
+func (e confirming) Confirm() error {
+	if err := e.before(); err != nil {
+		return err
+	}
+	return e.Endpoint.Confirm()
+}
+
+// anyPort is one that nobody has.
+func anyPort(t *testing.T) *net.TCPAddr {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().(*net.TCPAddr)
+}
+
+var errDied = errors.New("the dialer has died")
+
+func TestADialerThatDiesBeforeItHasDialedTCP(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	from := anyPort(t)
+	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error { return errDied })
+	require.ErrorIs(t, err, errDied)
+	requireNothingElse(t, l)
+	requireCarried(t, l, Dialer{}, "shm")
+	require.Empty(t, l.claims.open)
+}
+
+// What a TCP connection is that its dialer has ended: it comes out of Accept.
+func TestADialerThatDiesWhenItHasDialedTCP(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	from := anyPort(t)
+	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error {
+		c, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		return errDied
+	})
+	require.ErrorIs(t, err, errDied)
+	s, err := l.Accept()
+	require.NoError(t, err)
+	require.Equal(t, "tcp", s.LocalAddr().Network())
+	_, err = s.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err)
+	require.NoError(t, s.Close())
+	requireNothingElse(t, l)
+	requireCarried(t, l, Dialer{}, "shm")
+	require.Empty(t, l.claims.open)
+}
+
+// A dialer that has named the port and then uses the TCP connection for traffic.
+func TestDataOnAConnectionThatIsHeldComesOutOfAccept(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	for name, confirms := range map[string]bool{"confirms": true, "does not": false} {
+		t.Run(name, func(t *testing.T) {
+			l := listenAuto(t, "127.0.0.1:0")
+			from := anyPort(t)
+			var c net.Conn
+			accepted := make(chan net.Conn, 1)
+			err := rawDial(t, f, l.Addr(), uint16(from.Port), func() (err error) {
+				c, err = (&net.Dialer{LocalAddr: from}).Dial("tcp", l.Addr().String())
+				require.NoError(t, err)
+				_, err = c.Write([]byte("traffic"))
+				require.NoError(t, err)
+				require.NoError(t, c.(*net.TCPConn).CloseWrite())
+				if confirms {
+					return nil
+				}
+				s, err := l.Accept() // before this side gives up
+				require.NoError(t, err)
+				accepted <- s
+				return errDied
+			})
+			defer c.Close()
+			var s net.Conn
+			if confirms {
+				require.NoError(t, err)
+				s, err = l.Accept()
+				require.NoError(t, err)
+			} else {
+				require.Error(t, err)
+				s = <-accepted
+			}
+			defer s.Close()
+			got, err := io.ReadAll(s)
+			require.NoError(t, err)
+			require.Equal(t, "traffic", string(got))
+			requireNothingElse(t, l)
+		})
+	}
+}
+
+// What is claimed and does not come is not waited for, and a claim takes nothing
+// but the connection with its very ends.
+func TestAClaimThatIsNotMetEndsTheLink(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	var other net.Conn
+	err := rawDial(t, f, l.Addr(), uint16(anyPort(t).Port), func() (err error) {
+		other, err = net.Dial("tcp", l.Addr().String())
+		return err
+	})
+	require.NoError(t, err)
+	defer other.Close()
+	s, err := l.Accept()
+	require.NoError(t, err)
+	defer s.Close()
+	require.Equal(t, other.LocalAddr().String(), s.RemoteAddr().String())
+	requireNothingElse(t, l)
+	require.Eventually(t, func() bool { return !l.claims.any() }, time.Minute, time.Millisecond)
+}
+
+func TestAPortCanBeNamedOnce(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	port := uint16(anyPort(t).Port)
+	err := rawDial(t, f, l.Addr(), port, func() error {
+		err := rawDial(t, f, l.Addr(), port, func() error { return nil })
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorContains(t, err, "another dialer has named the same port")
+		return errDied
+	})
+	require.ErrorIs(t, err, errDied)
+}
+
+// interrupted is a fabric whose dialers do something else once their requests have
+// been answered.
+type interrupted struct {
+	fabric.Fabric
+	then func()
+}
+
+func (f *interrupted) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	ep, err := f.Fabric.Dial(ctx, local, remote)
+	return interruptedEndpoint{ep, f.then}, err
+}
+
+type interruptedEndpoint struct {
+	fabric.Endpoint
+	then func()
+}
+
+func (e interruptedEndpoint) Connect(ctx context.Context, private []byte) ([]byte, error) {
+	answer, err := e.Endpoint.Connect(ctx, private)
+	if err == nil {
+		e.then()
+	}
+	return answer, err
+}
+
+// A listener ends when it has answered, and another one has its port: TCP's word
+// holds.
+func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := &interrupted{Fabric: sim.New(sim.Link{})}
+	better(t, f, nil)
+	first := listenAuto(t, "127.0.0.1:0")
+	var second *AutoListener
+	f.then = func() {
+		require.NoError(t, first.Close())
+		second = listenAuto(t, first.Addr().String())
+	}
+	c := dialAuto(t, Dialer{}, first.Addr().String())
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	requireConnected(t, c, second)
+	requireNothingElse(t, second)
+}
+
+// A listener ends when it has answered, and nobody has its port.
+func TestAutoFailsAsTCPDoesWhenTheListenerHasEnded(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := &interrupted{Fabric: sim.New(sim.Link{})}
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	f.then = func() { require.NoError(t, l.Close()) }
+	_, err := Dial("auto", l.Addr().String())
+	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
+}
+
+// The proof of a link may be behind connections that nobody accepts.
+func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	var plain []net.Conn
+	for range 20 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		plain = append(plain, c)
+	}
+	c := dialAuto(t, Dialer{}, l.Addr().String())
+	require.Equal(t, "shm", c.LocalAddr().Network())
+	accepted := make(map[string]bool)
+	for range len(plain) + 1 {
+		s, err := l.Accept()
+		require.NoError(t, err)
+		defer s.Close()
+		accepted[s.RemoteAddr().String()] = true
+	}
+	for _, c := range append(plain, c) {
+		require.True(t, accepted[c.LocalAddr().String()])
+	}
+	requireNothingElse(t, l)
+}
+
+func TestAutoProvesEveryLinkOfItsOwn(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	requireCarried(t, l, Dialer{Config: &Config{Dedicated: true}}, "shm")
+	require.NoError(t, l.SetDeadline(time.Time{}))
+	from := anyPort(t)
+	c := requireCarried(t, l, Dialer{LocalAddr: from}, "shm")
+	require.Equal(t, from.String(), c.LocalAddr().String())
+}
+
+// Both families, and a name with an address where nobody listens.
+func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	d := Dialer{Resolver: resolver("127.0.0.2", "127.0.0.1"), Timeout: time.Minute}
+	c, err := d.Dial("auto", "host.example:"+port(t, l))
+	require.NoError(t, err)
+	require.Equal(t, "shm", c.LocalAddr().Network())
+	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+	requireConnected(t, c, l)
+}
+
+// Links beyond the first are made in the background, each with a proof of its own.
+func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	d := Dialer{Config: &Config{Links: 2}}
+	dialed := make(map[string]bool)
+	used := func() (n int) {
+		for _, i := range Links() {
+			if i.Dialed && i.Connections > 0 && i.Remote.String() == l.Addr().String() {
+				n++
+			}
+		}
+		return n
+	}
+	for used() < 2 {
+		dialed[dialAuto(t, d, l.Addr().String()).LocalAddr().String()] = true
+		s, err := l.Accept()
+		require.NoError(t, err)
+		defer s.Close()
+		require.True(t, dialed[s.RemoteAddr().String()])
+	}
+	requireNothingElse(t, l)
+}
+
+// Connections that a peer begins before it has proven the link end with it.
+func TestALinkThatIsUsedBeforeItIsProven(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	remote, err := addrPort(l.Addr())
+	require.NoError(t, err)
+	ep, err := f.Dial(t.Context(), netip.AddrPort{}, remote)
+	require.NoError(t, err)
+	cfg, err := (*Config)(nil).Link()
+	require.NoError(t, err)
+	cfg.Proof = uint16(anyPort(t).Port)
+	s, err := link.Dial(t.Context(), ep, cfg)
+	require.NoError(t, err)
+	defer s.Close(0)
+	early, err := s.Link().Open(t.Context())
+	require.NoError(t, err)
+	defer early.Close(0)
+	_, err = early.Read(make([]byte, 1), deadline.New())
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+
+	c, err := l.Accept() // as any that a peer has ended
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NoError(t, c.Close())
+	requireCarried(t, l, Dialer{}, "shm")
+}

@@ -1,0 +1,116 @@
+package ringnet
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// Reason is why a network that is better than TCP does not carry a connection of
+// "auto", or is not offered by a listener. It is an error, which wraps Err.
+type Reason struct {
+	Network string // "shm" or "rdma"
+	Code    ReasonCode
+	Err     error
+}
+
+func (r Reason) Error() string { return r.Network + ": " + r.Err.Error() }
+
+func (r Reason) Unwrap() error { return r.Err }
+
+// ReasonCode names the kind of a reason, for metrics and for programs.
+// docs/auto.md says what can be done about each.
+type ReasonCode string
+
+const (
+	ReasonSwitchedOff  ReasonCode = "switched-off"  // RINGNET_NETWORKS or Require leaves it out
+	ReasonUnsupported  ReasonCode = "unsupported"   // by this build or operating system
+	ReasonNoLibrary    ReasonCode = "no-library"    // rdma-core is missing, or too old
+	ReasonNoDevice     ReasonCode = "no-device"     // no RDMA device, or none for this address
+	ReasonPermission   ReasonCode = "permission"    // this user may not use it
+	ReasonLockedMemory ReasonCode = "locked-memory" // RLIMIT_MEMLOCK is used up
+	ReasonMemory       ReasonCode = "memory"        // SetMemoryLimit, or the machine's memory, is used up
+	ReasonInUse        ReasonCode = "in-use"        // another socket has the port
+	ReasonOtherHost    ReasonCode = "other-host"    // shm: the address is not this host's
+	ReasonOtherUser    ReasonCode = "other-user"    // shm: the listener is a user's whom this one does not trust
+	ReasonNoListener   ReasonCode = "no-listener"   // nobody listens there
+	ReasonFull         ReasonCode = "full"          // the listener has no room at the moment
+	ReasonRefused      ReasonCode = "refused"       // by the listener, for another reason
+	ReasonElsewhere    ReasonCode = "elsewhere"     // TCP leads to another listener, or nobody shows that it does not
+	ReasonUnreachable  ReasonCode = "unreachable"   // no route, or none that answers
+	ReasonSilent       ReasonCode = "silent"        // no answer in time
+	ReasonNotTried     ReasonCode = "not-tried"     // TCP was connected, or had failed, before
+	ReasonOther        ReasonCode = "other"
+)
+
+// reasonOf is why a network failed with an error.
+func reasonOf(network string, err error) Reason {
+	return Reason{network, codeOf(err), err}
+}
+
+func codeOf(err error) ReasonCode {
+	var shortage *budget.ShortageError
+	var refused *rconn.RefusedError
+	is := func(targets ...error) bool {
+		for _, target := range targets {
+			if errors.Is(err, target) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case is(errOff):
+		return ReasonSwitchedOff
+	case is(errElsewhere, errUnsure):
+		return ReasonElsewhere
+	case is(errLost, errNoTCP, errSlowTCP):
+		return ReasonNotTried
+	case is(fabric.ErrOtherHost):
+		return ReasonOtherHost
+	case is(fabric.ErrOtherUser):
+		return ReasonOtherUser
+	case is(fabric.ErrNoLibrary):
+		return ReasonNoLibrary
+	case is(fabric.ErrLockedMemory):
+		return ReasonLockedMemory
+	case errors.As(err, &shortage) && shortage.Of == budget.LockedMemory:
+		return ReasonLockedMemory
+	case errors.As(err, &shortage), is(syscall.ENOMEM):
+		return ReasonMemory
+	case is(fs.ErrPermission):
+		return ReasonPermission
+	case is(syscall.ENODEV, fabric.ErrDeviceRemoved):
+		return ReasonNoDevice
+	case is(errors.ErrUnsupported):
+		return ReasonUnsupported
+	case is(syscall.EADDRINUSE):
+		return ReasonInUse
+	case errors.As(err, &refused) && refused.Busy:
+		return ReasonFull
+	case errors.As(err, &refused):
+		return ReasonRefused
+	case is(syscall.ECONNREFUSED):
+		return ReasonNoListener
+	case is(syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENETDOWN):
+		return ReasonUnreachable
+	case is(os.ErrDeadlineExceeded, syscall.ETIMEDOUT):
+		return ReasonSilent
+	}
+	return ReasonOther
+}
+
+// lasts says whether the next dial of the same address would most likely fail
+// for the same reason.
+func (c ReasonCode) lasts() bool {
+	switch c {
+	case ReasonFull, ReasonMemory, ReasonLockedMemory, ReasonNotTried, ReasonSwitchedOff, ReasonOther:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,318 @@
+package ringnet
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// counted is a fabric that counts how often it is dialed.
+type counted struct {
+	fabric.Fabric
+	dials atomic.Int32
+}
+
+func (f *counted) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	f.dials.Add(1)
+	return f.Fabric.Dial(ctx, local, remote)
+}
+
+// outlive lets a minute pass for what is remembered.
+func (m *failureMemory) outlive() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for to, f := range m.known {
+		f.till = f.till.Add(-rememberFor)
+		m.known[to] = f
+	}
+}
+
+func TestAutoRemembersForAMinuteWhatOnlyTCPConnects(t *testing.T) {
+	delayTCP(t, time.Hour)
+	shm, rdma := &counted{Fabric: sim.New(sim.Link{})}, &counted{Fabric: sim.New(sim.Link{})}
+	better(t, shm, rdma)
+	server := listenTCP(t, "127.0.0.1:0")
+	for range 3 {
+		c := dialAuto(t, Dialer{}, server.Addr().String())
+		requireCodes(t, c, ReasonNoListener, ReasonNoListener)
+		requireReasons(t, c, "shm: connect: connection refused", "rdma: connect: connection refused")
+	}
+	require.EqualValues(t, 1, shm.dials.Load())
+	require.EqualValues(t, 1, rdma.dials.Load())
+	failures.outlive()
+	dialAuto(t, Dialer{}, server.Addr().String())
+	require.EqualValues(t, 2, shm.dials.Load())
+
+	// Another address is another matter.
+	dialAuto(t, Dialer{}, listenTCP(t, "127.0.0.1:0").Addr().String())
+	require.EqualValues(t, 3, shm.dials.Load())
+}
+
+// A silent network costs its time once.
+func TestAutoRemembersASilentNetwork(t *testing.T) {
+	rdma := sim.New(sim.Link{})
+	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	f := &counted{Fabric: rdma}
+	better(t, nil, f)
+	delayTCP(t, time.Millisecond)
+	server := listenTCP(t, "127.0.0.1:0")
+	for range 3 {
+		c := dialAuto(t, Dialer{}, server.Addr().String())
+		requireCodes(t, c, ReasonOther, ReasonSilent)
+		delayTCP(t, time.Hour) // or the test would take hours
+	}
+	require.EqualValues(t, 1, f.dials.Load())
+}
+
+// Where TCP does not connect either the peer is not there yet.
+func TestAutoRemembersNothingOfAPeerThatIsNotThere(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	address := anyPort(t).String()
+	_, err := Dial("auto", address)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	requireCarried(t, listenAuto(t, address), Dialer{}, "shm")
+}
+
+func TestAutoRemembersABoundedNumberOfFailures(t *testing.T) {
+	m := failureMemory{known: make(map[destination]failure)}
+	at := func(port int) destination {
+		return destination{remote: netip.AddrPortFrom(netip.Addr{}, uint16(port))}
+	}
+	for port := range maxFailures + 10 {
+		m.add(at(port), Reason{Code: ReasonSilent})
+	}
+	require.Len(t, m.known, maxFailures)
+	_, ok := m.find(at(0))
+	require.True(t, ok)
+	m.outlive()
+	m.add(at(maxFailures), Reason{Code: ReasonSilent})
+	require.Len(t, m.known, 1)
+	_, ok = m.find(at(0))
+	require.False(t, ok)
+}
+
+func TestAutoResolvesANameOnce(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	server := listenTCP(t, "127.0.0.1:0")
+	var queries [2]atomic.Int32
+	d := func(count *atomic.Int32) *net.Resolver {
+		names := resolver("127.0.0.1")
+		answer := names.Dial
+		names.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			count.Add(1)
+			return answer(ctx, network, address)
+		}
+		return names
+	}
+	address := "host.example:" + port(t, server)
+	c, err := (&net.Dialer{Resolver: d(&queries[0])}).Dial("tcp", address)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	c, err = (&Dialer{Resolver: d(&queries[1])}).Dial("auto", address)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.Equal(t, queries[0].Load(), queries[1].Load())
+}
+
+func TestNetworksOfTheEnvironment(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	for value, want := range map[string]struct {
+		network string
+		codes   []ReasonCode
+	}{
+		"":             {"shm", nil},
+		"shm,rdma,tcp": {"shm", nil},
+		"rdma,shm,tcp": {"rdma", nil},
+		"rdma,tcp":     {"rdma", []ReasonCode{ReasonSwitchedOff}},
+		"rdma":         {"rdma", []ReasonCode{ReasonSwitchedOff}},
+		"tcp":          {"tcp", []ReasonCode{ReasonSwitchedOff, ReasonSwitchedOff}},
+	} {
+		t.Setenv(networksEnv, value)
+		c := dialAuto(t, Dialer{}, l.Addr().String())
+		require.Equal(t, want.network, c.LocalAddr().Network(), "%q", value)
+		requireCodes(t, c, want.codes...)
+		requireConnected(t, c, l)
+	}
+	requireNothingElse(t, l)
+}
+
+func TestAListenerOffersTheNetworksOfTheEnvironment(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	t.Setenv(networksEnv, "rdma")
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Len(t, l.PassedOver(), 1)
+	require.Equal(t, "shm", l.PassedOver()[0].Network)
+	require.Equal(t, ReasonSwitchedOff, l.PassedOver()[0].Code)
+	t.Setenv(networksEnv, "")
+	requireCarried(t, l, Dialer{}, "rdma")
+}
+
+func TestANetworkThatIsSwitchedOffIsNoFallBack(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	server := listenTCP(t, "127.0.0.1:0")
+	t.Setenv(networksEnv, "shm,rdma")
+	_, err := Dial("auto", server.Addr().String())
+	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no network but TCP: "+
+		"shm: connect: connection refused; rdma: absent in this test")
+}
+
+func TestNonsenseInTheEnvironmentIsAnError(t *testing.T) {
+	for value, want := range map[string]string{
+		"ib":       `RINGNET_NETWORKS is "ib": want some of shm, rdma and tcp, separated by commas`,
+		"shm, tcp": `RINGNET_NETWORKS is "shm, tcp": want some of`,
+		"shm,shm":  `RINGNET_NETWORKS is "shm,shm": shm is named twice`,
+		"tcp,shm":  `RINGNET_NETWORKS is "tcp,shm": tcp comes last`,
+	} {
+		t.Setenv(networksEnv, value)
+		_, err := Dial("auto", "127.0.0.1:1")
+		require.ErrorContains(t, err, want)
+		_, err = Listen("auto", "127.0.0.1:0")
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestRequireIsAnErrorInsteadOfAFallBack(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	requireCarried(t, l, Dialer{Require: []string{"rdma"}}, "rdma")
+	require.NoError(t, l.SetDeadline(time.Time{}))
+	requireCarried(t, l, Dialer{Require: []string{"rdma", "shm"}}, "shm")
+
+	server := listenTCP(t, "127.0.0.1:0")
+	_, err := (&Dialer{Require: []string{"rdma"}}).Dial("auto", server.Addr().String())
+	requireNothingElse(t, server)
+	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no network but TCP: "+
+		"shm: switched off by RINGNET_NETWORKS or Require; rdma: connect: connection refused")
+	var reason Reason
+	require.ErrorAs(t, err, &reason)
+	require.Equal(t, ReasonSwitchedOff, reason.Code)
+	_, err = (&Dialer{Require: []string{"tcp"}}).Dial("auto", server.Addr().String())
+	require.ErrorContains(t, err, `Dialer.Require has "tcp": want shm or rdma`)
+}
+
+func TestAListenerMayRequireNetworks(t *testing.T) {
+	better(t, sim.New(sim.Link{}), nil)
+	lc := ListenConfig{Require: []string{"shm"}}
+	l, err := lc.Listen(t.Context(), "auto", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	lc.Require = []string{"shm", "rdma"}
+	_, err = lc.Listen(t.Context(), "auto", l.Addr().String())
+	require.EqualError(t, err, "listen auto "+l.Addr().String()+": no network but TCP: rdma: absent in this test")
+	listenAuto(t, l.Addr().String()) // nothing was left behind
+	lc.Require = []string{"ib"}
+	_, err = lc.Listen(t.Context(), "auto", "127.0.0.1:0")
+	require.ErrorContains(t, err, `ListenConfig.Require has "ib": want shm or rdma`)
+}
+
+func TestAutoOfOneFamily(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	for network, host := range map[string]string{"auto4": "127.0.0.1", "auto6": "::1"} {
+		l, err := Listen(network, net.JoinHostPort(host, "0"))
+		if host == "::1" && err != nil {
+			t.Skipf("no IPv6 here: %v", err)
+		}
+		require.NoError(t, err)
+		defer l.Close()
+		d := Dialer{Resolver: resolver("127.0.0.1", "::1")}
+		c, err := d.Dial(network, "host.example:"+port(t, l))
+		require.NoError(t, err)
+		require.Equal(t, "shm", c.LocalAddr().Network())
+		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+		requireConnected(t, c, l)
+	}
+	_, err := Dial("auto6", "127.0.0.1:80")
+	require.ErrorContains(t, err, "no suitable address")
+	_, err = (&Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv6loopback}}).Dial("auto", "127.0.0.1:80")
+	require.ErrorContains(t, err, "no address of the local address's family")
+}
+
+// The options of TCP's sockets reach them, and a link comes about all the same.
+func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	var dialed, listened, dialedWith atomic.Int32
+	lc := ListenConfig{TCP: &net.ListenConfig{Control: func(string, string, syscall.RawConn) error {
+		listened.Add(1)
+		return nil
+	}}}
+	l, err := lc.Listen(t.Context(), "auto", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	d := Dialer{TCP: &net.Dialer{Control: func(string, string, syscall.RawConn) error {
+		dialed.Add(1)
+		return nil
+	}}}
+	requireCarried(t, l, d, "shm")
+	require.EqualValues(t, 1, listened.Load())
+	require.EqualValues(t, 1, dialed.Load())
+
+	server := listenTCP(t, "127.0.0.1:0")
+	d.TCP.ControlContext = func(context.Context, string, string, syscall.RawConn) error {
+		dialedWith.Add(1)
+		return nil
+	}
+	require.Equal(t, "tcp", dialAuto(t, d, server.Addr().String()).LocalAddr().Network())
+	require.EqualValues(t, 1, dialed.Load(), "ControlContext goes before Control")
+	require.NotZero(t, dialedWith.Load())
+
+	d.TCP = &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}}
+	c := dialAuto(t, d, server.Addr().String())
+	require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
+}
+
+// A listener that is handed over, by a service manager or by another process.
+func TestAutoListensOnATCPListenerThatExists(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l, err := new(ListenConfig).ListenOn(listenTCP(t, "127.0.0.1:0"))
+	require.NoError(t, err)
+	defer l.Close()
+	requireCarried(t, l, Dialer{}, "shm")
+
+	_, err = (&ListenConfig{Require: []string{"rdma"}}).ListenOn(listenTCP(t, "127.0.0.1:0"))
+	require.ErrorContains(t, err, "no network but TCP: rdma: absent in this test")
+}
+
+// Another process that has the port of shm gets no connection that TCP brings
+// here.
+func TestAutoListensOnATCPListenerWhosePortIsInUse(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	old := listenAuto(t, "127.0.0.1:0")
+	file, err := old.tcp.File()
+	require.NoError(t, err)
+	defer file.Close()
+	inherited, err := net.FileListener(file)
+	require.NoError(t, err)
+	l, err := new(ListenConfig).ListenOn(inherited.(*net.TCPListener))
+	require.NoError(t, err)
+	defer l.Close()
+	require.Equal(t, ReasonInUse, l.PassedOver()[0].Code)
+	require.NoError(t, old.tcp.Close()) // it accepts no more
+	c := dialAuto(t, Dialer{}, l.Addr().String())
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	requireConnected(t, c, l)
+}
