@@ -78,10 +78,16 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 	const limit = 5 << 20 // two ends of links and a bit
 	unprivileged(t, 0o666, limit, func(t *testing.T) {
 		require.Equal(t, limit, ringnet.Memory().LockedLimit)
-		l := listen(t, ringnet.ListenConfig{})
-		tcp, err := net.Listen("tcp", l.Addr().String())
+		t.Setenv("RINGNET_NETWORKS", "rdma,tcp")
+		l, err := ringnet.Listen("auto", net.JoinHostPort(rdmaAddr(t), "0"))
 		require.NoError(t, err)
-		defer tcp.Close()
+		defer l.Close()
+		accept := func() net.Conn {
+			c, err := l.Accept()
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
 		dialer := ringnet.Dialer{Config: &ringnet.Config{Dedicated: true}}
 		var ends []net.Conn
 		for {
@@ -92,7 +98,7 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 				require.ErrorContains(t, err, "may lock 5120 KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l")
 				break
 			}
-			a := accept(t, l)
+			a := accept()
 			requireEcho(t, d, a)
 			ends = append(ends, d, a)
 		}
@@ -109,6 +115,7 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 		require.Equal(t, "tcp", c.LocalAddr().Network())
 		require.ErrorContains(t, c.PassedOver()[1], "rdma: ")
 		require.ErrorContains(t, c.PassedOver()[1], "raise that with ulimit -l")
+		requireEcho(t, c, accept())
 		requireEcho(t, ends[0], ends[1])
 
 		for _, c := range ends {
@@ -117,6 +124,6 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 		require.True(t, eventually(time.Minute, func() bool { return ringnet.Memory().Used == 0 }))
 		c = auto()
 		require.Equal(t, "rdma", c.LocalAddr().Network())
-		requireEcho(t, c, accept(t, l))
+		requireEcho(t, c, accept())
 	})
 }
