@@ -188,13 +188,16 @@ func (s *service) stop() error {
 	return s.wait()
 }
 
+// softroceAddress is that of an RDMA device.
+func softroceAddress() string { return os.Getenv("SOFTROCE_ADDR") }
+
 // startPair starts two proxies with a network of ringnet between them, and returns
 // the first, at which clients find what serves at the address behind.
 func startPair(t testing.TB, between, to string, args ...string) (client, server *service) {
 	t.Helper()
 	host := "127.0.0.1"
 	if between == "rdma" {
-		host = os.Getenv("SOFTROCE_ADDR")
+		host = softroceAddress()
 	}
 	server = start(t, append([]string{"proxy", "--listen", between + "://" + host + ":0", "--to", to}, args...)...)
 	client = start(t, append([]string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", between + "://" + server.address(0)}, args...)...)

@@ -64,7 +64,7 @@ func requireShm(t *testing.T) {
 // requireRDMA skips a test where there is no RDMA device.
 func requireRDMA(t *testing.T) {
 	t.Helper()
-	if os.Getenv("SOFTROCE_ADDR") != "" {
+	if softroceAddress() != "" {
 		return
 	}
 	if os.Getenv("RINGNET_REQUIRE_RDMA") != "" {

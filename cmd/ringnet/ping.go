@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+)
+
+type pingCommand struct {
+	Address  string        `arg:"" optional:"" name:"host:port" help:"What to connect to: ringnet ping --listen, or any listener, which is not sent anything."`
+	Listen   string        `placeholder:"HOST:PORT" help:"Answer those who ping, over all networks that this host has."`
+	Networks []string      `enum:"shm,rdma,tcp" default:"shm,rdma,tcp" placeholder:"NETWORK" help:"Connect over these: shm, rdma, tcp (all)."`
+	Count    int           `short:"n" default:"1000" help:"Round trips over each network (${default})."`
+	Size     int           `short:"s" default:"64" help:"Bytes there and back (${default})."`
+	SetUps   int           `default:"10" help:"Connections made over each network (${default}), of which the first makes the link."`
+	Timeout  time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default})."`
+}
+
+// greeting is what ringnet ping --listen says first to whoever connects, and then
+// sends back what it gets.
+const greeting = "ringnet ping 1\n"
+
+// Run answers or pings.
+func (c *pingCommand) Run(ctx context.Context, s *streams) error {
+	switch {
+	case (c.Address == "") == (c.Listen == ""):
+		return misuseError{errors.New("want HOST:PORT to connect to, or --listen HOST:PORT to answer")}
+	case c.Count < 1 || c.Size < 1 || c.SetUps < 1 || c.Timeout <= 0:
+		return misuseError{errors.New("--count, --size, --set-ups and --timeout want positive values")}
+	case c.Listen != "":
+		return c.answer(ctx, s)
+	}
+	if _, _, err := net.SplitHostPort(c.Address); err != nil {
+		return misuseError{fmt.Errorf("%q: want HOST:PORT: %w", c.Address, err)}
+	}
+	var results []pingResult
+	for _, network := range c.Networks {
+		results = append(results, c.ping(ctx, network))
+	}
+	if s.json {
+		if err := writeJSON(s.out, results); err != nil {
+			return err
+		}
+	} else {
+		c.print(s.out, results)
+	}
+	if !slices.ContainsFunc(results, func(r pingResult) bool { return r.Error == "" }) {
+		return fmt.Errorf("%s cannot be reached", c.Address)
+	}
+	return nil
+}
+
+// answer serves those who ping until the context ends.
+func (c *pingCommand) answer(ctx context.Context, s *streams) error {
+	l, err := ringnet.Listen("auto", c.Listen)
+	if err != nil {
+		return err
+	}
+	log := s.logger(false)
+	log.Info("answers", "address", l.Addr().String())
+	context.AfterFunc(ctx, func() { l.Close() })
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			if _, err := io.WriteString(conn, greeting); err == nil {
+				_, _ = io.Copy(conn, conn)
+			}
+		}()
+	}
+}
+
+// pingResult is what came out over a network.
+type pingResult struct {
+	Network    string  `json:"network"`
+	Error      string  `json:"error,omitempty"`       // it cannot be reached
+	NoAnswer   string  `json:"no_answer,omitempty"`   // it can, but there are no round trips
+	FirstSetUp float64 `json:"first_set_up,omitzero"` // µs: of the first connection, and so of the link
+	SetUp      *spread `json:"set_up,omitempty"`      // of the others
+	RoundTrip  *spread `json:"round_trip,omitempty"`
+}
+
+// spread says how times are spread, in µs.
+type spread struct {
+	Count  int     `json:"count"`
+	Min    float64 `json:"min"`
+	Median float64 `json:"median"`
+	P90    float64 `json:"p90"`
+	P99    float64 `json:"p99"`
+	Max    float64 `json:"max"`
+}
+
+// newSpread returns nil if there are no times.
+func newSpread(times []time.Duration) *spread {
+	if len(times) == 0 {
+		return nil
+	}
+	times = slices.Clone(times)
+	slices.Sort(times)
+	// The nearest rank: the least time that a share of all does not exceed.
+	at := func(percent int) float64 { return micros(times[max((len(times)*percent+99)/100, 1)-1]) }
+	return &spread{len(times), at(0), at(50), at(90), at(99), at(100)}
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// ping measures over a network.
+func (c *pingCommand) ping(ctx context.Context, network string) pingResult {
+	r := pingResult{Network: network}
+	conn, times, err := c.connect(ctx, network)
+	if len(times) > 0 {
+		r.FirstSetUp, r.SetUp = micros(times[0]), newSpread(times[1:])
+	}
+	if err != nil {
+		r.Error = err.Error()
+		return r
+	}
+	defer endpoint.Reset(conn)
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	if err := c.greeted(conn); err != nil {
+		r.NoAnswer = fmt.Sprintf("%v: want ringnet ping --listen there", err)
+		return r
+	}
+	trips, err := c.roundTrips(conn)
+	r.RoundTrip = newSpread(trips)
+	if err != nil {
+		r.NoAnswer = err.Error()
+	}
+	return r
+}
+
+// connect makes some connections, one after the other, and returns the last and how
+// long each took.
+func (c *pingCommand) connect(ctx context.Context, network string) (net.Conn, []time.Duration, error) {
+	dial := endpoint.Endpoint{Network: network, Address: c.Address}.Dialer(endpoint.Options{})
+	var times []time.Duration
+	for {
+		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+		began := time.Now()
+		conn, err := dial(ctx)
+		took := time.Since(began)
+		cancel()
+		if err != nil {
+			return nil, times, err
+		}
+		if times = append(times, took); len(times) == c.SetUps {
+			return conn, times, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// greeted waits for the greeting.
+func (c *pingCommand) greeted(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(min(c.Timeout, time.Second))); err != nil {
+		return err
+	}
+	got := make([]byte, len(greeting))
+	if _, err := io.ReadFull(conn, got); err != nil {
+		return fmt.Errorf("no greeting: %w", err)
+	} else if string(got) != greeting {
+		return fmt.Errorf("another greeting: %q", got)
+	}
+	return nil
+}
+
+// roundTrips returns how long each took, up to the first that fails.
+func (c *pingCommand) roundTrips(conn net.Conn) ([]time.Duration, error) {
+	sent, got := make([]byte, c.Size), make([]byte, c.Size)
+	var times []time.Duration
+	for range c.Count {
+		began := time.Now()
+		if err := conn.SetDeadline(began.Add(c.Timeout)); err != nil {
+			return times, err
+		}
+		wrote := make(chan error, 1)
+		write := func() { _, err := conn.Write(sent); wrote <- err }
+		if c.Size <= atOnce {
+			write()
+		} else {
+			go write() // the other end sends back before it has all
+		}
+		if _, err := io.ReadFull(conn, got); err != nil {
+			return times, err
+		}
+		if err := <-wrote; err != nil {
+			return times, err
+		}
+		times = append(times, time.Since(began))
+	}
+	return times, nil
+}
+
+// atOnce is how many bytes find room on the way, whoever reads.
+const atOnce = 4 << 10
+
+func (c *pingCommand) print(w io.Writer, results []pingResult) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "\tset-up, first\tmedian\tp99\tround trip of %d B, min\tmedian\tp90\tp99\tmax\t\n", c.Size)
+	for _, r := range results {
+		if r.Error != "" {
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%.0f µs\t", r.Network, r.FirstSetUp)
+		printSpread(t, r.SetUp, func(s *spread) []float64 { return []float64{s.Median, s.P99} }, 2)
+		printSpread(t, r.RoundTrip, func(s *spread) []float64 { return []float64{s.Min, s.Median, s.P90, s.P99, s.Max} }, 5)
+		fmt.Fprintln(t)
+	}
+	_ = t.Flush()
+	for _, r := range results {
+		switch {
+		case r.Error != "":
+			fmt.Fprintf(w, "not over %s: %s\n", r.Network, r.Error)
+		case r.NoAnswer != "":
+			fmt.Fprintf(w, "no round trips over %s: %s\n", r.Network, r.NoAnswer)
+		}
+	}
+}
+
+// printSpread prints some columns, which are empty if there is no spread.
+func printSpread(w io.Writer, s *spread, columns func(*spread) []float64, n int) {
+	values := make([]float64, n)
+	if s != nil {
+		values = columns(s)
+	}
+	for _, v := range values {
+		if s == nil {
+			fmt.Fprint(w, "\t")
+		} else {
+			fmt.Fprintf(w, "%.1f µs\t", v)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSpread(t *testing.T) {
+	require.Nil(t, newSpread(nil))
+	require.Equal(t, &spread{1, 5, 5, 5, 5, 5}, newSpread([]time.Duration{5 * time.Microsecond}))
+	var times []time.Duration
+	for i := range 200 {
+		times = append(times, time.Duration(200-i)*time.Microsecond)
+	}
+	require.Equal(t, &spread{200, 1, 100, 180, 198, 200}, newSpread(times))
+}
+
+// pinged runs ringnet ping and returns its results by network.
+func pinged(t *testing.T, args ...string) map[string]pingResult {
+	t.Helper()
+	out, err := commandProcess(append([]string{"ping", "--json"}, args...)...).Output()
+	require.NoError(t, err)
+	var list []pingResult
+	require.NoError(t, json.Unmarshal(out, &list))
+	results := make(map[string]pingResult)
+	for _, r := range list {
+		results[r.Network] = r
+	}
+	return results
+}
+
+func requireRoundTrips(t *testing.T, r pingResult, n int) {
+	t.Helper()
+	require.Empty(t, r.Error+r.NoAnswer)
+	require.Positive(t, r.FirstSetUp)
+	require.NotNil(t, r.SetUp)
+	require.NotNil(t, r.RoundTrip)
+	require.Equal(t, n, r.RoundTrip.Count)
+	require.LessOrEqual(t, r.RoundTrip.Median, r.RoundTrip.P99)
+}
+
+func TestPingMeasuresOverEachNetwork(t *testing.T) {
+	requireShm(t)
+	address := start(t, "ping", "--listen", "127.0.0.1:0").logged("answers", 0)["address"].(string)
+	for _, size := range []string{"1", "3000000"} {
+		results := pinged(t, "-n", "20", "-s", size, address)
+		requireRoundTrips(t, results["shm"], 20)
+		requireRoundTrips(t, results["tcp"], 20)
+		require.NotEmpty(t, results["rdma"].Error, "of an address of no RDMA device")
+	}
+	out, err := commandProcess("ping", "-n", "20", address).Output()
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^ *shm +\d+ µs( +[\d.]+ µs){7}$`, string(out))
+	require.Regexp(t, `(?m)^not over rdma: `, string(out))
+}
+
+func TestPingOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		address := start(t, "ping", "--listen", softroceAddress()+":0").logged("answers", 0)["address"].(string)
+		requireRoundTrips(t, pinged(t, "-n", "20", "--networks", "rdma", address)["rdma"], 20)
+	})
+}
+
+func TestPingOfWhatDoesNotAnswer(t *testing.T) {
+	silent := serve(t, echo)
+	r := pinged(t, "--networks", "tcp", silent)["tcp"]
+	require.Positive(t, r.FirstSetUp)
+	require.Contains(t, r.NoAnswer, "no greeting: ")
+	require.Contains(t, r.NoAnswer, "want ringnet ping --listen there")
+
+	talkative := serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
+	require.Contains(t, pinged(t, "--networks", "tcp", talkative)["tcp"].NoAnswer, `another greeting: "220 mail`)
+}
+
+func TestPingFailsWhereNobodyListens(t *testing.T) {
+	out, err := commandProcess("ping", freeAddress(t)).CombinedOutput()
+	var exit *exec.ExitError
+	require.True(t, errors.As(err, &exit))
+	require.Equal(t, failed, exit.ExitCode())
+	require.Contains(t, string(out), "cannot be reached")
+	require.Contains(t, string(out), "not over tcp: dial tcp")
+}
+
+func TestPingSaysWhatIsWrongWithItsFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                       "want HOST:PORT to connect to, or --listen",
+		"a:1 --listen :1":        "want HOST:PORT to connect to, or --listen",
+		"localhost":              "want HOST:PORT",
+		"a:1 -n 0":               "want positive values",
+		"a:1 --networks ib":      "must be one of",
+		"--listen nowhere:7:471": "too many colons",
+	} {
+		out, err := commandProcess(append([]string{"ping"}, strings.Fields(args)...)...).CombinedOutput()
+		require.Error(t, err, args)
+		require.Contains(t, string(out), want)
+	}
+}
