@@ -42,8 +42,17 @@ type memoryInfo struct {
 // autoInfo is what a listener of auto offers.
 type autoInfo struct {
 	Offers     []string `json:"offers"`
-	PassedOver []string `json:"passed_over"` // why there is no more
+	PassedOver []reason `json:"passed_over"` // why there is no more
 }
+
+// reason is a ringnet.Reason.
+type reason struct {
+	Network string             `json:"network"`
+	Code    ringnet.ReasonCode `json:"code"`
+	Error   string             `json:"error"`
+}
+
+func newReason(r ringnet.Reason) reason { return reason{r.Network, r.Code, r.Err.Error()} }
 
 // Run says what this host has for ringnet.
 func (infoCommand) Run(s *streams) error {
@@ -109,13 +118,12 @@ func offers() (autoInfo, error) {
 		return autoInfo{}, err
 	}
 	defer l.Close()
-	i := autoInfo{PassedOver: []string{}}
-	for _, err := range l.(*ringnet.AutoListener).PassedOver() {
-		i.PassedOver = append(i.PassedOver, fmt.Sprint(err))
+	i := autoInfo{PassedOver: []reason{}}
+	for _, r := range l.(*ringnet.AutoListener).PassedOver() {
+		i.PassedOver = append(i.PassedOver, newReason(r))
 	}
 	for _, network := range []string{"shm", "rdma", "tcp"} {
-		missing := func(why string) bool { return strings.HasPrefix(why, network+":") }
-		if !slices.ContainsFunc(i.PassedOver, missing) {
+		if !slices.ContainsFunc(i.PassedOver, func(r reason) bool { return r.Network == network }) {
 			i.Offers = append(i.Offers, network)
 		}
 	}
@@ -132,8 +140,8 @@ func (i info) print(w io.Writer) {
 	fmt.Fprintf(w, "\nmemory of links: %s at most in a process\n", humanize.IBytes(uint64(i.Memory.Limit)))
 	i.Memory.print(w)
 	fmt.Fprintf(w, "\nauto offers %s\n", strings.Join(i.Auto.Offers, ", "))
-	for _, why := range i.Auto.PassedOver {
-		fmt.Fprintf(w, "  but not %s\n", why)
+	for _, r := range i.Auto.PassedOver {
+		fmt.Fprintf(w, "  but not %s (%s): %s\n", r.Network, r.Code, r.Error)
 	}
 }
 

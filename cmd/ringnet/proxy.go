@@ -34,9 +34,9 @@ type proxyCommand struct {
 // forwardingFlags say what a proxy forwards, on the command line or on a line of a
 // file.
 type forwardingFlags struct {
-	Listen         endpoint.Endpoint `placeholder:"URL" help:"Accept connections here: NETWORK://HOST:PORT or unix:///PATH. Networks: auto, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6."`
+	Listen         endpoint.Endpoint `placeholder:"URL" help:"Accept connections here: NETWORK://HOST:PORT or unix:///PATH. Networks: auto, auto4, auto6, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6."`
 	To             endpoint.Endpoint `placeholder:"URL" help:"Forward them to here."`
-	Require        []string          `enum:"shm,rdma,tcp" placeholder:"NETWORK" help:"Refuse connections of auto that other networks carry than these: shm, rdma, tcp."`
+	Require        []string          `enum:"shm,rdma" placeholder:"NETWORK" help:"Refuse connections of auto that none of these carries: shm, rdma."`
 	TrustUser      []uint32          `placeholder:"UID" help:"Connect by shm to processes of these users, besides one's own."`
 	MaxConnections int               `placeholder:"N" help:"Refuse more connections at once than this. Default: no bound but that of open files."`
 	Idle           time.Duration     `placeholder:"TIME" help:"Close connections on which nothing moves for so long, for example 10m. Default: never."`
@@ -53,7 +53,7 @@ func (f forwardingFlags) forwarding() (proxy.Forwarding, error) {
 		return proxy.Forwarding{}, fmt.Errorf("--max-connections=%d: want a positive number, or 0 for no bound", f.MaxConnections)
 	case f.Idle < 0 || f.DialTimeout < 0:
 		return proxy.Forwarding{}, errors.New("--idle and --dial-timeout want positive times, or 0 for no bound")
-	case len(f.Require) > 0 && f.Listen.Network != "auto" && f.To.Network != "auto":
+	case len(f.Require) > 0 && !f.Listen.IsAuto() && !f.To.IsAuto():
 		return proxy.Forwarding{}, fmt.Errorf("--require is about auto, which neither %v nor %v is", f.Listen, f.To)
 	}
 	return proxy.Forwarding{

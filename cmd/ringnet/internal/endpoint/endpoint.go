@@ -11,7 +11,7 @@ import (
 )
 
 // Ringnet are the networks of package ringnet.
-var Ringnet = []string{"auto", "shm", "rdma", "rdma4", "rdma6"}
+var Ringnet = []string{"auto", "auto4", "auto6", "shm", "rdma", "rdma4", "rdma6"}
 
 // standard are those of package net.
 var standard = []string{"tcp", "tcp4", "tcp6", "unix"}
@@ -49,6 +49,9 @@ func (e *Endpoint) UnmarshalText(text []byte) (err error) {
 	*e, err = Parse(string(text))
 	return err
 }
+
+// IsAuto says whether one of several networks carries the connections of e.
+func (e Endpoint) IsAuto() bool { return strings.HasPrefix(e.Network, "auto") }
 
 // IsRingnet says whether e is on a network of package ringnet.
 func (e Endpoint) IsRingnet() bool { return slices.Contains(Ringnet, e.Network) }

@@ -30,7 +30,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"tcp://6379":         `want HOST:PORT after tcp://`,
 		"auto://::1:6379":    `with [] around an IPv6 address`,
 		"unix://redis.sock":  `want an absolute path`,
-		"udp://:53":          `unknown network "udp": want one of auto, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6, unix`,
+		"udp://:53":          `unknown network "udp": want one of auto, auto4, auto6, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6, unix`,
 		"":                   `want NETWORK://HOST:PORT`,
 		"http://example.com": `unknown network "http"`,
 	} {

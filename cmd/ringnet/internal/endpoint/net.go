@@ -30,8 +30,8 @@ type Listener interface {
 
 // Options are for listening and for dialing.
 type Options struct {
-	// Require are the networks that may carry connections of auto; empty means
-	// any.
+	// Require are the networks, "shm" or "rdma", of which one has to carry each
+	// connection of auto; empty means that TCP may, too.
 	Require []string
 
 	// TrustUser are users whose processes shm may connect to, besides this
@@ -92,7 +92,7 @@ func removeStale(path string) error {
 func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, error) {
 	dial := new(net.Dialer).DialContext
 	if e.IsRingnet() {
-		dial = (&ringnet.Dialer{TrustUser: o.trusts()}).DialContext
+		dial = (&ringnet.Dialer{TrustUser: o.trusts(), Require: o.Require}).DialContext
 	}
 	return func(ctx context.Context) (Conn, error) {
 		c, err := dial(ctx, e.Network, e.Address)
@@ -104,7 +104,8 @@ func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, error) {
 }
 
 // Carried returns what carries a connection that was dialed or accepted. If that
-// is not what is required, the connection is reset, and the error says why.
+// is not what is required, the connection is reset, and the error says why: a
+// dialer of ringnet's may require it, but one that accepts has no choice.
 func (o Options) Carried(c net.Conn) (Conn, error) {
 	auto, ok := c.(*ringnet.AutoConn)
 	if !ok {
@@ -115,12 +116,7 @@ func (o Options) Carried(c net.Conn) (Conn, error) {
 		return auto.NetConn().(Conn), nil
 	}
 	Reset(auto)
-	var why strings.Builder
-	for _, err := range auto.PassedOver() {
-		fmt.Fprintf(&why, "; %v", err)
-	}
-	return nil, fmt.Errorf("%v is connected over %s, but %s is required%s",
-		auto.RemoteAddr(), carrier, strings.Join(o.Require, " or "), why.String())
+	return nil, fmt.Errorf("%v has connected over %s, but %s is required", auto.RemoteAddr(), carrier, strings.Join(o.Require, " or "))
 }
 
 // Reset closes a connection so that the peer gets an error. A Unix socket has no
