@@ -73,6 +73,7 @@ type watch struct {
 	polls   uint64 // ever made
 	seen    uint64 // polls, when timer was last set
 	more    bool   // the last look left completions behind
+	wary    int    // so often the queue is armed although it need not be
 	opened  bool   // the peer has begun a stream since the engine woke: perhaps more come
 	parked  int    // calls that wait and are not ready
 
@@ -86,6 +87,10 @@ type watch struct {
 // that looked has returned to its application: between the calls of a ping-pong
 // nobody is woken.
 const watchWithin = time.Millisecond
+
+// waryFor is how often the queue is armed at once after a message lay unnoticed: the
+// peer begins streams one after the other, say, and nobody reads on from them.
+const waryFor = 16
 
 // watchNow makes sure that the next completion is noticed at once. It looks at
 // the queue after arming it, for what had completed before gives no event.
@@ -128,7 +133,11 @@ func (l *Link) watchTick() {
 		l.watchLater()
 		return
 	}
+	before := l.receive.messages
 	l.watchNow()
+	if l.receive.messages != before {
+		l.watch.wary = waryFor
+	}
 }
 
 // rewatch is called whenever somebody stops looking at the completion queue, the
@@ -137,7 +146,11 @@ func (l *Link) watchTick() {
 // each message of a stream whose reader always finds some would wake the engine.
 // Called with mu held, which it may release to send.
 func (l *Link) rewatch() {
-	if l.watch.parked > 0 || l.send.streams.len() > 0 || l.send.busy.len() > 0 || l.send.talkers.len() > 0 || len(l.send.ending) > 0 || !l.polls() {
+	wary := l.watch.wary > 0
+	if wary {
+		l.watch.wary--
+	}
+	if wary || l.watch.parked > 0 || l.send.streams.len() > 0 || l.send.busy.len() > 0 || l.send.talkers.len() > 0 || len(l.send.ending) > 0 || !l.polls() {
 		l.watchNow()
 	} else {
 		l.watchLater()

@@ -178,3 +178,29 @@ func TestNothingIsDisconnectedWithinAPost(t *testing.T) {
 	require.True(t, l.receive.flushing)
 	l.drain.Stop()
 }
+
+// The peer begins streams one after the other, and nobody reads on from them, so that
+// each of its messages finds the queue left to the timer, until that has been seen.
+func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, b := connectLink(t, sim.New(sim.Link{Spin: 1}), testConfig, testConfig)
+		const streams = 10 * waryFor
+		ends := []*Stream{c, s}
+		began := time.Now()
+		for range streams {
+			next, err := c.link.Open(t.Context())
+			require.NoError(t, err)
+			server := b.accept()
+			ends = append(ends, server, next)
+			go server.Read(make([]byte, 1), deadline.New())
+			synctest.Wait() // it is parked, and will be woken
+			require.NoError(t, writeAll(next, []byte("x")))
+			synctest.Wait()
+		}
+		require.LessOrEqual(t, time.Since(began), 2*(streams/waryFor+1)*2*watchWithin, "both ends")
+		for _, end := range ends {
+			require.NoError(t, end.Close(0))
+		}
+		time.Sleep(time.Minute)
+	})
+}
