@@ -53,11 +53,11 @@ const restTime = 10 * time.Second
 // waits for a link beyond the first, and no dial fails for want of one.
 func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More) (*Stream, error) {
 	for {
-		entry, first := p.find(key, more)
-		switch {
-		case first:
+		entry, found := p.find(key, more)
+		switch found {
+		case toMake:
 			return p.connect(ctx, key, entry, connect)
-		case !entry.up():
+		case inMaking:
 			if err := entry.await(ctx); err != nil {
 				return nil, err
 			}
@@ -92,10 +92,18 @@ func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect fun
 // faster.
 var ErrLost = errors.New("not connected when TCP was")
 
-// find returns the link for the next stream with a key, which may be one that is
-// being made, and whether that is for the caller to make. A link that is up has a
-// dial more under way.
-func (p *Pool[K]) find(key K, more More) (entry *pooled, first bool) {
+// progress is how far the link is that find returns. It is looked at once: a moment
+// later it may have been made, or not.
+type progress int
+
+const (
+	toMake   progress = iota // by the caller
+	inMaking                 // by somebody else
+	carrying                 // with a dial more under way
+)
+
+// find returns the link for the next stream with a key.
+func (p *Pool[K]) find(key K, more More) (*pooled, progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.places[key]
@@ -107,19 +115,20 @@ func (p *Pool[K]) find(key K, more More) (entry *pooled, first bool) {
 		p.places[key] = at
 	}
 	if len(at.links) == 0 {
-		entry = &pooled{made: make(chan struct{})}
+		entry := &pooled{made: make(chan struct{})}
 		at.links = append(at.links, entry)
-		return entry, true
+		return entry, toMake
 	}
-	entry = at.leastLoaded(more.Links)
-	if entry.up() {
-		if more.Links > len(at.links) && !at.making && entry.load() >= busyLink && !time.Now().Before(at.rest) {
-			at.making = true
-			go p.makeMore(key, at, more.Connect)
-		}
-		entry.dials.Add(1)
+	entry := at.leastLoaded(more.Links)
+	if !entry.up() {
+		return entry, inMaking
 	}
-	return entry, false
+	if more.Links > len(at.links) && !at.making && entry.load() >= busyLink && !time.Now().Before(at.rest) {
+		at.making = true
+		go p.makeMore(key, at, more.Connect)
+	}
+	entry.dials.Add(1)
+	return entry, carrying
 }
 
 // leastLoaded returns the link that is up with the fewest streams, of the n oldest,

@@ -2,7 +2,9 @@ package link
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,4 +72,26 @@ func TestAPanicOfAUsersFunctionKeepsNobodyFromAnAddress(t *testing.T) {
 		require.NoError(t, (<-dialed).Close(time.Second))
 		require.NoError(t, (<-accepted).Close(time.Second))
 	})
+}
+
+// Dials find a link that is being made, and that comes to nothing at whatever moment
+// they look at it.
+func TestNobodyUsesALinkThatWasNotMade(t *testing.T) {
+	var pool Pool[string]
+	refused := errors.New("refused")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 10_000 {
+				_, err := pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) {
+					return nil, refused
+				}, More{})
+				if err != refused {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Empty(t, pool.places)
 }
