@@ -232,7 +232,10 @@ func (a *autoDial) dialInTurn(ctx context.Context, remotes []netip.AddrPort) dia
 type attempt struct {
 	*autoDial
 	remote netip.AddrPort
-	proof  *proof
+	ctx    context.Context // of the proof
+	proof  *proof          // nil until a link is asked for
+
+	abandoned bool // a link is still being made, and the proof is with it
 
 	mu      sync.Mutex // guards what follows
 	stage   attemptStage
@@ -262,7 +265,7 @@ var errLost = link.ErrLost
 func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of the proof, unless it is TCP's connection
-	a.proof = newProof(ctx, a.tcp, a.remote)
+	a.ctx = ctx
 	if c := a.dialBetter(ctx); c != nil {
 		return &AutoConn{c, a.passedOver(c.LocalAddr().Network(), nil)}, nil
 	}
@@ -282,10 +285,8 @@ func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 // withoutTCP is why none of the better networks has connected, and ends the
 // connection that was to prove one's link.
 func (a *attempt) withoutTCP(ctx context.Context) error {
-	if a.stage == proving {
-		if tcp, _ := a.proof.carry(); tcp != nil {
-			reset(tcp)
-		}
+	if a.stage == proving && !a.abandoned {
+		a.proof.discard()
 	}
 	if err := ctx.Err(); err != nil {
 		return &autoError{contextError(err), a.passedOver("tcp", errNoTCP)}
@@ -295,7 +296,7 @@ func (a *attempt) withoutTCP(ctx context.Context) error {
 
 // dialTCP returns the connection that a proof has left, or a new one.
 func (a *attempt) dialTCP(ctx context.Context) (*net.TCPConn, error) {
-	if a.stage == proving { // and nobody writes to it any more
+	if a.stage == proving && !a.abandoned {
 		if c, err := a.proof.carry(); c != nil || err != nil {
 			return c, err
 		}
@@ -308,37 +309,23 @@ func (a *attempt) dialTCP(ctx context.Context) (*net.TCPConn, error) {
 }
 
 // dialBetter connects by a network that is better than TCP, or returns nil when
-// none does, or none has answered in time. Then it is late, and does not wait for
-// what is under way.
+// none does, or none has answered in time.
 func (a *attempt) dialBetter(ctx context.Context) stream {
-	if len(a.networks) == 0 {
-		return nil
+	candidates, any := a.candidates()
+	if !any {
+		return a.askInTurn(ctx, candidates)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	connected := make(chan stream, 1)
-	go func() { connected <- a.askInTurn(ctx) }()
-	var due <-chan time.Time
 	if a.fallBack {
-		timer := time.NewTimer(atMostAQuarter(ctx, tcpDelay))
+		timer := time.AfterFunc(atMostAQuarter(ctx, tcpDelay), func() {
+			if a.giveUp() {
+				cancel()
+			}
+		})
 		defer timer.Stop()
-		due = timer.C
 	}
-	select {
-	case c := <-connected:
-		return c
-	case <-due:
-	case <-ctx.Done():
-	}
-	if !a.giveUp() {
-		return <-connected
-	}
-	go func() {
-		if c := <-connected; c != nil {
-			reset(c)
-		}
-	}()
-	return nil
+	return a.askInTurn(ctx, candidates)
 }
 
 // atMostAQuarter is d, or a quarter of the time that ctx has left: the rest is
@@ -352,34 +339,21 @@ func atMostAQuarter(ctx context.Context, d time.Duration) time.Duration {
 
 // askInTurn connects by the first network that can be had. Once TCP has been
 // dialed for one, nothing would prove another's link.
-func (a *attempt) askInTurn(ctx context.Context) stream {
-	for _, n := range a.networks {
+func (a *attempt) askInTurn(ctx context.Context, candidates []candidate) stream {
+	for _, n := range candidates {
 		a.try(n.name)
-		c, err := a.dialNetwork(ctx, n)
+		err := n.err
 		if err == nil {
-			return c
+			var c *Conn
+			if c, err = a.dialPatiently(ctx, n.network, n.fabric, a.local, a.remote, a); err == nil {
+				return c
+			}
 		}
-		if a.failed(err) {
+		if a.failed(err) || ctx.Err() != nil {
 			break
 		}
 	}
 	return nil
-}
-
-// dialNetwork connects by a better network, unless that is known to fail.
-func (a *attempt) dialNetwork(ctx context.Context, n network) (stream, error) {
-	f, err := n.open(a.TrustUser, a.Config)
-	if err != nil {
-		return nil, err
-	}
-	if why, ok := failures.find(a.destination(n.name, f)); ok {
-		return nil, why
-	}
-	c, err := a.dialPatiently(ctx, n, f, a.local, a.remote, a)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
 }
 
 // try begins with a network.
@@ -399,6 +373,9 @@ func (a *attempt) ask(n string, f fabric.Fabric) {
 	defer a.mu.Unlock()
 	a.asked[n] = a.destination(n, f)
 	a.waiting = nil
+	if a.proof == nil {
+		a.proof = newProof(a.ctx, a.tcp, a.remote)
+	}
 }
 
 // wait says why the network has to be asked again.

@@ -25,6 +25,8 @@ var errAbsent = errors.New("absent in this test")
 // better puts simulated links in the place of shm and rdma; nil means that
 // there is no such network here.
 func better(t *testing.T, shm, rdma fabric.Fabric) {
+	failures.forget()
+	t.Cleanup(failures.forget)
 	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
 		before, had := networks[name]
 		networks[name] = network{name, "ip", func(trustUser, *Config) (fabric.Fabric, error) {

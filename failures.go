@@ -18,7 +18,8 @@ const (
 	maxFailures = 4096
 )
 
-// destination is a network of an address. Dialers that have other users' listeners
+// destination is a network of an address, or of all if it cannot be used here.
+// Dialers that have other users' listeners
 // judged remember for themselves.
 type destination struct {
 	network string
@@ -62,6 +63,31 @@ func (m *failureMemory) add(to destination, why Reason) {
 	if f, ok := m.known[to]; !ok && len(m.known) < maxFailures || ok && now.After(f.till) {
 		m.known[to] = failure{why, now.Add(rememberFor)}
 	}
+}
+
+// candidate is a network to ask for a connection, or why there is no use in that.
+type candidate struct {
+	network
+	fabric fabric.Fabric
+	err    error
+}
+
+// candidates are the networks in turn, and whether one may connect.
+func (a *attempt) candidates() (candidates []candidate, any bool) {
+	for _, n := range a.networks {
+		c := candidate{network: n}
+		here := destination{network: n.name}
+		if why, ok := failures.find(here); ok {
+			c.err = why
+		} else if c.fabric, c.err = n.open(a.TrustUser, a.Config); c.err != nil {
+			a.asked[n.name] = here
+		} else if why, ok := failures.find(a.destination(n.name, c.fabric)); ok {
+			c.err = why
+		}
+		any = any || c.err == nil
+		candidates = append(candidates, c)
+	}
+	return candidates, any
 }
 
 // destination is where the attempt asks a network.

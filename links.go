@@ -37,7 +37,9 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
 	connect := func(ctx context.Context) (*link.Stream, error) {
 		a.ask(n.name, f)
-		return request(ctx, f, local, remote, cfg, a.dialLink)
+		return a.makeLink(ctx, func(ctx context.Context) (*link.Stream, error) {
+			return request(ctx, f, local, remote, cfg, a.dialLink)
+		})
 	}
 	var s *link.Stream
 	if !cfg.Shared || local.Port() != 0 {

@@ -74,7 +74,7 @@ func TestAutoInNamespaces(t *testing.T) {
 		"AutoIsCarriedByTCPFromATranslatedAddress": testAutoIsCarriedByTCPFromATranslatedAddress,
 		"AutoDoesNotPassAFilterThatStopsTCP":       testAutoDoesNotPassAFilterThatStopsTCP,
 		"AutoProvesALinkThoughASYNIsLost":          testAutoProvesALinkThoughASYNIsLost,
-		"AutoIsCarriedByTCPThatIsSlow":             autoIsCarriedByTCPThatIsSlow,
+		"AutoIsCarriedByTCPThatIsSlow":             testAutoIsCarriedByTCPThatIsSlow,
 		"AutoIsCarriedByTCPThatIsHalfOpen":         testAutoIsCarriedByTCPThatIsHalfOpen,
 		"AutoAndSeveralListenersOnOnePort":         testAutoAndSeveralListenersOnOnePort,
 		"AutoWithoutAPortToSpare":                  testAutoWithoutAPortToSpare,
@@ -194,7 +194,7 @@ func testAutoProvesALinkThoughASYNIsLost(t *testing.T) {
 }
 
 // A link does not wait for more than that, and TCP does.
-func autoIsCarriedByTCPThatIsSlow(t *testing.T) {
+func testAutoIsCarriedByTCPThatIsSlow(t *testing.T) {
 	if !inNamespace(t, `chain input {
 		type filter hook input priority 0
 		tcp dport 7000 tcp flags syn / fin,syn,rst,ack numgen inc mod 3 < 2 drop

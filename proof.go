@@ -222,6 +222,13 @@ func (p *proof) carry() (*net.TCPConn, error) {
 	return p.conn, p.err
 }
 
+// discard ends the connection, which nobody wants.
+func (p *proof) discard() {
+	if tcp, _ := p.carry(); tcp != nil {
+		reset(tcp)
+	}
+}
+
 // name has a link's request name the port of the proof, and its endpoint dial TCP
 // by connect before it confirms.
 func (p *proof) name(ep fabric.Endpoint, cfg link.Config, connect func() error) (fabric.Endpoint, link.Config, error) {
@@ -245,6 +252,36 @@ func (e entrant) Confirm() error {
 		return err
 	}
 	return e.Endpoint.Confirm()
+}
+
+// makeLink makes a link and its first stream. Devices, and functions of users, may
+// take their time: beyond the end of ctx it does not wait for them.
+func (a *attempt) makeLink(ctx context.Context, request func(context.Context) (*link.Stream, error)) (*link.Stream, error) {
+	if a == nil {
+		return request(ctx)
+	}
+	var s *link.Stream
+	var err error
+	made := make(chan struct{})
+	go func() {
+		defer close(made)
+		s, err = request(ctx)
+	}()
+	select {
+	case <-made:
+		return s, err
+	case <-ctx.Done():
+	}
+	a.abandoned = true
+	go func() {
+		<-made
+		if s != nil {
+			s.Link().Abort()
+			_ = s.Close(0)
+		}
+		a.proof.discard()
+	}()
+	return nil, ctx.Err()
 }
 
 // dialLink makes a link and its first stream, proven if the attempt is not nil.
@@ -288,8 +325,6 @@ func (a *attempt) dialEmpty(ctx context.Context, ep fabric.Endpoint, cfg link.Co
 		return l, nil
 	}
 	cancel()
-	if tcp, _ := p.carry(); tcp != nil {
-		reset(tcp) // nobody wants it
-	}
+	p.discard()
 	return nil, err
 }

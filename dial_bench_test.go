@@ -1,0 +1,54 @@
+package ringnet
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What a dial costs, and its close: beside TCP, to a server of TCP alone, and over a
+// link that is up, beside "shm".
+func BenchmarkDial(b *testing.B) {
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	auto, err := Listen("auto", "127.0.0.1:0")
+	require.NoError(b, err)
+	for _, l := range []net.Listener{plain, auto} {
+		b.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					_, _ = io.Copy(io.Discard, c)
+					_ = c.Close()
+				}()
+			}
+		}()
+	}
+	var d Dialer
+	for _, bench := range []struct {
+		name    string
+		dial    func(network, address string) (net.Conn, error)
+		network string
+		to      net.Listener
+	}{
+		{"tcp server/net", net.Dial, "tcp", plain},
+		{"tcp server/auto", d.Dial, "auto", plain},
+		{"auto listener/shm", d.Dial, "shm", auto},
+		{"auto listener/auto", d.Dial, "auto", auto},
+		{"auto listener/dedicated", (&Dialer{Config: &Config{Dedicated: true}}).Dial, "auto", auto},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			for b.Loop() {
+				c, err := bench.dial(bench.network, bench.to.Addr().String())
+				require.NoError(b, err)
+				reset(c.(stream)) // leaves no TIME_WAIT
+			}
+		})
+	}
+}
