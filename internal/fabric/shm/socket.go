@@ -23,6 +23,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // socket is a Unix socket in Go's netpoller.
@@ -380,6 +382,6 @@ func (f *shm) judge(uid uint32, root bool) error {
 	case uid == own, root && uid == 0, f.config.Trust != nil && f.config.Trust(uid):
 		return nil
 	default:
-		return fmt.Errorf("the peer's user ID is %d, ours %d: %w", uid, own, syscall.EACCES)
+		return fmt.Errorf("%w: the peer's user ID is %d, ours %d: %w", fabric.ErrOtherUser, uid, own, syscall.EACCES)
 	}
 }

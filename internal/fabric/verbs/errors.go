@@ -81,8 +81,8 @@ func memoryError(call string, rc C.int, bytes int) error {
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
 		return err
 	}
-	return fmt.Errorf("%w: %d KiB more would have to be locked, and this process may lock %d KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l, with LimitMEMLOCK= of systemd or with docker run --ulimit memlock=-1, or use smaller rings and shorter queues",
-		err, (bytes+1023)/1024, limit.Cur/1024)
+	return fmt.Errorf("%w: %w: %d KiB more would have to be locked, and this process may lock %d KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l, with LimitMEMLOCK= of systemd or with docker run --ulimit memlock=-1, or use smaller rings and shorter queues",
+		fabric.ErrLockedMemory, err, (bytes+1023)/1024, limit.Cur/1024)
 }
 
 // connectError is the event that ended a handshake.

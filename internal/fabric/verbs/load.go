@@ -142,7 +142,7 @@ func load(ibverbs, rdmacm string) error {
 		if opened != 0 {
 			advice = "rdma-core is older than v23, the first to have rdma_establish: install a newer one"
 		}
-		return unavailable(errors.New(C.GoString(why)), advice)
+		return unavailable(fmt.Errorf("%w: %s", fabric.ErrNoLibrary, C.GoString(why)), advice)
 	}
 	return nil
 }
