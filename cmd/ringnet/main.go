@@ -17,9 +17,10 @@ import (
 type command struct {
 	JSON bool `name:"json" help:"Write JSON: what a subcommand finds, and the log of those that serve."`
 
-	Info  infoCommand  `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
-	Ping  pingCommand  `cmd:"" help:"Measure how long connections and round trips take, over each network."`
-	Proxy proxyCommand `cmd:"" help:"Forward connections from one network to another."`
+	Doctor doctorCommand `cmd:"" help:"Find out why RDMA or shared memory would not be used, and what mends it."`
+	Info   infoCommand   `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
+	Ping   pingCommand   `cmd:"" help:"Measure how long connections and round trips take, over each network."`
+	Proxy  proxyCommand  `cmd:"" help:"Forward connections from one network to another."`
 }
 
 // streams are where a subcommand writes.

@@ -77,7 +77,13 @@ type service struct {
 // the end of the test.
 func start(t testing.TB, args ...string) *service {
 	t.Helper()
-	s := &service{t: t, cmd: commandProcess(append([]string{"--json"}, args...)...), done: make(chan struct{}), more: make(chan struct{})}
+	return startProcess(t, commandProcess(append([]string{"--json"}, args...)...))
+}
+
+// startProcess is start with a command line of one's own.
+func startProcess(t testing.TB, cmd *exec.Cmd) *service {
+	t.Helper()
+	s := &service{t: t, cmd: cmd, done: make(chan struct{}), more: make(chan struct{})}
 	out, err := s.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, s.cmd.Start())
@@ -208,7 +214,12 @@ func startPair(t testing.TB, between, to string, args ...string) (client, server
 // returns its address.
 func serve(t testing.TB, handle func(c *net.TCPConn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return serveAt(t, "127.0.0.1", handle)
+}
+
+func serveAt(t testing.TB, host string, handle func(c *net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {

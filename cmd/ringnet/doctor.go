@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
+)
+
+type doctorCommand struct {
+	Address string        `arg:"" optional:"" name:"host:port" help:"A listener to connect to, which is not sent anything."`
+	Timeout time.Duration `default:"5s" help:"Wait so long for the listener (${default})."`
+}
+
+// finding is something that has to do with which network carries connections.
+type finding struct {
+	Subject string             `json:"subject"`
+	Status  status             `json:"status"`
+	Code    ringnet.ReasonCode `json:"code,omitempty"` // of a reason that auto would have
+	What    string             `json:"what"`
+	Mend    string             `json:"mend,omitempty"` // a command, or a line of configuration
+}
+
+type status string
+
+const (
+	good status = "ok"
+	note status = "note" // it could be better
+	bad  status = "bad"  // a network is not used for it
+)
+
+func (f finding) isBad() bool { return f.Status == bad }
+
+// diagnosis is all that was found.
+type diagnosis struct {
+	Findings  []finding `json:"findings"`
+	FallsBack bool      `json:"falls_back"` // to TCP, or fails
+}
+
+func (d *diagnosis) add(f ...finding) { d.Findings = append(d.Findings, f...) }
+
+// explains says whether what is found already is a reason's cause.
+func (d *diagnosis) explains(r reason) bool {
+	return slices.ContainsFunc(d.Findings, func(f finding) bool {
+		return f.isBad() && f.Code == r.Code
+	})
+}
+
+var errFallsBack = errors.New("connections fall back to TCP, or fail")
+
+// Run finds out why RDMA or shared memory would not be used.
+func (c *doctorCommand) Run(ctx context.Context, s *streams) error {
+	if c.Address != "" {
+		if _, _, err := net.SplitHostPort(c.Address); err != nil {
+			return misuseError{fmt.Errorf("%q: want HOST:PORT: %w", c.Address, err)}
+		}
+	}
+	auto, err := offers()
+	if err != nil {
+		return err
+	}
+	var d diagnosis
+	d.checkDevices(host.Root.Devices())
+	d.checkNodes(host.Root.Nodes())
+	d.checkMemory(readMemory())
+	d.checkOffers(auto)
+	d.FallsBack = slices.ContainsFunc(d.Findings, finding.isBad)
+	if c.Address != "" {
+		d.FallsBack = !d.checkPeer(ctx, c.Address, c.Timeout)
+	}
+	if s.json {
+		err = writeJSON(s.out, d)
+	} else {
+		d.print(s.out)
+	}
+	if err == nil && d.FallsBack {
+		err = errFallsBack
+	}
+	return err
+}
+
+func (d *diagnosis) print(w io.Writer) {
+	for _, f := range d.Findings {
+		fmt.Fprintf(w, "%-5s %s: %s\n", f.Status, f.Subject, f.What)
+		for line := range strings.Lines(f.Mend) {
+			fmt.Fprintf(w, "        %s\n", strings.TrimSuffix(line, "\n"))
+		}
+	}
+}
+
+func (d *diagnosis) checkDevices(devices []host.Device) {
+	shared, known := host.Root.SharedNamespaces()
+	if len(devices) == 0 {
+		f := finding{Subject: "devices", Status: bad, Code: ringnet.ReasonNoDevice, What: "there is no RDMA device", Mend: mends[ringnet.ReasonNoDevice]}
+		if known && !shared {
+			f.What += " in this network namespace, and each sees only its own"
+			f.Mend = "rdma dev set DEVICE netns NAMESPACE\nrdma system set netns shared"
+		}
+		d.add(f)
+		return
+	}
+	usable := false
+	for _, device := range devices {
+		findings := checkDevice(device)
+		usable = usable || !slices.ContainsFunc(findings, finding.isBad)
+		d.add(findings...)
+	}
+	if usable {
+		demote(d.Findings)
+	}
+}
+
+// demote makes notes of what is bad, where something else will do.
+func demote(findings []finding) {
+	for i := range findings {
+		if findings[i].isBad() {
+			findings[i].Status = note
+		}
+	}
+}
+
+// checkDevice finds out whether a device can be used.
+func checkDevice(device host.Device) []finding {
+	var findings []finding
+	for _, p := range device.Ports {
+		findings = append(findings, checkPort(device, p))
+	}
+	if slices.ContainsFunc(findings, func(f finding) bool { return !f.isBad() }) {
+		demote(findings)
+	}
+	if name, installed := host.Root.Provider(device); name != "" && !installed {
+		findings = append(findings, finding{Subject: device.Name, Status: bad, Code: ringnet.ReasonNoLibrary,
+			What: "rdma-core has no provider " + name + " here", Mend: mends[ringnet.ReasonNoLibrary]})
+	}
+	return findings
+}
+
+// checkPort finds out whether connections can be made by way of a port.
+func checkPort(device host.Device, p host.Port) finding {
+	f := finding{Subject: fmt.Sprintf("%s port %d", device.Name, p.Number), Status: bad, Code: ringnet.ReasonNoDevice}
+	i, err := net.InterfaceByName(p.Interface)
+	switch {
+	case p.State != "ACTIVE":
+		f.What, f.Mend = "is "+p.State, "plug in the cable, then: ip link set INTERFACE up"
+		if p.Interface != "" {
+			f.Mend = "plug in the cable, then: ip link set " + p.Interface + " up"
+		}
+		return f
+	case p.Interface == "":
+		f.What, f.Mend = "has no network interface here", "modprobe ib_ipoib   # InfiniBand; in a container: --network host, or an interface of the device (SR-IOV)"
+		return f
+	case err != nil:
+		f.What = fmt.Sprintf("has its network interface, %s, in another network namespace", p.Interface)
+		f.Mend = fmt.Sprintf("docker run --network host --device /dev/infiniband …\nip link set %s netns NAMESPACE   # and, in exclusive mode: rdma dev set %s netns NAMESPACE", p.Interface, device.Name)
+		return f
+	}
+	if addrs, _ := i.Addrs(); len(addrs) == 0 {
+		f.What, f.Mend = p.Interface+" has no IP address", "ip addr add ADDRESS/LENGTH dev "+p.Interface
+		return f
+	}
+	f = finding{Subject: f.Subject, Status: good, What: fmt.Sprintf("is ACTIVE on %s, %s, %s", p.Interface, p.LinkLayer, p.Rate)}
+	switch {
+	case p.RoCEMTU != 0 && p.RoCEMTU < 4096:
+		f.Status = note
+		f.What += fmt.Sprintf("; its packets carry %d bytes, of 4096 that they could, for the MTU of %s is %d", p.RoCEMTU, p.Interface, p.MTU)
+		f.Mend = fmt.Sprintf("ip link set %s mtu 4200   # on all hosts and switches on the way, or 9000", p.Interface)
+	case p.LinkLayer == "Ethernet" && device.Driver != "rdma_rxe":
+		f.What += fmt.Sprintf("; traffic class %q by default (Config.TrafficClass); whether the network drops such packets says: dcb pfc show dev %s", host.Root.TrafficClass(device.Name), p.Interface)
+	}
+	return f
+}
+
+func (d *diagnosis) checkNodes(nodes []host.Node) {
+	for _, n := range nodes {
+		switch {
+		case n.Err == nil:
+			d.add(finding{Subject: n.Path, Status: good, What: "can be opened"})
+		case n.Missing():
+			d.add(finding{Subject: n.Path, Status: bad, Code: ringnet.ReasonUnsupported, What: "is not there",
+				Mend: "modprobe " + n.Module + "\ndocker run --device /dev/infiniband …"})
+		default:
+			d.add(finding{Subject: n.Path, Status: bad, Code: ringnet.ReasonPermission, What: n.Err.Error(), Mend: mends[ringnet.ReasonPermission]})
+		}
+	}
+}
+
+// fewConnections are so few that a service will have more.
+const fewConnections = 64
+
+func (d *diagnosis) checkMemory(m memoryInfo) {
+	f := finding{Subject: "locked memory", Status: good, What: "without a limit"}
+	if m.LockedLimit >= 0 {
+		f.What = fmt.Sprintf("%s at most: %d connections", humanize.IBytes(uint64(m.LockedLimit)), m.LockedConnected)
+	}
+	switch {
+	case m.LockedLimit >= 0 && m.LockedConnected == 0:
+		f.Status, f.Code, f.Mend = bad, ringnet.ReasonLockedMemory, mends[ringnet.ReasonLockedMemory]
+	case m.LockedLimit >= 0 && m.LockedConnected < fewConnections:
+		f.Status, f.Mend = note, mends[ringnet.ReasonLockedMemory]
+	}
+	d.add(f)
+}
+
+// checkOffers adds why a listener would not offer a network, if that is not found
+// already.
+func (d *diagnosis) checkOffers(auto autoInfo) {
+	for _, network := range auto.Offers {
+		if network != "tcp" {
+			d.add(finding{Subject: network, Status: good, What: "is offered by listeners of auto"})
+		}
+	}
+	for _, r := range auto.PassedOver {
+		if !d.explains(r) {
+			d.add(finding{Subject: r.Network, Status: bad, Code: r.Code, What: r.Error, Mend: mends[r.Code]})
+		}
+	}
+}
+
+// checkPeer says whether a better network than TCP carries a connection to the
+// address.
+func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	c, err := new(ringnet.Dialer).DialContext(ctx, "auto", address)
+	if err != nil {
+		d.add(finding{Subject: address, Status: bad, What: err.Error(), Mend: "start the listener, or mend the way there: ping, traceroute, nft list ruleset"})
+		return false
+	}
+	auto := c.(*ringnet.AutoConn)
+	defer auto.Close()
+	network := auto.LocalAddr().Network()
+	f := finding{Subject: address, Status: good, What: "is connected over " + network}
+	if network == "tcp" {
+		f.Status = bad
+	}
+	d.add(f)
+	for _, r := range auto.PassedOver() {
+		f := finding{Subject: address, Status: note, Code: r.Code, What: fmt.Sprintf("not over %s: %v", r.Network, r.Err), Mend: mends[r.Code]}
+		if network == "tcp" && r.Code != ringnet.ReasonOtherHost {
+			f.Status = bad
+		}
+		d.add(f)
+	}
+	return network != "tcp"
+}
+
+// mends are what to do about a reason: docs/auto.md has more of each.
+var mends = map[ringnet.ReasonCode]string{
+	ringnet.ReasonSwitchedOff:  "unset RINGNET_NETWORKS   # or name the network there",
+	ringnet.ReasonUnsupported:  "CGO_ENABLED=1 go build …   # for rdma, on Linux; and for shm another user than nobody",
+	ringnet.ReasonNoLibrary:    "apt-get install libibverbs1 librdmacm1 ibverbs-providers   # rdma-core v23 or newer",
+	ringnet.ReasonNoDevice:     "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE   # soft-RoCE, where there is no card",
+	ringnet.ReasonPermission:   "chmod 666 /dev/infiniband/*   # to last: KERNEL==\"uverbs*|rdma_cm\", MODE=\"0666\" in a file of /etc/udev/rules.d\ndocker run --device /dev/infiniband …\nresources: {limits: {rdma/hca: 1}}   # Kubernetes, with the shared device plugin",
+	ringnet.ReasonLockedMemory: "LimitMEMLOCK=infinity   # systemd\ndocker run --ulimit memlock=-1 …\nulimit -l unlimited   # a shell of root",
+	ringnet.ReasonMemory:       "MemoryMax=   # systemd: more; or fewer connections, or a smaller Config.RecvBuffer",
+	ringnet.ReasonInUse:        "ss -tlnp   # says who listens; or listen at another port",
+	ringnet.ReasonOtherUser:    "ringnet proxy --trust-user UID …   # or Dialer.TrustUser and ListenConfig.TrustUser, or one user for both",
+	ringnet.ReasonNoListener:   "ringnet proxy --listen auto://HOST:PORT --to tcp://127.0.0.1:PORT   # there; or ringnet.Listen(\"auto\", …)",
+	ringnet.ReasonFull:         "accept faster, or raise ListenConfig.Backlog there",
+	ringnet.ReasonElsewhere:    "connect to the listener's own address, not to that of a service or a port mapping",
+	ringnet.ReasonUnreachable:  "ip route get ADDRESS   # has to go by way of an interface with RDMA, at both ends",
+	ringnet.ReasonSilent:       "nft list ruleset   # UDP port 4791 (RoCE v2) has to pass between the hosts",
+}

@@ -1,0 +1,199 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	lib "github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
+)
+
+// diagnosed runs ringnet doctor, or a program that does, and returns what it found.
+// The exit status has to say the same.
+func diagnosed(t *testing.T, cmd *exec.Cmd) diagnosis {
+	t.Helper()
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil {
+		require.True(t, errors.As(err, &exit), "%v", err)
+		require.Equal(t, failed, exit.ExitCode(), string(exit.Stderr))
+	}
+	var d diagnosis
+	require.NoError(t, json.Unmarshal(out, &d), string(out))
+	require.Equal(t, err != nil, d.FallsBack, string(out))
+	return d
+}
+
+// find returns a finding.
+func (d diagnosis) find(t *testing.T, is func(f finding) bool) finding {
+	t.Helper()
+	i := slices.IndexFunc(d.Findings, is)
+	require.GreaterOrEqual(t, i, 0, "%+v", d.Findings)
+	return d.Findings[i]
+}
+
+// requireBad requires that there is something bad about a subject, with a way to
+// mend it.
+func (d diagnosis) requireBad(t *testing.T, subject, what, mend string) {
+	t.Helper()
+	f := d.find(t, func(f finding) bool { return f.Status == bad && f.Subject == subject && strings.Contains(f.What, what) })
+	require.Contains(t, f.Mend, mend)
+}
+
+func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
+	if len(host.Root.Devices()) > 0 {
+		t.Skip("there is an RDMA device")
+	}
+	d := diagnosed(t, commandProcess("--json", "doctor"))
+	d.requireBad(t, "devices", "there is no RDMA device", "rdma link add")
+	d.requireBad(t, "/dev/infiniband/rdma_cm", "is not there", "modprobe rdma_ucm")
+
+	out, err := commandProcess("doctor").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "bad   devices: there is no RDMA device\n        modprobe rdma_rxe")
+}
+
+func TestDoctorFindsWhyAPeerIsNotReached(t *testing.T) {
+	requireShm(t)
+	address := start(t, "ping", "--listen", "127.0.0.1:0").logged("answers", 0)["address"].(string)
+	d := diagnosed(t, commandProcess("--json", "doctor", address))
+	require.False(t, d.FallsBack, "shm carries the connection, whatever rdma does")
+	require.Equal(t, "is connected over shm", d.find(t, func(f finding) bool { return f.Subject == address }).What)
+
+	plain := serve(t, echo)
+	d = diagnosed(t, commandProcess("--json", "doctor", plain))
+	d.requireBad(t, plain, "is connected over tcp", "")
+	d.requireBad(t, plain, "not over shm", "ringnet proxy --listen auto://")
+
+	nobody := freeAddress(t)
+	d = diagnosed(t, commandProcess("--json", "doctor", nobody))
+	d.requireBad(t, nobody, "connection refused", "start the listener")
+}
+
+func TestDoctorFindsThatNetworksAreSwitchedOff(t *testing.T) {
+	cmd := commandProcess("--json", "doctor")
+	cmd.Env = append(cmd.Env, "RINGNET_NETWORKS=tcp")
+	diagnosed(t, cmd).requireBad(t, "shm", "switched off", "unset RINGNET_NETWORKS")
+}
+
+func TestDoctorFindsThatTheListenerIsAnotherUsers(t *testing.T) {
+	requireShm(t)
+	requireRoot(t)
+	s := startProcess(t, asUser(t, commandProcess("--json", "ping", "--listen", "127.0.0.1:0")))
+	address := s.logged("answers", 0)["address"].(string)
+	d := diagnosed(t, commandProcess("--json", "doctor", address))
+	f := d.find(t, func(f finding) bool { return f.Code == lib.ReasonOtherUser })
+	require.Equal(t, bad, f.Status)
+	require.Contains(t, f.Mend, "--trust-user")
+}
+
+func TestDoctorOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		requireRoot(t)
+		t.Run("nothing", func(t *testing.T) {
+			d := diagnosed(t, commandProcess("--json", "doctor"))
+			require.False(t, d.FallsBack, "%+v", d.Findings)
+			d.find(t, func(f finding) bool { return f.Subject == "rdma" && f.Status == good })
+		})
+		t.Run("library", func(t *testing.T) {
+			libraries, err := filepath.Glob("/usr/lib/*/librdmacm.so.1")
+			require.NoError(t, err)
+			require.NotEmpty(t, libraries)
+			library, err := filepath.EvalSymlinks(libraries[0])
+			require.NoError(t, err)
+			d := diagnosed(t, within(t, "unshare", "-m", "sh", "-c", `mount --bind /dev/null "$0" && exec "$@"`, library))
+			d.requireBad(t, "rdma", "librdmacm", "apt-get install libibverbs1 librdmacm1")
+		})
+		t.Run("provider", func(t *testing.T) {
+			d := diagnosed(t, within(t, "unshare", "-m", "sh", "-c",
+				`mount -t tmpfs none /etc/libibverbs.d && for d in /usr/lib/*/libibverbs; do mount -t tmpfs none "$d"; done && exec "$@"`, "sh"))
+			d.requireBad(t, os.Getenv("SOFTROCE_DEVICE"), "no provider rxe", "ibverbs-providers")
+		})
+		t.Run("network namespace", func(t *testing.T) {
+			d := diagnosed(t, within(t, "unshare", "-n"))
+			d.requireBad(t, os.Getenv("SOFTROCE_DEVICE")+" port 1", "in another network namespace", "--network host")
+		})
+		t.Run("permission", func(t *testing.T) {
+			nodes, err := filepath.Glob("/dev/infiniband/*")
+			require.NoError(t, err)
+			for _, node := range nodes {
+				require.NoError(t, os.Chmod(node, 0o600))
+				defer func() { require.NoError(t, os.Chmod(node, 0o666)) }()
+			}
+			d := diagnosed(t, asUser(t, commandProcess("--json", "doctor")))
+			d.requireBad(t, "/dev/infiniband/rdma_cm", "permission denied", "/etc/udev/rules.d")
+		})
+		t.Run("locked memory", func(t *testing.T) {
+			nodes, err := filepath.Glob("/dev/infiniband/*")
+			require.NoError(t, err)
+			for _, node := range nodes {
+				require.NoError(t, os.Chmod(node, 0o666))
+			}
+			d := diagnosed(t, asUser(t, within(t, "sh", "-c", `ulimit -l 64; exec "$@"`, "sh")))
+			d.requireBad(t, "locked memory", "64 KiB at most: 0 connections", "LimitMEMLOCK=infinity")
+		})
+		t.Run("listener", func(t *testing.T) {
+			address := serveAt(t, softroceAddress(), echo)
+			d := diagnosed(t, commandProcess("--json", "doctor", address))
+			d.requireBad(t, address, "not over rdma", "ringnet proxy --listen auto://")
+		})
+	})
+}
+
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("wants to be root, to be others too")
+	}
+}
+
+// within runs ringnet --json doctor by way of a program with arguments.
+func within(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	doctor := commandProcess("--json", "doctor")
+	cmd := exec.Command(name, append(args, doctor.Args...)...)
+	cmd.Env = doctor.Env
+	return cmd
+}
+
+// asUser has a command of this test program run by a user who is nobody else.
+func asUser(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ringnet")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	program := filepath.Join(dir, "ringnet") // where that user may go, too
+	from, err := os.Open(os.Args[0])
+	require.NoError(t, err)
+	defer from.Close()
+	to, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY, 0o755)
+	require.NoError(t, err)
+	_, err = io.Copy(to, from)
+	require.NoError(t, errors.Join(err, to.Close()))
+	for i, arg := range cmd.Args {
+		if arg == os.Args[0] {
+			cmd.Args[i] = program
+		}
+	}
+	if cmd.Path == os.Args[0] {
+		cmd.Path = program
+	}
+	const uid = 12345
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	return cmd
+}

@@ -1,0 +1,89 @@
+package host
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Node is a device file that RDMA needs.
+type Node struct {
+	Path   string
+	Module string // what makes it
+	Err    error  // why it cannot be used, or nil
+}
+
+// Nodes are those of the connection manager and, of the devices, the best there is.
+func (t tree) Nodes() []Node {
+	nodes := []Node{{Path: "/dev/infiniband/rdma_cm", Module: "rdma_ucm"}, {Path: "/dev/infiniband/uverbs*", Module: "ib_uverbs"}}
+	for i, n := range nodes {
+		nodes[i].Err = &fs.PathError{Op: "open", Path: n.Path, Err: fs.ErrNotExist}
+		paths, _ := filepath.Glob(filepath.Join(string(t), n.Path))
+		for _, path := range paths {
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err == nil {
+				_ = f.Close()
+			}
+			if nodes[i].Err = err; err == nil {
+				break
+			}
+		}
+	}
+	return nodes
+}
+
+// Missing says whether the node is not there.
+func (n Node) Missing() bool { return errors.Is(n.Err, fs.ErrNotExist) }
+
+// SharedNamespaces says whether all network namespaces see the RDMA devices; known
+// is false where that cannot be read.
+func (t tree) SharedNamespaces() (shared, known bool) {
+	switch t.text("sys/module/ib_core/parameters/netns_mode") {
+	case "Y":
+		return true, true
+	case "N":
+		return false, true
+	}
+	return false, false
+}
+
+// providers are the libraries of rdma-core for devices of a driver, where they are
+// not called as the driver is.
+var providers = map[string]string{
+	"rdma_rxe":  "rxe",
+	"mlx5_core": "mlx5",
+	"mlx4_core": "mlx4",
+	"bnxt_en":   "bnxt_re",
+	"ice":       "irdma",
+	"i40e":      "irdma",
+	"qede":      "qedr",
+	"hns3":      "hns",
+	"cxgb4":     "cxgb4",
+	"ena":       "efa",
+}
+
+// Provider is the name of the library of rdma-core that the device needs, or "" if
+// that is not known, and whether it is installed.
+func (t tree) Provider(d Device) (name string, installed bool) {
+	name = providers[d.Driver]
+	if name == "" {
+		return "", false
+	}
+	for _, pattern := range []string{
+		"etc/libibverbs.d/" + name + ".driver",
+		"usr/lib/*/libibverbs/lib" + name + "-*.so",
+		"usr/lib*/libibverbs/lib" + name + "-*.so",
+	} {
+		if found, _ := filepath.Glob(filepath.Join(string(t), pattern)); len(found) > 0 {
+			return name, true
+		}
+	}
+	return name, false
+}
+
+// TrafficClass is what rdma_cm marks packets of a device's port with, as
+// configured, or "" where nothing is.
+func (t tree) TrafficClass(device string) string {
+	return t.text("sys/kernel/config/rdma_cm", device, "ports/1/default_roce_tos")
+}
