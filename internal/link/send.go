@@ -184,9 +184,16 @@ func (l *Link) buildBatch() {
 		l.stats.CreditsSent++
 		l.pushMessage(&l.send.credits, l.ledger.SendCredit(), nil)
 	}
-	if l.alive.due && l.send.probes.free(&l.send.slots) {
+	if (l.alive.due || l.send.stuck()) && l.send.probes.free(&l.send.slots) {
 		l.pushProbe()
 	}
+}
+
+// stuck says whether a Write waits for staging memory, and what is under way will
+// free none, since none of it is signaled: a chunk may be held by the last of several
+// messages that carried it, and holds all chunks behind it.
+func (q *sendQueue) stuck() bool {
+	return q.short.len() > 0 && q.slots.Outstanding() > 0 && q.slots.Unsignaled() == q.slots.Outstanding()
 }
 
 // queue has the stream's data sent in its turn. Called with mu held.

@@ -101,13 +101,15 @@ func (l *Link) touchShort() {
 }
 
 // joinShort has a Write wait in line for staging memory. One that has left the line
-// meanwhile has its old place, so that none has more than one. Called with mu held.
+// meanwhile has its old place, so that none has more than one. Called with mu held,
+// which it may release to send.
 func (s *Stream) joinShort() {
 	s.short = true
 	if !s.queued {
 		s.queued = true
 		s.link.send.short.push(s)
 	}
+	s.link.trySend() // what it waits for may be stuck
 }
 
 // wakeShort has others woken by a Write that needs no staging memory after all.

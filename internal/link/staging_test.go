@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"math"
 	"os"
 	"slices"
 	"testing"
@@ -156,4 +157,70 @@ func TestAWriteThatComesAgainKeepsItsTurnForStagingMemory(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 	})
+}
+
+// What is sent last need not be signaled, and may hold a lot of staging memory: that
+// of small Writes which share its chunk, or that behind it, whose bytes have been sent
+// before. Whoever lacks it has something sent whose completion frees it.
+func TestStagingMemoryThatNothingUnderWayWouldFreeIsFreed(t *testing.T) {
+	fill := func(t *testing.T, s *Stream, n, each int) {
+		for range n / each {
+			require.NoError(t, writeAll(s, make([]byte, each)))
+		}
+	}
+	for name, send := range map[string]func(t *testing.T, first, second *Stream){
+		"one chunk is sent in parts": func(t *testing.T, first, _ *Stream) {
+			l := first.link
+			l.mu.Lock()
+			l.send.posting = true // or it would be sent sooner
+			l.mu.Unlock()
+			fill(t, first, 15<<10, 64)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.send.posting = false
+			l.trySend()
+		},
+		"the first chunk is sent last": func(t *testing.T, first, second *Stream) {
+			l := first.link
+			l.mu.Lock()
+			first.ahead, first.streak = math.MaxUint64, burst // it gathers
+			l.mu.Unlock()
+			fill(t, first, 1<<10, 64)
+			fill(t, second, 14<<10, 1<<10)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.probe() // all of second's is freed with it, but for its place
+			l.pollAndSend()
+			first.ahead = 0
+			l.trySend()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := testConfig
+				cfg.SendBuffer = 16 << 10
+				c, s, b := connectLink(t, sim.New(sim.Link{}), cfg, testConfig)
+				other, err := c.link.Open(context.Background())
+				require.NoError(t, err)
+				streams := []*Stream{c, s, other, b.accept()}
+				send(t, c, other)
+				synctest.Wait()
+
+				c.link.mu.Lock()
+				other.streak = burst // so it leaves some to conversations
+				require.Zero(t, other.stagingRoom())
+				require.Equal(t, 1, c.link.send.slots.Unsignaled())
+				c.link.mu.Unlock()
+				written := make(chan error, 1)
+				go func() { written <- writeAll(other, make([]byte, 2<<10)) }()
+				synctest.Wait()
+				require.Len(t, written, 1, "the Write waits for what never comes")
+				require.NoError(t, <-written)
+				for _, s := range streams {
+					require.NoError(t, s.Close(0))
+				}
+				time.Sleep(time.Hour)
+			})
+		})
+	}
 }
