@@ -70,7 +70,7 @@ func TestDialsForWhichThereIsNoMemorySaySo(t *testing.T) {
 		limitMemory(t, 100<<10)
 		_, err := dial.Dial(h.network, l.Addr().String())
 		requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ENOMEM)
-		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have 0 KiB of 100 KiB: raise that with ringnet.SetMemoryLimit")
+		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have 0 KiB of 100 KiB (ringnet.SetMemoryLimit)")
 
 		SetMemoryLimit(one)
 		_, err = dial.Dial(h.network, l.Addr().String())

@@ -96,6 +96,7 @@ func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {
 	defer c.Close()
 	require.Equal(t, "tcp", c.LocalAddr().Network())
 	reason := c.(*AutoConn).PassedOver()[0]
+	require.Equal(t, ReasonOtherUser, reason.Code)
 	require.ErrorContains(t, reason, "shm: the listener at ")
 	require.NotContains(t, reason.Error(), "shm: shm: ")
 }

@@ -141,13 +141,13 @@ func (e *ShortageError) Error() string {
 	wanted, used, limit := (e.Wanted+1023)/1024, e.Used/1024, e.Limit/1024
 	switch e.Of {
 	case LockedMemory:
-		return fmt.Sprintf("%d KiB more would have to be locked, connections have %d KiB, and this process may lock %d KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l, with LimitMEMLOCK= of systemd or with docker run --ulimit memlock=-1, or use smaller rings and shorter queues",
+		return fmt.Sprintf("%d KiB more would have to be locked, connections have %d KiB, and this process may lock %d KiB in all (RLIMIT_MEMLOCK)",
 			wanted, used, limit)
 	case LinkMemory:
-		return fmt.Sprintf("%d KiB more would have to be registered for the rings of one link, which has %d KiB of %d KiB: close connections, or give some a link of their own (Config.Dedicated)",
+		return fmt.Sprintf("%d KiB more would have to be registered for the rings of one link, which has %d KiB of %d KiB",
 			wanted, used, limit)
 	}
-	return fmt.Sprintf("%d KiB more would have to be registered, and connections have %d KiB of %d KiB: raise that with ringnet.SetMemoryLimit, give the process more memory, or use smaller rings and shorter queues",
+	return fmt.Sprintf("%d KiB more would have to be registered, and connections have %d KiB of %d KiB (ringnet.SetMemoryLimit)",
 		wanted, used, limit)
 }
 

@@ -20,10 +20,10 @@ var (
 
 // Why a fabric cannot be used, or not for this peer, where an errno does not tell.
 var (
-	ErrNoLibrary    = errors.New("rdma-core is missing or too old")
-	ErrLockedMemory = errors.New("locked memory is used up (RLIMIT_MEMLOCK)")
+	ErrNoLibrary    = errors.New("no rdma-core")
+	ErrLockedMemory = errors.New("locked memory is used up")
 	ErrOtherHost    = errors.New("not an address of this host")
-	ErrOtherUser    = errors.New("another user's listener")
+	ErrOtherUser    = errors.New("another user")
 )
 
 // RejectError is the answer of a peer that would not connect.

@@ -95,7 +95,7 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 			if err != nil {
 				requireOpError(t, err, "dial", l.Addr().String(), syscall.ENOMEM)
 				require.ErrorContains(t, err, "KiB more would have to be locked, connections have")
-				require.ErrorContains(t, err, "may lock 5120 KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l")
+				require.ErrorContains(t, err, "may lock 5120 KiB in all (RLIMIT_MEMLOCK)")
 				break
 			}
 			a := accept()
@@ -114,7 +114,7 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 		c := auto()
 		require.Equal(t, "tcp", c.LocalAddr().Network())
 		require.ErrorContains(t, c.PassedOver()[1], "rdma: ")
-		require.ErrorContains(t, c.PassedOver()[1], "raise that with ulimit -l")
+		require.Equal(t, ringnet.ReasonLockedMemory, c.PassedOver()[1].Code)
 		requireEcho(t, c, accept())
 		requireEcho(t, ends[0], ends[1])
 

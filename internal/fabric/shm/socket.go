@@ -378,7 +378,7 @@ func (f *shm) trust(s *socket, root bool) error {
 func (f *shm) judge(uid uint32, root bool) error {
 	switch own := uint32(os.Geteuid()); {
 	case uid == f.overflow:
-		return fmt.Errorf("the peer's user has no ID in this user namespace (it shows as %d): %w", uid, syscall.EACCES)
+		return fmt.Errorf("%w: the peer's user has no ID in this user namespace (it shows as %d): %w", fabric.ErrOtherUser, uid, syscall.EACCES)
 	case uid == own, root && uid == 0, f.config.Trust != nil && f.config.Trust(uid):
 		return nil
 	default:

@@ -2,8 +2,8 @@
 
 package verbs
 
-// Errors of the libraries and of the connection manager's events, with what to
-// do about them where the errno alone does not tell.
+// Errors of the libraries and of the connection manager's events, with what is
+// wrong where the errno alone does not tell. docs/auto.md has what to do about it.
 
 // #include "shim.h"
 import "C"
@@ -60,10 +60,10 @@ func addrError(call string, errno syscall.Errno, addr netip.Addr) error {
 	err := os.NewSyscallError(call, errno)
 	switch {
 	case isErrno(err, syscall.ENODEV):
-		return fmt.Errorf("%w: %w: no RDMA device for %v: that address is local to, or reached through, a network interface without one (rdma link shows which have one)",
+		return fmt.Errorf("%w: %w: no RDMA device for %v",
 			errors.ErrUnsupported, err, addr)
 	case isErrno(err, syscall.EACCES):
-		return fmt.Errorf("%w: ports below 1024 need CAP_NET_BIND_SERVICE, devices need read and write permission on /dev/infiniband/*, and a process that has changed its user since it started has to execute itself again before it may use RDMA", err)
+		return fmt.Errorf("%w: ports below 1024 need CAP_NET_BIND_SERVICE, and devices permission", err)
 	}
 	return err
 }
@@ -73,7 +73,7 @@ func memoryError(call string, rc C.int, bytes int) error {
 	err := deviceError(call, rc)
 	switch {
 	case isErrno(err, syscall.EAGAIN):
-		return fmt.Errorf("%w: the device has no more to give, or the control group of this process may have no more of it (rdma.max): raise that, or use fewer connections", err)
+		return fmt.Errorf("%w: the device has no more to give, or the control group of this process may have no more of it (rdma.max)", err)
 	case !isShortage(err):
 		return err
 	}
@@ -81,8 +81,8 @@ func memoryError(call string, rc C.int, bytes int) error {
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
 		return err
 	}
-	return fmt.Errorf("%w: %w: %d KiB more would have to be locked, and this process may lock %d KiB in all (RLIMIT_MEMLOCK): raise that with ulimit -l, with LimitMEMLOCK= of systemd or with docker run --ulimit memlock=-1, or use smaller rings and shorter queues",
-		fabric.ErrLockedMemory, err, (bytes+1023)/1024, limit.Cur/1024)
+	return fmt.Errorf("%w: %w: %d KiB more would have to be, and this process may lock %d KiB in all (RLIMIT_MEMLOCK)",
+		err, fabric.ErrLockedMemory, (bytes+1023)/1024, limit.Cur/1024)
 }
 
 // connectError is the event that ended a handshake.

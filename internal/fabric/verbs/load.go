@@ -73,7 +73,7 @@ func open(ibverbs, rdmacm string) (*manager, error) {
 	}
 	var channel *C.struct_rn_rdma_event_channel
 	if rc := C.rn_create_event_channel(&channel); rc != 0 {
-		return nil, unavailable(syscallError("rdma_create_event_channel", rc), "see whether ibv_devices lists a device")
+		return nil, unavailable(syscallError("rdma_create_event_channel", rc))
 	}
 	return newManager(channel, relaxed)
 }
@@ -98,37 +98,34 @@ func relaxedOrdering() (bool, error) {
 // on stderr: no device, no driver, no permission.
 func checkSystem(sysfs, dev string) error {
 	if devices, err := os.ReadDir(sysfs); err != nil || len(devices) == 0 {
-		return unavailable(syscall.ENODEV,
-			"there is no RDMA device; soft-RoCE makes one of a network interface: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE")
+		return unavailable(fmt.Errorf("there is no RDMA device: %w", syscall.ENODEV))
 	}
 	cm := filepath.Join(dev, "rdma_cm")
-	if err := checkDevice(cm, "modprobe rdma_ucm"); err != nil {
+	if err := checkDevice(cm); err != nil {
 		return err
 	}
 	uverbs, _ := filepath.Glob(filepath.Join(dev, "uverbs*"))
 	if len(uverbs) == 0 {
-		return unavailable(&fs.PathError{Op: "open", Path: filepath.Join(dev, "uverbs*"), Err: syscall.ENOENT}, "modprobe ib_uverbs")
+		return unavailable(&fs.PathError{Op: "open", Path: filepath.Join(dev, "uverbs*"), Err: syscall.ENOENT})
 	}
 	var err error
 	for _, path := range uverbs {
-		if err = checkDevice(path, "modprobe ib_uverbs"); err == nil {
+		if err = checkDevice(path); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-func checkDevice(path, module string) error {
+func checkDevice(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	switch {
 	case err == nil:
 		return f.Close()
 	case errors.Is(err, fs.ErrPermission):
-		return unavailable(err, "this user may not use RDMA: give read and write permission on /dev/infiniband/* (udev rule of rdma-core), or pass these devices to the container")
-	case errors.Is(err, fs.ErrNotExist):
-		return unavailable(err, module+", or pass /dev/infiniband/* to the container")
+		return unavailable(fmt.Errorf("this user may not use RDMA: %w", err))
 	}
-	return unavailable(err, "see whether ibv_devices lists a device")
+	return unavailable(err)
 }
 
 // load looks up the functions of rdma-core.
@@ -138,15 +135,15 @@ func load(ibverbs, rdmacm string) error {
 	defer C.free(unsafe.Pointer(c))
 	var opened C.int
 	if why := C.rn_load(v, c, &opened); why != nil {
-		advice := "install rdma-core (Debian, Ubuntu: apt-get install libibverbs1 librdmacm1 ibverbs-providers)"
+		what := "a library is missing"
 		if opened != 0 {
-			advice = "rdma-core is older than v23, the first to have rdma_establish: install a newer one"
+			what = "the library is older than v23"
 		}
-		return unavailable(fmt.Errorf("%w: %s", fabric.ErrNoLibrary, C.GoString(why)), advice)
+		return unavailable(fmt.Errorf("%w: %s: %s", fabric.ErrNoLibrary, what, C.GoString(why)))
 	}
 	return nil
 }
 
-func unavailable(cause error, advice string) error {
-	return fmt.Errorf("RDMA: %w: %w: %s", errors.ErrUnsupported, cause, advice)
+func unavailable(cause error) error {
+	return fmt.Errorf("RDMA: %w: %w", errors.ErrUnsupported, cause)
 }

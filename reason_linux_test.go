@@ -1,0 +1,83 @@
+package ringnet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
+)
+
+func TestReasonsHaveCodes(t *testing.T) {
+	for code, errs := range map[ReasonCode][]error{
+		ReasonSwitchedOff:  {errOff},
+		ReasonUnsupported:  {fmt.Errorf("RDMA: %w", errors.ErrUnsupported)},
+		ReasonNoLibrary:    {fmt.Errorf("RDMA: %w: %w", errors.ErrUnsupported, fabric.ErrNoLibrary)},
+		ReasonNoDevice:     {fmt.Errorf("%w: %w", errors.ErrUnsupported, syscall.ENODEV), fabric.ErrDeviceRemoved},
+		ReasonPermission:   {fmt.Errorf("%w: %w", errors.ErrUnsupported, fs.ErrPermission), syscall.EACCES},
+		ReasonLockedMemory: {&budget.ShortageError{Of: budget.LockedMemory}, fmt.Errorf("%w: %w", syscall.EPERM, fabric.ErrLockedMemory)},
+		ReasonMemory:       {&budget.ShortageError{}, syscall.ENOMEM},
+		ReasonInUse:        {syscall.EADDRINUSE},
+		ReasonOtherHost:    {fmt.Errorf("%w: %w", fabric.ErrOtherHost, syscall.ECONNREFUSED)},
+		ReasonOtherUser:    {fmt.Errorf("%w: %w", fabric.ErrOtherUser, syscall.EACCES)},
+		ReasonNoListener:   {os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		ReasonFull:         {&link.RefusedError{Busy: true}},
+		ReasonRefused:      {&link.RefusedError{}},
+		ReasonElsewhere:    {errElsewhere, errUnsure},
+		ReasonUnreachable:  {syscall.EHOSTUNREACH, syscall.ENETUNREACH},
+		ReasonSilent:       {syscall.ETIMEDOUT, timeoutError{}},
+		ReasonNotTried:     {errLost, errNoTCP, errSlowTCP},
+		ReasonOther:        {errors.New("anything"), canceledError{}},
+	} {
+		for _, err := range errs {
+			r := reasonOf("rdma", err)
+			require.Equal(t, code, r.Code, "%v", err)
+			require.ErrorIs(t, r, err)
+			require.Equal(t, "rdma: "+err.Error(), r.Error())
+		}
+	}
+}
+
+// What can be done about a reason is in the documentation, and not in each error.
+func TestTheDocumentHasEveryReason(t *testing.T) {
+	source, err := os.ReadFile("reason.go")
+	require.NoError(t, err)
+	document, err := os.ReadFile("docs/auto.md")
+	require.NoError(t, err)
+	codes := regexp.MustCompile(`ReasonCode = "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
+	require.NotEmpty(t, codes)
+	_, table, _ := strings.Cut(string(document), "| code | it means | what can be done |")
+	for _, code := range codes {
+		require.Contains(t, table, "\n| "+code[1]+" | ")
+	}
+	require.Equal(t, len(codes), strings.Count(table, "\n| "))
+}
+
+func TestAnAddressOfAnotherHostIsAReasonOfSHM(t *testing.T) {
+	onlySHM(t)
+	f, err := openSHM(nil, nil)
+	require.NoError(t, err)
+	_, err = f.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:80"))
+	require.Equal(t, ReasonOtherHost, codeOf(err))
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+}
+
+func TestErrorsOfAutoAreOneLine(t *testing.T) {
+	_, err := Dial("auto", anyPort(t).String())
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "\n")
+	require.Less(t, len(err.Error()), 300)
+	var op *net.OpError
+	require.ErrorAs(t, err, &op)
+}
