@@ -22,7 +22,7 @@ type inbox struct {
 	filled int
 	last   time.Time
 
-	credits int       // sent in a row for a small ring, each rapidly after the last
+	credits int       // sent in a row, each rapidly after the last
 	told    time.Time // when that was
 
 	grown bool   // the stream is among link.grown
@@ -119,9 +119,9 @@ func (s *Stream) filled() {
 }
 
 // manyCredits are so many that a larger ring, which needs fewer, is worth its
-// memory: with 16 KiB a ping-pong of 4 KiB messages sends one for each message, and
-// makes 0.7 times the round trips. That is 400 KB/s at least, for each CREDIT comes
-// within rapid of the last.
+// memory: a ping-pong whose messages are a quarter of the ring sends one for each, and
+// makes 0.7 times the round trips. With 16 KiB that is 400 KB/s at least, for each
+// CREDIT comes within rapid of the last.
 const (
 	manyCredits = 16
 	rapid       = 10 * time.Millisecond
@@ -130,7 +130,7 @@ const (
 // credited takes note that a CREDIT is sent. Called with mu held.
 func (s *Stream) credited() {
 	b := &s.inbox
-	if b.held.size >= eagerRing {
+	if b.held.size >= eagerRing && s.link.sharesMemory() {
 		return
 	}
 	now := time.Now()
@@ -139,7 +139,7 @@ func (s *Stream) credited() {
 	}
 	b.told = now
 	if b.credits++; b.credits >= manyCredits {
-		s.grow(eagerRing)
+		s.grow(max(eagerRing, growth*b.held.size))
 	}
 }
 
@@ -153,7 +153,7 @@ func (s *Stream) grow(size int) {
 	}
 	p, err := l.rings.takeToGrow(size, l.cfg.FirstRing())
 	if err != nil {
-		s.inbox.filled = 0 // the ring that there is will do for now
+		s.inbox.filled, s.inbox.credits = 0, 0 // the ring that there is will do for now
 		return
 	}
 	s.offerRing(p)
