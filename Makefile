@@ -146,6 +146,7 @@ bench-rdma: bin/benchmarks $(SOFTROCE)
 # none: docs/command.md.
 bench-proxy:
 	cd cmd/ringnet && $(GO) test -run '^$$' -bench Pair -count 5 .
+	cd cmd/ringnet && $(GO) test -run '^$$' -bench Programs -benchtime 1x -count 5 .
 
 # The tables of docs/performance.md: links that nobody here owns, in virtual
 # time.

@@ -25,7 +25,7 @@ import (
 // shm between them.
 
 // program is the path of a program of a Debian package.
-func program(t *testing.T, name, pack string) string {
+func program(t testing.TB, name, pack string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -42,7 +42,7 @@ func program(t *testing.T, name, pack string) string {
 }
 
 // output runs a program, which has to end well, and returns what it says.
-func output(t *testing.T, path string, args ...string) string {
+func output(t testing.TB, path string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -63,7 +63,7 @@ func startRedis(t *testing.T) (client, server *service, port string) {
 
 // startProgram starts a program, until the end of the test, and waits for it to
 // say that it is ready.
-func startProgram(t *testing.T, cmd *exec.Cmd, ready string) {
+func startProgram(t testing.TB, cmd *exec.Cmd, ready string) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -128,18 +128,8 @@ func TestRedisBenchmarkLosesNoReplyWhenProxiesStop(t *testing.T) {
 
 func TestPgbenchThroughProxies(t *testing.T) {
 	requireShm(t)
-	postgres, initdb := program(t, "postgres", "postgresql"), program(t, "initdb", "postgresql")
 	pgbench, psql := program(t, "pgbench", "postgresql"), program(t, "psql", "postgresql")
-	dir, as := postgresFolder(t)
-	run := func(path string, args ...string) *exec.Cmd {
-		cmd := exec.Command(path, args...)
-		cmd.SysProcAttr, cmd.Dir, cmd.Env = as, dir, append(os.Environ(), "LC_ALL=C")
-		return cmd
-	}
-	out, err := run(initdb, "-D", dir+"/data", "-A", "trust", "-U", "bench", "--no-sync").CombinedOutput()
-	require.NoError(t, err, string(out))
-	startProgram(t, run(postgres, "-D", dir+"/data", "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_memory_type=mmap"),
-		"ready to accept connections")
+	dir := startPostgres(t, "listen_addresses=")
 	client, _ := startPair(t, "shm", "unix://"+dir+"/.s.PGSQL.5432")
 
 	at := []string{"-h", "127.0.0.1", "-p", client.port(), "-U", "bench"}
@@ -156,9 +146,27 @@ func TestPgbenchThroughProxies(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("%d|t|t\n", clients*each), sums)
 }
 
+// startPostgres starts a PostgreSQL server with a setting, until the end of the test,
+// and returns the folder of its socket.
+func startPostgres(t testing.TB, setting string) (dir string) {
+	t.Helper()
+	postgres, initdb := program(t, "postgres", "postgresql"), program(t, "initdb", "postgresql")
+	dir, as := postgresFolder(t)
+	run := func(path string, args ...string) *exec.Cmd {
+		cmd := exec.Command(path, args...)
+		cmd.SysProcAttr, cmd.Dir, cmd.Env = as, dir, append(os.Environ(), "LC_ALL=C")
+		return cmd
+	}
+	out, err := run(initdb, "-D", dir+"/data", "-A", "trust", "-U", "bench", "--no-sync").CombinedOutput()
+	require.NoError(t, err, string(out))
+	startProgram(t, run(postgres, "-D", dir+"/data", "-k", dir, "-c", setting, "-c", "fsync=off", "-c", "shared_memory_type=mmap"),
+		"ready to accept connections")
+	return dir
+}
+
 // postgresFolder is a folder for the files of PostgreSQL, which does not run as
 // root, and the user for it.
-func postgresFolder(t *testing.T) (string, *syscall.SysProcAttr) {
+func postgresFolder(t testing.TB) (string, *syscall.SysProcAttr) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pg") // with a short path, for its socket
 	require.NoError(t, err)

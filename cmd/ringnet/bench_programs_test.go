@@ -1,0 +1,143 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkPrograms measures what two proxies cost programs that nobody has
+// changed: with shm between them, beside two of socat's with TCP, or on an RDMA
+// device with rdma; and beside TCP without proxies.
+//
+//	go test -run '^$' -bench Programs -benchtime 1x -count 5
+//
+// Beside requests in a second it tells the processor time that each takes in both
+// proxies together.
+func BenchmarkPrograms(b *testing.B) {
+	between := "shm"
+	if softroceAddress() != "" {
+		between = "rdma"
+	}
+	for _, p := range []struct {
+		name  string
+		serve func(b *testing.B) (address string)
+		load  func(b *testing.B, port string) (requests int)
+	}{
+		{"redis", serveRedis, loadRedis},
+		{"pgbench", servePostgres, loadPostgres},
+		{"ab", serveHTTP, loadHTTP},
+	} {
+		b.Run(p.name, func(b *testing.B) {
+			address := p.serve(b)
+			_, port, err := net.SplitHostPort(address)
+			require.NoError(b, err)
+			b.Run("tcp", func(b *testing.B) { measureLoad(b, func() int { return p.load(b, port) }) })
+			if between == "shm" {
+				b.Run("socat", func(b *testing.B) {
+					_, port, err := net.SplitHostPort(startSocats(b, address))
+					require.NoError(b, err)
+					measureLoad(b, func() int { return p.load(b, port) })
+				})
+			}
+			b.Run(between, func(b *testing.B) {
+				client, server := startPair(b, between, "tcp://"+address)
+				measureLoad(b, func() int { return p.load(b, client.port()) }, client, server)
+			})
+		})
+	}
+}
+
+// measureLoad reports requests in a second, and the processor time of each in the
+// proxies.
+func measureLoad(b *testing.B, load func() (requests int), proxies ...*service) {
+	for _, p := range proxies {
+		p.address(0) // it serves
+	}
+	spent := func() (all time.Duration) {
+		for _, p := range proxies {
+			all += processorTime(b, p.cmd.Process.Pid)
+		}
+		return all
+	}
+	requests, before := 0, spent()
+	b.ResetTimer()
+	for range b.N {
+		requests += load()
+	}
+	b.ReportMetric(float64(requests)/b.Elapsed().Seconds(), "requests/s")
+	if len(proxies) > 0 {
+		b.ReportMetric(float64((spent()-before).Microseconds())/float64(requests), "proxies-µs/request")
+	}
+}
+
+// processorTime is how long a process has had a processor.
+func processorTime(b *testing.B, pid int) time.Duration {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(b, err)
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):]))
+	const tick = time.Second / 100 // USER_HZ
+	var ticks time.Duration
+	for _, field := range fields[12:14] { // utime and stime
+		n, err := strconv.Atoi(field)
+		require.NoError(b, err)
+		ticks += time.Duration(n)
+	}
+	return ticks * tick
+}
+
+func serveRedis(b *testing.B) (address string) {
+	address = freeAddress(b)
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(b, err)
+	dir := b.TempDir()
+	startProgram(b, exec.Command(program(b, "redis-server", "redis-server"), "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", dir),
+		"eady to accept connections")
+	return address
+}
+
+func loadRedis(b *testing.B, port string) (requests int) {
+	requests = 20_000
+	output(b, program(b, "redis-benchmark", "redis-tools"), "-p", port, "-q", "-t", "get", "-c", "50", "-n", strconv.Itoa(requests))
+	return requests
+}
+
+func servePostgres(b *testing.B) (address string) {
+	address = freeAddress(b)
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(b, err)
+	startPostgres(b, "port="+port)
+	output(b, program(b, "pgbench", "postgresql"), "-h", "127.0.0.1", "-p", port, "-U", "bench", "-i", "-q", "postgres")
+	return address
+}
+
+func loadPostgres(b *testing.B, port string) (requests int) {
+	const clients, each = 8, 1000
+	output(b, program(b, "pgbench", "postgresql"), "-h", "127.0.0.1", "-p", port, "-U", "bench", "-n", "-S",
+		"-c", strconv.Itoa(clients), "-t", strconv.Itoa(each), "postgres")
+	return clients * each
+}
+
+func serveHTTP(b *testing.B) (address string) {
+	page := make([]byte, 1000)
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(page) }))
+	b.Cleanup(site.Close)
+	return site.Listener.Addr().String()
+}
+
+func loadHTTP(b *testing.B, port string) (requests int) {
+	requests = 20_000
+	output(b, program(b, "ab", "apache2-utils"), "-q", "-k", "-n", strconv.Itoa(requests), "-c", "16", "http://127.0.0.1:"+port+"/")
+	return requests
+}
