@@ -17,6 +17,7 @@ import (
 type command struct {
 	JSON bool `name:"json" help:"Write JSON: what a subcommand finds, and the log of those that serve."`
 
+	Cp     cpCommand     `cmd:"" name:"cp" help:"Send a file, with its SHA-256 checked at both ends, and go on where a connection broke."`
 	Doctor doctorCommand `cmd:"" help:"Find out why RDMA or shared memory would not be used, and what mends it."`
 	Info   infoCommand   `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
 	Ping   pingCommand   `cmd:"" help:"Measure how long connections and round trips take, over each network."`

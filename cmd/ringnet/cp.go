@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/transfer"
+)
+
+type cpCommand struct {
+	File    string        `arg:"" optional:"" type:"existingfile" help:"The file to send."`
+	Address string        `arg:"" optional:"" name:"host:port" help:"Where ringnet cp --serve listens."`
+	Serve   string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
+	Listen  string        `default:":7472" placeholder:"HOST:PORT" help:"With --serve, listen here (${default})."`
+	Retry   time.Duration `default:"1m" help:"When the connection breaks, try so long to go on (${default})."`
+	Quiet   bool          `short:"q" help:"Show no progress."`
+}
+
+// Run sends a file, or receives files.
+func (c *cpCommand) Run(ctx context.Context, s *streams) error {
+	if c.Serve != "" {
+		if c.File != "" {
+			return misuseError{errors.New("--serve wants no file to send")}
+		}
+		return c.serve(ctx, s)
+	}
+	if c.File == "" || c.Address == "" {
+		return misuseError{errors.New("want FILE HOST:PORT, or --serve DIR")}
+	}
+	if _, _, err := net.SplitHostPort(c.Address); err != nil {
+		return misuseError{fmt.Errorf("%q: want HOST:PORT: %w", c.Address, err)}
+	}
+	return c.send(ctx, s)
+}
+
+// silence is how long a peer may say nothing before it is given up.
+const silence = 30 * time.Second
+
+// serve receives files until the context ends.
+func (c *cpCommand) serve(ctx context.Context, s *streams) error {
+	folder, err := transfer.OpenFolder(c.Serve)
+	if err != nil {
+		return err
+	}
+	l, err := ringnet.Listen("auto", c.Listen)
+	if err != nil {
+		return err
+	}
+	log := s.logger(false)
+	log.Info("receives", "address", l.Addr().String(), "into", c.Serve)
+	context.AfterFunc(ctx, func() { l.Close() })
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			got, err := folder.Receive(patient{conn})
+			log := log.With("from", conn.RemoteAddr().String(), "over", conn.LocalAddr().Network())
+			if err != nil {
+				log.Warn("received nothing whole", "error", err)
+				return
+			}
+			log.Info("received", "file", got.Name, "bytes", got.Size, "sha256", got.SHA256)
+		}()
+	}
+}
+
+// patient is a connection whose peer is given up after silence.
+type patient struct{ net.Conn }
+
+func (p patient) Read(b []byte) (int, error) {
+	_ = p.SetReadDeadline(time.Now().Add(silence))
+	return p.Conn.Read(b)
+}
+
+func (p patient) Write(b []byte) (int, error) {
+	_ = p.SetWriteDeadline(time.Now().Add(silence))
+	return p.Conn.Write(b)
+}
+
+// sentFile is what comes of sending one.
+type sentFile struct {
+	Name        string  `json:"name"`
+	Bytes       int64   `json:"bytes"`
+	ResumedFrom int64   `json:"resumed_from"` // where the last connection began
+	Seconds     float64 `json:"seconds"`
+	Network     string  `json:"network"` // that carried the last connection
+	SHA256      string  `json:"sha256"`
+}
+
+// send sends the file, and goes on with another connection when one breaks.
+func (c *cpCommand) send(ctx context.Context, s *streams) error {
+	file, err := os.Open(c.File)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: not a regular file", c.File)
+	}
+	began := time.Now()
+	f := sentFile{Name: filepath.Base(c.File), Bytes: info.Size()}
+	p := newProgress(s.err, f.Name, f.Bytes, c.Quiet || s.json)
+	defer p.end()
+	dial := endpoint.Endpoint{Network: "auto", Address: c.Address}.Dialer(endpoint.Options{})
+	for lost := began; ; {
+		err := f.attempt(ctx, dial, file, p)
+		if err == nil {
+			break
+		}
+		if p.advanced() {
+			lost = time.Now()
+		}
+		if ctx.Err() != nil || errors.As(err, new(transfer.RefusedError)) || time.Since(lost) > c.Retry {
+			return fmt.Errorf("%s: %w", c.File, err)
+		}
+		select {
+		case <-time.After(min(time.Second, c.Retry/4)):
+		case <-ctx.Done():
+		}
+	}
+	f.Seconds = time.Since(began).Seconds()
+	p.end()
+	if s.json {
+		return writeJSON(s.out, f)
+	}
+	fmt.Fprintf(s.out, "%s  %s\n%s over %s in %.1f s, %s/s\n", f.SHA256, f.Name,
+		humanize.IBytes(uint64(f.Bytes)), f.Network, f.Seconds, humanize.IBytes(uint64(float64(f.Bytes-f.ResumedFrom)/f.Seconds)))
+	return nil
+}
+
+// attempt sends what the other end has not yet over a connection.
+func (f *sentFile) attempt(ctx context.Context, dial func(context.Context) (endpoint.Conn, error), file io.ReadSeeker, p *progress) error {
+	conn, err := dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer endpoint.Reset(conn)
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+	f.Network = conn.LocalAddr().Network()
+	p.begin()
+	sent, err := transfer.Send(patient{conn}, f.Name, file, f.Bytes, p.moved)
+	if err != nil {
+		return err
+	}
+	f.ResumedFrom, f.SHA256 = sent.From, sent.SHA256
+	return nil
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCpSendsAFile(t *testing.T) {
+	from, into := filepath.Join(t.TempDir(), "file"), t.TempDir()
+	content := make([]byte, 10<<20+1)
+	_, _ = rand.Read(content) // never fails
+	require.NoError(t, os.WriteFile(from, content, 0o600))
+	server := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0")
+	address := server.logged("receives", 0)["address"].(string)
+
+	out, err := commandProcess("cp", "--json", from, address).Output()
+	require.NoError(t, err)
+	var sent sentFile
+	require.NoError(t, json.Unmarshal(out, &sent))
+	want := fmt.Sprintf("%x", sha256.Sum256(content))
+	require.Equal(t, want, sent.SHA256)
+	require.EqualValues(t, len(content), sent.Bytes)
+	got, err := os.ReadFile(filepath.Join(into, "file"))
+	require.NoError(t, err)
+	require.Equal(t, want, fmt.Sprintf("%x", sha256.Sum256(got)))
+	require.Equal(t, want, server.logged("received", 0)["sha256"])
+
+	out, err = commandProcess("cp", from, address).Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^`+want+`  file\n10 MiB over (shm|rdma|tcp) in [\d.]+ s, .*/s\n$`, string(out))
+}
+
+func TestCpGoesOnWhereAConnectionBroke(t *testing.T) {
+	from, into := filepath.Join(t.TempDir(), "file"), t.TempDir()
+	content := make([]byte, 4<<20)
+	require.NoError(t, os.WriteFile(from, content, 0o600))
+	server := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0")
+	address := server.logged("receives", 0)["address"].(string)
+	var connections atomic.Int32
+	broken := serve(t, func(c *net.TCPConn) {
+		defer c.Close()
+		up, err := net.Dial("tcp", address)
+		if err != nil {
+			return
+		}
+		defer up.Close()
+		go func() { _, _ = io.Copy(c, up) }()
+		most := int64(math.MaxInt64)
+		if connections.Add(1) == 1 {
+			most = 2 << 20
+		}
+		_, _ = io.CopyN(up, c, most)
+	})
+	out, err := commandProcess("cp", "--json", from, broken).Output()
+	require.NoError(t, err)
+	var sent sentFile
+	require.NoError(t, json.Unmarshal(out, &sent))
+	require.EqualValues(t, 2, connections.Load())
+	require.Positive(t, sent.ResumedFrom)
+	require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(content)), sent.SHA256)
+}
+
+func TestCpSaysWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, ".hidden")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	address := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
+	for args, want := range map[string]string{
+		"":                         "want FILE HOST:PORT, or --serve DIR",
+		file:                       "want FILE HOST:PORT, or --serve DIR",
+		file + " nowhere":          "want HOST:PORT",
+		"/nowhere/file " + address: "no such file",
+		"--serve /nowhere":         "no such file",
+		"--serve " + dir + " " + file + " " + address: "--serve wants no file to send",
+		file + " " + address:                          "refused: ",
+		file + " " + freeAddress(t) + " --retry 1ms":  "connection refused",
+	} {
+		out, err := commandProcess(append([]string{"cp"}, strings.Fields(args)...)...).CombinedOutput()
+		require.Error(t, err, args)
+		require.Contains(t, string(out), want, args)
+	}
+}

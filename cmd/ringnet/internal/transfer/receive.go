@@ -1,0 +1,141 @@
+package transfer
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"sync"
+)
+
+// Folder receives files. Its methods may be called at once.
+type Folder struct {
+	root *os.Root
+
+	mu   sync.Mutex // guards what follows
+	busy map[string]bool
+}
+
+// OpenFolder returns a folder that exists.
+func OpenFolder(path string) (*Folder, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Folder{root: root, busy: make(map[string]bool)}, nil
+}
+
+// Received says what was received.
+type Received struct {
+	Name   string
+	Size   int64
+	SHA256 string
+}
+
+// Receive receives a file over a connection. What had arrived when that broke stays
+// for the next, under another name.
+func (f *Folder) Receive(c io.ReadWriter) (Received, error) {
+	l := newLines(c)
+	var o offer
+	if err := l.receive(&o); err != nil {
+		return Received{}, err
+	}
+	r, err := f.receive(l, o)
+	if err != nil {
+		_ = l.send(answer{Error: err.Error(), Busy: err == ErrBusy}) // who may be gone
+		return r, fmt.Errorf("%.200q: %w", o.Name, err)
+	}
+	return r, l.send(answer{SHA256: r.SHA256})
+}
+
+func (f *Folder) receive(l lines, o offer) (r Received, err error) {
+	if err := checkName(o.Name); err != nil {
+		return r, err
+	}
+	if o.Size < 0 {
+		return r, RefusedError{fmt.Sprintf("a size of %d", o.Size)}
+	}
+	if !f.begin(o.Name) {
+		return r, ErrBusy
+	}
+	defer f.end(o.Name)
+	part := "." + o.Name + ".part"
+	file, err := f.root.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return r, err
+	}
+	h, err := receiveFile(l, file, o.Size)
+	if err != nil {
+		return r, errors.Join(err, file.Close())
+	}
+	if err := errors.Join(file.Sync(), file.Close(), f.root.Rename(part, o.Name)); err != nil {
+		return r, err
+	}
+	return Received{o.Name, o.Size, sum(h)}, nil
+}
+
+// receiveFile receives what the file has not yet, and returns the hash of all of it.
+func receiveFile(l lines, file *os.File, size int64) (hash.Hash, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	h := sha256.New()
+	have := info.Size()
+	if have > size {
+		have = 0 // of another file
+	}
+	if err := copyHashed(io.Discard, file, have, h, func(int64) {}); err != nil {
+		return nil, err
+	}
+	if err := l.send(answer{Have: have, SHA256: sum(h)}); err != nil {
+		return nil, err
+	}
+	var s start
+	if err := l.receive(&s); err != nil {
+		return nil, err
+	}
+	switch s.Offset {
+	case have:
+	case 0:
+		h.Reset()
+	default:
+		return nil, RefusedError{fmt.Sprintf("it begins at %d: want %d, or 0", s.Offset, have)}
+	}
+	if _, err := file.Seek(s.Offset, io.SeekStart); err != nil {
+		return nil, err
+	}
+	if err := file.Truncate(s.Offset); err != nil {
+		return nil, err
+	}
+	if err := copyHashed(file, l, size-s.Offset, h, func(int64) {}); err != nil {
+		return nil, err
+	}
+	var e end
+	if err := l.receive(&e); err != nil {
+		return nil, err
+	}
+	if e.SHA256 != sum(h) {
+		return nil, errors.Join(RefusedError{"its SHA-256 is another than was sent"}, file.Truncate(0))
+	}
+	return h, nil
+}
+
+// begin says whether nobody else is sending a file of the name.
+func (f *Folder) begin(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.busy[name] {
+		return false
+	}
+	f.busy[name] = true
+	return true
+}
+
+func (f *Folder) end(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.busy, name)
+}

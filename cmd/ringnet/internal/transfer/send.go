@@ -1,0 +1,83 @@
+package transfer
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Sent says what was sent.
+type Sent struct {
+	From   int64  // where the receiver had the file from before
+	SHA256 string // at both ends
+}
+
+// Send sends a file of a name and size over a connection. It calls moved with the
+// bytes that the receiver has, or will have when they arrive.
+func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved func(int64)) (Sent, error) {
+	l := newLines(c)
+	if err := l.send(offer{name, size}); err != nil {
+		return Sent{}, err
+	}
+	var has answer
+	if err := l.receiveAnswer(&has); err != nil {
+		return Sent{}, err
+	}
+	if has.Have < 0 || has.Have > size {
+		has.Have = 0 // of another file
+	}
+	h := sha256.New()
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return Sent{}, err
+	}
+	if err := copyHashed(io.Discard, file, has.Have, h, func(int64) {}); err != nil {
+		return Sent{}, changed(err)
+	}
+	if sum(h) != has.SHA256 {
+		has.Have = 0
+		h.Reset()
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return Sent{}, err
+		}
+	}
+	moved(has.Have)
+	if err := l.send(start{has.Have}); err != nil {
+		return Sent{}, err
+	}
+	if err := copyHashed(c, file, size-has.Have, h, moved); err != nil {
+		return Sent{}, changed(err)
+	}
+	if err := l.send(end{sum(h)}); err != nil {
+		return Sent{}, err
+	}
+	var got answer
+	if err := l.receiveAnswer(&got); err != nil {
+		return Sent{}, err
+	}
+	if got.SHA256 != sum(h) {
+		return Sent{}, RefusedError{"the SHA-256 of what has arrived is another"}
+	}
+	return Sent{has.Have, got.SHA256}, nil
+}
+
+// changed says what the end of a file before its size means.
+func changed(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return RefusedError{"the file has become shorter meanwhile"}
+	}
+	return err
+}
+
+func (l lines) receiveAnswer(a *answer) error {
+	if err := l.receive(a); err != nil {
+		return fmt.Errorf("no answer: %w", err)
+	}
+	switch {
+	case a.Busy:
+		return ErrBusy
+	case a.Error != "":
+		return RefusedError{a.Error}
+	}
+	return nil
+}

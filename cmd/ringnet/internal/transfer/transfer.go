@@ -1,0 +1,122 @@
+// Package transfer sends files over a connection, and goes on where one broke.
+//
+// The sender tells name and size. The receiver tells how much it has of such a file
+// from before, with its SHA-256; if the sender's file begins so, it sends the rest,
+// and else all of it. Last comes the SHA-256 of the whole from both, and only if
+// they agree the file takes its name. Everything but the file's bytes is a line of
+// JSON.
+package transfer
+
+import (
+	"bufio"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+)
+
+// offer is what the sender begins with.
+type offer struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
+}
+
+// answer is what the receiver says to it, and at the end.
+type answer struct {
+	Have   int64  `json:"have,omitempty"`   // bytes
+	SHA256 string `json:"sha256,omitempty"` // of these, and at the end of all
+	Error  string `json:"error,omitempty"`
+	Busy   bool   `json:"busy,omitempty"` // another connection brings the file
+}
+
+// start is where the sender begins.
+type start struct {
+	Offset int64 `json:"offset"`
+}
+
+// end is what comes after the bytes.
+type end struct {
+	SHA256 string `json:"sha256"`
+}
+
+// RefusedError is what the receiver has against a file: there is no use in trying
+// again.
+type RefusedError struct{ Why string }
+
+func (e RefusedError) Error() string { return "refused: " + e.Why }
+
+// ErrBusy: another connection brings a file of this name. It may be one that is
+// broken, which its receiver has not noticed yet.
+var ErrBusy = errors.New("another connection brings a file of this name")
+
+// maxLine bounds what a peer may have another hold.
+const maxLine = 64 << 10
+
+// copyLen is how many bytes are moved at a time.
+const copyLen = 256 << 10
+
+// lines are a connection with lines on it.
+type lines struct {
+	*bufio.Reader
+	w io.Writer
+}
+
+func newLines(c io.ReadWriter) lines { return lines{bufio.NewReaderSize(c, maxLine), c} }
+
+func (l lines) send(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = l.w.Write(append(b, '\n'))
+	return err
+}
+
+func (l lines) receive(v any) error {
+	line, err := l.ReadSlice('\n')
+	switch {
+	case errors.Is(err, bufio.ErrBufferFull):
+		return errors.New("a line is too long: this is no ringnet cp")
+	case err == io.EOF:
+		return io.ErrUnexpectedEOF
+	case err != nil:
+		return err
+	}
+	if err := json.Unmarshal(line, v); err != nil {
+		return fmt.Errorf("this is no ringnet cp: %w", err)
+	}
+	return nil
+}
+
+// copyHashed moves n bytes and hashes them.
+func copyHashed(w io.Writer, r io.Reader, n int64, h hash.Hash, moved func(int64)) error {
+	buf := make([]byte, min(n, copyLen))
+	for n > 0 {
+		m, err := io.ReadFull(r, buf[:min(n, copyLen)])
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		h.Write(buf[:m])
+		if _, failed := w.Write(buf[:m]); failed != nil {
+			return failed
+		}
+		moved(int64(m))
+		if n -= int64(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
+
+// checkName refuses what is not a plain name of a file.
+func checkName(name string) error {
+	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/\\\x00") || len(name) > 200 {
+		return RefusedError{fmt.Sprintf("%.200q: want a plain name that does not begin with a dot", name)}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package transfer
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return b
+}
+
+// transferred sends content to a folder over a connection that wrap may spoil.
+func transferred(t *testing.T, folder *Folder, name string, content []byte, wrap func(io.ReadWriter) io.ReadWriter) (sent Sent, failed, received error) {
+	t.Helper()
+	a, b := net.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		_, err := folder.Receive(b)
+		b.Close()
+		done <- err
+	}()
+	sent, failed = Send(wrap(a), name, bytes.NewReader(content), int64(len(content)), func(int64) {})
+	a.Close()
+	return sent, failed, <-done
+}
+
+func whole(c io.ReadWriter) io.ReadWriter { return c }
+
+// breaking is a connection that breaks after so many bytes were written.
+type breaking struct {
+	io.ReadWriter
+	left int
+}
+
+var errBroken = errors.New("broken")
+
+func (b *breaking) Write(p []byte) (int, error) {
+	n, err := b.ReadWriter.Write(p[:min(len(p), b.left)])
+	if b.left -= n; err == nil && n < len(p) {
+		err = errBroken
+	}
+	return n, err
+}
+
+func after(n int) func(io.ReadWriter) io.ReadWriter {
+	return func(c io.ReadWriter) io.ReadWriter { return &breaking{c, n} }
+}
+
+func newFolder(t *testing.T) (*Folder, string) {
+	t.Helper()
+	dir := t.TempDir()
+	folder, err := OpenFolder(dir)
+	require.NoError(t, err)
+	return folder, dir
+}
+
+func requireFile(t *testing.T, path string, content []byte) {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(content, got))
+}
+
+func TestSendFilesOfAllSizes(t *testing.T) {
+	folder, dir := newFolder(t)
+	for _, n := range []int{0, 1, copyLen, 3*copyLen + 1} {
+		content := random(n)
+		sent, failed, received := transferred(t, folder, "file", content, whole)
+		require.NoError(t, failed)
+		require.NoError(t, received)
+		require.Equal(t, Sent{0, fmt.Sprintf("%x", sha256.Sum256(content))}, sent)
+		requireFile(t, filepath.Join(dir, "file"), content)
+	}
+}
+
+func TestSendGoesOnWhereAConnectionBroke(t *testing.T) {
+	folder, dir := newFolder(t)
+	content := random(10 * copyLen)
+	_, failed, received := transferred(t, folder, "file", content, after(5*copyLen+100))
+	require.ErrorIs(t, failed, errBroken)
+	require.Error(t, received)
+	require.NoFileExists(t, filepath.Join(dir, "file"))
+	sent, failed, received := transferred(t, folder, "file", content, whole)
+	require.NoError(t, failed)
+	require.NoError(t, received)
+	require.InDelta(t, 5*copyLen, sent.From, copyLen)
+	requireFile(t, filepath.Join(dir, "file"), content)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing is left of the first")
+}
+
+func TestSendBeginsAgainIfTheFileHasChanged(t *testing.T) {
+	folder, dir := newFolder(t)
+	_, failed, _ := transferred(t, folder, "file", random(4*copyLen), after(2*copyLen+100))
+	require.Error(t, failed)
+	for _, content := range [][]byte{random(4 * copyLen), random(10)} {
+		sent, failed, received := transferred(t, folder, "file", content, whole)
+		require.NoError(t, failed)
+		require.NoError(t, received)
+		require.Zero(t, sent.From)
+		requireFile(t, filepath.Join(dir, "file"), content)
+	}
+}
+
+// flipping is a connection that changes a byte on its way.
+type flipping struct {
+	io.ReadWriter
+	at int
+}
+
+func (f *flipping) Write(p []byte) (int, error) {
+	p = bytes.Clone(p)
+	if f.at >= 0 && f.at < len(p) {
+		p[f.at] ^= 1
+	}
+	f.at -= len(p)
+	return f.ReadWriter.Write(p)
+}
+
+func TestReceiveRefusesWhatWasChangedOnItsWay(t *testing.T) {
+	folder, dir := newFolder(t)
+	content := random(2 * copyLen)
+	_, failed, received := transferred(t, folder, "file", content, func(c io.ReadWriter) io.ReadWriter { return &flipping{c, copyLen} })
+	require.ErrorAs(t, failed, new(RefusedError))
+	require.ErrorContains(t, received, "its SHA-256 is another than was sent")
+	require.NoFileExists(t, filepath.Join(dir, "file"))
+	sent, failed, _ := transferred(t, folder, "file", content, whole)
+	require.NoError(t, failed)
+	require.Zero(t, sent.From)
+}
+
+func TestReceiveRefusesNamesThatLeadElsewhere(t *testing.T) {
+	folder, _ := newFolder(t)
+	for _, name := range []string{"", ".", "..", "../file", "/etc/passwd", `..\file`, ".file.part", "a\x00b", strings.Repeat("x", 201)} {
+		_, failed, received := transferred(t, folder, name, []byte("x"), whole)
+		require.ErrorAs(t, failed, new(RefusedError), "%q", name)
+		require.ErrorContains(t, received, "want a plain name", "%q", name)
+	}
+}
+
+func TestReceiveFollowsNoLinksOutOfTheFolder(t *testing.T) {
+	folder, dir := newFolder(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	require.NoError(t, os.Symlink(outside, filepath.Join(dir, ".file.part")))
+	_, failed, _ := transferred(t, folder, "file", []byte("x"), whole)
+	require.Error(t, failed)
+	require.NoFileExists(t, outside)
+}
+
+func TestReceiveTakesAFileFromOneConnectionAtATime(t *testing.T) {
+	folder, _ := newFolder(t)
+	require.True(t, folder.begin("file"))
+	_, failed, _ := transferred(t, folder, "file", []byte("x"), whole)
+	require.ErrorIs(t, failed, ErrBusy)
+	folder.end("file")
+	_, failed, _ = transferred(t, folder, "file", []byte("x"), whole)
+	require.NoError(t, failed)
+}
+
+// Whatever a stranger says ends in an error.
+func TestStrangersEndInErrors(t *testing.T) {
+	folder, _ := newFolder(t)
+	for _, said := range []string{
+		"", "\n", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("x", 2*maxLine),
+		`{"name":"f","size":-1}` + "\n",
+		`{"name":"f","size":10}` + "\n" + `{"offset":-1}` + "\n",
+		`{"name":"f","size":10}` + "\n" + `{"offset":11}` + "\n",
+		`{"name":"f","size":10}` + "\n" + `{"offset":0}` + "\nshort",
+	} {
+		_, err := folder.Receive(struct {
+			io.Reader
+			io.Writer
+		}{strings.NewReader(said), io.Discard})
+		require.Error(t, err, "%.100q", said)
+
+		_, err = Send(struct {
+			io.Reader
+			io.Writer
+		}{strings.NewReader(said), io.Discard}, "f", strings.NewReader("x"), 1, func(int64) {})
+		require.Error(t, err, "%.100q", said)
+	}
+}
