@@ -91,8 +91,10 @@ func (l *Link) touchShort() {
 			if s.stagingRoom() <= taken {
 				return
 			}
-			taken += worthwhile
 			s.short = false
+			if writeReady(s) {
+				taken += worthwhile
+			}
 			s.touch()
 		}
 		q.short.pop()
@@ -164,7 +166,7 @@ func (c *chain) add(s *staging, number uint64) {
 }
 
 // append copies a little behind the chunks: to the last of them, if it is the last of
-// all, is not worth a message of its own and nothing of it is posted, or to another.
+// all, nothing of it is posted and it is not long, or to another.
 func (c *chain) append(s *staging, p []byte) {
 	if c.length > 0 && c.tail+1 == s.next {
 		if last := s.chunk(c.tail); last.after == 0 && last.to-last.from < worthwhile {

@@ -110,6 +110,46 @@ func TestStagingMemoryThatTheFirstDoNotUseIsForTheNextWhoWait(t *testing.T) {
 	}
 }
 
+// The first in line for staging memory has no room at the peer any more when there is
+// some: it takes none, so the next has to have it.
+func TestStagingMemoryIsNotForAWriteWithoutRoomAtThePeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		small := testConfig
+		small.SendBuffer = worthwhile
+		c, s, b := connectLink(t, sim.New(sim.Link{}), small, testConfig)
+		l := c.Link()
+		next, err := l.Open(context.Background())
+		require.NoError(t, err)
+		server := b.accept()
+
+		l.mu.Lock()
+		number, _, _ := l.send.staging.take(l.send.staging.ring.Free())
+		l.mu.Unlock()
+		never := make(chan error, 1)
+		go func() { never <- writeAll(c, make([]byte, 8<<10)) }()
+		synctest.Wait()
+		written := make(chan error, 1)
+		go func() { written <- writeAll(next, make([]byte, 8<<10)) }()
+		synctest.Wait()
+
+		l.mu.Lock()
+		c.ledger.Accept(c.ledger.Space())
+		taken := l.send.staging.chunk(number)
+		taken.copying, taken.from = false, taken.to
+		l.freeStaging()
+		l.wakeTouched()
+		l.mu.Unlock()
+		synctest.Wait()
+		require.Len(t, written, 1, "the next in line still waits")
+
+		for _, end := range []*Stream{c, s, next, server} {
+			require.NoError(t, end.Close(0))
+		}
+		require.Error(t, <-never)
+		time.Sleep(time.Hour)
+	})
+}
+
 // Writes wait for staging memory, and some give up and come again. Each stream has
 // one place in the line, and keeps it.
 func TestAWriteThatComesAgainKeepsItsTurnForStagingMemory(t *testing.T) {

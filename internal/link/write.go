@@ -52,11 +52,12 @@ func (s *Stream) accept(p []byte) (int, error) {
 	l := s.link
 	n, err := s.room(len(p))
 	if n == 0 {
+		l.wakeShort() // in whose stead this one may have been woken
 		return 0, err
 	}
 	later := s.leavesToEngine()
 	if n <= l.limits.Inline && !later && s.sendNow(p[:n]) {
-		l.wakeShort() // in whose stead this one may have been woken
+		l.wakeShort()
 		return n, nil
 	}
 	if n = min(n, s.stagingRoom()); n == 0 {
