@@ -257,14 +257,14 @@ func (l *AutoListener) serveTCP() {
 			close(l.failed)
 			return
 		}
-		a := accepted{err: err}
-		if err == nil {
-			if l.claims.meet(c) {
-				continue
-			}
-			a.conn = c
+		goesOn := true
+		switch {
+		case err != nil: // which would come again at once
+			goesOn = l.hand(accepted{err: err})
+		case !l.claims.meet(c):
+			goesOn = l.handOrPark(accepted{conn: c})
 		}
-		if !l.handOrPark(a) {
+		if !goesOn {
 			return
 		}
 	}

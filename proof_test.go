@@ -517,3 +517,28 @@ func TestALinkThatIsUsedBeforeItIsProven(t *testing.T) {
 	require.NoError(t, c.Close())
 	requireCarried(t, l, Dialer{}, "shm")
 }
+
+func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
+	h := rdmaHost(t)
+	f, err := openRDMA(nil, nil)
+	require.NoError(t, err)
+	delayTCP(t, time.Hour)
+	better(t, nil, f)
+	server := listenTCP(t, h.any())
+	squatter, err := Listen("rdma", server.Addr().String())
+	require.NoError(t, err)
+	defer squatter.Close()
+	c := dialAuto(t, Dialer{}, server.Addr().String())
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	requireCodes(t, c, ReasonOther, ReasonRefused)
+	requireConnected(t, c, server)
+
+	lied := listenTCP(t, h.any())
+	liar(t, f, lied.Addr())
+	c = dialAuto(t, Dialer{}, lied.Addr().String())
+	requireCodes(t, c, ReasonOther, ReasonElsewhere)
+	tried, err := lied.Accept()
+	require.NoError(t, err)
+	require.NoError(t, tried.Close())
+	requireConnected(t, c, lied)
+}

@@ -6,4 +6,5 @@
 //	tls       crypto/tls on top
 //	grpc      a gRPC server and its client
 //	twolines  a program for TCP that became one for auto
+//	activation  a server that systemd restarts without downtime
 package examples
