@@ -121,9 +121,9 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 	f := sentFile{Name: filepath.Base(c.File), Bytes: info.Size()}
 	p := newProgress(s.err, f.Name, f.Bytes, c.Quiet || s.json)
 	defer p.end()
-	dial := endpoint.Endpoint{Network: "auto", Address: c.Address}.Dialer(endpoint.Options{})
+	to := endpoint.Endpoint{Network: "auto", Address: c.Address}
 	for lost := began; ; {
-		err := f.attempt(ctx, dial, file, p)
+		err := f.attempt(ctx, to, file, p)
 		if err == nil {
 			break
 		}
@@ -149,8 +149,8 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 }
 
 // attempt sends what the other end has not yet over a connection.
-func (f *sentFile) attempt(ctx context.Context, dial func(context.Context) (endpoint.Conn, error), file io.ReadSeeker, p *progress) error {
-	conn, err := dial(ctx)
+func (f *sentFile) attempt(ctx context.Context, to endpoint.Endpoint, file io.ReadSeeker, p *progress) error {
+	conn, _, err := to.Dialer(endpoint.Options{})(ctx)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ var (
 	proxyConnections = proxyDesc("connections", "Connections at the moment.")
 	proxyAccepted    = proxyDesc("accepted_total", "Connections accepted, by the network that carries them.", "network")
 	proxyDialed      = proxyDesc("dialed_total", "Connections made for them, by the network that carries them.", "network")
+	proxyPassedOver  = proxyDesc("passed_over_total", "Connections made that a better network does not carry, by the code of the reason.", "network", "code")
 	proxyEnded       = proxyDesc("ended_total", "Connections that have ended or were refused, by how.", "outcome")
 	proxyBytes       = proxyDesc("bytes_total", "Bytes moved, from clients (requests) and to them (replies).", "direction")
 )
@@ -55,6 +56,9 @@ func (c proxyCollector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		for network, n := range s.Dialed {
 			send(proxyDialed, prometheus.CounterValue, float64(n), network)
+		}
+		for miss, n := range s.PassedOver {
+			send(proxyPassedOver, prometheus.CounterValue, float64(n), miss.Network, string(miss.Code))
 		}
 		for _, outcome := range proxy.Outcomes {
 			send(proxyEnded, prometheus.CounterValue, float64(s.Ended[outcome]), string(outcome))

@@ -152,7 +152,7 @@ func (c *pingCommand) connect(ctx context.Context, network string) (net.Conn, []
 	for {
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		began := time.Now()
-		conn, err := dial(ctx)
+		conn, _, err := dial(ctx)
 		took := time.Since(began)
 		cancel()
 		if err != nil {

@@ -379,6 +379,7 @@ func TestProxyServesMetrics(t *testing.T) {
 	c := dial(t, p.address(0))
 	requireEcho(t, c)
 	require.NoError(t, c.Close())
+	require.Contains(t, fmt.Sprint(p.logged("began", 0)["passed over"]), "rdma: ")
 	p.logged("ended", 0)
 	held := dial(t, p.address(0))
 	requireEcho(t, held)
@@ -392,6 +393,7 @@ func TestProxyServesMetrics(t *testing.T) {
 		`ringnet_proxy_connections\{.*\} 1`,
 		`ringnet_proxy_accepted_total\{listen="tcp://127.0.0.1:0",network="tcp",to="auto://.*"\} 2`,
 		`ringnet_proxy_dialed_total\{.*network="tcp".*\} 2`,
+		`ringnet_proxy_passed_over_total\{code="[a-z-]+",.*network="rdma".*\} [12]`,
 		`ringnet_proxy_ended_total\{.*outcome="finished".*\} 1`,
 		`ringnet_proxy_ended_total\{.*outcome="unreachable".*\} 0`,
 		`ringnet_proxy_bytes_total\{direction="requests",.*\} 8`,

@@ -87,25 +87,29 @@ func removeStale(path string) error {
 	return nil
 }
 
-// Dialer returns what connects to the endpoint. Of ringnet's connections all that
-// one Dialer makes may share a link.
-func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, error) {
+// Dialer returns what connects to the endpoint, and says of a connection of auto why
+// no better network carries it. Of ringnet's connections all that one Dialer makes
+// may share a link.
+func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, []ringnet.Reason, error) {
 	dial := new(net.Dialer).DialContext
 	if e.IsRingnet() {
 		dial = (&ringnet.Dialer{TrustUser: o.trusts(), Require: o.Require}).DialContext
 	}
-	return func(ctx context.Context) (Conn, error) {
+	return func(ctx context.Context) (Conn, []ringnet.Reason, error) {
 		c, err := dial(ctx, e.Network, e.Address)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return o.Carried(c)
+		if auto, ok := c.(*ringnet.AutoConn); ok {
+			return auto.NetConn().(Conn), auto.PassedOver(), nil
+		}
+		return c.(Conn), nil, nil
 	}
 }
 
-// Carried returns what carries a connection that was dialed or accepted. If that
-// is not what is required, the connection is reset, and the error says why: a
-// dialer of ringnet's may require it, but one that accepts has no choice.
+// Carried returns what carries a connection that was accepted. If that is not what
+// is required, the connection is reset: a dialer of ringnet's requires it by itself,
+// but one that accepts has no choice before.
 func (o Options) Carried(c net.Conn) (Conn, error) {
 	auto, ok := c.(*ringnet.AutoConn)
 	if !ok {

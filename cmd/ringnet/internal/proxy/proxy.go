@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
@@ -42,7 +43,7 @@ type Proxy struct {
 	forwarding Forwarding
 	log        *slog.Logger
 	listener   endpoint.Listener
-	dial       func(context.Context) (endpoint.Conn, error)
+	dial       func(context.Context) (endpoint.Conn, []ringnet.Reason, error)
 	dialing    context.Context // ends when the proxy is closed
 	closed     context.CancelFunc
 	accepting  chan struct{} // closed when no more connections are accepted
@@ -169,15 +170,15 @@ func (p *Proxy) refuse(why Outcome) {
 func (p *Proxy) forward(client endpoint.Conn) {
 	defer p.forwarded.Done()
 	log := p.log.With("client", client.RemoteAddr().String())
-	server, err := p.dialFor(client)
+	server, passedOver, err := p.dialFor(client)
 	if err != nil {
 		p.ended(nil, Unreachable)
 		log.Warn("cannot connect", "error", err)
 		return
 	}
 	c := newConnection(client, server)
-	p.began(c)
-	log.Debug("began", "accepted over", client.LocalAddr().Network(), "dialed over", server.LocalAddr().Network())
+	p.began(c, passedOver)
+	log.Debug("began", "accepted over", client.LocalAddr().Network(), "dialed over", server.LocalAddr().Network(), "passed over", misses(passedOver))
 	err = c.run()
 	outcome := c.end(err)
 	p.ended(c, outcome)
@@ -188,24 +189,36 @@ func (p *Proxy) forward(client endpoint.Conn) {
 	log.Debug("ended", args...)
 }
 
+// misses names networks with the codes of the reasons, for the log.
+func misses(passedOver []ringnet.Reason) []string {
+	var all []string
+	for _, r := range passedOver {
+		all = append(all, r.Network+": "+string(r.Code))
+	}
+	return all
+}
+
 // dialFor connects a client, which is reset if that cannot be done.
-func (p *Proxy) dialFor(client endpoint.Conn) (endpoint.Conn, error) {
+func (p *Proxy) dialFor(client endpoint.Conn) (endpoint.Conn, []ringnet.Reason, error) {
 	ctx, cancel := p.dialing, context.CancelFunc(func() {})
 	if t := p.forwarding.DialTimeout; t > 0 {
 		ctx, cancel = context.WithTimeout(ctx, t)
 	}
 	defer cancel()
-	server, err := p.dial(ctx)
+	server, passedOver, err := p.dial(ctx)
 	if err != nil {
 		endpoint.Reset(client)
 	}
-	return server, err
+	return server, passedOver, err
 }
 
-func (p *Proxy) began(c *connection) {
+func (p *Proxy) began(c *connection, passedOver []ringnet.Reason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.Dialed[c.server.LocalAddr().Network()]++
+	for _, r := range passedOver {
+		p.stats.PassedOver[Miss{r.Network, r.Code}]++
+	}
 	p.connections[c] = struct{}{}
 	if p.dialing.Err() != nil {
 		c.cut()

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"maps"
+
+	"github.com/ringnet/ringnet"
 )
 
 // Outcome is how a connection has ended: a label of metrics.
@@ -41,13 +43,25 @@ type Stats struct {
 	Connections int                // at the moment, those that are being dialed included
 	Accepted    map[string]uint64  // by the network that carries them
 	Dialed      map[string]uint64  // the same, behind the proxy
+	PassedOver  map[Miss]uint64    // dialed connections that a better network does not carry
 	Ended       map[Outcome]uint64 // also what never began
 	Requested   uint64             // bytes that have moved from clients
 	Replied     uint64             // and to clients
 }
 
+// Miss is a network that does not carry a connection, and why.
+type Miss struct {
+	Network string
+	Code    ringnet.ReasonCode
+}
+
 func newStats() Stats {
-	return Stats{Accepted: make(map[string]uint64), Dialed: make(map[string]uint64), Ended: make(map[Outcome]uint64)}
+	return Stats{
+		Accepted:   make(map[string]uint64),
+		Dialed:     make(map[string]uint64),
+		PassedOver: make(map[Miss]uint64),
+		Ended:      make(map[Outcome]uint64),
+	}
 }
 
 // add counts what has moved on c.
@@ -61,7 +75,8 @@ func (p *Proxy) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stats
-	s.Accepted, s.Dialed, s.Ended = maps.Clone(s.Accepted), maps.Clone(s.Dialed), maps.Clone(s.Ended)
+	s.Accepted, s.Dialed = maps.Clone(s.Accepted), maps.Clone(s.Dialed)
+	s.PassedOver, s.Ended = maps.Clone(s.PassedOver), maps.Clone(s.Ended)
 	for c := range p.connections {
 		s.add(c)
 	}
