@@ -372,7 +372,6 @@ func (a *attempt) ask(n string, f fabric.Fabric) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked[n] = a.destination(n, f)
-	a.waiting = nil
 	if a.proof == nil {
 		a.proof = newProof(a.ctx, a.tcp, a.remote)
 	}
