@@ -112,19 +112,28 @@ func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoCo
 
 // tcpDialer is what dials TCP, and has what else is said about a dial.
 func (d *Dialer) tcpDialer() net.Dialer {
-	var tcp net.Dialer
-	if d.TCP != nil {
-		tcp = *d.TCP
-	}
-	if d.Resolver != nil {
-		tcp.Resolver = d.Resolver
-	}
+	tcp := d.netDialer()
+	// Where this fails, dialAuto says what is wrong with the address.
 	if local, err := addrPort(d.LocalAddr); err == nil && d.LocalAddr != nil {
 		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
-	} else if err != nil {
-		tcp.LocalAddr = d.LocalAddr // dialAuto says what is wrong with it
 	}
 	return tcp
+}
+
+// netDialer is package net's dialer with the options of TCP, and those of d that
+// are for all networks.
+func (d *Dialer) netDialer() net.Dialer {
+	var n net.Dialer
+	if d.TCP != nil {
+		n = *d.TCP
+	}
+	if d.Resolver != nil {
+		n.Resolver = d.Resolver
+	}
+	if d.LocalAddr != nil {
+		n.LocalAddr = d.LocalAddr
+	}
+	return n
 }
 
 // matching are the addresses that can be dialed from a local one.
