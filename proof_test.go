@@ -142,7 +142,9 @@ func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
 			}
 			cfg := cfg
 			cfg.Proof = wire.ProofPort(ep.Private())
-			_, _, _ = link.Accept(t.Context(), ep, cfg)
+			if _, s, err := link.Accept(t.Context(), ep, cfg); err == nil && s != nil {
+				defer s.Close(0)
+			}
 		}
 	}()
 }
