@@ -19,6 +19,8 @@ import (
 
 // AutoConn is a connection of the network "auto", as Dial and Accept return it
 // there. LocalAddr().Network() tells what carries it: "shm", "rdma" or "tcp".
+// SetNoDelay, SetKeepAlive and its kin, SetReadBuffer and SetWriteBuffer, which a
+// *Conn has too, set what a *net.TCPConn has, and do nothing on shm and rdma.
 type AutoConn struct {
 	stream
 	passedOver []Reason
@@ -30,6 +32,12 @@ type stream interface {
 	CloseRead() error
 	CloseWrite() error
 	SetLinger(sec int) error
+	SetNoDelay(noDelay bool) error
+	SetKeepAlive(keepAlive bool) error
+	SetKeepAlivePeriod(d time.Duration) error
+	SetKeepAliveConfig(config net.KeepAliveConfig) error
+	SetReadBuffer(bytes int) error
+	SetWriteBuffer(bytes int) error
 }
 
 // NetConn returns the connection that carries c: a *[Conn] or a *net.TCPConn.
