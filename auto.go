@@ -302,7 +302,7 @@ func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 // withoutTCP is why none of the better networks has connected, and ends the
 // connection that was to prove one's link.
 func (a *attempt) withoutTCP(ctx context.Context) error {
-	if a.stage == proving && !a.abandoned {
+	if a.hasProof() {
 		a.proof.discard()
 	}
 	if err := ctx.Err(); err != nil {
@@ -311,9 +311,17 @@ func (a *attempt) withoutTCP(ctx context.Context) error {
 	return &requiredError{a.passedOver("tcp", errNoTCP)}
 }
 
+// hasProof says whether TCP has been dialed for a proof, which nobody needs any
+// more.
+func (a *attempt) hasProof() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stage == proving && !a.abandoned
+}
+
 // dialTCP returns the connection that a proof has left, or a new one.
 func (a *attempt) dialTCP(ctx context.Context) (*net.TCPConn, error) {
-	if a.stage == proving && !a.abandoned {
+	if a.hasProof() {
 		if c, err := a.proof.carry(); c != nil || err != nil {
 			return c, err
 		}
