@@ -16,8 +16,7 @@
 //	shm    shared memory, to a peer on this host; no hardware
 //	auto   the best that both sides have: shm, then rdma, then plain TCP
 //
-// The network that carries a connection is LocalAddr().Network(). Libraries that ask
-// their dialers for "tcp" get one of these by [Dialer.ForTCP].
+// The network that carries a connection is LocalAddr().Network().
 //
 // # rdma
 //
@@ -87,6 +86,16 @@
 // until the peer's device has everything that was written; and a connection
 // that ends without the peer having closed it is always ECONNRESET, never
 // io.EOF, so a truncated stream cannot be mistaken for a whole one.
+//
+// Close returns when the peer's device has taken everything, which its application
+// need not read, or after [Config].Linger, 10 s by default, with ETIMEDOUT: the peer's
+// host has lost power, say, or its process is stopped. The other connections of that
+// link then end without waiting once more. Close of an http.Server, and Shutdown,
+// close connections one after the other, with a mutex held that accepting and serving
+// want, and drop these errors. So both wait for each link of a host that is gone, and
+// Shutdown notices the end of its context only afterwards. A shorter Linger in the
+// listener's Config bounds that. A host that KeepAlive has found to be gone is not
+// waited for.
 //
 // Connections do not implement syscall.Conn, for there is no descriptor that
 // carries their bytes. RDMA bypasses packet filters and port mappings that act

@@ -1,0 +1,71 @@
+package ringnet
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// What doc.go says about servers whose clients' hosts have lost power: closing
+// their connections takes the linger time for each link, one after the other.
+// net/http waits for a mutex meanwhile, so there is no virtual time.
+func TestHTTPServerWaitsForEachLinkOfAHostThatIsGone(t *testing.T) {
+	const links, linger = 3, 50 * time.Millisecond
+	for name, end := range map[string]func(*http.Server) error{
+		"Close": (*http.Server).Close,
+		"Shutdown, whatever its context says": func(s *http.Server) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			return s.Shutdown(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := sim.New(sim.Link{})
+			simulate(t, n)
+			cfg := *small
+			cfg.Linger, cfg.Dedicated = linger, true
+			l := host{"sim", "10.0.0.4"}.listen(t, ListenConfig{Config: &cfg})
+			idle := make(chan struct{}, links)
+			server := &http.Server{
+				Handler: http.NotFoundHandler(),
+				ConnState: func(_ net.Conn, state http.ConnState) {
+					if state == http.StateIdle {
+						idle <- struct{}{}
+					}
+				},
+			}
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(l) }()
+			for range links {
+				leaveIdle(t, &Dialer{Config: &cfg}, l.Addr())
+				<-idle
+			}
+
+			n.Cut(true)
+			start := time.Now()
+			require.NoError(t, end(server), "neither tells what was not delivered")
+			require.GreaterOrEqual(t, time.Since(start), links*linger)
+			require.ErrorIs(t, <-served, http.ErrServerClosed)
+		})
+	}
+}
+
+// leaveIdle has a server of HTTP answer a request, and keeps the connection.
+func leaveIdle(t *testing.T, d *Dialer, server net.Addr) {
+	t.Helper()
+	c, err := d.Dial("sim", server.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	_, err = c.Write([]byte("GET / HTTP/1.1\r\nHost: server\r\n\r\n"))
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+}
