@@ -140,7 +140,9 @@ func Example_httpServer() {
 	go func() { _ = server.Serve(l) }()
 
 	client := &http.Client{Transport: &http.Transport{
-		DialContext: (&ringnet.Dialer{ForTCP: "auto"}).DialContext,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return new(ringnet.Dialer).DialContext(ctx, "auto", addr)
+		},
 	}}
 	resp, err := client.Get("http://" + l.Addr().String() + "/index")
 	if err != nil {
@@ -159,12 +161,15 @@ func Example_httpServer() {
 	// Output: you asked for /index
 }
 
-// An http.Transport dials by any function, of which it asks for "tcp".
+// An http.Transport dials by any function; what it says of the network is
+// "tcp", and what counts is what the function does.
 func Example_httpTransport() {
 	l := serveHTTP("hello") // somewhere else
 
 	client := &http.Client{Transport: &http.Transport{
-		DialContext: (&ringnet.Dialer{ForTCP: "auto"}).DialContext,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return new(ringnet.Dialer).DialContext(ctx, "auto", addr)
+		},
 	}}
 	resp, err := client.Get("http://" + l.Addr().String())
 	if err != nil {

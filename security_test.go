@@ -10,29 +10,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// testDirectories are where the tests are that documents name, as package and test.
+var testDirectories = map[string]string{
+	"ringnet":     ".",
+	"budget":      "internal/budget",
+	"command":     "cmd/ringnet",
+	"examples":    "examples",
+	"integration": "internal/integration",
+	"interop":     "interop",
+	"link":        "internal/link",
+	"rconn":       "rconn",
+	"shm":         "internal/fabric/shm",
+	"verbs":       "internal/fabric/verbs",
+	"wire":        "internal/wire",
+}
+
+var namedTests = regexp.MustCompile("`(\\w+)\\.((?:Test|Fuzz)[A-Z]\\w+)`")
+
 // TestEveryClaimOfTheSecurityDocumentHasItsTest finds a test named with each
 // item of the lists in docs/security.md, and each test that is named.
 func TestEveryClaimOfTheSecurityDocumentHasItsTest(t *testing.T) {
-	directories := map[string]string{
-		"ringnet":     ".",
-		"integration": "internal/integration",
-		"interop":     "interop",
-		"link":        "internal/link",
-		"rconn":       "rconn",
-		"shm":         "internal/fabric/shm",
-		"verbs":       "internal/fabric/verbs",
-		"wire":        "internal/wire",
-	}
 	text, err := os.ReadFile("docs/security.md")
 	require.NoError(t, err)
-	named := regexp.MustCompile("`(\\w+)\\.((?:Test|Fuzz)[A-Z]\\w+)`")
 	for _, claim := range strings.Split(string(text), "\n- ")[1:] {
 		claim, _, _ = strings.Cut(claim, "\n\n")
-		tests := named.FindAllStringSubmatch(claim, -1)
+		tests := namedTests.FindAllStringSubmatch(claim, -1)
 		require.NotEmpty(t, tests, "no test is named with %q", claim)
 		for _, test := range tests {
-			require.Contains(t, directories, test[1])
-			requireTest(t, directories[test[1]], test[2])
+			require.Contains(t, testDirectories, test[1])
+			requireTest(t, testDirectories[test[1]], test[2])
 		}
 	}
 }

@@ -2,6 +2,7 @@ package examples
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -54,7 +55,9 @@ func TestASocketOfSystemdOutlivesItsServer(t *testing.T) {
 
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext:       (&ringnet.Dialer{ForTCP: "auto"}).DialContext,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return new(ringnet.Dialer).DialContext(ctx, "auto", addr)
+		},
 	}}
 	says := func(cmd *exec.Cmd) string { return fmt.Sprintf("process %d says hello over ", cmd.Process.Pid) }
 	get := func() (string, error) {

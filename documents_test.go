@@ -1,0 +1,170 @@
+package ringnet
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// guides are documents for operators and newcomers. Whatever they name exists.
+var guides = []string{"docs/deploy.md", "docs/migrate.md"}
+
+// overEachGuide runs a test with the text of each guide.
+func overEachGuide(t *testing.T, test func(t *testing.T, text string)) {
+	for _, guide := range guides {
+		t.Run(guide, func(t *testing.T) {
+			text, err := os.ReadFile(guide)
+			require.NoError(t, err)
+			test(t, string(text))
+		})
+	}
+}
+
+// sources is the program text of this repository without its tests.
+func sources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all.Write(text)
+		return err
+	})
+	require.NoError(t, err)
+	return all.String()
+}
+
+// requireInSource requires a part of the sources, and does not print them.
+func requireInSource(t *testing.T, source, part string) {
+	t.Helper()
+	require.True(t, strings.Contains(source, part), "no source has %s", part)
+}
+
+func TestGuidesNameTestsThatExist(t *testing.T) {
+	overEachGuide(t, func(t *testing.T, text string) {
+		tests := namedTests.FindAllStringSubmatch(text, -1)
+		require.NotEmpty(t, tests)
+		for _, test := range tests {
+			require.Contains(t, testDirectories, test[1])
+			requireTest(t, testDirectories[test[1]], test[2])
+		}
+	})
+}
+
+func TestGuidesLinkToFilesThatExist(t *testing.T) {
+	overEachGuide(t, func(t *testing.T, text string) {
+		for _, link := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {
+			_, err := os.Stat(filepath.Join("docs", link[1]))
+			require.NoError(t, err)
+		}
+	})
+}
+
+func TestGuidesNameCommandsThatExist(t *testing.T) {
+	overEachGuide(t, func(t *testing.T, text string) {
+		source := sources(t)
+		for _, command := range regexp.MustCompile("(?m)(?:`|^    )ringnet ([a-z]+)").FindAllStringSubmatch(text, -1) {
+			requireInSource(t, source, "type "+command[1]+"Command struct")
+		}
+		for _, flag := range regexp.MustCompile("`ringnet proxy --([a-z-]+)").FindAllStringSubmatch(text, -1) {
+			field := ""
+			for word := range strings.SplitSeq(flag[1], "-") {
+				field += strings.ToUpper(word[:1]) + word[1:]
+			}
+			require.True(t, regexp.MustCompile(`\n\t`+field+` +[^\n]+help:`).MatchString(source), flag[0])
+		}
+		for _, variable := range regexp.MustCompile(`RINGNET_[A-Z_]+`).FindAllString(text, -1) {
+			requireInSource(t, source, `"`+variable+`"`)
+		}
+	})
+}
+
+func TestGuidesNameOptionsThatExist(t *testing.T) {
+	types := map[string]reflect.Type{
+		"Config":       reflect.TypeFor[Config](),
+		"Dialer":       reflect.TypeFor[Dialer](),
+		"ListenConfig": reflect.TypeFor[ListenConfig](),
+		"AutoConn":     reflect.TypeFor[AutoConn](),
+		"AutoListener": reflect.TypeFor[AutoListener](),
+	}
+	exported := exportedNames(t)
+	overEachGuide(t, func(t *testing.T, text string) {
+		for _, name := range regexp.MustCompile("`(Config|Dialer|ListenConfig|AutoConn|AutoListener)\\.(\\w+)`").FindAllStringSubmatch(text, -1) {
+			_, field := types[name[1]].FieldByName(name[2])
+			_, method := reflect.PointerTo(types[name[1]]).MethodByName(name[2])
+			require.True(t, field || method, name[0])
+		}
+		for _, name := range regexp.MustCompile("ringnet\\.([A-Z]\\w+)").FindAllStringSubmatch(text, -1) {
+			if !strings.HasPrefix(name[1], "Test") {
+				require.Contains(t, exported, name[1])
+			}
+		}
+	})
+}
+
+// exportedNames are the types and functions of this package.
+func exportedNames(t *testing.T) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, d := range parsed.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					names = append(names, d.Name.Name)
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					if s, ok := s.(*ast.TypeSpec); ok {
+						names = append(names, s.Name.Name)
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
+// In tables the last column is reasons' codes, if its head says so, and text in
+// double quotes is of our errors.
+func TestGuidesNameReasonsAndErrorsThatExist(t *testing.T) {
+	source := sources(t)
+	overEachGuide(t, func(t *testing.T, text string) {
+		reasons := false
+		for line := range strings.Lines(text) {
+			line = strings.TrimSuffix(line, "\n")
+			if !strings.HasPrefix(line, "|") {
+				reasons = false
+				continue
+			}
+			cells := strings.Split(strings.Trim(line, "| "), " | ")
+			last := cells[len(cells)-1]
+			if last == "reason" {
+				reasons = true
+				continue
+			}
+			for _, quoted := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(line, -1) {
+				requireInSource(t, source, quoted[1])
+			}
+			for _, code := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(last, -1) {
+				if reasons {
+					requireInSource(t, source, `ReasonCode = "`+code[1]+`"`)
+				}
+			}
+		}
+	})
+}
