@@ -2,8 +2,12 @@ package ringnet
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
@@ -57,9 +61,23 @@ func openRDMA(_ trustUser, c *Config) (fabric.Fabric, error) {
 func lookupNetwork(name string) (network, error) {
 	n, ok := networks[name]
 	if !ok {
-		return network{}, net.UnknownNetworkError(name)
+		return network{}, unknownNetwork(name)
 	}
 	return n, nil
+}
+
+// isNetwork says whether a network is one of ringnet's.
+func isNetwork(name string) bool {
+	_, auto := autoNetworks[name]
+	_, one := networks[name]
+	return auto || one
+}
+
+// unknownNetwork is a net.UnknownNetworkError that lists what is known.
+func unknownNetwork(name string) error {
+	known := slices.Sorted(maps.Keys(networks))
+	known = slices.Concat(slices.Sorted(maps.Keys(autoNetworks)), known)
+	return fmt.Errorf("%w: ringnet's are %s", net.UnknownNetworkError(name), strings.Join(known, ", "))
 }
 
 // resolve returns the addresses that address stands for, in the order to try

@@ -19,6 +19,8 @@ import (
 
 // AutoConn is a connection of the network "auto", as Dial and Accept return it
 // there. LocalAddr().Network() tells what carries it: "shm", "rdma" or "tcp".
+// SetNoDelay, SetKeepAlive and its kin, SetReadBuffer and SetWriteBuffer, which a
+// *Conn has too, set what a *net.TCPConn has, and do nothing on shm and rdma.
 type AutoConn struct {
 	stream
 	passedOver []Reason
@@ -30,6 +32,12 @@ type stream interface {
 	CloseRead() error
 	CloseWrite() error
 	SetLinger(sec int) error
+	SetNoDelay(noDelay bool) error
+	SetKeepAlive(keepAlive bool) error
+	SetKeepAlivePeriod(d time.Duration) error
+	SetKeepAliveConfig(config net.KeepAliveConfig) error
+	SetReadBuffer(bytes int) error
+	SetWriteBuffer(bytes int) error
 }
 
 // NetConn returns the connection that carries c: a *[Conn] or a *net.TCPConn.
@@ -112,19 +120,28 @@ func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoCo
 
 // tcpDialer is what dials TCP, and has what else is said about a dial.
 func (d *Dialer) tcpDialer() net.Dialer {
-	var tcp net.Dialer
-	if d.TCP != nil {
-		tcp = *d.TCP
-	}
-	if d.Resolver != nil {
-		tcp.Resolver = d.Resolver
-	}
+	tcp := d.netDialer()
+	// Where this fails, dialAuto says what is wrong with the address.
 	if local, err := addrPort(d.LocalAddr); err == nil && d.LocalAddr != nil {
 		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
-	} else if err != nil {
-		tcp.LocalAddr = d.LocalAddr // dialAuto says what is wrong with it
 	}
 	return tcp
+}
+
+// netDialer is package net's dialer with the options of TCP, and those of d that
+// are for all networks.
+func (d *Dialer) netDialer() net.Dialer {
+	var n net.Dialer
+	if d.TCP != nil {
+		n = *d.TCP
+	}
+	if d.Resolver != nil {
+		n.Resolver = d.Resolver
+	}
+	if d.LocalAddr != nil {
+		n.LocalAddr = d.LocalAddr
+	}
+	return n
 }
 
 // matching are the addresses that can be dialed from a local one.
@@ -285,7 +302,7 @@ func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 // withoutTCP is why none of the better networks has connected, and ends the
 // connection that was to prove one's link.
 func (a *attempt) withoutTCP(ctx context.Context) error {
-	if a.stage == proving && !a.abandoned {
+	if a.hasProof() {
 		a.proof.discard()
 	}
 	if err := ctx.Err(); err != nil {
@@ -294,9 +311,17 @@ func (a *attempt) withoutTCP(ctx context.Context) error {
 	return &requiredError{a.passedOver("tcp", errNoTCP)}
 }
 
+// hasProof says whether TCP has been dialed for a proof, which nobody needs any
+// more.
+func (a *attempt) hasProof() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stage == proving && !a.abandoned
+}
+
 // dialTCP returns the connection that a proof has left, or a new one.
 func (a *attempt) dialTCP(ctx context.Context) (*net.TCPConn, error) {
-	if a.stage == proving && !a.abandoned {
+	if a.hasProof() {
 		if c, err := a.proof.carry(); c != nil || err != nil {
 			return c, err
 		}
@@ -372,7 +397,6 @@ func (a *attempt) ask(n string, f fabric.Fabric) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked[n] = a.destination(n, f)
-	a.waiting = nil
 	if a.proof == nil {
 		a.proof = newProof(a.ctx, a.tcp, a.remote)
 	}

@@ -46,7 +46,11 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 
 // delayTCP makes TCP be dialed after the given time: an hour where a better
 // network is to win however slow this machine is, or at once where TCP is to.
+// Then proofs have as long, too, unless proveWithin gives them less.
 func delayTCP(t *testing.T, delay time.Duration) {
+	if delay > proofWithin {
+		proveWithin(t, delay)
+	}
 	before := tcpDelay
 	tcpDelay = delay
 	t.Cleanup(func() { tcpDelay = before })

@@ -19,6 +19,7 @@ import (
 // claims are those of a listener. A nil one refuses all.
 type claims struct {
 	giveBack func(*net.TCPConn) // takes a connection that proves nothing
+	within   time.Duration      // proofWithin
 
 	mu    sync.Mutex // guards what follows, and the claims
 	open  map[ends]*claim
@@ -37,7 +38,7 @@ type claim struct {
 }
 
 func newClaims(giveBack func(*net.TCPConn)) *claims {
-	return &claims{giveBack: giveBack, open: make(map[ends]*claim), added: make(chan struct{}, 1)}
+	return &claims{giveBack: giveBack, within: proofWithin, open: make(map[ends]*claim), added: make(chan struct{}, 1)}
 }
 
 // Why a link is not proven.
@@ -117,7 +118,7 @@ func (cs *claims) meet(conn *net.TCPConn) bool {
 	}
 	c.conn = conn
 	close(c.met)
-	c.late = time.AfterFunc(proofWithin, c.end)
+	c.late = time.AfterFunc(cs.within, c.end)
 	return true
 }
 
@@ -130,7 +131,7 @@ func plain(a net.Addr) netip.AddrPort {
 // settle ends the TCP connection of a link that is confirmed, which is the proof
 // for the dialer.
 func (cs *claims) settle(ctx context.Context, key ends, c *claim) error {
-	timer := time.NewTimer(proofWithin)
+	timer := time.NewTimer(cs.within)
 	defer timer.Stop()
 	select {
 	case <-c.met:

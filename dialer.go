@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/ringnet/ringnet/rconn"
@@ -62,6 +63,14 @@ type Dialer struct {
 	// none named, TCP will do.
 	Require []string
 
+	// ForTCP names the network to dial for "tcp", which is what most libraries ask
+	// their dialers for: "auto", "rdma", or "shm". "tcp4" and "tcp6" mean that
+	// network with the same digit. Networks of package net that are not TCP, such as
+	// "unix" and "udp", are then dialed as package net does, with the options of TCP;
+	// such connections and errors are package net's. With none named, these networks
+	// are unknown.
+	ForTCP string
+
 	// Config is for this end of the connections; nil means the defaults.
 	Config *Config
 }
@@ -90,6 +99,10 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
+	network, ours := d.choose(network)
+	if !ours {
+		return d.dialOther(ctx, network, address)
+	}
 	var addr net.Addr
 	if _, ok := autoNetworks[network]; ok {
 		c, addr, err = d.dialAuto(ctx, network, address)
@@ -102,6 +115,30 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: addr, Err: contextError(err)}
 	}
 	return c, nil
+}
+
+// choose returns the network to dial for the one that the caller names, and
+// whether it is one of ringnet's or, without ForTCP, is to be.
+func (d *Dialer) choose(network string) (string, bool) {
+	if d.ForTCP == "" || isNetwork(network) {
+		return network, true
+	}
+	if digit, ok := strings.CutPrefix(network, "tcp"); ok && (digit == "" || digit == "4" || digit == "6") {
+		return d.ForTCP + digit, true
+	}
+	return network, false
+}
+
+// dialOther connects as package net does.
+func (d *Dialer) dialOther(ctx context.Context, network, address string) (net.Conn, error) {
+	other := d.netDialer()
+	c, err := other.DialContext(ctx, network, address)
+	var unknown net.UnknownNetworkError
+	var op *net.OpError
+	if errors.As(err, &unknown) && errors.As(err, &op) {
+		op.Err = unknownNetwork(network)
+	}
+	return c, err
 }
 
 // dial connects to the address on a network of a fabric, or says what went

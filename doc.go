@@ -16,7 +16,8 @@
 //	shm    shared memory, to a peer on this host; no hardware
 //	auto   the best that both sides have: shm, then rdma, then plain TCP
 //
-// The network that carries a connection is LocalAddr().Network().
+// The network that carries a connection is LocalAddr().Network(). Libraries that ask
+// their dialers for "tcp" get one of these by [Dialer.ForTCP].
 //
 // # rdma
 //

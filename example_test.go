@@ -140,9 +140,7 @@ func Example_httpServer() {
 	go func() { _ = server.Serve(l) }()
 
 	client := &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return new(ringnet.Dialer).DialContext(ctx, "auto", addr)
-		},
+		DialContext: (&ringnet.Dialer{ForTCP: "auto"}).DialContext,
 	}}
 	resp, err := client.Get("http://" + l.Addr().String() + "/index")
 	if err != nil {
@@ -161,15 +159,12 @@ func Example_httpServer() {
 	// Output: you asked for /index
 }
 
-// An http.Transport dials by any function; what it says of the network is
-// "tcp", and what counts is what the function does.
+// An http.Transport dials by any function, of which it asks for "tcp".
 func Example_httpTransport() {
 	l := serveHTTP("hello") // somewhere else
 
 	client := &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return new(ringnet.Dialer).DialContext(ctx, "auto", addr)
-		},
+		DialContext: (&ringnet.Dialer{ForTCP: "auto"}).DialContext,
 	}}
 	resp, err := client.Get("http://" + l.Addr().String())
 	if err != nil {

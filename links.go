@@ -14,7 +14,7 @@ import (
 
 // linkKey is what dials that share a link have in common.
 type linkKey struct {
-	fabric        fabric.Fabric
+	fabric        fabric.Fabric // nil with trust
 	local, remote netip.AddrPort
 	config        link.Config
 	trust         *Dialer // whose TrustUser decides; nil without one
@@ -48,7 +48,7 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	} else {
 		key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: a != nil}
 		if d.TrustUser != nil {
-			key.trust = d
+			key.fabric, key.trust = nil, d // each dial opens a fabric that asks it
 		}
 		s, err = links.Dial(ctx, key, connect, d.more(f, local, remote, cfg, a))
 	}

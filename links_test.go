@@ -173,3 +173,26 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 		})
 	}
 }
+
+// Each dial of a Dialer that decides whom to trust opens a fabric of its own, but the
+// connections share a link, and no other Dialer's, who may decide otherwise.
+func TestConnectionsOfADialerThatTrustsShareALink(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		go echoAll(l)
+		trusting := func() *Dialer { return &Dialer{TrustUser: func(uint32) bool { return true }} }
+		d, other := trusting(), trusting()
+		for _, d := range []*Dialer{d, d, d, other} {
+			c, err := d.Dial(h.network, l.Addr().String())
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+		}
+		var connections []int
+		for _, i := range linksTo(l) {
+			if i.Connections > 0 { // else of another test, at the same address
+				connections = append(connections, i.Connections)
+			}
+		}
+		require.ElementsMatch(t, []int{3, 1}, connections)
+	})
+}

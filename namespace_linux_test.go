@@ -39,6 +39,7 @@ func inNamespace(t *testing.T, rules string) bool {
 	}
 	onlySHM(t)
 	delayTCP(t, time.Hour)
+	proveWithin(t, lapse)
 	return true
 }
 
@@ -90,7 +91,9 @@ func testAutoGoesWhereATCPPortIsMapped(t *testing.T) {
 	}`) {
 		return
 	}
-	host, pod := listenAuto(t, "10.1.0.1:7000"), listenAuto(t, "10.1.0.2:7001")
+	host := listenAuto(t, "10.1.0.1:7000")
+	proveWithin(t, time.Hour)
+	pod := listenAuto(t, "10.1.0.2:7001")
 	for range 3 {
 		c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
 		require.Equal(t, "tcp", c.LocalAddr().Network())
@@ -125,6 +128,7 @@ func testAutoGoesWhereTCPIsBalancedTo(t *testing.T) {
 	}`) {
 		return
 	}
+	proveWithin(t, time.Second) // enough for a proof, and not for ever without
 	host, pod := listenAuto(t, "10.1.0.1:7000"), listenAuto(t, "10.1.0.2:7001")
 	var accepted [2]int
 	for range 6 {

@@ -41,6 +41,7 @@ type proof struct {
 	ctx    context.Context // of the dial of TCP
 	dialer net.Dialer
 	remote netip.AddrPort
+	within time.Duration // proofWithin
 
 	local netip.Addr
 	port  uint16
@@ -54,7 +55,7 @@ type proof struct {
 }
 
 func newProof(ctx context.Context, dialer net.Dialer, remote netip.AddrPort) *proof {
-	return &proof{ctx: ctx, dialer: dialer, remote: remote, start: make(chan struct{}), done: make(chan struct{})}
+	return &proof{ctx: ctx, dialer: dialer, remote: remote, within: proofWithin, start: make(chan struct{}), done: make(chan struct{})}
 }
 
 // reserve takes a port of a local address, from which TCP will be dialed.
@@ -170,7 +171,7 @@ func (p *proof) verify(ctx context.Context, l *link.Link) error {
 func (p *proof) await(ctx context.Context, gone <-chan struct{}) error {
 	ended := make(chan error, 1)
 	go func() { ended <- awaitEnd(p.conn) }()
-	timer := time.NewTimer(2 * proofWithin)
+	timer := time.NewTimer(2 * p.within)
 	defer timer.Stop()
 	var why, end error
 	select {

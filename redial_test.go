@@ -393,9 +393,10 @@ func port(t *testing.T, l net.Listener) string {
 
 // TCP may be dialed while a network whose backlog was full is asked once more.
 func TestAutoSaysWhyANetworkWasNotConnectedWhenTCPWon(t *testing.T) {
-	a := newAttempt(new(autoDial), netip.AddrPort{})
+	a := newAttempt(&autoDial{Dialer: new(Dialer)}, netip.AddrPort{})
 	a.try("shm")
 	a.wait(errors.New("no room"))
+	a.ask("shm", nil) // once more
 	require.True(t, a.giveUp())
 	require.True(t, a.failed(context.Canceled))
 	require.EqualError(t, a.passedOver("tcp", errLost)[0], "shm: no room")

@@ -574,7 +574,7 @@ func TestMistakesOfTheCallerSayWhatIsWrong(t *testing.T) {
 		config           *Config
 		want             string
 	}{
-		{"tcp", "10.0.0.1:80", nil, "unknown network tcp"},
+		{"tcp", "10.0.0.1:80", nil, "unknown network tcp: ringnet's are auto, auto4, auto6, "},
 		{"sim", "10.0.0.1", nil, "missing port in address"},
 		{"sim", "10.0.0.1:nonsense", nil, "unknown port"},
 		{"sim", "10.0.0.1:70000", nil, "invalid port"},

@@ -2,7 +2,6 @@ package examples
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -55,9 +54,7 @@ func TestASocketOfSystemdOutlivesItsServer(t *testing.T) {
 
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return new(ringnet.Dialer).DialContext(ctx, "auto", addr)
-		},
+		DialContext:       (&ringnet.Dialer{ForTCP: "auto"}).DialContext,
 	}}
 	says := func(cmd *exec.Cmd) string { return fmt.Sprintf("process %d says hello over ", cmd.Process.Pid) }
 	get := func() (string, error) {

@@ -108,7 +108,7 @@ func testGRPC(t *testing.T, n network, server, client credentials.TransportCrede
 		cc, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
 			grpc.WithTransportCredentials(client),
 			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-				return n.dialContext(ctx, "", addr)
+				return n.dialer().DialContext(ctx, "tcp", addr)
 			}),
 			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"test_backend_metrics_load_balancer": {}}]}`))
 		require.NoError(t, err)

@@ -72,7 +72,7 @@ func serve(t *testing.T, n network, p protocol, h http.HandlerFunc, configure fu
 			}
 		},
 	}
-	transport := &http.Transport{DialContext: n.dialContext, Protocols: new(http.Protocols)}
+	transport := &http.Transport{DialContext: n.dialer().DialContext, Protocols: new(http.Protocols)}
 	p.set(s.server.Protocols)
 	p.set(transport.Protocols)
 	if configure != nil {
@@ -307,7 +307,7 @@ func TestHTTPServerTimeouts(t *testing.T) {
 		}
 		dial := func(t *testing.T, s *site) net.Conn {
 			t.Helper()
-			c, err := n.dialContext(t.Context(), "", s.addr)
+			c, err := n.dialer().DialContext(t.Context(), "tcp", s.addr)
 			require.NoError(t, err)
 			t.Cleanup(func() { c.Close() })
 			return c
@@ -392,7 +392,7 @@ func TestHTTPHijackedConnectionIsTheConnection(t *testing.T) {
 				return err
 			}()
 		}, nil)
-		c, err := n.dialContext(t.Context(), "", s.addr)
+		c, err := n.dialer().DialContext(t.Context(), "tcp", s.addr)
 		require.NoError(t, err)
 		defer c.Close()
 		_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\nbefore the answer, ")
@@ -442,7 +442,7 @@ func TestHTTPShutdownLetsRequestsFinish(t *testing.T) {
 		shut := make(chan error, 1)
 		go func() { shut <- s.server.Shutdown(context.Background()) }()
 		require.ErrorIs(t, receive(t, s.served), http.ErrServerClosed)
-		_, err := n.dialContext(t.Context(), "", s.addr)
+		_, err := n.dialer().DialContext(t.Context(), "tcp", s.addr)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 		select {
 		case err := <-shut:

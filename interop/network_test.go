@@ -2,7 +2,6 @@ package interop
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -57,16 +56,13 @@ func (n network) listen(t *testing.T) net.Listener {
 	return l
 }
 
-// dialContext has the shape that http.Transport and go-redis want. They say
-// "tcp"; the network is n.
-func (n network) dialContext(ctx context.Context, _, addr string) (net.Conn, error) {
-	return new(ringnet.Dialer).DialContext(ctx, n.name, addr)
-}
+// dialer is what http.Transport and go-redis want, who say "tcp"; the network is n.
+func (n network) dialer() *ringnet.Dialer { return &ringnet.Dialer{ForTCP: n.name} }
 
 // dial dials a listener of n, and closes the connection at the end of the test.
 func (n network) dial(t *testing.T, l net.Listener) conn {
 	t.Helper()
-	c, err := n.dialContext(t.Context(), "", l.Addr().String())
+	c, err := n.dialer().DialContext(t.Context(), "tcp", l.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c.(conn)

@@ -53,7 +53,7 @@ func TestReverseProxyForwardsBodiesBothWays(t *testing.T) {
 func TestReverseProxyPassesOnTheHalvesOfAnUpgradedConnection(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, n network) {
 		front := proxy(t, n, serve(t, n, protocols[0], sum, nil))
-		c, err := n.dialContext(t.Context(), "", front.addr)
+		c, err := n.dialer().DialContext(t.Context(), "tcp", front.addr)
 		require.NoError(t, err)
 		defer c.Close()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.url, nil)

@@ -92,7 +92,7 @@ func overRedis(t *testing.T, test func(t *testing.T, options redis.Options)) {
 		socket := startRedis(t)
 		l := n.listen(t)
 		forward(t, l, socket)
-		test(t, redis.Options{Addr: l.Addr().String(), Dialer: n.dialContext, ReadTimeout: patience})
+		test(t, redis.Options{Addr: l.Addr().String(), Dialer: n.dialer().DialContext, ReadTimeout: patience})
 	})
 }
 

@@ -137,7 +137,7 @@ func load(ibverbs, rdmacm string) error {
 	if why := C.rn_load(v, c, &opened); why != nil {
 		what := "a library is missing"
 		if opened != 0 {
-			what = "the library is older than v23"
+			what = "this rdma-core is older than v23"
 		}
 		return unavailable(fmt.Errorf("%w: %s: %s", fabric.ErrNoLibrary, what, C.GoString(why)))
 	}

@@ -1,0 +1,68 @@
+package ringnet
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+func TestForTCPDialsItsNetworkInsteadOfTCP(t *testing.T) {
+	simulate(t, sim.New(sim.Link{}))
+	l, err := Listen("sim", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	d := &Dialer{ForTCP: "sim"}
+	for _, network := range []string{"tcp", "tcp4", "sim"} {
+		c, err := d.DialContext(t.Context(), network, l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		require.IsType(t, &Conn{}, c)
+	}
+	_, err = d.Dial("tcp6", l.Addr().String())
+	require.ErrorContains(t, err, "no suitable address")
+}
+
+func TestForTCPLeavesOtherNetworksToPackageNet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	unix, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer unix.Close()
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer udp.Close()
+	d := &Dialer{ForTCP: "auto"}
+	for network, other := range map[string]struct {
+		address string
+		conn    net.Conn
+	}{
+		"unix": {path, &net.UnixConn{}},
+		"udp4": {udp.LocalAddr().String(), &net.UDPConn{}},
+	} {
+		c, err := d.Dial(network, other.address)
+		require.NoError(t, err)
+		defer c.Close()
+		require.IsType(t, other.conn, c)
+	}
+}
+
+func TestForTCPWithUnknownNetworksListsTheKnown(t *testing.T) {
+	for _, unknown := range []struct{ forTCP, network, name string }{
+		{"", "tcp", "tcp"},
+		{"", "unix", "unix"},
+		{"auto", "tcp5", "tcp5"},
+		{"auto", "", ""},
+		{"shm", "tcp4", "shm4"},
+		{"tcp", "tcp", "tcp"},
+	} {
+		_, err := (&Dialer{ForTCP: unknown.forTCP}).Dial(unknown.network, "127.0.0.1:1")
+		require.IsType(t, &net.OpError{}, err)
+		var e net.UnknownNetworkError
+		require.ErrorAs(t, err, &e)
+		require.EqualValues(t, unknown.name, e)
+		require.ErrorContains(t, err, "ringnet's are auto, auto4, auto6, rdma, rdma4, rdma6, shm")
+	}
+}
