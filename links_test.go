@@ -60,7 +60,7 @@ func TestConnectionsAreSpreadOverAsManyLinksAsConfigSays(t *testing.T) {
 		}
 		for links := 1; links <= 3; links++ {
 			began := time.Now()
-			for tried := time.Time{}; len(linksTo(l)) < links; time.Sleep(time.Millisecond) {
+			for tried := (time.Time{}); len(linksTo(l)) < links; time.Sleep(time.Millisecond) {
 				require.Less(t, time.Since(began), time.Minute)
 				if time.Since(tried) > 11*time.Second { // what could not be had is left alone for ten
 					tried = time.Now()
