@@ -58,26 +58,15 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 	}
 	log := s.logger(false)
 	log.Info("receives", "address", l.Addr().String(), "into", c.Serve)
-	context.AfterFunc(ctx, func() { l.Close() })
-	for {
-		conn, err := l.Accept()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			return err
+	return acceptAll(ctx, l, func(conn net.Conn) {
+		got, err := folder.Receive(patient{conn})
+		log := log.With("from", conn.RemoteAddr().String(), "over", conn.LocalAddr().Network())
+		if err != nil {
+			log.Warn("received nothing whole", "error", err)
+			return
 		}
-		go func() {
-			defer conn.Close()
-			got, err := folder.Receive(patient{conn})
-			log := log.With("from", conn.RemoteAddr().String(), "over", conn.LocalAddr().Network())
-			if err != nil {
-				log.Warn("received nothing whole", "error", err)
-				return
-			}
-			log.Info("received", "file", got.Name, "bytes", got.Size, "sha256", got.SHA256)
-		}()
-	}
+		log.Info("received", "file", got.Name, "bytes", got.Size, "sha256", got.SHA256)
+	})
 }
 
 // patient is a connection whose peer is given up after silence.

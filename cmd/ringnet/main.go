@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -87,4 +88,23 @@ func (s *streams) logger(verbose bool) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(s.err, options))
 	}
 	return slog.New(slog.NewTextHandler(s.err, options))
+}
+
+// acceptAll serves the connections that a listener accepts, each in a goroutine of its
+// own, and closes them, until ctx ends.
+func acceptAll(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
+	context.AfterFunc(ctx, func() { l.Close() })
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			serve(conn)
+		}()
+	}
 }

@@ -66,22 +66,11 @@ func (c *pingCommand) answer(ctx context.Context, s *streams) error {
 	}
 	log := s.logger(false)
 	log.Info("answers", "address", l.Addr().String())
-	context.AfterFunc(ctx, func() { l.Close() })
-	for {
-		conn, err := l.Accept()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			return err
+	return acceptAll(ctx, l, func(conn net.Conn) {
+		if _, err := io.WriteString(conn, greeting); err == nil {
+			_, _ = io.Copy(conn, conn)
 		}
-		go func() {
-			defer conn.Close()
-			if _, err := io.WriteString(conn, greeting); err == nil {
-				_, _ = io.Copy(conn, conn)
-			}
-		}()
-	}
+	})
 }
 
 // pingResult is what came out over a network.

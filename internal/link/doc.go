@@ -16,9 +16,9 @@
 //	Closed    the endpoint is destroyed
 //
 // A link begins with the stream that it was dialed for, or, if it is one of several
-// for a pair of processes (pool.go), without. An idle link leaves: each side says GOAWAY, and who has said and heard it with
-// no stream left disconnects. The life of a stream on the wire is that of
-// [credit.Stream]; its owner's part is [use].
+// for a pair of processes (pool.go), without. An idle link leaves: each side says
+// GOAWAY, and who has said and heard it with no stream left disconnects. The life of
+// a stream on the wire is that of [credit.Stream]; its owner's part is [use].
 //
 // # Memory
 //

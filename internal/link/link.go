@@ -108,7 +108,7 @@ type Stats struct {
 	WorkRequests     uint64 // posted, of all kinds
 	Signaled         uint64 // of those, the signaled ones
 	Events           uint64 // times that the engine was woken
-	Probes           uint64 // keepalive probes sent
+	Probes           uint64 // sent: writes of nothing, for keepalive or to have staging memory back
 }
 
 // Stats returns a snapshot of the link's counters.
