@@ -1,9 +1,8 @@
 package proxy
 
 import (
+	"io"
 	"sync"
-
-	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 // bufferLen is how many bytes are moved at a time.
@@ -18,11 +17,11 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 // sink writes a whole buffer.
 type sink func(p []byte) (int, error)
 
-func newSink(c endpoint.Conn) sink {
-	if s := socketSink(c); s != nil {
-		return s
+func (e *end) newSink() sink {
+	if e.socket != nil {
+		return e.socket.sink()
 	}
-	return c.Write
+	return e.Write
 }
 
 // source reads what comes next into a buffer, which the caller puts back, unless
@@ -30,24 +29,24 @@ func newSink(c endpoint.Conn) sink {
 // to read, for most of 10,000 connections wait.
 type source func() (*buffer, int, error)
 
-func newSource(c endpoint.Conn) source {
-	if w, ok := c.(interface{ AwaitRead() error }); ok {
+func (e *end) newSource() source {
+	if w, ok := e.Conn.(interface{ AwaitRead() error }); ok {
 		return func() (*buffer, int, error) {
 			if err := w.AwaitRead(); err != nil {
 				return nil, 0, err
 			}
-			return readBuffer(c)
+			return readBuffer(e)
 		}
 	}
-	if s := socketSource(c); s != nil {
-		return s
+	if e.socket != nil {
+		return e.socket.source()
 	}
-	return func() (*buffer, int, error) { return readBuffer(c) }
+	return func() (*buffer, int, error) { return readBuffer(e) }
 }
 
-func readBuffer(c endpoint.Conn) (*buffer, int, error) {
+func readBuffer(r io.Reader) (*buffer, int, error) {
 	b := buffers.Get().(*buffer)
-	n, err := c.Read(b[:])
+	n, err := r.Read(b[:])
 	if n == 0 {
 		buffers.Put(b)
 		b = nil

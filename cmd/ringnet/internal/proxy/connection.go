@@ -13,7 +13,7 @@ import (
 
 // connection is one that was accepted, and the one that was dialed for it.
 type connection struct {
-	client, server endpoint.Conn
+	client, server *end
 	requests       half                    // from client to server
 	replies        half                    // the other way
 	answered       atomic.Bool             // nothing has come from the client since the last reply
@@ -25,19 +25,28 @@ type connection struct {
 }
 
 func newConnection(client, server endpoint.Conn) *connection {
-	c := &connection{client: client, server: server, movedSince: time.Now()}
+	c := &connection{client: newEnd(client), server: newEnd(server), movedSince: time.Now()}
 	c.answered.Store(true)
-	c.requests = half{connection: c, from: client, to: server}
-	c.replies = half{connection: c, from: server, to: client, reply: true}
+	c.requests = half{connection: c, from: c.client, to: c.server}
+	c.replies = half{connection: c, from: c.server, to: c.client, reply: true}
 	return c
 }
+
+// end is one of the two connections.
+type end struct {
+	endpoint.Conn
+	socket *socket // nil if it is none of the kernel
+}
+
+func newEnd(c endpoint.Conn) *end { return &end{c, newSocket(c)} }
 
 // half is one direction of a connection.
 type half struct {
 	connection *connection
-	from, to   endpoint.Conn
+	from, to   *end
 	reply      bool
 	moved      atomic.Uint64 // bytes
+	writing    atomic.Bool   // has read what the receiver has not taken yet
 }
 
 // errStopped is how a half ends that the proxy has told to, between what it read
@@ -84,12 +93,14 @@ func truncated(err error) bool {
 }
 
 func (h *half) move() error {
-	next, write := newSource(h.from), newSink(h.to)
+	next, write := h.from.newSource(), h.to.newSink()
 	for {
 		b, n, err := next()
 		if n > 0 {
 			h.connection.answered.Store(h.reply)
+			h.writing.Store(true)
 			m, failed := write(b[:n])
+			h.writing.Store(false)
 			buffers.Put(b)
 			h.moved.Add(uint64(m))
 			switch {
@@ -110,13 +121,25 @@ func (h *half) move() error {
 	}
 }
 
-// stop ends the connection between two messages, for the reason given.
+// stop ends the connection between two messages, for the reason given. What has
+// been read is written before, unless the receiver is idle.
 func (c *connection) stop(why Outcome) {
-	if c.outcome.CompareAndSwap(nil, &why) {
-		past := time.Unix(1, 0)
-		_ = c.client.SetDeadline(past)
-		_ = c.server.SetDeadline(past)
+	if !c.outcome.CompareAndSwap(nil, &why) {
+		return
 	}
+	past := time.Unix(1, 0)
+	for _, e := range []*end{c.client, c.server} {
+		_ = e.SetReadDeadline(past)
+		if why == Idled {
+			_ = e.SetWriteDeadline(past)
+		}
+	}
+}
+
+// isAnswered says whether the last bytes that have come were a reply, and the
+// client has taken it.
+func (c *connection) isAnswered() bool {
+	return c.answered.Load() && !c.replies.writing.Load()
 }
 
 // cut ends the connection wherever it is.
@@ -127,8 +150,8 @@ func (c *connection) cut() {
 }
 
 func (c *connection) reset() {
-	endpoint.Reset(c.client)
-	endpoint.Reset(c.server)
+	endpoint.Reset(c.client.Conn)
+	endpoint.Reset(c.server.Conn)
 }
 
 // quiet returns how long nothing has moved, as far as the sweeper has seen.

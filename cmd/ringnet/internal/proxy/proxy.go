@@ -256,7 +256,7 @@ func (p *Proxy) sweep(every time.Duration, done <-chan struct{}) {
 			switch {
 			case p.forwarding.Idle > 0 && quiet >= p.forwarding.Idle:
 				c.stop(Idled)
-			case p.draining && quiet >= betweenRequests && c.answered.Load():
+			case p.draining && quiet >= betweenRequests && c.isAnswered():
 				c.stop(Drained)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -15,26 +16,56 @@ import (
 // nothing to do it would wake a thread to watch over each, which takes longer than
 // all else that is done for a short message.
 
-// rawSocket is a socket for the functions below, or nil if c is none.
-func rawSocket(c endpoint.Conn) syscall.RawConn {
-	switch s := c.(type) {
-	case *net.TCPConn:
-		raw, _ := s.SyscallConn() // never fails for a connection
-		return raw
-	case *net.UnixConn:
-		raw, _ := s.SyscallConn()
-		return raw
-	}
-	return nil
+// socket is one of the kernel, which tells only one call that the peer is gone:
+// after a write that was told, a read finds what looks like the end of the stream.
+type socket struct {
+	raw syscall.RawConn
+
+	mu   sync.Mutex    // held during a write; guards lost
+	lost syscall.Errno // what a write was told
 }
 
-// socketSource reads from a socket, or is nil if c is none. The kernel says that
-// there is nothing before a buffer has to wait for it.
-func socketSource(c endpoint.Conn) source {
-	raw := rawSocket(c)
-	if raw == nil {
+// newSocket returns nil if c is no socket of the kernel.
+func newSocket(c endpoint.Conn) *socket {
+	var raw syscall.RawConn
+	switch s := c.(type) {
+	case *net.TCPConn:
+		raw, _ = s.SyscallConn() // never fails for a connection
+	case *net.UnixConn:
+		raw, _ = s.SyscallConn()
+	default:
 		return nil
 	}
+	return &socket{raw: raw}
+}
+
+// write is the system call. EPIPE is no loss: the peer has ended its stream
+// before, or a read was told.
+func (s *socket) write(fd uintptr, p []byte) (int, syscall.Errno) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, errno := rawCall(syscall.SYS_WRITE, fd, p)
+	switch errno {
+	case 0, syscall.EAGAIN, syscall.EPIPE:
+	default:
+		s.lost = errno
+	}
+	return n, errno
+}
+
+// end is what a read means that finds no more bytes.
+func (s *socket) end() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost != 0 {
+		return os.NewSyscallError("write", s.lost)
+	}
+	return io.EOF
+}
+
+// source reads. The kernel says that there is nothing before a buffer has to wait
+// for it.
+func (s *socket) source() source {
 	var b *buffer
 	var n int
 	var errno syscall.Errno
@@ -48,31 +79,26 @@ func socketSource(c endpoint.Conn) source {
 	}
 	return func() (*buffer, int, error) {
 		n = 0
-		err := raw.Read(read)
+		err := s.raw.Read(read)
 		switch {
 		case err != nil:
 			return nil, 0, err
 		case errno != 0:
 			return nil, 0, os.NewSyscallError("read", errno)
 		case n == 0:
-			return nil, 0, io.EOF
+			return nil, 0, s.end()
 		}
 		return b, n, nil
 	}
 }
 
-// socketSink writes to a socket, or is nil if c is none.
-func socketSink(c endpoint.Conn) sink {
-	raw := rawSocket(c)
-	if raw == nil {
-		return nil
-	}
+func (s *socket) sink() sink {
 	var left []byte
 	var errno syscall.Errno
 	write := func(fd uintptr) bool {
 		for len(left) > 0 {
 			var n int
-			if n, errno = rawCall(syscall.SYS_WRITE, fd, left); errno != 0 {
+			if n, errno = s.write(fd, left); errno != 0 {
 				return errno != syscall.EAGAIN
 			}
 			left = left[n:]
@@ -81,7 +107,7 @@ func socketSink(c endpoint.Conn) sink {
 	}
 	return func(p []byte) (int, error) {
 		left, errno = p, 0
-		err := raw.Write(write)
+		err := s.raw.Write(write)
 		n := len(p) - len(left)
 		left = nil
 		if err == nil && errno != 0 {

@@ -4,5 +4,8 @@ package proxy
 
 import "github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 
-func socketSource(endpoint.Conn) source { return nil }
-func socketSink(endpoint.Conn) sink     { return nil }
+type socket struct{}
+
+func newSocket(endpoint.Conn) *socket { return nil }
+func (*socket) source() source        { return nil }
+func (*socket) sink() sink            { return nil }

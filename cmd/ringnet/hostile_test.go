@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// While the client sends, the proxy writes to the server as well as it reads from
+// it, and the kernel tells only one of the two that the server has reset the
+// connection. (The client is one of shm, for the kernel does the same to it.)
+func TestProxyPassesOnAResetWhileTheClientSends(t *testing.T) {
+	requireShm(t)
+	const half = "half a reply"
+	reset := make(chan struct{})
+	p := start(t, "proxy", "--listen", "shm://127.0.0.1:0", "--to", "tcp://"+serve(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte(half))
+		<-reset
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	}))
+	for range 20 {
+		c, err := ringnet.DialTimeout("shm", p.address(0), patience)
+		require.NoError(t, err)
+		_, err = io.ReadFull(c, make([]byte, len(half)))
+		require.NoError(t, err)
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			_, _ = c.Write(make([]byte, 16<<20))
+		}()
+		reset <- struct{}{}
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		requireReset(t, c)
+		require.NoError(t, c.Close())
+		<-sent
+	}
+}
+
+// A reply is under way as long as its client has not taken all of it.
+func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
+	reply := make([]byte, 32<<20)
+	_, _ = rand.Read(reply) // never fails
+	client, server := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 4))
+		_, _ = c.Write(reply)
+		_, _ = io.Copy(io.Discard, c)
+		_ = c.Close()
+	}))
+	idle, slow := dial(t, client.address(0)), dial(t, client.address(0))
+	got := make([]byte, len(reply))
+	for _, c := range []*net.TCPConn{idle, slow} {
+		_, err := c.Write([]byte("more"))
+		require.NoError(t, err)
+	}
+	_, err := io.ReadFull(idle, got)
+	require.NoError(t, err)
+	_, err = io.ReadFull(slow, got[:1])
+	require.NoError(t, err)
+	for _, p := range []*service{client, server} {
+		p.terminate()
+		p.logged("stops: waits for connections to end", 0)
+	}
+	_, err = idle.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err)
+	_, err = io.ReadFull(slow, got[1:])
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(reply, got))
+	require.NoError(t, slow.Close())
+	require.NoError(t, client.wait(), client.said())
+	require.NoError(t, server.wait(), server.said())
+}
