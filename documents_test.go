@@ -113,6 +113,22 @@ func TestGuidesNameOptionsThatExist(t *testing.T) {
 	})
 }
 
+// Whoever copies a line of README.md for a library copies one that a test runs.
+func TestReadmeHasTheLinesOfTestsForLibraries(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	tests, err := os.ReadFile("interop/dialers_test.go")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(readme), "dialer := &ringnet.Dialer{ForTCP: \"auto\"}")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "interop/dialers_test.go")
+	lines := regexp.MustCompile("`([^`]*(?:addr|dialer)[^`]*)`").FindAllStringSubmatch(table, -1)
+	require.NotEmpty(t, lines)
+	for _, line := range lines {
+		requireInSource(t, string(tests), line[1])
+	}
+}
+
 // exportedNames are the types and functions of this package.
 func exportedNames(t *testing.T) (names []string) {
 	t.Helper()

@@ -8,9 +8,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"math/big"
 	"net"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,12 +28,9 @@ type network struct{ name, host string }
 // a device.
 func overEachNetwork(t *testing.T, test func(t *testing.T, n network)) {
 	t.Run("shm", func(t *testing.T) {
-		l, err := ringnet.Listen("shm", "127.0.0.1:0")
-		if errors.Is(err, errors.ErrUnsupported) {
+		if err := noShm(t); err != nil {
 			t.Skip(err)
 		}
-		require.NoError(t, err)
-		require.NoError(t, l.Close())
 		test(t, network{"shm", "127.0.0.1"})
 	})
 	t.Run("auto", func(t *testing.T) { test(t, network{"auto", "127.0.0.1"}) })
@@ -59,6 +58,30 @@ func (n network) listen(t *testing.T) net.Listener {
 // dialer is what http.Transport and go-redis want, who say "tcp"; the network is n.
 func (n network) dialer() *ringnet.Dialer { return &ringnet.Dialer{ForTCP: n.name} }
 
+// carrier is the network that carries connections of n.
+func (n network) carrier(t *testing.T) string {
+	t.Helper()
+	switch {
+	case n.name != "auto":
+		return n.name
+	case noShm(t) == nil:
+		return "shm"
+	}
+	return "tcp"
+}
+
+// noShm returns why this system has no shm, if that is so.
+func noShm(t *testing.T) error {
+	t.Helper()
+	l, err := ringnet.Listen("shm", "127.0.0.1:0")
+	if errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return nil
+}
+
 // dial dials a listener of n, and closes the connection at the end of the test.
 func (n network) dial(t *testing.T, l net.Listener) conn {
 	t.Helper()
@@ -70,10 +93,50 @@ func (n network) dial(t *testing.T, l net.Listener) conn {
 
 // conn is what every connection of ringnet can do, as a *net.TCPConn can.
 type conn interface {
+	halfCloser
+	SetLinger(sec int) error
+}
+
+// halfCloser is what a *net.UnixConn can do too.
+type halfCloser interface {
 	net.Conn
 	CloseRead() error
 	CloseWrite() error
-	SetLinger(sec int) error
+}
+
+// forward accepts connections, and forwards each to an address of package net,
+// until the end of the test.
+func forward(t *testing.T, l net.Listener, network, address string) {
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			forwarding.Go(func() { splice(c.(conn), network, address) })
+		}
+	})
+	t.Cleanup(forwarding.Wait)
+	t.Cleanup(func() { l.Close() })
+}
+
+// splice copies in both directions until both have ended.
+func splice(c conn, network, address string) {
+	defer c.Close()
+	up, err := net.Dial(network, address)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, _ = io.Copy(c, up)
+		_ = c.CloseWrite()
+	})
+	_, _ = io.Copy(up, c)
+	_ = up.(halfCloser).CloseWrite()
+	back.Wait()
 }
 
 // patience is how long a test waits for what should happen at once.

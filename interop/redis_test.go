@@ -1,97 +1,31 @@
+//go:build unix
+
 package interop
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/programs"
 )
-
-// startRedis starts a redis-server that listens on a Unix socket, until the end
-// of the test, and returns the socket's path.
-func startRedis(t *testing.T) string {
-	t.Helper()
-	program, err := exec.LookPath("redis-server")
-	if err != nil && os.Getenv("CI") == "" && os.Getenv("RINGNET_REQUIRE_REDIS") == "" {
-		t.Skip("no redis-server (Debian: apt-get install redis-server): ", err)
-	}
-	require.NoError(t, err)
-	socket := filepath.Join(t.TempDir(), "redis")
-	cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", filepath.Dir(socket))
-	log, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_, _ = cmd.Process.Wait()
-	})
-	lines := bufio.NewScanner(log)
-	var said strings.Builder
-	for lines.Scan() {
-		fmt.Fprintln(&said, lines.Text())
-		if strings.Contains(lines.Text(), "eady to accept connections") { // with "The server is now r" or "R" before it
-			go func() { _, _ = io.Copy(io.Discard, log) }()
-			return socket
-		}
-	}
-	require.FailNow(t, "redis-server did not start", said.String())
-	return ""
-}
-
-// forward accepts connections and forwards each to the Unix socket, until the
-// end of the test.
-func forward(t *testing.T, l net.Listener, socket string) {
-	var forwarding sync.WaitGroup
-	forwarding.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			forwarding.Go(func() { splice(c.(conn), socket) })
-		}
-	})
-	t.Cleanup(forwarding.Wait)
-	t.Cleanup(func() { l.Close() })
-}
-
-// splice copies in both directions until both have ended.
-func splice(c conn, socket string) {
-	defer c.Close()
-	up, err := net.Dial("unix", socket)
-	if err != nil {
-		return
-	}
-	defer up.Close()
-	var back sync.WaitGroup
-	back.Go(func() {
-		_, _ = io.Copy(c, up)
-		_ = c.CloseWrite()
-	})
-	_, _ = io.Copy(up, c)
-	_ = up.(*net.UnixConn).CloseWrite()
-	back.Wait()
-}
 
 // overRedis runs a test with options for clients of a redis-server that is
 // reached over each network.
 func overRedis(t *testing.T, test func(t *testing.T, options redis.Options)) {
 	overEachNetwork(t, func(t *testing.T, n network) {
-		socket := startRedis(t)
+		socket := filepath.Join(t.TempDir(), "redis")
+		programs.StartRedis(t, "--port", "0", "--unixsocket", socket)
 		l := n.listen(t)
-		forward(t, l, socket)
+		forward(t, l, "unix", socket)
 		test(t, redis.Options{Addr: l.Addr().String(), Dialer: n.dialer().DialContext, ReadTimeout: patience})
 	})
 }

@@ -8,13 +8,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/programs"
 )
 
 // BenchmarkPrograms measures what two proxies cost programs that nobody has
@@ -101,15 +102,13 @@ func serveRedis(b *testing.B) (address string) {
 	address = freeAddress(b)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(b, err)
-	dir := b.TempDir()
-	startProgram(b, exec.Command(program(b, "redis-server", "redis-server"), "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", dir),
-		"eady to accept connections")
+	programs.StartRedis(b, "--bind", "127.0.0.1", "--port", port)
 	return address
 }
 
 func loadRedis(b *testing.B, port string) (requests int) {
 	requests = 20_000
-	output(b, program(b, "redis-benchmark", "redis-tools"), "-p", port, "-q", "-t", "get", "-c", "50", "-n", strconv.Itoa(requests))
+	output(b, programs.Path(b, "redis-benchmark", "redis-tools"), "-p", port, "-q", "-t", "get", "-c", "50", "-n", strconv.Itoa(requests))
 	return requests
 }
 
@@ -117,14 +116,14 @@ func servePostgres(b *testing.B) (address string) {
 	address = freeAddress(b)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(b, err)
-	startPostgres(b, "port="+port)
-	output(b, program(b, "pgbench", "postgresql"), "-h", "127.0.0.1", "-p", port, "-U", "bench", "-i", "-q", "postgres")
+	programs.StartPostgres(b, "port="+port)
+	output(b, programs.Path(b, "pgbench", "postgresql"), "-h", "127.0.0.1", "-p", port, "-U", "bench", "-i", "-q", "postgres")
 	return address
 }
 
 func loadPostgres(b *testing.B, port string) (requests int) {
 	const clients, each = 8, 1000
-	output(b, program(b, "pgbench", "postgresql"), "-h", "127.0.0.1", "-p", port, "-U", "bench", "-n", "-S",
+	output(b, programs.Path(b, "pgbench", "postgresql"), "-h", "127.0.0.1", "-p", port, "-U", "bench", "-n", "-S",
 		"-c", strconv.Itoa(clients), "-t", strconv.Itoa(each), "postgres")
 	return clients * each
 }
@@ -138,6 +137,6 @@ func serveHTTP(b *testing.B) (address string) {
 
 func loadHTTP(b *testing.B, port string) (requests int) {
 	requests = 20_000
-	output(b, program(b, "ab", "apache2-utils"), "-q", "-k", "-n", strconv.Itoa(requests), "-c", "16", "http://127.0.0.1:"+port+"/")
+	output(b, programs.Path(b, "ab", "apache2-utils"), "-q", "-k", "-n", strconv.Itoa(requests), "-c", "16", "http://127.0.0.1:"+port+"/")
 	return requests
 }

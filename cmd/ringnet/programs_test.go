@@ -3,43 +3,22 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
-	"os/user"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/programs"
 )
 
 // Programs that nobody has changed, clients and servers, through two proxies with
 // shm between them.
-
-// program is the path of a program of a Debian package.
-func program(t testing.TB, name, pack string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		// Where Debian keeps what has several versions.
-		if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
-			return slices.Max(found)
-		}
-		if os.Getenv("CI") == "" && os.Getenv("RINGNET_REQUIRE_PROGRAMS") == "" {
-			t.Skipf("no %s (Debian: apt-get install %s): %v", name, pack, err)
-		}
-	}
-	require.NoError(t, err)
-	return path
-}
 
 // output runs a program, which has to end well, and returns what it says.
 func output(t testing.TB, path string, args ...string) string {
@@ -55,40 +34,13 @@ func startRedis(t *testing.T) (client, server *service, port string) {
 	t.Helper()
 	requireShm(t)
 	dir := t.TempDir()
-	cmd := exec.Command(program(t, "redis-server", "redis-server"), "--port", "0", "--unixsocket", dir+"/redis", "--save", "", "--dir", dir)
-	startProgram(t, cmd, "eady to accept connections") // with "The server is now r" or "R" before it
+	programs.StartRedis(t, "--port", "0", "--unixsocket", dir+"/redis")
 	client, server = startPair(t, "shm", "unix://"+dir+"/redis", "-v")
 	return client, server, client.port()
 }
 
-// startProgram starts a program, until the end of the test, and waits for it to
-// say that it is ready.
-func startProgram(t testing.TB, cmd *exec.Cmd, ready string) {
-	t.Helper()
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
-	defer w.Close()
-	cmd.Stdout, cmd.Stderr = w, w
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-		r.Close()
-	})
-	lines := bufio.NewScanner(r)
-	var said strings.Builder
-	for lines.Scan() {
-		fmt.Fprintln(&said, lines.Text())
-		if strings.Contains(lines.Text(), ready) {
-			go func() { _, _ = io.Copy(io.Discard, r) }()
-			return
-		}
-	}
-	require.FailNow(t, "did not start", said.String())
-}
-
 func TestRedisBenchmarkThroughProxies(t *testing.T) {
-	benchmark, cli := program(t, "redis-benchmark", "redis-tools"), program(t, "redis-cli", "redis-tools")
+	benchmark, cli := programs.Path(t, "redis-benchmark", "redis-tools"), programs.Path(t, "redis-cli", "redis-tools")
 	_, _, port := startRedis(t)
 	const requests = 1_600 // a multiple of the pipeline, whose last is not cut short
 	all := []string{"-t", "set,get,incr,lpush,lrange_100"}
@@ -106,7 +58,7 @@ func TestRedisBenchmarkThroughProxies(t *testing.T) {
 }
 
 func TestRedisBenchmarkLosesNoReplyWhenProxiesStop(t *testing.T) {
-	benchmark, cli := program(t, "redis-benchmark", "redis-tools"), program(t, "redis-cli", "redis-tools")
+	benchmark, cli := programs.Path(t, "redis-benchmark", "redis-tools"), programs.Path(t, "redis-cli", "redis-tools")
 	client, server, port := startRedis(t)
 	behind := server.logged("forwards", 0)["to"].(string)
 	const connections, requests = 20, 20_000
@@ -128,8 +80,8 @@ func TestRedisBenchmarkLosesNoReplyWhenProxiesStop(t *testing.T) {
 
 func TestPgbenchThroughProxies(t *testing.T) {
 	requireShm(t)
-	pgbench, psql := program(t, "pgbench", "postgresql"), program(t, "psql", "postgresql")
-	dir := startPostgres(t, "listen_addresses=")
+	pgbench, psql := programs.Path(t, "pgbench", "postgresql"), programs.Path(t, "psql", "postgresql")
+	dir := programs.StartPostgres(t, "listen_addresses=")
 	client, _ := startPair(t, "shm", "unix://"+dir+"/.s.PGSQL.5432")
 
 	at := []string{"-h", "127.0.0.1", "-p", client.port(), "-U", "bench"}
@@ -146,47 +98,9 @@ func TestPgbenchThroughProxies(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("%d|t|t\n", clients*each), sums)
 }
 
-// startPostgres starts a PostgreSQL server with a setting, until the end of the test,
-// and returns the folder of its socket.
-func startPostgres(t testing.TB, setting string) (dir string) {
-	t.Helper()
-	postgres, initdb := program(t, "postgres", "postgresql"), program(t, "initdb", "postgresql")
-	dir, as := postgresFolder(t)
-	run := func(path string, args ...string) *exec.Cmd {
-		cmd := exec.Command(path, args...)
-		cmd.SysProcAttr, cmd.Dir, cmd.Env = as, dir, append(os.Environ(), "LC_ALL=C")
-		return cmd
-	}
-	out, err := run(initdb, "-D", dir+"/data", "-A", "trust", "-U", "bench", "--no-sync").CombinedOutput()
-	require.NoError(t, err, string(out))
-	startProgram(t, run(postgres, "-D", dir+"/data", "-k", dir, "-c", setting, "-c", "fsync=off", "-c", "shared_memory_type=mmap"),
-		"ready to accept connections")
-	return dir
-}
-
-// postgresFolder is a folder for the files of PostgreSQL, which does not run as
-// root, and the user for it.
-func postgresFolder(t testing.TB) (string, *syscall.SysProcAttr) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "pg") // with a short path, for its socket
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if os.Geteuid() != 0 {
-		return dir, nil
-	}
-	u, err := user.Lookup("postgres")
-	require.NoError(t, err)
-	uid, err := strconv.Atoi(u.Uid)
-	require.NoError(t, err)
-	gid, err := strconv.Atoi(u.Gid)
-	require.NoError(t, err)
-	require.NoError(t, os.Chown(dir, uid, gid))
-	return dir, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
-}
-
 func TestApacheBenchmarkThroughProxies(t *testing.T) {
 	requireShm(t)
-	ab := program(t, "ab", "apache2-utils")
+	ab := programs.Path(t, "ab", "apache2-utils")
 	const length = 100_000
 	page := make([]byte, length)
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(page) }))

@@ -1,0 +1,303 @@
+//go:build unix
+
+package interop
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/programs"
+)
+
+// The line of README.md for each library that dials for itself, with the library's
+// own client and a server that knows nothing of ringnet.
+
+// watchedDialer is a ringnet.Dialer, and records what its connections run over.
+type watchedDialer struct {
+	*ringnet.Dialer
+
+	mu       sync.Mutex // guards networks
+	networks []string
+}
+
+func (d *watchedDialer) Dial(network, address string) (net.Conn, error) {
+	return d.DialContext(context.Background(), network, address)
+}
+
+func (d *watchedDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := d.Dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.networks = append(d.networks, c.LocalAddr().Network())
+	return c, nil
+}
+
+// requireAll requires that there have been connections, all over one network.
+func (d *watchedDialer) requireAll(t *testing.T, network string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	require.NotEmpty(t, d.networks, "the library has not used the dialer")
+	for _, n := range d.networks {
+		require.Equal(t, network, n)
+	}
+}
+
+// libraries are those of README.md: a server of each, at an address of package net,
+// and a client that talks to a server through a dialer.
+var libraries = []struct {
+	name  string
+	serve func(t *testing.T) (network, address string)
+	talk  func(t *testing.T, dialer *watchedDialer, addr string)
+}{
+	{"net/http", serveHTTP, talkHTTP},
+	{"gRPC", serveGRPC, talkGRPC},
+	{"go-redis", serveRedis, talkRedis},
+	{"pgx", servePostgres, talkPostgres},
+	{"NATS", serveNATS, talkNATS},
+	{"mongo", serveMongo, talkMongo},
+}
+
+func TestLibrariesDialRingnet(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		for _, library := range libraries {
+			t.Run(library.name, func(t *testing.T) {
+				network, address := library.serve(t)
+				l := n.listen(t)
+				forward(t, l, network, address)
+				dialer := &watchedDialer{Dialer: n.dialer()}
+				library.talk(t, dialer, l.Addr().String())
+				dialer.requireAll(t, n.carrier(t))
+			})
+		}
+	})
+}
+
+// A server that has never heard of ringnet is reached over TCP.
+func TestLibrariesDialTCPWhereThereIsNothingBetter(t *testing.T) {
+	for _, library := range libraries {
+		t.Run(library.name, func(t *testing.T) {
+			network, address := library.serve(t)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			forward(t, l, network, address)
+			dialer := &watchedDialer{Dialer: &ringnet.Dialer{ForTCP: "auto"}}
+			library.talk(t, dialer, l.Addr().String())
+			dialer.requireAll(t, "tcp")
+		})
+	}
+}
+
+// Libraries ask the same dialer for Unix sockets, which stay package net's.
+func TestLibrariesDialUnixSocketsThroughTheSameDialer(t *testing.T) {
+	dialer := &watchedDialer{Dialer: &ringnet.Dialer{ForTCP: "auto"}}
+	t.Run("go-redis", func(t *testing.T) {
+		_, socket := serveRedis(t)
+		setAndGet(t, redis.NewClient(&redis.Options{Network: "unix", Addr: socket, Dialer: dialer.DialContext}))
+	})
+	t.Run("pgx", func(t *testing.T) {
+		_, socket := servePostgres(t)
+		query(t, dialer, "host="+filepath.Dir(socket)+" user=bench database=postgres")
+	})
+	dialer.requireAll(t, "unix")
+}
+
+func serveHTTP(t *testing.T) (network, address string) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
+	t.Cleanup(s.Close)
+	return "tcp", s.Listener.Addr().String()
+}
+
+func talkHTTP(t *testing.T, dialer *watchedDialer, addr string) {
+	transport := &http.Transport{DialContext: dialer.DialContext}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Get("http://" + addr + "/index")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, "/index", string(body))
+}
+
+// emptyService answers calls with nothing.
+type emptyService struct {
+	testgrpc.UnimplementedTestServiceServer
+}
+
+func (emptyService) EmptyCall(context.Context, *testgrpc.Empty) (*testgrpc.Empty, error) {
+	return new(testgrpc.Empty), nil
+}
+
+func serveGRPC(t *testing.T) (network, address string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	testgrpc.RegisterTestServiceServer(s, emptyService{})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		require.NoError(t, receive(t, served))
+	})
+	return "tcp", l.Addr().String()
+}
+
+func talkGRPC(t *testing.T, dialer *watchedDialer, addr string) {
+	target := "passthrough:///" + addr
+	cc, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }))
+	require.NoError(t, err)
+	defer cc.Close()
+	_, err = testgrpc.NewTestServiceClient(cc).EmptyCall(t.Context(), new(testgrpc.Empty))
+	require.NoError(t, err)
+}
+
+func serveRedis(t *testing.T) (network, address string) {
+	socket := filepath.Join(t.TempDir(), "redis")
+	programs.StartRedis(t, "--port", "0", "--unixsocket", socket)
+	return "unix", socket
+}
+
+func talkRedis(t *testing.T, dialer *watchedDialer, addr string) {
+	setAndGet(t, redis.NewClient(&redis.Options{Addr: addr, Dialer: dialer.DialContext}))
+}
+
+func setAndGet(t *testing.T, c *redis.Client) {
+	t.Helper()
+	defer c.Close()
+	require.NoError(t, c.Set(t.Context(), "key", "value", 0).Err())
+	require.Equal(t, "value", c.Get(t.Context(), "key").Val())
+}
+
+func servePostgres(t *testing.T) (network, address string) {
+	return "unix", programs.StartPostgres(t, "listen_addresses=") + "/.s.PGSQL.5432"
+}
+
+func talkPostgres(t *testing.T, dialer *watchedDialer, addr string) {
+	query(t, dialer, "postgres://bench@"+addr+"/postgres?sslmode=disable")
+}
+
+// query asks a PostgreSQL server for a large value.
+func query(t *testing.T, dialer *watchedDialer, url string) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	config.ConnConfig.DialFunc = dialer.DialContext
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer pool.Close()
+	var value string
+	require.NoError(t, pool.QueryRow(t.Context(), "select repeat($1, 100000)", "ring").Scan(&value))
+	require.Len(t, value, 400_000)
+}
+
+func serveNATS(t *testing.T) (network, address string) {
+	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoLog: true, NoSigs: true})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	require.True(t, s.ReadyForConnections(patience))
+	return "tcp", s.Addr().String()
+}
+
+func talkNATS(t *testing.T, dialer *watchedDialer, addr string) {
+	nc, err := nats.Connect(addr, nats.SetCustomDialer(dialer))
+	require.NoError(t, err)
+	defer nc.Close()
+	_, err = nc.Subscribe("echo", func(m *nats.Msg) { _ = m.Respond(m.Data) })
+	require.NoError(t, err)
+	sent := randomBytes(100_000)
+	answer, err := nc.Request("echo", sent, patience)
+	require.NoError(t, err)
+	requireSame(t, sent, answer.Data)
+}
+
+// serveMongo stands in for a MongoDB server, of which Debian has no package. It
+// says hello, and yes to every other command.
+func serveMongo(t *testing.T) (network, address string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer c.Close()
+				for answerMongo(c) == nil {
+				}
+			})
+		}
+	})
+	t.Cleanup(serving.Wait)
+	t.Cleanup(func() { l.Close() })
+	return "tcp", l.Addr().String()
+}
+
+// answerMongo reads a message (OP_MSG) and answers it.
+func answerMongo(c net.Conn) error {
+	const header, message = 16, 2013 // length, request, response to, and the operation code OP_MSG
+	head := make([]byte, header)
+	if _, err := io.ReadFull(c, head); err != nil {
+		return err
+	}
+	length, request := binary.LittleEndian.Uint32(head), binary.LittleEndian.Uint32(head[4:])
+	if length < header || binary.LittleEndian.Uint32(head[12:]) != message {
+		return errors.New("not a message")
+	}
+	if _, err := io.CopyN(io.Discard, c, int64(length)-header); err != nil {
+		return err
+	}
+	body, err := bson.Marshal(bson.D{
+		{Key: "ok", Value: 1}, {Key: "isWritablePrimary", Value: true}, {Key: "helloOk", Value: true},
+		{Key: "minWireVersion", Value: int32(0)}, {Key: "maxWireVersion", Value: int32(21)},
+		{Key: "maxBsonObjectSize", Value: int32(1 << 20)}, {Key: "maxMessageSizeBytes", Value: int32(1 << 20)}, {Key: "maxWriteBatchSize", Value: int32(1)},
+	})
+	if err != nil {
+		return err
+	}
+	answer := make([]byte, header+5, header+5+len(body)) // with flags, and the kind of what follows: a document
+	binary.LittleEndian.PutUint32(answer, uint32(cap(answer)))
+	binary.LittleEndian.PutUint32(answer[8:], request)
+	binary.LittleEndian.PutUint32(answer[12:], message)
+	_, err = c.Write(append(answer, body...))
+	return err
+}
+
+func talkMongo(t *testing.T, dialer *watchedDialer, addr string) {
+	options := options.Client().SetDialer(dialer).ApplyURI("mongodb://" + addr).SetDirect(true).
+		SetServerAPIOptions(options.ServerAPI(options.ServerAPIVersion1)) // without which it begins in a protocol of old
+	client, err := mongo.Connect(options)
+	require.NoError(t, err)
+	require.NoError(t, client.Ping(t.Context(), nil))
+	require.NoError(t, client.Disconnect(t.Context()))
+}
