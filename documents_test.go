@@ -16,7 +16,7 @@ import (
 )
 
 // guides are documents for operators and newcomers. Whatever they name exists.
-var guides = []string{"docs/deploy.md", "docs/migrate.md"}
+var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/troubleshoot.md"}
 
 // overEachGuide runs a test with the text of each guide.
 func overEachGuide(t *testing.T, test func(t *testing.T, text string)) {
@@ -65,6 +65,11 @@ func TestGuidesNameTestsThatExist(t *testing.T) {
 func TestGuidesLinkToFilesThatExist(t *testing.T) {
 	overEachGuide(t, func(t *testing.T, text string) {
 		for _, link := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {
+			if heading, ok := strings.CutPrefix(link[1], "#"); ok {
+				heading = strings.ReplaceAll(heading, "-", " ")
+				require.True(t, strings.Contains(strings.ToLower(text), "\n## "+heading+"\n"), link[1])
+				continue
+			}
 			_, err := os.Stat(filepath.Join("docs", link[1]))
 			require.NoError(t, err)
 		}

@@ -36,7 +36,7 @@ const (
 	maxWaiting = 64
 )
 
-var errHeldUp = errors.New("closing the descriptors that were sent here takes for ever (Linux 6.16 keeps strangers' away)")
+var errHeldUp = errors.New("closing the descriptors that were sent here takes for ever")
 
 // closer closes things in the background. Each listener has one, and each address
 // that is dialed: whoever holds up one of them holds up no other.

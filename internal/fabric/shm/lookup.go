@@ -34,7 +34,7 @@ const (
 	listening   = 1 << 10
 )
 
-var errSilent = fmt.Errorf("the kernel does not tell the owners of sockets (unix_diag of Linux 5.3): %w", errors.ErrUnsupported)
+var errSilent = fmt.Errorf("the kernel does not tell the owners of sockets: %w", errors.ErrUnsupported)
 
 // sockets lists all in the given states, or none: errSilent if the kernel does
 // not tell, or the error of ctx if it ends before the list does. That takes the

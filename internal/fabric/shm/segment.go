@@ -132,7 +132,7 @@ func createMemfd() (int, error) {
 		fd, err = unix.MemfdCreate("ringnet", flags)
 	}
 	if err == unix.ENOSYS {
-		return -1, fmt.Errorf("shared memory: %w: this kernel has no memfd_create (Linux 3.17)", errors.ErrUnsupported)
+		return -1, fmt.Errorf("shared memory: %w: this kernel has no memfd_create", errors.ErrUnsupported)
 	}
 	return fd, os.NewSyscallError("memfd_create", err)
 }

@@ -3,7 +3,8 @@
 package verbs
 
 // Errors of the libraries and of the connection manager's events, with what is
-// wrong where the errno alone does not tell. docs/auto.md has what to do about it.
+// wrong where the errno alone does not tell. docs/troubleshoot.md has what to do
+// about it.
 
 // #include "shim.h"
 import "C"
@@ -58,12 +59,8 @@ func isErrno(err error, any ...syscall.Errno) bool {
 // address or a route to it.
 func addrError(call string, errno syscall.Errno, addr netip.Addr) error {
 	err := os.NewSyscallError(call, errno)
-	switch {
-	case isErrno(err, syscall.ENODEV):
-		return fmt.Errorf("%w: %w: no RDMA device for %v",
-			errors.ErrUnsupported, err, addr)
-	case isErrno(err, syscall.EACCES):
-		return fmt.Errorf("%w: ports below 1024 need CAP_NET_BIND_SERVICE, and devices permission", err)
+	if isErrno(err, syscall.ENODEV) {
+		return fmt.Errorf("%w: %w: no RDMA device for %v", errors.ErrUnsupported, err, addr)
 	}
 	return err
 }
@@ -73,7 +70,7 @@ func memoryError(call string, rc C.int, bytes int) error {
 	err := deviceError(call, rc)
 	switch {
 	case isErrno(err, syscall.EAGAIN):
-		return fmt.Errorf("%w: the device has no more to give, or the control group of this process may have no more of it (rdma.max)", err)
+		return fmt.Errorf("%w: the device, or rdma.max of the control group, has no more", err)
 	case !isShortage(err):
 		return err
 	}
@@ -81,7 +78,7 @@ func memoryError(call string, rc C.int, bytes int) error {
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
 		return err
 	}
-	return fmt.Errorf("%w: %w: %d KiB more would have to be, and this process may lock %d KiB in all (RLIMIT_MEMLOCK)",
+	return fmt.Errorf("%w: %w: %d KiB more, of %d KiB in all (RLIMIT_MEMLOCK)",
 		err, fabric.ErrLockedMemory, (bytes+1023)/1024, limit.Cur/1024)
 }
 

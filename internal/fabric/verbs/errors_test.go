@@ -68,7 +68,7 @@ func TestAddressErrorsSayWhatIsWrong(t *testing.T) {
 	assert.ErrorIs(t, err, errors.ErrUnsupported)
 	assert.ErrorContains(t, err, "no RDMA device for 198.51.100.1")
 
-	for _, errno := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EADDRINUSE, syscall.EADDRNOTAVAIL} {
+	for _, errno := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, syscall.EACCES} {
 		err := addrError("rdma_bind_addr", errno, addr)
 		assert.ErrorIs(t, err, errno)
 		assert.NotErrorIs(t, err, errors.ErrUnsupported)
@@ -99,12 +99,12 @@ func TestACKTimeoutIsRoundedUp(t *testing.T) {
 func TestUnavailable(t *testing.T) {
 	dir := t.TempDir()
 	sysfs, dev := filepath.Join(dir, "sys"), filepath.Join(dir, "dev")
-	check := func(cause error, advice string) {
+	check := func(cause error, text string) {
 		t.Helper()
 		err := checkSystem(sysfs, dev)
 		assert.ErrorIs(t, err, errors.ErrUnsupported)
 		assert.ErrorIs(t, err, cause)
-		assert.ErrorContains(t, err, advice)
+		assert.ErrorContains(t, err, text)
 	}
 	check(syscall.ENODEV, "there is no RDMA device")
 	require.NoError(t, os.MkdirAll(filepath.Join(sysfs, "rxe0"), 0o700))

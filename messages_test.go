@@ -1,0 +1,260 @@
+package ringnet
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// docs/troubleshoot.md has every error message that a user can meet.
+
+// messageDirectories have the packages whose errors users meet. Of packages sim and
+// direct, which are fabrics for tests, they meet none.
+var messageDirectories = []string{".", "rconn", "credit", "internal/budget", "internal/fabric", "internal/fabric/shm",
+	"internal/fabric/verbs", "internal/link", "internal/wire", "cmd/ringnet", "cmd/ringnet/internal"}
+
+// messages are the texts of errors in the sources, as searchable has them, and one
+// file that has each.
+func messages(t *testing.T) map[string]string { return textsOf(t, messagesOf) }
+
+// textsOf are texts in the sources.
+func textsOf(t *testing.T, texts func(*ast.File) []string) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	parse := func(path string) {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, text := range texts(file) {
+			if text = searchable(text); text != "" {
+				all[text] = path
+			}
+		}
+	}
+	for _, directory := range messageDirectories {
+		err := filepath.WalkDir(directory, func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && path != directory && directory != "cmd/ringnet/internal":
+				return filepath.SkipDir
+			case filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go"):
+				parse(path)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	return all
+}
+
+// messagesOf are the texts in a file of which errors are made.
+func messagesOf(file *ast.File) (texts []string) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr: // errors.New("…"), fmt.Errorf("…", …)
+			if f, ok := n.Fun.(*ast.SelectorExpr); ok && (f.Sel.Name == "New" || f.Sel.Name == "Errorf") && len(n.Args) > 0 {
+				texts = append(texts, literals(n.Args[0])...)
+			}
+		case *ast.CompositeLit: // RefusedError{"…"}, wire.Reject{Reason: "…"}
+			if name := typeName(n.Type); strings.HasSuffix(name, "Error") || name == "Reject" {
+				for _, e := range n.Elts {
+					texts = append(texts, literals(e)...)
+				}
+			}
+		case *ast.FuncDecl: // func (e *T) Error() string
+			if n.Recv != nil && n.Name.Name == "Error" {
+				texts = append(texts, literals(n.Body)...)
+			}
+		case *ast.ValueSpec: // texts of statuses
+			if n.Names[0].Name == "statusText" {
+				texts = append(texts, literals(n.Values[0])...)
+			}
+		}
+		return true
+	})
+	return texts
+}
+
+func typeName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+// literals are the strings in a part of a program.
+func literals(n ast.Node) (texts []string) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+			if text, err := strconv.Unquote(l.Value); err == nil {
+				texts = append(texts, text)
+			}
+		}
+		return true
+	})
+	return texts
+}
+
+// searchable is a format as a reader searches for it: with "…" for what is put in,
+// and without what stands around it, which may be all.
+func searchable(format string) string {
+	text := strings.Trim(verb.ReplaceAllString(format, "…"), "… :;,")
+	if inner, ok := strings.CutPrefix(text, "("); ok {
+		text = strings.TrimSuffix(inner, ")")
+	}
+	text = strings.Trim(strings.TrimSuffix(text, " (…)"), "… :;,")
+	if !letters.MatchString(text) {
+		return ""
+	}
+	return text
+}
+
+var (
+	verb    = regexp.MustCompile(`%[-+#0-9.]*[a-zA-Z]`)
+	letters = regexp.MustCompile(`[a-z]{2}`)
+)
+
+// explained are the messages in the tables of docs/troubleshoot.md, whose column of
+// texts is the first or, of errnos, the second.
+func explained(t *testing.T) (texts []string) {
+	t.Helper()
+	document, err := os.ReadFile("docs/troubleshoot.md")
+	require.NoError(t, err)
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(string(document), -1) {
+		texts = append(texts, row[1])
+	}
+	return texts
+}
+
+func TestTroubleshootHasEveryMessage(t *testing.T) {
+	document := make(map[string]bool)
+	for _, text := range explained(t) {
+		document[searchable(text)] = true
+	}
+	all := messages(t)
+	for _, text := range slices.Sorted(maps.Keys(all)) {
+		require.True(t, document[text] || unexplained[text] != "",
+			"docs/troubleshoot.md does not explain %q of %s: add it, or say in unexplained why no user needs it", text, all[text])
+		require.False(t, document[text] && unexplained[text] != "", "%q is explained, and said to need none", text)
+	}
+	for text := range unexplained {
+		require.True(t, all[text] != "", "no error has the text %q", text)
+	}
+}
+
+// Explanations outlive their messages otherwise.
+func TestTroubleshootHasNoMessageThatIsGone(t *testing.T) {
+	all := textsOf(t, func(file *ast.File) []string { return literals(file) })
+	for _, text := range explained(t) {
+		if text != "open …: no such file or directory" { // which is package os's
+			require.True(t, all[searchable(text)] != "", "no error has the text %q", text)
+		}
+	}
+}
+
+func TestTroubleshootHasTheTextsOfErrnos(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the document has Linux's texts")
+	}
+	document, err := os.ReadFile("docs/troubleshoot.md")
+	require.NoError(t, err)
+	table, _, _ := strings.Cut(string(document), "\n## RDMA")
+	rows := regexp.MustCompile("(?m)^\\| ([\\w.]+) \\| `([^`]+)` \\|").FindAllStringSubmatch(table, -1)
+	require.Len(t, rows, len(errnos))
+	for _, row := range rows {
+		require.EqualError(t, errnos[row[1]], row[2])
+	}
+}
+
+var errnos = map[string]error{
+	"ECONNREFUSED": syscall.ECONNREFUSED, "ECONNRESET": syscall.ECONNRESET, "ETIMEDOUT": syscall.ETIMEDOUT,
+	"EPIPE": syscall.EPIPE, "EPROTO": syscall.EPROTO, "ENETDOWN": syscall.ENETDOWN, "EHOSTUNREACH": syscall.EHOSTUNREACH,
+	"ENETUNREACH": syscall.ENETUNREACH, "ENODEV": syscall.ENODEV, "ENOMEM": syscall.ENOMEM, "EAGAIN": syscall.EAGAIN,
+	"EMFILE": syscall.EMFILE, "EADDRINUSE": syscall.EADDRINUSE, "EADDRNOTAVAIL": syscall.EADDRNOTAVAIL,
+	"EACCES": syscall.EACCES, "EINVAL": syscall.EINVAL,
+	"errors.ErrUnsupported": errors.ErrUnsupported, "net.ErrClosed": net.ErrClosed,
+	"os.ErrDeadlineExceeded": os.ErrDeadlineExceeded, "context.Canceled": canceledError{},
+}
+
+// unexplained are the messages that docs/troubleshoot.md leaves out, and why.
+var unexplained = reasons(map[string][]string{
+	"it only says where another error comes from": {
+		"accept", "auto", "close", "confirm", "connect", "dial", "dial from", "listen", "listen at", "open", "reject", "set",
+		"tcp", "the listener at", "uverbs*", "ibv_poll_cq", "bytes of data", "--listen", "--metrics",
+	},
+	"no link or dialer lets it out: a message is waited for, or repeated": {
+		"data has arrived", "success",
+	},
+	"only a defect of ours can cause it, for what is asked of a fabric has been checked before": {
+		"open with", "queue pair options", "register … bytes", "bytes of private data, at most", "bytes inline, at most",
+		"data outside its memory", "memory of another fabric", "work request …, opcode",
+		"post a send before the connection is established", "post a send of … bytes", "post … sends to a full queue",
+		"post … receives", "post … receives to a full queue", "post … receives to a queue of", "post … work requests to a queue of",
+		"bytes of memory for remote writes, want whole pages and at most", "receive queue of …, want 1 to",
+		"receives of … bytes, want at most … in all", "bytes at … are not the peer's memory", "bytes at … do not exist",
+		"local QP operation error", "local access error", "local protection error", "bad response",
+	},
+	"only a defect of the kernel can cause it": {
+		"netlink answers something else", "netlink's answer ends early",
+	},
+	"the document has it by what stands before it: peer broke the ringnet protocol": {
+		"acknowledgement of … when … were sent", "acknowledgement runs backwards: … after", "data message … when … were granted",
+		"link credit for … data messages and … record SENDs", "record SEND … when … were granted",
+		"CREDIT for … bytes after …, with … sent", "RESET behind FINACK", "a second RING before the first is taken",
+		"a second end of the stream", "behind FINACK", "behind RESET", "bytes at … in a ring of", "bytes behind the end of the stream",
+		"data for a new ring when none was offered", "data message of … bytes", "data on a stream that is",
+		"data up to byte … when credit ends at", "for a stream that is", "for no end",
+		"the end of the stream after … bytes, with … received", "unexpected",
+		"a link without a stream, and no more to begin on it", "a ring that is not there",
+		"an answer that is not about the first stream that was asked for", "an answer that is not about the proof that was asked for",
+		"for stream … in a request", "for stream … in an answer", "OPEN behind GOAWAY", "OPEN for stream … when there have been",
+		"OPEN for stream …, which there is", "OPEN from the side that was dialed", "OPEN when … have not been answered",
+		"OPEN without a port", "a second GOAWAY", "there is no stream",
+		"REFUSE for reason …, want 1 to", "control message of … bytes, want … and … for each of 0 to … records",
+		"data for stream …, want less than", "for stream …, want less than", "want 1 to",
+		"with a ring of … bytes, want a power of two from … to", "with bits set that must be zero",
+		"handshake of … bytes, want", "receives, want a multiple of 4 from … to",
+	},
+	"it says itself what the flags or the file of the command should be": {
+		"--serve wants no file to send", "want FILE HOST:PORT, or --serve DIR", "want HOST:PORT",
+		"want HOST:PORT to connect to, or --listen HOST:PORT to answer",
+		"--count, --size, --set-ups and --timeout want positive values", "unknown network …: want one of",
+		"want HOST:PORT after …://, with [] around an IPv6 address", "want NETWORK://HOST:PORT, as in auto://:6380, or unix:///PATH",
+		"want an absolute path after unix://, as in unix:///run/redis.sock",
+		"--idle and --dial-timeout want positive times, or 0 for no bound",
+		"--listen and --to cannot be used together with --file: write them on a line of the file",
+		"--max-connections=…: want a positive number, or 0 for no bound", "--require is about auto, which neither … nor … is",
+		"has no forwardings: want lines like --listen auto://:6380 --to tcp://127.0.0.1:6379",
+		"missing flag --listen=URL: where connections are accepted, for example --listen auto://:6380",
+		"missing flag --to=URL: where connections are forwarded to, for example --to tcp://127.0.0.1:6379",
+	},
+	"it is in the table of errnos": {"i/o timeout", "operation was canceled"},
+})
+
+func reasons(byReason map[string][]string) map[string]string {
+	all := make(map[string]string)
+	for reason, texts := range byReason {
+		for _, text := range texts {
+			all[text] = reason
+		}
+	}
+	return all
+}
