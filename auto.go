@@ -26,7 +26,7 @@ type AutoConn struct {
 	passedOver []Reason
 }
 
-// stream is what a *Conn and a *net.TCPConn have in common.
+// stream is what a *Conn and a *tcpConn have in common.
 type stream interface {
 	net.Conn
 	CloseRead() error
@@ -38,10 +38,22 @@ type stream interface {
 	SetKeepAliveConfig(config net.KeepAliveConfig) error
 	SetReadBuffer(bytes int) error
 	SetWriteBuffer(bytes int) error
+	Stats() Stats
 }
 
-// NetConn returns the connection that carries c: a *[Conn] or a *net.TCPConn.
-func (c *AutoConn) NetConn() net.Conn { return c.stream }
+// NetConn returns the connection that carries c: a *[Conn] or a *net.TCPConn. Of the
+// latter c counts nothing that goes past it, and Close of it is noticed when it is
+// garbage.
+func (c *AutoConn) NetConn() net.Conn {
+	if tcp, ok := c.stream.(*tcpConn); ok {
+		return tcp.TCPConn
+	}
+	return c.stream
+}
+
+// Stats returns a snapshot of the counters of the connection that carries c. It works
+// after Close.
+func (c *AutoConn) Stats() Stats { return c.stream.Stats() }
 
 // PassedOver answers the question "why am I not on RDMA?": a reason for each
 // network that is better than the one that carries the connection, the best
@@ -296,7 +308,7 @@ func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 	}
 	reasons := a.passedOver("tcp", errLost)
 	a.remember(reasons)
-	return &AutoConn{tcp, reasons}, nil
+	return &AutoConn{newTCPConn(tcp, a.Trace, true), reasons}, nil
 }
 
 // withoutTCP is why none of the better networks has connected, and ends the

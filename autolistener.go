@@ -34,6 +34,8 @@ type AutoListener struct {
 	closed   chan struct{}
 	failed   chan struct{} // closed when TCP cannot accept any more
 	err      error         // why; set before failed is closed
+	trace    *Trace
+	stats    listenerStats // of TCP
 
 	mu         sync.Mutex // guards passedOver
 	passedOver map[string]error
@@ -152,11 +154,12 @@ func (lc *ListenConfig) newAutoListener() (*AutoListener, steering, error) {
 		accepted: make(chan accepted),
 		closed:   make(chan struct{}),
 		failed:   make(chan struct{}),
+		trace:    lc.Trace,
 
 		passedOver: make(map[string]error),
 	}
 	l.claims = newClaims(func(c *net.TCPConn) {
-		l.serving.Go(func() { l.hand(accepted{conn: c}) })
+		l.serving.Go(func() { l.hand(accepted{conn: newTCPConn(c, l.trace, false)}) })
 	})
 	for _, name := range s.off {
 		l.passOver(name, errOff)
@@ -262,7 +265,7 @@ func (l *AutoListener) serveTCP() {
 		case err != nil: // which would come again at once
 			goesOn = l.hand(accepted{err: err})
 		case !l.claims.meet(c):
-			goesOn = l.handOrPark(accepted{conn: c})
+			goesOn = l.handOrPark(accepted{conn: newTCPConn(c, l.trace, false)})
 		}
 		if !goesOn {
 			return
@@ -315,7 +318,37 @@ func (l *AutoListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, &net.OpError{Op: "accept", Net: "auto", Addr: l.addr, Err: err}
 	}
-	return &AutoConn{c, l.PassedOver()}, nil
+	passedOver := l.PassedOver()
+	l.count(c.LocalAddr().Network(), len(passedOver) < len(betterThanTCP))
+	l.trace.accepted(c)
+	return &AutoConn{c, passedOver}, nil
+}
+
+// count counts a connection that is returned, and whether a network better than TCP is
+// offered.
+func (l *AutoListener) count(network string, offered bool) {
+	for _, better := range l.better {
+		if better.addr.Network() == network {
+			better.stats.accepted(network)
+			return
+		}
+	}
+	l.stats.count(network, func(s *ListenerStats) {
+		s.Accepted++
+		if offered {
+			s.FellBack++
+		}
+	})
+}
+
+// Stats returns a snapshot of the listener's counters for each network that it
+// listens on, or has listened on: "tcp", "shm", "rdma". It works after Close.
+func (l *AutoListener) Stats() map[string]ListenerStats {
+	stats := map[string]ListenerStats{"tcp": l.stats.snapshot()}
+	for _, better := range l.better {
+		stats[better.addr.Network()] = better.Stats()
+	}
+	return stats
 }
 
 func (l *AutoListener) accept() (stream, error) {

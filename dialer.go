@@ -71,6 +71,10 @@ type Dialer struct {
 	// are unknown.
 	ForTCP string
 
+	// Trace is told of dials, and of the connections and links that they make. nil
+	// tells nobody.
+	Trace *Trace
+
 	// Config is for this end of the connections; nil means the defaults.
 	Config *Config
 }
@@ -99,6 +103,7 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
+	began := time.Now()
 	network, ours := d.choose(network)
 	if !ours {
 		return d.dialOther(ctx, network, address)
@@ -106,15 +111,18 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	var addr net.Addr
 	if _, ok := autoNetworks[network]; ok {
 		c, addr, err = d.dialAuto(ctx, network, address)
+		countDial("auto", c, err)
 	} else if n, unknown := lookupNetwork(network); unknown != nil {
 		err = unknown
 	} else {
 		c, addr, err = d.dial(ctx, n, address)
+		countDial(n.name, c, err)
 	}
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: addr, Err: contextError(err)}
+		c, err = nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: addr, Err: contextError(err)}
 	}
-	return c, nil
+	d.Trace.dialed(network, address, time.Since(began), c, err)
+	return c, err
 }
 
 // choose returns the network to dial for the one that the caller names, and

@@ -37,9 +37,13 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
 	connect := func(ctx context.Context) (*link.Stream, error) {
 		a.ask(n.name, f)
-		return a.makeLink(ctx, func(ctx context.Context) (*link.Stream, error) {
+		s, err := a.makeLink(ctx, func(ctx context.Context) (*link.Stream, error) {
 			return request(ctx, f, local, remote, cfg, a.dialLink)
 		})
+		if err == nil {
+			d.Trace.made(s.Link())
+		}
+		return s, err
 	}
 	var s *link.Stream
 	if !cfg.Shared || local.Port() != 0 {
@@ -55,7 +59,7 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	if err != nil {
 		return nil, err
 	}
-	return rconn.New(n.name, s, d.Config), nil
+	return d.Trace.newConn(n.name, s, d.Config, true), nil
 }
 
 // more is how connections are spread over several links.
@@ -67,39 +71,24 @@ func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Co
 	return link.More{Links: most, Connect: func() (*link.Link, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), cfg.Handshake)
 		defer cancel()
-		return request(ctx, f, local, remote, cfg, a.dialEmpty)
+		l, err := request(ctx, f, local, remote, cfg, a.dialEmpty)
+		if err == nil {
+			d.Trace.made(l)
+		}
+		return l, err
 	}}
 }
 
 // LinkInfo is what a link of this process is and carries at the moment: a queue
 // pair to another process, which connections between them share.
-type LinkInfo struct {
-	Network       string // "rdma" or "shm"
-	Local, Remote Addr
-	Dialed        bool // by this process
-	Connections   int
-	Memory        int // bytes registered at this end: rings, staging memory and receives, but not a device's queues
-
-	MessagesSent, MessagesReceived uint64 // of data
-	ControlSent                    uint64 // messages of control
-}
+type LinkInfo = rconn.LinkInfo
 
 // Links returns the links of this process that are up, in no order. There may be
 // several to one address ([Config.Links]).
 func Links() []LinkInfo {
 	var infos []LinkInfo
 	for _, i := range link.List() {
-		infos = append(infos, LinkInfo{
-			Network:          i.Network,
-			Local:            rconn.NewAddr(i.Network, i.Local),
-			Remote:           rconn.NewAddr(i.Network, i.Remote),
-			Dialed:           i.Dialed,
-			Connections:      i.Streams,
-			Memory:           i.Memory,
-			MessagesSent:     i.MessagesSent,
-			MessagesReceived: i.MessagesReceived,
-			ControlSent:      i.RecordsSent + i.CreditsSent,
-		})
+		infos = append(infos, rconn.NewLinkInfo(i))
 	}
 	return infos
 }

@@ -36,6 +36,9 @@ type ListenConfig struct {
 	// Listen fails, with the reasons, if one of them cannot be offered.
 	Require []string
 
+	// Trace is told of accepted connections, and of their links. nil tells nobody.
+	Trace *Trace
+
 	// Config is for this end of the accepted connections; nil means the
 	// defaults.
 	Config *Config
@@ -123,6 +126,7 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string, cla
 	l := &Listener{
 		listener: fl,
 		config:   lc.Config,
+		trace:    lc.Trace,
 		claims:   claims,
 		addr:     rconn.NewAddr(n.name, fl.Addr()),
 		deadline: deadline.New(),
@@ -187,10 +191,11 @@ func (lc *ListenConfig) linkMemory() int {
 
 // Listener accepts connections. Its methods may be called at once. Handshakes
 // go on in the background, so that dialers need not wait for Accept; those that
-// fail concern nobody but the dialer.
+// fail concern nobody but the dialer, and are counted in Stats.
 type Listener struct {
 	listener fabric.Listener
 	config   *Config
+	trace    *Trace
 	link     link.Config
 	claims   *claims // nil: the listener gives no proof of links
 	addr     Addr
@@ -204,6 +209,7 @@ type Listener struct {
 	peersMax int           // bytes that pending links may take for their dialers
 	failed   chan struct{} // closed when serve has ended
 	err      error         // why; set before failed is closed
+	stats    listenerStats
 
 	mu         sync.Mutex // guards what follows
 	closed     bool
@@ -224,8 +230,13 @@ func (l *Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, &net.OpError{Op: "accept", Net: l.addr.Network(), Addr: l.addr, Err: err}
 	}
+	l.stats.accepted(l.addr.Network())
+	l.trace.accepted(c)
 	return c, nil
 }
+
+// Stats returns a snapshot of the listener's counters. It works after Close.
+func (l *Listener) Stats() ListenerStats { return l.stats.snapshot() }
 
 func (l *Listener) accept() (*Conn, error) {
 	if l.ctx.Err() != nil {
@@ -290,7 +301,10 @@ func (l *Listener) Close() error {
 	}
 }
 
-func reset(c stream) {
+func reset(c interface {
+	SetLinger(sec int) error
+	Close() error
+}) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }
@@ -347,10 +361,12 @@ func (l *Listener) begin(forPeer int) (*incoming, wire.Reject) {
 	case l.closed:
 		return nil, wire.Full // the next dial finds nobody
 	case forPeer > l.peersMax:
+		l.countFailed(ReasonRefused)
 		return nil, wire.Reject{Reason: fmt.Sprintf("queues of %d bytes are more than the listener's PendingMemory", forPeer)}
 	case forPeer > l.peersMax-l.forPeers || !l.takePlace():
 		l.handshakes.endOverdue()
 		l.endEmpty()
+		l.countFailed(ReasonFull)
 		return nil, wire.Full
 	}
 	l.forPeers += forPeer
@@ -395,12 +411,18 @@ func (l *Listener) handshake(ep fabric.Endpoint, in *incoming) {
 	cfg := l.link
 	cfg.Acceptor = in
 	made, s, err := l.claims.accept(in.handshake.ctx, ep, cfg)
+	if err == nil {
+		l.trace.made(made)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handshakes.end(in.handshake)
 	switch {
 	case err != nil:
 		<-l.backlog
+		if !l.closed {
+			l.countFailed(handshakeCode(err))
+		}
 		if !in.settled { // by a connection on a link that was not proven
 			in.settled = true
 			l.end(in)
@@ -453,7 +475,7 @@ func (l *Listener) endEmpty() {
 // with Listener.mu held.
 func (in *incoming) enqueue(s *link.Stream) {
 	l := in.listener
-	w := waiting{conn: rconn.New(l.addr.Network(), s, l.config)}
+	w := waiting{conn: l.trace.newConn(l.addr.Network(), s, l.config, false)}
 	if !in.settled {
 		in.settled = true
 		delete(l.empty, in)
@@ -476,8 +498,24 @@ func (in *incoming) Offer(s *link.Stream) wire.RefuseReason {
 		in.enqueue(s)
 		return 0
 	default:
+		l.countFailed(ReasonFull)
 		return wire.RefusedBacklog
 	}
+}
+
+// Short implements [link.Acceptor].
+func (in *incoming) Short(err error) { in.listener.countFailed(codeOf(err)) }
+
+// countFailed counts what a dialer has asked for in vain.
+func (l *Listener) countFailed(code ReasonCode) { l.stats.failed(l.addr.Network(), code) }
+
+// handshakeCode is why a handshake has failed. One that was ended had a peer that did
+// not confirm in time.
+func handshakeCode(err error) ReasonCode {
+	if code := codeOf(err); code != ReasonCanceled {
+		return code
+	}
+	return ReasonSilent
 }
 
 // handshakes are those that are under way, the oldest first.

@@ -1,6 +1,7 @@
 package ringnet
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -23,7 +24,8 @@ func (r Reason) Error() string { return r.Network + ": " + r.Err.Error() }
 
 func (r Reason) Unwrap() error { return r.Err }
 
-// ReasonCode names the kind of a reason, for metrics and for programs.
+// ReasonCode names the kind of a reason, or of an error of dials, handshakes and links
+// in [Totals], for metrics and for programs.
 // docs/auto.md says what can be done about each.
 type ReasonCode string
 
@@ -45,6 +47,9 @@ const (
 	ReasonUnreachable  ReasonCode = "unreachable"   // no route, or none that answers
 	ReasonSilent       ReasonCode = "silent"        // no answer in time
 	ReasonNotTried     ReasonCode = "not-tried"     // TCP was connected, or had failed, before
+	ReasonReset        ReasonCode = "reset"         // the peer is gone, or has ended it
+	ReasonProtocol     ReasonCode = "protocol"      // the peer broke the protocol
+	ReasonCanceled     ReasonCode = "canceled"      // the caller's context was
 	ReasonOther        ReasonCode = "other"
 )
 
@@ -67,7 +72,7 @@ func codeOf(err error) ReasonCode {
 	switch {
 	case is(errOff):
 		return ReasonSwitchedOff
-	case is(errElsewhere, errUnsure):
+	case is(errElsewhere, errUnsure, errUnmet):
 		return ReasonElsewhere
 	case is(errLost, errNoTCP, errSlowTCP):
 		return ReasonNotTried
@@ -99,8 +104,14 @@ func codeOf(err error) ReasonCode {
 		return ReasonNoListener
 	case is(syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENETDOWN):
 		return ReasonUnreachable
-	case is(os.ErrDeadlineExceeded, syscall.ETIMEDOUT):
+	case is(os.ErrDeadlineExceeded, context.DeadlineExceeded, syscall.ETIMEDOUT):
 		return ReasonSilent
+	case is(syscall.EPROTO):
+		return ReasonProtocol
+	case is(syscall.ECONNRESET):
+		return ReasonReset
+	case is(context.Canceled):
+		return ReasonCanceled
 	}
 	return ReasonOther
 }
@@ -109,7 +120,8 @@ func codeOf(err error) ReasonCode {
 // for the same reason.
 func (c ReasonCode) lasts() bool {
 	switch c {
-	case ReasonFull, ReasonMemory, ReasonLockedMemory, ReasonNotTried, ReasonSwitchedOff, ReasonOther:
+	case ReasonFull, ReasonMemory, ReasonLockedMemory, ReasonNotTried, ReasonSwitchedOff,
+		ReasonProtocol, ReasonReset, ReasonCanceled, ReasonOther:
 		return false
 	}
 	return true

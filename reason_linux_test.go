@@ -1,6 +1,7 @@
 package ringnet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,11 +35,14 @@ func TestReasonsHaveCodes(t *testing.T) {
 		ReasonNoListener:   {os.NewSyscallError("connect", syscall.ECONNREFUSED)},
 		ReasonFull:         {&link.RefusedError{Busy: true}},
 		ReasonRefused:      {&link.RefusedError{}},
-		ReasonElsewhere:    {errElsewhere, errUnsure},
+		ReasonElsewhere:    {errElsewhere, errUnsure, errUnmet},
 		ReasonUnreachable:  {syscall.EHOSTUNREACH, syscall.ENETUNREACH},
-		ReasonSilent:       {syscall.ETIMEDOUT, timeoutError{}},
+		ReasonSilent:       {syscall.ETIMEDOUT, timeoutError{}, context.DeadlineExceeded},
 		ReasonNotTried:     {errLost, errNoTCP, errSlowTCP},
-		ReasonOther:        {errors.New("anything"), canceledError{}},
+		ReasonReset:        {syscall.ECONNRESET, fmt.Errorf("%w (%w)", syscall.ECONNRESET, fabric.ErrQueuePair)},
+		ReasonProtocol:     {&link.ProtocolError{}},
+		ReasonCanceled:     {canceledError{}, context.Canceled},
+		ReasonOther:        {errors.New("anything")},
 	} {
 		for _, err := range errs {
 			r := reasonOf("rdma", err)

@@ -149,7 +149,7 @@ func BenchmarkStream(b *testing.B) {
 		stats := client.Stats()
 		writes := float64(stats.BytesWritten) / float64(len(p))
 		b.ReportMetric(float64(stats.MessagesSent)/writes, "messages/op")
-		b.ReportMetric(float64(stats.Events)/writes, "events/op")
+		b.ReportMetric(float64(client.Link().Events)/writes, "events/op")
 	})
 }
 

@@ -48,6 +48,7 @@ type Conn struct {
 	usual  time.Duration // Config.Linger
 
 	dropped runtime.Cleanup
+	ended   func(End) // nil: nobody wants to know
 }
 
 var _ net.Conn = (*Conn)(nil)
@@ -76,16 +77,19 @@ func connect(ctx context.Context, network string, ep fabric.Endpoint, cfg *Confi
 		_ = ep.Close()
 		return nil, err
 	}
+	own.Network = network
 	own.Shared, own.Idle = false, 0
 	s, err := make(ctx, ep, own)
 	if err != nil {
 		return nil, err
 	}
-	return New(network, s, cfg), nil
+	return New(network, s, cfg, nil), nil
 }
 
-// New makes a connection of a stream.
-func New(network string, s *link.Stream, cfg *Config) *Conn {
+// New makes a connection of a stream. ended, unless it is nil, is called once, in the
+// goroutine that has closed the connection before Close returns, or in one of its own.
+// It must not hold the connection.
+func New(network string, s *link.Stream, cfg *Config, ended func(End)) *Conn {
 	d, _ := cfg.withDefaults()
 	c := &Conn{
 		stream:        s,
@@ -95,42 +99,18 @@ func New(network string, s *link.Stream, cfg *Config) *Conn {
 		writeDeadline: deadline.New(),
 		linger:        d.Linger,
 		usual:         d.Linger,
+		ended:         ended,
 	}
 	// A connection that nobody has any more is closed, as package net's are.
-	c.dropped = runtime.AddCleanup(c, func(s *link.Stream) { go s.Close(d.Linger) }, s)
+	c.dropped = runtime.AddCleanup(c, func(s *link.Stream) {
+		go func() {
+			err := s.Close(d.Linger)
+			if ended != nil {
+				ended(End{Stats: statsOf(s), Err: err, Dropped: true})
+			}
+		}()
+	}, s)
 	return c
-}
-
-// Stats counts what a connection has done. Bytes and messages are of data;
-// control messages are counted apart.
-type Stats struct {
-	BytesWritten     uint64 // accepted by Write
-	BytesReceived    uint64 // arrived, read or not
-	MessagesSent     uint64 // data messages: work requests with data
-	MessagesReceived uint64
-	CreditsSent      uint64 // CREDIT messages
-	CreditsReceived  uint64
-	WorkRequests     uint64 // posted, of all kinds
-	Signaled         uint64 // of those, the signaled ones
-	Events           uint64 // times that the engine was woken
-	Probes           uint64 // sent: writes of nothing, for keepalive or to have staging memory back
-}
-
-// Stats returns a snapshot of the connection's counters. It works after Close.
-func (c *Conn) Stats() Stats {
-	s, l := c.stream.Stats(), c.stream.Link().Stats()
-	return Stats{
-		BytesWritten:     s.BytesWritten,
-		BytesReceived:    s.BytesReceived,
-		MessagesSent:     s.MessagesSent,
-		MessagesReceived: s.MessagesReceived,
-		CreditsSent:      s.CreditsSent,
-		CreditsReceived:  s.CreditsReceived,
-		WorkRequests:     l.WorkRequests,
-		Signaled:         l.Signaled,
-		Events:           l.Events,
-		Probes:           l.Probes,
-	}
 }
 
 // LocalAddr is the address of this end: an [Addr].
@@ -247,10 +227,13 @@ func (c *Conn) Close() error {
 	linger := c.linger
 	c.mu.Unlock()
 	c.dropped.Stop()
-	err := c.stream.Close(linger)
+	err := c.opError("close", c.stream.Close(linger))
 	c.readDeadline.Set(time.Time{})
 	c.writeDeadline.Set(time.Time{})
-	return c.opError("close", err)
+	if c.ended != nil {
+		c.ended(End{Stats: c.Stats(), Err: err})
+	}
+	return err
 }
 
 // opError wraps what went wrong in op as package net would.

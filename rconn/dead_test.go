@@ -194,7 +194,7 @@ func TestAPortThatGoesDownIsProbed(t *testing.T) {
 		c, _ := v.connect(t, &rconn.Config{KeepAlive: -1}, &rconn.Config{KeepAlive: -1})
 		v.PortDown() // and up again before anything was lost
 		time.Sleep(time.Minute)
-		require.EqualValues(t, 1, c.Stats().Probes)
+		require.EqualValues(t, 1, c.Link().Probes)
 
 		v.Cut(true)
 		v.PortDown()
@@ -349,11 +349,11 @@ func TestAnIdleConnectionIsProbed(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, &rconn.Config{KeepAlive: time.Second}, &rconn.Config{KeepAlive: -1})
 		time.Sleep(time.Minute + time.Millisecond)
-		require.InDelta(t, 60, c.Stats().Probes, 1, "one a second")
-		require.Zero(t, s.Stats().Probes, "keepalive is off")
+		require.InDelta(t, 60, c.Link().Probes, 1, "one a second")
+		require.Zero(t, s.Link().Probes, "keepalive is off")
 
 		// Nobody is asked who talks anyway.
-		before := c.Stats().Probes
+		before := c.Link().Probes
 		for range 100 {
 			time.Sleep(400 * time.Millisecond)
 			_, err := s.Write([]byte("x"))
@@ -361,6 +361,6 @@ func TestAnIdleConnectionIsProbed(t *testing.T) {
 			_, err = c.Read(make([]byte, 1))
 			require.NoError(t, err)
 		}
-		require.Equal(t, before, c.Stats().Probes)
+		require.Equal(t, before, c.Link().Probes)
 	})
 }

@@ -630,7 +630,7 @@ func TestAFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
 			h.control(slices.Repeat([]wire.Record{h.offer(wire.MinRing)}, wire.MaxRecords)...)
 			v.parked()
 		}
-		require.Less(t, c.Stats().WorkRequests, uint64(1000/credit.RecordCredit+10), "link credit, and no answer to each")
+		require.Less(t, c.Link().WorkRequests, uint64(1000/credit.RecordCredit+10), "link credit, and no answer to each")
 		h.data(0, 5, 0)
 		require.Equal(t, 5, <-read)
 		require.NoError(t, c.Close())

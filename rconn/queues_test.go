@@ -33,7 +33,7 @@ func TestSendSlotsAreFreedByTheirOwnCompletionsOnly(t *testing.T) {
 			require.NoError(t, err)
 			v.parked()
 		}
-		require.LessOrEqual(t, c.Stats().WorkRequests, uint64(16))
+		require.LessOrEqual(t, c.Link().WorkRequests, uint64(16))
 		v.endpoint(c).HoldSends(false)
 		require.NoError(t, <-sent)
 		require.NoError(t, c.CloseWrite())

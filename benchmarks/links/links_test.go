@@ -97,6 +97,7 @@ func (l link) connect(t *testing.T, cfg *rconn.Config, n int) (clients, servers 
 type outcome struct {
 	share float64 // of the link's bandwidth
 	stats rconn.Stats
+	link  rconn.LinkInfo
 }
 
 // stream sends total bytes in Writes of the given size to a reader that reads
@@ -113,7 +114,7 @@ func (l link) stream(t *testing.T, cfg rconn.Config, write, total int) (o outcom
 		elapsed := time.Since(start)
 		require.NoError(t, receive(servers[0], total-total/4-total/2))
 		require.NoError(t, <-sent)
-		o = outcome{float64(total/2) / elapsed.Seconds() / float64(l.Bandwidth), clients[0].Stats()}
+		o = outcome{float64(total/2) / elapsed.Seconds() / float64(l.Bandwidth), clients[0].Stats(), clients[0].Link()}
 	})
 	return o
 }
@@ -343,8 +344,8 @@ func TestWhatAMessageCosts(t *testing.T) {
 		const mib = total >> 20
 		out.row(size(write),
 			fmt.Sprintf("%.3g", float64(total/write)/float64(o.stats.MessagesSent)),
-			fmt.Sprintf("%.3g", float64(o.stats.WorkRequests)/mib),
-			percent(float64(o.stats.Signaled)/float64(o.stats.WorkRequests)),
+			fmt.Sprintf("%.3g", float64(o.link.WorkRequests)/mib),
+			percent(float64(o.link.Signaled)/float64(o.link.WorkRequests)),
 			fmt.Sprintf("%.3g", float64(o.stats.CreditsReceived)/mib))
 	}
 	if *tables {

@@ -389,7 +389,7 @@ func breaker(args []string) error {
 	b := &breaking{Endpoint: ep}
 	s, err := link.Dial(context.Background(), b, cfg)
 	for opened := 1; err == nil; opened++ {
-		go play(rconn.New(at.network, s, at.config()))
+		go play(rconn.New(at.network, s, at.config(), nil))
 		if opened == crowdSize {
 			break
 		}

@@ -193,6 +193,8 @@ func serveEcho(t *testing.T, n fabric.Fabric, cfg Config) fabric.Listener {
 
 type echoing struct{}
 
+func (echoing) Short(error) {}
+
 func (echoing) Offer(s *Stream) wire.RefuseReason {
 	go echoBack(s)
 	return 0

@@ -87,6 +87,7 @@ func (l *Link) changed(err error) {
 func (l *Link) tearDown() {
 	l.mu.Lock()
 	l.stage = closed
+	l.sayDown() // unless it has been said
 	l.watch.timer.Stop()
 	if l.alive.timer != nil {
 		l.alive.timer.Stop()
@@ -111,6 +112,7 @@ func (l *Link) tearDown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.account.Release(l.account.Bytes())
+	l.queues = 0
 	l.delist() // and no sooner: whoever lacks memory meanwhile finds that it is about to be had
 }
 

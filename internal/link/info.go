@@ -17,11 +17,13 @@ type Info struct {
 	Stats
 }
 
-// all are the links of this process that have memory, until they have given it back.
+// all are the links of this process that have memory, until they have given it back,
+// and what those have carried that have, by network.
 var all = struct {
 	sync.Mutex
 	links map[*Link]struct{}
-}{links: make(map[*Link]struct{})}
+	past  map[string]Traffic
+}{links: make(map[*Link]struct{}), past: make(map[string]Traffic)}
 
 // allLinks returns all links of this process that have memory, in no order.
 func allLinks() []*Link {
@@ -37,32 +39,52 @@ func CloseIdle() {
 	}
 }
 
-// List returns what links of this process are up, in no order.
+// List returns what links of this process there are, in no order, but for those whose
+// endpoints are closed or about to be.
 func List() []Info {
 	var infos []Info
 	for _, l := range allLinks() {
-		if i := l.info(); i != nil {
-			infos = append(infos, *i)
+		l.mu.Lock()
+		if l.stage != closed {
+			infos = append(infos, l.info())
 		}
+		l.mu.Unlock()
 	}
 	return infos
 }
 
-// info is nil for a link whose endpoint is closed, or about to be.
-func (l *Link) info() *Info {
+// Totals returns what all links of this process have carried, those that have ended
+// included, by network.
+func Totals() map[string]Traffic {
+	all.Lock()
+	totals := maps.Clone(all.past)
+	links := slices.Collect(maps.Keys(all.links))
+	all.Unlock()
+	for _, l := range links { // what they carry after they have ended is nothing
+		t := totals[l.cfg.Network]
+		t.add(l.Stats().Traffic)
+		totals[l.cfg.Network] = t
+	}
+	return totals
+}
+
+// Info returns what the link is and carries. It works after the link has ended.
+func (l *Link) Info() Info {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage == closed {
-		return nil
-	}
-	return &Info{
+	return l.info()
+}
+
+// info is called with mu held.
+func (l *Link) info() Info {
+	return Info{
 		Network: l.cfg.Network,
 		Local:   l.ep.LocalAddr(),
 		Remote:  l.ep.RemoteAddr(),
 		Dialed:  l.active,
 		Streams: int(l.live.Load()),
 		Memory:  l.account.Bytes() - l.queues,
-		Stats:   l.stats,
+		Stats:   l.counted(),
 	}
 }
 
@@ -72,8 +94,12 @@ func (l *Link) enlist() {
 	all.links[l] = struct{}{}
 }
 
+// delist is called with mu held.
 func (l *Link) delist() {
 	all.Lock()
 	defer all.Unlock()
 	delete(all.links, l)
+	past := all.past[l.cfg.Network]
+	past.add(l.counted().Traffic)
+	all.past[l.cfg.Network] = past
 }

@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -80,7 +81,8 @@ type Link struct {
 	tidying tidying
 	watch   watch
 	alive   keepAlive
-	stats   Stats
+	stats   Stats // its bytes are those of streams that are over
+	down    func(cause error)
 }
 
 // leaving is how far an idle link has come with its GOAWAYs.
@@ -99,23 +101,54 @@ type vain struct {
 	heard  uint64 // messages that the peer had sent before
 }
 
+// Traffic counts data.
+type Traffic struct {
+	BytesSent        uint64
+	BytesReceived    uint64 // read or not
+	MessagesSent     uint64 // data messages: work requests with data
+	MessagesReceived uint64
+}
+
+func (t *Traffic) add(more Traffic) {
+	t.BytesSent += more.BytesSent
+	t.BytesReceived += more.BytesReceived
+	t.MessagesSent += more.MessagesSent
+	t.MessagesReceived += more.MessagesReceived
+}
+
+// addBytes adds what a stream has carried.
+func (t *Traffic) addBytes(s *Stream) {
+	t.BytesSent += s.ledger.Sent()
+	t.BytesReceived += s.ledger.Received()
+}
+
 // Stats counts what a link has done.
 type Stats struct {
-	MessagesSent     uint64 // data messages
-	MessagesReceived uint64
-	RecordsSent      uint64 // SENDs with records
-	CreditsSent      uint64 // SENDs of link credit alone
-	WorkRequests     uint64 // posted, of all kinds
-	Signaled         uint64 // of those, the signaled ones
-	Events           uint64 // times that the engine was woken
-	Probes           uint64 // sent: writes of nothing, for keepalive or to have staging memory back
+	Traffic
+	RecordsSent  uint64 // SENDs with records
+	CreditsSent  uint64 // SENDs of link credit alone
+	WorkRequests uint64 // posted, of all kinds
+	Signaled     uint64 // of those, the signaled ones
+	Events       uint64 // times that the engine was woken
+	Probes       uint64 // sent: writes of nothing, for keepalive or to have staging memory back
 }
 
 // Stats returns a snapshot of the link's counters.
 func (l *Link) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.stats
+	return l.counted()
+}
+
+// counted is what the link and the streams on it have done. Called with mu held.
+func (l *Link) counted() Stats {
+	stats := l.stats
+	for _, s := range l.streams {
+		if s != nil {
+			stats.addBytes(s)
+		}
+	}
+	return stats
 }
 
 // fail ends the link for the given reason, unless it has ended for another.
@@ -265,6 +298,7 @@ func (l *Link) settle() {
 	}
 	l.stage = ended
 	l.drain.Stop()
+	l.sayDown()
 	for _, s := range l.streams {
 		if s != nil {
 			s.wake()
@@ -274,6 +308,30 @@ func (l *Link) settle() {
 		s.wake()
 	}
 	l.ep.Wake()
+}
+
+// OnDown has f called, in a goroutine of its own, when the link carries nothing any
+// more: with why, or with nil if it had nothing to carry.
+func (l *Link) OnDown(f func(cause error)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = f
+	if l.stage >= ended {
+		l.sayDown()
+	}
+}
+
+// sayDown is called with mu held.
+func (l *Link) sayDown() {
+	if l.down == nil {
+		return
+	}
+	cause := l.cause
+	if cause == net.ErrClosed || cause == syscall.ECONNRESET && l.leaving.begun() && l.live.Load() == 0 {
+		cause = nil
+	}
+	go l.down(cause)
+	l.down = nil
 }
 
 // failed says why streams on the link can do nothing any more, or nil. Called

@@ -50,6 +50,8 @@ type backlog struct {
 
 func newBacklog() *backlog { return &backlog{came: make(chan struct{}, 1<<17)} }
 
+func (b *backlog) Short(error) {}
+
 func (b *backlog) Offer(s *Stream) wire.RefuseReason {
 	b.mu.Lock()
 	defer b.mu.Unlock()

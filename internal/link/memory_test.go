@@ -124,7 +124,7 @@ func TestWhatIsReservedIsWhatIsRegistered(t *testing.T) {
 					_, reserved := l.memory()
 					receives := l.ep.Footprint(fabric.Options{RecvQueue: l.limits.RecvQueue, RecvSize: wire.MessageSize}).Receives
 					require.Equal(t, l.ep.(*sim.Endpoint).Registered()+receives, reserved)
-					require.Equal(t, reserved, l.info().Memory)
+					require.Equal(t, reserved, l.Info().Memory)
 				}
 				for _, s := range all {
 					require.NoError(t, s.Close(0))
@@ -263,7 +263,7 @@ func TestIdleRingsShrink(t *testing.T) {
 					time.Sleep(5 * s.link.tidyAfter())
 					require.Equal(t, 16<<10, s.ringSize())
 					rings, all := s.Link().memory()
-					require.Equal(t, all, s.Link().info().Memory)
+					require.Equal(t, all, s.Link().Info().Memory)
 					if keep {
 						require.Less(t, rings, 4<<20, "what there is is used again")
 					} else {

@@ -201,6 +201,10 @@ type Acceptor interface {
 	// Offer takes a stream, or says why not. It is called with the link's lock
 	// held: it neither waits nor calls the stream.
 	Offer(s *Stream) wire.RefuseReason
+
+	// Short is told, in the same way, why there is no memory for a stream that would
+	// have been offered.
+	Short(err error)
 }
 
 // receivedOpen takes the beginning of a stream that the peer dials. Called with
@@ -252,6 +256,7 @@ func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stre
 	if err != nil {
 		l.cfg.Addresses.release(local, remote)
 		reclaimInBackground(l.rivals(err))
+		l.cfg.Acceptor.Short(err)
 		return nil, wire.RefusedMemory
 	}
 	s := l.addStream(r.Stream, credit.AcceptStream(held.size, r.Ring.Size), held)

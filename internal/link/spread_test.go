@@ -81,7 +81,7 @@ func TestALinkHasEightStreamsBeforeThereIsAnother(t *testing.T) {
 		require.Len(t, on, 4)
 		for l, streams := range on {
 			require.InDelta(t, 2*busyLink, streams, 1)
-			require.Equal(t, streams, l.info().Streams)
+			require.Equal(t, streams, l.Info().Streams)
 		}
 		closeAll(t, streams)
 	})
@@ -280,7 +280,7 @@ func TestALinkWithoutAStreamEndsInItsTime(t *testing.T) {
 		time.Sleep(cfg.Idle - time.Second)
 		require.Equal(t, 1, linksUp(n))
 		require.Positive(t, made.Stats().Probes)
-		require.Zero(t, made.info().Streams)
+		require.Zero(t, made.Info().Streams)
 		time.Sleep(time.Minute)
 		require.Zero(t, linksUp(n))
 		require.NoError(t, l.Close())

@@ -82,12 +82,13 @@ type outbox struct {
 
 // StreamStats counts what a stream has done.
 type StreamStats struct {
-	BytesWritten     uint64 // accepted by Write
-	BytesReceived    uint64 // arrived, read or not
-	MessagesSent     uint64 // data messages: work requests with data
-	MessagesReceived uint64
-	CreditsSent      uint64 // CREDIT records
-	CreditsReceived  uint64
+	Traffic
+	BytesWritten    uint64 // accepted by Write, without what was dropped unsent
+	CreditsSent     uint64 // CREDIT records
+	CreditsReceived uint64
+	ReadWaits       uint64 // times that a call waited for something to read
+	WriteWaits      uint64 // times that a call waited for room
+	Memory          int    // bytes of this end's rings, at the moment
 }
 
 // Stats returns a snapshot of the stream's counters. It works after Close.
@@ -95,8 +96,10 @@ func (s *Stream) Stats() StreamStats {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
 	stats := s.stats
+	stats.addBytes(s)
 	stats.BytesWritten = s.ledger.Accepted()
-	stats.BytesReceived = s.ledger.Received()
+	stats.ReadWaits, stats.WriteWaits = s.calls[readCall].waits.Load(), s.calls[writeCall].waits.Load()
+	stats.Memory = s.inbox.held.size + s.inbox.drained.size + s.inbox.offered.size
 	return stats
 }
 
@@ -136,6 +139,7 @@ func (s *Stream) changed() {
 	if s.ledger.Stage() == credit.Over && l.streams[s.number] == s {
 		l.streams[s.number] = nil
 		l.live.Add(-1)
+		l.stats.addBytes(s)
 		l.lowest = min(l.lowest, int(s.number))
 		if s.lastCall != nil {
 			s.lastCall.Stop()

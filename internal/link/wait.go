@@ -14,6 +14,7 @@ import (
 type call struct {
 	parked bool
 	signal chan struct{} // has room for one; sent to when a parked call is ready; made when one parks
+	waits  atomic.Uint64 // times that one has waited
 }
 
 // Index of Stream.calls.
@@ -179,6 +180,7 @@ func mayPoll() bool {
 func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	l := s.link
 	w := &s.calls[which]
+	w.waits.Add(1)
 	if l.polls() && s.busyPoll(which, d) {
 		return nil
 	}

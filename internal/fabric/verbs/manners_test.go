@@ -326,7 +326,7 @@ func testEmptyWrite(t *testing.T, d *emulated) {
 func testProbe(t *testing.T, d *emulated) {
 	c, s := d.streams(t, &rconn.Config{KeepAlive: 20 * time.Millisecond})
 	requireEcho(t, c, s)
-	require.Eventually(t, func() bool { return c.Stats().Probes > 2 && s.Stats().Probes > 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return c.Link().Probes > 2 && s.Link().Probes > 2 }, 10*time.Second, time.Millisecond)
 	requireEcho(t, c, s)
 	assert.NotZero(t, d.emptyRKey.Load())
 	assert.NotZero(t, d.emptyAddr.Load())

@@ -1,0 +1,376 @@
+package ringnet
+
+import (
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// counting is an end of a connection that tells its Stats.
+type counting interface {
+	net.Conn
+	Stats() Stats
+}
+
+// overEachLeg runs a test over each network, and over what auto has: a link, and TCP.
+func overEachLeg(t *testing.T, test func(t *testing.T, h host, carrier string)) {
+	overEachNetwork(t, func(t *testing.T, h host) { test(t, h, h.network) })
+	t.Run("auto over shm", func(t *testing.T) {
+		delayTCP(t, time.Hour)
+		better(t, sim.New(sim.Link{}), nil)
+		test(t, host{"auto", "127.0.0.1"}, "shm")
+	})
+	t.Run("auto over tcp", func(t *testing.T) {
+		better(t, nil, nil)
+		test(t, host{"auto", "127.0.0.1"}, "tcp")
+	})
+}
+
+// connect dials l, which accepts.
+func connect(t *testing.T, h host, l net.Listener, d *Dialer) (client, server counting) {
+	t.Helper()
+	c, err := d.Dial(h.network, l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	s, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return c.(counting), s.(counting)
+}
+
+// listenOn listens until the end of the test.
+func listenOn(t *testing.T, h host, lc ListenConfig) net.Listener {
+	t.Helper()
+	l, err := lc.Listen(t.Context(), h.network, h.any())
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// ask sends n bytes there and back.
+func ask(t *testing.T, client, server net.Conn, n int) {
+	t.Helper()
+	p := make([]byte, n)
+	for _, way := range []struct{ from, to net.Conn }{{client, server}, {server, client}} {
+		sent := make(chan error, 1)
+		go func() {
+			_, err := way.from.Write(p)
+			sent <- err
+		}()
+		_, err := io.ReadFull(way.to, make([]byte, n))
+		require.NoError(t, err)
+		require.NoError(t, <-sent)
+	}
+}
+
+func TestStatsCountBytesOverEveryLeg(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
+		require.Zero(t, client.Stats().BytesWritten)
+		ask(t, client, server, 100_000)
+		requireCounted := func() {
+			for _, c := range []counting{client, server} {
+				s := c.Stats()
+				require.EqualValues(t, 100_000, s.BytesWritten)
+				require.EqualValues(t, 100_000, s.BytesReceived)
+				require.Equal(t, carrier != "tcp", s.MessagesSent > 0)
+				require.Equal(t, carrier != "tcp", s.MessagesReceived > 0)
+			}
+		}
+		requireCounted()
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+		requireCounted()
+	})
+}
+
+func TestStatsTellTheRoundTripOfTCP(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("TCP's round trip is known on Linux alone")
+	}
+	better(t, nil, nil)
+	h := host{"auto", "127.0.0.1"}
+	client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
+	ask(t, client, server, 1)
+	require.Positive(t, client.Stats().RTT)
+	require.Less(t, client.Stats().RTT, time.Minute)
+	require.NoError(t, client.Close())
+	require.Positive(t, client.Stats().RTT, "what it was in the end")
+}
+
+func TestStatsOfTCPCountWhatIsCopied(t *testing.T) {
+	better(t, nil, nil)
+	h := host{"auto", "127.0.0.1"}
+	client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
+	from, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer from.Close()
+	require.NoError(t, from.Truncate(1<<20))
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(client, from)
+		client.Close()
+		copied <- err
+	}()
+	n, err := io.Copy(io.Discard, server)
+	require.NoError(t, err)
+	require.NoError(t, <-copied)
+	require.EqualValues(t, 1<<20, n)
+	require.EqualValues(t, 1<<20, client.Stats().BytesWritten)
+	require.EqualValues(t, 1<<20, server.Stats().BytesReceived)
+}
+
+func TestStatsCountReadsAndWritesThatWaited(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
+		_, err := client.Write([]byte("hello"))
+		require.NoError(t, err)
+		require.Zero(t, client.Stats().WriteWaits, "there was room")
+
+		require.NoError(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+		_, err = io.ReadFull(server, make([]byte, 5))
+		require.NoError(t, err)
+		before := server.Stats().ReadWaits
+		require.NoError(t, server.SetReadDeadline(time.Now().Add(time.Millisecond)))
+		_, err = server.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Equal(t, before+1, server.Stats().ReadWaits)
+
+		require.NoError(t, client.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+		_, err = client.Write(make([]byte, 64<<20)) // which nobody reads
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Positive(t, client.Stats().WriteWaits)
+	})
+}
+
+func TestStatsTellTheMemoryOfRings(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
+		first, _ := (&Config{}).RingMemory()
+		require.Equal(t, first, client.Stats().Memory)
+		require.NoError(t, server.Close())
+		require.NoError(t, client.Close())
+		require.Eventually(t, func() bool { return client.Stats().Memory == 0 }, 10*time.Second, time.Millisecond)
+	})
+}
+
+// since is what the process has done over a network since before.
+func since(before map[string]NetworkTotals, network string) NetworkTotals {
+	a, b := before[network], Totals()[network]
+	return NetworkTotals{
+		Dialed:           b.Dialed - a.Dialed,
+		DialsFailed:      added(a.DialsFailed, b.DialsFailed),
+		PassedOver:       added(a.PassedOver, b.PassedOver),
+		Opened:           b.Opened - a.Opened,
+		Closed:           b.Closed - a.Closed,
+		BytesSent:        b.BytesSent - a.BytesSent,
+		BytesReceived:    b.BytesReceived - a.BytesReceived,
+		MessagesSent:     b.MessagesSent - a.MessagesSent,
+		MessagesReceived: b.MessagesReceived - a.MessagesReceived,
+		LinksMade:        b.LinksMade - a.LinksMade,
+		LinksLost:        added(a.LinksLost, b.LinksLost),
+		ListenerStats: ListenerStats{
+			Accepted: b.Accepted - a.Accepted,
+			FellBack: b.FellBack - a.FellBack,
+			Failed:   added(a.Failed, b.Failed),
+		},
+	}
+}
+
+func added(a, b map[ReasonCode]uint64) (more map[ReasonCode]uint64) {
+	for code, n := range b {
+		if n > a[code] {
+			if more == nil {
+				more = make(map[ReasonCode]uint64)
+			}
+			more[code] = n - a[code]
+		}
+	}
+	return more
+}
+
+func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		l := listenOn(t, h, ListenConfig{})
+		before := Totals()
+		client, server := connect(t, h, l, &Dialer{})
+		ask(t, client, server, 100_000)
+		open := since(before, carrier)
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+		closed := since(before, carrier)
+
+		require.EqualValues(t, 1, open.Dialed)
+		require.EqualValues(t, 1, open.Accepted)
+		require.EqualValues(t, 2, open.Opened, "both ends are of this process")
+		require.Zero(t, open.Closed)
+		require.EqualValues(t, 200_000, open.BytesSent)
+		require.EqualValues(t, 200_000, open.BytesReceived)
+		require.EqualValues(t, 2, closed.Closed)
+		require.EqualValues(t, 200_000, closed.BytesSent)
+		require.EqualValues(t, 200_000, closed.BytesReceived)
+		if carrier == "tcp" {
+			require.Zero(t, open.LinksMade)
+		} else {
+			require.EqualValues(t, 2, open.LinksMade, "as both ends see it")
+			require.Positive(t, open.MessagesSent)
+		}
+
+		require.NoError(t, l.Close())
+		require.Eventually(t, func() bool {
+			CloseIdleLinks()
+			return len(linksOf(carrier)) == 0
+		}, 10*time.Second, time.Millisecond)
+		gone := since(before, carrier)
+		require.EqualValues(t, 200_000, gone.BytesSent, "the links are gone")
+		require.EqualValues(t, 200_000, gone.BytesReceived)
+		require.Empty(t, gone.LinksLost)
+	})
+}
+
+func linksOf(network string) (of []LinkInfo) {
+	for _, l := range Links() {
+		if l.Network == network {
+			of = append(of, l)
+		}
+	}
+	return of
+}
+
+func TestTotalsCountDialsThatFail(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		require.NoError(t, l.Close())
+		before := Totals()
+		_, err := Dial(h.network, l.Addr().String())
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.Equal(t, map[ReasonCode]uint64{ReasonNoListener: 1}, since(before, h.network).DialsFailed)
+	})
+	_, err := Dial("smoke", "127.0.0.1:1")
+	require.Error(t, err)
+	require.NotContains(t, Totals(), "smoke", "labels are from a small set")
+}
+
+func TestTotalsCountWhatAutoHasPassedOver(t *testing.T) {
+	better(t, nil, nil)
+	l := listenTCP(t, "127.0.0.1:0")
+	before := Totals()
+	dialAuto(t, Dialer{}, l.Addr().String())
+	require.EqualValues(t, 1, since(before, "tcp").Dialed)
+	for _, network := range []string{"shm", "rdma"} {
+		require.Equal(t, map[ReasonCode]uint64{ReasonOther: 1}, since(before, network).PassedOver)
+	}
+
+	before = Totals()
+	_, err := (&Dialer{Require: []string{"shm"}}).Dial("auto", l.Addr().String())
+	require.Error(t, err)
+	require.Equal(t, map[ReasonCode]uint64{ReasonOther: 1}, since(before, "shm").PassedOver)
+	require.Equal(t, map[ReasonCode]uint64{ReasonSwitchedOff: 1}, since(before, "auto").DialsFailed)
+}
+
+func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Equal(t, map[string]ListenerStats{"tcp": {}, "shm": {}}, l.Stats())
+	requireCarried(t, l, Dialer{}, "shm")
+	require.Equal(t, map[string]ListenerStats{"tcp": {}, "shm": {Accepted: 1}}, l.Stats())
+
+	require.NoError(t, l.SetDeadline(time.Time{}))
+	plain, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer plain.Close()
+	c, err := l.Accept()
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1, FellBack: 1}, "shm": {Accepted: 1}}, l.Stats())
+	require.NoError(t, l.Close())
+	require.EqualValues(t, 1, l.Stats()["shm"].Accepted, "after Close")
+}
+
+func TestAListenerThatOffersNothingBetterCountsNoFallBack(t *testing.T) {
+	better(t, nil, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	requireCarried(t, l, Dialer{}, "tcp")
+	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1}}, l.Stats())
+}
+
+func TestListenersCountWhomTheyHaveNoRoomFor(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		for name, d := range map[string]*Dialer{"on one link": {}, "on links of their own": {Config: dedicated}} {
+			t.Run(name, func(t *testing.T) {
+				l := h.listen(t, ListenConfig{Backlog: 1})
+				before := Totals()
+				c, err := d.Dial(h.network, l.Addr().String())
+				require.NoError(t, err)
+				defer c.Close()
+				limited := *d
+				limited.Timeout = time.Second // enough to be refused once
+				if h.network == "rdma" {
+					limited.Timeout = 3 * time.Second // an emulated device takes its time
+				}
+				_, err = limited.Dial(h.network, l.Addr().String())
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				require.Positive(t, l.Stats().Failed[ReasonFull])
+				require.Zero(t, l.Stats().Accepted)
+				require.Equal(t, l.Stats().Failed, since(before, h.network).Failed)
+				require.Equal(t, map[ReasonCode]uint64{ReasonFull: 1}, since(before, h.network).DialsFailed)
+			})
+		}
+	})
+}
+
+// A server out of memory does not look healthy.
+func TestListenersCountWhomTheyHaveNoMemoryFor(t *testing.T) {
+	for name, has := range map[string]int{"a link": 0, "a connection more on it": (*Config)(nil).PinnedMemory()} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, sim.New(sim.Link{}))
+			l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{})
+			l.link.Budget = budget.New(func() budget.Limits { return budget.Limits{Registered: has, Locked: has} })
+			before := Totals()
+			d := Dialer{Timeout: time.Second}
+			if has > 0 {
+				c, err := d.Dial("sim", l.Addr().String())
+				require.NoError(t, err)
+				defer c.Close()
+			}
+			_, err := d.Dial("sim", l.Addr().String())
+			require.Error(t, err)
+			failed := l.Stats().Failed
+			require.Len(t, failed, 1)
+			require.Positive(t, failed[ReasonMemory])
+			require.Equal(t, failed, since(before, "sim").Failed)
+		})
+	}
+}
+
+func TestListenersCountDialersThatDoNotConfirm(t *testing.T) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Config: &Config{HandshakeTimeout: 10 * time.Millisecond}})
+	counted := func() bool { return l.Stats().Failed[ReasonSilent] == 1 }
+	err := rawDial(t, n, l.Addr(), 0, func() error {
+		require.Eventually(t, counted, 10*time.Second, time.Millisecond)
+		return nil
+	})
+	require.Error(t, err)
+}
+
+func TestTotalsCountLinksThatAreLost(t *testing.T) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	h := host{"sim", "10.0.0.1"}
+	connect(t, h, h.listen(t, ListenConfig{}), &Dialer{})
+	before := Totals()
+	n.RemoveDevice()
+	require.Eventually(t, func() bool { return since(before, "sim").LinksLost[ReasonNoDevice] == 2 }, 10*time.Second, time.Millisecond)
+}
