@@ -145,10 +145,14 @@ func TestStatsCountReadsAndWritesThatWaited(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.Equal(t, before+1, server.Stats().ReadWaits)
 
-		require.NoError(t, client.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-		_, err = client.Write(make([]byte, 64<<20)) // which nobody reads
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.Positive(t, client.Stats().WriteWaits)
+		written := make(chan error, 1)
+		go func() {
+			_, err := client.Write(make([]byte, 8<<20)) // which nobody reads
+			written <- err
+		}()
+		require.Eventually(t, func() bool { return client.Stats().WriteWaits > 0 }, 10*time.Second, time.Millisecond)
+		require.NoError(t, client.SetWriteDeadline(time.Unix(1, 0)))
+		require.ErrorIs(t, <-written, os.ErrDeadlineExceeded)
 	})
 }
 
