@@ -58,7 +58,7 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 	}
 	log := s.logger(false)
 	log.Info("receives", "address", l.Addr().String(), "into", c.Serve)
-	return acceptAll(ctx, l, func(conn net.Conn) {
+	return acceptAll(ctx, l, log, func(conn net.Conn) {
 		got, err := folder.Receive(patient{conn})
 		log := log.With("from", conn.RemoteAddr().String(), "over", conn.LocalAddr().Network())
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"io"
 	"net"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -76,4 +77,38 @@ func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 	require.NoError(t, slow.Close())
 	require.NoError(t, client.wait(), client.said())
 	require.NoError(t, server.wait(), server.said())
+}
+
+// limited is the command in a process of its own with limits of the shell.
+func limited(limits string, args ...string) *exec.Cmd {
+	cmd := commandProcess(args...)
+	cmd.Args = append([]string{"sh", "-c", limits + ` && exec "$0" "$@"`, cmd.Path}, args...)
+	cmd.Path = "/bin/sh"
+	return cmd
+}
+
+func TestServersOutliveAShortageOfDescriptors(t *testing.T) {
+	for message, args := range map[string][]string{
+		"receives": {"--json", "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0"},
+		"answers":  {"--json", "ping", "--listen", "127.0.0.1:0"},
+	} {
+		t.Run(args[1], func(t *testing.T) {
+			server := startProcess(t, limited("ulimit -n 64", args...))
+			address := server.logged(message, 0)["address"].(string)
+			var strangers []*net.TCPConn
+			for range 100 {
+				strangers = append(strangers, dial(t, address))
+			}
+			server.logged("cannot accept for the moment", 0)
+			for _, c := range strangers {
+				require.NoError(t, c.Close())
+			}
+			client := []string{"ping", "--networks", "tcp", "-n", "1", address}
+			if args[1] == "cp" {
+				client = []string{"cp", "hostile_test.go", address}
+			}
+			out, err := commandProcess(client...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		})
+	}
 }

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 // command is the command line.
@@ -92,19 +94,16 @@ func (s *streams) logger(verbose bool) *slog.Logger {
 
 // acceptAll serves the connections that a listener accepts, each in a goroutine of its
 // own, and closes them, until ctx ends.
-func acceptAll(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
+func acceptAll(ctx context.Context, l net.Listener, log *slog.Logger, serve func(net.Conn)) error {
 	context.AfterFunc(ctx, func() { l.Close() })
-	for {
-		conn, err := l.Accept()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			return err
-		}
+	err := endpoint.AcceptAll(l, ctx.Done(), log, func(conn net.Conn) {
 		go func() {
 			defer conn.Close()
 			serve(conn)
 		}()
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }

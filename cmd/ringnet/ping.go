@@ -66,7 +66,7 @@ func (c *pingCommand) answer(ctx context.Context, s *streams) error {
 	}
 	log := s.logger(false)
 	log.Info("answers", "address", l.Addr().String())
-	return acceptAll(ctx, l, func(conn net.Conn) {
+	return acceptAll(ctx, l, log, func(conn net.Conn) {
 		if _, err := io.WriteString(conn, greeting); err == nil {
 			_, _ = io.Copy(conn, conn)
 		}

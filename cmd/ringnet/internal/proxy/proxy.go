@@ -8,11 +8,9 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -97,26 +95,7 @@ func (p *Proxy) Wait() error {
 // a Drain sets.
 func (p *Proxy) serve() {
 	defer close(p.accepting)
-	const longest = time.Second
-	for delay := time.Duration(0); ; {
-		c, err := p.listener.Accept()
-		if temporary, ok := err.(interface{ Temporary() bool }); ok && temporary.Temporary() && !errors.Is(err, os.ErrDeadlineExceeded) {
-			// No more descriptors, most likely: some of those in use will end.
-			delay = min(max(2*delay, 5*time.Millisecond), longest)
-			p.log.Warn("cannot accept for the moment", "error", err, "again in", delay)
-			select {
-			case <-time.After(delay):
-			case <-p.dialing.Done():
-			}
-			continue
-		}
-		if err != nil {
-			p.end(err)
-			return
-		}
-		delay = 0
-		p.accept(c)
-	}
+	p.end(endpoint.AcceptAll(p.listener, p.dialing.Done(), p.log, p.accept))
 }
 
 // end takes note of why the listener has ended.
