@@ -94,18 +94,18 @@ type sentFile struct {
 
 // send sends the file, and goes on with another connection when one breaks.
 func (c *cpCommand) send(ctx context.Context, s *streams) error {
-	file, err := os.Open(c.File)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	info, err := file.Stat()
+	info, err := os.Stat(c.File) // for to open a pipe may take forever
 	if err != nil {
 		return err
 	}
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s: not a regular file", c.File)
 	}
+	file, err := os.Open(c.File)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
 	began := time.Now()
 	f := sentFile{Name: filepath.Base(c.File), Bytes: info.Size()}
 	p := newProgress(s.err, f.Name, f.Bytes, c.Quiet || s.json)
@@ -144,7 +144,7 @@ func (f *sentFile) attempt(ctx context.Context, to endpoint.Endpoint, file io.Re
 		return err
 	}
 	defer endpoint.Reset(conn)
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+	defer context.AfterFunc(ctx, func() { endpoint.Reset(conn) })()
 	f.Network = conn.LocalAddr().Network()
 	p.begin()
 	sent, err := transfer.Send(patient{conn}, f.Name, file, f.Bytes, p.moved)

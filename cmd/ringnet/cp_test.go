@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
@@ -12,9 +13,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 func TestCpSendsAFile(t *testing.T) {
@@ -91,4 +96,56 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 		require.Error(t, err, args)
 		require.Contains(t, string(out), want, args)
 	}
+}
+
+// A receiver that has no room says so, and is not asked again and again.
+func TestCpSaysThatTheReceiverHasNoRoom(t *testing.T) {
+	from := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(from, make([]byte, 64<<20), 0o600))
+	for _, networks := range []string{"shm,tcp", "tcp"} {
+		t.Setenv("RINGNET_NETWORKS", networks)
+		server := startProcess(t, limited("ulimit -f 1000", "--json", "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0"))
+		out, err := commandProcess("cp", "--retry", "1h", from, server.logged("receives", 0)["address"].(string)).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), "refused: ", networks)
+		require.Contains(t, string(out), "file too large", networks)
+	}
+}
+
+func TestCpDoesNotWaitForAPipe(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	out, err := commandProcess("cp", pipe, "127.0.0.1:1").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "not a regular file")
+}
+
+// canceling is a file that is as long as one likes, and has the transfer canceled
+// while it is read.
+type canceling struct {
+	io.Seeker
+	cancel func()
+	read   int64
+}
+
+func (c *canceling) Read(p []byte) (int, error) {
+	if c.read += int64(len(p)); c.read == int64(len(p)) {
+		c.cancel()
+		time.Sleep(50 * time.Millisecond) // or what the cancellation does might come too late to be missed
+	}
+	return len(p), nil
+}
+
+func TestCpEndsThoughItIsCanceledWhileItReadsTheFile(t *testing.T) {
+	address := serve(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("{}\n"))
+		_, _ = io.Copy(io.Discard, c)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	file := &canceling{Seeker: strings.NewReader(""), cancel: cancel}
+	const size = 1 << 30
+	f := sentFile{Name: "file", Bytes: size}
+	err := f.attempt(ctx, endpoint.Endpoint{Network: "tcp", Address: address}, file, newProgress(io.Discard, "", size, true))
+	require.Error(t, err)
+	require.Less(t, file.read, int64(size))
 }

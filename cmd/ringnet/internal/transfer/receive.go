@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash"
@@ -70,7 +69,7 @@ func (f *Folder) receive(l lines, o offer) (r Received, err error) {
 	if err != nil {
 		return r, errors.Join(err, file.Close())
 	}
-	if err := errors.Join(file.Sync(), file.Close(), f.root.Rename(part, o.Name)); err != nil {
+	if err := errors.Join(l.sync(file), file.Close(), f.root.Rename(part, o.Name)); err != nil {
 		return r, err
 	}
 	return Received{o.Name, o.Size, sum(h)}, nil
@@ -82,12 +81,12 @@ func receiveFile(l lines, file *os.File, size int64) (hash.Hash, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := sha256.New()
 	have := info.Size()
 	if have > size {
 		have = 0 // of another file
 	}
-	if err := copyHashed(io.Discard, file, have, h, func(int64) {}); err != nil {
+	h, err := l.hashed(file, have)
+	if err != nil {
 		return nil, err
 	}
 	if err := l.send(answer{Have: have, SHA256: sum(h)}); err != nil {

@@ -1,10 +1,10 @@
 package transfer
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"unicode/utf8"
 )
 
 // Sent says what was sent.
@@ -16,6 +16,9 @@ type Sent struct {
 // Send sends a file of a name and size over a connection. It calls moved with the
 // bytes that the receiver has, or will have when they arrive.
 func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved func(int64)) (Sent, error) {
+	if !utf8.ValidString(name) {
+		return Sent{}, RefusedError{fmt.Sprintf("%q: want a name in UTF-8", name)}
+	}
 	l := newLines(c)
 	if err := l.send(offer{name, size}); err != nil {
 		return Sent{}, err
@@ -27,11 +30,11 @@ func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved fu
 	if has.Have < 0 || has.Have > size {
 		has.Have = 0 // of another file
 	}
-	h := sha256.New()
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return Sent{}, err
 	}
-	if err := copyHashed(io.Discard, file, has.Have, h, func(int64) {}); err != nil {
+	h, err := l.hashed(file, has.Have)
+	if err != nil {
 		return Sent{}, changed(err)
 	}
 	if sum(h) != has.SHA256 {
@@ -45,7 +48,7 @@ func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved fu
 	if err := l.send(start{has.Have}); err != nil {
 		return Sent{}, err
 	}
-	if err := copyHashed(c, file, size-has.Have, h, moved); err != nil {
+	if err := copyHashed(l, file, size-has.Have, h, moved); err != nil {
 		return Sent{}, changed(err)
 	}
 	if err := l.send(end{sum(h)}); err != nil {
@@ -77,7 +80,7 @@ func (l lines) receiveAnswer(a *answer) error {
 	case a.Busy:
 		return ErrBusy
 	case a.Error != "":
-		return RefusedError{a.Error}
+		return RefusedError{printable(a.Error)}
 	}
 	return nil
 }

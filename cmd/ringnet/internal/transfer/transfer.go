@@ -9,13 +9,17 @@ package transfer
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
+	"os"
 	"strings"
+	"time"
+	"unicode"
 )
 
 // offer is what the sender begins with.
@@ -58,6 +62,10 @@ const maxLine = 64 << 10
 // copyLen is how many bytes are moved at a time.
 const copyLen = 256 << 10
 
+// signOfLife is how often a peer is told that this end is at work. A variable, for
+// tests change it.
+var signOfLife = 5 * time.Second
+
 // lines are a connection with lines on it.
 type lines struct {
 	*bufio.Reader
@@ -77,6 +85,9 @@ func (l lines) send(v any) error {
 
 func (l lines) receive(v any) error {
 	line, err := l.ReadSlice('\n')
+	for err == nil && len(line) == 1 {
+		line, err = l.ReadSlice('\n')
+	}
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
 		return errors.New("a line is too long: this is no ringnet cp")
@@ -89,6 +100,57 @@ func (l lines) receive(v any) error {
 		return fmt.Errorf("this is no ringnet cp: %w", err)
 	}
 	return nil
+}
+
+// hashed is the hash of the next n bytes of a file.
+func (l lines) hashed(file io.Reader, n int64) (hash.Hash, error) {
+	h := sha256.New()
+	return h, copyHashed(&signs{w: l.w, said: time.Now()}, file, n, h, func(int64) {})
+}
+
+// signs takes bytes and gives signs of life.
+type signs struct {
+	w    io.Writer
+	said time.Time
+}
+
+func (s *signs) Write(p []byte) (int, error) {
+	if time.Since(s.said) < signOfLife {
+		return len(p), nil
+	}
+	s.said = time.Now()
+	if _, err := s.w.Write([]byte("\n")); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// sync writes a file to its device, and gives signs of life.
+func (l lines) sync(file interface{ Sync() error }) error {
+	synced := make(chan error, 1)
+	go func() { synced <- file.Sync() }()
+	ticker := time.NewTicker(signOfLife)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-synced:
+			return err
+		case <-ticker.C:
+			_, _ = l.w.Write([]byte("\n")) // to whom may be gone
+		}
+	}
+}
+
+// Write sends bytes of a file, or returns what the receiver has against it.
+func (l lines) Write(p []byte) (int, error) {
+	n, err := l.w.Write(p)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		var refused RefusedError
+		if errors.As(l.receiveAnswer(new(answer)), &refused) {
+			err = refused
+		}
+	}
+	return n, err
 }
 
 // copyHashed moves n bytes and hashes them.
@@ -112,6 +174,16 @@ func copyHashed(w io.Writer, r io.Reader, n int64, h hash.Hash, moved func(int64
 }
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
+
+// printable is what a peer says without what would command a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}
 
 // checkName refuses what is not a plain name of a file.
 func checkName(name string) error {

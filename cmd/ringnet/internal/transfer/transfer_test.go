@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -53,6 +54,13 @@ func (b *breaking) Write(p []byte) (int, error) {
 		err = errBroken
 	}
 	return n, err
+}
+
+func (b *breaking) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, errBroken
+	}
+	return b.ReadWriter.Read(p)
 }
 
 func after(n int) func(io.ReadWriter) io.ReadWriter {
@@ -192,5 +200,91 @@ func TestStrangersEndInErrors(t *testing.T) {
 			io.Writer
 		}{strings.NewReader(said), io.Discard}, "f", strings.NewReader("x"), 1, func(int64) {})
 		require.Error(t, err, "%.100q", said)
+	}
+}
+
+// refusing is a receiver that is heard, and takes no more bytes.
+type refusing struct {
+	io.Reader
+	left int
+}
+
+func (r *refusing) Write(p []byte) (int, error) {
+	if r.left -= len(p); r.left < 0 {
+		return 0, errBroken
+	}
+	return len(p), nil
+}
+
+func TestSendTellsWhyTheReceiverTakesNoMore(t *testing.T) {
+	c := &refusing{strings.NewReader(`{}` + "\n" + `{"error":"no space left\u001b[2J"}` + "\n"), copyLen}
+	_, err := Send(c, "f", bytes.NewReader(random(4*copyLen)), 4*copyLen, func(int64) {})
+	require.Equal(t, RefusedError{"no space left\ufffd[2J"}, err, "without what would clear a terminal")
+}
+
+func TestSendRefusesNamesThatWouldArriveAsOthers(t *testing.T) {
+	folder, _ := newFolder(t)
+	_, err, _ := transferred(t, folder, "a\xff", []byte("x"), whole)
+	require.ErrorAs(t, err, new(RefusedError))
+}
+
+// waiting is a file of which no more can be read until something is closed.
+type waiting struct {
+	io.ReadSeeker
+	until <-chan struct{}
+}
+
+func (w waiting) Read(p []byte) (int, error) {
+	if at, _ := w.Seek(0, io.SeekCurrent); at > 0 {
+		<-w.until
+	}
+	return w.ReadSeeker.Read(p)
+}
+
+func (w waiting) Sync() error {
+	<-w.until
+	return nil
+}
+
+// alive is a connection that notices signs of life.
+type alive struct {
+	io.ReadWriter
+	seen chan struct{}
+}
+
+func (a *alive) Write(p []byte) (int, error) {
+	if string(p) == "\n" {
+		select {
+		case <-a.seen:
+		default:
+			close(a.seen)
+		}
+	}
+	return a.ReadWriter.Write(p)
+}
+
+// Each end waits for the other's hashing and syncing, however long that takes.
+func TestWhoeverIsAtWorkGivesSignsOfLife(t *testing.T) {
+	before := signOfLife
+	signOfLife = time.Nanosecond
+	defer func() { signOfLife = before }()
+	work := map[string]func(lines, waiting) error{
+		"hashing": func(l lines, file waiting) error { _, err := l.hashed(file, 3*copyLen); return err },
+		"syncing": func(l lines, file waiting) error { return l.sync(file) },
+	}
+	for name, work := range work {
+		t.Run(name, func(t *testing.T) {
+			a, b := net.Pipe()
+			c := &alive{a, make(chan struct{})}
+			done := make(chan error, 1)
+			go func() {
+				l := newLines(c)
+				done <- errors.Join(work(l, waiting{bytes.NewReader(random(3 * copyLen)), c.seen}), l.send(answer{Have: 7}))
+			}()
+			var got answer
+			require.NoError(t, newLines(b).receive(&got))
+			require.EqualValues(t, 7, got.Have)
+			require.NoError(t, <-done)
+		})
 	}
 }
