@@ -38,6 +38,7 @@ type stream interface {
 	SetKeepAliveConfig(config net.KeepAliveConfig) error
 	SetReadBuffer(bytes int) error
 	SetWriteBuffer(bytes int) error
+	WriteBuffers(bufs *net.Buffers) (int64, error)
 	Stats() Stats
 }
 
@@ -75,6 +76,12 @@ var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // WriteTo implements io.WriterTo as the connection that carries c does.
 func (c *AutoConn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, c.stream) }
+
+// WriteBuffers is [Conn.WriteBuffers]; over TCP it is [net.Buffers.WriteTo], which
+// hands the buffers to the kernel as they are.
+func (c *AutoConn) WriteBuffers(bufs *net.Buffers) (int64, error) {
+	return c.stream.WriteBuffers(bufs)
+}
 
 // tcpDelay is how long "auto" waits for the answer of better networks before it
 // dials TCP without them: what RFC 8305, section 5, recommends between attempts. A

@@ -1,6 +1,7 @@
 package ringnet
 
 import (
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -70,5 +71,35 @@ func requireOptions(t *testing.T, c net.Conn) {
 	for _, err := range setAll(c.(options)) {
 		require.ErrorIs(t, err, net.ErrClosed)
 		require.IsType(t, &net.OpError{}, err)
+	}
+}
+
+// WriteBuffers of auto is that of what carries it, or of package net.
+func TestBuffersAreWrittenWhateverCarriesAuto(t *testing.T) {
+	for _, carrier := range []string{"shm", "tcp"} {
+		t.Run(carrier, func(t *testing.T) {
+			if carrier == "tcp" {
+				better(t, nil, nil)
+			} else {
+				better(t, sim.New(sim.Link{}), nil)
+				delayTCP(t, time.Hour)
+			}
+			l := listenAuto(t, "127.0.0.1:0")
+			c := dialAuto(t, Dialer{}, l.Addr().String())
+			require.Equal(t, carrier, c.LocalAddr().Network())
+			server, err := l.Accept()
+			require.NoError(t, err)
+			defer server.Close()
+			bufs := net.Buffers{[]byte("head"), nil, []byte("er and body")}
+			n, err := c.WriteBuffers(&bufs)
+			require.NoError(t, err)
+			require.EqualValues(t, 15, n)
+			require.EqualValues(t, n, c.Stats().BytesWritten)
+			require.Empty(t, bufs)
+			got := make([]byte, n)
+			_, err = io.ReadFull(server, got)
+			require.NoError(t, err)
+			require.Equal(t, "header and body", string(got))
+		})
 	}
 }

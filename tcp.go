@@ -57,6 +57,12 @@ func (c *tcpConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+func (c *tcpConn) WriteBuffers(bufs *net.Buffers) (int64, error) {
+	n, err := bufs.WriteTo(c.TCPConn)
+	c.counts.written.Add(uint64(n))
+	return n, err
+}
+
 func (c *tcpConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := c.TCPConn.ReadFrom(r)
 	c.counts.written.Add(uint64(n))

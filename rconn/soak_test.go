@@ -149,7 +149,7 @@ func (l *life) write(total int, r *rand.Rand) {
 		if r.IntN(4) == 0 {
 			_ = l.c.SetWriteDeadline(soon(r))
 		}
-		n, err := l.c.Write(b)
+		n, err := l.writeOneWayOrAnother(b, r)
 		l.sent += n
 		if isDeadline(err) {
 			_ = l.c.SetWriteDeadline(time.Time{})
@@ -158,6 +158,19 @@ func (l *life) write(total int, r *rand.Rand) {
 		}
 	}
 	l.finished = l.c.CloseWrite() == nil
+}
+
+func (l *life) writeOneWayOrAnother(b []byte, r *rand.Rand) (int, error) {
+	if r.IntN(2) == 0 {
+		return l.c.Write(b)
+	}
+	bufs, size := cut(b, r), len(b)
+	n, err := l.c.WriteBuffers(&bufs)
+	if left := sizeOf(bufs); int(n)+left != size {
+		err = fmt.Errorf("%d bytes accepted and %d left of %d", n, left, size)
+	}
+	clear(b) // it is ours again
+	return int(n), err
 }
 
 // read checks what arrives until nothing more does.

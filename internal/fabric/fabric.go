@@ -247,9 +247,32 @@ type WorkRequest struct {
 	Data   []byte
 	Memory Memory
 
+	// Rest is more to send, behind Data, if that is carried inline: their bytes
+	// together are at most Limits.Inline.
+	Rest [][]byte
+
 	// Write and WriteImm: where in the peer's memory.
 	RemoteAddr uint64
 	RKey       uint32
+}
+
+// Len is how many bytes the request carries.
+func (wr *WorkRequest) Len() int {
+	n := len(wr.Data)
+	for _, p := range wr.Rest {
+		n += len(p)
+	}
+	return n
+}
+
+// CopyTo copies what the request carries to b, as much as that holds, and returns
+// how many bytes.
+func (wr *WorkRequest) CopyTo(b []byte) int {
+	n := copy(b, wr.Data)
+	for _, p := range wr.Rest {
+		n += copy(b[n:], p)
+	}
+	return n
 }
 
 // Completion is the end of a work request or of a receive.

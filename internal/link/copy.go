@@ -43,7 +43,7 @@ func (s *Stream) writeRead(r io.Reader, buf []byte) (int, error) {
 	}
 	never := deadline.New()
 	for done := 0; done < n; {
-		m, lost := s.writeSome(buf[done:n], never)
+		m, lost := s.writeSome(whole(buf[done:n]), never)
 		done += m
 		if lost != nil {
 			return done, lost

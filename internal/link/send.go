@@ -136,21 +136,23 @@ func (l *Link) callEngine() {
 	}
 }
 
-// sendNow sends p inline, without a copy to the staging memory, if nothing is in
-// the way and nothing would be won by waiting. Called with mu held, which it may
-// release to post.
-func (s *Stream) sendNow(p []byte) bool {
+// sendNow sends the bytes inline, without a copy to the staging memory, if nothing
+// is in the way and nothing would be won by waiting. Called with mu held, which it
+// may release to post.
+func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
 	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
-		!q.slots.Completed(s.ahead) || len(p) <= copyLocked && s.gathers() {
+		!q.slots.Completed(s.ahead) || g.n <= copyLocked && s.gathers() {
 		return false
 	}
-	s.ledger.Accept(len(p))
-	l.pushData(s, p, nil)
+	s.ledger.Accept(g.n)
+	last := g.trim()
+	l.pushData(s, g, nil)
 	released := l.post()
-	q.batch[:1][0].Data = nil // it is the caller's
+	g.untrim(last)
+	q.batch[:1][0].Data, q.batch[:1][0].Rest = nil, nil // they are the caller's
 	if released {
 		l.trySend() // what has come meanwhile
 	}
@@ -260,9 +262,9 @@ func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 			waiting++
 			continue
 		case n == 0:
-			l.pushData(s, nil, nil)
+			l.pushData(s, gather{}, nil)
 		default:
-			l.pushData(s, s.pending.next(&q.staging, n), q.staging.memory)
+			l.pushData(s, whole(s.pending.next(&q.staging, n)), q.staging.memory)
 		}
 		waiting = 0
 		q.enqueue(s)
@@ -271,7 +273,7 @@ func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 
 // pushData adds a data message of a stream to the batch: bytes of the staging
 // memory, or of the caller's, inline.
-func (l *Link) pushData(s *Stream, p []byte, memory fabric.Memory) {
+func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	q := &l.send
 	var flags wire.DataFlags
 	_, newRing := s.ledger.Next()
@@ -280,16 +282,16 @@ func (l *Link) pushData(s *Stream, p []byte, memory fabric.Memory) {
 		s.peer, s.next = s.next, wire.RingPlace{}
 	}
 	at := s.peer.Addr + uint64(ring.Offset(s.ledger.Sent(), s.peer.Size))
-	s.ledger.Send(len(p))
+	s.ledger.Send(g.n)
 	l.ledger.SendData()
 	if s.ledger.Pending() == 0 && s.ledger.Space() == 0 && !s.ledger.Closing() {
 		flags |= wire.FullRing
 	}
 	if memory != nil {
-		q.quiet += len(p)
+		q.quiet += g.n
 	}
-	q.bulk.posted += uint64(len(p))
-	timed := s.conversing() && len(p) < worthwhile && q.bulk.toTime()
+	q.bulk.posted += uint64(g.n)
+	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
 	// Signal before anything could wait: for a slot, for staging memory, or,
 	// after a burst, for the end of what is under way.
 	signaled := s.ledger.Pending() > 0 || s.ledger.Closing() || q.short.len() > 0 ||
@@ -301,16 +303,16 @@ func (l *Link) pushData(s *Stream, p []byte, memory fabric.Memory) {
 	l.stats.MessagesSent++
 	wr := l.push(signaled)
 	wr.Op, wr.Imm = fabric.WriteImm, wire.DataImmediate(s.number, flags)
-	wr.Data, wr.Memory = p, memory
+	wr.Data, wr.Rest, wr.Memory = g.first, g.rest, memory
 	wr.RemoteAddr, wr.RKey = at, s.peer.RKey
 	if memory != nil {
-		s.pending.posted(&q.staging, len(p), wr.ID+1)
+		s.pending.posted(&q.staging, g.n, wr.ID+1)
 	}
 	if signaled {
 		s.ahead = wr.ID + 1
 		q.bulk.signaled(wr.ID+1, timed)
 	}
-	q.bytes += len(p)
+	q.bytes += g.n
 	if newRing {
 		s.wake() // there is more room
 	}

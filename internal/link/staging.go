@@ -167,17 +167,16 @@ func (c *chain) add(s *staging, number uint64) {
 
 // append copies a little behind the chunks: to the last of them, if it is the last of
 // all, nothing of it is posted and it is not long, or to another.
-func (c *chain) append(s *staging, p []byte) {
+func (c *chain) append(s *staging, g gather) {
 	if c.length > 0 && c.tail+1 == s.next {
 		if last := s.chunk(c.tail); last.after == 0 && last.to-last.from < worthwhile {
-			first, second := s.reserve(len(p))
-			copy(second, p[copy(first, p):])
+			g.copyTo(s.reserve(g.n))
 			last.to = s.ring.Head()
 			return
 		}
 	}
-	number, first, second := s.take(len(p))
-	copy(second, p[copy(first, p):])
+	number, first, second := s.take(g.n)
+	g.copyTo(first, second)
 	s.chunk(number).copying = false
 	c.add(s, number)
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"net"
 	"os"
 
 	"github.com/ringnet/ringnet/internal/deadline"
@@ -14,7 +15,7 @@ func (s *Stream) Write(p []byte, d *deadline.Deadline) (n int, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	for {
-		m, err := s.writeSome(p[n:], d)
+		m, err := s.writeSome(whole(p[n:]), d)
 		n += m
 		if err != nil || n == len(p) {
 			return n, err
@@ -22,41 +23,56 @@ func (s *Stream) Write(p []byte, d *deadline.Deadline) (n int, err error) {
 	}
 }
 
-// writeSome writes a piece of p, or waits until that may be possible. Called with
-// writing held.
-func (s *Stream) writeSome(p []byte, d *deadline.Deadline) (int, error) {
-	n, err := s.acceptOrWait(p, d)
+// WriteBuffers is one Write of the buffers' bytes, one behind the other. It takes
+// from v what it accepts, as [net.Buffers.WriteTo] does.
+func (s *Stream) WriteBuffers(v *net.Buffers, d *deadline.Deadline) (n int64, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	for {
+		m, err := s.writeSome(gatherFrom(*v), d)
+		consume(v, m)
+		n += int64(m)
+		if err != nil || len(*v) == 0 {
+			return n, err
+		}
+	}
+}
+
+// writeSome writes some of the bytes, or waits until that may be possible. Called
+// with writing held.
+func (s *Stream) writeSome(g gather, d *deadline.Deadline) (int, error) {
+	n, err := s.acceptOrWait(g, d)
 	if err != nil {
 		s.leaveShort()
 	}
 	return n, err
 }
 
-func (s *Stream) acceptOrWait(p []byte, d *deadline.Deadline) (int, error) {
+func (s *Stream) acceptOrWait(g gather, d *deadline.Deadline) (int, error) {
 	if d.Expired() && s.openError() == nil {
 		return 0, os.ErrDeadlineExceeded
 	}
 	s.link.mu.Lock()
-	n, err := s.accept(p)
+	n, err := s.accept(g)
 	s.link.mu.Unlock()
-	if n == 0 && err == nil && len(p) > 0 {
+	if n == 0 && err == nil && g.n > 0 {
 		err = s.wait(writeCall, d)
 	}
 	return n, err
 }
 
-// accept takes from p what the peer has room for, a message's worth at most,
+// accept takes of the bytes what the peer has room for, a message's worth at most,
 // and sends it or sees to it that it will be sent. Called with mu held, which it
 // may release to copy or to send.
-func (s *Stream) accept(p []byte) (int, error) {
+func (s *Stream) accept(g gather) (int, error) {
 	l := s.link
-	n, err := s.room(len(p))
+	n, err := s.room(g.n)
 	if n == 0 {
 		l.wakeShort() // in whose stead this one may have been woken
 		return 0, err
 	}
 	later := s.leavesToEngine()
-	if n <= l.limits.Inline && !later && s.sendNow(p[:n]) {
+	if n <= l.limits.Inline && !later && s.sendNow(g.head(n)) {
 		l.wakeShort()
 		return n, nil
 	}
@@ -65,13 +81,13 @@ func (s *Stream) accept(p []byte) (int, error) {
 		return 0, nil
 	}
 	if n <= copyLocked {
-		s.pending.append(&l.send.staging, p[:n])
+		s.pending.append(&l.send.staging, g.head(n))
 		s.ledger.Accept(n)
 		return s.accepted(n, later), nil
 	}
 	number, first, second := l.send.staging.take(n)
 	l.mu.Unlock()
-	copy(second, p[copy(first, p[:n]):n])
+	g.head(n).copyTo(first, second)
 	l.mu.Lock()
 	return s.staged(number, n, later)
 }

@@ -122,14 +122,14 @@ func (e *end) PostSend(wr []fabric.WorkRequest) error {
 	for i := range wr {
 		w := &wr[i]
 		if w.Op != fabric.Send {
-			copy(p.rings[w.RKey].bytes[w.RemoteAddr:], w.Data)
+			w.CopyTo(p.rings[w.RKey].bytes[w.RemoteAddr:])
 		}
 		if w.Op != fabric.Write {
 			c := p.arrived.slot(e.sent)
-			*c = fabric.Completion{Recv: true, Op: w.Op, Imm: w.Imm, Len: len(w.Data)}
+			*c = fabric.Completion{Recv: true, Op: w.Op, Imm: w.Imm, Len: w.Len()}
 			if w.Op == fabric.Send {
 				at := int(e.sent%uint64(len(p.buffers)/p.recvSize)) * p.recvSize
-				c.Data = p.buffers[at : at+copy(p.buffers[at:], w.Data)]
+				c.Data = p.buffers[at : at+w.CopyTo(p.buffers[at:])]
 			}
 			e.sent++
 		}

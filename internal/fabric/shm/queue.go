@@ -78,8 +78,8 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		return fmt.Errorf("post %d sends to a full queue: %w", len(wr), syscall.ENOMEM)
 	}
 	for i := range wr {
-		if wr[i].Op > fabric.WriteImm || len(wr[i].Data) > maxMessage {
-			return fmt.Errorf("post a send of %d bytes: %w", len(wr[i].Data), syscall.EINVAL)
+		if n := wr[i].Len(); wr[i].Op > fabric.WriteImm || n > maxMessage {
+			return fmt.Errorf("post a send of %d bytes: %w", n, syscall.EINVAL)
 		}
 	}
 	before := e.sent
@@ -108,7 +108,7 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 
 // execute puts a message into the peer's memory.
 func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
-	n := len(wr.Data)
+	n := wr.Len()
 	if wr.Memory != nil && n > 0 {
 		if m, ok := wr.Memory.(*memory); !ok || m.e != e || !m.holds(wr.Data) {
 			return fabric.LocalProtection
@@ -129,7 +129,7 @@ func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
 		if n > p.recvSize {
 			return fabric.RemoteInvalidRequest
 		}
-		copy(p.buffer(e.sent), wr.Data)
+		wr.CopyTo(p.buffer(e.sent))
 		word |= sendBit
 	} else {
 		if n > 0 { // else neither address nor key is looked at
@@ -137,7 +137,7 @@ func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
 			if wr.RKey != p.rkey || wr.RemoteAddr > size || uint64(n) > size-wr.RemoteAddr {
 				return fabric.RemoteAccess
 			}
-			copy(p.region[wr.RemoteAddr:], wr.Data)
+			wr.CopyTo(p.region[wr.RemoteAddr:])
 		}
 		if wr.Op == fabric.Write {
 			return fabric.OK

@@ -59,18 +59,30 @@ func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
 		return fmt.Errorf("sim: post %d sends to a full queue: %w", len(wr), syscall.ENOMEM)
 	}
 	for i := range wr {
-		if wr[i].Op > fabric.WriteImm || wr[i].Memory == nil && len(wr[i].Data) > e.limits.Inline {
-			return fmt.Errorf("sim: post a send of %d bytes inline: %w", len(wr[i].Data), syscall.EINVAL)
+		if wr[i].Op > fabric.WriteImm || wr[i].Memory == nil && wr[i].Len() > e.limits.Inline {
+			return fmt.Errorf("sim: post a send of %d bytes inline: %w", wr[i].Len(), syscall.EINVAL)
 		}
 	}
 	for i := range wr {
-		fate := e.check(&wr[i])
-		if f != nil && f.Send != nil && fate == fabric.OK {
-			fate = f.Send(e, &wr[i])
+		wr := &wr[i]
+		if len(wr.Rest) > 0 {
+			wr = inOnePiece(wr)
 		}
-		e.post(&wr[i], fate)
+		fate := e.check(wr)
+		if f != nil && f.Send != nil && fate == fabric.OK {
+			fate = f.Send(e, wr)
+		}
+		e.post(wr, fate)
 	}
 	return nil
+}
+
+// inOnePiece returns the request with all that it carries in Data.
+func inOnePiece(wr *fabric.WorkRequest) *fabric.WorkRequest {
+	whole := *wr
+	whole.Data, whole.Rest = make([]byte, wr.Len()), nil
+	wr.CopyTo(whole.Data)
+	return &whole
 }
 
 // check is what the device finds at home.

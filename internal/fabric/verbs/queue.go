@@ -75,7 +75,7 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	}
 	binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:], wr.Imm)
 
-	n := len(wr.Data)
+	n := wr.Len()
 	if n == 0 {
 		// irdma loads the first fragment of a write whatever num_sge says.
 		w.num_sge, *s = 0, C.struct_rn_ibv_sge{}
@@ -91,7 +91,7 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 			return fmt.Errorf("%d bytes inline, at most %d: %w", n, e.inlineSize, syscall.EMSGSIZE)
 		}
 		slot := e.inline[i*e.inlineSize:][:n]
-		copy(slot, wr.Data)
+		wr.CopyTo(slot)
 		s.addr = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(slot))))
 		return nil
 	}

@@ -1,0 +1,246 @@
+package rconn_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// cut cuts b into a few buffers, some of them empty.
+func cut(b []byte, r *rand.Rand) (bufs net.Buffers) {
+	for range r.IntN(20) {
+		n := r.IntN(1 + r.IntN(len(b)+1))
+		bufs = append(bufs, b[:n:n])
+		b = b[n:]
+	}
+	return append(bufs, b)
+}
+
+func sizeOf(bufs net.Buffers) (n int) {
+	for _, b := range bufs {
+		n += len(b)
+	}
+	return n
+}
+
+// A few buffers are one message, as they would be in one piece.
+func TestBuffersAreOneMessage(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for _, sizes := range [][]int{
+			{1, 2, 3, 4},
+			{0, 100, 0, 0, 100, 0},
+			{200, 16 << 10},
+			{16 << 10, 200},
+			{100, 64<<10 - 200, 100},
+			make([]int, 1000),
+		} {
+			client, server := v.connect(t, nil, nil)
+			var bufs net.Buffers
+			total := 0
+			for _, n := range sizes {
+				b := make([]byte, n)
+				pattern(1).fill(b, total)
+				bufs = append(bufs, b)
+				total += n
+			}
+			pieces := append(net.Buffers(nil), bufs...)
+			n, err := client.WriteBuffers(&bufs)
+			require.NoError(t, err)
+			require.EqualValues(t, total, n)
+			require.Empty(t, bufs)
+			for _, b := range pieces {
+				clear(b) // they are ours again
+			}
+			require.NoError(t, pattern(1).receiveExactly(server, 0, total))
+			require.EqualValues(t, min(total, 1), client.Stats().MessagesSent, "%d buffers, %d bytes", len(sizes), total)
+		}
+	})
+}
+
+// Buffers of any size arrive like a Write of their bytes, in as many messages.
+func TestManyBuffers(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for i, shape := range shapes {
+			client, server := v.connect(t, shape.dialer, shape.listener)
+			r := random(t, uint64(i))
+			total := v.times(2 << 20)
+			atOnce(t, func() error {
+				for sent := 0; sent < total; {
+					b := make([]byte, min(1+r.IntN(1<<r.IntN(19)), total-sent))
+					pattern(i).fill(b, sent)
+					bufs := cut(b, r)
+					n, err := client.WriteBuffers(&bufs)
+					if err != nil || int(n) != len(b) || len(bufs) != 0 {
+						return fmt.Errorf("%s: accepted %d of %d bytes, then %v", shape.name, n, len(b), err)
+					}
+					clear(b)
+					sent += len(b)
+				}
+				return client.CloseWrite()
+			}, func() error {
+				n, err := pattern(i).receive(server, 0, 64<<10, rand.New(rand.NewPCG(2, uint64(i))))
+				if n != total || err != io.EOF {
+					return fmt.Errorf("%s: received %d of %d bytes, then %v", shape.name, n, total, err)
+				}
+				return nil
+			})
+			requireRareCredits(t, client, shape.dialer)
+		}
+	})
+}
+
+// Buffers are one Write: what others write at the same time comes before or behind.
+func TestBuffersAreNotMixedWithOtherWrites(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		client, server := v.connect(t, tight, tight)
+		const writers = 4
+		records := v.times(200)
+		var all []func() error
+		for w := range writers {
+			all = append(all, func() error {
+				r := rand.New(rand.NewPCG(7, uint64(w)))
+				for range records {
+					b := make([]byte, 5+r.IntN(10_000))
+					binary.BigEndian.PutUint32(b, uint32(len(b)-5))
+					b[4] = byte(w)
+					pattern(w).fill(b[5:], 0)
+					if w == 0 {
+						if _, err := client.Write(b); err != nil {
+							return err
+						}
+						continue
+					}
+					bufs := cut(b, r)
+					if _, err := client.WriteBuffers(&bufs); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		all = append(all, func() error {
+			for range writers * records {
+				var header [5]byte
+				if _, err := io.ReadFull(server, header[:]); err != nil {
+					return err
+				}
+				n := binary.BigEndian.Uint32(header[:])
+				if n > 10_000 {
+					return fmt.Errorf("a record of %d bytes", n)
+				}
+				if err := pattern(header[4]).receiveExactly(server, 0, int(n)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		atOnce(t, all...)
+	})
+}
+
+// A deadline, and Close, end it in the middle: it says how much it has accepted, and
+// leaves the rest in the buffers.
+func TestBuffersThatAreNotAcceptedAreLeft(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		const total = 100_000
+		r := random(t, 1)
+		client, server := v.connect(t, tight, tight)
+		b := make([]byte, total)
+		pattern(1).fill(b, 0)
+		bufs := cut(b, r)
+		require.NoError(t, client.SetWriteDeadline(time.Now().Add(20*time.Millisecond)))
+		n, err := client.WriteBuffers(&bufs)
+		requireTimeout(t, err)
+		require.Positive(t, n)
+		require.EqualValues(t, total-n, sizeOf(bufs))
+		require.NoError(t, client.SetWriteDeadline(time.Time{}))
+		atOnce(t, func() error {
+			m, err := client.WriteBuffers(&bufs)
+			require.EqualValues(t, total, n+m)
+			return err
+		}, func() error { return pattern(1).receiveExactly(server, 0, total) })
+
+		bufs = cut(b, r)
+		type result struct {
+			n   int64
+			err error
+		}
+		written := started(func() result { n, err := client.WriteBuffers(&bufs); return result{n, err} })
+		for client.Stats().BytesWritten == total {
+			time.Sleep(time.Millisecond)
+		}
+		v.parked()
+		require.NoError(t, client.SetLinger(0))
+		require.NoError(t, client.Close())
+		got := <-written
+		require.ErrorIs(t, got.err, net.ErrClosed)
+		require.Positive(t, got.n)
+		require.EqualValues(t, total-got.n, sizeOf(bufs))
+	})
+}
+
+// No buffers, and empty ones, are written as nothing is: they say whether the
+// connection could be written to.
+func TestNoBuffers(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		client, _ := v.connect(t, nil, nil)
+		write := func(bufs ...[]byte) error {
+			v := net.Buffers(bufs)
+			n, err := client.WriteBuffers(&v)
+			require.Zero(t, n)
+			return err
+		}
+		require.NoError(t, write())
+		require.NoError(t, write(nil, []byte{}))
+		require.Zero(t, client.Stats().MessagesSent)
+		require.NoError(t, client.CloseWrite())
+		require.ErrorIs(t, write(), syscall.EPIPE)
+		require.ErrorIs(t, write([]byte("x")), syscall.EPIPE)
+		require.NoError(t, client.Close())
+		require.ErrorIs(t, write(), net.ErrClosed)
+	})
+}
+
+// BenchmarkWriteBuffers is a header and a body to a peer that reads: written at
+// once, and one after the other.
+func BenchmarkWriteBuffers(b *testing.B) {
+	ways := []struct {
+		name  string
+		write func(c *rconn.Conn, bufs *net.Buffers) (int64, error)
+	}{
+		{"WriteBuffers", (*rconn.Conn).WriteBuffers},
+		{"WriteTo", func(c *rconn.Conn, bufs *net.Buffers) (int64, error) { return bufs.WriteTo(c) }},
+	}
+	benchEachFabric(b, func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn)) {
+		for _, sizes := range [][]int{{16, 16, 16, 16}, {100, 4 << 10}, {100, 64 << 10}, {512 << 10, 512 << 10}} {
+			for _, way := range ways {
+				b.Run(fmt.Sprintf("%v/%s", sizes, way.name), func(b *testing.B) {
+					client, server := connect(b)
+					go io.Copy(io.Discard, struct{ io.Reader }{server})
+					var pieces, bufs net.Buffers
+					for _, n := range sizes {
+						pieces = append(pieces, make([]byte, n))
+					}
+					b.SetBytes(int64(sizeOf(pieces)))
+					b.ReportAllocs()
+					for b.Loop() {
+						bufs = append(bufs[:0], pieces...)
+						left := bufs
+						if _, err := way.write(client, &left); err != nil {
+							b.Fatal(err)
+						}
+					}
+				})
+			}
+		}
+	})
+}
