@@ -7,18 +7,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/proxy"
+	"github.com/ringnet/ringnet/metrics"
 )
 
-// metricsHandler serves what proxies have done, and what the process takes.
+// metricsHandler serves the metrics of proxies, of package ringnet, of the host's
+// RDMA devices, and of the process.
 func metricsHandler(proxies []*proxy.Proxy) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		proxyCollector{proxies},
-		linkCollector{},
+		metrics.NewCollector(),
+		metrics.NewDeviceCollector(),
 	)
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
@@ -43,12 +45,12 @@ func (c proxyCollector) Describe(descs chan<- *prometheus.Desc) {
 	prometheus.DescribeByCollect(c, descs)
 }
 
-func (c proxyCollector) Collect(metrics chan<- prometheus.Metric) {
+func (c proxyCollector) Collect(out chan<- prometheus.Metric) {
 	for _, p := range c.proxies {
 		s, f := p.Stats(), p.Forwarding()
 		send := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 			labels = append([]string{f.Listen.String(), f.To.String()}, labels...)
-			metrics <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
+			out <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
 		}
 		send(proxyConnections, prometheus.GaugeValue, float64(s.Connections))
 		for network, n := range s.Accepted {
@@ -65,33 +67,5 @@ func (c proxyCollector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		send(proxyBytes, prometheus.CounterValue, float64(s.Requested), "requests")
 		send(proxyBytes, prometheus.CounterValue, float64(s.Replied), "replies")
-	}
-}
-
-// linkCollector tells what the links of the process are and take.
-type linkCollector struct{}
-
-var (
-	linksUp = prometheus.NewDesc("ringnet_links", "Links to other processes that are up.", []string{"network"}, nil)
-	memory  = prometheus.NewDesc("ringnet_memory_bytes",
-		"Memory that links have registered, and may register; of it locked (pinned) for devices.", []string{"kind"}, nil)
-)
-
-func (linkCollector) Describe(descs chan<- *prometheus.Desc) {
-	descs <- linksUp
-	descs <- memory
-}
-
-func (linkCollector) Collect(metrics chan<- prometheus.Metric) {
-	up := map[string]int{"shm": 0, "rdma": 0}
-	for _, l := range ringnet.Links() {
-		up[l.Network]++
-	}
-	for network, n := range up {
-		metrics <- prometheus.MustNewConstMetric(linksUp, prometheus.GaugeValue, float64(n), network)
-	}
-	m := ringnet.Memory()
-	for kind, n := range map[string]int{"used": m.Used, "limit": m.Limit, "locked": m.Locked, "locked_limit": m.LockedLimit} {
-		metrics <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(n), kind)
 	}
 }

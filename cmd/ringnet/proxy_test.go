@@ -399,7 +399,8 @@ func TestProxyServesMetrics(t *testing.T) {
 		`ringnet_proxy_bytes_total\{direction="requests",.*\} 8`,
 		`ringnet_proxy_bytes_total\{direction="replies",.*\} 8`,
 		`ringnet_links\{network="shm"\} 0`,
-		`ringnet_memory_bytes\{kind="limit"\} \d`,
+		`ringnet_memory_limit_bytes \d`,
+		`ringnet_devices_read 1`,
 		`go_goroutines \d`,
 	} {
 		require.Regexp(t, regexp.MustCompile(`(?m)^`+want), string(text))

@@ -1,0 +1,60 @@
+package metrics
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The device counts what a connection sends.
+func TestDevicesOverRDMA(t *testing.T) {
+	device := os.Getenv("SOFTROCE_DEVICE")
+	if device == "" {
+		require.Empty(t, os.Getenv("RINGNET_REQUIRE_RDMA"), "SOFTROCE_DEVICE is not set")
+		t.Skip("no RDMA device: SOFTROCE_DEVICE is not set; bin/softroce runs this where there is one")
+	}
+	counts := func() (all emitted, sum float64) {
+		all = make(emitted)
+		readDevices(all.emit)
+		for name, n := range all {
+			if strings.HasPrefix(name, "ringnet_device_port_events_total "+device+" 1 ") {
+				sum += n
+			}
+		}
+		return all, sum
+	}
+	before, sumBefore := counts()
+	require.Equal(t, 1.0, before["ringnet_devices_read"])
+	require.Equal(t, 1.0, before["ringnet_device_port_up "+device+" 1"])
+	require.Positive(t, before["ringnet_device_port_rate_bytes_per_second "+device+" 1"])
+
+	a, b := connectAt(t, "rdma", os.Getenv("SOFTROCE_ADDR"))
+	_, err := a.Write([]byte("counted"))
+	require.NoError(t, err)
+	_, err = b.Read(make([]byte, 7))
+	require.NoError(t, err)
+	_, sum := counts()
+	require.Greater(t, sum, sumBefore)
+	require.Equal(t, 2.0, gather(t)[`ringnet_links{network="rdma"}`])
+	require.Positive(t, gather(t)["ringnet_locked_memory_used_bytes"])
+}
+
+// What netlink tells is what the kernel shows in sysfs.
+func TestListPortsHasTheCountersOfSysfs(t *testing.T) {
+	ports, err := listPorts()
+	require.NoError(t, err)
+	if len(ports) == 0 {
+		require.Empty(t, os.Getenv("RINGNET_REQUIRE_RDMA"), "there is no RDMA device")
+		t.Skip("there is no RDMA device; bin/softroce runs this where there is one")
+	}
+	for _, p := range ports {
+		names := standardCounters(sysfs + "/" + p.device + "/ports/" + p.number + "/hw_counters")
+		delete(names, "lifespan") // a setting: how old a count may be
+		for name := range names {
+			require.Contains(t, p.counters, name)
+		}
+		require.Len(t, p.counters, len(names))
+	}
+}

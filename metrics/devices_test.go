@@ -1,0 +1,62 @@
+package metrics
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// emitted is what was emitted: values by the name of the metric and the values of
+// its labels.
+type emitted map[string]float64
+
+func (e emitted) emit(d *Description, value float64, labels ...string) {
+	e[strings.Join(append([]string{d.Name}, labels...), " ")] = value
+}
+
+func TestPortOfACard(t *testing.T) {
+	sysfs := t.TempDir()
+	for path, text := range map[string]string{
+		"state":                   "4: ACTIVE",
+		"rate":                    "100 Gb/sec (4X EDR)",
+		"counters/port_rcv_data":  "25",
+		"counters/port_xmit_data": "50",
+		"counters/link_downed":    "1",
+		"counters/broken":         "N/A (no PMA)",
+	} {
+		path = filepath.Join(sysfs, "mlx5_0/ports/2", path)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text+"\n"), 0o644))
+	}
+	got := make(emitted)
+	port{"mlx5_0", "2", map[string]uint64{"out_of_buffer": 3}}.emit(got.emit, sysfs)
+	require.Equal(t, emitted{
+		"ringnet_device_port_up mlx5_0 2":                         1,
+		"ringnet_device_port_rate_bytes_per_second mlx5_0 2":      12.5e9,
+		"ringnet_device_port_received_bytes_total mlx5_0 2":       100,
+		"ringnet_device_port_sent_bytes_total mlx5_0 2":           200,
+		"ringnet_device_port_events_total mlx5_0 2 link_downed":   1,
+		"ringnet_device_port_events_total mlx5_0 2 out_of_buffer": 3,
+	}, got)
+}
+
+func TestPortThatIsDown(t *testing.T) {
+	sysfs := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(sysfs, "rxe0/ports/1"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(sysfs, "rxe0/ports/1/state"), []byte("1: DOWN\n"), 0o644))
+	got := make(emitted)
+	port{device: "rxe0", number: "1"}.emit(got.emit, sysfs)
+	require.Equal(t, emitted{"ringnet_device_port_up rxe0 1": 0}, got)
+}
+
+func TestHostWithoutADevice(t *testing.T) {
+	if entries, _ := os.ReadDir(sysfs); len(entries) > 0 {
+		t.Skip("this host has an RDMA device")
+	}
+	got := make(emitted)
+	readDevices(got.emit)
+	require.Equal(t, emitted{"ringnet_devices_read": 1}, got)
+}

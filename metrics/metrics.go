@@ -1,0 +1,57 @@
+package metrics
+
+import "slices"
+
+const prefix = "ringnet_"
+
+// Description says what a metric is.
+type Description struct {
+	Name    string
+	Help    string
+	Counter bool     // it only rises while the process, or the device, exists; otherwise it is a gauge
+	Labels  []string // names, in order
+}
+
+// Descriptions returns the descriptions of all metrics of this package, those of
+// the process first. With them the queries of dashboards and alerts can be tested.
+func Descriptions() []Description {
+	var all []Description
+	for _, s := range sources() {
+		for _, d := range *s.metrics {
+			c := *d
+			c.Labels = slices.Clone(d.Labels)
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// source is metrics that are read together.
+type source struct {
+	metrics *list
+	read    func(emit emitter)
+}
+
+// sources returns all there are.
+func sources() []source {
+	return []source{{&process, readProcess}, {&devices, readDevices}}
+}
+
+// emitter takes the value of a metric, for the given values of its labels.
+type emitter func(d *Description, value float64, labels ...string)
+
+// list is descriptions of metrics.
+type list []*Description
+
+func (l *list) counter(name, help string, labels ...string) *Description {
+	return l.add(&Description{prefix + name + "_total", help, true, labels})
+}
+
+func (l *list) gauge(name, help string, labels ...string) *Description {
+	return l.add(&Description{prefix + name, help, false, labels})
+}
+
+func (l *list) add(d *Description) *Description {
+	*l = append(*l, d)
+	return d
+}
