@@ -17,7 +17,7 @@ RDMA_RACE := -skip 'OfAHundredConnections|/^shm$$' ./internal/integration
 VERBS := -skip '^TestABI' ./internal/fabric/verbs
 
 # Modules besides the root, whose heavy dependencies are theirs alone.
-MODULES := cmd/ringnet metrics interop examples benchmarks
+MODULES := internal/perf cmd/ringnet metrics interop examples benchmarks
 
 # Runs a test program where there is a device, and fails if the device has
 # counted a message that found no receive posted.
@@ -102,6 +102,7 @@ programs:
 	cd metrics && $(GO) test -race -count=1 ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=1 ./...
 	cd examples && $(GO) test -count=1 ./...
+	cd internal/perf && $(GO) test -race -count=1 ./...
 	cd benchmarks && $(GO) test -count=1 ./...
 
 # The suites once more on a real kernel's RDMA stack, as they are and under the

@@ -8,6 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 // A beside is this program as this or another version of ringnet has it. Its
@@ -50,11 +53,14 @@ func measureBeside(program string, keys []string) ([]string, error) {
 	return all, nil
 }
 
+// besideTimeout ends a program in which everybody waits.
+const besideTimeout = 2 * time.Minute
+
 // measure has the program measure a round of a cell by itself.
-func (o *beside) measure(b *bench, c Cell) (Sample, error) {
+func (o *beside) measure(b *bench, c perf.Cell) (perf.Sample, error) {
 	dir, err := os.MkdirTemp("", "ringnet-benchmarks-")
 	if err != nil {
-		return Sample{}, err
+		return perf.Sample{}, err
 	}
 	defer os.RemoveAll(dir)
 	args := []string{
@@ -64,21 +70,23 @@ func (o *beside) measure(b *bench, c Cell) (Sample, error) {
 	if b.onDevice {
 		args = append(args, "-rdma", "-address", b.host, "-device", b.device)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cellTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), besideTimeout)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, o.program, args...).CombinedOutput(); err != nil {
-		return Sample{}, fmt.Errorf("%s: %w: %s", o.program, err, lastLine(string(out)))
+		return perf.Sample{}, fmt.Errorf("%s: %w: %s", o.program, err, lastLine(string(out)))
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
 	if err != nil {
-		return Sample{}, err
+		return perf.Sample{}, err
 	}
-	var r Report
+	var r struct { // of another version there is no more than this that is the same
+		Results []struct{ Rounds []*perf.Sample }
+	}
 	if err := json.Unmarshal(text, &r); err != nil {
-		return Sample{}, err
+		return perf.Sample{}, err
 	}
 	if len(r.Results) != 1 || len(r.Results[0].Rounds) != 1 || r.Results[0].Rounds[0] == nil {
-		return Sample{}, fmt.Errorf("%s has measured something else than %v", o.program, c)
+		return perf.Sample{}, fmt.Errorf("%s has measured something else than %v", o.program, c)
 	}
 	return *r.Results[0].Rounds[0], nil
 }
@@ -94,7 +102,7 @@ func (r *Report) besideFigures() (figures []Figure) {
 		own.Peer = other.beside.peer.key
 		rule := rule{
 			what: own.String(), against: filepath.Base(other.beside.program),
-			subject: own.Peer, others: []string{x.Peer}, workload: x.Workload, size: x.Size, metric: (*Sample).rate,
+			subject: own.Peer, others: []string{x.Peer}, workload: x.Workload, size: x.Size, metric: (*perf.Sample).PerSecond,
 		}
 		if x.Conns == 1 {
 			rule.target, rule.goal = 0.9, 1

@@ -26,12 +26,16 @@
 // them; what is compared is the median of the rounds' ratios. A table appears
 // on the terminal, and with -out also as JSON and as charts.
 //
+// Rounds, ping-pong and streams, medians with their intervals of confidence, and
+// charts are those of ringnet perf (cmd/ringnet), which measures between two hosts
+// without raw verbs and the like: ../internal/perf has what the two share.
+//
 // The way through the files: peers.go says what is compared, workloads.go what
-// is done with it, messages.go, rpc.go and waits.go how, server.go is the other
-// process, rsockets.go and smc.go are what the kernel and rdma-core have, tools.go
-// runs the programs of perftest and rsockets, beside.go that of another version,
-// run.go goes round, idle.go and library.go measure what has no rounds, report.go,
-// figures.go, table.go and chart.go say what came out.
+// is done with it, rpc.go and waits.go how, server.go is the other process,
+// rsockets.go and smc.go are what the kernel and rdma-core have, tools.go runs the
+// programs of perftest and rsockets, beside.go that of another version, run.go says
+// what is gone through in rounds, idle.go and library.go measure what has none,
+// report.go, figures.go and table.go say what came out.
 //
 // A server that listens runs what its client asks for, out of the above, and
 // knows no password: let nobody else reach it.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 // Figure is a comparison that the project has set itself a mark for.
@@ -35,7 +37,7 @@ type rule struct {
 	others        []string // peers
 	workload      string
 	size          int
-	metric        func(*Sample) float64
+	metric        func(*perf.Sample) float64
 	target, goal  float64 // 0 for none
 	atMost        bool
 	conns         []int // a figure for each; nil for one connection
@@ -48,46 +50,51 @@ var (
 )
 
 var rules = []rule{
-	{"shm, 64 B ping-pong, round trips/s", "TCP", "shm", tcp, "ping-pong", 64, (*Sample).rate, 4, 0, false, nil},
-	{"shm, 64 B ping-pong, round trips/s", "Unix socket", "shm", unix, "ping-pong", 64, (*Sample).rate, 2.5, 0, false, nil},
-	{"shm, 64 B stream, messages/s", "TCP", "shm", tcp, "stream", 64, (*Sample).rate, 12, 20, false, nil},
-	{"shm, 64 KiB stream", "TCP", "shm", tcp, "stream", bulkBytes, (*Sample).rate, 2.5, 0, false, nil},
-	{"shm, 1 MiB stream", "TCP", "shm", tcp, "stream", 1 << 20, (*Sample).rate, 2, 0, false, nil},
-	{"shm, 64 KiB stream", "Unix socket", "shm", unix, "stream", bulkBytes, (*Sample).rate, 1.25, 0, false, nil},
-	{"shm, 1 MiB stream", "Unix socket", "shm", unix, "stream", 1 << 20, (*Sample).rate, 1.25, 0, false, nil},
-	{"shm, 64 KiB stream", "Unix socket", "shm", unix, "stream", bulkBytes, (*Sample).rate, 1.5, 2.5, false, []int{16, 64}},
-	{"shm, request and reply of 1 KiB with 10 µs of work", "TCP", "shm", tcp, "work", 0, (*Sample).rate, 0, 0, false, []int{4, 16, 64, 256}},
-	{"shm, request and reply of 1 KiB with 10 µs of work", "Unix socket", "shm", unix, "work", 0, (*Sample).rate, 1.2, 1.6, false, []int{4, 16, 64, 256}},
-	{"shm, dial, one byte there and back, close", "TCP", "shm", tcp, "connect", 0, (*Sample).rate, 1, 2, false, []int{1, 16}},
-	{"shm, dial, one byte there and back, close", "Unix socket", "shm", unix, "connect", 0, (*Sample).rate, 0.6, 1, false, []int{1, 16}},
-	{"shm, net/http GET of 1 KiB", "TCP", "shm", tcp, "http", 0, (*Sample).rate, 1.5, 0, false, nil},
-	{"shm, net/http GET of 1 KiB", "TCP", "shm", tcp, "http", 0, (*Sample).rate, 1.25, 2, false, []int{4, 16, 64}},
-	{"shm, net/http GET of 1 KiB", "Unix socket", "shm", unix, "http", 0, (*Sample).rate, 1.05, 1.5, false, []int{4, 16, 64}},
-	{"shm, net/http GET of 1 KiB, p99", "better of TCP and Unix", "shm", both, "http", 0, (*Sample).p99, 1.2, 0.7, true, []int{16, 64}},
-	{"shm, net/http GET of 1 KiB, processor time", "better of TCP and Unix", "shm", both, "http", 0, (*Sample).cpu, 1, 0.7, true, []int{16, 64}},
-	{"shm, gRPC unary", "TCP", "shm", tcp, "grpc", 0, (*Sample).rate, 1.3, 1.5, false, nil},
-	{"shm, gRPC unary", "TCP", "shm", tcp, "grpc", 0, (*Sample).rate, 1.1, 1.5, false, []int{4, 16}},
-	{"TCP echo with GOMAXPROCS=1 beside two busy shm connections, time (p50)", "BusyPoll -1", "shm", []string{"shm-parking"}, "bystander", 0, (*Sample).p50, 2, 1, true, nil},
-	{"shm, Write to a full ring, after its reader took that and computes, ms (p90)", "", "shm", nil, "take", 0, inMillis((*Sample).p90), 1, 0, true, nil},
-	{"rdma busy, 64 B ping-pong, time (p50)", "ib_send_lat", "rdma-busy", []string{"ib_send"}, "ping-pong", 64, (*Sample).p50, 2, 1.3, true, nil},
-	{"rdma busy, 64 B ping-pong, time (p50)", "ib_write_lat", "rdma-busy", []string{"ib_write"}, "ping-pong", 64, (*Sample).p50, 0, 0, true, nil},
-	{"rdma, 64 B ping-pong, time (mean)", "rsockets, parking", "rdma", []string{"rsockets-blocking"}, "ping-pong", 64, (*Sample).mean, 1, 0, true, nil},
-	{"rdma, 64 B ping-pong, time (p50)", "TCP", "rdma", tcp, "ping-pong", 64, (*Sample).p50, 0.25, 0, true, nil},
-	{"rdma, 64 KiB stream", "ib_write_bw", "rdma", []string{"ib_write"}, "stream", bulkBytes, (*Sample).bandwidth, 0.75, 0.95, false, nil},
-	{"rdma, 1 MiB stream", "ib_write_bw", "rdma", []string{"ib_write"}, "stream", 1 << 20, (*Sample).bandwidth, 0.75, 0.95, false, nil},
-	{"rdma, 64 KiB stream", "rsockets", "rdma", []string{"rsockets"}, "stream", bulkBytes, (*Sample).bandwidth, 1.1, 0, false, nil},
-	{"rdma, 1 MiB stream", "rsockets", "rdma", []string{"rsockets"}, "stream", 1 << 20, (*Sample).bandwidth, 1.1, 0, false, nil},
-	{"rdma, 64 B stream, messages/s", "rsockets", "rdma", []string{"rsockets"}, "stream", 64, (*Sample).rate, 4, 10, false, nil},
-	{"rdma, dial, one byte there and back, close", "TCP", "rdma", tcp, "connect", 0, (*Sample).rate, 0.5, 1, false, []int{1, 16}},
-	{"rdma, 64 B ping-pong, round trips/s", "TCP", "rdma", tcp, "ping-pong", 64, (*Sample).rate, 0, 1, false, []int{16}},
-	{"rdma, 64 B ping-pong, round trips/s", "rsockets", "rdma", []string{"rsocket"}, "ping-pong", 64, (*Sample).rate, 0, 0, false, []int{16}},
-	{"rdma, request and reply of 1 KiB with 10 µs of work", "TCP", "rdma", tcp, "work", 0, (*Sample).rate, 0, 1, false, []int{16}},
-	{"rdma, request and reply of 1 KiB with 10 µs of work", "rsockets", "rdma", []string{"rsocket"}, "work", 0, (*Sample).rate, 0, 0, false, []int{16}},
-	{"rdma, net/http GET of 1 KiB", "TCP", "rdma", tcp, "http", 0, (*Sample).rate, 0, 1, false, []int{16}},
+	{"shm, 64 B ping-pong, round trips/s", "TCP", "shm", tcp, "ping-pong", 64, (*perf.Sample).PerSecond, 4, 0, false, nil},
+	{"shm, 64 B ping-pong, round trips/s", "Unix socket", "shm", unix, "ping-pong", 64, (*perf.Sample).PerSecond, 2.5, 0, false, nil},
+	{"shm, 64 B stream, messages/s", "TCP", "shm", tcp, "stream", 64, (*perf.Sample).PerSecond, 12, 20, false, nil},
+	{"shm, 64 KiB stream", "TCP", "shm", tcp, "stream", bulkBytes, (*perf.Sample).PerSecond, 2.5, 0, false, nil},
+	{"shm, 1 MiB stream", "TCP", "shm", tcp, "stream", 1 << 20, (*perf.Sample).PerSecond, 2, 0, false, nil},
+	{"shm, 64 KiB stream", "Unix socket", "shm", unix, "stream", bulkBytes, (*perf.Sample).PerSecond, 1.25, 0, false, nil},
+	{"shm, 1 MiB stream", "Unix socket", "shm", unix, "stream", 1 << 20, (*perf.Sample).PerSecond, 1.25, 0, false, nil},
+	{"shm, 64 KiB stream", "Unix socket", "shm", unix, "stream", bulkBytes, (*perf.Sample).PerSecond, 1.5, 2.5, false, []int{16, 64}},
+	{"shm, request and reply of 1 KiB with 10 µs of work", "TCP", "shm", tcp, "work", 0, (*perf.Sample).PerSecond, 0, 0, false, []int{4, 16, 64, 256}},
+	{"shm, request and reply of 1 KiB with 10 µs of work", "Unix socket", "shm", unix, "work", 0, (*perf.Sample).PerSecond, 1.2, 1.6, false, []int{4, 16, 64, 256}},
+	{"shm, dial, one byte there and back, close", "TCP", "shm", tcp, "connect", 0, (*perf.Sample).PerSecond, 1, 2, false, []int{1, 16}},
+	{"shm, dial, one byte there and back, close", "Unix socket", "shm", unix, "connect", 0, (*perf.Sample).PerSecond, 0.6, 1, false, []int{1, 16}},
+	{"shm, net/http GET of 1 KiB", "TCP", "shm", tcp, "http", 0, (*perf.Sample).PerSecond, 1.5, 0, false, nil},
+	{"shm, net/http GET of 1 KiB", "TCP", "shm", tcp, "http", 0, (*perf.Sample).PerSecond, 1.25, 2, false, []int{4, 16, 64}},
+	{"shm, net/http GET of 1 KiB", "Unix socket", "shm", unix, "http", 0, (*perf.Sample).PerSecond, 1.05, 1.5, false, []int{4, 16, 64}},
+	{"shm, net/http GET of 1 KiB, p99", "better of TCP and Unix", "shm", both, "http", 0, p99, 1.2, 0.7, true, []int{16, 64}},
+	{"shm, net/http GET of 1 KiB, processor time", "better of TCP and Unix", "shm", both, "http", 0, (*perf.Sample).CPUPerOp, 1, 0.7, true, []int{16, 64}},
+	{"shm, gRPC unary", "TCP", "shm", tcp, "grpc", 0, (*perf.Sample).PerSecond, 1.3, 1.5, false, nil},
+	{"shm, gRPC unary", "TCP", "shm", tcp, "grpc", 0, (*perf.Sample).PerSecond, 1.1, 1.5, false, []int{4, 16}},
+	{"TCP echo with GOMAXPROCS=1 beside two busy shm connections, time (p50)", "BusyPoll -1", "shm", []string{"shm-parking"}, "bystander", 0, p50, 2, 1, true, nil},
+	{"shm, Write to a full ring, after its reader took that and computes, ms (p90)", "", "shm", nil, "take", 0, inMillis(p90), 1, 0, true, nil},
+	{"rdma busy, 64 B ping-pong, time (p50)", "ib_send_lat", "rdma-busy", []string{"ib_send"}, "ping-pong", 64, p50, 2, 1.3, true, nil},
+	{"rdma busy, 64 B ping-pong, time (p50)", "ib_write_lat", "rdma-busy", []string{"ib_write"}, "ping-pong", 64, p50, 0, 0, true, nil},
+	{"rdma, 64 B ping-pong, time (mean)", "rsockets, parking", "rdma", []string{"rsockets-blocking"}, "ping-pong", 64, mean, 1, 0, true, nil},
+	{"rdma, 64 B ping-pong, time (p50)", "TCP", "rdma", tcp, "ping-pong", 64, p50, 0.25, 0, true, nil},
+	{"rdma, 64 KiB stream", "ib_write_bw", "rdma", []string{"ib_write"}, "stream", bulkBytes, (*perf.Sample).BytesPerSec, 0.75, 0.95, false, nil},
+	{"rdma, 1 MiB stream", "ib_write_bw", "rdma", []string{"ib_write"}, "stream", 1 << 20, (*perf.Sample).BytesPerSec, 0.75, 0.95, false, nil},
+	{"rdma, 64 KiB stream", "rsockets", "rdma", []string{"rsockets"}, "stream", bulkBytes, (*perf.Sample).BytesPerSec, 1.1, 0, false, nil},
+	{"rdma, 1 MiB stream", "rsockets", "rdma", []string{"rsockets"}, "stream", 1 << 20, (*perf.Sample).BytesPerSec, 1.1, 0, false, nil},
+	{"rdma, 64 B stream, messages/s", "rsockets", "rdma", []string{"rsockets"}, "stream", 64, (*perf.Sample).PerSecond, 4, 10, false, nil},
+	{"rdma, dial, one byte there and back, close", "TCP", "rdma", tcp, "connect", 0, (*perf.Sample).PerSecond, 0.5, 1, false, []int{1, 16}},
+	{"rdma, 64 B ping-pong, round trips/s", "TCP", "rdma", tcp, "ping-pong", 64, (*perf.Sample).PerSecond, 0, 1, false, []int{16}},
+	{"rdma, 64 B ping-pong, round trips/s", "rsockets", "rdma", []string{"rsocket"}, "ping-pong", 64, (*perf.Sample).PerSecond, 0, 0, false, []int{16}},
+	{"rdma, request and reply of 1 KiB with 10 µs of work", "TCP", "rdma", tcp, "work", 0, (*perf.Sample).PerSecond, 0, 1, false, []int{16}},
+	{"rdma, request and reply of 1 KiB with 10 µs of work", "rsockets", "rdma", []string{"rsocket"}, "work", 0, (*perf.Sample).PerSecond, 0, 0, false, []int{16}},
+	{"rdma, net/http GET of 1 KiB", "TCP", "rdma", tcp, "http", 0, (*perf.Sample).PerSecond, 0, 1, false, []int{16}},
 }
 
-func inMillis(metric func(*Sample) float64) func(*Sample) float64 {
-	return func(s *Sample) float64 { return metric(s) / 1e6 }
+func p50(s *perf.Sample) float64  { return s.P50 }
+func p90(s *perf.Sample) float64  { return s.P90 }
+func p99(s *perf.Sample) float64  { return s.P99 }
+func mean(s *perf.Sample) float64 { return s.Mean }
+
+func inMillis(metric func(*perf.Sample) float64) func(*perf.Sample) float64 {
+	return func(s *perf.Sample) float64 { return metric(s) / 1e6 }
 }
 
 func (r *Report) figures() []Figure {
@@ -136,17 +143,17 @@ func (r *Report) compare(x rule, conns int) Figure {
 	if conns > 1 && len(x.conns) > 0 {
 		f.What += fmt.Sprintf(", %d connections", conns)
 	}
-	var sides []*Result // the subject first
+	var sides []*perf.Result // the subject first
 	for _, key := range append([]string{x.subject}, x.others...) {
-		side := r.find(Cell{key, x.workload, x.size, conns})
+		side := r.Find(perf.Cell{Peer: key, Workload: x.workload, Size: x.size, Conns: conns})
 		if side == nil {
 			f.Verdict = notMeasured + r.whyNot(key)
 			return f
 		}
 		sides = append(sides, side)
 	}
-	for round := range r.Options.Rounds {
-		if ratio := known(x.ratio(sides, round)); ratio != 0 {
+	for round := range r.Rounds {
+		if ratio := x.ratio(sides, round); perf.Known(ratio) && ratio != 0 {
 			f.Ratios = append(f.Ratios, ratio)
 		}
 	}
@@ -158,7 +165,7 @@ func (r *Report) compare(x rule, conns int) Figure {
 }
 
 // ratio is that of the subject to the best of the others in a round, or NaN.
-func (x rule) ratio(sides []*Result, round int) float64 {
+func (x rule) ratio(sides []*perf.Result, round int) float64 {
 	var values []float64
 	for _, side := range sides {
 		if side.Rounds[round] == nil {
@@ -194,7 +201,7 @@ func (r *Report) whyNot(key string) string {
 
 // judge takes the median of the ratios and holds it against the target.
 func (f *Figure) judge(target float64, atMost bool) {
-	f.Value = known(median(f.Ratios))
+	f.Value = perf.NewEstimate(f.Ratios).Median
 	f.Verdict = verdict(f.Value, target, atMost)
 }
 
@@ -260,8 +267,8 @@ func (r *Report) allocationFigure(key string) Figure {
 	most := math.Inf(-1)
 	for _, x := range r.Results {
 		w, err := findWorkload(x.Workload)
-		if err == nil && w.sized && x.Peer == key && x.Median.Rounds > 0 && perMessage(x) {
-			most = max(most, x.Median.Allocs)
+		if err == nil && w.Sized && x.Peer == key && x.Median.Rounds > 0 && perMessage(x) {
+			most = max(most, x.Median.Allocs.Median)
 		}
 	}
 	if math.IsInf(most, 0) {
@@ -275,7 +282,7 @@ func (r *Report) allocationFigure(key string) Figure {
 
 // perMessage says whether a cell had so many messages in a round that what the
 // runtime and the set-up of the round allocate is nothing in comparison.
-func perMessage(x *Result) bool {
+func perMessage(x *perf.Result) bool {
 	for _, s := range x.Rounds {
 		if s != nil && s.Ops < 100*overheadAllocations {
 			return false
@@ -297,7 +304,7 @@ func (r *Report) libraryAllocations() Figure {
 	for _, x := range r.Library.Rounds {
 		allocs = append(allocs, x.Allocs)
 	}
-	f.Value = median(allocs)
+	f.Value = perf.NewEstimate(allocs).Median
 	f.judgeAllocations()
 	return f
 }

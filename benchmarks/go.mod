@@ -1,20 +1,27 @@
 module github.com/ringnet/ringnet/benchmarks
 
-go 1.25.0
+go 1.26.0
 
 require (
 	github.com/ringnet/ringnet v0.0.0
+	github.com/ringnet/ringnet/internal/perf v0.0.0
 	github.com/stretchr/testify v1.12.1
 	google.golang.org/grpc v1.84.0
 	google.golang.org/protobuf v1.36.12
 )
 
 require (
+	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
+	github.com/dustin/go-humanize v1.1.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/net v0.58.0 // indirect
-	golang.org/x/sys v0.47.0 // indirect
-	golang.org/x/text v0.41.0 // indirect
+	golang.org/x/net v0.59.0 // indirect
+	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da // indirect
+	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
 )
 
-replace github.com/ringnet/ringnet => ../
+replace (
+	github.com/ringnet/ringnet => ../
+	github.com/ringnet/ringnet/internal/perf => ../internal/perf
+)

@@ -44,11 +44,11 @@ func (b *bench) measureIdle() {
 			if info.Unavailable != "" || p.dial == nil || p.single || p.only != nil {
 				continue
 			}
-			b.show.note("%d idle connections, %s", n, p.name)
+			b.show.Note("%d idle connections, %s", n, p.name)
 			idle := Idle{Peer: p.key, Conns: n}
 			if err := b.measureIdlePeer(p, &idle); err != nil {
 				idle.Error = err.Error()
-				b.show.note("%v", err)
+				b.show.Note("%v", err)
 			}
 			b.report.Idle = append(b.report.Idle, idle)
 		}
@@ -121,12 +121,12 @@ func (b *bench) footprints() (client, server Footprint, err error) {
 // idleCPU is the share of a processor that both processes take while they do
 // nothing.
 func (b *bench) idleCPU() (float64, error) {
-	before, err := b.usage()
+	client, server, err := b.usages()
 	if err != nil {
 		return 0, err
 	}
 	start := time.Now()
 	time.Sleep(idleTime)
-	after, err := b.usage()
-	return (after.CPU - before.CPU) / time.Since(start).Seconds(), err
+	clientAfter, serverAfter, err := b.usages()
+	return (clientAfter.CPU - client.CPU + serverAfter.CPU - server.CPU) / time.Since(start).Seconds(), err
 }

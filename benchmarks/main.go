@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 // options say what is measured, and how long.
@@ -158,17 +160,19 @@ func run(args []string) error {
 	defer end()
 	b := &bench{
 		options: o, server: server, host: host, device: *device,
-		report: new(Report), counts: make(map[Cell]int), starts: make(map[Cell]Sample), port: firstToolPort, show: newProgress(os.Stderr),
+		report: new(Report), counts: make(map[perf.Cell]int), starts: make(map[perf.Cell]perf.Sample), port: firstToolPort, show: perf.NewProgress(os.Stderr),
 	}
-	b.report.Started = time.Now()
-	b.report.Load[0] = load()
-	b.report.Options.Rounds, b.report.Options.Slice = o.rounds, o.slice
-	b.report.Machine = thisMachine("")
+	b.runner = perf.Runner{Slice: o.slice, Usage: b.usages, Note: b.show.Note}
+	b.report.Begin()
+	b.report.Rounds, b.report.Slice = o.rounds, o.slice
 	if o.onDevice {
-		b.report.Machine = thisMachine(*device)
+		b.report.Machine.Device = *device
 	}
-	b.run()
-	b.show.end()
+	err = b.run()
+	b.show.End()
+	if err != nil {
+		return err
+	}
 	b.report.finish()
 	b.report.print(os.Stdout)
 	if o.out != "" {
@@ -252,7 +256,7 @@ func peerKeys() string {
 func workloadKeys() string {
 	var keys []string
 	for _, w := range workloads {
-		keys = append(keys, w.key)
+		keys = append(keys, w.Key)
 	}
 	return strings.Join(keys, ",")
 }

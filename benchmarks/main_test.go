@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 // build makes the program, which starts itself as its server.
@@ -34,7 +36,7 @@ func TestQuickRunOnThisHostMeasuresEverything(t *testing.T) {
 			for _, size := range sizesOf(w) {
 				for _, conns := range []int{1, 2} {
 					if peer.does(w, conns) {
-						checkResult(t, r, Cell{p.Key, w.key, size, conns})
+						checkResult(t, r, perf.Cell{Peer: p.Key, Workload: w.Key, Size: size, Conns: conns})
 					}
 				}
 			}
@@ -75,26 +77,26 @@ func readReport(t *testing.T, dir string) *Report {
 }
 
 func sizesOf(w *workload) []int {
-	if w.sized {
+	if w.Sized {
 		return []int{64, 65536}
 	}
 	return []int{0}
 }
 
-func checkResult(t *testing.T, r *Report, c Cell) {
+func checkResult(t *testing.T, r *Report, c perf.Cell) {
 	t.Helper()
-	x := r.find(c)
+	x := r.Find(c)
 	if !assert.NotNil(t, x, "%v", c) {
 		return
 	}
 	assert.Empty(t, x.Error, "%v", c)
 	require.Len(t, x.Rounds, 1)
 	require.NotNil(t, x.Rounds[0], "%v", c)
-	assert.Positive(t, x.Median.PerSecond, "%v", c)
+	assert.Positive(t, x.Median.PerSecond.Median, "%v", c)
 	assert.NotNil(t, x.Rounds[0].Allocs, "%v", c)
 	if c.Workload == "ping-pong" {
-		assert.Positive(t, x.Median.P50, "%v", c)
-		assert.GreaterOrEqual(t, x.Median.P99, x.Median.P50, "%v", c)
+		assert.Positive(t, x.Median.P50.Median, "%v", c)
+		assert.GreaterOrEqual(t, x.Median.P99.Median, x.Median.P50.Median, "%v", c)
 	}
 }
 
@@ -106,11 +108,11 @@ func TestLinksAreMeasuredSideBySide(t *testing.T) {
 	require.Len(t, r.Results, 4)
 	for _, peer := range []string{"shm/1", "shm/2"} {
 		for _, workload := range []string{"work", "http"} {
-			checkResult(t, r, Cell{peer, workload, 0, 20})
+			checkResult(t, r, perf.Cell{Peer: peer, Workload: workload, Size: 0, Conns: 20})
 		}
 	}
 	require.Empty(t, r.Idle)
-	require.Contains(t, string(out), "lock wait s/million")
+	require.Contains(t, string(out), "lock wait each")
 }
 
 func TestLinksThatNobodyHasAreNoPeer(t *testing.T) {
@@ -127,8 +129,8 @@ func TestBesideMeasuresAnotherBuildInTheSameRounds(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	r := readReport(t, dir)
 
-	checkResult(t, r, Cell{"shm", "ping-pong", 64, 1})
-	checkResult(t, r, Cell{"shm@benchmarks", "ping-pong", 64, 1})
+	checkResult(t, r, perf.Cell{Peer: "shm", Workload: "ping-pong", Size: 64, Conns: 1})
+	checkResult(t, r, perf.Cell{Peer: "shm@benchmarks", Workload: "ping-pong", Size: 64, Conns: 1})
 	require.Len(t, r.Results, 3, "and Unix sockets, of which there are no versions")
 	last := r.Figures[len(r.Figures)-1]
 	assert.Equal(t, "benchmarks", last.Against)

@@ -101,6 +101,11 @@ func ours(name, key, network string, cfg *ringnet.Config) *peer {
 	}
 }
 
+// dialAt dials one address.
+func (p *peer) dialAt(address string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) { return p.dial(ctx, address) }
+}
+
 func single(p *peer) *peer {
 	p.single = true
 	return p

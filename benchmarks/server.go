@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/rpc"
 	"sync"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 // Server is the other process, as package net/rpc calls it.
@@ -57,7 +59,10 @@ type Listening struct {
 // connections too.
 var protocols = map[string]func(l net.Listener) (closeAll func()){
 	"messages": func(l net.Listener) func() {
-		return acceptAll(l, func(c net.Conn) { _ = serveMessages(c) }) // the client sees what fails
+		return acceptAll(l, func(c net.Conn) {
+			defer c.Close()
+			_ = messages.Serve(c) // the client sees what fails
+		})
 	},
 	"once": func(l net.Listener) func() {
 		return acceptAll(l, func(c net.Conn) {
@@ -86,6 +91,12 @@ var protocols = map[string]func(l net.Listener) (closeAll func()){
 		return s.Stop
 	},
 }
+
+// What serves messages. To the bystander nobody comes who wants another.
+var (
+	echoes   = perf.MessageServer{MaxSize: 1 << 30}
+	messages = perf.MessageServer{MaxSize: 1 << 30, Own: map[int]func(net.Conn) error{bystander: serveBystander}}
+)
 
 // acceptAll accepts connections and handles each in a goroutine that ends.
 func acceptAll(l net.Listener, handle func(net.Conn)) (closeAll func()) {
@@ -161,8 +172,8 @@ func (s *Server) closeAll() {
 }
 
 // Usage is what this process has used.
-func (s *Server) Usage(_ struct{}, out *Usage) error {
-	*out = usage()
+func (s *Server) Usage(_ struct{}, out *perf.Usage) error {
+	*out = perf.OwnUsage()
 	return nil
 }
 

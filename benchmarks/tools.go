@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 // tool is a program that measures by itself, with a server and a client.
@@ -16,7 +18,7 @@ type tool struct {
 	program string
 	pkg     string // of Debian
 	args    func(r ToolRun, server bool) []string
-	parse   func(r ToolRun, output string) (Sample, error)
+	parse   func(r ToolRun, output string) (perf.Sample, error)
 	many    bool // can do several connections
 }
 
@@ -96,7 +98,7 @@ func (t *runningTool) wait() ToolResult {
 		r.Error = fmt.Sprintf("%s: %v: %s", t.cmd, err, lastLine(r.Output))
 	}
 	if u, ok := t.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		r.CPU = cpuSeconds(u)
+		r.CPU = (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
 	}
 	return r
 }
@@ -111,10 +113,10 @@ const toolAttempts = 20
 
 // runTool runs both sides of a program. What it measures it says itself; the
 // processor time includes its start.
-func (b *bench) runTool(r ToolRun) (Sample, error) {
+func (b *bench) runTool(r ToolRun) (perf.Sample, error) {
 	var id int
 	if err := b.server.Call("Server.StartTool", r, &id); err != nil {
-		return Sample{}, err
+		return perf.Sample{}, err
 	}
 	var result ToolResult
 	var took time.Duration
@@ -123,7 +125,7 @@ func (b *bench) runTool(r ToolRun) (Sample, error) {
 		start := time.Now()
 		running, err := r.client().start()
 		if err != nil {
-			return Sample{}, errors.Join(err, b.endTool(id, true, new(ToolResult)))
+			return perf.Sample{}, errors.Join(err, b.endTool(id, true, new(ToolResult)))
 		}
 		if result = running.wait(); result.Error == "" {
 			took = time.Since(start)
@@ -132,14 +134,14 @@ func (b *bench) runTool(r ToolRun) (Sample, error) {
 	}
 	var served ToolResult
 	if err := b.endTool(id, result.Error != "", &served); err != nil {
-		return Sample{}, err
+		return perf.Sample{}, err
 	}
 	if result.Error != "" {
-		return Sample{}, errors.New(result.Error)
+		return perf.Sample{}, errors.New(result.Error)
 	}
 	s, err := r.client().tool.parse(r, result.Output)
 	if err == nil {
-		err = s.credible(took)
+		err = credible(&s, took)
 	}
 	s.CPU = result.CPU + served.CPU
 	return s, err
@@ -148,8 +150,8 @@ func (b *bench) runTool(r ToolRun) (Sample, error) {
 // credible says what is wrong with a program's word, which ran for the given
 // time: perftest guesses the frequency of the processor's clock, and where that
 // is busy or emulated it may guess none at all.
-func (s *Sample) credible(took time.Duration) error {
-	if s.Seconds > 0 && s.Seconds <= took.Seconds() && known(s.P50) == s.P50 && known(s.P99) == s.P99 {
+func credible(s *perf.Sample, took time.Duration) error {
+	if s.Seconds > 0 && s.Seconds <= took.Seconds() && perf.Known(s.P50) && perf.Known(s.P99) {
 		return nil
 	}
 	return fmt.Errorf("%w: it says that it took %g s of the %g s that it ran", errIncredible, s.Seconds, took.Seconds())
@@ -162,10 +164,10 @@ func (b *bench) endTool(id int, now bool, r *ToolResult) error {
 }
 
 func perftestLatency(program string, flags ...string) tool {
-	return perftest(program, flags, false, func(r ToolRun, field []float64) Sample {
+	return perftest(program, flags, false, func(r ToolRun, field []float64) perf.Sample {
 		// #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%,
 		// in µs of half a round trip
-		s := Sample{Ops: r.Count, P50: field[4] * 1e3, P99: field[7] * 1e3, Mean: field[5] * 1e3}
+		s := perf.Sample{Ops: r.Count, P50: field[4] * 1e3, P99: field[7] * 1e3, Mean: field[5] * 1e3}
 		s.Seconds = 2 * s.Mean / 1e9 * float64(r.Count)
 		s.Bytes = 2 * r.Count * r.Size
 		return s
@@ -173,10 +175,10 @@ func perftestLatency(program string, flags ...string) tool {
 }
 
 func perftestBandwidth(program string) tool {
-	return perftest(program, nil, true, func(r ToolRun, field []float64) Sample {
+	return perftest(program, nil, true, func(r ToolRun, field []float64) perf.Sample {
 		// #bytes #iterations BW-peak BW-average MsgRate, in MiB/s and
 		// millions/s; iterations are of all connections
-		s := Sample{Ops: r.Count * r.Conns, Bytes: r.Count * r.Conns * r.Size}
+		s := perf.Sample{Ops: r.Count * r.Conns, Bytes: r.Count * r.Conns * r.Size}
 		s.Seconds = float64(s.Bytes) / (field[3] * (1 << 20))
 		return s
 	})
@@ -184,7 +186,7 @@ func perftestBandwidth(program string) tool {
 
 // perftest runs a program of linux-rdma/perftest, whose result is the line
 // behind the one that begins with #bytes.
-func perftest(program string, flags []string, many bool, sample func(ToolRun, []float64) Sample) tool {
+func perftest(program string, flags []string, many bool, sample func(ToolRun, []float64) perf.Sample) tool {
 	return tool{
 		program: program,
 		pkg:     "perftest",
@@ -202,10 +204,10 @@ func perftest(program string, flags []string, many bool, sample func(ToolRun, []
 			}
 			return args
 		},
-		parse: func(r ToolRun, output string) (Sample, error) {
+		parse: func(r ToolRun, output string) (perf.Sample, error) {
 			field, err := fieldsAfter(output, "#bytes", 5)
 			if err != nil {
-				return Sample{}, err
+				return perf.Sample{}, err
 			}
 			return sample(r, field), nil
 		},
@@ -213,7 +215,7 @@ func perftest(program string, flags []string, many bool, sample func(ToolRun, []
 }
 
 func rstream(flags ...string) map[string]tool {
-	program := func(count func(r ToolRun) (iterations, transfers int), sample func(ToolRun, float64) Sample) tool {
+	program := func(count func(r ToolRun) (iterations, transfers int), sample func(ToolRun, float64) perf.Sample) tool {
 		return tool{
 			program: "rstream",
 			pkg:     "rdmacm-utils",
@@ -226,12 +228,12 @@ func rstream(flags ...string) map[string]tool {
 				}
 				return append(args, "-s", r.Address)
 			},
-			parse: func(r ToolRun, output string) (Sample, error) {
+			parse: func(r ToolRun, output string) (perf.Sample, error) {
 				// name bytes xfers iters total time Gb/sec usec/xfer: the last
 				// is the time by the number of messages in both directions
 				field, err := fieldsAfter(output, "name", 8)
 				if err != nil {
-					return Sample{}, err
+					return perf.Sample{}, err
 				}
 				s := sample(r, field[7]*1e3)
 				s.Seconds = 2 * field[7] / 1e6 * float64(r.Count)
@@ -244,11 +246,11 @@ func rstream(flags ...string) map[string]tool {
 		// One message this way, one that way. The program knows means only.
 		"ping-pong": program(
 			func(r ToolRun) (int, int) { return r.Count, 1 },
-			func(r ToolRun, ns float64) Sample { return Sample{Ops: r.Count, Mean: ns} }),
+			func(r ToolRun, ns float64) perf.Sample { return perf.Sample{Ops: r.Count, Mean: ns} }),
 		// All messages this way, then all that way.
 		"stream": program(
 			func(r ToolRun) (int, int) { return 1, r.Count },
-			func(r ToolRun, ns float64) Sample { return Sample{Ops: 2 * r.Count} }),
+			func(r ToolRun, ns float64) perf.Sample { return perf.Sample{Ops: 2 * r.Count} }),
 	}
 }
 

@@ -1,41 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"runtime"
 	"runtime/debug"
-	"runtime/metrics"
-	"strconv"
-	"strings"
-	"syscall"
-	"time"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
-
-// Usage is what a process has used so far, or uses now.
-type Usage struct {
-	CPU      float64 // seconds, of user and system
-	Mallocs  uint64
-	LockWait float64 // seconds that goroutines have waited for locks, approximately
-}
-
-func usage() Usage {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		return Usage{}
-	}
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	wait := []metrics.Sample{{Name: "/sync/mutex/wait/total:seconds"}}
-	metrics.Read(wait)
-	return Usage{cpuSeconds(&r), m.Mallocs, wait[0].Value.Float64()}
-}
-
-func cpuSeconds(r *syscall.Rusage) float64 {
-	return (time.Duration(r.Utime.Nano()) + time.Duration(r.Stime.Nano())).Seconds()
-}
 
 // Footprint is what a process holds. Of memory shared with another process each
 // has half (the kernel's proportional set size).
@@ -85,10 +58,10 @@ func footprint() Footprint {
 	f := Footprint{
 		Go:         int(m.HeapAlloc + m.StackInuse),
 		Goroutines: runtime.NumGoroutine(),
-		Memory:     procNumber("/proc/self/smaps_rollup", "Pss:") << 10,
-		Anonymous:  procNumber("/proc/self/smaps_rollup", "Pss_Anon:") << 10,
-		Pinned:     procNumber("/proc/self/status", "VmPin:") << 10,
-		Threads:    procNumber("/proc/self/status", "Threads:"),
+		Memory:     perf.ProcNumber("/proc/self/smaps_rollup", "Pss:") << 10,
+		Anonymous:  perf.ProcNumber("/proc/self/smaps_rollup", "Pss_Anon:") << 10,
+		Pinned:     perf.ProcNumber("/proc/self/status", "VmPin:") << 10,
+		Threads:    perf.ProcNumber("/proc/self/status", "Threads:"),
 		Objects:    objects(),
 	}
 	if d, err := os.ReadDir("/proc/self/fd"); err == nil {
@@ -109,20 +82,4 @@ func (f Footprint) minus(before Footprint, n int) perConnection {
 		Goroutines:  each(f.Goroutines, before.Goroutines),
 		Threads:     each(f.Threads, before.Threads),
 	}
-}
-
-// procNumber is the number behind a word in a file of /proc, or 0.
-func procNumber(file, word string) int {
-	f, err := os.Open(file)
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if fields := strings.Fields(s.Text()); len(fields) > 1 && fields[0] == word {
-			n, _ := strconv.Atoi(fields[1])
-			return n
-		}
-	}
-	return 0
 }

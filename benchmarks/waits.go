@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 // How a writer is made to wait for a reader that takes and then computes.
@@ -67,7 +69,7 @@ func takeAndCompute(c net.Conn, n int64) (t takeTimes, err error) {
 	}
 	took := time.Now()
 	t.Took = took.UnixNano()
-	compute(took, takeCompute)
+	perf.Compute(took, takeCompute)
 	for err == nil {
 		_, err = c.Read(buf)
 	}
@@ -84,9 +86,9 @@ var errNoWait = errors.New("the Write did not wait for its reader")
 // reader took all that a Write returned which had to wait for it. The clocks of
 // the two processes must be one. It is 1 ns if the Write returned while the
 // reader was still taking.
-func takeOnce(cl client, pause time.Duration) (time.Duration, error) {
-	cl.conns = 2
-	conns, closeAll, err := cl.dialAll()
+func takeOnce(cl perf.Client, pause time.Duration) (time.Duration, error) {
+	cl.Conns = 2
+	conns, closeAll, err := cl.DialAll()
 	if err != nil {
 		return 0, err
 	}
@@ -144,13 +146,13 @@ func closeWrite(c net.Conn) error {
 	return half.CloseWrite()
 }
 
-func openTake(cl client) (*session, error) {
-	return &session{
-		timed: true, close: func() {},
-		run: func(_, n int, times []time.Duration) error {
+func openTake(cl perf.Client) (*perf.Session, error) {
+	return &perf.Session{
+		Timed: true, Close: func() {},
+		Run: func(_, n int, times []time.Duration) error {
 			for i := range times {
 				err := errNoWait
-				for pause := takePause; errors.Is(err, errNoWait) && cl.ctx.Err() == nil; pause *= 2 {
+				for pause := takePause; errors.Is(err, errNoWait) && cl.Context.Err() == nil; pause *= 2 {
 					times[i], err = takeOnce(cl, pause)
 				}
 				if err != nil {
@@ -162,6 +164,9 @@ func openTake(cl client) (*session, error) {
 	}, nil
 }
 
+// bystander asks a server of messages for serveBystander.
+const bystander = perf.FirstOwn
+
 // serveBystander has this process run Go code on one processor only, and echoes
 // over TCP at a port that it tells the client, until that says that it is done.
 func serveBystander(c net.Conn) error {
@@ -170,7 +175,7 @@ func serveBystander(c net.Conn) error {
 	if err != nil {
 		return err
 	}
-	defer acceptAll(l, func(c net.Conn) { _ = serveMessages(c) })()
+	defer acceptAll(l, func(c net.Conn) { _ = echoes.Serve(c) })()
 	if err := binary.Write(c, binary.LittleEndian, uint64(l.Addr().(*net.TCPAddr).Port)); err != nil {
 		return err
 	}
@@ -183,9 +188,9 @@ const busyConns = 2
 
 // openBystander measures the bystander's TCP; the peer's connections are those
 // beside it.
-func openBystander(cl client) (*session, error) {
-	cl.conns = 1 + busyConns
-	conns, closeAll, err := cl.dialAll()
+func openBystander(cl perf.Client) (*perf.Session, error) {
+	cl.Conns = 1 + busyConns
+	conns, closeAll, err := cl.DialAll()
 	if err != nil {
 		return nil, err
 	}
@@ -199,15 +204,15 @@ func openBystander(cl client) (*session, error) {
 	for _, c := range others {
 		looping.Go(func() {
 			buf, times := make([]byte, 64), make([]time.Duration, 1000)
-			for pingPong(c, echo, buf, times) == nil {
+			for perf.Exchange(c, perf.Echo, buf, times) == nil {
 			}
 		})
 	}
 	buf := make([]byte, 64)
-	return &session{
-		bytes: 2 * len(buf), timed: true,
-		run: func(_, n int, times []time.Duration) error { return pingPong(tcp, echo, buf, times) },
-		close: func() {
+	return &perf.Session{
+		Bytes: 2 * len(buf), Timed: true,
+		Run: func(_, n int, times []time.Duration) error { return perf.Exchange(tcp, perf.Echo, buf, times) },
+		Close: func() {
 			tcp.Close()
 			for _, c := range others {
 				c.Close()
@@ -223,7 +228,7 @@ func openBystander(cl client) (*session, error) {
 }
 
 func dialBystander(control net.Conn) (net.Conn, error) {
-	if err := request(control, bystander, 0, 1); err != nil {
+	if err := perf.Request(control, bystander, 0, 1); err != nil {
 		return nil, err
 	}
 	var port uint64

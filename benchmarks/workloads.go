@@ -11,46 +11,18 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// workload is something done over connections, over and over.
+// workload is something to do, and with how many connections.
 type workload struct {
-	key      string
-	name     string
+	perf.Workload
 	protocol string // what the server speaks
-	sized    bool   // messages of several sizes
 	conns    []int  // numbers of connections on one host, unless -conns says otherwise
 	onDevice []int  // and on an RDMA device
 	many     []int  // further ones on one host, with messages of bulkBytes only
-	limit    int    // operations of a cell in one round; 0 for no limit
-	count    int    // operations of a connection in one round, however long they take; 0 for a slice
 	alone    bool   // with one connection only
-	open     func(cl client) (*session, error)
-}
-
-// client is the client's side of a cell.
-type client struct {
-	ctx     context.Context
-	dial    func(context.Context, string) (net.Conn, error)
-	address string
-	conns   int
-	size    int
-}
-
-// session is a number of workers, one for each connection.
-type session struct {
-	bytes int  // payload of an operation, in both directions
-	half  bool // an operation's latency is half its time
-	timed bool // run measures each operation
-
-	// failed, if not nil, is how many operations failed without ending the
-	// round, and the error of one.
-	failed func() (int, error)
-
-	// run has a worker do n operations. If they are timed, times has room for
-	// n; otherwise it is nil.
-	run   func(worker, n int, times []time.Duration) error
-	close func()
 }
 
 const (
@@ -64,116 +36,50 @@ const (
 const setups = 400
 
 var workloads = []*workload{
-	{key: "ping-pong", name: "ping-pong, half the round trip", protocol: "messages", sized: true,
-		conns: []int{1, 16}, onDevice: []int{1, 16}, open: openPingPong},
-	{key: "stream", name: "stream", protocol: "messages", sized: true,
-		conns: []int{1, 16}, onDevice: []int{1, 16}, many: []int{64}, open: openStream},
-	{key: "work", name: "1 KiB there and back, 10 µs of work on each side", protocol: "messages",
-		conns: []int{1, 4, 16, 64, 256}, onDevice: []int{1, 16}, open: openWork},
-	{key: "connect", name: "dial, one byte there and back, close", protocol: "messages", limit: setups,
-		conns: []int{1, 16}, onDevice: []int{1, 16}, open: openConnect},
-	{key: "http", name: "net/http keep-alive GET of 1 KiB", protocol: "http",
-		conns: []int{1, 4, 16, 64}, onDevice: []int{1, 16}, open: openHTTP},
-	{key: "grpc", name: "gRPC unary call, 1 KiB each way", protocol: "grpc",
-		conns: []int{1, 4, 16}, onDevice: []int{1, 16}, open: openGRPC},
-	{key: "grpc-stream", name: "gRPC server stream of 64 KiB messages", protocol: "grpc", alone: true,
-		conns: []int{1}, onDevice: []int{1}, open: openGRPCStream},
-	{key: "burst", name: "dials at once, one byte there and back on each", protocol: "messages", count: 1,
-		conns: []int{5000}, onDevice: []int{500}, open: openBurst},
-	{key: "take", name: "a Write to a full ring, from when its reader took that and began to compute for 20 ms", protocol: "take",
-		conns: []int{1}, alone: true, count: 10, open: openTake},
-	{key: "bystander", name: "TCP ping-pong with a process of GOMAXPROCS=1 beside two busy connections", protocol: "messages",
-		conns: []int{1}, alone: true, open: openBystander},
+	{Workload: perf.PingPong, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}},
+	{Workload: perf.Stream, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, many: []int{64}},
+	{Workload: perf.Workload{Key: "work", Name: "1 KiB there and back, 10 µs of work on each side", Open: openWork},
+		protocol: "messages", conns: []int{1, 4, 16, 64, 256}, onDevice: []int{1, 16}},
+	{Workload: perf.Workload{Key: "connect", Name: "dial, one byte there and back, close", Limit: setups, Open: openConnect},
+		protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}},
+	{Workload: perf.Workload{Key: "http", Name: "net/http keep-alive GET of 1 KiB", Open: openHTTP},
+		protocol: "http", conns: []int{1, 4, 16, 64}, onDevice: []int{1, 16}},
+	{Workload: perf.Workload{Key: "grpc", Name: "gRPC unary call, 1 KiB each way", Open: openGRPC},
+		protocol: "grpc", conns: []int{1, 4, 16}, onDevice: []int{1, 16}},
+	{Workload: perf.Workload{Key: "grpc-stream", Name: "gRPC server stream of 64 KiB messages", Open: openGRPCStream},
+		protocol: "grpc", alone: true, conns: []int{1}, onDevice: []int{1}},
+	{Workload: perf.Workload{Key: "burst", Name: "dials at once, one byte there and back on each", Count: 1, Open: openBurst},
+		protocol: "messages", conns: []int{5000}, onDevice: []int{500}},
+	{Workload: perf.Workload{Key: "take", Name: "a Write to a full ring, from when its reader took that and began to compute for 20 ms", Count: 10, Open: openTake},
+		protocol: "take", alone: true, conns: []int{1}},
+	{Workload: perf.Workload{Key: "bystander", Name: "TCP ping-pong with a process of GOMAXPROCS=1 beside two busy connections", Open: openBystander},
+		protocol: "messages", alone: true, conns: []int{1}},
 }
 
 func findWorkload(key string) (*workload, error) {
-	i := slices.IndexFunc(workloads, func(w *workload) bool { return w.key == key })
+	i := slices.IndexFunc(workloads, func(w *workload) bool { return w.Key == key })
 	if i < 0 {
 		return nil, fmt.Errorf("no workload is called %q", key)
 	}
 	return workloads[i], nil
 }
 
-// dialAll makes the connections of a session.
-func (cl client) dialAll() (conns []net.Conn, closeAll func(), err error) {
-	closeAll = func() {
-		for _, c := range conns {
-			c.Close()
-		}
-	}
-	for range cl.conns {
-		c, err := cl.dial(cl.ctx, cl.address)
-		if err != nil {
-			closeAll()
-			return nil, nil, err
-		}
-		conns = append(conns, c)
-	}
-	return conns, closeAll, nil
+func openWork(cl perf.Client) (*perf.Session, error) {
+	cl.Size = workBytes
+	return cl.OpenExchange(perf.Work)
 }
 
-func (cl client) buffers() [][]byte {
-	b := make([][]byte, cl.conns)
-	for i := range b {
-		b[i] = make([]byte, cl.size)
-	}
-	return b
-}
-
-func openPingPong(cl client) (*session, error) {
-	conns, closeAll, err := cl.dialAll()
-	if err != nil {
-		return nil, err
-	}
-	bufs := cl.buffers()
-	return &session{
-		bytes: 2 * cl.size, half: true, timed: true, close: closeAll,
-		run: func(worker, n int, times []time.Duration) error {
-			return pingPong(conns[worker], echo, bufs[worker], times)
-		},
-	}, nil
-}
-
-func openWork(cl client) (*session, error) {
-	cl.size = workBytes
-	conns, closeAll, err := cl.dialAll()
-	if err != nil {
-		return nil, err
-	}
-	bufs := cl.buffers()
-	return &session{
-		bytes: 2 * workBytes, timed: true, close: closeAll,
-		run: func(worker, n int, times []time.Duration) error {
-			return pingPong(conns[worker], work, bufs[worker], times)
-		},
-	}, nil
-}
-
-func openStream(cl client) (*session, error) {
-	conns, closeAll, err := cl.dialAll()
-	if err != nil {
-		return nil, err
-	}
-	bufs := cl.buffers()
-	return &session{
-		bytes: cl.size, close: closeAll,
-		run: func(worker, n int, _ []time.Duration) error {
-			return stream(conns[worker], bufs[worker], n)
-		},
-	}, nil
-}
-
-func openConnect(cl client) (*session, error) {
-	return &session{
-		timed: true, close: func() {},
-		run: func(_, n int, times []time.Duration) error {
+func openConnect(cl perf.Client) (*perf.Session, error) {
+	return &perf.Session{
+		Timed: true, Close: func() {},
+		Run: func(_, n int, times []time.Duration) error {
 			return timeEach(times, func() error { return connectOnce(cl) })
 		},
 	}, nil
 }
 
-func connectOnce(cl client) error {
-	c, err := cl.dialUse()
+func connectOnce(cl perf.Client) error {
+	c, err := dialUse(cl)
 	if err != nil {
 		return err
 	}
@@ -181,12 +87,12 @@ func connectOnce(cl client) error {
 }
 
 // dialUse connects and has one byte echoed.
-func (cl client) dialUse() (net.Conn, error) {
-	c, err := cl.dial(cl.ctx, cl.address)
+func dialUse(cl perf.Client) (net.Conn, error) {
+	c, err := cl.Dial(cl.Context)
 	if err != nil {
 		return nil, err
 	}
-	if err := pingPong(c, echo, make([]byte, 1), make([]time.Duration, 1)); err != nil {
+	if err := perf.Exchange(c, perf.Echo, make([]byte, 1), make([]time.Duration, 1)); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -195,17 +101,17 @@ func (cl client) dialUse() (net.Conn, error) {
 
 // openBurst keeps the connections until the end, as clients of a server do that
 // has just come back.
-func openBurst(cl client) (*session, error) {
-	conns, errs := make([]net.Conn, cl.conns), make([]error, cl.conns)
-	return &session{
-		timed: true,
-		run: func(worker, n int, times []time.Duration) error {
+func openBurst(cl perf.Client) (*perf.Session, error) {
+	conns, errs := make([]net.Conn, cl.Conns), make([]error, cl.Conns)
+	return &perf.Session{
+		Timed: true,
+		Run: func(worker, n int, times []time.Duration) error {
 			return timeEach(times, func() error {
-				conns[worker], errs[worker] = cl.dialUse()
+				conns[worker], errs[worker] = dialUse(cl)
 				return nil
 			})
 		},
-		failed: func() (n int, one error) {
+		Failed: func() (n int, one error) {
 			for _, err := range errs {
 				if err != nil {
 					n, one = n+1, err
@@ -213,7 +119,7 @@ func openBurst(cl client) (*session, error) {
 			}
 			return n, one
 		},
-		close: func() {
+		Close: func() {
 			for _, c := range conns {
 				if c != nil {
 					c.Close()
@@ -234,15 +140,15 @@ func timeEach(times []time.Duration, do func() error) error {
 	return nil
 }
 
-func openHTTP(cl client) (*session, error) {
+func openHTTP(cl perf.Client) (*perf.Session, error) {
 	transport := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return cl.dial(ctx, cl.address) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return cl.Dial(ctx) },
 		// One connection for each worker, and kept.
-		MaxConnsPerHost:     cl.conns,
-		MaxIdleConnsPerHost: cl.conns,
+		MaxConnsPerHost:     cl.Conns,
+		MaxIdleConnsPerHost: cl.Conns,
 	}
 	get := func() error {
-		req, err := http.NewRequestWithContext(cl.ctx, http.MethodGet, "http://benchmark/", nil)
+		req, err := http.NewRequestWithContext(cl.Context, http.MethodGet, "http://benchmark/", nil)
 		if err != nil {
 			return err
 		}
@@ -256,21 +162,21 @@ func openHTTP(cl client) (*session, error) {
 		}
 		return nil
 	}
-	return &session{
-		bytes: httpBytes, timed: true, close: transport.CloseIdleConnections,
-		run: func(_, _ int, times []time.Duration) error { return timeEach(times, get) },
+	return &perf.Session{
+		Bytes: httpBytes, Timed: true, Close: transport.CloseIdleConnections,
+		Run: func(_, _ int, times []time.Duration) error { return timeEach(times, get) },
 	}, nil
 }
 
 // openClients makes a gRPC client for each worker.
-func (cl client) openClients() (clients []*grpc.ClientConn, closeAll func(), err error) {
+func openClients(cl perf.Client) (clients []*grpc.ClientConn, closeAll func(), err error) {
 	closeAll = func() {
 		for _, c := range clients {
 			c.Close()
 		}
 	}
-	for range cl.conns {
-		c, err := newGRPCClient(cl.address, cl.dial)
+	for range cl.Conns {
+		c, err := newGRPCClient(cl.Dial)
 		if err != nil {
 			closeAll()
 			return nil, nil, err
@@ -280,29 +186,29 @@ func (cl client) openClients() (clients []*grpc.ClientConn, closeAll func(), err
 	return clients, closeAll, nil
 }
 
-func openGRPC(cl client) (*session, error) {
-	clients, closeAll, err := cl.openClients()
+func openGRPC(cl perf.Client) (*perf.Session, error) {
+	clients, closeAll, err := openClients(cl)
 	if err != nil {
 		return nil, err
 	}
 	in := wrapperspb.Bytes(make([]byte, unaryBytes))
-	return &session{
-		bytes: 2 * unaryBytes, timed: true, close: closeAll,
-		run: func(worker, _ int, times []time.Duration) error {
-			return timeEach(times, func() error { return callUnary(cl.ctx, clients[worker], in) })
+	return &perf.Session{
+		Bytes: 2 * unaryBytes, Timed: true, Close: closeAll,
+		Run: func(worker, _ int, times []time.Duration) error {
+			return timeEach(times, func() error { return callUnary(cl.Context, clients[worker], in) })
 		},
 	}, nil
 }
 
-func openGRPCStream(cl client) (*session, error) {
-	clients, closeAll, err := cl.openClients()
+func openGRPCStream(cl perf.Client) (*perf.Session, error) {
+	clients, closeAll, err := openClients(cl)
 	if err != nil {
 		return nil, err
 	}
-	return &session{
-		bytes: streamBytes, close: closeAll,
-		run: func(worker, n int, _ []time.Duration) error {
-			return receiveStream(cl.ctx, clients[worker], n)
+	return &perf.Session{
+		Bytes: streamBytes, Close: closeAll,
+		Run: func(worker, n int, _ []time.Duration) error {
+			return receiveStream(cl.Context, clients[worker], n)
 		},
 	}, nil
 }

@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"cmp"
@@ -13,14 +13,16 @@ import (
 	"strings"
 )
 
-// chart is a line for each peer, both axes logarithmic.
-type chart struct {
-	title, subtitle string
-	xLabel, yLabel  string
-	xTick           func(int) string
-	yTick           func(float64) string
-	xs              []int // where there are points
-	lines           []line
+// Chart is a line for each peer, both axes logarithmic.
+type Chart struct {
+	Title          string
+	XLabel, YLabel string
+	XTick          func(int) string
+	YTick          func(float64) string
+
+	subtitle string
+	xs       []int // where there are points
+	lines    []line
 }
 
 type line struct {
@@ -28,9 +30,9 @@ type line struct {
 	points map[int]float64 // by x
 }
 
-// writeCharts draws latency and rate by size of message for each number of
-// connections, and requests by number of connections.
-func (r *Report) writeCharts(dir string) error {
+// WriteSizeCharts draws latency and rate by size of message, for each number of
+// connections, into the folder.
+func (r *Report) WriteSizeCharts(dir string) error {
 	conns := make(map[int]bool)
 	for _, x := range r.Results {
 		conns[x.Conns] = true
@@ -45,34 +47,39 @@ func (r *Report) writeCharts(dir string) error {
 			return func(x *Result) (int, bool) { return x.Size, x.Workload == workload && x.Conns == n }
 		}
 		errs = append(errs,
-			r.writeChart(filepath.Join(dir, fmt.Sprintf("latency-%d.svg", n)), chart{
-				title:  "Latency, half the median round trip, " + with + " (lower is better)",
-				yLabel: "half a round trip", yTick: axisTime,
-				xLabel: sizeLabel, xTick: byteSize,
-			}, bySize("ping-pong"), func(s Summary) float64 { return cmp.Or(s.P50, s.Mean) }),
-			r.writeChart(filepath.Join(dir, fmt.Sprintf("rate-%d.svg", n)), chart{
-				title:  "Throughput of a stream, " + with + " (higher is better)",
-				yLabel: "payload per second", yTick: axisRate,
-				xLabel: sizeLabel, xTick: byteSize,
-			}, bySize("stream"), func(s Summary) float64 { return s.BytesPerSec }))
-	}
-	for _, key := range []string{"work", "http", "grpc"} {
-		w, err := findWorkload(key)
-		errs = append(errs, err, r.writeChart(filepath.Join(dir, "requests-"+key+".svg"), chart{
-			title:  "Requests per second: " + w.name + " (higher is better)",
-			yLabel: "requests per second", yTick: axisCount,
-			xLabel: "connections, both axes logarithmic", xTick: strconv.Itoa,
-		}, func(x *Result) (int, bool) { return x.Conns, x.Workload == key }, func(s Summary) float64 { return s.PerSecond }))
+			r.WriteChart(filepath.Join(dir, fmt.Sprintf("latency-%d.svg", n)), Chart{
+				Title:  "Latency, half the median round trip, " + with + " (lower is better)",
+				YLabel: "half a round trip", YTick: Nanos,
+				XLabel: sizeLabel, XTick: Size,
+			}, bySize(PingPong.Key), func(s Summary) float64 { return cmp.Or(s.P50.Median, s.Mean.Median) }),
+			r.WriteChart(filepath.Join(dir, fmt.Sprintf("rate-%d.svg", n)), Chart{
+				Title:  "Throughput of a stream, " + with + " (higher is better)",
+				YLabel: "payload per second", YTick: PerSecond("B"),
+				XLabel: sizeLabel, XTick: Size,
+			}, bySize(Stream.Key), func(s Summary) float64 { return s.BytesPerSec.Median }))
 	}
 	return errors.Join(errs...)
 }
 
+// WriteConnsChart draws something of a workload by number of connections.
+func (r *Report) WriteConnsChart(path, title, yLabel string, workload string, size int, tick func(float64) string, value func(Summary) float64) error {
+	return r.WriteChart(path, Chart{
+		Title: title, YLabel: yLabel, YTick: tick,
+		XLabel: "connections, both axes logarithmic", XTick: strconv.Itoa,
+	}, func(x *Result) (int, bool) { return x.Conns, x.Workload == workload && x.Size == size }, value)
+}
+
+// PerSecond writes rates of a unit.
+func PerSecond(unit string) func(float64) string {
+	return func(x float64) string { return SI(x, unit+"/s") }
+}
+
 const sizeLabel = "size of a message (of one Write), both axes logarithmic"
 
-// writeChart draws a value of the results that at has a place on the x axis for,
+// WriteChart draws a value of the results that at has a place on the x axis for,
 // unless there is none or only one place.
-func (r *Report) writeChart(path string, c chart, at func(*Result) (x int, ok bool), value func(Summary) float64) error {
-	c.subtitle = fmt.Sprintf("%s. Median of %d rounds.", r.Machine, r.Options.Rounds)
+func (r *Report) WriteChart(path string, c Chart, at func(*Result) (x int, ok bool), value func(Summary) float64) error {
+	c.subtitle = fmt.Sprintf("%s. Median of %d rounds.", r.Machine, r.Rounds)
 	for _, p := range r.Peers {
 		l := line{name: p.Name, points: make(map[int]float64)}
 		for _, result := range r.Results {
@@ -117,7 +124,7 @@ const chartStyle = `text{font-family:system-ui,-apple-system,"Segoe UI",Helvetic
 .page{fill:#fff}.grid{stroke:#d1d9e0;stroke-width:1}.line{fill:none;stroke-width:2}
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc}.small{fill:#9198a1}.page{fill:#0d1117}.grid{stroke:#3d444d}}`
 
-func (c *chart) svg() string {
+func (c *Chart) svg() string {
 	low, high := c.bounds()
 	x := func(at int) float64 {
 		first, last := math.Log(float64(c.xs[0])), math.Log(float64(c.xs[len(c.xs)-1]))
@@ -128,7 +135,7 @@ func (c *chart) svg() string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" role="img" aria-label="%[3]s">`+"\n",
-		chartWidth, chartHeight, html.EscapeString(c.title))
+		chartWidth, chartHeight, html.EscapeString(c.Title))
 	fmt.Fprintf(&b, "<style>%s</style>\n<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", chartStyle, chartWidth, chartHeight)
 	text := func(x, y float64, class, anchor, s string) {
 		fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\">%s</text>\n", x, y, class, anchor, html.EscapeString(s))
@@ -136,17 +143,17 @@ func (c *chart) svg() string {
 	grid := func(x1, y1, x2, y2 float64) {
 		fmt.Fprintf(&b, "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", x1, y1, x2, y2)
 	}
-	text(16, 26, "title", "start", c.title)
+	text(16, 26, "title", "start", c.Title)
 	text(16, 46, "small", "start", c.subtitle)
-	text(16, plotTop-10, "small", "start", c.yLabel)
-	text((plotLeft+plotRight)/2, plotBottom+40, "small", "middle", c.xLabel)
+	text(16, plotTop-10, "small", "start", c.YLabel)
+	text((plotLeft+plotRight)/2, plotBottom+40, "small", "middle", c.XLabel)
 	for _, v := range ticks(low, high) {
 		grid(plotLeft, y(v), plotRight, y(v))
-		text(plotLeft-8, y(v)+4, "small", "end", c.yTick(v))
+		text(plotLeft-8, y(v)+4, "small", "end", c.YTick(v))
 	}
 	for _, at := range c.xs {
 		grid(x(at), plotTop, x(at), plotBottom)
-		text(x(at), plotBottom+18, "small", "middle", c.xTick(at))
+		text(x(at), plotBottom+18, "small", "middle", c.XTick(at))
 	}
 	for i, l := range c.lines {
 		c.draw(&b, i, l, x, y)
@@ -163,7 +170,7 @@ func (c *chart) svg() string {
 	return b.String()
 }
 
-func (c *chart) draw(b *strings.Builder, i int, l line, x func(int) float64, y func(float64) float64) {
+func (c *Chart) draw(b *strings.Builder, i int, l line, x func(int) float64, y func(float64) float64) {
 	colour, dash := colours[i%len(colours)], dashes[i/len(colours)%len(dashes)]
 	var path []string
 	for _, at := range c.xs {
@@ -189,7 +196,7 @@ func (l line) last(xs []int) int {
 }
 
 // bounds are the powers of ten around all points.
-func (c *chart) bounds() (low, high float64) {
+func (c *Chart) bounds() (low, high float64) {
 	low, high = math.Inf(1), 0
 	for _, l := range c.lines {
 		for _, v := range l.points {
@@ -222,7 +229,7 @@ func ticks(low, high float64) (values []float64) {
 
 // labels places the names of the lines next to their ends, as far apart as
 // they have to be.
-func (c *chart) labels(y func(float64) float64) []float64 {
+func (c *Chart) labels(y func(float64) float64) []float64 {
 	order := make([]int, len(c.lines))
 	at := make([]float64, len(c.lines))
 	for i, l := range c.lines {
@@ -243,28 +250,4 @@ func (c *chart) labels(y func(float64) float64) []float64 {
 		at[i] = min(at[i], limit)
 	}
 	return at
-}
-
-func axisRate(x float64) string { return axisCount(x) + "B/s" }
-
-func axisCount(x float64) string {
-	for _, u := range []struct {
-		scale float64
-		name  string
-	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
-		if x >= u.scale {
-			return fmt.Sprintf("%g %s", x/u.scale, u.name)
-		}
-	}
-	return fmt.Sprintf("%g ", x)
-}
-
-func axisTime(ns float64) string {
-	switch {
-	case ns >= 1e6:
-		return fmt.Sprintf("%g ms", ns/1e6)
-	case ns >= 1e3:
-		return fmt.Sprintf("%g µs", ns/1e3)
-	}
-	return fmt.Sprintf("%g ns", ns)
 }

@@ -1,0 +1,48 @@
+package perf
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestEstimate(t *testing.T) {
+	assert.Equal(t, Estimate{}, NewEstimate(nil))
+	assert.Equal(t, Estimate{}, NewEstimate([]float64{math.NaN(), math.NaN()}), "what JSON has no word for")
+	assert.Equal(t, Estimate{}, NewEstimate([]float64{math.Inf(1)}))
+	assert.Equal(t, Estimate{Median: 3}, NewEstimate([]float64{5, 1, 3, 2, 4}), "too few for an interval")
+	assert.Empty(t, Estimate{Median: 3}.PlusMinus())
+
+	rounds := []float64{10, 14, 11, 9, 10, 8, 12}
+	e := NewEstimate(rounds)
+	assert.Equal(t, Estimate{Median: 10, Low: 8, High: 14}, e)
+	assert.Equal(t, []float64{10, 14, 11, 9, 10, 8, 12}, rounds, "the rounds keep their order")
+	assert.Equal(t, "10 s ±40%", e.WithInterval("10 s"))
+}
+
+func TestBesideComparesRoundWithRound(t *testing.T) {
+	of := func(rates ...float64) *Result {
+		r := new(Result)
+		for _, rate := range rates {
+			if rate == 0 {
+				r.Rounds = append(r.Rounds, nil) // failed
+			} else {
+				r.Rounds = append(r.Rounds, &Sample{Ops: int(rate), Seconds: 1})
+			}
+		}
+		return r
+	}
+	assert.Equal(t, 3.0, of(30, 60, 0, 100).Beside(of(10, 20, 1, 0), (*Sample).PerSecond).Median)
+	assert.Zero(t, of(0, 1).Beside(of(1, 0), (*Sample).PerSecond))
+}
+
+func TestTextHasThreeDigits(t *testing.T) {
+	for x, want := range map[float64]string{0: "–", 1234567: "1.23 MB/s", 999.6: "1 kB/s", 47.25: "47.3 B/s", 2e-9: "2 nB/s"} {
+		assert.Equal(t, want, SI(x, "B/s"))
+	}
+	assert.Equal(t, "1.5 µs", Nanos(1500))
+	assert.Equal(t, "0.00996", Number(0.0099567))
+	assert.Equal(t, "4.0 KiB", Size(4096))
+	assert.Equal(t, "ping-pong 64 B ×16 tcp", Cell{"tcp", "ping-pong", 64, 16}.String())
+}

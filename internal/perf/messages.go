@@ -1,0 +1,172 @@
+package perf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// What a client asks of a server of messages, in a header of headerSize bytes: what
+// to do, with messages of what size, how many of them.
+const (
+	Echo = iota // send each message back
+	Sink        // read them all, then send one byte
+	Work        // work on each message, then send it back
+
+	// FirstOwn is the first request that a server may add.
+	FirstOwn = 16
+
+	headerSize = 16
+	sinkBuffer = 64 << 10 // what a sink reads into, unless messages are larger
+
+	workTime = 10 * time.Microsecond // on a message, at each side
+)
+
+// A MessageServer does what clients ask on connections that it is given.
+type MessageServer struct {
+	// MaxSize is the largest message, in bytes.
+	MaxSize int
+
+	// Own serves requests that are not of this package, by number.
+	Own map[int]func(net.Conn) error
+
+	// Deadline, if not nil, is by when the next request has to be there, or
+	// be done if it has begun.
+	Deadline func() time.Time
+}
+
+// maxMessages is how many messages a request may be of.
+const maxMessages = 1 << 32
+
+// Serve does what the client asks until that closes the connection, or asks for what
+// is not allowed.
+func (s *MessageServer) Serve(c net.Conn) error {
+	var header [headerSize]byte
+	var buf []byte
+	for {
+		if err := s.extend(c); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(c, header[:]); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		op := binary.LittleEndian.Uint32(header[:])
+		size := binary.LittleEndian.Uint32(header[4:])
+		n := binary.LittleEndian.Uint64(header[8:])
+		if err := s.extend(c); err != nil {
+			return err
+		}
+		if own, ok := s.Own[int(op)]; ok {
+			if err := own(c); err != nil {
+				return err
+			}
+			continue
+		}
+		if size < 1 || int64(size) > int64(s.MaxSize) || n > maxMessages {
+			return fmt.Errorf("%d messages of %d bytes are not allowed", n, size)
+		}
+		if int(size) > len(buf) {
+			buf = make([]byte, max(int(size), sinkBuffer))
+		}
+		if err := serveRequest(c, op, buf, int(size), int64(n)); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *MessageServer) extend(c net.Conn) error {
+	if s.Deadline == nil {
+		return nil
+	}
+	return c.SetDeadline(s.Deadline())
+}
+
+func serveRequest(c net.Conn, op uint32, buf []byte, size int, n int64) error {
+	switch op {
+	case Echo, Work:
+		for range n {
+			if _, err := io.ReadFull(c, buf[:size]); err != nil {
+				return err
+			}
+			if op == Work {
+				Compute(time.Now(), workTime)
+			}
+			if _, err := c.Write(buf[:size]); err != nil {
+				return err
+			}
+		}
+		return nil
+	case Sink:
+		for left := int64(size) * n; left > 0; {
+			m, err := c.Read(buf[:min(left, int64(len(buf)))])
+			if err != nil {
+				return err
+			}
+			left -= int64(m)
+		}
+		_, err := c.Write(buf[:1])
+		return err
+	}
+	return fmt.Errorf("unknown request %d", op)
+}
+
+// Request asks a server of messages for something.
+func Request(c net.Conn, op, size, n int) error {
+	var header [headerSize]byte
+	binary.LittleEndian.PutUint32(header[:], uint32(op))
+	binary.LittleEndian.PutUint32(header[4:], uint32(size))
+	binary.LittleEndian.PutUint64(header[8:], uint64(n))
+	_, err := c.Write(header[:])
+	return err
+}
+
+// Compute keeps a processor busy and returns when it ends.
+func Compute(start time.Time, d time.Duration) time.Time {
+	for {
+		if now := time.Now(); now.Sub(start) >= d {
+			return now
+		}
+	}
+}
+
+// Exchange sends messages to be echoed, or worked on, and takes each back before
+// the next. What was worked on it works on, too.
+func Exchange(c net.Conn, op int, buf []byte, times []time.Duration) error {
+	if err := Request(c, op, len(buf), len(times)); err != nil {
+		return err
+	}
+	last := time.Now()
+	for i := range times {
+		if _, err := c.Write(buf); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(c, buf); err != nil {
+			return err
+		}
+		now := time.Now()
+		times[i] = now.Sub(last)
+		if op == Work {
+			now = Compute(now, workTime)
+		}
+		last = now
+	}
+	return nil
+}
+
+// stream sends n messages and waits until the other side has read them all.
+func stream(c net.Conn, buf []byte, n int) error {
+	if err := Request(c, Sink, len(buf), n); err != nil {
+		return err
+	}
+	for range n {
+		if _, err := c.Write(buf); err != nil {
+			return err
+		}
+	}
+	_, err := io.ReadFull(c, buf[:1])
+	return err
+}

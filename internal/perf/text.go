@@ -1,0 +1,109 @@
+package perf
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+)
+
+// Unknown stands in tables for what is not known, which is 0.
+const Unknown = "–"
+
+// Size is a number of bytes, in powers of 1024.
+func Size(bytes int) string { return humanize.IBytes(uint64(max(0, bytes))) }
+
+// SI is a value with its unit, in powers of 1000 and with three significant digits.
+func SI(x float64, unit string) string {
+	if x == 0 {
+		return Unknown
+	}
+	return humanize.SI(significant(x), unit)
+}
+
+// Nanos is a time in nanoseconds, as SI writes seconds.
+func Nanos(ns float64) string { return SI(ns/1e9, "s") }
+
+// Number is a number with three significant digits.
+func Number(x float64) string { return humanize.Ftoa(significant(x)) }
+
+// significant rounds to three significant digits, which humanize only cuts off behind
+// the point.
+func significant(x float64) float64 {
+	if x == 0 {
+		return 0
+	}
+	scale := math.Pow(10, 2-math.Floor(math.Log10(math.Abs(x))))
+	return math.Round(x*scale) / scale
+}
+
+// WithInterval puts how sure an estimate is behind its text.
+func (e Estimate) WithInterval(text string) string {
+	if pm := e.PlusMinus(); pm != "" {
+		return text + " " + pm
+	}
+	return text
+}
+
+// NewTable aligns columns that tabs separate.
+func NewTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
+
+// Progress says what is going on: in one line that changes on a terminal, elsewhere
+// in a line for each cell, unless it is quiet.
+type Progress struct {
+	out      io.Writer
+	terminal bool
+	quiet    bool
+	started  time.Time
+}
+
+// NewProgress writes to out.
+func NewProgress(out io.Writer) *Progress {
+	p := &Progress{out: out, started: time.Now()}
+	if f, ok := out.(*os.File); ok {
+		info, err := f.Stat()
+		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	return p
+}
+
+// OnlyOnTerminal has it say nothing elsewhere.
+func (p *Progress) OnlyOnTerminal() *Progress {
+	p.quiet = !p.terminal
+	return p
+}
+
+const clearLine = "\r\x1b[K"
+
+func (p *Progress) measured(round, rounds, cell, cells int, c Cell, s *Sample) {
+	done := float64(round*cells+cell+1) / float64(rounds*cells)
+	left := time.Duration(float64(time.Since(p.started)) * (1/done - 1)).Round(time.Second)
+	p.line(fmt.Sprintf("%3.0f %% (%v left)  round %d of %d  %-44s %12s/s  %12s  p50 %s", 100*done, left, round+1, rounds,
+		c, SI(s.PerSecond(), ""), SI(s.BytesPerSec(), "B/s"), Nanos(s.P50)), false)
+}
+
+// Note writes a line that stays.
+func (p *Progress) Note(format string, args ...any) { p.line(fmt.Sprintf(format, args...), true) }
+
+func (p *Progress) line(s string, keep bool) {
+	switch {
+	case p.quiet:
+	case !p.terminal:
+		fmt.Fprintln(p.out, s)
+	case keep:
+		fmt.Fprint(p.out, clearLine, s, "\n")
+	default:
+		fmt.Fprint(p.out, clearLine, s)
+	}
+}
+
+// End takes the line away.
+func (p *Progress) End() {
+	if p.terminal {
+		fmt.Fprint(p.out, clearLine)
+	}
+}

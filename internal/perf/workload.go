@@ -1,0 +1,127 @@
+// Package perf is what ringnet perf and benchmarks share: what is done over
+// connections between two processes, how a round of it is measured, and how what
+// came out is summarised, written and drawn. Which networks there are, who dials
+// what, and how client and server agree is the business of those two.
+//
+// It is a module of its own, so that the statistics and number formatting that it
+// takes from others are no dependencies of package ringnet.
+//
+// messages.go is the protocol of the data connections, workload.go what is done,
+// run.go a round, report.go, estimate.go and text.go what came out, chart.go draws
+// it, machine.go and usage.go look at this process and its machine.
+package perf
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// A Workload is something done over connections, over and over.
+type Workload struct {
+	Key   string
+	Name  string // for people
+	Sized bool   // messages of several sizes
+	Limit int    // operations of a cell in one round; 0 for no limit
+	Count int    // operations of a connection in one round, however long they take; 0 for a slice
+	Open  func(Client) (*Session, error)
+}
+
+// Client is the client's side of a cell.
+type Client struct {
+	Context context.Context
+	Dial    func(context.Context) (net.Conn, error) // to what the workload wants as its server
+	Conns   int
+	Size    int // of a message, in bytes
+}
+
+// Session is a number of workers, one for each connection.
+type Session struct {
+	Bytes int  // payload of an operation, in both directions
+	Half  bool // an operation's latency is half its time
+	Timed bool // Run measures each operation
+
+	// Failed, if not nil, is how many operations failed without ending the
+	// round, and the error of one.
+	Failed func() (int, error)
+
+	// Run has a worker do n operations. If they are timed, times has room for
+	// n; otherwise it is nil. Workers run at once, and each one's calls one after
+	// the other.
+	Run func(worker, n int, times []time.Duration) error
+
+	// Close ends the connections. It may be called while workers run, which
+	// then fail.
+	Close func()
+}
+
+// PingPong and Stream want a MessageServer.
+var (
+	PingPong = Workload{Key: "ping-pong", Name: "ping-pong, half the round trip", Sized: true, Open: openPingPong}
+	Stream   = Workload{Key: "stream", Name: "stream", Sized: true, Open: openStream}
+)
+
+// DialAll makes the connections of a session.
+func (cl Client) DialAll() (conns []net.Conn, closeAll func(), err error) {
+	closeAll = func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+	for range cl.Conns {
+		c, err := cl.Dial(cl.Context)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		conns = append(conns, c)
+	}
+	return conns, closeAll, nil
+}
+
+// OpenExchange is a session in which each worker sends messages of the client's size
+// and gets them back, echoed or worked on.
+func (cl Client) OpenExchange(op int) (*Session, error) {
+	conns, closeAll, err := cl.DialAll()
+	if err != nil {
+		return nil, err
+	}
+	bufs := cl.buffers()
+	return &Session{
+		Bytes: 2 * cl.Size, Timed: true, Close: closeAll,
+		Run: func(worker, _ int, times []time.Duration) error {
+			return Exchange(conns[worker], op, bufs[worker], times)
+		},
+	}, nil
+}
+
+func (cl Client) buffers() [][]byte {
+	b := make([][]byte, cl.Conns)
+	for i := range b {
+		b[i] = make([]byte, cl.Size)
+	}
+	return b
+}
+
+func openPingPong(cl Client) (*Session, error) {
+	s, err := cl.OpenExchange(Echo)
+	if err != nil {
+		return nil, err
+	}
+	s.Half = true
+	return s, nil
+}
+
+func openStream(cl Client) (*Session, error) {
+	conns, closeAll, err := cl.DialAll()
+	if err != nil {
+		return nil, err
+	}
+	bufs := cl.buffers()
+	return &Session{
+		Bytes: cl.Size, Close: closeAll,
+		Run: func(worker, n int, _ []time.Duration) error {
+			return stream(conns[worker], bufs[worker], n)
+		},
+	}, nil
+}
