@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/copying"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
@@ -29,6 +30,8 @@ type AutoConn struct {
 // stream is what a *Conn and a *tcpConn have in common.
 type stream interface {
 	net.Conn
+	io.ReaderFrom
+	io.WriterTo
 	CloseRead() error
 	CloseWrite() error
 	SetLinger(sec int) error
@@ -64,18 +67,20 @@ func (c *AutoConn) PassedOver() []Reason { return c.passedOver }
 
 // ReadFrom implements io.ReaderFrom as the connection that carries c does.
 func (c *AutoConn) ReadFrom(r io.Reader) (int64, error) {
-	if rf, ok := c.stream.(io.ReaderFrom); ok {
-		return rf.ReadFrom(r)
+	if _, ok := c.stream.(*Conn); ok || copying.HasDescriptor(r) {
+		return c.stream.ReadFrom(r)
 	}
-	buf := copyBuffers.Get().(*[32 << 10]byte)
-	defer copyBuffers.Put(buf)
-	return io.CopyBuffer(c.stream, r, buf[:])
+	return copying.To(c.stream, r)
 }
 
-var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
-
 // WriteTo implements io.WriterTo as the connection that carries c does.
-func (c *AutoConn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, c.stream) }
+func (c *AutoConn) WriteTo(w io.Writer) (int64, error) {
+	_, ok := c.stream.(*Conn)
+	if _, reads := w.(io.ReaderFrom); ok || reads || copying.HasDescriptor(w) {
+		return c.stream.WriteTo(w)
+	}
+	return copying.From(w, c.stream)
+}
 
 // WriteBuffers is [Conn.WriteBuffers]; over TCP it is [net.Buffers.WriteTo], which
 // hands the buffers to the kernel as they are.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"os"
 	"sync"
+
+	"github.com/ringnet/ringnet/internal/copying"
 )
 
 // io.Copy to and from a connection. A regular file is read no further than has
@@ -12,12 +14,6 @@ import (
 // that it is one does: another reader may wait for ever with the connection's
 // turn to write in its hands, and another writer might parse memory that the
 // peer may be changing.
-
-// Without these, io.Copy would come back.
-type (
-	writerOnly struct{ io.Writer }
-	readerOnly struct{ io.Reader }
-)
 
 // copyLen is how many bytes of a file are moved at a time.
 const copyLen = 64 << 10
@@ -34,7 +30,7 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 		src, most = limited.R, limited
 	}
 	if !regular(src) {
-		return io.Copy(writerOnly{c}, r)
+		return copying.To(c, r)
 	}
 	buf := copyBuffers.Get().(*[copyLen]byte)
 	defer copyBuffers.Put(buf)
@@ -56,7 +52,7 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	f, ok := w.(*os.File)
 	if !ok || !regular(f) {
-		return io.Copy(w, readerOnly{c})
+		return copying.From(w, c)
 	}
 	n, err := pieces(func() (int, error) {
 		raceAcquire()

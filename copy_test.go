@@ -1,0 +1,209 @@
+package ringnet
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// io.Copy to and from connections of auto.
+
+// overEachCarrier runs a test or a benchmark with a function that connects over shm,
+// and over TCP.
+func overEachCarrier(t testing.TB, run func(carrier string, connect func() (client, server net.Conn))) {
+	for _, carrier := range []string{"shm", "tcp"} {
+		t.Setenv(networksEnv, carrier)
+		l, err := Listen("auto", "127.0.0.1:0")
+		if errors.Is(err, errors.ErrUnsupported) {
+			continue
+		}
+		require.NoError(t, err)
+		defer l.Close()
+		run(carrier, func() (client, server net.Conn) {
+			client, err := Dial("auto", l.Addr().String())
+			require.NoError(t, err)
+			t.Cleanup(func() { client.Close() })
+			require.Equal(t, carrier, client.LocalAddr().Network())
+			server, err = l.Accept()
+			require.NoError(t, err)
+			t.Cleanup(func() { server.Close() })
+			return client, server
+		})
+	}
+}
+
+// plainReader and plainWriter have no other methods for io.Copy to find.
+type (
+	plainReader struct{ io.Reader }
+	plainWriter struct{ io.Writer }
+)
+
+func TestCopyFromAndToWhateverThereIs(t *testing.T) {
+	want := bytes.Repeat([]byte("all of it "), 20_000)
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, want, 0o600))
+	overEachCarrier(t, func(carrier string, connect func() (client, server net.Conn)) {
+		// sent returns a connection from which want can be read.
+		sent := func(t *testing.T, connect func() (client, server net.Conn)) net.Conn {
+			client, server := connect()
+			go func() {
+				_, _ = client.Write(want)
+				_ = client.(interface{ CloseWrite() error }).CloseWrite()
+			}()
+			return server
+		}
+		file := func(t *testing.T) io.Reader {
+			f, err := os.Open(path)
+			require.NoError(t, err)
+			t.Cleanup(func() { f.Close() })
+			return f
+		}
+		tcp := func() (client, server net.Conn) { return tcpPair(t) }
+		for name, from := range map[string]func(t *testing.T) io.Reader{
+			"a reader":             func(*testing.T) io.Reader { return plainReader{bytes.NewReader(want)} },
+			"a reader that writes": func(*testing.T) io.Reader { return bytes.NewReader(want) },
+			"a file":               file,
+			"a part of a file":     func(t *testing.T) io.Reader { return io.LimitReader(file(t), int64(len(want))) },
+			"TCP":                  func(t *testing.T) io.Reader { return sent(t, tcp) },
+			"auto":                 func(t *testing.T) io.Reader { return sent(t, connect) },
+		} {
+			t.Run(carrier+"/from "+name, func(t *testing.T) {
+				client, server := connect()
+				requireCopy(t, want, client, from(t), server)
+			})
+		}
+		for name, to := range map[string]func() (client, server net.Conn){"TCP": tcp, "auto": connect} {
+			t.Run(carrier+"/to "+name, func(t *testing.T) {
+				client, server := to()
+				requireCopy(t, want, client, sent(t, connect), server)
+			})
+		}
+		for name, to := range map[string]func(b *bytes.Buffer) io.Writer{
+			"a writer":            func(b *bytes.Buffer) io.Writer { return plainWriter{b} },
+			"a writer that reads": func(b *bytes.Buffer) io.Writer { return b },
+		} {
+			t.Run(carrier+"/to "+name, func(t *testing.T) {
+				var got bytes.Buffer
+				n, err := io.Copy(to(&got), sent(t, connect))
+				require.NoError(t, err)
+				require.EqualValues(t, len(want), n)
+				require.True(t, bytes.Equal(want, got.Bytes()))
+			})
+		}
+	})
+}
+
+// requireCopy copies to the client, and requires that all of it comes to the server.
+func requireCopy(t *testing.T, want []byte, client io.WriteCloser, from io.Reader, server io.Reader) {
+	t.Helper()
+	type result struct {
+		n   int64
+		err error
+	}
+	copied := make(chan result, 1)
+	go func() {
+		n, err := io.Copy(client, from)
+		copied <- result{n, errors.Join(err, client.Close())}
+	}()
+	got, err := io.ReadAll(server)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got), "%d bytes", len(got))
+	require.Equal(t, result{n: int64(len(want))}, <-copied)
+}
+
+// tcpPair is both ends of a connection of package net.
+func tcpPair(t testing.TB) (client, server net.Conn) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	client, err = net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	server, err = l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { server.Close() })
+	return client, server
+}
+
+// io.Copy makes a buffer of 32 KiB for each call otherwise. (Half of that is the
+// bound, for under the race detector pools forget some of what they have.)
+func TestCopyMakesNoBuffers(t *testing.T) {
+	message := make([]byte, 1<<10)
+	overEachCarrier(t, func(carrier string, connect func() (client, server net.Conn)) {
+		client, server := connect()
+		for name, copyOnce := range map[string]func(t *testing.T){
+			"to":   func(t *testing.T) { copyTo(t, client, server, message) },
+			"from": func(t *testing.T) { copyFrom(t, client, server, message) },
+		} {
+			t.Run(carrier+"/"+name, func(t *testing.T) {
+				const times = 100
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				for range times {
+					copyOnce(t)
+				}
+				runtime.ReadMemStats(&after)
+				require.Less(t, (after.TotalAlloc-before.TotalAlloc)/times, uint64(16<<10))
+			})
+		}
+	})
+}
+
+// BenchmarkCopy is io.Copy of 1 KiB to a connection, and from one.
+func BenchmarkCopy(b *testing.B) {
+	message := make([]byte, 1<<10)
+	overEachCarrier(b, func(carrier string, connect func() (client, server net.Conn)) {
+		client, server := connect()
+		b.Run(carrier+"/to", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				copyTo(b, client, server, message)
+			}
+		})
+		b.Run(carrier+"/from", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				copyFrom(b, client, server, message)
+			}
+		})
+	})
+}
+
+// copyTo copies a message to the client, and reads it from the server.
+func copyTo(t testing.TB, client io.Writer, server io.Reader, message []byte) {
+	if _, err := io.Copy(client, plainReader{bytes.NewReader(message)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(server, message); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copyFrom copies a message that the client writes from the server.
+func copyFrom(t testing.TB, client io.Writer, server io.Reader, message []byte) {
+	if _, err := client.Write(message); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(&full{len(message)}, server); !errors.Is(err, errFull) {
+		t.Fatal(err)
+	}
+}
+
+var errFull = errors.New("full")
+
+// full is a writer that fails once it has had so many bytes.
+type full struct{ left int }
+
+func (f *full) Write(p []byte) (int, error) {
+	if f.left -= len(p); f.left == 0 {
+		return len(p), errFull
+	}
+	return len(p), nil
+}

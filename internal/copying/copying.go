@@ -1,0 +1,50 @@
+// Package copying is io.Copy with buffers that are used again. io.Copy makes one of
+// 32 KiB for each call, and a connection that proxies and servers copy to and from is
+// called once for each request.
+package copying
+
+import (
+	"io"
+	"sync"
+	"syscall"
+)
+
+// bufferLen is io.Copy's: a copy that waits for its reader holds a buffer.
+const bufferLen = 32 << 10
+
+// A pool of buffers of one size; those of many sizes that libraries have cost more.
+var buffers = sync.Pool{New: func() any { return new([bufferLen]byte) }}
+
+// The methods ReadFrom and WriteTo of what these hold are not seen.
+type (
+	writerOnly struct{ io.Writer }
+	readerOnly struct{ io.Reader }
+)
+
+// To writes to w what it reads from r, as io.Copy does, by w's Write.
+func To(w io.Writer, r io.Reader) (int64, error) { return copyBy(writerOnly{w}, r) }
+
+// From writes to w what it reads from r, as io.Copy does, by r's Read. No kernel
+// moves the bytes of r: of what has a descriptor, ReadFrom would only make a buffer.
+func From(w io.Writer, r io.Reader) (int64, error) {
+	if HasDescriptor(w) {
+		w = writerOnly{w}
+	}
+	return copyBy(w, readerOnly{r})
+}
+
+func copyBy(w io.Writer, r io.Reader) (int64, error) {
+	buf := buffers.Get().(*[bufferLen]byte)
+	defer buffers.Put(buf)
+	return io.CopyBuffer(w, r, buf[:])
+}
+
+// HasDescriptor says whether v, or the reader that v limits, is a file or a socket,
+// whose bytes the kernel may move by itself.
+func HasDescriptor(v any) bool {
+	if limited, ok := v.(*io.LimitedReader); ok {
+		v = limited.R
+	}
+	_, ok := v.(syscall.Conn)
+	return ok
+}
