@@ -375,7 +375,7 @@ func (l *AutoListener) accept() (stream, error) {
 // port in use.
 func (l *AutoListener) Addr() net.Addr { return l.addr }
 
-// PassedOver says why dialers are not offered networks that are better than
+// PassedOver returns why dialers are not offered networks that are better than
 // TCP, or are no more, a reason for each, the best first.
 func (l *AutoListener) PassedOver() []Reason {
 	l.mu.Lock()

@@ -15,8 +15,8 @@ import (
 // package rconn for its methods.
 type Conn = rconn.Conn
 
-// Config says what a connection's end is made of: sizes, queue depths and
-// times. The zero value, and nil, mean the defaults.
+// Config has the sizes, queue depths and times of a connection's end. The zero
+// value, and nil, mean the defaults. See package rconn for its fields.
 type Config = rconn.Config
 
 // Dialer has the options of dialing. The zero Dialer is Dial without options.
@@ -28,11 +28,11 @@ type Dialer struct {
 	// Config.HandshakeTimeout for a host that does not answer, and 30 s for a
 	// listener whose backlog is full.
 	//
-	// Such a listener is asked again and again within that time, as TCP
-	// repeats its SYN; then the error says that it was full, and is
-	// ECONNREFUSED besides a timeout. Over rdma a dial may have to wait first,
-	// and says so if that was in vain: of a process at most 64 requests are
-	// under way at once, at most 16 of them to one host.
+	// The dial repeats its request to such a listener within that time, as TCP
+	// repeats its SYN; then its error is ECONNREFUSED besides a timeout. Over rdma
+	// a process has at most 64 requests under way at once, at most 16 of them to
+	// one host. Other dials wait for their turn, and the error of one that has
+	// waited in vain is a timeout that tells for how many others.
 	Timeout time.Duration
 
 	// Deadline is when a dial fails, whatever Timeout says. Zero means never.
@@ -45,9 +45,9 @@ type Dialer struct {
 	// Resolver resolves names; nil means net.DefaultResolver.
 	Resolver *net.Resolver
 
-	// TrustUser says whether to connect, by shm, to a listener of another user
+	// TrustUser decides whether to connect, by shm, to a listener of another user
 	// than this process's and root, given its effective user ID as it is called
-	// in this process's user namespace. nil trusts nobody else. It may be called
+	// in this process's user namespace. nil trusts no other. It may be called
 	// by several goroutines at once, for links beyond the first (Config.Links)
 	// also by one for which no dial waits.
 	TrustUser func(uid uint32) bool
@@ -71,8 +71,8 @@ type Dialer struct {
 	// are unknown.
 	ForTCP string
 
-	// Trace is told of dials, and of the connections and links that they make. nil
-	// tells nobody.
+	// Trace has functions to call for dials, and for the connections and links that
+	// they make. nil means none.
 	Trace *Trace
 
 	// Config is for this end of the connections; nil means the defaults.
@@ -81,7 +81,7 @@ type Dialer struct {
 
 // Dial connects to the address on the named network: "rdma", "rdma4", "rdma6",
 // "shm", "auto", "auto4" or "auto6". The address has the form "host:port", as for net.Dial; the
-// host may be a name or an IP address, with a zone if it wants one, and the port
+// host may be a name or an IP address, with a zone where it needs one, and the port
 // a service name or a number. The net.Conn is a *[Conn], or an *[AutoConn] on
 // "auto". The error is a *net.OpError.
 func Dial(network, address string) (net.Conn, error) {

@@ -1,106 +1,137 @@
-// Package ringnet is package net over RDMA: Dial and Listen return net.Conn and
-// net.Listener whose bytes travel by RDMA, over RoCE or InfiniBand, past the
-// kernels of both hosts. What is written against package net (net/http, gRPC,
-// crypto/tls, database drivers) runs unchanged:
+// Package ringnet is package net over RDMA. Dial and Listen return a net.Conn and a
+// net.Listener whose bytes go over RoCE or InfiniBand, past the kernels of both hosts;
+// between processes of one host over shared memory; and over TCP where there is
+// neither. Code written against package net (net/http, gRPC, crypto/tls, database
+// drivers) runs unchanged:
 //
-//	l, err := ringnet.Listen("rdma", ":8080") // was net.Listen("tcp", ":8080")
+//	l, err := ringnet.Listen("auto", ":8080") // was net.Listen("tcp", ":8080")
 //	http.Serve(l, handler)
 //
-//	conn, err := ringnet.Dial("rdma", "10.0.0.1:8080") // was net.Dial
+//	conn, err := ringnet.Dial("auto", "10.0.0.1:8080") // was net.Dial("tcp", …)
 //
 // # Networks
 //
+//	auto   the best that both sides have: shm, then rdma, then plain TCP
+//	auto4  the same, IPv4 only
+//	auto6  the same, IPv6 only
 //	rdma   rdma_cm over an RDMA device, IPv4 or IPv6
 //	rdma4  the same, IPv4 only
 //	rdma6  the same, IPv6 only
 //	shm    shared memory, to a peer on this host; no hardware
-//	auto   the best that both sides have: shm, then rdma, then plain TCP
 //
-// The network that carries a connection is LocalAddr().Network(). Libraries that ask
-// their dialers for "tcp" get one of these by [Dialer.ForTCP].
+// An address is host:port, with names of hosts and services as in package net. The
+// network that carries a connection is LocalAddr().Network().
+//
+// # auto
+//
+// A listener accepts shm, rdma and TCP on one port, and a dialer takes the best of
+// them that answers. It connects with the process that TCP would have connected it
+// with, through port mappings, service addresses and packet filters, and at most a
+// quarter of a second later than TCP would. It takes a link only with a TCP connection
+// that proves that the link leads to the same listener; connections that begin later on
+// the link need no proof. A peer without ringnet sees TCP as ever.
+//
+// [AutoConn.PassedOver] has the reasons why no better network carries a connection,
+// with a [ReasonCode] for metrics. auto does not try a network again for a minute that
+// has failed for an address to which TCP connects.
+//
+// The environment variable RINGNET_NETWORKS, such as "shm,tcp", lists the networks that
+// auto uses, in the order to try them. Without tcp in it, and with [Dialer.Require], a
+// dial fails where it would have fallen back. docs/auto.md has the details.
+//
+// # Libraries that dial for themselves
+//
+// Most ask their dialer for "tcp". [Dialer.ForTCP] is the network that they get:
+//
+//	dialer := &ringnet.Dialer{ForTCP: "auto"}
+//	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+//
+// README.md has the line for gRPC, go-redis, pgx, NATS and MongoDB. Programs that
+// cannot be changed go through the command: docs/command.md.
 //
 // # rdma
 //
-// The rdma networks want Linux, an RDMA device with an IP address on its network interface,
-// a build with cgo, and the libraries libibverbs.so.1 and librdmacm.so.1
-// (Debian: libibverbs1, librdmacm1, ibverbs-providers), which are loaded at the
-// first use. Without one of these, Dial and Listen return an error for which
-// errors.Is(err, errors.ErrUnsupported) holds and which says what is missing.
-// Memory that connections use is pinned, so the limit on locked memory
-// (ulimit -l, LimitMEMLOCK=) must allow it: 1.3 MB for a link, and 16 KiB
-// to 1 MiB for each connection on it, see [Config].
+// rdma needs Linux, an RDMA device with an IP address on its network interface, a build
+// with cgo, and the libraries libibverbs.so.1 and librdmacm.so.1 (Debian: libibverbs1,
+// librdmacm1, ibverbs-providers), which are loaded at the first use. Without one of
+// these, the error of Dial and Listen names what is missing, and
+// errors.Is(err, errors.ErrUnsupported) holds. Memory that connections use is pinned,
+// so the limit on locked memory (ulimit -l, LimitMEMLOCK=) must allow it: 1.3 MB for a
+// link, and 16 KiB to 1 MiB for each connection on it, see [Config].
 //
-// Devices may write to that memory in another order than the bytes arrived in
-// (PCI's relaxed ordering), where the device, the library and the kernel can:
-// many hosts reach their bandwidth only so. Where it is slower instead, the
-// environment variable RINGNET_RELAXED_ORDERING=off switches it off.
+// Devices may write to that memory in another order than the bytes arrived in (PCI's
+// relaxed ordering), where the device, the library and the kernel can: many hosts reach
+// their bandwidth only so. Where it is slower instead, the environment variable
+// RINGNET_RELAXED_ORDERING=off switches it off.
+//
+// # shm
+//
+// Both ends are processes of one host, or one process, on Linux, in one network
+// namespace. Addresses are IP addresses of this host, in a port space of their own. Both
+// processes have to be of the same user, or the listener root's; [Dialer.TrustUser] and
+// [ListenConfig.TrustUser] admit others.
+//
+// # What is as in package net, and what is not
+//
+// Deadlines, half-closes and linger behave as documented in package net; connections may
+// be used by several goroutines at once; Dial succeeds before the peer calls Accept.
+// Errors are a *net.OpError around the errnos that TCP gives, and io.EOF is bare.
+// docs/troubleshoot.md has every error, its cause and its cure.
+//
+// Two things differ: [Conn.Close] waits, and a connection that ends without the peer
+// having closed it is always ECONNRESET, never io.EOF, so a truncated stream cannot be
+// mistaken for a whole one.
+//
+// Connections do not implement syscall.Conn, for no descriptor carries their bytes.
+//
+// # Close
+//
+// Close returns when the peer's device has everything that was written, which takes
+// about one round trip; the peer's application need not have read it. It gives up after
+// [Config].Linger, 10 s by default, with ETIMEDOUT: the peer's host has lost power, say,
+// or its process is stopped. The other connections of that link then end without a
+// further wait, and a host that KeepAlive has found to be gone is not waited for.
+//
+// Close and Shutdown of an http.Server close connections one after the other, with a
+// mutex held that accepting and serving need, and drop these errors. So both wait for
+// each link to a host that is gone, and Shutdown notices the end of its context only
+// afterwards. A shorter Linger in the listener's Config bounds that.
 //
 // # Links
 //
 // The connections from one process to an address of another share a link: a queue
-// pair, a completion queue and a goroutine. The first makes it, the others begin
-// on it in one round trip, and it stays for a while when the last is gone
+// pair, a completion queue and a goroutine. The first connection makes it, the others
+// begin on it in one round trip, and it stays for a while after the last
 // ([Config.LinkIdle], [CloseIdleLinks]). A process with 16 processors or more has
-// further links when there are many connections ([Config.Links]). Links of
-// connections whose Configs differ are apart, and [Config.Dedicated] gives a
-// connection one of its own. A link that dies ends all connections on it. [Links]
-// tells what is up.
+// further links when there are many connections ([Config.Links]). Connections whose
+// Configs differ have different links, and [Config.Dedicated] gives a connection one of
+// its own. When a link dies, all its connections end.
 //
 // # Memory
 //
 // What links register, for a device or to share it, stays within a limit of the
 // process, see [SetMemoryLimit]. A connection begins with a ring of 16 KiB, which
 // grows while it is busy and there is memory, and shrinks when it is idle
-// ([Config.RecvBuffer], [Config.LinkIdle]). Where memory is short, growth stops
-// first, then what is idle is given back, and then Dial fails with an error that
-// says so, for which errors.Is(err, syscall.ENOMEM) holds, or ECONNREFUSED if it is
-// the peer's.
+// ([Config.RecvBuffer], [Config.LinkIdle]). Where memory is short, rings first stop to
+// grow, then idle links end and idle rings shrink, and then Dial fails with an error
+// that has the figures and for which errors.Is(err, syscall.ENOMEM) holds, or
+// ECONNREFUSED if it is the peer's memory.
 //
-// # shm
+// # What happens, and how much
 //
-// Both ends are processes of one host, or one process, on Linux. Addresses are
-// IP addresses of this host, in a port space of their own. The peer has to be
-// of the same user; a listener may also be root's.
+// [Stats] counts what a connection has done, [ListenerStats] a listener and [Totals] the
+// process, over each network, TCP included. [Links] lists the links that are up, and
+// [Memory] what they use. A [Trace] in a [Dialer] or a [ListenConfig] has functions that
+// are called when a connection was dialed, accepted or closed, and when a link comes up
+// or goes down. The module metrics has all of it for Prometheus and expvar.
 //
-// # auto
+// # Security
 //
-// A listener accepts shm, rdma and TCP on one port, and a dialer takes the best
-// that answers: it connects with the process that TCP would have connected it
-// with, through port mappings, service addresses and packet filters, and not later
-// than TCP would by more than a quarter of a second. A link is taken only with a TCP
-// connection that shows that it leads to the same listener; connections that begin
-// later on it need none. "auto4" and "auto6" use addresses of one family.
+// RDMA and shm bypass packet filters and port mappings that act on TCP, and do not
+// encrypt. Identity and secrecy are crypto/tls's business, which runs on top as over
+// TCP. docs/security.md lists who may connect, and what peers and their neighbours can
+// and cannot do.
 //
-// What could not be had is passed over; [AutoConn.PassedOver] says why, with a
-// [ReasonCode] for metrics. What has failed for an address to which TCP connects is
-// not tried again for a minute. The environment variable RINGNET_NETWORKS, such as
-// "shm,tcp", says which networks auto uses, in the order to try them; without tcp,
-// and with [Dialer.Require], a dial fails where it would have fallen back.
-// docs/auto.md has the details.
-//
-// # What is as in package net, and what is not
-//
-// Addresses are host:port with names of hosts and services. Errors are
-// *net.OpError around the errnos that TCP gives, io.EOF is bare, deadlines
-// behave as documented in net.Conn, and Dial succeeds before anybody calls
-// Accept. Two things differ: [Conn.Close] waits, for about one round trip,
-// until the peer's device has everything that was written; and a connection
-// that ends without the peer having closed it is always ECONNRESET, never
-// io.EOF, so a truncated stream cannot be mistaken for a whole one.
-//
-// Close returns when the peer's device has taken everything, which its application
-// need not read, or after [Config].Linger, 10 s by default, with ETIMEDOUT: the peer's
-// host has lost power, say, or its process is stopped. The other connections of that
-// link then end without waiting once more. Close of an http.Server, and Shutdown,
-// close connections one after the other, with a mutex held that accepting and serving
-// want, and drop these errors. So both wait for each link of a host that is gone, and
-// Shutdown notices the end of its context only afterwards. A shorter Linger in the
-// listener's Config bounds that. A host that KeepAlive has found to be gone is not
-// waited for.
-//
-// Connections do not implement syscall.Conn, for there is no descriptor that
-// carries their bytes. RDMA bypasses packet filters and port mappings that act
-// on TCP, and does not encrypt: identity and secrecy are crypto/tls's business,
-// which runs on top as ever. docs/security.md says who may connect, and what
-// peers and their neighbours can and cannot do.
+// [Conn], [Config], [Addr], [LinkInfo] and [Stats] are package rconn's, whose
+// documentation has their methods and fields.
 package ringnet

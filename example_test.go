@@ -114,16 +114,38 @@ func ExampleDialer() {
 
 // Why is this connection not on RDMA?
 func ExampleAutoConn_PassedOver() {
+	os.Setenv("RINGNET_NETWORKS", "tcp") // so that the answer is the same everywhere
+	defer os.Unsetenv("RINGNET_NETWORKS")
 	l := serve("hello")
 	conn, err := ringnet.Dial("auto", l.Addr().String())
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer conn.Close()
-	log.Print("carried by ", conn.LocalAddr().Network())
+	fmt.Println("carried by", conn.LocalAddr().Network())
 	for _, reason := range conn.(*ringnet.AutoConn).PassedOver() {
-		log.Print("passed over ", reason)
+		fmt.Printf("not by %s: %s (%v)\n", reason.Network, reason.Code, reason.Err)
 	}
+	// Output:
+	// carried by tcp
+	// not by shm: switched-off (switched off by RINGNET_NETWORKS or Require)
+	// not by rdma: switched-off (switched off by RINGNET_NETWORKS or Require)
+}
+
+// An error where a connection would have fallen back to TCP, with the reason.
+func ExampleDialer_require() {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a server without ringnet
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	d := ringnet.Dialer{Require: []string{"shm"}}
+	_, err = d.Dial("auto", l.Addr().String())
+	var reason ringnet.Reason
+	if errors.As(err, &reason) {
+		fmt.Println(reason.Network, reason.Code)
+	}
+	// Output: shm no-listener
 }
 
 // An http.Server serves on any net.Listener.

@@ -107,7 +107,7 @@ type MemoryInfo struct {
 // Memory returns how much memory the links of this process use. Their rings grow
 // up to seven eighths of the limits; the rest is for links and connections that
 // begin. When there is no more, idle links end and idle rings shrink, and a Dial
-// that still finds none fails with an error that says so; on "auto" it takes TCP.
+// that still finds none fails with an error that has the figures; on "auto" it takes TCP.
 func Memory() MemoryInfo {
 	used, limits := budget.Process.State()
 	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked}

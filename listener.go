@@ -23,9 +23,9 @@ import (
 // ListenConfig has the options of listening. The zero ListenConfig is Listen
 // without options.
 type ListenConfig struct {
-	// TrustUser says whether to accept, by shm, dialers of another user than
-	// this process's, as Dialer.TrustUser does for listeners. nil trusts nobody
-	// else, not even root.
+	// TrustUser decides whether to accept, by shm, dialers of another user than
+	// this process's, as Dialer.TrustUser does for listeners. nil trusts no
+	// other, not even root.
 	TrustUser func(uid uint32) bool
 
 	// TCP has options of the TCP listener of "auto": Control, KeepAliveConfig,
@@ -36,24 +36,26 @@ type ListenConfig struct {
 	// Listen fails, with the reasons, if one of them cannot be offered.
 	Require []string
 
-	// Trace is told of accepted connections, and of their links. nil tells nobody.
+	// Trace has functions to call for accepted connections, and for their links. nil
+	// means none.
 	Trace *Trace
 
 	// Config is for this end of the accepted connections; nil means the
 	// defaults.
 	Config *Config
 
-	// Backlog is how many connections may be made and not yet accepted; to
-	// more the listener says that it has no room, and their dialers ask again
-	// in a while. Default 4096; more than 65536 means 65536.
+	// Backlog is how many connections may be made and not yet accepted. The
+	// listener refuses more for the moment, and their dialers ask again in a
+	// while. Default 4096; more than 65536 means 65536.
 	Backlog int
 
-	// PendingMemory bounds the memory pinned for links of whose connections
-	// none has been accepted yet, or that have none yet, in bytes: once for what this end's Config
-	// wants, of which one link is always allowed, and once for what dialers
-	// have this end make for them, over shm. A dialer that wants more than all
-	// of it is refused for good. Default 256 MiB, which is 117 links of default
-	// size, each counted as if it were dedicated to one connection.
+	// PendingMemory bounds, in bytes, the memory pinned for links of whose
+	// connections none has been accepted yet, or that have none yet: once for
+	// what this end's Config wants, of which one link is always allowed, and
+	// once for what dialers have this end make for them, over shm. A dialer that
+	// wants more than all of it is refused for good. Default 256 MiB, which is
+	// 117 links of default size, each counted as if it were dedicated to one
+	// connection.
 	//
 	// On "auto", Backlog and PendingMemory hold for each network that is better
 	// than TCP by itself.
@@ -190,8 +192,8 @@ func (lc *ListenConfig) linkMemory() int {
 }
 
 // Listener accepts connections. Its methods may be called at once. Handshakes
-// go on in the background, so that dialers need not wait for Accept; those that
-// fail concern nobody but the dialer, and are counted in Stats.
+// go on in the background, so that dialers need not wait for Accept. Of one that
+// fails the dialer gets the error, and Stats counts it.
 type Listener struct {
 	listener fabric.Listener
 	config   *Config

@@ -26,7 +26,7 @@ import (
 // messageDirectories have the packages whose errors users meet. Of packages sim and
 // direct, which are fabrics for tests, they meet none.
 var messageDirectories = []string{".", "rconn", "credit", "internal/budget", "internal/fabric", "internal/fabric/shm",
-	"internal/fabric/verbs", "internal/link", "internal/wire", "cmd/ringnet", "cmd/ringnet/internal"}
+	"internal/fabric/verbs", "internal/link", "internal/wire", "cmd/ringnet", "cmd/ringnet/internal", "metrics"}
 
 // messages are the texts of errors in the sources, as searchable has them, and one
 // file that has each.
@@ -157,6 +157,17 @@ func TestTroubleshootHasEveryMessage(t *testing.T) {
 	}
 	for text := range unexplained {
 		require.True(t, all[text] != "", "no error has the text %q", text)
+	}
+}
+
+// Whoever is refused a thousand times reads the error a thousand times. Advice is the
+// document's, and ringnet doctor's.
+func TestMessagesAreShort(t *testing.T) {
+	const most = 120
+	advice := regexp.MustCompile(`\b(modprobe|apt-get|ulimit|LimitMEMLOCK|docker|chmod|TrustUser|CAP_\w+)\b|\n`)
+	for text, path := range messages(t) {
+		require.LessOrEqual(t, len(text), most, "%q of %s", text, path)
+		require.False(t, advice.MatchString(text), "%q of %s", text, path)
 	}
 }
 

@@ -26,7 +26,7 @@ func (r Reason) Unwrap() error { return r.Err }
 
 // ReasonCode names the kind of a reason, or of an error of dials, handshakes and links
 // in [Totals], for metrics and for programs.
-// docs/auto.md says what can be done about each.
+// docs/auto.md has what can be done about each.
 type ReasonCode string
 
 const (
@@ -40,10 +40,10 @@ const (
 	ReasonInUse        ReasonCode = "in-use"        // another socket has the port
 	ReasonOtherHost    ReasonCode = "other-host"    // shm: the address is not this host's
 	ReasonOtherUser    ReasonCode = "other-user"    // shm: the listener is a user's whom this one does not trust
-	ReasonNoListener   ReasonCode = "no-listener"   // nobody listens there
+	ReasonNoListener   ReasonCode = "no-listener"   // no listener has the address
 	ReasonFull         ReasonCode = "full"          // the listener has no room at the moment
 	ReasonRefused      ReasonCode = "refused"       // by the listener, for another reason
-	ReasonElsewhere    ReasonCode = "elsewhere"     // TCP leads to another listener, or nobody shows that it does not
+	ReasonElsewhere    ReasonCode = "elsewhere"     // TCP leads to another listener, or nothing shows that it does not
 	ReasonUnreachable  ReasonCode = "unreachable"   // no route, or none that answers
 	ReasonSilent       ReasonCode = "silent"        // no answer in time
 	ReasonNotTried     ReasonCode = "not-tried"     // TCP was connected, or had failed, before

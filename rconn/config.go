@@ -10,18 +10,18 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Config says what a connection's end is made of. The zero value of each field
+// Config has the sizes, queue depths and times of a connection's end. The zero value of each field
 // means its default; the two ends of a connection need not agree. A Config may
 // be shared and must not change while it is used.
 type Config struct {
-	// RecvBuffer is the size of the ring that the peer writes to, in bytes: a
-	// power of two from 4 KiB to 1 GiB. Default 1 MiB. It is pinned memory
+	// RecvBuffer is the maximum size of the ring that the peer writes to, in bytes:
+	// a power of two from 4 KiB to 1 GiB. Default 1 MiB. It is pinned memory
 	// (RLIMIT_MEMLOCK), and bounds the throughput: a link of bandwidth B and
-	// round trip T wants B·T or more. On a link that connections share a ring
-	// begins with 16 KiB, becomes 256 KiB when it is full, and, but over shm,
-	// where no time passes between a Write and what can be read, as large as
-	// this if it is filled again and again while it is read, as long as there is
-	// memory. One to which nothing comes for LinkIdle has 16 KiB again.
+	// round trip T needs B·T or more. On a link that connections share, a ring
+	// begins with 16 KiB and grows to 256 KiB when it is full. It grows to
+	// RecvBuffer if the peer fills it again and again while it is read, as long as
+	// there is memory; not over shm, where no time passes between a Write and what
+	// can be read. After LinkIdle without data it has 16 KiB again.
 	RecvBuffer int
 
 	// SendBuffer is the size of the link's staging ring, in which bytes wait
@@ -34,8 +34,8 @@ type Config struct {
 	SendQueue int
 
 	// RecvQueue is how many data messages the peer may have under way on the
-	// link, whatever their size: a multiple of 4 from 4 to 32768. Default 256. A device may
-	// grant fewer.
+	// link, whatever their size: a multiple of 4 from 4 to 32768. Default 256. A
+	// device may grant fewer.
 	RecvQueue int
 
 	// BusyPoll is how long a Read or Write that has to wait polls the
@@ -44,11 +44,11 @@ type Config struct {
 	// is usually long; negative never polls.
 	BusyPoll time.Duration
 
-	// KeepAlive is how long at most nothing may arrive before the peer's device
-	// is probed, 1 ms at least. Default 10 s; negative never probes. A peer that
-	// does not answer a probe, or anything else, is given up after
-	// [AckTimeout]·([Retries]+1), and a device that does not say what became of a
-	// probe after four times that, 15.0 s.
+	// KeepAlive is the maximum idle time before the link probes the peer's device,
+	// 1 ms at least. Default 10 s; negative never probes. The link gives up a peer
+	// that does not answer a probe, or anything else, after
+	// [AckTimeout]·([Retries]+1), and its own device, if that does not complete the
+	// probe, after four times that, 15.0 s.
 	KeepAlive time.Duration
 
 	// Linger bounds how long Close waits for the peer's device to have taken
@@ -73,9 +73,9 @@ type Config struct {
 	TrafficClass int
 
 	// Dedicated gives a connection a link of its own: its own queue pair and
-	// memory, its own failures, and nobody's traffic before its own. By default
-	// connections from a process to one address share a link, if what their
-	// Configs say of it is the same. The dialing end decides.
+	// memory, its own failures, and no other's traffic before its own. By default
+	// connections from a process to one address share a link, if their Configs ask
+	// for the same link. The dialing end decides.
 	Dedicated bool
 
 	// Links is how many links the connections from this process to one address may
@@ -83,7 +83,7 @@ type Config struct {
 	// another is made when all have 8 connections or more and memory is not short,
 	// and no dial waits for it or fails for want of it. Each takes PinnedMemory and a
 	// queue pair at either end. Default: GOMAXPROCS / 8, 1 at least and 8 at most,
-	// for one lock serves a link; docs/performance.md says by what to tell how many
+	// for one lock serves a link; docs/performance.md has how to tell how many
 	// processors that is enough for. A link that dies ends its own connections; each
 	// finds out by itself that a peer is gone. Only the dialing end's Links counts.
 	Links int
@@ -129,7 +129,7 @@ const (
 	sharedMemory = 256 << 20
 )
 
-// Validate says what is wrong with c, naming the field, or nil.
+// Validate returns what is wrong with c, with the name of the field, or nil.
 func (c *Config) Validate() error {
 	_, err := c.withDefaults()
 	return err

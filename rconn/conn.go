@@ -120,8 +120,8 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // Read reads into p what has arrived, at least one byte, waiting for it until
-// the read deadline. It returns io.EOF when the peer has said that its stream
-// ends, and, once everything that arrived has been read, the reason why
+// the read deadline. It returns io.EOF when the peer has ended its
+// stream, and, once everything that arrived has been read, the reason why
 // otherwise no more will come. p is the caller's again when Read returns.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.stream.Read(p, c.readDeadline)
@@ -133,16 +133,16 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // AwaitRead waits until a Read would not wait: something has arrived, the stream
-// has ended or is lost, or c is closed, which Read then says. So a program with
+// has ended or is lost, or c is closed, which Read then returns. So a program with
 // many connections that wait needs no buffer for them. It returns
 // os.ErrDeadlineExceeded when the read deadline has passed.
 func (c *Conn) AwaitRead() error { return c.opError("read", c.stream.AwaitRead(c.readDeadline)) }
 
 // Write writes p, waiting until the peer has room for all of it or the write
-// deadline has passed. If it fails it says how many bytes it accepted before;
+// deadline has passed. If it fails it returns how many bytes it accepted before;
 // those are delivered unless the connection is lost. p is the caller's again
-// when Write returns. A Write that returns nil says that the bytes have their
-// place at the peer, not that they are there: Close waits for that.
+// when Write returns. When Write returns nil, the bytes have their place
+// at the peer, and need not be there yet: Close waits for that.
 func (c *Conn) Write(p []byte) (int, error) {
 	raceRelease()
 	n, err := c.stream.Write(p, c.writeDeadline)
@@ -164,7 +164,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, c.readDeadline) }
 
 // SetWriteDeadline makes Writes fail with os.ErrDeadlineExceeded from t on,
-// those under way included. Such a Write says how many bytes it accepted; those
+// those under way included. Such a Write returns how many bytes it accepted; those
 // arrive, and once the deadline is moved, Writes go on behind them. The zero
 // time means never.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, c.writeDeadline) }
@@ -181,7 +181,7 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 	return nil
 }
 
-// SetLinger says what Close does with bytes that the peer's device has not
+// SetLinger decides what Close does with bytes that the peer's device has not
 // taken: sec < 0, wait at most Config.Linger, the default; sec > 0, wait at
 // most that many seconds; 0, do not wait and discard them, so that the peer gets
 // ECONNRESET.
@@ -198,7 +198,7 @@ func (c *Conn) SetLinger(sec int) error {
 	return nil
 }
 
-// CloseWrite says that no more bytes will be written: the peer reads what was
+// CloseWrite ends the stream of what is written: the peer reads what was
 // accepted and then io.EOF. It does not wait, and reading goes on.
 func (c *Conn) CloseWrite() error { return c.opError("close", c.stream.CloseWrite()) }
 
@@ -207,16 +207,16 @@ func (c *Conn) CloseWrite() error { return c.opError("close", c.stream.CloseWrit
 func (c *Conn) CloseRead() error { return c.opError("close", c.stream.CloseRead()) }
 
 // Close ends the connection. Calls under way return net.ErrClosed. It sends
-// what Write has accepted, says that the stream ends, and waits until the
+// what Write has accepted and the end of the stream, and waits until the
 // peer's device has taken all of that, at most the linger time: so a program
 // may write, close and exit. What the peer's application does makes no
-// difference. If bytes have arrived that were not read, the peer is told that
-// too: it gets the bytes and then ECONNRESET instead of io.EOF.
+// difference. If bytes have arrived that were not read, the peer gets the bytes that
+// were written, and then ECONNRESET instead of io.EOF.
 //
 // Close returns an error if the bytes could not be delivered: ETIMEDOUT when
-// the linger time was too short. What another connection on the link has waited
-// in vain, for a peer that is stopped, counts as waited. It returns nil if the peer has closed already,
-// or if the connection had been lost before.
+// the linger time was too short. The time that another connection on the link
+// has waited in vain, for a peer that is stopped, counts. Close returns nil if the
+// peer has closed already, or if the connection had been lost before.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {

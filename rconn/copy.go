@@ -21,7 +21,7 @@ const copyLen = 64 << 10
 var copyBuffers = sync.Pool{New: func() any { return new([copyLen]byte) }}
 
 // ReadFrom writes what it reads from r until that ends, as io.Copy does, which
-// calls it. If it fails it says how many bytes it accepted. A regular file, by
+// calls it. If it fails it returns how many bytes it accepted. A regular file, by
 // what its Stat says, or an [io.LimitedReader] of one, has after a deadline been
 // read so far and no further.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
