@@ -96,7 +96,7 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, n network, addr netip.A
 		}
 	}
 	for _, name := range steering.better {
-		if err := l.offer(ctx, lc, name, addr); errors.Is(err, syscall.EADDRINUSE) {
+		if err := l.offer(ctx, lc, name, n.family, addr); errors.Is(err, syscall.EADDRINUSE) {
 			return nil, rconn.NewAddr("auto", addr), fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -121,8 +121,9 @@ func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
 	addr := plain(tcp.Addr())
 	l, steering, err := lc.newAutoListener()
 	if err == nil {
+		family := familyOf(tcp)
 		for _, name := range steering.better {
-			_ = l.offer(context.Background(), lc, name, addr)
+			_ = l.offer(context.Background(), lc, name, family, addr)
 		}
 		if err = l.checkRequired(lc.Require); err != nil {
 			_ = l.Close()
@@ -189,11 +190,30 @@ func hostPort(addr netip.AddrPort) string {
 	return addr.String()
 }
 
-// offer listens on a better network, or records why it does not.
-func (l *AutoListener) offer(ctx context.Context, lc *ListenConfig, network string, addr netip.AddrPort) error {
-	better, _, err := lc.listen(ctx, network, hostPort(addr), l.claims)
+// familyOf is that of a TCP listener at all addresses, as network.family has it.
+func familyOf(tcp *net.TCPListener) string {
+	switch plain(tcp.Addr()).Addr() {
+	case netip.IPv4Unspecified():
+		return "ip4"
+	case netip.IPv6Unspecified():
+		if isIPv6Only(tcp) {
+			return "ip6"
+		}
+	}
+	return "ip"
+}
+
+// offer listens on a better network, at all addresses of no other family than TCP,
+// or records why it does not.
+func (l *AutoListener) offer(ctx context.Context, lc *ListenConfig, name, family string, addr netip.AddrPort) error {
+	var better *Listener
+	n, err := lookupNetwork(name)
+	if err == nil {
+		n.family = family
+		better, _, err = lc.listen(ctx, n, hostPort(addr), l.claims)
+	}
 	if err != nil {
-		l.passOver(network, err)
+		l.passOver(name, err)
 		return err
 	}
 	l.better = append(l.better, better)

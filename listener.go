@@ -88,8 +88,10 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l 
 	var addr net.Addr
 	if _, ok := autoNetworks[network]; ok {
 		l, addr, err = lc.listenAuto(ctx, network, address)
+	} else if n, unknown := lookupNetwork(network); unknown != nil {
+		err = unknown
 	} else {
-		l, addr, err = lc.listen(ctx, network, address, nil)
+		l, addr, err = lc.listen(ctx, n, address, nil)
 	}
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
@@ -99,11 +101,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l 
 
 // listen announces on a network of a fabric, or says what went wrong at which
 // address. Links are proven by the claims, which may be nil.
-func (lc *ListenConfig) listen(ctx context.Context, network, address string, claims *claims) (*Listener, net.Addr, error) {
-	n, err := lookupNetwork(network)
-	if err != nil {
-		return nil, nil, err
-	}
+func (lc *ListenConfig) listen(ctx context.Context, n network, address string, claims *claims) (*Listener, net.Addr, error) {
 	backlog, pending, err := lc.pending()
 	if err != nil {
 		return nil, nil, err

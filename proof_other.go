@@ -22,3 +22,5 @@ func bindAnyPort(syscall.RawConn, netip.Addr) (uint16, error) { return 0, errors
 func awaitEnd(*net.TCPConn) error { return errors.ErrUnsupported }
 
 func isQuiet(*net.TCPConn) bool { return false }
+
+func isIPv6Only(*net.TCPListener) bool { return false }

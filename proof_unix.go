@@ -86,6 +86,16 @@ func isQuiet(c *net.TCPConn) bool {
 	return err == nil && quiet
 }
 
+// isIPv6Only says whether a socket of IPv6 refuses IPv4.
+func isIPv6Only(l *net.TCPListener) bool {
+	only := 0
+	raw, err := l.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { only, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY) })
+	}
+	return err == nil && only != 0
+}
+
 // peek looks at what there is to read: nil for the end of the connection,
 // errData, or what is wrong, unix.EAGAIN if there is nothing.
 func peek(fd int) error {

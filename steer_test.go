@@ -2,8 +2,10 @@ package ringnet
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -242,6 +244,47 @@ func TestAutoOfOneFamily(t *testing.T) {
 	require.ErrorContains(t, err, "no suitable address")
 	_, err = (&Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv6loopback}}).Dial("auto", "127.0.0.1:80")
 	require.ErrorContains(t, err, "no address of the local address's family")
+}
+
+// As TCP has it, a program may listen at all addresses of one family, and another,
+// or another listener of the same, at those of the other.
+func TestAutoListensAtAllAddressesOfOneFamily(t *testing.T) {
+	delayTCP(t, time.Hour)
+	failures.forget()
+	t.Cleanup(failures.forget)
+	shm, err := Listen("shm", "127.0.0.1:0")
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	require.NoError(t, shm.Close())
+	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
+		t.Skipf("no IPv6 here: %v", err)
+	} else {
+		require.NoError(t, l.Close())
+	}
+	listenOn := func(network, address string) (net.Listener, error) {
+		l, err := net.Listen("tcp"+strings.TrimPrefix(network, "auto"), address)
+		if err != nil {
+			return nil, err
+		}
+		return new(ListenConfig).ListenOn(l.(*net.TCPListener))
+	}
+	for name, listen := range map[string]func(network, address string) (net.Listener, error){"Listen": Listen, "ListenOn": listenOn} {
+		t.Run(name, func(t *testing.T) {
+			l4, err := listen("auto4", ":0")
+			require.NoError(t, err)
+			defer l4.Close()
+			l6, err := listen("auto6", ":"+port(t, l4))
+			require.NoError(t, err)
+			defer l6.Close()
+			for host, l := range map[string]net.Listener{"127.0.0.1": l4, "::1": l6} {
+				c := dialAuto(t, Dialer{}, net.JoinHostPort(host, port(t, l)))
+				require.Equal(t, "shm", c.LocalAddr().Network())
+				requireConnected(t, c, l)
+			}
+		})
+	}
 }
 
 // The options of TCP's sockets reach them, and a link comes about all the same.

@@ -83,7 +83,7 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 	}
 	s, local, err := f.listenAt(local)
 	if err != nil {
-		return nil, fmt.Errorf("listen at %v: %w", local, err)
+		return nil, err
 	}
 	l := &listener{
 		f:       f,
