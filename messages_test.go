@@ -247,7 +247,7 @@ var unexplained = reasons(map[string][]string{
 	"it says itself what the flags or the file of the command should be": {
 		"--serve wants no file to send", "want FILE HOST:PORT, or --serve DIR", "want HOST:PORT",
 		"want HOST:PORT to connect to, or --listen HOST:PORT to answer",
-		"--count, --size, --set-ups and --timeout want positive values", "unknown network …: want one of",
+		"--count, --size, --set-ups and --timeout want positive values", "--size=…: want … at most", "unknown network …: want one of",
 		"want HOST:PORT after …://, with [] around an IPv6 address", "want NETWORK://HOST:PORT, as in auto://:6380, or unix:///PATH",
 		"want an absolute path after unix://, as in unix:///run/redis.sock",
 		"--idle and --dial-timeout want positive times, or 0 for no bound",

@@ -48,9 +48,10 @@ type diagnosis struct {
 
 func (d *diagnosis) add(f ...finding) { d.Findings = append(d.Findings, f...) }
 
-// explains says whether what is found already is a reason's cause.
+// explains says whether what is found already is a reason's cause. Before a listener
+// is asked for reasons, what is found is about RDMA.
 func (d *diagnosis) explains(r reason) bool {
-	return slices.ContainsFunc(d.Findings, func(f finding) bool {
+	return r.Network == "rdma" && slices.ContainsFunc(d.Findings, func(f finding) bool {
 		return f.isBad() && f.Code == r.Code
 	})
 }

@@ -65,6 +65,17 @@ func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
 	require.Contains(t, string(out), "bad   devices: there is no RDMA device\n        modprobe rdma_rxe")
 }
 
+// Missing device files say nothing of shared memory, which nobody (65534) has not.
+func TestDoctorTakesTheReasonOfRDMAForNoOther(t *testing.T) {
+	d := diagnosis{Findings: []finding{{Subject: "/dev/infiniband/rdma_cm", Status: bad, Code: lib.ReasonUnsupported}}}
+	d.checkOffers(autoInfo{PassedOver: []reason{
+		{"shm", lib.ReasonUnsupported, "not for the user nobody"},
+		{"rdma", lib.ReasonUnsupported, "no driver"},
+	}})
+	d.requireBad(t, "shm", "not for the user nobody", "another user than nobody")
+	require.Len(t, d.Findings, 2, "one has been explained")
+}
+
 func TestDoctorFindsWhyAPeerIsNotReached(t *testing.T) {
 	requireShm(t)
 	address := start(t, "ping", "--listen", "127.0.0.1:0").logged("answers", 0)["address"].(string)

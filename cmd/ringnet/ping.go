@@ -24,6 +24,9 @@ type pingCommand struct {
 	Timeout  time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default})."`
 }
 
+// maxSize is the longest round trip, in bytes.
+const maxSize = 1 << 30
+
 // greeting is what ringnet ping --listen says first to whoever connects, and then
 // sends back what it gets.
 const greeting = "ringnet ping 1\n"
@@ -35,6 +38,8 @@ func (c *pingCommand) Run(ctx context.Context, s *streams) error {
 		return misuseError{errors.New("want HOST:PORT to connect to, or --listen HOST:PORT to answer")}
 	case c.Count < 1 || c.Size < 1 || c.SetUps < 1 || c.Timeout <= 0:
 		return misuseError{errors.New("--count, --size, --set-ups and --timeout want positive values")}
+	case c.Size > maxSize:
+		return misuseError{fmt.Errorf("--size=%d: want %d at most", c.Size, maxSize)}
 	case c.Listen != "":
 		return c.answer(ctx, s)
 	}

@@ -95,6 +95,7 @@ func TestPingSaysWhatIsWrongWithItsFlags(t *testing.T) {
 		"a:1 --listen :1":        "want HOST:PORT to connect to, or --listen",
 		"localhost":              "want HOST:PORT",
 		"a:1 -n 0":               "want positive values",
+		"a:1 -s 1073741825":      "--size=1073741825: want 1073741824 at most",
 		"a:1 --networks ib":      "must be one of",
 		"--listen nowhere:7:471": "too many colons",
 	} {
