@@ -17,7 +17,7 @@ RDMA_RACE := -skip 'OfAHundredConnections|/^shm$$' ./internal/integration
 VERBS := -skip '^TestABI' ./internal/fabric/verbs
 
 # Modules besides the root, whose heavy dependencies are theirs alone.
-MODULES := internal/perf cmd/ringnet metrics interop examples benchmarks
+MODULES := internal/perf tools cmd/ringnet metrics interop examples benchmarks
 
 # Runs a test program where there is a device, and fails if the device has
 # counted a message that found no receive posted.
@@ -89,6 +89,7 @@ cross:
 	CGO_ENABLED=1 GOOS=linux GOARCH=arm64 CC=$(CROSS_CC) $(GO) vet ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
+	cd tools && CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 	cd cmd/ringnet && CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 	cd cmd/ringnet && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 	cd metrics && CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
@@ -100,6 +101,7 @@ programs:
 	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=1 ./...
 	cd cmd/ringnet && $(GO) test -count=1 -run TenThousand .
 	cd metrics && $(GO) test -race -count=1 ./...
+	cd tools && $(GO) test -race -count=1 ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=1 ./...
 	cd examples && $(GO) test -count=1 ./...
 	cd internal/perf && $(GO) test -race -count=1 ./...
@@ -119,14 +121,14 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	cd cmd/ringnet && $(TEST_RDMA) $(COUNTING) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' .
 	$(GO) test -c -o bin/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
-		bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
-	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/integration.test -test.run TestNodes
+		bin/hwcounters bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
+	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/hwcounters bin/integration.test -test.run TestNodes
 
 # Everything as often as it should be repeated once in a while.
 soak: export RINGNET_SOAK = 1
 soak: $(SOFTROCE) bin/hwcounters
 	$(GO) test -count=1 -timeout 60m ./credit ./rconn ./internal/fabric/...
-	SOFTROCE_TEST_GUESTS=1 $(GO) test -count=1 -timeout 30m ./tools/softroce
+	cd tools && SOFTROCE_TEST_GUESTS=1 $(GO) test -count=1 -timeout 30m ./softroce
 	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
 	$(TEST_RDMA) $(COUNTING) $(SUITE)
 	$(TEST_RDMA) $(COUNTING) $(RDMA)
@@ -161,8 +163,8 @@ bench-links:
 clean:
 	rm -rf bin
 
-bin/hwcounters: $(wildcard tools/hwcounters/* internal/hwcounters/*)
-	$(GO) build -o $@ ./tools/hwcounters
+bin/hwcounters: $(wildcard tools/go.* tools/hwcounters/*)
+	cd tools && $(GO) build -o ../$@ ./hwcounters
 
 bin/benchmarks: FORCE
 	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../bin/ .
@@ -171,5 +173,5 @@ bin/benchmarks: FORCE
 .PHONY: FORCE
 FORCE:
 
-$(SOFTROCE): $(wildcard tools/softroce/*)
-	$(GO) build -o $@ ./tools/softroce
+$(SOFTROCE): $(wildcard tools/go.* tools/softroce/*)
+	cd tools && $(GO) build -o ../$@ ./softroce

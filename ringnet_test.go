@@ -66,7 +66,7 @@ func rdmaHost(t *testing.T) host {
 		if os.Getenv("RINGNET_REQUIRE_RDMA") != "" {
 			t.Fatal("RINGNET_REQUIRE_RDMA is set, but not SOFTROCE_ADDR")
 		}
-		t.Skip("no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce runs this where there is one")
+		t.Skip("no RDMA device: SOFTROCE_ADDR is not set; bin/softroce runs this where there is one")
 	}
 	return host{"rdma", addr}
 }

@@ -40,7 +40,7 @@ func overEachNetwork(t *testing.T, test func(t *testing.T, n network)) {
 			t.Fatal("RINGNET_REQUIRE_RDMA is set, but not SOFTROCE_ADDR")
 		}
 		if addr == "" {
-			t.Skip("no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce runs this where there is one")
+			t.Skip("no RDMA device: SOFTROCE_ADDR is not set; bin/softroce runs this where there is one")
 		}
 		test(t, network{"rdma", addr})
 	})

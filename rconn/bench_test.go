@@ -36,7 +36,7 @@ func benchEachFabric(b *testing.B, run func(b *testing.B, connect func(b *testin
 		"verbs": func(b *testing.B) (client, server *rconn.Conn) {
 			addr, err := netip.ParseAddr(os.Getenv("SOFTROCE_ADDR"))
 			if err != nil {
-				b.Skip("no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce sets it")
+				b.Skip("no RDMA device: SOFTROCE_ADDR is not set; bin/softroce sets it")
 			}
 			f, err := verbs.Fabric()
 			skipIfUnsupported(b, err)

@@ -90,7 +90,7 @@ func verbsVenue(t *testing.T) venue {
 		}
 	}
 	env := os.Getenv("SOFTROCE_ADDR")
-	unless(env != "", "no RDMA device: SOFTROCE_ADDR is not set; go run ./tools/softroce sets it")
+	unless(env != "", "no RDMA device: SOFTROCE_ADDR is not set; bin/softroce sets it")
 	addr, err := netip.ParseAddr(env)
 	require.NoError(t, err, "SOFTROCE_ADDR")
 	f, err := verbs.Fabric()

@@ -11,6 +11,9 @@
 // SOFTROCE_PEER names the other one:
 //
 //	go test -c -o /tmp/integration.test ./internal/integration
-//	go run ./tools/softroce -- /tmp/integration.test
-//	go run ./tools/softroce -nodes 2 -- /tmp/integration.test -test.run TestNodes
+//	bin/softroce -- bin/hwcounters /tmp/integration.test
+//	bin/softroce -nodes 2 -- bin/hwcounters /tmp/integration.test -test.run TestNodes
+//
+// tools/hwcounters has them fail if one of all their messages found no receive
+// posted.
 package integration

@@ -45,7 +45,7 @@ const (
 // that has its power cut.
 func TestNodes(t *testing.T) {
 	if os.Getenv("SOFTROCE_PEER") == "" {
-		t.Skip("SOFTROCE_PEER is not set; go run ./tools/softroce -nodes 2 runs this where there are two nodes")
+		t.Skip("SOFTROCE_PEER is not set; bin/softroce -nodes 2 runs this where there are two nodes")
 	}
 	if os.Getenv("SOFTROCE_NODE") == "1" {
 		serveNode(t)

@@ -1,7 +1,8 @@
 package main
 
-// This file finds RDMA devices in sysfs, and makes soft-RoCE ones: on the host
-// as well as in a guest.
+// This file finds RDMA devices, and makes soft-RoCE ones: on the host as well as
+// in a guest. It finds them in sysfs, for package netlink knows neither the states
+// of ports nor their GIDs and interfaces.
 
 import (
 	"errors"
@@ -9,10 +10,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -170,55 +173,86 @@ const (
 // rdmaInterface. When it fails, removeDevice takes away what it has made.
 func makeDevice(name, netdev string, node int) (*device, error) {
 	d := &device{name: name, netdev: netdev, addr: nodeAddr(node), addr6: nodeAddr6(node), other: otherAddr}
-	var commands strings.Builder
 	if netdev == rdmaInterface {
 		// A fixed hardware address makes a fixed link-local address.
-		fmt.Fprintf(&commands, "link add %s address 02:50:f7:a0:ce:00 type dummy\n", netdev)
+		if err := addDummy(netdev, net.HardwareAddr{0x02, 0x50, 0xf7, 0xa0, 0xce, 0x00}); err != nil {
+			return nil, err
+		}
 	}
-	fmt.Fprintf(&commands, "link add %s type dummy\n", otherInterface)
-	if err := ip(commands.String()); err != nil {
+	if err := addDummy(otherInterface, nil); err != nil {
 		return nil, err
 	}
 	// Without this, link-local addresses are of no use for the first second,
 	// while the kernel looks for their duplicates. Kernels without IPv6 have
 	// no such file and no such addresses.
 	os.WriteFile("/proc/sys/net/ipv6/conf/"+netdev+"/accept_dad", []byte("0"), 0)
-	commands.Reset()
-	fmt.Fprintf(&commands, "link set %s mtu %d up\n", netdev, mtu)
-	fmt.Fprintf(&commands, "address add %s/24 dev %s\n", d.addr, netdev)
-	fmt.Fprintf(&commands, "address add %s/64 dev %s nodad\n", d.addr6, netdev)
-	fmt.Fprintf(&commands, "link set %s up\n", otherInterface)
-	fmt.Fprintf(&commands, "address add %s/24 dev %s\n", d.other, otherInterface)
-	if err := ip(commands.String()); err != nil {
+	if err := setUpInterface(netdev, mtu, netip.PrefixFrom(d.addr, 24), netip.PrefixFrom(d.addr6, 64)); err != nil {
 		return nil, err
 	}
-	if _, err := output(exec.Command(sbin("rdma"), "link", "add", name, "type", "rxe", "netdev", netdev)); err != nil {
+	if err := setUpInterface(otherInterface, 0, netip.PrefixFrom(d.other, 24)); err != nil {
 		return nil, err
+	}
+	if err := netlink.RdmaLinkAdd(name, "rxe", netdev); err != nil {
+		return nil, fmt.Errorf("make soft-RoCE device %s on %s: %w", name, netdev, err)
 	}
 	return d, waitActive(d)
+}
+
+// addDummy makes an interface that leads nowhere.
+func addDummy(name string, address net.HardwareAddr) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = name, address
+	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil {
+		return fmt.Errorf("make interface %s: %w", name, err)
+	}
+	return nil
+}
+
+// setUpInterface sets an interface up, with the given addresses and, unless mtu is
+// 0, the given MTU.
+func setUpInterface(name string, mtu int, addrs ...netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", name, err)
+	}
+	if mtu != 0 {
+		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+			return fmt.Errorf("set the MTU of %s to %d: %w", name, mtu, err)
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	for _, a := range addrs {
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.Addr().AsSlice(), Mask: net.CIDRMask(a.Bits(), a.Addr().BitLen())}}
+		if a.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("add %s to %s: %w", a, name, err)
+		}
+	}
+	return nil
 }
 
 // removeDevice undoes what makeDevice has done, as far as it has.
 func removeDevice(name string) error {
 	var errs []error
 	if _, err := os.Stat(filepath.Join(sysInfiniband, name)); err == nil {
-		_, err := output(exec.Command(sbin("rdma"), "link", "delete", name))
-		errs = append(errs, err)
+		if err := netlink.RdmaLinkDel(name); err != nil {
+			errs = append(errs, fmt.Errorf("remove soft-RoCE device %s: %w", name, err))
+		}
 	}
 	for _, netdev := range []string{rdmaInterface, otherInterface} {
-		if _, err := os.Stat("/sys/class/net/" + netdev); err == nil {
-			errs = append(errs, ip("link delete "+netdev+"\n"))
+		link, err := netlink.LinkByName(netdev)
+		if err == nil {
+			err = netlink.LinkDel(link)
+		}
+		if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+			errs = append(errs, fmt.Errorf("remove interface %s: %w", netdev, err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// ip runs commands of ip(8), one on each line.
-func ip(commands string) error {
-	cmd := exec.Command(sbin("ip"), "-batch", "-")
-	cmd.Stdin = strings.NewReader(commands)
-	_, err := output(cmd)
-	return err
 }
 
 // waitActive waits until the port of d is ACTIVE and has a GID for each of the

@@ -198,7 +198,7 @@ func setUp(c *guestConfig) ([]string, error) {
 	if err := loadModules(c); err != nil {
 		return nil, err
 	}
-	if err := ip("link set lo up\n"); err != nil {
+	if err := setUpInterface("lo", 0); err != nil {
 		return nil, err
 	}
 	netdev := rdmaInterface

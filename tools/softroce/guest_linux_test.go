@@ -1,7 +1,7 @@
 package main
 
 // These tests boot guests, which takes a minute or two, and so they want to be
-// asked for: SOFTROCE_TEST_GUESTS=1 go test ./tools/softroce
+// asked for: SOFTROCE_TEST_GUESTS=1 go -C tools test ./softroce
 
 import (
 	"bytes"

@@ -53,7 +53,7 @@ const usage = `usage: softroce [flags] -- COMMAND ARG...
 
 Runs a command where there is an RDMA device: here when the host has one or can
 make one, else in a QEMU guest with soft-RoCE. The documentation of the package
-has the details ("go doc ./tools/softroce").
+has the details ("go -C tools doc ./softroce").
 
 The command finds in its environment: SOFTROCE_DEVICE, SOFTROCE_NETDEV,
 SOFTROCE_ADDR, SOFTROCE_ADDR6, SOFTROCE_OTHER_ADDR (an interface without RDMA),

@@ -17,7 +17,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// Helpers of the tests that need a device: go run ./tools/softroce.
+// Helpers of the tests that need a device: bin/softroce.
 
 // onDevice returns the fabric and the address of a device, or skips the test.
 func onDevice(t testing.TB) (fabric.Fabric, netip.Addr) {
@@ -39,7 +39,7 @@ func address(t testing.TB, name string) netip.Addr {
 		if os.Getenv("RINGNET_REQUIRE_RDMA") == "1" {
 			t.Fatalf("%s is not set", name)
 		}
-		t.Skipf("no RDMA device: %s is not set; go run ./tools/softroce sets it", name)
+		t.Skipf("no RDMA device: %s is not set; bin/softroce sets it", name)
 	}
 	addr, err := netip.ParseAddr(value)
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 // Package host finds out what a host has for ringnet: RDMA devices, and the limits
 // of this process. It reads /sys and /proc, and needs neither libraries nor
-// permissions.
+// permissions: package netlink knows neither drivers nor ports, and to ask it has the
+// kernel load ib_core.
 package host
 
 import (

@@ -1,4 +1,4 @@
-package hwcounters
+package main
 
 import (
 	"testing"
@@ -7,9 +7,9 @@ import (
 )
 
 func TestSinceTellsWhatRose(t *testing.T) {
-	before := Counts{"a/1/sent": 5, "a/1/rcvd": 7, "a/1/gone": 1}
-	after := Counts{"a/1/sent": 9, "a/1/rcvd": 7, "b/1/new": 2}
-	require.Equal(t, []Rise{{"a/1/sent", 4}, {"b/1/new", 2}}, after.Since(before))
+	before := counts{"a/1/sent": 5, "a/1/rcvd": 7, "a/1/gone": 1}
+	after := counts{"a/1/sent": 9, "a/1/rcvd": 7, "b/1/new": 2}
+	require.Equal(t, []rise{{"a/1/sent", 4}, {"b/1/new", 2}}, after.since(before))
 }
 
 func TestNoReceiveKnowsTheCountersOfDevices(t *testing.T) {
@@ -22,6 +22,6 @@ func TestNoReceiveKnowsTheCountersOfDevices(t *testing.T) {
 		"bnxt_re0/1/max_retry_exceeded": false,
 		"rnr0/1/sent_pkts":              false,
 	} {
-		require.Equal(t, want, Rise{Counter: name}.NoReceive(), name)
+		require.Equal(t, want, rise{counter: name}.noReceive(), name)
 	}
 }

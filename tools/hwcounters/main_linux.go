@@ -4,8 +4,9 @@
 //	hwcounters COMMAND ARG…
 //
 // Its exit status is the command's, or 1 if the command succeeded but a message
-// found no receive posted (RNR), which ringnet promises never to happen. It
-// fails, too, where there is no device that counts.
+// found no receive posted (RNR), which ringnet promises never to happen. What the
+// devices count is the witness that ringnet's own counters cannot be. Hwcounters
+// fails, too, where there is no device that counts. It is for Linux alone.
 package main
 
 import (
@@ -13,8 +14,6 @@ import (
 	"log"
 	"os"
 	"os/exec"
-
-	"github.com/ringnet/ringnet/internal/hwcounters"
 )
 
 func main() {
@@ -23,17 +22,24 @@ func main() {
 	if len(os.Args) < 2 {
 		log.Fatal("usage: hwcounters COMMAND ARG…")
 	}
-	before := hwcounters.Read()
-	if len(before) == 0 {
-		log.Fatal("there is no RDMA device with counters; go run ./tools/softroce runs this where there is one")
+	before, err := readCounts()
+	if err == nil && len(before) == 0 {
+		err = errors.New("there is no RDMA device with counters")
+	}
+	if err != nil {
+		log.Fatalf("%v; tools/softroce runs this where there is one", err)
 	}
 	status, err := run(os.Args[1:])
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, rise := range hwcounters.Read().Since(before) {
-		log.Printf("%s rose by %d", rise.Counter, rise.By)
-		if rise.NoReceive() && status == 0 {
+	after, err := readCounts()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, rise := range after.since(before) {
+		log.Printf("%s rose by %d", rise.counter, rise.by)
+		if rise.noReceive() && status == 0 {
 			status = 1
 		}
 	}
