@@ -203,6 +203,12 @@ func (s *Stream) Receive(n int, newRing bool) error {
 	return nil
 }
 
+// Full says whether the peer can send nothing before more has been consumed, but to
+// another ring.
+func (s *Stream) Full() bool {
+	return s.received == max(s.advertised, s.base)+s.ring && !s.creditDue()
+}
+
 // Consume records that the bytes before the given position have been read or
 // dropped.
 func (s *Stream) Consume(position uint64) {

@@ -229,6 +229,30 @@ func TestStreamAcceptsWhatThePeerHasRoomFor(t *testing.T) {
 
 // TestStreamSaysWhatIsDueOnceBeforeCredit, which a fast reader makes due again
 // with every SEND.
+// Full is what the peer cannot send to, and will not be given credit for.
+func TestStreamIsFullWhenNoMoreCanCome(t *testing.T) {
+	p := openStream(t)
+	s := &p.dialer
+	require.False(t, s.Full())
+	p.writes(&p.answer, ringSize-1)
+	require.False(t, s.Full())
+	p.writes(&p.answer, 1)
+	require.True(t, s.Full())
+	s.Consume(ringSize/4 - 1)
+	require.True(t, s.Full(), "no CREDIT is due")
+	s.Consume(ringSize / 4)
+	require.False(t, s.Full(), "CREDIT is due")
+	p.says(s, CreditRecord)
+	require.False(t, s.Full(), "the peer has room")
+	p.writes(&p.answer, ringSize/4)
+	require.True(t, s.Full())
+	s.Offer(2 * ringSize)
+	p.says(s, RingRecord)
+	require.True(t, s.Full(), "the room is in another ring")
+	p.sends(&p.answer)
+	require.False(t, s.Full())
+}
+
 func TestStreamSaysWhatIsDueOnceBeforeCredit(t *testing.T) {
 	p := openStream(t)
 	a, b := &p.dialer, &p.answer

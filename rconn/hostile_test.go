@@ -558,6 +558,23 @@ func TestAPeerCannotChangeWhatHasBeenRead(t *testing.T) {
 	})
 }
 
+// What Peek returns is in the ring: the peer can change it under who looks at it.
+func TestAPeerCanChangeWhatIsPeekedAt(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, h := v.connectHostile(t, quiet)
+		pattern(1).fill(h.out.Bytes()[:100], 0)
+		h.data(0, 100, 0)
+		p, err := c.Peek(100)
+		require.NoError(t, err)
+		require.NoError(t, pattern(1).check(p, 0))
+		pattern(2).fill(h.out.Bytes()[:100], 0)
+		h.post(h.write(h.peer.Addr, h.peer.RKey, 100))
+		time.Sleep(2 * wan.Latency)
+		v.parked()
+		require.NoError(t, pattern(2).check(p, 0))
+	})
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -186,7 +186,7 @@ func (l *life) read(r *rand.Rand) {
 		if r.IntN(4) == 0 {
 			_ = l.c.SetReadDeadline(soon(r))
 		}
-		n, err := l.c.Read(b[:1+r.IntN(1<<r.IntN(16))])
+		n, err := l.readOneWayOrAnother(b[:1+r.IntN(1<<r.IntN(16))], r)
 		if wrong := l.in.check(b[:n], l.received); wrong != nil {
 			l.reason = wrong
 			return
@@ -199,6 +199,17 @@ func (l *life) read(r *rand.Rand) {
 			return
 		}
 	}
+}
+
+func (l *life) readOneWayOrAnother(b []byte, r *rand.Rand) (int, error) {
+	if r.IntN(2) == 0 {
+		return l.c.Read(b)
+	}
+	p, err := l.c.Peek(len(b))
+	if n := copy(b, p); n > 0 {
+		return l.c.Discard(n) // which fails if the slice was no longer what had arrived
+	}
+	return 0, err
 }
 
 func isDeadline(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -218,6 +218,11 @@ type Memory interface {
 	// no work request that is under way. It is called as Register is. A fabric
 	// that cannot says false, and the memory stays as it is.
 	Free() bool
+
+	// Keep says that slices of the memory may outlive it. To touch them after Free
+	// or Close then raises no signal; what they hold means nothing. It is called as
+	// Register is, any number of times.
+	Keep()
 }
 
 // Opcode is the operation of a work request.

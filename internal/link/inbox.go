@@ -44,6 +44,22 @@ func (b *inbox) Held(n int) (first, second []byte) {
 	return b.ring.Held(n)
 }
 
+// ends says whether what comes behind the n bytes held, which lie in one piece, will
+// lie elsewhere.
+func (b *inbox) ends(n int) bool {
+	return b.old != nil || ring.Contiguous(b.ring.Tail()+uint64(n), b.ring.Size(), b.ring.Size()) == b.ring.Size()
+}
+
+// keep has the memory of the first bytes kept for slices of it, whatever becomes of
+// the ring.
+func (b *inbox) keep() {
+	p := b.held
+	if b.old != nil {
+		p = b.drained
+	}
+	p.slab.memory.Keep()
+}
+
 // release gives up the first n bytes, all of which Held returned, and returns
 // the position behind them.
 func (b *inbox) release(n int) uint64 {

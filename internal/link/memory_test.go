@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -136,7 +137,7 @@ func TestWhatIsReservedIsWhatIsRegistered(t *testing.T) {
 }
 
 // exchange writes n random bytes one way, in pieces of random sizes, and has them
-// compared.
+// compared; some are read where they lie.
 func exchange(from, to *Stream, n int, seed uint64) error {
 	r := rand.New(rand.NewPCG(seed, 0))
 	want := make([]byte, n)
@@ -154,8 +155,9 @@ func exchange(from, to *Stream, n int, seed uint64) error {
 		written <- nil
 	}()
 	got := make([]byte, n)
+	reads := rand.New(rand.NewPCG(seed, 1))
 	for at := 0; at < n; {
-		m, err := to.Read(got[at:], unlimited())
+		m, err := readOneWayOrAnother(to, got[at:], reads)
 		if err != nil {
 			return err
 		}
@@ -165,6 +167,17 @@ func exchange(from, to *Stream, n int, seed uint64) error {
 		return errors.New("the bytes that arrived are others")
 	}
 	return <-written
+}
+
+func readOneWayOrAnother(s *Stream, p []byte, r *rand.Rand) (int, error) {
+	if r.IntN(2) == 0 {
+		return s.Read(p, unlimited())
+	}
+	held, err := s.Peek(min(1+r.IntN(1<<r.IntN(18)), len(p)), unlimited())
+	if err != nil && err != bufio.ErrBufferFull {
+		return 0, err
+	}
+	return s.Discard(copy(p, held), unlimited())
 }
 
 func TestGrowthStopsWhenMemoryIsShortAndTrafficGoesOn(t *testing.T) {
@@ -584,6 +597,7 @@ type fakeMemory struct {
 }
 
 func (m *fakeMemory) Bytes() []byte { return m.b }
+func (m *fakeMemory) Keep()         {}
 func (m *fakeMemory) Free() bool    { m.freed = !m.stays; return m.freed }
 
 // mark changes a mark that is in every part of a piece.

@@ -103,7 +103,11 @@ func (s *Stream) taken(n int) {
 	}
 }
 
-func readReady(s *Stream) bool { return s.inbox.Len() > 0 || s.readError() != nil }
+func readReady(s *Stream) bool {
+	n := max(s.want, 1)
+	p, err := s.piece(n)
+	return len(p) == n || err != nil
+}
 
 // openError is net.ErrClosed after Close.
 func (s *Stream) openError() error {

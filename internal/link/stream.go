@@ -44,6 +44,7 @@ type Stream struct {
 	// Guarded by link.mu.
 	use      use
 	taking   bool // a Read copies out of inbox, most likely without mu
+	want     int  // bytes that the Peek under way waits for; 0: there is none
 	ledger   credit.Stream
 	opening  bool // it has a place in link.opens
 	inbox    inbox
@@ -365,6 +366,13 @@ func (s *Stream) readError() error {
 		return io.EOF
 	case s.inbox.Len() > 0:
 		return nil
+	}
+	return s.endError()
+}
+
+// endError is why nothing arrives any more, or nil. Called with mu held.
+func (s *Stream) endError() error {
+	switch {
 	case s.ledger.Heard()&credit.FinEnd != 0:
 		return io.EOF
 	case s.ledger.Heard() != 0:

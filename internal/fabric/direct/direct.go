@@ -96,6 +96,7 @@ func (m memory) Bytes() []byte { return m.bytes }
 func (m memory) Addr() uint64  { return 0 }
 func (m memory) RKey() uint32  { return m.key }
 func (m memory) Free() bool    { return false }
+func (m memory) Keep()         {} // it is on the heap
 
 func (e *end) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	m := memory{bytes: make([]byte, n), key: e.made}

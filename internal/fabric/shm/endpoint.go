@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/mapping"
 )
 
 // spin is the number of polls worth making before waiting for an event. With
@@ -58,6 +59,7 @@ type endpoint struct {
 
 	// Made by Connect or Accept.
 	mem       []byte // both segments
+	kept      bool   // slices of mem may outlive it
 	fd        int    // of mem, until the peer has it mapped; or -1
 	own       *segment
 	peer      *segment // what this end writes to
@@ -174,7 +176,11 @@ func (e *endpoint) Close() error {
 		unix.Close(e.fd)
 		e.fd = -1
 	}
-	if e.mem != nil {
+	switch {
+	case e.mem == nil:
+	case e.kept:
+		err = errors.Join(err, mapping.Retire(e.mem))
+	default:
 		err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(e.mem)))
 	}
 	for _, m := range e.memory {

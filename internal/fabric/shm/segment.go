@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/mapping"
 )
 
 // segment is what one end receives in, this one or the peer. Everything in it
@@ -105,7 +106,7 @@ func fillMemfd(fd, first, n int) ([]byte, error) {
 	if err := unix.Ftruncate(fd, int64(n)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
 	}
-	mem, err := mapMemory(fd, n)
+	mem, err := mapping.Map(fd, n)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +160,7 @@ func adoptMemory(fd, first, n int) ([]byte, error) {
 	if stat.Size != int64(n) {
 		return nil, fmt.Errorf("the peer's memory has %d bytes, want %d", stat.Size, n)
 	}
-	mem, err := mapMemory(fd, n)
+	mem, err := mapping.Map(fd, n)
 	if err != nil {
 		return nil, err
 	}
@@ -208,11 +209,6 @@ func checkSeals(fd, want int) error {
 		return fmt.Errorf("shared memory has seals %#x, want %#x", got, want)
 	}
 	return nil
-}
-
-func mapMemory(fd, n int) ([]byte, error) {
-	mem, err := unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	return mem, os.NewSyscallError("mmap", err)
 }
 
 // populate faults memory in, so that memory that is not to be had is an error
@@ -291,6 +287,9 @@ func (m *memory) Free() bool {
 	m.bytes = nil
 	return true
 }
+
+// Keep implements [fabric.Memory]. All that is shared is one mapping.
+func (m *memory) Keep() { m.e.kept = m.e.kept || m.shared }
 
 // holds reports whether data lies in m.
 func (m *memory) holds(data []byte) bool {

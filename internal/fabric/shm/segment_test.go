@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/mapping"
 )
 
 // badMemory makes descriptors for n bytes of memory that must not be taken.
@@ -90,7 +92,7 @@ func sealed(seals, size int, filled bool) (int, error) {
 	err = unix.Ftruncate(fd, int64(size))
 	if err == nil && filled {
 		var mem []byte
-		if mem, err = mapMemory(fd, size); err == nil {
+		if mem, err = mapping.Map(fd, size); err == nil {
 			err = populate(mem)
 			unix.Munmap(mem)
 		}
@@ -207,7 +209,7 @@ func TestHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 			if err := checkSettled(fd, n); err != nil {
 				return nil, err
 			}
-			return mapMemory(fd, n)
+			return mapping.Map(fd, n)
 		},
 	} {
 		won := 0
@@ -226,7 +228,7 @@ func TestMemoryMadeWithoutPopulate(t *testing.T) {
 	n := pages(5)
 	fd, err := sealed(0, n, false)
 	require.NoError(t, err)
-	mem, err := mapMemory(fd, n)
+	mem, err := mapping.Map(fd, n)
 	require.NoError(t, err)
 	require.NoError(t, fill(mem, fd))
 	require.NoError(t, addSeals(fd, firstSeals))

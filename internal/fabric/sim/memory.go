@@ -81,6 +81,9 @@ func (m *Memory) Free() bool {
 	return true
 }
 
+// Keep implements [fabric.Memory]: the garbage collector keeps it.
+func (m *Memory) Keep() {}
+
 // Registered is how many bytes of memory the endpoint has registered.
 func (e *Endpoint) Registered() int {
 	e.c.mu.Lock()

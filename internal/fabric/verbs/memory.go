@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/mapping"
 )
 
 // memory implements [fabric.Memory].
@@ -25,6 +26,7 @@ type memory struct {
 	e     *endpoint
 	bytes []byte
 	mr    *C.struct_rn_ibv_mr
+	kept  bool // see Keep
 }
 
 func (m *memory) Bytes() []byte { return m.bytes }
@@ -45,9 +47,9 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 		return nil, fmt.Errorf("register %d bytes: %w", n, syscall.EINVAL)
 	}
 	n = (n + page - 1) &^ (page - 1)
-	bytes, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	bytes, err := mapping.Map(-1, n)
 	if err != nil {
-		return nil, os.NewSyscallError("mmap", err)
+		return nil, err
 	}
 	// A child process gets none of it: should it be a copy of this one that has
 	// not executed anything yet, then whichever of the two first wrote to a page
@@ -72,16 +74,24 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 	return m, nil
 }
 
-// release unmaps the memory even where it stays registered, as it does once the
+// Keep implements [fabric.Memory].
+func (m *memory) Keep() { m.kept = true }
+
+// release gives back the memory even where it stays registered, as it does once the
 // device is gone: as long as a device may write to the pages the kernel has them
 // pinned, and they are nobody else's.
 func (m *memory) release() error {
 	rc := C.rn_dereg_mr(m.mr)
-	err := unix.Munmap(m.bytes)
+	var err error
+	if m.kept {
+		err = mapping.Retire(m.bytes)
+	} else {
+		err = os.NewSyscallError("munmap", unix.Munmap(m.bytes))
+	}
 	if rc != 0 {
 		return deviceError("ibv_dereg_mr", rc)
 	}
-	return os.NewSyscallError("munmap", err)
+	return err
 }
 
 // Free implements [fabric.Memory]. What could not be undone is gone with the

@@ -1,0 +1,113 @@
+package link
+
+import (
+	"bufio"
+	"math"
+	"os"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+)
+
+// Peek returns the next n bytes where they lie in the ring, without taking them,
+// waiting for them until the deadline. If it returns fewer, which are those that
+// there are, the error says why.
+func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
+	if n < 0 {
+		return nil, bufio.ErrNegativeCount
+	}
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	expired := d.Expired()
+	for {
+		p, err := s.peek(n, !expired)
+		switch {
+		case err != nil || len(p) == n:
+			return p, err
+		case expired:
+			return p, os.ErrDeadlineExceeded
+		}
+		expired = s.wait(readCall, d) != nil
+	}
+}
+
+// peek is Peek without waiting. If what it returns is short without an error, and wait
+// is set, it has prepared the wait for more.
+func (s *Stream) peek(n int, wait bool) ([]byte, error) {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if s.inbox.Len() < n {
+		s.link.look()
+		s.link.watchLater()
+	}
+	p, err := s.piece(n)
+	if len(p) > 0 {
+		s.inbox.keep()
+	}
+	s.want = 0
+	if wait && len(p) < n && err == nil {
+		s.want = n
+	}
+	return p, err
+}
+
+// piece returns the next n bytes, or what there is of them in one piece, and why
+// there will be no more of them in it: nil if there may. Called with mu held.
+func (s *Stream) piece(n int) ([]byte, error) {
+	if s.use != reading {
+		return nil, s.readError()
+	}
+	first, _ := s.inbox.Held(n)
+	if len(first) == n {
+		return first, nil
+	}
+	if len(first) < s.inbox.Len() {
+		return first, bufio.ErrBufferFull
+	}
+	err := s.endError()
+	if err == nil && len(first) > 0 && (s.inbox.ends(len(first)) || s.ledger.Full()) {
+		err = bufio.ErrBufferFull
+	}
+	return first, err
+}
+
+// Buffered is how many bytes Peek returns without waiting.
+func (s *Stream) Buffered() int {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	p, _ := s.piece(math.MaxInt)
+	return len(p)
+}
+
+// Discard takes the next n bytes and drops them, waiting for them until the deadline.
+// It says how many it has dropped.
+func (s *Stream) Discard(n int, d *deadline.Deadline) (int, error) {
+	if n < 0 {
+		return 0, bufio.ErrNegativeCount
+	}
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if n == 0 {
+		return 0, s.openError()
+	}
+	for done := 0; ; {
+		m, err := s.discardSome(n - done)
+		done += m
+		if err == nil && m == 0 {
+			err = s.wait(readCall, d)
+		}
+		if err != nil || done == n {
+			return done, err
+		}
+	}
+}
+
+// discardSome drops n bytes, or as many as there are, without waiting.
+func (s *Stream) discardSome(n int) (int, error) {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	first, second, err := s.arrived(n)
+	if n = len(first) + len(second); n > 0 {
+		s.taken(n)
+	}
+	return n, err
+}
