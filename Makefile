@@ -54,9 +54,10 @@ test: packages check unit cross programs test-rdma
 
 # Debian packages that tests want: a C compiler for the race detector and the
 # verbs shim, one more for arm64, the official headers for the shim's ABI test,
-# ip and nft for network namespaces, and programs that ringnet is to carry.
+# ip and nft for network namespaces, programs that ringnet is to carry,
+# podman for containers, and systemd to check units.
 # tools/softroce installs what it needs by itself.
-PACKAGES := apache2-utils gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev nftables postgresql redis-server
+PACKAGES := apache2-utils gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev nftables podman postgresql redis-server systemd
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
 PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -103,7 +104,7 @@ programs:
 	cd metrics && $(GO) test -race -count=1 ./...
 	cd tools && $(GO) test -race -count=1 ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=1 ./...
-	cd examples && $(GO) test -count=1 ./...
+	cd examples && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -count=1 ./...
 	cd internal/perf && $(GO) test -race -count=1 ./...
 	cd benchmarks && $(GO) test -count=1 ./...
 
@@ -118,7 +119,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' ./...
 	cd metrics && $(TEST_RDMA) $(COUNTING) ./...
-	cd cmd/ringnet && $(TEST_RDMA) $(COUNTING) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' .
+	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' .
 	$(GO) test -c -o bin/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
 		bin/hwcounters bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'

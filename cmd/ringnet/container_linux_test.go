@@ -1,0 +1,79 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/programs"
+)
+
+// The recipe of docs/deploy.md for Docker, with podman, whose flags are Docker's.
+func TestContainersOverRDMA(t *testing.T) {
+	t.Run("rdma", func(t *testing.T) {
+		requireRDMA(t)
+		requireRoot(t)
+		podman := newPodman(t)
+		t.Run("the recipe", func(t *testing.T) {
+			d := diagnosed(t, podman.run("--network", "host", "--device", "/dev/infiniband", "--ulimit", "memlock=-1", "--user", "1000"))
+			require.False(t, d.FallsBack, "%+v", d.Findings)
+			d.find(t, func(f finding) bool { return f.Subject == "rdma" && f.Status == good })
+			d.find(t, func(f finding) bool { return f.Subject == "shm" && f.Status == good })
+		})
+		t.Run("without --device", func(t *testing.T) {
+			d := diagnosed(t, podman.run("--network", "host", "--ulimit", "memlock=-1", "--user", "1000"))
+			d.requireBad(t, "/dev/infiniband/rdma_cm", "is not there", "docker run --device /dev/infiniband")
+		})
+		t.Run("without --network host", func(t *testing.T) {
+			d := diagnosed(t, podman.run("--network", "none", "--device", "/dev/infiniband", "--ulimit", "memlock=-1", "--user", "1000"))
+			d.requireBad(t, os.Getenv("SOFTROCE_DEVICE")+" port 1", "in another network namespace", "docker run --network host")
+		})
+		t.Run("without --ulimit", func(t *testing.T) {
+			// 64 KiB are what services of systemd have by default.
+			d := diagnosed(t, podman.run("--network", "host", "--device", "/dev/infiniband", "--ulimit", "memlock=65536", "--user", "1000"))
+			d.requireBad(t, "locked memory", "64 KiB at most: 0 connections", "docker run --ulimit memlock=-1")
+		})
+	})
+}
+
+// podman runs containers with the files of this system, and keeps nothing of them.
+type podman struct{ path, dir, command string }
+
+func newPodman(t *testing.T) podman {
+	t.Helper()
+	path := programs.Path(t, "podman", "podman")
+	dir, err := os.MkdirTemp("", "podman")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	for _, folder := range []string{"etc", "proc", "sys", "dev", "tmp", "run", "work"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "image", folder), 0o755))
+	}
+	const cgroups = "/sys/fs/cgroup"
+	require.NoError(t, os.MkdirAll(cgroups, 0o755))
+	if err := syscall.Mount("none", cgroups, "cgroup2", 0, ""); err != syscall.EBUSY { // it is there
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = syscall.Unmount(cgroups, 0) })
+	}
+	command, err := os.Executable()
+	require.NoError(t, err)
+	return podman{path, dir, command}
+}
+
+// run is doctor in a container with these flags.
+func (p podman) run(flags ...string) *exec.Cmd {
+	args := []string{"--root", filepath.Join(p.dir, "root"), "--runroot", filepath.Join(p.dir, "run"), "--storage-driver", "vfs",
+		"--cgroup-manager", "cgroupfs", "--events-backend", "none", "run", "--rm", "--cgroups", "disabled", "--log-driver", "none",
+		"--env", asCommand + "=1", "--volume", p.command + ":/work/ringnet:ro"}
+	for _, folder := range []string{"/usr", "/bin", "/lib", "/lib64", "/etc"} {
+		if _, err := os.Stat(folder); err == nil {
+			args = append(args, "--volume", folder+":"+folder+":ro")
+		}
+	}
+	args = append(args, flags...)
+	args = append(args, "--rootfs", filepath.Join(p.dir, "image"), "/work/ringnet", "--json", "doctor")
+	return exec.Command(p.path, args...)
+}
