@@ -117,6 +117,13 @@
 // that has the figures and for which errors.Is(err, syscall.ENOMEM) holds, or
 // ECONNREFUSED if it is the peer's memory.
 //
+// # Fewer copies and calls
+//
+// io.Copy of a regular file to or from a connection spares a copy. [AutoConn.WriteBuffers]
+// and Conn.WriteBuffers are net.Buffers as one Write. Conn.Peek returns what has arrived
+// where it lies in the ring, which the peer can still change; its documentation has what
+// that is good for.
+//
 // # What happens, and how much
 //
 // [Stats] counts what a connection has done, [ListenerStats] a listener and [Totals] the

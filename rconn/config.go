@@ -141,8 +141,8 @@ func (c *Config) Validate() error {
 // as mlx5 lays them out, for whose cards (NVIDIA's ConnectX-4 and later) this is
 // an upper bound; others may want somewhat more or less.
 //
-// With Dedicated that is all that the connection ever takes. What else connections
-// add to a link that they share says RingMemory.
+// With Dedicated that is all that the connection ever takes. RingMemory is what each
+// connection adds to a link that several share.
 func (c *Config) PinnedMemory() int {
 	l, err := c.Link()
 	if err != nil {
@@ -152,8 +152,8 @@ func (c *Config) PinnedMemory() int {
 }
 
 // RingMemory is how many bytes of locked memory the ring of a connection takes at
-// first, and at most: as large it becomes when it is filled again and again while
-// it is read, and while it does, the ring before it is still there. It is
+// first, and at most: when the peer fills it again and again while it is read, and
+// the smaller ring before it is still there. It is
 // registered, together with that of others, 256 KiB at a time. All rings of a link
 // at one end together take 256 MiB at most, or RecvBuffer if that is more.
 func (c *Config) RingMemory() (first, most int) {

@@ -48,7 +48,7 @@ type Conn struct {
 	usual  time.Duration // Config.Linger
 
 	dropped runtime.Cleanup
-	ended   func(End) // nil: nobody wants to know
+	ended   func(End) // may be nil
 }
 
 var _ net.Conn = (*Conn)(nil)
@@ -101,7 +101,7 @@ func New(network string, s *link.Stream, cfg *Config, ended func(End)) *Conn {
 		usual:         d.Linger,
 		ended:         ended,
 	}
-	// A connection that nobody has any more is closed, as package net's are.
+	// A connection that is garbage is closed, as package net's are.
 	c.dropped = runtime.AddCleanup(c, func(s *link.Stream) {
 		go func() {
 			err := s.Close(d.Linger)
