@@ -30,11 +30,7 @@ func TestDevicesOverRDMA(t *testing.T) {
 	require.Equal(t, 1.0, before["ringnet_device_port_up "+device+" 1"])
 	require.Positive(t, before["ringnet_device_port_rate_bytes_per_second "+device+" 1"])
 
-	a, b := connectAt(t, "rdma", os.Getenv("SOFTROCE_ADDR"))
-	_, err := a.Write([]byte("counted"))
-	require.NoError(t, err)
-	_, err = b.Read(make([]byte, 7))
-	require.NoError(t, err)
+	requireTotals(t, over(t, "rdma", os.Getenv("SOFTROCE_ADDR")))
 	_, sum := counts()
 	require.Greater(t, sum, sumBefore)
 	require.Equal(t, 2.0, gather(t)[`ringnet_links{network="rdma"}`])

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"strings"
@@ -94,6 +95,131 @@ func TestLinksAndMemory(t *testing.T) {
 	require.Equal(t, float64(m.Limit), after["ringnet_memory_limit_bytes"])
 	require.Equal(t, float64(m.Locked), after["ringnet_locked_memory_used_bytes"])
 	require.Equal(t, limit(m.LockedLimit), after["ringnet_locked_memory_limit_bytes"])
+}
+
+// over connects this process with itself over a network, and returns by how much
+// metrics have risen when a connection has carried five bytes there and was closed.
+func over(t *testing.T, network, host string) func(name string) float64 {
+	t.Helper()
+	before := gather(t)
+	a, b := connectAt(t, network, host)
+	_, err := a.Write([]byte("there"))
+	require.NoError(t, err)
+	_, err = io.ReadFull(b, make([]byte, 5))
+	require.NoError(t, err)
+	require.NoError(t, a.Close())
+	after := gather(t)
+	return func(name string) float64 {
+		return after[name+`{network="`+network+`"}`] - before[name+`{network="`+network+`"}`]
+	}
+}
+
+func requireTotals(t *testing.T, rise func(name string) float64) {
+	t.Helper()
+	for name, want := range map[string]float64{
+		"ringnet_dials_succeeded_total":    1,
+		"ringnet_accepts_total":            1,
+		"ringnet_connections_opened_total": 2,
+		"ringnet_connections_closed_total": 1,
+		"ringnet_sent_bytes_total":         5,
+		"ringnet_received_bytes_total":     5,
+		"ringnet_sent_messages_total":      1,
+		"ringnet_received_messages_total":  1,
+		"ringnet_links_made_total":         2,
+	} {
+		require.Equal(t, want, rise(name), name)
+	}
+}
+
+func TestTotals(t *testing.T) {
+	requireTotals(t, over(t, "shm", "127.0.0.1"))
+}
+
+func TestTotalsOfWhatFails(t *testing.T) {
+	const failed = `ringnet_dials_failed_total{code="no-listener",network="shm"}`
+	before := gather(t)
+	_, err := ringnet.Dial("shm", "127.0.0.1:1")
+	require.Error(t, err)
+	require.Equal(t, 1.0, gather(t)[failed]-before[failed])
+}
+
+func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
+	counts := func(codes ...ringnet.ReasonCode) map[ringnet.ReasonCode]uint64 {
+		m := make(map[ringnet.ReasonCode]uint64)
+		for i, code := range codes {
+			m[code] = uint64(20 + i)
+		}
+		return m
+	}
+	got := make(emitted)
+	emitTotals(got.emit, map[string]ringnet.NetworkTotals{
+		"rdma": {
+			Dialed:        1,
+			DialsFailed:   counts("refused", "silent"),
+			PassedOver:    counts("no-device"),
+			ListenerStats: ringnet.ListenerStats{Accepted: 2, Failed: counts("locked-memory")},
+			Opened:        3, Closed: 4,
+			BytesSent: 5, BytesReceived: 6,
+			MessagesSent: 7, MessagesReceived: 8,
+			LinksMade: 9, LinksLost: counts("unreachable"),
+		},
+		"tcp":  {ListenerStats: ringnet.ListenerStats{FellBack: 10}},
+		"auto": {DialsFailed: counts("unreachable")},
+	})
+	for name, value := range got {
+		if value == 0 {
+			delete(got, name) // of what has not happened
+		}
+	}
+	require.Equal(t, emitted{
+		"ringnet_dials_succeeded_total rdma":                 1,
+		"ringnet_dials_failed_total rdma refused":            20,
+		"ringnet_dials_failed_total rdma silent":             21,
+		"ringnet_dials_failed_total auto unreachable":        20,
+		"ringnet_dials_passed_over_total rdma no-device":     20,
+		"ringnet_accepts_total rdma":                         2,
+		"ringnet_accepts_fell_back_total":                    10,
+		"ringnet_handshakes_failed_total rdma locked-memory": 20,
+		"ringnet_connections_opened_total rdma":              3,
+		"ringnet_connections_closed_total rdma":              4,
+		"ringnet_sent_bytes_total rdma":                      5,
+		"ringnet_received_bytes_total rdma":                  6,
+		"ringnet_sent_messages_total rdma":                   7,
+		"ringnet_received_messages_total rdma":               8,
+		"ringnet_links_made_total rdma":                      9,
+		"ringnet_links_lost_total rdma unreachable":          20,
+	}, got)
+}
+
+func TestTotalsOfAutoOverTCP(t *testing.T) {
+	t.Setenv("RINGNET_NETWORKS", "shm,tcp")
+	l, err := ringnet.Listen("auto", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	before := gather(t)
+	c, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	a, err := l.Accept()
+	require.NoError(t, err)
+	defer a.Close()
+	t.Setenv("RINGNET_NETWORKS", "tcp")
+	d, err := ringnet.Dial("auto", l.Addr().String())
+	require.NoError(t, err)
+	defer d.Close()
+	b, err := l.Accept()
+	require.NoError(t, err)
+	defer b.Close()
+	after := gather(t)
+	for name, want := range map[string]float64{
+		`ringnet_accepts_total{network="tcp"}`:                               2,
+		`ringnet_accepts_fell_back_total`:                                    2,
+		`ringnet_dials_succeeded_total{network="tcp"}`:                       1,
+		`ringnet_dials_passed_over_total{code="switched-off",network="shm"}`: 1,
+		`ringnet_connections_opened_total{network="tcp"}`:                    3,
+	} {
+		require.Equal(t, want, after[name]-before[name], name)
+	}
 }
 
 func TestLimitWithoutOneIsInfinite(t *testing.T) {

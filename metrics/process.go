@@ -19,10 +19,67 @@ var (
 	lockedMemoryLimit = process.gauge("locked_memory_limit_bytes", "Memory that links may lock (pin) for RDMA devices; infinite without a limit.")
 )
 
-// linkNetworks are those that have links.
+var (
+	dialsSucceeded = process.counter("dials_succeeded", "Dials that have returned a connection, by the network that carries it.", "network")
+	dialsFailed    = process.counter("dials_failed", "Dials that have failed, by the network asked for and the code of the reason.", "network", "code")
+	passedOver     = process.counter("dials_passed_over", "Dials of auto that have not connected over a better network than TCP, by that network and the code of the reason.", "network", "code")
+
+	accepts          = process.counter("accepts", "Connections that Accept has returned, by the network that carries them.", "network")
+	acceptsFellBack  = process.counter("accepts_fell_back", "Connections that Accept has returned over TCP although the listener offered a better network.")
+	handshakesFailed = process.counter("handshakes_failed", "Connections that dialers have asked listeners for in vain, by the code of the reason.", "network", "code")
+
+	connectionsOpened = process.counter("connections_opened", "Connections that have begun.", "network")
+	connectionsClosed = process.counter("connections_closed", "Connections that were closed.", "network")
+	bytesSent         = process.counter("sent_bytes", "Bytes that connections have sent.", "network")
+	bytesReceived     = process.counter("received_bytes", "Bytes that connections have received.", "network")
+	messagesSent      = process.counter("sent_messages", "Work requests with data that connections have sent.", "network")
+	messagesReceived  = process.counter("received_messages", "Work requests with data that connections have received.", "network")
+
+	linksMade = process.counter("links_made", "Links that were made.", "network")
+	linksLost = process.counter("links_lost", "Links that have ended although they were needed, by the code of the reason.", "network", "code")
+)
+
+// linkNetworks are those that have links. Auto has TCP besides.
 var linkNetworks = []string{"shm", "rdma"}
 
 func readProcess(emit emitter) {
+	emitTotals(emit, ringnet.Totals())
+	readLinks(emit)
+	readMemory(emit)
+}
+
+func emitTotals(emit emitter, totals map[string]ringnet.NetworkTotals) {
+	for _, network := range linkNetworks {
+		t := totals[network]
+		emit(messagesSent, float64(t.MessagesSent), network)
+		emit(messagesReceived, float64(t.MessagesReceived), network)
+		emit(linksMade, float64(t.LinksMade), network)
+	}
+	for _, network := range append([]string{"tcp"}, linkNetworks...) {
+		t := totals[network]
+		emit(dialsSucceeded, float64(t.Dialed), network)
+		emit(accepts, float64(t.Accepted), network)
+		emit(connectionsOpened, float64(t.Opened), network)
+		emit(connectionsClosed, float64(t.Closed), network)
+		emit(bytesSent, float64(t.BytesSent), network)
+		emit(bytesReceived, float64(t.BytesReceived), network)
+	}
+	emit(acceptsFellBack, float64(totals["tcp"].FellBack))
+	for network, t := range totals {
+		for d, byCode := range map[*Description]map[ringnet.ReasonCode]uint64{
+			dialsFailed:      t.DialsFailed,
+			passedOver:       t.PassedOver,
+			handshakesFailed: t.Failed,
+			linksLost:        t.LinksLost,
+		} {
+			for code, n := range byCode {
+				emit(d, float64(n), network, string(code))
+			}
+		}
+	}
+}
+
+func readLinks(emit emitter) {
 	up, connections := make(map[string]int), make(map[string]int)
 	for _, l := range ringnet.Links() {
 		up[l.Network]++
@@ -32,6 +89,9 @@ func readProcess(emit emitter) {
 		emit(linksUp, float64(up[network]), network)
 		emit(linkConnections, float64(connections[network]), network)
 	}
+}
+
+func readMemory(emit emitter) {
 	m := ringnet.Memory()
 	emit(memoryUsed, float64(m.Used))
 	emit(memoryLimit, limit(m.Limit))
