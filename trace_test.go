@@ -1,0 +1,288 @@
+package ringnet
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// recorder keeps what a Trace is told.
+type recorder struct {
+	mu       sync.Mutex
+	dials    []DialEvent
+	accepts  []AcceptEvent
+	closes   []CloseEvent
+	up, down []LinkInfo
+	causes   []error
+}
+
+func record[T any](r *recorder, to *[]T) func(T) {
+	return func(event T) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		*to = append(*to, event)
+	}
+}
+
+func (r *recorder) trace() *Trace {
+	return &Trace{
+		Dialed:   record(r, &r.dials),
+		Accepted: record(r, &r.accepts),
+		Closed:   record(r, &r.closes),
+		LinkUp:   record(r, &r.up),
+		LinkDown: func(l LinkInfo, cause error) {
+			record(r, &r.down)(l)
+			record(r, &r.causes)(cause)
+		},
+	}
+}
+
+// has says whether a condition of what was recorded holds.
+func (r *recorder) has(condition func() bool) func() bool {
+	return func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return condition()
+	}
+}
+
+func requireSoon(t *testing.T, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, 10*time.Second, time.Millisecond)
+}
+
+func TestTraceTellsOfAConnectionAtBothEnds(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		var dialer, listener recorder
+		l := listenOn(t, h, ListenConfig{Trace: listener.trace()})
+		d := &Dialer{Trace: dialer.trace()}
+		client, server := connect(t, h, l, d)
+		ask(t, client, server, 1000)
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+
+		require.Len(t, dialer.dials, 1)
+		dialed := dialer.dials[0]
+		require.NoError(t, dialed.Err)
+		require.Equal(t, h.network, dialed.Network)
+		require.Equal(t, l.Addr().String(), dialed.Address)
+		require.Equal(t, carrier, dialed.Carrier)
+		require.Equal(t, client.LocalAddr(), dialed.Local)
+		require.Equal(t, client.RemoteAddr(), dialed.Remote)
+		require.Positive(t, dialed.Took)
+		if auto, ok := client.(*AutoConn); ok {
+			require.Equal(t, auto.PassedOver(), dialed.PassedOver)
+		}
+		require.Equal(t, []AcceptEvent{{carrier, server.LocalAddr(), server.RemoteAddr()}}, listener.accepts)
+		require.Empty(t, dialer.accepts)
+		require.Empty(t, listener.dials)
+
+		for _, end := range []struct {
+			*recorder
+			counting
+		}{{&dialer, client}, {&listener, server}} {
+			require.Len(t, end.closes, 1)
+			closed := end.closes[0]
+			require.Equal(t, carrier, closed.Carrier)
+			require.Equal(t, end.LocalAddr(), closed.Local)
+			require.Equal(t, end.RemoteAddr(), closed.Remote)
+			require.Equal(t, end.recorder == &dialer, closed.Dialed)
+			require.Positive(t, closed.Age)
+			require.EqualValues(t, 1000, closed.Stats.BytesWritten)
+			require.EqualValues(t, 1000, closed.Stats.BytesReceived)
+			require.NoError(t, closed.Err)
+			require.False(t, closed.Dropped)
+		}
+		require.Error(t, client.Close())
+		require.Len(t, dialer.closes, 1, "once")
+	})
+}
+
+func TestTraceTellsOfLinks(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		var dialer, listener recorder
+		l := listenOn(t, h, ListenConfig{Trace: listener.trace()})
+		client, server := connect(t, h, l, &Dialer{Trace: dialer.trace()})
+		ask(t, client, server, 1000)
+		for _, r := range []*recorder{&dialer, &listener} {
+			requireSoon(t, r.has(func() bool { return len(r.up) == 1 }))
+			require.Equal(t, h.network, r.up[0].Network)
+			require.Equal(t, r == &dialer, r.up[0].Dialed)
+			require.Empty(t, r.down)
+		}
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+		for _, r := range []*recorder{&dialer, &listener} {
+			requireSoon(t, func() bool {
+				CloseIdleLinks()
+				return r.has(func() bool { return len(r.causes) == 1 })()
+			})
+			require.Equal(t, r.up[0].Local, r.down[0].Local)
+			require.EqualValues(t, 1000, r.down[0].BytesSent)
+			require.EqualValues(t, 1000, r.down[0].BytesReceived)
+			require.NoError(t, r.causes[0], "it was not needed any more")
+		}
+	})
+}
+
+func TestTraceTellsWhyALinkIsDown(t *testing.T) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	h := host{"sim", "10.0.0.1"}
+	var r recorder
+	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace()})
+	n.RemoveDevice()
+	_, err := client.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ENETDOWN)
+	requireSoon(t, r.has(func() bool { return len(r.causes) == 1 }))
+	require.ErrorIs(t, r.causes[0], syscall.ENETDOWN)
+	require.ErrorContains(t, err, r.causes[0].Error())
+}
+
+// Dialers that differ in nothing but Trace share links. Each is told of its own
+// connections, and the one whose dial has made the link, of that.
+func TestALinkIsOfTheTraceOfWhoHasMadeIt(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		limitMemory(t, 0) // no links of other tests are left
+		l := h.listen(t, ListenConfig{})
+		var first, second recorder
+		connect(t, h, l, &Dialer{Trace: first.trace()})
+		connect(t, h, l, &Dialer{Trace: second.trace()})
+		connect(t, h, l, &Dialer{})
+		require.Len(t, linksTo(l), 1)
+		require.Len(t, first.up, 1)
+		require.Empty(t, second.up)
+		require.Len(t, first.dials, 1)
+		require.Len(t, second.dials, 1)
+	})
+}
+
+func TestTraceTellsOfLinksBeyondTheFirst(t *testing.T) {
+	simulate(t, sim.New(sim.Link{}))
+	h := host{"sim", "10.0.0.1"}
+	var r recorder
+	d := &Dialer{Trace: r.trace(), Config: &Config{Links: 2}}
+	l := h.listen(t, ListenConfig{})
+	for range 9 {
+		connect(t, h, l, d)
+	}
+	requireSoon(t, r.has(func() bool { return len(r.up) == 2 }))
+}
+
+func TestTraceTellsOfDialsThatFail(t *testing.T) {
+	better(t, nil, nil)
+	var r recorder
+	d := Dialer{Trace: r.trace()}
+	address := anyPort(t).String()
+	_, err := d.Dial("auto", address)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.Len(t, r.dials, 1)
+	dialed := r.dials[0]
+	require.Equal(t, err, dialed.Err)
+	require.Equal(t, "auto", dialed.Network)
+	require.Equal(t, address, dialed.Address)
+	require.Empty(t, dialed.Carrier)
+	require.Nil(t, dialed.Local)
+	require.Len(t, dialed.PassedOver, 2)
+	require.ErrorIs(t, dialed.PassedOver[0], errAbsent)
+
+	d.Require = []string{"rdma"}
+	_, err = d.Dial("auto", address)
+	require.Error(t, err)
+	require.Len(t, r.dials[1].PassedOver, 2)
+}
+
+func TestTraceTellsOfConnectionsThatWereDropped(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		var r recorder
+		l := listenOn(t, h, ListenConfig{})
+		before := Totals()
+		func() {
+			c, err := (&Dialer{Trace: r.trace()}).Dial(h.network, l.Addr().String())
+			require.NoError(t, err)
+			_, err = c.Write(make([]byte, 1000))
+			require.NoError(t, err)
+		}()
+		s, err := l.Accept()
+		require.NoError(t, err)
+		defer s.Close()
+		requireSoon(t, func() bool {
+			runtime.GC()
+			return r.has(func() bool { return len(r.closes) == 1 })()
+		})
+		require.True(t, r.closes[0].Dropped)
+		require.EqualValues(t, 1000, r.closes[0].Stats.BytesWritten)
+		require.EqualValues(t, 1, since(before, carrier).Closed)
+		require.EqualValues(t, 1000, since(before, carrier).BytesSent)
+	})
+}
+
+func TestTraceTellsWhyCloseHasFailed(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		simulate(t, n)
+		h := host{"sim", "10.0.0.1"}
+		var r recorder
+		client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace()})
+		n.Cut(true)
+		_, err := client.Write([]byte("into the void"))
+		require.NoError(t, err)
+		err = client.Close()
+		require.ErrorIs(t, err, syscall.ETIMEDOUT)
+		require.Equal(t, err, r.closes[0].Err)
+		requireSoon(t, r.has(func() bool { return len(r.causes) == 1 }))
+		require.ErrorIs(t, r.causes[0], syscall.ETIMEDOUT)
+	})
+}
+
+func TestATraceMayLookAround(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		var l net.Listener
+		look := func() {
+			Totals()
+			Links()
+			Memory()
+			switch l := l.(type) {
+			case *Listener:
+				l.Stats()
+			case *AutoListener:
+				l.Stats()
+			}
+		}
+		trace := &Trace{
+			Dialed:   func(DialEvent) { look() },
+			Accepted: func(AcceptEvent) { look() },
+			Closed:   func(CloseEvent) { look() },
+			LinkUp:   func(LinkInfo) { look() },
+			LinkDown: func(LinkInfo, error) { look() },
+		}
+		var err error
+		l, err = (&ListenConfig{Trace: trace}).Listen(context.Background(), h.network, h.any())
+		require.NoError(t, err)
+		client, server := connect(t, h, l, &Dialer{Trace: trace})
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestATraceOfNothingIsNoTrace(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		l := listenOn(t, h, ListenConfig{Trace: &Trace{}})
+		client, server := connect(t, h, l, &Dialer{Trace: &Trace{}})
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+		_, err := (&Dialer{Trace: &Trace{}}).Dial(h.network, "127.0.0.1:nonsense")
+		var dns *net.DNSError
+		require.True(t, errors.As(err, &dns), "%v", err)
+	})
+}
