@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -148,6 +149,52 @@ func ExampleDialer_require() {
 	// Output: shm no-listener
 }
 
+// What happens to dials, connections and links goes to a log.
+func ExampleTrace() {
+	logger := exampleLogger() // slog.Default()
+	trace := &ringnet.Trace{
+		Dialed: func(e ringnet.DialEvent) {
+			logger.Info("dialed", "network", e.Network, "over", e.Carrier, "took", e.Took, "passed over", e.PassedOver, "error", e.Err)
+		},
+		LinkDown: func(l ringnet.LinkInfo, cause error) {
+			if cause != nil {
+				logger.Warn("link lost", "to", l.Remote, "connections", l.Connections, "cause", cause)
+			}
+		},
+		Closed: func(e ringnet.CloseEvent) {
+			logger.Info("closed", "over", e.Carrier, "written", e.Stats.BytesWritten, "received", e.Stats.BytesReceived, "age", e.Age, "error", e.Err)
+		},
+	}
+	l := serve("hello") // somewhere else
+
+	conn, err := (&ringnet.Dialer{Trace: trace}).Dial("auto", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := io.ReadAll(conn); err != nil {
+		log.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// level=INFO msg=dialed network=auto error=<nil>
+	// level=INFO msg=closed written=0 received=5 error=<nil>
+}
+
+// What this process has done since it started, as an exporter of metrics wants it.
+func ExampleTotals() {
+	for network, t := range ringnet.Totals() {
+		log.Print(network, ": ", t.Opened-t.Closed, " connections, ", t.BytesSent, " bytes sent")
+		for code, n := range t.PassedOver {
+			log.Print(network, ": passed over ", n, " times: ", code)
+		}
+		for code, n := range t.Failed {
+			log.Print(network, ": dialers had no connection ", n, " times: ", code)
+		}
+	}
+}
+
 // An http.Server serves on any net.Listener.
 func Example_httpServer() {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -238,6 +285,19 @@ func Example_tls() {
 	}
 	fmt.Println(string(answer), "and", conn.ConnectionState().PeerCertificates[0].DNSNames[0])
 	// Output: between us and ring.example
+}
+
+// exampleLogger leaves out what is different each time.
+func exampleLogger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			switch a.Key {
+			case slog.TimeKey, "over", "took", "age", "passed over":
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
 }
 
 // serve says the same to everybody who connects.
