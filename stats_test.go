@@ -183,6 +183,21 @@ func TestStatsTellTheMemoryOfRings(t *testing.T) {
 	})
 }
 
+// alone waits until no connection and no link of other tests is left.
+func alone(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		runtime.GC() // finds connections that nobody has closed
+		CloseIdleLinks()
+		for _, n := range Totals() {
+			if n.Opened != n.Closed {
+				return false
+			}
+		}
+		return Memory().Used == 0
+	}, time.Minute, 10*time.Millisecond, "links of other tests: %+v", Links())
+}
+
 // since is what the process has done over a network since before.
 func since(before map[string]NetworkTotals, network string) NetworkTotals {
 	a, b := before[network], Totals()[network]
@@ -220,6 +235,7 @@ func added(a, b map[ReasonCode]uint64) (more map[ReasonCode]uint64) {
 
 func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
 	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		alone(t)
 		l := listenOn(t, h, ListenConfig{})
 		before := Totals()
 		client, server := connect(t, h, l, &Dialer{})
@@ -248,22 +264,13 @@ func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
 		require.NoError(t, l.Close())
 		require.Eventually(t, func() bool {
 			CloseIdleLinks()
-			return len(linksOf(carrier)) == 0
+			return len(Links()) == 0
 		}, 10*time.Second, time.Millisecond)
 		gone := since(before, carrier)
 		require.EqualValues(t, 200_000, gone.BytesSent, "the links are gone")
 		require.EqualValues(t, 200_000, gone.BytesReceived)
 		require.Empty(t, gone.LinksLost)
 	})
-}
-
-func linksOf(network string) (of []LinkInfo) {
-	for _, l := range Links() {
-		if l.Network == network {
-			of = append(of, l)
-		}
-	}
-	return of
 }
 
 func TestTotalsCountDialsThatFail(t *testing.T) {

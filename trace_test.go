@@ -203,6 +203,7 @@ func TestTraceTellsOfDialsThatFail(t *testing.T) {
 
 func TestTraceTellsOfConnectionsThatWereDropped(t *testing.T) {
 	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		alone(t)
 		var r recorder
 		l := listenOn(t, h, ListenConfig{})
 		before := Totals()
