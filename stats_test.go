@@ -1,6 +1,7 @@
 package ringnet
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -396,8 +397,13 @@ func TestTotalsCountLinksThatAreLost(t *testing.T) {
 	n := sim.New(sim.Link{})
 	simulate(t, n)
 	h := host{"sim", "10.0.0.1"}
-	connect(t, h, h.listen(t, ListenConfig{}), &Dialer{})
+	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{})
 	before := Totals()
-	n.RemoveDevice()
-	require.Eventually(t, func() bool { return since(before, "sim").LinksLost[ReasonNoDevice] == 2 }, 10*time.Second, time.Millisecond)
+	breakLink(n, client)
+	require.Eventually(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 }, 10*time.Second, time.Millisecond)
+}
+
+// breakLink ends the link of a connection that is the first on it.
+func breakLink(n *sim.Network, c net.Conn) {
+	n.Find(c.LocalAddr().(Addr).AddrPort(), c.RemoteAddr().(Addr).AddrPort()).Fail(errors.New("cable on fire"))
 }

@@ -140,11 +140,12 @@ func TestTraceTellsWhyALinkIsDown(t *testing.T) {
 	h := host{"sim", "10.0.0.1"}
 	var r recorder
 	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace()})
-	n.RemoveDevice()
+	breakLink(n, client)
 	_, err := client.Read(make([]byte, 1))
-	require.ErrorIs(t, err, syscall.ENETDOWN)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
 	requireSoon(t, r.has(func() bool { return len(r.causes) == 1 }))
-	require.ErrorIs(t, r.causes[0], syscall.ENETDOWN)
+	require.ErrorIs(t, r.causes[0], syscall.ECONNRESET)
+	require.ErrorContains(t, r.causes[0], "cable on fire")
 	require.ErrorContains(t, err, r.causes[0].Error())
 }
 
