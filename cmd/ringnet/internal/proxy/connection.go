@@ -73,8 +73,9 @@ func (c *connection) run() error {
 }
 
 // copy moves bytes until the sender ends its stream, and passes that on. If the
-// receiver is gone, the other half ends by itself, with what the receiver had sent
-// before; if the sender is, that ends the other half.
+// receiver is gone, the sender is told that nobody reads any more, for it may not
+// read before it has written, and the other half ends by itself, with what the
+// receiver had sent before. If the sender is gone, that ends the other half.
 func (h *half) copy() error {
 	err := h.move()
 	switch {
@@ -83,6 +84,8 @@ func (h *half) copy() error {
 		return nil
 	case truncated(err):
 		h.connection.reset()
+	case err != errStopped:
+		_ = h.from.CloseRead()
 	}
 	return err
 }
