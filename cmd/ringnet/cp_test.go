@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -110,14 +109,6 @@ func TestCpSaysThatTheReceiverHasNoRoom(t *testing.T) {
 		require.Contains(t, string(out), "refused: ", networks)
 		require.Contains(t, string(out), "file too large", networks)
 	}
-}
-
-func TestCpDoesNotWaitForAPipe(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	out, err := commandProcess("cp", pipe, "127.0.0.1:1").CombinedOutput()
-	require.Error(t, err)
-	require.Contains(t, string(out), "not a regular file")
 }
 
 // canceling is a file that is as long as one likes, and has the transfer canceled
