@@ -4,6 +4,7 @@ import (
 	"context"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -30,5 +31,43 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 		require.Equal(t, before, l.rings.taken)
 		require.NoError(t, c.Close(time.Second))
 		require.NoError(t, s.Close(time.Second))
+	})
+}
+
+// An application may write to a stream that it has accepted before ACCEPT is sent,
+// for instance because somebody is posting meanwhile. The Write waits for no longer
+// than that.
+func TestWriteOfAStreamThatIsNotYetAnswered(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		l := s.link
+		posting := func(does bool) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.send.posting = does
+			l.trySend()
+		}
+		posting(true)
+		opened := make(chan *Stream, 1)
+		go func() {
+			other, err := c.link.Open(t.Context())
+			require.NoError(t, err)
+			opened <- other
+		}()
+		accepted := b.accept()
+		wrote := make(chan error, 1)
+		go func() { wrote <- writeAll(accepted, []byte("welcome")) }()
+		synctest.Wait()
+		posting(false)
+		require.NoError(t, <-wrote)
+
+		other := <-opened
+		require.NoError(t, accepted.CloseWrite())
+		got, err := readAll(other)
+		require.NoError(t, err)
+		require.Equal(t, "welcome", string(got))
+		for _, x := range []*Stream{c, s, other, accepted} {
+			require.NoError(t, x.Close(0))
+		}
 	})
 }

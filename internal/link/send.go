@@ -380,6 +380,7 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 			s.end = after
 		case credit.AcceptRecord:
 			l.unanswered--
+			s.wake() // its owner may have it already, and wait to Write
 		case credit.RefuseRecord:
 			l.unanswered--
 			r.Reason = s.refusal
