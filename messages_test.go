@@ -210,6 +210,7 @@ var unexplained = reasons(map[string][]string{
 	"it only says where another error comes from": {
 		"accept", "auto", "close", "confirm", "connect", "dial", "dial from", "listen", "listen at", "open", "reject", "set",
 		"tcp", "the listener at", "uverbs*", "ibv_poll_cq", "bytes of data", "--listen", "--metrics",
+		"TCP beside",
 	},
 	"no link or dialer lets it out: a message is waited for, or repeated": {
 		"data has arrived", "success",
@@ -247,6 +248,10 @@ var unexplained = reasons(map[string][]string{
 	"it says itself what the flags or the file of the command should be": {
 		"--serve wants no file to send", "want FILE HOST:PORT, or --serve DIR", "want HOST:PORT",
 		"want HOST:PORT to connect to, or --listen HOST:PORT to answer",
+		"want HOST:PORT to connect to, or --listen NETWORK://HOST:PORT to be the other end",
+		"--connections, --rounds, --slice and --timeout want positive values", "--max-connections and --max-time want positive values",
+		"--listen wants a network of hosts and ports, not unix", "--slice wants … at most: --rounds can be more",
+		"want a size from 1 to 1GiB, as in 64, 4KiB or 1MiB",
 		"--count, --size, --set-ups and --timeout want positive values", "--size=…: want … at most", "unknown network …: want one of",
 		"want HOST:PORT after …://, with [] around an IPv6 address", "want NETWORK://HOST:PORT, as in auto://:6380, or unix:///PATH",
 		"want an absolute path after unix://, as in unix:///run/redis.sock",

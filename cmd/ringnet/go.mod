@@ -9,11 +9,13 @@ require (
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/prometheus v0.313.0
 	github.com/ringnet/ringnet v0.0.0
+	github.com/ringnet/ringnet/internal/perf v0.0.0
 	github.com/ringnet/ringnet/metrics v0.0.0
 	github.com/stretchr/testify v1.12.1
 )
 
 require (
+	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dennwc/varint v1.0.0 // indirect
@@ -26,11 +28,15 @@ require (
 	github.com/vishvananda/netns v0.0.5 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace github.com/ringnet/ringnet => ../..
+replace (
+	github.com/ringnet/ringnet => ../..
+	github.com/ringnet/ringnet/internal/perf => ../../internal/perf
+)
 
 replace github.com/ringnet/ringnet/metrics => ../../metrics

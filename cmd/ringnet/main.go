@@ -23,6 +23,7 @@ type command struct {
 	Cp     cpCommand     `cmd:"" name:"cp" help:"Send a file, with its SHA-256 checked at both ends, and go on where a connection broke."`
 	Doctor doctorCommand `cmd:"" help:"Find out why RDMA or shared memory would not be used, and what mends it."`
 	Info   infoCommand   `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
+	Perf   perfCommand   `cmd:"" help:"Measure latency, rate and processor time over each network, beside TCP."`
 	Ping   pingCommand   `cmd:"" help:"Measure how long connections and round trips take, over each network."`
 	Proxy  proxyCommand  `cmd:"" help:"Forward connections from one network to another."`
 }

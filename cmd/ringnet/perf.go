@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/internal/perf"
+)
+
+type perfCommand struct {
+	Address     string        `arg:"" optional:"" name:"host:port" help:"Where ringnet perf --listen is."`
+	Networks    []string      `enum:"auto,shm,rdma,tcp" default:"auto,tcp" placeholder:"NETWORK" help:"Measure these side by side: auto (what carries its connections), shm, rdma, tcp (${default})."`
+	Sizes       []byteSize    `default:"64,4KiB,64KiB" placeholder:"SIZE" help:"With messages of these sizes, such as 64, 4KiB, 1MiB (${default})."`
+	Connections []int         `default:"1,16" placeholder:"N" help:"Over so many connections at once (${default})."`
+	Rounds      int           `default:"7" help:"Measure everything so often (${default}). From 6 on there are intervals of confidence."`
+	Slice       time.Duration `default:"100ms" help:"Measure each thing in each round for about so long (${default}), at most 10s."`
+	Timeout     time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default})."`
+	SVG         string        `name:"svg" placeholder:"DIR" help:"Draw charts into this folder."`
+
+	Listen         *endpoint.Endpoint `placeholder:"NETWORK://HOST:PORT" help:"Be the other end, as in auto://:7473, with TCP beside it. It serves one client at a time, whoever connects."`
+	MaxSize        byteSize           `default:"1MiB" help:"With --listen, the largest message that a client may ask for (${default})."`
+	MaxConnections int                `default:"128" help:"With --listen, the most connections of a client (${default})."`
+	MaxTime        time.Duration      `default:"10m" help:"With --listen, the longest that a client may take (${default})."`
+}
+
+// byteSize is a number of bytes, as people write it.
+type byteSize int
+
+// maxByteSize is what no message is larger than.
+const maxByteSize = 1 << 30
+
+// UnmarshalText reads 64, 4KiB, 1MB.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	n, err := humanize.ParseBytes(string(text))
+	if err != nil || n < 1 || n > maxByteSize {
+		return fmt.Errorf("%q: want a size from 1 to 1GiB, as in 64, 4KiB or 1MiB", text)
+	}
+	*b = byteSize(n)
+	return nil
+}
+
+// Run serves or measures.
+func (c *perfCommand) Run(ctx context.Context, s *streams) error {
+	switch {
+	case (c.Address == "") == (c.Listen == nil):
+		return misuseError{errors.New("want HOST:PORT to connect to, or --listen NETWORK://HOST:PORT to be the other end")}
+	case c.MaxConnections < 1 || c.MaxTime <= 0:
+		return misuseError{errors.New("--max-connections and --max-time want positive values")}
+	case c.Listen != nil && c.Listen.Network == "unix":
+		return misuseError{errors.New("--listen wants a network of hosts and ports, not unix")}
+	case c.Listen != nil:
+		return c.serve(ctx, s)
+	case c.Rounds < 1 || c.Slice <= 0 || c.Timeout <= 0 || len(c.Connections) == 0 || slices.Min(c.Connections) < 1:
+		return misuseError{errors.New("--connections, --rounds, --slice and --timeout want positive values")}
+	case c.Slice > maxSlice:
+		return misuseError{fmt.Errorf("--slice wants %v at most: --rounds can be more", maxSlice)}
+	}
+	if _, _, err := net.SplitHostPort(c.Address); err != nil {
+		return misuseError{fmt.Errorf("%q: want HOST:PORT: %w", c.Address, err)}
+	}
+	return c.measure(ctx, s)
+}
+
+const maxSlice = 10 * time.Second
+
+// measure is the client.
+func (c *perfCommand) measure(ctx context.Context, s *streams) error {
+	if c.SVG != "" {
+		if err := os.MkdirAll(c.SVG, 0o755); err != nil {
+			return err
+		}
+	}
+	client := newPerfClient(c.Address, c.Timeout)
+	defer client.close()
+	r := new(perfReport)
+	var err error
+	if r.Peers, r.PassedOver, err = client.find(ctx, c.Networks); err != nil {
+		return err
+	}
+	if err := c.allowed(r.Peers, client.welcome); err != nil {
+		return err
+	}
+	show := perf.NewProgress(s.err).OnlyOnTerminal()
+	r.Begin()
+	r.Rounds, r.Slice, r.Server = c.Rounds, c.Slice, client.welcome.Machine
+	runner := &perf.Runner{Slice: c.Slice, Usage: client.usages, Note: show.Note}
+	err = r.Measure(ctx, c.cells(r.Peers), func(cell perf.Cell) (perf.Sample, error) {
+		return runner.Measure(ctx, cell, perfWorkloads[cell.Workload], client.dialer(cell.Peer))
+	}, show, func() {})
+	show.End()
+	if err != nil {
+		return err
+	}
+	r.finish()
+	if c.SVG != "" {
+		if err := r.draw(c.SVG, c.Sizes); err != nil {
+			return err
+		}
+	}
+	if s.json {
+		err = writeJSON(s.out, r)
+	} else {
+		r.print(s.out)
+	}
+	return errors.Join(err, r.failure())
+}
+
+// perfWorkloads are what is measured, by key.
+var perfWorkloads = map[string]*perf.Workload{perf.PingPong.Key: &perf.PingPong, perf.Stream.Key: &perf.Stream}
+
+// cells are what is to be measured, networks next to one another.
+func (c *perfCommand) cells(peers []perf.Peer) (cells []perf.Cell) {
+	for _, workload := range []string{perf.PingPong.Key, perf.Stream.Key} {
+		for _, conns := range c.Connections {
+			for _, size := range c.Sizes {
+				for _, p := range peers {
+					if p.Unavailable == "" {
+						cells = append(cells, perf.Cell{Peer: p.Key, Workload: workload, Size: int(size), Conns: conns})
+					}
+				}
+			}
+		}
+	}
+	return cells
+}
+
+// overhead is how much longer than its slice something takes in a round, about: it
+// warms up.
+const overhead = 1.5
+
+// allowed says what the server would not do.
+func (c *perfCommand) allowed(peers []perf.Peer, w perfWelcome) error {
+	takes := time.Duration(float64(len(c.cells(peers))*c.Rounds) * overhead * float64(c.Slice)).Round(time.Second)
+	switch size, conns := slices.Max(c.Sizes), slices.Max(c.Connections); {
+	case int(size) > w.MaxSize:
+		return fmt.Errorf("%s allows messages of %s at most, not of %s: see its --max-size", c.Address, perf.Size(w.MaxSize), perf.Size(int(size)))
+	case conns > w.MaxConnections:
+		return fmt.Errorf("%s allows %d connections at most, not %d: see its --max-connections", c.Address, w.MaxConnections, conns)
+	case takes > w.MaxTime:
+		return fmt.Errorf("this would take about %v, and %s allows %v: see its --max-time, or ask for less", takes, c.Address, w.MaxTime)
+	}
+	return nil
+}
+
+// perfClient is a client of ringnet perf --listen.
+type perfClient struct {
+	address string
+	timeout time.Duration
+	dials   map[string]dialFunc // by network: what one Dialer makes shares links
+
+	control endpoint.Conn // over which the server tells what it has used; nil at first
+	welcome perfWelcome   // that came over it
+}
+
+type dialFunc = func(context.Context) (endpoint.Conn, []ringnet.Reason, error)
+
+func newPerfClient(address string, timeout time.Duration) *perfClient {
+	c := &perfClient{address: address, timeout: timeout, dials: make(map[string]dialFunc)}
+	for _, network := range []string{"auto", "shm", "rdma", "tcp"} {
+		c.dials[network] = endpoint.Endpoint{Network: network, Address: address}.Dialer(endpoint.Options{})
+	}
+	return c
+}
+
+// find finds out which of the networks lead to the server, and begins the visit
+// there. In place of auto comes what carries its connections, with the reasons why
+// nothing better does; if it cannot connect, which it does not without TCP, come the
+// networks that can.
+func (c *perfClient) find(ctx context.Context, networks []string) (peers []perf.Peer, passed []reason, err error) {
+	order := networks
+	if slices.Contains(networks, "tcp") {
+		order = append([]string{"tcp"}, networks...) // over which the visit had better begin
+	}
+	known := func(network string) bool {
+		return slices.ContainsFunc(peers, func(p perf.Peer) bool { return p.Key == network })
+	}
+	for ; len(order) > 0; order = order[1:] {
+		network := order[0]
+		if known(network) {
+			continue
+		}
+		conn, reasons, err := c.connect(ctx, network)
+		if errors.As(err, new(perfServerError)) {
+			return nil, nil, fmt.Errorf("%s: %w", c.address, err)
+		} else if err != nil {
+			peers = append(peers, perf.Peer{Key: network, Name: network, Unavailable: err.Error()})
+			if network == "auto" {
+				order = slices.Concat(order, []string{"shm", "rdma"})
+			}
+			continue
+		}
+		carrier := conn.LocalAddr().Network()
+		if !known(carrier) {
+			peers = append(peers, perf.Peer{Key: carrier, Name: carrier})
+		}
+		for _, r := range reasons {
+			passed = append(passed, newReason(r))
+		}
+		if c.control == nil {
+			c.control = conn
+		} else {
+			_ = conn.Close()
+		}
+	}
+	if c.control == nil {
+		return nil, nil, fmt.Errorf("%s cannot be reached: %s", c.address, unavailable(peers))
+	}
+	if peers[0].Key == "tcp" {
+		peers = append(peers[1:], peers[0])
+	}
+	return peers, passed, nil
+}
+
+func unavailable(peers []perf.Peer) string {
+	var all []string
+	for _, p := range peers {
+		all = append(all, fmt.Sprintf("over %s: %s", p.Name, p.Unavailable))
+	}
+	return strings.Join(all, "; ")
+}
+
+// dialer returns what connects over a network for the visit.
+func (c *perfClient) dialer(network string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		conn, _, err := c.connect(ctx, network)
+		return conn, err
+	}
+}
+
+// connect connects over a network and begins the visit, or comes for the one that has
+// begun.
+func (c *perfClient) connect(ctx context.Context, network string) (endpoint.Conn, []ringnet.Reason, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	conn, reasons, err := c.dials[network](ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.enter(conn); err != nil {
+		endpoint.Reset(conn)
+		return nil, nil, err
+	}
+	return conn, reasons, nil
+}
+
+// perfServerError is what a server that answers has said wrong, or has refused.
+type perfServerError struct{ error }
+
+func (e perfServerError) Unwrap() error { return e.error }
+
+// enter is the client's side of the handshake.
+func (c *perfClient) enter(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		return err
+	}
+	lines := bufio.NewReaderSize(conn, maxPerfLine)
+	line, err := lines.ReadSlice('\n')
+	switch got := string(line); {
+	case got == perfGreeting:
+	case strings.HasPrefix(got, perfGreetingName):
+		return perfServerError{fmt.Errorf("another version of ringnet perf is there, %s, and this is %s",
+			strings.TrimSpace(got[len(perfGreetingName):]), strings.TrimSpace(perfGreeting[len(perfGreetingName):]))}
+	case got != "":
+		return perfServerError{fmt.Errorf("want ringnet perf --listen there, which does not say %q", got[:min(len(got), 60)])}
+	default:
+		return fmt.Errorf("want ringnet perf --listen there, which would say so: %w", err)
+	}
+	if err := json.NewEncoder(conn).Encode(perfHello{Visit: c.welcome.Visit}); err != nil {
+		return err
+	}
+	if line, err = lines.ReadSlice('\n'); err != nil {
+		return fmt.Errorf("no answer: %w", err)
+	}
+	var w perfWelcome
+	if err := json.Unmarshal(line, &w); err != nil {
+		return perfServerError{fmt.Errorf("an answer that is none: %w", err)}
+	}
+	if w.Error != "" {
+		return perfServerError{errors.New(w.Error)}
+	}
+	if c.control == nil {
+		c.welcome = w
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// usages are what both processes have used so far.
+func (c *perfClient) usages() (client, server perf.Usage, err error) {
+	err = errors.Join(
+		c.control.SetDeadline(time.Now().Add(c.timeout)),
+		perf.Request(c.control, perfUsage, 0, 0),
+		binary.Read(c.control, binary.LittleEndian, &server))
+	return perf.OwnUsage(), server, err
+}
+
+// close ends the visit, and returns when the server has seen it.
+func (c *perfClient) close() {
+	if c.control == nil {
+		return
+	}
+	_ = c.control.SetDeadline(time.Now().Add(c.timeout))
+	if c.control.CloseWrite() == nil {
+		_, _ = io.Copy(io.Discard, c.control)
+	}
+	_ = c.control.Close()
+}

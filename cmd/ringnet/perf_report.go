@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/ringnet/ringnet/internal/perf"
+)
+
+// perfReport is what ringnet perf finds out.
+type perfReport struct {
+	perf.Report
+	Server     perf.Machine  `json:"server"`
+	PassedOver []reason      `json:"passed_over,omitempty"` // by auto
+	BesideTCP  []perfCompare `json:"beside_tcp,omitempty"`
+}
+
+// perfCompare is a cell beside the same over TCP: how many times its figures those
+// are.
+type perfCompare struct {
+	perf.Cell
+	Rate    perf.Estimate `json:"rate"`
+	Latency perf.Estimate `json:"latency,omitzero"` // the median
+	CPU     perf.Estimate `json:"cpu,omitzero"`     // processor time of both ends, for the same work
+}
+
+// finish works out what follows from the rounds.
+func (r *perfReport) finish() {
+	r.Summarise()
+	for _, x := range r.Results {
+		other := x.Cell
+		other.Peer = "tcp"
+		if tcp := r.Find(other); x.Peer != "tcp" && tcp != nil {
+			r.BesideTCP = append(r.BesideTCP, perfCompare{
+				Cell:    x.Cell,
+				Rate:    x.Beside(tcp, (*perf.Sample).PerSecond),
+				Latency: x.Beside(tcp, func(s *perf.Sample) float64 { return s.P50 }),
+				CPU:     x.Beside(tcp, (*perf.Sample).CPUPerOp),
+			})
+		}
+	}
+}
+
+// failure is an error if something could not be measured in any round.
+func (r *perfReport) failure() error {
+	var errs []error
+	for _, x := range r.Results {
+		if x.Median.Rounds == 0 {
+			errs = append(errs, fmt.Errorf("%v: %s", x.Cell, x.Error))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *perfReport) print(w io.Writer) {
+	fmt.Fprintf(w, "client: %s\nserver: %s\nmedians of %d rounds of %v each, and the interval of 95 %% confidence\n", r.Machine, r.Server, r.Rounds, r.Slice)
+	for _, p := range r.Peers {
+		if p.Unavailable != "" {
+			fmt.Fprintf(w, "not over %s: %s\n", p.Name, p.Unavailable)
+		}
+	}
+	for _, x := range r.PassedOver {
+		fmt.Fprintf(w, "auto passes over %s (%s): %s\n", x.Network, x.Code, x.Error)
+	}
+	for _, x := range r.Results {
+		if x.Error != "" {
+			fmt.Fprintf(w, "%v: failed in %d of %d rounds: %s\n", x.Cell, r.Rounds-x.Median.Rounds, r.Rounds, x.Error)
+		}
+	}
+	r.printTable(w, "latency: half the round trip of a message", "latency\tp90\tp99\tround trips", "round trip", perf.PingPong.Key, func(m perf.Summary) []string {
+		return []string{
+			m.P50.WithInterval(perf.Nanos(m.P50.Median)), perf.Nanos(m.P90.Median), perf.Nanos(m.P99.Median),
+			m.PerSecond.WithInterval(perf.SI(m.PerSecond.Median, "/s")),
+		}
+	})
+	r.printTable(w, "rate: messages in one direction", "rate\tmessages\tCPU s/GB, client\tserver", "message", perf.Stream.Key, func(m perf.Summary) []string {
+		return []string{
+			m.BytesPerSec.WithInterval(perf.SI(m.BytesPerSec.Median, "B/s")), perf.SI(m.PerSecond.Median, "/s"),
+			perf.Number(m.ClientCPUPerGB.Median), perf.Number(m.ServerCPUPerGB.Median),
+		}
+	})
+}
+
+// printTable prints what was measured of a workload: some columns of its own between
+// those that all have.
+func (r *perfReport) printTable(w io.Writer, title, header, operation, workload string, columns func(perf.Summary) []string) {
+	fmt.Fprintf(w, "\n%s\n", title)
+	t := perf.NewTable(w)
+	fmt.Fprintf(t, "size\tconnections\tover\t%s\tCPU/%s, client\tserver\trate by TCP's\n", header, operation)
+	for _, x := range r.Results {
+		if x.Workload != workload || x.Median.Rounds == 0 {
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t", perf.Size(x.Size), x.Conns, r.PeerName(x.Peer))
+		for _, column := range columns(x.Median) {
+			fmt.Fprintf(t, "%s\t", column)
+		}
+		fmt.Fprintf(t, "%s\t%s\t", perf.SI(x.Median.ClientCPUPerOp.Median, "s"), perf.SI(x.Median.ServerCPUPerOp.Median, "s"))
+		if i := slices.IndexFunc(r.BesideTCP, func(b perfCompare) bool { return b.Cell == x.Cell }); i >= 0 {
+			rate := r.BesideTCP[i].Rate
+			fmt.Fprint(t, rate.WithInterval(perf.Number(rate.Median)+" ×"))
+		}
+		fmt.Fprintln(t)
+	}
+	_ = t.Flush()
+}
+
+// draw draws latency and rate by size for each number of connections, and by number
+// of connections for each size.
+func (r *perfReport) draw(dir string, sizes []byteSize) error {
+	errs := []error{r.WriteSizeCharts(dir)}
+	for _, s := range sizes {
+		size := int(s)
+		errs = append(errs,
+			r.WriteConnsChart(filepath.Join(dir, fmt.Sprintf("round-trips-%d.svg", size)),
+				"Round trips per second, messages of "+perf.Size(size)+" (higher is better)", "round trips per second",
+				perf.PingPong.Key, size, perf.PerSecond(""), func(m perf.Summary) float64 { return m.PerSecond.Median }),
+			r.WriteConnsChart(filepath.Join(dir, fmt.Sprintf("streams-%d.svg", size)),
+				"Throughput of streams, messages of "+perf.Size(size)+" (higher is better)", "payload per second",
+				perf.Stream.Key, size, perf.PerSecond("B"), func(m perf.Summary) float64 { return m.BytesPerSec.Median }))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/internal/perf"
+)
+
+// What ringnet perf --listen says first to whoever connects. Then the client says in
+// a line of JSON for which visit it comes (perfHello), the server answers with
+// another (perfWelcome), and what follows are the requests of package perf, and
+// perfUsage.
+const (
+	perfGreetingName = "ringnet perf "
+	perfGreeting     = perfGreetingName + "1\n"
+
+	maxPerfLine = 4 << 10 // bytes of a line
+
+	// perfUsage asks what the server has used so far: a perf.Usage, little
+	// endian.
+	perfUsage = perf.FirstOwn
+)
+
+// perfHello is what a client comes for: a visit of its own, or, with the name of one
+// that has begun, another connection of it.
+type perfHello struct {
+	Visit string `json:"visit,omitempty"`
+}
+
+// perfWelcome is what the server allows, or why it allows nothing.
+type perfWelcome struct {
+	Error          string        `json:"error,omitempty"`
+	Visit          string        `json:"visit,omitempty"`
+	MaxSize        int           `json:"max_size,omitempty"` // bytes
+	MaxConnections int           `json:"max_connections,omitempty"`
+	MaxTime        time.Duration `json:"max_time,omitempty"` // nanoseconds
+	Machine        perf.Machine  `json:"machine,omitzero"`
+}
+
+const (
+	// perfHandshake is how long a client may take to say what it comes for.
+	perfHandshake = 10 * time.Second
+
+	// perfHandshakes is how many may be about to.
+	perfHandshakes = 64
+
+	// perfPatience is how long a client may take for a request, or say nothing.
+	// A round of a cell with the longest --slice is done in two thirds of it.
+	perfPatience = 3 * time.Minute
+)
+
+// perfServer serves one visit at a time, so that its processor time is that visit's.
+type perfServer struct {
+	allows     perfWelcome // with neither visit nor error
+	log        *slog.Logger
+	handshakes chan struct{} // holds one for each handshake under way
+
+	mu    sync.Mutex
+	visit *perfVisit // guarded by mu; the last one, which may have ended, or nil
+}
+
+// perfVisit is a client's stay.
+type perfVisit struct {
+	context.Context // ends with the visit's first connection, or when it has lasted too long
+	end             context.CancelFunc
+
+	name, from string
+	began      time.Time
+	conns      chan struct{} // holds one for each connection besides the first
+}
+
+func (c *perfCommand) newServer(log *slog.Logger) *perfServer {
+	return &perfServer{
+		allows: perfWelcome{
+			MaxSize: int(c.MaxSize), MaxConnections: c.MaxConnections, MaxTime: c.MaxTime,
+			Machine: perf.ThisMachine(),
+		},
+		log:        log,
+		handshakes: make(chan struct{}, perfHandshakes),
+	}
+}
+
+// serve is the server, until ctx ends.
+func (c *perfCommand) serve(ctx context.Context, s *streams) error {
+	server := c.newServer(s.logger(false))
+	listeners, err := listenBesideTCP(ctx, *c.Listen)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	server.log.Info("serves", "network", c.Listen.Network, "address", listeners[0].Addr().String())
+	ended := make(chan error)
+	for _, l := range listeners {
+		go func() {
+			err := acceptAll(ctx, l, server.log, server.serve)
+			stop()
+			ended <- err
+		}()
+	}
+	var errs []error
+	for range listeners {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
+}
+
+// listenBesideTCP listens at an endpoint, and over TCP at the same address if that
+// does not include it.
+func listenBesideTCP(ctx context.Context, e endpoint.Endpoint) ([]endpoint.Listener, error) {
+	l, err := e.Listen(ctx, endpoint.Options{})
+	if err != nil || e.IsAuto() || !e.IsRingnet() {
+		return []endpoint.Listener{l}, err
+	}
+	tcp, err := endpoint.Endpoint{Network: "tcp", Address: l.Addr().String()}.Listen(ctx, endpoint.Options{})
+	if err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("TCP beside %s: %w", e.Network, err)
+	}
+	return []endpoint.Listener{l, tcp}, nil
+}
+
+// serve serves a connection to its end.
+func (s *perfServer) serve(accepted net.Conn) {
+	log := s.log.With("from", accepted.RemoteAddr().String())
+	conn, err := endpoint.Options{}.Carried(accepted)
+	if err != nil {
+		log.Warn("cannot serve", "error", err)
+		return
+	}
+	visit, leave, err := s.shakeHands(conn)
+	if err != nil {
+		log.Warn("refused", "error", err)
+		return
+	}
+	defer leave()
+	defer context.AfterFunc(visit, func() { endpoint.Reset(conn) })()
+	messages := perf.MessageServer{
+		MaxSize:  s.allows.MaxSize,
+		Own:      map[int]func(net.Conn) error{perfUsage: tellUsage},
+		Deadline: func() time.Time { return time.Now().Add(perfPatience) },
+	}
+	if err := messages.Serve(conn); err != nil && visit.Err() == nil {
+		log.Warn("gave a connection up", "error", err)
+		endpoint.Reset(conn)
+	}
+}
+
+// tellUsage serves perfUsage.
+func tellUsage(conn net.Conn) error {
+	return binary.Write(conn, binary.LittleEndian, perf.OwnUsage())
+}
+
+// shakeHands is the server's side of the handshake. It returns the visit that the
+// connection is of, and what to do when it ends.
+func (s *perfServer) shakeHands(conn net.Conn) (visit *perfVisit, leave func(), err error) {
+	select {
+	case s.handshakes <- struct{}{}:
+		defer func() { <-s.handshakes }()
+	default:
+		return nil, nil, errors.New("too many handshakes at once")
+	}
+	if err := conn.SetDeadline(time.Now().Add(perfHandshake)); err != nil {
+		return nil, nil, err
+	}
+	if _, err := conn.Write([]byte(perfGreeting)); err != nil {
+		return nil, nil, err
+	}
+	line, err := bufio.NewReaderSize(conn, maxPerfLine).ReadSlice('\n')
+	if err != nil {
+		return nil, nil, fmt.Errorf("no handshake: %w", err)
+	}
+	var hello perfHello
+	if err := json.Unmarshal(line, &hello); err != nil {
+		return nil, nil, fmt.Errorf("a handshake that is none: %w", err)
+	}
+	welcome := s.allows
+	if hello.Visit == "" {
+		visit, leave, err = s.begin(conn)
+	} else {
+		visit, leave, err = s.join(hello.Visit)
+	}
+	if err != nil {
+		welcome = perfWelcome{Error: err.Error()}
+	} else {
+		welcome.Visit = visit.name
+	}
+	if told := json.NewEncoder(conn).Encode(welcome); err == nil && told != nil {
+		leave()
+		err = told
+	}
+	return visit, leave, err
+}
+
+// begin begins a visit unless there is one.
+func (s *perfServer) begin(conn net.Conn) (visit *perfVisit, leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.visit != nil && s.visit.Err() == nil {
+		return nil, nil, fmt.Errorf("busy with %s for %v, and serves one client at a time", s.visit.from, time.Since(s.visit.began).Round(time.Second))
+	}
+	visit = &perfVisit{
+		name: rand.Text(), from: conn.RemoteAddr().String(), began: time.Now(),
+		conns: make(chan struct{}, s.allows.MaxConnections),
+	}
+	visit.Context, visit.end = context.WithTimeout(context.Background(), s.allows.MaxTime)
+	s.visit = visit
+	s.log.Info("a client has come", "from", visit.from, "over", conn.LocalAddr().Network())
+	return visit, func() {
+		visit.end()
+		s.log.Info("the client has gone", "from", visit.from, "after", time.Since(visit.began).Round(time.Millisecond).String())
+	}, nil
+}
+
+// join adds a connection to the visit that has begun. Where there are as many as it
+// may have, it waits: the client may have closed some that are not yet seen to end.
+func (s *perfServer) join(name string) (visit *perfVisit, leave func(), err error) {
+	s.mu.Lock()
+	visit = s.visit
+	s.mu.Unlock()
+	if visit == nil || visit.name != name || visit.Err() != nil {
+		return nil, nil, errors.New("this visit has ended: it may have lasted too long")
+	}
+	timeout := time.NewTimer(perfHandshake / 2)
+	defer timeout.Stop()
+	select {
+	case visit.conns <- struct{}{}:
+		return visit, func() { <-visit.conns }, nil
+	case <-timeout.C:
+		return nil, nil, fmt.Errorf("%d connections are there already", cap(visit.conns))
+	case <-visit.Done():
+		return nil, nil, errors.New("this visit has ended")
+	}
+}
