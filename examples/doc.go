@@ -6,5 +6,6 @@
 //	tls       crypto/tls on top
 //	grpc      a gRPC server and its client
 //	twolines  a program for TCP that became one for auto
+//	sums      what arrives is hashed where it lies, and sent together with its header
 //	activation  a server that systemd restarts without downtime
 package examples

@@ -21,6 +21,7 @@ func TestProgramsRunWithOneCommand(t *testing.T) {
 		"echo":     `^hello, ring, over ` + overAny,
 		"tls":      `^hello, I am ring\.example with TLS 1\.3, over ` + overAny,
 		"grpc":     `^SERVING, over ` + overAny,
+		"sums":     `^4 blobs, 10486785 bytes, all sums right, over ` + overAny,
 		"twolines": `^set colour blue: ok\nget colour: blue\nget size: none\ncarried by ` + overAny,
 	} {
 		t.Run(program, func(t *testing.T) {

@@ -226,7 +226,7 @@ func BenchmarkWriteBuffers(b *testing.B) {
 				b.Run(fmt.Sprintf("%v/%s", sizes, way.name), func(b *testing.B) {
 					client, server := connect(b)
 					go io.Copy(io.Discard, struct{ io.Reader }{server})
-					var pieces, bufs net.Buffers
+					var pieces, bufs, left net.Buffers
 					for _, n := range sizes {
 						pieces = append(pieces, make([]byte, n))
 					}
@@ -234,7 +234,7 @@ func BenchmarkWriteBuffers(b *testing.B) {
 					b.ReportAllocs()
 					for b.Loop() {
 						bufs = append(bufs[:0], pieces...)
-						left := bufs
+						left = bufs
 						if _, err := way.write(client, &left); err != nil {
 							b.Fatal(err)
 						}

@@ -3,6 +3,7 @@ package rconn_test
 import (
 	"bufio"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -345,4 +346,61 @@ func (p pattern) peek(c *rconn.Conn, most int, r *rand.Rand) (total int, err err
 		}
 		total += n
 	}
+}
+
+// BenchmarkReceive is a stream of Writes to a peer that reads with copies and without,
+// and drops what it reads, or looks at every byte once.
+func BenchmarkReceive(b *testing.B) {
+	read := func(c *rconn.Conn, see func(p []byte)) error {
+		b := make([]byte, 64<<10)
+		for {
+			n, err := c.Read(b)
+			if err != nil {
+				return err
+			}
+			see(b[:n])
+		}
+	}
+	peek := func(c *rconn.Conn, see func(p []byte)) error {
+		for {
+			if _, err := c.Peek(1); err != nil {
+				return err
+			}
+			p, err := c.Peek(c.Buffered())
+			if err != nil {
+				return err
+			}
+			see(p)
+			if _, err := c.Discard(len(p)); err != nil {
+				return err
+			}
+		}
+	}
+	drop := func([]byte) {}
+	sum := func(p []byte) { crc32.Update(0, crc32.MakeTable(crc32.Castagnoli), p) }
+	benchEachFabric(b, func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn)) {
+		for _, size := range []int{64 << 10, 1 << 20} {
+			for _, way := range []struct {
+				name    string
+				receive func(c *rconn.Conn, see func(p []byte)) error
+				see     func(p []byte)
+			}{{"Read/drop", read, drop}, {"Peek/drop", peek, drop}, {"Read/crc", read, sum}, {"Peek/crc", peek, sum}} {
+				b.Run(fmt.Sprintf("%d/%s", size, way.name), func(b *testing.B) {
+					client, server := connect(b)
+					p := make([]byte, size)
+					done := started(func() error { return way.receive(server, way.see) })
+					b.SetBytes(int64(size))
+					b.ReportAllocs()
+					for b.Loop() {
+						if _, err := client.Write(p); err != nil {
+							b.Fatal(err)
+						}
+					}
+					b.StopTimer()
+					require.NoError(b, client.CloseWrite())
+					require.Equal(b, io.EOF, <-done)
+				})
+			}
+		}
+	})
 }
