@@ -100,16 +100,25 @@ func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, []ringnet.Reaso
 		if err != nil {
 			return nil, nil, err
 		}
+		var passedOver []ringnet.Reason
 		if auto, ok := c.(*ringnet.AutoConn); ok {
-			return auto.NetConn().(Conn), auto.PassedOver(), nil
+			passedOver = auto.PassedOver()
 		}
-		return c.(Conn), nil, nil
+		return c.(Conn), passedOver, nil
 	}
 }
 
-// Carried returns what carries a connection that was accepted. If that is not what
-// is required, the connection is reset: a dialer of ringnet's requires it by itself,
-// but one that accepts has no choice before.
+// Carrier is what carries a connection: of auto, the connection beneath.
+func Carrier(c net.Conn) net.Conn {
+	if auto, ok := c.(*ringnet.AutoConn); ok {
+		return auto.NetConn()
+	}
+	return c
+}
+
+// Carried returns a connection that was accepted. If what carries it is not what is
+// required, the connection is reset: a dialer of ringnet's requires it by itself, but
+// one that accepts has no choice before.
 func (o Options) Carried(c net.Conn) (Conn, error) {
 	auto, ok := c.(*ringnet.AutoConn)
 	if !ok {
@@ -117,7 +126,7 @@ func (o Options) Carried(c net.Conn) (Conn, error) {
 	}
 	carrier := auto.LocalAddr().Network()
 	if len(o.Require) == 0 || slices.Contains(o.Require, carrier) {
-		return auto.NetConn().(Conn), nil
+		return auto, nil
 	}
 	Reset(auto)
 	return nil, fmt.Errorf("%v has connected over %s, but %s is required", auto.RemoteAddr(), carrier, strings.Join(o.Require, " or "))

@@ -3,6 +3,8 @@ package proxy
 import (
 	"io"
 	"sync"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 // bufferLen is how many bytes are moved at a time.
@@ -30,7 +32,7 @@ func (e *end) newSink() sink {
 type source func() (*buffer, int, error)
 
 func (e *end) newSource() source {
-	if w, ok := e.Conn.(interface{ AwaitRead() error }); ok {
+	if w, ok := endpoint.Carrier(e.Conn).(interface{ AwaitRead() error }); ok {
 		return func() (*buffer, int, error) {
 			if err := w.AwaitRead(); err != nil {
 				return nil, 0, err

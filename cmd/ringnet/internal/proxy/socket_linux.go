@@ -28,7 +28,7 @@ type socket struct {
 // newSocket returns nil if c is no socket of the kernel.
 func newSocket(c endpoint.Conn) *socket {
 	var raw syscall.RawConn
-	switch s := c.(type) {
+	switch s := endpoint.Carrier(c).(type) {
 	case *net.TCPConn:
 		raw, _ = s.SyscallConn() // never fails for a connection
 	case *net.UnixConn:
