@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 type pingCommand struct {
@@ -90,12 +91,14 @@ type pingResult struct {
 
 // spread says how times are spread, in µs.
 type spread struct {
-	Count  int     `json:"count"`
-	Min    float64 `json:"min"`
-	Median float64 `json:"median"`
-	P90    float64 `json:"p90"`
-	P99    float64 `json:"p99"`
-	Max    float64 `json:"max"`
+	Count      int     `json:"count"`
+	Min        float64 `json:"min"`
+	Median     float64 `json:"median"`
+	MedianLow  float64 `json:"median_low,omitzero"`  // the interval that holds the median with a confidence of 95 %;
+	MedianHigh float64 `json:"median_high,omitzero"` // 0 if there are too few times
+	P90        float64 `json:"p90"`
+	P99        float64 `json:"p99"`
+	Max        float64 `json:"max"`
 }
 
 // newSpread returns nil if there are no times.
@@ -103,11 +106,11 @@ func newSpread(times []time.Duration) *spread {
 	if len(times) == 0 {
 		return nil
 	}
-	times = slices.Clone(times)
-	slices.Sort(times)
-	// The nearest rank: the least time that a share of all does not exceed.
-	at := func(percent int) float64 { return micros(times[max((len(times)*percent+99)/100, 1)-1]) }
-	return &spread{len(times), at(0), at(50), at(90), at(99), at(100)}
+	d := perf.NewDistribution(times)
+	at := func(q float64) float64 { return d.Quantile(q) / 1e3 }
+	least, most := d.Bounds()
+	median := perf.NewEstimate(d.Xs)
+	return &spread{len(times), least / 1e3, at(0.5), median.Low / 1e3, median.High / 1e3, at(0.9), at(0.99), most / 1e3}
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
@@ -205,14 +208,16 @@ const atOnce = 4 << 10
 
 func (c *pingCommand) print(w io.Writer, results []pingResult) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\tset-up, first\tmedian\tp99\tround trip of %d B, min\tmedian\tp90\tp99\tmax\t\n", c.Size)
+	fmt.Fprintf(t, "\tset-up, first\tmedian\tp99\tround trip of %s, min\tmedian\tp90\tp99\tmax\t\n", perf.Size(c.Size))
 	for _, r := range results {
 		if r.Error != "" {
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%.0f µs\t", r.Network, r.FirstSetUp)
-		printSpread(t, r.SetUp, func(s *spread) []float64 { return []float64{s.Median, s.P99} }, 2)
-		printSpread(t, r.RoundTrip, func(s *spread) []float64 { return []float64{s.Min, s.Median, s.P90, s.P99, s.Max} }, 5)
+		fmt.Fprintf(t, "%s\t%s\t", r.Network, inMicros(r.FirstSetUp))
+		printSpread(t, r.SetUp, func(s *spread) []string { return []string{s.center(), inMicros(s.P99)} }, 2)
+		printSpread(t, r.RoundTrip, func(s *spread) []string {
+			return []string{inMicros(s.Min), s.center(), inMicros(s.P90), inMicros(s.P99), inMicros(s.Max)}
+		}, 5)
 		fmt.Fprintln(t)
 	}
 	_ = t.Flush()
@@ -226,17 +231,20 @@ func (c *pingCommand) print(w io.Writer, results []pingResult) {
 	}
 }
 
+func inMicros(us float64) string { return perf.Nanos(us * 1e3) }
+
+// center is the median with its interval.
+func (s *spread) center() string {
+	return perf.Estimate{Median: s.Median, Low: s.MedianLow, High: s.MedianHigh}.WithInterval(inMicros(s.Median))
+}
+
 // printSpread prints some columns, which are empty if there is no spread.
-func printSpread(w io.Writer, s *spread, columns func(*spread) []float64, n int) {
-	values := make([]float64, n)
+func printSpread(w io.Writer, s *spread, columns func(*spread) []string, n int) {
+	values := make([]string, n)
 	if s != nil {
 		values = columns(s)
 	}
 	for _, v := range values {
-		if s == nil {
-			fmt.Fprint(w, "\t")
-		} else {
-			fmt.Fprintf(w, "%.1f µs\t", v)
-		}
+		fmt.Fprintf(w, "%s\t", v)
 	}
 }

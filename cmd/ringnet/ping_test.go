@@ -14,12 +14,18 @@ import (
 
 func TestSpread(t *testing.T) {
 	require.Nil(t, newSpread(nil))
-	require.Equal(t, &spread{1, 5, 5, 5, 5, 5}, newSpread([]time.Duration{5 * time.Microsecond}))
+	require.Equal(t, &spread{Count: 1, Min: 5, Median: 5, P90: 5, P99: 5, Max: 5}, newSpread([]time.Duration{5 * time.Microsecond}))
 	var times []time.Duration
-	for i := range 200 {
-		times = append(times, time.Duration(200-i)*time.Microsecond)
+	for i := range 201 {
+		times = append(times, time.Duration(201-i)*time.Microsecond)
 	}
-	require.Equal(t, &spread{200, 1, 100, 180, 198, 200}, newSpread(times))
+	s := newSpread(times)
+	require.Equal(t, []float64{1, 101, 201}, []float64{s.Min, s.Median, s.Max})
+	require.InDelta(t, 181, s.P90, 1)
+	require.InDelta(t, 199, s.P99, 1)
+	require.InDelta(t, 101, (s.MedianLow+s.MedianHigh)/2, 1)
+	require.Less(t, s.MedianHigh-s.MedianLow, 40.0)
+	require.Equal(t, 201*time.Microsecond, times[0], "the times keep their order")
 }
 
 // pinged runs ringnet ping and returns its results by network.
@@ -57,7 +63,7 @@ func TestPingMeasuresOverEachNetwork(t *testing.T) {
 	}
 	out, err := commandProcess("ping", "-n", "20", address).Output()
 	require.NoError(t, err)
-	require.Regexp(t, `(?m)^ *shm +\d+ µs( +[\d.]+ µs){7}$`, string(out))
+	require.Regexp(t, `(?m)^ *shm +[\d.]+ [µm]s( +[\d.]+ [nµm]?s( ±\d+%)?){7}$`, string(out))
 	require.Regexp(t, `(?m)^not over rdma: `, string(out))
 }
 
