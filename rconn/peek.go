@@ -11,17 +11,17 @@ import "bufio"
 // deadline. With bufio.ErrBufferFull there is at least one byte: who needs n in one
 // piece reads them into a buffer of its own, with [io.ReadFull].
 //
-//	head, err := conn.Peek(1)             // waits for something
-//	if err == nil {
+//	if _, err := conn.Peek(1); err == nil { // something has arrived
 //		p, _ := conn.Peek(conn.Buffered()) // all of it that lies in one piece
-//		n, err := file.Write(p)
+//		n, _ := file.Write(p)
 //		conn.Discard(n)
 //	}
 //
-// The slice is c's. It is what arrived until the next Read, Discard, WriteTo, CloseRead
-// or Close, by whatever goroutine: a Discard that returns nil says that it has been so
-// until then. Later uses of it do no harm to the process, but find anything: bytes that
-// arrived later, on this or another connection.
+// The slice is c's, and is not to be written to. It is what arrived until the next Read,
+// Discard, WriteTo, CloseRead or Close, by whatever goroutine: a Discard of it that
+// returns nil says that neither CloseRead nor Close came before. Later uses of it do no
+// harm to the process, but find anything: bytes that arrived later, on this or another
+// connection.
 //
 // The peer can write to the ring at any time, and change bytes that have arrived. So
 // what is checked in the slice may be different when it is used: a length, a
