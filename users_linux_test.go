@@ -16,15 +16,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// strangerEnv names the network that a process of another user listens on.
+// strangerEnv is the network and the address that a process of another user listens
+// on.
 const strangerEnv = "RINGNET_STRANGER"
 
 func TestMain(m *testing.M) {
-	network := os.Getenv(strangerEnv)
-	if network == "" {
+	network, address, ok := strings.Cut(os.Getenv(strangerEnv), " ")
+	if !ok {
 		os.Exit(m.Run())
 	}
-	l, err := Listen(network, "127.0.0.1:0")
+	l, err := Listen(network, address)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -33,8 +34,8 @@ func TestMain(m *testing.M) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is over
 }
 
-// stranger has another user listen on a network, and says where.
-func stranger(t *testing.T, network string) string {
+// stranger has another user listen at an address, and says where that is.
+func stranger(t *testing.T, network, address string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		const why = "only root can run programs as other users"
@@ -52,7 +53,7 @@ func stranger(t *testing.T, network string) string {
 
 	const uid = 1000
 	cmd := exec.Command(path)
-	cmd.Env = append(os.Environ(), strangerEnv+"="+network)
+	cmd.Env = append(os.Environ(), strangerEnv+"="+network+" "+address)
 	cmd.Dir, cmd.Stderr = "/", os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	stdin, err := cmd.StdinPipe()
@@ -84,14 +85,17 @@ func onlySHM(t *testing.T) {
 func TestAutoListensWhereAnotherUserListensOnSHM(t *testing.T) {
 	onlySHM(t)
 	delayTCP(t, time.Hour)
-	l := listenAuto(t, stranger(t, "shm"))
+	// The port is free on shm; on TCP the kernel gives those of this range to nobody who
+	// has not asked for it.
+	port := 10_000 + os.Getpid()%20_000
+	l := listenAuto(t, stranger(t, "shm", fmt.Sprint("127.0.0.1:", port)))
 	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
 }
 
 func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {
 	onlySHM(t)
 	delayTCP(t, time.Hour)
-	c, err := Dial("auto", stranger(t, "auto"))
+	c, err := Dial("auto", stranger(t, "auto", "127.0.0.1:0"))
 	require.NoError(t, err)
 	defer c.Close()
 	require.Equal(t, "tcp", c.LocalAddr().Network())
