@@ -216,6 +216,8 @@ func TestPerfServesOneClientAtATime(t *testing.T) {
 	conn, w := visitor(t, address, "")
 	require.Empty(t, w.Error)
 	failsWith(t, failed, "busy with 127.0.0.1:", address)
+	_, other := visitor(t, address, "another's")
+	require.Contains(t, other.Error, "this visit has ended")
 	data, w := visitor(t, address, w.Visit)
 	require.Empty(t, w.Error)
 
@@ -224,6 +226,7 @@ func TestPerfServesOneClientAtATime(t *testing.T) {
 	require.Equal(t, io.EOF, err)
 	_, err = data.Read(make([]byte, 1))
 	require.Error(t, err, "the visit has ended for all its connections")
+	require.False(t, os.IsTimeout(err), "the server has not ended it")
 	_, w = visitor(t, address, w.Visit)
 	require.Contains(t, w.Error, "this visit has ended")
 	_, w = visitor(t, address, "")
