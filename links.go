@@ -35,13 +35,14 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 		return nil, err
 	}
 	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
+	var made *link.Link // nil if there was one
 	connect := func(ctx context.Context) (*link.Stream, error) {
 		a.ask(n.name, f)
 		s, err := a.makeLink(ctx, func(ctx context.Context) (*link.Stream, error) {
 			return request(ctx, f, local, remote, cfg, a.dialLink)
 		})
 		if err == nil {
-			d.Trace.made(s.Link())
+			made = s.Link()
 		}
 		return s, err
 	}
@@ -59,7 +60,11 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	if err != nil {
 		return nil, err
 	}
-	return d.Trace.newConn(n.name, s, d.Config, true), nil
+	c := d.Trace.newConn(n.name, s, d.Config, true)
+	if made != nil {
+		d.Trace.made(made) // if it panics, c is garbage
+	}
+	return c, nil
 }
 
 // more is how connections are spread over several links.

@@ -15,15 +15,19 @@ import (
 type tcpConn struct {
 	*net.TCPConn
 	counts *tcpCounts
-	close  sync.Once
+	closed atomic.Bool
 	gone   runtime.Cleanup
 }
 
 // tcpCounts are those of a connection. They do not hold it.
 type tcpCounts struct {
 	written, received atomic.Uint64
+	over              atomic.Bool  // tcpBytes has settled it
 	rtt               atomic.Int64 // when it was closed
 	ended             func(rconn.End)
+
+	// What of written and received is in tcpBytes's sums. Guarded by tcpBytes.mu.
+	sent, got uint64
 }
 
 // newTCPConn counts the bytes of a connection from now on.
@@ -47,42 +51,44 @@ func newTCPConn(c *net.TCPConn, t *Trace, dialed bool) *tcpConn {
 
 func (c *tcpConn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
-	c.counts.received.Add(uint64(n))
+	c.counts.read(int64(n))
 	return n, err
 }
 
 func (c *tcpConn) Write(p []byte) (int, error) {
 	n, err := c.TCPConn.Write(p)
-	c.counts.written.Add(uint64(n))
+	c.counts.wrote(int64(n))
 	return n, err
 }
 
 func (c *tcpConn) WriteBuffers(bufs *net.Buffers) (int64, error) {
 	n, err := bufs.WriteTo(c.TCPConn)
-	c.counts.written.Add(uint64(n))
+	c.counts.wrote(n)
 	return n, err
 }
 
 func (c *tcpConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := c.TCPConn.ReadFrom(r)
-	c.counts.written.Add(uint64(n))
+	c.counts.wrote(n)
 	return n, err
 }
 
 func (c *tcpConn) WriteTo(w io.Writer) (int64, error) {
 	n, err := c.TCPConn.WriteTo(w)
-	c.counts.received.Add(uint64(n))
+	c.counts.read(n)
 	return n, err
 }
 
+// Close closes the connection once: of several at once, only the first would know its
+// error and its round-trip time.
 func (c *tcpConn) Close() error {
-	rtt := roundTrip(c.TCPConn) // which is not known afterwards
+	if c.closed.Swap(true) {
+		return &net.OpError{Op: "close", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: net.ErrClosed}
+	}
+	c.gone.Stop()
+	c.counts.rtt.Store(int64(roundTrip(c.TCPConn))) // which is not known afterwards
 	err := c.TCPConn.Close()
-	c.close.Do(func() {
-		c.gone.Stop()
-		c.counts.rtt.Store(int64(rtt))
-		c.counts.end(rconn.End{Err: err})
-	})
+	c.counts.end(rconn.End{Err: err})
 	return err
 }
 
@@ -93,6 +99,23 @@ func (c *tcpConn) Stats() Stats {
 		s.RTT = rtt
 	}
 	return s
+}
+
+func (c *tcpCounts) wrote(n int64) {
+	c.written.Add(uint64(n))
+	c.late()
+}
+
+func (c *tcpCounts) read(n int64) {
+	c.received.Add(uint64(n))
+	c.late()
+}
+
+// late has tcpBytes count what a call that Close has ended has only now counted.
+func (c *tcpCounts) late() {
+	if c.over.Load() {
+		tcpBytes.settle(c)
+	}
 }
 
 func (c *tcpCounts) stats() Stats {
@@ -106,7 +129,7 @@ func (c *tcpCounts) stats() Stats {
 // end tells that the connection has ended, and how but for its Stats.
 func (c *tcpCounts) end(e rconn.End) {
 	e.Stats = c.stats()
-	tcpBytes.drop(c)
+	tcpBytes.settle(c)
 	c.ended(e)
 }
 
@@ -125,12 +148,17 @@ func (t *tcpTotals) add(c *tcpCounts) {
 	t.open[c] = struct{}{}
 }
 
-func (t *tcpTotals) drop(c *tcpCounts) {
+// settle has the sums count a connection that has ended, and what it has counted since
+// they last did.
+func (t *tcpTotals) settle(c *tcpCounts) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.open, c)
-	t.sent += c.written.Load()
-	t.received += c.received.Load()
+	c.over.Store(true) // first: whoever counts later sees it
+	sent, received := c.written.Load(), c.received.Load()
+	t.sent += sent - c.sent
+	t.received += received - c.got
+	c.sent, c.got = sent, received
 }
 
 // sum is what all connections have carried.

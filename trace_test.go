@@ -3,6 +3,7 @@ package ringnet
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"runtime"
 	"sync"
@@ -274,6 +275,60 @@ func TestATraceMayLookAround(t *testing.T) {
 		require.NoError(t, client.Close())
 		require.NoError(t, server.Close())
 		require.NoError(t, l.Close())
+	})
+}
+
+func TestTraceTellsOfOneOfSeveralClosesAtOnce(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		var r recorder
+		l := listenOn(t, h, ListenConfig{})
+		const rounds = 200
+		for range rounds {
+			client, server := connect(t, h, l, &Dialer{Trace: r.trace()})
+			start := make(chan struct{})
+			errs := make(chan error, 2)
+			for range cap(errs) {
+				go func() {
+					<-start
+					errs <- client.Close()
+				}()
+			}
+			close(start)
+			first, second := <-errs, <-errs
+			if first == nil {
+				first, second = second, first
+			}
+			require.ErrorIs(t, first, net.ErrClosed)
+			require.NoError(t, second)
+			require.NoError(t, server.Close())
+		}
+		require.Len(t, r.closes, rounds)
+		for _, closed := range r.closes {
+			require.NoError(t, closed.Err)
+		}
+	})
+}
+
+// A program that recovers from a panic of its own function, or whose test ends in it,
+// keeps no connection that nobody has.
+func TestAPanicOfLinkUpLeavesNoConnection(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		d := &Dialer{Trace: &Trace{LinkUp: func(LinkInfo) { panic("of the user's") }}}
+		require.PanicsWithValue(t, "of the user's", func() { _, _ = d.Dial(h.network, l.Addr().String()) })
+		s, err := l.Accept()
+		require.NoError(t, err)
+		defer s.Close()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.Read(make([]byte, 1))
+			ended <- err
+		}()
+		requireSoon(t, func() bool {
+			runtime.GC()
+			return len(ended) > 0
+		})
+		require.Equal(t, io.EOF, <-ended)
 	})
 }
 
