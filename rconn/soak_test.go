@@ -83,6 +83,7 @@ func (v simVenue) faulty(r *rand.Rand, over <-chan struct{}) {
 // life is one end: what it sent, what it received, and how that ended.
 type life struct {
 	c        *rconn.Conn
+	buffer   *rconn.Buffer
 	out, in  pattern
 	sent     int
 	received int
@@ -143,6 +144,11 @@ func randomLife(t *testing.T, v venue, seed uint64, meanwhile func(r *rand.Rand,
 // write sends up to total bytes, with deadlines and pauses, and says that that
 // was all.
 func (l *life) write(total int, r *rand.Rand) {
+	defer func() {
+		if l.buffer != nil {
+			_ = l.buffer.Close()
+		}
+	}()
 	for l.sent < total {
 		b := make([]byte, 1+r.IntN(1<<r.IntN(16)))
 		l.out.fill(b, l.sent)
@@ -161,8 +167,11 @@ func (l *life) write(total int, r *rand.Rand) {
 }
 
 func (l *life) writeOneWayOrAnother(b []byte, r *rand.Rand) (int, error) {
-	if r.IntN(2) == 0 {
+	switch r.IntN(3) {
+	case 0:
 		return l.c.Write(b)
+	case 1:
+		return l.writeBuffer(b)
 	}
 	bufs, size := cut(b, r), len(b)
 	n, err := l.c.WriteBuffers(&bufs)
@@ -171,6 +180,27 @@ func (l *life) writeOneWayOrAnother(b []byte, r *rand.Rand) (int, error) {
 	}
 	clear(b) // it is ours again
 	return int(n), err
+}
+
+// writeBuffer writes b from a buffer, and drops there what was not accepted.
+func (l *life) writeBuffer(b []byte) (int, error) {
+	if l.buffer == nil {
+		buffer, err := l.c.NewBuffer(1 << 16)
+		if err != nil {
+			return 0, err
+		}
+		l.buffer = buffer
+	}
+	l.buffer.Wait()
+	if _, err := l.buffer.Write(b); err != nil {
+		return 0, err
+	}
+	n, err := l.c.WriteBuffer(l.buffer)
+	if err != nil {
+		_ = l.buffer.Close()
+		l.buffer = nil
+	}
+	return n, err
 }
 
 // read checks what arrives until nothing more does.

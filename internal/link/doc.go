@@ -12,7 +12,7 @@
 //
 //	Up        streams come and go           → Draining, on a cause
 //	Draining  the queue pair is in ERR      → Ended, when all receives are back
-//	Ended     nothing more will arrive      → Closed, when no stream is owned
+//	Ended     nothing more will arrive      → Closed, when nothing of it is owned
 //	Closed    the endpoint is destroyed
 //
 // A link begins with the stream that it was dialed for, or, if it is one of several

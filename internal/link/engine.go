@@ -11,7 +11,7 @@ import (
 
 // run is the goroutine of a link, its engine. It moves on what nobody waits for,
 // takes note of what happens to the connection, and takes the link down when it
-// has ended and no stream is owned any more.
+// has ended and nothing of it is owned any more.
 func (l *Link) run() {
 	for !l.turn(l.ep.Wait()) {
 	}

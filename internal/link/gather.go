@@ -8,6 +8,10 @@ type gather struct {
 	n     int
 	first []byte
 	rest  [][]byte
+
+	// Or they lie in a buffer, from a position on.
+	buffer *Buffer
+	from   int
 }
 
 // whole is bytes in one piece.

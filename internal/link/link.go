@@ -68,7 +68,7 @@ type Link struct {
 	lowest     int           // no number below it is free
 	unanswered int           // streams that the peer has dialed and that have not been answered
 	opens      chan struct{} // one for each that this side has dialed and that has not been answered
-	owned      int           // streams whose owner has not closed them
+	owned      int           // streams and buffers whose owner has not closed them
 	leaving    leaving
 	vain       vain
 
@@ -299,6 +299,7 @@ func (l *Link) settle() {
 	l.stage = ended
 	l.drain.Stop()
 	l.sayDown()
+	l.handBack()
 	for _, s := range l.streams {
 		if s != nil {
 			s.wake()

@@ -39,11 +39,12 @@ const burst = 3
 type sendQueue struct {
 	slots   credit.Slots
 	staging staging
-	streams queue[*Stream] // with data to send, that are in a conversation
-	busy    queue[*Stream] // with data to send, others
-	talkers queue[*Stream] // with records to send
-	short   queue[*Stream] // whose Writes wait for staging memory, or have
-	ending  []*Stream      // whose Close waits for the completion of its end
+	buffers map[*Buffer]struct{} // of this link's that are not closed
+	streams queue[*Stream]       // with data to send, that are in a conversation
+	busy    queue[*Stream]       // with data to send, others
+	talkers queue[*Stream]       // with records to send
+	short   queue[*Stream]       // whose Writes wait for staging memory, or have
+	ending  []*Stream            // whose Close waits for the completion of its end
 
 	batch   []fabric.WorkRequest
 	bytes   int  // in batch
@@ -90,6 +91,7 @@ func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
 	return sendQueue{
 		slots:    credit.NewSlots(depth, credit.LinkControlSends),
 		staging:  staging{memory: memory, ring: ring.New(b[:size])},
+		buffers:  make(map[*Buffer]struct{}),
 		batch:    make([]fabric.WorkRequest, 0, maxBatch),
 		records:  controlSends{buffers: control, after: make([]uint64, credit.RecordWindow)},
 		credits:  controlSends{buffers: control[credit.RecordWindow*wire.MessageSize:], after: make([]uint64, 1)},
@@ -264,15 +266,16 @@ func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 		case n == 0:
 			l.pushData(s, gather{}, nil)
 		default:
-			l.pushData(s, whole(s.pending.next(&q.staging, n)), q.staging.memory)
+			p, memory := s.pending.next(&q.staging, n)
+			l.pushData(s, whole(p), memory)
 		}
 		waiting = 0
 		q.enqueue(s)
 	}
 }
 
-// pushData adds a data message of a stream to the batch: bytes of the staging
-// memory, or of the caller's, inline.
+// pushData adds a data message of a stream to the batch: bytes of registered memory,
+// or of the caller's, inline.
 func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	q := &l.send
 	var flags wire.DataFlags
@@ -292,9 +295,9 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	}
 	q.bulk.posted += uint64(g.n)
 	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
-	// Signal before anything could wait: for a slot, for staging memory, or,
-	// after a burst, for the end of what is under way.
-	signaled := s.ledger.Pending() > 0 || s.ledger.Closing() || q.short.len() > 0 ||
+	// Signal before anything could wait: for a slot, for staging memory or a buffer,
+	// or, after a burst, for the end of what is under way.
+	signaled := s.ledger.Pending() > 0 || s.pending.lends(&q.staging) || s.ledger.Closing() || q.short.len() > 0 ||
 		q.slots.Unsignaled()+1 >= burst && s.streak > 0 ||
 		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
 		q.quiet >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed

@@ -10,7 +10,8 @@ import (
 // places are given out in order, to whatever stream, and freed in order: each
 // chunk once the work requests that carry it have completed. Since a chunk is
 // only made of bytes that have their place in the peer's ring, none can stay for
-// ever and hold up those behind it. Guarded by Link.mu.
+// ever and hold up those behind it. A chunk of a [Buffer]'s bytes takes none of the
+// memory. Guarded by Link.mu.
 type staging struct {
 	memory fabric.Memory
 	ring   *ring.Ring
@@ -20,8 +21,9 @@ type staging struct {
 }
 
 // chunk is what one Write, or several that wrote little, have put into the staging
-// memory.
+// memory, or what lies in a buffer.
 type chunk struct {
+	buffer   *Buffer
 	from, to uint64 // positions; from moves on as bytes are posted
 	after    uint64 // work requests that have to complete before it is free
 	follower uint64 // number of the next chunk of the same stream
@@ -32,15 +34,25 @@ func (s *staging) chunk(n uint64) *chunk { return &s.chunks[n&uint64(len(s.chunk
 
 // take makes a chunk of n bytes, at most [ring.Ring.Free].
 func (s *staging) take(n int) (number uint64, first, second []byte) {
+	from := s.ring.Head()
+	first, second = s.reserve(n)
+	return s.add(chunk{from: from, to: from + uint64(n), copying: true}), first, second
+}
+
+// lend makes a chunk of n bytes of a buffer.
+func (s *staging) lend(b *Buffer, from, n int) (number uint64) {
+	b.lent++
+	return s.add(chunk{buffer: b, from: uint64(from), to: uint64(from + n)})
+}
+
+func (s *staging) add(c chunk) (number uint64) {
 	if int(s.next-s.first) == len(s.chunks) {
 		s.grow()
 	}
-	from := s.ring.Head()
-	first, second = s.reserve(n)
 	number = s.next
 	s.next++
-	*s.chunk(number) = chunk{from: from, to: from + uint64(n), copying: true}
-	return number, first, second
+	*s.chunk(number) = c
+	return number
 }
 
 func (s *staging) reserve(n int) (first, second []byte) {
@@ -66,7 +78,12 @@ func (s *staging) release(slots *credit.Slots) bool {
 		if c.copying || c.from != c.to || !slots.Completed(c.after) {
 			break
 		}
-		s.ring.Release(c.to)
+		if c.buffer != nil {
+			c.buffer.unlend()
+			c.buffer = nil
+		} else {
+			s.ring.Release(c.to)
+		}
 		s.first++
 	}
 	return s.first != before
@@ -169,7 +186,7 @@ func (c *chain) add(s *staging, number uint64) {
 // all, nothing of it is posted and it is not long, or to another.
 func (c *chain) append(s *staging, g gather) {
 	if c.length > 0 && c.tail+1 == s.next {
-		if last := s.chunk(c.tail); last.after == 0 && last.to-last.from < worthwhile {
+		if last := s.chunk(c.tail); last.buffer == nil && last.after == 0 && last.to-last.from < worthwhile {
 			g.copyTo(s.reserve(g.n))
 			last.to = s.ring.Head()
 			return
@@ -182,19 +199,26 @@ func (c *chain) append(s *staging, g gather) {
 }
 
 // next returns the bytes that the next work request of the stream may carry: n
-// at most, in one piece of memory.
-func (c *chain) next(s *staging, n int) []byte {
+// at most, in one piece of memory, which it returns too.
+func (c *chain) next(s *staging, n int) ([]byte, fabric.Memory) {
 	head := s.chunk(c.head)
 	to := head.to
 	for number, left := c.head, c.length-1; left > 0 && int(to-head.from) < n; left-- {
 		number = s.chunk(number).follower
-		if s.chunk(number).from != to {
+		if next := s.chunk(number); next.from != to || next.buffer != head.buffer {
 			break
 		}
 		to = s.chunk(number).to
 	}
-	return s.ring.Bytes(head.from, min(n, int(to-head.from)))
+	n = min(n, int(to-head.from))
+	if head.buffer != nil {
+		return head.buffer.Bytes()[head.from:][:n], head.buffer.memory
+	}
+	return s.ring.Bytes(head.from, n), s.memory
 }
+
+// lends says whether the next bytes are a buffer's.
+func (c *chain) lends(s *staging) bool { return c.length > 0 && s.chunk(c.head).buffer != nil }
 
 // posted records that the next n bytes go with the work requests before after.
 func (c *chain) posted(s *staging, n int, after uint64) {

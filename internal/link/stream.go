@@ -322,13 +322,20 @@ func (l *Link) disown(s *Stream) {
 	if s.ledger.Stage() != credit.Over && l.stage == up {
 		s.lastCall = time.AfterFunc(patience, s.loseHope)
 	}
-	if l.owned == 0 {
-		l.idle.Reset(l.idleTime())
-		if l.stage != up {
-			l.ep.Wake()
-		}
-	}
+	l.letGo()
 	l.watchNow() // whoever polled for the stream does not come back
+}
+
+// letGo has the link leave in a while, if nothing of it is owned any more, or at once
+// if it has ended. Called with mu held.
+func (l *Link) letGo() {
+	if l.owned > 0 {
+		return
+	}
+	l.idle.Reset(l.idleTime())
+	if l.stage != up {
+		l.ep.Wake()
+	}
 }
 
 // loseHope resets a stream that the peer's application does not close.

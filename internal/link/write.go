@@ -72,6 +72,11 @@ func (s *Stream) accept(g gather) (int, error) {
 		return 0, err
 	}
 	later := s.leavesToEngine()
+	if g.buffer != nil {
+		s.pending.add(&l.send.staging, l.send.staging.lend(g.buffer, g.from, n))
+		s.ledger.Accept(n)
+		return s.accepted(n, later), nil
+	}
 	if n <= l.limits.Inline && !later && s.sendNow(g.head(n)) {
 		l.wakeShort()
 		return n, nil
@@ -127,7 +132,7 @@ func (s *Stream) staged(number uint64, n int, later bool) (int, error) {
 	return s.accepted(n, later), nil
 }
 
-// accepted sees to it that n bytes in the staging memory are sent, and returns n.
+// accepted sees to it that n bytes in registered memory are sent, and returns n.
 // Called with mu held, which it may release to send.
 func (s *Stream) accepted(n int, later bool) int {
 	l := s.link

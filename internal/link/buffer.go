@@ -1,0 +1,137 @@
+package link
+
+import (
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// Buffer is registered memory that its owner fills and hands over to a stream of the
+// link: the device sends from it, and it is handed back when the device has. The link
+// stays until its buffers are closed.
+type Buffer struct {
+	link   *Link
+	memory fabric.Memory
+	size   int // registered, in bytes
+
+	// Guarded by link.mu.
+	lent   int           // chunks that the device has yet to send, and one while it is being written
+	back   chan struct{} // closed when it has been handed back; nil before it was handed over
+	closed bool
+}
+
+// NewBuffer registers memory for a buffer of the given size, in bytes.
+func (l *Link) NewBuffer(size int) (*Buffer, error) {
+	b, err := l.newBuffer(size)
+	if err != nil {
+		return nil, short(err, l.rivals(err))
+	}
+	return b, nil
+}
+
+func (l *Link) newBuffer(size int) (*Buffer, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stage != up {
+		return nil, l.cause
+	}
+	n := fabric.Pages(size)
+	if err := l.account.Reserve(n); err != nil {
+		return nil, err
+	}
+	memory, err := l.ep.Register(n, fabric.LocalWrite)
+	if err != nil {
+		l.account.Release(n)
+		return nil, err
+	}
+	b := &Buffer{link: l, memory: memory, size: n}
+	l.send.buffers[b] = struct{}{}
+	l.owned++
+	return b, nil
+}
+
+// Bytes is the memory. Nobody may write to it while the buffer is handed over.
+func (b *Buffer) Bytes() []byte { return b.memory.Bytes() }
+
+// HandedOver says whether the device may still send from the buffer.
+func (b *Buffer) HandedOver() bool {
+	b.link.mu.Lock()
+	defer b.link.mu.Unlock()
+	return b.lent > 0
+}
+
+// Wait waits until the buffer has been handed back. No peer keeps it from that: what
+// was accepted has its place at the peer, so the device sends it or fails.
+func (b *Buffer) Wait() {
+	b.link.mu.Lock()
+	back := b.back
+	b.link.mu.Unlock()
+	if back != nil {
+		<-back
+	}
+}
+
+// Close frees the memory, when the buffer has been handed back.
+func (b *Buffer) Close() {
+	b.Wait()
+	l := b.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b.closed {
+		return
+	}
+	b.closed = true
+	delete(l.send.buffers, b)
+	if b.memory.Free() {
+		l.account.Release(b.size)
+	}
+	l.owned--
+	l.letGo()
+}
+
+// lend begins to hand the buffer over, and unlend ends what was begun, or one of the
+// chunks. Called with Link.mu held.
+func (b *Buffer) lend() {
+	b.back = make(chan struct{})
+	b.lent = 1
+}
+
+func (b *Buffer) unlend() {
+	if b.lent == 0 {
+		return // the link has ended meanwhile
+	}
+	if b.lent--; b.lent == 0 {
+		close(b.back)
+	}
+}
+
+// handBack hands the buffers back of a link that sends nothing any more. Called with
+// mu held.
+func (l *Link) handBack() {
+	for b := range l.send.buffers {
+		b.lent = min(b.lent, 1)
+		b.unlend()
+	}
+}
+
+// WriteBuffer is one Write of n of the buffer's bytes, from a position on, that
+// hands it over. The buffer is one that is not, and of the stream's link.
+func (s *Stream) WriteBuffer(b *Buffer, from, n int, d *deadline.Deadline) (done int, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.link.mu.Lock()
+	b.lend()
+	s.link.mu.Unlock()
+	defer func() {
+		s.link.mu.Lock()
+		defer s.link.mu.Unlock()
+		b.unlend()
+	}()
+	for done < n {
+		m, err := s.writeSome(gather{n: n - done, buffer: b, from: from + done}, d)
+		done += m
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
