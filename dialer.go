@@ -15,6 +15,13 @@ import (
 // package rconn for its methods.
 type Conn = rconn.Conn
 
+// Buffer is registered memory that a program fills and hands over to a connection, which
+// sends from it without a copy; Conn.NewBuffer makes it. See package rconn.
+type Buffer = rconn.Buffer
+
+// ErrHandedOver is the error of what is done with a [Buffer] that is handed over.
+var ErrHandedOver = rconn.ErrHandedOver
+
 // Config has the sizes, queue depths and times of a connection's end. The zero
 // value, and nil, mean the defaults. See package rconn for its fields.
 type Config = rconn.Config

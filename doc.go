@@ -122,7 +122,8 @@
 // io.Copy of a regular file to or from a connection spares a copy. [AutoConn.WriteBuffers]
 // and Conn.WriteBuffers are net.Buffers as one Write. Conn.Peek returns what has arrived
 // where it lies in the ring, which the peer can still change; its documentation has what
-// that is good for.
+// that is good for. A [Buffer] is memory that a program fills and hands over, from which
+// the device sends without a copy.
 //
 // # What happens, and how much
 //

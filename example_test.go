@@ -1,6 +1,7 @@
 package ringnet_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -92,6 +93,56 @@ func ExampleConn() {
 	// to the end: <nil>
 	// too late: true
 	// closed: true
+}
+
+// A file server with two buffers for each connection: one is filled while the device
+// sends the other, and no byte is copied by this program.
+func ExampleBuffer() {
+	l, err := ringnet.Listen("shm", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		accepted, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer accepted.Close()
+		conn := accepted.(*ringnet.Conn)
+		file, err := os.Open("LICENSE")
+		if err != nil {
+			return
+		}
+		defer file.Close()
+		var buffers [2]*ringnet.Buffer
+		for i := range buffers {
+			if buffers[i], err = conn.NewBuffer(4 << 10); err != nil {
+				return
+			}
+			defer buffers[i].Close()
+		}
+		for turn := 0; err == nil; turn++ {
+			b := buffers[turn%2]
+			b.Wait() // until the device has sent what it held
+			if _, err = b.Fill(file); err == nil {
+				_, err = conn.WriteBuffer(b)
+			}
+		}
+	}()
+
+	conn, err := ringnet.Dial("shm", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	got, err := io.ReadAll(conn)
+	if err != nil {
+		log.Fatal(err)
+	}
+	want, err := os.ReadFile("LICENSE")
+	fmt.Println(err, bytes.Equal(got, want))
+	// Output: <nil> true
 }
 
 func ExampleDialer() {
