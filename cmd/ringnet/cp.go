@@ -15,13 +15,14 @@ import (
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/transfer"
+	"github.com/ringnet/ringnet/internal/perf"
 )
 
 type cpCommand struct {
 	File    string        `arg:"" optional:"" type:"existingfile" help:"The file to send."`
-	Address string        `arg:"" optional:"" name:"host:port" help:"Where ringnet cp --serve listens."`
+	Address hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet cp --serve listens."`
 	Serve   string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
-	Listen  string        `default:":7472" placeholder:"HOST:PORT" help:"With --serve, listen here (${default})."`
+	Listen  hostPort      `default:":7472" placeholder:"HOST:PORT" help:"With --serve, listen here (${default})."`
 	Retry   time.Duration `default:"1m" help:"When the connection breaks, try so long to go on (${default})."`
 	Quiet   bool          `short:"q" help:"Show no progress."`
 }
@@ -37,9 +38,6 @@ func (c *cpCommand) Run(ctx context.Context, s *streams) error {
 	if c.File == "" || c.Address == "" {
 		return misuseError{errors.New("want FILE HOST:PORT, or --serve DIR")}
 	}
-	if _, _, err := net.SplitHostPort(c.Address); err != nil {
-		return misuseError{fmt.Errorf("%q: want HOST:PORT: %w", c.Address, err)}
-	}
 	return c.send(ctx, s)
 }
 
@@ -52,7 +50,7 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 	if err != nil {
 		return err
 	}
-	l, err := ringnet.Listen("auto", c.Listen)
+	l, err := ringnet.Listen("auto", string(c.Listen))
 	if err != nil {
 		return err
 	}
@@ -108,9 +106,9 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 	defer file.Close()
 	began := time.Now()
 	f := sentFile{Name: filepath.Base(c.File), Bytes: info.Size()}
-	p := newProgress(s.err, f.Name, f.Bytes, c.Quiet || s.json)
+	p := newProgress(s.err, f.Name, f.Bytes, c.Quiet || !perf.IsTerminal(s.err))
 	defer p.end()
-	to := endpoint.Endpoint{Network: "auto", Address: c.Address}
+	to := endpoint.Endpoint{Network: "auto", Address: string(c.Address)}
 	for lost := began; ; {
 		err := f.attempt(ctx, to, file, p)
 		if err == nil {
@@ -119,7 +117,8 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 		if p.advanced() {
 			lost = time.Now()
 		}
-		if ctx.Err() != nil || errors.As(err, new(transfer.RefusedError)) || time.Since(lost) > c.Retry {
+		final := errors.As(err, new(transfer.RefusedError)) || errors.Is(err, transfer.ErrStranger)
+		if final || ctx.Err() != nil || time.Since(lost) > c.Retry {
 			return fmt.Errorf("%s: %w", c.File, err)
 		}
 		select {

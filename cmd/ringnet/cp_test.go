@@ -81,19 +81,23 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 	file := filepath.Join(dir, ".hidden")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	address := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
+	stranger := serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
 	for args, want := range map[string]string{
-		"":                         "want FILE HOST:PORT, or --serve DIR",
-		file:                       "want FILE HOST:PORT, or --serve DIR",
-		file + " nowhere":          "want HOST:PORT",
-		"/nowhere/file " + address: "no such file",
-		"--serve /nowhere":         "no such file",
+		"":                                     "want FILE HOST:PORT, or --serve DIR",
+		file:                                   "want FILE HOST:PORT, or --serve DIR",
+		file + " nowhere":                      "want HOST:PORT",
+		"/nowhere/file " + address:             "no such file",
+		file + " " + stranger + " --retry 1h":  "no answer: this is no ringnet cp",
+		"--serve " + dir + " --listen nowhere": "want HOST:PORT",
+		"--serve /nowhere":                     "no such file",
 		"--serve " + dir + " " + file + " " + address: "--serve wants no file to send",
-		file + " " + address:                          "refused: ",
+		file + " " + address:                          file + `: refused: ".hidden": want a plain name`,
 		file + " " + freeAddress(t) + " --retry 1ms":  "connection refused",
 	} {
 		out, err := commandProcess(append([]string{"cp"}, strings.Fields(args)...)...).CombinedOutput()
 		require.Error(t, err, args)
 		require.Contains(t, string(out), want, args)
+		require.NotContains(t, string(out), "\x1b", "progress is for terminals")
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 type doctorCommand struct {
-	Address string        `arg:"" optional:"" name:"host:port" help:"A listener to connect to, which is not sent anything."`
+	Address hostPort      `arg:"" optional:"" name:"host:port" help:"A listener to connect to, which is not sent anything."`
 	Timeout time.Duration `default:"5s" help:"Wait so long for the listener (${default})."`
 }
 
@@ -60,11 +60,6 @@ var errFallsBack = errors.New("connections fall back to TCP, or fail")
 
 // Run finds out why RDMA or shared memory would not be used.
 func (c *doctorCommand) Run(ctx context.Context, s *streams) error {
-	if c.Address != "" {
-		if _, _, err := net.SplitHostPort(c.Address); err != nil {
-			return misuseError{fmt.Errorf("%q: want HOST:PORT: %w", c.Address, err)}
-		}
-	}
 	auto, err := offers()
 	if err != nil {
 		return err
@@ -76,7 +71,7 @@ func (c *doctorCommand) Run(ctx context.Context, s *streams) error {
 	d.checkOffers(auto)
 	d.FallsBack = slices.ContainsFunc(d.Findings, finding.isBad)
 	if c.Address != "" {
-		d.FallsBack = !d.checkPeer(ctx, c.Address, c.Timeout)
+		d.FallsBack = !d.checkPeer(ctx, string(c.Address), c.Timeout)
 	}
 	if s.json {
 		err = writeJSON(s.out, d)

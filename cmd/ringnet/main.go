@@ -82,6 +82,18 @@ func run(args []string, out, errs io.Writer) (status int) {
 // misuseError is that of flags that do not fit together.
 type misuseError struct{ error }
 
+// hostPort is an address as it is written on the command line.
+type hostPort string
+
+// UnmarshalText refuses what is not an address.
+func (a *hostPort) UnmarshalText(text []byte) error {
+	if _, _, err := net.SplitHostPort(string(text)); err != nil {
+		return fmt.Errorf("%q: want HOST:PORT: %w", text, err)
+	}
+	*a = hostPort(text)
+	return nil
+}
+
 func (s *streams) logger(verbose bool) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.LevelInfo}
 	if verbose {

@@ -22,7 +22,7 @@ import (
 )
 
 type perfCommand struct {
-	Address     string        `arg:"" optional:"" name:"host:port" help:"Where ringnet perf --listen is."`
+	Address     hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet perf --listen is."`
 	Networks    []string      `enum:"auto,shm,rdma,tcp" default:"auto,tcp" placeholder:"NETWORK" help:"Measure these side by side: auto (what carries its connections), shm, rdma, tcp (${default})."`
 	Sizes       []byteSize    `default:"64,4KiB,64KiB" placeholder:"SIZE" help:"With messages of these sizes, such as 64, 4KiB, 1MiB (${default})."`
 	Connections []int         `default:"1,16" placeholder:"N" help:"Over so many connections at once (${default})."`
@@ -69,9 +69,6 @@ func (c *perfCommand) Run(ctx context.Context, s *streams) error {
 	case c.Slice > maxSlice:
 		return misuseError{fmt.Errorf("--slice wants %v at most: --rounds can be more", maxSlice)}
 	}
-	if _, _, err := net.SplitHostPort(c.Address); err != nil {
-		return misuseError{fmt.Errorf("%q: want HOST:PORT: %w", c.Address, err)}
-	}
 	return c.measure(ctx, s)
 }
 
@@ -84,7 +81,7 @@ func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 			return err
 		}
 	}
-	client := newPerfClient(c.Address, c.Timeout)
+	client := newPerfClient(string(c.Address), c.Timeout)
 	defer client.close()
 	r := new(perfReport)
 	var err error

@@ -16,8 +16,8 @@ import (
 )
 
 type pingCommand struct {
-	Address  string        `arg:"" optional:"" name:"host:port" help:"What to connect to: ringnet ping --listen, or any listener, which is not sent anything."`
-	Listen   string        `placeholder:"HOST:PORT" help:"Answer those who ping, over all networks that this host has."`
+	Address  hostPort      `arg:"" optional:"" name:"host:port" help:"What to connect to: ringnet ping --listen, or any listener, which is not sent anything."`
+	Listen   hostPort      `placeholder:"HOST:PORT" help:"Answer those who ping, over all networks that this host has."`
 	Networks []string      `enum:"shm,rdma,tcp" default:"shm,rdma,tcp" placeholder:"NETWORK" help:"Connect over these: shm, rdma, tcp (all)."`
 	Count    int           `short:"n" default:"1000" help:"Round trips over each network (${default})."`
 	Size     int           `short:"s" default:"64" help:"Bytes there and back (${default})."`
@@ -44,9 +44,6 @@ func (c *pingCommand) Run(ctx context.Context, s *streams) error {
 	case c.Listen != "":
 		return c.answer(ctx, s)
 	}
-	if _, _, err := net.SplitHostPort(c.Address); err != nil {
-		return misuseError{fmt.Errorf("%q: want HOST:PORT: %w", c.Address, err)}
-	}
 	var results []pingResult
 	for _, network := range c.Networks {
 		results = append(results, c.ping(ctx, network))
@@ -58,7 +55,7 @@ func (c *pingCommand) Run(ctx context.Context, s *streams) error {
 	} else {
 		c.print(s.out, results)
 	}
-	if !slices.ContainsFunc(results, func(r pingResult) bool { return r.Error == "" }) {
+	if !slices.ContainsFunc(results, pingResult.reached) {
 		return fmt.Errorf("%s cannot be reached", c.Address)
 	}
 	return nil
@@ -66,7 +63,7 @@ func (c *pingCommand) Run(ctx context.Context, s *streams) error {
 
 // answer serves those who ping until the context ends.
 func (c *pingCommand) answer(ctx context.Context, s *streams) error {
-	l, err := ringnet.Listen("auto", c.Listen)
+	l, err := ringnet.Listen("auto", string(c.Listen))
 	if err != nil {
 		return err
 	}
@@ -88,6 +85,8 @@ type pingResult struct {
 	SetUp      *spread `json:"set_up,omitempty"`      // of the others
 	RoundTrip  *spread `json:"round_trip,omitempty"`
 }
+
+func (r pingResult) reached() bool { return r.Error == "" }
 
 // spread says how times are spread, in µs.
 type spread struct {
@@ -144,7 +143,7 @@ func (c *pingCommand) ping(ctx context.Context, network string) pingResult {
 // connect makes some connections, one after the other, and returns the last and how
 // long each took.
 func (c *pingCommand) connect(ctx context.Context, network string) (net.Conn, []time.Duration, error) {
-	dial := endpoint.Endpoint{Network: network, Address: c.Address}.Dialer(endpoint.Options{})
+	dial := endpoint.Endpoint{Network: network, Address: string(c.Address)}.Dialer(endpoint.Options{})
 	var times []time.Duration
 	for {
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -208,9 +207,11 @@ const atOnce = 4 << 10
 
 func (c *pingCommand) print(w io.Writer, results []pingResult) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\tset-up, first\tmedian\tp99\tround trip of %s, min\tmedian\tp90\tp99\tmax\t\n", perf.Size(c.Size))
+	if slices.ContainsFunc(results, pingResult.reached) {
+		fmt.Fprintf(t, "\tset-up, first\tmedian\tp99\tround trip of %s, min\tmedian\tp90\tp99\tmax\t\n", perf.Size(c.Size))
+	}
 	for _, r := range results {
-		if r.Error != "" {
+		if !r.reached() {
 			continue
 		}
 		fmt.Fprintf(t, "%s\t%s\t", r.Network, inMicros(r.FirstSetUp))
@@ -223,7 +224,7 @@ func (c *pingCommand) print(w io.Writer, results []pingResult) {
 	_ = t.Flush()
 	for _, r := range results {
 		switch {
-		case r.Error != "":
+		case !r.reached():
 			fmt.Fprintf(w, "not over %s: %s\n", r.Network, r.Error)
 		case r.NoAnswer != "":
 			fmt.Fprintf(w, "no round trips over %s: %s\n", r.Network, r.NoAnswer)

@@ -93,6 +93,7 @@ func TestPingFailsWhereNobodyListens(t *testing.T) {
 	require.Equal(t, failed, exit.ExitCode())
 	require.Contains(t, string(out), "cannot be reached")
 	require.Contains(t, string(out), "not over tcp: dial tcp")
+	require.NotContains(t, string(out), "median", "a table of nothing")
 }
 
 func TestPingSaysWhatIsWrongWithItsFlags(t *testing.T) {
@@ -104,9 +105,12 @@ func TestPingSaysWhatIsWrongWithItsFlags(t *testing.T) {
 		"a:1 -s 1073741825":      "--size=1073741825: want 1073741824 at most",
 		"a:1 --networks ib":      "must be one of",
 		"--listen nowhere:7:471": "too many colons",
+		"--listen nowhere":       "missing port",
 	} {
 		out, err := commandProcess(append([]string{"ping"}, strings.Fields(args)...)...).CombinedOutput()
-		require.Error(t, err, args)
+		exit := new(exec.ExitError)
+		require.ErrorAs(t, err, &exit, args)
+		require.Equal(t, misuse, exit.ExitCode(), args)
 		require.Contains(t, string(out), want)
 	}
 }

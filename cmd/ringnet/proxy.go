@@ -27,7 +27,7 @@ type proxyCommand struct {
 
 	File    string        `type:"existingfile" placeholder:"FILE" help:"Read forwardings from a file: on each line the flags of one, --listen to --dial-timeout. # begins a comment."`
 	Drain   time.Duration `default:"30s" help:"On SIGTERM, wait so long for connections to end before they are cut off (${default})."`
-	Metrics string        `placeholder:"HOST:PORT" help:"Serve metrics for Prometheus at http://HOST:PORT/metrics."`
+	Metrics hostPort      `placeholder:"HOST:PORT" help:"Serve metrics for Prometheus at http://HOST:PORT/metrics."`
 	Verbose bool          `short:"v" help:"Log each connection."`
 }
 
@@ -130,7 +130,7 @@ func (c *proxyCommand) Run(ctx context.Context, s *streams) error {
 		return err
 	}
 	if c.Metrics != "" {
-		stop, err := serveMetrics(c.Metrics, proxies, log)
+		stop, err := serveMetrics(string(c.Metrics), proxies, log)
 		if err != nil {
 			closeAll(proxies)
 			return err

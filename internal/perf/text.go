@@ -63,12 +63,17 @@ type Progress struct {
 
 // NewProgress writes to out.
 func NewProgress(out io.Writer) *Progress {
-	p := &Progress{out: out, started: time.Now()}
-	if f, ok := out.(*os.File); ok {
-		info, err := f.Stat()
-		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	return &Progress{out: out, terminal: IsTerminal(out), started: time.Now()}
+}
+
+// IsTerminal says whether what is written to out can be written over.
+func IsTerminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok {
+		return false
 	}
-	return p
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // OnlyOnTerminal has it say nothing elsewhere.

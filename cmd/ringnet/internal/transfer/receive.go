@@ -43,7 +43,11 @@ func (f *Folder) Receive(c io.ReadWriter) (Received, error) {
 	}
 	r, err := f.receive(l, o)
 	if err != nil {
-		_ = l.send(answer{Error: err.Error(), Busy: err == ErrBusy}) // who may be gone
+		why := err.Error()
+		if refused := new(RefusedError); errors.As(err, refused) {
+			why = refused.Why // to which the sender adds that it was refused
+		}
+		_ = l.send(answer{Error: why, Busy: err == ErrBusy}) // who may be gone
 		return r, fmt.Errorf("%.200q: %w", o.Name, err)
 	}
 	return r, l.send(answer{SHA256: r.SHA256})

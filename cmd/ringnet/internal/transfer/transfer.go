@@ -56,6 +56,10 @@ func (e RefusedError) Error() string { return "refused: " + e.Why }
 // broken, which its receiver has not noticed yet.
 var ErrBusy = errors.New("another connection brings a file of this name")
 
+// ErrStranger: what the peer sends is not of this protocol, and would not be in
+// another connection.
+var ErrStranger = errors.New("this is no ringnet cp")
+
 // maxLine bounds what a peer may have another hold.
 const maxLine = 64 << 10
 
@@ -90,14 +94,14 @@ func (l lines) receive(v any) error {
 	}
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
-		return errors.New("a line is too long: this is no ringnet cp")
+		return fmt.Errorf("a line is too long: %w", ErrStranger)
 	case err == io.EOF:
 		return io.ErrUnexpectedEOF
 	case err != nil:
 		return err
 	}
 	if err := json.Unmarshal(line, v); err != nil {
-		return fmt.Errorf("this is no ringnet cp: %w", err)
+		return fmt.Errorf("%w: %w", ErrStranger, err)
 	}
 	return nil
 }
