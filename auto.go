@@ -20,8 +20,12 @@ import (
 
 // AutoConn is a connection of the network "auto", as Dial and Accept return it
 // there. LocalAddr().Network() tells what carries it: "shm", "rdma" or "tcp".
-// SetNoDelay, SetKeepAlive and its kin, SetReadBuffer and SetWriteBuffer, which a
-// *Conn has too, set what a *net.TCPConn has, and do nothing on shm and rdma.
+//
+// Besides the methods below it has those of net.Conn, and CloseRead, CloseWrite and
+// SetLinger as *[Conn] documents them. SetNoDelay, SetKeepAlive, SetKeepAlivePeriod,
+// SetKeepAliveConfig, SetReadBuffer and SetWriteBuffer set what a *net.TCPConn has,
+// and do nothing on shm and rdma. For other methods of *Conn, such as Peek, assert
+// what NetConn returns.
 type AutoConn struct {
 	stream
 	passedOver []Reason
@@ -45,9 +49,9 @@ type stream interface {
 	Stats() Stats
 }
 
-// NetConn returns the connection that carries c: a *[Conn] or a *net.TCPConn. Of the
-// latter c counts nothing that goes past it, and Close of it is noticed when it is
-// garbage.
+// NetConn returns the connection that carries c: a *[Conn] or a *net.TCPConn. What is
+// read from or written to the *net.TCPConn directly is not in [Stats] and [Totals], and
+// a Close of it is noticed there, and by a [Trace], when it is garbage-collected.
 func (c *AutoConn) NetConn() net.Conn {
 	if tcp, ok := c.stream.(*tcpConn); ok {
 		return tcp.TCPConn

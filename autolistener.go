@@ -115,8 +115,8 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, n network, addr netip.A
 
 // ListenOn announces "auto" on the address of a TCP listener that exists already,
 // as a service manager or an earlier process has left it, and takes the listener
-// over. A better network whose port is in use is passed over: whoever has it does
-// not get connections that TCP would have brought here.
+// over. A better network whose port is in use is passed over: the socket that has it
+// does not get connections that TCP would have brought here.
 func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
 	addr := plain(tcp.Addr())
 	l, steering, err := lc.newAutoListener()

@@ -55,8 +55,8 @@ type Dialer struct {
 	// TrustUser decides whether to connect, by shm, to a listener of another user
 	// than this process's and root, given its effective user ID as it is called
 	// in this process's user namespace. nil trusts no other. It may be called
-	// by several goroutines at once, for links beyond the first (Config.Links)
-	// also by one for which no dial waits.
+	// by several goroutines at once, also while no dial is under way: when
+	// another link is made beside the first (Config.Links).
 	TrustUser func(uid uint32) bool
 
 	// TCP has options of the TCP connections that "auto" dials: Control,

@@ -124,6 +124,6 @@ func Memory() MemoryInfo {
 // registered already stays.
 func SetMemoryLimit(bytes int) { budget.Process.SetLimit(max(bytes, 0)) }
 
-// CloseIdleLinks ends the links of this process, whoever dialed them, that carry
+// CloseIdleLinks ends the links of this process, dialed or accepted, that carry
 // no connection at the moment and would else stay for a while ([Config.LinkIdle]).
 func CloseIdleLinks() { link.CloseIdle() }

@@ -49,11 +49,11 @@ type ListenConfig struct {
 	// while. Default 4096; more than 65536 means 65536.
 	Backlog int
 
-	// PendingMemory bounds, in bytes, the memory pinned for links of whose
-	// connections none has been accepted yet, or that have none yet: once for
-	// what this end's Config wants, of which one link is always allowed, and
-	// once for what dialers have this end make for them, over shm. A dialer that
-	// wants more than all of it is refused for good. Default 256 MiB, which is
+	// PendingMemory bounds, in bytes, the memory pinned for links of which
+	// Accept has not returned a connection yet. It bounds two sums, each by
+	// itself: what this end's Config asks for, of which one link is always
+	// allowed; and, over shm, what dialers ask this end to make for them. A
+	// dialer that asks for more than PendingMemory is refused for good. Default 256 MiB, which is
 	// 117 links of default size, each counted as if it were dedicated to one
 	// connection.
 	//
@@ -74,10 +74,11 @@ const (
 const confirmWithin = 8 * time.Second
 
 // Listen announces on the address of the named network: "rdma", "rdma4",
-// "rdma6", "shm" or "auto". The address has the form "host:port", as for
-// net.Listen: without a host it is all addresses of this machine, and port 0
-// means a free one, which the listener's Addr tells. The net.Listener is a
-// *[Listener], or an *[AutoListener] on "auto". The error is a *net.OpError.
+// "rdma6", "shm", "auto", "auto4" or "auto6". The address has the form
+// "host:port", as for net.Listen: without a host it is all addresses of this
+// machine, and port 0, or none, means a free one, which the listener's Addr
+// tells. The net.Listener is a *[Listener], or an *[AutoListener] on "auto",
+// "auto4" and "auto6". The error is a *net.OpError.
 func Listen(network, address string) (net.Listener, error) {
 	return (&ListenConfig{}).Listen(context.Background(), network, address)
 }
@@ -85,6 +86,7 @@ func Listen(network, address string) (net.Listener, error) {
 // Listen announces on the address of the named network. ctx is for resolving
 // the address; the listener does not depend on it. See the function [Listen].
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
+	address = cmp.Or(address, ":0") // as net.Listen has it
 	var addr net.Addr
 	if _, ok := autoNetworks[network]; ok {
 		l, addr, err = lc.listenAuto(ctx, network, address)

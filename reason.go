@@ -39,7 +39,7 @@ const (
 	ReasonMemory       ReasonCode = "memory"        // SetMemoryLimit, or the machine's memory, is used up
 	ReasonInUse        ReasonCode = "in-use"        // another socket has the port
 	ReasonOtherHost    ReasonCode = "other-host"    // shm: the address is not this host's
-	ReasonOtherUser    ReasonCode = "other-user"    // shm: the listener is a user's whom this one does not trust
+	ReasonOtherUser    ReasonCode = "other-user"    // shm: the listener belongs to another user, who is not trusted
 	ReasonNoListener   ReasonCode = "no-listener"   // no listener has the address
 	ReasonFull         ReasonCode = "full"          // the listener has no room at the moment
 	ReasonRefused      ReasonCode = "refused"       // by the listener, for another reason

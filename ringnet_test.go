@@ -105,7 +105,7 @@ func TestDialThenAcceptInOneGoroutine(t *testing.T) {
 
 func TestListenerWithoutHostAcceptsOnEveryAddress(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
-		for _, address := range []string{":0", "0.0.0.0:0", "[::]:0"} {
+		for _, address := range []string{"", ":0", "0.0.0.0:0", "[::]:0"} {
 			l, err := Listen(h.network, address)
 			require.NoError(t, err, address)
 			defer l.Close()
@@ -116,6 +116,25 @@ func TestListenerWithoutHostAcceptsOnEveryAddress(t *testing.T) {
 			require.NoError(t, c.Close())
 		}
 	})
+}
+
+func TestAddressesOfEveryKindHaveAnAddrPort(t *testing.T) {
+	for network, carrier := range map[string]string{"shm,tcp": "shm", "tcp": "tcp"} {
+		t.Setenv("RINGNET_NETWORKS", network)
+		if carrier == "shm" {
+			shmHost(t)
+		}
+		l, err := Listen("auto", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		c, err := Dial("auto", l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		require.Equal(t, carrier, c.LocalAddr().Network())
+		for _, a := range []net.Addr{l.Addr(), c.LocalAddr(), c.RemoteAddr()} {
+			require.Equal(t, a.String(), a.(interface{ AddrPort() netip.AddrPort }).AddrPort().String())
+		}
+	}
 }
 
 func TestDialWhereNobodyListensIsRefused(t *testing.T) {

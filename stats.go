@@ -30,7 +30,7 @@ type ListenerStats struct {
 	// PendingMemory) or memory (ReasonMemory, ReasonLockedMemory), the dialer did not
 	// confirm (ReasonSilent, ReasonReset), TCP did not come to the same listener
 	// (ReasonElsewhere), and so on. Most dialers ask again in a while, which counts
-	// again. What the end of the listener ends does not count.
+	// again. Connections that end because the listener was closed do not count.
 	Failed map[ReasonCode]uint64
 }
 
@@ -68,8 +68,8 @@ type NetworkTotals struct {
 
 // Totals returns what this process has done over each network since it started: by
 // "shm", "rdma" and "tcp", and "auto" for what concerns none of them. A network with
-// which nothing has been done is absent. TCP is that of "auto" alone. What memory is in
-// use, [Memory] tells.
+// which nothing has been done is absent. TCP is that of "auto" alone. [Memory] tells
+// what memory is in use.
 func Totals() map[string]NetworkTotals {
 	all := totals.snapshot()
 	for network, carried := range link.Totals() {

@@ -15,7 +15,7 @@ import (
 // The functions are called in the goroutine that the event happens in, by several at
 // once, with no lock held: what they take, a dial, Accept or Close takes longer. They
 // may call Stats, [Totals], [Links] and [Memory]. They must not dial, accept or close,
-// nor wait for somebody who does.
+// nor wait for a goroutine that does.
 type Trace struct {
 	// Dialed is called when a dial has ended, before it returns.
 	Dialed func(DialEvent)

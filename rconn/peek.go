@@ -8,8 +8,8 @@ import "bufio"
 // follow these lie, or will lie, elsewhere, for the ring ends here, or is full, or has
 // become another; io.EOF or another error of [Conn.Read], no more will come;
 // os.ErrDeadlineExceeded. Bytes that have arrived in one piece it returns whatever the
-// deadline. With bufio.ErrBufferFull there is at least one byte: who needs n in one
-// piece reads them into a buffer of its own, with [io.ReadFull].
+// deadline. With bufio.ErrBufferFull there is at least one byte: a caller that needs n in
+// one piece reads them into a buffer of its own, with [io.ReadFull].
 //
 //	if _, err := conn.Peek(1); err == nil { // something has arrived
 //		p, _ := conn.Peek(conn.Buffered()) // all of it that lies in one piece
@@ -18,10 +18,10 @@ import "bufio"
 //	}
 //
 // The slice is c's, and is not to be written to. It is what arrived until the next Read,
-// Discard, WriteTo, CloseRead or Close, by whatever goroutine: a Discard of it that
-// returns nil says that neither CloseRead nor Close came before. Later uses of it do no
-// harm to the process, but find anything: bytes that arrived later, on this or another
-// connection.
+// Discard, WriteTo, CloseRead or Close, in any goroutine: a Discard of it that returns
+// nil says that neither CloseRead nor Close came before. A later use of the slice does
+// not crash the process, but may find other bytes there, which arrived later, on this
+// connection or another.
 //
 // The peer can write to the ring at any time, and change bytes that have arrived. So
 // what is checked in the slice may be different when it is used: a length, a

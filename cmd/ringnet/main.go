@@ -9,16 +9,20 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // command is the command line.
 type command struct {
-	JSON bool `name:"json" help:"Write JSON: what a subcommand finds, and the log of those that serve."`
+	JSON    bool             `name:"json" help:"Write JSON: what a subcommand finds, and the log of those that serve."`
+	Version kong.VersionFlag `help:"Tell the versions of the command and of the wire protocol."`
 
 	Cp     cpCommand     `cmd:"" name:"cp" help:"Send a file, with its SHA-256 checked at both ends, and go on where a connection broke."`
 	Doctor doctorCommand `cmd:"" help:"Find out why RDMA or shared memory would not be used, and what mends it."`
@@ -51,17 +55,17 @@ func run(args []string, out, errs io.Writer) (status int) {
 		kong.Description("Connections over RDMA and shared memory, for users and operators of package ringnet."),
 		kong.Writers(out, errs),
 		kong.Exit(func(s int) { exited, status = true, s }),
-		kong.UsageOnError(),
+		kong.Vars{"version": versions()},
 	)
 	if err != nil {
 		panic(err) // the declaration above is wrong
 	}
 	k, err := parser.Parse(args)
-	if exited { // by --help
+	if exited { // by --help or --version
 		return status
 	}
 	if err != nil {
-		fmt.Fprintln(errs, "ringnet:", err)
+		fmt.Fprintf(errs, "ringnet: %v: see ringnet --help\n", err)
 		return misuse
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -77,6 +81,15 @@ func run(args []string, out, errs io.Writer) (status int) {
 		fmt.Fprintln(errs, "ringnet:", err)
 		return failed
 	}
+}
+
+// versions are those of the command, of the protocol, and of Go.
+func versions() string {
+	command := "of unknown version"
+	if b, ok := debug.ReadBuildInfo(); ok {
+		command = b.Main.Version
+	}
+	return fmt.Sprintf("ringnet %s, wire protocol %d, %s", command, wire.Version, runtime.Version())
 }
 
 // misuseError is that of flags that do not fit together.

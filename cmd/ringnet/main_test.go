@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // asCommand in the environment makes the command of this test program.
@@ -248,4 +251,20 @@ func dial(t testing.TB, address string) *net.TCPConn {
 	t.Cleanup(func() { c.Close() })
 	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	return c.(*net.TCPConn)
+}
+
+func TestWrongUsageLeadsToTheHelp(t *testing.T) {
+	for _, args := range [][]string{nil, {"help"}, {"ping", "--nowhere"}} {
+		out, err := commandProcess(args...).CombinedOutput()
+		exit := new(exec.ExitError)
+		require.ErrorAs(t, err, &exit, args)
+		require.Equal(t, misuse, exit.ExitCode(), args)
+		require.Regexp(t, `^ringnet: .*: see ringnet --help\n$`, string(out))
+	}
+}
+
+func TestVersionIsThatOfTheProtocolToo(t *testing.T) {
+	out, err := commandProcess("--version").Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^ringnet \S+, wire protocol `+strconv.Itoa(wire.Version)+`, go1\S+\n$`, string(out))
 }
