@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -584,7 +585,7 @@ func owner(s *Stream, way int) {
 	limit := deadline.New()
 	limit.Set(time.Now().Add(time.Second))
 	defer limit.Set(time.Time{})
-	switch way % 4 {
+	switch way % 6 {
 	case 0:
 		for b, err := make([]byte, 100), error(nil); err == nil; {
 			_, err = s.Read(b, limit)
@@ -594,6 +595,17 @@ func owner(s *Stream, way int) {
 	case 2:
 		_ = s.CloseRead()
 		_ = s.CloseWrite()
+	case 3:
+		for n := 1; n > 0; {
+			held, err := s.Peek(40, limit)
+			if n = len(held); err == nil {
+				n /= 2
+			}
+			_, _ = s.Discard(n, limit)
+		}
+	case 4:
+		v := net.Buffers{nil, make([]byte, 10), nil, make([]byte, 100), make([]byte, 10_000)}
+		_, _ = s.WriteBuffers(&v, limit)
 	}
 	_ = s.Close(time.Duration(way%3) * time.Second)
 }

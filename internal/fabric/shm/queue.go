@@ -137,7 +137,7 @@ func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
 			if wr.RKey != p.rkey || wr.RemoteAddr > size || uint64(n) > size-wr.RemoteAddr {
 				return fabric.RemoteAccess
 			}
-			wr.CopyTo(p.region[wr.RemoteAddr:])
+			wr.CopyTo(p.region[wr.RemoteAddr:][:n]) // and no further, whatever becomes of Rest
 		}
 		if wr.Op == fabric.Write {
 			return fabric.OK
