@@ -169,6 +169,20 @@ func TestListenOnAPortInUse(t *testing.T) {
 	})
 }
 
+func TestAPortThatIsInUseIsSoForAllAddressesAndForOne(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		for _, hosts := range [][2]string{{"", ""}, {"", h.ip}, {h.ip, ""}, {h.ip, h.ip}} {
+			first, err := Listen(h.network, net.JoinHostPort(hosts[0], "0"))
+			require.NoError(t, err)
+			_, port, err := net.SplitHostPort(first.Addr().String())
+			require.NoError(t, err)
+			_, err = Listen(h.network, net.JoinHostPort(hosts[1], port))
+			require.ErrorIs(t, err, syscall.EADDRINUSE, hosts)
+			require.NoError(t, first.Close())
+		}
+	})
+}
+
 func TestDialFromALocalAddress(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})

@@ -46,6 +46,20 @@ func (f rdma) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 	return l, err
 }
 
+// bindsAnyPort says whether the address can be bound where the port does not matter.
+func (f rdma) bindsAnyPort(local netip.Addr, v6only C.int) bool {
+	s, err := toSockaddr(netip.AddrPortFrom(local, 0))
+	if err != nil {
+		return false
+	}
+	id, err := f.createID()
+	if err != nil {
+		return false
+	}
+	defer f.destroyID(id)
+	return C.rn_bind(id, &s, v6only) == 0
+}
+
 func (f rdma) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Listener, error) {
 	s, err := toSockaddr(local)
 	if err != nil {
@@ -57,7 +71,11 @@ func (f rdma) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Li
 	}
 	if rc := C.rn_bind(id, &s, v6only); rc != 0 {
 		f.destroyID(id)
-		return nil, addrError("rdma_bind_addr", syscall.Errno(rc), local.Addr())
+		errno := syscall.Errno(rc)
+		if errno == syscall.EADDRNOTAVAIL && local.Port() != 0 && f.bindsAnyPort(local.Addr(), v6only) {
+			errno = syscall.EADDRINUSE // the kernel's word only where both addresses are the same one
+		}
+		return nil, addrError("rdma_bind_addr", errno, local.Addr())
 	}
 	backlog = max(backlog, 1)
 	l := &listener{
