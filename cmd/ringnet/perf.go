@@ -270,7 +270,7 @@ func (c *perfClient) enter(conn net.Conn) error {
 	case got == perfGreeting:
 	case strings.HasPrefix(got, perfGreetingName):
 		return perfServerError{fmt.Errorf("another version of ringnet perf is there, %s, and this is %s",
-			strings.TrimSpace(got[len(perfGreetingName):]), strings.TrimSpace(perfGreeting[len(perfGreetingName):]))}
+			endpoint.Printable(strings.TrimSpace(got[len(perfGreetingName):])), strings.TrimSpace(perfGreeting[len(perfGreetingName):]))}
 	case got != "":
 		return perfServerError{fmt.Errorf("want ringnet perf --listen there, which does not say %q", got[:min(len(got), 60)])}
 	default:
@@ -287,7 +287,7 @@ func (c *perfClient) enter(conn net.Conn) error {
 		return perfServerError{fmt.Errorf("an answer that is none: %w", err)}
 	}
 	if w.Error != "" {
-		return perfServerError{errors.New(w.Error)}
+		return perfServerError{errors.New(endpoint.Printable(w.Error))}
 	}
 	if c.control == nil {
 		c.welcome = w

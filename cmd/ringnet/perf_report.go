@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
@@ -56,7 +57,7 @@ func (r *perfReport) failure() error {
 }
 
 func (r *perfReport) print(w io.Writer) {
-	fmt.Fprintf(w, "client: %s\nserver: %s\nmedians of %d rounds of %v each, and the interval of 95 %% confidence\n", r.Machine, r.Server, r.Rounds, r.Slice)
+	fmt.Fprintf(w, "client: %s\nserver: %s\nmedians of %d rounds of %v each, and the interval of 95 %% confidence\n", r.Machine, endpoint.Printable(r.Server.String()), r.Rounds, r.Slice)
 	for _, p := range r.Peers {
 		if p.Unavailable != "" {
 			fmt.Fprintf(w, "not over %s: %s\n", p.Name, p.Unavailable)

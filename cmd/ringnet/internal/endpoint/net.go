@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/ringnet/ringnet"
 )
@@ -140,4 +141,14 @@ func Reset(c net.Conn) {
 		_ = r.SetLinger(0)
 	}
 	_ = c.Close()
+}
+
+// Printable is what a peer says without what would command a terminal.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"unicode/utf8"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 // Sent says what was sent.
@@ -80,7 +82,7 @@ func (l lines) receiveAnswer(a *answer) error {
 	case a.Busy:
 		return ErrBusy
 	case a.Error != "":
-		return RefusedError{printable(a.Error)}
+		return RefusedError{endpoint.Printable(a.Error)}
 	}
 	return nil
 }

@@ -19,7 +19,6 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // offer is what the sender begins with.
@@ -179,15 +178,6 @@ func copyHashed(w io.Writer, r io.Reader, n int64, h hash.Hash, moved func(int64
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// printable is what a peer says without what would command a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
-}
 
 // checkName refuses what is not a plain name of a file.
 func checkName(name string) error {
