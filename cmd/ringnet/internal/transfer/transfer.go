@@ -178,7 +178,6 @@ func copyHashed(w io.Writer, r io.Reader, n int64, h hash.Hash, moved func(int64
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-
 // checkName refuses what is not a plain name of a file.
 func checkName(name string) error {
 	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/\\\x00") || len(name) > 200 {
