@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -228,14 +229,24 @@ func (e confirming) Confirm() error {
 	return e.Endpoint.Confirm()
 }
 
-// anyPort is one that nobody has.
+// anyPort is one that nobody has, and that the kernel gives to nobody who has not asked
+// for it: it takes others for connections and for port 0 (ip_local_port_range).
 func anyPort(t *testing.T) *net.TCPAddr {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().(*net.TCPAddr)
+	for {
+		port := 10_000 + (os.Getpid()+int(portsTaken.Add(1)))%20_000
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		return l.Addr().(*net.TCPAddr)
+	}
 }
+
+// portsTaken is how many ports anyPort has looked at.
+var portsTaken atomic.Int64
 
 var errDied = errors.New("the dialer has died")
 
