@@ -114,16 +114,19 @@ func TestLibrariesDialTCPWhereThereIsNothingBetter(t *testing.T) {
 
 // Libraries ask the same dialer for Unix sockets, which stay package net's.
 func TestLibrariesDialUnixSocketsThroughTheSameDialer(t *testing.T) {
-	dialer := &watchedDialer{Dialer: &ringnet.Dialer{ForTCP: "auto"}}
+	newDialer := func() *watchedDialer { return &watchedDialer{Dialer: &ringnet.Dialer{ForTCP: "auto"}} }
 	t.Run("go-redis", func(t *testing.T) {
+		dialer := newDialer()
 		_, socket := serveRedis(t)
 		setAndGet(t, redis.NewClient(&redis.Options{Network: "unix", Addr: socket, Dialer: dialer.DialContext}))
+		dialer.requireAll(t, "unix")
 	})
 	t.Run("pgx", func(t *testing.T) {
+		dialer := newDialer()
 		_, socket := servePostgres(t)
 		query(t, dialer, "host="+filepath.Dir(socket)+" user=bench database=postgres")
+		dialer.requireAll(t, "unix")
 	})
-	dialer.requireAll(t, "unix")
 }
 
 func serveHTTP(t *testing.T) (network, address string) {
