@@ -5,6 +5,7 @@ package ringnet
 import (
 	"context"
 	"net/netip"
+	"sync"
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -28,13 +29,26 @@ var links link.Pool[linkKey]
 // addresses are those of the connections of each network.
 var addresses = map[string]*link.Addresses{"shm": {}, "rdma": {}}
 
+// returns are where peers come back to that have lost the queue pair of a link, of each
+// fabric whose queue pairs may be lost while both processes live.
+var returns sync.Map // of *link.Returns by fabric.Fabric
+
+// completeLink sets in the configuration of links what is not in Config.
+func completeLink(cfg *link.Config, n network, f fabric.Fabric) {
+	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
+	if cfg.Resume > 0 && n.name != "shm" {
+		r, _ := returns.LoadOrStore(f, &link.Returns{Fabric: f})
+		cfg.Returns = r.(*link.Returns)
+	}
+}
+
 // dialLink connects to an address: on a link to it that is up, or on a new one.
 func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, a *attempt) (*Conn, error) {
 	cfg, err := d.Config.Link()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
+	completeLink(&cfg, n, f)
 	var made *link.Link // nil if there was one
 	connect := func(ctx context.Context) (*link.Stream, error) {
 		a.ask(n.name, f)

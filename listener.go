@@ -139,7 +139,7 @@ func (lc *ListenConfig) listen(ctx context.Context, n network, address string, c
 		failed:   make(chan struct{}),
 		empty:    make(map[*incoming]*link.Link),
 	}
-	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
+	completeLink(&cfg, n, f)
 	l.link = cfg
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()

@@ -216,13 +216,20 @@ var unexplained = reasons(map[string][]string{
 		"data has arrived", "success",
 	},
 	"only a defect of ours can cause it, for what is asked of a fabric has been checked before": {
-		"open with", "queue pair options", "register … bytes", "bytes of private data, at most", "bytes inline, at most",
+		"adopt … bytes", "leave … bytes", "open with", "queue pair options", "register … bytes", "bytes of private data, at most", "bytes inline, at most",
 		"data outside its memory", "memory of another fabric", "work request …, opcode",
 		"post a send before the connection is established", "post a send of … bytes", "post … sends to a full queue",
 		"post … receives", "post … receives to a full queue", "post … receives to a queue of", "post … work requests to a queue of",
 		"bytes of memory for remote writes, want whole pages and at most", "receive queue of …, want 1 to",
 		"receives of … bytes, want at most … in all", "bytes at … are not the peer's memory", "bytes at … do not exist",
 		"local QP operation error", "local access error", "local protection error", "bad response",
+	},
+	"only a link hears it that seeks another queue pair, and it goes on seeking or ends for the reason that it had": {
+		"an answer that is not about the request", "another message than the peer's keys", "keys in a message of … bytes",
+		"kind … in … bytes", "the device grants queues of … and … work requests: the link has … and",
+		"the link waits for another queue pair", "the peer has given the link up, or is gone",
+		"the peer tells of more than … regions of memory", "the private data are not about a link to be taken up again",
+		"there is no such link", "what its device had taken is lost with it",
 	},
 	"only a defect of the kernel can cause it": {
 		"netlink answers something else", "netlink's answer ends early",

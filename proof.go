@@ -248,6 +248,8 @@ type entrant struct {
 	connect func() error
 }
 
+func (e entrant) Unwrap() fabric.Endpoint { return e.Endpoint }
+
 func (e entrant) Confirm() error {
 	if err := e.connect(); err != nil {
 		return err

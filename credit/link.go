@@ -91,7 +91,7 @@ func (l *Link) SendRecords() Totals {
 		panic(fmt.Sprintf("credit: record SEND %d of %d", l.sent.Records+1, l.acked.Records+l.recordWindow))
 	}
 	l.sent.Records++
-	return l.acknowledge()
+	return l.Acknowledge()
 }
 
 // SendCredit records that a link credit is being sent and returns what it
@@ -100,12 +100,38 @@ func (l *Link) SendCredit() Totals {
 	if !l.CreditDue() {
 		panic("credit: link credit that is not due")
 	}
-	return l.acknowledge()
+	return l.Acknowledge()
 }
 
-func (l *Link) acknowledge() Totals {
+// Received is what has come from the peer, all of which this side has polled and
+// posted the receives for again: what it tells the peer when the link goes on over
+// another queue pair.
+func (l *Link) Received() Totals { return l.reposted }
+
+// Unacknowledged is how many messages this side has sent, data and record SENDs, that
+// the peer has not acknowledged.
+func (l *Link) Unacknowledged() int {
+	return int(l.sent.Data - l.acked.Data + l.sent.Records - l.acked.Records)
+}
+
+// Acknowledge records that what the peer has sent is acknowledged, by a record SEND
+// that is sent again, say, and returns how much that is.
+func (l *Link) Acknowledge() Totals {
 	l.told = l.reposted
 	return l.told
+}
+
+// Resume has the link go on over another queue pair, with all receives posted anew,
+// when both sides have told each other what they have received. What this side has
+// sent beyond what the peer received is lost, and is to be sent again, in the same
+// order and before anything else; it is not recorded once more.
+func (l *Link) Resume(received Totals) error {
+	if err := l.check(received); err != nil {
+		return err
+	}
+	l.acked = received
+	l.told = l.reposted
+	return nil
 }
 
 // ReceiveData records a data message whose receive has been posted again. An

@@ -18,6 +18,12 @@ func linkQueue(w *linkRules, slots int) *linkRules {
 	return w
 }
 
+// linkBreaks has the queue pair break, at any moment and as often as may be.
+func linkBreaks(w *linkRules) *linkRules {
+	w.breaks = true
+	return w
+}
+
 // TestLinkNothingBreaksTheScheme visits every state of small links and checks in
 // each what docs/protocol.md promises: no receive is ever missing, no send queue
 // too full, no honest side takes another for a liar, and nobody waits for ever.
@@ -35,6 +41,9 @@ func TestLinkNothingBreaksTheScheme(t *testing.T) {
 		{"D 4, W 2, T 2, data one way", medium, linkOneWay(linkWorld(4, 2, 2)), 7},
 		{"D 4, W 1, T 1", medium, linkWorld(4, 1, 1), 10},
 		{"D 4, W 1, T 1, send queue", medium, linkQueue(linkOneWay(linkWorld(4, 1, 1)), 2), 6},
+		{"D 4, W 1, T 1, data one way, breaks", small, linkBreaks(linkOneWay(linkWorld(4, 1, 1))), 6},
+		{"D 4, W 1, T 1, breaks", medium, linkBreaks(linkWorld(4, 1, 1)), 10},
+		{"D 4, W 2, T 2, data one way, breaks", medium, linkBreaks(linkOneWay(linkWorld(4, 2, 2))), 7},
 		{"D 4, W 2, T 2", large, linkWorld(4, 2, 2), 11},
 		{"D 4, W 2, T 1", large, linkWorld(4, 2, 1), 12},
 	} {
@@ -77,6 +86,11 @@ func TestLinkChangedBreaks(t *testing.T) {
 		{"link credit on records only", linkWorld(4, 1, 1), func(w *linkRules) { w.creditNever = true }, "never may|may never send|never sends"},
 		{"a threshold above the window", linkWorld(4, 1, 2), func(*linkRules) {}, "may never send"},
 		{"data without a window", linkWorld(4, 1, 1), func(w *linkRules) { w.dataAnyTime = true }, "were granted|finds no receive"},
+		{"nothing is sent again", linkBreaks(linkWorld(4, 1, 1)), func(w *linkRules) { w.replayNone = true }, "waits for link credit|may never send|has sent"},
+		{"what was received is sent again", linkBreaks(linkWorld(4, 1, 1)), func(w *linkRules) { w.replayAll = true }, "comes as message|were granted|were sent"},
+		{"records are sent again as they were", linkBreaks(linkWorld(4, 1, 1)), func(w *linkRules) { w.replayOld = true }, "acknowledgement of"},
+		{"what the peer received is not acknowledged", linkBreaks(linkWorld(4, 1, 1)), func(w *linkRules) { w.resumeDeaf = true }, "comes as message|were granted|runs backwards"},
+		{"what was received is not told", linkBreaks(linkWorld(4, 1, 1)), func(w *linkRules) { w.resumeMute = true }, "link credit for 0"},
 		{"send slots freed by the peer's word", linkQueue(linkWorld(4, 1, 1), 1), func(w *linkRules) { w.slotsByWord = true }, "in a send queue of"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

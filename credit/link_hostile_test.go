@@ -13,13 +13,20 @@ import (
 // breach, and the link is over, or keeps sound books.
 type hostileLink struct {
 	*linkRules
-	believes linkKind // mutants: what it does not check, if not linkKinds
+	believes linkKind // mutants: what it does not check, if not anything
 }
 
 type hostileLinkState struct {
 	ledger Link
 	over   bool
 }
+
+// resumption is, beside the kinds of messages, that the queue pair breaks and the
+// peer says what it has received.
+const (
+	resumption = linkKinds + iota
+	anything
+)
 
 // hostileLinkAction is a message of this side's or of its peer's.
 type hostileLinkAction struct {
@@ -31,6 +38,9 @@ type hostileLinkAction struct {
 func (a hostileLinkAction) String() string {
 	if !a.peer {
 		return fmt.Sprintf("sends %v", a.kind)
+	}
+	if a.kind == resumption {
+		return fmt.Sprintf("resumes with %+v received", a.acked)
 	}
 	return fmt.Sprintf("hears %v %+v", a.kind, a.acked)
 }
@@ -53,7 +63,7 @@ func (w hostileLink) choices(s *hostileLinkState, found func(act hostileLinkActi
 	for data := range uint64(w.data + 2) {
 		for records := range w.records + 2 {
 			// What is acknowledged already counts as 0: one less runs backwards.
-			for _, kind := range []linkKind{recordSend, linkCredit} {
+			for _, kind := range []linkKind{recordSend, linkCredit, resumption} {
 				found(hostileLinkAction{true, kind, Totals{data - 1, records - 1}}, true)
 			}
 		}
@@ -74,6 +84,8 @@ func (w hostileLink) do(s *hostileLinkState, act hostileLinkAction) error {
 		err = l.ReceiveData()
 	case act.kind == recordSend:
 		err = l.ReceiveRecords(act.acked)
+	case act.kind == resumption:
+		err = l.Resume(act.acked)
 	default:
 		err = l.ReceiveCredit(act.acked)
 	}
@@ -126,7 +138,7 @@ func TestLinkKeepsSoundBooksWithALiar(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.size.skip(t)
-			f := breadthFirst(hostileLink{c.rules, linkKinds}, 1_000_000)
+			f := breadthFirst(hostileLink{c.rules, anything}, 1_000_000)
 			t.Log(f)
 			require.NoError(t, f.broken, "after %v", f.trace)
 			assert.True(t, f.complete)
@@ -139,6 +151,7 @@ func TestLinkThatBelievesALiarIsFound(t *testing.T) {
 		dataMessage: "more was received than granted",
 		recordSend:  "more was sent than granted",
 		linkCredit:  "more was sent than granted",
+		resumption:  "more was sent than granted",
 	} {
 		f := breadthFirst(hostileLink{linkWorld(4, 1, 1), kind}, 1_000_000)
 		require.EqualError(t, f.broken, want)

@@ -38,6 +38,7 @@ type linkSide struct {
 	outstanding [linkKinds]int     // posted and not completed, as far as this side knows
 	held        int                // receives polled and not posted again
 	inbox       queue[linkMessage] // sent by the peer and not polled
+	log         queue[linkKind]    // sent and, as far as this side knows, not received; without link credit
 }
 
 type linkState [2]linkSide
@@ -92,6 +93,7 @@ func (a *linkSide) code(c *codec) {
 		number(c, &m.kind)
 		m.acked.code(c)
 	})
+	a.log.code(c, func(k *linkKind) { number(c, k) })
 }
 
 // linkRules are the scheme, which a mutant changes, and the world it is put in.
@@ -103,6 +105,7 @@ type linkRules struct {
 
 	sendQueue int  // slots that data may take; 0: sends complete at once
 	oneWay    bool // only one side has data
+	breaks    bool // the queue pair breaks now and then, and the link goes on over another
 
 	// Mutants.
 	repostLate  bool // counts a message before its receive is posted again
@@ -110,6 +113,11 @@ type linkRules struct {
 	creditNever bool // has it ride on records only
 	slotsByWord bool // frees send slots when the peer answers
 	dataAnyTime bool // heeds no window for data
+	replayNone  bool // sends nothing again
+	replayAll   bool // sends again what the peer has not acknowledged, received or not
+	replayOld   bool // sends records again as they were, with what they acknowledged then
+	resumeDeaf  bool // does not take what the peer has received for acknowledged
+	resumeMute  bool // does not take what it has received for told
 
 	need int // the most receives taken at once so far
 }
@@ -132,11 +140,14 @@ const (
 	pollsDataSend
 	pollsRecordSend
 	pollsCreditSend
+	// What happens to both sides.
+	breaks
 	linkOps
 )
 
 var linkOpNames = [...]string{"sends data", "sends records", "sends link credit",
-	"polls a receive", "posts receives again", "polls the completion of data", "polls that of records", "polls that of link credit"}
+	"polls a receive", "posts receives again", "polls the completion of data", "polls that of records", "polls that of link credit",
+	"and its peer lose the queue pair, and get another"}
 
 type linkAction struct {
 	side int
@@ -180,11 +191,14 @@ func (w *linkRules) code(s *linkState, c *codec) {
 
 func (w *linkRules) choices(s *linkState, found func(act linkAction, progress bool)) {
 	for side := range s {
-		for op := range linkOps {
+		for op := range breaks {
 			if act := (linkAction{side, op}); w.may(s, act) {
 				found(act, op > sendsRecords)
 			}
 		}
+	}
+	if w.breaks {
+		found(linkAction{0, breaks}, false)
 	}
 }
 
@@ -222,23 +236,97 @@ func (w *linkRules) do(s *linkState, act linkAction) error {
 	defer s.normalize()
 	a := &s[act.side]
 	switch act.op {
+	case breaks:
+		return w.resume(s)
 	case sendsData:
 		if w.dataAnyTime {
 			a.ledger.sent.Data++
 		} else {
 			a.ledger.SendData()
 		}
+		w.enter(a, dataMessage)
 		return w.post(s, act.side, linkMessage{kind: dataMessage})
 	case sendsRecords:
+		w.enter(a, recordSend)
 		return w.post(s, act.side, linkMessage{recordSend, a.ledger.SendRecords()})
 	case sendsCredit:
-		return w.post(s, act.side, linkMessage{linkCredit, a.ledger.acknowledge()})
+		return w.post(s, act.side, linkMessage{linkCredit, a.ledger.Acknowledge()})
 	case pollsReceive:
+		if err := w.inOrder(s, act.side); err != nil {
+			return err
+		}
 		return w.poll(a)
 	case repostsReceives:
 		a.held = 0
 	default:
 		a.outstanding[act.op-pollsDataSend]--
+	}
+	return nil
+}
+
+// enter writes down what would have to be sent again.
+func (w *linkRules) enter(a *linkSide, kind linkKind) {
+	if w.breaks {
+		a.log.push(kind)
+	}
+}
+
+// strike takes out of the log what the peer has acknowledged since before.
+func (a *linkSide) strike(before Totals) {
+	for n := a.ledger.acked.minus(before).sum(); n > 0 && a.log.n > 0; n-- {
+		a.log.pop()
+	}
+}
+
+func (t Totals) minus(by Totals) Totals {
+	t.subtract(by)
+	return t
+}
+
+func (t Totals) sum() uint64 { return t.Data + t.Records }
+
+// resume breaks the queue pair: what has been sent and not polled is lost, and each
+// side sends again what its peer has not received. A side that has sent more records
+// and fewer data than the other knows of cannot be: messages come in order.
+func (w *linkRules) resume(s *linkState) error {
+	for i := range s {
+		s[i].inbox = queue[linkMessage]{}
+		s[i].outstanding, s[i].held = [linkKinds]int{}, 0
+	}
+	received := [2]Totals{s[1].ledger.Received(), s[0].ledger.Received()}
+	told := [2]Totals{s[0].ledger.told, s[1].ledger.told}
+	for i := range s {
+		l := &s[i].ledger
+		before := *l
+		if err := l.Resume(received[i]); err != nil {
+			return err
+		}
+		if w.resumeDeaf {
+			l.acked = before.acked
+		}
+		if w.resumeMute {
+			l.told = before.told
+		}
+		if !w.replayAll {
+			s[i].strike(before.acked)
+		}
+	}
+	for i := range s {
+		for _, kind := range s[i].log.all() {
+			if w.replayNone {
+				break
+			}
+			m := linkMessage{kind: kind}
+			if kind == recordSend {
+				m.acked = s[i].ledger.Acknowledge()
+				if w.replayOld {
+					m.acked = told[i]
+				}
+			}
+			if err := w.post(s, i, m); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -260,9 +348,25 @@ func (w *linkRules) post(s *linkState, from int, m linkMessage) error {
 	return nil
 }
 
+// inOrder says what is wrong with the next message to a side: it must be the one that
+// its peer has sent behind those which the side has received.
+func (w *linkRules) inOrder(s *linkState, to int) error {
+	a, peer := &s[to], &s[1-to]
+	m := a.inbox.all()[0]
+	if !w.breaks || m.kind == linkCredit {
+		return nil
+	}
+	next := int(a.ledger.reposted.minus(peer.ledger.acked).sum())
+	if next >= peer.log.n || peer.log.at[next] != m.kind {
+		return fmt.Errorf("%v comes as message %d of %v", m.kind, next, peer.log.all())
+	}
+	return nil
+}
+
 // poll takes a message: its receive is posted again, and then it is counted.
 func (w *linkRules) poll(a *linkSide) error {
 	m := a.inbox.pop()
+	defer a.strike(a.ledger.acked)
 	if w.repostLate {
 		a.held++
 	}

@@ -52,6 +52,15 @@ func (q *Slots) Completed(n uint64) bool { return n <= q.completed }
 // Unsignaled is the number of work requests posted since the last signaled one.
 func (q *Slots) Unsignaled() int { return int(q.posted - max(q.signaled, q.completed)) }
 
+// Restart takes all work requests for completed, whose queue is no more. In the one that
+// takes its place so many have been posted since, all of them signaled, of which the
+// first have completed.
+func (q *Slots) Restart(posted, completed int) {
+	q.completed = q.posted + uint64(completed)
+	q.posted += uint64(posted)
+	q.signaled = q.posted
+}
+
 // Complete frees the slots of work request n and of all before it.
 func (q *Slots) Complete(n uint64) {
 	if n < q.completed || n >= q.posted {

@@ -88,6 +88,15 @@ type Config struct {
 	// finds out by itself that a peer is gone. Only the dialing end's Links counts.
 	Links int
 
+	// ResumeTimeout is how long connections wait when the path to the peer is lost while
+	// both processes live: the cable is out, the port is down, the device has failed.
+	// Meanwhile this side and the peer look for another queue pair, on which all goes on
+	// where it was: nothing is lost and nothing comes twice. Reads and Writes wait,
+	// deadlines go on, and a dial makes another link. After it connections end, as they
+	// do at once when the peer's process is gone or breaks the protocol. By default (0)
+	// they do not wait. Both ends must want it; shared memory has no path to lose.
+	ResumeTimeout time.Duration
+
 	// LinkIdle is how long a link stays up when its last connection is gone, for
 	// the next to begin on, and keeps rings that have grown and to which nothing
 	// comes. Default 30 s; negative ends it at once, and keeps rings for 1 s, the
@@ -267,6 +276,7 @@ func (c *Config) Link() (link.Config, error) {
 		AckTimeout: AckTimeout,
 		Retries:    Retries,
 		Budget:     budget.Process,
+		Resume:     max(d.ResumeTimeout, 0),
 	}
 	if !d.Dedicated {
 		l.Shared, l.Idle, l.RemoteMemory = true, max(d.LinkIdle, 0), sharedMemory

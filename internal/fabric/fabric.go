@@ -145,6 +145,36 @@ type Endpoint interface {
 	Close() error
 }
 
+// Mover is an Endpoint that may lose its peer while both processes live: the cable is
+// out, or the device is. Its memory can go over to another endpoint of the fabric,
+// with all that lies in it.
+type Mover interface {
+	Endpoint
+
+	// Leave gives up memory of Register or Adopt, which stays where it is, for its
+	// owner to have it adopted, or to free it. It is called as Register is, when
+	// the queue pair is in ERR and has given back all that was posted. A device that
+	// is gone may leave it with an error, and the memory is left all the same.
+	Leave(m Memory) error
+
+	// Adopt takes over memory that an endpoint has left, as if it had been
+	// registered here: its bytes and its address are what they were, its key is
+	// another. It is called as Register is.
+	Adopt(m Memory) error
+}
+
+// Unwrap is the endpoint that another, by a method Unwrap, is wrapped around for its
+// handshake, or that itself.
+func Unwrap(ep Endpoint) Endpoint {
+	for {
+		wrapper, ok := ep.(interface{ Unwrap() Endpoint })
+		if !ok {
+			return ep
+		}
+		ep = wrapper.Unwrap()
+	}
+}
+
 // Sizes of the private data that the connection manager carries, in bytes:
 // what the InfiniBand CM messages REQ, REP and REJ have room for, less the 36
 // that rdma_cm takes from REQ for addresses (rdma_connect(3), rdma_accept(3)).

@@ -93,6 +93,35 @@ func TestNodes(t *testing.T) {
 				return errors.Join(err, control("cable up"))
 			})
 	})
+	for name, out := range map[string]struct{ begin, end func() error }{
+		"the cable out":          {func() error { return control("cable down") }, func() error { return control("cable up") }},
+		"nothing coming through": {func() error { return netem("add", "loss", "100%") }, func() error { return netem("delete") }},
+	} {
+		t.Run("transfers with "+name+" for ten seconds", func(t *testing.T) {
+			peer := os.Getenv("SOFTROCE_PEER")
+			started := make(chan struct{})
+			var push, down []*ringnet.Conn
+			for range 8 {
+				push, down = append(push, askPatiently(t, peer, "receive", n)), append(down, askPatiently(t, peer, "send", n))
+			}
+			var back time.Time
+			start := sync.OnceFunc(func() { close(started) })
+			all := []func() error{func() error {
+				<-started
+				err := out.begin()
+				time.Sleep(10 * time.Second)
+				back = time.Now()
+				return errors.Join(err, out.end())
+			}}
+			for i := range push {
+				all = append(all,
+					func() error { return give(push[i], n) },
+					func() error { return fetch(down[i], n, start) })
+			}
+			atOnce(t, all...)
+			t.Log("all there", time.Since(back), "after the cable was back")
+		})
+	}
 	t.Run("power cut", func(t *testing.T) {
 		peer := os.Getenv("SOFTROCE_PEER")
 		giving, fetching := ask(t, peer, "receive", endless), ask(t, peer, "send", endless)
@@ -167,7 +196,21 @@ func transfers(t *testing.T, n int) []func() error {
 // ask connects to node 1 and says what it is to do there.
 func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
 	t.Helper()
-	d := ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1}}
+	return askWith(t, &ringnet.Config{KeepAlive: keepAlive, Links: 1}, host, what, n)
+}
+
+// resuming has connections wait for another queue pair.
+var resuming = &ringnet.Config{ResumeTimeout: time.Minute}
+
+// askPatiently is ask over a connection that waits when its path is lost.
+func askPatiently(t *testing.T, host, what string, n int) *ringnet.Conn {
+	t.Helper()
+	return askWith(t, &ringnet.Config{KeepAlive: keepAlive, Links: 1, ResumeTimeout: time.Minute}, host, what, n)
+}
+
+func askWith(t *testing.T, cfg *ringnet.Config, host, what string, n int) *ringnet.Conn {
+	t.Helper()
+	d := ringnet.Dialer{Config: cfg}
 	c, err := d.Dial("rdma", net.JoinHostPort(host, nodePort))
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
@@ -210,7 +253,7 @@ func serveNode(t *testing.T) {
 	many, err := (&ringnet.ListenConfig{Config: small}).Listen(t.Context(), "rdma", net.JoinHostPort("", echoPort))
 	require.NoError(t, err)
 	go echoAll(many)
-	l, err := ringnet.Listen("rdma", net.JoinHostPort("", nodePort))
+	l, err := (&ringnet.ListenConfig{Config: resuming}).Listen(t.Context(), "rdma", net.JoinHostPort("", nodePort))
 	require.NoError(t, err)
 	for {
 		c, err := l.Accept()

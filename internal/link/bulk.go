@@ -96,3 +96,8 @@ func (b *bulk) grow() {
 	b.limit = min(b.limit+worthwhile, b.most)
 	b.recovered = b.completed
 }
+
+// restart takes all that was posted for completed, with a queue that is no more.
+func (b *bulk) restart() {
+	b.completed, b.timed, b.marks = b.posted, 0, queue[postedMark]{}
+}

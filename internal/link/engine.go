@@ -13,15 +13,30 @@ import (
 // takes note of what happens to the connection, and takes the link down when it
 // has ended and nothing of it is owned any more.
 func (l *Link) run() {
-	for !l.turn(l.ep.Wait()) {
+	ep, number := l.endpoint()
+	for !l.turn(number, ep.Wait()) {
+		if next, n := l.endpoint(); n != number {
+			_ = ep.Close() // there is nobody to tell
+			ep, number = next, n
+		}
 	}
 	l.tearDown()
 }
 
-// turn deals with one event, and says whether it was the last.
-func (l *Link) turn(event error) (last bool) {
+// endpoint is the one that the link has now, and its number.
+func (l *Link) endpoint() (ep fabric.Endpoint, number int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.ep, l.path.moves
+}
+
+// turn deals with one event of an endpoint, and says whether it was the last.
+func (l *Link) turn(number int, event error) (last bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if number != l.path.moves {
+		return false
+	}
 	l.stats.Events++
 	l.watch.armed = false
 	l.send.called = false
@@ -71,7 +86,7 @@ func (l *Link) changed(err error) {
 		})
 	case errors.Is(err, fabric.ErrDeviceRemoved):
 		if _, failed := l.cause.(*lostError); failed && l.stage == draining {
-			l.cause = nil // that the device is gone is why something failed
+			l.cause, l.final = nil, false // that the device is gone is why something failed
 		}
 		l.fail(lost(err))
 		l.abandoned = true
@@ -107,6 +122,7 @@ func (l *Link) tearDown() {
 		}
 	}
 	l.mu.Unlock()
+	l.stopSeeking()
 	// The memory is gone either way; there is nobody to tell.
 	_ = l.ep.Close()
 	l.mu.Lock()

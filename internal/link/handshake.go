@@ -26,6 +26,7 @@ func Dial(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) 
 	h := hands{ep: ep, cfg: cfg, features: features}
 	_, s, err := h.shake(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
+		h.offerReturn(l)
 		s := l.addStream(0, credit.NewStream(held.size), held)
 		s.ledger.SendRecord(credit.OpenRecord)
 		r, err := h.request(ctx, l, held)
@@ -46,6 +47,7 @@ func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, erro
 	h := hands{ep: ep, cfg: cfg, features: wire.Empty}
 	l, _, err := h.shake(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
+		h.offerReturn(l)
 		r, err := h.request(ctx, l, held)
 		if err != nil {
 			return nil, err
@@ -63,7 +65,8 @@ func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, erro
 // DialEmpty do on the other side. The stream is nil if the link begins without
 // one, which takes an Acceptor.
 func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream, error) {
-	peer, r, bad := wire.DecodeHello(ep.Private())
+	private := ep.Private()
+	peer, r, bad := wire.DecodeHello(private)
 	h := hands{ep: ep, cfg: cfg, features: peer.Features & wire.Empty, awaited: true}
 	switch dedicated := peer.Features&wire.Dedicated != 0; {
 	case bad != nil:
@@ -79,6 +82,10 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream
 			return nil, &ProtocolError{bad.Error()}
 		}
 		l.meet(peer, r.Ring)
+		if asked, ok := wire.RequestedReturn(private); ok && h.offerReturn(l) {
+			l.path.own.Link, l.path.own.Secret = newSecret()
+			l.path.meet(asked.Port, l)
+		}
 		if h.empty() {
 			l.rings.give(held)
 		} else {
@@ -114,9 +121,13 @@ func (h *hands) shake(ctx context.Context,
 	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (made *Link, s *Stream, err error) {
 	account := &budget.Account{Budget: h.cfg.Budget}
 	var local, remote netip.AddrPort // of the stream, if there is one
+	var l *Link
 	defer func() {
 		if made != nil {
 			return
+		}
+		if l != nil {
+			l.path.close(l.active)
 		}
 		// Without an error, a function of the user's has panicked.
 		if err != nil && h.awaited {
@@ -128,8 +139,7 @@ func (h *hands) shake(ctx context.Context,
 	}()
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Handshake)
 	defer cancel()
-	l, err := h.prepare(account)
-	if err != nil {
+	if l, err = h.prepare(account); err != nil {
 		return nil, nil, err
 	}
 	held, err := l.rings.take(l.cfg.FirstRing())
@@ -146,6 +156,7 @@ func (h *hands) shake(ctx context.Context,
 	if s, err = exchange(ctx, l, held); err != nil {
 		return nil, nil, handshakeError(err)
 	}
+	l.ep = fabric.Unwrap(l.ep)
 	if s != nil {
 		s.local, s.remote = local, remote
 		s.inbox.ring = ring.New(held.bytes())
@@ -175,7 +186,21 @@ func (h *hands) request(ctx context.Context, l *Link, held piece) (wire.Record, 
 		return wire.Record{}, &ProtocolError{err.Error()}
 	}
 	l.meet(peer, r.Ring)
+	if told, ok := wire.AnsweredReturn(answer); ok && l.path.returns != nil {
+		l.path.own.Link, l.path.own.Secret = told.Link, told.Secret
+		l.path.meet(told.Port, l)
+	}
 	return r, nil
+}
+
+// offerReturn has this side take the link up again when its queue pair is lost, if it
+// can and is to, and says whether it does.
+func (h *hands) offerReturn(l *Link) bool {
+	if _, can := fabric.Unwrap(h.ep).(fabric.Mover); !can || h.cfg.Returns == nil {
+		return false
+	}
+	// Where there can be no listener the link is as good as it would be without.
+	return l.path.takesUp(h.cfg.Returns) == nil
 }
 
 // minSendQueue is the least that a link works with: room for some data beside
@@ -209,14 +234,7 @@ func (h *hands) prepare(account *budget.Account) (*Link, error) {
 // peer. The receives are posted before the peer hears of this side. What a link
 // needs for good is reserved before anything is made.
 func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve func(n int) error) (*Link, error) {
-	options := fabric.Options{
-		SendQueue:    cfg.SendQueue,
-		RecvQueue:    cfg.RecvQueue + credit.LinkControlReceives,
-		RecvSize:     wire.MessageSize,
-		RemoteMemory: max(cfg.RemoteMemory, cfg.RecvBuffer),
-		AckTimeout:   cfg.AckTimeout,
-		Retries:      cfg.Retries,
-	}
+	options := cfg.options()
 	asked := ep.Footprint(options)
 	account.Locked = asked.Locked
 	if err := reserve(cfg.fixedMemory(asked)); err != nil {
@@ -237,6 +255,8 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 	}
 	l := &Link{
 		ep:      ep,
+		local:   ep.LocalAddr(),
+		remote:  ep.RemoteAddr(),
 		cfg:     cfg,
 		limits:  limits,
 		opens:   make(chan struct{}, wire.MaxOpens),
@@ -245,7 +265,7 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 		queues:  granted.Queues,
 	}
 	l.rings = arena{
-		register: func(n int) (fabric.Memory, error) { return ep.Register(n, fabric.RemoteWrite) },
+		register: func(n int) (fabric.Memory, error) { return l.ep.Register(n, fabric.RemoteWrite) },
 		account:  account,
 		slabSize: cfg.slabSize(),
 		limit:    options.RemoteMemory,
@@ -261,6 +281,18 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 	l.watch.budget = limits.Spin
 	l.receive.posted = cfg.RecvQueue + credit.LinkControlReceives
 	return l, ep.PostRecv(l.receive.posted)
+}
+
+// options are those of the link's queue pairs.
+func (c *Config) options() fabric.Options {
+	return fabric.Options{
+		SendQueue:    c.SendQueue,
+		RecvQueue:    c.RecvQueue + credit.LinkControlReceives,
+		RecvSize:     wire.MessageSize,
+		RemoteMemory: max(c.RemoteMemory, c.RecvBuffer),
+		AckTimeout:   c.AckTimeout,
+		Retries:      c.Retries,
+	}
 }
 
 // fixedMemory is how many bytes a link with such queues registers, or its device
@@ -284,11 +316,21 @@ func (l *Link) hello(features wire.Features, about wire.RecordType, held piece) 
 	if l.cfg.Proof != 0 {
 		features |= wire.Proof
 	}
+	if l.path.returns != nil {
+		features |= wire.Resume
+	}
 	b := wire.Hello{Features: features, Receives: l.cfg.RecvQueue}.Append(nil)
 	b = append(b, make([]byte, wire.RecordSize)...)
 	wire.Record{Type: about, Ring: held.place()}.Put(b[wire.HelloSize:])
 	if l.cfg.Proof != 0 {
 		b = wire.AppendProof(b, l.cfg.Proof)
+	}
+	switch {
+	case l.path.returns == nil:
+	case l.active:
+		b = l.path.own.AppendRequest(b)
+	default:
+		b = l.path.own.AppendAnswer(b)
 	}
 	return b
 }

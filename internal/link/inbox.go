@@ -164,7 +164,7 @@ func (s *Stream) credited() {
 func (s *Stream) grow(size int) {
 	l := s.link
 	size = min(size, l.cfg.RecvBuffer)
-	if size <= s.inbox.held.size || !s.ledger.MayOffer() {
+	if l.stage != up || size <= s.inbox.held.size || !s.ledger.MayOffer() {
 		return
 	}
 	p, err := l.rings.takeToGrow(size, l.cfg.FirstRing())

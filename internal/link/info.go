@@ -79,8 +79,8 @@ func (l *Link) Info() Info {
 func (l *Link) info() Info {
 	return Info{
 		Network: l.cfg.Network,
-		Local:   l.ep.LocalAddr(),
-		Remote:  l.ep.RemoteAddr(),
+		Local:   l.local,
+		Remote:  l.remote,
 		Dialed:  l.active,
 		Streams: int(l.live.Load()),
 		Memory:  l.account.Bytes() - l.queues,

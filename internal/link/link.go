@@ -2,6 +2,7 @@ package link
 
 import (
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,6 +33,8 @@ type Config struct {
 	Acceptor     Acceptor       // of streams that the peer begins; nil takes none
 	Addresses    *Addresses     // of the network's connections; nil: whatever the fabric has
 	Budget       *budget.Budget // of what is registered
+	Resume       time.Duration  // that streams wait for another queue pair when theirs is lost
+	Returns      *Returns       // where the peer comes back to then; nil: they do not wait
 }
 
 // stage is how far a link is in its life.
@@ -40,6 +43,7 @@ type stage uint8
 const (
 	up stage = iota
 	draining
+	seeking // has no queue pair, and seeks another
 	ended
 	closed
 )
@@ -51,11 +55,15 @@ type Link struct {
 	limits fabric.Limits
 	active bool // this side dialed, and opens the streams
 
+	local, remote netip.AddrPort // of the first queue pair, by which the link is known
+
 	mu        sync.Mutex
 	stage     stage
-	cause     error         // why it is draining, or has ended
+	cause     error         // why it is draining or seeking, or has ended
+	final     bool          // for that reason it ends
 	over      func()        // see OnEnd
-	gone      chan struct{} // closed when there is a cause
+	gone      chan struct{} // closed when it is about to end
+	announced bool          // it is
 	cut       bool          // the queue pair has been moved to ERR
 	abandoned bool          // what one more poll does not find will never come back
 	drain     *time.Timer   // of drainTick, once the queue pair is in ERR
@@ -75,6 +83,8 @@ type Link struct {
 	ledger  credit.Link
 	receive receiveQueue
 	send    sendQueue
+	log     sentLog
+	path    path
 	account *budget.Account // of all that is registered, and of the device's queues
 	queues  int             // bytes of the latter
 	rings   arena
@@ -151,23 +161,41 @@ func (l *Link) counted() Stats {
 	return stats
 }
 
-// fail ends the link for the given reason, unless it has ended for another.
-// What has arrived can still be read. Called with mu held.
+// fail ends the link for the given reason, unless it has ended for another, or has it
+// lose its queue pair, if that is all. What has arrived can still be read. Called with
+// mu held.
 func (l *Link) fail(cause error) {
-	if l.cause != nil {
+	passing := l.passing(cause)
+	if l.final || l.cause != nil && passing {
 		return
 	}
-	l.cause = cause
-	if l.stage == up { // or there was a lesser cause before
+	l.cause, l.final = cause, !passing
+	switch l.stage {
+	case up:
 		l.stage = draining
-		close(l.gone)
-		if l.over != nil {
-			go l.over()
-		}
+		l.path.lostAt = time.Now()
+	case seeking:
+		l.end()
+		return
+	}
+	if l.final {
+		l.announce()
 	}
 	l.moveToError()
 	l.limitDrain()
 	l.ep.Wake() // the engine waits for the flushed receives
+}
+
+// announce says that the link is about to end. Called with mu held.
+func (l *Link) announce() {
+	if l.announced {
+		return
+	}
+	l.announced = true
+	close(l.gone)
+	if l.over != nil {
+		go l.over()
+	}
 }
 
 // Abort ends the link and all streams on it, which their owners still close.
@@ -198,7 +226,7 @@ func (l *Link) limitDrain() {
 func (l *Link) drainTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage >= ended {
+	if l.stage >= seeking {
 		return
 	}
 	l.fail(lost(fabric.ErrQueuePair))
@@ -296,8 +324,22 @@ func (l *Link) settle() {
 	if l.stage != draining || l.receive.posted > 0 || l.send.posting {
 		return
 	}
-	l.stage = ended
 	l.drain.Stop()
+	l.drain = nil
+	if !l.final && l.passing(l.cause) {
+		l.seek()
+		return
+	}
+	l.end()
+}
+
+// end has streams on the link told that it has ended. Called with mu held.
+func (l *Link) end() {
+	l.stage, l.final = ended, true
+	l.announce()
+	if l.path.stop != nil {
+		l.path.stop()
+	}
 	l.sayDown()
 	l.handBack()
 	for _, s := range l.streams {

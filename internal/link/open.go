@@ -151,8 +151,8 @@ func (l *Link) beginStream() (*Stream, error) {
 	if !ok {
 		return nil, fmt.Errorf("%d streams on one link: %w", wire.MaxStreams, syscall.EMFILE)
 	}
-	remote := l.ep.RemoteAddr()
-	local, ok := l.cfg.Addresses.choose(l.ep.LocalAddr().Addr(), remote)
+	remote := l.remote
+	local, ok := l.cfg.Addresses.choose(l.local.Addr(), remote)
 	if !ok {
 		return nil, os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
 	}
@@ -224,7 +224,7 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	case r.Port == 0:
 		return fmt.Errorf("OPEN without a port")
 	}
-	local, remote := l.ep.LocalAddr(), netip.AddrPortFrom(l.ep.RemoteAddr().Addr(), r.Port)
+	local, remote := l.local, netip.AddrPortFrom(l.remote.Addr(), r.Port)
 	if err := l.reach(r.Ring); err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func (l *Link) look() bool {
 // pollCompletions takes what has completed, up to a bound, and wakes the calls
 // that it makes ready. It says whether there was anything. Called with mu held.
 func (l *Link) pollCompletions() bool {
-	if l.stage >= ended {
+	if l.stage >= seeking {
 		return false
 	}
 	l.watch.polls++
@@ -155,7 +155,7 @@ func (l *Link) received(wc *fabric.Completion) {
 	if err != nil {
 		l.receive.broken = true
 		if l.cause == syscall.ECONNRESET {
-			l.cause = nil // that it disconnected, too, is the lesser news
+			l.cause, l.final = nil, false // that it disconnected, too, is the lesser news
 		}
 		l.fail(&ProtocolError{err.Error()})
 	}
@@ -214,6 +214,7 @@ func (l *Link) receivedSend(b []byte) error {
 		return err
 	}
 	acked := credit.Totals{Data: h.Data, Records: h.Records}
+	defer l.strike()
 	if len(records) == 0 {
 		return l.ledger.ReceiveCredit(acked)
 	}

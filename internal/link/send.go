@@ -144,7 +144,7 @@ func (l *Link) callEngine() {
 func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
-	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() ||
+	if q.posting || l.stage != up || l.path.resumes() || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
 		!q.slots.Completed(s.ahead) || g.n <= copyLocked && s.gathers() {
 		return false
@@ -182,6 +182,10 @@ func (l *Link) trySend() {
 
 // buildBatch puts into the batch what may be sent now. Called with mu held.
 func (l *Link) buildBatch() {
+	if l.log.again > 0 {
+		l.pushAgain()
+		return
+	}
 	l.pushStreams()
 	l.pushRecords()
 	if l.ledger.CreditDue() && l.send.credits.free(&l.send.slots) && l.repost() {
@@ -309,7 +313,10 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	wr.Data, wr.Rest, wr.Memory = g.first, g.rest, memory
 	wr.RemoteAddr, wr.RKey = at, s.peer.RKey
 	if memory != nil {
+		l.write(wr, s.pending.first(&q.staging))
 		s.pending.posted(&q.staging, g.n, wr.ID+1)
+	} else {
+		l.write(wr, nil)
 	}
 	if signaled {
 		s.ahead = wr.ID + 1
@@ -416,6 +423,9 @@ func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.
 	}
 	wr.Op, wr.Memory = fabric.Send, l.send.staging.memory
 	wr.Data = b[:wire.HeaderSize+len(records)*wire.RecordSize]
+	if len(records) > 0 {
+		l.write(wr, nil)
+	}
 }
 
 // pushProbe adds a write of nothing, which only the peer's device sees.

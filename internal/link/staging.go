@@ -217,8 +217,11 @@ func (c *chain) next(s *staging, n int) ([]byte, fabric.Memory) {
 	return s.ring.Bytes(head.from, n), s.memory
 }
 
+// first is the chunk with the next bytes to go.
+func (c *chain) first(s *staging) *chunk { return s.chunk(c.head) }
+
 // lends says whether the next bytes are a buffer's.
-func (c *chain) lends(s *staging) bool { return c.length > 0 && s.chunk(c.head).buffer != nil }
+func (c *chain) lends(s *staging) bool { return c.length > 0 && c.first(s).buffer != nil }
 
 // posted records that the next n bytes go with the work requests before after.
 func (c *chain) posted(s *staging, n int, after uint64) {

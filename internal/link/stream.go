@@ -246,7 +246,7 @@ func (s *Stream) Close(linger time.Duration) error {
 		return net.ErrClosed
 	}
 	s.use = disowned
-	wasLost := l.cause != nil
+	wasLost := l.final
 	s.wake()
 	l.mu.Unlock()
 	s.dropInbox(func(unread int) {
@@ -319,7 +319,7 @@ func (s *Stream) drop() {
 func (l *Link) disown(s *Stream) {
 	l.owned--
 	s.forget()
-	if s.ledger.Stage() != credit.Over && l.stage == up {
+	if s.ledger.Stage() != credit.Over && l.stage < ended {
 		s.lastCall = time.AfterFunc(patience, s.loseHope)
 	}
 	l.letGo()
@@ -343,7 +343,12 @@ func (s *Stream) loseHope() {
 	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage != up || s.ledger.Stage() == credit.Over {
+	switch {
+	case l.stage == up && s.ledger.Stage() != credit.Over:
+	case l.stage == draining, l.stage == seeking:
+		s.lastCall.Reset(patience) // perhaps the peer has answered and cannot be heard
+		return
+	default:
 		return
 	}
 	s.ledger.Reset()

@@ -98,7 +98,7 @@ const waryFor = 16
 // Called with mu held, which it may release to send.
 func (l *Link) watchNow() {
 	w := &l.watch
-	if !w.more && !w.armed && !w.polling && l.stage < ended {
+	if !w.more && !w.armed && !w.polling && l.stage < seeking {
 		if err := l.ep.Arm(); err != nil {
 			l.fail(lost(err))
 			return
@@ -116,7 +116,7 @@ func (l *Link) watchNow() {
 // with mu held.
 func (l *Link) watchLater() {
 	w := &l.watch
-	if w.armed || w.polling || w.pending || l.stage >= ended {
+	if w.armed || w.polling || w.pending || l.stage >= seeking {
 		return
 	}
 	w.pending = true

@@ -73,7 +73,7 @@ func (e *flooded) Wake()                               { e.wakes++ }
 func TestALookAtAFloodHasAnEnd(t *testing.T) {
 	for name, look := range map[string]func(l *Link){
 		"a call's":     (*Link).pollAndSend,
-		"the engine's": func(l *Link) { l.mu.Unlock(); l.turn(nil); l.mu.Lock() },
+		"the engine's": func(l *Link) { l.mu.Unlock(); l.turn(0, nil); l.mu.Lock() },
 		"the timer's":  func(l *Link) { l.mu.Unlock(); l.watchTick(); l.mu.Lock() },
 	} {
 		t.Run(name, func(t *testing.T) {

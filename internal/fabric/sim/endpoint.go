@@ -63,7 +63,7 @@ type Endpoint struct {
 	completionQueue
 }
 
-var _ fabric.Endpoint = (*Endpoint)(nil)
+var _ fabric.Mover = (*Endpoint)(nil)
 
 func newEndpoint(n *Network, c *conn, local, remote netip.AddrPort, s side, id uint64) *Endpoint {
 	e := &Endpoint{n: n, c: c, side: s, local: local, remote: remote}

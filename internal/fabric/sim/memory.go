@@ -55,21 +55,65 @@ func (e *Endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	n = (n + pageSize - 1) / pageSize * pageSize
 	b := make([]byte, n+pageSize)
 	skip := int(-address(b) % pageSize)
-	m := &Memory{e: e, bytes: b[skip : skip+n : skip+n], access: a}
+	m := &Memory{bytes: b[skip : skip+n : skip+n], access: a}
 
 	e.n.mu.Lock()
-	e.n.lastKey++
-	m.rkey = e.n.lastKey << 8 // as on hardware, where the low byte is the owner's
 	m.addr = e.n.nextAddr
 	e.n.nextAddr += uint64(n) + pageSize // an overrun hits nothing
 	e.n.mu.Unlock()
 
-	e.memory = append(e.memory, m)
+	e.enter(m)
 	return m, nil
+}
+
+// Leave implements [fabric.Mover].
+func (e *Endpoint) Leave(m fabric.Memory) error {
+	own := m.(*Memory)
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	e.use("Leave")
+	if e.qp != failed || own.e != e {
+		return fmt.Errorf("sim: leave: %w", syscall.EINVAL)
+	}
+	e.memory = slices.DeleteFunc(e.memory, func(other *Memory) bool { return other == own })
+	own.e = nil
+	return nil
+}
+
+// Adopt implements [fabric.Mover].
+func (e *Endpoint) Adopt(m fabric.Memory) error {
+	own := m.(*Memory)
+	if f := e.n.faults.Load(); f != nil && f.Register != nil {
+		if err := f.Register(e, len(own.bytes)); err != nil {
+			return err
+		}
+	}
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	e.use("Adopt")
+	if e.qp == reset || own.e != nil {
+		return fmt.Errorf("sim: adopt: %w", syscall.EINVAL)
+	}
+	e.enter(own)
+	return nil
+}
+
+// enter gives memory a key by which the peer may know it.
+func (e *Endpoint) enter(m *Memory) {
+	e.n.mu.Lock()
+	e.n.lastKey++
+	m.rkey = e.n.lastKey << 8 // as on hardware, where the low byte is the owner's
+	e.n.mu.Unlock()
+	m.e = e
+	e.memory = append(e.memory, m)
 }
 
 // Free implements [fabric.Memory].
 func (m *Memory) Free() bool {
+	if m.e == nil { // it has been left
+		poison(m.bytes)
+		return true
+	}
 	m.e.c.mu.Lock()
 	defer m.e.c.mu.Unlock()
 	m.e.use("Free")

@@ -198,6 +198,7 @@ func ackTimeout(d time.Duration) uint8 {
 	return uint8(min(bits.Len64(uint64(units-1)), 31))
 }
 
+// Close implements [fabric.Endpoint].
 func (e *endpoint) Close() error {
 	var first error
 	check := func(call string, rc C.int) {

@@ -23,15 +23,17 @@ import (
 
 // memory implements [fabric.Memory].
 type memory struct {
-	e     *endpoint
-	bytes []byte
-	mr    *C.struct_rn_ibv_mr
-	kept  bool // see Keep
+	e      *endpoint // whose it is; nil if it has been left
+	bytes  []byte
+	access fabric.Access
+	mr     *C.struct_rn_ibv_mr
+	rkey   uint32 // of mr, or of the last
+	kept   bool   // see Keep
 }
 
 func (m *memory) Bytes() []byte { return m.bytes }
 func (m *memory) Addr() uint64  { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.bytes)))) }
-func (m *memory) RKey() uint32  { return uint32(m.mr.rkey) }
+func (m *memory) RKey() uint32  { return m.rkey }
 
 func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	m, err := e.register(n, a)
@@ -39,6 +41,29 @@ func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// Leave implements [fabric.Mover].
+func (e *endpoint) Leave(m fabric.Memory) error {
+	own := m.(*memory)
+	if own.e != e {
+		return fmt.Errorf("leave %d bytes: %w", len(own.bytes), syscall.EINVAL)
+	}
+	e.forget(own)
+	return own.deregister()
+}
+
+func (e *endpoint) forget(m *memory) {
+	e.memory = slices.DeleteFunc(e.memory, func(other *memory) bool { return other == m })
+}
+
+// Adopt implements [fabric.Mover].
+func (e *endpoint) Adopt(m fabric.Memory) error {
+	own := m.(*memory)
+	if e.pd == nil || own.e != nil {
+		return fmt.Errorf("adopt %d bytes: %w", len(own.bytes), syscall.EINVAL)
+	}
+	return e.registerAt(own)
 }
 
 func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
@@ -58,20 +83,43 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 		unix.Munmap(bytes)
 		return nil, os.NewSyscallError("madvise", err)
 	}
+	m := &memory{bytes: bytes, access: a}
+	if err := e.registerAt(m); err != nil {
+		unix.Munmap(bytes)
+		return nil, err
+	}
+	return m, nil
+}
+
+// registerAt registers the memory with the endpoint's device.
+func (e *endpoint) registerAt(m *memory) error {
 	access := C.uint(C.RN_IBV_ACCESS_LOCAL_WRITE)
-	if a == fabric.RemoteWrite {
+	if m.access == fabric.RemoteWrite {
 		access |= C.RN_IBV_ACCESS_REMOTE_WRITE
 	}
 	if e.manager.relaxed {
 		access |= C.RN_IBV_ACCESS_RELAXED_ORDERING
 	}
-	m := &memory{e: e, bytes: bytes}
-	if rc := C.rn_reg_mr(e.pd, unsafe.Pointer(unsafe.SliceData(bytes)), C.size_t(n), access, &m.mr); rc != 0 {
-		unix.Munmap(bytes)
-		return nil, memoryError("ibv_reg_mr", rc, n)
+	n := len(m.bytes)
+	if rc := C.rn_reg_mr(e.pd, unsafe.Pointer(unsafe.SliceData(m.bytes)), C.size_t(n), access, &m.mr); rc != 0 {
+		return memoryError("ibv_reg_mr", rc, n)
 	}
+	m.e, m.rkey = e, uint32(m.mr.rkey)
 	e.memory = append(e.memory, m)
-	return m, nil
+	return nil
+}
+
+// deregister takes the memory from the device, which may fail once that is gone.
+func (m *memory) deregister() error {
+	if m.e == nil {
+		return nil
+	}
+	mr := m.mr
+	m.e, m.mr = nil, nil
+	if rc := C.rn_dereg_mr(mr); rc != 0 {
+		return deviceError("ibv_dereg_mr", rc)
+	}
+	return nil
 }
 
 // Keep implements [fabric.Memory].
@@ -81,15 +129,15 @@ func (m *memory) Keep() { m.kept = true }
 // device is gone: as long as a device may write to the pages the kernel has them
 // pinned, and they are nobody else's.
 func (m *memory) release() error {
-	rc := C.rn_dereg_mr(m.mr)
-	var err error
+	err := m.deregister()
+	var unmapped error
 	if m.kept {
-		err = mapping.Retire(m.bytes)
+		unmapped = mapping.Retire(m.bytes)
 	} else {
-		err = os.NewSyscallError("munmap", unix.Munmap(m.bytes))
+		unmapped = os.NewSyscallError("munmap", unix.Munmap(m.bytes))
 	}
-	if rc != 0 {
-		return deviceError("ibv_dereg_mr", rc)
+	if err == nil {
+		err = unmapped
 	}
 	return err
 }
@@ -97,7 +145,9 @@ func (m *memory) release() error {
 // Free implements [fabric.Memory]. What could not be undone is gone with the
 // device; there is nobody to tell.
 func (m *memory) Free() bool {
-	m.e.memory = slices.DeleteFunc(m.e.memory, func(other *memory) bool { return other == m })
+	if m.e != nil {
+		m.e.forget(m)
+	}
 	_ = m.release()
 	return true
 }

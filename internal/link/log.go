@@ -1,0 +1,175 @@
+package link
+
+import (
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// message is one that this side has sent and that its peer is not known to have
+// received: what it takes to send it again. Its bytes lie where they lay, and are not
+// kept any longer for that: see lostBytes.
+type message struct {
+	records bool   // with records; else with data
+	data    []byte // of the memory
+	memory  fabric.Memory
+	from    uint64        // data: its position in the staging memory
+	back    chan struct{} // data of a buffer: Buffer.back
+	imm     uint32
+	addr    uint64 // in the peer's memory
+	rkey    uint32
+	after   uint64 // work requests that complete with it
+}
+
+// sentLog is a link's log of messages. All of a link come in order, so what the peer has
+// received is the first of them; the ledger says how many. Guarded by Link.mu.
+type sentLog struct {
+	messages queue[message]
+	again    int // so many of the last are to be sent again
+}
+
+// write enters a work request with bytes of a chunk, if it has any, unless the link
+// would not send it again anyway.
+func (l *Link) write(wr *fabric.WorkRequest, of *chunk) {
+	if !l.path.resumes() {
+		return
+	}
+	m := message{
+		records: wr.Op == fabric.Send,
+		data:    wr.Data,
+		memory:  wr.Memory,
+		imm:     wr.Imm,
+		addr:    wr.RemoteAddr,
+		rkey:    wr.RKey,
+		after:   wr.ID + 1,
+	}
+	if of != nil {
+		m.from = of.from
+		if of.buffer != nil {
+			m.back = of.buffer.back
+		}
+	}
+	l.log.messages.push(m)
+}
+
+// lost says whether the bytes are not there any more.
+func (m *message) lost(s *staging) bool {
+	switch {
+	case m.records || len(m.data) == 0:
+		return false
+	case m.back == nil:
+		return m.from < s.ring.Tail()
+	}
+	select {
+	case <-m.back:
+		return true
+	default:
+		return false
+	}
+}
+
+// strike takes out of the log what the peer is known to have received.
+func (l *Link) strike() {
+	for l.log.messages.len() > l.ledger.Unacknowledged() {
+		l.log.messages.pop()
+	}
+}
+
+// pushAgain adds what is to be sent again, as far as there is room for it.
+func (l *Link) pushAgain() {
+	q := &l.send
+	for l.log.again > 0 && len(q.batch) < maxBatch {
+		m := l.log.messages.at(l.log.messages.len() - l.log.again)
+		if !m.records && !q.slots.MaySend() || m.records && !l.repost() {
+			return
+		}
+		l.log.again--
+		wr := l.push(true)
+		wr.Op, wr.Imm = fabric.WriteImm, m.imm
+		wr.Data, wr.Memory = m.data, m.memory
+		wr.RemoteAddr, wr.RKey = m.addr, m.rkey
+		q.bytes += len(m.data)
+		if m.records {
+			acked := l.ledger.Acknowledge()
+			wire.Header{Data: acked.Data, Records: acked.Records}.Put(m.data)
+			wr.Op = fabric.Send
+		}
+	}
+}
+
+// lostBytes says whether bytes that would have to be sent again are not there any
+// more: the peer's device had acknowledged them, so that their place was free for
+// others, and died before it could tell its host.
+func (l *Link) lostBytes() bool {
+	for i := range l.log.messages.len() {
+		if l.log.messages.at(i).lost(&l.send.staging) {
+			return true
+		}
+	}
+	return false
+}
+
+// sendAgain prepares the log and all that waits for completions for a queue pair on
+// which nothing has been posted: each message in the log is sent again, in order and
+// before anything else, and what waited for its completion waits for that of the
+// repetition.
+func (l *Link) sendAgain(x *keyExchange) {
+	log, q := &l.log, &l.send
+	log.again = log.messages.len()
+	q.slots.Restart(x.sent, x.completed)
+	base := q.slots.Next()
+	again := func(after uint64) uint64 {
+		n := uint64(0)
+		for n < uint64(log.again) && log.messages.at(int(n)).after <= after {
+			n++
+		}
+		return base + n
+	}
+	for n := q.staging.first; n != q.staging.next; n++ {
+		if c := q.staging.chunk(n); c.after > 0 {
+			c.after = again(c.after)
+		}
+	}
+	for _, c := range []*controlSends{&q.records, &q.credits, &q.probes} {
+		for i, after := range c.after {
+			c.after[i] = again(after)
+		}
+	}
+	if l.leaving.sent > 0 {
+		l.leaving.sent = again(l.leaving.sent)
+	}
+	for s := range l.everyStream() {
+		s.ahead = again(s.ahead)
+		if s.end > 0 {
+			s.end = again(s.end)
+		}
+		s.peer.RKey, s.next.RKey = x.peer.Key(s.peer), x.peer.Key(s.next)
+	}
+	q.target.RKey = x.peer.Key(q.target)
+	for i := range log.again {
+		m := log.messages.at(i)
+		m.after = base + uint64(i) + 1
+		m.rkey = x.peer.Key(wire.RingPlace{Addr: m.addr, RKey: m.rkey})
+		if m.records {
+			for r := m.data[wire.HeaderSize:]; len(r) > 0; r = r[wire.RecordSize:] {
+				x.own.Rekey(r)
+			}
+		}
+	}
+	q.quiet = 0
+	q.bulk.restart()
+}
+
+// everyStream are the streams in the table, and those that are not but wait for the
+// completion of their end.
+func (l *Link) everyStream() map[*Stream]struct{} {
+	all := make(map[*Stream]struct{})
+	for _, s := range l.streams {
+		if s != nil {
+			all[s] = struct{}{}
+		}
+	}
+	for _, s := range l.send.ending {
+		all[s] = struct{}{}
+	}
+	return all
+}

@@ -1,0 +1,128 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// resuming is a configuration whose links outlive their queue pairs.
+func resuming(n *sim.Network) Config {
+	cfg := testConfig
+	cfg.KeepAlive = time.Second
+	cfg.Resume = 30 * time.Second
+	cfg.Returns = &Returns{Fabric: n}
+	return cfg
+}
+
+// streamsOfBoth makes so many streams on a link whose sides are configured so.
+func streamsOfBoth(t testing.TB, n *sim.Network, active, passive Config, many int) (clients, servers []*Stream) {
+	t.Helper()
+	c, s, b := connectLink(t, n, active, passive)
+	clients, servers = append(clients, c), append(servers, s)
+	for len(clients) < many {
+		c, err := c.Link().Open(context.Background())
+		require.NoError(t, err)
+		clients, servers = append(clients, c), append(servers, b.accept())
+	}
+	return clients, servers
+}
+
+// breakage is a way to lose a queue pair while both processes live.
+type breakage struct {
+	name string
+	do   func(n *sim.Network, r *rand.Rand, ours, peers *sim.Endpoint)
+}
+
+var breakages = []breakage{
+	{"ours in error", func(_ *sim.Network, _ *rand.Rand, ours, _ *sim.Endpoint) { ours.Fail(fabric.ErrQueuePair) }},
+	{"the peer's in error", func(_ *sim.Network, _ *rand.Rand, _, peers *sim.Endpoint) { peers.Fail(fabric.ErrQueuePair) }},
+	{"disconnected", func(_ *sim.Network, _ *rand.Rand, _, peers *sim.Endpoint) { peers.Kill() }},
+	{"cable out", func(n *sim.Network, r *rand.Rand, _, _ *sim.Endpoint) {
+		n.Cut(true)
+		time.Sleep(time.Duration(r.IntN(20_000)) * time.Millisecond)
+		n.Cut(false)
+		time.Sleep(2 * attemptTime) // for the peers to find each other
+	}},
+}
+
+// TestStreamsOutliveTheirQueuePair moves bytes both ways on streams whose link loses
+// its queue pair again and again.
+func TestStreamsOutliveTheirQueuePair(t *testing.T) {
+	for seed := range uint64(seeds(4)) {
+		for _, b := range breakages {
+			t.Run(fmt.Sprintf("%s/%d", b.name, seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					link := far
+					link.Seed = seed
+					n := sim.New(link)
+					cfg := resuming(n)
+					r := rand.New(rand.NewPCG(seed, 1))
+					clients, servers := streamsOfBoth(t, n, cfg, cfg, 5)
+					var traffic sync.WaitGroup
+					failed := make(chan error, 100)
+					for i := range clients {
+						for j, ends := range [][2]*Stream{{clients[i], servers[i]}, {servers[i], clients[i]}} {
+							traffic.Go(func() {
+								if err := exchange(ends[0], ends[1], 8<<20, seed+uint64(2*i+j)); err != nil {
+									failed <- fmt.Errorf("stream %d, direction %d: %w", i, j, err)
+								}
+							})
+						}
+					}
+					over := make(chan struct{})
+					go func() {
+						traffic.Wait()
+						close(over)
+					}()
+					breaks := 0
+					for going := true; going; {
+						select {
+						case <-over:
+							going = false
+						case <-time.After(time.Duration(r.IntN(20_000)) * time.Microsecond):
+							c, s := endpointOf(clients[0].link), endpointOf(servers[0].link)
+							b.do(n, r, c, s)
+							breaks++
+						}
+					}
+					close(failed)
+					for err := range failed {
+						t.Error(err)
+					}
+					t.Log(breaks, "breaks")
+					for i := range clients {
+						require.NoError(t, clients[i].Close(60*time.Second))
+						require.NoError(t, servers[i].Close(60*time.Second))
+					}
+					time.Sleep(2 * time.Minute)
+					require.Zero(t, n.Open(), "endpoints or listeners left open")
+					require.Zero(t, n.RNR(), "receiver not ready")
+					require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+				})
+			})
+		}
+	}
+}
+
+func endpointOf(l *Link) *sim.Endpoint {
+	ep, _ := l.endpoint()
+	return ep.(*sim.Endpoint)
+}
+
+// seeds is how many seeds a test with random faults goes through.
+func seeds(n int) int {
+	if testing.Short() {
+		return 1
+	}
+	return n
+}

@@ -1,0 +1,126 @@
+package link
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"net/netip"
+	"sync"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Returns is where peers come back to that have lost the queue pair of a link: a
+// listener of this process, there as long as there are links that it is for. The zero
+// Returns with a fabric is ready for use.
+type Returns struct {
+	Fabric fabric.Fabric
+
+	mu       sync.Mutex // guards what follows
+	listener fabric.Listener
+	waiting  int // links that have a place here, or are about to
+	links    map[returnKey]*Link
+}
+
+// returnKey is what a link is known by. Both ends may be in this process.
+type returnKey struct {
+	number uint64
+	active bool
+}
+
+// returnBacklog is how many requests wait at once for being taken.
+const returnBacklog = 128
+
+// open makes a place for a link, and returns the port where peers come back to.
+func (r *Returns) open() (uint16, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting == 0 {
+		l, err := r.Fabric.Listen(netip.AddrPort{}, returnBacklog)
+		if err != nil {
+			return 0, err
+		}
+		r.listener = l
+		go r.serve(l)
+	}
+	r.waiting++
+	return r.listener.Addr().Port(), nil
+}
+
+// close gives a place back.
+func (r *Returns) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting--; r.waiting == 0 {
+		_ = r.listener.Close()
+		r.listener = nil
+	}
+}
+
+// enter has requests for the link brought to it.
+func (r *Returns) enter(key returnKey, l *Link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.links == nil {
+		r.links = make(map[returnKey]*Link)
+	}
+	r.links[key] = l
+}
+
+// leave ends that.
+func (r *Returns) leave(key returnKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.links, key)
+}
+
+func (r *Returns) find(key returnKey) *Link {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.links[key]
+}
+
+func (r *Returns) serve(l fabric.Listener) {
+	for {
+		ep, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go r.take(ep)
+	}
+}
+
+// What a rejection says of a link.
+var (
+	linkIsThere = wire.Reject{Busy: true, Reason: "the link waits for another queue pair"}
+	noSuchLink  = wire.Reject{Reason: "there is no such link"}
+)
+
+// take brings a request to the link that it is about.
+func (r *Returns) take(ep fabric.Endpoint) {
+	request, err := wire.DecodeResumption(ep.Private())
+	var answer wire.Reject
+	switch l := r.find(returnKey{request.Link, request.Kind == wire.ResumeAsk}); {
+	case err != nil:
+		answer = wire.Reject{Reason: err.Error()}
+	case l == nil || !wire.AuthenticResumption(ep.Private(), l.path.own.Secret):
+		answer = noSuchLink
+	case request.Kind == wire.ResumeRequest:
+		if l.returned(arrival{ep, request}) {
+			return
+		}
+		answer = noSuchLink
+	default:
+		answer = linkIsThere
+	}
+	_ = ep.Reject(answer.Append(nil))
+	_ = ep.Close()
+}
+
+// newSecret makes a number and a secret for a link.
+func newSecret() (number uint64, secret [wire.SecretSize]byte) {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(secret[:])
+	return binary.BigEndian.Uint64(b[:]), secret
+}

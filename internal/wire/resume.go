@@ -1,0 +1,226 @@
+package wire
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// What a link goes on with over another queue pair.
+
+// Resume says, in a request and its answer, that the side takes the link up again
+// when its queue pair is lost. What it tells of that stands behind the place of the
+// proof's port.
+const Resume Features = 1 << 3
+
+// SecretSize is the size of a link's secret, in bytes.
+const SecretSize = 16
+
+// Return is where a side takes the link up again, and, of the side that accepts,
+// how each knows the other then.
+type Return struct {
+	Port   uint16 // of the connection manager, at the address that the link has
+	Link   uint64 // answer: a number of the link
+	Secret [SecretSize]byte
+}
+
+// returnAt is where a Return stands in private data.
+const returnAt = HelloSize + RecordSize + 2
+
+// AppendRequest appends to the private data of a request what it tells of r.
+func (r Return) AppendRequest(b []byte) []byte {
+	b = append(b, make([]byte, returnAt-len(b))...)
+	return binary.BigEndian.AppendUint16(b, r.Port)
+}
+
+// AppendAnswer appends all of r, to the private data of an answer.
+func (r Return) AppendAnswer(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(r.AppendRequest(b), r.Link)
+	return append(b, r.Secret[:]...)
+}
+
+// RequestedReturn is what a request tells, or nothing if the side that sent it does
+// not take links up again.
+func RequestedReturn(b []byte) (r Return, ok bool) {
+	hello, _, err := DecodeHello(b)
+	if err != nil || hello.Features&Resume == 0 || len(b) < returnAt+2 {
+		return Return{}, false
+	}
+	r.Port = binary.BigEndian.Uint16(b[returnAt:])
+	return r, r.Port != 0
+}
+
+// AnsweredReturn is what an answer tells.
+func AnsweredReturn(b []byte) (r Return, ok bool) {
+	if r, ok = RequestedReturn(b); !ok || len(b) < returnAt+10+SecretSize {
+		return Return{}, false
+	}
+	r.Link = binary.BigEndian.Uint64(b[returnAt+2:])
+	copy(r.Secret[:], b[returnAt+10:])
+	return r, true
+}
+
+// ResumptionKind is what a Resumption is.
+type ResumptionKind uint16
+
+const (
+	ResumeRequest ResumptionKind = 1 + iota // from the side that dialed the link: here is another queue pair
+	ResumeAnswer                            // to that: it will do
+	ResumeAsk                               // from the other side: is there such a link? The answer is a rejection
+	resumptionKinds
+)
+
+// Resumption is the private data with which a link goes on over another queue pair.
+// Whoever has not the link's secret can neither make one nor change it.
+type Resumption struct {
+	Kind     ResumptionKind
+	Link     uint64
+	Attempt  uint64 // from 1; each request has a higher one than the last, and its answer the same
+	Received Header // messages that this side has received, of the peer's, since the link began
+}
+
+const (
+	resumptionBody = 8 + 4*8
+	macSize        = 16
+)
+
+// ResumptionSize is the size of an encoded Resumption, in bytes.
+const ResumptionSize = resumptionBody + macSize
+
+// Append appends the encoded resumption to b.
+func (r Resumption) Append(b []byte, secret [SecretSize]byte) []byte {
+	start := len(b)
+	b = binary.BigEndian.AppendUint32(b, magic)
+	b = binary.BigEndian.AppendUint16(b, Version)
+	b = binary.BigEndian.AppendUint16(b, resumptions|uint16(r.Kind))
+	for _, v := range []uint64{r.Link, r.Attempt, r.Received.Data, r.Received.Records} {
+		b = binary.BigEndian.AppendUint64(b, v)
+	}
+	return append(b, mac(b[start:], secret)...)
+}
+
+// resumptions has a bit set that no hello has: who takes one for the other refuses
+// it.
+const resumptions = 1 << 15
+
+func mac(body []byte, secret [SecretSize]byte) []byte {
+	h := hmac.New(sha256.New, secret[:])
+	h.Write(body)
+	return h.Sum(nil)[:macSize]
+}
+
+var errNoResumption = errors.New("the private data are not about a link to be taken up again")
+
+// DecodeResumption decodes private data, which may be padded. They are nobody's word
+// before AuthenticResumption has said whose.
+func DecodeResumption(b []byte) (Resumption, error) {
+	if err := checkHeader(b); err != nil {
+		return Resumption{}, err
+	}
+	kind := binary.BigEndian.Uint16(b[6:])
+	if kind&resumptions == 0 {
+		return Resumption{}, errNoResumption
+	}
+	kind &^= resumptions
+	if len(b) < ResumptionSize || kind == 0 || kind >= uint16(resumptionKinds) {
+		return Resumption{}, fmt.Errorf("%w: kind %d in %d bytes", errNoResumption, kind, len(b))
+	}
+	return Resumption{
+		Kind:     ResumptionKind(kind),
+		Link:     binary.BigEndian.Uint64(b[8:]),
+		Attempt:  binary.BigEndian.Uint64(b[16:]),
+		Received: Header{binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint64(b[32:])},
+	}, nil
+}
+
+// AuthenticResumption says whether private data that DecodeResumption has decoded
+// come from a side of the link with this secret.
+func AuthenticResumption(b []byte, secret [SecretSize]byte) bool {
+	return hmac.Equal(b[resumptionBody:ResumptionSize], mac(b[:resumptionBody], secret))
+}
+
+// Keys are what a side tells of the memory that its peer knows, once the queue pair is
+// another one: by which key it is known now. They are sent in as many SENDs as it
+// takes, each answered by one of the peer's, before anything else.
+type Keys struct {
+	More    bool // after these
+	Regions []Region
+}
+
+// Region is memory that a peer may write to.
+type Region struct {
+	Addr uint64
+	Size uint32 // bytes
+	Key  uint32
+}
+
+const regionSize = 16
+
+// MaxRegions is how many there may be in a SEND.
+const MaxRegions = (MessageSize - 2) / regionSize
+
+// Append appends the encoded keys to b.
+func (k Keys) Append(b []byte) []byte {
+	var more byte
+	if k.More {
+		more = 1
+	}
+	b = append(b, more, byte(len(k.Regions)))
+	for _, r := range k.Regions {
+		b = binary.BigEndian.AppendUint64(b, r.Addr)
+		b = binary.BigEndian.AppendUint32(b, r.Size)
+		b = binary.BigEndian.AppendUint32(b, r.Key)
+	}
+	return b
+}
+
+// DecodeKeys decodes a SEND with keys.
+func DecodeKeys(b []byte) (Keys, error) {
+	if len(b) < 2 || b[0] > 1 || len(b) != 2+regionSize*int(b[1]) {
+		return Keys{}, fmt.Errorf("keys in a message of %d bytes", len(b))
+	}
+	k := Keys{More: b[0] == 1}
+	for b = b[2:]; len(b) > 0; b = b[regionSize:] {
+		k.Regions = append(k.Regions, Region{
+			Addr: binary.BigEndian.Uint64(b),
+			Size: binary.BigEndian.Uint32(b[8:]),
+			Key:  binary.BigEndian.Uint32(b[12:]),
+		})
+	}
+	return k, nil
+}
+
+// Regions are memory, by address.
+type Regions []Region
+
+// Sort puts regions in order, as Key wants them.
+func (r Regions) Sort() {
+	slices.SortFunc(r, func(a, b Region) int { return cmp.Compare(a.Addr, b.Addr) })
+}
+
+// Key is that of the region in which a ring lies, or the one that it had if it is in
+// none.
+func (r Regions) Key(p RingPlace) uint32 {
+	i, found := slices.BinarySearchFunc(r, p.Addr, func(a Region, addr uint64) int { return cmp.Compare(a.Addr, addr) })
+	if !found {
+		i--
+	}
+	if i < 0 || p.Addr-r[i].Addr >= uint64(r[i].Size) {
+		return p.RKey
+	}
+	return r[i].Key
+}
+
+// Rekey gives the ring that an encoded record tells of, if it does, the key that it
+// has now.
+func (r Regions) Rekey(record []byte) {
+	switch RecordType(record[0]) {
+	case OpenRecord, AcceptRecord, RingRecord:
+		p := RingPlace{Addr: binary.BigEndian.Uint64(record[8:]), RKey: binary.BigEndian.Uint32(record[4:])}
+		binary.BigEndian.PutUint32(record[4:], r.Key(p))
+	}
+}

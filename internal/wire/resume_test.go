@@ -1,0 +1,140 @@
+package wire
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var secret = [SecretSize]byte{1, 2, 3, 15: 16}
+
+func TestAHelloSaysWhereTheLinkIsTakenUpAgain(t *testing.T) {
+	g := greetings[0]
+	r := Return{Port: 40000, Link: math.MaxUint64, Secret: secret}
+	_, ok := RequestedReturn(r.AppendRequest(g.encoded()))
+	require.False(t, ok, "without the feature")
+	g.hello.Features = Resume
+	request := r.AppendRequest(g.encoded())
+	require.LessOrEqual(t, len(request), 56, "what the connection manager carries")
+	got, ok := RequestedReturn(append(request, make([]byte, 10)...))
+	require.True(t, ok)
+	require.Equal(t, Return{Port: 40000}, got)
+	got, ok = AnsweredReturn(append(r.AppendAnswer(g.encoded()), make([]byte, 10)...))
+	require.True(t, ok)
+	require.Equal(t, r, got)
+
+	g.hello.Features |= Proof
+	both := r.AppendRequest(AppendProof(g.encoded(), 5))
+	require.Equal(t, uint16(5), ProofPort(both))
+	got, _ = RequestedReturn(both)
+	require.Equal(t, uint16(40000), got.Port)
+	for _, cut := range [][]byte{request[:len(request)-1], Return{}.AppendRequest(g.encoded())} {
+		_, ok = RequestedReturn(cut)
+		require.False(t, ok)
+	}
+	_, ok = AnsweredReturn(r.AppendAnswer(g.encoded())[:63])
+	require.False(t, ok)
+}
+
+func TestResumptionComesBack(t *testing.T) {
+	for _, r := range []Resumption{
+		{Kind: ResumeRequest, Link: 1, Attempt: 2, Received: Header{3, 4}},
+		{Kind: ResumeAnswer, Link: math.MaxUint64, Attempt: math.MaxUint64, Received: Header{math.MaxUint64, math.MaxUint64}},
+		{Kind: ResumeAsk},
+	} {
+		b := r.Append(nil, secret)
+		require.Len(t, b, ResumptionSize)
+		require.LessOrEqual(t, len(b), 56, "what the connection manager carries")
+		padded := append(b, make([]byte, 140)...)
+		got, err := DecodeResumption(padded)
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+		require.True(t, AuthenticResumption(padded, secret))
+		require.False(t, AuthenticResumption(padded, [SecretSize]byte{}))
+		_, _, err = DecodeHello(b)
+		require.Error(t, err, "it is no hello")
+	}
+}
+
+// TestResumptionCannotBeForged changes every bit of one.
+func TestResumptionCannotBeForged(t *testing.T) {
+	good := Resumption{Kind: ResumeRequest, Link: 1, Attempt: 2, Received: Header{3, 4}}.Append(nil, secret)
+	for i := range len(good) * 8 {
+		bad := slices.Clone(good)
+		bad[i/8] ^= 1 << (i % 8)
+		_, err := DecodeResumption(bad)
+		require.False(t, err == nil && AuthenticResumption(bad, secret), "bit %d", i)
+	}
+}
+
+func TestWhatIsNoResumptionIsRefused(t *testing.T) {
+	good := Resumption{Kind: ResumeRequest}.Append(nil, secret)
+	for _, kind := range []uint16{0, uint16(resumptionKinds), resumptions - 1} {
+		bad := slices.Clone(good)
+		binary.BigEndian.PutUint16(bad[6:], resumptions|kind)
+		_, err := DecodeResumption(bad)
+		require.ErrorIs(t, err, errNoResumption)
+	}
+	for _, g := range greetings {
+		g.hello.Features &^= resumptions
+		_, err := DecodeResumption(g.encoded())
+		require.ErrorIs(t, err, errNoResumption)
+	}
+	for n := range len(good) {
+		_, err := DecodeResumption(good[:n])
+		require.Error(t, err)
+	}
+}
+
+func TestKeysComeBack(t *testing.T) {
+	full := Keys{More: true, Regions: make([]Region, MaxRegions)}
+	for i := range full.Regions {
+		full.Regions[i] = Region{math.MaxUint64 - uint64(i), uint32(i), math.MaxUint32 - uint32(i)}
+	}
+	for _, k := range []Keys{{}, full, {Regions: full.Regions[:1]}} {
+		b := k.Append(nil)
+		require.LessOrEqual(t, len(b), MessageSize)
+		got, err := DecodeKeys(b)
+		require.NoError(t, err)
+		require.Equal(t, k, got)
+		for n := range len(b) {
+			_, err := DecodeKeys(b[:n])
+			require.Error(t, err)
+		}
+		_, err = DecodeKeys(append(b, 0))
+		require.Error(t, err)
+	}
+	_, err := DecodeKeys([]byte{2, 0})
+	require.Error(t, err)
+}
+
+func TestRegionsKnowTheKeyOfARing(t *testing.T) {
+	r := Regions{{0x9000, 0x1000, 3}, {0x1000, 0x2000, 1}, {0x3000, 0x1000, 2}}
+	r.Sort()
+	for addr, want := range map[uint64]uint32{0: 7, 0xfff: 7, 0x1000: 1, 0x2fff: 1, 0x3000: 2, 0x3fff: 2, 0x4000: 7, 0x9000: 3, 0xa000: 7, math.MaxUint64: 7} {
+		require.Equal(t, want, r.Key(RingPlace{Addr: addr, RKey: 7}), "%#x", addr)
+	}
+	require.Equal(t, uint32(7), Regions(nil).Key(RingPlace{RKey: 7}))
+}
+
+func TestRekeyChangesWhatRecordsTellOfRings(t *testing.T) {
+	regions := Regions{{0x1000, 0x1000, 8}}
+	ring := RingPlace{Addr: 0x1000, RKey: 7, Size: MinRing}
+	for _, r := range []Record{
+		{Type: OpenRecord, Stream: 1, Ring: ring, Port: 5},
+		{Type: AcceptRecord, Stream: 1, Ring: ring},
+		{Type: RingRecord, Stream: 1, Ring: ring},
+	} {
+		b := encoded(r)
+		regions.Rekey(b)
+		r.Ring.RKey = 8
+		require.Equal(t, encoded(r), b)
+	}
+	other := encoded(Record{Type: CreditRecord, Stream: 1, Position: 0x1000})
+	b := slices.Clone(other)
+	regions.Rekey(b)
+	require.Equal(t, other, b)
+}
