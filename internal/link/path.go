@@ -121,7 +121,9 @@ func (l *Link) seekPath(ctx context.Context) {
 	if err := seek(ctx); err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.end()
+		if l.stage == seeking { // it may have ended for another reason meanwhile
+			l.end()
+		}
 	}
 }
 
