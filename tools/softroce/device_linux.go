@@ -37,18 +37,24 @@ type device struct {
 	other  netip.Addr // IPv4 of an interface without RDMA
 }
 
+// What the names of the variables begin with that tell the command of a device.
+const (
+	envPrefix       = "SOFTROCE_"
+	envSecondPrefix = "SOFTROCE_SECOND_" // the device of the second cable
+)
+
 // env returns what the command is told about the device.
-func (d *device) env() []string {
+func (d *device) env(prefix string) []string {
 	env := []string{
-		"SOFTROCE_DEVICE=" + d.name,
-		"SOFTROCE_NETDEV=" + d.netdev,
-		"SOFTROCE_ADDR=" + d.addr.String(),
+		prefix + "DEVICE=" + d.name,
+		prefix + "NETDEV=" + d.netdev,
+		prefix + "ADDR=" + d.addr.String(),
 	}
 	if d.addr6.IsValid() {
-		env = append(env, "SOFTROCE_ADDR6="+d.addr6.String())
+		env = append(env, prefix+"ADDR6="+d.addr6.String())
 	}
 	if d.other.IsValid() {
-		env = append(env, "SOFTROCE_OTHER_ADDR="+d.other.String())
+		env = append(env, prefix+"OTHER_ADDR="+d.other.String())
 	}
 	return env
 }
@@ -150,13 +156,13 @@ func interfaceAddrs() map[string][]netip.Addr {
 
 // Addresses of the devices made here: those of the benchmarking range that no
 // network should route (RFC 2544), and unique local ones (RFC 4193). The node's
-// number plus 1 is the last part.
-func nodeAddr(node int) netip.Addr {
-	return netip.AddrFrom4([4]byte{198, 18, 0, byte(node + 1)})
+// number plus 1 is the last part, and each cable is a network of its own.
+func nodeAddr(cable, node int) netip.Addr {
+	return netip.AddrFrom4([4]byte{198, 18, byte(2 * cable), byte(node + 1)})
 }
 
-func nodeAddr6(node int) netip.Addr {
-	return netip.MustParseAddr(fmt.Sprintf("fd50:f7a0:ce00::%d", node+1))
+func nodeAddr6(cable, node int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf("fd50:f7a0:ce00:%d::%d", cable, node+1))
 }
 
 var otherAddr = netip.MustParseAddr("198.18.1.1")
@@ -168,19 +174,16 @@ const (
 	otherInterface = "softroce1"
 )
 
-// makeDevice makes a soft-RoCE device of the given name on netdev, for the
-// given node, and an interface without one. It makes netdev too when that is
-// rdmaInterface. When it fails, removeDevice takes away what it has made.
-func makeDevice(name, netdev string, node int) (*device, error) {
-	d := &device{name: name, netdev: netdev, addr: nodeAddr(node), addr6: nodeAddr6(node), other: otherAddr}
+// makeDevice makes a soft-RoCE device of the given name on netdev, which the given
+// node has for the given cable. It makes netdev too when that is rdmaInterface.
+// When it fails, removeDevice takes away what it has made.
+func makeDevice(name, netdev string, cable, node int) (*device, error) {
+	d := &device{name: name, netdev: netdev, addr: nodeAddr(cable, node), addr6: nodeAddr6(cable, node)}
 	if netdev == rdmaInterface {
 		// A fixed hardware address makes a fixed link-local address.
 		if err := addDummy(netdev, net.HardwareAddr{0x02, 0x50, 0xf7, 0xa0, 0xce, 0x00}); err != nil {
 			return nil, err
 		}
-	}
-	if err := addDummy(otherInterface, nil); err != nil {
-		return nil, err
 	}
 	// Without this, link-local addresses are of no use for the first second,
 	// while the kernel looks for their duplicates. Kernels without IPv6 have
@@ -189,13 +192,20 @@ func makeDevice(name, netdev string, node int) (*device, error) {
 	if err := setUpInterface(netdev, mtu, netip.PrefixFrom(d.addr, 24), netip.PrefixFrom(d.addr6, 64)); err != nil {
 		return nil, err
 	}
-	if err := setUpInterface(otherInterface, 0, netip.PrefixFrom(d.other, 24)); err != nil {
-		return nil, err
-	}
 	if err := netlink.RdmaLinkAdd(name, "rxe", netdev); err != nil {
 		return nil, fmt.Errorf("make soft-RoCE device %s on %s: %w", name, netdev, err)
 	}
 	return d, waitActive(d)
+}
+
+// addOther makes an interface without a device, of which the command is told
+// beside d.
+func addOther(d *device) error {
+	if err := addDummy(otherInterface, nil); err != nil {
+		return err
+	}
+	d.other = otherAddr
+	return setUpInterface(otherInterface, 0, netip.PrefixFrom(d.other, 24))
 }
 
 // addDummy makes an interface that leads nowhere.
@@ -235,7 +245,7 @@ func setUpInterface(name string, mtu int, addrs ...netip.Prefix) error {
 	return nil
 }
 
-// removeDevice undoes what makeDevice has done, as far as it has.
+// removeDevice undoes what makeDevice and addOther have done, as far as they have.
 func removeDevice(name string) error {
 	var errs []error
 	if _, err := os.Stat(filepath.Join(sysInfiniband, name)); err == nil {

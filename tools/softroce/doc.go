@@ -44,18 +44,24 @@
 //	SOFTROCE_CONTROL     with -nodes 2, the path of the control port
 //	SOFTROCE_SCRATCH     the folder named by -scratch, if any
 //
+// With -cables 2 there are SOFTROCE_SECOND_DEVICE, SOFTROCE_SECOND_NETDEV,
+// SOFTROCE_SECOND_ADDR, SOFTROCE_SECOND_ADDR6, SOFTROCE_SECOND_PEER and
+// SOFTROCE_SECOND_PEER6 for what is at the second cable.
+//
 // # Two nodes
 //
 // With -nodes 2 there are two guests on one emulated cable, and the command
 // runs on both of them at once, or, when there is a second --, one command on
-// each. Every line of output begins with the name of its node: "node0| " or
+// each. With -cables 2 there is a second cable, which has at each end an interface
+// and an RDMA device of its own; it is a network of its own. Every line of output begins with the name of its node: "node0| " or
 // "node1| ". A command may open SOFTROCE_CONTROL for reading and writing (one
 // process of each node at a time), write one of these lines, and read the
 // answer, which is "ok" or "error" and what was wrong:
 //
-//	cable down       both ends lose their carrier
-//	cable up         and get it back
-//	power off NODE   the guest of that node ends at once
+//	cable down [CABLE]   both ends lose their carrier; CABLE is 0, or 1 with
+//	                     -cables 2, and without it all cables are meant
+//	cable up [CABLE]     and get it back
+//	power off NODE       the guest of that node ends at once
 //
 // In a shell:
 //

@@ -25,7 +25,7 @@ const guestInit = "guest-init"
 // guestConfig is what the host tells a guest.
 type guestConfig struct {
 	Node    int
-	Nodes   int
+	Cables  int // to the other node, if any
 	Args    []string
 	Env     []string
 	Dir     string
@@ -201,26 +201,36 @@ func setUp(c *guestConfig) ([]string, error) {
 	if err := setUpInterface("lo", 0); err != nil {
 		return nil, err
 	}
-	netdev := rdmaInterface
-	if c.Nodes > 1 {
-		netdev = "eth0"
+	env := append(c.Env, fmt.Sprintf("SOFTROCE_NODE=%d", c.Node))
+	for i := range max(c.Cables, 1) {
+		netdev, prefix := rdmaInterface, envPrefix
+		if c.Cables > 0 {
+			netdev = fmt.Sprint("eth", i)
+		}
+		if i > 0 {
+			prefix = envSecondPrefix
+		}
+		d, err := makeDevice(fmt.Sprint("rxe", i), netdev, i, c.Node)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			if err := addOther(d); err != nil {
+				return nil, err
+			}
+		}
+		env = append(env, d.env(prefix)...)
+		if c.Cables > 0 {
+			peer := 1 - c.Node
+			env = append(env, prefix+"PEER="+nodeAddr(i, peer).String(), prefix+"PEER6="+nodeAddr6(i, peer).String())
+		}
 	}
-	d, err := makeDevice("rxe0", netdev, c.Node)
-	if err != nil {
-		return nil, err
-	}
-	env := append(c.Env, d.env()...)
-	env = append(env, fmt.Sprintf("SOFTROCE_NODE=%d", c.Node))
-	if c.Nodes > 1 {
+	if c.Cables > 0 {
 		ports, err := findPorts(portControl)
 		if err != nil {
 			return nil, err
 		}
-		peer := 1 - c.Node
-		env = append(env,
-			"SOFTROCE_PEER="+nodeAddr(peer).String(),
-			"SOFTROCE_PEER6="+nodeAddr6(peer).String(),
-			"SOFTROCE_CONTROL="+ports[portControl])
+		env = append(env, envPrefix+"CONTROL="+ports[portControl])
 	}
 	if c.Scratch != "" {
 		if err := unix.Mount(tagScratch, c.Scratch, "9p", 0, "trans=virtio,version=9p2000.L,msize=262144,cache=mmap"); err != nil {

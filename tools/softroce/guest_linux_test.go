@@ -414,6 +414,52 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
+// cablesScript is run by TestTwoCables on both nodes.
+const cablesScript = `
+if [ $SOFTROCE_NODE = 1 ]; then
+	rping -s -a $SOFTROCE_ADDR -P &
+	rping -s -a $SOFTROCE_SECOND_ADDR -P &
+	sleep 600
+fi
+exec 3<>$SOFTROCE_CONTROL
+ask() { echo "$*" >&3; read -r answer <&3; echo "$*: $answer $(carriers)"; }
+carriers() { cat /sys/class/net/$SOFTROCE_NETDEV/carrier /sys/class/net/$SOFTROCE_SECOND_NETDEV/carrier | tr -d '\n'; }
+call() {
+	for try in 1 2 3 4 5 6 7 8 9; do
+		timeout 30 rping -c -a $1 -C 3 && break
+		sleep 0.3
+	done
+	echo "rping $1 $?"
+}
+echo $SOFTROCE_SECOND_DEVICE $SOFTROCE_SECOND_NETDEV $SOFTROCE_SECOND_ADDR $SOFTROCE_SECOND_PEER6
+call $SOFTROCE_PEER
+ask cable down 0
+call $SOFTROCE_SECOND_PEER
+ask cable down; ask cable up 1; ask cable up 0; ask cable down 2
+ask power off 1
+`
+
+func TestTwoCables(t *testing.T) {
+	script := writeFile(t, t.TempDir(), "script", []byte(cablesScript))
+	r := newRun(t, "-nodes", "2", "-cables", "2", "--", "sh", script)
+	if got := r.status(t); got != 0 {
+		t.Errorf("exit status %d", got)
+	}
+	for _, want := range []string{
+		"node0| rxe1 eth1 198.18.2.1 fd50:f7a0:ce00:1::2",
+		"node0| rping 198.18.0.2 0",
+		"node0| cable down 0: ok 01",
+		"node0| rping 198.18.2.2 0",
+		"node0| cable down: ok 00", "node0| cable up 1: ok 01", "node0| cable up 0: ok 11",
+		"node0| cable down 2: error unknown request",
+		"node0| power off 1: ok",
+	} {
+		if !strings.Contains(r.stdout.String(), want) {
+			t.Errorf("stdout does not say %q", want)
+		}
+	}
+}
+
 // stuckScript fills the cable to a node that takes nothing from it, and then
 // cuts that node's power. Nobody answers at the address it sends to, so it is
 // given a hardware address.

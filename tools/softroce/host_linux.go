@@ -52,7 +52,10 @@ func hostDevice(ctx context.Context) (*device, func(), error) {
 		if err := removeDevice(hostDeviceName); err != nil {
 			return nil, nil, err
 		}
-		if d, err = makeDevice(hostDeviceName, rdmaInterface, 0); err != nil {
+		if d, err = makeDevice(hostDeviceName, rdmaInterface, 0, 0); err == nil {
+			err = addOther(d)
+		}
+		if err != nil {
 			progress("no soft-RoCE device here, so a guest it is: %v", err)
 			return nil, nil, removeDevice(hostDeviceName)
 		}
@@ -104,8 +107,8 @@ func runHere(ctx context.Context, opts options, d *device) (int, error) {
 		return status, err
 	}
 	// What an enclosing run has told this one is no longer so.
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SOFTROCE_") })
-	env = append(env, d.env()...)
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, envPrefix) })
+	env = append(env, d.env(envPrefix)...)
 	env = append(env, "SOFTROCE_NODE=0")
 	if opts.scratch != "" {
 		env = append(env, "SOFTROCE_SCRATCH="+opts.scratch)

@@ -30,6 +30,7 @@ const (
 // options is the command line.
 type options struct {
 	nodes    int
+	cables   int
 	guest    bool
 	memory   string
 	cpus     int
@@ -59,7 +60,8 @@ The command finds in its environment: SOFTROCE_DEVICE, SOFTROCE_NETDEV,
 SOFTROCE_ADDR, SOFTROCE_ADDR6, SOFTROCE_OTHER_ADDR (an interface without RDMA),
 SOFTROCE_NODE, SOFTROCE_SCRATCH and, with two nodes, SOFTROCE_PEER,
 SOFTROCE_PEER6 and SOFTROCE_CONTROL, a port that takes the lines "cable down",
-"cable up" and "power off NODE" and answers each with "ok" or "error ...".
+"cable up" and "power off NODE" and answers each with "ok" or "error ...". With
+-cables 2 there are SOFTROCE_SECOND_DEVICE and so on for the second cable.
 
 Exit status: the command's; 128+N when signal N ended it; 124 after -timeout;
 125 when softroce failed; 126 and 127 when the command could not be started.
@@ -100,6 +102,7 @@ func parse(args []string, w io.Writer) (options, error) {
 		fs.PrintDefaults()
 	}
 	fs.IntVar(&o.nodes, "nodes", 1, "`number` of nodes: 1, or 2 guests joined by a cable")
+	fs.IntVar(&o.cables, "cables", 1, "`number` of cables that join two nodes: 1 or 2")
 	fs.BoolVar(&o.guest, "guest", false, "run in a guest even when there is a device here")
 	fs.StringVar(&o.memory, "mem", "3G", "memory of a guest, as QEMU's -m takes it")
 	fs.IntVar(&o.cpus, "smp", 2, "`number` of CPUs of a guest")
@@ -113,6 +116,9 @@ func parse(args []string, w io.Writer) (options, error) {
 	}
 	if o.nodes != 1 && o.nodes != 2 {
 		return o, fmt.Errorf("-nodes %d: there can be 1 or 2", o.nodes)
+	}
+	if o.cables != 1 && (o.cables != 2 || o.nodes != 2) {
+		return o, fmt.Errorf("-cables %d: there can be 1, or 2 with -nodes 2", o.cables)
 	}
 	if o.cpus < 1 {
 		return o, fmt.Errorf("-smp %d: a guest needs at least 1 CPU", o.cpus)

@@ -1,6 +1,6 @@
 package main
 
-// This file runs the command in one guest, or in two on one cable.
+// This file runs the command in one guest, or in two joined by cables.
 
 import (
 	"bufio"
@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -58,10 +59,14 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 	if err != nil {
 		return 0, err
 	}
-	cable := make([]*os.File, opts.nodes)
+	ends := make([][]*os.File, opts.nodes) // of the cables, at each node
 	if opts.nodes == 2 {
-		if cable[0], cable[1], err = socketPair("cable"); err != nil {
-			return 0, err
+		for range opts.cables {
+			end0, end1, err := socketPair("cable")
+			if err != nil {
+				return 0, err
+			}
+			ends[0], ends[1] = append(ends[0], end0), append(ends[1], end1)
 		}
 	}
 	c := &cluster{events: make(chan func() error)}
@@ -71,7 +76,7 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 	for i := range opts.nodes {
 		v, err := startVM(vmConfig{
 			node: i, image: image, memory: opts.memory, cpus: opts.cpus,
-			scratch: opts.scratch, cable: cable[i], logs: logs,
+			scratch: opts.scratch, cables: ends[i], logs: logs,
 		})
 		if err != nil {
 			return 0, fmt.Errorf("starting QEMU: %w", err)
@@ -81,7 +86,7 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		c.pass(n, opts.nodes > 1)
 		c.watch(n, stopped)
 		err = n.to.Encode(message{Config: &guestConfig{
-			Node: i, Nodes: opts.nodes,
+			Node: i, Cables: len(ends[i]),
 			Args: opts.commands[i], Env: guestEnv(os.Environ(), opts.env), Dir: dir,
 			Scratch: opts.scratch, Modules: opts.modules, ModDir: image.modules,
 		}})
@@ -256,21 +261,38 @@ func (c *cluster) status() (int, error) {
 
 // do does what a command has asked for on its control port.
 func (c *cluster) do(request string) error {
-	switch words := strings.Fields(request); strings.Join(words, " ") {
+	words := strings.Fields(request)
+	number := -1
+	if len(words) == 3 {
+		if n, err := strconv.ParseUint(words[2], 10, 8); err == nil {
+			number, words = int(n), words[:2]
+		}
+	}
+	switch strings.Join(words, " ") {
 	case "cable down", "cable up":
-		var errs []error
-		for _, n := range c.nodes {
-			if !n.cut {
-				errs = append(errs, n.setLink(words[1] == "up"))
+		if number < len(c.nodes[0].cables) {
+			return c.setCables(number, words[1] == "up")
+		}
+	case "power off":
+		if number >= 0 && number < len(c.nodes) {
+			return c.nodes[number].powerOff()
+		}
+	}
+	return fmt.Errorf("unknown request %q: there are \"cable down [CABLE]\", \"cable up [CABLE]\" and \"power off NODE\"", request)
+}
+
+// setCables plugs a cable in at both ends, or out; or all of them, when number is
+// negative.
+func (c *cluster) setCables(number int, in bool) error {
+	var errs []error
+	for _, n := range c.nodes {
+		for cable := range n.cables {
+			if !n.cut && (number < 0 || number == cable) {
+				errs = append(errs, n.setLink(cable, in))
 			}
 		}
-		return errors.Join(errs...)
-	case "power off 0":
-		return c.nodes[0].powerOff()
-	case "power off 1":
-		return c.nodes[1].powerOff()
 	}
-	return fmt.Errorf("unknown request %q: there are \"cable down\", \"cable up\" and \"power off NODE\"", request)
+	return errors.Join(errs...)
 }
 
 func (n *node) powerOff() error {

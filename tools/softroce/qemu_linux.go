@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,8 +29,8 @@ type vm struct {
 	errors  string // path of a log: QEMU's own complaints
 
 	agent, stdout, stderr *os.File
-	control, qmp          *os.File // only with a cable
-	cable                 *os.File // the end that QEMU has, too; or nil
+	control, qmp          *os.File   // only with cables
+	cables                []*os.File // the ends that QEMU has, too
 
 	qmpReader *bufio.Reader
 }
@@ -41,8 +42,8 @@ type vmConfig struct {
 	memory  string
 	cpus    int
 	scratch string
-	cable   *os.File // end of the cable, or nil
-	logs    string   // folder for logs
+	cables  []*os.File // ends of the cables, if any
+	logs    string     // folder for logs
 }
 
 // startVM starts a guest. It must be called on the main thread: QEMU gets
@@ -56,7 +57,7 @@ func startVM(c vmConfig) (v *vm, err error) {
 		node:    c.node,
 		console: filepath.Join(c.logs, fmt.Sprintf("console%d.log", c.node)),
 		errors:  filepath.Join(c.logs, fmt.Sprintf("qemu%d.log", c.node)),
-		cable:   c.cable,
+		cables:  c.cables,
 	}
 	m := c.image.machine
 	args := append([]string{
@@ -79,7 +80,7 @@ func startVM(c vmConfig) (v *vm, err error) {
 	var theirs []*os.File // from descriptor 3 on
 	defer func() {
 		for _, f := range theirs {
-			if f != c.cable {
+			if !slices.Contains(c.cables, f) {
 				f.Close()
 			}
 		}
@@ -99,7 +100,7 @@ func startVM(c vmConfig) (v *vm, err error) {
 		file **os.File
 		name string
 	}{{&v.agent, portAgent}, {&v.stdout, portStdout}, {&v.stderr, portStderr}}
-	if c.cable != nil {
+	if len(c.cables) > 0 {
 		ports = append(ports, struct {
 			file **os.File
 			name string
@@ -112,16 +113,19 @@ func startVM(c vmConfig) (v *vm, err error) {
 		}
 		args = append(args, "-chardev", chardev, "-device", "virtserialport,chardev="+p.name+",name="+p.name)
 	}
-	if c.cable != nil {
+	if len(c.cables) > 0 {
 		var chardev string
 		if v.qmp, chardev, err = attach("qmp"); err != nil {
 			return nil, err
 		}
 		v.qmpReader = bufio.NewReader(v.qmp)
-		theirs = append(theirs, c.cable)
-		args = append(args, "-chardev", chardev, "-mon", "chardev=qmp,mode=control",
-			"-netdev", fmt.Sprintf("socket,id=cable,fd=%d", 2+len(theirs)),
-			"-device", fmt.Sprintf("virtio-net-pci,id=nic,netdev=cable,mac=02:50:f7:a0:ce:%02x,host_mtu=%d", c.node+1, mtu))
+		args = append(args, "-chardev", chardev, "-mon", "chardev=qmp,mode=control")
+	}
+	for i, cable := range c.cables {
+		theirs = append(theirs, cable)
+		args = append(args,
+			"-netdev", fmt.Sprintf("socket,id=cable%d,fd=%d", i, 2+len(theirs)),
+			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=cable%d,mac=02:50:f7:a0:%02x:%02x,host_mtu=%d", i, i, 0xce+i, c.node+1, mtu))
 	}
 
 	log, err := os.Create(v.errors)
@@ -163,22 +167,24 @@ func (v *vm) kill() {
 	v.cmd.Wait()
 }
 
-// swallow takes the place of the killed guest at its end of the cable, where
-// everything vanishes from now on. Were that end closed, a QEMU that is in the
+// swallow takes the place of the killed guest at its ends of the cables, where
+// everything vanishes from now on. Were such an end closed, a QEMU that is in the
 // middle of a packet because the cable is full would not finish it, and send
 // nothing after it: its guest's network interface would be stuck, which no
 // power cut of another machine does.
 func (v *vm) swallow() error {
-	if err := unix.SetNonblock(int(v.cable.Fd()), false); err != nil {
-		return os.NewSyscallError("fcntl", err)
+	for _, cable := range v.cables {
+		if err := unix.SetNonblock(int(cable.Fd()), false); err != nil {
+			return os.NewSyscallError("fcntl", err)
+		}
+		go io.Copy(io.Discard, cable)
 	}
-	go io.Copy(io.Discard, v.cable)
 	return nil
 }
 
 // close closes the host's ends of everything.
 func (v *vm) close() {
-	for _, f := range []*os.File{v.agent, v.stdout, v.stderr, v.control, v.qmp, v.cable} {
+	for _, f := range append(v.cables, v.agent, v.stdout, v.stderr, v.control, v.qmp) {
 		if f != nil {
 			f.Close()
 		}
@@ -188,10 +194,10 @@ func (v *vm) close() {
 // qmpTimeout bounds the wait for QEMU's answer to a command.
 const qmpTimeout = 10 * time.Second
 
-// setLink connects the guest's network interface to its cable, or disconnects
-// it.
-func (v *vm) setLink(up bool) error {
-	return v.execute("set_link", map[string]any{"name": "nic", "up": up})
+// setLink connects the guest's network interface to the cable of that number, or
+// disconnects it.
+func (v *vm) setLink(cable int, up bool) error {
+	return v.execute("set_link", map[string]any{"name": fmt.Sprint("nic", cable), "up": up})
 }
 
 // execute has QEMU execute a command of its machine protocol, QMP.

@@ -39,7 +39,7 @@ func TestParseDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.nodes != 1 || o.guest || o.memory != "3G" || o.cpus != 2 || o.timeout != 10*time.Minute || o.scratch != "" {
+	if o.nodes != 1 || o.cables != 1 || o.guest || o.memory != "3G" || o.cpus != 2 || o.timeout != 10*time.Minute || o.scratch != "" {
 		t.Errorf("%+v", o)
 	}
 }
@@ -67,6 +67,8 @@ func TestParseRefusesNonsense(t *testing.T) {
 		{"", "no command"},
 		{"-nodes 2 -- a --", "no command"},
 		{"-nodes 3 -- a", "-nodes 3"},
+		{"-cables 2 -- a", "-cables 2"},
+		{"-nodes 2 -cables 3 -- a", "-cables 3"},
 		{"-smp 0 -- a", "-smp 0"},
 		{"-timeout -1s -- a", "-timeout -1s"},
 		{"-scratch /nonexistent -- a", "/nonexistent"},
@@ -287,7 +289,7 @@ func TestFindDeviceTakesAnActivePortWithAnAddress(t *testing.T) {
 		t.Fatal("no device found")
 	}
 	want := []string{"SOFTROCE_DEVICE=mlx5_0", "SOFTROCE_NETDEV=eth1", "SOFTROCE_ADDR=10.0.1.1", "SOFTROCE_ADDR6=fd00::1", "SOFTROCE_OTHER_ADDR=10.0.2.1"}
-	if got := d.env(); !slices.Equal(got, want) {
+	if got := d.env(envPrefix); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -305,10 +307,10 @@ func TestHasGIDs(t *testing.T) {
 		"gids/1": "0000:0000:0000:0000:0000:ffff:c612:0001\n",
 		"gids/2": "0000:0000:0000:0000:0000:0000:0000:0000\n",
 	})
-	if !hasGIDs(port, nodeAddr(0)) {
+	if !hasGIDs(port, nodeAddr(0, 0)) {
 		t.Error("the GID of an IPv4 address is not found")
 	}
-	if hasGIDs(port, nodeAddr(0), nodeAddr6(0)) {
+	if hasGIDs(port, nodeAddr(0, 0), nodeAddr6(0, 0)) {
 		t.Error("a GID is found that is not there")
 	}
 }
@@ -378,7 +380,7 @@ func TestLastLinesLeavesOutControlCharacters(t *testing.T) {
 
 func TestRequestsNobodyKnowsAreErrors(t *testing.T) {
 	c := &cluster{}
-	for _, request := range []string{"cable", "power off 2", "Cable Down", "cable down now"} {
+	for _, request := range []string{"cable", "power off 2", "power off", "Cable Down", "cable down now", "cable down -1"} {
 		if err := c.do(request); err == nil {
 			t.Errorf("%q is no error", request)
 		}
