@@ -1,6 +1,6 @@
 package main
 
-// This file finds RDMA devices, and makes soft-RoCE ones: on the host as well as
+// This file finds RDMA devices, and makes software ones: on the host as well as
 // in a guest. It finds them in sysfs, for package netlink knows neither the states
 // of ports nor their GIDs and interfaces.
 
@@ -174,10 +174,10 @@ const (
 	otherInterface = "softroce1"
 )
 
-// makeDevice makes a soft-RoCE device of the given name on netdev, which the given
-// node has for the given cable. It makes netdev too when that is rdmaInterface.
-// When it fails, removeDevice takes away what it has made.
-func makeDevice(name, netdev string, cable, node int) (*device, error) {
+// makeDevice makes a device of the given provider and name on netdev, which the
+// given node has for the given cable. It makes netdev too when that is
+// rdmaInterface. When it fails, removeDevice takes away what it has made.
+func makeDevice(provider, name, netdev string, cable, node int) (*device, error) {
 	d := &device{name: name, netdev: netdev, addr: nodeAddr(cable, node), addr6: nodeAddr6(cable, node)}
 	if netdev == rdmaInterface {
 		// A fixed hardware address makes a fixed link-local address.
@@ -192,10 +192,13 @@ func makeDevice(name, netdev string, cable, node int) (*device, error) {
 	if err := setUpInterface(netdev, mtu, netip.PrefixFrom(d.addr, 24), netip.PrefixFrom(d.addr6, 64)); err != nil {
 		return nil, err
 	}
-	if err := netlink.RdmaLinkAdd(name, "rxe", netdev); err != nil {
-		return nil, fmt.Errorf("make soft-RoCE device %s on %s: %w", name, netdev, err)
+	if err := netlink.RdmaLinkAdd(name, provider, netdev); err != nil {
+		return nil, fmt.Errorf("make %s device %s on %s: %w", provider, name, netdev, err)
 	}
-	return d, waitActive(d)
+	if provider == siw {
+		return d, waitActive(d)
+	}
+	return d, waitActive(d, d.addr, d.addr6)
 }
 
 // addOther makes an interface without a device, of which the command is told
@@ -250,7 +253,7 @@ func removeDevice(name string) error {
 	var errs []error
 	if _, err := os.Stat(filepath.Join(sysInfiniband, name)); err == nil {
 		if err := netlink.RdmaLinkDel(name); err != nil {
-			errs = append(errs, fmt.Errorf("remove soft-RoCE device %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("remove RDMA device %s: %w", name, err))
 		}
 	}
 	for _, netdev := range []string{rdmaInterface, otherInterface} {
@@ -267,11 +270,11 @@ func removeDevice(name string) error {
 
 // waitActive waits until the port of d is ACTIVE and has a GID for each of the
 // addresses, which the kernel adds in the background.
-func waitActive(d *device) error {
+func waitActive(d *device, addrs ...netip.Addr) error {
 	port := filepath.Join(sysInfiniband, d.name, "ports", "1")
 	for deadline := time.Now().Add(activeTimeout); ; time.Sleep(20 * time.Millisecond) {
 		active := isActive(port)
-		if active && hasGIDs(port, d.addr, d.addr6) {
+		if active && hasGIDs(port, addrs...) {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -281,7 +284,8 @@ func waitActive(d *device) error {
 }
 
 // hasGIDs tells whether the port has a GID for each address: with RoCE, GIDs
-// are IPv6 addresses, and IPv4 addresses mapped to IPv6.
+// are IPv6 addresses, and IPv4 addresses mapped to IPv6. With iWARP they tell of
+// the hardware's address alone.
 func hasGIDs(port string, addrs ...netip.Addr) bool {
 	have := map[netip.Addr]bool{}
 	gids, _ := filepath.Glob(filepath.Join(port, "gids", "*"))

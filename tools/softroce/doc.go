@@ -16,7 +16,8 @@
 //  3. In a QEMU guest (emulated, without KVM) that runs a stock Debian or
 //     Ubuntu kernel with a soft-RoCE device.
 //
-// Flag -guest goes straight to the third, and so does -nodes 2.
+// Flag -guest goes straight to the third, and so do -nodes 2 and -provider siw,
+// with which the guest's device is a soft-iWARP one.
 //
 // # The guest
 //
@@ -84,5 +85,7 @@
 //
 // As root on Debian or Ubuntu the tool installs what is missing; otherwise it
 // says what to install. The kernel and the initial file system of the guest
-// are made once and kept in the user's cache folder, under ringnet-softroce.
+// are made once and kept in the user's cache folder, under ringnet-softroce. Where the
+// kernel has no module for -provider siw it is built, of the distribution's source
+// package (140 MB) and headers.
 package main

@@ -24,14 +24,15 @@ const guestInit = "guest-init"
 
 // guestConfig is what the host tells a guest.
 type guestConfig struct {
-	Node    int
-	Cables  int // to the other node, if any
-	Args    []string
-	Env     []string
-	Dir     string
-	Scratch string   // mounted under the path it has on the host, unless empty
-	Modules []string // to load in addition
-	ModDir  string   // folder with the lib/modules of the kernel
+	Node     int
+	Cables   int // to the other node, if any
+	Args     []string
+	Env      []string
+	Dir      string
+	Scratch  string   // mounted under the path it has on the host, unless empty
+	Provider string   // of the devices
+	Modules  []string // to load in addition
+	ModDir   string   // folder with the lib/modules of the kernel
 }
 
 // message is what host and guest say to each other over portAgent. It is
@@ -210,7 +211,7 @@ func setUp(c *guestConfig) ([]string, error) {
 		if i > 0 {
 			prefix = envSecondPrefix
 		}
-		d, err := makeDevice(fmt.Sprint("rxe", i), netdev, i, c.Node)
+		d, err := makeDevice(c.Provider, fmt.Sprint(c.Provider, i), netdev, i, c.Node)
 		if err != nil {
 			return nil, err
 		}

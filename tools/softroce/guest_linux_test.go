@@ -258,6 +258,17 @@ func TestGuest(t *testing.T) {
 	}
 }
 
+func TestGuestWithSoftIWARP(t *testing.T) {
+	r := newRun(t, "-provider", "siw", "--", "sh", "-c",
+		`rping -s -C 1 & sleep 1; rping -c -a $SOFTROCE_ADDR -C 1 && ibv_devinfo -d $SOFTROCE_DEVICE`)
+	if got := r.status(t); got != 0 {
+		t.Fatalf("exit status %d: %s", got, r.stderr.Bytes())
+	}
+	if out := r.stdout.String(); !strings.Contains(out, "iWARP") || !strings.Contains(out, "siw0") {
+		t.Errorf("the device: %s", out)
+	}
+}
+
 func TestGuestThatPanicsIsExplained(t *testing.T) {
 	r := newRun(t, "--", "sh", "-c", "echo c >/proc/sysrq-trigger")
 	if got := r.status(t); got != exitFailed {

@@ -52,7 +52,7 @@ func hostDevice(ctx context.Context) (*device, func(), error) {
 		if err := removeDevice(hostDeviceName); err != nil {
 			return nil, nil, err
 		}
-		if d, err = makeDevice(hostDeviceName, rdmaInterface, 0, 0); err == nil {
+		if d, err = makeDevice(rxe, hostDeviceName, rdmaInterface, 0, 0); err == nil {
 			err = addOther(d)
 		}
 		if err != nil {

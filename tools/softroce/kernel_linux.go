@@ -48,8 +48,9 @@ var optionalModules = map[string]bool{"crc32_generic": true, "virtio_rng": true,
 //go:embed init.sh
 var initScript []byte
 
-// prepare returns what guests boot from and makes it when the cache has none.
-func prepare(ctx context.Context, cache string) (*guestImage, error) {
+// prepare returns what guests with devices of the provider boot from, and makes it
+// when the cache has none.
+func prepare(ctx context.Context, cache, provider string) (*guestImage, error) {
 	m, err := thisMachine()
 	if err != nil {
 		return nil, err
@@ -80,6 +81,11 @@ func prepare(ctx context.Context, cache string) (*guestImage, error) {
 	image, err := cachedKernel(ctx, cache, m, thisDistribution())
 	if err != nil {
 		return nil, fmt.Errorf("getting a kernel: %w", err)
+	}
+	if provider == siw {
+		if err := addSiw(ctx, cache, image); err != nil {
+			return nil, fmt.Errorf("adding siw to the kernel: %w", err)
+		}
 	}
 	if image.initrd, err = cachedInitrd(ctx, cache, image); err != nil {
 		return nil, fmt.Errorf("making the initial file system: %w", err)

@@ -31,6 +31,7 @@ const (
 type options struct {
 	nodes    int
 	cables   int
+	provider string
 	guest    bool
 	memory   string
 	cpus     int
@@ -103,6 +104,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	}
 	fs.IntVar(&o.nodes, "nodes", 1, "`number` of nodes: 1, or 2 guests joined by a cable")
 	fs.IntVar(&o.cables, "cables", 1, "`number` of cables that join two nodes: 1 or 2")
+	fs.StringVar(&o.provider, "provider", rxe, "`provider` of a guest's devices: rxe, which is soft-RoCE, or siw, which is soft-iWARP")
 	fs.BoolVar(&o.guest, "guest", false, "run in a guest even when there is a device here")
 	fs.StringVar(&o.memory, "mem", "3G", "memory of a guest, as QEMU's -m takes it")
 	fs.IntVar(&o.cpus, "smp", 2, "`number` of CPUs of a guest")
@@ -119,6 +121,13 @@ func parse(args []string, w io.Writer) (options, error) {
 	}
 	if o.cables != 1 && (o.cables != 2 || o.nodes != 2) {
 		return o, fmt.Errorf("-cables %d: there can be 1, or 2 with -nodes 2", o.cables)
+	}
+	switch o.provider {
+	case rxe:
+	case siw:
+		o.modules = append(o.modules, siw)
+	default:
+		return o, fmt.Errorf("-provider %s: there are %s and %s", o.provider, rxe, siw)
 	}
 	if o.cpus < 1 {
 		return o, fmt.Errorf("-smp %d: a guest needs at least 1 CPU", o.cpus)
@@ -197,7 +206,7 @@ func run(opts options) (int, error) {
 }
 
 func dispatch(ctx context.Context, opts options) (int, error) {
-	if !opts.guest && opts.nodes == 1 {
+	if !opts.guest && opts.nodes == 1 && opts.provider == rxe {
 		dev, release, err := hostDevice(ctx)
 		if err != nil {
 			return 0, err
@@ -207,7 +216,7 @@ func dispatch(ctx context.Context, opts options) (int, error) {
 			return runHere(ctx, opts, dev)
 		}
 	}
-	image, err := prepare(ctx, opts.cache)
+	image, err := prepare(ctx, opts.cache, opts.provider)
 	if err != nil {
 		return 0, err
 	}

@@ -88,7 +88,7 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		err = n.to.Encode(message{Config: &guestConfig{
 			Node: i, Cables: len(ends[i]),
 			Args: opts.commands[i], Env: guestEnv(os.Environ(), opts.env), Dir: dir,
-			Scratch: opts.scratch, Modules: opts.modules, ModDir: image.modules,
+			Scratch: opts.scratch, Provider: opts.provider, Modules: opts.modules, ModDir: image.modules,
 		}})
 		if err != nil {
 			return 0, err

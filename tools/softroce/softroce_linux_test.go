@@ -19,14 +19,14 @@ import (
 
 func TestParseFlagsAndCommand(t *testing.T) {
 	dir := t.TempDir()
-	o, err := parse([]string{"-mem", "1G", "-smp", "4", "-timeout", "0", "-scratch", dir, "-env", "A, B", "-env", "C*", "-modules", "smc", "-guest", "--", "go", "test", "-v", "--", "x"}, io.Discard)
+	o, err := parse([]string{"-mem", "1G", "-smp", "4", "-timeout", "0", "-scratch", dir, "-env", "A, B", "-env", "C*", "-modules", "smc", "-provider", "siw", "-guest", "--", "go", "test", "-v", "--", "x"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if o.nodes != 1 || !o.guest || o.memory != "1G" || o.cpus != 4 || o.timeout != 0 || o.scratch != dir {
 		t.Errorf("flags: %+v", o)
 	}
-	if !slices.Equal(o.env, []string{"A", "B", "C*"}) || !slices.Equal(o.modules, []string{"smc"}) {
+	if !slices.Equal(o.env, []string{"A", "B", "C*"}) || !slices.Equal(o.modules, []string{"smc", "siw"}) {
 		t.Errorf("lists: %q %q", o.env, o.modules)
 	}
 	if want := []string{"go", "test", "-v", "--", "x"}; len(o.commands) != 1 || !slices.Equal(o.commands[0], want) {
@@ -39,7 +39,7 @@ func TestParseDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.nodes != 1 || o.cables != 1 || o.guest || o.memory != "3G" || o.cpus != 2 || o.timeout != 10*time.Minute || o.scratch != "" {
+	if o.nodes != 1 || o.cables != 1 || o.provider != rxe || o.guest || o.memory != "3G" || o.cpus != 2 || o.timeout != 10*time.Minute || o.scratch != "" {
 		t.Errorf("%+v", o)
 	}
 }
@@ -70,6 +70,7 @@ func TestParseRefusesNonsense(t *testing.T) {
 		{"-cables 2 -- a", "-cables 2"},
 		{"-nodes 2 -cables 3 -- a", "-cables 3"},
 		{"-smp 0 -- a", "-smp 0"},
+		{"-provider hfi -- a", "-provider hfi"},
 		{"-timeout -1s -- a", "-timeout -1s"},
 		{"-scratch /nonexistent -- a", "/nonexistent"},
 		{"-scratch /dev/null -- a", "not a folder"},
@@ -218,6 +219,20 @@ func TestKernelDependencies(t *testing.T) {
 		if got := kernelDependencies(tt.out); !slices.Equal(got, tt.want) {
 			t.Errorf("%q: %q, want %q", tt.out, got, tt.want)
 		}
+	}
+}
+
+func TestPackagesThatSiwIsBuiltOf(t *testing.T) {
+	const out = `linux-headers-6.1.0-56-amd64
+  Depends: linux-headers-6.1.0-56-common
+  Depends: linux-kbuild-6.1
+  Depends: linux-compiler-gcc-12-x86
+`
+	if got, want := headerDependencies(out), []string{"linux-headers-6.1.0-56-common", "linux-kbuild-6.1"}; !slices.Equal(got, want) {
+		t.Errorf("headers: %q, want %q", got, want)
+	}
+	if got, want := kernelSource("6.1.0-56-amd64"), "linux-source-6.1"; got != want {
+		t.Errorf("source: %s, want %s", got, want)
 	}
 }
 
