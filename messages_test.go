@@ -230,6 +230,10 @@ var unexplained = reasons(map[string][]string{
 		"the link waits for another queue pair", "the peer has given the link up, or is gone",
 		"the peer tells of more than … regions of memory", "the private data are not about a link to be taken up again",
 		"there is no such link", "what its device had taken is lost with it",
+		"somebody else answers where the peer was",
+	},
+	"only a link hears it that would have a standby, and it goes on without": {
+		"the link can have no other queue pair now", "the link is to have no other queue pair", "there is no standby",
 	},
 	"only a defect of the kernel can cause it": {
 		"netlink answers something else", "netlink's answer ends early",

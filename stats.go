@@ -60,6 +60,10 @@ type NetworkTotals struct {
 	BytesSent, BytesReceived       uint64
 	MessagesSent, MessagesReceived uint64
 
+	// LinksMoved counts the times that a link has lost its queue pair and has gone on over
+	// another ([Config.ResumeTimeout]), as each end of it sees it.
+	LinksMoved uint64
+
 	// LinksLost are links that did not end since they had nothing to carry any more,
 	// by the reason.
 	LinksMade uint64
@@ -76,6 +80,7 @@ func Totals() map[string]NetworkTotals {
 		t := all[network]
 		t.BytesSent, t.BytesReceived = carried.BytesSent, carried.BytesReceived
 		t.MessagesSent, t.MessagesReceived = carried.MessagesSent, carried.MessagesReceived
+		t.LinksMoved = carried.Moves
 		all[network] = t
 	}
 	sent, received := tcpBytes.sum()

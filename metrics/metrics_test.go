@@ -161,7 +161,8 @@ func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 			Opened:        3, Closed: 4,
 			BytesSent: 5, BytesReceived: 6,
 			MessagesSent: 7, MessagesReceived: 8,
-			LinksMade: 9, LinksLost: counts("unreachable"),
+			LinksMade:  9,
+			LinksMoved: 10, LinksLost: counts("unreachable"),
 		},
 		"tcp":  {ListenerStats: ringnet.ListenerStats{FellBack: 10}},
 		"auto": {DialsFailed: counts("unreachable")},
@@ -187,6 +188,7 @@ func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 		"ringnet_sent_messages_total rdma":                   7,
 		"ringnet_received_messages_total rdma":               8,
 		"ringnet_links_made_total rdma":                      9,
+		"ringnet_links_moved_total rdma":                     10,
 		"ringnet_links_lost_total rdma unreachable":          20,
 	}, got)
 }

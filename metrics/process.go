@@ -35,8 +35,9 @@ var (
 	messagesSent      = process.counter("sent_messages", "Work requests with data that connections have sent.", "network")
 	messagesReceived  = process.counter("received_messages", "Work requests with data that connections have received.", "network")
 
-	linksMade = process.counter("links_made", "Links that were made.", "network")
-	linksLost = process.counter("links_lost", "Links that have ended although they were needed, by the code of the reason.", "network", "code")
+	linksMade  = process.counter("links_made", "Links that were made.", "network")
+	linksMoved = process.counter("links_moved", "Times that a link has lost its queue pair and has gone on over another.", "network")
+	linksLost  = process.counter("links_lost", "Links that have ended although they were needed, by the code of the reason.", "network", "code")
 )
 
 // linkNetworks are those that have links. Auto has TCP besides.
@@ -54,6 +55,7 @@ func emitTotals(emit emitter, totals map[string]ringnet.NetworkTotals) {
 		emit(messagesSent, float64(t.MessagesSent), network)
 		emit(messagesReceived, float64(t.MessagesReceived), network)
 		emit(linksMade, float64(t.LinksMade), network)
+		emit(linksMoved, float64(t.LinksMoved), network)
 	}
 	for _, network := range append([]string{"tcp"}, linkNetworks...) {
 		t := totals[network]

@@ -99,6 +99,15 @@ type Config struct {
 	// cable that is out, on soft-RoCE; not yet with a device that fails.
 	ResumeTimeout time.Duration
 
+	// NoStandby is for who does not want a second queue pair to stand by. By default a
+	// link that may wait (ResumeTimeout), between two hosts that have another RDMA card
+	// each, or another port, has one over those from its second second on, and goes on
+	// over it when it loses its own, at once and without a handshake. It takes receives
+	// and queues at either end, 68 KiB and 108 KiB by default, but no memory for data;
+	// where memory is short there is none. Both ends must want it. Without it, a link that
+	// has lost its card goes on over another all the same, which takes a second or more.
+	NoStandby bool
+
 	// LinkIdle is how long a link stays up when its last connection is gone, for
 	// the next to begin on, and keeps rings that have grown and to which nothing
 	// comes. Default 30 s; negative ends it at once, and keeps rings for 1 s, the
@@ -279,6 +288,7 @@ func (c *Config) Link() (link.Config, error) {
 		Retries:    Retries,
 		Budget:     budget.Process,
 		Resume:     max(d.ResumeTimeout, 0),
+		Standby:    !d.NoStandby,
 	}
 	if !d.Dedicated {
 		l.Shared, l.Idle, l.RemoteMemory = true, max(d.LinkIdle, 0), sharedMemory

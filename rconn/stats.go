@@ -61,6 +61,16 @@ type LinkInfo struct {
 	Connections   int
 	Memory        int // bytes registered at this end: rings, staging memory and receives, but not a device's queues
 
+	// Path is which cards the link goes over now. Local and Remote stay what they were
+	// when it was made. Standby is where it goes on when it loses that path, the zero Path
+	// if nothing stands by ([Config.NoStandby]). Moves is how often it has gone on over
+	// another queue pair, and Seeking says that it has lost its own and seeks another
+	// ([Config.ResumeTimeout]).
+	Path    Path
+	Standby Path
+	Moves   uint64
+	Seeking bool
+
 	BytesSent, BytesReceived       uint64 // of data
 	MessagesSent, MessagesReceived uint64 // of data
 	ControlSent                    uint64 // messages of control
@@ -69,6 +79,16 @@ type LinkInfo struct {
 	Signaled     uint64 // of those, the signaled ones
 	Events       uint64 // times that the link's goroutine was woken
 	Probes       uint64 // sent: writes of nothing, for keepalive or to have staging memory back
+}
+
+// Path is the addresses, of either side, between which a queue pair is connected.
+type Path struct{ Local, Remote Addr }
+
+func newPath(network string, p link.Path) Path {
+	if p == (link.Path{}) {
+		return Path{}
+	}
+	return Path{NewAddr(network, p.Local), NewAddr(network, p.Remote)}
 }
 
 // NewLinkInfo makes public what is known of a link.
@@ -80,6 +100,10 @@ func NewLinkInfo(i link.Info) LinkInfo {
 		Dialed:           i.Dialed,
 		Connections:      i.Streams,
 		Memory:           i.Memory,
+		Path:             newPath(i.Network, i.Path),
+		Standby:          newPath(i.Network, i.Standby),
+		Moves:            i.Moves,
+		Seeking:          i.Seeking,
 		BytesSent:        i.BytesSent,
 		BytesReceived:    i.BytesReceived,
 		MessagesSent:     i.MessagesSent,

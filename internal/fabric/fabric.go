@@ -33,6 +33,18 @@ type Fabric interface {
 	Listen(local netip.AddrPort, backlog int) (Listener, error)
 }
 
+// Host is a Fabric that knows by which cards this host can be reached.
+type Host interface {
+	Fabric
+
+	// Cards returns the cards that there are at the moment. It may open each.
+	Cards() []Card
+}
+
+// Card is a port of a device, by the addresses that it has on the network, those for one
+// link alone left out.
+type Card []netip.Addr
+
 // Listener receives connection requests.
 type Listener interface {
 	// Accept returns the next request: an endpoint that is neither open nor

@@ -11,9 +11,15 @@
 // # The life of a link
 //
 //	Up        streams come and go           → Draining, on a cause
-//	Draining  the queue pair is in ERR      → Ended, when all receives are back
+//	Draining  the queue pair is in ERR      → Ended, when all receives are back;
+//	                                          Seeking, if the link may outlive that
+//	Seeking   its streams wait              → Up, over another queue pair;
+//	                                          Ended, if there is none to be had
 //	Ended     nothing more will arrive      → Closed, when nothing of it is owned
 //	Closed    the endpoint is destroyed
+//
+// What a link goes on over is its standby (standby.go), if it has one, or a queue pair
+// that is dialed then (path.go).
 //
 // A link begins with the stream that it was dialed for, or, if it is one of several
 // for a pair of processes (pool.go), without. An idle link leaves: each side says

@@ -24,17 +24,17 @@ func (l *Link) run() {
 }
 
 // endpoint is the one that the link has now, and its number.
-func (l *Link) endpoint() (ep fabric.Endpoint, number int) {
+func (l *Link) endpoint() (ep fabric.Endpoint, number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ep, l.path.moves
+	return l.ep, l.stats.Moves
 }
 
 // turn deals with one event of an endpoint, and says whether it was the last.
-func (l *Link) turn(number int, event error) (last bool) {
+func (l *Link) turn(number uint64, event error) (last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if number != l.path.moves {
+	if number != l.stats.Moves {
 		return false
 	}
 	l.stats.Events++
@@ -77,6 +77,8 @@ const portPatience = 2 * time.Second
 func (l *Link) changed(err error) {
 	switch {
 	case err == nil:
+	case errors.Is(err, fabric.ErrPortDown) && l.path.standby != nil:
+		l.fail(lost(err))
 	case errors.Is(err, fabric.ErrPortDown):
 		// It may come back; if not, the probe finds out.
 		time.AfterFunc(portPatience, func() {
@@ -122,7 +124,7 @@ func (l *Link) tearDown() {
 		}
 	}
 	l.mu.Unlock()
-	l.stopSeeking()
+	l.leavePath()
 	// The memory is gone either way; there is nobody to tell.
 	_ = l.ep.Close()
 	l.mu.Lock()

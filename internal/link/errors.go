@@ -50,7 +50,7 @@ func lost(reason error) error {
 	switch {
 	case errors.Is(reason, fabric.ErrDisconnected):
 		return syscall.ECONNRESET
-	case errors.Is(reason, fabric.ErrDeviceRemoved):
+	case errors.Is(reason, fabric.ErrDeviceRemoved), errors.Is(reason, fabric.ErrPortDown):
 		return &lostError{syscall.ENETDOWN, reason}
 	}
 	return &lostError{syscall.ECONNRESET, reason}

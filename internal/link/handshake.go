@@ -84,7 +84,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream
 		l.meet(peer, r.Ring)
 		if asked, ok := wire.RequestedReturn(private); ok && h.offerReturn(l) {
 			l.path.own.Link, l.path.own.Secret = newSecret()
-			l.path.meet(asked.Port, l)
+			l.path.meet(asked, l)
 		}
 		if h.empty() {
 			l.rings.give(held)
@@ -188,7 +188,7 @@ func (h *hands) request(ctx context.Context, l *Link, held piece) (wire.Record, 
 	l.meet(peer, r.Ring)
 	if told, ok := wire.AnsweredReturn(answer); ok && l.path.returns != nil {
 		l.path.own.Link, l.path.own.Secret = told.Link, told.Secret
-		l.path.meet(told.Port, l)
+		l.path.meet(told, l)
 	}
 	return r, nil
 }
@@ -200,7 +200,7 @@ func (h *hands) offerReturn(l *Link) bool {
 		return false
 	}
 	// Where there can be no listener the link is as good as it would be without.
-	return l.path.takesUp(h.cfg.Returns) == nil
+	return l.path.takesUp(h.cfg.Returns, l.local.Addr()) == nil
 }
 
 // minSendQueue is the least that a link works with: room for some data beside
@@ -368,5 +368,8 @@ func (l *Link) start() {
 	}
 	l.watchNow()
 	l.enlist()
+	if l.active && l.cfg.Standby && l.path.resumes() {
+		l.path.work.Go(l.keepStandby)
+	}
 	go l.run()
 }

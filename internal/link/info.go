@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // Info is what a link is and carries at the moment.
@@ -14,8 +16,17 @@ type Info struct {
 	Dialed        bool // by this side
 	Streams       int
 	Memory        int // bytes registered at this end, without the device's queues
+
+	Path    Path // that the link's queue pair takes
+	Standby Path // that its standby takes; zero if it has none
+	Seeking bool // it has lost its queue pair, and has no other yet
 	Stats
 }
+
+// Path is by which addresses a queue pair is connected: the cards of both sides.
+type Path struct{ Local, Remote netip.AddrPort }
+
+func pathOf(ep fabric.Endpoint) Path { return Path{ep.LocalAddr(), ep.RemoteAddr()} }
 
 // all are the links of this process that have memory, until they have given it back,
 // and what those have carried that have, by network.
@@ -77,15 +88,21 @@ func (l *Link) Info() Info {
 
 // info is called with mu held.
 func (l *Link) info() Info {
-	return Info{
+	i := Info{
 		Network: l.cfg.Network,
 		Local:   l.local,
 		Remote:  l.remote,
 		Dialed:  l.active,
 		Streams: int(l.live.Load()),
 		Memory:  l.account.Bytes() - l.queues,
+		Path:    pathOf(l.ep),
+		Seeking: l.stage == draining && !l.final || l.stage == seeking,
 		Stats:   l.counted(),
 	}
+	if sb := l.path.standby; sb != nil {
+		i.Standby = pathOf(sb.ep)
+	}
+	return i
 }
 
 func (l *Link) enlist() {

@@ -35,6 +35,7 @@ type Config struct {
 	Budget       *budget.Budget // of what is registered
 	Resume       time.Duration  // that streams wait for another queue pair when theirs is lost
 	Returns      *Returns       // where the peer comes back to then; nil: they do not wait
+	Standby      bool           // have another queue pair stand by, over other cards
 }
 
 // stage is how far a link is in its life.
@@ -111,12 +112,13 @@ type vain struct {
 	heard  uint64 // messages that the peer had sent before
 }
 
-// Traffic counts data.
+// Traffic counts data, and queue pairs that it has outlived.
 type Traffic struct {
 	BytesSent        uint64
 	BytesReceived    uint64 // read or not
 	MessagesSent     uint64 // data messages: work requests with data
 	MessagesReceived uint64
+	Moves            uint64 // times that a link has gone on over another queue pair
 }
 
 func (t *Traffic) add(more Traffic) {
@@ -124,6 +126,7 @@ func (t *Traffic) add(more Traffic) {
 	t.BytesReceived += more.BytesReceived
 	t.MessagesSent += more.MessagesSent
 	t.MessagesReceived += more.MessagesReceived
+	t.Moves += more.Moves
 }
 
 // addBytes adds what a stream has carried.
@@ -337,9 +340,7 @@ func (l *Link) settle() {
 func (l *Link) end() {
 	l.stage, l.final = ended, true
 	l.announce()
-	if l.path.stop != nil {
-		l.path.stop()
-	}
+	l.path.end()
 	l.sayDown()
 	l.handBack()
 	for _, s := range l.streams {

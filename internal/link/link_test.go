@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -74,7 +75,7 @@ func (b *backlog) accept() *Stream {
 
 // dialer makes a link on a simulated network and returns its first stream at
 // both ends, and the listening side's backlog.
-func connectLink(t testing.TB, n *sim.Network, active, passive Config) (c, s *Stream, b *backlog) {
+func connectLink(t testing.TB, n fabric.Fabric, active, passive Config) (c, s *Stream, b *backlog) {
 	t.Helper()
 	l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 )
 
 // resuming is a configuration whose links outlive their queue pairs.
-func resuming(n *sim.Network) Config {
+func resuming(n fabric.Fabric) Config {
 	cfg := testConfig
 	cfg.KeepAlive = time.Second
 	cfg.Resume = 30 * time.Second
@@ -25,7 +25,7 @@ func resuming(n *sim.Network) Config {
 }
 
 // streamsOfBoth makes so many streams on a link whose sides are configured so.
-func streamsOfBoth(t testing.TB, n *sim.Network, active, passive Config, many int) (clients, servers []*Stream) {
+func streamsOfBoth(t testing.TB, n fabric.Fabric, active, passive Config, many int) (clients, servers []*Stream) {
 	t.Helper()
 	c, s, b := connectLink(t, n, active, passive)
 	clients, servers = append(clients, c), append(servers, s)

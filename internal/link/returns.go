@@ -4,7 +4,9 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -20,6 +22,8 @@ type Returns struct {
 	listener fabric.Listener
 	waiting  int // links that have a place here, or are about to
 	links    map[returnKey]*Link
+	cards    []fabric.Card // of this host, if the fabric tells
+	listed   time.Time     // when they were
 }
 
 // returnKey is what a link is known by. Both ends may be in this process.
@@ -80,6 +84,33 @@ func (r *Returns) find(key returnKey) *Link {
 	return r.links[key]
 }
 
+// cardsAge is for how long the cards of this host are taken for what they were: to list
+// them may mean to open each.
+const cardsAge = 5 * time.Second
+
+// others are addresses of this host's other cards than the one with the given address:
+// one of each, of the same family.
+func (r *Returns) others(addr netip.Addr) (others []netip.Addr) {
+	host, ok := r.Fabric.(fabric.Host)
+	if !ok || addr.IsLinkLocalUnicast() {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.listed) > cardsAge {
+		r.cards, r.listed = host.Cards(), time.Now()
+	}
+	for _, c := range r.cards {
+		if slices.Contains(c, addr) {
+			continue
+		}
+		if i := slices.IndexFunc(c, func(a netip.Addr) bool { return a.Is4() == addr.Is4() }); i >= 0 {
+			others = append(others, c[i])
+		}
+	}
+	return others
+}
+
 func (r *Returns) serve(l fabric.Listener) {
 	for {
 		ep, err := l.Accept()
@@ -110,8 +141,14 @@ func (r *Returns) take(ep fabric.Endpoint) {
 			return
 		}
 		answer = noSuchLink
-	default:
+	case request.Kind == wire.ResumeStandby:
+		l.offeredStandby(arrival{ep, request})
+		return
+	case request.Kind == wire.ResumeAsk:
+		l.asked(request.Attempt)
 		answer = linkIsThere
+	default:
+		answer = noSuchLink
 	}
 	_ = ep.Reject(answer.Append(nil))
 	_ = ep.Close()

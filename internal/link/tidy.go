@@ -123,7 +123,7 @@ func (l *Link) giveUp() int {
 	}
 	now := time.Now()
 	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.last) > unfilled })
-	return shrunk + l.trim(0)
+	return shrunk + l.trim(0) + l.giveUpStandby()
 }
 
 // reclaim has links give back what they can do without, and returns how many bytes

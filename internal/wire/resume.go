@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 )
 
@@ -23,29 +24,75 @@ const SecretSize = 16
 // Return is where a side takes the link up again, and, of the side that accepts,
 // how each knows the other then.
 type Return struct {
-	Port   uint16 // of the connection manager, at the address that the link has
-	Link   uint64 // answer: a number of the link
+	Port   uint16       // of the connection manager, at the address that the link has
+	Others []netip.Addr // of its other cards, at which that port serves, too
+	Link   uint64       // answer: a number of the link
 	Secret [SecretSize]byte
 }
 
-// returnAt is where a Return stands in private data.
-const returnAt = HelloSize + RecordSize + 2
+// returnAt is where a Return stands in private data, and toldAt where one of an answer
+// goes on with the other cards.
+const (
+	returnAt = HelloSize + RecordSize + 2
+	toldAt   = returnAt + 10 + SecretSize
+)
 
-// AppendRequest appends to the private data of a request what it tells of r.
+// What the connection manager carries, in bytes.
+const (
+	requestRoom = 56
+	answerRoom  = 196
+)
+
+// AppendRequest appends to the private data of a request what it tells of r: of the other
+// cards as many as there is room for.
 func (r Return) AppendRequest(b []byte) []byte {
 	b = append(b, make([]byte, returnAt-len(b))...)
-	return binary.BigEndian.AppendUint16(b, r.Port)
+	return appendAddrs(binary.BigEndian.AppendUint16(b, r.Port), requestRoom, r.Others)
 }
 
 // AppendAnswer appends all of r, to the private data of an answer.
 func (r Return) AppendAnswer(b []byte) []byte {
-	b = binary.BigEndian.AppendUint64(r.AppendRequest(b), r.Link)
-	return append(b, r.Secret[:]...)
+	b = append(b, make([]byte, returnAt-len(b))...)
+	b = binary.BigEndian.AppendUint16(b, r.Port)
+	b = binary.BigEndian.AppendUint64(b, r.Link)
+	return appendAddrs(append(b, r.Secret[:]...), answerRoom, r.Others)
+}
+
+const addrSize = 16
+
+// appendAddrs appends as many addresses as there is room for in so many bytes.
+func appendAddrs(b []byte, room int, addrs []netip.Addr) []byte {
+	for _, a := range addrs[:min(len(addrs), (room-len(b))/addrSize)] {
+		as16 := a.As16()
+		b = append(b, as16[:]...)
+	}
+	return b
+}
+
+// decodeAddrs takes the addresses that stand in b, up to the first that is none.
+func decodeAddrs(b []byte) (addrs []netip.Addr) {
+	for ; len(b) >= addrSize; b = b[addrSize:] {
+		a := netip.AddrFrom16([addrSize]byte(b)).Unmap()
+		if a.IsUnspecified() {
+			break
+		}
+		addrs = append(addrs, a)
+	}
+	return addrs
 }
 
 // RequestedReturn is what a request tells, or nothing if the side that sent it does
 // not take links up again.
 func RequestedReturn(b []byte) (r Return, ok bool) {
+	r, ok = returnPort(b)
+	if ok {
+		r.Others = decodeAddrs(b[returnAt+2:])
+	}
+	return r, ok
+}
+
+// returnPort is what requests and answers have in common.
+func returnPort(b []byte) (r Return, ok bool) {
 	hello, _, err := DecodeHello(b)
 	if err != nil || hello.Features&Resume == 0 || len(b) < returnAt+2 {
 		return Return{}, false
@@ -56,11 +103,12 @@ func RequestedReturn(b []byte) (r Return, ok bool) {
 
 // AnsweredReturn is what an answer tells.
 func AnsweredReturn(b []byte) (r Return, ok bool) {
-	if r, ok = RequestedReturn(b); !ok || len(b) < returnAt+10+SecretSize {
+	if r, ok = returnPort(b); !ok || len(b) < toldAt {
 		return Return{}, false
 	}
 	r.Link = binary.BigEndian.Uint64(b[returnAt+2:])
 	copy(r.Secret[:], b[returnAt+10:])
+	r.Others = decodeAddrs(b[toldAt:])
 	return r, true
 }
 
@@ -71,20 +119,24 @@ const (
 	ResumeRequest ResumptionKind = 1 + iota // from the side that dialed the link: here is another queue pair
 	ResumeAnswer                            // to that: it will do
 	ResumeAsk                               // from the other side: is there such a link? The answer is a rejection
+	ResumeStandby                           // from the side that dialed the link: here is one to go on over when that is lost
 	resumptionKinds
 )
 
 // Resumption is the private data with which a link goes on over another queue pair.
 // Whoever has not the link's secret can neither make one nor change it.
 type Resumption struct {
-	Kind     ResumptionKind
-	Link     uint64
-	Attempt  uint64 // from 1; each request has a higher one than the last, and its answer the same
-	Received Header // messages that this side has received, of the peer's, since the link began
+	Kind ResumptionKind
+	Link uint64
+
+	// Attempt counts queue pairs, from 1: each request has a higher one than the last,
+	// and its answer the same. A question has that of the queue pair that its sender
+	// has lost, which is 0 if that was the link's first.
+	Attempt uint64
 }
 
 const (
-	resumptionBody = 8 + 4*8
+	resumptionBody = 8 + 2*8
 	macSize        = 16
 )
 
@@ -97,9 +149,8 @@ func (r Resumption) Append(b []byte, secret [SecretSize]byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, magic)
 	b = binary.BigEndian.AppendUint16(b, Version)
 	b = binary.BigEndian.AppendUint16(b, resumptions|uint16(r.Kind))
-	for _, v := range []uint64{r.Link, r.Attempt, r.Received.Data, r.Received.Records} {
-		b = binary.BigEndian.AppendUint64(b, v)
-	}
+	b = binary.BigEndian.AppendUint64(b, r.Link)
+	b = binary.BigEndian.AppendUint64(b, r.Attempt)
 	return append(b, mac(b[start:], secret)...)
 }
 
@@ -130,10 +181,9 @@ func DecodeResumption(b []byte) (Resumption, error) {
 		return Resumption{}, fmt.Errorf("%w: kind %d in %d bytes", errNoResumption, kind, len(b))
 	}
 	return Resumption{
-		Kind:     ResumptionKind(kind),
-		Link:     binary.BigEndian.Uint64(b[8:]),
-		Attempt:  binary.BigEndian.Uint64(b[16:]),
-		Received: Header{binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint64(b[32:])},
+		Kind:    ResumptionKind(kind),
+		Link:    binary.BigEndian.Uint64(b[8:]),
+		Attempt: binary.BigEndian.Uint64(b[16:]),
 	}, nil
 }
 
@@ -143,12 +193,14 @@ func AuthenticResumption(b []byte, secret [SecretSize]byte) bool {
 	return hmac.Equal(b[resumptionBody:ResumptionSize], mac(b[:resumptionBody], secret))
 }
 
-// Keys are what a side tells of the memory that its peer knows, once the queue pair is
-// another one: by which key it is known now. They are sent in as many SENDs as it
-// takes, each answered by one of the peer's, before anything else.
+// Keys are what a side tells once the queue pair is another one: what it has received
+// over those before, and by which keys the memory that its peer knows is known now.
+// They are sent in as many SENDs as it takes, each answered by one of the peer's,
+// before anything else.
 type Keys struct {
-	More    bool // after these
-	Regions []Region
+	Received Header // messages of the peer's since the link began; the same in each SEND
+	More     bool   // regions after these
+	Regions  []Region
 }
 
 // Region is memory that a peer may write to.
@@ -158,10 +210,13 @@ type Region struct {
 	Key  uint32
 }
 
-const regionSize = 16
+const (
+	keysSize   = HeaderSize + 2 // without regions
+	regionSize = 16
+)
 
 // MaxRegions is how many there may be in a SEND.
-const MaxRegions = (MessageSize - 2) / regionSize
+const MaxRegions = (MessageSize - keysSize) / regionSize
 
 // Append appends the encoded keys to b.
 func (k Keys) Append(b []byte) []byte {
@@ -169,6 +224,8 @@ func (k Keys) Append(b []byte) []byte {
 	if k.More {
 		more = 1
 	}
+	b = binary.BigEndian.AppendUint64(b, k.Received.Data)
+	b = binary.BigEndian.AppendUint64(b, k.Received.Records)
 	b = append(b, more, byte(len(k.Regions)))
 	for _, r := range k.Regions {
 		b = binary.BigEndian.AppendUint64(b, r.Addr)
@@ -180,11 +237,11 @@ func (k Keys) Append(b []byte) []byte {
 
 // DecodeKeys decodes a SEND with keys.
 func DecodeKeys(b []byte) (Keys, error) {
-	if len(b) < 2 || b[0] > 1 || len(b) != 2+regionSize*int(b[1]) {
+	if len(b) < keysSize || b[HeaderSize] > 1 || len(b) != keysSize+regionSize*int(b[HeaderSize+1]) {
 		return Keys{}, fmt.Errorf("keys in a message of %d bytes", len(b))
 	}
-	k := Keys{More: b[0] == 1}
-	for b = b[2:]; len(b) > 0; b = b[regionSize:] {
+	k := Keys{Received: Header{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, More: b[HeaderSize] == 1}
+	for b = b[keysSize:]; len(b) > 0; b = b[regionSize:] {
 		k.Regions = append(k.Regions, Region{
 			Addr: binary.BigEndian.Uint64(b),
 			Size: binary.BigEndian.Uint32(b[8:]),

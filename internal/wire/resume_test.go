@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"math"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -39,11 +40,41 @@ func TestAHelloSaysWhereTheLinkIsTakenUpAgain(t *testing.T) {
 	require.False(t, ok)
 }
 
+func TestAHelloTellsOfAsManyOtherCardsAsItHasRoomFor(t *testing.T) {
+	g := greetings[0]
+	g.hello.Features = Resume
+	r := Return{Port: 40000, Link: 1, Secret: secret}
+	for i := range 10 {
+		r.Others = append(r.Others, netip.AddrFrom4([4]byte{10, 0, byte(i), 1}))
+	}
+	r.Others[0] = netip.MustParseAddr("fd00::1")
+
+	request := r.AppendRequest(g.encoded())
+	require.Len(t, request, 56, "what the connection manager carries")
+	got, ok := RequestedReturn(request)
+	require.True(t, ok)
+	require.Equal(t, r.Others[:1], got.Others)
+
+	answer := r.AppendAnswer(g.encoded())
+	require.LessOrEqual(t, len(answer), 196, "what the connection manager carries")
+	for _, b := range [][]byte{answer, append(answer, make([]byte, 196-len(answer))...)} {
+		got, ok = AnsweredReturn(b)
+		require.True(t, ok)
+		require.Equal(t, r.Others[:8], got.Others)
+		require.Equal(t, r.Link, got.Link)
+	}
+	r.Others = nil
+	got, ok = AnsweredReturn(append(r.AppendAnswer(g.encoded()), make([]byte, 100)...))
+	require.True(t, ok)
+	require.Equal(t, r, got)
+}
+
 func TestResumptionComesBack(t *testing.T) {
 	for _, r := range []Resumption{
-		{Kind: ResumeRequest, Link: 1, Attempt: 2, Received: Header{3, 4}},
-		{Kind: ResumeAnswer, Link: math.MaxUint64, Attempt: math.MaxUint64, Received: Header{math.MaxUint64, math.MaxUint64}},
+		{Kind: ResumeRequest, Link: 1, Attempt: 2},
+		{Kind: ResumeAnswer, Link: math.MaxUint64, Attempt: math.MaxUint64},
 		{Kind: ResumeAsk},
+		{Kind: ResumeStandby, Attempt: 1},
 	} {
 		b := r.Append(nil, secret)
 		require.Len(t, b, ResumptionSize)
@@ -61,7 +92,7 @@ func TestResumptionComesBack(t *testing.T) {
 
 // TestResumptionCannotBeForged changes every bit of one.
 func TestResumptionCannotBeForged(t *testing.T) {
-	good := Resumption{Kind: ResumeRequest, Link: 1, Attempt: 2, Received: Header{3, 4}}.Append(nil, secret)
+	good := Resumption{Kind: ResumeRequest, Link: 1, Attempt: 2}.Append(nil, secret)
 	for i := range len(good) * 8 {
 		bad := slices.Clone(good)
 		bad[i/8] ^= 1 << (i % 8)
@@ -94,7 +125,7 @@ func TestKeysComeBack(t *testing.T) {
 	for i := range full.Regions {
 		full.Regions[i] = Region{math.MaxUint64 - uint64(i), uint32(i), math.MaxUint32 - uint32(i)}
 	}
-	for _, k := range []Keys{{}, full, {Regions: full.Regions[:1]}} {
+	for _, k := range []Keys{{}, full, {Received: Header{3, math.MaxUint64}, Regions: full.Regions[:1]}} {
 		b := k.Append(nil)
 		require.LessOrEqual(t, len(b), MessageSize)
 		got, err := DecodeKeys(b)
@@ -107,7 +138,7 @@ func TestKeysComeBack(t *testing.T) {
 		_, err = DecodeKeys(append(b, 0))
 		require.Error(t, err)
 	}
-	_, err := DecodeKeys([]byte{2, 0})
+	_, err := DecodeKeys(append(make([]byte, HeaderSize), 2, 0))
 	require.Error(t, err)
 }
 

@@ -50,6 +50,21 @@ func (n *Network) SetFaults(f Faults) { n.faults.Store(&f) }
 // Cut cuts the cable, or mends it. What would arrive meanwhile is lost.
 func (n *Network) Cut(cut bool) { n.cut.Store(cut) }
 
+// CutCard cuts the cable of the card with an address, or mends it.
+func (n *Network) CutCard(a netip.Addr, cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	cards := map[netip.Addr]bool{a.Unmap(): cut}
+	if before := n.cards.Load(); before != nil {
+		for b, cut := range *before {
+			if b != a.Unmap() {
+				cards[b] = cut
+			}
+		}
+	}
+	n.cards.Store(&cards)
+}
+
 // Blackhole makes an address swallow connection requests.
 func (n *Network) Blackhole(a netip.Addr) {
 	n.mu.Lock()

@@ -83,7 +83,8 @@ type Network struct {
 	instant bool // a message arrives and is acknowledged when it is posted
 	faults  atomic.Pointer[Faults]
 	cut     atomic.Bool
-	gone    atomic.Bool // the device was removed
+	cards   atomic.Pointer[map[netip.Addr]bool] // whose cables are cut
+	gone    atomic.Bool                         // the device was removed
 	rnr     atomic.Uint64
 
 	mu        sync.Mutex // guards what follows; taken after a connection's
@@ -181,7 +182,7 @@ func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 		return nil, fmt.Errorf("sim: dial from %v: %w", local, syscall.EADDRINUSE)
 	}
 	n.ports[local] = true
-	return n.endpoint(&conn{n: n}, local, remote, active), nil
+	return n.endpoint(&conn{n: n, cards: [2]netip.Addr{local.Addr(), remote.Addr()}}, local, remote, active), nil
 }
 
 // endpoint makes an endpoint of c; the caller holds n.mu.

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,8 +11,9 @@ import (
 
 // conn is what the two endpoints of a connection share.
 type conn struct {
-	n   *Network
-	cut atomic.Bool // this connection's own cable
+	n     *Network
+	cut   atomic.Bool   // this connection's own cable
+	cards [2]netip.Addr // of the two ends
 
 	// mu guards the state of both endpoints. The fabric places data in
 	// registered memory under it, and Poll takes it to hand out completions:
@@ -37,7 +39,13 @@ func (a event) before(b event) bool {
 }
 
 // broken reports whether nothing gets through.
-func (c *conn) broken() bool { return c.cut.Load() || c.n.cut.Load() }
+func (c *conn) broken() bool {
+	if c.cut.Load() || c.n.cut.Load() {
+		return true
+	}
+	cut := c.n.cards.Load()
+	return cut != nil && ((*cut)[c.cards[0]] || (*cut)[c.cards[1]])
+}
 
 // after runs do with c.mu held, d from now: at once, if that is now. The
 // caller holds c.mu.

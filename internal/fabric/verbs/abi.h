@@ -28,6 +28,7 @@ struct rn_ibv_device { // partial
 	void *reserved_ops[2]; // _ops
 	int node_type;
 	int transport_type;
+	char name[64];
 };
 
 struct rn_ibv_context { // partial

@@ -1,0 +1,58 @@
+package link
+
+import (
+	"cmp"
+	"math/bits"
+	"net/netip"
+	"slices"
+)
+
+// route is a pair of cards by which the peer may be reached, by their addresses.
+type route struct {
+	local  netip.Addr
+	remote netip.AddrPort // where the peer takes links up again
+	known  bool           // the link has gone over it: whoever answers there is the peer
+}
+
+// over says whether an address of either side is that of r.
+func (r *route) shares(local, remote netip.Addr) bool {
+	return r.local == local || r.remote.Addr() == remote
+}
+
+// routes are all pairs of cards by which the peer may be reached. Those over which the
+// link has gone come first, then those whose addresses are most alike.
+func (l *Link) routes() []route {
+	ep, _ := l.endpoint()
+	var all []route
+	for _, local := range append([]netip.Addr{l.local.Addr()}, l.path.returns.others(l.local.Addr())...) {
+		for _, remote := range l.path.peers {
+			if local.Is4() != remote.Addr().Is4() {
+				continue
+			}
+			first := local == l.local.Addr() && remote.Addr() == l.remote.Addr()
+			last := local == ep.LocalAddr().Addr() && remote.Addr() == ep.RemoteAddr().Addr()
+			all = append(all, route{local, remote, first || last})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b route) int {
+		if a.known != b.known {
+			if a.known {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(alike(b.local, b.remote.Addr()), alike(a.local, a.remote.Addr()))
+	})
+	return all
+}
+
+// alike is with how many bits two addresses of one family begin that are the same.
+func alike(a, b netip.Addr) int {
+	x, y := a.AsSlice(), b.AsSlice()
+	for i := range x {
+		if d := x[i] ^ y[i]; d != 0 {
+			return 8*i + bits.LeadingZeros8(d)
+		}
+	}
+	return 8 * len(x)
+}
