@@ -90,7 +90,7 @@
 // about one round trip; the peer's application need not have read it. It gives up after
 // [Config].Linger, 10 s by default, with ETIMEDOUT: the peer's host has lost power, say,
 // or its process is stopped. The other connections of that link then end without a
-// further wait, and a host that KeepAlive has found to be gone is not waited for.
+// further wait, and a host that has been given up is not waited for.
 //
 // Close and Shutdown of an http.Server close connections one after the other, with a
 // mutex held that accepting and serving need, and drop these errors. So both wait for
@@ -105,7 +105,11 @@
 // ([Config.LinkIdle], [CloseIdleLinks]). A process with 16 processors or more has
 // further links when there are many connections ([Config.Links]). Connections whose
 // Configs differ have different links, and [Config.Dedicated] gives a connection one of
-// its own. When a link dies, all its connections end.
+// its own.
+//
+// When a link loses its queue pair and both processes live, the cable is out, say, its
+// connections wait, for 30 s by default, and go on over another ([Config.ResumeTimeout]).
+// When it dies, all its connections end.
 //
 // # Memory
 //

@@ -4,9 +4,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // linksTo are the links that this process has dialed to a listener.
@@ -100,6 +103,110 @@ func TestConnectionsAreSpreadOverAsManyLinksAsConfigSays(t *testing.T) {
 		d.Config = &Config{Links: 3, Dedicated: true}
 		dial(1)
 		require.Len(t, linksTo(l), 4, "one of its own")
+	})
+}
+
+func TestConnectionsOutliveTheirQueuePairUnlessEitherEndWantsOtherwise(t *testing.T) {
+	for name, c := range map[string]struct {
+		dialer, listener *Config
+		outlive          bool
+	}{
+		"default":          {nil, nil, true},
+		"another time":     {&Config{ResumeTimeout: time.Minute}, &Config{ResumeTimeout: time.Hour}, true},
+		"dedicated":        {&Config{Dedicated: true}, nil, true},
+		"not the dialer":   {impatient, nil, false},
+		"not the listener": {nil, impatient, false},
+		"neither":          {impatient, impatient, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := sim.New(sim.Link{})
+			simulate(t, n)
+			h := host{"sim", "10.0.0.1"}
+			client, server := connect(t, h, h.listen(t, ListenConfig{Config: c.listener}), &Dialer{Config: c.dialer})
+			breakLink(n, client)
+			if c.outlive {
+				ask(t, client, server, 1000)
+				return
+			}
+			for _, end := range []net.Conn{client, server} {
+				_, err := end.Read(make([]byte, 1))
+				require.ErrorIs(t, err, syscall.ECONNRESET)
+			}
+		})
+	}
+}
+
+// A host that has vanished is no other than one whose cable is out.
+func TestAVanishedHostIsGivenUpAfterResumeTimeout(t *testing.T) {
+	const noticed = 10*time.Second + rconn.AckTimeout*(rconn.Retries+1) // at the latest
+	for name, c := range map[string]struct {
+		config *Config
+		waits  time.Duration
+	}{
+		"default":      {nil, 30 * time.Second},
+		"another time": {&Config{ResumeTimeout: time.Minute}, time.Minute},
+		"not at all":   {impatient, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T) {
+				n := sim.New(sim.Link{})
+				simulate(t, n)
+				h := host{"sim", "10.0.0.1"}
+				client, server := connect(t, h, h.listen(t, ListenConfig{Config: c.config}), &Dialer{Config: c.config})
+				n.Cut(true)
+				vanished := time.Now()
+				for _, end := range []net.Conn{client, server} {
+					_, err := end.Read(make([]byte, 1))
+					require.ErrorIs(t, err, syscall.ETIMEDOUT)
+					require.GreaterOrEqual(t, time.Since(vanished), c.waits)
+					require.LessOrEqual(t, time.Since(vanished), noticed+c.waits)
+				}
+				require.NoError(t, client.Close(), "there is nothing more to lose")
+				require.NoError(t, server.Close())
+			})
+		})
+	}
+}
+
+// What a connection does is bounded by its own times while it waits for its path.
+func TestAConnectionThatWaitsForItsPathObeysItsTimes(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		simulate(t, n)
+		h := host{"sim", "10.0.0.1"}
+		cfg := &Config{ResumeTimeout: time.Hour, Linger: 2 * time.Second}
+		l := h.listen(t, ListenConfig{Config: cfg})
+		var clients, servers []net.Conn
+		for range 3 {
+			client, server := connect(t, h, l, &Dialer{Config: cfg})
+			clients, servers = append(clients, client), append(servers, server)
+		}
+		n.Cut(true)
+		time.Sleep(time.Minute)
+		CloseIdleLinks()
+		require.Equal(t, 3, clients[0].(*Conn).Link().Connections, "it waits, and is not idle")
+
+		start := time.Now()
+		require.NoError(t, clients[0].SetDeadline(start.Add(time.Second)))
+		_, err := clients[0].Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(start))
+		_, err = clients[0].Write(make([]byte, 4<<20))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(start))
+		_, err = (&Dialer{Config: cfg, Timeout: time.Second}).Dial(h.network, l.Addr().String())
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+
+		for _, ends := range [][]net.Conn{clients, servers} {
+			start = time.Now()
+			for _, end := range ends {
+				require.ErrorIs(t, end.Close(), syscall.ETIMEDOUT)
+			}
+			require.Equal(t, cfg.Linger, time.Since(start), "all of them together")
+		}
+		require.NoError(t, l.Close())
+		time.Sleep(time.Minute)
+		require.Zero(t, n.Open(), "nobody waits any more")
 	})
 }
 

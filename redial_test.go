@@ -27,6 +27,9 @@ import (
 // small is a configuration of which many fit anywhere.
 var small = &Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
 
+// impatient is a configuration whose connections end with their queue pair, at once.
+var impatient = &Config{ResumeTimeout: -1}
+
 // A dialer is not told that a listener has had enough as long as that accepts.
 // Package integration has this test for rdma.
 func TestFiveHundredDialsAtOnce(t *testing.T) {

@@ -425,7 +425,7 @@ func TestTotalsCountLinksThatAreLost(t *testing.T) {
 	n := sim.New(sim.Link{})
 	simulate(t, n)
 	h := host{"sim", "10.0.0.1"}
-	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{})
+	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Config: impatient})
 	before := Totals()
 	breakLink(n, client)
 	require.Eventually(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 }, 10*time.Second, time.Millisecond)

@@ -140,7 +140,7 @@ func TestTraceTellsWhyALinkIsDown(t *testing.T) {
 	simulate(t, n)
 	h := host{"sim", "10.0.0.1"}
 	var r recorder
-	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace()})
+	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace(), Config: impatient})
 	breakLink(n, client)
 	_, err := client.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
@@ -235,7 +235,7 @@ func TestTraceTellsWhyCloseHasFailed(t *testing.T) {
 		simulate(t, n)
 		h := host{"sim", "10.0.0.1"}
 		var r recorder
-		client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace()})
+		client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace(), Config: impatient})
 		n.Cut(true)
 		_, err := client.Write([]byte("into the void"))
 		require.NoError(t, err)

@@ -45,10 +45,10 @@ type Config struct {
 	BusyPoll time.Duration
 
 	// KeepAlive is the maximum idle time before the link probes the peer's device,
-	// 1 ms at least. Default 10 s; negative never probes. The link gives up a peer
-	// that does not answer a probe, or anything else, after
-	// [AckTimeout]·([Retries]+1), and its own device, if that does not complete the
-	// probe, after four times that, 15.0 s.
+	// 1 ms at least. Default 10 s; negative never probes. The path is lost, as
+	// ResumeTimeout has it, when the peer does not answer a probe, or anything else,
+	// for [AckTimeout]·([Retries]+1), or the own device does not complete the
+	// probe for four times that, 15.0 s.
 	KeepAlive time.Duration
 
 	// Linger bounds how long Close waits for the peer's device to have taken
@@ -85,7 +85,7 @@ type Config struct {
 	// queue pair at either end. Default: GOMAXPROCS / 8, 1 at least and 8 at most,
 	// for one lock serves a link; docs/performance.md has how to tell how many
 	// processors that is enough for. A link that dies ends its own connections; each
-	// finds out by itself that a peer is gone. Only the dialing end's Links counts.
+	// finds out by itself that the path or the peer is gone. Only the dialing end's Links counts.
 	Links int
 
 	// ResumeTimeout is how long connections wait when the path to the peer is lost while
@@ -94,9 +94,19 @@ type Config struct {
 	// where it was: nothing is lost and nothing comes twice. Reads and Writes wait,
 	// deadlines go on, and a dial makes another link. After it connections end, as they
 	// do at once when the peer's process is gone or breaks the protocol, and when bytes
-	// are lost with a device that had acknowledged them. By default (0) they do not
-	// wait. Both ends must want it; shared memory has no path to lose. Tried with a
-	// cable that is out, on soft-RoCE; not yet with a device that fails.
+	// are lost with a device that had acknowledged them.
+	//
+	// Default 30 s: longer than a cable is out that somebody plugs in elsewhere, than a
+	// switch's port takes to start, and, with the time that it takes to notice the loss,
+	// than the twice 15 s for which spanning tree keeps a port from forwarding (IEEE
+	// 802.1D). Connections of package net wait longer for a host that is gone: 150 s if
+	// they are idle, and a quarter of an hour (Linux, tcp_retries2) if they have data
+	// under way. Negative does not wait.
+	//
+	// Both ends must want it. A process whose connections wait listens at a port of
+	// rdma_cm's choice, where peers come back to; where it may not listen its connections
+	// do not wait. Shared memory has no path to lose. Tried with a cable that is out, on
+	// soft-RoCE; not yet with a device that fails.
 	ResumeTimeout time.Duration
 
 	// NoStandby is for who does not want a second queue pair to stand by. By default a
@@ -116,11 +126,11 @@ type Config struct {
 }
 
 // How long a device waits for its peer's acknowledgement, and how often it
-// repeats what was not acknowledged. A dead peer is noticed after
+// repeats what was not acknowledged. That the path is lost is noticed after
 // AckTimeout·(Retries+1), 3.8 s; a real device may take up to four times as
 // long (InfiniBand specification, 9.7.6.1.3), 15.0 s. An idle connection
-// notices after KeepAlive and that. It must be longer than a link or a switch
-// may take to come back, and than an emulated machine may stall.
+// notices after KeepAlive and that. It must be longer than an emulated machine
+// may stall.
 const (
 	AckTimeout = 536870912 * time.Nanosecond // 4.096 µs · 2^17, as a queue pair counts
 	Retries    = 6                           // a queue pair can 7, but soft-RoCE takes that for ever
@@ -140,6 +150,7 @@ const (
 	maxTrafficClass = 255
 
 	defaultLinkIdle = 30 * time.Second
+	defaultResume   = 30 * time.Second
 
 	processorsPerLink = 8
 	maxDefaultLinks   = 8
@@ -237,6 +248,9 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	if d.LinkIdle == 0 {
 		d.LinkIdle = defaultLinkIdle
+	}
+	if d.ResumeTimeout == 0 {
+		d.ResumeTimeout = defaultResume
 	}
 	if d.KeepAlive > 0 && d.KeepAlive < minKeepAlive {
 		return d, fmt.Errorf("Config.KeepAlive is %v: want %v at least, 0 for the default of %v, or a negative time for none", d.KeepAlive, minKeepAlive, defaultTime)

@@ -32,6 +32,7 @@ import (
 // has closed with bytes of ours unread; syscall.ENETDOWN when this side's device
 // is gone; syscall.ETIMEDOUT when the peer's
 // device does not answer; syscall.EPROTO when the peer breaks the protocol.
+// A path or a device that is lost is waited for first: [Config.ResumeTimeout].
 //
 // A peer whose process is stopped is not given up, for its device answers, and
 // nothing is lost when it goes on. Until then Reads and Writes wait; deadlines

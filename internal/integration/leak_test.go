@@ -132,7 +132,9 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 		ringnet.CloseIdleLinks()
 		return inUse(t)
 	}
-	require.True(t, eventually(background, func() bool { return left().QueuePairs == idle.QueuePairs }))
+	if !eventually(background, func() bool { return left().QueuePairs == idle.QueuePairs }) {
+		require.Equal(t, idle, inUse(t), "in use before and after the first few times, with links %+v", ringnet.Links())
+	}
 	before, mapped := inUse(t), memory()
 	for i := range n {
 		require.NoError(t, cycle(), "time %d", i)
@@ -373,7 +375,12 @@ func closedListeners(t *testing.T) func() error {
 
 // connect makes a connection and returns both ends.
 func connect(l net.Listener) (dialer, accepter *ringnet.Conn, err error) {
-	d, err := ringnet.Dial("rdma", l.Addr().String())
+	return connectWith(nil, l)
+}
+
+// connectWith is connect with a configuration of the dialer's.
+func connectWith(cfg *ringnet.Config, l net.Listener) (dialer, accepter *ringnet.Conn, err error) {
+	d, err := (&ringnet.Dialer{Config: cfg}).Dial("rdma", l.Addr().String())
 	if err != nil {
 		return nil, nil, err
 	}

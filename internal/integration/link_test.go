@@ -37,13 +37,17 @@ func deviceOfItsOwn(t *testing.T) (device, netdev string) {
 	return device, netdev
 }
 
+// hasty is a configuration whose connections end with their queue pair, at once: tests
+// of how soon and why do not wait for another.
+var hasty = &ringnet.Config{ResumeTimeout: -1}
+
 func TestDeviceRemoved(t *testing.T) {
 	device, _ := deviceOfItsOwn(t)
 	alone(t, nil, func(t *testing.T) {
 		l := listen(t, ringnet.ListenConfig{})
 		var ends []*ringnet.Conn
 		for range crowdSize {
-			d, a, err := connect(l)
+			d, a, err := connectWith(hasty, l)
 			require.NoError(t, err)
 			requireEcho(t, d, a)
 			require.NoError(t, (&stream{}).send(d, spoken, spoken))
@@ -76,7 +80,9 @@ func TestDeviceRemoved(t *testing.T) {
 func TestPortDown(t *testing.T) {
 	_, netdev := deviceOfItsOwn(t)
 	alone(t, nil, func(t *testing.T) {
-		d, a := pair(t)
+		l := listen(t, ringnet.ListenConfig{})
+		d, a, err := connectWith(hasty, l)
+		require.NoError(t, err)
 		requireEcho(t, d, a)
 		setLink(t, netdev, "down")
 		time.Sleep(time.Second)

@@ -38,7 +38,8 @@ const keepAlive = time.Second
 const (
 	deadAfter     = rconn.AckTimeout * (rconn.Retries + 1)
 	idleDeadAfter = keepAlive + deadAfter
-	margin        = 2 * time.Second // an emulated machine may stand still
+	defaultResume = 30 * time.Second // Config.ResumeTimeout
+	margin        = 2 * time.Second  // an emulated machine may stand still
 )
 
 // TestNodes runs on two machines joined by a cable. Node 1 serves node 0, until
@@ -102,7 +103,7 @@ func TestNodes(t *testing.T) {
 			started := make(chan struct{})
 			var push, down []*ringnet.Conn
 			for range 8 {
-				push, down = append(push, askPatiently(t, peer, "receive", n)), append(down, askPatiently(t, peer, "send", n))
+				push, down = append(push, ask(t, peer, "receive", n)), append(down, ask(t, peer, "send", n))
 			}
 			var back time.Time
 			start := sync.OnceFunc(func() { close(started) })
@@ -124,11 +125,14 @@ func TestNodes(t *testing.T) {
 	}
 	t.Run("power cut", func(t *testing.T) {
 		peer := os.Getenv("SOFTROCE_PEER")
-		giving, fetching := ask(t, peer, "receive", endless), ask(t, peer, "send", endless)
+		hasty := &ringnet.Config{KeepAlive: keepAlive, Links: 1, ResumeTimeout: hasty.ResumeTimeout}
+		giving, fetching := askWith(t, hasty, peer, "receive", endless), askWith(t, hasty, peer, "send", endless)
 		var idle []*ringnet.Conn // beside those two on their link
 		for range crowdSize - 2 {
-			idle = append(idle, ask(t, peer, "say", spoken))
+			idle = append(idle, askWith(t, hasty, peer, "say", spoken))
 		}
+		waiting := ask(t, peer, "say", spoken)
+		require.True(t, eventually(soon, func() bool { return waiting.Stats().BytesReceived == spoken }))
 		require.True(t, slices.ContainsFunc(ringnet.Links(), func(l ringnet.LinkInfo) bool { return l.Connections == crowdSize }))
 		started := make(chan struct{})
 		var cut time.Time
@@ -157,23 +161,36 @@ func TestNodes(t *testing.T) {
 			require.True(t, eventually(soon, func() bool { return c.Stats().BytesReceived == spoken }))
 			all = append(all, lost(fmt.Sprint("idle ", i), idleDeadAfter, func() error {
 				<-started
-				said := &stream{seed: seedFetched}
-				err := said.receive(c, endless)
-				if said.pos != spoken {
-					return fmt.Errorf("read %d bytes of %d that had arrived", said.pos, spoken)
-				}
-				return err
+				return listenToTheEnd(c)
 			}))
 		}
+		all = append(all, lost("waiting as long as by default", defaultResume+idleDeadAfter, func() error {
+			<-started
+			err := listenToTheEnd(waiting)
+			if took := time.Since(cut); took < defaultResume {
+				return fmt.Errorf("after %v already: %w", took, err)
+			}
+			return err
+		}))
 		atOnce(t, all...)
 		closing := time.Now()
-		for _, c := range append(idle, giving, fetching) {
+		for _, c := range append(idle, giving, fetching, waiting) {
 			require.NoError(t, c.Close(), "the connection is lost already")
 		}
 		require.Less(t, time.Since(closing), margin, "closing all")
 		_, err := ringnet.DialTimeout("rdma", net.JoinHostPort(peer, nodePort), 5*time.Second)
 		require.True(t, err.(net.Error).Timeout(), "%v", err)
 	})
+}
+
+// listenToTheEnd reads what a node has said, which has arrived, and then the error.
+func listenToTheEnd(c *ringnet.Conn) error {
+	said := &stream{seed: seedFetched}
+	err := said.receive(c, endless)
+	if said.pos != spoken {
+		return fmt.Errorf("read %d bytes of %d that had arrived", said.pos, spoken)
+	}
+	return err
 }
 
 // Streams of either direction.
@@ -199,15 +216,7 @@ func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
 	return askWith(t, &ringnet.Config{KeepAlive: keepAlive, Links: 1}, host, what, n)
 }
 
-// resuming has connections wait for another queue pair.
-var resuming = &ringnet.Config{ResumeTimeout: time.Minute}
-
-// askPatiently is ask over a connection that waits when its path is lost.
-func askPatiently(t *testing.T, host, what string, n int) *ringnet.Conn {
-	t.Helper()
-	return askWith(t, &ringnet.Config{KeepAlive: keepAlive, Links: 1, ResumeTimeout: time.Minute}, host, what, n)
-}
-
+// askWith is ask over a connection with this configuration.
 func askWith(t *testing.T, cfg *ringnet.Config, host, what string, n int) *ringnet.Conn {
 	t.Helper()
 	d := ringnet.Dialer{Config: cfg}
@@ -253,7 +262,7 @@ func serveNode(t *testing.T) {
 	many, err := (&ringnet.ListenConfig{Config: small}).Listen(t.Context(), "rdma", net.JoinHostPort("", echoPort))
 	require.NoError(t, err)
 	go echoAll(many)
-	l, err := (&ringnet.ListenConfig{Config: resuming}).Listen(t.Context(), "rdma", net.JoinHostPort("", nodePort))
+	l, err := ringnet.Listen("rdma", net.JoinHostPort("", nodePort))
 	require.NoError(t, err)
 	for {
 		c, err := l.Accept()

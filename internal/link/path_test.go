@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
@@ -125,4 +128,35 @@ func seeds(n int) int {
 		return 1
 	}
 	return n
+}
+
+// confined is a fabric on which this process may not listen.
+type confined struct{ *sim.Network }
+
+func (confined) Listen(netip.AddrPort, int) (fabric.Listener, error) { return nil, syscall.EACCES }
+
+func TestALinkThatNobodyCanComeBackToIsMadeAllTheSame(t *testing.T) {
+	for name, confine := range map[string]func(n *sim.Network, active, passive *Config){
+		"active":  func(n *sim.Network, active, _ *Config) { active.Returns = &Returns{Fabric: confined{n}} },
+		"passive": func(n *sim.Network, _, passive *Config) { passive.Returns = &Returns{Fabric: confined{n}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(sim.Link{})
+				active, passive := resuming(n), resuming(n)
+				confine(n, &active, &passive)
+				clients, servers := streamsOfBoth(t, n, active, passive, 1)
+				require.NoError(t, exchange(clients[0], servers[0], 1<<20, 1))
+				endpointOf(clients[0].link).Fail(fabric.ErrQueuePair)
+				for _, s := range []*Stream{clients[0], servers[0]} {
+					_, err := s.Read(make([]byte, 1), deadline.New())
+					require.ErrorIs(t, err, syscall.ECONNRESET)
+					require.NoError(t, s.Close(time.Second))
+				}
+				time.Sleep(2 * time.Minute)
+				require.Zero(t, n.Open(), "endpoints or listeners left open")
+				require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+			})
+		})
+	}
 }
