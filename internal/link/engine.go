@@ -13,12 +13,10 @@ import (
 // takes note of what happens to the connection, and takes the link down when it
 // has ended and nothing of it is owned any more.
 func (l *Link) run() {
-	ep, number := l.endpoint()
-	for !l.turn(number, ep.Wait()) {
-		if next, n := l.endpoint(); n != number {
-			_ = ep.Close() // there is nobody to tell
-			ep, number = next, n
-		}
+	for last := false; !last; {
+		ep, number := l.endpoint()
+		last = l.turn(number, ep.Wait())
+		l.closeLost()
 	}
 	l.tearDown()
 }
@@ -28,6 +26,18 @@ func (l *Link) endpoint() (ep fabric.Endpoint, number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ep, l.stats.Moves
+}
+
+// closeLost closes the endpoints that the link has had before. Called by the engine,
+// which waits on none.
+func (l *Link) closeLost() {
+	l.mu.Lock()
+	lost := l.path.lost
+	l.path.lost = nil
+	l.mu.Unlock()
+	for _, ep := range lost {
+		_ = ep.Close() // there is nobody to tell
+	}
 }
 
 // turn deals with one event of an endpoint, and says whether it was the last.
@@ -125,6 +135,7 @@ func (l *Link) tearDown() {
 	}
 	l.mu.Unlock()
 	l.leavePath()
+	l.closeLost()
 	// The memory is gone either way; there is nobody to tell.
 	_ = l.ep.Close()
 	l.mu.Lock()

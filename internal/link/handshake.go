@@ -368,6 +368,7 @@ func (l *Link) start() {
 	}
 	l.watchNow()
 	l.enlist()
+	l.path.start(l)
 	if l.active && l.cfg.Standby && l.path.resumes() {
 		l.path.work.Go(l.keepStandby)
 	}

@@ -4,19 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// move has the link go on over another queue pair, that of the given attempt. If it
-// fails the endpoint is its caller's again.
+// move has the link go on over another queue pair, that of the given attempt, on which
+// the peer's first keys may have come already. If it fails the endpoint is its caller's
+// again.
 func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error {
 	x, err := l.moveMemory(ep)
+	var lostAgain error
 	if err == nil {
-		x.heard = heard
-		err = x.run(ctx, ep)
+		if heard != nil {
+			x.receive(heard)
+		}
+		if err = x.run(ctx, ep); err != nil && x.drain(ep) {
+			lostAgain, err = err, nil
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -26,8 +33,14 @@ func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, hea
 	if err != nil {
 		_ = ep.Disconnect()
 		l.leave(ep)
+		return err
 	}
-	return err
+	if lostAgain != nil {
+		l.fail(lost(lostAgain))
+	}
+	l.watchNow()
+	l.pollAndSend()
+	return nil
 }
 
 // registered is all memory of the link, and how much of it, from the first on, is the
@@ -78,6 +91,9 @@ func (l *Link) moveMemory(ep fabric.Endpoint) (*keyExchange, error) {
 	return &keyExchange{
 		got:    wire.Header{Data: got.Data, Records: got.Records},
 		own:    regions,
+		untold: regions,
+		more:   true,
+		posted: l.cfg.RecvQueue + credit.LinkControlReceives,
 		first:  l.send.slots.Next(),
 		memory: l.send.staging.memory,
 		buffer: l.send.credits.buffers[:0:wire.MessageSize], // nothing else is sent meanwhile
@@ -89,13 +105,17 @@ const maxRegions = 1 << 16
 
 // keyExchange tells the peer what this side has received, and of its memory, and takes
 // note of the same of the peer's. Each SEND but the first answers one of the peer's, so
-// that there is a receive for it, and the buffer is free.
+// that there is a receive for it; and there is one buffer for all, so that each waits for
+// the completion of the last.
 type keyExchange struct {
 	got       wire.Header // received by this side
 	received  wire.Header // by the peer
 	own, peer wire.Regions
-	heard     *wire.Keys // the peer's first SEND, if it has come already
-	first     uint64     // number of the first work request
+	untold    wire.Regions // of own
+	more      bool         // the peer has more to tell
+	heard     int          // SENDs of the peer's
+	posted    int          // receives
+	first     uint64       // number of the first work request
 	sent      int
 	completed int // of those; the last may complete when the link is at work again
 	memory    fabric.Memory
@@ -105,39 +125,32 @@ type keyExchange struct {
 func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint) error {
 	stop := context.AfterFunc(ctx, ep.Wake)
 	defer stop()
-	untold := x.own
-	for more := true; more || len(untold) > 0; {
-		n := min(len(untold), wire.MaxRegions)
-		b := wire.Keys{Received: x.got, More: len(untold) > n, Regions: untold[:n]}.Append(x.buffer)
-		untold = untold[n:]
+	for x.sent < x.heard || x.more || len(x.untold) > 0 {
+		if err := x.await(ctx, ep, func() bool { return x.completed == x.sent }); err != nil {
+			return err
+		}
+		n := min(len(x.untold), wire.MaxRegions)
+		b := wire.Keys{Received: x.got, More: len(x.untold) > n, Regions: x.untold[:n]}.Append(x.buffer)
+		x.untold = x.untold[n:]
 		wr := fabric.WorkRequest{ID: x.first + uint64(x.sent), Op: fabric.Send, Signaled: true, Data: b, Memory: x.memory}
 		if err := ep.PostSend([]fabric.WorkRequest{wr}); err != nil {
 			return err
 		}
 		x.sent++
-		keys, err := x.await(ctx, ep)
-		if err != nil {
+		if err := x.await(ctx, ep, func() bool { return x.heard >= x.sent }); err != nil {
 			return err
 		}
-		if x.peer = append(x.peer, keys.Regions...); len(x.peer) > maxRegions {
-			return fmt.Errorf("the peer tells of more than %d regions of memory", maxRegions)
-		}
-		x.received, more = keys.Received, keys.More
 	}
-	x.peer.Sort()
 	return nil
 }
 
-// await waits for a SEND of the peer's. What comes behind the last is not for here.
-func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint) (keys wire.Keys, err error) {
-	if x.heard != nil {
-		keys, x.heard = *x.heard, nil
-		return keys, nil
-	}
+// await takes completions until that is enough. What comes behind the peer's last SEND
+// is not for here.
+func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint, enough func() bool) error {
 	var c [1]fabric.Completion
-	for {
+	for !enough() {
 		if err := ep.Arm(); err != nil {
-			return keys, err
+			return err
 		}
 		n, err := ep.Poll(c[:])
 		if err == nil && n == 0 {
@@ -147,34 +160,88 @@ func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint) (keys wire.
 				}
 			}
 		}
-		switch {
-		case err != nil:
-			return keys, err
-		case n == 0:
-		case c[0].Status != fabric.OK:
-			return keys, failed(&c[0])
-		case !c[0].Recv:
-			x.completed++
-		default:
-			return receivedKeys(ep, &c[0])
+		if err == nil && n == 1 {
+			err = x.take(&c[0])
+			if err == nil && c[0].Recv {
+				err = ep.PostRecv(1)
+				x.posted++
+			}
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
-// receivedKeys takes keys out of a receive, and posts that again.
-func receivedKeys(ep fabric.Endpoint, c *fabric.Completion) (wire.Keys, error) {
+// take takes a completion.
+func (x *keyExchange) take(c *fabric.Completion) error {
+	if c.Recv {
+		x.posted--
+	}
+	switch {
+	case c.Status != fabric.OK:
+		return failed(c)
+	case !c.Recv:
+		x.completed++
+		return nil
+	}
+	keys, err := decodeKeys(c)
+	if err == nil {
+		err = x.receive(&keys)
+	}
+	return err
+}
+
+// receive takes a SEND of the peer's.
+func (x *keyExchange) receive(keys *wire.Keys) error {
+	if len(x.peer)+len(keys.Regions) > maxRegions {
+		return fmt.Errorf("the peer tells of more than %d regions of memory", maxRegions)
+	}
+	x.heard++
+	x.peer = append(x.peer, keys.Regions...)
+	x.peer.Sort()
+	x.received, x.more = keys.Received, keys.More
+	return nil
+}
+
+// drain takes what has arrived on a queue pair that was lost during the exchange, as far
+// as it is for here, and says whether the exchange has come to its end all the same. Then
+// the peer may have gone on: its device takes for delivered what it has sent since, and
+// it may have given up the bytes, so the link has to take them from here.
+func (x *keyExchange) drain(ep fabric.Endpoint) bool {
+	if x.sent == 0 || len(x.untold) > 0 || ep.Disconnect() != nil {
+		return false
+	}
+	end := time.Now().Add(drainTime)
+	late := time.AfterFunc(drainTime, ep.Wake)
+	defer late.Stop()
+	var c [1]fabric.Completion
+	for x.more && x.posted > 0 && time.Now().Before(end) {
+		if ep.Arm() != nil {
+			return false
+		}
+		switch n, err := ep.Poll(c[:]); {
+		case err != nil:
+			return false
+		case n == 0:
+			_ = ep.Wait() // whatever it says, what has arrived comes first
+		case x.take(&c[0]) != nil && c[0].Status == fabric.OK:
+			return false
+		}
+	}
+	return !x.more
+}
+
+// decodeKeys takes keys out of a receive.
+func decodeKeys(c *fabric.Completion) (wire.Keys, error) {
 	if c.Op != fabric.Send {
 		return wire.Keys{}, errors.New("another message than the peer's keys")
 	}
-	keys, err := wire.DecodeKeys(c.Data)
-	if err == nil {
-		err = ep.PostRecv(1)
-	}
-	return keys, err
+	return wire.DecodeKeys(c.Data)
 }
 
-// resume sets the link to work on another queue pair. Called with mu held, which it
-// may release to send.
+// resume sets the link to work on another queue pair. Called with mu held.
 func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error {
 	if l.stage != seeking {
 		return errGone
@@ -189,18 +256,17 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.sendAgain(x)
 	before := l.ep
 	l.ep = ep
+	l.path.lost = append(l.path.lost, before)
 	l.stats.Moves++
 	l.path.over = attempt
 	l.stage, l.cause, l.final = up, nil, false
 	l.cut, l.abandoned, l.peerGone = false, false, false
 	l.path.homeless = false
-	l.receive.posted, l.receive.spent, l.receive.flushing = l.cfg.RecvQueue+credit.LinkControlReceives, 0, false
+	l.receive.posted, l.receive.spent, l.receive.flushing = x.posted, 0, false
 	l.watch.armed, l.send.called = false, false
 	before.Wake() // the engine, to close it
 	for s := range l.everyStream() {
 		s.wake()
 	}
-	l.watchNow()
-	l.pollAndSend()
 	return nil
 }

@@ -37,8 +37,10 @@ type path struct {
 	lostAt   time.Time      // the queue pair
 	attempt  uint64         // the last that this side has made, or taken
 	over     uint64         // the one that has made the queue pair; 0: it is the first
+	void     uint64         // passive side: the last that came to nothing here
 	arrivals chan arrival
-	homeless bool // the memory is no endpoint's
+	homeless bool              // the memory is no endpoint's
+	lost     []fabric.Endpoint // that the link has had before, for the engine to close
 	standby  *standby
 	making   bool // of a standby is under way
 }
@@ -56,11 +58,20 @@ type arrival struct {
 // reason: it is not that either side has ended it, and there is something to go on
 // with. Called with mu held.
 func (l *Link) passing(cause error) bool {
-	if !l.path.resumes() || l.forced || l.receive.broken || l.live.Load() == 0 {
+	if !l.path.resumes() || l.forced || l.receive.broken || l.done() {
 		return false
 	}
 	var protocol *ProtocolError
 	return !errors.Is(cause, net.ErrClosed) && !errors.As(cause, &protocol)
+}
+
+// done says whether neither side has anything more to say to the other: no stream is
+// left, and GOAWAY, which comes behind what ended them, has come here or is there. A
+// side without a stream cannot know that its peer has none either, which may still
+// lack a FINACK. Called with mu held.
+func (l *Link) done() bool {
+	g := &l.leaving
+	return l.live.Load() == 0 && (g.heard || g.sent > 0 && l.send.slots.Completed(g.sent))
 }
 
 // seek begins to seek another queue pair. Called with mu held.
@@ -107,7 +118,15 @@ func (p *path) meet(peer wire.Return, l *Link) {
 			p.peers = append(p.peers, netip.AddrPortFrom(a, peer.Port))
 		}
 	}
-	p.returns.enter(returnKey{p.own.Link, l.active}, l)
+	p.returns.enter(returnKey{p.own.Link, l.active}, nil)
+}
+
+// start has requests for the link brought to it, which now can deal with them. Called
+// with mu held.
+func (p *path) start(l *Link) {
+	if p.resumes() {
+		p.returns.enter(returnKey{p.own.Link, l.active}, l)
+	}
 }
 
 // end stops the search for another queue pair, and whatever is done for a standby.
@@ -198,6 +217,7 @@ func (l *Link) awaitPeer(ctx context.Context) error {
 				return nil
 			}
 			_ = a.ep.Close()
+			l.hadNothing(a.request.Attempt)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -252,7 +272,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (l *Link) resumption(kind wire.ResumptionKind) wire.Resumption {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := wire.Resumption{Kind: kind, Link: l.path.own.Link, Attempt: l.path.over}
+	r := wire.Resumption{Kind: kind, Link: l.path.own.Link, Attempt: max(l.path.over, l.path.void)}
 	if kind != wire.ResumeAsk {
 		l.path.attempt++
 		r.Attempt = l.path.attempt
@@ -288,11 +308,15 @@ func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wi
 var errStranger = errors.New("somebody else answers where the peer was")
 
 // refused says whether the peer, if it is the peer, has not the link any more, or is
-// gone.
+// gone. A rejection without a reason is a kernel's: an answer was not confirmed in time,
+// say.
 func refused(err error) bool {
 	var reject *fabric.RejectError
-	return errors.As(err, &reject) && (reject.Reason == fabric.RejectNoListener ||
-		reject.Reason == fabric.RejectConsumer && !wire.DecodeReject(reject.Private).Busy)
+	if !errors.As(err, &reject) {
+		return false
+	}
+	said := wire.DecodeReject(reject.Private)
+	return reject.Reason == fabric.RejectNoListener || said.Reason != "" && !said.Busy
 }
 
 // openAgain makes the queue pair of an endpoint, like the one that was lost.
@@ -328,6 +352,14 @@ func (l *Link) returned(a arrival) bool {
 	case <-late.C:
 	}
 	return false
+}
+
+// hadNothing takes note that an attempt has come to nothing on this side. The other may
+// take its queue pair for sound, and has to be told.
+func (l *Link) hadNothing(attempt uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.path.void = attempt
 }
 
 // asked takes note that the peer has lost the queue pair of an attempt, which this side

@@ -61,7 +61,8 @@ func (r *Returns) close() {
 	}
 }
 
-// enter has requests for the link brought to it.
+// enter has requests for the link brought to it. Until there is one they are told to
+// come again.
 func (r *Returns) enter(key returnKey, l *Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,10 +79,11 @@ func (r *Returns) leave(key returnKey) {
 	delete(r.links, key)
 }
 
-func (r *Returns) find(key returnKey) *Link {
+func (r *Returns) find(key returnKey) (l *Link, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.links[key]
+	l, known = r.links[key]
+	return l, known
 }
 
 // cardsAge is for how long the cards of this host are taken for what they were: to list
@@ -131,10 +133,12 @@ var (
 func (r *Returns) take(ep fabric.Endpoint) {
 	request, err := wire.DecodeResumption(ep.Private())
 	var answer wire.Reject
-	switch l := r.find(returnKey{request.Link, request.Kind == wire.ResumeAsk}); {
+	switch l, known := r.find(returnKey{request.Link, request.Kind == wire.ResumeAsk}); {
 	case err != nil:
 		answer = wire.Reject{Reason: err.Error()}
-	case l == nil || !wire.AuthenticResumption(ep.Private(), l.path.own.Secret):
+	case known && l == nil:
+		answer = linkIsThere
+	case !known || !wire.AuthenticResumption(ep.Private(), l.path.own.Secret):
 		answer = noSuchLink
 	case request.Kind == wire.ResumeRequest:
 		if l.returned(arrival{ep, request}) {

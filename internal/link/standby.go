@@ -236,7 +236,10 @@ func (sb *standby) watch(ctx context.Context, cfg *Config) error {
 		case n == 1 && !c[0].Recv:
 			probed = time.Time{}
 		case n == 1:
-			keys, err := receivedKeys(sb.ep, &c[0])
+			keys, err := decodeKeys(&c[0])
+			if err == nil {
+				err = sb.ep.PostRecv(1)
+			}
 			if err != nil {
 				return err
 			}
