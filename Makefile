@@ -25,7 +25,7 @@ ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
 COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo demo-rdma demo-nodes test packages check unit cross programs test-rdma soak bench bench-rdma bench-proxy bench-links clean
+.PHONY: demo demo-rdma demo-nodes test packages check unit cross programs test-rdma soak soak-hours explore bench bench-rdma bench-proxy bench-links clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -136,6 +136,23 @@ soak: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=3 ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -count=3 -run '/^rdma$$' ./...
+
+# Random traffic under random faults between two machines on one cable, for HOURS
+# hours, of which there may be a fraction. SEED has it draw what another run has drawn.
+HOURS ?= 1
+minutes = $(shell awk 'BEGIN { print int(60 * $(HOURS)) + $(1) }')m
+soak-hours: $(SOFTROCE) bin/hwcounters
+	$(GO) test -c -o bin/ ./internal/integration
+	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_HOURS=$(HOURS) RINGNET_SOAK_SEED=$(SEED) \
+		$(SOFTROCE) -nodes 2 -timeout $(call minutes,15) -- bin/hwcounters bin/integration.test \
+		-test.timeout $(call minutes,10) -test.v -test.run TestHours
+
+# STEPS random steps of two processes whose links lose their queue pairs all the time,
+# in virtual time: TestExplore says what it wants. SEED is that of the first world.
+STEPS ?= 10000000
+explore:
+	RINGNET_EXPLORE=$(STEPS) RINGNET_EXPLORE_SEED=$(SEED) GODEBUG=asyncpreemptoff=1 \
+		$(GO) test -count=1 -timeout 0 -run '^TestExplore$$' -v ./internal/link
 
 # ringnet beside TCP and Unix sockets on this host, in five minutes: a table,
 # and results.json and charts in bin/results. BENCH has more flags; with

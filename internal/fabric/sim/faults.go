@@ -119,6 +119,14 @@ func (e *Endpoint) Kill() {
 	e.disconnected()
 }
 
+// Established says whether the endpoint is one of a connection that both sides have
+// agreed to.
+func (e *Endpoint) Established() bool {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	return e.cm == established
+}
+
 // HoldSends holds back the completions of sends, or lets them go.
 func (e *Endpoint) HoldSends(hold bool) { e.hold(sendSide, hold) }
 

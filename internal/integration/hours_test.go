@@ -1,0 +1,450 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/link"
+)
+
+// hoursPort is where node 1 listens for TestHours.
+const hoursPort = "7175"
+
+// patient has connections wait for longer than any fault of TestHours lasts.
+func patient() ringnet.Config {
+	return ringnet.Config{KeepAlive: keepAlive, ResumeTimeout: time.Minute}
+}
+
+// TestHours runs on two machines joined by a cable, for RINGNET_SOAK_HOURS hours, of
+// which there may be a fraction: random traffic under random faults, both drawn from
+// RINGNET_SOAK_SEED. Connections and links come and go; none that is up may end before
+// it is closed, and each byte is checked. Between rounds, once links have left, neither
+// machine may hold more than it did at first.
+func TestHours(t *testing.T) {
+	hours, err := strconv.ParseFloat(os.Getenv("RINGNET_SOAK_HOURS"), 64)
+	if err != nil || os.Getenv("SOFTROCE_PEER") == "" {
+		t.Skip("RINGNET_SOAK_HOURS or SOFTROCE_PEER is not set; make soak-hours sets both")
+	}
+	if os.Getenv("SOFTROCE_NODE") == "1" {
+		serveHours(t)
+		return
+	}
+	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	seed, err := strconv.ParseUint(os.Getenv("RINGNET_SOAK_SEED"), 10, 64)
+	if err != nil {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Log("RINGNET_SOAK_SEED", seed)
+	h := &soak{t: t, faults: make(map[string]int), resumed: make(map[string]int)}
+	require.True(t, eventually(time.Minute, func() bool {
+		c, err := h.dial(&ringnet.Config{}, "state", 0, 0)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	}))
+	h.round(rand.New(rand.NewPCG(seed, 0)), 10*time.Second) // what the first leaves is there for good
+	first := h.rest()
+	t.Log("at first:", first)
+	last := first
+	for end, n := time.Now().Add(time.Duration(hours*float64(time.Hour))), uint64(1); time.Now().Before(end) && !t.Failed(); n++ {
+		began := time.Now()
+		h.round(rand.New(rand.NewPCG(seed, n)), time.Minute)
+		last = h.rest()
+		t.Logf("round %d, in %v: %v; %v", n, time.Since(began).Round(time.Second), h, last)
+		last.requireLike(t, first)
+	}
+	t.Logf("seed %d: %v; at first %v, at last %v", seed, h, first, last)
+}
+
+// soak is what TestHours has seen.
+type soak struct {
+	t      *testing.T
+	rounds int
+	faults map[string]int
+
+	bytes, connections, failedDials, exchanges atomic.Int64
+	pause                                      atomic.Int64 // ns, the longest for which a call waited for the peer
+
+	mu      sync.Mutex
+	resumed map[string]int // by link
+}
+
+func (h *soak) String() string {
+	var kinds []string
+	for kind, n := range h.faults {
+		kinds = append(kinds, fmt.Sprint(n, " ", kind))
+	}
+	slices.Sort(kinds)
+	resumed := 0
+	for _, n := range h.resumed {
+		resumed += n
+	}
+	return fmt.Sprintf("%d rounds, %d connections (%d dials failed), %d MB, %d exchanges, %d links, %d resumptions, longest pause %v, faults: %s",
+		h.rounds, h.connections.Load(), h.failedDials.Load(), h.bytes.Load()>>20, h.exchanges.Load(), len(h.resumed), resumed,
+		time.Duration(h.pause.Load()).Round(time.Millisecond), strings.Join(kinds, ", "))
+}
+
+// round has connections of all kinds at work, under faults, for a time at least.
+func (h *soak) round(r *rand.Rand, length time.Duration) {
+	h.rounds++
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range 2 + r.IntN(12) {
+		work := h.transfers
+		if i%3 == 0 {
+			work = h.talks
+		}
+		own := rand.New(rand.NewPCG(r.Uint64(), 0))
+		all.Go(func() { work(own, stop) })
+	}
+	for end := time.Now().Add(length); time.Now().Before(end) && !h.t.Failed(); {
+		h.sample()
+		time.Sleep(time.Duration(r.IntN(int(6 * time.Second))))
+		h.fault(r)
+	}
+	close(stop)
+	all.Wait()
+	h.sample()
+}
+
+// sample takes note of what links there are.
+func (h *soak) sample() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range link.List() {
+		h.resumed[l.Local.String()] = max(h.resumed[l.Local.String()], int(l.Moves))
+	}
+}
+
+// fault breaks something for a while.
+func (h *soak) fault(r *rand.Rand) {
+	t := h.t
+	long := time.Duration(r.IntN(int(time.Second) << r.IntN(5)))
+	var kind string
+	switch x := r.IntN(10); {
+	case x < 4:
+		kind = "cable out"
+		require.NoError(t, control("cable down"))
+		time.Sleep(long)
+		require.NoError(t, control("cable up"))
+	case x < 6:
+		kind = "nothing coming through"
+		require.NoError(t, netem("add", "loss", "100%"))
+		time.Sleep(long)
+		require.NoError(t, netem("delete"))
+	case x < 8:
+		kind = "packets lost"
+		require.NoError(t, netem("add", "loss", fmt.Sprint(1+r.IntN(30), "%")))
+		time.Sleep(long)
+		require.NoError(t, netem("delete"))
+	case x < 9:
+		kind = "packets late, double and out of order"
+		require.NoError(t, netem("add", "delay", "20ms", "20ms", "duplicate", "5%"))
+		time.Sleep(long)
+		require.NoError(t, netem("delete"))
+	default:
+		kind = "cable flapping"
+		for range 2 + r.IntN(4) {
+			require.NoError(t, control("cable down"))
+			time.Sleep(time.Duration(r.IntN(int(2 * time.Second))))
+			require.NoError(t, control("cable up"))
+			time.Sleep(time.Duration(r.IntN(int(2 * time.Second))))
+		}
+	}
+	h.faults[kind]++
+}
+
+// config draws a configuration.
+func config(r *rand.Rand) *ringnet.Config {
+	cfg := patient()
+	cfg.Dedicated = r.IntN(6) == 0
+	cfg.Links = 1 + r.IntN(2)
+	if r.IntN(2) == 0 {
+		cfg.RecvBuffer = 64 << 10 << r.IntN(4)
+	}
+	return &cfg
+}
+
+// dial connects to node 1 and has it do something.
+func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (net.Conn, error) {
+	d := ringnet.Dialer{Config: cfg, Timeout: 20 * time.Second}
+	c, err := d.Dial("rdma", net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), hoursPort))
+	if err != nil {
+		return nil, err
+	}
+	// Before node 1 has answered it may not know the connection yet.
+	fmt.Fprintln(c, what, seed, n)
+	answer := make([]byte, 1)
+	if _, err := io.ReadFull(c, answer); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// linger has Close wait for longer than any fault lasts.
+func linger(c net.Conn) error { return c.(*ringnet.Conn).SetLinger(60) }
+
+// begin is dial, as often as it takes, or nil when that is over.
+func (h *soak) begin(r *rand.Rand, stop <-chan struct{}, what string, seed uint64, n int) net.Conn {
+	for cfg := config(r); !h.t.Failed(); {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		c, err := h.dial(cfg, what, seed, n)
+		if err == nil {
+			h.failed("linger", linger(c))
+			h.connections.Add(1)
+			return &timed{c, h}
+		}
+		h.failedDials.Add(1)
+	}
+	return nil
+}
+
+// timed takes note of how long calls wait.
+type timed struct {
+	net.Conn
+	h *soak
+}
+
+func (c *timed) took(began time.Time, n int) {
+	c.h.bytes.Add(int64(n))
+	took := int64(time.Since(began))
+	for {
+		most := c.h.pause.Load()
+		if took <= most || c.h.pause.CompareAndSwap(most, took) {
+			return
+		}
+	}
+}
+
+func (c *timed) Read(p []byte) (int, error) {
+	began := time.Now()
+	n, err := c.Conn.Read(p)
+	c.took(began, n)
+	return n, err
+}
+
+func (c *timed) Write(p []byte) (int, error) {
+	began := time.Now()
+	n, err := c.Conn.Write(p)
+	c.took(began, n)
+	return n, err
+}
+
+// failed takes note of an error that must not be.
+func (h *soak) failed(what string, err error) {
+	if err != nil {
+		h.t.Errorf("%s: %v", what, err)
+	}
+}
+
+// transfers move bytes one way, over one connection after the other.
+func (h *soak) transfers(r *rand.Rand, stop <-chan struct{}) {
+	for !h.t.Failed() {
+		seed, n := r.Uint64(), 1+r.IntN(64<<10<<r.IntN(8))
+		s := &stream{seed: seed}
+		if r.IntN(2) == 0 {
+			c := h.begin(r, stop, "send", seed, n)
+			if c == nil {
+				return
+			}
+			h.failed("fetch", errors.Join(s.receiveAll(c, n), c.Close()))
+			continue
+		}
+		c := h.begin(r, stop, "receive", seed, n)
+		if c == nil {
+			return
+		}
+		err := s.send(c, n, 1+r.IntN(100_000))
+		if err == nil {
+			err = c.(*timed).Conn.(*ringnet.Conn).CloseWrite()
+		}
+		if err == nil {
+			var answer []byte
+			if answer, err = io.ReadAll(c); err == nil && string(answer) != allRight {
+				err = errors.New(string(answer))
+			}
+		}
+		h.failed("give", errors.Join(err, c.Close()))
+	}
+}
+
+// talks exchange messages, with pauses that let the connection be idle.
+func (h *soak) talks(r *rand.Rand, stop <-chan struct{}) {
+	for !h.t.Failed() {
+		seed := r.Uint64()
+		c := h.begin(r, stop, "echo", seed, 0)
+		if c == nil {
+			return
+		}
+		out, back := &stream{seed: seed}, &stream{seed: seed}
+		for range 1 + r.IntN(200) {
+			n := 1 + r.IntN(1<<r.IntN(16))
+			sent := make(chan error, 1)
+			go func() { sent <- out.send(c, n, n) }()
+			err := errors.Join(back.receive(c, n), <-sent)
+			if h.failed("talk", err); err != nil {
+				break
+			}
+			h.exchanges.Add(1)
+			if r.IntN(10) == 0 {
+				time.Sleep(time.Duration(r.IntN(int(3 * time.Second))))
+			}
+			select {
+			case <-stop:
+				n = 0
+			default:
+			}
+			if n == 0 {
+				break
+			}
+		}
+		h.failed("end of a talk", c.Close())
+	}
+}
+
+// holding is what both machines hold.
+type holding struct {
+	Held     [2]use
+	Resident [2]int // bytes of memory that is not the device's
+	Links    [2]int
+}
+
+func (s holding) String() string {
+	return fmt.Sprintf("node 0 %+v and %d KiB resident, node 1 %+v and %d KiB", s.Held[0], s.Resident[0]>>10, s.Held[1], s.Resident[1]>>10)
+}
+
+// requireLike wants no more to be held than before, but for what comes and goes with
+// the Go heap and with threads.
+func (s holding) requireLike(t *testing.T, before holding) {
+	t.Helper()
+	for node := range s.Held {
+		held := s.Held[node]
+		if held.Goroutines -= 2; !held.atMost(before.Held[node]) {
+			require.Equal(t, before.Held[node], s.Held[node], "held by node %d, before and after", node)
+		}
+		require.Less(t, s.Resident[node]-before.Resident[node], 32<<20, "bytes of memory more than before")
+	}
+}
+
+// rest waits until links have left, and says what is held then.
+func (h *soak) rest() (s holding) {
+	require.True(h.t, eventually(2*time.Minute, func() bool {
+		ringnet.CloseIdleLinks()
+		return len(ringnet.Links()) == 0
+	}), "links have left: %+v", ringnet.Links())
+	if !eventually(time.Minute, func() bool {
+		ringnet.CloseIdleLinks()
+		s = h.hold()
+		return len(ringnet.Links()) == 0 && s.Links[1] <= 1
+	}) {
+		h.t.Log("links are left:", s.Links)
+	}
+	return s
+}
+
+// state is what this machine holds.
+func state() (u use, resident, links int, err error) {
+	runtime.GC()
+	debug.FreeOSMemory()
+	u, err = held()
+	return u, memory().resident, len(ringnet.Links()), err
+}
+
+// hold asks both machines. Node 1 has a link more than it would have by itself, on
+// which it is asked.
+func (h *soak) hold() (s holding) {
+	cfg := patient()
+	cfg.LinkIdle = -1
+	c, err := h.dial(&cfg, "state", 0, 0)
+	require.NoError(h.t, err)
+	answer, err := io.ReadAll(c)
+	require.NoError(h.t, err)
+	require.NoError(h.t, json.Unmarshal(answer, &s))
+	require.NoError(h.t, c.Close())
+	require.True(h.t, eventually(time.Minute, func() bool { return len(ringnet.Links()) == 0 }))
+	time.Sleep(time.Second) // what is taken down in the background
+	s.Held[0], s.Resident[0], s.Links[0], err = state()
+	require.NoError(h.t, err)
+	return s
+}
+
+// serveHours serves node 0 until the power is cut.
+func serveHours(t *testing.T) {
+	cfg := patient()
+	l, err := (&ringnet.ListenConfig{Config: &cfg}).Listen(t.Context(), "rdma", net.JoinHostPort("", hoursPort))
+	require.NoError(t, err)
+	for {
+		c, err := l.Accept()
+		require.NoError(t, err)
+		go func() {
+			if err := serveHour(c.(*ringnet.Conn)); err != nil {
+				t.Log(err)
+			}
+		}()
+	}
+}
+
+// serveHour does what a connection asks for in its first line.
+func serveHour(c *ringnet.Conn) (err error) {
+	defer c.Close()
+	if err := linger(c); err != nil {
+		return err
+	}
+	r := bufio.NewReader(c)
+	var what string
+	var seed uint64
+	var n int
+	if _, err := fmt.Fscanln(r, &what, &seed, &n); err != nil {
+		return nil // a dial that was given up
+	}
+	if _, err := c.Write([]byte{1}); err != nil {
+		return nil
+	}
+	s := &stream{seed: seed}
+	switch what {
+	case "send":
+		err = s.send(c, n, 50_000)
+	case "receive":
+		if err = s.receiveAll(r, n); err == nil {
+			_, err = fmt.Fprint(c, allRight)
+		}
+	case "echo":
+		_, err = io.Copy(c, r)
+	case "state":
+		var own holding
+		own.Held[1], own.Resident[1], own.Links[1], err = state()
+		if err == nil {
+			err = json.NewEncoder(c).Encode(own)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	return err
+}

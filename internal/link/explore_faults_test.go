@@ -1,0 +1,201 @@
+package link
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// faults is what is broken in a world.
+type faults struct {
+	w     *world
+	storm int // steps for which faults are likelier, since one has just struck
+
+	fatal       atomic.Int64 // so many messages from now on one is not acknowledged
+	unpostable  atomic.Int64 // so many posts from now on one fails
+	unopenable  atomic.Int64 // queue pairs that cannot be made
+	unregistred atomic.Int64 // registrations that fail
+	unflushed   atomic.Bool  // queue pairs in ERR give nothing back
+	lost        atomic.Int64 // the kind of messages of the connection manager that are lost; 0: none
+	lose        atomic.Int64 // so many of those
+
+	cuts  int // pending ends of a cut
+	undos []*undo
+}
+
+// undo ends a fault that lasts.
+type undo struct {
+	timer *time.Timer
+	do    func()
+}
+
+var errFault = errors.New("a fault")
+
+// once says whether this is the one of which a counter says how far away it is.
+func once(n *atomic.Int64) bool { return n.Load() > 0 && n.Add(-1) == 0 }
+
+// some says whether this is one of those that a counter counts.
+func some(n *atomic.Int64) error {
+	if n.Load() > 0 && n.Add(-1) >= 0 {
+		return errFault
+	}
+	return nil
+}
+
+func (f *faults) hooks() sim.Faults {
+	return sim.Faults{
+		Open:     func(*sim.Endpoint) error { return some(&f.unopenable) },
+		Register: func(*sim.Endpoint, int) error { return some(&f.unregistred) },
+		PostSend: func(*sim.Endpoint, []fabric.WorkRequest) error {
+			if once(&f.unpostable) {
+				return errFault
+			}
+			return nil
+		},
+		Send: func(*sim.Endpoint, *fabric.WorkRequest) fabric.Status {
+			if once(&f.fatal) {
+				return fabric.RetryExceeded
+			}
+			return fabric.OK
+		},
+		Unflushed: func(*sim.Endpoint) bool { return f.unflushed.Load() },
+		Lose: func(_ *sim.Endpoint, m sim.Message) bool {
+			return int64(m)+1 == f.lost.Load() && some(&f.lose) != nil
+		},
+	}
+}
+
+// later undoes something after a while, or when the faults end.
+func (f *faults) later(most time.Duration, do func()) {
+	u := &undo{do: do}
+	u.timer = time.AfterFunc(time.Duration(f.w.r.Int64N(int64(most))), do)
+	f.undos = append(f.undos, u)
+}
+
+// mend ends all faults.
+func (f *faults) mend() {
+	for _, u := range f.undos {
+		if u.timer.Stop() {
+			u.do()
+		}
+	}
+	f.undos = nil
+	f.fatal.Store(0)
+	f.unpostable.Store(0)
+	f.unopenable.Store(0)
+	f.unregistred.Store(0)
+	f.lost.Store(0)
+	f.storm = 0
+}
+
+// fault breaks something, and says what.
+func (w *world) fault() string {
+	f, r := &w.faults, w.r
+	all := w.n.Endpoints()
+	if len(all) == 0 {
+		return ""
+	}
+	ep := all[r.IntN(len(all))]
+	if r.IntN(3) == 0 {
+		ep = all[len(all)-1] // it may be of a link that is about to go on
+	}
+	kind := ""
+	switch x := r.IntN(100); {
+	case x < 15:
+		kind = "queue pair in error"
+		ep.Fail(fabric.ErrQueuePair)
+	case x < 20:
+		kind = "both queue pairs in error"
+		ep.Fail(fabric.ErrQueuePair)
+		if peer := w.n.Find(ep.RemoteAddr(), ep.LocalAddr()); peer != nil {
+			peer.Fail(fabric.ErrQueuePair)
+		}
+	case x < 30:
+		if !ep.Established() {
+			return "" // a request is refused so only if its process is dead
+		}
+		kind = "disconnected"
+		ep.Kill()
+	case x < 45:
+		kind = "a message is not acknowledged"
+		f.fatal.Store(int64(1 + r.IntN(1<<r.IntN(7))))
+	case x < 50:
+		kind = "a post fails"
+		f.unpostable.Store(int64(1 + r.IntN(1<<r.IntN(6))))
+	case x < 53:
+		kind = "no queue pair can be made"
+		f.unopenable.Store(int64(1 + r.IntN(4)))
+	case x < 58:
+		kind = "nothing can be registered"
+		f.unregistred.Store(int64(1 + r.IntN(8)))
+	case x < 63:
+		kind = "cable out"
+		w.n.Cut(true)
+		f.later(time.Millisecond<<r.IntN(15), func() { w.n.Cut(false) })
+	case x < 71:
+		kind = "a connection's cable out"
+		ep.Cut(true)
+		f.later(time.Millisecond<<r.IntN(13), func() { ep.Cut(false) })
+	case x < 78:
+		kind = "completions of sends late"
+		ep.HoldSends(true)
+		f.later(time.Millisecond<<r.IntN(13), func() { ep.HoldSends(false) })
+	case x < 85:
+		kind = "completions of receives late"
+		ep.HoldReceives(true)
+		f.later(time.Millisecond<<r.IntN(13), func() { ep.HoldReceives(false) })
+	case x < 94:
+		kind = "a message of the connection manager is lost"
+		f.lost.Store(int64(1 + r.IntN(6)))
+		f.lose.Store(int64(1 + r.IntN(3)))
+	case x < 95:
+		kind = "nothing is flushed"
+		f.unflushed.Store(true)
+		f.later(time.Second, func() { f.unflushed.Store(false) })
+	case x < 97:
+		kind = "port down"
+		w.n.PortDown()
+	case x < 98 && r.IntN(4) == 0:
+		kind = "a process gives a link up"
+		l := w.anyLink()
+		if l == nil {
+			return ""
+		}
+		l.Abort()
+	default:
+		return ""
+	}
+	if f.storm == 0 && r.IntN(3) == 0 {
+		f.storm = 1 + r.IntN(10)
+	}
+	w.tally.faults++
+	w.mu.Lock()
+	w.note(kind, uint64(ep.LocalAddr().Port()), uint64(ep.RemoteAddr().Port()))
+	w.mu.Unlock()
+	return kind
+}
+
+// anyLink is a link whose end is no breach.
+func (w *world) anyLink() *Link {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var any *linkPair
+	for _, pair := range w.pairs {
+		if any == nil || pair.number < any.number {
+			any = pair
+		}
+	}
+	if any == nil {
+		return nil
+	}
+	any.excused = true
+	for _, l := range any.ends {
+		if l != nil {
+			return l
+		}
+	}
+	return nil
+}

@@ -1,0 +1,474 @@
+package link
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/deadline"
+)
+
+// receivesBeside are those for control messages.
+const receivesBeside = credit.LinkControlReceives
+
+// talk is a stream, of which one end may be missing: nobody was told of it.
+type talk struct {
+	id   uint64
+	ends [2]*end
+}
+
+// end is one end of a stream. Guarded by world.mu.
+type end struct {
+	p       *process
+	s       *Stream
+	talk    *talk
+	out, in *way
+
+	reading, writing, closing bool // such a call is under way
+	closed                    bool // Close has begun
+	deaf                      bool // CloseRead has begun
+	abrupt                    bool // Close was told not to linger, or did not deliver
+	done                      bool // Close has returned
+}
+
+// way is one direction of a stream. Guarded by world.mu.
+type way struct {
+	id       uint64
+	asked    int  // bytes that may have been accepted
+	accepted int  // bytes that calls have said are
+	read     int  // bytes
+	ended    bool // by CloseWrite or Close
+	final    error
+}
+
+// other is the end that the peer has, or nil.
+func (e *end) other() *end {
+	for _, o := range e.talk.ends {
+		if o != e {
+			return o
+		}
+	}
+	return nil
+}
+
+// opened and arrived take note of an end of a stream, at the side that dialed it and
+// at the other.
+func (w *world) opened(p *process, s *Stream) {
+	w.enter(p, s, pair{s.local, s.remote}, 0)
+}
+
+func (w *world) arrived(p *process, s *Stream) {
+	w.enter(p, s, pair{s.remote, s.local}, 1)
+}
+
+func (w *world) enter(p *process, s *Stream, key pair, side int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.meeting[key]
+	if t == nil || t.ends[side] != nil {
+		w.nextID += 2
+		t = &talk{id: w.nextID}
+		w.meeting[key] = t
+		w.talks = append(w.talks, t)
+	} else {
+		delete(w.meeting, key)
+	}
+	e := &end{p: p, s: s, talk: t}
+	if o := t.ends[1-side]; o != nil {
+		e.out, e.in = o.in, o.out
+	} else {
+		e.out, e.in = &way{id: t.id}, &way{id: t.id + 1}
+	}
+	t.ends[side] = e
+	w.tally.streams += 1 - side
+	w.note("stream", t.id, uint64(side), s.link.path.own.Link)
+}
+
+// most is how many streams there are at once.
+const most = 20
+
+// act has an application do something, and says what.
+func (w *world) act() string {
+	w.mu.Lock()
+	n := len(w.talks)
+	var e *end
+	if n > 0 {
+		t := w.talks[w.r.IntN(n)]
+		e = t.ends[w.r.IntN(2)]
+	}
+	w.mu.Unlock()
+	switch x := w.r.IntN(100); {
+	case n == 0 || x < 12 && n < most:
+		return w.open()
+	case e == nil:
+		return ""
+	case x < 50:
+		return w.write(e)
+	case x < 88:
+		return w.read(e)
+	case x < 90:
+		return w.closeWrite(e)
+	case x < 91:
+		return w.closeRead(e)
+	case x < 96:
+		return w.close(e, w.linger())
+	case x < 97:
+		_ = e.s.Stats()
+		_ = List()
+		_ = Totals()
+		return "stats"
+	case x < 98:
+		if w.r.IntN(4) > 0 {
+			return ""
+		}
+		CloseIdle()
+		return "idle links leave"
+	default:
+		p := w.processes[w.r.IntN(2)]
+		limit := int64(1) << 62
+		if w.r.IntN(2) == 0 {
+			limit = int64(inUse(p.cfg.Budget) + w.r.IntN(1<<20) - 1<<18)
+		}
+		p.limit.Store(limit)
+		return "memory is short, or is not"
+	}
+}
+
+// begin takes note that a call is under way, unless that is so already of that kind,
+// and returns what ends it. Called with mu held.
+func (w *world) begin(under *bool, what string, e *end, n int) (over func()) {
+	*under = true
+	w.busy++
+	w.note(what, e.talk.id, uint64(e.p.index), uint64(n))
+	return func() {
+		*under = false
+		w.busy--
+	}
+}
+
+// open begins another stream.
+func (w *world) open() string {
+	ln := w.lines[w.r.IntN(len(w.lines))]
+	ln.mu.Lock()
+	l := ln.link
+	ln.mu.Unlock()
+	patience := time.Hour
+	if w.r.IntN(4) == 0 {
+		patience = time.Duration(w.r.IntN(int(time.Millisecond) << w.r.IntN(12)))
+	}
+	if l == nil || !l.usable() && w.r.IntN(4) == 0 || w.r.IntN(50) == 0 {
+		if ln.dialing {
+			return ""
+		}
+		empty := w.r.IntN(4) == 0 && ln.from.cfg.Shared
+		ln.dialing = true
+		go func() {
+			w.dial(ln, empty)
+			ln.mu.Lock()
+			ln.dialing = false
+			ln.mu.Unlock()
+		}()
+		return "link"
+	}
+	if !l.usable() {
+		return ""
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		s, err := l.Open(ctx)
+		if err == nil {
+			w.opened(ln.from, s)
+		}
+	}()
+	return "open"
+}
+
+// soonOrNever is a deadline, and whether there is one.
+func (w *world) soonOrNever() (d *deadline.Deadline, passes bool) {
+	d = deadline.New()
+	if w.r.IntN(4) == 0 {
+		d.Set(time.Now().Add(time.Duration(w.r.IntN(int(time.Microsecond) << w.r.IntN(20)))))
+		passes = true
+	}
+	return d, passes
+}
+
+// write writes to a stream in one way or another.
+func (w *world) write(e *end) string {
+	n := 1 + w.r.IntN(1<<w.r.IntN(17))
+	how := w.r.IntN(8)
+	d, passes := w.soonOrNever()
+	cut := 1 + w.r.IntN(n)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.writing || e.closed || e.out.ended && w.r.IntN(20) > 0 {
+		return ""
+	}
+	over := w.begin(&e.writing, "write", e, n)
+	at := e.out.accepted
+	e.out.asked = at + n
+	go func() {
+		p := slices.Clone(noiseOf(e.out.id, at, n))
+		m, err := w.writeOneWayOrAnother(e.s, how, p, cut, d)
+		clear(p) // it is ours again
+		d.Set(time.Time{})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		over()
+		e.out.accepted += m
+		e.out.asked = e.out.accepted
+		if (m != n) != (err != nil) || m > n {
+			w.breach("stream %d: %d bytes of %d written: %v", e.talk.id, m, n, err)
+		}
+		if err != nil {
+			w.judge("write", e, err, passes)
+		}
+	}()
+	return [...]string{"write buffers", "write a buffer", "write"}[min(how, 2)]
+}
+
+func (w *world) writeOneWayOrAnother(s *Stream, how int, p []byte, cut int, d *deadline.Deadline) (int, error) {
+	switch how {
+	case 0:
+		v := net.Buffers{p[:cut], p[cut:]}
+		n, err := s.WriteBuffers(&v, d)
+		return int(n), err
+	case 1:
+		b, err := s.link.NewBuffer(len(p))
+		if err != nil {
+			return s.Write(p, d) // there is no memory, or the link has no queue pair
+		}
+		copy(b.Bytes(), p)
+		n, err := s.WriteBuffer(b, 0, len(p), d)
+		b.Close()
+		return n, err
+	}
+	return s.Write(p, d)
+}
+
+// read reads from a stream in one way or another.
+func (w *world) read(e *end) string {
+	n := 1 + w.r.IntN(1<<w.r.IntN(18))
+	how := w.r.IntN(4)
+	d, passes := w.soonOrNever()
+	if how < 2 && !passes {
+		d.Set(time.Now().Add(time.Duration(w.r.IntN(int(100 * time.Millisecond)))))
+		passes = true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.reading || e.closed || e.in.final != nil && w.r.IntN(50) > 0 {
+		return ""
+	}
+	w.startRead(e, how, n, d, passes)
+	return [...]string{"peek", "await", "read", "read"}[how]
+}
+
+// startRead has a call read. Called with mu held.
+func (w *world) startRead(e *end, how, n int, d *deadline.Deadline, passes bool) {
+	over := w.begin(&e.reading, "read", e, n)
+	go func() {
+		p, err := readIn(e.s, how, n, d)
+		d.Set(time.Time{})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		over()
+		at := e.in.read
+		e.in.read += len(p)
+		w.tally.bytes += len(p)
+		switch {
+		case e.in.read > e.in.asked:
+			w.breach("stream %d: %d bytes read at %d of %d written", e.talk.id, len(p), at, e.in.asked)
+		case !bytes.Equal(p, noiseOf(e.in.id, at, len(p))):
+			w.breach("stream %d: bytes %d to %d are others", e.talk.id, at, e.in.read)
+		case err == nil || errors.Is(err, os.ErrDeadlineExceeded) && passes:
+			return
+		}
+		w.judge("read", e, err, passes)
+		if e.in.final == nil {
+			e.in.final = err
+		}
+	}()
+}
+
+// readIn takes bytes from a stream.
+func readIn(s *Stream, how, n int, d *deadline.Deadline) ([]byte, error) {
+	switch how {
+	case 0:
+		held, err := s.Peek(n, d)
+		p := bytes.Clone(held)
+		if err == bufio.ErrBufferFull {
+			err = nil
+		}
+		if len(p) == 0 {
+			return nil, err
+		}
+		m, discarded := s.Discard(len(p), unlimited())
+		if discarded != nil && m < len(p) {
+			return p[:m], discarded
+		}
+		return p, nil // whatever the error is, the next call returns it too
+	case 1:
+		return nil, s.AwaitRead(d)
+	}
+	p := make([]byte, n)
+	m, err := s.Read(p, d)
+	return p[:m], err
+}
+
+// judge sees whether a call on a stream had to fail so. Called with mu held.
+func (w *world) judge(what string, e *end, err error, passes bool) {
+	o := e.other()
+	peerCloses := o == nil || o.closed
+	ok := false
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		ok = passes
+	case errors.Is(err, net.ErrClosed):
+		ok = e.closed
+	case err == io.EOF:
+		ok = e.deaf || e.in.ended || o == nil
+	case errors.Is(err, syscall.EPIPE):
+		ok = e.out.ended || peerCloses
+	case errors.Is(err, syscall.ECONNRESET):
+		ok = peerCloses
+	}
+	if !ok && !w.excused(e.s) {
+		w.breach("stream %d of process %d: %s: %v", e.talk.id, e.p.index, what, err)
+	}
+}
+
+func (w *world) closeWrite(e *end) string {
+	w.mu.Lock()
+	if e.closed || e.out.ended {
+		w.mu.Unlock()
+		return ""
+	}
+	e.out.ended = true
+	over := w.begin(&e.closing, "close write", e, 0)
+	w.mu.Unlock()
+	err := e.s.CloseWrite()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	over()
+	if o := e.other(); err != nil && !w.excused(e.s) && !(o == nil || o.closed) {
+		w.breach("stream %d: close write: %v", e.talk.id, err)
+	}
+	return "close write"
+}
+
+func (w *world) closeRead(e *end) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.closed || e.deaf || e.closing {
+		return ""
+	}
+	e.deaf = true
+	over := w.begin(&e.closing, "close read", e, 0)
+	go func() {
+		err := e.s.CloseRead()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		over()
+		if o := e.other(); err != nil && !e.closed && !w.excused(e.s) && !(o == nil || o.closed) {
+			w.breach("stream %d: close read: %v", e.talk.id, err)
+		}
+	}()
+	return "close read"
+}
+
+func (w *world) linger() time.Duration {
+	return []time.Duration{0, 100 * time.Millisecond, time.Minute, w.resume + time.Minute}[w.r.IntN(4)]
+}
+
+// close closes an end.
+func (w *world) close(e *end, linger time.Duration) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.closed || e.closing {
+		return ""
+	}
+	e.closed, e.out.ended = true, true
+	over := w.begin(&e.closing, "close", e, int(linger/time.Millisecond))
+	go func() {
+		err := e.s.Close(linger)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		over()
+		w.note("closed", e.talk.id, uint64(e.p.index))
+		e.abrupt = linger == 0 || err != nil
+		if err != nil && !w.excused(e.s) && !(err == syscall.ETIMEDOUT && linger <= time.Minute) {
+			w.breach("stream %d of process %d: close: %v", e.talk.id, e.p.index, err)
+		}
+		e.done = true
+	}()
+	return "close"
+}
+
+// readOn reads what there is to be read, and says what is still waited for.
+func (w *world) readOn() (waiting string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range w.talks {
+		for _, e := range t.ends {
+			switch {
+			case e == nil || e.closed:
+			case e.in.final != nil || e.deaf:
+				if e.writing {
+					waiting = fmt.Sprintf("stream %d: write of process %d", t.id, e.p.index)
+				}
+			case e.in.read < e.in.asked || e.in.ended || e.writing && w.excused(e.s):
+				waiting = fmt.Sprintf("stream %d: process %d has read %d bytes of %d (ended %t)", t.id, e.p.index, e.in.read, e.in.asked, e.in.ended)
+				if !e.reading {
+					w.startRead(e, 2, 1<<16, deadline.New(), false)
+				}
+			}
+			if e != nil && e.closing {
+				waiting = fmt.Sprintf("stream %d: close of process %d", t.id, e.p.index)
+			}
+		}
+	}
+	return waiting
+}
+
+// closeOn closes what is not closed and has nothing more to read, and says what is
+// still waited for.
+func (w *world) closeOn() (waiting string) {
+	w.mu.Lock()
+	talks := slices.Clone(w.talks)
+	w.mu.Unlock()
+	for _, t := range talks {
+		for _, e := range t.ends {
+			if e == nil {
+				continue
+			}
+			w.mu.Lock()
+			closed, done, final, ended := e.closed, e.done, e.in.final != nil || e.deaf, e.out.ended
+			if !closed && !final && !e.reading {
+				w.startRead(e, 2, 1<<16, deadline.New(), false)
+			}
+			w.mu.Unlock()
+			switch {
+			case done:
+				continue
+			case closed:
+			case final:
+				w.close(e, w.resume+time.Minute)
+			case !ended:
+				w.closeWrite(e)
+			}
+			waiting = fmt.Sprintf("stream %d: end of process %d: closed %t, final %t, ended %t", t.id, e.p.index, closed, final, ended)
+		}
+	}
+	return waiting
+}

@@ -1,0 +1,540 @@
+package link
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// TestExplore has two processes do whatever comes to mind, on links that lose their
+// queue pairs whenever that comes to mind: the steps of a world are drawn from its
+// seed, in virtual time. explore_streams_test.go has what applications do, and
+// explore_faults_test.go what is done to them. None of this may be breached:
+//
+//   - no byte is lost, doubled, foreign or out of its place: what is read is the
+//     beginning of what was written, and all of it where the end was an orderly one;
+//   - no call waits without an end: once the faults are over, all that was written is
+//     read, within the time that links may seek a queue pair;
+//   - in a patient world no link ends that only lost queue pairs;
+//   - no credit is out of its bounds, and no message finds no receive posted;
+//   - in the end no memory, address, endpoint or goroutine is left.
+//
+// RINGNET_EXPLORE is how many steps to make in all, and RINGNET_EXPLORE_SEED the seed
+// of the first world; each world after it has the next. With one processor and
+// GODEBUG=asyncpreemptoff=1 a world goes most of the same way again: what it does not
+// draw from its seed is what the runtime does, such as select among what is ready.
+func TestExplore(t *testing.T) {
+	steps := variable("RINGNET_EXPLORE", 20_000)
+	if testing.Short() || raceEnabled {
+		steps = variable("RINGNET_EXPLORE", 4_000)
+	}
+	if !raceEnabled {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	}
+	first := uint64(variable("RINGNET_EXPLORE_SEED", 1))
+	var sum tally
+	seed := first
+	for began := time.Now(); sum.steps < steps; seed++ {
+		synctest.Test(t, func(t *testing.T) { newWorld(t, seed).live(&sum) })
+		if sum.steps/1_000_000 != (sum.steps-stepsOfWorld)/1_000_000 {
+			t.Logf("seeds %d to %d in %v: %v", first, seed, time.Since(began).Round(time.Second), &sum)
+		}
+	}
+	t.Logf("seeds %d to %d: %v", first, seed-1, &sum)
+}
+
+func variable(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// tally counts what worlds have seen.
+type tally struct {
+	steps, faults int
+	virtual       time.Duration
+	kinds         map[string]int
+	bytes         int
+	streams       int
+	links, moves  int // links that were made, and how often one went on over another queue pair
+	ends          int // links that ended with a cause
+}
+
+func (c *tally) String() string {
+	names := make([]string, 0, len(c.kinds))
+	for name := range c.kinds {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var kinds strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&kinds, "\n%10d %s", c.kinds[name], name)
+	}
+	return fmt.Sprintf("%d steps, %d of them faults, %d streams, %d links, %d resumptions, %d links ended, %d MB read, %v of virtual time%v",
+		c.steps, c.faults, c.streams, c.links, c.moves, c.ends, c.bytes>>20, c.virtual.Round(time.Second), &kinds)
+}
+
+// stepsOfWorld is how many steps a world lives, and untilCalm about how many it takes
+// between two times at which everything is waited for.
+const (
+	stepsOfWorld = 1000
+	untilCalm    = 150
+)
+
+// world is two processes and the links between them.
+type world struct {
+	t         *testing.T
+	seed      uint64
+	r         *rand.Rand // of the driver alone
+	n         *sim.Network
+	began     time.Time
+	patient   bool          // nothing but what excuses it ends a link
+	resume    time.Duration // Config.Resume
+	rate      int           // faults in a hundred steps
+	processes [2]*process
+	lines     []*line
+	kinds     map[string]int
+
+	faults faults
+
+	mu      sync.Mutex // guards what follows
+	pairs   map[uint64]*linkPair
+	talks   []*talk
+	meeting map[pair]*talk // of which one end has come
+	nextID  uint64
+	busy    int // calls under way
+	trace   []traced
+	tally   *tally
+}
+
+// traced is something that happened, for whoever looks into a breach.
+type traced struct {
+	at   time.Duration
+	what string
+	args [3]uint64
+}
+
+// process is what one process has.
+type process struct {
+	w        *world
+	index    int
+	cfg      Config
+	listener fabric.Listener
+	limit    atomic.Int64 // of its budget
+}
+
+// line is for streams that one process dials to the other.
+type line struct {
+	from, to *process
+	mu       sync.Mutex
+	link     *Link
+	dialing  bool
+}
+
+// linkPair is both ends of a link.
+type linkPair struct {
+	number  uint64
+	ends    [2]*Link // by process
+	excused bool     // something has happened that it need not outlive
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	r := rand.New(rand.NewPCG(seed, 0))
+	w := &world{
+		t: t, seed: seed, r: r, began: time.Now(),
+		patient: r.IntN(4) > 0,
+		rate:    []int{0, 3, 10, 30, 60}[r.IntN(5)],
+		pairs:   make(map[uint64]*linkPair),
+		meeting: make(map[pair]*talk),
+		kinds:   make(map[string]int),
+	}
+	w.resume = 10 * time.Minute
+	if !w.patient {
+		w.resume = time.Duration(1+r.IntN(5)) * time.Second
+	}
+	network := sim.Link{
+		Latency: []time.Duration{0, 10 * time.Microsecond, 200 * time.Microsecond, 5 * time.Millisecond}[r.IntN(4)],
+		Jitter:  []time.Duration{0, 0, 50 * time.Microsecond, 2 * time.Millisecond}[r.IntN(4)],
+		Seed:    seed,
+	}
+	if r.IntN(3) == 0 {
+		network.Bandwidth = 1 << (20 + r.IntN(12))
+	}
+	if r.IntN(4) == 0 {
+		network.Inline = -1
+	}
+	network.KeepMemory = r.IntN(8) == 0
+	w.n = sim.New(network)
+	w.faults.w = w
+	w.n.SetFaults(w.faults.hooks())
+	for i := range w.processes {
+		w.processes[i] = w.newProcess(i)
+	}
+	for range 1 + r.IntN(3) {
+		from := r.IntN(2)
+		w.lines = append(w.lines, &line{from: w.processes[from], to: w.processes[1-from]})
+	}
+	return w
+}
+
+func (w *world) newProcess(i int) *process {
+	r := w.r
+	p := &process{w: w, index: i}
+	p.limit.Store(budget.Unlimited)
+	p.cfg = Config{
+		RecvBuffer:   4 << 10 << r.IntN(7),
+		SendBuffer:   16 << 10 << r.IntN(4),
+		SendQueue:    minSendQueue << r.IntN(4),
+		RecvQueue:    wire.MinReceives << r.IntN(5),
+		KeepAlive:    []time.Duration{-1, 200 * time.Millisecond, time.Second, 10 * time.Second}[r.IntN(4)],
+		Handshake:    10 * time.Second,
+		Patience:     15 * time.Second,
+		AckTimeout:   []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}[r.IntN(3)],
+		Retries:      r.IntN(8),
+		Idle:         []time.Duration{0, time.Second, 30 * time.Second}[r.IntN(3)],
+		Shared:       r.IntN(4) > 0,
+		RemoteMemory: 1 << 20 << r.IntN(4),
+		Addresses:    new(Addresses),
+		Acceptor:     p,
+		Budget:       budget.New(func() budget.Limits { return budget.Limits{Registered: int(p.limit.Load()), Locked: budget.Unlimited} }),
+		Resume:       w.resume,
+		Returns:      &Returns{Fabric: w.n},
+	}
+	l, err := w.n.Listen(netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:0", i+1)), 8)
+	w.must(err)
+	p.listener = l
+	go p.serve()
+	return p
+}
+
+// must ends everything for a reason that the world itself is to blame for.
+func (w *world) must(err error) {
+	if err != nil {
+		w.breach("the world itself: %v", err)
+	}
+}
+
+// breach ends everything: what goroutines there are show where they wait.
+func (w *world) breach(format string, args ...any) {
+	var b strings.Builder
+	for _, e := range w.trace[max(0, len(w.trace)-3000):] {
+		fmt.Fprintf(&b, "%14v %s %d\n", e.at, e.what, e.args)
+	}
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	fmt.Fprintf(os.Stderr, "%s\n%s\n", stacks, b.String())
+	fmt.Fprintf(os.Stderr, "RINGNET_EXPLORE_SEED=%d, patient %t, %v: %s\n", w.seed, w.patient, time.Since(w.began), fmt.Sprintf(format, args...))
+	os.Exit(1)
+}
+
+// note takes down what happens.
+func (w *world) note(what string, args ...uint64) {
+	e := traced{at: time.Since(w.began), what: what}
+	copy(e.args[:], args)
+	w.trace = append(w.trace, e)
+}
+
+// live makes the world's steps, and brings it to its end.
+func (w *world) live(sum *tally) {
+	w.tally = sum
+	for made := 0; made < stepsOfWorld; {
+		if w.step() {
+			made++
+		}
+		w.pause()
+		if w.r.IntN(untilCalm) == 0 {
+			w.calm()
+		}
+	}
+	w.calm()
+	w.end()
+	sum.steps += stepsOfWorld
+	sum.virtual += time.Since(w.began)
+	if sum.kinds == nil {
+		sum.kinds = make(map[string]int)
+	}
+	for kind, n := range w.kinds {
+		sum.kinds[kind] += n
+	}
+}
+
+// step does one thing at random, and says whether it could.
+func (w *world) step() bool {
+	kind := ""
+	if w.r.IntN(100) < w.rate || w.faults.storm > 0 && w.r.IntN(2) == 0 {
+		kind = w.fault()
+	} else {
+		kind = w.act()
+	}
+	if kind == "" {
+		return false
+	}
+	if w.faults.storm > 0 {
+		w.faults.storm--
+	}
+	w.kinds[kind]++
+	w.checkLinks()
+	return true
+}
+
+// pause lets time pass, from none to long enough for everything to come to rest.
+func (w *world) pause() {
+	most := []time.Duration{0, 0, 0, time.Microsecond, 20 * time.Microsecond, 200 * time.Microsecond, time.Millisecond, 10 * time.Millisecond}[w.r.IntN(8)]
+	switch w.r.IntN(400) {
+	case 0:
+		most = 10 * time.Second
+	case 1, 2, 3:
+		most = time.Second
+	}
+	if most == 0 {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(time.Duration(w.r.Int64N(int64(most))))
+}
+
+// calm has the faults end and sees that all that was written is read.
+func (w *world) calm() {
+	w.faults.mend()
+	w.mu.Lock()
+	w.note("calm")
+	w.mu.Unlock()
+	limit := time.Now().Add(w.resume + time.Minute)
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		waiting := w.readOn()
+		if waiting == "" {
+			break
+		}
+		if time.Now().After(limit) {
+			w.mu.Lock()
+			w.breach("a wait without an end: %s", waiting)
+		}
+		time.Sleep(pause)
+	}
+	w.checkLinks()
+}
+
+// end closes everything, and looks at what is left.
+func (w *world) end() {
+	w.mu.Lock()
+	w.note("end")
+	w.mu.Unlock()
+	limit := time.Now().Add(w.resume + 2*time.Minute)
+	for {
+		waiting := w.closeOn()
+		if waiting == "" {
+			break
+		}
+		if time.Now().After(limit) {
+			w.mu.Lock()
+			w.breach("a wait without an end: %s", waiting)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for _, p := range w.processes {
+		w.must(p.listener.Close())
+	}
+	time.Sleep(3 * time.Minute)
+	if n := w.n.Open(); n > 0 {
+		for _, ep := range w.n.Endpoints() {
+			w.note("endpoint left open", uint64(ep.LocalAddr().Port()), uint64(ep.RemoteAddr().Port()))
+		}
+		w.breach("%d endpoints or listeners left open", n)
+	}
+	if n := w.n.RNR(); n > 0 {
+		w.breach("%d messages found no receive posted", n)
+	}
+	for _, p := range w.processes {
+		if n := inUse(p.cfg.Budget); n > 0 {
+			w.breach("%d bytes left registered", n)
+		}
+		if n := len(p.cfg.Addresses.taken); n > 0 {
+			w.breach("%d pairs of addresses left taken", n)
+		}
+		if r := p.cfg.Returns; r.waiting > 0 || len(r.links) > 0 {
+			w.breach("%d links wait for peers, of which %d are known", r.waiting, len(r.links))
+		}
+	}
+	for l := range w.eachLink() {
+		w.tally.links++
+		w.tally.moves += int(l.stats.Moves)
+	}
+}
+
+func (w *world) eachLink() func(func(*Link) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var links []*Link
+	for _, pair := range w.pairs {
+		for _, l := range pair.ends {
+			if l != nil {
+				links = append(links, l)
+			}
+		}
+	}
+	slices.SortFunc(links, func(a, b *Link) int { return a.local.Compare(b.local) })
+	return slices.Values(links)
+}
+
+// checkLinks sees that the ledgers of all links are within their bounds.
+func (w *world) checkLinks() {
+	for l := range w.eachLink() {
+		l.mu.Lock()
+		q := &l.send
+		wrong := ""
+		switch used := l.ledger.Unacknowledged(); {
+		case l.stage == closed:
+		case l.receive.posted < 0 || l.receive.posted > l.cfg.RecvQueue+receivesBeside:
+			wrong = fmt.Sprintf("%d receives posted", l.receive.posted)
+		case q.slots.Outstanding() > q.slots.Depth():
+			wrong = "more work requests than slots"
+		case l.path.resumes() && l.stage == up && l.log.messages.len() != used:
+			wrong = fmt.Sprintf("%d messages in the log, of which %d are not acknowledged", l.log.messages.len(), used)
+		case l.log.again > l.log.messages.len():
+			wrong = "more to be sent again than there is"
+		case int(l.live.Load()) < 0 || l.owned < 0 || l.unanswered < 0 || len(l.opens) > cap(l.opens):
+			wrong = "streams that never were"
+		case l.account.Bytes() < l.rings.size:
+			wrong = "memory that is not accounted for"
+		}
+		l.mu.Unlock()
+		if wrong != "" {
+			w.mu.Lock()
+			w.breach("link %v to %v: %s", l.local, l.remote, wrong)
+		}
+	}
+}
+
+// serve takes the links that the other process dials.
+func (p *process) serve() {
+	for {
+		ep, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			l, s, err := Accept(context.Background(), ep, p.cfg)
+			if err != nil {
+				return
+			}
+			p.w.met(p, l)
+			if s != nil {
+				p.w.arrived(p, s)
+			}
+		}()
+	}
+}
+
+// Offer implements [Acceptor].
+func (p *process) Offer(s *Stream) wire.RefuseReason {
+	p.w.arrived(p, s)
+	return 0
+}
+
+// Short implements [Acceptor].
+func (p *process) Short(error) {}
+
+// met takes note of an end of a link.
+func (w *world) met(p *process, l *Link) {
+	w.mu.Lock()
+	number := l.path.own.Link
+	pair := w.pairs[number]
+	if pair == nil {
+		pair = &linkPair{number: number}
+		w.pairs[number] = pair
+	}
+	pair.ends[p.index] = l
+	w.note("link", number, uint64(p.index))
+	w.mu.Unlock()
+	l.OnDown(func(cause error) { w.down(p, pair, cause) })
+}
+
+// down sees that a link had a reason to end.
+func (w *world) down(p *process, pair *linkPair, cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.note("down "+fmt.Sprint(cause), pair.number, uint64(p.index))
+	if cause == nil {
+		return
+	}
+	w.tally.ends++
+	own, other := pair.ends[p.index], pair.ends[1-p.index]
+	if w.patient && !pair.excused && own.live.Load() > 0 && other != nil && w.inUse(other) {
+		w.breach("link %d of process %d ended: %v", pair.number, p.index, cause)
+	}
+}
+
+// inUse says whether a stream on a link is not closed. Called with mu held.
+func (w *world) inUse(l *Link) bool {
+	return slices.ContainsFunc(w.talks, func(t *talk) bool {
+		return slices.ContainsFunc(t.ends[:], func(e *end) bool { return e != nil && e.s.link == l && !e.done })
+	})
+}
+
+// excused says whether a stream's link need not be there any more. Called with mu held.
+func (w *world) excused(s *Stream) bool {
+	if !w.patient {
+		return true
+	}
+	pair := w.pairs[s.link.path.own.Link]
+	return pair == nil || pair.excused || pair.ends[0] == nil || pair.ends[1] == nil
+}
+
+// dial makes another link of a line, and its first stream.
+func (w *world) dial(ln *line, empty bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), ln.from.cfg.Handshake)
+	defer cancel()
+	ep, err := w.n.Dial(ctx, netip.AddrPort{}, ln.to.listener.Addr())
+	w.must(err)
+	var l *Link
+	var s *Stream
+	if empty {
+		l, err = DialEmpty(ctx, ep, ln.from.cfg)
+	} else if s, err = Dial(ctx, ep, ln.from.cfg); err == nil {
+		l = s.link
+	}
+	if err != nil {
+		return
+	}
+	w.met(ln.from, l)
+	ln.mu.Lock()
+	ln.link = l
+	ln.mu.Unlock()
+	if s != nil {
+		w.opened(ln.from, s)
+	}
+}
+
+// noise is what streams carry: each direction of each has a place in it to begin at.
+var noise = func() []byte {
+	b := make([]byte, 1<<20+1<<18)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b[:1<<20])
+	copy(b[1<<20:], b)
+	return b
+}()
+
+// piece is n bytes of what a direction carries, from a position on.
+func noiseOf(id uint64, at, n int) []byte {
+	var seed [8]byte
+	binary.LittleEndian.PutUint64(seed[:], id*0x9e37_79b9_7f4a_7c15)
+	from := (int(binary.LittleEndian.Uint32(seed[4:])) + at) % (1 << 20)
+	return noise[from : from+n]
+}
