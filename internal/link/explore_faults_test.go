@@ -158,7 +158,7 @@ func (w *world) fault() string {
 	case x < 97:
 		kind = "port down"
 		w.n.PortDown()
-	case x < 98 && r.IntN(4) == 0:
+	case x < 98 && r.IntN(4) == 0 && w.alive:
 		kind = "a process gives a link up"
 		l := w.anyLink()
 		if l == nil {

@@ -109,6 +109,7 @@ type world struct {
 	patient   bool          // nothing but what excuses it ends a link
 	resume    time.Duration // Config.Resume
 	rate      int           // faults in a hundred steps
+	alive     bool          // both processes find out by themselves when the other is gone
 	processes [2]*process
 	lines     []*line
 	kinds     map[string]int
@@ -162,12 +163,14 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t: t, seed: seed, r: r, began: time.Now(),
 		patient: r.IntN(4) > 0,
 		rate:    []int{0, 3, 10, 30, 60}[r.IntN(5)],
+		alive:   r.IntN(4) > 0,
 		pairs:   make(map[uint64]*linkPair),
 		meeting: make(map[pair]*talk),
 		kinds:   make(map[string]int),
 	}
 	w.resume = 10 * time.Minute
 	if !w.patient {
+		w.alive = true
 		w.resume = time.Duration(1+r.IntN(5)) * time.Second
 	}
 	network := sim.Link{
@@ -204,7 +207,7 @@ func (w *world) newProcess(i int) *process {
 		SendBuffer:   16 << 10 << r.IntN(4),
 		SendQueue:    minSendQueue << r.IntN(4),
 		RecvQueue:    wire.MinReceives << r.IntN(5),
-		KeepAlive:    []time.Duration{-1, 200 * time.Millisecond, time.Second, 10 * time.Second}[r.IntN(4)],
+		KeepAlive:    []time.Duration{200 * time.Millisecond, time.Second, 10 * time.Second}[r.IntN(3)],
 		Handshake:    10 * time.Second,
 		Patience:     15 * time.Second,
 		AckTimeout:   []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}[r.IntN(3)],
@@ -217,6 +220,9 @@ func (w *world) newProcess(i int) *process {
 		Budget:       budget.New(func() budget.Limits { return budget.Limits{Registered: int(p.limit.Load()), Locked: budget.Unlimited} }),
 		Resume:       w.resume,
 		Returns:      &Returns{Fabric: w.n},
+	}
+	if !w.alive {
+		p.cfg.KeepAlive = -1
 	}
 	l, err := w.n.Listen(netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:0", i+1)), 8)
 	w.must(err)
