@@ -63,6 +63,8 @@
 //	                     -cables 2, and without it all cables are meant
 //	cable up [CABLE]     and get it back
 //	power off NODE       the guest of that node ends at once
+//	power cycle NODE     the other node's guest does, and boots again with all
+//	                     cables up; then it runs its command once more
 //
 // In a shell:
 //

@@ -39,15 +39,16 @@ type guestConfig struct {
 // encoded by package gob, for which strings are bytes: arguments need not be
 // UTF-8.
 type message struct {
-	// From the host: Config first, Start when all nodes are ready, and then
+	// From the host: Config when the guest has Booted, Start when all nodes are ready, and then
 	// any Signal for the command.
 	Config *guestConfig
 	Start  bool
 	Signal int
 
-	// From the guest: Ready, or why it Failed to be, and then Ended with a
+	// From the guest: Booted, Ready, or why it Failed to be, and then Ended with a
 	// Status and the numbers of bytes written to Stdout and Stderr, some of
 	// which may still be on their way.
+	Booted         bool
 	Ready          bool
 	Failed         string
 	Ended          bool
@@ -91,6 +92,9 @@ func guestLife() error {
 		return err
 	}
 	from, to := gob.NewDecoder(agent), gob.NewEncoder(agent)
+	if err := to.Encode(message{Booted: true}); err != nil {
+		return err
+	}
 	var m message
 	if err := from.Decode(&m); err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)

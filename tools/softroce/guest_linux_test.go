@@ -430,6 +430,7 @@ const cablesScript = `
 if [ $SOFTROCE_NODE = 1 ]; then
 	rping -s -a $SOFTROCE_ADDR -P &
 	rping -s -a $SOFTROCE_SECOND_ADDR -P &
+	read -r up rest </proc/uptime; echo "up for ${up%.*}"
 	sleep 600
 fi
 exec 3<>$SOFTROCE_CONTROL
@@ -447,6 +448,9 @@ call $SOFTROCE_PEER
 ask cable down 0
 call $SOFTROCE_SECOND_PEER
 ask cable down; ask cable up 1; ask cable up 0; ask cable down 2
+ask power cycle 0; ask power cycle 1
+call $SOFTROCE_PEER
+call $SOFTROCE_SECOND_PEER
 ask power off 1
 `
 
@@ -463,10 +467,16 @@ func TestTwoCables(t *testing.T) {
 		"node0| rping 198.18.2.2 0",
 		"node0| cable down: ok 00", "node0| cable up 1: ok 01", "node0| cable up 0: ok 11",
 		"node0| cable down 2: error unknown request",
+		"node0| power cycle 0: error unknown request", "node0| power cycle 1: ok",
 		"node0| power off 1: ok",
 	} {
 		if !strings.Contains(r.stdout.String(), want) {
 			t.Errorf("stdout does not say %q", want)
+		}
+	}
+	for _, want := range []string{"node1| up for", "rping 198.18.0.2 0", "rping 198.18.2.2 0"} {
+		if n := strings.Count(r.stdout.String(), want); n != 2 {
+			t.Errorf("stdout says %q %d times, want 2", want, n)
 		}
 	}
 }

@@ -61,7 +61,8 @@ The command finds in its environment: SOFTROCE_DEVICE, SOFTROCE_NETDEV,
 SOFTROCE_ADDR, SOFTROCE_ADDR6, SOFTROCE_OTHER_ADDR (an interface without RDMA),
 SOFTROCE_NODE, SOFTROCE_SCRATCH and, with two nodes, SOFTROCE_PEER,
 SOFTROCE_PEER6 and SOFTROCE_CONTROL, a port that takes the lines "cable down",
-"cable up" and "power off NODE" and answers each with "ok" or "error ...". With
+"cable up", "power off NODE" and "power cycle NODE" and answers each with "ok"
+or "error ...". With
 -cables 2 there are SOFTROCE_SECOND_DEVICE and so on for the second cable.
 
 Exit status: the command's; 128+N when signal N ended it; 124 after -timeout;

@@ -27,11 +27,14 @@ const bootTimeout = 3 * time.Minute
 // node is a guest and what is known about its command.
 type node struct {
 	*vm
-	to     *gob.Encoder // to the guest's agent
-	ready  bool
-	cut    bool // its power was cut
-	ended  bool // its command has ended, or it was cut
-	status int  // of the command
+	config  *guestConfig
+	to      *gob.Encoder // to the guest's agent, once that is there
+	ready   bool
+	started bool // its command has been told to
+	cycling bool // its power was, and it has not booted yet
+	cut     bool // its power was cut
+	ended   bool // its command has ended, or it was cut
+	status  int  // of the command
 
 	passedOut, passedErr *tally // what of its output the tool has written
 	output               sync.WaitGroup
@@ -81,18 +84,14 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		if err != nil {
 			return 0, fmt.Errorf("starting QEMU: %w", err)
 		}
-		n := &node{vm: v, to: gob.NewEncoder(v.agent)}
-		c.nodes = append(c.nodes, n)
-		c.pass(n, opts.nodes > 1)
-		c.watch(n, stopped)
-		err = n.to.Encode(message{Config: &guestConfig{
+		n := &node{vm: v, config: &guestConfig{
 			Node: i, Cables: len(ends[i]),
 			Args: opts.commands[i], Env: guestEnv(os.Environ(), opts.env), Dir: dir,
 			Scratch: opts.scratch, Provider: opts.provider, Modules: opts.modules, ModDir: image.modules,
-		}})
-		if err != nil {
-			return 0, err
-		}
+		}}
+		c.nodes = append(c.nodes, n)
+		c.pass(n, opts.nodes > 1)
+		c.watch(n, stopped)
 	}
 	return c.run(ctx, signals)
 }
@@ -116,7 +115,13 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 	go func() {
 		for messages := gob.NewDecoder(n.agent); ; {
 			var m message
-			if messages.Decode(&m) != nil {
+			switch err := messages.Decode(&m); {
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				// What follows is said by another agent: see powerCycle.
+				n.agent.SetReadDeadline(time.Time{})
+				messages = gob.NewDecoder(n.agent)
+				continue
+			case err != nil:
 				send(n.gone)
 				return
 			}
@@ -135,7 +140,7 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 		for requests := bufio.NewScanner(n.control); requests.Scan(); {
 			request := requests.Text()
 			send(func() error {
-				n.answer(c.do(request))
+				n.answer(c.do(n, request))
 				return nil
 			})
 		}
@@ -202,7 +207,7 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 				return 0, errors.New("interrupted while the guest was booting")
 			}
 			for _, n := range c.nodes {
-				if !n.ended {
+				if n.started && !n.ended {
 					n.to.Encode(message{Signal: int(s)})
 				}
 			}
@@ -216,10 +221,10 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 			}
 			return 0, context.Cause(ctx)
 		}
-		if !started && c.all(func(n *node) bool { return n.ready }) {
+		if c.all(func(n *node) bool { return n.ready || n.cut }) {
 			started = true
 			for _, n := range c.nodes {
-				if err := n.to.Encode(message{Start: true}); err != nil {
+				if err := n.start(); err != nil {
 					return 0, err
 				}
 			}
@@ -259,8 +264,8 @@ func (c *cluster) status() (int, error) {
 	return 0, nil
 }
 
-// do does what a command has asked for on its control port.
-func (c *cluster) do(request string) error {
+// do does what the command of a node has asked for on its control port.
+func (c *cluster) do(by *node, request string) error {
 	words := strings.Fields(request)
 	number := -1
 	if len(words) == 3 {
@@ -277,8 +282,12 @@ func (c *cluster) do(request string) error {
 		if number >= 0 && number < len(c.nodes) {
 			return c.nodes[number].powerOff()
 		}
+	case "power cycle":
+		if number >= 0 && number < len(c.nodes) && c.nodes[number] != by {
+			return c.nodes[number].powerCycle()
+		}
 	}
-	return fmt.Errorf("unknown request %q: there are \"cable down [CABLE]\", \"cable up [CABLE]\" and \"power off NODE\"", request)
+	return fmt.Errorf("unknown request %q: there are \"cable down [CABLE]\", \"cable up [CABLE]\", \"power off NODE\" and \"power cycle NODE\", which is the other one", request)
 }
 
 // setCables plugs a cable in at both ends, or out; or all of them, when number is
@@ -301,6 +310,29 @@ func (n *node) powerOff() error {
 	return n.swallow()
 }
 
+// powerCycle has the guest begin anew: when it has booted, its command is started
+// once more. Until then what is sent to it vanishes, see swallow.
+func (n *node) powerCycle() error {
+	if n.cut {
+		return errors.New("its power was cut")
+	}
+	if err := n.reset(); err != nil {
+		return err
+	}
+	n.cycling = true
+	n.ready, n.started, n.ended = false, false, false
+	return n.agent.SetReadDeadline(time.Now())
+}
+
+// start has a command started that has not been.
+func (n *node) start() error {
+	if n.started || n.cut {
+		return nil
+	}
+	n.started = true
+	return n.to.Encode(message{Start: true})
+}
+
 // gone takes in that there is nothing more to hear from the guest.
 func (n *node) gone() error {
 	if n.cut {
@@ -315,11 +347,19 @@ func (n *node) hear(m message) error {
 	switch {
 	case m.Failed != "":
 		return n.explain(fmt.Errorf("setting up the guest of node %d: %s", n.node, m.Failed))
+	case m.Booted:
+		if n.cycling {
+			n.cycling = false
+			if err := n.setBooted(true); err != nil {
+				return err
+			}
+		}
+		n.to = gob.NewEncoder(n.agent)
+		return n.to.Encode(message{Config: n.config})
 	case m.Ready:
 		n.ready = true
-		if n.qmp != nil {
-			return n.execute("qmp_capabilities", nil)
-		}
+		n.passedOut.restart()
+		n.passedErr.restart()
 	case m.Ended:
 		n.status, n.ended = m.Status, true
 	}
@@ -378,6 +418,13 @@ func (t *tally) Write(p []byte) (int, error) {
 	t.n += int64(n)
 	t.changed.Broadcast()
 	return n, err
+}
+
+// restart counts from 0.
+func (t *tally) restart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n = 0
 }
 
 // close says that there is no more to come.

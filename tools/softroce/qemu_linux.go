@@ -6,6 +6,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,7 +33,8 @@ type vm struct {
 	control, qmp          *os.File   // only with cables
 	cables                []*os.File // the ends that QEMU has, too
 
-	qmpReader *bufio.Reader
+	qmpReader  *bufio.Reader
+	negotiated bool // QEMU takes commands
 }
 
 // vmConfig is what a guest is made of.
@@ -191,6 +193,26 @@ func (v *vm) close() {
 	}
 }
 
+// reset resets the guest's hardware. Until the guest has booted, its cables lead
+// nowhere, and its firmware may reset it once more; later, a guest that resets
+// itself has panicked, and ends.
+func (v *vm) reset() error {
+	return errors.Join(v.setBooted(false), v.execute("system_reset", nil))
+}
+
+// setBooted says whether a guest that was reset has booted.
+func (v *vm) setBooted(booted bool) error {
+	onReboot := "reset"
+	if booted {
+		onReboot = "shutdown"
+	}
+	err := v.execute("set-action", map[string]any{"reboot": onReboot})
+	for i := range v.cables {
+		err = errors.Join(err, v.execute("set_link", map[string]any{"name": fmt.Sprint("cable", i), "up": booted}))
+	}
+	return err
+}
+
 // qmpTimeout bounds the wait for QEMU's answer to a command.
 const qmpTimeout = 10 * time.Second
 
@@ -202,6 +224,12 @@ func (v *vm) setLink(cable int, up bool) error {
 
 // execute has QEMU execute a command of its machine protocol, QMP.
 func (v *vm) execute(command string, arguments map[string]any) error {
+	if !v.negotiated {
+		v.negotiated = true
+		if err := v.execute("qmp_capabilities", nil); err != nil {
+			return err
+		}
+	}
 	if err := v.qmp.SetDeadline(time.Now().Add(qmpTimeout)); err != nil {
 		return err
 	}

@@ -395,8 +395,8 @@ func TestLastLinesLeavesOutControlCharacters(t *testing.T) {
 
 func TestRequestsNobodyKnowsAreErrors(t *testing.T) {
 	c := &cluster{}
-	for _, request := range []string{"cable", "power off 2", "power off", "Cable Down", "cable down now", "cable down -1"} {
-		if err := c.do(request); err == nil {
+	for _, request := range []string{"cable", "power off 2", "power off", "power cycle 0", "Cable Down", "cable down now", "cable down -1"} {
+		if err := c.do(nil, request); err == nil {
 			t.Errorf("%q is no error", request)
 		}
 	}
