@@ -79,8 +79,8 @@ func TestLinkChangedBreaks(t *testing.T) {
 		change func(*linkRules)
 		want   string
 	}{
-		{"a receive too few", linkWorld(4, 1, 1), func(w *linkRules) { w.control-- }, "finds no receive"},
-		{"receives for the window alone", linkWorld(4, 1, 1), func(w *linkRules) { w.control = 1 }, "finds no receive"},
+		{"a receive too few", linkWorld(4, 1, 1), func(w *linkRules) { w.control-- }, "finds no slot"},
+		{"receives for the window alone", linkWorld(4, 1, 1), func(w *linkRules) { w.control = 1 }, "finds no slot"},
 		{"counted before posted again", linkOneWay(linkWorld(4, 1, 1)), func(w *linkRules) { w.repostLate = true }, "finds no receive"},
 		{"link credit for anything", linkWorld(8, 2, 2), func(w *linkRules) { w.creditEarly = true }, "link credit for"},
 		{"link credit on records only", linkWorld(4, 1, 1), func(w *linkRules) { w.creditNever = true }, "never may|may never send|never sends"},

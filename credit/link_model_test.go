@@ -345,6 +345,15 @@ func (w *linkRules) post(s *linkState, from int, m linkMessage) error {
 		return fmt.Errorf("a message finds no receive: %d are taken", taken-1)
 	}
 	w.need = max(w.need, taken)
+	sends := 0
+	for _, m := range peer.inbox.all() {
+		if m.kind != dataMessage {
+			sends++
+		}
+	}
+	if sends > w.control {
+		return fmt.Errorf("a SEND finds no slot in the mailbox: %d are taken", sends-1)
+	}
 	return nil
 }
 
