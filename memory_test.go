@@ -89,7 +89,7 @@ func TestDialsForWhichThereIsNoMemorySaySo(t *testing.T) {
 func TestTrafficGoesOnWhereRingsCannotGrow(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
-		limitMemory(t, 2*((*Config)(nil).PinnedMemory()+300<<10)) // for another slab at each end
+		limitMemory(t, 2*((*Config)(nil).PinnedMemory()+364<<10)) // for another slab at each end
 		var all sync.WaitGroup
 		for i := range 10 {
 			c, err := Dial(h.network, l.Addr().String())

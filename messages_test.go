@@ -217,7 +217,7 @@ var unexplained = reasons(map[string][]string{
 	},
 	"only a defect of ours can cause it, for what is asked of a fabric has been checked before": {
 		"adopt … bytes", "leave … bytes", "open with", "queue pair options", "register … bytes", "bytes of private data, at most", "bytes inline, at most",
-		"data outside its memory", "memory of another fabric", "work request …, opcode",
+		"a Send where there are none", "data outside its memory", "memory of another fabric", "work request …, opcode",
 		"post a send before the connection is established", "post a send of … bytes", "post … sends to a full queue",
 		"post … receives", "post … receives to a full queue", "post … receives to a queue of", "post … work requests to a queue of",
 		"bytes of memory for remote writes, want whole pages and at most", "receive queue of …, want 1 to",

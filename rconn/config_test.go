@@ -20,7 +20,7 @@ func TestDefaultsAreThoseDocumented(t *testing.T) {
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
 	// Staging memory and receives, each with what goes with it, mlx5's queues of 64,
 	// 8 and 32 KiB, and a ring.
-	const link = 1<<20 + (4+68)<<10 + (64+8+32+4)<<10
+	const link = 1<<20 + (4+4)<<10 + (64+8+32+4)<<10
 	require.Equal(t, link+16<<10, none.PinnedMemory())
 	require.Equal(t, link+1<<20, (&rconn.Config{Dedicated: true}).PinnedMemory())
 	requireRingMemory(t, none, 16<<10, 1<<20)

@@ -40,7 +40,7 @@ type hostile struct {
 
 const hostileReceives = 8
 
-var hostileOptions = fabric.Options{SendQueue: 64, RecvQueue: hostileReceives + credit.LinkControlReceives, RecvSize: wire.MessageSize, AckTimeout: rconn.AckTimeout, Retries: rconn.Retries}
+var hostileOptions = fabric.Options{SendQueue: 64, RecvQueue: hostileReceives + credit.LinkControlReceives, RecvSize: wire.MessageSize, Sends: credit.LinkControlReceives, AckTimeout: rconn.AckTimeout, Retries: rconn.Retries}
 
 // connectHostile makes a connection whose listening end is raw.
 func (v simVenue) connectHostile(t testing.TB, cfg *rconn.Config) (*rconn.Conn, *hostile) {

@@ -94,9 +94,8 @@ type Endpoint interface {
 	// does not touch what may not be there.
 	Reach(addr uint64, rkey uint32, n int) error
 
-	// PostRecv posts n receives. Their buffers, Options.RecvQueue of
-	// Options.RecvSize bytes each, are the endpoint's own and are used in turn,
-	// so a buffer is free again when its completion has been dealt with.
+	// PostRecv posts n receives. What Sends are received into is the endpoint's
+	// own.
 	PostRecv(n int) error
 
 	// PostSend posts the work requests in order: all, or none and an error.
@@ -189,10 +188,11 @@ func Unwrap(ep Endpoint) Endpoint {
 
 // Sizes of the private data that the connection manager carries, in bytes:
 // what the InfiniBand CM messages REQ, REP and REJ have room for, less the 36
-// that rdma_cm takes from REQ for addresses (rdma_connect(3), rdma_accept(3)).
+// that rdma_cm takes from REQ for addresses (rdma_connect(3), rdma_accept(3)), and
+// the 12 at the end of REQ and REP by which a fabric tells where Sends go.
 const (
-	MaxConnectData = 56
-	MaxAcceptData  = 196
+	MaxConnectData = 44
+	MaxAcceptData  = 184
 	MaxRejectData  = 148
 )
 
@@ -200,7 +200,11 @@ const (
 type Options struct {
 	SendQueue int // send work requests that may be outstanding
 	RecvQueue int // receives that may be posted
-	RecvSize  int // bytes that a Send of the peer may carry
+
+	// A Send carries at most RecvSize bytes, and of those that a side has posted the
+	// peer has not polled more than Sends. Both sides have the same.
+	RecvSize int
+	Sends    int
 
 	// RemoteMemory is how many bytes may be registered for remote writes in
 	// all. A fabric that shares memory sets aside as many addresses.
@@ -285,7 +289,7 @@ type WorkRequest struct {
 	ID       uint64 // comes back in the completion
 	Op       Opcode
 	Signaled bool   // complete on success too; failures always complete
-	Imm      uint32 // WriteImm only
+	Imm      uint32 // WriteImm only; not 1<<29
 
 	// Data is what to send. Where Memory is nil it is carried inline: at most
 	// Limits.Inline bytes, the caller's again when PostSend returns. Otherwise

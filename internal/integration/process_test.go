@@ -31,6 +31,7 @@ var roles = map[string]func(args []string) error{
 	"partner": partner,
 	"breaker": breaker,
 	"echoer":  echoer,
+	"client":  client,
 }
 
 // process is another process.

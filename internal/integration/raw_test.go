@@ -22,7 +22,7 @@ import (
 
 // What peers say that are not ours.
 var (
-	noRingnet    = []byte("GET / HTTP/1.0\r\n\r\n, and that is no hello at all")
+	noRingnet    = []byte("GET / HTTP/1.0\r\n\r\n, and that is no hello")
 	otherVersion = func() []byte {
 		b := greeting(wire.OpenRecord, 4096)
 		binary.BigEndian.PutUint16(b[4:], wire.Version+1)
@@ -117,7 +117,7 @@ func TestAListenerThatAcceptsAndDiesIsNoticed(t *testing.T) {
 }
 
 // rawOptions are enough for a handshake.
-var rawOptions = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24, AckTimeout: time.Second, Retries: 6}
+var rawOptions = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24, Sends: 16, AckTimeout: time.Second, Retries: 6}
 
 // rawDial requests a connection with the given words, and returns the answer.
 func rawDial(ctx context.Context, addr net.Addr, hello []byte) (answer []byte, err error) {

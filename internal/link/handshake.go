@@ -289,6 +289,7 @@ func (c *Config) options() fabric.Options {
 		SendQueue:    c.SendQueue,
 		RecvQueue:    c.RecvQueue + credit.LinkControlReceives,
 		RecvSize:     wire.MessageSize,
+		Sends:        credit.LinkControlReceives,
 		RemoteMemory: max(c.RemoteMemory, c.RecvBuffer),
 		AckTimeout:   c.AckTimeout,
 		Retries:      c.Retries,
@@ -303,10 +304,9 @@ func (c *Config) fixedMemory(queues fabric.Footprint) int {
 
 // PinnedMemory is that on a network of devices.
 func (c *Config) PinnedMemory() int {
-	receives := c.RecvQueue + credit.LinkControlReceives
 	return c.fixedMemory(fabric.Footprint{
-		Receives: fabric.Pages(receives * wire.MessageSize),
-		Queues:   fabric.DeviceQueues(c.SendQueue, receives),
+		Receives: fabric.Pages(credit.LinkControlReceives * wire.MessageSize),
+		Queues:   fabric.DeviceQueues(c.SendQueue, c.RecvQueue+credit.LinkControlReceives),
 	})
 }
 

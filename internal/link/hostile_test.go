@@ -43,7 +43,7 @@ const rawReceives = 64
 func openRaw(t *testing.T, ep fabric.Endpoint) *rawPeer {
 	p := &rawPeer{t: t, ep: ep}
 	_, err := ep.Open(fabric.Options{SendQueue: 64, RecvQueue: rawReceives + credit.LinkControlReceives,
-		RecvSize: wire.MessageSize, AckTimeout: testConfig.AckTimeout, Retries: testConfig.Retries})
+		RecvSize: wire.MessageSize, Sends: credit.LinkControlReceives, AckTimeout: testConfig.AckTimeout, Retries: testConfig.Retries})
 	require.NoError(t, err)
 	p.ring, err = ep.Register(64<<10, fabric.RemoteWrite)
 	require.NoError(t, err)

@@ -123,7 +123,7 @@ func TestWhatIsReservedIsWhatIsRegistered(t *testing.T) {
 				}
 				for _, l := range []*Link{c.link, s.link} {
 					_, reserved := l.memory()
-					receives := l.ep.Footprint(fabric.Options{RecvQueue: l.limits.RecvQueue, RecvSize: wire.MessageSize}).Receives
+					receives := l.ep.Footprint(fabric.Options{RecvQueue: l.limits.RecvQueue, RecvSize: wire.MessageSize, Sends: credit.LinkControlReceives}).Receives
 					require.Equal(t, l.ep.(*sim.Endpoint).Registered()+receives, reserved)
 					require.Equal(t, reserved, l.Info().Memory)
 				}

@@ -37,17 +37,20 @@ const (
 	toldAt   = returnAt + 10 + SecretSize
 )
 
-// What the connection manager carries, in bytes.
-const (
-	requestRoom = 56
-	answerRoom  = 196
-)
+// answerRoom is what the connection manager carries in an answer, in bytes, but for what
+// tells of the mailbox.
+const answerRoom = 184
 
 // AppendRequest appends to the private data of a request what it tells of r: of the other
-// cards as many as there is room for.
+// cards the first with an IPv4 address, for more there is no room.
 func (r Return) AppendRequest(b []byte) []byte {
 	b = append(b, make([]byte, returnAt-len(b))...)
-	return appendAddrs(binary.BigEndian.AppendUint16(b, r.Port), requestRoom, r.Others)
+	b = binary.BigEndian.AppendUint16(b, r.Port)
+	if i := slices.IndexFunc(r.Others, netip.Addr.Is4); i >= 0 {
+		as4 := r.Others[i].As4()
+		b = append(b, as4[:]...)
+	}
+	return b
 }
 
 // AppendAnswer appends all of r, to the private data of an answer.
@@ -85,8 +88,10 @@ func decodeAddrs(b []byte) (addrs []netip.Addr) {
 // not take links up again.
 func RequestedReturn(b []byte) (r Return, ok bool) {
 	r, ok = returnPort(b)
-	if ok {
-		r.Others = decodeAddrs(b[returnAt+2:])
+	if other := b[min(len(b), returnAt+2):]; ok && len(other) >= 4 {
+		if a := netip.AddrFrom4([4]byte(other)); !a.IsUnspecified() {
+			r.Others = []netip.Addr{a}
+		}
 	}
 	return r, ok
 }

@@ -10,11 +10,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 var frames = []frame{
 	{kind: req, source: netip.MustParseAddrPort("[fe80::1%eth0]:49152"), target: netip.MustParseAddrPort("127.0.0.1:80"), private: []byte("hello"), shape: shape{region: 1 << 20, rkey: 7, recvQueue: 267, recvSize: 24}},
-	{kind: rep, private: make([]byte, 196), shape: shape{recvQueue: 1}},
+	{kind: rep, private: make([]byte, fabric.MaxAcceptData), shape: shape{recvQueue: 1}},
 	{kind: rtu, private: []byte{}},
 	{kind: rej, reason: 28, private: []byte("no"), text: "because"},
 }

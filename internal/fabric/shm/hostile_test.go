@@ -81,7 +81,7 @@ func (r *raider) bytes(n int) []byte {
 
 // first is the frame with which an honest peer would begin.
 func (r *raider) first() frame {
-	f := frame{kind: req, source: netip.AddrPortFrom(r.to.Addr(), 1+uint16(r.IntN(65535))), target: r.to, private: r.bytes(r.IntN(56)), shape: r.shape}
+	f := frame{kind: req, source: netip.AddrPortFrom(r.to.Addr(), 1+uint16(r.IntN(65535))), target: r.to, private: r.bytes(r.IntN(fabric.MaxConnectData)), shape: r.shape}
 	if r.passive {
 		f.kind = rep
 	}

@@ -77,7 +77,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	data, n := privateData(private)
+	data, n := privateData(e.in.tell(private, fabric.MaxConnectData))
 	if rc := C.rn_connect(e.id, e.qp.qp_num, C.uint8_t(e.options.Retries), rnrRetries, data, n); rc != 0 {
 		return nil, syscallError("rdma_connect", rc)
 	}
@@ -89,7 +89,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
-	return ev.private, nil
+	return e.out.hear(ev.private, fabric.MaxAcceptData), nil
 }
 
 func (e *endpoint) Confirm() error {
@@ -117,7 +117,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 		return err
 	}
 	defer stop()
-	data, n := privateData(private)
+	data, n := privateData(e.in.tell(private, fabric.MaxAcceptData))
 	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)
 	}

@@ -66,7 +66,7 @@ func TestInlineDataIsTheCallersAgain(t *testing.T) {
 	assert.Equal(t, pattern(size), target.Bytes()[:size])
 }
 
-func TestSendDeliversToTheBuffersInTurn(t *testing.T) {
+func TestSendDeliversToTheSlotsInTurn(t *testing.T) {
 	a, b := pair(t)
 	m := register(t, a, 4096, fabric.LocalWrite)
 	for i := range 3 * options.RecvQueue {

@@ -50,6 +50,7 @@ var options = fabric.Options{
 	SendQueue:  16,
 	RecvQueue:  32,
 	RecvSize:   64,
+	Sends:      32,
 	AckTimeout: 500 * time.Millisecond,
 	Retries:    7,
 }

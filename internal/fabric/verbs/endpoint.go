@@ -68,14 +68,16 @@ type endpoint struct {
 	memory  []*memory
 	queue   *C.struct_rn_queue
 
-	// The arrays of queue, and the receive buffers.
+	// The arrays of queue.
 	send       []C.struct_rn_ibv_send_wr
 	sge        []C.struct_rn_ibv_sge
 	wc         []C.struct_rn_ibv_wc
 	inline     []byte
 	inlineSize int
-	recv       []byte
-	recvStride int
+
+	// Sends: see mailbox.go.
+	in  inbox
+	out outbox
 
 	// Waiting: see wait.go.
 	file   atomic.Pointer[os.File] // owns the completion channel's descriptor
@@ -104,7 +106,7 @@ func (e *endpoint) RemoteAddr() netip.AddrPort { return e.remote }
 func (e *endpoint) Private() []byte            { return e.private }
 
 func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
-	if o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.Retries < 0 || o.Retries > 7 {
+	if o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.Sends < 0 || o.Retries < 0 || o.Retries > 7 {
 		return fabric.Limits{}, fmt.Errorf("queue pair options %+v: %w", o, syscall.EINVAL)
 	}
 	if e.id == nil {
@@ -137,6 +139,9 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if rc := C.rn_qp_init(e.id, e.qp); rc != 0 {
 		return fabric.Limits{}, e.stateError("ibv_modify_qp to INIT", rc)
 	}
+	if err := e.createMailbox(); err != nil {
+		return fabric.Limits{}, err
+	}
 	if err := e.createQueue(); err != nil {
 		return fabric.Limits{}, err
 	}
@@ -155,30 +160,12 @@ const recvBit = 1 << 63
 // pollBatch is the most that one Poll takes.
 const pollBatch = 64
 
-// recvStride is the distance of receive buffers of a size: no two share a cache
-// line.
-func recvStride(size int) int {
-	const line = 64
-	return (size + line - 1) &^ (line - 1)
-}
-
-// createQueue allocates the data path and the receive buffers.
+// createQueue allocates the data path. The receives have no buffers: see mailbox.go.
 func (e *endpoint) createQueue() error {
 	o := e.options
-	e.recvStride = recvStride(o.RecvSize)
-	var addr unsafe.Pointer
-	var lkey C.uint32_t
-	if o.RecvSize > 0 {
-		buffers, err := e.register(o.RecvQueue*e.recvStride, fabric.LocalWrite)
-		if err != nil {
-			return err
-		}
-		e.recv = buffers.bytes
-		addr, lkey = unsafe.Pointer(unsafe.SliceData(e.recv)), buffers.mr.lkey
-	}
 	wcs := min(pollBatch, o.SendQueue+o.RecvQueue)
 	q := C.rn_queue_new(e.qp, e.cq, C.int(wcs), C.int(o.SendQueue), C.int(e.inlineSize),
-		C.int(o.RecvQueue), recvBit, addr, C.uint32_t(e.recvStride), C.uint32_t(o.RecvSize), lkey)
+		C.int(o.RecvQueue), recvBit, nil, 0, 0, 0)
 	if q == nil {
 		return os.NewSyscallError("calloc", syscall.ENOMEM)
 	}
@@ -228,7 +215,7 @@ func (e *endpoint) Close() error {
 			first = err
 		}
 	}
-	e.memory, e.recv = nil, nil
+	e.memory = nil
 	if e.pd != nil {
 		check("ibv_dealloc_pd", C.rn_dealloc_pd(e.pd))
 		e.pd = nil

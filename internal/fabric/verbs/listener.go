@@ -121,7 +121,7 @@ func (l *listener) enqueue(ev cmEvent) bool {
 	}
 	e := newEndpoint(l.rdma, ev.request)
 	e.heard = true
-	e.private = ev.private
+	e.private = e.out.hear(ev.private, fabric.MaxConnectData)
 	e.local, e.remote = inZone(fromSockaddr(&ev.request.src), fromSockaddr(&ev.request.dst))
 	l.rdma.register(ev.request, e)
 	select {

@@ -432,7 +432,7 @@ func testTrafficClass(t *testing.T, d *emulated) {
 func testRelaxedOrdering(t *testing.T, d *emulated) {
 	a, _ := d.pair(t)
 	register(t, a, 4096, fabric.RemoteWrite)
-	assert.EqualValues(t, 3, d.relaxed.Load(), "the ring, and the receives of both ends")
+	assert.EqualValues(t, 3, d.relaxed.Load(), "the ring, and the mailboxes of both ends")
 	assert.Zero(t, d.strict.Load())
 
 	d.fabric.relaxed = false
@@ -450,13 +450,12 @@ func testCutOff(t *testing.T, d *emulated) {
 	for _, m := range rings {
 		require.True(t, registeredAt(t, m.Addr()))
 	}
-	buffers := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(a.recv))))
 	d.tell(t, deviceFatal)
 	for _, e := range []*endpoint{a, b} {
 		require.ErrorIs(t, waitForChange(t, e), fabric.ErrDeviceRemoved)
 	}
 	d.cutOff.Store(1)
-	addrs := []uint64{rings[0].Addr(), rings[1].Addr(), buffers}
+	addrs := []uint64{rings[0].Addr(), rings[1].Addr(), a.in.memory.Addr()}
 	for _, e := range []*endpoint{a, b} {
 		err := e.Close()
 		t.Log(err)

@@ -155,7 +155,7 @@ func (m *memory) Free() bool {
 // Footprint implements [fabric.Endpoint].
 func (e *endpoint) Footprint(o fabric.Options) fabric.Footprint {
 	return fabric.Footprint{
-		Receives: fabric.Pages(o.RecvQueue * recvStride(o.RecvSize)),
+		Receives: fabric.Pages(mailboxMemory(o)),
 		Queues:   fabric.DeviceQueues(o.SendQueue, o.RecvQueue),
 		Locked:   true,
 	}

@@ -28,7 +28,7 @@ import (
 )
 
 var sendOpcode = [...]C.uint{
-	fabric.Send:     C.RN_IBV_WR_SEND,
+	fabric.Send:     C.RN_IBV_WR_RDMA_WRITE_WITH_IMM,
 	fabric.Write:    C.RN_IBV_WR_RDMA_WRITE,
 	fabric.WriteImm: C.RN_IBV_WR_RDMA_WRITE_WITH_IMM,
 }
@@ -43,19 +43,24 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	if len(wr) > len(e.send) {
 		return fmt.Errorf("post %d work requests to a queue of %d: %w", len(wr), len(e.send), syscall.ENOMEM)
 	}
+	sends := uint64(0)
 	for i := range wr {
-		if err := e.encode(i, &wr[i]); err != nil {
+		if err := e.encode(i, &wr[i], sends); err != nil {
 			return err
+		}
+		if wr[i].Op == fabric.Send {
+			sends++
 		}
 	}
 	if rc := C.rn_post_send(e.queue, C.int(len(wr))); rc != 0 {
 		return deviceError("ibv_post_send", rc)
 	}
+	e.out.used += sends
 	return nil
 }
 
-// encode writes wr to slot i.
-func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
+// encode writes wr, before which sends are being posted, to slot i.
+func (e *endpoint) encode(i int, wr *fabric.WorkRequest, sends uint64) error {
 	if wr.ID&recvBit != 0 || int(wr.Op) >= len(sendOpcode) {
 		return fmt.Errorf("work request %#x, opcode %d: %w", wr.ID, wr.Op, syscall.EINVAL)
 	}
@@ -69,11 +74,16 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	if wr.Op != fabric.Write {
 		w.send_flags |= C.RN_IBV_SEND_SOLICITED
 	}
-	if wr.Op != fabric.Send {
-		w.remote_addr = C.uint64_t(wr.RemoteAddr)
-		w.rkey = C.uint32_t(wr.RKey)
+	to, rkey, imm := wr.RemoteAddr, wr.RKey, wr.Imm
+	if wr.Op == fabric.Send {
+		if e.out.number == 0 {
+			return fmt.Errorf("a Send where there are none: %w", syscall.EINVAL)
+		}
+		to, rkey, imm = e.out.addr+uint64(e.out.next(sends)), e.out.rkey, sendImmediate
 	}
-	binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:], wr.Imm)
+	w.remote_addr = C.uint64_t(to)
+	w.rkey = C.uint32_t(rkey)
+	binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:], imm)
 
 	n := wr.Len()
 	if n == 0 {
@@ -155,14 +165,15 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 		return
 	}
 	c.Len = int(w.byte_len)
-	if w.opcode == C.RN_IBV_WC_RECV_RDMA_WITH_IMM {
-		c.Op = fabric.WriteImm
-		c.Imm = binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:])
-		return
+	imm := binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:])
+	switch {
+	case w.opcode != C.RN_IBV_WC_RECV_RDMA_WITH_IMM: // a SEND of the peer's own, of 0 bytes
+		c.Op = fabric.Send
+	case imm == sendImmediate && e.in.number > 0:
+		e.in.take(c)
+	default:
+		c.Op, c.Imm = fabric.WriteImm, imm
 	}
-	c.Op = fabric.Send
-	slot := int(id&^recvBit) * e.recvStride
-	c.Data = e.recv[slot : slot+c.Len : slot+e.recvStride]
 }
 
 func (e *endpoint) Arm() error {

@@ -1,0 +1,94 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// However many receives are posted, what is registered for them is the mailbox.
+func TestReceivesTakeNoMemoryOfTheirOwn(t *testing.T) {
+	f, addr := onDevice(t)
+	e, err := f.Dial(context.Background(), netip.AddrPort{}, listen(t, f, addr).Addr())
+	require.NoError(t, err)
+	defer e.Close()
+	o := options
+	o.RecvQueue, o.RecvSize, o.Sends = 270, 256, 14
+	_, err = e.Open(o)
+	require.NoError(t, err)
+	require.NoError(t, e.PostRecv(o.RecvQueue))
+	registered := 0
+	for _, m := range e.(*endpoint).memory {
+		registered += len(m.bytes)
+	}
+	assert.Equal(t, fabric.PageSize, registered)
+	assert.Equal(t, fabric.PageSize, e.Footprint(o).Receives)
+}
+
+// The peer may write to its slot at any time. What has been polled stays as it was.
+func TestWhatHasArrivedIsNotThePeersAnyMore(t *testing.T) {
+	a, b := pair(t)
+	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: []byte("first"), Signaled: true})
+	require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
+	c := poll(t, b, 1)[0]
+
+	out := a.(*endpoint).out
+	post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: []byte("other"), RemoteAddr: out.addr, RKey: out.rkey, Signaled: true})
+	require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
+	assert.Equal(t, "other", string(b.(*endpoint).in.memory.bytes[:5]))
+	assert.Equal(t, "first", string(c.Data))
+}
+
+func TestASendThatIsTooLongIsNoSend(t *testing.T) {
+	a, b := pair(t)
+	m := register(t, a, 4096, fabric.LocalWrite)
+	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: m.Bytes()[:options.RecvSize+1], Memory: m, Signaled: true})
+	assert.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
+	assert.Equal(t, fabric.Completion{Recv: true, Status: fabric.LocalLength}, poll(t, b, 1)[0])
+
+	// Beyond the mailbox it does not arrive.
+	post(t, a, fabric.WorkRequest{ID: 7, Op: fabric.Send, Data: m.Bytes(), Memory: m, Signaled: true})
+	c := poll(t, a, 1)[0]
+	assert.Equal(t, fabric.RemoteAccess, c.Status)
+	assert.Equal(t, uint64(7), c.ID)
+}
+
+// A side that takes no Sends has no mailbox, and the peer is told of none.
+func TestWithoutAMailboxThereAreNoSends(t *testing.T) {
+	f, addr := onDevice(t)
+	l := listen(t, f, addr)
+	a := opened(t, f, l.Addr())
+	accepted := make(chan error, 1)
+	go func() {
+		b, err := l.Accept()
+		if err == nil {
+			t.Cleanup(func() { b.Close() })
+			o := options
+			o.Sends = 0
+			_, err = b.Open(o)
+		}
+		if err == nil {
+			err = b.PostRecv(options.RecvQueue)
+		}
+		if err == nil {
+			err = b.Accept(context.Background(), nil)
+		}
+		if err == nil {
+			assert.Error(t, b.PostSend([]fabric.WorkRequest{{Op: fabric.Send}}))
+		}
+		accepted <- err
+	}()
+	_, err := a.Connect(context.Background(), nil)
+	require.NoError(t, err)
+	require.NoError(t, a.Confirm())
+	require.NoError(t, within(t, accepted))
+	post(t, a, fabric.WorkRequest{ID: 7, Op: fabric.Send, Data: []byte("x"), Signaled: true})
+	assert.Equal(t, fabric.RemoteAccess, poll(t, a, 1)[0].Status)
+}

@@ -1,0 +1,85 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// clientStaging is the staging memory of those of whom there are many.
+const clientStaging = 64 << 10
+
+// client dials, has a little come back, in messages of which many are under way, and
+// keeps the connection.
+func client(args []string) error {
+	d := ringnet.Dialer{Config: &ringnet.Config{SendBuffer: clientStaging}}
+	c, err := d.Dial("rdma", args[0])
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	const bytes = 8000
+	sent := make(chan error, 1)
+	go func() { sent <- (&stream{}).send(c, bytes, 100) }()
+	if err := (&stream{}).receive(c, bytes); err != nil {
+		return err
+	}
+	if err := <-sent; err != nil {
+		return err
+	}
+	say("done")
+	hear() // nothing, until the test has ended
+	return nil
+}
+
+// What a server pins for receives is less than 4 KiB for each client process, which
+// take a page, whatever it may have under way.
+func TestReceivesOfManyClientsTakeLittle(t *testing.T) {
+	require.Less(t, credit.LinkControlReceives*wire.MessageSize, 4<<10)
+	rdmaAddr(t)
+	alone(t, nil, func(t *testing.T) {
+		clients := times(30, 300)
+		l := listen(t, ringnet.ListenConfig{Config: &ringnet.Config{SendBuffer: clientStaging}})
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func(c net.Conn) {
+					_, _ = io.Copy(c, c)
+					_ = c.Close()
+				}(c)
+			}
+		}()
+		require.Zero(t, pinned())
+		began := time.Now()
+		const atOnce = 10 // begin
+		var all []*process
+		for len(all) < clients {
+			for range min(atOnce, clients-len(all)) {
+				all = append(all, start(t, "client", l.Addr().String()))
+			}
+			for _, p := range all[len(all)-min(atOnce, len(all)):] {
+				require.Equal(t, "done", p.hear())
+			}
+		}
+		require.Len(t, ringnet.Links(), clients)
+		each := pinned() / clients
+		t.Logf("%d clients in %v: %d bytes pinned for each, VmRSS %d KiB", clients, time.Since(began).Round(time.Second), each, status("VmRSS"))
+		const ring = 16 << 10
+		receives := each - fabric.Pages(clientStaging+link.ControlMemory) - ring
+		require.LessOrEqual(t, receives, fabric.PageSize)
+	})
+}
