@@ -226,7 +226,7 @@ var unexplained = reasons(map[string][]string{
 	},
 	"only a link hears it that seeks another queue pair, and it goes on seeking or ends for the reason that it had": {
 		"an answer that is not about the request", "another message than the peer's keys", "keys in a message of … bytes",
-		"kind … in … bytes", "the device grants queues of … and … work requests: the link has … and",
+		"kind … in … bytes", "the device grants queues of … and … work requests, with … bytes inline: the link has …, … and",
 		"the link waits for another queue pair", "the peer has given the link up, or is gone",
 		"the peer tells of more than … regions of memory", "the private data are not about a link to be taken up again",
 		"there is no such link", "what its device had taken is lost with it",

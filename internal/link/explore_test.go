@@ -412,9 +412,9 @@ func (w *world) checkLinks() {
 			wrong = fmt.Sprintf("%d receives posted", l.receive.posted)
 		case q.slots.Outstanding() > q.slots.Depth():
 			wrong = "more work requests than slots"
-		case l.path.resumes() && l.stage == up && l.log.messages.len() != used:
-			wrong = fmt.Sprintf("%d messages in the log, of which %d are not acknowledged", l.log.messages.len(), used)
-		case l.log.again > l.log.messages.len():
+		case l.path.resumes() && l.stage == up && l.log.len() != used:
+			wrong = fmt.Sprintf("%d messages in the log, of which %d are not acknowledged", l.log.len(), used)
+		case l.log.again > l.log.len():
 			wrong = "more to be sent again than there is"
 		case int(l.live.Load()) < 0 || l.owned < 0 || l.unanswered < 0 || len(l.opens) > cap(l.opens):
 			wrong = "streams that never were"

@@ -6,12 +6,13 @@ import (
 )
 
 // message is one that this side has sent and that its peer is not known to have
-// received: what it takes to send it again. Its bytes lie where they lay, and are not
-// kept any longer for that: see lostBytes.
+// received: what it takes to send it again. Bytes of registered memory lie where they
+// lay, and are not kept any longer for that: see lostBytes.
 type message struct {
-	records bool   // with records; else with data
-	data    []byte // of the memory
-	memory  fabric.Memory
+	records bool          // with records; else with data
+	data    []byte        // of the memory; inline, of kept
+	memory  fabric.Memory // nil: inline
+	kept    []byte        // what is kept of inline data. Used again with the message's place in the log
 	from    uint64        // data: its position in the staging memory
 	back    chan struct{} // data of a buffer: Buffer.back
 	imm     uint32
@@ -23,24 +24,55 @@ type message struct {
 // sentLog is a link's log of messages. All of a link come in order, so what the peer has
 // received is the first of them; the ledger says how many. Guarded by Link.mu.
 type sentLog struct {
-	messages queue[message]
-	again    int // so many of the last are to be sent again
+	messages []message // the live ones at their numbers modulo length, a power of two
+	first    uint64    // number of the oldest
+	next     uint64    // number of the next
+	again    int       // so many of the last are to be sent again
 }
 
-// write enters a work request with bytes of a chunk, if it has any, unless the link
-// would not send it again anyway.
+func (g *sentLog) message(n uint64) *message { return &g.messages[n&uint64(len(g.messages)-1)] }
+
+// len is how many messages there are, and at the i-th of them, from 0.
+func (g *sentLog) len() int          { return int(g.next - g.first) }
+func (g *sentLog) at(i int) *message { return g.message(g.first + uint64(i)) }
+
+// add makes a place for a message, with what the last one there leaves to use again.
+func (g *sentLog) add() *message {
+	if g.len() == len(g.messages) {
+		old := *g
+		g.messages = make([]message, max(64, 2*len(old.messages)))
+		for n := g.first; n != g.next; n++ {
+			*g.message(n) = *old.message(n)
+		}
+	}
+	m := g.message(g.next)
+	g.next++
+	return m
+}
+
+// write enters a work request with bytes of a chunk, if it has any, or of the caller's,
+// inline, unless the link would not send it again anyway.
 func (l *Link) write(wr *fabric.WorkRequest, of *chunk) {
 	if !l.path.resumes() {
 		return
 	}
-	m := message{
+	m := l.log.add()
+	*m = message{
 		records: wr.Op == fabric.Send,
 		data:    wr.Data,
 		memory:  wr.Memory,
+		kept:    m.kept,
 		imm:     wr.Imm,
 		addr:    wr.RemoteAddr,
 		rkey:    wr.RKey,
 		after:   wr.ID + 1,
+	}
+	if wr.Memory == nil {
+		m.kept = append(m.kept[:0], wr.Data...)
+		for _, b := range wr.Rest {
+			m.kept = append(m.kept, b...)
+		}
+		m.data = m.kept
 	}
 	if of != nil {
 		m.from = of.from
@@ -48,13 +80,12 @@ func (l *Link) write(wr *fabric.WorkRequest, of *chunk) {
 			m.back = of.buffer.back
 		}
 	}
-	l.log.messages.push(m)
 }
 
 // lost says whether the bytes are not there any more.
 func (m *message) lost(s *staging) bool {
 	switch {
-	case m.records || len(m.data) == 0:
+	case m.memory == nil, m.records, len(m.data) == 0:
 		return false
 	case m.back == nil:
 		return m.from < s.ring.Tail()
@@ -69,8 +100,8 @@ func (m *message) lost(s *staging) bool {
 
 // strike takes out of the log what the peer is known to have received.
 func (l *Link) strike() {
-	for l.log.messages.len() > l.ledger.Unacknowledged() {
-		l.log.messages.pop()
+	if l.path.resumes() {
+		l.log.first = l.log.next - uint64(l.ledger.Unacknowledged())
 	}
 }
 
@@ -78,7 +109,7 @@ func (l *Link) strike() {
 func (l *Link) pushAgain() {
 	q := &l.send
 	for l.log.again > 0 && len(q.batch) < maxBatch {
-		m := l.log.messages.at(l.log.messages.len() - l.log.again)
+		m := l.log.at(l.log.len() - l.log.again)
 		if !m.records && !q.slots.MaySend() || m.records && !l.repost() {
 			return
 		}
@@ -100,8 +131,8 @@ func (l *Link) pushAgain() {
 // more: the peer's device had acknowledged them, so that their place was free for
 // others, and died before it could tell its host.
 func (l *Link) lostBytes() bool {
-	for i := range l.log.messages.len() {
-		if l.log.messages.at(i).lost(&l.send.staging) {
+	for i := range l.log.len() {
+		if l.log.at(i).lost(&l.send.staging) {
 			return true
 		}
 	}
@@ -114,12 +145,12 @@ func (l *Link) lostBytes() bool {
 // repetition.
 func (l *Link) sendAgain(x *keyExchange) {
 	log, q := &l.log, &l.send
-	log.again = log.messages.len()
+	log.again = log.len()
 	q.slots.Restart(x.sent, x.completed)
 	base := q.slots.Next()
 	again := func(after uint64) uint64 {
 		n := uint64(0)
-		for n < uint64(log.again) && log.messages.at(int(n)).after <= after {
+		for n < uint64(log.again) && log.at(int(n)).after <= after {
 			n++
 		}
 		return base + n
@@ -146,7 +177,7 @@ func (l *Link) sendAgain(x *keyExchange) {
 	}
 	q.target.RKey = x.peer.Key(q.target)
 	for i := range log.again {
-		m := log.messages.at(i)
+		m := log.at(i)
 		m.after = base + uint64(i) + 1
 		m.rkey = x.peer.Key(wire.RingPlace{Addr: m.addr, RKey: m.rkey})
 		if m.records {

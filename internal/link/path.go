@@ -325,9 +325,9 @@ func (l *Link) openAgain(ep fabric.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	if receives := l.cfg.RecvQueue + credit.LinkControlReceives; limits.SendQueue < l.cfg.SendQueue || limits.RecvQueue < receives {
-		return fmt.Errorf("the device grants queues of %d and %d work requests: the link has %d and %d",
-			limits.SendQueue, limits.RecvQueue, l.cfg.SendQueue, receives)
+	if receives := l.cfg.RecvQueue + credit.LinkControlReceives; limits.SendQueue < l.cfg.SendQueue || limits.RecvQueue < receives || limits.Inline < l.limits.Inline {
+		return fmt.Errorf("the device grants queues of %d and %d work requests, with %d bytes inline: the link has %d, %d and %d",
+			limits.SendQueue, limits.RecvQueue, limits.Inline, l.cfg.SendQueue, receives, l.limits.Inline)
 	}
 	return ep.PostRecv(l.cfg.RecvQueue + credit.LinkControlReceives)
 }

@@ -3,7 +3,9 @@ package link
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -115,6 +117,46 @@ func TestStreamsOutliveTheirQueuePair(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestWhatWentInlineIsSentAgain has the callers' bytes be others by the time that they
+// are sent again.
+func TestWhatWentInlineIsSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 3)
+		for round := range 3 {
+			n.Cut(true)
+			want := make([]byte, 0, 300)
+			for i, c := range clients {
+				before := c.Stats().MessagesSent
+				first, rest := []byte{byte(round), byte(i)}, make([]byte, 50)
+				v := net.Buffers{first, rest}
+				want = append(append(want[:0], first...), rest...)
+				_, err := c.WriteBuffers(&v, unlimited())
+				require.NoError(t, err)
+				require.Equal(t, before+1, c.Stats().MessagesSent, "it is sent at once")
+				first[0], rest[0] = 0xff, 0xff
+			}
+			time.Sleep(10 * time.Second)
+			n.Cut(false)
+			for i, s := range servers {
+				want[0], want[1] = byte(round), byte(i)
+				got := make([]byte, len(want))
+				_, err := io.ReadFull(reader{s}, got)
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+			}
+			require.EqualValues(t, round+1, clients[0].link.Info().Moves)
+		}
+		for i := range clients {
+			require.NoError(t, clients[i].Close(time.Minute))
+			require.NoError(t, servers[i].Close(time.Minute))
+		}
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+	})
 }
 
 func endpointOf(l *Link) *sim.Endpoint {

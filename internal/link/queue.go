@@ -17,9 +17,6 @@ func (q *queue[T]) push(v T) {
 	q.items = append(q.items, v)
 }
 
-// at is the i-th, from 0.
-func (q *queue[T]) at(i int) *T { return &q.items[q.head+i] }
-
 // front is the first, of one at least.
 func (q *queue[T]) front() T { return q.items[q.head] }
 

@@ -144,7 +144,7 @@ func (l *Link) callEngine() {
 func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
-	if q.posting || l.stage != up || l.path.resumes() || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() ||
+	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
 		!q.slots.Completed(s.ahead) || g.n <= copyLocked && s.gathers() {
 		return false
