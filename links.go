@@ -102,6 +102,9 @@ func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Co
 // pair to another process, which connections between them share.
 type LinkInfo = rconn.LinkInfo
 
+// Path is the addresses, of either side, between which a queue pair is connected.
+type Path = rconn.Path
+
 // Links returns the links of this process that are up, in no order. There may be
 // several to one address ([Config.Links]).
 func Links() []LinkInfo {

@@ -28,15 +28,15 @@ func (l *Link) endpoint() (ep fabric.Endpoint, number uint64) {
 	return l.ep, l.stats.Moves
 }
 
-// closeLost closes the endpoints that the link has had before. Called by the engine,
-// which waits on none.
+// closeLost has the endpoints closed that the link has had before, which takes a device
+// whose cable is out seconds. Called by the engine, which waits on none.
 func (l *Link) closeLost() {
 	l.mu.Lock()
 	lost := l.path.lost
 	l.path.lost = nil
 	l.mu.Unlock()
 	for _, ep := range lost {
-		_ = ep.Close() // there is nobody to tell
+		l.path.work.Go(func() { _ = ep.Close() }) // there is nobody to tell
 	}
 }
 
@@ -136,6 +136,7 @@ func (l *Link) tearDown() {
 	l.mu.Unlock()
 	l.leavePath()
 	l.closeLost()
+	l.path.work.Wait()
 	// The memory is gone either way; there is nobody to tell.
 	_ = l.ep.Close()
 	l.mu.Lock()

@@ -108,7 +108,7 @@ func TestALinkBetweenTwoCardsEachHasAStandby(t *testing.T) {
 }
 
 // TestALinkMovesToItsStandby loses queue pairs, in each of the ways in which that is
-// noticed at once.
+// noticed at once. A device takes its time to destroy what was lost.
 func TestALinkMovesToItsStandby(t *testing.T) {
 	for name, lose := range map[string]func(n *sim.Network, ours, peers *sim.Endpoint){
 		"ours in error":       func(_ *sim.Network, ours, _ *sim.Endpoint) { ours.Fail(fabric.ErrQueuePair) },
@@ -134,6 +134,7 @@ func TestALinkMovesToItsStandby(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onTwoCards(t, asIs, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
 				time.Sleep(2 * standbyPause)
+				n.SetFaults(sim.Faults{Close: func(*sim.Endpoint) { time.Sleep(3 * time.Second) }})
 				lose(n, endpointOf(c[0].link), endpointOf(s[0].link))
 				require.Less(t, requireEcho(t, c[0], s[0]), 50*time.Millisecond)
 				requireStandby(t, c[0], s[0], cable2, nowhere)

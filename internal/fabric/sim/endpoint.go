@@ -131,6 +131,9 @@ func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 // Close implements [fabric.Endpoint]. The peer is told as by Disconnect, or
 // refused.
 func (e *Endpoint) Close() error {
+	if f := e.n.faults.Load(); f != nil && f.Close != nil {
+		f.Close(e)
+	}
 	if err := e.destroy(); err != nil {
 		return err
 	}

@@ -25,6 +25,9 @@ const (
 // that are nil change nothing. They may be called at once for several
 // connections, must not block, and may use of endpoints only the addresses.
 type Faults struct {
+	// Close comes before an endpoint is closed, and may take as long as it likes.
+	Close func(e *Endpoint)
+
 	// Open, Register and PostSend fail with the error returned.
 	Open     func(e *Endpoint) error
 	Register func(e *Endpoint, n int) error

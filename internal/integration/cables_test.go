@@ -1,0 +1,99 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// TestTwoCables runs on two machines joined by two cables, with an RDMA device at each.
+// Node 1 serves node 0.
+func TestTwoCables(t *testing.T) {
+	if os.Getenv("SOFTROCE_SECOND_PEER") == "" {
+		t.Skip("SOFTROCE_SECOND_PEER is not set; bin/softroce -nodes 2 -cables 2 runs this where there are two nodes with two cables")
+	}
+	if os.Getenv("SOFTROCE_NODE") == "1" {
+		serveNode(t)
+		return
+	}
+	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	waitForNode(t)
+	for name, out := range map[string]struct{ begin, end func() error }{
+		"cut":                     {func() error { return control("cable down 0") }, func() error { return control("cable up 0") }},
+		"letting nothing through": {func() error { return netem("add", "loss", "100%") }, func() error { return netem("delete") }},
+	} {
+		t.Run("the first "+name+" under sixteen transfers", func(t *testing.T) {
+			requireMove(t, out.begin)
+			require.NoError(t, out.end())
+		})
+	}
+}
+
+// requireMove has a link lose its path while it carries transfers both ways: it goes on
+// over its standby, at the other cable.
+func requireMove(t *testing.T, lose func() error) {
+	t.Helper()
+	peer := requireEnv(t, "SOFTROCE_PEER")
+	ringnet.CloseIdleLinks() // it may have moved already
+	n := times(4<<20, 64<<20)
+	started := make(chan struct{})
+	start := sync.OnceFunc(func() { close(started) })
+	var transfers []func() error
+	var reading []*clocked
+	for range 8 {
+		push, down := ask(t, peer, "receive", n), &clocked{Conn: ask(t, peer, "send", n)}
+		reading = append(reading, down)
+		transfers = append(transfers,
+			func() error { return give(push, n) },
+			func() error {
+				s := &stream{seed: seedFetched}
+				if err := s.receive(down, 64<<10); err != nil {
+					return err
+				}
+				start()
+				return s.receiveAll(down, n-64<<10)
+			})
+	}
+	l := reading[0].Conn
+	require.True(t, eventually(time.Minute, func() bool { return l.Link().Standby != ringnet.Path{} }), "no standby")
+	standby := l.Link().Standby
+	require.Equal(t, requireEnv(t, "SOFTROCE_SECOND_ADDR"), standby.Local.AddrPort().Addr().String())
+	require.Equal(t, requireEnv(t, "SOFTROCE_SECOND_PEER"), standby.Remote.AddrPort().Addr().String())
+	var lost, moved time.Time
+	atOnce(t, append(transfers, func() error {
+		<-started
+		err := lose()
+		lost = time.Now()
+		if !eventually(time.Minute, func() bool { return l.Link().Moves == 1 }) {
+			return errors.Join(err, errors.New("the link has not moved"))
+		}
+		moved = time.Now()
+		return err
+	})...)
+	require.Equal(t, standby, l.Link().Path)
+	var pause time.Duration
+	for _, c := range reading {
+		pause = max(pause, c.longest)
+	}
+	t.Logf("moved after %v; the longest pause was %v", moved.Sub(lost), pause)
+}
+
+// clocked is a connection that knows how long its Reads have waited at most.
+type clocked struct {
+	*ringnet.Conn
+	longest time.Duration
+}
+
+func (c *clocked) Read(p []byte) (int, error) {
+	began := time.Now()
+	defer func() { c.longest = max(c.longest, time.Since(began)) }()
+	return c.Conn.Read(p)
+}
