@@ -22,7 +22,6 @@ type faults struct {
 	lost        atomic.Int64 // the kind of messages of the connection manager that are lost; 0: none
 	lose        atomic.Int64 // so many of those
 
-	cuts  int // pending ends of a cut
 	undos []*undo
 }
 
@@ -135,6 +134,11 @@ func (w *world) fault() string {
 		kind = "cable out"
 		w.n.Cut(true)
 		f.later(time.Millisecond<<r.IntN(15), func() { w.n.Cut(false) })
+	case x < 66 && len(w.cards) > 0:
+		kind = "a card's cable out"
+		card := w.cards[r.IntN(len(w.cards))]
+		w.n.CutCard(card, true)
+		f.later(time.Millisecond<<r.IntN(15), func() { w.n.CutCard(card, false) })
 	case x < 71:
 		kind = "a connection's cable out"
 		ep.Cut(true)

@@ -121,15 +121,14 @@ func (w *world) act() string {
 		return w.closeRead(e)
 	case x < 96:
 		return w.close(e, w.linger())
+	case w.r.IntN(8) > 0:
+		return ""
 	case x < 97:
 		_ = e.s.Stats()
 		_ = List()
 		_ = Totals()
 		return "stats"
 	case x < 98:
-		if w.r.IntN(4) > 0 {
-			return ""
-		}
 		CloseIdle()
 		return "idle links leave"
 	default:
@@ -348,6 +347,13 @@ func (w *world) judge(what string, e *end, err error, passes bool) {
 	}
 }
 
+// mayBeOver says whether a stream may be over though this end is not closed. Called with
+// mu held.
+func (w *world) mayBeOver(e *end) bool {
+	o := e.other()
+	return w.excused(e.s) || o == nil || o.closed || e.in.ended && e.out.ended
+}
+
 func (w *world) closeWrite(e *end) string {
 	w.mu.Lock()
 	if e.closed || e.out.ended {
@@ -361,7 +367,7 @@ func (w *world) closeWrite(e *end) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	over()
-	if o := e.other(); err != nil && !w.excused(e.s) && !(o == nil || o.closed) {
+	if err != nil && !w.mayBeOver(e) {
 		w.breach("stream %d: close write: %v", e.talk.id, err)
 	}
 	return "close write"
@@ -380,7 +386,7 @@ func (w *world) closeRead(e *end) string {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		over()
-		if o := e.other(); err != nil && !e.closed && !w.excused(e.s) && !(o == nil || o.closed) {
+		if err != nil && !e.closed && !w.mayBeOver(e) {
 			w.breach("stream %d: close read: %v", e.talk.id, err)
 		}
 	}()

@@ -110,6 +110,7 @@ type world struct {
 	resume    time.Duration // Config.Resume
 	rate      int           // faults in a hundred steps
 	alive     bool          // both processes find out by themselves when the other is gone
+	cards     []netip.Addr  // of all hosts, which have several; none if they have one
 	processes [2]*process
 	lines     []*line
 	kinds     map[string]int
@@ -138,6 +139,7 @@ type process struct {
 	w        *world
 	index    int
 	cfg      Config
+	fabric   fabric.Fabric
 	listener fabric.Listener
 	limit    atomic.Int64 // of its budget
 }
@@ -186,6 +188,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	network.KeepMemory = r.IntN(8) == 0
 	w.n = sim.New(network)
+	if r.IntN(2) == 0 {
+		w.cards = []netip.Addr{hostAt(0, 0), hostAt(0, 1), hostAt(1, 0), hostAt(1, 1)}
+	}
 	w.faults.w = w
 	w.n.SetFaults(w.faults.hooks())
 	for i := range w.processes {
@@ -219,16 +224,27 @@ func (w *world) newProcess(i int) *process {
 		Acceptor:     p,
 		Budget:       budget.New(func() budget.Limits { return budget.Limits{Registered: int(p.limit.Load()), Locked: budget.Unlimited} }),
 		Resume:       w.resume,
-		Returns:      &Returns{Fabric: w.n},
+		Standby:      r.IntN(8) > 0,
 	}
 	if !w.alive {
 		p.cfg.KeepAlive = -1
 	}
-	l, err := w.n.Listen(netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:0", i+1)), 8)
+	var cards []fabric.Card
+	for network := range max(1, len(w.cards)/2) {
+		cards = append(cards, fabric.Card{hostAt(network, i)})
+	}
+	p.fabric = w.n.Host(cards...)
+	p.cfg.Returns = &Returns{Fabric: p.fabric}
+	l, err := p.fabric.Listen(netip.AddrPortFrom(cards[0][0], 0), 8)
 	w.must(err)
 	p.listener = l
 	go p.serve()
 	return p
+}
+
+// hostAt is the address of a process at a network.
+func hostAt(network, process int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 0, byte(network), byte(process + 1)})
 }
 
 // must ends everything for a reason that the world itself is to blame for.
@@ -309,6 +325,10 @@ func (w *world) pause() {
 		most = 10 * time.Second
 	case 1, 2, 3:
 		most = time.Second
+	case 4, 5, 6, 7, 8, 9:
+		if len(w.cards) > 0 {
+			most = 3 * standbyPause
+		}
 	}
 	if most == 0 {
 		runtime.Gosched()
@@ -508,7 +528,7 @@ func (w *world) excused(s *Stream) bool {
 func (w *world) dial(ln *line, empty bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), ln.from.cfg.Handshake)
 	defer cancel()
-	ep, err := w.n.Dial(ctx, netip.AddrPort{}, ln.to.listener.Addr())
+	ep, err := ln.from.fabric.Dial(ctx, netip.AddrPort{}, ln.to.listener.Addr())
 	w.must(err)
 	var l *Link
 	var s *Stream
