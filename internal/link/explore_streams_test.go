@@ -325,6 +325,18 @@ func readIn(s *Stream, how, n int, d *deadline.Deadline) ([]byte, error) {
 	return p[:m], err
 }
 
+// describe says how far an end is, for whoever looks into a breach.
+func (e *end) describe() string {
+	s, l := e.s, e.s.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := &l.send
+	return fmt.Sprintf("link in stage %d (%v), %d moves, %d work requests under way, %d of them not signaled, %d messages unacknowledged, %d again, %d of %d bytes of staging free, %d short; "+
+		"stream of %d bytes accepted, %d pending, room for %d, short %t, queued %t, sending %t; posting %t, called %t, armed %t, more %t",
+		l.stage, l.cause, l.stats.Moves, q.slots.Outstanding(), q.slots.Unsignaled(), l.ledger.Unacknowledged(), l.log.again, q.staging.ring.Free(), q.staging.ring.Size(), q.short.len(),
+		s.ledger.Accepted(), s.ledger.Pending(), s.ledger.Space(), s.short, s.queued, s.sending, q.posting, q.called, l.watch.armed, l.watch.more)
+}
+
 // judge sees whether a call on a stream had to fail so. Called with mu held.
 func (w *world) judge(what string, e *end, err error, passes bool) {
 	o := e.other()
@@ -431,10 +443,10 @@ func (w *world) readOn() (waiting string) {
 			case e == nil || e.closed:
 			case e.in.final != nil || e.deaf:
 				if e.writing {
-					waiting = fmt.Sprintf("stream %d: write of process %d", t.id, e.p.index)
+					waiting = fmt.Sprintf("stream %d: write of process %d: %s", t.id, e.p.index, e.describe())
 				}
 			case e.in.read < e.in.asked || e.in.ended || e.writing && w.excused(e.s):
-				waiting = fmt.Sprintf("stream %d: process %d has read %d bytes of %d (ended %t)", t.id, e.p.index, e.in.read, e.in.asked, e.in.ended)
+				waiting = fmt.Sprintf("stream %d: process %d has read %d bytes of %d (ended %t): %s", t.id, e.p.index, e.in.read, e.in.asked, e.in.ended, e.describe())
 				if !e.reading {
 					w.startRead(e, 2, 1<<16, deadline.New(), false)
 				}

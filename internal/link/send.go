@@ -299,9 +299,10 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	}
 	q.bulk.posted += uint64(g.n)
 	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
-	// Signal before anything could wait: for a slot, for staging memory or a buffer,
+	// Signal before anything could wait: for a slot, for staging memory or a buffer, be it
+	// one whose own bytes have been sent and that is held by chunks before it,
 	// or, after a burst, for the end of what is under way.
-	signaled := s.ledger.Pending() > 0 || s.pending.lends(&q.staging) || s.ledger.Closing() || q.short.len() > 0 ||
+	signaled := s.ledger.Pending() > 0 || q.staging.lent > 0 || s.ledger.Closing() || q.short.len() > 0 ||
 		q.slots.Unsignaled()+1 >= burst && s.streak > 0 ||
 		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
 		q.quiet >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed

@@ -18,6 +18,7 @@ type staging struct {
 	chunks []chunk // the live ones at their numbers modulo length, a power of two
 	first  uint64  // number of the oldest
 	next   uint64  // number of the next
+	lent   int     // live chunks of buffers
 }
 
 // chunk is what one Write, or several that wrote little, have put into the staging
@@ -42,6 +43,7 @@ func (s *staging) take(n int) (number uint64, first, second []byte) {
 // lend makes a chunk of n bytes of a buffer.
 func (s *staging) lend(b *Buffer, from, n int) (number uint64) {
 	b.lent++
+	s.lent++
 	return s.add(chunk{buffer: b, from: uint64(from), to: uint64(from + n)})
 }
 
@@ -81,6 +83,7 @@ func (s *staging) release(slots *credit.Slots) bool {
 		if c.buffer != nil {
 			c.buffer.unlend()
 			c.buffer = nil
+			s.lent--
 		} else {
 			s.ring.Release(c.to)
 		}
@@ -219,9 +222,6 @@ func (c *chain) next(s *staging, n int) ([]byte, fabric.Memory) {
 
 // first is the chunk with the next bytes to go.
 func (c *chain) first(s *staging) *chunk { return s.chunk(c.head) }
-
-// lends says whether the next bytes are a buffer's.
-func (c *chain) lends(s *staging) bool { return c.length > 0 && c.first(s).buffer != nil }
 
 // posted records that the next n bytes go with the work requests before after.
 func (c *chain) posted(s *staging, n int, after uint64) {

@@ -145,7 +145,9 @@ func (s *Stream) changed() {
 		if s.lastCall != nil {
 			s.lastCall.Stop()
 		}
-		l.leaving.due = l.leaving.due || l.cfg.Idle == 0 && l.live.Load() == 0
+		if l.cfg.Idle == 0 && l.live.Load() == 0 && l.leaving.sent == 0 { // an OPEN may cross with GOAWAY
+			l.leaving.due = true
+		}
 		if l.mayLeave() {
 			l.idle.Reset(l.cfg.Idle)
 		}
