@@ -173,10 +173,14 @@ func (l *Link) probe() {
 func (l *Link) keepAliveTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage != up {
+	if l.stage >= ended {
 		return
 	}
 	a := &l.alive
+	defer a.timer.Reset(l.cfg.KeepAlive / 2)
+	if l.stage != up { // it may be again
+		return
+	}
 	l.pollAndSend() // perhaps it has answered, and nobody has looked
 	switch {
 	case !l.send.probes.free(&l.send.slots) && time.Since(a.probed) > l.cfg.Patience:
@@ -185,5 +189,4 @@ func (l *Link) keepAliveTick() {
 		l.probe()
 	}
 	a.seen = a.activity
-	a.timer.Reset(l.cfg.KeepAlive / 2)
 }

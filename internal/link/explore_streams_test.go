@@ -158,18 +158,20 @@ func (w *world) begin(under *bool, what string, e *end, n int) (over func()) {
 func (w *world) open() string {
 	ln := w.lines[w.r.IntN(len(w.lines))]
 	ln.mu.Lock()
-	l := ln.link
+	l, dialing := ln.link, ln.dialing
 	ln.mu.Unlock()
 	patience := time.Hour
 	if w.r.IntN(4) == 0 {
 		patience = time.Duration(w.r.IntN(int(time.Millisecond) << w.r.IntN(12)))
 	}
 	if l == nil || !l.usable() && w.r.IntN(4) == 0 || w.r.IntN(50) == 0 {
-		if ln.dialing {
+		if dialing {
 			return ""
 		}
 		empty := w.r.IntN(4) == 0 && ln.from.cfg.Shared
+		ln.mu.Lock()
 		ln.dialing = true
+		ln.mu.Unlock()
 		go func() {
 			w.dial(ln, empty)
 			ln.mu.Lock()

@@ -161,7 +161,7 @@ type process struct {
 // line is for streams that one process dials to the other.
 type line struct {
 	from, to *process
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	link     *Link
 	dialing  bool
 }
@@ -396,6 +396,11 @@ func (w *world) end() {
 	if n := w.n.Open(); n > 0 {
 		for _, ep := range w.n.Endpoints() {
 			w.note("endpoint left open", uint64(ep.LocalAddr().Port()), uint64(ep.RemoteAddr().Port()))
+		}
+		for l := range w.eachLink() {
+			if l.stage != closed {
+				w.note(fmt.Sprintf("link in stage %d (%v), final %t, forced %t, peer gone %t, of %d streams, %d owned, leaving %+v, active %t, idle %v", l.stage, l.cause, l.final, l.forced, l.peerGone, l.live.Load(), l.owned, l.leaving, l.active, l.cfg.Idle), l.path.own.Link)
+			}
 		}
 		w.breach("%d endpoints or listeners left open", n)
 	}

@@ -202,3 +202,28 @@ func TestALinkThatNobodyCanComeBackToIsMadeAllTheSame(t *testing.T) {
 		})
 	}
 }
+
+// A link that has gone on over another queue pair finds out, as before, that its peer is
+// gone.
+func TestKeepAliveGoesOnOverAnotherQueuePair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
+		n.Cut(true)
+		time.Sleep(10 * cfg.KeepAlive)
+		n.Cut(false)
+		time.Sleep(2 * attemptTime)
+		require.EqualValues(t, 1, clients[0].link.Stats().Moves)
+		n.Cut(true)
+		limit := deadline.New()
+		limit.Set(time.Now().Add(2 * cfg.Resume))
+		_, err := clients[0].Read(make([]byte, 1), limit)
+		require.ErrorIs(t, err, syscall.ETIMEDOUT)
+		for _, s := range append(clients, servers...) {
+			_ = s.Close(0)
+		}
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+	})
+}

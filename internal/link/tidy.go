@@ -51,7 +51,12 @@ func (l *Link) tidyTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tidying.pending = false
-	if l.stage != up {
+	switch l.stage {
+	case up:
+	case draining, seeking:
+		l.tidyLater() // it may be up again
+		return
+	default:
 		return
 	}
 	l.shrinkRings(func(s *Stream) bool {
