@@ -1,0 +1,207 @@
+package link
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Peers that have the secret of a link, break its queue pair, and mean harm when they
+// come back.
+
+// returner is a hand-driven peer that dialed a link and can come back to it.
+type returner struct {
+	*rawPeer
+	n       *sim.Network
+	at      netip.AddrPort // where the other side takes the link up
+	told    wire.Return
+	attempt uint64
+	asked   atomic.Int64 // times that the other side has asked for the link
+}
+
+// besideAReturner runs a test with a stream of a link that such a peer has dialed. When
+// the test is over the peer stays away, and the link is to end for that.
+func besideAReturner(t *testing.T, test func(t *testing.T, s *Stream, p *returner)) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Latency: time.Millisecond})
+		l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
+		require.NoError(t, err)
+		cfg := resuming(n)
+		cfg.Acceptor, cfg.Addresses = newBacklog(), new(Addresses)
+		accepted := make(chan *Stream)
+		go func() {
+			ep, err := l.Accept()
+			require.NoError(t, err)
+			_, s, err := Accept(context.Background(), ep, cfg)
+			require.NoError(t, err)
+			accepted <- s
+		}()
+		returns, err := n.Listen(netip.AddrPort{}, 8)
+		require.NoError(t, err)
+		ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+		require.NoError(t, err)
+		p := &returner{rawPeer: openRaw(t, ep), n: n}
+		go p.putOff(returns)
+		hello := wire.Return{Port: returns.Addr().Port()}.AppendRequest(p.helloWith(wire.OpenRecord, wire.Resume))
+		answer, err := ep.Connect(context.Background(), hello)
+		require.NoError(t, err)
+		p.meet(answer)
+		told, ok := wire.AnsweredReturn(answer)
+		require.True(t, ok)
+		p.told, p.at = told, netip.AddrPortFrom(l.Addr().Addr(), told.Port)
+		require.NoError(t, ep.Confirm())
+		s := <-accepted
+		test(t, s, p)
+
+		_ = p.ep.Close()
+		left := time.Now()
+		_, err = s.Read(make([]byte, 1), deadline.New())
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.LessOrEqual(t, time.Since(left), cfg.Resume+drainTime)
+		_ = s.Close(0)
+		require.NoError(t, returns.Close())
+		require.NoError(t, l.Close())
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+		require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+	})
+}
+
+// putOff answers whoever asks for the link that it is to wait.
+func (p *returner) putOff(l fabric.Listener) {
+	for {
+		ep, err := l.Accept()
+		if err != nil {
+			return
+		}
+		p.asked.Add(1)
+		_ = ep.Reject(wire.Reject{Busy: true}.Append(nil))
+		_ = ep.Close()
+	}
+}
+
+// comeBack breaks the queue pair and brings another.
+func (p *returner) comeBack() {
+	_ = p.ep.Close()
+	ep, err := p.n.Dial(context.Background(), netip.AddrPort{}, p.at)
+	require.NoError(p.t, err)
+	p.rawPeer = openRaw(p.t, ep)
+	p.attempt++
+	m := wire.Resumption{Kind: wire.ResumeRequest, Link: p.told.Link, Attempt: p.attempt}
+	_, err = ep.Connect(context.Background(), m.Append(nil, p.told.Secret))
+	require.NoError(p.t, err)
+	require.NoError(p.t, ep.Confirm())
+}
+
+// say sends bytes where keys are expected.
+func (p *returner) say(b []byte) {
+	_ = p.ep.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Signaled: true, Data: append(p.out.Bytes()[:0], b...), Memory: p.out}})
+}
+
+// hear waits for a message of the other side's, and says whether there was one.
+func (p *returner) hear() bool {
+	var c [1]fabric.Completion
+	for end := time.Now().Add(2 * attemptTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		n, err := p.ep.Poll(c[:])
+		switch {
+		case err != nil || n == 1 && c[0].Status != fabric.OK:
+			return false
+		case n == 1 && c[0].Recv:
+			return p.ep.PostRecv(1) == nil
+		}
+	}
+	return false
+}
+
+// goOn comes back as the protocol has it.
+func (p *returner) goOn() {
+	p.comeBack()
+	p.say(wire.Keys{}.Append(nil))
+	require.True(p.t, p.hear())
+}
+
+func TestAPeerThatComesBackWithNonsenseIsGivenUp(t *testing.T) {
+	many := make(wire.Regions, wire.MaxRegions)
+	for name, come := range map[string]func(p *returner){
+		"silence": func(*returner) {},
+		"has received what was never sent": func(p *returner) {
+			p.say(wire.Keys{Received: wire.Header{Data: 1 << 40, Records: 1 << 40}}.Append(nil))
+		},
+		"half an exchange": func(p *returner) { p.say(wire.Keys{More: true}.Append(nil)) },
+		"keys without end": func(p *returner) {
+			for {
+				p.say(wire.Keys{More: true}.Append(nil))
+				if !p.hear() {
+					return
+				}
+			}
+		},
+		"more keys than there can be": func(p *returner) {
+			for range 2 * maxRegions / wire.MaxRegions {
+				p.say(wire.Keys{More: true, Regions: many}.Append(nil))
+				if !p.hear() {
+					return
+				}
+			}
+		},
+		"no keys": func(p *returner) { p.say([]byte("GET / HTTP/1.1\r\n\r\n")) },
+		"data": func(p *returner) {
+			_ = p.ep.PostSend([]fabric.WorkRequest{{Op: fabric.WriteImm, Signaled: true, RemoteAddr: p.peer.Addr, RKey: p.peer.RKey}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			besideAReturner(t, func(t *testing.T, s *Stream, p *returner) {
+				before := inUse(testConfig.Budget)
+				p.comeBack()
+				come(p)
+				time.Sleep(2 * attemptTime)
+				require.LessOrEqual(t, inUse(testConfig.Budget), before)
+				require.Zero(t, s.link.Info().Moves)
+			})
+		})
+	}
+}
+
+// Keys are for rings that the peer has told of. Others change nothing.
+func TestKeysForMemoryThatIsNotThePeers(t *testing.T) {
+	besideAReturner(t, func(t *testing.T, s *Stream, p *returner) {
+		p.comeBack()
+		p.say(wire.Keys{Regions: wire.Regions{{Addr: 0, Size: 1 << 31, Key: 1}, {Addr: 1 << 63, Size: 1<<32 - 1, Key: 2}}}.Append(nil))
+		require.True(t, p.hear())
+		time.Sleep(10 * time.Millisecond)
+		require.EqualValues(t, 1, s.link.Info().Moves)
+	})
+}
+
+// A peer that comes back again and again has this side hold what it has always held.
+func TestAPeerThatComesBackAThousandTimes(t *testing.T) {
+	besideAReturner(t, func(t *testing.T, s *Stream, p *returner) {
+		hold := func() (memory, endpoints, goroutines int) {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			return inUse(testConfig.Budget), p.n.Open(), runtime.NumGoroutine()
+		}
+		p.goOn()
+		memory, endpoints, goroutines := hold()
+		for range 1000 {
+			p.goOn()
+		}
+		memoryNow, endpointsNow, goroutinesNow := hold()
+		require.Equal(t, memory, memoryNow)
+		require.Equal(t, endpoints, endpointsNow)
+		require.LessOrEqual(t, goroutinesNow, goroutines+2, "but for timers that fire")
+		require.EqualValues(t, 1001, s.link.Info().Moves)
+	})
+}
