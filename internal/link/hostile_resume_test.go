@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -99,10 +100,15 @@ func (p *returner) comeBack() {
 	require.NoError(p.t, err)
 	p.rawPeer = openRaw(p.t, ep)
 	p.attempt++
-	m := wire.Resumption{Kind: wire.ResumeRequest, Link: p.told.Link, Attempt: p.attempt}
-	_, err = ep.Connect(context.Background(), m.Append(nil, p.told.Secret))
-	require.NoError(p.t, err)
+	require.NoError(p.t, p.request(ep, p.attempt))
 	require.NoError(p.t, ep.Confirm())
+}
+
+// request asks for the link.
+func (p *returner) request(ep fabric.Endpoint, attempt uint64) error {
+	m := wire.Resumption{Kind: wire.ResumeRequest, Link: p.told.Link, Attempt: attempt}
+	_, err := ep.Connect(context.Background(), m.Append(nil, p.told.Secret))
+	return err
 }
 
 // say sends bytes where keys are expected.
@@ -203,5 +209,32 @@ func TestAPeerThatComesBackAThousandTimes(t *testing.T) {
 		require.Equal(t, endpoints, endpointsNow)
 		require.LessOrEqual(t, goroutinesNow, goroutines+2, "but for timers that fire")
 		require.EqualValues(t, 1001, s.link.Info().Moves)
+	})
+}
+
+// A peer that asks over and over without waiting has one answer and one request at a
+// time.
+func TestAPeerThatAsksForItsLinkWithoutWaiting(t *testing.T) {
+	besideAReturner(t, func(t *testing.T, s *Stream, p *returner) {
+		const requests = 100
+		var answered atomic.Int64
+		var all sync.WaitGroup
+		for i := range requests {
+			all.Go(func() {
+				ep, err := p.n.Dial(context.Background(), netip.AddrPort{}, p.at)
+				require.NoError(t, err)
+				defer ep.Close()
+				openRaw(t, ep)
+				time.Sleep(time.Duration(i) * 100 * time.Microsecond) // one attempt after the other
+				_ = p.request(ep, uint64(1+i))
+				answered.Add(1)
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		require.GreaterOrEqual(t, answered.Load(), int64(requests-2))
+		all.Wait()
+		p.attempt = requests
+		p.goOn()
+		require.EqualValues(t, 1, s.link.Info().Moves)
 	})
 }

@@ -33,16 +33,17 @@ type path struct {
 	life    context.Context    // that of the link
 	endLife context.CancelFunc // called when it has ended
 
-	work     sync.WaitGroup // the goroutines of all this; begun with mu held, until the link is closed
-	lostAt   time.Time      // the queue pair
-	attempt  uint64         // the last that this side has made, or taken
-	over     uint64         // the one that has made the queue pair; 0: it is the first
-	void     uint64         // passive side: the last that came to nothing here
-	arrivals chan arrival
-	homeless bool              // the memory is no endpoint's
-	lost     []fabric.Endpoint // that the link has had before, for the engine to close
-	standby  *standby
-	making   bool // of a standby is under way
+	work      sync.WaitGroup // the goroutines of all this; begun with mu held, until the link is closed
+	lostAt    time.Time      // the queue pair
+	attempt   uint64         // the last that this side has made, or taken
+	over      uint64         // the one that has made the queue pair; 0: it is the first
+	void      uint64         // passive side: the last that came to nothing here
+	arrivals  chan arrival
+	expecting bool              // one waits for its turn to be sent to arrivals
+	homeless  bool              // the memory is no endpoint's
+	lost      []fabric.Endpoint // that the link has had before, for the engine to close
+	standby   *standby
+	making    bool // of a standby is under way
 }
 
 // resumes says whether both sides would take the link up again.
@@ -333,25 +334,44 @@ func (l *Link) openAgain(ep fabric.Endpoint) error {
 }
 
 // returned hands an arrival to the link, which may not know yet that its queue pair
-// is gone. It says whether the link takes it.
-func (l *Link) returned(a arrival) bool {
-	l.mu.Lock()
-	if a.request.Attempt <= l.path.attempt {
-		l.mu.Unlock()
-		return false // another has been made meanwhile
+// is gone. It says whether the link takes it, or how to reject it. One arrival waits at a
+// time, however many the peer makes.
+func (l *Link) returned(a arrival) (taken bool, reject wire.Reject) {
+	if taken, reject = l.expect(a); !taken {
+		return false, reject
 	}
-	l.path.attempt = a.request.Attempt
-	l.fail(&lostError{syscall.ECONNRESET, errReturned})
-	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.path.expecting = false
+	}()
 	late := time.NewTimer(drainTime)
 	defer late.Stop()
 	select {
 	case l.path.arrivals <- a:
-		return true
+		return true, reject
 	case <-l.gone:
+		return false, noSuchLink
 	case <-late.C:
+		return false, linkIsThere
 	}
-	return false
+}
+
+// expect says whether an arrival may wait for the link to take it, which then has lost its
+// queue pair.
+func (l *Link) expect(a arrival) (may bool, reject wire.Reject) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case a.request.Attempt <= l.path.attempt:
+		return false, noSuchLink // another has been made meanwhile
+	case l.path.expecting:
+		return false, linkIsThere
+	}
+	l.path.expecting = true
+	l.path.attempt = a.request.Attempt
+	l.fail(&lostError{syscall.ECONNRESET, errReturned})
+	return true, reject
 }
 
 // hadNothing takes note that an attempt has come to nothing on this side. The other may

@@ -141,10 +141,10 @@ func (r *Returns) take(ep fabric.Endpoint) {
 	case !known || !wire.AuthenticResumption(ep.Private(), l.path.own.Secret):
 		answer = noSuchLink
 	case request.Kind == wire.ResumeRequest:
-		if l.returned(arrival{ep, request}) {
+		var taken bool
+		if taken, answer = l.returned(arrival{ep, request}); taken {
 			return
 		}
-		answer = noSuchLink
 	case request.Kind == wire.ResumeStandby:
 		l.offeredStandby(arrival{ep, request})
 		return
