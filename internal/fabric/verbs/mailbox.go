@@ -28,8 +28,12 @@ type slots struct {
 	used   uint64 // Sends
 }
 
-// next is the place of the next Send but n.
-func (s *slots) next(n uint64) int { return int((s.used+n)%uint64(s.number)) * s.stride }
+// next is the place of the next Send.
+func (s *slots) next() int {
+	at := int(s.used%uint64(s.number)) * s.stride
+	s.used++
+	return at
+}
 
 // inbox is where the Sends of the peer arrive.
 type inbox struct {
@@ -82,8 +86,7 @@ func (e *endpoint) createMailbox() error {
 // device has written where the peer had it write: what there is in the slot is the
 // peer's word, whatever it may be.
 func (b *inbox) take(c *fabric.Completion) {
-	at := b.next(0)
-	b.used++
+	at := b.next()
 	c.Op = fabric.Send
 	if c.Len > b.size {
 		*c = fabric.Completion{Recv: true, Status: fabric.LocalLength}

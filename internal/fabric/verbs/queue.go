@@ -43,24 +43,21 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	if len(wr) > len(e.send) {
 		return fmt.Errorf("post %d work requests to a queue of %d: %w", len(wr), len(e.send), syscall.ENOMEM)
 	}
-	sends := uint64(0)
+	used := e.out.used
 	for i := range wr {
-		if err := e.encode(i, &wr[i], sends); err != nil {
+		if err := e.encode(i, &wr[i]); err != nil {
+			e.out.used = used
 			return err
-		}
-		if wr[i].Op == fabric.Send {
-			sends++
 		}
 	}
 	if rc := C.rn_post_send(e.queue, C.int(len(wr))); rc != 0 {
 		return deviceError("ibv_post_send", rc)
 	}
-	e.out.used += sends
 	return nil
 }
 
-// encode writes wr, before which sends are being posted, to slot i.
-func (e *endpoint) encode(i int, wr *fabric.WorkRequest, sends uint64) error {
+// encode writes wr to slot i.
+func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	if wr.ID&recvBit != 0 || int(wr.Op) >= len(sendOpcode) {
 		return fmt.Errorf("work request %#x, opcode %d: %w", wr.ID, wr.Op, syscall.EINVAL)
 	}
@@ -79,7 +76,7 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest, sends uint64) error {
 		if e.out.number == 0 {
 			return fmt.Errorf("a Send where there are none: %w", syscall.EINVAL)
 		}
-		to, rkey, imm = e.out.addr+uint64(e.out.next(sends)), e.out.rkey, sendImmediate
+		to, rkey, imm = e.out.addr+uint64(e.out.next()), e.out.rkey, sendImmediate
 	}
 	w.remote_addr = C.uint64_t(to)
 	w.rkey = C.uint32_t(rkey)
