@@ -42,7 +42,10 @@ func TestTwoCables(t *testing.T) {
 func requireMove(t *testing.T, lose func() error) {
 	t.Helper()
 	peer := requireEnv(t, "SOFTROCE_PEER")
-	ringnet.CloseIdleLinks() // it may have moved already
+	require.True(t, eventually(time.Minute, func() bool { // one that has moved is at the other cable
+		ringnet.CloseIdleLinks()
+		return len(ringnet.Links()) == 0
+	}))
 	n := times(4<<20, 64<<20)
 	started := make(chan struct{})
 	start := sync.OnceFunc(func() { close(started) })
