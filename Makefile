@@ -25,7 +25,7 @@ ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
 COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo demo-rdma demo-nodes test packages check unit cross programs test-rdma soak soak-hours explore bench bench-rdma bench-proxy bench-links clean
+.PHONY: demo demo-rdma demo-nodes test packages check unit cross programs test-rdma test-matrix soak soak-hours explore bench bench-rdma bench-proxy bench-links clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -124,6 +124,16 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
 		bin/hwcounters bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
 	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/hwcounters bin/integration.test -test.run TestNodes
+	$(SOFTROCE) -nodes 2 -cables 2 -timeout 5m -- bin/hwcounters bin/integration.test -test.run 'TestMatrix/^(cable_1_out_for_5_s|the_listener_killed)$$'
+
+# Sixteen connections of all kinds, and sixteen of TCP beside them, through each of
+# many faults of cables, cards, nodes and peers; bin/matrix/matrix.md is the table
+# in docs/reliability.md.
+test-matrix: $(SOFTROCE) bin/hwcounters
+	mkdir -p bin/matrix
+	$(GO) test -c -o bin/ ./internal/integration
+	$(SOFTROCE) -nodes 2 -cables 2 -scratch bin/matrix -timeout 30m -- \
+		bin/hwcounters bin/integration.test -test.v -test.timeout 30m -test.run TestMatrix
 
 # Everything as often as it should be repeated once in a while.
 soak: export RINGNET_SOAK = 1

@@ -13,6 +13,7 @@
 //	go test -c -o /tmp/integration.test ./internal/integration
 //	bin/softroce -- bin/hwcounters /tmp/integration.test
 //	bin/softroce -nodes 2 -- bin/hwcounters /tmp/integration.test -test.run TestNodes
+//	bin/softroce -nodes 2 -cables 2 -- bin/hwcounters /tmp/integration.test -test.run TestMatrix
 //
 // tools/hwcounters has them fail if one of all their messages found no receive
 // posted.

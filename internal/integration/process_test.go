@@ -32,6 +32,9 @@ var roles = map[string]func(args []string) error{
 	"breaker": breaker,
 	"echoer":  echoer,
 	"client":  client,
+
+	"traffic server": trafficServer,
+	"traffic client": trafficClient,
 }
 
 // process is another process.
@@ -45,11 +48,16 @@ type process struct {
 // start starts a process in a role. The end of the test kills it.
 func start(t *testing.T, role string, args ...string) *process {
 	t.Helper()
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(exe, args...)
+	return startAs(t, nil, role, args...)
+}
+
+// startAs is start, for another user, say.
+func startAs(t *testing.T, attr *syscall.SysProcAttr, role string, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", args...) // which whoever it is may execute, wherever it is
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = attr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()

@@ -1,0 +1,386 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// fault is a row of the matrix.
+type fault struct {
+	name string
+	make func(m *matrix) // returns when it is over, or has been made for good
+
+	// What is promised of the connections: that they go on, or the errno with which
+	// they end.
+	ends string
+
+	// What else becomes of the two nodes.
+	unprivileged bool // neither process may lock more memory than it is given
+	gone         bool // the server is, and cannot say what it has seen
+	renew        bool // the devices are to be made anew for the next row
+}
+
+var faults = []fault{
+	{name: "none", make: func(m *matrix) { time.Sleep(5 * time.Second) }},
+	{name: "cable 1 out for 1 s", make: func(m *matrix) { m.cut("0", time.Second) }},
+	{name: "cable 1 out for 5 s", make: func(m *matrix) { m.cut("0", 5*time.Second) }},
+	{name: "cable 1 out for 20 s", make: func(m *matrix) { m.cut("0", 20*time.Second) }},
+	{name: "cable 1 out for good", make: func(m *matrix) { m.control("cable down 0") }},
+	{name: "both cables out for 5 s", make: func(m *matrix) { m.cut("", 5*time.Second) }},
+	{name: "both cables out and in every 2 s, for 20 s", make: func(m *matrix) {
+		for range 5 {
+			m.cut("", 2*time.Second)
+			time.Sleep(2 * time.Second)
+		}
+	}},
+	{name: "1 % of all packets lost, for 15 s", make: func(m *matrix) { m.netem("loss 1%", 15*time.Second) }},
+	{name: "5 % of all packets lost, for 15 s", make: func(m *matrix) { m.netem("loss 5%", 15*time.Second) }},
+	{name: "delays of 0 to 100 ms, so that packets overtake each other, and 1 % of them twice, for 15 s", make: func(m *matrix) {
+		m.netem("delay 50ms 50ms duplicate 1%", 15*time.Second)
+	}},
+	{name: "the dialer's device 1 removed", renew: true, make: func(m *matrix) { m.here(remove()) }},
+	{name: "the listener's device 1 removed", renew: true, make: func(m *matrix) { m.there("sh: " + remove()) }},
+	{name: "the dialer's port 1 down for 5 s", renew: true, make: func(m *matrix) { m.portDown(5 * time.Second) }},
+	{name: "the listener stopped for 8 s", make: func(m *matrix) {
+		m.signal(unix.SIGSTOP)
+		time.Sleep(8 * time.Second)
+		m.signal(unix.SIGCONT)
+	}},
+	{name: "the listener killed", ends: "ECONNRESET", gone: true, make: func(m *matrix) { m.signal(unix.SIGKILL) }},
+	{name: "the listener's node without power for a while", ends: "ETIMEDOUT", gone: true, make: func(m *matrix) { m.control("power cycle 1") }},
+	{name: "no more memory can be locked", unprivileged: true, make: func(m *matrix) { time.Sleep(5 * time.Second) }},
+}
+
+// TestMatrix has connections of all kinds, over rdma and over TCP, go through one fault
+// after the other, on two machines that two cables join. What is promised of rdma is
+// required, and what became of both is told in a table, in the end. Node 1 does what
+// node 0 tells it.
+func TestMatrix(t *testing.T) {
+	if os.Getenv("SOFTROCE_SECOND_PEER") == "" {
+		t.Skip("SOFTROCE_SECOND_PEER is not set; bin/softroce -nodes 2 -cables 2 runs this where there are two nodes with two cables")
+	}
+	if os.Getenv("SOFTROCE_NODE") == "1" {
+		obey(t)
+		return
+	}
+	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	var table strings.Builder
+	fmt.Fprintf(&table, "| fault | ringnet | TCP |\n|---|---|---|\n")
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			m := &matrix{t: t}
+			m.await()
+			seen := m.run(&f)
+			fmt.Fprintf(&table, "| %s | %s | %s |\n", f.name, outcome(seen["rdma"]), outcome(seen["tcp"]))
+			for _, side := range seen["rdma"] {
+				for _, s := range side {
+					require.Equal(t, f.ends, s.Error, "%s after %d bytes", s.Kind, s.Bytes)
+				}
+			}
+			for _, side := range seen["tcp"] {
+				for _, s := range side {
+					require.NotContains(t, s.Error, "wrong", "%s", s.Kind)
+				}
+			}
+		})
+	}
+	t.Logf("\n%s", &table)
+	if dir := os.Getenv("SOFTROCE_SCRATCH"); dir != "" {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "matrix.md"), []byte(table.String()), 0o644))
+	}
+}
+
+// sightings is what each side has seen of the connections of a network.
+type sightings [][]*observed
+
+// outcome is a cell of the table.
+func outcome(seen sightings) string {
+	all, over := map[string]int{}, map[string]time.Duration{}
+	for i, side := range seen {
+		for _, s := range side {
+			if i == 0 {
+				all[s.Error]++
+			}
+			over[s.Error] = max(over[s.Error], s.Pause)
+		}
+	}
+	var cells []string
+	for _, err := range slices.Sorted(maps.Keys(all)) {
+		what := fmt.Sprintf("%d end with %s after", all[err], err)
+		switch err {
+		case "":
+			what = fmt.Sprintf("%d go on, longest pause", all[err])
+		case stillWaits:
+			what = fmt.Sprintf("%d still wait after", all[err])
+		}
+		cells = append(cells, fmt.Sprintf("%s %.1f s", what, over[err].Seconds()))
+	}
+	return strings.Join(cells, "; ")
+}
+
+// matrix is what a row is made with, on node 0.
+type matrix struct {
+	t      *testing.T
+	client *process
+}
+
+// run has the traffic go through a fault, and returns what was seen by network: by the
+// client, and then by the server if it is there.
+func (m *matrix) run(f *fault) map[string]sightings {
+	t := m.t
+	t.Helper()
+	var as *syscall.SysProcAttr
+	if f.unprivileged {
+		as = nobody
+		m.here("chmod a+rw /dev/infiniband/*")
+		m.there("sh: chmod a+rw /dev/infiniband/*")
+		m.there("start: nobody")
+	} else {
+		m.there("start")
+	}
+	m.client = startAs(t, as, "traffic client", os.Getenv("SOFTROCE_PEER"))
+	require.Equal(t, "done", m.client.hear())
+	if f.unprivileged {
+		noMoreMemory(t, m.client)
+		m.there("no more memory")
+	}
+	m.client.tell("begin")
+	m.client.tell("flow 1m")
+	time.Sleep(standbyTime)
+	m.client.tell("restart")
+	m.there("tell: restart")
+	f.make(m)
+	settle := "flow"
+	if f.ends != "" {
+		settle = "end"
+	}
+	m.client.say(settle + " 1m")
+	if settled := m.client.hear(); settled != "done" {
+		t.Log("waiting: ", settled)
+	}
+	m.client.say("finish")
+	reports := []string{m.client.hear()}
+	m.client.wait()
+	m.control("cable up")
+	if f.gone {
+		m.await()
+	} else {
+		reports = append(reports, m.there("ask: report"))
+	}
+	m.there("stop")
+	if f.renew {
+		m.here(renew())
+		m.there("sh: " + renew())
+	}
+	seen := map[string]sightings{}
+	for _, r := range reports {
+		var members []*observed
+		require.NoError(t, json.Unmarshal([]byte(r), &members), "%s", r)
+		sides := map[string][]*observed{}
+		for _, s := range members {
+			sides[s.Network] = append(sides[s.Network], s)
+			t.Logf("%s %s: %d bytes, pause %v, %q", s.Network, s.Kind, s.Bytes, s.Pause, s.Error)
+		}
+		for network, side := range sides {
+			seen[network] = append(seen[network], side)
+		}
+	}
+	return seen
+}
+
+// standbyTime is when a link has a second queue pair that stands by.
+const standbyTime = 3 * time.Second
+
+// noMoreMemory has a process lock no more memory than it has locked.
+func noMoreMemory(t *testing.T, p *process) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(string(text), "VmPin:")
+	var pinned uint64
+	_, err = fmt.Sscan(after, &pinned)
+	require.NoError(t, err)
+	limit := unix.Rlimit{Cur: pinned << 10, Max: pinned << 10}
+	require.NoError(t, unix.Prlimit(p.cmd.Process.Pid, unix.RLIMIT_MEMLOCK, &limit, nil))
+}
+
+// nobody is a user whose locked memory is limited.
+var nobody = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+
+func (m *matrix) control(request string) {
+	m.t.Helper()
+	require.NoError(m.t, control(request))
+}
+
+// cut takes a cable out, or both, and puts it in again after a while.
+func (m *matrix) cut(cable string, d time.Duration) {
+	m.t.Helper()
+	m.control("cable down " + cable)
+	time.Sleep(d)
+	m.control("cable up " + cable)
+}
+
+// netem changes what both nodes send, over both cables, for a while.
+func (m *matrix) netem(how string, d time.Duration) {
+	m.t.Helper()
+	set := func(do, how string) {
+		for _, dev := range []string{os.Getenv("SOFTROCE_NETDEV"), os.Getenv("SOFTROCE_SECOND_NETDEV")} {
+			command := fmt.Sprintf("tc qdisc %s dev %s root netem %s", do, dev, how)
+			m.here(command)
+			m.there("sh: " + command)
+		}
+	}
+	set("add", how)
+	time.Sleep(d)
+	set("delete", "")
+}
+
+// remove is a command that begins to remove the first device, which soft-RoCE does not
+// get done before every process has closed what it has of it.
+func remove() string {
+	return fmt.Sprintf("flock %s rdma link delete %s >%[1]s 2>&1 &", removal, os.Getenv("SOFTROCE_DEVICE"))
+}
+
+// removal is a file that is locked while a device is being removed.
+const removal = "/run/removal"
+
+// renew is a command that makes the first device anew, if need be when it has been
+// removed.
+func renew() string {
+	device, netdev := os.Getenv("SOFTROCE_DEVICE"), os.Getenv("SOFTROCE_NETDEV")
+	return fmt.Sprintf("flock %s true; rdma link delete %s; rdma link add %[2]s type rxe netdev %s && "+
+		"until grep -q ACTIVE /sys/class/infiniband/%[2]s/ports/1/state; do sleep 0.1; done", removal, device, netdev)
+}
+
+// portDown takes the first interface of this node down for a while. Soft-RoCE's
+// connection manager is ruined by that until the device is made anew.
+func (m *matrix) portDown(d time.Duration) {
+	m.t.Helper()
+	netdev := os.Getenv("SOFTROCE_NETDEV")
+	setLink(m.t, netdev, "down")
+	time.Sleep(d)
+	setLink(m.t, netdev, "up")
+}
+
+func (m *matrix) signal(s syscall.Signal) {
+	m.t.Helper()
+	m.there(fmt.Sprintf("signal: %d", s))
+}
+
+// here runs a command in a shell of this node.
+func (m *matrix) here(command string) {
+	m.t.Helper()
+	out, err := exec.Command("sh", "-c", command).CombinedOutput()
+	require.NoError(m.t, err, "%s: %s", command, out)
+}
+
+// there has node 1 obey an order, and returns its answer.
+func (m *matrix) there(order string) string {
+	m.t.Helper()
+	answer, err := orderNode(order)
+	require.NoError(m.t, err)
+	answer, ok := strings.CutPrefix(answer, "ok ")
+	require.True(m.t, ok, "%s: %s", order, answer)
+	return answer
+}
+
+// await returns when node 1 obeys.
+func (m *matrix) await() {
+	m.t.Helper()
+	require.True(m.t, eventually(2*time.Minute, func() bool {
+		_, err := orderNode("sh: true")
+		return err == nil
+	}))
+}
+
+// orderPort is where node 1 takes orders, one for each connection.
+const orderPort = "7184"
+
+func orderNode(order string) (string, error) {
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(os.Getenv("SOFTROCE_SECOND_PEER"), orderPort), 10*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintln(c, order); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
+	if err == nil && len(answer) == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return strings.TrimSuffix(string(answer), "\n"), err
+}
+
+// obey does what node 0 tells, until the power is cut.
+func obey(t *testing.T) {
+	l, err := net.Listen("tcp", net.JoinHostPort("", orderPort))
+	require.NoError(t, err)
+	var server *process
+	end := func() {
+		if server != nil {
+			_ = server.cmd.Process.Kill() // it may have been killed already
+			_ = server.cmd.Wait()
+		}
+	}
+	for {
+		c, err := l.Accept()
+		require.NoError(t, err)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil {
+			c.Close()
+			continue
+		}
+		what, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		answer := ""
+		switch what {
+		case "start":
+			end() // that of a row that failed
+			server = startAs(t, map[string]*syscall.SysProcAttr{"nobody": nobody}[rest], "traffic server")
+			require.Equal(t, "done", server.hear())
+		case "tell":
+			server.tell(rest)
+		case "ask":
+			server.say(rest)
+			answer = server.hear()
+		case "signal":
+			var s int
+			_, err = fmt.Sscan(rest, &s)
+			if err == nil {
+				err = server.cmd.Process.Signal(syscall.Signal(s))
+			}
+		case "no more memory":
+			noMoreMemory(t, server)
+		case "stop":
+			end()
+		case "sh":
+			var out []byte
+			if out, err = exec.Command("sh", "-c", rest).CombinedOutput(); err != nil {
+				err = fmt.Errorf("%w: %s", err, out)
+			}
+		}
+		if err != nil {
+			fmt.Fprintln(c, "error", err)
+		} else {
+			fmt.Fprintln(c, "ok", answer)
+		}
+		c.Close()
+	}
+}
