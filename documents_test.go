@@ -16,7 +16,7 @@ import (
 )
 
 // guides are documents for operators and newcomers. Whatever they name exists.
-var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/troubleshoot.md"}
+var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/reliability.md", "docs/troubleshoot.md"}
 
 // overEachGuide runs a test with the text of each guide.
 func overEachGuide(t *testing.T, test func(t *testing.T, text string)) {

@@ -89,6 +89,9 @@ func TestMatrix(t *testing.T) {
 			m.await()
 			seen := m.run(&f)
 			fmt.Fprintf(&table, "| %s | %s | %s |\n", f.name, outcome(seen["rdma"]), outcome(seen["tcp"]))
+			if dir := os.Getenv("SOFTROCE_SCRATCH"); dir != "" {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "matrix.md"), []byte(table.String()), 0o644))
+			}
 			for _, side := range seen["rdma"] {
 				for _, s := range side {
 					require.Equal(t, f.ends, s.Error, "%s after %d bytes", s.Kind, s.Bytes)
@@ -102,9 +105,6 @@ func TestMatrix(t *testing.T) {
 		})
 	}
 	t.Logf("\n%s", &table)
-	if dir := os.Getenv("SOFTROCE_SCRATCH"); dir != "" {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "matrix.md"), []byte(table.String()), 0o644))
-	}
 }
 
 // sightings is what each side has seen of the connections of a network.
