@@ -377,18 +377,10 @@ func (w *world) end() {
 	w.mu.Lock()
 	w.note("end")
 	w.mu.Unlock()
-	limit := time.Now().Add(w.resume + 2*time.Minute)
-	for {
-		waiting := w.closeOn()
-		if waiting == "" {
-			break
-		}
-		if time.Now().After(limit) {
-			w.mu.Lock()
-			w.breach("a wait without an end: %s", waiting)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	w.closeAll()
+	time.Sleep(10 * time.Second) // an OPEN that nobody wants any more may still be on its way
+	w.closeAll()
+	w.checkBytes()
 	for _, p := range w.processes {
 		w.must(p.listener.Close())
 	}
@@ -421,6 +413,22 @@ func (w *world) end() {
 	for l := range w.eachLink() {
 		w.tally.links++
 		w.tally.moves += int(l.stats.Moves)
+	}
+}
+
+// closeAll closes all streams.
+func (w *world) closeAll() {
+	limit := time.Now().Add(w.resume + 2*time.Minute)
+	for {
+		waiting := w.closeOn()
+		if waiting == "" {
+			break
+		}
+		if time.Now().After(limit) {
+			w.mu.Lock()
+			w.breach("a wait without an end: %s", waiting)
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -522,7 +530,7 @@ func (w *world) down(p *process, pair *linkPair, cause error) {
 	}
 	w.tally.ends++
 	own, other := pair.ends[p.index], pair.ends[1-p.index]
-	if w.patient && !pair.excused && own.live.Load() > 0 && other != nil && w.inUse(other) {
+	if w.patient && !pair.excused && other != nil && w.inUse(own) && w.inUse(other) {
 		w.breach("link %d of process %d ended: %v", pair.number, p.index, cause)
 	}
 }
