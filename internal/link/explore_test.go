@@ -530,7 +530,7 @@ func (w *world) down(p *process, pair *linkPair, cause error) {
 	}
 	w.tally.ends++
 	own, other := pair.ends[p.index], pair.ends[1-p.index]
-	if w.patient && !pair.excused && other != nil && w.inUse(own) && w.inUse(other) {
+	if w.patient && !pair.excused && other != nil && own.live.Load() > 0 && w.inUse(own) && w.inUse(other) {
 		w.breach("link %d of process %d ended: %v", pair.number, p.index, cause)
 	}
 }
