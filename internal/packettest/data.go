@@ -1,0 +1,142 @@
+package packettest
+
+import (
+	"encoding/binary"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What becomes of datagrams.
+
+func testRoundTrip(t *testing.T, n Network) {
+	a, b := n.listen(t), n.listen(t)
+	for i := range 100 {
+		question, answer := pattern(40, i), pattern(50, -i)
+		send(t, a, b.LocalAddr(), question)
+		got, from := receive(t, b)
+		require.Equal(t, question, got)
+		send(t, b, from, answer)
+		got, _ = receive(t, a)
+		require.Equal(t, answer, got)
+	}
+}
+
+func testSizes(t *testing.T, n Network) {
+	a, b := n.listen(t), n.listen(t)
+	for _, size := range []int{0, 1, 7, 8, 9, 63, 64, 65, 512, 1000, n.Most - 1, n.Most} {
+		data := pattern(size, size)
+		send(t, a, b.LocalAddr(), data)
+		got, from := receive(t, b)
+		require.Equal(t, data, got)
+		require.Equal(t, a.LocalAddr().String(), from.String())
+	}
+}
+
+func testTooLong(t *testing.T, n Network) {
+	a, b := n.listen(t), n.listen(t)
+	sent, err := a.WriteTo(make([]byte, n.Most+1), b.LocalAddr())
+	require.Zero(t, sent)
+	requireOpError(t, err, "write", syscall.EMSGSIZE)
+	send(t, a, b.LocalAddr(), []byte("short"))
+	got, _ := receive(t, b)
+	require.Equal(t, "short", string(got))
+}
+
+// What does not fit is gone, as on every system but Windows.
+func testShortBuffer(t *testing.T, n Network) {
+	a, b := n.listen(t), n.listen(t)
+	send(t, a, b.LocalAddr(), []byte("too long for the buffer"))
+	send(t, a, b.LocalAddr(), []byte("next"))
+	short := make([]byte, 8)
+	require.NoError(t, b.SetReadDeadline(time.Now().Add(patience)))
+	got, from, err := b.ReadFrom(short)
+	require.NoError(t, err)
+	require.Equal(t, "too long", string(short[:got]))
+	require.Equal(t, a.LocalAddr().String(), from.String())
+	rest, _ := receive(t, b)
+	require.Equal(t, "next", string(rest))
+
+	send(t, a, b.LocalAddr(), []byte("no buffer at all"))
+	got, _, err = b.ReadFrom(nil)
+	require.NoError(t, err)
+	require.Zero(t, got)
+	requireNothing(t, n, b)
+}
+
+func testBoundaries(t *testing.T, n Network) {
+	a, b := n.listen(t), n.listen(t)
+	for _, s := range []string{"one", "", "three"} {
+		send(t, a, b.LocalAddr(), []byte(s))
+	}
+	for _, s := range []string{"one", "", "three"} {
+		got, _ := receive(t, b)
+		require.Equal(t, s, string(got))
+	}
+}
+
+// The buffers of both calls are the callers' again when they return.
+func testCallersBuffer(t *testing.T, n Network) {
+	a, b := n.listen(t), n.listen(t)
+	data := []byte("before")
+	send(t, a, b.LocalAddr(), data) // the first to its address, which others have to wait for
+	copy(data, "xxxxxx")
+	send(t, a, b.LocalAddr(), data)
+	first, _ := receive(t, b)
+	second, _ := receive(t, b)
+	require.Equal(t, "before", string(first))
+	require.Equal(t, "xxxxxx", string(second))
+}
+
+// Datagrams wait for a reader, in their order.
+func testBurst(t *testing.T, n Network) {
+	a, b := n.listen(t), n.listen(t)
+	for round := range 3 {
+		for i := range n.Burst {
+			send(t, a, b.LocalAddr(), binary.BigEndian.AppendUint64(make([]byte, 56), uint64(i)))
+		}
+		for i := range n.Burst {
+			got, _ := receive(t, b)
+			require.Len(t, got, 64)
+			require.EqualValues(t, i, binary.BigEndian.Uint64(got[56:]), "round %d", round)
+		}
+	}
+}
+
+// A receiver that does not read loses datagrams. The sender is not kept waiting, other
+// receivers lose none, and what has arrived is whole and in order.
+func testOverrun(t *testing.T, n Network) {
+	a, deaf, other := n.listen(t), n.listen(t), n.listen(t)
+	const flood = 20000
+	data := pattern(256, 0)
+	for i := range flood {
+		binary.BigEndian.PutUint64(data, uint64(i))
+		send(t, a, deaf.LocalAddr(), data)
+		if i%1000 == 0 {
+			send(t, a, other.LocalAddr(), data)
+			got, _ := receive(t, other)
+			require.Equal(t, data, got)
+		}
+	}
+	next, lost := uint64(0), false
+	for b := make([]byte, 512); ; {
+		_ = deaf.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		got, _, err := deaf.ReadFrom(b)
+		if err != nil {
+			requireTimeout(t, err, "read")
+			break
+		}
+		i := binary.BigEndian.Uint64(b)
+		require.GreaterOrEqual(t, i, next)
+		lost = lost || i != next
+		binary.BigEndian.PutUint64(data, i)
+		require.Equal(t, data, b[:got])
+		next = i + 1
+	}
+	require.True(t, lost || next < flood, "nothing was lost: the flood is too short for this test")
+	send(t, a, deaf.LocalAddr(), []byte("and on"))
+	got, _ := receive(t, deaf)
+	require.Equal(t, "and on", string(got))
+}

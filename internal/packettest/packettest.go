@@ -1,0 +1,155 @@
+package packettest
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/ipv4"
+)
+
+// Network is what is tested.
+type Network struct {
+	// Listen and Dial are ListenPacket and Dial of the network, at addresses of the
+	// form "127.0.0.1:0".
+	Listen func(address string) (net.PacketConn, error)
+	Dial   func(address string) (net.Conn, error)
+
+	// Batch returns the methods for batches of a socket.
+	Batch func(net.PacketConn) Batcher
+
+	// Host is an address of this host at which to listen.
+	Host string
+
+	// Most is how many bytes the longest datagram has, and Burst how many datagrams
+	// of 64 bytes a receiver takes that does not read.
+	Most, Burst int
+}
+
+// Batcher is what ipv4.PacketConn has for several datagrams at once.
+type Batcher interface {
+	ReadBatch(ms []ipv4.Message, flags int) (int, error)
+	WriteBatch(ms []ipv4.Message, flags int) (int, error)
+}
+
+// patience is how long a test waits for what has to happen.
+const patience = 20 * time.Second
+
+// Test tests a network.
+func Test(t *testing.T, n Network) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Network)
+	}{
+		{"RoundTrip", testRoundTrip},
+		{"Sizes", testSizes},
+		{"TooLong", testTooLong},
+		{"ShortBuffer", testShortBuffer},
+		{"Boundaries", testBoundaries},
+		{"CallersBuffer", testCallersBuffer},
+		{"Burst", testBurst},
+		{"Overrun", testOverrun},
+		{"Batch", testBatch},
+		{"BatchOfSeveralReceivers", testBatchOfSeveralReceivers},
+		{"BatchTruncated", testBatchTruncated},
+		{"BatchWithAnError", testBatchWithAnError},
+		{"AddressesOfBothEnds", testAddresses},
+		{"Wildcard", testWildcard},
+		{"AddressInUse", testAddressInUse},
+		{"WrongAddresses", testWrongAddresses},
+		{"Nobody", testNobody},
+		{"PeerRestarts", testPeerRestarts},
+		{"ManyPeers", testManyPeers},
+		{"Dialed", testDialed},
+		{"DialedHearsItsPeerOnly", testDialedHearsItsPeerOnly},
+		{"ReadDeadline", testReadDeadline},
+		{"ReadDeadlineWakes", testReadDeadlineWakes},
+		{"WriteDeadline", testWriteDeadline},
+		{"Close", testClose},
+		{"CloseWakes", testCloseWakes},
+		{"SeveralReaders", testSeveralReaders},
+		{"RacyUse", testRacyUse},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, n) })
+	}
+}
+
+// listen returns a socket at a free port, which the test closes in the end.
+func (n Network) listen(t *testing.T) net.PacketConn {
+	t.Helper()
+	return n.listenAt(t, net.JoinHostPort(n.Host, "0"))
+}
+
+func (n Network) listenAt(t *testing.T, address string) net.PacketConn {
+	t.Helper()
+	c, err := n.Listen(address)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (n Network) dial(t *testing.T, to net.Addr) net.Conn {
+	t.Helper()
+	c, err := n.Dial(to.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// send sends a datagram.
+func send(t *testing.T, from net.PacketConn, to net.Addr, data []byte) {
+	t.Helper()
+	n, err := from.WriteTo(data, to)
+	require.NoError(t, err)
+	require.Equal(t, len(data), n)
+}
+
+// receive returns the next datagram and who sent it.
+func receive(t *testing.T, c net.PacketConn) ([]byte, net.Addr) {
+	t.Helper()
+	b := make([]byte, 1<<16)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	n, from, err := c.ReadFrom(b)
+	require.NoError(t, err)
+	require.NoError(t, c.SetReadDeadline(time.Time{}))
+	return b[:n], from
+}
+
+// requireNothing requires that no datagram is there. It sends one by itself, so
+// that it need not wait for what does not come.
+func requireNothing(t *testing.T, n Network, c net.PacketConn) {
+	t.Helper()
+	marker := []byte("nothing before this")
+	send(t, n.listen(t), c.LocalAddr(), marker)
+	got, _ := receive(t, c)
+	require.Equal(t, string(marker), string(got))
+}
+
+// pattern is n bytes that depend on the seed.
+func pattern(n, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + seed)
+	}
+	return b
+}
+
+// requireOpError requires that err is a *net.OpError of an operation, and wraps want.
+func requireOpError(t *testing.T, err error, op string, want error) {
+	t.Helper()
+	var oe *net.OpError
+	require.ErrorAs(t, err, &oe)
+	require.Equal(t, op, oe.Op)
+	require.ErrorIs(t, err, want)
+}
+
+// requireTimeout requires that err says that a deadline of the operation has passed.
+func requireTimeout(t *testing.T, err error, op string) {
+	t.Helper()
+	requireOpError(t, err, op, os.ErrDeadlineExceeded)
+	var ne net.Error
+	require.ErrorAs(t, err, &ne)
+	require.True(t, ne.Timeout())
+}
