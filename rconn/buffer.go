@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/ringnet/ringnet/internal/crossing"
 	"github.com/ringnet/ringnet/internal/link"
 )
 
@@ -157,7 +158,7 @@ func (c *Conn) WriteBuffer(b *Buffer) (int, error) {
 	if err := b.usable(); err != nil {
 		return 0, c.opError("write", err)
 	}
-	raceRelease()
+	crossing.Release()
 	n, err := c.stream.WriteBuffer(b.memory, b.start, b.end-b.start, c.writeDeadline)
 	if b.start += n; b.start == b.end {
 		b.start, b.end = 0, 0

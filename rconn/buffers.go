@@ -1,6 +1,10 @@
 package rconn
 
-import "net"
+import (
+	"net"
+
+	"github.com/ringnet/ringnet/internal/crossing"
+)
 
 // WriteBuffers writes the buffers one behind the other, as one Write: no other
 // Write comes between them, and several small ones travel in one work request, with
@@ -10,7 +14,7 @@ import "net"
 // [Conn.Write] does. The buffers are the caller's again when it returns; meanwhile it
 // may change the elements of bufs, but not the bytes.
 func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) {
-	raceRelease()
+	crossing.Release()
 	n, err := c.stream.WriteBuffers(bufs, c.writeDeadline)
 	if err != nil {
 		return n, c.opError("write", err)

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/crossing"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
@@ -126,7 +127,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 // otherwise no more will come. p is the caller's again when Read returns.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.stream.Read(p, c.readDeadline)
-	raceAcquire()
+	crossing.Acquire()
 	if err != nil {
 		return n, c.opError("read", err)
 	}
@@ -145,7 +146,7 @@ func (c *Conn) AwaitRead() error { return c.opError("read", c.stream.AwaitRead(c
 // when Write returns. When Write returns nil, the bytes have their place
 // at the peer, and need not be there yet: Close waits for that.
 func (c *Conn) Write(p []byte) (int, error) {
-	raceRelease()
+	crossing.Release()
 	n, err := c.stream.Write(p, c.writeDeadline)
 	if err != nil {
 		return n, c.opError("write", err)

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/ringnet/ringnet/internal/copying"
+	"github.com/ringnet/ringnet/internal/crossing"
 )
 
 // io.Copy to and from a connection. A regular file is read no further than has
@@ -38,7 +39,7 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 		if most.N <= 0 {
 			return 0, io.EOF
 		}
-		raceRelease()
+		crossing.Release()
 		n, err := c.stream.WriteFrom(src, buf[:min(most.N, copyLen)], c.writeDeadline)
 		most.N -= int64(n)
 		return n, err
@@ -55,7 +56,7 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 		return copying.From(w, c)
 	}
 	n, err := pieces(func() (int, error) {
-		raceAcquire()
+		crossing.Acquire()
 		return c.stream.ReadTo(f, copyLen, c.readDeadline)
 	})
 	return n, c.opError("writeto", err)

@@ -1,6 +1,10 @@
 package rconn
 
-import "bufio"
+import (
+	"bufio"
+
+	"github.com/ringnet/ringnet/internal/crossing"
+)
 
 // Peek returns the next n bytes where the device has placed them, in the receive ring,
 // without a copy, and leaves them to be read. It waits for them until the read deadline.
@@ -34,7 +38,7 @@ import "bufio"
 // of AutoConn returns.
 func (c *Conn) Peek(n int) ([]byte, error) {
 	p, err := c.stream.Peek(n, c.readDeadline)
-	raceAcquire()
+	crossing.Acquire()
 	if err != nil {
 		return p, c.peekError(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/pollers"
 )
 
 // call is a call that may have to wait.
@@ -161,19 +162,6 @@ func (l *Link) rewatch() {
 // polls says whether calls poll before they park.
 func (l *Link) polls() bool { return l.limits.Spin > 0 && l.cfg.BusyPoll >= 0 }
 
-// pollers is how many calls of this process are polling. They leave a processor
-// to others: one that polls and yields keeps the scheduler from asking the
-// network poller for what others wait for.
-var pollers atomic.Int32
-
-func mayPoll() bool {
-	if pollers.Add(1) < int32(runtime.GOMAXPROCS(0)) {
-		return true
-	}
-	pollers.Add(-1)
-	return false
-}
-
 // wait returns when a call is ready, having made it so by its own polling if
 // that was possible, or os.ErrDeadlineExceeded. It polls for a while, unless
 // somebody else does, and then parks.
@@ -232,11 +220,11 @@ func (s *Stream) unpark(w *call) {
 func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
 	l := s.link
 	l.mu.Lock()
-	if l.watch.polling || !mayPoll() {
+	if l.watch.polling || !pollers.Begin() {
 		l.mu.Unlock()
 		return false
 	}
-	defer pollers.Add(-1)
+	defer pollers.End()
 	l.watch.polling = true
 	most := l.pollBudget()
 	var until time.Time

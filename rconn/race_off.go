@@ -1,6 +1,0 @@
-//go:build !race
-
-package rconn
-
-func raceRelease() {}
-func raceAcquire() {}
