@@ -70,13 +70,14 @@ func lookupNetwork(name string) (network, error) {
 func isNetwork(name string) bool {
 	_, auto := autoNetworks[name]
 	_, one := networks[name]
-	return auto || one
+	_, packets := packetNetworks[name]
+	return auto || one || packets
 }
 
 // unknownNetwork is a net.UnknownNetworkError that lists what is known.
 func unknownNetwork(name string) error {
-	known := slices.Sorted(maps.Keys(networks))
-	known = slices.Concat(slices.Sorted(maps.Keys(autoNetworks)), known)
+	known := slices.Concat(slices.Sorted(maps.Keys(autoNetworks)), slices.Sorted(maps.Keys(networks)),
+		slices.Sorted(maps.Keys(packetNetworks)))
 	return fmt.Errorf("%w: ringnet's are %s", net.UnknownNetworkError(name), strings.Join(known, ", "))
 }
 
@@ -87,7 +88,7 @@ func (n network) resolve(ctx context.Context, r *net.Resolver, address string, e
 	if err != nil {
 		return nil, err
 	}
-	port, err := r.LookupPort(ctx, "tcp", service)
+	port, err := r.LookupPort(ctx, n.ports(), service)
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +105,14 @@ func (n network) resolve(ctx context.Context, r *net.Resolver, address string, e
 		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 	}
 	return addrs, nil
+}
+
+// ports is whose names of services the network's ports have.
+func (n network) ports() string {
+	if strings.HasSuffix(n.name, "-udp") {
+		return "udp"
+	}
+	return "tcp"
 }
 
 // loopback is the host that Dial means when none is named.

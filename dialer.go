@@ -119,6 +119,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	if _, ok := autoNetworks[network]; ok {
 		c, addr, err = d.dialAuto(ctx, network, address)
 		countDial("auto", c, err)
+	} else if n, ok := packetNetworks[network]; ok {
+		c, addr, err = d.dialPacket(ctx, n, address)
 	} else if n, unknown := lookupNetwork(network); unknown != nil {
 		err = unknown
 	} else {

@@ -19,6 +19,10 @@
 //	rdma6  the same, IPv6 only
 //	shm    shared memory, to a peer on this host; no hardware
 //
+// and for datagrams, see below:
+//
+//	shm-udp  shared memory, between processes of this host
+//
 // An address is host:port, with names of hosts and services as in package net. The
 // network that carries a connection is LocalAddr().Network().
 //
@@ -70,6 +74,23 @@
 // namespace. Addresses are IP addresses of this host, in a port space of their own. Both
 // processes have to be of the same user, or the listener root's; [Dialer.TrustUser] and
 // [ListenConfig.TrustUser] admit others.
+//
+// # Datagrams
+//
+// [ListenPacket], and Dial on the same networks, return a [PacketConn]: a
+// net.PacketConn with the methods of package net's UDPConn, and ReadBatch and WriteBatch
+// as golang.org/x/net/ipv4 has them. Its addresses are of type [Addr], and it sends to
+// a *net.UDPAddr as well. Ports are apart from those of connections, as UDP's are from
+// TCP's.
+//
+// A datagram has at most [PacketConn].MaxMessage bytes, 4088 over shm; a longer one is
+// syscall.EMSGSIZE. It arrives whole, in its order, or not at all: it is lost if its
+// receiver has no room for it. Over shm a receiver has a queue of 256 for each sender
+// ([PacketConn].SetReadBuffer), so one that floods is in no other's way, and nothing else
+// is lost while both processes live. [PacketStats] counts what was lost, at both ends.
+// Writes never wait. What is written to an address for the first time is sent when its
+// receiver has been found, in well under a millisecond: a program that ends before it
+// calls Close, which waits for that, may end before.
 //
 // # What is as in package net, and what is not
 //

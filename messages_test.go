@@ -25,7 +25,7 @@ import (
 
 // messageDirectories have the packages whose errors users meet. Of packages sim and
 // direct, which are fabrics for tests, they meet none.
-var messageDirectories = []string{".", "rconn", "credit", "internal/budget", "internal/fabric", "internal/fabric/shm",
+var messageDirectories = []string{".", "rconn", "pconn", "credit", "internal/budget", "internal/fabric", "internal/fabric/shm",
 	"internal/fabric/verbs", "internal/link", "internal/wire", "cmd/ringnet", "cmd/ringnet/internal", "metrics"}
 
 // messages are the texts of errors in the sources, as searchable has them, and one
@@ -197,6 +197,7 @@ func TestTroubleshootHasTheTextsOfErrnos(t *testing.T) {
 
 var errnos = map[string]error{
 	"ECONNREFUSED": syscall.ECONNREFUSED, "ECONNRESET": syscall.ECONNRESET, "ETIMEDOUT": syscall.ETIMEDOUT,
+	"EMSGSIZE": syscall.EMSGSIZE, "EDESTADDRREQ": syscall.EDESTADDRREQ, "net.ErrWriteToConnected": net.ErrWriteToConnected,
 	"EPIPE": syscall.EPIPE, "EPROTO": syscall.EPROTO, "ENETDOWN": syscall.ENETDOWN, "EHOSTUNREACH": syscall.EHOSTUNREACH,
 	"ENETUNREACH": syscall.ENETUNREACH, "ENODEV": syscall.ENODEV, "ENOMEM": syscall.ENOMEM, "EAGAIN": syscall.EAGAIN,
 	"EMFILE": syscall.EMFILE, "EADDRINUSE": syscall.EADDRINUSE, "EADDRNOTAVAIL": syscall.EADDRNOTAVAIL,

@@ -19,6 +19,7 @@ var testDirectories = map[string]string{
 	"integration": "internal/integration",
 	"interop":     "interop",
 	"link":        "internal/link",
+	"pconn":       "pconn",
 	"rconn":       "rconn",
 	"shm":         "internal/fabric/shm",
 	"verbs":       "internal/fabric/verbs",

@@ -136,6 +136,11 @@ func TestTheDocumentSaysWhatIsSent(t *testing.T) {
 	immediate := func(flags DataFlags) []byte {
 		return binary.BigEndian.AppendUint32(nil, DataImmediate(0, flags))
 	}
+	datagram := func(h DatagramHeader, data string) []byte {
+		var b [DatagramHeaderSize]byte
+		h.Put(&b)
+		return append(b[:], data...)
+	}
 	ringA := RingPlace{Addr: 0x7f3a_1000_0000, RKey: 0x1a2b, Size: 65536}
 	ringB := RingPlace{Addr: 0x559e_2000_0000, RKey: 0x3c4d, Size: 4096}
 	sent := map[string][]byte{
@@ -155,6 +160,7 @@ func TestTheDocumentSaysWhatIsSent(t *testing.T) {
 		"RESET at 3":                      message(Header{Data: 3, Records: 1}, Record{Type: ResetRecord, Position: 3}),
 		"GOAWAY":                          message(Header{Data: 3, Records: 3}, Record{Type: GoAwayRecord}),
 		"rejection of a request too many": Full.Append(nil),
+		"datagram":                        datagram(DatagramHeader{SourcePort: 40000}, "ping"),
 		"rejection":                       Reject{Reason: (&VersionError{Peer: 3}).Error()}.Append(nil),
 	}
 	dumps := map[string][]byte{}

@@ -33,6 +33,7 @@ const (
 	ourNames     = "@ringnet-shm:"
 	listenerName = ourNames + "l:"
 	dialerName   = ourNames + "d:"
+	datagramName = ourNames + "u:" // as listenerName, for datagrams
 
 	// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 	firstEphemeral = 49152
@@ -54,16 +55,16 @@ func nameOf(prefix string, uid int, tag string, a netip.AddrPort) string {
 
 // listenerAddr is the address that a listener's name stands for, whoever has
 // it.
-func listenerAddr(name string) (netip.AddrPort, bool) {
-	f := strings.SplitN(strings.TrimPrefix(name, listenerName), ":", 3)
-	if !strings.HasPrefix(name, listenerName) || len(f) < 3 {
+func (f *shm) listenerAddr(name string) (netip.AddrPort, bool) {
+	fields := strings.SplitN(strings.TrimPrefix(name, f.listeners), ":", 3)
+	if !strings.HasPrefix(name, f.listeners) || len(fields) < 3 {
 		return netip.AddrPort{}, false
 	}
-	if port, ok := strings.CutPrefix(f[2], both+":"); ok {
+	if port, ok := strings.CutPrefix(fields[2], both+":"); ok {
 		n, err := strconv.ParseUint(port, 10, 16)
 		return netip.AddrPortFrom(netip.Addr{}, uint16(n)), err == nil
 	}
-	a, err := netip.ParseAddrPort(f[2])
+	a, err := netip.ParseAddrPort(fields[2])
 	return a, err == nil
 }
 
@@ -120,14 +121,14 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (_ *socket, err error) {
 			s.close()
 		}
 	}()
-	name := nameOf(listenerName, os.Geteuid(), "", a)
+	name := nameOf(f.listeners, os.Geteuid(), "", a)
 	err = s.bind(name)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if err := f.checkForeign(name); err != nil {
 			return nil, err
 		}
 		tag := strconv.FormatUint(uint64(rand.Uint32()), 16)
-		name = nameOf(listenerName, os.Geteuid(), tag, a)
+		name = nameOf(f.listeners, os.Geteuid(), tag, a)
 		err = s.bind(name)
 	}
 	if err != nil {
@@ -145,7 +146,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (_ *socket, err error) {
 // nobody does.
 func (f *shm) checkVacant(a netip.AddrPort, name string) error {
 	taken, _ := f.ours(listening, func(other string) bool {
-		o, ok := listenerAddr(other)
+		o, ok := f.listenerAddr(other)
 		return ok && other != name && (hears(o, a) || hears(a, o))
 	})
 	if taken {
@@ -193,7 +194,7 @@ func (f *shm) nameDialer(s *socket, a netip.AddrPort) (netip.AddrPort, error) {
 // or listens there.
 func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
 	taken, _ := f.ours(listening, func(name string) bool {
-		o, ok := listenerAddr(name)
+		o, ok := f.listenerAddr(name)
 		return ok && o == a
 	})
 	if taken {
@@ -217,10 +218,10 @@ func (s *socket) bindDialer(a netip.AddrPort) error {
 
 // plainNames are the names of users' listeners that hear what is sent to an
 // address, if they have their names.
-func plainNames(to netip.AddrPort, users ...int) (names []string) {
+func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
 	for _, uid := range users {
 		for _, a := range covering(to) {
-			names = append(names, nameOf(listenerName, uid, "", a))
+			names = append(names, nameOf(f.listeners, uid, "", a))
 		}
 	}
 	return names
@@ -235,7 +236,7 @@ func (f *shm) toldNames(ctx context.Context, to netip.AddrPort) (names []string,
 	judged := make(map[uint32]error) // asking once is enough, however many somebody opens
 	sockets, err := f.sockets(ctx, listening)
 	for _, s := range sockets {
-		a, ok := listenerAddr(s.name)
+		a, ok := f.listenerAddr(s.name)
 		i := slices.Index(addrs, a)
 		if !ok || i < 0 {
 			continue

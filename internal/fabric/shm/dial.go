@@ -21,8 +21,9 @@ import (
 
 // shm implements [fabric.Fabric].
 type shm struct {
-	config   Config
-	overflow uint32 // what user IDs look like that have no name here
+	config    Config
+	overflow  uint32 // what user IDs look like that have no name here
+	listeners string // what the names of listeners begin with
 
 	requestTimeout time.Duration
 
@@ -64,7 +65,7 @@ func New(c Config) (fabric.Fabric, error) {
 	if uint32(os.Geteuid()) == overflow {
 		return nil, fmt.Errorf("shared memory: %w: user %d may be anyone who has no ID in this user namespace", errors.ErrUnsupported, overflow)
 	}
-	return &shm{config: c, overflow: overflow, requestTimeout: requestTimeout}, nil
+	return &shm{config: c, overflow: overflow, listeners: listenerName, requestTimeout: requestTimeout}, nil
 }
 
 // kernel is that of this process.
@@ -143,6 +144,21 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	e, err := f.newDialer(local, remote)
+	if err != nil {
+		return nil, err
+	}
+	e.named = true
+	if e.local, err = f.nameDialer(e.sock, e.local); err != nil {
+		e.sock.close()
+		return nil, fmt.Errorf("dial from %v: %w", e.local, err)
+	}
+	return e, nil
+}
+
+// newDialer returns an endpoint for a connection from one address of this host to
+// another.
+func (f *shm) newDialer(local, remote netip.AddrPort) (*endpoint, error) {
 	local, remote = plain(local), plain(remote)
 	if !remote.IsValid() || remote.Port() == 0 {
 		return nil, fmt.Errorf("dial %v: %w", remote, syscall.EINVAL)
@@ -164,10 +180,6 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	s, err := f.newSocket(dialersCloser(remote))
 	if err != nil {
 		return nil, err
-	}
-	if local, err = f.nameDialer(s, local); err != nil {
-		s.close()
-		return nil, fmt.Errorf("dial from %v: %w", local, err)
 	}
 	return newEndpoint(f, s, local, remote), nil
 }

@@ -45,6 +45,7 @@ type endpoint struct {
 	f             *shm
 	sock          *socket
 	passive       bool // made by a listener
+	named         bool // sock has, or wants, the name of a dialer
 	local, remote netip.AddrPort
 	step          step
 	private       []byte // of the request

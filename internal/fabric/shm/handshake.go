@@ -96,13 +96,13 @@ var (
 // takes the longer the more sockets this host has.
 func (e *endpoint) reachNow(ctx context.Context) error {
 	own := os.Geteuid()
-	if e.reachFirst(plainNames(e.remote, own), true) == nil {
+	if e.reachFirst(e.f.plainNames(e.remote, own), true) == nil {
 		return nil
 	}
 	names, untrusted, err := e.f.toldNames(ctx, e.remote)
 	if errors.Is(err, errSilent) {
 		// Whoever has no room may be a stranger, or not.
-		return e.reachFirst(plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
+		return e.reachFirst(e.f.plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
 	}
 	if err != nil {
 		return err
@@ -179,8 +179,9 @@ func (e *endpoint) renewSocket() error {
 		s.wake()
 	}
 	err = old.close()
-	// The port's name is free now.
-	_ = s.bindDialer(e.local)
+	if e.named {
+		_ = s.bindDialer(e.local) // the port's name is free now
+	}
 	return err
 }
 

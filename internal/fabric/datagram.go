@@ -1,0 +1,98 @@
+package fabric
+
+import (
+	"context"
+	"net/netip"
+)
+
+// Datagrams is a Fabric that has unreliable datagrams as well as connections: what
+// verbs does with queue pairs of type UD. Their ports are apart from those of
+// connections, as UDP's are from TCP's.
+type Datagrams interface {
+	// ListenPacket returns a queue pair at local, where port 0 and unspecified
+	// addresses mean what they do for [Fabric].Listen.
+	ListenPacket(local netip.AddrPort, o DatagramOptions) (DatagramEndpoint, error)
+}
+
+// DatagramOptions says what a queue pair for datagrams should be like.
+type DatagramOptions struct {
+	// RecvQueue is how many datagrams wait to be received; a fabric whose queue pairs
+	// have a receive queue for each sender has as many for each.
+	RecvQueue int
+
+	// Filter is called by Receive with each datagram, of which all is known but the
+	// bytes behind the header. The endpoint drops those that it returns false for.
+	Filter func(*Datagram) bool
+
+	// Notify is called after [DatagramEndpoint].Arm when there may be something to
+	// receive, by a goroutine of the fabric's, which must not be kept waiting. It may
+	// be called for no reason.
+	Notify func()
+}
+
+// HeaderSize is how many bytes of each datagram a [Datagram] has apart.
+const HeaderSize = 8
+
+// DatagramEndpoint is a queue pair that sends to any number of others of its kind, and
+// receives from them.
+//
+// Send is called by one goroutine at a time, and so is Receive, all others by any.
+type DatagramEndpoint interface {
+	LocalAddr() netip.AddrPort
+
+	DatagramLimits() DatagramLimits
+
+	// SetRecvQueue changes DatagramOptions.RecvQueue, within what the fabric has. It may
+	// do so for senders only that are not known yet.
+	SetRecvQueue(n int)
+
+	// Resolve finds out how to reach an address. Nothing is kept of an address
+	// that nobody is found at, for which the error wraps ECONNREFUSED or is a
+	// *[RejectError].
+	Resolve(ctx context.Context, to netip.AddrPort) (AddressHandle, error)
+
+	// Send sends the datagrams in order and sets the Status of each. It never waits,
+	// and keeps no reference to them.
+	Send(d []Datagram)
+
+	// Receive takes datagrams that have arrived, as many as d has room for, and says
+	// how many; it never waits. Their bytes are copied to Buffers.
+	Receive(d []Datagram) int
+
+	// Arm asks for one call of Notify. What arrived before Arm may give none, so
+	// Receive once more after Arm.
+	Arm()
+
+	// Close gives everything back. Handles are to be closed before.
+	Close() error
+}
+
+// DatagramLimits are those of a [DatagramEndpoint].
+type DatagramLimits struct {
+	MaxMessage int // bytes that a datagram may have behind its header
+	Spin       int // as [Limits].Spin
+}
+
+// AddressHandle is how to reach an address, as verbs' address handles are.
+type AddressHandle interface {
+	// Close gives the handle back, of which no Send may be under way.
+	Close()
+}
+
+// Datagram is one to send, or room for one to receive.
+type Datagram struct {
+	Header  [HeaderSize]byte
+	Buffers [][]byte
+
+	// To send:
+	To AddressHandle
+
+	// Status is OK when a datagram has been sent, which says nothing of its arrival.
+	// RNRRetryExceeded says that the receiver has no room for it, where that is known,
+	// and Flushed that To is of no use any more: the address is to be resolved again.
+	Status Status
+
+	// Received:
+	From netip.AddrPort // port 0 where the device does not tell
+	Len  int            // bytes behind the header, be there room for them or not
+}

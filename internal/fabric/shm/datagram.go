@@ -1,0 +1,250 @@
+//go:build linux
+
+package shm
+
+// Datagrams: a queue pair that sends to many and receives from many.
+//
+// Each sender has a connection of its own to each receiver, made like any other, on
+// which messages go one way only (lane.go). So a sender who floods, or lies, or dies
+// costs the receiver nothing but the datagrams from it, and one whose process may not
+// connect does not get to send. An address handle is such a connection. That it can be
+// trusted to lead to the owner of an address follows from whose name the socket has
+// (addr.go); the address that a sender says it has is checked to be this host's, no more.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+const (
+	// datagramSize is how many bytes a datagram has at most, its header included: as
+	// many as the largest MTU of InfiniBand allows.
+	datagramSize = 4096
+
+	// maxSources is how many senders a queue pair receives from at a time. For one
+	// more, the one that has been silent for longest has to connect anew.
+	maxSources = 1024
+
+	// maxDatagramQueue is how long a receive queue for one sender may be.
+	maxDatagramQueue = 1 << 13
+)
+
+// datagrams implements [fabric.DatagramEndpoint].
+type datagrams struct {
+	f        *shm // whose listeners are those for datagrams
+	local    netip.AddrPort
+	listener *listener
+	notify   func()
+	filter   func(*fabric.Datagram) bool
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	lanes    sync.WaitGroup // goroutines
+
+	// sources is replaced, never changed, with mu held. turn is that of Receive.
+	sources   atomic.Pointer[[]*source]
+	turn      int
+	recvQueue atomic.Int64
+
+	mu       sync.Mutex // guards what follows
+	entering int        // sources that are not among the others yet
+	closed   bool
+}
+
+var (
+	_ fabric.Datagrams        = (*shm)(nil)
+	_ fabric.DatagramEndpoint = (*datagrams)(nil)
+)
+
+// ListenPacket implements [fabric.Datagrams].
+func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
+	own := *f
+	own.listeners = datagramName
+	l, err := own.Listen(local, maxSilent)
+	if err != nil {
+		return nil, err
+	}
+	d := &datagrams{f: &own, local: l.Addr(), listener: l.(*listener), notify: o.Notify, filter: o.Filter}
+	d.SetRecvQueue(o.RecvQueue)
+	d.sources.Store(new([]*source))
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.lanes.Go(d.accept)
+	return d, nil
+}
+
+// LocalAddr implements [fabric.DatagramEndpoint].
+func (d *datagrams) LocalAddr() netip.AddrPort { return d.local }
+
+// DatagramLimits implements [fabric.DatagramEndpoint].
+func (d *datagrams) DatagramLimits() fabric.DatagramLimits {
+	return fabric.DatagramLimits{MaxMessage: datagramSize - fabric.HeaderSize, Spin: spin}
+}
+
+// SetRecvQueue implements [fabric.DatagramEndpoint]: for senders that connect from
+// now on.
+func (d *datagrams) SetRecvQueue(n int) {
+	d.recvQueue.Store(int64(min(max(n, 1), maxDatagramQueue)))
+}
+
+// Resolve implements [fabric.DatagramEndpoint].
+func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+	e, err := d.f.newDialer(d.local, to)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.reach(ctx, e); err != nil {
+		_ = e.Close()
+		return nil, err
+	}
+	h := &handle{e: e}
+	d.lanes.Go(h.watch)
+	return h, nil
+}
+
+// reach connects an endpoint to a receiver. This end receives nothing on it.
+func (d *datagrams) reach(ctx context.Context, e *endpoint) error {
+	if _, err := e.Open(fabric.Options{SendQueue: 1, RecvQueue: 1}); err != nil {
+		return err
+	}
+	if _, err := e.Connect(ctx, nil); err != nil {
+		return err
+	}
+	if e.peer.recvSize != datagramSize {
+		return fmt.Errorf("the peer takes datagrams of %d bytes, want %d: %w", e.peer.recvSize, datagramSize, syscall.EPROTO)
+	}
+	return e.Confirm()
+}
+
+// Send implements [fabric.DatagramEndpoint].
+func (d *datagrams) Send(ds []fabric.Datagram) {
+	for i := range ds {
+		ds[i].Status = ds[i].To.(*handle).send(&ds[i])
+	}
+}
+
+// Receive implements [fabric.DatagramEndpoint]. Each call begins with another sender
+// than the last, so that none keeps it from the others.
+func (d *datagrams) Receive(ds []fabric.Datagram) int {
+	sources := *d.sources.Load()
+	n := 0
+	for i := 0; i < len(sources) && n < len(ds); i++ {
+		d.turn++
+		n += sources[d.turn%len(sources)].receive(ds[n:], d.turn)
+	}
+	return n
+}
+
+// Arm implements [fabric.DatagramEndpoint].
+func (d *datagrams) Arm() {
+	for _, s := range *d.sources.Load() {
+		s.arm()
+	}
+}
+
+// Close implements [fabric.DatagramEndpoint]. Senders find out with their next
+// datagram.
+func (d *datagrams) Close() error {
+	d.mu.Lock()
+	wasClosed := d.closed
+	d.closed = true
+	d.mu.Unlock()
+	if wasClosed {
+		return net.ErrClosed
+	}
+	d.cancel()
+	err := d.listener.Close()
+	for _, s := range *d.sources.Load() {
+		s.close()
+	}
+	d.lanes.Wait()
+	return err
+}
+
+// accept admits senders until the queue pair is closed.
+func (d *datagrams) accept() {
+	for {
+		e, err := d.listener.Accept()
+		if err != nil {
+			return
+		}
+		if !d.enter() {
+			e.(*endpoint).turnAway(errListenerClosed)
+			continue
+		}
+		d.lanes.Go(func() { d.admit(e.(*endpoint)) })
+	}
+}
+
+// enter makes room for one more source.
+func (d *datagrams) enter() bool {
+	d.mu.Lock()
+	full := d.entering+len(*d.sources.Load()) >= maxSources
+	d.mu.Unlock()
+	if full && !d.evict() {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
+	}
+	d.entering++
+	return true
+}
+
+// evict closes the source that has been silent for longest, of those from which all
+// has been received. It returns false if there is none.
+func (d *datagrams) evict() bool {
+	var silent *source
+	var since int
+	for _, s := range *d.sources.Load() {
+		if heard, ok := s.silent(); ok && (silent == nil || heard < since) {
+			silent, since = s, heard
+		}
+	}
+	if silent != nil {
+		silent.close()
+	}
+	return silent != nil
+}
+
+// admit has a sender connect, and is its source's goroutine from then on.
+func (d *datagrams) admit(e *endpoint) {
+	s := &source{e: e, d: d, memory: budget.Account{Budget: budget.Process}}
+	err := s.open()
+	d.mu.Lock()
+	d.entering--
+	closed := d.closed
+	if err == nil && !closed {
+		all := append(slices.Clone(*d.sources.Load()), s)
+		d.sources.Store(&all)
+	}
+	d.mu.Unlock()
+	switch {
+	case err != nil || closed:
+		s.release()
+	default:
+		d.notify() // somebody may wait who has not armed this one
+		s.watch()
+	}
+}
+
+// remove takes a source out.
+func (d *datagrams) remove(s *source) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := slices.DeleteFunc(slices.Clone(*d.sources.Load()), func(other *source) bool { return other == s })
+	d.sources.Store(&all)
+}
+
+// errTooMuch is for senders that want memory for what nobody sends to them.
+var errTooMuch = errors.New("a sender of datagrams that wants to receive")

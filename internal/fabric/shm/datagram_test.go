@@ -1,0 +1,277 @@
+//go:build linux
+
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// mailbox is a queue pair for datagrams, and the news that there are any.
+type mailbox struct {
+	*datagrams
+	news chan struct{}
+}
+
+func openMailbox(t *testing.T, f fabric.Fabric, queue int) mailbox {
+	t.Helper()
+	m := mailbox{news: make(chan struct{}, 1)}
+	ep, err := f.(fabric.Datagrams).ListenPacket(netip.AddrPortFrom(host, 0), fabric.DatagramOptions{
+		RecvQueue: queue,
+		Filter:    func(*fabric.Datagram) bool { return true },
+		Notify: func() {
+			select {
+			case m.news <- struct{}{}:
+			default:
+			}
+		},
+	})
+	require.NoError(t, err)
+	m.datagrams = ep.(*datagrams)
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+func (m mailbox) resolve(t *testing.T, to mailbox) *handle {
+	t.Helper()
+	h, err := m.Resolve(ctx, to.local)
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	return h.(*handle)
+}
+
+// post sends a datagram, and returns its status.
+func (m mailbox) post(to fabric.AddressHandle, text string) fabric.Status {
+	d := []fabric.Datagram{{To: to, Buffers: [][]byte{[]byte(text)}}}
+	m.Send(d)
+	return d[0].Status
+}
+
+// next waits for the next datagram.
+func (m mailbox) next(t *testing.T) string {
+	t.Helper()
+	p := make([]byte, datagramSize)
+	d := []fabric.Datagram{{Buffers: [][]byte{p}}}
+	for late := time.After(20 * time.Second); ; {
+		m.Arm()
+		if m.Receive(d) == 1 {
+			return string(p[:d[0].Len])
+		}
+		select {
+		case <-m.news:
+		case <-late:
+			require.FailNow(t, "no datagram")
+		}
+	}
+}
+
+// requireGone requires that the other end gives a handle's connection up.
+func (h *handle) requireGone(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.closed
+	}, 20*time.Second, time.Millisecond)
+}
+
+func TestDatagramsGiveEverythingBack(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	used, _ := budget.Process.State()
+	t.Cleanup(func() {
+		after, _ := budget.Process.State()
+		require.Equal(t, used, after)
+	})
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	for range 20 {
+		c := openMailbox(t, f, 16)
+		there, back := c.resolve(t, a), a.resolve(t, c)
+		require.Equal(t, fabric.OK, c.post(there, "hello"))
+		require.Equal(t, fabric.OK, a.post(back, "hello"))
+		if there, err := b.Resolve(ctx, c.local); err == nil {
+			there.Close() // and says nothing
+		}
+		there.Close()
+		require.NoError(t, c.Close())
+		require.Equal(t, "hello", a.next(t))
+	}
+}
+
+// A sender costs the receiver what is between the two.
+func TestDatagramsSurviveHostileSenders(t *testing.T) {
+	for name, attack := range map[string]func(e *endpoint){
+		"longer than there is room": func(e *endpoint) { e.peer.slot(e.sent).Store(lapBit | sendBit | (datagramSize+1)<<lengthShift) },
+		"as long as can be said":    func(e *endpoint) { e.peer.slot(e.sent).Store(lapBit | sendBit | maxMessage<<lengthShift) },
+		"without a header":          func(e *endpoint) { e.peer.slot(e.sent).Store(lapBit | sendBit | (fabric.HeaderSize-1)<<lengthShift) },
+		"no send":                   func(e *endpoint) { e.peer.slot(e.sent).Store(lapBit | 100<<lengthShift) },
+		"with an immediate":         func(e *endpoint) { e.peer.slot(e.sent).Store(lapBit | sendBit | 100<<lengthShift | 1) },
+		"doorbells": func(e *endpoint) {
+			for range 5000 { // far more often than anybody has slept
+				_ = e.sock.ring()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			f := newFabric(t)
+			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			honest, hostile := a.resolve(t, b), a.resolve(t, b)
+			require.Equal(t, fabric.OK, a.post(hostile, "in good faith"))
+			require.Equal(t, "in good faith", b.next(t))
+			hostile.mu.Lock()
+			attack(hostile.e)
+			hostile.mu.Unlock()
+			for i := range 100 {
+				require.Equal(t, fabric.OK, a.post(honest, strconv.Itoa(i)))
+				require.Equal(t, strconv.Itoa(i), b.next(t))
+			}
+			hostile.requireGone(t)
+			require.Equal(t, fabric.Flushed, a.post(hostile, "more"))
+		})
+	}
+}
+
+// Nothing is sent past what the receiver can have posted, whatever it says.
+func TestDatagramsSurviveHostileReceivers(t *testing.T) {
+	for _, posted := range []uint64{0, 1, 1 << 40, ^uint64(0)} {
+		t.Run(fmt.Sprint(posted), func(t *testing.T) {
+			f := newFabric(t)
+			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			h := a.resolve(t, b)
+			for range 16 {
+				require.Equal(t, fabric.OK, a.post(h, "fits"))
+			}
+			require.Equal(t, fabric.RNRRetryExceeded, a.post(h, "does not"))
+			h.mu.Lock()
+			h.e.peer.posted.Store(posted)
+			h.mu.Unlock()
+			require.Equal(t, fabric.Flushed, a.post(h, "does not"))
+			h.requireGone(t)
+		})
+	}
+}
+
+func TestDatagramsOfAFloodAreTheFloodersOwn(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	flood, quiet := a.resolve(t, b), a.resolve(t, b)
+	lost := 0
+	for i := range 1000 {
+		if a.post(flood, "flood") == fabric.RNRRetryExceeded {
+			lost++
+		}
+		if i%100 == 0 {
+			require.Equal(t, fabric.OK, a.post(quiet, strconv.Itoa(i)))
+		}
+	}
+	require.Equal(t, 1000-16, lost)
+	got := make(map[string]int)
+	for range 16 + 10 {
+		got[b.next(t)]++
+	}
+	require.Equal(t, 16, got["flood"])
+	require.Len(t, got, 11)
+}
+
+func TestDatagramSendersAreGivenNoMemory(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	for _, o := range []fabric.Options{
+		{SendQueue: 1, RecvQueue: 1000, RecvSize: 1000},
+		{SendQueue: 1, RecvQueue: 1, RemoteMemory: 1 << 20},
+	} {
+		e, err := a.f.newDialer(a.local, b.local)
+		require.NoError(t, err)
+		_, err = e.Open(o)
+		require.NoError(t, err)
+		_, err = e.Connect(ctx, nil)
+		require.ErrorContains(t, err, errTooMuch.Error())
+		require.NoError(t, e.Close())
+	}
+}
+
+func TestDatagramsMemoryIsOfTheProcessesBudget(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
+	used, _ := budget.Process.State()
+	t.Cleanup(func() { budget.Process.SetLimit(0) })
+	budget.Process.SetLimit(used.Registered + 100<<10)
+	_, err := a.Resolve(ctx, b.local)
+	require.ErrorContains(t, err, "ringnet.SetMemoryLimit")
+	budget.Process.SetLimit(0)
+	a.resolve(t, b)
+}
+
+// For another sender the one that has been silent for longest has to go.
+func TestDatagramSourcesAreBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes two thousand descriptors")
+	}
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	if limit.Cur < 3*maxSources {
+		t.Skipf("only %d descriptors", limit.Cur)
+	}
+	leavesNothing(t)
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
+	var all []*handle
+	for range maxSources {
+		h := a.resolve(t, b)
+		require.Equal(t, fabric.OK, a.post(h, "hello"))
+		require.Equal(t, "hello", b.next(t))
+		all = append(all, h)
+	}
+	require.Equal(t, fabric.OK, a.post(all[0], "still here"))
+	require.Equal(t, "still here", b.next(t))
+	another := a.resolve(t, b)
+	require.Equal(t, fabric.OK, a.post(another, "hello"))
+	require.Equal(t, "hello", b.next(t))
+	all[1].requireGone(t)
+	require.Equal(t, fabric.OK, a.post(all[0], "still here"))
+	require.Equal(t, "still here", b.next(t))
+}
+
+func TestDatagramsToNobody(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
+	h := a.resolve(t, b)
+	require.NoError(t, b.Close())
+	require.Equal(t, fabric.Flushed, a.post(h, "too late"))
+	_, err := a.Resolve(ctx, b.local)
+	var reject *fabric.RejectError
+	require.ErrorAs(t, err, &reject)
+	require.Equal(t, fabric.RejectNoListener, reject.Reason)
+	_, err = a.Resolve(ctx, netip.MustParseAddrPort("192.0.2.1:1"))
+	require.ErrorIs(t, err, fabric.ErrOtherHost)
+
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	c := openMailbox(t, f, 1)
+	_, err = a.Resolve(ended, c.local)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Connections and datagrams have ports of their own, as TCP and UDP have.
+func TestDatagramsHavePortsOfTheirOwn(t *testing.T) {
+	f := newFabric(t)
+	a := openMailbox(t, f, 1)
+	l, err := f.Listen(a.local, 1)
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = f.(fabric.Datagrams).ListenPacket(a.local, fabric.DatagramOptions{RecvQueue: 1})
+	require.True(t, errors.Is(err, syscall.EADDRINUSE))
+}

@@ -1,0 +1,36 @@
+package wire
+
+import "encoding/binary"
+
+// DatagramHeader is what each datagram begins with: what its queue pair does not tell,
+// and what shows that others are missing.
+type DatagramHeader struct {
+	// SourcePort is the sender's.
+	SourcePort uint16
+
+	// Sequence counts the datagrams from the sender to this receiver, from 0, modulo
+	// 2^32. It begins anew whenever the sender has looked the receiver up again.
+	Sequence uint32
+}
+
+// DatagramHeaderSize is its size in bytes.
+const DatagramHeaderSize = 8
+
+const (
+	datagramMagic   = 0x5d
+	datagramVersion = 1
+)
+
+// Put encodes h.
+func (h DatagramHeader) Put(b *[DatagramHeaderSize]byte) {
+	b[0], b[1] = datagramMagic, datagramVersion
+	binary.BigEndian.PutUint16(b[2:], h.SourcePort)
+	binary.BigEndian.PutUint32(b[4:], h.Sequence)
+}
+
+// DecodeDatagramHeader returns false for what is no header of this version.
+func DecodeDatagramHeader(b [DatagramHeaderSize]byte) (h DatagramHeader, ok bool) {
+	h.SourcePort = binary.BigEndian.Uint16(b[2:])
+	h.Sequence = binary.BigEndian.Uint32(b[4:])
+	return h, b[0] == datagramMagic && b[1] == datagramVersion && h.SourcePort != 0
+}

@@ -1,0 +1,103 @@
+package ringnet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/pconn"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// PacketConn sends and receives datagrams; what ListenPacket returns is one, and what
+// Dial returns on the same networks. See package pconn for its methods.
+type PacketConn = pconn.Conn
+
+// PacketStats counts what a PacketConn has done.
+type PacketStats = pconn.Stats
+
+// Message is a datagram of PacketConn's ReadBatch and WriteBatch. It has the fields of
+// ipv4.Message and ipv6.Message of golang.org/x/net.
+type Message = pconn.Message
+
+// packetNetworks are the networks of datagrams.
+var packetNetworks = map[string]network{
+	"shm-udp": {"shm-udp", "ip", openSHM},
+}
+
+// ListenPacket announces on the address of a network of datagrams: "shm-udp". The
+// address has the form "host:port", as for net.ListenPacket: without a host it is all
+// addresses of this machine, and port 0 means a free one, which LocalAddr tells. The
+// net.PacketConn is a *[PacketConn]. The error is a *net.OpError.
+func ListenPacket(network, address string) (net.PacketConn, error) {
+	return (&ListenConfig{}).ListenPacket(context.Background(), network, address)
+}
+
+// ListenPacket announces on the address of a network of datagrams. ctx is for resolving
+// the address. Of the options, TrustUser counts, for those who send and those who are
+// sent to. See the function [ListenPacket].
+func (lc *ListenConfig) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
+	c, addr, err := lc.listenPacket(ctx, network, cmp.Or(address, ":0"))
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
+	}
+	return c, nil
+}
+
+// listenPacket announces, or says what went wrong at which address.
+func (lc *ListenConfig) listenPacket(ctx context.Context, network, address string) (*PacketConn, net.Addr, error) {
+	n, ok := packetNetworks[network]
+	if !ok {
+		return nil, nil, unknownNetwork(network)
+	}
+	addrs, err := n.resolve(ctx, net.DefaultResolver, address, n.wildcard())
+	if err != nil {
+		return nil, nil, err
+	}
+	addr := preferIPv4(addrs)
+	c, err := openPackets(n, lc.TrustUser, pconn.Options{Network: n.name, Local: n.listenOn(addr)})
+	if err != nil {
+		return nil, rconn.NewAddr(n.name, addr), err
+	}
+	return c, nil, nil
+}
+
+// openPackets returns a PacketConn on a network.
+func openPackets(n network, trust trustUser, o pconn.Options) (*PacketConn, error) {
+	f, err := n.open(trust, nil)
+	if err != nil {
+		return nil, err
+	}
+	return pconn.Listen(f.(fabric.Datagrams), o)
+}
+
+// dialPacket returns a PacketConn for the first address that a name has, as package net
+// does for UDP: nobody is asked.
+func (d *Dialer) dialPacket(ctx context.Context, n network, address string) (*PacketConn, net.Addr, error) {
+	local, err := addrPort(d.LocalAddr)
+	if err != nil {
+		return nil, nil, err
+	}
+	remotes, err := n.resolve(ctx, cmp.Or(d.Resolver, net.DefaultResolver), address, n.loopback())
+	if err != nil {
+		return nil, nil, err
+	}
+	remote := preferIPv4(remotes)
+	if remote.Addr().IsUnspecified() {
+		remote = netip.AddrPortFrom(n.loopback(), remote.Port())
+	}
+	at := rconn.NewAddr(n.name, remote)
+	if remote.Port() == 0 {
+		return nil, at, errPortZero
+	}
+	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
+		local = netip.AddrPortFrom(remote.Addr(), local.Port())
+	}
+	c, err := openPackets(n, d.TrustUser, pconn.Options{Network: n.name, Local: local, Remote: remote})
+	return c, at, err
+}
+
+var errPortZero = errors.New("a datagram needs a port to go to")

@@ -1,0 +1,160 @@
+package ringnet_test
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// packets is what the benchmarks use of a ringnet.PacketConn and a net.UDPConn.
+type packets interface {
+	net.PacketConn
+	ReadFromUDPAddrPort(p []byte) (int, netip.AddrPort, error)
+	WriteToUDPAddrPort(p []byte, to netip.AddrPort) (int, error)
+}
+
+func listenPackets(tb testing.TB, network string) packets {
+	tb.Helper()
+	listen := ringnet.ListenPacket
+	if network == "udp" {
+		listen = net.ListenPacket
+	}
+	c, err := listen(network, "127.0.0.1:0")
+	require.NoError(tb, err)
+	tb.Cleanup(func() { c.Close() })
+	return c.(packets)
+}
+
+func addrPortOf(c net.PacketConn) netip.AddrPort {
+	return c.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
+}
+
+// echoPackets answers every datagram with the same, until its socket is closed.
+func echoPackets(c packets) {
+	p := make([]byte, 4088)
+	for {
+		n, from, err := c.ReadFromUDPAddrPort(p)
+		if err != nil {
+			return
+		}
+		_, _ = c.WriteToUDPAddrPort(p[:n], from)
+	}
+}
+
+// The other process of BenchmarkPacketRoundTrip: it says hello to who has started it, and
+// answers what comes back.
+func TestPacketEchoProgram(t *testing.T) {
+	to := os.Getenv("RINGNET_PACKET_ECHO")
+	if to == "" {
+		t.Skip("a program of BenchmarkPacketRoundTrip")
+	}
+	c := listenPackets(t, os.Getenv("RINGNET_PACKET_NETWORK"))
+	go func() {
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the parent has gone
+		c.Close()
+	}()
+	_, err := c.WriteToUDPAddrPort([]byte("hello"), netip.MustParseAddrPort(to))
+	require.NoError(t, err)
+	echoPackets(c)
+}
+
+// startEcho starts that process, and returns its address.
+func startEcho(b *testing.B, network string, c packets) netip.AddrPort {
+	b.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestPacketEchoProgram$")
+	cmd.Env = append(os.Environ(), "RINGNET_PACKET_ECHO="+addrPortOf(c).String(), "RINGNET_PACKET_NETWORK="+network)
+	stdin, err := cmd.StdinPipe()
+	require.NoError(b, err)
+	require.NoError(b, cmd.Start())
+	b.Cleanup(func() {
+		stdin.Close()
+		_ = cmd.Wait()
+	})
+	_, from, err := c.ReadFromUDPAddrPort(make([]byte, 100))
+	require.NoError(b, err)
+	return from
+}
+
+// Round trips of 64 bytes between two processes.
+func BenchmarkPacketRoundTrip(b *testing.B) {
+	for _, network := range []string{"shm-udp", "udp"} {
+		b.Run(network, func(b *testing.B) {
+			c := listenPackets(b, network)
+			peer := startEcho(b, network, c)
+			p := make([]byte, 64)
+			for b.Loop() {
+				_, _ = c.WriteToUDPAddrPort(p, peer)
+				if _, _, err := c.ReadFromUDPAddrPort(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// Datagrams of 1 KiB, as many as arrive.
+func BenchmarkPacketStream(b *testing.B) {
+	for _, network := range []string{"shm-udp", "udp"} {
+		b.Run(network, func(b *testing.B) {
+			from, to := listenPackets(b, network), listenPackets(b, network)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				p, at := make([]byte, 1024), addrPortOf(to)
+				for {
+					if _, err := from.WriteToUDPAddrPort(p, at); err != nil {
+						return
+					}
+					runtime.Gosched()
+				}
+			}()
+			p := make([]byte, 1024)
+			b.SetBytes(1024)
+			for b.Loop() {
+				if _, _, err := to.ReadFromUDPAddrPort(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+			from.Close()
+			<-done
+		})
+	}
+}
+
+func TestPacketsAllocateNothing(t *testing.T) {
+	a, b := listenPackets(t, "shm-udp"), listenPackets(t, "shm-udp")
+	to := addrPortOf(b)
+	p := make([]byte, 1000)
+	room := []ringnet.Message{{Buffers: [][]byte{p}}, {Buffers: [][]byte{p}}}
+	ms := []ringnet.Message{{Buffers: [][]byte{p}, Addr: b.LocalAddr()}, {Buffers: [][]byte{p[:500], p[500:]}, Addr: b.LocalAddr()}}
+	require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		_, err := a.WriteToUDPAddrPort(p, to)
+		require.NoError(t, err)
+		_, _, err = b.ReadFromUDPAddrPort(p)
+		require.NoError(t, err)
+	}))
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		_, err := a.WriteTo(p, b.LocalAddr())
+		require.NoError(t, err)
+		_, _, err = b.ReadFrom(p)
+		require.NoError(t, err)
+	}))
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		n, err := a.(*ringnet.PacketConn).WriteBatch(ms, 0)
+		require.NoError(t, err)
+		for n > 0 {
+			read, err := b.(*ringnet.PacketConn).ReadBatch(room[:n], 0)
+			require.NoError(t, err)
+			n -= read
+		}
+	}))
+}

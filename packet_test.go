@@ -1,0 +1,89 @@
+package ringnet_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/ipv4"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/shm"
+	"github.com/ringnet/ringnet/internal/packettest"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+func TestPacketConn(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("shm is Linux's")
+	}
+	packettest.Test(t, packettest.Network{
+		Listen: func(address string) (net.PacketConn, error) { return ringnet.ListenPacket("shm-udp", address) },
+		Dial:   func(address string) (net.Conn, error) { return ringnet.Dial("shm-udp", address) },
+		Batch:  func(c net.PacketConn) packettest.Batcher { return batches{c.(*ringnet.PacketConn)} },
+		Host:   "127.0.0.1",
+		Most:   4088,
+		Burst:  64,
+	})
+}
+
+// batches are those of a PacketConn, for callers of golang.org/x/net.
+type batches struct{ c *ringnet.PacketConn }
+
+func (b batches) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
+	own := ownMessages(ms)
+	n, err := b.c.ReadBatch(own, flags)
+	for i := range own[:n] {
+		ms[i] = ipv4.Message(own[i])
+	}
+	return n, err
+}
+
+func (b batches) WriteBatch(ms []ipv4.Message, flags int) (int, error) {
+	own := ownMessages(ms)
+	n, err := b.c.WriteBatch(own, flags)
+	for i := range own[:n] {
+		ms[i] = ipv4.Message(own[i])
+	}
+	return n, err
+}
+
+func ownMessages(ms []ipv4.Message) (own []ringnet.Message) {
+	for _, m := range ms {
+		own = append(own, ringnet.Message(m))
+	}
+	return own
+}
+
+// Who says that it has another's address gets nothing that is for the other.
+func TestAnswersGoToTheOwnerOfAnAddress(t *testing.T) {
+	owner, server := listenPackets(t, "shm-udp"), listenPackets(t, "shm-udp")
+	f, err := shm.Fabric()
+	require.NoError(t, err)
+	liar, err := f.(fabric.Datagrams).ListenPacket(netip.MustParseAddrPort("127.0.0.1:0"), fabric.DatagramOptions{RecvQueue: 1})
+	require.NoError(t, err)
+	defer liar.Close()
+	h, err := liar.Resolve(context.Background(), addrPortOf(server))
+	require.NoError(t, err)
+	defer h.Close()
+	lie := fabric.Datagram{To: h, Buffers: [][]byte{[]byte("I am another")}}
+	wire.DatagramHeader{SourcePort: addrPortOf(owner).Port()}.Put(&lie.Header)
+	liar.Send([]fabric.Datagram{lie})
+	require.Equal(t, fabric.OK, lie.Status)
+
+	_, err = owner.WriteToUDPAddrPort([]byte("I am I"), addrPortOf(server))
+	require.NoError(t, err)
+	p := make([]byte, 100)
+	n, from, err := server.ReadFromUDPAddrPort(p)
+	require.NoError(t, err)
+	require.Equal(t, "I am I", string(p[:n]))
+	_, err = server.WriteToUDPAddrPort([]byte("answer"), from)
+	require.NoError(t, err)
+	n, _, err = owner.ReadFromUDPAddrPort(p)
+	require.NoError(t, err)
+	require.Equal(t, "answer", string(p[:n]))
+}

@@ -1,0 +1,239 @@
+// Package pconn gives a queue pair for datagrams the methods of a net.PacketConn, and,
+// dialed, of a net.Conn: those of package net's UDPConn as far as they mean something
+// here, with its errors. What moves the datagrams is a fabric.
+//
+// The package is used through package ringnet and promises no API before v1.
+package pconn
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// Conn sends and receives datagrams. Its methods may be called at once from any
+// goroutines; each datagram is for one Read.
+//
+// A datagram may be lost, and is if its receiver has no room for it. Nothing waits for
+// that, and no error tells: [Conn.Stats] does. What arrives is whole. Datagrams from one
+// sender do not overtake each other.
+//
+// Errors are *net.OpError, as package net's are. With errors.Is:
+// os.ErrDeadlineExceeded when a deadline has passed; net.ErrClosed after Close;
+// syscall.EMSGSIZE for a datagram of more than [Conn.MaxMessage] bytes; syscall.EINVAL
+// for an address that is none of an IP network; net.ErrWriteToConnected for WriteTo on a
+// Conn that was dialed, and syscall.EDESTADDRREQ for Write on one that was not. Calls of
+// one that was dialed fail once with what has kept the datagrams written before from
+// their receiver, if that is known: syscall.ECONNREFUSED when nobody was there.
+type Conn struct {
+	endpoint fabric.DatagramEndpoint
+	limits   fabric.DatagramLimits
+	network  string
+	local    net.Addr
+	port     uint16
+	remote   netip.AddrPort // of a Conn that was dialed
+	peerAddr net.Addr       // the same, or nil
+
+	readDeadline  *deadline.Deadline
+	writeDeadline *deadline.Deadline
+	closed        chan struct{}
+	refused       atomic.Pointer[error] // for the next call of a Conn that was dialed
+
+	reader   reader
+	sender   sender
+	counters counters
+}
+
+var (
+	_ net.PacketConn = (*Conn)(nil)
+	_ net.Conn       = (*Conn)(nil)
+)
+
+// Options are how a Conn begins.
+type Options struct {
+	Network    string         // the name that its addresses have
+	Local      netip.AddrPort // as for [fabric.Datagrams].ListenPacket
+	Remote     netip.AddrPort // valid for one that is dialed
+	ReadBuffer int            // bytes: see [Conn.SetReadBuffer]; 0 means the default
+}
+
+// DefaultReadBuffer is how many bytes of datagrams wait to be read.
+const DefaultReadBuffer = 1 << 20
+
+// Listen returns a Conn on a fabric.
+func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
+	c := &Conn{
+		network:       o.Network,
+		readDeadline:  deadline.New(),
+		writeDeadline: deadline.New(),
+		closed:        make(chan struct{}),
+	}
+	if o.Remote.IsValid() {
+		c.remote, c.peerAddr = o.Remote, rconn.NewAddr(o.Network, o.Remote)
+	}
+	c.reader.init()
+	c.sender.init()
+	ep, err := f.ListenPacket(o.Local, fabric.DatagramOptions{
+		RecvQueue: 1,
+		Filter:    c.filter,
+		Notify:    c.reader.notify,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.endpoint, c.limits = ep, ep.DatagramLimits()
+	c.local, c.port = rconn.NewAddr(o.Network, ep.LocalAddr()), ep.LocalAddr().Port()
+	c.setReadBuffer(o.ReadBuffer)
+	return c, nil
+}
+
+// LocalAddr is the address of this end: an [rconn.Addr]. A Conn that listens at all
+// addresses of the host has the unspecified one.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr is the address that a Conn was dialed to, or nil.
+func (c *Conn) RemoteAddr() net.Addr { return c.peerAddr }
+
+// MaxMessage is how many bytes a datagram may have.
+func (c *Conn) MaxMessage() int { return c.limits.MaxMessage }
+
+// SetDeadline sets the deadlines of reading and writing.
+func (c *Conn) SetDeadline(t time.Time) error {
+	return c.setDeadline(t, c.readDeadline, c.writeDeadline)
+}
+
+// SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on, those under
+// way included. The zero time means never.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, c.readDeadline) }
+
+// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on. They never
+// wait. The zero time means never.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, c.writeDeadline) }
+
+func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
+	if c.isClosed() {
+		return c.opError("set", net.ErrClosed)
+	}
+	for _, d := range ds {
+		d.Set(t)
+	}
+	return nil
+}
+
+// SetReadBuffer sets how many bytes of datagrams wait to be read, each of which counts
+// as the longest would. Over shm it is so many for each sender, of those that send for
+// the first time from then on. It is rounded to what the network has.
+func (c *Conn) SetReadBuffer(bytes int) error {
+	if c.isClosed() {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.setReadBuffer(bytes)
+	return nil
+}
+
+func (c *Conn) setReadBuffer(bytes int) {
+	if bytes <= 0 {
+		bytes = DefaultReadBuffer
+	}
+	c.endpoint.SetRecvQueue(bytes / (c.limits.MaxMessage + fabric.HeaderSize))
+}
+
+// SetWriteBuffer does nothing: what is written has gone when Write returns.
+func (c *Conn) SetWriteBuffer(int) error {
+	if c.isClosed() {
+		return c.opError("set", net.ErrClosed)
+	}
+	return nil
+}
+
+// closeWithin is how long Close waits for receivers to be found.
+const closeWithin = time.Second
+
+// Close ends the Conn. Calls under way return net.ErrClosed, and what has arrived
+// unread is lost. What was written is on its way; if its receiver is still being looked
+// for, Close waits for that, at most a second.
+func (c *Conn) Close() error {
+	if !c.sender.end() {
+		return c.opError("close", net.ErrClosed)
+	}
+	close(c.closed)
+	c.sender.finish()
+	err := c.endpoint.Close()
+	c.readDeadline.Set(time.Time{})
+	c.writeDeadline.Set(time.Time{})
+	return c.opError("close", err)
+}
+
+func (c *Conn) isClosed() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// obstacle is why a call with a deadline cannot go on.
+func (c *Conn) obstacle(d *deadline.Deadline) error {
+	switch {
+	case c.isClosed():
+		return net.ErrClosed
+	case d.Expired():
+		return os.ErrDeadlineExceeded
+	}
+	if c.refused.Load() != nil {
+		if err := c.refused.Swap(nil); err != nil {
+			return *err
+		}
+	}
+	return nil
+}
+
+// opError wraps what went wrong in op as package net would.
+func (c *Conn) opError(op string, err error) error { return c.opErrorAt(op, c.peerAddr, err) }
+
+func (c *Conn) opErrorAt(op string, at net.Addr, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errno, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, errno)
+	}
+	return &net.OpError{Op: op, Net: c.network, Source: c.local, Addr: at, Err: err}
+}
+
+// addrPortOf is the address that a net.Addr stands for.
+func addrPortOf(a net.Addr) (netip.AddrPort, error) {
+	switch a := a.(type) {
+	case rconn.Addr:
+		return a.AddrPort(), nil
+	case *net.UDPAddr:
+		if a != nil {
+			return a.AddrPort(), nil
+		}
+	case interface{ AddrPort() netip.AddrPort }:
+		return a.AddrPort(), nil
+	}
+	return netip.AddrPort{}, syscall.EINVAL
+}
+
+// tooLongError is that of a datagram with too many bytes.
+type tooLongError struct{ bytes, most int }
+
+func (e *tooLongError) Error() string {
+	return fmt.Sprintf("message too long: %d bytes, at most %d", e.bytes, e.most)
+}
+
+func (e *tooLongError) Unwrap() error { return syscall.EMSGSIZE }
+
+// The header of fabrics' datagrams is package wire's.
+var _ = [1]struct{}{}[fabric.HeaderSize-wire.DatagramHeaderSize]

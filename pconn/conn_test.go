@@ -1,0 +1,337 @@
+package pconn
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// That a Conn does what package net's do is for package packettest, which package ringnet
+// runs over each network. Here is what no network shows at will.
+
+var (
+	here  = netip.MustParseAddrPort("10.0.0.1:1")
+	there = netip.MustParseAddrPort("10.0.0.2:2")
+)
+
+// post is a fabric, and its one queue pair, whose peers are the test.
+type post struct {
+	fabric.DatagramOptions
+	resolve func(ctx context.Context, to netip.AddrPort) error
+	status  func(to netip.AddrPort) fabric.Status // of what is sent; nil means OK
+	sent    []string
+	closed  []netip.AddrPort // handles
+	inbox   []fabric.Datagram
+}
+
+type postHandle struct {
+	p  *post
+	to netip.AddrPort
+}
+
+func (h *postHandle) Close() { h.p.closed = append(h.p.closed, h.to) }
+
+func (p *post) ListenPacket(_ netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
+	p.DatagramOptions = o
+	return p, nil
+}
+
+func (p *post) LocalAddr() netip.AddrPort { return here }
+func (p *post) DatagramLimits() fabric.DatagramLimits {
+	return fabric.DatagramLimits{MaxMessage: 1000}
+}
+func (p *post) SetRecvQueue(int) {}
+func (p *post) Arm()             {}
+func (p *post) Close() error     { return nil }
+
+func (p *post) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+	if p.resolve != nil {
+		if err := p.resolve(ctx, to); err != nil {
+			return nil, err
+		}
+	}
+	return &postHandle{p, to}, nil
+}
+
+func (p *post) Send(ds []fabric.Datagram) {
+	for i := range ds {
+		to := ds[i].To.(*postHandle).to
+		if p.status != nil {
+			ds[i].Status = p.status(to)
+		}
+		if ds[i].Status == fabric.OK {
+			h, _ := wire.DecodeDatagramHeader(ds[i].Header)
+			p.sent = append(p.sent, fmt.Sprintf("%d:%s", h.Sequence, ds[i].Buffers[0]))
+		}
+	}
+}
+
+func (p *post) Receive(ds []fabric.Datagram) (n int) {
+	for ; n < len(ds) && len(p.inbox) > 0; p.inbox = p.inbox[1:] {
+		d := p.inbox[0]
+		if p.Filter(&d) {
+			d.Len = copy(ds[n].Buffers[0], d.Buffers[0])
+			d.Buffers = ds[n].Buffers
+			ds[n] = d
+			n++
+		}
+	}
+	return n
+}
+
+// arrives has a datagram arrive.
+func (p *post) arrives(from netip.AddrPort, h wire.DatagramHeader, text string) {
+	d := fabric.Datagram{From: from, Buffers: [][]byte{[]byte(text)}, Len: len(text)}
+	h.Put(&d.Header)
+	p.inbox = append(p.inbox, d)
+	p.Notify()
+}
+
+func open(t *testing.T, p *post, remote netip.AddrPort) *Conn {
+	t.Helper()
+	c, err := Listen(p, Options{Network: "post", Remote: remote})
+	require.NoError(t, err)
+	return c
+}
+
+func read(t *testing.T, c *Conn) string {
+	t.Helper()
+	b := make([]byte, 100)
+	n, err := c.Read(b)
+	require.NoError(t, err)
+	return string(b[:n])
+}
+
+func write(t *testing.T, c *Conn, text string, to netip.AddrPort) {
+	t.Helper()
+	_, err := c.WriteToUDPAddrPort([]byte(text), to)
+	require.NoError(t, err)
+}
+
+// Who looks for one receiver keeps nobody from sending to another.
+func TestWritesDoNotWaitForReceiversToBeFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		found := make(chan struct{})
+		p := &post{resolve: func(_ context.Context, to netip.AddrPort) error {
+			if to == there {
+				<-found
+			}
+			return nil
+		}}
+		c := open(t, p, netip.AddrPort{})
+		write(t, c, "a", there)
+		write(t, c, "b", there)
+		write(t, c, "c", here)
+		synctest.Wait()
+		require.Equal(t, []string{"0:c"}, p.sent)
+		close(found)
+		synctest.Wait()
+		write(t, c, "d", there)
+		require.Equal(t, []string{"0:c", "0:a", "1:b", "2:d"}, p.sent)
+		require.NoError(t, c.Close())
+		require.Len(t, p.closed, 2)
+	})
+}
+
+func TestWhatWaitsForReceiversIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{resolve: func(ctx context.Context, _ netip.AddrPort) error { <-ctx.Done(); return ctx.Err() }}
+		c := open(t, p, netip.AddrPort{})
+		const datagrams = 2 * maxHeld / 1000
+		for range datagrams {
+			write(t, c, string(make([]byte, 1000)), there)
+		}
+		held := uint64(maxHeld / (1000 + fabric.HeaderSize))
+		require.Equal(t, datagrams-held, c.Stats().Dropped)
+		time.Sleep(resolveWithin)
+		synctest.Wait()
+		require.Equal(t, held, c.Stats().Unreachable)
+		require.Zero(t, c.sender.held)
+		require.Empty(t, c.sender.receivers)
+
+		for i := range maxReceivers + 1 {
+			write(t, c, "too many to look for", netip.AddrPortFrom(there.Addr(), uint16(i+1)))
+		}
+		require.Equal(t, datagrams-held+1, c.Stats().Dropped)
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.Equal(t, closeWithin, time.Since(start))
+		require.Empty(t, p.sent)
+	})
+}
+
+func TestHandlesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{}
+		c := open(t, p, netip.AddrPort{})
+		at := func(i int) netip.AddrPort { return netip.AddrPortFrom(there.Addr(), uint16(i+1)) }
+		for i := range maxReceivers {
+			write(t, c, "hello", at(i))
+			synctest.Wait()
+			write(t, c, "hello", at(i))
+		}
+		write(t, c, "again", at(0))
+		require.Empty(t, p.closed)
+		write(t, c, "hello", at(maxReceivers))
+		require.Equal(t, []netip.AddrPort{at(1)}, p.closed)
+		require.NoError(t, c.Close())
+		require.Len(t, p.closed, maxReceivers+1)
+	})
+}
+
+// What is in the way of a receiver that has gone is for who takes its place.
+func TestReceiverThatHasGoneIsLookedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := false
+		p := &post{
+			status: func(netip.AddrPort) fabric.Status {
+				if gone {
+					return fabric.Flushed
+				}
+				return fabric.OK
+			},
+			resolve: func(context.Context, netip.AddrPort) error { gone = false; return nil },
+		}
+		c := open(t, p, netip.AddrPort{})
+		write(t, c, "a", there)
+		synctest.Wait()
+		gone = true
+		ms := []Message{{Buffers: [][]byte{[]byte("b")}}, {Buffers: [][]byte{[]byte("c")}}}
+		for i := range ms {
+			ms[i].Addr = net.UDPAddrFromAddrPort(there)
+		}
+		n, err := c.WriteBatch(ms, 0)
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		synctest.Wait()
+		require.Equal(t, []string{"0:a", "0:b", "1:c"}, p.sent)
+		require.Equal(t, []netip.AddrPort{there}, p.closed)
+
+		// And if its successor goes as well, that is that.
+		p.resolve = nil
+		gone = true
+		write(t, c, "d", there)
+		synctest.Wait()
+		require.EqualValues(t, 1, c.Stats().Unreachable)
+		require.NoError(t, c.Close())
+		require.EqualValues(t, 3, c.Stats().Sent)
+	})
+}
+
+func TestDialedIsToldOnceThatNobodyIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{resolve: func(context.Context, netip.AddrPort) error {
+			return &fabric.RejectError{Reason: fabric.RejectNoListener}
+		}}
+		c := open(t, p, there)
+		_, err := c.Write([]byte("a"))
+		require.NoError(t, err)
+		_, err = c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.EqualError(t, err, "read post 10.0.0.1:1->10.0.0.2:2: read: connection refused")
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Second)))
+		_, err = c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.NoError(t, c.Close())
+
+		c = open(t, p, netip.AddrPort{}) // who was not dialed is not
+		write(t, c, "a", there)
+		synctest.Wait()
+		write(t, c, "a", there)
+		require.NoError(t, c.Close())
+	})
+}
+
+func TestStatsTellWhatIsMissing(t *testing.T) {
+	p := &post{}
+	c := open(t, p, netip.AddrPort{})
+	for _, sequence := range []uint32{0, 1, 4, 5, 5, 3, 4} {
+		p.arrives(there, wire.DatagramHeader{SourcePort: 2, Sequence: sequence}, strconv.Itoa(int(sequence)))
+		read(t, c)
+	}
+	require.EqualValues(t, 2, c.Stats().Missed)
+	for _, sequence := range []uint32{0, 2} { // the sender has begun anew
+		p.arrives(there, wire.DatagramHeader{SourcePort: 2, Sequence: sequence}, "again")
+		read(t, c)
+	}
+	require.EqualValues(t, 3, c.Stats().Missed)
+	require.EqualValues(t, 9, c.Stats().Received)
+	require.EqualValues(t, 7+2*5, c.Stats().BytesReceived)
+}
+
+func TestStatsCountWhatTheReceiverRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{status: func(netip.AddrPort) fabric.Status { return fabric.RNRRetryExceeded }}
+		c := open(t, p, netip.AddrPort{})
+		write(t, c, "a", there)
+		synctest.Wait()
+		write(t, c, "b", there)
+		require.EqualValues(t, 2, c.Stats().Refused)
+		require.Zero(t, c.Stats().Sent)
+		require.NoError(t, c.Close())
+	})
+}
+
+// Where the device tells no port the header does, and else they have to agree.
+func TestForeignDatagramsAreDropped(t *testing.T) {
+	p := &post{}
+	c := open(t, p, there)
+	p.arrives(there, wire.DatagramHeader{SourcePort: 3}, "another port")
+	p.arrives(here, wire.DatagramHeader{SourcePort: 1}, "somebody else")
+	p.arrives(there, wire.DatagramHeader{}, "no port")
+	p.inbox = append(p.inbox, fabric.Datagram{From: there, Buffers: [][]byte{{}}})
+	p.inbox = append(p.inbox, fabric.Datagram{From: there, Buffers: [][]byte{{}}, Len: 1001})
+	p.arrives(netip.AddrPortFrom(there.Addr(), 0), wire.DatagramHeader{SourcePort: 2}, "no port told")
+	require.Equal(t, "no port told", read(t, c))
+	require.EqualValues(t, 5, c.Stats().Foreign)
+	p.arrives(netip.MustParseAddrPort("[::ffff:10.0.0.2]:2"), wire.DatagramHeader{SourcePort: 2, Sequence: 1}, "mapped")
+	require.Equal(t, "mapped", read(t, c))
+}
+
+func TestSourcesAreBounded(t *testing.T) {
+	p := &post{}
+	c := open(t, p, netip.AddrPort{})
+	for i := range 2 * maxSources {
+		p.arrives(netip.AddrPortFrom(there.Addr(), uint16(i+1)), wire.DatagramHeader{SourcePort: uint16(i + 1), Sequence: 7}, "x")
+		read(t, c)
+	}
+	require.Len(t, c.reader.sources, maxSources)
+	require.Zero(t, c.Stats().Missed)
+}
+
+// Whatever arrives, it is read whole or dropped and counted.
+func FuzzArrivals(f *testing.F) {
+	f.Add([]byte{0x5d, 1, 0, 2, 0, 0, 0, 0}, uint16(2), 5)
+	f.Add([]byte{0x5d, 1, 0, 2, 255, 255, 255, 255}, uint16(0), 1000)
+	f.Add([]byte("too long"), uint16(1), 1001)
+	p := &post{}
+	c, err := Listen(p, Options{Network: "post"})
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, header []byte, port uint16, length int) {
+		d := fabric.Datagram{From: netip.AddrPortFrom(there.Addr(), port), Len: length}
+		copy(d.Header[:], header)
+		before := c.Stats()
+		wanted := length >= 0 && c.filter(&d)
+		after := c.Stats()
+		if wanted {
+			require.Equal(t, before.Received+1, after.Received)
+			require.NotZero(t, d.From.Port())
+			require.LessOrEqual(t, d.Len, c.MaxMessage())
+			require.Contains(t, c.reader.sources, d.From)
+		} else if length >= 0 {
+			require.Equal(t, before.Foreign+1, after.Foreign)
+		}
+	})
+}

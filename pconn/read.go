@@ -1,0 +1,261 @@
+package pconn
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"github.com/ringnet/ringnet/internal/crossing"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/pollers"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// maxSources is of how many senders a Conn remembers which datagram comes next.
+const maxSources = 4096
+
+// reader is what reading needs.
+type reader struct {
+	turn    chan struct{} // has room for the one who may receive
+	arrived chan struct{} // has room for the news that there may be something
+
+	// What follows is that one's.
+	one     [1]fabric.Datagram
+	some    []fabric.Datagram
+	buffers [][]byte
+	sources map[netip.AddrPort]*source
+	waits   int
+	budget  int // polls in vain that a wait may make before it parks
+}
+
+// source is a sender.
+type source struct {
+	addr net.Addr
+	next uint32 // sequence number
+}
+
+func (r *reader) init() {
+	r.turn, r.arrived = make(chan struct{}, 1), make(chan struct{}, 1)
+	r.buffers = make([][]byte, 1)
+	r.sources = make(map[netip.AddrPort]*source)
+}
+
+func (r *reader) notify() {
+	select {
+	case r.arrived <- struct{}{}:
+	default:
+	}
+}
+
+// Read reads the next datagram into p. Bytes that p has no room for are lost.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, _, _, err := c.readOne(p)
+	return n, err
+}
+
+// ReadFrom reads the next datagram into p, and says who sent it: an [rconn.Addr]. Bytes
+// that p has no room for are lost.
+func (c *Conn) ReadFrom(p []byte) (int, net.Addr, error) {
+	n, from, _, err := c.readOne(p)
+	if err != nil {
+		return 0, nil, err
+	}
+	return n, from.addr, nil
+}
+
+// ReadFromUDPAddrPort does what ReadFrom does, as the method of package net's UDPConn.
+func (c *Conn) ReadFromUDPAddrPort(p []byte) (int, netip.AddrPort, error) {
+	n, from, _, err := c.readOne(p)
+	if err != nil {
+		return 0, netip.AddrPort{}, err
+	}
+	return n, from.addr.(rconn.Addr).AddrPort(), nil
+}
+
+// Message is a datagram of ReadBatch and WriteBatch. It has the fields of the type of
+// this name in golang.org/x/net/ipv4 and ipv6, and can be converted to and from it.
+type Message struct {
+	Buffers [][]byte // in which its bytes are, or have room
+	OOB     []byte   // not used
+	Addr    net.Addr // who has sent it, or is to get it; nil for who was dialed
+	N       int      // bytes read or written
+	NN      int      // not used
+	Flags   int      // MSG_TRUNC of recvmsg(2) if Buffers had no room for all of it
+}
+
+// ReadBatch reads as many datagrams as have arrived and ms has room for, and says how
+// many: at least one, for which it waits. Flags are to be 0.
+func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
+	if len(ms) == 0 {
+		return 0, nil
+	}
+	if flags != 0 {
+		return 0, c.opError("read", syscall.EINVAL)
+	}
+	if err := c.takeTurn(); err != nil {
+		return 0, c.opError("read", err)
+	}
+	defer c.passTurn()
+	r := &c.reader
+	r.some = slices.Grow(r.some[:0], len(ms))[:len(ms)]
+	for i := range ms {
+		r.some[i].Buffers = ms[i].Buffers
+	}
+	defer clear(r.some) // which would else hold the caller's memory
+	n, err := c.receive(r.some)
+	if err != nil {
+		return 0, c.opError("read", err)
+	}
+	for i := range r.some[:n] {
+		d, m := &r.some[i], &ms[i]
+		room := 0
+		for _, b := range m.Buffers {
+			room += len(b)
+		}
+		m.N, m.NN, m.Flags = min(d.Len, room), 0, 0
+		if d.Len > room {
+			m.Flags = msgTrunc
+		}
+		m.Addr = r.sources[d.From].addr
+	}
+	return n, nil
+}
+
+// readOne reads one datagram, and says how long it was.
+func (c *Conn) readOne(p []byte) (n int, from source, length int, err error) {
+	if err := c.takeTurn(); err != nil {
+		return 0, source{}, 0, c.opError("read", err)
+	}
+	defer c.passTurn()
+	r := &c.reader
+	d := &r.one[0]
+	r.buffers[0] = p
+	d.Buffers = r.buffers
+	_, err = c.receive(r.one[:])
+	r.buffers[0] = nil
+	if err != nil {
+		return 0, source{}, 0, c.opError("read", err)
+	}
+	return min(d.Len, len(p)), *r.sources[d.From], d.Len, nil
+}
+
+func (c *Conn) takeTurn() error {
+	select {
+	case c.reader.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	for {
+		select {
+		case c.reader.turn <- struct{}{}:
+			return nil
+		case <-c.readDeadline.Done():
+			return os.ErrDeadlineExceeded
+		case <-c.closed:
+			return net.ErrClosed
+		}
+	}
+}
+
+func (c *Conn) passTurn() { <-c.reader.turn }
+
+// receive waits for datagrams and takes what there is.
+func (c *Conn) receive(ds []fabric.Datagram) (int, error) {
+	for {
+		if err := c.obstacle(c.readDeadline); err != nil {
+			return 0, err
+		}
+		n := c.endpoint.Receive(ds)
+		if n == 0 {
+			n = c.poll(ds)
+		}
+		if n == 0 {
+			c.endpoint.Arm()
+			n = c.endpoint.Receive(ds)
+		}
+		if n > 0 {
+			crossing.Acquire()
+			return n, nil
+		}
+		select {
+		case <-c.reader.arrived:
+		case <-c.readDeadline.Done():
+		case <-c.closed:
+		}
+	}
+}
+
+// A call that polls lets other goroutines run once in so many polls.
+const pollsPerYield = 64
+
+// poll receives over and over for a while: as long as the fabric thinks worth it where
+// that finds something, and hardly at all where it does not, with now and then a full
+// try to see whether that has changed.
+func (c *Conn) poll(ds []fabric.Datagram) int {
+	r := &c.reader
+	if c.limits.Spin == 0 || !pollers.Begin() {
+		return 0
+	}
+	defer pollers.End()
+	most := r.budget
+	if r.waits++; r.waits%16 == 1 {
+		most = c.limits.Spin
+	}
+	for i := 1; i <= most; i++ {
+		if n := c.endpoint.Receive(ds); n > 0 {
+			r.budget = c.limits.Spin
+			return n
+		}
+		if i%pollsPerYield == 0 {
+			if c.isClosed() || c.readDeadline.Expired() {
+				return 0
+			}
+			runtime.Gosched()
+		}
+	}
+	r.budget = max(r.budget/2, c.limits.Spin/64, 1)
+	return 0
+}
+
+// filter says whether a datagram is wanted, and takes note of it. The fabric calls it
+// within Receive.
+func (c *Conn) filter(d *fabric.Datagram) bool {
+	h, ok := wire.DecodeDatagramHeader(d.Header)
+	if !ok || d.From.Port() != 0 && d.From.Port() != h.SourcePort || d.Len > c.limits.MaxMessage {
+		c.counters.foreign.Add(1)
+		return false
+	}
+	d.From = netip.AddrPortFrom(d.From.Addr().Unmap(), h.SourcePort)
+	if c.remote.IsValid() && d.From != c.remote {
+		c.counters.foreign.Add(1)
+		return false
+	}
+	s := c.reader.source(c.network, d.From, h.Sequence)
+	if missing := int32(h.Sequence - s.next); missing > 0 && h.Sequence != 0 {
+		c.counters.missed.Add(uint64(missing))
+	}
+	s.next = h.Sequence + 1
+	c.counters.received.Add(1)
+	c.counters.bytesReceived.Add(uint64(d.Len))
+	return true
+}
+
+// source is the sender with an address.
+func (r *reader) source(network string, from netip.AddrPort, sequence uint32) *source {
+	s := r.sources[from]
+	if s == nil {
+		if len(r.sources) >= maxSources {
+			for other := range r.sources { // any
+				delete(r.sources, other)
+				break
+			}
+		}
+		s = &source{addr: rconn.NewAddr(network, from), next: sequence}
+		r.sources[from] = s
+	}
+	return s
+}

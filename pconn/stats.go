@@ -1,0 +1,43 @@
+package pconn
+
+import "sync/atomic"
+
+// Stats counts what a Conn has done.
+type Stats struct {
+	// Sent are datagrams that have left, and Received those that were read.
+	Sent, Received           uint64
+	BytesSent, BytesReceived uint64
+
+	// Missed are datagrams to this end that have not arrived, most likely because
+	// they were not read in time: the sequence numbers of those that follow them show
+	// it. What nothing has followed yet does not show.
+	Missed uint64
+
+	// Refused are datagrams that their receiver had no room for, where the network
+	// tells: shm does, and so they are among what the receiver has Missed.
+	Refused uint64
+
+	// Unreachable are datagrams to an address at which nobody was found, and Dropped
+	// those for which there was no room while their receiver was being looked for.
+	Unreachable, Dropped uint64
+
+	// Foreign are datagrams that were not ringnet's, or, at a Conn that was dialed, not
+	// from the address that it was dialed to.
+	Foreign uint64
+}
+
+type counters struct {
+	sent, received, bytesSent, bytesReceived       atomic.Uint64
+	missed, refused, unreachable, dropped, foreign atomic.Uint64
+}
+
+// Stats returns what c has done. It may be called after Close, too.
+func (c *Conn) Stats() Stats {
+	n := &c.counters
+	return Stats{
+		Sent: n.sent.Load(), Received: n.received.Load(),
+		BytesSent: n.bytesSent.Load(), BytesReceived: n.bytesReceived.Load(),
+		Missed: n.missed.Load(), Refused: n.refused.Load(),
+		Unreachable: n.unreachable.Load(), Dropped: n.dropped.Load(), Foreign: n.foreign.Load(),
+	}
+}

@@ -1,0 +1,370 @@
+package pconn
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/crossing"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+const (
+	// maxReceivers is of how many addresses a Conn keeps how to reach them. For one
+	// more, it forgets the one that it has not sent to for longest.
+	maxReceivers = 256
+
+	// maxHeld is how many bytes wait, in all, for receivers that are being looked for.
+	// More than that is lost.
+	maxHeld = 1 << 20
+
+	// resolveWithin is how long that may take. A receiver whose process is stopped,
+	// say, does not answer.
+	resolveWithin = 5 * time.Second
+
+	// maxPost is how many datagrams of a batch are sent at a time.
+	maxPost = 64
+)
+
+// sender is what writing needs.
+type sender struct {
+	ctx    context.Context // ends resolving
+	cancel context.CancelFunc
+
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	receivers map[netip.AddrPort]*receiver
+	writes    uint64
+	held      int // bytes
+	post      []fabric.Datagram
+	targets   []*receiver // of post
+	single    [1][]byte   // the buffers of a datagram with one
+	resolving sync.WaitGroup
+}
+
+// receiver is somebody to send to.
+type receiver struct {
+	at       netip.AddrPort
+	handle   fabric.AddressHandle // nil while it is being resolved
+	sequence uint32
+	used     uint64   // the count of writes when it was last sent to
+	held     [][]byte // waits for handle
+}
+
+func (s *sender) init() {
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.receivers = make(map[netip.AddrPort]*receiver)
+}
+
+// end says false if that has been called before. Nothing is written any more.
+func (s *sender) end() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wasClosed := s.closed
+	s.closed = true
+	return !wasClosed
+}
+
+// finish sees what waits to its receivers, and gives all handles back.
+func (s *sender) finish() {
+	timer := time.AfterFunc(closeWithin, s.cancel)
+	s.resolving.Wait()
+	timer.Stop()
+	s.cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.receivers {
+		r.handle.Close()
+	}
+	clear(s.receivers)
+}
+
+// Write sends p as one datagram to the address that c was dialed to. It never waits.
+func (c *Conn) Write(p []byte) (int, error) {
+	if !c.remote.IsValid() {
+		return 0, c.opError("write", syscall.EDESTADDRREQ)
+	}
+	return c.writeOne(p, c.remote, c.peerAddr)
+}
+
+// WriteTo sends p as one datagram to an address: an [rconn.Addr], a *net.UDPAddr, or
+// anything else with a method AddrPort. It never waits; datagrams to somebody whom c has
+// not sent to before, or not for long, are sent when it has found out how.
+func (c *Conn) WriteTo(p []byte, to net.Addr) (int, error) {
+	at, err := addrPortOf(to)
+	if err != nil {
+		return 0, c.opErrorAt("write", to, err)
+	}
+	return c.writeTo(p, at, to)
+}
+
+// WriteToUDPAddrPort does what WriteTo does, as the method of package net's UDPConn.
+func (c *Conn) WriteToUDPAddrPort(p []byte, to netip.AddrPort) (int, error) {
+	return c.writeTo(p, to, nil)
+}
+
+func (c *Conn) writeTo(p []byte, at netip.AddrPort, to net.Addr) (int, error) {
+	if c.remote.IsValid() {
+		return 0, c.opErrorAt("write", to, net.ErrWriteToConnected)
+	}
+	return c.writeOne(p, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), to)
+}
+
+func (c *Conn) writeOne(p []byte, at netip.AddrPort, to net.Addr) (int, error) {
+	crossing.Release()
+	s := &c.sender
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.single[0] = p
+	err := c.enqueue(s.single[:], len(p), at)
+	c.send()
+	s.single[0] = nil
+	if err != nil {
+		return 0, c.opErrorAt("write", to, err)
+	}
+	return len(p), nil
+}
+
+// WriteBatch sends each message as one datagram, and sets its N. It says how many it
+// has sent: fewer than there are only with an error, which is that of the next. Flags
+// are to be 0.
+func (c *Conn) WriteBatch(ms []Message, flags int) (int, error) {
+	if flags != 0 {
+		return 0, c.opError("write", syscall.EINVAL)
+	}
+	crossing.Release()
+	s := &c.sender
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer c.send()
+	for i := range ms {
+		m := &ms[i]
+		at, err := c.destination(m.Addr)
+		n := 0
+		for _, b := range m.Buffers {
+			n += len(b)
+		}
+		if err == nil {
+			err = c.enqueue(m.Buffers, n, at)
+		}
+		if err != nil {
+			return i, c.opErrorAt("write", m.Addr, err)
+		}
+		m.N, m.NN = n, 0
+	}
+	return len(ms), nil
+}
+
+// destination is where a message with an address goes.
+func (c *Conn) destination(to net.Addr) (netip.AddrPort, error) {
+	switch {
+	case c.remote.IsValid() && to != nil:
+		return netip.AddrPort{}, net.ErrWriteToConnected
+	case c.remote.IsValid():
+		return c.remote, nil
+	}
+	at, err := addrPortOf(to)
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err
+}
+
+// enqueue has a datagram of n bytes sent by the next send, or when its receiver is
+// found. Called with mu held.
+func (c *Conn) enqueue(buffers [][]byte, n int, at netip.AddrPort) error {
+	s := &c.sender
+	if err := c.obstacle(c.writeDeadline); err != nil {
+		return err
+	}
+	switch {
+	case s.closed:
+		return net.ErrClosed
+	case !at.Addr().IsValid() || at.Port() == 0:
+		return syscall.EINVAL
+	case n > c.limits.MaxMessage:
+		return &tooLongError{n, c.limits.MaxMessage}
+	}
+	if len(s.post) == maxPost {
+		c.send()
+	}
+	r := c.receiver(at)
+	s.writes++
+	switch {
+	case r == nil:
+		c.counters.dropped.Add(1)
+	case r.handle == nil:
+		c.hold(r, buffers, n)
+	default:
+		r.used = s.writes
+		s.post = append(s.post, fabric.Datagram{To: r.handle, Buffers: buffers})
+		s.targets = append(s.targets, r)
+		c.number(&s.post[len(s.post)-1], r)
+	}
+	return nil
+}
+
+// number gives a datagram the next sequence number.
+func (c *Conn) number(d *fabric.Datagram, r *receiver) {
+	wire.DatagramHeader{SourcePort: c.port, Sequence: r.sequence}.Put(&d.Header)
+	r.sequence++
+}
+
+// receiver is the one at an address, whose handle may not be there yet, or nil if
+// too many are being looked for. Called with mu held.
+func (c *Conn) receiver(at netip.AddrPort) *receiver {
+	s := &c.sender
+	r := s.receivers[at]
+	if r != nil {
+		return r
+	}
+	if len(s.receivers) >= maxReceivers && !c.forgetOne() {
+		return nil
+	}
+	r = &receiver{at: at, used: s.writes}
+	s.receivers[at] = r
+	c.resolve(r)
+	return r
+}
+
+// forgetOne makes room for another receiver. Called with mu held.
+func (c *Conn) forgetOne() bool {
+	s := &c.sender
+	c.send() // what is to be sent may be for the one that goes
+	var oldest *receiver
+	for _, r := range s.receivers {
+		if r.handle != nil && (oldest == nil || r.used < oldest.used) {
+			oldest = r
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	oldest.handle.Close()
+	delete(s.receivers, oldest.at)
+	return true
+}
+
+// hold copies a datagram that has to wait. Called with mu held.
+func (c *Conn) hold(r *receiver, buffers [][]byte, n int) {
+	s := &c.sender
+	if n+fabric.HeaderSize > maxHeld-s.held {
+		c.counters.dropped.Add(1)
+		return
+	}
+	data := make([]byte, 0, n)
+	for _, b := range buffers {
+		data = append(data, b...)
+	}
+	r.held = append(r.held, data)
+	s.held += n + fabric.HeaderSize
+}
+
+// release forgets what waits for a receiver. Called with mu held.
+func (s *sender) release(r *receiver) {
+	for _, data := range r.held {
+		s.held -= len(data) + fabric.HeaderSize
+	}
+	r.held = nil
+}
+
+// send sends what is to be sent. What is for receivers that have gone waits for their
+// successors. Called with mu held.
+func (c *Conn) send() {
+	s := &c.sender
+	if len(s.post) == 0 {
+		return
+	}
+	c.endpoint.Send(s.post)
+	for i := range s.post {
+		d, r := &s.post[i], s.targets[i]
+		if c.sent(d) {
+			continue
+		}
+		if r.handle == d.To {
+			r.handle.Close()
+			r.handle, r.sequence = nil, 0
+			c.resolve(r)
+		}
+		n := 0
+		for _, b := range d.Buffers {
+			n += len(b)
+		}
+		c.hold(r, d.Buffers, n)
+	}
+	clear(s.post)
+	clear(s.targets)
+	s.post, s.targets = s.post[:0], s.targets[:0]
+}
+
+// sent counts a datagram, or returns false if its receiver has gone.
+func (c *Conn) sent(d *fabric.Datagram) bool {
+	switch d.Status {
+	case fabric.OK:
+		c.counters.sent.Add(1)
+		for _, b := range d.Buffers {
+			c.counters.bytesSent.Add(uint64(len(b)))
+		}
+	case fabric.Flushed:
+		return false
+	default:
+		c.counters.refused.Add(1)
+	}
+	return true
+}
+
+// resolve finds out how to reach a receiver, in the background. Called with mu held.
+func (c *Conn) resolve(r *receiver) {
+	s := &c.sender
+	s.resolving.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, resolveWithin)
+		defer cancel()
+		h, err := c.endpoint.Resolve(ctx, r.at)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err == nil {
+			r.handle = h
+			if !c.sendHeld(r) {
+				r.handle.Close()
+				err = syscall.ECONNREFUSED
+			}
+		}
+		if err != nil {
+			c.counters.unreachable.Add(uint64(len(r.held)))
+			delete(s.receivers, r.at)
+			c.tell(err)
+		}
+		s.release(r)
+	})
+}
+
+// sendHeld sends what waits for a receiver that has been found, or returns false if it
+// has gone again. Called with mu held.
+func (c *Conn) sendHeld(r *receiver) bool {
+	for i, data := range r.held {
+		d := []fabric.Datagram{{To: r.handle, Buffers: [][]byte{data}}}
+		c.number(&d[0], r)
+		c.endpoint.Send(d)
+		if !c.sent(&d[0]) {
+			c.sender.release(&receiver{held: r.held[:i]})
+			r.held = r.held[i:]
+			return false
+		}
+	}
+	return true
+}
+
+// tell has the next call of a Conn that was dialed return why its datagrams do not
+// arrive.
+func (c *Conn) tell(err error) {
+	var reject *fabric.RejectError
+	if errors.As(err, &reject) {
+		err = syscall.ECONNREFUSED
+	}
+	if c.remote.IsValid() {
+		c.refused.Store(&err)
+		c.reader.notify()
+	}
+}
