@@ -200,7 +200,9 @@ func (x *keyExchange) receive(keys *wire.Keys) error {
 	}
 	x.heard++
 	x.peer = append(x.peer, keys.Regions...)
-	x.peer.Sort()
+	if !keys.More {
+		x.peer.Sort()
+	}
 	x.received, x.more = keys.Received, keys.More
 	return nil
 }

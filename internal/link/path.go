@@ -111,15 +111,18 @@ func (p *path) takesUp(r *Returns, local netip.Addr) error {
 	return err
 }
 
-// meet takes note of where the peer takes the link up again, by what both know of it.
+// meet takes note of where the peer takes the link up again, by what both know of it. A
+// link with the number of another does not outlive its queue pair.
 func (p *path) meet(peer wire.Return, l *Link) {
+	if !p.returns.reserve(returnKey{p.own.Link, l.active}) {
+		return
+	}
 	p.peers = []netip.AddrPort{netip.AddrPortFrom(l.remote.Addr(), peer.Port)}
 	for _, a := range peer.Others {
 		if a.IsGlobalUnicast() {
 			p.peers = append(p.peers, netip.AddrPortFrom(a, peer.Port))
 		}
 	}
-	p.returns.enter(returnKey{p.own.Link, l.active}, nil)
 }
 
 // start has requests for the link brought to it, which now can deal with them. Called
@@ -141,7 +144,9 @@ func (p *path) end() {
 func (p *path) close(active bool) {
 	if p.returns != nil {
 		p.endLife()
-		p.returns.leave(returnKey{p.own.Link, active})
+		if p.resumes() {
+			p.returns.leave(returnKey{p.own.Link, active})
+		}
 		p.returns.close()
 	}
 }
@@ -318,6 +323,12 @@ func refused(err error) bool {
 	}
 	said := wire.DecodeReject(reject.Private)
 	return reject.Reason == fabric.RejectNoListener || said.Reason != "" && !said.Busy
+}
+
+// unheard says whether nobody listens where a request went.
+func unheard(err error) bool {
+	var reject *fabric.RejectError
+	return errors.As(err, &reject) && reject.Reason == fabric.RejectNoListener
 }
 
 // openAgain makes the queue pair of an endpoint, like the one that was lost.

@@ -61,14 +61,25 @@ func (r *Returns) close() {
 	}
 }
 
-// enter has requests for the link brought to it. Until there is one they are told to
-// come again.
-func (r *Returns) enter(key returnKey, l *Link) {
+// reserve has requests for a link that is to come told to come again. It fails if there
+// is one with that key: peers choose the numbers of the links that they accept.
+func (r *Returns) reserve(key returnKey) (reserved bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if _, taken := r.links[key]; taken {
+		return false
+	}
 	if r.links == nil {
 		r.links = make(map[returnKey]*Link)
 	}
+	r.links[key] = nil
+	return true
+}
+
+// enter has requests for the link, whose key is reserved, brought to it.
+func (r *Returns) enter(key returnKey, l *Link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.links[key] = l
 }
 

@@ -37,11 +37,12 @@ const (
 )
 
 // keepStandby has the link have a standby whenever there are cards for it, as long as it
-// lives and the peer does not refuse.
+// lives and it is not refused over all of them.
 func (l *Link) keepStandby() {
+	refusals := make(map[route]bool)
 	for pause := standbyPause; sleep(l.path.life, pause); {
-		switch sb, err := l.dialStandby(); {
-		case refused(err):
+		switch sb, err := l.dialStandby(refusals); {
+		case errors.Is(err, errUnwanted):
 			return
 		case err != nil:
 			pause = min(2*pause, standbyPauseMost)
@@ -55,19 +56,35 @@ func (l *Link) keepStandby() {
 // errNoStandby reports a link that has no standby, or needs none now.
 var errNoStandby = errors.New("there is no standby")
 
-// dialStandby makes a standby over cards that the link's queue pair is not on.
-func (l *Link) dialStandby() (sb *standby, err error) {
+// errUnwanted reports that a standby has been refused wherever there could be one.
+var errUnwanted = errors.New("the peer wants no standby")
+
+// dialStandby makes a standby over cards that the link's queue pair is not on, but for
+// those over which one has been refused. That says nothing of the others: an address that
+// the peer has told may be another host's as well.
+func (l *Link) dialStandby(refusals map[route]bool) (*standby, error) {
 	now, _ := l.endpoint()
-	err = errNoStandby
+	err := errNoStandby
+	open := false // whether there may be one later
 	for _, r := range l.routes() {
 		if r.shares(now.LocalAddr().Addr(), now.RemoteAddr().Addr()) {
 			continue
 		}
-		if sb, err = l.dialStandbyOver(r); err == nil || refused(err) {
-			break
+		r.known = false
+		if !refusals[r] {
+			sb, err := l.dialStandbyOver(r)
+			if err == nil {
+				return sb, nil
+			}
+			refusals[r] = refused(err) && !unheard(err)
 		}
+		open = open || !refusals[r]
+		err = errUnwanted
 	}
-	return sb, err
+	if open {
+		err = errNoStandby
+	}
+	return nil, err
 }
 
 func (l *Link) dialStandbyOver(r route) (*standby, error) {

@@ -1,0 +1,99 @@
+package link
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Hosts that are no end of a link, and come in its way.
+
+// listeningAt is a host that listens at one address of its, whichever it is to.
+type listeningAt struct {
+	*sim.Host
+	addr netip.Addr
+}
+
+func (h listeningAt) Listen(_ netip.AddrPort, backlog int) (fabric.Listener, error) {
+	return h.Host.Listen(netip.AddrPortFrom(h.addr, 0), backlog)
+}
+
+// TestAStandbyWhereAnotherHostHasAnAddressOfThePeer has an address of the peer's, one
+// that many hosts have on a network of their own, lead to another host, which refuses.
+func TestAStandbyWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
+	elsewhere := netip.MustParseAddr("10.0.1.3") // and tried before server2
+	for name, listens := range map[string]bool{"that does not listen": false, "that listens": true} {
+		t.Run(name, func(t *testing.T) {
+			cards := func(_, passive *Config) {
+				n := passive.Returns.Fabric.(*sim.Host).Network
+				h := n.Host(fabric.Card{server1}, fabric.Card{elsewhere}, fabric.Card{server2})
+				passive.Returns = &Returns{Fabric: listeningAt{h, server2}}
+			}
+			onTwoCards(t, cards, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
+				if listens {
+					l, err := n.Listen(netip.AddrPortFrom(elsewhere, s[0].link.path.own.Port), 8)
+					require.NoError(t, err)
+					go (&Returns{Fabric: n}).serve(l)
+					defer l.Close()
+				}
+				time.Sleep(2 * standbyPause)
+				requireStandby(t, c[0], s[0], cable1, cable2)
+			})
+		})
+	}
+}
+
+// TestAListenerThatTellsTheNumberOfAnothersLink has a listener that has seen the number of
+// a link tell it for its own.
+func TestAListenerThatTellsTheNumberOfAnothersLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
+		c, s := clients[0], servers[0]
+
+		l, err := n.Listen(netip.MustParseAddrPort("10.0.0.3:0"), 8)
+		require.NoError(t, err)
+		raw := make(chan *rawPeer)
+		go func() {
+			ep, err := l.Accept()
+			require.NoError(t, err)
+			p := openRaw(t, ep)
+			p.meet(ep.Private())
+			told := wire.Return{Port: 1, Link: c.link.path.own.Link}
+			require.NoError(t, ep.Accept(context.Background(), told.AppendAnswer(p.helloWith(wire.AcceptRecord, wire.Resume))))
+			raw <- p
+		}()
+		ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+		require.NoError(t, err)
+		other, err := Dial(context.Background(), ep, cfg)
+		require.NoError(t, err)
+		p := <-raw
+
+		requireAsked := func() {
+			t.Helper()
+			require.NotErrorIs(t, s.link.ask(context.Background(), s.link.routes()[0]), errGone)
+			requireEcho(t, c, s)
+		}
+		requireAsked()
+		_ = other.Close(0)
+		_ = p.ep.Close()
+		time.Sleep(time.Minute)
+		requireAsked()
+
+		require.NoError(t, l.Close())
+		require.NoError(t, c.Close(time.Minute))
+		require.NoError(t, s.Close(time.Minute))
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+		require.Zero(t, inUse(cfg.Budget), "memory left in use")
+	})
+}
