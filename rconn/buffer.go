@@ -49,7 +49,8 @@ type Buffer struct {
 
 // NewBuffer makes a buffer of a size in bytes, 1 at least, which is rounded up to whole
 // pages, for writing to c. It fails with ENOMEM when the limit of the process does not
-// allow it, as a dial does.
+// allow it, as a dial does. While the path to the peer is lost it waits, as a Write does
+// ([Config.ResumeTimeout]).
 func (c *Conn) NewBuffer(size int) (*Buffer, error) {
 	if size <= 0 {
 		return nil, c.opError("buffer", errors.New("a buffer wants a byte at least"))

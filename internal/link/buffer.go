@@ -19,7 +19,8 @@ type Buffer struct {
 	closed bool
 }
 
-// NewBuffer registers memory for a buffer of the given size, in bytes.
+// NewBuffer registers memory for a buffer of the given size, in bytes. While the link has
+// no queue pair it waits.
 func (l *Link) NewBuffer(size int) (*Buffer, error) {
 	b, err := l.newBuffer(size)
 	if err != nil {
@@ -31,6 +32,7 @@ func (l *Link) NewBuffer(size int) (*Buffer, error) {
 func (l *Link) newBuffer(size int) (*Buffer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.awaitPath()
 	if l.stage != up {
 		return nil, l.cause
 	}

@@ -229,7 +229,7 @@ func (l *Link) limitDrain() {
 func (l *Link) drainTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage >= seeking {
+	if l.stage >= seeking || l.drain == nil { // all has come back meanwhile
 		return
 	}
 	l.fail(lost(fabric.ErrQueuePair))
@@ -343,6 +343,7 @@ func (l *Link) end() {
 	l.stage, l.final = ended, true
 	l.announce()
 	l.path.end()
+	l.path.settlePath()
 	l.sayDown()
 	l.handBack()
 	for _, s := range l.streams {

@@ -14,13 +14,15 @@ import (
 // move has the link go on over another queue pair, that of the given attempt, on which
 // the peer's first keys may have come already. If it fails the endpoint is its caller's
 // again.
-func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error {
+func (l *Link) move(ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error {
 	x, err := l.moveMemory(ep)
 	var lostAgain error
 	if err == nil {
 		if heard != nil {
 			x.receive(heard)
 		}
+		ctx, cancel := l.searchTime()
+		defer cancel()
 		if err = x.run(ctx, ep); err != nil && x.drain(ep) {
 			lostAgain, err = err, nil
 		}
@@ -117,7 +119,8 @@ type keyExchange struct {
 	posted    int          // receives
 	first     uint64       // number of the first work request
 	sent      int
-	completed int // of those; the last may complete when the link is at work again
+	completed int       // of those; the last may complete when the link is at work again
+	late      time.Time // of the peer's next, attemptTime after the last
 	memory    fabric.Memory
 	buffer    []byte
 }
@@ -125,18 +128,23 @@ type keyExchange struct {
 func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint) error {
 	stop := context.AfterFunc(ctx, ep.Wake)
 	defer stop()
+	x.late = time.Now().Add(attemptTime)
+	late := time.AfterFunc(attemptTime, ep.Wake)
+	defer late.Stop()
 	for x.sent < x.heard || x.more || len(x.untold) > 0 {
 		if err := x.await(ctx, ep, func() bool { return x.completed == x.sent }); err != nil {
 			return err
 		}
 		n := min(len(x.untold), wire.MaxRegions)
 		b := wire.Keys{Received: x.got, More: len(x.untold) > n, Regions: x.untold[:n]}.Append(x.buffer)
-		x.untold = x.untold[n:]
 		wr := fabric.WorkRequest{ID: x.first + uint64(x.sent), Op: fabric.Send, Signaled: true, Data: b, Memory: x.memory}
 		if err := ep.PostSend([]fabric.WorkRequest{wr}); err != nil {
 			return err
 		}
+		x.untold = x.untold[n:]
 		x.sent++
+		x.late = time.Now().Add(attemptTime)
+		late.Reset(attemptTime)
 		if err := x.await(ctx, ep, func() bool { return x.heard >= x.sent }); err != nil {
 			return err
 		}
@@ -154,7 +162,11 @@ func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint, enough func
 		}
 		n, err := ep.Poll(c[:])
 		if err == nil && n == 0 {
-			if err = ctx.Err(); err == nil {
+			switch err = ctx.Err(); {
+			case err != nil:
+			case !time.Now().Before(x.late):
+				err = errNoKeys
+			default:
 				if err = ep.Wait(); errors.Is(err, fabric.ErrPortDown) {
 					err = nil
 				}
@@ -173,6 +185,9 @@ func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint, enough func
 	}
 	return nil
 }
+
+// errNoKeys reports a peer that does not say by which keys its memory is known.
+var errNoKeys = errors.New("the peer does not tell its keys")
 
 // take takes a completion.
 func (x *keyExchange) take(c *fabric.Completion) error {
@@ -219,7 +234,7 @@ func (x *keyExchange) drain(ep fabric.Endpoint) bool {
 	late := time.AfterFunc(drainTime, ep.Wake)
 	defer late.Stop()
 	var c [1]fabric.Completion
-	for x.more && x.posted > 0 && time.Now().Before(end) {
+	for (x.more || x.heard < x.sent) && x.posted > 0 && time.Now().Before(end) {
 		if ep.Arm() != nil {
 			return false
 		}
@@ -232,7 +247,7 @@ func (x *keyExchange) drain(ep fabric.Endpoint) bool {
 			return false
 		}
 	}
-	return !x.more
+	return !x.more && x.heard == x.sent // each SEND of this side has its answer
 }
 
 // decodeKeys takes keys out of a receive.
@@ -267,6 +282,9 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.receive.posted, l.receive.spent, l.receive.flushing = x.posted, 0, false
 	l.watch.armed, l.send.called = false, false
 	before.Wake() // the engine, to close it
+	l.path.settlePath()
+	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes
+	l.wakeTouched()
 	for s := range l.everyStream() {
 		s.wake()
 	}

@@ -37,9 +37,10 @@ type path struct {
 	lostAt    time.Time      // the queue pair
 	attempt   uint64         // the last that this side has made, or taken
 	over      uint64         // the one that has made the queue pair; 0: it is the first
-	void      uint64         // passive side: the last that came to nothing here
+	void      uint64         // the last that came to nothing here
 	arrivals  chan arrival
 	expecting bool              // one waits for its turn to be sent to arrivals
+	settled   chan struct{}     // see awaitPath; nil if nobody waits
 	homeless  bool              // the memory is no endpoint's
 	lost      []fabric.Endpoint // that the link has had before, for the engine to close
 	standby   *standby
@@ -75,14 +76,41 @@ func (l *Link) done() bool {
 	return l.live.Load() == 0 && (g.heard || g.sent > 0 && l.send.slots.Completed(g.sent))
 }
 
+// awaitPath waits until it is settled whether a link without a queue pair gets another.
+// Called with mu held, which it releases meanwhile.
+func (l *Link) awaitPath() {
+	for l.stage == draining && !l.final || l.stage == seeking {
+		if l.path.settled == nil {
+			l.path.settled = make(chan struct{})
+		}
+		settled := l.path.settled
+		l.mu.Unlock()
+		<-settled
+		l.mu.Lock()
+	}
+}
+
+// settlePath has those go on who wait for that. Called with mu held.
+func (p *path) settlePath() {
+	if p.settled != nil {
+		close(p.settled)
+		p.settled = nil
+	}
+}
+
 // seek begins to seek another queue pair. Called with mu held.
 func (l *Link) seek() {
 	l.stage = seeking
 	l.path.work.Go(func() {
-		ctx, cancel := context.WithDeadline(l.path.life, l.path.lostAt.Add(l.cfg.Resume))
+		ctx, cancel := l.searchTime()
 		defer cancel()
 		l.seekPath(ctx)
 	})
+}
+
+// searchTime ends when the link has to have another queue pair.
+func (l *Link) searchTime() (context.Context, context.CancelFunc) {
+	return context.WithDeadline(l.path.life, l.path.lostAt.Add(l.cfg.Resume))
 }
 
 // leavePath ends all that, and frees the memory of a link that has no endpoint for it.
@@ -154,7 +182,7 @@ func (p *path) close(active bool) {
 // seekPath looks for another queue pair until it has one, or the peer is found to be
 // gone, or the time is over.
 func (l *Link) seekPath(ctx context.Context) {
-	err := l.moveToStandby(ctx)
+	err := l.moveToStandby()
 	switch {
 	case err == nil || errors.Is(err, errGone):
 	case l.active:
@@ -193,7 +221,7 @@ func (l *Link) redial(ctx context.Context) error {
 		if err == nil {
 			var attempt uint64
 			if attempt, err = l.request(ctx, r, ep, wire.ResumeRequest); err == nil {
-				err = l.move(ctx, ep, attempt, nil)
+				err = l.move(ep, attempt, nil)
 			}
 		}
 		if err != nil {
@@ -223,6 +251,9 @@ func (l *Link) awaitPeer(ctx context.Context) error {
 				return nil
 			}
 			_ = a.ep.Close()
+			if errors.Is(err, errGone) {
+				return err
+			}
 			l.hadNothing(a.request.Attempt)
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -390,17 +421,19 @@ func (l *Link) expect(a arrival) (may bool, reject wire.Reject) {
 func (l *Link) hadNothing(attempt uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.path.void = attempt
+	l.path.void = max(l.path.void, attempt)
 }
 
 // asked takes note that the peer has lost the queue pair of an attempt, which this side
-// may not know yet.
-func (l *Link) asked(attempt uint64) {
+// may not know yet. It says whether the link is there: it may have ended while its streams
+// have owners yet.
+func (l *Link) asked(attempt uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stage == up && attempt == l.path.over {
 		l.fail(&lostError{syscall.ECONNRESET, errReturned})
 	}
+	return !l.final
 }
 
 var errReturned = errors.New("the peer has lost the queue pair")
@@ -416,7 +449,7 @@ func (l *Link) takeUp(ctx context.Context, a arrival) error {
 	if err := l.answer(ctx, a); err != nil {
 		return err
 	}
-	return l.move(ctx, a.ep, a.request.Attempt, nil)
+	return l.move(a.ep, a.request.Attempt, nil)
 }
 
 // answer accepts an arrival.

@@ -160,8 +160,10 @@ func (r *Returns) take(ep fabric.Endpoint) {
 		l.offeredStandby(arrival{ep, request})
 		return
 	case request.Kind == wire.ResumeAsk:
-		l.asked(request.Attempt)
-		answer = linkIsThere
+		answer = noSuchLink
+		if l.asked(request.Attempt) {
+			answer = linkIsThere
+		}
 	default:
 		answer = noSuchLink
 	}

@@ -324,16 +324,15 @@ func (l *Link) giveUpStandby() int {
 }
 
 // moveToStandby has the link go on over its standby.
-func (l *Link) moveToStandby(ctx context.Context) error {
+func (l *Link) moveToStandby() error {
 	sb := l.takeStandby()
 	if sb == nil {
 		return errNoStandby
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
-	defer cancel()
-	err := l.move(ctx, sb.ep, sb.attempt, sb.heard)
+	err := l.move(sb.ep, sb.attempt, sb.heard)
 	if err != nil {
 		_ = sb.ep.Close()
+		l.hadNothing(sb.attempt)
 	}
 	return err
 }

@@ -1,0 +1,213 @@
+package link
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// What a link does after it has gone on over another queue pair, which it did before.
+
+// TestABufferThatThePeerHadComesBack has the queue pair lost when the peer has received
+// all of a buffer, and its owner does not know yet.
+func TestABufferThatThePeerHadComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link := sim.Link{Latency: time.Millisecond}
+		n := sim.New(link)
+		cfg := resuming(n)
+		cfg.KeepAlive = -1
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		b, err := c.link.NewBuffer(4096)
+		require.NoError(t, err)
+		ep := endpointOf(c.link)
+		_, err = c.WriteBuffer(b, 0, 100, unlimited())
+		require.NoError(t, err)
+		_, err = s.Read(make([]byte, 100), unlimited())
+		require.NoError(t, err)
+		ep.Fail(fabric.ErrQueuePair) // the acknowledgement is under way
+		began := time.Now()
+		b.Wait()
+		require.Less(t, time.Since(began), 10*time.Second)
+		b.Close()
+		require.NoError(t, c.Close(time.Minute))
+		require.NoError(t, s.Close(time.Minute))
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// TestALinkThatHasEndedIsNotWaitedFor has the side that dialed the link end it while its
+// streams have an owner yet, as one that finds a breach does.
+func TestALinkThatHasEndedIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		c.link.Abort()
+		began := time.Now()
+		_, err := s.Read(make([]byte, 1), unlimited())
+		require.Error(t, err)
+		require.Less(t, time.Since(began), 2*time.Second)
+		_ = c.Close(time.Minute)
+		_ = s.Close(time.Minute)
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// TestASideWithoutTheBytesEndsTheLink has the peer's device acknowledge what its host never
+// sees.
+func TestASideWithoutTheBytesEndsTheLink(t *testing.T) {
+	for _, active := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			n := sim.New(far)
+			cfg := resuming(n)
+			c, s, _ := connectLink(t, n, cfg, cfg)
+			from, to := c, s
+			if !active {
+				from, to = s, c
+			}
+			endpointOf(to.link).HoldReceives(true)
+			require.NoError(t, writeAll(from, make([]byte, 1000)))
+			time.Sleep(time.Second)
+			began := time.Now()
+			endpointOf(to.link).Fail(fabric.ErrDeviceRemoved)
+			for _, s := range []*Stream{from, to} {
+				_, err := s.Read(make([]byte, 1), unlimited())
+				require.Error(t, err)
+			}
+			require.Less(t, time.Since(began), 10*time.Second)
+			_ = c.Close(time.Minute)
+			_ = s.Close(time.Minute)
+			time.Sleep(2 * time.Minute)
+		})
+	}
+}
+
+// TestABufferIsMadeDuringABreak asks for one while the path is lost: the connection lives.
+func TestABufferIsMadeDuringABreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		n.Cut(true)
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		time.Sleep(time.Second)
+		time.AfterFunc(3*time.Second, func() { n.Cut(false) })
+		b, err := c.link.NewBuffer(4096)
+		require.NoError(t, err)
+		b.Close()
+		require.NoError(t, c.Close(time.Minute))
+		require.NoError(t, s.Close(time.Minute))
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// TestALateTickOfADrainIsNone has the timer of a queue pair's drain, which has ended, come
+// too late to be stopped: the link is at work on another one.
+func TestALateTickOfADrainIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		requireEcho(t, c, s)
+		c.link.drainTick()
+		requireEcho(t, c, s)
+		require.EqualValues(t, 1, c.link.Info().Moves)
+		require.NoError(t, c.Close(time.Minute))
+		require.NoError(t, s.Close(time.Minute))
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// TestALinkWithMuchMemoryGoesOnFarAway has more keys to tell than can be told in the time
+// that an attempt to reach the peer may take.
+func TestALinkWithMuchMemoryGoesOnFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Latency: 20 * time.Millisecond})
+		cfg := resuming(n)
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		for range 1000 {
+			s.link.mu.Lock()
+			_, err := s.link.rings.take(slabSize)
+			s.link.mu.Unlock()
+			require.NoError(t, err)
+		}
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		require.Less(t, requireEcho(t, c, s), 5*time.Second)
+		require.EqualValues(t, 1, c.link.Info().Moves)
+		_ = c.Close(time.Minute)
+		_ = s.Close(time.Minute)
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// TestAPeerThatWentOnOverAStandbyIsTold has the peer's last keys come on the standby, and
+// this side's host not see them, where nothing else tells the peer that it goes on alone.
+func TestAPeerThatWentOnOverAStandbyIsTold(t *testing.T) {
+	silent := func(active, passive *Config) { active.KeepAlive, passive.KeepAlive = -1, -1 }
+	onTwoCards(t, silent, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
+		time.Sleep(2 * standbyPause)
+		l := s[0].link
+		l.mu.Lock()
+		standby := l.path.standby.ep.(*sim.Endpoint)
+		l.mu.Unlock()
+		standby.HoldReceives(true)
+		endpointOf(l).Fail(fabric.ErrQueuePair)
+		time.Sleep(attemptTime / 2)
+		require.EqualValues(t, 1, c[0].link.Info().Moves)
+		standby.Cut(true)
+		require.Less(t, requireEcho(t, s[0], c[0]), 10*time.Second)
+	})
+}
+
+// TestTheExchangeOfKeysMayBreakAtAnyTime loses the queue pair on which keys are told, at
+// one end, soon after each of the SENDs in turn, where each side has more or less to tell.
+func TestTheExchangeOfKeysMayBreakAtAnyTime(t *testing.T) {
+	for _, slabs := range [][2]int{{0, 0}, {20, 0}, {0, 20}, {40, 20}} {
+		for seed := range uint64(seeds(40)) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(sim.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond, Seed: seed})
+				cfg := resuming(n)
+				c, s, _ := connectLink(t, n, cfg, cfg)
+				for i, l := range []*Link{c.link, s.link} {
+					l.mu.Lock()
+					for range slabs[i] {
+						_, err := l.rings.take(slabSize)
+						require.NoError(t, err)
+					}
+					l.mu.Unlock()
+				}
+				r := rand.New(rand.NewPCG(seed, 4))
+				at, soon, ours := int32(1+r.IntN(8)), time.Duration(r.IntN(4000))*time.Microsecond, r.IntN(2) == 0
+				endpointOf(c.link).Fail(fabric.ErrQueuePair)
+				var sends atomic.Int32
+				n.SetFaults(sim.Faults{Send: func(e *sim.Endpoint, wr *fabric.WorkRequest) fabric.Status {
+					if wr.Op == fabric.Send && sends.Add(1) == at {
+						time.AfterFunc(soon, func() {
+							if !ours {
+								e = n.Find(e.RemoteAddr(), e.LocalAddr())
+							}
+							if e != nil {
+								e.Fail(fabric.ErrQueuePair)
+							}
+						})
+					}
+					return fabric.OK
+				}})
+				requireEcho(t, c, s)
+				requireEcho(t, s, c)
+				_ = c.Close(time.Minute)
+				_ = s.Close(time.Minute)
+				time.Sleep(2 * time.Minute)
+				require.Zero(t, n.Open(), "endpoints or listeners left open")
+			})
+		}
+	}
+}
