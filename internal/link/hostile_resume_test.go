@@ -116,16 +116,23 @@ func (p *returner) say(b []byte) {
 	_ = p.ep.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Signaled: true, Data: append(p.out.Bytes()[:0], b...), Memory: p.out}})
 }
 
-// hear waits for a message of the other side's, and says whether there was one.
+// hear waits for a message of the other side's, and until it has what was said, and says
+// whether there was one.
 func (p *returner) hear() bool {
 	var c [1]fabric.Completion
+	var heard, said bool
 	for end := time.Now().Add(2 * attemptTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		n, err := p.ep.Poll(c[:])
 		switch {
 		case err != nil || n == 1 && c[0].Status != fabric.OK:
 			return false
 		case n == 1 && c[0].Recv:
-			return p.ep.PostRecv(1) == nil
+			heard = p.ep.PostRecv(1) == nil
+		case n == 1:
+			said = true
+		}
+		if heard && said {
+			return true
 		}
 	}
 	return false
