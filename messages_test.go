@@ -235,6 +235,7 @@ var unexplained = reasons(map[string][]string{
 	},
 	"only a link hears it that would have a standby, and it goes on without": {
 		"the link can have no other queue pair now", "the link is to have no other queue pair", "there is no standby",
+		"the peer wants no standby",
 	},
 	"only a defect of the kernel can cause it": {
 		"netlink answers something else", "netlink's answer ends early",
