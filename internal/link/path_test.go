@@ -127,6 +127,11 @@ func TestWhatWentInlineIsSentAgain(t *testing.T) {
 		cfg := resuming(n)
 		clients, servers := streamsOfBoth(t, n, cfg, cfg, 3)
 		for round := range 3 {
+			for _, c := range clients { // what was sent again may be under way: more waits for that
+				for !c.hasSent() {
+					time.Sleep(time.Millisecond)
+				}
+			}
 			n.Cut(true)
 			want := make([]byte, 0, 300)
 			for i, c := range clients {
@@ -157,6 +162,13 @@ func TestWhatWentInlineIsSentAgain(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		require.Zero(t, n.Open(), "endpoints or listeners left open")
 	})
+}
+
+// hasSent says whether nothing that the stream has sent is under way.
+func (s *Stream) hasSent() bool {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return s.link.send.slots.Completed(s.ahead)
 }
 
 func endpointOf(l *Link) *sim.Endpoint {
