@@ -120,7 +120,7 @@ type keyExchange struct {
 	first     uint64       // number of the first work request
 	sent      int
 	completed int       // of those; the last may complete when the link is at work again
-	late      time.Time // of the peer's next, attemptTime after the last
+	late      time.Time // of the peer's next, moveTime after the last
 	memory    fabric.Memory
 	buffer    []byte
 }
@@ -128,8 +128,8 @@ type keyExchange struct {
 func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint) error {
 	stop := context.AfterFunc(ctx, ep.Wake)
 	defer stop()
-	x.late = time.Now().Add(attemptTime)
-	late := time.AfterFunc(attemptTime, ep.Wake)
+	x.late = time.Now().Add(moveTime)
+	late := time.AfterFunc(moveTime, ep.Wake)
 	defer late.Stop()
 	for x.sent < x.heard || x.more || len(x.untold) > 0 {
 		if err := x.await(ctx, ep, func() bool { return x.completed == x.sent }); err != nil {
@@ -143,8 +143,8 @@ func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint) error {
 		}
 		x.untold = x.untold[n:]
 		x.sent++
-		x.late = time.Now().Add(attemptTime)
-		late.Reset(attemptTime)
+		x.late = time.Now().Add(moveTime)
+		late.Reset(moveTime)
 		if err := x.await(ctx, ep, func() bool { return x.heard >= x.sent }); err != nil {
 			return err
 		}

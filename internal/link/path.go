@@ -39,10 +39,13 @@ type path struct {
 	over      uint64         // the one that has made the queue pair; 0: it is the first
 	void      uint64         // the last that came to nothing here
 	arrivals  chan arrival
-	expecting bool              // one waits for its turn to be sent to arrivals
-	settled   chan struct{}     // see awaitPath; nil if nobody waits
-	homeless  bool              // the memory is no endpoint's
-	lost      []fabric.Endpoint // that the link has had before, for the engine to close
+	expecting bool               // one waits for its turn to be sent to arrivals
+	began     time.Time          // active side: the long attempt under way, or the last
+	restart   context.CancelFunc // ends it; nil: there has been none since the queue pair was lost
+	restarted bool               // by the peer's question, since then
+	settled   chan struct{}      // see awaitPath; nil if nobody waits
+	homeless  bool               // the memory is no endpoint's
+	lost      []fabric.Endpoint  // that the link has had before, for the engine to close
 	standby   *standby
 	making    bool // of a standby is under way
 }
@@ -101,6 +104,7 @@ func (p *path) settlePath() {
 // seek begins to seek another queue pair. Called with mu held.
 func (l *Link) seek() {
 	l.stage = seeking
+	l.path.restart, l.path.restarted = nil, false
 	l.path.work.Go(func() {
 		ctx, cancel := l.searchTime()
 		defer cancel()
@@ -199,12 +203,19 @@ func (l *Link) seekPath(ctx context.Context) {
 	}
 }
 
-// An attempt to reach the peer takes attemptTime at most: the connection manager
-// repeats a request that was lost only after 4 s. The next is made attemptPause after
-// the last at the earliest.
+// An attempt to reach the peer takes attemptTime at most, for the connection manager
+// repeats a request that was lost only after 4 s; but a machine with much to do may
+// need longer, so each round of the dialing side's attempts may take twice as long as
+// the one before, up to longAttempt. What is lost by that where requests were lost is
+// made good by the peer's question: see asked. The next attempt is made attemptPause
+// after the last at the earliest. Once the peer has answered, or a request of its has
+// come, a side gives the rest moveTime, about what a queue pair takes to find that the
+// peer's device does not answer.
 const (
 	attemptTime  = time.Second
+	longAttempt  = 4 * time.Second
 	attemptPause = 100 * time.Millisecond
+	moveTime     = 4 * time.Second
 )
 
 // errGone reports a peer that has not the link any more, or with which it cannot go on.
@@ -212,15 +223,15 @@ var errGone = errors.New("the peer has given the link up, or is gone")
 
 // redial makes attempts until one brings another queue pair.
 func (l *Link) redial(ctx context.Context) error {
-	return l.attempts(ctx, func(ctx context.Context, r route) error {
-		ep, err := l.dial(ctx, r)
+	return l.attempts(ctx, longAttempt, func(each context.Context, r route) error {
+		ep, err := l.dial(each, r)
 		if err != nil {
 			return err
 		}
 		err = l.openAgain(ep)
 		if err == nil {
 			var attempt uint64
-			if attempt, err = l.request(ctx, r, ep, wire.ResumeRequest); err == nil {
+			if attempt, err = l.request(each, r, ep, wire.ResumeRequest); err == nil {
 				err = l.move(ep, attempt, nil)
 			}
 		}
@@ -239,7 +250,7 @@ func (l *Link) awaitPeer(ctx context.Context) error {
 	asking := make(chan struct{})
 	go func() {
 		defer close(asking)
-		cancel(l.attempts(ctx, l.ask))
+		cancel(l.attempts(ctx, attemptTime, l.ask))
 	}()
 	defer func() { <-asking }()
 	defer cancel(nil)
@@ -277,12 +288,15 @@ func (l *Link) ask(ctx context.Context, r route) error {
 }
 
 // attempts calls attempt, for one route after the other, until it succeeds, or finds
-// that the peer is gone, or ctx ends.
-func (l *Link) attempts(ctx context.Context, attempt func(context.Context, route) error) error {
-	for {
+// that the peer is gone, or ctx ends. None takes longer than longest.
+func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func(context.Context, route) error) error {
+	for limit := attemptTime; ; limit = min(2*limit, longest) {
 		for _, r := range l.routes() {
 			began := time.Now()
-			each, cancel := context.WithTimeout(ctx, attemptTime)
+			each, cancel := context.WithTimeout(ctx, limit)
+			if limit > attemptTime {
+				l.mayRestart(began, cancel)
+			}
 			err := attempt(each, r)
 			cancel()
 			if err == nil || errors.Is(err, errGone) || ctx.Err() != nil {
@@ -425,28 +439,42 @@ func (l *Link) hadNothing(attempt uint64) {
 }
 
 // asked takes note that the peer has lost the queue pair of an attempt, which this side
-// may not know yet. It says whether the link is there: it may have ended while its streams
-// have owners yet.
+// may not know yet; and that there is a path to it: an attempt that has taken long has
+// lost its request, and another will do better. That is so once: where the peer asks
+// again and again, it is slow, and no path was lost meanwhile. It says whether the link is
+// there: it may have ended while its streams have owners yet.
 func (l *Link) asked(attempt uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage == up && attempt == l.path.over {
+	p := &l.path
+	switch {
+	case l.stage == up && attempt == p.over:
 		l.fail(&lostError{syscall.ECONNRESET, errReturned})
+	case l.stage == seeking && p.restart != nil && !p.restarted && time.Since(p.began) > attemptTime:
+		p.restarted = true
+		p.restart()
 	}
 	return !l.final
+}
+
+// mayRestart takes note of a long attempt, which began then, and of how to end it.
+func (l *Link) mayRestart(began time.Time, end context.CancelFunc) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.path.began, l.path.restart = began, end
 }
 
 var errReturned = errors.New("the peer has lost the queue pair")
 
 // takeUp answers an arrival and goes on with it.
 func (l *Link) takeUp(ctx context.Context, a arrival) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
-	defer cancel()
 	if err := l.openAgain(a.ep); err != nil {
 		_ = a.ep.Reject(wire.Reject{Busy: true, Reason: err.Error()}.Append(nil))
 		return err
 	}
-	if err := l.answer(ctx, a); err != nil {
+	answering, cancel := context.WithTimeout(ctx, moveTime)
+	defer cancel()
+	if err := l.answer(answering, a); err != nil {
 		return err
 	}
 	return l.move(a.ep, a.request.Attempt, nil)

@@ -1,0 +1,62 @@
+package link
+
+import (
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// pauseOf cuts the cable for a while under two streams, and returns how much longer
+// than the cable was out the peer waited for what was written meanwhile.
+func pauseOf(t *testing.T, n *sim.Network, cfg Config, out time.Duration) time.Duration {
+	t.Helper()
+	clients, servers := streamsOfBoth(t, n, cfg, cfg, 2)
+	n.Cut(true)
+	_, err := clients[0].Write([]byte("meanwhile"), unlimited())
+	require.NoError(t, err)
+	time.Sleep(out)
+	n.Cut(false)
+	back := time.Now()
+	got := make([]byte, len("meanwhile"))
+	_, err = io.ReadFull(reader{servers[0]}, got)
+	require.NoError(t, err)
+	pause := time.Since(back)
+	require.Equal(t, "meanwhile", string(got))
+	for i := range clients {
+		require.NoError(t, clients[i].Close(time.Minute))
+		require.NoError(t, servers[i].Close(time.Minute))
+	}
+	time.Sleep(2 * time.Minute)
+	require.Zero(t, n.Open(), "endpoints or listeners left open")
+	return pause
+}
+
+// TestAPeerThatAnswersLateIsFound has an answer take longer than a first attempt does.
+func TestAPeerThatAnswersLateIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Latency: 600 * time.Millisecond})
+		cfg := resuming(n)
+		cfg.AckTimeout, cfg.KeepAlive = 2*time.Second, 10*time.Second
+		pauseOf(t, n, cfg, 20*time.Second)
+	})
+}
+
+// TestAPathThatIsBackIsFoundAtOnce has the cable come back at any time of an attempt,
+// long ones among them.
+func TestAPathThatIsBackIsFoundAtOnce(t *testing.T) {
+	for out := 5 * time.Second; out < 25*time.Second; out += 700 * time.Millisecond {
+		t.Run(fmt.Sprint(out), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(far)
+				pause := pauseOf(t, n, resuming(n), out)
+				require.Less(t, pause, 1500*time.Millisecond)
+			})
+		})
+	}
+}
