@@ -2,6 +2,7 @@ package ringnet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -64,6 +65,22 @@ func lookupNetwork(name string) (network, error) {
 		return network{}, unknownNetwork(name)
 	}
 	return n, nil
+}
+
+// errPortOfTCP is why auto, which listens with TCP at the same port, leaves rdma out.
+var errPortOfTCP = fmt.Errorf("auto over an iWARP device, whose ports are those of TCP: %w", errors.ErrUnsupported)
+
+// besideTCP is the network as auto uses it. With iWARP the host's own TCP would get
+// what rdma dials, and hand it to the program.
+func (n network) besideTCP() network {
+	open := n.open
+	n.open = func(trust trustUser, c *Config) (fabric.Fabric, error) {
+		if n.name == "rdma" && verbs.IWARP() {
+			return nil, errPortOfTCP
+		}
+		return open(trust, c)
+	}
+	return n
 }
 
 // isNetwork says whether a network is one of ringnet's.

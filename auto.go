@@ -125,7 +125,7 @@ func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoCo
 		if err != nil {
 			return nil, nil, err
 		}
-		a.networks = append(a.networks, n)
+		a.networks = append(a.networks, n.besideTCP())
 	}
 	addrs := autoNetworks[network]
 	resolver := a.tcp.Resolver

@@ -210,7 +210,7 @@ func (l *AutoListener) offer(ctx context.Context, lc *ListenConfig, name, family
 	n, err := lookupNetwork(name)
 	if err == nil {
 		n.family = family
-		better, _, err = lc.listen(ctx, n, hostPort(addr), l.claims)
+		better, _, err = lc.listen(ctx, n.besideTCP(), hostPort(addr), l.claims)
 	}
 	if err != nil {
 		l.passOver(name, err)

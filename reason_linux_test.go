@@ -23,7 +23,7 @@ import (
 func TestReasonsHaveCodes(t *testing.T) {
 	for code, errs := range map[ReasonCode][]error{
 		ReasonSwitchedOff:  {errOff},
-		ReasonUnsupported:  {fmt.Errorf("RDMA: %w", errors.ErrUnsupported)},
+		ReasonUnsupported:  {fmt.Errorf("RDMA: %w", errors.ErrUnsupported), errPortOfTCP},
 		ReasonNoLibrary:    {fmt.Errorf("RDMA: %w: %w", errors.ErrUnsupported, fabric.ErrNoLibrary)},
 		ReasonNoDevice:     {fmt.Errorf("%w: %w", errors.ErrUnsupported, syscall.ENODEV), fabric.ErrDeviceRemoved},
 		ReasonPermission:   {fmt.Errorf("%w: %w", errors.ErrUnsupported, fs.ErrPermission), syscall.EACCES},

@@ -56,6 +56,7 @@ type End struct {
 // pair to another process, which connections between them share.
 type LinkInfo struct {
 	Network       string // "rdma" or "shm"
+	Transport     string // "InfiniBand", "RoCE" or "iWARP" on rdma, else ""
 	Local, Remote Addr
 	Dialed        bool // by this process
 	Connections   int
@@ -95,6 +96,7 @@ func newPath(network string, p link.Path) Path {
 func NewLinkInfo(i link.Info) LinkInfo {
 	return LinkInfo{
 		Network:          i.Network,
+		Transport:        i.Transport,
 		Local:            NewAddr(i.Network, i.Local),
 		Remote:           NewAddr(i.Network, i.Remote),
 		Dialed:           i.Dialed,

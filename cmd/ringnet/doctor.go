@@ -169,7 +169,7 @@ func checkPort(device host.Device, p host.Port) finding {
 		f.Status = note
 		f.What += fmt.Sprintf("; its packets carry %d bytes, of 4096 that they could, for the MTU of %s is %d", p.RoCEMTU, p.Interface, p.MTU)
 		f.Mend = fmt.Sprintf("ip link set %s mtu 4200   # on all hosts and switches on the way, or 9000", p.Interface)
-	case p.LinkLayer == "Ethernet" && device.Driver != "rdma_rxe":
+	case p.LinkLayer == "Ethernet" && !device.IWARP && device.Driver != "rdma_rxe":
 		f.What += fmt.Sprintf("; traffic class %q by default (Config.TrafficClass); whether the network drops such packets says: dcb pfc show dev %s", host.Root.TrafficClass(device.Name), p.Interface)
 	}
 	return f

@@ -166,6 +166,9 @@ func (d deviceInfo) print(w io.Writer) {
 	if d.Firmware != "" {
 		fmt.Fprintf(w, ", firmware %s", d.Firmware)
 	}
+	if d.IWARP {
+		fmt.Fprint(w, ", iWARP")
+	}
 	fmt.Fprintln(w)
 	for _, p := range d.Ports {
 		fmt.Fprintf(w, "  port %d is %s: %s, %s", p.Number, p.State, p.LinkLayer, p.Rate)

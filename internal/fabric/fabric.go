@@ -234,6 +234,10 @@ type Limits struct {
 	// without registered memory.
 	Inline int
 
+	// Transport is what a device speaks: InfiniBand, RoCE or iWARP; "" where there is
+	// none.
+	Transport string
+
 	// Spin is the number of polls worth making before waiting for an event;
 	// 0 where a poll never finds what an event would not have announced.
 	Spin int

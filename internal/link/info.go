@@ -12,6 +12,7 @@ import (
 // Info is what a link is and carries at the moment.
 type Info struct {
 	Network       string
+	Transport     string // fabric.Limits has it
 	Local, Remote netip.AddrPort
 	Dialed        bool // by this side
 	Streams       int
@@ -89,15 +90,16 @@ func (l *Link) Info() Info {
 // info is called with mu held.
 func (l *Link) info() Info {
 	i := Info{
-		Network: l.cfg.Network,
-		Local:   l.local,
-		Remote:  l.remote,
-		Dialed:  l.active,
-		Streams: int(l.live.Load()),
-		Memory:  l.account.Bytes() - l.queues,
-		Path:    pathOf(l.ep),
-		Seeking: l.stage == draining && !l.final || l.stage == seeking,
-		Stats:   l.counted(),
+		Network:   l.cfg.Network,
+		Transport: l.limits.Transport,
+		Local:     l.local,
+		Remote:    l.remote,
+		Dialed:    l.active,
+		Streams:   int(l.live.Load()),
+		Memory:    l.account.Bytes() - l.queues,
+		Path:      pathOf(l.ep),
+		Seeking:   l.stage == draining && !l.final || l.stage == seeking,
+		Stats:     l.counted(),
 	}
 	if sb := l.path.standby; sb != nil {
 		i.Standby = pathOf(sb.ep)

@@ -117,7 +117,7 @@ func (l *Link) repost() bool {
 }
 
 func (l *Link) postReceives(n int) bool {
-	if n == 0 || l.cause != nil {
+	if n == 0 || l.cause != nil || l.receive.flushing { // siw does not flush what is posted in ERR
 		return l.cause == nil
 	}
 	if err := l.ep.PostRecv(n); err != nil {

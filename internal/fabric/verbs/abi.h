@@ -63,7 +63,10 @@ struct rn_ibv_device_attr {
 	int max_cqe;
 	int max_mr;
 	int max_pd;
-	int reserved_0[20];
+	int max_qp_rd_atom;
+	int reserved_0[2];
+	int max_qp_init_rd_atom;
+	int reserved_1[16];
 	uint16_t max_pkeys;
 	uint8_t local_ca_ack_delay;
 	uint8_t phys_port_cnt;
@@ -261,6 +264,7 @@ enum {
 
 	RN_IBV_ACCESS_LOCAL_WRITE = 1,
 	RN_IBV_ACCESS_REMOTE_WRITE = 2,
+	RN_IBV_ACCESS_REMOTE_READ = 4,
 	RN_IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
 
 	RN_IBV_QPT_RC = 2,
@@ -281,6 +285,7 @@ enum {
 	RN_IBV_WR_RDMA_WRITE = 0,
 	RN_IBV_WR_RDMA_WRITE_WITH_IMM = 1,
 	RN_IBV_WR_SEND = 2,
+	RN_IBV_WR_RDMA_READ = 4,
 
 	RN_IBV_SEND_SIGNALED = 1 << 1,
 	RN_IBV_SEND_SOLICITED = 1 << 2,

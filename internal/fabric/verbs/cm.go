@@ -105,7 +105,7 @@ func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
 	case C.RN_RDMA_CM_EVENT_CONNECT_REQUEST:
 		e.request, id = event.id, event.listen_id
 		e.private = privateOf(event)
-	case C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE, C.RN_RDMA_CM_EVENT_REJECTED:
+	case C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE, C.RN_RDMA_CM_EVENT_ESTABLISHED, C.RN_RDMA_CM_EVENT_REJECTED:
 		e.private = privateOf(event)
 	}
 	m.mu.Lock()

@@ -77,8 +77,12 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	data, n := privateData(e.in.tell(private, fabric.MaxConnectData))
-	if rc := C.rn_connect(e.id, e.qp.qp_num, C.uint8_t(e.options.Retries), rnrRetries, data, n); rc != 0 {
+	told := e.in.tell(private, fabric.MaxConnectData)
+	if e.iwarp != nil {
+		return e.connectTCP(ctx, told)
+	}
+	data, n := privateData(told)
+	if rc := C.rn_connect(e.id, e.qp.qp_num, 0, C.uint8_t(e.options.Retries), rnrRetries, data, n); rc != 0 {
 		return nil, syscallError("rdma_connect", rc)
 	}
 	ev, err := e.await(ctx, C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE)
@@ -96,6 +100,9 @@ func (e *endpoint) Confirm() error {
 	if e.queue == nil {
 		return net.ErrClosed
 	}
+	if e.iwarp != nil {
+		return e.sendFirst()
+	}
 	if rc := C.rn_establish(e.id); rc != 0 {
 		return e.stateError("rdma_establish", rc)
 	}
@@ -109,7 +116,13 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := e.ready(); err != nil {
+	reads := 0
+	if e.iwarp != nil {
+		reads = e.device.reads()
+		if err := e.PostRecv(1); err != nil {
+			return err
+		}
+	} else if err := e.ready(); err != nil {
 		return err
 	}
 	stop, err := e.watchFirstMessage()
@@ -118,10 +131,13 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	}
 	defer stop()
 	data, n := privateData(e.in.tell(private, fabric.MaxAcceptData))
-	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
+	if rc := C.rn_accept(e.id, e.qp.qp_num, C.uint8_t(reads), data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)
 	}
 	_, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
+	if err == nil && e.iwarp != nil {
+		err = e.awaitFirst(ctx)
+	}
 	return err
 }
 
@@ -131,6 +147,9 @@ func (e *endpoint) Reject(private []byte) error {
 	}
 	if e.id == nil {
 		return net.ErrClosed
+	}
+	if e.iwarp != nil && e.iwarp.requested != nil {
+		return e.Disconnect() // there is no word for it once TCP has both sides
 	}
 	data, n := privateData(private)
 	if rc := C.rn_reject(e.id, data, n); rc != 0 {
@@ -142,6 +161,9 @@ func (e *endpoint) Reject(private []byte) error {
 func (e *endpoint) Disconnect() error {
 	if e.qp == nil {
 		return net.ErrClosed
+	}
+	if e.iwarp != nil {
+		e.iwarp.told = true
 	}
 	rc := C.rn_qp_error(e.qp)
 	// EINVAL: never connected, or disconnected already.
@@ -169,11 +191,11 @@ func (e *endpoint) ready() error {
 }
 
 // stateError is the failure of a step of the handshake. Once the two sides have
-// heard of one another, and until they are connected, nothing but EINVAL tells
-// that the peer has withdrawn.
+// heard of one another, and until they are connected, nothing but EINVAL, or with
+// iWARP ECONNRESET, tells that the peer has withdrawn.
 func (e *endpoint) stateError(call string, rc C.int) error {
 	err := deviceError(call, rc)
-	if e.heard && isErrno(err, syscall.EINVAL) {
+	if e.heard && isErrno(err, syscall.EINVAL, syscall.ECONNRESET) {
 		return fmt.Errorf("the peer has withdrawn from the handshake: %w (%w)", fabric.ErrDisconnected, err)
 	}
 	return err

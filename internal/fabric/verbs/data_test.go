@@ -150,9 +150,16 @@ func TestRemoteWriteNeedsMemoryOfThisConnectionThatAllowsIt(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := pair(t)
 			addr, rkey := tt.target(t, b)
-			post(t, a, fabric.WorkRequest{ID: 7, Op: fabric.WriteImm, Data: []byte("evil"), RemoteAddr: addr, RKey: rkey})
+			post(t, a, fabric.WorkRequest{ID: 7, Op: fabric.WriteImm, Signaled: true, Data: []byte("evil"), RemoteAddr: addr, RKey: rkey})
 			c := poll(t, a, 1)[0]
-			assert.Equal(t, fabric.RemoteAccess, c.Status)
+			want := fabric.RemoteAccess
+			if overIWARP(a) { // the peer's device ends the connection
+				for c.Recv {
+					c = poll(t, a, 1)[0]
+				}
+				want = fabric.Flushed
+			}
+			assert.Equal(t, want, c.Status)
 			assert.Equal(t, uint64(7), c.ID)
 			assert.False(t, c.Recv)
 		})
@@ -180,6 +187,9 @@ func noReceives(t testing.TB) (n int) {
 // connection, and is tried again soon: rdma_cm's own setting would take 655 ms.
 func TestASendWithoutAReceiveWaitsForOne(t *testing.T) {
 	a, b := pair(t)
+	if overIWARP(a) {
+		t.Skip("over iWARP it ends the connection")
+	}
 	for i := range options.RecvQueue {
 		post(t, a, fabric.WorkRequest{ID: uint64(i), Op: fabric.Send, Signaled: true})
 		require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status, "send %d", i)
@@ -288,6 +298,9 @@ func TestDisconnectFlushesEverything(t *testing.T) {
 	}
 	require.ErrorIs(t, waitForChange(t, a), fabric.ErrDisconnected)
 	require.NoError(t, a.Disconnect())
+	if overIWARP(a) {
+		return // siw flushes nothing that is posted later
+	}
 
 	post(t, a, fabric.WorkRequest{ID: 9, Op: fabric.Send})
 	c := poll(t, a, 1)[0]
@@ -300,7 +313,7 @@ func TestPostingAndPollingAllocateNothing(t *testing.T) {
 	a, b := pair(t)
 	target := register(t, b, 4096, fabric.RemoteWrite)
 	source := register(t, a, 4096, fabric.LocalWrite)
-	small := make([]byte, 8)
+	small := make([]byte, 16)
 	wr := []fabric.WorkRequest{
 		{Op: fabric.WriteImm, Data: small, RemoteAddr: target.Addr(), RKey: target.RKey()},
 		{Op: fabric.WriteImm, Data: source.Bytes(), Memory: source, RemoteAddr: target.Addr(), RKey: target.RKey()},

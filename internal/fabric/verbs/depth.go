@@ -86,7 +86,8 @@ func (e *endpoint) createCompletionQueue(s shape) error {
 	if e.cq != nil {
 		return nil
 	}
-	depth := s.sends + s.recvs
+	parts := e.partsOf(s)
+	depth := parts.sends + parts.recvs
 	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
 		return memoryError("ibv_create_cq", rc, depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
@@ -109,7 +110,7 @@ func (e *endpoint) createQueuePair(s shape) (shape, error) {
 		if !short {
 			s.inline = inline
 		}
-		if err = e.tryQueuePair(s.sends, s.recvs, inline); err == nil || isGone(err) {
+		if err = e.tryQueuePair(e.partsOf(s), inline); err == nil || isGone(err) {
 			break
 		}
 		short = short || isShortage(err)
@@ -117,16 +118,16 @@ func (e *endpoint) createQueuePair(s shape) (shape, error) {
 	return s, err
 }
 
-func (e *endpoint) tryQueuePair(sends, recvs, inline int) error {
+func (e *endpoint) tryQueuePair(s shape, inline int) error {
 	wanted := C.struct_rn_ibv_qp_cap{
-		max_send_wr:     C.uint32_t(sends),
-		max_recv_wr:     C.uint32_t(recvs),
+		max_send_wr:     C.uint32_t(s.sends),
+		max_recv_wr:     C.uint32_t(s.recvs),
 		max_send_sge:    1,
 		max_recv_sge:    1,
 		max_inline_data: C.uint32_t(inline),
 	}
 	if rc := C.rn_create_qp(e.pd, e.cq, &wanted, &e.qp); rc != 0 {
-		return memoryError("ibv_create_qp", rc, sends*64+recvs*16)
+		return memoryError("ibv_create_qp", rc, s.sends*64+s.recvs*16)
 	}
 	e.inlineSize = min(int(wanted.max_inline_data), maxInline)
 	return nil

@@ -108,6 +108,9 @@ func pair(t testing.TB) (a, b fabric.Endpoint) {
 	return a, handshake(t, l, a)
 }
 
+// overIWARP says whether the device is one of iWARP.
+func overIWARP(e fabric.Endpoint) bool { return e.(*endpoint).iwarp != nil }
+
 func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
 	t.Helper()
 	m, err := e.Register(n, a)

@@ -48,6 +48,7 @@ func (f rdma) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 		e.Close()
 		return nil, err
 	}
+	e.iwarp = iwarpOf(id)
 	e.local = fromSockaddr(&id.src)
 	e.remote = remote
 	return e, nil

@@ -9,12 +9,12 @@ package verbs
 import "C"
 
 import (
-	"errors"
 	"fmt"
 	"math/bits"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -52,6 +52,7 @@ type endpoint struct {
 	local   netip.AddrPort
 	remote  netip.AddrPort
 	private []byte // of the request
+	iwarp   *iwarp // nil if the device is not one of iWARP
 
 	// handshake carries the events that set-up waits for. It has room for more
 	// than a connection manager ever says; what nobody reads is dropped.
@@ -115,14 +116,11 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if e.id.verbs == nil || e.device != nil {
 		return fabric.Limits{}, fmt.Errorf("open: %w", syscall.EINVAL)
 	}
-	if e.id.verbs.device.transport_type == C.RN_IBV_TRANSPORT_IWARP {
-		return fabric.Limits{}, fmt.Errorf("iWARP devices do not write with immediate data: %w", errors.ErrUnsupported)
-	}
 	var err error
 	if e.device, err = e.manager.devices.acquire(e.id.verbs); err != nil {
 		return fabric.Limits{}, err
 	}
-	o.SendQueue, o.RecvQueue = e.device.clamp(o.SendQueue, o.RecvQueue)
+	o.SendQueue, o.RecvQueue = e.clamp(o)
 	e.options = o
 	e.port = int(e.id.port_num)
 
@@ -136,7 +134,14 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 		return fabric.Limits{}, err
 	}
 	e.device.attach(e)
-	if rc := C.rn_qp_init(e.id, e.qp); rc != 0 {
+	access := C.uint(C.RN_IBV_ACCESS_LOCAL_WRITE | C.RN_IBV_ACCESS_REMOTE_WRITE)
+	if e.iwarp != nil {
+		access |= C.RN_IBV_ACCESS_REMOTE_READ
+		if err := e.openIWARP(); err != nil {
+			return fabric.Limits{}, err
+		}
+	}
+	if rc := C.rn_qp_init(e.id, e.qp, access); rc != 0 {
 		return fabric.Limits{}, e.stateError("ibv_modify_qp to INIT", rc)
 	}
 	if err := e.createMailbox(); err != nil {
@@ -150,7 +155,21 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 		RecvQueue: e.options.RecvQueue,
 		Inline:    e.inlineSize,
 		Spin:      spin,
+		Transport: e.transport(),
 	}, nil
+}
+
+// transport is what the device speaks, as [fabric.Limits] has it.
+func (e *endpoint) transport() string {
+	if e.iwarp != nil {
+		return "iWARP"
+	}
+	name := C.GoString(&e.id.verbs.device.name[0])
+	layer, _ := os.ReadFile(fmt.Sprintf("/sys/class/infiniband/%s/ports/%d/link_layer", name, e.port))
+	if strings.TrimSpace(string(layer)) == "InfiniBand" {
+		return "InfiniBand"
+	}
+	return "RoCE"
 }
 
 // recvBit tells receives from sends in wr_id: of a failed completion nothing
@@ -160,20 +179,25 @@ const recvBit = 1 << 63
 // pollBatch is the most that one Poll takes.
 const pollBatch = 64
 
-// createQueue allocates the data path. The receives have no buffers: see mailbox.go.
+// createQueue allocates the data path. The receives have no
+// buffers (see mailbox.go), but for the notices of iWARP.
 func (e *endpoint) createQueue() error {
-	o := e.options
-	wcs := min(pollBatch, o.SendQueue+o.RecvQueue)
-	q := C.rn_queue_new(e.qp, e.cq, C.int(wcs), C.int(o.SendQueue), C.int(e.inlineSize),
-		C.int(o.RecvQueue), recvBit, nil, 0, 0, 0)
+	s := e.partsOf(shape{sends: e.options.SendQueue, recvs: e.options.RecvQueue})
+	notices, err := e.createNotices(s.recvs)
+	if err != nil {
+		return err
+	}
+	wcs := min(pollBatch, s.sends+s.recvs)
+	q := C.rn_queue_new(e.qp, e.cq, C.int(wcs), C.int(s.sends), C.int(e.inlineSize),
+		C.int(s.recvs), recvBit, notices.addr, notices.size, notices.size, notices.lkey)
 	if q == nil {
 		return os.NewSyscallError("calloc", syscall.ENOMEM)
 	}
 	e.queue = q
 	e.wc = unsafe.Slice(q.wc, wcs)
-	e.send = unsafe.Slice(q.send, o.SendQueue)
-	e.sge = unsafe.Slice(q.send_sge, o.SendQueue)
-	e.inline = unsafe.Slice((*byte)(q.inline_data), o.SendQueue*e.inlineSize)
+	e.send = unsafe.Slice(q.send, s.sends)
+	e.sge = unsafe.Slice(q.send_sge, s.sends)
+	e.inline = unsafe.Slice((*byte)(q.inline_data), s.sends*e.inlineSize)
 	return nil
 }
 
@@ -187,6 +211,16 @@ func ackTimeout(d time.Duration) uint8 {
 
 // Close implements [fabric.Endpoint].
 func (e *endpoint) Close() error {
+	if e.closeLater() {
+		return nil
+	}
+	return e.close()
+}
+
+func (e *endpoint) close() error {
+	if e.iwarp != nil && e.iwarp.timer != nil {
+		e.iwarp.timer.Stop()
+	}
 	var first error
 	check := func(call string, rc C.int) {
 		if rc != 0 && first == nil {

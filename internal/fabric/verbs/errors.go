@@ -86,7 +86,7 @@ func memoryError(call string, rc C.int, bytes int) error {
 func connectError(ev cmEvent) error {
 	switch ev.kind {
 	case C.RN_RDMA_CM_EVENT_REJECTED:
-		return &fabric.RejectError{Reason: ev.status, Private: ev.private}
+		return &fabric.RejectError{Reason: rejectReason(ev.status), Private: ev.private}
 	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
 		if syscall.Errno(-ev.status) == syscall.ETIMEDOUT {
 			return os.NewSyscallError("rdma_connect", syscall.ETIMEDOUT)
@@ -101,6 +101,18 @@ func connectError(ev cmEvent) error {
 		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
 	}
 	return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
+}
+
+// rejectReason is the status of a rejection as InfiniBand has it. With iWARP it is
+// the errno of TCP: what refuses is nobody's port, and who rejects resets.
+func rejectReason(status int) int {
+	switch {
+	case status >= 0:
+		return status
+	case syscall.Errno(-status) == syscall.ECONNREFUSED:
+		return fabric.RejectNoListener
+	}
+	return fabric.RejectConsumer
 }
 
 // eventName names the asynchronous events that end a queue pair.

@@ -63,6 +63,9 @@ func TestHandshakeCarriesPrivateDataBothWays(t *testing.T) {
 // later.
 func TestTheFirstMessageConfirmsWhenItsConfirmationIsLost(t *testing.T) {
 	a, b := confirmedByAMessage(t, func(*endpoint) {})
+	if overIWARP(a) {
+		t.Skip("over iWARP no message is lost")
+	}
 
 	// What Wait is for works as ever.
 	waiting := waited(b)
@@ -105,6 +108,9 @@ func confirmedByAMessage(t *testing.T, news func(b *endpoint)) (a, b fabric.Endp
 	go func() {
 		_, err := a.Connect(context.Background(), nil)
 		news(<-accepting)
+		if err == nil && overIWARP(a) {
+			err = a.Confirm()
+		}
 		if err == nil {
 			err = a.PostSend([]fabric.WorkRequest{{ID: 1, Op: fabric.Send, Signaled: true, Data: []byte("x")}})
 		}
@@ -180,6 +186,10 @@ func TestDialerRejectsTheAnswerWithPrivateData(t *testing.T) {
 	_, err := a.Connect(context.Background(), nil)
 	require.NoError(t, err)
 	require.NoError(t, a.Reject(why))
+	if overIWARP(a) {
+		require.ErrorIs(t, within(t, accepted), fabric.ErrDisconnected)
+		return
+	}
 	var reject *fabric.RejectError
 	require.ErrorAs(t, within(t, accepted), &reject)
 	assert.Equal(t, fabric.RejectConsumer, reject.Reason)
@@ -237,6 +247,10 @@ func TestListenerClosesDuringTheHandshake(t *testing.T) {
 		f.(rdma).register(a.id, late)
 		go answerAndClose(t, l, late.answered)
 		_, err := a.Connect(context.Background(), nil)
+		if err == nil && overIWARP(a) {
+			require.ErrorIs(t, waitForChange(t, a), fabric.ErrDisconnected)
+			err = a.Confirm()
+		}
 		require.ErrorIs(t, err, fabric.ErrDisconnected)
 		t.Log(err)
 	})
@@ -494,7 +508,10 @@ func TestListenOnWildcards(t *testing.T) {
 						return
 					}
 					if assert.NoError(t, openEndpoint(b)) {
-						assert.NoError(t, b.Accept(context.Background(), nil))
+						err := b.Accept(context.Background(), nil)
+						if !overIWARP(b) || !errors.Is(err, fabric.ErrDisconnected) { // siw has lost the first message
+							assert.NoError(t, err)
+						}
 					}
 					b.Close()
 				}
@@ -513,7 +530,10 @@ func TestListenOnWildcards(t *testing.T) {
 func TestManyConnectionsAtOnce(t *testing.T) {
 	f, addr := onDevice(t)
 	l := listen(t, f, addr)
-	const n = 64
+	n := 64
+	if IWARP() {
+		n = 4 // siw's library takes the 144th page that a process maps for a failure
+	}
 	var group sync.WaitGroup
 	for range n {
 		group.Go(func() {

@@ -8,6 +8,7 @@ package verbs
 import "C"
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -19,7 +20,7 @@ import (
 
 type listener struct {
 	rdma rdma
-	id   cmID
+	ids  []cmID
 	addr netip.AddrPort
 
 	// queue holds the requests that Accept has not returned. Its capacity is
@@ -34,16 +35,34 @@ type listener struct {
 // Listen implements [fabric.Fabric]. The unspecified IPv4 and IPv6 addresses
 // accept that family alone, a zero Addr accepts both.
 func (f rdma) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
-	v6only := C.int(1)
-	if !local.Addr().IsValid() {
-		v6only = 0
-		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
+	if local.Addr().IsValid() {
+		return f.listen(local, 1, backlog)
 	}
-	l, err := f.listen(local, v6only, backlog)
-	if err != nil && v6only == 0 && isNoIPv6(err) {
+	l, err := f.listenBoth(local.Port(), backlog)
+	if err != nil && isNoIPv6(err) {
 		return f.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), 0, backlog)
 	}
 	return l, err
+}
+
+// listenBoth accepts both families. An iWARP device listens for either alone, so
+// that there it takes two ids.
+func (f rdma) listenBoth(port uint16, backlog int) (fabric.Listener, error) {
+	v6only := C.int(0)
+	apart := IWARP()
+	if apart {
+		v6only = 1
+	}
+	l, err := f.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), v6only, backlog)
+	if err != nil || !apart {
+		return l, err
+	}
+	both := l.(*listener)
+	if err := both.add(netip.AddrPortFrom(netip.IPv4Unspecified(), both.addr.Port()), 0); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // bindsAnyPort says whether the address can be bound where the port does not matter.
@@ -61,13 +80,28 @@ func (f rdma) bindsAnyPort(local netip.Addr, v6only C.int) bool {
 }
 
 func (f rdma) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Listener, error) {
+	l := &listener{
+		rdma:   f,
+		queue:  make(chan *endpoint, max(backlog, 1)),
+		closed: make(chan struct{}),
+		failed: make(chan struct{}),
+	}
+	if err := l.add(local, v6only); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// add has the listener accept at local, too.
+func (l *listener) add(local netip.AddrPort, v6only C.int) error {
+	f := l.rdma
 	s, err := toSockaddr(local)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	id, err := f.createID()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if rc := C.rn_bind(id, &s, v6only); rc != 0 {
 		f.destroyID(id)
@@ -75,25 +109,20 @@ func (f rdma) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Li
 		if errno == syscall.EADDRNOTAVAIL && local.Port() != 0 && f.bindsAnyPort(local.Addr(), v6only) {
 			errno = syscall.EADDRINUSE // the kernel's word only where both addresses are the same one
 		}
-		return nil, addrError("rdma_bind_addr", errno, local.Addr())
+		return addrError("rdma_bind_addr", errno, local.Addr())
 	}
-	backlog = max(backlog, 1)
-	l := &listener{
-		rdma:   f,
-		id:     id,
-		addr:   fromSockaddr(&id.src),
-		queue:  make(chan *endpoint, backlog),
-		closed: make(chan struct{}),
-		failed: make(chan struct{}),
+	if len(l.ids) == 0 {
+		l.addr = fromSockaddr(&id.src)
 	}
 	f.register(id, l)
 	// 0 is the most the kernel allows. It drops what does not fit, and the
 	// dialer asks again only seconds later, while queue refuses at once.
 	if rc := C.rn_listen(id, 0); rc != 0 {
 		f.destroyID(id)
-		return nil, addrError("rdma_listen", syscall.Errno(rc), local.Addr())
+		return addrError("rdma_listen", syscall.Errno(rc), local.Addr())
 	}
-	return l, nil
+	l.ids = append(l.ids, id)
+	return nil
 }
 
 func (l *listener) receive(ev cmEvent) {
@@ -121,6 +150,7 @@ func (l *listener) enqueue(ev cmEvent) bool {
 	}
 	e := newEndpoint(l.rdma, ev.request)
 	e.heard = true
+	e.iwarp = iwarpOf(ev.request)
 	e.private = e.out.hear(ev.private, fabric.MaxConnectData)
 	e.local, e.remote = inZone(fromSockaddr(&ev.request.src), fromSockaddr(&ev.request.dst))
 	l.rdma.register(ev.request, e)
@@ -162,7 +192,10 @@ func (l *listener) Close() error {
 	close(l.closed)
 	l.mu.Unlock()
 
-	err := l.rdma.destroyID(l.id)
+	var err error
+	for _, id := range l.ids {
+		err = errors.Join(err, l.rdma.destroyID(id))
+	}
 	for {
 		select {
 		case e := <-l.queue:

@@ -62,18 +62,26 @@ func slotStride(size int) int {
 }
 
 // mailboxMemory is how many bytes a mailbox takes.
-func mailboxMemory(o fabric.Options) int {
+func (e *endpoint) mailboxMemory(o fabric.Options) int {
 	s := newSlots(o)
-	return s.number * s.stride
+	n := s.number * s.stride
+	if e.iwarp != nil {
+		n += cellSize
+	}
+	return n
 }
 
 // createMailbox makes the mailbox, if Sends are to be received.
 func (e *endpoint) createMailbox() error {
-	n := mailboxMemory(e.options)
+	n := e.mailboxMemory(e.options)
 	if n == 0 {
 		return nil
 	}
-	m, err := e.register(n, fabric.RemoteWrite)
+	access := fabric.RemoteWrite
+	if e.iwarp != nil {
+		access = readable
+	}
+	m, err := e.register(n, access)
 	if err != nil {
 		return err
 	}

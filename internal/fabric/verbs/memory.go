@@ -94,8 +94,11 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 // registerAt registers the memory with the endpoint's device.
 func (e *endpoint) registerAt(m *memory) error {
 	access := C.uint(C.RN_IBV_ACCESS_LOCAL_WRITE)
-	if m.access == fabric.RemoteWrite {
+	if m.access >= fabric.RemoteWrite {
 		access |= C.RN_IBV_ACCESS_REMOTE_WRITE
+	}
+	if m.access == readable {
+		access |= C.RN_IBV_ACCESS_REMOTE_READ
 	}
 	if e.manager.relaxed {
 		access |= C.RN_IBV_ACCESS_RELAXED_ORDERING
@@ -154,8 +157,14 @@ func (m *memory) Free() bool {
 
 // Footprint implements [fabric.Endpoint].
 func (e *endpoint) Footprint(o fabric.Options) fabric.Footprint {
+	receives := fabric.Pages(e.mailboxMemory(o))
+	if e.iwarp != nil {
+		o.RecvQueue++
+		o.SendQueue *= partsPerRequest
+		receives += fabric.Pages(o.RecvQueue * noticeSize)
+	}
 	return fabric.Footprint{
-		Receives: fabric.Pages(mailboxMemory(o)),
+		Receives: receives,
 		Queues:   fabric.DeviceQueues(o.SendQueue, o.RecvQueue),
 		Locked:   true,
 	}

@@ -40,27 +40,58 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	if len(wr) == 0 {
 		return nil
 	}
-	if len(wr) > len(e.send) {
-		return fmt.Errorf("post %d work requests to a queue of %d: %w", len(wr), len(e.send), syscall.ENOMEM)
+	if len(wr) > e.options.SendQueue {
+		return fmt.Errorf("post %d work requests to a queue of %d: %w", len(wr), e.options.SendQueue, syscall.ENOMEM)
 	}
 	used := e.out.used
-	for i := range wr {
-		if err := e.encode(i, &wr[i]); err != nil {
-			e.out.used = used
-			return err
-		}
+	n, err := e.encodeAll(wr)
+	if err != nil {
+		e.out.used = used
+		return err
 	}
-	if rc := C.rn_post_send(e.queue, C.int(len(wr))); rc != 0 {
+	if n == 0 {
+		return nil
+	}
+	if e.iwarp != nil {
+		e.iwarp.began(signaled(wr))
+	}
+	if rc := C.rn_post_send(e.queue, C.int(n)); rc != 0 {
 		return deviceError("ibv_post_send", rc)
 	}
 	return nil
 }
 
+// signaled is how many of the work requests are.
+func signaled(wr []fabric.WorkRequest) (n int32) {
+	for i := range wr {
+		if wr[i].Signaled {
+			n++
+		}
+	}
+	return n
+}
+
+// encodeAll writes work requests to the first slots, and says to how many.
+func (e *endpoint) encodeAll(wr []fabric.WorkRequest) (slots int, err error) {
+	for i := range wr {
+		if wr[i].ID&recvBit != 0 || int(wr[i].Op) >= len(sendOpcode) {
+			return 0, fmt.Errorf("work request %#x, opcode %d: %w", wr[i].ID, wr[i].Op, syscall.EINVAL)
+		}
+		if e.iwarp != nil {
+			slots, err = e.encodeParts(slots, &wr[i])
+		} else {
+			err = e.encode(slots, &wr[i])
+			slots++
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return slots, nil
+}
+
 // encode writes wr to slot i.
 func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
-	if wr.ID&recvBit != 0 || int(wr.Op) >= len(sendOpcode) {
-		return fmt.Errorf("work request %#x, opcode %d: %w", wr.ID, wr.Op, syscall.EINVAL)
-	}
 	w, s := &e.send[i], &e.sge[i]
 	w.wr_id = C.uint64_t(wr.ID)
 	w.opcode = sendOpcode[wr.Op]
@@ -71,12 +102,9 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	if wr.Op != fabric.Write {
 		w.send_flags |= C.RN_IBV_SEND_SOLICITED
 	}
-	to, rkey, imm := wr.RemoteAddr, wr.RKey, wr.Imm
-	if wr.Op == fabric.Send {
-		if e.out.number == 0 {
-			return fmt.Errorf("a Send where there are none: %w", syscall.EINVAL)
-		}
-		to, rkey, imm = e.out.addr+uint64(e.out.next()), e.out.rkey, sendImmediate
+	to, rkey, imm, err := e.target(wr)
+	if err != nil {
+		return err
 	}
 	w.remote_addr = C.uint64_t(to)
 	w.rkey = C.uint32_t(rkey)
@@ -115,6 +143,17 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	return nil
 }
 
+// target is where wr writes, and with what immediate.
+func (e *endpoint) target(wr *fabric.WorkRequest) (addr uint64, rkey, imm uint32, err error) {
+	if wr.Op != fabric.Send {
+		return wr.RemoteAddr, wr.RKey, wr.Imm, nil
+	}
+	if e.out.number == 0 {
+		return 0, 0, 0, fmt.Errorf("a Send where there are none: %w", syscall.EINVAL)
+	}
+	return e.out.addr + uint64(e.out.next()), e.out.rkey, sendImmediate, nil
+}
+
 func (e *endpoint) PostRecv(n int) error {
 	if e.queue == nil {
 		return net.ErrClosed
@@ -142,6 +181,9 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 	for i := range n {
 		e.decode(&c[i], &e.wc[i])
 	}
+	if n == 0 && e.iwarp != nil {
+		n = e.iwarp.sayRetriesExceeded(c)
+	}
 	return n, nil
 }
 
@@ -155,6 +197,9 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 	id := uint64(w.wr_id)
 	if id&recvBit == 0 {
 		c.ID = id
+		if e.iwarp != nil && c.Status == fabric.OK {
+			e.iwarp.ended()
+		}
 		return
 	}
 	c.Recv = true
@@ -162,9 +207,16 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 		return
 	}
 	c.Len = int(w.byte_len)
-	imm := binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:])
+	imm, immediate := uint32(0), w.opcode == C.RN_IBV_WC_RECV_RDMA_WITH_IMM
 	switch {
-	case w.opcode != C.RN_IBV_WC_RECV_RDMA_WITH_IMM: // a SEND of the peer's own, of 0 bytes
+	case immediate:
+		imm = binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:])
+	case c.Len == noticeSize && e.iwarp != nil:
+		imm, c.Len = e.iwarp.notice(int(id &^ recvBit))
+		immediate = true
+	}
+	switch {
+	case !immediate: // a SEND of the peer's own, of 0 bytes
 		c.Op = fabric.Send
 	case imm == sendImmediate && e.in.number > 0:
 		e.in.take(c)

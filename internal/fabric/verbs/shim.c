@@ -129,11 +129,13 @@ int rn_resolve_route(struct rn_rdma_cm_id *id, int timeout_ms)
 	return result(lib.rdma_resolve_route(id, timeout_ms));
 }
 
-int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len)
+int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t reads, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len)
 {
 	struct rn_rdma_conn_param param = {
 		.private_data = data,
 		.private_data_len = len,
+		.responder_resources = reads,
+		.initiator_depth = reads,
 		.retry_count = retries,
 		.rnr_retry_count = rnr_retries,
 		.qp_num = qp_num,
@@ -146,11 +148,13 @@ int rn_establish(struct rn_rdma_cm_id *id)
 	return result(lib.rdma_establish(id));
 }
 
-int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, const void *data, uint8_t len)
+int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t reads, const void *data, uint8_t len)
 {
 	struct rn_rdma_conn_param param = {
 		.private_data = data,
 		.private_data_len = len,
+		.responder_resources = reads,
+		.initiator_depth = reads,
 		.qp_num = qp_num,
 	};
 	return result(lib.rdma_accept(id, &param));
@@ -271,14 +275,14 @@ static int cm_attr(struct rn_rdma_cm_id *id, unsigned int state, struct rn_ibv_q
 	return rc;
 }
 
-int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp)
+int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, unsigned int access)
 {
 	struct rn_ibv_qp_attr attr;
 	int mask;
 	int rc = cm_attr(id, RN_IBV_QPS_INIT, &attr, &mask);
 	if (rc)
 		return rc;
-	attr.qp_access_flags = RN_IBV_ACCESS_LOCAL_WRITE | RN_IBV_ACCESS_REMOTE_WRITE;
+	attr.qp_access_flags = access;
 	return result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_ACCESS_FLAGS));
 }
 

@@ -27,9 +27,9 @@ int rn_bind(struct rn_rdma_cm_id *id, struct sockaddr_storage *addr, int v6only)
 int rn_listen(struct rn_rdma_cm_id *id, int backlog);
 int rn_resolve_addr(struct rn_rdma_cm_id *id, struct sockaddr_storage *src, struct sockaddr_storage *dst, int timeout_ms);
 int rn_resolve_route(struct rn_rdma_cm_id *id, int timeout_ms);
-int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len);
+int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t reads, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len);
 int rn_establish(struct rn_rdma_cm_id *id);
-int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, const void *data, uint8_t len);
+int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t reads, const void *data, uint8_t len);
 int rn_reject(struct rn_rdma_cm_id *id, const void *data, uint8_t len);
 int rn_notify_established(struct rn_rdma_cm_id *id);
 int rn_disconnect(struct rn_rdma_cm_id *id);
@@ -61,7 +61,7 @@ int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
 // Queue pair states. rdma_cm knows the path and the peer; the rest is ours.
 // The timeout is an exponent: 4.096 us * 2^timeout. A traffic class less than 0
 // leaves it to rdma_cm.
-int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp);
+int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, unsigned int access);
 int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class);
 int rn_qp_error(struct rn_ibv_qp *qp);
 
