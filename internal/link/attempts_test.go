@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
@@ -59,4 +60,50 @@ func TestAPathThatIsBackIsFoundAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAPeerThatBreaksAgainAndAgainHasToWait has the queue pair break as soon as there is
+// another.
+func TestAPeerThatBreaksAgainAndAgainHasToWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{})
+		cfg := resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
+		const long = 10 * time.Second
+		for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if !clients[0].link.Info().Seeking {
+				endpointOf(servers[0].link).Fail(fabric.ErrQueuePair)
+			}
+		}
+		moves := clients[0].link.Info().Moves
+		require.NotZero(t, moves)
+		require.LessOrEqual(t, moves, uint64(long/attemptPause)+1)
+		require.NoError(t, clients[0].Close(time.Minute))
+		require.NoError(t, servers[0].Close(time.Minute))
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+	})
+}
+
+// TestALinkThatSeeksIsNotAboutToFreeItsMemory has a link that nobody owns any more, but
+// whose peer has to be told so.
+func TestALinkThatSeeksIsNotAboutToFreeItsMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
+		l := clients[0].link
+		n.Cut(true)
+		endpointOf(l).Fail(fabric.ErrQueuePair)
+		time.Sleep(time.Second)
+		require.True(t, l.Info().Seeking)
+		require.NoError(t, clients[0].Close(0))
+		require.Zero(t, l.giveUp())
+		n.Cut(false)
+		time.Sleep(10 * time.Second)
+		require.EqualValues(t, 1, l.Info().Moves)
+		require.NoError(t, servers[0].Close(time.Minute))
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+	})
 }

@@ -98,7 +98,7 @@ func (l *Link) info() Info {
 		Streams:   int(l.live.Load()),
 		Memory:    l.account.Bytes() - l.queues,
 		Path:      pathOf(l.ep),
-		Seeking:   l.stage == draining && !l.final || l.stage == seeking,
+		Seeking:   l.pathless(),
 		Stats:     l.counted(),
 	}
 	if sb := l.path.standby; sb != nil {

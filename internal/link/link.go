@@ -256,7 +256,7 @@ func (l *Link) idleTick() {
 	case l.owned > 0 || l.stage == closed:
 	case l.mayLeave():
 		l.goAway()
-	case (l.stage == draining && !l.final || l.stage == seeking) && !l.done():
+	case l.pathless() && !l.done():
 		l.idle.Reset(patience) // the peer's streams may not be over; the search ends by itself
 	default:
 		l.forced = true

@@ -275,10 +275,11 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.ep = ep
 	l.path.lost = append(l.path.lost, before)
 	l.stats.Moves++
-	l.path.over = attempt
+	l.path.over, l.path.moved = attempt, time.Now()
 	l.stage, l.cause, l.final = up, nil, false
 	l.cut, l.abandoned, l.peerGone = false, false, false
 	l.path.homeless = false
+	l.vain = vain{} // nobody could have been heard of
 	l.receive.posted, l.receive.spent, l.receive.flushing = x.posted, 0, false
 	l.watch.armed, l.send.called = false, false
 	before.Wake() // the engine, to close it

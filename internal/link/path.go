@@ -35,6 +35,7 @@ type path struct {
 
 	work      sync.WaitGroup // the goroutines of all this; begun with mu held, until the link is closed
 	lostAt    time.Time      // the queue pair
+	moved     time.Time      // when the link went on over the one that it has; zero: it is the first
 	attempt   uint64         // the last that this side has made, or taken
 	over      uint64         // the one that has made the queue pair; 0: it is the first
 	void      uint64         // the last that came to nothing here
@@ -82,7 +83,7 @@ func (l *Link) done() bool {
 // awaitPath waits until it is settled whether a link without a queue pair gets another.
 // Called with mu held, which it releases meanwhile.
 func (l *Link) awaitPath() {
-	for l.stage == draining && !l.final || l.stage == seeking {
+	for l.pathless() {
 		if l.path.settled == nil {
 			l.path.settled = make(chan struct{})
 		}
@@ -101,13 +102,19 @@ func (p *path) settlePath() {
 	}
 }
 
+// pathless says whether the link has lost its queue pair, and may have another yet. Called
+// with mu held.
+func (l *Link) pathless() bool { return l.stage == draining && !l.final || l.stage == seeking }
+
 // seek begins to seek another queue pair. Called with mu held.
 func (l *Link) seek() {
 	l.stage = seeking
 	l.path.restart, l.path.restarted = nil, false
+	next := l.path.moved.Add(attemptPause)
 	l.path.work.Go(func() {
 		ctx, cancel := l.searchTime()
 		defer cancel()
+		sleep(ctx, time.Until(next)) // whoever breaks queue pairs again and again has to wait
 		l.seekPath(ctx)
 	})
 }
@@ -278,7 +285,9 @@ func (l *Link) ask(ctx context.Context, r route) error {
 	if err != nil {
 		return err
 	}
-	if err = l.openAgain(ep); err == nil {
+	least := l.cfg.options() // nothing will be sent
+	least.SendQueue, least.RecvQueue, least.Sends, least.RemoteMemory = 1, 1, 0, 0
+	if _, err = ep.Open(least); err == nil {
 		if _, err = l.request(ctx, r, ep, wire.ResumeAsk); err == nil {
 			err = errGone
 		}

@@ -121,7 +121,9 @@ func (l *Link) giveUp() int {
 		if l.mayLeave() {
 			l.goAway()
 		}
-		return l.account.Bytes()
+		if !l.pathless() { // else it keeps what it has for as long as it seeks
+			return l.account.Bytes()
+		}
 	}
 	if l.stage != up {
 		return 0
