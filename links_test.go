@@ -205,7 +205,8 @@ func TestAConnectionThatWaitsForItsPathObeysItsTimes(t *testing.T) {
 			require.Equal(t, cfg.Linger, time.Since(start), "all of them together")
 		}
 		require.NoError(t, l.Close())
-		time.Sleep(time.Minute)
+		require.NotZero(t, n.Open(), "the peers are yet to be told")
+		time.Sleep(cfg.ResumeTimeout)
 		require.Zero(t, n.Open(), "nobody waits any more")
 	})
 }
