@@ -178,7 +178,7 @@ func endpointOf(l *Link) *sim.Endpoint {
 
 // seeds is how many seeds a test with random faults goes through.
 func seeds(n int) int {
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		return 1
 	}
 	return n
