@@ -113,7 +113,7 @@ type Config struct {
 	// link that may wait (ResumeTimeout), between two hosts that have another RDMA card
 	// each, or another port, has one over those from its second second on, and goes on
 	// over it when it loses its own, at once and without a handshake. It takes receives
-	// and queues at either end, 68 KiB and 108 KiB by default, but no memory for data;
+	// and queues at either end, 4 KiB and 108 KiB by default, but no memory for data;
 	// where memory is short there is none. Both ends must want it. Without it, a link that
 	// has lost its card goes on over another all the same, which takes a second or more.
 	NoStandby bool
