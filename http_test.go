@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,14 +36,14 @@ func TestHTTPServerWaitsForEachLinkOfAHostThatIsGone(t *testing.T) {
 			idle := make(chan struct{}, links)
 			server := &http.Server{
 				Handler: http.NotFoundHandler(),
-				ConnState: func(_ net.Conn, state http.ConnState) {
+				ConnState: func(c net.Conn, state http.ConnState) {
 					if state == http.StateIdle {
-						idle <- struct{}{}
+						c.(*idling).idle.Store(true)
 					}
 				},
 			}
 			served := make(chan error, 1)
-			go func() { served <- server.Serve(l) }()
+			go func() { served <- server.Serve(idlingListener{l, idle}) }()
 			for range links {
 				leaveIdle(t, &Dialer{Config: &cfg}, l.Addr())
 				<-idle
@@ -55,6 +56,35 @@ func TestHTTPServerWaitsForEachLinkOfAHostThatIsGone(t *testing.T) {
 			require.ErrorIs(t, <-served, http.ErrServerClosed)
 		})
 	}
+}
+
+// idlingListener tells when a server waits for another request on a connection. Before
+// that, though the connection is idle already, the connection's goroutine may find that
+// the server is shutting down, and close it beside the others.
+type idlingListener struct {
+	net.Listener
+	waiting chan<- struct{}
+}
+
+func (l idlingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &idling{Conn: c, waiting: l.waiting}, nil
+}
+
+type idling struct {
+	net.Conn
+	idle    atomic.Bool
+	waiting chan<- struct{}
+}
+
+func (c *idling) Read(b []byte) (int, error) {
+	if c.idle.Swap(false) {
+		c.waiting <- struct{}{}
+	}
+	return c.Conn.Read(b)
 }
 
 // leaveIdle has a server of HTTP answer a request, and keeps the connection.
