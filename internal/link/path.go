@@ -216,7 +216,7 @@ func (l *Link) seekPath(ctx context.Context) {
 // the one before, up to longAttempt. What is lost by that where requests were lost is
 // made good by the peer's question: see asked. The next attempt is made attemptPause
 // after the last at the earliest. Once the peer has answered, or a request of its has
-// come, a side gives the rest moveTime, about what a queue pair takes to find that the
+// come, a side waits moveTime for each message, about what a queue pair takes to find that the
 // peer's device does not answer.
 const (
 	attemptTime  = time.Second

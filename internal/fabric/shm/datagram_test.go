@@ -218,7 +218,7 @@ func TestDatagramsMemoryIsOfTheProcessesBudget(t *testing.T) {
 // For another sender the one that has been silent for longest has to go.
 func TestDatagramSourcesAreBounded(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes two thousand descriptors")
+		t.Skip("-short: two thousand descriptors take seconds to make")
 	}
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
