@@ -107,7 +107,7 @@ func (p *returner) comeBack() {
 // request asks for the link.
 func (p *returner) request(ep fabric.Endpoint, attempt uint64) error {
 	m := wire.Resumption{Kind: wire.ResumeRequest, Link: p.told.Link, Attempt: attempt}
-	_, err := ep.Connect(context.Background(), m.Append(nil, p.told.Secret))
+	_, err := ep.Connect(context.Background(), m.Append(nil, wire.Seal{Secret: p.told.Secret, From: ep.LocalAddr().Addr(), To: ep.RemoteAddr().Addr()}))
 	return err
 }
 

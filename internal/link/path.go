@@ -340,6 +340,16 @@ func (l *Link) resumption(kind wire.ResumptionKind) wire.Resumption {
 	return r
 }
 
+// sealTo is that of what this side tells the peer in the handshake of an endpoint.
+func (p *path) sealTo(ep fabric.Endpoint) wire.Seal {
+	return wire.Seal{Secret: p.own.Secret, From: ep.LocalAddr().Addr(), To: ep.RemoteAddr().Addr()}
+}
+
+// sealFrom is that of what the peer tells.
+func (p *path) sealFrom(ep fabric.Endpoint) wire.Seal {
+	return wire.Seal{Secret: p.own.Secret, From: ep.RemoteAddr().Addr(), To: ep.LocalAddr().Addr()}
+}
+
 // dial makes an endpoint for a route to the peer.
 func (l *Link) dial(ctx context.Context, r route) (fabric.Endpoint, error) {
 	return l.path.returns.Fabric.Dial(ctx, netip.AddrPortFrom(r.local, 0), r.remote)
@@ -349,7 +359,7 @@ func (l *Link) dial(ctx context.Context, r route) (fabric.Endpoint, error) {
 // kind says, and returns the number of the attempt.
 func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wire.ResumptionKind) (attempt uint64, err error) {
 	m := l.resumption(kind)
-	answer, err := ep.Connect(ctx, m.Append(nil, l.path.own.Secret))
+	answer, err := ep.Connect(ctx, m.Append(nil, l.path.sealTo(ep)))
 	if err != nil {
 		if r.known && refused(err) {
 			err = fmt.Errorf("%w: %w", errGone, err)
@@ -357,7 +367,7 @@ func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wi
 		return 0, err
 	}
 	got, err := wire.DecodeResumption(answer)
-	if err != nil || !wire.AuthenticResumption(answer, l.path.own.Secret) || got.Kind != wire.ResumeAnswer || got.Attempt != m.Attempt {
+	if err != nil || !l.path.sealFrom(ep).Fits(answer) || got.Kind != wire.ResumeAnswer || got.Attempt != m.Attempt {
 		_ = ep.Reject(wire.Reject{Reason: "an answer that is not about the request"}.Append(nil))
 		return 0, errStranger
 	}
@@ -492,5 +502,5 @@ func (l *Link) takeUp(ctx context.Context, a arrival) error {
 // answer accepts an arrival.
 func (l *Link) answer(ctx context.Context, a arrival) error {
 	m := wire.Resumption{Kind: wire.ResumeAnswer, Link: l.path.own.Link, Attempt: a.request.Attempt}
-	return a.ep.Accept(ctx, m.Append(nil, l.path.own.Secret))
+	return a.ep.Accept(ctx, m.Append(nil, l.path.sealTo(a.ep)))
 }

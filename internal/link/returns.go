@@ -149,7 +149,7 @@ func (r *Returns) take(ep fabric.Endpoint) {
 		answer = wire.Reject{Reason: err.Error()}
 	case known && l == nil:
 		answer = linkIsThere
-	case !known || !wire.AuthenticResumption(ep.Private(), l.path.own.Secret):
+	case !known || !l.path.sealFrom(ep).Fits(ep.Private()):
 		answer = noSuchLink
 	case request.Kind == wire.ResumeRequest:
 		var taken bool

@@ -246,13 +246,15 @@ func TestAStandbyNeedsMemory(t *testing.T) {
 func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 	onTwoCards(t, asIs, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
 		l := c[0].link
-		requireRefused := func(m wire.Resumption, secret [wire.SecretSize]byte, want wire.Reject) {
+		requireRefused := func(m wire.Resumption, change func(*wire.Seal), want wire.Reject) {
 			t.Helper()
 			ep, err := l.dial(context.Background(), route{local: client2, remote: l.path.peers[1]})
 			require.NoError(t, err)
 			defer ep.Close()
 			require.NoError(t, l.openAgain(ep))
-			_, err = ep.Connect(context.Background(), m.Append(nil, secret))
+			seal := l.path.sealTo(ep)
+			change(&seal)
+			_, err = ep.Connect(context.Background(), m.Append(nil, seal))
 			var reject *fabric.RejectError
 			require.ErrorAs(t, err, &reject)
 			require.Equal(t, want, wire.DecodeReject(reject.Private))
@@ -260,8 +262,11 @@ func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 		of := func(kind wire.ResumptionKind, attempt uint64) wire.Resumption {
 			return wire.Resumption{Kind: kind, Link: l.path.own.Link, Attempt: attempt}
 		}
+		rightly := func(*wire.Seal) {}
 		for _, kind := range []wire.ResumptionKind{wire.ResumeRequest, wire.ResumeStandby} {
-			requireRefused(of(kind, 1000), [wire.SecretSize]byte{}, noSuchLink)
+			requireRefused(of(kind, 1000), func(s *wire.Seal) { s.Secret = [wire.SecretSize]byte{} }, noSuchLink)
+			requireRefused(of(kind, 1000), func(s *wire.Seal) { s.From = client1 }, noSuchLink)
+			requireRefused(of(kind, 1000), func(s *wire.Seal) { s.To = server1 }, noSuchLink)
 		}
 		time.Sleep(2 * standbyPause)
 		endpointOf(l).Kill()
@@ -269,10 +274,10 @@ func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 		time.Sleep(2 * standbyPause)
 		requireStandby(t, c[0], s[0], cable2, cable1)
 
-		requireRefused(of(wire.ResumeStandby, 1), l.path.own.Secret, standbyUntimely)
-		requireRefused(of(wire.ResumeStandby, 2), l.path.own.Secret, standbyUntimely)
-		requireRefused(of(wire.ResumeRequest, 2), l.path.own.Secret, noSuchLink)
-		requireRefused(of(wire.ResumeAnswer, 1000), l.path.own.Secret, noSuchLink)
+		requireRefused(of(wire.ResumeStandby, 1), rightly, standbyUntimely)
+		requireRefused(of(wire.ResumeStandby, 2), rightly, standbyUntimely)
+		requireRefused(of(wire.ResumeRequest, 2), rightly, noSuchLink)
+		requireRefused(of(wire.ResumeAnswer, 1000), rightly, noSuchLink)
 		requireEcho(t, c[0], s[0])
 		requireStandby(t, c[0], s[0], cable2, cable1)
 		require.EqualValues(t, 1, s[0].link.Info().Moves)

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -27,10 +28,17 @@ func (h listeningAt) Listen(_ netip.AddrPort, backlog int) (fabric.Listener, err
 }
 
 // TestAStandbyWhereAnotherHostHasAnAddressOfThePeer has an address of the peer's, one
-// that many hosts have on a network of their own, lead to another host, which refuses.
+// that many hosts have on a network of their own, lead to another host, which refuses, or
+// sends requests on to the peer, to be between the two.
 func TestAStandbyWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
 	elsewhere := netip.MustParseAddr("10.0.1.3") // and tried before server2
-	for name, listens := range map[string]bool{"that does not listen": false, "that listens": true} {
+	for name, serve := range map[string]func(n *sim.Network, l fabric.Listener){
+		"that does not listen": nil,
+		"that listens":         func(n *sim.Network, l fabric.Listener) { (&Returns{Fabric: n}).serve(l) },
+		"that sends requests on": func(n *sim.Network, l fabric.Listener) {
+			sendOn(n, l, netip.AddrPortFrom(server2, l.Addr().Port()))
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			cards := func(_, passive *Config) {
 				n := passive.Returns.Fabric.(*sim.Host).Network
@@ -38,16 +46,47 @@ func TestAStandbyWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
 				passive.Returns = &Returns{Fabric: listeningAt{h, server2}}
 			}
 			onTwoCards(t, cards, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
-				if listens {
+				if serve != nil {
 					l, err := n.Listen(netip.AddrPortFrom(elsewhere, s[0].link.path.own.Port), 8)
 					require.NoError(t, err)
-					go (&Returns{Fabric: n}).serve(l)
+					go serve(n, l)
 					defer l.Close()
 				}
 				time.Sleep(2 * standbyPause)
 				requireStandby(t, c[0], s[0], cable1, cable2)
 			})
 		})
+	}
+}
+
+// sendOn dials a peer for each request that comes, from the address at which it came, and
+// hands on what both say.
+func sendOn(n *sim.Network, l fabric.Listener, peer netip.AddrPort) {
+	least := fabric.Options{SendQueue: 1, RecvQueue: 1}
+	for {
+		ep, err := l.Accept()
+		if err != nil {
+			return
+		}
+		out, err := n.Dial(context.Background(), netip.AddrPortFrom(l.Addr().Addr(), 0), peer)
+		if err == nil {
+			_, err = out.Open(least)
+		}
+		if err == nil {
+			_, err = ep.Open(least)
+		}
+		var answer []byte
+		if err == nil {
+			answer, err = out.Connect(context.Background(), ep.Private())
+		}
+		if err == nil {
+			err = errors.Join(out.Confirm(), ep.Accept(context.Background(), answer))
+		}
+		if err != nil {
+			_ = ep.Reject(wire.Reject{Busy: true}.Append(nil))
+			_ = ep.Close()
+			_ = out.Close()
+		}
 	}
 }
 

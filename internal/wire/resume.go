@@ -129,7 +129,7 @@ const (
 )
 
 // Resumption is the private data with which a link goes on over another queue pair.
-// Whoever has not the link's secret can neither make one nor change it.
+// Whoever has not the link's secret can neither make one nor change it: see Seal.
 type Resumption struct {
 	Kind ResumptionKind
 	Link uint64
@@ -148,31 +148,44 @@ const (
 // ResumptionSize is the size of an encoded Resumption, in bytes.
 const ResumptionSize = resumptionBody + macSize
 
+// Seal is what makes a resumption its sender's word, to one receiver: the link's secret,
+// and the addresses by which the connection manager knows both. Who gets one that was
+// meant for it, or for another, cannot hand it on to the peer from an address of its own.
+type Seal struct {
+	Secret   [SecretSize]byte
+	From, To netip.Addr // whose zones do not count
+}
+
 // Append appends the encoded resumption to b.
-func (r Resumption) Append(b []byte, secret [SecretSize]byte) []byte {
+func (r Resumption) Append(b []byte, s Seal) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint32(b, magic)
 	b = binary.BigEndian.AppendUint16(b, Version)
 	b = binary.BigEndian.AppendUint16(b, resumptions|uint16(r.Kind))
 	b = binary.BigEndian.AppendUint64(b, r.Link)
 	b = binary.BigEndian.AppendUint64(b, r.Attempt)
-	return append(b, mac(b[start:], secret)...)
+	return append(b, s.mac(b[start:])...)
 }
 
 // resumptions has a bit set that no hello has: who takes one for the other refuses
 // it.
 const resumptions = 1 << 15
 
-func mac(body []byte, secret [SecretSize]byte) []byte {
-	h := hmac.New(sha256.New, secret[:])
+// mac is the code behind the body of a resumption.
+func (s Seal) mac(body []byte) []byte {
+	h := hmac.New(sha256.New, s.Secret[:])
 	h.Write(body)
+	for _, a := range []netip.Addr{s.From, s.To} {
+		as16 := a.As16()
+		h.Write(as16[:])
+	}
 	return h.Sum(nil)[:macSize]
 }
 
 var errNoResumption = errors.New("the private data are not about a link to be taken up again")
 
 // DecodeResumption decodes private data, which may be padded. They are nobody's word
-// before AuthenticResumption has said whose.
+// before Seal.Fits has said whose.
 func DecodeResumption(b []byte) (Resumption, error) {
 	if err := checkHeader(b); err != nil {
 		return Resumption{}, err
@@ -192,10 +205,10 @@ func DecodeResumption(b []byte) (Resumption, error) {
 	}, nil
 }
 
-// AuthenticResumption says whether private data that DecodeResumption has decoded
-// come from a side of the link with this secret.
-func AuthenticResumption(b []byte, secret [SecretSize]byte) bool {
-	return hmac.Equal(b[resumptionBody:ResumptionSize], mac(b[:resumptionBody], secret))
+// Fits says whether private data that DecodeResumption has decoded were made with this
+// seal.
+func (s Seal) Fits(b []byte) bool {
+	return hmac.Equal(b[resumptionBody:ResumptionSize], s.mac(b[:resumptionBody]))
 }
 
 // Keys are what a side tells once the queue pair is another one: what it has received

@@ -69,6 +69,8 @@ func TestAHelloTellsOfAsManyOtherCardsAsItHasRoomFor(t *testing.T) {
 	require.Equal(t, r, got)
 }
 
+var seal = Seal{secret, netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("fe80::2%eth0")}
+
 func TestResumptionComesBack(t *testing.T) {
 	for _, r := range []Resumption{
 		{Kind: ResumeRequest, Link: 1, Attempt: 2},
@@ -76,15 +78,23 @@ func TestResumptionComesBack(t *testing.T) {
 		{Kind: ResumeAsk},
 		{Kind: ResumeStandby, Attempt: 1},
 	} {
-		b := r.Append(nil, secret)
+		b := r.Append(nil, seal)
 		require.Len(t, b, ResumptionSize)
 		require.LessOrEqual(t, len(b), 44, "what the connection manager carries, and the mailbox leaves")
 		padded := append(b, make([]byte, 140)...)
 		got, err := DecodeResumption(padded)
 		require.NoError(t, err)
 		require.Equal(t, r, got)
-		require.True(t, AuthenticResumption(padded, secret))
-		require.False(t, AuthenticResumption(padded, [SecretSize]byte{}))
+		require.True(t, seal.Fits(padded))
+		require.True(t, Seal{secret, seal.From.WithZone("eth0"), seal.To.WithZone("eth1")}.Fits(padded))
+		for _, other := range []Seal{
+			{[SecretSize]byte{}, seal.From, seal.To},
+			{secret, seal.To, seal.From},
+			{secret, seal.From, seal.From},
+			{secret, netip.IPv4Unspecified(), seal.To},
+		} {
+			require.False(t, other.Fits(padded))
+		}
 		_, _, err = DecodeHello(b)
 		require.Error(t, err, "it is no hello")
 	}
@@ -92,17 +102,17 @@ func TestResumptionComesBack(t *testing.T) {
 
 // TestResumptionCannotBeForged changes every bit of one.
 func TestResumptionCannotBeForged(t *testing.T) {
-	good := Resumption{Kind: ResumeRequest, Link: 1, Attempt: 2}.Append(nil, secret)
+	good := Resumption{Kind: ResumeRequest, Link: 1, Attempt: 2}.Append(nil, seal)
 	for i := range len(good) * 8 {
 		bad := slices.Clone(good)
 		bad[i/8] ^= 1 << (i % 8)
 		_, err := DecodeResumption(bad)
-		require.False(t, err == nil && AuthenticResumption(bad, secret), "bit %d", i)
+		require.False(t, err == nil && seal.Fits(bad), "bit %d", i)
 	}
 }
 
 func TestWhatIsNoResumptionIsRefused(t *testing.T) {
-	good := Resumption{Kind: ResumeRequest}.Append(nil, secret)
+	good := Resumption{Kind: ResumeRequest}.Append(nil, seal)
 	for _, kind := range []uint16{0, uint16(resumptionKinds), resumptions - 1} {
 		bad := slices.Clone(good)
 		binary.BigEndian.PutUint16(bad[6:], resumptions|kind)
