@@ -83,11 +83,22 @@ func (b *Buffer) Close() {
 	}
 	b.closed = true
 	delete(l.send.buffers, b)
+	b.free()
+	l.owned--
+	l.letGo()
+}
+
+// free frees the memory of a buffer that is closed, at once or, if the link's memory is
+// being moved, after that. Called with mu held.
+func (b *Buffer) free() {
+	l := b.link
+	if l.path.moving {
+		l.path.unwanted = append(l.path.unwanted, b)
+		return
+	}
 	if b.memory.Free() {
 		l.account.Release(b.size)
 	}
-	l.owned--
-	l.letGo()
 }
 
 // lend begins to hand the buffer over, and unlend ends what was begun, or one of the

@@ -15,7 +15,11 @@ import (
 // the peer's first keys may have come already. If it fails the endpoint is its caller's
 // again.
 func (l *Link) move(ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error {
-	x, err := l.moveMemory(ep)
+	all, rings, err := l.beginMove()
+	if err != nil {
+		return err
+	}
+	x, err := l.moveMemory(ep, all, rings)
 	var lostAgain error
 	if err == nil {
 		if heard != nil {
@@ -27,14 +31,22 @@ func (l *Link) move(ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error 
 			lostAgain, err = err, nil
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if err == nil {
-		err = l.resume(ep, attempt, x)
+		err = l.goOn(ep, attempt, x, lostAgain)
 	}
 	if err != nil {
 		_ = ep.Disconnect()
-		l.leave(ep)
+		leave(ep, all)
+		l.endMove()
+	}
+	return err
+}
+
+// goOn has the link go on over another queue pair, which may be lost again already.
+func (l *Link) goOn(ep fabric.Endpoint, attempt uint64, x *keyExchange, lostAgain error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.resume(ep, attempt, x); err != nil {
 		return err
 	}
 	if lostAgain != nil {
@@ -43,6 +55,36 @@ func (l *Link) move(ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error 
 	l.watchNow()
 	l.pollAndSend()
 	return nil
+}
+
+// beginMove has all memory of the link be the caller's, which is about to move it: a
+// device takes seconds for much of it, and mu is not held meanwhile. A link without a
+// queue pair gets no more memory, and none is freed until endMove.
+func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stage != seeking {
+		return nil, 0, errGone
+	}
+	l.path.moving = true
+	all, rings = l.registered()
+	return all, rings, nil
+}
+
+// endMove ends that.
+func (l *Link) endMove() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.freeMoved()
+}
+
+// freeMoved frees what its owners have closed since beginMove. Called with mu held.
+func (l *Link) freeMoved() {
+	l.path.moving = false
+	for _, b := range l.path.unwanted {
+		b.free()
+	}
+	l.path.unwanted = nil
 }
 
 // registered is all memory of the link, and how much of it, from the first on, is the
@@ -58,28 +100,28 @@ func (l *Link) registered() (all []fabric.Memory, rings int) {
 	return append(all, l.send.staging.memory), rings
 }
 
-// leave takes from an endpoint what it has of the link's memory. Called with mu held.
-func (l *Link) leave(ep fabric.Endpoint) {
-	all, _ := l.registered()
+// leave takes from an endpoint what it has of a link's memory.
+func leave(ep fabric.Endpoint, all []fabric.Memory) {
 	for _, m := range all {
 		_ = ep.(fabric.Mover).Leave(m) // a device that is gone has it no more
 	}
+}
+
+// leaveLost takes its memory from the endpoint that the link has lost.
+func (l *Link) leaveLost() {
+	all, _, err := l.beginMove()
+	if err != nil {
+		return
+	}
+	leave(l.ep, all) // which stays what it is while the link seeks
 	l.path.homeless = true
+	l.endMove()
 }
 
 // moveMemory has the link's memory go over to another endpoint, of which the peer is
-// to be told.
-func (l *Link) moveMemory(ep fabric.Endpoint) (*keyExchange, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stage != seeking {
-		return nil, errGone
-	}
-	if !l.path.homeless {
-		l.leave(l.ep)
-	}
+// to be told: the first so many are its to write to.
+func (l *Link) moveMemory(ep fabric.Endpoint, all []fabric.Memory, rings int) (*keyExchange, error) {
 	var regions wire.Regions
-	all, rings := l.registered()
 	for i, m := range all {
 		if err := ep.(fabric.Mover).Adopt(m); err != nil {
 			return nil, err
@@ -89,6 +131,8 @@ func (l *Link) moveMemory(ep fabric.Endpoint) (*keyExchange, error) {
 		}
 	}
 	regions.Sort()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	got := l.ledger.Received()
 	return &keyExchange{
 		got:    wire.Header{Data: got.Data, Records: got.Records},
@@ -279,6 +323,7 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.stage, l.cause, l.final = up, nil, false
 	l.cut, l.abandoned, l.peerGone = false, false, false
 	l.path.homeless = false
+	l.freeMoved()
 	l.vain = vain{} // nobody could have been heard of
 	l.receive.posted, l.receive.spent, l.receive.flushing = x.posted, 0, false
 	l.watch.armed, l.send.called = false, false

@@ -45,7 +45,9 @@ type path struct {
 	restart   context.CancelFunc // ends it; nil: there has been none since the queue pair was lost
 	restarted bool               // by the peer's question, since then
 	settled   chan struct{}      // see awaitPath; nil if nobody waits
-	homeless  bool               // the memory is no endpoint's
+	homeless  bool               // the memory is no endpoint's; set and looked at by those in work alone
+	moving    bool               // the memory is about to be another endpoint's: nobody else frees any
+	unwanted  []*Buffer          // closed meanwhile
 	lost      []fabric.Endpoint  // that the link has had before, for the engine to close
 	standby   *standby
 	making    bool // of a standby is under way
@@ -114,6 +116,7 @@ func (l *Link) seek() {
 	l.path.work.Go(func() {
 		ctx, cancel := l.searchTime()
 		defer cancel()
+		l.leaveLost()
 		sleep(ctx, time.Until(next)) // whoever breaks queue pairs again and again has to wait
 		l.seekPath(ctx)
 	})

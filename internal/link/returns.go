@@ -22,8 +22,10 @@ type Returns struct {
 	listener fabric.Listener
 	waiting  int // links that have a place here, or are about to
 	links    map[returnKey]*Link
-	cards    []fabric.Card // of this host, if the fabric tells
-	listed   time.Time     // when they were
+
+	listing sync.Mutex    // guards what follows, and is held while the fabric tells
+	cards   []fabric.Card // of this host, if the fabric tells
+	listed  time.Time     // when they were
 }
 
 // returnKey is what a link is known by. Both ends may be in this process.
@@ -108,8 +110,8 @@ func (r *Returns) others(addr netip.Addr) (others []netip.Addr) {
 	if !ok || addr.IsLinkLocalUnicast() {
 		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.listing.Lock()
+	defer r.listing.Unlock()
 	if time.Since(r.listed) > cardsAge {
 		r.cards, r.listed = host.Cards(), time.Now()
 	}
