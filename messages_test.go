@@ -225,13 +225,10 @@ var unexplained = reasons(map[string][]string{
 		"receives of … bytes, want at most … in all", "bytes at … are not the peer's memory", "bytes at … do not exist",
 		"local QP operation error", "local access error", "local protection error", "bad response",
 	},
-	"only a link hears it that seeks another queue pair, and it goes on seeking or ends for the reason that it had": {
+	"only a defect of the peer can cause it, and the document has what stands before it: no other queue pair in": {
 		"an answer that is not about the request", "another message than the peer's keys", "keys in a message of … bytes",
-		"kind … in … bytes", "the device grants queues of … and … work requests, with … bytes inline: the link has …, … and",
-		"the link waits for another queue pair", "the peer has given the link up, or is gone",
-		"the peer tells of more than … regions of memory", "the private data are not about a link to be taken up again",
-		"there is no such link", "what its device had taken is lost with it",
-		"somebody else answers where the peer was",
+		"kind … in … bytes", "the peer tells of more than … regions of memory",
+		"the private data are not about a link to be taken up again",
 	},
 	"only a link hears it that would have a standby, and it goes on without": {
 		"the link can have no other queue pair now", "the link is to have no other queue pair", "there is no standby",

@@ -1,10 +1,12 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -54,6 +56,38 @@ func lost(reason error) error {
 		return &lostError{syscall.ENETDOWN, reason}
 	}
 	return &lostError{syscall.ECONNRESET, reason}
+}
+
+// disconnected says whether a link was lost because the peer, or its kernel, has
+// disconnected it.
+func disconnected(cause error) bool {
+	return cause == syscall.ECONNRESET || errors.Is(cause, fabric.ErrDisconnected)
+}
+
+// sought is what the loss of a queue pair means to the users of the link's streams when
+// another has been sought for so long in vain. That a peer which has disconnected is gone
+// is no news. What the search has met is for people: nobody's deadline has passed.
+func sought(cause error, long time.Duration, vain error) error {
+	lost, ok := cause.(*lostError)
+	if !ok {
+		if errors.Is(vain, errGone) {
+			return cause
+		}
+		lost = &lostError{syscall.ECONNRESET, fabric.ErrDisconnected}
+	}
+	return &lostError{lost.errno, fmt.Errorf("%w; no other queue pair in %v: %v", lost.reason, long.Round(time.Millisecond), vain)}
+}
+
+// errNoAnswer reports that nobody has answered in the time that an attempt may take.
+var errNoAnswer = errors.New("nobody answers")
+
+// unreached is what has come of an attempt at another queue pair over one of several
+// routes.
+func unreached(r route, err error, routes int) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errNoAnswer
+	}
+	return fmt.Errorf("%v to %v: %w; pairs of cards tried: %d", r.local, r.remote, handshakeError(err), routes)
 }
 
 // failed is what a failed work request means to the users of the streams.

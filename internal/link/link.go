@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -374,7 +373,7 @@ func (l *Link) sayDown() {
 		return
 	}
 	cause := l.cause
-	if cause == net.ErrClosed || cause == syscall.ECONNRESET && l.leaving.begun() && l.live.Load() == 0 {
+	if cause == net.ErrClosed || disconnected(cause) && l.leaving.begun() && l.live.Load() == 0 {
 		cause = nil
 	}
 	go l.down(cause)

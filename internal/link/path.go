@@ -208,6 +208,7 @@ func (l *Link) seekPath(ctx context.Context) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.stage == seeking { // it may have ended for another reason meanwhile
+			l.cause = sought(l.cause, time.Since(l.path.lostAt), err)
 			l.end()
 		}
 	}
@@ -255,15 +256,15 @@ func (l *Link) redial(ctx context.Context) error {
 // awaitPeer waits for the peer to come back. Meanwhile it asks the peer whether it has
 // the link, which may not know yet that its queue pair is gone, or be gone itself.
 func (l *Link) awaitPeer(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, cancel := context.WithCancel(ctx)
 	asking := make(chan struct{})
+	var asked error // why that has ended
 	go func() {
 		defer close(asking)
-		cancel(l.attempts(ctx, attemptTime, l.ask))
+		asked = l.attempts(ctx, attemptTime, l.ask)
 	}()
 	defer func() { <-asking }()
-	defer cancel(nil)
+	defer cancel()
 	for {
 		select {
 		case a := <-l.path.arrivals:
@@ -276,8 +277,8 @@ func (l *Link) awaitPeer(ctx context.Context) error {
 				return err
 			}
 			l.hadNothing(a.request.Attempt)
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		case <-asking:
+			return asked
 		}
 	}
 }
@@ -300,10 +301,13 @@ func (l *Link) ask(ctx context.Context, r route) error {
 }
 
 // attempts calls attempt, for one route after the other, until it succeeds, or finds
-// that the peer is gone, or ctx ends. None takes longer than longest.
+// that the peer is gone, or ctx ends. None takes longer than longest. An error says what
+// came of the last over a route that the link has gone over, the first ones of all.
 func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func(context.Context, route) error) error {
+	var last error
 	for limit := attemptTime; ; limit = min(2*limit, longest) {
-		for _, r := range l.routes() {
+		routes := l.routes()
+		for _, r := range routes {
 			began := time.Now()
 			each, cancel := context.WithTimeout(ctx, limit)
 			if limit > attemptTime {
@@ -311,11 +315,14 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 			}
 			err := attempt(each, r)
 			cancel()
-			if err == nil || errors.Is(err, errGone) || ctx.Err() != nil {
+			switch {
+			case err == nil || errors.Is(err, errGone):
 				return err
+			case r.known && (last == nil || ctx.Err() == nil): // ctx ends the one that is under way
+				last = unreached(r, err, len(routes))
 			}
 			if !sleep(ctx, time.Until(began.Add(attemptPause))) {
-				return ctx.Err()
+				return last
 			}
 		}
 	}

@@ -239,3 +239,51 @@ func TestKeepAliveGoesOnOverAnotherQueuePair(t *testing.T) {
 		require.Zero(t, n.Open(), "endpoints or listeners left open")
 	})
 }
+
+// TestALinkThatHasSoughtInVainSaysWhat ends links in each of the ways in which a search
+// comes to nothing.
+func TestALinkThatHasSoughtInVainSaysWhat(t *testing.T) {
+	neverBack := func(_, _ *Returns) { time.Sleep(time.Minute) }
+	gone := func(ours, peers *Returns) {
+		for _, r := range []*Returns{ours, peers} {
+			require.NoError(t, r.listener.Close())
+		}
+	}
+	const noAnswer = `no other queue pair in 30s: 10.0.0.1 to 10.0.0.1:\d+: nobody answers; pairs of cards tried: 1`
+	for name, tt := range map[string]struct {
+		lose      func(*sim.Endpoint)
+		meanwhile func(ours, peers *Returns) // while the cable is out
+		want      string
+	}{
+		"nobody answers": {func(*sim.Endpoint) {}, neverBack,
+			`^connection timed out \(transport retries exceeded, vendor code 0x0; ` + noAnswer + `\)$`},
+		"gone": {func(*sim.Endpoint) {}, gone,
+			`^connection timed out \(transport .*; no other queue pair in [\d.]+s: the peer has given the link up, or is gone: .*\)$`},
+		"disconnected":       {(*sim.Endpoint).Kill, neverBack, `^connection reset by peer \(disconnected; ` + noAnswer + `\)$`},
+		"disconnected, gone": {(*sim.Endpoint).Kill, gone, `^connection reset by peer$`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(far)
+				active, passive := resuming(n), resuming(n)
+				clients, servers := streamsOfBoth(t, n, active, passive, 1)
+				ends := []*Stream{clients[0], servers[0]}
+				n.Cut(true)
+				for _, s := range ends {
+					tt.lose(endpointOf(s.link))
+				}
+				time.Sleep(10 * time.Second)
+				tt.meanwhile(active.Returns, passive.Returns)
+				n.Cut(false)
+				for _, s := range ends {
+					_, err := s.Read(make([]byte, 1), deadline.New())
+					require.Regexp(t, tt.want, err)
+					require.NotErrorIs(t, err, context.DeadlineExceeded, "nobody's deadline has passed")
+					_ = s.Close(0)
+				}
+				time.Sleep(2 * time.Minute)
+				require.Zero(t, n.Open(), "endpoints or listeners left open")
+			})
+		})
+	}
+}

@@ -2,7 +2,6 @@ package link
 
 import (
 	"fmt"
-	"syscall"
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -154,7 +153,7 @@ func (l *Link) received(wc *fabric.Completion) {
 	}
 	if err != nil {
 		l.receive.broken = true
-		if l.cause == syscall.ECONNRESET {
+		if disconnected(l.cause) {
 			l.cause, l.final = nil, false // that it disconnected, too, is the lesser news
 		}
 		l.fail(&ProtocolError{err.Error()})

@@ -367,7 +367,7 @@ func (s *Stream) delivered() bool {
 // peerLeft says whether the peer ended its stream and then disconnected, as it
 // does when it has closed. Called with mu held.
 func (s *Stream) peerLeft() bool {
-	return s.ledger.Heard() != 0 && s.link.cause == syscall.ECONNRESET
+	return s.ledger.Heard() != 0 && disconnected(s.link.cause)
 }
 
 // readError is why nothing can be read, or nil if there is something, or may
