@@ -126,6 +126,30 @@ func TestALateTickOfADrainIsNone(t *testing.T) {
 	})
 }
 
+// TestASideThatHasClosedHasPatienceAfterABreak has a side close before a break, whose
+// patience with the other ends when the link has just gone on: it has heard nothing yet.
+func TestASideThatHasClosedHasPatienceAfterABreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		require.NoError(t, c.Close(0))
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		for c.link.Info().Moves == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		c.loseHope()
+		c.link.idleTick()
+		require.True(t, c.link.usable())
+		require.NoError(t, writeAll(s, []byte("said in vain")))
+		time.Sleep(patience / 2)
+		require.True(t, c.link.usable())
+		require.NoError(t, s.Close(time.Minute))
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+	})
+}
+
 // TestALinkWithMuchMemoryGoesOnFarAway has more keys to tell than can be told in the time
 // that an attempt to reach the peer may take.
 func TestALinkWithMuchMemoryGoesOnFarAway(t *testing.T) {

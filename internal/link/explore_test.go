@@ -64,8 +64,9 @@ func TestExplore(t *testing.T) {
 // stays as it is.
 func TestExploreAgain(t *testing.T) {
 	for seed, breach := range map[uint64]string{
-		1604:  "a second GOAWAY",
-		20086: "a buffer that is not handed back",
+		1604:    "a second GOAWAY",
+		20086:   "a buffer that is not handed back",
+		7101163: "a side that loses patience as soon as the link has gone on",
 	} {
 		t.Run(breach, func(t *testing.T) {
 			var sum tally

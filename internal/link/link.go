@@ -255,7 +255,7 @@ func (l *Link) idleTick() {
 	case l.owned > 0 || l.stage == closed:
 	case l.mayLeave():
 		l.goAway()
-	case l.pathless() && !l.done():
+	case l.outOfTouch() && !l.done():
 		l.idle.Reset(patience) // the peer's streams may not be over; the search ends by itself
 	default:
 		l.forced = true

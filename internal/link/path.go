@@ -108,6 +108,10 @@ func (p *path) settlePath() {
 // with mu held.
 func (l *Link) pathless() bool { return l.stage == draining && !l.final || l.stage == seeking }
 
+// outOfTouch says whether the peer may have answered and could not be heard, a moment ago
+// at least. Called with mu held.
+func (l *Link) outOfTouch() bool { return l.pathless() || time.Since(l.path.moved) < patience }
+
 // seek begins to seek another queue pair. Called with mu held.
 func (l *Link) seek() {
 	l.stage = seeking

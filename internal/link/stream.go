@@ -346,11 +346,10 @@ func (s *Stream) loseHope() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.stage == up && s.ledger.Stage() != credit.Over:
-	case l.stage == draining, l.stage == seeking:
-		s.lastCall.Reset(patience) // perhaps the peer has answered and cannot be heard
+	case l.stage >= ended || s.ledger.Stage() == credit.Over:
 		return
-	default:
+	case l.outOfTouch():
+		s.lastCall.Reset(patience)
 		return
 	}
 	s.ledger.Reset()
