@@ -35,6 +35,11 @@ type Trace struct {
 	// go to the Trace of the Dialer whose dial has made it.
 	LinkUp func(LinkInfo)
 
+	// LinkMoved is called after LinkUp, in a goroutine of its own, when a link has lost
+	// its queue pair and goes on over another, by the Path that LinkInfo has now: with how
+	// long connections have waited for that since the loss was found, and its cause.
+	LinkMoved func(l LinkInfo, waited time.Duration, cause error)
+
 	// LinkDown is called after LinkUp, in a goroutine of its own, when a link
 	// carries nothing any more: with the cause, of which all connections that were left
 	// on it fail, or with nil if none was and it was not needed any more.
@@ -115,12 +120,17 @@ func (t *Trace) opened(e CloseEvent) func(rconn.End) {
 	}
 }
 
-// made counts a link, and has its end told and counted.
+// made counts a link, and has told what becomes of it.
 func (t *Trace) made(l *link.Link) {
 	network := l.Info().Network
 	totals.count(network, func(t *NetworkTotals) { t.LinksMade++ })
 	if t != nil && t.LinkUp != nil {
 		t.LinkUp(rconn.NewLinkInfo(l.Info()))
+	}
+	if t != nil && t.LinkMoved != nil {
+		l.OnMove(func(i link.Info, waited time.Duration, cause error) {
+			t.LinkMoved(rconn.NewLinkInfo(i), waited, cause)
+		})
 	}
 	l.OnDown(func(cause error) {
 		if cause != nil {

@@ -23,7 +23,9 @@ type recorder struct {
 	accepts  []AcceptEvent
 	closes   []CloseEvent
 	up, down []LinkInfo
-	causes   []error
+	moved    []LinkInfo
+	waited   []time.Duration
+	causes   []error // of either
 }
 
 func record[T any](r *recorder, to *[]T) func(T) {
@@ -40,6 +42,11 @@ func (r *recorder) trace() *Trace {
 		Accepted: record(r, &r.accepts),
 		Closed:   record(r, &r.closes),
 		LinkUp:   record(r, &r.up),
+		LinkMoved: func(l LinkInfo, waited time.Duration, cause error) {
+			record(r, &r.moved)(l)
+			record(r, &r.waited)(waited)
+			record(r, &r.causes)(cause)
+		},
 		LinkDown: func(l LinkInfo, cause error) {
 			record(r, &r.down)(l)
 			record(r, &r.causes)(cause)
@@ -148,6 +155,30 @@ func TestTraceTellsWhyALinkIsDown(t *testing.T) {
 	require.ErrorIs(t, r.causes[0], syscall.ECONNRESET)
 	require.ErrorContains(t, r.causes[0], "cable on fire")
 	require.ErrorContains(t, err, r.causes[0].Error())
+}
+
+func TestTraceTellsOfALinkThatMoves(t *testing.T) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	h := host{"sim", "10.0.0.1"}
+	var dialer, listener recorder
+	l := listenOn(t, h, ListenConfig{Trace: listener.trace()})
+	client, server := connect(t, h, l, &Dialer{Trace: dialer.trace()})
+	began := time.Now()
+	breakLink(n, client)
+	ask(t, client, server, 1000)
+	for _, r := range []*recorder{&dialer, &listener} {
+		requireSoon(t, r.has(func() bool { return len(r.causes) == 1 }))
+		require.EqualValues(t, 1, r.moved[0].Moves)
+		require.False(t, r.moved[0].Seeking)
+		require.Equal(t, r.up[0].Local, r.moved[0].Local)
+		require.NotEqual(t, r.up[0].Path, r.moved[0].Path)
+		require.Positive(t, r.waited[0])
+		require.Less(t, r.waited[0], time.Since(began))
+		require.ErrorIs(t, r.causes[0], syscall.ECONNRESET)
+	}
+	require.ErrorContains(t, dialer.causes[0], "cable on fire")
+	require.Empty(t, append(dialer.down, listener.down...))
 }
 
 // Dialers that differ in nothing but Trace share links. Each is told of its own

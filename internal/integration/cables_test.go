@@ -47,12 +47,20 @@ func requireMove(t *testing.T, lose func() error) {
 		return len(ringnet.Links()) == 0
 	}))
 	n := times(4<<20, 64<<20)
+	moves := make(chan move, 16)
+	d := ringnet.Dialer{
+		Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1},
+		Trace: &ringnet.Trace{LinkMoved: func(_ ringnet.LinkInfo, waited time.Duration, cause error) {
+			moves <- move{time.Now(), waited, cause}
+		}},
+	}
+	ask := func(what string) *ringnet.Conn { return askWith(t, &d, peer, what, n) }
 	started := make(chan struct{})
 	start := sync.OnceFunc(func() { close(started) })
 	var transfers []func() error
 	var reading []*clocked
 	for range 8 {
-		push, down := ask(t, peer, "receive", n), &clocked{Conn: ask(t, peer, "send", n)}
+		push, down := ask("receive"), &clocked{Conn: ask("send")}
 		reading = append(reading, down)
 		transfers = append(transfers,
 			func() error { return give(push, n) },
@@ -70,23 +78,32 @@ func requireMove(t *testing.T, lose func() error) {
 	standby := l.Link().Standby
 	require.Equal(t, requireEnv(t, "SOFTROCE_SECOND_ADDR"), standby.Local.AddrPort().Addr().String())
 	require.Equal(t, requireEnv(t, "SOFTROCE_SECOND_PEER"), standby.Remote.AddrPort().Addr().String())
-	var lost, moved time.Time
+	var lost time.Time
+	var m move
 	atOnce(t, append(transfers, func() error {
 		<-started
 		err := lose()
 		lost = time.Now()
-		if !eventually(time.Minute, func() bool { return l.Link().Moves == 1 }) {
+		select {
+		case m = <-moves:
+			return err
+		case <-time.After(time.Minute):
 			return errors.Join(err, errors.New("the link has not moved"))
 		}
-		moved = time.Now()
-		return err
 	})...)
 	require.Equal(t, standby, l.Link().Path)
 	var pause time.Duration
 	for _, c := range reading {
 		pause = max(pause, c.longest)
 	}
-	t.Logf("moved after %v; the longest pause was %v", moved.Sub(lost), pause)
+	t.Logf("found after %v, and moved %v later: %v; the longest pause was %v", m.at.Add(-m.waited).Sub(lost), m.waited, m.cause, pause)
+}
+
+// move is when a link has moved, how long that has taken, and why it has.
+type move struct {
+	at     time.Time
+	waited time.Duration
+	cause  error
 }
 
 // clocked is a connection that knows how long its Reads have waited at most.

@@ -44,6 +44,7 @@ var faults = []fault{
 	{name: "cable 1 out for 20 s", make: func(m *matrix) { m.cut("0", 20*time.Second) }},
 	{name: "cable 1 out for good", make: func(m *matrix) { m.control("cable down 0") }},
 	{name: "both cables out for 5 s", make: func(m *matrix) { m.cut("", 5*time.Second) }},
+	{name: "both cables out for 20 s", make: func(m *matrix) { m.cut("", 20*time.Second) }},
 	{name: "both cables out and in every 2 s, for 20 s", make: func(m *matrix) {
 		for range 5 {
 			m.cut("", 2*time.Second)

@@ -125,7 +125,7 @@ func TestNodes(t *testing.T) {
 	}
 	t.Run("power cut", func(t *testing.T) {
 		peer := os.Getenv("SOFTROCE_PEER")
-		hasty := &ringnet.Config{KeepAlive: keepAlive, Links: 1, ResumeTimeout: hasty.ResumeTimeout}
+		hasty := &ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1, ResumeTimeout: hasty.ResumeTimeout}}
 		giving, fetching := askWith(t, hasty, peer, "receive", endless), askWith(t, hasty, peer, "send", endless)
 		var idle []*ringnet.Conn // beside those two on their link
 		for range crowdSize - 2 {
@@ -213,13 +213,12 @@ func transfers(t *testing.T, n int) []func() error {
 // ask connects to node 1 and says what it is to do there.
 func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
 	t.Helper()
-	return askWith(t, &ringnet.Config{KeepAlive: keepAlive, Links: 1}, host, what, n)
+	return askWith(t, &ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1}}, host, what, n)
 }
 
-// askWith is ask over a connection with this configuration.
-func askWith(t *testing.T, cfg *ringnet.Config, host, what string, n int) *ringnet.Conn {
+// askWith is ask over a connection that this dialer makes.
+func askWith(t *testing.T, d *ringnet.Dialer, host, what string, n int) *ringnet.Conn {
 	t.Helper()
-	d := ringnet.Dialer{Config: cfg}
 	c, err := d.Dial("rdma", net.JoinHostPort(host, nodePort))
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })

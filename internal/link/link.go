@@ -93,6 +93,7 @@ type Link struct {
 	alive   keepAlive
 	stats   Stats // its bytes are those of streams that are over
 	down    func(cause error)
+	moved   func(i Info, took time.Duration, cause error)
 }
 
 // leaving is how far an idle link has come with its GOAWAYs.
@@ -378,6 +379,22 @@ func (l *Link) sayDown() {
 	}
 	go l.down(cause)
 	l.down = nil
+}
+
+// OnMove has f called, in a goroutine of its own, whenever the link goes on over another
+// queue pair: with what it is then, how long it was without one, and why it had lost the
+// one before.
+func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.moved = f
+}
+
+// sayMoved is called with mu held.
+func (l *Link) sayMoved(cause error) {
+	if l.moved != nil {
+		go l.moved(l.info(), time.Since(l.path.lostAt), cause)
+	}
 }
 
 // failed says why streams on the link can do nothing any more, or nil. Called

@@ -315,7 +315,7 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 		return fmt.Errorf("%w: what its device had taken is lost with it", errGone)
 	}
 	l.sendAgain(x)
-	before := l.ep
+	before, cause := l.ep, l.cause
 	l.ep = ep
 	l.path.lost = append(l.path.lost, before)
 	l.stats.Moves++
@@ -334,5 +334,6 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	for s := range l.everyStream() {
 		s.wake()
 	}
+	l.sayMoved(cause)
 	return nil
 }
