@@ -30,17 +30,18 @@ import (
 // Mixed traffic between two processes, over rdma and over TCP at once: the roles
 // "traffic server" and "traffic client" of this test binary. Every byte is checked.
 
-// kinds are the connections of each network.
+// kinds are the connections of each network. They rest so long that emulated machines have
+// time to spare: pauses are the faults' then.
 var kinds = []struct {
 	name string
 	n    int
 	most int           // bytes at once
 	rest time.Duration // between
 }{
-	{"up", 2, 64 << 10, 20 * time.Millisecond},   // bulk from the client
-	{"down", 2, 64 << 10, 20 * time.Millisecond}, // bulk to it
-	{"ping", 4, 4 << 10, 10 * time.Millisecond},  // and the same back
-	{"http", 4, 64 << 10, 20 * time.Millisecond}, // POST, and as much back; each side says what it has hashed
+	{"up", 2, 64 << 10, 40 * time.Millisecond},   // bulk from the client
+	{"down", 2, 64 << 10, 40 * time.Millisecond}, // bulk to it
+	{"ping", 4, 4 << 10, 20 * time.Millisecond},  // and the same back
+	{"http", 4, 64 << 10, 40 * time.Millisecond}, // POST, and as much back; each side says what it has hashed
 	{"idle", 4, 4 << 10, 0},                      // one ping first, and one in the end
 }
 
