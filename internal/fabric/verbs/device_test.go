@@ -99,6 +99,21 @@ func handshake(t testing.TB, l fabric.Listener, a fabric.Endpoint) fabric.Endpoi
 	return b
 }
 
+// accepting has the other end of the next connection to a listener serve that, and says
+// how that went.
+func accepting(t testing.TB, l fabric.Listener, serve func(b fabric.Endpoint) error) <-chan error {
+	accepted := make(chan error, 1)
+	go func() {
+		b, err := l.Accept()
+		if err == nil {
+			t.Cleanup(func() { b.Close() })
+			err = serve(b)
+		}
+		accepted <- err
+	}()
+	return accepted
+}
+
 // pair returns the two ends of a connection.
 func pair(t testing.TB) (a, b fabric.Endpoint) {
 	t.Helper()

@@ -174,15 +174,7 @@ func TestDialerRejectsTheAnswerWithPrivateData(t *testing.T) {
 	l := listen(t, f, addr)
 	a := opened(t, f, l.Addr())
 	why := pattern(fabric.MaxRejectData)
-	accepted := make(chan error, 1)
-	go func() {
-		b, err := l.Accept()
-		if assert.NoError(t, err) && assert.NoError(t, openEndpoint(b)) {
-			defer b.Close()
-			err = b.Accept(context.Background(), nil)
-		}
-		accepted <- err
-	}()
+	accepted := accepting(t, l, openAndAccept)
 	_, err := a.Connect(context.Background(), nil)
 	require.NoError(t, err)
 	require.NoError(t, a.Reject(why))
@@ -196,21 +188,20 @@ func TestDialerRejectsTheAnswerWithPrivateData(t *testing.T) {
 	assert.Equal(t, why, reject.Private[:len(why)])
 }
 
+func openAndAccept(b fabric.Endpoint) error {
+	if err := openEndpoint(b); err != nil {
+		return err
+	}
+	return b.Accept(context.Background(), nil)
+}
+
 // A dialer that goes away instead of confirming does not leave the listener
 // waiting.
 func TestDialerClosesInsteadOfConfirming(t *testing.T) {
 	f, addr := onDevice(t)
 	l := listen(t, f, addr)
 	a := opened(t, f, l.Addr())
-	accepted := make(chan error, 1)
-	go func() {
-		b, err := l.Accept()
-		if assert.NoError(t, err) && assert.NoError(t, openEndpoint(b)) {
-			defer b.Close()
-			err = b.Accept(context.Background(), nil)
-		}
-		accepted <- err
-	}()
+	accepted := accepting(t, l, openAndAccept)
 	_, err := a.Connect(context.Background(), nil)
 	require.NoError(t, err)
 	require.NoError(t, a.Close())

@@ -65,26 +65,21 @@ func TestWithoutAMailboxThereAreNoSends(t *testing.T) {
 	f, addr := onDevice(t)
 	l := listen(t, f, addr)
 	a := opened(t, f, l.Addr())
-	accepted := make(chan error, 1)
-	go func() {
-		b, err := l.Accept()
-		if err == nil {
-			t.Cleanup(func() { b.Close() })
-			o := options
-			o.Sends = 0
-			_, err = b.Open(o)
+	accepted := accepting(t, l, func(b fabric.Endpoint) error {
+		o := options
+		o.Sends = 0
+		if _, err := b.Open(o); err != nil {
+			return err
 		}
-		if err == nil {
-			err = b.PostRecv(options.RecvQueue)
+		if err := b.PostRecv(o.RecvQueue); err != nil {
+			return err
 		}
-		if err == nil {
-			err = b.Accept(context.Background(), nil)
+		if err := b.Accept(context.Background(), nil); err != nil {
+			return err
 		}
-		if err == nil {
-			assert.Error(t, b.PostSend([]fabric.WorkRequest{{Op: fabric.Send}}))
-		}
-		accepted <- err
-	}()
+		assert.Error(t, b.PostSend([]fabric.WorkRequest{{Op: fabric.Send}}))
+		return nil
+	})
 	_, err := a.Connect(context.Background(), nil)
 	require.NoError(t, err)
 	require.NoError(t, a.Confirm())

@@ -1,0 +1,55 @@
+package link
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// hoarder gives back only the receives that had been posted before the queue pair went to
+// ERR, as siw does.
+type hoarder struct {
+	fabric.Endpoint
+	completions []fabric.Completion
+	kept        int // receives
+}
+
+func (e *hoarder) Poll(c []fabric.Completion) (int, error) {
+	n := copy(c, e.completions)
+	e.completions = e.completions[n:]
+	return n, nil
+}
+
+func (e *hoarder) PostRecv(n int) error {
+	e.kept += n
+	return nil
+}
+
+func (e *hoarder) Disconnect() error { return nil }
+func (e *hoarder) Wake()             {}
+
+// TestNoReceiveIsPostedOnceTheQueuePairFlushes has messages come in one batch with the
+// first flushed receive, and those of data be acknowledged afterwards. What is posted then
+// would be waited for until drainTime is over.
+func TestNoReceiveIsPostedOnceTheQueuePairFlushes(t *testing.T) {
+	credits := make([]byte, wire.HeaderSize)
+	wire.Header{Data: 1}.Put(credits)
+	message := fabric.Completion{Recv: true, Op: fabric.Send, Len: len(credits), Data: credits}
+	flushed := fabric.Completion{Recv: true, Status: fabric.Flushed}
+	e := &hoarder{completions: []fabric.Completion{message, flushed}}
+	l := &Link{ep: e, owned: 1, gone: make(chan struct{}), ledger: credit.NewLink(4, 4)}
+	l.ledger.SendData()
+	l.receive.posted, l.receive.spent = 3, 1
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pollCompletions()
+	require.NoError(t, l.cause, "nobody has said why")
+	l.repost()
+	require.Zero(t, e.kept)
+	require.Equal(t, 1, l.receive.posted)
+	l.drain.Stop()
+}
