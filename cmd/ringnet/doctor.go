@@ -65,13 +65,16 @@ func (c *doctorCommand) Run(ctx context.Context, s *streams) error {
 		return err
 	}
 	var d diagnosis
-	d.checkDevices(host.Root.Devices())
+	devices := host.Root.Devices()
+	cards := cardsOf(devices)
+	d.checkDevices(devices)
 	d.checkNodes(host.Root.Nodes())
 	d.checkMemory(readMemory())
+	d.checkStandby(cards)
 	d.checkOffers(auto)
 	d.FallsBack = slices.ContainsFunc(d.Findings, finding.isBad)
 	if c.Address != "" {
-		d.FallsBack = !d.checkPeer(ctx, string(c.Address), c.Timeout)
+		d.FallsBack = !d.checkPeer(ctx, string(c.Address), c.Timeout, cards)
 	}
 	if s.json {
 		err = writeJSON(s.out, d)
@@ -142,8 +145,8 @@ func checkDevice(device host.Device) []finding {
 
 // checkPort finds out whether connections can be made by way of a port.
 func checkPort(device host.Device, p host.Port) finding {
-	f := finding{Subject: fmt.Sprintf("%s port %d", device.Name, p.Number), Status: bad, Code: ringnet.ReasonNoDevice}
-	i, err := net.InterfaceByName(p.Interface)
+	f := finding{Subject: portName(device, p), Status: bad, Code: ringnet.ReasonNoDevice}
+	_, err := net.InterfaceByName(p.Interface)
 	switch {
 	case p.State != "ACTIVE":
 		f.What, f.Mend = "is "+p.State, "plug in the cable, then: ip link set INTERFACE up"
@@ -159,7 +162,7 @@ func checkPort(device host.Device, p host.Port) finding {
 		f.Mend = fmt.Sprintf("docker run --network host --device /dev/infiniband …\nip link set %s netns NAMESPACE   # and, in exclusive mode: rdma dev set %s netns NAMESPACE", p.Interface, device.Name)
 		return f
 	}
-	if addrs, _ := i.Addrs(); len(addrs) == 0 {
+	if len(addressesOf(p.Interface)) == 0 {
 		f.What, f.Mend = p.Interface+" has no IP address", "ip addr add ADDRESS/LENGTH dev "+p.Interface
 		return f
 	}
@@ -223,10 +226,8 @@ func (d *diagnosis) checkOffers(auto autoInfo) {
 
 // checkPeer says whether a better network than TCP carries a connection to the
 // address.
-func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	c, err := new(ringnet.Dialer).DialContext(ctx, "auto", address)
+func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.Duration, cards []card) bool {
+	c, err := (&ringnet.Dialer{Timeout: timeout}).DialContext(ctx, "auto", address)
 	if err != nil {
 		d.add(finding{Subject: address, Status: bad, What: err.Error(), Mend: "start the listener, or mend the way there: ping, traceroute, nft list ruleset"})
 		return false
@@ -239,6 +240,9 @@ func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.
 		f.Status = bad
 	}
 	d.add(f)
+	if c, ok := auto.NetConn().(*ringnet.Conn); ok && network == "rdma" {
+		d.checkLink(ctx, address, c, cards)
+	}
 	for _, r := range auto.PassedOver() {
 		f := finding{Subject: address, Status: note, Code: r.Code, What: fmt.Sprintf("not over %s: %v", r.Network, r.Err), Mend: mends[r.Code]}
 		if network == "tcp" && r.Code != ringnet.ReasonOtherHost {

@@ -161,6 +161,16 @@ func TestDoctorOverRDMA(t *testing.T) {
 			d := diagnosed(t, commandProcess("--json", "doctor", address))
 			d.requireBad(t, address, "not over rdma", "ringnet proxy --listen auto://")
 		})
+		t.Run("one card", func(t *testing.T) {
+			listen := commandProcess("--json", "ping", "--listen", softroceAddress()+":0")
+			listen.Env = append(listen.Env, "RINGNET_NETWORKS=rdma,tcp")
+			address := startProcess(t, listen).logged("answers", 0)["address"].(string)
+			doctor := commandProcess("--json", "doctor", address)
+			doctor.Env = append(doctor.Env, "RINGNET_NETWORKS=rdma") // however long it takes
+			d := diagnosed(t, doctor)
+			f := d.find(t, func(f finding) bool { return f.Subject == address && strings.Contains(f.What, "its link goes") })
+			require.Equal(t, "its link goes from "+softroceAddress()+" to "+softroceAddress()+", and can have no standby", f.What)
+		})
 	})
 }
 

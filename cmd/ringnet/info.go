@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"slices"
 	"strings"
 
@@ -81,12 +80,7 @@ func writeJSON(w io.Writer, v any) error {
 func addresses(d host.Device) map[string][]string {
 	all := make(map[string][]string)
 	for _, p := range d.Ports {
-		i, err := net.InterfaceByName(p.Interface)
-		if err != nil {
-			continue
-		}
-		addrs, _ := i.Addrs()
-		for _, a := range addrs {
+		for _, a := range addressesOf(p.Interface) {
 			all[p.Interface] = append(all[p.Interface], a.String())
 		}
 	}

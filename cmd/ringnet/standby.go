@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
+)
+
+// What doctor finds out about standbys: the queue pairs that links go on over when they
+// lose their own.
+
+// card is a port of an RDMA device with the addresses that links use: those that are
+// routed.
+type card struct {
+	name      string
+	addresses []netip.Prefix // each with its subnet
+}
+
+// cardsOf are the ports of the devices by way of which connections can be made.
+func cardsOf(devices []host.Device) []card {
+	var cards []card
+	for _, d := range devices {
+		for _, p := range d.Ports {
+			if !p.Usable() {
+				continue
+			}
+			c := card{name: portName(d, p)}
+			for _, a := range addressesOf(p.Interface) {
+				if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().IsGlobalUnicast() {
+					c.addresses = append(c.addresses, prefix)
+				}
+			}
+			if len(c.addresses) > 0 {
+				cards = append(cards, c)
+			}
+		}
+	}
+	return cards
+}
+
+// addressesOf are those of a network interface; none if it is in another namespace.
+func addressesOf(name string) []net.Addr {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil
+	}
+	addrs, _ := i.Addrs()
+	return addrs
+}
+
+func portName(d host.Device, p host.Port) string { return fmt.Sprintf("%s port %d", d.Name, p.Number) }
+
+// has says whether a card has an address of a family.
+func (c card) has(family func(netip.Addr) bool) bool {
+	for _, p := range c.addresses {
+		if family(p.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// sharedSubnet is a subnet of IPv4 that both cards are in.
+func (c card) sharedSubnet(other card) (subnet netip.Prefix, shared bool) {
+	for _, p := range c.addresses {
+		for _, q := range other.addresses {
+			if p.Addr().Is4() && p.Overlaps(q) {
+				return p.Masked(), true
+			}
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// checkStandby finds out whether the links of this host can have a standby.
+func (d *diagnosis) checkStandby(cards []card) {
+	if len(cards) == 0 {
+		return // there are no links
+	}
+	names := together(cards)
+	if len(names) < 2 {
+		d.add(finding{Subject: "standby", Status: note, What: "a link that loses its card waits for it: there is no other with an address of the same family",
+			Mend: "ip addr add ADDRESS/LENGTH dev INTERFACE   # that of another RDMA device or port, in a subnet of its own"})
+		return
+	}
+	d.add(finding{Subject: "standby", Status: good,
+		What: "a link to a host that has another card, too, goes on over that when it loses its own: " + strings.Join(names, ", ")})
+	for i, c := range cards {
+		for _, other := range cards[:i] {
+			if subnet, shared := c.sharedSubnet(other); shared {
+				d.add(finding{Subject: "standby", Status: note,
+					What: fmt.Sprintf("%s and %s are both in %v, where either answers ARP for the other's address", other.name, c.name, subnet),
+					Mend: "ip addr replace ADDRESS/LENGTH dev INTERFACE   # a subnet of its own for each\nsysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2   # or, if they have to be in one"})
+			}
+		}
+	}
+}
+
+// together are the names of the most cards that have addresses of one family.
+func together(cards []card) (most []string) {
+	for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		var names []string
+		for _, c := range cards {
+			if c.has(family) {
+				names = append(names, c.name)
+			}
+		}
+		if len(names) > len(most) {
+			most = names
+		}
+	}
+	return most
+}
+
+// standbyTime is how long the standby of a new link may take: it is begun after a second,
+// and tried over one pair of cards after the other.
+const standbyTime = 4 * time.Second
+
+// checkLink says which cards the link of a connection over rdma is on, and which its
+// standby.
+func (d *diagnosis) checkLink(ctx context.Context, address string, c *ringnet.Conn, cards []card) {
+	ctx, cancel := context.WithTimeout(ctx, standbyTime)
+	defer cancel()
+	l := c.Link()
+	path := fmt.Sprintf("its link goes from %v to %v", l.Path.Local.AddrPort().Addr(), l.Path.Remote.AddrPort().Addr())
+	if len(together(cards)) < 2 {
+		d.add(finding{Subject: address, Status: note, What: path + ", and can have no standby"})
+		return
+	}
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for l.Standby == (ringnet.Path{}) {
+		select {
+		case <-look.C:
+			l = c.Link()
+		case <-ctx.Done():
+			d.add(finding{Subject: address, Status: note, What: path + ", and has no standby: the listener has one card, wants none (Config.NoStandby or ResumeTimeout), or no other pair of cards connects",
+				Mend: "ringnet doctor   # there\nping -I ADDRESS ADDRESS   # from another card here to another there"})
+			return
+		}
+	}
+	d.add(finding{Subject: address, Status: good,
+		What: fmt.Sprintf("%s, its standby from %v to %v", path, l.Standby.Local.AddrPort().Addr(), l.Standby.Remote.AddrPort().Addr())})
+}
