@@ -287,3 +287,33 @@ func TestALinkThatHasSoughtInVainSaysWhat(t *testing.T) {
 		})
 	}
 }
+
+// TestADialThatIsUnderWayWaitsForTheLinksPath has the peer answer only when the link has
+// another queue pair. On one that has none no stream begins.
+func TestADialThatIsUnderWayWaitsForTheLinksPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		c, s, b := connectLink(t, n, cfg, cfg)
+		n.Cut(true)
+		opened := make(chan *Stream)
+		go func() {
+			next, err := c.link.Open(context.Background())
+			require.NoError(t, err)
+			opened <- next
+		}()
+		time.Sleep(cfg.Handshake - 3*time.Second)
+		require.True(t, c.link.Info().Seeking)
+		_, err := c.link.Open(context.Background())
+		require.ErrorIs(t, err, errLeaving, "so it is dialed over another link")
+		n.Cut(false)
+		server := b.accept()
+		client := <-opened
+		require.NoError(t, exchange(client, server, 1<<20, 1))
+		for _, end := range []*Stream{c, s, client, server} {
+			require.NoError(t, end.Close(time.Minute))
+		}
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+	})
+}
