@@ -105,8 +105,8 @@ type Config struct {
 	//
 	// Both ends must want it. A process whose connections wait listens at a port of
 	// rdma_cm's choice, where peers come back to; where it may not listen its connections
-	// do not wait. Shared memory has no path to lose. Tried with a cable that is out, on
-	// soft-RoCE; not yet with a device that fails.
+	// do not wait. Shared memory has no path to lose. Tried on soft-RoCE, with cables that
+	// are out and devices that are removed; with cards not yet.
 	ResumeTimeout time.Duration
 
 	// NoStandby is for who does not want a second queue pair to stand by. By default a
