@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // registry is one with all collectors, which checks what they collect against what
@@ -95,6 +97,18 @@ func TestLinksAndMemory(t *testing.T) {
 	require.Equal(t, float64(m.Limit), after["ringnet_memory_limit_bytes"])
 	require.Equal(t, float64(m.Locked), after["ringnet_locked_memory_used_bytes"])
 	require.Equal(t, limit(m.LockedLimit), after["ringnet_locked_memory_limit_bytes"])
+}
+
+func TestLinksThatSeekAndThatHaveAStandby(t *testing.T) {
+	standby := ringnet.Path{Remote: rconn.NewAddr("rdma", netip.MustParseAddrPort("10.0.1.1:1"))}
+	got := make(emitted)
+	emitLinks(got.emit, []ringnet.LinkInfo{
+		{Network: "rdma", Connections: 3, Standby: standby}, {Network: "rdma", Seeking: true}, {Network: "shm", Connections: 1},
+	})
+	require.Equal(t, emitted{
+		"ringnet_links rdma": 2, "ringnet_links_seeking rdma": 1, "ringnet_links_with_standby rdma": 1, "ringnet_link_connections rdma": 3,
+		"ringnet_links shm": 1, "ringnet_links_seeking shm": 0, "ringnet_links_with_standby shm": 0, "ringnet_link_connections shm": 1,
+	}, got)
 }
 
 // over connects this process with itself over a network, and returns by how much

@@ -11,6 +11,8 @@ var process list
 
 var (
 	linksUp         = process.gauge("links", "Links to other processes that are up.", "network")
+	linksSeeking    = process.gauge("links_seeking", "Links that have lost their queue pair and seek another, while their connections wait.", "network")
+	linksStandby    = process.gauge("links_with_standby", "Links that have another queue pair stand by.", "network")
 	linkConnections = process.gauge("link_connections", "Connections that links carry at the moment.", "network")
 
 	memoryUsed        = process.gauge("memory_used_bytes", "Memory that links have registered.")
@@ -45,7 +47,7 @@ var linkNetworks = []string{"shm", "rdma"}
 
 func readProcess(emit emitter) {
 	emitTotals(emit, ringnet.Totals())
-	readLinks(emit)
+	emitLinks(emit, ringnet.Links())
 	readMemory(emit)
 }
 
@@ -81,15 +83,26 @@ func emitTotals(emit emitter, totals map[string]ringnet.NetworkTotals) {
 	}
 }
 
-func readLinks(emit emitter) {
-	up, connections := make(map[string]int), make(map[string]int)
-	for _, l := range ringnet.Links() {
-		up[l.Network]++
-		connections[l.Network] += l.Connections
+func emitLinks(emit emitter, links []ringnet.LinkInfo) {
+	counts := make(map[string]struct{ up, seeking, standby, connections int })
+	for _, l := range links {
+		c := counts[l.Network]
+		c.up++
+		if l.Seeking {
+			c.seeking++
+		}
+		if l.Standby != (ringnet.Path{}) {
+			c.standby++
+		}
+		c.connections += l.Connections
+		counts[l.Network] = c
 	}
 	for _, network := range linkNetworks {
-		emit(linksUp, float64(up[network]), network)
-		emit(linkConnections, float64(connections[network]), network)
+		c := counts[network]
+		emit(linksUp, float64(c.up), network)
+		emit(linksSeeking, float64(c.seeking), network)
+		emit(linksStandby, float64(c.standby), network)
+		emit(linkConnections, float64(c.connections), network)
 	}
 }
 
