@@ -471,8 +471,8 @@ func (l *Link) hadNothing(attempt uint64) {
 	l.path.void = max(l.path.void, attempt)
 }
 
-// asked takes note that the peer has lost the queue pair of an attempt, which this side
-// may not know yet; and that there is a path to it: an attempt that has taken long has
+// asked takes note that the peer has lost the queue pair of an attempt, and those before,
+// which this side may not know yet (the attempt may have been at a standby); and that there is a path to it: an attempt that has taken long has
 // lost its request, and another will do better. That is so once: where the peer asks
 // again and again, it is slow, and no path was lost meanwhile. It says whether the link is
 // there: it may have ended while its streams have owners yet.
@@ -481,7 +481,7 @@ func (l *Link) asked(attempt uint64) bool {
 	defer l.mu.Unlock()
 	p := &l.path
 	switch {
-	case l.stage == up && attempt == p.over:
+	case l.stage == up && attempt >= p.over:
 		l.fail(&lostError{syscall.ECONNRESET, errReturned})
 	case l.stage == seeking && p.restart != nil && !p.restarted && time.Since(p.began) > attemptTime:
 		p.restarted = true

@@ -241,6 +241,26 @@ func TestAStandbyNeedsMemory(t *testing.T) {
 	})
 }
 
+// TestTheSideThatHasNotNoticedIsToldThoughTheStandbyIsLostToo has the passive side lose its
+// queue pair and its standby, where nothing tells the other of either.
+func TestTheSideThatHasNotNoticedIsToldThoughTheStandbyIsLostToo(t *testing.T) {
+	silent := func(active, passive *Config) { active.KeepAlive, passive.KeepAlive = -1, -1 }
+	onTwoCards(t, silent, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
+		time.Sleep(2 * standbyPause)
+		requireStandby(t, c[0], s[0], cable1, cable2)
+		l := s[0].link
+		l.mu.Lock()
+		standby := l.path.standby.ep.(*sim.Endpoint)
+		l.mu.Unlock()
+		standby.Cut(true)
+		lost := endpointOf(l)
+		lost.Cut(true)
+		lost.Fail(fabric.ErrQueuePair)
+		require.Less(t, requireEcho(t, s[0], c[0]), 20*time.Second)
+		require.EqualValues(t, 1, c[0].link.Info().Moves)
+	})
+}
+
 // TestALinkIsMovedByItsPeerAlone makes requests as whoever has seen the number of the
 // link on the wire could, and repeats those of its peer.
 func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
