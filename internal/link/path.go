@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -220,10 +221,11 @@ func (l *Link) seekPath(ctx context.Context) {
 
 // An attempt to reach the peer takes attemptTime at most, for the connection manager
 // repeats a request that was lost only after 4 s; but a machine with much to do may
-// need longer, so each round of the dialing side's attempts may take twice as long as
+// need longer, so each of the dialing side's attempts over a route may take twice as long as
 // the one before, up to longAttempt. What is lost by that where requests were lost is
-// made good by the peer's question: see asked. The next attempt is made attemptPause
-// after the last at the earliest. Once the peer has answered, or a request of its has
+// made good by the peer's question: see asked. A route is tried again attemptPause
+// after it has failed at the earliest, one and a half times that at the latest, so that
+// those that fail at once take up little time. Once the peer has answered, or a request of its has
 // come, a side waits moveTime for each message, about what a queue pair takes to find that the
 // peer's device does not answer.
 const (
@@ -238,22 +240,26 @@ var errGone = errors.New("the peer has given the link up, or is gone")
 
 // redial makes attempts until one brings another queue pair.
 func (l *Link) redial(ctx context.Context) error {
-	return l.attempts(ctx, longAttempt, func(each context.Context, r route) error {
+	return l.attempts(ctx, longAttempt, func(each context.Context, r route) (goOn func() error, err error) {
 		ep, err := l.dial(each, r)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		err = l.openAgain(ep)
-		if err == nil {
-			var attempt uint64
-			if attempt, err = l.request(each, r, ep, wire.ResumeRequest); err == nil {
-				err = l.move(ep, attempt, nil)
-			}
+		var attempt uint64
+		if err = l.openAgain(ep); err == nil {
+			attempt, err = l.request(each, r, ep, wire.ResumeRequest)
 		}
 		if err != nil {
 			_ = ep.Close()
+			return nil, err
 		}
-		return err
+		return func() error {
+			err := l.move(ep, attempt, nil)
+			if err != nil {
+				_ = ep.Close()
+			}
+			return err
+		}, nil
 	})
 }
 
@@ -288,10 +294,10 @@ func (l *Link) awaitPeer(ctx context.Context) error {
 }
 
 // ask asks the peer for the link. The answer is always a rejection.
-func (l *Link) ask(ctx context.Context, r route) error {
+func (l *Link) ask(ctx context.Context, r route) (goOn func() error, err error) {
 	ep, err := l.dial(ctx, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	least := l.cfg.options() // nothing will be sent
 	least.SendQueue, least.RecvQueue, least.Sends, least.RemoteMemory = 1, 1, 0, 0
@@ -301,35 +307,74 @@ func (l *Link) ask(ctx context.Context, r route) error {
 		}
 	}
 	_ = ep.Close()
-	return err
+	return nil, err
 }
 
-// attempts calls attempt, for one route after the other, until it succeeds, or finds
-// that the peer is gone, or ctx ends. None takes longer than longest. An error says what
-// came of the last over a route that the link has gone over, the first ones of all.
-func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func(context.Context, route) error) error {
-	var last error
-	for limit := attemptTime; ; limit = min(2*limit, longest) {
-		routes := l.routes()
-		for _, r := range routes {
-			began := time.Now()
-			each, cancel := context.WithTimeout(ctx, limit)
-			if limit > attemptTime {
-				l.mayRestart(began, cancel)
-			}
-			err := attempt(each, r)
-			cancel()
-			switch {
-			case err == nil || errors.Is(err, errGone):
-				return err
-			case r.known && (last == nil || ctx.Err() == nil): // ctx ends the one that is under way
-				last = unreached(r, err, len(routes))
-			}
-			if !sleep(ctx, time.Until(began.Add(attemptPause))) {
-				return last
-			}
+// attempts calls attempt, for one route after the other, until it is answered and what it
+// goes on with succeeds, or the peer is found to be gone, or ctx ends. None takes longer
+// than longest. An error says what came of the last over a route that the link has gone
+// over, the first ones of all.
+func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func(context.Context, route) (goOn func() error, err error)) error {
+	turns := &l.path.returns.turns
+	host := turns.join(l.remote.Addr())
+	defer turns.leave(host)
+	tried := make(map[route]trial)
+	last := errNoTurn
+	for step := 0; ; step++ {
+		all := l.routes()
+		order := inOrder(all)
+		if !sleep(ctx, tried[order[step%len(order)]].pause()) {
+			return last
 		}
+		turn := turns.take(ctx, host)
+		if turn == nil {
+			return last
+		}
+		if len(tried) == 0 {
+			step = turn.ahead // others of the host's links try those before
+		}
+		r := order[step%len(order)]
+		if found, ok := turns.found(host, all); ok && tried[found].pause() <= 0 {
+			r = found
+		}
+		limit := min(attemptTime<<tried[r].times, longest)
+		each, cancel := context.WithTimeout(ctx, limit)
+		if limit > attemptTime {
+			l.mayRestart(time.Now(), cancel)
+		}
+		turns.begin(turn, r, cancel)
+		goOn, err := attempt(each, r)
+		cancel()
+		turns.give(turn, err == nil)
+		if err == nil {
+			err = goOn()
+		}
+		switch {
+		case err == nil || errors.Is(err, errGone):
+			return err
+		case r.known && (last == errNoTurn || ctx.Err() == nil): // ctx ends the one that is under way
+			last = unreached(r, err, len(all))
+		}
+		tried[r] = tried[r].again()
 	}
+}
+
+// errNoTurn reports a peer that no attempt could be made to reach.
+var errNoTurn = errors.New("too many other links sought their peers")
+
+// trial is what a search has seen of a route.
+type trial struct {
+	times int       // that it was tried, or so many that it makes no difference
+	next  time.Time // the next is due
+}
+
+// pause is how long to wait before the route may be tried again.
+func (t trial) pause() time.Duration { return time.Until(t.next) }
+
+// again takes note that it was tried in vain. Peers that have lost their queue pairs at
+// the same time are not to try again at the same time.
+func (t trial) again() trial {
+	return trial{min(t.times+1, 8), time.Now().Add(attemptPause + rand.N(attemptPause/2))}
 }
 
 // sleep waits for a while, and says whether ctx has not ended meanwhile.

@@ -23,6 +23,8 @@ type Returns struct {
 	waiting  int // links that have a place here, or are about to
 	links    map[returnKey]*Link
 
+	turns turns // of the links' attempts
+
 	listing sync.Mutex    // guards what follows, and is held while the fabric tells
 	cards   []fabric.Card // of this host, if the fabric tells
 	listed  time.Time     // when they were

@@ -14,9 +14,14 @@ type route struct {
 	known  bool           // the link has gone over it: whoever answers there is the peer
 }
 
-// over says whether an address of either side is that of r.
+// shares says whether an address of either side is that of r.
 func (r *route) shares(local, remote netip.Addr) bool {
 	return r.local == local || r.remote.Addr() == remote
+}
+
+// sameAs says whether both are over the same cards.
+func (r route) sameAs(other route) bool {
+	return r.local == other.local && r.remote.Addr() == other.remote.Addr()
 }
 
 // routes are all pairs of cards by which the peer may be reached. Those over which the
@@ -44,6 +49,26 @@ func (l *Link) routes() []route {
 		return cmp.Compare(alike(b.local, b.remote.Addr()), alike(a.local, a.remote.Addr()))
 	})
 	return all
+}
+
+// othersBetween is how many other routes are tried before the known ones are again.
+const othersBetween = 3
+
+// inOrder is the order in which to try routes, the known ones of which come first: those
+// come up again after each few of the others, for where a cable was out or a host away they
+// are as good as ever, and the others may be many.
+func inOrder(all []route) (order []route) {
+	known := all
+	if i := slices.IndexFunc(all, func(r route) bool { return !r.known }); i >= 0 {
+		known = all[:i]
+	}
+	if len(known) == len(all) {
+		return all
+	}
+	for others := range slices.Chunk(all[len(known):], othersBetween) {
+		order = append(append(order, known...), others...)
+	}
+	return order
 }
 
 // alike is with how many bits two addresses of one family begin that are the same.

@@ -119,7 +119,8 @@ func TestAListenerThatTellsTheNumberOfAnothersLink(t *testing.T) {
 
 		requireAsked := func() {
 			t.Helper()
-			require.NotErrorIs(t, s.link.ask(context.Background(), s.link.routes()[0]), errGone)
+			_, err := s.link.ask(context.Background(), s.link.routes()[0])
+			require.NotErrorIs(t, err, errGone)
 			requireEcho(t, c, s)
 		}
 		requireAsked()

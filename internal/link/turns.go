@@ -1,0 +1,176 @@
+package link
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// Many links may have lost their queue pairs at once: those of a host that is gone, or all
+// of a card. Each attempt to have another, and each question, takes a queue pair, and may
+// take seconds where nobody answers. So few are under way at once, and those to one host
+// hold up no other's. Of a host's links the one that has waited longest is next. They begin
+// with different routes, and where one of them has been answered the others go at once.
+
+// As many attempts are under way at once in this process as requests may wait at a peer,
+// and so many of those are to one host that a few that have lost their requests hold up
+// none of the others.
+const (
+	attemptsAtOnce = returnBacklog
+	attemptsToHost = 8
+)
+
+// turns are for attempts: whose is next. The zero turns is ready for use.
+type turns struct {
+	mu       sync.Mutex // guards what follows
+	underWay int
+	queued   uint64 // ever
+	hosts    map[netip.Addr]*searched
+}
+
+// searched is a host of which links seek the peer. Guarded by turns.mu.
+type searched struct {
+	addr     netip.Addr
+	links    int // that do
+	underWay []*turn
+	waiting  []*turn // the oldest first
+	found    route   // over which a link was answered last, unless another has not been since; its port means nothing
+}
+
+// turn is one that an attempt waits for, or has.
+type turn struct {
+	host    *searched
+	number  uint64
+	granted chan struct{} // closed when it has come
+	ahead   int           // attempts to the host that were under way then
+
+	// Guarded by turns.mu, once it has come.
+	route route
+	end   context.CancelFunc // of the attempt; nil: it has not begun
+}
+
+// join begins the search of a link for its peer on a host.
+func (t *turns) join(addr netip.Addr) *searched {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.hosts[addr]
+	if h == nil {
+		if t.hosts == nil {
+			t.hosts = make(map[netip.Addr]*searched)
+		}
+		h = &searched{addr: addr}
+		t.hosts[addr] = h
+	}
+	h.links++
+	return h
+}
+
+// leave ends it.
+func (t *turns) leave(h *searched) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h.links--; h.links == 0 {
+		delete(t.hosts, h.addr)
+	}
+}
+
+// take waits for a turn for an attempt to reach a host. It is nil if ctx ends before.
+func (t *turns) take(ctx context.Context, h *searched) *turn {
+	t.mu.Lock()
+	t.queued++
+	own := &turn{host: h, number: t.queued, granted: make(chan struct{})}
+	h.waiting = append(h.waiting, own)
+	t.grant()
+	t.mu.Unlock()
+	select {
+	case <-own.granted:
+		return own
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.Index(h.waiting, own); i >= 0 {
+		h.waiting = slices.Delete(h.waiting, i, i+1)
+	} else {
+		t.release(own)
+	}
+	return nil
+}
+
+// begin takes note of the route that is tried in a turn, and of how to end the attempt.
+func (t *turns) begin(own *turn, r route, end context.CancelFunc) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own.route, own.end = r, end
+}
+
+// give ends a turn. If it has found a route by which the host answers again, those who try
+// others need not wait for them any longer.
+func (t *turns) give(own *turn, answered bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := own.host
+	switch known := h.found.sameAs(own.route); {
+	case answered && !known:
+		h.found = own.route
+		for _, other := range h.underWay {
+			if other.end != nil && !other.route.sameAs(h.found) {
+				other.end()
+			}
+		}
+	case !answered && known:
+		h.found = route{}
+	}
+	t.release(own)
+}
+
+// release is called with mu held.
+func (t *turns) release(own *turn) {
+	h := own.host
+	h.underWay = slices.DeleteFunc(h.underWay, func(other *turn) bool { return other == own })
+	t.underWay--
+	t.grant()
+}
+
+// grant gives turns to those who wait, as many as there may be. Called with mu held.
+func (t *turns) grant() {
+	for t.underWay < attemptsAtOnce {
+		h := t.next()
+		if h == nil {
+			return
+		}
+		own := h.waiting[0]
+		h.waiting = h.waiting[1:]
+		own.ahead = len(h.underWay)
+		h.underWay = append(h.underWay, own)
+		t.underWay++
+		close(own.granted)
+	}
+}
+
+// next is the host to which an attempt may be made, of those with the fewest under way the
+// one for which somebody has waited longest; nil if there is none. Called with mu held.
+func (t *turns) next() *searched {
+	var best *searched
+	for _, h := range t.hosts {
+		if len(h.waiting) == 0 || len(h.underWay) == attemptsToHost {
+			continue
+		}
+		if best == nil || len(h.underWay) < len(best.underWay) ||
+			len(h.underWay) == len(best.underWay) && h.waiting[0].number < best.waiting[0].number {
+			best = h
+		}
+	}
+	return best
+}
+
+// found returns, of some routes to a host, the one over which another link was answered.
+func (t *turns) found(h *searched, routes []route) (r route, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.IndexFunc(routes, h.found.sameAs); i >= 0 {
+		return routes[i], true
+	}
+	return route{}, false
+}

@@ -1,0 +1,170 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// linksOfBoth makes so many links with a stream each.
+func linksOfBoth(t *testing.T, n fabric.Fabric, active, passive Config, many int) (clients, servers []*Stream) {
+	for range many {
+		c, s, _ := connectLink(t, n, active, passive)
+		clients, servers = append(clients, c), append(servers, s)
+	}
+	return clients, servers
+}
+
+// endAll ends what linksOfBoth has made. Nothing may be left.
+func endAll(t *testing.T, n *sim.Network, streams ...*Stream) {
+	for _, s := range streams {
+		_ = s.Close(time.Minute)
+	}
+	time.Sleep(2 * time.Minute)
+	require.Zero(t, n.Open(), "endpoints or listeners left open")
+	require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+}
+
+// howManySeek is how many of the links have no queue pair.
+func howManySeek(streams []*Stream) (n int) {
+	for _, s := range streams {
+		if s.link.Info().Seeking {
+			n++
+		}
+	}
+	return n
+}
+
+// TestManyLinksOfAHostThatIsAway has the only cable of many links be out for a while.
+func TestManyLinksOfAHostThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const links = 100
+		n := sim.New(far)
+		clients, servers := linksOfBoth(t, n, resuming(n), resuming(n), links)
+		before := n.Open()
+		n.Cut(true)
+		for _, c := range clients {
+			endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		}
+		for range 2000 {
+			time.Sleep(10 * time.Millisecond)
+			// The passive side asks, and they are in one process here.
+			require.LessOrEqual(t, n.Open(), before+2*attemptsToHost)
+		}
+		require.Equal(t, links, howManySeek(clients))
+		n.Cut(false)
+		time.Sleep(2 * longAttempt)
+		require.Zero(t, howManySeek(clients))
+		require.Zero(t, howManySeek(servers))
+		endAll(t, n, append(clients, servers...)...)
+	})
+}
+
+// TestManyLinksOfACardThatIsGone has the card die that many links came by: where one has
+// gone the others follow.
+func TestManyLinksOfACardThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		active, passive, dialer := twoCards(n)
+		active.Standby, passive.Standby = false, false
+		clients, servers := linksOfBoth(t, dialer, active, passive, 100)
+		n.CutCard(server1, true)
+		for _, c := range clients {
+			endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		}
+		time.Sleep(attemptTime / 2)
+		require.Zero(t, howManySeek(clients))
+		endAll(t, n, append(clients, servers...)...)
+	})
+}
+
+// TestTurnsAreFair has attempts to one host, which are never answered, be in no other's way,
+// and each link of it have its turn.
+func TestTurnsAreFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all turns
+		dead, alive := all.join(client1), all.join(server1)
+		order := make(chan int, 100)
+		for i := range cap(order) {
+			go func() {
+				own := all.take(context.Background(), dead)
+				order <- i
+				time.Sleep(time.Second)
+				all.give(own, false)
+			}()
+			synctest.Wait()
+		}
+		all.give(all.take(context.Background(), alive), true)
+
+		impatient, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		require.Nil(t, all.take(impatient, dead))
+		time.Sleep(time.Minute)
+		for i := range cap(order) {
+			require.Equal(t, i/attemptsToHost, <-order/attemptsToHost, "those of a second come in any order")
+		}
+		synctest.Wait()
+		require.Zero(t, all.underWay)
+		all.leave(dead)
+		all.leave(alive)
+		require.Empty(t, all.hosts)
+	})
+}
+
+// TestTurnsOfManyHosts has more hosts seek than there are turns.
+func TestTurnsOfManyHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all turns
+		for i := range 2 * attemptsAtOnce {
+			go func() {
+				h := all.join(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
+				defer all.leave(h)
+				own := all.take(context.Background(), h)
+				time.Sleep(time.Second)
+				all.give(own, false)
+			}()
+		}
+		for _, underWay := range []int{attemptsAtOnce, attemptsAtOnce, 0} {
+			time.Sleep(700 * time.Millisecond)
+			synctest.Wait()
+			require.Equal(t, underWay, all.underWay)
+		}
+		require.Empty(t, all.hosts)
+	})
+}
+
+// TestTheCardsOfBeforeAreTriedAgainAndAgain has all cards of two hosts with many be out,
+// and only those be back that the link was on.
+func TestTheCardsOfBeforeAreTriedAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 8
+		n := sim.New(far)
+		var hosts [2][]fabric.Card
+		for i := range many {
+			for side := range hosts {
+				hosts[side] = append(hosts[side], fabric.Card{netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", i, 1+side))})
+			}
+		}
+		server, client := n.Host(hosts[0]...), n.Host(hosts[1]...)
+		active, passive := resuming(client), resuming(server)
+		active.Resume, passive.Resume = 10*time.Minute, 10*time.Minute
+		c, s, _ := connectLink(t, client, active, passive)
+		for _, card := range hosts[0] {
+			n.CutCard(card[0], true)
+		}
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		time.Sleep(5 * time.Minute)
+		n.CutCard(server1, false)
+		time.Sleep((othersBetween + 1) * longAttempt)
+		require.EqualValues(t, 1, c.link.Info().Moves)
+		endAll(t, n, c, s)
+	})
+}
