@@ -107,3 +107,49 @@ func TestALinkThatSeeksIsNotAboutToFreeItsMemory(t *testing.T) {
 		require.Zero(t, n.Open(), "endpoints or listeners left open")
 	})
 }
+
+// TestAListenerThatIsLateIsNoEnd has nobody listen for a moment where a peer takes its link
+// up, as when the device is being added again.
+func TestAListenerThatIsLateIsNoEnd(t *testing.T) {
+	for _, late := range []time.Duration{10 * time.Millisecond, attemptPause * 9 / 10} {
+		for name, which := range map[string]func(c, s *Stream) *Link{
+			"of the side that dialed": func(c, _ *Stream) *Link { return c.link },
+			"of the other":            func(_, s *Stream) *Link { return s.link },
+		} {
+			t.Run(fmt.Sprint(name, late), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := sim.New(far)
+					c, s, _ := connectLink(t, n, resuming(n), resuming(n))
+					r := which(c, s).path.returns
+					at := r.listener.Addr()
+					require.NoError(t, r.listener.Close())
+					endpointOf(c.link).Fail(fabric.ErrQueuePair)
+					time.Sleep(late)
+					l, err := n.Listen(at, returnBacklog)
+					require.NoError(t, err)
+					r.listener = l
+					go r.serve(l)
+					requireEcho(t, c, s)
+					endAll(t, n, c, s)
+				})
+			})
+		}
+	}
+}
+
+// TestAPeerThatIsGoneIsSoonGivenUp has nobody listen any more.
+func TestAPeerThatIsGoneIsSoonGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		c, s, _ := connectLink(t, n, resuming(n), resuming(n))
+		require.NoError(t, s.link.path.returns.listener.Close())
+		endpointOf(s.link).Kill()
+		began := time.Now()
+		_, err := c.Read(make([]byte, 1), unlimited())
+		require.Error(t, err)
+		require.Less(t, time.Since(began), 3*attemptPause)
+		_ = c.Close(0)
+		_ = s.Close(0)
+		time.Sleep(2 * time.Minute)
+	})
+}

@@ -12,9 +12,12 @@ import (
 )
 
 // move has the link go on over another queue pair, that of the given attempt, on which
-// the peer's first keys may have come already. If it fails the endpoint is its caller's
+// the peer's first keys may have come already, before ctx ends. If it fails the endpoint is its caller's
 // again.
-func (l *Link) move(ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error {
+func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	all, rings, err := l.beginMove()
 	if err != nil {
 		return err
@@ -25,8 +28,6 @@ func (l *Link) move(ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error 
 		if heard != nil {
 			x.receive(heard)
 		}
-		ctx, cancel := l.searchTime()
-		defer cancel()
 		if err = x.run(ctx, ep); err != nil && x.drain(ep) {
 			lostAgain, err = err, nil
 		}
@@ -48,6 +49,9 @@ func (l *Link) goOn(ep fabric.Endpoint, attempt uint64, x *keyExchange, lostAgai
 	defer l.mu.Unlock()
 	if err := l.resume(ep, attempt, x); err != nil {
 		return err
+	}
+	if !l.active && attempt < l.path.attempt {
+		lostAgain = errReturned
 	}
 	if lostAgain != nil {
 		l.fail(lost(lostAgain))

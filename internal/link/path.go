@@ -45,6 +45,8 @@ type path struct {
 	began     time.Time          // active side: the long attempt under way, or the last
 	restart   context.CancelFunc // ends it; nil: there has been none since the queue pair was lost
 	restarted bool               // by the peer's question, since then
+	unheard   time.Time          // since when nobody listens where the peer was; zero: somebody may
+	newer     context.CancelFunc // passive side: ends what is under way when another request comes; nil: nothing has been
 	settled   chan struct{}      // see awaitPath; nil if nobody waits
 	homeless  bool               // the memory is no endpoint's; set and looked at by those in work alone
 	moving    bool               // the memory is about to be another endpoint's: nobody else frees any
@@ -117,6 +119,7 @@ func (l *Link) outOfTouch() bool { return l.pathless() || time.Since(l.path.move
 func (l *Link) seek() {
 	l.stage = seeking
 	l.path.restart, l.path.restarted = nil, false
+	l.path.unheard = time.Time{}
 	next := l.path.moved.Add(attemptPause)
 	l.path.work.Go(func() {
 		ctx, cancel := l.searchTime()
@@ -201,7 +204,7 @@ func (p *path) close(active bool) {
 // seekPath looks for another queue pair until it has one, or the peer is found to be
 // gone, or the time is over.
 func (l *Link) seekPath(ctx context.Context) {
-	err := l.moveToStandby()
+	err := l.moveToStandby(ctx)
 	switch {
 	case err == nil || errors.Is(err, errGone):
 	case l.active:
@@ -254,7 +257,7 @@ func (l *Link) redial(ctx context.Context) error {
 			return nil, err
 		}
 		return func() error {
-			err := l.move(ep, attempt, nil)
+			err := l.move(ctx, ep, attempt, nil)
 			if err != nil {
 				_ = ep.Close()
 			}
@@ -420,7 +423,7 @@ func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wi
 	m := l.resumption(kind)
 	answer, err := ep.Connect(ctx, m.Append(nil, l.path.sealTo(ep)))
 	if err != nil {
-		if r.known && refused(err) {
+		if l.toldGone(r, err) {
 			err = fmt.Errorf("%w: %w", errGone, err)
 		}
 		return 0, err
@@ -431,6 +434,27 @@ func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wi
 		return 0, errStranger
 	}
 	return m.Attempt, ep.Confirm()
+}
+
+// toldGone says whether the error of a request over a route says that the peer has not the
+// link any more, or is gone. That nobody listens has to be so twice, attemptPause apart at
+// least: the listener of a device that is being added again may come a moment after its
+// address.
+func (l *Link) toldGone(r route, err error) bool {
+	if !r.known {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	since := &l.path.unheard
+	switch {
+	case !unheard(err):
+		*since = time.Time{}
+		return refused(err)
+	case since.IsZero():
+		*since = time.Now()
+	}
+	return time.Since(*since) >= attemptPause
 }
 
 // errStranger reports an answer that is not the peer's.
@@ -504,8 +528,26 @@ func (l *Link) expect(a arrival) (may bool, reject wire.Reject) {
 	}
 	l.path.expecting = true
 	l.path.attempt = a.request.Attempt
+	if l.path.newer != nil {
+		l.path.newer()
+	}
 	l.fail(&lostError{syscall.ECONNRESET, errReturned})
 	return true, reject
+}
+
+// untilAnother returns a context that ends when a request for a later attempt comes than the
+// one that is under way: the peer has given that up.
+func (l *Link) untilAnother(ctx context.Context, attempt uint64) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.active {
+		l.path.newer = cancel
+		if l.path.attempt > attempt {
+			cancel()
+		}
+	}
+	return ctx, cancel
 }
 
 // hadNothing takes note that an attempt has come to nothing on this side. The other may
@@ -550,12 +592,14 @@ func (l *Link) takeUp(ctx context.Context, a arrival) error {
 		_ = a.ep.Reject(wire.Reject{Busy: true, Reason: err.Error()}.Append(nil))
 		return err
 	}
+	ctx, cancel := l.untilAnother(ctx, a.request.Attempt)
+	defer cancel()
 	answering, cancel := context.WithTimeout(ctx, moveTime)
 	defer cancel()
 	if err := l.answer(answering, a); err != nil {
 		return err
 	}
-	return l.move(a.ep, a.request.Attempt, nil)
+	return l.move(ctx, a.ep, a.request.Attempt, nil)
 }
 
 // answer accepts an arrival.

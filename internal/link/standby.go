@@ -22,6 +22,7 @@ type standby struct {
 	footprint fabric.Footprint   // within the link's account
 	attempt   uint64             // that has made it
 	stop      context.CancelFunc // of watch
+	useless   atomic.Bool        // watch is to end at once, too
 	done      chan struct{}      // closed when watch has ended
 
 	// Set by then.
@@ -225,7 +226,7 @@ func (l *Link) keepsStandby(sb *standby) bool {
 }
 
 // watch waits until the peer goes on over the standby, or ctx ends, and then for a probe
-// that is under way. An error says that the queue pair is not sound.
+// that is under way, unless the standby is of no use any more. An error says that the queue pair is not sound.
 func (sb *standby) watch(ctx context.Context, cfg *Config) error {
 	defer context.AfterFunc(ctx, sb.ep.Wake)()
 	var due atomic.Bool // a probe is
@@ -261,6 +262,8 @@ func (sb *standby) watch(ctx context.Context, cfg *Config) error {
 				return err
 			}
 			sb.heard = &keys
+		case sb.useless.Load():
+			return errNoStandby
 		case (ctx.Err() != nil || sb.heard != nil) && probed.IsZero():
 			return nil
 		case ctx.Err() != nil && until.IsZero():
@@ -283,24 +286,14 @@ func (sb *standby) watch(ctx context.Context, cfg *Config) error {
 	}
 }
 
-// takeStandby takes the link's standby from it, or returns nil if there is none that is
-// sound.
+// takeStandby takes the link's standby from it, or returns nil if there is none.
 func (l *Link) takeStandby() *standby {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	sb := l.path.standby
 	if sb != nil {
 		l.path.standby = nil
 		l.releaseStandby(sb)
-	}
-	l.mu.Unlock()
-	if sb == nil {
-		return nil
-	}
-	sb.stop()
-	<-sb.done
-	if sb.err != nil {
-		_ = sb.ep.Close()
-		return nil
 	}
 	return sb
 }
@@ -308,8 +301,28 @@ func (l *Link) takeStandby() *standby {
 // dropStandby has the link have no standby.
 func (l *Link) dropStandby() {
 	if sb := l.takeStandby(); sb != nil {
+		sb.drop()
+		<-sb.done
 		_ = sb.ep.Close()
 	}
+}
+
+// drop ends watch at once.
+func (sb *standby) drop() {
+	sb.useless.Store(true)
+	sb.stop()
+}
+
+// use ends watch, and says whether the standby is of use. It does not wait for a probe any
+// longer than until ctx ends.
+func (sb *standby) use(ctx context.Context) error {
+	sb.stop()
+	defer context.AfterFunc(ctx, func() {
+		sb.drop()
+		sb.ep.Wake()
+	})()
+	<-sb.done
+	return sb.err
 }
 
 // giveUpStandby has the link soon have no standby, and returns how many bytes that will
@@ -323,13 +336,19 @@ func (l *Link) giveUpStandby() int {
 	return sb.footprint.Receives + sb.footprint.Queues
 }
 
-// moveToStandby has the link go on over its standby.
-func (l *Link) moveToStandby() error {
+// moveToStandby has the link go on over its standby, unless a request of the peer's says
+// that the peer's end of it is not sound.
+func (l *Link) moveToStandby(ctx context.Context) error {
 	sb := l.takeStandby()
 	if sb == nil {
 		return errNoStandby
 	}
-	err := l.move(sb.ep, sb.attempt, sb.heard)
+	ctx, cancel := l.untilAnother(ctx, sb.attempt)
+	defer cancel()
+	err := sb.use(ctx)
+	if err == nil {
+		err = l.move(ctx, sb.ep, sb.attempt, sb.heard)
+	}
 	if err != nil {
 		_ = sb.ep.Close()
 		l.hadNothing(sb.attempt)

@@ -353,6 +353,30 @@ func TestTheSideThatNoticesFirstTellsTheOther(t *testing.T) {
 	})
 }
 
+// TestARequestSaysThatTheStandbyIsNotSound has the side that dialed lose both queue pairs,
+// and the other side lose neither or the first: its standby is as good as ever to it.
+func TestARequestSaysThatTheStandbyIsNotSound(t *testing.T) {
+	for name, both := range map[string]bool{"of both": true, "of the dialer": false} {
+		t.Run(name, func(t *testing.T) {
+			onTwoCards(t, asIs, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
+				time.Sleep(2 * standbyPause)
+				requireStandby(t, c[0], s[0], cable1, cable2)
+				l := c[0].link
+				l.mu.Lock()
+				standby := l.path.standby.ep.(*sim.Endpoint)
+				l.mu.Unlock()
+				standby.Cut(true)
+				standby.Fail(fabric.ErrQueuePair)
+				if both {
+					endpointOf(s[0].link).Fail(fabric.ErrQueuePair)
+				}
+				endpointOf(l).Fail(fabric.ErrQueuePair)
+				require.Less(t, requireEcho(t, c[0], s[0]), attemptTime/2)
+			})
+		})
+	}
+}
+
 // cards are ways to lose queue pairs of links that have a standby.
 var cards = []breakage{
 	{"the queue pair", func(_ *sim.Network, r *rand.Rand, ours, peers *sim.Endpoint) {
