@@ -38,18 +38,20 @@ const (
 )
 
 // keepStandby has the link have a standby whenever there are cards for it, as long as it
-// lives and it is not refused over all of them.
+// lives and it is not refused over all of them. It may take as long as attempts may.
 func (l *Link) keepStandby() {
 	refusals := make(map[route]bool)
+	limit := attemptTime
 	for pause := standbyPause; sleep(l.path.life, pause); {
-		switch sb, err := l.dialStandby(refusals); {
+		switch sb, err := l.dialStandby(refusals, limit); {
 		case errors.Is(err, errUnwanted):
 			return
 		case err != nil:
 			pause = min(2*pause, standbyPauseMost)
+			limit = min(2*limit, longAttempt)
 		default:
 			<-sb.done
-			pause = standbyPause
+			pause, limit = standbyPause, attemptTime
 		}
 	}
 }
@@ -63,7 +65,7 @@ var errUnwanted = errors.New("the peer wants no standby")
 // dialStandby makes a standby over cards that the link's queue pair is not on, but for
 // those over which one has been refused. That says nothing of the others: an address that
 // the peer has told may be another host's as well.
-func (l *Link) dialStandby(refusals map[route]bool) (*standby, error) {
+func (l *Link) dialStandby(refusals map[route]bool, limit time.Duration) (*standby, error) {
 	now, _ := l.endpoint()
 	err := errNoStandby
 	open := false // whether there may be one later
@@ -73,7 +75,7 @@ func (l *Link) dialStandby(refusals map[route]bool) (*standby, error) {
 		}
 		r.known = false
 		if !refusals[r] {
-			sb, err := l.dialStandbyOver(r)
+			sb, err := l.dialStandbyOver(r, limit)
 			if err == nil {
 				return sb, nil
 			}
@@ -88,8 +90,8 @@ func (l *Link) dialStandby(refusals map[route]bool) (*standby, error) {
 	return nil, err
 }
 
-func (l *Link) dialStandbyOver(r route) (*standby, error) {
-	ctx, cancel := context.WithTimeout(l.path.life, attemptTime)
+func (l *Link) dialStandbyOver(r route, limit time.Duration) (*standby, error) {
+	ctx, cancel := context.WithTimeout(l.path.life, limit)
 	defer cancel()
 	ep, err := l.dial(ctx, r)
 	if err != nil {
@@ -118,7 +120,7 @@ func (l *Link) offeredStandby(a arrival) {
 			l.dropStandby() // the peer has lost it, or would offer no other
 			_, err = l.makeStandby(a.ep, func() (uint64, error) {
 				reject = nil
-				ctx, cancel := context.WithTimeout(l.path.life, attemptTime)
+				ctx, cancel := context.WithTimeout(l.path.life, moveTime)
 				defer cancel()
 				return a.request.Attempt, l.answer(ctx, a)
 			})
@@ -163,7 +165,7 @@ func (l *Link) makeStandby(ep fabric.Endpoint, connect func() (attempt uint64, e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.path.making = false
-	if err == nil && l.stage != up {
+	if err == nil && (l.stage != up || sb.attempt < l.path.over) { // it has moved meanwhile
 		err = errNoStandby
 	}
 	if err != nil {

@@ -377,6 +377,45 @@ func TestARequestSaysThatTheStandbyIsNotSound(t *testing.T) {
 	}
 }
 
+// TestAStandbyOfBeforeABreakIsNone has the link move while a standby is being made.
+func TestAStandbyOfBeforeABreakIsNone(t *testing.T) {
+	onTwoCards(t, asIs, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
+		n.SetFaults(sim.Faults{Open: func(e *sim.Endpoint) error {
+			if e.LocalAddr().Addr() == server2 {
+				time.Sleep(attemptTime / 2)
+			}
+			return nil
+		}})
+		time.Sleep(standbyPause + attemptTime/4)
+		endpointOf(c[0].link).Fail(fabric.ErrQueuePair)
+		requireEcho(t, c[0], s[0])
+		require.EqualValues(t, 1, c[0].link.Info().Moves)
+		n.SetFaults(sim.Faults{})
+		time.Sleep(2 * standbyPauseMost)
+		requireStandby(t, c[0], s[0], cable1, cable2)
+		for _, l := range []*Link{c[0].link, s[0].link} {
+			l.mu.Lock()
+			require.Greater(t, l.path.standby.attempt, l.path.over)
+			l.mu.Unlock()
+		}
+	})
+}
+
+// TestAStandbyIsMadeWithAPeerThatAnswersLate has the handshake take longer than a first
+// attempt may.
+func TestAStandbyIsMadeWithAPeerThatAnswersLate(t *testing.T) {
+	onTwoCards(t, asIs, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
+		n.SetFaults(sim.Faults{Open: func(e *sim.Endpoint) error {
+			if e.LocalAddr().Addr() == server2 {
+				time.Sleep(attemptTime * 3 / 2)
+			}
+			return nil
+		}})
+		time.Sleep(2 * standbyPauseMost)
+		requireStandby(t, c[0], s[0], cable1, cable2)
+	})
+}
+
 // cards are ways to lose queue pairs of links that have a standby.
 var cards = []breakage{
 	{"the queue pair", func(_ *sim.Network, r *rand.Rand, ours, peers *sim.Endpoint) {
