@@ -86,6 +86,14 @@ func TestManyLinksOfACardThatIsGone(t *testing.T) {
 	})
 }
 
+// state is how many attempts are under way.
+func (t *turns) state() (underWay int) {
+	synctest.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.underWay
+}
+
 // TestTurnsAreFair has attempts to one host, which are never answered, be in no other's way,
 // and each link of it have its turn.
 func TestTurnsAreFair(t *testing.T) {
@@ -111,8 +119,7 @@ func TestTurnsAreFair(t *testing.T) {
 		for i := range cap(order) {
 			require.Equal(t, i/attemptsToHost, <-order/attemptsToHost, "those of a second come in any order")
 		}
-		synctest.Wait()
-		require.Zero(t, all.underWay)
+		require.Zero(t, all.state())
 		all.leave(dead)
 		all.leave(alive)
 		require.Empty(t, all.hosts)
@@ -134,8 +141,7 @@ func TestTurnsOfManyHosts(t *testing.T) {
 		}
 		for _, underWay := range []int{attemptsAtOnce, attemptsAtOnce, 0} {
 			time.Sleep(700 * time.Millisecond)
-			synctest.Wait()
-			require.Equal(t, underWay, all.underWay)
+			require.Equal(t, underWay, all.state())
 		}
 		require.Empty(t, all.hosts)
 	})
