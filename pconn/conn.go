@@ -83,7 +83,7 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 	c.reader.init()
 	c.sender.init()
 	ep, err := f.ListenPacket(o.Local, fabric.DatagramOptions{
-		RecvQueue: 1,
+		RecvQueue: recvQueue(o.ReadBuffer),
 		Filter:    c.filter,
 		Notify:    c.reader.notify,
 	})
@@ -92,7 +92,6 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 	}
 	c.endpoint, c.limits = ep, ep.DatagramLimits()
 	c.local, c.port = rconn.NewAddr(o.Network, ep.LocalAddr()), ep.LocalAddr().Port()
-	c.setReadBuffer(o.ReadBuffer)
 	return c, nil
 }
 
@@ -130,21 +129,24 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 }
 
 // SetReadBuffer sets how many bytes of datagrams wait to be read, each of which counts
-// as the longest would. Over shm it is so many for each sender, of those that send for
-// the first time from then on. It is rounded to what the network has.
+// as 4 KiB. Over shm it is so many for each sender, of those that send for the first time
+// from then on. Over rdma it is so many in all for each port of a device, and counts until
+// c has sent or received a datagram. It is rounded to what the network has.
 func (c *Conn) SetReadBuffer(bytes int) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.setReadBuffer(bytes)
+	c.endpoint.SetRecvQueue(recvQueue(bytes))
 	return nil
 }
 
-func (c *Conn) setReadBuffer(bytes int) {
+// recvQueue is how many datagrams wait in a read buffer.
+func recvQueue(bytes int) int {
+	const each = 4 << 10 // the largest MTU of InfiniBand
 	if bytes <= 0 {
 		bytes = DefaultReadBuffer
 	}
-	c.endpoint.SetRecvQueue(bytes / (c.limits.MaxMessage + fabric.HeaderSize))
+	return max(bytes/each, 1)
 }
 
 // SetWriteBuffer does nothing: what is written has gone when Write returns.

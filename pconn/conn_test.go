@@ -48,6 +48,8 @@ func (p *post) ListenPacket(_ netip.AddrPort, o fabric.DatagramOptions) (fabric.
 	return p, nil
 }
 
+func (p *post) Source(netip.AddrPort) (netip.Addr, error) { return here.Addr(), nil }
+
 func (p *post) LocalAddr() netip.AddrPort { return here }
 func (p *post) DatagramLimits() fabric.DatagramLimits {
 	return fabric.DatagramLimits{MaxMessage: 1000}
@@ -333,5 +335,23 @@ func FuzzArrivals(f *testing.F) {
 		} else if length >= 0 {
 			require.Equal(t, before.Foreign+1, after.Foreign)
 		}
+	})
+}
+
+// That nobody was there is not said of datagrams that were written later.
+func TestWhatComesAfterARefusedRequestIsResolvedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := make(chan error)
+		p := &post{resolve: func(context.Context, netip.AddrPort) error { return <-asked }}
+		c := open(t, p, netip.AddrPort{})
+		write(t, c, "too early", there)
+		synctest.Wait()
+		write(t, c, "in time", there)
+		asked <- &fabric.RejectError{Reason: fabric.RejectNoListener}
+		asked <- nil
+		synctest.Wait()
+		require.Equal(t, []string{"0:in time"}, p.sent)
+		require.EqualValues(t, 1, c.Stats().Unreachable)
+		require.NoError(t, c.Close())
 	})
 }

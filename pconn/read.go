@@ -225,7 +225,7 @@ func (c *Conn) poll(ds []fabric.Datagram) int {
 // within Receive.
 func (c *Conn) filter(d *fabric.Datagram) bool {
 	h, ok := wire.DecodeDatagramHeader(d.Header)
-	if !ok || d.From.Port() != 0 && d.From.Port() != h.SourcePort || d.Len > c.limits.MaxMessage {
+	if !ok || !d.From.Addr().IsValid() || d.From.Port() != 0 && d.From.Port() != h.SourcePort || d.Len > c.limits.MaxMessage {
 		c.counters.foreign.Add(1)
 		return false
 	}

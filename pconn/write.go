@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -262,12 +263,12 @@ func (c *Conn) hold(r *receiver, buffers [][]byte, n int) {
 	s.held += n + fabric.HeaderSize
 }
 
-// release forgets what waits for a receiver. Called with mu held.
-func (s *sender) release(r *receiver) {
-	for _, data := range r.held {
+// release forgets the first n datagrams that wait for a receiver. Called with mu held.
+func (s *sender) release(r *receiver, n int) {
+	for _, data := range r.held[:n] {
 		s.held -= len(data) + fabric.HeaderSize
 	}
-	r.held = nil
+	r.held = slices.Delete(r.held, 0, n)
 }
 
 // send sends what is to be sent. What is for receivers that have gone waits for their
@@ -317,27 +318,49 @@ func (c *Conn) sent(d *fabric.Datagram) bool {
 
 // resolve finds out how to reach a receiver, in the background. Called with mu held.
 func (c *Conn) resolve(r *receiver) {
-	s := &c.sender
-	s.resolving.Go(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, resolveWithin)
-		defer cancel()
-		h, err := c.endpoint.Resolve(ctx, r.at)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if err == nil {
-			r.handle = h
-			if !c.sendHeld(r) {
-				r.handle.Close()
-				err = syscall.ECONNREFUSED
-			}
+	c.sender.resolving.Go(func() {
+		for !c.tryToResolve(r) {
 		}
-		if err != nil {
-			c.counters.unreachable.Add(uint64(len(r.held)))
-			delete(s.receivers, r.at)
-			c.tell(err)
-		}
-		s.release(r)
 	})
+}
+
+// tryToResolve tries once. That nobody is there is said of the time when it began: for
+// those datagrams that have come since, it is to be tried again.
+func (c *Conn) tryToResolve(r *receiver) (done bool) {
+	s := &c.sender
+	s.mu.Lock()
+	waited := len(r.held)
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.ctx, resolveWithin)
+	defer cancel()
+	h, err := c.endpoint.Resolve(ctx, r.at)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		r.handle = h
+		if c.sendHeld(r) {
+			s.release(r, len(r.held))
+			return true
+		}
+		r.handle.Close()
+		r.handle, r.sequence = nil, 0
+		err = syscall.ECONNREFUSED
+	}
+	var reject *fabric.RejectError
+	if errors.As(err, &reject) {
+		err = syscall.ECONNREFUSED
+	}
+	if waited > len(r.held) || !errors.Is(err, syscall.ECONNREFUSED) {
+		waited = len(r.held)
+	}
+	c.counters.unreachable.Add(uint64(waited))
+	s.release(r, waited)
+	c.tell(err)
+	if len(r.held) > 0 {
+		return false
+	}
+	delete(s.receivers, r.at)
+	return true
 }
 
 // sendHeld sends what waits for a receiver that has been found, or returns false if it
@@ -348,8 +371,7 @@ func (c *Conn) sendHeld(r *receiver) bool {
 		c.number(&d[0], r)
 		c.endpoint.Send(d)
 		if !c.sent(&d[0]) {
-			c.sender.release(&receiver{held: r.held[:i]})
-			r.held = r.held[i:]
+			c.sender.release(r, i)
 			return false
 		}
 	}
@@ -359,10 +381,6 @@ func (c *Conn) sendHeld(r *receiver) bool {
 // tell has the next call of a Conn that was dialed return why its datagrams do not
 // arrive.
 func (c *Conn) tell(err error) {
-	var reject *fabric.RejectError
-	if errors.As(err, &reject) {
-		err = syscall.ECONNREFUSED
-	}
 	if c.remote.IsValid() {
 		c.refused.Store(&err)
 		c.reader.notify()

@@ -12,6 +12,10 @@ type Datagrams interface {
 	// ListenPacket returns a queue pair at local, where port 0 and unspecified
 	// addresses mean what they do for [Fabric].Listen.
 	ListenPacket(local netip.AddrPort, o DatagramOptions) (DatagramEndpoint, error)
+
+	// Source is the address of this host that datagrams to another come from, where
+	// local is unspecified.
+	Source(remote netip.AddrPort) (netip.Addr, error)
 }
 
 // DatagramOptions says what a queue pair for datagrams should be like.
@@ -51,8 +55,9 @@ type DatagramEndpoint interface {
 	// *[RejectError].
 	Resolve(ctx context.Context, to netip.AddrPort) (AddressHandle, error)
 
-	// Send sends the datagrams in order and sets the Status of each. It never waits,
-	// and keeps no reference to them.
+	// Send sends the datagrams in order and sets the Status of each. It waits for
+	// nothing but the device to send what it was given before, and keeps no
+	// reference to them.
 	Send(d []Datagram)
 
 	// Receive takes datagrams that have arrived, as many as d has room for, and says
@@ -88,11 +93,12 @@ type Datagram struct {
 	To AddressHandle
 
 	// Status is OK when a datagram has been sent, which says nothing of its arrival.
-	// RNRRetryExceeded says that the receiver has no room for it, where that is known,
-	// and Flushed that To is of no use any more: the address is to be resolved again.
+	// RNRRetryExceeded says that the receiver has no room for it, or not for one of
+	// this length, where that is known, and Flushed that To is of no use any more: the
+	// address is to be resolved again.
 	Status Status
 
 	// Received:
-	From netip.AddrPort // port 0 where the device does not tell
+	From netip.AddrPort // port 0, or the zero AddrPort, where the device does not tell
 	Len  int            // bytes behind the header, be there room for them or not
 }

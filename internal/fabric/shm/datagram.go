@@ -81,6 +81,9 @@ func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	return d, nil
 }
 
+// Source implements [fabric.Datagrams]: both are of this host.
+func (f *shm) Source(remote netip.AddrPort) (netip.Addr, error) { return remote.Addr(), nil }
+
 // LocalAddr implements [fabric.DatagramEndpoint].
 func (d *datagrams) LocalAddr() netip.AddrPort { return d.local }
 
