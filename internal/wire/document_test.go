@@ -161,6 +161,10 @@ func TestTheDocumentSaysWhatIsSent(t *testing.T) {
 		"GOAWAY":                          message(Header{Data: 3, Records: 3}, Record{Type: GoAwayRecord}),
 		"rejection of a request too many": Full.Append(nil),
 		"datagram":                        datagram(DatagramHeader{SourcePort: 40000}, "ping"),
+		"request to watch a queue pair":   ResolutionRequest{Kind: Watches, ID: 0x0123_4567_89ab_cdef, Port: 40000}.Append(nil),
+		"request for a queue pair":        ResolutionRequest{Kind: Asks, ID: 0x0123_4567_89ab_cdef}.Append(nil),
+		"notice of a queue pair's end":    ResolutionRequest{Kind: Ended, ID: 0x0123_4567_89ab_cdef}.Append(nil),
+		"reply with a queue pair":         ResolutionReply{MaxMessage: 4088, Key: 0x5a3c_0f01}.Append(nil),
 		"rejection":                       Reject{Reason: (&VersionError{Peer: 3}).Error()}.Append(nil),
 	}
 	dumps := map[string][]byte{}
