@@ -21,7 +21,10 @@
 //
 // and for datagrams, see below:
 //
-//	shm-udp  shared memory, between processes of this host
+//	rdma-udp   unreliable datagrams (UD) over a RoCE device, IPv4 or IPv6
+//	rdma-udp4  the same, IPv4 only
+//	rdma-udp6  the same, IPv6 only
+//	shm-udp    shared memory, between processes of this host
 //
 // An address is host:port, with names of hosts and services as in package net. The
 // network that carries a connection is LocalAddr().Network().
@@ -83,14 +86,18 @@
 // a *net.UDPAddr as well. Ports are apart from those of connections, as UDP's are from
 // TCP's.
 //
-// A datagram has at most [PacketConn].MaxMessage bytes, 4088 over shm; a longer one is
-// syscall.EMSGSIZE. It arrives whole, in its order, or not at all: it is lost if its
-// receiver has no room for it. Over shm a receiver has a queue of 256 for each sender
-// ([PacketConn].SetReadBuffer), so one that floods is in no other's way, and nothing else
-// is lost while both processes live. [PacketStats] counts what was lost, at both ends.
-// Writes never wait. What is written to an address for the first time is sent when its
-// receiver has been found, in well under a millisecond: a program that ends before it
-// calls Close, which waits for that, may end before.
+// A datagram has at most [PacketConn].MaxMessage bytes: 4088 over shm, over rdma the MTU of
+// the device's port less 8, which is 1016 where that of Ethernet is 1500. A longer one is
+// syscall.EMSGSIZE; nothing is ever sent in fragments. It arrives whole, in its order, or
+// not at all: it is lost if its receiver has no room for it. A receiver has a queue of 256
+// ([PacketConn].SetReadBuffer), over shm for each sender, so that one that floods is in no
+// other's way and nothing else is lost while both processes live. Over rdma the queue is for
+// all senders, 1 MiB of pinned memory for each port that the address belongs to, and
+// the network may lose datagrams. [PacketStats] counts what was lost, at both ends. Writes do
+// not wait for the receiver. What is written to an address for the first time is sent when
+// its receiver has been found, in well under a millisecond: a program that ends before it
+// calls Close, which waits for that, may end before. Close has those who send to the PacketConn
+// look for another at its address, and waits a second at most for them to know.
 //
 // # What is as in package net, and what is not
 //

@@ -25,20 +25,24 @@ type Message = pconn.Message
 
 // packetNetworks are the networks of datagrams.
 var packetNetworks = map[string]network{
-	"shm-udp": {"shm-udp", "ip", openSHM},
+	"shm-udp":   {"shm-udp", "ip", openSHM},
+	"rdma-udp":  {"rdma-udp", "ip", openRDMA},
+	"rdma-udp4": {"rdma-udp", "ip4", openRDMA},
+	"rdma-udp6": {"rdma-udp", "ip6", openRDMA},
 }
 
-// ListenPacket announces on the address of a network of datagrams: "shm-udp". The
-// address has the form "host:port", as for net.ListenPacket: without a host it is all
-// addresses of this machine, and port 0 means a free one, which LocalAddr tells. The
-// net.PacketConn is a *[PacketConn]. The error is a *net.OpError.
+// ListenPacket announces on the address of a network of datagrams: "rdma-udp",
+// "rdma-udp4", "rdma-udp6" or "shm-udp". The address has the form "host:port", as for
+// net.ListenPacket: without a host it is all addresses of this machine, and port 0 means a
+// free one, which LocalAddr tells. The net.PacketConn is a *[PacketConn]. The error is a
+// *net.OpError.
 func ListenPacket(network, address string) (net.PacketConn, error) {
 	return (&ListenConfig{}).ListenPacket(context.Background(), network, address)
 }
 
 // ListenPacket announces on the address of a network of datagrams. ctx is for resolving
 // the address. Of the options, TrustUser counts, for those who send and those who are
-// sent to. See the function [ListenPacket].
+// sent to, and of Config the TrafficClass of what is sent. See the function [ListenPacket].
 func (lc *ListenConfig) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
 	c, addr, err := lc.listenPacket(ctx, network, cmp.Or(address, ":0"))
 	if err != nil {
@@ -58,20 +62,25 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, address strin
 		return nil, nil, err
 	}
 	addr := preferIPv4(addrs)
-	c, err := openPackets(n, lc.TrustUser, pconn.Options{Network: n.name, Local: n.listenOn(addr)})
+	at := rconn.NewAddr(n.name, addr)
+	f, err := openDatagrams(n, lc.TrustUser, lc.Config)
 	if err != nil {
-		return nil, rconn.NewAddr(n.name, addr), err
+		return nil, at, err
 	}
-	return c, nil, nil
+	c, err := pconn.Listen(f, pconn.Options{Network: n.name, Local: n.listenOn(addr)})
+	return c, at, err
 }
 
-// openPackets returns a PacketConn on a network.
-func openPackets(n network, trust trustUser, o pconn.Options) (*PacketConn, error) {
-	f, err := n.open(trust, nil)
+// openDatagrams returns the fabric of a network.
+func openDatagrams(n network, trust trustUser, cfg *Config) (fabric.Datagrams, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	f, err := n.open(trust, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return pconn.Listen(f.(fabric.Datagrams), o)
+	return f.(fabric.Datagrams), nil
 }
 
 // dialPacket returns a PacketConn for the first address that a name has, as package net
@@ -93,10 +102,18 @@ func (d *Dialer) dialPacket(ctx context.Context, n network, address string) (*Pa
 	if remote.Port() == 0 {
 		return nil, at, errPortZero
 	}
-	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
-		local = netip.AddrPortFrom(remote.Addr(), local.Port())
+	f, err := openDatagrams(n, d.TrustUser, d.Config)
+	if err != nil {
+		return nil, at, err
 	}
-	c, err := openPackets(n, d.TrustUser, pconn.Options{Network: n.name, Local: local, Remote: remote})
+	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
+		source, err := f.Source(remote)
+		if err != nil {
+			return nil, at, err
+		}
+		local = netip.AddrPortFrom(source, local.Port())
+	}
+	c, err := pconn.Listen(f, pconn.Options{Network: n.name, Local: local, Remote: remote})
 	return c, at, err
 }
 

@@ -27,10 +27,22 @@ func listenPackets(tb testing.TB, network string) packets {
 	if network == "udp" {
 		listen = net.ListenPacket
 	}
-	c, err := listen(network, "127.0.0.1:0")
+	host := "127.0.0.1"
+	if device := os.Getenv("SOFTROCE_ADDR"); device != "" && network != "shm-udp" {
+		host = device
+	}
+	c, err := listen(network, net.JoinHostPort(host, "0"))
 	require.NoError(tb, err)
 	tb.Cleanup(func() { c.Close() })
 	return c.(packets)
+}
+
+// benchmarked are the networks to compare.
+func benchmarked() []string {
+	if os.Getenv("SOFTROCE_ADDR") != "" {
+		return []string{"rdma-udp", "udp"}
+	}
+	return []string{"shm-udp", "udp"}
 }
 
 func addrPortOf(c net.PacketConn) netip.AddrPort {
@@ -85,7 +97,7 @@ func startEcho(b *testing.B, network string, c packets) netip.AddrPort {
 
 // Round trips of 64 bytes between two processes.
 func BenchmarkPacketRoundTrip(b *testing.B) {
-	for _, network := range []string{"shm-udp", "udp"} {
+	for _, network := range benchmarked() {
 		b.Run(network, func(b *testing.B) {
 			c := listenPackets(b, network)
 			peer := startEcho(b, network, c)
@@ -102,7 +114,7 @@ func BenchmarkPacketRoundTrip(b *testing.B) {
 
 // Datagrams of 1 KiB, as many as arrive.
 func BenchmarkPacketStream(b *testing.B) {
-	for _, network := range []string{"shm-udp", "udp"} {
+	for _, network := range benchmarked() {
 		b.Run(network, func(b *testing.B) {
 			from, to := listenPackets(b, network), listenPackets(b, network)
 			done := make(chan struct{})
@@ -130,7 +142,17 @@ func BenchmarkPacketStream(b *testing.B) {
 }
 
 func TestPacketsAllocateNothing(t *testing.T) {
-	a, b := listenPackets(t, "shm-udp"), listenPackets(t, "shm-udp")
+	t.Run("shm", func(t *testing.T) { testPacketsAllocateNothing(t, "shm-udp") })
+	t.Run("rdma", func(t *testing.T) {
+		if os.Getenv("SOFTROCE_ADDR") == "" {
+			t.Skip("no RDMA device: SOFTROCE_ADDR is not set; bin/softroce sets it")
+		}
+		testPacketsAllocateNothing(t, "rdma-udp")
+	})
+}
+
+func testPacketsAllocateNothing(t *testing.T, network string) {
+	a, b := listenPackets(t, network), listenPackets(t, network)
 	to := addrPortOf(b)
 	p := make([]byte, 1000)
 	room := []ringnet.Message{{Buffers: [][]byte{p}}, {Buffers: [][]byte{p}}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"testing"
 
@@ -18,14 +19,28 @@ import (
 )
 
 func TestPacketConn(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("shm is Linux's")
+	t.Run("shm", func(t *testing.T) {
+		if runtime.GOOS != "linux" {
+			t.Skip("shm is Linux's")
+		}
+		testPacketConn(t, "shm-udp", "127.0.0.1")
+	})
+	for name, env := range map[string]string{"rdma": "SOFTROCE_ADDR", "rdma6": "SOFTROCE_ADDR6"} {
+		t.Run(name, func(t *testing.T) {
+			if os.Getenv(env) == "" {
+				t.Skip(env, "is not set; bin/softroce sets it where there is an RDMA device")
+			}
+			testPacketConn(t, "rdma-udp", os.Getenv(env))
+		})
 	}
+}
+
+func testPacketConn(t *testing.T, network, host string) {
 	packettest.Test(t, packettest.Network{
-		Listen: func(address string) (net.PacketConn, error) { return ringnet.ListenPacket("shm-udp", address) },
-		Dial:   func(address string) (net.Conn, error) { return ringnet.Dial("shm-udp", address) },
+		Listen: func(address string) (net.PacketConn, error) { return ringnet.ListenPacket(network, address) },
+		Dial:   func(address string) (net.Conn, error) { return ringnet.Dial(network, address) },
 		Batch:  func(c net.PacketConn) packettest.Batcher { return batches{c.(*ringnet.PacketConn)} },
-		Host:   "127.0.0.1",
+		Host:   host,
 		Most:   4088,
 		Burst:  64,
 	})

@@ -4,7 +4,8 @@
 // official headers. For that it reads this file line by line:
 //
 //   - one member or constant per line; reserved members are filling;
-//   - a comment behind a member is the official path where that differs;
+//   - a comment behind a member is the official path where that differs, or
+//     several where they share its place;
 //   - "partial" behind a struct: only the front of the official one, which the
 //     libraries alone allocate.
 
@@ -18,6 +19,7 @@
 
 struct rn_ibv_pd;
 struct rn_ibv_srq;
+struct rn_ibv_ah;
 struct rn_ibv_cq;
 struct rn_ibv_qp;
 struct rn_ibv_wc;
@@ -72,6 +74,16 @@ struct rn_ibv_device_attr {
 	uint8_t phys_port_cnt;
 };
 
+struct rn_ibv_port_attr { // partial
+	unsigned int state;
+	unsigned int max_mtu;
+	unsigned int active_mtu;
+	uint32_t reserved_0[7];
+	uint8_t reserved_1[6];
+	uint8_t link_layer;
+	uint8_t reserved_2[17];
+};
+
 struct rn_ibv_comp_channel {
 	struct rn_ibv_context *context;
 	int fd;
@@ -121,9 +133,9 @@ struct rn_ibv_send_wr {
 	unsigned int opcode;
 	unsigned int send_flags;
 	uint32_t imm_data;
-	uint64_t remote_addr; // wr.rdma.remote_addr
-	uint32_t rkey; // wr.rdma.rkey
-	uint32_t reserved_0;
+	uint64_t remote_addr; // wr.rdma.remote_addr, wr.ud.ah
+	uint32_t rkey; // wr.rdma.rkey, wr.ud.remote_qpn
+	uint32_t remote_qkey; // wr.ud.remote_qkey
 	uint64_t reserved_1[9];
 };
 
@@ -237,12 +249,25 @@ struct rn_rdma_conn_param {
 	uint32_t qp_num;
 };
 
+struct rn_ibv_ah_attr {
+	uint64_t reserved[4];
+};
+
+struct rn_rdma_ud_param {
+	const void *private_data;
+	uint8_t private_data_len;
+	struct rn_ibv_ah_attr ah_attr;
+	uint32_t qp_num;
+	uint32_t qkey;
+};
+
 struct rn_rdma_cm_event { // partial
 	struct rn_rdma_cm_id *id;
 	struct rn_rdma_cm_id *listen_id;
 	unsigned int event;
 	int status;
 	struct rn_rdma_conn_param conn; // param.conn
+	uint8_t reserved_0[32];
 };
 
 enum rn_ibv_event_type {
@@ -257,6 +282,7 @@ enum rn_ibv_event_type {
 
 enum rn_rdma_port_space {
 	RN_RDMA_PS_TCP = 0x0106,
+	RN_RDMA_PS_UDP = 0x0111,
 };
 
 enum {
@@ -267,7 +293,10 @@ enum {
 	RN_IBV_ACCESS_REMOTE_READ = 4,
 	RN_IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
 
+	RN_IBV_LINK_LAYER_ETHERNET = 2,
+
 	RN_IBV_QPT_RC = 2,
+	RN_IBV_QPT_UD = 4,
 
 	RN_IBV_QPS_INIT = 1,
 	RN_IBV_QPS_RTR = 2,
@@ -276,10 +305,12 @@ enum {
 
 	RN_IBV_QP_STATE = 1 << 0,
 	RN_IBV_QP_ACCESS_FLAGS = 1 << 3,
+	RN_IBV_QP_QKEY = 1 << 6,
 	RN_IBV_QP_TIMEOUT = 1 << 9,
 	RN_IBV_QP_RETRY_CNT = 1 << 10,
 	RN_IBV_QP_RNR_RETRY = 1 << 11,
 	RN_IBV_QP_MIN_RNR_TIMER = 1 << 15,
+	RN_IBV_QP_SQ_PSN = 1 << 16,
 	RN_IBV_QP_DEST_QPN = 1 << 20,
 
 	RN_IBV_WR_RDMA_WRITE = 0,
@@ -293,6 +324,8 @@ enum {
 
 	RN_IBV_WC_RECV = 128,
 	RN_IBV_WC_RECV_RDMA_WITH_IMM = 129,
+
+	RN_IBV_WC_GRH = 1 << 0,
 
 	RN_IBV_WC_SUCCESS = 0,
 	RN_IBV_WC_LOC_LEN_ERR = 1,

@@ -121,8 +121,10 @@ func layoutCheck(t *testing.T) string {
 			path = name
 		}
 		members++
-		fmt.Fprintf(&c, "SAME(offsetof(%s, %s) == offsetof(%s, %s));\n", ours, name, theirs, path)
-		fmt.Fprintf(&c, "SAME(sizeof(((%s *)0)->%s) == sizeof(((%s *)0)->%s));\n", ours, name, theirs, path)
+		for _, path := range strings.Split(path, ", ") {
+			fmt.Fprintf(&c, "SAME(offsetof(%s, %s) == offsetof(%s, %s));\n", ours, name, theirs, path)
+			fmt.Fprintf(&c, "SAME(sizeof(((%s *)0)->%s) == sizeof(((%s *)0)->%s));\n", ours, name, theirs, path)
+		}
 	}
 	t.Logf("%d structures, %d members, %d constants", structs, members, constants)
 	require.Greater(t, structs, 15)

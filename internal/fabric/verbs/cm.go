@@ -26,7 +26,14 @@ type cmEvent struct {
 	kind    uint32
 	status  int
 	private []byte
-	request cmID // CONNECT_REQUEST: the new id
+	request cmID    // CONNECT_REQUEST: the new id
+	service service // ESTABLISHED, in the port space for UDP
+}
+
+// service is where the one is who answered an SIDR REQ.
+type service struct {
+	attr   C.struct_rn_ibv_ah_attr
+	number uint32 // of the queue pair
 }
 
 // receiver is an endpoint or a listener. Its methods run in the event loop:
@@ -108,6 +115,10 @@ func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
 	case C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE, C.RN_RDMA_CM_EVENT_ESTABLISHED, C.RN_RDMA_CM_EVENT_REJECTED:
 		e.private = privateOf(event)
 	}
+	if id.ps == C.RN_RDMA_PS_UDP && e.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED {
+		ud := C.rn_ud_param(event)
+		e.service = service{ud.ah_attr, uint32(ud.qp_num)}
+	}
 	m.mu.Lock()
 	r := m.receivers[id]
 	m.mu.Unlock()
@@ -142,7 +153,7 @@ func (m *manager) refuse(id cmID, private []byte) {
 // they begin.
 func (f rdma) createID() (cmID, error) {
 	var id cmID
-	if rc := C.rn_create_id(f.channel, &id); rc != 0 {
+	if rc := C.rn_create_id(f.channel, f.space, &id); rc != 0 {
 		return nil, syscallError("rdma_create_id", rc)
 	}
 	if class, ok := f.config.class(); ok {

@@ -126,7 +126,7 @@ func (e *endpoint) tryQueuePair(s shape, inline int) error {
 		max_recv_sge:    1,
 		max_inline_data: C.uint32_t(inline),
 	}
-	if rc := C.rn_create_qp(e.pd, e.cq, &wanted, &e.qp); rc != 0 {
+	if rc := C.rn_create_qp(e.pd, C.RN_IBV_QPT_RC, e.cq, e.cq, &wanted, &e.qp); rc != 0 {
 		return memoryError("ibv_create_qp", rc, s.sends*64+s.recvs*16)
 	}
 	e.inlineSize = min(int(wanted.max_inline_data), maxInline)

@@ -2,6 +2,8 @@
 // arguments. A list apart from abi.h so that abi_test.go can compare each
 // signature with the official prototype.
 
+struct _compat_ibv_port_attr;
+
 #define RN_LIBIBVERBS(F)                                                       \
 	F(struct rn_ibv_pd *, ibv_alloc_pd, (struct rn_ibv_context *))         \
 	F(int, ibv_dealloc_pd, (struct rn_ibv_pd *))                           \
@@ -25,6 +27,11 @@
 	F(int, ibv_destroy_qp, (struct rn_ibv_qp *))                           \
 	F(int, ibv_query_device,                                               \
 	  (struct rn_ibv_context *, struct rn_ibv_device_attr *))              \
+	F(int, ibv_query_port,                                                 \
+	  (struct rn_ibv_context *, uint8_t, struct _compat_ibv_port_attr *))  \
+	F(struct rn_ibv_ah *, ibv_create_ah,                                   \
+	  (struct rn_ibv_pd *, struct rn_ibv_ah_attr *))                       \
+	F(int, ibv_destroy_ah, (struct rn_ibv_ah *))                           \
 	F(int, ibv_get_async_event,                                            \
 	  (struct rn_ibv_context *, struct rn_ibv_async_event *))              \
 	F(void, ibv_ack_async_event, (struct rn_ibv_async_event *))

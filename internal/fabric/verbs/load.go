@@ -39,7 +39,10 @@ var shared struct {
 type rdma struct {
 	*manager
 	config Config
+	space  portSpace
 }
+
+type portSpace = C.enum_rn_rdma_port_space
 
 // New returns a fabric. The first opens the libraries. Where there is no RDMA
 // the error wraps errors.ErrUnsupported and says what is missing; the next call
@@ -54,8 +57,11 @@ func New(c Config) (fabric.Fabric, error) {
 		}
 		shared.manager = m
 	}
-	return rdma{shared.manager, c}, nil
+	return shared.manager.fabric(c), nil
 }
+
+// fabric returns the fabric of connections.
+func (m *manager) fabric(c Config) rdma { return rdma{m, c, C.RN_RDMA_PS_TCP} }
 
 // Fabric returns the fabric with the default configuration.
 func Fabric() (fabric.Fabric, error) { return New(Config{}) }

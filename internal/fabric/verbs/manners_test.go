@@ -137,7 +137,7 @@ func emulate(t *testing.T) *emulated {
 	require.NoError(t, err)
 	manager, err := open(os.Getenv(library), librdmacm)
 	require.NoError(t, err)
-	return &emulated{(*manners)(unsafe.Pointer(unsafe.SliceData(m))), rdma{manager: manager}, addr, events}
+	return &emulated{(*manners)(unsafe.Pointer(unsafe.SliceData(m))), manager.fabric(Config{}), addr, events}
 }
 
 // compileLibrary makes a shared library of a C source.

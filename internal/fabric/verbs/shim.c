@@ -89,9 +89,14 @@ void rn_ack_cm_event(struct rn_rdma_cm_event *event)
 	lib.rdma_ack_cm_event(event);
 }
 
-int rn_create_id(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_id **id)
+const struct rn_rdma_ud_param *rn_ud_param(const struct rn_rdma_cm_event *event)
 {
-	return result(lib.rdma_create_id(channel, id, NULL, RN_RDMA_PS_TCP));
+	return (const void *)&event->conn;
+}
+
+int rn_create_id(struct rn_rdma_event_channel *channel, enum rn_rdma_port_space ps, struct rn_rdma_cm_id **id)
+{
+	return result(lib.rdma_create_id(channel, id, NULL, ps));
 }
 
 int rn_destroy_id(struct rn_rdma_cm_id *id)
@@ -180,6 +185,11 @@ int rn_query_device(struct rn_ibv_context *ctx, struct rn_ibv_device_attr *attr)
 	return result(lib.ibv_query_device(ctx, attr));
 }
 
+int rn_query_port(struct rn_ibv_context *ctx, uint8_t port, struct rn_ibv_port_attr *attr)
+{
+	return result(lib.ibv_query_port(ctx, port, (struct _compat_ibv_port_attr *)attr));
+}
+
 int rn_next_async_event(struct rn_ibv_context *ctx, struct rn_ibv_async_event *event)
 {
 	return result(lib.ibv_get_async_event(ctx, event));
@@ -242,13 +252,13 @@ int rn_destroy_cq(struct rn_ibv_cq *cq)
 	return result(lib.ibv_destroy_cq(cq));
 }
 
-int rn_create_qp(struct rn_ibv_pd *pd, struct rn_ibv_cq *cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp)
+int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, struct rn_ibv_cq *send_cq, struct rn_ibv_cq *recv_cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp)
 {
 	struct rn_ibv_qp_init_attr attr = {
-		.send_cq = cq,
-		.recv_cq = cq,
+		.send_cq = send_cq,
+		.recv_cq = recv_cq,
 		.cap = *cap,
-		.qp_type = RN_IBV_QPT_RC,
+		.qp_type = type,
 	};
 	errno = 0;
 	*qp = lib.ibv_create_qp(pd, &attr);
@@ -261,6 +271,18 @@ int rn_create_qp(struct rn_ibv_pd *pd, struct rn_ibv_cq *cq, struct rn_ibv_qp_ca
 int rn_destroy_qp(struct rn_ibv_qp *qp)
 {
 	return result(lib.ibv_destroy_qp(qp));
+}
+
+int rn_create_ah(struct rn_ibv_pd *pd, struct rn_ibv_ah_attr *attr, struct rn_ibv_ah **ah)
+{
+	errno = 0;
+	*ah = lib.ibv_create_ah(pd, attr);
+	return *ah ? 0 : failed();
+}
+
+int rn_destroy_ah(struct rn_ibv_ah *ah)
+{
+	return result(lib.ibv_destroy_ah(ah));
 }
 
 // cm_attr asks rdma_cm for the attributes of the next state. Older kernels
@@ -307,6 +329,25 @@ int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_
 	attr.retry_cnt = retries;
 	attr.rnr_retry = rnr_retries;
 	return result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_TIMEOUT | RN_IBV_QP_RETRY_CNT | RN_IBV_QP_RNR_RETRY));
+}
+
+int rn_qp_datagrams(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint32_t qkey)
+{
+	struct rn_ibv_qp_attr attr;
+	int mask;
+	int rc = cm_attr(id, RN_IBV_QPS_INIT, &attr, &mask);
+	if (rc)
+		return rc;
+	attr.qkey = qkey;
+	rc = result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_QKEY));
+	if (rc)
+		return rc;
+	attr.qp_state = RN_IBV_QPS_RTR;
+	rc = result(lib.ibv_modify_qp(qp, &attr, RN_IBV_QP_STATE));
+	if (rc)
+		return rc;
+	attr.qp_state = RN_IBV_QPS_RTS;
+	return result(lib.ibv_modify_qp(qp, &attr, RN_IBV_QP_STATE | RN_IBV_QP_SQ_PSN));
 }
 
 int rn_qp_error(struct rn_ibv_qp *qp)

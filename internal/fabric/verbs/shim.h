@@ -20,7 +20,10 @@ int rn_create_event_channel(struct rn_rdma_event_channel **channel);
 int rn_next_cm_event(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_event **event);
 void rn_ack_cm_event(struct rn_rdma_cm_event *event);
 
-int rn_create_id(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_id **id);
+// rn_ud_param is what an event of the port space for UDP has in place of conn.
+const struct rn_rdma_ud_param *rn_ud_param(const struct rn_rdma_cm_event *event);
+
+int rn_create_id(struct rn_rdma_event_channel *channel, enum rn_rdma_port_space ps, struct rn_rdma_cm_id **id);
 int rn_destroy_id(struct rn_rdma_cm_id *id);
 int rn_set_traffic_class(struct rn_rdma_cm_id *id, uint8_t traffic_class);
 int rn_bind(struct rn_rdma_cm_id *id, struct sockaddr_storage *addr, int v6only);
@@ -37,6 +40,7 @@ int rn_disconnect(struct rn_rdma_cm_id *id);
 // The device.
 
 int rn_query_device(struct rn_ibv_context *ctx, struct rn_ibv_device_attr *attr);
+int rn_query_port(struct rn_ibv_context *ctx, uint8_t port, struct rn_ibv_port_attr *attr);
 
 // rn_next_async_event takes the next event without waiting;
 // rn_ack_async_event gives it back.
@@ -52,8 +56,10 @@ int rn_dereg_mr(struct rn_ibv_mr *mr);
 int rn_create_comp_channel(struct rn_ibv_context *ctx, struct rn_ibv_comp_channel **channel);
 int rn_create_cq(struct rn_ibv_context *ctx, int depth, struct rn_ibv_comp_channel *channel, int vector, struct rn_ibv_cq **cq);
 int rn_destroy_cq(struct rn_ibv_cq *cq);
-int rn_create_qp(struct rn_ibv_pd *pd, struct rn_ibv_cq *cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp);
+int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, struct rn_ibv_cq *send_cq, struct rn_ibv_cq *recv_cq, struct rn_ibv_qp_cap *cap, struct rn_ibv_qp **qp);
 int rn_destroy_qp(struct rn_ibv_qp *qp);
+int rn_create_ah(struct rn_ibv_pd *pd, struct rn_ibv_ah_attr *attr, struct rn_ibv_ah **ah);
+int rn_destroy_ah(struct rn_ibv_ah *ah);
 
 // rn_free_comp_channel frees a channel whose descriptor somebody else closes.
 int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
@@ -64,6 +70,10 @@ int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
 int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, unsigned int access);
 int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class);
 int rn_qp_error(struct rn_ibv_qp *qp);
+
+// rn_qp_datagrams has a queue pair of type UD ready to send and receive, at the
+// port that the id is bound to.
+int rn_qp_datagrams(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint32_t qkey);
 
 // The data path of one endpoint: its queue pair and everything that a call
 // from Go into the device needs, allocated once. send[i] has sge send_sge[i]

@@ -1,0 +1,263 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"bufio"
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// packets is an endpoint for datagrams, and the news that there are any.
+type packets struct {
+	*datagrams
+	news chan struct{}
+}
+
+func openPackets(t *testing.T, queue int) packets {
+	t.Helper()
+	f, addr := onDevice(t)
+	p := packets{news: make(chan struct{}, 1)}
+	ep, err := f.(fabric.Datagrams).ListenPacket(netip.AddrPortFrom(addr, 0), fabric.DatagramOptions{
+		RecvQueue: queue,
+		Filter:    func(d *fabric.Datagram) bool { return d.From.Addr().IsValid() },
+		Notify: func() {
+			select {
+			case p.news <- struct{}{}:
+			default:
+			}
+		},
+	})
+	require.NoError(t, err)
+	p.datagrams = ep.(*datagrams)
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func (p packets) queue() *datagramQueue { return (*p.queues.Load())[0] }
+
+// to resolves the address of another.
+func (p packets) to(t *testing.T, other packets) *addressHandle {
+	t.Helper()
+	h, err := p.Resolve(context.Background(), other.local)
+	require.NoError(t, err)
+	return h.(*addressHandle)
+}
+
+// send sends a datagram, and returns its status.
+func (p packets) send(h *addressHandle, text string) fabric.Status {
+	d := []fabric.Datagram{{To: h, Buffers: [][]byte{[]byte(text)}}}
+	p.Send(d)
+	return d[0].Status
+}
+
+// next waits for the next datagram.
+func (p packets) next(t *testing.T) string {
+	t.Helper()
+	b := make([]byte, largestMTU)
+	d := []fabric.Datagram{{Buffers: [][]byte{b}}}
+	for late := time.After(20 * time.Second); ; {
+		p.Arm()
+		if p.Receive(d) == 1 {
+			return string(b[:d[0].Len])
+		}
+		select {
+		case <-p.news:
+		case <-late:
+			require.FailNow(t, "no datagram")
+		}
+	}
+}
+
+func requireGone(t *testing.T, h *addressHandle) {
+	t.Helper()
+	require.Eventually(t, h.gone.Load, 20*time.Second, time.Millisecond)
+}
+
+func TestDatagramsGiveEverythingBack(t *testing.T) {
+	a := openPackets(t, 16)
+	cycle := func() {
+		b := openPackets(t, 16)
+		there, back := b.to(t, a), a.to(t, b)
+		require.Equal(t, fabric.OK, b.send(there, "hello"))
+		require.Equal(t, fabric.OK, a.send(back, "hello"))
+		require.Equal(t, "hello", a.next(t))
+		require.Equal(t, "hello", b.next(t))
+		there.Close()
+		require.NoError(t, b.Close())
+		require.True(t, back.gone.Load(), "Close has told it")
+		require.Equal(t, fabric.Flushed, a.send(back, "hello?"))
+		back.Close()
+		_, err := a.Resolve(context.Background(), b.local)
+		require.ErrorAs(t, err, new(*fabric.RejectError))
+		a.forgetWatchers()
+	}
+	cycle()
+	used, _ := budget.Process.State()
+	before := countResources(t)
+	for range 10 {
+		cycle()
+	}
+	after, _ := budget.Process.State()
+	require.Equal(t, used, after)
+	var now resources
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		now = countResources(t)
+		now.Mappings = before.Mappings // threads' stacks, and malloc's arenas
+		if now == before {
+			return
+		}
+	}
+	require.Equal(t, before, now)
+}
+
+// forgetWatchers has those senders forgotten that are still thought to be there.
+func (p packets) forgetWatchers() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := p.queue()
+	for _, w := range q.watchers {
+		_ = w.e.Close()
+	}
+	q.watchers = nil
+}
+
+// The kernel of a process that has died tells who sends to it.
+func TestDatagramsToAProcessThatDies(t *testing.T) {
+	a := openPackets(t, 16)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDatagramReceiverProgram$")
+	cmd.Env = append(os.Environ(), "RINGNET_DATAGRAM_RECEIVER=1")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	to := netip.MustParseAddrPort(strings.TrimSpace(line))
+	h, err := a.Resolve(context.Background(), to)
+	require.NoError(t, err)
+	defer h.Close()
+	require.Equal(t, fabric.OK, a.send(h.(*addressHandle), "hello"))
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	requireGone(t, h.(*addressHandle))
+	_, err = a.Resolve(context.Background(), to)
+	require.ErrorAs(t, err, new(*fabric.RejectError))
+}
+
+func TestDatagramReceiverProgram(t *testing.T) {
+	if os.Getenv("RINGNET_DATAGRAM_RECEIVER") == "" {
+		t.Skip("a program of TestDatagramsToAProcessThatDies")
+	}
+	p := openPackets(t, 16)
+	os.Stdout.WriteString(p.local.String() + "\n")
+	select {}
+}
+
+// Who has not asked does not get in, and what is no datagram is for the filter.
+func TestDatagramsOfStrangers(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	right := a.to(t, b)
+	defer right.Close()
+	right.receiver.key ^= 1
+	require.Equal(t, fabric.OK, a.send(right, "with another Q_Key"))
+	right.receiver.key ^= 1
+
+	// A message without so much as a header.
+	q := a.queue()
+	q.sending.Lock()
+	require.Equal(t, fabric.OK, q.encode(0, &fabric.Datagram{To: right}))
+	q.e.sge[0].length = 1
+	q.post(1)
+	q.sending.Unlock()
+
+	require.Equal(t, fabric.OK, a.send(right, "hello"))
+	require.Equal(t, "hello", b.next(t))
+}
+
+func TestDatagramTooLongForItsReceiver(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	h := a.to(t, b)
+	defer h.Close()
+	require.Equal(t, a.limits.MaxMessage, h.maxMessage)
+	h.maxMessage = 5
+	require.Equal(t, fabric.RNRRetryExceeded, a.send(h, "longer"))
+	require.Equal(t, fabric.OK, a.send(h, "short"))
+	require.Equal(t, "short", b.next(t))
+}
+
+// A queue pair is as long as was asked for last before somebody used it.
+func TestDatagramsRecvQueue(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	b.SetRecvQueue(4)
+	h := a.to(t, b)
+	defer h.Close()
+	b.SetRecvQueue(16)
+	for range 10 {
+		require.Equal(t, fabric.OK, a.send(h, "hello"))
+	}
+	other := a.to(t, a)
+	defer other.Close()
+	require.Equal(t, fabric.OK, a.send(other, "all sent"))
+	require.Equal(t, "all sent", a.next(t))
+	room := make([]fabric.Datagram, 16)
+	require.Equal(t, 4, b.Receive(room))
+}
+
+// A queue pair that has failed is replaced, and who sends to it is told.
+func TestDatagramsWhenAQueuePairFails(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	h := a.to(t, b)
+	defer h.Close()
+	q := b.queue()
+	require.NoError(t, q.e.Disconnect()) // to state ERR
+	b.Receive(make([]fabric.Datagram, 1))
+	requireGone(t, h)
+	again := a.to(t, b)
+	defer again.Close()
+	require.NotEqual(t, h.receiver, again.receiver)
+	require.Equal(t, fabric.OK, a.send(again, "hello"))
+	require.Equal(t, "hello", b.next(t))
+}
+
+// Requests without the other, as hostile senders make them, are bounded and in nobody's way.
+func TestDatagramRequestsAreBounded(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	for i := range 2 * maxRequests {
+		e, err := a.request(context.Background(), b.local, wire.ResolutionRequest{Kind: wire.Watches, ID: uint64(i), Port: 1})
+		require.NoError(t, err)
+		defer e.Close()
+	}
+	// Of a burst the listener looks at as many as its backlog holds.
+	require.Eventually(t, func() bool { return len(b.listener.queue) == 0 }, 20*time.Second, time.Millisecond)
+	h := a.to(t, b)
+	defer h.Close()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	require.LessOrEqual(t, len(b.requests), maxRequests)
+}
+
+// One watcher too many costs the oldest its place, and it is told so.
+func TestDatagramWatchersAreBounded(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	h := a.to(t, b)
+	defer h.Close()
+	q := b.queue()
+	b.mu.Lock()
+	q.watchers[0].since = time.Now().Add(-watchesWithin - time.Second)
+	b.mu.Unlock()
+	other := a.to(t, b)
+	defer other.Close()
+	requireGone(t, h)
+	require.False(t, other.gone.Load())
+}

@@ -1,0 +1,47 @@
+package verbs
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// grhSize is how many bytes a device places before each datagram: the global route
+// header of InfiniBand, in whose place RoCE has a header of IPv6, or one of IPv4 in the
+// last 20 bytes, the first 20 of which then mean nothing.
+const grhSize = 40
+
+const (
+	ipv4HeaderSize = 20
+
+	// firstOfIPv4 is the first byte of an IPv4 header without options.
+	firstOfIPv4 = 0x45
+)
+
+// sourceOf is the address that a datagram comes from by what its device has placed
+// before it, or the zero Addr if that is neither header. An IPv4 header is told from the
+// end of an IPv6 header by its checksum, which soft-RoCE leaves out: there the bytes
+// before it are 0. Link-local addresses have no zone there; theirs is the given one.
+func sourceOf(grh *[grhSize]byte, zone string) netip.Addr {
+	v4 := grh[grhSize-ipv4HeaderSize:]
+	if v4[0] == firstOfIPv4 && (grh[0]>>4 != 6 || checksumFits(v4)) {
+		return netip.AddrFrom4([4]byte(v4[12:16]))
+	}
+	if grh[0]>>4 != 6 {
+		return netip.Addr{}
+	}
+	a := netip.AddrFrom16([16]byte(grh[8:24])).Unmap()
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		a = a.WithZone(zone)
+	}
+	return a
+}
+
+// checksumFits says whether an IPv4 header has the checksum that belongs to it.
+func checksumFits(header []byte) bool {
+	var sum uint32
+	for i := 0; i < len(header); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(header[i:]))
+	}
+	sum = sum>>16 + sum&0xffff
+	return sum>>16+sum&0xffff == 0xffff
+}
