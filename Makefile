@@ -11,7 +11,7 @@ GOSRC    = $(shell $(GO) env GOROOT)/src
 # The other fabrics are tested where that is faster, and so is the shim's ABI, by
 # many runs of the compiler: see unit.
 RDMA  := -skip '/^shm$$' ./internal/integration
-SUITE := -run '/^(verbs|rdma)$$' . ./rconn
+SUITE := -run '/^(verbs|rdma6?)$$' . ./rconn
 # What takes long between processes has run under the race detector over shm.
 RDMA_RACE := -skip 'OfAHundredConnections|/^shm$$' ./internal/integration
 VERBS := -skip '^TestABI' ./internal/fabric/verbs
@@ -124,6 +124,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
 		bin/hwcounters bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
 	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/hwcounters bin/integration.test -test.run TestNodes
+	$(SOFTROCE) -nodes 2 -timeout 5m -- bin/integration.test -test.run TestDatagramsBetweenNodes
 	$(SOFTROCE) -nodes 2 -cables 2 -timeout 5m -- bin/hwcounters bin/integration.test -test.run 'TestMatrix/^(cable_1_out_for_5_s|the_listener_killed)$$'
 
 # Sixteen connections of all kinds, and sixteen of TCP beside them, through each of

@@ -1,0 +1,124 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"encoding/binary"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+)
+
+// What is asked of node 1: to send the same back, and before that, to close its PacketConn
+// and to listen again.
+const (
+	datagramPort = "7173"
+	sameAgain    = 0
+	listenAgain  = 1
+)
+
+// TestDatagramsBetweenNodes runs on two machines joined by a cable. Node 1 answers node 0.
+func TestDatagramsBetweenNodes(t *testing.T) {
+	if os.Getenv("SOFTROCE_PEER") == "" {
+		t.Skip("SOFTROCE_PEER is not set; bin/softroce -nodes 2 runs this where there are two nodes")
+	}
+	if os.Getenv("SOFTROCE_NODE") == "1" {
+		answerDatagrams(t)
+		return
+	}
+	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	for _, env := range []string{"SOFTROCE_PEER", "SOFTROCE_PEER6"} {
+		c, err := ringnet.Dial("rdma-udp", net.JoinHostPort(requireEnv(t, env), datagramPort))
+		require.NoError(t, err)
+		defer c.Close()
+		a := asker{PacketConn: c.(*ringnet.PacketConn)}
+		a.askUntilAnswered(t, sameAgain, 0)
+		t.Run("round trips to "+env, func(t *testing.T) {
+			for size := range a.MaxMessage() - askSize + 1 {
+				if size%37 == 0 || size == a.MaxMessage()-askSize {
+					a.askUntilAnswered(t, sameAgain, size)
+				}
+			}
+			require.Zero(t, a.Stats().Missed)
+		})
+		t.Run("some lost on the way to "+env, func(t *testing.T) {
+			require.NoError(t, netem("add", "loss", "20%"))
+			answered := 0
+			for range 60 {
+				if a.ask(t, sameAgain, 100) {
+					answered++
+				}
+			}
+			require.NoError(t, netem("delete"))
+			require.NotZero(t, answered)
+			require.NotEqual(t, 60, answered)
+			a.askUntilAnswered(t, sameAgain, 100)
+		})
+		t.Run("the cable out, to "+env, func(t *testing.T) {
+			require.NoError(t, control("cable down"))
+			require.False(t, a.ask(t, sameAgain, 100))
+			require.NoError(t, control("cable up"))
+			a.askUntilAnswered(t, sameAgain, 100)
+		})
+		t.Run("another at "+env, func(t *testing.T) {
+			a.askUntilAnswered(t, listenAgain, 0)
+			a.askUntilAnswered(t, sameAgain, 100)
+		})
+	}
+}
+
+// asker asks node 1.
+type asker struct {
+	*ringnet.PacketConn
+	asked uint64
+}
+
+// askSize is how many bytes a question has before what is only to fill it.
+const askSize = 9
+
+// ask asks once, and says whether the answer came within a second.
+func (a *asker) ask(t *testing.T, what byte, size int) bool {
+	t.Helper()
+	a.asked++
+	question := append(binary.BigEndian.AppendUint64([]byte{what}, a.asked), make([]byte, size)...)
+	if _, err := a.Write(question); err != nil {
+		return false // nobody is there
+	}
+	require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Second)))
+	for answer := make([]byte, a.MaxMessage()); ; {
+		n, err := a.Read(answer)
+		if err != nil {
+			return false
+		}
+		if binary.BigEndian.Uint64(answer[1:]) == a.asked {
+			require.Equal(t, question, answer[:n])
+			return true
+		}
+	}
+}
+
+// askUntilAnswered asks over and over, as users of datagrams have to.
+func (a *asker) askUntilAnswered(t *testing.T, what byte, size int) {
+	t.Helper()
+	require.True(t, eventually(time.Minute, func() bool { return a.ask(t, what, size) }), "%d bytes", size)
+}
+
+// answerDatagrams answers, until the power is cut.
+func answerDatagrams(t *testing.T) {
+	for p := make([]byte, 4096); ; {
+		c, err := ringnet.ListenPacket("rdma-udp", ":"+datagramPort)
+		require.NoError(t, err)
+		for p[0] = sameAgain; p[0] == sameAgain; {
+			n, from, err := c.ReadFrom(p)
+			require.NoError(t, err)
+			_, err = c.WriteTo(p[:n], from)
+			require.NoError(t, err)
+		}
+		require.NoError(t, c.Close())
+	}
+}
