@@ -114,8 +114,8 @@ func (c *Conn) SetDeadline(t time.Time) error {
 // way included. The zero time means never.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, c.readDeadline) }
 
-// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on. They never
-// wait. The zero time means never.
+// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on, those under
+// way not included. The zero time means never.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, c.writeDeadline) }
 
 func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
@@ -162,7 +162,8 @@ const closeWithin = time.Second
 
 // Close ends the Conn. Calls under way return net.ErrClosed, and what has arrived
 // unread is lost. What was written is on its way; if its receiver is still being looked
-// for, Close waits for that, at most a second.
+// for, Close waits for that, at most a second. Over rdma it waits as long for those who send
+// to c to know, so that what they send from then on is for whoever has the address next.
 func (c *Conn) Close() error {
 	if !c.sender.end() {
 		return c.opError("close", net.ErrClosed)

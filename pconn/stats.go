@@ -14,7 +14,8 @@ type Stats struct {
 	Missed uint64
 
 	// Refused are datagrams that their receiver had no room for, where the network
-	// tells: shm does, and so they are among what the receiver has Missed.
+	// tells, and so they are among what the receiver has Missed: over shm all of them,
+	// over rdma those that are longer than the MTU of the receiver's port allows.
 	Refused uint64
 
 	// Unreachable are datagrams to an address at which nobody was found, and Dropped

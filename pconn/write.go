@@ -85,7 +85,8 @@ func (s *sender) finish() {
 	clear(s.receivers)
 }
 
-// Write sends p as one datagram to the address that c was dialed to. It never waits.
+// Write sends p as one datagram to the address that c was dialed to. It does not wait for
+// the receiver; over rdma it waits for the device to have sent what came before.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.remote.IsValid() {
 		return 0, c.opError("write", syscall.EDESTADDRREQ)
@@ -94,7 +95,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // WriteTo sends p as one datagram to an address: an [rconn.Addr], a *net.UDPAddr, or
-// anything else with a method AddrPort. It never waits; datagrams to somebody whom c has
+// anything else with a method AddrPort. It waits as Write does; datagrams to somebody whom c has
 // not sent to before, or not for long, are sent when it has found out how.
 func (c *Conn) WriteTo(p []byte, to net.Addr) (int, error) {
 	at, err := addrPortOf(to)
