@@ -137,19 +137,34 @@ func TestAListenerThatIsLateIsNoEnd(t *testing.T) {
 	}
 }
 
-// TestAPeerThatIsGoneIsSoonGivenUp has nobody listen any more.
+// TestAPeerThatIsGoneIsSoonGivenUp has nobody listen any more. What does not answer at all,
+// another card of the peer's, is not waited for.
 func TestAPeerThatIsGoneIsSoonGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		c, s, _ := connectLink(t, n, resuming(n), resuming(n))
-		require.NoError(t, s.link.path.returns.listener.Close())
-		endpointOf(s.link).Kill()
-		began := time.Now()
-		_, err := c.Read(make([]byte, 1), unlimited())
-		require.Error(t, err)
-		require.Less(t, time.Since(began), 3*attemptPause)
-		_ = c.Close(0)
-		_ = s.Close(0)
-		time.Sleep(2 * time.Minute)
-	})
+	alone := func(n *sim.Network) (active, passive Config, dialer fabric.Fabric) {
+		return resuming(n), resuming(n), n
+	}
+	silent := func(n *sim.Network) (active, passive Config, dialer fabric.Fabric) {
+		n.CutCard(server2, true)
+		return twoCards(n)
+	}
+	for name, hosts := range map[string]func(*sim.Network) (active, passive Config, dialer fabric.Fabric){
+		"one card": alone, "a card that is silent": silent,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(far)
+				active, passive, dialer := hosts(n)
+				c, s, _ := connectLink(t, dialer, active, passive)
+				require.NoError(t, s.link.path.returns.listener.Close())
+				endpointOf(s.link).Kill()
+				began := time.Now()
+				_, err := c.Read(make([]byte, 1), unlimited())
+				require.Error(t, err)
+				require.Less(t, time.Since(began), 3*attemptPause)
+				_ = c.Close(0)
+				_ = s.Close(0)
+				time.Sleep(2 * time.Minute)
+			})
+		})
+	}
 }

@@ -359,6 +359,9 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 			last = unreached(r, err, len(all))
 		}
 		tried[r] = tried[r].again()
+		if r.known && unheard(err) {
+			step-- // whether the peer is gone is known when that is so a second time: see toldGone
+		}
 	}
 }
 
