@@ -18,7 +18,7 @@ type Pool[K comparable] struct {
 
 // place is the links with one key. Guarded by Pool.mu.
 type place struct {
-	links  []*pooled // that are up, or that a dial is about to make; the oldest first
+	links  []*pooled // that are up or may be again, or that a dial is about to make; the oldest first
 	making bool      // More.Connect is under way
 	rest   time.Time // until then it is not called again
 }
@@ -68,7 +68,9 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 		if err == nil || !errors.Is(err, errLeaving) && entry.link.usable() {
 			return s, err
 		}
-		p.forget(key, entry)
+		if !entry.link.away() {
+			p.forget(key, entry)
+		}
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -114,12 +116,12 @@ func (p *Pool[K]) find(key K, more More) (*pooled, progress) {
 		at = new(place)
 		p.places[key] = at
 	}
-	if len(at.links) == 0 {
-		entry := &pooled{made: make(chan struct{})}
+	entry := at.leastLoaded(more.Links)
+	if entry == nil {
+		entry = &pooled{made: make(chan struct{})}
 		at.links = append(at.links, entry)
 		return entry, toMake
 	}
-	entry := at.leastLoaded(more.Links)
 	if !entry.up() {
 		return entry, inMaking
 	}
@@ -131,13 +133,21 @@ func (p *Pool[K]) find(key K, more More) (*pooled, progress) {
 	return entry, carrying
 }
 
-// leastLoaded returns the link that is up with the fewest streams, of the n oldest,
-// or one that is being made. Called with Pool.mu held.
-func (at *place) leastLoaded(n int) *pooled {
-	least := at.links[0]
-	for _, entry := range at.links[1:max(1, min(n, len(at.links)))] {
-		if entry.up() && (!least.up() || entry.load() < least.load()) {
+// leastLoaded returns the link that is up with the fewest streams, of the n oldest that
+// have not lost their path, or one that is being made, or nil if there is neither. A link
+// that has its path again is the oldest again: what was made meanwhile idles and leaves.
+// Called with Pool.mu held.
+func (at *place) leastLoaded(n int) (least *pooled) {
+	n = max(1, n)
+	for _, entry := range at.links {
+		if entry.up() && entry.link.away() {
+			continue
+		}
+		if least == nil || entry.up() && (!least.up() || entry.load() < least.load()) {
 			least = entry
+		}
+		if n--; n == 0 {
+			break
 		}
 	}
 	return least

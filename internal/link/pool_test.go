@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // panicking is an endpoint that calls a user's function, which panics.
@@ -94,4 +96,75 @@ func TestNobodyUsesALinkThatWasNotMade(t *testing.T) {
 	}
 	all.Wait()
 	require.Empty(t, pool.places)
+}
+
+// TestALinkThatIsBackIsDialedOnAgain has a dial find that the link has lost its path: it
+// makes another link, which goes when the first is back and its stream is over.
+func TestALinkThatIsBackIsDialedOnAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		cfg.Addresses = new(Addresses)
+		l := serveEcho(t, n, resuming(n))
+		var pool Pool[string]
+		dial := func() *Stream {
+			t.Helper()
+			s, err := pool.Dial(context.Background(), "address", func(ctx context.Context) (*Stream, error) {
+				ep, err := n.Dial(ctx, netip.AddrPort{}, l.Addr())
+				if err != nil {
+					return nil, err
+				}
+				return Dial(ctx, ep, cfg)
+			}, More{})
+			require.NoError(t, err)
+			return s
+		}
+		first := dial()
+		there := first.link.path.peers[0].Port()
+		n.SetFaults(sim.Faults{Lose: func(e *sim.Endpoint, m sim.Message) bool {
+			return m == sim.REQ && e.RemoteAddr().Port() == there
+		}})
+		endpointOf(first.link).Fail(fabric.ErrQueuePair)
+		time.Sleep(time.Second)
+		meanwhile := dial()
+		require.True(t, meanwhile.link != first.link)
+		require.True(t, first.link.away())
+
+		n.SetFaults(sim.Faults{})
+		time.Sleep(2 * longAttempt)
+		require.False(t, first.link.away())
+		again := dial()
+		require.True(t, again.link == first.link)
+		require.NoError(t, meanwhile.Close(time.Minute))
+		time.Sleep(2 * cfg.Idle)
+		require.False(t, meanwhile.link.usable(), "it has left")
+		require.True(t, first.link.usable())
+		for _, s := range []*Stream{first, again} {
+			require.NoError(t, s.Close(time.Minute))
+		}
+		require.NoError(t, l.Close())
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open(), "endpoints or listeners left open")
+	})
+}
+
+// TestALinkWhoseListenerHasClosedIsNotDialedOn has the listener of a link close, which
+// carries a stream yet: the dial is to find what there is now.
+func TestALinkWhoseListenerHasClosedIsNotDialedOn(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, accepting := connectLink(t, n, testConfig, testConfig)
+		var pool Pool[string]
+		dial := func(made *Stream, err error) (*Stream, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			return pool.Dial(ctx, "address", func(context.Context) (*Stream, error) { return made, err }, More{})
+		}
+		_, err := dial(c, nil)
+		require.NoError(t, err)
+		accepting.refuse = wire.RefusedClosed
+		_, err = dial(nil, syscall.ECONNREFUSED)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
 }
