@@ -92,8 +92,8 @@ func (b *Buffer) Close() {
 // being moved, after that. Called with mu held.
 func (b *Buffer) free() {
 	l := b.link
-	if l.path.moving {
-		l.path.unwanted = append(l.path.unwanted, b)
+	if l.path.custody.moving {
+		l.path.custody.unwanted = append(l.path.custody.unwanted, b)
 		return
 	}
 	if b.memory.Free() {

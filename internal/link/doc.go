@@ -19,7 +19,7 @@
 //	Closed    the endpoint is destroyed
 //
 // What a link goes on over is its standby (standby.go), if it has one, or a queue pair
-// that is dialed then (path.go).
+// that is dialed then (path.go, search.go).
 //
 // A link begins with the stream that it was dialed for, or, if it is one of several
 // for a pair of processes (pool.go), without. An idle link leaves: each side says

@@ -176,7 +176,7 @@ func (l *Link) fail(cause error) {
 	switch l.stage {
 	case up:
 		l.stage = draining
-		l.path.lostAt = time.Now()
+		l.path.search = search{lostAt: time.Now()}
 	case seeking:
 		l.end()
 		return
@@ -401,7 +401,7 @@ func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
 // sayMoved is called with mu held.
 func (l *Link) sayMoved(cause error) {
 	if l.moved != nil {
-		go l.moved(l.info(), time.Since(l.path.lostAt), cause)
+		go l.moved(l.info(), time.Since(l.path.search.lostAt), cause)
 	}
 }
 

@@ -61,6 +61,14 @@ func (l *Link) goOn(ep fabric.Endpoint, attempt uint64, x *keyExchange, lostAgai
 	return nil
 }
 
+// custody is whose a link's memory is without a queue pair. Guarded by Link.mu, but for
+// what only the goroutine uses that seeks one.
+type custody struct {
+	homeless bool      // no endpoint's; for that goroutine, and when it has ended
+	moving   bool      // about to be another endpoint's: nobody else frees any
+	unwanted []*Buffer // closed meanwhile
+}
+
 // beginMove has all memory of the link be the caller's, which is about to move it: a
 // device takes seconds for much of it, and mu is not held meanwhile. A link without a
 // queue pair gets no more memory, and none is freed until endMove.
@@ -70,7 +78,7 @@ func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
 	if l.stage != seeking {
 		return nil, 0, errGone
 	}
-	l.path.moving = true
+	l.path.custody.moving = true
 	all, rings = l.registered()
 	return all, rings, nil
 }
@@ -84,11 +92,11 @@ func (l *Link) endMove() {
 
 // freeMoved frees what its owners have closed since beginMove. Called with mu held.
 func (l *Link) freeMoved() {
-	l.path.moving = false
-	for _, b := range l.path.unwanted {
+	l.path.custody.moving = false
+	for _, b := range l.path.custody.unwanted {
 		b.free()
 	}
-	l.path.unwanted = nil
+	l.path.custody.unwanted = nil
 }
 
 // registered is all memory of the link, and how much of it, from the first on, is the
@@ -118,7 +126,7 @@ func (l *Link) leaveLost() {
 		return
 	}
 	leave(l.ep, all) // which stays what it is while the link seeks
-	l.path.homeless = true
+	l.path.custody.homeless = true
 	l.endMove()
 }
 
@@ -326,7 +334,7 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.path.over, l.path.moved = attempt, time.Now()
 	l.stage, l.cause, l.final = up, nil, false
 	l.cut, l.abandoned, l.peerGone = false, false, false
-	l.path.homeless = false
+	l.path.custody.homeless = false
 	l.freeMoved()
 	l.vain = vain{} // nobody could have been heard of
 	l.receive.posted, l.receive.spent, l.receive.flushing = x.posted, 0, false

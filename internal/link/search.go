@@ -1,0 +1,257 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// search is that of a link for another queue pair, from when it has lost the one that it
+// had. Guarded by Link.mu.
+type search struct {
+	lostAt time.Time
+
+	// Active side.
+	began     time.Time          // the long attempt under way, or the last
+	restart   context.CancelFunc // ends it; nil: there has been none
+	restarted bool               // by the peer's question
+
+	unheard time.Time          // since when nobody listens where the peer was; zero: somebody may
+	newer   context.CancelFunc // passive side: ends what is under way when another request comes; nil: nothing has been
+}
+
+// seek begins to seek another queue pair. Called with mu held.
+func (l *Link) seek() {
+	l.stage = seeking
+	next := l.path.moved.Add(attemptPause)
+	l.path.work.Go(func() {
+		ctx, cancel := l.searchTime()
+		defer cancel()
+		l.leaveLost()
+		sleep(ctx, time.Until(next)) // whoever breaks queue pairs again and again has to wait
+		l.seekPath(ctx)
+	})
+}
+
+// searchTime ends when the link has to have another queue pair.
+func (l *Link) searchTime() (context.Context, context.CancelFunc) {
+	return context.WithDeadline(l.path.life, l.path.search.lostAt.Add(l.cfg.Resume))
+}
+
+// seekPath looks for another queue pair until it has one, or the peer is found to be
+// gone, or the time is over.
+func (l *Link) seekPath(ctx context.Context) {
+	err := l.moveToStandby(ctx)
+	switch {
+	case err == nil || errors.Is(err, errGone):
+	case l.active:
+		err = l.redial(ctx)
+	default:
+		err = l.awaitPeer(ctx)
+	}
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.stage == seeking { // it may have ended for another reason meanwhile
+			l.cause = sought(l.cause, time.Since(l.path.search.lostAt), err)
+			l.end()
+		}
+	}
+}
+
+// An attempt to reach the peer takes attemptTime at most, for the connection manager
+// repeats a request that was lost only after 4 s; but a machine with much to do may
+// need longer, so each of the dialing side's attempts over a route may take twice as long as
+// the one before, up to longAttempt. What is lost by that where requests were lost is
+// made good by the peer's question: see asked. A route is tried again attemptPause
+// after it has failed at the earliest, one and a half times that at the latest, so that
+// those that fail at once take up little time. Once the peer has answered, or a request of its has
+// come, a side waits moveTime for each message, about what a queue pair takes to find that the
+// peer's device does not answer.
+const (
+	attemptTime  = time.Second
+	longAttempt  = 4 * time.Second
+	attemptPause = 100 * time.Millisecond
+	moveTime     = 4 * time.Second
+)
+
+// errGone reports a peer that has not the link any more, or with which it cannot go on.
+var errGone = errors.New("the peer has given the link up, or is gone")
+
+// redial makes attempts until one brings another queue pair.
+func (l *Link) redial(ctx context.Context) error {
+	return l.attempts(ctx, longAttempt, func(each context.Context, r route) (goOn func() error, err error) {
+		ep, err := l.dial(each, r)
+		if err != nil {
+			return nil, err
+		}
+		var attempt uint64
+		if err = l.openAgain(ep); err == nil {
+			attempt, err = l.request(each, r, ep, wire.ResumeRequest)
+		}
+		if err != nil {
+			_ = ep.Close()
+			return nil, err
+		}
+		return func() error {
+			err := l.move(ctx, ep, attempt, nil)
+			if err != nil {
+				_ = ep.Close()
+			}
+			return err
+		}, nil
+	})
+}
+
+// awaitPeer waits for the peer to come back. Meanwhile it asks the peer whether it has
+// the link, which may not know yet that its queue pair is gone, or be gone itself.
+func (l *Link) awaitPeer(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	asking := make(chan struct{})
+	var asked error // why that has ended
+	go func() {
+		defer close(asking)
+		asked = l.attempts(ctx, attemptTime, l.ask)
+	}()
+	defer func() { <-asking }()
+	defer cancel()
+	for {
+		select {
+		case a := <-l.path.arrivals:
+			err := l.takeUp(ctx, a)
+			if err == nil {
+				return nil
+			}
+			_ = a.ep.Close()
+			if errors.Is(err, errGone) {
+				return err
+			}
+			l.hadNothing(a.request.Attempt)
+		case <-asking:
+			return asked
+		}
+	}
+}
+
+// ask asks the peer for the link. The answer is always a rejection.
+func (l *Link) ask(ctx context.Context, r route) (goOn func() error, err error) {
+	ep, err := l.dial(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	least := l.cfg.options() // nothing will be sent
+	least.SendQueue, least.RecvQueue, least.Sends, least.RemoteMemory = 1, 1, 0, 0
+	if _, err = ep.Open(least); err == nil {
+		if _, err = l.request(ctx, r, ep, wire.ResumeAsk); err == nil {
+			err = errGone
+		}
+	}
+	_ = ep.Close()
+	return nil, err
+}
+
+// attempts calls attempt, for one route after the other, until it is answered and what it
+// goes on with succeeds, or the peer is found to be gone, or ctx ends. None takes longer
+// than longest. An error says what came of the last over a route that the link has gone
+// over, the first ones of all.
+func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func(context.Context, route) (goOn func() error, err error)) error {
+	turns := &l.path.returns.turns
+	host := turns.join(l.remote.Addr())
+	defer turns.leave(host)
+	tried := make(map[route]trial)
+	last := errNoTurn
+	for step := 0; ; step++ {
+		all := l.routes()
+		order := inOrder(all)
+		if !sleep(ctx, tried[order[step%len(order)]].pause()) {
+			return last
+		}
+		turn := turns.take(ctx, host)
+		if turn == nil {
+			return last
+		}
+		if len(tried) == 0 {
+			step = turn.ahead // others of the host's links try those before
+		}
+		r := order[step%len(order)]
+		if found, ok := turns.found(host, all); ok && tried[found].pause() <= 0 {
+			r = found
+		}
+		limit := min(attemptTime<<tried[r].times, longest)
+		each, cancel := context.WithTimeout(ctx, limit)
+		if limit > attemptTime {
+			l.mayRestart(time.Now(), cancel)
+		}
+		turns.begin(turn, r, cancel)
+		goOn, err := attempt(each, r)
+		cancel()
+		turns.give(turn, err == nil)
+		if err == nil {
+			err = goOn()
+		}
+		switch {
+		case err == nil || errors.Is(err, errGone):
+			return err
+		case r.known && (last == errNoTurn || ctx.Err() == nil): // ctx ends the one that is under way
+			last = unreached(r, err, len(all))
+		}
+		tried[r] = tried[r].again()
+		if r.known && unheard(err) {
+			step-- // whether the peer is gone is known when that is so a second time: see toldGone
+		}
+	}
+}
+
+// errNoTurn reports a peer that no attempt could be made to reach.
+var errNoTurn = errors.New("too many other links sought their peers")
+
+// trial is what a search has seen of a route.
+type trial struct {
+	times int       // that it was tried, or so many that it makes no difference
+	next  time.Time // the next is due
+}
+
+// pause is how long to wait before the route may be tried again.
+func (t trial) pause() time.Duration { return time.Until(t.next) }
+
+// again takes note that it was tried in vain. Peers that have lost their queue pairs at
+// the same time are not to try again at the same time.
+func (t trial) again() trial {
+	return trial{min(t.times+1, 8), time.Now().Add(attemptPause + rand.N(attemptPause/2))}
+}
+
+// mayRestart takes note of a long attempt, which began then, and of how to end it.
+func (l *Link) mayRestart(began time.Time, end context.CancelFunc) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.path.search.began, l.path.search.restart = began, end
+}
+
+// untilAnother returns a context that ends when a request for a later attempt comes than the
+// one that is under way: the peer has given that up.
+func (l *Link) untilAnother(ctx context.Context, attempt uint64) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.active {
+		l.path.search.newer = cancel
+		if l.path.attempt > attempt {
+			cancel()
+		}
+	}
+	return ctx, cancel
+}
+
+// sleep waits for a while, and says whether ctx has not ended meanwhile.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
