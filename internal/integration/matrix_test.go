@@ -197,7 +197,7 @@ func (m *matrix) run(f *fault) map[string]sightings {
 		sides := map[string][]*observed{}
 		for _, s := range members {
 			sides[s.Network] = append(sides[s.Network], s)
-			t.Logf("%s %s: %d bytes, pause %v, %q", s.Network, s.Kind, s.Bytes, s.Pause, s.Error)
+			t.Logf("%s %s: %d bytes, pause %v, %s %s", s.Network, s.Kind, s.Bytes, s.Pause, s.Error, s.Cause)
 		}
 		for network, side := range sides {
 			seen[network] = append(seen[network], side)

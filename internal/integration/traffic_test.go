@@ -55,6 +55,7 @@ type observed struct {
 	Bytes         int           // read and written
 	Pause         time.Duration // the longest between two times that some were
 	Error         string        // that ended it: an errno's name, or more
+	Cause         string        // all that it says
 
 	mu    sync.Mutex
 	moved time.Time // bytes, last
@@ -76,6 +77,9 @@ func (m *observed) note(n int, err error) {
 		m.moved = now
 	}
 	m.Bytes += n
+	if err != nil && m.Error == "" {
+		m.Cause = err.Error()
+	}
 	var errno syscall.Errno
 	switch {
 	case err == nil || m.Error != "":

@@ -3,6 +3,7 @@ package link
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,6 +58,31 @@ func TestAPathThatIsBackIsFoundAtOnce(t *testing.T) {
 				n := sim.New(far)
 				pause := pauseOf(t, n, resuming(n), out)
 				require.Less(t, pause, 1500*time.Millisecond)
+			})
+		})
+	}
+}
+
+// TestAPathThatIsBackIsFoundThoughOthersAreSilent has both cables of two hosts come back, at
+// any time of an attempt. Requests from one network to the other get no answer at any time.
+func TestAPathThatIsBackIsFoundThoughOthersAreSilent(t *testing.T) {
+	network := func(a netip.AddrPort) byte { return a.Addr().As4()[2] }
+	for out := 5 * time.Second; out < 25*time.Second; out += 700 * time.Millisecond {
+		t.Run(fmt.Sprint(out), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(far)
+				active, passive, dialer := twoCards(n)
+				active.Standby = false
+				c, s, _ := connectLink(t, dialer, active, passive)
+				n.SetFaults(sim.Faults{Lose: func(e *sim.Endpoint, m sim.Message) bool {
+					return m == sim.REQ && network(e.LocalAddr()) != network(e.RemoteAddr())
+				}})
+				n.Cut(true)
+				endpointOf(c.link).Fail(fabric.ErrQueuePair)
+				time.Sleep(out)
+				n.Cut(false)
+				require.Less(t, requireEcho(t, c, s), 4*attemptTime)
+				endAll(t, n, c, s)
 			})
 		})
 	}

@@ -84,7 +84,7 @@ var errNoAnswer = errors.New("nobody answers")
 // unreached is what has come of an attempt at another queue pair over one of several
 // routes.
 func unreached(r route, err error, routes int) error {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = errNoAnswer
 	}
 	return fmt.Errorf("%v to %v: %w; pairs of cards tried: %d", r.local, r.remote, handshakeError(err), routes)

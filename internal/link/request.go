@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -176,21 +177,18 @@ func (l *Link) hadNothing(attempt uint64) {
 	l.path.void = max(l.path.void, attempt)
 }
 
-// asked takes note that the peer has lost the queue pair of an attempt, and those before,
-// which this side may not know yet (the attempt may have been at a standby); and that there is a path to it: an attempt that has taken long has
-// lost its request, and another will do better. That is so once: where the peer asks
-// again and again, it is slow, and no path was lost meanwhile. It says whether the link is
-// there: it may have ended while its streams have owners yet.
-func (l *Link) asked(attempt uint64) bool {
+// asked takes note of a question of the peer's, which has come between two cards: the peer
+// has lost the queue pair of an attempt, and those before, which this side may not know yet
+// (the attempt may have been at a standby); or this side may try those cards. It says
+// whether the link is there: it may have ended while its streams have owners yet.
+func (l *Link) asked(attempt uint64, r route) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	search := &l.path.search
 	switch {
 	case l.stage == up && attempt >= l.path.over:
 		l.fail(&lostError{syscall.ECONNRESET, errReturned})
-	case l.stage == seeking && search.restart != nil && !search.restarted && time.Since(search.began) > attemptTime:
-		search.restarted = true
-		search.restart()
+	case l.stage == seeking && slices.ContainsFunc(l.path.peers, func(a netip.AddrPort) bool { return a.Addr() == r.remote.Addr() }):
+		l.path.search.hear(r)
 	}
 	return !l.final
 }

@@ -165,7 +165,7 @@ func (r *Returns) take(ep fabric.Endpoint) {
 		return
 	case request.Kind == wire.ResumeAsk:
 		answer = noSuchLink
-		if l.asked(request.Attempt) {
+		if l.asked(request.Attempt, route{local: ep.LocalAddr().Addr(), remote: ep.RemoteAddr()}) {
 			answer = linkIsThere
 		}
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/wire"
@@ -14,10 +15,15 @@ import (
 type search struct {
 	lostAt time.Time
 
-	// Active side.
-	began     time.Time          // the long attempt under way, or the last
-	restart   context.CancelFunc // ends it; nil: there has been none
-	restarted bool               // by the peer's question
+	// Of the attempt under way, or the last.
+	over  route
+	began time.Time
+	end   context.CancelFunc // nil: there has been none
+
+	// Active side: between which cards questions of the peer's have come, and of those by
+	// which the next attempt is to be; zero: by any.
+	heard []route
+	next  route
 
 	unheard time.Time          // since when nobody listens where the peer was; zero: somebody may
 	newer   context.CancelFunc // passive side: ends what is under way when another request comes; nil: nothing has been
@@ -64,13 +70,13 @@ func (l *Link) seekPath(ctx context.Context) {
 
 // An attempt to reach the peer takes attemptTime at most, for the connection manager
 // repeats a request that was lost only after 4 s; but a machine with much to do may
-// need longer, so each of the dialing side's attempts over a route may take twice as long as
-// the one before, up to longAttempt. What is lost by that where requests were lost is
-// made good by the peer's question: see asked. A route is tried again attemptPause
-// after it has failed at the earliest, one and a half times that at the latest, so that
-// those that fail at once take up little time. Once the peer has answered, or a request of its has
-// come, a side waits moveTime for each message, about what a queue pair takes to find that the
-// peer's device does not answer.
+// need longer, so each of the dialing side's attempts over a route that leads to the peer
+// may take twice as long as the one before, up to longAttempt. What is lost by that where
+// requests were lost is made good by the peer's question: see hear. A route is tried again
+// attemptPause after it has failed at the earliest, one and a half times that at the
+// latest, so that those that fail at once take up little time. Once the peer has answered,
+// or a request of its has come, a side waits moveTime for each message, about what a queue
+// pair takes to find that the peer's device does not answer.
 const (
 	attemptTime  = time.Second
 	longAttempt  = 4 * time.Second
@@ -181,10 +187,7 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 			r = found
 		}
 		limit := min(attemptTime<<tried[r].times, longest)
-		each, cancel := context.WithTimeout(ctx, limit)
-		if limit > attemptTime {
-			l.mayRestart(time.Now(), cancel)
-		}
+		each, cancel := l.begin(ctx, &r, all, limit)
 		turns.begin(turn, r, cancel)
 		goOn, err := attempt(each, r)
 		cancel()
@@ -223,11 +226,38 @@ func (t trial) again() trial {
 	return trial{min(t.times+1, 8), time.Now().Add(attemptPause + rand.N(attemptPause/2))}
 }
 
-// mayRestart takes note of a long attempt, which began then, and of how to end it.
-func (l *Link) mayRestart(began time.Time, end context.CancelFunc) {
+// begin begins an attempt over a route, or over the one of all by which the peer has asked.
+// It ends when ctx does, and after limit; or after attemptTime, if there is no reason to
+// think that the route leads to the peer.
+func (l *Link) begin(ctx context.Context, r *route, all []route, limit time.Duration) (context.Context, context.CancelFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.path.search.began, l.path.search.restart = began, end
+	search := &l.path.search
+	if i := slices.IndexFunc(all, search.next.sameAs); i >= 0 {
+		*r = all[i]
+	}
+	search.next = route{}
+	if !r.known && !slices.ContainsFunc(search.heard, r.sameAs) {
+		limit = min(limit, attemptTime)
+	}
+	search.over, search.began = *r, time.Now()
+	ctx, search.end = context.WithTimeout(ctx, limit)
+	return ctx, search.end
+}
+
+// hear takes note that a question of the peer's has come between two cards: so there is a
+// path. An attempt over others is worth less, and one over the same that has taken long has
+// lost its request, and another will do better: it ends. That is so once for each pair:
+// where the peer asks again and again it is slow, and no path was lost meanwhile.
+func (s *search) hear(r route) {
+	if slices.ContainsFunc(s.heard, r.sameAs) || s.over.sameAs(r) && time.Since(s.began) <= attemptTime {
+		return
+	}
+	s.heard = append(s.heard, r)
+	s.next = r
+	if s.end != nil {
+		s.end()
+	}
 }
 
 // untilAnother returns a context that ends when a request for a later attempt comes than the
