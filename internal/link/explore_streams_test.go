@@ -343,7 +343,8 @@ func readIn(s *Stream, how, n int, d *deadline.Deadline) ([]byte, error) {
 	return p[:m], err
 }
 
-// describe says how far an end is, for whoever looks into a breach.
+// describe says how far an end is, for whoever looks into a breach. Called without the
+// world's mu, for a link calls the world with its own held.
 func (e *end) describe() string {
 	s, l := e.s, e.s.link
 	l.mu.Lock()
@@ -468,8 +469,8 @@ func (w *world) checkBytes() {
 	}
 }
 
-// readOn reads what there is to be read, and says what is still waited for.
-func (w *world) readOn() (waiting string) {
+// readOn reads what there is to be read, and says what is still waited for, at one end.
+func (w *world) readOn() (waiting string, at *end) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range w.talks {
@@ -478,20 +479,20 @@ func (w *world) readOn() (waiting string) {
 			case e == nil || e.closed:
 			case e.in.final != nil || e.deaf:
 				if e.writing {
-					waiting = fmt.Sprintf("stream %d: write of process %d: %s", t.id, e.p.index, e.describe())
+					waiting, at = fmt.Sprintf("stream %d: write of process %d", t.id, e.p.index), e
 				}
 			case e.in.read < e.in.asked || e.in.ended || e.writing && w.excused(e.s):
-				waiting = fmt.Sprintf("stream %d: process %d has read %d bytes of %d (ended %t): %s", t.id, e.p.index, e.in.read, e.in.asked, e.in.ended, e.describe())
+				waiting, at = fmt.Sprintf("stream %d: process %d has read %d bytes of %d (ended %t)", t.id, e.p.index, e.in.read, e.in.asked, e.in.ended), e
 				if !e.reading {
 					w.startRead(e, 2, 1<<16, deadline.New(), false)
 				}
 			}
 			if e != nil && e.closing {
-				waiting = fmt.Sprintf("stream %d: close of process %d", t.id, e.p.index)
+				waiting, at = fmt.Sprintf("stream %d: close of process %d", t.id, e.p.index), e
 			}
 		}
 	}
-	return waiting
+	return waiting, at
 }
 
 // closeOn closes what is not closed and has nothing more to read, and says what is

@@ -360,13 +360,14 @@ func (w *world) calm() {
 	w.mu.Unlock()
 	limit := time.Now().Add(w.resume + time.Minute)
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
-		waiting := w.readOn()
+		waiting, at := w.readOn()
 		if waiting == "" {
 			break
 		}
 		if time.Now().After(limit) {
+			state := at.describe()
 			w.mu.Lock()
-			w.breach("a wait without an end: %s", waiting)
+			w.breach("a wait without an end: %s: %s", waiting, state)
 		}
 		time.Sleep(pause)
 	}
