@@ -194,3 +194,30 @@ func TestAPeerThatIsGoneIsSoonGivenUp(t *testing.T) {
 		})
 	}
 }
+
+// TestAPeerThatIsGoneIsSoonGivenUpByAllItsLinks has the process of many links be gone, and
+// what else the host has be silent: that one link has been told so has the others look there.
+func TestAPeerThatIsGoneIsSoonGivenUpByAllItsLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		_, passive, _ := twoCards(n)
+		client := n.Host(fabric.Card{client1})
+		clients, servers := linksOfBoth(t, client, resuming(client), passive, 100)
+		n.CutCard(server2, true)
+		require.NoError(t, servers[0].link.path.returns.listener.Close())
+		for _, s := range servers {
+			endpointOf(s.link).Kill()
+		}
+		began := time.Now()
+		for _, c := range clients {
+			_, err := c.Read(make([]byte, 1), unlimited())
+			require.Error(t, err)
+		}
+		require.Less(t, time.Since(began), attemptTime/2)
+		for i := range clients {
+			_ = clients[i].Close(0)
+			_ = servers[i].Close(0)
+		}
+		time.Sleep(2 * time.Minute)
+	})
+}

@@ -100,6 +100,13 @@ func refused(err error) bool {
 	return reject.Reason == fabric.RejectNoListener || said.Reason != "" && !said.Busy
 }
 
+// rejected says whether a request has come to where the peer's host is, and was not wanted
+// there.
+func rejected(err error) bool {
+	var reject *fabric.RejectError
+	return errors.As(err, &reject)
+}
+
 // unheard says whether nobody listens where a request went.
 func unheard(err error) bool {
 	var reject *fabric.RejectError

@@ -175,7 +175,7 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 		if !sleep(ctx, tried[order[step%len(order)]].pause()) {
 			return last
 		}
-		turn := turns.take(ctx, host)
+		turn := turns.take(ctx, host, l.remote.Port())
 		if turn == nil {
 			return last
 		}
@@ -191,7 +191,7 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 		turns.begin(turn, r, cancel)
 		goOn, err := attempt(each, r)
 		cancel()
-		turns.give(turn, err == nil)
+		turns.give(turn, err == nil || r.known && rejected(err))
 		if err == nil {
 			err = goOn()
 		}
@@ -203,7 +203,7 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 		}
 		tried[r] = tried[r].again()
 		if r.known && unheard(err) {
-			step-- // whether the peer is gone is known when that is so a second time: see toldGone
+			step = slices.Index(order, r) - 1 // whether the peer is gone is known when that is so a second time: see toldGone
 		}
 	}
 }

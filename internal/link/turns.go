@@ -41,6 +41,7 @@ type searched struct {
 // turn is one that an attempt waits for, or has.
 type turn struct {
 	host    *searched
+	port    uint16 // to which the link was dialed
 	number  uint64
 	granted chan struct{} // closed when it has come
 	ahead   int           // attempts to the host that were under way then
@@ -75,11 +76,12 @@ func (t *turns) leave(h *searched) {
 	}
 }
 
-// take waits for a turn for an attempt to reach a host. It is nil if ctx ends before.
-func (t *turns) take(ctx context.Context, h *searched) *turn {
+// take waits for a turn for an attempt of a link that was dialed to a port of a host. It is
+// nil if ctx ends before.
+func (t *turns) take(ctx context.Context, h *searched, port uint16) *turn {
 	t.mu.Lock()
 	t.queued++
-	own := &turn{host: h, number: t.queued, granted: make(chan struct{})}
+	own := &turn{host: h, port: port, number: t.queued, granted: make(chan struct{})}
 	h.waiting = append(h.waiting, own)
 	t.grant()
 	t.mu.Unlock()
@@ -140,8 +142,9 @@ func (t *turns) grant() {
 		if h == nil {
 			return
 		}
-		own := h.waiting[0]
-		h.waiting = h.waiting[1:]
+		i := h.next()
+		own := h.waiting[i]
+		h.waiting = slices.Delete(h.waiting, i, i+1)
 		own.ahead = len(h.underWay)
 		h.underWay = append(h.underWay, own)
 		t.underWay++
@@ -160,6 +163,26 @@ func (t *turns) next() *searched {
 		if best == nil || len(h.underWay) < len(best.underWay) ||
 			len(h.underWay) == len(best.underWay) && h.waiting[0].number < best.waiting[0].number {
 			best = h
+		}
+	}
+	return best
+}
+
+// next is which of those who wait for a turn has the next. Called with turns.mu held.
+func (h *searched) next() (best int) {
+	fewest := attemptsToHost
+	for i, own := range h.waiting {
+		same := 0
+		for _, other := range h.underWay {
+			if other.port == own.port {
+				same++
+			}
+		}
+		if same < fewest {
+			best, fewest = i, same
+		}
+		if fewest == 0 {
+			break
 		}
 	}
 	return best

@@ -103,18 +103,18 @@ func TestTurnsAreFair(t *testing.T) {
 		order := make(chan int, 100)
 		for i := range cap(order) {
 			go func() {
-				own := all.take(context.Background(), dead)
+				own := all.take(context.Background(), dead, 1)
 				order <- i
 				time.Sleep(time.Second)
 				all.give(own, false)
 			}()
 			synctest.Wait()
 		}
-		all.give(all.take(context.Background(), alive), true)
+		all.give(all.take(context.Background(), alive, 1), true)
 
 		impatient, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
-		require.Nil(t, all.take(impatient, dead))
+		require.Nil(t, all.take(impatient, dead, 1))
 		time.Sleep(time.Minute)
 		for i := range cap(order) {
 			require.Equal(t, i/attemptsToHost, <-order/attemptsToHost, "those of a second come in any order")
@@ -126,6 +126,35 @@ func TestTurnsAreFair(t *testing.T) {
 	})
 }
 
+// TestAProcessThatStandsStillHoldsUpNoOther has many links to one port of a host never be
+// answered.
+func TestAProcessThatStandsStillHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all turns
+		host := all.join(server1)
+		ctx, cancel := context.WithCancel(context.Background())
+		for range 100 {
+			go func() {
+				for ctx.Err() == nil {
+					if own := all.take(ctx, host, 1); own != nil {
+						time.Sleep(longAttempt)
+						all.give(own, false)
+					}
+				}
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		for range attemptsToHost {
+			all.give(all.take(ctx, host, 2), true)
+		}
+		require.LessOrEqual(t, time.Since(began), 2*longAttempt)
+		cancel()
+		time.Sleep(2 * longAttempt)
+		require.Zero(t, all.state())
+	})
+}
+
 // TestTurnsOfManyHosts has more hosts seek than there are turns.
 func TestTurnsOfManyHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -134,7 +163,7 @@ func TestTurnsOfManyHosts(t *testing.T) {
 			go func() {
 				h := all.join(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
 				defer all.leave(h)
-				own := all.take(context.Background(), h)
+				own := all.take(context.Background(), h, 1)
 				time.Sleep(time.Second)
 				all.give(own, false)
 			}()
