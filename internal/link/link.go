@@ -73,6 +73,7 @@ type Link struct {
 
 	streams    []*Stream     // by number; nil where none is
 	live       atomic.Int32  // of those; read without mu by a Pool
+	lacksPath  atomic.Bool   // pathless; read so, too
 	lowest     int           // no number below it is free
 	unanswered int           // streams that the peer has dialed and that have not been answered
 	opens      chan struct{} // one for each that this side has dialed and that has not been answered
@@ -181,6 +182,7 @@ func (l *Link) fail(cause error) {
 		l.end()
 		return
 	}
+	l.lacksPath.Store(l.pathless())
 	if l.final {
 		l.announce()
 	}
@@ -349,6 +351,7 @@ func (l *Link) settle() {
 // end has streams on the link told that it has ended. Called with mu held.
 func (l *Link) end() {
 	l.stage, l.final = ended, true
+	l.lacksPath.Store(false)
 	l.announce()
 	l.path.end()
 	l.path.settlePath()

@@ -333,6 +333,7 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.stats.Moves++
 	l.path.over, l.path.moved = attempt, time.Now()
 	l.stage, l.cause, l.final = up, nil, false
+	l.lacksPath.Store(false)
 	l.cut, l.abandoned, l.peerGone = false, false, false
 	l.path.custody.homeless = false
 	l.freeMoved()

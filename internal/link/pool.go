@@ -140,7 +140,7 @@ func (p *Pool[K]) find(key K, more More) (*pooled, progress) {
 func (at *place) leastLoaded(n int) (least *pooled) {
 	n = max(1, n)
 	for _, entry := range at.links {
-		if entry.up() && entry.link.away() {
+		if entry.up() && entry.link.lacksPath.Load() {
 			continue
 		}
 		if least == nil || entry.up() && (!least.up() || entry.load() < least.load()) {

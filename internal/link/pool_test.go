@@ -168,3 +168,20 @@ func TestALinkWhoseListenerHasClosedIsNotDialedOn(t *testing.T) {
 		require.NoError(t, s.Close(time.Second))
 	})
 }
+
+// TestTheLockOfALinkIsNotWaitedForInAPool has a link's lock be held, as while a device
+// registers memory: dials to others, which need the pool, are not to wait for that.
+func TestTheLockOfALinkIsNotWaitedForInAPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		c, s, _ := connectLink(t, n, resuming(n), resuming(n))
+		var pool Pool[string]
+		first, err := pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, More{})
+		require.NoError(t, err)
+		first.link.mu.Lock()
+		_, found := pool.find("address", More{})
+		first.link.mu.Unlock()
+		require.Equal(t, carrying, found)
+		endAll(t, n, c, s)
+	})
+}
