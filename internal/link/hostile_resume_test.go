@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -69,7 +70,9 @@ func besideAReturner(t *testing.T, test func(t *testing.T, s *Stream, p *returne
 		_ = p.ep.Close()
 		left := time.Now()
 		_, err = s.Read(make([]byte, 1), deadline.New())
-		require.ErrorIs(t, err, syscall.ECONNRESET)
+		if err != net.ErrClosed { // the test has closed it
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+		}
 		require.LessOrEqual(t, time.Since(left), cfg.Resume+drainTime)
 		_ = s.Close(0)
 		require.NoError(t, returns.Close())
@@ -244,4 +247,28 @@ func TestAPeerThatAsksForItsLinkWithoutWaiting(t *testing.T) {
 		p.goOn()
 		require.EqualValues(t, 1, s.link.Info().Moves)
 	})
+}
+
+// A peer that answers nothing, but comes back before the link has been waited for long
+// enough, does not keep it from ending when its streams are closed.
+func TestAPeerThatComesBackDoesNotKeepTheLink(t *testing.T) {
+	besideAReturner(t, func(t *testing.T, s *Stream, p *returner) {
+		require.NoError(t, s.Close(0))
+		closed := time.Now()
+		for !isGone(s.link) {
+			require.Less(t, time.Since(closed), s.link.cfg.Idle+s.link.cfg.Resume+4*patience)
+			p.goOn()
+			time.Sleep(patience / 2)
+		}
+	})
+}
+
+// isGone says whether a link has ended.
+func isGone(l *Link) bool {
+	select {
+	case <-l.Gone():
+		return true
+	default:
+		return false
+	}
 }

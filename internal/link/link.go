@@ -70,6 +70,7 @@ type Link struct {
 	peerGone  bool          // Wait has said so: there is no answer to wait for
 	forced    bool          // the endpoint is to be closed whatever it owes
 	idle      *time.Timer   // of idleTick, once no stream is owned
+	putOff    time.Time     // see outOfTouch; zero: the end of an idle link has not been
 
 	streams    []*Stream     // by number; nil where none is
 	live       atomic.Int32  // of those; read without mu by a Pool
@@ -258,7 +259,7 @@ func (l *Link) idleTick() {
 	case l.owned > 0 || l.stage == closed:
 	case l.mayLeave():
 		l.goAway()
-	case l.outOfTouch() && !l.done():
+	case !l.done() && l.outOfTouch(&l.putOff):
 		l.idle.Reset(patience) // the peer's streams may not be over; the search ends by itself
 	default:
 		l.forced = true
@@ -286,6 +287,7 @@ func (l *Link) mayLeave() bool {
 // release to send.
 func (l *Link) goAway() {
 	l.leaving.due = true
+	l.putOff = time.Time{}
 	l.idle.Reset(patience)
 	l.trySend()
 	l.watchNow()

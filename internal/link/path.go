@@ -97,8 +97,17 @@ func (p *path) settlePath() {
 func (l *Link) pathless() bool { return l.stage == draining && !l.final || l.stage == seeking }
 
 // outOfTouch says whether the peer may have answered and could not be heard, a moment ago
-// at least. Called with mu held.
-func (l *Link) outOfTouch() bool { return l.pathless() || time.Since(l.path.moved) < patience }
+// at least. So it is waited for, since when *since comes to say, but no longer than a search
+// takes: it may break queue pairs again and again. Called with mu held.
+func (l *Link) outOfTouch(since *time.Time) bool {
+	if !l.pathless() && time.Since(l.path.moved) >= patience {
+		return false
+	}
+	if since.IsZero() {
+		*since = time.Now()
+	}
+	return time.Since(*since) < l.cfg.Resume+patience
+}
 
 // leavePath ends all that, and frees the memory of a link that has no endpoint for it.
 // Called when the link is closed.

@@ -58,6 +58,7 @@ type Stream struct {
 	late     bool        // the peer has answered with RESET what came after its Close
 	touched  bool        // in link.receive.touched
 	lastCall *time.Timer // of patience
+	putOff   time.Time   // see outOfTouch; zero: lastCall has not been
 	stats    StreamStats
 }
 
@@ -334,6 +335,7 @@ func (l *Link) letGo() {
 	if l.owned > 0 {
 		return
 	}
+	l.putOff = time.Time{}
 	l.idle.Reset(l.idleTime())
 	if l.stage != up {
 		l.ep.Wake()
@@ -348,7 +350,7 @@ func (s *Stream) loseHope() {
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:
 		return
-	case l.outOfTouch():
+	case l.outOfTouch(&s.putOff):
 		s.lastCall.Reset(patience)
 		return
 	}
