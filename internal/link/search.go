@@ -22,7 +22,7 @@ type search struct {
 
 	// Active side: between which cards questions of the peer's have come, and of those by
 	// which the next attempt is to be; zero: by any.
-	heard []route
+	heard []hint
 	next  route
 
 	unheard time.Time          // since when nobody listens where the peer was; zero: somebody may
@@ -237,7 +237,7 @@ func (l *Link) begin(ctx context.Context, r *route, all []route, limit time.Dura
 		*r = all[i]
 	}
 	search.next = route{}
-	if !r.known && !slices.ContainsFunc(search.heard, r.sameAs) {
+	if !r.known && !slices.ContainsFunc(search.heard, func(h hint) bool { return h.sameAs(*r) }) {
 		limit = min(limit, attemptTime)
 	}
 	search.over, search.began = *r, time.Now()
@@ -246,18 +246,30 @@ func (l *Link) begin(ctx context.Context, r *route, all []route, limit time.Dura
 }
 
 // hear takes note that a question of the peer's has come between two cards: so there is a
-// path. An attempt over others is worth less, and one over the same that has taken long has
-// lost its request, and another will do better: it ends. That is so once for each pair:
-// where the peer asks again and again it is slow, and no path was lost meanwhile.
+// path, and the next attempt is to be there. The attempt under way ends if it has taken
+// long: it has lost its request, or is over others. That is so once for each pair: where
+// the peer asks again and again it is slow, and no path was lost meanwhile.
 func (s *search) hear(r route) {
-	if slices.ContainsFunc(s.heard, r.sameAs) || s.over.sameAs(r) && time.Since(s.began) <= attemptTime {
+	i := slices.IndexFunc(s.heard, func(h hint) bool { return h.sameAs(r) })
+	if i < 0 {
+		i = len(s.heard)
+		s.heard = append(s.heard, hint{route: r})
+	}
+	h, long := &s.heard[i], time.Since(s.began) > attemptTime
+	if s.over.sameAs(r) && (!long || h.spent) {
 		return
 	}
-	s.heard = append(s.heard, r)
 	s.next = r
-	if s.end != nil {
+	if long && !h.spent && s.end != nil {
+		h.spent = true
 		s.end()
 	}
+}
+
+// hint is a pair of cards between which a question has come.
+type hint struct {
+	route
+	spent bool // an attempt has been ended for it
 }
 
 // untilAnother returns a context that ends when a request for a later attempt comes than the
