@@ -122,7 +122,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' .
 	$(GO) test -c -o bin/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
-		bin/hwcounters bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown'
+		bin/hwcounters bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown|TestDatagramsDeviceRemoved'
 	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/hwcounters bin/integration.test -test.run TestNodes
 	$(SOFTROCE) -nodes 2 -timeout 5m -- bin/integration.test -test.run TestDatagramsBetweenNodes
 	$(SOFTROCE) -nodes 2 -cables 2 -timeout 5m -- bin/hwcounters bin/integration.test -test.run 'TestMatrix/^(cable_1_out_for_5_s|the_listener_killed)$$'

@@ -4,8 +4,10 @@ package integration_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -121,4 +123,42 @@ func answerDatagrams(t *testing.T) {
 		}
 		require.NoError(t, c.Close())
 	}
+}
+
+// Nothing waits for a device that is no more, and who reads has a deadline as ever.
+func TestDatagramsDeviceRemoved(t *testing.T) {
+	device, _ := deviceOfItsOwn(t)
+	alone(t, nil, func(t *testing.T) {
+		host := requireEnv(t, "SOFTROCE_ADDR")
+		listener, err := ringnet.ListenPacket("rdma-udp", net.JoinHostPort(host, "0"))
+		require.NoError(t, err)
+		dialed, err := ringnet.Dial("rdma-udp", listener.LocalAddr().String())
+		require.NoError(t, err)
+		_, err = dialed.Write([]byte("hello"))
+		require.NoError(t, err)
+		_, from, err := listener.ReadFrom(make([]byte, 100))
+		require.NoError(t, err)
+		_, err = listener.WriteTo([]byte("hello"), from)
+		require.NoError(t, err)
+		_, err = dialed.Read(make([]byte, 100))
+		require.NoError(t, err)
+
+		require.NoError(t, exec.Command("rdma", "link", "delete", device).Start())
+		removed := func() bool {
+			c, err := ringnet.ListenPacket("rdma-udp", net.JoinHostPort(host, "0"))
+			if err == nil {
+				c.Close()
+			}
+			return errors.Is(err, errors.ErrUnsupported)
+		}
+		require.True(t, eventually(soon, removed), "what is open does not keep the device")
+		for _, c := range []net.Conn{dialed, listener.(net.Conn)} {
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+			_, err = c.Read(make([]byte, 100))
+			require.Error(t, err)
+		}
+		_, _ = dialed.Write([]byte("hello?")) // nobody will know
+		require.NoError(t, dialed.Close())
+		require.NoError(t, listener.Close())
+	})
 }

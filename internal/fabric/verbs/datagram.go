@@ -183,8 +183,8 @@ func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
 	return q, nil
 }
 
-// remove has a queue pair closed once its handles are, and its senders told. Called with mu
-// held.
+// remove closes a queue pair, has its senders told, and makes its handles useless. Called
+// with mu held.
 func (d *datagrams) remove(q *datagramQueue) {
 	all := slices.Clone(*d.queues.Load())
 	i := slices.Index(all, q)
@@ -201,14 +201,7 @@ func (d *datagrams) remove(q *datagramQueue) {
 	if len(watchers) > 0 {
 		d.background.Go(func() { d.tellAll(watchers) })
 	}
-	d.release(q)
-}
-
-// release takes one of a queue pair's users away. Called with mu held.
-func (d *datagrams) release(q *datagramQueue) {
-	if q.users--; q.users == 0 {
-		q.close()
-	}
+	q.close()
 }
 
 // fail replaces a queue pair that is of no use any more: the next request makes another.

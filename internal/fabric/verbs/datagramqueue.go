@@ -79,7 +79,6 @@ type datagramQueue struct {
 
 	// Guarded by the endpoint's mu.
 	used     bool      // somebody knows it
-	users    int       // the endpoint and the address handles
 	watchers []watcher // the oldest first
 
 	receiving sync.Mutex // is held by who looks at e.queue
@@ -91,7 +90,7 @@ type datagramQueue struct {
 // newDatagramQueue returns a queue pair, with its receives posted, at the port that has an
 // address.
 func newDatagramQueue(d *datagrams, local netip.Addr, recvs int) (*datagramQueue, error) {
-	q := &datagramQueue{d: d, local: local, users: 1, memory: budget.Account{Budget: budget.Process, Locked: true}}
+	q := &datagramQueue{d: d, local: local, memory: budget.Account{Budget: budget.Process, Locked: true}}
 	if err := q.open(recvs); err != nil {
 		q.close()
 		return nil, err
@@ -244,7 +243,7 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 	return nil
 }
 
-// close gives everything back. Nobody sends, and nobody is told of arrivals any more.
+// close gives everything back. Called with the endpoint's mu held.
 func (q *datagramQueue) close() {
 	q.closing.Store(true)
 	if q.listening != nil {
@@ -253,6 +252,8 @@ func (q *datagramQueue) close() {
 	}
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
+	q.sending.Lock()
+	defer q.sending.Unlock()
 	if q.e == nil {
 		return
 	}
@@ -261,6 +262,11 @@ func (q *datagramQueue) close() {
 		e.device.detach(e)
 		C.rn_destroy_qp(e.qp)
 		e.qp = nil
+	}
+	for _, h := range q.d.handles {
+		if h.q == q {
+			h.destroy()
+		}
 	}
 	if q.sends != nil {
 		C.free(unsafe.Pointer(q.sends))
@@ -362,17 +368,27 @@ func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted 
 func (h *addressHandle) Close() {
 	h.cancel()
 	q := h.q
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	delete(q.d.handles, h.id)
 	q.sending.Lock()
+	defer q.sending.Unlock()
+	if h.ah == nil {
+		return // the queue pair has gone
+	}
 	if !q.drain(0) {
 		q.d.fail(q)
 		C.rn_qp_error(q.e.qp)
 	}
+	h.destroy()
+}
+
+// destroy gives back what the device has of the handle. Called with the queue pair's sending
+// held.
+func (h *addressHandle) destroy() {
+	h.gone.Store(true)
 	C.rn_destroy_ah(h.ah)
-	q.sending.Unlock()
-	q.d.mu.Lock()
-	defer q.d.mu.Unlock()
-	delete(q.d.handles, h.id)
-	q.d.release(q)
+	h.ah = nil
 }
 
 // send sends datagrams to receivers of which the queue pair has the handles.

@@ -29,8 +29,8 @@ type addressHandle struct {
 	id         uint64 // of the requests; guarded by the endpoint's mu
 	receiver   queuePair
 	maxMessage int
-	ah         *C.struct_rn_ibv_ah
-	gone       atomic.Bool // the receiver's queue pair has
+	ah         *C.struct_rn_ibv_ah // guarded by q's sending; nil once q is closed
+	gone       atomic.Bool         // the receiver's queue pair has
 	cancel     context.CancelFunc
 }
 
@@ -76,7 +76,6 @@ func (d *datagrams) newHandle(to netip.AddrPort, r *resolution) (*addressHandle,
 	if rc := C.rn_create_ah(q.e.pd, &r.service.attr, &h.ah); rc != 0 {
 		return nil, deviceError("ibv_create_ah", rc)
 	}
-	q.users++
 	d.handles[h.id] = h
 	var ctx context.Context
 	ctx, h.cancel = context.WithCancel(d.ctx)
