@@ -179,9 +179,7 @@ func TestAPeerThatWentOnOverAStandbyIsTold(t *testing.T) {
 	onTwoCards(t, silent, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
 		time.Sleep(2 * standbyPause)
 		l := s[0].link
-		l.mu.Lock()
-		standby := l.path.standby.ep.(*sim.Endpoint)
-		l.mu.Unlock()
+		standby := standbyOf(l)
 		standby.HoldReceives(true)
 		endpointOf(l).Fail(fabric.ErrQueuePair)
 		time.Sleep(attemptTime / 2)

@@ -79,6 +79,13 @@ var (
 	nowhere [2]netip.Addr
 )
 
+// standbyOf is the endpoint of a link's standby.
+func standbyOf(l *Link) *sim.Endpoint {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.path.standby.ep.(*sim.Endpoint)
+}
+
 // requireEcho sends a little there and back, and returns how long that takes.
 func requireEcho(t *testing.T, c, s *Stream) time.Duration {
 	t.Helper()
@@ -249,9 +256,7 @@ func TestTheSideThatHasNotNoticedIsToldThoughTheStandbyIsLostToo(t *testing.T) {
 		time.Sleep(2 * standbyPause)
 		requireStandby(t, c[0], s[0], cable1, cable2)
 		l := s[0].link
-		l.mu.Lock()
-		standby := l.path.standby.ep.(*sim.Endpoint)
-		l.mu.Unlock()
+		standby := standbyOf(l)
 		standby.Cut(true)
 		lost := endpointOf(l)
 		lost.Cut(true)
@@ -362,9 +367,7 @@ func TestARequestSaysThatTheStandbyIsNotSound(t *testing.T) {
 				time.Sleep(2 * standbyPause)
 				requireStandby(t, c[0], s[0], cable1, cable2)
 				l := c[0].link
-				l.mu.Lock()
-				standby := l.path.standby.ep.(*sim.Endpoint)
-				l.mu.Unlock()
+				standby := standbyOf(l)
 				standby.Cut(true)
 				standby.Fail(fabric.ErrQueuePair)
 				if both {
