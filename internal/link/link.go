@@ -313,14 +313,6 @@ func (l *Link) usable() bool {
 	return l.stage == up
 }
 
-// away says whether streams may begin on the link when it has another path than the one
-// that it has lost.
-func (l *Link) away() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.pathless() && !l.leaving.begun()
-}
-
 // OnEnd has f called when no stream can begin on the link any more.
 func (l *Link) OnEnd(f func()) {
 	l.mu.Lock()

@@ -68,7 +68,7 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 		if err == nil || !errors.Is(err, errLeaving) && entry.link.usable() {
 			return s, err
 		}
-		if !entry.link.away() {
+		if !entry.link.lacksPath.Load() {
 			p.forget(key, entry)
 		}
 		if ctx.Err() != nil {

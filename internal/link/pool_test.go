@@ -128,11 +128,11 @@ func TestALinkThatIsBackIsDialedOnAgain(t *testing.T) {
 		time.Sleep(time.Second)
 		meanwhile := dial()
 		require.True(t, meanwhile.link != first.link)
-		require.True(t, first.link.away())
+		require.True(t, first.link.lacksPath.Load())
 
 		n.SetFaults(sim.Faults{})
 		time.Sleep(2 * longAttempt)
-		require.False(t, first.link.away())
+		require.False(t, first.link.lacksPath.Load())
 		again := dial()
 		require.True(t, again.link == first.link)
 		require.NoError(t, meanwhile.Close(time.Minute))

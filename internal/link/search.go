@@ -183,11 +183,12 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 			step = turn.ahead // others of the host's links try those before
 		}
 		r := order[step%len(order)]
-		if found, ok := turns.found(host, all); ok && tried[found].pause() <= 0 {
+		if found, ok := turns.found(turn, all); ok && tried[found].pause() <= 0 {
 			r = found
 		}
-		limit := min(attemptTime<<tried[r].times, longest)
-		each, cancel := l.begin(ctx, &r, all, limit)
+		r, each, cancel := l.begin(ctx, r, all, func(r route) time.Duration {
+			return min(attemptTime<<tried[r].times, longest)
+		})
 		turns.begin(turn, r, cancel)
 		goOn, err := attempt(each, r)
 		cancel()
@@ -226,23 +227,24 @@ func (t trial) again() trial {
 	return trial{min(t.times+1, 8), time.Now().Add(attemptPause + rand.N(attemptPause/2))}
 }
 
-// begin begins an attempt over a route, or over the one of all by which the peer has asked.
-// It ends when ctx does, and after limit; or after attemptTime, if there is no reason to
-// think that the route leads to the peer.
-func (l *Link) begin(ctx context.Context, r *route, all []route, limit time.Duration) (context.Context, context.CancelFunc) {
+// begin begins an attempt over a route, or over the one of all by which the peer has asked,
+// and returns which. It ends when ctx does, and after the route's limit; or after
+// attemptTime, if there is no reason to think that the route leads to the peer.
+func (l *Link) begin(ctx context.Context, r route, all []route, limit func(route) time.Duration) (route, context.Context, context.CancelFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	search := &l.path.search
 	if i := slices.IndexFunc(all, search.next.sameAs); i >= 0 {
-		*r = all[i]
+		r = all[i]
 	}
 	search.next = route{}
-	if !r.known && !slices.ContainsFunc(search.heard, func(h hint) bool { return h.sameAs(*r) }) {
-		limit = min(limit, attemptTime)
+	most := limit(r)
+	if !r.known && !slices.ContainsFunc(search.heard, func(h hint) bool { return h.sameAs(r) }) {
+		most = min(most, attemptTime)
 	}
-	search.over, search.began = *r, time.Now()
-	ctx, search.end = context.WithTimeout(ctx, limit)
-	return ctx, search.end
+	search.over, search.began = r, time.Now()
+	ctx, search.end = context.WithTimeout(ctx, most)
+	return r, ctx, search.end
 }
 
 // hear takes note that a question of the peer's has come between two cards: so there is a

@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,8 +31,9 @@ type standby struct {
 	heard *wire.Keys // the peer's first: it goes on over the standby
 }
 
-// A link gets a standby when it has gone without for standbyPause. After attempts in vain
-// it waits twice as long each time, standbyPauseMost at most.
+// A link gets a standby when it has gone without for standbyPause, or half as long again,
+// for all links of a card may have lost theirs at once. After attempts in vain it waits
+// twice as long each time, standbyPauseMost at most.
 const (
 	standbyPause     = time.Second
 	standbyPauseMost = 16 * time.Second
@@ -42,7 +44,7 @@ const (
 func (l *Link) keepStandby() {
 	refusals := make(map[route]bool)
 	limit := attemptTime
-	for pause := standbyPause; sleep(l.path.life, pause); {
+	for pause := standbyPause; sleep(l.path.life, pause+rand.N(pause/2)); {
 		switch sb, err := l.dialStandby(refusals, limit); {
 		case errors.Is(err, errUnwanted):
 			return

@@ -47,6 +47,7 @@ type turn struct {
 	ahead   int           // attempts to the host that were under way then
 
 	// Guarded by turns.mu, once it has come.
+	told  route // what the host's found was when the route was chosen
 	route route
 	end   context.CancelFunc // of the attempt; nil: it has not begun
 }
@@ -100,11 +101,15 @@ func (t *turns) take(ctx context.Context, h *searched, port uint16) *turn {
 	return nil
 }
 
-// begin takes note of the route that is tried in a turn, and of how to end the attempt.
+// begin takes note of the route that is tried in a turn, and of how to end the attempt,
+// which it ends if another has been found since the route was chosen.
 func (t *turns) begin(own *turn, r route, end context.CancelFunc) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	own.route, own.end = r, end
+	if found := own.host.found; found != (route{}) && found != own.told && !r.sameAs(found) {
+		end()
+	}
 }
 
 // give ends a turn. If it has found a route by which the host answers again, those who try
@@ -188,11 +193,13 @@ func (h *searched) next() (best int) {
 	return best
 }
 
-// found returns, of some routes to a host, the one over which another link was answered.
-func (t *turns) found(h *searched, routes []route) (r route, ok bool) {
+// found returns, of some routes to the host of a turn, the one over which another link was
+// answered.
+func (t *turns) found(own *turn, routes []route) (r route, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if i := slices.IndexFunc(routes, h.found.sameAs); i >= 0 {
+	own.told = own.host.found
+	if i := slices.IndexFunc(routes, own.told.sameAs); i >= 0 {
 		return routes[i], true
 	}
 	return route{}, false

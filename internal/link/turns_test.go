@@ -206,3 +206,35 @@ func TestTheCardsOfBeforeAreTriedAgainAndAgain(t *testing.T) {
 		endAll(t, n, c, s)
 	})
 }
+
+// TestATurnForAnotherRouteThanOneJustFound has a route be found when another turn's was
+// chosen, and has not begun.
+func TestATurnForAnotherRouteThanOneJustFound(t *testing.T) {
+	var all turns
+	host := all.join(netip.MustParseAddr("192.0.2.1"))
+	to := func(addr string) route {
+		return route{local: netip.MustParseAddr(addr), remote: netip.MustParseAddrPort("192.0.2.1:1")}
+	}
+	good, other := to("192.0.2.2"), to("192.0.2.3")
+	routes := []route{other, good}
+	first, second := all.take(t.Context(), host, 1), all.take(t.Context(), host, 2)
+	begin := func(own *turn, r route) (attempt context.Context) {
+		attempt, cancel := context.WithCancel(t.Context())
+		all.begin(own, r, cancel)
+		return attempt
+	}
+
+	_, ok := all.found(second, routes)
+	require.False(t, ok)
+	require.NoError(t, begin(first, good).Err())
+	all.give(first, true)
+	require.ErrorIs(t, begin(second, other).Err(), context.Canceled)
+	all.give(second, false)
+
+	third := all.take(t.Context(), host, 2)
+	r, ok := all.found(third, routes)
+	require.True(t, ok)
+	require.Equal(t, good, r)
+	require.NoError(t, begin(third, other).Err(), "was chosen knowing of the one that was found")
+	all.give(third, false)
+}
