@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/pconn"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -68,12 +69,16 @@ type NetworkTotals struct {
 	// by the reason.
 	LinksMade uint64
 	LinksLost map[ReasonCode]uint64
+
+	// Datagrams is what all PacketConns have done, closed ones included.
+	Datagrams PacketStats
 }
 
 // Totals returns what this process has done over each network since it started: by
-// "shm", "rdma" and "tcp", and "auto" for what concerns none of them. A network with
-// which nothing has been done is absent. TCP is that of "auto" alone. [Memory] tells
-// what memory is in use.
+// "shm", "rdma" and "tcp", and "auto" for what concerns none of them; by "shm-udp" and
+// "rdma-udp" the Datagrams, of which the others have none. A network with which nothing
+// has been done is absent. TCP is that of "auto" alone. [Memory] tells what memory is in
+// use.
 func Totals() map[string]NetworkTotals {
 	all := totals.snapshot()
 	for network, carried := range link.Totals() {
@@ -81,6 +86,11 @@ func Totals() map[string]NetworkTotals {
 		t.BytesSent, t.BytesReceived = carried.BytesSent, carried.BytesReceived
 		t.MessagesSent, t.MessagesReceived = carried.MessagesSent, carried.MessagesReceived
 		t.LinksMoved = carried.Moves
+		all[network] = t
+	}
+	for network, datagrams := range pconn.Totals() {
+		t := all[network]
+		t.Datagrams = datagrams
 		all[network] = t
 	}
 	sent, received := tcpBytes.sum()

@@ -42,8 +42,23 @@ var (
 	linksLost  = process.counter("links_lost", "Links that have ended although they were needed, by the code of the reason.", "network", "code")
 )
 
+var (
+	datagramsSent         = process.counter("datagrams_sent", "Datagrams that have left.", "network")
+	datagramsReceived     = process.counter("datagrams_received", "Datagrams that were read.", "network")
+	datagramBytesSent     = process.counter("datagrams_sent_bytes", "Bytes of datagrams that have left.", "network")
+	datagramBytesReceived = process.counter("datagrams_received_bytes", "Bytes of datagrams that were read.", "network")
+	datagramsMissed       = process.counter("datagrams_missed", "Datagrams to this process that have not arrived, as the numbers of those that follow them show.", "network")
+	datagramsRefused      = process.counter("datagrams_refused", "Datagrams that their receiver is known to have had no room for.", "network")
+	datagramsUnreachable  = process.counter("datagrams_unreachable", "Datagrams to an address at which nobody was found.", "network")
+	datagramsDropped      = process.counter("datagrams_dropped", "Datagrams for which there was no room while their receiver was being looked for.", "network")
+	datagramsForeign      = process.counter("datagrams_foreign", "Datagrams that were not ringnet's, or not from the address that was dialed.", "network")
+)
+
 // linkNetworks are those that have links. Auto has TCP besides.
 var linkNetworks = []string{"shm", "rdma"}
+
+// packetNetworks are those that have datagrams.
+var packetNetworks = []string{"shm-udp", "rdma-udp"}
 
 func readProcess(emit emitter) {
 	emitTotals(emit, ringnet.Totals())
@@ -67,6 +82,18 @@ func emitTotals(emit emitter, totals map[string]ringnet.NetworkTotals) {
 		emit(connectionsClosed, float64(t.Closed), network)
 		emit(bytesSent, float64(t.BytesSent), network)
 		emit(bytesReceived, float64(t.BytesReceived), network)
+	}
+	for _, network := range packetNetworks {
+		d := totals[network].Datagrams
+		emit(datagramsSent, float64(d.Sent), network)
+		emit(datagramsReceived, float64(d.Received), network)
+		emit(datagramBytesSent, float64(d.BytesSent), network)
+		emit(datagramBytesReceived, float64(d.BytesReceived), network)
+		emit(datagramsMissed, float64(d.Missed), network)
+		emit(datagramsRefused, float64(d.Refused), network)
+		emit(datagramsUnreachable, float64(d.Unreachable), network)
+		emit(datagramsDropped, float64(d.Dropped), network)
+		emit(datagramsForeign, float64(d.Foreign), network)
 	}
 	emit(acceptsFellBack, float64(totals["tcp"].FellBack))
 	for network, t := range totals {

@@ -92,6 +92,7 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 	}
 	c.endpoint, c.limits = ep, ep.DatagramLimits()
 	c.local, c.port = rconn.NewAddr(o.Network, ep.LocalAddr()), ep.LocalAddr().Port()
+	c.enlist()
 	return c, nil
 }
 
@@ -171,6 +172,8 @@ func (c *Conn) Close() error {
 	close(c.closed)
 	c.sender.finish()
 	err := c.endpoint.Close()
+	c.reader.turn <- struct{}{} // for ever: who has read until now has counted
+	c.delist()
 	c.readDeadline.Set(time.Time{})
 	c.writeDeadline.Set(time.Time{})
 	return c.opError("close", err)

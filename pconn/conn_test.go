@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -284,6 +285,64 @@ func TestStatsCountWhatTheReceiverRefuses(t *testing.T) {
 		require.Zero(t, c.Stats().Sent)
 		require.NoError(t, c.Close())
 	})
+}
+
+func TestTotalsAreTheSumsOfAllConns(t *testing.T) {
+	count := func(c *Conn) {
+		n := &c.counters
+		for i, counter := range []*atomic.Uint64{
+			&n.sent, &n.received, &n.bytesSent, &n.bytesReceived,
+			&n.missed, &n.refused, &n.unreachable, &n.dropped, &n.foreign,
+		} {
+			counter.Add(uint64(i + 1))
+		}
+	}
+	one := Stats{Sent: 1, Received: 2, BytesSent: 3, BytesReceived: 4, Missed: 5, Refused: 6, Unreachable: 7, Dropped: 8, Foreign: 9}
+	a, b := Totals()["a"], Totals()["b"]
+	var conns []*Conn
+	for _, network := range []string{"a", "a", "b"} {
+		c, err := Listen(&post{}, Options{Network: network})
+		require.NoError(t, err)
+		count(c)
+		conns = append(conns, c)
+	}
+	for i := range len(conns) + 1 {
+		totals := Totals()
+		require.Equal(t, a.plus(one).plus(one), totals["a"], "%d are closed", i)
+		require.Equal(t, b.plus(one), totals["b"], "%d are closed", i)
+		if i < len(conns) {
+			require.NoError(t, conns[i].Close())
+		}
+	}
+	for _, c := range conns {
+		require.NotContains(t, all.open, c)
+	}
+}
+
+// Close ends while somebody reads, and what was read until then is in the totals.
+func TestTotalsCountWhatIsReadWhileClosing(t *testing.T) {
+	for range 100 {
+		before := Totals()["post"].Received
+		p := &post{}
+		c, err := Listen(p, Options{Network: "post"})
+		require.NoError(t, err)
+		for i := range 50 {
+			p.arrives(there, wire.DatagramHeader{SourcePort: 2, Sequence: uint32(i)}, "x")
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				if _, err := c.Read(make([]byte, 10)); err != nil {
+					return
+				}
+			}
+		}()
+		require.NoError(t, c.Close())
+		total := Totals()["post"].Received - before
+		<-ended
+		require.Equal(t, c.Stats().Received, total)
+	}
 }
 
 // Where the device tells no port the header does, and else they have to agree.

@@ -1,6 +1,10 @@
 package pconn
 
-import "sync/atomic"
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+)
 
 // Stats counts what a Conn has done.
 type Stats struct {
@@ -40,5 +44,48 @@ func (c *Conn) Stats() Stats {
 		BytesSent: n.bytesSent.Load(), BytesReceived: n.bytesReceived.Load(),
 		Missed: n.missed.Load(), Refused: n.refused.Load(),
 		Unreachable: n.unreachable.Load(), Dropped: n.dropped.Load(), Foreign: n.foreign.Load(),
+	}
+}
+
+// all are the Conns of this process that are open, and what those have done that were
+// closed, by network.
+var all = struct {
+	sync.Mutex
+	open map[*Conn]struct{}
+	past map[string]Stats
+}{open: make(map[*Conn]struct{}), past: make(map[string]Stats)}
+
+// Totals returns what all Conns of this process have done, closed ones included, by
+// network. No number ever falls.
+func Totals() map[string]Stats {
+	all.Lock()
+	defer all.Unlock()
+	totals := maps.Clone(all.past)
+	for c := range all.open {
+		totals[c.network] = totals[c.network].plus(c.Stats())
+	}
+	return totals
+}
+
+func (c *Conn) enlist() {
+	all.Lock()
+	defer all.Unlock()
+	all.open[c] = struct{}{}
+}
+
+// delist is called when c counts nothing any more.
+func (c *Conn) delist() {
+	all.Lock()
+	defer all.Unlock()
+	delete(all.open, c)
+	all.past[c.network] = all.past[c.network].plus(c.Stats())
+}
+
+func (s Stats) plus(o Stats) Stats {
+	return Stats{
+		Sent: s.Sent + o.Sent, Received: s.Received + o.Received,
+		BytesSent: s.BytesSent + o.BytesSent, BytesReceived: s.BytesReceived + o.BytesReceived,
+		Missed: s.Missed + o.Missed, Refused: s.Refused + o.Refused,
+		Unreachable: s.Unreachable + o.Unreachable, Dropped: s.Dropped + o.Dropped, Foreign: s.Foreign + o.Foreign,
 	}
 }
