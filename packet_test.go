@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/ipv4"
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -39,39 +38,12 @@ func testPacketConn(t *testing.T, network, host string) {
 	packettest.Test(t, packettest.Network{
 		Listen: func(address string) (net.PacketConn, error) { return ringnet.ListenPacket(network, address) },
 		Dial:   func(address string) (net.Conn, error) { return ringnet.Dial(network, address) },
-		Batch:  func(c net.PacketConn) packettest.Batcher { return batches{c.(*ringnet.PacketConn)} },
+		Batch:  func(c net.PacketConn) packettest.Batcher { return packettest.Batches(c.(*ringnet.PacketConn)) },
 		Host:   host,
 		Most:   4088,
 		Burst:  64,
+		Prompt: network == "shm-udp",
 	})
-}
-
-// batches are those of a PacketConn, for callers of golang.org/x/net.
-type batches struct{ c *ringnet.PacketConn }
-
-func (b batches) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
-	own := ownMessages(ms)
-	n, err := b.c.ReadBatch(own, flags)
-	for i := range own[:n] {
-		ms[i] = ipv4.Message(own[i])
-	}
-	return n, err
-}
-
-func (b batches) WriteBatch(ms []ipv4.Message, flags int) (int, error) {
-	own := ownMessages(ms)
-	n, err := b.c.WriteBatch(own, flags)
-	for i := range own[:n] {
-		ms[i] = ipv4.Message(own[i])
-	}
-	return n, err
-}
-
-func ownMessages(ms []ipv4.Message) (own []ringnet.Message) {
-	for _, m := range ms {
-		own = append(own, ringnet.Message(m))
-	}
-	return own
 }
 
 // Who says that it has another's address gets nothing that is for the other.

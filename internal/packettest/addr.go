@@ -125,19 +125,36 @@ func testManyPeers(t *testing.T, n Network) {
 			_, _ = server.WriteTo(b[:got], from)
 		}
 	}()
+	answered := make(chan error, peers)
 	for i := range peers {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			t.Parallel()
-			c := n.listen(t)
-			for j := range 20 {
-				message := fmt.Sprintf("%d of %d", j, i)
-				send(t, c, server.LocalAddr(), []byte(message))
-				got, from := receive(t, c)
-				require.Equal(t, message, string(got))
-				require.Equal(t, server.LocalAddr().String(), from.String())
-			}
-		})
+		c := n.listen(t)
+		go func() { answered <- ask(c, server.LocalAddr(), strconv.Itoa(i)) }()
 	}
+	for range peers {
+		require.NoError(t, <-answered)
+	}
+}
+
+// ask sends messages to a server, and returns an error unless each comes back.
+func ask(c net.PacketConn, server net.Addr, name string) error {
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	b := make([]byte, 100)
+	for i := range 20 {
+		message := fmt.Sprintf("%d of %s", i, name)
+		if _, err := c.WriteTo([]byte(message), server); err != nil {
+			return err
+		}
+		got, from, err := c.ReadFrom(b)
+		if err != nil {
+			return err
+		}
+		if string(b[:got]) != message || from.String() != server.String() {
+			return fmt.Errorf("%q from %v, want %q from %v", b[:got], from, message, server)
+		}
+	}
+	return nil
 }
 
 func testDialed(t *testing.T, n Network) {

@@ -26,6 +26,11 @@ type Network struct {
 	// Most is how many bytes the longest datagram has, and Burst how many datagrams
 	// of 64 bytes a receiver takes that does not read.
 	Most, Burst int
+
+	// Prompt says that a datagram is in its receiver's queue, or lost, when WriteTo
+	// returns, once another has got there, and that the next one finds the room of one
+	// that has been read.
+	Prompt bool
 }
 
 // Batcher is what ipv4.PacketConn has for several datagrams at once.
@@ -39,6 +44,11 @@ const patience = 20 * time.Second
 
 // Test tests a network.
 func Test(t *testing.T, n Network) {
+	Each(t, func(t *testing.T, test func(*testing.T, Network)) { test(t, n) })
+}
+
+// Each has run run each of the tests, each with a network of its own.
+func Each(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, Network)
@@ -72,7 +82,7 @@ func Test(t *testing.T, n Network) {
 		{"SeveralReaders", testSeveralReaders},
 		{"RacyUse", testRacyUse},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, n) })
+		t.Run(test.name, func(t *testing.T) { run(t, test.run) })
 	}
 }
 

@@ -68,11 +68,18 @@ func (n *Network) CutCard(a netip.Addr, cut bool) {
 	n.cards.Store(&cards)
 }
 
-// Blackhole makes an address swallow connection requests.
+// Blackhole makes an address swallow the requests of the connection manager.
 func (n *Network) Blackhole(a netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.holes[a.Unmap()] = true
+}
+
+// swallows reports whether an address is such a one.
+func (n *Network) swallows(a netip.Addr) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.holes[a]
 }
 
 // PortDown announces [fabric.ErrPortDown] to every endpoint. It does no more:

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -34,21 +33,12 @@ func (n *Network) Listen(local netip.AddrPort, backlog int) (fabric.Listener, er
 	if n.gone.Load() {
 		return nil, fmt.Errorf("sim: listen: %w", fabric.ErrDeviceRemoved)
 	}
-	local = plain(local)
-	if !local.Addr().IsValid() {
-		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
-	}
 
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if local.Port() == 0 {
-		port, err := n.ephemeral(local.Addr())
-		if err != nil {
-			return nil, err
-		}
-		local = netip.AddrPortFrom(local.Addr(), port)
-	} else if n.taken(local) {
-		return nil, fmt.Errorf("sim: listen at %v: %w", local, syscall.EADDRINUSE)
+	local, err := bind(wildcard(local), &n.lastPort, n.taken)
+	if err != nil {
+		return nil, fmt.Errorf("sim: listen at %v: %w", local, err)
 	}
 	l := &Listener{n: n, addr: local, backlog: backlog}
 	l.arrived.L = &n.mu

@@ -1,18 +1,21 @@
 // Package sim is a fabric of queue pairs inside one process, on a modelled
 // link: latency, bandwidth, queue depths, and faults on command. It is for
 // tests, in the virtual time of testing/synctest or in real time, and behaves
-// as reliable-connected queue pairs on hardware do, no kinder: what a device
-// punishes, this fabric punishes too, where it can with a panic that says why.
+// as reliable-connected queue pairs, and those for datagrams, on hardware do, no
+// kinder: what a device punishes, this fabric punishes too, where it can with a
+// panic that says why.
 //
 // The way through the files: sim.go has the network and its addresses,
 // listener.go and connect.go the connection manager, send.go and receive.go the
-// queue pair, completion.go the completion queue and its events, wire.go the
-// time that messages take, faults.go what a test can break.
+// queue pair, completion.go the completion queue and its events, datagram.go
+// datagrams, wire.go the time that messages take, faults.go what a test can
+// break.
 package sim
 
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -32,7 +35,8 @@ type Link struct {
 
 	// Bandwidth is in bytes per second in each direction, shared by all
 	// connections of the network: what dialers send is one direction, what
-	// listeners send the other. Only payload counts. 0 means unlimited.
+	// listeners send the other. Only payload counts, and no datagram. 0 means
+	// unlimited.
 	Bandwidth int64
 
 	// Jitter is the longest time by which a completion may be late, at random
@@ -40,6 +44,13 @@ type Link struct {
 	// in their order.
 	Jitter time.Duration
 	Seed   uint64
+
+	// Of datagrams, to each receiver: the shares, from 0 to 1, that are lost and that
+	// arrive twice, and the longest time by which one may be late, so that others
+	// overtake it, at random from Seed.
+	Loss       float64
+	Duplicates float64
+	Reordering time.Duration
 
 	// The most that Open grants; 0 grants what is asked.
 	SendQueue int
@@ -86,8 +97,9 @@ type Network struct {
 	cards   atomic.Pointer[map[netip.Addr]bool] // whose cables are cut
 	gone    atomic.Bool                         // the device was removed
 	rnr     atomic.Uint64
+	packets packets
 
-	mu        sync.Mutex // guards what follows; taken after a connection's
+	mu        sync.Mutex // guards what follows; taken after a connection's and packets'
 	lanes     [2]lane
 	listeners []*Listener
 	ports     map[netip.AddrPort]bool // of dialers
@@ -114,18 +126,20 @@ func New(l Link) *Network {
 	return &Network{
 		link:     l,
 		instant:  l.Latency == 0 && l.Bandwidth == 0,
+		packets:  packets{rng: rand.New(rand.NewPCG(l.Seed, 0))},
 		ports:    make(map[netip.AddrPort]bool),
 		holes:    make(map[netip.Addr]bool),
-		lastPort: firstEphemeral - 1,
 		nextAddr: 0x7f00_0000_0000,
 	}
 }
 
-// Open is the number of endpoints and listeners that are not closed.
+// Open is the number of endpoints, listeners and address handles that are not
+// closed.
 func (n *Network) Open() int {
+	datagrams := n.packets.open()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.endpoints) + len(n.listeners)
+	return len(n.endpoints) + len(n.listeners) + datagrams
 }
 
 // RNR is the number of messages that found no receive posted.
@@ -172,14 +186,9 @@ func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if local.Port() == 0 {
-		port, err := n.ephemeral(local.Addr())
-		if err != nil {
-			return nil, err
-		}
-		local = netip.AddrPortFrom(local.Addr(), port)
-	} else if n.taken(local) {
-		return nil, fmt.Errorf("sim: dial from %v: %w", local, syscall.EADDRINUSE)
+	local, err := bind(local, &n.lastPort, n.taken)
+	if err != nil {
+		return nil, fmt.Errorf("sim: dial from %v: %w", local, err)
 	}
 	n.ports[local] = true
 	return n.endpoint(&conn{n: n, cards: [2]netip.Addr{local.Addr(), remote.Addr()}}, local, remote, active), nil
@@ -208,31 +217,48 @@ func (n *Network) forget(e *Endpoint) {
 // firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 const firstEphemeral = 49152
 
-// ephemeral finds a free port of addr; the caller holds n.mu.
-func (n *Network) ephemeral(addr netip.Addr) (uint16, error) {
-	for range 1<<16 - firstEphemeral {
-		n.lastPort++
-		if n.lastPort < firstEphemeral {
-			n.lastPort = firstEphemeral
+// bind returns an address with a port of which none is taken: one after last, if it
+// does not say which.
+func bind(a netip.AddrPort, last *uint16, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
+	if a.Port() != 0 {
+		if taken(a) {
+			return a, syscall.EADDRINUSE
 		}
-		if !n.taken(netip.AddrPortFrom(addr, n.lastPort)) {
-			return n.lastPort, nil
+		return a, nil
+	}
+	for range 1<<16 - firstEphemeral {
+		*last = max(*last+1, firstEphemeral)
+		if free := netip.AddrPortFrom(a.Addr(), *last); !taken(free) {
+			return free, nil
 		}
 	}
-	return 0, fmt.Errorf("sim: no free port of %v: %w", addr, syscall.EADDRINUSE)
+	return a, syscall.EADDRINUSE
 }
 
 // taken reports whether a dialer or a listener has the address; the caller
 // holds n.mu.
 func (n *Network) taken(a netip.AddrPort) bool {
-	return n.ports[a] || slices.ContainsFunc(n.listeners, func(l *Listener) bool {
-		return l.addr.Port() == a.Port() && (covers(l.addr.Addr(), a.Addr()) || covers(a.Addr(), l.addr.Addr()))
-	})
+	return n.ports[a] || slices.ContainsFunc(n.listeners, func(l *Listener) bool { return collide(l.addr, a) })
+}
+
+// collide reports whether there is an address that listeners at a and at b both
+// hear what is sent to.
+func collide(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && (covers(a.Addr(), b.Addr()) || covers(b.Addr(), a.Addr()))
 }
 
 // covers reports whether a listener at a hears what is sent to b.
 func covers(a, b netip.Addr) bool {
 	return a == b || a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && b.Is4()
+}
+
+// wildcard is the address that a listener asks for, of which none means all of both
+// families.
+func wildcard(a netip.AddrPort) netip.AddrPort {
+	if !a.Addr().IsValid() {
+		return netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
+	}
+	return plain(a)
 }
 
 func plain(a netip.AddrPort) netip.AddrPort {

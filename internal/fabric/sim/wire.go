@@ -15,9 +15,23 @@ type conn struct {
 	cut   atomic.Bool   // this connection's own cable
 	cards [2]netip.Addr // of the two ends
 
-	// mu guards the state of both endpoints. The fabric places data in
+	// Its mu guards the state of both endpoints. The fabric places data in
 	// registered memory under it, and Poll takes it to hand out completions:
 	// that is the only edge by which the race detector excuses a read.
+	agenda
+}
+
+// broken reports whether nothing gets through.
+func (c *conn) broken() bool { return c.cut.Load() || c.n.severed(c.cards[0], c.cards[1]) }
+
+// severed reports whether nothing gets from one card to another.
+func (n *Network) severed(a, b netip.Addr) bool {
+	cut := n.cards.Load()
+	return n.cut.Load() || cut != nil && ((*cut)[a] || (*cut)[b])
+}
+
+// agenda is what is to happen later.
+type agenda struct {
 	mu     sync.Mutex
 	events []event // a heap, the earliest first
 	seq    uint64
@@ -38,95 +52,86 @@ func (a event) before(b event) bool {
 	return a.seq < b.seq
 }
 
-// broken reports whether nothing gets through.
-func (c *conn) broken() bool {
-	if c.cut.Load() || c.n.cut.Load() {
-		return true
-	}
-	cut := c.n.cards.Load()
-	return cut != nil && ((*cut)[c.cards[0]] || (*cut)[c.cards[1]])
-}
-
-// after runs do with c.mu held, d from now: at once, if that is now. The
-// caller holds c.mu.
-func (c *conn) after(d time.Duration, do func()) {
+// after runs do with mu held, d from now: at once, if that is now. The caller
+// holds mu.
+func (a *agenda) after(d time.Duration, do func()) {
 	if d <= 0 {
 		do()
 		return
 	}
-	c.at(time.Now().Add(d), do)
+	a.at(time.Now().Add(d), do)
 }
 
-// at runs do with c.mu held at the time t, after all that was to be run before
-// or at t. The caller holds c.mu.
-func (c *conn) at(t time.Time, do func()) {
-	c.seq++
-	c.events = append(c.events, event{t, c.seq, do})
-	for i := len(c.events) - 1; i > 0; {
+// at runs do with mu held at the time t, after all that was to be run before or
+// at t. The caller holds mu.
+func (a *agenda) at(t time.Time, do func()) {
+	a.seq++
+	a.events = append(a.events, event{t, a.seq, do})
+	for i := len(a.events) - 1; i > 0; {
 		up := (i - 1) / 2
-		if !c.events[i].before(c.events[up]) {
+		if !a.events[i].before(a.events[up]) {
 			break
 		}
-		c.events[i], c.events[up] = c.events[up], c.events[i]
+		a.events[i], a.events[up] = a.events[up], a.events[i]
 		i = up
 	}
-	c.schedule()
+	a.schedule()
 }
 
 // schedule sets the timer for the earliest event.
-func (c *conn) schedule() {
-	if len(c.events) == 0 {
+func (a *agenda) schedule() {
+	if len(a.events) == 0 {
 		return
 	}
-	first := c.events[0].at
+	first := a.events[0].at
 	switch {
-	case c.timer == nil:
-		c.timer = time.AfterFunc(time.Until(first), c.fire)
-	case c.due.IsZero() || first.Before(c.due):
-		c.timer.Reset(time.Until(first))
+	case a.timer == nil:
+		a.timer = time.AfterFunc(time.Until(first), a.fire)
+	case a.due.IsZero() || first.Before(a.due):
+		a.timer.Reset(time.Until(first))
 	default:
 		return
 	}
-	c.due = first
+	a.due = first
 }
 
 // fire runs the events that are due.
-func (c *conn) fire() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.due = time.Now() // what these bring that is due at once is run here, too
-	for len(c.events) > 0 && !c.events[0].at.After(time.Now()) {
-		c.pop().do()
+func (a *agenda) fire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.due = time.Now() // what these bring that is due at once is run here, too
+	for len(a.events) > 0 && !a.events[0].at.After(time.Now()) {
+		a.pop().do()
 	}
-	c.due = time.Time{}
-	c.schedule()
+	a.due = time.Time{}
+	a.schedule()
 }
 
-func (c *conn) pop() event {
-	first, last := c.events[0], len(c.events)-1
-	c.events[0] = c.events[last]
-	c.events[last] = event{}
-	c.events = c.events[:last]
+func (a *agenda) pop() event {
+	first, last := a.events[0], len(a.events)-1
+	a.events[0] = a.events[last]
+	a.events[last] = event{}
+	a.events = a.events[:last]
 	for i := 0; ; {
 		least := i
 		for child := 2*i + 1; child <= 2*i+2 && child < last; child++ {
-			if c.events[child].before(c.events[least]) {
+			if a.events[child].before(a.events[least]) {
 				least = child
 			}
 		}
 		if least == i {
 			return first
 		}
-		c.events[i], c.events[least] = c.events[least], c.events[i]
+		a.events[i], a.events[least] = a.events[least], a.events[i]
 		i = least
 	}
 }
 
-// stop drops all events: both ends are closed.
-func (c *conn) stop() {
-	c.events = nil
-	if c.timer != nil {
-		c.timer.Stop()
+// stop drops all events.
+func (a *agenda) stop() {
+	a.events = nil
+	if a.timer != nil {
+		a.timer.Stop()
 	}
 }
 
