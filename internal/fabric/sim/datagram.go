@@ -64,9 +64,23 @@ type datagrams struct {
 
 	// Guarded by packets.mu.
 	recvQueue int
-	queue     []fabric.Datagram // has arrived; one buffer each
+	queues    []*receiveQueue // its own, and one for each group
 	armed     bool
 	closed    bool
+}
+
+// receiveQueue has what was sent to an endpoint, or to a group at one of its cards.
+type receiveQueue struct {
+	d *datagrams
+	membership
+	waiting []fabric.Datagram // one buffer each
+	ended   bool
+}
+
+// membership is that of a group at a card; the zero one is of none.
+type membership struct {
+	group netip.AddrPort
+	card  netip.Addr
 }
 
 // addressHandle implements [fabric.AddressHandle].
@@ -76,8 +90,8 @@ type addressHandle struct {
 	to     netip.AddrPort
 
 	// Guarded by packets.mu.
-	receiver *datagrams
-	gone     bool // the sender knows that the receiver is
+	receiver *datagrams // nil for a group
+	gone     bool       // the sender knows that the receiver is
 	closed   bool
 }
 
@@ -101,12 +115,27 @@ func (n *Network) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (
 		return nil, fmt.Errorf("sim: listen at %v: %w", local, err)
 	}
 	d := &datagrams{n: n, local: local, filter: o.Filter, notify: o.Notify, recvQueue: max(o.RecvQueue, 1)}
+	d.enter(membership{})
 	p.endpoints = append(p.endpoints, d)
 	return d, nil
 }
 
 // Source implements [fabric.Datagrams]: every address is of every host.
-func (n *Network) Source(remote netip.AddrPort) (netip.Addr, error) { return plain(remote).Addr(), nil }
+func (n *Network) Source(remote netip.AddrPort) (netip.Addr, error) {
+	if a := plain(remote).Addr(); !a.IsMulticast() {
+		return a, nil
+	}
+	return loopback(plain(remote).Addr()), nil
+}
+
+// source is the address that an endpoint sends from.
+func (d *datagrams) source(to netip.AddrPort) netip.Addr {
+	if a := d.local.Addr(); !a.IsUnspecified() {
+		return a
+	}
+	a, _ := d.n.Source(to)
+	return a
+}
 
 // LocalAddr implements [fabric.DatagramEndpoint].
 func (d *datagrams) LocalAddr() netip.AddrPort { return d.local }
@@ -131,10 +160,7 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	if d.n.gone.Load() {
 		return nil, fmt.Errorf("sim: resolve: %w", fabric.ErrDeviceRemoved)
 	}
-	h := &addressHandle{from: d, source: d.local.Addr(), to: plain(to)}
-	if h.source.IsUnspecified() {
-		h.source = h.to.Addr()
-	}
+	h := &addressHandle{from: d, source: d.source(to), to: plain(to)}
 	answered := d.n.packets.ask(h)
 	timer := time.NewTimer(d.n.link.CMTimeout)
 	defer timer.Stop()
@@ -153,8 +179,8 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	return h, nil
 }
 
-// ask asks who is at the address of a handle. From when the request has arrived the
-// receiver knows of the handle.
+// ask asks who is at the address of a handle, unless that is a group. From when the
+// request has arrived the receiver knows of the handle.
 func (p *packets) ask(h *addressHandle) <-chan error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,6 +188,10 @@ func (p *packets) ask(h *addressHandle) <-chan error {
 	p.handles = append(p.handles, h)
 	n := h.from.n
 	answered := make(chan error, 1)
+	if h.to.Addr().IsMulticast() {
+		answered <- nil
+		return answered
+	}
 	p.after(n.link.Latency, func() {
 		if n.severed(h.source, h.to.Addr()) || n.swallows(h.to.Addr()) {
 			return
@@ -212,17 +242,30 @@ func (d *datagrams) send(sent *fabric.Datagram) fabric.Status {
 	if len(data) > mtu-fabric.HeaderSize {
 		panic("sim: Send of a datagram that is too long")
 	}
-	d.n.packets.carry(h, h.receiver, fabric.Datagram{
+	x := fabric.Datagram{
 		Header:  sent.Header,
 		From:    netip.AddrPortFrom(h.source, d.local.Port()),
 		Buffers: [][]byte{data},
-	})
+	}
+	p := &d.n.packets
+	if h.receiver != nil {
+		p.carry(x, h.receiver.queues[0], h.to.Addr())
+		return fabric.OK
+	}
+	for _, to := range p.endpoints {
+		for _, q := range to.queues {
+			if q.group == h.to {
+				p.carry(x, q, q.card)
+			}
+		}
+	}
 	return fabric.OK
 }
 
-// carry brings a datagram to an endpoint as often and as late as the link has it.
-func (p *packets) carry(h *addressHandle, to *datagrams, x fabric.Datagram) {
-	n := to.n
+// carry brings a datagram to a card and a receive queue there, as often and as late as
+// the link has it.
+func (p *packets) carry(x fabric.Datagram, to *receiveQueue, card netip.Addr) {
+	n := to.d.n
 	times := 1
 	switch luck := p.rng.Float64(); {
 	case luck < n.link.Loss:
@@ -236,30 +279,89 @@ func (p *packets) carry(h *addressHandle, to *datagrams, x fabric.Datagram) {
 			late = time.Duration(p.rng.Int64N(int64(n.link.Reordering) + 1))
 		}
 		p.after(n.link.Latency+late, func() {
-			if !n.severed(h.source, h.to.Addr()) {
+			if !n.severed(x.From.Addr(), card) {
 				to.arrive(x)
 			}
 		})
 	}
 }
 
-// arrive puts a datagram into the receive queue.
-func (d *datagrams) arrive(x fabric.Datagram) {
+// arrive puts a datagram into the queue.
+func (q *receiveQueue) arrive(x fabric.Datagram) {
+	d := q.d
 	switch {
-	case d.closed:
+	case q.ended:
 		return
-	case len(d.queue) >= d.recvQueue:
+	case len(q.waiting) >= d.recvQueue:
 		d.n.packets.overruns++
 		return
 	}
-	d.queue = append(d.queue, x)
+	q.waiting = append(q.waiting, x)
 	if d.armed {
 		d.armed = false
 		d.notify()
 	}
 }
 
-// Receive implements [fabric.DatagramEndpoint].
+// enter makes a receive queue.
+func (d *datagrams) enter(m membership) {
+	d.queues = append(d.queues, &receiveQueue{d: d, membership: m})
+}
+
+// end has nothing arrive any more. What has is lost.
+func (q *receiveQueue) end() { q.ended, q.waiting = true, nil }
+
+// Join implements [fabric.DatagramEndpoint].
+func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m := d.membership(group, card)
+	d.n.packets.mu.Lock()
+	defer d.n.packets.mu.Unlock()
+	switch {
+	case d.closed:
+		return net.ErrClosed
+	case d.n.gone.Load():
+		return fmt.Errorf("sim: join: %w", fabric.ErrDeviceRemoved)
+	case !group.Addr().IsMulticast() || group.Port() == 0:
+		return fmt.Errorf("sim: join %v: %w", group, syscall.EINVAL)
+	case d.member(m) >= 0:
+		return fmt.Errorf("sim: join %v at %v: %w", group, m.card, syscall.EADDRINUSE)
+	}
+	d.enter(m)
+	return nil
+}
+
+// Leave implements [fabric.DatagramEndpoint].
+func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
+	m := d.membership(group, card)
+	d.n.packets.mu.Lock()
+	defer d.n.packets.mu.Unlock()
+	i := d.member(m)
+	if i < 0 {
+		return fmt.Errorf("sim: leave %v at %v: %w", group, m.card, syscall.EADDRNOTAVAIL)
+	}
+	d.queues[i].end()
+	d.queues = slices.Delete(d.queues, i, i+1)
+	return nil
+}
+
+// member is the index of a membership's receive queue, or negative.
+func (d *datagrams) member(m membership) int {
+	return slices.IndexFunc(d.queues, func(q *receiveQueue) bool { return q.membership == m })
+}
+
+// membership is that at a card, or at the one that datagrams to the group are sent from.
+func (d *datagrams) membership(group netip.AddrPort, card netip.Addr) membership {
+	if !card.IsValid() {
+		card = d.source(group)
+	}
+	return membership{plain(group), card.Unmap()}
+}
+
+// Receive implements [fabric.DatagramEndpoint]. Each call begins with another queue than
+// the last.
 func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	d.recvTurn++
 	for n < len(ds) {
@@ -274,16 +376,18 @@ func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	return n
 }
 
-// next takes the next datagram from the receive queue.
+// next takes what comes next from the receive queues.
 func (d *datagrams) next() (x fabric.Datagram, ok bool) {
 	d.n.packets.mu.Lock()
 	defer d.n.packets.mu.Unlock()
-	if len(d.queue) == 0 {
-		return x, false
+	for i := range d.queues {
+		q := d.queues[(d.recvTurn+i)%len(d.queues)]
+		if len(q.waiting) > 0 {
+			x, q.waiting = q.waiting[0], q.waiting[1:]
+			return x, true
+		}
 	}
-	x = d.queue[0]
-	d.queue = d.queue[1:]
-	return x, true
+	return x, false
 }
 
 // take copies what has arrived, if it is wanted.
@@ -309,16 +413,16 @@ func (d *datagrams) Arm() {
 // Close implements [fabric.DatagramEndpoint]. It waits as long as a notice to the
 // senders and its answer take.
 func (d *datagrams) Close() error {
-	senders, err := d.end()
+	senders, err := d.shut()
 	if senders > 0 {
 		time.Sleep(min(2*d.n.link.Latency, tellWithin))
 	}
 	return err
 }
 
-// end has nothing arrive any more, and says how many senders there are, which are told.
+// shut has nothing arrive any more, and says how many senders there are, which are told.
 // Who of them cannot be reached finds out later.
-func (d *datagrams) end() (senders int, err error) {
+func (d *datagrams) shut() (senders int, err error) {
 	p := &d.n.packets
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,7 +432,10 @@ func (d *datagrams) end() (senders int, err error) {
 	if slices.ContainsFunc(p.handles, func(h *addressHandle) bool { return h.from == d }) {
 		panic("sim: Close of an endpoint that has address handles")
 	}
-	d.closed, d.queue = true, nil
+	d.closed = true
+	for _, q := range d.queues {
+		q.end()
+	}
 	p.endpoints = slices.DeleteFunc(p.endpoints, func(other *datagrams) bool { return other == d })
 	for _, h := range p.handles {
 		if h.receiver != d {

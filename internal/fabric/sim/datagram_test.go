@@ -20,8 +20,14 @@ import (
 
 // mailbox is an endpoint for datagrams, and how often it was notified.
 type mailbox struct {
-	fabric.DatagramEndpoint
+	endpoint
 	notified *int
+}
+
+type endpoint interface {
+	fabric.DatagramEndpoint
+	Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error
+	Leave(group netip.AddrPort, card netip.Addr) error
 }
 
 // openMailbox opens one at an address, with a receive queue for 4 datagrams. The test
@@ -29,13 +35,13 @@ type mailbox struct {
 func openMailbox(t testing.TB, n *sim.Network, at string) mailbox {
 	t.Helper()
 	m := mailbox{notified: new(int)}
-	var err error
-	m.DatagramEndpoint, err = n.ListenPacket(netip.MustParseAddrPort(at), fabric.DatagramOptions{
+	ep, err := n.ListenPacket(netip.MustParseAddrPort(at), fabric.DatagramOptions{
 		RecvQueue: 4,
 		Filter:    func(d *fabric.Datagram) bool { return d.Header[0] == 0 },
 		Notify:    func() { *m.notified++ },
 	})
 	require.NoError(t, err)
+	m.endpoint = ep.(endpoint)
 	t.Cleanup(func() { _ = m.Close() })
 	return m
 }
@@ -240,4 +246,75 @@ func TestDatagramsPunishWhatADeviceWould(t *testing.T) {
 	require.Panics(t, h.Close)
 	require.NoError(t, a.Close())
 	require.Panics(t, func() { a.Send(nil) })
+}
+
+var group = netip.MustParseAddrPort("239.1.2.3:7")
+
+func TestDatagramsToAGroupAreItsMembers(t *testing.T) {
+	n := network(t, sim.Link{})
+	a, b, c := openMailbox(t, n, "10.0.0.1:1"), openMailbox(t, n, "[::]:2"), openMailbox(t, n, "10.0.0.3:1")
+	h, err := a.Resolve(ctx, group)
+	require.NoError(t, err, "without members")
+	defer h.Close()
+	require.Equal(t, fabric.OK, a.send(h, "to nobody"))
+	require.NoError(t, a.Join(ctx, group, netip.Addr{}))
+	require.NoError(t, b.Join(ctx, group, netip.MustParseAddr("10.0.0.2")))
+	require.NoError(t, c.Join(ctx, netip.AddrPortFrom(group.Addr(), 8), netip.Addr{}))
+	require.Equal(t, fabric.OK, a.send(h, "to both"))
+	require.Equal(t, []string{"to both"}, a.all())
+	d := []fabric.Datagram{{}}
+	require.Equal(t, 1, b.Receive(d))
+	require.Equal(t, a.LocalAddr(), d[0].From)
+
+	require.NoError(t, a.Leave(group, a.LocalAddr().Addr()))
+	n.CutCard(netip.MustParseAddr("10.0.0.2"), true)
+	require.Equal(t, fabric.OK, a.send(h, "to none that it gets to"))
+	n.CutCard(netip.MustParseAddr("10.0.0.2"), false)
+	require.NoError(t, b.Close())
+	require.Equal(t, fabric.OK, a.send(h, "to nobody"))
+	for _, m := range []mailbox{a, b, c} {
+		require.Empty(t, m.all())
+	}
+}
+
+func TestDatagramsUnderWayToAMemberThatLeavesAreLost(t *testing.T) {
+	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
+		a := openMailbox(t, n, "10.0.0.1:1")
+		require.NoError(t, a.Join(ctx, group, netip.Addr{}))
+		h, err := a.Resolve(ctx, group)
+		require.NoError(t, err)
+		defer h.Close()
+		a.send(h, "too late")
+		require.NoError(t, a.Leave(group, netip.Addr{}))
+		time.Sleep(latency)
+		synctest.Wait()
+		require.Empty(t, a.all())
+	})
+}
+
+func TestMembershipIsTakenAndGivenUpOnce(t *testing.T) {
+	n := network(t, sim.Link{})
+	a := openMailbox(t, n, "10.0.0.1:1")
+	require.ErrorIs(t, a.Leave(group, netip.Addr{}), syscall.EADDRNOTAVAIL)
+	require.NoError(t, a.Join(ctx, group, netip.Addr{}))
+	require.ErrorIs(t, a.Join(ctx, group, a.LocalAddr().Addr()), syscall.EADDRINUSE)
+	require.NoError(t, a.Join(ctx, group, netip.MustParseAddr("10.0.1.1")))
+	require.ErrorIs(t, a.Join(ctx, a.LocalAddr(), netip.Addr{}), syscall.EINVAL)
+	require.NoError(t, a.Leave(group, a.LocalAddr().Addr()))
+	require.ErrorIs(t, a.Leave(group, a.LocalAddr().Addr()), syscall.EADDRNOTAVAIL)
+	n.RemoveDevice()
+	require.ErrorIs(t, a.Join(ctx, group, netip.Addr{}), fabric.ErrDeviceRemoved)
+}
+
+func TestDatagramsToAGroupHaveAReceiveQueueOfTheirOwn(t *testing.T) {
+	n := network(t, sim.Link{})
+	a, b := openMailbox(t, n, "10.0.0.1:1"), openMailbox(t, n, "10.0.0.2:1")
+	require.NoError(t, b.Join(ctx, group, netip.Addr{}))
+	h, err := a.Resolve(ctx, group)
+	require.NoError(t, err)
+	defer h.Close()
+	a.send(h, "0", "1", "2", "3", "4")
+	a.send(a.to(t, b), "hello")
+	require.EqualValues(t, 1, n.Overruns())
+	require.ElementsMatch(t, []string{"0", "1", "2", "3", "hello"}, b.all())
 }
