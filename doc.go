@@ -99,6 +99,10 @@
 // calls Close, which waits for that, may end before. Close has those who send to the PacketConn
 // look for another at its address, and waits a second at most for them to know.
 //
+// [ListenMulticast], and [PacketConn].JoinGroup, receive what is sent to a group: a multicast
+// address and a port, to which any PacketConn may write. Members have a queue for each group
+// that they have joined. Over rdma groups are of IPv4.
+//
 // # What is as in package net, and what is not
 //
 // Deadlines, half-closes and linger behave as documented in package net; connections may

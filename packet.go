@@ -71,6 +71,60 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, address strin
 	return c, at, err
 }
 
+// ListenMulticast returns a PacketConn that has joined a group, an address of the form
+// "239.1.2.3:4567", at an interface of this host: nil means the one that datagrams to the
+// group are sent from. Any number of them may listen on the same group, of one host, too.
+// Its LocalAddr is another than the group's: what is sent there is for it alone, and what it
+// sends comes from there, by the given interface if there is one. See
+// [PacketConn.JoinGroup] for more groups, and [ListenPacket] for networks and errors.
+func ListenMulticast(network string, ifi *net.Interface, group string) (*PacketConn, error) {
+	return (&ListenConfig{}).ListenMulticast(context.Background(), network, ifi, group)
+}
+
+// ListenMulticast returns a PacketConn that has joined a group. ctx is for resolving the
+// address, and the options count as for [ListenConfig.ListenPacket]. See the function
+// [ListenMulticast].
+func (lc *ListenConfig) ListenMulticast(ctx context.Context, network string, ifi *net.Interface, group string) (*PacketConn, error) {
+	c, addr, err := lc.listenMulticast(ctx, network, ifi, group)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
+	}
+	return c, nil
+}
+
+func (lc *ListenConfig) listenMulticast(ctx context.Context, network string, ifi *net.Interface, group string) (*PacketConn, net.Addr, error) {
+	n, ok := packetNetworks[network]
+	if !ok {
+		return nil, nil, unknownNetwork(network)
+	}
+	addrs, err := n.resolve(ctx, net.DefaultResolver, group, n.wildcard())
+	if err != nil {
+		return nil, nil, err
+	}
+	at := rconn.NewAddr(n.name, preferIPv4(addrs))
+	if at.AddrPort().Port() == 0 {
+		return nil, at, errPortZero
+	}
+	local := netip.IPv4Unspecified()
+	if at.AddrPort().Addr().Is6() {
+		local = netip.IPv6Unspecified()
+	}
+	if ifi != nil {
+		if local, err = pconn.CardOf(ifi, at.AddrPort().Addr()); err != nil {
+			return nil, at, err
+		}
+	}
+	c, _, err := lc.listenPacket(ctx, network, netip.AddrPortFrom(local, 0).String())
+	if err != nil {
+		return nil, at, err
+	}
+	if err := c.JoinGroup(ifi, at); err != nil {
+		_ = c.Close()
+		return nil, at, errors.Unwrap(err)
+	}
+	return c, at, nil
+}
+
 // openDatagrams returns the fabric of a network.
 func openDatagrams(n network, trust trustUser, cfg *Config) (fabric.Datagrams, error) {
 	if err := cfg.Validate(); err != nil {

@@ -22,19 +22,56 @@ func TestPacketConn(t *testing.T) {
 		if runtime.GOOS != "linux" {
 			t.Skip("shm is Linux's")
 		}
-		testPacketConn(t, "shm-udp", "127.0.0.1")
+		testPacketConn(t, "shm-udp", "127.0.0.1", nil)
 	})
 	for name, env := range map[string]string{"rdma": "SOFTROCE_ADDR", "rdma6": "SOFTROCE_ADDR6"} {
 		t.Run(name, func(t *testing.T) {
 			if os.Getenv(env) == "" {
 				t.Skip(env, "is not set; bin/softroce sets it where there is an RDMA device")
 			}
-			testPacketConn(t, "rdma-udp", os.Getenv(env))
+			var groups *packettest.Groups
+			if name == "rdma" { // rdma_cm joins no groups of IPv6
+				groups = groupsAt(t, "rdma-udp", os.Getenv(env))
+			}
+			testPacketConn(t, "rdma-udp", os.Getenv(env), groups)
 		})
 	}
 }
 
-func testPacketConn(t *testing.T, network, host string) {
+// groupsAt are those at the interface that has an address.
+func groupsAt(t *testing.T, network, host string) *packettest.Groups {
+	ifi := interfaceOf(t, host)
+	return &packettest.Groups{
+		Listen: func(group string) (net.PacketConn, error) { return ringnet.ListenMulticast(network, ifi, group) },
+		Leave: func(member net.PacketConn, group string) error {
+			addr, err := net.ResolveUDPAddr("udp", group)
+			if err != nil {
+				return err
+			}
+			return member.(*ringnet.PacketConn).LeaveGroup(ifi, addr)
+		},
+		Sender: func(net.PacketConn) error { return nil }, // it is at the host's address
+	}
+}
+
+// interfaceOf is the interface that has an address.
+func interfaceOf(t *testing.T, host string) *net.Interface {
+	all, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, ifi := range all {
+		addrs, err := ifi.Addrs()
+		require.NoError(t, err)
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().String() == host {
+				return &ifi
+			}
+		}
+	}
+	require.Fail(t, "no interface has the address", host)
+	return nil
+}
+
+func testPacketConn(t *testing.T, network, host string, groups *packettest.Groups) {
 	packettest.Test(t, packettest.Network{
 		Listen: func(address string) (net.PacketConn, error) { return ringnet.ListenPacket(network, address) },
 		Dial:   func(address string) (net.Conn, error) { return ringnet.Dial(network, address) },
@@ -43,6 +80,7 @@ func testPacketConn(t *testing.T, network, host string) {
 		Most:   4088,
 		Burst:  64,
 		Prompt: network == "shm-udp",
+		Groups: groups,
 	})
 }
 

@@ -35,6 +35,9 @@ type post struct {
 	sent    []string
 	closed  []netip.AddrPort // handles
 	inbox   []fabric.Datagram
+	join    error // that Join returns
+	joined  []string
+	left    []string
 }
 
 type postHandle struct {
@@ -56,8 +59,19 @@ func (p *post) DatagramLimits() fabric.DatagramLimits {
 	return fabric.DatagramLimits{MaxMessage: 1000}
 }
 func (p *post) SetRecvQueue(int) {}
-func (p *post) Arm()             {}
-func (p *post) Close() error     { return nil }
+
+func (p *post) Join(_ context.Context, group netip.AddrPort, card netip.Addr) error {
+	p.joined = append(p.joined, fmt.Sprint(group, " at ", card))
+	return p.join
+}
+
+func (p *post) Leave(group netip.AddrPort, card netip.Addr) error {
+	p.left = append(p.left, fmt.Sprint(group, " at ", card))
+	return nil
+}
+
+func (p *post) Arm()         {}
+func (p *post) Close() error { return nil }
 
 func (p *post) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
 	if p.resolve != nil {
@@ -96,7 +110,12 @@ func (p *post) Receive(ds []fabric.Datagram) (n int) {
 
 // arrives has a datagram arrive.
 func (p *post) arrives(from netip.AddrPort, h wire.DatagramHeader, text string) {
-	d := fabric.Datagram{From: from, Buffers: [][]byte{[]byte(text)}, Len: len(text)}
+	p.arrivesAt(netip.AddrPort{}, from, h, text)
+}
+
+// arrivesAt has one arrive that was sent to a group, if that is valid.
+func (p *post) arrivesAt(group, from netip.AddrPort, h wire.DatagramHeader, text string) {
+	d := fabric.Datagram{From: from, Group: group, Buffers: [][]byte{[]byte(text)}, Len: len(text)}
 	h.Put(&d.Header)
 	p.inbox = append(p.inbox, d)
 	p.Notify()
@@ -390,7 +409,7 @@ func FuzzArrivals(f *testing.F) {
 			require.Equal(t, before.Received+1, after.Received)
 			require.NotZero(t, d.From.Port())
 			require.LessOrEqual(t, d.Len, c.MaxMessage())
-			require.Contains(t, c.reader.sources, d.From)
+			require.Contains(t, c.reader.sources, streamOf(&d))
 		} else if length >= 0 {
 			require.Equal(t, before.Foreign+1, after.Foreign)
 		}
@@ -413,4 +432,42 @@ func TestWhatComesAfterARefusedRequestIsResolvedAgain(t *testing.T) {
 		require.EqualValues(t, 1, c.Stats().Unreachable)
 		require.NoError(t, c.Close())
 	})
+}
+
+// Sequence numbers are a group's, or of what is for this end alone.
+func TestAStreamForEachGroup(t *testing.T) {
+	p := &post{}
+	c := open(t, p, netip.AddrPort{})
+	group := netip.MustParseAddrPort("239.1.2.3:4")
+	for _, d := range []struct {
+		group    netip.AddrPort
+		sequence uint32
+	}{{sequence: 7}, {group, 100}, {sequence: 8}, {group, 101}, {group, 104}} {
+		p.arrivesAt(d.group, there, wire.DatagramHeader{SourcePort: 2, Sequence: d.sequence}, "x")
+		read(t, c)
+	}
+	require.EqualValues(t, 2, c.Stats().Missed)
+}
+
+func TestGroups(t *testing.T) {
+	p := &post{}
+	c := open(t, p, netip.AddrPort{})
+	for _, wrong := range []net.Addr{nil, net.UDPAddrFromAddrPort(there), &net.UnixAddr{Name: "x"}, (*net.IPAddr)(nil)} {
+		require.ErrorIs(t, c.JoinGroup(nil, wrong), syscall.EINVAL, "%v", wrong)
+		require.ErrorIs(t, c.LeaveGroup(nil, wrong), syscall.EINVAL, "%v", wrong)
+	}
+	require.NoError(t, c.JoinGroup(nil, &net.IPAddr{IP: net.IPv4(239, 1, 2, 3)}))
+	require.NoError(t, c.JoinGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3), Port: 4}))
+	require.Equal(t, []string{"239.1.2.3:1 at invalid IP", "239.1.2.3:4 at invalid IP"}, p.joined)
+	require.NoError(t, c.LeaveGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3), Port: 4}))
+	require.Equal(t, p.joined[1:], p.left)
+
+	p.join = syscall.EADDRINUSE
+	err := c.JoinGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3)})
+	require.EqualError(t, err, "join post 10.0.0.1:1->239.1.2.3:1: join: address already in use")
+	err = c.JoinGroup(&net.Interface{Name: "none", Index: 1 << 30}, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3)})
+	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, c.JoinGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3)}), net.ErrClosed)
 }

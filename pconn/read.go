@@ -15,7 +15,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// maxSources is of how many senders a Conn remembers which datagram comes next.
+// maxSources is of how many streams a Conn remembers which datagram comes next.
 const maxSources = 4096
 
 // reader is what reading needs.
@@ -27,12 +27,15 @@ type reader struct {
 	one     [1]fabric.Datagram
 	some    []fabric.Datagram
 	buffers [][]byte
-	sources map[netip.AddrPort]*source
+	sources map[stream]*source
 	waits   int
 	budget  int // polls in vain that a wait may make before it parks
 }
 
-// source is a sender.
+// stream is all that a sender sends to this end alone, or to one group.
+type stream struct{ from, group netip.AddrPort }
+
+// source is where a stream comes from.
 type source struct {
 	addr net.Addr
 	next uint32 // sequence number
@@ -41,7 +44,7 @@ type source struct {
 func (r *reader) init() {
 	r.turn, r.arrived = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.buffers = make([][]byte, 1)
-	r.sources = make(map[netip.AddrPort]*source)
+	r.sources = make(map[stream]*source)
 }
 
 func (r *reader) notify() {
@@ -120,7 +123,7 @@ func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
 		if d.Len > room {
 			m.Flags = msgTrunc
 		}
-		m.Addr = r.sources[d.From].addr
+		m.Addr = r.sources[streamOf(d)].addr
 	}
 	return n, nil
 }
@@ -140,7 +143,7 @@ func (c *Conn) readOne(p []byte) (n int, from source, length int, err error) {
 	if err != nil {
 		return 0, source{}, 0, c.opError("read", err)
 	}
-	return min(d.Len, len(p)), *r.sources[d.From], d.Len, nil
+	return min(d.Len, len(p)), *r.sources[streamOf(d)], d.Len, nil
 }
 
 func (c *Conn) takeTurn() error {
@@ -234,7 +237,7 @@ func (c *Conn) filter(d *fabric.Datagram) bool {
 		c.counters.foreign.Add(1)
 		return false
 	}
-	s := c.reader.source(c.network, d.From, h.Sequence)
+	s := c.reader.source(c.network, streamOf(d), h.Sequence)
 	if missing := int32(h.Sequence - s.next); missing > 0 && h.Sequence != 0 {
 		c.counters.missed.Add(uint64(missing))
 	}
@@ -244,9 +247,12 @@ func (c *Conn) filter(d *fabric.Datagram) bool {
 	return true
 }
 
-// source is the sender with an address.
-func (r *reader) source(network string, from netip.AddrPort, sequence uint32) *source {
-	s := r.sources[from]
+func streamOf(d *fabric.Datagram) stream { return stream{d.From, d.Group} }
+
+// source is where a stream comes from, of which this is the first sequence number that is
+// seen if it is not known yet.
+func (r *reader) source(network string, of stream, sequence uint32) *source {
+	s := r.sources[of]
 	if s == nil {
 		if len(r.sources) >= maxSources {
 			for other := range r.sources { // any
@@ -254,8 +260,8 @@ func (r *reader) source(network string, from netip.AddrPort, sequence uint32) *s
 				break
 			}
 		}
-		s = &source{addr: rconn.NewAddr(network, from), next: sequence}
-		r.sources[from] = s
+		s = &source{addr: rconn.NewAddr(network, of.from), next: sequence}
+		r.sources[of] = s
 	}
 	return s
 }

@@ -50,9 +50,20 @@ type DatagramEndpoint interface {
 	// do so for senders only that are not known yet.
 	SetRecvQueue(n int)
 
+	// Join has the endpoint receive what is sent to a group, a multicast address and a
+	// port, at the card of this host that has an address; the zero Addr stands for the one
+	// that datagrams to the group are sent from. Any number of endpoints of a host may
+	// join the same group, and each receives what is sent there, itself included. To
+	// join what has been joined at that card is EADDRINUSE.
+	Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error
+
+	// Leave ends that: EADDRNOTAVAIL if it has not been so. What has arrived may be
+	// lost.
+	Leave(group netip.AddrPort, card netip.Addr) error
+
 	// Resolve finds out how to reach an address. Nothing is kept of an address
 	// that nobody is found at, for which the error wraps ECONNREFUSED or is a
-	// *[RejectError].
+	// *[RejectError]. A group can be reached though it has no members.
 	Resolve(ctx context.Context, to netip.AddrPort) (AddressHandle, error)
 
 	// Send sends the datagrams in order and sets the Status of each. It waits for
@@ -99,6 +110,7 @@ type Datagram struct {
 	Status Status
 
 	// Received:
-	From netip.AddrPort // port 0, or the zero AddrPort, where the device does not tell
-	Len  int            // bytes behind the header, be there room for them or not
+	From  netip.AddrPort // port 0, or the zero AddrPort, where the device does not tell
+	Group netip.AddrPort // valid if it was sent to a group
+	Len   int            // bytes behind the header, be there room for them or not
 }

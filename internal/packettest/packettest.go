@@ -31,6 +31,8 @@ type Network struct {
 	// returns, once another has got there, and that the next one finds the room of one
 	// that has been read.
 	Prompt bool
+
+	Groups *Groups // nil if the network has none
 }
 
 // Batcher is what ipv4.PacketConn has for several datagrams at once.
@@ -44,7 +46,11 @@ const patience = 20 * time.Second
 
 // Test tests a network.
 func Test(t *testing.T, n Network) {
-	Each(t, func(t *testing.T, test func(*testing.T, Network)) { test(t, n) })
+	run := func(t *testing.T, test func(*testing.T, Network)) { test(t, n) }
+	Each(t, run)
+	if n.Groups != nil {
+		EachOfGroups(t, run)
+	}
 }
 
 // Each has run run each of the tests, each with a network of its own.
@@ -81,6 +87,23 @@ func Each(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) 
 		{"CloseWakes", testCloseWakes},
 		{"SeveralReaders", testSeveralReaders},
 		{"RacyUse", testRacyUse},
+	} {
+		t.Run(test.name, func(t *testing.T) { run(t, test.run) })
+	}
+}
+
+// EachOfGroups does the same with the tests of groups.
+func EachOfGroups(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Network)
+	}{
+		{"Group", testGroup},
+		{"GroupSizes", testGroupSizes},
+		{"GroupsApart", testGroupsApart},
+		{"GroupLeft", testGroupLeft},
+		{"GroupComesAndGoes", testGroupComesAndGoes},
+		{"GroupOfNobody", testGroupOfNobody},
 	} {
 		t.Run(test.name, func(t *testing.T) { run(t, test.run) })
 	}

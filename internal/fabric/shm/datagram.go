@@ -127,6 +127,14 @@ func (d *datagrams) reach(ctx context.Context, e *endpoint) error {
 	return e.Confirm()
 }
 
+// Join implements [fabric.DatagramEndpoint].
+func (d *datagrams) Join(context.Context, netip.AddrPort, netip.Addr) error {
+	return errors.ErrUnsupported
+}
+
+// Leave implements [fabric.DatagramEndpoint].
+func (d *datagrams) Leave(netip.AddrPort, netip.Addr) error { return syscall.EADDRNOTAVAIL }
+
 // Send implements [fabric.DatagramEndpoint].
 func (d *datagrams) Send(ds []fabric.Datagram) {
 	for i := range ds {

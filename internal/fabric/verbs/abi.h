@@ -250,7 +250,16 @@ struct rn_rdma_conn_param {
 };
 
 struct rn_ibv_ah_attr {
-	uint64_t reserved[4];
+	uint64_t dgid[2]; // grh.dgid
+	uint64_t reserved_0;
+	uint16_t dlid;
+	uint16_t reserved_1[3];
+};
+
+struct rn_rdma_cm_join_mc_attr_ex {
+	uint32_t comp_mask;
+	uint32_t join_flags;
+	struct sockaddr *addr;
 };
 
 struct rn_rdma_ud_param {
@@ -359,6 +368,13 @@ enum {
 	RN_RDMA_CM_EVENT_ESTABLISHED = 9,
 	RN_RDMA_CM_EVENT_DISCONNECTED = 10,
 	RN_RDMA_CM_EVENT_DEVICE_REMOVAL = 11,
+	RN_RDMA_CM_EVENT_MULTICAST_JOIN = 12,
+	RN_RDMA_CM_EVENT_MULTICAST_ERROR = 13,
+
+	RN_RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1 << 0,
+	RN_RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 1 << 1,
+	RN_RDMA_MC_JOIN_FLAG_FULLMEMBER = 0,
+	RN_RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1,
 };
 
 #endif

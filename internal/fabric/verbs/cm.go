@@ -27,10 +27,10 @@ type cmEvent struct {
 	status  int
 	private []byte
 	request cmID    // CONNECT_REQUEST: the new id
-	service service // ESTABLISHED, in the port space for UDP
+	service service // ESTABLISHED, in the port space for UDP, and MULTICAST_JOIN
 }
 
-// service is where the one is who answered an SIDR REQ.
+// service is where the one is who answered an SIDR REQ, or a group.
 type service struct {
 	attr   C.struct_rn_ibv_ah_attr
 	number uint32 // of the queue pair
@@ -115,7 +115,7 @@ func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
 	case C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE, C.RN_RDMA_CM_EVENT_ESTABLISHED, C.RN_RDMA_CM_EVENT_REJECTED:
 		e.private = privateOf(event)
 	}
-	if id.ps == C.RN_RDMA_PS_UDP && e.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED {
+	if id.ps == C.RN_RDMA_PS_UDP && (e.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED || e.kind == C.RN_RDMA_CM_EVENT_MULTICAST_JOIN) {
 		ud := C.rn_ud_param(event)
 		e.service = service{ud.ah_attr, uint32(ud.qp_num)}
 	}

@@ -10,7 +10,7 @@ package verbs
 // for UDP: by SIDR, one request and one reply. A device does not tell a sender that a
 // queue pair is no more. Therefore a sender has another request pending, which the
 // receiver, or its kernel when the process has died, rejects when the queue pair ends
-// (resolve.go, and section 12.2 of docs/protocol.md).
+// (resolve.go, and section 12.2 of docs/protocol.md). Members of groups are in group.go.
 
 // #include "shim.h"
 import "C"
@@ -137,7 +137,7 @@ func (d *datagrams) SetRecvQueue(n int) {
 	d.recvQueue = clampRecvQueue(n)
 	for _, q := range *d.queues.Load() {
 		if !q.used {
-			if _, err := d.openQueue(q.local); err == nil {
+			if _, err := d.openQueue(q.local, netip.AddrPort{}); err == nil {
 				d.remove(q)
 			}
 		}
@@ -148,15 +148,15 @@ func (d *datagrams) SetRecvQueue(n int) {
 func (d *datagrams) addQueue(local netip.Addr) (*datagramQueue, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.openQueue(local)
+	return d.openQueue(local, netip.AddrPort{})
 }
 
-// openQueue does that. Called with mu held.
-func (d *datagrams) openQueue(local netip.Addr) (*datagramQueue, error) {
+// openQueue does that, or makes one to receive from a group. Called with mu held.
+func (d *datagrams) openQueue(local netip.Addr, group netip.AddrPort) (*datagramQueue, error) {
 	if d.closed {
 		return nil, net.ErrClosed
 	}
-	q, err := newDatagramQueue(d, local, d.recvQueue)
+	q, err := newDatagramQueue(d, local, group, d.recvQueue)
 	if err != nil {
 		return nil, err
 	}
@@ -170,12 +170,12 @@ func (d *datagrams) openQueue(local netip.Addr) (*datagramQueue, error) {
 // makes one if there is none. Called with mu held.
 func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
 	for _, q := range *d.queues.Load() {
-		if q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num {
+		if !q.group.IsValid() && q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num {
 			q.used = true
 			return q, nil
 		}
 	}
-	q, err := d.openQueue(e.local.Addr())
+	q, err := d.openQueue(e.local.Addr(), netip.AddrPort{})
 	if err != nil {
 		return nil, err
 	}

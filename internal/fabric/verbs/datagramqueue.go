@@ -55,9 +55,10 @@ const (
 // datagramQueue is one.
 type datagramQueue struct {
 	d     *datagrams
-	local netip.Addr // of its port
-	key   uint32     // Q_Key
-	zone  string     // of the port's interface
+	local netip.Addr     // of its port
+	group netip.AddrPort // whose member it is, which does nothing else; invalid: it is none
+	key   uint32         // Q_Key
+	zone  string         // of the port's interface
 	mtu   int
 
 	// e has the queue pair, the completion queue of the receives, and their memory. It
@@ -78,8 +79,9 @@ type datagramQueue struct {
 	closing atomic.Bool
 
 	// Guarded by the endpoint's mu.
-	used     bool      // somebody knows it
-	watchers []watcher // the oldest first
+	used     bool        // somebody knows it
+	watchers []watcher   // the oldest first
+	member   *membership // nil if it is none
 
 	receiving sync.Mutex // is held by who looks at e.queue
 
@@ -88,9 +90,9 @@ type datagramQueue struct {
 }
 
 // newDatagramQueue returns a queue pair, with its receives posted, at the port that has an
-// address.
-func newDatagramQueue(d *datagrams, local netip.Addr, recvs int) (*datagramQueue, error) {
-	q := &datagramQueue{d: d, local: local, memory: budget.Account{Budget: budget.Process, Locked: true}}
+// address: for a group, if that is valid, of which it is yet to become a member.
+func newDatagramQueue(d *datagrams, local netip.Addr, group netip.AddrPort, recvs int) (*datagramQueue, error) {
+	q := &datagramQueue{d: d, local: local, group: group, used: group.IsValid(), memory: budget.Account{Budget: budget.Process, Locked: true}}
 	if err := q.open(recvs); err != nil {
 		q.close()
 		return nil, err
@@ -105,7 +107,12 @@ func (q *datagramQueue) open(recvs int) error {
 		return err
 	}
 	e := q.e
-	sends, recvs := e.device.clamp(datagramSends, recvs)
+	wanted := datagramSends
+	q.key = randomKey()
+	if q.group.IsValid() {
+		wanted, q.key = 1, groupKey(q.group.Port())
+	}
+	sends, recvs := e.device.clamp(wanted, recvs)
 	q.depth = sends
 	q.stride = slotStride(grhSize + q.mtu)
 	memory := fabric.Pages(recvs*q.stride) + fabric.Pages(sends*q.stride)
@@ -124,7 +131,6 @@ func (q *datagramQueue) open(recvs int) error {
 	if err := q.createMemory(sends, recvs); err != nil {
 		return err
 	}
-	q.key = randomKey()
 	if rc := C.rn_qp_datagrams(e.id, e.qp, C.uint32_t(q.key)); rc != 0 {
 		return deviceError("ibv_modify_qp to RTS", rc)
 	}
@@ -136,22 +142,11 @@ func (q *datagramQueue) open(recvs int) error {
 
 // bind finds the port, and what it is like.
 func (q *datagramQueue) bind() error {
-	s, err := toSockaddr(netip.AddrPortFrom(q.local, 0))
-	if err != nil {
+	var err error
+	if q.e, err = q.d.rdma.bindTo(q.local); err != nil {
 		return err
 	}
-	id, err := q.d.rdma.createID()
-	if err != nil {
-		return err
-	}
-	q.e = newEndpoint(q.d.rdma, id)
-	q.e.manager.register(id, q.e)
-	if rc := C.rn_bind(id, &s, 0); rc != 0 {
-		return addrError("rdma_bind_addr", syscall.Errno(rc), q.local)
-	}
-	if id.verbs == nil {
-		return addrError("rdma_bind_addr", syscall.ENODEV, q.local)
-	}
+	id := q.e.id
 	if q.e.device, err = q.e.manager.devices.acquire(id.verbs); err != nil {
 		return err
 	}
@@ -166,6 +161,31 @@ func (q *datagramQueue) bind() error {
 	q.mtu = mtuBytes(uint32(attr.active_mtu))
 	q.zone = interfaceOf(C.GoString(&id.verbs.device.name[0]), q.e.port)
 	return nil
+}
+
+// bindTo makes an endpoint at the port that has an address.
+func (f rdma) bindTo(local netip.Addr) (*endpoint, error) {
+	s, err := toSockaddr(netip.AddrPortFrom(local, 0))
+	if err != nil {
+		return nil, err
+	}
+	id, err := f.createID()
+	if err != nil {
+		return nil, err
+	}
+	e := newEndpoint(f, id)
+	e.local = netip.AddrPortFrom(local, 0)
+	f.register(id, e)
+	if rc := C.rn_bind(id, &s, 0); rc != 0 {
+		err = addrError("rdma_bind_addr", syscall.Errno(rc), local)
+	} else if id.verbs == nil {
+		err = addrError("rdma_bind_addr", syscall.ENODEV, local)
+	}
+	if err != nil {
+		_ = e.Close()
+		return nil, err
+	}
+	return e, nil
 }
 
 // mtuBytes is what an ibv_mtu means: 1 is 256 bytes, and each is twice the one before.
@@ -258,6 +278,9 @@ func (q *datagramQueue) close() {
 		return
 	}
 	e := q.e
+	if q.member != nil {
+		q.member.end()
+	}
 	if e.qp != nil {
 		e.device.detach(e)
 		C.rn_destroy_qp(e.qp)
@@ -347,7 +370,7 @@ func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 // take copies a datagram that has arrived, if it is wanted.
 func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted bool) {
 	slot := q.slots[int(w.wr_id)*q.stride:][:w.byte_len]
-	d.Header, d.From, d.Len = [fabric.HeaderSize]byte{}, netip.AddrPort{}, 0
+	d.Header, d.From, d.Group, d.Len = [fabric.HeaderSize]byte{}, netip.AddrPort{}, q.group, 0
 	var rest []byte
 	if w.wc_flags&C.RN_IBV_WC_GRH != 0 && len(slot) >= grhSize+fabric.HeaderSize {
 		d.From = netip.AddrPortFrom(sourceOf((*[grhSize]byte)(slot), q.zone), 0)

@@ -3,6 +3,7 @@
 // signature with the official prototype.
 
 struct _compat_ibv_port_attr;
+union rn_ibv_gid;
 
 #define RN_LIBIBVERBS(F)                                                       \
 	F(struct rn_ibv_pd *, ibv_alloc_pd, (struct rn_ibv_context *))         \
@@ -32,6 +33,10 @@ struct _compat_ibv_port_attr;
 	F(struct rn_ibv_ah *, ibv_create_ah,                                   \
 	  (struct rn_ibv_pd *, struct rn_ibv_ah_attr *))                       \
 	F(int, ibv_destroy_ah, (struct rn_ibv_ah *))                           \
+	F(int, ibv_attach_mcast,                                               \
+	  (struct rn_ibv_qp *, const union rn_ibv_gid *, uint16_t))            \
+	F(int, ibv_detach_mcast,                                               \
+	  (struct rn_ibv_qp *, const union rn_ibv_gid *, uint16_t))            \
 	F(int, ibv_get_async_event,                                            \
 	  (struct rn_ibv_context *, struct rn_ibv_async_event *))              \
 	F(void, ibv_ack_async_event, (struct rn_ibv_async_event *))
@@ -66,4 +71,9 @@ struct _compat_ibv_port_attr;
 	  (struct rn_rdma_cm_id *, struct rn_rdma_conn_param *))               \
 	F(int, rdma_reject, (struct rn_rdma_cm_id *, const void *, uint8_t))   \
 	F(int, rdma_notify, (struct rn_rdma_cm_id *, enum rn_ibv_event_type))  \
-	F(int, rdma_disconnect, (struct rn_rdma_cm_id *))
+	F(int, rdma_disconnect, (struct rn_rdma_cm_id *))                      \
+	F(int, rdma_join_multicast_ex,                                         \
+	  (struct rn_rdma_cm_id *, struct rn_rdma_cm_join_mc_attr_ex *,        \
+	   void *))                                                            \
+	F(int, rdma_leave_multicast,                                           \
+	  (struct rn_rdma_cm_id *, struct sockaddr *))

@@ -31,7 +31,7 @@ type addressHandle struct {
 	maxMessage int
 	ah         *C.struct_rn_ibv_ah // guarded by q's sending; nil once q is closed
 	gone       atomic.Bool         // the receiver's queue pair has
-	cancel     context.CancelFunc
+	cancel     func()              // ends what there is besides
 }
 
 // queuePair is one for datagrams, as senders have to name it.
@@ -51,6 +51,9 @@ func (r *resolution) receiver() queuePair { return queuePair{r.service.number, r
 
 // Resolve implements [fabric.DatagramEndpoint].
 func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+	if to.Addr().IsMulticast() {
+		return d.resolveGroup(ctx, to)
+	}
 	r, err := d.resolve(ctx, to)
 	if err != nil {
 		return nil, err
@@ -58,29 +61,29 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	defer r.asked.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h, err := d.newHandle(to, r)
-	if err != nil {
+	h := &addressHandle{to: to, id: r.id, receiver: r.receiver(), maxMessage: r.maxMessage}
+	if err := d.enter(h, r.asked, &r.service); err != nil {
 		_ = r.watching.Close()
 		return nil, err
 	}
-	return h, nil
-}
-
-// newHandle makes the handle for a receiver that has answered. Called with mu held.
-func (d *datagrams) newHandle(to netip.AddrPort, r *resolution) (*addressHandle, error) {
-	q, err := d.use(r.asked)
-	if err != nil {
-		return nil, err
-	}
-	h := &addressHandle{q: q, to: to, id: r.id, receiver: r.receiver(), maxMessage: min(r.maxMessage, q.maxMessage())}
-	if rc := C.rn_create_ah(q.e.pd, &r.service.attr, &h.ah); rc != 0 {
-		return nil, deviceError("ibv_create_ah", rc)
-	}
-	d.handles[h.id] = h
-	var ctx context.Context
 	ctx, h.cancel = context.WithCancel(d.ctx)
 	d.background.Go(func() { h.watch(ctx, r.watching) })
 	return h, nil
+}
+
+// enter makes a handle of use, by what an endpoint has heard at the port over which to
+// send. Called with mu held.
+func (d *datagrams) enter(h *addressHandle, e *endpoint, at *service) error {
+	q, err := d.use(e)
+	if err != nil {
+		return err
+	}
+	if rc := C.rn_create_ah(q.e.pd, &at.attr, &h.ah); rc != 0 {
+		return deviceError("ibv_create_ah", rc)
+	}
+	h.q, h.maxMessage = q, min(h.maxMessage, q.maxMessage())
+	d.handles[h.id] = h
+	return nil
 }
 
 // watch finds out that the receiver's queue pair has gone: the receiver has answered, or
@@ -128,9 +131,7 @@ func (h *addressHandle) again(ctx context.Context) (*resolution, error) {
 
 // resolve asks who is at an address, and watches that.
 func (d *datagrams) resolve(ctx context.Context, to netip.AddrPort) (*resolution, error) {
-	var b [8]byte
-	rand.Read(b[:])
-	id := binary.BigEndian.Uint64(b[:])
+	id := randomID()
 	watching, err := d.request(ctx, to, wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: d.local.Port()})
 	if err != nil {
 		return nil, err
@@ -142,6 +143,13 @@ func (d *datagrams) resolve(ctx context.Context, to netip.AddrPort) (*resolution
 	}
 	r.watching = watching
 	return r, nil
+}
+
+// randomID is a number for requests, and so for a handle.
+func randomID() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.BigEndian.Uint64(b[:])
 }
 
 // ask asks who is at an address.

@@ -180,6 +180,21 @@ int rn_disconnect(struct rn_rdma_cm_id *id)
 	return result(lib.rdma_disconnect(id));
 }
 
+int rn_join(struct rn_rdma_cm_id *id, struct sockaddr_storage *group, int sends_only)
+{
+	struct rn_rdma_cm_join_mc_attr_ex attr = {
+		.comp_mask = RN_RDMA_CM_JOIN_MC_ATTR_ADDRESS | RN_RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+		.join_flags = sends_only ? RN_RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER : RN_RDMA_MC_JOIN_FLAG_FULLMEMBER,
+		.addr = (struct sockaddr *)group,
+	};
+	return result(lib.rdma_join_multicast_ex(id, &attr, NULL));
+}
+
+int rn_leave(struct rn_rdma_cm_id *id, struct sockaddr_storage *group)
+{
+	return result(lib.rdma_leave_multicast(id, (struct sockaddr *)group));
+}
+
 int rn_query_device(struct rn_ibv_context *ctx, struct rn_ibv_device_attr *attr)
 {
 	return result(lib.ibv_query_device(ctx, attr));
@@ -283,6 +298,16 @@ int rn_create_ah(struct rn_ibv_pd *pd, struct rn_ibv_ah_attr *attr, struct rn_ib
 int rn_destroy_ah(struct rn_ibv_ah *ah)
 {
 	return result(lib.ibv_destroy_ah(ah));
+}
+
+int rn_attach(struct rn_ibv_qp *qp, const struct rn_ibv_ah_attr *group)
+{
+	return result(lib.ibv_attach_mcast(qp, (const union rn_ibv_gid *)group->dgid, group->dlid));
+}
+
+int rn_detach(struct rn_ibv_qp *qp, const struct rn_ibv_ah_attr *group)
+{
+	return result(lib.ibv_detach_mcast(qp, (const union rn_ibv_gid *)group->dgid, group->dlid));
 }
 
 // cm_attr asks rdma_cm for the attributes of the next state. Older kernels

@@ -37,6 +37,11 @@ int rn_reject(struct rn_rdma_cm_id *id, const void *data, uint8_t len);
 int rn_notify_established(struct rn_rdma_cm_id *id);
 int rn_disconnect(struct rn_rdma_cm_id *id);
 
+// rn_join has an id that is bound to a device be a member of a multicast group, or one
+// that only sends to it, until rn_leave.
+int rn_join(struct rn_rdma_cm_id *id, struct sockaddr_storage *group, int sends_only);
+int rn_leave(struct rn_rdma_cm_id *id, struct sockaddr_storage *group);
+
 // The device.
 
 int rn_query_device(struct rn_ibv_context *ctx, struct rn_ibv_device_attr *attr);
@@ -60,6 +65,11 @@ int rn_create_qp(struct rn_ibv_pd *pd, unsigned int type, struct rn_ibv_cq *send
 int rn_destroy_qp(struct rn_ibv_qp *qp);
 int rn_create_ah(struct rn_ibv_pd *pd, struct rn_ibv_ah_attr *attr, struct rn_ibv_ah **ah);
 int rn_destroy_ah(struct rn_ibv_ah *ah);
+
+// rn_attach has a queue pair receive what is sent to a multicast group, by the
+// attributes that rdma_cm tells who has joined it.
+int rn_attach(struct rn_ibv_qp *qp, const struct rn_ibv_ah_attr *group);
+int rn_detach(struct rn_ibv_qp *qp, const struct rn_ibv_ah_attr *group);
 
 // rn_free_comp_channel frees a channel whose descriptor somebody else closes.
 int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
