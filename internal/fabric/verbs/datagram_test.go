@@ -221,8 +221,10 @@ func TestDatagramsWhenAQueuePairFails(t *testing.T) {
 	defer h.Close()
 	q := b.queue()
 	require.NoError(t, q.e.Disconnect()) // to state ERR
-	b.Receive(make([]fabric.Datagram, 1))
-	requireGone(t, h)
+	require.Eventually(t, func() bool {
+		b.Receive(make([]fabric.Datagram, 1)) // finds the receives flushed, once the device has done so
+		return h.gone.Load()
+	}, 20*time.Second, time.Millisecond)
 	again := a.to(t, b)
 	defer again.Close()
 	require.NotEqual(t, h.receiver, again.receiver)
