@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -52,21 +53,28 @@ func TestHTTPServerAndClient(t *testing.T) {
 	server, client := build(t, ".", "./http/server"), build(t, ".", "./http/client")
 	for _, network := range []string{"auto", "tcp"} {
 		t.Run(network, func(t *testing.T) {
-			cmd := exec.Command(server, "-network", network, "-addr", "127.0.0.1:0", "-dir", ".")
-			out, err := cmd.StdoutPipe()
-			require.NoError(t, err)
-			require.NoError(t, cmd.Start())
-			t.Cleanup(func() {
-				_ = cmd.Process.Kill()
-				_ = cmd.Wait()
-			})
-			listening, err := bufio.NewReader(out).ReadString('\n')
-			require.NoError(t, err)
-			addr := strings.TrimSpace(strings.TrimPrefix(listening, "listening on "))
+			addr := start(t, server, "-network", network, "-addr", "127.0.0.1:0", "-dir", ".")
 			require.Regexp(t, `\n\d+ files, \d+ bytes, all identical, over (shm|rdma|tcp), in `,
 				run(t, client, "-network", network, "-server", addr, "-dir", "."))
 			require.Regexp(t, `\n\d files, \d+ bytes, all identical, over (shm|rdma|tcp), in `,
 				run(t, client, "-network", network, "-server", addr, "-dir", ".", "echo", "tls"))
+		})
+	}
+}
+
+func TestHTTP3ServerAndClient(t *testing.T) {
+	server, client := build(t, ".", "./http3/server"), build(t, ".", "./http3/client")
+	certificate := t.TempDir()
+	generate := exec.Command("go", "run", filepath.Join(runtime.GOROOT(), "src/crypto/tls/generate_cert.go"), "-host", "ring.example")
+	generate.Dir = certificate
+	out, err := generate.CombinedOutput()
+	require.NoError(t, err, string(out))
+	cert, key := filepath.Join(certificate, "cert.pem"), filepath.Join(certificate, "key.pem")
+	for _, network := range []string{"shm-udp", "udp"} {
+		t.Run(network, func(t *testing.T) {
+			addr := start(t, server, "-network", network, "-addr", "127.0.0.1:0", "-dir", ".", "-cert", cert, "-key", key)
+			require.Regexp(t, `^\d+ files, \d+ bytes, all with the same SHA-256, over `+network+`, in `,
+				run(t, client, "-network", network, "-server", addr, "-dir", ".", "-cert", cert))
 		})
 	}
 }
@@ -91,6 +99,23 @@ func build(t *testing.T, dir, program string) string {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return bin
+}
+
+// start starts a server until the end of the test, and returns where it listens.
+func start(t *testing.T, program string, args ...string) (addr string) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	listening, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSpace(strings.TrimPrefix(listening, "listening on "))
 }
 
 // run runs a program and returns what it said.

@@ -24,7 +24,8 @@ import (
 type perfCommand struct {
 	Address     hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet perf --listen is."`
 	Networks    []string      `enum:"auto,shm,rdma,tcp" default:"auto,tcp" placeholder:"NETWORK" help:"Measure these side by side: auto (what carries its connections), shm, rdma, tcp (${default})."`
-	Sizes       []byteSize    `default:"64,4KiB,64KiB" placeholder:"SIZE" help:"With messages of these sizes, such as 64, 4KiB, 1MiB (${default})."`
+	Datagram    bool          `help:"Measure datagrams: of shm, rdma and tcp their shm-udp, rdma-udp and udp, and of auto all that there are."`
+	Sizes       []byteSize    `placeholder:"SIZE" help:"With messages of these sizes, such as 64, 4KiB, 1MiB (64,4KiB,64KiB; of datagrams 64,1KiB)."`
 	Connections []int         `default:"1,16" placeholder:"N" help:"Over so many connections at once (${default})."`
 	Rounds      int           `default:"7" help:"Measure everything so often (${default}). From 6 on there are intervals of confidence."`
 	Slice       time.Duration `default:"100ms" help:"Measure each thing in each round for about so long (${default}), at most 10s."`
@@ -69,6 +70,15 @@ func (c *perfCommand) Run(ctx context.Context, s *streams) error {
 	case c.Slice > maxSlice:
 		return misuseError{fmt.Errorf("--slice wants %v at most: --rounds can be more", maxSlice)}
 	}
+	if len(c.Sizes) == 0 {
+		c.Sizes = []byteSize{64, 4 << 10, 64 << 10}
+		if c.Datagram {
+			c.Sizes = []byteSize{64, 1 << 10}
+		}
+	}
+	if c.Datagram && (slices.Min(c.Sizes) < datagramHeader || slices.Max(c.Sizes) > maxDatagram) {
+		return misuseError{fmt.Errorf("--sizes of datagrams are from %d to %d", datagramHeader, maxDatagram)}
+	}
 	return c.measure(ctx, s)
 }
 
@@ -83,10 +93,18 @@ func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 	}
 	client := newPerfClient(string(c.Address), c.Timeout)
 	defer client.close()
-	r := new(perfReport)
+	r := &perfReport{baseline: "tcp"}
+	networks, workloads := c.Networks, perfStreams
+	if c.Datagram {
+		r.baseline = endpoint.Packets["tcp"]
+		networks, workloads = eachNetwork(networks), r.datagramWorkload
+	}
 	var err error
-	if r.Peers, r.PassedOver, err = client.find(ctx, c.Networks); err != nil {
+	if r.Peers, r.PassedOver, err = client.find(ctx, networks); err != nil {
 		return err
+	}
+	if c.Datagram {
+		packetPeers(r.Peers)
 	}
 	if err := c.allowed(r.Peers, client.welcome); err != nil {
 		return err
@@ -96,7 +114,7 @@ func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 	r.Rounds, r.Slice, r.Server = c.Rounds, c.Slice, client.welcome.Machine
 	runner := &perf.Runner{Slice: c.Slice, Usage: client.usages, Note: show.Note}
 	err = r.Measure(ctx, c.cells(r.Peers), func(cell perf.Cell) (perf.Sample, error) {
-		return runner.Measure(ctx, cell, perfWorkloads[cell.Workload], client.dialer(cell.Peer))
+		return runner.Measure(ctx, cell, workloads(cell), client.dialer(cell.Peer))
 	}, show, func() {})
 	show.End()
 	if err != nil {
@@ -116,8 +134,13 @@ func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 	return errors.Join(err, r.failure())
 }
 
-// perfWorkloads are what is measured, by key.
-var perfWorkloads = map[string]*perf.Workload{perf.PingPong.Key: &perf.PingPong, perf.Stream.Key: &perf.Stream}
+// perfStreams is what is done over connections to measure a cell.
+func perfStreams(cell perf.Cell) *perf.Workload {
+	if cell.Workload == perf.PingPong.Key {
+		return &perf.PingPong
+	}
+	return &perf.Stream
+}
 
 // cells are what is to be measured, networks next to one another.
 func (c *perfCommand) cells(peers []perf.Peer) (cells []perf.Cell) {
@@ -157,7 +180,7 @@ func (c *perfCommand) allowed(peers []perf.Peer, w perfWelcome) error {
 type perfClient struct {
 	address string
 	timeout time.Duration
-	dials   map[string]dialFunc // by network: what one Dialer makes shares links
+	dials   map[string]dialFunc // by network, that of datagrams included: what one Dialer makes shares links
 
 	control endpoint.Conn // over which the server tells what it has used; nil at first
 	welcome perfWelcome   // that came over it
@@ -168,7 +191,11 @@ type dialFunc = func(context.Context) (endpoint.Conn, []ringnet.Reason, error)
 func newPerfClient(address string, timeout time.Duration) *perfClient {
 	c := &perfClient{address: address, timeout: timeout, dials: make(map[string]dialFunc)}
 	for _, network := range []string{"auto", "shm", "rdma", "tcp"} {
-		c.dials[network] = endpoint.Endpoint{Network: network, Address: address}.Dialer(endpoint.Options{})
+		dial := endpoint.Endpoint{Network: network, Address: address}.Dialer(endpoint.Options{})
+		c.dials[network] = dial
+		if packets, ok := endpoint.Packets[network]; ok {
+			c.dials[packets] = dial
+		}
 	}
 	return c
 }

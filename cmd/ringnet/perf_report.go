@@ -6,7 +6,9 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"strings"
 
+	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/internal/perf"
 )
@@ -16,7 +18,20 @@ type perfReport struct {
 	perf.Report
 	Server     perf.Machine  `json:"server"`
 	PassedOver []reason      `json:"passed_over,omitempty"` // by auto
-	BesideTCP  []perfCompare `json:"beside_tcp,omitempty"`
+	BesideTCP  []perfCompare `json:"beside_tcp,omitempty"`  // or, of datagrams, UDP
+
+	// Datagrams are what the sockets of a cell have counted in all rounds, warming up
+	// included.
+	Datagrams []*perfCounted `json:"datagrams,omitempty"`
+
+	baseline string // the peer that the others are compared with
+}
+
+// perfCounted is what the sockets for datagrams of a cell have counted.
+type perfCounted struct {
+	perf.Cell
+	Client ringnet.PacketStats `json:"client"`
+	Server ringnet.PacketStats `json:"server"`
 }
 
 // perfCompare is a cell beside the same over TCP: how many times its figures those
@@ -33,8 +48,8 @@ func (r *perfReport) finish() {
 	r.Summarise()
 	for _, x := range r.Results {
 		other := x.Cell
-		other.Peer = "tcp"
-		if tcp := r.Find(other); x.Peer != "tcp" && tcp != nil {
+		other.Peer = r.baseline
+		if tcp := r.Find(other); x.Peer != r.baseline && tcp != nil {
 			r.BesideTCP = append(r.BesideTCP, perfCompare{
 				Cell:    x.Cell,
 				Rate:    x.Beside(tcp, (*perf.Sample).PerSecond),
@@ -71,13 +86,13 @@ func (r *perfReport) print(w io.Writer) {
 			fmt.Fprintf(w, "%v: failed in %d of %d rounds: %s\n", x.Cell, r.Rounds-x.Median.Rounds, r.Rounds, x.Error)
 		}
 	}
-	r.printTable(w, "latency: half the round trip of a message", "latency\tp90\tp99\tround trips", "round trip", perf.PingPong.Key, func(m perf.Summary) []string {
-		return []string{
-			m.P50.WithInterval(perf.Nanos(m.P50.Median)), perf.Nanos(m.P90.Median), perf.Nanos(m.P99.Median),
-			m.PerSecond.WithInterval(perf.SI(m.PerSecond.Median, "/s")),
-		}
-	})
-	r.printTable(w, "rate: messages in one direction", "rate\tmessages\tCPU s/GB, client\tserver", "message", perf.Stream.Key, func(m perf.Summary) []string {
+	if r.baseline == "udp" {
+		r.printDatagrams(w)
+		return
+	}
+	r.printTable(w, "latency: half the round trip of a message", "latency\tp90\tp99\tround trips", "round trip", perf.PingPong.Key, latencyColumns)
+	r.printTable(w, "rate: messages in one direction", "rate\tmessages\tCPU s/GB, client\tserver", "message", perf.Stream.Key, func(x *perf.Result) []string {
+		m := x.Median
 		return []string{
 			m.BytesPerSec.WithInterval(perf.SI(m.BytesPerSec.Median, "B/s")), perf.SI(m.PerSecond.Median, "/s"),
 			perf.Number(m.ClientCPUPerGB.Median), perf.Number(m.ServerCPUPerGB.Median),
@@ -85,18 +100,64 @@ func (r *perfReport) print(w io.Writer) {
 	})
 }
 
+func latencyColumns(x *perf.Result) []string {
+	m := x.Median
+	return []string{
+		m.P50.WithInterval(perf.Nanos(m.P50.Median)), perf.Nanos(m.P90.Median), perf.Nanos(m.P99.Median),
+		m.PerSecond.WithInterval(perf.SI(m.PerSecond.Median, "/s")),
+	}
+}
+
+// printDatagrams prints the same of datagrams, how many were lost, and what the sockets say.
+func (r *perfReport) printDatagrams(w io.Writer) {
+	r.printTable(w, "latency: half the round trip of a datagram", "latency\tp90\tp99\tround trips\tlost", "round trip", perf.PingPong.Key, func(x *perf.Result) []string {
+		return append(latencyColumns(x), lost(x))
+	})
+	title := fmt.Sprintf("rate: datagrams that arrive of those sent in one direction without a pause, in batches of %d", datagramBatch)
+	r.printTable(w, title, "arrived\tbytes\tlost", "datagram", perf.Stream.Key, func(x *perf.Result) []string {
+		m := x.Median
+		return []string{
+			m.PerSecond.WithInterval(perf.SI(m.PerSecond.Median, "/s")), perf.SI(m.BytesPerSec.Median, "B/s"), lost(x),
+		}
+	})
+	if len(r.Datagrams) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nwhat Stats counts, at both ends, in all rounds and while warming up\n")
+	t := perf.NewTable(w)
+	fmt.Fprintln(t, "\tsize\tconnections\tover\tsent\treceived\tmissed\trefused\tunreachable\tdropped\tforeign")
+	for _, d := range r.Datagrams {
+		c, s := d.Client, d.Server
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", d.Workload, perf.Size(d.Size), d.Conns, r.PeerName(d.Peer),
+			c.Sent+s.Sent, c.Received+s.Received, c.Missed+s.Missed, c.Refused+s.Refused,
+			c.Unreachable+s.Unreachable, c.Dropped+s.Dropped, c.Foreign+s.Foreign)
+	}
+	_ = t.Flush()
+}
+
+// lost is what part of the datagrams of a result was lost.
+func lost(x *perf.Result) string {
+	arrived := 0
+	for _, s := range x.Rounds {
+		if s != nil {
+			arrived += s.Ops
+		}
+	}
+	return fmt.Sprintf("%.2g %%", 100*float64(x.Median.Failed)/float64(x.Median.Failed+arrived))
+}
+
 // printTable prints what was measured of a workload: some columns of its own between
 // those that all have.
-func (r *perfReport) printTable(w io.Writer, title, header, operation, workload string, columns func(perf.Summary) []string) {
+func (r *perfReport) printTable(w io.Writer, title, header, operation, workload string, columns func(*perf.Result) []string) {
 	fmt.Fprintf(w, "\n%s\n", title)
 	t := perf.NewTable(w)
-	fmt.Fprintf(t, "size\tconnections\tover\t%s\tCPU/%s, client\tserver\trate by TCP's\n", header, operation)
+	fmt.Fprintf(t, "size\tconnections\tover\t%s\tCPU/%s, client\tserver\trate by %s's\n", header, operation, strings.ToUpper(r.baseline))
 	for _, x := range r.Results {
 		if x.Workload != workload || x.Median.Rounds == 0 {
 			continue
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\t", perf.Size(x.Size), x.Conns, r.PeerName(x.Peer))
-		for _, column := range columns(x.Median) {
+		for _, column := range columns(x) {
 			fmt.Fprintf(t, "%s\t", column)
 		}
 		fmt.Fprintf(t, "%s\t%s\t", perf.SI(x.Median.ClientCPUPerOp.Median, "s"), perf.SI(x.Median.ServerCPUPerOp.Median, "s"))

@@ -19,8 +19,8 @@ import (
 
 // What ringnet perf --listen says first to whoever connects. Then the client says in
 // a line of JSON for which visit it comes (perfHello), the server answers with
-// another (perfWelcome), and what follows are the requests of package perf, and
-// perfUsage.
+// another (perfWelcome), and what follows are the requests of package perf,
+// perfUsage, and perfDatagrams.
 const (
 	perfGreetingName = "ringnet perf "
 	perfGreeting     = perfGreetingName + "1\n"
@@ -148,7 +148,7 @@ func (s *perfServer) serve(accepted net.Conn) {
 	defer context.AfterFunc(visit, func() { endpoint.Reset(conn) })()
 	messages := perf.MessageServer{
 		MaxSize:  s.allows.MaxSize,
-		Own:      map[int]func(net.Conn) error{perfUsage: tellUsage},
+		Own:      map[int]func(net.Conn) error{perfUsage: tellUsage, perfDatagrams: serveDatagrams},
 		Deadline: func() time.Time { return time.Now().Add(perfPatience) },
 	}
 	if err := messages.Serve(conn); err != nil && visit.Err() == nil {

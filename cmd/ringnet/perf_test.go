@@ -46,19 +46,25 @@ func measured(t *testing.T, args ...string) *perfReport {
 // requireMeasured wants everything measured over these networks, and no other.
 func requireMeasured(t *testing.T, r *perfReport, networks ...string) {
 	t.Helper()
+	requireMeasuredBeside(t, r, "tcp", networks...)
+}
+
+// requireMeasuredBeside wants them beside this one, if that is among them.
+func requireMeasuredBeside(t *testing.T, r *perfReport, baseline string, networks ...string) {
+	t.Helper()
 	var results, beside int
 	for _, network := range networks {
 		for _, workload := range []string{"ping-pong", "stream"} {
 			for _, size := range []int{64, 3072} {
 				for _, conns := range []int{1, 3} {
 					x := r.Find(perf.Cell{Peer: network, Workload: workload, Size: size, Conns: conns})
-					require.NotNil(t, x)
+					require.NotNil(t, x, "%+v", r.Peers)
 					require.Equal(t, 2, x.Median.Rounds, x.Error)
 					require.Positive(t, x.Median.PerSecond.Median)
 					require.Equal(t, workload == "ping-pong", x.Median.P50.Median > 0)
 					require.LessOrEqual(t, x.Median.P50.Median, x.Median.P99.Median)
 					results++
-					if network != "tcp" {
+					if network != baseline {
 						beside++
 					}
 				}
@@ -66,7 +72,7 @@ func requireMeasured(t *testing.T, r *perfReport, networks ...string) {
 		}
 	}
 	require.Len(t, r.Results, results)
-	if slices.Contains(networks, "tcp") {
+	if slices.Contains(networks, baseline) {
 		require.Len(t, r.BesideTCP, beside)
 	}
 	require.NotEmpty(t, r.Server.CPU)

@@ -18,11 +18,12 @@ import (
 type pingCommand struct {
 	Address  hostPort      `arg:"" optional:"" name:"host:port" help:"What to connect to: ringnet ping --listen, or any listener, which is not sent anything."`
 	Listen   hostPort      `placeholder:"HOST:PORT" help:"Answer those who ping, over all networks that this host has."`
+	Datagram bool          `help:"Send and answer datagrams: of shm, rdma and tcp those of shm-udp, rdma-udp and udp."`
 	Networks []string      `enum:"shm,rdma,tcp" default:"shm,rdma,tcp" placeholder:"NETWORK" help:"Connect over these: shm, rdma, tcp (all)."`
 	Count    int           `short:"n" default:"1000" help:"Round trips over each network (${default})."`
 	Size     int           `short:"s" default:"64" help:"Bytes there and back (${default})."`
 	SetUps   int           `default:"10" help:"Connections made over each network (${default}), of which the first makes the link."`
-	Timeout  time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default})."`
+	Timeout  time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default}); of datagrams, for the first that is not lost."`
 }
 
 // maxSize is the longest round trip, in bytes.
@@ -41,19 +42,27 @@ func (c *pingCommand) Run(ctx context.Context, s *streams) error {
 		return misuseError{errors.New("--count, --size, --set-ups and --timeout want positive values")}
 	case c.Size > maxSize:
 		return misuseError{fmt.Errorf("--size=%d: want %d at most", c.Size, maxSize)}
+	case c.Datagram && (c.Size < datagramHeader || c.Size > maxDatagram):
+		return misuseError{fmt.Errorf("--size of datagrams is from %d to %d", datagramHeader, maxDatagram)}
+	case c.Listen != "" && c.Datagram:
+		return c.answerDatagrams(ctx, s)
 	case c.Listen != "":
 		return c.answer(ctx, s)
 	}
+	ping, show := c.ping, c.print
+	if c.Datagram {
+		ping, show = c.pingDatagrams, c.printDatagrams
+	}
 	var results []pingResult
 	for _, network := range c.Networks {
-		results = append(results, c.ping(ctx, network))
+		results = append(results, ping(ctx, network))
 	}
 	if s.json {
 		if err := writeJSON(s.out, results); err != nil {
 			return err
 		}
 	} else {
-		c.print(s.out, results)
+		show(s.out, results)
 	}
 	if !slices.ContainsFunc(results, pingResult.reached) {
 		return fmt.Errorf("%s cannot be reached", c.Address)
@@ -84,6 +93,10 @@ type pingResult struct {
 	FirstSetUp float64 `json:"first_set_up,omitzero"` // µs: of the first connection, and so of the link
 	SetUp      *spread `json:"set_up,omitempty"`      // of the others
 	RoundTrip  *spread `json:"round_trip,omitempty"`
+
+	// Of datagrams:
+	First float64 `json:"first,omitzero"` // µs: of the first round trip, for which the receiver had to be found
+	Lost  int     `json:"lost,omitzero"`  // round trips besides those
 }
 
 func (r pingResult) reached() bool { return r.Error == "" }
@@ -222,6 +235,11 @@ func (c *pingCommand) print(w io.Writer, results []pingResult) {
 		fmt.Fprintln(t)
 	}
 	_ = t.Flush()
+	printFailures(w, results)
+}
+
+// printFailures says of networks why there is nothing, or not all, to print.
+func printFailures(w io.Writer, results []pingResult) {
 	for _, r := range results {
 		switch {
 		case !r.reached():

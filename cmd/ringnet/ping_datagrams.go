@@ -1,0 +1,134 @@
+package main
+
+// ringnet ping --datagram.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/internal/perf"
+)
+
+// pingToken is that of everyone who answers pings.
+const pingToken = 0x31676e6970676e72 // "rngping1"
+
+// packetNetworks are those to answer on, that comes first which gives out ports that other
+// programs want, too.
+var packetNetworks = []string{"udp", "shm-udp", "rdma-udp"}
+
+// answerDatagrams serves those who ping until the context ends, over all networks that
+// this host has, at the same port.
+func (c *pingCommand) answerDatagrams(ctx context.Context, s *streams) error {
+	log := s.logger(false)
+	address := string(c.Listen)
+	var sockets []endpoint.PacketConn
+	var errs []error
+	for _, network := range packetNetworks {
+		conn, err := endpoint.ListenPacket(ctx, network, address)
+		if err != nil {
+			log.Info("does not answer", "network", network, "error", err)
+			errs = append(errs, err)
+			continue
+		}
+		defer conn.Close()
+		sockets = append(sockets, conn)
+		if host, port, err := net.SplitHostPort(address); err == nil && port == "0" {
+			address = net.JoinHostPort(host, strconv.Itoa(int(portOf(conn.LocalAddr()))))
+		}
+		log.Info("answers", "network", network, "address", conn.LocalAddr().String())
+	}
+	if len(sockets) == 0 {
+		return errors.Join(errs...)
+	}
+	ended := make(chan error)
+	for _, conn := range sockets {
+		defer context.AfterFunc(ctx, func() { conn.Close() })()
+		go func() { ended <- (&datagramServer{conn: conn, token: pingToken}).serve() }()
+	}
+	for range sockets {
+		if err := <-ended; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pingDatagrams measures over the network of datagrams that goes the way of another.
+func (c *pingCommand) pingDatagrams(ctx context.Context, network string) pingResult {
+	r := pingResult{Network: endpoint.Packets[network]}
+	conn, err := endpoint.DialPacket(ctx, r.Network, string(c.Address))
+	if err != nil {
+		r.Error = err.Error()
+		return r
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	times, lost, err := c.datagramRoundTrips(conn)
+	if len(times) == 0 {
+		r.Error = fmt.Sprintf("%v: want ringnet ping --datagram --listen there", err)
+		return r
+	}
+	r.First, r.RoundTrip, r.Lost = micros(times[0]), newSpread(times), lost
+	if err != nil {
+		r.NoAnswer = err.Error()
+	}
+	return r
+}
+
+// datagramRoundTrips returns how long each took that was not lost, up to the first that
+// fails, and how many were lost.
+func (c *pingCommand) datagramRoundTrips(conn net.Conn) (times []time.Duration, lost int, err error) {
+	wait := min(c.Timeout, answerWithin)
+	sent, got := make([]byte, c.Size), make([]byte, c.Size)
+	silentSince := time.Now()
+	for i := range c.Count {
+		began := time.Now()
+		if err := conn.SetReadDeadline(began.Add(wait)); err != nil {
+			return times, lost, err
+		}
+		putDatagramHeader(sent, pingToken, datagramEcho, uint32(i))
+		if _, err := conn.Write(sent); err != nil {
+			return times, lost, err
+		}
+		err := awaitAnswer(conn, got, uint32(i))
+		now := time.Now()
+		switch {
+		case err == nil:
+			times, silentSince = append(times, now.Sub(began)), now
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return times, lost, err
+		case now.Sub(silentSince) >= c.Timeout:
+			return times, lost + 1, fmt.Errorf("no answers for %v", c.Timeout)
+		default:
+			lost++
+		}
+	}
+	if len(times) == 0 {
+		return nil, lost, fmt.Errorf("no answer to any of %d datagrams", lost)
+	}
+	return times, lost, nil
+}
+
+func (c *pingCommand) printDatagrams(w io.Writer, results []pingResult) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if slices.ContainsFunc(results, pingResult.reached) {
+		fmt.Fprintf(t, "\tfirst\tlost\tround trip of %s, min\tmedian\tp90\tp99\tmax\t\n", perf.Size(c.Size))
+	}
+	for _, r := range results {
+		if s := r.RoundTrip; r.reached() {
+			fmt.Fprintf(t, "%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\t%s\t\n", r.Network, inMicros(r.First), r.Lost, r.Lost+s.Count,
+				inMicros(s.Min), s.center(), inMicros(s.P90), inMicros(s.P99), inMicros(s.Max))
+		}
+	}
+	_ = t.Flush()
+	printFailures(w, results)
+}
