@@ -119,6 +119,8 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' ./...
 	cd metrics && $(TEST_RDMA) $(COUNTING) ./...
+	cd examples && $(GO) build -o ../bin/examples/ ./feed ./http3/... && $(GO) build -o ../bin/examples/ $(GOSRC)/crypto/tls/generate_cert.go
+	cd examples && $(TEST_RDMA) $(ON_RDMA) -run '(HTTP3|Feed)/^rdma$$' .
 	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' .
 	$(GO) test -c -o bin/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \

@@ -2,15 +2,22 @@ package examples
 
 import (
 	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
 )
 
 // overAny ends in the network that carried the bytes: what "auto" finds depends
@@ -53,7 +60,7 @@ func TestHTTPServerAndClient(t *testing.T) {
 	server, client := build(t, ".", "./http/server"), build(t, ".", "./http/client")
 	for _, network := range []string{"auto", "tcp"} {
 		t.Run(network, func(t *testing.T) {
-			addr := start(t, server, "-network", network, "-addr", "127.0.0.1:0", "-dir", ".")
+			_, addr := start(t, server, "-network", network, "-addr", "127.0.0.1:0", "-dir", ".")
 			require.Regexp(t, `\n\d+ files, \d+ bytes, all identical, over (shm|rdma|tcp), in `,
 				run(t, client, "-network", network, "-server", addr, "-dir", "."))
 			require.Regexp(t, `\n\d files, \d+ bytes, all identical, over (shm|rdma|tcp), in `,
@@ -62,21 +69,100 @@ func TestHTTPServerAndClient(t *testing.T) {
 	}
 }
 
-func TestHTTP3ServerAndClient(t *testing.T) {
-	server, client := build(t, ".", "./http3/server"), build(t, ".", "./http3/client")
-	certificate := t.TempDir()
-	generate := exec.Command("go", "run", filepath.Join(runtime.GOROOT(), "src/crypto/tls/generate_cert.go"), "-host", "ring.example")
-	generate.Dir = certificate
-	out, err := generate.CombinedOutput()
-	require.NoError(t, err, string(out))
-	cert, key := filepath.Join(certificate, "cert.pem"), filepath.Join(certificate, "key.pem")
-	for _, network := range []string{"shm-udp", "udp"} {
-		t.Run(network, func(t *testing.T) {
-			addr := start(t, server, "-network", network, "-addr", "127.0.0.1:0", "-dir", ".", "-cert", cert, "-key", key)
-			require.Regexp(t, `^\d+ files, \d+ bytes, all with the same SHA-256, over `+network+`, in `,
-				run(t, client, "-network", network, "-server", addr, "-dir", ".", "-cert", cert))
+// overEachPacketNetwork runs a test over shm-udp, and over rdma-udp where there is a device.
+// build has a program of this folder built; where there is a device it has been already, for
+// there Go would take long: Makefile does it.
+func overEachPacketNetwork(t *testing.T, test func(t *testing.T, network, host string, build func(program string) string)) {
+	t.Run("shm", func(t *testing.T) {
+		test(t, "shm-udp", "127.0.0.1", func(program string) string { return build(t, ".", program) })
+	})
+	t.Run("rdma", func(t *testing.T) {
+		host := os.Getenv("SOFTROCE_ADDR")
+		if host == "" && os.Getenv("RINGNET_REQUIRE_RDMA") != "" {
+			t.Fatal("RINGNET_REQUIRE_RDMA is set, but not SOFTROCE_ADDR")
+		}
+		if host == "" {
+			t.Skip("no RDMA device: SOFTROCE_ADDR is not set; bin/softroce runs this where there is one")
+		}
+		test(t, "rdma-udp", host, func(program string) string {
+			return filepath.Join("../bin/examples", strings.TrimSuffix(filepath.Base(program), ".go"))
 		})
+	})
+}
+
+func TestHTTP3ServerAndClient(t *testing.T) {
+	overEachPacketNetwork(t, func(t *testing.T, network, host string, build func(string) string) {
+		dir := t.TempDir()
+		generate, err := filepath.Abs(build(filepath.Join(runtime.GOROOT(), "src/crypto/tls/generate_cert.go")))
+		require.NoError(t, err)
+		cmd := exec.Command(generate, "-host", "ring.example", "-ecdsa-curve", "P256")
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+		_, addr := start(t, build("./http3/server"), "-network", network, "-addr", host+":0", "-dir", ".", "-cert", cert, "-key", key)
+		require.Regexp(t, `^\d+ files, \d+ bytes, all with the same SHA-256, over `+network+`, in `,
+			run(t, build("./http3/client"), "-network", network, "-server", addr, "-dir", ".", "-cert", cert))
+	})
+}
+
+// interfaceOf is the interface that has an address of this host.
+func interfaceOf(t *testing.T, host string) *net.Interface {
+	t.Helper()
+	all, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, ifi := range all {
+		addrs, err := ifi.Addrs()
+		require.NoError(t, err)
+		for _, a := range addrs {
+			if a.(*net.IPNet).IP.String() == host {
+				return &ifi
+			}
+		}
 	}
+	require.FailNow(t, "no interface has "+host)
+	return nil
+}
+
+// What a receiver has, and what it says is missing, is all that was published.
+func TestFeedReportsGaps(t *testing.T) {
+	overEachPacketNetwork(t, func(t *testing.T, network, host string, build func(string) string) {
+		args := []string{"-network", network, "-group", "239.0.0.71:7001"}
+		ifi := interfaceOf(t, host)
+		if c, err := ringnet.ListenMulticast(network, ifi, args[3]); errors.Is(err, errors.ErrUnsupported) {
+			t.Skip(err)
+		} else {
+			require.NoError(t, err)
+			require.NoError(t, c.Close())
+		}
+		feed := build("./feed")
+		var receivers []*bufio.Reader
+		for range 2 {
+			out, _ := start(t, feed, append(args, "-interface", ifi.Name)...)
+			receivers = append(receivers, out)
+		}
+		const packets, updates, skip = 1000, 64, 100
+		require.Equal(t, fmt.Sprintf("%d updates published\n", packets*updates),
+			run(t, feed, append(args, "-publish", "-addr", host+":0", "-packets", strconv.Itoa(packets), "-skip", strconv.Itoa(skip))...))
+		for _, out := range receivers {
+			said, err := io.ReadAll(out)
+			require.NoError(t, err)
+			var gaps, missing, received, missingInAll, gapsInAll int
+			for line := range strings.Lines(string(said)) {
+				var from, to int
+				if _, err := fmt.Sscanf(line, "gap: %d to %d\n", &from, &to); err == nil {
+					gaps, missing = gaps+1, missing+to-from+1
+				} else {
+					_, err := fmt.Sscanf(line, "%d updates received, %d missing in %d gaps", &received, &missingInAll, &gapsInAll)
+					require.NoError(t, err, line)
+				}
+			}
+			require.GreaterOrEqual(t, missing, packets/skip*updates)
+			require.Positive(t, received)
+			require.Equal(t, packets*updates, received+missing)
+			require.Equal(t, []int{missing, gaps}, []int{missingInAll, gapsInAll})
+		}
+	})
 }
 
 // The demo's last line is what README and Makefile promise.
@@ -101,8 +187,9 @@ func build(t *testing.T, dir, program string) string {
 	return bin
 }
 
-// start starts a server until the end of the test, and returns where it listens.
-func start(t *testing.T, program string, args ...string) (addr string) {
+// start starts a server until the end of the test, and returns where it listens, and what
+// it says from then on.
+func start(t *testing.T, program string, args ...string) (said *bufio.Reader, addr string) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Stderr = os.Stderr
@@ -113,9 +200,10 @@ func start(t *testing.T, program string, args ...string) (addr string) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	listening, err := bufio.NewReader(out).ReadString('\n')
+	said = bufio.NewReader(out)
+	listening, err := said.ReadString('\n')
 	require.NoError(t, err)
-	return strings.TrimSpace(strings.TrimPrefix(listening, "listening on "))
+	return said, strings.TrimSpace(strings.TrimPrefix(listening, "listening on "))
 }
 
 // run runs a program and returns what it said.

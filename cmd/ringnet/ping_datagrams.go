@@ -44,10 +44,12 @@ func (c *pingCommand) answerDatagrams(ctx context.Context, s *streams) error {
 		if host, port, err := net.SplitHostPort(address); err == nil && port == "0" {
 			address = net.JoinHostPort(host, strconv.Itoa(int(portOf(conn.LocalAddr()))))
 		}
-		log.Info("answers", "network", network, "address", conn.LocalAddr().String())
 	}
 	if len(sockets) == 0 {
 		return errors.Join(errs...)
+	}
+	for _, conn := range sockets {
+		log.Info("answers", "network", conn.LocalAddr().Network(), "address", conn.LocalAddr().String())
 	}
 	ended := make(chan error)
 	for _, conn := range sockets {
