@@ -391,6 +391,26 @@ func TestSourcesAreBounded(t *testing.T) {
 	require.Zero(t, c.Stats().Missed)
 }
 
+// A batch of more senders than are remembered still tells each one's address.
+func TestBatchFromMoreSendersThanAreRemembered(t *testing.T) {
+	p := &post{}
+	c := open(t, p, netip.AddrPort{})
+	const senders = maxSources + 1000
+	for i := range senders {
+		p.arrives(netip.AddrPortFrom(there.Addr(), uint16(i+1)), wire.DatagramHeader{SourcePort: uint16(i + 1)}, "x")
+	}
+	ms := make([]Message, senders)
+	for i := range ms {
+		ms[i].Buffers = [][]byte{make([]byte, 1)}
+	}
+	n, err := c.ReadBatch(ms, 0)
+	require.NoError(t, err)
+	require.Equal(t, senders, n)
+	for i := range ms {
+		require.Equal(t, fmt.Sprint("10.0.0.2:", i+1), ms[i].Addr.String())
+	}
+}
+
 // Whatever arrives, it is read whole or dropped and counted.
 func FuzzArrivals(f *testing.F) {
 	f.Add([]byte{0x5d, 1, 0, 2, 0, 0, 0, 0}, uint16(2), 5)

@@ -123,9 +123,18 @@ func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
 		if d.Len > room {
 			m.Flags = msgTrunc
 		}
-		m.Addr = r.sources[streamOf(d)].addr
+		m.Addr = c.senderOf(d)
 	}
 	return n, nil
+}
+
+// senderOf is the address of who has sent a datagram of a batch. Others of the batch may
+// have had its source forgotten.
+func (c *Conn) senderOf(d *fabric.Datagram) net.Addr {
+	if s := c.reader.sources[streamOf(d)]; s != nil {
+		return s.addr
+	}
+	return rconn.NewAddr(c.network, d.From)
 }
 
 // readOne reads one datagram, and says how long it was.

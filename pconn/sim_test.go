@@ -3,11 +3,15 @@ package pconn_test
 import (
 	"net"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric/sim"
@@ -16,6 +20,8 @@ import (
 )
 
 // Conns on a network whose faults are the test's.
+
+const latency = 10 * time.Millisecond
 
 // virtual runs f in virtual time on a network of the link, of which nothing may be open at
 // the end.
@@ -36,6 +42,23 @@ func addrPort(address string) (netip.AddrPort, error) {
 		return netip.AddrPortFrom(netip.Addr{}, a.Port()), err
 	}
 	return netip.ParseAddrPort(address)
+}
+
+// groupsOf are those of a network.
+func groupsOf(n *sim.Network) *packettest.Groups {
+	return &packettest.Groups{
+		Listen: func(group string) (net.PacketConn, error) {
+			c, err := pconn.Listen(n, pconn.Options{Network: "sim", Local: netip.MustParseAddrPort("10.0.0.1:0")})
+			if err != nil {
+				return nil, err
+			}
+			return c, c.JoinGroup(nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(group)))
+		},
+		Leave: func(member net.PacketConn, group string) error {
+			return member.(*pconn.Conn).LeaveGroup(nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(group)))
+		},
+		Sender: func(net.PacketConn) error { return nil },
+	}
 }
 
 func TestConnOverSim(t *testing.T) {
@@ -64,19 +87,247 @@ func TestConnOverSim(t *testing.T) {
 			Most:   4088,
 			Burst:  64,
 			Prompt: prompt,
+			Groups: groupsOf(n),
 		}
 	}
 	t.Run("at once", func(t *testing.T) {
-		packettest.Each(t, func(t *testing.T, test func(*testing.T, packettest.Network)) {
+		each := func(t *testing.T, test func(*testing.T, packettest.Network)) {
 			virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) { test(t, suite(n, true)) })
-		})
+		}
+		packettest.Each(t, each)
+		packettest.EachOfGroups(t, each)
 	})
 	t.Run("far away", func(t *testing.T) {
-		packettest.Each(t, func(t *testing.T, test func(*testing.T, packettest.Network)) {
-			virtual(t, sim.Link{Latency: 10 * time.Millisecond}, func(t *testing.T, n *sim.Network) { test(t, suite(n, false)) })
-		})
+		each := func(t *testing.T, test func(*testing.T, packettest.Network)) {
+			virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) { test(t, suite(n, false)) })
+		}
+		packettest.Each(t, each)
+		packettest.EachOfGroups(t, each)
 	})
 	t.Run("in real time", func(t *testing.T) {
 		packettest.Test(t, suite(newNetwork(t, sim.Link{Spin: 1000}), true))
+	})
+}
+
+// listen returns a Conn, which the test closes in the end.
+func listen(t *testing.T, n *sim.Network, local string) *pconn.Conn {
+	t.Helper()
+	c, err := pconn.Listen(n, pconn.Options{Network: "sim", Local: netip.MustParseAddrPort(local)})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// write sends a number.
+func write(t *testing.T, c *pconn.Conn, i int, to net.Addr) {
+	t.Helper()
+	_, err := c.WriteTo([]byte(strconv.Itoa(i)), to)
+	require.NoError(t, err)
+}
+
+// readAll reads the numbers that have arrived by now, or arrive within a time.
+func readAll(t *testing.T, c *pconn.Conn, within time.Duration) (numbers []int) {
+	t.Helper()
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(within)))
+	b := make([]byte, 100)
+	for {
+		n, err := c.Read(b)
+		if err != nil {
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			return numbers
+		}
+		i, err := strconv.Atoi(string(b[:n]))
+		require.NoError(t, err)
+		numbers = append(numbers, i)
+	}
+}
+
+// missing is how many numbers are not there between the first and the last.
+func missing(numbers []int) uint64 {
+	if len(numbers) == 0 {
+		return 0
+	}
+	there := make(map[int]bool)
+	for _, i := range numbers {
+		there[i] = true
+	}
+	return uint64(slices.Max(numbers)-slices.Min(numbers)+1) - uint64(len(there))
+}
+
+// What is lost on the way, and what a receiver has not read in time, is Missed as soon as
+// something has followed: no more, no less, and a datagram that comes twice changes nothing.
+func TestMissedIsExact(t *testing.T) {
+	for seed := range uint64(5) {
+		link := sim.Link{Latency: latency, Loss: 0.2, Duplicates: 0.1, Seed: seed}
+		virtual(t, link, func(t *testing.T, n *sim.Network) {
+			a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
+			g := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("239.1.2.3:7"))
+			require.NoError(t, b.JoinGroup(nil, g))
+			var own, groups []int
+			const offset = 1 << 20 // of the numbers that go to the group
+			for i := range 3000 {
+				write(t, a, i, b.LocalAddr())
+				if i%3 == 0 {
+					write(t, a, offset+i/3, g)
+				}
+				if i%1000 > 500 { // it reads now and then, and is overrun in between
+					for _, number := range readAll(t, b, time.Millisecond) {
+						if number >= offset {
+							groups = append(groups, number)
+						} else {
+							own = append(own, number)
+						}
+					}
+				}
+				if i%100 == 99 {
+					require.Equal(t, missing(own)+missing(groups), b.Stats().Missed)
+				}
+			}
+			require.EqualValues(t, len(own)+len(groups), b.Stats().Received)
+			require.Greater(t, len(own), 500)
+			require.Greater(t, len(groups), 100)
+			require.NotZero(t, n.Overruns())
+			require.EqualValues(t, 4000, a.Stats().Sent)
+		})
+	}
+}
+
+// Datagrams that overtake others are read all the same, each once.
+func TestDatagramsThatOvertakeOthersAreRead(t *testing.T) {
+	virtual(t, sim.Link{Latency: latency, Reordering: latency, Seed: 3}, func(t *testing.T, n *sim.Network) {
+		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
+		var got []int
+		for i := range 1000 {
+			write(t, a, i, b.LocalAddr())
+			got = append(got, readAll(t, b, time.Millisecond)...)
+		}
+		got = append(got, readAll(t, b, time.Second)...)
+		require.False(t, slices.IsSorted(got))
+		require.Len(t, got, 1000)
+		require.Zero(t, missing(got))
+		require.EqualValues(t, 1000, b.Stats().Received)
+	})
+}
+
+func TestMissedCountsWhatWasSentWhileTheCableWasCut(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
+		for i := range 100 {
+			n.Cut(i >= 30 && i < 50)
+			write(t, a, i, b.LocalAddr())
+			require.Len(t, readAll(t, b, time.Millisecond), map[bool]int{true: 1}[i < 30 || i >= 50])
+		}
+		require.EqualValues(t, 20, b.Stats().Missed)
+		require.EqualValues(t, 100, a.Stats().Sent)
+	})
+}
+
+// Who does not read costs those who do nothing, be they sent to by the same Conn or by
+// others, in turn or in a batch, or members of the same group.
+func TestReceiverThatIsOverrunCostsOthersNothing(t *testing.T) {
+	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
+		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.1:0")
+		deaf, keen := listen(t, n, "10.0.0.2:0"), listen(t, n, "10.0.0.3:0")
+		g := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("239.1.2.3:7"))
+		for _, c := range []*pconn.Conn{deaf, keen} {
+			require.NoError(t, c.SetReadBuffer(64<<10))
+			require.NoError(t, c.JoinGroup(nil, g))
+		}
+		for _, c := range []*pconn.Conn{a, b} { // who have found the others when it begins
+			write(t, c, -1, deaf.LocalAddr())
+			write(t, c, -1, keen.LocalAddr())
+		}
+		require.Len(t, append(readAll(t, deaf, time.Second), readAll(t, keen, time.Second)...), 4)
+		const rounds = 200
+		received := 0
+		for i := range rounds {
+			var ms []pconn.Message
+			for _, to := range []net.Addr{deaf.LocalAddr(), keen.LocalAddr(), g, deaf.LocalAddr(), g} {
+				ms = append(ms, pconn.Message{Buffers: [][]byte{[]byte(strconv.Itoa(i))}, Addr: to})
+			}
+			sent, err := a.WriteBatch(ms, 0)
+			require.NoError(t, err)
+			require.Equal(t, len(ms), sent)
+			write(t, b, i, deaf.LocalAddr())
+			write(t, b, i, keen.LocalAddr())
+			received += len(readAll(t, keen, time.Millisecond))
+		}
+		received += len(readAll(t, keen, time.Second))
+		require.Equal(t, 4*rounds, received)
+		require.Zero(t, keen.Stats().Missed)
+
+		readAll(t, deaf, time.Second)
+		for _, c := range []*pconn.Conn{a, b} {
+			write(t, c, rounds, deaf.LocalAddr())
+		}
+		write(t, a, rounds, g)
+		require.Len(t, readAll(t, deaf, time.Second), 3)
+		require.Equal(t, n.Overruns(), deaf.Stats().Missed)
+		require.EqualValues(t, 5*rounds-2*16, deaf.Stats().Missed, "16 were of its own, and 16 of the group's")
+	})
+}
+
+// Receivers follow each other at an address while it is sent to. Each gets, in order and
+// with nothing missing, what is written from when it listens until it is closed, but for
+// what is on its way then; and who listens all the time misses nothing.
+func TestReceiversComeAndGoInAFlood(t *testing.T) {
+	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
+		a, stays := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
+		require.NoError(t, stays.SetReadBuffer(16<<20))
+		const at, lives = "10.0.0.3:3", 20
+		to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at))
+		var written []time.Time // when each was
+		done := make(chan struct{})
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Millisecond):
+				}
+				written = append(written, time.Now())
+				_, err := a.WriteTo([]byte(strconv.Itoa(i)), to)
+				assert.NoError(t, err)
+				_, err = a.WriteTo([]byte(strconv.Itoa(i)), stays.LocalAddr())
+				assert.NoError(t, err)
+			}
+		}()
+		type life struct {
+			from, to time.Time
+			numbers  []int
+		}
+		var all []life
+		for i := range lives {
+			l := life{from: time.Now()}
+			c := listen(t, n, at)
+			l.numbers = readAll(t, c, 100*time.Millisecond+500*time.Microsecond)
+			l.to = time.Now()
+			require.NoError(t, c.Close())
+			require.Zero(t, c.Stats().Missed)
+			all = append(all, l)
+			if i%2 == 0 { // and nobody is there for a while
+				time.Sleep(35 * time.Millisecond)
+			}
+		}
+		close(done)
+		<-ended
+		for i, l := range all {
+			require.True(t, slices.IsSorted(l.numbers))
+			require.Zero(t, missing(l.numbers))
+			for number, when := range written {
+				if when.After(l.from) && when.Before(l.to.Add(-latency)) {
+					require.Contains(t, l.numbers, number)
+				}
+			}
+			since := l.from
+			if i%2 == 0 && i > 0 { // it took the place of another, of whose end the sender knew by then
+				since = all[i-1].to.Add(latency)
+			}
+			require.LessOrEqual(t, l.numbers[0], slices.IndexFunc(written, since.Before))
+		}
+		require.Len(t, readAll(t, stays, time.Second), len(written))
+		require.Zero(t, stays.Stats().Missed)
 	})
 }

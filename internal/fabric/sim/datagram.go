@@ -252,9 +252,10 @@ func (d *datagrams) send(sent *fabric.Datagram) fabric.Status {
 		p.carry(x, h.receiver.queues[0], h.to.Addr())
 		return fabric.OK
 	}
+	x.Group = h.to
 	for _, to := range p.endpoints {
 		for _, q := range to.queues {
-			if q.group == h.to {
+			if q.group == x.Group {
 				p.carry(x, q, q.card)
 			}
 		}
@@ -393,7 +394,7 @@ func (d *datagrams) next() (x fabric.Datagram, ok bool) {
 // take copies what has arrived, if it is wanted.
 func (d *datagrams) take(to *fabric.Datagram, x fabric.Datagram) (wanted bool) {
 	rest := x.Buffers[0]
-	to.Header, to.From, to.Len = x.Header, x.From, len(rest)
+	to.Header, to.From, to.Group, to.Len = x.Header, x.From, x.Group, len(rest)
 	if !d.filter(to) {
 		return false
 	}

@@ -20,14 +20,8 @@ import (
 
 // mailbox is an endpoint for datagrams, and how often it was notified.
 type mailbox struct {
-	endpoint
-	notified *int
-}
-
-type endpoint interface {
 	fabric.DatagramEndpoint
-	Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error
-	Leave(group netip.AddrPort, card netip.Addr) error
+	notified *int
 }
 
 // openMailbox opens one at an address, with a receive queue for 4 datagrams. The test
@@ -35,13 +29,13 @@ type endpoint interface {
 func openMailbox(t testing.TB, n *sim.Network, at string) mailbox {
 	t.Helper()
 	m := mailbox{notified: new(int)}
-	ep, err := n.ListenPacket(netip.MustParseAddrPort(at), fabric.DatagramOptions{
+	var err error
+	m.DatagramEndpoint, err = n.ListenPacket(netip.MustParseAddrPort(at), fabric.DatagramOptions{
 		RecvQueue: 4,
 		Filter:    func(d *fabric.Datagram) bool { return d.Header[0] == 0 },
 		Notify:    func() { *m.notified++ },
 	})
 	require.NoError(t, err)
-	m.endpoint = ep.(endpoint)
 	t.Cleanup(func() { _ = m.Close() })
 	return m
 }
@@ -101,6 +95,7 @@ func TestDatagramSaysWhereItIsFrom(t *testing.T) {
 		d := []fabric.Datagram{{}}
 		require.Equal(t, 1, b.Receive(d))
 		require.Equal(t, 5, d[0].Len)
+		require.Zero(t, d[0].Group)
 		require.Equal(t, netip.AddrPortFrom(b.LocalAddr().Addr(), m.LocalAddr().Port()), d[0].From)
 	}
 }
@@ -265,6 +260,7 @@ func TestDatagramsToAGroupAreItsMembers(t *testing.T) {
 	d := []fabric.Datagram{{}}
 	require.Equal(t, 1, b.Receive(d))
 	require.Equal(t, a.LocalAddr(), d[0].From)
+	require.Equal(t, group, d[0].Group)
 
 	require.NoError(t, a.Leave(group, a.LocalAddr().Addr()))
 	n.CutCard(netip.MustParseAddr("10.0.0.2"), true)
