@@ -170,9 +170,14 @@ func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*res
 	return &resolution{id: id, service: ev.service, maxMessage: int(reply.MaxMessage), key: reply.Key, asked: e}, nil
 }
 
-// request sends a request to an address, from the endpoint's own if that has one: an SIDR
-// REQ of an id of its own.
+// request sends a request to an address.
 func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.ResolutionRequest) (*endpoint, error) {
+	return d.say(ctx, to, r.Append(nil))
+}
+
+// say sends private data to an address, from the endpoint's own if that has one: an SIDR
+// REQ of an id of its own.
+func (d *datagrams) say(ctx context.Context, to netip.AddrPort, private []byte) (*endpoint, error) {
 	var from netip.AddrPort
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		from = netip.AddrPortFrom(a, 0)
@@ -182,7 +187,7 @@ func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.Resol
 		return nil, err
 	}
 	e := ep.(*endpoint)
-	data, n := privateData(r.Append(nil))
+	data, n := privateData(private)
 	if rc := C.rn_connect(e.id, 0, 0, 0, 0, data, n); rc != 0 {
 		_ = e.Close()
 		return nil, syscallError("rdma_connect", rc)

@@ -1,0 +1,194 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Hostile peers of the connection manager: whoever may send to the port by RDMA can ask,
+// and say, anything.
+
+// maxServiceData is how many bytes of private data an SIDR REQ has room for, behind those of
+// the connection manager itself.
+const maxServiceData = 216 - 36
+
+// closes gives an endpoint back in the end.
+func closes(t *testing.T, e fabric.Endpoint) { t.Cleanup(func() { _ = e.Close() }) }
+
+// bystanders are a sender and a receiver that know each other, and one that may attack
+// them.
+type bystanders struct {
+	a, b    packets
+	handle  *addressHandle
+	hostile packets
+}
+
+func openBystanders(t *testing.T) bystanders {
+	t.Helper()
+	warm := openPackets(t, 16) // the connection manager, and its threads
+	warm.to(t, warm).Close()
+	require.NoError(t, warm.Close())
+	leavesNothing(t)
+	s := bystanders{a: openPackets(t, 16), b: openPackets(t, 16), hostile: openPackets(t, 16)}
+	s.handle = s.a.to(t, s.b)
+	t.Cleanup(s.handle.Close)
+	return s
+}
+
+// requireUnharmed requires that they go on, and that the receiver can be found at the
+// first try.
+func (s bystanders) requireUnharmed(t *testing.T) {
+	t.Helper()
+	require.Equal(t, fabric.OK, s.a.send(s.handle, "hello"))
+	require.Equal(t, "hello", s.b.next(t))
+	again := s.a.to(t, s.b)
+	defer again.Close()
+	require.Equal(t, fabric.OK, s.a.send(again, "again"))
+	require.Equal(t, "again", s.b.next(t))
+}
+
+// requireRejected requires that a request is answered, with a rejection.
+func requireRejected(t *testing.T, e *endpoint, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err := e.awaitService(ctx)
+	require.ErrorAs(t, err, new(*fabric.RejectError), what)
+}
+
+// What is no request is rejected.
+func TestDatagramsSurviveNonsense(t *testing.T) {
+	s := openBystanders(t)
+	asks := wire.ResolutionRequest{ID: 7}.Append(nil)
+	changed := func(i int, b byte) []byte {
+		c := append([]byte(nil), asks...)
+		c[i] = b
+		return c
+	}
+	for name, private := range map[string][]byte{
+		"nothing":               nil,
+		"one byte":              asks[:1],
+		"all but the magic":     asks[1:],
+		"as long as can be":     make([]byte, maxServiceData),
+		"no magic":              changed(0, 0),
+		"another version":       changed(1, 2),
+		"another kind":          changed(2, 3),
+		"a kind far from those": changed(2, 0xff),
+		"an ask with a port":    changed(13, 1),
+		"a watch of no port":    changed(2, byte(wire.Watches)),
+	} {
+		e, err := s.hostile.say(context.Background(), s.b.local, private)
+		require.NoError(t, err, name)
+		requireRejected(t, e, name)
+		require.NoError(t, e.Close())
+	}
+	s.requireUnharmed(t)
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	require.Empty(t, s.b.requests)
+}
+
+// Requests without the other, however many, are bounded, and who tries after them gets in.
+func TestDatagramsSurviveFloodsOfRequests(t *testing.T) {
+	for name, r := range map[string]wire.ResolutionRequest{
+		"watches": {Kind: wire.Watches, Port: 1},
+		"asks":    {Kind: wire.Asks},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openBystanders(t)
+			const flood = 1000
+			flooded := make(chan error, 1)
+			var all []*endpoint
+			go func() {
+				for i := range flood {
+					r.ID = uint64(i)
+					e, err := s.hostile.request(context.Background(), s.b.local, r)
+					if err != nil {
+						flooded <- err
+						return
+					}
+					all = append(all, e)
+				}
+				flooded <- nil
+			}()
+			found, tries := 0, 0
+			var err error
+			for under := true; under; {
+				select {
+				case err = <-flooded:
+					under = false
+				default:
+					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+					h, err := s.a.Resolve(ctx, s.b.local)
+					cancel()
+					tries++
+					if err == nil {
+						found++
+						h.Close()
+					}
+					require.Equal(t, fabric.OK, s.a.send(s.handle, "meanwhile"))
+					require.Equal(t, "meanwhile", s.b.next(t))
+				}
+			}
+			for _, e := range all {
+				closes(t, e)
+			}
+			require.NoError(t, err)
+			t.Logf("the receiver was found in %d of %d tries", found, tries)
+			// Of a burst the listener looks at as many as its backlog holds.
+			require.Eventually(t, func() bool { return len(s.b.listener.queue) == 0 }, 20*time.Second, time.Millisecond)
+			s.requireUnharmed(t)
+			s.b.mu.Lock()
+			require.LessOrEqual(t, len(s.b.requests), maxRequests)
+			s.b.mu.Unlock()
+		})
+	}
+}
+
+// A handle ends by a notice with its number, which only its receiver knows, and from the
+// receiver's address.
+func TestDatagramsSurviveNoticesOfOthers(t *testing.T) {
+	s := openBystanders(t)
+	notice := func(p packets, to netip.AddrPort, id uint64) {
+		e, err := p.request(context.Background(), to, wire.ResolutionRequest{Kind: wire.Ended, ID: id})
+		require.NoError(t, err)
+		defer e.Close()
+		requireRejected(t, e, "a notice")
+	}
+	id := s.handle.id
+	for i := range 100 {
+		notice(s.hostile, s.a.local, uint64(i))
+	}
+	for i := range 64 {
+		notice(s.hostile, s.a.local, id^1<<i)
+	}
+	require.False(t, s.handle.gone.Load())
+	s.requireUnharmed(t)
+
+	t.Run("FromAnotherAddress", func(t *testing.T) {
+		addr6, err := netip.ParseAddr(os.Getenv("SOFTROCE_ADDR6"))
+		if err != nil {
+			t.Skip("the device has no IPv6 address")
+		}
+		everywhere := openPacketsAt(t, netip.Addr{}, 16)
+		h := everywhere.to(t, s.b)
+		defer h.Close()
+		elsewhere := openPacketsAt(t, addr6, 16)
+		notice(elsewhere, netip.AddrPortFrom(addr6, everywhere.local.Port()), h.id)
+		require.False(t, h.gone.Load())
+		require.Equal(t, fabric.OK, everywhere.send(h, "hello"))
+		require.Equal(t, "hello", s.b.next(t))
+		notice(s.b, netip.AddrPortFrom(s.b.local.Addr(), everywhere.local.Port()), h.id)
+		require.True(t, h.gone.Load(), "and so the notice was one")
+	})
+}
