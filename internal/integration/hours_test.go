@@ -187,7 +187,7 @@ func config(r *rand.Rand) *ringnet.Config {
 
 // dial connects to node 1 and has it do something.
 func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (net.Conn, error) {
-	d := ringnet.Dialer{Config: cfg, Timeout: 20 * time.Second}
+	d := ringnet.Dialer{Config: cfg, Timeout: 20 * time.Second, Trace: lostLinks(h.t)}
 	c, err := d.Dial("rdma", net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), hoursPort))
 	if err != nil {
 		return nil, err
@@ -200,6 +200,15 @@ func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (net.C
 		return nil, err
 	}
 	return c, nil
+}
+
+// lostLinks tells of links that have ended for another reason than that nobody needs them.
+func lostLinks(t *testing.T) *ringnet.Trace {
+	return &ringnet.Trace{LinkDown: func(l ringnet.LinkInfo, cause error) {
+		if cause != nil {
+			t.Logf("a link from %v to %v, which has moved %d times, has ended: %v", l.Local, l.Remote, l.Moves, cause)
+		}
+	}}
 }
 
 // linger has Close wait for longer than any fault lasts.
@@ -406,7 +415,7 @@ func (h *soak) hold() (s holding) {
 // serveHours serves node 0 until the power is cut.
 func serveHours(t *testing.T) {
 	cfg := patient()
-	l, err := (&ringnet.ListenConfig{Config: &cfg}).Listen(t.Context(), "rdma", net.JoinHostPort("", hoursPort))
+	l, err := (&ringnet.ListenConfig{Config: &cfg, Trace: lostLinks(t)}).Listen(t.Context(), "rdma", net.JoinHostPort("", hoursPort))
 	require.NoError(t, err)
 	for {
 		c, err := l.Accept()
@@ -421,7 +430,11 @@ func serveHours(t *testing.T) {
 
 // serveHour does what a connection asks for in its first line.
 func serveHour(c *ringnet.Conn) (err error) {
-	defer c.Close()
+	defer func() {
+		if closing := c.Close(); err == nil && closing != nil {
+			err = fmt.Errorf("closing: %w", closing)
+		}
+	}()
 	if err := linger(c); err != nil {
 		return err
 	}

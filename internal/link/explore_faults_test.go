@@ -48,6 +48,12 @@ func (f *faults) hooks() sim.Faults {
 	return sim.Faults{
 		Open:     func(*sim.Endpoint) error { return some(&f.unopenable) },
 		Register: func(*sim.Endpoint, int) error { return some(&f.unregistred) },
+		PostRecv: func(*sim.Endpoint, int) error {
+			if once(&f.unpostable) {
+				return errFault
+			}
+			return nil
+		},
 		PostSend: func(*sim.Endpoint, []fabric.WorkRequest) error {
 			if once(&f.unpostable) {
 				return errFault

@@ -1,12 +1,16 @@
 package link
 
 import (
+	"io"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -52,4 +56,28 @@ func TestNoReceiveIsPostedOnceTheQueuePairFlushes(t *testing.T) {
 	require.Zero(t, e.kept)
 	require.Equal(t, 1, l.receive.posted)
 	l.drain.Stop()
+}
+
+// TestRecordsThatWereDueWhenReceivesCouldNotBePosted has a device refuse receives, so that
+// the link loses its queue pair, when a stream is about to say that it ends.
+func TestRecordsThatWereDueWhenReceivesCouldNotBePosted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		clients, servers := streamsOfBoth(t, n, resuming(n), resuming(n), 1)
+		c, s := clients[0], servers[0]
+		require.NoError(t, exchange(s, c, 1, 1)) // one receive more is to be posted
+		refuse, before := true, endpointOf(c.link)
+		n.SetFaults(sim.Faults{PostRecv: func(e *sim.Endpoint, _ int) error {
+			if refuse && e == before {
+				refuse = false
+				return fabric.ErrQueuePair
+			}
+			return nil
+		}})
+		require.NoError(t, c.CloseWrite())
+		_, err := s.Read(make([]byte, 1), deadline.New())
+		require.ErrorIs(t, err, io.EOF)
+		require.False(t, refuse)
+		endAll(t, n, c, s)
+	})
 }

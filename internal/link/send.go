@@ -337,6 +337,9 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 func (l *Link) pushRecords() {
 	q := &l.send
 	for (q.talkers.len() > 0 || l.goAwayDue()) && len(q.batch) < maxBatch-2 && l.ledger.MaySendRecords() && q.records.free(&q.slots) {
+		if !l.repost() { // before a stream takes what is due for said
+			return
+		}
 		var records [wire.MaxRecords]wire.Record
 		n := 0
 		after := q.slots.Next() + 1
@@ -352,7 +355,7 @@ func (l *Link) pushRecords() {
 			records[n] = wire.Record{Type: wire.GoAwayRecord}
 			n++
 		}
-		if n == 0 || !l.repost() {
+		if n == 0 {
 			return
 		}
 		l.stats.RecordsSent++

@@ -28,9 +28,10 @@ type Faults struct {
 	// Close comes before an endpoint is closed, and may take as long as it likes.
 	Close func(e *Endpoint)
 
-	// Open, Register and PostSend fail with the error returned.
+	// Open, Register, PostRecv and PostSend fail with the error returned.
 	Open     func(e *Endpoint) error
 	Register func(e *Endpoint, n int) error
+	PostRecv func(e *Endpoint, n int) error
 	PostSend func(e *Endpoint, wr []fabric.WorkRequest) error
 
 	// Send says how a request will end. Unless that is OK, nothing of it

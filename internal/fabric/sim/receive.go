@@ -24,6 +24,11 @@ type recvQueue struct {
 // PostRecv implements [fabric.Endpoint]. Data of earlier completions is
 // poisoned.
 func (e *Endpoint) PostRecv(n int) error {
+	if f := e.n.faults.Load(); f != nil && f.PostRecv != nil {
+		if err := f.PostRecv(e, n); err != nil {
+			return err
+		}
+	}
 	e.turn++
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
