@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -175,4 +176,43 @@ func TestMemoryOfALinkThatIsTakenDownIsAboutToBeHad(t *testing.T) {
 	require.True(t, closed)
 	require.NoError(t, other.Reserve(1))
 	require.Empty(t, within(b))
+}
+
+// TestAMessageThatTheDeviceRefuses is sent again over another queue pair.
+func TestAMessageThatTheDeviceRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		clients, servers := streamsOfBoth(t, n, resuming(n), resuming(n), 1)
+		var refused atomic.Bool
+		n.SetFaults(sim.Faults{Send: func(*sim.Endpoint, *fabric.WorkRequest) fabric.Status {
+			if refused.CompareAndSwap(false, true) {
+				return fabric.RemoteInvalidRequest
+			}
+			return fabric.OK
+		}})
+		require.NoError(t, exchange(clients[0], servers[0], 1<<20, 1))
+		require.EqualValues(t, 1, clients[0].link.Stats().Moves)
+		endAll(t, n, append(clients, servers...)...)
+	})
+}
+
+// TestClosingWhatThePeerHasClosedDuringABreak: the peer does not wait for a stream that it
+// has ended itself, so it is gone when there is a path again.
+func TestClosingWhatThePeerHasClosedDuringABreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		active, passive := resuming(n), resuming(n)
+		active.KeepAlive, passive.KeepAlive = -1, -1 // or the peer would notice the break in time
+		passive.Idle = time.Second
+		clients, servers := streamsOfBoth(t, n, active, passive, 1)
+		require.NoError(t, writeAll(servers[0], []byte("all")))
+		require.NoError(t, servers[0].Close(time.Minute))
+		n.Cut(true)
+		ended := make(chan error, 1)
+		go func() { ended <- clients[0].Close(time.Minute) }()
+		<-servers[0].link.Gone()
+		n.Cut(false)
+		require.NoError(t, <-ended)
+		endAll(t, n)
+	})
 }

@@ -59,10 +59,13 @@ func lost(reason error) error {
 }
 
 // disconnected says whether a link was lost because the peer, or its kernel, has
-// disconnected it.
+// disconnected it, or would have if there had been a path.
 func disconnected(cause error) bool {
-	return cause == syscall.ECONNRESET || errors.Is(cause, fabric.ErrDisconnected)
+	return cause == syscall.ECONNRESET || errors.Is(cause, fabric.ErrDisconnected) || left(cause)
 }
+
+// left says whether a search has found that the peer has not the link any more.
+func left(err error) bool { return errors.Is(err, errGone) && rejected(err) }
 
 // sought is what the loss of a queue pair means to the users of the link's streams when
 // another has been sought for so long in vain. That a peer which has disconnected is gone
@@ -75,7 +78,10 @@ func sought(cause error, long time.Duration, vain error) error {
 		}
 		lost = &lostError{syscall.ECONNRESET, fabric.ErrDisconnected}
 	}
-	return &lostError{lost.errno, fmt.Errorf("%w; no other queue pair in %v: %v", lost.reason, long.Round(time.Millisecond), vain)}
+	if !left(vain) {
+		vain = errors.New(vain.Error())
+	}
+	return &lostError{lost.errno, fmt.Errorf("%w; no other queue pair in %v: %w", lost.reason, long.Round(time.Millisecond), vain)}
 }
 
 // errNoAnswer reports that nobody has answered in the time that an attempt may take.
@@ -100,8 +106,12 @@ func failed(wc *fabric.Completion) error {
 		// The peer's ring is gone: kernels free a killed process's memory
 		// regions before its queue pairs.
 		return &lostError{syscall.ECONNRESET, reason}
-	case fabric.RNRRetryExceeded, fabric.RemoteInvalidRequest:
+	case fabric.RNRRetryExceeded:
 		return &ProtocolError{reason.Error()}
+	case fabric.RemoteInvalidRequest:
+		// The peer has taken nothing of it. Soft-RoCE before Linux 6.6 sends a message
+		// wrongly again of which its own host has dropped a packet.
+		return &lostError{syscall.EPROTO, reason}
 	case fabric.LocalLength:
 		if wc.Recv { // a message larger than any that there is
 			return &ProtocolError{reason.Error()}
