@@ -22,7 +22,7 @@ func TestPacketConn(t *testing.T) {
 		if runtime.GOOS != "linux" {
 			t.Skip("shm is Linux's")
 		}
-		testPacketConn(t, "shm-udp", "127.0.0.1", nil)
+		testPacketConn(t, "shm-udp", "127.0.0.1", groupsAt("shm-udp", nil))
 	})
 	for name, env := range map[string]string{"rdma": "SOFTROCE_ADDR", "rdma6": "SOFTROCE_ADDR6"} {
 		t.Run(name, func(t *testing.T) {
@@ -31,16 +31,15 @@ func TestPacketConn(t *testing.T) {
 			}
 			var groups *packettest.Groups
 			if name == "rdma" { // rdma_cm joins no groups of IPv6
-				groups = groupsAt(t, "rdma-udp", os.Getenv(env))
+				groups = groupsAt("rdma-udp", interfaceOf(t, os.Getenv(env)))
 			}
 			testPacketConn(t, "rdma-udp", os.Getenv(env), groups)
 		})
 	}
 }
 
-// groupsAt are those at the interface that has an address.
-func groupsAt(t *testing.T, network, host string) *packettest.Groups {
-	ifi := interfaceOf(t, host)
+// groupsAt are those at an interface.
+func groupsAt(network string, ifi *net.Interface) *packettest.Groups {
 	return &packettest.Groups{
 		Listen: func(group string) (net.PacketConn, error) { return ringnet.ListenMulticast(network, ifi, group) },
 		Leave: func(member net.PacketConn, group string) error {

@@ -34,6 +34,8 @@ const (
 	listenerName = ourNames + "l:"
 	dialerName   = ourNames + "d:"
 	datagramName = ourNames + "u:" // as listenerName, for datagrams
+	memberName   = ourNames + "m:" // as listenerName, for those of a group
+	senderName   = ourNames + "s:" // of who sends to a group, to be told of new members
 
 	// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 	firstEphemeral = 49152
@@ -108,37 +110,50 @@ func (f *shm) listenAt(a netip.AddrPort) (*socket, netip.AddrPort, error) {
 
 // listenAtExactly returns EADDRINUSE if this user listens at an address that
 // overlaps with a already. What others do is in nobody's way.
-func (f *shm) listenAtExactly(a netip.AddrPort) (_ *socket, err error) {
+func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 	if err := f.checkVacant(a, ""); err != nil {
 		return nil, err
 	}
-	s, err := f.newSocket(newCloser())
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
 	name := nameOf(f.listeners, os.Geteuid(), "", a)
-	err = s.bind(name)
+	s, err := f.listenBy(name)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if err := f.checkForeign(name); err != nil {
 			return nil, err
 		}
-		tag := strconv.FormatUint(uint64(rand.Uint32()), 16)
-		name = nameOf(f.listeners, os.Geteuid(), tag, a)
-		err = s.bind(name)
+		name = f.unforeseen(a)
+		s, err = f.listenBy(name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Listen(s.fd, socketBacklog); err != nil {
-		return nil, os.NewSyscallError("listen", err)
-	}
 	// Of two who began at the same time at least one sees the other now.
-	return s, f.checkVacant(a, name)
+	if err := f.checkVacant(a, name); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// unforeseen is a name of an address that nobody else has, nor can have taken before.
+func (f *shm) unforeseen(a netip.AddrPort) string {
+	return nameOf(f.listeners, os.Geteuid(), strconv.FormatUint(rand.Uint64(), 16), a)
+}
+
+// listenBy returns a socket that listens by a name.
+func (f *shm) listenBy(name string) (*socket, error) {
+	s, err := f.newSocket(newCloser())
+	if err != nil {
+		return nil, err
+	}
+	err = s.bind(name)
+	if err == nil {
+		err = os.NewSyscallError("listen", unix.Listen(s.fd, socketBacklog))
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // checkVacant returns EADDRINUSE if this user listens, by another name than the
@@ -227,10 +242,10 @@ func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
 	return names
 }
 
-// toldNames are the names of all trusted listeners that hear what is sent to an
+// told are the sockets of all trusted listeners that hear what is sent to an
 // address, the best first, and why others are passed over, if there are any. err
 // is for a kernel that does not tell, or not before ctx ends.
-func (f *shm) toldNames(ctx context.Context, to netip.AddrPort) (names []string, passed, err error) {
+func (f *shm) told(ctx context.Context, to netip.AddrPort) (found []bound, passed, err error) {
 	addrs := covering(to)
 	ranks := make(map[string]int)
 	judged := make(map[uint32]error) // asking once is enough, however many somebody opens
@@ -248,11 +263,11 @@ func (f *shm) toldNames(ctx context.Context, to netip.AddrPort) (names []string,
 			passed = err
 			continue
 		}
-		names = append(names, s.name)
+		found = append(found, s)
 		ranks[s.name] = rank(s.owner)*len(addrs) + i
 	}
-	slices.SortFunc(names, func(a, b string) int { return ranks[a] - ranks[b] })
-	return names, passed, err
+	slices.SortFunc(found, func(a, b bound) int { return ranks[a.name] - ranks[b.name] })
+	return found, passed, err
 }
 
 // rank is whose listeners a dialer prefers: its own user's, root's, others'.

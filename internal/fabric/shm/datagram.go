@@ -41,14 +41,13 @@ const (
 
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
-	f        *shm // whose listeners are those for datagrams
-	local    netip.AddrPort
-	listener *listener
-	notify   func()
-	filter   func(*fabric.Datagram) bool
-	ctx      context.Context // ends with Close
-	cancel   context.CancelFunc
-	lanes    sync.WaitGroup // goroutines
+	f      *shm // whose listeners are those for datagrams
+	local  netip.AddrPort
+	notify func()
+	filter func(*fabric.Datagram) bool
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	lanes  sync.WaitGroup // goroutines
 
 	// sources is replaced, never changed, with mu held. turn is that of Receive.
 	sources   atomic.Pointer[[]*source]
@@ -57,7 +56,19 @@ type datagrams struct {
 
 	mu       sync.Mutex // guards what follows
 	entering int        // sources that are not among the others yet
-	closed   bool
+	inlets   []*inlet   // the one for local first; none once the queue pair is closed
+}
+
+// inlet is where senders connect.
+type inlet struct {
+	listener *listener
+	group    netip.AddrPort // valid for one of a group
+	cards    []netip.Addr   // at which that has been joined
+}
+
+// destination is what an address handle leads to.
+type destination interface {
+	send(*fabric.Datagram) fabric.Status
 }
 
 var (
@@ -67,22 +78,32 @@ var (
 
 // ListenPacket implements [fabric.Datagrams].
 func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
-	own := *f
-	own.listeners = datagramName
+	own := f.naming(datagramName)
 	l, err := own.Listen(local, maxSilent)
 	if err != nil {
 		return nil, err
 	}
-	d := &datagrams{f: &own, local: l.Addr(), listener: l.(*listener), notify: o.Notify, filter: o.Filter}
+	d := &datagrams{f: own, local: l.Addr(), notify: o.Notify, filter: o.Filter}
 	d.SetRecvQueue(o.RecvQueue)
 	d.sources.Store(new([]*source))
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.lanes.Go(d.accept)
+	d.open(&inlet{listener: l.(*listener)})
 	return d, nil
 }
 
+// open has senders connect. Called with mu held, unless nobody else has d.
+func (d *datagrams) open(in *inlet) {
+	d.inlets = append(d.inlets, in)
+	d.lanes.Go(func() { d.accept(in) })
+}
+
 // Source implements [fabric.Datagrams]: both are of this host.
-func (f *shm) Source(remote netip.AddrPort) (netip.Addr, error) { return remote.Addr(), nil }
+func (f *shm) Source(remote netip.AddrPort) (netip.Addr, error) {
+	if a := remote.Addr(); !a.IsMulticast() {
+		return a, nil
+	}
+	return loopback(remote.Addr()), nil
+}
 
 // LocalAddr implements [fabric.DatagramEndpoint].
 func (d *datagrams) LocalAddr() netip.AddrPort { return d.local }
@@ -100,21 +121,32 @@ func (d *datagrams) SetRecvQueue(n int) {
 
 // Resolve implements [fabric.DatagramEndpoint].
 func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+	if to.Addr().IsMulticast() {
+		return d.resolveGroup(ctx, plain(to))
+	}
 	e, err := d.f.newDialer(d.local, to)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.reach(ctx, e); err != nil {
-		_ = e.Close()
+	h, err := newHandle(ctx, e)
+	if err != nil {
 		return nil, err
 	}
-	h := &handle{e: e}
 	d.lanes.Go(h.watch)
 	return h, nil
 }
 
+// newHandle connects an endpoint to a receiver, or closes it.
+func newHandle(ctx context.Context, e *endpoint) (*handle, error) {
+	if err := reach(ctx, e); err != nil {
+		_ = e.Close()
+		return nil, err
+	}
+	return &handle{e: e}, nil
+}
+
 // reach connects an endpoint to a receiver. This end receives nothing on it.
-func (d *datagrams) reach(ctx context.Context, e *endpoint) error {
+func reach(ctx context.Context, e *endpoint) error {
 	if _, err := e.Open(fabric.Options{SendQueue: 1, RecvQueue: 1}); err != nil {
 		return err
 	}
@@ -127,18 +159,10 @@ func (d *datagrams) reach(ctx context.Context, e *endpoint) error {
 	return e.Confirm()
 }
 
-// Join implements [fabric.DatagramEndpoint].
-func (d *datagrams) Join(context.Context, netip.AddrPort, netip.Addr) error {
-	return errors.ErrUnsupported
-}
-
-// Leave implements [fabric.DatagramEndpoint].
-func (d *datagrams) Leave(netip.AddrPort, netip.Addr) error { return syscall.EADDRNOTAVAIL }
-
 // Send implements [fabric.DatagramEndpoint].
 func (d *datagrams) Send(ds []fabric.Datagram) {
 	for i := range ds {
-		ds[i].Status = ds[i].To.(*handle).send(&ds[i])
+		ds[i].Status = ds[i].To.(destination).send(&ds[i])
 	}
 }
 
@@ -165,14 +189,17 @@ func (d *datagrams) Arm() {
 // datagram.
 func (d *datagrams) Close() error {
 	d.mu.Lock()
-	wasClosed := d.closed
-	d.closed = true
+	inlets := d.inlets
+	d.inlets = nil
 	d.mu.Unlock()
-	if wasClosed {
+	if inlets == nil {
 		return net.ErrClosed
 	}
 	d.cancel()
-	err := d.listener.Close()
+	var err error
+	for _, in := range inlets {
+		err = errors.Join(err, in.listener.Close())
+	}
 	for _, s := range *d.sources.Load() {
 		s.close()
 	}
@@ -180,23 +207,23 @@ func (d *datagrams) Close() error {
 	return err
 }
 
-// accept admits senders until the queue pair is closed.
-func (d *datagrams) accept() {
+// accept admits senders until the inlet is closed.
+func (d *datagrams) accept(in *inlet) {
 	for {
-		e, err := d.listener.Accept()
+		e, err := in.listener.Accept()
 		if err != nil {
 			return
 		}
-		if !d.enter() {
+		if !d.enter(in) {
 			e.(*endpoint).turnAway(errListenerClosed)
 			continue
 		}
-		d.lanes.Go(func() { d.admit(e.(*endpoint)) })
+		d.lanes.Go(func() { d.admit(in, e.(*endpoint)) })
 	}
 }
 
 // enter makes room for one more source.
-func (d *datagrams) enter() bool {
+func (d *datagrams) enter(in *inlet) bool {
 	d.mu.Lock()
 	full := d.entering+len(*d.sources.Load()) >= maxSources
 	d.mu.Unlock()
@@ -205,7 +232,7 @@ func (d *datagrams) enter() bool {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
+	if !slices.Contains(d.inlets, in) {
 		return false
 	}
 	d.entering++
@@ -229,19 +256,19 @@ func (d *datagrams) evict() bool {
 }
 
 // admit has a sender connect, and is its source's goroutine from then on.
-func (d *datagrams) admit(e *endpoint) {
-	s := &source{e: e, d: d, memory: budget.Account{Budget: budget.Process}}
+func (d *datagrams) admit(in *inlet, e *endpoint) {
+	s := &source{e: e, d: d, in: in, memory: budget.Account{Budget: budget.Process}}
 	err := s.open()
 	d.mu.Lock()
 	d.entering--
-	closed := d.closed
-	if err == nil && !closed {
+	open := slices.Contains(d.inlets, in)
+	if err == nil && open {
 		all := append(slices.Clone(*d.sources.Load()), s)
 		d.sources.Store(&all)
 	}
 	d.mu.Unlock()
 	switch {
-	case err != nil || closed:
+	case err != nil || !open:
 		s.release()
 	default:
 		d.notify() // somebody may wait who has not armed this one

@@ -49,6 +49,13 @@ func Fabric() (fabric.Fabric, error) {
 	return shared.fabric, nil
 }
 
+// naming is f with other names for its listeners.
+func (f *shm) naming(listeners string) *shm {
+	own := *f
+	own.listeners = listeners
+	return &own
+}
+
 // shared is the fabric that trusts nobody else, once there is one.
 var shared struct {
 	sync.Mutex

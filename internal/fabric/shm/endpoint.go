@@ -44,8 +44,9 @@ const (
 type endpoint struct {
 	f             *shm
 	sock          *socket
-	passive       bool // made by a listener
-	named         bool // sock has, or wants, the name of a dialer
+	passive       bool   // made by a listener
+	named         bool   // sock has, or wants, the name of a dialer
+	at            string // the name of the listener to connect to, if it is known
 	local, remote netip.AddrPort
 	step          step
 	private       []byte // of the request

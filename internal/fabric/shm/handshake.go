@@ -95,17 +95,24 @@ var (
 // for all that there are only if this user has none by a plain name, for that
 // takes the longer the more sockets this host has.
 func (e *endpoint) reachNow(ctx context.Context) error {
+	if e.at != "" {
+		return e.reachFirst([]string{e.at}, true)
+	}
 	own := os.Geteuid()
 	if e.reachFirst(e.f.plainNames(e.remote, own), true) == nil {
 		return nil
 	}
-	names, untrusted, err := e.f.toldNames(ctx, e.remote)
+	found, untrusted, err := e.f.told(ctx, e.remote)
 	if errors.Is(err, errSilent) {
 		// Whoever has no room may be a stranger, or not.
 		return e.reachFirst(e.f.plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
 	}
 	if err != nil {
 		return err
+	}
+	var names []string
+	for _, s := range found {
+		names = append(names, s.name)
 	}
 	err = e.reachFirst(names, true)
 	if err == errNobody && untrusted != nil {
@@ -238,7 +245,11 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	if f.kind != req {
 		return errAnother
 	}
-	for _, a := range []netip.AddrPort{f.source, f.target} {
+	claims := []netip.AddrPort{f.source, f.target}
+	if at.Addr().IsMulticast() {
+		claims = claims[:1] // a group is no host's
+	}
+	for _, a := range claims {
 		if err := checkClaim(a); err != nil {
 			return err
 		}

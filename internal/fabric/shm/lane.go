@@ -93,8 +93,9 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 
 // source is the receiver's end.
 type source struct {
-	e *endpoint
-	d *datagrams
+	e  *endpoint
+	d  *datagrams
+	in *inlet // where it has come in
 
 	mu     sync.Mutex // guards what follows, and e until it is gone
 	state  sourceState
@@ -196,7 +197,7 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	}
 	rest := e.own.buffer(e.recvDone)[:n]
 	rest = rest[copy(d.Header[:], rest):]
-	d.From, d.Len = e.remote, len(rest)
+	d.From, d.Group, d.Len = e.remote, s.in.group, len(rest)
 	if wanted = s.d.filter(d); wanted {
 		for _, part := range d.Buffers {
 			rest = rest[copy(part, rest):]

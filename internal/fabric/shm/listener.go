@@ -85,17 +85,22 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 	if err != nil {
 		return nil, err
 	}
+	return f.newListener(s, local, backlog), nil
+}
+
+// newListener takes over a socket that listens at an address.
+func (f *shm) newListener(s *socket, at netip.AddrPort, backlog int) *listener {
 	l := &listener{
 		f:       f,
 		sock:    s,
-		at:      local,
+		at:      at,
 		queue:   make(chan *endpoint, max(backlog, 1)),
 		done:    make(chan struct{}),
 		judging: make(chan struct{}, maxJudging),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
-	return l, nil
+	return l
 }
 
 // Addr implements [fabric.Listener].

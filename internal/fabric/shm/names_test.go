@@ -415,7 +415,7 @@ func TestDialersWaitForTheListenerThatTheyPrefer(t *testing.T) {
 func TestNoPartOfTheKernelsAnswerStandsForAll(t *testing.T) {
 	over, cancel := context.WithCancel(ctx)
 	cancel()
-	names, passed, err := newFabric(t).(*shm).toldNames(over, place())
+	names, passed, err := newFabric(t).(*shm).told(over, place())
 	assert.Empty(t, names)
 	assert.NoError(t, passed)
 	assert.ErrorIs(t, err, context.Canceled)
