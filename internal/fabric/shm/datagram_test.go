@@ -62,12 +62,18 @@ func (m mailbox) post(to fabric.AddressHandle, text string) fabric.Status {
 // next waits for the next datagram.
 func (m mailbox) next(t *testing.T) string {
 	t.Helper()
+	text, _ := m.nextDatagram(t)
+	return text
+}
+
+func (m mailbox) nextDatagram(t *testing.T) (string, fabric.Datagram) {
+	t.Helper()
 	p := make([]byte, datagramSize)
 	d := []fabric.Datagram{{Buffers: [][]byte{p}}}
 	for late := time.After(20 * time.Second); ; {
 		m.Arm()
 		if m.Receive(d) == 1 {
-			return string(p[:d[0].Len])
+			return string(p[:d[0].Len]), d[0]
 		}
 		select {
 		case <-m.news:

@@ -59,6 +59,8 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"linger":         lingerProgram,
 	"linger server":  lingerServerProgram,
 	"small files":    smallFilesProgram,
+	"member":         memberProgram,
+	"knock":          knockProgram,
 }
 
 const programEnv = "RINGNET_SHM_PROGRAM"

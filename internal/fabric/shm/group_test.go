@@ -1,0 +1,557 @@
+//go:build linux
+
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// someGroup is one that nobody else uses.
+func someGroup() netip.AddrPort {
+	h := host.As4()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{239, h[1], h[2], h[3]}), uint16(10000+rand.N(50000)))
+}
+
+func (m mailbox) join(t *testing.T, group netip.AddrPort) {
+	t.Helper()
+	require.NoError(t, m.Join(ctx, group, netip.Addr{}))
+}
+
+func (m mailbox) resolveMembers(t *testing.T, group netip.AddrPort) *members {
+	t.Helper()
+	h, err := m.Resolve(ctx, group)
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	return h.(*members)
+}
+
+// requireLanes requires that a sender has so many members before long, though it sends
+// nothing.
+func (m *members) requireLanes(t *testing.T, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return m.count() == n }, 20*time.Second, time.Millisecond)
+}
+
+func (m *members) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.lanes)
+}
+
+// postUntil sends datagrams to a group until done.
+func (m mailbox) postUntil(t *testing.T, to *members, text string, done func() bool) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		m.post(to, text)
+		return done()
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// receives is whether there is a datagram.
+func (m mailbox) receives() bool {
+	return m.Receive([]fabric.Datagram{{}}) == 1
+}
+
+// namesOf counts the sockets of a group's members and senders.
+func namesOf(t *testing.T, group netip.AddrPort) int {
+	t.Helper()
+	names, err := os.ReadFile("/proc/net/unix")
+	require.NoError(t, err)
+	return strings.Count(string(names), ":"+group.String()+"\n")
+}
+
+func TestGroup(t *testing.T) {
+	for _, group := range []netip.AddrPort{someGroup(), netip.MustParseAddrPort("[ff02::7:1]:5555"), netip.MustParseAddrPort("[ff02::7:2%lo]:5555")} {
+		t.Run(group.String(), func(t *testing.T) {
+			f := newFabric(t)
+			a, b, c := openMailbox(t, f, 16), openMailbox(t, f, 16), openMailbox(t, f, 16)
+			a.join(t, group)
+			b.join(t, group)
+			c.join(t, netip.AddrPortFrom(group.Addr(), group.Port()+1))
+			h := a.resolveMembers(t, group)
+			h.requireLanes(t, 2)
+			for i := range 100 {
+				require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
+				for _, m := range []mailbox{a, b} {
+					text, d := m.nextDatagram(t)
+					require.Equal(t, strconv.Itoa(i), text)
+					require.Equal(t, a.local, d.From)
+					require.Equal(t, plain(group), d.Group)
+				}
+			}
+			require.False(t, c.receives())
+			require.Equal(t, fabric.OK, a.post(a.resolve(t, b), "for b alone"))
+			text, d := b.nextDatagram(t)
+			require.Equal(t, "for b alone", text)
+			require.False(t, d.Group.IsValid())
+		})
+	}
+}
+
+func TestGroupsGiveEverythingBack(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	used, _ := budget.Process.State()
+	t.Cleanup(func() {
+		after, _ := budget.Process.State()
+		require.Equal(t, used, after)
+	})
+	group := someGroup()
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a.join(t, group)
+	for range 20 {
+		c := openMailbox(t, f, 16)
+		b.join(t, group)
+		h := c.resolveMembers(t, group)
+		c.join(t, group)
+		h.requireLanes(t, 3)
+		require.Equal(t, fabric.OK, c.post(h, "hello"))
+		require.Equal(t, "hello", b.next(t))
+		require.NoError(t, b.Leave(group, netip.Addr{}))
+		h.requireLanes(t, 2)
+		h.Close()
+		require.NoError(t, c.Close())
+		require.Equal(t, "hello", a.next(t))
+	}
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	require.Zero(t, namesOf(t, group))
+}
+
+// Whichever comes second finds the other, and nobody has to send for that.
+func TestGroupMembersAndSendersFindEachOther(t *testing.T) {
+	f := newFabric(t)
+	group := someGroup()
+	early := openMailbox(t, f, 16)
+	early.join(t, group)
+	var senders []*members
+	for range 3 {
+		h := openMailbox(t, f, 16).resolveMembers(t, group)
+		h.requireLanes(t, 1)
+		senders = append(senders, h)
+	}
+	for i := range 5 {
+		openMailbox(t, f, 16).join(t, group)
+		for _, h := range senders {
+			h.requireLanes(t, i+2)
+		}
+	}
+}
+
+func TestGroupMembersAndSendersFindEachOtherAtOnce(t *testing.T) {
+	f := newFabric(t)
+	rounds := 20
+	if soak {
+		rounds = 500
+	}
+	for range rounds {
+		group := someGroup()
+		a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
+		joined := make(chan error)
+		go func() { joined <- b.Join(ctx, group, netip.Addr{}) }()
+		h := a.resolveMembers(t, group)
+		require.NoError(t, <-joined)
+		h.requireLanes(t, 1)
+		h.Close()
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	}
+}
+
+// A group that is joined at several cards is left with the last.
+func TestGroupIsJoinedOnceHoweverManyCards(t *testing.T) {
+	f := newFabric(t)
+	group := someGroup()
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	one, other := host, netip.MustParseAddr("127.0.0.1")
+	require.NoError(t, b.Join(ctx, group, one))
+	require.NoError(t, b.Join(ctx, group, other))
+	require.Equal(t, syscall.EADDRINUSE, b.Join(ctx, group, one))
+	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, netip.Addr{}))
+	h := a.resolveMembers(t, group)
+	require.Equal(t, fabric.OK, a.post(h, "once"))
+	require.Equal(t, "once", b.next(t))
+	require.False(t, b.receives())
+
+	require.NoError(t, b.Leave(group, one))
+	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, one))
+	require.Equal(t, fabric.OK, a.post(h, "still a member"))
+	require.Equal(t, "still a member", b.next(t))
+	require.NoError(t, b.Leave(group, other))
+	require.Equal(t, fabric.OK, a.post(h, "nobody's"))
+	require.False(t, b.receives())
+	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, other))
+
+	b.join(t, group)
+	h.requireLanes(t, 1)
+	require.NoError(t, b.Close())
+	require.Equal(t, net.ErrClosed, b.Join(ctx, group, one))
+	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, netip.Addr{}))
+}
+
+func TestGroupsNeedAKernelThatTells(t *testing.T) {
+	f := newFabric(t).(*shm)
+	f.silent = true
+	a := openMailbox(t, f, 1)
+	group := someGroup()
+	require.ErrorIs(t, a.Join(ctx, group, netip.Addr{}), errors.ErrUnsupported)
+	require.Equal(t, syscall.EADDRNOTAVAIL, a.Leave(group, netip.Addr{}))
+	_, err := a.Resolve(ctx, group)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.Zero(t, namesOf(t, group))
+}
+
+func TestGroupIsNotLookedForAfterItsTime(t *testing.T) {
+	a := openMailbox(t, newFabric(t), 1)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	group := someGroup()
+	require.ErrorIs(t, a.Join(ended, group, netip.Addr{}), context.Canceled)
+	_, err := a.Resolve(ended, group)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, namesOf(t, group))
+}
+
+// What a member does is nothing to the others, and to the sender.
+func TestGroupsSurviveHostileMembers(t *testing.T) {
+	// own is what the hostile member has of its lane.
+	for name, attack := range map[string]func(own *segment){
+		"posts less":        func(own *segment) { own.posted.Store(0) },
+		"posts more":        func(own *segment) { own.posted.Store(1 << 40) },
+		"says that it left": func(own *segment) { own.waiting.Store(ownerGone) },
+		"reads nothing":     func(own *segment) {},
+		"sleeps always":     func(own *segment) { own.waiting.Store(7) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			f := newFabric(t)
+			group := someGroup()
+			a, honest, hostile := openMailbox(t, f, 16), openMailbox(t, f, 16), openMailbox(t, f, 16)
+			honest.join(t, group)
+			hostile.join(t, group)
+			h := a.resolveMembers(t, group)
+			h.requireLanes(t, 2)
+			for i := range 200 {
+				require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
+				require.Equal(t, strconv.Itoa(i), honest.next(t))
+				for _, s := range *hostile.sources.Load() {
+					s.mu.Lock()
+					if s.state == hearing {
+						attack(s.e.own)
+					}
+					s.mu.Unlock()
+				}
+			}
+		})
+	}
+}
+
+// One who has a member's name and answers nobody holds up neither who looks for members
+// nor who sends.
+func TestGroupsPassWhoDoesNotAnswer(t *testing.T) {
+	f := newFabric(t)
+	group := someGroup()
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	p := start(t, program("squat", netip.AddrPortFrom(host, 1),
+		"idle", f.(*shm).naming(memberName).unforeseen(group), f.(*shm).naming(senderName).unforeseen(group)))
+	require.Equal(t, "ready", p.line(t))
+	p = start(t, program("squat", netip.AddrPortFrom(host, 1),
+		"full", f.(*shm).naming(memberName).unforeseen(group), f.(*shm).naming(senderName).unforeseen(group)))
+	require.Equal(t, "ready", p.line(t))
+	b.join(t, group)
+	h := a.resolveMembers(t, group)
+	h.requireLanes(t, 1)
+	require.Equal(t, fabric.OK, a.post(h, "hello"))
+	require.Equal(t, "hello", b.next(t))
+	openMailbox(t, f, 1).join(t, group)
+	h.requireLanes(t, 2)
+}
+
+// A sender costs a member, and the other senders, what is between the two.
+func TestGroupsSurviveHostileSenders(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	group := someGroup()
+	honest, hostile, b := openMailbox(t, f, 16), openMailbox(t, f, 16), openMailbox(t, f, 16)
+	b.join(t, group)
+	h, bad := honest.resolveMembers(t, group), hostile.resolveMembers(t, group)
+	h.requireLanes(t, 1)
+	bad.requireLanes(t, 1)
+	for range 1000 { // of which b has room for 16
+		require.Equal(t, fabric.OK, hostile.post(bad, "flood"))
+	}
+	require.Equal(t, fabric.OK, honest.post(h, "hello"))
+	got := make(map[string]int)
+	for range 17 {
+		got[b.next(t)]++
+	}
+	require.Equal(t, map[string]int{"flood": 16, "hello": 1}, got)
+
+	bad.mu.Lock()
+	lane := bad.lanes[0]
+	bad.mu.Unlock()
+	lane.mu.Lock()
+	lane.e.peer.slot(lane.e.sent).Store(lane.e.peer.lapOf(lane.e.sent) | sendBit | maxMessage<<lengthShift)
+	lane.mu.Unlock()
+	for i := range 100 {
+		require.Equal(t, fabric.OK, honest.post(h, strconv.Itoa(i)))
+		require.Equal(t, strconv.Itoa(i), b.next(t))
+	}
+	lane.requireGone(t)
+}
+
+// A member that gives up a sender, for another perhaps, is reached again by what is sent.
+func TestGroupMemberIsReachedAgain(t *testing.T) {
+	f := newFabric(t)
+	group := someGroup()
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	b.join(t, group)
+	h := a.resolveMembers(t, group)
+	require.Equal(t, fabric.OK, a.post(h, "hello"))
+	require.Equal(t, "hello", b.next(t))
+	(*b.sources.Load())[0].close()
+	h.requireLanes(t, 0)
+	a.postUntil(t, h, "hello", b.receives)
+}
+
+func TestGroupMembersAreBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: two thousand descriptors take seconds to make")
+	}
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	if limit.Cur < 8*maxMembers {
+		t.Skipf("only %d descriptors", limit.Cur)
+	}
+	leavesNothing(t)
+	f := newFabric(t)
+	group := someGroup()
+	a := openMailbox(t, f, 1)
+	h := a.resolveMembers(t, group)
+	var all []mailbox
+	for range maxMembers {
+		m := openMailbox(t, f, 1)
+		m.join(t, group)
+		all = append(all, m)
+	}
+	h.requireLanes(t, maxMembers)
+	another := openMailbox(t, f, 1)
+	another.join(t, group)
+	for _, m := range all {
+		require.Equal(t, fabric.OK, a.post(h, "hello"))
+		require.Equal(t, "hello", m.next(t))
+	}
+	require.Equal(t, maxMembers, h.count())
+	require.False(t, another.receives())
+	require.NoError(t, all[0].Leave(group, netip.Addr{}))
+	a.postUntil(t, h, "hello", another.receives)
+}
+
+// memberProgram joins a group, says so, and says what it receives.
+func memberProgram(at netip.AddrPort, args []string) error {
+	group := netip.MustParseAddrPort(args[0])
+	f, err := New(Config{Trust: func(uint32) bool { return len(args) > 1 && args[1] == "trust" }})
+	if err != nil {
+		return err
+	}
+	news := make(chan struct{}, 1)
+	d, err := f.(fabric.Datagrams).ListenPacket(at, fabric.DatagramOptions{
+		RecvQueue: 16,
+		Filter:    func(*fabric.Datagram) bool { return true },
+		Notify: func() {
+			select {
+			case news <- struct{}{}:
+			default:
+			}
+		},
+	})
+	if err == nil {
+		err = d.Join(ctx, group, netip.Addr{})
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println("joined")
+	p := make([]byte, datagramSize)
+	for {
+		ds := []fabric.Datagram{{Buffers: [][]byte{p}}}
+		for d.Receive(ds) == 1 {
+			fmt.Println(string(p[:ds[0].Len]))
+		}
+		d.Arm()
+		if d.Receive(ds) == 1 {
+			fmt.Println(string(p[:ds[0].Len]))
+			continue
+		}
+		<-news
+	}
+}
+
+func TestGroupMemberIsKilled(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 2
+	}
+	leavesNothing(t)
+	f := newFabric(t)
+	group := someGroup()
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	b.join(t, group)
+	h := a.resolveMembers(t, group)
+	h.requireLanes(t, 1)
+	require.Equal(t, fabric.OK, a.post(h, "hello"))
+	require.Equal(t, "hello", b.next(t))
+	names := namesOf(t, group)
+	for range rounds {
+		p := start(t, program("member", netip.AddrPortFrom(host, 0), group.String()))
+		require.Equal(t, "joined", p.line(t))
+		h.requireLanes(t, 2)
+		require.Equal(t, fabric.OK, a.post(h, "hello"))
+		require.Equal(t, "hello", p.line(t))
+		require.Equal(t, "hello", b.next(t))
+		killed := make(chan error, 1)
+		go func() {
+			time.Sleep(rand.N(5 * time.Millisecond))
+			killed <- p.Process.Kill()
+		}()
+		for i := 0; i < 100 || h.count() > 1; i++ {
+			require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
+			require.Equal(t, strconv.Itoa(i), b.next(t))
+		}
+		require.NoError(t, <-killed)
+		_ = p.Wait()
+		require.Equal(t, names, namesOf(t, group))
+	}
+}
+
+// A stopped member delays nobody, and has what there was room for when it goes on.
+func TestGroupMemberIsStopped(t *testing.T) {
+	f := newFabric(t)
+	group := someGroup()
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	b.join(t, group)
+	h := a.resolveMembers(t, group)
+	p := start(t, program("member", netip.AddrPortFrom(host, 0), group.String()))
+	require.Equal(t, "joined", p.line(t))
+	h.requireLanes(t, 2)
+	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
+	for i := range 1000 {
+		require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
+		require.Equal(t, strconv.Itoa(i), b.next(t))
+	}
+	require.NoError(t, p.Process.Signal(syscall.SIGCONT))
+	for i := range 16 {
+		require.Equal(t, strconv.Itoa(i), p.line(t))
+	}
+}
+
+// Members and senders of different users find each other if both trust.
+func TestGroupsOfUsers(t *testing.T) {
+	needsRoot(t)
+	own := func(uid uint32) bool { return uid == 1000 }
+	for name, test := range map[string]struct {
+		trust  func(uint32) bool
+		args   []string
+		member bool // of the sender's
+	}{
+		"neither trusts":    {nil, nil, false},
+		"the sender trusts": {own, nil, false},
+		"the member trusts": {nil, []string{"trust"}, false},
+		"both trust":        {own, []string{"trust"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := New(Config{Trust: test.trust})
+			require.NoError(t, err)
+			group := someGroup()
+			early, late := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			before := early.resolveMembers(t, group)
+			p := startAs(t, 1000, "member", netip.AddrPortFrom(host, 0), append([]string{group.String()}, test.args...)...)
+			require.Equal(t, "joined", p.first)
+			after := late.resolveMembers(t, group)
+			if test.member {
+				before.requireLanes(t, 1)
+				after.requireLanes(t, 1)
+				early.post(before, "hello")
+				require.Equal(t, "hello", p.line(t))
+				late.post(after, "hello")
+				require.Equal(t, "hello", p.line(t))
+				return
+			}
+			own := openMailbox(t, f, 16)
+			own.join(t, group)
+			before.requireLanes(t, 1)
+			after.requireLanes(t, 1)
+			for range 100 {
+				early.post(before, "hello")
+				require.Equal(t, "hello", own.next(t))
+				late.post(after, "hello")
+				require.Equal(t, "hello", own.next(t))
+			}
+			require.NoError(t, p.Process.Kill())
+			heard, err := io.ReadAll(p.out)
+			require.NoError(t, err)
+			require.Empty(t, heard)
+		})
+	}
+}
+
+// knockProgram connects to the names that it is given, over and over.
+func knockProgram(_ netip.AddrPort, names []string) error {
+	fmt.Println("ready")
+	for {
+		for _, name := range names {
+			s, err := newSocket(newCloser())
+			if err != nil {
+				return err
+			}
+			if s.connect(name) == nil {
+				_, _ = unix.Write(s.fd, []byte("let me in"))
+			}
+			s.close()
+		}
+	}
+}
+
+// Strangers may knock as they like, and take names, and keep nobody from a group.
+func TestStrangersKeepNobodyFromAGroup(t *testing.T) {
+	needsRoot(t)
+	leavesNothing(t)
+	f := newFabric(t)
+	group := someGroup()
+	a := openMailbox(t, f, 16)
+	h := a.resolveMembers(t, group)
+	senders, _, err := f.(*shm).naming(senderName).told(ctx, group)
+	require.NoError(t, err)
+	require.Len(t, senders, 1)
+	startAs(t, 1000, "knock", netip.AddrPortFrom(host, 1), senders[0].name)
+	var names []string
+	for range 2 * maxMembers {
+		names = append(names, nameOf(memberName, 0, strconv.FormatUint(rand.Uint64(), 16), group))
+	}
+	startAs(t, 1000, "squat", netip.AddrPortFrom(host, 1), append([]string{"idle"}, names...)...)
+	for i := range 10 {
+		m := openMailbox(t, f, 16)
+		m.join(t, group)
+		h.requireLanes(t, i+1)
+		require.Equal(t, fabric.OK, a.post(h, "hello"))
+		require.Equal(t, "hello", m.next(t))
+	}
+}
