@@ -101,7 +101,9 @@
 //
 // [ListenMulticast], and [PacketConn].JoinGroup, receive what is sent to a group: a multicast
 // address and a port, to which any PacketConn may write. Members have a queue for each group
-// that they have joined. Over rdma groups are of IPv4.
+// that they have joined. Over rdma groups are of IPv4; over shm they are of one host and
+// network namespace, whatever the interface, with a queue for each sender and at most 256
+// members.
 //
 // # What is as in package net, and what is not
 //

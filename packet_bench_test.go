@@ -6,10 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/ipv4"
 
 	"github.com/ringnet/ringnet"
 )
@@ -135,6 +137,68 @@ func BenchmarkPacketStream(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+			from.Close()
+			<-done
+		})
+	}
+}
+
+// listenMembers returns new members of a group.
+func listenMembers(b *testing.B, network string, ifi *net.Interface, group *net.UDPAddr, n int) (members []net.PacketConn) {
+	b.Helper()
+	for range n {
+		var c net.PacketConn
+		var err error
+		if network == "udp" {
+			c, err = net.ListenMulticastUDP("udp4", ifi, group)
+		} else {
+			c, err = ringnet.ListenMulticast(network, ifi, group.String())
+		}
+		require.NoError(b, err)
+		b.Cleanup(func() { c.Close() })
+		members = append(members, c)
+	}
+	return members
+}
+
+// Datagrams of 1 KiB to a group of 4 in this process, as many as arrive: those of all
+// members are counted.
+func BenchmarkPacketGroup(b *testing.B) {
+	const size = 4
+	group := &net.UDPAddr{IP: net.IPv4(239, 255, 12, 4), Port: 12345}
+	for _, network := range benchmarked() {
+		b.Run(network, func(b *testing.B) {
+			from := listenPackets(b, network)
+			ifi := interfaceOf(b, addrPortOf(from).Addr().String())
+			if network == "udp" {
+				require.NoError(b, ipv4.NewPacketConn(from).SetMulticastInterface(ifi))
+			}
+			members := listenMembers(b, network, ifi, group, size)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				p, at := make([]byte, 1024), group.AddrPort()
+				for {
+					if _, err := from.WriteToUDPAddrPort(p, at); err != nil {
+						return
+					}
+					runtime.Gosched()
+				}
+			}()
+			b.SetBytes(1024)
+			var reading sync.WaitGroup
+			for i, m := range members {
+				reading.Go(func() {
+					p := make([]byte, 1024)
+					for range (b.N + i) / size {
+						if _, _, err := m.ReadFrom(p); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			reading.Wait()
 			from.Close()
 			<-done
 		})

@@ -54,7 +54,8 @@ func groupsAt(network string, ifi *net.Interface) *packettest.Groups {
 }
 
 // interfaceOf is the interface that has an address.
-func interfaceOf(t *testing.T, host string) *net.Interface {
+func interfaceOf(t testing.TB, host string) *net.Interface {
+	t.Helper()
 	all, err := net.Interfaces()
 	require.NoError(t, err)
 	for _, ifi := range all {
