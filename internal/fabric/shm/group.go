@@ -40,6 +40,10 @@ const (
 	// lookPause is the time between a look for members and the next, however often
 	// somebody knocks.
 	lookPause = 10 * time.Millisecond
+
+	// maxKnocks is how many that have knocked a sender lets go before it looks. That answers
+	// those, too, who wait behind them.
+	maxKnocks = 64
 )
 
 // Join implements [fabric.DatagramEndpoint]. Cards are all the same here: to join a group
@@ -188,10 +192,15 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 	return m, nil
 }
 
-// answer looks for members when somebody knocks, or send asks for it.
+// answer looks for members when somebody knocks, or send asks for it. Where too much is
+// queued at the bell that cannot be closed (closer.go), there is send only.
 func (m *members) answer() {
-	for m.bell.wait(m.bell.letAllGo) == nil && m.ctx.Err() == nil {
-		if _, err := m.look(m.ctx); err != nil {
+	for m.bell.wait(m.bell.letGo) == nil && m.ctx.Err() == nil {
+		_, err := m.look(m.ctx)
+		if err == nil {
+			err = m.bell.closer.admit()
+		}
+		if err != nil {
 			m.lookAgain()
 		}
 		select {
@@ -201,10 +210,13 @@ func (m *members) answer() {
 	}
 }
 
-// letAllGo closes the connections that wait at a listening socket, as many as may wait
-// there, and returns false if there was none.
-func (s *socket) letAllGo(uintptr) bool {
-	for n := range socketBacklog {
+// letGo closes the connections that wait at a listening socket, at most maxKnocks, and
+// returns false if there was none.
+func (s *socket) letGo(uintptr) bool {
+	for n := range maxKnocks {
+		if s.closer.admit() != nil {
+			return n > 0
+		}
 		fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		switch err {
 		case nil:

@@ -555,3 +555,21 @@ func TestStrangersKeepNobodyFromAGroup(t *testing.T) {
 		require.Equal(t, "hello", m.next(t))
 	}
 }
+
+// Descriptors whose close blocks keep a sender from hearing who knocks at most: it finds
+// members when it sends.
+func TestLingeringDescriptorsKeepNobodyFromAGroup(t *testing.T) {
+	needsRoot(t)
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) {
+		group := someGroup()
+		a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+		h := a.resolveMembers(t, group)
+		senders, _, err := f.naming(senderName).told(ctx, group)
+		require.NoError(t, err)
+		require.Len(t, senders, 1)
+		startAs(t, 1000, "linger", netip.AddrPortFrom(host, 1), strconv.Itoa(2*(maxClosing+maxWaiting)), senders[0].name)
+		b.join(t, group)
+		a.postUntil(t, h, "hello", b.receives)
+	})
+}
