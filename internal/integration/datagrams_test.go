@@ -8,6 +8,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,12 +20,16 @@ import (
 )
 
 // What is asked of node 1: to send the same back, and before that, to close its PacketConn
-// and to listen again.
+// and to listen again, or to join the group or leave it.
 const (
 	datagramPort = "7173"
 	sameAgain    = 0
 	listenAgain  = 1
+	joinGroup    = 2
+	leaveGroup   = 3
 )
+
+var nodesGroup = &net.UDPAddr{IP: net.IPv4(239, 255, 71, 74), Port: 7174}
 
 // TestDatagramsBetweenNodes runs on two machines joined by a cable. Node 1 answers node 0.
 func TestDatagramsBetweenNodes(t *testing.T) {
@@ -34,6 +41,7 @@ func TestDatagramsBetweenNodes(t *testing.T) {
 		return
 	}
 	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	t.Run("a group", testGroupOfNodes)
 	for _, env := range []string{"SOFTROCE_PEER", "SOFTROCE_PEER6"} {
 		c, err := ringnet.Dial("rdma-udp", net.JoinHostPort(requireEnv(t, env), datagramPort))
 		require.NoError(t, err)
@@ -74,9 +82,44 @@ func TestDatagramsBetweenNodes(t *testing.T) {
 	}
 }
 
+// testGroupOfNodes sends to a group whose members are of both nodes. Node 1 sends back
+// what it receives.
+func testGroupOfNodes(t *testing.T) {
+	c, err := ringnet.Dial("rdma-udp", net.JoinHostPort(requireEnv(t, "SOFTROCE_PEER"), datagramPort))
+	require.NoError(t, err)
+	defer c.Close()
+	node1 := asker{PacketConn: c.(*ringnet.PacketConn)}
+	node1.askUntilAnswered(t, joinGroup, 0)
+	pc, err := ringnet.ListenPacket("rdma-udp", net.JoinHostPort(requireEnv(t, "SOFTROCE_ADDR"), "0"))
+	require.NoError(t, err)
+	defer pc.Close()
+	sender := asker{PacketConn: pc.(*ringnet.PacketConn), to: nodesGroup}
+	require.NoError(t, sender.JoinGroup(nil, nodesGroup)) // it hears itself, too
+	heard := func(answers int) func() bool {
+		return func() bool { return sender.answers(t, 100) == answers }
+	}
+	require.True(t, eventually(time.Minute, heard(2)), "both hear")
+	node1.askUntilAnswered(t, leaveGroup, 0)
+	for range 3 {
+		require.True(t, heard(1)(), "this node alone hears")
+	}
+	node1.askUntilAnswered(t, joinGroup, 0)
+	for range 3 {
+		require.True(t, eventually(time.Minute, heard(2)), "both hear again")
+		require.NoError(t, control("cable down"))
+		require.LessOrEqual(t, sender.answers(t, 100), 1)
+		require.NoError(t, control("cable up"))
+	}
+	require.True(t, eventually(time.Minute, heard(2)), "the cable has flapped")
+	require.NoError(t, sender.LeaveGroup(nil, nodesGroup))
+	require.True(t, eventually(time.Minute, heard(1)), "node 1 alone hears")
+	node1.askUntilAnswered(t, leaveGroup, 0)
+}
+
 // asker asks node 1.
 type asker struct {
 	*ringnet.PacketConn
+	to    net.Addr // nil: whom it was dialed to
 	asked uint64
 }
 
@@ -86,11 +129,31 @@ const askSize = 9
 // ask asks once, and says whether the answer came within a second.
 func (a *asker) ask(t *testing.T, what byte, size int) bool {
 	t.Helper()
-	a.asked++
-	question := append(binary.BigEndian.AppendUint64([]byte{what}, a.asked), make([]byte, size)...)
-	if _, err := a.Write(question); err != nil {
-		return false // nobody is there
+	question := a.question(what, size)
+	_, err := a.Write(question)
+	return err == nil && a.answered(t, question) // or nobody is there
+}
+
+// answers asks a group for the same, and says how many answers came.
+func (a *asker) answers(t *testing.T, size int) (n int) {
+	t.Helper()
+	question := a.question(sameAgain, size)
+	_, err := a.WriteTo(question, a.to)
+	require.NoError(t, err)
+	for a.answered(t, question) {
+		n++
 	}
+	return n
+}
+
+func (a *asker) question(what byte, size int) []byte {
+	a.asked++
+	return append(binary.BigEndian.AppendUint64([]byte{what}, a.asked), make([]byte, size)...)
+}
+
+// answered says whether an answer came within a second.
+func (a *asker) answered(t *testing.T, question []byte) bool {
+	t.Helper()
 	require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Second)))
 	for answer := make([]byte, a.MaxMessage()); ; {
 		n, err := a.Read(answer)
@@ -113,16 +176,41 @@ func (a *asker) askUntilAnswered(t *testing.T, what byte, size int) {
 // answerDatagrams answers, until the power is cut.
 func answerDatagrams(t *testing.T) {
 	for p := make([]byte, 4096); ; {
-		c, err := ringnet.ListenPacket("rdma-udp", ":"+datagramPort)
+		listener, err := ringnet.ListenPacket("rdma-udp", ":"+datagramPort)
 		require.NoError(t, err)
-		for p[0] = sameAgain; p[0] == sameAgain; {
+		c := listener.(*ringnet.PacketConn)
+		at := interfaceWith(t, requireEnv(t, "SOFTROCE_ADDR"))
+		for p[0] = sameAgain; p[0] != listenAgain; {
 			n, from, err := c.ReadFrom(p)
 			require.NoError(t, err)
+			switch p[0] {
+			case joinGroup: // asked once more if the answer was lost
+				err = c.JoinGroup(at, nodesGroup)
+				require.True(t, err == nil || errors.Is(err, syscall.EADDRINUSE), "%v", err)
+			case leaveGroup:
+				err = c.LeaveGroup(at, nodesGroup)
+				require.True(t, err == nil || errors.Is(err, syscall.EADDRNOTAVAIL), "%v", err)
+			}
 			_, err = c.WriteTo(p[:n], from)
 			require.NoError(t, err)
 		}
 		require.NoError(t, c.Close())
 	}
+}
+
+// interfaceWith is the interface that has an address.
+func interfaceWith(t *testing.T, addr string) *net.Interface {
+	all, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, ifi := range all {
+		addrs, err := ifi.Addrs()
+		require.NoError(t, err)
+		if slices.ContainsFunc(addrs, func(a net.Addr) bool { return strings.HasPrefix(a.String(), addr+"/") }) {
+			return &ifi
+		}
+	}
+	require.Fail(t, "no interface has the address", addr)
+	return nil
 }
 
 // Nothing waits for a device that is no more, and who reads has a deadline as ever.
