@@ -18,8 +18,9 @@ type Stats struct {
 	Missed uint64
 
 	// Refused are datagrams that their receiver had no room for, where the network
-	// tells, and so they are among what the receiver has Missed: over shm all of them,
-	// over rdma those that are longer than the MTU of the receiver's port allows.
+	// tells, and so they are among what the receiver has Missed: over shm all of them but
+	// those to groups, over rdma those that are longer than the MTU of the receiver's port
+	// allows.
 	Refused uint64
 
 	// Unreachable are datagrams to an address at which nobody was found, and Dropped
