@@ -262,7 +262,7 @@ var unexplained = reasons(map[string][]string{
 		"--connections, --rounds, --slice and --timeout want positive values", "--max-connections and --max-time want positive values",
 		"--listen wants a network of hosts and ports, not unix", "--slice wants … at most: --rounds can be more",
 		"want a size from 1 to 1GiB, as in 64, 4KiB or 1MiB",
-		"--size of datagrams is from … to", "--count, --size, --set-ups and --timeout want positive values", "--size=…: want … at most", "unknown network …: want one of",
+		"--size of datagrams is from … to", "--sizes of datagrams are from … to", "--count, --size, --set-ups and --timeout want positive values", "--size=…: want … at most", "unknown network …: want one of",
 		"want HOST:PORT after …://, with [] around an IPv6 address", "want NETWORK://HOST:PORT, as in auto://:6380, or unix:///PATH",
 		"want an absolute path after unix://, as in unix:///run/redis.sock",
 		"--idle and --dial-timeout want positive times, or 0 for no bound",
