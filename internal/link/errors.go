@@ -109,8 +109,8 @@ func failed(wc *fabric.Completion) error {
 	case fabric.RNRRetryExceeded:
 		return &ProtocolError{reason.Error()}
 	case fabric.RemoteInvalidRequest:
-		// The peer has taken nothing of it. Soft-RoCE before Linux 6.6 sends a message
-		// wrongly again of which its own host has dropped a packet.
+		// The peer's device has taken nothing of it. Soft-RoCE on a host with much else to
+		// do has refused messages with which nothing was wrong.
 		return &lostError{syscall.EPROTO, reason}
 	case fabric.LocalLength:
 		if wc.Recv { // a message larger than any that there is
