@@ -83,7 +83,8 @@ type datagramQueue struct {
 	watchers []watcher   // the oldest first
 	member   *membership // nil if it is none
 
-	receiving sync.Mutex // is held by who looks at e.queue
+	receiving     sync.Mutex // is held by who looks at e.queue, and guards what follows
+	polled, taken int        // completions in e.wc, and how many of them have been looked at
 
 	sending      sync.Mutex // guards what follows
 	posted, done uint64     // counts of sends
@@ -245,12 +246,13 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 		return err
 	}
 	q.slots = m.bytes
-	e.queue = C.rn_queue_new(e.qp, e.cq, C.int(min(pollBatch, recvs)), 0, 0, C.int(recvs), 0,
+	polls := min(pollBatch, max(1, recvs/4)) // what is polled has its slots until all has been taken
+	e.queue = C.rn_queue_new(e.qp, e.cq, C.int(polls), 0, 0, C.int(recvs), 0,
 		unsafe.Pointer(unsafe.SliceData(m.bytes)), C.uint32_t(q.stride), C.uint32_t(grhSize+q.mtu), m.mr.lkey)
 	if e.queue == nil {
 		return os.NewSyscallError("calloc", syscall.ENOMEM)
 	}
-	e.wc = unsafe.Slice(e.queue.wc, min(pollBatch, recvs))
+	e.wc = unsafe.Slice(e.queue.wc, polls)
 
 	if q.sendMR, err = e.register(sends*q.stride, fabric.LocalWrite); err != nil {
 		return err
@@ -347,24 +349,36 @@ func (q *datagramQueue) arm() {
 func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
-	e := q.e
-	for n < len(ds) && e.queue != nil && !q.closing.Load() && !q.failed.Load() {
-		got := int(C.rn_poll(e.queue, C.int(min(len(ds)-n, len(e.wc)))))
-		if got == 0 {
+	for n < len(ds) && q.e.queue != nil && !q.closing.Load() && !q.failed.Load() {
+		if q.taken == q.polled && !q.poll() {
 			break
 		}
-		for i := range max(got, 0) {
-			if w := &e.wc[i]; w.status != C.RN_IBV_WC_SUCCESS {
-				q.d.fail(q)
-			} else if q.take(w, &ds[n]) {
-				n++
-			}
-		}
-		if got < 0 || C.rn_post_recv(e.queue, C.int(got)) != 0 {
+		w := &q.e.wc[q.taken]
+		q.taken++
+		if w.status != C.RN_IBV_WC_SUCCESS {
 			q.d.fail(q)
+		} else if q.take(w, &ds[n]) {
+			n++
 		}
 	}
 	return n
+}
+
+// poll posts the receives again whose slots have been copied from, and polls, for more
+// than a caller may have room for. It returns false if there is nothing. Called with
+// receiving held.
+func (q *datagramQueue) poll() bool {
+	e := q.e
+	if q.taken > 0 && C.rn_post_recv(e.queue, C.int(q.taken)) != 0 {
+		q.d.fail(q)
+		return false
+	}
+	q.polled, q.taken = int(C.rn_poll(e.queue, C.int(len(e.wc)))), 0
+	if q.polled < 0 {
+		q.polled = 0
+		q.d.fail(q)
+	}
+	return q.polled > 0
 }
 
 // take copies a datagram that has arrived, if it is wanted.

@@ -41,6 +41,9 @@ type membership struct {
 // join has the card with an address be a member of a group: of those that only send to it,
 // or of all.
 func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.Addr, sendsOnly bool) (*membership, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	m := &membership{asked: card}
 	var err error
 	if m.addr, err = toSockaddr(netip.AddrPortFrom(group.Addr(), 0)); err != nil {
