@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,13 +203,21 @@ func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (net.C
 	return c, nil
 }
 
-// lostLinks tells of links that have ended for another reason than that nobody needs them.
+// lostLinks tells of links that have ended for another reason than that nobody needs them,
+// and of those that have moved since a device has refused a message.
 func lostLinks(t *testing.T) *ringnet.Trace {
-	return &ringnet.Trace{LinkDown: func(l ringnet.LinkInfo, cause error) {
-		if cause != nil {
-			t.Logf("a link from %v to %v, which has moved %d times, has ended: %v", l.Local, l.Remote, l.Moves, cause)
-		}
-	}}
+	return &ringnet.Trace{
+		LinkMoved: func(l ringnet.LinkInfo, _ time.Duration, cause error) {
+			if errors.Is(cause, syscall.EPROTO) {
+				t.Logf("a link from %v to %v has moved: %v", l.Local, l.Remote, cause)
+			}
+		},
+		LinkDown: func(l ringnet.LinkInfo, cause error) {
+			if cause != nil {
+				t.Logf("a link from %v to %v, which has moved %d times, has ended: %v", l.Local, l.Remote, l.Moves, cause)
+			}
+		},
+	}
 }
 
 // linger has Close wait for longer than any fault lasts.
