@@ -207,6 +207,7 @@ func TestHandlesAreBounded(t *testing.T) {
 		write(t, c, "again", at(0))
 		require.Empty(t, p.closed)
 		write(t, c, "hello", at(maxReceivers))
+		synctest.Wait()
 		require.Equal(t, []netip.AddrPort{at(1)}, p.closed)
 		require.NoError(t, c.Close())
 		require.Len(t, p.closed, maxReceivers+1)
@@ -490,4 +491,116 @@ func TestGroups(t *testing.T) {
 
 	require.NoError(t, c.Close())
 	require.ErrorIs(t, c.JoinGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3)}), net.ErrClosed)
+}
+
+// Who hears from many that do not answer, be it that their addresses are forged, goes on
+// answering the others.
+func TestReceiversThatDoNotAnswerAreInNobodysWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{resolve: func(ctx context.Context, to netip.AddrPort) error {
+			if to == there {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		c := open(t, p, netip.AddrPort{})
+		write(t, c, "honest", there)
+		synctest.Wait()
+		silent := uint32(0)
+		for range 1000 {
+			for range 10 {
+				silent++
+				write(t, c, "answer", netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(silent >> 8), byte(silent)}), 9))
+			}
+			write(t, c, "honest", there)
+			time.Sleep(time.Second / 10)
+		}
+		synctest.Wait()
+		require.Len(t, p.sent, 1001)
+		require.Empty(t, p.closed)
+		require.LessOrEqual(t, len(c.sender.receivers), 1+maxPending)
+		require.NoError(t, c.Close())
+		require.EqualValues(t, silent, c.Stats().Dropped+c.Stats().Unreachable)
+		require.Zero(t, c.sender.held)
+	})
+}
+
+// A receiver that takes the first of those that waited for it, and has gone then, has a
+// successor for the rest.
+func TestReceiverReplacedWhileItGetsWhatHasWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		resolved, got := 0, 0
+		p := &post{
+			resolve: func(context.Context, netip.AddrPort) error { resolved++; <-answer; return nil },
+			status: func(netip.AddrPort) fabric.Status {
+				if got++; resolved == 1 && got > 1 {
+					return fabric.Flushed
+				}
+				return fabric.OK
+			},
+		}
+		c := open(t, p, there)
+		for _, text := range []string{"one", "two", "three"} {
+			_, err := c.Write([]byte(text))
+			require.NoError(t, err)
+			synctest.Wait() // the search for the receiver is under way with the first
+		}
+		close(answer)
+		synctest.Wait()
+		_, err := c.Write([]byte("four"))
+		require.NoError(t, err)
+		require.Equal(t, []string{"0:one", "0:two", "1:three", "2:four"}, p.sent)
+		require.Zero(t, c.Stats().Unreachable)
+		require.NoError(t, c.Close())
+	})
+}
+
+// More receivers have gone at once than are looked for at a time: what was for those that
+// are given up is dropped, and counted.
+func TestManyReceiversThatHaveGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := false
+		p := &post{
+			status: func(netip.AddrPort) fabric.Status {
+				if gone {
+					return fabric.Flushed
+				}
+				return fabric.OK
+			},
+			resolve: func(ctx context.Context, _ netip.AddrPort) error {
+				if gone {
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			},
+		}
+		c := open(t, p, netip.AddrPort{})
+		at := func(i int) netip.AddrPort { return netip.AddrPortFrom(there.Addr(), uint16(i+1)) }
+		for i := range maxReceivers {
+			write(t, c, "hello", at(i))
+			synctest.Wait()
+		}
+		gone = true
+		for i := range maxPending {
+			write(t, c, "hello", at(1000+i))
+		}
+		var ms []Message
+		for i := range 2 * maxReceivers {
+			ms = append(ms, Message{Buffers: [][]byte{[]byte("hello")}, Addr: net.UDPAddrFromAddrPort(at(i % maxReceivers))})
+		}
+		n, err := c.WriteBatch(ms, 0)
+		require.NoError(t, err)
+		require.Len(t, ms, n)
+		time.Sleep(2 * resolveWithin)
+		synctest.Wait()
+		require.NoError(t, c.Close())
+		stats := c.Stats()
+		require.EqualValues(t, maxReceivers, stats.Sent)
+		require.EqualValues(t, maxPending+2*maxReceivers, stats.Dropped+stats.Unreachable)
+		require.Zero(t, c.sender.held)
+		require.Zero(t, c.sender.pending)
+		require.Empty(t, c.sender.receivers)
+	})
 }

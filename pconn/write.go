@@ -20,6 +20,11 @@ const (
 	// more, it forgets the one that it has not sent to for longest.
 	maxReceivers = 256
 
+	// maxPending is how many more it looks for at a time. For one more, it gives up
+	// the one that it has looked for longest: nobody's answers are in the way of those
+	// whom it has found.
+	maxPending = 256
+
 	// maxHeld is how many bytes wait, in all, for receivers that are being looked for.
 	// More than that is lost.
 	maxHeld = 1 << 20
@@ -40,6 +45,8 @@ type sender struct {
 	mu        sync.Mutex // guards what follows
 	closed    bool
 	receivers map[netip.AddrPort]*receiver
+	pending   int // of those that are being looked for
+	searches  uint64
 	writes    uint64
 	held      int // bytes
 	post      []fabric.Datagram
@@ -55,6 +62,10 @@ type receiver struct {
 	sequence uint32
 	used     uint64   // the count of writes when it was last sent to
 	held     [][]byte // waits for handle
+
+	// While it is being looked for: which search that is, and how to end it.
+	search uint64
+	giveUp context.CancelFunc
 }
 
 func (s *sender) init() {
@@ -194,12 +205,9 @@ func (c *Conn) enqueue(buffers [][]byte, n int, at netip.AddrPort) error {
 	}
 	r := c.receiver(at)
 	s.writes++
-	switch {
-	case r == nil:
-		c.counters.dropped.Add(1)
-	case r.handle == nil:
+	if r.handle == nil {
 		c.hold(r, buffers, n)
-	default:
+	} else {
 		r.used = s.writes
 		s.post = append(s.post, fabric.Datagram{To: r.handle, Buffers: buffers})
 		s.targets = append(s.targets, r)
@@ -214,39 +222,52 @@ func (c *Conn) number(d *fabric.Datagram, r *receiver) {
 	r.sequence++
 }
 
-// receiver is the one at an address, whose handle may not be there yet, or nil if
-// too many are being looked for. Called with mu held.
+// receiver is the one at an address, whose handle may not be there yet. Called with mu
+// held.
 func (c *Conn) receiver(at netip.AddrPort) *receiver {
 	s := &c.sender
 	r := s.receivers[at]
-	if r != nil {
-		return r
+	if r == nil {
+		r = &receiver{at: at}
+		s.receivers[at] = r
+		c.resolve(r)
 	}
-	if len(s.receivers) >= maxReceivers && !c.forgetOne() {
-		return nil
-	}
-	r = &receiver{at: at, used: s.writes}
-	s.receivers[at] = r
-	c.resolve(r)
 	return r
 }
 
-// forgetOne makes room for another receiver. Called with mu held.
-func (c *Conn) forgetOne() bool {
+// giveUpOne gives up the receiver that has been looked for longest. Called with mu held.
+func (c *Conn) giveUpOne() {
 	s := &c.sender
-	c.send() // what is to be sent may be for the one that goes
+	var oldest *receiver
+	for _, r := range s.receivers {
+		if r.giveUp != nil && (oldest == nil || r.search < oldest.search) {
+			oldest = r
+		}
+	}
+	c.counters.dropped.Add(uint64(len(oldest.held)))
+	s.release(oldest, len(oldest.held))
+	oldest.giveUp()
+	s.pending--
+	delete(s.receivers, oldest.at)
+}
+
+// found takes note that a receiver has been found, and forgets one that has not been sent
+// to for long if there are too many of those. Called with mu held.
+func (c *Conn) found(r *receiver) {
+	s := &c.sender
+	s.pending--
+	r.giveUp, r.used = nil, s.writes
+	if len(s.receivers)-s.pending <= maxReceivers {
+		return
+	}
 	var oldest *receiver
 	for _, r := range s.receivers {
 		if r.handle != nil && (oldest == nil || r.used < oldest.used) {
 			oldest = r
 		}
 	}
-	if oldest == nil {
-		return false
-	}
 	oldest.handle.Close()
 	delete(s.receivers, oldest.at)
-	return true
 }
 
 // hold copies a datagram that has to wait. Called with mu held.
@@ -290,6 +311,10 @@ func (c *Conn) send() {
 			r.handle, r.sequence = nil, 0
 			c.resolve(r)
 		}
+		if s.receivers[r.at] != r { // given up, for others of these have gone as well
+			c.counters.dropped.Add(1)
+			continue
+		}
 		n := 0
 		for _, b := range d.Buffers {
 			n += len(b)
@@ -319,32 +344,52 @@ func (c *Conn) sent(d *fabric.Datagram) bool {
 
 // resolve finds out how to reach a receiver, in the background. Called with mu held.
 func (c *Conn) resolve(r *receiver) {
-	c.sender.resolving.Go(func() {
-		for !c.tryToResolve(r) {
+	s := &c.sender
+	if s.pending == maxPending {
+		c.giveUpOne()
+	}
+	s.pending++
+	s.searches++
+	ctx, cancel := context.WithCancel(s.ctx)
+	r.search, r.giveUp = s.searches, cancel
+	s.resolving.Go(func() {
+		defer cancel()
+		for !c.tryToResolve(ctx, r) {
 		}
 	})
 }
 
 // tryToResolve tries once. That nobody is there is said of the time when it began: for
 // those datagrams that have come since, it is to be tried again.
-func (c *Conn) tryToResolve(r *receiver) (done bool) {
+func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 	s := &c.sender
 	s.mu.Lock()
 	waited := len(r.held)
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(s.ctx, resolveWithin)
+	ctx, cancel := context.WithTimeout(ctx, resolveWithin)
 	defer cancel()
 	h, err := c.endpoint.Resolve(ctx, r.at)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.receivers[r.at] != r { // it has been given up
+		if err == nil {
+			h.Close()
+		}
+		return true
+	}
 	if err == nil {
 		r.handle = h
-		if c.sendHeld(r) {
-			s.release(r, len(r.held))
+		sent := c.sendHeld(r)
+		s.release(r, sent)
+		if len(r.held) == 0 {
+			c.found(r)
 			return true
 		}
 		r.handle.Close()
 		r.handle, r.sequence = nil, 0
+		if waited -= sent; waited <= 0 {
+			return false // what has come since is for the successor
+		}
 		err = syscall.ECONNREFUSED
 	}
 	var reject *fabric.RejectError
@@ -360,23 +405,23 @@ func (c *Conn) tryToResolve(r *receiver) (done bool) {
 	if len(r.held) > 0 {
 		return false
 	}
+	s.pending--
 	delete(s.receivers, r.at)
 	return true
 }
 
-// sendHeld sends what waits for a receiver that has been found, or returns false if it
-// has gone again. Called with mu held.
-func (c *Conn) sendHeld(r *receiver) bool {
+// sendHeld sends what waits for a receiver that has been found, and returns how much:
+// not all of it if the receiver has gone again. Called with mu held.
+func (c *Conn) sendHeld(r *receiver) int {
 	for i, data := range r.held {
 		d := []fabric.Datagram{{To: r.handle, Buffers: [][]byte{data}}}
 		c.number(&d[0], r)
 		c.endpoint.Send(d)
 		if !c.sent(&d[0]) {
-			c.sender.release(r, i)
-			return false
+			return i
 		}
 	}
-	return true
+	return len(r.held)
 }
 
 // tell has the next call of a Conn that was dialed return why its datagrams do not

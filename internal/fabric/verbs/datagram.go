@@ -170,7 +170,7 @@ func (d *datagrams) openQueue(local netip.Addr, group netip.AddrPort) (*datagram
 // makes one if there is none. Called with mu held.
 func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
 	for _, q := range *d.queues.Load() {
-		if !q.group.IsValid() && q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num {
+		if !q.group.IsValid() && !q.failed.Load() && q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num {
 			q.used = true
 			return q, nil
 		}
@@ -295,6 +295,10 @@ func (d *datagrams) consider(e *endpoint) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r, ok := wire.DecodeResolutionRequest(e.private)
+	if d.closed {
+		_ = e.Close()
+		return
+	}
 	if !ok || r.Kind == wire.Ended {
 		if h := d.handles[r.ID]; ok && h != nil && h.to.Addr() == e.remote.Addr() {
 			h.gone.Store(true)
