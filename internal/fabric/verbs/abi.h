@@ -251,9 +251,11 @@ struct rn_rdma_conn_param {
 
 struct rn_ibv_ah_attr {
 	uint64_t dgid[2]; // grh.dgid
-	uint64_t reserved_0;
+	uint8_t reserved_0[5];
+	uint8_t hop_limit; // grh.hop_limit
+	uint8_t reserved_1[2];
 	uint16_t dlid;
-	uint16_t reserved_1[3];
+	uint16_t reserved_2[3];
 };
 
 struct rn_rdma_cm_join_mc_attr_ex {

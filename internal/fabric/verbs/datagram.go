@@ -88,13 +88,22 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	}
 	d.listener, d.local = l.(*listener), l.Addr()
 	d.limits = fabric.DatagramLimits{MaxMessage: largestMTU - fabric.HeaderSize, Spin: spin}
+	var unfit error // of a port that has no datagrams, which is in the way of no other
 	for _, a := range d.ports() {
 		q, err := d.addQueue(a)
-		if err != nil {
+		switch {
+		case err == nil:
+			d.limits.MaxMessage = min(d.limits.MaxMessage, q.maxMessage())
+		case errors.Is(err, errors.ErrUnsupported):
+			unfit = err
+		default:
 			_ = d.Close()
 			return nil, err
 		}
-		d.limits.MaxMessage = min(d.limits.MaxMessage, q.maxMessage())
+	}
+	if unfit != nil && len(*d.queues.Load()) == 0 {
+		_ = d.Close()
+		return nil, unfit
 	}
 	d.background.Go(d.serve)
 	return d, nil
@@ -204,7 +213,8 @@ func (d *datagrams) remove(q *datagramQueue) {
 	q.close()
 }
 
-// fail replaces a queue pair that is of no use any more: the next request makes another.
+// fail replaces a queue pair that is of no use any more: the next request makes another, or
+// the membership goes on over another.
 // It does so in the background, for those who find out hold locks of the queue pair.
 func (d *datagrams) fail(q *datagramQueue) {
 	if q.failed.Swap(true) {
@@ -213,7 +223,11 @@ func (d *datagrams) fail(q *datagramQueue) {
 	go func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.remove(q) // does nothing after Close
+		if q.group.IsValid() {
+			d.replaceMember(q)
+		} else {
+			d.remove(q) // does nothing after Close
+		}
 	}()
 }
 

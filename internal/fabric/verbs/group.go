@@ -29,6 +29,10 @@ const groupNumber = 0xffffff
 // for them what is for other ports of the same group.
 func groupKey(port uint16) uint32 { return 0x5d<<24 | uint32(port) }
 
+// groupHops is the hop limit of datagrams to a group: they pass no router, as those of
+// package net's UDP do not. The connection manager would have 64.
+const groupHops = 1
+
 // membership is that of a card in a group.
 type membership struct {
 	e     *endpoint // which has joined
@@ -116,11 +120,17 @@ func (m *membership) attach(qp *C.struct_rn_ibv_qp) error {
 	return nil
 }
 
-// end gives everything back.
-func (m *membership) end() {
+// detach ends that.
+func (m *membership) detach() {
 	if m.qp != nil {
 		C.rn_detach(m.qp, &m.group.attr)
+		m.qp = nil
 	}
+}
+
+// end gives everything back.
+func (m *membership) end() {
+	m.detach()
 	C.rn_leave(m.e.id, &m.addr)
 	_ = m.e.Close()
 }
@@ -151,6 +161,11 @@ func (d *datagrams) openGroup(group netip.AddrPort, m *membership) error {
 	}) {
 		return syscall.EADDRINUSE
 	}
+	return d.attachQueue(group, m)
+}
+
+// attachQueue makes a queue pair for a membership that has none. Called with mu held.
+func (d *datagrams) attachQueue(group netip.AddrPort, m *membership) error {
 	q, err := d.openQueue(m.e.local.Addr(), group)
 	if err != nil {
 		return err
@@ -161,6 +176,21 @@ func (d *datagrams) openGroup(group netip.AddrPort, m *membership) error {
 	}
 	q.member = m
 	return nil
+}
+
+// replaceMember makes another queue pair for the membership of one that has failed. If
+// there can be none, the membership has ended. Called with mu held.
+func (d *datagrams) replaceMember(q *datagramQueue) {
+	if !slices.Contains(*d.queues.Load(), q) {
+		return // it has ended
+	}
+	m := q.member
+	m.detach()
+	q.member = nil
+	d.remove(q)
+	if d.attachQueue(q.group, m) != nil {
+		m.end()
+	}
 }
 
 // Leave implements [fabric.DatagramEndpoint].
@@ -182,6 +212,7 @@ func (d *datagrams) resolveGroup(ctx context.Context, to netip.AddrPort) (fabric
 	if err != nil {
 		return nil, err
 	}
+	m.group.attr.hop_limit = groupHops
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := &addressHandle{

@@ -107,6 +107,26 @@ func TestAFloodToAGroupIsTheGroups(t *testing.T) {
 	require.LessOrEqual(t, flooded, flood)
 }
 
+// A member whose queue pair has failed is a member still.
+func TestAMemberOutlivesItsQueuePair(t *testing.T) {
+	onlyIPv4(t)
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	b.join(t)
+	h := a.toGroup(t)
+	defer h.Close()
+	all := *b.queues.Load()
+	failed := all[len(all)-1]
+	require.Equal(t, testGroup, failed.group)
+	require.NoError(t, failed.e.Disconnect()) // to state ERR
+	require.Eventually(t, func() bool {
+		require.Equal(t, fabric.OK, a.send(h, "hello"))
+		d := []fabric.Datagram{{}}
+		return b.Receive(d) == 1 && d[0].Group == testGroup
+	}, 20*time.Second, 10*time.Millisecond)
+	require.NoError(t, b.Leave(testGroup, netip.Addr{}))
+	require.Len(t, *b.queues.Load(), 1)
+}
+
 // drained waits until everything has been sent.
 func (q *datagramQueue) drained() bool {
 	q.sending.Lock()
