@@ -212,6 +212,30 @@ func TestDatagramTooLongForItsReceiver(t *testing.T) {
 	require.Equal(t, "short", b.next(t))
 }
 
+// Whoever receives comes back from a flood of which nothing is wanted, and is told that
+// there is more.
+func TestDatagramsThatNobodyWants(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 4*pollBatch)
+	h := a.to(t, b)
+	defer h.Close()
+	b.filter = func(d *fabric.Datagram) bool { return d.Len > 0 }
+	for range 3 * pollBatch {
+		require.Equal(t, fabric.OK, a.send(h, ""))
+	}
+	require.Equal(t, fabric.OK, a.send(h, "wanted"))
+	calls := 0
+	d := []fabric.Datagram{{Buffers: [][]byte{make([]byte, 10)}}}
+	for b.Arm(); b.Receive(d) == 0; b.Arm() {
+		calls++
+		select {
+		case <-b.news:
+		case <-time.After(20 * time.Second):
+			require.FailNow(t, "nobody tells that there is more")
+		}
+	}
+	require.GreaterOrEqual(t, calls, 2)
+}
+
 // A queue pair is as long as was asked for last before somebody used it.
 func TestDatagramsRecvQueue(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)

@@ -345,11 +345,16 @@ func (q *datagramQueue) arm() {
 	_ = q.e.Arm() // the device is gone, or the queue pair: Wait says so
 }
 
-// receive takes what has arrived, as much as ds has room for, and says how much.
+// receive takes what has arrived, as much as ds has room for, and says how much. It comes
+// back after a while from a flood of which nothing is wanted, and has itself called again.
 func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
-	for n < len(ds) && q.e.queue != nil && !q.closing.Load() && !q.failed.Load() {
+	for looked := 0; n < len(ds) && q.e.queue != nil && !q.closing.Load() && !q.failed.Load(); looked++ {
+		if looked == len(ds)+pollBatch {
+			q.d.notify()
+			break
+		}
 		if q.taken == q.polled && !q.poll() {
 			break
 		}
