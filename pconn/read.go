@@ -56,14 +56,14 @@ func (r *reader) notify() {
 
 // Read reads the next datagram into p. Bytes that p has no room for are lost.
 func (c *Conn) Read(p []byte) (int, error) {
-	n, _, _, err := c.readOne(p)
+	n, _, err := c.readOne(p)
 	return n, err
 }
 
 // ReadFrom reads the next datagram into p, and says who sent it: an [rconn.Addr]. Bytes
 // that p has no room for are lost.
 func (c *Conn) ReadFrom(p []byte) (int, net.Addr, error) {
-	n, from, _, err := c.readOne(p)
+	n, from, err := c.readOne(p)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -72,7 +72,7 @@ func (c *Conn) ReadFrom(p []byte) (int, net.Addr, error) {
 
 // ReadFromUDPAddrPort does what ReadFrom does, as the method of package net's UDPConn.
 func (c *Conn) ReadFromUDPAddrPort(p []byte) (int, netip.AddrPort, error) {
-	n, from, _, err := c.readOne(p)
+	n, from, err := c.readOne(p)
 	if err != nil {
 		return 0, netip.AddrPort{}, err
 	}
@@ -137,10 +137,10 @@ func (c *Conn) senderOf(d *fabric.Datagram) net.Addr {
 	return rconn.NewAddr(c.network, d.From)
 }
 
-// readOne reads one datagram, and says how long it was.
-func (c *Conn) readOne(p []byte) (n int, from source, length int, err error) {
+// readOne reads one datagram.
+func (c *Conn) readOne(p []byte) (n int, from source, err error) {
 	if err := c.takeTurn(); err != nil {
-		return 0, source{}, 0, c.opError("read", err)
+		return 0, source{}, c.opError("read", err)
 	}
 	defer c.passTurn()
 	r := &c.reader
@@ -150,9 +150,9 @@ func (c *Conn) readOne(p []byte) (n int, from source, length int, err error) {
 	_, err = c.receive(r.one[:])
 	r.buffers[0] = nil
 	if err != nil {
-		return 0, source{}, 0, c.opError("read", err)
+		return 0, source{}, c.opError("read", err)
 	}
-	return min(d.Len, len(p)), *r.sources[streamOf(d)], d.Len, nil
+	return min(d.Len, len(p)), *r.sources[streamOf(d)], nil
 }
 
 func (c *Conn) takeTurn() error {
