@@ -30,10 +30,12 @@ import (
 // Errors are *net.OpError, as package net's are. With errors.Is:
 // os.ErrDeadlineExceeded when a deadline has passed; net.ErrClosed after Close;
 // syscall.EMSGSIZE for a datagram of more than [Conn.MaxMessage] bytes; syscall.EINVAL
-// for an address that is none of an IP network; net.ErrWriteToConnected for WriteTo on a
+// for an address that is none of an IP network, *net.AddrError for one of IPv6 where c
+// listens at one of IPv4, and the other way round; net.ErrWriteToConnected for WriteTo on a
 // Conn that was dialed, and syscall.EDESTADDRREQ for Write on one that was not. Calls of
 // one that was dialed fail once with what has kept the datagrams written before from
-// their receiver, if that is known: syscall.ECONNREFUSED when nobody was there.
+// their receiver, if that is known: syscall.ECONNREFUSED when nobody was there,
+// syscall.EHOSTUNREACH when there was no answer in five seconds.
 type Conn struct {
 	endpoint fabric.DatagramEndpoint
 	limits   fabric.DatagramLimits
@@ -78,7 +80,8 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 		closed:        make(chan struct{}),
 	}
 	if o.Remote.IsValid() {
-		c.remote, c.peerAddr = o.Remote, rconn.NewAddr(o.Network, o.Remote)
+		c.remote = plain(o.Remote)
+		c.peerAddr = rconn.NewAddr(o.Network, c.remote)
 	}
 	c.reader.init()
 	c.sender.init()
@@ -215,21 +218,6 @@ func (c *Conn) opErrorAt(op string, at net.Addr, err error) error {
 		err = os.NewSyscallError(op, errno)
 	}
 	return &net.OpError{Op: op, Net: c.network, Source: c.local, Addr: at, Err: err}
-}
-
-// addrPortOf is the address that a net.Addr stands for.
-func addrPortOf(a net.Addr) (netip.AddrPort, error) {
-	switch a := a.(type) {
-	case rconn.Addr:
-		return a.AddrPort(), nil
-	case *net.UDPAddr:
-		if a != nil {
-			return a.AddrPort(), nil
-		}
-	case interface{ AddrPort() netip.AddrPort }:
-		return a.AddrPort(), nil
-	}
-	return netip.AddrPort{}, syscall.EINVAL
 }
 
 // tooLongError is that of a datagram with too many bytes.

@@ -35,7 +35,8 @@ type post struct {
 	sent    []string
 	closed  []netip.AddrPort // handles
 	inbox   []fabric.Datagram
-	join    error // that Join returns
+	local   netip.AddrPort // of the queue pair, if valid
+	join    error          // that Join returns
 	joined  []string
 	left    []string
 }
@@ -54,7 +55,13 @@ func (p *post) ListenPacket(_ netip.AddrPort, o fabric.DatagramOptions) (fabric.
 
 func (p *post) Source(netip.AddrPort) (netip.Addr, error) { return here.Addr(), nil }
 
-func (p *post) LocalAddr() netip.AddrPort { return here }
+func (p *post) LocalAddr() netip.AddrPort {
+	if p.local.IsValid() {
+		return p.local
+	}
+	return here
+}
+
 func (p *post) DatagramLimits() fabric.DatagramLimits {
 	return fabric.DatagramLimits{MaxMessage: 1000}
 }
@@ -110,12 +117,12 @@ func (p *post) Receive(ds []fabric.Datagram) (n int) {
 
 // arrives has a datagram arrive.
 func (p *post) arrives(from netip.AddrPort, h wire.DatagramHeader, text string) {
-	p.arrivesAt(netip.AddrPort{}, from, h, text)
+	p.arrivesBy(fabric.Via{}, from, h, text)
 }
 
-// arrivesAt has one arrive that was sent to a group, if that is valid.
-func (p *post) arrivesAt(group, from netip.AddrPort, h wire.DatagramHeader, text string) {
-	d := fabric.Datagram{From: from, Group: group, Buffers: [][]byte{[]byte(text)}, Len: len(text)}
+// arrivesBy has one arrive by a way.
+func (p *post) arrivesBy(via fabric.Via, from netip.AddrPort, h wire.DatagramHeader, text string) {
+	d := fabric.Datagram{From: from, Via: via, Buffers: [][]byte{[]byte(text)}, Len: len(text)}
 	h.Put(&d.Header)
 	p.inbox = append(p.inbox, d)
 	p.Notify()
@@ -192,6 +199,70 @@ func TestWhatWaitsForReceiversIsBounded(t *testing.T) {
 		require.Equal(t, closeWithin, time.Since(start))
 		require.Empty(t, p.sent)
 	})
+}
+
+// Who does not answer has no more room than those that are looked for besides.
+func TestASilentReceiverLeavesRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := make(chan struct{})
+		p := &post{resolve: func(ctx context.Context, to netip.AddrPort) error {
+			if to == there {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			<-slow
+			return nil
+		}}
+		c := open(t, p, netip.AddrPort{})
+		text := string(make([]byte, 1000))
+		const flood = 2 * maxHeld / 1000
+		for range flood {
+			write(t, c, text, there)
+		}
+		before := c.Stats().Dropped
+		var want []string
+		for i := range 100 {
+			write(t, c, text, here)
+			want = append(want, fmt.Sprintf("%d:%s", i, text))
+		}
+		require.Equal(t, before+100, c.Stats().Dropped)
+		require.LessOrEqual(t, c.sender.held, maxHeld)
+		close(slow)
+		synctest.Wait()
+		require.Equal(t, want, p.sent)
+		time.Sleep(resolveWithin)
+		synctest.Wait()
+		require.EqualValues(t, flood+100, c.Stats().Dropped+c.Stats().Unreachable+c.Stats().Sent)
+		require.Zero(t, c.sender.held)
+		require.NoError(t, c.Close())
+	})
+}
+
+// What does not answer is unreachable, as for UDP; that is no deadline of the caller's.
+func TestDialedReceiverThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{resolve: func(ctx context.Context, _ netip.AddrPort) error { <-ctx.Done(); return ctx.Err() }}
+		c := open(t, p, there)
+		_, err := c.Write([]byte("x"))
+		require.NoError(t, err)
+		_, err = c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.EHOSTUNREACH)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.NoError(t, c.Close())
+	})
+}
+
+func TestReadOfNothing(t *testing.T) {
+	p := &post{}
+	c := open(t, p, netip.AddrPort{})
+	p.arrives(there, wire.DatagramHeader{SourcePort: 2}, "x")
+	n, err := c.Read(nil)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Equal(t, "x", read(t, c))
+	require.NoError(t, c.Close())
+	_, err = c.Read(nil)
+	require.ErrorIs(t, err, net.ErrClosed)
 }
 
 func TestHandlesAreBounded(t *testing.T) {
@@ -455,16 +526,16 @@ func TestWhatComesAfterARefusedRequestIsResolvedAgain(t *testing.T) {
 	})
 }
 
-// Sequence numbers are a group's, or of what is for this end alone.
-func TestAStreamForEachGroup(t *testing.T) {
+// Sequence numbers are those of what comes by one way.
+func TestAStreamForEachWay(t *testing.T) {
 	p := &post{}
 	c := open(t, p, netip.AddrPort{})
-	group := netip.MustParseAddrPort("239.1.2.3:4")
+	group := fabric.Via{To: netip.MustParseAddr("239.1.2.3")}
 	for _, d := range []struct {
-		group    netip.AddrPort
+		via      fabric.Via
 		sequence uint32
-	}{{sequence: 7}, {group, 100}, {sequence: 8}, {group, 101}, {group, 104}} {
-		p.arrivesAt(d.group, there, wire.DatagramHeader{SourcePort: 2, Sequence: d.sequence}, "x")
+	}{{sequence: 7}, {group, 100}, {sequence: 8}, {group, 101}, {group, 104}, {fabric.Via{Queue: 1}, 20}} {
+		p.arrivesBy(d.via, there, wire.DatagramHeader{SourcePort: 2, Sequence: d.sequence}, "x")
 		read(t, c)
 	}
 	require.EqualValues(t, 2, c.Stats().Missed)

@@ -32,8 +32,11 @@ type reader struct {
 	budget  int // polls in vain that a wait may make before it parks
 }
 
-// stream is all that a sender sends to this end alone, or to one group.
-type stream struct{ from, group netip.AddrPort }
+// stream is all that a sender numbers together.
+type stream struct {
+	from netip.AddrPort
+	via  fabric.Via
+}
 
 // source is where a stream comes from.
 type source struct {
@@ -54,8 +57,12 @@ func (r *reader) notify() {
 	}
 }
 
-// Read reads the next datagram into p. Bytes that p has no room for are lost.
+// Read reads the next datagram into p. Bytes that p has no room for are lost. Without room
+// for any it reads nothing, and does not wait, as package net's does.
 func (c *Conn) Read(p []byte) (int, error) {
+	if len(p) == 0 && !c.isClosed() {
+		return 0, nil
+	}
 	n, _, err := c.readOne(p)
 	return n, err
 }
@@ -256,7 +263,7 @@ func (c *Conn) filter(d *fabric.Datagram) bool {
 	return true
 }
 
-func streamOf(d *fabric.Datagram) stream { return stream{d.From, d.Group} }
+func streamOf(d *fabric.Datagram) stream { return stream{d.From, d.Via} }
 
 // source is where a stream comes from, of which this is the first sequence number that is
 // seen if it is not known yet.

@@ -17,6 +17,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/packettest"
 	"github.com/ringnet/ringnet/pconn"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 // Conns on a network whose faults are the test's.
@@ -190,6 +191,31 @@ func TestMissedIsExact(t *testing.T) {
 			require.EqualValues(t, 4000, a.Stats().Sent)
 		})
 	}
+}
+
+// What was not sent to a member, or to another address, is not Missed.
+func TestMissedIsOfWhatWasSentHere(t *testing.T) {
+	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "0.0.0.0:0")
+		g := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("239.1.2.3:7"))
+		for i := range 300 {
+			switch i {
+			case 0, 200:
+				require.NoError(t, b.JoinGroup(nil, g))
+			case 100:
+				require.NoError(t, b.LeaveGroup(nil, g))
+			}
+			write(t, a, i, g)
+			require.Len(t, readAll(t, b, time.Millisecond), map[bool]int{true: 1}[i < 100 || i >= 200])
+		}
+		port := b.LocalAddr().(rconn.Addr).AddrPort().Port()
+		for i := range 300 {
+			to := map[bool]string{true: "10.0.0.2", false: "10.0.0.3"}[i < 100 || i%3 == 0]
+			write(t, a, i, net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(to), port)))
+			require.Len(t, readAll(t, b, time.Millisecond), 1)
+		}
+		require.Zero(t, b.Stats().Missed)
+	})
 }
 
 // Datagrams that overtake others are read all the same, each once.

@@ -26,7 +26,7 @@ const (
 	maxPending = 256
 
 	// maxHeld is how many bytes wait, in all, for receivers that are being looked for.
-	// More than that is lost.
+	// More than that is lost, of what is for the receiver that most waits for.
 	maxHeld = 1 << 20
 
 	// resolveWithin is how long that may take. A receiver whose process is stopped,
@@ -62,6 +62,7 @@ type receiver struct {
 	sequence uint32
 	used     uint64   // the count of writes when it was last sent to
 	held     [][]byte // waits for handle
+	bytes    int      // of that, headers included
 
 	// While it is being looked for: which search that is, and how to end it.
 	search uint64
@@ -125,7 +126,11 @@ func (c *Conn) writeTo(p []byte, at netip.AddrPort, to net.Addr) (int, error) {
 	if c.remote.IsValid() {
 		return 0, c.opErrorAt("write", to, net.ErrWriteToConnected)
 	}
-	return c.writeOne(p, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), to)
+	at, err := c.target(at)
+	if err != nil {
+		return 0, c.opErrorAt("write", to, err)
+	}
+	return c.writeOne(p, at, to)
 }
 
 func (c *Conn) writeOne(p []byte, at netip.AddrPort, to net.Addr) (int, error) {
@@ -182,7 +187,10 @@ func (c *Conn) destination(to net.Addr) (netip.AddrPort, error) {
 		return c.remote, nil
 	}
 	at, err := addrPortOf(to)
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err
+	if err != nil {
+		return at, err
+	}
+	return c.target(at)
 }
 
 // enqueue has a datagram of n bytes sent by the next send, or when its receiver is
@@ -195,8 +203,6 @@ func (c *Conn) enqueue(buffers [][]byte, n int, at netip.AddrPort) error {
 	switch {
 	case s.closed:
 		return net.ErrClosed
-	case !at.Addr().IsValid() || at.Port() == 0:
-		return syscall.EINVAL
 	case n > c.limits.MaxMessage:
 		return &tooLongError{n, c.limits.MaxMessage}
 	}
@@ -270,27 +276,52 @@ func (c *Conn) found(r *receiver) {
 	delete(s.receivers, oldest.at)
 }
 
-// hold copies a datagram that has to wait. Called with mu held.
+// hold copies a datagram that has to wait, unless there is no room for it. Called with mu
+// held.
 func (c *Conn) hold(r *receiver, buffers [][]byte, n int) {
 	s := &c.sender
-	if n+fabric.HeaderSize > maxHeld-s.held {
+	for n+fabric.HeaderSize > maxHeld-s.held {
 		c.counters.dropped.Add(1)
-		return
+		most := s.most()
+		if most.bytes <= r.bytes+n+fabric.HeaderSize {
+			return
+		}
+		s.forget(most, len(most.held)-1, len(most.held))
 	}
 	data := make([]byte, 0, n)
 	for _, b := range buffers {
 		data = append(data, b...)
 	}
 	r.held = append(r.held, data)
-	s.held += n + fabric.HeaderSize
+	s.count(r, n+fabric.HeaderSize)
+}
+
+// most is the receiver that most waits for. Called with mu held.
+func (s *sender) most() *receiver {
+	var most *receiver
+	for _, r := range s.receivers {
+		if most == nil || r.bytes > most.bytes {
+			most = r
+		}
+	}
+	return most
 }
 
 // release forgets the first n datagrams that wait for a receiver. Called with mu held.
-func (s *sender) release(r *receiver, n int) {
-	for _, data := range r.held[:n] {
-		s.held -= len(data) + fabric.HeaderSize
+func (s *sender) release(r *receiver, n int) { s.forget(r, 0, n) }
+
+// forget does so with those from one to another. Called with mu held.
+func (s *sender) forget(r *receiver, from, to int) {
+	for _, data := range r.held[from:to] {
+		s.count(r, -len(data)-fabric.HeaderSize)
 	}
-	r.held = slices.Delete(r.held, 0, n)
+	r.held = slices.Delete(r.held, from, to)
+}
+
+// count takes note of bytes that wait for a receiver. Called with mu held.
+func (s *sender) count(r *receiver, bytes int) {
+	r.bytes += bytes
+	s.held += bytes
 }
 
 // send sends what is to be sent. What is for receivers that have gone waits for their
@@ -393,8 +424,11 @@ func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 		err = syscall.ECONNREFUSED
 	}
 	var reject *fabric.RejectError
-	if errors.As(err, &reject) {
+	switch {
+	case errors.As(err, &reject):
 		err = syscall.ECONNREFUSED
+	case errors.Is(err, context.DeadlineExceeded):
+		err = syscall.EHOSTUNREACH
 	}
 	if waited > len(r.held) || !errors.Is(err, syscall.ECONNREFUSED) {
 		waited = len(r.held)

@@ -110,7 +110,15 @@ type Datagram struct {
 	Status Status
 
 	// Received:
-	From  netip.AddrPort // port 0, or the zero AddrPort, where the device does not tell
-	Group netip.AddrPort // valid if it was sent to a group
-	Len   int            // bytes behind the header, be there room for them or not
+	From netip.AddrPort // port 0, or the zero AddrPort, where the device does not tell
+	Via  Via
+	Len  int // bytes behind the header, be there room for them or not
+}
+
+// Via is the way by which a datagram has come. What a sender sends by one address handle
+// comes by one way as long as the receiver is there, and what it sends by two of them by
+// two.
+type Via struct {
+	Queue uint64     // which of all receive queues that there have been in this process
+	To    netip.Addr // where it was sent: a group, or an address where that tells more
 }

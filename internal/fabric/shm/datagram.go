@@ -257,7 +257,7 @@ func (d *datagrams) evict() bool {
 
 // admit has a sender connect, and is its source's goroutine from then on.
 func (d *datagrams) admit(in *inlet, e *endpoint) {
-	s := &source{e: e, d: d, in: in, memory: budget.Account{Budget: budget.Process}}
+	s := &source{number: sources.Add(1), e: e, d: d, in: in, memory: budget.Account{Budget: budget.Process}}
 	err := s.open()
 	d.mu.Lock()
 	d.entering--

@@ -94,14 +94,14 @@ func TestGroup(t *testing.T) {
 					text, d := m.nextDatagram(t)
 					require.Equal(t, strconv.Itoa(i), text)
 					require.Equal(t, a.local, d.From)
-					require.Equal(t, plain(group), d.Group)
+					require.Equal(t, plain(group).Addr(), d.Via.To)
 				}
 			}
 			require.False(t, c.receives())
 			require.Equal(t, fabric.OK, a.post(a.resolve(t, b), "for b alone"))
 			text, d := b.nextDatagram(t)
 			require.Equal(t, "for b alone", text)
-			require.False(t, d.Group.IsValid())
+			require.False(t, d.Via.To.IsValid())
 		})
 	}
 }

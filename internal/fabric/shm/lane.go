@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/budget"
@@ -93,15 +94,18 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 
 // source is the receiver's end.
 type source struct {
-	e  *endpoint
-	d  *datagrams
-	in *inlet // where it has come in
+	number uint64 // of those of this process
+	e      *endpoint
+	d      *datagrams
+	in     *inlet // where it has come in
 
 	mu     sync.Mutex // guards what follows, and e until it is gone
 	state  sourceState
 	memory budget.Account
 	heard  int // the turn of the queue pair when it last received from here
 }
+
+var sources atomic.Uint64 // how many there have been
 
 type sourceState int
 
@@ -197,7 +201,7 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	}
 	rest := e.own.buffer(e.recvDone)[:n]
 	rest = rest[copy(d.Header[:], rest):]
-	d.From, d.Group, d.Len = e.remote, s.in.group, len(rest)
+	d.From, d.Via, d.Len = e.remote, fabric.Via{Queue: s.number, To: s.in.group.Addr()}, len(rest)
 	if wanted = s.d.filter(d); wanted {
 		for _, part := range d.Buffers {
 			rest = rest[copy(part, rest):]

@@ -36,6 +36,7 @@ type packets struct {
 	handles   []*addressHandle // not closed, and being resolved
 	lastPort  uint16
 	overruns  uint64
+	queues    uint64 // how many receive queues there have been
 }
 
 // open is the number of endpoints and handles that are not closed.
@@ -71,7 +72,8 @@ type datagrams struct {
 
 // receiveQueue has what was sent to an endpoint, or to a group at one of its cards.
 type receiveQueue struct {
-	d *datagrams
+	d      *datagrams
+	number uint64 // of those of the network
 	membership
 	waiting []fabric.Datagram // one buffer each
 	ended   bool
@@ -245,6 +247,7 @@ func (d *datagrams) send(sent *fabric.Datagram) fabric.Status {
 	x := fabric.Datagram{
 		Header:  sent.Header,
 		From:    netip.AddrPortFrom(h.source, d.local.Port()),
+		Via:     fabric.Via{To: h.to.Addr()},
 		Buffers: [][]byte{data},
 	}
 	p := &d.n.packets
@@ -252,10 +255,9 @@ func (d *datagrams) send(sent *fabric.Datagram) fabric.Status {
 		p.carry(x, h.receiver.queues[0], h.to.Addr())
 		return fabric.OK
 	}
-	x.Group = h.to
 	for _, to := range p.endpoints {
 		for _, q := range to.queues {
-			if q.group == x.Group {
+			if q.group == h.to {
 				p.carry(x, q, q.card)
 			}
 		}
@@ -297,6 +299,7 @@ func (q *receiveQueue) arrive(x fabric.Datagram) {
 		d.n.packets.overruns++
 		return
 	}
+	x.Via.Queue = q.number
 	q.waiting = append(q.waiting, x)
 	if d.armed {
 		d.armed = false
@@ -306,7 +309,9 @@ func (q *receiveQueue) arrive(x fabric.Datagram) {
 
 // enter makes a receive queue.
 func (d *datagrams) enter(m membership) {
-	d.queues = append(d.queues, &receiveQueue{d: d, membership: m})
+	p := &d.n.packets
+	p.queues++
+	d.queues = append(d.queues, &receiveQueue{d: d, number: p.queues, membership: m})
 }
 
 // end has nothing arrive any more. What has is lost.
@@ -394,7 +399,7 @@ func (d *datagrams) next() (x fabric.Datagram, ok bool) {
 // take copies what has arrived, if it is wanted.
 func (d *datagrams) take(to *fabric.Datagram, x fabric.Datagram) (wanted bool) {
 	rest := x.Buffers[0]
-	to.Header, to.From, to.Group, to.Len = x.Header, x.From, x.Group, len(rest)
+	to.Header, to.From, to.Via, to.Len = x.Header, x.From, x.Via, len(rest)
 	if !d.filter(to) {
 		return false
 	}

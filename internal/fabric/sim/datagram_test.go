@@ -95,7 +95,7 @@ func TestDatagramSaysWhereItIsFrom(t *testing.T) {
 		d := []fabric.Datagram{{}}
 		require.Equal(t, 1, b.Receive(d))
 		require.Equal(t, 5, d[0].Len)
-		require.Zero(t, d[0].Group)
+		require.Equal(t, netip.MustParseAddr("10.0.0.2"), d[0].Via.To)
 		require.Equal(t, netip.AddrPortFrom(b.LocalAddr().Addr(), m.LocalAddr().Port()), d[0].From)
 	}
 }
@@ -260,7 +260,7 @@ func TestDatagramsToAGroupAreItsMembers(t *testing.T) {
 	d := []fabric.Datagram{{}}
 	require.Equal(t, 1, b.Receive(d))
 	require.Equal(t, a.LocalAddr(), d[0].From)
-	require.Equal(t, group, d[0].Group)
+	require.Equal(t, group.Addr(), d[0].Via.To)
 
 	require.NoError(t, a.Leave(group, a.LocalAddr().Addr()))
 	n.CutCard(netip.MustParseAddr("10.0.0.2"), true)

@@ -54,12 +54,13 @@ const (
 
 // datagramQueue is one.
 type datagramQueue struct {
-	d     *datagrams
-	local netip.Addr     // of its port
-	group netip.AddrPort // whose member it is, which does nothing else; invalid: it is none
-	key   uint32         // Q_Key
-	zone  string         // of the port's interface
-	mtu   int
+	d      *datagrams
+	number uint64         // of those of this process
+	local  netip.Addr     // of its port
+	group  netip.AddrPort // whose member it is, which does nothing else; invalid: it is none
+	key    uint32         // Q_Key
+	zone   string         // of the port's interface
+	mtu    int
 
 	// e has the queue pair, the completion queue of the receives, and their memory. It
 	// sleeps until something arrives, and is told what becomes of the device.
@@ -90,10 +91,15 @@ type datagramQueue struct {
 	posted, done uint64     // counts of sends
 }
 
+var datagramQueues atomic.Uint64 // how many there have been
+
 // newDatagramQueue returns a queue pair, with its receives posted, at the port that has an
 // address: for a group, if that is valid, of which it is yet to become a member.
 func newDatagramQueue(d *datagrams, local netip.Addr, group netip.AddrPort, recvs int) (*datagramQueue, error) {
-	q := &datagramQueue{d: d, local: local, group: group, used: group.IsValid(), memory: budget.Account{Budget: budget.Process, Locked: true}}
+	q := &datagramQueue{
+		d: d, number: datagramQueues.Add(1), local: local, group: group, used: group.IsValid(),
+		memory: budget.Account{Budget: budget.Process, Locked: true},
+	}
 	if err := q.open(recvs); err != nil {
 		q.close()
 		return nil, err
@@ -389,10 +395,12 @@ func (q *datagramQueue) poll() bool {
 // take copies a datagram that has arrived, if it is wanted.
 func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted bool) {
 	slot := q.slots[int(w.wr_id)*q.stride:][:w.byte_len]
-	d.Header, d.From, d.Group, d.Len = [fabric.HeaderSize]byte{}, netip.AddrPort{}, q.group, 0
+	d.Header, d.From, d.Via, d.Len = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}, 0
 	var rest []byte
 	if w.wc_flags&C.RN_IBV_WC_GRH != 0 && len(slot) >= grhSize+fabric.HeaderSize {
-		d.From = netip.AddrPortFrom(sourceOf((*[grhSize]byte)(slot), q.zone), 0)
+		var from netip.Addr
+		from, d.Via.To = addressesOf((*[grhSize]byte)(slot), q.zone)
+		d.From = netip.AddrPortFrom(from, 0)
 		d.Header = [fabric.HeaderSize]byte(slot[grhSize:])
 		rest = slot[grhSize+fabric.HeaderSize:]
 		d.Len = len(rest)

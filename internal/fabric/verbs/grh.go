@@ -17,23 +17,26 @@ const (
 	firstOfIPv4 = 0x45
 )
 
-// sourceOf is the address that a datagram comes from by what its device has placed
-// before it, or the zero Addr if that is neither header. An IPv4 header is told from the
-// end of an IPv6 header by its checksum, which soft-RoCE leaves out: there the bytes
+// addressesOf are those that a datagram comes from and was sent to by what its device has
+// placed before it, or zero Addrs if that is neither header. An IPv4 header is told from
+// the end of an IPv6 header by its checksum, which soft-RoCE leaves out: there the bytes
 // before it are 0. Link-local addresses have no zone there; theirs is the given one.
-func sourceOf(grh *[grhSize]byte, zone string) netip.Addr {
+func addressesOf(grh *[grhSize]byte, zone string) (from, to netip.Addr) {
 	v4 := grh[grhSize-ipv4HeaderSize:]
 	if v4[0] == firstOfIPv4 && (grh[0]>>4 != 6 || checksumFits(v4)) {
-		return netip.AddrFrom4([4]byte(v4[12:16]))
+		return netip.AddrFrom4([4]byte(v4[12:16])), netip.AddrFrom4([4]byte(v4[16:20]))
 	}
 	if grh[0]>>4 != 6 {
-		return netip.Addr{}
+		return netip.Addr{}, netip.Addr{}
 	}
-	a := netip.AddrFrom16([16]byte(grh[8:24])).Unmap()
-	if a.Is6() && a.IsLinkLocalUnicast() {
-		a = a.WithZone(zone)
+	address := func(b []byte) netip.Addr {
+		a := netip.AddrFrom16([16]byte(b)).Unmap()
+		if a.Is6() && a.IsLinkLocalUnicast() {
+			a = a.WithZone(zone)
+		}
+		return a
 	}
-	return a
+	return address(grh[8:24]), address(grh[24:40])
 }
 
 // checksumFits says whether an IPv4 header has the checksum that belongs to it.

@@ -97,7 +97,7 @@ func TestAFloodToAGroupIsTheGroups(t *testing.T) {
 		d := []fabric.Datagram{{}}
 		switch {
 		case b.Receive(d) == 0:
-		case d[0].Group == testGroup:
+		case d[0].Via.To == testGroup.Addr():
 			flooded++
 		default:
 			singles++
@@ -121,7 +121,7 @@ func TestAMemberOutlivesItsQueuePair(t *testing.T) {
 	require.Eventually(t, func() bool {
 		require.Equal(t, fabric.OK, a.send(h, "hello"))
 		d := []fabric.Datagram{{}}
-		return b.Receive(d) == 1 && d[0].Group == testGroup
+		return b.Receive(d) == 1 && d[0].Via.To == testGroup.Addr()
 	}, 20*time.Second, 10*time.Millisecond)
 	require.NoError(t, b.Leave(testGroup, netip.Addr{}))
 	require.Len(t, *b.queues.Load(), 1)

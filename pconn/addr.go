@@ -1,0 +1,69 @@
+package pconn
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// addrPortOf is the address that a net.Addr stands for. One without an IP is that of all
+// addresses of the host, as for package net.
+func addrPortOf(a net.Addr) (netip.AddrPort, error) {
+	switch a := a.(type) {
+	case rconn.Addr:
+		return a.AddrPort(), nil
+	case *net.UDPAddr:
+		if a != nil && len(a.IP) == 0 {
+			return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(a.Port)), nil
+		}
+		if a != nil {
+			return a.AddrPort(), nil
+		}
+	case interface{ AddrPort() netip.AddrPort }:
+		return a.AddrPort(), nil
+	}
+	return netip.AddrPort{}, syscall.EINVAL
+}
+
+// plain is an address as datagrams say that they come from it: a zone is the name of an
+// interface, and where it makes no difference there is none.
+func plain(a netip.AddrPort) netip.AddrPort {
+	addr := a.Addr().Unmap()
+	if index, err := strconv.Atoi(addr.Zone()); err == nil {
+		if ifi, err := net.InterfaceByIndex(index); err == nil {
+			addr = addr.WithZone(ifi.Name)
+		}
+	}
+	if !addr.IsLinkLocalUnicast() && !addr.IsLinkLocalMulticast() {
+		addr = addr.WithZone("")
+	}
+	return netip.AddrPortFrom(addr, a.Port())
+}
+
+// target is where a datagram to an address goes: with the unspecified one to this host, as
+// UDP's do.
+func (c *Conn) target(to netip.AddrPort) (netip.AddrPort, error) {
+	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	if !to.Addr().IsValid() || to.Port() == 0 {
+		return to, syscall.EINVAL
+	}
+	own := c.endpoint.LocalAddr().Addr()
+	switch {
+	case to.Addr().IsUnspecified() && !own.IsUnspecified():
+		to = netip.AddrPortFrom(own, to.Port())
+	case to.Addr().IsUnspecified() && (own.Is4() || to.Addr().Is4()):
+		to = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port())
+	case to.Addr().IsUnspecified():
+		to = netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
+	}
+	switch {
+	case own.Is4() && to.Addr().Is6():
+		return to, &net.AddrError{Err: "non-IPv4 address", Addr: to.Addr().String()}
+	case own.Is6() && !own.IsUnspecified() && to.Addr().Is4():
+		return to, &net.AddrError{Err: "non-IPv6 address", Addr: to.Addr().String()}
+	}
+	return to, nil
+}
