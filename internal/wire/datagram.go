@@ -8,8 +8,8 @@ type DatagramHeader struct {
 	// SourcePort is the sender's.
 	SourcePort uint16
 
-	// Sequence counts the datagrams from the sender to this receiver, from 0, modulo
-	// 2^32. It begins anew whenever the sender has looked the receiver up again.
+	// Sequence counts the datagrams from the sender to this address, from 0, modulo
+	// 2^32. It begins anew whenever the sender has looked the address up again.
 	Sequence uint32
 }
 
