@@ -1,0 +1,191 @@
+package ringnet
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// tcpDelay is how long "auto" waits for the answer of better networks before it
+// dials TCP without them: what RFC 8305, section 5, recommends between attempts. A
+// variable, for tests change it.
+var tcpDelay = 250 * time.Millisecond
+
+// autoDial is a dial of the network "auto".
+type autoDial struct {
+	*Dialer
+	steering
+	networks []network // those of steering.better
+	tcp      net.Dialer
+	local    netip.AddrPort // LocalAddr
+}
+
+// dialAuto connects with whoever TCP connects with, by the best network that
+// there is. It connects or fails not much later than TCP alone would.
+func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoConn, net.Addr, error) {
+	if err := d.Config.Validate(); err != nil {
+		return nil, nil, err
+	}
+	steering, err := d.steer()
+	if err != nil {
+		return nil, nil, err
+	}
+	a := &autoDial{Dialer: d, steering: steering, tcp: d.tcpDialer()}
+	if a.local, err = addrPort(a.tcp.LocalAddr); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range steering.better {
+		n, err := lookupNetwork(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		a.networks = append(a.networks, n.besideTCP())
+	}
+	addrs := autoNetworks[network]
+	resolver := a.tcp.Resolver
+	if resolver == nil {
+		resolver = net.DefaultResolver
+	}
+	remotes, err := addrs.resolve(ctx, resolver, address, addrs.loopback())
+	if err != nil {
+		return nil, nil, err
+	}
+	if remotes = matching(remotes, a.local.Addr()); len(remotes) == 0 {
+		return nil, nil, &net.AddrError{Err: "no address of the local address's family", Addr: address}
+	}
+	primaries, fallbacks := families(remotes)
+	if a.tcp.FallbackDelay < 0 || len(fallbacks) == 0 {
+		return a.dialInTurn(ctx, remotes).unpack()
+	}
+	return a.dialFamilies(ctx, primaries, fallbacks).unpack()
+}
+
+// tcpDialer is what dials TCP, and has what else is said about a dial.
+func (d *Dialer) tcpDialer() net.Dialer {
+	tcp := d.netDialer()
+	// Where this fails, dialAuto says what is wrong with the address.
+	if local, err := addrPort(d.LocalAddr); err == nil && d.LocalAddr != nil {
+		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
+	}
+	return tcp
+}
+
+// netDialer is package net's dialer with the options of TCP, and those of d that
+// are for all networks.
+func (d *Dialer) netDialer() net.Dialer {
+	var n net.Dialer
+	if d.TCP != nil {
+		n = *d.TCP
+	}
+	if d.Resolver != nil {
+		n.Resolver = d.Resolver
+	}
+	if d.LocalAddr != nil {
+		n.LocalAddr = d.LocalAddr
+	}
+	return n
+}
+
+// matching are the addresses that can be dialed from a local one.
+func matching(remotes []netip.AddrPort, local netip.Addr) (match []netip.AddrPort) {
+	for _, remote := range remotes {
+		if !local.IsValid() || local.IsUnspecified() || local.Is4() == remote.Addr().Is4() {
+			match = append(match, remote)
+		}
+	}
+	return match
+}
+
+// families divides addresses into those of the first one's family and others.
+func families(remotes []netip.AddrPort) (primaries, fallbacks []netip.AddrPort) {
+	for _, remote := range remotes {
+		if remote.Addr().Is4() == remotes[0].Addr().Is4() {
+			primaries = append(primaries, remote)
+		} else {
+			fallbacks = append(fallbacks, remote)
+		}
+	}
+	return primaries, fallbacks
+}
+
+// dialed is how a dial ended, at which address if it failed.
+type dialed struct {
+	conn *AutoConn
+	addr net.Addr
+	err  error
+}
+
+func (r dialed) unpack() (*AutoConn, net.Addr, error) { return r.conn, r.addr, r.err }
+
+// dialFamilies dials the addresses of one family, and those of the other once
+// that has failed, or has taken FallbackDelay, as package net does (RFC 8305).
+func (a *autoDial) dialFamilies(ctx context.Context, primaries, fallbacks []netip.AddrPort) dialed {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of whoever has lost
+	first, second := make(chan dialed, 1), make(chan dialed, 1)
+	go func() { first <- a.dialInTurn(ctx, primaries) }()
+	const recommended = 300 * time.Millisecond // package net's
+	delay := a.tcp.FallbackDelay
+	if delay == 0 {
+		delay = recommended
+	}
+	select {
+	case r := <-first:
+		if r.err != nil && ctx.Err() == nil {
+			if other := a.dialInTurn(ctx, fallbacks); other.err == nil {
+				return other
+			}
+		}
+		return r
+	case <-time.After(delay):
+	}
+	go func() { second <- a.dialInTurn(ctx, fallbacks) }()
+	select {
+	case r := <-first:
+		if r.err == nil {
+			go discard(second)
+			return r
+		}
+		if other := <-second; other.err == nil {
+			return other
+		}
+		return r
+	case r := <-second:
+		if r.err == nil {
+			go discard(first)
+			return r
+		}
+		return <-first
+	}
+}
+
+// discard closes what a dial that has lost may yet connect.
+func discard(result <-chan dialed) {
+	if r := <-result; r.conn != nil {
+		reset(r.conn)
+	}
+}
+
+// dialInTurn dials addresses one after the other, and returns the first's error
+// if all fail.
+func (a *autoDial) dialInTurn(ctx context.Context, remotes []netip.AddrPort) dialed {
+	var first dialed
+	for i, remote := range remotes {
+		shared, cancel := share(ctx, len(remotes)-i)
+		c, err := newAttempt(a, remote).dial(shared)
+		cancel()
+		if err == nil {
+			return dialed{conn: c}
+		}
+		if first.err == nil {
+			first = dialed{addr: rconn.NewAddr("auto", remote), err: err}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return first
+}
