@@ -25,7 +25,7 @@ ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
 COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo demo-rdma demo-nodes test packages check unit cross programs test-rdma test-matrix soak soak-hours explore bench bench-rdma bench-proxy bench-links clean
+.PHONY: demo demo-rdma demo-nodes test packages check vet lint unit cross programs test-rdma test-matrix soak soak-hours explore bench bench-rdma bench-proxy bench-links clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -50,7 +50,7 @@ demo-nodes: $(SOFTROCE)
 			until $$client errors; do sleep 1; done; \
 			$$client net crypto; status=$$?; echo power off 0 >$$SOFTROCE_CONTROL; exit $$status'
 
-test: packages check unit cross programs test-rdma
+test: packages vet unit cross programs test-rdma
 
 # Debian packages that tests want: a C compiler for the race detector and the
 # verbs shim, one more for arm64, the official headers for the shim's ABI test,
@@ -70,10 +70,20 @@ packages:
 		echo "missing packages; as root: apt-get install $(PACKAGES)"; exit 1; \
 	fi
 
-check:
+# What can be checked without running anything; staticcheck takes minutes, so it is no part
+# of test.
+check: vet lint
+
+vet:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files"; exit 1; }
 	$(GO) vet ./...
 	for module in $(MODULES); do (cd $$module && $(GO) vet ./...) || exit 1; done
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+lint:
+	$(GO) run $(STATICCHECK) ./...
+	for module in $(MODULES); do (cd $$module && $(GO) run $(STATICCHECK) ./...) || exit 1; done
 
 # The race detector leaves no memory for the explorations of package credit.
 unit:

@@ -110,7 +110,7 @@ func TestGuidesNameOptionsThatExist(t *testing.T) {
 			_, method := reflect.PointerTo(types[name[1]]).MethodByName(name[2])
 			require.True(t, field || method, name[0])
 		}
-		for _, name := range regexp.MustCompile("ringnet\\.([A-Z]\\w+)").FindAllStringSubmatch(text, -1) {
+		for _, name := range regexp.MustCompile(`ringnet\.([A-Z]\w+)`).FindAllStringSubmatch(text, -1) {
 			if !strings.HasPrefix(name[1], "Test") {
 				require.Contains(t, exported, name[1])
 			}

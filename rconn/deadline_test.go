@@ -22,7 +22,8 @@ func requireTimeout(t *testing.T, err error) {
 	ne, ok := err.(net.Error) // asserted, not unwrapped: as net/http does
 	require.True(t, ok)
 	require.True(t, ne.Timeout())
-	require.True(t, ne.Temporary(), "or crypto/tls makes the error permanent") //nolint:staticcheck
+	//lint:ignore SA1019 crypto/tls makes the error permanent if it is not
+	require.True(t, ne.Temporary())
 }
 
 func TestExpiredDeadlineReadsAndWritesNothing(t *testing.T) {

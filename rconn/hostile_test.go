@@ -942,7 +942,7 @@ func FuzzPeer(f *testing.F) {
 			require.Error(t, err, "there is not so much room")
 			require.NoError(t, c.SetLinger(1))
 			_ = c.Close()
-			_ = <-read
+			<-read
 			time.Sleep(10 * time.Second)
 			require.Nil(t, v.endpoint(c), "torn down")
 		})

@@ -94,6 +94,6 @@ func pageOut(t *testing.T) {
 		to, err := strconv.ParseUint(string(m[2]), 16, 64)
 		require.NoError(t, err)
 		_, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(from), uintptr(to-from), unix.MADV_PAGEOUT)
-		require.Zero(t, errno, fmt.Sprintf("%s", m[0]))
+		require.Zero(t, errno, string(m[0]))
 	}
 }

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -129,7 +128,6 @@ func TestWhatCompletedBeforeArmingIsTakenToTheEnd(t *testing.T) {
 type quarrelsome struct {
 	fabric.Endpoint
 	posting, quarrels atomic.Int32
-	once              sync.Once
 	inside, leave     chan struct{}
 }
 

@@ -233,6 +233,6 @@ func TestFiveThousandConnectionsAtOnce(t *testing.T) {
 		if !e.passive {
 			post(t, e, fabric.WorkRequest{Op: fabric.WriteImm, Imm: 1})
 		}
-		defer func() { require.NoError(t, e.Close()) }()
+		t.Cleanup(func() { require.NoError(t, e.Close()) })
 	}
 }

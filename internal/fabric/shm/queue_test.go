@@ -283,10 +283,10 @@ func TestNothingIsAllocatedOnTheWay(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		check(b.Arm())
 		check(a.PostSend(wr))
-		n, err := a.Poll(c)
+		_, err := a.Poll(c)
 		check(err)
 		check(b.Wait())
-		n, err = b.Poll(c)
+		n, err := b.Poll(c)
 		check(err)
 		check(b.PostRecv(n))
 	}))
