@@ -35,7 +35,9 @@ import (
 // Conn that was dialed, and syscall.EDESTADDRREQ for Write on one that was not. Calls of
 // one that was dialed fail once with what has kept the datagrams written before from
 // their receiver, if that is known: syscall.ECONNREFUSED when nobody was there,
-// syscall.EHOSTUNREACH when there was no answer in five seconds.
+// syscall.EHOSTUNREACH when there was no answer in five seconds. All calls fail with
+// syscall.ENETDOWN when the device of a Conn that listens at one address has been removed;
+// one that listens at all addresses goes on with the other devices, and with those that come.
 type Conn struct {
 	endpoint fabric.DatagramEndpoint
 	limits   fabric.DatagramLimits
@@ -49,6 +51,7 @@ type Conn struct {
 	writeDeadline *deadline.Deadline
 	closed        chan struct{}
 	refused       atomic.Pointer[error] // for the next call of a Conn that was dialed
+	lost          atomic.Pointer[error] // for all calls: why nothing arrives any more
 
 	reader   reader
 	sender   sender
@@ -89,6 +92,7 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 		RecvQueue: recvQueue(o.ReadBuffer),
 		Filter:    c.filter,
 		Notify:    c.reader.notify,
+		Lost:      c.lose,
 	})
 	if err != nil {
 		return nil, err
@@ -198,6 +202,8 @@ func (c *Conn) obstacle(d *deadline.Deadline) error {
 		return net.ErrClosed
 	case d.Expired():
 		return os.ErrDeadlineExceeded
+	case c.lost.Load() != nil:
+		return *c.lost.Load()
 	}
 	if c.refused.Load() != nil {
 		if err := c.refused.Swap(nil); err != nil {
@@ -205,6 +211,13 @@ func (c *Conn) obstacle(d *deadline.Deadline) error {
 		}
 	}
 	return nil
+}
+
+// lose has the calls fail, those under way included: the device has gone for good.
+func (c *Conn) lose(err error) {
+	err = fmt.Errorf("%w (%w)", syscall.ENETDOWN, err)
+	c.lost.Store(&err)
+	c.reader.notify()
 }
 
 // opError wraps what went wrong in op as package net would.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -250,6 +251,30 @@ func TestMissedCountsWhatWasSentWhileTheCableWasCut(t *testing.T) {
 
 // Who does not read costs those who do nothing, be they sent to by the same Conn or by
 // others, in turn or in a batch, or members of the same group.
+// Who reads or writes when the device goes, or later, is told, and need not close.
+func TestADeviceThatIsRemovedIsTold(t *testing.T) {
+	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
+		c, err := pconn.Listen(n, pconn.Options{Network: "sim", Local: netip.MustParseAddrPort("10.0.0.1:1")})
+		require.NoError(t, err)
+		defer c.Close()
+		reads := make(chan error)
+		for range 2 {
+			go func() {
+				_, _, err := c.ReadFrom(make([]byte, 10))
+				reads <- err
+			}()
+		}
+		synctest.Wait()
+		n.RemoveDevice()
+		_, written := c.WriteTo([]byte("hello"), rconn.NewAddr("sim", netip.MustParseAddrPort("10.0.0.2:1")))
+		_, _, later := c.ReadFrom(make([]byte, 10))
+		for _, err := range []error{<-reads, <-reads, written, later} {
+			require.ErrorIs(t, err, syscall.ENETDOWN)
+			require.ErrorContains(t, err, "RDMA device removed")
+		}
+	})
+}
+
 func TestReceiverThatIsOverrunCostsOthersNothing(t *testing.T) {
 	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
 		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.1:0")

@@ -32,6 +32,10 @@ type DatagramOptions struct {
 	// receive, by a goroutine of the fabric's, which must not be kept waiting. It may
 	// be called for no reason.
 	Notify func()
+
+	// Lost is called once, as Notify is, if the endpoint's device has gone for good, so
+	// that nothing will arrive any more: the error wraps [ErrDeviceRemoved].
+	Lost func(error)
 }
 
 // HeaderSize is how many bytes of each datagram a [Datagram] has apart.

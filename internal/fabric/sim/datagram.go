@@ -46,6 +46,13 @@ func (p *packets) open() int {
 	return len(p.endpoints) + len(p.handles)
 }
 
+// opened are the endpoints that are not closed.
+func (p *packets) opened() []*datagrams {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.endpoints)
+}
+
 // Overruns is the number of datagrams that found a receive queue full.
 func (n *Network) Overruns() uint64 {
 	n.packets.mu.Lock()
@@ -59,6 +66,7 @@ type datagrams struct {
 	local  netip.AddrPort
 	filter func(*fabric.Datagram) bool
 	notify func()
+	lost   func(error)
 
 	// As Endpoint.turn, of Send and of Receive.
 	sendTurn, recvTurn int
@@ -116,7 +124,7 @@ func (n *Network) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (
 	if err != nil {
 		return nil, fmt.Errorf("sim: listen at %v: %w", local, err)
 	}
-	d := &datagrams{n: n, local: local, filter: o.Filter, notify: o.Notify, recvQueue: max(o.RecvQueue, 1)}
+	d := &datagrams{n: n, local: local, filter: o.Filter, notify: o.Notify, lost: o.Lost, recvQueue: max(o.RecvQueue, 1)}
 	d.enter(membership{})
 	p.endpoints = append(p.endpoints, d)
 	return d, nil

@@ -22,18 +22,20 @@ import (
 type mailbox struct {
 	fabric.DatagramEndpoint
 	notified *int
+	lost     *error
 }
 
 // openMailbox opens one at an address, with a receive queue for 4 datagrams. The test
 // closes it in the end.
 func openMailbox(t testing.TB, n *sim.Network, at string) mailbox {
 	t.Helper()
-	m := mailbox{notified: new(int)}
+	m := mailbox{notified: new(int), lost: new(error)}
 	var err error
 	m.DatagramEndpoint, err = n.ListenPacket(netip.MustParseAddrPort(at), fabric.DatagramOptions{
 		RecvQueue: 4,
 		Filter:    func(d *fabric.Datagram) bool { return d.Header[0] == 0 },
 		Notify:    func() { *m.notified++ },
+		Lost:      func(err error) { *m.lost = err },
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = m.Close() })
@@ -209,6 +211,7 @@ func TestDatagramsWithoutADevice(t *testing.T) {
 	a, b := openMailbox(t, n, "10.0.0.1:1"), openMailbox(t, n, "10.0.0.2:1")
 	h := a.to(t, b)
 	n.RemoveDevice()
+	require.ErrorIs(t, *a.lost, fabric.ErrDeviceRemoved)
 	require.Equal(t, fabric.Flushed, a.send(h, "lost"))
 	_, err := a.Resolve(ctx, b.LocalAddr())
 	require.ErrorIs(t, err, fabric.ErrDeviceRemoved)

@@ -97,6 +97,9 @@ func (n *Network) RemoveDevice() {
 	for _, e := range n.Endpoints() {
 		e.Fail(fabric.ErrDeviceRemoved)
 	}
+	for _, d := range n.packets.opened() {
+		d.lost(fabric.ErrDeviceRemoved)
+	}
 }
 
 // Cut cuts, or mends, the cable of this connection alone.
