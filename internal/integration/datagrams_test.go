@@ -213,9 +213,11 @@ func interfaceWith(t *testing.T, addr string) *net.Interface {
 	return nil
 }
 
-// Nothing waits for a device that is no more, and who reads has a deadline as ever.
+// Nothing waits for a device that is no more. Who has listened there is told, and who listens
+// everywhere goes on with one that comes.
 func TestDatagramsDeviceRemoved(t *testing.T) {
 	device, _ := deviceOfItsOwn(t)
+	other := requireEnv(t, "SOFTROCE_OTHER_ADDR")
 	alone(t, nil, func(t *testing.T) {
 		host := requireEnv(t, "SOFTROCE_ADDR")
 		listener, err := ringnet.ListenPacket("rdma-udp", net.JoinHostPort(host, "0"))
@@ -230,6 +232,8 @@ func TestDatagramsDeviceRemoved(t *testing.T) {
 		require.NoError(t, err)
 		_, err = dialed.Read(make([]byte, 100))
 		require.NoError(t, err)
+		everywhere, err := ringnet.ListenPacket("rdma-udp", ":0")
+		require.NoError(t, err)
 
 		require.NoError(t, exec.Command("rdma", "link", "delete", device).Start())
 		removed := func() bool {
@@ -241,12 +245,29 @@ func TestDatagramsDeviceRemoved(t *testing.T) {
 		}
 		require.True(t, eventually(soon, removed), "what is open does not keep the device")
 		for _, c := range []net.Conn{dialed, listener.(net.Conn)} {
-			require.NoError(t, c.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
 			_, err = c.Read(make([]byte, 100))
+			requireErrno(t, err, syscall.ENETDOWN)
+			_, err = c.Write([]byte("hello?"))
 			require.Error(t, err)
 		}
-		_, _ = dialed.Write([]byte("hello?")) // nobody will know
 		require.NoError(t, dialed.Close())
 		require.NoError(t, listener.Close())
+
+		renewDevice(t, "another", interfaceWith(t, other).Name)
+		_, port, err := net.SplitHostPort(everywhere.LocalAddr().String())
+		require.NoError(t, err)
+		dialed, err = ringnet.Dial("rdma-udp", net.JoinHostPort(other, port))
+		require.NoError(t, err)
+		a := asker{PacketConn: dialed.(*ringnet.PacketConn)}
+		go func() {
+			p := make([]byte, 100)
+			for n, from, err := everywhere.ReadFrom(p); err == nil; n, from, err = everywhere.ReadFrom(p) {
+				_, _ = everywhere.WriteTo(p[:n], from)
+			}
+		}()
+		a.askUntilAnswered(t, sameAgain, 10)
+		require.NoError(t, dialed.Close())
+		require.NoError(t, everywhere.Close())
+		require.NoError(t, exec.Command("rdma", "link", "delete", "another").Start())
 	})
 }

@@ -115,9 +115,14 @@ func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
 	case C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE, C.RN_RDMA_CM_EVENT_ESTABLISHED, C.RN_RDMA_CM_EVENT_REJECTED:
 		e.private = privateOf(event)
 	}
-	if id.ps == C.RN_RDMA_PS_UDP && (e.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED || e.kind == C.RN_RDMA_CM_EVENT_MULTICAST_JOIN) {
-		ud := C.rn_ud_param(event)
-		e.service = service{ud.ah_attr, uint32(ud.qp_num)}
+	if id.ps == C.RN_RDMA_PS_UDP {
+		switch e.kind {
+		case C.RN_RDMA_CM_EVENT_ESTABLISHED, C.RN_RDMA_CM_EVENT_MULTICAST_JOIN:
+			ud := C.rn_ud_param(event)
+			e.service = service{ud.ah_attr, uint32(ud.qp_num)}
+		case C.RN_RDMA_CM_EVENT_UNREACHABLE: // by the one who has been asked, perhaps
+			e.private = privateOf(event)
+		}
 	}
 	m.mu.Lock()
 	r := m.receivers[id]

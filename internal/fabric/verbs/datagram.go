@@ -10,7 +10,8 @@ package verbs
 // for UDP: by SIDR, one request and one reply. A device does not tell a sender that a
 // queue pair is no more. Therefore a sender has another request pending, which the
 // receiver, or its kernel when the process has died, rejects when the queue pair ends
-// (resolve.go, and section 12.2 of docs/protocol.md). Members of groups are in group.go.
+// (section 12.2 of docs/protocol.md: answer.go has the receiver's side, resolve.go the
+// sender's). Members of groups are in group.go.
 
 // #include "shim.h"
 import "C"
@@ -23,25 +24,16 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 const (
 	// maxDatagramQueue is how many receives a queue pair may have for datagrams.
 	maxDatagramQueue = 1 << 13
 
-	// resolutionBacklog is how many requests wait to be looked at, and maxRequests how
-	// many for the other of the same sender.
+	// resolutionBacklog is how many requests wait to be looked at.
 	resolutionBacklog = 128
-	maxRequests       = 128
-
-	// tellWithin is how long the end of a queue pair waits for those who send to it to
-	// know, and maxTelling how many are told at once.
-	tellWithin = time.Second
-	maxTelling = 32
 
 	// largestMTU is that of InfiniBand, and RoCE, in bytes.
 	largestMTU = 4096
@@ -50,24 +42,32 @@ const (
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
 	rdma       rdma // in the port space for UDP
+	only6      bool // it is at all addresses of IPv6, and of IPv4 at none
 	local      netip.AddrPort
 	limits     fabric.DatagramLimits
 	filter     func(*fabric.Datagram) bool
 	notify     func()
+	lost       func(error)
 	listener   *listener
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
-	background sync.WaitGroup // goroutines
+	background sync.WaitGroup // goroutines; none begins after Close, but of those
 
 	// queues is replaced, never changed, with mu held. turn is that of Receive.
 	queues atomic.Pointer[[]*datagramQueue]
 	turn   int
 
-	mu        sync.Mutex // guards what follows, and the fields of queues that say so
+	// making is held, before mu, by who makes queue pairs or replaces them, which takes
+	// its time, and guards recvQueue.
+	making    sync.Mutex
 	recvQueue int
-	requests  []pendingRequest // the oldest first
-	handles   map[uint64]*addressHandle
-	closed    bool
+
+	// mu guards what follows, and the fields of queues that say so. Whoever holds it waits
+	// for no device, and for no other lock.
+	mu       sync.Mutex
+	requests []pendingRequest          // the oldest first
+	handles  map[uint64]*addressHandle // by the numbers of their requests
+	closed   bool
 }
 
 var (
@@ -78,7 +78,10 @@ var (
 // ListenPacket implements [fabric.Datagrams].
 func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
 	f.space = C.RN_RDMA_PS_UDP
-	d := &datagrams{rdma: f, filter: o.Filter, notify: o.Notify, handles: make(map[uint64]*addressHandle)}
+	d := &datagrams{
+		rdma: f, only6: local.Addr() == netip.IPv6Unspecified(), filter: o.Filter, notify: o.Notify, lost: o.Lost,
+		handles: make(map[uint64]*addressHandle),
+	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.queues.Store(new([]*datagramQueue))
 	d.recvQueue = clampRecvQueue(o.RecvQueue)
@@ -141,76 +144,135 @@ func clampRecvQueue(n int) int { return min(max(n, 1), maxDatagramQueue) }
 // SetRecvQueue implements [fabric.DatagramEndpoint]: for the queue pairs that nobody has
 // used yet, of which it makes others if there is memory for them.
 func (d *datagrams) SetRecvQueue(n int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.making.Lock()
+	defer d.making.Unlock()
 	d.recvQueue = clampRecvQueue(n)
-	for _, q := range *d.queues.Load() {
-		if !q.used {
-			if _, err := d.openQueue(q.local, netip.AddrPort{}); err == nil {
-				d.remove(q)
-			}
+	for _, old := range *d.queues.Load() {
+		if d.isUsed(old) {
+			continue
+		}
+		q, err := d.openQueue(old.local, nil)
+		if err != nil {
+			continue
+		}
+		if unused := d.takeUnused(old, q); unused != nil {
+			d.end(unused)
 		}
 	}
+}
+
+// takeUnused has the first of some queue pairs that nobody knows be the endpoint's no more.
+func (d *datagrams) takeUnused(qs ...*datagramQueue) *datagramQueue {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range qs {
+		if !q.used && d.remove(q) {
+			return q
+		}
+	}
+	return nil
+}
+
+func (d *datagrams) isUsed(q *datagramQueue) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return q.used
 }
 
 // addQueue makes a queue pair at the port with an address.
 func (d *datagrams) addQueue(local netip.Addr) (*datagramQueue, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.openQueue(local, netip.AddrPort{})
+	d.making.Lock()
+	defer d.making.Unlock()
+	return d.openQueue(local, nil)
 }
 
-// openQueue does that, or makes one to receive from a group. Called with mu held.
-func (d *datagrams) openQueue(local netip.Addr, group netip.AddrPort) (*datagramQueue, error) {
-	if d.closed {
-		return nil, net.ErrClosed
-	}
-	q, err := newDatagramQueue(d, local, group, d.recvQueue)
+// openQueue does that, or makes one to receive from the group of a membership, which ends
+// if it cannot. Called with making held.
+func (d *datagrams) openQueue(local netip.Addr, m *membership) (*datagramQueue, error) {
+	q, err := newDatagramQueue(d, local, m, d.recvQueue)
 	if err != nil {
 		return nil, err
 	}
-	all := append(slices.Clone(*d.queues.Load()), q)
-	d.queues.Store(&all)
+	if !d.add(q) {
+		q.close()
+		return nil, net.ErrClosed
+	}
 	d.notify() // somebody may wait who has not armed this one
 	return q, nil
 }
 
-// use returns the queue pair at the port of an endpoint, for somebody to know it, and
-// makes one if there is none. Called with mu held.
-func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
-	for _, q := range *d.queues.Load() {
-		if !q.group.IsValid() && !q.failed.Load() && q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num {
-			q.used = true
-			return q, nil
-		}
+// add has a queue pair be one of the endpoint's, or returns false if that is closed.
+func (d *datagrams) add(q *datagramQueue) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
 	}
-	q, err := d.openQueue(e.local.Addr(), netip.AddrPort{})
+	all := append(slices.Clone(*d.queues.Load()), q)
+	d.queues.Store(&all)
+	q.begin()
+	return true
+}
+
+// use returns the queue pair at the port of an endpoint, for somebody to know it, and
+// makes one if there is none. It may have failed by then.
+func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
+	if q := d.queueAt(e); q != nil {
+		return q, nil
+	}
+	d.making.Lock()
+	defer d.making.Unlock()
+	if q := d.queueAt(e); q != nil {
+		return q, nil // somebody else has made it
+	}
+	q, err := d.openQueue(e.local.Addr(), nil)
 	if err != nil {
 		return nil, err
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	q.used = true
 	return q, nil
 }
 
-// remove closes a queue pair, has its senders told, and makes its handles useless. Called
-// with mu held.
-func (d *datagrams) remove(q *datagramQueue) {
+// queueAt is the queue pair that there is at the port of an endpoint, for somebody to know
+// it, or nil.
+func (d *datagrams) queueAt(e *endpoint) *datagramQueue {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range *d.queues.Load() {
+		if !q.group.IsValid() && !q.failed.Load() && q.isAt(e) {
+			q.used = true
+			return q
+		}
+	}
+	return nil
+}
+
+// take has a queue pair be the endpoint's no more, or returns false if it is not so.
+func (d *datagrams) take(q *datagramQueue) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.remove(q)
+}
+
+// remove does that. Called with mu held.
+func (d *datagrams) remove(q *datagramQueue) bool {
 	all := slices.Clone(*d.queues.Load())
 	i := slices.Index(all, q)
 	if i < 0 {
-		return
+		return false
 	}
 	all = slices.Delete(all, i, i+1)
 	d.queues.Store(&all)
-	watchers := q.watchers
-	q.watchers = nil
-	for _, w := range watchers {
-		_ = w.e.Close() // rejects the request
+	return true
+}
+
+// discard closes a queue pair, unless somebody else does.
+func (d *datagrams) discard(q *datagramQueue) {
+	if d.take(q) {
+		d.end(q)
 	}
-	if len(watchers) > 0 {
-		d.background.Go(func() { d.tellAll(watchers) })
-	}
-	q.close()
 }
 
 // fail replaces a queue pair that is of no use any more: the next request makes another, or
@@ -220,15 +282,15 @@ func (d *datagrams) fail(q *datagramQueue) {
 	if q.failed.Swap(true) {
 		return
 	}
-	go func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if q.group.IsValid() {
-			d.replaceMember(q)
-		} else {
-			d.remove(q) // does nothing after Close
-		}
-	}()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed:
+	case q.group.IsValid():
+		d.background.Go(func() { d.replaceMember(q) })
+	default:
+		d.background.Go(func() { d.discard(q) })
+	}
 }
 
 // Send implements [fabric.DatagramEndpoint].
@@ -264,125 +326,32 @@ func (d *datagrams) Arm() {
 
 // Close implements [fabric.DatagramEndpoint]. First of all it tells those who send to it.
 func (d *datagrams) Close() error {
-	d.mu.Lock()
-	wasClosed := d.closed
-	d.closed = true
-	d.mu.Unlock()
-	if wasClosed {
+	if !d.setClosed() {
 		return net.ErrClosed
 	}
 	err := d.listener.Close()
+	d.cancel()
+	d.making.Lock() // who makes queue pairs has done so
 	d.mu.Lock()
-	for _, q := range *d.queues.Load() {
-		d.remove(q)
-	}
-	for _, r := range d.requests {
-		_ = r.e.Close()
-	}
+	queues, requests := *d.queues.Swap(new([]*datagramQueue)), d.requests
 	d.requests = nil
 	d.mu.Unlock()
-	d.cancel()
+	d.making.Unlock()
+	for _, q := range queues {
+		d.end(q)
+	}
+	for _, r := range requests {
+		_ = r.e.Close()
+	}
 	d.background.Wait()
 	return err
 }
 
-// serve answers who asks for the queue pair, until the endpoint is closed.
-func (d *datagrams) serve() {
-	for {
-		e, err := d.listener.Accept()
-		if err != nil {
-			return
-		}
-		d.consider(e.(*endpoint))
-	}
-}
-
-// pendingRequest waits for the other of the same sender.
-type pendingRequest struct {
-	wire.ResolutionRequest
-	e *endpoint
-}
-
-// consider answers a sender that has made both requests, and a receiver that says that its
-// queue pair has ended.
-func (d *datagrams) consider(e *endpoint) {
+// setClosed returns false if the endpoint has been closed before.
+func (d *datagrams) setClosed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r, ok := wire.DecodeResolutionRequest(e.private)
-	if d.closed {
-		_ = e.Close()
-		return
-	}
-	if !ok || r.Kind == wire.Ended {
-		if h := d.handles[r.ID]; ok && h != nil && h.to.Addr() == e.remote.Addr() {
-			h.gone.Store(true)
-		}
-		_ = e.Close() // which rejects what has not been answered
-		return
-	}
-	other := slices.IndexFunc(d.requests, func(o pendingRequest) bool {
-		return o.ID == r.ID && o.Kind != r.Kind && o.e.remote.Addr() == e.remote.Addr()
-	})
-	if other < 0 {
-		d.keep(pendingRequest{r, e})
-		return
-	}
-	asks, watches := pendingRequest{r, e}, d.requests[other]
-	if r.Kind == wire.Watches {
-		asks, watches = watches, asks
-	}
-	d.requests = slices.Delete(d.requests, other, other+1)
-	d.answer(asks.e, watches)
-}
-
-// keep has a request wait. If there are too many, the oldest has waited in vain. Called
-// with mu held.
-func (d *datagrams) keep(r pendingRequest) {
-	if len(d.requests) == maxRequests {
-		_ = d.requests[0].e.Close()
-		d.requests = slices.Delete(d.requests, 0, 1)
-	}
-	d.requests = append(d.requests, r)
-}
-
-// answer tells a sender which queue pair there is, and keeps its other request. Called
-// with mu held.
-func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
-	defer asks.Close()
-	q, err := d.use(asks)
-	if err != nil {
-		_ = watches.e.Close()
-		return
-	}
-	q.watch(watches)
-	reply := wire.ResolutionReply{MaxMessage: uint16(min(q.maxMessage(), d.limits.MaxMessage)), Key: q.key}
-	data, n := privateData(reply.Append(nil))
-	C.rn_accept(asks.id, q.e.qp.qp_num, 0, data, n)
-}
-
-// tellAll tells those who watched a queue pair that it has ended, so that what they send
-// from now on goes to whoever listens at the address then.
-func (d *datagrams) tellAll(watchers []watcher) {
-	ctx, cancel := context.WithTimeout(context.Background(), tellWithin)
-	defer cancel()
-	var telling sync.WaitGroup
-	turns := make(chan struct{}, maxTelling)
-	for _, w := range watchers {
-		turns <- struct{}{}
-		telling.Go(func() {
-			d.tell(ctx, w)
-			<-turns
-		})
-	}
-	telling.Wait()
-}
-
-// tell tells one, and waits until it knows.
-func (d *datagrams) tell(ctx context.Context, w watcher) {
-	e, err := d.request(ctx, w.at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.id})
-	if err != nil {
-		return
-	}
-	_, _ = e.awaitService(ctx)
-	_ = e.Close()
+	wasClosed := d.closed
+	d.closed = true
+	return !wasClosed
 }

@@ -44,6 +44,7 @@ func openPacketsAt(t *testing.T, addr netip.Addr, queue int) packets {
 			default:
 			}
 		},
+		Lost: func(error) {}, // integration.TestDatagramsDeviceRemoved
 	})
 	require.NoError(t, err)
 	p.datagrams = ep.(*datagrams)

@@ -62,7 +62,7 @@ func requireRejected(t *testing.T, e *endpoint, what string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	_, err := e.awaitService(ctx)
+	_, err := e.awaitService(ctx, nil)
 	require.ErrorAs(t, err, new(*fabric.RejectError), what)
 }
 

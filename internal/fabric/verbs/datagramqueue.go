@@ -2,7 +2,8 @@
 
 package verbs
 
-// A queue pair of type UD: its memory, what it sends and what it receives.
+// A queue pair of type UD: its memory, and what it receives. What it sends is in
+// datagramsend.go.
 //
 // What arrives lies in slots of registered memory, each with room for the longest
 // datagram and the device's header, until Receive copies it; what is to be sent is copied
@@ -21,14 +22,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"github.com/ringnet/ringnet/internal/budget"
@@ -40,16 +38,6 @@ const (
 	// sendBatch how many of them are posted at once.
 	datagramSends = 128
 	sendBatch     = 64
-
-	// sendWithin is how long they may wait: a device whose port is up, and that no
-	// other has told to pause, takes microseconds.
-	sendWithin = time.Second
-
-	// maxWatchers is how many senders a queue pair tells that it has gone.
-	maxWatchers = 1024
-
-	// watchesWithin is how long a request is repeated: 16 times, every 4.096 s.
-	watchesWithin = 70 * time.Second
 )
 
 // datagramQueue is one.
@@ -58,8 +46,9 @@ type datagramQueue struct {
 	number uint64         // of those of this process
 	local  netip.Addr     // of its port
 	group  netip.AddrPort // whose member it is, which does nothing else; invalid: it is none
-	key    uint32         // Q_Key
-	zone   string         // of the port's interface
+	qpNum  C.uint32_t
+	key    uint32 // Q_Key
+	zone   string // of the port's interface
 	mtu    int
 
 	// e has the queue pair, the completion queue of the receives, and their memory. It
@@ -79,33 +68,39 @@ type datagramQueue struct {
 	failed  atomic.Bool
 	closing atomic.Bool
 
-	// Guarded by the endpoint's mu.
-	used     bool        // somebody knows it
-	watchers []watcher   // the oldest first
-	member   *membership // nil if it is none
+	// Guarded by the endpoint's mu, until the queue pair is the endpoint's no more.
+	used     bool      // somebody knows it
+	watchers []watcher // the oldest first
+
+	member *membership // nil if it is none; guarded by the endpoint's making, until the same
+
+	handling sync.Mutex // is held by who makes a handle, and by close; comes before sending
 
 	receiving     sync.Mutex // is held by who looks at e.queue, and guards what follows
 	polled, taken int        // completions in e.wc, and how many of them have been looked at
 
 	sending      sync.Mutex // guards what follows
 	posted, done uint64     // counts of sends
+	handles      map[*addressHandle]struct{}
 }
 
 var datagramQueues atomic.Uint64 // how many there have been
 
 // newDatagramQueue returns a queue pair, with its receives posted, at the port that has an
-// address: for a group, if that is valid, of which it is yet to become a member.
-func newDatagramQueue(d *datagrams, local netip.Addr, group netip.AddrPort, recvs int) (*datagramQueue, error) {
+// address: for nothing but the group of a membership, if there is one, which ends with it.
+func newDatagramQueue(d *datagrams, local netip.Addr, m *membership, recvs int) (*datagramQueue, error) {
 	q := &datagramQueue{
-		d: d, number: datagramQueues.Add(1), local: local, group: group, used: group.IsValid(),
-		memory: budget.Account{Budget: budget.Process, Locked: true},
+		d: d, number: datagramQueues.Add(1), local: local, member: m,
+		memory:  budget.Account{Budget: budget.Process, Locked: true},
+		handles: make(map[*addressHandle]struct{}),
+	}
+	if m != nil {
+		q.group, q.used = m.group, true
 	}
 	if err := q.open(recvs); err != nil {
 		q.close()
 		return nil, err
 	}
-	q.listening = make(chan struct{})
-	go q.listen()
 	return q, nil
 }
 
@@ -144,7 +139,15 @@ func (q *datagramQueue) open(recvs int) error {
 	if rc := C.rn_post_recv(e.queue, C.int(recvs)); rc != 0 {
 		return deviceError("ibv_post_recv", rc)
 	}
+	if q.member != nil {
+		return q.member.attach(e.qp)
+	}
 	return nil
+}
+
+// isAt says whether the queue pair is at the port of an endpoint.
+func (q *datagramQueue) isAt(e *endpoint) bool {
+	return q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num
 }
 
 // bind finds the port, and what it is like.
@@ -236,7 +239,7 @@ func (q *datagramQueue) createQueuePair(sends, recvs int) error {
 			max_inline_data: C.uint32_t(inline),
 		}
 		if rc = C.rn_create_qp(e.pd, C.RN_IBV_QPT_UD, q.sendCQ, e.cq, &wanted, &e.qp); rc == 0 {
-			q.inline = min(int(wanted.max_inline_data), maxInline)
+			q.qpNum, q.inline = e.qp.qp_num, min(int(wanted.max_inline_data), maxInline)
 			e.device.attach(e)
 			return nil
 		}
@@ -271,33 +274,33 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 	return nil
 }
 
-// close gives everything back. Called with the endpoint's mu held.
+// close gives everything back. It comes once, when the queue pair is the endpoint's no more.
 func (q *datagramQueue) close() {
 	q.closing.Store(true)
 	if q.listening != nil {
 		q.e.Wake()
 		<-q.listening
 	}
+	q.handling.Lock()
+	defer q.handling.Unlock()
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
 	q.sending.Lock()
 	defer q.sending.Unlock()
+	if q.member != nil {
+		q.member.end()
+	}
 	if q.e == nil {
 		return
 	}
 	e := q.e
-	if q.member != nil {
-		q.member.end()
-	}
 	if e.qp != nil {
 		e.device.detach(e)
 		C.rn_destroy_qp(e.qp)
 		e.qp = nil
 	}
-	for _, h := range q.d.handles {
-		if h.q == q {
-			h.destroy()
-		}
+	for h := range q.handles {
+		q.destroy(h)
 	}
 	if q.sends != nil {
 		C.free(unsafe.Pointer(q.sends))
@@ -314,7 +317,13 @@ func (q *datagramQueue) close() {
 // maxMessage is how many bytes a datagram has at most behind its header.
 func (q *datagramQueue) maxMessage() int { return q.mtu - fabric.HeaderSize }
 
-// listen has the endpoint's owner look when there is something.
+// begin has the endpoint's owner told when there is something to receive. Called with the
+// endpoint's mu held.
+func (q *datagramQueue) begin() {
+	q.listening = make(chan struct{})
+	go q.listen()
+}
+
 func (q *datagramQueue) listen() {
 	defer close(q.listening)
 	for !q.closing.Load() {
@@ -323,25 +332,6 @@ func (q *datagramQueue) listen() {
 			return
 		}
 		q.d.notify()
-	}
-}
-
-// watcher is a sender that wants to be told when a queue pair has gone.
-type watcher struct {
-	e     *endpoint // its request
-	id    uint64
-	at    netip.AddrPort
-	since time.Time
-}
-
-// watch keeps the request of one, and rejects those that are too old to have anybody wait
-// for them, or too many. Called with the endpoint's mu held.
-func (q *datagramQueue) watch(r pendingRequest) {
-	at := netip.AddrPortFrom(r.e.remote.Addr(), r.Port)
-	q.watchers = append(q.watchers, watcher{r.e, r.ID, at, time.Now()})
-	for len(q.watchers) > maxWatchers || time.Since(q.watchers[0].since) > watchesWithin {
-		_ = q.watchers[0].e.Close()
-		q.watchers = slices.Delete(q.watchers, 0, 1)
 	}
 }
 
@@ -410,137 +400,6 @@ func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted 
 	}
 	for _, part := range d.Buffers {
 		rest = rest[copy(part, rest):]
-	}
-	return true
-}
-
-// Close implements [fabric.AddressHandle]. What was sent has left the device by then.
-func (h *addressHandle) Close() {
-	h.cancel()
-	q := h.q
-	q.d.mu.Lock()
-	defer q.d.mu.Unlock()
-	delete(q.d.handles, h.id)
-	q.sending.Lock()
-	defer q.sending.Unlock()
-	if h.ah == nil {
-		return // the queue pair has gone
-	}
-	if !q.drain(0) {
-		q.d.fail(q)
-		C.rn_qp_error(q.e.qp)
-	}
-	h.destroy()
-}
-
-// destroy gives back what the device has of the handle. Called with the queue pair's sending
-// held.
-func (h *addressHandle) destroy() {
-	h.gone.Store(true)
-	C.rn_destroy_ah(h.ah)
-	h.ah = nil
-}
-
-// send sends datagrams to receivers of which the queue pair has the handles.
-func (q *datagramQueue) send(ds []fabric.Datagram) {
-	q.sending.Lock()
-	defer q.sending.Unlock()
-	batch := 0
-	for i := range ds {
-		if ds[i].Status = q.encode(batch, &ds[i]); ds[i].Status != fabric.OK {
-			continue
-		}
-		if batch++; batch == min(sendBatch, q.depth) {
-			q.post(batch)
-			batch = 0
-		}
-	}
-	q.post(batch)
-}
-
-// encode makes slot i of the batch a send of d. Called with sending held.
-func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
-	h := d.To.(*addressHandle)
-	n := fabric.HeaderSize
-	for _, b := range d.Buffers {
-		n += len(b)
-	}
-	switch {
-	case h.gone.Load() || q.failed.Load():
-		return fabric.Flushed
-	case n > h.maxMessage+fabric.HeaderSize:
-		return fabric.RNRRetryExceeded
-	case !q.drain(q.depth - 1 - i):
-		q.d.fail(q)
-		return fabric.Flushed
-	}
-	at := int((q.posted+uint64(i))%uint64(q.depth)) * q.stride
-	slot := q.sendMR.bytes[at:][:n]
-	rest := slot[copy(slot, d.Header[:]):]
-	for _, b := range d.Buffers {
-		rest = rest[copy(rest, b):]
-	}
-	w, s := &q.e.send[i], &q.e.sge[i]
-	w.opcode = C.RN_IBV_WR_SEND
-	w.send_flags = 0
-	if n <= q.inline {
-		w.send_flags = C.RN_IBV_SEND_INLINE
-	}
-	w.num_sge = 1
-	w.remote_addr = C.uint64_t(uintptr(unsafe.Pointer(h.ah)))
-	w.rkey = C.uint32_t(h.receiver.number)
-	w.remote_qkey = C.uint32_t(h.receiver.key)
-	s.addr = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(slot))))
-	s.length = C.uint32_t(n)
-	s.lkey = q.sendMR.mr.lkey
-	return fabric.OK
-}
-
-// post posts a batch, of which the last tells that all have been sent. Called with sending
-// held.
-func (q *datagramQueue) post(n int) {
-	if n == 0 {
-		return
-	}
-	q.posted += uint64(n)
-	last := &q.e.send[n-1]
-	last.send_flags |= C.RN_IBV_SEND_SIGNALED
-	last.wr_id = C.uint64_t(q.posted)
-	if C.rn_post_send(q.sends, C.int(n)) != 0 {
-		q.d.fail(q)
-	}
-}
-
-// drain waits until at most so many sends are under way, or returns false if the device
-// does not get on. Called with sending held.
-func (q *datagramQueue) drain(most int) bool {
-	var deadline time.Time
-	for polls := 0; q.posted-q.done > uint64(most); polls++ {
-		if q.failed.Load() {
-			return false
-		}
-		n := int(C.rn_poll(q.sends, sendBatch))
-		for i := range max(n, 0) {
-			w := &unsafe.Slice(q.sends.wc, sendBatch)[i]
-			if w.status != C.RN_IBV_WC_SUCCESS {
-				return false
-			}
-			q.done = uint64(w.wr_id)
-		}
-		switch {
-		case n < 0:
-			return false
-		case n > 0:
-		case deadline.IsZero():
-			deadline = time.Now().Add(sendWithin)
-		case polls > spin:
-			if time.Now().After(deadline) {
-				return false
-			}
-			time.Sleep(10 * time.Microsecond)
-		default:
-			runtime.Gosched()
-		}
 	}
 	return true
 }

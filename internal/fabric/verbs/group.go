@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -35,11 +34,12 @@ const groupHops = 1
 
 // membership is that of a card in a group.
 type membership struct {
-	e     *endpoint // which has joined
-	addr  sockaddr  // of the group
-	group service   // what senders have to name
-	asked netip.Addr
-	qp    *C.struct_rn_ibv_qp // attached to the group; nil: none is
+	group   netip.AddrPort
+	asked   netip.Addr          // which card, as the caller has it
+	e       *endpoint           // which has joined
+	addr    sockaddr            // of the group
+	service service             // what senders have to name
+	qp      *C.struct_rn_ibv_qp // attached to the group; nil: none is
 }
 
 // join has the card with an address be a member of a group: of those that only send to it,
@@ -48,7 +48,7 @@ func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.A
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	m := &membership{asked: card}
+	m := &membership{group: group, asked: card}
 	var err error
 	if m.addr, err = toSockaddr(netip.AddrPortFrom(group.Addr(), 0)); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (m *membership) enter(ctx context.Context, e *endpoint, sendsOnly bool) err
 		C.rn_leave(e.id, &m.addr)
 		return err
 	}
-	m.group = ev.service
+	m.service = ev.service
 	return nil
 }
 
@@ -113,7 +113,7 @@ func joinError(rc C.int) error {
 
 // attach has a queue pair receive what is sent to the group.
 func (m *membership) attach(qp *C.struct_rn_ibv_qp) error {
-	if rc := C.rn_attach(qp, &m.group.attr); rc != 0 {
+	if rc := C.rn_attach(qp, &m.service.attr); rc != 0 {
 		return deviceError("ibv_attach_mcast", rc)
 	}
 	m.qp = qp
@@ -123,7 +123,7 @@ func (m *membership) attach(qp *C.struct_rn_ibv_qp) error {
 // detach ends that.
 func (m *membership) detach() {
 	if m.qp != nil {
-		C.rn_detach(m.qp, &m.group.attr)
+		C.rn_detach(m.qp, &m.service.attr)
 		m.qp = nil
 	}
 }
@@ -144,62 +144,40 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.openGroup(group, m); err != nil {
-		m.end()
-		return err
+	d.making.Lock()
+	defer d.making.Unlock()
+	for _, q := range *d.queues.Load() {
+		if q.group == group && q.isAt(m.e) {
+			m.end()
+			return syscall.EADDRINUSE
+		}
 	}
-	return nil
-}
-
-// openGroup makes the queue pair of a member. Called with mu held.
-func (d *datagrams) openGroup(group netip.AddrPort, m *membership) error {
-	at := m.e.id
-	if slices.ContainsFunc(*d.queues.Load(), func(q *datagramQueue) bool {
-		return q.group == group && q.e.id.verbs == at.verbs && q.e.id.port_num == at.port_num
-	}) {
-		return syscall.EADDRINUSE
-	}
-	return d.attachQueue(group, m)
-}
-
-// attachQueue makes a queue pair for a membership that has none. Called with mu held.
-func (d *datagrams) attachQueue(group netip.AddrPort, m *membership) error {
-	q, err := d.openQueue(m.e.local.Addr(), group)
-	if err != nil {
-		return err
-	}
-	if err := m.attach(q.e.qp); err != nil {
-		d.remove(q)
-		return err
-	}
-	q.member = m
-	return nil
+	_, err = d.openQueue(m.e.local.Addr(), m)
+	return err
 }
 
 // replaceMember makes another queue pair for the membership of one that has failed. If
-// there can be none, the membership has ended. Called with mu held.
+// there can be none, the membership has ended.
 func (d *datagrams) replaceMember(q *datagramQueue) {
-	if !slices.Contains(*d.queues.Load(), q) {
+	d.making.Lock()
+	defer d.making.Unlock()
+	if !d.take(q) {
 		return // it has ended
 	}
 	m := q.member
 	m.detach()
 	q.member = nil
-	d.remove(q)
-	if d.attachQueue(q.group, m) != nil {
-		m.end()
-	}
+	q.close()
+	_, _ = d.openQueue(q.local, m)
 }
 
 // Leave implements [fabric.DatagramEndpoint].
 func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.making.Lock()
+	defer d.making.Unlock()
 	for _, q := range *d.queues.Load() {
-		if q.group == group && q.member.asked == card {
-			d.remove(q)
+		if q.group == group && q.member.asked == card && d.take(q) {
+			q.close()
 			return nil
 		}
 	}
@@ -212,14 +190,12 @@ func (d *datagrams) resolveGroup(ctx context.Context, to netip.AddrPort) (fabric
 	if err != nil {
 		return nil, err
 	}
-	m.group.attr.hop_limit = groupHops
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	m.service.attr.hop_limit = groupHops
 	h := &addressHandle{
-		to: to, id: randomID(), receiver: queuePair{groupNumber, groupKey(to.Port())},
+		to: to, receiver: queuePair{groupNumber, groupKey(to.Port())},
 		maxMessage: d.limits.MaxMessage, cancel: m.end,
 	}
-	if err := d.enter(h, m.e, &m.group); err != nil {
+	if err := d.enter(h, m.e, &m.service); err != nil {
 		m.end()
 		return nil, err
 	}

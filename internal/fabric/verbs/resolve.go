@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -29,9 +30,12 @@ type addressHandle struct {
 	id         uint64 // of the requests; guarded by the endpoint's mu
 	receiver   queuePair
 	maxMessage int
-	ah         *C.struct_rn_ibv_ah // guarded by q's sending; nil once q is closed
-	gone       atomic.Bool         // the receiver's queue pair has
-	cancel     func()              // ends what there is besides
+	gone       atomic.Bool // the receiver's queue pair has
+	cancel     func()      // ends what there is besides
+
+	// Guarded by q's sending.
+	ah       *C.struct_rn_ibv_ah // nil once q is closed
+	released bool
 }
 
 // queuePair is one for datagrams, as senders have to name it.
@@ -51,39 +55,68 @@ func (r *resolution) receiver() queuePair { return queuePair{r.service.number, r
 
 // Resolve implements [fabric.DatagramEndpoint].
 func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+	if d.only6 && to.Addr().Is4() {
+		return nil, &net.AddrError{Err: "non-IPv6 address", Addr: to.Addr().String()}
+	}
 	if to.Addr().IsMulticast() {
 		return d.resolveGroup(ctx, to)
 	}
-	r, err := d.resolve(ctx, to)
+	h := &addressHandle{to: to}
+	r, err := d.resolve(ctx, h)
 	if err != nil {
 		return nil, err
 	}
 	defer r.asked.Close()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	h := &addressHandle{to: to, id: r.id, receiver: r.receiver(), maxMessage: r.maxMessage}
+	h.receiver, h.maxMessage = r.receiver(), r.maxMessage
 	if err := d.enter(h, r.asked, &r.service); err != nil {
 		_ = r.watching.Close()
+		d.forget(r.id)
 		return nil, err
 	}
-	ctx, h.cancel = context.WithCancel(d.ctx)
-	d.background.Go(func() { h.watch(ctx, r.watching) })
+	if !d.begin(h, r) {
+		_ = r.watching.Close()
+		d.forget(r.id)
+		h.q.release(h)
+		return nil, net.ErrClosed
+	}
 	return h, nil
 }
 
 // enter makes a handle of use, by what an endpoint has heard at the port over which to
-// send. Called with mu held.
+// send.
 func (d *datagrams) enter(h *addressHandle, e *endpoint, at *service) error {
-	q, err := d.use(e)
-	if err != nil {
-		return err
+	for {
+		q, err := d.use(e)
+		if err != nil {
+			return err
+		}
+		h.q, h.maxMessage = q, min(h.maxMessage, q.maxMessage())
+		if err := q.aim(h, at); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
 	}
-	if rc := C.rn_create_ah(q.e.pd, &at.attr, &h.ah); rc != 0 {
-		return deviceError("ibv_create_ah", rc)
+}
+
+// begin watches the receiver of a handle, until that is closed. It returns false if the
+// endpoint is closed.
+func (d *datagrams) begin(h *addressHandle, r *resolution) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
 	}
-	h.q, h.maxMessage = q, min(h.maxMessage, q.maxMessage())
-	d.handles[h.id] = h
-	return nil
+	var ctx context.Context
+	ctx, h.cancel = context.WithCancel(d.ctx)
+	h.id = r.id
+	d.background.Go(func() { h.watch(ctx, r.watching) })
+	return true
+}
+
+// Close implements [fabric.AddressHandle]. What was sent has left the device by then.
+func (h *addressHandle) Close() {
+	h.cancel()
+	h.q.d.forgetHandle(h)
+	h.q.release(h)
 }
 
 // watch finds out that the receiver's queue pair has gone: the receiver has answered, or
@@ -91,58 +124,87 @@ func (d *datagrams) enter(h *addressHandle, e *endpoint, at *service) error {
 func (h *addressHandle) watch(ctx context.Context, watching *endpoint) {
 	defer h.gone.Store(true)
 	for {
-		_, err := watching.awaitService(ctx)
+		_, err := watching.awaitService(ctx, nil)
 		_ = watching.Close()
 		if !errors.Is(err, syscall.ETIMEDOUT) {
 			return
 		}
-		r, err := h.again(ctx)
-		if err != nil {
-			return
-		}
-		_ = r.asked.Close()
-		watching = r.watching
-		h.rename(r.id)
-		if r.receiver() != h.receiver {
-			_ = watching.Close()
+		if watching = h.again(ctx); watching == nil {
 			return
 		}
 	}
 }
 
-// rename has the handle go by the number of other requests.
-func (h *addressHandle) rename(id uint64) {
+// again resolves the address again, and returns the request that is answered when the
+// receiver's queue pair ends, or nil if the handle is of no more use.
+func (h *addressHandle) again(ctx context.Context) (watching *endpoint) {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
 	d := h.q.d
+	r, err := d.resolve(ctx, h)
+	if err != nil {
+		return nil
+	}
+	defer r.asked.Close()
+	d.rename(h, r.id)
+	if r.receiver() != h.receiver || d.queueAt(r.asked) != h.q || h.q.aim(h, &r.service) != nil {
+		_ = r.watching.Close()
+		return nil
+	}
+	return r.watching
+}
+
+// rename has a handle go by the number of other requests, unless it has been closed.
+func (d *datagrams) rename(h *addressHandle, id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.handles[h.id] == h {
 		delete(d.handles, h.id)
 		h.id = id
-		d.handles[id] = h
+	} else {
+		delete(d.handles, id)
 	}
 }
 
-// again resolves the address again.
-func (h *addressHandle) again(ctx context.Context) (*resolution, error) {
-	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
-	defer cancel()
-	return h.q.d.resolve(ctx, h.to)
+// expect has a notice with a number be one for a handle, which may be in the making: once
+// the receiver knows of it, it may say that it has ended.
+func (d *datagrams) expect(h *addressHandle, id uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.handles[id] = h
 }
 
-// resolve asks who is at an address, and watches that.
-func (d *datagrams) resolve(ctx context.Context, to netip.AddrPort) (*resolution, error) {
-	id := randomID()
-	watching, err := d.request(ctx, to, wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: d.local.Port()})
-	if err != nil {
-		return nil, err
+// forget ends that.
+func (d *datagrams) forget(id uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.handles, id)
+}
+
+// forgetHandle does so for a handle that was in use.
+func (d *datagrams) forgetHandle(h *addressHandle) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.handles[h.id] == h { // not that of a group
+		delete(d.handles, h.id)
 	}
-	r, err := d.ask(ctx, to, id)
-	if err != nil {
-		_ = watching.Close()
-		return nil, err
-	}
-	r.watching = watching
-	return r, nil
+}
+
+// resolve asks who is at the address of a handle, and watches that. A receiver that has no
+// room for the requests is asked again.
+func (d *datagrams) resolve(ctx context.Context, h *addressHandle) (*resolution, error) {
+	var found *resolution
+	err := patiently(ctx, func() error {
+		id := randomID()
+		d.expect(h, id)
+		r, err := d.ask(ctx, h.to, id)
+		if err != nil {
+			d.forget(id)
+		}
+		found = r
+		return err
+	})
+	return found, err
 }
 
 // randomID is a number for requests, and so for a handle.
@@ -152,22 +214,31 @@ func randomID() uint64 {
 	return binary.BigEndian.Uint64(b[:])
 }
 
-// ask asks who is at an address.
+// ask makes both requests, and waits for the answer.
 func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*resolution, error) {
-	e, err := d.request(ctx, to, wire.ResolutionRequest{Kind: wire.Asks, ID: id})
+	watching, err := d.request(ctx, to, wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: d.local.Port()})
 	if err != nil {
 		return nil, err
 	}
-	ev, err := e.awaitService(ctx)
+	asked, err := d.request(ctx, to, wire.ResolutionRequest{Kind: wire.Asks, ID: id})
+	if err != nil {
+		_ = watching.Close()
+		return nil, err
+	}
+	ev, err := asked.awaitService(ctx, watching)
 	reply, ok := wire.DecodeResolutionReply(ev.private)
 	if err == nil && !ok {
 		err = fmt.Errorf("what listens for datagrams there is not ringnet: %w", syscall.EPROTO)
 	}
 	if err != nil {
-		_ = e.Close()
+		_ = asked.Close()
+		_ = watching.Close()
 		return nil, err
 	}
-	return &resolution{id: id, service: ev.service, maxMessage: int(reply.MaxMessage), key: reply.Key, asked: e}, nil
+	return &resolution{
+		id: id, service: ev.service, maxMessage: int(reply.MaxMessage), key: reply.Key,
+		asked: asked, watching: watching,
+	}, nil
 }
 
 // request sends a request to an address.
@@ -195,16 +266,44 @@ func (d *datagrams) say(ctx context.Context, to netip.AddrPort, private []byte) 
 	return e, nil
 }
 
-// awaitService waits for the answer to a request.
-func (e *endpoint) awaitService(ctx context.Context) (cmEvent, error) {
-	ev, err := e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED, C.RN_RDMA_CM_EVENT_UNREACHABLE)
-	switch {
-	case err != nil:
-		return cmEvent{}, err
-	case ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED:
-		return ev, nil
-	case ev.status > 0: // of the SIDR REP: nobody listens, or the listener has rejected
-		return cmEvent{}, &fabric.RejectError{Reason: fabric.RejectNoListener}
+// awaitService waits for the answer to a request, or to another that should have none
+// before it has one.
+func (e *endpoint) awaitService(ctx context.Context, other *endpoint) (cmEvent, error) {
+	var others chan cmEvent
+	if other != nil {
+		others = other.handshake
 	}
-	return cmEvent{}, os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
+	for {
+		select {
+		case ev := <-e.handshake:
+			if ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED {
+				return ev, nil
+			}
+			if err := serviceError(ev); err != nil {
+				return cmEvent{}, err
+			}
+		case ev := <-others:
+			if err := serviceError(ev); err != nil {
+				return cmEvent{}, err
+			}
+		case <-ctx.Done():
+			return cmEvent{}, ctx.Err()
+		}
+	}
+}
+
+// serviceError is why a request is not to be answered any more, or nil.
+func serviceError(ev cmEvent) error {
+	switch ev.kind {
+	case C.RN_RDMA_CM_EVENT_ESTABLISHED: // the other
+		return os.NewSyscallError("rdma_connect", syscall.EPROTO)
+	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
+		if ev.status > 0 { // of the SIDR REP: nobody listens, or the listener has rejected
+			return &fabric.RejectError{Reason: fabric.RejectNoListener, Private: ev.private}
+		}
+		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
+	case C.RN_RDMA_CM_EVENT_ADDR_ERROR, C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
+		return connectError(ev)
+	}
+	return nil
 }

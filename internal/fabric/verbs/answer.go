@@ -1,0 +1,261 @@
+//go:build linux && cgo
+
+package verbs
+
+// Who asks for a queue pair, and who watches it: the receiver's side of section 12.2 of
+// docs/protocol.md.
+
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+const (
+	// maxRequests is how many requests wait for the other of the same sender.
+	maxRequests = 128
+
+	// maxWatchers is how many senders a queue pair tells that it has gone.
+	maxWatchers = 1024
+
+	// watchesWithin is how long a request is repeated: 16 times, every 4.096 s.
+	watchesWithin = 70 * time.Second
+
+	// tellWithin is how long the end of a queue pair waits for those who send to it to
+	// know, and maxTelling how many are told at once.
+	tellWithin = time.Second
+	maxTelling = 32
+)
+
+// serve answers who asks for the queue pair, until the endpoint is closed, or its device
+// has gone.
+func (d *datagrams) serve() {
+	for {
+		e, err := d.listener.Accept()
+		if err != nil {
+			if errors.Is(err, fabric.ErrDeviceRemoved) {
+				d.lost(err)
+			}
+			return
+		}
+		d.consider(e.(*endpoint))
+	}
+}
+
+// pendingRequest waits for the other of the same sender.
+type pendingRequest struct {
+	wire.ResolutionRequest
+	e *endpoint
+}
+
+func (r pendingRequest) from() netip.Addr { return r.e.remote.Addr() }
+
+// watcher is a sender that wants to be told when a queue pair has gone.
+type watcher struct {
+	pendingRequest
+	since time.Time
+}
+
+// consider answers a sender that has made both requests, and a receiver that says that its
+// queue pair has ended.
+func (d *datagrams) consider(e *endpoint) {
+	r, ok := wire.DecodeResolutionRequest(e.private)
+	if !ok || r.Kind == wire.Ended {
+		if ok {
+			d.ended(r.ID, e.remote.Addr())
+		}
+		_ = e.Close() // which rejects what has not been answered
+		return
+	}
+	asks := pendingRequest{r, e}
+	watches, crowded := d.pair(asks)
+	if crowded.e != nil {
+		crowded.e.refuse()
+	}
+	if watches.e == nil {
+		return
+	}
+	if r.Kind == wire.Watches {
+		asks, watches = watches, asks
+	}
+	d.answer(asks.e, watches)
+}
+
+// ended has the handle of a request that has a number be of no use any more, if that is one
+// for an address.
+func (d *datagrams) ended(id uint64, at netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h := d.handles[id]; h != nil && h.to.Addr() == at {
+		h.gone.Store(true)
+	}
+}
+
+// pair returns the other request of the same sender. If there is none, it keeps the one
+// given, and returns which other has to make room.
+func (d *datagrams) pair(r pendingRequest) (other, crowded pendingRequest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := slices.IndexFunc(d.requests, func(o pendingRequest) bool {
+		return o.ID == r.ID && o.Kind != r.Kind && o.from() == r.from()
+	})
+	switch {
+	case d.closed:
+		return other, r
+	case i >= 0:
+		other = d.requests[i]
+		d.requests = slices.Delete(d.requests, i, i+1)
+		return other, crowded
+	}
+	d.requests = append(d.requests, r)
+	if len(d.requests) > maxRequests {
+		i := crowder(d.requests, pendingRequest.from)
+		crowded = d.requests[i]
+		d.requests = slices.Delete(d.requests, i, i+1)
+	}
+	return other, crowded
+}
+
+// crowder is the place, in a list that begins with the oldest, of who is to make room: the
+// oldest of the address that has the most. So who asks for much takes nobody else's place.
+func crowder[T any](all []T, from func(T) netip.Addr) int {
+	counts := make(map[netip.Addr]int)
+	most := 0
+	for _, v := range all {
+		a := from(v)
+		counts[a]++
+		most = max(most, counts[a])
+	}
+	return slices.IndexFunc(all, func(v T) bool { return counts[from(v)] == most })
+}
+
+// answer tells a sender which queue pair there is, and keeps its other request.
+func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
+	q, err := d.use(asks)
+	if err != nil {
+		_ = asks.Close()
+		_ = watches.e.Close()
+		return
+	}
+	forgotten, ok := d.watch(q, watches)
+	for _, w := range forgotten {
+		_ = w.e.Close()
+	}
+	if !ok {
+		asks.refuse()
+		_ = watches.e.Close()
+		return
+	}
+	reply := wire.ResolutionReply{MaxMessage: uint16(min(q.maxMessage(), d.limits.MaxMessage)), Key: q.key}
+	data, n := privateData(reply.Append(nil))
+	C.rn_accept(asks.id, q.qpNum, 0, data, n)
+	_ = asks.Close()
+}
+
+// watch keeps the request of a sender, and returns those that are too old to have anybody
+// wait for them, or too many. It returns false if the queue pair has gone meanwhile.
+func (d *datagrams) watch(q *datagramQueue, r pendingRequest) (forgotten []watcher, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Contains(*d.queues.Load(), q) {
+		return nil, false
+	}
+	q.watchers = append(q.watchers, watcher{r, time.Now()})
+	for {
+		i := 0
+		switch {
+		case time.Since(q.watchers[0].since) > watchesWithin:
+		case len(q.watchers) > maxWatchers:
+			i = crowder(q.watchers, watcher.from)
+		default:
+			return forgotten, true
+		}
+		forgotten = append(forgotten, q.watchers[i])
+		q.watchers = slices.Delete(q.watchers, i, i+1)
+	}
+}
+
+// refuse tells a sender to try again in a while.
+func (e *endpoint) refuse() {
+	_ = e.Reject(wire.Full.Append(nil))
+	_ = e.Close()
+}
+
+// A receiver that has no room is asked again after pauses that grow from shortestPause to
+// longestPause, each half as long again or shorter by as much at random, so that those who
+// were refused together do not come back together.
+const (
+	shortestPause = 5 * time.Millisecond
+	longestPause  = time.Second
+)
+
+// patiently does what try does, again and again while the other side has no room.
+func patiently(ctx context.Context, try func() error) error {
+	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
+		err := try()
+		if !isFull(err) {
+			return err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// isFull says whether a listener has had no room for a request.
+func isFull(err error) bool {
+	var reject *fabric.RejectError
+	return errors.As(err, &reject) && wire.DecodeReject(reject.Private).Busy
+}
+
+// end closes a queue pair that is the endpoint's no more, and has those told who send to it.
+func (d *datagrams) end(q *datagramQueue) {
+	for _, w := range q.watchers {
+		_ = w.e.Close() // rejects the request
+	}
+	if len(q.watchers) > 0 {
+		d.background.Go(func() { d.tellAll(q.watchers) })
+	}
+	q.close()
+}
+
+// tellAll tells those who watched a queue pair that it has ended, so that what they send
+// from now on goes to whoever listens at the address then.
+func (d *datagrams) tellAll(watchers []watcher) {
+	ctx, cancel := context.WithTimeout(context.Background(), tellWithin)
+	defer cancel()
+	var telling sync.WaitGroup
+	turns := make(chan struct{}, maxTelling)
+	for _, w := range watchers {
+		turns <- struct{}{}
+		telling.Go(func() {
+			_ = patiently(ctx, func() error { return d.tell(ctx, w) })
+			<-turns
+		})
+	}
+	telling.Wait()
+}
+
+// tell tells one, and waits until it knows.
+func (d *datagrams) tell(ctx context.Context, w watcher) error {
+	at := netip.AddrPortFrom(w.from(), w.Port)
+	e, err := d.request(ctx, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	_, err = e.awaitService(ctx, nil)
+	return err
+}

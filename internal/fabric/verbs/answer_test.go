@@ -1,0 +1,162 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// requestOf is a request to watch, of no device, from an address of a network.
+func requestOf(host byte, id uint64) pendingRequest {
+	e := newEndpoint(rdma{}, nil)
+	e.remote = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, host}), 1)
+	return pendingRequest{wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: 1}, e}
+}
+
+// The oldest of the address that has the most makes room.
+func TestWhoMakesRoom(t *testing.T) {
+	for want, hosts := range [][]byte{
+		{1}, {2, 1, 1}, {2, 3, 1, 1, 2, 1},
+	} {
+		var all []pendingRequest
+		for i, host := range hosts {
+			all = append(all, requestOf(host, uint64(i)))
+		}
+		require.Equal(t, want, crowder(all, pendingRequest.from), "%v", hosts)
+	}
+	require.Zero(t, crowder([]pendingRequest{requestOf(1, 0), requestOf(2, 1)}, pendingRequest.from), "else the oldest")
+}
+
+// One host, however much it asks for, takes no other's place among those who are told that a
+// queue pair has gone.
+func TestDatagramWatchersOfOneHost(t *testing.T) {
+	d, q := &datagrams{}, &datagramQueue{}
+	d.queues.Store(&[]*datagramQueue{q})
+	for host := range byte(2) {
+		_, ok := d.watch(q, requestOf(host, 0))
+		require.True(t, ok)
+	}
+	for id := range uint64(2 * maxWatchers) {
+		forgotten, ok := d.watch(q, requestOf(77, id))
+		require.True(t, ok)
+		for _, w := range forgotten {
+			require.Equal(t, byte(77), w.from().As4()[3])
+			require.Equal(t, id-(maxWatchers-2), w.ID, "its own oldest")
+		}
+	}
+	require.Len(t, q.watchers, maxWatchers)
+	require.True(t, d.take(q))
+	_, ok := d.watch(q, requestOf(1, 1))
+	require.False(t, ok, "it has gone")
+}
+
+// Nor among those of which one of two requests has arrived.
+func TestDatagramRequestsOfOneHost(t *testing.T) {
+	d := &datagrams{}
+	d.pair(requestOf(1, 7))
+	for id := range uint64(2 * maxRequests) {
+		other, crowded := d.pair(requestOf(77, id))
+		require.Nil(t, other.e)
+		if crowded.e != nil {
+			require.Equal(t, byte(77), crowded.from().As4()[3])
+		}
+	}
+	require.Len(t, d.requests, maxRequests)
+	asks := requestOf(1, 7)
+	asks.Kind = wire.Asks
+	watches, _ := d.pair(asks)
+	require.Equal(t, uint64(7), watches.ID)
+	d.closed = true
+	_, rejected := d.pair(asks)
+	require.Equal(t, asks, rejected)
+}
+
+// Who has had no room is asked again, and nobody else is.
+func TestPatience(t *testing.T) {
+	full := &fabric.RejectError{Private: wire.Full.Append(nil)}
+	for _, last := range []error{nil, errors.New("another"), &fabric.RejectError{}} {
+		tries := 0
+		err := patiently(t.Context(), func() error {
+			if tries++; tries < 4 {
+				return full
+			}
+			return last
+		})
+		require.Equal(t, last, err)
+		require.Equal(t, 4, tries)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	require.ErrorIs(t, patiently(ctx, func() error { cancel(); return full }), context.Canceled)
+}
+
+// Who waits for a device keeps nobody from being answered.
+func TestDatagramsAnswerWhileADeviceIsWaitedFor(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	h := b.to(t, a)
+	q := b.queue()
+	q.sending.Lock() // so Close waits, as it does for what the device has not sent yet
+	goOn := sync.OnceFunc(q.sending.Unlock)
+	defer goOn()
+	closed := make(chan struct{})
+	go func() {
+		h.Close()
+		close(closed)
+	}()
+	begun := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.handles) == 0
+	}
+	require.Eventually(t, begun, 20*time.Second, time.Millisecond)
+	a.to(t, b).Close()
+	goOn()
+	<-closed
+}
+
+// A sender that comes when there is no room comes again.
+func TestDatagramsComeAgain(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	ask := func(id uint64) *endpoint {
+		e, err := a.request(context.Background(), b.local, wire.ResolutionRequest{Kind: wire.Asks, ID: id})
+		require.NoError(t, err)
+		closes(t, e)
+		return e
+	}
+	b.mu.Lock() // so the listener's backlog fills
+	goOn := sync.OnceFunc(b.mu.Unlock)
+	defer goOn()
+	full := func() bool { return len(b.listener.queue) == resolutionBacklog }
+	for id := uint64(0); !full(); id++ {
+		ask(id)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err := ask(0).awaitService(ctx, nil)
+	require.True(t, isFull(err), "%v", err)
+
+	found := make(chan error, 1)
+	go func() {
+		h, err := a.Resolve(ctx, b.local)
+		if err == nil {
+			h.Close()
+		}
+		found <- err
+	}()
+	select {
+	case err := <-found:
+		require.NoError(t, err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	goOn()
+	require.NoError(t, <-found)
+}

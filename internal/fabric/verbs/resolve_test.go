@@ -1,0 +1,99 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// A receiver could not tell who listens at addresses of IPv6 alone that it has ended.
+func TestDatagramsOfIPv6Alone(t *testing.T) {
+	d := &datagrams{only6: true}
+	_, err := d.Resolve(t.Context(), netip.MustParseAddrPort("10.0.0.1:1"))
+	var wrong *net.AddrError
+	require.ErrorAs(t, err, &wrong)
+	require.Equal(t, &net.AddrError{Err: "non-IPv6 address", Addr: "10.0.0.1"}, wrong)
+}
+
+// A receiver may end as soon as it has answered: its notice counts, though nothing can be
+// sent yet.
+func TestDatagramsNoticeBeforeTheHandle(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	q := a.queue()
+	q.handling.Lock() // so there is no handle yet
+	goOn := sync.OnceFunc(q.handling.Unlock)
+	defer goOn()
+	found := make(chan fabric.AddressHandle, 1)
+	go func() {
+		h, _ := a.Resolve(context.Background(), b.local)
+		found <- h
+	}()
+	var id uint64
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		watchers := b.queue().watchers
+		if len(watchers) == 1 {
+			id = watchers[0].ID
+		}
+		return len(watchers) == 1
+	}, 20*time.Second, time.Millisecond)
+	e, err := b.request(context.Background(), a.local, wire.ResolutionRequest{Kind: wire.Ended, ID: id})
+	require.NoError(t, err)
+	defer e.Close()
+	requireRejected(t, e, "a notice")
+	goOn()
+	h := (<-found).(*addressHandle)
+	defer h.Close()
+	require.Equal(t, fabric.Flushed, a.send(h, "to nobody"))
+}
+
+// unreachable is RDMA_CM_EVENT_UNREACHABLE.
+const unreachable = 7
+
+// watching is the request of a sender that waits for the end of a receiver.
+func (p packets) watching(t *testing.T, receiver packets) *endpoint {
+	t.Helper()
+	m := p.rdma.manager
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.receivers {
+		if e, ok := r.(*endpoint); ok && e.remote == receiver.local {
+			return e
+		}
+	}
+	require.FailNow(t, "nobody watches")
+	return nil
+}
+
+// Whoever has the receiver's address on Ethernet by then is sent to when it has been found
+// again.
+func TestDatagramsFindTheReceiverAgain(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	h := a.to(t, b)
+	defer h.Close()
+	ah := func() any {
+		h.q.sending.Lock()
+		defer h.q.sending.Unlock()
+		return h.ah
+	}
+	first := ah()
+	e := a.watching(t, b)
+	e.receive(cmEvent{kind: unreachable, status: -int(syscall.ETIMEDOUT)}) // after 70 s
+	require.Eventually(t, func() bool { return ah() != first }, 20*time.Second, time.Millisecond)
+	require.Equal(t, fabric.OK, a.send(h, "hello"))
+	require.Equal(t, "hello", b.next(t))
+	require.NoError(t, b.Close())
+	requireGone(t, h)
+}
