@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,18 +63,60 @@ func TestGuidesNameTestsThatExist(t *testing.T) {
 	})
 }
 
-func TestGuidesLinkToFilesThatExist(t *testing.T) {
-	overEachGuide(t, func(t *testing.T, text string) {
-		for _, link := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {
-			if heading, ok := strings.CutPrefix(link[1], "#"); ok {
-				heading = strings.ReplaceAll(heading, "-", " ")
-				require.True(t, strings.Contains(strings.ToLower(text), "\n## "+heading+"\n"), link[1])
+// documents are all that are written for people.
+func documents(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, pattern := range []string{"*.md", "docs/*.md", ".github/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, found, pattern)
+		paths = append(paths, found...)
+	}
+	return paths
+}
+
+func TestDocumentsLinkToWhatExists(t *testing.T) {
+	headings := make(map[string][]string)
+	for _, path := range documents(t) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, heading := range regexp.MustCompile("(?m)^#+ (.+)$").FindAllStringSubmatch(string(text), -1) {
+			headings[path] = append(headings[path], anchor(heading[1]))
+		}
+	}
+	for _, path := range documents(t) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, link := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
+			file, heading, inside := strings.Cut(link[1], "#")
+			if strings.Contains(file, "://") {
 				continue
 			}
-			_, err := os.Stat(filepath.Join("docs", link[1]))
-			require.NoError(t, err)
+			target := path
+			if file != "" {
+				target = filepath.Join(filepath.Dir(path), file)
+			}
+			_, err := os.Stat(target)
+			require.NoError(t, err, path)
+			require.True(t, !inside || slices.Contains(headings[target], heading), "%s: %s", path, link[1])
 		}
-	})
+	}
+}
+
+func TestEveryDocumentIsInTheIndex(t *testing.T) {
+	index, err := os.ReadFile("docs/README.md")
+	require.NoError(t, err)
+	for _, path := range documents(t) {
+		if dir, name := filepath.Split(path); dir == "docs/" && name != "README.md" {
+			require.True(t, strings.Contains(string(index), "]("+name+")"), path)
+		}
+	}
+}
+
+// anchor is how a link names a heading.
+func anchor(heading string) string {
+	plain := regexp.MustCompile("[^\\w -]").ReplaceAllString(strings.ToLower(heading), "")
+	return strings.ReplaceAll(plain, " ", "-")
 }
 
 func TestGuidesNameCommandsThatExist(t *testing.T) {
