@@ -52,7 +52,7 @@ type ListenConfig struct {
 	// itself: what this end's Config asks for, of which one link is always
 	// allowed; and, over shm, what dialers ask this end to make for them. A
 	// dialer that asks for more than PendingMemory is refused for good. Default 256 MiB, which is
-	// 117 links of default size, each counted as if it were dedicated to one
+	// 121 links of default size, each counted as if it were dedicated to one
 	// connection.
 	//
 	// On "auto", Backlog and PendingMemory hold for each network that is better

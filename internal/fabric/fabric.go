@@ -1,7 +1,7 @@
 // Package fabric is the seam between ringnet's protocol and whatever moves its
 // bytes, in the vocabulary of verbs. A fabric makes queue pairs and connects
-// them; package rconn turns one connected queue pair into a byte stream and
-// knows nothing beneath this package.
+// them; package link carries streams on a connected queue pair, or goes on with them
+// over another, and knows nothing beneath this package.
 //
 // A connection is set up in this order, and [Endpoint] documents each step:
 //
