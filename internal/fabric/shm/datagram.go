@@ -17,12 +17,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
-	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
@@ -31,32 +29,24 @@ const (
 	// many as the largest MTU of InfiniBand allows.
 	datagramSize = 4096
 
-	// maxSources is how many senders a queue pair receives from at a time. For one
-	// more, the one that has been silent for longest has to connect anew.
-	maxSources = 1024
-
 	// maxDatagramQueue is how long a receive queue for one sender may be.
 	maxDatagramQueue = 1 << 13
 )
 
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
-	f      *shm // whose listeners are those for datagrams
-	local  netip.AddrPort
-	notify func()
-	filter func(*fabric.Datagram) bool
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	lanes  sync.WaitGroup // goroutines
-
-	// sources is replaced, never changed, with mu held. turn is that of Receive.
-	sources   atomic.Pointer[[]*source]
-	turn      int
+	f         *shm // whose listeners are those for datagrams
+	local     netip.AddrPort
+	notify    func()
+	filter    func(*fabric.Datagram) bool
 	recvQueue atomic.Int64
+	ctx       context.Context // ends with Close
+	cancel    context.CancelFunc
+	lanes     sync.WaitGroup // goroutines
 
-	mu       sync.Mutex // guards what follows
-	entering int        // sources that are not among the others yet
-	inlets   []*inlet   // the one for local first; none once the queue pair is closed
+	mu     sync.Mutex // guards what follows, and the sources
+	inlets []*inlet   // the one for local first; none once the queue pair is closed
+	inflow
 }
 
 // inlet is where senders connect.
@@ -79,13 +69,13 @@ var (
 // ListenPacket implements [fabric.Datagrams].
 func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
 	own := f.naming(datagramName)
+	own.persistent = true
 	l, err := own.Listen(local, maxSilent)
 	if err != nil {
 		return nil, err
 	}
 	d := &datagrams{f: own, local: l.Addr(), notify: o.Notify, filter: o.Filter}
 	d.SetRecvQueue(o.RecvQueue)
-	d.sources.Store(new([]*source))
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.open(&inlet{listener: l.(*listener)})
 	return d, nil
@@ -166,31 +156,15 @@ func (d *datagrams) Send(ds []fabric.Datagram) {
 	}
 }
 
-// Receive implements [fabric.DatagramEndpoint]. Each call begins with another sender
-// than the last, so that none keeps it from the others.
-func (d *datagrams) Receive(ds []fabric.Datagram) int {
-	sources := *d.sources.Load()
-	n := 0
-	for i := 0; i < len(sources) && n < len(ds); i++ {
-		d.turn++
-		n += sources[d.turn%len(sources)].receive(ds[n:], d.turn)
-	}
-	return n
-}
-
-// Arm implements [fabric.DatagramEndpoint].
-func (d *datagrams) Arm() {
-	for _, s := range *d.sources.Load() {
-		s.arm()
-	}
-}
-
 // Close implements [fabric.DatagramEndpoint]. Senders find out with their next
 // datagram.
 func (d *datagrams) Close() error {
 	d.mu.Lock()
 	inlets := d.inlets
 	d.inlets = nil
+	for _, s := range d.sources {
+		s.end()
+	}
 	d.mu.Unlock()
 	if inlets == nil {
 		return net.ErrClosed
@@ -200,89 +174,6 @@ func (d *datagrams) Close() error {
 	for _, in := range inlets {
 		err = errors.Join(err, in.listener.Close())
 	}
-	for _, s := range *d.sources.Load() {
-		s.close()
-	}
 	d.lanes.Wait()
 	return err
 }
-
-// accept admits senders until the inlet is closed.
-func (d *datagrams) accept(in *inlet) {
-	for {
-		e, err := in.listener.Accept()
-		if err != nil {
-			return
-		}
-		if !d.enter(in) {
-			e.(*endpoint).turnAway(errListenerClosed)
-			continue
-		}
-		d.lanes.Go(func() { d.admit(in, e.(*endpoint)) })
-	}
-}
-
-// enter makes room for one more source.
-func (d *datagrams) enter(in *inlet) bool {
-	d.mu.Lock()
-	full := d.entering+len(*d.sources.Load()) >= maxSources
-	d.mu.Unlock()
-	if full && !d.evict() {
-		return false
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !slices.Contains(d.inlets, in) {
-		return false
-	}
-	d.entering++
-	return true
-}
-
-// evict closes the source that has been silent for longest, of those from which all
-// has been received. It returns false if there is none.
-func (d *datagrams) evict() bool {
-	var silent *source
-	var since int
-	for _, s := range *d.sources.Load() {
-		if heard, ok := s.silent(); ok && (silent == nil || heard < since) {
-			silent, since = s, heard
-		}
-	}
-	if silent != nil {
-		silent.close()
-	}
-	return silent != nil
-}
-
-// admit has a sender connect, and is its source's goroutine from then on.
-func (d *datagrams) admit(in *inlet, e *endpoint) {
-	s := &source{number: sources.Add(1), e: e, d: d, in: in, memory: budget.Account{Budget: budget.Process}}
-	err := s.open()
-	d.mu.Lock()
-	d.entering--
-	open := slices.Contains(d.inlets, in)
-	if err == nil && open {
-		all := append(slices.Clone(*d.sources.Load()), s)
-		d.sources.Store(&all)
-	}
-	d.mu.Unlock()
-	switch {
-	case err != nil || !open:
-		s.release()
-	default:
-		d.notify() // somebody may wait who has not armed this one
-		s.watch()
-	}
-}
-
-// remove takes a source out.
-func (d *datagrams) remove(s *source) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	all := slices.DeleteFunc(slices.Clone(*d.sources.Load()), func(other *source) bool { return other == s })
-	d.sources.Store(&all)
-}
-
-// errTooMuch is for senders that want memory for what nobody sends to them.
-var errTooMuch = errors.New("a sender of datagrams that wants to receive")

@@ -27,8 +27,13 @@ type mailbox struct {
 
 func openMailbox(t *testing.T, f fabric.Fabric, queue int) mailbox {
 	t.Helper()
+	return openMailboxAt(t, f, netip.AddrPortFrom(host, 0), queue)
+}
+
+func openMailboxAt(t *testing.T, f fabric.Fabric, at netip.AddrPort, queue int) mailbox {
+	t.Helper()
 	m := mailbox{news: make(chan struct{}, 1)}
-	ep, err := f.(fabric.Datagrams).ListenPacket(netip.AddrPortFrom(host, 0), fabric.DatagramOptions{
+	ep, err := f.(fabric.Datagrams).ListenPacket(at, fabric.DatagramOptions{
 		RecvQueue: queue,
 		Filter:    func(*fabric.Datagram) bool { return true },
 		Notify: func() {
@@ -81,6 +86,16 @@ func (m mailbox) nextDatagram(t *testing.T) (string, fabric.Datagram) {
 			require.FailNow(t, "no datagram")
 		}
 	}
+}
+
+// requireSources requires that there are so many senders before long.
+func (m mailbox) requireSources(t *testing.T, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.sources) == n
+	}, 20*time.Second, time.Millisecond)
 }
 
 // requireGone requires that the other end gives a handle's connection up.

@@ -27,6 +27,10 @@ type shm struct {
 
 	requestTimeout time.Duration
 
+	// persistent says that listeners go on after any error: there is nobody to be told
+	// that one has ended. Those for datagrams do.
+	persistent bool
+
 	// Tests make the kernel an older one: silent about who has which name, or
 	// lenient, without SO_PASSRIGHTS.
 	silent, lenient bool

@@ -37,12 +37,12 @@ const (
 	// reach a member again.
 	lookAgainAfter = time.Second
 
-	// lookPause is the time between a look for members and the next, however often
-	// somebody knocks.
+	// lookPause is the least time between a look for members and the next, however often
+	// somebody knocks. It is as long as lookAgainAfter if those who knock are never found.
 	lookPause = 10 * time.Millisecond
 
 	// maxKnocks is how many that have knocked a sender lets go before it looks. That answers
-	// those, too, who wait behind them.
+	// those, too, who wait behind them, or find the queue full, which is longer than that.
 	maxKnocks = 64
 )
 
@@ -117,17 +117,11 @@ func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
 	if in == nil {
 		return nil
 	}
-	err := in.listener.Close()
-	for _, s := range *d.sources.Load() {
-		if s.in == in {
-			s.close()
-		}
-	}
-	return err
+	return in.listener.Close()
 }
 
-// strike takes a card out of a group, and the group's inlet, which it returns, with the
-// last.
+// strike takes a card out of a group, and with the last the group's inlet, which it
+// returns, and its sources.
 func (d *datagrams) strike(group netip.AddrPort, card netip.Addr) (in *inlet, left bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,6 +134,11 @@ func (d *datagrams) strike(group netip.AddrPort, card netip.Addr) (in *inlet, le
 		return nil, true
 	}
 	d.inlets = slices.DeleteFunc(d.inlets, func(other *inlet) bool { return other == in })
+	for _, s := range d.sources {
+		if s.in == in {
+			s.end()
+		}
+	}
 	return in, true
 }
 
@@ -192,45 +191,86 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 	return m, nil
 }
 
-// answer looks for members when somebody knocks, or send asks for it. Where too much is
-// queued at the bell that cannot be closed (closer.go), there is send only.
+// answer looks for members when somebody knocks who may be one, or send asks for it. It
+// waits the longer between two looks the more knocks have been for nothing. Where too much
+// is queued at the bell that cannot be closed (closer.go), there is send only.
 func (m *members) answer() {
-	for m.bell.wait(m.bell.letGo) == nil && m.ctx.Err() == nil {
-		_, err := m.look(m.ctx)
-		if err == nil {
-			err = m.bell.closer.admit()
+	for pause := lookPause; ; {
+		var k knocks
+		err := m.bell.wait(func(uintptr) bool {
+			k = m.bell.letGo()
+			return k.any
+		})
+		if err != nil || m.ctx.Err() != nil {
+			return
 		}
-		if err != nil {
+		if !k.any || m.heeds(k) {
+			found, err := m.look(m.ctx)
+			switch {
+			case len(found) > 0:
+				pause = lookPause
+			case k.any:
+				pause = min(2*pause, lookAgainAfter)
+			}
+			if err != nil {
+				m.lookAgain()
+			}
+		}
+		if m.bell.closer.admit() != nil {
 			m.lookAgain()
 		}
 		select {
-		case <-time.After(lookPause):
+		case <-time.After(pause):
 		case <-m.ctx.Done():
 		}
 	}
 }
 
-// letGo closes the connections that wait at a listening socket, at most maxKnocks, and
-// returns false if there was none.
-func (s *socket) letGo(uintptr) bool {
-	for n := range maxKnocks {
+// heeds says whether there may be somebody among those who have knocked with whom to
+// connect.
+func (m *members) heeds(k knocks) bool {
+	for uid := range k.users {
+		if m.d.f.judge(uid, true) == nil {
+			return true
+		}
+	}
+	return k.more
+}
+
+// knocks are connections that say nothing.
+type knocks struct {
+	any   bool            // there are some
+	more  bool            // there may be others, for whom there was no room perhaps
+	users map[uint32]bool // whose they are
+}
+
+// letGo closes the connections that wait at a listening socket, at most maxKnocks.
+func (s *socket) letGo() knocks {
+	k := knocks{users: make(map[uint32]bool)}
+	for range maxKnocks {
 		if s.closer.admit() != nil {
-			return n > 0
+			return k
 		}
 		fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		switch err {
 		case nil:
+			k.any = true
 			if c, err := pollSocket(fd, s.rights, s.closer); err == nil {
+				if uid, err := c.peer(); err == nil {
+					k.users[uid] = true
+				}
 				c.close()
 			}
 		case unix.EAGAIN:
-			return n > 0
+			return k
 		case unix.EINTR, unix.ECONNABORTED:
 		default:
-			return true
+			k.any, k.more = true, true
+			return k
 		}
 	}
-	return true
+	k.any, k.more = true, true
+	return k
 }
 
 // look begins to reach the members that are there and have no lane. For each there is a

@@ -252,13 +252,13 @@ func TestGroupsSurviveHostileMembers(t *testing.T) {
 			for i := range 200 {
 				require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
 				require.Equal(t, strconv.Itoa(i), honest.next(t))
-				for _, s := range *hostile.sources.Load() {
-					s.mu.Lock()
+				hostile.mu.Lock()
+				for _, s := range hostile.sources {
 					if s.state == hearing {
 						attack(s.e.own)
 					}
-					s.mu.Unlock()
 				}
+				hostile.mu.Unlock()
 			}
 		})
 	}
@@ -327,7 +327,9 @@ func TestGroupMemberIsReachedAgain(t *testing.T) {
 	h := a.resolveMembers(t, group)
 	require.Equal(t, fabric.OK, a.post(h, "hello"))
 	require.Equal(t, "hello", b.next(t))
-	(*b.sources.Load())[0].close()
+	b.mu.Lock()
+	b.sources[0].end()
+	b.mu.Unlock()
 	h.requireLanes(t, 0)
 	a.postUntil(t, h, "hello", b.receives)
 }
@@ -543,10 +545,7 @@ func TestStrangersKeepNobodyFromAGroup(t *testing.T) {
 	group := someGroup()
 	a := openMailbox(t, f, 16)
 	h := a.resolveMembers(t, group)
-	senders, _, err := f.(*shm).naming(senderName).told(ctx, group)
-	require.NoError(t, err)
-	require.Len(t, senders, 1)
-	startAs(t, 1000, "knock", netip.AddrPortFrom(host, 1), senders[0].name)
+	startAs(t, 1000, "knock", netip.AddrPortFrom(host, 1), senderOf(t, f, group))
 	var names []string
 	for range 2 * maxMembers {
 		names = append(names, nameOf(memberName, 0, strconv.FormatUint(rand.Uint64(), 16), group))
@@ -561,6 +560,80 @@ func TestStrangersKeepNobodyFromAGroup(t *testing.T) {
 	}
 }
 
+// knockOnceProgram connects to a name so many times, each time until it is let go.
+func knockOnceProgram(_ netip.AddrPort, args []string) error {
+	n, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	for range n {
+		if err := knockOnce(args[0]); err != nil {
+			return err
+		}
+	}
+	fmt.Println("done")
+	return nil
+}
+
+func knockOnce(name string) error {
+	s, err := newSocket(newCloser())
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.connect(name); err != nil {
+		return err
+	}
+	if _, _, err := s.receive(ctx, make([]byte, 1), false); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("a sender answers: %w", err)
+	}
+	return nil
+}
+
+// senderOf is the name of the only sender to a group.
+func senderOf(t *testing.T, f fabric.Fabric, group netip.AddrPort) string {
+	t.Helper()
+	senders, _, err := f.(*shm).naming(senderName).told(ctx, group)
+	require.NoError(t, err)
+	require.Len(t, senders, 1)
+	return senders[0].name
+}
+
+// A sender does not look for members when strangers knock, which takes the longer the more
+// sockets this host has.
+func TestStrangersWhoKnockHaveNobodyLook(t *testing.T) {
+	needsRoot(t)
+	f := newFabric(t)
+	group := someGroup()
+	h := openMailbox(t, f, 16).resolveMembers(t, group)
+	b := openMailbox(t, f, 16)
+	require.NoError(t, b.enroll(group, netip.Addr{})) // and does not knock
+	p := startAs(t, 1000, "knock once", netip.AddrPortFrom(host, 1), senderOf(t, f, group), "20")
+	require.Equal(t, "done", p.first)
+	h.mu.Lock()
+	known := len(h.known)
+	h.mu.Unlock()
+	require.Zero(t, known)
+	require.NoError(t, b.knock(ctx, group))
+	h.requireLanes(t, 1)
+}
+
+// Those who knock again and again for nothing have a sender look less and less often, until
+// it finds a member.
+func TestKnocksForNothing(t *testing.T) {
+	f := newFabric(t)
+	group := someGroup()
+	h := openMailbox(t, f, 16).resolveMembers(t, group)
+	name := senderOf(t, f, group)
+	began := time.Now()
+	for n := 0; n < 7*maxKnocks && time.Since(began) < time.Second; n++ {
+		require.NoError(t, knockOnce(name))
+	}
+	require.GreaterOrEqual(t, time.Since(began), time.Second, "seven looks have six pauses: 20, 40, … 640 ms")
+	openMailbox(t, f, 1).join(t, group)
+	h.requireLanes(t, 1)
+}
+
 // Descriptors whose close blocks keep a sender from hearing who knocks at most: it finds
 // members when it sends.
 func TestLingeringDescriptorsKeepNobodyFromAGroup(t *testing.T) {
@@ -570,10 +643,7 @@ func TestLingeringDescriptorsKeepNobodyFromAGroup(t *testing.T) {
 		group := someGroup()
 		a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 		h := a.resolveMembers(t, group)
-		senders, _, err := f.naming(senderName).told(ctx, group)
-		require.NoError(t, err)
-		require.Len(t, senders, 1)
-		startAs(t, 1000, "linger", netip.AddrPortFrom(host, 1), strconv.Itoa(2*(maxClosing+maxWaiting)), senders[0].name)
+		startAs(t, 1000, "linger", netip.AddrPortFrom(host, 1), strconv.Itoa(2*(maxClosing+maxWaiting)), senderOf(t, f, group))
 		b.join(t, group)
 		a.postUntil(t, h, "hello", b.receives)
 	})

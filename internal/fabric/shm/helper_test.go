@@ -61,6 +61,7 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"small files":    smallFilesProgram,
 	"member":         memberProgram,
 	"knock":          knockProgram,
+	"knock once":     knockOnceProgram,
 }
 
 const programEnv = "RINGNET_SHM_PROGRAM"

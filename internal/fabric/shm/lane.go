@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,11 +99,17 @@ type source struct {
 	e      *endpoint
 	d      *datagrams
 	in     *inlet // where it has come in
-
-	mu     sync.Mutex // guards what follows, and e until it is gone
-	state  sourceState
 	memory budget.Account
-	heard  int // the turn of the queue pair when it last received from here
+	size   int           // bytes of that
+	over   chan struct{} // closed when nothing is received any more
+	freed  chan struct{} // closed when everything is given back
+
+	// Guarded by d.mu, as e's receive queue is until over:
+	state  sourceState
+	heard  int     // the count of d.turns when something was last received
+	vain   int     // how often Receive has found nothing since
+	before *source // what has arrived there, up to a position, is received first; or nil
+	until  uint64
 }
 
 var sources atomic.Uint64 // how many there have been
@@ -113,7 +120,6 @@ const (
 	hearing sourceState = iota
 	fading              // the sender has gone; what has arrived is still received
 	deaf                // nothing is received any more, which the sender has been told
-	gone                // and everything is given back
 )
 
 // open connects with the sender.
@@ -123,7 +129,7 @@ func (s *source) open() error {
 	err := errTooMuch
 	if e.peerShape.queues() <= pages(1) && e.peerShape.region == 0 {
 		f := e.Footprint(own)
-		err = s.memory.Reserve(f.Receives + f.Queues)
+		err = s.reserve(f.Receives + f.Queues)
 	}
 	if err != nil {
 		e.sayNo(&frame{reason: reasonUnsupported, text: err.Error()})
@@ -140,58 +146,88 @@ func (s *source) open() error {
 	return e.Accept(ctx, nil)
 }
 
-// watch has the queue pair's owner look when there is something, until the sender, or
-// this end, has gone.
-func (s *source) watch() {
-	for s.e.Wait() == nil {
-		s.d.notify()
+// errTooMuch is for senders that want memory for what nobody sends to them.
+var errTooMuch = errors.New("a sender of datagrams that wants to receive")
+
+// reserve takes n bytes from the process's budget. Where that is used up, sources that
+// are silent give back as much.
+func (s *source) reserve(n int) error {
+	s.size = n
+	err := s.memory.Reserve(n)
+	for freed := 0; err != nil && freed < n; err = s.memory.Reserve(n) {
+		s.d.mu.Lock()
+		other := s.d.evict()
+		s.d.mu.Unlock()
+		if other == nil {
+			break
+		}
+		freed += other.size
+		<-other.freed
 	}
-	s.mu.Lock()
-	if s.state == hearing && s.arrived() {
-		s.state = fading
-	} else {
-		s.release()
-	}
-	s.mu.Unlock()
-	s.d.notify()
+	return err
 }
 
-// receive takes what has arrived, as much as ds has room for, and says how much.
-func (s *source) receive(ds []fabric.Datagram, turn int) (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state > fading {
-		return 0
+// watch has Receive look when there is something, until the sender, or this end, has gone,
+// and gives everything back when that has been received.
+func (s *source) watch() {
+	for s.e.Wait() == nil {
+		s.d.wake(s)
 	}
-	before := s.e.recvDone
-	for n < len(ds) && s.arrived() {
-		wanted, err := s.take(&ds[n])
+	s.d.fade(s)
+	<-s.over
+	s.release()
+}
+
+// receive takes what has arrived, as much as ds has room for and the queue holds, and says
+// how much was wanted, and not. Called with d.mu held.
+func (s *source) receive(ds []fabric.Datagram) (wanted, dropped int) {
+	for wanted < len(ds) && wanted+dropped < s.e.own.recvQueue && s.arrived() {
+		ok, err := s.take(&ds[wanted])
 		if err != nil {
 			s.end()
-			return n
+			return wanted, dropped + 1
 		}
-		if wanted {
-			n++
+		if ok {
+			wanted++
+		} else {
+			dropped++
 		}
 	}
-	if s.e.recvDone != before {
-		s.heard = turn
+	if wanted+dropped > 0 {
 		s.e.own.posted.Store(s.e.recvPosted)
 	}
 	if s.state == fading && !s.arrived() {
-		s.release()
+		s.end()
 	}
-	return n
+	return wanted, dropped
 }
 
-// arrived says whether there is something to receive. Called with mu held.
-func (s *source) arrived() bool {
-	own, pos := s.e.own, s.e.recvDone
+// arrived says whether there is something to receive. Called with d.mu held.
+func (s *source) arrived() bool { return s.arrivedAt(s.e.recvDone) }
+
+func (s *source) arrivedAt(pos uint64) bool {
+	own := s.e.own
 	return own.slot(pos).Load()&lapBit == own.lapOf(pos)
 }
 
+// arrivedUntil is the position behind what has arrived. Called with d.mu held.
+func (s *source) arrivedUntil() uint64 {
+	first := s.e.recvDone
+	return first + uint64(sort.Search(s.e.own.recvQueue, func(i int) bool { return !s.arrivedAt(first + uint64(i)) }))
+}
+
+// waits says whether something is to be received before what is here. Called with d.mu
+// held.
+func (s *source) waits() bool {
+	b := s.before
+	if b != nil && (b.state == deaf || b.e.recvDone >= s.until || !b.arrived()) {
+		s.before, b = nil, nil
+	}
+	return b != nil
+}
+
 // take copies the datagram that has arrived, if it is wanted, and posts its receive
-// again. It returns an error if no honest sender can have sent it. Called with mu held.
+// again. It returns an error if no honest sender can have sent it. Called with d.mu held.
 func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	e := s.e
 	word := e.own.slot(e.recvDone).Load() // read once: the sender can change it
@@ -214,55 +250,43 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 
 var errNoDatagram = errors.New("the peer says that it sent what is no datagram")
 
-// arm has the next datagram wake this process.
-func (s *source) arm() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state == hearing {
-		_ = s.e.Arm()
+// rest has the next datagram wake this process, and says false if there is one already,
+// or will be none. Called with d.mu held.
+func (s *source) rest() bool {
+	s.vain = 0
+	if s.state != hearing {
+		return false
 	}
+	_ = s.e.Arm()
+	return !s.arrived()
 }
 
-// silent says since when nothing has come, if all of that has been received.
-func (s *source) silent() (since int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.heard, s.state == hearing && !s.arrived()
-}
-
-// close ends the source. What has arrived is lost.
-func (s *source) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.end()
-}
-
-// end does that. Called with mu held.
+// end has nothing received any more. What has arrived is lost. Called with d.mu held.
 func (s *source) end() {
-	switch s.state {
-	case hearing: // watch does the rest
-		s.state = deaf
+	if s.state == deaf {
+		return
+	}
+	if s.state == hearing {
 		s.tell()
 		_ = s.e.Disconnect()
-	case fading:
-		s.release()
 	}
+	s.state = deaf
+	s.d.lay(s)
+	close(s.over)
 }
 
 // tell has the sender know that nothing is received any more: it need not hear from
-// its socket first. Called with mu held.
+// its socket first.
 func (s *source) tell() {
 	if s.e.own != nil {
 		s.e.own.waiting.Store(ownerGone)
 	}
 }
 
-// release gives everything back. Called with mu held, unless nobody else has s, and when
-// watch does not wait any more.
+// release gives everything back.
 func (s *source) release() {
-	s.state = gone
-	s.tell()
 	_ = s.e.Close()
 	s.memory.Release(s.memory.Bytes())
 	s.d.remove(s)
+	close(s.freed)
 }

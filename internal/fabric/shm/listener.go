@@ -180,7 +180,8 @@ func (l *listener) acceptAll() error {
 		case err == nil:
 			pause = shortest
 			l.begin(fd)
-		case exhausted(err):
+		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EAGAIN):
+		case exhausted(err), l.f.persistent:
 			// The connection stays in the kernel's queue, and nothing says when
 			// there will be room for it: as net/http does, look again later.
 			select {
@@ -188,7 +189,6 @@ func (l *listener) acceptAll() error {
 			case <-l.ctx.Done():
 			}
 			pause = min(2*pause, longest)
-		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EAGAIN):
 		default:
 			return err
 		}

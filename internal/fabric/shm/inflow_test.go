@@ -1,0 +1,268 @@
+//go:build linux
+
+package shm
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// postAll sends numbers, as text.
+func (m mailbox) postAll(t *testing.T, to *handle, from, until int) {
+	t.Helper()
+	for i := from; i < until; i++ {
+		require.Equal(t, fabric.OK, m.post(to, strconv.Itoa(i)))
+	}
+}
+
+// requireNumbers requires that these numbers come next, in this order.
+func (m mailbox) requireNumbers(t *testing.T, from, until int) {
+	t.Helper()
+	for i := from; i < until; i++ {
+		require.Equal(t, strconv.Itoa(i), m.next(t))
+	}
+}
+
+// Datagrams of one sender do not overtake each other when it reaches the receiver anew,
+// whether the receiver knows already that the old connection has ended or not.
+func TestDatagramsDoNotOvertakeThoseOfTheLaneBefore(t *testing.T) {
+	for name, leave := range map[string]func(t *testing.T, h *handle){
+		"that has ended": func(t *testing.T, h *handle) {
+			h.Close()
+			h.requireGone(t)
+		},
+		"that has not": func(*testing.T, *handle) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			const lanes, each = 4, 6
+			for i := range lanes {
+				h := a.resolve(t, b)
+				a.postAll(t, h, each*i, each*i+each)
+				b.requireSources(t, 2*i+1)
+				leave(t, h)
+				a.resolve(t, b) // and sends nothing
+				b.requireSources(t, 2*i+2)
+			}
+			b.requireNumbers(t, 0, lanes*each)
+		})
+	}
+}
+
+func TestDatagramsOfASenderThatRestarts(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	h := a.resolve(t, b)
+	a.postAll(t, h, 0, 10)
+	b.requireNumbers(t, 0, 5)
+	h.Close()
+	require.NoError(t, a.Close())
+	a = openMailboxAt(t, f, a.local, 16)
+	a.postAll(t, a.resolve(t, b), 10, 15)
+	b.requireSources(t, 2)
+	b.requireNumbers(t, 5, 15)
+}
+
+// flood writes n datagrams, not minding what the receiver has posted, and wakes nobody.
+func (h *handle) flood(n int) {
+	for range n {
+		p, pos := h.e.peer, h.e.sent
+		p.slot(pos).Store(p.lapOf(pos) | sendBit | 100<<lengthShift)
+		h.e.sent++
+	}
+}
+
+// Whoever says that it has another's address holds that one's new lane back for one
+// queue's length.
+func TestDatagramsAreHeldBackForOneQueueAtMost(t *testing.T) {
+	f := newFabric(t)
+	const queue = 16
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, queue)
+	hostile := a.resolve(t, b)
+	hostile.flood(queue)
+	honest := a.resolve(t, b)
+	b.requireSources(t, 2)
+	require.Equal(t, fabric.OK, a.post(honest, "hello"))
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.awake) == 2
+	}, 20*time.Second, time.Millisecond)
+	before := 0
+	for b.next(t) != "hello" {
+		before++
+		hostile.flood(1)
+	}
+	require.LessOrEqual(t, before, queue+1)
+}
+
+// What has been held back for is not taken back.
+func TestDatagramsAreNotHeldBackForWhatIsGone(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	hostile := a.resolve(t, b)
+	hostile.flood(4)
+	honest := a.resolve(t, b)
+	b.requireSources(t, 2)
+	for pos := range uint64(4) {
+		hostile.e.peer.slot(pos).Store(0)
+	}
+	require.Equal(t, fabric.OK, a.post(honest, "hello"))
+	require.Equal(t, "hello", b.next(t))
+}
+
+// However fast a sender writes what nobody wants, Receive takes what its queue holds and
+// comes back, and whoever waits is told that there is more.
+func TestDatagramsThatNobodyWants(t *testing.T) {
+	f := newFabric(t)
+	const queue = 16
+	const enough = 10 * queue
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, queue)
+	h := a.resolve(t, b)
+	b.requireSources(t, 1)
+	seen := 0
+	b.filter = func(*fabric.Datagram) bool {
+		if seen++; seen < enough {
+			h.flood(1)
+		}
+		return seen == enough
+	}
+	require.Equal(t, fabric.OK, a.post(h, "the first"))
+	d := []fabric.Datagram{{}}
+	for received := false; !received; {
+		b.Arm()
+		before := seen
+		received = b.Receive(d) == 1
+		require.LessOrEqual(t, seen-before, queue)
+		if !received {
+			<-b.news
+		}
+	}
+}
+
+// Senders that say nothing are not looked at, and those that have said something not for
+// long, and all are heard when they have something to say.
+func TestDatagramsOfSilentSendersCostNothing(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 1), openMailbox(t, f, 4)
+	const lanes = 200
+	var all []*handle
+	for range lanes {
+		all = append(all, a.resolve(t, b))
+	}
+	b.requireSources(t, lanes)
+	for _, h := range all {
+		require.Equal(t, fabric.OK, a.post(h, "hello"))
+		require.Equal(t, "hello", b.next(t))
+	}
+	for _, h := range all {
+		require.Equal(t, fabric.OK, a.post(h, "hello"))
+	}
+	for range lanes { // and Arm is not called
+		require.Eventually(t, b.receives, 20*time.Second, time.Microsecond)
+	}
+	looks := 0
+	for range spin {
+		b.mu.Lock()
+		looks += len(b.awake)
+		b.mu.Unlock()
+		require.False(t, b.receives())
+	}
+	t.Logf("%d looks in %d polls", looks, spin)
+	require.Less(t, looks, lanes*spin/10)
+	for _, h := range all {
+		require.Equal(t, fabric.OK, a.post(h, "hello"))
+		require.Equal(t, "hello", b.next(t))
+	}
+}
+
+// It is not the sender that has just come that makes room for another.
+func TestDatagramSendersThatAreNewMakeNoRoom(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 4), openMailbox(t, f, 4)
+	old, busy := a.resolve(t, b), a.resolve(t, b)
+	b.requireSources(t, 2)
+	for range 50 {
+		require.Equal(t, fabric.OK, a.post(busy, "busy"))
+		require.Equal(t, "busy", b.next(t))
+	}
+	young := a.resolve(t, b)
+	b.requireSources(t, 3)
+	b.mu.Lock()
+	b.evict()
+	b.mu.Unlock()
+	require.Equal(t, fabric.Flushed, a.post(old, "late"))
+	require.Equal(t, fabric.OK, a.post(young, "my first"))
+	require.Equal(t, "my first", b.next(t))
+}
+
+// Senders that say nothing keep nobody out, where memory is short as little as where there
+// are too many. Those of whom something has arrived make no room.
+func TestDatagramSendersThatAreSilentMakeRoom(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
+	used, _ := budget.Process.State()
+	t.Cleanup(func() { budget.Process.SetLimit(0) })
+	first := a.resolve(t, b)
+	b.requireSources(t, 1)
+	after, _ := budget.Process.State()
+	const fit = 4
+	budget.Process.SetLimit(used.Registered + fit*(after.Registered-used.Registered))
+	require.Equal(t, fabric.OK, a.post(first, "hello"))
+	var all []*handle
+	for range 3 * fit {
+		all = append(all, a.resolve(t, b))
+	}
+	all[0].requireGone(t)
+	require.Equal(t, fabric.OK, a.post(all[len(all)-1], "hello, too"))
+	require.Equal(t, "hello", b.next(t))
+	require.Equal(t, "hello, too", b.next(t))
+}
+
+// holdUp keeps the listener of the newest inlet from accepting more than one sender more
+// before it is released.
+func (m mailbox) holdUp() (release func()) {
+	closes := make(blocked)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for range maxClosing + maxWaiting {
+		m.inlets[len(m.inlets)-1].listener.sock.closer.close(closes)
+	}
+	return func() { close(closes) }
+}
+
+// What holds up a listener does not end it: nobody would be told.
+func TestDatagramListenersGoOn(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	release := b.holdUp()
+	resolved := make(chan error)
+	for range 2 { // the first may come through
+		go func() {
+			h, err := a.Resolve(ctx, b.local)
+			if err == nil {
+				h.Close()
+			}
+			resolved <- err
+		}()
+	}
+	time.Sleep(10 * time.Millisecond) // or they come when all is well again
+	release()
+	require.NoError(t, <-resolved)
+	require.NoError(t, <-resolved)
+
+	group := someGroup()
+	b.join(t, group)
+	release = b.holdUp()
+	h := []*members{a.resolveMembers(t, group), openMailbox(t, f, 1).resolveMembers(t, group)}
+	release()
+	h[0].requireLanes(t, 1)
+	h[1].requireLanes(t, 1)
+}
