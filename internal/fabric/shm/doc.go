@@ -21,5 +21,7 @@
 // has which, dial.go and listener.go make endpoints, frame.go and handshake.go
 // connect them, socket.go passes the descriptor, closer.go closes strangers',
 // segment.go has the memory, endpoint.go what an end is made of, queue.go posts
-// and polls, wait.go sleeps and wakes.
+// and polls, wait.go sleeps and wakes. Datagrams are on top of that: datagram.go
+// makes connections for them, lane.go has the two ends of one, inflow.go those
+// that a receiver has, group.go finds the members of groups.
 package shm

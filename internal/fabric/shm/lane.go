@@ -270,7 +270,7 @@ func (s *source) end() {
 		s.tell()
 		_ = s.e.Disconnect()
 	}
-	s.state = deaf
+	s.state, s.before = deaf, nil
 	s.d.lay(s)
 	close(s.over)
 }
