@@ -75,7 +75,9 @@ func (d *datagrams) evict() *source {
 func (d *datagrams) admit(in *inlet, e *endpoint) {
 	s := &source{
 		number: sources.Add(1),
-		e:      e, d: d, in: in,
+		e:      e,
+		d:      d,
+		in:     in,
 		memory: budget.Account{Budget: budget.Process},
 		over:   make(chan struct{}),
 		freed:  make(chan struct{}),
