@@ -13,7 +13,8 @@ import (
 // JoinGroup has c receive what is sent to a group as well: a multicast address, and a port,
 // for which 0 stands for c's own. ifi is the interface at which to join: nil means the one
 // that datagrams to the group are sent from. The arguments are those of JoinGroup of
-// golang.org/x/net/ipv4. It may take five seconds.
+// golang.org/x/net/ipv4. It may take five seconds. The membership ends with the
+// device of the interface, if that is removed.
 //
 // Any number of Conns of a host may join a group, at any port of their own. Each has a read
 // buffer for each group. A Conn that sends to a group of its own receives that, too, as do

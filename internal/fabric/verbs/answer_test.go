@@ -46,7 +46,7 @@ func TestDatagramWatchersOfOneHost(t *testing.T) {
 		_, ok := d.watch(q, requestOf(host, 0))
 		require.True(t, ok)
 	}
-	for id := range uint64(2 * maxWatchers) {
+	for id := range uint64(maxWatchers + 50) {
 		forgotten, ok := d.watch(q, requestOf(77, id))
 		require.True(t, ok)
 		for _, w := range forgotten {
