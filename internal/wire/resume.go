@@ -13,11 +13,6 @@ import (
 
 // What a link goes on with over another queue pair.
 
-// Resume says, in a request and its answer, that the side takes the link up again
-// when its queue pair is lost. What it tells of that stands behind the place of the
-// proof's port.
-const Resume Features = 1 << 3
-
 // SecretSize is the size of a link's secret, in bytes.
 const SecretSize = 16
 

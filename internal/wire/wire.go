@@ -56,6 +56,11 @@ const (
 	// answer that the listener looks out for that. Both name the port, behind the
 	// record.
 	Proof Features = 1 << 2
+
+	// Resume says, in a request and its answer, that the side takes the link up again
+	// when its queue pair is lost. What it tells of that stands behind the place of the
+	// proof's port: see Return.
+	Resume Features = 1 << 3
 )
 
 // Hello begins the private data of a connection request and of its answer. The
