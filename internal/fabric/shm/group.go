@@ -229,12 +229,15 @@ func (m *members) answer() {
 // heeds says whether there may be somebody among those who have knocked with whom to
 // connect.
 func (m *members) heeds(k knocks) bool {
+	if k.more {
+		return true
+	}
 	for uid := range k.users {
 		if m.d.f.judge(uid, true) == nil {
 			return true
 		}
 	}
-	return k.more
+	return false
 }
 
 // knocks are connections that say nothing.
