@@ -128,7 +128,7 @@ func architecture(t *testing.T) string {
 
 var (
 	qualifiedName = regexp.MustCompile(`\b([a-z]+)\.([A-Za-z]\w*(?:\.[A-Za-z]\w*)*)`)
-	namesAndFile  = regexp.MustCompile("([^|\\[\\]]*)\\[([^\\]]+)\\]\\(\\.\\./([^)]+\\.go)\\)")
+	namesAndFile  = regexp.MustCompile(`([^|\[\]]*)\[([^\]]+)\]\(\.\./([^)]+\.go)\)`)
 )
 
 // namesIn are the names of declarations in a text, as package and name: not those of files.

@@ -115,7 +115,7 @@ func TestEveryDocumentIsInTheIndex(t *testing.T) {
 
 // anchor is how a link names a heading.
 func anchor(heading string) string {
-	plain := regexp.MustCompile("[^\\w -]").ReplaceAllString(strings.ToLower(heading), "")
+	plain := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(heading), "")
 	return strings.ReplaceAll(plain, " ", "-")
 }
 
