@@ -323,6 +323,27 @@ func TestAListenerThatCannotMakeTheMemorySaysSo(t *testing.T) {
 	assert.ErrorContains(t, err, "file too large")
 }
 
+// Whoever listens next has the address, be there somebody in the queue of the last or not.
+func TestTheAddressOfAClosedListenerIsFree(t *testing.T) {
+	lenientToo(t, func(t *testing.T, f *shm) {
+		l := listen(t, f, 1)
+		at := l.Addr()
+		for i := range 100 {
+			if i%2 == 0 {
+				ep, err := f.Dial(ctx, netip.AddrPort{}, at)
+				require.NoError(t, err)
+				defer ep.Close()
+				connecting(ready(t, ep, err))
+			}
+			require.NoError(t, l.Close())
+			var err error
+			l, err = f.Listen(at, 1)
+			require.NoError(t, err, "%d", i)
+		}
+		require.NoError(t, l.Close())
+	})
+}
+
 func TestThePortOfAClosedDialerIsFree(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {

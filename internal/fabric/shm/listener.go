@@ -146,13 +146,13 @@ func (l *listener) serve() {
 // refuseAll refuses whoever has connected and has not been returned by Accept,
 // and whoever dials from now on.
 func (l *listener) refuseAll() {
-	_ = unix.Shutdown(l.sock.fd, unix.SHUT_RDWR)
+	shut := unix.Shutdown(l.sock.fd, unix.SHUT_RDWR)
 	fd, err := l.take()
 	for ; err == nil; fd, err = l.take() {
 		l.drop(fd)
 	}
-	if err == unix.EINVAL {
-		l.sock.rights = false // nobody is left in the kernel's queue
+	if shut == nil && err == unix.EAGAIN {
+		l.sock.rights = false // nobody is left in the kernel's queue, and nobody joins it
 	}
 	l.readers.Wait()
 	for len(l.queue) > 0 {
