@@ -329,13 +329,17 @@ func TestTheAddressOfAClosedListenerIsFree(t *testing.T) {
 		l := listen(t, f, 1)
 		at := l.Addr()
 		for i := range 100 {
+			var last []<-chan error
 			if i%2 == 0 {
 				ep, err := f.Dial(ctx, netip.AddrPort{}, at)
-				require.NoError(t, err)
-				defer ep.Close()
-				connecting(ready(t, ep, err))
+				e := ready(t, ep, err)
+				t.Cleanup(func() { e.Close() })
+				last = append(last, connecting(e))
 			}
 			require.NoError(t, l.Close())
+			for _, refused := range last {
+				require.Error(t, <-refused)
+			}
 			var err error
 			l, err = f.Listen(at, 1)
 			require.NoError(t, err, "%d", i)
