@@ -28,6 +28,7 @@ type inflow struct {
 	// costs nothing.
 	awake []*source
 	next  int
+	other int // which of all sources Receive has looked at besides
 }
 
 // accept admits senders until the inlet is closed.
@@ -57,7 +58,8 @@ func (d *datagrams) enter() bool {
 }
 
 // evict ends the source that has been silent for longest, of those from which all has been
-// received, or returns nil if there is none. Called with mu held.
+// received. If there is none it returns nil, and has Receive look at all: they may have kept
+// from this process that they have something. Called with mu held.
 func (d *datagrams) evict() *source {
 	var silent *source
 	for _, s := range d.sources {
@@ -67,8 +69,11 @@ func (d *datagrams) evict() *source {
 	}
 	if silent != nil {
 		silent.end()
+		return silent
 	}
-	return silent
+	d.awake = slices.DeleteFunc(slices.Clone(d.sources), func(s *source) bool { return s.state == deaf })
+	d.notify()
+	return nil
 }
 
 // admit has a sender connect, and is its source's goroutine from then on.
@@ -105,6 +110,7 @@ func (d *datagrams) add(s *source, opened error) bool {
 	s.heard = d.turns
 	if !s.rest() {
 		d.rouse(s)
+		d.notify()
 	}
 	return true
 }
@@ -121,6 +127,7 @@ func (d *datagrams) follow(s *source) {
 		} else {
 			s.before, s.until = b, b.arrivedUntil()
 			d.rouse(b)
+			d.notify()
 		}
 		return
 	}
@@ -133,12 +140,11 @@ func (d *datagrams) remove(s *source) {
 	d.sources = slices.DeleteFunc(d.sources, func(other *source) bool { return other == s })
 }
 
-// rouse has Receive look at a source, and be called. Called with mu held.
+// rouse has Receive look at a source. Called with mu held.
 func (d *datagrams) rouse(s *source) {
 	if !slices.Contains(d.awake, s) {
 		d.awake = append(d.awake, s)
 	}
-	d.notify()
 }
 
 // lay has Receive not look at a source any more. Called with mu held.
@@ -157,6 +163,7 @@ func (d *datagrams) wake(s *source) {
 	defer d.mu.Unlock()
 	if s.state == hearing {
 		d.rouse(s)
+		d.notify()
 	}
 }
 
@@ -167,6 +174,7 @@ func (d *datagrams) fade(s *source) {
 	if s.state == hearing && s.arrived() {
 		s.state = fading
 		d.rouse(s)
+		d.notify()
 	} else {
 		s.end()
 	}
@@ -178,6 +186,7 @@ func (d *datagrams) fade(s *source) {
 func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.glance()
 	dropped, waits := 0, false
 	for looks := len(d.awake); looks > 0 && n < len(ds) && dropped == 0; looks-- {
 		if d.next >= len(d.awake) {
@@ -203,6 +212,19 @@ func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 		d.notify()
 	}
 	return n
+}
+
+// glance looks at one source, another each time: one that has something may not have woken
+// this process, or this process has not had the time to wake. Called with mu held.
+func (d *datagrams) glance() {
+	if d.other++; d.other >= len(d.sources) {
+		d.other = 0
+	}
+	if d.other < len(d.sources) {
+		if s := d.sources[d.other]; s.state == hearing && s.arrived() {
+			d.rouse(s)
+		}
+	}
 }
 
 // Arm implements [fabric.DatagramEndpoint].

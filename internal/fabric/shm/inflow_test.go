@@ -233,6 +233,25 @@ func TestDatagramSendersThatAreSilentMakeRoom(t *testing.T) {
 	require.Equal(t, "hello, too", b.next(t))
 }
 
+// Who has written something, and wakes nobody, keeps nobody out either.
+func TestDatagramSendersThatWakeNobodyMakeRoom(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 4), openMailbox(t, f, 4)
+	h := a.resolve(t, b)
+	b.requireSources(t, 1)
+	h.flood(1)
+	b.mu.Lock()
+	none := b.evict()
+	b.mu.Unlock()
+	require.Nil(t, none)
+	<-b.news
+	require.True(t, b.receives())
+	b.mu.Lock()
+	b.evict()
+	b.mu.Unlock()
+	h.requireGone(t)
+}
+
 // holdUp keeps the listener of the newest inlet from accepting more than one sender more
 // before it is released.
 func (m mailbox) holdUp() (release func()) {
