@@ -13,6 +13,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
+	"github.com/ringnet/ringnet/pconn"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -168,6 +169,9 @@ func addrPort(a net.Addr) (netip.AddrPort, error) {
 			Err:  "local address is neither a ringnet.Addr nor a *net.TCPAddr",
 			Addr: a.String(),
 		}
+	}
+	if !pconn.PortFits(a) {
+		return netip.AddrPort{}, &net.AddrError{Err: "invalid port", Addr: a.String()}
 	}
 	return netip.AddrPortFrom(h.AddrPort().Addr().Unmap(), h.AddrPort().Port()), nil
 }

@@ -66,3 +66,13 @@ func TestForTCPWithUnknownNetworksListsTheKnown(t *testing.T) {
 		require.ErrorContains(t, err, "ringnet's are auto, auto4, auto6, rdma, rdma4, rdma6, shm")
 	}
 }
+
+// AddrPort of package net's addresses would have them be other ports.
+func TestDialFromAPortOfMoreThan16Bits(t *testing.T) {
+	for _, network := range []string{"shm", "shm-udp"} {
+		for _, local := range []net.Addr{&net.TCPAddr{Port: 1<<16 + 1}, &net.UDPAddr{Port: -1}} {
+			_, err := (&Dialer{LocalAddr: local}).Dial(network, "127.0.0.1:1")
+			require.ErrorContains(t, err, "invalid port")
+		}
+	}
+}

@@ -12,6 +12,9 @@ import (
 // addrPortOf is the address that a net.Addr stands for. One without an IP is that of all
 // addresses of the host, as for package net.
 func addrPortOf(a net.Addr) (netip.AddrPort, error) {
+	if !PortFits(a) {
+		return netip.AddrPort{}, syscall.EINVAL
+	}
 	switch a := a.(type) {
 	case rconn.Addr:
 		return a.AddrPort(), nil
@@ -26,6 +29,23 @@ func addrPortOf(a net.Addr) (netip.AddrPort, error) {
 		return a.AddrPort(), nil
 	}
 	return netip.AddrPort{}, syscall.EINVAL
+}
+
+// PortFits says whether the port of an address is one. Those of package net may have any
+// number there, of which their method AddrPort keeps 16 bits.
+func PortFits(a net.Addr) bool {
+	port := 0
+	switch a := a.(type) {
+	case *net.UDPAddr:
+		if a != nil {
+			port = a.Port
+		}
+	case *net.TCPAddr:
+		if a != nil {
+			port = a.Port
+		}
+	}
+	return port == int(uint16(port))
 }
 
 // plain is an address as datagrams say that they come from it: a zone is the name of an

@@ -66,7 +66,7 @@ func (s *sender) finish() {
 // the receiver; over rdma it waits for the device to have sent what came before.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.remote.IsValid() {
-		return 0, c.opError("write", syscall.EDESTADDRREQ)
+		return 0, c.opError("write", c.noDestination())
 	}
 	return c.writeOne(p, c.remote, c.peerAddr)
 }
@@ -150,12 +150,23 @@ func (c *Conn) destination(to net.Addr) (netip.AddrPort, error) {
 		return netip.AddrPort{}, net.ErrWriteToConnected
 	case c.remote.IsValid():
 		return c.remote, nil
+	case to == nil:
+		return netip.AddrPort{}, c.noDestination()
 	}
 	at, err := addrPortOf(to)
 	if err != nil {
 		return at, err
 	}
 	return c.target(at)
+}
+
+// noDestination is the error of a write that does not say where to, of a Conn that was not
+// dialed.
+func (c *Conn) noDestination() error {
+	if c.isClosed() {
+		return net.ErrClosed
+	}
+	return syscall.EDESTADDRREQ
 }
 
 // enqueue has a datagram of n bytes sent by the next send, or when its receiver is

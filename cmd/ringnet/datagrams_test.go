@@ -39,6 +39,9 @@ func TestPingDatagrams(t *testing.T) {
 		requireAnswers(t, results["udp"], 20)
 		require.NotEmpty(t, results["rdma-udp"].Error, "of an address of no RDMA device")
 	}
+	tooLong := pinged(t, "--datagram", "-n", "1", "-s", "4089", address)
+	requireAnswers(t, tooLong["udp"], 1)
+	require.Regexp(t, `message too long: 4089 bytes, at most 4088$`, tooLong["shm-udp"].Error)
 	out, err := commandProcess("ping", "--datagram", "-n", "20", address).Output()
 	require.NoError(t, err)
 	require.Regexp(t, `(?m)^ *shm-udp +[\d.]+ [µm]?s +\d+ of 20( +[\d.]+ [nµm]?s( ±\d+%)?){5}$`, string(out))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -75,8 +76,11 @@ func (c *pingCommand) pingDatagrams(ctx context.Context, network string) pingRes
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	times, lost, err := c.datagramRoundTrips(conn)
+	if len(times) == 0 && !errors.Is(err, syscall.EMSGSIZE) {
+		err = fmt.Errorf("%w: want ringnet ping --datagram --listen there", err)
+	}
 	if len(times) == 0 {
-		r.Error = fmt.Sprintf("%v: want ringnet ping --datagram --listen there", err)
+		r.Error = err.Error()
 		return r
 	}
 	r.First, r.RoundTrip, r.Lost = micros(times[0]), newSpread(times), lost
