@@ -76,11 +76,11 @@ func (c *pingCommand) pingDatagrams(ctx context.Context, network string) pingRes
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	times, lost, err := c.datagramRoundTrips(conn)
-	if len(times) == 0 && !errors.Is(err, syscall.EMSGSIZE) {
-		err = fmt.Errorf("%w: want ringnet ping --datagram --listen there", err)
-	}
 	if len(times) == 0 {
 		r.Error = err.Error()
+		if !errors.Is(err, syscall.EMSGSIZE) {
+			r.Error += ": want ringnet ping --datagram --listen there"
+		}
 		return r
 	}
 	r.First, r.RoundTrip, r.Lost = micros(times[0]), newSpread(times), lost
