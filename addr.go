@@ -92,11 +92,12 @@ func isNetwork(name string) bool {
 	return auto || one || packets
 }
 
-// unknownNetwork is a net.UnknownNetworkError that lists what is known.
+// unknownNetwork is a net.UnknownNetworkError that lists what is known, and where.
 func unknownNetwork(name string) error {
-	known := slices.Concat(slices.Sorted(maps.Keys(autoNetworks)), slices.Sorted(maps.Keys(networks)),
-		slices.Sorted(maps.Keys(packetNetworks)))
-	return fmt.Errorf("%w: ringnet's are %s", net.UnknownNetworkError(name), strings.Join(known, ", "))
+	streams := slices.Concat(slices.Sorted(maps.Keys(autoNetworks)), slices.Sorted(maps.Keys(networks)))
+	packets := slices.Sorted(maps.Keys(packetNetworks))
+	return fmt.Errorf("%w: ringnet's are %s, and with ListenPacket in place of Listen %s",
+		net.UnknownNetworkError(name), strings.Join(streams, ", "), strings.Join(packets, ", "))
 }
 
 // resolve returns the addresses that address stands for, in the order to try

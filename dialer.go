@@ -45,8 +45,9 @@ type Dialer struct {
 	// Deadline is when a dial fails, whatever Timeout says. Zero means never.
 	Deadline time.Time
 
-	// LocalAddr is the address to dial from: an [Addr], a *net.TCPAddr, or
-	// anything else with a method AddrPort. nil lets the system choose.
+	// LocalAddr is the address to dial from: an [Addr], a *net.TCPAddr, a
+	// *net.UDPAddr, or anything else with a method AddrPort. nil lets the system
+	// choose.
 	LocalAddr net.Addr
 
 	// Resolver resolves names; nil means net.DefaultResolver.
@@ -87,10 +88,11 @@ type Dialer struct {
 }
 
 // Dial connects to the address on the named network: "rdma", "rdma4", "rdma6",
-// "shm", "auto", "auto4" or "auto6". The address has the form "host:port", as for net.Dial; the
-// host may be a name or an IP address, with a zone where it needs one, and the port
-// a service name or a number. The net.Conn is a *[Conn], or an *[AutoConn] on
-// "auto". The error is a *net.OpError.
+// "shm", "auto", "auto4" or "auto6", or for datagrams "rdma-udp", "rdma-udp4", "rdma-udp6"
+// or "shm-udp". The address has the form "host:port", as for net.Dial; the host may be a
+// name or an IP address, with a zone where it needs one, and the port a service name or a
+// number. The net.Conn is a *[Conn], an *[AutoConn] on "auto", or a *[PacketConn] on the
+// networks of datagrams, which waits for no answer. The error is a *net.OpError.
 func Dial(network, address string) (net.Conn, error) {
 	return (&Dialer{}).Dial(network, address)
 }

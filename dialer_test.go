@@ -67,6 +67,14 @@ func TestForTCPWithUnknownNetworksListsTheKnown(t *testing.T) {
 	}
 }
 
+func TestUnknownNetworksAreThoseOfAnotherFunction(t *testing.T) {
+	_, err := Listen("shm-udp", "127.0.0.1:0")
+	require.ErrorContains(t, err, "unknown network shm-udp: ringnet's are auto, auto4, auto6, rdma, rdma4, rdma6, shm, "+
+		"and with ListenPacket in place of Listen rdma-udp, rdma-udp4, rdma-udp6, shm-udp")
+	_, err = ListenPacket("shm", "127.0.0.1:0")
+	require.ErrorContains(t, err, "unknown network shm: ringnet's are auto, ")
+}
+
 // AddrPort of package net's addresses would have them be other ports.
 func TestDialFromAPortOfMoreThan16Bits(t *testing.T) {
 	for _, network := range []string{"shm", "shm-udp"} {

@@ -81,23 +81,27 @@
 // # Datagrams
 //
 // [ListenPacket], and Dial on the same networks, return a [PacketConn]: a
-// net.PacketConn with the methods of package net's UDPConn, and ReadBatch and WriteBatch
-// as golang.org/x/net/ipv4 has them. Its addresses are of type [Addr], and it sends to
-// a *net.UDPAddr as well. Ports are apart from those of connections, as UDP's are from
-// TCP's.
+// net.PacketConn, and a net.Conn, with ReadFromUDPAddrPort and WriteToUDPAddrPort of package
+// net's UDPConn, and ReadBatch and WriteBatch as golang.org/x/net/ipv4 has them. Its
+// addresses are of type [Addr], and it sends to a *net.UDPAddr as well. Ports are apart from
+// those of connections, as UDP's are from TCP's. docs/migrate.md lists what else differs
+// from UDP.
 //
 // A datagram has at most [PacketConn].MaxMessage bytes: 4088 over shm, over rdma the MTU of
 // the device's port less 8, which is 1016 where that of Ethernet is 1500. A longer one is
-// syscall.EMSGSIZE; nothing is ever sent in fragments. It arrives whole, in its order, or
-// not at all: it is lost if its receiver has no room for it. A receiver has a queue of 256
-// ([PacketConn].SetReadBuffer), over shm for each sender, so that one that floods is in no
-// other's way and nothing else is lost while both processes live. Over rdma the queue is for
-// all senders, 1 MiB of pinned memory for each port that the address belongs to, and
-// the network may lose datagrams. [PacketStats] counts what was lost, at both ends. Writes do
-// not wait for the receiver. What is written to an address for the first time is sent when
-// its receiver has been found, in well under a millisecond: a program that ends before it
-// calls Close, which waits for that, may end before. Close has those who send to the PacketConn
-// look for another at its address, and waits a second at most for them to know.
+// syscall.EMSGSIZE; nothing is ever sent in fragments. It arrives whole, behind those that the
+// sender has written to the same address before, or not at all: it is lost if its receiver
+// has no room for it. A receiver has a queue of 256 ([PacketConn].SetReadBuffer), over shm for
+// each sender, so that one that floods is in no other's way and nothing else is lost while
+// both processes live. That is 1 MiB of the receiver's memory for each sender, and a sender
+// for which there is no more ([SetMemoryLimit]) is refused. Over rdma the queue is for all
+// senders, 1 MiB of pinned memory for each port that the address belongs to, and the network
+// may lose datagrams. [PacketStats] counts what was lost, at both ends.
+//
+// Writes do not wait for the receiver. What is written to an address for the first time is
+// sent when its receiver has been found, in well under a millisecond: a program that ends
+// before it calls Close, which waits for that, may end before. Close has those who send to
+// the PacketConn look for another at its address, and waits a second at most for them to know.
 //
 // [ListenMulticast], and [PacketConn].JoinGroup, receive what is sent to a group: a multicast
 // address and a port, to which any PacketConn may write. Members have a queue for each group
@@ -147,8 +151,8 @@
 //
 // # Memory
 //
-// What links register, for a device or to share it, stays within a limit of the
-// process, see [SetMemoryLimit]. A connection begins with a ring of 16 KiB, which
+// What links and PacketConns register, for a device or to share it, stays within a limit
+// of the process, see [SetMemoryLimit]. A connection begins with a ring of 16 KiB, which
 // grows while it is busy and there is memory, and shrinks when it is idle
 // ([Config.RecvBuffer], [Config.LinkIdle]). Where memory is short, rings first stop to
 // grow, then idle links end and idle rings shrink, and then Dial fails with an error

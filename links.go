@@ -115,8 +115,8 @@ func Links() []LinkInfo {
 	return infos
 }
 
-// MemoryInfo is how many bytes the links of this process have registered and may
-// register: pinned for a device, its queues included as far as they are known (see
+// MemoryInfo is how many bytes the links and PacketConns of this process have registered
+// and may register: pinned for a device, its queues included as far as they are known (see
 // [Config.PinnedMemory]), or shared with another process.
 type MemoryInfo struct {
 	Used, Limit int
@@ -126,17 +126,18 @@ type MemoryInfo struct {
 	Locked, LockedLimit int
 }
 
-// Memory returns how much memory the links of this process use. Their rings grow
-// up to seven eighths of the limits; the rest is for links and connections that
-// begin. When there is no more, idle links end and idle rings shrink, and a Dial
-// that still finds none fails with an error that has the figures; on "auto" it takes TCP.
+// Memory returns how much memory the links of this process use, and its PacketConns for
+// what waits to be read. Rings grow up to seven eighths of the limits; the rest is for
+// links and connections that begin. When there is no more, idle links end and idle rings
+// shrink, and a Dial that still finds none fails with an error that has the figures; on
+// "auto" it takes TCP.
 func Memory() MemoryInfo {
 	used, limits := budget.Process.State()
 	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked}
 }
 
-// SetMemoryLimit sets how many bytes the links of this process may register. The
-// default, which 0 stands for, is a quarter of the memory of the machine, or of what
+// SetMemoryLimit sets how many bytes the links and PacketConns of this process may
+// register. The default, which 0 stands for, is a quarter of the memory of the machine, or of what
 // the control group allows (memory.max, memory.high) if that is less. What is
 // registered already stays.
 func SetMemoryLimit(bytes int) { budget.Process.SetLimit(max(bytes, 0)) }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -83,6 +84,35 @@ func TestDialsForWhichThereIsNoMemorySaySo(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
 	})
+}
+
+// A receiver of datagrams that has no memory for another sender is not taken for nobody.
+func TestDatagramsForWhichThereIsNoMemorySaySo(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("shm is Linux's")
+	}
+	receiver, err := ListenPacket("shm-udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer receiver.Close()
+	limitMemory(t, 100<<10)
+	c, err := Dial("shm-udp", receiver.LocalAddr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte("lost"))
+	require.NoError(t, err)
+	p := make([]byte, 100)
+	_, err = c.Read(p)
+	requireOpError(t, err, "read", "shm-udp", receiver.LocalAddr().String(), syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "connection refused by the peer: ")
+	require.ErrorContains(t, err, "KiB more would have to be registered")
+	require.Equal(t, PacketStats{Refused: 1}, c.(*PacketConn).Stats())
+
+	SetMemoryLimit(0)
+	_, err = c.Write([]byte("found"))
+	require.NoError(t, err)
+	n, _, err := receiver.ReadFrom(p)
+	require.NoError(t, err)
+	require.Equal(t, "found", string(p[:n]))
 }
 
 // Rings that cannot grow carry what there is to carry.

@@ -34,8 +34,8 @@ var packetNetworks = map[string]network{
 // ListenPacket announces on the address of a network of datagrams: "rdma-udp",
 // "rdma-udp4", "rdma-udp6" or "shm-udp". The address has the form "host:port", as for
 // net.ListenPacket: without a host it is all addresses of this machine, and port 0 means a
-// free one, which LocalAddr tells. The net.PacketConn is a *[PacketConn]. The error is a
-// *net.OpError.
+// free one, which LocalAddr tells. A multicast address is for [ListenMulticast]. The
+// net.PacketConn is a *[PacketConn]. The error is a *net.OpError.
 func ListenPacket(network, address string) (net.PacketConn, error) {
 	return (&ListenConfig{}).ListenPacket(context.Background(), network, address)
 }

@@ -1,6 +1,6 @@
 // Package pconn gives a queue pair for datagrams the methods of a net.PacketConn, and,
-// dialed, of a net.Conn: those of package net's UDPConn as far as they mean something
-// here, with its errors. What moves the datagrams is a fabric.
+// dialed, of a net.Conn, and a few more of package net's UDPConn, with its errors. What moves
+// the datagrams is a fabric. docs/migrate.md lists what differs from a UDPConn.
 //
 // The package is used through package ringnet and promises no API before v1.
 package pconn
@@ -25,17 +25,20 @@ import (
 //
 // A datagram may be lost, and is if its receiver has no room for it. Nothing waits for
 // that, and no error tells: [Conn.Stats] does. What arrives is whole. Datagrams from one
-// sender do not overtake each other.
+// sender to one address do not overtake each other. Those to different addresses may: the
+// first to each waits until its receiver has been found.
 //
 // Errors are *net.OpError, as package net's are. With errors.Is:
 // os.ErrDeadlineExceeded when a deadline has passed; net.ErrClosed after Close;
 // syscall.EMSGSIZE for a datagram of more than [Conn.MaxMessage] bytes; syscall.EINVAL
 // for an address that is none of an IP network, *net.AddrError for one of IPv6 where c
 // listens at one of IPv4, and the other way round; net.ErrWriteToConnected for WriteTo on a
-// Conn that was dialed, and syscall.EDESTADDRREQ for Write on one that was not. Calls of
-// one that was dialed fail once with what has kept the datagrams written before from
-// their receiver, if that is known: syscall.ECONNREFUSED when nobody was there,
-// syscall.EHOSTUNREACH when there was no answer in five seconds. All calls fail with
+// Conn that was dialed, and syscall.EDESTADDRREQ for Write, and for a Message without
+// Addr, on one that was not. Calls of one that was dialed fail once with what has kept the datagrams written before from
+// their receiver, if that is known: syscall.ECONNREFUSED when nobody was there;
+// *[rconn.RefusedError], which wraps that, with the words of a receiver that is there and
+// has no memory for another sender, say; syscall.EHOSTUNREACH when there was no answer in
+// five seconds. All calls fail with
 // syscall.ENETDOWN when the device of a Conn that listens at one address has been removed;
 // one that listens at all addresses goes on with the other devices, and with those that come.
 type Conn struct {
@@ -71,7 +74,7 @@ type Options struct {
 	ReadBuffer int            // bytes: see [Conn.SetReadBuffer]; 0 means the default
 }
 
-// DefaultReadBuffer is how many bytes of datagrams wait to be read.
+// DefaultReadBuffer is how many bytes of datagrams wait to be read: see [Conn.SetReadBuffer].
 const DefaultReadBuffer = 1 << 20
 
 // Listen returns a Conn on a fabric.
@@ -137,9 +140,15 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 }
 
 // SetReadBuffer sets how many bytes of datagrams wait to be read, each of which counts
-// as 4 KiB. Over shm it is so many for each sender, of those that send for the first time
-// from then on. Over rdma it is so many in all for each port of a device, and counts until
-// c has sent or received a datagram. It is rounded to what the network has.
+// as 4 KiB: 32 MiB at most, 8192 datagrams. 0 and less stand for the default, 1 MiB,
+// which is 256. It is rounded to what the network has.
+//
+// Over rdma it is so many in all for each port of a device, and counts until c has sent or
+// received a datagram. Over shm it is so many for each sender, of those that send for the
+// first time from then on. Each has that much of this process's memory (SetMemoryLimit of
+// package ringnet), however little it sends, until it is closed, or has sent to 256 other
+// addresses since, and all has been read. Where memory is short, senders to c that have been silent for longest, and of
+// which all has been read, make room for new ones, but not for connections.
 func (c *Conn) SetReadBuffer(bytes int) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)

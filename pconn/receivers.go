@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+	"github.com/ringnet/ringnet/rconn"
 )
 
 const (
@@ -192,17 +194,20 @@ func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 		}
 		err = syscall.ECONNREFUSED
 	}
+	lost := &c.counters.unreachable
 	var reject *fabric.RejectError
 	switch {
 	case errors.As(err, &reject):
-		err = syscall.ECONNREFUSED
+		if err = refusal(err, reject); err != syscall.ECONNREFUSED {
+			lost = &c.counters.refused
+		}
 	case errors.Is(err, context.DeadlineExceeded):
 		err = syscall.EHOSTUNREACH
 	}
 	if waited > len(r.held) || !errors.Is(err, syscall.ECONNREFUSED) {
 		waited = len(r.held)
 	}
-	c.counters.unreachable.Add(uint64(waited))
+	lost.Add(uint64(waited))
 	s.release(r, waited)
 	c.tell(err)
 	if len(r.held) > 0 {
@@ -211,6 +216,20 @@ func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 	s.pending--
 	delete(s.receivers, r.at)
 	return true
+}
+
+// refusal is what it means to be rejected: bare ECONNREFUSED if nobody is there, or not any
+// more. A receiver that stays has no room or no memory for another sender, say, or does not
+// want this one.
+func refusal(err error, reject *fabric.RejectError) error {
+	said := wire.DecodeReject(reject.Private)
+	switch {
+	case said.Busy:
+		return &rconn.RefusedError{Reason: said.Reason, Busy: true}
+	case reject.Reason == fabric.RejectNoListener, reject.Reason == fabric.RejectConsumer:
+		return syscall.ECONNREFUSED
+	}
+	return &rconn.RefusedError{Reason: err.Error()}
 }
 
 // sendHeld sends what waits for a receiver that has been found, and returns how much:

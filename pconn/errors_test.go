@@ -1,0 +1,65 @@
+package pconn
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+func TestWritesAfterCloseAreErrClosed(t *testing.T) {
+	c := open(t, &post{}, netip.AddrPort{})
+	writes := map[string]func() error{
+		"Write":   func() error { _, err := c.Write([]byte("x")); return err },
+		"WriteTo": func() error { _, err := c.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(there)); return err },
+		"WriteBatch": func() error {
+			_, err := c.WriteBatch([]Message{{Buffers: [][]byte{{1}}}}, 0)
+			return err
+		},
+	}
+	require.ErrorIs(t, writes["Write"](), syscall.EDESTADDRREQ)
+	require.ErrorIs(t, writes["WriteBatch"](), syscall.EDESTADDRREQ)
+	require.NoError(t, c.Close())
+	for name, write := range writes {
+		require.ErrorIs(t, write(), net.ErrClosed, name)
+	}
+}
+
+// A receiver that refuses is not taken for one that is not there.
+func TestDialedIsToldWhyItsReceiverRefuses(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		reject error
+		want   string
+		stats  Stats
+	}{
+		{"words", fmt.Errorf("no memory here: %w", &fabric.RejectError{Reason: 5}),
+			"connection refused by the peer: no memory here: connection rejected (reason 5)", Stats{Refused: 1}},
+		{"full", &fabric.RejectError{Reason: fabric.RejectConsumer, Private: wire.Full.Append(nil)},
+			"connection refused by the peer: the listener's backlog is full", Stats{Refused: 1}},
+		{"closed", &fabric.RejectError{Reason: fabric.RejectConsumer, Private: wire.Reject{Reason: "closed"}.Append(nil)},
+			"read: connection refused", Stats{Unreachable: 1}},
+		{"nobody", &fabric.RejectError{Reason: fabric.RejectNoListener}, "read: connection refused", Stats{Unreachable: 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := open(t, &post{resolve: func(context.Context, netip.AddrPort) error { return test.reject }}, there)
+				_, err := c.Write([]byte("a"))
+				require.NoError(t, err)
+				_, err = c.Read(make([]byte, 1))
+				require.ErrorIs(t, err, syscall.ECONNREFUSED)
+				require.EqualError(t, err, "read post 10.0.0.1:1->10.0.0.2:2: "+test.want)
+				require.Equal(t, test.stats, c.Stats())
+				require.NoError(t, c.Close())
+			})
+		})
+	}
+}
