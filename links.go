@@ -137,8 +137,8 @@ func Memory() MemoryInfo {
 }
 
 // SetMemoryLimit sets how many bytes the links and PacketConns of this process may
-// register. The default, which 0 stands for, is a quarter of the memory of the machine, or of what
-// the control group allows (memory.max, memory.high) if that is less. What is
+// register. The default, which 0 stands for, is a quarter of the memory of the machine,
+// or of what the control group allows (memory.max, memory.high) if that is less. What is
 // registered already stays.
 func SetMemoryLimit(bytes int) { budget.Process.SetLimit(max(bytes, 0)) }
 

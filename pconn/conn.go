@@ -33,14 +33,16 @@ import (
 // syscall.EMSGSIZE for a datagram of more than [Conn.MaxMessage] bytes; syscall.EINVAL
 // for an address that is none of an IP network, *net.AddrError for one of IPv6 where c
 // listens at one of IPv4, and the other way round; net.ErrWriteToConnected for WriteTo on a
-// Conn that was dialed, and syscall.EDESTADDRREQ for Write, and for a Message without
-// Addr, on one that was not. Calls of one that was dialed fail once with what has kept the datagrams written before from
-// their receiver, if that is known: syscall.ECONNREFUSED when nobody was there;
+// Conn that was dialed, and syscall.EDESTADDRREQ for Write, and for a [Message] without
+// Addr, on one that was not.
+//
+// Calls of one that was dialed fail once with what has kept the datagrams written before
+// from their receiver, if that is known: syscall.ECONNREFUSED when nobody was there;
 // *[rconn.RefusedError], which wraps that, with the words of a receiver that is there and
 // has no memory for another sender, say; syscall.EHOSTUNREACH when there was no answer in
-// five seconds. All calls fail with
-// syscall.ENETDOWN when the device of a Conn that listens at one address has been removed;
-// one that listens at all addresses goes on with the other devices, and with those that come.
+// five seconds. All calls fail with syscall.ENETDOWN when the device of a Conn that listens
+// at one address has been removed; one that listens at all addresses goes on with the other
+// devices, and with those that come.
 type Conn struct {
 	endpoint fabric.DatagramEndpoint
 	limits   fabric.DatagramLimits
