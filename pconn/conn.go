@@ -149,8 +149,9 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 // received a datagram. Over shm it is so many for each sender, of those that send for the
 // first time from then on. Each has that much of this process's memory (SetMemoryLimit of
 // package ringnet), however little it sends, until it is closed, or has sent to 256 other
-// addresses since, and all has been read. Where memory is short, senders to c that have been silent for longest, and of
-// which all has been read, make room for new ones, but not for connections.
+// addresses since, and all has been read. Where memory is short, senders to c that have
+// been silent for longest, and of which all has been read, make room for new ones, but not
+// for connections.
 func (c *Conn) SetReadBuffer(bytes int) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
