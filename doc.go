@@ -127,8 +127,11 @@
 // Close returns when the peer's device has everything that was written, which takes
 // about one round trip; the peer's application need not have read it. It gives up after
 // [Config].Linger, 10 s by default, with ETIMEDOUT: the peer's host has lost power, say,
-// or its process is stopped. The other connections of that link then end without a
-// further wait, and a host that has been given up is not waited for.
+// its process is stopped, or the network is out for longer than that. What the peer has
+// not got by then is lost, and it reads ECONNRESET. The time that one Close has waited in
+// vain counts for the others of that link, so closing all takes no longer than closing
+// one; connections that are not closed wait on, for ResumeTimeout. A host that has been
+// given up is not waited for.
 //
 // Close and Shutdown of an http.Server close connections one after the other, with a
 // mutex held that accepting and serving need, and drop these errors. So both wait for

@@ -105,8 +105,9 @@ type LinkInfo = rconn.LinkInfo
 // Path is the addresses, of either side, between which a queue pair is connected.
 type Path = rconn.Path
 
-// Links returns the links of this process that are up, in no order. There may be
-// several to one address ([Config.Links]).
+// Links returns the links of this process that are up, or seek another queue pair, in no
+// order. There may be several to one address ([Config.Links]). One that has ended is not
+// there; the memory of its connections is, until they are closed, in [Memory].
 func Links() []LinkInfo {
 	var infos []LinkInfo
 	for _, i := range link.List() {

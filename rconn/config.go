@@ -103,7 +103,7 @@ type Config struct {
 	// they are idle, and a quarter of an hour (Linux, tcp_retries2) if they have data
 	// under way. Negative does not wait.
 	//
-	// Both ends must want it. A process whose connections wait listens at a port of
+	// Both ends must want it, and the shorter of their times counts. A process whose connections wait listens at a port of
 	// rdma_cm's choice, where peers come back to; where it may not listen its connections
 	// do not wait. Shared memory has no path to lose. Tried on soft-RoCE, with cables that
 	// are out and devices that are removed; with cards not yet.

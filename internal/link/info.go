@@ -51,13 +51,13 @@ func CloseIdle() {
 	}
 }
 
-// List returns what links of this process there are, in no order, but for those whose
-// endpoints are closed or about to be.
+// List returns what links of this process there are, in no order, but for those that have
+// ended, be there connections that their owners have not closed or not.
 func List() []Info {
 	var infos []Info
 	for _, l := range allLinks() {
 		l.mu.Lock()
-		if l.stage != closed {
+		if l.stage < ended {
 			infos = append(infos, l.info())
 		}
 		l.mu.Unlock()
