@@ -1,0 +1,132 @@
+package quicnet_test
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	_ "github.com/quic-go/quic-go/http3" // whose module these tests are of
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/interop/quicnet"
+)
+
+// TestQUIC runs quic-go's own tests with a socket of ringnet wherever they, or the proxy that
+// they lose packets with, make one of UDP. They are compiled as they are but for the name of
+// that type. Not run are those in which quic-go makes its own sockets, among them HTTP/3's,
+// those that want more of a socket than a net.PacketConn, and those that use none.
+func TestQUIC(t *testing.T) {
+	if c, err := quicnet.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	} else {
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	}
+	scratch := t.TempDir()
+	copied := filepath.Join(scratch, "quic-go")
+	require.NoError(t, os.CopyFS(copied, os.DirFS(moduleDir(t))))
+	files, err := filepath.Glob(filepath.Join(copied, "integrationtests/self/*_test.go"))
+	require.NoError(t, err)
+	var tests []string
+	for _, file := range append(files, filepath.Join(copied, "integrationtests/tools/proxy/proxy.go")) {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		text := overRingnet(string(source))
+		if wantsOptions.MatchString(text) {
+			text = "package self_test\n"
+		}
+		if !strings.HasPrefix(filepath.Base(file), "http") { // whose client makes its own socket
+			tests = append(tests, testsOnSockets(t, text)...)
+		}
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+	}
+	require.Greater(t, len(tests), 50)
+
+	program := filepath.Join(scratch, "self.test")
+	command(t, "go", "test", "-c", "-vet=off", "-modfile", modFile(t, scratch, copied), "-o", program, module+"/integrationtests/self")
+	t.Setenv("TIMESCALE_FACTOR", "10") // quic-go's own word for slow machines
+	cmd := exec.Command(program, "-test.v", "-test.run", "^("+strings.Join(tests, "|")+")$")
+	cmd.Dir = scratch // where they write
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	t.Logf("%d tests over %s", len(tests), quicnet.Network)
+}
+
+const module = "github.com/quic-go/quic-go"
+
+// command runs a command, and returns what it has said.
+func command(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return string(out)
+}
+
+// moduleDir is where quic-go's source is.
+func moduleDir(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(command(t, "go", "list", "-m", "-f", "{{.Dir}}", module))
+}
+
+// modFile is a go.mod like this module's, with a copy of quic-go in its place.
+func modFile(t *testing.T, scratch, copied string) string {
+	t.Helper()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join("..", name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(scratch, name), text, 0o644))
+	}
+	file := filepath.Join(scratch, "go.mod")
+	command(t, "go", "mod", "edit", "-replace", module+"="+copied, file)
+	return file
+}
+
+// wantsOptions finds the files of tests that set options of a socket of the system.
+var wantsOptions = regexp.MustCompile(`OOBCapablePacketConn`)
+
+// overRingnet has a file make and use sockets of package quicnet.
+func overRingnet(text string) string {
+	changed := strings.NewReplacer("net.UDPConn", "quicnet.UDPConn", "net.ListenUDP(", "quicnet.ListenUDP(").Replace(text)
+	if changed == text {
+		return text
+	}
+	return strings.Replace(changed, "import (\n", "import (\n\t\"github.com/ringnet/ringnet/interop/quicnet\"\n", 1)
+}
+
+// noSocket finds the tests in which there is none, and ownSocket those in which quic-go makes
+// one by itself.
+var (
+	noSocket  = regexp.MustCompile(`synctest\.Test|newSimnet`)
+	ownSocket = regexp.MustCompile(`quic\.(Dial|Listen)Addr`)
+)
+
+// notHere finds the tests that find out the MTU of a path, for which quic-go wants options of
+// a socket, and those that give some 25 MB a second, however slow the machine.
+var notHere = regexp.MustCompile(`MTUDiscovery|^TestStream(Read|Write)Cancellation$`)
+
+// testsOnSockets are the names of the tests of a file that are to be run.
+func testsOnSockets(t *testing.T, text string) (names []string) {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, "", text, 0)
+	require.NoError(t, err)
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || !strings.HasPrefix(f.Name.Name, "Test") || f.Name.Name == "TestMain" {
+			continue
+		}
+		body := text[files.Position(f.Pos()).Offset:files.Position(f.End()).Offset]
+		if !noSocket.MatchString(body) && !ownSocket.MatchString(body) && !notHere.MatchString(f.Name.Name) {
+			names = append(names, f.Name.Name)
+		}
+	}
+	return names
+}
