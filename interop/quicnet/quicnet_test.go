@@ -52,7 +52,7 @@ func TestQUIC(t *testing.T) {
 
 	program := filepath.Join(scratch, "self.test")
 	command(t, "go", "test", "-c", "-vet=off", "-modfile", modFile(t, scratch, copied), "-o", program, module+"/integrationtests/self")
-	t.Setenv("TIMESCALE_FACTOR", "10") // quic-go's own word for slow machines
+	t.Setenv("TIMESCALE_FACTOR", "5") // quic-go's own word for slow machines
 	cmd := exec.Command(program, "-test.v", "-test.run", "^("+strings.Join(tests, "|")+")$")
 	cmd.Dir = scratch // where they write
 	out, err := cmd.CombinedOutput()
