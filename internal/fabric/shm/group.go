@@ -383,5 +383,6 @@ func (m *members) Close() {
 	}
 	m.mu.Unlock()
 	m.cancel()
+	m.bell.wake() // for to close the bell may take for ever
 	_ = m.bell.close()
 }

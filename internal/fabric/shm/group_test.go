@@ -642,6 +642,18 @@ func TestKnocksForNothing(t *testing.T) {
 	h.requireLanes(t, 1)
 }
 
+// However long the closes take that others hold up a sender's bell with.
+func TestSlowClosesDelayNoSendersClose(t *testing.T) {
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) {
+		a := openMailbox(t, f, 1)
+		h := a.resolveMembers(t, someGroup())
+		block(t, h.bell.closer, maxClosing)
+		h.Close()
+		soon(t, "Close", func() { require.NoError(t, a.Close()) })
+	})
+}
+
 // Descriptors whose close blocks keep a sender from hearing who knocks at most: it finds
 // members when it sends.
 func TestLingeringDescriptorsKeepNobodyFromAGroup(t *testing.T) {
