@@ -128,7 +128,7 @@ test-rdma: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) -race $(COUNTING) $(SUITE)
 	$(TEST_RDMA) -race $(COUNTING) $(RDMA_RACE)
 	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
-	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' ./...
+	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' .
 	cd metrics && $(TEST_RDMA) $(COUNTING) ./...
 	cd examples && $(GO) build -o ../bin/examples/ ./feed ./http3/... && $(GO) build -o ../bin/examples/ $(GOSRC)/crypto/tls/generate_cert.go
 	cd examples && $(TEST_RDMA) $(ON_RDMA) -run '(HTTP3|Feed)/^rdma$$' .
@@ -159,7 +159,7 @@ soak: $(SOFTROCE) bin/hwcounters
 	$(TEST_RDMA) $(COUNTING) $(RDMA)
 	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=3 ./...
-	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -count=3 -run '/^rdma$$' ./...
+	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -count=3 -run '/^rdma$$' .
 
 # Random traffic under random faults between two machines on one cable, for HOURS
 # hours, of which there may be a fraction. SEED has it draw what another run has drawn.
