@@ -72,6 +72,8 @@ func TestDatagramsOfASenderThatRestarts(t *testing.T) {
 
 // flood writes n datagrams, not minding what the receiver has posted, and wakes nobody.
 func (h *handle) flood(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for range n {
 		p, pos := h.e.peer, h.e.sent
 		p.slot(pos).Store(p.lapOf(pos) | sendBit | 100<<lengthShift)
