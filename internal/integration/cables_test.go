@@ -54,34 +54,18 @@ func requireMove(t *testing.T, lose func() error) {
 			moves <- move{time.Now(), waited, cause}
 		}},
 	}
-	ask := func(what string) *ringnet.Conn { return askWith(t, &d, peer, what, n) }
-	started := make(chan struct{})
-	start := sync.OnceFunc(func() { close(started) })
-	var transfers []func() error
-	var reading []*clocked
-	for range 8 {
-		push, down := ask("receive"), &clocked{Conn: ask("send")}
-		reading = append(reading, down)
-		transfers = append(transfers,
-			func() error { return give(push, n) },
-			func() error {
-				s := &stream{seed: seedFetched}
-				if err := s.receive(down, 64<<10); err != nil {
-					return err
-				}
-				start()
-				return s.receiveAll(down, n-64<<10)
-			})
-	}
-	l := reading[0].Conn
+	undisturbed := beginSixteen(t, &d, peer, n)
+	atOnce(t, undisturbed.all...)
+	transfers := beginSixteen(t, &d, peer, n)
+	l := transfers.reading[0].Conn
 	require.True(t, eventually(time.Minute, func() bool { return l.Link().Standby != ringnet.Path{} }), "no standby")
 	standby := l.Link().Standby
 	require.Equal(t, requireEnv(t, "SOFTROCE_SECOND_ADDR"), standby.Local.AddrPort().Addr().String())
 	require.Equal(t, requireEnv(t, "SOFTROCE_SECOND_PEER"), standby.Remote.AddrPort().Addr().String())
 	var lost time.Time
 	var m move
-	atOnce(t, append(transfers, func() error {
-		<-started
+	atOnce(t, append(transfers.all, func() error {
+		<-transfers.started
 		err := lose()
 		lost = time.Now()
 		select {
@@ -92,11 +76,46 @@ func requireMove(t *testing.T, lose func() error) {
 		}
 	})...)
 	require.Equal(t, standby, l.Link().Path)
-	var pause time.Duration
-	for _, c := range reading {
-		pause = max(pause, c.longest)
+	t.Logf("found after %v, and moved %v later: %v; the longest pause was %v, and %v without a fault",
+		m.at.Add(-m.waited).Sub(lost), m.waited, m.cause, transfers.pause(), undisturbed.pause())
+}
+
+// sixteen are as many transfers, half of them in either direction.
+type sixteen struct {
+	all     []func() error
+	reading []*clocked
+	started chan struct{} // closed when the first of those has begun
+}
+
+// beginSixteen connects for transfers of n bytes each.
+func beginSixteen(t *testing.T, d *ringnet.Dialer, peer string, n int) *sixteen {
+	t.Helper()
+	all := &sixteen{started: make(chan struct{})}
+	start := sync.OnceFunc(func() { close(all.started) })
+	ask := func(what string) *ringnet.Conn { return askWith(t, d, peer, what, n) }
+	for range 8 {
+		push, down := ask("receive"), &clocked{Conn: ask("send")}
+		all.reading = append(all.reading, down)
+		all.all = append(all.all,
+			func() error { return give(push, n) },
+			func() error {
+				s := &stream{seed: seedFetched}
+				if err := s.receive(down, 64<<10); err != nil {
+					return err
+				}
+				start()
+				return s.receiveAll(down, n-64<<10)
+			})
 	}
-	t.Logf("found after %v, and moved %v later: %v; the longest pause was %v", m.at.Add(-m.waited).Sub(lost), m.waited, m.cause, pause)
+	return all
+}
+
+// pause is the longest that a Read has waited.
+func (all *sixteen) pause() (longest time.Duration) {
+	for _, c := range all.reading {
+		longest = max(longest, c.longest)
+	}
+	return longest
 }
 
 // move is when a link has moved, how long that has taken, and why it has.
