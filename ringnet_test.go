@@ -123,6 +123,7 @@ func TestAddressesOfEveryKindHaveAnAddrPort(t *testing.T) {
 		t.Setenv("RINGNET_NETWORKS", network)
 		if carrier == "shm" {
 			shmHost(t)
+			delayTCP(t, time.Hour)
 		}
 		l, err := Listen("auto", "127.0.0.1:0")
 		require.NoError(t, err)
