@@ -3,7 +3,6 @@ package pconn
 import (
 	"net"
 	"net/netip"
-	"strconv"
 	"syscall"
 
 	"github.com/ringnet/ringnet/rconn"
@@ -46,21 +45,6 @@ func PortFits(a net.Addr) bool {
 		}
 	}
 	return port == int(uint16(port))
-}
-
-// plain is an address as datagrams say that they come from it: a zone is the name of an
-// interface, and where it makes no difference there is none.
-func plain(a netip.AddrPort) netip.AddrPort {
-	addr := a.Addr().Unmap()
-	if index, err := strconv.Atoi(addr.Zone()); err == nil {
-		if ifi, err := net.InterfaceByIndex(index); err == nil {
-			addr = addr.WithZone(ifi.Name)
-		}
-	}
-	if !addr.IsLinkLocalUnicast() && !addr.IsLinkLocalMulticast() {
-		addr = addr.WithZone("")
-	}
-	return netip.AddrPortFrom(addr, a.Port())
 }
 
 // target is where a datagram to an address goes: with the unspecified one to this host, as

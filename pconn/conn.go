@@ -88,7 +88,7 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 		closed:        make(chan struct{}),
 	}
 	if o.Remote.IsValid() {
-		c.remote = plain(o.Remote)
+		c.remote = fabric.Plain(o.Remote)
 		c.peerAddr = rconn.NewAddr(o.Network, c.remote)
 	}
 	c.reader.init()

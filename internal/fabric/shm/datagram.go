@@ -92,7 +92,7 @@ func (f *shm) Source(remote netip.AddrPort) (netip.Addr, error) {
 	if a := remote.Addr(); !a.IsMulticast() {
 		return a, nil
 	}
-	return loopback(remote.Addr()), nil
+	return fabric.Loopback(remote.Addr()), nil
 }
 
 // LocalAddr implements [fabric.DatagramEndpoint].
@@ -112,7 +112,7 @@ func (d *datagrams) SetRecvQueue(n int) {
 // Resolve implements [fabric.DatagramEndpoint].
 func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
 	if to.Addr().IsMulticast() {
-		return d.resolveGroup(ctx, plain(to))
+		return d.resolveGroup(ctx, fabric.Plain(to))
 	}
 	e, err := d.f.newDialer(d.local, to)
 	if err != nil {

@@ -170,12 +170,12 @@ func (f *shm) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 // newDialer returns an endpoint for a connection from one address of this host to
 // another.
 func (f *shm) newDialer(local, remote netip.AddrPort) (*endpoint, error) {
-	local, remote = plain(local), plain(remote)
+	local, remote = fabric.Plain(local), fabric.Plain(remote)
 	if !remote.IsValid() || remote.Port() == 0 {
 		return nil, fmt.Errorf("dial %v: %w", remote, syscall.EINVAL)
 	}
 	if remote.Addr().IsUnspecified() {
-		remote = netip.AddrPortFrom(loopback(remote.Addr()), remote.Port())
+		remote = netip.AddrPortFrom(fabric.Loopback(remote.Addr()), remote.Port())
 	}
 	if err := checkLocal(remote.Addr()); errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return nil, fmt.Errorf("%v: %w (%v): %w", remote.Addr(), fabric.ErrOtherHost, err, syscall.ECONNREFUSED)
@@ -193,11 +193,4 @@ func (f *shm) newDialer(local, remote netip.AddrPort) (*endpoint, error) {
 		return nil, err
 	}
 	return newEndpoint(f, s, local, remote), nil
-}
-
-func loopback(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
-	return netip.IPv6Loopback()
 }

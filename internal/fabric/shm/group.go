@@ -49,7 +49,7 @@ const (
 // Join implements [fabric.DatagramEndpoint]. Cards are all the same here: to join a group
 // at a second one changes nothing until it is left at the first.
 func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error {
-	group = plain(group)
+	group = fabric.Plain(group)
 	if err := d.enroll(group, card); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (d *datagrams) knock(ctx context.Context, group netip.AddrPort) error {
 
 // Leave implements [fabric.DatagramEndpoint].
 func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
-	in, left := d.strike(plain(group), card)
+	in, left := d.strike(fabric.Plain(group), card)
 	if !left {
 		return syscall.EADDRNOTAVAIL
 	}
@@ -169,7 +169,7 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 	}
 	m := &members{d: d, group: group, from: d.local, bell: bell, known: make(map[string]bool), closers: make(map[uint32]*closer)}
 	if m.from.Addr().IsUnspecified() {
-		m.from = netip.AddrPortFrom(loopback(group.Addr()), d.local.Port())
+		m.from = netip.AddrPortFrom(fabric.Loopback(group.Addr()), d.local.Port())
 	}
 	m.ctx, m.cancel = context.WithCancel(d.ctx)
 	found, err := m.look(ctx)

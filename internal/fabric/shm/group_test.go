@@ -95,7 +95,7 @@ func TestGroup(t *testing.T) {
 					text, d := m.nextDatagram(t)
 					require.Equal(t, strconv.Itoa(i), text)
 					require.Equal(t, a.local, d.From)
-					require.Equal(t, plain(group).Addr(), d.Via.To)
+					require.Equal(t, fabric.Plain(group).Addr(), d.Via.To)
 				}
 			}
 			require.False(t, c.receives())

@@ -63,7 +63,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 		return nil, err
 	}
 	e.step = answered
-	return pad(f.private, fabric.MaxAcceptData), nil
+	return fabric.Padded(f.private, fabric.MaxAcceptData), nil
 }
 
 // reach connects the socket to a trusted listener that hears the address.
@@ -259,7 +259,7 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	if !hears(at, e.local) {
 		return fmt.Errorf("nobody listens at %v here", e.local)
 	}
-	e.private = pad(f.private, fabric.MaxConnectData)
+	e.private = fabric.Padded(f.private, fabric.MaxConnectData)
 	e.step = requested
 	return nil
 }
@@ -413,7 +413,7 @@ func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 	f, err := decodeFrame(b[:n])
 	if err == nil && f.kind == rej {
 		e.step = over
-		err = &fabric.RejectError{Reason: f.reason, Private: pad(f.private, fabric.MaxRejectData)}
+		err = &fabric.RejectError{Reason: f.reason, Private: fabric.Padded(f.private, fabric.MaxRejectData)}
 		if f.text != "" {
 			err = fmt.Errorf("%s: %w", f.text, err)
 		}
@@ -426,11 +426,4 @@ func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 
 func hungUp(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
-}
-
-// pad makes private data as long as verbs would.
-func pad(b []byte, n int) []byte {
-	p := make([]byte, n)
-	copy(p, b)
-	return p
 }

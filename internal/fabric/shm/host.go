@@ -12,32 +12,18 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"syscall"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"golang.org/x/sys/unix"
 )
-
-// plain gives every address one form: no IPv4 in IPv6, interfaces by name, and
-// a zone only where it says something, as TCP reports addresses.
-func plain(a netip.AddrPort) netip.AddrPort {
-	addr := a.Addr().Unmap()
-	if !addr.IsLinkLocalUnicast() {
-		addr = addr.WithZone("")
-	} else if i, err := strconv.Atoi(addr.Zone()); err == nil {
-		if ifi, err := net.InterfaceByIndex(i); err == nil {
-			addr = addr.WithZone(ifi.Name)
-		}
-	}
-	return netip.AddrPortFrom(addr, a.Port())
-}
 
 // checkClaim returns an error unless a, which a peer claims to be its own end of
 // a connection or this one's, is an address that some socket of this host may
 // have, in the form that plain gives it.
 func checkClaim(a netip.AddrPort) error {
 	switch {
-	case !a.IsValid() || a.Port() == 0 || a.Addr().IsUnspecified() || a != plain(a):
+	case !a.IsValid() || a.Port() == 0 || a.Addr().IsUnspecified() || a != fabric.Plain(a):
 		return fmt.Errorf("the peer's address is none of a connection: %q", a)
 	case !isName(a.Addr().Zone()):
 		return fmt.Errorf("the peer's address names no interface: %q", a)

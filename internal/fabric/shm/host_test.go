@@ -230,21 +230,24 @@ func addressesWithout(t *testing.T, netlink systemCall) {
 
 // What cannot be asked for want of descriptors is no answer.
 func TestWithoutDescriptorsNoAddressIsDoubted(t *testing.T) {
-	l := listen(t, newFabric(t), 1)
-	withoutDescriptors(t, func() {
-		_, err := newFabric(t).Dial(ctx, netip.AddrPort{}, l.Addr())
-		assert.ErrorIs(t, err, syscall.EMFILE)
-		assert.NotErrorIs(t, err, syscall.ECONNREFUSED, "nobody has refused")
-		err = checkClaim(netip.AddrPortFrom(host, 50_000))
-		assert.ErrorIs(t, err, syscall.EMFILE)
-		assert.NotErrorIs(t, err, syscall.EADDRNOTAVAIL)
-		_, err = diagnose(ctx, listening)
-		assert.ErrorIs(t, err, syscall.EMFILE)
-		assert.NotErrorIs(t, err, errSilent)
+	inProcess(t, nil, func() {
+		l := listen(t, newFabric(t), 1)
+		withoutDescriptors(t, func() {
+			_, err := newFabric(t).Dial(ctx, netip.AddrPort{}, l.Addr())
+			assert.ErrorIs(t, err, syscall.EMFILE)
+			assert.NotErrorIs(t, err, syscall.ECONNREFUSED, "nobody has refused")
+			err = checkClaim(netip.AddrPortFrom(host, 50_000))
+			assert.ErrorIs(t, err, syscall.EMFILE)
+			assert.NotErrorIs(t, err, syscall.EADDRNOTAVAIL)
+			_, err = diagnose(ctx, listening)
+			assert.ErrorIs(t, err, syscall.EMFILE)
+			assert.NotErrorIs(t, err, errSilent)
+		})
 	})
 }
 
-// withoutDescriptors runs f while this process can have no more of them.
+// withoutDescriptors runs f while this process can have no more of them. It is to be a
+// process of its own: what other tests have closed in the background makes room.
 func withoutDescriptors(t *testing.T, f func()) {
 	t.Helper()
 	highest, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -75,7 +75,7 @@ var _ fabric.Listener = (*listener)(nil)
 
 // Listen implements [fabric.Fabric].
 func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
-	local = plain(local)
+	local = fabric.Plain(local)
 	if local.Addr().IsValid() {
 		if err := checkLocal(local.Addr()); err != nil {
 			return nil, fmt.Errorf("listen at %v: %w", local, err)

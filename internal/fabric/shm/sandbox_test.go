@@ -46,10 +46,12 @@ func TestWhatASandboxRefusesIsMissingFromTheStart(t *testing.T) {
 
 // What there is too little of now may be there later.
 func TestSharedMemoryIsNotMissingWhereDescriptorsAre(t *testing.T) {
-	withoutDescriptors(t, func() {
-		_, err := probe()
-		require.ErrorIs(t, err, syscall.EMFILE)
-		require.NotErrorIs(t, err, errors.ErrUnsupported)
+	inProcess(t, nil, func() {
+		withoutDescriptors(t, func() {
+			_, err := probe()
+			require.ErrorIs(t, err, syscall.EMFILE)
+			require.NotErrorIs(t, err, errors.ErrUnsupported)
+		})
 	})
 }
 

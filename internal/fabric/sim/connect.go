@@ -82,7 +82,7 @@ func (e *Endpoint) Accept(ctx context.Context, private []byte) error {
 	}
 	e.cm = answered
 	e.qp = rtr
-	private = pad(private, fabric.MaxAcceptData)
+	private = fabric.Padded(private, fabric.MaxAcceptData)
 	e.tell(REP, func() {
 		p := e.peer
 		if p.closed || p.cm != requested {
@@ -157,7 +157,7 @@ func (e *Endpoint) refused(reason int, private []byte) {
 	case e.cm == established || e.cm == answered && e.side == active:
 		e.disconnected()
 	default:
-		e.settle(&fabric.RejectError{Reason: reason, Private: pad(private, fabric.MaxRejectData)})
+		e.settle(&fabric.RejectError{Reason: reason, Private: fabric.Padded(private, fabric.MaxRejectData)})
 	}
 	e.cm = over
 }
@@ -274,11 +274,4 @@ func (e *Endpoint) await(ctx context.Context) error {
 		}
 	}
 	return e.outcome
-}
-
-// pad makes private data as long as the message that carries it.
-func pad(b []byte, n int) []byte {
-	p := make([]byte, n)
-	copy(p, b)
-	return p
 }

@@ -132,10 +132,10 @@ func (n *Network) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (
 
 // Source implements [fabric.Datagrams]: every address is of every host.
 func (n *Network) Source(remote netip.AddrPort) (netip.Addr, error) {
-	if a := plain(remote).Addr(); !a.IsMulticast() {
+	if a := fabric.Plain(remote).Addr(); !a.IsMulticast() {
 		return a, nil
 	}
-	return loopback(plain(remote).Addr()), nil
+	return fabric.Loopback(fabric.Plain(remote).Addr()), nil
 }
 
 // source is the address that an endpoint sends from.
@@ -170,7 +170,7 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	if d.n.gone.Load() {
 		return nil, fmt.Errorf("sim: resolve: %w", fabric.ErrDeviceRemoved)
 	}
-	h := &addressHandle{from: d, source: d.source(to), to: plain(to)}
+	h := &addressHandle{from: d, source: d.source(to), to: fabric.Plain(to)}
 	answered := d.n.packets.ask(h)
 	timer := time.NewTimer(d.n.link.CMTimeout)
 	defer timer.Stop()
@@ -371,7 +371,7 @@ func (d *datagrams) membership(group netip.AddrPort, card netip.Addr) membership
 	if !card.IsValid() {
 		card = d.source(group)
 	}
-	return membership{plain(group), card.Unmap()}
+	return membership{fabric.Plain(group), card.Unmap()}
 }
 
 // Receive implements [fabric.DatagramEndpoint]. Each call begins with another queue than

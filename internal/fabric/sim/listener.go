@@ -117,7 +117,7 @@ func (n *Network) request(e *Endpoint, private []byte) {
 	}
 	p := n.endpoint(e.c, e.remote, e.local, passive)
 	p.cm = requested
-	p.private = pad(private, fabric.MaxConnectData)
+	p.private = fabric.Padded(private, fabric.MaxConnectData)
 	p.peer, e.peer = e, p
 	to.queue = append(to.queue, p)
 	to.arrived.Signal()

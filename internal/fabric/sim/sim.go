@@ -175,11 +175,11 @@ func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 	if !remote.IsValid() || remote.Port() == 0 {
 		return nil, fmt.Errorf("sim: dial %v: %w", remote, syscall.EINVAL)
 	}
-	remote = plain(remote)
+	remote = fabric.Plain(remote)
 	if remote.Addr().IsUnspecified() {
-		remote = netip.AddrPortFrom(loopback(remote.Addr()), remote.Port())
+		remote = netip.AddrPortFrom(fabric.Loopback(remote.Addr()), remote.Port())
 	}
-	local = plain(local)
+	local = fabric.Plain(local)
 	if !local.Addr().IsValid() || local.Addr().IsUnspecified() {
 		local = netip.AddrPortFrom(remote.Addr(), local.Port())
 	}
@@ -258,16 +258,5 @@ func wildcard(a netip.AddrPort) netip.AddrPort {
 	if !a.Addr().IsValid() {
 		return netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
 	}
-	return plain(a)
-}
-
-func plain(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
-}
-
-func loopback(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
-	return netip.IPv6Loopback()
+	return fabric.Plain(a)
 }

@@ -1,0 +1,38 @@
+package fabric
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+)
+
+// Plain gives every address one form, in which two are equal if they mean the same: no IPv4
+// in IPv6, interfaces by name, and a zone only where it says something, as package net
+// reports addresses.
+func Plain(a netip.AddrPort) netip.AddrPort {
+	addr := a.Addr().Unmap()
+	if !addr.IsLinkLocalUnicast() && !addr.IsLinkLocalMulticast() {
+		addr = addr.WithZone("")
+	} else if i, err := strconv.Atoi(addr.Zone()); err == nil {
+		if ifi, err := net.InterfaceByIndex(i); err == nil {
+			addr = addr.WithZone(ifi.Name)
+		}
+	}
+	return netip.AddrPortFrom(addr, a.Port())
+}
+
+// Loopback is this host's own address of the family of a.
+func Loopback(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
+// Padded returns private data as long as the connection manager's messages carry it: n
+// bytes, with zeros behind b.
+func Padded(b []byte, n int) []byte {
+	p := make([]byte, n)
+	copy(p, b)
+	return p
+}
