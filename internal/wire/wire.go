@@ -162,8 +162,7 @@ func (r Reject) Append(b []byte) []byte {
 }
 
 // DecodeReject decodes what came with a rejection: the zero Reject if that is
-// nothing of ours. What is not printable ASCII in the reason comes out as '?',
-// for it will be shown to people.
+// nothing of ours. The reason is [Printable].
 func DecodeReject(b []byte) Reject {
 	if len(b) < 8 || binary.BigEndian.Uint32(b) != magic {
 		return Reject{}
@@ -172,12 +171,18 @@ func DecodeReject(b []byte) Reject {
 	if n > rejectText || n > len(b)-8 {
 		return Reject{}
 	}
-	text := make([]byte, n)
-	for i, c := range b[8 : 8+n] {
+	return Reject{Busy: b[6] == codeBusy, Reason: Printable(b[8 : 8+n])}
+}
+
+// Printable makes what a peer says fit to be shown to people: what is not printable ASCII
+// comes out as '?'.
+func Printable(b []byte) string {
+	text := make([]byte, len(b))
+	for i, c := range b {
 		if c < ' ' || c > '~' {
 			c = '?'
 		}
 		text[i] = c
 	}
-	return Reject{Busy: b[6] == codeBusy, Reason: string(text)}
+	return string(text)
 }

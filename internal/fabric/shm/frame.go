@@ -11,6 +11,7 @@ import (
 	"net/netip"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // kind of a frame. The names are those of the connection manager's messages
@@ -102,7 +103,7 @@ func decodeFrame(b []byte) (frame, error) {
 	if len(rest) > 0 || len(fields[2]) > maxPrivate[f.kind] || len(fields[3]) > maxText {
 		return frame{}, errors.New("handshake message that is too long")
 	}
-	f.private, f.text = fields[2], printable(fields[3])
+	f.private, f.text = fields[2], wire.Printable(fields[3])
 	if f.kind == req {
 		var errs [2]error
 		f.source, errs[0] = netip.ParseAddrPort(string(fields[0]))
@@ -112,16 +113,4 @@ func decodeFrame(b []byte) (frame, error) {
 		}
 	}
 	return f, nil
-}
-
-// printable makes what a peer says fit to be shown to people.
-func printable(b []byte) string {
-	text := make([]byte, len(b))
-	for i, c := range b {
-		if c < ' ' || c > '~' {
-			c = '?'
-		}
-		text[i] = c
-	}
-	return string(text)
 }
