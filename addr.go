@@ -17,14 +17,23 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Addr is the address of a connection's end or of a listener. It offers
-// Network, String and, as package net's addresses do, AddrPort.
+// Addr is the address of one end of a connection, of a listener or of a [PacketConn]. It is
+// a value, which == compares, and has these methods:
+//
+//   - [rconn.Addr.Network]: the name of the network that carries the connection, without a
+//     digit: "rdma", "shm", "rdma-udp", "shm-udp", or "auto" for a listener of that.
+//   - [rconn.Addr.String]: "1.2.3.4:80" or "[fe80::1%eth0]:80".
+//   - [rconn.Addr.AddrPort]: the same as a netip.AddrPort, as addresses of package net
+//     return it.
+//
+// A connection of "auto" that TCP carries has addresses of type *net.TCPAddr, which has the
+// same three methods.
 type Addr = rconn.Addr
 
-// network is a name that Dial and Listen know.
+// network is a network that Dial and Listen know.
 type network struct {
-	name   string // as addresses give it: without the digit
-	family string // as net.Resolver.LookupNetIP wants it: ip, ip4 or ip6
+	name   string // as Addr.Network returns it: without the digit
+	family string // as net.Resolver.LookupNetIP wants it: "ip", "ip4" or "ip6"
 	open   func(trustUser, *Config) (fabric.Fabric, error)
 }
 
@@ -35,8 +44,8 @@ var networks = map[string]network{
 	"rdma6": {"rdma", "ip6", openRDMA},
 }
 
-// autoNetworks are the networks that stand for several, which resolve addresses
-// for all of them.
+// autoNetworks are the names of auto, which stands for several networks and resolves an
+// address once for all of them.
 var autoNetworks = map[string]network{
 	"auto":  {name: "auto", family: "ip"},
 	"auto4": {name: "auto", family: "ip4"},
@@ -68,11 +77,11 @@ func lookupNetwork(name string) (network, error) {
 	return n, nil
 }
 
-// errPortOfTCP is why auto, which listens with TCP at the same port, leaves rdma out.
-var errPortOfTCP = fmt.Errorf("auto over an iWARP device, whose ports are those of TCP: %w", errors.ErrUnsupported)
+// errPortOfTCP is why auto does not use rdma on a host with an iWARP device.
+var errPortOfTCP = fmt.Errorf("auto does not use iWARP devices, whose ports are those of TCP: %w", errors.ErrUnsupported)
 
-// besideTCP is the network as auto uses it. With iWARP the host's own TCP would get
-// what rdma dials, and hand it to the program.
+// besideTCP returns the network as auto uses it, at the same port as TCP. An iWARP device
+// shares its ports with the host's TCP: what rdma dials there would reach the TCP listener.
 func (n network) besideTCP() network {
 	open := n.open
 	n.open = func(trust trustUser, c *Config) (fabric.Fabric, error) {
@@ -84,7 +93,7 @@ func (n network) besideTCP() network {
 	return n
 }
 
-// isNetwork says whether a network is one of ringnet's.
+// isNetwork reports whether this package implements the named network.
 func isNetwork(name string) bool {
 	_, auto := autoNetworks[name]
 	_, one := networks[name]
@@ -92,16 +101,17 @@ func isNetwork(name string) bool {
 	return auto || one || packets
 }
 
-// unknownNetwork is a net.UnknownNetworkError that lists what is known, and where.
+// unknownNetwork returns a net.UnknownNetworkError that also lists the networks that there
+// are.
 func unknownNetwork(name string) error {
 	streams := slices.Concat(slices.Sorted(maps.Keys(autoNetworks)), slices.Sorted(maps.Keys(networks)))
 	packets := slices.Sorted(maps.Keys(packetNetworks))
-	return fmt.Errorf("%w: ringnet's are %s, and with ListenPacket in place of Listen %s",
+	return fmt.Errorf("%w: Listen knows %s; ListenPacket knows %s; Dial knows all of these",
 		net.UnknownNetworkError(name), strings.Join(streams, ", "), strings.Join(packets, ", "))
 }
 
-// resolve returns the addresses that address stands for, in the order to try
-// them; empty is what it means to name no host.
+// resolve returns the addresses that address stands for, in the order to try them. An
+// address without a host stands for empty.
 func (n network) resolve(ctx context.Context, r *net.Resolver, address string, empty netip.Addr) ([]netip.AddrPort, error) {
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
@@ -113,7 +123,7 @@ func (n network) resolve(ctx context.Context, r *net.Resolver, address string, e
 	}
 	ips := []netip.Addr{empty}
 	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() != "" && n.family != "ip4" {
-		ips[0] = ip // whose zone the resolver would drop
+		ips[0] = ip // the resolver would drop the zone
 	} else if host != "" {
 		if ips, err = r.LookupNetIP(ctx, n.family, host); err != nil {
 			return nil, err
@@ -126,7 +136,26 @@ func (n network) resolve(ctx context.Context, r *net.Resolver, address string, e
 	return addrs, nil
 }
 
-// ports is whose names of services the network's ports have.
+// resolveLocal returns the address to listen at. Of several it prefers one of IPv4, as package
+// net does.
+func (n network) resolveLocal(ctx context.Context, address string) (netip.AddrPort, error) {
+	addrs, err := n.resolve(ctx, net.DefaultResolver, address, n.wildcard())
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return preferIPv4(addrs), nil
+}
+
+func preferIPv4(addrs []netip.AddrPort) netip.AddrPort {
+	for _, a := range addrs {
+		if a.Addr().Is4() {
+			return a
+		}
+	}
+	return addrs[0]
+}
+
+// ports returns the protocol whose names of services the network uses for its ports.
 func (n network) ports() string {
 	if strings.HasSuffix(n.name, "-udp") {
 		return "udp"
@@ -134,7 +163,7 @@ func (n network) ports() string {
 	return "tcp"
 }
 
-// loopback is the host that Dial means when none is named.
+// loopback returns the address that Dial uses when the caller names no host.
 func (n network) loopback() netip.Addr {
 	if n.family == "ip6" {
 		return netip.IPv6Loopback()
@@ -142,7 +171,7 @@ func (n network) loopback() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
-// wildcard is the host that Listen means when none is named.
+// wildcard returns the address that Listen uses when the caller names no host.
 func (n network) wildcard() netip.Addr {
 	if n.family == "ip4" {
 		return netip.IPv4Unspecified()
@@ -150,8 +179,8 @@ func (n network) wildcard() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// listenOn is addr as fabrics want it: on a network of both families the
-// wildcard of either means both, as with net.Listen.
+// listenOn returns addr as fabrics want it. On a network of both families the wildcard of
+// either family means both, as with net.Listen.
 func (n network) listenOn(addr netip.AddrPort) netip.AddrPort {
 	if n.family == "ip" && addr.Addr().IsUnspecified() {
 		return netip.AddrPortFrom(netip.Addr{}, addr.Port())
@@ -159,7 +188,7 @@ func (n network) listenOn(addr netip.AddrPort) netip.AddrPort {
 	return addr
 }
 
-// addrPort converts an address of package net, or ours, to what a fabric wants.
+// addrPort converts an address of this package or of package net to what a fabric wants.
 func addrPort(a net.Addr) (netip.AddrPort, error) {
 	if a == nil {
 		return netip.AddrPort{}, nil

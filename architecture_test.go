@@ -53,7 +53,7 @@ func parsePackage(t *testing.T, directory string, visit func(path string, file *
 	require.NoError(t, err)
 	require.NotEmpty(t, paths, directory)
 	for _, path := range paths {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
 		require.NoError(t, err)
 		visit(path, file)
 	}

@@ -12,43 +12,45 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// attempt dials one address.
+// attempt is a dial of auto to one address. One goroutine runs it, but for what mu guards.
 type attempt struct {
 	*autoDial
 	remote netip.AddrPort
 	ctx    context.Context // of the proof
-	proof  *proof          // nil until a link is asked for
+	proof  *proof          // nil until a network is asked for a link
 
-	abandoned bool // a link is still being made, and the proof is with it
+	abandoned bool // makeLink has left its request, and the proof with it, to a goroutine
 
 	mu      sync.Mutex // guards what follows
 	stage   attemptStage
-	why     map[string]Reason      // networks that are better than TCP have failed
-	trying  string                 // the network whose turn it is
-	waiting error                  // it has no room yet
-	asked   map[string]destination // networks that have been asked for a link
+	why     map[string]Reason      // by network: why it has failed
+	trying  string                 // the network that is being asked
+	waiting error                  // why that network has to be asked again
+	asked   map[string]destination // by network: where it has been asked for a link
 }
 
 func newAttempt(a *autoDial, remote netip.AddrPort) *attempt {
 	return &attempt{autoDial: a, remote: remote, why: make(map[string]Reason), asked: make(map[string]destination)}
 }
 
-// attemptStage is how far the better networks have come.
+// attemptStage is how far an attempt has come with the networks that are better than TCP.
+// giveUp and prove move it on, each from asking alone.
 type attemptStage uint8
 
 const (
-	asking  attemptStage = iota // none has answered
-	proving                     // one has, and TCP is being dialed for it
-	late                        // none has in time, and none is to be connected any more
+	asking  attemptStage = iota // none has answered yet
+	proving                     // one has answered, and TCP is being dialed to prove its link
+	late                        // none has answered in time; the attempt takes no link any more
 )
 
-// Why a better network does not carry the connection: TCP was faster.
+// errLost is why a better network does not carry a connection that TCP carries: TCP was
+// connected first.
 var errLost = link.ErrLost
 
-// dial connects by a better network or by TCP.
+// dial connects over a better network, or else over TCP.
 func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // of the proof, unless it is TCP's connection
+	defer cancel() // ends the dial of the proof; a connection that it has made goes on
 	a.ctx = ctx
 	if c := a.dialBetter(ctx); c != nil {
 		return &AutoConn{c, a.passedOver(c.LocalAddr().Network(), nil)}, nil
@@ -58,7 +60,7 @@ func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 	}
 	tcp, err := a.dialTCP(ctx)
 	if err != nil {
-		_, err = bare(err)
+		_, err = unwrapOp(err)
 		return nil, &autoError{contextError(err), a.passedOver("tcp", errNoTCP)}
 	}
 	reasons := a.passedOver("tcp", errLost)
@@ -66,8 +68,8 @@ func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 	return &AutoConn{newTCPConn(tcp, a.Trace, true), reasons}, nil
 }
 
-// withoutTCP is why none of the better networks has connected, and ends the
-// connection that was to prove one's link.
+// withoutTCP closes the TCP connection of the proof, and returns why none of the better
+// networks has connected.
 func (a *attempt) withoutTCP(ctx context.Context) error {
 	if a.hasProof() {
 		a.proof.discard()
@@ -78,15 +80,15 @@ func (a *attempt) withoutTCP(ctx context.Context) error {
 	return &requiredError{a.passedOver("tcp", errNoTCP)}
 }
 
-// hasProof says whether TCP has been dialed for a proof, which nobody needs any
-// more.
+// hasProof reports whether TCP has been dialed for a proof, which the attempt no longer needs.
 func (a *attempt) hasProof() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stage == proving && !a.abandoned
 }
 
-// dialTCP returns the connection that a proof has left, or a new one.
+// dialTCP returns the TCP connection of a proof that has failed, if it can carry traffic, or a
+// new one.
 func (a *attempt) dialTCP(ctx context.Context) (*net.TCPConn, error) {
 	if a.hasProof() {
 		if c, err := a.proof.carry(); c != nil || err != nil {
@@ -100,8 +102,8 @@ func (a *attempt) dialTCP(ctx context.Context) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// dialBetter connects by a network that is better than TCP, or returns nil when
-// none does, or none has answered in time.
+// dialBetter connects over a network that is better than TCP. It returns nil if all have
+// failed, or none has answered in time.
 func (a *attempt) dialBetter(ctx context.Context) stream {
 	candidates, any := a.candidates()
 	if !any {
@@ -120,8 +122,8 @@ func (a *attempt) dialBetter(ctx context.Context) stream {
 	return a.askInTurn(ctx, candidates)
 }
 
-// atMostAQuarter is d, or a quarter of the time that ctx has left: the rest is
-// for those who were waited for, and for those who had to wait.
+// atMostAQuarter returns d, or a quarter of the time that ctx has left if that is less. The
+// rest of the time is for what comes after the wait.
 func atMostAQuarter(ctx context.Context, d time.Duration) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return min(d, time.Until(deadline)/4)
@@ -129,8 +131,8 @@ func atMostAQuarter(ctx context.Context, d time.Duration) time.Duration {
 	return d
 }
 
-// askInTurn connects by the first network that can be had. Once TCP has been
-// dialed for one, nothing would prove another's link.
+// askInTurn asks one network after the other, and connects over the first that can. It stops
+// at the first network that answers: the proof has been used for that one.
 func (a *attempt) askInTurn(ctx context.Context, candidates []candidate) stream {
 	for _, n := range candidates {
 		a.try(n.name)
@@ -148,15 +150,15 @@ func (a *attempt) askInTurn(ctx context.Context, candidates []candidate) stream 
 	return nil
 }
 
-// try begins with a network.
+// try notes the network that is asked next.
 func (a *attempt) try(network string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.trying, a.waiting = network, nil
 }
 
-// ask says that the network is being asked for a link. The attempt may be nil, as
-// in wait.
+// ask notes that a network is being asked for a link, and prepares the proof. On a nil
+// attempt, a dial of "rdma" or "shm", it does nothing.
 func (a *attempt) ask(n string, f fabric.Fabric) {
 	if a == nil {
 		return
@@ -169,7 +171,7 @@ func (a *attempt) ask(n string, f fabric.Fabric) {
 	}
 }
 
-// wait says why the network has to be asked again.
+// wait notes why the network has to be asked again. On a nil attempt it does nothing.
 func (a *attempt) wait(err error) {
 	if a == nil {
 		return
@@ -179,8 +181,7 @@ func (a *attempt) wait(err error) {
 	a.waiting = err
 }
 
-// failed records why the network is not connected, and says whether it was the
-// last that could be.
+// failed records why the network has failed, and returns whether no other is to be asked.
 func (a *attempt) failed(err error) (last bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -195,7 +196,8 @@ func (a *attempt) failed(err error) (last bool) {
 	return a.stage == proving
 }
 
-// giveUp says whether no better network is to be connected any more.
+// giveUp ends the wait for better networks, unless one has answered, and returns whether it
+// did.
 func (a *attempt) giveUp() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,7 +211,7 @@ func (a *attempt) giveUp() bool {
 	return true
 }
 
-// prove dials TCP for a link that has been answered, unless it is late.
+// prove dials TCP for a link whose request has been answered, unless the attempt has given up.
 func (a *attempt) prove() error {
 	a.mu.Lock()
 	if a.stage == late {
@@ -221,8 +223,8 @@ func (a *attempt) prove() error {
 	return a.proof.connect()
 }
 
-// passedOver are the reasons of networks that are better than the one that
-// carries the connection; err is that of those which had not failed by then.
+// passedOver returns the reasons why networks better than carrier do not carry the
+// connection. err is the reason of those that have not failed.
 func (a *attempt) passedOver(carrier string, err error) (reasons []Reason) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -246,8 +248,8 @@ func (a *attempt) passedOver(carrier string, err error) (reasons []Reason) {
 	return reasons
 }
 
-// isBetter says whether a network is better than the one that carries the
-// connection: by RINGNET_NETWORKS if that names both.
+// isBetter reports whether a network is better than the one that carries the connection.
+// RINGNET_NETWORKS decides if it names both.
 func (a *attempt) isBetter(network, carrier string) bool {
 	if network == carrier || carrier == "tcp" {
 		return network != carrier

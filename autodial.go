@@ -1,30 +1,29 @@
 package ringnet
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
 	"time"
-
-	"github.com/ringnet/ringnet/rconn"
 )
 
-// tcpDelay is how long "auto" waits for the answer of better networks before it
-// dials TCP without them: what RFC 8305, section 5, recommends between attempts. A
-// variable, for tests change it.
+// tcpDelay is how long auto waits for better networks to answer before it dials TCP without
+// them: the delay that RFC 8305, section 5, recommends between attempts. It is a variable
+// because tests change it.
 var tcpDelay = 250 * time.Millisecond
 
-// autoDial is a dial of the network "auto".
+// autoDial is one dial of the network "auto", of all addresses that the name has.
 type autoDial struct {
 	*Dialer
 	steering
-	networks []network // those of steering.better
+	networks []network // those named in steering.better
 	tcp      net.Dialer
 	local    netip.AddrPort // LocalAddr
 }
 
-// dialAuto connects with whoever TCP connects with, by the best network that
-// there is. It connects or fails not much later than TCP alone would.
+// dialAuto connects to the process that TCP would reach, over the best network that both
+// sides have. It takes at most tcpDelay longer than TCP alone would.
 func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoConn, net.Addr, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
@@ -45,11 +44,7 @@ func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoCo
 		a.networks = append(a.networks, n.besideTCP())
 	}
 	addrs := autoNetworks[network]
-	resolver := a.tcp.Resolver
-	if resolver == nil {
-		resolver = net.DefaultResolver
-	}
-	remotes, err := addrs.resolve(ctx, resolver, address, addrs.loopback())
+	remotes, err := addrs.resolve(ctx, cmp.Or(a.tcp.Resolver, net.DefaultResolver), address, addrs.loopback())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -63,18 +58,19 @@ func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoCo
 	return a.dialFamilies(ctx, primaries, fallbacks).unpack()
 }
 
-// tcpDialer is what dials TCP, and has what else is said about a dial.
+// tcpDialer returns the dialer for TCP, which also holds the options that apply to all
+// networks.
 func (d *Dialer) tcpDialer() net.Dialer {
 	tcp := d.netDialer()
-	// Where this fails, dialAuto says what is wrong with the address.
+	// If this fails, dialAuto returns the error.
 	if local, err := addrPort(d.LocalAddr); err == nil && d.LocalAddr != nil {
 		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
 	}
 	return tcp
 }
 
-// netDialer is package net's dialer with the options of TCP, and those of d that
-// are for all networks.
+// netDialer returns package net's dialer with the options in d.TCP, and those of d that apply
+// to all networks.
 func (d *Dialer) netDialer() net.Dialer {
 	var n net.Dialer
 	if d.TCP != nil {
@@ -89,7 +85,7 @@ func (d *Dialer) netDialer() net.Dialer {
 	return n
 }
 
-// matching are the addresses that can be dialed from a local one.
+// matching returns the addresses that can be dialed from a local one.
 func matching(remotes []netip.AddrPort, local netip.Addr) (match []netip.AddrPort) {
 	for _, remote := range remotes {
 		if !local.IsValid() || local.IsUnspecified() || local.Is4() == remote.Addr().Is4() {
@@ -99,7 +95,7 @@ func matching(remotes []netip.AddrPort, local netip.Addr) (match []netip.AddrPor
 	return match
 }
 
-// families divides addresses into those of the first one's family and others.
+// families divides addresses into those of the first one's family and those of the other.
 func families(remotes []netip.AddrPort) (primaries, fallbacks []netip.AddrPort) {
 	for _, remote := range remotes {
 		if remote.Addr().Is4() == remotes[0].Addr().Is4() {
@@ -111,7 +107,8 @@ func families(remotes []netip.AddrPort) (primaries, fallbacks []netip.AddrPort) 
 	return primaries, fallbacks
 }
 
-// dialed is how a dial ended, at which address if it failed.
+// dialed is the result of a dial: a connection, or the error and the address where it
+// occurred.
 type dialed struct {
 	conn *AutoConn
 	addr net.Addr
@@ -120,11 +117,11 @@ type dialed struct {
 
 func (r dialed) unpack() (*AutoConn, net.Addr, error) { return r.conn, r.addr, r.err }
 
-// dialFamilies dials the addresses of one family, and those of the other once
-// that has failed, or has taken FallbackDelay, as package net does (RFC 8305).
+// dialFamilies dials the addresses of one family. When that has failed, or has taken
+// FallbackDelay, it dials those of the other family too, as package net does (RFC 8305).
 func (a *autoDial) dialFamilies(ctx context.Context, primaries, fallbacks []netip.AddrPort) dialed {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // of whoever has lost
+	defer cancel() // ends the slower dial
 	first, second := make(chan dialed, 1), make(chan dialed, 1)
 	go func() { first <- a.dialInTurn(ctx, primaries) }()
 	const recommended = 300 * time.Millisecond // package net's
@@ -162,30 +159,17 @@ func (a *autoDial) dialFamilies(ctx context.Context, primaries, fallbacks []neti
 	}
 }
 
-// discard closes what a dial that has lost may yet connect.
+// discard closes the connection that the slower dial may still make.
 func discard(result <-chan dialed) {
 	if r := <-result; r.conn != nil {
 		reset(r.conn)
 	}
 }
 
-// dialInTurn dials addresses one after the other, and returns the first's error
-// if all fail.
+// dialInTurn dials addresses one after the other.
 func (a *autoDial) dialInTurn(ctx context.Context, remotes []netip.AddrPort) dialed {
-	var first dialed
-	for i, remote := range remotes {
-		shared, cancel := share(ctx, len(remotes)-i)
-		c, err := newAttempt(a, remote).dial(shared)
-		cancel()
-		if err == nil {
-			return dialed{conn: c}
-		}
-		if first.err == nil {
-			first = dialed{addr: rconn.NewAddr("auto", remote), err: err}
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return first
+	c, addr, err := inTurn(ctx, "auto", remotes, func(ctx context.Context, remote netip.AddrPort) (*AutoConn, error) {
+		return newAttempt(a, remote).dial(ctx)
+	})
+	return dialed{c, addr, err}
 }

@@ -11,33 +11,31 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// ports is how many free ports of TCP are tried for one that is free in every
-// port space.
-const ports = 16
+// triedPorts is how many free ports of TCP are tried for one that is also free on shm and
+// rdma.
+const triedPorts = 16
 
-// listenAuto announces on TCP and on the same port of each better network: their
-// port spaces are their own, so somebody else might have it there.
+// listenAuto listens on TCP and on the same port of each better network. Each network has
+// ports of its own, so another process may have this one there.
 func (lc *ListenConfig) listenAuto(ctx context.Context, network, address string) (*AutoListener, net.Addr, error) {
 	n := autoNetworks[network]
-	addrs, err := n.resolve(ctx, net.DefaultResolver, address, n.wildcard())
+	addr, err := n.resolveLocal(ctx, address)
 	if err != nil {
 		return nil, nil, err
 	}
-	addr := preferIPv4(addrs)
 	for try := 1; ; try++ {
 		l, at, err := lc.listenOnAll(ctx, n, addr)
-		if err == nil || addr.Port() != 0 || !errors.Is(err, syscall.EADDRINUSE) || try == ports {
+		if err == nil || addr.Port() != 0 || !errors.Is(err, syscall.EADDRINUSE) || try == triedPorts {
 			return l, at, err
 		}
 	}
 }
 
-// listenOnAll binds TCP first if it has to find a port, and last if it does not:
-// then dialers who find TCP find the better networks, too.
+// listenOnAll binds TCP first if it has to find a port. Else it binds TCP last, so that a
+// dialer that finds TCP finds the better networks, too.
 func (lc *ListenConfig) listenOnAll(ctx context.Context, n network, addr netip.AddrPort) (_ *AutoListener, _ net.Addr, err error) {
 	l, steering, err := lc.newAutoListener()
 	if err != nil {
@@ -58,7 +56,7 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, n network, addr netip.A
 	}
 	if addr.Port() == 0 {
 		if err := listenTCP(); err != nil {
-			at, err := bare(err)
+			at, err := unwrapOp(err)
 			return nil, at, err
 		}
 	}
@@ -69,7 +67,7 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, n network, addr netip.A
 	}
 	if l.tcp == nil {
 		if err := listenTCP(); err != nil {
-			at, err := bare(err)
+			at, err := unwrapOp(err)
 			return nil, at, err
 		}
 	}
@@ -80,10 +78,12 @@ func (lc *ListenConfig) listenOnAll(ctx context.Context, n network, addr netip.A
 	return l, nil, nil
 }
 
-// ListenOn announces "auto" on the address of a TCP listener that exists already,
-// as a service manager or an earlier process has left it, and takes the listener
-// over. A better network whose port is in use is passed over: the socket that has it
-// does not get connections that TCP would have brought here.
+// ListenOn listens on "auto" at the address of a TCP listener that exists already, for
+// example one that a service manager or an earlier process has passed on. If it succeeds,
+// the AutoListener owns tcp and closes it; if it fails, tcp stays the caller's. Where another
+// socket has the port of a better network, the listener does not offer that network, and
+// PassedOver says so; that socket still gets none of the connections that TCP brings here.
+// The error is a *net.OpError.
 func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
 	addr := plain(tcp.Addr())
 	l, steering, err := lc.newAutoListener()
@@ -97,15 +97,17 @@ func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
 		}
 	}
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: "auto", Addr: rconn.NewAddr("auto", addr), Err: err}
+		return nil, opError("listen", "auto", nil, rconn.NewAddr("auto", addr), err)
 	}
 	l.tcp = tcp
 	l.start()
 	return l, nil
 }
 
+// newAutoListener returns a listener that listens nowhere yet, and the networks that it is to
+// offer.
 func (lc *ListenConfig) newAutoListener() (*AutoListener, steering, error) {
-	backlog, _, err := lc.pending()
+	most, err := lc.places()
 	if err != nil {
 		return nil, steering{}, err
 	}
@@ -117,14 +119,10 @@ func (lc *ListenConfig) newAutoListener() (*AutoListener, steering, error) {
 		return nil, s, err
 	}
 	l := &AutoListener{
-		parked:   make(chan struct{}, backlog),
-		deadline: deadline.New(),
-		accepted: make(chan accepted),
-		closed:   make(chan struct{}),
-		failed:   make(chan struct{}),
-		trace:    lc.Trace,
-
-		passedOver: make(map[string]error),
+		autoAcceptor: newAcceptor[accepted](0),
+		parked:       make(chan struct{}, most.maxConnections),
+		trace:        lc.Trace,
+		passedOver:   make(map[string]error),
 	}
 	l.claims = newClaims(func(c *net.TCPConn) {
 		l.serving.Go(func() { l.hand(accepted{conn: newTCPConn(c, l.trace, false)}) })
@@ -135,7 +133,7 @@ func (lc *ListenConfig) newAutoListener() (*AutoListener, steering, error) {
 	return l, s, nil
 }
 
-// listenTCP announces on TCP.
+// listenTCP listens on TCP, with the options in lc.TCP.
 func (lc *ListenConfig) listenTCP(ctx context.Context, n network, addr netip.AddrPort) (*net.TCPListener, error) {
 	config := lc.TCP
 	if config == nil {
@@ -148,8 +146,8 @@ func (lc *ListenConfig) listenTCP(ctx context.Context, n network, addr netip.Add
 	return l.(*net.TCPListener), nil
 }
 
-// hostPort is an address as package net wants it, with no host for all of both
-// families.
+// hostPort returns an address as package net wants it. Without a host it means all
+// addresses of both families.
 func hostPort(addr netip.AddrPort) string {
 	if addr.Addr() == netip.IPv6Unspecified() {
 		return ":" + strconv.Itoa(int(addr.Port()))
@@ -157,7 +155,8 @@ func hostPort(addr netip.AddrPort) string {
 	return addr.String()
 }
 
-// familyOf is that of a TCP listener at all addresses, as network.family has it.
+// familyOf returns the family of the addresses that a TCP listener listens at, in the words
+// of network.family.
 func familyOf(tcp *net.TCPListener) string {
 	switch plain(tcp.Addr()).Addr() {
 	case netip.IPv4Unspecified():
@@ -170,8 +169,8 @@ func familyOf(tcp *net.TCPListener) string {
 	return "ip"
 }
 
-// offer listens on a better network, at all addresses of no other family than TCP,
-// or records why it does not.
+// offer listens on a better network at the address of TCP, and of no family that TCP does
+// not listen on. If it fails, it records why.
 func (l *AutoListener) offer(ctx context.Context, lc *ListenConfig, name, family string, addr netip.AddrPort) error {
 	var better *Listener
 	n, err := lookupNetwork(name)
@@ -187,7 +186,8 @@ func (l *AutoListener) offer(ctx context.Context, lc *ListenConfig, name, family
 	return nil
 }
 
-// checkRequired returns an error if one of the networks is not offered.
+// checkRequired returns an error, with the reasons, if the listener does not offer all of the
+// networks.
 func (l *AutoListener) checkRequired(networks []string) error {
 	var reasons []Reason
 	for _, r := range l.PassedOver() {

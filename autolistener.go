@@ -3,32 +3,25 @@ package ringnet
 import (
 	"errors"
 	"net"
-	"os"
 	"sync"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// AutoListener accepts connections of the network "auto": over TCP, and over
-// whatever better network this machine has, all on one port. Its methods may be
-// called at once.
+// AutoListener accepts connections of the network "auto": over TCP, and over each better
+// network that this machine has, all on one port. Its methods may be called by several
+// goroutines at once.
 type AutoListener struct {
-	addr     Addr
-	tcp      *net.TCPListener
-	better   []*Listener
-	claims   *claims
-	parked   chan struct{} // has one for each TCP connection that waits for Accept besides the next
-	deadline *deadline.Deadline
-	accepted chan accepted
-	serving  sync.WaitGroup
-	close    sync.Once
-	closed   chan struct{}
-	failed   chan struct{} // closed when TCP cannot accept any more
-	err      error         // why; set before failed is closed
-	trace    *Trace
-	stats    listenerStats // of TCP
+	autoAcceptor
+	tcp     *net.TCPListener
+	better  []*Listener
+	claims  *claims
+	parked  chan struct{} // has an element for each TCP connection that waits in a goroutine of its own: see park
+	serving sync.WaitGroup
+	close   sync.Once
+	trace   *Trace
+	stats   listenerStats // of TCP
 
 	mu         sync.Mutex // guards passedOver
 	passedOver map[string]error
@@ -36,6 +29,7 @@ type AutoListener struct {
 
 var _ net.Listener = (*AutoListener)(nil)
 
+// accepted is what one of the networks has accepted, or an error that Accept returns once.
 type accepted struct {
 	conn stream
 	err  error
@@ -50,24 +44,15 @@ func (l *AutoListener) start() {
 	}
 }
 
-// bare is what an error of package net, which is wrapped anew, is about.
-func bare(err error) (net.Addr, error) {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Addr, op.Err
-	}
-	return nil, err
-}
-
-// serve hands on what a better network accepts. One that fails for good is missed
-// by nobody who can dial TCP, once dialers are refused there.
+// serve passes on what a better network accepts. If its listener fails, serve closes it, so
+// that dialers are refused there at once and take TCP.
 func (l *AutoListener) serve(better *Listener) {
 	for {
 		c, err := better.accept()
 		if err != nil {
-			if !l.isClosed() {
+			if l.ctx.Err() == nil {
 				l.passOver(better.addr.Network(), err)
-				_ = better.Close() // unless somebody has
+				_ = better.Close()
 			}
 			return
 		}
@@ -77,19 +62,19 @@ func (l *AutoListener) serve(better *Listener) {
 	}
 }
 
-// serveTCP hands on what TCP accepts and no link claims. If TCP fails for good,
-// that is the listener's end.
+// serveTCP passes on the connections that TCP accepts and no link claims. If TCP's listener
+// fails, the whole listener does.
 func (l *AutoListener) serveTCP() {
 	for {
 		c, err := l.tcp.AcceptTCP()
 		if temporary, ok := err.(interface{ Temporary() bool }); err != nil && !(ok && temporary.Temporary()) {
-			_, l.err = bare(err)
-			close(l.failed)
+			_, cause := unwrapOp(err)
+			l.fail(cause)
 			return
 		}
 		goesOn := true
 		switch {
-		case err != nil: // which would come again at once
+		case err != nil: // a temporary error, which AcceptTCP would return again at once
 			goesOn = l.hand(accepted{err: err})
 		case !l.claims.meet(c):
 			goesOn = l.handOrPark(accepted{conn: newTCPConn(c, l.trace, false)})
@@ -100,12 +85,13 @@ func (l *AutoListener) serveTCP() {
 	}
 }
 
-// hand gives a connection to Accept, and says whether the listener goes on.
+// hand passes a connection to Accept, and waits until Accept takes it. It returns false when
+// the listener is closed.
 func (l *AutoListener) hand(a accepted) bool {
 	select {
 	case l.accepted <- a:
 		return true
-	case <-l.closed:
+	case <-l.ctx.Done():
 		if a.conn != nil {
 			reset(a.conn)
 		}
@@ -113,18 +99,24 @@ func (l *AutoListener) hand(a accepted) bool {
 	}
 }
 
-// handOrPark gives a connection to Accept. While there are claims it does not wait
-// for that, for what they claim may come after it.
+// handOrPark passes a connection to Accept. While there are claims it does not wait for
+// Accept: the TCP connections that they claim may be queued in the kernel behind this one.
 func (l *AutoListener) handOrPark(a accepted) bool {
 	for !l.claims.any() {
 		select {
 		case l.accepted <- a:
 			return true
-		case <-l.closed:
+		case <-l.ctx.Done():
 			return l.hand(a)
 		case <-l.claims.added:
 		}
 	}
+	return l.park(a)
+}
+
+// park has the connection wait for Accept in a goroutine of its own, if Backlog allows one
+// more of these.
+func (l *AutoListener) park(a accepted) bool {
 	select {
 	case l.parked <- struct{}{}:
 		l.serving.Go(func() {
@@ -138,21 +130,28 @@ func (l *AutoListener) handOrPark(a accepted) bool {
 }
 
 // Accept waits for the next connection, until the deadline, and returns it: an
-// *[AutoConn]. After Close it returns an error for which errors.Is(err,
-// net.ErrClosed) holds.
+// *[AutoConn], which the caller closes. The error is a *net.OpError. errors.Is finds
+// os.ErrDeadlineExceeded in it after the deadline, and net.ErrClosed after Close. An error
+// of TCP whose Temporary method returns true passes, as with a *net.TCPListener; after any
+// other error the listener accepts no more connections. It goes on without a better network
+// whose listener has failed: see [AutoListener.PassedOver].
 func (l *AutoListener) Accept() (net.Conn, error) {
-	c, err := l.accept()
-	if err != nil {
-		return nil, &net.OpError{Op: "accept", Net: "auto", Addr: l.addr, Err: err}
+	a, err := l.next()
+	if err == nil {
+		_, err = unwrapOp(a.err)
 	}
+	if err != nil {
+		return nil, l.opError("accept", err)
+	}
+	c := a.conn
 	passedOver := l.PassedOver()
 	l.count(c.LocalAddr().Network(), len(passedOver) < len(betterThanTCP))
 	l.trace.accepted(c)
 	return &AutoConn{c, passedOver}, nil
 }
 
-// count counts a connection that is returned, and whether a network better than TCP is
-// offered.
+// count counts a connection that Accept returns. offered says whether the listener offers a
+// network better than TCP.
 func (l *AutoListener) count(network string, offered bool) {
 	for _, better := range l.better {
 		if better.addr.Network() == network {
@@ -168,8 +167,8 @@ func (l *AutoListener) count(network string, offered bool) {
 	})
 }
 
-// Stats returns a snapshot of the listener's counters for each network that it
-// listens on, or has listened on: "tcp", "shm", "rdma". It works after Close.
+// Stats returns a snapshot of the listener's counters for each network on which it listens
+// or has listened: "tcp", "shm", "rdma". It works after Close, too.
 func (l *AutoListener) Stats() map[string]ListenerStats {
 	stats := map[string]ListenerStats{"tcp": l.stats.snapshot()}
 	for _, better := range l.better {
@@ -178,32 +177,12 @@ func (l *AutoListener) Stats() map[string]ListenerStats {
 	return stats
 }
 
-func (l *AutoListener) accept() (stream, error) {
-	if l.isClosed() {
-		return nil, net.ErrClosed
-	}
-	if l.deadline.Expired() {
-		return nil, os.ErrDeadlineExceeded
-	}
-	select {
-	case a := <-l.accepted:
-		_, err := bare(a.err)
-		return a.conn, err
-	case <-l.closed:
-		return nil, net.ErrClosed
-	case <-l.failed:
-		return nil, l.err
-	case <-l.deadline.Done():
-		return nil, os.ErrDeadlineExceeded
-	}
-}
-
-// Addr is the address listened on, an [Addr] of the network "auto", with the
-// port in use.
+// Addr returns the address that the listener listens at: an [Addr] of the network "auto",
+// with the port in use.
 func (l *AutoListener) Addr() net.Addr { return l.addr }
 
-// PassedOver returns why dialers are not offered networks that are better than
-// TCP, or are no more, a reason for each, the best first.
+// PassedOver returns why the listener does not offer a network that is better than TCP, or
+// has stopped offering it: a reason for each such network, the best network first.
 func (l *AutoListener) PassedOver() []Reason {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,36 +201,21 @@ func (l *AutoListener) passOver(network string, err error) {
 	l.passedOver[network] = err
 }
 
-// SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, an Accept
-// under way included. The zero time means never.
-func (l *AutoListener) SetDeadline(t time.Time) error {
-	if l.isClosed() {
-		return &net.OpError{Op: "set", Net: "auto", Addr: l.addr, Err: net.ErrClosed}
-	}
-	l.deadline.Set(t)
-	return nil
-}
+// SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, also an Accept that
+// is waiting. The zero time means no deadline. After Close the error is net.ErrClosed.
+func (l *AutoListener) SetDeadline(t time.Time) error { return l.setDeadline(t) }
 
-func (l *AutoListener) isClosed() bool {
-	select {
-	case <-l.closed:
-		return true
-	default:
-		return false
-	}
-}
-
-// Close stops listening. Connections that Accept has not returned are reset;
-// those it has returned live on.
+// Close stops listening on all networks. It resets the connections that Accept has not
+// returned; those that it has returned go on. A second Close returns net.ErrClosed.
 func (l *AutoListener) Close() error {
-	err := error(&net.OpError{Op: "close", Net: "auto", Addr: l.addr, Err: net.ErrClosed})
+	err := l.opError("close", net.ErrClosed)
 	l.close.Do(func() {
-		close(l.closed)
+		l.cancel()
 		err = nil
 		for _, leg := range l.legs() {
 			// Legs that have failed are closed already.
-			if _, failed := bare(leg.Close()); failed != nil && !errors.Is(failed, net.ErrClosed) && err == nil {
-				err = &net.OpError{Op: "close", Net: "auto", Addr: l.addr, Err: failed}
+			if _, failed := unwrapOp(leg.Close()); failed != nil && !errors.Is(failed, net.ErrClosed) && err == nil {
+				err = l.opError("close", failed)
 			}
 		}
 		l.deadline.Set(time.Time{})
@@ -260,7 +224,7 @@ func (l *AutoListener) Close() error {
 	return err
 }
 
-// legs are the listeners that this one consists of.
+// legs returns the listeners that this one consists of.
 func (l *AutoListener) legs() (legs []net.Listener) {
 	if l.tcp != nil {
 		legs = append(legs, l.tcp)

@@ -1,7 +1,7 @@
 package ringnet
 
-// The listener's half of a proof: which TCP connections are not for Accept, but
-// for the link whose request has named them. See docs/auto.md.
+// The listener's half of a proof. A request for a link names a TCP connection; when that
+// connection comes, it proves the link, and Accept does not return it. See docs/auto.md.
 
 import (
 	"context"
@@ -16,40 +16,41 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// claims are those of a listener. A nil one refuses all.
+// claims are the TCP connections that requests for links have named at one listener. A nil
+// *claims refuses every request that names one.
 type claims struct {
-	giveBack func(*net.TCPConn) // takes a connection that proves nothing
+	giveBack func(*net.TCPConn) // has Accept return a connection that has proved no link
 	within   time.Duration      // proofWithin
 
 	mu    sync.Mutex // guards what follows, and the claims
 	open  map[ends]*claim
-	added chan struct{} // has room for one
+	added chan struct{} // receives after a claim was added; has room for one
 }
 
-// ends are the addresses of a TCP connection as the listener sees them.
+// ends are the two addresses of a TCP connection as the listener sees them.
 type ends struct{ remote, local netip.AddrPort }
 
-// claim is one to the TCP connection with certain ends.
+// claim is the claim of one link to the TCP connection that its request has named.
 type claim struct {
 	met  chan struct{} // closed when conn is set
 	conn *net.TCPConn
-	late *time.Timer // ends the handshake of the link
-	end  func()      // does that
+	late *time.Timer // calls end, when the link is not confirmed in time
+	end  func()      // ends the handshake of the link
 }
 
 func newClaims(giveBack func(*net.TCPConn)) *claims {
 	return &claims{giveBack: giveBack, within: proofWithin, open: make(map[ends]*claim), added: make(chan struct{}, 1)}
 }
 
-// Why a link is not proven.
+// Why a link is not proven. The dialer sees the first two.
 var (
-	errNoClaims = wire.Reject{Reason: "it does not listen on TCP, so it cannot show that TCP leads to it"}
-	errClaimed  = wire.Reject{Busy: true, Reason: "another dialer has named the same port"}
-	errUnmet    = errors.New("TCP has not come to this listener")
+	errNoClaims = wire.Reject{Reason: "the listener does not listen on TCP, so it cannot prove that TCP leads to it"}
+	errClaimed  = wire.Reject{Busy: true, Reason: "another dialer has named the same port of TCP"}
+	errUnmet    = errors.New("the dialer's TCP connection has not come to this listener")
 )
 
-// accept makes a link of a request, and returns it when it is proven, if the
-// request asks for that.
+// accept answers a request for a link. If the request names a TCP connection, accept returns
+// the link only when it is proven.
 func (cs *claims) accept(ctx context.Context, ep fabric.Endpoint, cfg link.Config) (*link.Link, *link.Stream, error) {
 	port := wire.ProofPort(ep.Private())
 	if port == 0 {
@@ -80,7 +81,7 @@ func (cs *claims) accept(ctx context.Context, ep fabric.Endpoint, cfg link.Confi
 	return l, s, nil
 }
 
-// add enters a claim, or returns why it cannot. end ends the handshake.
+// add adds a claim, or returns what to tell the dialer. end is to end the handshake.
 func (cs *claims) add(key ends, end func()) (*claim, wire.Reject) {
 	if cs == nil {
 		return nil, errNoClaims
@@ -99,15 +100,15 @@ func (cs *claims) add(key ends, end func()) (*claim, wire.Reject) {
 	return c, wire.Reject{}
 }
 
-// any says whether there are claims.
+// any reports whether there are claims.
 func (cs *claims) any() bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return len(cs.open) > 0
 }
 
-// meet holds back a TCP connection that is claimed, and else returns false. It is
-// held until the link is confirmed, or proofWithin.
+// meet takes a TCP connection that is claimed, and returns false for any other. It holds the
+// connection until the link is confirmed, for proofWithin at most.
 func (cs *claims) meet(conn *net.TCPConn) bool {
 	key := ends{plain(conn.RemoteAddr()), plain(conn.LocalAddr())}
 	cs.mu.Lock()
@@ -122,14 +123,14 @@ func (cs *claims) meet(conn *net.TCPConn) bool {
 	return true
 }
 
-// plain is the address of a TCP connection as fabrics have it.
+// plain returns the address of a TCP connection as fabrics write it.
 func plain(a net.Addr) netip.AddrPort {
 	ap := a.(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// settle ends the TCP connection of a link that is confirmed, which is the proof
-// for the dialer.
+// settle waits for the TCP connection of a link that is confirmed, and closes it, which is the
+// proof for the dialer.
 func (cs *claims) settle(ctx context.Context, key ends, c *claim) error {
 	timer := time.NewTimer(cs.within)
 	defer timer.Stop()
@@ -153,7 +154,7 @@ func (cs *claims) settle(ctx context.Context, key ends, c *claim) error {
 	return nil
 }
 
-// drop takes a claim back, and gives back the connection that has met it.
+// drop removes a claim, and gives back the connection that it has taken, if any.
 func (cs *claims) drop(key ends, c *claim) {
 	cs.mu.Lock()
 	delete(cs.open, key)

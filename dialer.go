@@ -1,103 +1,210 @@
 package ringnet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
-	"os"
+	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Conn is one end of a connection; what Dial and Accept return is one. See
-// package rconn for its methods.
+// Conn is one end of a reliable byte stream over RDMA or shared memory. Dial and Accept
+// return a *Conn on the networks "rdma" and "shm"; on "auto" they return an [AutoConn], whose
+// NetConn method returns the *Conn unless TCP carries the connection.
+//
+// A Conn is a net.Conn, and has more methods. Package [rconn] documents each in full:
+//
+//   - [rconn.Conn.Read], [rconn.Conn.Write]: as in package net. Write returns when all bytes
+//     have room at the peer; they may still be on their way.
+//   - [rconn.Conn.Close]: ends the connection, and waits until the peer's device has all bytes,
+//     10 s at most by default.
+//   - [rconn.Conn.SetLinger]: how long Close waits; with 0 it discards what is not delivered.
+//   - [rconn.Conn.CloseWrite], [rconn.Conn.CloseRead]: end one direction.
+//   - [rconn.Conn.SetDeadline], [rconn.Conn.SetReadDeadline], [rconn.Conn.SetWriteDeadline]: as
+//     in package net.
+//   - [rconn.Conn.LocalAddr], [rconn.Conn.RemoteAddr]: an [Addr].
+//   - [rconn.Conn.WriteBuffers]: writes several slices as one Write.
+//   - [rconn.Conn.ReadFrom], [rconn.Conn.WriteTo]: what io.Copy calls. With a regular file they
+//     copy the bytes once less.
+//   - [rconn.Conn.Peek], [rconn.Conn.Buffered], [rconn.Conn.Discard]: read without a copy, from
+//     memory that the peer can still change.
+//   - [rconn.Conn.NewBuffer], [rconn.Conn.WriteBuffer]: write without a copy, from a [Buffer].
+//   - [rconn.Conn.AwaitRead]: waits until a Read would not wait, without a buffer.
+//   - [rconn.Conn.Stats], [rconn.Conn.Link]: the counters of the connection, and the link that
+//     carries it, a [LinkInfo].
+//   - [rconn.Conn.SetNoDelay], [rconn.Conn.SetKeepAlive], [rconn.Conn.SetKeepAlivePeriod],
+//     [rconn.Conn.SetKeepAliveConfig], [rconn.Conn.SetReadBuffer], [rconn.Conn.SetWriteBuffer]:
+//     exist because programs call them on a *net.TCPConn. They change nothing, and return nil
+//     while the connection is open. Config has the settings.
+//
+// All methods may be called by several goroutines at once. The bytes of concurrent Writes do
+// not mix, and concurrent Reads get different bytes. Read and Write do not keep the slice that
+// they are given.
+//
+// Errors other than io.EOF are *net.OpError. errors.Is finds in them
+//
+//	os.ErrDeadlineExceeded  the deadline has passed; the connection is still usable
+//	net.ErrClosed           this side has called Close
+//	syscall.EPIPE           Write after CloseWrite, or after the peer has closed
+//	syscall.ECONNRESET      the peer is gone, or has closed with bytes unread
+//	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
+//	syscall.ENETDOWN        this side's device is gone
+//	syscall.EPROTO          the peer broke the protocol
+//
+// A lost path or device ends a connection only after it has waited for another, see
+// [Config].ResumeTimeout. A Conn that is garbage-collected without Close is closed then.
 type Conn = rconn.Conn
 
-// Buffer is registered memory that a program fills and hands over to a connection, which
-// sends from it without a copy; Conn.NewBuffer makes it. See package rconn.
+// Buffer is registered memory that a program fills and then hands over to a connection. The
+// device sends the bytes from there, so no copy is made; until it has sent them, the program
+// cannot reach the memory. A Buffer belongs to the connection that made it. Its methods may be
+// called by several goroutines at once:
+//
+//   - [rconn.Conn.NewBuffer] makes one, of a size in bytes. The memory counts against
+//     [SetMemoryLimit], and is pinned on rdma.
+//   - [rconn.Buffer.Write], [rconn.Buffer.Fill]: append bytes of a slice, or of an io.Reader.
+//   - [rconn.Buffer.Len]: how many bytes it holds.
+//   - [rconn.Conn.WriteBuffer] writes these bytes, and hands the Buffer over.
+//   - [rconn.Buffer.Wait]: waits until the device has handed it back, empty.
+//   - [rconn.Buffer.Close]: waits for that too, and frees the memory.
+//
+// Until the device has handed it back, Write, Fill and WriteBuffer fail with [ErrHandedOver].
 type Buffer = rconn.Buffer
 
-// ErrHandedOver is the error of what is done with a [Buffer] that is handed over.
+// ErrHandedOver is the error of methods of a [Buffer] that the device is still sending from.
 var ErrHandedOver = rconn.ErrHandedOver
 
-// Config has the sizes, queue depths and times of a connection's end. The zero
-// value, and nil, mean the defaults. See package rconn for its fields.
+// Config has the sizes, queue depths and times of one end of a connection. A nil *Config and
+// the zero value of each field mean the defaults. The two ends need not agree. A Config may
+// be shared by Dialers and ListenConfigs, and must not change while it is used. Package
+// [rconn] documents each field in full; see [rconn.Config].
+//
+// Sizes are in bytes:
+//
+//	RecvBuffer        largest ring that the peer writes to; a power of two from 4 KiB to
+//	                  1 GiB, default 1 MiB
+//	SendBuffer        staging memory of the link; the same range and default
+//
+// Queue depths are in work requests:
+//
+//	SendQueue         that this end may have outstanding on the link; 16 to 32768, default 128
+//	RecvQueue         with data that the peer may have outstanding; a multiple of 4 from 4
+//	                  to 32768, default 256
+//
+// Times:
+//
+//	BusyPoll          how long a Read or Write polls before it sleeps; 0 adapts, negative
+//	                  never polls
+//	KeepAlive         how long a link may be silent before it probes the peer's device; 1 ms
+//	                  at least, default 10 s, negative never
+//	Linger            how long Close waits for delivery; default 10 s
+//	HandshakeTimeout  how long the handshake of a link may take; default 30 s
+//	ResumeTimeout     how long connections wait for another path when theirs is lost; default
+//	                  30 s, negative does not wait; the shorter one of both ends counts
+//	LinkIdle          how long a link stays when its last connection has ended; default 30 s,
+//	                  negative not at all
+//
+// Others:
+//
+//	TrafficClass      class of the packets that this end sends over RDMA, 1 to 255; 0 is the
+//	                  system's choice, negative is class 0
+//	Dedicated         gives each connection a link of its own; the dialing end decides
+//	Links             most links that connections to one address are spread over, 1 to 64;
+//	                  default GOMAXPROCS / 8, at least 1 and at most 8
+//	NoStandby         does without a second queue pair that stands by over another card
+//
+// Its methods tell what a Config costs and whether it is valid:
+//
+//   - [rconn.Config.PinnedMemory], [rconn.Config.RingMemory]: how many bytes a link takes at
+//     this end, and each connection on it.
+//   - [rconn.Config.MostLinks]: Links, or its default.
+//   - [rconn.Config.Validate]: an error that names the first field whose value is not allowed.
+//     Dial and Listen return the same error.
+//   - [rconn.Config.Link]: for this package.
 type Config = rconn.Config
 
-// Dialer has the options of dialing. The zero Dialer is Dial without options.
-// A Dialer may be used by several goroutines at once.
+// Dialer has the options of Dial. The zero Dialer means the defaults. A Dialer may be used by
+// several goroutines at once, and must not change while it is used.
 type Dialer struct {
-	// Timeout bounds a dial, name resolution and handshake included. With
-	// several addresses each gets a share. Zero means no limit but those of
-	// the steps: 5 s each for the address and the route,
-	// Config.HandshakeTimeout for a host that does not answer, and 30 s for a
-	// listener whose backlog is full.
+	// Timeout limits a whole dial, with name resolution and handshake. If the name has
+	// several addresses, each gets a share of the time. Zero means that only the steps
+	// have limits: 5 s for the address and 5 s for the route, Config.HandshakeTimeout for a
+	// host that does not answer, and 30 s for a listener whose backlog is full.
 	//
-	// The dial repeats its request to such a listener within that time, as TCP
-	// repeats its SYN; then its error is ECONNREFUSED besides a timeout. Over rdma
-	// a process has at most 64 requests under way at once, at most 16 of them to
-	// one host. Other dials wait for their turn, and the error of one that has
-	// waited in vain is a timeout that tells for how many others.
+	// A dial repeats its request to a listener whose backlog is full, as TCP repeats its
+	// SYN. If its time ends there, the error is both a timeout and ECONNREFUSED. Over rdma
+	// a process has at most 64 requests under way, at most 16 of them to one host. Other
+	// dials wait for their turn; if the time of one ends there, the error is a timeout, and
+	// says how many others were ahead.
 	Timeout time.Duration
 
-	// Deadline is when a dial fails, whatever Timeout says. Zero means never.
+	// Deadline is the time at which a dial fails, whatever Timeout is. Zero means none.
 	Deadline time.Time
 
-	// LocalAddr is the address to dial from: an [Addr], a *net.TCPAddr, a
-	// *net.UDPAddr, or anything else with a method AddrPort. nil lets the system
-	// choose.
+	// LocalAddr is the address to dial from: an [Addr], a *net.TCPAddr, a *net.UDPAddr, or
+	// any other net.Addr with a method AddrPort. nil lets the system choose.
 	LocalAddr net.Addr
 
 	// Resolver resolves names; nil means net.DefaultResolver.
 	Resolver *net.Resolver
 
-	// TrustUser decides whether to connect, by shm, to a listener of another user
-	// than this process's and root, given its effective user ID as it is called
-	// in this process's user namespace. nil trusts no other. It may be called
-	// by several goroutines at once, also while no dial is under way: when
-	// another link is made beside the first (Config.Links).
+	// TrustUser decides whether shm connects to a listener of another user than this
+	// process's user and root. It is given the listener's effective user ID, as this
+	// process's user namespace numbers users. nil trusts no other user. Several goroutines
+	// may call it at once, and also when no dial is under way: for the links that are made
+	// beside the first (Config.Links).
 	TrustUser func(uid uint32) bool
 
-	// TCP has options of the TCP connections that "auto" dials: Control,
-	// KeepAliveConfig, FallbackDelay (for the other networks too), Multipath TCP.
-	// Its Timeout and Deadline bound them alone; its LocalAddr and Resolver are for
-	// all networks unless they are set here. nil means the defaults.
+	// TCP has options of the TCP connections that "auto" dials: Control, KeepAliveConfig,
+	// Multipath TCP, and FallbackDelay, which applies to shm and rdma too. Its Timeout and
+	// Deadline limit TCP alone. Its LocalAddr and Resolver apply to all networks, unless
+	// this Dialer sets its own. nil means the defaults.
 	TCP *net.Dialer
 
-	// Require names networks that are better than TCP, "shm" or "rdma": on "auto",
-	// a connection that none of them carries is an error, with the reasons. With
-	// none named, TCP will do.
+	// Require names networks that are better than TCP: "shm", "rdma". If none of them
+	// carries the connection, a dial of "auto" fails, and the error has the reasons. Empty
+	// means that TCP may carry it.
 	Require []string
 
-	// ForTCP names the network to dial for "tcp", which is what most libraries ask
-	// their dialers for: "auto", "rdma", or "shm". "tcp4" and "tcp6" mean that
-	// network with the same digit. Networks of package net that are not TCP, such as
-	// "unix" and "udp", are then dialed as package net does, with the options of TCP;
-	// such connections and errors are package net's. With none named, these networks
-	// are unknown.
+	// ForTCP names the network to dial when the caller asks for "tcp", as most libraries
+	// do: "auto", "rdma" or "shm". "tcp4" and "tcp6" mean that network with the same
+	// digit. Networks of package net other than TCP, such as "unix" and "udp", are then
+	// dialed by package net with the options in TCP, and return its connections and
+	// errors. If ForTCP is empty, all of these networks are unknown.
 	ForTCP string
 
-	// Trace has functions to call for dials, and for the connections and links that
-	// they make. nil means none.
+	// Trace has functions to call for dials, and for the connections and links that they
+	// make. nil means none.
 	Trace *Trace
 
 	// Config is for this end of the connections; nil means the defaults.
 	Config *Config
 }
 
-// Dial connects to the address on the named network: "rdma", "rdma4", "rdma6",
-// "shm", "auto", "auto4" or "auto6", or for datagrams "rdma-udp", "rdma-udp4", "rdma-udp6"
-// or "shm-udp". The address has the form "host:port", as for net.Dial; the host may be a
-// name or an IP address, with a zone where it needs one, and the port a service name or a
-// number. The net.Conn is a *[Conn], an *[AutoConn] on "auto", or a *[PacketConn] on the
-// networks of datagrams, which waits for no answer. The error is a *net.OpError.
+// Dial connects to an address on the named network:
+//
+//   - auto, auto4, auto6: the net.Conn is an *[AutoConn].
+//   - rdma, rdma4, rdma6, shm: it is a *[Conn].
+//   - rdma-udp, rdma-udp4, rdma-udp6, shm-udp: it is a *[PacketConn], and nothing is sent yet.
+//
+// The address has the form "host:port", as for net.Dial. The host is a name or an IP address,
+// with a zone where it needs one; without a host it is this host. The port is a number or the
+// name of a service. Dial returns when the listener has accepted the connection in the
+// background; its program need not have called Accept.
+//
+// The caller closes the connection. The error is a *net.OpError: errors.Is finds
+// syscall.ECONNREFUSED where no listener has the address, errors.ErrUnsupported where this
+// host cannot use the network, syscall.ENOMEM where memory is short. docs/troubleshoot.md
+// lists all errors.
 func Dial(network, address string) (net.Conn, error) {
 	return (&Dialer{}).Dial(network, address)
 }
 
-// DialTimeout acts like Dial but gives up after the timeout.
+// DialTimeout does what Dial does, with a limit on the time: see [Dialer].Timeout.
 func DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
 	return (&Dialer{Timeout: timeout}).Dial(network, address)
 }
@@ -107,8 +214,8 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 	return d.DialContext(context.Background(), network, address)
 }
 
-// DialContext connects to the address on the named network. It returns when ctx
-// ends; a connection once made does not depend on ctx. See the function [Dial].
+// DialContext connects to the address on the named network. It fails when ctx ends before
+// there is a connection; a connection does not depend on ctx. See the function [Dial].
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -130,15 +237,15 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 		countDial(n.name, c, err)
 	}
 	if err != nil {
-		c, err = nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: addr, Err: contextError(err)}
+		c, err = nil, opError("dial", network, d.LocalAddr, addr, contextError(err))
 	}
 	d.Trace.dialed(network, address, time.Since(began), c, err)
 	return c, err
 }
 
-// choose returns the network to dial for the one that the caller names, and
-// whether it is one of ringnet's or, without ForTCP, is to be.
-func (d *Dialer) choose(network string) (string, bool) {
+// choose returns the network to dial when the caller asks for the named one. If ours is
+// false, package net dials it. Without ForTCP all networks are ours, known or not.
+func (d *Dialer) choose(network string) (_ string, ours bool) {
 	if d.ForTCP == "" || isNetwork(network) {
 		return network, true
 	}
@@ -148,7 +255,8 @@ func (d *Dialer) choose(network string) (string, bool) {
 	return network, false
 }
 
-// dialOther connects as package net does.
+// dialOther has package net dial, and adds this package's networks to its error for an
+// unknown one.
 func (d *Dialer) dialOther(ctx context.Context, network, address string) (net.Conn, error) {
 	other := d.netDialer()
 	c, err := other.DialContext(ctx, network, address)
@@ -160,8 +268,8 @@ func (d *Dialer) dialOther(ctx context.Context, network, address string) (net.Co
 	return c, err
 }
 
-// dial connects to the address on a network of a fabric, or says what went
-// wrong at which of the addresses that it stands for.
+// dial connects to the address on a network of one fabric. If it fails it also returns at
+// which of the addresses that the name has.
 func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, net.Addr, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
@@ -170,11 +278,7 @@ func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, ne
 	if err != nil {
 		return nil, nil, err
 	}
-	resolver := d.Resolver
-	if resolver == nil {
-		resolver = net.DefaultResolver
-	}
-	remotes, err := n.resolve(ctx, resolver, address, n.loopback())
+	remotes, err := n.resolve(ctx, cmp.Or(d.Resolver, net.DefaultResolver), address, n.loopback())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -182,27 +286,34 @@ func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, ne
 	if err != nil {
 		return nil, nil, err
 	}
-	var first error
-	var at net.Addr
+	return inTurn(ctx, n.name, remotes, func(ctx context.Context, remote netip.AddrPort) (*Conn, error) {
+		return d.dialPatiently(ctx, n, f, local, remote, nil)
+	})
+}
+
+// inTurn dials addresses one after the other until one connects. If all fail, it returns the
+// first one and its error.
+func inTurn[C any](ctx context.Context, network string, remotes []netip.AddrPort,
+	dial func(context.Context, netip.AddrPort) (C, error)) (none C, first net.Addr, err error) {
 	for i, remote := range remotes {
 		shared, cancel := share(ctx, len(remotes)-i)
-		c, err := d.dialPatiently(shared, n, f, local, remote, nil)
+		c, failed := dial(shared, remote)
 		cancel()
-		if err == nil {
+		if failed == nil {
 			return c, nil, nil
 		}
-		if first == nil {
-			first, at = err, rconn.NewAddr(n.name, remote)
+		if err == nil {
+			first, err = rconn.NewAddr(network, remote), failed
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, at, first
+	return none, first, err
 }
 
-// share is an equal share of the time that ctx has left for one of the given
-// number of addresses, but not less than makes sense, as package net has it.
+// share limits ctx to an equal share of the time that it has left, for one of the given
+// number of addresses, but to 2 s at least, as package net does.
 func share(ctx context.Context, addresses int) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok || addresses == 1 {
@@ -224,36 +335,3 @@ func (d *Dialer) limit(ctx context.Context) (context.Context, context.CancelFunc
 	}
 	return context.WithDeadline(ctx, deadline)
 }
-
-// contextError gives the end of a context package net's words.
-// Errors that say more keep it.
-func contextError(err error) error {
-	switch err.(type) {
-	case *autoError, *requiredError, *waitError, *net.DNSError:
-		return err
-	}
-	switch {
-	case errors.Is(err, context.Canceled):
-		return canceledError{}
-	case errors.Is(err, context.DeadlineExceeded):
-		return timeoutError{}
-	}
-	return err
-}
-
-// timeoutError is what a dial that took too long returns. It is both what
-// package net's dials and what its connections return then.
-type timeoutError struct{}
-
-func (timeoutError) Error() string   { return "i/o timeout" }
-func (timeoutError) Timeout() bool   { return true }
-func (timeoutError) Temporary() bool { return true }
-func (timeoutError) Is(err error) bool {
-	return err == context.DeadlineExceeded || err == os.ErrDeadlineExceeded
-}
-
-// canceledError is what a dial returns when its context was cancelled.
-type canceledError struct{}
-
-func (canceledError) Error() string     { return "operation was canceled" }
-func (canceledError) Is(err error) bool { return err == context.Canceled }

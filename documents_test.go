@@ -232,3 +232,57 @@ func TestGuidesNameReasonsAndErrorsThatExist(t *testing.T) {
 		}
 	})
 }
+
+// The types of connections are those of other packages, of which go doc shows a name alone.
+// What they have is in the comments here.
+func TestCommentsOfAliasesNameEveryMethodAndField(t *testing.T) {
+	types := map[string]reflect.Type{
+		"Addr":        reflect.TypeFor[Addr](),
+		"Buffer":      reflect.TypeFor[*Buffer](),
+		"Config":      reflect.TypeFor[*Config](),
+		"Conn":        reflect.TypeFor[*Conn](),
+		"LinkInfo":    reflect.TypeFor[LinkInfo](),
+		"Message":     reflect.TypeFor[Message](),
+		"PacketConn":  reflect.TypeFor[*PacketConn](),
+		"PacketStats": reflect.TypeFor[PacketStats](),
+		"Path":        reflect.TypeFor[Path](),
+		"Stats":       reflect.TypeFor[Stats](),
+	}
+	aliases := 0
+	parsePackage(t, ".", func(path string, file *ast.File) {
+		for _, d := range file.Decls {
+			d, ok := d.(*ast.GenDecl)
+			if !ok || d.Tok != token.TYPE {
+				continue
+			}
+			alias := d.Specs[0].(*ast.TypeSpec)
+			if !alias.Assign.IsValid() || !alias.Name.IsExported() {
+				continue
+			}
+			name := alias.Name.Name
+			aliases++
+			require.Contains(t, types, name)
+			for _, member := range members(types[name]) {
+				require.Regexp(t, `\b`+member+`\b`, d.Doc.Text(), "the comment of %s in %s", name, path)
+			}
+		}
+	})
+	require.Equal(t, len(types), aliases)
+}
+
+// members are the exported methods of a type, and the exported fields of it or of what it
+// points to.
+func members(of reflect.Type) (names []string) {
+	for method := range of.NumMethod() {
+		names = append(names, of.Method(method).Name)
+	}
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	for field := range of.NumField() {
+		if f := of.Field(field); f.IsExported() {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}

@@ -1,6 +1,6 @@
 package ringnet
 
-// What "auto" remembers of networks that have failed.
+// What auto remembers of networks that have failed.
 
 import (
 	"maps"
@@ -11,37 +11,37 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// rememberFor is how long a network is not asked again for an address to which
-// only TCP has connected, and maxFailures how many such there are at most.
+// rememberFor is how long auto does not ask a network again that has failed for an address to
+// which TCP has connected. maxFailures is how many such failures it remembers at most.
 const (
 	rememberFor = time.Minute
 	maxFailures = 4096
 )
 
-// destination is a network of an address, or of all if it cannot be used here.
-// Dialers that have other users' listeners
-// judged remember for themselves.
+// destination is one network at one address, or at all addresses if this host cannot use the
+// network. A Dialer with a function TrustUser has destinations of its own, for another
+// Dialer's function may decide otherwise.
 type destination struct {
 	network string
 	fabric  fabric.Fabric // nil with trust
-	trust   *Dialer
+	trust   *Dialer       // nil without TrustUser
 	remote  netip.AddrPort
 }
 
 type failure struct {
 	why  Reason
-	till time.Time
+	till time.Time // when auto asks the network again
 }
 
-// failures are those of this process.
+// failures are those that this process remembers.
 var failures = failureMemory{known: make(map[destination]failure)}
 
 type failureMemory struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards known
 	known map[destination]failure
 }
 
-// find returns why there is no use in asking, if that is known.
+// find returns why a network has failed, if that was within rememberFor.
 func (m *failureMemory) find(to destination) (Reason, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,14 +65,14 @@ func (m *failureMemory) add(to destination, why Reason) {
 	}
 }
 
-// candidate is a network to ask for a connection, or why there is no use in that.
+// candidate is a network to ask for a connection, or an error that says why not to ask it.
 type candidate struct {
 	network
 	fabric fabric.Fabric
 	err    error
 }
 
-// candidates are the networks in turn, and whether one may connect.
+// candidates returns the networks in the order to ask them, and whether any is worth asking.
 func (a *attempt) candidates() (candidates []candidate, any bool) {
 	for _, n := range a.networks {
 		c := candidate{network: n}
@@ -90,7 +90,7 @@ func (a *attempt) candidates() (candidates []candidate, any bool) {
 	return candidates, any
 }
 
-// destination is where the attempt asks a network.
+// destination returns where the attempt asks a network.
 func (a *attempt) destination(network string, f fabric.Fabric) destination {
 	if a.TrustUser != nil {
 		return destination{network: network, trust: a.Dialer, remote: a.remote}
@@ -98,8 +98,8 @@ func (a *attempt) destination(network string, f fabric.Fabric) destination {
 	return destination{network: network, fabric: f, remote: a.remote}
 }
 
-// remember keeps why networks that were asked have failed, now that TCP has
-// connected: if it does not, the peer may not be there yet.
+// remember keeps the reasons of networks that were asked and failed. It is called when TCP has
+// connected: otherwise the peer may not have started yet.
 func (a *attempt) remember(reasons []Reason) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,6 +1,6 @@
 package ringnet
 
-// Links that are being made, and what arrives on them before they are accepted.
+// The listener's side of a handshake, from the request until a connection waits for Accept.
 
 import (
 	"context"
@@ -13,7 +13,46 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// memoryForPeer is how many bytes this side makes for the other if it accepts.
+// confirmWithin is how long a peer may take to confirm the answer to its request while
+// other requests find no place. It is long enough for rdma_cm to repeat one lost message,
+// which it does after 4 to 6 s.
+const confirmWithin = 8 * time.Second
+
+// places counts the connections that Accept has not returned and the links that they came
+// on, and bounds both. Guarded by Listener.mu.
+type places struct {
+	connections, maxConnections int // in their handshake or waiting for Accept
+	links, maxLinks             int // of which Accept has returned no connection
+	forPeers, maxForPeers       int // bytes that this side makes for the dialers of those links
+}
+
+// takeLink takes a place for a link and one for its first connection, or neither.
+func (p *places) takeLink(forPeer int) bool {
+	if forPeer > p.maxForPeers-p.forPeers || p.links == p.maxLinks || !p.takeConnection() {
+		return false
+	}
+	p.links++
+	p.forPeers += forPeer
+	return true
+}
+
+func (p *places) leaveLink(forPeer int) {
+	p.links--
+	p.forPeers -= forPeer
+}
+
+// takeConnection takes a place for a connection, if there is one.
+func (p *places) takeConnection() bool {
+	if p.connections == p.maxConnections {
+		return false
+	}
+	p.connections++
+	return true
+}
+
+func (p *places) leaveConnection() { p.connections-- }
+
+// memoryForPeer returns how many bytes this side makes for the dialer if it accepts.
 func memoryForPeer(ep fabric.Endpoint) int {
 	if e, ok := ep.(interface{ MemoryForPeer() int }); ok {
 		return e.MemoryForPeer()
@@ -21,60 +60,41 @@ func memoryForPeer(ep fabric.Endpoint) int {
 	return 0
 }
 
-// begin takes a place for a link and its first connection, or says why there is
-// none.
+// begin takes a place for a link and its first connection, or returns what to tell the
+// dialer.
 func (l *Listener) begin(forPeer int) (*incoming, wire.Reject) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.closed:
-		return nil, wire.Full // the next dial finds nobody
-	case forPeer > l.peersMax:
+		return nil, wire.Full // the dialer asks again, and then finds no listener
+	case forPeer > l.places.maxForPeers:
 		l.countFailed(ReasonRefused)
 		return nil, wire.Reject{Reason: fmt.Sprintf("queues of %d bytes are more than the listener's PendingMemory", forPeer)}
-	case forPeer > l.peersMax-l.forPeers || !l.takePlace():
+	case !l.places.takeLink(forPeer):
 		l.handshakes.endOverdue()
 		l.endEmpty()
 		l.countFailed(ReasonFull)
 		return nil, wire.Full
 	}
-	l.forPeers += forPeer
 	l.ended.Add(1)
 	return &incoming{listener: l, forPeer: forPeer, handshake: l.handshakes.begin(l.ctx)}, wire.Reject{}
 }
 
-// takePlace takes a place in pending and one in backlog, if there are both.
-// Called with mu held.
-func (l *Listener) takePlace() bool {
-	select {
-	case l.pending <- struct{}{}:
-	default:
-		return false
-	}
-	select {
-	case l.backlog <- struct{}{}:
-		return true
-	default:
-		<-l.pending
-		return false
-	}
-}
-
-// end gives the place of a link back. Called with mu held.
-func (l *Listener) end(in *incoming) {
-	l.forPeers -= in.forPeer
-	<-l.pending
-}
-
-// incoming is a link that a peer dials, and takes the connections on it.
+// incoming is a link that a peer dials. It implements link.Acceptor for the connections that
+// begin on the link.
 type incoming struct {
 	listener  *Listener
 	handshake *handshake
-	forPeer   int  // bytes that it takes for the dialer
-	settled   bool // a connection has its place in pending, or nobody; guarded by Listener.mu
+	forPeer   int // bytes that this side makes for the dialer
+
+	// settled says that the link itself no longer gives its place back: its first
+	// connection does, or it has been given back. Guarded by Listener.mu.
+	settled bool
 }
 
-// handshake makes a link of a request, and its first connection if it has one.
+// handshake answers a request for a link, and has its first connection, if it has one, wait
+// for Accept.
 func (l *Listener) handshake(ep fabric.Endpoint, in *incoming) {
 	defer l.ended.Done()
 	cfg := l.link
@@ -88,25 +108,22 @@ func (l *Listener) handshake(ep fabric.Endpoint, in *incoming) {
 	l.handshakes.end(in.handshake)
 	switch {
 	case err != nil:
-		<-l.backlog
+		l.places.leaveConnection()
 		if !l.closed {
 			l.countFailed(handshakeCode(err))
 		}
-		if !in.settled { // by a connection on a link that was not proven
-			in.settled = true
-			l.end(in)
-		}
+		in.giveBack() // unless a connection has begun on the link, which was not proven
 	case s != nil:
 		in.enqueue(s)
 	default:
-		<-l.backlog
+		l.places.leaveConnection()
 		in.await(made)
 	}
 }
 
-// await has a link without a connection wait for one, unless one has begun
-// meanwhile. Called with Listener.mu held. It does not call the link, whose lock
-// is held when it calls Offer.
+// await keeps the place of a link that was made without a connection until one begins on
+// it, unless one has begun already. Called with Listener.mu held, so it must not call the
+// link: the link calls Offer, which takes Listener.mu, with its own lock held.
 func (in *incoming) await(made *link.Link) {
 	l := in.listener
 	if in.settled {
@@ -119,20 +136,24 @@ func (in *incoming) await(made *link.Link) {
 	}
 }
 
-// over gives the place of a link back that has ended without a connection.
+// over is called when the link takes no more connections.
 func (in *incoming) over() {
-	l := in.listener
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	in.listener.mu.Lock()
+	defer in.listener.mu.Unlock()
+	in.giveBack()
+}
+
+// giveBack gives the link's place back, unless a connection has begun on it. Called with
+// Listener.mu held.
+func (in *incoming) giveBack() {
 	if !in.settled {
 		in.settled = true
-		delete(l.empty, in)
-		l.end(in)
+		delete(in.listener.empty, in)
+		in.listener.places.leaveLink(in.forPeer)
 	}
 }
 
-// endEmpty has the links leave that have brought no connection. Called with mu
-// held.
+// endEmpty ends the links on which no connection has begun. Called with mu held.
 func (l *Listener) endEmpty() {
 	for in, made := range l.empty {
 		delete(l.empty, in)
@@ -140,8 +161,8 @@ func (l *Listener) endEmpty() {
 	}
 }
 
-// enqueue has a connection, for which backlog has a place, wait for Accept. Called
-// with Listener.mu held.
+// enqueue makes a connection that has its place wait for Accept. Called with Listener.mu
+// held.
 func (in *incoming) enqueue(s *link.Stream) {
 	l := in.listener
 	w := waiting{conn: l.trace.newConn(l.addr.Network(), s, l.config, false)}
@@ -150,11 +171,10 @@ func (in *incoming) enqueue(s *link.Stream) {
 		delete(l.empty, in)
 		w.first = in
 	}
-	l.accepted <- w // has room for as many as the backlog
+	l.accepted <- w // does not block: it has room for maxConnections
 }
 
-// Offer implements [link.Acceptor] for the connections that the dialer begins on
-// the link.
+// Offer implements [link.Acceptor]: the dialer begins another connection on the link.
 func (in *incoming) Offer(s *link.Stream) wire.RefuseReason {
 	l := in.listener
 	l.mu.Lock()
@@ -162,24 +182,22 @@ func (in *incoming) Offer(s *link.Stream) wire.RefuseReason {
 	if l.closed {
 		return wire.RefusedClosed
 	}
-	select {
-	case l.backlog <- struct{}{}:
-		in.enqueue(s)
-		return 0
-	default:
+	if !l.places.takeConnection() {
 		l.countFailed(ReasonFull)
 		return wire.RefusedBacklog
 	}
+	in.enqueue(s)
+	return 0
 }
 
-// Short implements [link.Acceptor].
+// Short implements [link.Acceptor]: there is no memory for another connection.
 func (in *incoming) Short(err error) { in.listener.countFailed(codeOf(err)) }
 
-// countFailed counts what a dialer has asked for in vain.
+// countFailed counts a connection that a dialer has asked for and not got.
 func (l *Listener) countFailed(code ReasonCode) { l.stats.failed(l.addr.Network(), code) }
 
-// handshakeCode is why a handshake has failed. One that was ended had a peer that did
-// not confirm in time.
+// handshakeCode returns why a handshake has failed. This side only cancels one whose peer
+// did not confirm in time.
 func handshakeCode(err error) ReasonCode {
 	if code := codeOf(err); code != ReasonCanceled {
 		return code
@@ -187,7 +205,7 @@ func handshakeCode(err error) ReasonCode {
 	return ReasonSilent
 }
 
-// handshakes are those that are under way, the oldest first.
+// handshakes are those under way at a listener, the oldest first. Guarded by Listener.mu.
 type handshakes []*handshake
 
 type handshake struct {
@@ -209,8 +227,8 @@ func (hs *handshakes) end(h *handshake) {
 	*hs = slices.Delete(*hs, i, i+1)
 }
 
-// endOverdue ends the handshakes whose peers have not confirmed for too long, in
-// favour of others: whoever has found no room asks again in a while.
+// endOverdue cancels the handshakes whose peers have taken longer than confirmWithin. A
+// dialer that finds no place now asks again and gets one of theirs.
 func (hs *handshakes) endOverdue() {
 	for _, h := range *hs {
 		if time.Since(h.began) < confirmWithin {

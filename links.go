@@ -1,6 +1,6 @@
 package ringnet
 
-// The links of this process: which connections share one.
+// Which connections share a link, and what this package tells about links and memory.
 
 import (
 	"context"
@@ -13,27 +13,26 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// linkKey is what dials that share a link have in common.
+// linkKey is what dials must have in common to share a link.
 type linkKey struct {
 	fabric        fabric.Fabric // nil with trust
 	local, remote netip.AddrPort
 	config        link.Config
-	trust         *Dialer // whose TrustUser decides; nil without one
-	proven        bool    // TCP leads where the link does
+	trust         *Dialer // the one whose TrustUser decides; nil without TrustUser
+	proven        bool    // dialed by auto, with the proof that TCP leads to the same listener
 }
 
-// links are those that this process has dialed and that more connections may
-// begin on.
+// links are the links that this process has dialed and on which more connections may begin.
 var links link.Pool[linkKey]
 
-// addresses are those of the connections of each network.
+// addresses are, for each network, the pairs of addresses that connections of this process have.
 var addresses = map[string]*link.Addresses{"shm": {}, "rdma": {}}
 
-// returns are where peers come back to that have lost the queue pair of a link, of each
-// fabric whose queue pairs may be lost while both processes live.
+// returns has the listeners to which peers come back when a link has lost its queue pair, for
+// each fabric whose queue pairs may be lost while both processes live.
 var returns sync.Map // of *link.Returns by fabric.Fabric
 
-// completeLink sets in the configuration of links what is not in Config.
+// completeLink sets those fields of a link's configuration that do not come from Config.
 func completeLink(cfg *link.Config, n network, f fabric.Fabric) {
 	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
 	if cfg.Resume > 0 && n.name != "shm" {
@@ -42,14 +41,15 @@ func completeLink(cfg *link.Config, n network, f fabric.Fabric) {
 	}
 }
 
-// dialLink connects to an address: on a link to it that is up, or on a new one.
+// dialLink connects to an address, over a link that is up or over a new one. a is nil unless
+// auto dials.
 func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, a *attempt) (*Conn, error) {
 	cfg, err := d.Config.Link()
 	if err != nil {
 		return nil, err
 	}
 	completeLink(&cfg, n, f)
-	var made *link.Link // nil if there was one
+	var made *link.Link // nil if the connection begins on a link that was there
 	connect := func(ctx context.Context) (*link.Stream, error) {
 		a.ask(n.name, f)
 		s, err := a.makeLink(ctx, func(ctx context.Context) (*link.Stream, error) {
@@ -67,7 +67,7 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	} else {
 		key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: a != nil}
 		if d.TrustUser != nil {
-			key.fabric, key.trust = nil, d // each dial opens a fabric that asks it
+			key.fabric, key.trust = nil, d // each dial opens a fabric of its own, which asks d
 		}
 		s, err = links.Dial(ctx, key, connect, d.more(f, local, remote, cfg, a))
 	}
@@ -76,12 +76,12 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 	}
 	c := d.Trace.newConn(n.name, s, d.Config, true)
 	if made != nil {
-		d.Trace.made(made) // if it panics, c is garbage
+		d.Trace.made(made) // if the user's function panics, the garbage collector closes c
 	}
 	return c, nil
 }
 
-// more is how connections are spread over several links.
+// more tells the pool how many links to spread connections over, and how to make another.
 func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config, a *attempt) link.More {
 	most := d.Config.MostLinks()
 	if most == 1 {
@@ -98,16 +98,43 @@ func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Co
 	}}
 }
 
-// LinkInfo is what a link of this process is and carries at the moment: a queue
-// pair to another process, which connections between them share.
+// LinkInfo describes a link of this process at one moment: a queue pair to another process,
+// which connections between the two share. [Links], a [Trace] and [rconn.Conn.Link] return one.
+// What the link is:
+//
+//	Network        string  "rdma" or "shm"
+//	Transport      string  "InfiniBand", "RoCE" or "iWARP" on rdma, "" on shm
+//	Local, Remote  Addr    its addresses when it was made
+//	Dialed         bool    whether this process dialed it
+//
+// What it carries, and where it goes now:
+//
+//	Connections    int     open connections
+//	Memory         int     bytes that it has registered at this end, without the device's queues
+//	Path           Path    the cards that it goes over now
+//	Standby        Path    the cards that it goes over when it loses these; zero if there are none
+//	Moves          uint64  how often it has lost its queue pair and gone on over another
+//	Seeking        bool    it has lost its queue pair, and is looking for another
+//
+// Counters since it was made, all uint64:
+//
+//	BytesSent, BytesReceived        data
+//	MessagesSent, MessagesReceived  work requests with data
+//	ControlSent                     control messages
+//	WorkRequests, Signaled          work requests posted, and those of them that are signaled
+//	Events                          how often the link's goroutine was woken
+//	Probes                          empty writes, for keepalive or to get staging memory back
 type LinkInfo = rconn.LinkInfo
 
-// Path is the addresses, of either side, between which a queue pair is connected.
+// Path has the addresses of the two cards that a queue pair connects:
+//
+//	Local, Remote  Addr  of this end, and of the peer
 type Path = rconn.Path
 
-// Links returns the links of this process that are up, or seek another queue pair, in no
-// order. There may be several to one address ([Config.Links]). One that has ended is not
-// there; the memory of its connections is, until they are closed, in [Memory].
+// Links returns the links of this process that are up or are looking for another queue pair,
+// in no particular order. There may be several to one address (see [Config].Links). Links that
+// have ended are not among them; the memory of their connections counts in [Memory] until
+// these are closed.
 func Links() []LinkInfo {
 	var infos []LinkInfo
 	for _, i := range link.List() {
@@ -116,33 +143,35 @@ func Links() []LinkInfo {
 	return infos
 }
 
-// MemoryInfo is how many bytes the links and PacketConns of this process have registered
-// and may register: pinned for a device, its queues included as far as they are known (see
-// [Config.PinnedMemory]), or shared with another process.
+// MemoryInfo has the memory, in bytes, that the links and PacketConns of this process have
+// registered, and what they may register. Registered memory is pinned for a device, with the
+// device's queues as far as their size is known (see [rconn.Config.PinnedMemory]), or shared
+// with another process.
 type MemoryInfo struct {
+	// Used is what is registered now. Limit is what SetMemoryLimit has set, or its default.
 	Used, Limit int
 
-	// What is pinned is locked besides, and bounded by RLIMIT_MEMLOCK, unless the
-	// process has CAP_IPC_LOCK: LockedLimit is then math.MaxInt.
+	// Locked is the part of Used that is pinned for devices. LockedLimit is its limit,
+	// RLIMIT_MEMLOCK, or math.MaxInt for a process that has CAP_IPC_LOCK.
 	Locked, LockedLimit int
 }
 
 // Memory returns how much memory the links of this process use, and its PacketConns for
-// what waits to be read. Rings grow up to seven eighths of the limits; the rest is for
-// links and connections that begin. When there is no more, idle links end and idle rings
-// shrink, and a Dial that still finds none fails with an error that has the figures; on
-// "auto" it takes TCP.
+// datagrams that wait to be read. Rings grow until seven eighths of a limit are in use; the
+// rest is for new links and connections. When a limit is reached, idle links end and idle rings
+// shrink. A Dial that still finds no memory fails, with an error that has the figures; on
+// "auto" it takes TCP instead.
 func Memory() MemoryInfo {
 	used, limits := budget.Process.State()
 	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked}
 }
 
-// SetMemoryLimit sets how many bytes the links and PacketConns of this process may
-// register. The default, which 0 stands for, is a quarter of the memory of the machine,
-// or of what the control group allows (memory.max, memory.high) if that is less. What is
-// registered already stays.
+// SetMemoryLimit sets how many bytes the links and PacketConns of this process may register.
+// 0 or less means the default: a quarter of the machine's memory, or of what the control group
+// allows (memory.max, memory.high) if that is less. What is registered already stays. It may
+// be called at any time, by several goroutines at once.
 func SetMemoryLimit(bytes int) { budget.Process.SetLimit(max(bytes, 0)) }
 
-// CloseIdleLinks ends the links of this process, dialed or accepted, that carry
-// no connection at the moment and would else stay for a while ([Config.LinkIdle]).
+// CloseIdleLinks ends the links of this process, dialed or accepted, that carry no connection
+// and are only kept for the next one (see [Config].LinkIdle).
 func CloseIdleLinks() { link.CloseIdle() }

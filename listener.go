@@ -6,57 +6,54 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
-	"os"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// ListenConfig has the options of listening. The zero ListenConfig is Listen
-// without options.
+// ListenConfig has the options of Listen and ListenPacket. The zero ListenConfig means the
+// defaults. A ListenConfig may be used by several goroutines at once, and must not change
+// while it is used.
 type ListenConfig struct {
-	// TrustUser decides whether to accept, by shm, dialers of another user than
-	// this process's, as Dialer.TrustUser does for listeners. nil trusts no
-	// other, not even root.
+	// TrustUser decides whether shm accepts a dialer of another user than this process's.
+	// It is given the dialer's effective user ID, as this process's user namespace numbers
+	// users. nil accepts no other user, not even root. Several goroutines may call it at
+	// once.
 	TrustUser func(uid uint32) bool
 
 	// TCP has options of the TCP listener of "auto": Control, KeepAliveConfig,
 	// Multipath TCP. nil means the defaults.
 	TCP *net.ListenConfig
 
-	// Require names networks that are better than TCP, "shm" or "rdma": on "auto",
-	// Listen fails, with the reasons, if one of them cannot be offered.
+	// Require names networks that are better than TCP: "shm", "rdma". If "auto" cannot
+	// offer one of them, Listen fails, and the error has the reasons.
 	Require []string
 
-	// Trace has functions to call for accepted connections, and for their links. nil
+	// Trace has functions to call for accepted connections and for their links. nil
 	// means none.
 	Trace *Trace
 
-	// Config is for this end of the accepted connections; nil means the
-	// defaults.
+	// Config is for this end of the accepted connections; nil means the defaults.
 	Config *Config
 
-	// Backlog is how many connections may be made and not yet accepted. The
-	// listener refuses more for the moment, and their dialers ask again in a
-	// while. Default 4096; more than 65536 means 65536.
+	// Backlog is how many connections may be in their handshake or wait for Accept. The
+	// listener refuses more, and their dialers ask again a little later. 0 means the
+	// default, 4096. The maximum is 65536, and larger values mean that. Negative is an
+	// error.
 	Backlog int
 
-	// PendingMemory bounds, in bytes, the memory pinned for links of which
-	// Accept has not returned a connection yet. It bounds two sums, each by
-	// itself: what this end's Config asks for, of which one link is always
-	// allowed; and, over shm, what dialers ask this end to make for them. A
-	// dialer that asks for more than PendingMemory is refused for good. Default 256 MiB, which is
-	// 121 links of default size, each counted as if it were dedicated to one
-	// connection.
+	// PendingMemory limits, in bytes, the memory for links of which Accept has returned no
+	// connection yet. It limits two sums separately: the memory that this end's Config asks
+	// for, where one link is always allowed; and, over shm, the memory that dialers ask
+	// this end to make for them. The listener refuses for good a dialer that alone asks for
+	// more. 0 means the default, 256 MiB, enough for 121 links of default size, where each
+	// counts as if it were dedicated to one connection. Negative is an error.
 	//
-	// On "auto", Backlog and PendingMemory hold for each network that is better
-	// than TCP by itself.
+	// On "auto", Backlog and PendingMemory apply to shm and to rdma separately.
 	PendingMemory int
 }
 
@@ -66,23 +63,21 @@ const (
 	defaultPendingMemory = 256 << 20
 )
 
-// confirmWithin is how long a peer may take to confirm the answer to its request
-// when others find no room: enough for rdma_cm to repeat one message that was
-// lost, which it does after 4 to 6 s.
-const confirmWithin = 8 * time.Second
-
-// Listen announces on the address of the named network: "rdma", "rdma4",
-// "rdma6", "shm", "auto", "auto4" or "auto6". The address has the form
-// "host:port", as for net.Listen: without a host it is all addresses of this
-// machine, and port 0, or none, means a free one, which the listener's Addr
-// tells. The net.Listener is a *[Listener], or an *[AutoListener] on "auto",
-// "auto4" and "auto6". The error is a *net.OpError.
+// Listen listens at an address of the named network: "auto", "auto4", "auto6", "rdma",
+// "rdma4", "rdma6" or "shm". The address has the form "host:port", as for net.Listen.
+// Without a host it means all addresses of this machine. Port 0, or no port, means a free
+// one; the listener's Addr tells which.
+//
+// The net.Listener is an *[AutoListener] on "auto", "auto4" and "auto6", and a *[Listener]
+// on the other networks. The error is a *net.OpError: errors.Is finds
+// errors.ErrUnsupported where this host cannot use the network, and syscall.EADDRINUSE
+// where another socket has the port.
 func Listen(network, address string) (net.Listener, error) {
 	return (&ListenConfig{}).Listen(context.Background(), network, address)
 }
 
-// Listen announces on the address of the named network. ctx is for resolving
-// the address; the listener does not depend on it. See the function [Listen].
+// Listen listens at an address of the named network. ctx limits how long the address may
+// take to be resolved; the listener does not depend on it. See the function [Listen].
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
 	address = cmp.Or(address, ":0") // as net.Listen has it
 	var addr net.Addr
@@ -94,15 +89,15 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l 
 		l, addr, err = lc.listen(ctx, n, address, nil)
 	}
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
+		return nil, opError("listen", network, nil, addr, contextError(err))
 	}
 	return l, nil
 }
 
-// listen announces on a network of a fabric, or says what went wrong at which
-// address. Links are proven by the claims, which may be nil.
+// listen listens on a network of one fabric. If it fails it also returns the address at
+// which. The claims, which may be nil, prove links to dialers of auto.
 func (lc *ListenConfig) listen(ctx context.Context, n network, address string, claims *claims) (*Listener, net.Addr, error) {
-	backlog, pending, err := lc.pending()
+	most, err := lc.places()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,76 +105,56 @@ func (lc *ListenConfig) listen(ctx context.Context, n network, address string, c
 	if err != nil {
 		return nil, nil, err
 	}
-	addrs, err := n.resolve(ctx, net.DefaultResolver, address, n.wildcard())
+	addr, err := n.resolveLocal(ctx, address)
 	if err != nil {
 		return nil, nil, err
 	}
-	addr := preferIPv4(addrs)
 	f, err := n.open(lc.TrustUser, lc.Config)
 	if err != nil {
 		return nil, rconn.NewAddr(n.name, addr), err
 	}
-	fl, err := f.Listen(n.listenOn(addr), pending)
+	fl, err := f.Listen(n.listenOn(addr), most.maxLinks)
 	if err != nil {
 		return nil, rconn.NewAddr(n.name, addr), err
 	}
-	l := &Listener{
-		listener: fl,
-		config:   lc.Config,
-		trace:    lc.Trace,
-		claims:   claims,
-		addr:     rconn.NewAddr(n.name, fl.Addr()),
-		deadline: deadline.New(),
-		pending:  make(chan struct{}, pending),
-		backlog:  make(chan struct{}, backlog),
-		accepted: make(chan waiting, backlog),
-		peersMax: cmp.Or(lc.PendingMemory, defaultPendingMemory),
-		failed:   make(chan struct{}),
-		empty:    make(map[*incoming]*link.Link),
-	}
 	completeLink(&cfg, n, f)
-	l.link = cfg
-	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l := &Listener{
+		connAcceptor: newAcceptor[waiting](most.maxConnections),
+		listener:     fl,
+		config:       lc.Config,
+		link:         cfg,
+		trace:        lc.Trace,
+		claims:       claims,
+		places:       most,
+		empty:        make(map[*incoming]*link.Link),
+	}
+	l.addr = rconn.NewAddr(n.name, fl.Addr())
 	go l.serve()
 	return l, nil, nil
 }
 
-// preferIPv4 is the address to listen on of those that a name has, as package net
-// prefers.
-func preferIPv4(addrs []netip.AddrPort) netip.AddrPort {
-	for _, a := range addrs {
-		if a.Addr().Is4() {
-			return a
-		}
-	}
-	return addrs[0]
-}
-
-// pending is how many connections may wait to be accepted, and on how many links
-// of their own.
-func (lc *ListenConfig) pending() (connections, links int, err error) {
+// places returns the places that a listener has, none of which is taken.
+func (lc *ListenConfig) places() (places, error) {
 	if err := lc.Config.Validate(); err != nil {
-		return 0, 0, err
+		return places{}, err
 	}
-	backlog, memory := lc.Backlog, lc.PendingMemory
-	if backlog == 0 {
-		backlog = defaultBacklog
+	if lc.Backlog < 0 {
+		return places{}, fmt.Errorf("ListenConfig.Backlog is %d: want a positive number, or 0 for the default of %d", lc.Backlog, defaultBacklog)
 	}
-	if memory == 0 {
-		memory = defaultPendingMemory
+	if lc.PendingMemory < 0 {
+		return places{}, fmt.Errorf("ListenConfig.PendingMemory is %d: want a positive number, or 0 for the default of %d", lc.PendingMemory, defaultPendingMemory)
 	}
-	if backlog < 0 {
-		return 0, 0, fmt.Errorf("ListenConfig.Backlog is %d: want a positive number, or 0 for the default of %d", backlog, defaultBacklog)
-	}
-	if memory < 0 {
-		return 0, 0, fmt.Errorf("ListenConfig.PendingMemory is %d: want a positive number, or 0 for the default of %d", memory, defaultPendingMemory)
-	}
-	backlog = min(backlog, maxBacklog)
-	return backlog, max(1, min(backlog, memory/lc.linkMemory())), nil
+	backlog := min(cmp.Or(lc.Backlog, defaultBacklog), maxBacklog)
+	memory := cmp.Or(lc.PendingMemory, defaultPendingMemory)
+	return places{
+		maxConnections: backlog,
+		maxLinks:       max(1, min(backlog, memory/lc.linkMemory())),
+		maxForPeers:    memory,
+	}, nil
 }
 
-// linkMemory is how much an end of a link pins at first, at most: the dialer
-// decides whether it is dedicated to one connection.
+// linkMemory returns the most bytes that this end of a link pins at first. The dialer
+// decides whether a link is dedicated, which takes more, so it counts as dedicated.
 func (lc *ListenConfig) linkMemory() int {
 	var c Config
 	if lc.Config != nil {
@@ -189,95 +164,77 @@ func (lc *ListenConfig) linkMemory() int {
 	return c.PinnedMemory()
 }
 
-// Listener accepts connections. Its methods may be called at once. Handshakes
-// go on in the background, so that dialers need not wait for Accept. Of one that
-// fails the dialer gets the error, and Stats counts it.
+// Listener accepts connections on one network; Listen returns it for "rdma" and "shm". Its
+// methods may be called by several goroutines at once. Handshakes run in the background:
+// dialers need not wait for Accept. When a handshake fails, the dialer gets the error, and
+// Stats counts it.
 type Listener struct {
+	connAcceptor
 	listener fabric.Listener
 	config   *Config
-	trace    *Trace
 	link     link.Config
-	claims   *claims // nil: the listener gives no proof of links
-	addr     Addr
-	deadline *deadline.Deadline
-	ctx      context.Context // ends handshakes when the listener is closed
-	cancel   context.CancelFunc
-
-	pending  chan struct{} // one for each link of which no connection has been accepted yet
-	backlog  chan struct{} // one for each connection shaking hands or in accepted
-	accepted chan waiting
-	peersMax int           // bytes that pending links may take for their dialers
-	failed   chan struct{} // closed when serve has ended
-	err      error         // why; set before failed is closed
+	trace    *Trace
+	claims   *claims // nil: the listener does not prove links
 	stats    listenerStats
 
 	mu         sync.Mutex // guards what follows
 	closed     bool
-	forPeers   int // bytes that pending links take for their dialers
+	places     places
 	handshakes handshakes
-	empty      map[*incoming]*link.Link // on which no connection has begun yet
-	ended      sync.WaitGroup           // of handshakes; added to while not closed
+	empty      map[*incoming]*link.Link // links on which no connection has begun yet
+	ended      sync.WaitGroup           // counts handshakes; added to only while not closed
 }
 
 var _ net.Listener = (*Listener)(nil)
 
-// Accept waits for the next connection, until the deadline, and returns it: a
-// *[Conn]. After Close it returns an error for which errors.Is(err,
-// net.ErrClosed) holds. Other errors than os.ErrDeadlineExceeded mean that the
-// listener will not accept any more.
+// waiting is a connection that waits for Accept.
+type waiting struct {
+	conn  *Conn
+	first *incoming // its link, if it is the first connection on it
+}
+
+// Accept waits for the next connection, until the deadline, and returns it: a *[Conn],
+// which the caller closes. The error is a *net.OpError. errors.Is finds
+// os.ErrDeadlineExceeded in it after the deadline, and net.ErrClosed after Close. After any
+// other error the listener accepts no more connections, for example with
+// syscall.ENETDOWN when its device is gone.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.accept()
 	if err != nil {
-		return nil, &net.OpError{Op: "accept", Net: l.addr.Network(), Addr: l.addr, Err: err}
+		return nil, l.opError("accept", err)
 	}
 	l.stats.accepted(l.addr.Network())
 	l.trace.accepted(c)
 	return c, nil
 }
 
-// Stats returns a snapshot of the listener's counters. It works after Close.
+// accept returns the next connection, whose place others may take then.
+func (l *Listener) accept() (*Conn, error) {
+	w, err := l.next()
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.places.leaveConnection()
+	if w.first != nil {
+		l.places.leaveLink(w.first.forPeer)
+	}
+	return w.conn, nil
+}
+
+// Stats returns a snapshot of the listener's counters. It works after Close, too.
 func (l *Listener) Stats() ListenerStats { return l.stats.snapshot() }
 
-func (l *Listener) accept() (*Conn, error) {
-	if l.ctx.Err() != nil {
-		return nil, net.ErrClosed
-	}
-	if l.deadline.Expired() {
-		return nil, os.ErrDeadlineExceeded
-	}
-	select {
-	case w := <-l.accepted:
-		<-l.backlog
-		if w.first != nil {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.end(w.first)
-		}
-		return w.conn, nil
-	case <-l.ctx.Done():
-		return nil, net.ErrClosed
-	case <-l.failed:
-		return nil, l.err
-	case <-l.deadline.Done():
-		return nil, os.ErrDeadlineExceeded
-	}
-}
-
-// Addr is the address listened on, an [Addr], with the port in use.
+// Addr returns the address that the listener listens at: an [Addr] with the port in use.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, an Accept
-// under way included. The zero time means never.
-func (l *Listener) SetDeadline(t time.Time) error {
-	if l.ctx.Err() != nil {
-		return &net.OpError{Op: "set", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed}
-	}
-	l.deadline.Set(t)
-	return nil
-}
+// SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, also an Accept that
+// is waiting. The zero time means no deadline. After Close the error is net.ErrClosed.
+func (l *Listener) SetDeadline(t time.Time) error { return l.setDeadline(t) }
 
-// Close stops listening. Connections that Accept has not returned are reset;
-// those it has returned live on.
+// Close stops listening. It resets the connections that Accept has not returned; those
+// that it has returned go on. A second Close returns net.ErrClosed.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	wasClosed := l.closed
@@ -285,10 +242,10 @@ func (l *Listener) Close() error {
 	l.endEmpty()
 	l.mu.Unlock()
 	if wasClosed {
-		return &net.OpError{Op: "close", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed}
+		return l.opError("close", net.ErrClosed)
 	}
 	l.cancel()
-	err := l.listener.Close()
+	err := l.opError("close", l.listener.Close())
 	l.deadline.Set(time.Time{})
 	l.ended.Wait()
 	for {
@@ -301,6 +258,7 @@ func (l *Listener) Close() error {
 	}
 }
 
+// reset closes a connection that nobody wants, so that its peer reads ECONNRESET.
 func reset(c interface {
 	SetLinger(sec int) error
 	Close() error
@@ -309,14 +267,13 @@ func reset(c interface {
 	_ = c.Close()
 }
 
-// serve answers connection requests until the fabric's listener fails, which
-// it does when closed.
+// serve answers connection requests until the fabric's listener fails, which it also does
+// when it is closed.
 func (l *Listener) serve() {
-	defer close(l.failed)
 	for {
 		ep, err := l.listener.Accept()
 		if err != nil {
-			l.err = listenerError(err)
+			l.fail(listenerError(err))
 			return
 		}
 		in, refusal := l.begin(memoryForPeer(ep))
@@ -329,17 +286,11 @@ func (l *Listener) serve() {
 	}
 }
 
-// listenerError gives what a fabric says about the end of its listener the errno
-// that connections give.
+// listenerError adds the errno that connections give to a fabric's error about the end of
+// its listener.
 func listenerError(err error) error {
 	if errors.Is(err, fabric.ErrDeviceRemoved) {
 		return fmt.Errorf("%w (%w)", syscall.ENETDOWN, err)
 	}
 	return err
-}
-
-// waiting is a connection that is not yet accepted.
-type waiting struct {
-	conn  *Conn
-	first *incoming // the link, if it is the first on it
 }

@@ -209,7 +209,7 @@ var errnos = map[string]error{
 // unexplained are the messages that docs/troubleshoot.md leaves out, and why.
 var unexplained = reasons(map[string][]string{
 	"it only says where another error comes from": {
-		"accept", "auto", "close", "confirm", "connect", "dial", "dial from", "listen", "listen at", "open", "reject", "set",
+		"accept", "confirm", "connect", "dial", "dial from", "listen at", "open", "reject",
 		"tcp", "the listener at", "uverbs*", "ibv_poll_cq", "bytes of data", "--listen", "--metrics",
 		"TCP beside",
 	},

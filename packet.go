@@ -12,15 +12,59 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// PacketConn sends and receives datagrams; what ListenPacket returns is one, and what
-// Dial returns on the same networks. See package pconn for its methods.
+// PacketConn sends and receives datagrams: it is a net.PacketConn and a net.Conn.
+// [ListenPacket] and [ListenMulticast] return one, and so does [Dial] on the same networks.
+// Its methods may be called by several goroutines at once; each datagram goes to one of the
+// reads. Package [pconn] documents them in full, with the errors that they return:
+//
+//   - [pconn.Conn.ReadFrom], [pconn.Conn.ReadFromUDPAddrPort]: the next datagram and its
+//     sender. Bytes for which the slice has no room are lost.
+//   - [pconn.Conn.Read]: the next datagram alone.
+//   - [pconn.Conn.WriteTo], [pconn.Conn.WriteToUDPAddrPort]: send to an address. They do not
+//     wait for the receiver.
+//   - [pconn.Conn.Write]: send to the address that was dialed.
+//   - [pconn.Conn.ReadBatch], [pconn.Conn.WriteBatch]: several datagrams, each a [Message].
+//   - [pconn.Conn.MaxMessage]: how many bytes a datagram may have.
+//   - [pconn.Conn.SetReadBuffer]: how many bytes wait to be read; the default is 1 MiB, which is
+//     256 datagrams.
+//   - [pconn.Conn.SetWriteBuffer]: nothing, as there is no write buffer.
+//   - [pconn.Conn.SetDeadline], [pconn.Conn.SetReadDeadline], [pconn.Conn.SetWriteDeadline]: as
+//     in package net.
+//   - [pconn.Conn.JoinGroup], [pconn.Conn.LeaveGroup]: receive what is sent to a multicast
+//     group, or no longer.
+//   - [pconn.Conn.LocalAddr], [pconn.Conn.RemoteAddr]: an [Addr]; RemoteAddr is nil unless the
+//     PacketConn was dialed.
+//   - [pconn.Conn.Stats]: a [PacketStats]. Lost datagrams show there, and in no error.
+//   - [pconn.Conn.Close]: ends all calls with net.ErrClosed, and waits a second at most for
+//     datagrams that were written and whose receivers are still being looked for.
 type PacketConn = pconn.Conn
 
-// PacketStats counts what a PacketConn has done.
+// PacketStats counts what a [PacketConn] has done since it was made. Nothing resets the
+// counts. Datagrams and their bytes:
+//
+//	Sent, BytesSent           that have left this end
+//	Received, BytesReceived   that were read
+//
+// Datagrams that were lost, as far as this end can know:
+//
+//	Missed       sent to this end but not read, as gaps in the sequence numbers show;
+//	             most often they were not read in time
+//	Refused      sent, but the receiver had no room, or refused this sender
+//	Unreachable  not sent: nobody was found at the address
+//	Dropped      not sent: too many waited while their receiver was looked for
+//	Foreign      received but not from a ringnet sender, or not from the address dialed
+//
+// Package [pconn] says which of these each network can tell: see [pconn.Stats].
 type PacketStats = pconn.Stats
 
-// Message is a datagram of PacketConn's ReadBatch and WriteBatch. It has the fields of
-// ipv4.Message and ipv6.Message of golang.org/x/net.
+// Message is one datagram of [pconn.Conn.ReadBatch] and [pconn.Conn.WriteBatch]. It has the
+// fields of ipv4.Message and ipv6.Message of golang.org/x/net:
+//
+//	Buffers  [][]byte  the datagram's bytes, or room for them, in one or more pieces
+//	Addr     net.Addr  who sent it, or is to get it; nil for the address dialed
+//	N        int       how many bytes were read or written
+//	Flags    int       after ReadBatch: MSG_TRUNC of recvmsg(2) if Buffers had too little room
+//	OOB, NN            not used
 type Message = pconn.Message
 
 // packetNetworks are the networks of datagrams.
@@ -31,37 +75,36 @@ var packetNetworks = map[string]network{
 	"rdma-udp6": {"rdma-udp", "ip6", openRDMA},
 }
 
-// ListenPacket announces on the address of a network of datagrams: "rdma-udp",
+// ListenPacket listens for datagrams at an address of the named network: "rdma-udp",
 // "rdma-udp4", "rdma-udp6" or "shm-udp". The address has the form "host:port", as for
-// net.ListenPacket: without a host it is all addresses of this machine, and port 0 means a
-// free one, which LocalAddr tells. A multicast address is for [ListenMulticast]. The
+// net.ListenPacket. Without a host it means all addresses of this machine. Port 0 means a
+// free one; LocalAddr tells which. For a multicast address use [ListenMulticast]. The
 // net.PacketConn is a *[PacketConn]. The error is a *net.OpError.
 func ListenPacket(network, address string) (net.PacketConn, error) {
 	return (&ListenConfig{}).ListenPacket(context.Background(), network, address)
 }
 
-// ListenPacket announces on the address of a network of datagrams. ctx is for resolving
-// the address. Of the options, TrustUser counts, for those who send and those who are
-// sent to, and of Config the TrafficClass of what is sent. See the function [ListenPacket].
+// ListenPacket listens for datagrams. ctx limits how long the address may take to be
+// resolved. Of the options it uses TrustUser, for senders and for receivers of other users,
+// and Config.TrafficClass, for the datagrams that are sent. See the function [ListenPacket].
 func (lc *ListenConfig) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
 	c, addr, err := lc.listenPacket(ctx, network, cmp.Or(address, ":0"))
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
+		return nil, opError("listen", network, nil, addr, contextError(err))
 	}
 	return c, nil
 }
 
-// listenPacket announces, or says what went wrong at which address.
+// listenPacket listens. If it fails it also returns the address at which.
 func (lc *ListenConfig) listenPacket(ctx context.Context, network, address string) (*PacketConn, net.Addr, error) {
 	n, ok := packetNetworks[network]
 	if !ok {
 		return nil, nil, unknownNetwork(network)
 	}
-	addrs, err := n.resolve(ctx, net.DefaultResolver, address, n.wildcard())
+	addr, err := n.resolveLocal(ctx, address)
 	if err != nil {
 		return nil, nil, err
 	}
-	addr := preferIPv4(addrs)
 	at := rconn.NewAddr(n.name, addr)
 	f, err := openDatagrams(n, lc.TrustUser, lc.Config)
 	if err != nil {
@@ -71,23 +114,25 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, address strin
 	return c, at, err
 }
 
-// ListenMulticast returns a PacketConn that has joined a group, an address of the form
-// "239.1.2.3:4567", at an interface of this host: nil means the one that datagrams to the
-// group are sent from. Any number of them may listen on the same group, of one host, too.
-// Its LocalAddr is another than the group's: what is sent there is for it alone, and what it
-// sends comes from there, by the given interface if there is one. See
-// [PacketConn.JoinGroup] for more groups, and [ListenPacket] for networks and errors.
+// ListenMulticast returns a PacketConn that has joined a multicast group: an address such as
+// "239.1.2.3:4567". ifi is the interface of this host at which it receives; nil means the
+// interface by which this host sends to the group. Any number of PacketConns may join one
+// group, also on one host.
+//
+// The LocalAddr of the PacketConn is not the group's address. It alone receives what is sent
+// there, and what it sends comes from there, by ifi if that is not nil. To join further
+// groups use [pconn.Conn.JoinGroup]. Networks and errors are those of [ListenPacket].
 func ListenMulticast(network string, ifi *net.Interface, group string) (*PacketConn, error) {
 	return (&ListenConfig{}).ListenMulticast(context.Background(), network, ifi, group)
 }
 
-// ListenMulticast returns a PacketConn that has joined a group. ctx is for resolving the
-// address, and the options count as for [ListenConfig.ListenPacket]. See the function
-// [ListenMulticast].
+// ListenMulticast returns a PacketConn that has joined a group. ctx limits how long the
+// address may take to be resolved. It uses the same options as [ListenConfig.ListenPacket].
+// See the function [ListenMulticast].
 func (lc *ListenConfig) ListenMulticast(ctx context.Context, network string, ifi *net.Interface, group string) (*PacketConn, error) {
 	c, addr, err := lc.listenMulticast(ctx, network, ifi, group)
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: addr, Err: contextError(err)}
+		return nil, opError("listen", network, nil, addr, contextError(err))
 	}
 	return c, nil
 }
@@ -97,11 +142,11 @@ func (lc *ListenConfig) listenMulticast(ctx context.Context, network string, ifi
 	if !ok {
 		return nil, nil, unknownNetwork(network)
 	}
-	addrs, err := n.resolve(ctx, net.DefaultResolver, group, n.wildcard())
+	addr, err := n.resolveLocal(ctx, group)
 	if err != nil {
 		return nil, nil, err
 	}
-	at := rconn.NewAddr(n.name, preferIPv4(addrs))
+	at := rconn.NewAddr(n.name, addr)
 	if at.AddrPort().Port() == 0 {
 		return nil, at, errPortZero
 	}
@@ -137,8 +182,8 @@ func openDatagrams(n network, trust trustUser, cfg *Config) (fabric.Datagrams, e
 	return f.(fabric.Datagrams), nil
 }
 
-// dialPacket returns a PacketConn for the first address that a name has, as package net
-// does for UDP: nobody is asked.
+// dialPacket returns a PacketConn for the first address that a name has. It sends nothing, as
+// package net does not for UDP.
 func (d *Dialer) dialPacket(ctx context.Context, n network, address string) (*PacketConn, net.Addr, error) {
 	local, err := addrPort(d.LocalAddr)
 	if err != nil {
@@ -171,4 +216,4 @@ func (d *Dialer) dialPacket(ctx context.Context, n network, address string) (*Pa
 	return c, at, err
 }
 
-var errPortZero = errors.New("a datagram needs a port to go to")
+var errPortZero = errors.New("datagrams cannot be sent to port 0")

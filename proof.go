@@ -1,7 +1,7 @@
 package ringnet
 
-// The dialer's half of a proof: a link is taken only with a TCP connection that
-// has come to the same listener, and that the listener ends without a byte. See
+// The dialer's half of a proof. The dialer takes a link only if a TCP connection has reached
+// the same listener; the listener shows that by closing the connection without a byte. See
 // docs/auto.md.
 
 import (
@@ -17,26 +17,27 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// proofWithin is how long a listener that has one half of a proof, the link or
-// the TCP connection, waits for the other. A dialer waits for its word twice as
-// long. A variable, for tests change it.
+// proofWithin is how long a listener that has one half of a proof, the link or the TCP
+// connection, waits for the other half. A dialer waits twice as long for the listener to close
+// the TCP connection. It is a variable because tests change it.
 var proofWithin = 250 * time.Millisecond
 
-// connectWithin is how long a link that has been answered waits for TCP to
-// connect: for one SYN that is lost, which is repeated after a second (RFC 6298).
+// connectWithin is how long a link whose request has been answered waits for TCP to connect.
+// One SYN may be lost in that time, which TCP repeats after a second (RFC 6298).
 const connectWithin = 1500 * time.Millisecond
 
-// Why a link is not taken though a listener has answered.
+// Why a link is not taken although a listener has answered.
 var (
 	errElsewhere = errors.New("TCP leads to another listener")
-	errUnsure    = errors.New("the listener does not show that TCP leads to it")
-	errNoTCP     = errors.New("not connected when TCP had failed")
+	errUnsure    = errors.New("the listener has not proved that TCP leads to it")
+	errNoTCP     = errors.New("TCP failed before this network was connected")
 	errSlowTCP   = errors.New("TCP has not connected in time")
 	errNoPort    = errors.New("no port for the TCP connection that proves a link")
 )
 
-// proof is a TCP connection from a port that is known before it is dialed. It
-// belongs to one goroutine at a time, and closes nothing by itself.
+// proof is a TCP connection whose local port is known before it is dialed. It belongs to one
+// goroutine at a time. It does not close the connection by itself, unless carry or discard
+// find that it is of no use.
 type proof struct {
 	ctx    context.Context // of the dial of TCP
 	dialer net.Dialer
@@ -46,19 +47,19 @@ type proof struct {
 	local netip.Addr
 	port  uint16
 	start chan struct{} // closed when TCP is to be dialed
-	begun bool          // it is
+	begun bool          // start is closed
 	done  chan struct{} // closed when conn or err is set
 	conn  *net.TCPConn
 	err   error
 
-	spoilt bool // conn may have been ended by its peer: it is not for traffic
+	spoilt bool // the listener may have closed conn, so it cannot carry traffic
 }
 
 func newProof(ctx context.Context, dialer net.Dialer, remote netip.AddrPort) *proof {
 	return &proof{ctx: ctx, dialer: dialer, remote: remote, within: proofWithin, start: make(chan struct{}), done: make(chan struct{})}
 }
 
-// reserve takes a port of a local address, from which TCP will be dialed.
+// reserve binds a port of a local address, from which TCP will be dialed, and returns it.
 func (p *proof) reserve(local netip.Addr) (uint16, error) {
 	if p.port == 0 {
 		if err := p.open(local); err != nil {
@@ -66,23 +67,23 @@ func (p *proof) reserve(local netip.Addr) (uint16, error) {
 		}
 	}
 	if local != p.local {
-		return 0, fmt.Errorf("%w at %v: it is at %v", errNoPort, local, p.local)
+		return 0, fmt.Errorf("%w at %v: the TCP connection is at %v", errNoPort, local, p.local)
 	}
 	return p.port, nil
 }
 
-// open binds a socket that stays unconnected until start is closed.
+// open binds a socket in the background. It is connected only when start is closed.
 func (p *proof) open(local netip.Addr) error {
 	select {
 	case <-p.done:
-		return p.err // it has been tried
+		return p.err // open was called before, and has failed
 	default:
 	}
 	bound := make(chan uint16, 1)
 	dialer := p.dialer
 	wanted, _ := addrPort(dialer.LocalAddr)
 	if wanted.Port() == 0 {
-		dialer.LocalAddr = nil // for a socket is bound once
+		dialer.LocalAddr = nil // bindAnyPort binds the socket, and it can be bound only once
 	}
 	control := controlOf(&dialer)
 	dialer.ControlContext = func(ctx context.Context, network, address string, c syscall.RawConn) error {
@@ -99,7 +100,7 @@ func (p *proof) open(local netip.Addr) error {
 		select {
 		case bound <- port:
 		default:
-			return errNoPort // package net tries once more, with another socket
+			return errNoPort // package net has made a second socket
 		}
 		select {
 		case <-p.start:
@@ -124,7 +125,8 @@ func (p *proof) open(local netip.Addr) error {
 	}
 }
 
-// controlOf is what a dialer does to its sockets, in one of its two forms.
+// controlOf returns the function that a dialer calls with its sockets, whichever of its two
+// fields has it.
 func controlOf(d *net.Dialer) func(context.Context, string, string, syscall.RawConn) error {
 	switch {
 	case d.ControlContext != nil:
@@ -138,7 +140,7 @@ func controlOf(d *net.Dialer) func(context.Context, string, string, syscall.RawC
 	return func(context.Context, string, string, syscall.RawConn) error { return nil }
 }
 
-// connect dials TCP from the port that is reserved, for a link that is waiting.
+// connect dials TCP from the port that is reserved, and waits until it is connected.
 func (p *proof) connect() error {
 	if !p.begun {
 		p.begun = true
@@ -157,8 +159,8 @@ func (p *proof) connect() error {
 	return nil
 }
 
-// verify waits until the listener ends the connection, which shows that it has
-// it, or ends the link. A link that is not proven is ended.
+// verify waits until the listener closes the TCP connection, which proves the link. If it does
+// not, verify ends the link and returns why.
 func (p *proof) verify(ctx context.Context, l *link.Link) error {
 	err := p.await(ctx, l.Gone())
 	if err != nil {
@@ -167,7 +169,8 @@ func (p *proof) verify(ctx context.Context, l *link.Link) error {
 	return err
 }
 
-// await returns nil if the connection ends without a byte while the link is there.
+// await returns nil if the listener closes the TCP connection, without having sent a byte,
+// before the link ends.
 func (p *proof) await(ctx context.Context, gone <-chan struct{}) error {
 	ended := make(chan error, 1)
 	go func() { ended <- awaitEnd(p.conn) }()
@@ -198,7 +201,7 @@ func (p *proof) await(ctx context.Context, gone <-chan struct{}) error {
 	return why
 }
 
-// stopWaiting ends awaitEnd, and returns what it has returned.
+// stopWaiting makes awaitEnd return, and returns its result.
 func (p *proof) stopWaiting(ended <-chan error) error {
 	_ = p.conn.SetReadDeadline(time.Unix(1, 0))
 	err := <-ended
@@ -206,8 +209,8 @@ func (p *proof) stopWaiting(ended <-chan error) error {
 	return err
 }
 
-// carry returns the connection for traffic, or TCP's error, unless TCP has not
-// been dialed, or is to be dialed anew: then both are nil.
+// carry returns the TCP connection for traffic, or the error of TCP. Both are nil if TCP has
+// not been dialed, or has to be dialed again.
 func (p *proof) carry() (*net.TCPConn, error) {
 	if !p.begun {
 		return nil, nil
@@ -223,15 +226,15 @@ func (p *proof) carry() (*net.TCPConn, error) {
 	return p.conn, p.err
 }
 
-// discard ends the connection, which nobody wants.
+// discard closes the TCP connection, if there is one.
 func (p *proof) discard() {
 	if tcp, _ := p.carry(); tcp != nil {
 		reset(tcp)
 	}
 }
 
-// name has a link's request name the port of the proof, and its endpoint dial TCP
-// by connect before it confirms.
+// name returns a configuration whose request names the port of the proof, and an endpoint that
+// calls connect, which dials TCP, before it confirms. If it fails it closes ep.
 func (p *proof) name(ep fabric.Endpoint, cfg link.Config, connect func() error) (fabric.Endpoint, link.Config, error) {
 	port, err := p.reserve(ep.LocalAddr().Addr())
 	if err != nil {
@@ -242,7 +245,7 @@ func (p *proof) name(ep fabric.Endpoint, cfg link.Config, connect func() error) 
 	return entrant{ep, connect}, cfg, nil
 }
 
-// entrant is an endpoint that confirms its connection once TCP is connected.
+// entrant is an endpoint that confirms its connection only when TCP is connected.
 type entrant struct {
 	fabric.Endpoint
 	connect func() error
@@ -257,8 +260,8 @@ func (e entrant) Confirm() error {
 	return e.Endpoint.Confirm()
 }
 
-// makeLink makes a link and its first stream. Devices, and functions of users, may
-// take their time: beyond the end of ctx it does not wait for them.
+// makeLink makes a link and its first stream. Devices and functions of users may be slow:
+// when ctx ends, makeLink returns, and a goroutine closes what they still make.
 func (a *attempt) makeLink(ctx context.Context, request func(context.Context) (*link.Stream, error)) (*link.Stream, error) {
 	if a == nil {
 		return request(ctx)
@@ -287,7 +290,7 @@ func (a *attempt) makeLink(ctx context.Context, request func(context.Context) (*
 	return nil, ctx.Err()
 }
 
-// dialLink makes a link and its first stream, proven if the attempt is not nil.
+// dialLink makes a link and its first stream. Unless the attempt is nil, the link is proven.
 func (a *attempt) dialLink(ctx context.Context, ep fabric.Endpoint, cfg link.Config) (*link.Stream, error) {
 	if a == nil {
 		return link.Dial(ctx, ep, cfg)
@@ -307,8 +310,8 @@ func (a *attempt) dialLink(ctx context.Context, ep fabric.Endpoint, cfg link.Con
 	return s, nil
 }
 
-// dialEmpty makes one link more, with a proof of its own. It takes nothing of the
-// attempt that changes, which may be over.
+// dialEmpty makes a link without a stream, with a proof of its own. The attempt may have ended
+// by then, so dialEmpty uses none of its fields that change.
 func (a *attempt) dialEmpty(ctx context.Context, ep fabric.Endpoint, cfg link.Config) (*link.Link, error) {
 	if a == nil {
 		return link.DialEmpty(ctx, ep, cfg)

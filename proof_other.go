@@ -15,7 +15,7 @@ var (
 	errStopped = os.ErrDeadlineExceeded
 )
 
-// There is no network here that is better than TCP, and nothing to prove.
+// This system has no network that is better than TCP, so there is nothing to prove.
 
 func bindAnyPort(syscall.RawConn, netip.Addr) (uint16, error) { return 0, errors.ErrUnsupported }
 

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Why a TCP connection that was waited for has not ended.
+// Why awaitEnd returns although the peer has not closed the connection.
 var (
 	errData    = errors.New("data has arrived")
 	errStopped = os.ErrDeadlineExceeded
 )
 
-// bindAnyPort gives a socket a free port of a local address.
+// bindAnyPort binds a socket to a free port of a local address, and returns the port.
 func bindAnyPort(c syscall.RawConn, local netip.Addr) (port uint16, err error) {
 	controlErr := c.Control(func(fd uintptr) {
 		if err = unix.Bind(int(fd), sockaddr(local)); err != nil {
@@ -54,9 +54,8 @@ func sockaddr(a netip.Addr) unix.Sockaddr {
 	return s
 }
 
-// awaitEnd waits until the peer ends a connection, and takes nothing from it. It
-// returns nil then, errData if there is something to read, and errStopped at the
-// connection's deadline.
+// awaitEnd waits until the peer closes a connection, and reads nothing. It returns nil then,
+// errData if there are bytes to read, and errStopped at the connection's read deadline.
 func awaitEnd(c *net.TCPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -76,7 +75,7 @@ func awaitEnd(c *net.TCPConn) error {
 	return end
 }
 
-// isQuiet says whether a connection has neither ended nor anything to read.
+// isQuiet reports whether a connection is open and has no bytes to read.
 func isQuiet(c *net.TCPConn) bool {
 	quiet := false
 	raw, err := c.SyscallConn()
@@ -86,7 +85,7 @@ func isQuiet(c *net.TCPConn) bool {
 	return err == nil && quiet
 }
 
-// isIPv6Only says whether a socket of IPv6 refuses IPv4.
+// isIPv6Only reports whether a socket of IPv6 refuses connections of IPv4.
 func isIPv6Only(l *net.TCPListener) bool {
 	only := 0
 	raw, err := l.SyscallConn()
@@ -96,8 +95,8 @@ func isIPv6Only(l *net.TCPListener) bool {
 	return err == nil && only != 0
 }
 
-// peek looks at what there is to read: nil for the end of the connection,
-// errData, or what is wrong, unix.EAGAIN if there is nothing.
+// peek looks at what a socket has to read. It returns nil at the end of the connection, errData
+// if there are bytes, unix.EAGAIN if there is neither, or another error.
 func peek(fd int) error {
 	for {
 		n, _, err := unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)

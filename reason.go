@@ -12,52 +12,56 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Reason is why a network that is better than TCP does not carry a connection of
-// "auto", or is not offered by a listener. It is an error, which wraps Err.
+// Reason says why a network that is better than TCP does not carry a connection of "auto", or
+// why a listener does not offer it. It is an error that wraps Err.
 type Reason struct {
-	Network string // "shm" or "rdma"
-	Code    ReasonCode
-	Err     error
+	Network string     // "shm" or "rdma"
+	Code    ReasonCode // the kind of Err
+	Err     error      // never nil
 }
 
+// Error returns the network and the text of Err.
 func (r Reason) Error() string { return r.Network + ": " + r.Err.Error() }
 
+// Unwrap returns Err.
 func (r Reason) Unwrap() error { return r.Err }
 
-// ReasonCode names the kind of a reason, or of an error of dials, handshakes and links
-// in [Totals], for metrics and for programs.
-// docs/auto.md has what can be done about each.
+// ReasonCode names the kind of a [Reason], and of an error of dials, handshakes and links in
+// [Totals], for programs and metrics. docs/auto.md says what can be done about each.
 type ReasonCode string
 
+// The codes. Later versions may have more.
 const (
-	ReasonSwitchedOff  ReasonCode = "switched-off"  // RINGNET_NETWORKS or Require leaves it out
-	ReasonUnsupported  ReasonCode = "unsupported"   // by this build or operating system
-	ReasonNoLibrary    ReasonCode = "no-library"    // rdma-core is missing, or too old
-	ReasonNoDevice     ReasonCode = "no-device"     // no RDMA device, or none for this address
-	ReasonPermission   ReasonCode = "permission"    // this user may not use it
+	ReasonSwitchedOff  ReasonCode = "switched-off"  // RINGNET_NETWORKS or Require leaves the network out
+	ReasonUnsupported  ReasonCode = "unsupported"   // this build, operating system or kernel does not have the network
+	ReasonNoLibrary    ReasonCode = "no-library"    // rdma-core is missing or too old
+	ReasonNoDevice     ReasonCode = "no-device"     // there is no RDMA device, or none for this address
+	ReasonPermission   ReasonCode = "permission"    // this user may not use the device or the port
 	ReasonLockedMemory ReasonCode = "locked-memory" // RLIMIT_MEMLOCK is used up
-	ReasonMemory       ReasonCode = "memory"        // SetMemoryLimit, or the machine's memory, is used up
+	ReasonMemory       ReasonCode = "memory"        // the limit of SetMemoryLimit, or the machine's memory, is used up
 	ReasonInUse        ReasonCode = "in-use"        // another socket has the port
-	ReasonOtherHost    ReasonCode = "other-host"    // shm: the address is not this host's
+	ReasonOtherHost    ReasonCode = "other-host"    // shm: the address is not one of this host
 	ReasonOtherUser    ReasonCode = "other-user"    // shm: the listener belongs to another user, who is not trusted
 	ReasonNoListener   ReasonCode = "no-listener"   // no listener has the address
 	ReasonFull         ReasonCode = "full"          // the listener has no room at the moment
-	ReasonRefused      ReasonCode = "refused"       // by the listener, for another reason
-	ReasonElsewhere    ReasonCode = "elsewhere"     // TCP leads to another listener, or nothing shows that it does not
-	ReasonUnreachable  ReasonCode = "unreachable"   // no route, or none that answers
-	ReasonSilent       ReasonCode = "silent"        // no answer in time
+	ReasonRefused      ReasonCode = "refused"       // the listener refuses for another reason, which Err has
+	ReasonElsewhere    ReasonCode = "elsewhere"     // TCP leads to another listener, or the listener has not proved otherwise
+	ReasonUnreachable  ReasonCode = "unreachable"   // there is no route, or no router answers
+	ReasonSilent       ReasonCode = "silent"        // no answer came in time
 	ReasonNotTried     ReasonCode = "not-tried"     // TCP was connected, or had failed, before
-	ReasonReset        ReasonCode = "reset"         // the peer is gone, or has ended it
+	ReasonReset        ReasonCode = "reset"         // the peer is gone, or has ended the link
 	ReasonProtocol     ReasonCode = "protocol"      // the peer broke the protocol
-	ReasonCanceled     ReasonCode = "canceled"      // the caller's context was
-	ReasonOther        ReasonCode = "other"
+	ReasonCanceled     ReasonCode = "canceled"      // the caller cancelled the context
+	ReasonOther        ReasonCode = "other"         // none of these: see Err
 )
 
-// reasonOf is why a network failed with an error.
+// reasonOf returns the Reason of a network that has failed with an error.
 func reasonOf(network string, err error) Reason {
 	return Reason{network, codeOf(err), err}
 }
 
+// codeOf returns the code of an error. The first case that fits decides, so an error that
+// wraps several causes has the code of the most special one.
 func codeOf(err error) ReasonCode {
 	var shortage *budget.ShortageError
 	var refused *rconn.RefusedError
@@ -116,8 +120,8 @@ func codeOf(err error) ReasonCode {
 	return ReasonOther
 }
 
-// lasts says whether the next dial of the same address would most likely fail
-// for the same reason.
+// lasts reports whether the next dial of the same address would most likely fail for the same
+// reason. If it would, auto does not ask the network for a while.
 func (c ReasonCode) lasts() bool {
 	switch c {
 	case ReasonFull, ReasonMemory, ReasonLockedMemory, ReasonNotTried, ReasonSwitchedOff,

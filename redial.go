@@ -1,7 +1,7 @@
 package ringnet
 
-// Dialing under load: how many requests are under way at once, and what becomes
-// of those that a listener has no room for.
+// Dialing under load: how many requests are under way at once, and when a dial repeats a
+// request for which the listener has no room.
 
 import (
 	"context"
@@ -18,30 +18,29 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// maxRequests is how many connection requests of this process may be under way
-// over rdma. More would get there no sooner, and of many at once some get lost,
-// which costs seconds each until the connection manager repeats them. A host that
-// does not answer occupies no more than its share.
+// maxRequests is how many connection requests of this process may be under way over rdma.
+// More at once would not arrive sooner, and some of them would be lost, which costs seconds
+// each until the connection manager repeats them. requestsPerHost is how many of them may go to
+// one host, so that a host that does not answer does not take all.
 const (
 	maxRequests     = 64
 	requestsPerHost = 16
 )
 
-// requestLimits are those of the networks that have one.
+// requestLimits has the limits of the networks that have one.
 var requestLimits = map[string]*requestLimit{"rdma": newRequestLimit()}
 
-// A listener that has no room is asked again after pauses that grow from
-// shortestPause to longestPause, each half as long again or shorter by as much
-// at random, so that those who were refused together do not come back together.
-// Without a deadline that goes on for patience.
+// A dial asks a listener that has no room again after pauses that grow from shortestPause to
+// longestPause. Each pause is longer or shorter by up to a half, at random, so that dialers
+// refused together do not come back together. A dial without a deadline does so for patience.
 const (
 	shortestPause = 5 * time.Millisecond
 	longestPause  = time.Second
 	patience      = 30 * time.Second
 )
 
-// dialPatiently connects to an address, and asks again while the listener has no
-// room, or this process no memory that it is not about to have.
+// dialPatiently connects to an address. It asks again while the listener has no room, or while
+// this process has no memory but is about to get some.
 func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort,
 	a *attempt) (*Conn, error) {
 	began := time.Now()
@@ -65,15 +64,15 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 	}
 }
 
-// isBusy says whether another dial may fare better in a while.
+// isBusy reports whether the same dial may succeed a little later.
 func isBusy(err error) bool {
 	var refused *rconn.RefusedError
 	var shortage *budget.ShortageError
 	return errors.As(err, &refused) && refused.Busy || errors.As(err, &shortage) && shortage.Passing
 }
 
-// request asks once for a link, when there is a place for one request more, and
-// has it made.
+// request sends one request for a link, when the limits allow one more, and calls dial to make
+// the link.
 func request[T any](ctx context.Context, f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config,
 	dial func(context.Context, fabric.Endpoint, link.Config) (T, error)) (made T, err error) {
 	leave, err := requestLimits[cfg.Network].enter(ctx, remote.Addr())
@@ -88,9 +87,9 @@ func request[T any](ctx context.Context, f fabric.Fabric, local, remote netip.Ad
 	return dial(ctx, ep, cfg)
 }
 
-// requestLimit bounds how many requests are under way at once. A nil one does not.
+// requestLimit bounds how many requests are under way at once. A nil one has no bound.
 type requestLimit struct {
-	places chan struct{} // one for each request
+	places chan struct{} // has an element for each request under way
 
 	mu    sync.Mutex // guards what follows
 	hosts map[netip.Addr]*hostRequests
@@ -98,8 +97,8 @@ type requestLimit struct {
 
 // hostRequests are the requests to one host.
 type hostRequests struct {
-	places  chan struct{} // one for each that waits for nothing but its turn among all
-	present int           // with those that wait for a place; guarded by requestLimit.mu
+	places  chan struct{} // has an element for each that is under way or waits for requestLimit.places
+	present int           // all, with those that wait for a place here; guarded by requestLimit.mu
 }
 
 func newRequestLimit() *requestLimit {
@@ -109,7 +108,7 @@ func newRequestLimit() *requestLimit {
 	}
 }
 
-// enter waits for a place for a request to a host, which leave gives back.
+// enter waits for a place for a request to a host. The caller gives it back by leave.
 func (l *requestLimit) enter(ctx context.Context, host netip.Addr) (leave func(), err error) {
 	if l == nil {
 		return func() {}, nil
@@ -142,7 +141,7 @@ func takePlace(ctx context.Context, places chan<- struct{}) bool {
 	}
 }
 
-// join finds the requests to a host, and adds one.
+// join adds a request to those to a host, and returns them.
 func (l *requestLimit) join(host netip.Addr) *hostRequests {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +154,7 @@ func (l *requestLimit) join(host netip.Addr) *hostRequests {
 	return h
 }
 
-// part takes one away, and forgets a host that has no more.
+// part removes a request to a host, and the host when it was the last one.
 func (l *requestLimit) part(host netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,11 +165,11 @@ func (l *requestLimit) part(host netip.Addr) {
 	}
 }
 
-// waitError is what a dial returns whose time ended while it waited: for its
-// turn, or for room at the listener.
+// waitError is the error of a dial whose time ended while it waited for its turn, or for room
+// at the listener.
 type waitError struct {
-	ended error // of the context, in package net's words
-	cause error // of the wait
+	ended error // how the context ended, in package net's words
+	cause error // why the dial had to wait
 }
 
 func (e *waitError) Error() string   { return e.ended.Error() + ": " + e.cause.Error() }

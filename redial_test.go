@@ -16,7 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -212,142 +211,6 @@ func TestARefusalThatLastsIsFinalAtOnce(t *testing.T) {
 	}
 }
 
-// crowd is a fabric that counts the requests that are under way.
-type crowd struct {
-	fabric.Fabric
-	now, most atomic.Int32
-}
-
-func (f *crowd) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	ep, err := f.Fabric.Dial(ctx, local, remote)
-	return oneOfMany{ep, f}, err
-}
-
-type oneOfMany struct {
-	fabric.Endpoint
-	crowd *crowd
-}
-
-func (e oneOfMany) Connect(ctx context.Context, private []byte) ([]byte, error) {
-	now := e.crowd.now.Add(1)
-	defer e.crowd.now.Add(-1)
-	for most := e.crowd.most.Load(); now > most && !e.crowd.most.CompareAndSwap(most, now); most = e.crowd.most.Load() {
-	}
-	return e.Endpoint.Connect(ctx, private)
-}
-
-// simulateCrowd makes the network "crowd", whose requests have a limit as those
-// of rdma have, and where the hosts from 10.0.0.5 on are silent.
-func simulateCrowd(t *testing.T) *crowd {
-	n := sim.New(sim.Link{})
-	for i := range byte(100) {
-		n.Blackhole(netip.AddrFrom4([4]byte{10, 0, 0, 5 + i}))
-	}
-	f := &crowd{Fabric: n}
-	networks["crowd"] = network{"crowd", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
-	requestLimits["crowd"] = newRequestLimit()
-	t.Cleanup(func() {
-		delete(networks, "crowd")
-		delete(requestLimits, "crowd")
-	})
-	return f
-}
-
-// dialSilentHosts has many dials of each of some silent hosts wait for an answer
-// until cancel, or the end of the test.
-func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var dialing sync.WaitGroup
-	t.Cleanup(func() {
-		cancel()
-		dialing.Wait()
-		require.Empty(t, requestLimits["crowd"].hosts, "everybody has gone")
-		require.EqualValues(t, most, f.most.Load())
-	})
-	for host := range hosts {
-		for range 2 * requestsPerHost {
-			dialing.Go(func() {
-				_, _ = (&Dialer{Config: smallDedicated}).DialContext(ctx, "crowd", fmt.Sprintf("10.0.0.%d:80", 5+host))
-			})
-		}
-	}
-	require.Eventually(t, func() bool { return int(f.now.Load()) == most }, time.Minute, time.Millisecond)
-	return cancel
-}
-
-// smallDedicated has each dial be a request.
-var smallDedicated = func() *Config {
-	c := *small
-	c.Dedicated = true
-	return &c
-}()
-
-func TestAtMost64RequestsAreUnderWay(t *testing.T) {
-	f := simulateCrowd(t)
-	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
-	cancel := dialSilentHosts(t, f, 8, 64)
-
-	// One that finds no place waits for it as long as it may, and no longer.
-	d := Dialer{Config: smallDedicated, Timeout: 10 * time.Millisecond}
-	_, err := d.Dial("crowd", l.Addr().String())
-	requireOpError(t, err, "dial", "crowd", "10.0.0.1:"+port(t, l), os.ErrDeadlineExceeded)
-	require.ErrorContains(t, err, "i/o timeout: waited for 64 other requests of this process")
-	waiting := make(chan error, 1)
-	go func() {
-		c, err := (&Dialer{Config: smallDedicated}).Dial("crowd", l.Addr().String())
-		if err == nil {
-			err = c.Close()
-		}
-		waiting <- err
-	}()
-	cancel()
-	require.NoError(t, <-waiting)
-}
-
-func TestASilentHostHasItsShareOfTheRequestsAndNoMore(t *testing.T) {
-	f := simulateCrowd(t)
-	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
-	dialSilentHosts(t, f, 1, 16)
-	d := Dialer{Config: smallDedicated, Timeout: 10 * time.Millisecond}
-	_, err := d.Dial("crowd", "10.0.0.5:80")
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	require.ErrorContains(t, err, "waited for 16 other requests to 10.0.0.5")
-
-	f.most.Store(16) // for this one is besides those
-	c, err := (&Dialer{Config: smallDedicated, Timeout: time.Minute}).Dial("crowd", l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	require.EqualValues(t, 17, f.most.Swap(16))
-}
-
-// The limit is for the sake of rdma_cm, which shm has nothing to do with: as many
-// dials as anybody likes wait for listeners that do not answer.
-func TestListenersThatHangHoldUpNoDialOverSHM(t *testing.T) {
-	h := shmHost(t)
-	f, err := openSHM(nil, nil)
-	require.NoError(t, err)
-	hung, err := f.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 200)
-	require.NoError(t, err)
-	var dialing sync.WaitGroup
-	for range 100 {
-		dialing.Go(func() {
-			_, err := (&Dialer{Config: smallDedicated}).Dial("shm", hung.Addr().String())
-			assert.ErrorIs(t, err, syscall.ECONNREFUSED)
-		})
-	}
-	for range 100 { // all of them, and none is answered
-		ep, err := hung.Accept()
-		require.NoError(t, err)
-		defer ep.Close()
-	}
-	l := h.listen(t, ListenConfig{Config: small})
-	c, err := (&Dialer{Config: smallDedicated, Timeout: time.Minute}).Dial("shm", l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	t.Cleanup(dialing.Wait)
-	require.NoError(t, hung.Close())
-}
-
 // Dialers that give up at any moment leave no place taken.
 func TestDialsThatAreGivenUpAtAnyMomentLeaveRoom(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
@@ -380,7 +243,7 @@ func TestDialsThatAreGivenUpAtAnyMomentLeaveRoom(t *testing.T) {
 		require.Eventually(t, func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			return len(l.backlog)+len(l.pending)+len(l.handshakes)+l.forPeers == 0
+			return l.places.connections+l.places.links+len(l.handshakes)+l.places.forPeers == 0
 		}, time.Minute, time.Millisecond)
 		require.NoError(t, l.Close())
 		accepting.Wait()

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -16,13 +15,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // host is where a test listens: a network's name and a host of that network.
@@ -198,296 +195,6 @@ func TestDialFromALocalAddress(t *testing.T) {
 	})
 }
 
-func TestConnectionsBeyondTheBacklogAreRefusedAndSaySo(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		limit := time.Second // enough to be refused once, on a busy machine, too
-		if h.network == "rdma" {
-			limit = 3 * time.Second // an emulated device takes its time to be refused
-		}
-		for name, bounded := range map[string]struct {
-			by ListenConfig
-			d  Dialer
-		}{
-			"by number":              {by: ListenConfig{Backlog: 2}},
-			"by number, own links":   {by: ListenConfig{Backlog: 2}, d: Dialer{Config: dedicated}},
-			"by memory of the links": {by: ListenConfig{PendingMemory: 2 * dedicated.PinnedMemory()}, d: Dialer{Config: dedicated}},
-		} {
-			l := h.listen(t, bounded.by)
-			d := bounded.d
-			for range 2 {
-				c, err := d.Dial(h.network, l.Addr().String())
-				require.NoError(t, err, name)
-				defer c.Close()
-			}
-			d.Timeout = limit
-			_, err := d.Dial(h.network, l.Addr().String())
-			requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ECONNREFUSED)
-			require.ErrorContains(t, err, "backlog is full", name)
-			require.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
-			require.True(t, err.(net.Error).Timeout(), name)
-
-			acceptAll(t, l) // one that was given up may have come in time after all
-			c, err := bounded.d.Dial(h.network, l.Addr().String())
-			require.NoError(t, err, name)
-			defer c.Close()
-		}
-	})
-}
-
-// dedicated has connections not share a link.
-var dedicated = &Config{Dedicated: true}
-
-// Over shm a listener makes the memory for the queues of both ends, and dialers
-// say how long theirs are to be.
-func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
-	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	l, err := (&ListenConfig{PendingMemory: 32 << 20}).Listen(t.Context(), "shm", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	dial := func(d Dialer) {
-		c, err := d.Dial("shm", l.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() })
-	}
-	dial(greedy)
-	again := greedy
-	again.Timeout = 300 * time.Millisecond
-	_, err = again.Dial("shm", l.Addr().String())
-	require.ErrorContains(t, err, "backlog is full")
-	dial(Dialer{Config: dedicated})
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
-	dial(greedy)
-}
-
-// greedy has a listener of shm make 17 MB for its queues.
-var greedy = Dialer{Config: &Config{RecvQueue: 32768, Dedicated: true}}
-
-func TestADialerThatWantsMoreThanPendingMemoryIsRefusedForGood(t *testing.T) {
-	l := shmHost(t).listen(t, ListenConfig{PendingMemory: 16 << 20})
-	_, err := greedy.Dial("shm", l.Addr().String())
-	requireOpError(t, err, "dial", "shm", l.Addr().String(), syscall.ECONNREFUSED)
-	require.ErrorContains(t, err, "more than the listener's PendingMemory")
-	require.False(t, err.(net.Error).Timeout())
-	c, err := (&Dialer{Config: dedicated}).Dial("shm", l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-}
-
-// Whoever wants no limit says so by the largest number.
-func TestListenWithoutLimits(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		h.listen(t, ListenConfig{Config: small, Backlog: math.MaxInt, PendingMemory: math.MaxInt})
-	})
-}
-
-func TestAcceptSaysThatTheDeviceIsGone(t *testing.T) {
-	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
-	better(t, nil, f)
-	l, err := Listen("rdma", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	close(f.fail)
-	_, err = l.Accept()
-	requireOpError(t, err, "accept", "rdma", l.Addr().String(), syscall.ENETDOWN)
-	require.ErrorIs(t, err, fabric.ErrDeviceRemoved)
-	require.False(t, err.(net.Error).Timeout())
-}
-
-// acceptAll accepts connections, and keeps them, until the listener is closed.
-func acceptAll(t *testing.T, l net.Listener) {
-	var accepting sync.WaitGroup
-	accepting.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			defer c.Close()
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close() // perhaps the test has
-		accepting.Wait()
-	})
-}
-
-// dialAndNeverConfirm asks for a connection over a simulated network, and does
-// not confirm the answer.
-func dialAndNeverConfirm(t *testing.T, n *sim.Network, l net.Listener) {
-	t.Helper()
-	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
-	require.NoError(t, err)
-	t.Cleanup(func() { ep.Close() })
-	_, err = ep.Open(fabric.Options{SendQueue: 16, RecvQueue: 32, RecvSize: wire.MessageSize})
-	require.NoError(t, err)
-	hello := append(wire.Hello{Receives: 4}.Append(nil), make([]byte, wire.RecordSize)...)
-	r := wire.Record{Type: wire.OpenRecord, Ring: wire.RingPlace{RKey: 1, Size: 4096}}
-	r.Put(hello[wire.HelloSize:])
-	_, err = ep.Connect(t.Context(), hello)
-	require.NoError(t, err)
-}
-
-func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
-	for name, lc := range map[string]ListenConfig{
-		"by number": {Backlog: 4},
-		"by memory": {PendingMemory: 4 * dedicated.PinnedMemory()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				t.Cleanup(func() { time.Sleep(time.Minute) })
-				n := sim.New(sim.Link{Latency: time.Millisecond})
-				simulate(t, n)
-				l := host{"sim", "10.0.0.1"}.listen(t, lc)
-				acceptAll(t, l)
-				for range 4 {
-					dialAndNeverConfirm(t, n, l)
-				}
-				start := time.Now()
-				c, err := Dial("sim", l.Addr().String())
-				require.NoError(t, err)
-				defer c.Close()
-				require.LessOrEqual(t, time.Since(start), confirmWithin+4*longestPause)
-			})
-		})
-	}
-}
-
-// Handshakes take their time over a long way. They are not ended because many
-// others want their places.
-func TestHandshakesOfFarPeersAreNotEndedForOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(time.Minute) })
-		simulate(t, sim.New(sim.Link{Latency: 500 * time.Millisecond}))
-		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 2})
-		acceptAll(t, l)
-		var dialing sync.WaitGroup
-		for range 8 {
-			dialing.Go(func() {
-				c, err := (&Dialer{Config: smallDedicated, Timeout: 10 * time.Minute}).Dial("sim", l.Addr().String())
-				if assert.NoError(t, err) {
-					defer c.Close()
-				}
-			})
-		}
-		dialing.Wait()
-	})
-}
-
-func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		accepted, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer accepted.Close()
-		server, err := l.Accept()
-		require.NoError(t, err)
-		defer server.Close()
-		waiting, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer waiting.Close()
-
-		require.NoError(t, l.Close())
-		_, err = waiting.Read(make([]byte, 1))
-		require.ErrorIs(t, err, syscall.ECONNRESET)
-		_, err = server.Write([]byte("x"))
-		require.NoError(t, err)
-		_, err = accepted.Read(make([]byte, 1))
-		require.NoError(t, err)
-
-		_, err = l.Accept()
-		requireOpError(t, err, "accept", h.network, l.Addr().String(), net.ErrClosed)
-		requireOpError(t, l.Close(), "close", h.network, l.Addr().String(), net.ErrClosed)
-	})
-}
-
-// Dialers of a listener that closes are refused or reset, as over TCP, whatever
-// they have got to.
-func TestListenerCloseRefusesOrResetsWhoeverIsDialing(t *testing.T) {
-	t.Run("sim", func(t *testing.T) {
-		simulate(t, sim.New(sim.Link{}))
-		closeWhileDialed(t, host{"sim", "10.0.0.1"})
-	})
-	t.Run("shm", func(t *testing.T) { closeWhileDialed(t, shmHost(t)) })
-}
-
-func closeWhileDialed(t *testing.T, h host) {
-	for _, config := range []*Config{small, smallDedicated} {
-		for round := range 40 {
-			l := h.listen(t, ListenConfig{Config: small, Backlog: 8})
-			d := Dialer{Config: config, Timeout: time.Minute}
-			var dialing sync.WaitGroup
-			for range 16 {
-				dialing.Go(func() {
-					c, err := d.Dial(h.network, l.Addr().String())
-					if err == nil {
-						reset(c.(*Conn))
-						return
-					}
-					assert.True(t, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET), "%v", err)
-				})
-			}
-			time.Sleep(time.Duration(round) * 50 * time.Microsecond) // wherever they are by then
-			require.NoError(t, l.Close())
-			dialing.Wait()
-		}
-	}
-}
-
-func TestListenerCloseWakesAccept(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		done := make(chan error)
-		go func() {
-			_, err := l.Accept()
-			done <- err
-		}()
-		require.NoError(t, l.Close())
-		require.ErrorIs(t, <-done, net.ErrClosed)
-	})
-}
-
-func TestAcceptObeysItsDeadline(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		require.NoError(t, l.SetDeadline(time.Now().Add(10*time.Millisecond)))
-		_, err := l.Accept()
-		requireOpError(t, err, "accept", h.network, l.Addr().String(), os.ErrDeadlineExceeded)
-		require.NoError(t, l.SetDeadline(time.Time{}))
-		c, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
-		s, err := l.Accept()
-		require.NoError(t, err)
-		s.Close()
-	})
-}
-
-func TestAcceptSurvivesAPeerThatFailsItsHandshake(t *testing.T) {
-	n := sim.New(sim.Link{})
-	simulate(t, n)
-	h := host{"sim", "10.0.0.1"}
-	l := h.listen(t, ListenConfig{})
-	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
-	require.NoError(t, err)
-	_, err = ep.Open(fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24})
-	require.NoError(t, err)
-	_, err = ep.Connect(t.Context(), []byte("GET / HTTP/1.0"))
-	var reject *fabric.RejectError
-	require.ErrorAs(t, err, &reject)
-	require.NoError(t, ep.Close())
-
-	c, err := Dial(h.network, l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
-	s, err := l.Accept()
-	require.NoError(t, err)
-	s.Close()
-}
-
 func TestDialObeysItsTimeoutAndItsContext(t *testing.T) {
 	n := sim.New(sim.Link{})
 	simulate(t, n)
@@ -608,7 +315,7 @@ func TestMistakesOfTheCallerSayWhatIsWrong(t *testing.T) {
 		config           *Config
 		want             string
 	}{
-		{"tcp", "10.0.0.1:80", nil, "unknown network tcp: ringnet's are auto, auto4, auto6, "},
+		{"tcp", "10.0.0.1:80", nil, "unknown network tcp: Listen knows auto, auto4, auto6, "},
 		{"sim", "10.0.0.1", nil, "missing port in address"},
 		{"sim", "10.0.0.1:nonsense", nil, "unknown port"},
 		{"sim", "10.0.0.1:70000", nil, "invalid port"},

@@ -1,6 +1,6 @@
 package ringnet
 
-// What this process's connections, dials and listeners have done.
+// What the connections, dials and listeners of this process have done.
 
 import (
 	"errors"
@@ -13,72 +13,85 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Stats counts what a connection has done.
+// Stats counts what one connection has done: [rconn.Conn.Stats] and [AutoConn.Stats] return it.
+// Since the connection began, all uint64:
+//
+//	BytesWritten                    that Write has accepted, without what Close has discarded
+//	BytesReceived                   that have arrived, read or not; over TCP that were read
+//	MessagesSent, MessagesReceived  work requests with data; 0 over TCP
+//	CreditsSent, CreditsReceived    messages that give room in a ring back; 0 over TCP
+//	ReadWaits                       times that a Read found nothing and had to wait; 0 over TCP
+//	WriteWaits                      times that a Write found no room and had to wait; 0 over TCP
+//
+// At the moment:
+//
+//	Memory  int            bytes of the rings at this end; 0 over TCP
+//	RTT     time.Duration  smoothed round trip that TCP has measured (RFC 6298); 0 over shm and
+//	                       rdma, and on other systems than Linux
 type Stats = rconn.Stats
 
-// ListenerStats counts what a listener has done on one network.
+// ListenerStats counts what a listener has done on one network. The numbers only grow.
 type ListenerStats struct {
-	// Accepted are connections that Accept has returned.
+	// Accepted counts connections that Accept has returned.
 	Accepted uint64
 
-	// FellBack are those of Accepted that TCP carries although the listener offered a
-	// better network: their dialers could not have that, or have no ringnet. On "tcp"
-	// alone.
+	// FellBack counts those of Accepted that TCP carries although the listener offered a
+	// better network: the dialer could not use it, or does not use ringnet. It is counted
+	// on "tcp" alone.
 	FellBack uint64
 
-	// Failed are connections, and links for the first of them, that dialers asked for
-	// in vain, by the reason: they were refused for want of room (ReasonFull: Backlog,
-	// PendingMemory) or memory (ReasonMemory, ReasonLockedMemory), the dialer did not
-	// confirm (ReasonSilent, ReasonReset), TCP did not come to the same listener
-	// (ReasonElsewhere), and so on. Most dialers ask again in a while, which counts
-	// again. Connections that end because the listener was closed do not count.
+	// Failed counts, by the reason, connections that dialers have asked for and not got:
+	// the listener had no room (ReasonFull: see Backlog and PendingMemory) or no memory
+	// (ReasonMemory, ReasonLockedMemory), the dialer did not confirm (ReasonSilent,
+	// ReasonReset), its TCP connection did not come to this listener (ReasonElsewhere), and
+	// so on. Most dialers ask again, and each request counts. Connections that end because
+	// the listener was closed do not count.
 	Failed map[ReasonCode]uint64
 }
 
-// NetworkTotals counts what this process has done over one network since it started.
-// No number ever falls.
+// NetworkTotals counts what this process has done over one network since it started. The
+// numbers only grow.
 type NetworkTotals struct {
-	// Dialed are connections that dials have returned, by the network that carries
-	// them, and DialsFailed dials that have failed, by the network that was asked for,
-	// which may be "auto", and the reason.
+	// Dialed counts connections that dials have returned, at the network that carries
+	// them. DialsFailed counts dials that have failed, at the network that the caller asked
+	// for, which may be "auto", by the reason.
 	Dialed      uint64
 	DialsFailed map[ReasonCode]uint64
 
-	// PassedOver are the reasons why dials of "auto" have not connected over the
+	// PassedOver counts, by the reason, dials of "auto" that have not connected over this
 	// network, whether they connected over another or failed.
 	PassedOver map[ReasonCode]uint64
 
-	ListenerStats // of all listeners
+	ListenerStats // the sum of all listeners
 
-	// Opened are connections that have begun, those which no Accept has returned
-	// yet and some that no dial has wanted any more included, and Closed those of them
-	// that were closed.
+	// Opened counts connections that have begun, including those that Accept has not
+	// returned yet and some that a dial has given up. Closed counts those of them that
+	// were closed; the difference is how many are open.
 	Opened, Closed uint64
 
-	// What all connections have carried, closed ones included. Messages are work
-	// requests with data; 0 over TCP. Over TCP a call counts when it returns, and
-	// what goes past the AutoConn, by its NetConn, does not count.
+	// What all connections have carried, with those that are closed. Messages are work
+	// requests with data; 0 over TCP. Over TCP a call counts when it returns, and what a
+	// program does with the NetConn of an AutoConn does not count.
 	BytesSent, BytesReceived       uint64
 	MessagesSent, MessagesReceived uint64
 
-	// LinksMoved counts the times that a link has lost its queue pair and has gone on over
-	// another ([Config.ResumeTimeout]), as each end of it sees it.
+	// LinksMoved counts how often a link has lost its queue pair and gone on over another
+	// (see [Config].ResumeTimeout). Each end of a link counts for itself.
 	LinksMoved uint64
 
-	// LinksLost are links that did not end since they had nothing to carry any more,
-	// by the reason.
+	// LinksMade counts links that were made. LinksLost counts, by the reason, those that
+	// have ended for another cause than having nothing more to carry.
 	LinksMade uint64
 	LinksLost map[ReasonCode]uint64
 
-	// Datagrams is what all PacketConns have done, closed ones included.
+	// Datagrams is the sum of all PacketConns, with those that are closed.
 	Datagrams PacketStats
 }
 
-// Totals returns what this process has done over each network since it started: by
-// "shm", "rdma" and "tcp", and "auto" for what concerns none of them; by "shm-udp" and
-// "rdma-udp" the Datagrams, of which the others have none. A network with which nothing
-// has been done is absent. TCP is that of "auto" alone. [Memory] tells what memory is in
-// use.
+// Totals returns what this process has done over each network since it started. The keys are
+// "shm", "rdma" and "tcp"; "auto" for what concerns none of these; and "shm-udp" and
+// "rdma-udp", which alone have Datagrams. A network that was not used is absent. TCP counts
+// connections of "auto" alone. The map is the caller's. For memory see [Memory].
 func Totals() map[string]NetworkTotals {
 	all := totals.snapshot()
 	for network, carried := range link.Totals() {
@@ -109,7 +122,7 @@ type processTotals struct {
 	networks map[string]*NetworkTotals
 }
 
-// count has add, which is called with mu held, count something on a network.
+// count calls add, with mu held, to count something on a network.
 func (p *processTotals) count(network string, add func(t *NetworkTotals)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +147,7 @@ func (p *processTotals) snapshot() map[string]NetworkTotals {
 	return all
 }
 
-// increment adds one to a counter of a map that may not exist yet.
+// increment adds one to a counter in a map, which may be nil.
 func increment(m *map[ReasonCode]uint64, code ReasonCode) {
 	if *m == nil {
 		*m = make(map[ReasonCode]uint64)
@@ -142,7 +155,7 @@ func increment(m *map[ReasonCode]uint64, code ReasonCode) {
 	(*m)[code]++
 }
 
-// listenerStats are those of a listener. What they count, the process's totals do too.
+// listenerStats counts for one listener, and for the process as well.
 type listenerStats struct {
 	mu sync.Mutex
 	ListenerStats
@@ -160,7 +173,7 @@ func (s *listenerStats) accepted(network string) {
 	s.count(network, func(s *ListenerStats) { s.Accepted++ })
 }
 
-// failed counts what a dialer has asked for in vain.
+// failed counts a connection that a dialer has asked for and not got.
 func (s *listenerStats) failed(network string, code ReasonCode) {
 	s.count(network, func(s *ListenerStats) { increment(&s.Failed, code) })
 }
@@ -176,7 +189,7 @@ func (s ListenerStats) clone() ListenerStats {
 	return s
 }
 
-// countDial counts a dial of a network that has ended, with c or err.
+// countDial counts a dial of a network that has returned c or err.
 func countDial(network string, c net.Conn, err error) {
 	for _, r := range passedOver(c, err) {
 		totals.count(r.Network, func(t *NetworkTotals) { increment(&t.PassedOver, r.Code) })
@@ -188,7 +201,7 @@ func countDial(network string, c net.Conn, err error) {
 	totals.count(c.LocalAddr().Network(), func(t *NetworkTotals) { t.Dialed++ })
 }
 
-// passedOver are the reasons why a dial has not connected over better networks.
+// passedOver returns the reasons why a dial has not connected over better networks.
 func passedOver(c net.Conn, err error) []Reason {
 	var required *requiredError
 	var tcp *autoError

@@ -1,6 +1,6 @@
 package ringnet
 
-// Which networks "auto" uses.
+// Which networks auto uses.
 
 import (
 	"errors"
@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// betterThanTCP are the networks that "auto" would rather have than TCP, the
-// best first.
+// betterThanTCP are the networks that auto prefers to TCP, the best first.
 var betterThanTCP = []string{"shm", "rdma"}
 
-// networksEnv lists the networks that "auto" uses, in the order to try them.
+// networksEnv is the environment variable that lists the networks that auto uses, in the order
+// to try them.
 const networksEnv = "RINGNET_NETWORKS"
 
-// steering is what "auto" is to use.
+// steering says which networks auto is to use.
 type steering struct {
 	better   []string // networks, in the order to try them
-	off      []string // those that are left out
+	off      []string // the better networks that are left out
 	fallBack bool     // TCP may carry the connection
 }
 
@@ -36,7 +36,7 @@ func steer() (steering, error) {
 	for _, name := range strings.Split(value, ",") {
 		switch {
 		case s.fallBack:
-			return s, fmt.Errorf("the environment variable %s is %q: tcp comes last", networksEnv, value)
+			return s, fmt.Errorf("the environment variable %s is %q: tcp must come last", networksEnv, value)
 		case name == "tcp":
 			s.fallBack = true
 		case slices.Contains(s.better, name):
@@ -50,7 +50,7 @@ func steer() (steering, error) {
 	return s.leaveOut(), nil
 }
 
-// leaveOut says which networks are not used.
+// leaveOut sets off to the networks that better leaves out.
 func (s steering) leaveOut() steering {
 	s.off = nil
 	for _, name := range betterThanTCP {
@@ -61,7 +61,7 @@ func (s steering) leaveOut() steering {
 	return s
 }
 
-// steer is what a dial is to use.
+// steer returns which networks a dial is to use: RINGNET_NETWORKS and Require say so.
 func (d *Dialer) steer() (steering, error) {
 	s, err := steer()
 	if err != nil || len(d.Require) == 0 {
@@ -75,6 +75,7 @@ func (d *Dialer) steer() (steering, error) {
 	return s.leaveOut(), nil
 }
 
+// checkRequired returns an error if a field named Require names an unknown network.
 func checkRequired(field string, networks []string) error {
 	for _, name := range networks {
 		if !slices.Contains(betterThanTCP, name) {

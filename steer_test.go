@@ -169,7 +169,7 @@ func TestANetworkThatIsSwitchedOffIsNoFallBack(t *testing.T) {
 	server := listenTCP(t, "127.0.0.1:0")
 	t.Setenv(networksEnv, "shm,rdma")
 	_, err := Dial("auto", server.Addr().String())
-	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no network but TCP: "+
+	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
 		"shm: connect: connection refused; rdma: absent in this test")
 }
 
@@ -178,7 +178,7 @@ func TestNonsenseInTheEnvironmentIsAnError(t *testing.T) {
 		"ib":       `RINGNET_NETWORKS is "ib": want some of shm, rdma and tcp, separated by commas`,
 		"shm, tcp": `RINGNET_NETWORKS is "shm, tcp": want some of`,
 		"shm,shm":  `RINGNET_NETWORKS is "shm,shm": shm is named twice`,
-		"tcp,shm":  `RINGNET_NETWORKS is "tcp,shm": tcp comes last`,
+		"tcp,shm":  `RINGNET_NETWORKS is "tcp,shm": tcp must come last`,
 	} {
 		t.Setenv(networksEnv, value)
 		_, err := Dial("auto", "127.0.0.1:1")
@@ -199,7 +199,7 @@ func TestRequireIsAnErrorInsteadOfAFallBack(t *testing.T) {
 	server := listenTCP(t, "127.0.0.1:0")
 	_, err := (&Dialer{Require: []string{"rdma"}}).Dial("auto", server.Addr().String())
 	requireNothingElse(t, server)
-	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no network but TCP: "+
+	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
 		"shm: switched off by RINGNET_NETWORKS or Require; rdma: connect: connection refused")
 	var reason Reason
 	require.ErrorAs(t, err, &reason)
@@ -216,7 +216,7 @@ func TestAListenerMayRequireNetworks(t *testing.T) {
 	require.NoError(t, l.Close())
 	lc.Require = []string{"shm", "rdma"}
 	_, err = lc.Listen(t.Context(), "auto", l.Addr().String())
-	require.EqualError(t, err, "listen auto "+l.Addr().String()+": no network but TCP: rdma: absent in this test")
+	require.EqualError(t, err, "listen auto "+l.Addr().String()+": no required network is available: rdma: absent in this test")
 	listenAuto(t, l.Addr().String()) // nothing was left behind
 	lc.Require = []string{"ib"}
 	_, err = lc.Listen(t.Context(), "auto", "127.0.0.1:0")
@@ -331,7 +331,7 @@ func TestAutoListensOnATCPListenerThatExists(t *testing.T) {
 	requireCarried(t, l, Dialer{}, "shm")
 
 	_, err = (&ListenConfig{Require: []string{"rdma"}}).ListenOn(listenTCP(t, "127.0.0.1:0"))
-	require.ErrorContains(t, err, "no network but TCP: rdma: absent in this test")
+	require.ErrorContains(t, err, "no required network is available: rdma: absent in this test")
 }
 
 // Another process that has the port of shm gets no connection that TCP brings

@@ -11,7 +11,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// tcpConn is a connection of "auto" over TCP, whose bytes are counted.
+// tcpConn is a connection of auto over TCP. It counts the bytes.
 type tcpConn struct {
 	*net.TCPConn
 	counts *tcpCounts
@@ -19,18 +19,20 @@ type tcpConn struct {
 	gone   runtime.Cleanup
 }
 
-// tcpCounts are those of a connection. They do not hold it.
+// tcpCounts has the counters of a connection. It does not refer to the connection, which can
+// therefore be garbage-collected.
 type tcpCounts struct {
 	written, received atomic.Uint64
-	over              atomic.Bool  // tcpBytes has settled it
-	rtt               atomic.Int64 // when it was closed
+	over              atomic.Bool  // the connection has ended, and tcpBytes has settled
+	rtt               atomic.Int64 // nanoseconds, set by Close
 	ended             func(rconn.End)
 
-	// What of written and received is in tcpBytes's sums. Guarded by tcpBytes.mu.
+	// How much of written and received the sums of tcpBytes contain. Guarded by
+	// tcpBytes.mu.
 	sent, got uint64
 }
 
-// newTCPConn counts the bytes of a connection from now on.
+// newTCPConn returns a connection that counts its bytes from now on.
 func newTCPConn(c *net.TCPConn, t *Trace, dialed bool) *tcpConn {
 	counts := &tcpCounts{ended: t.opened(CloseEvent{
 		Carrier: "tcp",
@@ -42,7 +44,7 @@ func newTCPConn(c *net.TCPConn, t *Trace, dialed bool) *tcpConn {
 	return &tcpConn{
 		TCPConn: c,
 		counts:  counts,
-		// Not when the tcpConn is garbage: its user may have got hold of c by NetConn.
+		// The cleanup is for c, not for the tcpConn: a program may have c from NetConn.
 		gone: runtime.AddCleanup(c, func(counts *tcpCounts) {
 			go counts.end(rconn.End{Dropped: true})
 		}, counts),
@@ -79,14 +81,14 @@ func (c *tcpConn) WriteTo(w io.Writer) (int64, error) {
 	return n, err
 }
 
-// Close closes the connection once: of several at once, only the first would know its
-// error and its round-trip time.
+// Close closes the connection once, so that one call alone reports its error and its round-trip
+// time.
 func (c *tcpConn) Close() error {
 	if c.closed.Swap(true) {
-		return &net.OpError{Op: "close", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: net.ErrClosed}
+		return opError("close", "tcp", c.LocalAddr(), c.RemoteAddr(), net.ErrClosed)
 	}
 	c.gone.Stop()
-	c.counts.rtt.Store(int64(roundTrip(c.TCPConn))) // which is not known afterwards
+	c.counts.rtt.Store(int64(roundTrip(c.TCPConn))) // not known after Close
 	err := c.TCPConn.Close()
 	c.counts.end(rconn.End{Err: err})
 	return err
@@ -111,7 +113,7 @@ func (c *tcpCounts) read(n int64) {
 	c.late()
 }
 
-// late has tcpBytes count what a call that Close has ended has only now counted.
+// late adds to tcpBytes what a call has counted only after Close.
 func (c *tcpCounts) late() {
 	if c.over.Load() {
 		tcpBytes.settle(c)
@@ -126,20 +128,22 @@ func (c *tcpCounts) stats() Stats {
 	}
 }
 
-// end tells that the connection has ended, and how but for its Stats.
+// end adds the counts to tcpBytes and reports that the connection has ended. e has everything
+// but the Stats.
 func (c *tcpCounts) end(e rconn.End) {
 	e.Stats = c.stats()
 	tcpBytes.settle(c)
 	c.ended(e)
 }
 
-// tcpBytes are those of the process.
+// tcpBytes counts for the process.
 var tcpBytes = tcpTotals{open: make(map[*tcpCounts]struct{})}
 
+// tcpTotals adds up the bytes of connections, those that have ended included.
 type tcpTotals struct {
-	mu             sync.Mutex
+	mu             sync.Mutex // guards what follows
 	open           map[*tcpCounts]struct{}
-	sent, received uint64 // of those that are not open any more
+	sent, received uint64 // of the connections that are not in open
 }
 
 func (t *tcpTotals) add(c *tcpCounts) {
@@ -148,20 +152,20 @@ func (t *tcpTotals) add(c *tcpCounts) {
 	t.open[c] = struct{}{}
 }
 
-// settle has the sums count a connection that has ended, and what it has counted since
-// they last did.
+// settle removes a connection that has ended from open, and adds to the sums what it has
+// counted and they do not contain yet.
 func (t *tcpTotals) settle(c *tcpCounts) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.open, c)
-	c.over.Store(true) // first: whoever counts later sees it
+	c.over.Store(true) // before the loads: a call that counts later sees it and settles again
 	sent, received := c.written.Load(), c.received.Load()
 	t.sent += sent - c.sent
 	t.received += received - c.got
 	c.sent, c.got = sent, received
 }
 
-// sum is what all connections have carried.
+// sum returns how many bytes all connections have carried.
 func (t *tcpTotals) sum() (sent, received uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

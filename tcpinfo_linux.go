@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roundTrip is the smoothed time of a round trip that TCP has measured, or 0 if it is
-// not known.
+// roundTrip returns the smoothed round-trip time that TCP has measured, or 0 if it is not known.
 func roundTrip(c *net.TCPConn) (rtt time.Duration) {
 	raw, err := c.SyscallConn()
 	if err != nil {

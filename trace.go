@@ -8,14 +8,14 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Trace is functions that are called when something happens to dials, connections and
-// links; nil ones are not. It is set in a [Dialer] or a [ListenConfig], and for several
-// of them it may be the same. It must not change once it is in use.
+// Trace has functions that this package calls when something happens to dials, connections
+// and links. Each may be nil. A Trace is set in a [Dialer] or a [ListenConfig], several of which
+// may have the same one. It must not change once it is in use.
 //
-// The functions are called in the goroutine that the event happens in, by several at
-// once, with no lock held: what they take, a dial, Accept or Close takes longer. They
-// may call Stats, [Totals], [Links] and [Memory]. They must not dial, accept or close,
-// nor wait for a goroutine that does.
+// Several goroutines may call a function at once. Each calls it where the event happens, with
+// no lock held, so a slow function makes a dial, an Accept or a Close slower. The functions may
+// call Stats, [Totals], [Links] and [Memory]. They must not dial, accept or close, nor wait for
+// a goroutine that does.
 type Trace struct {
 	// Dialed is called when a dial has ended, before it returns.
 	Dialed func(DialEvent)
@@ -23,58 +23,57 @@ type Trace struct {
 	// Accepted is called before Accept returns a connection.
 	Accepted func(AcceptEvent)
 
-	// Closed is called when a connection was closed, before Close returns; and in a
-	// goroutine of its own when one was dropped without Close, and the garbage
-	// collector has found it. There is one for each connection, also for those that
-	// Accept never returned or that a dial did not want any more.
+	// Closed is called once for each connection that has ended, also for those that Accept
+	// never returned and for those that a dial has given up: before Close returns, or, for
+	// a connection that the garbage collector found not closed, in a goroutine of its own.
 	Closed func(CloseEvent)
 
-	// LinkUp is called when a link was made: by a dial, in its goroutine or, for a
-	// link beyond the first, in one of its own; or by a listener, in a goroutine of its
-	// own. Connections share links, whatever their Dialers' Traces: a link's events
-	// go to the Trace of the Dialer whose dial has made it.
+	// LinkUp is called when a link was made. A dial calls it in its own goroutine, or in
+	// another for a link beyond the first; a listener calls it in another goroutine.
+	// Connections of several Dialers share links: the events of a link go to the Trace of
+	// the Dialer whose dial has made it.
 	LinkUp func(LinkInfo)
 
-	// LinkMoved is called after LinkUp, in a goroutine of its own, when a link has lost
-	// its queue pair and goes on over another, by the Path that LinkInfo has now: with how
-	// long connections have waited for that since the loss was found, and its cause.
+	// LinkMoved is called, after LinkUp, when a link has lost its queue pair and goes on
+	// over another, in a goroutine of its own. LinkInfo has the new Path. waited is how long
+	// its connections have waited since the loss was noticed, and cause is why it was lost.
 	LinkMoved func(l LinkInfo, waited time.Duration, cause error)
 
-	// LinkDown is called after LinkUp, in a goroutine of its own, when a link
-	// carries nothing any more: with the cause, of which all connections that were left
-	// on it fail, or with nil if none was and it was not needed any more.
+	// LinkDown is called, after LinkUp, when a link has ended, in a goroutine of its own.
+	// The error is why, and all connections that were left on the link fail with it; it is
+	// nil if the link carried no connection and was not needed any more.
 	LinkDown func(LinkInfo, error)
 }
 
-// DialEvent is how a dial has ended.
+// DialEvent describes a dial that has ended.
 type DialEvent struct {
-	Network, Address string // as they were given
+	Network, Address string // what the caller has given
 	Took             time.Duration
 
-	// Carrier is the network that carries the connection, with its ends; they are ""
-	// and nil if the dial has failed.
+	// Carrier is the network that carries the connection, Local and Remote are its
+	// addresses. They are "" and nil if the dial has failed.
 	Carrier       string
 	Local, Remote net.Addr
 
-	PassedOver []Reason // why no better network does, on "auto"
-	Err        error    // what the dial returns
+	PassedOver []Reason // on "auto": why no better network carries the connection
+	Err        error    // the error that the dial returns
 }
 
-// AcceptEvent is a connection that Accept returns.
+// AcceptEvent describes a connection that Accept returns.
 type AcceptEvent struct {
 	Carrier       string // the network that carries it
 	Local, Remote net.Addr
 }
 
-// CloseEvent is how a connection has ended.
+// CloseEvent describes a connection that has ended.
 type CloseEvent struct {
-	Carrier       string // the network that has carried it
+	Carrier       string // the network that carried it
 	Local, Remote net.Addr
-	Dialed        bool // by this process
-	Age           time.Duration
+	Dialed        bool          // whether this process has dialed it
+	Age           time.Duration // since it began
 	Stats         Stats
-	Err           error // what Close has returned
-	Dropped       bool  // the garbage collector has found it
+	Err           error // the error that Close has returned
+	Dropped       bool  // the program did not close it, and the garbage collector found it
 }
 
 func (t *Trace) dialed(network, address string, took time.Duration, c net.Conn, err error) {
@@ -95,7 +94,7 @@ func (t *Trace) accepted(c net.Conn) {
 	}
 }
 
-// newConn makes a connection of a stream.
+// newConn makes a connection of a stream, and counts it.
 func (t *Trace) newConn(network string, s *link.Stream, cfg *Config, dialed bool) *Conn {
 	return rconn.New(network, s, cfg, t.opened(CloseEvent{
 		Carrier: network,
@@ -105,8 +104,8 @@ func (t *Trace) newConn(network string, s *link.Stream, cfg *Config, dialed bool
 	}))
 }
 
-// opened counts a connection, and returns what to call when it has ended. e has what is
-// known by then.
+// opened counts a connection, and returns the function to call when it has ended. e has what is
+// known already.
 func (t *Trace) opened(e CloseEvent) func(rconn.End) {
 	totals.count(e.Carrier, func(t *NetworkTotals) { t.Opened++ })
 	began := time.Now()
@@ -120,7 +119,7 @@ func (t *Trace) opened(e CloseEvent) func(rconn.End) {
 	}
 }
 
-// made counts a link, and has told what becomes of it.
+// made counts a link, and reports it, and what becomes of it, to the Trace.
 func (t *Trace) made(l *link.Link) {
 	network := l.Info().Network
 	totals.count(network, func(t *NetworkTotals) { t.LinksMade++ })

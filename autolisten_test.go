@@ -1,0 +1,154 @@
+package ringnet
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
+	for _, squatted := range betterThanTCP {
+		shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
+		better(t, shm, rdma)
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		address := free.Addr().String()
+		require.NoError(t, free.Close())
+		squatter, err := Listen(squatted, address)
+		require.NoError(t, err)
+
+		_, err = Listen("auto", address)
+		requireOpError(t, err, "listen", "auto", address, syscall.EADDRINUSE)
+		require.ErrorContains(t, err, squatted)
+		require.NoError(t, squatter.Close())
+		listenAuto(t, address) // nothing was left behind
+	}
+}
+
+func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := &squatted{Fabric: sim.New(sim.Link{}), times: 3}
+	better(t, nil, f)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Zero(t, f.times)
+	requireCarried(t, l, Dialer{}, "rdma")
+}
+
+// squatted is a fabric whose next ports are taken.
+type squatted struct {
+	fabric.Fabric
+	times int
+}
+
+func (f *squatted) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
+	if f.times > 0 {
+		f.times--
+		return nil, syscall.EADDRINUSE
+	}
+	return f.Fabric.Listen(local, backlog)
+}
+
+func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, nil, sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	require.NoError(t, l.Close())
+	_, err := Dial("auto", l.Addr().String())
+	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "passed over: shm: absent in this test; rdma: connect: connection refused")
+
+	rdma := sim.New(sim.Link{})
+	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	better(t, nil, rdma)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = new(Dialer).DialContext(ctx, "auto", l.Addr().String())
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestAutoRefusesNonsenseWhateverWouldCarryIt(t *testing.T) {
+	better(t, nil, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	_, err := (&Dialer{Config: &Config{RecvBuffer: 5}}).Dial("auto", l.Addr().String())
+	require.ErrorContains(t, err, "Config.RecvBuffer is 5")
+	_, err = (&ListenConfig{Config: &Config{RecvBuffer: 5}}).Listen(t.Context(), "auto", "127.0.0.1:0")
+	require.ErrorContains(t, err, "Config.RecvBuffer is 5")
+}
+
+func TestAutoListenerOutlivesABetterNetworkButNotTCP(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, nil, sim.New(sim.Link{}))
+	l := listenAuto(t, "127.0.0.1:0")
+	require.NoError(t, l.better[0].Close())
+	requireCarried(t, l, Dialer{}, "tcp")
+	require.NoError(t, l.SetDeadline(time.Time{}))
+	require.NoError(t, l.tcp.Close())
+	for range 2 {
+		_, err := l.Accept()
+		requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)
+	}
+}
+
+// A better network's listener that has failed must not keep dialers: nobody
+// answers them any more.
+func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
+	better(t, nil, f)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Len(t, l.PassedOver(), 1)
+	close(f.fail)
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: conn")
+	require.Len(t, l.PassedOver(), 2)
+	require.ErrorIs(t, l.PassedOver()[1], syscall.ENETDOWN)
+	require.ErrorContains(t, l.PassedOver()[1], "rdma: ")
+	require.NoError(t, l.Close())
+	require.Len(t, l.PassedOver(), 2)
+}
+
+// failing is a fabric whose listeners fail once fail is closed, and accept
+// nothing.
+type failing struct {
+	fabric.Fabric
+	fail chan struct{}
+}
+
+func (f *failing) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
+	l, err := f.Fabric.Listen(local, backlog)
+	return failingListener{l, f.fail}, err
+}
+
+type failingListener struct {
+	fabric.Listener
+	fail chan struct{}
+}
+
+func (l failingListener) Accept() (fabric.Endpoint, error) {
+	<-l.fail
+	return nil, fabric.ErrDeviceRemoved
+}
+
+func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, nil, sim.New(sim.Link{}))
+	l := listenAuto(t, ":0")
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	c, err := Dial("auto", net.JoinHostPort("127.0.0.1", port))
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, l.Close())
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	_, err = l.Accept()
+	requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)
+	requireOpError(t, l.Close(), "close", "auto", l.Addr().String(), net.ErrClosed)
+}

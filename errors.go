@@ -1,0 +1,63 @@
+package ringnet
+
+// What package net makes of errors: every error that leaves this package is a
+// *net.OpError, and the end of a context has package net's words.
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+)
+
+// opError wraps what went wrong in an operation as package net would. Nil stays nil.
+// Each of source and addr may be nil.
+func opError(op, network string, source, addr net.Addr, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: err}
+}
+
+// unwrapOp returns the address and the cause of an error of package net, so that it can be
+// wrapped again for another operation.
+func unwrapOp(err error) (net.Addr, error) {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Addr, op.Err
+	}
+	return nil, err
+}
+
+// contextError gives the end of a context package net's words. Errors that say more than
+// that the context has ended are returned as they are.
+func contextError(err error) error {
+	switch err.(type) {
+	case *autoError, *requiredError, *waitError, *net.DNSError:
+		return err
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return canceledError{}
+	case errors.Is(err, context.DeadlineExceeded):
+		return timeoutError{}
+	}
+	return err
+}
+
+// timeoutError is the error of a dial that took too long. errors.Is finds in it both what
+// package net's dials return then, and what its connections return.
+type timeoutError struct{}
+
+func (timeoutError) Error() string   { return "i/o timeout" }
+func (timeoutError) Timeout() bool   { return true }
+func (timeoutError) Temporary() bool { return true }
+func (timeoutError) Is(err error) bool {
+	return err == context.DeadlineExceeded || err == os.ErrDeadlineExceeded
+}
+
+// canceledError is the error of a dial whose context was cancelled.
+type canceledError struct{}
+
+func (canceledError) Error() string     { return "operation was canceled" }
+func (canceledError) Is(err error) bool { return err == context.Canceled }

@@ -1,0 +1,205 @@
+package ringnet
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/link"
+)
+
+// interrupted is a fabric whose dialers do something else once their requests have
+// been answered.
+type interrupted struct {
+	fabric.Fabric
+	then func()
+}
+
+func (f *interrupted) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	ep, err := f.Fabric.Dial(ctx, local, remote)
+	return interruptedEndpoint{ep, f.then}, err
+}
+
+type interruptedEndpoint struct {
+	fabric.Endpoint
+	then func()
+}
+
+func (e interruptedEndpoint) Connect(ctx context.Context, private []byte) ([]byte, error) {
+	answer, err := e.Endpoint.Connect(ctx, private)
+	if err == nil {
+		e.then()
+	}
+	return answer, err
+}
+
+// A listener ends when it has answered, and another one has its port: TCP's word
+// holds.
+func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := &interrupted{Fabric: sim.New(sim.Link{})}
+	better(t, f, nil)
+	first := listenAuto(t, "127.0.0.1:0")
+	var second *AutoListener
+	f.then = func() {
+		require.NoError(t, first.Close())
+		second = listenAuto(t, first.Addr().String())
+	}
+	c := dialAuto(t, Dialer{}, first.Addr().String())
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	requireConnected(t, c, second)
+	requireNothingElse(t, second)
+}
+
+// A listener ends when it has answered, and nobody has its port.
+func TestAutoFailsAsTCPDoesWhenTheListenerHasEnded(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := &interrupted{Fabric: sim.New(sim.Link{})}
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	f.then = func() { require.NoError(t, l.Close()) }
+	_, err := Dial("auto", l.Addr().String())
+	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
+}
+
+// The proof of a link may be behind connections that nobody accepts.
+func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	var plain []net.Conn
+	for range 20 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		plain = append(plain, c)
+	}
+	c := dialAuto(t, Dialer{}, l.Addr().String())
+	require.Equal(t, "shm", c.LocalAddr().Network())
+	accepted := make(map[string]bool)
+	for range len(plain) + 1 {
+		s, err := l.Accept()
+		require.NoError(t, err)
+		defer s.Close()
+		accepted[s.RemoteAddr().String()] = true
+	}
+	for _, c := range append(plain, c) {
+		require.True(t, accepted[c.LocalAddr().String()])
+	}
+	requireNothingElse(t, l)
+}
+
+func TestAutoProvesEveryLinkOfItsOwn(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	requireCarried(t, l, Dialer{Config: &Config{Dedicated: true}}, "shm")
+	require.NoError(t, l.SetDeadline(time.Time{}))
+	from := anyPort(t)
+	c := requireCarried(t, l, Dialer{LocalAddr: from}, "shm")
+	require.Equal(t, from.String(), c.LocalAddr().String())
+}
+
+// Both families, and a name with an address where nobody listens.
+func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	d := Dialer{Resolver: resolver("127.0.0.2", "127.0.0.1"), Timeout: time.Minute}
+	c, err := d.Dial("auto", "host.example:"+port(t, l))
+	require.NoError(t, err)
+	require.Equal(t, "shm", c.LocalAddr().Network())
+	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+	requireConnected(t, c, l)
+}
+
+// Links beyond the first are made in the background, each with a proof of its own.
+func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
+	delayTCP(t, time.Hour)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	d := Dialer{Config: &Config{Links: 2}}
+	dialed := make(map[string]bool)
+	used := func() (n int) {
+		for _, i := range Links() {
+			if i.Dialed && i.Connections > 0 && i.Remote.String() == l.Addr().String() {
+				n++
+			}
+		}
+		return n
+	}
+	for used() < 2 {
+		dialed[dialAuto(t, d, l.Addr().String()).LocalAddr().String()] = true
+		s, err := l.Accept()
+		require.NoError(t, err)
+		defer s.Close()
+		require.True(t, dialed[s.RemoteAddr().String()])
+	}
+	requireNothingElse(t, l)
+}
+
+// Connections that a peer begins before it has proven the link end with it.
+func TestALinkThatIsUsedBeforeItIsProven(t *testing.T) {
+	delayTCP(t, time.Hour)
+	proveWithin(t, lapse)
+	f := sim.New(sim.Link{})
+	better(t, f, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	remote, err := addrPort(l.Addr())
+	require.NoError(t, err)
+	ep, err := f.Dial(t.Context(), netip.AddrPort{}, remote)
+	require.NoError(t, err)
+	cfg, err := (*Config)(nil).Link()
+	require.NoError(t, err)
+	cfg.Proof = uint16(anyPort(t).Port)
+	s, err := link.Dial(t.Context(), ep, cfg)
+	require.NoError(t, err)
+	defer s.Close(0)
+	early, err := s.Link().Open(t.Context())
+	require.NoError(t, err)
+	defer early.Close(0)
+	_, err = early.Read(make([]byte, 1), deadline.New())
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+
+	c, err := l.Accept() // as any that a peer has ended
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NoError(t, c.Close())
+	requireConnected(t, dialAuto(t, Dialer{}, l.Addr().String()), l)
+}
+
+func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
+	h := rdmaHost(t)
+	f, err := openRDMA(nil, nil)
+	require.NoError(t, err)
+	delayTCP(t, time.Hour)
+	better(t, nil, f)
+	server := listenTCP(t, h.any())
+	squatter, err := Listen("rdma", server.Addr().String())
+	require.NoError(t, err)
+	defer squatter.Close()
+	c := dialAuto(t, Dialer{}, server.Addr().String())
+	require.Equal(t, "tcp", c.LocalAddr().Network())
+	requireCodes(t, c, ReasonOther, ReasonRefused)
+	requireConnected(t, c, server)
+
+	proveWithin(t, lapse)
+	lied := listenTCP(t, h.any())
+	liar(t, f, lied.Addr())
+	c = dialAuto(t, Dialer{}, lied.Addr().String())
+	requireCodes(t, c, ReasonOther, ReasonElsewhere)
+	tried, err := lied.Accept()
+	require.NoError(t, err)
+	require.NoError(t, tried.Close())
+	requireConnected(t, c, lied)
+}

@@ -1,0 +1,296 @@
+package ringnet
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// alone waits until no connection and no link of other tests is left.
+func alone(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		runtime.GC() // finds connections that nobody has closed
+		CloseIdleLinks()
+		for _, n := range Totals() {
+			if n.Opened != n.Closed {
+				return false
+			}
+		}
+		return Memory().Used == 0
+	}, time.Minute, 10*time.Millisecond, "links of other tests: %+v", Links())
+}
+
+// since is what the process has done over a network since before.
+func since(before map[string]NetworkTotals, network string) NetworkTotals {
+	a, b := before[network], Totals()[network]
+	return NetworkTotals{
+		Dialed:           b.Dialed - a.Dialed,
+		DialsFailed:      added(a.DialsFailed, b.DialsFailed),
+		PassedOver:       added(a.PassedOver, b.PassedOver),
+		Opened:           b.Opened - a.Opened,
+		Closed:           b.Closed - a.Closed,
+		BytesSent:        b.BytesSent - a.BytesSent,
+		BytesReceived:    b.BytesReceived - a.BytesReceived,
+		MessagesSent:     b.MessagesSent - a.MessagesSent,
+		MessagesReceived: b.MessagesReceived - a.MessagesReceived,
+		LinksMade:        b.LinksMade - a.LinksMade,
+		LinksLost:        added(a.LinksLost, b.LinksLost),
+		ListenerStats: ListenerStats{
+			Accepted: b.Accepted - a.Accepted,
+			FellBack: b.FellBack - a.FellBack,
+			Failed:   added(a.Failed, b.Failed),
+		},
+	}
+}
+
+func added(a, b map[ReasonCode]uint64) (more map[ReasonCode]uint64) {
+	for code, n := range b {
+		if n > a[code] {
+			if more == nil {
+				more = make(map[ReasonCode]uint64)
+			}
+			more[code] = n - a[code]
+		}
+	}
+	return more
+}
+
+func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		alone(t)
+		l := listenOn(t, h, ListenConfig{})
+		before := Totals()
+		client, server := connect(t, h, l, &Dialer{})
+		ask(t, client, server, 100_000)
+		open := since(before, carrier)
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+		closed := since(before, carrier)
+
+		require.EqualValues(t, 1, open.Dialed)
+		require.EqualValues(t, 1, open.Accepted)
+		require.EqualValues(t, 2, open.Opened, "both ends are of this process")
+		require.Zero(t, open.Closed)
+		require.EqualValues(t, 200_000, open.BytesSent)
+		require.EqualValues(t, 200_000, open.BytesReceived)
+		require.EqualValues(t, 2, closed.Closed)
+		require.EqualValues(t, 200_000, closed.BytesSent)
+		require.EqualValues(t, 200_000, closed.BytesReceived)
+		if carrier == "tcp" {
+			require.Zero(t, open.LinksMade)
+		} else {
+			require.EqualValues(t, 2, open.LinksMade, "as both ends see it")
+			require.Positive(t, open.MessagesSent)
+		}
+
+		require.NoError(t, l.Close())
+		require.Eventually(t, func() bool {
+			CloseIdleLinks()
+			return len(Links()) == 0
+		}, 10*time.Second, time.Millisecond)
+		gone := since(before, carrier)
+		require.EqualValues(t, 200_000, gone.BytesSent, "the links are gone")
+		require.EqualValues(t, 200_000, gone.BytesReceived)
+		require.Empty(t, gone.LinksLost)
+	})
+}
+
+// goesThrough is a connection whose ReadFrom a WriteTo may call.
+type goesThrough struct{ net.Conn }
+
+func (c goesThrough) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
+
+// A proxy closes a connection while it copies from it.
+func TestTotalsCountWhatWasCopiedWhenCloseEndsTheCopy(t *testing.T) {
+	overEachLeg(t, func(t *testing.T, h host, carrier string) {
+		alone(t)
+		before := Totals()
+		client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
+		to, from := net.Pipe()
+		copied := make(chan int64, 1)
+		go func() {
+			n, _ := server.(io.WriterTo).WriteTo(goesThrough{from})
+			copied <- n
+		}()
+		_, err := client.Write(make([]byte, 100_000))
+		require.NoError(t, err)
+		_, err = io.ReadFull(to, make([]byte, 100_000))
+		require.NoError(t, err)
+		require.NoError(t, server.Close())
+		require.EqualValues(t, 100_000, <-copied)
+		require.EqualValues(t, 100_000, server.Stats().BytesReceived)
+		require.EqualValues(t, 100_000, since(before, carrier).BytesReceived)
+	})
+}
+
+func TestTotalsCountDialsThatFail(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{})
+		require.NoError(t, l.Close())
+		before := Totals()
+		_, err := Dial(h.network, l.Addr().String())
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.Equal(t, map[ReasonCode]uint64{ReasonNoListener: 1}, since(before, h.network).DialsFailed)
+	})
+	_, err := Dial("smoke", "127.0.0.1:1")
+	require.Error(t, err)
+	require.NotContains(t, Totals(), "smoke", "labels are from a small set")
+}
+
+func TestTotalsCountWhatAutoHasPassedOver(t *testing.T) {
+	better(t, nil, nil)
+	l := listenTCP(t, "127.0.0.1:0")
+	before := Totals()
+	dialAuto(t, Dialer{}, l.Addr().String())
+	require.EqualValues(t, 1, since(before, "tcp").Dialed)
+	for _, network := range []string{"shm", "rdma"} {
+		require.Equal(t, map[ReasonCode]uint64{ReasonOther: 1}, since(before, network).PassedOver)
+	}
+
+	before = Totals()
+	_, err := (&Dialer{Require: []string{"shm"}}).Dial("auto", l.Addr().String())
+	require.Error(t, err)
+	require.Equal(t, map[ReasonCode]uint64{ReasonOther: 1}, since(before, "shm").PassedOver)
+	require.Equal(t, map[ReasonCode]uint64{ReasonSwitchedOff: 1}, since(before, "auto").DialsFailed)
+}
+
+func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
+	delayTCP(t, time.Hour)
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Equal(t, map[string]ListenerStats{"tcp": {}, "shm": {}}, l.Stats())
+	requireCarried(t, l, Dialer{}, "shm")
+	require.Equal(t, map[string]ListenerStats{"tcp": {}, "shm": {Accepted: 1}}, l.Stats())
+
+	require.NoError(t, l.SetDeadline(time.Time{}))
+	plain, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer plain.Close()
+	c, err := l.Accept()
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1, FellBack: 1}, "shm": {Accepted: 1}}, l.Stats())
+	require.NoError(t, l.Close())
+	require.EqualValues(t, 1, l.Stats()["shm"].Accepted, "after Close")
+}
+
+func TestAListenerThatOffersNothingBetterCountsNoFallBack(t *testing.T) {
+	better(t, nil, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	requireCarried(t, l, Dialer{}, "tcp")
+	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1}}, l.Stats())
+}
+
+func TestListenersCountWhomTheyHaveNoRoomFor(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, h host) {
+		for name, d := range map[string]*Dialer{"on one link": {}, "on links of their own": {Config: dedicated}} {
+			t.Run(name, func(t *testing.T) {
+				l := h.listen(t, ListenConfig{Backlog: 1})
+				before := Totals()
+				c, err := d.Dial(h.network, l.Addr().String())
+				require.NoError(t, err)
+				defer c.Close()
+				limited := *d
+				limited.Timeout = time.Second // enough to be refused once
+				if h.network == "rdma" {
+					limited.Timeout = 3 * time.Second // an emulated device takes its time
+				}
+				_, err = limited.Dial(h.network, l.Addr().String())
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				require.Positive(t, l.Stats().Failed[ReasonFull])
+				require.Zero(t, l.Stats().Accepted)
+				require.Equal(t, l.Stats().Failed, since(before, h.network).Failed)
+				require.Equal(t, map[ReasonCode]uint64{ReasonFull: 1}, since(before, h.network).DialsFailed)
+			})
+		}
+	})
+}
+
+// A server out of memory does not look healthy.
+func TestListenersCountWhomTheyHaveNoMemoryFor(t *testing.T) {
+	for name, has := range map[string]int{"a link": 0, "a connection more on it": (*Config)(nil).PinnedMemory()} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, sim.New(sim.Link{}))
+			l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{})
+			l.link.Budget = budget.New(func() budget.Limits { return budget.Limits{Registered: has, Locked: has} })
+			before := Totals()
+			d := Dialer{Timeout: time.Second}
+			if has > 0 {
+				c, err := d.Dial("sim", l.Addr().String())
+				require.NoError(t, err)
+				defer c.Close()
+			}
+			_, err := d.Dial("sim", l.Addr().String())
+			require.Error(t, err)
+			failed := l.Stats().Failed
+			require.Len(t, failed, 1)
+			require.Positive(t, failed[ReasonMemory])
+			require.Equal(t, failed, since(before, "sim").Failed)
+		})
+	}
+}
+
+func TestListenersCountDialersThatDoNotConfirm(t *testing.T) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Config: &Config{HandshakeTimeout: 10 * time.Millisecond}})
+	counted := func() bool { return l.Stats().Failed[ReasonSilent] == 1 }
+	err := rawDial(t, n, l.Addr(), 0, func() error {
+		require.Eventually(t, counted, 10*time.Second, time.Millisecond)
+		return nil
+	})
+	require.Error(t, err)
+}
+
+func TestTotalsCountLinksThatAreLost(t *testing.T) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	h := host{"sim", "10.0.0.1"}
+	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Config: impatient})
+	before := Totals()
+	breakLink(n, client)
+	require.Eventually(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 }, 10*time.Second, time.Millisecond)
+}
+
+// breakLink ends the link of a connection that is the first on it.
+func breakLink(n *sim.Network, c net.Conn) {
+	n.Find(c.LocalAddr().(Addr).AddrPort(), c.RemoteAddr().(Addr).AddrPort()).Fail(errors.New("cable on fire"))
+}
+
+func TestTotalsCountDatagrams(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("shm is Linux's")
+	}
+	before := Totals()["shm-udp"].Datagrams
+	server, err := ListenPacket("shm-udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer server.Close()
+	client, err := Dial("shm-udp", server.LocalAddr().String())
+	require.NoError(t, err)
+	defer client.Close()
+	_, err = client.Write([]byte("five5"))
+	require.NoError(t, err)
+	_, _, err = server.ReadFrom(make([]byte, 10))
+	require.NoError(t, err)
+	for range 2 { // while the sockets are open, and when they are closed
+		requireSoon(t, func() bool { return Totals()["shm-udp"].Datagrams.BytesSent > before.BytesSent }) // counted last; the server may be faster
+		now := Totals()["shm-udp"].Datagrams
+		require.EqualValues(t, 1, now.Sent-before.Sent)
+		require.EqualValues(t, 1, now.Received-before.Received)
+		require.EqualValues(t, 5, now.BytesSent-before.BytesSent)
+		require.EqualValues(t, 5, now.BytesReceived-before.BytesReceived)
+		_ = client.Close()
+		_ = server.Close()
+	}
+}
