@@ -103,7 +103,7 @@ func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 		codes := []ReasonCode{ReasonNoListener, ReasonNoListener}
 		codes[i] = ReasonRefused
 		requireCodes(t, c, codes...)
-		require.ErrorContains(t, c.PassedOver()[i], "it does not listen on TCP")
+		require.ErrorContains(t, c.PassedOver()[i], "the listener does not listen on TCP")
 		requireConnected(t, c, server)
 		requireNothingElse(t, server)
 		requireNothingElse(t, squatter.(*Listener))
