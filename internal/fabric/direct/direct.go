@@ -1,7 +1,7 @@
-// Package direct connects two queue pairs of one process that cost as little
-// as can be: a work request goes straight to the other side's memory and
-// completion queue. It is for measuring what a connection costs besides its
-// device, and trusts both sides: it checks neither keys nor posted receives.
+// Package direct connects two queue pairs of one process at the least possible cost:
+// PostSend writes to the other side's memory and completion queue. Benchmarks use it to
+// measure what a connection costs besides its device. It trusts both sides: it checks
+// neither keys nor posted receives.
 package direct
 
 import (
@@ -21,13 +21,10 @@ type end struct {
 	bell   chan struct{}
 	change chan error
 
-	recvSize int
-	rings    [256]memory // what the peer writes to, by key
-	made     uint32      // of those
-	buffers  []byte      // recvSize bytes for each receive
-	posted   uint64      // receives
-	polled   uint64      // receives
-	sent     uint64      // messages to the peer
+	rings [256]memory // what the peer writes to, by key
+	made  uint32      // of those
+	receives
+	sent uint64 // messages to the peer
 
 	arrived completionQueue // filled by the peer
 	done    completionQueue // of this side's sends
@@ -35,7 +32,15 @@ type end struct {
 	failed  bool
 }
 
-// completionQueue has one side that adds and one that takes.
+// receives are an end's.
+type receives struct {
+	recvSize int
+	buffers  []byte // recvSize bytes for each receive
+	posted   uint64
+	polled   uint64
+}
+
+// completionQueue is one that a goroutine at a time adds to, and one takes from.
 type completionQueue struct {
 	entries []fabric.Completion // a power of two
 	head    uint64
@@ -46,7 +51,7 @@ func (q *completionQueue) init(depth int) {
 	q.entries = make([]fabric.Completion, 1<<bits.Len(uint(depth-1)))
 }
 
-// slot is the place of the next completion but n.
+// slot is the place of the completion with a position, counted from 0.
 func (q *completionQueue) slot(pos uint64) *fabric.Completion {
 	return &q.entries[pos&uint64(len(q.entries)-1)]
 }

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ type completionQueue struct {
 	// placed meanwhile.
 	ready atomic.Int64
 	late  [2]lateQueue // sends, receives
+	rng   *rand.Rand   // of Link.Jitter
 
 	overflowed bool
 

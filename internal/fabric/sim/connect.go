@@ -13,7 +13,8 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// cmState is how far a connection is.
+// cmState is how far a connection is: which message of the connection manager the
+// endpoint has sent or received last.
 type cmState int
 
 const (
@@ -21,8 +22,25 @@ const (
 	requested           // REQ sent or received
 	answered            // REP sent or received
 	established         // RTU sent or received
-	over                // refused, by either
+	leaving             // DREQ sent
+	left                // DREQ received
+	parted              // DREQ sent and received, or DREP sent
+	over                // REJ sent or received
 )
+
+// cmMoves are the states that can follow each. Where RTU is lost, a message of the peer's
+// queue pair or DREQ does its work, and a listener that gives up sends REJ to a dialer
+// for whom the connection is established. Who has sent DREQ does not send REJ.
+var cmMoves = [...][]cmState{
+	idle:        {requested},
+	requested:   {answered, over},
+	answered:    {established, left, over},
+	established: {leaving, left, over},
+	leaving:     {parted, over},
+	left:        {parted},
+	parted:      {},
+	over:        {},
+}
 
 // rejectTimeout is REJ reason 4: the sender has given up.
 const rejectTimeout = 4
@@ -37,10 +55,19 @@ type manager struct {
 	settled  bool // and has its outcome
 	outcome  error
 
-	parting bool // DREQ or DREP sent
-	parted  bool // DREQ received
-	told    bool // Wait has ErrDisconnected
+	told bool // Wait has ErrDisconnected
 }
+
+// move changes the state.
+func (m *manager) move(to cmState) {
+	if !slices.Contains(cmMoves[m.cm], to) {
+		panic(fmt.Sprintf("sim: connection goes from state %d to %d", m.cm, to))
+	}
+	m.cm = to
+}
+
+// agreed reports whether both sides have agreed to the connection.
+func (m *manager) agreed() bool { return m.cm >= established && m.cm < over }
 
 // Connect implements [fabric.Endpoint].
 func (e *Endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) {
@@ -53,7 +80,7 @@ func (e *Endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if e.side != active || e.cm != idle || e.qp != ready || len(private) > fabric.MaxConnectData {
 		return nil, fmt.Errorf("sim: connect: %w", syscall.EINVAL)
 	}
-	e.cm = requested
+	e.move(requested)
 	private = slices.Clone(private)
 	e.tell(REQ, func() { e.n.request(e, private) })
 	if err := e.await(ctx); err != nil {
@@ -80,7 +107,7 @@ func (e *Endpoint) Accept(ctx context.Context, private []byte) error {
 	if e.side != passive || e.cm != requested || e.qp != ready || len(private) > fabric.MaxAcceptData {
 		return fmt.Errorf("sim: accept: %w", syscall.EINVAL)
 	}
-	e.cm = answered
+	e.move(answered)
 	e.qp = rtr
 	private = fabric.Padded(private, fabric.MaxAcceptData)
 	e.tell(REP, func() {
@@ -88,7 +115,7 @@ func (e *Endpoint) Accept(ctx context.Context, private []byte) error {
 		if p.closed || p.cm != requested {
 			return
 		}
-		p.cm = answered
+		p.move(answered)
 		p.qp = max(p.qp, rtr)
 		p.private = private
 		p.settle(nil)
@@ -107,7 +134,7 @@ func (e *Endpoint) Confirm() error {
 	if e.side != active || e.cm != answered || e.qp != rtr {
 		return fmt.Errorf("sim: confirm: %w", syscall.EINVAL)
 	}
-	e.cm = established
+	e.move(established)
 	e.qp = rts
 	e.tell(RTU, func() { e.peer.confirmed() })
 	return nil
@@ -119,7 +146,7 @@ func (e *Endpoint) confirmed() {
 	if e.side != passive || e.cm != answered {
 		return
 	}
-	e.cm = established
+	e.move(established)
 	if e.qp == rtr {
 		e.qp = rts
 	}
@@ -139,8 +166,9 @@ func (e *Endpoint) Reject(private []byte) error {
 	return nil
 }
 
+// refuse sends REJ.
 func (e *Endpoint) refuse(reason int, private []byte) {
-	e.cm = over
+	e.move(over)
 	private = slices.Clone(private)
 	e.tell(REJ, func() {
 		if e.peer != nil {
@@ -149,17 +177,17 @@ func (e *Endpoint) refuse(reason int, private []byte) {
 	})
 }
 
-// refused is what REJ does.
+// refused is what REJ does on arrival.
 func (e *Endpoint) refused(reason int, private []byte) {
 	switch {
 	case e.closed || e.cm == idle || e.cm == over:
 		return
-	case e.cm == established || e.cm == answered && e.side == active:
+	case e.agreed() || e.cm == answered && e.side == active:
 		e.disconnected()
 	default:
 		e.settle(&fabric.RejectError{Reason: reason, Private: fabric.Padded(private, fabric.MaxRejectData)})
 	}
-	e.cm = over
+	e.move(over)
 }
 
 // Disconnect implements [fabric.Endpoint]. As rdma_cm does, the peer answers
@@ -171,39 +199,43 @@ func (e *Endpoint) Disconnect() error {
 	defer e.c.mu.Unlock()
 	e.use("Disconnect")
 	e.fail()
-	if e.cm == established {
-		e.goodbye()
-	}
+	e.goodbye()
 	return nil
 }
 
-// goodbye sends DREQ, or DREP to a peer that was faster.
+// goodbye ends a connection: with DREQ, or with DREP if the peer has sent DREQ. Where
+// neither can be sent, it does nothing.
 func (e *Endpoint) goodbye() {
-	if e.parting {
-		return
+	switch e.cm {
+	case established:
+		e.move(leaving)
+		e.tell(DREQ, e.peer.dismissed)
+		if !e.told {
+			e.c.after(e.n.link.CMTimeout, e.disconnected)
+		}
+	case left:
+		e.move(parted)
+		e.tell(DREP, e.peer.disconnected)
 	}
-	e.parting = true
-	if e.parted {
-		e.tell(DREP, func() { e.peer.disconnected() })
-		return
+}
+
+// dismissed is what DREQ does on arrival. If the owner has disconnected or closed, too,
+// the endpoint answers with DREP at once; else goodbye does.
+func (e *Endpoint) dismissed() {
+	switch e.cm {
+	case answered, established:
+		e.move(left)
+	case leaving:
+		e.move(parted)
 	}
-	e.tell(DREQ, func() {
+	e.disconnected()
+	if e.closed || e.cm == parted {
 		p := e.peer
-		p.parted = true
-		if p.cm == answered {
-			p.cm = established // or the peer would not part
-		}
-		p.disconnected()
-		if p.closed || p.parting {
-			e.c.after(e.n.link.Latency, func() {
-				if !e.c.broken() {
-					e.disconnected()
-				}
-			})
-		}
-	})
-	if !e.told {
-		e.c.after(e.n.link.CMTimeout, e.disconnected)
+		e.c.after(e.n.link.Latency, func() {
+			if !e.c.broken() {
+				p.disconnected()
+			}
+		})
 	}
 }
 
@@ -216,7 +248,7 @@ func (e *Endpoint) disconnected() {
 	}
 }
 
-// part is what the kernel tells the peer when an endpoint is destroyed.
+// part is what the kernel tells the peer of an endpoint that is destroyed.
 func (e *Endpoint) part() {
 	switch e.cm {
 	case requested:
@@ -227,12 +259,13 @@ func (e *Endpoint) part() {
 		}
 	case answered:
 		e.refuse(fabric.RejectConsumer, nil)
-	case established:
+	default:
 		e.goodbye()
 	}
 }
 
-// tell sends a message of the connection manager.
+// tell sends a message of the connection manager. When it arrives, arrive runs with c.mu
+// held.
 func (e *Endpoint) tell(m Message, arrive func()) {
 	if f := e.n.faults.Load(); f != nil && f.Lose != nil && f.Lose(e, m) {
 		return
@@ -244,7 +277,7 @@ func (e *Endpoint) tell(m Message, arrive func()) {
 	})
 }
 
-// settle ends Connect or Accept.
+// settle ends Connect or Accept, or the next of them, with an outcome.
 func (e *Endpoint) settle(err error) {
 	if e.settled {
 		return
@@ -256,7 +289,8 @@ func (e *Endpoint) settle(err error) {
 	}
 }
 
-// await waits for settle; the caller holds c.mu, which it lets go meanwhile.
+// await waits for settle, and returns the outcome. The caller holds c.mu, which await
+// releases meanwhile.
 func (e *Endpoint) await(ctx context.Context) error {
 	if !e.settled {
 		e.c.after(e.n.link.CMTimeout, func() { e.settle(fmt.Errorf("sim: no answer: %w", syscall.ETIMEDOUT)) })

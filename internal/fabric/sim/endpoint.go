@@ -12,7 +12,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// side says who asked for a connection; it names a direction of the link.
+// side says who asked for a connection. What it sends is one direction of the link.
 type side int
 
 const (
@@ -47,20 +47,24 @@ type Endpoint struct {
 	// sendTurn by PostSend, which may run at the same time as those.
 	turn, sendTurn int
 
-	rng *rand.Rand // guarded, as all that follows, by c.mu
-
-	closed  bool
-	limits  fabric.Limits
-	options fabric.Options
-	memory  []*Memory
-
-	peer *Endpoint // nil until the request has arrived
+	// Guarded by c.mu, which the caller of a method that is not exported holds: the
+	// methods that take it say so.
+	peer   *Endpoint // nil until the request has arrived
+	closed bool
+	memory []*Memory
 	manager
+	queuePair
+	completionQueue
+}
+
+// queuePair is an endpoint's.
+type queuePair struct {
 	qp        qpState
-	unflushed bool // in ERR, it does not give back what was posted
+	options   fabric.Options // from Open on
+	limits    fabric.Limits  // from Open on
+	unflushed bool           // in ERR, it does not give back what was posted
 	sendQueue
 	recvQueue
-	completionQueue
 }
 
 var _ fabric.Mover = (*Endpoint)(nil)
@@ -141,6 +145,7 @@ func (e *Endpoint) Close() error {
 	return nil
 }
 
+// destroy does the work of Close, and takes c.mu.
 func (e *Endpoint) destroy() error {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()

@@ -5,6 +5,7 @@ package sim
 import (
 	"errors"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -51,22 +52,34 @@ type Faults struct {
 // SetFaults replaces the faults.
 func (n *Network) SetFaults(f Faults) { n.faults.Store(&f) }
 
+// cables are the cables of a network.
+type cables struct {
+	cut   atomic.Bool                         // all are
+	cards atomic.Pointer[map[netip.Addr]bool] // whose are; stored with Network.mu held
+}
+
+// severed reports whether nothing gets from one card to another.
+func (c *cables) severed(a, b netip.Addr) bool {
+	cut := c.cards.Load()
+	return c.cut.Load() || cut != nil && ((*cut)[a] || (*cut)[b])
+}
+
 // Cut cuts the cable, or mends it. What would arrive meanwhile is lost.
-func (n *Network) Cut(cut bool) { n.cut.Store(cut) }
+func (n *Network) Cut(cut bool) { n.cables.cut.Store(cut) }
 
 // CutCard cuts the cable of the card with an address, or mends it.
 func (n *Network) CutCard(a netip.Addr, cut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	cards := map[netip.Addr]bool{a.Unmap(): cut}
-	if before := n.cards.Load(); before != nil {
+	if before := n.cables.cards.Load(); before != nil {
 		for b, cut := range *before {
 			if b != a.Unmap() {
 				cards[b] = cut
 			}
 		}
 	}
-	n.cards.Store(&cards)
+	n.cables.cards.Store(&cards)
 }
 
 // Blackhole makes an address swallow the requests of the connection manager.
@@ -76,7 +89,7 @@ func (n *Network) Blackhole(a netip.Addr) {
 	n.holes[a.Unmap()] = true
 }
 
-// swallows reports whether an address is such a one.
+// swallows reports whether Blackhole has named an address. It takes n.mu.
 func (n *Network) swallows(a netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -138,7 +151,7 @@ func (e *Endpoint) Kill() {
 func (e *Endpoint) Established() bool {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
-	return e.cm == established
+	return e.agreed()
 }
 
 // HoldSends holds back the completions of sends, or lets them go.

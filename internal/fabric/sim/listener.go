@@ -27,8 +27,8 @@ type Listener struct {
 
 var _ fabric.Listener = (*Listener)(nil)
 
-// Listen hears requests to every address of the network when the address of
-// local is not valid or unspecified.
+// Listen implements [fabric.Fabric]. If the address of local is not valid or unspecified,
+// the listener receives requests to every address of the network.
 func (n *Network) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
 	if n.gone.Load() {
 		return nil, fmt.Errorf("sim: listen: %w", fabric.ErrDeviceRemoved)
@@ -86,8 +86,8 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// request brings the connection request of e to whoever listens; the caller
-// holds e.c.mu.
+// request brings the connection request of e to its listener. The caller holds e.c.mu;
+// request takes n.mu.
 func (n *Network) request(e *Endpoint, private []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -116,7 +116,7 @@ func (n *Network) request(e *Endpoint, private []byte) {
 		return
 	}
 	p := n.endpoint(e.c, e.remote, e.local, passive)
-	p.cm = requested
+	p.move(requested)
 	p.private = fabric.Padded(private, fabric.MaxConnectData)
 	p.peer, e.peer = e, p
 	to.queue = append(to.queue, p)

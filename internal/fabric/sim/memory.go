@@ -58,8 +58,7 @@ func (e *Endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	m := &Memory{bytes: b[skip : skip+n : skip+n], access: a}
 
 	e.n.mu.Lock()
-	m.addr = e.n.nextAddr
-	e.n.nextAddr += uint64(n) + pageSize // an overrun hits nothing
+	m.addr = e.n.unique.addr(n)
 	e.n.mu.Unlock()
 
 	e.enter(m)
@@ -98,11 +97,10 @@ func (e *Endpoint) Adopt(m fabric.Memory) error {
 	return nil
 }
 
-// enter gives memory a key by which the peer may know it.
+// enter gives memory a key by which the peer may know it. It takes n.mu.
 func (e *Endpoint) enter(m *Memory) {
 	e.n.mu.Lock()
-	e.n.lastKey++
-	m.rkey = e.n.lastKey << 8 // as on hardware, where the low byte is the owner's
+	m.rkey = e.n.unique.key()
 	e.n.mu.Unlock()
 	m.e = e
 	e.memory = append(e.memory, m)
@@ -145,7 +143,8 @@ func (m *Memory) holds(data []byte) bool {
 	return first >= start && first+uintptr(len(data)) <= start+uintptr(len(m.bytes))
 }
 
-// place copies what a peer writes to where it wants it, if it may.
+// place copies what a peer writes to where the peer wants it, and reports whether the peer
+// may write there.
 func (e *Endpoint) place(data []byte, addr uint64, rkey uint32) bool {
 	if len(data) == 0 {
 		return true // no address or key is looked at

@@ -5,11 +5,11 @@
 // kinder: what a device punishes, this fabric punishes too, where it can with a
 // panic that says why.
 //
-// The way through the files: sim.go has the network and its addresses,
+// The way through the files: sim.go has the network, addr.go its addresses,
 // listener.go and connect.go the connection manager, send.go and receive.go the
-// queue pair, completion.go the completion queue and its events, datagram.go
-// datagrams, wire.go the time that messages take, faults.go what a test can
-// break.
+// queue pair, completion.go the completion queue and its events, memory.go
+// registered memory, datagram.go queue pairs for datagrams, wire.go the time that
+// messages take, faults.go what a test can break.
 package sim
 
 import (
@@ -93,9 +93,8 @@ type Network struct {
 	link    Link
 	instant bool // a message arrives and is acknowledged when it is posted
 	faults  atomic.Pointer[Faults]
-	cut     atomic.Bool
-	cards   atomic.Pointer[map[netip.Addr]bool] // whose cables are cut
-	gone    atomic.Bool                         // the device was removed
+	cables  cables
+	gone    atomic.Bool // the device was removed
 	rnr     atomic.Uint64
 	packets packets
 
@@ -103,12 +102,36 @@ type Network struct {
 	lanes     [2]lane
 	listeners []*Listener
 	ports     map[netip.AddrPort]bool // of dialers
+	lastPort  uint16                  // that the network has chosen
 	endpoints []*Endpoint             // not closed, in the order made
-	holes     map[netip.Addr]bool
-	lastPort  uint16
-	lastKey   uint32
-	lastID    uint64
-	nextAddr  uint64
+	holes     map[netip.Addr]bool     // see Blackhole
+	unique    unique
+}
+
+// unique makes names that a network gives out once.
+type unique struct {
+	lastEndpoint uint64
+	lastKey      uint32
+	nextAddr     uint64
+}
+
+// endpoint returns the number of a new endpoint, from 1 on.
+func (u *unique) endpoint() uint64 {
+	u.lastEndpoint++
+	return u.lastEndpoint
+}
+
+// key returns a remote key.
+func (u *unique) key() uint32 {
+	u.lastKey++
+	return u.lastKey << 8 // as on hardware, where the low byte is the owner's
+}
+
+// addr returns the address of n bytes of memory, behind which an overrun hits nothing.
+func (u *unique) addr(n int) uint64 {
+	a := u.nextAddr
+	u.nextAddr += uint64(n) + pageSize
+	return a
 }
 
 var _ fabric.Fabric = (*Network)(nil)
@@ -124,12 +147,12 @@ func New(l Link) *Network {
 		l.CMTimeout = DefaultCMTimeout
 	}
 	return &Network{
-		link:     l,
-		instant:  l.Latency == 0 && l.Bandwidth == 0,
-		packets:  packets{rng: rand.New(rand.NewPCG(l.Seed, 0))},
-		ports:    make(map[netip.AddrPort]bool),
-		holes:    make(map[netip.Addr]bool),
-		nextAddr: 0x7f00_0000_0000,
+		link:    l,
+		instant: l.Latency == 0 && l.Bandwidth == 0,
+		packets: packets{rng: rand.New(rand.NewPCG(l.Seed, 0))},
+		ports:   make(map[netip.AddrPort]bool),
+		holes:   make(map[netip.Addr]bool),
+		unique:  unique{nextAddr: 0x7f00_0000_0000},
 	}
 }
 
@@ -164,7 +187,7 @@ func (n *Network) Find(local, remote netip.AddrPort) *Endpoint {
 	return nil
 }
 
-// Dial never fails for want of a listener: Connect does.
+// Dial implements [fabric.Fabric]. It does not look for a listener: Connect does.
 func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -194,15 +217,14 @@ func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 	return n.endpoint(&conn{n: n, cards: [2]netip.Addr{local.Addr(), remote.Addr()}}, local, remote, active), nil
 }
 
-// endpoint makes an endpoint of c; the caller holds n.mu.
+// endpoint makes an endpoint of c. The caller holds n.mu.
 func (n *Network) endpoint(c *conn, local, remote netip.AddrPort, s side) *Endpoint {
-	n.lastID++
-	e := newEndpoint(n, c, local, remote, s, n.lastID)
+	e := newEndpoint(n, c, local, remote, s, n.unique.endpoint())
 	n.endpoints = append(n.endpoints, e)
 	return e
 }
 
-// forget removes a closed endpoint.
+// forget removes a closed endpoint. It takes n.mu.
 func (n *Network) forget(e *Endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -212,51 +234,4 @@ func (n *Network) forget(e *Endpoint) {
 	if e.side == active {
 		delete(n.ports, e.local)
 	}
-}
-
-// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
-const firstEphemeral = 49152
-
-// bind returns an address with a port of which none is taken: one after last, if it
-// does not say which.
-func bind(a netip.AddrPort, last *uint16, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
-	if a.Port() != 0 {
-		if taken(a) {
-			return a, syscall.EADDRINUSE
-		}
-		return a, nil
-	}
-	for range 1<<16 - firstEphemeral {
-		*last = max(*last+1, firstEphemeral)
-		if free := netip.AddrPortFrom(a.Addr(), *last); !taken(free) {
-			return free, nil
-		}
-	}
-	return a, syscall.EADDRINUSE
-}
-
-// taken reports whether a dialer or a listener has the address; the caller
-// holds n.mu.
-func (n *Network) taken(a netip.AddrPort) bool {
-	return n.ports[a] || slices.ContainsFunc(n.listeners, func(l *Listener) bool { return collide(l.addr, a) })
-}
-
-// collide reports whether there is an address that listeners at a and at b both
-// hear what is sent to.
-func collide(a, b netip.AddrPort) bool {
-	return a.Port() == b.Port() && (covers(a.Addr(), b.Addr()) || covers(b.Addr(), a.Addr()))
-}
-
-// covers reports whether a listener at a hears what is sent to b.
-func covers(a, b netip.Addr) bool {
-	return a == b || a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && b.Is4()
-}
-
-// wildcard is the address that a listener asks for, of which none means all of both
-// families.
-func wildcard(a netip.AddrPort) netip.AddrPort {
-	if !a.Addr().IsValid() {
-		return netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
-	}
-	return fabric.Plain(a)
 }

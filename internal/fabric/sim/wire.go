@@ -22,13 +22,7 @@ type conn struct {
 }
 
 // broken reports whether nothing gets through.
-func (c *conn) broken() bool { return c.cut.Load() || c.n.severed(c.cards[0], c.cards[1]) }
-
-// severed reports whether nothing gets from one card to another.
-func (n *Network) severed(a, b netip.Addr) bool {
-	cut := n.cards.Load()
-	return n.cut.Load() || cut != nil && ((*cut)[a] || (*cut)[b])
-}
+func (c *conn) broken() bool { return c.cut.Load() || c.n.cables.severed(c.cards[0], c.cards[1]) }
 
 // agenda is what is to happen later.
 type agenda struct {
@@ -142,7 +136,7 @@ type lane struct {
 }
 
 // leave puts size bytes on the lane behind whatever is there and returns when
-// the last of them has left.
+// the last of them has left. It takes n.mu.
 func (n *Network) leave(s side, size int) time.Time {
 	now := time.Now()
 	if n.link.Bandwidth == 0 {
