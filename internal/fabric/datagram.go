@@ -24,66 +24,68 @@ type DatagramOptions struct {
 	// have a receive queue for each sender has as many for each.
 	RecvQueue int
 
-	// Filter is called by Receive with each datagram, of which all is known but the
-	// bytes behind the header. The endpoint drops those that it returns false for.
+	// Receive calls Filter with each datagram, of which all fields are set, but no bytes
+	// have been copied to Buffers. The endpoint drops those for which Filter returns
+	// false.
 	Filter func(*Datagram) bool
 
-	// Notify is called after [DatagramEndpoint].Arm when there may be something to
-	// receive, by a goroutine of the fabric's, which must not be kept waiting. It may
-	// be called for no reason.
+	// A goroutine of the fabric's calls Notify after [DatagramEndpoint].Arm when there
+	// may be something to receive, or for no reason. Notify must not block.
 	Notify func()
 
-	// Lost is called once, as Notify is, if the endpoint's device has gone for good, so
-	// that nothing will arrive any more: the error wraps [ErrDeviceRemoved].
+	// The fabric calls Lost once, as it calls Notify, if the endpoint's device is gone
+	// for good, so that nothing arrives any more. The error wraps [ErrDeviceRemoved].
 	Lost func(error)
 }
 
-// HeaderSize is how many bytes of each datagram a [Datagram] has apart.
+// HeaderSize is how many bytes at the beginning of each datagram are in
+// [Datagram].Header.
 const HeaderSize = 8
 
 // DatagramEndpoint is a queue pair that sends to any number of others of its kind, and
 // receives from them.
 //
-// Send is called by one goroutine at a time, and so is Receive, all others by any.
+// Send is called by one goroutine at a time, and so is Receive; the other methods may be
+// called at once.
 type DatagramEndpoint interface {
 	LocalAddr() netip.AddrPort
 
 	DatagramLimits() DatagramLimits
 
-	// SetRecvQueue changes DatagramOptions.RecvQueue, within what the fabric has. It may
-	// do so for senders only that are not known yet.
+	// SetRecvQueue changes DatagramOptions.RecvQueue, within the fabric's limits. A
+	// fabric may apply it only to senders that it does not know yet.
 	SetRecvQueue(n int)
 
-	// Join has the endpoint receive what is sent to a group, a multicast address and a
-	// port, at the card of this host that has an address; the zero Addr stands for the one
-	// that datagrams to the group are sent from. Any number of endpoints of a host may
-	// join the same group, and each receives what is sent there, itself included. To
-	// join what has been joined at that card is EADDRINUSE.
+	// Join makes the endpoint a member of a group, a multicast address and a port, at the
+	// card of this host that has the address card, or, if card is zero, at the one that
+	// datagrams to the group are sent from. Any number of endpoints of a host may be
+	// members of a group, and each receives what any endpoint, itself included, sends to
+	// the group. If the endpoint is a member at that card already, the error is
+	// EADDRINUSE.
 	Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error
 
-	// Leave ends that: EADDRNOTAVAIL if it has not been so. What has arrived may be
-	// lost.
+	// Leave ends a membership; the error is EADDRNOTAVAIL if there is none. Datagrams
+	// that have arrived for it may be lost.
 	Leave(group netip.AddrPort, card netip.Addr) error
 
-	// Resolve finds out how to reach an address. Nothing is kept of an address
-	// that nobody is found at, for which the error wraps ECONNREFUSED or is a
-	// *[RejectError]. A group can be reached though it has no members.
+	// Resolve finds out how to reach an address. If no endpoint has the address, the
+	// error wraps ECONNREFUSED or is a *[RejectError], and the fabric does not remember
+	// that. A group without members can be reached.
 	Resolve(ctx context.Context, to netip.AddrPort) (AddressHandle, error)
 
-	// Send sends the datagrams in order and sets the Status of each. It waits for
-	// nothing but the device to send what it was given before, and keeps no
-	// reference to them.
+	// Send sends the datagrams in order and sets the Status of each. It waits only until
+	// the device has sent earlier ones, and keeps no reference to d.
 	Send(d []Datagram)
 
-	// Receive takes datagrams that have arrived, as many as d has room for, and says
-	// how many; it never waits. Their bytes are copied to Buffers.
+	// Receive takes datagrams that have arrived, as many as d has room for, copies their
+	// bytes to Buffers, and returns how many there were. It never waits.
 	Receive(d []Datagram) int
 
 	// Arm asks for one call of Notify. What arrived before Arm may give none, so
 	// Receive once more after Arm.
 	Arm()
 
-	// Close gives everything back. Handles are to be closed before.
+	// Close destroys the queue pair. The caller closes all address handles before.
 	Close() error
 }
 
@@ -93,9 +95,9 @@ type DatagramLimits struct {
 	Spin       int // as [Limits].Spin
 }
 
-// AddressHandle is how to reach an address, as verbs' address handles are.
+// AddressHandle is how an endpoint reaches an address, as verbs' address handles are.
 type AddressHandle interface {
-	// Close gives the handle back, of which no Send may be under way.
+	// Close destroys the handle. No Send that uses it may be under way.
 	Close()
 }
 
@@ -107,22 +109,21 @@ type Datagram struct {
 	// To send:
 	To AddressHandle
 
-	// Status is OK when a datagram has been sent, which says nothing of its arrival.
-	// RNRRetryExceeded says that the receiver has no room for it, or not for one of
-	// this length, where that is known, and Flushed that To is of no use any more: the
-	// address is to be resolved again.
+	// Status is OK when the datagram has been sent; it may not arrive all the same.
+	// RNRRetryExceeded says that the receiver is known to have no room for it, or for one
+	// of this length. Flushed says that To cannot be used any more: the caller resolves
+	// the address again.
 	Status Status
 
 	// Received:
 	From netip.AddrPort // port 0, or the zero AddrPort, where the device does not tell
 	Via  Via
-	Len  int // bytes behind the header, be there room for them or not
+	Len  int // bytes behind the header, also those that did not fit into Buffers
 }
 
-// Via is the way by which a datagram has come. What a sender sends by one address handle
-// comes by one way as long as the receiver is there, and what it sends by two of them by
-// two.
+// Via is the way by which a datagram has come. All that a sender sends by one address
+// handle comes by one way, and by two handles by two ways.
 type Via struct {
 	Queue uint64     // which of all receive queues that there have been in this process
-	To    netip.Addr // where it was sent: a group, or an address where that tells more
+	To    netip.Addr // where it was sent: a group, or an address if that tells two ways apart
 }

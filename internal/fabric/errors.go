@@ -18,7 +18,7 @@ var (
 	ErrPortDown = errors.New("port down")
 )
 
-// Why a fabric cannot be used, or not for this peer, where an errno does not tell.
+// Why a fabric cannot be used, or not for this peer, where no errno says it.
 var (
 	ErrNoLibrary    = errors.New("no rdma-core")
 	ErrLockedMemory = errors.New("locked memory is used up")
@@ -26,7 +26,7 @@ var (
 	ErrOtherUser    = errors.New("another user")
 )
 
-// RejectError is the answer of a peer that would not connect.
+// RejectError is the answer of a peer that has refused a connection.
 type RejectError struct {
 	// Reason is the connection manager's: 8 (invalid service ID) when nobody
 	// listens, 28 (consumer reject) when a listener refused and Private says

@@ -1,7 +1,8 @@
-// Package fabric is the seam between ringnet's protocol and whatever moves its
-// bytes, in the vocabulary of verbs. A fabric makes queue pairs and connects
-// them; package link carries streams on a connected queue pair, or goes on with them
-// over another, and knows nothing beneath this package.
+// Package fabric is the interface between ringnet's protocol and what moves its bytes:
+// an RDMA device (package verbs), shared memory (shm), or a model of them for tests (sim,
+// direct). It has the vocabulary of verbs. A fabric makes queue pairs and connects them;
+// package link carries streams over a connected queue pair, and over another when that
+// is lost, and uses nothing of a fabric but what is here.
 //
 // A connection is set up in this order, and [Endpoint] documents each step:
 //
@@ -22,8 +23,8 @@ import (
 // several goroutines.
 type Fabric interface {
 	// Dial finds a route to remote and returns an endpoint that has neither a
-	// queue pair nor a connection yet. A local address that is not valid lets
-	// the fabric choose. It returns early when ctx ends.
+	// queue pair nor a connection yet. If local is not valid, the fabric chooses
+	// it. Dial returns early when ctx ends.
 	Dial(ctx context.Context, local, remote netip.AddrPort) (Endpoint, error)
 
 	// Listen accepts connection requests at local; port 0 chooses one. An
@@ -33,16 +34,16 @@ type Fabric interface {
 	Listen(local netip.AddrPort, backlog int) (Listener, error)
 }
 
-// Host is a Fabric that knows by which cards this host can be reached.
+// Host is a Fabric that knows which cards this host has.
 type Host interface {
 	Fabric
 
-	// Cards returns the cards that there are at the moment. It may open each.
+	// Cards returns the cards that this host has at the moment. It may open each.
 	Cards() []Card
 }
 
-// Card is a port of a device, by the addresses that it has on the network, those for one
-// link alone left out.
+// Card is a port of a device: the addresses that it has on the network, except for
+// link-local ones.
 type Card []netip.Addr
 
 // Listener receives connection requests.
@@ -89,13 +90,13 @@ type Endpoint interface {
 	// Options.RemoteMemory bytes in all.
 	Register(n int, a Access) (Memory, error)
 
-	// Reach makes sure that this side may write to memory that the peer has
-	// told of, before it does so for the first time: a fabric that shares memory
-	// does not touch what may not be there.
+	// Reach returns an error unless this side may write to n bytes of the peer's
+	// memory. It is called before the first write there: a fabric that shares memory
+	// must not touch memory that may not exist.
 	Reach(addr uint64, rkey uint32, n int) error
 
-	// PostRecv posts n receives. What Sends are received into is the endpoint's
-	// own.
+	// PostRecv posts n receives. The endpoint owns the buffers that Sends are
+	// received into.
 	PostRecv(n int) error
 
 	// PostSend posts the work requests in order: all, or none and an error.
@@ -145,8 +146,8 @@ type Endpoint interface {
 	Reject(private []byte) error
 
 	// Disconnect moves the queue pair to ERR, which flushes whatever is posted
-	// through Poll, and tells the peer. A device that is gone, or has failed,
-	// may answer with nil and flush nothing. When the peer's kernel has answered,
+	// through Poll, and tells the peer. If the device is gone, or has failed,
+	// Disconnect may return nil and flush nothing. When the peer's kernel has answered,
 	// Wait returns [ErrDisconnected], if it has not before. Disconnect may be
 	// called again.
 	Disconnect() error
@@ -156,16 +157,17 @@ type Endpoint interface {
 	Close() error
 }
 
-// Mover is an Endpoint that may lose its peer while both processes live: the cable is
-// out, or the device is. Its memory can go over to another endpoint of the fabric,
-// with all that lies in it.
+// Mover is an Endpoint that may lose its peer while both processes live: because a cable
+// or a device fails. Its memory, with all that lies in it, can be moved to another
+// endpoint of the fabric.
 type Mover interface {
 	Endpoint
 
-	// Leave gives up memory of Register or Adopt, which stays where it is, for its
-	// owner to have it adopted, or to free it. It is called as Register is, when
-	// the queue pair is in ERR and has given back all that was posted. A device that
-	// is gone may leave it with an error, and the memory is left all the same.
+	// Leave gives up memory of Register or Adopt, which stays where it is, so that
+	// another endpoint adopts it, or the caller frees it. It is called as Register
+	// is, when the queue pair is in ERR and has given back all that was posted. If
+	// the device is gone, it may return an error, and the memory is given up all the
+	// same.
 	Leave(m Memory) error
 
 	// Adopt takes over memory that an endpoint has left, as if it had been
@@ -174,8 +176,8 @@ type Mover interface {
 	Adopt(m Memory) error
 }
 
-// Unwrap is the endpoint that another, by a method Unwrap, is wrapped around for its
-// handshake, or that itself.
+// Unwrap removes wrappers, which have a method Unwrap: some endpoints are wrapped during
+// their handshake.
 func Unwrap(ep Endpoint) Endpoint {
 	for {
 		wrapper, ok := ep.(interface{ Unwrap() Endpoint })
@@ -201,8 +203,8 @@ type Options struct {
 	SendQueue int // send work requests that may be outstanding
 	RecvQueue int // receives that may be posted
 
-	// A Send carries at most RecvSize bytes, and of those that a side has posted the
-	// peer has not polled more than Sends. Both sides have the same.
+	// A Send carries at most RecvSize bytes, and at most Sends of those that a side has
+	// posted are not yet polled by the peer. Both sides have the same values.
 	RecvSize int
 	Sends    int
 
@@ -221,8 +223,8 @@ type Options struct {
 // Footprint is what memory Open takes, in bytes.
 type Footprint struct {
 	Receives int  // registered for receives
-	Queues   int  // of the device, as far as that is known, and for the peer
-	Locked   bool // RLIMIT_MEMLOCK bounds this and what is registered
+	Queues   int  // of the device, as far as their size is known, and for the peer
+	Locked   bool // RLIMIT_MEMLOCK limits this and what is registered
 }
 
 // Limits is what a device granted.
@@ -234,12 +236,11 @@ type Limits struct {
 	// without registered memory.
 	Inline int
 
-	// Transport is what a device speaks: InfiniBand, RoCE or iWARP; "" where there is
-	// none.
+	// Transport is InfiniBand, RoCE or iWARP; "" where there is no device.
 	Transport string
 
-	// Spin is the number of polls worth making before waiting for an event;
-	// 0 where a poll never finds what an event would not have announced.
+	// Spin is the number of polls worth making before waiting for an event; 0 where
+	// an event comes as early as a poll finds something.
 	Spin int
 }
 
@@ -256,22 +257,22 @@ const (
 
 // Memory is registered memory.
 type Memory interface {
-	// Bytes is the memory itself. What the peer may write to is there once
-	// the endpoint is connected: a fabric may make it only then.
+	// Bytes is the memory itself. A fabric may make memory for remote writes only
+	// when the endpoint is connected: Bytes may be called from then on.
 	Bytes() []byte
 
 	// Addr and RKey name the memory to the peer.
 	Addr() uint64
 	RKey() uint32
 
-	// Free gives the memory back, of which the peer must not know any more, and
-	// no work request that is under way. It is called as Register is. A fabric
-	// that cannot says false, and the memory stays as it is.
+	// Free gives the memory back, which neither the peer nor a work request that is
+	// under way may use any more. It is called as Register is. A fabric that cannot
+	// free memory returns false, and the memory stays as it is.
 	Free() bool
 
 	// Keep says that slices of the memory may outlive it. To touch them after Free
-	// or Close then raises no signal; what they hold means nothing. It is called as
-	// Register is, any number of times.
+	// or Close then raises no signal, but what they hold means nothing. It is called
+	// as Register is, any number of times.
 	Keep()
 }
 

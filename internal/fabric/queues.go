@@ -2,9 +2,9 @@ package fabric
 
 import "math/bits"
 
-// What mlx5 takes for a place in its queues, which it makes as long as a power of
-// two: a send with 256 bytes inline, a receive of one piece, a completion
-// (mlx5_calc_send_wqe and its neighbours in rdma-core).
+// How many bytes an entry takes in the queues of mlx5, whose lengths are powers of two: a
+// send with 256 bytes inline, a receive of one piece, a completion (mlx5_calc_send_wqe and
+// its neighbours in rdma-core).
 const (
 	sendSlot       = 512
 	recvSlot       = 16
@@ -14,10 +14,9 @@ const (
 // PageSize is the unit in which memory is registered, in bytes.
 const PageSize = 4 << 10
 
-// DeviceQueues is how many bytes of locked memory the queues of a queue pair take
-// that its device shares with the process, its completion queue included. They
-// are counted as mlx5 lays them out, for whose cards (NVIDIA's ConnectX-4 and
-// later) this is an upper bound; others may want somewhat more, or less, or none.
+// DeviceQueues is how many bytes of locked memory a queue pair and its completion queue
+// take. They are counted as mlx5 lays them out. For its cards (NVIDIA's ConnectX-4 and
+// later) this is an upper bound; other drivers may take somewhat more, or less, or none.
 func DeviceQueues(sends, receives int) int {
 	return Pages(powerOfTwo(sends)*sendSlot) +
 		Pages(powerOfTwo(receives)*recvSlot) +
@@ -28,5 +27,5 @@ func DeviceQueues(sends, receives int) int {
 // Pages is n rounded up to whole pages.
 func Pages(n int) int { return (n + PageSize - 1) / PageSize * PageSize }
 
-// powerOfTwo is the least one that is not less than n.
+// powerOfTwo is the least power of two that is not less than n.
 func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
