@@ -1,6 +1,6 @@
-// Package budget bounds the memory that the links of a process have registered:
-// pinned for a device, or shared with another process. Who registers memory
-// reserves it here first, and gives back what it has freed.
+// Package budget limits how much memory the links of a process register: pinned for
+// a device, or shared with another process. A link reserves memory here before it
+// registers it, and releases it here after it has freed it.
 package budget
 
 import (
@@ -10,14 +10,13 @@ import (
 	"syscall"
 )
 
-// Budget is what may be registered in all, and what of that is locked: pinned,
-// and counted by the kernel against RLIMIT_MEMLOCK. Its methods may be called at
-// once.
+// Budget counts how much memory is registered, and how much of that is locked: pinned,
+// and counted by the kernel against RLIMIT_MEMLOCK. Its methods may be called at once.
 type Budget struct {
 	limits func() Limits
 
 	mu   sync.Mutex // guards what follows
-	set  int        // by SetLimit; 0: limits has it
+	set  int        // the limit by SetLimit, or 0: limits says it
 	used Limits
 }
 
@@ -30,28 +29,28 @@ type Limits struct {
 // Unlimited is a limit that nothing reaches.
 const Unlimited = math.MaxInt
 
-// New returns a budget within the given limits, which are asked for each time.
+// New returns a budget that calls limits, with a lock held, whenever it needs the limits.
 func New(limits func() Limits) *Budget { return &Budget{limits: limits} }
 
 // Process is the budget of this process, by default within what the system allows.
 var Process = New(systemLimits)
 
-// SetLimit sets how many bytes may be registered; 0 stands for what the system
-// allows. What is registered already stays.
+// SetLimit sets how many bytes may be registered; 0 stands for what the system allows.
+// Memory that is registered already stays registered.
 func (b *Budget) SetLimit(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.set = n
 }
 
-// State is how much is in use, and the limits.
+// State returns how much is in use, and the limits.
 func (b *Budget) State() (used, limits Limits) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used, b.limitsNow()
 }
 
-// limitsNow is the limits. Called with mu held.
+// limitsNow returns the limits. The caller holds mu.
 func (b *Budget) limitsNow() Limits {
 	l := b.limits()
 	if b.set > 0 {
@@ -60,15 +59,16 @@ func (b *Budget) limitsNow() Limits {
 	return l
 }
 
-// Growth stops when all but an eighth of a limit is in use: the rest is for what
-// begins, and for the rings that others shrink to.
+// keptFromGrowth is the part of a limit, an eighth, that growing rings leave free: for new
+// links and streams, and for the smaller rings that others change to.
 const keptFromGrowth = 8
 
-// MayGrow says whether what there is may become n bytes larger.
+// MayGrow reports whether something may become n bytes larger where used bytes of limit
+// are in use.
 func MayGrow(used, n, limit int) bool { return n <= limit-limit/keptFromGrowth-used }
 
-// Account is what one link has reserved of a budget. Its caller serialises the
-// calls.
+// Account is what one link has reserved of a budget. Its methods must not be called at
+// once.
 type Account struct {
 	Budget *Budget
 	Locked bool // what is registered is locked
@@ -83,7 +83,8 @@ func (a *Account) Reserve(n int) error {
 	return a.reserve(n, func(used, limit int) bool { return n <= limit-used })
 }
 
-// ReserveToGrow does that for something that can do without.
+// ReserveToGrow reserves n bytes for something that works without them, too: it fails
+// earlier, see MayGrow.
 func (a *Account) ReserveToGrow(n int) error {
 	return a.reserve(n, func(used, limit int) bool { return MayGrow(used, n, limit) })
 }
@@ -110,6 +111,7 @@ func (a *Account) Release(n int) {
 	a.add(-n)
 }
 
+// add adds n bytes, which may be negative. The caller holds Budget.mu.
 func (a *Account) add(n int) {
 	a.bytes += n
 	a.Budget.used.Registered += n
@@ -118,7 +120,7 @@ func (a *Account) add(n int) {
 	}
 }
 
-// Limited is what there is too little of.
+// Limited is a kind of memory that has a limit.
 type Limited int
 
 const (

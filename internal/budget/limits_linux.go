@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// share is the part of the memory that this process may have which its links may
-// register: a quarter. Both ends of a link within one control group then have a
-// half of it between them, and whatever else the process does has the rest.
+// share is the part of this process's memory that its links may register: a quarter.
+// Two processes in one control group, with a link between them, then register half of
+// its memory at most, and the rest is for whatever else they do.
 const share = 4
 
-// systemLimits is what the system allows: a share of the memory of this machine,
-// or of the control group that this process is in if that is less, and of locked
-// memory RLIMIT_MEMLOCK.
+// systemLimits is what the system allows. Registered memory is limited to a share of
+// this machine's memory, or of its control group's if that is less, and locked memory to
+// RLIMIT_MEMLOCK.
 func systemLimits() Limits {
 	return Limits{Registered: memory() / share, Locked: lockable()}
 }
 
-// memory is how much this process and its control group may have.
+// memory is how many bytes this process and its control group may have.
 var memory = sync.OnceValue(func() int { return min(machineMemory(), groupMemory("/proc/self/cgroup", "/sys/fs/cgroup")) })
 
 func machineMemory() int {
@@ -37,13 +37,12 @@ func machineMemory() int {
 	return clamp(uint64(info.Totalram) * uint64(info.Unit))
 }
 
-// groupMemory is the least that the control groups of this process, and those
-// that these are in, allow it: memory.max of version 2, or memory.high, beyond which
-// the kernel slows a process down to take back what it can, which what links have
-// registered is not; and memory.limit_in_bytes of version 1
-// (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). What is not
-// there sets no limit: a container may see its own group as the root and still be
-// told where that is outside.
+// groupMemory is the least limit of the control groups of this process and of all groups
+// above them. In version 2 that is memory.max, or memory.high: above memory.high the
+// kernel slows a process down while it takes memory back, and it cannot take back what
+// links have registered. In version 1 it is memory.limit_in_bytes
+// (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). A file that does not
+// exist sets no limit: inside a container, the path of the own group may be that outside.
 func groupMemory(groups, root string) int {
 	text, _ := os.ReadFile(groups)
 	least := Unlimited
@@ -73,7 +72,7 @@ func groupMemory(groups, root string) int {
 	return least
 }
 
-// number is what a file says, or Unlimited if it says "max" or is not there.
+// number is the number in a file, or Unlimited if the file has "max" or does not exist.
 func number(file string) int {
 	text, _ := os.ReadFile(file)
 	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
@@ -85,8 +84,8 @@ func number(file string) int {
 
 func clamp(n uint64) int { return int(min(n, math.MaxInt)) }
 
-// lockable is how much this process may lock. Who has CAP_IPC_LOCK, in the first
-// user namespace, is not limited (ib_umem_get in drivers/infiniband/core/umem.c).
+// lockable is how many bytes this process may lock. A process that has CAP_IPC_LOCK in
+// the first user namespace has no limit (ib_umem_get in drivers/infiniband/core/umem.c).
 func lockable() int {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil || limit.Cur == unix.RLIM_INFINITY || mayLock() {
@@ -95,6 +94,7 @@ func lockable() int {
 	return clamp(limit.Cur)
 }
 
+// mayLock reports whether this process has CAP_IPC_LOCK in the first user namespace.
 var mayLock = sync.OnceValue(func() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -105,8 +105,8 @@ var mayLock = sync.OnceValue(func() bool {
 	return err == nil && firstUserNamespace(string(ids))
 })
 
-// firstUserNamespace says whether user IDs mean what they mean to the kernel, all
-// 2^32-1 of them (user_namespaces(7)).
+// firstUserNamespace reports whether /proc/self/uid_map is that of the first user
+// namespace, which maps all 2^32-1 user IDs to themselves (user_namespaces(7)).
 func firstUserNamespace(uidMap string) bool {
 	return strings.Join(strings.Fields(uidMap), " ") == "0 0 4294967295"
 }

@@ -2,5 +2,5 @@
 
 package budget
 
-// systemLimits sets none: there is no fabric on these systems but the simulated one.
+// systemLimits has no limits: the only fabric on these systems is the simulated one.
 func systemLimits() Limits { return Limits{Unlimited, Unlimited} }

@@ -1,6 +1,6 @@
-// Package mapping maps memory whose slices may outlive it: package net's users are
-// used to slices that the garbage collector keeps, and to touch one whose memory is
-// no longer mapped ends the process.
+// Package mapping maps memory whose slices may outlive it. Users of package net expect
+// the garbage collector to keep a slice's memory, and a process that touches a slice
+// whose memory is no longer mapped is killed.
 package mapping
 
 import (
@@ -11,15 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retired are the mappings that Retire has emptied, by their lengths, for Map to use
-// again: so a process has no more of them than it has once had mappings at a time.
+// retired are the mappings that Retire has emptied, by their lengths. Map uses them again,
+// so that their number is limited: together with those in use there are never more than
+// have been in use at a time.
 var retired = struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards byLen
 	byLen map[int][][]byte
 }{byLen: make(map[int][][]byte)}
 
-// Map maps n bytes that can be read and written, a multiple of the page size: those
-// of a file, shared, or, if fd is -1, private ones. unix.Munmap unmaps them.
+// Map maps n bytes, a multiple of the page size, that can be read and written: those
+// of the file fd, shared, or, if fd is -1, private ones, which are zero. unix.Munmap
+// unmaps them. Map may be called at once, as may Retire.
 func Map(fd, n int) ([]byte, error) {
 	flags := unix.MAP_SHARED
 	if fd < 0 {
@@ -36,9 +38,10 @@ func Map(fd, n int) ([]byte, error) {
 	return mem, os.NewSyscallError("mmap", err)
 }
 
-// Retire gives back memory that Map has mapped, and leaves its addresses: slices of it
-// can be read and written as before, and mean nothing, for another Map of as many
-// bytes may put its own there. If it fails the memory stays as it is.
+// Retire gives memory that Map has mapped back to the system, and keeps its addresses:
+// the program can still read and write slices of it, but what it reads there means
+// nothing, for a later Map of as many bytes may use these addresses. If Retire fails, the
+// memory stays as it is.
 func Retire(mem []byte) error {
 	if err := replace(mem, -1, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE); err != nil {
 		return err
@@ -47,12 +50,13 @@ func Retire(mem []byte) error {
 	return nil
 }
 
-// replace maps something else where mem is. At no time is there nothing.
+// replace maps something else at the addresses of mem, which are mapped all the time.
 func replace(mem []byte, fd, flags int) error {
 	_, err := unix.MmapPtr(fd, 0, unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)), unix.PROT_READ|unix.PROT_WRITE, flags|unix.MAP_FIXED)
 	return os.NewSyscallError("mmap", err)
 }
 
+// reuse takes a retired mapping of n bytes, or nil if there is none.
 func reuse(n int) []byte {
 	retired.mu.Lock()
 	defer retired.mu.Unlock()
@@ -65,6 +69,7 @@ func reuse(n int) []byte {
 	return mem
 }
 
+// keep adds a mapping to those that are retired.
 func keep(mem []byte) {
 	retired.mu.Lock()
 	defer retired.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who hears whom.
+// Which socket receives which datagrams.
 
 func testAddresses(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
@@ -72,7 +72,8 @@ func testWrongAddresses(t *testing.T, n Network) {
 	require.Equal(t, "found", string(got))
 }
 
-// A datagram to nobody is no error, and nobody's absence is not remembered.
+// To send to an address that no socket has is no error, and once a socket has it, datagrams
+// arrive.
 func testNobody(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
 	require.NoError(t, b.Close())

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// Several datagrams at once. A batch may be cut short: who wants more calls again.
+// Several datagrams at once. A call may send or receive fewer than it was given; the caller
+// calls again for the rest.
 
 // writeAll writes a batch to its end.
 func writeAll(t *testing.T, n Network, c net.PacketConn, ms []ipv4.Message) {
@@ -24,7 +25,7 @@ func writeAll(t *testing.T, n Network, c net.PacketConn, ms []ipv4.Message) {
 	}
 }
 
-// readAll reads as many datagrams, in rooms of the given sizes.
+// readAll reads count datagrams, each into buffers of the given sizes.
 func readAll(t *testing.T, n Network, c net.PacketConn, count int, rooms ...int) []ipv4.Message {
 	t.Helper()
 	ms := make([]ipv4.Message, count)
@@ -43,7 +44,7 @@ func readAll(t *testing.T, n Network, c net.PacketConn, count int, rooms ...int)
 	return ms
 }
 
-// bytesOf are those of a message that was read.
+// bytesOf are the bytes of a message that was read.
 func bytesOf(m ipv4.Message) (all []byte) {
 	for _, b := range m.Buffers {
 		all = append(all, b...)
@@ -100,7 +101,7 @@ func testBatchTruncated(t *testing.T, n Network) {
 	require.Zero(t, ms[1].Flags)
 }
 
-// What comes before the message that cannot be sent, is sent.
+// Messages before one that cannot be sent are sent.
 func testBatchWithAnError(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
 	ms := []ipv4.Message{

@@ -6,7 +6,7 @@ import (
 	"github.com/ringnet/ringnet/pconn"
 )
 
-// Batches are the methods for batches of a Conn, for callers of golang.org/x/net.
+// Batches returns the methods for batches of a Conn with the types of golang.org/x/net.
 func Batches(c *pconn.Conn) Batcher { return batches{c} }
 
 type batches struct{ c *pconn.Conn }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What becomes of datagrams.
+// Whether datagrams arrive, and what is in them.
 
 func testRoundTrip(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
@@ -46,7 +46,7 @@ func testTooLong(t *testing.T, n Network) {
 	require.Equal(t, "short", string(got))
 }
 
-// What does not fit is gone, as on every system but Windows.
+// Bytes that do not fit into the reader's buffer are lost, as on every system but Windows.
 func testShortBuffer(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
 	send(t, a, b.LocalAddr(), []byte("too long for the buffer"))
@@ -78,11 +78,11 @@ func testBoundaries(t *testing.T, n Network) {
 	}
 }
 
-// The buffers of both calls are the callers' again when they return.
+// A caller may change its buffer as soon as WriteTo has returned.
 func testCallersBuffer(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
 	data := []byte("before")
-	send(t, a, b.LocalAddr(), data) // the first to its address, which others have to wait for
+	send(t, a, b.LocalAddr(), data) // waits inside a until b's address is resolved
 	copy(data, "xxxxxx")
 	send(t, a, b.LocalAddr(), data)
 	first, _ := receive(t, b)
@@ -91,7 +91,7 @@ func testCallersBuffer(t *testing.T, n Network) {
 	require.Equal(t, "xxxxxx", string(second))
 }
 
-// Datagrams wait for a reader, in their order.
+// Datagrams wait in order until they are read.
 func testBurst(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
 	for round := range 3 {
@@ -106,11 +106,11 @@ func testBurst(t *testing.T, n Network) {
 	}
 }
 
-// A receiver that does not read loses datagrams. The sender is not kept waiting, other
-// receivers lose none, and what has arrived is whole and in order.
+// A receiver that does not read loses datagrams. The sender does not wait for it, other
+// receivers lose none, and the datagrams that arrive are whole and in order.
 func testOverrun(t *testing.T, n Network) {
 	a, deaf, other := n.listen(t), n.listen(t), n.listen(t)
-	send(t, a, deaf.LocalAddr(), nil) // so that no more has to wait for deaf to be found
+	send(t, a, deaf.LocalAddr(), nil) // so that its address is resolved before the flood
 	receive(t, deaf)
 	const flood = 20000
 	data := pattern(256, 0)

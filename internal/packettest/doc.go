@@ -1,7 +1,8 @@
-// Package packettest is to net.PacketConn what golang.org/x/net/nettest is to net.Conn:
-// it tests that an implementation keeps what users of package net rely on. It asks for
-// nothing that UDP on the loopback interface does not do, and is run over that, too.
+// Package packettest tests implementations of net.PacketConn, as
+// golang.org/x/net/nettest tests those of net.Conn: it tests what users of package net
+// rely on. It demands nothing that UDP on the loopback interface does not do, and its own
+// test runs it over UDP.
 //
-// A datagram may be lost, so a test that waits for one fails if it is. None may be here:
-// all tests stay within what a receive queue of [Network.Burst] datagrams holds.
+// Networks may lose datagrams, and a test that waits for a lost one fails. Here none is to
+// be lost: no test has more datagrams wait than a receive queue of [Network.Burst] holds.
 package packettest

@@ -13,18 +13,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Groups are what a network has of multicast, all at one interface of this host.
+// Groups is a network's multicast, at one interface of this host.
 type Groups struct {
 	// Listen returns a new member of a group, of the form "239.1.2.3:4567". Leave
-	// ends that.
+	// ends the membership.
 	Listen func(group string) (net.PacketConn, error)
 	Leave  func(member net.PacketConn, group string) error
 
-	// Sender has a socket send to groups there.
+	// Sender makes a socket send to groups at that interface.
 	Sender func(net.PacketConn) error
 }
 
-// group is an address that nobody else uses.
+// group returns the address of a group, at random, so that no other test uses it.
 func group() *net.UDPAddr {
 	return &net.UDPAddr{IP: net.IPv4(239, 255, byte(rand.N(256)), byte(rand.N(256))), Port: 20000 + rand.N(10000)}
 }
@@ -37,8 +37,8 @@ func (n Network) member(t *testing.T, group net.Addr) net.PacketConn {
 	return c
 }
 
-// sender returns a socket that has sent to the group until all members have heard of it,
-// as senders to groups have to who want to be heard from the first.
+// sender returns a socket that has sent to the group until each member has received
+// something, as senders have to who want no later datagram to be lost.
 func (n Network) sender(t *testing.T, to net.Addr, members ...net.PacketConn) net.PacketConn {
 	t.Helper()
 	c := n.listen(t)
@@ -49,6 +49,7 @@ func (n Network) sender(t *testing.T, to net.Addr, members ...net.PacketConn) ne
 
 const hello = "hello"
 
+// introduce sends hello to the group until each member has received it.
 func (n Network) introduce(t *testing.T, c net.PacketConn, to net.Addr, members ...net.PacketConn) {
 	t.Helper()
 	var heard atomic.Int64
@@ -83,7 +84,7 @@ func (n Network) introduce(t *testing.T, c net.PacketConn, to net.Addr, members 
 	require.EqualValues(t, len(members), heard.Load(), "members that have heard")
 }
 
-// next returns what has come next but for words of introduction.
+// next returns the next datagram that is not a hello, and its sender.
 func next(t *testing.T, c net.PacketConn) (string, net.Addr) {
 	t.Helper()
 	for {
@@ -120,7 +121,7 @@ func testGroupSizes(t *testing.T, n Network) {
 	}
 }
 
-// What is sent to another port or another group is not for a member.
+// A member does not receive datagrams to another port or another group.
 func testGroupsApart(t *testing.T, n Network) {
 	g := group()
 	port, other := *g, *group()
@@ -158,7 +159,7 @@ func testGroupLeft(t *testing.T, n Network) {
 	}
 }
 
-// Members come and go while a sender sends, and those who stay miss nothing.
+// While members join and leave, one that stays loses nothing.
 func testGroupComesAndGoes(t *testing.T, n Network) {
 	g := group()
 	stays := n.member(t, g)

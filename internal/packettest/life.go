@@ -29,7 +29,7 @@ func testReadDeadline(t *testing.T, n Network) {
 	require.Equal(t, "late", string(got))
 }
 
-// A deadline that is set while a call waits is the call's.
+// A deadline that is set while a call waits ends the call.
 func testReadDeadlineWakes(t *testing.T, n Network) {
 	b := n.listen(t)
 	ended := make(chan error, 1)
@@ -107,7 +107,7 @@ func testCloseWakes(t *testing.T, n Network) {
 	}
 }
 
-// Each datagram is for one of several readers, and whole, whichever goroutine sent it.
+// Of several readers one receives each datagram, whichever goroutine has sent it.
 func testSeveralReaders(t *testing.T, n Network) {
 	const readers, writers = 4, 4
 	a, b := n.listen(t), n.listen(t)
@@ -149,7 +149,7 @@ func testSeveralReaders(t *testing.T, n Network) {
 	reading.Wait()
 }
 
-// All methods at once, for the race detector, and Close among them.
+// For the race detector: all methods at once, and Close meanwhile.
 func testRacyUse(t *testing.T, n Network) {
 	a, b := n.listen(t), n.listen(t)
 	var all sync.WaitGroup

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// Network is what is tested.
+// Network is the implementation that is tested.
 type Network struct {
 	// Listen and Dial are ListenPacket and Dial of the network, at addresses of the
 	// form "127.0.0.1:0".
@@ -23,25 +23,25 @@ type Network struct {
 	// Host is an address of this host at which to listen.
 	Host string
 
-	// Most is how many bytes the longest datagram has, and Burst how many datagrams
-	// of 64 bytes a receiver takes that does not read.
+	// Most is how many bytes the longest datagram has. Burst is how many datagrams of
+	// 64 bytes a receive queue holds.
 	Most, Burst int
 
-	// Prompt says that a datagram is in its receiver's queue, or lost, when WriteTo
-	// returns, once another has got there, and that the next one finds the room of one
-	// that has been read.
+	// Prompt says that the network does not delay datagrams: once a first one has
+	// arrived, each later one is in its receiver's queue, or lost, when WriteTo returns,
+	// and the room of one that was read is free for the next.
 	Prompt bool
 
 	Groups *Groups // nil if the network has none
 }
 
-// Batcher is what ipv4.PacketConn has for several datagrams at once.
+// Batcher has the methods of ipv4.PacketConn for several datagrams at once.
 type Batcher interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
-// patience is how long a test waits for what has to happen.
+// patience is how long a test waits for something that has to happen.
 const patience = 20 * time.Second
 
 // Test tests a network.
@@ -53,12 +53,21 @@ func Test(t *testing.T, n Network) {
 	}
 }
 
-// Each has run run each of the tests, each with a network of its own.
+// named is a test with its name.
+type named struct {
+	name string
+	test func(*testing.T, Network)
+}
+
+func runEach(t *testing.T, run func(t *testing.T, test func(*testing.T, Network)), tests []named) {
+	for _, n := range tests {
+		t.Run(n.name, func(t *testing.T) { run(t, n.test) })
+	}
+}
+
+// Each calls run with each of the tests. run calls the test with a new network.
 func Each(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, Network)
-	}{
+	runEach(t, run, []named{
 		{"RoundTrip", testRoundTrip},
 		{"Sizes", testSizes},
 		{"TooLong", testTooLong},
@@ -87,26 +96,19 @@ func Each(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) 
 		{"CloseWakes", testCloseWakes},
 		{"SeveralReaders", testSeveralReaders},
 		{"RacyUse", testRacyUse},
-	} {
-		t.Run(test.name, func(t *testing.T) { run(t, test.run) })
-	}
+	})
 }
 
-// EachOfGroups does the same with the tests of groups.
+// EachOfGroups is Each for the tests of groups.
 func EachOfGroups(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, Network)
-	}{
+	runEach(t, run, []named{
 		{"Group", testGroup},
 		{"GroupSizes", testGroupSizes},
 		{"GroupsApart", testGroupsApart},
 		{"GroupLeft", testGroupLeft},
 		{"GroupComesAndGoes", testGroupComesAndGoes},
 		{"GroupOfNobody", testGroupOfNobody},
-	} {
-		t.Run(test.name, func(t *testing.T) { run(t, test.run) })
-	}
+	})
 }
 
 // listen returns a socket at a free port, which the test closes in the end.
@@ -150,8 +152,8 @@ func receive(t *testing.T, c net.PacketConn) ([]byte, net.Addr) {
 	return b[:n], from
 }
 
-// requireNothing requires that no datagram is there. It sends one by itself, so
-// that it need not wait for what does not come.
+// requireNothing requires that no datagram waits at c. It sends one of its own, and
+// requires that this is the next to arrive.
 func requireNothing(t *testing.T, n Network, c net.PacketConn) {
 	t.Helper()
 	marker := []byte("nothing before this")

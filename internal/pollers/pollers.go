@@ -1,6 +1,6 @@
-// Package pollers bounds how many calls of this process poll at a time. They leave a
-// processor to others: one that polls and yields keeps the scheduler from asking the
-// network poller for what others wait for.
+// Package pollers limits how many goroutines of this process poll a device at a time: to
+// one fewer than GOMAXPROCS. If all processors polled, the scheduler would not ask the
+// network poller for the events that other goroutines wait for.
 package pollers
 
 import (
@@ -10,7 +10,8 @@ import (
 
 var polling atomic.Int32
 
-// Begin says whether the caller may poll, until it calls [End].
+// Begin reports whether the caller may poll. If so, the caller calls [End] when it no
+// longer polls.
 func Begin() bool {
 	if polling.Add(1) < int32(runtime.GOMAXPROCS(0)) {
 		return true
@@ -19,5 +20,5 @@ func Begin() bool {
 	return false
 }
 
-// End ends what Begin has allowed.
+// End is called once for each Begin that has returned true.
 func End() { polling.Add(-1) }

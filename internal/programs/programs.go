@@ -24,7 +24,7 @@ func Path(t testing.TB, name, pack string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		// Where Debian keeps what has several versions.
+		// Debian has several versions of PostgreSQL side by side, in folders of their own.
 		if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
 			return slices.Max(found)
 		}
@@ -36,8 +36,8 @@ func Path(t testing.TB, name, pack string) string {
 	return path
 }
 
-// Start starts a program, until the end of the test, and waits until it prints a
-// line with the text ready in it.
+// Start starts a program and waits until it prints a line that contains ready. The
+// program is ended with the test.
 func Start(t testing.TB, cmd *exec.Cmd, ready string) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -62,16 +62,16 @@ func Start(t testing.TB, cmd *exec.Cmd, ready string) {
 	require.FailNow(t, "did not start", printed.String())
 }
 
-// StartRedis starts a redis-server with the given flags, until the end of the test.
-// It saves nothing.
+// StartRedis starts a redis-server that saves nothing, with the given flags. It is ended
+// with the test.
 func StartRedis(t testing.TB, flags ...string) {
 	t.Helper()
 	flags = append([]string{"--save", "", "--dir", t.TempDir()}, flags...)
 	Start(t, exec.Command(Path(t, "redis-server", "redis-server"), flags...), "eady to accept connections") // after "The server is now r" or "R"
 }
 
-// StartPostgres starts a PostgreSQL server with a setting, until the end of the test,
-// and returns the folder of its socket. Its user is bench, without a password.
+// StartPostgres starts a PostgreSQL server with a setting, and returns the folder of its
+// socket. Its user is bench, without a password. It is ended with the test.
 func StartPostgres(t testing.TB, setting string) (dir string) {
 	t.Helper()
 	postgres, initdb := Path(t, "postgres", "postgresql"), Path(t, "initdb", "postgresql")
@@ -88,8 +88,8 @@ func StartPostgres(t testing.TB, setting string) (dir string) {
 	return dir
 }
 
-// postgresFolder is a folder for the files of PostgreSQL, which does not run as
-// root, and the user for it.
+// postgresFolder makes a folder for the files of PostgreSQL, and returns it with the user
+// to run PostgreSQL as if this process is root's, as which it does not run.
 func postgresFolder(t testing.TB) (string, *syscall.SysProcAttr) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pg") // with a short path, for its socket

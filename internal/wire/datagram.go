@@ -2,14 +2,14 @@ package wire
 
 import "encoding/binary"
 
-// DatagramHeader is what each datagram begins with: what its queue pair does not tell,
-// and what shows that others are missing.
+// DatagramHeader begins each datagram. It has what a queue pair does not tell its
+// receiver: the sender's port, and a number by which missing datagrams are noticed.
 type DatagramHeader struct {
 	// SourcePort is the sender's.
 	SourcePort uint16
 
 	// Sequence counts the datagrams from the sender to this address, from 0, modulo
-	// 2^32. It begins anew whenever the sender has looked the address up again.
+	// 2^32. It begins again at 0 when the sender has resolved the address again.
 	Sequence uint32
 }
 
@@ -21,14 +21,14 @@ const (
 	datagramVersion = 1
 )
 
-// Put encodes h.
+// Put encodes h into b.
 func (h DatagramHeader) Put(b *[DatagramHeaderSize]byte) {
 	b[0], b[1] = datagramMagic, datagramVersion
 	binary.BigEndian.PutUint16(b[2:], h.SourcePort)
 	binary.BigEndian.PutUint32(b[4:], h.Sequence)
 }
 
-// DecodeDatagramHeader returns false for what is no header of this version.
+// DecodeDatagramHeader decodes a header. ok is false if b is no header of this version.
 func DecodeDatagramHeader(b [DatagramHeaderSize]byte) (h DatagramHeader, ok bool) {
 	h.SourcePort = binary.BigEndian.Uint16(b[2:])
 	h.Sequence = binary.BigEndian.Uint32(b[4:])

@@ -11,7 +11,7 @@ type DataFlags uint32
 
 const (
 	NewRing  DataFlags = 1 << 31 // the first message in the ring that RING has offered
-	FullRing DataFlags = 1 << 30 // with it the sender has used all the room that it knows of
+	FullRing DataFlags = 1 << 30 // with it the sender has used all the room that it knows to be free
 
 	dataFlags = NewRing | FullRing
 )
@@ -28,8 +28,8 @@ func DecodeDataImmediate(imm uint32) (stream uint32, flags DataFlags, err error)
 	return stream, DataFlags(imm) & dataFlags, nil
 }
 
-// Header begins every SEND: how many messages of the peer's have been polled
-// since the link began, with their receives posted again.
+// Header begins every SEND. It counts the messages of the peer's that this side has
+// polled, and posted their receives again, since the link began.
 type Header struct {
 	Data    uint64 // data messages
 	Records uint64 // SENDs with records
@@ -41,8 +41,8 @@ func (h Header) Put(b []byte) {
 	binary.BigEndian.PutUint64(b[8:], h.Records)
 }
 
-// DecodeHeader decodes the header of a SEND and returns the records behind it,
-// RecordSize bytes each. There are none in a link credit.
+// DecodeHeader decodes the header of a SEND and returns the records behind it, RecordSize
+// bytes each. A link credit has none.
 func DecodeHeader(b []byte) (h Header, records []byte, err error) {
 	if n := len(b) - HeaderSize; n < 0 || n%RecordSize != 0 || n > MaxRecords*RecordSize {
 		return Header{}, nil, fmt.Errorf("control message of %d bytes, want %d and %d for each of 0 to %d records",
@@ -51,19 +51,19 @@ func DecodeHeader(b []byte) (h Header, records []byte, err error) {
 	return Header{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, b[HeaderSize:], nil
 }
 
-// RecordType is what a record says.
+// RecordType is what a record is for.
 type RecordType uint8
 
 const (
-	OpenRecord   RecordType = 1 + iota // a stream begins, with a ring for the peer to write to
-	AcceptRecord                       // it may, with a ring
-	RefuseRecord                       // it may not, for a reason
-	CreditRecord                       // bytes consumed
-	RingRecord                         // another ring to write to
-	FinRecord                          // the stream ends after so many bytes
-	ResetRecord                        // and its sender reads no more
+	OpenRecord   RecordType = 1 + iota // asks for a stream; has a ring for the peer to write to
+	AcceptRecord                       // answers OPEN: the stream begins; has a ring for the peer to write to
+	RefuseRecord                       // answers OPEN: the stream does not begin; has the reason
+	CreditRecord                       // how many bytes of the stream its reader has consumed
+	RingRecord                         // offers the peer another ring to write to
+	FinRecord                          // the sender's half of the stream ends after so many bytes
+	ResetRecord                        // as FIN, and the sender reads no more
 	FinAckRecord                       // the peer's FIN or RESET has been received
-	GoAwayRecord                       // no stream will begin any more
+	GoAwayRecord                       // no stream begins any more
 	recordTypes
 )
 
@@ -79,15 +79,15 @@ func (t RecordType) String() string {
 type RefuseReason uint32
 
 const (
-	RefusedBacklog RefuseReason = 1 + iota // too many wait to be accepted: try again
-	RefusedClosed                          // nobody listens any more
-	RefusedTaken                           // another stream has this port: take another
+	RefusedBacklog RefuseReason = 1 + iota // the listener's backlog is full: try again
+	RefusedClosed                          // the listener is closed
+	RefusedTaken                           // another stream has this port: use another port
 	RefusedMemory                          // there is no memory for a ring: try again
-	RefusedReset                           // whoever took it has reset it
+	RefusedReset                           // the side that accepted the stream has reset it
 	refuseReasons
 )
 
-// Record is what one side tells the other about a stream, or GOAWAY.
+// Record is what one side tells the other about a stream, or, with GOAWAY, about all.
 type Record struct {
 	Type     RecordType
 	Stream   uint32       // its number, less than MaxStreams
@@ -95,7 +95,7 @@ type Record struct {
 	Ring     RingPlace    // OPEN, ACCEPT, RING
 	Port     uint16       // OPEN: the dialer's, of this stream
 	Reason   RefuseReason // REFUSE
-	Late     bool         // RESET: for bytes that came when nobody would read them any more
+	Late     bool         // RESET: bytes arrived after the application had read all there was, and closed
 }
 
 // RingPlace is where a ring is.
@@ -154,7 +154,7 @@ func DecodeRecord(b []byte) (Record, error) {
 			r.Port = binary.BigEndian.Uint16(b[20:])
 		}
 	}
-	// What has no meaning in a record of this type must be zero.
+	// Fields that a record of this type does not have must be zero.
 	var again [RecordSize]byte
 	if r.Put(again[:]); [RecordSize]byte(b) != again || r.Type == GoAwayRecord && r.Stream != 0 {
 		return Record{}, fmt.Errorf("%v with bits set that must be zero", r.Type)

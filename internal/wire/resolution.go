@@ -2,10 +2,11 @@ package wire
 
 import "encoding/binary"
 
-// What the private data of the connection manager's SIDR messages is between queue
-// pairs for datagrams (InfiniBand specification, 12.11).
+// The private data of the connection manager's SIDR messages (InfiniBand specification,
+// 12.11), by which queue pairs for datagrams find each other.
 
-// ResolutionRequest is one of those that a sender and a receiver make of each other.
+// ResolutionRequest is the request of a sender to a receiver, or of a receiver, with Ended,
+// to a sender.
 type ResolutionRequest struct {
 	Kind ResolutionKind
 	ID   uint64 // chosen by the sender, at random
@@ -16,12 +17,12 @@ type ResolutionRequest struct {
 type ResolutionKind uint8
 
 const (
-	Asks    ResolutionKind = iota // which queue pair there is
-	Watches                       // is answered when that queue pair ends
-	Ended                         // by the receiver: it has
+	Asks    ResolutionKind = iota // asks which queue pair the receiver has
+	Watches                       // is answered when the receiver's queue pair ends
+	Ended                         // by the receiver: its queue pair has ended
 )
 
-// ResolutionReply answers a request. The queue pair's number is in the message itself.
+// ResolutionReply answers a request. The SIDR message itself has the queue pair's number.
 type ResolutionReply struct {
 	MaxMessage uint16 // bytes that a datagram may have behind its header
 	Key        uint32 // Q_Key
@@ -33,15 +34,15 @@ const (
 	ResolutionReplySize   = 8
 )
 
-// Append encodes r.
+// Append appends the encoded r to b.
 func (r ResolutionRequest) Append(b []byte) []byte {
 	b = append(b, datagramMagic, datagramVersion, byte(r.Kind), 0)
 	b = binary.BigEndian.AppendUint64(b, r.ID)
 	return binary.BigEndian.AppendUint16(b, r.Port)
 }
 
-// DecodeResolutionRequest returns false for what is no request of this version. There
-// may be more behind it.
+// DecodeResolutionRequest decodes a request, behind which there may be other bytes. ok is
+// false if b is no request of this version.
 func DecodeResolutionRequest(b []byte) (r ResolutionRequest, ok bool) {
 	if len(b) < ResolutionRequestSize || b[0] != datagramMagic || b[1] != datagramVersion {
 		return r, false
@@ -52,15 +53,15 @@ func DecodeResolutionRequest(b []byte) (r ResolutionRequest, ok bool) {
 	return r, r.Kind <= Ended && (r.Kind == Watches) == (r.Port != 0)
 }
 
-// Append encodes r.
+// Append appends the encoded r to b.
 func (r ResolutionReply) Append(b []byte) []byte {
 	b = append(b, datagramMagic, datagramVersion)
 	b = binary.BigEndian.AppendUint16(b, r.MaxMessage)
 	return binary.BigEndian.AppendUint32(b, r.Key)
 }
 
-// DecodeResolutionReply returns false for what is no reply of this version. There may be
-// more behind it.
+// DecodeResolutionReply decodes a reply, behind which there may be other bytes. ok is
+// false if b is no reply of this version.
 func DecodeResolutionReply(b []byte) (r ResolutionReply, ok bool) {
 	if len(b) < ResolutionReplySize || b[0] != datagramMagic || b[1] != datagramVersion {
 		return r, false

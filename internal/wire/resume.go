@@ -11,33 +11,33 @@ import (
 	"slices"
 )
 
-// What a link goes on with over another queue pair.
+// What two sides exchange so that a link goes on over another queue pair.
 
 // SecretSize is the size of a link's secret, in bytes.
 const SecretSize = 16
 
-// Return is where a side takes the link up again, and, of the side that accepts,
-// how each knows the other then.
+// Return is where a side takes the link up again. That of the side that accepts also has
+// the number and the secret by which both know each other then.
 type Return struct {
-	Port   uint16       // of the connection manager, at the address that the link has
-	Others []netip.Addr // of its other cards, at which that port serves, too
-	Link   uint64       // answer: a number of the link
-	Secret [SecretSize]byte
+	Port   uint16           // of the connection manager, at the address that the link has
+	Others []netip.Addr     // of the side's other cards, which have the same port
+	Link   uint64           // answer: the link's number
+	Secret [SecretSize]byte // answer
 }
 
-// returnAt is where a Return stands in private data, and toldAt where one of an answer
-// goes on with the other cards.
+// Where things stand in private data, in bytes: a Return, and in that of an answer the
+// addresses of the other cards.
 const (
 	returnAt = HelloSize + RecordSize + 2
-	toldAt   = returnAt + 10 + SecretSize
+	othersAt = returnAt + 10 + SecretSize
 )
 
-// answerRoom is what the connection manager carries in an answer, in bytes, but for what
-// tells of the mailbox.
+// answerRoom is how many bytes the connection manager carries in an answer, less those
+// that describe the mailbox.
 const answerRoom = 184
 
-// AppendRequest appends to the private data of a request what it tells of r: of the other
-// cards the first with an IPv4 address, for more there is no room.
+// AppendRequest appends r to the private data of a request, which has room for one of the
+// other cards: the first with an IPv4 address.
 func (r Return) AppendRequest(b []byte) []byte {
 	b = append(b, make([]byte, returnAt-len(b))...)
 	b = binary.BigEndian.AppendUint16(b, r.Port)
@@ -48,7 +48,7 @@ func (r Return) AppendRequest(b []byte) []byte {
 	return b
 }
 
-// AppendAnswer appends all of r, to the private data of an answer.
+// AppendAnswer appends all of r to the private data of an answer.
 func (r Return) AppendAnswer(b []byte) []byte {
 	b = append(b, make([]byte, returnAt-len(b))...)
 	b = binary.BigEndian.AppendUint16(b, r.Port)
@@ -58,7 +58,7 @@ func (r Return) AppendAnswer(b []byte) []byte {
 
 const addrSize = 16
 
-// appendAddrs appends as many addresses as there is room for in so many bytes.
+// appendAddrs appends addresses, as many as fit if b is to have room bytes at most.
 func appendAddrs(b []byte, room int, addrs []netip.Addr) []byte {
 	for _, a := range addrs[:min(len(addrs), (room-len(b))/addrSize)] {
 		as16 := a.As16()
@@ -67,7 +67,7 @@ func appendAddrs(b []byte, room int, addrs []netip.Addr) []byte {
 	return b
 }
 
-// decodeAddrs takes the addresses that stand in b, up to the first that is none.
+// decodeAddrs returns the addresses in b, up to the first that is unspecified.
 func decodeAddrs(b []byte) (addrs []netip.Addr) {
 	for ; len(b) >= addrSize; b = b[addrSize:] {
 		a := netip.AddrFrom16([addrSize]byte(b)).Unmap()
@@ -79,8 +79,8 @@ func decodeAddrs(b []byte) (addrs []netip.Addr) {
 	return addrs
 }
 
-// RequestedReturn is what a request tells, or nothing if the side that sent it does
-// not take links up again.
+// RequestedReturn decodes the Return of a request. ok is false if the side that has sent
+// it does not take links up again.
 func RequestedReturn(b []byte) (r Return, ok bool) {
 	r, ok = returnPort(b)
 	if other := b[min(len(b), returnAt+2):]; ok && len(other) >= 4 {
@@ -91,7 +91,7 @@ func RequestedReturn(b []byte) (r Return, ok bool) {
 	return r, ok
 }
 
-// returnPort is what requests and answers have in common.
+// returnPort decodes what requests and answers have in common.
 func returnPort(b []byte) (r Return, ok bool) {
 	hello, _, err := DecodeHello(b)
 	if err != nil || hello.Features&Resume == 0 || len(b) < returnAt+2 {
@@ -101,14 +101,14 @@ func returnPort(b []byte) (r Return, ok bool) {
 	return r, r.Port != 0
 }
 
-// AnsweredReturn is what an answer tells.
+// AnsweredReturn decodes the Return of an answer. ok is as RequestedReturn's.
 func AnsweredReturn(b []byte) (r Return, ok bool) {
-	if r, ok = returnPort(b); !ok || len(b) < toldAt {
+	if r, ok = returnPort(b); !ok || len(b) < othersAt {
 		return Return{}, false
 	}
 	r.Link = binary.BigEndian.Uint64(b[returnAt+2:])
 	copy(r.Secret[:], b[returnAt+10:])
-	r.Others = decodeAddrs(b[toldAt:])
+	r.Others = decodeAddrs(b[othersAt:])
 	return r, true
 }
 
@@ -116,22 +116,22 @@ func AnsweredReturn(b []byte) (r Return, ok bool) {
 type ResumptionKind uint16
 
 const (
-	ResumeRequest ResumptionKind = 1 + iota // from the side that dialed the link: here is another queue pair
-	ResumeAnswer                            // to that: it will do
+	ResumeRequest ResumptionKind = 1 + iota // from the side that dialed the link: go on over this queue pair
+	ResumeAnswer                            // accepts a request
 	ResumeAsk                               // from the other side: is there such a link? The answer is a rejection
-	ResumeStandby                           // from the side that dialed the link: here is one to go on over when that is lost
+	ResumeStandby                           // from the side that dialed the link: go on over this queue pair when the present one is lost
 	resumptionKinds
 )
 
-// Resumption is the private data with which a link goes on over another queue pair.
-// Whoever has not the link's secret can neither make one nor change it: see Seal.
+// Resumption is the private data by which a link goes on over another queue pair. Only who
+// has the link's secret can make one, or change it: see Seal.
 type Resumption struct {
 	Kind ResumptionKind
 	Link uint64
 
-	// Attempt counts queue pairs, from 1: each request has a higher one than the last,
-	// and its answer the same. A question has that of the queue pair that its sender
-	// has lost, which is 0 if that was the link's first.
+	// Attempt counts queue pairs, from 1: that of each request is higher than that of
+	// the request before, and its answer has the same. That of a ResumeAsk is the
+	// queue pair's that its sender has lost, which is 0 for the link's first.
 	Attempt uint64
 }
 
@@ -143,12 +143,12 @@ const (
 // ResumptionSize is the size of an encoded Resumption, in bytes.
 const ResumptionSize = resumptionBody + macSize
 
-// Seal is what makes a resumption its sender's word, to one receiver: the link's secret,
-// and the addresses by which the connection manager knows both. Who gets one that was
-// meant for it, or for another, cannot hand it on to the peer from an address of its own.
+// Seal authenticates a resumption, for one sender and one receiver: by the link's secret,
+// and by the addresses under which the connection manager knows both. So nobody who has
+// received a resumption, or intercepted one, can send it from an address of their own.
 type Seal struct {
 	Secret   [SecretSize]byte
-	From, To netip.Addr // whose zones do not count
+	From, To netip.Addr // zones are ignored
 }
 
 // Append appends the encoded resumption to b.
@@ -162,11 +162,11 @@ func (r Resumption) Append(b []byte, s Seal) []byte {
 	return append(b, s.mac(b[start:])...)
 }
 
-// resumptions has a bit set that no hello has: who takes one for the other refuses
-// it.
+// resumptions is a bit that is set in resumptions, and in no hello, so that neither is
+// taken for the other.
 const resumptions = 1 << 15
 
-// mac is the code behind the body of a resumption.
+// mac is the message authentication code that follows the body of a resumption.
 func (s Seal) mac(body []byte) []byte {
 	h := hmac.New(sha256.New, s.Secret[:])
 	h.Write(body)
@@ -179,8 +179,8 @@ func (s Seal) mac(body []byte) []byte {
 
 var errNoResumption = errors.New("the private data are not about a link to be taken up again")
 
-// DecodeResumption decodes private data, which may be padded. They are nobody's word
-// before Seal.Fits has said whose.
+// DecodeResumption decodes private data, which may be padded. Until Seal.Fits has
+// returned true, anyone may have sent them.
 func DecodeResumption(b []byte) (Resumption, error) {
 	if err := checkHeader(b); err != nil {
 		return Resumption{}, err
@@ -200,19 +200,18 @@ func DecodeResumption(b []byte) (Resumption, error) {
 	}, nil
 }
 
-// Fits says whether private data that DecodeResumption has decoded were made with this
+// Fits reports whether private data that DecodeResumption has decoded were made with this
 // seal.
 func (s Seal) Fits(b []byte) bool {
 	return hmac.Equal(b[resumptionBody:ResumptionSize], s.mac(b[:resumptionBody]))
 }
 
-// Keys are what a side tells once the queue pair is another one: what it has received
-// over those before, and by which keys the memory that its peer knows is known now.
-// They are sent in as many SENDs as it takes, each answered by one of the peer's,
-// before anything else.
+// Keys are the first that a side sends over another queue pair: what it has received over
+// those before, and the remote keys that its memory has now. They take as many SENDs as
+// are needed, each answered by one of the peer's.
 type Keys struct {
 	Received Header // messages of the peer's since the link began; the same in each SEND
-	More     bool   // regions after these
+	More     bool   // further regions follow in the next SEND
 	Regions  []Region
 }
 
@@ -228,7 +227,7 @@ const (
 	regionSize = 16
 )
 
-// MaxRegions is how many there may be in a SEND.
+// MaxRegions is how many regions a SEND may have.
 const MaxRegions = (MessageSize - keysSize) / regionSize
 
 // Append appends the encoded keys to b.
@@ -264,16 +263,15 @@ func DecodeKeys(b []byte) (Keys, error) {
 	return k, nil
 }
 
-// Regions are memory, by address.
+// Regions are memory, sorted by address.
 type Regions []Region
 
-// Sort puts regions in order, as Key wants them.
+// Sort sorts the regions by address. Key and Rekey need that.
 func (r Regions) Sort() {
 	slices.SortFunc(r, func(a, b Region) int { return cmp.Compare(a.Addr, b.Addr) })
 }
 
-// Key is that of the region in which a ring lies, or the one that it had if it is in
-// none.
+// Key is the key of the region in which a ring lies, or p.RKey if it lies in none.
 func (r Regions) Key(p RingPlace) uint32 {
 	i, found := slices.BinarySearchFunc(r, p.Addr, func(a Region, addr uint64) int { return cmp.Compare(a.Addr, addr) })
 	if !found {
@@ -285,8 +283,8 @@ func (r Regions) Key(p RingPlace) uint32 {
 	return r[i].Key
 }
 
-// Rekey gives the ring that an encoded record tells of, if it does, the key that it
-// has now.
+// Rekey replaces the key of the ring in an encoded record, if it has one, by the key that
+// the ring has now.
 func (r Regions) Rekey(record []byte) {
 	switch RecordType(record[0]) {
 	case OpenRecord, AcceptRecord, RingRecord:

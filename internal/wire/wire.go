@@ -28,8 +28,8 @@ const (
 	MessageSize = HeaderSize + MaxRecords*RecordSize
 )
 
-// Bounds of what the peer may announce. A larger ring than MaxRing would need
-// lengths beyond 31 bits.
+// Limits of what a peer may announce. A ring larger than MaxRing would need lengths of
+// more than 31 bits.
 const (
 	MinRing     = 4 << 10
 	MaxRing     = 1 << 30
@@ -39,7 +39,7 @@ const (
 	MaxOpens    = 256     // streams whose OPEN has not been answered
 )
 
-// Features are bits of a Hello. Unknown ones mean nothing.
+// Features are bits of a Hello. A receiver ignores those that it does not know.
 type Features uint16
 
 const (
@@ -47,19 +47,19 @@ const (
 	// which begins with a ring of full size.
 	Dedicated Features = 1 << 0
 
-	// Empty says that the link begins without a stream: what the record tells of
-	// is a ring for probes to name. The answer repeats it.
+	// Empty says that the link begins without a stream: the ring in the record is
+	// there only so that probes can name it. The answer repeats it.
 	Empty Features = 1 << 1
 
 	// Proof says, in a request, that the dialer takes the link only if a TCP
-	// connection from a port of its host has come to the listener, and in an
-	// answer that the listener looks out for that. Both name the port, behind the
-	// record.
+	// connection from a port of its host has come to the listener, and, in an
+	// answer, that the listener waits for that connection. Both name the port,
+	// behind the record.
 	Proof Features = 1 << 2
 
 	// Resume says, in a request and its answer, that the side takes the link up again
-	// when its queue pair is lost. What it tells of that stands behind the place of the
-	// proof's port: see Return.
+	// when its queue pair is lost. The side's Return stands behind the place of the
+	// proof's port.
 	Resume Features = 1 << 3
 )
 
@@ -107,12 +107,12 @@ func DecodeHello(b []byte) (Hello, Record, error) {
 	return Hello{Features: Features(binary.BigEndian.Uint16(b[6:])), Receives: int(receives)}, r, nil
 }
 
-// AppendProof appends the port that a hello with the feature Proof names, to
-// what stands before it.
+// AppendProof appends the port that a hello with the feature Proof names to that hello
+// and its record.
 func AppendProof(b []byte, port uint16) []byte { return binary.BigEndian.AppendUint16(b, port) }
 
-// ProofPort is the port of TCP that private data names, or 0 if it asks for no
-// proof, or is no hello at all.
+// ProofPort is the TCP port that private data names, or 0 if they ask for no proof, or
+// are no hello at all.
 func ProofPort(b []byte) uint16 {
 	hello, _, err := DecodeHello(b)
 	if err != nil || hello.Features&Proof == 0 || len(b) < HelloSize+RecordSize+2 {
@@ -121,6 +121,7 @@ func ProofPort(b []byte) uint16 {
 	return binary.BigEndian.Uint16(b[HelloSize+RecordSize:])
 }
 
+// checkHeader returns an error unless b begins as messages of this version do.
 func checkHeader(b []byte) error {
 	if len(b) < 8 || binary.BigEndian.Uint32(b) != magic {
 		return errNotRingnet
@@ -131,17 +132,17 @@ func checkHeader(b []byte) error {
 	return nil
 }
 
-// Reject is the private data of a rejection. Every version of the protocol
-// rejects in this form, so a peer of another one can still say that it is.
+// Reject is the private data of a rejection. Every version of the protocol rejects in
+// this form, so that a peer of another version can say why.
 type Reject struct {
-	Busy   bool   // there is no room now: ask again in a while
-	Reason string // a sentence for people, or "" if there is none to be had
+	Busy   bool   // there is no room now: try again later
+	Reason string // a sentence for people, or "" if the peer has sent none
 }
 
-// Full is how a listener rejects what its backlog has no room for.
+// Full is how a listener rejects a request when its backlog is full.
 var Full = Reject{Busy: true, Reason: "the listener's backlog is full"}
 
-// codeBusy is the code of a rejection that does not last; 0 is that of others.
+// codeBusy is the code of a rejection with Busy; 0 is that of others.
 const codeBusy = 1
 
 // rejectText is how many bytes of explanation fit behind the header, the code
@@ -161,8 +162,8 @@ func (r Reject) Append(b []byte) []byte {
 	return append(b, r.Reason[:n]...)
 }
 
-// DecodeReject decodes what came with a rejection: the zero Reject if that is
-// nothing of ours. The reason is [Printable].
+// DecodeReject decodes the private data of a rejection. It returns the zero Reject if
+// they are not ringnet's. The reason is [Printable].
 func DecodeReject(b []byte) Reject {
 	if len(b) < 8 || binary.BigEndian.Uint32(b) != magic {
 		return Reject{}
@@ -174,8 +175,8 @@ func DecodeReject(b []byte) Reject {
 	return Reject{Busy: b[6] == codeBusy, Reason: Printable(b[8 : 8+n])}
 }
 
-// Printable makes what a peer says fit to be shown to people: what is not printable ASCII
-// comes out as '?'.
+// Printable makes a text of a peer's fit to be shown to people: each byte that is not
+// printable ASCII becomes '?'.
 func Printable(b []byte) string {
 	text := make([]byte, len(b))
 	for i, c := range b {
