@@ -55,7 +55,7 @@ const usage = `usage: softroce [flags] -- COMMAND ARG...
 
 Runs a command where there is an RDMA device: here when the host has one or can
 make one, else in a QEMU guest with soft-RoCE. The documentation of the package
-has the details ("go -C tools doc ./softroce").
+has the details ("go -C tools/softroce doc").
 
 The command finds in its environment: SOFTROCE_DEVICE, SOFTROCE_NETDEV,
 SOFTROCE_ADDR, SOFTROCE_ADDR6, SOFTROCE_OTHER_ADDR (an interface without RDMA),
@@ -117,44 +117,50 @@ func parse(args []string, w io.Writer) (options, error) {
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
+	o.commands = split(fs.Args(), o.nodes)
+	return o, o.complete()
+}
+
+// complete returns an error for what cannot be, and works out what follows from the
+// flags.
+func (o *options) complete() error {
 	if o.nodes != 1 && o.nodes != 2 {
-		return o, fmt.Errorf("-nodes %d: there can be 1 or 2", o.nodes)
+		return fmt.Errorf("-nodes %d: there can be 1 or 2", o.nodes)
 	}
 	if o.cables != 1 && (o.cables != 2 || o.nodes != 2) {
-		return o, fmt.Errorf("-cables %d: there can be 1, or 2 with -nodes 2", o.cables)
+		return fmt.Errorf("-cables %d: there can be 1, or 2 with -nodes 2", o.cables)
 	}
 	switch o.provider {
 	case rxe:
 	case siw:
 		o.modules = append(o.modules, siw)
 	default:
-		return o, fmt.Errorf("-provider %s: there are %s and %s", o.provider, rxe, siw)
+		return fmt.Errorf("-provider %s: there are %s and %s", o.provider, rxe, siw)
 	}
 	if o.cpus < 1 {
-		return o, fmt.Errorf("-smp %d: a guest needs at least 1 CPU", o.cpus)
+		return fmt.Errorf("-smp %d: a guest needs at least 1 CPU", o.cpus)
 	}
 	if o.timeout < 0 {
-		return o, fmt.Errorf("-timeout %v: it must not be negative", o.timeout)
+		return fmt.Errorf("-timeout %v: it must not be negative", o.timeout)
 	}
 	if o.scratch != "" {
 		dir, err := filepath.Abs(o.scratch)
 		if err != nil {
-			return o, err
+			return err
 		}
 		if info, err := os.Stat(dir); err != nil {
-			return o, fmt.Errorf("-scratch: %w", err)
+			return fmt.Errorf("-scratch: %w", err)
 		} else if !info.IsDir() {
-			return o, fmt.Errorf("-scratch: %s is not a folder", dir)
+			return fmt.Errorf("-scratch: %s is not a folder", dir)
 		}
 		o.scratch = dir
 	}
-	o.commands = split(fs.Args(), o.nodes)
 	for _, c := range o.commands {
 		if len(c) == 0 {
-			return o, errors.New("no command to run; it follows the flags: softroce [flags] -- COMMAND ARG...")
+			return errors.New("no command to run; it follows the flags: softroce [flags] -- COMMAND ARG...")
 		}
 	}
-	return o, nil
+	return nil
 }
 
 // list returns a flag function that appends comma-separated names to names.

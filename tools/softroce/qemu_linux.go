@@ -50,17 +50,50 @@ type vmConfig struct {
 
 // startVM starts a guest. It must be called on the main thread: QEMU gets
 // SIGKILL when the thread that has started it ends.
-func startVM(c vmConfig) (v *vm, err error) {
+func startVM(c vmConfig) (_ *vm, err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	v = &vm{
+	v := &vm{
 		node:    c.node,
 		console: filepath.Join(c.logs, fmt.Sprintf("console%d.log", c.node)),
 		errors:  filepath.Join(c.logs, fmt.Sprintf("qemu%d.log", c.node)),
 		cables:  c.cables,
 	}
+	attachments, theirs, err := v.attach(c)
+	defer func() {
+		for _, f := range theirs {
+			if !slices.Contains(c.cables, f) {
+				f.Close()
+			}
+		}
+		if err != nil {
+			v.close()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.Create(v.errors)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	v.cmd = exec.Command(c.image.machine.qemu, append(v.arguments(c, exe), attachments...)...)
+	v.cmd.Stdout, v.cmd.Stderr = log, log
+	v.cmd.ExtraFiles = theirs
+	v.cmd.SysProcAttr = &syscall.SysProcAttr{
+		// Signals of the terminal are for the tool, which passes them on.
+		Setpgid:   true,
+		Pdeathsig: unix.SIGKILL,
+	}
+	return v, v.cmd.Start()
+}
+
+// arguments are QEMU's for the machine itself, in which exe, this program, is the first
+// process.
+func (v *vm) arguments(c vmConfig, exe string) []string {
 	m := c.image.machine
 	args := append([]string{
 		// A stock kernel hangs under the KVM of some machines that are
@@ -80,47 +113,40 @@ func startVM(c vmConfig) (v *vm, err error) {
 	if c.scratch != "" {
 		args = append(args, "-virtfs", "local,path="+escape(c.scratch)+",mount_tag="+tagScratch+",security_model=none,multidevs=remap")
 	}
+	return args
+}
 
-	var theirs []*os.File // from descriptor 3 on
-	defer func() {
-		for _, f := range theirs {
-			if !slices.Contains(c.cables, f) {
-				f.Close()
-			}
-		}
-		if err != nil {
-			v.close()
-		}
-	}()
-	attach := func(name string) (*os.File, string, error) {
-		ours, their, err := socketPair(name)
-		if err != nil {
-			return nil, "", err
+// attach makes the sockets between the tool and the guest. It sets v's ends, and returns
+// QEMU's, which QEMU inherits from descriptor 3 on, and QEMU's arguments for them. The
+// caller closes them, also after an error, except for the cables.
+func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
+	connect := func(ours **os.File, name string) (chardev string, err error) {
+		var their *os.File
+		if *ours, their, err = socketPair(name); err != nil {
+			return "", err
 		}
 		theirs = append(theirs, their)
-		return ours, fmt.Sprintf("socket,id=%s,fd=%d", name, 2+len(theirs)), nil
+		return fmt.Sprintf("socket,id=%s,fd=%d", name, 2+len(theirs)), nil
 	}
-	ports := []struct {
-		file **os.File
+	type port struct {
+		ours **os.File
 		name string
-	}{{&v.agent, portAgent}, {&v.stdout, portStdout}, {&v.stderr, portStderr}}
+	}
+	ports := []port{{&v.agent, portAgent}, {&v.stdout, portStdout}, {&v.stderr, portStderr}}
 	if len(c.cables) > 0 {
-		ports = append(ports, struct {
-			file **os.File
-			name string
-		}{&v.control, portControl})
+		ports = append(ports, port{&v.control, portControl})
 	}
 	for _, p := range ports {
-		var chardev string
-		if *p.file, chardev, err = attach(p.name); err != nil {
-			return nil, err
+		chardev, err := connect(p.ours, p.name)
+		if err != nil {
+			return nil, theirs, err
 		}
 		args = append(args, "-chardev", chardev, "-device", "virtserialport,chardev="+p.name+",name="+p.name)
 	}
 	if len(c.cables) > 0 {
-		var chardev string
-		if v.qmp, chardev, err = attach("qmp"); err != nil {
-			return nil, err
+		chardev, err := connect(&v.qmp, "qmp")
+		if err != nil {
+			return nil, theirs, err
 		}
 		v.qmpReader = bufio.NewReader(v.qmp)
 		args = append(args, "-chardev", chardev, "-mon", "chardev=qmp,mode=control")
@@ -131,21 +157,7 @@ func startVM(c vmConfig) (v *vm, err error) {
 			"-netdev", fmt.Sprintf("socket,id=cable%d,fd=%d", i, 2+len(theirs)),
 			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=cable%d,mac=02:50:f7:a0:%02x:%02x,host_mtu=%d", i, i, 0xce+i, c.node+1, mtu))
 	}
-
-	log, err := os.Create(v.errors)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	v.cmd = exec.Command(m.qemu, args...)
-	v.cmd.Stdout, v.cmd.Stderr = log, log
-	v.cmd.ExtraFiles = theirs
-	v.cmd.SysProcAttr = &syscall.SysProcAttr{
-		// Signals of the terminal are for the tool, which passes them on.
-		Setpgid:   true,
-		Pdeathsig: unix.SIGKILL,
-	}
-	return v, v.cmd.Start()
+	return args, theirs, nil
 }
 
 // escape doubles the commas in a value of one of QEMU's options.
