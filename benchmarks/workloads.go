@@ -170,20 +170,7 @@ func openHTTP(cl perf.Client) (*perf.Session, error) {
 
 // openClients makes a gRPC client for each worker.
 func openClients(cl perf.Client) (clients []*grpc.ClientConn, closeAll func(), err error) {
-	closeAll = func() {
-		for _, c := range clients {
-			c.Close()
-		}
-	}
-	for range cl.Conns {
-		c, err := newGRPCClient(cl.Dial)
-		if err != nil {
-			closeAll()
-			return nil, nil, err
-		}
-		clients = append(clients, c)
-	}
-	return clients, closeAll, nil
+	return perf.OpenAll(cl.Conns, func() (*grpc.ClientConn, error) { return newGRPCClient(cl.Dial) })
 }
 
 func openGRPC(cl perf.Client) (*perf.Session, error) {

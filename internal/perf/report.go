@@ -112,19 +112,21 @@ type Summary struct {
 	P90         Estimate `json:"p90,omitzero"`
 	P99         Estimate `json:"p99,omitzero"`
 	Mean        Estimate `json:"mean,omitzero"`
+	ProcessorTime
+	Allocs   Estimate `json:"allocs,omitzero"`    // of an operation
+	LockWait Estimate `json:"lock_wait,omitzero"` // seconds for an operation
+	Failed   int      `json:"failed,omitzero"`    // operations, in all rounds
+}
 
-	// Processor time in seconds, of both sides together and of each, for 1e9
-	// bytes of payload and for one operation.
+// ProcessorTime is in seconds, of both sides together and of each: for 1e9 bytes of
+// payload, and for one operation.
+type ProcessorTime struct {
 	CPUPerGB       Estimate `json:"cpu_per_gb,omitzero"`
 	ClientCPUPerGB Estimate `json:"client_cpu_per_gb,omitzero"`
 	ServerCPUPerGB Estimate `json:"server_cpu_per_gb,omitzero"`
 	CPUPerOp       Estimate `json:"cpu_per_op,omitzero"`
 	ClientCPUPerOp Estimate `json:"client_cpu_per_op,omitzero"`
 	ServerCPUPerOp Estimate `json:"server_cpu_per_op,omitzero"`
-
-	Allocs   Estimate `json:"allocs,omitzero"`    // of an operation
-	LockWait Estimate `json:"lock_wait,omitzero"` // seconds for an operation
-	Failed   int      `json:"failed,omitzero"`    // operations, in all rounds
 }
 
 // Summarise takes the medians of the rounds so far.

@@ -13,6 +13,7 @@ package perf
 
 import (
 	"context"
+	"io"
 	"net"
 	"time"
 )
@@ -63,44 +64,57 @@ var (
 
 // DialAll makes the connections of a session.
 func (cl Client) DialAll() (conns []net.Conn, closeAll func(), err error) {
+	return OpenAll(cl.Conns, func() (net.Conn, error) { return cl.Dial(cl.Context) })
+}
+
+// OpenAll opens n of something, one after the other: all, or none and an error.
+func OpenAll[C io.Closer](n int, open func() (C, error)) (all []C, closeAll func(), err error) {
 	closeAll = func() {
-		for _, c := range conns {
+		for _, c := range all {
 			c.Close()
 		}
 	}
-	for range cl.Conns {
-		c, err := cl.Dial(cl.Context)
+	for range n {
+		c, err := open()
 		if err != nil {
 			closeAll()
 			return nil, nil, err
 		}
-		conns = append(conns, c)
+		all = append(all, c)
 	}
-	return conns, closeAll, nil
+	return all, closeAll, nil
+}
+
+// open is a session in which each worker calls run with its connection, and with a buffer
+// for a message of the client's size.
+func (cl Client) open(run func(c net.Conn, buf []byte, n int, times []time.Duration) error) (*Session, error) {
+	conns, closeAll, err := cl.DialAll()
+	if err != nil {
+		return nil, err
+	}
+	bufs := make([][]byte, cl.Conns)
+	for i := range bufs {
+		bufs[i] = make([]byte, cl.Size)
+	}
+	return &Session{
+		Bytes: cl.Size, Close: closeAll,
+		Run: func(worker, n int, times []time.Duration) error {
+			return run(conns[worker], bufs[worker], n, times)
+		},
+	}, nil
 }
 
 // OpenExchange is a session in which each worker sends messages of the client's size
 // and gets them back, echoed or worked on.
 func (cl Client) OpenExchange(op int) (*Session, error) {
-	conns, closeAll, err := cl.DialAll()
+	s, err := cl.open(func(c net.Conn, buf []byte, _ int, times []time.Duration) error {
+		return Exchange(c, op, buf, times)
+	})
 	if err != nil {
 		return nil, err
 	}
-	bufs := cl.buffers()
-	return &Session{
-		Bytes: 2 * cl.Size, Timed: true, Close: closeAll,
-		Run: func(worker, _ int, times []time.Duration) error {
-			return Exchange(conns[worker], op, bufs[worker], times)
-		},
-	}, nil
-}
-
-func (cl Client) buffers() [][]byte {
-	b := make([][]byte, cl.Conns)
-	for i := range b {
-		b[i] = make([]byte, cl.Size)
-	}
-	return b
+	s.Bytes, s.Timed = 2*cl.Size, true
+	return s, nil
 }
 
 func openPingPong(cl Client) (*Session, error) {
@@ -113,15 +127,7 @@ func openPingPong(cl Client) (*Session, error) {
 }
 
 func openStream(cl Client) (*Session, error) {
-	conns, closeAll, err := cl.DialAll()
-	if err != nil {
-		return nil, err
-	}
-	bufs := cl.buffers()
-	return &Session{
-		Bytes: cl.Size, Close: closeAll,
-		Run: func(worker, n int, _ []time.Duration) error {
-			return stream(conns[worker], bufs[worker], n)
-		},
-	}, nil
+	return cl.open(func(c net.Conn, buf []byte, n int, _ []time.Duration) error {
+		return stream(c, buf, n)
+	})
 }
