@@ -2,14 +2,14 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// NewCollector returns a collector of what package ringnet does in this process:
-// links, memory, listeners, dials and connections. All collectors that it returns
-// collect the same, so a registry takes one of them.
+// NewCollector returns a collector of what package ringnet does in this process: links,
+// memory, listeners, dials, connections and datagrams. All collectors that it returns
+// collect the same, so that a registry accepts only one of them.
 func NewCollector() prometheus.Collector { return newCollector(process, readProcess) }
 
-// NewDeviceCollector returns a collector of the RDMA devices of this host: states
-// and rates of their ports, and what they count. Without devices it collects next to
-// nothing.
+// NewDeviceCollector returns a collector of the RDMA devices of this host: the states and
+// rates of their ports, and their counters. On a host without devices it collects only
+// ringnet_devices_read.
 func NewDeviceCollector() prometheus.Collector { return newCollector(devices, readDevices) }
 
 type collector struct {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// devices is the metrics of the RDMA devices of this host.
+// devices are the metrics of the RDMA devices of this host.
 var devices list
 
 var (
@@ -21,7 +21,7 @@ var (
 	portEvents   = devices.counter("device_port_events", "What else the port of an RDMA device has counted, by the name that the kernel gives the counter.", "device", "port", "counter")
 )
 
-// port is one of an RDMA device.
+// port is a port of an RDMA device.
 type port struct {
 	device   string
 	number   string
@@ -43,9 +43,9 @@ func readDevices(emit emitter) {
 // sysfs is where the kernel shows RDMA devices.
 const sysfs = "/sys/class/infiniband"
 
-// emit emits the metrics of the port. State, rate and the counters of all programs
-// that the InfiniBand standard defines are read from sysfs: netlink has no message
-// for the counters, and package netlink none for the others.
+// emit emits the metrics of the port. It reads the state, the rate and the counters that
+// the InfiniBand standard defines from sysfs: netlink has no message for these counters,
+// and package netlink none for the state and the rate.
 func (p port) emit(emit emitter, sysfs string) {
 	dir := filepath.Join(sysfs, p.device, "ports", p.number)
 	up := 0.0
@@ -69,8 +69,8 @@ func (p port) emit(emit emitter, sysfs string) {
 	}
 }
 
-// standardCounters reads the counters in a folder. Those that cannot be read, as
-// some of virtual devices, are left out.
+// standardCounters reads the counters in a folder. It leaves out those that cannot be
+// read, as some of virtual devices cannot.
 func standardCounters(dir string) map[string]uint64 {
 	counters := make(map[string]uint64)
 	files, _ := os.ReadDir(dir)

@@ -8,7 +8,7 @@ const prefix = "ringnet_"
 type Description struct {
 	Name    string
 	Help    string
-	Counter bool     // it only rises while the process, or the device, exists; otherwise it is a gauge
+	Counter bool     // it only rises while the process, or the device, exists; a gauge if false
 	Labels  []string // names, in order
 }
 
@@ -26,21 +26,21 @@ func Descriptions() []Description {
 	return all
 }
 
-// source is metrics that are read together.
+// source is a list of metrics and the function that reads them.
 type source struct {
 	metrics *list
 	read    func(emit emitter)
 }
 
-// sources returns all there are.
+// sources returns all sources.
 func sources() []source {
 	return []source{{&process, readProcess}, {&devices, readDevices}}
 }
 
-// emitter takes the value of a metric, for the given values of its labels.
+// emitter is called with the value of a metric, for the given values of its labels.
 type emitter func(d *Description, value float64, labels ...string)
 
-// list is descriptions of metrics.
+// list is a list of descriptions, to which counter and gauge add.
 type list []*Description
 
 func (l *list) counter(name, help string, labels ...string) *Description {

@@ -6,7 +6,7 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// process is the metrics of what package ringnet does in this process.
+// process are the metrics of what package ringnet does in this process.
 var process list
 
 var (
@@ -141,7 +141,7 @@ func readMemory(emit emitter) {
 	emit(lockedMemoryLimit, limit(m.LockedLimit))
 }
 
-// limit is a limit of MemoryInfo, which has math.MaxInt where there is none.
+// limit is a limit of MemoryInfo, where math.MaxInt means that there is none.
 func limit(bytes int) float64 {
 	if bytes == math.MaxInt {
 		return math.Inf(1)

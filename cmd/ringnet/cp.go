@@ -41,7 +41,7 @@ func (c *cpCommand) Run(ctx context.Context, s *streams) error {
 	return c.send(ctx, s)
 }
 
-// silence is how long a peer may say nothing before it is given up.
+// silence is how long a peer may be silent before the connection is given up.
 const silence = 30 * time.Second
 
 // serve receives files until the context ends.
@@ -67,7 +67,7 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 	})
 }
 
-// patient is a connection whose peer is given up after silence.
+// patient is a connection whose reads and writes fail after silence.
 type patient struct{ net.Conn }
 
 func (p patient) Read(b []byte) (int, error) {
@@ -80,7 +80,7 @@ func (p patient) Write(b []byte) (int, error) {
 	return p.Conn.Write(b)
 }
 
-// sentFile is what comes of sending one.
+// sentFile describes a file that was sent.
 type sentFile struct {
 	Name        string  `json:"name"`
 	Bytes       int64   `json:"bytes"`
@@ -90,9 +90,9 @@ type sentFile struct {
 	SHA256      string  `json:"sha256"`
 }
 
-// send sends the file, and goes on with another connection when one breaks.
+// send sends the file. When a connection breaks, it goes on over another.
 func (c *cpCommand) send(ctx context.Context, s *streams) error {
-	info, err := os.Stat(c.File) // for to open a pipe may take forever
+	info, err := os.Stat(c.File) // before Open, which may wait for ever if it is a pipe
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 	return nil
 }
 
-// attempt sends what the other end has not yet over a connection.
+// attempt sends, over a new connection, the bytes that the other end does not have yet.
 func (f *sentFile) attempt(ctx context.Context, to endpoint.Endpoint, file io.ReadSeeker, p *progress) error {
 	conn, _, err := to.Dialer(endpoint.Options{})(ctx)
 	if err != nil {

@@ -12,18 +12,19 @@ import (
 )
 
 // Each datagram of ringnet ping and ringnet perf begins with a header of 16 bytes, little
-// endian: the token of the server that it is for (8 bytes), what it is (4), and a number.
-// A server answers what is for it with what it does not answer, of the same length: it
-// cannot be had to talk with another, nor to send more than it was sent.
+// endian: the server's token (8 bytes), the kind of datagram (4), and a number (4). A
+// server answers only datagrams with its token, and each by a datagram of the same length
+// and of a kind that servers do not answer. So nobody can make two servers answer each
+// other, or make a server send more than it has received.
 
 const datagramHeader = 16 // bytes
 
-// What a datagram is.
+// Kinds of datagrams.
 const (
-	datagramEcho   = iota // the server is to send it back,
-	datagramEchoed        // and has
+	datagramEcho   = iota // the server sends it back as datagramEchoed
+	datagramEchoed        // the server's answer
 	datagramSink          // the server counts it
-	datagramEnd           // the server tells how many it has counted since the last of another number
+	datagramEnd           // the server reports its count since the last datagramEnd with another number
 )
 
 func putDatagramHeader(p []byte, token uint64, kind, number uint32) {
@@ -45,17 +46,17 @@ const datagramBatch = 64
 // maxDatagram is the longest, in bytes: no frame of Ethernet has room for more.
 const maxDatagram = 16 << 10
 
-// answerWithin is when the answer to a datagram is taken for lost, at the latest.
+// answerWithin is after how long an answer to a datagram is taken for lost.
 const answerWithin = time.Second
 
-// datagramServer serves who knows its token.
+// datagramServer serves clients that know its token.
 type datagramServer struct {
 	conn  endpoint.PacketConn
 	token uint64
 	end   func(number uint32, received int) error // called with each datagramEnd of another number; nil: those are ignored
 
 	received int
-	ended    uint32 // the number of the last
+	ended    uint32 // the number of the last datagramEnd
 }
 
 // serve serves until the socket is closed.
@@ -94,12 +95,12 @@ func (s *datagramServer) serve() error {
 	}
 }
 
-// writeBatch sends all that can be sent; the rest is lost, as datagrams may be.
+// writeBatch sends datagrams. Those that cannot be sent are lost, as datagrams may be.
 func writeBatch(c endpoint.PacketConn, ms []ringnet.Message) {
 	for len(ms) > 0 {
 		n, err := c.WriteBatch(ms, 0)
 		if err != nil {
-			n = max(n, 0) + 1 // the error is that of the next
+			n = max(n, 0) + 1 // the error is that of the datagram behind these: leave it out
 		}
 		ms = ms[min(n, len(ms)):]
 	}

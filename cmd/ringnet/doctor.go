@@ -21,7 +21,7 @@ type doctorCommand struct {
 	Timeout time.Duration `default:"5s" help:"Wait so long for the listener (${default})."`
 }
 
-// finding is something that has to do with which network carries connections.
+// finding is a fact that decides which network carries connections.
 type finding struct {
 	Subject string             `json:"subject"`
 	Status  status             `json:"status"`
@@ -40,7 +40,7 @@ const (
 
 func (f finding) isBad() bool { return f.Status == bad }
 
-// diagnosis is all that was found.
+// diagnosis is all findings.
 type diagnosis struct {
 	Findings  []finding `json:"findings"`
 	FallsBack bool      `json:"falls_back"` // to TCP, or fails
@@ -48,8 +48,8 @@ type diagnosis struct {
 
 func (d *diagnosis) add(f ...finding) { d.Findings = append(d.Findings, f...) }
 
-// explains says whether what is found already is a reason's cause. Before a listener
-// is asked for reasons, what is found is about RDMA.
+// explains reports whether a finding is the cause of a reason. It is called while all
+// findings are about RDMA.
 func (d *diagnosis) explains(r reason) bool {
 	return r.Network == "rdma" && slices.ContainsFunc(d.Findings, func(f finding) bool {
 		return f.isBad() && f.Code == r.Code
@@ -143,7 +143,7 @@ func checkDevice(device host.Device) []finding {
 	return findings
 }
 
-// checkPort finds out whether connections can be made by way of a port.
+// checkPort finds out whether connections can use a port.
 func checkPort(device host.Device, p host.Port) finding {
 	f := finding{Subject: portName(device, p), Status: bad, Code: ringnet.ReasonNoDevice}
 	_, err := net.InterfaceByName(p.Interface)
@@ -192,7 +192,7 @@ func (d *diagnosis) checkNodes(nodes []host.Node) {
 	}
 }
 
-// fewConnections are so few that a service will have more.
+// fewConnections is a number of connections that a service is likely to exceed.
 const fewConnections = 64
 
 func (d *diagnosis) checkMemory(m memoryInfo) {
@@ -209,8 +209,8 @@ func (d *diagnosis) checkMemory(m memoryInfo) {
 	d.add(f)
 }
 
-// checkOffers adds why a listener would not offer a network, if that is not found
-// already.
+// checkOffers adds the networks that a listener offers, and why it does not offer the
+// others, unless a finding explains that already.
 func (d *diagnosis) checkOffers(auto autoInfo) {
 	for _, network := range auto.Offers {
 		if network != "tcp" {
@@ -224,8 +224,8 @@ func (d *diagnosis) checkOffers(auto autoInfo) {
 	}
 }
 
-// checkPeer says whether a better network than TCP carries a connection to the
-// address.
+// checkPeer connects to the address, and reports whether a better network than TCP
+// carries the connection.
 func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.Duration, cards []card) bool {
 	c, err := (&ringnet.Dialer{Timeout: timeout}).DialContext(ctx, "auto", address)
 	if err != nil {
@@ -253,7 +253,7 @@ func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.
 	return network != "tcp"
 }
 
-// mends are what to do about a reason: docs/auto.md has more of each.
+// mends are what to do about each reason. docs/auto.md has more about them.
 var mends = map[ringnet.ReasonCode]string{
 	ringnet.ReasonSwitchedOff:  "unset RINGNET_NETWORKS   # or name the network there",
 	ringnet.ReasonUnsupported:  "CGO_ENABLED=1 go build …   # for rdma, on Linux; and for shm another user than nobody",

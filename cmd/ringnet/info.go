@@ -16,7 +16,7 @@ import (
 
 type infoCommand struct{}
 
-// info is what ringnet finds on this host.
+// info is what ringnet info prints.
 type info struct {
 	Devices []deviceInfo `json:"devices"`
 	Memory  memoryInfo   `json:"memory"`
@@ -28,20 +28,20 @@ type deviceInfo struct {
 	Addresses map[string][]string `json:"addresses"` // by network interface
 }
 
-// memoryInfo is in bytes. What has no limit is -1.
+// memoryInfo is in bytes. -1 means no limit.
 type memoryInfo struct {
-	Limit           int `json:"limit"`              // of the links of a process
-	LockedLimit     int `json:"locked_limit"`       // of what is pinned for devices
-	Link            int `json:"link"`               // what an end of a link takes at first, with its first connection
-	Connection      int `json:"connection"`         // what another connection takes at first
-	ConnectionMost  int `json:"connection_most"`    // and at most
-	LockedConnected int `json:"locked_connections"` // how many connections on one link may be locked, each at first
+	Limit           int `json:"limit"`              // what the links of a process may register
+	LockedLimit     int `json:"locked_limit"`       // what a process may lock (pin) for devices
+	Link            int `json:"link"`               // what an end of a link takes at first, its first connection included
+	Connection      int `json:"connection"`         // what each further connection takes at first
+	ConnectionMost  int `json:"connection_most"`    // what a connection takes at most
+	LockedConnected int `json:"locked_connections"` // how many connections of one link LockedLimit suffices for at first
 }
 
 // autoInfo is what a listener of auto offers.
 type autoInfo struct {
 	Offers     []string `json:"offers"`
-	PassedOver []reason `json:"passed_over"` // why there is no more
+	PassedOver []reason `json:"passed_over"` // why it does not offer the others
 }
 
 // reason is a ringnet.Reason.
@@ -53,7 +53,7 @@ type reason struct {
 
 func newReason(r ringnet.Reason) reason { return reason{r.Network, r.Code, r.Err.Error()} }
 
-// Run says what this host has for ringnet.
+// Run prints what this host has for ringnet.
 func (infoCommand) Run(s *streams) error {
 	i := info{Devices: []deviceInfo{}, Memory: readMemory()}
 	for _, d := range host.Root.Devices() {
@@ -76,7 +76,7 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// addresses are those of the network interfaces of a device.
+// addresses are the addresses of a device's network interfaces.
 func addresses(d host.Device) map[string][]string {
 	all := make(map[string][]string)
 	for _, p := range d.Ports {

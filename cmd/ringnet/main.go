@@ -83,7 +83,7 @@ func run(args []string, out, errs io.Writer) (status int) {
 	}
 }
 
-// versions are those of the command, of the protocol, and of Go.
+// versions names the versions of the command, of the protocol, and of Go.
 func versions() string {
 	command := "of unknown version"
 	if b, ok := debug.ReadBuildInfo(); ok {
@@ -92,13 +92,13 @@ func versions() string {
 	return fmt.Sprintf("ringnet %s, wire protocol %d, %s", command, wire.Version, runtime.Version())
 }
 
-// misuseError is that of flags that do not fit together.
+// misuseError is an error of the command line: the exit status is misuse.
 type misuseError struct{ error }
 
-// hostPort is an address as it is written on the command line.
+// hostPort is an address on the command line.
 type hostPort string
 
-// UnmarshalText refuses what is not an address.
+// UnmarshalText returns an error unless text is an address.
 func (a *hostPort) UnmarshalText(text []byte) error {
 	if _, _, err := net.SplitHostPort(string(text)); err != nil {
 		return fmt.Errorf("%q: want HOST:PORT: %w", text, err)
@@ -107,6 +107,7 @@ func (a *hostPort) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// logger returns a log on the error stream, in JSON with --json.
 func (s *streams) logger(verbose bool) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.LevelInfo}
 	if verbose {
@@ -118,8 +119,9 @@ func (s *streams) logger(verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(s.err, options))
 }
 
-// acceptAll serves the connections that a listener accepts, each in a goroutine of its
-// own, and closes them, until ctx ends.
+// acceptAll calls serve with each connection that a listener accepts, in a goroutine, and
+// closes the connection when serve returns. It returns nil when ctx ends, or the error of
+// the listener.
 func acceptAll(ctx context.Context, l net.Listener, log *slog.Logger, serve func(net.Conn)) error {
 	context.AfterFunc(ctx, func() { l.Close() })
 	err := endpoint.AcceptAll(l, ctx.Done(), log, func(conn net.Conn) {

@@ -11,8 +11,8 @@ import (
 	"github.com/ringnet/ringnet/metrics"
 )
 
-// metricsHandler serves the metrics of proxies, of package ringnet, of the host's
-// RDMA devices, and of the process.
+// metricsHandler serves the metrics of proxies, of package ringnet, of the host's RDMA
+// devices, and of the process.
 func metricsHandler(proxies []*proxy.Proxy) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
@@ -25,7 +25,7 @@ func metricsHandler(proxies []*proxy.Proxy) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
-// proxyCollector tells the Stats of proxies.
+// proxyCollector collects the Stats of proxies.
 type proxyCollector struct{ proxies []*proxy.Proxy }
 
 func proxyDesc(name, help string, labels ...string) *prometheus.Desc {

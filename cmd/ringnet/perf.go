@@ -38,10 +38,10 @@ type perfCommand struct {
 	MaxTime        time.Duration      `default:"10m" help:"With --listen, the longest that a client may take (${default})."`
 }
 
-// byteSize is a number of bytes, as people write it.
+// byteSize is a number of bytes, on the command line as people write it.
 type byteSize int
 
-// maxByteSize is what no message is larger than.
+// maxByteSize is the largest size.
 const maxByteSize = 1 << 30
 
 // UnmarshalText reads 64, 4KiB, 1MB.
@@ -84,7 +84,7 @@ func (c *perfCommand) Run(ctx context.Context, s *streams) error {
 
 const maxSlice = 10 * time.Second
 
-// measure is the client.
+// measure does the client's part.
 func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 	if c.SVG != "" {
 		if err := os.MkdirAll(c.SVG, 0o755); err != nil {
@@ -134,7 +134,7 @@ func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 	return errors.Join(err, r.failure())
 }
 
-// perfStreams is what is done over connections to measure a cell.
+// perfStreams returns the workload of a cell of connections.
 func perfStreams(cell perf.Cell) *perf.Workload {
 	if cell.Workload == perf.PingPong.Key {
 		return &perf.PingPong
@@ -142,7 +142,7 @@ func perfStreams(cell perf.Cell) *perf.Workload {
 	return &perf.Stream
 }
 
-// cells are what is to be measured, networks next to one another.
+// cells are what to measure. Those that differ in the network alone are neighbours.
 func (c *perfCommand) cells(peers []perf.Peer) (cells []perf.Cell) {
 	for _, workload := range []string{perf.PingPong.Key, perf.Stream.Key} {
 		for _, conns := range c.Connections {
@@ -158,11 +158,10 @@ func (c *perfCommand) cells(peers []perf.Peer) (cells []perf.Cell) {
 	return cells
 }
 
-// overhead is how much longer than its slice something takes in a round, about: it
-// warms up.
+// overhead is about how many times its slice a cell takes in a round: it warms up first.
 const overhead = 1.5
 
-// allowed says what the server would not do.
+// allowed returns an error if the server does not allow what is asked for.
 func (c *perfCommand) allowed(peers []perf.Peer, w perfWelcome) error {
 	takes := time.Duration(float64(len(c.cells(peers))*c.Rounds) * overhead * float64(c.Slice)).Round(time.Second)
 	switch size, conns := slices.Max(c.Sizes), slices.Max(c.Connections); {
@@ -180,10 +179,10 @@ func (c *perfCommand) allowed(peers []perf.Peer, w perfWelcome) error {
 type perfClient struct {
 	address string
 	timeout time.Duration
-	dials   map[string]dialFunc // by network, that of datagrams included: what one Dialer makes shares links
+	dials   map[string]dialFunc // by network, those of datagrams included; connections of one share links
 
-	control endpoint.Conn // over which the server tells what it has used; nil at first
-	welcome perfWelcome   // that came over it
+	control endpoint.Conn // the visit's first connection, by which the server reports its usage; nil at first
+	welcome perfWelcome   // the server's, on control
 }
 
 type dialFunc = func(context.Context) (endpoint.Conn, []ringnet.Reason, error)
@@ -200,14 +199,14 @@ func newPerfClient(address string, timeout time.Duration) *perfClient {
 	return c
 }
 
-// find finds out which of the networks lead to the server, and begins the visit
-// there. In place of auto comes what carries its connections, with the reasons why
-// nothing better does; if it cannot connect, which it does not without TCP, come the
-// networks that can.
+// find finds out over which of the networks the server can be reached, and begins the
+// visit. It replaces auto by the network that carries its connections, and returns the
+// reasons why no better one does. If auto cannot connect, which it does not without TCP,
+// find replaces it by those of shm and rdma that can.
 func (c *perfClient) find(ctx context.Context, networks []string) (peers []perf.Peer, passed []reason, err error) {
 	order := networks
 	if slices.Contains(networks, "tcp") {
-		order = append([]string{"tcp"}, networks...) // over which the visit had better begin
+		order = append([]string{"tcp"}, networks...) // TCP is the best network to begin the visit over
 	}
 	known := func(network string) bool {
 		return slices.ContainsFunc(peers, func(p perf.Peer) bool { return p.Key == network })
@@ -257,7 +256,7 @@ func unavailable(peers []perf.Peer) string {
 	return strings.Join(all, "; ")
 }
 
-// dialer returns what connects over a network for the visit.
+// dialer returns a function that makes connections of the visit over a network.
 func (c *perfClient) dialer(network string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		conn, _, err := c.connect(ctx, network)
@@ -265,8 +264,8 @@ func (c *perfClient) dialer(network string) func(context.Context) (net.Conn, err
 	}
 }
 
-// connect connects over a network and begins the visit, or comes for the one that has
-// begun.
+// connect connects over a network. Its first connection begins the visit, and others join
+// it.
 func (c *perfClient) connect(ctx context.Context, network string) (endpoint.Conn, []ringnet.Reason, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -281,12 +280,12 @@ func (c *perfClient) connect(ctx context.Context, network string) (endpoint.Conn
 	return conn, reasons, nil
 }
 
-// perfServerError is what a server that answers has said wrong, or has refused.
+// perfServerError is the error of a server that answers, and refuses or misbehaves.
 type perfServerError struct{ error }
 
 func (e perfServerError) Unwrap() error { return e.error }
 
-// enter is the client's side of the handshake.
+// enter does the client's part of the handshake.
 func (c *perfClient) enter(conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
 		return err
@@ -322,7 +321,7 @@ func (c *perfClient) enter(conn net.Conn) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// usages are what both processes have used so far.
+// usages returns what both processes have used so far.
 func (c *perfClient) usages() (client, server perf.Usage, err error) {
 	err = errors.Join(
 		c.control.SetDeadline(time.Now().Add(c.timeout)),
@@ -331,7 +330,7 @@ func (c *perfClient) usages() (client, server perf.Usage, err error) {
 	return perf.OwnUsage(), server, err
 }
 
-// close ends the visit, and returns when the server has seen it.
+// close ends the visit, and returns when the server has noticed that.
 func (c *perfClient) close() {
 	if c.control == nil {
 		return

@@ -13,29 +13,28 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// perfReport is what ringnet perf finds out.
+// perfReport is what ringnet perf has measured.
 type perfReport struct {
 	perf.Report
 	Server     perf.Machine  `json:"server"`
-	PassedOver []reason      `json:"passed_over,omitempty"` // by auto
-	BesideTCP  []perfCompare `json:"beside_tcp,omitempty"`  // or, of datagrams, UDP
+	PassedOver []reason      `json:"passed_over,omitempty"` // why auto does not use better networks
+	BesideTCP  []perfCompare `json:"beside_tcp,omitempty"`  // of datagrams: beside UDP
 
-	// Datagrams are what the sockets of a cell have counted in all rounds, warming up
+	// Datagrams are the counters of the sockets of each cell, in all rounds, warming up
 	// included.
 	Datagrams []*perfCounted `json:"datagrams,omitempty"`
 
 	baseline string // the peer that the others are compared with
 }
 
-// perfCounted is what the sockets for datagrams of a cell have counted.
+// perfCounted are the counters of a cell's sockets for datagrams.
 type perfCounted struct {
 	perf.Cell
 	Client ringnet.PacketStats `json:"client"`
 	Server ringnet.PacketStats `json:"server"`
 }
 
-// perfCompare is a cell beside the same over TCP: how many times its figures those
-// are.
+// perfCompare compares a cell with the same over TCP: the ratios of their figures.
 type perfCompare struct {
 	perf.Cell
 	Rate    perf.Estimate `json:"rate"`
@@ -43,7 +42,7 @@ type perfCompare struct {
 	CPU     perf.Estimate `json:"cpu,omitzero"`     // processor time of both ends, for the same work
 }
 
-// finish works out what follows from the rounds.
+// finish calculates the medians and ratios of the rounds.
 func (r *perfReport) finish() {
 	r.Summarise()
 	for _, x := range r.Results {
@@ -108,7 +107,8 @@ func latencyColumns(x *perf.Result) []string {
 	}
 }
 
-// printDatagrams prints the same of datagrams, how many were lost, and what the sockets say.
+// printDatagrams prints the results of datagrams, how many were lost, and the counters of
+// the sockets.
 func (r *perfReport) printDatagrams(w io.Writer) {
 	r.printTable(w, "latency: half the round trip of a datagram", "latency\tp90\tp99\tround trips\tlost", "round trip", perf.PingPong.Key, func(x *perf.Result) []string {
 		return append(latencyColumns(x), lost(x))
@@ -135,7 +135,7 @@ func (r *perfReport) printDatagrams(w io.Writer) {
 	_ = t.Flush()
 }
 
-// lost is what part of the datagrams of a result was lost.
+// lost is the share of a result's datagrams that was lost.
 func lost(x *perf.Result) string {
 	arrived := 0
 	for _, s := range x.Rounds {
@@ -146,8 +146,8 @@ func lost(x *perf.Result) string {
 	return fmt.Sprintf("%.2g %%", 100*float64(x.Median.Failed)/float64(x.Median.Failed+arrived))
 }
 
-// printTable prints what was measured of a workload: some columns of its own between
-// those that all have.
+// printTable prints the results of a workload. Its own columns stand between those that all
+// workloads have.
 func (r *perfReport) printTable(w io.Writer, title, header, operation, workload string, columns func(*perf.Result) []string) {
 	fmt.Fprintf(w, "\n%s\n", title)
 	t := perf.NewTable(w)

@@ -17,28 +17,28 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// What ringnet perf --listen says first to whoever connects. Then the client says in
-// a line of JSON for which visit it comes (perfHello), the server answers with
-// another (perfWelcome), and what follows are the requests of package perf,
-// perfUsage, and perfDatagrams.
+// ringnet perf --listen sends a greeting on each connection. The client sends a line of
+// JSON, perfHello, which names the visit, and the server answers with another,
+// perfWelcome. Then the client makes requests: those of package perf, perfUsage and
+// perfDatagrams.
 const (
 	perfGreetingName = "ringnet perf "
 	perfGreeting     = perfGreetingName + "1\n"
 
 	maxPerfLine = 4 << 10 // bytes of a line
 
-	// perfUsage asks what the server has used so far: a perf.Usage, little
-	// endian.
+	// perfUsage is a request for what the server has used so far. The answer is a
+	// perf.Usage, little endian.
 	perfUsage = perf.FirstOwn
 )
 
-// perfHello is what a client comes for: a visit of its own, or, with the name of one
-// that has begun, another connection of it.
+// perfHello begins a visit, or, with the name of a visit that has begun, adds a connection
+// to it.
 type perfHello struct {
 	Visit string `json:"visit,omitempty"`
 }
 
-// perfWelcome is what the server allows, or why it allows nothing.
+// perfWelcome is what the server allows the visit, or why it refuses it.
 type perfWelcome struct {
 	Error          string        `json:"error,omitempty"`
 	Visit          string        `json:"visit,omitempty"`
@@ -49,14 +49,14 @@ type perfWelcome struct {
 }
 
 const (
-	// perfHandshake is how long a client may take to say what it comes for.
+	// perfHandshake is how long a client's part of the handshake may take.
 	perfHandshake = 10 * time.Second
 
-	// perfHandshakes is how many may be about to.
+	// perfHandshakes is how many handshakes there may be at once.
 	perfHandshakes = 64
 
-	// perfPatience is how long a client may take for a request, or say nothing.
-	// A round of a cell with the longest --slice is done in two thirds of it.
+	// perfPatience is how long a client may take for a request, and may make none. A
+	// round of a cell with the longest --slice takes two thirds of it.
 	perfPatience = 3 * time.Minute
 )
 
@@ -116,8 +116,8 @@ func (c *perfCommand) serve(ctx context.Context, s *streams) error {
 	return errors.Join(errs...)
 }
 
-// listenBesideTCP listens at an endpoint, and over TCP at the same address if that
-// does not include it.
+// listenBesideTCP listens at an endpoint, and, if that does not include TCP, over TCP at
+// the same address.
 func listenBesideTCP(ctx context.Context, e endpoint.Endpoint) ([]endpoint.Listener, error) {
 	l, err := e.Listen(ctx, endpoint.Options{})
 	if err != nil || e.IsAuto() || !e.IsRingnet() {
@@ -162,8 +162,8 @@ func tellUsage(conn net.Conn) error {
 	return binary.Write(conn, binary.LittleEndian, perf.OwnUsage())
 }
 
-// shakeHands is the server's side of the handshake. It returns the visit that the
-// connection is of, and what to do when it ends.
+// shakeHands does the server's part of the handshake. It returns the visit of the
+// connection, and a function to call when the connection ends.
 func (s *perfServer) shakeHands(conn net.Conn) (visit *perfVisit, leave func(), err error) {
 	select {
 	case s.handshakes <- struct{}{}:
@@ -203,7 +203,7 @@ func (s *perfServer) shakeHands(conn net.Conn) (visit *perfVisit, leave func(), 
 	return visit, leave, err
 }
 
-// begin begins a visit unless there is one.
+// begin begins a visit, unless another one has not ended.
 func (s *perfServer) begin(conn net.Conn) (visit *perfVisit, leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +223,8 @@ func (s *perfServer) begin(conn net.Conn) (visit *perfVisit, leave func(), err e
 	}, nil
 }
 
-// join adds a connection to the visit that has begun. Where there are as many as it
-// may have, it waits: the client may have closed some that are not yet seen to end.
+// join adds a connection to the visit that has begun. If the visit has as many as it may,
+// join waits a while: the client may have closed some of them just now.
 func (s *perfServer) join(name string) (visit *perfVisit, leave func(), err error) {
 	s.mu.Lock()
 	visit = s.visit

@@ -26,11 +26,11 @@ type pingCommand struct {
 	Timeout  time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default}); of datagrams, for the first that is not lost."`
 }
 
-// maxSize is the longest round trip, in bytes.
+// maxSize is the largest message, in bytes.
 const maxSize = 1 << 30
 
-// greeting is what ringnet ping --listen says first to whoever connects, and then
-// sends back what it gets.
+// greeting is what ringnet ping --listen sends first on each connection. After it, it sends
+// back what it receives.
 const greeting = "ringnet ping 1\n"
 
 // Run answers or pings.
@@ -85,23 +85,23 @@ func (c *pingCommand) answer(ctx context.Context, s *streams) error {
 	})
 }
 
-// pingResult is what came out over a network.
+// pingResult is what was measured over a network.
 type pingResult struct {
 	Network    string  `json:"network"`
-	Error      string  `json:"error,omitempty"`       // it cannot be reached
-	NoAnswer   string  `json:"no_answer,omitempty"`   // it can, but there are no round trips
+	Error      string  `json:"error,omitempty"`       // why the address cannot be reached
+	NoAnswer   string  `json:"no_answer,omitempty"`   // why there are no round trips, if it can be reached
 	FirstSetUp float64 `json:"first_set_up,omitzero"` // µs: of the first connection, and so of the link
 	SetUp      *spread `json:"set_up,omitempty"`      // of the others
 	RoundTrip  *spread `json:"round_trip,omitempty"`
 
 	// Of datagrams:
-	First float64 `json:"first,omitzero"` // µs: of the first round trip, for which the receiver had to be found
-	Lost  int     `json:"lost,omitzero"`  // round trips besides those
+	First float64 `json:"first,omitzero"` // µs: of the first round trip, during which the address is resolved
+	Lost  int     `json:"lost,omitzero"`  // round trips that were lost, besides First and RoundTrip
 }
 
 func (r pingResult) reached() bool { return r.Error == "" }
 
-// spread says how times are spread, in µs.
+// spread is the distribution of times, in µs.
 type spread struct {
 	Count      int     `json:"count"`
 	Min        float64 `json:"min"`
@@ -202,7 +202,7 @@ func (c *pingCommand) roundTrips(conn net.Conn) ([]time.Duration, error) {
 		if c.Size <= atOnce {
 			write()
 		} else {
-			go write() // the other end sends back before it has all
+			go write() // the other end sends back before it has received all
 		}
 		if _, err := io.ReadFull(conn, got); err != nil {
 			return times, err
@@ -215,7 +215,7 @@ func (c *pingCommand) roundTrips(conn net.Conn) ([]time.Duration, error) {
 	return times, nil
 }
 
-// atOnce is how many bytes find room on the way, whoever reads.
+// atOnce is how many bytes can be written before the other end reads.
 const atOnce = 4 << 10
 
 func (c *pingCommand) print(w io.Writer, results []pingResult) {
@@ -238,7 +238,7 @@ func (c *pingCommand) print(w io.Writer, results []pingResult) {
 	printFailures(w, results)
 }
 
-// printFailures says of networks why there is nothing, or not all, to print.
+// printFailures prints why networks have no results, or not all.
 func printFailures(w io.Writer, results []pingResult) {
 	for _, r := range results {
 		switch {
@@ -257,7 +257,7 @@ func (s *spread) center() string {
 	return perf.Estimate{Median: s.Median, Low: s.MedianLow, High: s.MedianHigh}.WithInterval(inMicros(s.Median))
 }
 
-// printSpread prints some columns, which are empty if there is no spread.
+// printSpread prints n columns of a spread, which are empty if it is nil.
 func printSpread(w io.Writer, s *spread, columns func(*spread) []string, n int) {
 	values := make([]string, n)
 	if s != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// progress shows how much of something is done, now and then, on a line that it
-// writes over.
+// progress shows from time to time how much of something is done, on a line that it
+// overwrites.
 type progress struct {
 	w     io.Writer
 	name  string
@@ -17,7 +17,7 @@ type progress struct {
 	quiet bool
 
 	done, most int64 // bytes, in this attempt and in the best one
-	seen       int64 // most, when advanced was asked
+	seen       int64 // most, at the last call of advanced
 	shown      time.Time
 }
 
@@ -28,6 +28,7 @@ func newProgress(w io.Writer, name string, size int64, quiet bool) *progress {
 // begin begins an attempt.
 func (p *progress) begin() { p.done = 0 }
 
+// moved adds n bytes to the attempt.
 func (p *progress) moved(n int64) {
 	p.done += n
 	p.most = max(p.most, p.done)
@@ -37,14 +38,14 @@ func (p *progress) moved(n int64) {
 	}
 }
 
-// advanced says whether more is done than when it was asked before.
+// advanced reports whether more is done than at its last call.
 func (p *progress) advanced() bool {
 	more := p.most > p.seen
 	p.seen = p.most
 	return more
 }
 
-// end takes the line away.
+// end clears the line.
 func (p *progress) end() {
 	if !p.quiet {
 		fmt.Fprint(p.w, "\r\x1b[K")

@@ -12,17 +12,17 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
 )
 
-// What doctor finds out about standbys: the queue pairs that links go on over when they
+// What doctor finds out about standbys, the queue pairs that links go on over when they
 // lose their own.
 
-// card is a port of an RDMA device with the addresses that links use: those that are
-// routed.
+// card is a port of an RDMA device, with the addresses that links use: those that are
+// not link-local.
 type card struct {
 	name      string
 	addresses []netip.Prefix // each with its subnet
 }
 
-// cardsOf are the ports of the devices by way of which connections can be made.
+// cardsOf are the ports of the devices that connections can use.
 func cardsOf(devices []host.Device) []card {
 	var cards []card
 	for _, d := range devices {
@@ -44,7 +44,7 @@ func cardsOf(devices []host.Device) []card {
 	return cards
 }
 
-// addressesOf are those of a network interface; none if it is in another namespace.
+// addressesOf are the addresses of a network interface: none if it is in another namespace.
 func addressesOf(name string) []net.Addr {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -56,7 +56,7 @@ func addressesOf(name string) []net.Addr {
 
 func portName(d host.Device, p host.Port) string { return fmt.Sprintf("%s port %d", d.Name, p.Number) }
 
-// has says whether a card has an address of a family.
+// has reports whether a card has an address of a family.
 func (c card) has(family func(netip.Addr) bool) bool {
 	for _, p := range c.addresses {
 		if family(p.Addr()) {
@@ -102,7 +102,8 @@ func (d *diagnosis) checkStandby(cards []card) {
 	}
 }
 
-// together are the names of the most cards that have addresses of one family.
+// together are the names of the cards that have addresses of one family: of that which
+// more cards have.
 func together(cards []card) (most []string) {
 	for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
 		var names []string
@@ -118,11 +119,11 @@ func together(cards []card) (most []string) {
 	return most
 }
 
-// standbyTime is how long the standby of a new link may take: it is begun after a second,
-// and tried over one pair of cards after the other.
+// standbyTime is how long doctor waits for the standby of a new link, which the link begins
+// to make after a second, over one pair of cards after the other.
 const standbyTime = 4 * time.Second
 
-// checkLink says which cards the link of a connection over rdma is on, and which its
+// checkLink adds which cards the link of a connection over rdma uses, and which its
 // standby.
 func (d *diagnosis) checkLink(ctx context.Context, address string, c *ringnet.Conn, cards []card) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTime)

@@ -1,5 +1,5 @@
-// Package endpoint listens and dials where the user of the command says, by a
-// URL: auto://:6380, tcp://127.0.0.1:6379, unix:///run/redis.sock.
+// Package endpoint listens and dials at the URLs that users of the command write:
+// auto://:6380, tcp://127.0.0.1:6379, unix:///run/redis.sock.
 package endpoint
 
 import (
@@ -16,7 +16,7 @@ var Ringnet = []string{"auto", "auto4", "auto6", "shm", "rdma", "rdma4", "rdma6"
 // standard are those of package net.
 var standard = []string{"tcp", "tcp4", "tcp6", "unix"}
 
-// Endpoint is a network and an address there, which are valid.
+// Endpoint is a valid network and a valid address there.
 type Endpoint struct {
 	Network, Address string
 }
@@ -50,8 +50,9 @@ func (e *Endpoint) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// IsAuto says whether one of several networks carries the connections of e.
+// IsAuto reports whether e is on auto, where one of several networks carries each
+// connection.
 func (e Endpoint) IsAuto() bool { return strings.HasPrefix(e.Network, "auto") }
 
-// IsRingnet says whether e is on a network of package ringnet.
+// IsRingnet reports whether e is on a network of package ringnet.
 func (e Endpoint) IsRingnet() bool { return slices.Contains(Ringnet, e.Network) }

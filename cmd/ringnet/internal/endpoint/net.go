@@ -16,14 +16,14 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// Conn is what the connections of all networks can do.
+// Conn has the methods that connections of all networks have.
 type Conn interface {
 	net.Conn
 	CloseRead() error
 	CloseWrite() error
 }
 
-// Listener is what the listeners of all networks can do.
+// Listener has the methods that listeners of all networks have.
 type Listener interface {
 	net.Listener
 	SetDeadline(t time.Time) error
@@ -31,16 +31,16 @@ type Listener interface {
 
 // Options are for listening and for dialing.
 type Options struct {
-	// Require are the networks, "shm" or "rdma", of which one has to carry each
-	// connection of auto; empty means that TCP may, too.
+	// Require are networks, "shm" or "rdma". One of them has to carry each connection
+	// of auto; if Require is empty, TCP may, too.
 	Require []string
 
-	// TrustUser are users whose processes shm may connect to, besides this
-	// process's own.
+	// TrustUser are the IDs of users whose processes shm may connect to, besides those
+	// of this process's user.
 	TrustUser []uint32
 }
 
-// trusts is what Dialer and ListenConfig want as TrustUser.
+// trusts is TrustUser as Dialer and ListenConfig have it.
 func (o Options) trusts() func(uint32) bool {
 	if len(o.TrustUser) == 0 {
 		return nil
@@ -48,7 +48,7 @@ func (o Options) trusts() func(uint32) bool {
 	return func(uid uint32) bool { return slices.Contains(o.TrustUser, uid) }
 }
 
-// Listen announces on the endpoint.
+// Listen listens at the endpoint.
 func (e Endpoint) Listen(ctx context.Context, o Options) (Listener, error) {
 	l, err := e.listen(ctx, o)
 	if err != nil {
@@ -69,12 +69,12 @@ func (e Endpoint) listen(ctx context.Context, o Options) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(ctx, e.Network, e.Address)
 }
 
-// removeStale removes a Unix socket that nobody listens on, as a process leaves
-// it that was killed.
+// removeStale removes a Unix socket on which no process listens: a process that was
+// killed leaves it behind.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSocket == 0 {
-		return nil // or bind says what is there
+		return nil // if something else is there, bind says so
 	} else if err != nil {
 		return err
 	}
@@ -88,9 +88,9 @@ func removeStale(path string) error {
 	return nil
 }
 
-// Dialer returns what connects to the endpoint, and says of a connection of auto why
-// no better network carries it. Of ringnet's connections all that one Dialer makes
-// may share a link.
+// Dialer returns a function that connects to the endpoint. For a connection of auto, that
+// also returns the reasons why no better network carries it. Ringnet's connections that
+// one such function makes may share a link.
 func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, []ringnet.Reason, error) {
 	dial := new(net.Dialer).DialContext
 	if e.IsRingnet() {
@@ -109,7 +109,8 @@ func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, []ringnet.Reaso
 	}
 }
 
-// Carrier is what carries a connection: of auto, the connection beneath.
+// Carrier returns the connection that carries a connection of auto; another carries
+// itself.
 func Carrier(c net.Conn) net.Conn {
 	if auto, ok := c.(*ringnet.AutoConn); ok {
 		return auto.NetConn()
@@ -117,9 +118,9 @@ func Carrier(c net.Conn) net.Conn {
 	return c
 }
 
-// Carried returns a connection that was accepted. If what carries it is not what is
-// required, the connection is reset: a dialer of ringnet's requires it by itself, but
-// one that accepts has no choice before.
+// Carried returns a connection that was accepted. It resets a connection of auto that is
+// carried by a network that Require does not have: a Dialer does so by itself, but a
+// listener accepts the connection first.
 func (o Options) Carried(c net.Conn) (Conn, error) {
 	auto, ok := c.(*ringnet.AutoConn)
 	if !ok {
@@ -133,9 +134,8 @@ func (o Options) Carried(c net.Conn) (Conn, error) {
 	return nil, fmt.Errorf("%v has connected over %s, but %s is required", auto.RemoteAddr(), carrier, strings.Join(o.Require, " or "))
 }
 
-// Reset closes a connection so that the peer gets an error. A Unix socket has no
-// such thing: there the peer gets the end of the stream, unless it has sent what
-// was not read.
+// Reset closes a connection so that the peer gets an error. Unix sockets cannot do that:
+// there the peer gets the end of the stream, unless it has sent bytes that were not read.
 func Reset(c net.Conn) {
 	if r, ok := c.(interface{ SetLinger(sec int) error }); ok {
 		_ = r.SetLinger(0)
@@ -143,7 +143,8 @@ func Reset(c net.Conn) {
 	_ = c.Close()
 }
 
-// Printable is what a peer says without what would command a terminal.
+// Printable replaces what is not printable, such as commands to a terminal, in a text of a
+// peer's.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

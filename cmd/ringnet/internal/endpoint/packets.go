@@ -9,11 +9,11 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// Packets are the networks of datagrams, by the network of connections that goes the
-// same way.
+// Packets are the networks of datagrams, by the network of connections that uses the
+// same device.
 var Packets = map[string]string{"shm": "shm-udp", "rdma": "rdma-udp", "tcp": "udp"}
 
-// PacketConn is what the sockets for datagrams of all networks can do.
+// PacketConn has the methods that sockets for datagrams of all networks have.
 type PacketConn interface {
 	net.Conn
 	ReadBatch(ms []ringnet.Message, flags int) (int, error)
@@ -60,8 +60,8 @@ type udp struct {
 	read, write []ipv4.Message
 }
 
-// readBuffer is how many bytes of datagrams wait to be read, as of ringnet's sockets,
-// if the system lets them.
+// readBuffer is how many bytes of datagrams a UDP socket holds until they are read, if
+// the system allows it: as many as ringnet's sockets do.
 const readBuffer = 1 << 20
 
 func newUDP(c net.PacketConn) *udp {
@@ -70,7 +70,7 @@ func newUDP(c net.PacketConn) *udp {
 	return &udp{UDPConn: conn, batches: ipv4.NewPacketConn(conn)}
 }
 
-// ReadBatch is called by one goroutine at a time.
+// ReadBatch must not be called by several goroutines at once.
 func (u *udp) ReadBatch(ms []ringnet.Message, flags int) (int, error) {
 	u.read = u.read[:0]
 	for i := range ms {
@@ -83,8 +83,8 @@ func (u *udp) ReadBatch(ms []ringnet.Message, flags int) (int, error) {
 	return n, err
 }
 
-// WriteBatch is called by one goroutine at a time. It may send fewer than there are
-// without an error.
+// WriteBatch must not be called by several goroutines at once. It may send fewer
+// datagrams than ms has and return no error.
 func (u *udp) WriteBatch(ms []ringnet.Message, flags int) (int, error) {
 	u.write = u.write[:0]
 	for i := range ms {
@@ -93,5 +93,5 @@ func (u *udp) WriteBatch(ms []ringnet.Message, flags int) (int, error) {
 	return u.batches.WriteBatch(u.write, flags)
 }
 
-// Stats returns none: UDP tells a socket nothing.
+// Stats returns zeros: UDP counts nothing for a socket.
 func (u *udp) Stats() (none ringnet.PacketStats) { return none }

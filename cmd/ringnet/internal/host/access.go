@@ -10,11 +10,12 @@ import (
 // Node is a device file that RDMA needs.
 type Node struct {
 	Path   string
-	Module string // what makes it
-	Err    error  // why it cannot be used, or nil
+	Module string // the kernel module that makes it
+	Err    error  // why it cannot be opened, or nil
 }
 
-// Nodes are those of the connection manager and, of the devices, the best there is.
+// Nodes are the device file of the connection manager, and one of a device: one that can be
+// opened, if there is any.
 func (t tree) Nodes() []Node {
 	nodes := []Node{{Path: "/dev/infiniband/rdma_cm", Module: "rdma_ucm"}, {Path: "/dev/infiniband/uverbs*", Module: "ib_uverbs"}}
 	for i, n := range nodes {
@@ -33,11 +34,11 @@ func (t tree) Nodes() []Node {
 	return nodes
 }
 
-// Missing says whether the node is not there.
+// Missing reports whether the node does not exist.
 func (n Node) Missing() bool { return errors.Is(n.Err, fs.ErrNotExist) }
 
-// SharedNamespaces says whether all network namespaces see the RDMA devices; known
-// is false where that cannot be read.
+// SharedNamespaces reports whether all network namespaces see the RDMA devices. known is
+// false if that cannot be read.
 func (t tree) SharedNamespaces() (shared, known bool) {
 	switch t.text("sys/module/ib_core/parameters/netns_mode") {
 	case "Y":
@@ -48,8 +49,7 @@ func (t tree) SharedNamespaces() (shared, known bool) {
 	return false, false
 }
 
-// providers are the libraries of rdma-core for devices of a driver, where they are
-// not called as the driver is.
+// providers are the names of rdma-core's libraries, by driver.
 var providers = map[string]string{
 	"rdma_rxe":  "rxe",
 	"mlx5_core": "mlx5",
@@ -82,8 +82,8 @@ func (t tree) Provider(d Device) (name string, installed bool) {
 	return name, false
 }
 
-// TrafficClass is what rdma_cm marks packets of a device's port with, as
-// configured, or "" where nothing is.
+// TrafficClass is the traffic class that rdma_cm is configured to give the packets of a
+// device's first port, or "" if none is configured.
 func (t tree) TrafficClass(device string) string {
 	return t.text("sys/kernel/config/rdma_cm", device, "ports/1/default_roce_tos")
 }

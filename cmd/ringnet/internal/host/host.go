@@ -1,7 +1,6 @@
-// Package host finds out what a host has for ringnet: RDMA devices, and the limits
-// of this process. It reads /sys and /proc, and needs neither libraries nor
-// permissions: package netlink knows neither drivers nor ports, and to ask it has the
-// kernel load ib_core.
+// Package host finds out what a host has for ringnet: RDMA devices, and who may use
+// them. It reads /sys, which needs neither libraries nor permissions. Package netlink
+// knows neither drivers nor ports, and a question by it makes the kernel load ib_core.
 package host
 
 import (
@@ -41,7 +40,7 @@ type GID struct {
 	Type  string `json:"type"` // RoCE v2, IB/RoCE v1
 }
 
-// Usable says whether connections can be made by way of the port.
+// Usable reports whether connections can use the port.
 func (p Port) Usable() bool { return p.State == "ACTIVE" && p.Interface != "" }
 
 // tree is the root of a file system with /sys, which tests replace.
@@ -58,7 +57,7 @@ func (t tree) text(path ...string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// names are those of the entries of a folder, in the order of their numbers.
+// names are the names of a folder's entries, sorted, numbers by their value.
 func (t tree) names(path ...string) []string {
 	entries, _ := os.ReadDir(filepath.Join(append([]string{string(t)}, path...)...))
 	var names []string
@@ -130,7 +129,7 @@ func (t tree) port(path string, iwarp bool) Port {
 	for _, index := range t.names(path, "gids") {
 		gid := t.text(path, "gids", index)
 		if gid == "" || strings.Trim(gid, "0:") == "" {
-			continue // an empty place in the table
+			continue // an empty entry of the table
 		}
 		n, _ := strconv.Atoi(index)
 		p.GIDs = append(p.GIDs, GID{n, gid, t.text(path, "gid_attrs/types", index)})

@@ -12,11 +12,11 @@ const bufferLen = 256 << 10
 
 type buffer [bufferLen]byte
 
-// buffers has those that move nothing. (A pool of buffers of one size; those of
-// many sizes that libraries have would cost more.)
+// buffers are those that are not in use. All have one size: pools of buffers of many
+// sizes, as libraries have them, cost more.
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// sink writes a whole buffer.
+// sink writes all of p, or returns an error.
 type sink func(p []byte) (int, error)
 
 func (e *end) newSink() sink {
@@ -26,9 +26,9 @@ func (e *end) newSink() sink {
 	return e.Write
 }
 
-// source reads what comes next into a buffer, which the caller puts back, unless
-// there is nothing but an error. It takes the buffer only when there is something
-// to read, for most of 10,000 connections wait.
+// source waits until there is something to read, takes a buffer, and reads into it. The
+// caller puts the buffer back; it is nil if nothing was read. So the connections that
+// wait, which are most of 10,000, have no buffers.
 type source func() (*buffer, int, error)
 
 func (e *end) newSource() source {
@@ -46,6 +46,7 @@ func (e *end) newSource() source {
 	return func() (*buffer, int, error) { return readBuffer(e) }
 }
 
+// readBuffer takes a buffer and reads into it.
 func readBuffer(r io.Reader) (*buffer, int, error) {
 	b := buffers.Get().(*buffer)
 	n, err := r.Read(b[:])

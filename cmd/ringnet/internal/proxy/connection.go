@@ -11,15 +11,15 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
-// connection is one that was accepted, and the one that was dialed for it.
+// connection is a connection that was accepted, and the one that was dialed for it.
 type connection struct {
 	client, server *end
 	requests       half                    // from client to server
 	replies        half                    // the other way
-	answered       atomic.Bool             // nothing has come from the client since the last reply
+	answered       atomic.Bool             // the last bytes that were read came from the server; true at first
 	outcome        atomic.Pointer[Outcome] // why the proxy has ended it, if it has
 
-	// The sweeper's.
+	// Only sweep uses these.
 	moved      uint64
 	movedSince time.Time
 }
@@ -32,10 +32,10 @@ func newConnection(client, server endpoint.Conn) *connection {
 	return c
 }
 
-// end is one of the two connections.
+// end is one of the two connections of a connection.
 type end struct {
 	endpoint.Conn
-	socket *socket // nil if it is none of the kernel
+	socket *socket // nil if it is not the kernel's
 }
 
 func newEnd(c endpoint.Conn) *end { return &end{c, newSocket(c)} }
@@ -46,21 +46,20 @@ type half struct {
 	from, to   *end
 	reply      bool
 	moved      atomic.Uint64 // bytes
-	writing    atomic.Bool   // has read what the receiver has not taken yet
+	writing    atomic.Bool   // it writes bytes that it has read
 }
 
-// errStopped is how a half ends that the proxy has told to, between what it read
-// and what it would read next.
+// errStopped is the error of a half that stop has ended while it waited to read.
 var errStopped = errors.New("stopped by the proxy")
 
-// readError is that the sender of a half is gone, so what it sent has no end, and
-// the receiver must not take it for whole.
+// readError is the error of a half whose sender has failed. Its bytes have no end, and
+// the receiver must not take them for complete.
 type readError struct{ error }
 
 func (e readError) Unwrap() error { return e.error }
 
-// run moves bytes both ways until both ends have ended their streams, or one of
-// them is gone, or the proxy stops it, and closes both.
+// run moves bytes both ways until both ends have ended their streams, one of them has
+// failed, or the proxy stops the connection. Then it closes both ends.
 func (c *connection) run() error {
 	replied := make(chan error, 1)
 	go func() { replied <- c.replies.copy() }()
@@ -72,15 +71,15 @@ func (c *connection) run() error {
 	return errors.Join(err, c.client.Close(), c.server.Close())
 }
 
-// copy moves bytes until the sender ends its stream, and passes that on. If the
-// receiver is gone, the sender is told that nobody reads any more, for it may not
-// read before it has written, and the other half ends by itself, with what the
-// receiver had sent before. If the sender is gone, that ends the other half.
+// copy moves bytes until the sender ends its stream, and then ends the receiver's. If
+// the receiver fails, copy tells the sender that its bytes are not read any more, for it
+// may read only after it has written; the other half ends by itself, with the bytes that
+// the receiver had sent before. If the sender fails, copy resets both.
 func (h *half) copy() error {
 	err := h.move()
 	switch {
 	case err == io.EOF:
-		_ = h.to.CloseWrite() // if it is gone, the other half says so
+		_ = h.to.CloseWrite() // if that fails, so does the other half
 		return nil
 	case truncated(err):
 		h.connection.reset()
@@ -90,11 +89,13 @@ func (h *half) copy() error {
 	return err
 }
 
+// truncated reports whether err says that the sender of a half has failed.
 func truncated(err error) bool {
 	var r readError
 	return errors.As(err, &r)
 }
 
+// move moves bytes until it fails, with io.EOF at the end of the sender's stream.
 func (h *half) move() error {
 	next, write := h.from.newSource(), h.to.newSink()
 	for {
@@ -124,8 +125,8 @@ func (h *half) move() error {
 	}
 }
 
-// stop ends the connection between two messages, for the reason given. What has
-// been read is written before, unless the receiver is idle.
+// stop ends a connection by deadlines that have passed. Its halves still write what they
+// have read, unless the reason is Idled.
 func (c *connection) stop(why Outcome) {
 	if !c.outcome.CompareAndSwap(nil, &why) {
 		return
@@ -139,25 +140,26 @@ func (c *connection) stop(why Outcome) {
 	}
 }
 
-// isAnswered says whether the last bytes that have come were a reply, and the
-// client has taken it.
+// isAnswered reports whether the last bytes were a reply, and all of it is written to the
+// client.
 func (c *connection) isAnswered() bool {
 	return c.answered.Load() && !c.replies.writing.Load()
 }
 
-// cut ends the connection wherever it is.
+// cut resets both ends, whatever is under way.
 func (c *connection) cut() {
 	why := Cut
 	c.outcome.CompareAndSwap(nil, &why)
 	c.reset()
 }
 
+// reset resets both ends.
 func (c *connection) reset() {
 	endpoint.Reset(c.client.Conn)
 	endpoint.Reset(c.server.Conn)
 }
 
-// quiet returns how long nothing has moved, as far as the sweeper has seen.
+// quiet returns for how long the calls of quiet have seen no traffic.
 func (c *connection) quiet(now time.Time) time.Duration {
 	if moved := c.requests.moved.Load() + c.replies.moved.Load(); moved != c.moved {
 		c.moved, c.movedSince = moved, now

@@ -1,9 +1,10 @@
-// Package proxy forwards connections from one network to another: what programs
-// that cannot be changed need to profit from ringnet.
+// Package proxy forwards connections from one network to another, so that programs
+// that cannot be changed use ringnet.
 //
-// A Proxy accepts (this file); a connection has two halves, each of which moves
-// bytes one way (connection.go), read into a buffer only when there is something
-// to read (source.go). What it has done is in its Stats (stats.go).
+// A Proxy accepts connections and dials one for each (proxy.go). The two have two halves,
+// each of which moves bytes one way (connection.go), through a buffer that it takes only
+// when there is something to read (buffer.go; socket_linux.go for the kernel's sockets).
+// A Proxy counts what it does in its Stats (stats.go).
 package proxy
 
 import (
@@ -21,18 +22,18 @@ import (
 // Forwarding says what goes where.
 type Forwarding struct {
 	Listen, To endpoint.Endpoint
-	Options    endpoint.Options // of both
+	Options    endpoint.Options // for both
 
-	// MaxConnections bounds how many connections there are at once; more are
-	// reset. 0 means no bound.
+	// MaxConnections is how many connections there may be at once; more are reset. 0
+	// means no limit.
 	MaxConnections int
 
-	// Idle is how long nothing may move on a connection before it is closed. 0
+	// Idle is how long a connection may be without traffic before it is closed. 0
 	// means for ever.
 	Idle time.Duration
 
-	// DialTimeout bounds how long a client waits for the connection behind the
-	// proxy.
+	// DialTimeout is how long a client waits at most for the connection behind the
+	// proxy. 0 means for ever.
 	DialTimeout time.Duration
 }
 
@@ -55,7 +56,7 @@ type Proxy struct {
 	forwarded   sync.WaitGroup // connections
 }
 
-// Listen begins to accept connections.
+// Listen listens at f.Listen and forwards the connections that it accepts.
 func Listen(ctx context.Context, f Forwarding, log *slog.Logger) (*Proxy, error) {
 	l, err := f.Listen.Listen(ctx, f.Options)
 	if err != nil {
@@ -78,27 +79,27 @@ func Listen(ctx context.Context, f Forwarding, log *slog.Logger) (*Proxy, error)
 	return p, nil
 }
 
-// Forwarding is what p does.
+// Forwarding is what Listen was given.
 func (p *Proxy) Forwarding() Forwarding { return p.forwarding }
 
 // Addr is where p listens.
 func (p *Proxy) Addr() net.Addr { return p.listener.Addr() }
 
-// Wait returns when no more connections are accepted, and why, if that was not
-// asked for.
+// Wait returns when p accepts no more connections. The error is nil if Drain or Close is
+// the reason.
 func (p *Proxy) Wait() error {
 	<-p.accepting
 	return p.err
 }
 
-// serve accepts connections until the listener fails or its deadline passes, which
-// a Drain sets.
+// serve accepts connections until the listener fails, or until the deadline that Drain
+// sets for it.
 func (p *Proxy) serve() {
 	defer close(p.accepting)
 	p.end(endpoint.AcceptAll(p.listener, p.dialing.Done(), p.log, p.accept))
 }
 
-// end takes note of why the listener has ended.
+// end keeps the error with which the listener has ended, if that was not asked for.
 func (p *Proxy) end(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +109,7 @@ func (p *Proxy) end(err error) {
 	_ = p.listener.Close()
 }
 
-// accept forwards a connection, if it may.
+// accept forwards a connection, or refuses it.
 func (p *Proxy) accept(c net.Conn) {
 	client, err := p.forwarding.Options.Carried(c)
 	if err != nil {
@@ -139,6 +140,7 @@ func (p *Proxy) accept(c net.Conn) {
 	}
 }
 
+// refuse counts a connection that was refused.
 func (p *Proxy) refuse(why Outcome) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +179,7 @@ func misses(passedOver []ringnet.Reason) []string {
 	return all
 }
 
-// dialFor connects a client, which is reset if that cannot be done.
+// dialFor dials for a client, and resets the client if that fails.
 func (p *Proxy) dialFor(client endpoint.Conn) (endpoint.Conn, []ringnet.Reason, error) {
 	ctx, cancel := p.dialing, context.CancelFunc(func() {})
 	if t := p.forwarding.DialTimeout; t > 0 {
@@ -191,6 +193,8 @@ func (p *Proxy) dialFor(client endpoint.Conn) (endpoint.Conn, []ringnet.Reason, 
 	return server, passedOver, err
 }
 
+// began counts a connection for which the proxy has dialed. If the proxy is closed
+// already, it cuts the connection.
 func (p *Proxy) began(c *connection, passedOver []ringnet.Reason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,8 +208,7 @@ func (p *Proxy) began(c *connection, passedOver []ringnet.Reason) {
 	}
 }
 
-// ended takes a connection, which is nil if none could be dialed, out of the
-// books.
+// ended counts a connection that has ended. c is nil if dialing has failed.
 func (p *Proxy) ended(c *connection, why Outcome) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,18 +246,17 @@ func (p *Proxy) sweep(every time.Duration, done <-chan struct{}) {
 	}
 }
 
-// Where the last bytes on a connection were a reply and nothing has moved for
-// betweenRequests, no reply is under way, as far as a proxy that does not know
-// the protocol can tell.
+// betweenRequests is how long after a reply a connection without traffic counts as being
+// between two requests: a proxy that does not know the protocol cannot tell better.
 const betweenRequests = time.Second
 
-// backlogTime is how long a proxy that is about to stop accepts connections that
-// its listener has made already.
+// backlogTime is how long Drain goes on to accept, for connections that the kernel has
+// already made.
 const backlogTime = 50 * time.Millisecond
 
-// Drain stops accepting, and waits until the connections have ended: by
-// themselves, or between two requests. Those that are left when ctx ends are cut
-// off, and the error says how many.
+// Drain accepts no more connections, ends each between two requests, and returns when
+// all have ended. When ctx ends it cuts off those that are left, and the error says how
+// many they were.
 func (p *Proxy) Drain(ctx context.Context) error {
 	p.mu.Lock()
 	p.draining = true
@@ -281,7 +283,8 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	return fmt.Errorf("%v: %d connections were cut off that had not ended in time", p.forwarding.Listen, before)
 }
 
-// Close stops accepting and cuts connections off. It returns when they are gone.
+// Close accepts no more connections and cuts off those that there are. It returns when
+// they have ended.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.draining = true

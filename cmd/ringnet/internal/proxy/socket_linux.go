@@ -11,21 +11,22 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
-// A socket of the kernel never waits in a system call here: it is not blocking.
-// So these are raw ones, which the scheduler is not told of. After a moment with
-// nothing to do it would wake a thread to watch over each, which takes longer than
-// all else that is done for a short message.
+// The kernel's sockets are not blocking, so no system call here waits, and the calls are
+// raw ones, of which the scheduler does not know. If it did, and this process had nothing
+// else to do, it would wake a thread to watch over each call, which takes longer than all
+// else that is done for a short message.
 
-// socket is one of the kernel, which tells only one call that the peer is gone:
-// after a write that was told, a read finds what looks like the end of the stream.
+// socket is a socket of the kernel's. The kernel reports only to one call that the peer is
+// gone: if that is a write, a read after it finds what looks like the end of the stream.
+// So socket remembers the error.
 type socket struct {
 	raw syscall.RawConn
 
 	mu   sync.Mutex    // held during a write; guards lost
-	lost syscall.Errno // what a write was told
+	lost syscall.Errno // the error of a write
 }
 
-// newSocket returns nil if c is no socket of the kernel.
+// newSocket returns nil if no socket of the kernel's carries c.
 func newSocket(c endpoint.Conn) *socket {
 	var raw syscall.RawConn
 	switch s := endpoint.Carrier(c).(type) {
@@ -39,8 +40,8 @@ func newSocket(c endpoint.Conn) *socket {
 	return &socket{raw: raw}
 }
 
-// write is the system call. EPIPE is no loss: the peer has ended its stream
-// before, or a read was told.
+// write is the system call. After EPIPE, which has had its reason reported to a read, or
+// follows the peer's end of the stream, it remembers no error.
 func (s *socket) write(fd uintptr, p []byte) (int, syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +54,7 @@ func (s *socket) write(fd uintptr, p []byte) (int, syscall.Errno) {
 	return n, errno
 }
 
-// end is what a read means that finds no more bytes.
+// end is the error of a read that has found no more bytes.
 func (s *socket) end() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +64,7 @@ func (s *socket) end() error {
 	return io.EOF
 }
 
-// source reads. The kernel says that there is nothing before a buffer has to wait
-// for it.
+// source takes a buffer for each read, and puts it back before it waits.
 func (s *socket) source() source {
 	var b *buffer
 	var n int

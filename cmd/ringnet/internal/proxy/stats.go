@@ -11,21 +11,21 @@ type Outcome string
 
 const (
 	Finished    Outcome = "finished"    // both ends have ended their streams
-	Lost        Outcome = "lost"        // one end was gone before, and the other was reset
-	Undelivered Outcome = "undelivered" // what was written last may not have arrived
-	Idled       Outcome = "idle"        // nothing moved for too long
+	Lost        Outcome = "lost"        // one end has failed before, and the other was reset
+	Undelivered Outcome = "undelivered" // the last bytes written may not have arrived
+	Idled       Outcome = "idle"        // it was without traffic for too long
 	Drained     Outcome = "drained"     // it was between requests when the proxy stopped
 	Cut         Outcome = "cut"         // it had not ended in time when the proxy stopped
 
-	TooMany     Outcome = "too_many"     // refused: as many were there as may be
-	NotRequired Outcome = "not_required" // refused: carried by a network that is not required
-	Unreachable Outcome = "unreachable"  // reset: the connection behind the proxy could not be made
+	TooMany     Outcome = "too_many"     // refused: there were MaxConnections
+	NotRequired Outcome = "not_required" // refused: none of the required networks carries it
+	Unreachable Outcome = "unreachable"  // reset: the proxy could not dial
 )
 
-// Outcomes are all there are.
+// Outcomes are all outcomes.
 var Outcomes = []Outcome{Finished, Lost, Undelivered, Idled, Drained, Cut, TooMany, NotRequired, Unreachable}
 
-// end is how c has ended, if its run returned err.
+// end returns how c has ended, given the error of its run.
 func (c *connection) end(err error) Outcome {
 	switch why := c.outcome.Load(); {
 	case why != nil:
@@ -38,15 +38,15 @@ func (c *connection) end(err error) Outcome {
 	return Undelivered
 }
 
-// Stats are what a proxy has done, and does.
+// Stats are the counters of a proxy.
 type Stats struct {
 	Connections int                // at the moment, those that are being dialed included
-	Accepted    map[string]uint64  // by the network that carries them
-	Dialed      map[string]uint64  // the same, behind the proxy
+	Accepted    map[string]uint64  // connections, by the network that carries them
+	Dialed      map[string]uint64  // connections, by the network that carries them
 	PassedOver  map[Miss]uint64    // dialed connections that a better network does not carry
-	Ended       map[Outcome]uint64 // also what never began
-	Requested   uint64             // bytes that have moved from clients
-	Replied     uint64             // and to clients
+	Ended       map[Outcome]uint64 // connections, those that were refused included
+	Requested   uint64             // bytes moved from clients
+	Replied     uint64             // bytes moved to clients
 }
 
 // Miss is a network that does not carry a connection, and why.
@@ -64,7 +64,7 @@ func newStats() Stats {
 	}
 }
 
-// add counts what has moved on c.
+// add counts the bytes that c has moved.
 func (s *Stats) add(c *connection) {
 	s.Requested += c.requests.moved.Load()
 	s.Replied += c.replies.moved.Load()

@@ -17,7 +17,7 @@ type Folder struct {
 	busy map[string]bool
 }
 
-// OpenFolder returns a folder that exists.
+// OpenFolder opens a folder, which must exist.
 func OpenFolder(path string) (*Folder, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -26,15 +26,15 @@ func OpenFolder(path string) (*Folder, error) {
 	return &Folder{root: root, busy: make(map[string]bool)}, nil
 }
 
-// Received says what was received.
+// Received is a file that was received.
 type Received struct {
 	Name   string
 	Size   int64
 	SHA256 string
 }
 
-// Receive receives a file over a connection. What had arrived when that broke stays
-// for the next, under another name.
+// Receive receives a file over a connection. If the connection breaks, the bytes that have
+// arrived stay in the folder, in a hidden file, for the next connection.
 func (f *Folder) Receive(c io.ReadWriter) (Received, error) {
 	l := newLines(c)
 	var o offer
@@ -45,7 +45,7 @@ func (f *Folder) Receive(c io.ReadWriter) (Received, error) {
 	if err != nil {
 		why := err.Error()
 		if refused := new(RefusedError); errors.As(err, refused) {
-			why = refused.Why // to which the sender adds that it was refused
+			why = refused.Why // the sender adds that the file was refused
 		}
 		_ = l.send(answer{Error: why, Busy: err == ErrBusy}) // who may be gone
 		return r, fmt.Errorf("%.200q: %w", o.Name, err)
@@ -79,7 +79,8 @@ func (f *Folder) receive(l lines, o offer) (r Received, err error) {
 	return Received{o.Name, o.Size, sum(h)}, nil
 }
 
-// receiveFile receives what the file has not yet, and returns the hash of all of it.
+// receiveFile receives the bytes that the file does not have yet, and returns the hash of
+// the whole.
 func receiveFile(l lines, file *os.File, size int64) (hash.Hash, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -126,7 +127,7 @@ func receiveFile(l lines, file *os.File, size int64) (hash.Hash, error) {
 	return h, nil
 }
 
-// begin says whether nobody else is sending a file of the name.
+// begin reserves a name, and returns false if another connection has reserved it.
 func (f *Folder) begin(name string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,6 +138,7 @@ func (f *Folder) begin(name string) bool {
 	return true
 }
 
+// end releases a name.
 func (f *Folder) end(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

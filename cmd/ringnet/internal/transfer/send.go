@@ -9,14 +9,14 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
-// Sent says what was sent.
+// Sent is a file that was sent.
 type Sent struct {
-	From   int64  // where the receiver had the file from before
-	SHA256 string // at both ends
+	From   int64  // how many bytes the receiver had from an earlier connection
+	SHA256 string // of the whole file, at both ends
 }
 
-// Send sends a file of a name and size over a connection. It calls moved with the
-// bytes that the receiver has, or will have when they arrive.
+// Send sends a file with a name and a size over a connection. It calls moved with numbers
+// of bytes: those that the receiver has already, and then those that it has sent.
 func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved func(int64)) (Sent, error) {
 	if !utf8.ValidString(name) {
 		return Sent{}, RefusedError{fmt.Sprintf("%q: want a name in UTF-8", name)}
@@ -66,7 +66,7 @@ func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved fu
 	return Sent{has.Have, got.SHA256}, nil
 }
 
-// changed says what the end of a file before its size means.
+// changed makes a RefusedError of an unexpected end of the sender's file.
 func changed(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return RefusedError{"the file has become shorter meanwhile"}

@@ -1,10 +1,11 @@
-// Package transfer sends files over a connection, and goes on where one broke.
+// Package transfer sends files over a connection, and continues one that a broken
+// connection has interrupted.
 //
-// The sender tells name and size. The receiver tells how much it has of such a file
-// from before, with its SHA-256; if the sender's file begins so, it sends the rest,
-// and else all of it. Last comes the SHA-256 of the whole from both, and only if
-// they agree the file takes its name. Everything but the file's bytes is a line of
-// JSON.
+// The sender sends name and size. The receiver answers how many bytes of the file it has
+// from an earlier connection, with their SHA-256. If the sender's file begins with these
+// bytes, the sender sends the rest, else the whole file. At the end both send the SHA-256
+// of the whole file, and only if they agree the receiver gives the file its name.
+// Everything but the file's bytes is a line of JSON.
 package transfer
 
 import (
@@ -21,45 +22,43 @@ import (
 	"time"
 )
 
-// offer is what the sender begins with.
+// offer is the sender's first line.
 type offer struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
 }
 
-// answer is what the receiver says to it, and at the end.
+// answer is the receiver's line, after the offer and at the end.
 type answer struct {
 	Have   int64  `json:"have,omitempty"`   // bytes
 	SHA256 string `json:"sha256,omitempty"` // of these, and at the end of all
 	Error  string `json:"error,omitempty"`
-	Busy   bool   `json:"busy,omitempty"` // another connection brings the file
+	Busy   bool   `json:"busy,omitempty"` // another connection sends the file
 }
 
-// start is where the sender begins.
+// start is the sender's line before the bytes: where they begin.
 type start struct {
 	Offset int64 `json:"offset"`
 }
 
-// end is what comes after the bytes.
+// end is the sender's line after the bytes.
 type end struct {
 	SHA256 string `json:"sha256"`
 }
 
-// RefusedError is what the receiver has against a file: there is no use in trying
-// again.
+// RefusedError says why the receiver, or Send, refuses a file. To try again does not help.
 type RefusedError struct{ Why string }
 
 func (e RefusedError) Error() string { return "refused: " + e.Why }
 
-// ErrBusy: another connection brings a file of this name. It may be one that is
-// broken, which its receiver has not noticed yet.
+// ErrBusy: another connection sends a file of this name. That connection may be broken,
+// and the receiver has not noticed it yet.
 var ErrBusy = errors.New("another connection brings a file of this name")
 
-// ErrStranger: what the peer sends is not of this protocol, and would not be in
-// another connection.
+// ErrStranger: the peer does not speak this protocol. To try again does not help.
 var ErrStranger = errors.New("this is no ringnet cp")
 
-// maxLine bounds what a peer may have another hold.
+// maxLine is the longest line, in bytes, for which memory is taken.
 const maxLine = 64 << 10
 
 // copyLen is how many bytes are moved at a time.
