@@ -274,11 +274,7 @@ func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, ne
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
 	}
-	local, err := addrPort(d.LocalAddr)
-	if err != nil {
-		return nil, nil, err
-	}
-	remotes, err := n.resolve(ctx, cmp.Or(d.Resolver, net.DefaultResolver), address, n.loopback())
+	local, remotes, err := d.resolve(ctx, n, address)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -289,6 +285,15 @@ func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, ne
 	return inTurn(ctx, n.name, remotes, func(ctx context.Context, remote netip.AddrPort) (*Conn, error) {
 		return d.dialPatiently(ctx, n, f, local, remote, nil)
 	})
+}
+
+// resolve returns the address to dial from, and those to dial in the order to try them.
+func (d *Dialer) resolve(ctx context.Context, n network, address string) (local netip.AddrPort, remotes []netip.AddrPort, err error) {
+	if local, err = addrPort(d.LocalAddr); err != nil {
+		return local, nil, err
+	}
+	remotes, err = n.resolve(ctx, cmp.Or(d.Resolver, net.DefaultResolver), address, n.loopback())
+	return local, remotes, err
 }
 
 // inTurn dials addresses one after the other until one connects. If all fail, it returns the

@@ -185,11 +185,7 @@ func openDatagrams(n network, trust trustUser, cfg *Config) (fabric.Datagrams, e
 // dialPacket returns a PacketConn for the first address that a name has. It sends nothing, as
 // package net does not for UDP.
 func (d *Dialer) dialPacket(ctx context.Context, n network, address string) (*PacketConn, net.Addr, error) {
-	local, err := addrPort(d.LocalAddr)
-	if err != nil {
-		return nil, nil, err
-	}
-	remotes, err := n.resolve(ctx, cmp.Or(d.Resolver, net.DefaultResolver), address, n.loopback())
+	local, remotes, err := d.resolve(ctx, n, address)
 	if err != nil {
 		return nil, nil, err
 	}
