@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"syscall"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -50,7 +51,7 @@ func PortFits(a net.Addr) bool {
 // target is where a datagram to an address goes: with the unspecified one to this host, as
 // UDP's do.
 func (c *Conn) target(to netip.AddrPort) (netip.AddrPort, error) {
-	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	to = fabric.Plain(to)
 	if !to.Addr().IsValid() || to.Port() == 0 {
 		return to, syscall.EINVAL
 	}

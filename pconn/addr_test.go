@@ -31,6 +31,8 @@ func TestZoneOfWhoWasDialed(t *testing.T) {
 
 // The unspecified address is this host, and no address at all is the same, as for UDP.
 func TestTargets(t *testing.T) {
+	lo, err := net.InterfaceByIndex(1)
+	require.NoError(t, err)
 	for _, test := range []struct{ local, to, want string }{
 		{"10.0.0.1:1", "0.0.0.0:2", "10.0.0.1:2"},
 		{"10.0.0.1:1", "[::]:2", "10.0.0.1:2"},
@@ -41,6 +43,9 @@ func TestTargets(t *testing.T) {
 		{"[::]:1", "10.0.0.2:2", "10.0.0.2:2"},
 		{"[::1]:1", "[::]:2", "[::1]:2"},
 		{"10.0.0.1:1", "[::ffff:10.0.0.2]:2", "10.0.0.2:2"},
+		{"[fe80::1%1]:1", "[fe80::2%1]:2", "[fe80::2%" + lo.Name + "]:2"},
+		{"[fe80::1%1]:1", "[fe80::2%none]:2", "[fe80::2%none]:2"},
+		{"[fd00::1]:1", "[fd00::2%lo]:2", "[fd00::2]:2"},
 		{"10.0.0.1:1", "[fd00::2]:2", "write post 10.0.0.1:1->[fd00::2]:2: address fd00::2: non-IPv4 address"},
 		{"0.0.0.0:1", "[ff02::2]:2", "write post 0.0.0.0:1->[ff02::2]:2: address ff02::2: non-IPv4 address"},
 		{"[fd00::1]:1", "10.0.0.2:2", "write post [fd00::1]:1->10.0.0.2:2: address 10.0.0.2: non-IPv6 address"},
