@@ -115,7 +115,9 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 // RemoteAddr is the address that a Conn was dialed to, or nil.
 func (c *Conn) RemoteAddr() net.Addr { return c.peerAddr }
 
-// MaxMessage is how many bytes a datagram may have.
+// MaxMessage is how many bytes a datagram may have: over rdma what the MTUs of all of c's
+// devices have room for. To a group others may send more than that to c, by a device with a
+// larger MTU.
 func (c *Conn) MaxMessage() int { return c.limits.MaxMessage }
 
 // SetDeadline sets the deadlines of reading and writing.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -539,6 +540,21 @@ func TestAStreamForEachWay(t *testing.T) {
 		read(t, c)
 	}
 	require.EqualValues(t, 2, c.Stats().Missed)
+}
+
+// A sender to a group does not know how long a datagram its members have cards for.
+func TestDatagramsToAGroupMayBeLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{}
+		c := open(t, p, netip.AddrPort{})
+		long := strings.Repeat("x", c.MaxMessage()+1)
+		p.arrivesBy(fabric.Via{To: netip.MustParseAddr("239.1.2.3")}, there, wire.DatagramHeader{SourcePort: 2}, long)
+		b := make([]byte, 2*len(long))
+		n, err := c.Read(b)
+		require.NoError(t, err)
+		require.Equal(t, long, string(b[:n]))
+		require.Equal(t, Stats{Received: 1, BytesReceived: uint64(len(long))}, c.Stats())
+	})
 }
 
 func TestGroups(t *testing.T) {

@@ -244,7 +244,7 @@ func (c *Conn) poll(ds []fabric.Datagram) int {
 // within Receive.
 func (c *Conn) filter(d *fabric.Datagram) bool {
 	h, ok := wire.DecodeDatagramHeader(d.Header)
-	if !ok || !d.From.Addr().IsValid() || d.From.Port() != 0 && d.From.Port() != h.SourcePort || d.Len > c.limits.MaxMessage {
+	if !ok || !d.From.Addr().IsValid() || d.From.Port() != 0 && d.From.Port() != h.SourcePort || c.isTooLong(d) {
 		c.counters.foreign.Add(1)
 		return false
 	}
@@ -261,6 +261,12 @@ func (c *Conn) filter(d *fabric.Datagram) bool {
 	c.counters.received.Add(1)
 	c.counters.bytesReceived.Add(uint64(d.Len))
 	return true
+}
+
+// isTooLong says whether nobody sends a datagram of such a length who has asked how long one
+// may be. To a group one is as long as the sender's card has it.
+func (c *Conn) isTooLong(d *fabric.Datagram) bool {
+	return d.Len > c.limits.MaxMessage && !d.Via.To.IsMulticast()
 }
 
 func streamOf(d *fabric.Datagram) stream { return stream{d.From, d.Via} }
