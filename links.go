@@ -160,7 +160,8 @@ type MemoryInfo struct {
 // datagrams that wait to be read. Rings grow until seven eighths of a limit are in use; the
 // rest is for new links and connections. When a limit is reached, idle links end and idle rings
 // shrink. A Dial that still finds no memory fails, with an error that has the figures; on
-// "auto" it takes TCP instead.
+// "auto" it takes TCP instead. ListenPacket over rdma fails so, too, and a PacketConn refuses
+// senders for whom there is no memory (see [PacketConn].SetReadBuffer).
 func Memory() MemoryInfo {
 	used, limits := budget.Process.State()
 	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked}

@@ -71,13 +71,13 @@ func TestDialsForWhichThereIsNoMemorySaySo(t *testing.T) {
 		limitMemory(t, 100<<10)
 		_, err := dial.Dial(h.network, l.Addr().String())
 		requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ENOMEM)
-		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have 0 KiB of 100 KiB (ringnet.SetMemoryLimit)")
+		require.ErrorContains(t, err, "KiB more would have to be registered, and ringnet has 0 KiB of 100 KiB (ringnet.SetMemoryLimit)")
 
 		SetMemoryLimit(one)
 		_, err = dial.Dial(h.network, l.Addr().String())
 		requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ECONNREFUSED)
 		require.ErrorContains(t, err, "connection refused by the peer: ")
-		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have")
+		require.ErrorContains(t, err, "KiB more would have to be registered, and ringnet has")
 
 		SetMemoryLimit(0)
 		c, err := dial.Dial(h.network, l.Addr().String())
@@ -155,7 +155,7 @@ func TestAutoTakesTCPWhileMemoryIsShortAndSaysWhy(t *testing.T) {
 	requireReasons(t, c, "shm: ", "rdma: ")
 	for _, reason := range c.PassedOver() {
 		require.ErrorIs(t, reason, syscall.ENOMEM)
-		require.ErrorContains(t, reason, "KiB more would have to be registered, and connections have 0 KiB of 100 KiB")
+		require.ErrorContains(t, reason, "KiB more would have to be registered, and ringnet has 0 KiB of 100 KiB")
 	}
 	SetMemoryLimit((*Config)(nil).PinnedMemory())
 	c = requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "tcp")

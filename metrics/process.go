@@ -15,10 +15,10 @@ var (
 	linksStandby    = process.gauge("links_with_standby", "Links that have another queue pair stand by.", "network")
 	linkConnections = process.gauge("link_connections", "Connections that links carry at the moment.", "network")
 
-	memoryUsed        = process.gauge("memory_used_bytes", "Memory that links have registered.")
-	memoryLimit       = process.gauge("memory_limit_bytes", "Memory that links may register.")
-	lockedMemoryUsed  = process.gauge("locked_memory_used_bytes", "Memory that links have locked (pinned) for RDMA devices.")
-	lockedMemoryLimit = process.gauge("locked_memory_limit_bytes", "Memory that links may lock (pin) for RDMA devices; infinite without a limit.")
+	memoryUsed        = process.gauge("memory_used_bytes", "Memory that links and PacketConns have registered.")
+	memoryLimit       = process.gauge("memory_limit_bytes", "Memory that links and PacketConns may register.")
+	lockedMemoryUsed  = process.gauge("locked_memory_used_bytes", "Memory that links and PacketConns have locked (pinned) for RDMA devices.")
+	lockedMemoryLimit = process.gauge("locked_memory_limit_bytes", "Memory that links and PacketConns may lock (pin) for RDMA devices; infinite without a limit.")
 )
 
 var (

@@ -1,6 +1,6 @@
-// Package budget limits how much memory the links of a process register: pinned for
-// a device, or shared with another process. A link reserves memory here before it
-// registers it, and releases it here after it has freed it.
+// Package budget limits how much memory the links and PacketConns of a process register:
+// pinned for a device, or shared with another process. They reserve memory here before they
+// register it, and release it here after they have freed it.
 package budget
 
 import (
@@ -143,13 +143,13 @@ func (e *ShortageError) Error() string {
 	wanted, used, limit := (e.Wanted+1023)/1024, e.Used/1024, e.Limit/1024
 	switch e.Of {
 	case LockedMemory:
-		return fmt.Sprintf("%d KiB more would have to be locked, connections have %d KiB, and this process may lock %d KiB in all (RLIMIT_MEMLOCK)",
+		return fmt.Sprintf("%d KiB more would have to be locked, ringnet has %d KiB, and this process may lock %d KiB in all (RLIMIT_MEMLOCK)",
 			wanted, used, limit)
 	case LinkMemory:
 		return fmt.Sprintf("%d KiB more would have to be registered for the rings of one link, which has %d KiB of %d KiB",
 			wanted, used, limit)
 	}
-	return fmt.Sprintf("%d KiB more would have to be registered, and connections have %d KiB of %d KiB (ringnet.SetMemoryLimit)",
+	return fmt.Sprintf("%d KiB more would have to be registered, and ringnet has %d KiB of %d KiB (ringnet.SetMemoryLimit)",
 		wanted, used, limit)
 }
 

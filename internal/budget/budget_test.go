@@ -20,7 +20,7 @@ func TestReserveStopsAtTheLimit(t *testing.T) {
 	require.NoError(t, other.Reserve(3<<10))
 	err := one.Reserve(1)
 	require.ErrorIs(t, err, syscall.ENOMEM)
-	require.ErrorContains(t, err, "1 KiB more would have to be registered, and connections have 8 KiB of 8 KiB (ringnet.SetMemoryLimit)")
+	require.ErrorContains(t, err, "1 KiB more would have to be registered, and ringnet has 8 KiB of 8 KiB (ringnet.SetMemoryLimit)")
 	require.Equal(t, 5<<10, one.Bytes(), "what is refused is not reserved")
 
 	other.Release(1 << 10)
@@ -45,7 +45,7 @@ func TestLockedMemoryHasALimitOfItsOwn(t *testing.T) {
 	require.NoError(t, locked.Reserve(8<<10))
 	require.NoError(t, shared.Reserve(50<<10))
 	err := locked.Reserve(3 << 10)
-	require.ErrorContains(t, err, "3 KiB more would have to be locked, connections have 8 KiB, and this process may lock 10 KiB in all (RLIMIT_MEMLOCK)")
+	require.ErrorContains(t, err, "3 KiB more would have to be locked, ringnet has 8 KiB, and this process may lock 10 KiB in all (RLIMIT_MEMLOCK)")
 	require.Error(t, locked.ReserveToGrow(1<<10))
 	require.NoError(t, shared.ReserveToGrow(20<<10))
 	locked.Release(8 << 10)

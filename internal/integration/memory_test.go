@@ -94,7 +94,7 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 			d, err := dialer.Dial("rdma", l.Addr().String())
 			if err != nil {
 				requireOpError(t, err, "dial", l.Addr().String(), syscall.ENOMEM)
-				require.ErrorContains(t, err, "KiB more would have to be locked, connections have")
+				require.ErrorContains(t, err, "KiB more would have to be locked, ringnet has")
 				require.ErrorContains(t, err, "may lock 5120 KiB in all (RLIMIT_MEMLOCK)")
 				break
 			}

@@ -87,14 +87,14 @@ func TestALinkHasItsMemoryAtOnceOrNotAtAll(t *testing.T) {
 		enough, short := limitedTo(fixed(testConfig)), limitedTo(fixed(testConfig)-1)
 		_, _, err, _ := connectAgain(t, n, short, enough)
 		require.ErrorIs(t, err, syscall.ENOMEM)
-		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have 0 KiB of")
+		require.ErrorContains(t, err, "KiB more would have to be registered, and ringnet has 0 KiB of")
 		require.Zero(t, opened, "endpoints opened")
 
 		_, _, err, accepted := connectAgain(t, n, enough, short)
 		require.ErrorIs(t, accepted, syscall.ENOMEM)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 		require.ErrorContains(t, err, "connection refused by the peer: ")
-		require.ErrorContains(t, err, "KiB more would have to be registered, and connections have 0 KiB of")
+		require.ErrorContains(t, err, "KiB more would have to be registered, and ringnet has 0 KiB of")
 		require.False(t, err.(*RefusedError).Busy, "nobody is about to give memory back")
 		require.Equal(t, 1, opened, "endpoints opened")
 
@@ -231,7 +231,7 @@ func TestStreamsForWhichThereIsNoMemory(t *testing.T) {
 		active, passive Config
 		says            string
 	}{
-		"the dialer's process":   {limitedTo(room), unlimitedly, "256 KiB more would have to be registered, and connections have"},
+		"the dialer's process":   {limitedTo(room), unlimitedly, "256 KiB more would have to be registered, and ringnet has"},
 		"the dialer's link":      {inALink(1 << 20), unlimitedly, "256 KiB more would have to be registered for the rings of one link, which has 784 KiB of 1024 KiB"},
 		"the listener's process": {unlimitedly, limitedTo(room), "connection refused by the peer: the peer has no memory for another connection"},
 		"the listener's link":    {unlimitedly, inALink(1 << 20), "connection refused by the peer: the peer has no memory for another connection"},
