@@ -35,6 +35,10 @@ const (
 	// know, and maxTelling how many are told at once.
 	tellWithin = time.Second
 	maxTelling = 32
+
+	// maxWhy is how many bytes of words fit behind the first 8 of a rejection, in the
+	// private data of an SIDR REP (IB_CM_SIDR_REP_PRIVATE_DATA_SIZE).
+	maxWhy = 136 - 8
 )
 
 // serve answers who asks for the queue pair, until the endpoint is closed, or its device
@@ -80,7 +84,7 @@ func (d *datagrams) consider(e *endpoint) {
 	asks := pendingRequest{r, e}
 	watches, crowded := d.pair(asks)
 	if crowded.e != nil {
-		crowded.e.refuse()
+		refuse(wire.Full, crowded.e)
 	}
 	if watches.e == nil {
 		return
@@ -142,7 +146,13 @@ func crowder[T any](all []T, from func(T) netip.Addr) int {
 // answer tells a sender which queue pair there is, and keeps its other request.
 func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
 	q, err := d.use(asks)
-	if err != nil {
+	switch {
+	case err == nil:
+	case isShortage(err):
+		why := err.Error()
+		refuse(wire.Reject{Busy: true, Reason: why[:min(len(why), maxWhy)]}, asks, watches.e)
+		return
+	default:
 		_ = asks.Close()
 		_ = watches.e.Close()
 		return
@@ -152,8 +162,7 @@ func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
 		_ = w.e.Close()
 	}
 	if !ok {
-		asks.refuse()
-		_ = watches.e.Close()
+		refuse(wire.Full, asks, watches.e)
 		return
 	}
 	reply := wire.ResolutionReply{MaxMessage: uint16(min(q.maxMessage(), d.limits.MaxMessage)), Key: q.key}
@@ -185,10 +194,12 @@ func (d *datagrams) watch(q *datagramQueue, r pendingRequest) (forgotten []watch
 	}
 }
 
-// refuse tells a sender to try again in a while.
-func (e *endpoint) refuse() {
-	_ = e.Reject(wire.Full.Append(nil))
-	_ = e.Close()
+// refuse rejects requests: if both of a sender, it does not matter of which it hears first.
+func refuse(r wire.Reject, requests ...*endpoint) {
+	for _, e := range requests {
+		_ = e.Reject(r.Append(nil))
+		_ = e.Close()
+	}
 }
 
 // A receiver that has no room is asked again after pauses that grow from shortestPause to
@@ -199,17 +210,24 @@ const (
 	longestPause  = time.Second
 )
 
-// patiently does what try does, again and again while the other side has no room.
+// patiently does what try does, again and again while the other side has no room. If it
+// had none when ctx ends, the error is what it said last.
 func patiently(ctx context.Context, try func() error) error {
+	var full error
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		err := try()
-		if !isFull(err) {
+		switch {
+		case isFull(err):
+			full = err
+		case full != nil && err != nil && err == ctx.Err():
+			return full
+		default:
 			return err
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
-			return ctx.Err()
+			return full
 		}
 	}
 }
@@ -226,32 +244,52 @@ func (d *datagrams) end(q *datagramQueue) {
 		_ = w.e.Close() // rejects the request
 	}
 	if len(q.watchers) > 0 {
-		d.background.Go(func() { d.tellAll(q.watchers) })
+		d.background.Go(func() { tellAll(q.watchers, d.tell) })
 	}
 	q.close()
 }
 
 // tellAll tells those who watched a queue pair that it has ended, so that what they send
-// from now on goes to whoever listens at the address then.
-func (d *datagrams) tellAll(watchers []watcher) {
+// from now on goes to whoever listens at the address then. All get a first turn in half of
+// the time, whoever does not answer, and those who have not answered longer ones.
+func tellAll(watchers []watcher, tell func(context.Context, watcher) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), tellWithin)
 	defer cancel()
+	turn := tellWithin / 2 * maxTelling / time.Duration(len(watchers))
+	for ; len(watchers) > 0 && ctx.Err() == nil; turn *= 2 {
+		watchers = tellInTurn(ctx, turn, watchers, tell)
+	}
+}
+
+// tellInTurn tells each of the watchers, if it answers within its turn, and returns the
+// others.
+func tellInTurn(ctx context.Context, turn time.Duration, watchers []watcher, tell func(context.Context, watcher) error) (silent []watcher) {
 	var telling sync.WaitGroup
+	var mu sync.Mutex // guards silent
 	turns := make(chan struct{}, maxTelling)
 	for _, w := range watchers {
 		turns <- struct{}{}
 		telling.Go(func() {
-			_ = patiently(ctx, func() error { return d.tell(ctx, w) })
+			ctx, cancel := context.WithTimeout(ctx, turn)
+			defer cancel()
+			_ = patiently(ctx, func() error { return tell(ctx, w) })
+			if ctx.Err() != nil {
+				mu.Lock()
+				silent = append(silent, w)
+				mu.Unlock()
+			}
 			<-turns
 		})
 	}
 	telling.Wait()
+	return silent
 }
 
-// tell tells one, and waits until it knows.
+// tell tells one, and waits until it knows. The notice has to come from the address that
+// the sender has asked.
 func (d *datagrams) tell(ctx context.Context, w watcher) error {
-	at := netip.AddrPortFrom(w.from(), w.Port)
-	e, err := d.request(ctx, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID})
+	from, at := netip.AddrPortFrom(w.e.local.Addr(), 0), netip.AddrPortFrom(w.from(), w.Port)
+	e, err := d.say(ctx, from, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID}.Append(nil))
 	if err != nil {
 		return err
 	}

@@ -8,10 +8,12 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -95,8 +97,79 @@ func TestPatience(t *testing.T) {
 		require.Equal(t, last, err)
 		require.Equal(t, 4, tries)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	require.ErrorIs(t, patiently(ctx, func() error { cancel(); return full }), context.Canceled)
+}
+
+// Who is asked until there is no more time has had no room, and was there.
+func TestPatienceEnds(t *testing.T) {
+	full := &fabric.RejectError{Private: wire.Full.Append(nil)}
+	for name, last := range map[string]func(ctx context.Context) error{
+		"full": func(context.Context) error { return full },
+		"none": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				start, tries := time.Now(), 0
+				err := patiently(ctx, func() error {
+					if tries++; tries == 1 {
+						return full
+					}
+					return last(ctx)
+				})
+				require.Equal(t, full, err)
+				require.Equal(t, 5*time.Second, time.Since(start))
+			})
+		})
+	}
+}
+
+// Watchers that do not answer, however many, keep nobody from being told, and no more of
+// them are told at a time.
+func TestSilentWatchersAreInNobodysWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all []watcher
+		for id := range uint64(maxWatchers) {
+			all = append(all, watcher{requestOf(1, id), time.Now()})
+		}
+		const slow, last = 0, maxWatchers - 1
+		var mu sync.Mutex
+		tries, telling, most := make(map[uint64]int), 0, 0
+		told := make(map[uint64]int) // in which try
+		start := time.Now()
+		tellAll(all, func(ctx context.Context, w watcher) error {
+			mu.Lock()
+			tries[w.ID]++
+			try := tries[w.ID]
+			telling++
+			most = max(most, telling)
+			mu.Unlock()
+			answers := make(<-chan time.Time)
+			switch w.ID {
+			case last:
+				answers = time.After(time.Millisecond)
+			case slow:
+				answers = time.After(20 * time.Millisecond)
+			}
+			var err error
+			select {
+			case <-ctx.Done():
+				err = ctx.Err()
+			case <-answers:
+				err = &fabric.RejectError{}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			telling--
+			if err != ctx.Err() {
+				told[w.ID] = try
+			}
+			return err
+		})
+		require.Equal(t, map[uint64]int{last: 1, slow: 2}, told)
+		require.Equal(t, tellWithin, time.Since(start))
+		require.Equal(t, maxTelling, most)
+	})
 }
 
 // Who waits for a device keeps nobody from being answered.
@@ -159,4 +232,25 @@ func TestDatagramsComeAgain(t *testing.T) {
 	}
 	goOn()
 	require.NoError(t, <-found)
+}
+
+// A receiver that has no memory for a queue pair is there, and says what it lacks.
+func TestDatagramsToAReceiverWithoutMemory(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	b.discard(b.queue()) // so that it has to make another
+	used, _ := budget.Process.State()
+	budget.Process.SetLimit(used.Registered)
+	t.Cleanup(func() { budget.Process.SetLimit(0) })
+	_, err := a.ask(context.Background(), b.local, 1)
+	require.True(t, isFull(err), "%v", err)
+	var reject *fabric.RejectError
+	require.ErrorAs(t, err, &reject)
+	said := wire.DecodeReject(reject.Private).Reason
+	require.Contains(t, said, "KiB more would have to be registered")
+
+	budget.Process.SetLimit(0)
+	h := a.to(t, b)
+	defer h.Close()
+	require.Equal(t, fabric.OK, a.send(h, "hello"))
+	require.Equal(t, "hello", b.next(t))
 }

@@ -241,18 +241,17 @@ func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*res
 	}, nil
 }
 
-// request sends a request to an address.
+// request sends a request to an address, from the endpoint's own if that has one.
 func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.ResolutionRequest) (*endpoint, error) {
-	return d.say(ctx, to, r.Append(nil))
-}
-
-// say sends private data to an address, from the endpoint's own if that has one: an SIDR
-// REQ of an id of its own.
-func (d *datagrams) say(ctx context.Context, to netip.AddrPort, private []byte) (*endpoint, error) {
 	var from netip.AddrPort
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		from = netip.AddrPortFrom(a, 0)
 	}
+	return d.say(ctx, from, to, r.Append(nil))
+}
+
+// say sends private data from one address to another: an SIDR REQ of an id of its own.
+func (d *datagrams) say(ctx context.Context, from, to netip.AddrPort, private []byte) (*endpoint, error) {
 	ep, err := d.rdma.Dial(ctx, from, to)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,8 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"sync"
 	"syscall"
 	"testing"
@@ -57,6 +59,51 @@ func TestDatagramsNoticeBeforeTheHandle(t *testing.T) {
 	h := (<-found).(*addressHandle)
 	defer h.Close()
 	require.Equal(t, fabric.Flushed, a.send(h, "to nobody"))
+}
+
+// secondAddress gives the device's interface another address of IPv4.
+func secondAddress(t *testing.T) netip.Addr {
+	t.Helper()
+	f, addr := onDevice(t)
+	if os.Getuid() != 0 || !addr.Is4() {
+		t.Skip("only root can give an interface another address")
+	}
+	b := addr.As4()
+	b[3] ^= 0x40
+	second := netip.AddrFrom4(b)
+	ip := func(do string) {
+		out, err := exec.Command("ip", "addr", do, second.String()+"/32", "dev", os.Getenv("SOFTROCE_NETDEV")).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	ip("add")
+	t.Cleanup(func() { ip("del") })
+	require.Eventually(t, func() bool { // the device's table of addresses follows
+		e, err := f.(rdma).bindTo(second)
+		if err == nil {
+			err = e.Close()
+		}
+		return err == nil
+	}, 20*time.Second, 10*time.Millisecond)
+	return second
+}
+
+// A receiver with several addresses ends at each for those who have asked there, whichever
+// of them it would send from by itself.
+func TestDatagramsNoticeOfASecondAddress(t *testing.T) {
+	second := secondAddress(t)
+	a, b := openPackets(t, 16), openPacketsAt(t, netip.Addr{}, 16)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	handle, err := a.Resolve(ctx, netip.AddrPortFrom(second, b.local.Port()))
+	require.NoError(t, err)
+	h := handle.(*addressHandle)
+	defer h.Close()
+	b.mu.Lock()
+	watchers := b.queue().watchers
+	b.mu.Unlock()
+	require.Len(t, watchers, 1)
+	require.ErrorAs(t, b.tell(ctx, watchers[0]), new(*fabric.RejectError))
+	require.True(t, h.gone.Load())
 }
 
 // unreachable is RDMA_CM_EVENT_UNREACHABLE.
