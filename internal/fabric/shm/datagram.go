@@ -43,6 +43,7 @@ type datagrams struct {
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
 	lanes     sync.WaitGroup // goroutines
+	room      sync.Mutex     // held, and mu not yet, by who makes room for a sender
 
 	mu     sync.Mutex // guards what follows, and the sources
 	inlets []*inlet   // the one for local first; none once the queue pair is closed
@@ -75,6 +76,7 @@ func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 		return nil, err
 	}
 	d := &datagrams{f: own, local: l.Addr(), notify: o.Notify, filter: o.Filter}
+	d.admitted.L = &d.mu
 	d.SetRecvQueue(o.RecvQueue)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.open(&inlet{listener: l.(*listener)})
@@ -109,11 +111,20 @@ func (d *datagrams) SetRecvQueue(n int) {
 	d.recvQueue.Store(int64(min(max(n, 1), maxDatagramQueue)))
 }
 
-// Resolve implements [fabric.DatagramEndpoint].
-func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+// Resolve implements [fabric.DatagramEndpoint]. A receiver that has no room is asked again.
+func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (h fabric.AddressHandle, err error) {
 	if to.Addr().IsMulticast() {
 		return d.resolveGroup(ctx, fabric.Plain(to))
 	}
+	err = fabric.Patiently(ctx, func() error {
+		h, err = d.resolve(ctx, to)
+		return err
+	})
+	return h, err
+}
+
+// resolve is Resolve for a single receiver that has room.
+func (d *datagrams) resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
 	e, err := d.f.newDialer(d.local, to)
 	if err != nil {
 		return nil, err

@@ -230,8 +230,9 @@ func TestDatagramsMemoryIsOfTheProcessesBudget(t *testing.T) {
 	used, _ := budget.Process.State()
 	t.Cleanup(func() { budget.Process.SetLimit(0) })
 	budget.Process.SetLimit(used.Registered + 100<<10)
-	_, err := a.Resolve(ctx, b.local)
+	_, err := a.datagrams.resolve(ctx, b.local)
 	require.ErrorContains(t, err, "ringnet.SetMemoryLimit")
+	require.True(t, fabric.IsFull(err))
 	budget.Process.SetLimit(0)
 	a.resolve(t, b)
 }

@@ -7,6 +7,7 @@ package shm
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -19,7 +20,8 @@ const maxSources = 1024
 
 // inflow is what a queue pair has of its senders. It is guarded by datagrams.mu.
 type inflow struct {
-	entering int       // senders that are not among the sources yet
+	entering []*source // are not among the sources yet, the oldest first
+	admitted sync.Cond // is told when one of those is, or has failed
 	sources  []*source // the oldest first
 	turns    int       // counts how often one has come, or something was received of one
 
@@ -38,55 +40,67 @@ func (d *datagrams) accept(in *inlet) {
 		if err != nil {
 			return // closed: nothing else ends it
 		}
-		if !d.enter() {
+		s := d.enter(in, e.(*endpoint))
+		if s == nil {
 			e.(*endpoint).turnAway(wire.Full)
 			continue
 		}
-		d.lanes.Go(func() { d.admit(in, e.(*endpoint)) })
+		d.lanes.Go(func() { d.admit(s) })
 	}
 }
 
-// enter makes room for one more source.
-func (d *datagrams) enter() bool {
+// enter begins with one more source, if there is room for it, or nil is returned.
+func (d *datagrams) enter(in *inlet, e *endpoint) *source {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.entering+len(d.sources) >= maxSources && d.evict() == nil {
-		return false
+	if len(d.entering)+len(d.sources) >= maxSources && d.evict(0) == nil {
+		return nil
 	}
-	d.entering++
-	return true
+	s := &source{
+		number:  sources.Add(1),
+		e:       e,
+		d:       d,
+		in:      in,
+		process: e.sock.process(),
+		memory:  budget.Account{Budget: budget.Process},
+		over:    make(chan struct{}),
+		freed:   make(chan struct{}),
+	}
+	d.entering = append(d.entering, s)
+	return s
 }
 
 // evict ends the source that has been silent for longest, of those from which all has been
-// received. If there is none it returns nil, and has Receive look at all: they may have kept
-// from this process that they have something. Called with mu held.
-func (d *datagrams) evict() *source {
-	var silent *source
-	for _, s := range d.sources {
-		if s.state == hearing && !s.arrived() && (silent == nil || s.heard < silent.heard) {
-			silent = s
+// received, unless one is about to give everything back anyway, and returns that. Where all
+// those together have less than the bytes that are missing it returns nil, ends none, and
+// has Receive look at all: they may have kept from this process that they have something.
+// Called with mu held.
+func (d *datagrams) evict(missing int) *source {
+	for {
+		var first *source
+		spare := 0
+		for _, s := range d.sources {
+			if s.state == fading || s.state == hearing && s.arrived() {
+				continue
+			}
+			spare += s.size
+			if first == nil || s.state == deaf || first.state != deaf && s.heard < first.heard {
+				first = s
+			}
+		}
+		if first == nil || spare < missing {
+			d.awake = slices.DeleteFunc(slices.Clone(d.sources), func(s *source) bool { return s.state == deaf })
+			d.notify()
+			return nil
+		}
+		if first.fade(); first.state == deaf {
+			return first
 		}
 	}
-	if silent != nil {
-		silent.end()
-		return silent
-	}
-	d.awake = slices.DeleteFunc(slices.Clone(d.sources), func(s *source) bool { return s.state == deaf })
-	d.notify()
-	return nil
 }
 
 // admit has a sender connect, and is its source's goroutine from then on.
-func (d *datagrams) admit(in *inlet, e *endpoint) {
-	s := &source{
-		number: sources.Add(1),
-		e:      e,
-		d:      d,
-		in:     in,
-		memory: budget.Account{Budget: budget.Process},
-		over:   make(chan struct{}),
-		freed:  make(chan struct{}),
-	}
+func (d *datagrams) admit(s *source) {
 	if err := s.open(); !d.add(s, err) {
 		s.tell()
 		s.release()
@@ -95,12 +109,16 @@ func (d *datagrams) admit(in *inlet, e *endpoint) {
 	s.watch()
 }
 
-// add puts a source that has been opened among the others. It returns false if that is
-// of no use any more, or opening has failed.
+// add puts a source that has been opened among the others, behind those before it of the
+// same sender. It returns false if that is of no use any more, or opening has failed.
 func (d *datagrams) add(s *source, opened error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.entering--
+	for opened == nil && d.isBehind(s) {
+		d.admitted.Wait()
+	}
+	d.entering = slices.DeleteFunc(d.entering, func(other *source) bool { return other == s })
+	d.admitted.Broadcast()
 	if opened != nil || !slices.Contains(d.inlets, s.in) {
 		return false
 	}
@@ -115,14 +133,30 @@ func (d *datagrams) add(s *source, opened error) bool {
 	return true
 }
 
+// isBehind says whether another lane of the same sender is about to enter that has done so
+// before: the sender had that confirmed before it began with this one. It has to be the
+// same process, for another could stop there for as long as it likes. Called with mu held.
+func (d *datagrams) isBehind(s *source) bool {
+	i := slices.IndexFunc(d.entering, func(b *source) bool {
+		return b == s || b.isOf(s) && b.process == s.process && s.process != 0
+	})
+	return d.entering[i] != s
+}
+
+// isOf says whether two sources are of the same sender, and for the same receiver, by what
+// they say.
+func (s *source) isOf(other *source) bool {
+	return s.in == other.in && s.e.remote == other.e.remote && s.e.local == other.e.local
+}
+
 // follow has a new source wait for what its sender has sent before, on a lane that this
 // one replaces: all that has arrived there by now. Called with mu held.
 func (d *datagrams) follow(s *source) {
 	for _, b := range slices.Backward(d.sources) {
-		if b.in != s.in || b.e.remote != s.e.remote || b.e.local != s.e.local {
+		if b.state == deaf || !b.isOf(s) {
 			continue
 		}
-		if b.state == deaf || !b.arrived() {
+		if !b.arrived() {
 			s.before, s.until = b.before, b.until
 		} else {
 			s.before, s.until = b, b.arrivedUntil()
@@ -164,19 +198,6 @@ func (d *datagrams) wake(s *source) {
 	if s.state == hearing {
 		d.rouse(s)
 		d.notify()
-	}
-}
-
-// fade takes note that the sender of a source has gone.
-func (d *datagrams) fade(s *source) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if s.state == hearing && s.arrived() {
-		s.state = fading
-		d.rouse(s)
-		d.notify()
-	} else {
-		s.end()
 	}
 }
 

@@ -113,9 +113,11 @@ func TestDatagramsAreNotHeldBackForWhatIsGone(t *testing.T) {
 	hostile.flood(4)
 	honest := a.resolve(t, b)
 	b.requireSources(t, 2)
+	hostile.mu.Lock()
 	for pos := range uint64(4) {
 		hostile.e.peer.slot(pos).Store(0)
 	}
+	hostile.mu.Unlock()
 	require.Equal(t, fabric.OK, a.post(honest, "hello"))
 	require.Equal(t, "hello", b.next(t))
 }
@@ -205,7 +207,7 @@ func TestDatagramSendersThatAreNewMakeNoRoom(t *testing.T) {
 	young := a.resolve(t, b)
 	b.requireSources(t, 3)
 	b.mu.Lock()
-	b.evict()
+	b.evict(0)
 	b.mu.Unlock()
 	require.Equal(t, fabric.Flushed, a.post(old, "late"))
 	require.Equal(t, fabric.OK, a.post(young, "my first"))
@@ -243,13 +245,13 @@ func TestDatagramSendersThatWakeNobodyMakeRoom(t *testing.T) {
 	b.requireSources(t, 1)
 	h.flood(1)
 	b.mu.Lock()
-	none := b.evict()
+	none := b.evict(0)
 	b.mu.Unlock()
 	require.Nil(t, none)
 	<-b.news
 	require.True(t, b.receives())
 	b.mu.Lock()
-	b.evict()
+	b.evict(0)
 	b.mu.Unlock()
 	h.requireGone(t)
 }

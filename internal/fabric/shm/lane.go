@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // ownerGone is in the word that else says whether a segment's owner sleeps, once the
@@ -77,12 +78,15 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 	for _, part := range d.Buffers {
 		n += copy(b[n:], part)
 	}
-	p.slot(e.sent).Store(p.lapOf(e.sent) | sendBit | uint64(n)<<lengthShift)
+	word := p.lapOf(e.sent) | sendBit | uint64(n)<<lengthShift
+	p.slot(e.sent).Store(word)
 	e.sent++
 	switch p.waiting.Load() {
 	case 0:
 	case ownerGone:
-		return fabric.Flushed
+		if e.withdraw(word) {
+			return fabric.Flushed
+		}
 	default:
 		if p.waiting.CompareAndSwap(1, 0) {
 			if err := e.sock.ring(); err != nil {
@@ -93,16 +97,25 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 	return fabric.OK
 }
 
+// withdraw takes back the datagram that was sent last, whose receiver has gone since it was
+// about to be. It returns false if that has received it, or is going to: see source.take.
+func (e *endpoint) withdraw(word uint64) bool {
+	p, pos := e.peer, e.sent-1
+	received := p.posted.Load() > pos+uint64(p.recvQueue)
+	return !received && p.slot(pos).CompareAndSwap(word, word^lapBit)
+}
+
 // source is the receiver's end.
 type source struct {
-	number uint64 // of those of this process
-	e      *endpoint
-	d      *datagrams
-	in     *inlet // where it has come in
-	memory budget.Account
-	size   int           // bytes of that
-	over   chan struct{} // closed when nothing is received any more
-	freed  chan struct{} // closed when everything is given back
+	number  uint64 // of those of this process
+	e       *endpoint
+	d       *datagrams
+	in      *inlet // where it has come in
+	process int32  // the sender's; 0 if it has no number here
+	memory  budget.Account
+	size    int           // bytes of that
+	over    chan struct{} // closed when nothing is received any more
+	freed   chan struct{} // closed when everything is given back
 
 	// Guarded by d.mu, as e's receive queue is until over:
 	state  sourceState
@@ -118,7 +131,7 @@ type sourceState int
 
 const (
 	hearing sourceState = iota
-	fading              // the sender has gone; what has arrived is still received
+	fading              // the sender has gone, or been told to; what has arrived is still received
 	deaf                // nothing is received any more, which the sender has been told
 )
 
@@ -126,13 +139,14 @@ const (
 func (s *source) open() error {
 	e := s.e
 	own := fabric.Options{SendQueue: 1, RecvQueue: int(s.d.recvQueue.Load()), RecvSize: datagramSize}
-	err := errTooMuch
-	if e.peerShape.queues() <= pages(1) && e.peerShape.region == 0 {
-		f := e.Footprint(own)
-		err = s.reserve(f.Receives + f.Queues)
+	if e.peerShape.queues() > pages(1) || e.peerShape.region != 0 {
+		e.sayNo(&frame{reason: reasonUnsupported, text: errTooMuch.Error()})
+		return errTooMuch
 	}
-	if err != nil {
-		e.sayNo(&frame{reason: reasonUnsupported, text: err.Error()})
+	f := e.Footprint(own)
+	if err := s.reserve(f.Receives + f.Queues); err != nil {
+		why := wire.Reject{Busy: true, Reason: err.Error()}
+		e.sayNo(&frame{reason: fabric.RejectConsumer, private: why.Append(nil), text: err.Error()})
 		return err
 	}
 	if _, err := e.Open(own); err != nil {
@@ -150,21 +164,26 @@ func (s *source) open() error {
 var errTooMuch = errors.New("a sender of datagrams that wants to receive")
 
 // reserve takes n bytes from the process's budget. Where that is used up, sources that
-// are silent give back as much.
+// are silent give back what is missing, if they have as much: for one at a time, or it
+// would be others who take it.
 func (s *source) reserve(n int) error {
+	s.d.room.Lock()
+	defer s.d.room.Unlock()
 	s.size = n
-	err := s.memory.Reserve(n)
-	for freed := 0; err != nil && freed < n; err = s.memory.Reserve(n) {
+	for {
+		err := s.memory.Reserve(n)
+		var short *budget.ShortageError
+		if !errors.As(err, &short) {
+			return err
+		}
 		s.d.mu.Lock()
-		other := s.d.evict()
+		other := s.d.evict(short.Wanted + short.Used - short.Limit)
 		s.d.mu.Unlock()
 		if other == nil {
-			break
+			return err
 		}
-		freed += other.size
 		<-other.freed
 	}
-	return err
 }
 
 // watch has Receive look when there is something, until the sender, or this end, has gone,
@@ -173,7 +192,9 @@ func (s *source) watch() {
 	for s.e.Wait() == nil {
 		s.d.wake(s)
 	}
-	s.d.fade(s)
+	s.d.mu.Lock()
+	s.fade()
+	s.d.mu.Unlock()
 	<-s.over
 	s.release()
 }
@@ -235,6 +256,11 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	if word&sendBit == 0 || uint32(word) != 0 || n < fabric.HeaderSize || n > e.own.recvSize {
 		return false, errNoDatagram
 	}
+	// A sender that has been told to go may send what it takes back to another: one of the
+	// two has it.
+	if s.state == fading && !e.own.slot(e.recvDone).CompareAndSwap(word, word&lapBit) {
+		return false, errNoDatagram
+	}
 	rest := e.own.buffer(e.recvDone)[:n]
 	rest = rest[copy(d.Header[:], rest):]
 	d.From, d.Via, d.Len = e.remote, fabric.Via{Queue: s.number, To: s.in.group.Addr()}, len(rest)
@@ -261,18 +287,39 @@ func (s *source) rest() bool {
 	return !s.arrived()
 }
 
+// fade has only that received which has arrived by now, if there is anything. Called with
+// d.mu held.
+func (s *source) fade() {
+	if s.state == deaf {
+		return
+	}
+	s.dismiss()
+	if s.arrived() {
+		s.d.rouse(s)
+		s.d.notify()
+	} else {
+		s.end()
+	}
+}
+
 // end has nothing received any more. What has arrived is lost. Called with d.mu held.
 func (s *source) end() {
 	if s.state == deaf {
 		return
 	}
-	if s.state == hearing {
-		s.tell()
-		_ = s.e.Disconnect()
-	}
+	s.dismiss()
 	s.state, s.before = deaf, nil
 	s.d.lay(s)
 	close(s.over)
+}
+
+// dismiss tells the sender to go, if it is there. Called with d.mu held.
+func (s *source) dismiss() {
+	if s.state == hearing {
+		s.state = fading
+		s.tell()
+		_ = s.e.Disconnect()
+	}
 }
 
 // tell has the sender know that nothing is received any more: it need not hear from

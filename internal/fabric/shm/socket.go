@@ -340,11 +340,29 @@ func (s *socket) connect(name string) error {
 
 // peer is the user at the other end.
 func (s *socket) peer() (uid uint32, err error) {
-	cred, err := unix.GetsockoptUcred(s.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	cred, err := s.credentials()
 	if err != nil {
-		return 0, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+		return 0, err
 	}
 	return cred.Uid, nil
+}
+
+// process is the one at the other end, or 0 if it has no number here.
+func (s *socket) process() int32 {
+	cred, err := s.credentials()
+	if err != nil {
+		return 0
+	}
+	return cred.Pid
+}
+
+// credentials are those that the other end had when it connected, or began to listen.
+func (s *socket) credentials() (*unix.Ucred, error) {
+	cred, err := unix.GetsockoptUcred(s.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+	}
+	return cred, nil
 }
 
 // listenerUser is the user who listens at a name. Nobody can send anything to the

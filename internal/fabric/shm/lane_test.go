@@ -1,0 +1,269 @@
+//go:build linux
+
+package shm
+
+import (
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/budget"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// laneMemory is what a sender to a mailbox has of the process's budget, with one that has
+// connected.
+func laneMemory(t *testing.T, from, to mailbox) (bytes int, first *handle) {
+	t.Helper()
+	before, _ := budget.Process.State()
+	first = from.resolve(t, to)
+	to.requireSources(t, 1)
+	after, _ := budget.Process.State()
+	t.Cleanup(func() { budget.Process.SetLimit(0) })
+	return after.Registered - before.Registered, first
+}
+
+// Nobody makes room for one who has no room all the same.
+func TestDatagramSendersMakeRoomOnlyWhereThatIsEnough(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
+	lane, first := laneMemory(t, a, b)
+	all := []*handle{first, a.resolve(t, b), a.resolve(t, b)}
+	b.requireSources(t, len(all))
+	used, _ := budget.Process.State()
+	budget.Process.SetLimit(used.Registered - len(all)*lane + lane - 1)
+	_, err := a.datagrams.resolve(ctx, b.local)
+	require.ErrorContains(t, err, "ringnet.SetMemoryLimit")
+	for _, h := range all {
+		require.Equal(t, fabric.OK, a.post(h, "still here"))
+		require.Equal(t, "still here", b.next(t))
+	}
+}
+
+// Those who come at the same time do not take the room that was made for another.
+func TestDatagramSendersMakeRoomForEachThatComes(t *testing.T) {
+	f := newFabric(t)
+	b := openMailbox(t, f, 64)
+	const fit, atOnce, each = 32, 8, 25
+	lane, _ := laneMemory(t, openMailbox(t, f, 64), b)
+	used, _ := budget.Process.State()
+	budget.Process.SetLimit(used.Registered + (fit-1)*lane)
+	var coming sync.WaitGroup
+	for range atOnce {
+		a := openMailbox(t, f, 64)
+		coming.Go(func() {
+			for range each {
+				h, err := a.datagrams.resolve(ctx, b.local)
+				if assert.NoError(t, err) {
+					defer h.Close()
+				}
+			}
+		})
+	}
+	coming.Wait()
+}
+
+// A sender for which there is no room waits until there is.
+func TestDatagramSendersWaitForRoom(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
+	_, first := laneMemory(t, a, b)
+	used, _ := budget.Process.State()
+	budget.Process.SetLimit(used.Registered)
+	require.Equal(t, fabric.OK, a.post(first, "hello"))
+	_, err := a.datagrams.resolve(ctx, b.local)
+	require.True(t, fabric.IsFull(err))
+	asked := sources.Load()
+	resolved := make(chan error)
+	go func() {
+		h, err := a.Resolve(ctx, b.local)
+		if err == nil {
+			h.Close()
+		}
+		resolved <- err
+	}()
+	require.Eventually(t, func() bool { return sources.Load() >= asked+3 }, 20*time.Second, time.Millisecond)
+	require.Equal(t, "hello", b.next(t))
+	require.NoError(t, <-resolved)
+	first.requireGone(t)
+}
+
+// A sender that has to make room while it sends loses nothing, and nothing comes twice.
+func TestDatagramsOfSendersThatMakeRoom(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	const evictions = 100
+	over := make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() { a.keepSending(t, b, over) })
+	defer sending.Wait()
+	defer close(over)
+	p := make([]byte, datagramSize)
+	d := []fabric.Datagram{{Buffers: [][]byte{p}}}
+	received, evicted, idle := 0, 0, true
+	for began := time.Now(); evicted < evictions; {
+		if b.Receive(d) == 1 {
+			require.Equal(t, strconv.Itoa(received), string(p[:d[0].Len]))
+			received++
+			began, idle = time.Now(), false
+			continue
+		}
+		require.Less(t, time.Since(began), 20*time.Second, "nothing arrives")
+		b.mu.Lock()
+		if !idle && b.evict(0) != nil {
+			evicted++
+			idle = true
+		}
+		b.mu.Unlock()
+	}
+	t.Logf("%d datagrams by %d lanes", received, evicted)
+}
+
+// keepSending sends 0, 1, 2 and so on, each once unless there is nobody, until over.
+func (m mailbox) keepSending(t *testing.T, to mailbox, over <-chan struct{}) {
+	var h fabric.AddressHandle
+	for i := 0; ; {
+		select {
+		case <-over:
+			if h != nil {
+				h.Close()
+			}
+			return
+		default:
+		}
+		if h == nil {
+			var err error
+			if h, err = m.Resolve(ctx, to.local); !assert.NoError(t, err) {
+				return
+			}
+		}
+		switch m.post(h, strconv.Itoa(i)) {
+		case fabric.OK:
+			i++
+		case fabric.Flushed:
+			h.Close()
+			h = nil
+		default:
+			runtime.Gosched()
+		}
+	}
+}
+
+// A datagram that has just been written when its receiver tells the sender to go is
+// received, or sent to another.
+func TestDatagramsAreReceivedOrWithdrawn(t *testing.T) {
+	leave := func(b mailbox) {
+		b.mu.Lock()
+		b.sources[0].fade()
+		b.mu.Unlock()
+	}
+	for name, test := range map[string]struct {
+		withdrawn bool
+		run       func(b mailbox, withdraw func() bool) (received, withdrawn bool)
+	}{
+		"about to be received": {true, func(b mailbox, withdraw func() bool) (bool, bool) {
+			leave(b)
+			withdrawn := withdraw()
+			return b.receives(), withdrawn
+		}},
+		"being received": {false, func(b mailbox, withdraw func() bool) (_, withdrawn bool) {
+			leave(b)
+			b.filter = func(*fabric.Datagram) bool {
+				withdrawn = withdraw()
+				return true
+			}
+			return b.receives(), withdrawn
+		}},
+		"received before the news": {false, func(b mailbox, withdraw func() bool) (bool, bool) {
+			received := b.receives()
+			leave(b)
+			return received, withdraw()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			e, err := a.f.newDialer(a.local, b.local)
+			require.NoError(t, err)
+			h, err := newHandle(ctx, e)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = e.Close() })
+			b.requireSources(t, 1)
+			require.Equal(t, fabric.OK, a.post(h, "hello"))
+			word := e.peer.slot(0).Load()
+			received, withdrawn := test.run(b, func() bool { return e.withdraw(word) })
+			require.Equal(t, test.withdrawn, withdrawn)
+			require.Equal(t, !withdrawn, received)
+			require.False(t, b.receives())
+		})
+	}
+}
+
+// A lane that has ended, and is about to be forgotten, does not hide the one before it.
+func TestDatagramsFollowThoseBeforeALaneThatHasEnded(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a.postAll(t, a.resolve(t, b), 0, 4)
+	b.requireSources(t, 1)
+	a.resolve(t, b)
+	b.requireSources(t, 2)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sources[1].end()
+	third := &source{d: b.datagrams, in: b.sources[0].in, e: b.sources[0].e}
+	b.follow(third)
+	require.Same(t, b.sources[0], third.before)
+	require.EqualValues(t, 4, third.until)
+}
+
+// Whichever lane of a sender the receiver gets to hear of first, it begins with the one
+// that was made first.
+func TestDatagramsDoNotOvertakeThoseOfALaneThatIsAboutToEnter(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	e, err := a.f.newDialer(a.local, b.local)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = e.Close() })
+	_, err = e.Open(fabric.Options{SendQueue: 1, RecvQueue: 1})
+	require.NoError(t, err)
+	_, err = e.Connect(ctx, nil)
+	require.NoError(t, err)
+	require.Equal(t, fabric.OK, a.post(&handle{e: e}, "first"))
+	require.Equal(t, fabric.OK, a.post(a.resolve(t, b), "second"))
+	for began := time.Now(); time.Since(began) < 20*time.Millisecond; {
+		require.False(t, b.receives())
+	}
+	require.NoError(t, e.Confirm())
+	require.Equal(t, "first", b.next(t))
+	require.Equal(t, "second", b.next(t))
+}
+
+// Who enters waits for those before it of the same sender, if they are of the same process:
+// another could have it wait for ever.
+func TestDatagramSendersWhoIsBehindWhom(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	sender, other := &endpoint{local: b.local, remote: a.local}, &endpoint{local: b.local, remote: b.local}
+	in, group := b.inlets[0], new(inlet)
+	for name, test := range map[string]struct {
+		before, s source
+		want      bool
+	}{
+		"the same":             {source{e: sender, in: in, process: 1}, source{e: sender, in: in, process: 1}, true},
+		"another sender":       {source{e: other, in: in, process: 1}, source{e: sender, in: in, process: 1}, false},
+		"to a group":           {source{e: sender, in: group, process: 1}, source{e: sender, in: in, process: 1}, false},
+		"another process":      {source{e: sender, in: in, process: 2}, source{e: sender, in: in, process: 1}, false},
+		"processes from afar":  {source{e: sender, in: in, process: 0}, source{e: sender, in: in, process: 0}, false},
+		"a process from afar":  {source{e: sender, in: in, process: 1}, source{e: sender, in: in, process: 0}, false},
+		"before one from afar": {source{e: sender, in: in, process: 0}, source{e: sender, in: in, process: 1}, false},
+	} {
+		d := datagrams{inflow: inflow{entering: []*source{&test.before, &test.s, &test.before}}}
+		require.Equal(t, test.want, d.isBehind(&test.s), name)
+		require.False(t, d.isBehind(&test.before), name)
+	}
+}
