@@ -246,28 +246,35 @@ func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
 // address, the best first, and why others are passed over, if there are any. err
 // is for a kernel that does not tell, or not before ctx ends.
 func (f *shm) told(ctx context.Context, to netip.AddrPort) (found []bound, passed, err error) {
-	addrs := covering(to)
-	ranks := make(map[string]int)
+	sockets, err := f.toldAll(ctx, to)
 	judged := make(map[uint32]error) // asking once is enough, however many somebody opens
-	sockets, err := f.sockets(ctx, listening)
 	for _, s := range sockets {
-		a, ok := f.listenerAddr(s.name)
-		i := slices.Index(addrs, a)
-		if !ok || i < 0 {
-			continue
-		}
 		if _, ok := judged[s.owner]; !ok {
-			judged[s.owner] = f.judge(s.owner, true)
+			judged[s.owner] = f.judge(ctx, s.owner, true)
 		}
 		if err := judged[s.owner]; err != nil {
 			passed = err
 			continue
 		}
 		found = append(found, s)
-		ranks[s.name] = rank(s.owner)*len(addrs) + i
+	}
+	return found, passed, err
+}
+
+// toldAll are those whoever has them.
+func (f *shm) toldAll(ctx context.Context, to netip.AddrPort) (found []bound, err error) {
+	addrs := covering(to)
+	ranks := make(map[string]int)
+	sockets, err := f.sockets(ctx, listening)
+	for _, s := range sockets {
+		a, ok := f.listenerAddr(s.name)
+		if i := slices.Index(addrs, a); ok && i >= 0 {
+			found = append(found, s)
+			ranks[s.name] = rank(s.owner)*len(addrs) + i
+		}
 	}
 	slices.SortFunc(found, func(a, b bound) int { return ranks[a.name] - ranks[b.name] })
-	return found, passed, err
+	return found, err
 }
 
 // rank is whose listeners a dialer prefers: its own user's, root's, others'.

@@ -25,6 +25,8 @@ type shm struct {
 	overflow  uint32 // what user IDs look like that have no name here
 	listeners string // what the names of listeners begin with
 
+	judging chan struct{} // has one for each judgement of the application's under way
+
 	requestTimeout time.Duration
 
 	// persistent says that listeners go on after any error: there is nobody to be told
@@ -76,7 +78,13 @@ func New(c Config) (fabric.Fabric, error) {
 	if uint32(os.Geteuid()) == overflow {
 		return nil, fmt.Errorf("shared memory: %w: user %d may be anyone who has no ID in this user namespace", errors.ErrUnsupported, overflow)
 	}
-	return &shm{config: c, overflow: overflow, listeners: listenerName, requestTimeout: requestTimeout}, nil
+	return &shm{
+		config:         c,
+		overflow:       overflow,
+		listeners:      listenerName,
+		judging:        make(chan struct{}, maxJudging),
+		requestTimeout: requestTimeout,
+	}, nil
 }
 
 // kernel is that of this process.

@@ -23,5 +23,5 @@
 // segment.go has the memory, endpoint.go what an end is made of, queue.go posts
 // and polls, wait.go sleeps and wakes. Datagrams are on top of that: datagram.go
 // makes connections for them, lane.go has the two ends of one, inflow.go those
-// that a receiver has, group.go finds the members of groups.
+// that a receiver has, group.go joins groups and members.go finds who has.
 package shm

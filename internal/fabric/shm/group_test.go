@@ -358,7 +358,7 @@ func TestGroupMembersAreBounded(t *testing.T) {
 	h.requireLanes(t, maxMembers)
 	another := openMailbox(t, f, 1)
 	another.join(t, group)
-	_, err := h.look(ctx)
+	_, _, err := h.look(ctx)
 	require.NoError(t, err)
 	h.mu.Lock()
 	known := len(h.known)

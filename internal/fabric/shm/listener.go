@@ -32,9 +32,6 @@ const (
 	// Beyond that the one that has been silent for longest goes.
 	maxSilent = 256
 
-	// maxJudging is how many other users' processes are judged at a time.
-	maxJudging = 64
-
 	// socketBacklog is what waits in the kernel for the listener's goroutine;
 	// net.core.somaxconn may make it less.
 	socketBacklog = 4096
@@ -57,7 +54,6 @@ type listener struct {
 	cancel context.CancelFunc
 	closed atomic.Bool
 
-	judging chan struct{} // has one for each judgement under way
 	readers sync.WaitGroup
 
 	mu     sync.Mutex // guards silent
@@ -91,12 +87,11 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 // newListener takes over a socket that listens at an address.
 func (f *shm) newListener(s *socket, at netip.AddrPort, backlog int) *listener {
 	l := &listener{
-		f:       f,
-		sock:    s,
-		at:      at,
-		queue:   make(chan *endpoint, max(backlog, 1)),
-		done:    make(chan struct{}),
-		judging: make(chan struct{}, maxJudging),
+		f:     f,
+		sock:  s,
+		at:    at,
+		queue: make(chan *endpoint, max(backlog, 1)),
+		done:  make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
@@ -263,7 +258,7 @@ func (l *listener) begin(fd int) {
 // read receives a request, if its process may connect, and puts it into the
 // queue.
 func (l *listener) read(r *request) {
-	err := l.judge(r)
+	err := l.f.trust(r.ctx, r.e.sock, false)
 	if err == nil {
 		err = r.e.readRequest(r.ctx, l.at)
 	}
@@ -284,31 +279,5 @@ func (l *listener) read(r *request) {
 		default:
 			r.e.turnAway(wire.Full)
 		}
-	}
-}
-
-// judge returns an error if a connection's process may not connect. Others than
-// this user's own wait for a place and for the application's judgement, which
-// nothing can interrupt: r.ctx ends the wait for it.
-func (l *listener) judge(r *request) error {
-	uid, err := r.e.sock.peer()
-	if err != nil || uid == uint32(os.Geteuid()) {
-		return err
-	}
-	select {
-	case l.judging <- struct{}{}:
-	case <-r.ctx.Done():
-		return r.ctx.Err()
-	}
-	verdict := make(chan error, 1)
-	go func() {
-		verdict <- l.f.judge(uid, false)
-		<-l.judging
-	}()
-	select {
-	case err := <-verdict:
-		return err
-	case <-r.ctx.Done():
-		return r.ctx.Err()
 	}
 }

@@ -23,8 +23,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // socket is a Unix socket in Go's netpoller.
@@ -363,43 +361,4 @@ func (s *socket) credentials() (*unix.Ucred, error) {
 		return nil, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
 	return cred, nil
-}
-
-// listenerUser is the user who listens at a name. Nobody can send anything to the
-// socket that finds out.
-func listenerUser(name string) (uid uint32, err error) {
-	s, err := newSocket(nil)
-	if err != nil {
-		return 0, err
-	}
-	defer s.close()
-	if err := unix.Shutdown(s.fd, unix.SHUT_RD); err != nil {
-		return 0, os.NewSyscallError("shutdown", err)
-	}
-	if err := s.connect(name); err != nil {
-		return 0, err
-	}
-	return s.peer()
-}
-
-// trust decides whether to connect with the process at the other end of a
-// socket.
-func (f *shm) trust(s *socket, root bool) error {
-	uid, err := s.peer()
-	if err != nil {
-		return err
-	}
-	return f.judge(uid, root)
-}
-
-// judge decides whether to connect with processes of a user, or of root.
-func (f *shm) judge(uid uint32, root bool) error {
-	switch own := uint32(os.Geteuid()); {
-	case uid == f.overflow:
-		return fmt.Errorf("%w: the peer's user has no ID in this user namespace (it shows as %d): %w", fabric.ErrOtherUser, uid, syscall.EACCES)
-	case uid == own, root && uid == 0, f.config.Trust != nil && f.config.Trust(uid):
-		return nil
-	default:
-		return fmt.Errorf("%w: the peer's user ID is %d, ours %d: %w", fabric.ErrOtherUser, uid, own, syscall.EACCES)
-	}
 }

@@ -1,0 +1,121 @@
+//go:build linux
+
+package shm
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// undecided is a fabric whose application asks somebody about other users, and what says
+// that it has begun to, and lets it trust them.
+func undecided(t *testing.T) (f fabric.Fabric, asked, decide chan struct{}) {
+	t.Helper()
+	needsRoot(t)
+	asked, decide = make(chan struct{}, 1), make(chan struct{})
+	f, err := New(Config{Trust: func(uint32) bool {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		<-decide
+		return true
+	}})
+	require.NoError(t, err)
+	return f, asked, decide
+}
+
+// An application that takes long to judge one user keeps a group's sender from nobody
+// else, and not from its end.
+func TestASlowJudgementHoldsUpNoGroup(t *testing.T) {
+	f, asked, decide := undecided(t)
+	leavesNothing(t)
+	defer close(decide)
+	group := someGroup()
+	startAs(t, 1000, "squat", netip.AddrPortFrom(host, 1), "idle", nameOf(memberName, 1000, "1", group))
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	var h *members
+	soon(t, "Resolve", func() {
+		resolved, err := a.Resolve(ctx, group)
+		if assert.NoError(t, err) {
+			h = resolved.(*members)
+		}
+	})
+	soon(t, "the question", func() { <-asked })
+	soon(t, "Join", func() { assert.NoError(t, b.Join(ctx, group, netip.Addr{})) })
+	h.requireLanes(t, 1)
+	require.Equal(t, fabric.OK, a.post(h, "hello"))
+	require.Equal(t, "hello", b.next(t))
+	h.Close()
+	soon(t, "Close", func() { assert.NoError(t, a.Close()) })
+}
+
+// Whom the application trusts in the end is reached then.
+func TestASlowJudgementIsHeard(t *testing.T) {
+	f, asked, decide := undecided(t)
+	group := someGroup()
+	a := openMailbox(t, f, 16)
+	var h *members
+	p := startAs(t, 1000, "member", netip.AddrPortFrom(host, 0), group.String(), "trust")
+	require.Equal(t, "joined", p.first)
+	soon(t, "Resolve", func() {
+		resolved, err := a.Resolve(ctx, group)
+		if assert.NoError(t, err) {
+			h = resolved.(*members)
+		}
+	})
+	defer h.Close()
+	soon(t, "the question", func() { <-asked })
+	require.Zero(t, h.count())
+	close(decide)
+	h.requireLanes(t, 1)
+	require.Equal(t, fabric.OK, a.post(h, "hello"))
+	require.Equal(t, "hello", p.line(t))
+}
+
+// A receiver whose user is being judged is waited for as long as the caller likes.
+func TestASlowJudgementEndsWithTheCallersPatience(t *testing.T) {
+	f, asked, decide := undecided(t)
+	defer close(decide)
+	at := place()
+	startAs(t, 1000, "squat", at, "idle", nameOf(datagramName, 1000, "", at))
+	a := openMailbox(t, f, 16)
+	asking, cancel := context.WithCancel(ctx)
+	go func() {
+		<-asked
+		cancel()
+	}()
+	soon(t, "Resolve", func() {
+		_, err := a.Resolve(asking, at)
+		assert.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+// The application may close what asks it.
+func TestCloseByTheApplicationThatIsAsked(t *testing.T) {
+	needsRoot(t)
+	var a mailbox
+	resolved, closed := make(chan fabric.AddressHandle, 1), make(chan error, 1)
+	f, err := New(Config{Trust: func(uint32) bool {
+		(<-resolved).Close()
+		closed <- a.Close()
+		return false
+	}})
+	require.NoError(t, err)
+	group := someGroup()
+	startAs(t, 1000, "squat", netip.AddrPortFrom(host, 1), "idle", nameOf(memberName, 1000, "1", group))
+	a = openMailbox(t, f, 16)
+	soon(t, "Close", func() {
+		h, err := a.Resolve(ctx, group)
+		if assert.NoError(t, err) {
+			resolved <- h
+			assert.NoError(t, <-closed)
+		}
+	})
+}
