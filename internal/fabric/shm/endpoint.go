@@ -29,44 +29,16 @@ import (
 // that, net/http serves a third as many requests.
 const spin = 4000
 
-// step is how far the handshake is.
-type step int
-
-const (
-	idle        step = iota
-	requested        // req sent or received
-	answered         // rep sent or received
-	established      // rtu sent or received
-	over             // refused, by either
-)
-
 // endpoint implements [fabric.Endpoint].
 type endpoint struct {
 	f             *shm
-	sock          *socket
-	passive       bool   // made by a listener
-	named         bool   // sock has, or wants, the name of a dialer
-	at            string // the name of the listener to connect to, if it is known
 	local, remote netip.AddrPort
-	step          step
-	private       []byte // of the request
+	mu            sync.Mutex // guards sock until it is connected
+	sock          *socket
 
-	// Made by Open and Register.
-	options fabric.Options
-	limits  fabric.Limits
-	shape   shape // of own
-	memory  []*memory
-
-	registered int // bytes of the own region
-
-	// Made by Connect or Accept.
-	mem       []byte // both segments
-	kept      bool   // slices of mem may outlive it
-	fd        int    // of mem, until the peer has it mapped; or -1
-	own       *segment
-	peer      *segment // what this end writes to
-	peerShape shape    // as a dialer asked for it
-	layout    layout   // of mem
+	handshake
+	opened
+	mapped
 
 	failed  atomic.Bool // the queue pair is in state ERR
 	drained bool        // and what had arrived before has been polled
@@ -74,22 +46,33 @@ type endpoint struct {
 	sendQueue
 	recvQueue
 
-	// Waiting: see wait.go.
-	armed  atomic.Bool
-	arms   atomic.Uint64
-	rings  uint64 // by the peer; guarded, as hung is, by being Wait's own
-	hung   bool   // there is nothing more to hear from the socket
-	buf    [8]byte
-	take   func(uintptr) bool
-	mu     sync.Mutex // guards what follows, and sock until it is connected
-	change []error
-	told   map[error]bool
+	waiter
+	changes fabric.Changes
+}
+
+// opened is what Open and Register have made.
+type opened struct {
+	options    fabric.Options
+	limits     fabric.Limits
+	shape      shape // of the own segment
+	memory     []*memory
+	registered int // bytes of the own region
+}
+
+// mapped is what the two ends share, from Connect or Accept to Close.
+type mapped struct {
+	mem    []byte // both segments
+	kept   bool   // slices of mem may outlive it
+	fd     int    // of mem, until the peer has it mapped; or -1
+	own    *segment
+	peer   *segment // what this end writes to
+	layout layout   // of mem
 }
 
 var _ fabric.Endpoint = (*endpoint)(nil)
 
 func newEndpoint(f *shm, s *socket, local, remote netip.AddrPort) *endpoint {
-	e := &endpoint{f: f, sock: s, local: local, remote: remote, fd: -1}
+	e := &endpoint{f: f, sock: s, local: local, remote: remote, mapped: mapped{fd: -1}}
 	e.take = e.takeRing
 	return e
 }

@@ -18,6 +18,33 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
+// handshake is an endpoint's part in one.
+type handshake struct {
+	step      step
+	passive   bool   // made by a listener
+	named     bool   // its socket has, or wants, the name of a dialer
+	at        string // the name of the listener to connect to, if it is known
+	private   []byte // of the request
+	peerShape shape  // as a dialer asked for it
+}
+
+// step is how far a handshake is. Who moves it, by what it sends or receives:
+//
+//	                dialer      listener
+//	→ requested     Connect     readRequest    req
+//	→ answered      Connect     Accept         rep
+//	→ established   Confirm     Accept         rtu
+//	→ over          whoever refuses before     rej, or the end of the socket
+type step int
+
+const (
+	idle step = iota
+	requested
+	answered
+	established
+	over
+)
+
 // reasonUnsupported is REJ reason 5, "unsupported request": the fabric refuses,
 // not who uses it.
 const reasonUnsupported = 5

@@ -9,11 +9,24 @@ package shm
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
+
+// waiter is what an endpoint's sleeping needs.
+type waiter struct {
+	armed atomic.Bool
+	arms  atomic.Uint64
+
+	// What follows is Wait's own.
+	rings uint64                // by the peer
+	hung  bool                  // there is nothing more to hear from the socket
+	take  func(fd uintptr) bool // takeRing
+	buf   [8]byte
+}
 
 // Arm implements [fabric.Endpoint].
 func (e *endpoint) Arm() error {
@@ -35,13 +48,13 @@ func (e *endpoint) event() {
 
 // Wait implements [fabric.Endpoint].
 func (e *endpoint) Wait() error {
-	if err := e.nextChange(); err != nil {
+	if err := e.changes.Next(); err != nil {
 		return err
 	}
 	if err := e.sock.wait(e.take); err != nil {
 		return err
 	}
-	return e.nextChange()
+	return e.changes.Next()
 }
 
 // takeRing takes a doorbell or the news that there will be none. It returns
@@ -82,25 +95,6 @@ func (e *endpoint) Wake() {
 
 // notify has Wait return err, once for each kind.
 func (e *endpoint) notify(kind, err error) {
-	e.mu.Lock()
-	if e.told == nil {
-		e.told = make(map[error]bool)
-	}
-	if !e.told[kind] {
-		e.told[kind] = true
-		e.change = append(e.change, err)
-	}
-	e.mu.Unlock()
+	e.changes.Add(kind, err)
 	e.sock.wake()
-}
-
-func (e *endpoint) nextChange() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.change) == 0 {
-		return nil
-	}
-	err := e.change[0]
-	e.change = e.change[1:]
-	return err
 }
