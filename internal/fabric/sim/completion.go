@@ -11,7 +11,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// entry is a completion with its place in the queue that it frees.
+// entry is a completion, with the position in the send or receive queue that it frees.
 type entry struct {
 	fabric.Completion
 	pos uint64
@@ -35,10 +35,10 @@ type completionQueue struct {
 	woken   bool
 	waiting bool
 	changes []error
-	bell    chan struct{} // rung when one of the above is set
+	bell    chan struct{} // wakes Wait when event, woken or changes is set
 }
 
-// lateQueue holds completions back, in order.
+// lateQueue has the completions that are held back, in order.
 type lateQueue struct {
 	held    bool
 	entries []entry
@@ -52,7 +52,7 @@ const (
 	recvSide
 )
 
-// complete adds x to the completion queue, or to those that are late.
+// complete adds x to the completion queue, at once or later.
 func (e *Endpoint) complete(x entry) {
 	if e.unflushed && x.Status == fabric.Flushed {
 		return
@@ -80,7 +80,7 @@ func (e *Endpoint) complete(x entry) {
 	e.c.after(time.Until(due), func() { e.release(side) })
 }
 
-// release publishes the completions whose time has come.
+// release publishes the late completions that are due.
 func (e *Endpoint) release(side int) {
 	q := &e.late[side]
 	if q.held || e.closed {
@@ -184,12 +184,13 @@ func (e *Endpoint) Wake() {
 	e.c.mu.Unlock()
 }
 
-// change hands an error to Wait.
+// change adds an error for Wait to return.
 func (e *Endpoint) change(err error) {
 	e.changes = append(e.changes, err)
 	e.ringBell()
 }
 
+// ringBell wakes Wait.
 func (e *Endpoint) ringBell() {
 	select {
 	case e.bell <- struct{}{}:

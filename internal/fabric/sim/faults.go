@@ -22,30 +22,31 @@ const (
 	DREP                // Disconnect and Close, after the peer's DREQ
 )
 
-// Faults are asked before the network does what they are named after; those
-// that are nil change nothing. They may be called at once for several
-// connections, must not block, and may use of endpoints only the addresses.
+// Faults are functions that the network calls before it does what they are named after.
+// Those that are nil change nothing. They may be called at once for several connections.
+// They must not block, except for Close, and must not call methods of an endpoint but
+// LocalAddr and RemoteAddr.
 type Faults struct {
-	// Close comes before an endpoint is closed, and may take as long as it likes.
+	// Close is called before an endpoint is closed, and may block.
 	Close func(e *Endpoint)
 
-	// Open, Register, PostRecv and PostSend fail with the error returned.
+	// If one of these returns an error, so does the method.
 	Open     func(e *Endpoint) error
 	Register func(e *Endpoint, n int) error
 	PostRecv func(e *Endpoint, n int) error
 	PostSend func(e *Endpoint, wr []fabric.WorkRequest) error
 
-	// Send says how a request will end. Unless that is OK, nothing of it
-	// reaches the peer's memory or queues, and it fails when the
-	// acknowledgement would have arrived.
+	// Send returns the status of a request. Unless that is OK, the request does not
+	// reach the peer's memory or queues, and completes when the acknowledgement would
+	// have arrived.
 	Send func(e *Endpoint, wr *fabric.WorkRequest) fabric.Status
 
-	// Unflushed says whether the queue pair, which goes to ERR, gives back
-	// nothing of what is posted, as that of a device in internal error does.
+	// Unflushed is called when the queue pair goes to ERR, and reports whether it does
+	// not flush what is posted, as that of a device in internal error does not.
 	Unflushed func(e *Endpoint) bool
 
-	// Lose says whether a message of the connection manager, sent by e, is
-	// lost together with all its repetitions.
+	// Lose reports whether a message of the connection manager that e sends is lost,
+	// with all its repetitions.
 	Lose func(e *Endpoint, m Message) bool
 }
 
@@ -96,8 +97,8 @@ func (n *Network) swallows(a netip.Addr) bool {
 	return n.holes[a]
 }
 
-// PortDown announces [fabric.ErrPortDown] to every endpoint. It does no more:
-// Cut does.
+// PortDown makes Wait of every endpoint return [fabric.ErrPortDown]. It does not cut the
+// cable: Cut does.
 func (n *Network) PortDown() {
 	for _, e := range n.Endpoints() {
 		e.Fail(fabric.ErrPortDown)
@@ -132,9 +133,9 @@ func (e *Endpoint) Fail(err error) {
 	e.change(err)
 }
 
-// Kill is what the death of the process does: the queue pair goes to ERR and
-// the kernel disconnects. The owner, still there to clean up, sees the
-// connection disconnected.
+// Kill does what the kernel does when a process dies: the queue pair goes to ERR, and the
+// peer is told as by Disconnect, or refused. The owner, which closes the endpoint, gets
+// ErrDisconnected.
 func (e *Endpoint) Kill() {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
@@ -146,8 +147,8 @@ func (e *Endpoint) Kill() {
 	e.disconnected()
 }
 
-// Established says whether the endpoint is one of a connection that both sides have
-// agreed to.
+// Established reports whether both sides have agreed to the connection, though one of
+// them may have left it since.
 func (e *Endpoint) Established() bool {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()

@@ -9,8 +9,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// Host is the network as one of its hosts has it, which is reached by some cards. It is a
-// [fabric.Host].
+// Host is a host of the network, with some cards. It is a [fabric.Host].
 type Host struct {
 	*Network
 	cards []fabric.Card

@@ -1,4 +1,4 @@
-// Registered memory, and what happens to those who use it too long.
+// Registered memory, and how its use after its end is detected.
 
 package sim
 
@@ -11,15 +11,14 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// Poison fills memory that may no longer be looked at: all of it after Close,
-// and a receive's buffer once another PostRecv has been made.
+// Poison fills memory that may no longer be read: all of it after Close, and the buffer
+// of a receive after the next PostRecv.
 const Poison = 0xDB
 
 const pageSize = 4096
 
-// Memory is a [fabric.Memory]. It lies on the heap but page-aligned, and under
-// an invented address, so that a use after Close finds poison instead of
-// killing the test.
+// Memory is a [fabric.Memory]. It is on the heap, page-aligned, and its Addr is invented,
+// so that a test that uses it after Close finds poison, and is not killed.
 type Memory struct {
 	e      *Endpoint
 	bytes  []byte

@@ -12,17 +12,17 @@ import (
 // recvQueue is an endpoint's. Positions count receives since Open.
 type recvQueue struct {
 	buffers    []byte // Options.RecvSize for each receive
-	recvLen    []int  // bytes of each buffer that the last message has used
+	recvLen    []int  // how many bytes of each buffer the last message has used
 	recvPosted uint64
 	recvDone   uint64 // consumed by a message, or flushed
-	recvPolled uint64 // completion handed out
+	recvPolled uint64 // completion returned by Poll
 	recvStale  uint64 // buffer poisoned
 
-	expected uint64 // position of the peer's next message in its send queue
+	expected uint64 // position, in the peer's send queue, of the next message
 }
 
-// PostRecv implements [fabric.Endpoint]. Data of earlier completions is
-// poisoned.
+// PostRecv implements [fabric.Endpoint]. It poisons the data of completions that Poll has
+// returned.
 func (e *Endpoint) PostRecv(n int) error {
 	if f := e.n.faults.Load(); f != nil && f.PostRecv != nil {
 		if err := f.PostRecv(e, n); err != nil {
@@ -51,12 +51,14 @@ func (e *Endpoint) PostRecv(n int) error {
 	return nil
 }
 
+// buffer is the buffer of the receive at a position.
 func (e *Endpoint) buffer(pos uint64) []byte {
 	i, size := int(pos%uint64(len(e.recvLen))), e.options.RecvSize
 	return e.buffers[i*size : (i+1)*size]
 }
 
-// execute is what a request of the peer does here. The status is the peer's.
+// execute executes a request of the peer's, and returns the status with which it completes
+// there.
 func (e *Endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
 	if wr.Op != fabric.Write && e.recvDone == e.recvPosted {
 		e.n.rnr.Add(1)

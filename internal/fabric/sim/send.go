@@ -19,25 +19,25 @@ type sendQueue struct {
 	acked     uint64 // all before it have ended
 	sendFreed uint64 // all before it have given up their slots
 
-	tries    int       // of the oldest not acknowledged, without an answer
-	progress time.Time // when it was last heard from or sent again
-	timing   bool      // an event will look after the above
+	tries    int       // how often the oldest message that is not acknowledged was repeated
+	progress time.Time // of the last acknowledgement or repetition
+	timing   bool      // an event will call repeat
 }
 
 // send is a slot of the send queue.
 type send struct {
 	id       uint64
 	signaled bool
-	message  *message // nil if the peer had it within PostSend
+	message  *message // nil if PostSend has delivered it
 }
 
 // message is a request on its way.
 type message struct {
 	pos   uint64
 	wr    fabric.WorkRequest
-	fate  fabric.Status // how it ends, by command
-	left  time.Time
-	never bool // it had not left when its queue pair failed
+	fate  fabric.Status // how it ends: not OK if a fault says so
+	left  time.Time     // when its last byte has left
+	never bool          // it had not left when its queue pair failed
 }
 
 // PostSend implements [fabric.Endpoint].
@@ -85,7 +85,7 @@ func inOnePiece(wr *fabric.WorkRequest) *fabric.WorkRequest {
 	return &whole
 }
 
-// check is what the device finds at home.
+// check is the status of a request that the device at home refuses.
 func (e *Endpoint) check(wr *fabric.WorkRequest) fabric.Status {
 	if wr.Memory == nil || len(wr.Data) == 0 {
 		return fabric.OK
@@ -106,7 +106,7 @@ func (e *Endpoint) post(wr *fabric.WorkRequest, fate fabric.Status) {
 		e.flushSends()
 		return
 	}
-	if e.n.instant && e.acked == pos && fate == fabric.OK && !e.c.broken() && e.peer.hears() {
+	if e.n.instant && e.acked == pos && fate == fabric.OK && !e.c.broken() && e.peer.receives() {
 		e.peer.expected++
 		if status := e.peer.execute(wr); status != fabric.OK {
 			e.nak(pos, status)
@@ -120,12 +120,12 @@ func (e *Endpoint) post(wr *fabric.WorkRequest, fate fabric.Status) {
 		s.message.wr.Data = slices.Clone(wr.Data)
 	}
 	e.transmit(s.message)
-	e.watch()
+	e.startTimer()
 }
 
-// hears reports whether the queue pair takes messages, and makes the first of
-// them confirm the connection.
-func (e *Endpoint) hears() bool {
+// receives reports whether the queue pair takes messages. The first of them confirms the
+// connection.
+func (e *Endpoint) receives() bool {
 	if e.closed || e.qp != rtr && e.qp != rts {
 		return false
 	}
@@ -133,8 +133,8 @@ func (e *Endpoint) hears() bool {
 	return true
 }
 
-// transmit puts a message on the link. The device reads registered memory when
-// the message arrives, for it might have to repeat it until then.
+// transmit puts a message on the link. The data in registered memory are read when the
+// message arrives: until then a device may read them again, to repeat the message.
 func (e *Endpoint) transmit(m *message) {
 	if e.n.instant {
 		m.left = time.Now()
@@ -145,10 +145,10 @@ func (e *Endpoint) transmit(m *message) {
 	e.c.at(m.left.Add(e.n.link.Latency), func() { e.arrive(m) })
 }
 
-// arrive is the other end of transmit.
+// arrive executes a message of transmit at the peer, which acknowledges it.
 func (e *Endpoint) arrive(m *message) {
 	p := e.peer
-	if m.never || e.c.broken() || !p.hears() || m.pos > p.expected {
+	if m.never || e.c.broken() || !p.receives() || m.pos > p.expected {
 		return // the sender repeats it
 	}
 	status := m.fate
@@ -169,7 +169,7 @@ func (e *Endpoint) arrive(m *message) {
 	})
 }
 
-// ack ends all requests up to pos well.
+// ack completes all requests up to pos with success.
 func (e *Endpoint) ack(pos uint64) {
 	if e.qp == failed || pos < e.acked {
 		return
@@ -189,7 +189,7 @@ func (e *Endpoint) ack(pos uint64) {
 	}
 }
 
-// nak ends the request at pos, and with it the queue pair.
+// nak completes the request at pos without success, and fails the queue pair.
 func (e *Endpoint) nak(pos uint64, status fabric.Status) {
 	if e.qp == failed || pos < e.acked {
 		return
@@ -203,8 +203,8 @@ func (e *Endpoint) nak(pos uint64, status fabric.Status) {
 	e.fail()
 }
 
-// flushSends completes all outstanding requests without success. What has left
-// arrives all the same.
+// flushSends completes all outstanding requests without success. Messages that have left
+// arrive all the same.
 func (e *Endpoint) flushSends() {
 	now := time.Now()
 	for e.acked < e.posted {
@@ -220,8 +220,8 @@ func (e *Endpoint) flushSends() {
 	}
 }
 
-// watch sees to it that a message without an answer is repeated.
-func (e *Endpoint) watch() {
+// startTimer starts the timer by which a message that is not acknowledged is repeated.
+func (e *Endpoint) startTimer() {
 	if e.options.AckTimeout == 0 || e.timing || e.acked == e.posted || e.qp == failed {
 		return
 	}
@@ -231,7 +231,7 @@ func (e *Endpoint) watch() {
 	e.c.at(e.deadline(), e.repeat)
 }
 
-// deadline is when the oldest message without an answer is to be repeated.
+// deadline is when the oldest message that is not acknowledged is to be repeated.
 func (e *Endpoint) deadline() time.Time {
 	t := e.progress
 	if m := e.sends[e.acked%uint64(len(e.sends))].message; m != nil && m.left.After(t) {
@@ -240,7 +240,8 @@ func (e *Endpoint) deadline() time.Time {
 	return t.Add(e.options.AckTimeout)
 }
 
-// repeat sends everything without an answer again, or gives up.
+// repeat sends all messages that are not acknowledged again, or, after the last try, fails
+// the queue pair.
 func (e *Endpoint) repeat() {
 	e.timing = false
 	if e.acked == e.posted || e.qp == failed {

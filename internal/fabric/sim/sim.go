@@ -1,9 +1,8 @@
 // Package sim is a fabric of queue pairs inside one process, on a modelled
 // link: latency, bandwidth, queue depths, and faults on command. It is for
-// tests, in the virtual time of testing/synctest or in real time, and behaves
-// as reliable-connected queue pairs, and those for datagrams, on hardware do, no
-// kinder: what a device punishes, this fabric punishes too, where it can with a
-// panic that says why.
+// tests, in the virtual time of testing/synctest or in real time. Its queue pairs,
+// reliable-connected ones and those for datagrams, behave as on hardware, and where a
+// device punishes misuse, they panic and say why, or fail as the device does.
 //
 // The way through the files: sim.go has the network, addr.go its addresses,
 // listener.go and connect.go the connection manager, send.go and receive.go the
@@ -26,11 +25,10 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// Link is what a network is made of. The zero Link is instantaneous: a work
-// request is handed to the peer's completion queue within PostSend, without a
-// timer, a goroutine or an allocation.
+// Link says how a network behaves. The zero Link is instantaneous: PostSend hands a work
+// request to the peer's completion queue, without a timer, a goroutine or an allocation.
 type Link struct {
-	// Latency is the time from one end to the other.
+	// Latency is how long a message takes from one end to the other.
 	Latency time.Duration
 
 	// Bandwidth is in bytes per second in each direction, shared by all
@@ -45,14 +43,14 @@ type Link struct {
 	Jitter time.Duration
 	Seed   uint64
 
-	// Of datagrams, to each receiver: the shares, from 0 to 1, that are lost and that
-	// arrive twice, and the longest time by which one may be late, so that others
-	// overtake it, at random from Seed.
+	// Datagrams are lost, arrive twice, and are late, at random from Seed. Loss and
+	// Duplicates are shares from 0 to 1, for each receiver. Reordering is the longest
+	// time by which a datagram may be late, so that others overtake it.
 	Loss       float64
 	Duplicates float64
 	Reordering time.Duration
 
-	// The most that Open grants; 0 grants what is asked.
+	// The longest queues that Open grants; 0 means that it grants what is asked for.
 	SendQueue int
 	RecvQueue int
 
@@ -64,13 +62,13 @@ type Link struct {
 	// means DefaultInline, a negative number none.
 	Inline int
 
-	// Locked is Footprint.Locked. KeepMemory has memory stay that is freed, as
-	// where two processes share it.
+	// Locked is Footprint.Locked. KeepMemory says that memory cannot be freed, as where
+	// two processes share it.
 	Locked     bool
 	KeepMemory bool
 
-	// Spin is Limits.Spin. Above 0 it is for tests in real time: virtual time
-	// stands still while anyone polls.
+	// Spin is Limits.Spin. Only tests in real time may set it: virtual time stands
+	// still while a goroutine polls.
 	Spin int
 
 	// CMTimeout is how long the connection manager repeats a message that is
@@ -79,7 +77,7 @@ type Link struct {
 }
 
 const (
-	// DefaultInline is what a ConnectX grants to a common request.
+	// DefaultInline is what a ConnectX grants to a usual request.
 	DefaultInline = 220
 	// DefaultCMTimeout is what rdma_cm waits in all: 15 retries of 4.3 s
 	// (Linux, drivers/infiniband/core/cma.c).

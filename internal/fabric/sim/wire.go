@@ -1,4 +1,4 @@
-// Time: when a message leaves, when it arrives, and what happens then.
+// Time: when messages leave and arrive.
 
 package sim
 
@@ -15,19 +15,19 @@ type conn struct {
 	cut   atomic.Bool   // this connection's own cable
 	cards [2]netip.Addr // of the two ends
 
-	// Its mu guards the state of both endpoints. The fabric places data in
-	// registered memory under it, and Poll takes it to hand out completions:
-	// that is the only edge by which the race detector excuses a read.
+	// Its mu guards the state of both endpoints. The fabric holds it while it writes to
+	// registered memory, and Poll while it returns completions. For the race detector
+	// nothing else makes a read of that memory safe.
 	agenda
 }
 
 // broken reports whether nothing gets through.
 func (c *conn) broken() bool { return c.cut.Load() || c.n.cables.severed(c.cards[0], c.cards[1]) }
 
-// agenda is what is to happen later.
+// agenda are events to come.
 type agenda struct {
-	mu     sync.Mutex
-	events []event // a heap, the earliest first
+	mu     sync.Mutex // guards what follows; held while an event runs
+	events []event    // a heap, the earliest first
 	seq    uint64
 	timer  *time.Timer
 	due    time.Time // when timer fires
@@ -35,7 +35,7 @@ type agenda struct {
 
 type event struct {
 	at  time.Time
-	seq uint64 // tells apart what happens at one instant
+	seq uint64 // the order of events at one instant
 	do  func()
 }
 
@@ -46,8 +46,7 @@ func (a event) before(b event) bool {
 	return a.seq < b.seq
 }
 
-// after runs do with mu held, d from now: at once, if that is now. The caller
-// holds mu.
+// after runs do with mu held: at once if d is 0, else after d. The caller holds mu.
 func (a *agenda) after(d time.Duration, do func()) {
 	if d <= 0 {
 		do()
@@ -56,8 +55,8 @@ func (a *agenda) after(d time.Duration, do func()) {
 	a.at(time.Now().Add(d), do)
 }
 
-// at runs do with mu held at the time t, after all that was to be run before or
-// at t. The caller holds mu.
+// at runs do with mu held at the time t, after events that were added for t before. The
+// caller holds mu.
 func (a *agenda) at(t time.Time, do func()) {
 	a.seq++
 	a.events = append(a.events, event{t, a.seq, do})
@@ -72,7 +71,7 @@ func (a *agenda) at(t time.Time, do func()) {
 	a.schedule()
 }
 
-// schedule sets the timer for the earliest event.
+// schedule sets the timer for the earliest event. The caller holds mu.
 func (a *agenda) schedule() {
 	if len(a.events) == 0 {
 		return
@@ -93,7 +92,7 @@ func (a *agenda) schedule() {
 func (a *agenda) fire() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.due = time.Now() // what these bring that is due at once is run here, too
+	a.due = time.Now() // so that events which these add do not set the timer: the loop runs those that are due
 	for len(a.events) > 0 && !a.events[0].at.After(time.Now()) {
 		a.pop().do()
 	}
@@ -101,6 +100,7 @@ func (a *agenda) fire() {
 	a.schedule()
 }
 
+// pop removes the earliest event. The caller holds mu.
 func (a *agenda) pop() event {
 	first, last := a.events[0], len(a.events)-1
 	a.events[0] = a.events[last]
@@ -121,7 +121,7 @@ func (a *agenda) pop() event {
 	}
 }
 
-// stop drops all events.
+// stop drops all events. The caller holds mu.
 func (a *agenda) stop() {
 	a.events = nil
 	if a.timer != nil {
@@ -131,8 +131,8 @@ func (a *agenda) stop() {
 
 // lane is one direction of the link.
 type lane struct {
-	free time.Time // when the last byte handed over so far has left
-	rest int64     // fraction of a nanosecond that free lacks, in 1/Bandwidth
+	free time.Time // when the last byte so far has left
+	rest int64     // the fraction of a nanosecond by which free is too early, in 1/Bandwidth
 }
 
 // leave puts size bytes on the lane behind whatever is there and returns when
