@@ -1,8 +1,8 @@
 package main
 
-// This file finds RDMA devices, and makes software ones: on the host as well as
-// in a guest. It finds them in sysfs, for package netlink knows neither the states
-// of ports nor their GIDs and interfaces.
+// This file finds RDMA devices, and makes software ones, on the host as well as in a
+// guest. It reads sysfs, because package netlink knows neither the states of ports nor
+// their GIDs and interfaces.
 
 import (
 	"errors"
@@ -27,8 +27,7 @@ const (
 	mtu = 4200
 )
 
-// device is an RDMA device and its addresses. Addresses that there are not are
-// zero.
+// device is an RDMA device and its addresses. An address that it does not have is zero.
 type device struct {
 	name   string
 	netdev string
@@ -37,13 +36,13 @@ type device struct {
 	other  netip.Addr // IPv4 of an interface without RDMA
 }
 
-// What the names of the variables begin with that tell the command of a device.
+// The prefixes of the environment variables that describe a device to the command.
 const (
 	envPrefix       = "SOFTROCE_"
 	envSecondPrefix = "SOFTROCE_SECOND_" // the device of the second cable
 )
 
-// env returns what the command is told about the device.
+// env returns the environment variables that describe the device to the command.
 func (d *device) env(prefix string) []string {
 	env := []string{
 		prefix + "DEVICE=" + d.name,
@@ -91,14 +90,14 @@ func findDevice(sys string, addrs func() map[string][]netip.Addr) *device {
 	return found
 }
 
-// isActive tells whether the port with the given folder can send and receive.
+// isActive reports whether the port with the given folder can send and receive.
 func isActive(port string) bool {
 	state, err := os.ReadFile(filepath.Join(port, "state"))
 	return err == nil && strings.Contains(string(state), "ACTIVE")
 }
 
-// netdevs returns the network interfaces of a port: those its GIDs come from
-// and, for IPoIB, those of the hardware it is.
+// netdevs returns the network interfaces of a port: those that its GIDs come from, and
+// those of the same hardware, for IPoIB.
 func netdevs(device, port string) []string {
 	var names []string
 	seen := map[string]bool{"": true}
@@ -174,9 +173,9 @@ const (
 	otherInterface = "softroce1"
 )
 
-// makeDevice makes a device of the given provider and name on netdev, which the
-// given node has for the given cable. It makes netdev too when that is
-// rdmaInterface. When it fails, removeDevice takes away what it has made.
+// makeDevice makes a device of the given provider and name on netdev, the interface of a
+// node for a cable. If netdev is rdmaInterface, makeDevice makes that, too. After an error
+// the caller calls removeDevice, which removes what was made.
 func makeDevice(provider, name, netdev string, cable, node int) (*device, error) {
 	d := &device{name: name, netdev: netdev, addr: nodeAddr(cable, node), addr6: nodeAddr6(cable, node)}
 	if netdev == rdmaInterface {
@@ -201,8 +200,8 @@ func makeDevice(provider, name, netdev string, cable, node int) (*device, error)
 	return d, waitActive(d, d.addr, d.addr6)
 }
 
-// addOther makes an interface without a device, of which the command is told
-// beside d.
+// addOther makes an interface without a device, whose address the command gets beside
+// those of d.
 func addOther(d *device) error {
 	if err := addDummy(otherInterface, nil); err != nil {
 		return err
@@ -211,7 +210,7 @@ func addOther(d *device) error {
 	return setUpInterface(otherInterface, 0, netip.PrefixFrom(d.other, 24))
 }
 
-// addDummy makes an interface that leads nowhere.
+// addDummy makes a dummy interface, which no packet leaves.
 func addDummy(name string, address net.HardwareAddr) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = name, address
@@ -248,7 +247,7 @@ func setUpInterface(name string, mtu int, addrs ...netip.Prefix) error {
 	return nil
 }
 
-// removeDevice undoes what makeDevice and addOther have done, as far as they have.
+// removeDevice removes what makeDevice and addOther have made, if only in part.
 func removeDevice(name string) error {
 	var errs []error
 	if _, err := os.Stat(filepath.Join(sysInfiniband, name)); err == nil {
@@ -283,9 +282,9 @@ func waitActive(d *device, addrs ...netip.Addr) error {
 	}
 }
 
-// hasGIDs tells whether the port has a GID for each address: with RoCE, GIDs
-// are IPv6 addresses, and IPv4 addresses mapped to IPv6. With iWARP they tell of
-// the hardware's address alone.
+// hasGIDs reports whether the port has a GID for each address. With RoCE, GIDs are IPv6
+// addresses, and IPv4 addresses mapped to IPv6. With iWARP a GID has only the hardware's
+// address.
 func hasGIDs(port string, addrs ...netip.Addr) bool {
 	have := map[netip.Addr]bool{}
 	gids, _ := filepath.Glob(filepath.Join(port, "gids", "*"))

@@ -22,7 +22,7 @@ import (
 // guestInit is the argument with which the tool is started in a guest.
 const guestInit = "guest-init"
 
-// guestConfig is what the host tells a guest.
+// guestConfig is what the host sends to a guest.
 type guestConfig struct {
 	Node     int
 	Cables   int // to the other node, if any
@@ -35,9 +35,8 @@ type guestConfig struct {
 	ModDir   string   // folder with the lib/modules of the kernel
 }
 
-// message is what host and guest say to each other over portAgent. It is
-// encoded by package gob, for which strings are bytes: arguments need not be
-// UTF-8.
+// message is what host and guest send to each other over portAgent. It is encoded by
+// package gob, for which strings are bytes: arguments need not be UTF-8.
 type message struct {
 	// From the host: Config when the guest has Booted, Start when all nodes are ready, and then
 	// any Signal for the command.
@@ -70,15 +69,17 @@ const (
 	tagScratch = "scratch"
 )
 
-// guestMain is the life of a guest. It does not return: the guest ends with it.
+// guestMain runs the guest. It does not return: at its end it powers the guest off.
 func guestMain() {
 	err := guestLife()
-	// Nobody is there to read this, save in the console's log.
+	// This is in the console's log.
 	fmt.Println("softroce: guest ends:", err)
 	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 	select {}
 }
 
+// guestLife sets the guest up and runs the command. The host ends the guest; if
+// guestLife returns, that has failed.
 func guestLife() error {
 	if err := mountAll(); err != nil {
 		return err
@@ -135,7 +136,7 @@ func guestLife() error {
 	select {}
 }
 
-// mountAll mounts what programs expect in addition to files.
+// mountAll mounts the file systems that programs expect besides the host's.
 func mountAll() error {
 	for _, m := range []struct{ fstype, dir, data string }{
 		{"proc", "/proc", ""},
@@ -193,8 +194,8 @@ func openPort(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// setUp makes the guest what the command expects, and returns the environment
-// of the command.
+// setUp sets up the network, the devices and the files that the command expects, and returns
+// the environment of the command.
 func setUp(c *guestConfig) ([]string, error) {
 	os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	if err := unix.Sethostname(fmt.Appendf(nil, "node%d", c.Node)); err != nil {
@@ -244,7 +245,7 @@ func setUp(c *guestConfig) ([]string, error) {
 		env = append(env, "SOFTROCE_SCRATCH="+c.Scratch)
 	}
 	raiseLimits()
-	// What systemd grants: the kernel's own default is too low for a server.
+	// As under systemd: the kernel's own default is too low for a server.
 	files := unix.Rlimit{Cur: 1024, Max: 524288}
 	return env, unix.Setrlimit(unix.RLIMIT_NOFILE, &files)
 }
@@ -271,8 +272,8 @@ func loadModules(c *guestConfig) error {
 	return err
 }
 
-// listen sends what the host has for the command to signals, and ends the guest
-// when the tool on the host is gone.
+// listen receives signals for the command from the host and sends them to signals. It
+// powers the guest off when the tool on the host is gone.
 func listen(from *gob.Decoder, signals chan<- unix.Signal) {
 	for {
 		var m message
@@ -331,7 +332,7 @@ func runCommand(c *guestConfig, env []string, stdout, stderr io.Writer, signals 
 		}
 	}()
 	status, err = reap(p.Pid)
-	// Whoever still runs could hold the pipes open for ever.
+	// A process that still runs could hold the pipes open for ever.
 	unix.Kill(-1, unix.SIGKILL)
 	copying.Wait()
 	return status, err
@@ -354,7 +355,7 @@ func reap(pid int) (int, error) {
 	}
 }
 
-// leaveScratch has everything in the scratch folder written to the host.
+// leaveScratch writes everything in the scratch folder to the host.
 func leaveScratch(c *guestConfig) error {
 	if c.Scratch == "" {
 		return nil

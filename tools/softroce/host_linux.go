@@ -21,9 +21,9 @@ import (
 // own.
 const hostDeviceName = "rxe_softroce"
 
-// Several runs share the device that one of them makes, and the last one
-// removes it. Lock makeLock is held while the device is made or removed, and
-// useLock is shared by those that use it.
+// Several runs share the device that one of them makes, and the last of them removes it.
+// A run holds makeLock while it makes or removes the device, and a shared lock on useLock
+// while it uses the device.
 const (
 	makeLock = "/run/softroce-make.lock"
 	useLock  = "/run/softroce-use.lock"
@@ -42,13 +42,13 @@ func hostDevice(ctx context.Context) (*device, func(), error) {
 	defer unlock()
 	d := findDevice(sysInfiniband, interfaceAddrs)
 	if d == nil && canLoad("rdma_rxe") {
-		// Elsewhere the command itself misses what is not there.
+		// The packages cannot be installed: if the command needs one, it fails and says so.
 		if _, err := exec.LookPath("apt-get"); err == nil {
 			if err := install(ctx, verbsPackages); err != nil {
 				return nil, nil, err
 			}
 		}
-		// What a killed run may have left.
+		// A run that was killed may have left it.
 		if err := removeDevice(hostDeviceName); err != nil {
 			return nil, nil, err
 		}
@@ -73,8 +73,8 @@ func hostDevice(ctx context.Context) (*device, func(), error) {
 	return d, func() { leaveDevice(use) }, nil
 }
 
-// leaveDevice gives up the use of the device made here, and removes it when
-// nobody else uses it.
+// leaveDevice ends this run's use of the device that was made here, and removes the device
+// if no other run uses it.
 func leaveDevice(use *os.File) {
 	defer use.Close()
 	unlock, err := lock(context.Background(), makeLock)
@@ -106,7 +106,7 @@ func runHere(ctx context.Context, opts options, d *device) (int, error) {
 	if err != nil {
 		return status, err
 	}
-	// What an enclosing run has told this one is no longer so.
+	// This run may be the command of another one, whose variables do not hold here.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, envPrefix) })
 	env = append(env, d.env(envPrefix)...)
 	env = append(env, "SOFTROCE_NODE=0")
@@ -174,8 +174,8 @@ func exitStatus(ws syscall.WaitStatus) int {
 	return ws.ExitStatus()
 }
 
-// raiseLimits lets the command, which inherits it, lock all the memory that it
-// wants to, as verbs do. Only root can; others keep the limit they have.
+// raiseLimits removes the limit of locked memory, which verbs lock, for this process and
+// the command. Only root can; for others it does nothing.
 func raiseLimits() {
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited)

@@ -1,8 +1,8 @@
 package main
 
-// This file keeps the kernel and the initial file system of guests in a cache.
-// What is in the cache has a name made from all that went into it, and gets
-// this name only when it is complete.
+// This file keeps the kernel and the initial file system of guests in a cache. The name
+// of an entry is made from everything that the entry is made of, and an entry gets it when
+// it is complete.
 
 import (
 	"bytes"
@@ -30,26 +30,26 @@ type guestImage struct {
 	release string // of the kernel, as uname -r has it
 }
 
-// kernelLayout goes up whenever unpackKernel comes to leave something else.
+// kernelLayout is increased whenever the result of unpackKernel changes.
 const kernelLayout = 1
 
-// earlyModules are loaded before the guest has its files: first what gives it
-// the files, then what gives it ports, and a network with soft-RoCE.
+// earlyModules are loaded before the guest has its files: first those for the file
+// system, then those for the virtio ports, the network and soft-RoCE.
 var earlyModules = []string{
 	"virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console",
 	"virtio_rng", "virtio_net", "dummy", "veth", "sch_netem",
 	"crc32_generic", "rdma_rxe", "rdma_ucm", "ib_uverbs",
 }
 
-// optionalModules are those of earlyModules that a kernel may do without:
-// newer ones have checksums built in.
+// optionalModules are those of earlyModules that newer kernels do not have, because they
+// have checksums built in.
 var optionalModules = map[string]bool{"crc32_generic": true, "virtio_rng": true, "veth": true, "sch_netem": true}
 
 //go:embed init.sh
 var initScript []byte
 
-// prepare returns what guests with devices of the provider boot from, and makes it
-// when the cache has none.
+// prepare returns the image from which guests with devices of the provider boot. If the
+// cache does not have it, prepare makes it.
 func prepare(ctx context.Context, cache, provider string) (*guestImage, error) {
 	m, err := thisMachine()
 	if err != nil {
@@ -69,7 +69,8 @@ func prepare(ctx context.Context, cache, provider string) (*guestImage, error) {
 		return nil, err
 	}
 	defer unlock()
-	// With the lock in hand, what has a temporary name belongs to nobody.
+	// The lock is held, so entries with temporary names are left over from runs that were
+	// killed.
 	if stale, err := filepath.Glob(filepath.Join(cache, "tmp-*")); err == nil {
 		for _, path := range stale {
 			os.RemoveAll(path)
@@ -134,8 +135,8 @@ func cacheKey(parts ...[]byte) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// cachedKernel returns the kernel in the cache, or gets one. It stays the same
-// when the distribution comes out with a newer one.
+// cachedKernel returns the kernel in the cache, or downloads one. The cache keeps its
+// kernel when the distribution publishes a newer one.
 func cachedKernel(ctx context.Context, cache string, m machine, d distribution) (*guestImage, error) {
 	source := kernelPackage(m, d)
 	key := cacheKey(fmt.Append(nil, kernelLayout), []byte(source), []byte(d.id), []byte(d.version))
@@ -154,7 +155,7 @@ func cachedKernel(ctx context.Context, cache string, m machine, d distribution) 
 	return &guestImage{machine: m, kernel: kernels[0], modules: dir, release: release}, nil
 }
 
-// build makes a folder with the given path, complete or not at all.
+// build makes a folder with the given path. If make fails, the folder does not exist.
 func build(cache, path string, fill func(tmp string) error) error {
 	tmp, err := os.MkdirTemp(cache, "tmp-")
 	if err != nil {

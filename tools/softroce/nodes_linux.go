@@ -22,24 +22,24 @@ import (
 // command. It takes about 10 seconds when nothing else keeps the CPUs busy.
 const bootTimeout = 3 * time.Minute
 
-// node is a guest and what is known about its command.
+// node is a guest, and the state of its command.
 type node struct {
 	*vm
 	config  *guestConfig
 	to      *gob.Encoder // to the guest's agent, once that is there
 	ready   bool
-	started bool // its command has been told to
-	cycling bool // its power was, and it has not booted yet
+	started bool // its command was started
+	cycling bool // its power was cycled, and it has not booted yet
 	cut     bool // its power was cut
 	ended   bool // its command has ended, or it was cut
 	status  int  // of the command
 
-	passedOut, passedErr *tally // what of its output the tool has written
+	passedOut, passedErr *tally // how much of its output the tool has written
 	output               sync.WaitGroup
 }
 
-// runGuests runs the commands of opts, each in a guest, and returns the exit
-// status.
+// runGuests runs the commands of opts, each in a guest, and returns the exit status. It
+// leaves the guests' logs behind if the error is a guestError.
 func runGuests(ctx context.Context, opts options, image *guestImage) (int, error) {
 	logs, err := os.MkdirTemp("", "softroce-")
 	if err != nil {
@@ -54,7 +54,7 @@ func runGuests(ctx context.Context, opts options, image *guestImage) (int, error
 	})
 }
 
-// boot starts the guests and sees them through.
+// boot starts the guests, and runs them until their commands have ended.
 func boot(ctx context.Context, opts options, image *guestImage, logs string, signals <-chan unix.Signal) (int, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -94,15 +94,15 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 	return c.run(ctx, signals)
 }
 
-// cluster is all nodes of a run. Their state belongs to the goroutine that
-// calls run; others send it what is to be done as events.
+// cluster is all nodes of a run. Only the goroutine that calls run uses their state. Others
+// send it events, which are functions that it calls.
 type cluster struct {
 	nodes  []*node
 	events chan func() error
 	lines  sync.Mutex // held while a whole line is written to an output
 }
 
-// watch has an event for all that comes from n, until stopped is closed.
+// watch sends an event for each message and request of n, until stopped is closed.
 func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 	send := func(event func() error) {
 		select {
@@ -115,7 +115,7 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 			var m message
 			switch err := messages.Decode(&m); {
 			case errors.Is(err, os.ErrDeadlineExceeded):
-				// What follows is said by another agent: see powerCycle.
+				// What follows comes from a new agent: see powerCycle.
 				n.agent.SetReadDeadline(time.Time{})
 				messages = gob.NewDecoder(n.agent)
 				continue
@@ -124,7 +124,7 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 				return
 			}
 			if m.Ended {
-				// QEMU holds what the tool has not read yet.
+				// Some of the output may still be in QEMU.
 				n.passedOut.wait(m.Stdout)
 				n.passedErr.wait(m.Stderr)
 			}
@@ -145,8 +145,8 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 	}()
 }
 
-// end ends all guests, and returns when all of their output has been passed
-// on; or soon after the end of ctx, if nobody reads the tool's output.
+// end ends all guests, and returns when all of their output has been passed on, or, if
+// nobody reads the tool's output, a second after the end of ctx.
 func (c *cluster) end(ctx context.Context) {
 	for _, n := range c.nodes {
 		n.kill()
@@ -169,8 +169,8 @@ func (c *cluster) end(ctx context.Context) {
 	}
 }
 
-// run sees to it that the commands start when all nodes are ready, does what
-// they ask for, and returns the exit status when they have ended.
+// run starts the commands when all nodes are ready, does what they request, and returns the
+// exit status when they have ended.
 func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, error) {
 	booting := time.NewTimer(bootTimeout)
 	started := false
@@ -222,14 +222,13 @@ func (c *cluster) all(is func(*node) bool) bool {
 	return true
 }
 
-// notReady returns cause with what the first guest that is not ready has said.
+// notReady returns cause with the logs of the first guest that is not ready.
 func (c *cluster) notReady(cause error) error {
 	i := slices.IndexFunc(c.nodes, func(n *node) bool { return !n.ready })
 	return c.nodes[i].explain(fmt.Errorf("node %d was still booting: %w", i, cause))
 }
 
-// status returns the exit status: the first of a node that was not cut that is
-// not zero.
+// status returns the first exit status that is not zero, of nodes whose power was not cut.
 func (c *cluster) status() (int, error) {
 	if c.all(func(n *node) bool { return n.cut }) {
 		return 0, errors.New("the power of all nodes was cut, and none is left to say how it went")
@@ -242,7 +241,7 @@ func (c *cluster) status() (int, error) {
 	return 0, nil
 }
 
-// do does what the command of a node has asked for on its control port.
+// do does what the command of a node requests on its control port.
 func (c *cluster) do(by *node, request string) error {
 	words := strings.Fields(request)
 	number := -1
@@ -268,8 +267,8 @@ func (c *cluster) do(by *node, request string) error {
 	return fmt.Errorf("unknown request %q: there are \"cable down [CABLE]\", \"cable up [CABLE]\", \"power off NODE\" and \"power cycle NODE\", which is the other one", request)
 }
 
-// setCables plugs a cable in at both ends, or out; or all of them, when number is
-// negative.
+// setCables plugs a cable in or out, at both ends. If number is negative, it does so with
+// all cables.
 func (c *cluster) setCables(number int, in bool) error {
 	var errs []error
 	for _, n := range c.nodes {
@@ -282,14 +281,14 @@ func (c *cluster) setCables(number int, in bool) error {
 	return errors.Join(errs...)
 }
 
+// powerOff ends the guest at once.
 func (n *node) powerOff() error {
 	n.cut, n.ended = true, true
 	n.kill()
 	return n.swallow()
 }
 
-// powerCycle has the guest begin anew: when it has booted, its command is started
-// once more. Until then what is sent to it vanishes, see swallow.
+// powerCycle resets the guest. When it has booted, run starts its command again.
 func (n *node) powerCycle() error {
 	if n.cut {
 		return errors.New("its power was cut")
@@ -302,7 +301,7 @@ func (n *node) powerCycle() error {
 	return n.agent.SetReadDeadline(time.Now())
 }
 
-// start has a command started that has not been.
+// start starts the command, unless it was started or the power was cut.
 func (n *node) start() error {
 	if n.started || n.cut {
 		return nil
@@ -311,7 +310,8 @@ func (n *node) start() error {
 	return n.to.Encode(message{Start: true})
 }
 
-// gone takes in that there is nothing more to hear from the guest.
+// gone is the event that the guest's agent has hung up: unless the power was cut, the guest
+// has died.
 func (n *node) gone() error {
 	if n.cut {
 		return nil
@@ -320,7 +320,7 @@ func (n *node) gone() error {
 	return n.explain(fmt.Errorf("the guest of node %d died", n.node))
 }
 
-// hear takes in a message of the guest's agent.
+// hear is the event of a message from the guest's agent.
 func (n *node) hear(m message) error {
 	switch {
 	case m.Failed != "":

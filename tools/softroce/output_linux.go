@@ -1,6 +1,6 @@
 package main
 
-// This file passes on what guests print.
+// This file copies the output of guests to that of the tool.
 
 import (
 	"bytes"

@@ -1,6 +1,6 @@
 package main
 
-// This file installs, by apt, the packages that a place to run needs.
+// This file installs, by apt, the packages that a host or a guest needs.
 
 import (
 	"bytes"
@@ -23,12 +23,12 @@ var verbsPackages = []string{
 	"libibverbs-dev", "librdmacm-dev",
 }
 
-// guestPackages are what it takes to make a guest.
+// guestPackages are the packages that are needed to make a guest.
 func guestPackages(m machine) []string {
 	return append([]string{m.pkg, "busybox-static"}, verbsPackages...)
 }
 
-// install sees to it that the packages are installed.
+// install installs those of the packages that are not installed.
 func install(ctx context.Context, packages []string) error {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return errors.New("there is no RDMA device here, and making one takes Debian's or Ubuntu's packages: apt-get not found")
@@ -52,7 +52,7 @@ func install(ctx context.Context, packages []string) error {
 // installed.
 func missingPackages(ctx context.Context, packages []string) []string {
 	args := append([]string{"-W", "-f", "${Package} ${db:Status-Status}\n"}, packages...)
-	// Its exit status is not 0 when it has never heard of one of them.
+	// Its exit status is not 0 if it does not know one of them.
 	out, _ := exec.CommandContext(ctx, "dpkg-query", args...).Output()
 	return notInstalled(packages, string(out))
 }
@@ -110,13 +110,12 @@ func apt(ctx context.Context, dir, program string, args ...string) (string, erro
 	cmd := exec.CommandContext(ctx, program, append([]string{"-o", "DPkg::Lock::Timeout=300"}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
-	// A chance to leave the packages in order when time is over.
+	// When time is over, apt gets a chance to leave the packages in order.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	return output(cmd)
 }
 
-// output runs cmd, a tool that ought to succeed, and returns what it printed;
-// the error has what it printed to standard error.
+// output runs cmd and returns its standard output. The error has its standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -1,7 +1,6 @@
 package main
 
-// This file starts a guest and holds the host's ends of what is connected to
-// it.
+// This file starts a guest and has the host's ends of the sockets to it.
 
 import (
 	"bufio"
@@ -21,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vm is a guest. Its files are the host's ends of sockets, whose other ends
-// only QEMU has: so they end with QEMU.
+// vm is a guest. Its files are the host's ends of sockets whose other ends only QEMU has,
+// so that they hang up when QEMU ends.
 type vm struct {
 	node    int
 	cmd     *exec.Cmd
@@ -31,13 +30,13 @@ type vm struct {
 
 	agent, stdout, stderr *os.File
 	control, qmp          *os.File   // only with cables
-	cables                []*os.File // the ends that QEMU has, too
+	cables                []*os.File // this guest's ends, which QEMU inherits
 
 	qmpReader  *bufio.Reader
 	negotiated bool // QEMU takes commands
 }
 
-// vmConfig is what a guest is made of.
+// vmConfig says how to start a guest.
 type vmConfig struct {
 	node    int
 	image   *guestImage
@@ -183,11 +182,11 @@ func (v *vm) kill() {
 	v.cmd.Wait()
 }
 
-// swallow takes the place of the killed guest at its ends of the cables, where
-// everything vanishes from now on. Were such an end closed, a QEMU that is in the
-// middle of a packet because the cable is full would not finish it, and send
-// nothing after it: its guest's network interface would be stuck, which no
-// power cut of another machine does.
+// swallow reads and drops, in the place of the killed guest, what comes over its cables. If
+// it closed its ends instead, a QEMU at the other end that has sent a part of a packet,
+// because the cable was full, would send neither the rest nor anything after it: the
+// network interface of its guest would be stuck, as the power cut of another machine does
+// not make it.
 func (v *vm) swallow() error {
 	for _, cable := range v.cables {
 		if err := unix.SetNonblock(int(cable.Fd()), false); err != nil {
@@ -214,7 +213,7 @@ func (v *vm) reset() error {
 	return errors.Join(v.setBooted(false), v.execute("system_reset", nil))
 }
 
-// setBooted says whether a guest that was reset has booted.
+// setBooted is called with false when a guest is reset, and with true when it has booted.
 func (v *vm) setBooted(booted bool) error {
 	onReboot := "reset"
 	if booted {
@@ -269,15 +268,15 @@ func (v *vm) execute(command string, arguments map[string]any) error {
 		if answer.Error != nil {
 			return fmt.Errorf("QMP %s: %s", command, answer.Error.Desc)
 		}
-		// Whatever else QEMU says is its greeting or an event.
+		// Other messages of QEMU's are its greeting and events.
 		if answer.Return != nil {
 			return nil
 		}
 	}
 }
 
-// guestError is a failure of a guest, with the ends of its logs. Whoever has
-// one keeps the logs.
+// guestError is a failure of a guest, with the ends of its logs. After one the logs are
+// kept.
 type guestError struct {
 	err  error
 	logs string
@@ -286,7 +285,7 @@ type guestError struct {
 func (e *guestError) Error() string { return e.err.Error() + e.logs }
 func (e *guestError) Unwrap() error { return e.err }
 
-// explain returns err together with what the guest's logs say, if anything.
+// explain returns err as a guestError, unless the guest's logs are empty.
 func (v *vm) explain(err error) error {
 	var logs string
 	for _, path := range []string{v.errors, v.console} {
@@ -300,8 +299,8 @@ func (v *vm) explain(err error) error {
 	return &guestError{err, logs}
 }
 
-// lastLines returns the last n lines of a file, without what terminals make of
-// control characters.
+// lastLines returns the last n lines of a file, without control characters, which would
+// command a terminal.
 func lastLines(path string, n int) string {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 	siw = "siw"
 )
 
-// siwPackages are what it takes to build siw besides the kernel's own packages,
-// which are unpacked and not installed.
+// siwPackages are needed to build siw, besides the kernel's own packages, which are
+// unpacked and not installed.
 var siwPackages = []string{"gcc", "libc6-dev", "make", "xz-utils"}
 
 // addSiw adds siw to the modules of image, unless they have it.
@@ -69,7 +69,8 @@ func buildSiw(ctx context.Context, release, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The source is an archive in the archive, a hundred times what is wanted of it.
+	// The source is an archive inside the package, a hundred times as large as siw's part
+	// of it.
 	const script = `set -e
 for deb in linux-headers-*.deb linux-kbuild-*.deb; do dpkg -x "$deb" root; done
 mkdir source

@@ -16,10 +16,9 @@ import (
 // grace is how long a command may take to end after a signal.
 const grace = 5 * time.Second
 
-// supervise calls f, which runs a command until it ends or ctx does, passes on
-// the signals that it gets, and returns the exit status of the tool. A signal
-// ends ctx when the command does not end by itself, and so does a second one
-// at once.
+// supervise calls f, which runs a command until that or ctx ends, passes the signals that
+// it receives on to it, and returns the exit status of the tool. After a signal ctx ends
+// when the command has not ended within grace, and after a second signal at once.
 func supervise(ctx context.Context, f func(ctx context.Context, signals <-chan unix.Signal) (int, error)) (int, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
