@@ -13,17 +13,16 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// A beside is this program as this or another version of ringnet has it. Its
-// client and server run for one round of one cell at a time, in turn with the
-// others'.
+// A beside is a build of this program with this or another version of ringnet. It is run,
+// client and server, for one round of one cell at a time, in turn with the others.
 type beside struct {
 	program string
-	peer    *peer // as this version knows it
+	peer    *peer // this version's peer of the same key
 }
 
-// measureBeside adds, for each of this version's peers among keys, that of the
-// program, and returns all keys. This version, too, gets new processes for each
-// cell from here on: what older ones have been through must not count.
+// measureBeside adds, for each of ringnet's peers among keys, that of the program, and
+// returns all keys. From then on this version has new processes for each cell, too, so
+// that both versions are measured in processes of the same age.
 func measureBeside(program string, keys []string) ([]string, error) {
 	path, err := filepath.Abs(program)
 	if err != nil {
@@ -56,7 +55,7 @@ func measureBeside(program string, keys []string) ([]string, error) {
 // besideTimeout ends a program in which everybody waits.
 const besideTimeout = 2 * time.Minute
 
-// measure has the program measure a round of a cell by itself.
+// measure runs the program, which measures a round of a cell.
 func (o *beside) measure(b *bench, c perf.Cell) (perf.Sample, error) {
 	dir, err := os.MkdirTemp("", "ringnet-benchmarks-")
 	if err != nil {
@@ -79,7 +78,7 @@ func (o *beside) measure(b *bench, c perf.Cell) (perf.Sample, error) {
 	if err != nil {
 		return perf.Sample{}, err
 	}
-	var r struct { // of another version there is no more than this that is the same
+	var r struct { // the part of the report that all versions have
 		Results []struct{ Rounds []*perf.Sample }
 	}
 	if err := json.Unmarshal(text, &r); err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// Figure is a comparison that the project has set itself a mark for.
+// Figure is a comparison for which the project has a target.
 type Figure struct {
 	What    string
 	Against string
 	Target  string
 	Ratios  []float64 `json:",omitempty"` // of the rounds
 	Value   float64   // their median, or the one value there is
-	Verdict string    // met, not met, or why it cannot be told
+	Verdict string    // met, not met, or why that is not known
 }
 
 const (
@@ -26,11 +26,11 @@ const (
 	wants        = "wants "
 	leftOut      = "left out of this run"
 	noTarget     = "for information"
-	noAllocation = 0.005 // what is still 0 in two decimals: runtime and report allocate now and then
+	noAllocation = 0.005 // less is 0 in two decimals: runtime and report allocate now and then
 )
 
-// rule is a figure made of cells: the subject's, and those of others, of which
-// the best counts. Without others it is the metric itself.
+// rule is a figure calculated from cells: the ratio of the subject's metric to that of the
+// best of the others. Without others it is the metric itself.
 type rule struct {
 	what, against string
 	subject       string   // a peer
@@ -199,13 +199,13 @@ func (r *Report) whyNot(key string) string {
 	return wants + "a run on one host, without -rdma"
 }
 
-// judge takes the median of the ratios and holds it against the target.
+// judge compares the median of the ratios with the target.
 func (f *Figure) judge(target float64, atMost bool) {
 	f.Value = perf.NewEstimate(f.Ratios).Median
 	f.Verdict = verdict(f.Value, target, atMost)
 }
 
-// outside says whether the figure is none of the run's kind or choice.
+// outside reports whether this run does not measure the figure.
 func (f *Figure) outside() bool {
 	return strings.HasPrefix(f.Verdict, notMeasured+wants) || f.Verdict == notMeasured+leftOut
 }
@@ -261,7 +261,7 @@ func (f *Figure) judgeAllocations() {
 	}
 }
 
-// allocationFigure is that of the cell that allocates most.
+// allocationFigure is the allocations of the cell that allocates most.
 func (r *Report) allocationFigure(key string) Figure {
 	f := newAllocationFigure(key)
 	most := math.Inf(-1)
@@ -280,8 +280,8 @@ func (r *Report) allocationFigure(key string) Figure {
 	return f
 }
 
-// perMessage says whether a cell had so many messages in a round that what the
-// runtime and the set-up of the round allocate is nothing in comparison.
+// perMessage reports whether a cell had so many messages in a round that the allocations
+// of the runtime and of the round's set-up do not matter.
 func perMessage(x *perf.Result) bool {
 	for _, s := range x.Rounds {
 		if s != nil && s.Ops < 100*overheadAllocations {
@@ -291,8 +291,8 @@ func perMessage(x *perf.Result) bool {
 	return true
 }
 
-// overheadAllocations is about what a round itself allocates, mostly for the
-// two calls that ask the server what it has used.
+// overheadAllocations is about how often a round itself allocates, mostly for the two calls
+// that ask the server for its usage.
 const overheadAllocations = 200
 
 func (r *Report) libraryAllocations() Figure {

@@ -15,21 +15,21 @@ type perConnection struct {
 	Descriptors, Goroutines, Threads float64
 }
 
-// Idle is what connections cost that have been used once and then not any more.
+// Idle is what connections cost that were used once and then left alone.
 type Idle struct {
 	Peer    string
 	Conns   int
-	Seconds float64 // that it took to open each and have a byte echoed on it, one after the other
+	Seconds float64 // how long it took to open them, one after the other, with a byte echoed on each
 	Memory  int     // bytes of both processes in the end, in all
-	CPU     float64 // processor time of both while nobody used them, in seconds of a second
+	CPU     float64 // processor time of both while the connections were idle, in seconds per second
 	Client  perConnection
 	Server  perConnection
-	Objects Objects // that came with them
+	Objects Objects // by how many there are more than before
 	Error   string  `json:",omitempty"`
 }
 
-// settle is how long after the last connection was made the processes are
-// looked at: by then whoever polled has stopped.
+// settle is how long after the last connection was made the processes are examined: by
+// then all polling has stopped.
 const settle = 500 * time.Millisecond
 
 // idleTime is how long the connections are left alone.
@@ -73,7 +73,7 @@ func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
 		}
 	}()
 	ringnet.CloseIdleLinks()
-	time.Sleep(settle) // what was closed before has gone by then, too
+	time.Sleep(settle) // until earlier connections are gone, too
 	client, server, err := b.footprints()
 	if err != nil {
 		return err

@@ -65,8 +65,8 @@ func measureLibrary(rounds int, slice time.Duration) *Library {
 	return l
 }
 
-// perOperation has do run for about a slice, and returns the nanoseconds and
-// the allocations of one operation.
+// perOperation runs do for about a slice, and returns the nanoseconds and the allocations
+// of one operation.
 func perOperation(slice time.Duration, do func(n int) error) (ns, allocs float64, err error) {
 	var before, after runtime.MemStats
 	for n := 1000; ; n *= 4 {
@@ -83,8 +83,7 @@ func perOperation(slice time.Duration, do func(n int) error) (ns, allocs float64
 	}
 }
 
-// directly makes a connection in this process over queue pairs that hand a work
-// request straight to the other side's completion queue.
+// directly makes a connection in this process over package direct.
 func directly() (client, server *rconn.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -24,18 +24,18 @@ type peer struct {
 	listen func(host string) (net.Listener, error)
 	dial   func(ctx context.Context, address string) (net.Conn, error)
 	ours   *ringnet.Config // not nil if ringnet is what carries the bytes
-	single bool            // of use with one connection only
-	only   []string        // the workloads it is of use for; nil for all
+	single bool            // it is measured with one connection only
+	only   []string        // the workloads that it is measured with; nil for all
 
 	// Of programs, by workload:
 	tools map[string]tool
 
-	// Of another version of ringnet, and of this one if each of its cells is to
-	// have processes of its own:
+	// beside is set for another version of ringnet. fresh is set for this one if each
+	// of its cells has processes of its own.
 	beside, fresh *beside
 }
 
-// busy polls for as long as anything here takes.
+// busy polls for longer than anything here takes.
 var busy = &ringnet.Config{BusyPoll: 10 * time.Second}
 
 var peers = []*peer{
@@ -60,7 +60,7 @@ var peers = []*peer{
 	{name: "rsockets, parking (rstream -T b)", key: "rsockets-blocking", tools: rstream("-T", "b")},
 }
 
-// What is measured unless -peers says otherwise.
+// The peers that are measured by default.
 var (
 	hostPeers = []string{"shm", "shm-parking", "tcp", "unix"}
 	rdmaPeers = []string{"rdma-busy", "rdma", "tcp", "smc", "rsocket",
@@ -77,8 +77,8 @@ func findPeer(key string) (*peer, error) {
 	return nil, fmt.Errorf("no peer is called %q", key)
 }
 
-// spread is ringnet with up to so many links for a pair of processes, by a key
-// such as "shm/4", or nil.
+// spread is ringnet with up to as many links for a pair of processes as a key such as
+// "shm/4" says, or nil if the key is no such one.
 func spread(key string) *peer {
 	network, number, _ := strings.Cut(key, "/")
 	links, err := strconv.Atoi(number)

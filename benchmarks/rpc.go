@@ -19,8 +19,8 @@ const (
 	streamBytes = 64 << 10 // of one message
 )
 
-// The service is described by hand, out of messages that protobuf comes with,
-// so that nothing needs to be generated.
+// The service is described by hand, and uses messages of package protobuf, so that no code
+// has to be generated.
 var grpcDescription = grpc.ServiceDesc{
 	ServiceName: grpcService,
 	HandlerType: (*any)(nil),
@@ -65,7 +65,7 @@ func callUnary(ctx context.Context, c *grpc.ClientConn, in *wrapperspb.BytesValu
 	return c.Invoke(ctx, grpcUnary, in, new(wrapperspb.BytesValue))
 }
 
-// receiveStream has the server send n messages.
+// receiveStream asks the server for n messages and receives them.
 func receiveStream(ctx context.Context, c *grpc.ClientConn, n int) error {
 	s, err := c.NewStream(ctx, &grpcDescription.Streams[0], grpcStream)
 	if err != nil {

@@ -11,7 +11,7 @@ package main
 #include <string.h>
 #include <sys/socket.h>
 
-// rsockets of librdmacm, which rsocket(7) describes, opened when first used.
+// rsockets is librdmacm's rsockets (rsocket(7)). The library is opened at the first use.
 static struct {
 	int (*socket)(int, int, int);
 	int (*bind)(int, const struct sockaddr *, socklen_t);
@@ -121,7 +121,7 @@ var loadRsockets = sync.OnceValue(func() error {
 type rsocket struct {
 	fd            C.int
 	local, remote net.Addr
-	calls         sync.RWMutex // each call holds it; to be closed, all must have ended
+	calls         sync.RWMutex // shared by calls under way, which Close waits for
 	closed        atomic.Bool
 }
 
@@ -245,8 +245,7 @@ func (l *rsocketListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close has Accept end by a last connection: an accept that waits cannot be
-// interrupted.
+// Close ends Accept by connecting to it: an accept that waits cannot be interrupted.
 func (l *rsocketListener) Close() error {
 	if l.closed.Swap(true) {
 		return net.ErrClosed

@@ -18,16 +18,16 @@ type bench struct {
 	options
 	server *rpc.Client
 	host   string // where the server listens for peers
-	device string // RDMA device at home
+	device string // this side's RDMA device
 	report *Report
 	runner perf.Runner
-	counts map[perf.Cell]int         // messages of a program that took about a slice
-	starts map[perf.Cell]perf.Sample // of programs: a run that is hardly more than their start
+	counts map[perf.Cell]int         // of programs: how many messages take about a slice
+	starts map[perf.Cell]perf.Sample // of programs: a run with few messages, for the cost of the start
 	port   int                       // the last that a program listened on
 	show   *perf.Progress
 }
 
-// cells are what is to be measured, peers next to one another.
+// cells are what to measure. Those that differ in the peer alone are neighbours.
 func (b *bench) cells() []perf.Cell {
 	var cells []perf.Cell
 	for _, key := range b.workloads {
@@ -44,7 +44,7 @@ func (b *bench) cells() []perf.Cell {
 	return cells
 }
 
-// point is where a workload is measured.
+// point is with what a workload is measured.
 type point struct{ conns, size int }
 
 func (b *bench) points(w *workload) (points []point) {
@@ -103,7 +103,7 @@ func (b *bench) run() error {
 	return nil
 }
 
-// save writes what has been measured so far, if it is to be written at all.
+// save writes the results so far, if there is a folder for them.
 func (b *bench) save() {
 	b.report.finish()
 	if b.out == "" {
@@ -114,7 +114,7 @@ func (b *bench) save() {
 	}
 }
 
-// tryPeers finds out who is there.
+// tryPeers finds out which peers can be measured here.
 func (b *bench) tryPeers() {
 	for _, key := range b.peers {
 		p, _ := findPeer(key)
@@ -186,14 +186,14 @@ func (b *bench) measure(c perf.Cell) (perf.Sample, error) {
 	return b.runner.Measure(context.Background(), c, &w.Workload, p.dialAt(service.Address))
 }
 
-// usages are what both processes have used so far.
+// usages returns what both processes have used so far.
 func (b *bench) usages() (client, server perf.Usage, err error) {
 	err = b.server.Call("Server.Usage", struct{}{}, &server)
 	return perf.OwnUsage(), server, err
 }
 
-// How many messages a connection of a program sends: at first, at least (that of
-// perftest) and at most.
+// How many messages a connection of a program sends: at first, at least (perftest's own
+// minimum) and at most.
 const (
 	firstCount = 20
 	minCount   = 5
@@ -217,8 +217,8 @@ func (b *bench) measureTool(c perf.Cell) (perf.Sample, error) {
 	return s, nil
 }
 
-// withoutStart takes from a program's processor time what it spends before and
-// after it measures, by a sample of few messages.
+// withoutStart subtracts, from a program's processor time, the time before and after its
+// messages. It estimates that from a run with few messages.
 func withoutStart(s *perf.Sample, few perf.Sample) {
 	if s.Ops <= few.Ops {
 		s.CPU = 0
@@ -227,7 +227,7 @@ func withoutStart(s *perf.Sample, few perf.Sample) {
 	s.CPU = max(0, s.CPU-few.CPU) * float64(s.Ops) / float64(s.Ops-few.Ops)
 }
 
-// runToolWell runs a program until it says something credible.
+// runToolWell runs a program again while its result is not credible, up to three times.
 func (b *bench) runToolWell(c perf.Cell, count int) (s perf.Sample, err error) {
 	for range 3 {
 		if s, err = b.runTool(b.toolRun(c, count)); !errors.Is(err, errIncredible) {
@@ -237,7 +237,7 @@ func (b *bench) runToolWell(c perf.Cell, count int) (s perf.Sample, err error) {
 	return s, err
 }
 
-// toolCount is how many messages take about a slice, by a sample.
+// toolCount estimates from a sample how many messages take about a slice.
 func (b *bench) toolCount(s perf.Sample) int {
 	n := float64(s.Ops) / s.Seconds * b.slice.Seconds()
 	return int(min(max(n, minCount), maxCount))

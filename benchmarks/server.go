@@ -15,7 +15,7 @@ import (
 type Server struct {
 	mu       sync.Mutex
 	lastID   int
-	services map[int]func() // what ends each
+	services map[int]func() // functions that end each
 	tools    map[int]*runningTool
 }
 
@@ -55,8 +55,8 @@ type Listening struct {
 	Address string
 }
 
-// protocols serve a listener until it is closed. They return what closes the
-// connections too.
+// protocols serve a listener until it is closed. Each returns a function that closes its
+// connections, too.
 var protocols = map[string]func(l net.Listener) (closeAll func()){
 	"messages": func(l net.Listener) func() {
 		return acceptAll(l, func(c net.Conn) {
@@ -92,13 +92,14 @@ var protocols = map[string]func(l net.Listener) (closeAll func()){
 	},
 }
 
-// What serves messages. To the bystander nobody comes who wants another.
+// The servers of messages. echoes is the bystander's own.
 var (
 	echoes   = perf.MessageServer{MaxSize: 1 << 30}
 	messages = perf.MessageServer{MaxSize: 1 << 30, Own: map[int]func(net.Conn) error{bystander: serveBystander}}
 )
 
-// acceptAll accepts connections and handles each in a goroutine that ends.
+// acceptAll accepts connections and handles each in a goroutine. closeAll closes the
+// listener and the connections.
 func acceptAll(l net.Listener, handle func(net.Conn)) (closeAll func()) {
 	var mu sync.Mutex
 	var conns []net.Conn
@@ -171,13 +172,13 @@ func (s *Server) closeAll() {
 	}
 }
 
-// Usage is what this process has used.
+// Usage returns what this process has used.
 func (s *Server) Usage(_ struct{}, out *perf.Usage) error {
 	*out = perf.OwnUsage()
 	return nil
 }
 
-// Footprint is what this process holds.
+// Footprint returns what this process holds.
 func (s *Server) Footprint(_ struct{}, out *Footprint) error {
 	*out = footprint()
 	return nil
@@ -197,7 +198,7 @@ func (s *Server) StartTool(in ToolRun, id *int) error {
 	return nil
 }
 
-// EndTool waits until the program has ended, or has it end now.
+// EndTool waits until the program has ended, or kills it.
 func (s *Server) EndTool(in EndTool, out *ToolResult) error {
 	s.mu.Lock()
 	t, ok := s.tools[in.ID]
@@ -213,7 +214,7 @@ func (s *Server) EndTool(in EndTool, out *ToolResult) error {
 	return nil
 }
 
-// EndTool says which program is to end, and whether it is to be killed.
+// EndTool says for which program to wait, and whether to kill it.
 type EndTool struct {
 	ID  int
 	Now bool

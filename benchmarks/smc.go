@@ -14,8 +14,8 @@ const (
 	smcTCP4 = 0  // SMCPROTO_SMC of linux/net/smc.h: addresses are IPv4
 )
 
-// smcSocket makes a socket of the kernel's SMC, which package net takes for TCP
-// afterwards: addresses, options and calls are the same.
+// smcSocket makes a socket of the kernel's SMC. Package net takes it for one of TCP:
+// addresses, options and calls are the same.
 func smcSocket() (*os.File, error) {
 	fd, err := syscall.Socket(afSMC, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, smcTCP4)
 	if err != nil {
@@ -54,8 +54,7 @@ func listenSMC(host string) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// dialSMC connects, or fails if the kernel would carry the connection by TCP
-// after all.
+// dialSMC connects. It fails if the kernel carries the connection by TCP.
 func dialSMC(_ context.Context, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

@@ -21,8 +21,8 @@ const (
 	netlinkMessageSize = 16 // struct nlmsghdr
 )
 
-// smcCarries says why the kernel does not carry the SMC socket with the given
-// inode by RDMA, or nil if it does.
+// smcCarries returns an error unless the kernel carries the SMC socket with the given inode
+// by RDMA.
 func smcCarries(inode uint64) error {
 	fd, err := syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, netlinkSockDiag)
 	if err != nil {

@@ -27,7 +27,7 @@ type ToolRun struct {
 	Peer     string
 	Workload string
 	Address  string // of the server
-	Device   string // RDMA device at home; "" for the program's choice
+	Device   string // this side's RDMA device; "" for the program's choice
 	Port     int
 	Size     int // bytes of a message
 	Conns    int
@@ -111,8 +111,8 @@ func lastLine(s string) string {
 // toolAttempts is how often a client tries until its server listens.
 const toolAttempts = 20
 
-// runTool runs both sides of a program. What it measures it says itself; the
-// processor time includes its start.
+// runTool runs both sides of a program, which prints what it has measured. The processor
+// time includes that of its start.
 func (b *bench) runTool(r ToolRun) (perf.Sample, error) {
 	var id int
 	if err := b.server.Call("Server.StartTool", r, &id); err != nil {
@@ -147,9 +147,9 @@ func (b *bench) runTool(r ToolRun) (perf.Sample, error) {
 	return s, err
 }
 
-// credible says what is wrong with a program's word, which ran for the given
-// time: perftest guesses the frequency of the processor's clock, and where that
-// is busy or emulated it may guess none at all.
+// credible returns an error if a program that ran for the given time cannot have measured
+// what it says: perftest guesses the frequency of the processor's clock, and fails where
+// the processor is busy or emulated.
 func credible(s *perf.Sample, took time.Duration) error {
 	if s.Seconds > 0 && s.Seconds <= took.Seconds() && perf.Known(s.P50) && perf.Known(s.P99) {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// Footprint is what a process holds. Of memory shared with another process each
-// has half (the kernel's proportional set size).
+// Footprint is what a process holds. Memory that two processes share counts half for each
+// (the kernel's proportional set size).
 type Footprint struct {
 	Memory      int // bytes resident
 	Anonymous   int // of these, in memory without a file: the Go heap and stacks, and not shared memory
@@ -23,8 +23,8 @@ type Footprint struct {
 	Objects     Objects
 }
 
-// Objects are what RDMA devices have, for all processes of the host: the kernel
-// does not tell reliably for which.
+// Objects are the objects of RDMA devices, of all processes of the host: the kernel does
+// not say reliably of which process each is.
 type Objects struct {
 	QueuePairs       int `json:"qp,omitempty"`
 	CompletionQueues int `json:"cq,omitempty"`
@@ -34,8 +34,8 @@ func (o Objects) minus(before Objects) Objects {
 	return Objects{o.QueuePairs - before.QueuePairs, o.CompletionQueues - before.CompletionQueues}
 }
 
-// objects asks rdma, of iproute2, and is nothing where there is neither that
-// nor a device.
+// objects runs rdma, a program of iproute2. It returns zeros if there is no such program,
+// or no device.
 func objects() (sum Objects) {
 	out, err := exec.Command("rdma", "-j", "resource", "show").Output()
 	if err != nil {
@@ -51,7 +51,7 @@ func objects() (sum Objects) {
 }
 
 func footprint() Footprint {
-	runtime.GC()         // what pools hold goes with the second collection
+	runtime.GC()         // pools lose what they hold with the second collection,
 	debug.FreeOSMemory() // which this begins with
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -15,20 +15,19 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// How a writer is made to wait for a reader that takes and then computes.
+// How a writer is made to wait for a reader that reads and then computes.
 const (
-	takePause   = 10 * time.Millisecond // time to fill what is between, and time until the writer waits
+	takePause   = 10 * time.Millisecond // time to fill the buffers between the two, and time until the writer waits
 	takeCompute = 20 * time.Millisecond
 	takeWrite   = 4 << 10   // bytes of the Write that waits
-	takeMost    = 256 << 20 // bytes that may be between
+	takeMost    = 256 << 20 // bytes that the buffers may have
 )
 
-// taker is a service that reads from one connection what another one says.
+// taker is a service that reads from one connection as another one orders.
 type taker struct{ data atomic.Pointer[net.Conn] }
 
-// takeOrder is what a connection begins with: how many bytes to take, after what
-// pause, from the connection before this one, which has ordered nothing and is
-// left to that.
+// takeOrder begins each connection. A zero order makes the connection the one to read from.
+// Another orders the taker to read so many bytes, after a pause, from that connection.
 type takeOrder struct {
 	Bytes int64
 	Pause time.Duration
@@ -56,11 +55,10 @@ func (t *taker) serve(c net.Conn) error {
 	return binary.Write(c, binary.LittleEndian, times)
 }
 
-// takeTimes are of a reader's clock, in nanoseconds since 1970.
+// takeTimes are times of the reader's clock, in nanoseconds since 1970.
 type takeTimes struct{ Began, Took int64 }
 
-// takeAndCompute takes n bytes, which are all there, computes, and reads on to
-// the end.
+// takeAndCompute reads n bytes, which have all arrived, computes, and reads on to the end.
 func takeAndCompute(c net.Conn, n int64) (t takeTimes, err error) {
 	buf := make([]byte, n)
 	t.Began = time.Now().UnixNano()
@@ -79,13 +77,12 @@ func takeAndCompute(c net.Conn, n int64) (t takeTimes, err error) {
 	return t, err
 }
 
-// errNoWait is of a machine that is too busy to have the writer wait in time.
+// errNoWait: this machine is so busy that the writer did not come to wait in time.
 var errNoWait = errors.New("the Write did not wait for its reader")
 
-// takeOnce fills what is between the two sides and returns how long after the
-// reader took all that a Write returned which had to wait for it. The clocks of
-// the two processes must be one. It is 1 ns if the Write returned while the
-// reader was still taking.
+// takeOnce fills the buffers between the two sides, and then writes more. It returns how
+// long after the reader has read all that this Write, which has to wait for the reader,
+// returns: 1 ns if it returns before that. Both processes must have the same clock.
 func takeOnce(cl perf.Client, pause time.Duration) (time.Duration, error) {
 	cl.Conns = 2
 	conns, closeAll, err := cl.DialAll()
@@ -121,8 +118,8 @@ func takeOnce(cl perf.Client, pause time.Duration) (time.Duration, error) {
 	return time.Duration(max(1, returned-t.Took)), nil
 }
 
-// fill writes for so long that nothing goes any more, and returns how many bytes
-// went.
+// fill writes until the buffers are full and d has passed, and returns how many bytes it
+// has written.
 func fill(c net.Conn, d time.Duration) (total int64, err error) {
 	if err := c.SetWriteDeadline(time.Now().Add(d)); err != nil {
 		return 0, err
@@ -167,8 +164,8 @@ func openTake(cl perf.Client) (*perf.Session, error) {
 // bystander asks a server of messages for serveBystander.
 const bystander = perf.FirstOwn
 
-// serveBystander has this process run Go code on one processor only, and echoes
-// over TCP at a port that it tells the client, until that says that it is done.
+// serveBystander makes this process run Go code on one processor only, and echoes over TCP
+// at a port whose number it sends to the client, until the client ends its stream.
 func serveBystander(c net.Conn) error {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -183,11 +180,11 @@ func serveBystander(c net.Conn) error {
 	return err
 }
 
-// busyConns are the connections that are never silent beside the bystander.
+// busyConns is how many busy connections there are beside the bystander.
 const busyConns = 2
 
-// openBystander measures the bystander's TCP; the peer's connections are those
-// beside it.
+// openBystander measures the bystander, a TCP connection, while the peer's connections are
+// busy.
 func openBystander(cl perf.Client) (*perf.Session, error) {
 	cl.Conns = 1 + busyConns
 	conns, closeAll, err := cl.DialAll()

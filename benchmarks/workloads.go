@@ -15,13 +15,13 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// workload is something to do, and with how many connections.
+// workload is a workload, with the numbers of connections that it is measured with.
 type workload struct {
 	perf.Workload
 	protocol string // what the server speaks
-	conns    []int  // numbers of connections on one host, unless -conns says otherwise
-	onDevice []int  // and on an RDMA device
-	many     []int  // further ones on one host, with messages of bulkBytes only
+	conns    []int  // numbers of connections on one host, unless -conns has others
+	onDevice []int  // the same on an RDMA device
+	many     []int  // further numbers on one host, with messages of bulkBytes only
 	alone    bool   // with one connection only
 }
 
@@ -31,8 +31,8 @@ const (
 	bulkBytes = 64 << 10
 )
 
-// setups is how many connections are made in a round: TCP keeps the ports of
-// each for a minute.
+// setups is how many connections a round makes: TCP keeps the port of each for a
+// minute.
 const setups = 400
 
 var workloads = []*workload{
@@ -86,7 +86,7 @@ func connectOnce(cl perf.Client) error {
 	return c.Close()
 }
 
-// dialUse connects and has one byte echoed.
+// dialUse connects, sends one byte, and waits for its echo.
 func dialUse(cl perf.Client) (net.Conn, error) {
 	c, err := cl.Dial(cl.Context)
 	if err != nil {
@@ -99,8 +99,8 @@ func dialUse(cl perf.Client) (net.Conn, error) {
 	return c, nil
 }
 
-// openBurst keeps the connections until the end, as clients of a server do that
-// has just come back.
+// openBurst keeps the connections until the end, as clients of a server do that has been
+// restarted.
 func openBurst(cl perf.Client) (*perf.Session, error) {
 	conns, errs := make([]net.Conn, cl.Conns), make([]error, cl.Conns)
 	return &perf.Session{
