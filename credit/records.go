@@ -1,0 +1,208 @@
+package credit
+
+import "fmt"
+
+// Record is what is said about a stream in a control message.
+type Record uint8
+
+const (
+	NoRecord     Record = iota
+	OpenRecord          // with a ring: the stream begins
+	AcceptRecord        // with a ring: it may
+	RefuseRecord        // it may not
+	CreditRecord        // with a position: bytes consumed
+	RingRecord          // with a ring: the next to write to
+	FinRecord           // with a position: bytes sent
+	ResetRecord         // with a position: bytes sent
+	FinAckRecord        // the peer's end has been received
+)
+
+func (r Record) String() string {
+	return [...]string{"none", "OPEN", "ACCEPT", "REFUSE", "CREDIT", "RING", "FIN", "RESET", "FINACK"}[r]
+}
+
+// Due is the record that is to be sent next, or NoRecord.
+func (s *Stream) Due() Record {
+	switch s.stage {
+	case Dialing:
+		return OpenRecord
+	case Answering:
+		return AcceptRecord
+	case Refusing:
+		return RefuseRecord
+	case Open:
+		return s.dueOpen()
+	}
+	return NoRecord
+}
+
+// dueOpen has CREDIT last: it may be due again and again while the others, each
+// of which is due once, wait for their turn.
+func (s *Stream) dueOpen() Record {
+	switch {
+	case s.offerDue:
+		return RingRecord
+	case s.endDue() != NoRecord:
+		return s.endDue()
+	case s.heard != 0 && !s.ackSent:
+		return FinAckRecord
+	case s.creditDue():
+		return CreditRecord
+	}
+	return NoRecord
+}
+
+// endDue is the end that is to be sent next, behind the last byte.
+func (s *Stream) endDue() Record {
+	switch {
+	case s.accepted > s.sent:
+		return NoRecord
+	case s.want&ResetEnd != 0 && s.said&ResetEnd == 0 && (s.said == 0 || s.heard == 0):
+		return ResetRecord
+	case s.want == FinEnd && s.said == 0:
+		return FinRecord
+	}
+	return NoRecord
+}
+
+func (s *Stream) creditDue() bool {
+	return s.heard == 0 && s.said&ResetEnd == 0 && s.consumed-s.advertised >= max(s.ring/4, 1)
+}
+
+// SendRecord records that the record that is due is being sent, and returns the
+// position or the size of the ring that it carries.
+func (s *Stream) SendRecord(r Record) uint64 {
+	if r == NoRecord || r != s.Due() {
+		panic(fmt.Sprintf("credit: %v is sent when %v is due", r, s.Due()))
+	}
+	switch r {
+	case OpenRecord:
+		s.stage = Opening
+		return s.ring
+	case AcceptRecord:
+		s.stage = Open
+		return s.ring
+	case RefuseRecord:
+		s.over()
+		return 0
+	case CreditRecord:
+		s.advertised = s.consumed
+		return s.advertised
+	case RingRecord:
+		s.offerDue = false
+		return s.offered
+	case FinRecord:
+		s.said |= FinEnd
+	case ResetRecord:
+		s.said |= ResetEnd
+	case FinAckRecord:
+		s.ackSent = true
+		s.settle()
+		return 0
+	}
+	s.nextRing = 0
+	s.settle()
+	return s.sent
+}
+
+// ReceiveRecord records what the peer says about the stream, with the position
+// or size of a ring that the record carries.
+func (s *Stream) ReceiveRecord(r Record, value uint64) error {
+	if want := expected(r); s.stage != want {
+		return fmt.Errorf("%v for a stream that is %v", r, s.stage)
+	}
+	switch r {
+	case AcceptRecord:
+		s.stage, s.peerRing = Open, value
+		if s.abandoned {
+			s.want = ResetEnd
+		}
+		return nil
+	case RefuseRecord:
+		s.over()
+		return nil
+	case CreditRecord:
+		return s.receiveCredit(value)
+	case RingRecord:
+		return s.receiveRing(value)
+	case FinRecord:
+		return s.receiveEnd(FinEnd, value)
+	case ResetRecord:
+		return s.receiveEnd(ResetEnd, value)
+	case FinAckRecord:
+		if s.said == 0 || s.acked {
+			return fmt.Errorf("%v for no end", r)
+		}
+		s.acked = true
+		s.settle()
+		return nil
+	}
+	return fmt.Errorf("unexpected %v", r)
+}
+
+// expected is the stage in which a record may come.
+func expected(r Record) Stage {
+	if r == AcceptRecord || r == RefuseRecord {
+		return Opening
+	}
+	return Open
+}
+
+// behind says what is wrong with a record that speaks of the direction that
+// this side sends when the peer has no more to say about it.
+func (s *Stream) behind(r Record) error {
+	switch {
+	case s.acked:
+		return fmt.Errorf("%v behind FINACK", r)
+	case s.heard&ResetEnd != 0:
+		return fmt.Errorf("%v behind RESET", r)
+	}
+	return nil
+}
+
+func (s *Stream) receiveCredit(consumed uint64) error {
+	if err := s.behind(CreditRecord); err != nil {
+		return err
+	}
+	if consumed <= s.credited || consumed > s.sent {
+		return fmt.Errorf("CREDIT for %d bytes after %d, with %d sent", consumed, s.credited, s.sent)
+	}
+	s.credited = consumed
+	return nil
+}
+
+func (s *Stream) receiveRing(size uint64) error {
+	if err := s.behind(RingRecord); err != nil {
+		return err
+	}
+	if s.said != 0 {
+		return nil // nothing will be written to it
+	}
+	if s.nextRing != 0 {
+		return fmt.Errorf("a second RING before the first is taken")
+	}
+	s.nextRing = size
+	return nil
+}
+
+func (s *Stream) receiveEnd(end Ends, total uint64) error {
+	switch {
+	case total != s.received:
+		return fmt.Errorf("the end of the stream after %d bytes, with %d received", total, s.received)
+	case s.heard >= end:
+		return fmt.Errorf("a second end of the stream")
+	case s.heard != 0 && s.acked:
+		return fmt.Errorf("RESET behind FINACK")
+	}
+	s.heard |= end
+	s.offered, s.offerDue = 0, false
+	if end == ResetEnd {
+		s.Drop()
+		s.nextRing = 0
+		if s.said == 0 {
+			s.want = ResetEnd
+		}
+	}
+	s.settle()
+	return nil
+}

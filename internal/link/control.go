@@ -1,0 +1,116 @@
+package link
+
+import (
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// pushRecords adds SENDs with the records that are due, those of the streams in
+// turn.
+func (l *Link) pushRecords() {
+	q := &l.send
+	for (q.talkers.len() > 0 || l.goAwayDue()) && len(q.batch) < maxBatch-2 && l.ledger.MaySendRecords() && q.records.free(&q.slots) {
+		if !l.repost() { // before a stream takes what is due for said
+			return
+		}
+		var records [wire.MaxRecords]wire.Record
+		n := 0
+		after := q.slots.Next() + 1
+		for ; n < len(records) && q.talkers.len() > 0; n++ {
+			r, ok := l.nextRecord(after)
+			if !ok {
+				break
+			}
+			records[n] = r
+		}
+		if n < len(records) && l.goAwayDue() {
+			l.leaving.due, l.leaving.sent = false, after
+			records[n] = wire.Record{Type: wire.GoAwayRecord}
+			n++
+		}
+		if n == 0 {
+			return
+		}
+		l.stats.RecordsSent++
+		l.pushMessage(&q.records, l.ledger.SendRecords(), records[:n])
+	}
+}
+
+// nextRecord is the next record that is due of any stream.
+func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
+	q := &l.send
+	for q.talkers.len() > 0 {
+		s := q.talkers.pop()
+		s.talking = false
+		due := s.ledger.Due()
+		if due == credit.NoRecord {
+			continue // it may wait for data to be sent first
+		}
+		r := wire.Record{Type: wire.RecordType(due), Stream: s.number, Ring: s.offer(due)}
+		value := s.ledger.SendRecord(due)
+		switch due {
+		case credit.OpenRecord:
+			r.Port = s.local.Port()
+		case credit.CreditRecord:
+			s.stats.CreditsSent++
+			r.Position = value
+			s.credited()
+		case credit.FinRecord, credit.ResetRecord:
+			r.Position = value
+			r.Late = due == credit.ResetRecord && s.use == disowned && !s.unread
+			if s.end == 0 {
+				q.ending = append(q.ending, s)
+			}
+			s.end = after
+		case credit.AcceptRecord:
+			l.unanswered--
+			s.wake() // its owner may have it already, and wait to Write
+		case credit.RefuseRecord:
+			l.unanswered--
+			r.Reason = s.refusal
+		}
+		s.changed()
+		return r, true
+	}
+	return wire.Record{}, false
+}
+
+// offer is the ring that a record tells of.
+func (s *Stream) offer(r credit.Record) wire.RingPlace {
+	switch r {
+	case credit.OpenRecord, credit.AcceptRecord:
+		return s.inbox.held.place()
+	case credit.RingRecord:
+		return s.inbox.offered.place()
+	}
+	return wire.RingPlace{}
+}
+
+// pushMessage adds a SEND to the batch: what this side acknowledges, and
+// records.
+func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.Record) {
+	wr := l.push(true)
+	b := c.take(wr.ID + 1)
+	wire.Header{Data: acked.Data, Records: acked.Records}.Put(b)
+	for i, r := range records {
+		r.Put(b[wire.HeaderSize+i*wire.RecordSize:])
+	}
+	wr.Op, wr.Memory = fabric.Send, l.send.staging.memory
+	wr.Data = b[:wire.HeaderSize+len(records)*wire.RecordSize]
+	if len(records) > 0 {
+		l.write(wr, nil)
+	}
+}
+
+// pushProbe adds a write of nothing, which only the peer's device sees.
+func (l *Link) pushProbe() {
+	l.alive.due = false
+	l.alive.probed = time.Now()
+	l.stats.Probes++
+	wr := l.push(true)
+	wr.Op, wr.RemoteAddr, wr.RKey = fabric.Write, l.send.target.Addr, l.send.target.RKey
+	l.send.probes.after[0] = wr.ID + 1
+}
