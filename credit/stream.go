@@ -37,19 +37,24 @@ const (
 )
 
 // Stream is the ledger of one stream at one side of a link: what may be sent,
-// what is due to be said, and which rings the peer may still write to. Rings
-// are known by their sizes here, which are powers of two: package wire lets none
-// of the peer's pass that is not. Where they lie is its caller's business.
+// what is due to be said, and which rings the peer may still write to. It knows
+// rings by their sizes, which are powers of two: package wire rejects a ring of the
+// peer's that is not. Where they lie is its caller's business.
 //
 // stream_explore_test.go visits every state of small worlds of streams, and shows
 // what each rule is for.
 type Stream struct {
 	stage     Stage
-	abandoned bool // Opening: nobody wants it any more
+	abandoned bool // Opening: this side will reset the stream if the peer accepts it
+	outgoing
+	incoming
+}
 
-	// The direction that this side sends.
+// outgoing is the direction that this side sends. Positions count the bytes of the
+// stream: credited ≤ sent ≤ accepted.
+type outgoing struct {
 	accepted uint64 // bytes; each has its place in the peer's ring
-	sent     uint64 // bytes, ≤ accepted
+	sent     uint64 // bytes
 	credited uint64 // bytes consumed, as the peer's last CREDIT says
 	peerRing uint64 // size of the ring that this side writes to
 	nextRing uint64 // size of the one that the peer offers, or 0
@@ -57,10 +62,12 @@ type Stream struct {
 	want     Ends   // to be sent
 	said     Ends   // sent
 	acked    bool   // FINACK has been received
+}
 
-	// The direction that this side receives.
+// incoming is the direction that this side receives: advertised ≤ consumed ≤ received.
+type incoming struct {
 	received   uint64 // bytes
-	consumed   uint64 // bytes, ≤ received
+	consumed   uint64 // bytes
 	advertised uint64 // bytes consumed, as the last CREDIT says
 	ring       uint64 // size of the ring that the peer writes to; 0 when it is free
 	oldRing    uint64 // size of the one before, while bytes in it are not consumed
@@ -73,12 +80,18 @@ type Stream struct {
 
 // NewStream returns the ledger of a stream that this side dials, with a ring of
 // the given size in bytes.
-func NewStream(ring int) Stream { return Stream{stage: Dialing, ring: uint64(ring)} }
+func NewStream(ring int) Stream {
+	return Stream{stage: Dialing, incoming: incoming{ring: uint64(ring)}}
+}
 
 // AcceptStream returns the ledger of a stream that the peer has dialed with an
 // OPEN that offers a ring of the size peerRing.
 func AcceptStream(ring, peerRing int) Stream {
-	return Stream{stage: Answering, ring: uint64(ring), peerRing: uint64(peerRing)}
+	return Stream{
+		stage:    Answering,
+		outgoing: outgoing{peerRing: uint64(peerRing)},
+		incoming: incoming{ring: uint64(ring)},
+	}
 }
 
 // RefuseStream returns the ledger of a stream that the peer has dialed and that

@@ -259,7 +259,7 @@ func (w *streamWorld) start() *streamState {
 			a.owner[place-1] = id
 			a.numbers[k] = id
 			a.ends[k] = streamEnd{
-				ledger: Stream{stage: Open, ring: uint64(w.ring), peerRing: uint64(w.ring)},
+				ledger: Stream{stage: Open, outgoing: outgoing{peerRing: uint64(w.ring)}, incoming: incoming{ring: uint64(w.ring)}},
 				id:     id, number: uint8(k), to: place, ring: place,
 				mayWrite: uint8(w.writes[i]), mayOffer: uint8(w.offers[i]),
 			}
