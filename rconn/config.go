@@ -215,7 +215,22 @@ func (c *Config) withDefaults() (Config, error) {
 	if c != nil {
 		d = *c
 	}
-	ints := []struct {
+	if err := d.fillSizes(); err != nil {
+		return d, err
+	}
+	if err := d.fillTimes(); err != nil {
+		return d, err
+	}
+	if d.TrafficClass > maxTrafficClass {
+		return d, fmt.Errorf("Config.TrafficClass is %d: want 1 to %d, 0 for the system's choice, or a negative number for class 0", d.TrafficClass, maxTrafficClass)
+	}
+	return d, nil
+}
+
+// fillSizes fills the defaults of sizes and numbers in, and returns what is wrong with
+// one, or nil.
+func (c *Config) fillSizes() error {
+	sizes := []struct {
 		name       string
 		value      *int
 		def        int
@@ -223,57 +238,59 @@ func (c *Config) withDefaults() (Config, error) {
 		multiple   int
 		powerOfTwo bool
 	}{
-		{"RecvBuffer", &d.RecvBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
-		{"SendBuffer", &d.SendBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
-		{"SendQueue", &d.SendQueue, defaultSendQueue, minSendQueue, maxQueue, 1, false},
-		{"RecvQueue", &d.RecvQueue, defaultRecvQueue, wire.MinReceives, maxQueue, 4, false},
-		{"Links", &d.Links, defaultLinks(), 1, maxLinks, 1, false},
+		{"RecvBuffer", &c.RecvBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
+		{"SendBuffer", &c.SendBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
+		{"SendQueue", &c.SendQueue, defaultSendQueue, minSendQueue, maxQueue, 1, false},
+		{"RecvQueue", &c.RecvQueue, defaultRecvQueue, wire.MinReceives, maxQueue, 4, false},
+		{"Links", &c.Links, defaultLinks(), 1, maxLinks, 1, false},
 	}
-	for _, f := range ints {
+	for _, f := range sizes {
 		if *f.value == 0 {
 			*f.value = f.def
 		}
 		v := *f.value
 		switch {
 		case v < f.min || v > f.max:
-			return d, fmt.Errorf("Config.%s is %d: want %d to %d, or 0 for the default of %d", f.name, v, f.min, f.max, f.def)
+			return fmt.Errorf("Config.%s is %d: want %d to %d, or 0 for the default of %d", f.name, v, f.min, f.max, f.def)
 		case f.powerOfTwo && v&(v-1) != 0:
-			return d, fmt.Errorf("Config.%s is %d: want a power of two", f.name, v)
+			return fmt.Errorf("Config.%s is %d: want a power of two", f.name, v)
 		case v%f.multiple != 0:
-			return d, fmt.Errorf("Config.%s is %d: want a multiple of %d", f.name, v, f.multiple)
+			return fmt.Errorf("Config.%s is %d: want a multiple of %d", f.name, v, f.multiple)
 		}
 	}
-	if d.KeepAlive == 0 {
-		d.KeepAlive = defaultTime
+	return nil
+}
+
+// fillTimes does the same with times.
+func (c *Config) fillTimes() error {
+	if c.KeepAlive == 0 {
+		c.KeepAlive = defaultTime
 	}
-	if d.LinkIdle == 0 {
-		d.LinkIdle = defaultLinkIdle
+	if c.LinkIdle == 0 {
+		c.LinkIdle = defaultLinkIdle
 	}
-	if d.ResumeTimeout == 0 {
-		d.ResumeTimeout = defaultResume
+	if c.ResumeTimeout == 0 {
+		c.ResumeTimeout = defaultResume
 	}
-	if d.KeepAlive > 0 && d.KeepAlive < minKeepAlive {
-		return d, fmt.Errorf("Config.KeepAlive is %v: want %v at least, 0 for the default of %v, or a negative time for none", d.KeepAlive, minKeepAlive, defaultTime)
+	if c.KeepAlive > 0 && c.KeepAlive < minKeepAlive {
+		return fmt.Errorf("Config.KeepAlive is %v: want %v at least, 0 for the default of %v, or a negative time for none", c.KeepAlive, minKeepAlive, defaultTime)
 	}
 	for _, f := range []struct {
 		name  string
 		value *time.Duration
 		def   time.Duration
 	}{
-		{"Linger", &d.Linger, defaultTime},
-		{"HandshakeTimeout", &d.HandshakeTimeout, defaultHandshake},
+		{"Linger", &c.Linger, defaultTime},
+		{"HandshakeTimeout", &c.HandshakeTimeout, defaultHandshake},
 	} {
 		if *f.value == 0 {
 			*f.value = f.def
 		}
 		if *f.value < 0 {
-			return d, fmt.Errorf("Config.%s is %v: want a positive time, or 0 for the default of %v", f.name, *f.value, f.def)
+			return fmt.Errorf("Config.%s is %v: want a positive time, or 0 for the default of %v", f.name, *f.value, f.def)
 		}
 	}
-	if d.TrafficClass > maxTrafficClass {
-		return d, fmt.Errorf("Config.TrafficClass is %d: want 1 to %d, 0 for the system's choice, or a negative number for class 0", d.TrafficClass, maxTrafficClass)
-	}
-	return d, nil
+	return nil
 }
 
 // patience is how long a device may owe the completion of a probe: as long as

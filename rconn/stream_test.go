@@ -100,10 +100,8 @@ func TestBothDirectionsAtOnce(t *testing.T) {
 // CREDITs ≤ 4·messages/D + 4·bytes/R.
 func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconn.Config) {
 	t.Helper()
-	ring, receives := 256<<10, 256
-	if cfg != nil && cfg.RecvBuffer != 0 {
-		ring = cfg.RecvBuffer
-	}
+	_, ring := cfg.RingMemory() // the ring of a link with one connection has all of it from the first
+	receives := 256
 	if cfg != nil && cfg.RecvQueue != 0 {
 		receives = cfg.RecvQueue
 	}
