@@ -20,8 +20,8 @@ func NewAddr(network string, ap netip.AddrPort) Addr {
 }
 
 // Network is the name of the network that carries the connection: "rdma" or "shm", or
-// "auto" for a listener of that. It
-// is never "tcp", for programs that see "tcp" expect a *net.TCPAddr.
+// "auto" for a listener of that. It is never "tcp", for programs that see "tcp" expect a
+// *net.TCPAddr.
 func (a Addr) Network() string { return a.network }
 
 // String is the address as "1.2.3.4:80" or "[fe80::1%eth0]:80".

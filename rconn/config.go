@@ -96,23 +96,24 @@ type Config struct {
 	// do at once when the peer's process is gone or breaks the protocol, and when bytes
 	// are lost with a device that had acknowledged them.
 	//
-	// Default 30 s: longer than a cable is out that somebody plugs in elsewhere, than a
+	// Default 30 s: longer than a cable is out that is moved to another port, than a
 	// switch's port takes to start, and, with the time that it takes to notice the loss,
 	// than the twice 15 s for which spanning tree keeps a port from forwarding (IEEE
 	// 802.1D). Connections of package net wait longer for a host that is gone: 150 s if
 	// they are idle, and a quarter of an hour (Linux, tcp_retries2) if they have data
 	// under way. Negative does not wait.
 	//
-	// Both ends must want it, and the shorter of their times counts. A process whose connections wait listens at a port of
-	// rdma_cm's choice, where peers come back to; where it may not listen its connections
-	// do not wait. Shared memory has no path to lose. Tried on soft-RoCE, with cables that
-	// are out and devices that are removed; with cards not yet.
+	// Both ends must want it, and the shorter of their times counts. A process whose
+	// connections wait listens at a port of rdma_cm's choice, for requests of the peers;
+	// where it may not listen its connections do not wait. Shared memory has no path to
+	// lose. Tried on soft-RoCE, with cables that are out and devices that are removed; with
+	// cards not yet.
 	ResumeTimeout time.Duration
 
-	// NoStandby is for who does not want a second queue pair to stand by. By default a
-	// link that may wait (ResumeTimeout), between two hosts that have another RDMA card
-	// each, or another port, has one over those from its second second on, and goes on
-	// over it when it loses its own, at once and without a handshake. It takes receives
+	// NoStandby keeps a link from having a second queue pair stand by. By default a link
+	// that may wait (ResumeTimeout), between two hosts that each have another RDMA card, or
+	// another port, makes one over those after a second or two. When it loses its own it
+	// goes on over the standby, at once and without a handshake. It takes receives
 	// and queues at either end, 4 KiB and 108 KiB by default, but no memory for data;
 	// where memory is short there is none. Both ends must want it. Without it, a link that
 	// has lost its card goes on over another all the same, which takes a second or more.
@@ -293,10 +294,9 @@ func (c *Config) fillTimes() error {
 	return nil
 }
 
-// patience is how long a device may owe the completion of a probe: as long as
-// the slowest takes to give up a peer. Soft-RoCE can owe it for ever: when the
-// interface below keeps the packets it was given, a repetition finds no room,
-// and no timer is set for the next.
+// patience is how long a device may take to complete a probe: as long as the slowest takes
+// to give up a peer. Soft-RoCE may never complete it: when the interface below keeps the
+// packets it was given, a repetition finds no room, and no timer is set for the next.
 const patience = 4 * AckTimeout * (Retries + 1)
 
 // Link is what a link that suits c is made of, or an error that names the field

@@ -1,8 +1,15 @@
 // Package rconn gives a stream on a link the methods of a net.Conn: Read, Write,
-// half-closes, Close and deadlines as package net defines them, with its errors.
-// What moves the bytes is package link.
+// half-closes, Close and deadlines as package net defines them, with its errors. It has
+// the configuration, the counters and the addresses of connections too. Package
+// internal/link moves the bytes.
 //
-// The package is used through package ringnet and promises no API before v1.
+// Programs get connections from package ringnet, which has the types of this package under
+// the same names: ringnet.Conn is [Conn], ringnet.Config is [Config], and so on. They
+// import rconn only to find an error's type with errors.As: [ProtocolError] or
+// [RefusedError]. [Client], [Server], [New] and [NewLinkInfo] take types of internal
+// packages, so only this module can call them; a fabric's tests do.
+//
+// The package promises no API before v1.
 package rconn
 
 import (
@@ -47,7 +54,7 @@ type Conn struct {
 	mu     sync.Mutex // guards what follows
 	closed bool
 	linger time.Duration // what Close waits
-	usual  time.Duration // Config.Linger
+	usual  time.Duration // Config.Linger, for SetLinger to go back to
 
 	dropped runtime.Cleanup
 	ended   func(End) // may be nil
@@ -183,10 +190,10 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 	return nil
 }
 
-// SetLinger decides what Close does with bytes that the peer's device has not
-// taken: sec < 0, wait at most Config.Linger, the default; sec > 0, wait at
-// most that many seconds; 0, do not wait and discard them, so that the peer gets
-// ECONNRESET.
+// SetLinger sets what Close does with bytes that the peer's device has not taken: if sec
+// is negative, Close waits at most Config.Linger, the default; if it is positive, at most
+// that many seconds; if it is 0, Close does not wait and discards them, so that the peer
+// gets ECONNRESET.
 func (c *Conn) SetLinger(sec int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,8 +207,8 @@ func (c *Conn) SetLinger(sec int) error {
 	return nil
 }
 
-// CloseWrite ends the stream of what is written: the peer reads what was
-// accepted and then io.EOF. It does not wait, and reading goes on.
+// CloseWrite ends the direction in which c writes: the peer reads what was accepted and
+// then io.EOF. It does not wait, and reading goes on.
 func (c *Conn) CloseWrite() error { return c.opError("close", c.stream.CloseWrite()) }
 
 // CloseRead makes Read return io.EOF, now and always. What has arrived unread
@@ -217,7 +224,7 @@ func (c *Conn) CloseRead() error { return c.opError("close", c.stream.CloseRead(
 //
 // Close returns an error if the bytes could not be delivered: ETIMEDOUT when
 // the linger time was too short. The time that another connection on the link
-// has waited in vain, for a peer that is stopped, counts. Close returns nil if the
+// has waited for a peer that is stopped counts. Close returns nil if the
 // peer has closed already, or if the connection had been lost before.
 func (c *Conn) Close() error {
 	c.mu.Lock()

@@ -10,11 +10,10 @@ import (
 	"github.com/ringnet/ringnet/internal/crossing"
 )
 
-// io.Copy to and from a connection. A regular file is read no further than has
-// been accepted, and written straight from the receive buffer. Only what says
-// that it is one does: another reader may wait for ever with the connection's
-// turn to write in its hands, and another writer might parse memory that the
-// peer may be changing.
+// io.Copy to and from a connection. A regular file is read no further than the connection
+// has accepted, and written straight from the receive ring. Other readers and writers are
+// copied by way of a buffer: a reader may block for ever while it holds the connection's
+// turn to write, and a writer may parse memory that the peer is changing.
 
 // copyLen is how many bytes of a file are moved at a time.
 const copyLen = 64 << 10

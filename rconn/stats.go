@@ -53,7 +53,8 @@ type End struct {
 }
 
 // LinkInfo is what a link of this process is and carries at the moment: a queue
-// pair to another process, which connections between them share.
+// pair to another process, which connections between them share. It is one flat list, for
+// programs to print.
 type LinkInfo struct {
 	Network       string // "rdma" or "shm"
 	Transport     string // "InfiniBand", "RoCE" or "iWARP" on rdma, else ""

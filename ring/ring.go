@@ -1,10 +1,15 @@
-// Package ring is a byte ring over memory that somebody else may be writing:
-// positions and slices, no I/O and no locks.
+// Package ring is a byte ring over memory that a device may be writing: positions and
+// slices, no I/O and no locks.
 //
 // Positions are absolute: they count the bytes of the whole stream and never
 // wrap in practice (at 400 Gb/s 64 bits last for eleven years). A byte at
 // position p lies at p modulo the size of the ring, on both sides of a
 // connection, so that position alone says where it goes.
+//
+// It is for those who write another implementation of ringnet's protocol, where the peer
+// writes to the ring by RDMA and credits tell it how far (package credit). It imports
+// nothing of ringnet. A program that wants a ring of its own, within one process, finds
+// simpler ones.
 //
 // The package promises no API before v1.
 package ring
