@@ -1,6 +1,10 @@
-// Package credit is the ledgers of a link and of its streams: what may be sent
-// now, what is owed to the peer, and when to pay. It is pure bookkeeping: no I/O,
-// no locks, no clock; its caller serialises the calls.
+// Package credit is the ledgers of a link and of its streams: what may be sent now, and
+// what is due to be sent to the peer. It is pure bookkeeping: no I/O, no locks, no clock;
+// its caller serialises the calls.
+//
+// It is for those who write another implementation of the protocol, or a test or a model of
+// it, and want the rules of docs/protocol.md as code that is explored exhaustively. It
+// imports nothing of ringnet. Programs that only use connections do not need it.
 //
 // Four budgets are kept apart, since each is regained on an event of its own:
 // receives posted at the peer ([Link]), bytes free in the peer's rings ([Stream]),
@@ -9,13 +13,13 @@
 //
 // # The link
 //
-// A side posts D receives for data, which it tells in the handshake, and
+// A side posts D receives for data, and tells the peer D in the handshake, and
 // [LinkControlReceives] for SENDs. A data message takes one of the peer's D; a SEND
 // with records one of [RecordWindow]. Both are regained when the peer's engine has
-// polled the message, posted its receive again and said so, which every SEND does;
-// no application has a part in it. When a quarter of D or [RecordCredit] SENDs have
-// come together and none of the own is due, a SEND without records says it, link
-// credit. It takes no place in a window and is itself never acknowledged.
+// polled the message and acknowledges it, which every SEND does; before it does, it posts
+// the receive again. No application has a part in it. When a quarter of D, or [RecordCredit]
+// SENDs, have not been acknowledged and this side has no record to send, it sends a SEND
+// without records, link credit. That takes no place in a window and is never acknowledged.
 //
 // # The streams
 //
@@ -28,7 +32,7 @@
 //
 // # The promises
 //
-// No receive is ever missing, nobody waits for ever, and no memory and no number of
+// No receive is ever missing, neither side waits for ever, and no memory and no number of
 // a stream is used again while the peer may still mean what it was before.
 // docs/protocol.md has the rules and the proof. The tests explore small instances to
 // the end, the product's by walks at random, and change the rules one by one to see

@@ -30,8 +30,8 @@ type Totals struct {
 }
 
 // Link is the ledger of a link's receives. Data messages and record SENDs each
-// have a window, which the peer's engine opens by acknowledging what it has
-// polled and posted again, whatever any application does. Link credit, a SEND
+// have a window, which the peer's engine opens by acknowledging what it has polled, whose
+// receives it has posted again, whatever any application does. Link credit, a SEND
 // that only acknowledges, has none: it is sent only for what the peer has sent.
 type Link struct {
 	receives uint64 // for data, posted by this side
@@ -42,7 +42,7 @@ type Link struct {
 
 	sent     Totals // by this side
 	acked    Totals // of those, acknowledged by the peer
-	reposted Totals // sent by the peer, polled, and their receives posted again
+	reposted Totals // sent by the peer and polled; their receives are posted again by the time that they are acknowledged
 	told     Totals // of those, acknowledged by this side
 }
 
@@ -84,8 +84,8 @@ func (l *Link) SendData() {
 	l.sent.Data++
 }
 
-// SendRecords records that a record SEND is being sent and returns what it
-// acknowledges.
+// SendRecords records that a record SEND is being sent and returns what it acknowledges,
+// the receives for which the caller has posted again.
 func (l *Link) SendRecords() Totals {
 	if !l.MaySendRecords() {
 		panic(fmt.Sprintf("credit: record SEND %d of %d", l.sent.Records+1, l.acked.Records+l.recordWindow))
@@ -94,8 +94,8 @@ func (l *Link) SendRecords() Totals {
 	return l.Acknowledge()
 }
 
-// SendCredit records that a link credit is being sent and returns what it
-// acknowledges.
+// SendCredit records that a link credit is being sent and returns what it acknowledges, the
+// receives for which the caller has posted again.
 func (l *Link) SendCredit() Totals {
 	if !l.CreditDue() {
 		panic("credit: link credit that is not due")
@@ -103,9 +103,8 @@ func (l *Link) SendCredit() Totals {
 	return l.Acknowledge()
 }
 
-// Received is what has come from the peer, all of which this side has polled and
-// posted the receives for again: what it tells the peer when the link goes on over
-// another queue pair.
+// Received is what this side has polled of the peer's messages: what it tells the peer when
+// the link goes on over another queue pair.
 func (l *Link) Received() Totals { return l.reposted }
 
 // Unacknowledged is how many messages this side has sent, data and record SENDs, that
@@ -114,8 +113,9 @@ func (l *Link) Unacknowledged() int {
 	return int(l.sent.Data - l.acked.Data + l.sent.Records - l.acked.Records)
 }
 
-// Acknowledge records that what the peer has sent is acknowledged, by a record SEND
-// that is sent again, say, and returns how much that is.
+// Acknowledge records that what this side has polled is acknowledged, for example by a
+// record SEND that is sent again, and returns how much that is. The caller has posted the
+// receives for it again.
 func (l *Link) Acknowledge() Totals {
 	l.told = l.reposted
 	return l.told
@@ -134,8 +134,8 @@ func (l *Link) Resume(received Totals) error {
 	return nil
 }
 
-// ReceiveData records a data message whose receive has been posted again. An
-// error, here and below, means that the peer does not keep the protocol.
+// ReceiveData records a data message that has been polled. An error, here and below, means
+// that the peer does not keep the protocol.
 func (l *Link) ReceiveData() error {
 	if l.reposted.Data-l.told.Data == l.receives {
 		return fmt.Errorf("data message %d when %d were granted", l.reposted.Data+1, l.told.Data+l.receives)
@@ -144,8 +144,7 @@ func (l *Link) ReceiveData() error {
 	return nil
 }
 
-// ReceiveRecords records a record SEND whose receive has been posted again, and
-// what it acknowledges.
+// ReceiveRecords records a record SEND that has been polled, and what it acknowledges.
 func (l *Link) ReceiveRecords(acked Totals) error {
 	if l.reposted.Records-l.told.Records == l.recordWindow {
 		return fmt.Errorf("record SEND %d when %d were granted", l.reposted.Records+1, l.told.Records+l.recordWindow)
@@ -158,7 +157,7 @@ func (l *Link) ReceiveRecords(acked Totals) error {
 	return nil
 }
 
-// ReceiveCredit records a link credit, whose receive has been posted again.
+// ReceiveCredit records a link credit that has been polled.
 func (l *Link) ReceiveCredit(acked Totals) error {
 	if err := l.check(acked); err != nil {
 		return err

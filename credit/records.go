@@ -2,7 +2,7 @@ package credit
 
 import "fmt"
 
-// Record is what is said about a stream in a control message.
+// Record is the kind of a record about a stream, in a control message.
 type Record uint8
 
 const (
@@ -44,7 +44,7 @@ func (s *Stream) dueOpen() Record {
 		return RingRecord
 	case s.endDue() != NoRecord:
 		return s.endDue()
-	case s.heard != 0 && !s.ackSent:
+	case s.endReceived != 0 && !s.ackSent:
 		return FinAckRecord
 	case s.creditDue():
 		return CreditRecord
@@ -57,16 +57,16 @@ func (s *Stream) endDue() Record {
 	switch {
 	case s.accepted > s.sent:
 		return NoRecord
-	case s.want&ResetEnd != 0 && s.said&ResetEnd == 0 && (s.said == 0 || s.heard == 0):
+	case s.endWanted&ResetEnd != 0 && s.endSent&ResetEnd == 0 && (s.endSent == 0 || s.endReceived == 0):
 		return ResetRecord
-	case s.want == FinEnd && s.said == 0:
+	case s.endWanted == FinEnd && s.endSent == 0:
 		return FinRecord
 	}
 	return NoRecord
 }
 
 func (s *Stream) creditDue() bool {
-	return s.heard == 0 && s.said&ResetEnd == 0 && s.consumed-s.advertised >= max(s.ring/4, 1)
+	return s.endReceived == 0 && s.endSent&ResetEnd == 0 && s.consumed-s.advertised >= max(s.ring/4, 1)
 }
 
 // SendRecord records that the record that is due is being sent, and returns the
@@ -92,9 +92,9 @@ func (s *Stream) SendRecord(r Record) uint64 {
 		s.offerDue = false
 		return s.offered
 	case FinRecord:
-		s.said |= FinEnd
+		s.endSent |= FinEnd
 	case ResetRecord:
-		s.said |= ResetEnd
+		s.endSent |= ResetEnd
 	case FinAckRecord:
 		s.ackSent = true
 		s.settle()
@@ -105,18 +105,18 @@ func (s *Stream) SendRecord(r Record) uint64 {
 	return s.sent
 }
 
-// ReceiveRecord records what the peer says about the stream, with the position
-// or size of a ring that the record carries.
+// ReceiveRecord records that a record about the stream has come, with the position or the
+// size of a ring that it carries.
 func (s *Stream) ReceiveRecord(r Record, value uint64) error {
-	if want := expected(r); s.stage != want {
+	if !s.stage.expects(r) {
 		return fmt.Errorf("%v for a stream that is %v", r, s.stage)
 	}
 	switch r {
 	case AcceptRecord:
-		s.stage, s.peerRing = Open, value
-		if s.abandoned {
-			s.want = ResetEnd
+		if s.stage == Abandoned {
+			s.endWanted = ResetEnd
 		}
+		s.stage, s.peerRing = Open, value
 		return nil
 	case RefuseRecord:
 		s.over()
@@ -130,7 +130,7 @@ func (s *Stream) ReceiveRecord(r Record, value uint64) error {
 	case ResetRecord:
 		return s.receiveEnd(ResetEnd, value)
 	case FinAckRecord:
-		if s.said == 0 || s.acked {
+		if s.endSent == 0 || s.acked {
 			return fmt.Errorf("%v for no end", r)
 		}
 		s.acked = true
@@ -140,21 +140,21 @@ func (s *Stream) ReceiveRecord(r Record, value uint64) error {
 	return fmt.Errorf("unexpected %v", r)
 }
 
-// expected is the stage in which a record may come.
-func expected(r Record) Stage {
+// expects says whether a record may come in the stage.
+func (s Stage) expects(r Record) bool {
 	if r == AcceptRecord || r == RefuseRecord {
-		return Opening
+		return s == Opening || s == Abandoned
 	}
-	return Open
+	return s == Open
 }
 
-// behind says what is wrong with a record that speaks of the direction that
-// this side sends when the peer has no more to say about it.
+// behind says what is wrong with a record about the direction that this side sends, if the
+// peer has sent its last about it.
 func (s *Stream) behind(r Record) error {
 	switch {
 	case s.acked:
 		return fmt.Errorf("%v behind FINACK", r)
-	case s.heard&ResetEnd != 0:
+	case s.endReceived&ResetEnd != 0:
 		return fmt.Errorf("%v behind RESET", r)
 	}
 	return nil
@@ -175,7 +175,7 @@ func (s *Stream) receiveRing(size uint64) error {
 	if err := s.behind(RingRecord); err != nil {
 		return err
 	}
-	if s.said != 0 {
+	if s.endSent != 0 {
 		return nil // nothing will be written to it
 	}
 	if s.nextRing != 0 {
@@ -189,18 +189,18 @@ func (s *Stream) receiveEnd(end Ends, total uint64) error {
 	switch {
 	case total != s.received:
 		return fmt.Errorf("the end of the stream after %d bytes, with %d received", total, s.received)
-	case s.heard >= end:
+	case s.endReceived >= end:
 		return fmt.Errorf("a second end of the stream")
-	case s.heard != 0 && s.acked:
+	case s.endReceived != 0 && s.acked:
 		return fmt.Errorf("RESET behind FINACK")
 	}
-	s.heard |= end
+	s.endReceived |= end
 	s.offered, s.offerDue = 0, false
 	if end == ResetEnd {
 		s.Drop()
 		s.nextRing = 0
-		if s.said == 0 {
-			s.want = ResetEnd
+		if s.endSent == 0 {
+			s.endWanted = ResetEnd
 		}
 	}
 	s.settle()

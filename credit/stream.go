@@ -4,12 +4,13 @@ import "fmt"
 
 // Stage is how far a stream is in its life at one side of a link.
 //
-//	Dialing    OPEN is to be sent                      → Opening, Over
-//	Opening    OPEN has been sent and not been answered → Open, Over
+//	Dialing    OPEN is to be sent                       → Opening, Over
+//	Opening    OPEN has been sent and not been answered → Open, Abandoned, Over
+//	Abandoned  the same; if it is accepted it is reset  → Open, Over
 //	Answering  OPEN has come; ACCEPT is to be sent      → Open, Refusing
 //	Refusing   OPEN has come; REFUSE is to be sent      → Over
-//	Open       bytes may go both ways                  → Over
-//	Over       neither side has more to say about it: its number is free
+//	Open       bytes may go both ways                   → Over
+//	Over       neither side sends more about it: its number is free
 //
 // An open stream is over at a side when that side has sent its end and the
 // FINACK for its peer's, and has received both from its peer.
@@ -18,6 +19,7 @@ type Stage uint8
 const (
 	Dialing Stage = iota
 	Opening
+	Abandoned
 	Answering
 	Refusing
 	Open
@@ -25,7 +27,7 @@ const (
 )
 
 func (s Stage) String() string {
-	return [...]string{"dialing", "opening", "answering", "refusing", "open", "over"}[s]
+	return [...]string{"dialing", "opening", "abandoned", "answering", "refusing", "open", "over"}[s]
 }
 
 // Ends are the ends that one direction of a stream has had.
@@ -33,7 +35,7 @@ type Ends uint8
 
 const (
 	FinEnd   Ends = 1 << iota // the bytes before it are all that there are
-	ResetEnd                  // and whoever sent it reads no more; may follow FinEnd
+	ResetEnd                  // and its sender reads no more; may follow FinEnd
 )
 
 // Stream is the ledger of one stream at one side of a link: what may be sent,
@@ -44,8 +46,7 @@ const (
 // stream_explore_test.go visits every state of small worlds of streams, and shows
 // what each rule is for.
 type Stream struct {
-	stage     Stage
-	abandoned bool // Opening: this side will reset the stream if the peer accepts it
+	stage Stage
 	outgoing
 	incoming
 }
@@ -53,29 +54,29 @@ type Stream struct {
 // outgoing is the direction that this side sends. Positions count the bytes of the
 // stream: credited ≤ sent ≤ accepted.
 type outgoing struct {
-	accepted uint64 // bytes; each has its place in the peer's ring
-	sent     uint64 // bytes
-	credited uint64 // bytes consumed, as the peer's last CREDIT says
-	peerRing uint64 // size of the ring that this side writes to
-	nextRing uint64 // size of the one that the peer offers, or 0
-	peerBase uint64 // position from which on bytes lie in peerRing
-	want     Ends   // to be sent
-	said     Ends   // sent
-	acked    bool   // FINACK has been received
+	accepted  uint64 // bytes; each has its place in the peer's ring
+	sent      uint64 // bytes
+	credited  uint64 // bytes consumed, as the peer's last CREDIT says
+	peerRing  uint64 // size of the ring that this side writes to
+	nextRing  uint64 // size of the one that the peer offers, or 0
+	peerBase  uint64 // position from which on bytes lie in peerRing
+	endWanted Ends   // to be sent
+	endSent   Ends
+	acked     bool // FINACK has been received
 }
 
 // incoming is the direction that this side receives: advertised ≤ consumed ≤ received.
 type incoming struct {
-	received   uint64 // bytes
-	consumed   uint64 // bytes
-	advertised uint64 // bytes consumed, as the last CREDIT says
-	ring       uint64 // size of the ring that the peer writes to; 0 when it is free
-	oldRing    uint64 // size of the one before, while bytes in it are not consumed
-	offered    uint64 // size of the one offered and not taken, or 0
-	offerDue   bool   // RING has not been sent
-	base       uint64 // position from which on bytes lie in ring
-	heard      Ends   // received
-	ackSent    bool   // FINACK has been sent
+	received    uint64 // bytes
+	consumed    uint64 // bytes
+	advertised  uint64 // bytes consumed, as the last CREDIT says
+	ring        uint64 // size of the ring that the peer writes to; 0 when it is free
+	oldRing     uint64 // size of the one before, while bytes in it are not consumed
+	offered     uint64 // size of the one offered and not taken, or 0
+	offerDue    bool   // RING has not been sent
+	base        uint64 // position from which on bytes lie in ring
+	endReceived Ends
+	ackSent     bool // FINACK has been sent
 }
 
 // NewStream returns the ledger of a stream that this side dials, with a ring of
@@ -101,12 +102,16 @@ func RefuseStream() Stream { return Stream{stage: Refusing} }
 // Stage is how far the stream is.
 func (s *Stream) Stage() Stage { return s.stage }
 
-// Said are the ends that this side has sent, and Heard those that its peer has.
-func (s *Stream) Said() Ends  { return s.said }
-func (s *Stream) Heard() Ends { return s.heard }
+// AwaitsAnswer says whether this side dials the stream and the peer has not answered.
+func (s *Stream) AwaitsAnswer() bool { return s.stage <= Abandoned }
 
-// Closing says whether this side has said, or will say, that its direction ends.
-func (s *Stream) Closing() bool { return s.want != 0 }
+// EndSent is which ends this side has sent, and EndReceived which have come from the
+// peer.
+func (s *Stream) EndSent() Ends     { return s.endSent }
+func (s *Stream) EndReceived() Ends { return s.endReceived }
+
+// Closing says whether this side has sent an end, or will.
+func (s *Stream) Closing() bool { return s.endWanted != 0 }
 
 // Acked says whether the peer has acknowledged this side's end.
 func (s *Stream) Acked() bool { return s.acked }
@@ -121,7 +126,7 @@ func (s *Stream) Consumed() uint64 { return s.consumed }
 
 // Space is the number of bytes that can be accepted now.
 func (s *Stream) Space() int {
-	if s.stage != Open || s.want != 0 {
+	if s.stage != Open || s.endWanted != 0 {
 		return 0
 	}
 	return int(max(s.credited, s.peerBase) + s.peerRing - s.accepted)
@@ -142,7 +147,7 @@ func (s *Stream) Pending() int { return int(s.accepted - s.sent) }
 // one piece of the ring from position [Stream.Sent] on, and whether it is the
 // first to a new ring: then it is due even with no bytes.
 func (s *Stream) Next() (n int, newRing bool) {
-	if s.stage != Open || s.said != 0 {
+	if s.stage != Open || s.endSent != 0 {
 		return 0, false
 	}
 	ring := s.peerRing
@@ -172,7 +177,7 @@ func (s *Stream) Receive(n int, newRing bool) error {
 	switch {
 	case s.stage != Open:
 		return fmt.Errorf("data on a stream that is %v", s.stage)
-	case s.heard != 0:
+	case s.endReceived != 0:
 		return fmt.Errorf("%d bytes behind the end of the stream", n)
 	case newRing && (s.offered == 0 || s.offerDue):
 		return fmt.Errorf("data for a new ring when none was offered")
@@ -217,7 +222,7 @@ func (s *Stream) Consume(position uint64) {
 // none that would have to wait for another to be drained, and none for a
 // direction that the peer has ended or this side reads no more.
 func (s *Stream) MayOffer() bool {
-	return s.stage == Open && s.offered == 0 && s.oldRing == 0 && s.heard == 0 && s.want&ResetEnd == 0
+	return s.stage == Open && s.offered == 0 && s.oldRing == 0 && s.endReceived == 0 && s.endWanted&ResetEnd == 0
 }
 
 // Offer makes a RING for a ring of the given size due.
@@ -238,14 +243,13 @@ func (s *Stream) Rings() (ring, old, offered int, base uint64) {
 // CloseWrite ends the direction that this side sends behind what has been
 // accepted.
 func (s *Stream) CloseWrite() {
-	if s.want == 0 {
-		s.want = FinEnd
+	if s.endWanted == 0 {
+		s.endWanted = FinEnd
 	}
 }
 
-// Reset ends the stream behind what has been accepted and tells the peer that
-// nobody reads any more. It may follow CloseWrite, as long as the peer's end has
-// not come.
+// Reset ends the stream behind what has been accepted, and tells the peer that this side
+// reads no more. It may follow CloseWrite, as long as the peer's end has not come.
 func (s *Stream) Reset() {
 	switch {
 	case s.stage == Dialing:
@@ -254,9 +258,9 @@ func (s *Stream) Reset() {
 		s.stage = Refusing
 		s.freeRings()
 	case s.stage == Opening:
-		s.abandoned = true
-	case s.stage == Open && (s.said == 0 || s.heard == 0):
-		s.want |= ResetEnd
+		s.stage = Abandoned
+	case s.stage == Open && (s.endSent == 0 || s.endReceived == 0):
+		s.endWanted |= ResetEnd
 	}
 }
 
@@ -269,10 +273,10 @@ func (s *Stream) settle() {
 	if s.consumed >= s.base {
 		s.oldRing = 0
 	}
-	if s.heard != 0 && s.consumed == s.received {
+	if s.endReceived != 0 && s.consumed == s.received {
 		s.ring = 0
 	}
-	if s.stage == Open && s.said != 0 && s.heard != 0 && s.acked && s.ackSent {
+	if s.stage == Open && s.endSent != 0 && s.endReceived != 0 && s.acked && s.ackSent {
 		s.stage = Over
 	}
 }

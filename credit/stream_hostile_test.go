@@ -192,7 +192,7 @@ func (s *Stream) sound() error {
 	held := s.received - s.consumed
 	before := held - min(held, s.received-min(s.base, s.received)) // bytes in the old ring
 	switch {
-	case s.stage == Over && s.ring == 0 && held > 0, s.stage == Open && s.ring == 0 && s.heard == 0:
+	case s.stage == Over && s.ring == 0 && held > 0, s.stage == Open && s.ring == 0 && s.endReceived == 0:
 		return errors.New("has no ring")
 	case s.advertised > s.consumed || s.consumed > s.received:
 		return fmt.Errorf("received %d, consumed %d, advertised %d", s.received, s.consumed, s.advertised)

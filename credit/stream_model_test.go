@@ -342,7 +342,7 @@ func (a *streamSide) end(number, id uint8) (int, error) {
 func (w *streamWorld) settle(a *streamSide, k int) {
 	e := &a.ends[k]
 	s := &e.ledger
-	if w.mutant == freesNumberAfterEnds && s.stage == Open && s.said != 0 && s.heard != 0 {
+	if w.mutant == freesNumberAfterEnds && s.stage == Open && s.endSent != 0 && s.endReceived != 0 {
 		s.stage = Over
 	}
 	ring, old, offered, _ := s.Rings()
@@ -358,7 +358,7 @@ func (w *streamWorld) settle(a *streamSide, k int) {
 	if s.nextRing == 0 {
 		e.next = 0
 	}
-	early := w.mutant == freesNumberBeforeFinAck && s.said != 0 && s.heard != 0 && s.acked
+	early := w.mutant == freesNumberBeforeFinAck && s.endSent != 0 && s.endReceived != 0 && s.acked
 	if (s.Stage() == Over || early) && int(a.numbers[e.number]) == k+1 {
 		a.numbers[e.number] = 0
 	}
@@ -373,9 +373,9 @@ func (w *streamWorld) freesRing(e *streamEnd) bool {
 	case freesRingAtClose:
 		return e.closed
 	case freesRingAtReset:
-		return s.said&ResetEnd != 0
+		return s.endSent&ResetEnd != 0
 	case freesRingUnread:
-		return s.heard != 0
+		return s.endReceived != 0
 	case freesRingBeforeSwitch:
 		return s.offered != 0 && !s.offerDue && s.consumed == s.received
 	}
@@ -451,9 +451,9 @@ func (w *streamWorld) applications(a *streamSide, side int, may func(ok bool, op
 			continue
 		}
 		may(e.mayWrite > 0 && !e.closed && w.space(s) > 0, writes, k, 0)
-		may(w.halves && !e.closed && s.want == 0, closesWrite, k, 0)
-		reset := s.want&ResetEnd == 0 && (s.said == 0 || s.heard == 0 || w.mutant == resetsBehindFinAck && !s.acked)
-		may(w.patience && e.closed && s.said != 0 && reset, resetsStream, k, 0)
+		may(w.halves && !e.closed && s.endWanted == 0, closesWrite, k, 0)
+		reset := s.endWanted&ResetEnd == 0 && (s.endSent == 0 || s.endReceived == 0 || w.mutant == resetsBehindFinAck && !s.acked)
+		may(w.patience && e.closed && s.endSent != 0 && reset, resetsStream, k, 0)
 		may(w.aborts && reset, abortsStream, k, 0)
 		if e.mayOffer > 0 && !e.closed && w.mayOffer(s) {
 			w.offerChoices(a, e, func(size int) { may(true, offersRing, k, size) })
@@ -462,23 +462,23 @@ func (w *streamWorld) applications(a *streamSide, side int, may func(ok bool, op
 }
 
 func (w *streamWorld) space(s *Stream) int {
-	if w.mutant == writesToBothRings && s.want == 0 {
+	if w.mutant == writesToBothRings && s.endWanted == 0 {
 		return int(s.credited + s.peerRing + s.peerBase - s.accepted)
 	}
 	return s.Space()
 }
 
 func (w *streamWorld) mayOffer(s *Stream) bool {
-	open := s.stage == Open && s.said&ResetEnd == 0
+	open := s.stage == Open && s.endSent&ResetEnd == 0
 	switch w.mutant {
 	case offersBehindReset:
-		return s.stage == Open && s.said&ResetEnd != 0 && s.offered == 0
+		return s.stage == Open && s.endSent&ResetEnd != 0 && s.offered == 0
 	case offersBehindFinAck:
-		return open && s.heard != 0 && s.ackSent && s.ring != 0
+		return open && s.endReceived != 0 && s.ackSent && s.ring != 0
 	case offersTwice:
-		return open && s.heard == 0 && s.oldRing == 0 && !s.offerDue
+		return open && s.endReceived == 0 && s.oldRing == 0 && !s.offerDue
 	case offersUndrained:
-		return open && s.heard == 0 && s.offered == 0
+		return open && s.endReceived == 0 && s.offered == 0
 	}
 	return s.MayOffer()
 }
@@ -556,15 +556,15 @@ func (w *streamWorld) dueOf(e *streamEnd) Record {
 	case s.stage != Open:
 	case w.mutant == creditsBehindFinAck && s.ackSent && s.ring != 0 && s.consumed-s.advertised >= e.threshold():
 		return CreditRecord
-	case w.mutant == creditsBehindReset && s.heard == 0 && s.said&ResetEnd != 0 && s.consumed-s.advertised >= e.threshold():
+	case w.mutant == creditsBehindReset && s.endReceived == 0 && s.endSent&ResetEnd != 0 && s.consumed-s.advertised >= e.threshold():
 		return CreditRecord
 	case w.mutant == creditsUnread:
 		all := *s
 		all.consumed = s.received
 		return all.Due()
-	case w.mutant == resetsBehindFinAck && s.want&ResetEnd != 0 && s.said == FinEnd:
+	case w.mutant == resetsBehindFinAck && s.endWanted&ResetEnd != 0 && s.endSent == FinEnd:
 		return ResetRecord
-	case w.mutant == finsEarly && s.want == FinEnd && s.said == 0:
+	case w.mutant == finsEarly && s.endWanted == FinEnd && s.endSent == 0:
 		return FinRecord
 	}
 	return s.Due()
@@ -605,9 +605,9 @@ func (s *Stream) sayUnasked(r Record) uint64 {
 		s.advertised = s.consumed
 		return s.advertised
 	case FinRecord:
-		s.said |= FinEnd
+		s.endSent |= FinEnd
 	case ResetRecord:
-		s.said |= ResetEnd
+		s.endSent |= ResetEnd
 	}
 	return s.sent
 }
@@ -696,7 +696,7 @@ func (w *streamWorld) apply(all *streamState, act streamAction) error {
 	case resetsStream:
 		s.Reset()
 		if w.mutant == resetsBehindFinAck {
-			s.want |= ResetEnd
+			s.endWanted |= ResetEnd
 		}
 	case abortsStream:
 		e.closed = true
@@ -907,7 +907,7 @@ func (w *streamWorld) receiveRecord(a *streamSide, r streamRecord, refuse bool) 
 	switch r.record {
 	case AcceptRecord:
 		if e.to = r.place; w.mutant == wantsGivenUp {
-			e.ledger.want = 0
+			e.ledger.endWanted = 0
 		}
 	case RingRecord:
 		e.next = r.place
@@ -924,8 +924,8 @@ func (w *streamWorld) changeEnd(s, before *Stream) {
 	case w.mutant == keepsOfferAtEnd:
 		s.offered = before.offered
 	case w.mutant == resetsNever:
-		s.want = before.want
-	case w.mutant == finAcksTwice && before.heard != 0:
+		s.endWanted = before.endWanted
+	case w.mutant == finAcksTwice && before.endReceived != 0:
 		s.ackSent = false
 	}
 }
@@ -1012,21 +1012,21 @@ func (e *streamEnd) atRest(other *streamEnd) error {
 		return errors.New("cannot send what was accepted")
 	case o.received != s.sent:
 		return fmt.Errorf("%d of %d bytes have arrived", o.received, s.sent)
-	case s.peerRing != o.ring && s.said == 0:
+	case s.peerRing != o.ring && s.endSent == 0:
 		return fmt.Errorf("writes to a ring of %d that has %d", s.peerRing, o.ring)
 	case s.nextRing != 0 || s.offered != 0:
 		return errors.New("a ring is offered and not taken")
-	case s.want != 0 && s.said == 0, e.closed && s.want == 0:
+	case s.endWanted != 0 && s.endSent == 0, e.closed && s.endWanted == 0:
 		return errors.New("does not say that it has ended")
-	case s.said&ResetEnd != 0:
+	case s.endSent&ResetEnd != 0:
 		return errors.New("has reset the stream, which is not over")
-	case s.said != 0 && o.said != 0:
+	case s.endSent != 0 && o.endSent != 0:
 		return errors.New("is not over after both ends")
-	case s.said != 0 && (o.heard == 0 || !s.acked):
+	case s.endSent != 0 && (o.endReceived == 0 || !s.acked):
 		return errors.New("has ended, which was not heard or not answered")
-	case s.said == 0 && !other.closed && room <= int(s.peerRing-other.threshold()):
+	case s.endSent == 0 && !other.closed && room <= int(s.peerRing-other.threshold()):
 		return fmt.Errorf("has room for %d with %d unread", s.Space(), other.unread())
-	case s.heard != 0 && e.unread() == 0 && e.ring != 0, e.old != 0 && s.consumed >= s.base:
+	case s.endReceived != 0 && e.unread() == 0 && e.ring != 0, e.old != 0 && s.consumed >= s.base:
 		return errors.New("holds a ring for nobody")
 	}
 	return nil
@@ -1125,9 +1125,9 @@ func (e *streamEnd) code(c *codec) {
 		number(c, p)
 	}
 	s := &e.ledger
-	flags(c, &e.closed, &s.abandoned, &s.acked, &s.offerDue, &s.ackSent)
+	flags(c, &e.closed, &s.acked, &s.offerDue, &s.ackSent)
 	number(c, &s.stage)
-	for _, p := range []*Ends{&s.want, &s.said, &s.heard} {
+	for _, p := range []*Ends{&s.endWanted, &s.endSent, &s.endReceived} {
 		number(c, p)
 	}
 	for _, p := range []*uint64{

@@ -70,6 +70,7 @@ func TestStreamLifeIsThatOfTheTable(t *testing.T) {
 	makes := map[Stage]func() Stream{
 		Dialing:   func() Stream { return NewStream(ringSize) },
 		Opening:   func() Stream { s := NewStream(ringSize); s.SendRecord(OpenRecord); return s },
+		Abandoned: func() Stream { s := NewStream(ringSize); s.SendRecord(OpenRecord); s.Reset(); return s },
 		Answering: func() Stream { return AcceptStream(ringSize, ringSize) },
 		Refusing:  RefuseStream,
 		Open:      func() Stream { return openStream(t).answer },
@@ -92,7 +93,8 @@ func TestStreamLifeIsThatOfTheTable(t *testing.T) {
 	}
 	ways := map[Stage]map[string]Stage{
 		Dialing:   {"says what is due": Opening, "resets": Over},
-		Opening:   {"hears ACCEPT": Open, "hears REFUSE": Over},
+		Opening:   {"hears ACCEPT": Open, "hears REFUSE": Over, "resets": Abandoned},
+		Abandoned: {"hears ACCEPT": Open, "hears REFUSE": Over},
 		Answering: {"says what is due": Open, "resets": Refusing},
 		Refusing:  {"says what is due": Over},
 	}
@@ -108,8 +110,8 @@ func TestStreamLifeIsThatOfTheTable(t *testing.T) {
 			assert.Equal(t, want, s.Stage(), "%v %s", from, what)
 		}
 	}
-	assert.Equal(t, []string{"dialing", "opening", "answering", "refusing", "open", "over"},
-		[]string{Dialing.String(), Opening.String(), Answering.String(), Refusing.String(), Open.String(), Over.String()})
+	assert.Equal(t, []string{"dialing", "opening", "abandoned", "answering", "refusing", "open", "over"},
+		[]string{Dialing.String(), Opening.String(), Abandoned.String(), Answering.String(), Refusing.String(), Open.String(), Over.String()})
 }
 
 // TestStreamIsOverWhenNeitherSideHasMoreToSay: after the end and the FINACK of
@@ -136,8 +138,8 @@ func TestStreamIsOverWhenNeitherSideHasMoreToSay(t *testing.T) {
 		}
 		assert.Equal(t, Over, s.Stage(), name)
 		assert.Equal(t, NoRecord, s.Due(), name)
-		assert.NotZero(t, s.Said(), name)
-		assert.NotZero(t, s.Heard(), name)
+		assert.NotZero(t, s.EndSent(), name)
+		assert.NotZero(t, s.EndReceived(), name)
 		assert.True(t, s.Acked(), name)
 		before := s
 		s.Reset()
@@ -321,7 +323,7 @@ func TestStreamResetDropsWhatWasNotSent(t *testing.T) {
 	b.Accept(4)
 	b.Consume(2)
 	p.says(a, ResetRecord)
-	assert.Equal(t, ResetEnd, b.Heard())
+	assert.Equal(t, ResetEnd, b.EndReceived())
 	assert.Zero(t, b.Pending(), "nobody will read it")
 	assert.Zero(t, b.Space())
 	p.says(b, ResetRecord)

@@ -141,7 +141,7 @@ func TestASideThatHasClosedHasPatienceAfterABreak(t *testing.T) {
 		for c.link.Info().Moves == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		c.loseHope()
+		c.patienceTick()
 		c.link.idleTick()
 		require.True(t, c.link.usable())
 		require.NoError(t, writeAll(s, []byte("said in vain")))
@@ -162,7 +162,7 @@ func TestALinkWithMuchMemoryGoesOnFarAway(t *testing.T) {
 		c, s, _ := connectLink(t, n, cfg, cfg)
 		for range 1000 {
 			s.link.mu.Lock()
-			_, err := s.link.rings.take(slabSize)
+			_, err := s.link.memory.rings.take(slabSize)
 			s.link.mu.Unlock()
 			require.NoError(t, err)
 		}
@@ -204,7 +204,7 @@ func TestTheExchangeOfKeysMayBreakAtAnyTime(t *testing.T) {
 				for i, l := range []*Link{c.link, s.link} {
 					l.mu.Lock()
 					for range slabs[i] {
-						_, err := l.rings.take(slabSize)
+						_, err := l.memory.rings.take(slabSize)
 						require.NoError(t, err)
 					}
 					l.mu.Unlock()

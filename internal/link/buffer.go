@@ -24,7 +24,7 @@ type Buffer struct {
 func (l *Link) NewBuffer(size int) (*Buffer, error) {
 	b, err := l.newBuffer(size)
 	if err != nil {
-		return nil, short(err, l.rivals(err))
+		return nil, reclaimOn(err, l.rivals(err))
 	}
 	return b, nil
 }
@@ -37,21 +37,21 @@ func (l *Link) newBuffer(size int) (*Buffer, error) {
 		return nil, l.cause
 	}
 	n := fabric.Pages(size)
-	if err := l.account.Reserve(n); err != nil {
+	if err := l.memory.account.Reserve(n); err != nil {
 		return nil, err
 	}
 	memory, err := l.ep.Register(n, fabric.LocalWrite)
 	if err != nil {
-		l.account.Release(n)
+		l.memory.account.Release(n)
 		return nil, err
 	}
 	b := &Buffer{link: l, memory: memory, size: n}
 	l.send.buffers[b] = struct{}{}
-	l.owned++
+	l.streams.owned++
 	return b, nil
 }
 
-// Bytes is the memory. Nobody may write to it while the buffer is handed over.
+// Bytes is the memory. It must not be written to while the buffer is handed over.
 func (b *Buffer) Bytes() []byte { return b.memory.Bytes() }
 
 // HandedOver says whether the device may still send from the buffer.
@@ -61,8 +61,8 @@ func (b *Buffer) HandedOver() bool {
 	return b.lent > 0
 }
 
-// Wait waits until the buffer has been handed back. No peer keeps it from that: what
-// was accepted has its place at the peer, so the device sends it or fails.
+// Wait waits until the buffer has been handed back. No peer can delay that: what was
+// accepted has its place at the peer, so the device sends it or fails.
 func (b *Buffer) Wait() {
 	b.link.mu.Lock()
 	back := b.back
@@ -84,7 +84,7 @@ func (b *Buffer) Close() {
 	b.closed = true
 	delete(l.send.buffers, b)
 	b.free()
-	l.owned--
+	l.streams.owned--
 	l.letGo()
 }
 
@@ -93,16 +93,17 @@ func (b *Buffer) Close() {
 func (b *Buffer) free() {
 	l := b.link
 	if l.path.custody.moving {
-		l.path.custody.unwanted = append(l.path.custody.unwanted, b)
+		l.path.custody.closed = append(l.path.custody.closed, b)
 		return
 	}
 	if b.memory.Free() {
-		l.account.Release(b.size)
+		l.memory.account.Release(b.size)
 	}
 }
 
-// lend begins to hand the buffer over, and unlend ends what was begun, or one of the
-// chunks. Called with Link.mu held.
+// lend begins to hand the buffer over: one for the call that writes it, to which
+// staging.lend adds one for each chunk. unlend takes one off, and hands the buffer back
+// after the last. Called with Link.mu held.
 func (b *Buffer) lend() {
 	b.back = make(chan struct{})
 	b.lent = 1

@@ -57,7 +57,7 @@ func (b *bulk) toTime() bool {
 	return b.timed == 0 && (b.underWay() >= minBulk/2 || b.passed >= timeOneIn || b.fastest == 0)
 }
 
-// signaled takes note of a signaled work request, behind all that is posted.
+// signaled notes a signaled work request, behind all that is posted.
 func (b *bulk) signaled(after uint64, timed bool) {
 	b.marks.push(postedMark{after, b.posted})
 	if timed {
@@ -65,7 +65,7 @@ func (b *bulk) signaled(after uint64, timed bool) {
 	}
 }
 
-// complete takes note of what has completed.
+// complete notes what has completed, and adapts the bound.
 func (b *bulk) complete(slots *credit.Slots) {
 	for b.marks.len() > 0 && slots.Completed(b.marks.front().after) {
 		b.completed = b.marks.pop().posted
@@ -97,7 +97,7 @@ func (b *bulk) grow() {
 	b.recovered = b.completed
 }
 
-// restart takes all that was posted for completed, with a queue that is no more.
+// restart counts all that was posted as completed, for its send queue is gone.
 func (b *bulk) restart() {
 	b.completed, b.timed, b.marks = b.posted, 0, queue[postedMark]{}
 }

@@ -120,7 +120,7 @@ func startBulk(t *testing.T, l *Link, b *backlog, streams int) (stop func()) {
 func receivedOn(l *Link) (bytes uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, s := range l.streams {
+	for _, s := range l.streams.byNumber {
 		if s != nil {
 			bytes += s.ledger.Received()
 		}

@@ -13,8 +13,8 @@ import (
 // application to close it too, before it is reset.
 const patience = 5 * time.Second
 
-// CloseWrite says that no more bytes will be written: the peer reads what was
-// accepted and then io.EOF. It does not wait.
+// CloseWrite ends the direction that this side sends: the peer reads what was accepted and
+// then io.EOF. It does not wait.
 func (s *Stream) CloseWrite() error {
 	l := s.link
 	l.mu.Lock()
@@ -58,8 +58,9 @@ func (s *Stream) halfError() error {
 	return nil
 }
 
-// dropInbox drops what has arrived, and tells before how much that is. A Read
-// under way, which has been told to stop, leaves first, for it may be copying.
+// dropInbox calls before with the number of bytes that have arrived and were not read, and
+// drops them. It waits for a Read under way, which may be copying, and which its caller has
+// told to stop.
 func (s *Stream) dropInbox(before func(unread int)) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -74,19 +75,19 @@ func (s *Stream) dropInbox(before func(unread int)) {
 	l.watchNow()
 }
 
-// discard drops what has arrived, for nobody will read it, unless a Read still takes
-// some: whoever told it to stop waits for that, to drop the rest. Called with mu held.
+// discard drops what has arrived and will not be read. While a Read is copying it does
+// nothing: the call that has told the Read to stop (dropInbox) drops the rest. Called with
+// mu held.
 func (s *Stream) discard() {
-	if !s.taking {
+	if !s.inbox.taking {
 		s.ledger.Consume(s.inbox.clear())
 	}
 }
 
-// Close ends the stream. Calls under way return net.ErrClosed. It sends what
-// Write has accepted, says that the stream ends, and waits until the peer's
-// device has taken all of that, at most for the linger time; with none it drops
-// what has not been sent and does not wait. If bytes have arrived that were not
-// read, the peer is told that too.
+// Close ends the stream. Calls under way return net.ErrClosed. It sends what Write has
+// accepted and then FIN, and waits until the peer's device has taken all of that, at most
+// for the linger time; with none it drops what has not been sent and does not wait. If
+// bytes have arrived that were not read, it sends RESET instead of FIN.
 //
 // Close returns an error if the bytes could not be delivered.
 func (s *Stream) Close(linger time.Duration) error {
@@ -97,14 +98,14 @@ func (s *Stream) Close(linger time.Duration) error {
 		return net.ErrClosed
 	}
 	s.use = disowned
-	wasLost := l.final
+	wasLost := l.stage.final()
 	s.wake()
 	l.mu.Unlock()
 	s.dropInbox(func(unread int) {
 		if linger == 0 {
 			s.drop()
 		}
-		if s.unread = unread > 0 || linger == 0; s.unread {
+		if s.closing.unread = unread > 0 || linger == 0; s.closing.unread {
 			s.ledger.Reset()
 		} else {
 			s.ledger.CloseWrite()
@@ -113,7 +114,7 @@ func (s *Stream) Close(linger time.Duration) error {
 
 	timedOut := linger > 0 && !s.isReady(closeCall) && s.awaitDelivery(linger) != nil
 
-	// Nobody copies from the ring or to the staging memory any more.
+	// No call copies from the ring or to the staging memory any more.
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	l.mu.Lock()
@@ -128,23 +129,23 @@ func (s *Stream) Close(linger time.Duration) error {
 	switch {
 	case timedOut && !wasLost:
 		return syscall.ETIMEDOUT
-	case wasLost, linger == 0, s.delivered(), s.ledger.Heard()&credit.ResetEnd != 0, s.peerLeft():
+	case wasLost, linger == 0, s.delivered(), s.ledger.EndReceived()&credit.ResetEnd != 0, s.peerLeft():
 		return nil
 	}
 	return l.cause
 }
 
-// awaitDelivery waits until the peer's device has the end of the stream, at most
-// for the linger time. What the Close of another stream has waited in vain it
-// does not wait once more, unless the peer has sent something since: closing all
-// streams of a peer that is stopped takes no longer than closing one.
+// awaitDelivery waits until the peer's device has the end of the stream, at most for the
+// linger time. If the Close of another stream has timed out, and the peer has sent nothing
+// since, the time that it has waited counts: closing all streams of a peer that is stopped
+// takes no longer than closing one.
 func (s *Stream) awaitDelivery(linger time.Duration) error {
 	l := s.link
 	l.mu.Lock()
-	v := vain{linger, l.receive.messages}
+	v := timedOutClose{linger, l.receive.messages}
 	left := linger
-	if l.vain.heard == v.heard {
-		left -= l.vain.waited
+	if l.streams.timedOut.messages == v.messages {
+		left -= l.streams.timedOut.linger
 	}
 	l.mu.Unlock()
 	limit := deadline.New()
@@ -153,7 +154,7 @@ func (s *Stream) awaitDelivery(linger time.Duration) error {
 	err := s.wait(closeCall, limit)
 	if err != nil && left > 0 {
 		l.mu.Lock()
-		l.vain = v
+		l.streams.timedOut = v
 		l.mu.Unlock()
 	}
 	return err
@@ -166,27 +167,29 @@ func (s *Stream) drop() {
 	s.link.wakeTouched()
 }
 
-// disown has the link do without the stream's owner. Called with mu held.
+// disown goes on with the stream without its owner: resets it when the peer has not closed
+// it in time, and lets the link go if it was the last. Called with mu held, which it may
+// release to send.
 func (l *Link) disown(s *Stream) {
-	l.owned--
+	l.streams.owned--
 	s.forget()
 	if s.ledger.Stage() != credit.Over && l.stage < ended {
-		s.lastCall = time.AfterFunc(patience, s.loseHope)
+		s.closing.timer = time.AfterFunc(patience, s.patienceTick)
 	}
 	l.letGo()
-	l.watchNow() // whoever polled for the stream does not come back
+	l.watchNow() // the calls that polled for the stream do not come back
 }
 
-// loseHope resets a stream that the peer's application does not close.
-func (s *Stream) loseHope() {
+// patienceTick resets a stream that the peer's application has not closed in time.
+func (s *Stream) patienceTick() {
 	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:
 		return
-	case l.outOfTouch(&s.putOff):
-		s.lastCall.Reset(patience)
+	case l.outOfReach(&s.closing.deferredSince):
+		s.closing.timer.Reset(patience)
 		return
 	}
 	s.ledger.Reset()
@@ -194,8 +197,8 @@ func (s *Stream) loseHope() {
 	l.trySend()
 }
 
-// delivered says whether the peer's device has all that was accepted, and the
-// word that it was all. Called with mu held.
+// delivered says whether the peer's device has all that was accepted, and the FIN or RESET
+// behind it. Called with mu held.
 func (s *Stream) delivered() bool {
 	return s.ledger.Acked() || s.end > 0 && s.link.send.slots.Completed(s.end)
 }
@@ -203,11 +206,12 @@ func (s *Stream) delivered() bool {
 // peerLeft says whether the peer ended its stream and then disconnected, as it
 // does when it has closed. Called with mu held.
 func (s *Stream) peerLeft() bool {
-	return s.ledger.Heard() != 0 && disconnected(s.link.cause)
+	return s.ledger.EndReceived() != 0 && disconnected(s.link.cause)
 }
 
-// vain is how long a Close has waited for the peer in vain.
-type vain struct {
-	waited time.Duration
-	heard  uint64 // messages that the peer had sent before
+// timedOutClose is the last Close of a stream on a link that the peer has not answered in
+// time.
+type timedOutClose struct {
+	linger   time.Duration // that it has waited
+	messages uint64        // that the peer had sent before
 }

@@ -8,26 +8,26 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// pushRecords adds SENDs with the records that are due, those of the streams in
-// turn.
+// pushRecords adds SENDs with the records that are due, those of the streams in turn.
+// Called with mu held.
 func (l *Link) pushRecords() {
 	q := &l.send
-	for (q.talkers.len() > 0 || l.goAwayDue()) && len(q.batch) < maxBatch-2 && l.ledger.MaySendRecords() && q.records.free(&q.slots) {
-		if !l.repost() { // before a stream takes what is due for said
+	for (q.withRecords.len() > 0 || l.maySayGoAway()) && len(q.batch) < maxBatch-2 && l.ledger.MaySendRecords() && q.control.records.free(&q.slots) {
+		if !l.repost() { // before a ledger counts a record as sent
 			return
 		}
 		var records [wire.MaxRecords]wire.Record
 		n := 0
 		after := q.slots.Next() + 1
-		for ; n < len(records) && q.talkers.len() > 0; n++ {
+		for ; n < len(records) && q.withRecords.len() > 0; n++ {
 			r, ok := l.nextRecord(after)
 			if !ok {
 				break
 			}
 			records[n] = r
 		}
-		if n < len(records) && l.goAwayDue() {
-			l.leaving.due, l.leaving.sent = false, after
+		if n < len(records) && l.maySayGoAway() {
+			l.leaving.goAway, l.leaving.after = goAwaySaid, after
 			records[n] = wire.Record{Type: wire.GoAwayRecord}
 			n++
 		}
@@ -35,16 +35,17 @@ func (l *Link) pushRecords() {
 			return
 		}
 		l.stats.RecordsSent++
-		l.pushMessage(&q.records, l.ledger.SendRecords(), records[:n])
+		l.pushMessage(&q.control.records, l.ledger.SendRecords(), records[:n])
 	}
 }
 
-// nextRecord is the next record that is due of any stream.
+// nextRecord takes the next record that is due, of the stream whose turn it is. It travels
+// with a work request that completes as number after. Called with mu held.
 func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 	q := &l.send
-	for q.talkers.len() > 0 {
-		s := q.talkers.pop()
-		s.talking = false
+	for q.withRecords.len() > 0 {
+		s := q.withRecords.pop()
+		s.inRecordLine = false
 		due := s.ledger.Due()
 		if due == credit.NoRecord {
 			continue // it may wait for data to be sent first
@@ -60,16 +61,16 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 			s.credited()
 		case credit.FinRecord, credit.ResetRecord:
 			r.Position = value
-			r.Late = due == credit.ResetRecord && s.use == disowned && !s.unread
+			r.Late = due == credit.ResetRecord && s.use == disowned && !s.closing.unread
 			if s.end == 0 {
-				q.ending = append(q.ending, s)
+				q.awaitingEnds = append(q.awaitingEnds, s)
 			}
 			s.end = after
 		case credit.AcceptRecord:
-			l.unanswered--
-			s.wake() // its owner may have it already, and wait to Write
+			l.streams.unanswered--
+			s.wake() // its owner may have the stream already, and wait to Write
 		case credit.RefuseRecord:
-			l.unanswered--
+			l.streams.unanswered--
 			r.Reason = s.refusal
 		}
 		s.changed()
@@ -78,7 +79,7 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 	return wire.Record{}, false
 }
 
-// offer is the ring that a record tells of.
+// offer is the ring that a record tells of. Called with mu held.
 func (s *Stream) offer(r credit.Record) wire.RingPlace {
 	switch r {
 	case credit.OpenRecord, credit.AcceptRecord:
@@ -89,8 +90,8 @@ func (s *Stream) offer(r credit.Record) wire.RingPlace {
 	return wire.RingPlace{}
 }
 
-// pushMessage adds a SEND to the batch: what this side acknowledges, and
-// records.
+// pushMessage adds a SEND to the batch: what this side acknowledges, and records, or none
+// for link credit. Called with mu held.
 func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.Record) {
 	wr := l.push(true)
 	b := c.take(wr.ID + 1)
@@ -105,12 +106,13 @@ func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.
 	}
 }
 
-// pushProbe adds a write of nothing, which only the peer's device sees.
+// pushProbe adds a write of nothing, which only the peer's device sees. Called with mu
+// held.
 func (l *Link) pushProbe() {
 	l.alive.due = false
 	l.alive.probed = time.Now()
 	l.stats.Probes++
 	wr := l.push(true)
-	wr.Op, wr.RemoteAddr, wr.RKey = fabric.Write, l.send.target.Addr, l.send.target.RKey
-	l.send.probes.after[0] = wr.ID + 1
+	wr.Op, wr.RemoteAddr, wr.RKey = fabric.Write, l.send.control.target.Addr, l.send.control.target.RKey
+	l.send.control.probes.after[0] = wr.ID + 1
 }

@@ -135,10 +135,10 @@ func (e *asked) Close() error {
 func TestALinkIsAskedForMemoryWhileItIsTakenDown(t *testing.T) {
 	e := &asked{}
 	b := budget.New(func() budget.Limits { return budget.Limits{Registered: 1 << 20, Locked: 1 << 20} })
-	l := &Link{ep: e, stage: ended, account: &budget.Account{Budget: b}}
+	l := &Link{ep: e, life: life{stage: ended}, memory: linkMemory{account: &budget.Account{Budget: b}}}
 	e.link = l
 	l.watch.timer = time.NewTimer(time.Hour)
-	require.NoError(t, l.account.Reserve(4096))
+	require.NoError(t, l.memory.account.Reserve(4096))
 	l.tearDown()
 	e.asked.Wait()
 	require.Zero(t, inUse(b))
@@ -159,14 +159,14 @@ func (e closing) Close() error {
 // is about to be; but the link is not up any more.
 func TestMemoryOfALinkThatIsTakenDownIsAboutToBeHad(t *testing.T) {
 	b := budget.New(func() budget.Limits { return budget.Limits{Registered: 4096, Locked: 4096} })
-	l := &Link{cfg: Config{Budget: b}, stage: ended, account: &budget.Account{Budget: b}}
+	l := &Link{cfg: Config{Budget: b}, life: life{stage: ended}, memory: linkMemory{account: &budget.Account{Budget: b}}}
 	l.watch.timer = time.NewTimer(time.Hour)
-	require.NoError(t, l.account.Reserve(4096))
+	require.NoError(t, l.memory.account.Reserve(4096))
 	other := budget.Account{Budget: b}
 	closed := false
 	l.ep = closing{meanwhile: func() {
 		closed = true
-		err := short(other.Reserve(1), within(b))
+		err := reclaimOn(other.Reserve(1), within(b))
 		require.ErrorIs(t, err, syscall.ENOMEM)
 		require.True(t, err.(*budget.ShortageError).Passing)
 		List() // which would ask the endpoint

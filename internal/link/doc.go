@@ -1,30 +1,27 @@
 // Package link carries streams between two processes on one queue pair.
 //
-// A [Link] owns the queue pair, what completes on it, the memory registered for
-// it and one goroutine, its engine. A [Stream] is an entry in the link's table:
-// a ring at each end and a ledger. The way of a byte: [Stream.Write] (write.go)
-// gives it a place, the send queue (send.go) posts it, the peer's completion
-// brings it (receive.go), [Stream.Read] (read.go) copies it out. Whoever waits
-// polls or is woken (wait.go); the engine (engine.go) moves on what nobody waits
-// for, and takes the link down in the end.
+// A [Link] owns the queue pair, its completion queue and the memory registered for it.
+// A goroutine, its engine, lives as long as the link; a link that can outlive its queue
+// pair has others, for a standby or a search. A [Stream] is an entry in the link's table:
+// a ring at each end and a ledger.
+//
+// The way of a byte: [Stream.Write] (write.go) gives it a place in the peer's ring,
+// trySend (send.go) puts it into a batch of work requests (post.go), the peer polls its
+// completion (receive.go), [Stream.Read] (read.go) copies it out. A call that waits polls,
+// or sleeps until it is woken (wait.go). The engine (engine.go) polls and sends when no
+// call does, and takes the link down in the end.
 //
 // # The life of a link
 //
-//	Up        streams come and go           → Draining, on a cause
-//	Draining  the queue pair is in ERR      → Ended, when all receives are back;
-//	                                          Seeking, if the link may outlive that
-//	Seeking   its streams wait              → Up, over another queue pair;
-//	                                          Ended, if there is none to be had
-//	Ended     nothing more will arrive      → Closed, when nothing of it is owned
-//	Closed    the endpoint is destroyed
-//
-// What a link goes on over is its standby (standby.go), if it has one, or a queue pair
+// Its states are those of [stage] (life.go). A link that goes on after it has lost its
+// queue pair does so over its standby (standby.go), if it has one, or over a queue pair
 // that is dialed then (path.go, search.go).
 //
 // A link begins with the stream that it was dialed for, or, if it is one of several
-// for a pair of processes (pool.go), without. An idle link leaves: each side says
-// GOAWAY, and who has said and heard it with no stream left disconnects. The life of
-// a stream on the wire is that of [credit.Stream]; its owner's part is [use].
+// for a pair of processes (pool.go), without. An idle link leaves (idle.go): each side
+// sends GOAWAY, and disconnects when it has sent and received it and no stream is left. The
+// life of a stream on the wire is that of [credit.Stream]; what its owner still does with
+// it is [use].
 //
 // # Memory
 //
@@ -38,9 +35,14 @@
 // # Locks
 //
 // Link.mu guards the link, its streams, and Poll, PostRecv, Arm and Register of
-// the endpoint. PostSend runs one at a time (see [Link.trySend]) and without it,
-// for a device may take long; with it if there is little to post and the device
-// is not slow. Stream.reading and Stream.writing, each held by the one
-// call under way, are taken before it. Methods that say "may release mu" do so
-// while the device posts, or while bytes are copied.
+// the endpoint. One goroutine at a time calls PostSend: the one that has set
+// sendQueue.posting. It does so without mu, for a device may take long, or with mu if
+// there is little to post and the device is not slow. Stream.reading and Stream.writing,
+// each held by the one call under way, are taken before mu.
+//
+// "Called with mu held" at a method is about the mu of its own type or, for all that
+// belongs to a link, about Link.mu.
+// A method whose comment says "may release mu" does so while the device posts, or while
+// bytes are copied, and holds mu again when it returns: what its caller has read before
+// may have changed. The others hold it throughout.
 package link

@@ -9,9 +9,9 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// run is the goroutine of a link, its engine. It moves on what nobody waits for,
-// takes note of what happens to the connection, and takes the link down when it
-// has ended and nothing of it is owned any more.
+// run is the goroutine of a link, its engine. It polls and sends when no call does, takes
+// note of what happens to the queue pair, and takes the link down when it has ended and its
+// streams and buffers are closed.
 func (l *Link) run() {
 	for last := false; !last; {
 		ep, number := l.endpoint()
@@ -28,19 +28,21 @@ func (l *Link) endpoint() (ep fabric.Endpoint, number uint64) {
 	return l.ep, l.stats.Moves
 }
 
-// closeLost has the endpoints closed that the link has had before, which takes a device
-// whose cable is out seconds. Called by the engine, which waits on none.
+// closeLost closes the endpoints that the link has had before, in goroutines, for it takes
+// a device whose cable is out seconds. Only the engine calls it, which waits on none of
+// them.
 func (l *Link) closeLost() {
 	l.mu.Lock()
 	lost := l.path.lost
 	l.path.lost = nil
 	l.mu.Unlock()
 	for _, ep := range lost {
-		l.path.work.Go(func() { _ = ep.Close() }) // there is nobody to tell
+		l.path.work.Go(func() { _ = ep.Close() }) // no call is left to return the error
 	}
 }
 
-// turn deals with one event of an endpoint, and says whether it was the last.
+// turn handles one event of the endpoint that was the link's after so many moves. It
+// returns whether it was the last.
 func (l *Link) turn(number uint64, event error) (last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,18 +61,18 @@ func (l *Link) turn(number uint64, event error) (last bool) {
 		if l.alive.activity == before || pass == maxPasses || l.stage != up {
 			break
 		}
-		// Those who have been woken go first; by then there may be more, of
-		// which nobody need tell this side.
+		// The calls that have been woken go first. By then more may have completed,
+		// for which the device need not wake the engine.
 		l.mu.Unlock()
 		runtime.Gosched()
 		l.mu.Lock()
 	}
 	if l.watch.serves != served && !l.watch.opened {
-		l.rewatch() // those who have been woken look again
+		l.rewatch() // the calls that have been woken poll again
 	} else {
 		l.watchNow()
 	}
-	return l.owned == 0 && !l.send.posting && (l.stage == ended && l.peerGone || l.forced)
+	return l.streams.owned == 0 && !l.send.posting && (l.stage == ended && l.qp.peerGone || l.leaving.forced)
 }
 
 // maxPasses is how often the engine looks for more before it waits again. Without
@@ -83,7 +85,8 @@ const maxPasses = 8
 // fails at once whatever is sent meanwhile.
 const portPatience = 2 * time.Second
 
-// changed takes what Wait said of the connection. Called with mu held.
+// changed handles the error of Wait, or nil, which says nothing of the queue pair. Called
+// with mu held.
 func (l *Link) changed(err error) {
 	switch {
 	case err == nil:
@@ -97,15 +100,15 @@ func (l *Link) changed(err error) {
 			l.probe()
 		})
 	case errors.Is(err, fabric.ErrDeviceRemoved):
-		if _, failed := l.cause.(*lostError); failed && l.stage == draining {
-			l.cause, l.final = nil, false // that the device is gone is why something failed
+		if _, failed := l.cause.(*lostError); failed && l.stage < seeking {
+			l.cause = nil // the failure came of this: the device is gone
 		}
 		l.fail(lost(err))
-		l.abandoned = true
-		l.peerGone = true
+		l.qp.abandoned = true
+		l.qp.peerGone = true
 	default:
 		l.fail(lost(err))
-		l.peerGone = true
+		l.qp.peerGone = true
 	}
 }
 
@@ -113,37 +116,37 @@ func (l *Link) changed(err error) {
 // endpoint any more, but for Wake.
 func (l *Link) tearDown() {
 	l.mu.Lock()
-	l.stage = closed
+	l.enter(closed)
 	l.sayDown() // unless it has been said
 	l.watch.timer.Stop()
 	if l.alive.timer != nil {
 		l.alive.timer.Stop()
 	}
-	for _, timer := range []*time.Timer{l.drain, l.idle, l.tidying.timer} {
+	for _, timer := range []*time.Timer{l.qp.drain, l.leaving.timer, l.memory.tidying.timer} {
 		if timer != nil {
 			timer.Stop()
 		}
 	}
-	for _, s := range l.streams {
+	for _, s := range l.streams.byNumber {
 		if s == nil {
 			continue
 		}
 		s.forget()
-		if s.lastCall != nil {
-			s.lastCall.Stop()
+		if s.closing.timer != nil {
+			s.closing.timer.Stop()
 		}
 	}
 	l.mu.Unlock()
 	l.leavePath()
 	l.closeLost()
 	l.path.work.Wait()
-	// The memory is gone either way; there is nobody to tell.
+	// The memory is gone either way, and no call is left to return the error.
 	_ = l.ep.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.account.Release(l.account.Bytes())
-	l.queues = 0
-	l.delist() // and no sooner: whoever lacks memory meanwhile finds that it is about to be had
+	l.memory.account.Release(l.memory.account.Bytes())
+	l.memory.queues = 0
+	l.delist() // and no sooner: a dial that lacks memory meanwhile finds that some is about to be free
 }
 
 // keepAlive finds out whether the peer's device is there. Guarded by Link.mu.
@@ -157,7 +160,8 @@ type keepAlive struct {
 
 var errNoCompletion = errors.New("the device does not complete a probe")
 
-// probe asks the peer's device for a sign of life. Called with mu held.
+// probe asks the peer's device for a sign of life. Called with mu held, which it may
+// release to send.
 func (l *Link) probe() {
 	if l.stage != up {
 		return
@@ -181,9 +185,9 @@ func (l *Link) keepAliveTick() {
 	if l.stage != up { // it may be again
 		return
 	}
-	l.pollAndSend() // perhaps it has answered, and nobody has looked
+	l.pollAndSend() // the peer may have answered, and no call has polled
 	switch {
-	case !l.send.probes.free(&l.send.slots) && time.Since(a.probed) > l.cfg.Patience:
+	case !l.send.control.probes.free(&l.send.slots) && time.Since(a.probed) > l.cfg.Patience:
 		l.fail(&lostError{syscall.ETIMEDOUT, errNoCompletion})
 	case a.activity == a.seen:
 		l.probe()

@@ -34,8 +34,8 @@ func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
 func (e *RefusedError) Timeout() bool   { return false }
 func (e *RefusedError) Temporary() bool { return e.Busy }
 
-// lostError gives what the fabric said about the end of a link the errno that
-// package net's users know, and keeps the fabric's words.
+// lostError is why a link has ended: an errno that users of package net know, and the
+// fabric's own error.
 type lostError struct {
 	errno  syscall.Errno
 	reason error
@@ -46,8 +46,7 @@ func (e *lostError) Unwrap() []error { return []error{e.errno, e.reason} }
 func (e *lostError) Timeout() bool   { return e.errno.Timeout() }
 func (e *lostError) Temporary() bool { return e.errno.Temporary() }
 
-// lost is what the end of the link, as the endpoint tells it, means to the users
-// of its streams.
+// lost is the error that streams return for an error of the link's endpoint.
 func lost(reason error) error {
 	switch {
 	case errors.Is(reason, fabric.ErrDisconnected):
@@ -61,16 +60,18 @@ func lost(reason error) error {
 // disconnected says whether a link was lost because the peer, or its kernel, has
 // disconnected it, or would have if there had been a path.
 func disconnected(cause error) bool {
-	return cause == syscall.ECONNRESET || errors.Is(cause, fabric.ErrDisconnected) || left(cause)
+	return cause == syscall.ECONNRESET || errors.Is(cause, fabric.ErrDisconnected) || foundGone(cause)
 }
 
-// left says whether a search has found that the peer has not the link any more.
-func left(err error) bool { return errors.Is(err, errGone) && rejected(err) }
+// foundGone says whether a search has ended because the peer does not have the link any
+// more.
+func foundGone(err error) bool { return errors.Is(err, errGone) && rejected(err) }
 
-// sought is what the loss of a queue pair means to the users of the link's streams when
-// another has been sought for so long in vain. That a peer which has disconnected is gone
-// is no news. What the search has met is for people: nobody's deadline has passed.
-func sought(cause error, long time.Duration, vain error) error {
+// notResumed is the error that streams return when a link has sought another queue pair for
+// so long and found none: cause, and then what the search has met. If the peer has
+// disconnected and is gone, cause says enough. The search's error is added as text, without
+// its errno: programs are not to take it for a deadline of theirs.
+func notResumed(cause error, long time.Duration, vain error) error {
 	lost, ok := cause.(*lostError)
 	if !ok {
 		if errors.Is(vain, errGone) {
@@ -78,17 +79,16 @@ func sought(cause error, long time.Duration, vain error) error {
 		}
 		lost = &lostError{syscall.ECONNRESET, fabric.ErrDisconnected}
 	}
-	if !left(vain) {
+	if !foundGone(vain) {
 		vain = errors.New(vain.Error())
 	}
 	return &lostError{lost.errno, fmt.Errorf("%w; no other queue pair in %v: %w", lost.reason, long.Round(time.Millisecond), vain)}
 }
 
-// errNoAnswer reports that nobody has answered in the time that an attempt may take.
+// errNoAnswer reports that no answer has come in the time that an attempt may take.
 var errNoAnswer = errors.New("nobody answers")
 
-// unreached is what has come of an attempt at another queue pair over one of several
-// routes.
+// unreached is the error of an attempt at another queue pair over one of several routes.
 func unreached(r route, err error, routes int) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = errNoAnswer
@@ -96,7 +96,7 @@ func unreached(r route, err error, routes int) error {
 	return fmt.Errorf("%v to %v: %w; pairs of cards tried: %d", r.local, r.remote, handshakeError(err), routes)
 }
 
-// failed is what a failed work request means to the users of the streams.
+// failed is the error that streams return for a failed work request.
 func failed(wc *fabric.Completion) error {
 	reason := fmt.Errorf("%v, vendor code %#x", wc.Status, wc.Vendor)
 	switch wc.Status {
@@ -120,7 +120,7 @@ func failed(wc *fabric.Completion) error {
 	return &lostError{syscall.ECONNRESET, reason}
 }
 
-// handshakeError is what a failed handshake means to whoever dials or accepts.
+// handshakeError is the error that a dial or accept returns for a failed handshake.
 func handshakeError(err error) error {
 	if errors.Is(err, fabric.ErrDisconnected) || errors.Is(err, fabric.ErrDeviceRemoved) {
 		return lost(err)

@@ -393,7 +393,7 @@ func (w *world) end() {
 		}
 		for l := range w.eachLink() {
 			if l.stage != closed {
-				w.note(fmt.Sprintf("link in stage %d (%v), final %t, forced %t, peer gone %t, of %d streams, %d owned, leaving %+v, active %t, idle %v", l.stage, l.cause, l.final, l.forced, l.peerGone, l.live.Load(), l.owned, l.leaving, l.active, l.cfg.Idle), l.path.own.Link)
+				w.note(fmt.Sprintf("link in stage %d (%v), forced %t, peer gone %t, of %d streams, %d owned, leaving %+v, active %t, idle %v", l.stage, l.cause, l.leaving.forced, l.qp.peerGone, l.streams.live.Load(), l.streams.owned, l.leaving, l.active, l.cfg.Idle), l.path.own.Link)
 			}
 		}
 		w.breach("%d endpoints or listeners left open", n)
@@ -457,17 +457,17 @@ func (w *world) checkLinks() {
 		wrong := ""
 		switch used := l.ledger.Unacknowledged(); {
 		case l.stage == closed:
-		case l.receive.posted < 0 || l.receive.posted > l.cfg.RecvQueue+receivesBeside:
-			wrong = fmt.Sprintf("%d receives posted", l.receive.posted)
+		case l.qp.posted < 0 || l.qp.posted > l.cfg.RecvQueue+receivesBeside:
+			wrong = fmt.Sprintf("%d receives posted", l.qp.posted)
 		case q.slots.Outstanding() > q.slots.Depth():
 			wrong = "more work requests than slots"
 		case l.path.resumes() && l.stage == up && l.log.len() != used:
 			wrong = fmt.Sprintf("%d messages in the log, of which %d are not acknowledged", l.log.len(), used)
 		case l.log.again > l.log.len():
 			wrong = "more to be sent again than there is"
-		case int(l.live.Load()) < 0 || l.owned < 0 || l.unanswered < 0 || len(l.opens) > cap(l.opens):
+		case int(l.streams.live.Load()) < 0 || l.streams.owned < 0 || l.streams.unanswered < 0 || len(l.streams.opens) > cap(l.streams.opens):
 			wrong = "streams that never were"
-		case l.account.Bytes() < l.rings.size:
+		case l.memory.account.Bytes() < l.memory.rings.size:
 			wrong = "memory that is not accounted for"
 		}
 		l.mu.Unlock()
@@ -532,7 +532,7 @@ func (w *world) down(p *process, pair *linkPair, cause error) {
 	}
 	w.tally.ends++
 	own, other := pair.ends[p.index], pair.ends[1-p.index]
-	if w.patient && !pair.excused && other != nil && own.live.Load() > 0 && w.inUse(own) && w.inUse(other) {
+	if w.patient && !pair.excused && other != nil && own.streams.live.Load() > 0 && w.inUse(own) && w.inUse(other) {
 		w.breach("link %d of process %d ended: %v", pair.number, p.index, cause)
 	}
 }

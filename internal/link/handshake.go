@@ -23,8 +23,8 @@ func Dial(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) 
 	if !cfg.Shared {
 		features = wire.Dedicated
 	}
-	h := hands{ep: ep, cfg: cfg, features: features}
-	_, s, err := h.shake(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
+	h := handshake{ep: ep, cfg: cfg, features: features}
+	_, s, err := h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
 		h.offerReturn(l)
 		s := l.addStream(0, credit.NewStream(held.size), held)
@@ -41,11 +41,11 @@ func Dial(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) 
 	return s, err
 }
 
-// DialEmpty makes a link as Dial does, but without a stream. It takes no memory
-// that is kept for what has to begin, and nobody gives any up for it.
+// DialEmpty makes a link as Dial does, but without a stream. It leaves the memory that is
+// kept for connections that have to begin, and no other link gives any up for it.
 func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, error) {
-	h := hands{ep: ep, cfg: cfg, features: wire.Empty}
-	l, _, err := h.shake(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
+	h := handshake{ep: ep, cfg: cfg, features: wire.Empty}
+	l, _, err := h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
 		h.offerReturn(l)
 		r, err := h.request(ctx, l, held)
@@ -55,7 +55,7 @@ func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, erro
 		if err := l.reach(r.Ring); err != nil {
 			return nil, err
 		}
-		l.rings.give(held)
+		l.memory.rings.give(held)
 		return nil, ep.Confirm()
 	})
 	return l, err
@@ -67,7 +67,7 @@ func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, erro
 func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream, error) {
 	private := ep.Private()
 	peer, r, bad := wire.DecodeHello(private)
-	h := hands{ep: ep, cfg: cfg, features: peer.Features & wire.Empty, awaited: true}
+	h := handshake{ep: ep, cfg: cfg, features: peer.Features & wire.Empty, awaited: true}
 	switch dedicated := peer.Features&wire.Dedicated != 0; {
 	case bad != nil:
 	case r.Type != wire.OpenRecord || r.Stream != 0:
@@ -77,17 +77,17 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream
 	case dedicated:
 		h.cfg.Shared, h.cfg.Idle = false, 0
 	}
-	return h.shake(ctx, func(ctx context.Context, l *Link, held piece) (s *Stream, err error) {
+	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (s *Stream, err error) {
 		if bad != nil {
 			return nil, &ProtocolError{bad.Error()}
 		}
-		l.meet(peer, r.Ring)
+		l.takeHello(peer, r.Ring)
 		if asked, ok := wire.RequestedReturn(private); ok && h.offerReturn(l) {
 			l.path.own.Link, l.path.own.Secret = newSecret()
 			l.path.meet(asked, l)
 		}
 		if h.empty() {
-			l.rings.give(held)
+			l.memory.rings.give(held)
 		} else {
 			s = l.addStream(0, credit.AcceptStream(held.size, r.Ring.Size), held)
 			s.ledger.SendRecord(credit.AcceptRecord)
@@ -101,23 +101,23 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream
 	})
 }
 
-// hands are this side's in a handshake.
-type hands struct {
+// handshake is this side of one.
+type handshake struct {
 	ep       fabric.Endpoint
 	cfg      Config
 	features wire.Features // of this side's hello
-	awaited  bool          // the peer awaits this side's answer
+	awaited  bool          // the peer waits for this side's answer
 }
 
 // empty says whether the link begins without a stream.
-func (h *hands) empty() bool { return h.features&wire.Empty != 0 }
+func (h *handshake) empty() bool { return h.features&wire.Empty != 0 }
 
-// shake prepares a link and its first ring, has it exchange hellos, and starts it.
-// If it fails while the peer awaits this side's answer, the peer is told why. At
-// other times there must be no rejection: the kernel would take the connection for
-// settled, repeat the unanswered request for some 100 s all the same, and have
-// Close wait for the end of that.
-func (h *hands) shake(ctx context.Context,
+// run prepares a link and its first ring, has exchange send and receive hellos, and starts
+// the link. If that fails while the peer waits for this side's answer, run rejects the
+// peer with the reason. At other times it must not reject: the kernel would take the
+// connection for settled, repeat the unanswered request for some 100 s all the same, and
+// Close would wait for the end of that.
+func (h *handshake) run(ctx context.Context,
 	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (made *Link, s *Stream, err error) {
 	account := &budget.Account{Budget: h.cfg.Budget}
 	var local, remote netip.AddrPort // of the stream, if there is one
@@ -129,7 +129,7 @@ func (h *hands) shake(ctx context.Context,
 		if l != nil {
 			l.path.close(l.active)
 		}
-		// Without an error, a function of the user's has panicked.
+		// If there is no error, a function of the user's has panicked.
 		if err != nil && h.awaited {
 			_ = h.ep.Reject(rejection(err).Append(nil))
 		}
@@ -142,7 +142,7 @@ func (h *hands) shake(ctx context.Context,
 	if l, err = h.prepare(account); err != nil {
 		return nil, nil, err
 	}
-	held, err := l.rings.take(l.cfg.FirstRing())
+	held, err := l.memory.rings.take(l.cfg.FirstRing())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -166,7 +166,7 @@ func (h *hands) shake(ctx context.Context,
 }
 
 // request asks the peer for the link, and takes its answer.
-func (h *hands) request(ctx context.Context, l *Link, held piece) (wire.Record, error) {
+func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Record, error) {
 	answer, err := h.ep.Connect(ctx, l.hello(h.features, wire.OpenRecord, held))
 	if err != nil {
 		return wire.Record{}, err
@@ -185,7 +185,7 @@ func (h *hands) request(ctx context.Context, l *Link, held piece) (wire.Record, 
 	if err != nil {
 		return wire.Record{}, &ProtocolError{err.Error()}
 	}
-	l.meet(peer, r.Ring)
+	l.takeHello(peer, r.Ring)
 	if told, ok := wire.AnsweredReturn(answer); ok && l.path.returns != nil {
 		l.path.own.Link, l.path.own.Secret = told.Link, told.Secret
 		l.path.meet(told, l)
@@ -193,9 +193,9 @@ func (h *hands) request(ctx context.Context, l *Link, held piece) (wire.Record, 
 	return r, nil
 }
 
-// offerReturn has this side take the link up again when its queue pair is lost, if it
-// can and is to, and says whether it does.
-func (h *hands) offerReturn(l *Link) bool {
+// offerReturn has this side listen for another queue pair for the link when its own is
+// lost, if it can and is to. It returns whether it does.
+func (h *handshake) offerReturn(l *Link) bool {
 	if _, can := fabric.Unwrap(h.ep).(fabric.Mover); !can || h.cfg.Returns == nil {
 		return false
 	}
@@ -207,7 +207,7 @@ func (h *hands) offerReturn(l *Link) bool {
 // the control messages.
 const minSendQueue = credit.LinkControlSends + 6
 
-// rejection is what the peer is told of an error.
+// rejection is what this side answers the peer for an error.
 func rejection(err error) wire.Reject {
 	var refused *RefusedError
 	if errors.As(err, &refused) {
@@ -217,22 +217,22 @@ func rejection(err error) wire.Reject {
 	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Passing, Reason: err.Error()}
 }
 
-// prepare has others give memory back if there is too little for the link, unless
-// it is one that nothing waits for.
-func (h *hands) prepare(account *budget.Account) (*Link, error) {
+// prepare prepares the link. If there is too little memory, other links give some back for
+// it, but not for an empty link, which no dial waits for.
+func (h *handshake) prepare(account *budget.Account) (*Link, error) {
 	if h.empty() {
 		return prepare(h.ep, h.cfg, account, account.ReserveToGrow)
 	}
 	l, err := prepare(h.ep, h.cfg, account, account.Reserve)
 	if err != nil {
-		return nil, short(err, within(h.cfg.Budget))
+		return nil, reclaimOn(err, within(h.cfg.Budget))
 	}
 	return l, nil
 }
 
-// prepare opens the endpoint and sets up everything that does not depend on the
-// peer. The receives are posted before the peer hears of this side. What a link
-// needs for good is reserved before anything is made.
+// prepare opens the endpoint and sets up everything that does not depend on the peer. It
+// posts the receives before this side sends the peer anything, and reserves the memory
+// that a link always needs before it makes anything.
 func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve func(n int) error) (*Link, error) {
 	options := cfg.options()
 	asked := ep.Footprint(options)
@@ -259,18 +259,17 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 		remote:  ep.RemoteAddr(),
 		cfg:     cfg,
 		limits:  limits,
-		opens:   make(chan struct{}, wire.MaxOpens),
-		gone:    make(chan struct{}),
-		account: account,
-		queues:  granted.Queues,
+		life:    life{gone: make(chan struct{})},
+		streams: streamTable{opens: make(chan struct{}, wire.MaxOpens)},
+		memory:  linkMemory{account: account, queues: granted.Queues},
 	}
-	l.rings = arena{
+	l.memory.rings = arena{
 		register: func(n int) (fabric.Memory, error) { return l.ep.Register(n, fabric.RemoteWrite) },
 		account:  account,
 		slabSize: cfg.slabSize(),
 		limit:    options.RemoteMemory,
 	}
-	if err := l.rings.add(cfg.FirstRing()); err != nil {
+	if err := l.memory.rings.add(cfg.FirstRing()); err != nil {
 		return nil, err
 	}
 	memory, err := ep.Register(cfg.SendBuffer+ControlMemory, fabric.LocalWrite)
@@ -279,8 +278,8 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 	}
 	l.send = newSendQueue(memory, cfg.SendBuffer, cfg.SendQueue)
 	l.watch.budget = limits.Spin
-	l.receive.posted = cfg.RecvQueue + credit.LinkControlReceives
-	return l, ep.PostRecv(l.receive.posted)
+	l.qp.posted = cfg.RecvQueue + credit.LinkControlReceives
+	return l, ep.PostRecv(l.qp.posted)
 }
 
 // options are those of the link's queue pairs.
@@ -310,8 +309,8 @@ func (c *Config) PinnedMemory() int {
 	})
 }
 
-// hello is the private data that tells of this side, and of the ring that it has
-// for the link's first stream or, if there is none, for probes to name.
+// hello is the private data that describes this side, and the ring that it has for the
+// link's first stream or, if there is none, for probes to name.
 func (l *Link) hello(features wire.Features, about wire.RecordType, held piece) []byte {
 	if l.cfg.Proof != 0 {
 		features |= wire.Proof
@@ -335,16 +334,16 @@ func (l *Link) hello(features wire.Features, about wire.RecordType, held piece) 
 	return b
 }
 
-// meet takes what the peer says of its side of the link.
-func (l *Link) meet(peer wire.Hello, held wire.RingPlace) {
+// takeHello takes over what the peer's hello says of its side of the link.
+func (l *Link) takeHello(peer wire.Hello, held wire.RingPlace) {
 	l.ledger = credit.NewLink(l.cfg.RecvQueue, peer.Receives)
-	l.send.target = held
+	l.send.control.target = held
 }
 
-// unset is when timers fire that are yet to be set.
+// unset is a time so long that a timer made with it does not fire before it is set.
 const unset = math.MaxInt64
 
-// reach makes sure that a ring of the peer's may be written to.
+// reach makes sure that this side may write to a ring of the peer's.
 func (l *Link) reach(p wire.RingPlace) error {
 	if err := l.ep.Reach(p.Addr, p.RKey, p.Size); err != nil {
 		return &ProtocolError{"a ring that is not there: " + err.Error()}
@@ -356,11 +355,11 @@ func (l *Link) reach(p wire.RingPlace) error {
 func (l *Link) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.idle = time.AfterFunc(unset, l.idleTick)
-	if l.owned == 0 { // it began without a stream, and waits for one
-		l.idle.Reset(max(l.cfg.Idle, patience))
+	l.leaving.timer = time.AfterFunc(unset, l.idleTick)
+	if l.streams.owned == 0 { // the link began without a stream, and waits for one
+		l.leaving.timer.Reset(max(l.cfg.Idle, patience))
 	}
-	l.tidying.timer = time.AfterFunc(unset, l.tidyTick)
+	l.memory.tidying.timer = time.AfterFunc(unset, l.tidyTick)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)
 	l.watch.pending = true
 	if l.cfg.KeepAlive > 0 {

@@ -3,21 +3,54 @@ package link
 import (
 	"net"
 	"time"
+
+	"github.com/ringnet/ringnet/credit"
 )
 
-// leaving is how far an idle link has come with its GOAWAYs.
+// goAway is how far this side is with its GOAWAY, which tells the peer that no stream
+// will begin any more.
+//
+//	goAwayUnsaid  streams may begin             → goAwayDue, when the link has been idle for
+//	                                              long, or the peer's GOAWAY has come
+//	goAwayDue     those there are come to an end → goAwaySaid, when none is left
+//	goAwaySaid    it has been posted
+type goAway uint8
+
+const (
+	goAwayUnsaid goAway = iota
+	goAwayDue
+	goAwaySaid
+)
+
+// leaving is how far a link is on its way to its end when nobody needs it. Guarded by
+// Link.mu.
 type leaving struct {
-	due   bool
-	sent  uint64 // work requests that complete with ours; 0: not sent
-	heard bool
+	goAway   goAway
+	after    uint64 // goAwaySaid: work requests that complete with it
+	received bool   // the peer's GOAWAY has come
+
+	timer         *time.Timer // of idleTick, once no stream is owned
+	deferredSince time.Time   // when the end of an idle link was first put off: see outOfReach; zero: it has not been
+	forced        bool        // the endpoint is to be closed whatever it owes
 }
 
 // begun says whether no stream may begin any more.
-func (g *leaving) begun() bool { return g.due || g.sent > 0 || g.heard }
+func (g *leaving) begun() bool { return g.goAway != goAwayUnsaid || g.received }
 
-// idleTime is how long a link of whose streams none is owned any more may stay: as
-// long as the peer may take to end them, or to answer GOAWAY, at least. Called with
-// mu held.
+// sayGoAway makes a GOAWAY due, unless it has been sent.
+func (g *leaving) sayGoAway() {
+	if g.goAway == goAwayUnsaid {
+		g.goAway = goAwayDue
+	}
+}
+
+// delivered says whether the peer's device has this side's GOAWAY.
+func (g *leaving) delivered(slots *credit.Slots) bool {
+	return g.goAway == goAwaySaid && slots.Completed(g.after)
+}
+
+// idleTime is how long a link may stay whose streams all are closed by their owners: at
+// least as long as the peer may take to end them, or to answer GOAWAY. Called with mu held.
 func (l *Link) idleTime() time.Duration {
 	if l.mayLeave() {
 		return l.cfg.Idle
@@ -25,25 +58,25 @@ func (l *Link) idleTime() time.Duration {
 	return max(l.cfg.Idle, patience)
 }
 
-// idleTick ends a link of whose streams none is owned any more: with GOAWAY if
-// they are over, and at once if the peer, or the device, has not answered.
+// idleTick ends a link whose streams all are closed by their owners: with GOAWAY if they
+// are over, and at once if the peer, or the device, has not answered.
 func (l *Link) idleTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.owned > 0 || l.stage == closed:
+	case l.streams.owned > 0 || l.stage == closed:
 	case l.mayLeave():
 		l.goAway()
-	case !l.done() && l.outOfTouch(&l.putOff):
-		l.idle.Reset(patience) // the peer's streams may not be over; the search ends by itself
+	case !l.done() && l.outOfReach(&l.leaving.deferredSince):
+		l.leaving.timer.Reset(patience) // the peer's streams may not be over; the search ends at its own limit
 	default:
-		l.forced = true
+		l.leaving.forced = true
 		l.fail(net.ErrClosed)
 		l.ep.Wake()
 	}
 }
 
-// Leave has the link leave if it carries no stream.
+// Leave ends the link, with GOAWAY, if it carries no stream.
 func (l *Link) Leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,30 +88,31 @@ func (l *Link) Leave() {
 // mayLeave says whether the link carries no stream and has not begun to leave.
 // Called with mu held.
 func (l *Link) mayLeave() bool {
-	return l.stage == up && l.live.Load() == 0 && l.owned == 0 && !l.leaving.begun()
+	return l.stage == up && l.streams.live.Load() == 0 && l.streams.owned == 0 && !l.leaving.begun()
 }
 
-// goAway tells the peer that the link leaves. Called with mu held, which it may
-// release to send.
+// goAway sends GOAWAY. Called with mu held, which it may release to send.
 func (l *Link) goAway() {
-	l.leaving.due = true
-	l.putOff = time.Time{}
-	l.idle.Reset(patience)
+	l.leaving.sayGoAway()
+	l.leaving.deferredSince = time.Time{}
+	l.leaving.timer.Reset(patience)
 	l.trySend()
 	l.watchNow()
 }
 
-// goAwayDue says whether to tell the peer that no stream will begin any more.
-func (l *Link) goAwayDue() bool { return l.leaving.due && l.live.Load() == 0 }
+// maySayGoAway says whether GOAWAY is due and no stream is left. Called with mu held.
+func (l *Link) maySayGoAway() bool {
+	return l.leaving.goAway == goAwayDue && l.streams.live.Load() == 0
+}
 
-// letGo has the link leave in a while, if nothing of it is owned any more, or at once
-// if it has ended. Called with mu held.
+// letGo sets the timer of idleTick if nothing of the link is owned any more, and has the
+// engine take the link down if it has ended. Called with mu held.
 func (l *Link) letGo() {
-	if l.owned > 0 {
+	if l.streams.owned > 0 {
 		return
 	}
-	l.putOff = time.Time{}
-	l.idle.Reset(l.idleTime())
+	l.leaving.deferredSince = time.Time{}
+	l.leaving.timer.Reset(l.idleTime())
 	if l.stage != up {
 		l.ep.Wake()
 	}

@@ -25,7 +25,10 @@ type inbox struct {
 	credits int       // sent in a row, each rapidly after the last
 	told    time.Time // when that was
 
-	grown bool   // the stream is among link.grown
+	want   int  // bytes that the Peek under way waits for; 0: there is none
+	taking bool // a Read copies out of the ring, most likely without mu
+
+	grown bool   // the stream is among link.memory.tidying.grown
 	seen  uint64 // bytes received, when that was last looked through
 }
 
@@ -99,8 +102,8 @@ func (b *inbox) renew() {
 }
 
 // eagerRing is the size that a ring grows to as soon as it is filled, whether or
-// not anybody reads: programs of package net rely on some tens of KiB being on
-// their way while nobody does, for that is what TCP takes. Where memory is shared
+// not it is read: programs of package net rely on some tens of KiB being on their
+// way while no call reads, for that is what TCP takes. Where memory is shared
 // nothing is ever on its way, and larger rings only drive each other out of the
 // caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast.
 const eagerRing = 256 << 10
@@ -115,7 +118,7 @@ const (
 	soon   = 100 * time.Millisecond
 )
 
-// fill takes note that the peer has used all of its room.
+// fill counts that the peer has used all of its room.
 func (b *inbox) fill() {
 	now := time.Now()
 	if now.Sub(b.last) > soon {
@@ -125,7 +128,8 @@ func (b *inbox) fill() {
 	b.last = now
 }
 
-// filled takes note that the peer has used all of its room. Called with mu held.
+// filled handles that the peer has used all of its room: a small ring grows. Called with mu
+// held.
 func (s *Stream) filled() {
 	s.inbox.fill()
 	if s.inbox.held.size < eagerRing {
@@ -143,7 +147,8 @@ const (
 	rapid       = 10 * time.Millisecond
 )
 
-// credited takes note that a CREDIT is sent. Called with mu held.
+// credited counts a CREDIT that is sent: after many in a row the ring grows. Called with mu
+// held.
 func (s *Stream) credited() {
 	b := &s.inbox
 	if b.held.size >= eagerRing && s.link.sharesMemory() {
@@ -167,9 +172,9 @@ func (s *Stream) grow(size int) {
 	if l.stage != up || size <= s.inbox.held.size || !s.ledger.MayOffer() {
 		return
 	}
-	p, err := l.rings.takeToGrow(size, l.cfg.FirstRing())
+	p, err := l.memory.rings.takeToGrow(size, l.cfg.FirstRing())
 	if err != nil {
-		s.inbox.filled, s.inbox.credits = 0, 0 // the ring that there is will do for now
+		s.inbox.filled, s.inbox.credits = 0, 0 // the ring stays as it is for now
 		return
 	}
 	s.offerRing(p)
@@ -188,7 +193,7 @@ func (s *Stream) shrink() int {
 	case b.held.size <= first || b.Len() > 0 || !s.ledger.MayOffer():
 		return 0
 	}
-	p, err := s.link.rings.takeToShrink(first)
+	p, err := s.link.memory.rings.takeToShrink(first)
 	if err != nil {
 		return 0
 	}
@@ -197,7 +202,7 @@ func (s *Stream) shrink() int {
 	return b.held.size - first
 }
 
-// offerRing has the peer told of another ring. Called with mu held.
+// offerRing offers the peer another ring. Called with mu held.
 func (s *Stream) offerRing(p piece) {
 	s.inbox.filled, s.inbox.credits = 0, 0
 	s.inbox.offered = p
@@ -220,8 +225,10 @@ func (s *Stream) giveBack() {
 	}
 }
 
+// givePiece returns a piece of memory, and has the link look later for slabs to free.
+// Called with mu held.
 func (s *Stream) givePiece(p *piece) {
-	if s.link.rings.give(*p) {
+	if s.link.memory.rings.give(*p) {
 		s.link.tidyLater()
 	}
 	*p = piece{}

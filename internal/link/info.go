@@ -29,8 +29,8 @@ type Path struct{ Local, Remote netip.AddrPort }
 
 func pathOf(ep fabric.Endpoint) Path { return Path{ep.LocalAddr(), ep.RemoteAddr()} }
 
-// all are the links of this process that have memory, until they have given it back,
-// and what those have carried that have, by network.
+// all is the links of this process that have registered memory, and what those have
+// carried, by network, that have freed theirs.
 var all = struct {
 	sync.Mutex
 	links map[*Link]struct{}
@@ -87,7 +87,7 @@ func (l *Link) Info() Info {
 	return l.info()
 }
 
-// info is called with mu held.
+// info is Info. Called with mu held.
 func (l *Link) info() Info {
 	i := Info{
 		Network:   l.cfg.Network,
@@ -95,10 +95,10 @@ func (l *Link) info() Info {
 		Local:     l.local,
 		Remote:    l.remote,
 		Dialed:    l.active,
-		Streams:   int(l.live.Load()),
-		Memory:    l.account.Bytes() - l.queues,
+		Streams:   int(l.streams.live.Load()),
+		Memory:    l.memory.account.Bytes() - l.memory.queues,
 		Path:      pathOf(l.ep),
-		Seeking:   l.pathless(),
+		Seeking:   l.stage.pathless(),
 		Stats:     l.counted(),
 	}
 	if sb := l.path.standby; sb != nil {
@@ -113,7 +113,7 @@ func (l *Link) enlist() {
 	all.links[l] = struct{}{}
 }
 
-// delist is called with mu held.
+// delist takes the link out of the list. Called with mu held.
 func (l *Link) delist() {
 	all.Lock()
 	defer all.Unlock()

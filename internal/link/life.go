@@ -2,61 +2,108 @@ package link
 
 import (
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // stage is how far a link is in its life.
+//
+//	up        streams come and go           → draining or ending, on a cause
+//	draining  the queue pair is in ERR      → seeking, when all receives are back;
+//	                                          ending, on a cause that the link does not outlive
+//	ending    the same, and the link goes   → ended, when all receives are back
+//	seeking   its streams wait              → up, over another queue pair;
+//	                                          ended, if there is none to be had
+//	ended     nothing more will arrive      → closed, when nothing of it is owned
+//	closed    the endpoint is destroyed
+//
+// Those before seeking have a queue pair, from which messages may arrive.
 type stage uint8
 
 const (
 	up stage = iota
 	draining
-	seeking // has no queue pair, and seeks another
+	ending
+	seeking
 	ended
 	closed
 )
 
-// fail ends the link for the given reason, unless it has ended for another, or has it
-// lose its queue pair, if that is all. What has arrived can still be read. Called with
-// mu held.
+// final says whether the link will not be up again.
+func (s stage) final() bool { return s == ending || s >= ended }
+
+// pathless says whether the link has lost its queue pair, and may have another yet.
+func (s stage) pathless() bool { return s == draining || s == seeking }
+
+// life is how far a link is, why, and who is to be told. Guarded by Link.mu, but for
+// lacksPath and gone.
+type life struct {
+	stage     stage
+	cause     error         // why it is not up; nil if it is
+	lacksPath atomic.Bool   // stage.pathless, for a Pool to read without mu
+	gone      chan struct{} // closed when stage becomes final
+
+	// See OnEnd, OnDown and OnMove.
+	over  func()
+	down  func(cause error)
+	moved func(i Info, took time.Duration, cause error)
+}
+
+// enter has the link be in another stage. Called with mu held.
+func (f *life) enter(s stage) {
+	before := f.stage
+	f.stage = s
+	f.lacksPath.Store(s.pathless())
+	if s.final() && !before.final() {
+		close(f.gone)
+		if f.over != nil {
+			go f.over()
+		}
+	}
+}
+
+// queuePair is what a link knows of the queue pair that it has. It begins anew with
+// each: see resume. Guarded by Link.mu.
+type queuePair struct {
+	posted       int         // receives posted and not completed
+	spent        int         // receives that data has completed, to be posted again
+	movedToError bool        // Disconnect has been called
+	flushing     bool        // it is in ERR, and no error has given the reason yet
+	drain        *time.Timer // of drainTick, once it is in ERR
+	abandoned    bool        // what one more poll does not find will never come back
+	peerGone     bool        // Wait has returned an error: there is no answer to wait for
+}
+
+// fail moves the queue pair to ERR for the given reason. The link ends, or seeks another
+// queue pair if it may outlive that (see passing). The first reason stays, unless the
+// second is one that the link cannot outlive. What has arrived can still be read. Called
+// with mu held.
 func (l *Link) fail(cause error) {
 	passing := l.passing(cause)
-	if l.final || l.cause != nil && passing {
+	if l.cause != nil && (passing || l.stage.final()) {
 		return
 	}
-	l.cause, l.final = cause, !passing
-	switch l.stage {
-	case up:
-		l.stage = draining
-		l.path.search = search{lostAt: time.Now()}
-	case seeking:
+	l.cause = cause
+	if l.stage == seeking {
 		l.end()
 		return
 	}
-	l.lacksPath.Store(l.pathless())
-	if l.final {
-		l.announce()
+	if l.stage == up {
+		l.path.search = search{lostAt: time.Now()}
+	}
+	if passing && !l.stage.final() {
+		l.enter(draining)
+	} else {
+		l.enter(ending)
 	}
 	l.moveToError()
 	l.limitDrain()
-	l.ep.Wake() // the engine waits for the flushed receives
+	l.ep.Wake() // the engine, which polls for the flushed receives
 }
 
-// announce says that the link is about to end. Called with mu held.
-func (l *Link) announce() {
-	if l.announced {
-		return
-	}
-	l.announced = true
-	close(l.gone)
-	if l.over != nil {
-		go l.over()
-	}
-}
-
-// Abort ends the link and all streams on it, which their owners still close.
+// Abort ends the link and all streams on it. Their owners still have to close them.
 func (l *Link) Abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,42 +113,42 @@ func (l *Link) Abort() {
 // Gone is closed when the link has ended, or nothing more can be sent on it.
 func (l *Link) Gone() <-chan struct{} { return l.gone }
 
-// drainTime bounds how long a queue pair in ERR may owe the receives posted to
-// it. A device that has failed as a whole takes "to ERR" for done and flushes
-// nothing (mlx5), and a completion queue that has failed delivers nothing.
+// drainTime is how long a link waits for a queue pair in ERR to complete the receives
+// posted to it. A device that has failed as a whole reports success for "to ERR" and
+// flushes nothing (mlx5), and a completion queue that has failed delivers nothing.
 const drainTime = 5 * time.Second
 
-// limitDrain bounds the wait for what the queue pair, now in ERR, gives back.
+// limitDrain starts the timer that ends the wait for the receives of a queue pair in ERR.
 // Called with mu held.
 func (l *Link) limitDrain() {
-	if l.drain == nil {
-		l.drain = time.AfterFunc(drainTime, l.drainTick)
+	if l.qp.drain == nil {
+		l.qp.drain = time.AfterFunc(drainTime, l.drainTick)
 	}
 }
 
-// drainTick ends the wait for what has not come back, and for whoever was to
-// say why the queue pair failed.
+// drainTick ends the wait for receives that have not completed, and for an error that
+// gives the reason why the queue pair failed.
 func (l *Link) drainTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage >= seeking || l.drain == nil { // all has come back meanwhile
+	if l.stage >= seeking || l.qp.drain == nil { // all has come back meanwhile
 		return
 	}
 	l.fail(lost(fabric.ErrQueuePair))
-	l.abandoned = true
+	l.qp.abandoned = true
 	l.pollAndSend()
 }
 
-// moveToError moves the queue pair to ERR, at once or when the device has taken
-// what is being posted. Called with mu held.
+// moveToError moves the queue pair to ERR, unless a post is under way: submitted does it
+// then. Called with mu held.
 func (l *Link) moveToError() {
-	if l.cut || l.send.posting {
+	if l.qp.movedToError || l.send.posting {
 		return
 	}
-	l.cut = true
+	l.qp.movedToError = true
 	if err := l.ep.Disconnect(); err != nil {
 		l.fail(lost(err))
-		l.receive.posted = 0 // a queue pair that cannot go to ERR flushes nothing
+		l.qp.posted = 0 // a queue pair that cannot go to ERR flushes nothing
 	}
 }
 
@@ -112,57 +159,55 @@ func (l *Link) usable() bool {
 	return l.stage == up
 }
 
-// OnEnd has f called when no stream can begin on the link any more.
+// OnEnd has f called once, in a goroutine of its own, when no stream can begin on the link
+// any more.
 func (l *Link) OnEnd(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.over = f
-	if l.announced {
+	if l.stage.final() {
 		go f()
 	}
 }
 
-// settle notices the ends: that of an idle link, when both sides have said
-// GOAWAY, and that of the queue pair, when nothing more will arrive. Called with
-// mu held.
+// settle ends an idle link when both sides have sent GOAWAY, and ends the draining of a
+// queue pair when all of its receives have completed. Called with mu held.
 func (l *Link) settle() {
-	if g := &l.leaving; l.stage == up && g.heard && g.sent > 0 && l.live.Load() == 0 && l.send.slots.Completed(g.sent) {
+	if g := &l.leaving; l.stage == up && g.received && l.streams.live.Load() == 0 && g.delivered(&l.send.slots) {
 		l.fail(net.ErrClosed)
 	}
-	if l.stage != draining || l.receive.posted > 0 || l.send.posting {
+	if l.stage != draining && l.stage != ending || l.qp.posted > 0 || l.send.posting {
 		return
 	}
-	l.drain.Stop()
-	l.drain = nil
-	if !l.final && l.passing(l.cause) {
+	l.qp.drain.Stop()
+	l.qp.drain = nil
+	if l.stage == draining && l.passing(l.cause) {
 		l.seek()
 		return
 	}
 	l.end()
 }
 
-// end has streams on the link told that it has ended. Called with mu held.
+// end ends the link, wakes all calls on it, and hands buffers back. Called with mu held.
 func (l *Link) end() {
-	l.stage, l.final = ended, true
-	l.lacksPath.Store(false)
-	l.announce()
+	l.enter(ended)
 	l.path.end()
 	l.path.settlePath()
 	l.sayDown()
 	l.handBack()
-	for _, s := range l.streams {
+	for _, s := range l.streams.byNumber {
 		if s != nil {
 			s.wake()
 		}
 	}
-	for _, s := range l.send.ending { // some are in the table no more
+	for _, s := range l.send.awaitingEnds { // some are in the table no more
 		s.wake()
 	}
 	l.ep.Wake()
 }
 
-// OnDown has f called, in a goroutine of its own, when the link carries nothing any
-// more: with why, or with nil if it had nothing to carry.
+// OnDown has f called once, in a goroutine of its own, when the link has ended: with the
+// reason, or with nil if no stream was on it.
 func (l *Link) OnDown(f func(cause error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,13 +217,13 @@ func (l *Link) OnDown(f func(cause error)) {
 	}
 }
 
-// sayDown is called with mu held.
+// sayDown calls what OnDown was given, unless it has been called. Called with mu held.
 func (l *Link) sayDown() {
 	if l.down == nil {
 		return
 	}
 	cause := l.cause
-	if cause == net.ErrClosed || disconnected(cause) && l.leaving.begun() && l.live.Load() == 0 {
+	if cause == net.ErrClosed || disconnected(cause) && l.leaving.begun() && l.streams.live.Load() == 0 {
 		cause = nil
 	}
 	go l.down(cause)
@@ -194,15 +239,14 @@ func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
 	l.moved = f
 }
 
-// sayMoved is called with mu held.
+// sayMoved calls what OnMove was given. Called with mu held.
 func (l *Link) sayMoved(cause error) {
 	if l.moved != nil {
 		go l.moved(l.info(), time.Since(l.path.search.lostAt), cause)
 	}
 }
 
-// failed says why streams on the link can do nothing any more, or nil. Called
-// with mu held.
+// failed is why the link has ended, or nil if it has not. Called with mu held.
 func (l *Link) failed() error {
 	if l.stage < ended {
 		return nil

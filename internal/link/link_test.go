@@ -151,7 +151,7 @@ func readAll(s *Stream) ([]byte, error) {
 func (l *Link) table() (numbers, live int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.streams), int(l.live.Load())
+	return len(l.streams.byNumber), int(l.streams.live.Load())
 }
 
 func TestManyStreamsOnOneLink(t *testing.T) {

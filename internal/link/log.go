@@ -5,14 +5,14 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// message is one that this side has sent and that its peer is not known to have
-// received: what it takes to send it again. Bytes of registered memory lie where they
-// lay, and are not kept any longer for that: see lostBytes.
+// message is a message that this side has sent and that the peer has not acknowledged: what
+// it takes to send it again. Bytes of registered memory stay where they are, and are freed
+// no later because of the log: see lostBytes.
 type message struct {
 	records bool          // with records; else with data
 	data    []byte        // of the memory; inline, of kept
 	memory  fabric.Memory // nil: inline
-	kept    []byte        // what is kept of inline data. Used again with the message's place in the log
+	kept    []byte        // a copy of inline data; its memory is used again with the message's place in the log
 	from    uint64        // data: its position in the staging memory
 	back    chan struct{} // data of a buffer: Buffer.back
 	imm     uint32
@@ -36,7 +36,7 @@ func (g *sentLog) message(n uint64) *message { return &g.messages[n&uint64(len(g
 func (g *sentLog) len() int          { return int(g.next - g.first) }
 func (g *sentLog) at(i int) *message { return g.message(g.first + uint64(i)) }
 
-// add makes a place for a message, with what the last one there leaves to use again.
+// add makes a place for a message. It has the memory of the last message there in kept.
 func (g *sentLog) add() *message {
 	if g.len() == len(g.messages) {
 		old := *g
@@ -51,7 +51,7 @@ func (g *sentLog) add() *message {
 }
 
 // write enters a work request with bytes of a chunk, if it has any, or of the caller's,
-// inline, unless the link would not send it again anyway.
+// inline, unless the link would not send it again anyway. Called with mu held.
 func (l *Link) write(wr *fabric.WorkRequest, of *chunk) {
 	if !l.path.resumes() {
 		return
@@ -82,7 +82,7 @@ func (l *Link) write(wr *fabric.WorkRequest, of *chunk) {
 	}
 }
 
-// lost says whether the bytes are not there any more.
+// lost says whether the bytes of a message have been freed.
 func (m *message) lost(s *staging) bool {
 	switch {
 	case m.memory == nil, m.records, len(m.data) == 0:
@@ -98,14 +98,15 @@ func (m *message) lost(s *staging) bool {
 	}
 }
 
-// strike takes out of the log what the peer is known to have received.
+// strike takes out of the log what the peer has acknowledged. Called with mu held.
 func (l *Link) strike() {
 	if l.path.resumes() {
 		l.log.first = l.log.next - uint64(l.ledger.Unacknowledged())
 	}
 }
 
-// pushAgain adds what is to be sent again, as far as there is room for it.
+// pushAgain adds what is to be sent again, as far as there is room for it. Called with mu
+// held.
 func (l *Link) pushAgain() {
 	q := &l.send
 	for l.log.again > 0 && len(q.batch) < maxBatch {
@@ -118,7 +119,7 @@ func (l *Link) pushAgain() {
 		wr.Op, wr.Imm = fabric.WriteImm, m.imm
 		wr.Data, wr.Memory = m.data, m.memory
 		wr.RemoteAddr, wr.RKey = m.addr, m.rkey
-		q.bytes += len(m.data)
+		q.batchBytes += len(m.data)
 		if m.records {
 			acked := l.ledger.Acknowledge()
 			wire.Header{Data: acked.Data, Records: acked.Records}.Put(m.data)
@@ -127,9 +128,9 @@ func (l *Link) pushAgain() {
 	}
 }
 
-// lostBytes says whether bytes that would have to be sent again are not there any
-// more: the peer's device had acknowledged them, so that their place was free for
-// others, and died before it could tell its host.
+// lostBytes says whether bytes that would have to be sent again are not there any more:
+// the peer's device had acknowledged them, so that their place was free for others, and
+// died before it could tell its host. Called with mu held.
 func (l *Link) lostBytes() bool {
 	for i := range l.log.len() {
 		if l.log.at(i).lost(&l.send.staging) {
@@ -139,10 +140,10 @@ func (l *Link) lostBytes() bool {
 	return false
 }
 
-// sendAgain prepares the log and all that waits for completions for a queue pair on
-// which nothing has been posted: each message in the log is sent again, in order and
-// before anything else, and what waited for its completion waits for that of the
-// repetition.
+// sendAgain prepares the log and all that waits for completions for a queue pair on which
+// nothing has been posted: each message in the log is sent again, in order and before
+// anything else, and what waited for its completion waits for that of the repetition.
+// Called with mu held.
 func (l *Link) sendAgain(x *keyExchange) {
 	log, q := &l.log, &l.send
 	log.again = log.len()
@@ -160,22 +161,22 @@ func (l *Link) sendAgain(x *keyExchange) {
 			c.after = again(c.after)
 		}
 	}
-	for _, c := range []*controlSends{&q.records, &q.credits, &q.probes} {
+	for _, c := range []*controlSends{&q.control.records, &q.control.credits, &q.control.probes} {
 		for i, after := range c.after {
 			c.after[i] = again(after)
 		}
 	}
-	if l.leaving.sent > 0 {
-		l.leaving.sent = again(l.leaving.sent)
+	if l.leaving.goAway == goAwaySaid {
+		l.leaving.after = again(l.leaving.after)
 	}
 	for s := range l.everyStream() {
-		s.ahead = again(s.ahead)
+		s.lastSignaledData = again(s.lastSignaledData)
 		if s.end > 0 {
 			s.end = again(s.end)
 		}
 		s.peer.RKey, s.next.RKey = x.peer.Key(s.peer), x.peer.Key(s.next)
 	}
-	q.target.RKey = x.peer.Key(q.target)
+	q.control.target.RKey = x.peer.Key(q.control.target)
 	for i := range log.again {
 		m := log.at(i)
 		m.after = base + uint64(i) + 1
@@ -186,20 +187,20 @@ func (l *Link) sendAgain(x *keyExchange) {
 			}
 		}
 	}
-	q.quiet = 0
+	q.unsignaledBytes = 0
 	q.bulk.restart()
 }
 
-// everyStream are the streams in the table, and those that are not but wait for the
-// completion of their end.
+// everyStream is the streams in the table, and those that are not any more but wait for
+// the completion of their end. Called with mu held.
 func (l *Link) everyStream() map[*Stream]struct{} {
 	all := make(map[*Stream]struct{})
-	for _, s := range l.streams {
+	for _, s := range l.streams.byNumber {
 		if s != nil {
 			all[s] = struct{}{}
 		}
 	}
-	for _, s := range l.send.ending {
+	for _, s := range l.send.awaitingEnds {
 		all[s] = struct{}{}
 	}
 	return all

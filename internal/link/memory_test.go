@@ -35,11 +35,11 @@ func fixed(cfg Config) int {
 	return cfg.fixedMemory(fabric.Footprint{Receives: (cfg.RecvQueue + credit.LinkControlReceives) * wire.MessageSize})
 }
 
-// memory is how many bytes are registered for the rings of a link, and in all.
-func (l *Link) memory() (rings, all int) {
+// registeredBytes is how many bytes are registered for the rings of a link, and in all.
+func (l *Link) registeredBytes() (rings, all int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.rings.size, l.account.Bytes()
+	return l.memory.rings.size, l.memory.account.Bytes()
 }
 
 // ringSize is the size of the ring that the peer writes to.
@@ -122,7 +122,7 @@ func TestWhatIsReservedIsWhatIsRegistered(t *testing.T) {
 					all = append(all, client, b.accept())
 				}
 				for _, l := range []*Link{c.link, s.link} {
-					_, reserved := l.memory()
+					_, reserved := l.registeredBytes()
 					receives := l.ep.Footprint(fabric.Options{RecvQueue: l.limits.RecvQueue, RecvSize: wire.MessageSize, Sends: credit.LinkControlReceives}).Receives
 					require.Equal(t, l.ep.(*sim.Endpoint).Registered()+receives, reserved)
 					require.Equal(t, reserved, l.Info().Memory)
@@ -267,7 +267,7 @@ func TestIdleRingsShrink(t *testing.T) {
 				link.KeepMemory = keep
 				n := sim.New(link)
 				c, s, _ := connectLink(t, n, testConfig, testConfig)
-				first, _ := s.Link().memory()
+				first, _ := s.Link().registeredBytes()
 				for round := range uint64(3) {
 					require.NoError(t, exchange(c, s, 4<<20, round))
 					require.Greater(t, s.ringSize(), 100<<10)
@@ -275,7 +275,7 @@ func TestIdleRingsShrink(t *testing.T) {
 					require.Greater(t, s.ringSize(), 100<<10, "it is not idle for long")
 					time.Sleep(5 * s.link.tidyAfter())
 					require.Equal(t, 16<<10, s.ringSize())
-					rings, all := s.Link().memory()
+					rings, all := s.Link().registeredBytes()
 					require.Equal(t, all, s.Link().Info().Memory)
 					if keep {
 						require.Less(t, rings, 4<<20, "what there is is used again")
@@ -284,7 +284,7 @@ func TestIdleRingsShrink(t *testing.T) {
 					}
 				}
 				s.link.mu.Lock()
-				require.False(t, s.link.tidying.pending, "there is nothing left to look for")
+				require.False(t, s.link.memory.tidying.pending, "there is nothing left to look for")
 				s.link.mu.Unlock()
 				require.NoError(t, c.Close(time.Second))
 				require.NoError(t, s.Close(time.Second))
@@ -576,7 +576,7 @@ func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 			}
 		}
 		require.Positive(t, refused)
-		rings, all := first.Link().memory()
+		rings, all := first.Link().registeredBytes()
 		require.LessOrEqual(t, rings, cfg.RemoteMemory)
 		require.Greater(t, rings, cfg.RemoteMemory/2)
 		require.LessOrEqual(t, all, fixed(cfg)+cfg.RemoteMemory)

@@ -11,10 +11,10 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// move has the link go on over another queue pair, that of the given attempt, on which
-// the peer's first keys may have come already, before ctx ends. If it fails the endpoint is its caller's
-// again.
-func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, heard *wire.Keys) error {
+// move has the link go on over another queue pair, that of the given attempt, before ctx
+// ends. keys are the peer's first, if they have come already. If move fails, the endpoint
+// is its caller's again.
+func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, keys *wire.Keys) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -25,8 +25,8 @@ func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, hea
 	x, err := l.moveMemory(ep, all, rings)
 	var lostAgain error
 	if err == nil {
-		if heard != nil {
-			x.receive(heard)
+		if keys != nil {
+			x.receive(keys)
 		}
 		if err = x.run(ctx, ep); err != nil && x.drain(ep) {
 			lostAgain, err = err, nil
@@ -50,7 +50,7 @@ func (l *Link) goOn(ep fabric.Endpoint, attempt uint64, x *keyExchange, lostAgai
 	if err := l.resume(ep, attempt, x); err != nil {
 		return err
 	}
-	if !l.active && attempt < l.path.attempt {
+	if !l.active && attempt < l.path.latest {
 		lostAgain = errReturned
 	}
 	if lostAgain != nil {
@@ -61,17 +61,17 @@ func (l *Link) goOn(ep fabric.Endpoint, attempt uint64, x *keyExchange, lostAgai
 	return nil
 }
 
-// custody is whose a link's memory is without a queue pair. Guarded by Link.mu, but for
-// what only the goroutine uses that seeks one.
+// custody is which endpoint has the memory of a link that has lost its queue pair. Guarded
+// by Link.mu, but for what only the goroutine of the search uses.
 type custody struct {
-	homeless bool      // no endpoint's; for that goroutine, and when it has ended
-	moving   bool      // about to be another endpoint's: nobody else frees any
-	unwanted []*Buffer // closed meanwhile
+	withoutEndpoint bool      // no endpoint has it; read and written by that goroutine, and when it has ended
+	moving          bool      // about to be another endpoint's: nothing else may free any
+	closed          []*Buffer // meanwhile, to be freed then
 }
 
-// beginMove has all memory of the link be the caller's, which is about to move it: a
-// device takes seconds for much of it, and mu is not held meanwhile. A link without a
-// queue pair gets no more memory, and none is freed until endMove.
+// beginMove returns all memory of the link to a caller that is about to move it. A device
+// takes seconds for much of it, and mu is not held meanwhile; but a link without a queue
+// pair gets no more memory, and none of it is freed until endMove.
 func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
 	return all, rings, nil
 }
 
-// endMove ends that.
+// endMove ends what beginMove has begun.
 func (l *Link) endMove() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,16 +93,16 @@ func (l *Link) endMove() {
 // freeMoved frees what its owners have closed since beginMove. Called with mu held.
 func (l *Link) freeMoved() {
 	l.path.custody.moving = false
-	for _, b := range l.path.custody.unwanted {
+	for _, b := range l.path.custody.closed {
 		b.free()
 	}
-	l.path.custody.unwanted = nil
+	l.path.custody.closed = nil
 }
 
 // registered is all memory of the link, and how much of it, from the first on, is the
 // peer's to write to. Called with mu held.
 func (l *Link) registered() (all []fabric.Memory, rings int) {
-	for _, s := range l.rings.slabs {
+	for _, s := range l.memory.rings.slabs {
 		all = append(all, s.memory)
 	}
 	rings = len(all)
@@ -112,7 +112,7 @@ func (l *Link) registered() (all []fabric.Memory, rings int) {
 	return append(all, l.send.staging.memory), rings
 }
 
-// leave takes from an endpoint what it has of a link's memory.
+// leave takes a link's memory from an endpoint.
 func leave(ep fabric.Endpoint, all []fabric.Memory) {
 	for _, m := range all {
 		_ = ep.(fabric.Mover).Leave(m) // a device that is gone has it no more
@@ -126,12 +126,12 @@ func (l *Link) leaveLost() {
 		return
 	}
 	leave(l.ep, all) // which stays what it is while the link seeks
-	l.path.custody.homeless = true
+	l.path.custody.withoutEndpoint = true
 	l.endMove()
 }
 
-// moveMemory has the link's memory go over to another endpoint, of which the peer is
-// to be told: the first so many are its to write to.
+// moveMemory hands the link's memory to another endpoint, and prepares to tell the peer the
+// keys: the peer writes to the first so many, the rings.
 func (l *Link) moveMemory(ep fabric.Endpoint, all []fabric.Memory, rings int) (*keyExchange, error) {
 	var regions wire.Regions
 	for i, m := range all {
@@ -149,29 +149,29 @@ func (l *Link) moveMemory(ep fabric.Endpoint, all []fabric.Memory, rings int) (*
 	return &keyExchange{
 		got:    wire.Header{Data: got.Data, Records: got.Records},
 		own:    regions,
-		untold: regions,
+		unsent: regions,
 		more:   true,
 		posted: l.cfg.RecvQueue + credit.LinkControlReceives,
 		first:  l.send.slots.Next(),
 		memory: l.send.staging.memory,
-		buffer: l.send.credits.buffers[:0:wire.MessageSize], // nothing else is sent meanwhile
+		buffer: l.send.control.credits.buffers[:0:wire.MessageSize], // nothing else is sent meanwhile
 	}, nil
 }
 
-// maxRegions bounds what a peer may tell of.
+// maxRegions is how many regions of memory a peer may have.
 const maxRegions = 1 << 16
 
-// keyExchange tells the peer what this side has received, and of its memory, and takes
-// note of the same of the peer's. Each SEND but the first answers one of the peer's, so
-// that there is a receive for it; and there is one buffer for all, so that each waits for
-// the completion of the last.
+// keyExchange tells the peer what this side has received and the keys of its memory, and
+// receives the same from the peer. Each SEND but the first answers one of the peer's, so
+// that a receive is posted for it. All use one buffer, so each waits for the completion of
+// the last.
 type keyExchange struct {
 	got       wire.Header // received by this side
 	received  wire.Header // by the peer
 	own, peer wire.Regions
-	untold    wire.Regions // of own
+	unsent    wire.Regions // of own
 	more      bool         // the peer has more to tell
-	heard     int          // SENDs of the peer's
+	peerSent  int          // SENDs of the peer's
 	posted    int          // receives
 	first     uint64       // number of the first work request
 	sent      int
@@ -187,21 +187,21 @@ func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint) error {
 	x.late = time.Now().Add(moveTime)
 	late := time.AfterFunc(moveTime, ep.Wake)
 	defer late.Stop()
-	for x.sent < x.heard || x.more || len(x.untold) > 0 {
+	for x.sent < x.peerSent || x.more || len(x.unsent) > 0 {
 		if err := x.await(ctx, ep, func() bool { return x.completed == x.sent }); err != nil {
 			return err
 		}
-		n := min(len(x.untold), wire.MaxRegions)
-		b := wire.Keys{Received: x.got, More: len(x.untold) > n, Regions: x.untold[:n]}.Append(x.buffer)
+		n := min(len(x.unsent), wire.MaxRegions)
+		b := wire.Keys{Received: x.got, More: len(x.unsent) > n, Regions: x.unsent[:n]}.Append(x.buffer)
 		wr := fabric.WorkRequest{ID: x.first + uint64(x.sent), Op: fabric.Send, Signaled: true, Data: b, Memory: x.memory}
 		if err := ep.PostSend([]fabric.WorkRequest{wr}); err != nil {
 			return err
 		}
-		x.untold = x.untold[n:]
+		x.unsent = x.unsent[n:]
 		x.sent++
 		x.late = time.Now().Add(moveTime)
 		late.Reset(moveTime)
-		if err := x.await(ctx, ep, func() bool { return x.heard >= x.sent }); err != nil {
+		if err := x.await(ctx, ep, func() bool { return x.peerSent >= x.sent }); err != nil {
 			return err
 		}
 	}
@@ -269,7 +269,7 @@ func (x *keyExchange) receive(keys *wire.Keys) error {
 	if len(x.peer)+len(keys.Regions) > maxRegions {
 		return fmt.Errorf("the peer tells of more than %d regions of memory", maxRegions)
 	}
-	x.heard++
+	x.peerSent++
 	x.peer = append(x.peer, keys.Regions...)
 	if !keys.More {
 		x.peer.Sort()
@@ -283,14 +283,14 @@ func (x *keyExchange) receive(keys *wire.Keys) error {
 // the peer may have gone on: its device takes for delivered what it has sent since, and
 // it may have given up the bytes, so the link has to take them from here.
 func (x *keyExchange) drain(ep fabric.Endpoint) bool {
-	if x.sent == 0 || len(x.untold) > 0 || ep.Disconnect() != nil {
+	if x.sent == 0 || len(x.unsent) > 0 || ep.Disconnect() != nil {
 		return false
 	}
 	end := time.Now().Add(drainTime)
 	late := time.AfterFunc(drainTime, ep.Wake)
 	defer late.Stop()
 	var c [1]fabric.Completion
-	for (x.more || x.heard < x.sent) && x.posted > 0 && time.Now().Before(end) {
+	for (x.more || x.peerSent < x.sent) && x.posted > 0 && time.Now().Before(end) {
 		if ep.Arm() != nil {
 			return false
 		}
@@ -303,7 +303,7 @@ func (x *keyExchange) drain(ep fabric.Endpoint) bool {
 			return false
 		}
 	}
-	return !x.more && x.heard == x.sent // each SEND of this side has its answer
+	return !x.more && x.peerSent == x.sent // each SEND of this side has its answer
 }
 
 // decodeKeys takes keys out of a receive.
@@ -331,14 +331,13 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.ep = ep
 	l.path.lost = append(l.path.lost, before)
 	l.stats.Moves++
-	l.path.over, l.path.moved = attempt, time.Now()
-	l.stage, l.cause, l.final = up, nil, false
-	l.lacksPath.Store(false)
-	l.cut, l.abandoned, l.peerGone = false, false, false
-	l.path.custody.homeless = false
+	l.path.madeBy, l.path.moved = attempt, time.Now()
+	l.enter(up)
+	l.cause = nil
+	l.qp = queuePair{posted: x.posted}
+	l.path.custody.withoutEndpoint = false
 	l.freeMoved()
-	l.vain = vain{} // nobody could have been heard of
-	l.receive.posted, l.receive.spent, l.receive.flushing = x.posted, 0, false
+	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile
 	l.watch.armed, l.send.called = false, false
 	before.Wake() // the engine, to close it
 	l.path.settlePath()

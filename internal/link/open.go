@@ -18,8 +18,8 @@ import (
 // errLeaving reports a link on which no stream can begin any more.
 var errLeaving = errors.New("the link is leaving")
 
-// errTaken reports a port that another connection of this host has, as many times
-// as it was worth trying.
+// errTaken reports that the peer knows each of the ports that were tried as another
+// connection's from this host.
 var errTaken = &lostError{syscall.EADDRNOTAVAIL, errors.New("other connections from this host have the ports that were tried")}
 
 // firstRing is the size, in bytes, of the ring that a stream begins with on a
@@ -45,9 +45,9 @@ func (c *Config) slabSize() int {
 	return c.RecvBuffer
 }
 
-// tries is how many ports, at random, are tried for one that no connection of
-// another process has: where those have two thirds of all, 16 would not do for one
-// dial in a thousand.
+// tries is how many ports, at random, a dial tries for one that no connection of another
+// process of this host has. If those have two thirds of all ports, 16 tries would fail for
+// one dial in a thousand.
 const tries = 128
 
 // Open begins another stream on a link that this side dialed, and returns when
@@ -64,17 +64,18 @@ func (l *Link) Open(ctx context.Context) (*Stream, error) {
 	}
 }
 
-// takePlace takes one of the places for streams that are not yet answered.
+// takePlace takes one of the places for streams that are not yet answered, and waits for
+// one if there is none.
 func (l *Link) takePlace(ctx context.Context) error {
 	select {
-	case l.opens <- struct{}{}:
+	case l.streams.opens <- struct{}{}:
 		return nil
 	default:
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Handshake)
 	defer cancel()
 	select {
-	case l.opens <- struct{}{}:
+	case l.streams.opens <- struct{}{}:
 		return nil
 	case <-l.gone:
 		return errLeaving
@@ -86,8 +87,8 @@ func (l *Link) takePlace(ctx context.Context) error {
 func (l *Link) open(ctx context.Context) (*Stream, error) {
 	s, err := l.beginStream()
 	if err != nil {
-		<-l.opens
-		return nil, short(err, l.rivals(err))
+		<-l.streams.opens
+		return nil, reclaimOn(err, l.rivals(err))
 	}
 	if err := s.opened(s.awaitAnswer(ctx)); err != nil {
 		return nil, err
@@ -95,8 +96,8 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 	return s, nil
 }
 
-// opened returns nil if the stream is open, and else disowns it and says why it
-// is not, which is err if there is one.
+// opened returns nil if the stream is open. Else it disowns the stream and returns why it
+// is not open: err, if that is not nil.
 func (s *Stream) opened(err error) error {
 	l := s.link
 	l.mu.Lock()
@@ -107,8 +108,8 @@ func (s *Stream) opened(err error) error {
 	case err != nil:
 	case s.refusal != 0:
 		err = s.refused()
-	case s.ledger.Heard() != 0:
-		err = syscall.ECONNRESET // accepted, and then not wanted
+	case s.ledger.EndReceived() != 0:
+		err = syscall.ECONNRESET // the peer has accepted it, and then reset it
 	default:
 		err = l.cause
 	}
@@ -156,7 +157,7 @@ func (l *Link) beginStream() (*Stream, error) {
 	if !ok {
 		return nil, os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
 	}
-	held, err := l.rings.take(l.cfg.FirstRing())
+	held, err := l.memory.rings.take(l.cfg.FirstRing())
 	if err != nil {
 		l.cfg.Addresses.release(local, remote)
 		return nil, err
@@ -170,15 +171,15 @@ func (l *Link) beginStream() (*Stream, error) {
 	return s, nil
 }
 
-// freeNumber is the smallest number that no stream has.
+// freeNumber is the smallest number that no stream has. Called with mu held.
 func (l *Link) freeNumber() (uint32, bool) {
-	for l.lowest < len(l.streams) && l.streams[l.lowest] != nil {
-		l.lowest++
+	for l.streams.lowest < len(l.streams.byNumber) && l.streams.byNumber[l.streams.lowest] != nil {
+		l.streams.lowest++
 	}
-	return uint32(l.lowest), l.lowest < wire.MaxStreams
+	return uint32(l.streams.lowest), l.streams.lowest < wire.MaxStreams
 }
 
-// refused is why the peer has refused the stream.
+// refused is why the peer has refused the stream. Called with mu held.
 func (s *Stream) refused() error {
 	switch s.refusal {
 	case wire.RefusedBacklog:
@@ -202,8 +203,8 @@ type Acceptor interface {
 	// held: it neither waits nor calls the stream.
 	Offer(s *Stream) wire.RefuseReason
 
-	// Short is told, in the same way, why there is no memory for a stream that would
-	// have been offered.
+	// Short is called in the same way, with why there is no memory for a stream that
+	// would have been offered.
 	Short(err error)
 }
 
@@ -213,13 +214,13 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	switch {
 	case l.active:
 		return fmt.Errorf("OPEN from the side that was dialed")
-	case l.leaving.heard:
+	case l.leaving.received:
 		return fmt.Errorf("OPEN behind GOAWAY")
-	case l.unanswered == wire.MaxOpens:
+	case l.streams.unanswered == wire.MaxOpens:
 		return fmt.Errorf("OPEN when %d have not been answered", wire.MaxOpens)
-	case int(r.Stream) >= len(l.streams)+wire.MaxOpens:
-		return fmt.Errorf("OPEN for stream %d when there have been %d", r.Stream, len(l.streams))
-	case int(r.Stream) < len(l.streams) && l.streams[r.Stream] != nil:
+	case int(r.Stream) >= len(l.streams.byNumber)+wire.MaxOpens:
+		return fmt.Errorf("OPEN for stream %d when there have been %d", r.Stream, len(l.streams.byNumber))
+	case int(r.Stream) < len(l.streams.byNumber) && l.streams.byNumber[r.Stream] != nil:
 		return fmt.Errorf("OPEN for stream %d, which there is", r.Stream)
 	case r.Port == 0:
 		return fmt.Errorf("OPEN without a port")
@@ -228,7 +229,7 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	if err := l.reach(r.Ring); err != nil {
 		return err
 	}
-	l.unanswered++
+	l.streams.unanswered++
 	s, reason := l.acceptStream(r, local, remote)
 	if reason == 0 {
 		return nil
@@ -238,13 +239,13 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	}
 	s.refusal = reason
 	s.use = disowned
-	l.owned--
+	l.streams.owned--
 	s.ledger.Reset()
 	s.changed()
 	return nil
 }
 
-// acceptStream makes a stream of an OPEN, or says why not.
+// acceptStream makes a stream of an OPEN, or says why not. Called with mu held.
 func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stream, wire.RefuseReason) {
 	if l.leaving.begun() || l.cfg.Acceptor == nil {
 		return nil, wire.RefusedClosed
@@ -252,7 +253,7 @@ func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stre
 	if !l.cfg.Addresses.claim(local, remote) {
 		return nil, wire.RefusedTaken
 	}
-	held, err := l.rings.take(l.cfg.FirstRing())
+	held, err := l.memory.rings.take(l.cfg.FirstRing())
 	if err != nil {
 		l.cfg.Addresses.release(local, remote)
 		reclaimInBackground(l.rivals(err))

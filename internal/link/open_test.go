@@ -18,7 +18,7 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
 		l := c.Link()
-		before := l.rings.taken
+		before := l.memory.rings.taken
 		require.NoError(t, l.takePlace(context.Background()))
 		opening, err := l.beginStream()
 		require.NoError(t, err)
@@ -28,7 +28,7 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 		require.NoError(t, server.Close(0))
 		time.Sleep(time.Second)
 		require.ErrorIs(t, opening.opened(opening.awaitAnswer(context.Background())), syscall.ECONNRESET)
-		require.Equal(t, before, l.rings.taken)
+		require.Equal(t, before, l.memory.rings.taken)
 		require.NoError(t, c.Close(time.Second))
 		require.NoError(t, s.Close(time.Second))
 	})

@@ -22,23 +22,16 @@ import (
 // side sends again what has not been received (log.go). Streams see none of this: they
 // wait.
 
-// path is what a link does without its queue pair. Guarded by Link.mu, but for what
-// is set before the link is in use.
+// path is what a link does without its queue pair. Guarded by Link.mu, but for
+// meetingPlace.
 type path struct {
-	// Set before the link is in use.
-	returns *Returns           // where this side takes the link up again, at own.Port; nil: it does not
-	own     wire.Return        // what both sides know of the link, and what this side tells
-	peers   []netip.AddrPort   // where the peer takes it up: at its address of the link, and of its other cards; none: it does not
-	life    context.Context    // that of the link
-	endLife context.CancelFunc // called when it has ended
+	meetingPlace
+	attempts
 
 	work      sync.WaitGroup // the goroutines of all this; begun with mu held, until the link is closed
 	moved     time.Time      // when the link went on over the queue pair that it has; zero: it is the first
-	attempt   uint64         // the last that this side has made, or taken
-	over      uint64         // the one that has made the queue pair; 0: it is the first
-	void      uint64         // the last that came to nothing here
 	arrivals  chan arrival
-	expecting bool // one waits for its turn to be sent to arrivals
+	expecting bool // an arrival waits to be sent to arrivals
 	search    search
 	settled   chan struct{} // see awaitPath; nil if nobody waits
 	custody   custody
@@ -47,33 +40,50 @@ type path struct {
 	making    bool // of a standby is under way
 }
 
+// meetingPlace is where the two sides of a link that has lost its queue pair find each
+// other. Set before the link is in use.
+type meetingPlace struct {
+	returns *Returns           // where this side takes the link up again, at own.Port; nil: it does not
+	own     wire.Return        // what both sides know of the link, and what this side tells
+	peers   []netip.AddrPort   // where the peer takes it up: at its address of the link, and of its other cards; none: it does not
+	ctx     context.Context    // ends with the link
+	cancel  context.CancelFunc // of ctx
+}
+
+// attempts are the numbers of attempts at another queue pair, or a standby. The side that
+// dialed the link counts them, and names the number in its request.
+type attempts struct {
+	latest uint64 // the last that this side has made, or taken
+	madeBy uint64 // the one that has made the queue pair that the link has; 0: it is the first
+	failed uint64 // the last that came to nothing here
+}
+
 // resumes says whether both sides would take the link up again.
 func (p *path) resumes() bool { return len(p.peers) > 0 }
 
-// passing says whether the link may outlive the loss of its queue pair, for this
-// reason: it is not that either side has ended it, and there is something to go on
-// with. Called with mu held.
+// passing says whether the link may outlive the loss of its queue pair for this reason:
+// both sides would take it up again, neither has ended it, and it is of use yet. Called
+// with mu held.
 func (l *Link) passing(cause error) bool {
-	if !l.path.resumes() || l.forced || l.receive.broken || l.done() {
+	if !l.path.resumes() || l.leaving.forced || l.receive.broken || l.done() {
 		return false
 	}
 	var protocol *ProtocolError
 	return !errors.Is(cause, net.ErrClosed) && !errors.As(cause, &protocol)
 }
 
-// done says whether neither side has anything more to say to the other: no stream is
-// left, and GOAWAY, which comes behind what ended them, has come here or is there. A
-// side without a stream cannot know that its peer has none either, which may still
-// lack a FINACK. Called with mu held.
+// done says whether neither side has anything more to send: no stream is left, and a GOAWAY
+// has been delivered, in either direction. It travels behind the messages that end the
+// streams. Without it, a side that has no stream cannot know that its peer has none either:
+// the peer may still wait for a FINACK. Called with mu held.
 func (l *Link) done() bool {
-	g := &l.leaving
-	return l.live.Load() == 0 && (g.heard || g.sent > 0 && l.send.slots.Completed(g.sent))
+	return l.streams.live.Load() == 0 && (l.leaving.received || l.leaving.delivered(&l.send.slots))
 }
 
-// awaitPath waits until it is settled whether a link without a queue pair gets another.
+// awaitPath waits until a link that has lost its queue pair has another, or has ended.
 // Called with mu held, which it releases meanwhile.
 func (l *Link) awaitPath() {
-	for l.pathless() {
+	for l.stage.pathless() {
 		if l.path.settled == nil {
 			l.path.settled = make(chan struct{})
 		}
@@ -84,7 +94,7 @@ func (l *Link) awaitPath() {
 	}
 }
 
-// settlePath has those go on who wait for that. Called with mu held.
+// settlePath ends the wait of awaitPath. Called with Link.mu held.
 func (p *path) settlePath() {
 	if p.settled != nil {
 		close(p.settled)
@@ -92,15 +102,12 @@ func (p *path) settlePath() {
 	}
 }
 
-// pathless says whether the link has lost its queue pair, and may have another yet. Called
-// with mu held.
-func (l *Link) pathless() bool { return l.stage == draining && !l.final || l.stage == seeking }
-
-// outOfTouch says whether the peer may have answered and could not be heard, a moment ago
-// at least. So it is waited for, since when *since comes to say, but no longer than a search
-// takes: it may break queue pairs again and again. Called with mu held.
-func (l *Link) outOfTouch(since *time.Time) bool {
-	if !l.pathless() && time.Since(l.path.moved) >= patience {
+// outOfReach says whether the link lacks its queue pair, or has lacked it less than patience
+// ago: the peer may have answered, and the answer could not arrive. Then the caller waits on
+// for the answer. The first call sets *since, and the wait ends when it has taken longer
+// than a search may, for a peer may break queue pairs again and again. Called with mu held.
+func (l *Link) outOfReach(since *time.Time) bool {
+	if !l.stage.pathless() && time.Since(l.path.moved) >= patience {
 		return false
 	}
 	if since.IsZero() {
@@ -109,13 +116,13 @@ func (l *Link) outOfTouch(since *time.Time) bool {
 	return time.Since(*since) < l.cfg.Resume+patience
 }
 
-// leavePath ends all that, and frees the memory of a link that has no endpoint for it.
-// Called when the link is closed.
+// leavePath ends the search and the standby of a link that is closed, and frees its memory
+// if no endpoint has it.
 func (l *Link) leavePath() {
 	l.path.close(l.active)
 	l.path.work.Wait()
 	l.dropStandby()
-	if l.path.custody.homeless {
+	if l.path.custody.withoutEndpoint {
 		all, _ := l.registered()
 		for _, m := range all {
 			m.Free()
@@ -123,20 +130,20 @@ func (l *Link) leavePath() {
 	}
 }
 
-// takesUp has this side take the link up again, and tell the peer of its other cards
-// than the one with the given address.
+// takesUp opens the place where this side takes the link up again, for its hello to tell
+// the peer of, with the addresses of this host's other cards than the one at local.
 func (p *path) takesUp(r *Returns, local netip.Addr) error {
 	port, err := r.open()
 	if err == nil {
 		p.returns, p.own.Port, p.own.Others = r, port, r.others(local)
 		p.arrivals = make(chan arrival)
-		p.life, p.endLife = context.WithCancel(context.Background())
+		p.ctx, p.cancel = context.WithCancel(context.Background())
 	}
 	return err
 }
 
-// meet takes note of where the peer takes the link up again, by what both know of it. A
-// link with the number of another does not outlive its queue pair.
+// meet notes where the peer takes the link up again, which its hello tells. A link whose
+// number another has does not outlive its queue pair.
 func (p *path) meet(peer wire.Return, l *Link) {
 	if !p.returns.reserve(returnKey{p.own.Link, l.active}) {
 		return
@@ -149,25 +156,25 @@ func (p *path) meet(peer wire.Return, l *Link) {
 	}
 }
 
-// start has requests for the link brought to it, which now can deal with them. Called
-// with mu held.
+// start has Returns bring requests for the link to it, which is ready for them now. Called
+// with Link.mu held.
 func (p *path) start(l *Link) {
 	if p.resumes() {
 		p.returns.enter(returnKey{p.own.Link, l.active}, l)
 	}
 }
 
-// end stops the search for another queue pair, and whatever is done for a standby.
+// end stops the search for another queue pair, and all work for a standby.
 func (p *path) end() {
 	if p.returns != nil {
-		p.endLife()
+		p.cancel()
 	}
 }
 
-// close ends all that, for a link that is no more.
+// close ends that requests are brought to a link, which is closed.
 func (p *path) close(active bool) {
 	if p.returns != nil {
-		p.endLife()
+		p.cancel()
 		if p.resumes() {
 			p.returns.leave(returnKey{p.own.Link, active})
 		}

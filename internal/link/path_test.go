@@ -168,7 +168,7 @@ func TestWhatWentInlineIsSentAgain(t *testing.T) {
 func (s *Stream) hasSent() bool {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
-	return s.link.send.slots.Completed(s.ahead)
+	return s.link.send.slots.Completed(s.lastSignaledData)
 }
 
 func endpointOf(l *Link) *sim.Endpoint {

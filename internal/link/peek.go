@@ -30,28 +30,28 @@ func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
 	}
 }
 
-// peek is Peek without waiting. If what it returns is short without an error, and wait
-// is set, it has prepared the wait for more.
+// peek is Peek without waiting. If it returns fewer bytes and no error, and wait is set, it
+// has set inbox.want for the wait for more.
 func (s *Stream) peek(n int, wait bool) ([]byte, error) {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
 	if s.inbox.Len() < n {
-		s.link.look()
+		s.link.tryPoll()
 		s.link.watchLater()
 	}
 	p, err := s.piece(n)
 	if len(p) > 0 {
 		s.inbox.keep()
 	}
-	s.want = 0
+	s.inbox.want = 0
 	if wait && len(p) < n && err == nil {
-		s.want = n
+		s.inbox.want = n
 	}
 	return p, err
 }
 
-// piece returns the next n bytes, or what there is of them in one piece, and why
-// there will be no more of them in it: nil if there may. Called with mu held.
+// piece returns the next n bytes, or as many as have arrived in one piece; then the error
+// is why no more will come in it, or nil if they may. Called with mu held.
 func (s *Stream) piece(n int) ([]byte, error) {
 	if s.use != reading {
 		return nil, s.readError()

@@ -28,7 +28,7 @@ type pooled struct {
 	made    chan struct{} // closed when link or err is set
 	link    *Link
 	err     error
-	givenUp bool         // err is that its maker did not want it any more
+	givenUp bool         // the dial that made it has given up; another may try
 	dials   atomic.Int32 // on it that are under way
 }
 
@@ -48,9 +48,9 @@ const busyLink = 8
 // had, or has ended.
 const restTime = 10 * time.Second
 
-// Dial begins a stream on the least loaded link that the pool has for a key, or on
-// one that it makes with connect, for which others with the same key wait. Nobody
-// waits for a link beyond the first, and no dial fails for want of one.
+// Dial begins a stream on the least loaded link that the pool has for a key. If there is
+// none it makes one with connect, and other dials with the same key wait for that. No dial
+// waits for a link beyond the first, or fails because there is none.
 func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context) (*Stream, error), more More) (*Stream, error) {
 	for {
 		entry, found := p.find(key, more)
@@ -77,8 +77,8 @@ func (p *Pool[K]) Dial(ctx context.Context, key K, connect func(context.Context)
 	}
 }
 
-// connect makes the link of an entry. Until that has come to an end it counts as
-// given up: it calls functions of users, which may panic.
+// connect makes the link of an entry. Until connect has returned, the entry counts as given
+// up, for it calls functions of users, which may panic.
 func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect func(context.Context) (*Stream, error)) (*Stream, error) {
 	entry.err, entry.givenUp = ErrLost, true
 	defer p.made(key, entry)
@@ -90,18 +90,16 @@ func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect fun
 	return s, err
 }
 
-// ErrLost says that a link is not wanted any more since something else was
-// faster.
+// ErrLost reports a link that is not wanted any more, because a TCP connection was faster.
 var ErrLost = errors.New("not connected when TCP was")
 
-// progress is how far the link is that find returns. It is looked at once: a moment
-// later it may have been made, or not.
+// progress is how far the link is that find returns, at that moment.
 type progress int
 
 const (
 	toMake   progress = iota // by the caller
-	inMaking                 // by somebody else
-	carrying                 // with a dial more under way
+	inMaking                 // by another dial
+	carrying                 // made; this dial is counted in pooled.dials
 )
 
 // find returns the link for the next stream with a key.
@@ -166,11 +164,11 @@ func (entry *pooled) up() bool {
 // load is how many streams the link carries and is about to carry. Dials under way
 // whose OPEN has been sent have theirs in the table.
 func (entry *pooled) load() int {
-	return int(entry.link.live.Load()) - len(entry.link.opens) + int(entry.dials.Load())
+	return int(entry.link.streams.live.Load()) - len(entry.link.streams.opens) + int(entry.dials.Load())
 }
 
-// await waits until the link has been made, and says why that is not worth another
-// look.
+// await waits until the link has been made, or not. It returns why the dial has failed, or
+// nil if the dial is to look for a link again.
 func (entry *pooled) await(ctx context.Context) error {
 	select {
 	case <-entry.made:
@@ -224,8 +222,8 @@ func (p *Pool[K]) forget(key K, entry *pooled) {
 	}
 }
 
-// rest has a place that lacks a link do without for a while, or go with its last
-// one. Called with mu held.
+// rest has no link made for a place for a while, and deletes the place if it has no link.
+// Called with mu held.
 func (p *Pool[K]) rest(key K, at *place) {
 	at.rest = time.Now().Add(restTime)
 	if len(at.links) == 0 && !at.making {

@@ -6,7 +6,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// push adds a work request to the batch, for the caller to fill in.
+// push adds a work request to the batch, for the caller to fill in. Called with mu held.
 func (l *Link) push(signaled bool) *fabric.WorkRequest {
 	q := &l.send
 	q.batch = q.batch[:len(q.batch)+1]
@@ -14,20 +14,21 @@ func (l *Link) push(signaled bool) *fabric.WorkRequest {
 	*wr = fabric.WorkRequest{ID: q.slots.Post(), Signaled: signaled}
 	if signaled {
 		q.slots.Signal()
-		q.quiet = 0
+		q.unsignaledBytes = 0
 		l.stats.Signaled++
 	}
 	l.stats.WorkRequests++
 	return wr
 }
 
-// post hands the batch to the device. It releases mu meanwhile, for that may
-// take long: a device that copies, or that is software, does then what it has to
-// do. Letting go would take longer than a little takes a device that is not slow.
+// post hands the batch to the device, and returns whether it has released mu meanwhile. It
+// does, for a device that copies, or that is software, may take long; but not for a little
+// that a fast device takes sooner than mu could be released and taken again. Called with mu
+// held.
 func (l *Link) post() (released bool) {
 	q := &l.send
-	timed := q.timed < timedPosts
-	if !timed && q.bytes <= copyLocked && !q.slow() {
+	timed := q.posts.timed < timedPosts
+	if !timed && q.batchBytes <= copyLocked && !q.posts.slow() {
 		l.submitted(l.ep.PostSend(q.batch))
 		return false
 	}
@@ -45,36 +46,38 @@ func (l *Link) post() (released bool) {
 	l.mu.Lock()
 	q.posting = false
 	if timed {
-		q.timed++
-		q.postTime = min(q.postTime, took)
+		q.posts.timed++
+		q.posts.best = min(q.posts.best, took)
 	}
 	l.submitted(err)
 	return true
 }
 
-// submitted ends what PostSend has begun. Called with mu held.
+// submitted handles the result of PostSend, and what has waited for its end. Called with mu
+// held.
 func (l *Link) submitted(err error) {
-	l.send.batch, l.send.bytes = l.send.batch[:0], 0
+	l.send.batch, l.send.batchBytes = l.send.batch[:0], 0
 	if err != nil {
 		l.fail(lost(err))
 	}
-	if l.cause != nil || l.receive.flushing {
+	if l.cause != nil || l.qp.flushing {
 		l.moveToError()
 		l.settle()
-		l.ep.Wake() // the engine, which may have waited for this alone
+		l.ep.Wake() // the engine, which may have waited for the end of the post
 	}
 }
 
-// sendCompleted takes back what the work request, and those before it, held.
+// sendCompleted frees the slots and the memory that the work request, and those before it,
+// took. Called with mu held.
 func (l *Link) sendCompleted(id uint64) {
 	q := &l.send
 	q.slots.Complete(id)
 	q.bulk.complete(&q.slots)
 	l.freeStaging()
-	for i := 0; i < len(q.ending); {
-		if s := q.ending[i]; s.delivered() {
-			q.ending[i] = q.ending[len(q.ending)-1]
-			q.ending = q.ending[:len(q.ending)-1]
+	for i := 0; i < len(q.awaitingEnds); {
+		if s := q.awaitingEnds[i]; s.delivered() {
+			q.awaitingEnds[i] = q.awaitingEnds[len(q.awaitingEnds)-1]
+			q.awaitingEnds = q.awaitingEnds[:len(q.awaitingEnds)-1]
 			s.touch()
 			continue
 		}

@@ -12,9 +12,9 @@ import (
 const copyLocked = 1 << 10
 
 // Read reads into p what has arrived, at least one byte, waiting for it until
-// the deadline. It returns io.EOF when the peer has said that its stream ends,
-// and, once everything that arrived has been read, the reason why otherwise no
-// more will come. p is the caller's again when Read returns.
+// the deadline. Once everything that arrived has been read, it returns io.EOF if the peer
+// has ended its stream, or the reason why otherwise no more will come. p is the caller's
+// again when Read returns.
 func (s *Stream) Read(p []byte, d *deadline.Deadline) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -46,7 +46,7 @@ func (s *Stream) AwaitRead(d *deadline.Deadline) error {
 	}
 	s.link.mu.Lock()
 	first, _, err := s.arrived(1)
-	s.taking = false
+	s.inbox.taking = false
 	s.link.mu.Unlock()
 	if len(first) > 0 || err != nil {
 		return nil
@@ -62,7 +62,7 @@ func (s *Stream) take(p []byte) (int, error) {
 	if n == 0 {
 		return 0, err
 	}
-	// Nobody else takes bytes out while this Read is the one under way.
+	// No other call takes bytes out while this Read is the one under way.
 	if n > copyLocked {
 		s.link.mu.Unlock()
 	}
@@ -78,33 +78,32 @@ func (s *Stream) take(p []byte) (int, error) {
 // there will be none. Called with mu held, which it may release to send.
 func (s *Stream) arrived(n int) (first, second []byte, err error) {
 	if s.inbox.Len() == 0 {
-		s.link.look()
+		s.link.tryPoll()
 		s.link.watchLater()
 	}
 	if err := s.readError(); err != nil {
 		return nil, nil, err
 	}
 	first, second = s.inbox.Held(n)
-	s.taking = len(first) > 0
+	s.inbox.taking = len(first) > 0
 	return first, second, nil
 }
 
-// taken gives back the room of n bytes that have been read, and tells the peer
-// when there is enough to tell. Called with mu held, which it may release to
-// send.
+// taken frees the room of n bytes that have been read, and sends CREDIT if a quarter of the
+// ring is due. Called with mu held, which it may release to send.
 func (s *Stream) taken(n int) {
-	s.taking = false
+	s.inbox.taking = false
 	s.ledger.Consume(s.inbox.release(n))
 	if s.inbox.filled >= fills && !s.link.sharesMemory() {
 		s.grow(growth * s.inbox.held.size)
 	}
-	if s.changed(); s.talking {
+	if s.changed(); s.inRecordLine {
 		s.link.trySend()
 	}
 }
 
 func readReady(s *Stream) bool {
-	n := max(s.want, 1)
+	n := max(s.inbox.want, 1)
 	p, err := s.piece(n)
 	return len(p) == n || err != nil
 }

@@ -14,28 +14,25 @@ const maxPolls = 4
 
 // receiveQueue is what a link receives with. Guarded by Link.mu.
 type receiveQueue struct {
-	posted      int                         // receives posted and not completed
-	spent       int                         // receives that data has completed, to be posted again
-	broken      bool                        // the peer breaks the protocol: nothing that follows makes sense
-	flushing    bool                        // the queue pair is in ERR, and nobody has said why
+	broken      bool                        // the peer has broken the protocol: what follows is not decoded
 	messages    uint64                      // ever received, of any kind
 	touched     []*Stream                   // whose calls may have become ready
 	completions [maxBatch]fabric.Completion // scratch of pollCompletions
 }
 
-// pollAndSend takes what has completed, and sends what may be sent. Called with
-// mu held, which it may release to send, after each change that gives something
-// to send or somebody to wake.
+// pollAndSend takes what has completed, and sends what may be sent. It is called after
+// each change that gives something to send or a call to wake. Called with mu held, which it
+// may release to send.
 func (l *Link) pollAndSend() {
 	l.pollCompletions()
 	l.trySend()
 	l.settle()
 }
 
-// look takes what has completed, by whoever has a moment, and sends what may be
-// sent for that. It says whether there was anything. Called with mu held, which it
-// may release to send.
-func (l *Link) look() bool {
+// tryPoll takes what has completed, and sends what may be sent then. It returns whether
+// anything had completed; if not, it sends nothing. Called with mu held, which it may
+// release to send.
+func (l *Link) tryPoll() bool {
 	if !l.pollCompletions() {
 		return false
 	}
@@ -44,8 +41,9 @@ func (l *Link) look() bool {
 	return true
 }
 
-// pollCompletions takes what has completed, up to a bound, and wakes the calls
-// that it makes ready. It says whether there was anything. Called with mu held.
+// pollCompletions takes what has completed, up to a bound, and wakes the calls that this
+// makes ready. It returns whether anything had completed. It sends nothing. Called with mu
+// held.
 func (l *Link) pollCompletions() bool {
 	if l.stage >= seeking {
 		return false
@@ -56,8 +54,8 @@ func (l *Link) pollCompletions() bool {
 		n, err := l.ep.Poll(l.receive.completions[:])
 		if err != nil {
 			l.fail(lost(err))
-			l.receive.posted = 0 // a queue that cannot be polled gives nothing back
-		} else if n == 0 && polls == 1 && !l.abandoned {
+			l.qp.posted = 0 // a queue that cannot be polled gives nothing back
+		} else if n == 0 && polls == 1 && !l.qp.abandoned {
 			return false
 		}
 		l.completed(l.receive.completions[:n])
@@ -69,22 +67,22 @@ func (l *Link) pollCompletions() bool {
 			break
 		}
 	}
-	if l.abandoned {
-		l.receive.posted = 0
+	if l.qp.abandoned {
+		l.qp.posted = 0
 	}
 	l.wakeTouched()
 	return true
 }
 
-// completed takes a batch of completions. Receives of control messages are
-// posted again at once, for the peer may always send as many; those of data just
-// before they are acknowledged, for until then it may not.
+// completed takes a batch of completions. Receives of control messages are posted again
+// at once, for the peer may always send as many; those of data just before they are
+// acknowledged, for until then it may not. Called with mu held.
 func (l *Link) completed(batch []fabric.Completion) {
 	control := 0
 	for i := range batch {
 		wc := &batch[i]
 		if wc.Recv {
-			l.receive.posted--
+			l.qp.posted--
 		}
 		switch {
 		case wc.Status == fabric.OK && !wc.Recv:
@@ -93,7 +91,7 @@ func (l *Link) completed(batch []fabric.Completion) {
 		case wc.Status == fabric.OK:
 			l.alive.activity++
 			if wc.Op == fabric.WriteImm {
-				l.receive.spent++
+				l.qp.spent++
 			} else {
 				control++
 			}
@@ -107,39 +105,41 @@ func (l *Link) completed(batch []fabric.Completion) {
 	l.postReceives(control)
 }
 
-// repost posts again the receives that data has completed, and says whether
-// they are posted.
+// repost posts again the receives that data has completed, and says whether they are
+// posted. Called with mu held.
 func (l *Link) repost() bool {
-	n := l.receive.spent
-	l.receive.spent = 0
+	n := l.qp.spent
+	l.qp.spent = 0
 	return l.postReceives(n)
 }
 
+// postReceives posts n receives, and says whether they are posted. It posts none on a
+// queue pair that has failed. Called with mu held.
 func (l *Link) postReceives(n int) bool {
-	if n == 0 || l.cause != nil || l.receive.flushing { // siw does not flush what is posted in ERR
+	if n == 0 || l.cause != nil || l.qp.flushing { // siw does not flush what is posted in ERR
 		return l.cause == nil
 	}
 	if err := l.ep.PostRecv(n); err != nil {
 		l.fail(lost(err))
 		return false
 	}
-	l.receive.posted += n
+	l.qp.posted += n
 	return true
 }
 
-// flushed takes back what a queue pair in ERR gives back. Why it failed is said
-// by a request that failed, or by Wait, which Disconnect gives something to say;
-// or by nobody within drainTime.
+// flushed handles a flushed work request: the queue pair is in ERR. The reason comes with a
+// request that has failed, or from Wait, which returns after Disconnect; if neither comes
+// within drainTime, drainTick sets one. Called with mu held.
 func (l *Link) flushed() {
-	if l.cause != nil || l.receive.flushing {
+	if l.cause != nil || l.qp.flushing {
 		return
 	}
-	l.receive.flushing = true
+	l.qp.flushing = true
 	l.limitDrain()
 	l.moveToError()
 }
 
-// received takes a message of the peer's.
+// received takes a message of the peer's. Called with mu held.
 func (l *Link) received(wc *fabric.Completion) {
 	if l.receive.broken {
 		return
@@ -154,20 +154,22 @@ func (l *Link) received(wc *fabric.Completion) {
 	if err != nil {
 		l.receive.broken = true
 		if disconnected(l.cause) {
-			l.cause, l.final = nil, false // that it disconnected, too, is the lesser news
+			l.cause = nil // the breach is the reason, though the peer has disconnected too
 		}
 		l.fail(&ProtocolError{err.Error()})
 	}
 }
 
-// stream is the stream of a number.
+// stream is the stream of a number. Called with mu held.
 func (l *Link) stream(number uint32) (*Stream, error) {
-	if int(number) < len(l.streams) && l.streams[number] != nil {
-		return l.streams[number], nil
+	if int(number) < len(l.streams.byNumber) && l.streams.byNumber[number] != nil {
+		return l.streams.byNumber[number], nil
 	}
 	return nil, fmt.Errorf("there is no stream %d", number)
 }
 
+// receivedData takes a data message. An error, here and below, says how the peer breaks
+// the protocol. Called with mu held.
 func (l *Link) receivedData(wc *fabric.Completion) error {
 	number, flags, err := wire.DecodeDataImmediate(wc.Imm)
 	if err != nil {
@@ -186,7 +188,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 	}
 	l.stats.MessagesReceived++
 	s.stats.MessagesReceived++
-	s.streak = 0
+	s.sentSinceReceive = 0
 	if newRing {
 		s.inbox.renew()
 		s.changed()
@@ -200,13 +202,15 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 		return nil
 	}
 	if s.use == disowned && wc.Len > 0 {
-		s.ledger.Reset() // nobody will ever read it
+		s.ledger.Reset() // it will never be read
 	}
 	s.discard()
 	s.changed()
 	return nil
 }
 
+// receivedSend takes a SEND: what the peer acknowledges, and records. Called with mu
+// held.
 func (l *Link) receivedSend(b []byte) error {
 	h, records, err := wire.DecodeHeader(b)
 	if err != nil {
@@ -232,14 +236,16 @@ func (l *Link) receivedSend(b []byte) error {
 	return nil
 }
 
+// receivedRecord takes a record, of the link or of one of its streams. Called with mu
+// held.
 func (l *Link) receivedRecord(r *wire.Record) error {
 	switch r.Type {
 	case wire.GoAwayRecord:
-		if l.leaving.heard {
+		if l.leaving.received {
 			return fmt.Errorf("a second GOAWAY")
 		}
-		l.leaving.heard = true
-		l.leaving.due = l.leaving.sent == 0
+		l.leaving.received = true
+		l.leaving.sayGoAway()
 		return nil
 	case wire.OpenRecord:
 		l.watch.opened = true
@@ -255,6 +261,7 @@ func (l *Link) receivedRecord(r *wire.Record) error {
 	return nil
 }
 
+// receivedRecord takes a record about the stream. Called with mu held.
 func (s *Stream) receivedRecord(r *wire.Record) error {
 	value := r.Position
 	if r.Ring.Size > 0 {
@@ -280,7 +287,7 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 	case wire.CreditRecord:
 		s.stats.CreditsReceived++
 	case wire.ResetRecord:
-		s.late = r.Late
+		s.closing.late = r.Late
 		s.dropPending()
 	}
 	s.touch()
@@ -288,8 +295,8 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 	return nil
 }
 
-// touch has the stream's calls woken, if they are ready, when the batch that is
-// being taken has been dealt with. Called with mu held.
+// touch has the stream's calls woken, if they are ready, at the end of the batch of
+// completions that is being handled. Called with mu held.
 func (s *Stream) touch() {
 	if !s.touched {
 		s.touched = true
@@ -297,6 +304,8 @@ func (s *Stream) touch() {
 	}
 }
 
+// wakeTouched wakes the calls that are ready on the streams that have been touched.
+// Called with mu held.
 func (l *Link) wakeTouched() {
 	for i, s := range l.receive.touched {
 		l.receive.touched[i] = nil

@@ -45,17 +45,17 @@ func TestNoReceiveIsPostedOnceTheQueuePairFlushes(t *testing.T) {
 	message := fabric.Completion{Recv: true, Op: fabric.Send, Len: len(credits), Data: credits}
 	flushed := fabric.Completion{Recv: true, Status: fabric.Flushed}
 	e := &hoarder{completions: []fabric.Completion{message, flushed}}
-	l := &Link{ep: e, owned: 1, gone: make(chan struct{}), ledger: credit.NewLink(4, 4)}
+	l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}, ledger: credit.NewLink(4, 4)}
 	l.ledger.SendData()
-	l.receive.posted, l.receive.spent = 3, 1
+	l.qp.posted, l.qp.spent = 3, 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pollCompletions()
 	require.NoError(t, l.cause, "nobody has said why")
 	l.repost()
 	require.Zero(t, e.kept)
-	require.Equal(t, 1, l.receive.posted)
-	l.drain.Stop()
+	require.Equal(t, 1, l.qp.posted)
+	l.qp.drain.Stop()
 }
 
 // TestRecordsThatWereDueWhenReceivesCouldNotBePosted has a device refuse receives, so that

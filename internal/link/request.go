@@ -14,28 +14,28 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// What the two sides say to each other in the handshake of another queue pair: the side
-// that dialed the link makes requests, over one attempt after the other, which the other
-// side takes up, or refuses; that one asks meanwhile.
+// The handshake of another queue pair for a link. The side that dialed the link makes
+// requests, one attempt after the other; the other side accepts or rejects them. Meanwhile
+// that side asks whether the first still has the link.
 
-// resumption is the next of this side's, of a kind.
+// resumption is the next message of this side's of the given kind.
 func (l *Link) resumption(kind wire.ResumptionKind) wire.Resumption {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := wire.Resumption{Kind: kind, Link: l.path.own.Link, Attempt: max(l.path.over, l.path.void)}
+	r := wire.Resumption{Kind: kind, Link: l.path.own.Link, Attempt: max(l.path.madeBy, l.path.failed)}
 	if kind != wire.ResumeAsk {
-		l.path.attempt++
-		r.Attempt = l.path.attempt
+		l.path.latest++
+		r.Attempt = l.path.latest
 	}
 	return r
 }
 
-// sealTo is that of what this side tells the peer in the handshake of an endpoint.
+// sealTo is the seal of what this side sends to the peer in the handshake of an endpoint.
 func (p *path) sealTo(ep fabric.Endpoint) wire.Seal {
 	return wire.Seal{Secret: p.own.Secret, From: ep.LocalAddr().Addr(), To: ep.RemoteAddr().Addr()}
 }
 
-// sealFrom is that of what the peer tells.
+// sealFrom is the seal of what the peer sends.
 func (p *path) sealFrom(ep fabric.Endpoint) wire.Seal {
 	return wire.Seal{Secret: p.own.Secret, From: ep.RemoteAddr().Addr(), To: ep.LocalAddr().Addr()}
 }
@@ -45,13 +45,14 @@ func (l *Link) dial(ctx context.Context, r route) (fabric.Endpoint, error) {
 	return l.path.returns.Fabric.Dial(ctx, netip.AddrPortFrom(r.local, 0), r.remote)
 }
 
-// request has the peer take the queue pair of an endpoint that was dialed for what the
-// kind says, and returns the number of the attempt.
+// request asks the peer to take the queue pair of an endpoint that was dialed, as another
+// for the link, a standby or a mere question, which the kind says. It returns the number of
+// the attempt.
 func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wire.ResumptionKind) (attempt uint64, err error) {
 	m := l.resumption(kind)
 	answer, err := ep.Connect(ctx, m.Append(nil, l.path.sealTo(ep)))
 	if err != nil {
-		if l.toldGone(r, err) {
+		if l.peerIsGone(r, err) {
 			err = fmt.Errorf("%w: %w", errGone, err)
 		}
 		return 0, err
@@ -64,19 +65,19 @@ func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wi
 	return m.Attempt, ep.Confirm()
 }
 
-// toldGone says whether the error of a request over a route says that the peer has not the
+// peerIsGone says whether the error of a request over a route says that the peer has not the
 // link any more, or is gone. That nobody listens has to be so twice, attemptPause apart at
 // least: the listener of a device that is being added again may come a moment after its
 // address.
-func (l *Link) toldGone(r route, err error) bool {
+func (l *Link) peerIsGone(r route, err error) bool {
 	if !r.known {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	since := &l.path.search.unheard
+	since := &l.path.search.noListenerSince
 	switch {
-	case !unheard(err):
+	case !noListener(err):
 		*since = time.Time{}
 		return refused(err)
 	case since.IsZero():
@@ -85,12 +86,12 @@ func (l *Link) toldGone(r route, err error) bool {
 	return time.Since(*since) >= attemptPause
 }
 
-// errStranger reports an answer that is not the peer's.
+// errStranger reports an answer without the peer's seal.
 var errStranger = errors.New("somebody else answers where the peer was")
 
-// refused says whether the peer, if it is the peer, has not the link any more, or is
-// gone. A rejection without a reason is a kernel's: an answer was not confirmed in time,
-// say.
+// refused says whether the error is a rejection by the peer, with a reason that stays, or
+// that no listener was found. A rejection without a reason is a kernel's: an answer was not
+// confirmed in time, for example.
 func refused(err error) bool {
 	var reject *fabric.RejectError
 	if !errors.As(err, &reject) {
@@ -100,15 +101,14 @@ func refused(err error) bool {
 	return reject.Reason == fabric.RejectNoListener || said.Reason != "" && !said.Busy
 }
 
-// rejected says whether a request has come to where the peer's host is, and was not wanted
-// there.
+// rejected says whether a request has reached a host that rejected it.
 func rejected(err error) bool {
 	var reject *fabric.RejectError
 	return errors.As(err, &reject)
 }
 
-// unheard says whether nobody listens where a request went.
-func unheard(err error) bool {
+// noListener says whether a request has found no listener.
+func noListener(err error) bool {
 	var reject *fabric.RejectError
 	return errors.As(err, &reject) && reject.Reason == fabric.RejectNoListener
 }
@@ -132,8 +132,8 @@ type arrival struct {
 	request wire.Resumption
 }
 
-// returned hands an arrival to the link, which may not know yet that its queue pair
-// is gone. It says whether the link takes it, or how to reject it. One arrival waits at a
+// returned hands an arrival to the link, which may not know yet that its queue pair is gone.
+// It returns whether the link takes it, and if not, how to reject it. One arrival waits at a
 // time, however many the peer makes.
 func (l *Link) returned(a arrival) (taken bool, reject wire.Reject) {
 	if taken, reject = l.expect(a); !taken {
@@ -156,19 +156,19 @@ func (l *Link) returned(a arrival) (taken bool, reject wire.Reject) {
 	}
 }
 
-// expect says whether an arrival may wait for the link to take it, which then has lost its
-// queue pair.
+// expect returns whether an arrival may wait for the link to take it. If so, the link has
+// lost its queue pair, and expect says so to it.
 func (l *Link) expect(a arrival) (may bool, reject wire.Reject) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case a.request.Attempt <= l.path.attempt:
+	case a.request.Attempt <= l.path.latest:
 		return false, noSuchLink // another has been made meanwhile
 	case l.path.expecting:
 		return false, linkIsThere
 	}
 	l.path.expecting = true
-	l.path.attempt = a.request.Attempt
+	l.path.latest = a.request.Attempt
 	if l.path.search.newer != nil {
 		l.path.search.newer()
 	}
@@ -176,28 +176,29 @@ func (l *Link) expect(a arrival) (may bool, reject wire.Reject) {
 	return true, reject
 }
 
-// hadNothing takes note that an attempt has come to nothing on this side. The other may
-// take its queue pair for sound, and has to be told.
-func (l *Link) hadNothing(attempt uint64) {
+// attemptFailed notes that an attempt has failed on this side. The other may take its queue
+// pair for sound: the next question tells it.
+func (l *Link) attemptFailed(attempt uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.path.void = max(l.path.void, attempt)
+	l.path.failed = max(l.path.failed, attempt)
 }
 
-// asked takes note of a question of the peer's, which has come between two cards: the peer
-// has lost the queue pair of an attempt, and those before, which this side may not know yet
-// (the attempt may have been at a standby); or this side may try those cards. It says
-// whether the link is there: it may have ended while its streams have owners yet.
+// asked handles a question of the peer's, which has come between two cards. The peer has
+// lost the queue pair of the attempt, and those before: if this side does not know that yet
+// it loses its own (the attempt may have been a standby's). Else a search may try those
+// cards next. asked returns whether the link is there: it may have ended while its streams
+// still have owners.
 func (l *Link) asked(attempt uint64, r route) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.stage == up && attempt >= l.path.over:
+	case l.stage == up && attempt >= l.path.madeBy:
 		l.fail(&lostError{syscall.ECONNRESET, errReturned})
 	case l.stage == seeking && slices.ContainsFunc(l.path.peers, func(a netip.AddrPort) bool { return a.Addr() == r.remote.Addr() }):
-		l.path.search.hear(r)
+		l.path.search.noteQuestion(r)
 	}
-	return !l.final
+	return !l.stage.final()
 }
 
 var errReturned = errors.New("the peer has lost the queue pair")

@@ -65,8 +65,9 @@ func (r *Returns) close() {
 	}
 }
 
-// reserve has requests for a link that is to come told to come again. It fails if there
-// is one with that key: peers choose the numbers of the links that they accept.
+// reserve takes a key for a link that is being made: requests for it are rejected for now.
+// It returns false if another link has the key, for peers choose the numbers of the links
+// that they accept.
 func (r *Returns) reserve(key returnKey) (reserved bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,14 +81,14 @@ func (r *Returns) reserve(key returnKey) (reserved bool) {
 	return true
 }
 
-// enter has requests for the link, whose key is reserved, brought to it.
+// enter has requests brought to the link, whose key is reserved.
 func (r *Returns) enter(key returnKey, l *Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.links[key] = l
 }
 
-// leave ends that.
+// leave frees the key of a link.
 func (r *Returns) leave(key returnKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,8 +102,8 @@ func (r *Returns) find(key returnKey) (l *Link, known bool) {
 	return l, known
 }
 
-// cardsAge is for how long the cards of this host are taken for what they were: to list
-// them may mean to open each.
+// cardsAge is for how long a list of this host's cards is used: to list them may mean to
+// open each.
 const cardsAge = 5 * time.Second
 
 // others are addresses of this host's other cards than the one with the given address:
@@ -138,7 +139,7 @@ func (r *Returns) serve(l fabric.Listener) {
 	}
 }
 
-// What a rejection says of a link.
+// Rejections of requests for a link.
 var (
 	linkIsThere = wire.Reject{Busy: true, Reason: "the link waits for another queue pair"}
 	noSuchLink  = wire.Reject{Reason: "there is no such link"}

@@ -20,31 +20,31 @@ type search struct {
 	began time.Time
 	end   context.CancelFunc // nil: there has been none
 
-	// Active side: between which cards questions of the peer's have come, and of those by
-	// which the next attempt is to be; zero: by any.
-	heard []hint
-	next  route
+	// On the side that dialed the link: between which cards questions of the peer's have
+	// come, and over which of those the next attempt is to go; zero: over any.
+	questions []question
+	next      route
 
-	unheard time.Time          // since when nobody listens where the peer was; zero: somebody may
-	newer   context.CancelFunc // passive side: ends what is under way when another request comes; nil: nothing has been
+	noListenerSince time.Time          // where the peer was; zero: there may be one
+	newer           context.CancelFunc // on the other side: ends the attempt under way when another request comes; nil: there has been none
 }
 
 // seek begins to seek another queue pair. Called with mu held.
 func (l *Link) seek() {
-	l.stage = seeking
+	l.enter(seeking)
 	next := l.path.moved.Add(attemptPause)
 	l.path.work.Go(func() {
 		ctx, cancel := l.searchTime()
 		defer cancel()
 		l.leaveLost()
-		sleep(ctx, time.Until(next)) // whoever breaks queue pairs again and again has to wait
+		sleep(ctx, time.Until(next)) // a peer that breaks queue pairs again and again has to wait
 		l.seekPath(ctx)
 	})
 }
 
-// searchTime ends when the link has to have another queue pair.
+// searchTime is a context that ends when the search has taken Config.Resume.
 func (l *Link) searchTime() (context.Context, context.CancelFunc) {
-	return context.WithDeadline(l.path.life, l.path.search.lostAt.Add(l.cfg.Resume))
+	return context.WithDeadline(l.path.ctx, l.path.search.lostAt.Add(l.cfg.Resume))
 }
 
 // seekPath looks for another queue pair until it has one, or the peer is found to be
@@ -62,7 +62,7 @@ func (l *Link) seekPath(ctx context.Context) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.stage == seeking { // it may have ended for another reason meanwhile
-			l.cause = sought(l.cause, time.Since(l.path.search.lostAt), err)
+			l.cause = notResumed(l.cause, time.Since(l.path.search.lostAt), err)
 			l.end()
 		}
 	}
@@ -72,7 +72,7 @@ func (l *Link) seekPath(ctx context.Context) {
 // repeats a request that was lost only after 4 s; but a machine with much to do may
 // need longer, so each of the dialing side's attempts over a route that leads to the peer
 // may take twice as long as the one before, up to longAttempt. What is lost by that where
-// requests were lost is made good by the peer's question: see hear. A route is tried again
+// requests were lost is made good by the peer's question: see noteQuestion. A route is tried again
 // attemptPause after it has failed at the earliest, one and a half times that at the
 // latest, so that those that fail at once take up little time. Once the peer has answered,
 // or a request of its has come, a side waits moveTime for each message, about what a queue
@@ -84,7 +84,8 @@ const (
 	moveTime     = 4 * time.Second
 )
 
-// errGone reports a peer that has not the link any more, or with which it cannot go on.
+// errGone reports that the peer does not have the link any more, or that the two cannot go
+// on with it.
 var errGone = errors.New("the peer has given the link up, or is gone")
 
 // redial makes attempts until one brings another queue pair.
@@ -112,8 +113,8 @@ func (l *Link) redial(ctx context.Context) error {
 	})
 }
 
-// awaitPeer waits for the peer to come back. Meanwhile it asks the peer whether it has
-// the link, which may not know yet that its queue pair is gone, or be gone itself.
+// awaitPeer waits for a request of the peer's. Meanwhile it asks the peer whether it has the
+// link: the peer may not know yet that its queue pair is gone, or be gone itself.
 func (l *Link) awaitPeer(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	asking := make(chan struct{})
@@ -135,7 +136,7 @@ func (l *Link) awaitPeer(ctx context.Context) error {
 			if errors.Is(err, errGone) {
 				return err
 			}
-			l.hadNothing(a.request.Attempt)
+			l.attemptFailed(a.request.Attempt)
 		case <-asking:
 			return asked
 		}
@@ -203,13 +204,14 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 			last = unreached(r, err, len(all))
 		}
 		tried[r] = tried[r].again()
-		if r.known && unheard(err) {
-			step = slices.Index(order, r) - 1 // whether the peer is gone is known when that is so a second time: see toldGone
+		if r.known && noListener(err) {
+			step = slices.Index(order, r) - 1 // whether the peer is gone is known when that is so a second time: see peerIsGone
 		}
 	}
 }
 
-// errNoTurn reports a peer that no attempt could be made to reach.
+// errNoTurn reports that a link has waited for its turn to make an attempt until its time
+// was over.
 var errNoTurn = errors.New("too many other links sought their peers")
 
 // trial is what a search has seen of a route.
@@ -221,8 +223,8 @@ type trial struct {
 // pause is how long to wait before the route may be tried again.
 func (t trial) pause() time.Duration { return time.Until(t.next) }
 
-// again takes note that it was tried in vain. Peers that have lost their queue pairs at
-// the same time are not to try again at the same time.
+// again counts a try that has failed. Peers that have lost their queue pairs at the same
+// time are not to try again at the same time, so the pause is random.
 func (t trial) again() trial {
 	return trial{min(t.times+1, 8), time.Now().Add(attemptPause + rand.N(attemptPause/2))}
 }
@@ -239,7 +241,7 @@ func (l *Link) begin(ctx context.Context, r route, all []route, limit func(route
 	}
 	search.next = route{}
 	most := limit(r)
-	if !r.known && !slices.ContainsFunc(search.heard, func(h hint) bool { return h.sameAs(r) }) {
+	if !r.known && !slices.ContainsFunc(search.questions, func(h question) bool { return h.sameAs(r) }) {
 		most = min(most, attemptTime)
 	}
 	search.over, search.began = r, time.Now()
@@ -247,42 +249,42 @@ func (l *Link) begin(ctx context.Context, r route, all []route, limit func(route
 	return r, ctx, search.end
 }
 
-// hear takes note that a question of the peer's has come between two cards: so there is a
+// noteQuestion notes that a question of the peer's has come between two cards: so there is a
 // path, and the next attempt is to be there. The attempt under way ends if it has taken
 // long: it has lost its request, or is over others. That is so once for each pair: where
 // the peer asks again and again it is slow, and no path was lost meanwhile.
-func (s *search) hear(r route) {
-	i := slices.IndexFunc(s.heard, func(h hint) bool { return h.sameAs(r) })
+func (s *search) noteQuestion(r route) {
+	i := slices.IndexFunc(s.questions, func(h question) bool { return h.sameAs(r) })
 	if i < 0 {
-		i = len(s.heard)
-		s.heard = append(s.heard, hint{route: r})
+		i = len(s.questions)
+		s.questions = append(s.questions, question{route: r})
 	}
-	h, long := &s.heard[i], time.Since(s.began) > attemptTime
-	if s.over.sameAs(r) && (!long || h.spent) {
+	h, long := &s.questions[i], time.Since(s.began) > attemptTime
+	if s.over.sameAs(r) && (!long || h.endedAttempt) {
 		return
 	}
 	s.next = r
-	if long && !h.spent && s.end != nil {
-		h.spent = true
+	if long && !h.endedAttempt && s.end != nil {
+		h.endedAttempt = true
 		s.end()
 	}
 }
 
-// hint is a pair of cards between which a question has come.
-type hint struct {
+// question is a pair of cards between which a question has come.
+type question struct {
 	route
-	spent bool // an attempt has been ended for it
+	endedAttempt bool // an attempt has been ended for it
 }
 
-// untilAnother returns a context that ends when a request for a later attempt comes than the
-// one that is under way: the peer has given that up.
+// untilAnother returns a context that ends when the request of a later attempt comes: the
+// peer has given up the one that is under way.
 func (l *Link) untilAnother(ctx context.Context, attempt uint64) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.active {
 		l.path.search.newer = cancel
-		if l.path.attempt > attempt {
+		if l.path.latest > attempt {
 			cancel()
 		}
 	}

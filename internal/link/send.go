@@ -22,8 +22,8 @@ const maxBatch = 16
 // neither kind waits for the other: some records, a link credit and a probe.
 const controlBatch = 4
 
-// maxRounds is how many batches a call posts before it leaves what more there
-// is, most of it for others, to the engine.
+// maxRounds is how many batches a call posts before it leaves the rest, most of it other
+// streams', to the engine.
 const maxRounds = 4
 
 // burst is how many messages of a stream leave one by one, unless something
@@ -38,17 +38,18 @@ func (s *Stream) messageLen() int {
 	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
 }
 
-// leavesToEngine says whether the next bytes are the engine's to send.
+// leavesToEngine says whether a Write leaves the next bytes for the engine to send. Called
+// with mu held.
 func (s *Stream) leavesToEngine() bool {
 	l := s.link
-	return s.streak >= burst && l.send.slow() && !l.sharesMemory()
+	return s.sentSinceReceive >= burst && l.send.posts.slow() && !l.sharesMemory()
 }
 
 // sharesMemory says whether a post itself puts the bytes where the peer reads
 // them.
 func (l *Link) sharesMemory() bool { return l.limits.Inline >= worthwhile }
 
-// callEngine has the engine send what there is to send. Called with mu held.
+// callEngine wakes the engine, which sends what is waiting. Called with mu held.
 func (l *Link) callEngine() {
 	if !l.send.called {
 		l.send.called = true
@@ -56,15 +57,15 @@ func (l *Link) callEngine() {
 	}
 }
 
-// sendNow sends the bytes inline, without a copy to the staging memory, if nothing
-// is in the way and nothing would be won by waiting. Called with mu held, which it
-// may release to post.
+// sendNow sends the bytes inline, without a copy to the staging memory, if no other bytes
+// have to go before them and nothing is won by waiting for more. It returns whether it has.
+// Called with mu held, which it may release to post.
 func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
-	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.streams.len() > 0 || q.busy.len() > 0 && !s.conversing() ||
+	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.conversing.len() > 0 || q.streaming.len() > 0 && !s.conversing() ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
-		!q.slots.Completed(s.ahead) || g.n <= copyLocked && s.gathers() {
+		!q.slots.Completed(s.lastSignaledData) || g.n <= copyLocked && s.gathers() {
 		return false
 	}
 	s.ledger.Accept(g.n)
@@ -79,9 +80,9 @@ func (s *Stream) sendNow(g gather) bool {
 	return true
 }
 
-// trySend posts whatever there is to send and may be sent now, unless somebody
-// is posting, who will do so. Called with mu held, which it may release while
-// the device takes work requests. Beyond maxRounds the engine goes on.
+// trySend posts what is waiting and may be sent now. If another goroutine is posting it
+// does nothing: that one looks again after its post. After maxRounds the engine goes on.
+// Called with mu held, which it may release while the device takes work requests.
 func (l *Link) trySend() {
 	if l.send.posting {
 		return
@@ -106,46 +107,46 @@ func (l *Link) buildBatch() {
 	}
 	l.pushStreams()
 	l.pushRecords()
-	if l.ledger.CreditDue() && l.send.credits.free(&l.send.slots) && l.repost() {
+	if l.ledger.CreditDue() && l.send.control.credits.free(&l.send.slots) && l.repost() {
 		l.stats.CreditsSent++
-		l.pushMessage(&l.send.credits, l.ledger.SendCredit(), nil)
+		l.pushMessage(&l.send.control.credits, l.ledger.SendCredit(), nil)
 	}
-	if (l.alive.due || l.send.stuck()) && l.send.probes.free(&l.send.slots) {
+	if (l.alive.due || l.send.stuck()) && l.send.control.probes.free(&l.send.slots) {
 		l.pushProbe()
 	}
 }
 
 // queue has the stream's data sent in its turn. Called with mu held.
 func (s *Stream) queue() {
-	if !s.sending {
-		s.sending = true
+	if !s.inDataLine {
+		s.inDataLine = true
 		s.link.send.enqueue(s)
 	}
 }
 
-// gathers says whether a little data of the stream waits for more, since something
-// is under way that brings us here again: the completion of data that it sent
-// before, or, where that says nothing of the peer, the credit for what a stream has
-// sent that goes on without an answer, faster than the peer takes it.
+// gathers says whether a little data of the stream waits for more, because something is
+// under way that will have it looked at again: the completion of data that the stream has
+// sent before; or, for a stream that sends without an answer, the link credit for it, since
+// a completion does not tell whether the peer keeps up. Called with mu held.
 func (s *Stream) gathers() bool {
 	q := &s.link.send
-	return !q.slots.Completed(s.ahead) || !s.conversing() && s.link.ledger.CreditComing()
+	return !q.slots.Completed(s.lastSignaledData) || !s.conversing() && s.link.ledger.CreditComing()
 }
 
 // conversing says whether the stream has had an answer lately.
-func (s *Stream) conversing() bool { return s.streak < burst }
+func (s *Stream) conversing() bool { return s.sentSinceReceive < burst }
 
-// pushStreams adds data messages: those of conversations, and then bulk, as much
-// as may be under way, for which a place is left.
+// pushStreams adds data messages: those of conversations first, and then bulk, for which a
+// place in the batch is kept, as much as may be under way. Called with mu held.
 func (l *Link) pushStreams() {
-	l.pushQueue(&l.send.streams, maxBatch-controlBatch-1)
-	l.pushQueue(&l.send.busy, maxBatch-controlBatch)
+	l.pushQueue(&l.send.conversing, maxBatch-controlBatch-1)
+	l.pushQueue(&l.send.streaming, maxBatch-controlBatch)
 }
 
-// pushQueue adds data messages, one of each stream of a queue in turn, until the
-// batch has most. Smart batching: a little waits while data of its stream is under
-// way whose completion will bring us here again, and goes with what has been
-// written by then.
+// pushQueue adds data messages, one of each stream of a queue in turn, until the batch
+// has most. Smart batching: a little waits while data of its stream is under way whose
+// completion will bring us here again, and goes with what has been written by then.
+// Called with mu held.
 func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 	q := &l.send
 	for waiting := 0; waiting < streams.len() && len(q.batch) < most; {
@@ -155,7 +156,7 @@ func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 		s := streams.front()
 		n, newRing := s.ledger.Next()
 		n = min(n, s.messageLen())
-		if streams == &q.busy {
+		if streams == &q.streaming {
 			if n = min(n, q.bulk.limit/4); !q.bulk.maySend(n) {
 				return
 			}
@@ -163,7 +164,7 @@ func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 		streams.pop()
 		switch {
 		case n == 0 && !newRing:
-			s.sending = false
+			s.inDataLine = false
 			continue
 		case n < s.chunkLen() && s.gathers() && !s.ledger.Closing():
 			streams.push(s)
@@ -180,8 +181,8 @@ func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 	}
 }
 
-// pushData adds a data message of a stream to the batch: bytes of registered memory,
-// or of the caller's, inline.
+// pushData adds a data message of a stream to the batch: bytes of registered memory, or
+// of the caller's, inline. Called with mu held.
 func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	q := &l.send
 	var flags wire.DataFlags
@@ -197,18 +198,18 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 		flags |= wire.FullRing
 	}
 	if memory != nil {
-		q.quiet += g.n
+		q.unsignaledBytes += g.n
 	}
 	q.bulk.posted += uint64(g.n)
 	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
 	// Signal before anything could wait: for a slot, for staging memory or a buffer, be it
 	// one whose own bytes have been sent and that is held by chunks before it,
 	// or, after a burst, for the end of what is under way.
-	signaled := s.ledger.Pending() > 0 || q.staging.lent > 0 || s.ledger.Closing() || q.short.len() > 0 ||
-		q.slots.Unsignaled()+1 >= burst && s.streak > 0 ||
+	signaled := s.ledger.Pending() > 0 || q.staging.lent > 0 || s.ledger.Closing() || q.stagingLine.len() > 0 ||
+		q.slots.Unsignaled()+1 >= burst && s.sentSinceReceive > 0 ||
 		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
-		q.quiet >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed
-	s.streak++
+		q.unsignaledBytes >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed
+	s.sentSinceReceive++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
 	wr := l.push(signaled)
@@ -222,12 +223,12 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 		l.write(wr, nil)
 	}
 	if signaled {
-		s.ahead = wr.ID + 1
+		s.lastSignaledData = wr.ID + 1
 		q.bulk.signaled(wr.ID+1, timed)
 	}
-	q.bytes += g.n
+	q.batchBytes += g.n
 	if newRing {
-		s.wake() // there is more room
+		s.wake() // the new ring has more room
 	}
 	if s.ledger.Pending() == 0 {
 		s.changed() // perhaps it ends here

@@ -15,27 +15,34 @@ type sendQueue struct {
 	slots   credit.Slots
 	staging staging
 	buffers map[*Buffer]struct{} // of this link's that are not closed
-	streams queue[*Stream]       // with data to send, that are in a conversation
-	busy    queue[*Stream]       // with data to send, others
-	talkers queue[*Stream]       // with records to send
-	short   queue[*Stream]       // whose Writes wait for staging memory, or have
-	ending  []*Stream            // whose Close waits for the completion of its end
-
-	batch   []fabric.WorkRequest
-	bytes   int  // in batch
-	posting bool // somebody is in PostSend, without mu, and will look again after it
-	called  bool // the engine has been asked to send
-	quiet   int  // bytes of staging posted since the last signaled work request
-
-	records controlSends // with records
-	credits controlSends // with link credit alone
-	probes  controlSends // that ask for a sign of life
-	target  wire.RingPlace
+	waiting
+	control control
 	bulk    bulk
 
-	// How long a post takes, at best of the first timedPosts that let go of mu.
-	timed    int
-	postTime time.Duration
+	batch           []fabric.WorkRequest
+	batchBytes      int  // in batch
+	posting         bool // a goroutine is in PostSend, without mu, and looks again after it
+	called          bool // the engine has been woken to send
+	unsignaledBytes int  // of staging posted since the last signaled work request
+	posts           postTimes
+}
+
+// waiting is which streams wait for something of the send queue. outbox has whether a
+// stream is in a line.
+type waiting struct {
+	conversing   queue[*Stream] // with data to send, that are in a conversation
+	streaming    queue[*Stream] // with data to send, others
+	withRecords  queue[*Stream] // with records to send
+	stagingLine  queue[*Stream] // whose Writes wait for staging memory, or have
+	awaitingEnds []*Stream      // whose Close waits for the completion of its end
+}
+
+// control is the control messages of a link.
+type control struct {
+	records controlSends   // with records
+	credits controlSends   // with link credit alone
+	probes  controlSends   // that ask for a sign of life
+	target  wire.RingPlace // that probes name
 }
 
 // controlSends are control messages of one kind, each with a buffer that is used
@@ -62,44 +69,52 @@ const ControlMemory = (credit.RecordWindow + 1) * wire.MessageSize
 
 func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
 	b := memory.Bytes()
-	control := b[size : size+ControlMemory]
+	buffers := b[size : size+ControlMemory]
 	return sendQueue{
-		slots:    credit.NewSlots(depth, credit.LinkControlSends),
-		staging:  staging{memory: memory, ring: ring.New(b[:size])},
-		buffers:  make(map[*Buffer]struct{}),
-		batch:    make([]fabric.WorkRequest, 0, maxBatch),
-		records:  controlSends{buffers: control, after: make([]uint64, credit.RecordWindow)},
-		credits:  controlSends{buffers: control[credit.RecordWindow*wire.MessageSize:], after: make([]uint64, 1)},
-		probes:   controlSends{after: make([]uint64, 1)},
-		postTime: math.MaxInt64,
-		bulk:     bulk{limit: size, most: size},
+		slots:   credit.NewSlots(depth, credit.LinkControlSends),
+		staging: staging{memory: memory, ring: ring.New(b[:size])},
+		buffers: make(map[*Buffer]struct{}),
+		batch:   make([]fabric.WorkRequest, 0, maxBatch),
+		control: control{
+			records: controlSends{buffers: buffers, after: make([]uint64, credit.RecordWindow)},
+			credits: controlSends{buffers: buffers[credit.RecordWindow*wire.MessageSize:], after: make([]uint64, 1)},
+			probes:  controlSends{after: make([]uint64, 1)},
+		},
+		posts: postTimes{best: math.MaxInt64},
+		bulk:  bulk{limit: size, most: size},
 	}
 }
 
-// A device that takes longer over a little than it takes to wake the engine is
-// slow: soft-RoCE does all the work of a transfer within the post, and has
-// completed it then. Left to the engine, it goes on while the application writes
-// more. A fabric that takes everything inline copies within the post what need
-// not be copied before it.
+// A device is slow if a post of a little takes longer than to wake the engine: soft-RoCE
+// does all the work of a transfer within the post. If the engine posts, the application
+// writes more meanwhile. On a fabric that takes everything inline the post is slow because
+// it copies, which saves the copy to the staging memory before it.
 const (
 	slowPost   = 5 * time.Microsecond
 	timedPosts = 8
 )
 
-func (q *sendQueue) slow() bool { return q.timed == timedPosts && q.postTime > slowPost }
+// postTimes is how long a post takes, at best of the first timedPosts that let go of mu.
+type postTimes struct {
+	timed int
+	best  time.Duration
+}
 
-// enqueue puts a stream into the queue where it belongs.
+// slow says whether the device is.
+func (p *postTimes) slow() bool { return p.timed == timedPosts && p.best > slowPost }
+
+// enqueue puts a stream with data to send into the line for it.
 func (q *sendQueue) enqueue(s *Stream) {
 	if s.conversing() {
-		q.streams.push(s)
+		q.conversing.push(s)
 	} else {
-		q.busy.push(s)
+		q.streaming.push(s)
 	}
 }
 
-// stuck says whether a Write waits for staging memory, and what is under way will
-// free none, since none of it is signaled: a chunk may be held by the last of several
-// messages that carried it, and holds all chunks behind it.
+// stuck says whether a Write waits for staging memory, and nothing under way will free any,
+// because none of it is signaled. A chunk is free when the last message with its bytes has
+// completed, and those behind it are not free before.
 func (q *sendQueue) stuck() bool {
-	return q.short.len() > 0 && q.slots.Outstanding() > 0 && q.slots.Unsignaled() == q.slots.Outstanding()
+	return q.stagingLine.len() > 0 && q.slots.Outstanding() > 0 && q.slots.Unsignaled() == q.slots.Outstanding()
 }

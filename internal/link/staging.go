@@ -96,60 +96,61 @@ func (s *staging) release(slots *credit.Slots) bool {
 // woken that wait for it. Called with mu held.
 func (l *Link) freeStaging() {
 	if l.send.staging.release(&l.send.slots) {
-		l.touchShort()
+		l.touchStagingLine()
 	}
 }
 
-// touchShort has as many Writes woken as the staging memory has room for. Each of
+// touchStagingLine has as many Writes woken as the staging memory has room for. Each of
 // them takes some, so that its release wakes others, or wakes others instead: else
 // these would wait for ever if nothing else is under way. Called with mu held.
-func (l *Link) touchShort() {
+func (l *Link) touchStagingLine() {
 	q := &l.send
-	for taken := 0; q.short.len() > 0; {
-		s := q.short.front()
-		if s.short {
+	for taken := 0; q.stagingLine.len() > 0; {
+		s := q.stagingLine.front()
+		if s.line == inLine {
 			if s.stagingRoom() <= taken {
 				return
 			}
-			s.short = false
+			s.line = leftLine
 			if writeReady(s) {
 				taken += worthwhile
 			}
 			s.touch()
 		}
-		q.short.pop()
-		s.queued = false
+		q.stagingLine.pop()
+		s.line = notInLine
 	}
 }
 
-// joinShort has a Write wait in line for staging memory. One that has left the line
+// joinStagingLine has a Write wait in line for staging memory. One that has left the line
 // meanwhile has its old place, so that none has more than one. Called with mu held,
 // which it may release to send.
-func (s *Stream) joinShort() {
-	s.short = true
-	if !s.queued {
-		s.queued = true
-		s.link.send.short.push(s)
+func (s *Stream) joinStagingLine() {
+	if s.line == notInLine {
+		s.link.send.stagingLine.push(s)
 	}
+	s.line = inLine
 	s.link.trySend() // what it waits for may be stuck
 }
 
-// wakeShort has others woken by a Write that needs no staging memory after all.
-// Called with mu held.
-func (l *Link) wakeShort() {
-	if l.send.short.len() > 0 {
-		l.touchShort()
+// wakeStagingLine wakes Writes that wait for staging memory. A Write that needs none after
+// all calls it. Called with mu held.
+func (l *Link) wakeStagingLine() {
+	if l.send.stagingLine.len() > 0 {
+		l.touchStagingLine()
 		l.wakeTouched()
 	}
 }
 
-// leaveShort ends the wait for staging memory of a Write that has failed.
-func (s *Stream) leaveShort() {
+// leaveStagingLine ends the wait for staging memory of a Write that has failed.
+func (s *Stream) leaveStagingLine() {
 	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.short = false
-	l.wakeShort()
+	if s.line == inLine {
+		s.line = leftLine
+	}
+	l.wakeStagingLine()
 }
 
 // stagingRoom is how much of the staging memory the stream may take now. On a link

@@ -183,7 +183,7 @@ func TestAWriteThatComesAgainKeepsItsTurnForStagingMemory(t *testing.T) {
 		write(clients[1])
 
 		l.mu.Lock()
-		require.True(t, slices.Equal(clients, l.send.short.items))
+		require.True(t, slices.Equal(clients, l.send.stagingLine.items))
 		taken := l.send.staging.chunk(number)
 		taken.copying, taken.from = false, taken.to
 		l.freeStaging()
@@ -223,7 +223,7 @@ func TestStagingMemoryThatNothingUnderWayWouldFreeIsFreed(t *testing.T) {
 		"the first chunk is sent last": func(t *testing.T, first, second *Stream) {
 			l := first.link
 			l.mu.Lock()
-			first.ahead, first.streak = math.MaxUint64, burst // it gathers
+			first.lastSignaledData, first.sentSinceReceive = math.MaxUint64, burst // it gathers
 			l.mu.Unlock()
 			fill(t, first, 1<<10, 64)
 			fill(t, second, 14<<10, 1<<10)
@@ -231,7 +231,7 @@ func TestStagingMemoryThatNothingUnderWayWouldFreeIsFreed(t *testing.T) {
 			defer l.mu.Unlock()
 			l.probe() // all of second's is freed with it, but for its place
 			l.pollAndSend()
-			first.ahead = 0
+			first.lastSignaledData = 0
 			l.trySend()
 		},
 	} {
@@ -247,7 +247,7 @@ func TestStagingMemoryThatNothingUnderWayWouldFreeIsFreed(t *testing.T) {
 				synctest.Wait()
 
 				c.link.mu.Lock()
-				other.streak = burst // so it leaves some to conversations
+				other.sentSinceReceive = burst // so it leaves some to conversations
 				require.Zero(t, other.stagingRoom())
 				require.Equal(t, 1, c.link.send.slots.Unsignaled())
 				c.link.mu.Unlock()

@@ -23,12 +23,12 @@ type standby struct {
 	footprint fabric.Footprint   // within the link's account
 	attempt   uint64             // that has made it
 	stop      context.CancelFunc // of watch
-	useless   atomic.Bool        // watch is to end at once, too
+	useless   atomic.Bool        // the standby will not be used: watch is to end at once
 	done      chan struct{}      // closed when watch has ended
 
-	// Set by then.
-	err   error      // nil: the queue pair is sound
-	heard *wire.Keys // the peer's first: it goes on over the standby
+	// Set before done is closed.
+	err  error      // nil: the queue pair is sound
+	keys *wire.Keys // the peer's first: it goes on over the standby
 }
 
 // A link gets a standby when it has gone without for standbyPause, or half as long again,
@@ -39,12 +39,13 @@ const (
 	standbyPauseMost = 16 * time.Second
 )
 
-// keepStandby has the link have a standby whenever there are cards for it, as long as it
-// lives and it is not refused over all of them. It may take as long as attempts may.
+// keepStandby makes a standby for the link whenever it has none and there are cards for it,
+// until the link ends or the peer has refused one over each of them. To make one may take as
+// long as an attempt may.
 func (l *Link) keepStandby() {
 	refusals := make(map[route]bool)
 	limit := attemptTime
-	for pause := standbyPause; sleep(l.path.life, pause+rand.N(pause/2)); {
+	for pause := standbyPause; sleep(l.path.ctx, pause+rand.N(pause/2)); {
 		switch sb, err := l.dialStandby(refusals, limit); {
 		case errors.Is(err, errUnwanted):
 			return
@@ -81,7 +82,7 @@ func (l *Link) dialStandby(refusals map[route]bool, limit time.Duration) (*stand
 			if err == nil {
 				return sb, nil
 			}
-			refusals[r] = refused(err) && !unheard(err)
+			refusals[r] = refused(err) && !noListener(err)
 		}
 		open = open || !refusals[r]
 		err = errUnwanted
@@ -93,7 +94,7 @@ func (l *Link) dialStandby(refusals map[route]bool, limit time.Duration) (*stand
 }
 
 func (l *Link) dialStandbyOver(r route, limit time.Duration) (*standby, error) {
-	ctx, cancel := context.WithTimeout(l.path.life, limit)
+	ctx, cancel := context.WithTimeout(l.path.ctx, limit)
 	defer cancel()
 	ep, err := l.dial(ctx, r)
 	if err != nil {
@@ -112,7 +113,7 @@ var (
 	standbyUntimely = wire.Reject{Busy: true, Reason: "the link can have no other queue pair now"}
 )
 
-// offeredStandby has the link take a standby that the peer has made, or refuses it.
+// offeredStandby takes a standby that the peer offers, or refuses it.
 func (l *Link) offeredStandby(a arrival) {
 	reject := &standbyUnwanted // nil once the offer has been answered
 	err := errNoStandby
@@ -122,7 +123,7 @@ func (l *Link) offeredStandby(a arrival) {
 			l.dropStandby() // the peer has lost it, or would offer no other
 			_, err = l.makeStandby(a.ep, func() (uint64, error) {
 				reject = nil
-				ctx, cancel := context.WithTimeout(l.path.life, moveTime)
+				ctx, cancel := context.WithTimeout(l.path.ctx, moveTime)
 				defer cancel()
 				return a.request.Attempt, l.answer(ctx, a)
 			})
@@ -137,15 +138,15 @@ func (l *Link) offeredStandby(a arrival) {
 	_ = a.ep.Close()
 }
 
-// countAttempt takes note of an attempt of the peer's at a standby, unless it is an old
-// one or the link has no use for it.
+// countAttempt notes an attempt of the peer's at a standby. It returns false if that is an
+// old one, or the link has no use for it.
 func (l *Link) countAttempt(number uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage != up || number <= l.path.attempt {
+	if l.stage != up || number <= l.path.latest {
 		return false
 	}
-	l.path.attempt = number
+	l.path.latest = number
 	return true
 }
 
@@ -153,7 +154,7 @@ func (l *Link) countAttempt(number uint64) bool {
 // connect it, and the link have it for its standby. If it fails the endpoint is its
 // caller's again.
 func (l *Link) makeStandby(ep fabric.Endpoint, connect func() (attempt uint64, err error)) (*standby, error) {
-	ctx, stop := context.WithCancel(l.path.life)
+	ctx, stop := context.WithCancel(l.path.ctx)
 	sb := &standby{ep: ep, footprint: ep.Footprint(l.cfg.options()), stop: stop, done: make(chan struct{})}
 	if err := l.beginStandby(sb); err != nil {
 		stop()
@@ -167,7 +168,7 @@ func (l *Link) makeStandby(ep fabric.Endpoint, connect func() (attempt uint64, e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.path.making = false
-	if err == nil && (l.stage != up || sb.attempt < l.path.over) { // it has moved meanwhile
+	if err == nil && (l.stage != up || sb.attempt < l.path.madeBy) { // it has moved meanwhile
 		err = errNoStandby
 	}
 	if err != nil {
@@ -187,10 +188,10 @@ func (l *Link) beginStandby(sb *standby) error {
 	if l.stage != up || l.path.making || l.path.standby != nil {
 		return errNoStandby
 	}
-	if err := l.account.ReserveToGrow(sb.footprint.Receives + sb.footprint.Queues); err != nil {
+	if err := l.memory.account.ReserveToGrow(sb.footprint.Receives + sb.footprint.Queues); err != nil {
 		return err
 	}
-	l.queues += sb.footprint.Queues
+	l.memory.queues += sb.footprint.Queues
 	l.path.making = true
 	l.path.work.Add(1)
 	return nil
@@ -198,8 +199,8 @@ func (l *Link) beginStandby(sb *standby) error {
 
 // releaseStandby gives back what beginStandby has reserved. Called with mu held.
 func (l *Link) releaseStandby(sb *standby) {
-	l.queues -= sb.footprint.Queues
-	l.account.Release(sb.footprint.Receives + sb.footprint.Queues)
+	l.memory.queues -= sb.footprint.Queues
+	l.memory.account.Release(sb.footprint.Receives + sb.footprint.Queues)
 }
 
 // watchStandby has the link lose its queue pair if the peer goes on over the standby, and
@@ -212,14 +213,15 @@ func (l *Link) watchStandby(ctx context.Context, sb *standby) {
 	}
 }
 
-// keepsStandby says whether a standby that is watched no more is of use: to whoever has
-// taken it, or to the link, which then loses its queue pair.
+// keepsStandby returns whether a standby that is not watched any more is of use: to the
+// search that has taken it, or to the link, because the peer goes on over it. Then the link
+// loses its queue pair.
 func (l *Link) keepsStandby(sb *standby) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.path.standby != sb:
-	case sb.err == nil && sb.heard != nil:
+	case sb.err == nil && sb.keys != nil:
 		l.fail(&lostError{syscall.ECONNRESET, errReturned})
 	default:
 		l.path.standby = nil
@@ -230,7 +232,8 @@ func (l *Link) keepsStandby(sb *standby) bool {
 }
 
 // watch waits until the peer goes on over the standby, or ctx ends, and then for a probe
-// that is under way, unless the standby is of no use any more. An error says that the queue pair is not sound.
+// that is under way, unless the standby will not be used. An error says that the queue pair
+// is not sound.
 func (sb *standby) watch(ctx context.Context, cfg *Config) error {
 	defer context.AfterFunc(ctx, sb.ep.Wake)()
 	var due atomic.Bool // a probe is
@@ -265,10 +268,10 @@ func (sb *standby) watch(ctx context.Context, cfg *Config) error {
 			if err != nil {
 				return err
 			}
-			sb.heard = &keys
+			sb.keys = &keys
 		case sb.useless.Load():
 			return errNoStandby
-		case (ctx.Err() != nil || sb.heard != nil) && probed.IsZero():
+		case (ctx.Err() != nil || sb.keys != nil) && probed.IsZero():
 			return nil
 		case ctx.Err() != nil && until.IsZero():
 			until = time.Now().Add(attemptTime)
@@ -290,7 +293,7 @@ func (sb *standby) watch(ctx context.Context, cfg *Config) error {
 	}
 }
 
-// takeStandby takes the link's standby from it, or returns nil if there is none.
+// takeStandby returns the link's standby, which is its caller's then, or nil.
 func (l *Link) takeStandby() *standby {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,7 +305,7 @@ func (l *Link) takeStandby() *standby {
 	return sb
 }
 
-// dropStandby has the link have no standby.
+// dropStandby closes the link's standby, if there is one.
 func (l *Link) dropStandby() {
 	if sb := l.takeStandby(); sb != nil {
 		sb.drop()
@@ -317,8 +320,8 @@ func (sb *standby) drop() {
 	sb.stop()
 }
 
-// use ends watch, and says whether the standby is of use. It does not wait for a probe any
-// longer than until ctx ends.
+// use ends watch, and returns nil if the queue pair is sound. It waits for a probe that is
+// under way until ctx ends.
 func (sb *standby) use(ctx context.Context) error {
 	sb.stop()
 	defer context.AfterFunc(ctx, func() {
@@ -329,8 +332,8 @@ func (sb *standby) use(ctx context.Context) error {
 	return sb.err
 }
 
-// giveUpStandby has the link soon have no standby, and returns how many bytes that will
-// free. Called with mu held.
+// giveUpStandby stops the link's standby, and returns how many bytes that will free. Called
+// with mu held.
 func (l *Link) giveUpStandby() int {
 	sb := l.path.standby
 	if sb == nil {
@@ -340,8 +343,8 @@ func (l *Link) giveUpStandby() int {
 	return sb.footprint.Receives + sb.footprint.Queues
 }
 
-// moveToStandby has the link go on over its standby, unless a request of the peer's says
-// that the peer's end of it is not sound.
+// moveToStandby has the link go on over its standby, unless a request of the peer's comes:
+// then the peer's end of the standby is not sound.
 func (l *Link) moveToStandby(ctx context.Context) error {
 	sb := l.takeStandby()
 	if sb == nil {
@@ -351,11 +354,11 @@ func (l *Link) moveToStandby(ctx context.Context) error {
 	defer cancel()
 	err := sb.use(ctx)
 	if err == nil {
-		err = l.move(ctx, sb.ep, sb.attempt, sb.heard)
+		err = l.move(ctx, sb.ep, sb.attempt, sb.keys)
 	}
 	if err != nil {
 		_ = sb.ep.Close()
-		l.hadNothing(sb.attempt)
+		l.attemptFailed(sb.attempt)
 	}
 	return err
 }

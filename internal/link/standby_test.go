@@ -398,7 +398,7 @@ func TestAStandbyOfBeforeABreakIsNone(t *testing.T) {
 		requireStandby(t, c[0], s[0], cable1, cable2)
 		for _, l := range []*Link{c[0].link, s[0].link} {
 			l.mu.Lock()
-			require.Greater(t, l.path.standby.attempt, l.path.over)
+			require.Greater(t, l.path.standby.attempt, l.path.madeBy)
 			l.mu.Unlock()
 		}
 	})

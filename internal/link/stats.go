@@ -1,26 +1,35 @@
 package link
 
-// Traffic counts data, and queue pairs that it has outlived.
-type Traffic struct {
+// Data counts what a stream or a link has carried.
+type Data struct {
 	BytesSent        uint64
 	BytesReceived    uint64 // read or not
 	MessagesSent     uint64 // data messages: work requests with data
 	MessagesReceived uint64
-	Moves            uint64 // times that a link has gone on over another queue pair
+}
+
+func (d *Data) add(more Data) {
+	d.BytesSent += more.BytesSent
+	d.BytesReceived += more.BytesReceived
+	d.MessagesSent += more.MessagesSent
+	d.MessagesReceived += more.MessagesReceived
+}
+
+// addBytes adds the bytes of a stream, which its ledger counts.
+func (d *Data) addBytes(s *Stream) {
+	d.BytesSent += s.ledger.Sent()
+	d.BytesReceived += s.ledger.Received()
+}
+
+// Traffic counts what the links of a network have carried, and how often they have moved.
+type Traffic struct {
+	Data
+	Moves uint64 // times that a link has gone on over another queue pair
 }
 
 func (t *Traffic) add(more Traffic) {
-	t.BytesSent += more.BytesSent
-	t.BytesReceived += more.BytesReceived
-	t.MessagesSent += more.MessagesSent
-	t.MessagesReceived += more.MessagesReceived
+	t.Data.add(more.Data)
 	t.Moves += more.Moves
-}
-
-// addBytes adds what a stream has carried.
-func (t *Traffic) addBytes(s *Stream) {
-	t.BytesSent += s.ledger.Sent()
-	t.BytesReceived += s.ledger.Received()
 }
 
 // Stats counts what a link has done.
@@ -44,7 +53,7 @@ func (l *Link) Stats() Stats {
 // counted is what the link and the streams on it have done. Called with mu held.
 func (l *Link) counted() Stats {
 	stats := l.stats
-	for _, s := range l.streams {
+	for _, s := range l.streams.byNumber {
 		if s != nil {
 			stats.addBytes(s)
 		}
@@ -54,7 +63,7 @@ func (l *Link) counted() Stats {
 
 // StreamStats counts what a stream has done.
 type StreamStats struct {
-	Traffic
+	Data
 	BytesWritten    uint64 // accepted by Write, without what was dropped unsent
 	CreditsSent     uint64 // CREDIT records
 	CreditsReceived uint64

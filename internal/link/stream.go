@@ -33,51 +33,74 @@ type Stream struct {
 	number        uint32
 	local, remote netip.AddrPort
 
-	reading sync.Mutex // held by the one Read under way, also while it waits
-	writing sync.Mutex // held by the one Write under way, also while it waits
+	reading sync.Mutex // the turn to read; held by the one Read under way, also while it waits
+	writing sync.Mutex // the turn to write; held by the one Write under way, also while it waits
 
 	// Guarded by link.mu.
-	use      use
-	taking   bool // a Read copies out of inbox, most likely without mu
-	want     int  // bytes that the Peek under way waits for; 0: there is none
-	ledger   credit.Stream
-	opening  bool // it has a place in link.opens
-	inbox    inbox
-	peer     wire.RingPlace
-	next     wire.RingPlace // what the peer offers
-	calls    [calls]call
-	servedAt uint64 // watch.serves, when one last became ready
+	use     use
+	ledger  credit.Stream
+	opening bool // it has a place in link.streams.opens
+	refusal wire.RefuseReason
+	inbox   inbox
 	outbox
-	refusal  wire.RefuseReason
-	unread   bool        // Close has dropped bytes
-	late     bool        // the peer has answered with RESET what came after its Close
-	touched  bool        // in link.receive.touched
-	lastCall *time.Timer // of patience
-	putOff   time.Time   // see outOfTouch; zero: lastCall has not been
-	stats    StreamStats
+	waiters
+	closing afterClose
+	stats   StreamStats
 }
 
-// outbox is what a stream has to send.
+// outbox is what a stream has to send, and where that goes. Guarded by Link.mu.
 type outbox struct {
-	pending chain
-	sending bool // in link.send.streams or link.send.busy
-	talking bool // in link.send.talkers
-	queued  bool // in link.send.short
-	short   bool // and waits for its turn there; else that is passed over
+	peer wire.RingPlace
+	next wire.RingPlace // what the peer offers
 
-	// ahead is how many work requests have to complete before a little data is
-	// sent: all up to the last signaled one with data of the stream.
-	ahead uint64
+	pending      chain
+	inDataLine   bool        // in link.send.conversing or link.send.streaming
+	inRecordLine bool        // in link.send.withRecords
+	line         placeInLine // in link.send.stagingLine
 
-	// streak is how many messages have left since one arrived. With none the
-	// send queue is most likely idle. A hint; slots are freed by their
+	// lastSignaledData is how many work requests have to complete before a little
+	// data is sent: all up to the last signaled one with data of the stream.
+	lastSignaledData uint64
+
+	// sentSinceReceive is how many messages have left since one arrived. With none
+	// the send queue is most likely idle. A hint; slots are freed by their
 	// completions alone.
-	streak int
+	sentSinceReceive int
 
 	end uint64 // work requests that complete with FIN or RESET; 0: neither is sent
 }
 
-// Link is what the stream runs on.
+// placeInLine is whether a Write of the stream's waits in line for staging memory.
+//
+//	notInLine  → inLine, when the Write finds none
+//	inLine     the Write waits      → notInLine, when there is some for it;
+//	                                  leftLine, when the Write fails
+//	leftLine   nobody waits for it  → notInLine, when its turn comes;
+//	                                  inLine, when another Write finds none before
+type placeInLine uint8
+
+const (
+	notInLine placeInLine = iota
+	inLine
+	leftLine
+)
+
+// waiters are the calls on a stream that may have to wait. Guarded by Link.mu.
+type waiters struct {
+	calls    [calls]call
+	touched  bool   // in link.receive.touched
+	servedAt uint64 // watch.serves, when one last became ready
+}
+
+// afterClose is how a stream ends that its owner has closed. Guarded by Link.mu.
+type afterClose struct {
+	unread        bool        // Close has dropped bytes
+	late          bool        // the peer has answered with RESET what came after its Close
+	timer         *time.Timer // of patienceTick
+	deferredSince time.Time   // when the RESET was first put off: see outOfReach; zero: it has not been
+}
+
+// Link is the link that carries the stream.
 func (s *Stream) Link() *Link { return s.link }
 
 // LocalAddr and RemoteAddr are the addresses of the stream's ends. They are not
@@ -85,50 +108,51 @@ func (s *Stream) Link() *Link { return s.link }
 func (s *Stream) LocalAddr() netip.AddrPort  { return s.local }
 func (s *Stream) RemoteAddr() netip.AddrPort { return s.remote }
 
-// addStream enters a stream into the table. Called with mu held.
+// addStream enters a stream into the table. It is owned from then on. Called with mu held.
 func (l *Link) addStream(number uint32, ledger credit.Stream, held piece) *Stream {
-	s := &Stream{link: l, number: number, ledger: ledger, inbox: inbox{held: held}, servedAt: l.watch.serves}
-	for int(number) >= len(l.streams) {
-		l.streams = append(l.streams, nil)
+	s := &Stream{link: l, number: number, ledger: ledger, inbox: inbox{held: held}, waiters: waiters{servedAt: l.watch.serves}}
+	for int(number) >= len(l.streams.byNumber) {
+		l.streams.byNumber = append(l.streams.byNumber, nil)
 	}
-	l.streams[number] = s
-	l.live.Add(1)
-	l.owned++
+	l.streams.byNumber[number] = s
+	l.streams.live.Add(1)
+	l.streams.owned++
 	return s
 }
 
-// changed sees to what a change of the stream's ledger brings: records to send,
-// memory to give back, the end. Called with mu held.
+// changed is called after each change of the stream's ledger: it enters the stream into the
+// line for records, gives back rings, and takes a stream that is over out of the table.
+// Called with mu held.
 func (s *Stream) changed() {
 	l := s.link
-	if s.ledger.Due() != credit.NoRecord && !s.talking {
-		s.talking = true
-		l.send.talkers.push(s)
+	if s.ledger.Due() != credit.NoRecord && !s.inRecordLine {
+		s.inRecordLine = true
+		l.send.withRecords.push(s)
 	}
 	s.giveBack()
-	if s.opening && s.ledger.Stage() > credit.Opening {
+	if s.opening && !s.ledger.AwaitsAnswer() {
 		s.opening = false
-		<-l.opens
+		<-l.streams.opens
 	}
-	if s.ledger.Stage() == credit.Over && l.streams[s.number] == s {
-		l.streams[s.number] = nil
-		l.live.Add(-1)
+	if s.ledger.Stage() == credit.Over && l.streams.byNumber[s.number] == s {
+		l.streams.byNumber[s.number] = nil
+		l.streams.live.Add(-1)
 		l.stats.addBytes(s)
-		l.lowest = min(l.lowest, int(s.number))
-		if s.lastCall != nil {
-			s.lastCall.Stop()
+		l.streams.lowest = min(l.streams.lowest, int(s.number))
+		if s.closing.timer != nil {
+			s.closing.timer.Stop()
 		}
-		if l.cfg.Idle == 0 && l.live.Load() == 0 && l.leaving.sent == 0 { // an OPEN may cross with GOAWAY
-			l.leaving.due = true
+		if l.cfg.Idle == 0 && l.streams.live.Load() == 0 {
+			l.leaving.sayGoAway()
 		}
 		if l.mayLeave() {
-			l.idle.Reset(l.cfg.Idle)
+			l.leaving.timer.Reset(l.cfg.Idle)
 		}
 		s.forget()
 	}
 }
 
-// forget gives up the stream's addresses once nobody has it. Called with mu
+// forget frees the stream's addresses once it has no owner and is over. Called with mu
 // held.
 func (s *Stream) forget() {
 	if s.use == disowned && (s.ledger.Stage() == credit.Over || s.link.stage >= ended) && s.remote.IsValid() {
@@ -137,8 +161,8 @@ func (s *Stream) forget() {
 	}
 }
 
-// readError is why nothing can be read, or nil if there is something, or may
-// still be. Called with mu held.
+// readError is why nothing can be read, or nil if something has arrived, or still may.
+// Called with mu held.
 func (s *Stream) readError() error {
 	switch {
 	case s.use == disowned:
@@ -154,9 +178,9 @@ func (s *Stream) readError() error {
 // endError is why nothing arrives any more, or nil. Called with mu held.
 func (s *Stream) endError() error {
 	switch {
-	case s.ledger.Heard()&credit.FinEnd != 0:
+	case s.ledger.EndReceived()&credit.FinEnd != 0:
 		return io.EOF
-	case s.ledger.Heard() != 0:
+	case s.ledger.EndReceived() != 0:
 		return syscall.ECONNRESET
 	}
 	return s.link.failed()
@@ -164,13 +188,13 @@ func (s *Stream) endError() error {
 
 // writeError is why nothing can be written, or nil. Called with mu held.
 func (s *Stream) writeError() error {
-	heard := s.ledger.Heard()
+	heard := s.ledger.EndReceived()
 	switch {
 	case s.use == disowned:
 		return net.ErrClosed
 	case s.ledger.Closing() && heard&credit.ResetEnd == 0:
 		return syscall.EPIPE
-	case heard&credit.ResetEnd != 0 && s.late:
+	case heard&credit.ResetEnd != 0 && s.closing.late:
 		return syscall.EPIPE
 	case heard&credit.ResetEnd != 0:
 		return syscall.ECONNRESET

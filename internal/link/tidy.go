@@ -10,14 +10,14 @@ import (
 	"github.com/ringnet/ringnet/internal/budget"
 )
 
-// What a link can do without it gives back: in a while, by itself, or at once, if
-// somebody of this process lacks memory.
+// A link frees what it does not need: after a while, or at once, if another link or dial of
+// this process lacks memory.
 
 // tidying is when a link gives back memory that it does not use. Guarded by
 // Link.mu.
 type tidying struct {
 	timer   *time.Timer // of tidyTick
-	pending bool        // it is
+	pending bool        // timer will fire
 	grown   []*Stream   // whose rings may be larger than at first
 }
 
@@ -25,22 +25,21 @@ type tidying struct {
 // is given back: once to twice as long as this.
 func (l *Link) tidyAfter() time.Duration { return max(l.cfg.Idle, time.Second) }
 
-// tidyLater has the link look in a while for what it can give back. Called with mu
-// held.
+// tidyLater sets the timer of tidyTick, unless it is set. Called with mu held.
 func (l *Link) tidyLater() {
-	t := &l.tidying
+	t := &l.memory.tidying
 	if t.timer != nil && !t.pending {
 		t.pending = true
 		t.timer.Reset(l.tidyAfter())
 	}
 }
 
-// noteGrown has the stream looked at from now on, for its ring may be larger than
-// at first. Called with mu held.
+// noteGrown enters the stream among those whose ring may be larger than at first. Called
+// with mu held.
 func (l *Link) noteGrown(s *Stream) {
 	if !s.inbox.grown {
 		s.inbox.grown = true
-		l.tidying.grown = append(l.tidying.grown, s)
+		l.memory.tidying.grown = append(l.memory.tidying.grown, s)
 	}
 	l.tidyLater()
 }
@@ -50,10 +49,10 @@ func (l *Link) noteGrown(s *Stream) {
 func (l *Link) tidyTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tidying.pending = false
+	l.memory.tidying.pending = false
 	switch l.stage {
 	case up:
-	case draining, seeking:
+	case draining, ending, seeking:
 		l.tidyLater() // it may be up again
 		return
 	default:
@@ -64,9 +63,9 @@ func (l *Link) tidyTick() {
 		s.inbox.seen = s.ledger.Received()
 		return before == s.inbox.seen
 	})
-	l.rings.growOlder()
+	l.memory.rings.growOlder()
 	l.trim(2)
-	if len(l.tidying.grown) > 0 || l.rings.mayTrim() {
+	if len(l.memory.tidying.grown) > 0 || l.memory.rings.mayTrim() {
 		l.tidyLater()
 	}
 }
@@ -75,7 +74,7 @@ func (l *Link) tidyTick() {
 // are. Called with mu held, which it releases now and then.
 func (l *Link) trim(age int) (freed int) {
 	for l.stage == up {
-		n := l.rings.trim(age)
+		n := l.memory.rings.trim(age)
 		if n == 0 {
 			break
 		}
@@ -87,10 +86,11 @@ func (l *Link) trim(age int) (freed int) {
 	return freed
 }
 
-// shrinkRings shrinks the idle ones of the rings that are larger than at first,
-// and returns how many bytes that will free. Called with mu held.
+// shrinkRings shrinks the idle ones of the rings that are larger than at first, and
+// returns how many bytes that will free. Called with mu held, which it may release to
+// send.
 func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
-	t := &l.tidying
+	t := &l.memory.tidying
 	t.grown = slices.DeleteFunc(t.grown, func(s *Stream) bool {
 		if idle(s) {
 			freed += s.shrink()
@@ -99,7 +99,7 @@ func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 		return !s.inbox.grown
 	})
 	if len(t.grown) == 0 {
-		l.rings.dropSpare()
+		l.memory.rings.dropSpare()
 	}
 	if freed > 0 {
 		l.trySend()
@@ -108,7 +108,7 @@ func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 	return freed
 }
 
-// unfilled is for how long a ring has not been full that need not be so large when
+// unfilled is for how long a larger ring has not been full, if it is to be given up when
 // memory is short.
 const unfilled = time.Second
 
@@ -117,12 +117,12 @@ const unfilled = time.Second
 func (l *Link) giveUp() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.owned == 0 && (l.live.Load() == 0 || l.stage != up) {
+	if l.streams.owned == 0 && (l.streams.live.Load() == 0 || l.stage != up) {
 		if l.mayLeave() {
 			l.goAway()
 		}
-		if !l.pathless() { // else it keeps what it has for as long as it seeks
-			return l.account.Bytes()
+		if !l.stage.pathless() { // else it keeps what it has for as long as it seeks
+			return l.memory.account.Bytes()
 		}
 	}
 	if l.stage != up {
@@ -157,9 +157,9 @@ func (l *Link) rivals(err error) []*Link {
 	return within(l.cfg.Budget)
 }
 
-// short has rivals give memory back if err says that there was too little, and
+// reclaimOn has rivals give memory back if err says that there was too little, and
 // says so in err. Called with no link's lock held.
-func short(err error, rivals []*Link) error {
+func reclaimOn(err error, rivals []*Link) error {
 	var shortage *budget.ShortageError
 	if errors.As(err, &shortage) {
 		shortage.Passing = reclaim(rivals) > 0

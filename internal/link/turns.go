@@ -7,11 +7,12 @@ import (
 	"sync"
 )
 
-// Many links may have lost their queue pairs at once: those of a host that is gone, or all
+// Many links may have lost their queue pairs at once: those to a host that is gone, or all
 // of a card. Each attempt to have another, and each question, takes a queue pair, and may
-// take seconds where nobody answers. So few are under way at once, and those to one host
-// hold up no other's. Of a host's links the one that has waited longest is next. They begin
-// with different routes, and where one of them has been answered the others go at once.
+// take seconds if there is no answer. So few are under way at once, and those to one host
+// do not delay those to others. Of the links to a host, the one that has waited longest is
+// next. They begin with different routes; when one has been answered, the others try its
+// route at once.
 
 // As many attempts are under way at once in this process as requests may wait at a peer,
 // and so many of those are to one host that a few that have lost their requests hold up
@@ -21,7 +22,7 @@ const (
 	attemptsToHost = 8
 )
 
-// turns are for attempts: whose is next. The zero turns is ready for use.
+// turns is which link may make the next attempt. The zero turns is ready for use.
 type turns struct {
 	mu       sync.Mutex // guards what follows
 	underWay int
@@ -29,16 +30,16 @@ type turns struct {
 	hosts    map[netip.Addr]*searched
 }
 
-// searched is a host of which links seek the peer. Guarded by turns.mu.
+// searched is a host to which links seek another queue pair. Guarded by turns.mu.
 type searched struct {
 	addr     netip.Addr
-	links    int // that do
+	links    int // that seek one to it
 	underWay []*turn
 	waiting  []*turn // the oldest first
 	found    route   // over which a link was answered last, unless another has not been since; its port means nothing
 }
 
-// turn is one that an attempt waits for, or has.
+// turn is the turn that an attempt waits for, or has.
 type turn struct {
 	host    *searched
 	port    uint16 // to which the link was dialed
@@ -47,7 +48,7 @@ type turn struct {
 	ahead   int           // attempts to the host that were under way then
 
 	// Guarded by turns.mu, once it has come.
-	told  route // what the host's found was when the route was chosen
+	told  route // searched.found, when the route was chosen
 	route route
 	end   context.CancelFunc // of the attempt; nil: it has not begun
 }
@@ -68,7 +69,7 @@ func (t *turns) join(addr netip.Addr) *searched {
 	return h
 }
 
-// leave ends it.
+// leave ends the search of a link.
 func (t *turns) leave(h *searched) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,8 +78,8 @@ func (t *turns) leave(h *searched) {
 	}
 }
 
-// take waits for a turn for an attempt of a link that was dialed to a port of a host. It is
-// nil if ctx ends before.
+// take waits for a turn for an attempt of a link that was dialed to a port of a host. It
+// returns nil if ctx ends before.
 func (t *turns) take(ctx context.Context, h *searched, port uint16) *turn {
 	t.mu.Lock()
 	t.queued++
@@ -101,8 +102,8 @@ func (t *turns) take(ctx context.Context, h *searched, port uint16) *turn {
 	return nil
 }
 
-// begin takes note of the route that is tried in a turn, and of how to end the attempt,
-// which it ends if another has been found since the route was chosen.
+// begin notes the route that is tried in a turn, and how to end the attempt. It ends the
+// attempt if a link was answered over another route since this one was chosen.
 func (t *turns) begin(own *turn, r route, end context.CancelFunc) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,8 +113,8 @@ func (t *turns) begin(own *turn, r route, end context.CancelFunc) {
 	}
 }
 
-// give ends a turn. If it has found a route by which the host answers again, those who try
-// others need not wait for them any longer.
+// give ends a turn. If the attempt was answered, over a route that is new, attempts over
+// others to the host end.
 func (t *turns) give(own *turn, answered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,7 +133,7 @@ func (t *turns) give(own *turn, answered bool) {
 	t.release(own)
 }
 
-// release is called with mu held.
+// release ends a turn, and grants the next. Called with mu held.
 func (t *turns) release(own *turn) {
 	h := own.host
 	h.underWay = slices.DeleteFunc(h.underWay, func(other *turn) bool { return other == own })
@@ -140,7 +141,7 @@ func (t *turns) release(own *turn) {
 	t.grant()
 }
 
-// grant gives turns to those who wait, as many as there may be. Called with mu held.
+// grant grants as many turns as may be under way. Called with mu held.
 func (t *turns) grant() {
 	for t.underWay < attemptsAtOnce {
 		h := t.next()
@@ -157,8 +158,8 @@ func (t *turns) grant() {
 	}
 }
 
-// next is the host to which an attempt may be made, of those with the fewest under way the
-// one for which somebody has waited longest; nil if there is none. Called with mu held.
+// next is the host to which the next attempt is made: of those with the fewest under way,
+// the one whose first turn has waited longest; nil if there is none. Called with mu held.
 func (t *turns) next() *searched {
 	var best *searched
 	for _, h := range t.hosts {
@@ -173,7 +174,8 @@ func (t *turns) next() *searched {
 	return best
 }
 
-// next is which of those who wait for a turn has the next. Called with turns.mu held.
+// next is the index of the waiting turn that is granted next: the first to a port with the
+// fewest attempts under way. Called with turns.mu held.
 func (h *searched) next() (best int) {
 	fewest := attemptsToHost
 	for i, own := range h.waiting {

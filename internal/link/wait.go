@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/pollers"
 )
@@ -33,7 +32,7 @@ var ready = [calls]func(s *Stream) bool{
 	readCall:  readReady,
 	writeCall: writeReady,
 	closeCall: func(s *Stream) bool { return s.delivered() || s.link.stage >= ended },
-	openCall:  func(s *Stream) bool { return s.ledger.Stage() > credit.Opening || s.link.stage >= ended },
+	openCall:  func(s *Stream) bool { return !s.ledger.AwaitsAnswer() || s.link.stage >= ended },
 }
 
 func (s *Stream) isReady(which int) bool {
@@ -63,40 +62,40 @@ const (
 	pollsPerYield = 64
 )
 
-// watch says who notices the next completion. One of these holds while the link
-// is up: the queue is armed, so that the engine wakes; a call is polling it; or
-// the timer is pending, which arms it within a millisecond if nobody polls.
+// watch is who notices the next completion. Invariant while the link has a queue pair:
+// the completion queue is armed, so that the engine wakes; or a call polls it; or the timer
+// is pending, which arms it within a millisecond if no call polls. More than one may hold.
 // Guarded by Link.mu.
 type watch struct {
 	armed   bool
 	polling bool // a call polls over and over
-	pending bool // timer is
+	pending bool // timer will fire
 	timer   *time.Timer
 	polls   uint64 // ever made
 	seen    uint64 // polls, when timer was last set
-	more    bool   // the last look left completions behind
-	wary    int    // so often the queue is armed although it need not be
+	more    bool   // the last poll left completions behind
+	wary    int    // how often yet rewatch arms the queue although it need not
 	opened  bool   // the peer has begun a stream since the engine woke: perhaps more come
 	parked  int    // calls that wait and are not ready
 
-	budget int     // polls in vain that a wait may make before it parks
+	budget int     // polls without a completion after which a wait parks
 	waits  uint64  // that polled
 	serves uint64  // calls that have become ready
 	crowd  float64 // streams that take turns, lately
 }
 
-// watchWithin is how long the completion queue may stay unwatched after a call
-// that looked has returned to its application: between the calls of a ping-pong
-// nobody is woken.
+// watchWithin is how long the completion queue may stay unwatched after a call that polled
+// has returned to its application. So the engine is not woken between the calls of a
+// ping-pong.
 const watchWithin = time.Millisecond
 
-// waryFor is how often the queue is armed at once after a message lay unnoticed: the
-// peer begins streams one after the other, say, and nobody reads on from them.
+// waryFor is how often the queue is armed at once after a message has lain unnoticed until
+// the timer fired: the peer begins streams one after the other, say, and no call reads.
 const waryFor = 16
 
-// watchNow makes sure that the next completion is noticed at once. It looks at
-// the queue after arming it, for what had completed before gives no event.
-// Called with mu held, which it may release to send.
+// watchNow makes sure that the next completion is noticed at once. It polls after it has
+// armed the queue, for what has completed before gives no event. Called with mu held, which
+// it may release to send.
 func (l *Link) watchNow() {
 	w := &l.watch
 	if !w.more && !w.armed && !w.polling && l.stage < seeking {
@@ -113,8 +112,8 @@ func (l *Link) watchNow() {
 	}
 }
 
-// watchLater makes sure that the next completion is noticed before long. Called
-// with mu held.
+// watchLater makes sure that the next completion is noticed within watchWithin or twice
+// that. Called with mu held.
 func (l *Link) watchLater() {
 	w := &l.watch
 	if w.armed || w.polling || w.pending || l.stage >= seeking {
@@ -125,8 +124,7 @@ func (l *Link) watchLater() {
 	w.timer.Reset(watchWithin)
 }
 
-// watchTick arms the completion queue unless somebody has looked since the last
-// tick.
+// watchTick arms the completion queue unless it has been polled since the last tick.
 func (l *Link) watchTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,17 +140,17 @@ func (l *Link) watchTick() {
 	}
 }
 
-// rewatch is called whenever somebody stops looking at the completion queue, the
-// engine included: those who are parked, and what waits to be sent, depend on the
-// next completion; others most likely look again soon. If it were armed for them,
-// each message of a stream whose reader always finds some would wake the engine.
-// Called with mu held, which it may release to send.
+// rewatch is called by each call that stops polling the completion queue, and by the
+// engine. Calls that are parked, and what waits to be sent, depend on the next completion,
+// so the queue is armed for them. Otherwise most likely a call polls again soon: if the
+// queue were armed for that, each message of a stream whose reader always finds some would
+// wake the engine. Called with mu held, which it may release to send.
 func (l *Link) rewatch() {
 	wary := l.watch.wary > 0
 	if wary {
 		l.watch.wary--
 	}
-	if wary || l.watch.parked > 0 || l.send.streams.len() > 0 || l.send.busy.len() > 0 || l.send.talkers.len() > 0 || len(l.send.ending) > 0 || !l.polls() {
+	if wary || l.watch.parked > 0 || l.send.conversing.len() > 0 || l.send.streaming.len() > 0 || l.send.withRecords.len() > 0 || len(l.send.awaitingEnds) > 0 || !l.polls() {
 		l.watchNow()
 	} else {
 		l.watchLater()
@@ -162,9 +160,8 @@ func (l *Link) rewatch() {
 // polls says whether calls poll before they park.
 func (l *Link) polls() bool { return l.limits.Spin > 0 && l.cfg.BusyPoll >= 0 }
 
-// wait returns when a call is ready, having made it so by its own polling if
-// that was possible, or os.ErrDeadlineExceeded. It polls for a while, unless
-// somebody else does, and then parks.
+// wait returns nil when a call is ready, or os.ErrDeadlineExceeded. It polls for a while,
+// unless another call does, and then parks.
 func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	l := s.link
 	w := &s.calls[which]
@@ -178,7 +175,7 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 			if w.signal == nil {
 				w.signal = make(chan struct{}, 1)
 			}
-			w.parked = true // from here on it is woken, and the queue watched for it
+			w.parked = true // from here on wake wakes it, and the queue is watched for it
 			l.watch.parked++
 			if l.watch.armed {
 				l.pollAndSend()
@@ -205,7 +202,8 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	}
 }
 
-// unpark takes back that a call is parked. Called with mu held.
+// unpark ends that a call is parked, and takes the signal if it has been sent. Called with
+// mu held.
 func (s *Stream) unpark(w *call) {
 	if !w.parked {
 		<-w.signal
@@ -215,8 +213,8 @@ func (s *Stream) unpark(w *call) {
 	s.link.watch.parked--
 }
 
-// busyPoll polls until the call is ready, which it returns, or polling has found
-// nothing for long enough. Those for whom it finds something are woken.
+// busyPoll polls until the call is ready, and returns true, or until polling has found
+// nothing for long enough. It wakes the calls of other streams that it makes ready.
 func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
 	l := s.link
 	l.mu.Lock()
@@ -244,7 +242,7 @@ func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
 		}
 		l.mu.Lock()
 		misses++
-		if l.look() {
+		if l.tryPoll() {
 			misses, found = 0, true
 		}
 		done = ready[which](s)
@@ -266,14 +264,14 @@ func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
 	return done
 }
 
-// A link is crowded when its calls wait longer for a processor than for their
-// peers: the threads that would serve them then wait while this one polls, here
-// and in the other process.
+// A link is crowded if more streams than this take turns. Its calls then wait longer for a
+// processor than for their peers: while one thread polls, those that would serve the
+// others wait, here and in the other process.
 const crowded = 8
 
-// served takes note of whose call has become ready, for the number of streams
-// that take turns: so many calls of others are served between two of the same.
-// Streams that only wait do not count. Called with mu held.
+// served updates watch.crowd when a call of the stream has become ready. The number of
+// streams that take turns is how many calls of other streams become ready between two of
+// the same. Streams that only wait do not count. Called with mu held.
 func (s *Stream) served() {
 	w := &s.link.watch
 	turns := min(w.serves-s.servedAt, 8*crowded)
@@ -282,10 +280,10 @@ func (s *Stream) served() {
 	w.crowd += (float64(turns) - w.crowd) / 16
 }
 
-// pollBudget is how often the next wait polls before it parks: as often as the
-// fabric thinks worth it where polling finds something, and hardly at all where
-// it does not, with now and then a full try to see whether that has changed.
-// Called with mu held.
+// pollBudget is how often the next wait polls before it parks: as often as the fabric
+// advises (fabric.Limits.Spin) where polling has found something lately, and hardly at all
+// where it has not. Each 16th wait polls for the full time, to see whether that has
+// changed. Called with mu held.
 func (l *Link) pollBudget() int {
 	l.watch.waits++
 	if l.watch.waits%16 == 0 {

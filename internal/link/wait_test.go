@@ -77,9 +77,9 @@ func TestALookAtAFloodHasAnEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &flooded{}
-			l := &Link{ep: e, owned: 1, gone: make(chan struct{}), ledger: credit.NewLink(256, 256)}
+			l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}, ledger: credit.NewLink(256, 256)}
 			l.watch.timer = time.NewTimer(time.Hour)
-			l.receive.posted = 1 << 30
+			l.qp.posted = 1 << 30
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			look(l)
@@ -113,9 +113,9 @@ func (e *burstBeforeArm) Poll(c []fabric.Completion) (int, error) {
 
 func TestWhatCompletedBeforeArmingIsTakenToTheEnd(t *testing.T) {
 	e := &burstBeforeArm{}
-	l := &Link{ep: e, owned: 1, gone: make(chan struct{}), stage: draining, cause: errLeaving}
+	l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{}), stage: draining, cause: errLeaving}}
 	l.watch.timer = time.NewTimer(time.Hour)
-	l.receive.posted = 1
+	l.qp.posted = 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.watchNow()
@@ -155,8 +155,8 @@ func (e *quarrelsome) Wake() {}
 // completion queue sees that it flushes.
 func TestNothingIsDisconnectedWithinAPost(t *testing.T) {
 	e := &quarrelsome{inside: make(chan struct{}), leave: make(chan struct{})}
-	l := &Link{ep: e, owned: 1, gone: make(chan struct{})}
-	l.receive.posted = 10
+	l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}}
+	l.qp.posted = 10
 	posted := make(chan struct{})
 	go func() {
 		defer close(posted)
@@ -173,8 +173,8 @@ func TestNothingIsDisconnectedWithinAPost(t *testing.T) {
 	require.Zero(t, e.quarrels.Load(), "Disconnect within PostSend")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	require.True(t, l.receive.flushing)
-	l.drain.Stop()
+	require.True(t, l.qp.flushing)
+	l.qp.drain.Stop()
 }
 
 // The peer begins streams one after the other, and nobody reads on from them, so that

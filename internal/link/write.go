@@ -43,7 +43,7 @@ func (s *Stream) WriteBuffers(v *net.Buffers, d *deadline.Deadline) (n int64, er
 func (s *Stream) writeSome(g gather, d *deadline.Deadline) (int, error) {
 	n, err := s.acceptOrWait(g, d)
 	if err != nil {
-		s.leaveShort()
+		s.leaveStagingLine()
 	}
 	return n, err
 }
@@ -61,14 +61,13 @@ func (s *Stream) acceptOrWait(g gather, d *deadline.Deadline) (int, error) {
 	return n, err
 }
 
-// accept takes of the bytes what the peer has room for, a message's worth at most,
-// and sends it or sees to it that it will be sent. Called with mu held, which it
-// may release to copy or to send.
+// accept takes as many of the bytes as the peer has room for, one message at most. It
+// sends them, or queues them. Called with mu held, which it may release to copy or to send.
 func (s *Stream) accept(g gather) (int, error) {
 	l := s.link
 	n, err := s.room(g.n)
 	if n == 0 {
-		l.wakeShort() // in whose stead this one may have been woken
+		l.wakeStagingLine() // this Write may have been woken instead of one in the line
 		return 0, err
 	}
 	later := s.leavesToEngine()
@@ -78,11 +77,11 @@ func (s *Stream) accept(g gather) (int, error) {
 		return s.accepted(n, later), nil
 	}
 	if n <= l.limits.Inline && !later && s.sendNow(g.head(n)) {
-		l.wakeShort()
+		l.wakeStagingLine()
 		return n, nil
 	}
 	if n = min(n, s.stagingRoom()); n == 0 {
-		s.joinShort()
+		s.joinStagingLine()
 		return 0, nil
 	}
 	if n <= copyLocked {
@@ -97,11 +96,11 @@ func (s *Stream) accept(g gather) (int, error) {
 	return s.staged(number, n, later)
 }
 
-// room is how many of n bytes the peer has room for, a message's worth at most,
-// or why there will be none. Called with mu held, which it may release to send.
+// room is how many of n bytes the peer has room for, one message at most, or why there
+// will be none. Called with mu held, which it may release to send.
 func (s *Stream) room(n int) (int, error) {
-	if !s.link.send.slots.Completed(s.ahead) {
-		s.link.look() // perhaps they have, and nothing need wait for them
+	if !s.link.send.slots.Completed(s.lastSignaledData) {
+		s.link.tryPoll() // they may have completed by now
 	}
 	if err := s.writeError(); err != nil {
 		return 0, err
@@ -132,8 +131,8 @@ func (s *Stream) staged(number uint64, n int, later bool) (int, error) {
 	return s.accepted(n, later), nil
 }
 
-// accepted sees to it that n bytes in registered memory are sent, and returns n.
-// Called with mu held, which it may release to send.
+// accepted queues n bytes in registered memory and sends them, or leaves that to the
+// engine. It returns n. Called with mu held, which it may release to send.
 func (s *Stream) accepted(n int, later bool) int {
 	l := s.link
 	s.queue()
@@ -143,11 +142,11 @@ func (s *Stream) accepted(n int, later bool) int {
 	}
 	l.trySend()
 	if s.ledger.Pending() > 0 && !l.send.posting {
-		l.watchNow() // what waits for a completion must see it
+		l.watchNow() // the rest goes when a completion is noticed
 	}
 	return n
 }
 
 func writeReady(s *Stream) bool {
-	return s.writeError() != nil || s.link.cause == nil && s.ledger.Space() > 0 && !s.short
+	return s.writeError() != nil || s.link.cause == nil && s.ledger.Space() > 0 && s.line != inLine
 }
