@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"net/netip"
@@ -178,4 +179,59 @@ func TestRekeyChangesWhatRecordsTellOfRings(t *testing.T) {
 	b := slices.Clone(other)
 	regions.Rekey(b)
 	require.Equal(t, other, b)
+}
+
+// FuzzReturn: what is taken for the end of a hello that says where its link is taken up
+// again encodes to the same bytes, as far as there is room.
+func FuzzReturn(f *testing.F) {
+	g := greetings[0]
+	g.hello.Features = Resume
+	r := Return{Port: 40000, Link: math.MaxUint64, Secret: secret, Others: []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.1")}}
+	f.Add(r.AppendRequest(g.encoded()))
+	f.Add(r.AppendAnswer(g.encoded()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if r, ok := RequestedReturn(b); ok {
+			require.NotZero(t, r.Port)
+			again := r.AppendRequest(slices.Clone(b[:returnAt]))
+			require.Equal(t, again, b[:len(again)])
+		}
+		if r, ok := AnsweredReturn(b); ok {
+			require.NotZero(t, r.Port)
+			again := r.AppendAnswer(slices.Clone(b[:returnAt]))
+			require.LessOrEqual(t, len(again), answerRoom)
+			require.Equal(t, again, b[:len(again)])
+		}
+	})
+}
+
+// FuzzDecodeResumption: what decodes encodes to the same body, and fits a seal only with
+// the code that the seal makes.
+func FuzzDecodeResumption(f *testing.F) {
+	for _, kind := range []ResumptionKind{ResumeRequest, ResumeAnswer, ResumeAsk, ResumeStandby, resumptionKinds} {
+		f.Add(Resumption{Kind: kind, Link: 1, Attempt: 2}.Append(nil, seal))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := DecodeResumption(b)
+		if err != nil {
+			require.Zero(t, r)
+			return
+		}
+		again := r.Append(nil, seal)
+		require.Equal(t, again[:resumptionBody], b[:resumptionBody])
+		require.Equal(t, bytes.Equal(again, b[:ResumptionSize]), seal.Fits(b))
+	})
+}
+
+// FuzzDecodeKeys: what decodes encodes to the same bytes, all of them.
+func FuzzDecodeKeys(f *testing.F) {
+	f.Add(Keys{}.Append(nil))
+	f.Add(Keys{Received: Header{3, math.MaxUint64}, More: true, Regions: []Region{{0x1000, 0x2000, 1}, {math.MaxUint64, math.MaxUint32, 2}}}.Append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		k, err := DecodeKeys(b)
+		if err != nil {
+			require.Zero(t, k)
+			return
+		}
+		require.Equal(t, b, k.Append(nil))
+	})
 }
