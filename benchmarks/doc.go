@@ -30,12 +30,22 @@
 // charts are those of ringnet perf (cmd/ringnet), which measures between two hosts
 // without raw verbs and the like: ../internal/perf has what the two share.
 //
-// The way through the files: peers.go says what is compared, workloads.go what
+// For each release "make bench-json VERSION=…" keeps some figures of shm and TCP as
+// results/VERSION.json, with the machine, the version of Go and the commit. What
+// differs between two such files, and whether by more than chance, says
+//
+//	go run . -compare results/v0.1.0.json,results/v0.2.0.json
+//
+// They are of different hours, if not of different machines: TCP's lines show what that
+// alone does. To learn what a change does, measure with -beside.
+//
+// The way through the files: flags.go says what there is to choose, peers.go says what is compared, workloads.go what
 // is done with it, rpc.go and waits.go how, server.go is the other process,
 // rsockets.go and smc.go are what the kernel and rdma-core have, tools.go runs the
 // programs of perftest and rsockets, beside.go that of another version, run.go says
 // what is gone through in rounds, idle.go and library.go measure what has none,
-// report.go, figures.go and table.go say what came out.
+// report.go, figures.go and table.go say what came out, compare.go what differs from
+// another time.
 //
 // A server that listens runs what its client asks for, out of the above, and
 // knows no password: let nobody else reach it.

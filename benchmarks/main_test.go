@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -26,7 +24,7 @@ func TestQuickRunOnThisHostMeasuresEverything(t *testing.T) {
 	program, dir := build(t), t.TempDir()
 	out, err := exec.Command(program, "-quick", "-out", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	r := readReport(t, dir)
+	r := reportIn(t, dir)
 
 	for _, p := range r.Peers {
 		assert.Empty(t, p.Unavailable, p.Name)
@@ -67,12 +65,10 @@ func TestQuickRunOnThisHostMeasuresEverything(t *testing.T) {
 	}
 }
 
-func readReport(t *testing.T, dir string) *Report {
+func reportIn(t *testing.T, dir string) *Report {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(dir, "results.json"))
+	r, err := readReport(filepath.Join(dir, "results.json"))
 	require.NoError(t, err)
-	r := new(Report)
-	require.NoError(t, json.Unmarshal(b, r))
 	return r
 }
 
@@ -104,7 +100,7 @@ func TestLinksAreMeasuredSideBySide(t *testing.T) {
 	program, dir := build(t), t.TempDir()
 	out, err := exec.Command(program, "-quick", "-out", dir, "-links", "1,2", "-conns", "20").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	r := readReport(t, dir)
+	r := reportIn(t, dir)
 	require.Len(t, r.Results, 4)
 	for _, peer := range []string{"shm/1", "shm/2"} {
 		for _, workload := range []string{"work", "http"} {
@@ -127,7 +123,7 @@ func TestBesideMeasuresAnotherBuildInTheSameRounds(t *testing.T) {
 	out, err := exec.Command(program, "-quick", "-out", dir, "-beside", program, "-peers", "shm,unix",
 		"-workloads", "ping-pong", "-sizes", "64", "-conns", "1", "-idle", "none", "-library=false").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	r := readReport(t, dir)
+	r := reportIn(t, dir)
 
 	checkResult(t, r, perf.Cell{Peer: "shm", Workload: "ping-pong", Size: 64, Conns: 1})
 	checkResult(t, r, perf.Cell{Peer: "shm@benchmarks", Workload: "ping-pong", Size: 64, Conns: 1})

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/ringnet/ringnet/internal/perf"
@@ -9,10 +12,25 @@ import (
 
 // Report is everything that came out, as it is written to results.json.
 type Report struct {
+	Commit string `json:"commit,omitempty"` // which version was measured
+	Note   string `json:"note,omitempty"`   // what else there is to know
 	perf.Report
 	Idle    []Idle
 	Library *Library `json:",omitempty"`
 	Figures []Figure
+}
+
+// readReport reads what write has left.
+func readReport(path string) (*Report, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Report)
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
 }
 
 // finish works out what follows from the rounds so far.

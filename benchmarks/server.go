@@ -82,12 +82,12 @@ var protocols = map[string]func(l net.Listener) (closeAll func()){
 			w.Header().Set("Content-Type", "application/octet-stream")
 			_, _ = w.Write(body)
 		})}
-		go s.Serve(l)
+		go func() { _ = s.Serve(l) }()
 		return func() { s.Close() }
 	},
 	"grpc": func(l net.Listener) func() {
 		s := newGRPCServer()
-		go s.Serve(l)
+		go func() { _ = s.Serve(l) }()
 		return s.Stop
 	},
 }

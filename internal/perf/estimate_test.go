@@ -21,6 +21,15 @@ func TestEstimate(t *testing.T) {
 	assert.Equal(t, "10 s ±40%", e.WithInterval("10 s"))
 }
 
+func TestChange(t *testing.T) {
+	older, newer := []float64{10, 12, 9, 11}, []float64{20, 22, 19, 23}
+	assert.Equal(t, "+100.00% (p=0.029 n=4)", Change(older, newer))
+	assert.Equal(t, []float64{10, 12, 9, 11}, older, "the rounds keep their order")
+	assert.Equal(t, "~ (p=1.000 n=4)", Change(older, []float64{11, 10, 13, 8}))
+	assert.Equal(t, "~ (p=0.100 n=3)", Change(older[:3], newer[:3]), "too few to tell")
+	assert.Equal(t, "~ (p=1.000 n=4)", Change([]float64{5, 5, 5, 5}, []float64{5, 5, 5, 5}))
+}
+
 func TestBesideComparesRoundWithRound(t *testing.T) {
 	of := func(rates ...float64) *Result {
 		r := new(Result)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A client's request to a server of messages is a header of headerSize bytes: the kind of
-// request, the size of the messages, and their number.
+// What a client asks of a server of messages, in a header of headerSize bytes: what
+// to do, with messages of what size, how many of them.
 const (
 	Echo = iota // send each message back
 	Sink        // read them all, then send one byte
@@ -24,23 +24,24 @@ const (
 	workTime = 10 * time.Microsecond // on a message, at each side
 )
 
-// A MessageServer serves the requests of clients.
+// A MessageServer does what clients ask on connections that it is given.
 type MessageServer struct {
 	// MaxSize is the largest message, in bytes.
 	MaxSize int
 
-	// Own serves kinds of requests that this package does not have, from FirstOwn on.
+	// Own serves requests that are not of this package, by number.
 	Own map[int]func(net.Conn) error
 
-	// Deadline, if not nil, returns the time by which the next request has to arrive,
-	// or, if it has arrived, to be done.
+	// Deadline, if not nil, is by when the next request has to be there, or
+	// be done if it has begun.
 	Deadline func() time.Time
 }
 
-// maxMessages is how many messages a request may have.
+// maxMessages is how many messages a request may be of.
 const maxMessages = 1 << 32
 
-// Serve serves requests until the client closes the connection, or one is not allowed.
+// Serve does what the client asks until that closes the connection, or asks for what
+// is not allowed.
 func (s *MessageServer) Serve(c net.Conn) error {
 	var header [headerSize]byte
 	var buf []byte
@@ -113,7 +114,7 @@ func serveRequest(c net.Conn, op uint32, buf []byte, size int, n int64) error {
 	return fmt.Errorf("unknown request %d", op)
 }
 
-// Request sends a request to a server of messages.
+// Request asks a server of messages for something.
 func Request(c net.Conn, op, size, n int) error {
 	var header [headerSize]byte
 	binary.LittleEndian.PutUint32(header[:], uint32(op))
@@ -123,7 +124,7 @@ func Request(c net.Conn, op, size, n int) error {
 	return err
 }
 
-// Compute keeps a processor busy for the time d from start, and returns when that is over.
+// Compute keeps a processor busy and returns when it ends.
 func Compute(start time.Time, d time.Duration) time.Time {
 	for {
 		if now := time.Now(); now.Sub(start) >= d {
@@ -132,8 +133,8 @@ func Compute(start time.Time, d time.Duration) time.Time {
 	}
 }
 
-// Exchange sends messages that the server echoes or works on, and receives each before it
-// sends the next. With Work it also works on each itself.
+// Exchange sends messages to be echoed, or worked on, and takes each back before
+// the next. What was worked on it works on, too.
 func Exchange(c net.Conn, op int, buf []byte, times []time.Duration) error {
 	if err := Request(c, op, len(buf), len(times)); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/aclements/go-moremath/stats"
 )
 
-// Report has all results, as they are written to JSON.
+// Report is everything that came out of rounds, as it is written to JSON.
 type Report struct {
 	Started time.Time     `json:"started"`
 	Machine Machine       `json:"machine"`
@@ -22,8 +22,7 @@ type Report struct {
 	Results []*Result     `json:"results"`
 }
 
-// Cell is what is measured: a workload over a network, with a size and a number of
-// connections.
+// Cell is one thing that is measured in every round.
 type Cell struct {
 	Peer     string `json:"peer"`
 	Workload string `json:"workload"`
@@ -39,14 +38,14 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%s ×%d %s", s, c.Conns, c.Peer)
 }
 
-// Peer is a network, or a program that is compared with networks.
+// Peer says whether a network, or what else is compared, could be measured.
 type Peer struct {
 	Key         string `json:"key"`
 	Name        string `json:"name"`
-	Unavailable string `json:"unavailable,omitempty"` // why it cannot be measured, if so
+	Unavailable string `json:"unavailable,omitempty"` // why
 }
 
-// Result is the results of a cell.
+// Result is what was measured of a cell.
 type Result struct {
 	Cell
 	Rounds []*Sample `json:"rounds"` // nil where a round failed
@@ -54,8 +53,8 @@ type Result struct {
 	Error  string    `json:"error,omitempty"` // of the last round that failed
 }
 
-// Sample is the result of one round of a cell. Latencies are in nanoseconds, and 0 if
-// unknown; with the workload ping-pong they are half the round trip.
+// Sample is one round of a cell. The times are in nanoseconds, 0 if unknown,
+// and of half the round trip where the workload is ping-pong.
 type Sample struct {
 	Ops       int      `json:"ops"`
 	Bytes     int      `json:"bytes"` // payload, in both directions
@@ -71,11 +70,13 @@ type Sample struct {
 	LockWait  float64  `json:"lock_wait,omitzero"`  // seconds that goroutines of both sides waited for locks; 0 if unknown
 }
 
-// PerSecond and BytesPerSec are operations and bytes of payload per second.
-func (s *Sample) PerSecond() float64   { return float64(s.Ops) / s.Seconds }
+// PerSecond is operations for a second.
+func (s *Sample) PerSecond() float64 { return float64(s.Ops) / s.Seconds }
+
+// BytesPerSec is payload for a second.
 func (s *Sample) BytesPerSec() float64 { return float64(s.Bytes) / s.Seconds }
 
-// CPUPerOp is the processor time of an operation, of both sides, in seconds.
+// CPUPerOp is the processor time of an operation, in seconds of both sides.
 func (s *Sample) CPUPerOp() float64 { return s.CPU / float64(s.Ops) }
 
 func (s *Sample) allocs() float64 {
@@ -85,7 +86,7 @@ func (s *Sample) allocs() float64 {
 	return *s.Allocs
 }
 
-// latencies sets the latencies from the times of all operations.
+// latencies takes the distribution from the times of all operations.
 func (s *Sample) latencies(times []time.Duration, half bool) {
 	d := NewDistribution(times)
 	scale := 1.0
@@ -95,7 +96,7 @@ func (s *Sample) latencies(times []time.Duration, half bool) {
 	s.P50, s.P90, s.P99, s.Mean = scale*d.Quantile(0.5), scale*d.Quantile(0.9), scale*d.Quantile(0.99), scale*d.Mean()
 }
 
-// NewDistribution returns the distribution of times, in nanoseconds.
+// NewDistribution sorts times, in nanoseconds, for their quantiles.
 func NewDistribution(times []time.Duration) *stats.Sample {
 	d := &stats.Sample{Xs: make([]float64, len(times))}
 	for i, t := range times {
@@ -104,7 +105,7 @@ func NewDistribution(times []time.Duration) *stats.Sample {
 	return d.Sort()
 }
 
-// Summary has the medians of the rounds; those that are unknown are 0.
+// Summary has the medians of the rounds; what is unknown is 0.
 type Summary struct {
 	Rounds      int      `json:"rounds"` // that succeeded
 	PerSecond   Estimate `json:"per_second"`
@@ -130,7 +131,7 @@ type ProcessorTime struct {
 	ServerCPUPerOp Estimate `json:"server_cpu_per_op,omitzero"`
 }
 
-// Summarise calculates the medians of the rounds so far.
+// Summarise takes the medians of the rounds so far.
 func (r *Result) Summarise() {
 	of := func(f func(*Sample) float64) Estimate {
 		var values []float64
@@ -164,8 +165,8 @@ func (r *Result) Summarise() {
 	m.LockWait = of(func(s *Sample) float64 { return s.LockWait / float64(s.Ops) })
 }
 
-// Beside is the ratio of a metric of r to that of another result: the median of the
-// rounds' ratios.
+// Beside is the ratio of r to another result by a metric: the median of the rounds'
+// ratios.
 func (r *Result) Beside(other *Result, metric func(*Sample) float64) Estimate {
 	var ratios []float64
 	for round, s := range r.Rounds {
@@ -176,7 +177,7 @@ func (r *Result) Beside(other *Result, metric func(*Sample) float64) Estimate {
 	return NewEstimate(ratios)
 }
 
-// Find returns the results of a cell, or nil.
+// Find returns what was measured of a cell, or nil.
 func (r *Report) Find(c Cell) *Result {
 	i := slices.IndexFunc(r.Results, func(x *Result) bool { return x.Cell == c })
 	if i < 0 {
@@ -195,12 +196,12 @@ func (r *Report) PeerName(key string) string {
 	return key
 }
 
-// Begin sets when and where the rounds have begun.
+// Begin notes when and where the rounds begin.
 func (r *Report) Begin() {
 	r.Started, r.Machine, r.Load[0] = time.Now(), ThisMachine(), load()
 }
 
-// Summarise calculates the medians of all results so far.
+// Summarise works out what follows from the rounds so far.
 func (r *Report) Summarise() {
 	r.Load[1] = load()
 	for _, x := range r.Results {

@@ -4,5 +4,5 @@ package perf
 
 import "time"
 
-// cpuTime is 0, which means that it is not known.
+// cpuTime is not known.
 func cpuTime() time.Duration { return 0 }
