@@ -5,6 +5,7 @@ import "fmt"
 // Record is the kind of a record about a stream, in a control message.
 type Record uint8
 
+// The records, in the order of those of package wire.
 const (
 	NoRecord     Record = iota
 	OpenRecord          // with a ring: the stream begins

@@ -16,6 +16,7 @@ import "fmt"
 // FINACK for its peer's, and has received both from its peer.
 type Stage uint8
 
+// The stages. Those before Open have an order: AwaitsAnswer.
 const (
 	Dialing Stage = iota
 	Opening
@@ -33,6 +34,7 @@ func (s Stage) String() string {
 // Ends are the ends that one direction of a stream has had.
 type Ends uint8
 
+// The ends that there are.
 const (
 	FinEnd   Ends = 1 << iota // the bytes before it are all that there are
 	ResetEnd                  // and its sender reads no more; may follow FinEnd
@@ -105,9 +107,10 @@ func (s *Stream) Stage() Stage { return s.stage }
 // AwaitsAnswer says whether this side dials the stream and the peer has not answered.
 func (s *Stream) AwaitsAnswer() bool { return s.stage <= Abandoned }
 
-// EndSent is which ends this side has sent, and EndReceived which have come from the
-// peer.
-func (s *Stream) EndSent() Ends     { return s.endSent }
+// EndSent is which ends this side has sent.
+func (s *Stream) EndSent() Ends { return s.endSent }
+
+// EndReceived is which ends have come from the peer.
 func (s *Stream) EndReceived() Ends { return s.endReceived }
 
 // Closing says whether this side has sent an end, or will.
@@ -116,12 +119,16 @@ func (s *Stream) Closing() bool { return s.endWanted != 0 }
 // Acked says whether the peer has acknowledged this side's end.
 func (s *Stream) Acked() bool { return s.acked }
 
-// Accepted is the position of the next byte to accept, Sent that of the next to
-// send, Received that of the next to receive and Consumed that of the next to
-// consume.
+// Accepted is the position of the next byte to accept.
 func (s *Stream) Accepted() uint64 { return s.accepted }
-func (s *Stream) Sent() uint64     { return s.sent }
+
+// Sent is the position of the next byte to send.
+func (s *Stream) Sent() uint64 { return s.sent }
+
+// Received is the position of the next byte to receive.
 func (s *Stream) Received() uint64 { return s.received }
+
+// Consumed is the position of the next byte to consume.
 func (s *Stream) Consumed() uint64 { return s.consumed }
 
 // Space is the number of bytes that can be accepted now.

@@ -90,7 +90,7 @@ func overEachPacketNetwork(t *testing.T, test func(t *testing.T, network, host s
 func TestHTTP3ServerAndClient(t *testing.T) {
 	overEachPacketNetwork(t, func(t *testing.T, network, host string, build func(string) string) {
 		dir := t.TempDir()
-		//lint:ignore SA1019 the test runs where it was built
+		//nolint:staticcheck // the test runs where it was built
 		generate, err := filepath.Abs(build(filepath.Join(runtime.GOROOT(), "src/crypto/tls/generate_cert.go")))
 		require.NoError(t, err)
 		cmd := exec.Command(generate, "-host", "ring.example", "-ecdsa-curve", "P256")

@@ -22,8 +22,7 @@ func requireTimeout(t *testing.T, err error) {
 	ne, ok := err.(net.Error) // asserted, not unwrapped: as net/http does
 	require.True(t, ok)
 	require.True(t, ne.Timeout())
-	//lint:ignore SA1019 crypto/tls makes the error permanent if it is not
-	require.True(t, ne.Temporary())
+	require.True(t, ne.Temporary()) //nolint:staticcheck // crypto/tls makes the error permanent if it is not
 }
 
 func TestExpiredDeadlineReadsAndWritesNothing(t *testing.T) {

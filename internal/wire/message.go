@@ -9,6 +9,7 @@ import (
 // number of its stream.
 type DataFlags uint32
 
+// The bits that mean something.
 const (
 	NewRing  DataFlags = 1 << 31 // the first message in the ring that RING has offered
 	FullRing DataFlags = 1 << 30 // with it the sender has used all the room that it knows to be free
@@ -54,6 +55,7 @@ func DecodeHeader(b []byte) (h Header, records []byte, err error) {
 // RecordType is what a record is for.
 type RecordType uint8
 
+// The types of records, by their numbers on the wire.
 const (
 	OpenRecord   RecordType = 1 + iota // asks for a stream; has a ring for the peer to write to
 	AcceptRecord                       // answers OPEN: the stream begins; has a ring for the peer to write to
@@ -78,6 +80,7 @@ func (t RecordType) String() string {
 // RefuseReason is why a stream is refused.
 type RefuseReason uint32
 
+// The reasons, by their numbers on the wire.
 const (
 	RefusedBacklog RefuseReason = 1 + iota // the listener's backlog is full: try again
 	RefusedClosed                          // the listener is closed

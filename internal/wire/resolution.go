@@ -16,6 +16,7 @@ type ResolutionRequest struct {
 // ResolutionKind is what a request is for.
 type ResolutionKind uint8
 
+// The kinds, by their numbers on the wire.
 const (
 	Asks    ResolutionKind = iota // asks which queue pair the receiver has
 	Watches                       // is answered when the receiver's queue pair ends

@@ -115,6 +115,7 @@ func AnsweredReturn(b []byte) (r Return, ok bool) {
 // ResumptionKind is what a Resumption is.
 type ResumptionKind uint16
 
+// The kinds, by their numbers on the wire.
 const (
 	ResumeRequest ResumptionKind = 1 + iota // from the side that dialed the link: go on over this queue pair
 	ResumeAnswer                            // accepts a request

@@ -187,7 +187,7 @@ func makeDevice(provider, name, netdev string, cable, node int) (*device, error)
 	// Without this, link-local addresses are of no use for the first second,
 	// while the kernel looks for their duplicates. Kernels without IPv6 have
 	// no such file and no such addresses.
-	os.WriteFile("/proc/sys/net/ipv6/conf/"+netdev+"/accept_dad", []byte("0"), 0)
+	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+netdev+"/accept_dad", []byte("0"), 0)
 	if err := setUpInterface(netdev, mtu, netip.PrefixFrom(d.addr, 24), netip.PrefixFrom(d.addr6, 64)); err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func guestMain() {
 	err := guestLife()
 	// This is in the console's log.
 	fmt.Println("softroce: guest ends:", err)
-	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 	select {}
 }
 
@@ -278,7 +278,7 @@ func listen(from *gob.Decoder, signals chan<- unix.Signal) {
 	for {
 		var m message
 		if from.Decode(&m) != nil {
-			unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+			_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 		}
 		signals <- unix.Signal(m.Signal)
 	}
@@ -324,16 +324,16 @@ func runCommand(c *guestConfig, env []string, stdout, stderr io.Writer, signals 
 	out.Close()
 	errs.Close()
 	var copying sync.WaitGroup
-	copying.Go(func() { io.Copy(stdout, outEnd) })
-	copying.Go(func() { io.Copy(stderr, errEnd) })
+	copying.Go(func() { _, _ = io.Copy(stdout, outEnd) })
+	copying.Go(func() { _, _ = io.Copy(stderr, errEnd) })
 	go func() {
 		for s := range signals {
-			unix.Kill(-p.Pid, s)
+			_ = unix.Kill(-p.Pid, s)
 		}
 	}()
 	status, err = reap(p.Pid)
 	// A process that still runs could hold the pipes open for ever.
-	unix.Kill(-1, unix.SIGKILL)
+	_ = unix.Kill(-1, unix.SIGKILL)
 	copying.Wait()
 	return status, err
 }

@@ -95,7 +95,7 @@ func leaveDevice(use *os.File) {
 func canLoad(module string) bool {
 	modprobe := sbin("modprobe")
 	// Some kernels have these checksums built in, others fail without them.
-	exec.Command(modprobe, "crc32_generic").Run()
+	_ = exec.Command(modprobe, "crc32_generic").Run()
 	return exec.Command(modprobe, "-a", module, "rdma_ucm", "ib_uverbs", "dummy").Run() == nil
 }
 
@@ -142,9 +142,9 @@ func runHere(ctx context.Context, opts options, d *device) (int, error) {
 			case status := <-ended:
 				return status, nil
 			case s := <-signals:
-				unix.Kill(-p.Pid, s)
+				_ = unix.Kill(-p.Pid, s)
 			case <-ctx.Done():
-				unix.Kill(-p.Pid, unix.SIGKILL)
+				_ = unix.Kill(-p.Pid, unix.SIGKILL)
 				<-ended
 				return 0, context.Cause(ctx)
 			}
@@ -178,5 +178,5 @@ func exitStatus(ws syscall.WaitStatus) int {
 // the command. Only root can; for others it does nothing.
 func raiseLimits() {
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-	unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited)
+	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited)
 }

@@ -186,7 +186,7 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 			}
 			for _, n := range c.nodes {
 				if n.started && !n.ended {
-					n.to.Encode(message{Signal: int(s)})
+					_ = n.to.Encode(message{Signal: int(s)})
 				}
 			}
 		case <-booting.C:

@@ -20,7 +20,7 @@ func (c *cluster) pass(n *node, prefixed bool) {
 		}
 		passed := newTally(to)
 		n.output.Go(func() {
-			io.Copy(passed, from)
+			_, _ = io.Copy(passed, from)
 			passed.close()
 			flush()
 		})
@@ -106,6 +106,6 @@ func (p *prefixWriter) Write(data []byte) (int, error) {
 // flush ends a line that was begun.
 func (p *prefixWriter) flush() {
 	if len(p.line) > 0 {
-		p.Write([]byte("\n"))
+		_, _ = p.Write([]byte("\n"))
 	}
 }

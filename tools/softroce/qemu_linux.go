@@ -178,8 +178,8 @@ func socketPair(name string) (ours, theirs *os.File, err error) {
 
 // kill ends the guest at once and waits for its end. It may be called again.
 func (v *vm) kill() {
-	v.cmd.Process.Kill()
-	v.cmd.Wait()
+	_ = v.cmd.Process.Kill()
+	_ = v.cmd.Wait()
 }
 
 // swallow reads and drops, in the place of the killed guest, what comes over its cables. If
@@ -192,7 +192,7 @@ func (v *vm) swallow() error {
 		if err := unix.SetNonblock(int(cable.Fd()), false); err != nil {
 			return os.NewSyscallError("fcntl", err)
 		}
-		go io.Copy(io.Discard, cable)
+		go func() { _, _ = io.Copy(io.Discard, cable) }()
 	}
 	return nil
 }

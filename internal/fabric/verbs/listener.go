@@ -199,7 +199,7 @@ func (l *listener) Close() error {
 	for {
 		select {
 		case e := <-l.queue:
-			e.Reject(nil)
+			_ = e.Reject(nil)
 			e.Close()
 		default:
 			return err

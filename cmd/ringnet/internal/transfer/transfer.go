@@ -51,11 +51,11 @@ type RefusedError struct{ Why string }
 
 func (e RefusedError) Error() string { return "refused: " + e.Why }
 
-// ErrBusy: another connection sends a file of this name. That connection may be broken,
+// ErrBusy says that another connection sends a file of this name. It may be broken,
 // and the receiver has not noticed it yet.
 var ErrBusy = errors.New("another connection brings a file of this name")
 
-// ErrStranger: the peer does not speak this protocol. To try again does not help.
+// ErrStranger says that the peer does not speak this protocol. To try again does not help.
 var ErrStranger = errors.New("this is no ringnet cp")
 
 // maxLine is the longest line, in bytes, for which memory is taken.
