@@ -25,7 +25,8 @@ ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
 COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo demo-rdma demo-nodes test packages check vet lint unit cross programs test-rdma test-matrix soak soak-hours explore bench bench-rdma bench-proxy bench-links clean
+.PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-rdma test-matrix soak soak-hours explore fuzz
+.PHONY: bench bench-rdma bench-proxy bench-links bench-json bench-compare clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -70,7 +71,7 @@ packages:
 		echo "missing packages; as root: apt-get install $(PACKAGES)"; exit 1; \
 	fi
 
-# What can be checked without running anything; staticcheck takes minutes, so it is no part
+# What can be checked without running anything; the linters take minutes, so they are no part
 # of test.
 check: vet lint
 
@@ -79,11 +80,24 @@ vet:
 	$(GO) vet ./...
 	for module in $(MODULES); do (cd $$module && $(GO) vet ./...) || exit 1; done
 
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
+# .golangci.yml says what is looked for; staticcheck's checks are among it.
 lint:
-	$(GO) run $(STATICCHECK) ./...
-	for module in $(MODULES); do (cd $$module && $(GO) run $(STATICCHECK) ./...) || exit 1; done
+	for module in . $(MODULES); do (cd $$module && $(GO) run $(GOLANGCI_LINT) run ./...) || exit 1; done
+
+# Vulnerabilities that are known of what is called here, in other modules and in Go's own
+# packages, by the database at VULNDB, which may be a file:// copy.
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+VULNDB ?= https://vuln.go.dev
+vuln:
+	@$(GO) run $(GOVULNCHECK) -db $(VULNDB) -version | grep 'DB updated' || \
+		{ echo "make vuln: nothing has been checked: the database at $(VULNDB) cannot be read; VULNDB=file:///… names a copy" >&2; exit 1; }
+	@for module in . $(MODULES); do echo "$$module"; (cd $$module && $(GO) run $(GOVULNCHECK) -db $(VULNDB) ./...) || exit 1; done
+
+# What has changed in the exported API since the last release.
+apidiff:
+	GO=$(GO) tools/apidiff.sh
 
 # The race detector leaves no memory for the explorations of package credit.
 unit:
@@ -152,6 +166,7 @@ test-matrix: $(SOFTROCE) bin/hwcounters
 # Everything as often as it should be repeated once in a while.
 soak: export RINGNET_SOAK = 1
 soak: $(SOFTROCE) bin/hwcounters
+	GO=$(GO) tools/fuzz.sh 1m
 	$(GO) test -count=1 -timeout 60m ./credit ./rconn ./internal/fabric/...
 	cd tools/softroce && SOFTROCE_TEST_GUESTS=1 $(GO) test -count=1 -timeout 30m .
 	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
@@ -178,6 +193,11 @@ explore:
 	RINGNET_EXPLORE=$(STEPS) RINGNET_EXPLORE_SEED=$(SEED) GODEBUG=asyncpreemptoff=1 \
 		$(GO) test -count=1 -timeout 0 -run '^TestExplore$$' -v ./internal/link
 
+# Every fuzz target of every module, each for FUZZTIME.
+FUZZTIME ?= 30s
+fuzz:
+	GO=$(GO) tools/fuzz.sh $(FUZZTIME)
+
 # ringnet beside TCP and Unix sockets on this host, in five minutes: a table,
 # and results.json and charts in bin/results. BENCH has more flags; with
 # BENCH='-beside FILE' another version is measured in the same rounds.
@@ -201,6 +221,18 @@ bench-proxy:
 # time.
 bench-links:
 	cd benchmarks && $(GO) test ./links -count=1 -v -args -tables
+
+# Some of the figures of make bench, to be kept for the release VERSION.
+bench-json: bin/benchmarks
+	@test -n "$(VERSION)" || { echo "make bench-json VERSION=v0.1.0"; exit 1; }
+	bin/benchmarks -peers shm,tcp -workloads ping-pong,stream,connect,http,grpc -sizes 64,65536 -conns 1,16 -idle none -library=false \
+		-commit "$$(git describe --always --dirty)" -out bin/results-$(VERSION) $(BENCH)
+	mkdir -p benchmarks/results
+	cp bin/results-$(VERSION)/results.json benchmarks/results/$(VERSION).json
+
+# What differs between two of those files, OLD and NEW.
+bench-compare: bin/benchmarks
+	bin/benchmarks -compare $(OLD),$(NEW)
 
 clean:
 	rm -rf bin
