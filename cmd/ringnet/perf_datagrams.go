@@ -1,9 +1,9 @@
 package main
 
-// ringnet perf --datagram. Each worker of the client has a connection of the visit, over
-// which it asks the server for a socket for datagrams beside it: over shm for one of
-// shm-udp, over rdma of rdma-udp, over TCP of UDP. The connection carries what must not be
-// lost: where that socket is, and how many datagrams have arrived there.
+// ringnet perf --datagram. Each worker of the client has a connection of the visit, by
+// which it asks the server for a socket for datagrams: over shm for one of shm-udp, over
+// rdma for one of rdma-udp, over TCP for one of UDP. The connection carries what must not
+// be lost: where that socket is, and how many datagrams have arrived there.
 
 import (
 	"context"
@@ -23,9 +23,9 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// perfDatagrams asks the server for a socket for datagrams, which is there until the
-// connection ends. The server answers with a line of JSON (perfSocket), and with one more
-// for each datagramEnd that arrives at the socket (perfArrivals).
+// perfDatagrams is a request for a socket for datagrams, which exists until the connection
+// ends. The server answers with a line of JSON, perfSocket, and sends another,
+// perfArrivals, for each datagramEnd that arrives at the socket.
 const perfDatagrams = perf.FirstOwn + 1
 
 // perfSocket says where the server's socket is, or why there is none.
@@ -35,7 +35,7 @@ type perfSocket struct {
 	Token uint64 `json:"token,omitempty"` // what datagrams to it begin with
 }
 
-// perfArrivals is what has arrived before a datagramEnd.
+// perfArrivals says what has arrived before a datagramEnd.
 type perfArrivals struct {
 	Number   uint32              `json:"number"`   // of the datagramEnd
 	Received int                 `json:"received"` // of datagramSink, since the last
@@ -67,7 +67,7 @@ func serveDatagrams(conn net.Conn) error {
 	return s.serve()
 }
 
-// eachNetwork is what to measure the datagrams of: there is no auto for them.
+// eachNetwork replaces auto, which has no datagrams, by shm and rdma.
 func eachNetwork(networks []string) (each []string) {
 	for _, n := range networks {
 		if n == "auto" {
@@ -80,7 +80,7 @@ func eachNetwork(networks []string) (each []string) {
 	return slices.Compact(each)
 }
 
-// packetPeers has networks of datagrams take the place of those that lead there.
+// packetPeers replaces networks by those of datagrams that use the same devices.
 func packetPeers(peers []perf.Peer) {
 	for i, p := range peers {
 		network := endpoint.Packets[p.Key]
@@ -88,8 +88,8 @@ func packetPeers(peers []perf.Peer) {
 	}
 }
 
-// datagramWorkload is what is done with datagrams to measure a cell. What its sockets
-// have counted gets into the report.
+// datagramWorkload returns the workload of a cell of datagrams. It adds the counters of its
+// sockets to the report.
 func (r *perfReport) datagramWorkload(cell perf.Cell) *perf.Workload {
 	return &perf.Workload{Open: func(cl perf.Client) (*perf.Session, error) {
 		conns, closeConns, err := cl.DialAll()
@@ -124,8 +124,8 @@ func (r *perfReport) datagramWorkload(cell perf.Cell) *perf.Workload {
 	}}
 }
 
-// countDatagrams adds what the sockets of a round have counted to the report, and
-// says how many datagrams were lost.
+// countDatagrams adds the counters of the sockets of a round to the report, and returns how
+// many datagrams were lost.
 func (r *perfReport) countDatagrams(cell perf.Cell, workers []*datagramWorker) (lost int) {
 	var counted *perfCounted
 	if cell.Peer != r.baseline {
@@ -217,7 +217,7 @@ func (w *datagramWorker) receiveArrivals(lines *json.Decoder) {
 	}
 }
 
-// put makes the bytes of all datagrams of the batch those of one, and returns them.
+// put makes all datagrams of the batch share one buffer, and returns it.
 func (w *datagramWorker) put(kind uint32) []byte {
 	w.number++
 	p := w.batch[0].Buffers[0]
@@ -225,7 +225,7 @@ func (w *datagramWorker) put(kind uint32) []byte {
 	return p
 }
 
-// echo sends datagrams and takes the answer of each before the next.
+// echo sends datagrams, and receives the answer to each before it sends the next.
 func (w *datagramWorker) echo(times []time.Duration) error {
 	w.lost = 0
 	var renew time.Time
@@ -253,7 +253,7 @@ func (w *datagramWorker) echo(times []time.Duration) error {
 	return errors.Join(err, w.allLost(len(times)))
 }
 
-// stream sends n datagrams, and waits until the server has those that arrive.
+// stream sends n datagrams, and waits until the server has counted those that arrive.
 func (w *datagramWorker) stream(n int) error {
 	w.put(datagramSink)
 	for left := n; left > 0; {
@@ -268,7 +268,7 @@ func (w *datagramWorker) stream(n int) error {
 	return errors.Join(err, w.allLost(n))
 }
 
-// allLost is an error if n datagrams were lost, and these are all.
+// allLost returns an error if all n datagrams were lost.
 func (w *datagramWorker) allLost(n int) error {
 	if w.lost < n {
 		return nil
@@ -276,11 +276,11 @@ func (w *datagramWorker) allLost(n int) error {
 	return fmt.Errorf("all of %d datagrams were lost", n)
 }
 
-// endAgain is after how long a datagramEnd may be lost.
+// endAgain is after how long a datagramEnd without an answer is sent again.
 const endAgain = 5 * time.Millisecond
 
-// end has the server tell what has arrived. Datagrams do not overtake one another, so
-// what comes after the datagramEnd was lost.
+// end asks the server what has arrived. Datagrams do not overtake one another, so those
+// that have not arrived before the datagramEnd are lost.
 func (w *datagramWorker) end() (received int, err error) {
 	p := w.put(datagramEnd)
 	for {

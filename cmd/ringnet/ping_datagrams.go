@@ -19,15 +19,15 @@ import (
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
-// pingToken is that of everyone who answers pings.
+// pingToken is the token of all servers of ringnet ping.
 const pingToken = 0x31676e6970676e72 // "rngping1"
 
-// packetNetworks are those to answer on, that comes first which gives out ports that other
-// programs want, too.
+// packetNetworks are the networks to answer on. The first chooses the port: UDP, where other
+// programs may have it.
 var packetNetworks = []string{"udp", "shm-udp", "rdma-udp"}
 
-// answerDatagrams serves those who ping until the context ends, over all networks that
-// this host has, at the same port.
+// answerDatagrams answers pings until the context ends, over all networks that this host
+// has, at the same port.
 func (c *pingCommand) answerDatagrams(ctx context.Context, s *streams) error {
 	log := s.logger(false)
 	address := string(c.Listen)
@@ -65,7 +65,8 @@ func (c *pingCommand) answerDatagrams(ctx context.Context, s *streams) error {
 	return nil
 }
 
-// pingDatagrams measures over the network of datagrams that goes the way of another.
+// pingDatagrams measures over the network of datagrams that uses the same device as
+// network.
 func (c *pingCommand) pingDatagrams(ctx context.Context, network string) pingResult {
 	r := pingResult{Network: endpoint.Packets[network]}
 	conn, err := endpoint.DialPacket(ctx, r.Network, string(c.Address))
@@ -90,8 +91,8 @@ func (c *pingCommand) pingDatagrams(ctx context.Context, network string) pingRes
 	return r
 }
 
-// datagramRoundTrips returns how long each took that was not lost, up to the first that
-// fails, and how many were lost.
+// datagramRoundTrips returns the times of the round trips that were not lost, up to the
+// first that fails, and how many were lost.
 func (c *pingCommand) datagramRoundTrips(conn net.Conn) (times []time.Duration, lost int, err error) {
 	wait := min(c.Timeout, answerWithin)
 	sent, got := make([]byte, c.Size), make([]byte, c.Size)

@@ -31,7 +31,7 @@ type proxyCommand struct {
 	Verbose bool          `short:"v" help:"Log each connection."`
 }
 
-// forwardingFlags say what a proxy forwards, on the command line or on a line of a
+// forwardingFlags are the flags of a forwarding, on the command line or on a line of a
 // file.
 type forwardingFlags struct {
 	Listen         endpoint.Endpoint `placeholder:"URL" help:"Accept connections here: NETWORK://HOST:PORT or unix:///PATH. Networks: auto, auto4, auto6, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6."`
@@ -66,7 +66,7 @@ func (f forwardingFlags) forwarding() (proxy.Forwarding, error) {
 	}, nil
 }
 
-// forwardings are those of the command line or of the file.
+// forwardings returns the forwardings of the command line or of the file.
 func (c *proxyCommand) forwardings() ([]proxy.Forwarding, error) {
 	if c.File == "" {
 		f, err := c.Forwarding.forwarding()
@@ -143,9 +143,9 @@ func (c *proxyCommand) Run(ctx context.Context, s *streams) error {
 	return errors.Join(err, c.drain(proxies, log))
 }
 
-// shareProcessors leaves half of the processors to the programs that the proxies
-// serve, unless the environment says otherwise: with more, the runtime wakes
-// threads that look for work in vain, and takes the time from them.
+// shareProcessors leaves half of the processors to the programs for which the proxies
+// work, unless GOMAXPROCS is set. With more, the runtime would wake threads that look for
+// work in vain, on processors that these programs need.
 func shareProcessors() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0)/2, 1))
@@ -187,7 +187,8 @@ func waitAny(ctx context.Context, proxies []*proxy.Proxy) error {
 	}
 }
 
-// drain ends all proxies. Another signal ends the patience with connections.
+// drain drains all proxies. After c.Drain, or another signal, it cuts off the connections
+// that are left.
 func (c *proxyCommand) drain(proxies []*proxy.Proxy, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.Drain)
 	defer cancel()
@@ -203,7 +204,7 @@ func (c *proxyCommand) drain(proxies []*proxy.Proxy, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// notify tells systemd, if it is there and wants to know.
+// notify tells systemd the state, if systemd has started this process.
 func notify(state string, log *slog.Logger) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("cannot tell systemd", "state", state, "error", err)

@@ -1,5 +1,5 @@
-// Activation serves on a socket that systemd holds, so that a restart refuses
-// nobody: who connects while no server runs waits for the next one.
+// Activation serves on a socket that systemd holds, so that a restart refuses no client: one
+// that connects while no server runs waits for the next server.
 //
 //	cp activation.socket activation.service /etc/systemd/system/
 //	systemctl enable --now activation.socket

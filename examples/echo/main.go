@@ -1,4 +1,4 @@
-// Echo says something to a server that sends it back, both in this process:
+// Echo sends a message to a server that sends it back. Both are in this process:
 //
 //	go run ./echo
 //	go run ./echo -network rdma -addr 10.0.0.1:0

@@ -8,8 +8,8 @@
 //	go run ./feed -network rdma-udp -addr 10.0.0.1:0 -publish
 //
 // Each datagram begins with the sequence number of its first update, as MoldUDP64's do, and
-// the last is sent several times. So whoever is there from the beginning knows of each
-// update that it was lost, the last included, and could ask for it elsewhere.
+// the last is sent several times. So a receiver that was there from the beginning knows
+// which updates it has lost, the last included, and could ask for them elsewhere.
 package main
 
 import (
@@ -103,7 +103,7 @@ func send(network, addr, group string, packets int, pause time.Duration, skip in
 	return nil
 }
 
-// receive receives until the feed ends, and says what is missing.
+// receive receives until the feed ends, and prints what is missing.
 func receive(network, device, group string) error {
 	var ifi *net.Interface
 	if device != "" {
@@ -136,7 +136,7 @@ func receive(network, device, group string) error {
 	return nil
 }
 
-// receiver is what somebody knows who follows the feed.
+// receiver is the state of a receiver of the feed.
 type receiver struct {
 	next                    uint64            // sequence number
 	prices                  map[uint32]uint64 // by security
@@ -144,7 +144,7 @@ type receiver struct {
 	ended                   bool
 }
 
-// take takes a datagram.
+// take processes a datagram.
 func (r *receiver) take(p []byte) {
 	if len(p) < headerSize {
 		return // it is not of this feed

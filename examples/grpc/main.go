@@ -1,6 +1,6 @@
-// GRPC asks a gRPC server whether it is well, by the health service that comes
-// with gRPC. Server and client are in this process; one line of each is not as
-// it would be over TCP:
+// GRPC asks a gRPC server for its health, by the health service that comes with gRPC.
+// Server and client are in this process. One line of each differs from what it would be
+// over TCP:
 //
 //	go run ./grpc
 //	go run ./grpc -network rdma -addr 10.0.0.1:0
@@ -41,7 +41,7 @@ func main() {
 	}()
 	defer server.GracefulStop()
 
-	// passthrough hands the address to the dialer as it is.
+	// passthrough gives the address to the dialer as it is.
 	client, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

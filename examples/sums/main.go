@@ -55,11 +55,11 @@ func main() {
 	}
 }
 
-// ask sends a blob behind its length, both at once, and returns the answer.
+// ask sends the length of a blob and the blob, at once, and returns the answer.
 func ask(c net.Conn, blob []byte) (sum [sha256.Size]byte, err error) {
 	header := binary.BigEndian.AppendUint64(nil, uint64(len(blob)))
 	message := net.Buffers{header, blob}
-	// Every connection of package ringnet has it.
+	// Every connection of package ringnet has WriteBuffers.
 	if _, err := c.(interface {
 		WriteBuffers(bufs *net.Buffers) (int64, error)
 	}).WriteBuffers(&message); err != nil {
@@ -86,7 +86,7 @@ func serve(l net.Listener) {
 
 func answer(c net.Conn) error {
 	for {
-		// What is parsed is copied out first: the peer can change what is in the ring.
+		// Copy the length before use: the peer can change the bytes in the ring.
 		var header [8]byte
 		if _, err := io.ReadFull(c, header[:]); err != nil {
 			return err
@@ -105,7 +105,7 @@ func answer(c net.Conn) error {
 	}
 }
 
-// pass hands the next n bytes to w without a copy, which takes each of them once.
+// pass writes the next n bytes to w, without a copy in between. w gets each byte once.
 func pass(w io.Writer, c net.Conn, n int) error {
 	if auto, ok := c.(*ringnet.AutoConn); ok {
 		c = auto.NetConn()
@@ -127,7 +127,7 @@ func pass(w io.Writer, c net.Conn, n int) error {
 		if err != nil {
 			return err
 		}
-		// If the connection has been closed meanwhile, this fails: who knows what w got.
+		// This fails if the connection was closed meanwhile. Then w may have got anything.
 		if _, err := ring.Discard(m); err != nil {
 			return err
 		}

@@ -1,6 +1,5 @@
-// TLS says something to a server over crypto/tls, for RDMA does not encrypt, and
-// neither side would know who the other is. Both are in this process, with a
-// certificate made on the spot:
+// TLS sends a message to a server over crypto/tls. RDMA itself does not encrypt, and neither
+// side would know who the other is. Both are in this process, which makes a certificate:
 //
 //	go run ./tls
 //	go run ./tls -network rdma -addr 10.0.0.1:0
@@ -82,8 +81,8 @@ func serve(l net.Listener) {
 	}
 }
 
-// newCertificate makes a certificate that vouches for itself. Real ones come
-// from files: tls.LoadX509KeyPair.
+// newCertificate makes a self-signed certificate. Programs usually read theirs from files,
+// by tls.LoadX509KeyPair.
 func newCertificate() (tls.Certificate, *x509.CertPool, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -3,8 +3,8 @@
 //
 //	go run ./twolines
 //
-// Two calls changed, and the import that they need. Nothing else knows what
-// carries the bytes, and peers that only speak TCP are still served, on the same
+// Two calls have changed, and the import that they need. Nothing else depends on what
+// carries the bytes, and the server still serves peers that only speak TCP, on the same
 // port:
 //
 //	was  l, err := net.Listen("tcp", *addr)

@@ -37,8 +37,8 @@ func TestTwoCables(t *testing.T) {
 	}
 }
 
-// requireMove has a link lose its path while it carries transfers both ways: it goes on
-// over its standby, at the other cable.
+// requireMove makes a link lose its path while it carries transfers both ways, and requires
+// that it goes on over its standby, at the other cable.
 func requireMove(t *testing.T, lose func() error) {
 	t.Helper()
 	peer := requireEnv(t, "SOFTROCE_PEER")
@@ -80,7 +80,7 @@ func requireMove(t *testing.T, lose func() error) {
 		m.at.Add(-m.waited).Sub(lost), m.waited, m.cause, transfers.pause(), undisturbed.pause())
 }
 
-// sixteen are as many transfers, half of them in either direction.
+// sixteen are sixteen transfers, half of them in either direction.
 type sixteen struct {
 	all     []func() error
 	reading []*clocked
@@ -110,7 +110,7 @@ func beginSixteen(t *testing.T, d *ringnet.Dialer, peer string, n int) *sixteen 
 	return all
 }
 
-// pause is the longest that a Read has waited.
+// pause is the longest wait of a Read.
 func (all *sixteen) pause() (longest time.Duration) {
 	for _, c := range all.reading {
 		longest = max(longest, c.longest)
@@ -118,14 +118,14 @@ func (all *sixteen) pause() (longest time.Duration) {
 	return longest
 }
 
-// move is when a link has moved, how long that has taken, and why it has.
+// move is a move of a link: when it was, how long it took, and why.
 type move struct {
 	at     time.Time
 	waited time.Duration
 	cause  error
 }
 
-// clocked is a connection that knows how long its Reads have waited at most.
+// clocked is a connection that measures the longest wait of its Reads.
 type clocked struct {
 	*ringnet.Conn
 	longest time.Duration

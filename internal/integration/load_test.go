@@ -15,7 +15,8 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// small is a configuration of which many fit into a small machine.
+// small is a configuration with so little memory that many connections fit into a small
+// machine.
 var small = &ringnet.Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
 
 func TestFiveHundredDialsAtOnce(t *testing.T) {
@@ -42,8 +43,8 @@ func echoAll(l net.Listener) {
 	}
 }
 
-// dialAtOnce dials so often at once, has one message come back on each
-// connection, and says what went wrong with the first that failed.
+// dialAtOnce makes connections at once, exchanges one message on each, and returns the
+// first error.
 func dialAtOnce(dials int, address string) error {
 	d := ringnet.Dialer{Config: small, Timeout: 5 * time.Minute}
 	errs := make(chan error, dials)

@@ -15,8 +15,7 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// TestMain plays a role, if this process was started to play one, or else runs
-// the tests.
+// TestMain plays a role, if this process was started for one, or else runs the tests.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		if err := roles[role](os.Args[1:]); err != nil {
@@ -34,8 +33,8 @@ func rdmaAddr(t testing.TB) string {
 	return requireEnv(t, "SOFTROCE_ADDR")
 }
 
-// requireEnv is the value of a variable that tools/softroce sets where there is
-// what a test needs.
+// requireEnv returns the value of a variable that tools/softroce sets where a test has what
+// it needs.
 func requireEnv(t testing.TB, name string) string {
 	t.Helper()
 	value := os.Getenv(name)
@@ -43,8 +42,8 @@ func requireEnv(t testing.TB, name string) string {
 	return value
 }
 
-// unless skips a test that needs what there is not, or has it fail where it has
-// to be there.
+// unless skips a test that does not have what it needs, or fails it if it is required to
+// run.
 func unless(t testing.TB, ok bool, why string) {
 	t.Helper()
 	switch {
@@ -56,7 +55,7 @@ func unless(t testing.TB, ok bool, why string) {
 	}
 }
 
-// times is how often to repeat something: n, or as often as a soak wants.
+// times is how often to repeat something: n times, or more in a soak.
 func times(n, soak int) int {
 	if os.Getenv("RINGNET_SOAK") == "1" {
 		return soak
@@ -94,7 +93,7 @@ func accept(t testing.TB, l net.Listener) *ringnet.Conn {
 	return c.(*ringnet.Conn)
 }
 
-// atOnce runs the functions at once and fails the test for those that do.
+// atOnce runs the functions at once, and fails the test if one returns an error.
 func atOnce(t testing.TB, fs ...func() error) {
 	t.Helper()
 	errs := make([]error, len(fs))
@@ -108,14 +107,14 @@ func atOnce(t testing.TB, fs ...func() error) {
 	}
 }
 
-// stream is an endless stream of bytes, which differs everywhere from itself
-// moved by some bytes, and how far it has been used.
+// stream is an endless stream of bytes, and a position in it. Bytes at the wrong position
+// differ from those that belong there.
 type stream struct {
 	seed uint64
 	pos  int
 }
 
-// next is the next n bytes.
+// next returns the next n bytes.
 func (s *stream) next(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -125,7 +124,7 @@ func (s *stream) next(n int) []byte {
 	return b
 }
 
-// check says whether b is what comes next.
+// check returns an error unless b is what comes next.
 func (s *stream) check(b []byte) error {
 	from := s.pos
 	for i, want := range s.next(len(b)) {
@@ -152,7 +151,7 @@ func (s *stream) receive(r io.Reader, n int) error {
 	return nil
 }
 
-// receiveAll is receive, and then wants io.EOF.
+// receiveAll is receive, and then requires io.EOF.
 func (s *stream) receiveAll(r io.Reader, n int) error {
 	if err := s.receive(r, n); err != nil {
 		return err

@@ -30,8 +30,8 @@ import (
 // Mixed traffic between two processes, over rdma and over TCP at once: the roles
 // "traffic server" and "traffic client" of this test binary. Every byte is checked.
 
-// kinds are the connections of each network. They rest so long that emulated machines have
-// time to spare: pauses are the faults' then.
+// kinds are the connections of each network. They rest so long between their messages that
+// emulated machines are not busy, and pauses come from faults alone.
 var kinds = []struct {
 	name string
 	n    int
@@ -49,7 +49,7 @@ var kinds = []struct {
 // net/http.
 var trafficPorts = map[string][2]string{"rdma": {"7180", "7181"}, "tcp": {"7182", "7183"}}
 
-// observed is a connection of the traffic, as one side of it sees that.
+// observed is one side's view of a connection of the traffic.
 type observed struct {
 	Network, Kind string
 	Bytes         int           // read and written
@@ -65,7 +65,7 @@ type observed struct {
 // stillWaits is the error of a connection that neither goes on nor ends.
 const stillWaits = "still waits"
 
-// note takes note of bytes that have been read or written, and of an error.
+// note counts bytes that were read or written, and keeps an error.
 func (m *observed) note(n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,15 +94,15 @@ func (m *observed) note(n int, err error) {
 	}
 }
 
-// progress is how many bytes it has read and written, and whether it has ended.
+// progress returns how many bytes it has read and written, and whether it has ended.
 func (m *observed) progress() (bytes int, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.Bytes, m.Error != ""
 }
 
-// noted is a connection of which note is taken. That bytes end is not yet an error,
-// nor is a deadline, by which net/http ends a Read of its own.
+// noted is a connection that is observed. The end of the stream is no error, nor is a
+// deadline, by which net/http ends a Read.
 type noted struct {
 	net.Conn
 	m *observed
@@ -129,13 +129,13 @@ func (c noted) note(n int, err error) {
 
 func (c noted) CloseWrite() error { return c.Conn.(interface{ CloseWrite() error }).CloseWrite() }
 
-// pattern is an endless stream of bytes, which goes as a number and so many of them,
-// and so on, and in the end 0 and how many they were.
+// pattern is an endless stream of bytes. It is sent in pieces, each behind its length, and
+// ends with the length 0 and the number of all bytes.
 type pattern struct{ from, pos int }
 
 const patternSize = 1<<20 - 3 // a prime
 
-// patternBytes are those of all patterns, which differ in where they begin.
+// patternBytes are the bytes of all patterns, which begin at different places.
 var patternBytes = sync.OnceValue(func() []byte {
 	b := make([]byte, patternSize, patternSize+64<<10)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
@@ -162,7 +162,7 @@ func (p *pattern) end(w io.Writer) error {
 	return err
 }
 
-// receive receives the next bytes, and says how many; or 0 at the end.
+// receive receives the next bytes, and returns how many; 0 at the end.
 func (p *pattern) receive(r io.Reader) (int, error) {
 	var b [64 << 10]byte
 	if _, err := io.ReadFull(r, b[:4]); err != nil {
@@ -220,7 +220,7 @@ func (tr *traffic) report() error {
 	return json.NewEncoder(os.Stdout).Encode(tr.members)
 }
 
-// restart has pauses from now on count.
+// restart forgets earlier pauses.
 func (tr *traffic) restart() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -231,7 +231,7 @@ func (tr *traffic) restart() {
 	}
 }
 
-// rest waits, and says whether it is not yet time to finish.
+// rest waits, and returns false when it is time to finish.
 func (tr *traffic) rest(d time.Duration) bool {
 	select {
 	case <-tr.finish:
@@ -286,8 +286,8 @@ func trafficListen(network, port string) (net.Listener, error) {
 	return ringnet.Listen(network, ":"+port)
 }
 
-// serve does the server's part of a connection, whose first line says its kind, where
-// its pattern begins, and how much goes at once.
+// serve does the server's part of a connection. Its first line has its kind, where its
+// pattern begins, and the size of its pieces.
 func (tr *traffic) serve(network string, c net.Conn) {
 	defer c.Close()
 	r := bufio.NewReader(c)
@@ -336,7 +336,7 @@ func (tr *traffic) serve(network string, c net.Conn) {
 	m.note(0, err)
 }
 
-// httpListener has connections join the traffic.
+// httpListener adds the connections that it accepts to the traffic.
 type httpListener struct {
 	net.Listener
 	tr      *traffic
@@ -352,7 +352,7 @@ func (l httpListener) Accept() (net.Conn, error) {
 	return counted, nil
 }
 
-// hashBoth answers with as many bytes as it has got, and the hashes of both.
+// hashBoth answers with as many bytes as it has received, and the hashes of both.
 func hashBoth(w http.ResponseWriter, r *http.Request) {
 	got, err := io.ReadAll(r.Body)
 	from, wrong := strconv.Atoi(r.Header.Get("From"))
@@ -411,16 +411,15 @@ func trafficClient(args []string) error {
 	}
 }
 
-// finishTime is how long a connection on which nothing is wrong any more may take to
-// finish.
+// finishTime is how long a connection may take to finish after the last fault.
 const finishTime = 20 * time.Second
 
 // settleTime is how long TCP may take to go on, or to end: a packet is repeated when
 // twice as much time has passed as before the last repetition.
 const settleTime = 30 * time.Second
 
-// settle waits until each connection has either gone on or ended, those of rdma that
-// are to end all ended, and says which have not in time.
+// settle waits until each connection has either gone on or ended, and those of rdma that
+// have to end have ended. It returns those that have not in time.
 func (tr *traffic) settle(limit time.Duration, toEnd bool) string {
 	began, before := time.Now(), make([]int, len(tr.members))
 	for i, m := range tr.members {
@@ -446,7 +445,7 @@ func (tr *traffic) settle(limit time.Duration, toEnd bool) string {
 	return fmt.Sprintf("%s: %+v", strings.Join(waiting, ", "), ringnet.Links())
 }
 
-// dial has another member join.
+// dial adds another member.
 func (tr *traffic) dial(network, host, kind string, most int, rest time.Duration) error {
 	ports := trafficPorts[network]
 	port, from := ports[0], rand.IntN(patternSize)

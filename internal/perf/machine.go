@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Machine is what a process runs on. What is not known is empty.
+// Machine is what a process runs on. Fields that are not known are empty.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	CPUs   int    `json:"cpus"`
@@ -19,7 +19,7 @@ type Machine struct {
 	Device string `json:"device,omitempty"` // RDMA
 }
 
-// ThisMachine reads what Linux tells, and elsewhere knows little.
+// ThisMachine describes the machine of this process: fully on Linux, hardly elsewhere.
 func ThisMachine() Machine {
 	m := Machine{
 		CPU:    "unknown CPU",
@@ -50,7 +50,7 @@ func (m Machine) String() string {
 	return s
 }
 
-// load is the load average of a minute, 0 if it is not known.
+// load is the load average of the last minute, or 0 if it is not known.
 func load() float64 {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// What a client asks of a server of messages, in a header of headerSize bytes: what
-// to do, with messages of what size, how many of them.
+// A client's request to a server of messages is a header of headerSize bytes: the kind of
+// request, the size of the messages, and their number.
 const (
 	Echo = iota // send each message back
 	Sink        // read them all, then send one byte
@@ -24,24 +24,23 @@ const (
 	workTime = 10 * time.Microsecond // on a message, at each side
 )
 
-// A MessageServer does what clients ask on connections that it is given.
+// A MessageServer serves the requests of clients.
 type MessageServer struct {
 	// MaxSize is the largest message, in bytes.
 	MaxSize int
 
-	// Own serves requests that are not of this package, by number.
+	// Own serves kinds of requests that this package does not have, from FirstOwn on.
 	Own map[int]func(net.Conn) error
 
-	// Deadline, if not nil, is by when the next request has to be there, or
-	// be done if it has begun.
+	// Deadline, if not nil, returns the time by which the next request has to arrive,
+	// or, if it has arrived, to be done.
 	Deadline func() time.Time
 }
 
-// maxMessages is how many messages a request may be of.
+// maxMessages is how many messages a request may have.
 const maxMessages = 1 << 32
 
-// Serve does what the client asks until that closes the connection, or asks for what
-// is not allowed.
+// Serve serves requests until the client closes the connection, or one is not allowed.
 func (s *MessageServer) Serve(c net.Conn) error {
 	var header [headerSize]byte
 	var buf []byte
@@ -114,7 +113,7 @@ func serveRequest(c net.Conn, op uint32, buf []byte, size int, n int64) error {
 	return fmt.Errorf("unknown request %d", op)
 }
 
-// Request asks a server of messages for something.
+// Request sends a request to a server of messages.
 func Request(c net.Conn, op, size, n int) error {
 	var header [headerSize]byte
 	binary.LittleEndian.PutUint32(header[:], uint32(op))
@@ -124,7 +123,7 @@ func Request(c net.Conn, op, size, n int) error {
 	return err
 }
 
-// Compute keeps a processor busy and returns when it ends.
+// Compute keeps a processor busy for the time d from start, and returns when that is over.
 func Compute(start time.Time, d time.Duration) time.Time {
 	for {
 		if now := time.Now(); now.Sub(start) >= d {
@@ -133,8 +132,8 @@ func Compute(start time.Time, d time.Duration) time.Time {
 	}
 }
 
-// Exchange sends messages to be echoed, or worked on, and takes each back before
-// the next. What was worked on it works on, too.
+// Exchange sends messages that the server echoes or works on, and receives each before it
+// sends the next. With Work it also works on each itself.
 func Exchange(c net.Conn, op int, buf []byte, times []time.Duration) error {
 	if err := Request(c, op, len(buf), len(times)); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/aclements/go-moremath/stats"
 )
 
-// Report is everything that came out of rounds, as it is written to JSON.
+// Report has all results, as they are written to JSON.
 type Report struct {
 	Started time.Time     `json:"started"`
 	Machine Machine       `json:"machine"`
@@ -22,7 +22,8 @@ type Report struct {
 	Results []*Result     `json:"results"`
 }
 
-// Cell is one thing that is measured in every round.
+// Cell is what is measured: a workload over a network, with a size and a number of
+// connections.
 type Cell struct {
 	Peer     string `json:"peer"`
 	Workload string `json:"workload"`
@@ -38,14 +39,14 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%s ×%d %s", s, c.Conns, c.Peer)
 }
 
-// Peer says whether a network, or what else is compared, could be measured.
+// Peer is a network, or a program that is compared with networks.
 type Peer struct {
 	Key         string `json:"key"`
 	Name        string `json:"name"`
-	Unavailable string `json:"unavailable,omitempty"` // why
+	Unavailable string `json:"unavailable,omitempty"` // why it cannot be measured, if so
 }
 
-// Result is what was measured of a cell.
+// Result is the results of a cell.
 type Result struct {
 	Cell
 	Rounds []*Sample `json:"rounds"` // nil where a round failed
@@ -53,8 +54,8 @@ type Result struct {
 	Error  string    `json:"error,omitempty"` // of the last round that failed
 }
 
-// Sample is one round of a cell. The times are in nanoseconds, 0 if unknown,
-// and of half the round trip where the workload is ping-pong.
+// Sample is the result of one round of a cell. Latencies are in nanoseconds, and 0 if
+// unknown; with the workload ping-pong they are half the round trip.
 type Sample struct {
 	Ops       int      `json:"ops"`
 	Bytes     int      `json:"bytes"` // payload, in both directions
@@ -76,7 +77,7 @@ func (s *Sample) PerSecond() float64 { return float64(s.Ops) / s.Seconds }
 // BytesPerSec is payload for a second.
 func (s *Sample) BytesPerSec() float64 { return float64(s.Bytes) / s.Seconds }
 
-// CPUPerOp is the processor time of an operation, in seconds of both sides.
+// CPUPerOp is the processor time of an operation, of both sides, in seconds.
 func (s *Sample) CPUPerOp() float64 { return s.CPU / float64(s.Ops) }
 
 func (s *Sample) allocs() float64 {
@@ -86,7 +87,7 @@ func (s *Sample) allocs() float64 {
 	return *s.Allocs
 }
 
-// latencies takes the distribution from the times of all operations.
+// latencies sets the latencies from the times of all operations.
 func (s *Sample) latencies(times []time.Duration, half bool) {
 	d := NewDistribution(times)
 	scale := 1.0
@@ -96,7 +97,7 @@ func (s *Sample) latencies(times []time.Duration, half bool) {
 	s.P50, s.P90, s.P99, s.Mean = scale*d.Quantile(0.5), scale*d.Quantile(0.9), scale*d.Quantile(0.99), scale*d.Mean()
 }
 
-// NewDistribution sorts times, in nanoseconds, for their quantiles.
+// NewDistribution returns the distribution of times, in nanoseconds.
 func NewDistribution(times []time.Duration) *stats.Sample {
 	d := &stats.Sample{Xs: make([]float64, len(times))}
 	for i, t := range times {
@@ -105,7 +106,7 @@ func NewDistribution(times []time.Duration) *stats.Sample {
 	return d.Sort()
 }
 
-// Summary has the medians of the rounds; what is unknown is 0.
+// Summary has the medians of the rounds; those that are unknown are 0.
 type Summary struct {
 	Rounds      int      `json:"rounds"` // that succeeded
 	PerSecond   Estimate `json:"per_second"`
@@ -131,7 +132,7 @@ type ProcessorTime struct {
 	ServerCPUPerOp Estimate `json:"server_cpu_per_op,omitzero"`
 }
 
-// Summarise takes the medians of the rounds so far.
+// Summarise calculates the medians of the rounds so far.
 func (r *Result) Summarise() {
 	of := func(f func(*Sample) float64) Estimate {
 		var values []float64
@@ -165,8 +166,8 @@ func (r *Result) Summarise() {
 	m.LockWait = of(func(s *Sample) float64 { return s.LockWait / float64(s.Ops) })
 }
 
-// Beside is the ratio of r to another result by a metric: the median of the rounds'
-// ratios.
+// Beside is the ratio of a metric of r to that of another result: the median of the
+// rounds' ratios.
 func (r *Result) Beside(other *Result, metric func(*Sample) float64) Estimate {
 	var ratios []float64
 	for round, s := range r.Rounds {
@@ -177,7 +178,7 @@ func (r *Result) Beside(other *Result, metric func(*Sample) float64) Estimate {
 	return NewEstimate(ratios)
 }
 
-// Find returns what was measured of a cell, or nil.
+// Find returns the results of a cell, or nil.
 func (r *Report) Find(c Cell) *Result {
 	i := slices.IndexFunc(r.Results, func(x *Result) bool { return x.Cell == c })
 	if i < 0 {
@@ -196,12 +197,12 @@ func (r *Report) PeerName(key string) string {
 	return key
 }
 
-// Begin notes when and where the rounds begin.
+// Begin sets when and where the rounds have begun.
 func (r *Report) Begin() {
 	r.Started, r.Machine, r.Load[0] = time.Now(), ThisMachine(), load()
 }
 
-// Summarise works out what follows from the rounds so far.
+// Summarise calculates the medians of all results so far.
 func (r *Report) Summarise() {
 	r.Load[1] = load()
 	for _, x := range r.Results {

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// A Runner measures rounds of cells. Its methods must not run at once.
+// A Runner measures rounds of cells. Its methods must not be called at once.
 type Runner struct {
 	// Slice is about how long a round of a cell takes.
 	Slice time.Duration
 
-	// Usage is what client and server have used so far.
+	// Usage returns what client and server have used so far.
 	Usage func() (client, server Usage, err error)
 
-	// Note tells people what else there is to know.
+	// Note shows a message to people.
 	Note func(format string, args ...any)
 
 	counts map[Cell]int // operations of a worker that took about a slice
 }
 
-// cellTimeout ends a cell in which everybody waits.
+// cellTimeout ends a cell that hangs.
 const cellTimeout = 2 * time.Minute
 
-// Measure is one round of a cell, over connections made for it.
+// Measure measures one round of a cell, over new connections.
 func (r *Runner) Measure(ctx context.Context, c Cell, w *Workload, dial func(context.Context) (net.Conn, error)) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(cellTimeout, 10*r.Slice))
 	defer cancel()
@@ -67,7 +67,7 @@ func (r *Runner) calibrate(c Cell, w *Workload, s *Session) (int, error) {
 		}
 		fastest = min(fastest, elapsed)
 		if elapsed >= r.Slice/8 && n < fewOperations && repeats < 3 {
-			repeats++ // perhaps something else had the processor
+			repeats++ // perhaps another process had the processor
 			continue
 		}
 		if fastest >= r.Slice/8 || n == most {
@@ -83,14 +83,14 @@ func (r *Runner) calibrate(c Cell, w *Workload, s *Session) (int, error) {
 	}
 }
 
-// fewOperations may all have been held up by one and the same thing.
+// fewOperations is so few that one disturbance may have delayed them all.
 const fewOperations = 16
 
-// maxOperations bounds what a worker keeps the times of.
+// maxOperations is how many operations a worker may do, whose times it keeps.
 const maxOperations = 1 << 24
 
-// phase has each worker do n operations and returns the time that all took and,
-// where they are timed, the time of each.
+// phase runs n operations of each worker, and returns the time that all took and, if they
+// are timed, the time of each.
 func phase(s *Session, workers, n int) (time.Duration, []time.Duration, error) {
 	var times []time.Duration
 	if s.Timed {
@@ -112,7 +112,7 @@ func phase(s *Session, workers, n int) (time.Duration, []time.Duration, error) {
 	return time.Since(start), times, errors.Join(errs...)
 }
 
-// sample is the phase that counts.
+// sample runs the phase that is measured.
 func (r *Runner) sample(c Cell, s *Session, n int) (Sample, error) {
 	client, server, err := r.Usage()
 	if err != nil {
@@ -146,10 +146,10 @@ func (r *Runner) sample(c Cell, s *Session, n int) (Sample, error) {
 	return out, nil
 }
 
-// Measure measures the cells that many times, those next to one another in turn, so
-// that a machine that drifts does so under all of them. What comes out is in the
-// report. After a round it calls save. It returns early, with its error, when ctx
-// ends.
+// Measure measures r.Rounds rounds of all cells and puts the results into the report. In
+// each round it measures the cells in order, so that a machine that becomes slower or
+// faster meanwhile does so for all of them. After each round it calls save. When ctx ends
+// it returns early, with the error of ctx.
 func (r *Report) Measure(ctx context.Context, cells []Cell, measure func(Cell) (Sample, error), show *Progress, save func()) error {
 	results := make(map[Cell]*Result)
 	failures := make(map[Cell]int)
@@ -180,5 +180,5 @@ func (r *Report) Measure(ctx context.Context, cells []Cell, measure func(Cell) (
 	return nil
 }
 
-// maxFailures is after how many failures a cell is not tried again.
+// maxFailures is after how many failures a cell is not measured any more.
 const maxFailures = 3

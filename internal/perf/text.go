@@ -11,7 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Unknown stands in tables for what is not known, which is 0.
+// Unknown stands in tables for values that are not known, which are 0.
 const Unknown = "–"
 
 // Size is a number of bytes, in powers of 1024.
@@ -31,8 +31,8 @@ func Nanos(ns float64) string { return SI(ns/1e9, "s") }
 // Number is a number with three significant digits.
 func Number(x float64) string { return humanize.Ftoa(significant(x)) }
 
-// significant rounds to three significant digits, which humanize only cuts off behind
-// the point.
+// significant rounds to three significant digits: humanize does not round before the
+// decimal point.
 func significant(x float64) float64 {
 	if x == 0 {
 		return 0
@@ -41,7 +41,7 @@ func significant(x float64) float64 {
 	return math.Round(x*scale) / scale
 }
 
-// WithInterval puts how sure an estimate is behind its text.
+// WithInterval appends an estimate's interval, if it has one, to a text.
 func (e Estimate) WithInterval(text string) string {
 	if pm := e.PlusMinus(); pm != "" {
 		return text + " " + pm
@@ -52,8 +52,8 @@ func (e Estimate) WithInterval(text string) string {
 // NewTable aligns columns that tabs separate.
 func NewTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
 
-// Progress says what is going on: in one line that changes on a terminal, elsewhere
-// in a line for each cell, unless it is quiet.
+// Progress shows progress: on a terminal in one line that changes, elsewhere in a line
+// for each cell, unless it is quiet.
 type Progress struct {
 	out      io.Writer
 	terminal bool
@@ -66,7 +66,7 @@ func NewProgress(out io.Writer) *Progress {
 	return &Progress{out: out, terminal: IsTerminal(out), started: time.Now()}
 }
 
-// IsTerminal says whether what is written to out can be written over.
+// IsTerminal reports whether out is a terminal, where lines can be overwritten.
 func IsTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -76,7 +76,7 @@ func IsTerminal(out io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// OnlyOnTerminal has it say nothing elsewhere.
+// OnlyOnTerminal makes p quiet unless it writes to a terminal.
 func (p *Progress) OnlyOnTerminal() *Progress {
 	p.quiet = !p.terminal
 	return p
@@ -91,7 +91,7 @@ func (p *Progress) measured(round, rounds, cell, cells int, c Cell, s *Sample) {
 		c, SI(s.PerSecond(), ""), SI(s.BytesPerSec(), "B/s"), Nanos(s.P50)), false)
 }
 
-// Note writes a line that stays.
+// Note writes a line that is not overwritten.
 func (p *Progress) Note(format string, args ...any) { p.line(fmt.Sprintf(format, args...), true) }
 
 func (p *Progress) line(s string, keep bool) {
@@ -106,7 +106,7 @@ func (p *Progress) line(s string, keep bool) {
 	}
 }
 
-// End takes the line away.
+// End clears the line.
 func (p *Progress) End() {
 	if p.terminal {
 		fmt.Fprint(p.out, clearLine)

@@ -12,7 +12,7 @@ type Usage struct {
 	LockWait float64 `json:"lock_wait"` // seconds that goroutines have waited for locks, approximately
 }
 
-// OwnUsage is that of this process.
+// OwnUsage is the usage of this process.
 func OwnUsage() Usage {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

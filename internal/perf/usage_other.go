@@ -4,5 +4,5 @@ package perf
 
 import "time"
 
-// cpuTime is not known.
+// cpuTime is 0, which means that it is not known.
 func cpuTime() time.Duration { return 0 }

@@ -1,14 +1,14 @@
-// Package perf is what ringnet perf and benchmarks share: what is done over
-// connections between two processes, how a round of it is measured, and how what
-// came out is summarised, written and drawn. Which networks there are, who dials
-// what, and how client and server agree is the business of those two.
+// Package perf is shared by ringnet perf and the benchmarks. It has workloads over
+// connections between two processes, measures rounds of them, and summarises, writes and
+// draws the results. The two programs decide which networks there are and who dials, and
+// connect client and server.
 //
-// It is a module of its own, so that the statistics and number formatting that it
-// takes from others are no dependencies of package ringnet.
+// It is a module of its own, so that package ringnet does not depend on the packages for
+// statistics and for formatting numbers that it uses.
 //
-// messages.go is the protocol of the data connections, workload.go what is done,
-// run.go a round, report.go, estimate.go and text.go what came out, chart.go draws
-// it, machine.go and usage.go look at this process and its machine.
+// messages.go has the protocol of the data connections, workload.go the workloads, run.go
+// a round, report.go, estimate.go and text.go the results, chart.go the charts, machine.go
+// and usage.go this process and its machine.
 package perf
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// A Workload is something done over connections, over and over.
+// A Workload is an operation that is repeated over connections.
 type Workload struct {
 	Key   string
 	Name  string // for people
@@ -31,7 +31,7 @@ type Workload struct {
 // Client is the client's side of a cell.
 type Client struct {
 	Context context.Context
-	Dial    func(context.Context) (net.Conn, error) // to what the workload wants as its server
+	Dial    func(context.Context) (net.Conn, error) // connects to a server that the workload can use
 	Conns   int
 	Size    int // of a message, in bytes
 }
@@ -42,13 +42,13 @@ type Session struct {
 	Half  bool // an operation's latency is half its time
 	Timed bool // Run measures each operation
 
-	// Failed, if not nil, is how many operations failed without ending the
-	// round, and the error of one.
+	// Failed, if not nil, returns how many operations have failed without ending the
+	// round, and the error of one of them.
 	Failed func() (int, error)
 
-	// Run has a worker do n operations. If they are timed, times has room for
-	// n; otherwise it is nil. Workers run at once, and each one's calls one after
-	// the other.
+	// Run does n operations of a worker. If they are timed, times has n elements for
+	// their times; otherwise it is nil. Run is called at once for several workers, but
+	// not for one.
 	Run func(worker, n int, times []time.Duration) error
 
 	// Close ends the connections. It may be called while workers run, which
@@ -56,7 +56,7 @@ type Session struct {
 	Close func()
 }
 
-// PingPong and Stream want a MessageServer.
+// PingPong and Stream need a MessageServer.
 var (
 	PingPong = Workload{Key: "ping-pong", Name: "ping-pong, half the round trip", Sized: true, Open: openPingPong}
 	Stream   = Workload{Key: "stream", Name: "stream", Sized: true, Open: openStream}

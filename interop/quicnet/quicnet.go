@@ -1,5 +1,5 @@
-// Package quicnet has what quic-go's own tests use of package net's UDP sockets, over
-// ringnet's: TestQUIC has them use it instead.
+// Package quicnet has the parts of package net's UDP sockets that quic-go's own tests use,
+// over ringnet's sockets. TestQUIC makes those tests use it instead of package net.
 package quicnet
 
 import (
@@ -12,10 +12,10 @@ import (
 // Network is the network of all sockets.
 const Network = "shm-udp"
 
-// UDPConn is a PacketConn whose addresses are those of UDP, as quic-go's tests want them.
+// UDPConn is a PacketConn with addresses of type *net.UDPAddr, as quic-go's tests need them.
 type UDPConn struct{ *ringnet.PacketConn }
 
-// ListenUDP does what net.ListenUDP does.
+// ListenUDP is net.ListenUDP over Network.
 func ListenUDP(_ string, at *net.UDPAddr) (*UDPConn, error) {
 	c, err := ringnet.ListenPacket(Network, at.String())
 	if err != nil {
@@ -38,7 +38,7 @@ func (c *UDPConn) ReadFrom(p []byte) (int, net.Addr, error) {
 	return n, from, nil
 }
 
-// ReadFromUDP does what that of net.UDPConn does.
+// ReadFromUDP is as that of net.UDPConn.
 func (c *UDPConn) ReadFromUDP(p []byte) (int, *net.UDPAddr, error) {
 	n, from, err := c.ReadFromUDPAddrPort(p)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *UDPConn) ReadFromUDP(p []byte) (int, *net.UDPAddr, error) {
 	return n, net.UDPAddrFromAddrPort(from), nil
 }
 
-// WriteToUDP does what that of net.UDPConn does.
+// WriteToUDP is as that of net.UDPConn.
 func (c *UDPConn) WriteToUDP(p []byte, to *net.UDPAddr) (int, error) {
 	return c.WriteToUDPAddrPort(p, to.AddrPort())
 }

@@ -1,6 +1,6 @@
 // Client fetches files by HTTP, several at a time, and compares each with the
-// file of the same name on this machine. It is a net/http client but for one
-// line: a ringnet.Dialer where a net.Dialer would be.
+// file of the same name on this machine. It is a client of net/http; the only change is a
+// ringnet.Dialer in place of a net.Dialer.
 //
 //	go run ./http/client -network auto -server 127.0.0.1:8080 -dir /usr/share/doc
 package main
@@ -67,7 +67,7 @@ func main() {
 	fmt.Printf("%d files, %d bytes, all identical, over %s, in %v\n", len(files), total, strings.Join(networks, " and "), took)
 }
 
-// explain says which network carries a connection, and why not a better one.
+// explain prints which network carries a connection, and why a better one does not.
 func explain(c net.Conn) {
 	fmt.Println("connected over", c.LocalAddr().Network())
 	if auto, ok := c.(*ringnet.AutoConn); ok {
@@ -78,7 +78,7 @@ func explain(c net.Conn) {
 }
 
 // load reads the files below the given subfolders of dir, or below dir itself,
-// and says how many bytes they have.
+// and returns how many bytes they have.
 func load(dir string, subfolders []string) (files map[string][]byte, total int, err error) {
 	if len(subfolders) == 0 {
 		subfolders = []string{"."}
@@ -101,7 +101,7 @@ func load(dir string, subfolders []string) (files map[string][]byte, total int, 
 	return files, total, nil
 }
 
-// compareAll compares the files, several at a time, and shows how far it is.
+// compareAll compares the files, several at a time, and prints its progress.
 func compareAll(client *http.Client, server string, files map[string][]byte, parallel int) error {
 	queue := make(chan string)
 	results := make(chan error)
@@ -129,7 +129,7 @@ func compareAll(client *http.Client, server string, files map[string][]byte, par
 	return nil
 }
 
-// compare fetches one file and compares it with what it should be.
+// compare fetches one file and compares it with this machine's.
 func compare(client *http.Client, server, name string, want []byte) error {
 	u := url.URL{Scheme: "http", Host: server, Path: "/" + name}
 	resp, err := client.Get(u.String())

@@ -1,7 +1,7 @@
 // Demo runs the server and the client of this folder as two processes, and
-// compares every byte. On auto, which needs no hardware, it does the same over
-// TCP in between and says which was faster; on rdma it shows by the device's own
-// counters that the bytes went through it.
+// compares every byte. With auto, which needs no hardware, it does so over TCP, too, and
+// says which was faster. With rdma it shows by the device's own counters that the bytes
+// went through the device.
 //
 //	make demo
 //	make demo-rdma
@@ -49,8 +49,8 @@ type demo struct {
 	subfolders []string
 }
 
-// auto fetches over auto and over TCP in turn, so that what else the machine
-// does meets both alike, and compares the medians.
+// auto fetches over auto and over TCP in turn, so that other load of the machine affects
+// both alike, and compares the medians.
 func (d demo) auto(rounds int) error {
 	networks := []string{"auto", "tcp"}
 	servers := make([]string, len(networks))
@@ -139,14 +139,14 @@ func (d demo) serve(network, addr string) (listening string, stop func(), err er
 	return listening, stop, nil
 }
 
-// result is what the client's last line says.
+// result is the client's last line.
 type result struct {
 	what    string // "N files, B bytes, all identical"
 	network string
 	took    time.Duration
 }
 
-// fetch runs the client; what it says as it goes is shown or not.
+// fetch runs the client, and shows its progress if asked to.
 func (d demo) fetch(network, server string, show bool) (result, error) {
 	args := append([]string{"-network", network, "-server", server, "-dir", d.dir}, d.subfolders...)
 	client := exec.Command(filepath.Join(d.bin, "client"), args...)
@@ -182,7 +182,7 @@ func median(times []time.Duration) time.Duration {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// counters reads what the device's ports have counted.
+// counters reads the counters of the device's ports.
 func counters(device string) map[string]int64 {
 	counts := make(map[string]int64)
 	paths, _ := filepath.Glob(filepath.Join("/sys/class/infiniband", device, "ports/*/*counters/*"))

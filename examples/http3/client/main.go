@@ -1,6 +1,6 @@
 // Client fetches files by HTTP/3 over datagrams of ringnet, several at a time, and compares
 // the SHA-256 of each with that of the file of the same name on this machine. It is a
-// client of quic-go but for one line: ringnet.ListenPacket where net.ListenPacket would be.
+// client of quic-go; the only change is ringnet.ListenPacket in place of net.ListenPacket.
 //
 //	go run ./http3/client -network shm-udp -server 127.0.0.1:8443 -dir /usr/share/doc
 package main
@@ -86,7 +86,7 @@ func newClient(conn net.PacketConn, cert string) (*http.Client, error) {
 	}}, nil
 }
 
-// compareAll compares the files of a folder, several at a time, and says how many
+// compareAll compares the files of a folder, several at a time, and returns how many
 // there are and how many bytes they have.
 func compareAll(client *http.Client, server string, dir fs.FS, parallel int) (files, bytes int64, err error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -120,7 +120,7 @@ func compareAll(client *http.Client, server string, dir fs.FS, parallel int) (fi
 	return files, bytes, errors.Join(err, context.Cause(ctx))
 }
 
-// compare fetches a file, and compares its sum with what it should be.
+// compare fetches a file, and compares its sum with that of this machine's.
 func compare(ctx context.Context, client *http.Client, server string, dir fs.FS, name string) (int64, error) {
 	file, err := dir.Open(name)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Server serves a folder by HTTP/3, which is QUIC, over datagrams of ringnet. It is a
-// server of quic-go but for one line: ringnet.ListenPacket where net.ListenPacket would be.
+// server of quic-go; the only change is ringnet.ListenPacket in place of net.ListenPacket.
 //
 //	go run $(go env GOROOT)/src/crypto/tls/generate_cert.go -host ring.example
 //	go run ./http3/server -network shm-udp -addr 127.0.0.1:8443 -dir /usr/share/doc
 //
-// QUIC brings back what datagrams lose. Its packets have 1200 bytes or more, so over
-// rdma-udp it wants an MTU of RoCE's of 2048: one of 2200 or more on the Ethernet.
+// QUIC repeats datagrams that are lost. Its packets have 1200 bytes or more, so over
+// rdma-udp it needs a RoCE MTU of 2048, and with it an Ethernet MTU of 2200 or more.
 package main
 
 import (
