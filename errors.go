@@ -1,7 +1,7 @@
 package ringnet
 
-// What package net makes of errors: every error that leaves this package is a
-// *net.OpError, and the end of a context has package net's words.
+// Errors as package net has them: those of dials and listeners are a *net.OpError, and the
+// end of a context has package net's words.
 
 import (
 	"context"
