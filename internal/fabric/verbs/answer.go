@@ -11,7 +11,6 @@ import "C"
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -202,42 +201,6 @@ func refuse(r wire.Reject, requests ...*endpoint) {
 	}
 }
 
-// A receiver that has no room is asked again after pauses that grow from shortestPause to
-// longestPause, each half as long again or shorter by as much at random, so that those who
-// were refused together do not come back together.
-const (
-	shortestPause = 5 * time.Millisecond
-	longestPause  = time.Second
-)
-
-// patiently does what try does, again and again while the other side has no room. If it
-// had none when ctx ends, the error is what it said last.
-func patiently(ctx context.Context, try func() error) error {
-	var full error
-	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-		err := try()
-		switch {
-		case isFull(err):
-			full = err
-		case full != nil && err != nil && err == ctx.Err():
-			return full
-		default:
-			return err
-		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
-			return full
-		}
-	}
-}
-
-// isFull says whether a listener has had no room for a request.
-func isFull(err error) bool {
-	var reject *fabric.RejectError
-	return errors.As(err, &reject) && wire.DecodeReject(reject.Private).Busy
-}
-
 // end closes a queue pair that is the endpoint's no more, and has those told who send to it.
 func (d *datagrams) end(q *datagramQueue) {
 	for _, w := range q.watchers {
@@ -272,7 +235,7 @@ func tellInTurn(ctx context.Context, turn time.Duration, watchers []watcher, tel
 		telling.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, turn)
 			defer cancel()
-			_ = patiently(ctx, func() error { return tell(ctx, w) })
+			_ = fabric.Patiently(ctx, func() error { return tell(ctx, w) })
 			if ctx.Err() != nil {
 				mu.Lock()
 				silent = append(silent, w)

@@ -4,7 +4,6 @@ package verbs
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"sync"
 	"testing"
@@ -81,47 +80,6 @@ func TestDatagramRequestsOfOneHost(t *testing.T) {
 	d.closed = true
 	_, rejected := d.pair(asks)
 	require.Equal(t, asks, rejected)
-}
-
-// Who has had no room is asked again, and nobody else is.
-func TestPatience(t *testing.T) {
-	full := &fabric.RejectError{Private: wire.Full.Append(nil)}
-	for _, last := range []error{nil, errors.New("another"), &fabric.RejectError{}} {
-		tries := 0
-		err := patiently(t.Context(), func() error {
-			if tries++; tries < 4 {
-				return full
-			}
-			return last
-		})
-		require.Equal(t, last, err)
-		require.Equal(t, 4, tries)
-	}
-}
-
-// Who is asked until there is no more time has had no room, and was there.
-func TestPatienceEnds(t *testing.T) {
-	full := &fabric.RejectError{Private: wire.Full.Append(nil)}
-	for name, last := range map[string]func(ctx context.Context) error{
-		"full": func(context.Context) error { return full },
-		"none": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-				defer cancel()
-				start, tries := time.Now(), 0
-				err := patiently(ctx, func() error {
-					if tries++; tries == 1 {
-						return full
-					}
-					return last(ctx)
-				})
-				require.Equal(t, full, err)
-				require.Equal(t, 5*time.Second, time.Since(start))
-			})
-		})
-	}
 }
 
 // Watchers that do not answer, however many, keep nobody from being told, and no more of
@@ -215,7 +173,7 @@ func TestDatagramsComeAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	_, err := ask(0).awaitService(ctx, nil)
-	require.True(t, isFull(err), "%v", err)
+	require.True(t, fabric.IsFull(err), "%v", err)
 
 	found := make(chan error, 1)
 	go func() {
@@ -242,7 +200,7 @@ func TestDatagramsToAReceiverWithoutMemory(t *testing.T) {
 	budget.Process.SetLimit(used.Registered)
 	t.Cleanup(func() { budget.Process.SetLimit(0) })
 	_, err := a.ask(context.Background(), b.local, 1)
-	require.True(t, isFull(err), "%v", err)
+	require.True(t, fabric.IsFull(err), "%v", err)
 	var reject *fabric.RejectError
 	require.ErrorAs(t, err, &reject)
 	said := wire.DecodeReject(reject.Private).Reason

@@ -194,7 +194,7 @@ func (d *datagrams) forgetHandle(h *addressHandle) {
 // room for the requests is asked again.
 func (d *datagrams) resolve(ctx context.Context, h *addressHandle) (*resolution, error) {
 	var found *resolution
-	err := patiently(ctx, func() error {
+	err := fabric.Patiently(ctx, func() error {
 		id := randomID()
 		d.expect(h, id)
 		r, err := d.ask(ctx, h.to, id)
