@@ -24,6 +24,13 @@ func (c *Changes) Add(kind, err error) {
 	c.pending = append(c.pending, err)
 }
 
+// Has says whether one of a kind that says that the connection is lost has been added.
+func (c *Changes) Has(kind error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told[kind]
+}
+
 // Next takes the oldest out, and returns nil if there is none.
 func (c *Changes) Next() error {
 	c.mu.Lock()

@@ -13,6 +13,7 @@ import (
 func TestChanges(t *testing.T) {
 	var c Changes
 	require.NoError(t, c.Next())
+	require.False(t, c.Has(ErrDisconnected))
 	first, second := errors.New("first"), fmt.Errorf("second: %w", ErrQueuePair)
 	for range 2 {
 		c.Add(ErrDisconnected, first)
@@ -24,6 +25,7 @@ func TestChanges(t *testing.T) {
 	require.Equal(t, second, c.Next())
 	require.Equal(t, ErrPortDown, c.Next())
 	require.NoError(t, c.Next())
+	require.True(t, c.Has(ErrDisconnected))
 	c.Add(ErrDisconnected, first)
 	require.NoError(t, c.Next())
 }

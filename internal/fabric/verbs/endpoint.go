@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -81,15 +80,13 @@ type endpoint struct {
 	out outbox
 
 	// Waiting: see wait.go.
-	file   atomic.Pointer[os.File] // owns the completion channel's descriptor
-	raw    syscall.RawConn
-	take   func(uintptr) bool
-	armed  atomic.Bool // somebody wants the next event
-	gone   bool        // the descriptor will not become readable again
-	woken  atomic.Bool
-	mu     sync.Mutex // guards changes and told
-	change []error
-	told   map[error]bool
+	file    atomic.Pointer[os.File] // owns the completion channel's descriptor
+	raw     syscall.RawConn
+	take    func(uintptr) bool
+	armed   atomic.Bool // somebody wants the next event
+	gone    bool        // the descriptor will not become readable again
+	woken   atomic.Bool
+	changes fabric.Changes
 }
 
 func newEndpoint(f rdma, id cmID) *endpoint {
@@ -98,7 +95,6 @@ func newEndpoint(f rdma, id cmID) *endpoint {
 		config:    f.config,
 		id:        id,
 		handshake: make(chan cmEvent, 16),
-		told:      make(map[error]bool),
 	}
 }
 

@@ -256,10 +256,7 @@ func (e *endpoint) closeLater() bool {
 
 // sendFirst confirms the connection: without, the other side might not send.
 func (e *endpoint) sendFirst() error {
-	e.mu.Lock()
-	gone := e.told[fabric.ErrDisconnected]
-	e.mu.Unlock()
-	if gone {
+	if e.changes.Has(fabric.ErrDisconnected) {
 		return fmt.Errorf("the peer has withdrawn from the handshake: %w", fabric.ErrDisconnected)
 	}
 	e.encodeSend(0, 0, nil)

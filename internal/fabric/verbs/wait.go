@@ -51,7 +51,7 @@ func (e *endpoint) closeChannel() C.int {
 
 // Wait implements [fabric.Endpoint].
 func (e *endpoint) Wait() error {
-	if err := e.nextChange(); err != nil {
+	if err := e.changes.Next(); err != nil {
 		return err
 	}
 	if e.queue == nil {
@@ -66,7 +66,7 @@ func (e *endpoint) Wait() error {
 	} else if err != nil {
 		return err
 	}
-	return e.nextChange()
+	return e.changes.Next()
 }
 
 // takeEvent returns false to sleep on. There are no more events than Arms, so
@@ -141,22 +141,6 @@ func interrupt(file *os.File) { file.SetReadDeadline(time.Unix(1, 0)) }
 // notify has Wait return err. What says that the connection is lost is told
 // once for each kind.
 func (e *endpoint) notify(kind, err error) {
-	e.mu.Lock()
-	if !e.told[kind] {
-		e.told[kind] = kind != fabric.ErrPortDown
-		e.change = append(e.change, err)
-	}
-	e.mu.Unlock()
+	e.changes.Add(kind, err)
 	e.Wake()
-}
-
-func (e *endpoint) nextChange() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.change) == 0 {
-		return nil
-	}
-	err := e.change[0]
-	e.change = e.change[1:]
-	return err
 }

@@ -153,25 +153,25 @@ func TestAsynchronousEvents(t *testing.T) {
 	}
 
 	d.dispatch(qpFatal, 0x1000)
-	err := one.nextChange()
+	err := one.changes.Next()
 	assert.ErrorIs(t, err, fabric.ErrQueuePair)
 	assert.ErrorContains(t, err, "IBV_EVENT_QP_FATAL")
 	d.dispatch(accessErr, 0x1000)
-	assert.NoError(t, one.nextChange(), "told before")
+	assert.NoError(t, one.changes.Next(), "told before")
 	d.dispatch(cqErr, 0x2008)
-	assert.ErrorContains(t, two.nextChange(), "IBV_EVENT_CQ_ERR")
+	assert.ErrorContains(t, two.changes.Next(), "IBV_EVENT_CQ_ERR")
 	d.dispatch(qpFatal, 0x3000) // gone by now
 
 	for range 2 {
 		d.dispatch(portErr, 2)
-		assert.ErrorIs(t, two.nextChange(), fabric.ErrPortDown)
+		assert.ErrorIs(t, two.changes.Next(), fabric.ErrPortDown)
 	}
 	d.dispatch(pkeyChange, 1)
 	d.dispatch(commEstablished, 0x1000)
 	assert.Equal(t, uint32(commEst), (<-one.handshake).kind)
-	assert.NoError(t, one.nextChange())
+	assert.NoError(t, one.changes.Next())
 
 	d.dispatch(deviceFatal, 0)
-	assert.ErrorIs(t, one.nextChange(), fabric.ErrDeviceRemoved)
-	assert.ErrorIs(t, two.nextChange(), fabric.ErrDeviceRemoved)
+	assert.ErrorIs(t, one.changes.Next(), fabric.ErrDeviceRemoved)
+	assert.ErrorIs(t, two.changes.Next(), fabric.ErrDeviceRemoved)
 }
