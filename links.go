@@ -154,6 +154,9 @@ type MemoryInfo struct {
 	// Locked is the part of Used that is pinned for devices. LockedLimit is its limit,
 	// RLIMIT_MEMLOCK, or math.MaxInt for a process that has CAP_IPC_LOCK.
 	Locked, LockedLimit int
+
+	// Datagrams is the part of Used that PacketConns have.
+	Datagrams int
 }
 
 // Memory returns how much memory the links of this process use, and its PacketConns for
@@ -164,7 +167,7 @@ type MemoryInfo struct {
 // senders for whom there is no memory (see [PacketConn].SetReadBuffer).
 func Memory() MemoryInfo {
 	used, limits := budget.Process.State()
-	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked}
+	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked, budget.Process.Datagrams()}
 }
 
 // SetMemoryLimit sets how many bytes the links and PacketConns of this process may register.

@@ -115,6 +115,28 @@ func TestDatagramsForWhichThereIsNoMemorySaySo(t *testing.T) {
 	require.Equal(t, "found", string(p[:n]))
 }
 
+// What PacketConns have has a figure of its own, and is none of the links'.
+func TestMemoryOfDatagrams(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("shm is Linux's")
+	}
+	limitMemory(t, 0)
+	receiver, err := ListenPacket("shm-udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	c, err := Dial("shm-udp", receiver.LocalAddr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte("hello"))
+	require.NoError(t, err)
+	_, _, err = receiver.ReadFrom(make([]byte, 10))
+	require.NoError(t, err)
+	m := Memory()
+	require.GreaterOrEqual(t, m.Datagrams, 1<<20)
+	require.Equal(t, m.Used, m.Datagrams)
+	require.NoError(t, receiver.Close())
+	require.Zero(t, Memory().Datagrams)
+}
+
 // Rings that cannot grow carry what there is to carry.
 func TestTrafficGoesOnWhereRingsCannotGrow(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {

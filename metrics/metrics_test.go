@@ -95,6 +95,7 @@ func TestLinksAndMemory(t *testing.T) {
 	require.Equal(t, float64(m.Used), after["ringnet_memory_used_bytes"])
 	require.Positive(t, rise("ringnet_memory_used_bytes"))
 	require.Equal(t, float64(m.Limit), after["ringnet_memory_limit_bytes"])
+	require.Equal(t, float64(m.Datagrams), after["ringnet_memory_datagrams_bytes"])
 	require.Equal(t, float64(m.Locked), after["ringnet_locked_memory_used_bytes"])
 	require.Equal(t, limit(m.LockedLimit), after["ringnet_locked_memory_limit_bytes"])
 }

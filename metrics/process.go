@@ -17,6 +17,7 @@ var (
 
 	memoryUsed        = process.gauge("memory_used_bytes", "Memory that links and PacketConns have registered.")
 	memoryLimit       = process.gauge("memory_limit_bytes", "Memory that links and PacketConns may register.")
+	memoryDatagrams   = process.gauge("memory_datagrams_bytes", "Memory that PacketConns have of what is registered.")
 	lockedMemoryUsed  = process.gauge("locked_memory_used_bytes", "Memory that links and PacketConns have locked (pinned) for RDMA devices.")
 	lockedMemoryLimit = process.gauge("locked_memory_limit_bytes", "Memory that links and PacketConns may lock (pin) for RDMA devices; infinite without a limit.")
 )
@@ -137,6 +138,7 @@ func readMemory(emit emitter) {
 	m := ringnet.Memory()
 	emit(memoryUsed, float64(m.Used))
 	emit(memoryLimit, limit(m.Limit))
+	emit(memoryDatagrams, float64(m.Datagrams))
 	emit(lockedMemoryUsed, float64(m.Locked))
 	emit(lockedMemoryLimit, limit(m.LockedLimit))
 }

@@ -15,9 +15,10 @@ import (
 type Budget struct {
 	limits func() Limits
 
-	mu   sync.Mutex // guards what follows
-	set  int        // the limit by SetLimit, or 0: limits says it
-	used Limits
+	mu        sync.Mutex // guards what follows
+	set       int        // the limit by SetLimit, or 0: limits says it
+	used      Limits
+	datagrams int // the part of used.Registered that datagrams have
 }
 
 // Limits are numbers of bytes: of registered memory, and of those of locked memory.
@@ -50,6 +51,13 @@ func (b *Budget) State() (used, limits Limits) {
 	return b.used, b.limitsNow()
 }
 
+// Datagrams returns how many of the registered bytes in use datagrams have.
+func (b *Budget) Datagrams() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.datagrams
+}
+
 // limitsNow returns the limits. The caller holds mu.
 func (b *Budget) limitsNow() Limits {
 	l := b.limits()
@@ -67,12 +75,13 @@ const keptFromGrowth = 8
 // are in use.
 func MayGrow(used, n, limit int) bool { return n <= limit-limit/keptFromGrowth-used }
 
-// Account is what one link has reserved of a budget. Its methods must not be called at
-// once.
+// Account is what one link, or one receive queue for datagrams, has reserved of a budget. Its
+// methods must not be called at once.
 type Account struct {
-	Budget *Budget
-	Locked bool // what is registered is locked
-	bytes  int
+	Budget    *Budget
+	Locked    bool // what is registered is locked
+	Datagrams bool // it is for datagrams
+	bytes     int
 }
 
 // Bytes is how much is reserved.
@@ -117,6 +126,9 @@ func (a *Account) add(n int) {
 	a.Budget.used.Registered += n
 	if a.Locked {
 		a.Budget.used.Locked += n
+	}
+	if a.Datagrams {
+		a.Budget.datagrams += n
 	}
 }
 

@@ -54,6 +54,19 @@ func TestLockedMemoryHasALimitOfItsOwn(t *testing.T) {
 	require.Zero(t, used)
 }
 
+func TestDatagramsHaveAFigureOfTheirOwn(t *testing.T) {
+	b := limited(100, Unlimited)
+	link, datagrams := Account{Budget: b}, Account{Budget: b, Datagrams: true}
+	require.NoError(t, link.Reserve(50))
+	require.NoError(t, datagrams.Reserve(30))
+	require.Error(t, datagrams.Reserve(21))
+	require.Equal(t, 30, b.Datagrams())
+	used, _ := b.State()
+	require.Equal(t, Limits{Registered: 80}, used)
+	datagrams.Release(30)
+	require.Zero(t, b.Datagrams())
+}
+
 func TestSetLimit(t *testing.T) {
 	b := limited(100, Unlimited)
 	a := Account{Budget: b}

@@ -62,7 +62,7 @@ func (d *datagrams) enter(in *inlet, e *endpoint) *source {
 		d:       d,
 		in:      in,
 		process: e.sock.process(),
-		memory:  budget.Account{Budget: budget.Process},
+		memory:  budget.Account{Budget: budget.Process, Datagrams: true},
 		over:    make(chan struct{}),
 		freed:   make(chan struct{}),
 	}

@@ -91,7 +91,7 @@ var datagramQueues atomic.Uint64 // how many there have been
 func newDatagramQueue(d *datagrams, local netip.Addr, m *membership, recvs int) (*datagramQueue, error) {
 	q := &datagramQueue{
 		d: d, number: datagramQueues.Add(1), local: local, member: m,
-		memory:  budget.Account{Budget: budget.Process, Locked: true},
+		memory:  budget.Account{Budget: budget.Process, Locked: true, Datagrams: true},
 		handles: make(map[*addressHandle]struct{}),
 	}
 	if m != nil {
