@@ -13,7 +13,7 @@ import (
 
 // Server is the other process, as package net/rpc calls it.
 type Server struct {
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	lastID   int
 	services map[int]func() // functions that end each
 	tools    map[int]*runningTool

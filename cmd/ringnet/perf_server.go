@@ -66,8 +66,8 @@ type perfServer struct {
 	log        *slog.Logger
 	handshakes chan struct{} // holds one for each handshake under way
 
-	mu    sync.Mutex
-	visit *perfVisit // guarded by mu; the last one, which may have ended, or nil
+	mu    sync.Mutex // guards visit
+	visit *perfVisit // the last one, which may have ended, or nil
 }
 
 // perfVisit is a client's stay.

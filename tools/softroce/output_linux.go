@@ -33,8 +33,8 @@ func (c *cluster) pass(n *node, prefixed bool) {
 // tally counts the bytes that are written to w.
 type tally struct {
 	w       io.Writer
-	mu      sync.Mutex
-	changed sync.Cond // n or closed, which mu guards
+	mu      sync.Mutex // guards n and closed
+	changed sync.Cond  // n or closed
 	n       int64
 	closed  bool
 }
