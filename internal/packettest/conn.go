@@ -12,26 +12,22 @@ func Batches(c *pconn.Conn) Batcher { return batches{c} }
 type batches struct{ c *pconn.Conn }
 
 func (b batches) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
-	own := ownMessages(ms)
-	n, err := b.c.ReadBatch(own, flags)
-	for i := range own[:n] {
-		ms[i] = ipv4.Message(own[i])
-	}
-	return n, err
+	return batch(b.c.ReadBatch, ms, flags)
 }
 
 func (b batches) WriteBatch(ms []ipv4.Message, flags int) (int, error) {
-	own := ownMessages(ms)
-	n, err := b.c.WriteBatch(own, flags)
+	return batch(b.c.WriteBatch, ms, flags)
+}
+
+// batch calls a method of Conn with messages of the type that it has.
+func batch(method func([]pconn.Message, int) (int, error), ms []ipv4.Message, flags int) (int, error) {
+	var own []pconn.Message
+	for _, m := range ms {
+		own = append(own, pconn.Message(m))
+	}
+	n, err := method(own, flags)
 	for i := range own[:n] {
 		ms[i] = ipv4.Message(own[i])
 	}
 	return n, err
-}
-
-func ownMessages(ms []ipv4.Message) (own []pconn.Message) {
-	for _, m := range ms {
-		own = append(own, pconn.Message(m))
-	}
-	return own
 }

@@ -250,12 +250,15 @@ var kernelDependency = regexp.MustCompile(`(?m)^ +Depends: (linux-(?:image|modul
 
 // kernelDependencies returns the packages of a kernel in the output of
 // apt-cache depends.
-func kernelDependencies(out string) []string {
-	var names []string
-	for _, m := range kernelDependency.FindAllStringSubmatch(out, -1) {
-		names = append(names, m[1])
+func kernelDependencies(out string) []string { return firstGroups(kernelDependency, out) }
+
+// firstGroups returns what the first group of re has matched, of each match in text.
+func firstGroups(re *regexp.Regexp, text string) []string {
+	var groups []string
+	for _, m := range re.FindAllStringSubmatch(text, -1) {
+		groups = append(groups, m[1])
 	}
-	return names
+	return groups
 }
 
 // cachedInitrd returns the path of the initial file system for the kernel of
@@ -325,13 +328,7 @@ func moduleFiles(ctx context.Context, image *guestImage) ([]moduleFile, error) {
 var insmodLine = regexp.MustCompile(`(?m)^insmod (.*?\.ko(?:\.[a-z]+)?)(?: .*)?$`)
 
 // insmodPaths returns the files in the output of modprobe --show-depends.
-func insmodPaths(out string) []string {
-	var paths []string
-	for _, m := range insmodLine.FindAllStringSubmatch(out, -1) {
-		paths = append(paths, m[1])
-	}
-	return paths
-}
+func insmodPaths(out string) []string { return firstGroups(insmodLine, out) }
 
 // readModule returns a module, uncompressed: busybox knows no compression.
 func readModule(ctx context.Context, path string) ([]byte, error) {

@@ -95,10 +95,4 @@ func kernelSource(release string) string {
 var headerDependency = regexp.MustCompile(`(?m)^ +Depends: (linux-(?:headers|kbuild)-[0-9]\S*)$`)
 
 // headerDependencies returns those in the output of apt-cache depends.
-func headerDependencies(out string) []string {
-	var names []string
-	for _, m := range headerDependency.FindAllStringSubmatch(out, -1) {
-		names = append(names, m[1])
-	}
-	return names
-}
+func headerDependencies(out string) []string { return firstGroups(headerDependency, out) }
