@@ -1,0 +1,213 @@
+package ringnet
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Files, functions and types are small, and no code stands in two places. Tests may be longer,
+// and may repeat themselves.
+
+const (
+	maxFileLines     = 400
+	maxFunctionLines = 60 // from func to the closing brace
+	maxFields        = 15 // of a struct
+	maxSameLines     = 5  // of code, in a row, that stand in another place, too
+)
+
+// larger are the files, functions and types that are larger, and why.
+var larger = map[string]string{
+	"link.Config":    "as flat as rconn.Config, of which it is made field by field",
+	"link.Link":      "a type for each of its parts, which meet under one lock",
+	"rconn.LinkInfo": "one flat list, for programs to print",
+
+	// Not divided yet:
+	"verbs.endpoint":                         "a device's objects, the arrays for its calls, and how Wait sleeps",
+	"verbs.datagrams":                        "what listens, what sends, and who watches",
+	"verbs.datagramQueue":                    "its receives and its sends",
+	"internal/fabric/verbs/datagramqueue.go": "has that type",
+}
+
+// twice are pairs of files with the same code, and why they may have it.
+var twice = map[string]string{
+	"examples/echo/main.go examples/sums/main.go": "an example can be read, and copied, by itself",
+	"examples/echo/main.go examples/tls/main.go":  "an example can be read, and copied, by itself",
+}
+
+// source is a file of the repository that is no test.
+type source struct {
+	path string
+	text string
+	set  *token.FileSet
+	file *ast.File
+}
+
+// allSources are the sources of all modules.
+func allSources(t *testing.T) (all []source) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() != "." && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+			return filepath.SkipDir
+		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		s := source{path: filepath.ToSlash(path), text: string(text), set: token.NewFileSet()}
+		s.file, err = parser.ParseFile(s.set, path, text, parser.SkipObjectResolution|parser.ParseComments)
+		all = append(all, s)
+		return err
+	})
+	require.NoError(t, err)
+	require.Greater(t, len(all), 200)
+	return all
+}
+
+// line is where something is in a source.
+func (s source) line(p token.Pos) int { return s.set.Position(p).Line }
+
+// large are the files, functions and types of a source that are too large, with their sizes.
+func (s source) large() map[string]string {
+	found := make(map[string]string)
+	note := func(name string, size, most int, unit string) {
+		if size > most {
+			found[name] = fmt.Sprintf("%d %s, at most %d", size, unit, most)
+		}
+	}
+	in := s.file.Name.Name + "."
+	note(s.path, strings.Count(s.text, "\n"), maxFileLines, "lines")
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			name := n.Name.Name
+			if n.Recv != nil {
+				name = receiverName(n.Recv.List[0].Type) + "." + name
+			}
+			note(in+name, s.line(n.End())-s.line(n.Pos())+1, maxFunctionLines, "lines")
+		case *ast.TypeSpec:
+			if t, ok := n.Type.(*ast.StructType); ok {
+				note(in+n.Name.Name, fieldsOf(t), maxFields, "fields")
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// fieldsOf counts the fields of a struct; an embedded one counts, too.
+func fieldsOf(t *ast.StructType) (n int) {
+	for _, f := range t.Fields.List {
+		n += max(1, len(f.Names))
+	}
+	return n
+}
+
+func TestEveryFileFunctionAndTypeIsSmall(t *testing.T) {
+	for _, s := range allSources(t) {
+		for name, size := range s.large() {
+			if larger[name] == "" {
+				t.Errorf("%s of %s has %s", name, s.path, size)
+			}
+		}
+	}
+}
+
+// codeLine is a line of code.
+type codeLine struct {
+	text   string // without indentation
+	number int
+	decl   ast.Decl // which it is of
+}
+
+// code are the lines of a source that are compared with others: those of functions and types,
+// without comments, tables, and lines that have only braces.
+func (s source) code() (lines []codeLine) {
+	all := strings.Split(s.text, "\n")
+	skip := make(map[int]bool)
+	omit := func(n ast.Node) {
+		for i := s.line(n.Pos()); i <= s.line(n.End()); i++ {
+			skip[i] = true
+		}
+	}
+	for _, g := range s.file.Comments {
+		for _, c := range g.List {
+			if strings.HasPrefix(strings.TrimSpace(all[s.line(c.Pos())-1]), "/") {
+				omit(c)
+			}
+		}
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		if c, ok := n.(*ast.CompositeLit); ok {
+			switch c.Type.(type) {
+			case *ast.ArrayType, *ast.MapType:
+				omit(c)
+			}
+		}
+		return true
+	})
+	for _, d := range s.file.Decls {
+		if g, ok := d.(*ast.GenDecl); ok && g.Tok != token.TYPE {
+			continue
+		}
+		for i := s.line(d.Pos()); i <= s.line(d.End()); i++ {
+			text := strings.TrimSpace(all[i-1])
+			if strings.ContainsFunc(text, unicode.IsLetter) && !skip[i] {
+				lines = append(lines, codeLine{text, i, d})
+			}
+		}
+	}
+	return lines
+}
+
+// place is where a block of lines begins.
+type place struct {
+	path string
+	line int
+}
+
+// sameBlocks are the places of blocks that there are more than once, by their text.
+func sameBlocks(all []source) map[string][]place {
+	places := make(map[string][]place)
+	for _, s := range all {
+		lines := s.code()
+		for i := maxSameLines; i < len(lines); i++ {
+			block := lines[i-maxSameLines : i+1]
+			if block[0].decl != block[maxSameLines].decl {
+				continue
+			}
+			var text strings.Builder
+			for _, l := range block {
+				text.WriteString(l.text + "\n")
+			}
+			places[text.String()] = append(places[text.String()], place{s.path, block[0].number})
+		}
+	}
+	maps.DeleteFunc(places, func(_ string, at []place) bool { return len(at) < 2 })
+	return places
+}
+
+func TestEveryBlockOfCodeStandsInOnePlace(t *testing.T) {
+	for text, places := range sameBlocks(allSources(t)) {
+		for _, p := range places[1:] {
+			if twice[places[0].path+" "+p.path] == "" {
+				t.Errorf("%s:%d and %s:%d:\n%s", places[0].path, places[0].line, p.path, p.line, text)
+			}
+		}
+	}
+}
