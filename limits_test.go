@@ -119,12 +119,17 @@ func fieldsOf(t *ast.StructType) (n int) {
 }
 
 func TestEveryFileFunctionAndTypeIsSmall(t *testing.T) {
+	found := make(map[string]bool)
 	for _, s := range allSources(t) {
 		for name, size := range s.large() {
+			found[name] = true
 			if larger[name] == "" {
 				t.Errorf("%s of %s has %s", name, s.path, size)
 			}
 		}
+	}
+	for name := range larger {
+		require.True(t, found[name], "%s is not larger", name)
 	}
 }
 
@@ -203,11 +208,17 @@ func sameBlocks(all []source) map[string][]place {
 }
 
 func TestEveryBlockOfCodeStandsInOnePlace(t *testing.T) {
+	found := make(map[string]bool)
 	for text, places := range sameBlocks(allSources(t)) {
 		for _, p := range places[1:] {
-			if twice[places[0].path+" "+p.path] == "" {
+			pair := places[0].path + " " + p.path
+			found[pair] = true
+			if twice[pair] == "" {
 				t.Errorf("%s:%d and %s:%d:\n%s", places[0].path, places[0].line, p.path, p.line, text)
 			}
 		}
+	}
+	for pair := range twice {
+		require.True(t, found[pair], "%s have no code in common", pair)
 	}
 }
