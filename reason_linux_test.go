@@ -55,17 +55,45 @@ func TestReasonsHaveCodes(t *testing.T) {
 
 // What can be done about a reason is in the documentation, and not in each error.
 func TestTheDocumentHasEveryReason(t *testing.T) {
-	source, err := os.ReadFile("reason.go")
-	require.NoError(t, err)
+	codes := everyReason(t)
 	document, err := os.ReadFile("docs/auto.md")
 	require.NoError(t, err)
-	codes := regexp.MustCompile(`ReasonCode = "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
-	require.NotEmpty(t, codes)
 	_, table, _ := strings.Cut(string(document), "| code | it means | what can be done |")
 	for _, code := range codes {
-		require.Contains(t, table, "\n| "+code[1]+" | ")
+		require.Contains(t, table, "\n| "+string(code)+" | ", "docs/auto.md")
 	}
-	require.Equal(t, len(codes), strings.Count(table, "\n| "))
+	require.Equal(t, len(codes), strings.Count(table, "\n| "), "docs/auto.md has a row too many")
+}
+
+// everyReason is all that there are.
+func everyReason(t *testing.T) (codes []ReasonCode) {
+	t.Helper()
+	source, err := os.ReadFile("reason.go")
+	require.NoError(t, err)
+	for _, code := range regexp.MustCompile(`ReasonCode = "([a-z-]+)"`).FindAllSubmatch(source, -1) {
+		codes = append(codes, ReasonCode(code[1]))
+	}
+	require.NotEmpty(t, codes)
+	return codes
+}
+
+// Each new reason has to be in one of the two lists.
+func TestReasonsThatLast(t *testing.T) {
+	last := []ReasonCode{
+		ReasonUnsupported, ReasonNoLibrary, ReasonNoDevice, ReasonPermission, ReasonInUse, ReasonOtherHost, ReasonOtherUser,
+		ReasonNoListener, ReasonRefused, ReasonElsewhere, ReasonUnreachable, ReasonSilent,
+	}
+	pass := []ReasonCode{
+		ReasonSwitchedOff, ReasonLockedMemory, ReasonMemory, ReasonFull, ReasonNotTried, ReasonReset, ReasonProtocol,
+		ReasonCanceled, ReasonOther,
+	}
+	for _, code := range last {
+		require.True(t, code.lasts(), code)
+	}
+	for _, code := range pass {
+		require.False(t, code.lasts(), code)
+	}
+	require.ElementsMatch(t, everyReason(t), append(last, pass...))
 }
 
 func TestAnAddressOfAnotherHostIsAReasonOfSHM(t *testing.T) {

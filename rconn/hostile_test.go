@@ -276,7 +276,6 @@ var anyPeersBreaches = map[string]breach{
 		h.post(wr...)
 	}},
 	"record of type 0":               {"record of type 0", func(_ *rconn.Conn, h *hostile) { h.send(raw(0)) }},
-	"record of type 10":              {"record of type 10", func(_ *rconn.Conn, h *hostile) { h.send(raw(10)) }},
 	"record of type 255":             {"record of type 255", func(_ *rconn.Conn, h *hostile) { h.send(raw(255)) }},
 	"record for a number too large":  {"FIN for stream 65536", func(_ *rconn.Conn, h *hostile) { h.control(wire.Record{Type: wire.FinRecord, Stream: 65536}) }},
 	"a second record that is none":   {"record of type 0", func(_ *rconn.Conn, h *hostile) { h.control(finAt(0), wire.Record{}) }},

@@ -71,3 +71,19 @@ func TestWriteOfAStreamThatIsNotYetAnswered(t *testing.T) {
 		}
 	})
 }
+
+// Until a proof has come back nobody knows whose link it is: all that the side that dialed
+// says is said for a stream.
+func TestALinkThatIsToBeProvedSaysNothingUnasked(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		cfg := testConfig
+		cfg.Proof = 80
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		time.Sleep(cfg.KeepAlive / 2)
+		c.link.mu.Lock()
+		require.Zero(t, c.link.send.slots.Next(), "work requests")
+		c.link.mu.Unlock()
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, s.Close(time.Second))
+	})
+}
