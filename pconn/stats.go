@@ -20,9 +20,9 @@ type Stats struct {
 	// Refused are datagrams that their receiver had no room for, where the network
 	// tells, and so they are among what the receiver has Missed: over shm all of them but
 	// those to groups, over rdma those that are longer than the MTU of the receiver's port
-	// allows. They are also those whose receiver is there and has not let this end send,
-	// for want of memory, say; over rdma not for five seconds. Of these the receiver
-	// knows nothing.
+	// allows. They are also those whose receiver is there and has not let this end send:
+	// it does not want to hear from it, or has had no room or no memory for it for five
+	// seconds. Of these the receiver knows nothing.
 	Refused uint64
 
 	// Unreachable are datagrams to an address at which nobody was found, and Dropped
