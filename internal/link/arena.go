@@ -21,7 +21,7 @@ type arena struct {
 	taken    int // of that, in pieces
 	slabs    []*slab
 
-	// spare is for a ring to shrink to when there is nothing else. It is set aside
+	// spare is a piece for a ring to shrink to when no memory is free. It is set aside
 	// while rings are larger than at first, unless one has just shrunk to it.
 	spare     piece
 	spareSize int // 0: none is set aside
@@ -53,11 +53,11 @@ func (p piece) place() wire.RingPlace {
 // order is the power of two by which size exceeds wire.MinRing.
 func order(size int) int { return bits.Len(uint(size/wire.MinRing)) - 1 }
 
-// take returns a piece of the given size, or an error that says what it lacks.
+// take returns a piece of the given size, or a budget.ShortageError, or the device's error.
 func (a *arena) take(size int) (piece, error) { return a.takeWithin(size, a.account.Reserve) }
 
-// takeToGrow is take for a ring that may as well stay as it is, and that may have
-// to shrink to the given size one day.
+// takeToGrow is take for a ring that is to grow. It leaves memory for what has to begin, and
+// sets the spare aside, of the size first, for the ring to shrink to.
 func (a *arena) takeToGrow(size, first int) (piece, error) {
 	if !budget.MayGrow(a.taken, size+first, a.limit) {
 		return piece{}, a.shortage(size)
@@ -91,7 +91,7 @@ func (a *arena) takeToShrink(size int) (piece, error) {
 	return p, err
 }
 
-// dropSpare is called when no ring is larger than at first.
+// dropSpare gives the spare back. It is called when no ring is larger than at first.
 func (a *arena) dropSpare() {
 	p := a.spare
 	a.spare, a.spareSize = piece{}, 0
@@ -100,8 +100,8 @@ func (a *arena) dropSpare() {
 	}
 }
 
-// takeWithin returns a piece of a slab that there is, or of another, for which
-// reserve finds room.
+// takeWithin returns a piece of a slab that exists, or of a new one, for which reserve
+// reserves memory.
 func (a *arena) takeWithin(size int, reserve func(n int) error) (piece, error) {
 	if p, ok := a.find(size); ok {
 		return p, nil
@@ -126,7 +126,7 @@ func (a *arena) shortage(n int) error {
 	return &budget.ShortageError{Wanted: n, Used: a.size, Limit: a.limit, Of: budget.LinkMemory}
 }
 
-// find returns a piece of a slab that there is.
+// find returns a piece of a slab that exists.
 func (a *arena) find(size int) (piece, bool) {
 	for _, s := range a.slabs {
 		if at, ok := s.take(size); ok {
@@ -137,7 +137,7 @@ func (a *arena) find(size int) (piece, bool) {
 	return piece{}, false
 }
 
-// add registers another slab of n bytes, which are reserved.
+// add registers another slab of n bytes, which its caller has reserved.
 func (a *arena) add(n int) error {
 	memory, err := a.register(n)
 	if err != nil {
@@ -154,12 +154,12 @@ func (a *arena) add(n int) error {
 // empty says whether all of the slab is free.
 func (s *slab) empty() bool { return len(s.free[len(s.free)-1]) > 0 }
 
-// mayTrim says whether there is a slab that could be given back.
+// mayTrim says whether a slab could be freed.
 func (a *arena) mayTrim() bool {
 	return slices.ContainsFunc(a.slabs, func(s *slab) bool { return !s.stays && s.empty() })
 }
 
-// growOlder takes note that time has passed over the slabs in which nothing is.
+// growOlder increases the age of the slabs in which nothing is.
 func (a *arena) growOlder() {
 	for _, s := range a.slabs {
 		if s.empty() {
@@ -168,11 +168,11 @@ func (a *arena) growOlder() {
 	}
 }
 
-// trimBatch is how many slabs are given back at a time: a device takes a while.
+// trimBatch is how many slabs are freed at a time: a device takes a while.
 const trimBatch = 8
 
-// trim gives back slabs in which nothing is, over which time has passed as often as
-// that, and returns how many bytes; 0 says that there are no more.
+// trim frees slabs in which nothing is and that have the given age, and returns how many
+// bytes; 0 says that there are no more.
 func (a *arena) trim(age int) (freed int) {
 	left := trimBatch
 	a.slabs = slices.DeleteFunc(a.slabs, func(s *slab) bool {
@@ -212,7 +212,7 @@ func (s *slab) take(size int) (at int, ok bool) {
 }
 
 // give takes a piece back, and joins it with its other half if that is free too.
-// It says whether there is a slab to be trimmed now.
+// It returns whether that leaves a slab that may be freed.
 func (a *arena) give(p piece) bool {
 	a.taken -= p.size
 	free := p.slab.free

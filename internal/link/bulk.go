@@ -6,17 +6,16 @@ import (
 	"github.com/ringnet/ringnet/credit"
 )
 
-// minBulk is how many bytes of bulk may always stand before a message of another
+// minBulk is how many bytes of bulk may always be under way before a message of another
 // stream: one message of the largest size.
 const minBulk = maxMessage
 
-// bulk bounds how many bytes of streams that send without an answer are under way:
-// in one queue pair nothing overtakes them. A link that carries nothing else needs
-// as many as it takes up in a round trip, and more do no harm. A message that is
-// part of a conversation waits for what is beyond that. So some such messages are
-// timed: when one takes more than twice as long as the fastest has, bandwidth and
-// round trip are filled, and the bound is halved, to minBulk at least if there may
-// be so many; else it grows. Guarded by Link.mu.
+// bulk bounds how many bytes of streams that send without an answer are under way, for in
+// one queue pair no message overtakes another. To use all of the bandwidth takes as many
+// bytes as travel in a round trip. More do no harm to a link that carries nothing else, but
+// delay the messages of conversations. So some of those are timed. When one takes more than
+// twice as long as the fastest has, the bound is halved, to minBulk at least, if the staging
+// memory has that; else the bound grows. Guarded by Link.mu.
 type bulk struct {
 	limit, most int // bytes that may be under way, and at most
 	posted      uint64
@@ -34,18 +33,18 @@ type bulk struct {
 // with them.
 type postedMark struct{ after, posted uint64 }
 
-// timeOneIn says of how many messages of conversations one is timed where no bulk
-// is under way, for that makes it signaled.
+// timeOneIn is of how many messages of conversations one is timed while no bulk is under
+// way. A message that is timed has to be signaled, so not each is.
 const timeOneIn = 64
 
-// recovery is for how many bytes that go through without a message timed the bound
-// grows by as much as after a message that was fast.
+// recovery is after how many bytes without a message timed the bound grows, by as much as
+// after a message that was fast.
 const recovery = 64 << 20
 
 func (b *bulk) underWay() int { return int(b.posted - b.completed) }
 
-// maySend says whether n bytes more may be posted. What is under way and not
-// signaled is not waited for, since nothing would end that.
+// maySend says whether n bytes more may be posted. If no work request under way is signaled
+// they may, since no completion would come to wait for.
 func (b *bulk) maySend(n int) bool {
 	return b.underWay()+n <= b.limit || b.marks.len() == 0
 }

@@ -22,7 +22,7 @@ const (
 	goAwaySaid
 )
 
-// leaving is how far a link is on its way to its end when nobody needs it. Guarded by
+// leaving is how far an idle link is on its way to its end. Guarded by
 // Link.mu.
 type leaving struct {
 	goAway   goAway
@@ -31,7 +31,7 @@ type leaving struct {
 
 	timer         *time.Timer // of idleTick, once no stream is owned
 	deferredSince time.Time   // when the end of an idle link was first put off: see outOfReach; zero: it has not been
-	forced        bool        // the endpoint is to be closed whatever it owes
+	forced        bool        // the endpoint is to be closed, whatever has not completed
 }
 
 // begun says whether no stream may begin any more.

@@ -17,19 +17,17 @@ type inbox struct {
 	drained piece
 	offered piece // told of by RING and not written to yet, or about to be
 
-	// filled is how often in a row the peer has used all of the room that it
-	// had, each time soon after the last, at which time that was.
-	filled int
-	last   time.Time
+	timesFilled int       // by the peer, in a row, each within fillsWithin of the last
+	lastFilled  time.Time // when it was filled last
 
-	credits int       // sent in a row, each rapidly after the last
-	told    time.Time // when that was
+	creditsInARow int       // that were sent, each within creditsWithin of the last
+	lastCredit    time.Time // when one was sent last
 
 	want   int  // bytes that the Peek under way waits for; 0: there is none
 	taking bool // a Read copies out of the ring, most likely without mu
 
-	grown bool   // the stream is among link.memory.tidying.grown
-	seen  uint64 // bytes received, when that was last looked through
+	grown          bool   // the stream is among link.memory.tidying.grown
+	receivedAtTick uint64 // ledger.Received, at the last tidyTick
 }
 
 func (b *inbox) Len() int {
@@ -47,14 +45,14 @@ func (b *inbox) Held(n int) (first, second []byte) {
 	return b.ring.Held(n)
 }
 
-// ends says whether what comes behind the n bytes held, which lie in one piece, will
-// lie elsewhere.
+// ends says whether the bytes behind the first n, which lie in one piece, will lie
+// elsewhere.
 func (b *inbox) ends(n int) bool {
 	return b.old != nil || ring.Contiguous(b.ring.Tail()+uint64(n), b.ring.Size(), b.ring.Size()) == b.ring.Size()
 }
 
-// keep has the memory of the first bytes kept for slices of it, whatever becomes of
-// the ring.
+// keep keeps the memory of the first bytes mapped for slices of it, also when the ring is
+// freed.
 func (b *inbox) keep() {
 	p := b.held
 	if b.old != nil {
@@ -108,24 +106,25 @@ func (b *inbox) renew() {
 // caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast.
 const eagerRing = 256 << 10
 
-// A ring that is filled fills times, each within soon of the last, is made growth
-// times as large. Since the peer is given room by the quarter, it has then been
-// read once at least, at the rate of its size in fills times soon: 640 KB/s where
-// this begins. (An emulated device moves 40 MB/s, and is busy with others at times.)
+// A ring that is filled fillsToGrow times, each within fillsWithin of the last, is made
+// growth times as large. The peer gets room by the quarter, so by then the ring has been
+// read once at least, at a rate of its size in fillsToGrow times fillsWithin or more: 640
+// KB/s for the smallest that this makes larger. (An emulated device moves 40 MB/s, and is
+// busy with other work at times.)
 const (
-	growth = 4
-	fills  = 4
-	soon   = 100 * time.Millisecond
+	growth      = 4
+	fillsToGrow = 4
+	fillsWithin = 100 * time.Millisecond
 )
 
 // fill counts that the peer has used all of its room.
 func (b *inbox) fill() {
 	now := time.Now()
-	if now.Sub(b.last) > soon {
-		b.filled = 0
+	if now.Sub(b.lastFilled) > fillsWithin {
+		b.timesFilled = 0
 	}
-	b.filled++
-	b.last = now
+	b.timesFilled++
+	b.lastFilled = now
 }
 
 // filled handles that the peer has used all of its room: a small ring grows. Called with mu
@@ -138,13 +137,13 @@ func (s *Stream) filled() {
 	}
 }
 
-// manyCredits are so many that a larger ring, which needs fewer, is worth its
-// memory: a ping-pong whose messages are a quarter of the ring sends one for each, and
-// makes 0.7 times the round trips. With 16 KiB that is 400 KB/s at least, for each
-// CREDIT comes within rapid of the last.
+// A ring for which creditsToGrow CREDITs are sent in a row, each within creditsWithin of
+// the last, is made larger: a larger one needs fewer. A ping-pong whose messages are a
+// quarter of the ring sends one for each, and makes 0.7 times the round trips. With 16
+// KiB that is a rate of 400 KB/s at least.
 const (
-	manyCredits = 16
-	rapid       = 10 * time.Millisecond
+	creditsToGrow = 16
+	creditsWithin = 10 * time.Millisecond
 )
 
 // credited counts a CREDIT that is sent: after many in a row the ring grows. Called with mu
@@ -155,17 +154,17 @@ func (s *Stream) credited() {
 		return
 	}
 	now := time.Now()
-	if now.Sub(b.told) > rapid {
-		b.credits = 0
+	if now.Sub(b.lastCredit) > creditsWithin {
+		b.creditsInARow = 0
 	}
-	b.told = now
-	if b.credits++; b.credits >= manyCredits {
+	b.lastCredit = now
+	if b.creditsInARow++; b.creditsInARow >= creditsToGrow {
 		s.grow(max(eagerRing, growth*b.held.size))
 	}
 }
 
-// grow offers the peer a ring of the given size, or as large as one may be, if
-// there is memory for it. Called with mu held.
+// grow offers the peer a ring of the given size, RecvBuffer at most, if memory allows.
+// Called with mu held.
 func (s *Stream) grow(size int) {
 	l := s.link
 	size = min(size, l.cfg.RecvBuffer)
@@ -174,7 +173,7 @@ func (s *Stream) grow(size int) {
 	}
 	p, err := l.memory.rings.takeToGrow(size, l.cfg.FirstRing())
 	if err != nil {
-		s.inbox.filled, s.inbox.credits = 0, 0 // the ring stays as it is for now
+		s.inbox.timesFilled, s.inbox.creditsInARow = 0, 0 // the ring stays as it is for now
 		return
 	}
 	s.offerRing(p)
@@ -204,12 +203,12 @@ func (s *Stream) shrink() int {
 
 // offerRing offers the peer another ring. Called with mu held.
 func (s *Stream) offerRing(p piece) {
-	s.inbox.filled, s.inbox.credits = 0, 0
+	s.inbox.timesFilled, s.inbox.creditsInARow = 0, 0
 	s.inbox.offered = p
 	s.ledger.Offer(p.size)
 }
 
-// giveBack returns the memory of rings that the peer writes to no more and that
+// giveBack returns the memory of rings to which the peer does not write any more and that
 // hold nothing. Called with mu held.
 func (s *Stream) giveBack() {
 	held, old, offered, _ := s.ledger.Rings()

@@ -301,13 +301,13 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 				time.Sleep(pause)
 			}
 		}
-		talk(3*manyCredits, 2*rapid)
+		talk(3*creditsToGrow, 2*creditsWithin)
 		require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
-		talk(3*manyCredits, 0)
+		talk(3*creditsToGrow, 0)
 		require.Equal(t, eagerRing, client.ringSize())
 		require.Equal(t, eagerRing, server.ringSize())
 		sent := client.Stats().CreditsSent
-		talk(3*manyCredits, 0)
+		talk(3*creditsToGrow, 0)
 		require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(4))
 		for _, end := range []*Stream{client, server, c, s} {
 			require.NoError(t, end.Close(time.Second))

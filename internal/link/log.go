@@ -21,8 +21,8 @@ type message struct {
 	after   uint64 // work requests that complete with it
 }
 
-// sentLog is a link's log of messages. All of a link come in order, so what the peer has
-// received is the first of them; the ledger says how many. Guarded by Link.mu.
+// sentLog is a link's log of messages. The messages of a link arrive in order, so the peer
+// has received the first of them; the ledger tells how many. Guarded by Link.mu.
 type sentLog struct {
 	messages []message // the live ones at their numbers modulo length, a power of two
 	first    uint64    // number of the oldest
@@ -128,9 +128,9 @@ func (l *Link) pushAgain() {
 	}
 }
 
-// lostBytes says whether bytes that would have to be sent again are not there any more:
-// the peer's device had acknowledged them, so that their place was free for others, and
-// died before it could tell its host. Called with mu held.
+// lostBytes says whether bytes that would have to be sent again have been freed: the peer's
+// device had acknowledged them, so this side reused their memory, and then the device died
+// before its host had them. Called with mu held.
 func (l *Link) lostBytes() bool {
 	for i := range l.log.len() {
 		if l.log.at(i).lost(&l.send.staging) {
@@ -140,9 +140,8 @@ func (l *Link) lostBytes() bool {
 	return false
 }
 
-// sendAgain prepares the log and all that waits for completions for a queue pair on which
-// nothing has been posted: each message in the log is sent again, in order and before
-// anything else, and what waited for its completion waits for that of the repetition.
+// sendAgain has each message in the log sent again on a new queue pair, in order and before
+// any other. What waited for the completion of a message waits for that of its repetition.
 // Called with mu held.
 func (l *Link) sendAgain(x *keyExchange) {
 	log, q := &l.log, &l.send

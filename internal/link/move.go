@@ -208,8 +208,8 @@ func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint) error {
 	return nil
 }
 
-// await takes completions until that is enough. What comes behind the peer's last SEND
-// is not for here.
+// await takes completions until enough returns true. It polls them one by one, since what
+// comes behind the peer's last SEND is the link's to take.
 func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint, enough func() bool) error {
 	var c [1]fabric.Completion
 	for !enough() {
@@ -242,10 +242,10 @@ func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint, enough func
 	return nil
 }
 
-// errNoKeys reports a peer that does not say by which keys its memory is known.
+// errNoKeys reports a peer that has not told its keys in time.
 var errNoKeys = errors.New("the peer does not tell its keys")
 
-// take takes a completion.
+// take handles a completion.
 func (x *keyExchange) take(c *fabric.Completion) error {
 	if c.Recv {
 		x.posted--
@@ -264,7 +264,7 @@ func (x *keyExchange) take(c *fabric.Completion) error {
 	return err
 }
 
-// receive takes a SEND of the peer's.
+// receive handles a SEND of the peer's.
 func (x *keyExchange) receive(keys *wire.Keys) error {
 	if len(x.peer)+len(keys.Regions) > maxRegions {
 		return fmt.Errorf("the peer tells of more than %d regions of memory", maxRegions)
@@ -278,10 +278,10 @@ func (x *keyExchange) receive(keys *wire.Keys) error {
 	return nil
 }
 
-// drain takes what has arrived on a queue pair that was lost during the exchange, as far
-// as it is for here, and says whether the exchange has come to its end all the same. Then
-// the peer may have gone on: its device takes for delivered what it has sent since, and
-// it may have given up the bytes, so the link has to take them from here.
+// drain takes what has arrived on a queue pair that was lost during the exchange, up to the
+// peer's last SEND, and returns whether the exchange is complete all the same. If it is, the
+// peer may have gone on and sent data, which its device counts as delivered: the peer may
+// have freed those bytes, so the link has to go on over this queue pair to receive them.
 func (x *keyExchange) drain(ep fabric.Endpoint) bool {
 	if x.sent == 0 || len(x.unsent) > 0 || ep.Disconnect() != nil {
 		return false
@@ -314,7 +314,7 @@ func decodeKeys(c *fabric.Completion) (wire.Keys, error) {
 	return wire.DecodeKeys(c.Data)
 }
 
-// resume sets the link to work on another queue pair. Called with mu held.
+// resume has the link be up on another queue pair. Called with mu held.
 func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error {
 	if l.stage != seeking {
 		return errGone

@@ -33,7 +33,7 @@ type path struct {
 	arrivals  chan arrival
 	expecting bool // an arrival waits to be sent to arrivals
 	search    search
-	settled   chan struct{} // see awaitPath; nil if nobody waits
+	settled   chan struct{} // see awaitPath; nil if no call waits
 	custody   custody
 	lost      []fabric.Endpoint // that the link has had before, for the engine to close
 	standby   *standby

@@ -66,7 +66,7 @@ func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wi
 }
 
 // peerIsGone says whether the error of a request over a route says that the peer has not the
-// link any more, or is gone. That nobody listens has to be so twice, attemptPause apart at
+// link any more, or is gone. That there is no listener has to be so twice, attemptPause apart at
 // least: the listener of a device that is being added again may come a moment after its
 // address.
 func (l *Link) peerIsGone(r route, err error) bool {

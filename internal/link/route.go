@@ -11,7 +11,7 @@ import (
 type route struct {
 	local  netip.Addr
 	remote netip.AddrPort // where the peer takes links up again
-	known  bool           // the link has gone over it: whoever answers there is the peer
+	known  bool           // the link has gone over it: the host that answers there is the peer's
 }
 
 // shares says whether an address of either side is that of r.
@@ -54,9 +54,9 @@ func (l *Link) routes() []route {
 // othersBetween is how many other routes are tried before the known ones are again.
 const othersBetween = 3
 
-// inOrder is the order in which to try routes, the known ones of which come first: those
-// come up again after each few of the others, for where a cable was out or a host away they
-// are as good as ever, and the others may be many.
+// inOrder is the order in which to try routes. The known ones come first, and again after
+// each few of the others, which may be many: where a cable was out or a host was away, the
+// known ones are as good as before.
 func inOrder(all []route) (order []route) {
 	known := all
 	if i := slices.IndexFunc(all, func(r route) bool { return !r.known }); i >= 0 {
@@ -71,7 +71,7 @@ func inOrder(all []route) (order []route) {
 	return order
 }
 
-// alike is with how many bits two addresses of one family begin that are the same.
+// alike is the length, in bits, of the prefix that two addresses of one family share.
 func alike(a, b netip.Addr) int {
 	x, y := a.AsSlice(), b.AsSlice()
 	for i := range x {

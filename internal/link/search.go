@@ -10,8 +10,8 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// search is that of a link for another queue pair, from when it has lost the one that it
-// had. Guarded by Link.mu.
+// search is a link's search for another queue pair. It begins when the link loses its own.
+// Guarded by Link.mu.
 type search struct {
 	lostAt time.Time
 
@@ -71,11 +71,11 @@ func (l *Link) seekPath(ctx context.Context) {
 // An attempt to reach the peer takes attemptTime at most, for the connection manager
 // repeats a request that was lost only after 4 s; but a machine with much to do may
 // need longer, so each of the dialing side's attempts over a route that leads to the peer
-// may take twice as long as the one before, up to longAttempt. What is lost by that where
-// requests were lost is made good by the peer's question: see noteQuestion. A route is tried again
+// may take twice as long as the one before, up to longAttempt. If a request was lost, the
+// peer's question ends such an attempt: see noteQuestion. A route is tried again
 // attemptPause after it has failed at the earliest, one and a half times that at the
 // latest, so that those that fail at once take up little time. Once the peer has answered,
-// or a request of its has come, a side waits moveTime for each message, about what a queue
+// or has made a request, a side waits moveTime for each message, about as long as a queue
 // pair takes to find that the peer's device does not answer.
 const (
 	attemptTime  = time.Second
@@ -160,10 +160,10 @@ func (l *Link) ask(ctx context.Context, r route) (goOn func() error, err error) 
 	return nil, err
 }
 
-// attempts calls attempt, for one route after the other, until it is answered and what it
-// goes on with succeeds, or the peer is found to be gone, or ctx ends. None takes longer
-// than longest. An error says what came of the last over a route that the link has gone
-// over, the first ones of all.
+// attempts calls attempt for one route after the other, in turn with other links, until an
+// attempt is answered and the function that it returns succeeds, or the peer is found to be
+// gone, or ctx ends. No attempt takes longer than longest. The error is that of the last
+// attempt over a known route.
 func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func(context.Context, route) (goOn func() error, err error)) error {
 	turns := &l.path.returns.turns
 	host := turns.join(l.remote.Addr())

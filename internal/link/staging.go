@@ -6,12 +6,11 @@ import (
 	"github.com/ringnet/ringnet/ring"
 )
 
-// staging is the memory that bytes wait in until the device has sent them. Its
-// places are given out in order, to whatever stream, and freed in order: each
-// chunk once the work requests that carry it have completed. Since a chunk is
-// only made of bytes that have their place in the peer's ring, none can stay for
-// ever and hold up those behind it. A chunk of a [Buffer]'s bytes takes none of the
-// memory. Guarded by Link.mu.
+// staging is the memory in which bytes wait until the device has sent them. Chunks of it go
+// to all streams in the order in which they ask, and are freed in that order: each once the
+// work requests that carry it have completed. A chunk is only made of bytes that have their
+// place in the peer's ring, so none can stay for ever and keep those behind it from being
+// freed. A chunk of a [Buffer]'s bytes takes none of the memory. Guarded by Link.mu.
 type staging struct {
 	memory fabric.Memory
 	ring   *ring.Ring
@@ -21,8 +20,8 @@ type staging struct {
 	lent   int     // live chunks of buffers
 }
 
-// chunk is what one Write, or several that wrote little, have put into the staging
-// memory, or what lies in a buffer.
+// chunk is the bytes of one Write in the staging memory, or of several that wrote little; or
+// bytes in a buffer.
 type chunk struct {
 	buffer   *Buffer
 	from, to uint64 // positions; from moves on as bytes are posted
@@ -71,8 +70,8 @@ func (s *staging) grow() {
 	}
 }
 
-// release frees the chunks whose work requests have completed, up to the first
-// for which that is not so, and says whether there were any.
+// release frees the chunks whose work requests have completed, up to the first for which
+// that is not so, and returns whether there were any.
 func (s *staging) release(slots *credit.Slots) bool {
 	before := s.first
 	for s.first != s.next {
@@ -100,9 +99,10 @@ func (l *Link) freeStaging() {
 	}
 }
 
-// touchStagingLine has as many Writes woken as the staging memory has room for. Each of
-// them takes some, so that its release wakes others, or wakes others instead: else
-// these would wait for ever if nothing else is under way. Called with mu held.
+// touchStagingLine touches the streams of as many Writes as the staging memory has room for.
+// Each Write that is woken either takes some memory, so that its release wakes others, or
+// calls wakeStagingLine: else those would wait for ever if nothing is under way. Called with
+// mu held.
 func (l *Link) touchStagingLine() {
 	q := &l.send
 	for taken := 0; q.stagingLine.len() > 0; {
@@ -122,15 +122,15 @@ func (l *Link) touchStagingLine() {
 	}
 }
 
-// joinStagingLine has a Write wait in line for staging memory. One that has left the line
-// meanwhile has its old place, so that none has more than one. Called with mu held,
-// which it may release to send.
+// joinStagingLine enters a Write into the line for staging memory. A stream whose Write has
+// left the line has its old place, so no stream has two. Called with mu held, which it may
+// release to send.
 func (s *Stream) joinStagingLine() {
 	if s.line == notInLine {
 		s.link.send.stagingLine.push(s)
 	}
 	s.line = inLine
-	s.link.trySend() // what it waits for may be stuck
+	s.link.trySend() // the queue may be stuck
 }
 
 // wakeStagingLine wakes Writes that wait for staging memory. A Write that needs none after

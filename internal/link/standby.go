@@ -32,8 +32,8 @@ type standby struct {
 }
 
 // A link gets a standby when it has gone without for standbyPause, or half as long again,
-// for all links of a card may have lost theirs at once. After attempts in vain it waits
-// twice as long each time, standbyPauseMost at most.
+// for all links of a card may have lost theirs at once. After each attempt that fails it
+// waits twice as long, standbyPauseMost at most.
 const (
 	standbyPause     = time.Second
 	standbyPauseMost = 16 * time.Second

@@ -75,7 +75,7 @@ type outbox struct {
 //	notInLine  → inLine, when the Write finds none
 //	inLine     the Write waits      → notInLine, when there is some for it;
 //	                                  leftLine, when the Write fails
-//	leftLine   nobody waits for it  → notInLine, when its turn comes;
+//	leftLine   no Write waits       → notInLine, when its turn comes;
 //	                                  inLine, when another Write finds none before
 type placeInLine uint8
 

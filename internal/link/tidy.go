@@ -21,8 +21,8 @@ type tidying struct {
 	grown   []*Stream   // whose rings may be larger than at first
 }
 
-// tidyAfter is for how long nothing may come to a ring, or be in a slab, before it
-// is given back: once to twice as long as this.
+// tidyAfter is the time between two calls of tidyTick. A ring to which nothing comes, or a
+// slab in which nothing is, for once to twice as long is given back.
 func (l *Link) tidyAfter() time.Duration { return max(l.cfg.Idle, time.Second) }
 
 // tidyLater sets the timer of tidyTick, unless it is set. Called with mu held.
@@ -59,9 +59,9 @@ func (l *Link) tidyTick() {
 		return
 	}
 	l.shrinkRings(func(s *Stream) bool {
-		before := s.inbox.seen
-		s.inbox.seen = s.ledger.Received()
-		return before == s.inbox.seen
+		before := s.inbox.receivedAtTick
+		s.inbox.receivedAtTick = s.ledger.Received()
+		return before == s.inbox.receivedAtTick
 	})
 	l.memory.rings.growOlder()
 	l.trim(2)
@@ -70,8 +70,8 @@ func (l *Link) tidyTick() {
 	}
 }
 
-// trim gives back the slabs that arena.trim would, and returns how many bytes that
-// are. Called with mu held, which it releases now and then.
+// trim frees what arena.trim frees, batch by batch, and returns how many bytes. Called with
+// mu held, which it releases between two batches.
 func (l *Link) trim(age int) (freed int) {
 	for l.stage == up {
 		n := l.memory.rings.trim(age)
@@ -112,8 +112,8 @@ func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 // memory is short.
 const unfilled = time.Second
 
-// giveUp gives back at once what the link can do without, all of it if it carries
-// nothing, and returns how many bytes that are or will be.
+// giveUp frees at once what the link does not need, all of it if it carries nothing, and
+// returns how many bytes it has freed or will free.
 func (l *Link) giveUp() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,12 +129,12 @@ func (l *Link) giveUp() int {
 		return 0
 	}
 	now := time.Now()
-	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.last) > unfilled })
+	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.lastFilled) > unfilled })
 	return shrunk + l.trim(0) + l.giveUpStandby()
 }
 
-// reclaim has links give back what they can do without, and returns how many bytes
-// that are or will be. It takes each link's lock.
+// reclaim has links free what they do not need, and returns how many bytes they have freed
+// or will free. It takes each link's lock.
 func reclaim(links []*Link) (freed int) {
 	for _, l := range links {
 		freed += l.giveUp()
@@ -147,8 +147,8 @@ func within(b *budget.Budget) []*Link {
 	return slices.DeleteFunc(allLinks(), func(l *Link) bool { return l.cfg.Budget != b })
 }
 
-// rivals are the links that have what the link lacks, by the error that says so:
-// none but itself if it has reached its own limit.
+// rivals are the links that have the memory that the link lacks, by the error for that: the
+// link itself if it has reached its own limit, else all of its budget.
 func (l *Link) rivals(err error) []*Link {
 	var shortage *budget.ShortageError
 	if errors.As(err, &shortage) && shortage.Of == budget.LinkMemory {
@@ -157,8 +157,8 @@ func (l *Link) rivals(err error) []*Link {
 	return within(l.cfg.Budget)
 }
 
-// reclaimOn has rivals give memory back if err says that there was too little, and
-// says so in err. Called with no link's lock held.
+// reclaimOn has rivals free memory if err is a shortage, and notes in err whether that will
+// pass. Called with no link's lock held.
 func reclaimOn(err error, rivals []*Link) error {
 	var shortage *budget.ShortageError
 	if errors.As(err, &shortage) {
@@ -170,7 +170,7 @@ func reclaimOn(err error, rivals []*Link) error {
 // reclaiming is set while reclaimInBackground is under way.
 var reclaiming atomic.Bool
 
-// reclaimInBackground is reclaim for those who hold a link's lock.
+// reclaimInBackground is reclaim in a goroutine, for callers that hold a link's lock.
 func reclaimInBackground(links []*Link) {
 	if reclaiming.CompareAndSwap(false, true) {
 		go func() {
