@@ -127,8 +127,8 @@ func (l *Link) handBack() {
 	}
 }
 
-// WriteBuffer is one Write of n of the buffer's bytes, from a position on, that
-// hands it over. The buffer is one that is not, and of the stream's link.
+// WriteBuffer is one Write of n of the buffer's bytes, from a position on, and hands the
+// buffer over. The buffer must be of the stream's link, and not be handed over yet.
 func (s *Stream) WriteBuffer(b *Buffer, from, n int, d *deadline.Deadline) (done int, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()

@@ -9,8 +9,8 @@ import (
 )
 
 // Peek returns the next n bytes where they lie in the ring, without taking them,
-// waiting for them until the deadline. If it returns fewer, which are those that
-// there are, the error says why.
+// waiting for them until the deadline. If fewer have arrived in one piece, it returns those,
+// and the error says why.
 func (s *Stream) Peek(n int, d *deadline.Deadline) ([]byte, error) {
 	if n < 0 {
 		return nil, bufio.ErrNegativeCount
@@ -79,7 +79,7 @@ func (s *Stream) Buffered() int {
 }
 
 // Discard takes the next n bytes and drops them, waiting for them until the deadline.
-// It says how many it has dropped.
+// It returns how many it has dropped.
 func (s *Stream) Discard(n int, d *deadline.Deadline) (int, error) {
 	if n < 0 {
 		return 0, bufio.ErrNegativeCount

@@ -39,13 +39,13 @@ type More struct {
 	Connect func() (*Link, error) // makes one without a stream
 }
 
-// busyLink is how many streams there are on each link before another is begun. As
-// a link is for so many processors (see rconn.Config.Links), fewer streams, which
-// use no more than that, gain nothing by another.
+// busyLink is how many streams each link carries before another link is made. One link
+// serves as many processors (see rconn.Config.Links); fewer streams use no more than those,
+// and gain nothing by another link.
 const busyLink = 8
 
-// restTime is how long no link beyond the first is begun after one could not be
-// had, or has ended.
+// restTime is how long no link beyond the first is made after an attempt to make one has
+// failed, or one has ended.
 const restTime = 10 * time.Second
 
 // Dial begins a stream on the least loaded link that the pool has for a key. If there is

@@ -7,8 +7,8 @@ import (
 	"github.com/ringnet/ringnet/internal/deadline"
 )
 
-// copyLocked is how many bytes are copied without letting go of the link's lock:
-// so few take no longer than that would.
+// copyLocked is how many bytes are copied without releasing the link's lock: to release it
+// and take it again would take longer.
 const copyLocked = 1 << 10
 
 // Read reads into p what has arrived, at least one byte, waiting for it until

@@ -12,15 +12,15 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Returns is where peers come back to that have lost the queue pair of a link: a
-// listener of this process, there as long as there are links that it is for. The zero
-// Returns with a fabric is ready for use.
+// Returns is the listener of this process for peers that have lost the queue pair of a link
+// and ask for another. It listens as long as there are links that need it. The zero Returns
+// with a fabric is ready for use.
 type Returns struct {
 	Fabric fabric.Fabric
 
 	mu       sync.Mutex // guards what follows
 	listener fabric.Listener
-	waiting  int // links that have a place here, or are about to
+	waiting  int // links that need the listener
 	links    map[returnKey]*Link
 
 	turns turns // of the links' attempts
@@ -30,16 +30,17 @@ type Returns struct {
 	listed  time.Time     // when they were
 }
 
-// returnKey is what a link is known by. Both ends may be in this process.
+// returnKey identifies a link in requests. Both ends of it may be in this process.
 type returnKey struct {
 	number uint64
 	active bool
 }
 
-// returnBacklog is how many requests wait at once for being taken.
+// returnBacklog is how many requests the listener queues.
 const returnBacklog = 128
 
-// open makes a place for a link, and returns the port where peers come back to.
+// open counts a link that needs the listener, which the first one begins, and returns the
+// listener's port.
 func (r *Returns) open() (uint16, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +56,7 @@ func (r *Returns) open() (uint16, error) {
 	return r.listener.Addr().Port(), nil
 }
 
-// close gives a place back.
+// close ends what open has begun; the last link ends the listener.
 func (r *Returns) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
