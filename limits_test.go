@@ -31,12 +31,6 @@ var larger = map[string]string{
 	"link.Config":    "as flat as rconn.Config, of which it is made field by field",
 	"link.Link":      "a type for each of its parts, which meet under one lock",
 	"rconn.LinkInfo": "one flat list, for programs to print",
-
-	// Not divided yet:
-	"verbs.endpoint":                         "a device's objects, the arrays for its calls, and how Wait sleeps",
-	"verbs.datagrams":                        "what listens, what sends, and who watches",
-	"verbs.datagramQueue":                    "its receives and its sends",
-	"internal/fabric/verbs/datagramqueue.go": "has that type",
 }
 
 // twice are pairs of files with the same code, and why they may have it.

@@ -41,17 +41,13 @@ const (
 
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
-	rdma       rdma // in the port space for UDP
-	only6      bool // it is at all addresses of IPv6, and of IPv4 at none
-	local      netip.AddrPort
-	limits     fabric.DatagramLimits
-	filter     func(*fabric.Datagram) bool
-	notify     func()
-	lost       func(error)
-	listener   *listener
-	ctx        context.Context // ends with Close
-	cancel     context.CancelFunc
-	background sync.WaitGroup // goroutines; none begins after Close, but of those
+	rdma     rdma // in the port space for UDP
+	only6    bool // it is at all addresses of IPv6, and of IPv4 at none
+	local    netip.AddrPort
+	limits   fabric.DatagramLimits
+	listener *listener
+	callbacks
+	lifetime
 
 	// queues is replaced, never changed, with mu held. turn is that of Receive.
 	queues atomic.Pointer[[]*datagramQueue]
@@ -70,6 +66,20 @@ type datagrams struct {
 	closed   bool
 }
 
+// callbacks are what the endpoint's owner is asked and told: see [fabric.DatagramOptions].
+type callbacks struct {
+	filter func(*fabric.Datagram) bool
+	notify func()
+	lost   func(error)
+}
+
+// lifetime is that of the endpoint.
+type lifetime struct {
+	ctx        context.Context // ends with Close
+	cancel     context.CancelFunc
+	background sync.WaitGroup // goroutines; none begins after Close, but of those
+}
+
 var (
 	_ fabric.Datagrams        = rdma{}
 	_ fabric.DatagramEndpoint = (*datagrams)(nil)
@@ -79,8 +89,10 @@ var (
 func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
 	f.space = C.RN_RDMA_PS_UDP
 	d := &datagrams{
-		rdma: f, only6: local.Addr() == netip.IPv6Unspecified(), filter: o.Filter, notify: o.Notify, lost: o.Lost,
-		handles: make(map[uint64]*addressHandle),
+		rdma:      f,
+		only6:     local.Addr() == netip.IPv6Unspecified(),
+		callbacks: callbacks{o.Filter, o.Notify, o.Lost},
+		handles:   make(map[uint64]*addressHandle),
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.queues.Store(new([]*datagramQueue))

@@ -2,8 +2,8 @@
 
 package verbs
 
-// A queue pair of type UD: its memory, and what it receives. What it sends is in
-// datagramsend.go.
+// A queue pair of type UD, and its memory. What it receives is in datagramreceive.go, what
+// it sends in datagramsend.go.
 //
 // What arrives lies in slots of registered memory, each with room for the longest
 // datagram and the device's header, until Receive copies it; what is to be sent is copied
@@ -42,7 +42,25 @@ const (
 
 // datagramQueue is one.
 type datagramQueue struct {
-	d      *datagrams
+	d *datagrams
+	queueName
+	queueReceives
+	queueSends
+	member    *membership // nil if it is none; guarded by datagrams.making, until it is taken out of d
+	memory    budget.Account
+	listening chan struct{} // closed when nobody waits for arrivals any more
+	failed    atomic.Bool
+	closing   atomic.Bool
+
+	handling sync.Mutex // is held by who makes a handle, and by close; comes before sending
+
+	// Guarded by datagrams.mu, until it is taken out of d.
+	used     bool      // somebody knows it
+	watchers []watcher // the oldest first
+}
+
+// queueName is how others know a queue pair, and what they may send to it.
+type queueName struct {
 	number uint64         // of those of this process
 	local  netip.Addr     // of its port
 	group  netip.AddrPort // whose member it is, which does nothing else; invalid: it is none
@@ -50,38 +68,6 @@ type datagramQueue struct {
 	key    uint32 // Q_Key
 	zone   string // of the port's interface
 	mtu    int
-
-	// e has the queue pair, the completion queue of the receives, and their memory. It
-	// sleeps until something arrives, and is told what becomes of the device.
-	e      *endpoint
-	slots  []byte // of receives
-	stride int
-
-	depth     int // of the send queue
-	sendCQ    *C.struct_rn_ibv_cq
-	sends     *C.struct_rn_queue
-	sendMR    *memory
-	inline    int
-	memory    budget.Account
-	listening chan struct{} // closed when nobody waits for arrivals any more
-
-	failed  atomic.Bool
-	closing atomic.Bool
-
-	// Guarded by the endpoint's mu, until the queue pair is the endpoint's no more.
-	used     bool      // somebody knows it
-	watchers []watcher // the oldest first
-
-	member *membership // nil if it is none; guarded by the endpoint's making, until the same
-
-	handling sync.Mutex // is held by who makes a handle, and by close; comes before sending
-
-	receiving     sync.Mutex // is held by who looks at e.queue, and guards what follows
-	polled, taken int        // completions in e.wc, and how many of them have been looked at
-
-	sending      sync.Mutex // guards what follows
-	posted, done uint64     // counts of sends
-	handles      map[*addressHandle]struct{}
 }
 
 var datagramQueues atomic.Uint64 // how many there have been
@@ -90,9 +76,11 @@ var datagramQueues atomic.Uint64 // how many there have been
 // address: for nothing but the group of a membership, if there is one, which ends with it.
 func newDatagramQueue(d *datagrams, local netip.Addr, m *membership, recvs int) (*datagramQueue, error) {
 	q := &datagramQueue{
-		d: d, number: datagramQueues.Add(1), local: local, member: m,
-		memory:  budget.Account{Budget: budget.Process, Locked: true, Datagrams: true},
-		handles: make(map[*addressHandle]struct{}),
+		d:          d,
+		queueName:  queueName{number: datagramQueues.Add(1), local: local},
+		queueSends: queueSends{handles: make(map[*addressHandle]struct{})},
+		member:     m,
+		memory:     budget.Account{Budget: budget.Process, Locked: true, Datagrams: true},
 	}
 	if m != nil {
 		q.group, q.used = m.group, true
@@ -316,90 +304,3 @@ func (q *datagramQueue) close() {
 
 // maxMessage is how many bytes a datagram has at most behind its header.
 func (q *datagramQueue) maxMessage() int { return q.mtu - fabric.HeaderSize }
-
-// begin has the endpoint's owner told when there is something to receive. Called with the
-// endpoint's mu held.
-func (q *datagramQueue) begin() {
-	q.listening = make(chan struct{})
-	go q.listen()
-}
-
-func (q *datagramQueue) listen() {
-	defer close(q.listening)
-	for !q.closing.Load() {
-		if err := q.e.Wait(); err != nil && !errors.Is(err, fabric.ErrPortDown) {
-			q.d.fail(q)
-			return
-		}
-		q.d.notify()
-	}
-}
-
-func (q *datagramQueue) arm() {
-	q.receiving.Lock()
-	defer q.receiving.Unlock()
-	_ = q.e.Arm() // the device is gone, or the queue pair: Wait says so
-}
-
-// receive takes what has arrived, as much as ds has room for, and says how much. It comes
-// back after a while from a flood of which nothing is wanted, and has itself called again.
-func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
-	q.receiving.Lock()
-	defer q.receiving.Unlock()
-	for looked := 0; n < len(ds) && q.e.queue != nil && !q.closing.Load() && !q.failed.Load(); looked++ {
-		if looked == len(ds)+pollBatch {
-			q.d.notify()
-			break
-		}
-		if q.taken == q.polled && !q.poll() {
-			break
-		}
-		w := &q.e.wc[q.taken]
-		q.taken++
-		if w.status != C.RN_IBV_WC_SUCCESS {
-			q.d.fail(q)
-		} else if q.take(w, &ds[n]) {
-			n++
-		}
-	}
-	return n
-}
-
-// poll posts the receives again whose slots have been copied from, and polls, for more
-// than a caller may have room for. It returns false if there is nothing. Called with
-// receiving held.
-func (q *datagramQueue) poll() bool {
-	e := q.e
-	if q.taken > 0 && C.rn_post_recv(e.queue, C.int(q.taken)) != 0 {
-		q.d.fail(q)
-		return false
-	}
-	q.polled, q.taken = int(C.rn_poll(e.queue, C.int(len(e.wc)))), 0
-	if q.polled < 0 {
-		q.polled = 0
-		q.d.fail(q)
-	}
-	return q.polled > 0
-}
-
-// take copies a datagram that has arrived, if it is wanted.
-func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted bool) {
-	slot := q.slots[int(w.wr_id)*q.stride:][:w.byte_len]
-	d.Header, d.From, d.Via, d.Len = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}, 0
-	var rest []byte
-	if w.wc_flags&C.RN_IBV_WC_GRH != 0 && len(slot) >= grhSize+fabric.HeaderSize {
-		var from netip.Addr
-		from, d.Via.To = addressesOf((*[grhSize]byte)(slot), q.zone)
-		d.From = netip.AddrPortFrom(from, 0)
-		d.Header = [fabric.HeaderSize]byte(slot[grhSize:])
-		rest = slot[grhSize+fabric.HeaderSize:]
-		d.Len = len(rest)
-	}
-	if !q.d.filter(d) {
-		return false
-	}
-	for _, part := range d.Buffers {
-		rest = rest[copy(part, rest):]
-	}
-	return true
-}

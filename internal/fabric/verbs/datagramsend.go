@@ -10,6 +10,7 @@ import "C"
 import (
 	"net"
 	"runtime"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -19,6 +20,19 @@ import (
 // sendWithin is how long datagrams may wait for the device to send them: one whose port is
 // up, and that no other has told to pause, takes microseconds.
 const sendWithin = time.Second
+
+// queueSends are the sends of a queue pair, which have a completion queue of their own.
+type queueSends struct {
+	depth  int // of the send queue
+	sendCQ *C.struct_rn_ibv_cq
+	sends  *C.struct_rn_queue
+	sendMR *memory
+	inline int // bytes that a send may have
+
+	sending      sync.Mutex // guards what follows
+	posted, done uint64     // counts of sends
+	handles      map[*addressHandle]struct{}
+}
 
 // aim has a handle lead to where its receiver is, or is by now: a new address handle asks
 // the kernel for the address on Ethernet again. The error is net.ErrClosed if the queue pair

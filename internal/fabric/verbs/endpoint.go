@@ -57,7 +57,16 @@ type endpoint struct {
 	// than a connection manager ever says; what nobody reads is dropped.
 	handshake chan cmEvent
 
-	// Made by Open, in this order.
+	objects
+	calls
+	in  inbox // Sends: see mailbox.go
+	out outbox
+	sleep
+	changes fabric.Changes
+}
+
+// objects are what Open makes, in this order.
+type objects struct {
 	options fabric.Options
 	device  *device
 	port    int
@@ -66,27 +75,26 @@ type endpoint struct {
 	cq      *C.struct_rn_ibv_cq
 	qp      *C.struct_rn_ibv_qp
 	memory  []*memory
-	queue   *C.struct_rn_queue
+}
 
-	// The arrays of queue.
+// calls is C memory for what is posted and polled, and its arrays as Go sees them.
+type calls struct {
+	queue      *C.struct_rn_queue
 	send       []C.struct_rn_ibv_send_wr
 	sge        []C.struct_rn_ibv_sge
 	wc         []C.struct_rn_ibv_wc
 	inline     []byte
 	inlineSize int
+}
 
-	// Sends: see mailbox.go.
-	in  inbox
-	out outbox
-
-	// Waiting: see wait.go.
-	file    atomic.Pointer[os.File] // owns the completion channel's descriptor
-	raw     syscall.RawConn
-	take    func(uintptr) bool
-	armed   atomic.Bool // somebody wants the next event
-	gone    bool        // the descriptor will not become readable again
-	woken   atomic.Bool
-	changes fabric.Changes
+// sleep is what Wait and Wake need: see wait.go.
+type sleep struct {
+	file  atomic.Pointer[os.File] // owns the completion channel's descriptor
+	raw   syscall.RawConn
+	take  func(uintptr) bool
+	armed atomic.Bool // somebody wants the next event
+	gone  bool        // the descriptor will not become readable again
+	woken atomic.Bool
 }
 
 func newEndpoint(f rdma, id cmID) *endpoint {
