@@ -49,12 +49,19 @@ func (d *datagrams) accept(in *inlet) {
 	}
 }
 
-// enter begins with one more source, if there is room for it, or nil is returned.
+// enter begins with one more source, or returns nil if there is no room for it. It waits
+// until who makes room has gone: of many who come at once, each has to have room of its own.
 func (d *datagrams) enter(in *inlet, e *endpoint) *source {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.entering)+len(d.sources) >= maxSources && d.evict(0) == nil {
-		return nil
+	for len(d.entering)+len(d.sources) >= maxSources {
+		other := d.evict(0)
+		if other == nil {
+			return nil
+		}
+		d.mu.Unlock()
+		<-other.freed
+		d.mu.Lock()
 	}
 	s := &source{
 		number:  sources.Add(1),

@@ -5,6 +5,7 @@ package shm
 import (
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -212,6 +213,29 @@ func TestDatagramSendersThatAreNewMakeNoRoom(t *testing.T) {
 	require.Equal(t, fabric.Flushed, a.post(old, "late"))
 	require.Equal(t, fabric.OK, a.post(young, "my first"))
 	require.Equal(t, "my first", b.next(t))
+}
+
+// One that is about to go makes room for one, once it has gone, not for all who come until
+// then.
+func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &datagrams{notify: func() {}}
+		for range maxSources {
+			d.sources = append(d.sources, &source{d: d, state: deaf, freed: make(chan struct{})})
+		}
+		for range 3 {
+			go d.enter(nil, &endpoint{sock: &socket{fd: -1}})
+		}
+		for entered := range 4 {
+			synctest.Wait()
+			require.Len(t, d.entering, entered)
+			if entered < 3 {
+				gone := d.evict(0)
+				d.remove(gone)
+				close(gone.freed)
+			}
+		}
+	})
 }
 
 // Senders that say nothing keep nobody out, where memory is short as little as where there
