@@ -75,6 +75,11 @@ func TestDatagramsOfASenderThatRestarts(t *testing.T) {
 func (h *handle) flood(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.write(n)
+}
+
+// write is flood, called with mu held: until it is released the memory stays.
+func (h *handle) write(n int) {
 	for range n {
 		p, pos := h.e.peer, h.e.sent
 		p.slot(pos).Store(p.lapOf(pos) | sendBit | 100<<lengthShift)

@@ -123,6 +123,7 @@ type source struct {
 	vain   int     // how often Receive has found nothing since
 	before *source // what has arrived there, up to a position, is received first; or nil
 	until  uint64
+	last   uint64 // once it fades: the position behind what had arrived by then
 }
 
 var sources atomic.Uint64 // how many there have been
@@ -214,7 +215,7 @@ func (s *source) receive(ds []fabric.Datagram) (wanted, dropped int) {
 			dropped++
 		}
 	}
-	if wanted+dropped > 0 {
+	if wanted+dropped > 0 && s.state == hearing {
 		s.e.own.posted.Store(s.e.recvPosted)
 	}
 	if s.state == fading && !s.arrived() {
@@ -224,7 +225,9 @@ func (s *source) receive(ds []fabric.Datagram) (wanted, dropped int) {
 }
 
 // arrived says whether there is something to receive. Called with d.mu held.
-func (s *source) arrived() bool { return s.arrivedAt(s.e.recvDone) }
+func (s *source) arrived() bool {
+	return (s.state != fading || s.e.recvDone < s.last) && s.arrivedAt(s.e.recvDone)
+}
 
 func (s *source) arrivedAt(pos uint64) bool {
 	own := s.e.own
@@ -318,6 +321,7 @@ func (s *source) dismiss() {
 	if s.state == hearing {
 		s.state = fading
 		s.tell()
+		s.last = s.arrivedUntil()
 		_ = s.e.Disconnect()
 	}
 }

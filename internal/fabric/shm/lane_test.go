@@ -204,6 +204,28 @@ func TestDatagramsAreReceivedOrWithdrawn(t *testing.T) {
 	}
 }
 
+// A sender that goes on although it has been told to go does not keep its lane.
+func TestDatagramsOfASenderThatDoesNotGo(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	h := a.resolve(t, b)
+	b.requireSources(t, 1)
+	h.flood(4)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sources[0]
+	posted := s.e.own.posted.Load()
+	h.mu.Lock()
+	s.fade()
+	h.write(4)
+	h.mu.Unlock()
+	require.Equal(t, fading, s.state)
+	wanted, dropped := s.receive(make([]fabric.Datagram, 16))
+	require.Equal(t, 4, wanted+dropped)
+	require.Equal(t, deaf, s.state)
+	require.Equal(t, posted, s.e.own.posted.Load())
+}
+
 // A lane that has ended, and is about to be forgotten, does not hide the one before it.
 func TestDatagramsFollowThoseBeforeALaneThatHasEnded(t *testing.T) {
 	f := newFabric(t)
