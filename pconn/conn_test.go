@@ -325,6 +325,32 @@ func TestReceiverThatHasGoneIsLookedForAgain(t *testing.T) {
 	})
 }
 
+// A receiver that has senders make room for each other may end what leads to it before
+// anything was sent: nothing is lost by that, and nobody told that it is gone.
+func TestReceiverThatMakesRoomIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		p := &post{
+			status: func(netip.AddrPort) fabric.Status {
+				if asked < maxMisses {
+					return fabric.Flushed
+				}
+				return fabric.OK
+			},
+			resolve: func(context.Context, netip.AddrPort) error { asked++; return nil },
+		}
+		c := open(t, p, there)
+		_, err := c.Write([]byte("a"))
+		require.NoError(t, err)
+		synctest.Wait()
+		_, err = c.Write([]byte("b"))
+		require.NoError(t, err)
+		require.Equal(t, []string{"0:a", "1:b"}, p.sent)
+		require.Zero(t, c.Stats().Unreachable)
+		require.NoError(t, c.Close())
+	})
+}
+
 func TestDialedIsToldOnceThatNobodyIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{resolve: func(context.Context, netip.AddrPort) error {

@@ -46,7 +46,12 @@ type receiver struct {
 	// While it is being looked for: which search that is, and how to end it.
 	search uint64
 	giveUp context.CancelFunc
+	misses int // so many times in a row it was found, and took nothing any more
 }
+
+// maxMisses bounds that. A receiver that has others make room may end what leads to it before
+// anything is sent; so it is asked again whether it is there.
+const maxMisses = 16
 
 // receiver is the one at an address, whose handle may not be there yet. Called with mu
 // held.
@@ -153,7 +158,7 @@ func (c *Conn) resolve(r *receiver) {
 	s.pending++
 	s.searches++
 	ctx, cancel := context.WithCancel(s.ctx)
-	r.search, r.giveUp = s.searches, cancel
+	r.search, r.giveUp, r.misses = s.searches, cancel, 0
 	s.resolving.Go(func() {
 		defer cancel()
 		for !c.tryToResolve(ctx, r) {
@@ -189,8 +194,11 @@ func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 		}
 		r.handle.Close()
 		r.handle, r.sequence = nil, 0
-		if waited -= sent; waited <= 0 {
-			return false // what has come since is for the successor
+		if sent > 0 {
+			r.misses = 0
+		}
+		if r.misses++; r.misses < maxMisses {
+			return false
 		}
 		err = syscall.ECONNREFUSED
 	}
