@@ -18,12 +18,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -247,11 +249,8 @@ func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
 // is for a kernel that does not tell, or not before ctx ends.
 func (f *shm) told(ctx context.Context, to netip.AddrPort) (found []bound, passed, err error) {
 	sockets, err := f.toldAll(ctx, to)
-	judged := make(map[uint32]error) // asking once is enough, however many somebody opens
+	judged := f.judgeOwners(ctx, sockets)
 	for _, s := range sockets {
-		if _, ok := judged[s.owner]; !ok {
-			judged[s.owner] = f.judge(ctx, s.owner, true)
-		}
 		if err := judged[s.owner]; err != nil {
 			passed = err
 			continue
@@ -259,6 +258,28 @@ func (f *shm) told(ctx context.Context, to netip.AddrPort) (found []bound, passe
 		found = append(found, s)
 	}
 	return found, passed, err
+}
+
+// judgeOwners judges the users whose sockets they are, all at once: one about whom the
+// application does not answer before ctx ends is in no other's way. Asking once is enough,
+// however many sockets somebody opens.
+func (f *shm) judgeOwners(ctx context.Context, sockets []bound) map[uint32]error {
+	judged := make(map[uint32]error)
+	for _, s := range sockets {
+		judged[s.owner] = nil
+	}
+	var mu sync.Mutex // guards judged
+	var judging sync.WaitGroup
+	for _, uid := range slices.Collect(maps.Keys(judged)) {
+		judging.Go(func() {
+			err := f.judge(ctx, uid, true)
+			mu.Lock()
+			defer mu.Unlock()
+			judged[uid] = err
+		})
+	}
+	judging.Wait()
+	return judged
 }
 
 // toldAll are those whoever has them.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -618,6 +619,40 @@ func TestASlowJudgementHoldsUpNobodyElse(t *testing.T) {
 		require.NoError(t, b.Close())
 	})
 	soon(t, "Close", func() { require.NoError(t, l.Close()) })
+}
+
+// One user of whom the application does not say whether it trusts it takes one place, however
+// often it comes, and its verdict is for all who wait.
+func TestAUserIsJudgedOnceAtATime(t *testing.T) {
+	const silent, trusted = 1001, 1002
+	synctest.Test(t, func(t *testing.T) {
+		judge, asked := make(chan struct{}), 0
+		f := &shm{judging: newVerdicts(), config: Config{Trust: func(uid uint32) bool {
+			if uid == silent {
+				asked++
+				<-judge
+			}
+			return true
+		}}}
+		waiting := make(chan error)
+		for range 2 * maxJudging {
+			go func() { waiting <- f.judge(t.Context(), silent, true) }()
+		}
+		synctest.Wait()
+		require.NoError(t, f.judge(t.Context(), trusted, true))
+
+		over, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		errs := f.judgeOwners(over, []bound{{owner: silent}, {owner: trusted}})
+		require.ErrorIs(t, errs[silent], context.DeadlineExceeded)
+		require.NoError(t, errs[trusted])
+
+		close(judge)
+		for range 2 * maxJudging {
+			require.NoError(t, <-waiting)
+		}
+		require.Equal(t, 1, asked)
+	})
 }
 
 // A listener of another user is refused by the dialer, before it has been told

@@ -25,7 +25,7 @@ type shm struct {
 	overflow  uint32 // what user IDs look like that have no name here
 	listeners string // what the names of listeners begin with
 
-	judging chan struct{} // has one for each judgement of the application's under way
+	judging verdicts
 
 	requestTimeout time.Duration
 
@@ -82,7 +82,7 @@ func New(c Config) (fabric.Fabric, error) {
 		config:         c,
 		overflow:       overflow,
 		listeners:      listenerName,
-		judging:        make(chan struct{}, maxJudging),
+		judging:        newVerdicts(),
 		requestTimeout: requestTimeout,
 	}, nil
 }

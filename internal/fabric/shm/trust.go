@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// maxJudging is how many other users' processes are judged at a time.
+// maxJudging is how many other users are judged at a time.
 const maxJudging = 64
 
 // listenerUser is the user who listens at a name. Nobody can send anything to the
@@ -70,25 +71,72 @@ func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
 	return fmt.Errorf("%w: the peer's user ID is %d, ours %d: %w", fabric.ErrOtherUser, uid, own, syscall.EACCES)
 }
 
-// ask has the application judge, and waits for a place, if there are maxJudging who do
-// that, and for the verdict. Nothing can interrupt the application: ctx ends the wait.
+// verdicts are the calls of the application under way that judge users: one for each user,
+// whoever wants to know, so that one that is not answered holds up that user alone.
+type verdicts struct {
+	places chan struct{} // has one for each
+	mu     *sync.Mutex   // guards what follows
+	of     map[uint32]*verdict
+}
+
+// verdict is one. trusted is set when done is closed.
+type verdict struct {
+	done    chan struct{}
+	trusted bool
+}
+
+func newVerdicts() verdicts {
+	return verdicts{make(chan struct{}, maxJudging), new(sync.Mutex), make(map[uint32]*verdict)}
+}
+
+// ask has the application judge, and waits for the verdict, and before for a place, if
+// maxJudging users are being judged. Nothing can interrupt the application: ctx ends the wait.
 func (f *shm) ask(ctx context.Context, uid uint32) (trusted bool, err error) {
+	v := f.judging.underWay(uid)
+	if v == nil {
+		select {
+		case f.judging.places <- struct{}{}:
+			v = f.judging.begin(uid, f.config.Trust)
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
 	select {
-	case f.judging <- struct{}{}:
+	case <-v.done:
+		return v.trusted, nil
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	verdict := make(chan bool, 1)
+}
+
+// underWay is the verdict about a user that the application is to give, or nil.
+func (j *verdicts) underWay(uid uint32) *verdict {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.of[uid]
+}
+
+// begin has the application judge a user, for which its caller has taken a place, unless it
+// does already.
+func (j *verdicts) begin(uid uint32, trust func(uint32) bool) *verdict {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if v := j.of[uid]; v != nil {
+		<-j.places
+		return v
+	}
+	v := &verdict{done: make(chan struct{})}
+	j.of[uid] = v
 	go func() {
-		verdict <- f.config.Trust(uid)
-		<-f.judging
+		trusted := trust(uid)
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		v.trusted = trusted
+		delete(j.of, uid)
+		close(v.done)
+		<-j.places
 	}()
-	select {
-	case trusted := <-verdict:
-		return trusted, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
+	return v
 }
 
 // isStranger says whether it is for the application to say if this process may connect to
