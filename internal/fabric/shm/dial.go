@@ -22,19 +22,19 @@ import (
 // shm implements [fabric.Fabric].
 type shm struct {
 	config    Config
-	overflow  uint32 // what user IDs look like that have no name here
-	listeners string // what the names of listeners begin with
+	overflow  uint32 // overflowUID
+	listeners string // what the names of listeners' sockets begin with
 
 	judging verdicts
 
 	requestTimeout time.Duration
 
-	// persistent says that listeners go on after any error: there is nobody to be told
-	// that one has ended. Those for datagrams do.
+	// persistent makes listeners go on after any error. Those for datagrams do: no call
+	// could return to the application why one has ended.
 	persistent bool
 
-	// Tests make the kernel an older one: silent about who has which name, or
-	// lenient, without SO_PASSRIGHTS.
+	// Tests set these for what an older kernel does: silent, for one that does not
+	// list sockets, and lenient, for one without SO_PASSRIGHTS.
 	silent, lenient bool
 }
 
@@ -55,14 +55,14 @@ func Fabric() (fabric.Fabric, error) {
 	return shared.fabric, nil
 }
 
-// naming is f with other names for its listeners.
+// naming returns a copy of f whose listeners' names begin with another prefix.
 func (f *shm) naming(listeners string) *shm {
 	own := *f
 	own.listeners = listeners
 	return &own
 }
 
-// shared is the fabric that trusts nobody else, once there is one.
+// shared has the fabric with the zero Config, once there is one.
 var shared struct {
 	sync.Mutex
 	fabric fabric.Fabric
@@ -87,11 +87,11 @@ func New(c Config) (fabric.Fabric, error) {
 	}, nil
 }
 
-// kernel is that of this process.
+// kernel is the prober of this process.
 var kernel = prober{probe: probe}
 
-// prober remembers what the kernel has, once it has what a fabric needs: every
-// dial makes a fabric.
+// prober probes the kernel until it has what a fabric needs, and remembers the
+// result, for every dial makes a fabric.
 type prober struct {
 	probe func() (overflow uint32, err error)
 
@@ -100,7 +100,7 @@ type prober struct {
 	uid   uint32
 }
 
-// overflow is what user IDs look like that have no name here.
+// overflow returns overflowUID, or why there can be no fabric.
 func (p *prober) overflow() (uint32, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +114,7 @@ func (p *prober) overflow() (uint32, error) {
 	return p.uid, nil
 }
 
-// probe sees whether memory can be shared, and what overflowUID is.
+// probe checks that memory can be shared, and returns overflowUID.
 func probe() (uint32, error) {
 	err := shareMemory()
 	if err != nil && !exhausted(err) && !errors.Is(err, errors.ErrUnsupported) {
@@ -141,8 +141,8 @@ func shareMemory() error {
 	return err
 }
 
-// overflowUID is what the kernel shows instead of user IDs that have none in
-// the reader's user namespace (user_namespaces(7)).
+// overflowUID is the user ID that the kernel shows for users who have none in the
+// reader's user namespace (user_namespaces(7)).
 func overflowUID() uint32 {
 	const standard = 65534
 	b, err := os.ReadFile("/proc/sys/kernel/overflowuid")

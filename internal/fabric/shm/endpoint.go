@@ -24,8 +24,8 @@ import (
 
 // spin is the number of polls worth making before waiting for an event. With
 // what a caller does around each they take some 100 µs: as long as a processor
-// of a virtual machine may take to wake up, and as a request to net/http or
-// gRPC takes to be answered, which so finds both sides awake. With a quarter of
+// of a virtual machine may take to wake up, and as net/http or gRPC takes to answer
+// a request, whose answer then finds the client still polling. With a quarter of
 // that, net/http serves a third as many requests.
 const spin = 4000
 
@@ -33,16 +33,16 @@ const spin = 4000
 type endpoint struct {
 	f             *shm
 	local, remote netip.AddrPort
-	mu            sync.Mutex // guards sock until it is connected
+	mu            sync.Mutex // guards sock, which renewSocket may replace until it is connected
 	sock          *socket
 
 	handshake
 	opened
 	mapped
 
-	failed  atomic.Bool // the queue pair is in state ERR
-	drained bool        // and what had arrived before has been polled
-	broken  atomic.Pointer[error]
+	failed  atomic.Bool           // the queue pair is in state ERR
+	drained bool                  // failed, and what had arrived before has been polled
+	broken  atomic.Pointer[error] // what Poll returns, once
 	sendQueue
 	recvQueue
 
@@ -62,8 +62,8 @@ type opened struct {
 // mapped is what the two ends share, from Connect or Accept to Close.
 type mapped struct {
 	mem    []byte // both segments
-	kept   bool   // slices of mem may outlive it
-	fd     int    // of mem, until the peer has it mapped; or -1
+	kept   bool   // slices of mem may be used after Close
+	fd     int    // of mem, until the peer has mapped it; or -1
 	own    *segment
 	peer   *segment // what this end writes to
 	layout layout   // of mem
@@ -90,8 +90,8 @@ func (e *endpoint) Footprint(o fabric.Options) fabric.Footprint {
 	return fabric.Footprint{Receives: own.queues(), Queues: e.MemoryForPeer()}
 }
 
-// Open implements [fabric.Endpoint]. Work requests of any size carry their data
-// by themselves, since PostSend puts it into the peer's memory.
+// Open implements [fabric.Endpoint]. Data of any size is inline, since PostSend
+// copies it into the peer's memory.
 func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if e.limits.RecvQueue != 0 || o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.RecvSize > maxBuffers || o.AckTimeout < 0 || o.Retries < 0 || o.Retries > 7 {
 		return fabric.Limits{}, fmt.Errorf("open with %+v: %w", o, syscall.EINVAL)
@@ -114,8 +114,8 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	return e.limits, nil
 }
 
-// MemoryForPeer is how many bytes Accept makes for the dialer, besides those of
-// this end.
+// MemoryForPeer returns how many bytes Accept makes for the dialer's queues,
+// besides those of this end.
 func (e *endpoint) MemoryForPeer() int {
 	if !e.passive {
 		return 0
@@ -123,9 +123,9 @@ func (e *endpoint) MemoryForPeer() int {
 	return e.peerShape.queues()
 }
 
-// Disconnect implements [fabric.Endpoint]. The memory that the peer has mapped
-// stays there to be read, so what was sent before arrives. Nobody's answer is
-// waited for: from now on Wait has ErrDisconnected.
+// Disconnect implements [fabric.Endpoint]. The peer can still read the memory that
+// it has mapped, so what was sent before arrives. Disconnect does not wait for the
+// peer: this end's Wait returns ErrDisconnected at once.
 func (e *endpoint) Disconnect() error {
 	e.fail()
 	if e.step == established {
@@ -138,8 +138,8 @@ func (e *endpoint) Disconnect() error {
 	return nil
 }
 
-// fail moves the queue pair to ERR. What has arrived is polled before what is
-// flushed.
+// fail moves the queue pair to ERR. Poll returns the messages that have arrived
+// before it flushes the other receives.
 func (e *endpoint) fail() {
 	if e.failed.Swap(true) {
 		return
@@ -171,8 +171,8 @@ func (e *endpoint) Close() error {
 	for _, m := range e.memory {
 		err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(m.bytes)))
 	}
-	// Whoever uses the endpoint from now on shall find nothing rather than
-	// somebody else's pages.
+	// A use after Close finds nil rather than pages that are another mapping's by
+	// then.
 	e.mem, e.own, e.peer, e.memory = nil, nil, nil, nil
 	return err
 }

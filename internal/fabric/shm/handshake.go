@@ -2,7 +2,7 @@
 
 package shm
 
-// How two queue pairs find each other.
+// The handshake, which connects two queue pairs.
 
 import (
 	"context"
@@ -18,23 +18,24 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// handshake is an endpoint's part in one.
+// handshake is an endpoint's state of it.
 type handshake struct {
 	step      step
 	passive   bool   // made by a listener
 	named     bool   // its socket has, or wants, the name of a dialer
 	at        string // the name of the listener to connect to, if it is known
 	private   []byte // of the request
-	peerShape shape  // as a dialer asked for it
+	peerShape shape  // the dialer's, from its request, if this end is passive
 }
 
-// step is how far a handshake is. Who moves it, by what it sends or receives:
+// step is how far an endpoint's handshake has come. These methods move it on, with
+// the frame that they send or receive:
 //
 //	                dialer      listener
 //	→ requested     Connect     readRequest    req
 //	→ answered      Connect     Accept         rep
 //	→ established   Confirm     Accept         rtu
-//	→ over          whoever refuses before     rej, or the end of the socket
+//	→ over          either, before that        rej, or the end of the socket
 type step int
 
 const (
@@ -46,10 +47,10 @@ const (
 )
 
 // reasonUnsupported is REJ reason 5, "unsupported request": the fabric refuses,
-// not who uses it.
+// not its user.
 const reasonUnsupported = 5
 
-// errAnother ends a handshake whose peer says something out of turn.
+// errAnother is for a frame that the handshake does not allow at this step.
 var errAnother = fmt.Errorf("the peer broke the handshake: %w", syscall.EPROTO)
 
 // Connect implements [fabric.Endpoint].
@@ -70,8 +71,8 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 		return nil, err
 	}
 	e.step = requested
-	// A listener that has refused already has closed its end, and what it said
-	// is there to be received.
+	// A listener that has refused already has closed its end; its REJ can still be
+	// received.
 	err := e.sock.send((&frame{kind: req, shape: e.shape, source: e.local, target: e.remote, private: private}).encode(), -1)
 	if err != nil && !hungUp(err) {
 		return nil, err
@@ -102,7 +103,7 @@ func (e *endpoint) Confirm() error {
 	return nil
 }
 
-// readRequest is the passive side's beginning. at is where it listens.
+// readRequest receives and checks a dialer's request. at is the listener's address.
 func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	f, _, err := e.receive(ctx)
 	if err != nil {
@@ -113,7 +114,7 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	}
 	claims := []netip.AddrPort{f.source, f.target}
 	if at.Addr().IsMulticast() {
-		claims = claims[:1] // a group is no host's
+		claims = claims[:1] // the target is the group, which is no host's address
 	}
 	for _, a := range claims {
 		if err := checkClaim(a); err != nil {
@@ -174,16 +175,16 @@ func (e *endpoint) Reject(private []byte) error {
 	return e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer, private: private}).encode(), -1)
 }
 
-// errListenerClosed is what dialers hear whose request was never accepted.
+// errListenerClosed goes to the dialers that a closed listener has not accepted.
 var errListenerClosed = wire.Reject{Reason: "the listener is closed"}
 
-// refuse says why the fabric refuses, and closes the endpoint.
+// refuse sends a REJ with the fabric's reason, and closes the endpoint.
 func (e *endpoint) refuse(reason int, text string) {
 	e.sayNo(&frame{reason: reason, text: text})
 	_ = e.Close()
 }
 
-// turnAway refuses for the listener, and closes the endpoint.
+// turnAway sends a REJ with the listener's reason, and closes the endpoint.
 func (e *endpoint) turnAway(why wire.Reject) {
 	e.sayNo(&frame{reason: fabric.RejectConsumer, private: why.Append(nil)})
 	_ = e.Close()
@@ -209,8 +210,8 @@ func (e *endpoint) share() error {
 	return err
 }
 
-// settle looks after the memory once the peer has it mapped. Its descriptor is
-// then of no more use.
+// settle checks the memory once the peer has mapped it, and closes its descriptor,
+// which is of no more use.
 func (e *endpoint) settle() error {
 	err := checkSettled(e.fd, e.layout.queues())
 	unix.Close(e.fd)
@@ -232,15 +233,16 @@ func (e *endpoint) adopt(f frame, fd int) error {
 		e.mem, err = adoptMemory(fd, l.queues(), l.size())
 	}
 	if err != nil {
-		e.sock.closer.close(descriptor(fd)) // which may be anything
+		e.sock.closer.close(descriptor(fd)) // which may be of any file
 		return err
 	}
 	unix.Close(fd)
 	return e.divide()
 }
 
-// divide finds both ends' segments in their memory, makes what this end has
-// registered, and says in its segment what has been done before it was there.
+// divide finds both ends' segments in the memory and populates what this end has
+// registered. It also stores in this end's segment the receives that have been
+// posted before it existed, and that the endpoint is armed.
 func (e *endpoint) divide() error {
 	e.peer, e.own = e.layout.views(e.mem)
 	if e.passive {
@@ -258,15 +260,15 @@ func (e *endpoint) divide() error {
 	return nil
 }
 
-// receive returns the peer's next frame, and the descriptor that a listener's
-// may come with, or -1. A refusal, or its going away instead
-// of an answer, is an error.
+// receive returns the peer's next frame, and the descriptor that came with a
+// listener's, or -1. If the peer refuses or goes away instead, the error wraps a
+// [fabric.RejectError].
 func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 	var b [maxFrame]byte
 	n, fd, err := e.sock.receive(ctx, b[:], !e.passive)
 	if errors.Is(err, syscall.ECONNRESET) {
-		// The peer closed its end with something of ours unread. What it sent
-		// before comes behind this news.
+		// The peer closed its end with a frame of ours unread. The kernel reports
+		// that first, and then has what the peer sent before.
 		n, fd, err = e.sock.receive(ctx, b[:], !e.passive)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {

@@ -2,7 +2,7 @@
 
 package shm
 
-// The passive side up to a request.
+// The passive side, until it has read a connection's request.
 
 import (
 	"context"
@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	// requestTimeout is what a dialer may take to send its request once it has
-	// connected. It has it ready by then.
+	// requestTimeout is how long a dialer may take to send its request once it
+	// has connected. It has the request ready by then.
 	requestTimeout = 5 * time.Second
 
-	// maxSilent is how many may be connected and not have sent their request.
-	// Beyond that the one that has been silent for longest goes.
+	// maxSilent is how many connections may wait for their dialers' requests. One
+	// more ends the oldest of them.
 	maxSilent = 256
 
-	// socketBacklog is what waits in the kernel for the listener's goroutine;
-	// net.core.somaxconn may make it less.
+	// socketBacklog is how many connections the kernel queues for the listener's
+	// goroutine; net.core.somaxconn may make it fewer.
 	socketBacklog = 4096
 )
 
@@ -41,14 +41,14 @@ const (
 type listener struct {
 	f    *shm
 	sock *socket
-	at   netip.AddrPort // the zero Addr for all of both families
+	at   netip.AddrPort // with the zero Addr: all addresses of both families
 
 	// queue holds the requests that Accept has not returned; its capacity is
 	// the backlog.
 	queue chan *endpoint
 
 	done chan struct{} // closed when serve has ended
-	err  error         // why it ended, set before
+	err  error         // why it has; set before done is closed
 
 	ctx    context.Context // ends when the listener does
 	cancel context.CancelFunc
@@ -60,7 +60,7 @@ type listener struct {
 	silent []*request // the oldest first
 }
 
-// request is a connection whose dialer has not said what it wants.
+// request is a connection whose request has not been read yet.
 type request struct {
 	e      *endpoint
 	ctx    context.Context
@@ -84,7 +84,7 @@ func (f *shm) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 	return f.newListener(s, local, backlog), nil
 }
 
-// newListener takes over a socket that listens at an address.
+// newListener returns a listener with a socket that listens at an address.
 func (f *shm) newListener(s *socket, at netip.AddrPort, backlog int) *listener {
 	l := &listener{
 		f:     f,
@@ -130,7 +130,7 @@ func (l *listener) Close() error {
 	return l.sock.close()
 }
 
-// serve is the listener's life.
+// serve is the listener's goroutine.
 func (l *listener) serve() {
 	l.err = l.acceptAll()
 	l.cancel()
@@ -138,8 +138,8 @@ func (l *listener) serve() {
 	close(l.done)
 }
 
-// refuseAll refuses whoever has connected and has not been returned by Accept,
-// and whoever dials from now on.
+// refuseAll refuses the connections that Accept has not returned, and those that
+// are dialed from now on.
 func (l *listener) refuseAll() {
 	shut := unix.Shutdown(l.sock.fd, unix.SHUT_RDWR)
 	fd, err := l.take()
@@ -147,7 +147,7 @@ func (l *listener) refuseAll() {
 		l.drop(fd)
 	}
 	if shut == nil && err == unix.EAGAIN {
-		l.sock.rights = false // nobody is left in the kernel's queue, and nobody joins it
+		l.sock.rights = false // the kernel's queue is empty, and stays so
 	}
 	l.readers.Wait()
 	for len(l.queue) > 0 {
@@ -159,8 +159,8 @@ func (l *listener) refuseAll() {
 	}
 }
 
-// acceptAll accepts connections and has their requests read. Nothing that a
-// dialer does ends it or keeps it waiting.
+// acceptAll accepts connections and starts a goroutine for each, to read its
+// request. No dialer can end it or keep it waiting.
 func (l *listener) acceptAll() error {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := shortest
@@ -177,8 +177,8 @@ func (l *listener) acceptAll() error {
 			l.begin(fd)
 		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EAGAIN):
 		case exhausted(err), l.f.persistent:
-			// The connection stays in the kernel's queue, and nothing says when
-			// there will be room for it: as net/http does, look again later.
+			// The connection stays in the kernel's queue, and no event reports when
+			// there is room for it: try again later, as net/http does.
 			select {
 			case <-time.After(pause):
 			case <-l.ctx.Done():
@@ -206,19 +206,19 @@ func (l *listener) next() (fd int, err error) {
 	return fd, os.NewSyscallError("accept4", err)
 }
 
-// take takes a connection from the kernel's queue, if there is one.
+// take takes a connection from the kernel's queue, or returns EAGAIN.
 func (l *listener) take() (fd int, err error) {
 	fd, _, err = unix.Accept4(l.sock.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	return fd, err
 }
 
-// accepted is the socket of a connection that was taken. What the peer can do to
-// it follows from the listener's.
+// accepted returns the socket of a connection that was taken. Its peer can queue
+// descriptors there if it could at the listener's.
 func (l *listener) accepted(fd int) (*socket, error) {
 	return pollSocket(fd, l.sock.rights, l.sock.closer)
 }
 
-// passive is the endpoint of a connection that was taken.
+// passive returns the endpoint of a connection that was taken.
 func (l *listener) passive(fd int) (*endpoint, error) {
 	s, err := l.accepted(fd)
 	if err != nil {
@@ -236,7 +236,8 @@ func (l *listener) drop(fd int) {
 	}
 }
 
-// begin has a new connection judged and its request read.
+// begin starts the goroutine that reads a new connection's request, and ends the
+// oldest connection without one if there are more than maxSilent.
 func (l *listener) begin(fd int) {
 	e, err := l.passive(fd)
 	if err != nil {
@@ -255,8 +256,8 @@ func (l *listener) begin(fd int) {
 	l.readers.Go(func() { l.read(r) })
 }
 
-// read receives a request, if its process may connect, and puts it into the
-// queue.
+// read receives the request of a connection whose user is trusted, and queues the
+// connection for Accept.
 func (l *listener) read(r *request) {
 	err := l.f.trust(r.ctx, r.e.sock, false)
 	if err == nil {
@@ -270,7 +271,7 @@ func (l *listener) read(r *request) {
 	case l.ctx.Err() != nil:
 		r.e.turnAway(errListenerClosed)
 	case errors.Is(err, context.Canceled), exhausted(err):
-		r.e.turnAway(wire.Full) // it had to make room for another, or there is none
+		r.e.turnAway(wire.Full) // a newer connection has its place, or this process is short of memory or descriptors
 	case err != nil:
 		r.e.refuse(reasonUnsupported, err.Error())
 	default:

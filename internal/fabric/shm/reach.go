@@ -2,7 +2,8 @@
 
 package shm
 
-// How a dialer reaches a listener: which one, and what it lets it send.
+// How a dialer chooses a listener and connects to it, and when it lets the listener
+// send a descriptor.
 
 import (
 	"context"
@@ -18,7 +19,8 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// reach connects the socket to a trusted listener that hears the address.
+// reach connects the socket to a trusted listener for the remote address. While the
+// queue of such a listener is full, it tries again, until ctx ends.
 func (e *endpoint) reach(ctx context.Context) error {
 	const shortest, longest = time.Millisecond, 100 * time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longest) {
@@ -26,8 +28,8 @@ func (e *endpoint) reach(ctx context.Context) error {
 		if err != errBusy {
 			return err
 		}
-		// Waiting for room in the kernel would hold a thread. TCP too repeats
-		// its SYN after a while.
+		// A connect that waits in the kernel would hold a thread. TCP repeats its
+		// SYN likewise.
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -36,16 +38,16 @@ func (e *endpoint) reach(ctx context.Context) error {
 	}
 }
 
-// Why a dialer reaches no listener: nobody listens, or the kernel's queue of one
-// that is trusted is full.
+// Why a dialer reaches no listener: there is none, or the kernel's queue of one is
+// full.
 var (
 	errNobody = &fabric.RejectError{Reason: fabric.RejectNoListener}
 	errBusy   = errors.New("the listener's queue is full")
 )
 
-// reachNow connects with the best listener that is trusted. The kernel is asked
-// for all that there are only if this user has none by a plain name, for that
-// takes the longer the more sockets this host has.
+// reachNow connects to the best trusted listener. It asks the kernel for all
+// listeners only if this user has none by a plain name, for the answer takes the
+// longer the more sockets this host has.
 func (e *endpoint) reachNow(ctx context.Context) error {
 	if e.at != "" {
 		return e.reachFirst(ctx, []string{e.at}, true)
@@ -56,7 +58,7 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 	}
 	found, untrusted, err := e.f.told(ctx, e.remote)
 	if errors.Is(err, errSilent) {
-		// Whoever has no room may be a stranger, or not.
+		// A listener whose queue is full may be one that is not trusted.
 		return e.reachFirst(ctx, e.f.plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
 	}
 	if err != nil {
@@ -73,9 +75,9 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 	return err
 }
 
-// reachFirst connects with the first listener of those names that is trusted:
-// one that is not may be in a trusted one's place. One that has no room either
-// ends that with errBusy, or does so if none of those behind it connects.
+// reachFirst connects to the first of the named listeners that is trusted: any user
+// can take any name. It returns errBusy if the queue of one is full: at once if wait
+// is set, otherwise if none of those behind it connects.
 func (e *endpoint) reachFirst(ctx context.Context, names []string, wait bool) error {
 	result := error(errNobody)
 	for _, name := range names {
@@ -96,10 +98,10 @@ func (e *endpoint) reachFirst(ctx context.Context, names []string, wait bool) er
 	return result
 }
 
-// reachAt connects the socket to whoever has a name, if that is a trusted user.
+// reachAt connects the socket to the listener that has a name, if it is trusted.
 func (e *endpoint) reachAt(ctx context.Context, name string) error {
 	if e.sock.rights {
-		// Whoever it connects to can send descriptors at once.
+		// Once connected, any listener could send descriptors.
 		if err := e.f.vet(ctx, name); err != nil {
 			return err
 		}
@@ -109,13 +111,13 @@ func (e *endpoint) reachAt(ctx context.Context, name string) error {
 	}
 	err := e.f.trust(ctx, e.sock, true)
 	if err != nil {
-		// A socket connects once.
+		// A socket connects only once.
 		err = errors.Join(err, e.renewSocket())
 	}
 	return err
 }
 
-// renewSocket puts a new socket in the place of one that is of no more use.
+// renewSocket replaces a socket that has connected to a listener that is not trusted.
 func (e *endpoint) renewSocket() error {
 	s, err := e.f.newSocket(e.sock.closer)
 	if err != nil {
@@ -130,7 +132,7 @@ func (e *endpoint) renewSocket() error {
 	}
 	err = old.close()
 	if e.named {
-		_ = s.bindDialer(e.local) // the port's name is free now
+		_ = s.bindDialer(e.local) // whose name the old socket had until now
 	}
 	return err
 }
@@ -144,9 +146,9 @@ func (e *endpoint) wantDescriptor() error {
 	return e.sock.passRights(true)
 }
 
-// wantNoMore ends that, if the kernel allows it, and checks that the listener
-// has used it no more than it should. An honest one has nothing to say until it
-// hears from this side, unless it gives up.
+// wantNoMore forbids the listener to send descriptors, if the kernel can, and checks
+// that the listener has sent nothing behind the first one. An honest listener sends
+// nothing before it has received an answer, except a REJ.
 func (e *endpoint) wantNoMore(ctx context.Context) error {
 	guarded := !e.f.lenient && e.sock.passRights(false) == nil
 	descriptors, err := e.sock.next()

@@ -23,8 +23,8 @@ import (
 	"github.com/ringnet/ringnet/internal/mapping"
 )
 
-// segment is what one end receives in, this one or the peer. Everything in it
-// may be changed by the peer at any time.
+// segment is the memory in which one end, this one or the peer, receives. The
+// peer can change all of it at any time.
 type segment struct {
 	shape
 
@@ -60,11 +60,11 @@ func (s *segment) buffer(pos uint64) []byte {
 	return s.buffers[at : at+s.recvSize]
 }
 
-// Seals make foreign memory safe to touch. Memory comes with the first: it
-// stays as large as it is. Who takes it maps it and then sets the last: nobody
-// can punch holes in it either, nor add a seal that would be in the way. So
-// pages that are there stay there, and touching them never raises a signal,
-// however short of memory the host may be.
+// Seals make memory that the peer has made safe to touch. The listener sets
+// firstSeals when it makes the file, whose size then stays. The dialer maps the
+// file and sets lastSeals: from then on no process can punch holes in it, or add
+// a seal that would be in the way. So pages that exist stay, and touching them
+// never raises a signal, however short of memory the host may be.
 const firstSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
 // lastSeals depend on the kernel. Before Linux 5.1 holes can be punched:
@@ -83,11 +83,11 @@ var lastSeals = sync.OnceValue(func() int {
 })
 
 // The memory of a connection is one file, which the listener makes: its own
-// segment first, the dialer's behind it. Nobody is given memory that somebody
-// else has made but the dialer, once it trusts the listener.
+// segment first, the dialer's behind it. Only the dialer takes memory that its
+// peer has made, and only once it trusts the listener.
 
-// createMemory makes memory of n bytes, the first of which exist, and the
-// descriptor to share it by.
+// createMemory makes a file in memory of n bytes, populates as many of them as
+// first, and returns it mapped, with the descriptor to share it by.
 func createMemory(first, n int) (mem []byte, fd int, err error) {
 	fd, err = createMemfd()
 	if err != nil {
@@ -100,8 +100,8 @@ func createMemory(first, n int) (mem []byte, fd int, err error) {
 	return mem, fd, nil
 }
 
-// fillMemfd gives an empty file in memory n bytes, makes the first of them, and
-// maps all.
+// fillMemfd gives an empty file in memory n bytes, maps it, and populates as many
+// of them as first.
 func fillMemfd(fd, first, n int) ([]byte, error) {
 	if err := unix.Ftruncate(fd, int64(n)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
@@ -111,7 +111,7 @@ func fillMemfd(fd, first, n int) ([]byte, error) {
 		return nil, err
 	}
 	if err = populate(mem[:first]); errors.Is(err, syscall.EINVAL) {
-		err = fill(mem, fd) // before Linux 5.14, which cannot make the rest later
+		err = fill(mem, fd) // Linux before 5.14 cannot populate the rest later
 	}
 	if err == nil {
 		err = addSeals(fd, firstSeals)
@@ -123,9 +123,9 @@ func fillMemfd(fd, first, n int) ([]byte, error) {
 	return mem, nil
 }
 
-// createMemfd makes an empty file in memory that can be sealed. Kernels from
-// 6.3 on want to be told that it holds no program (vm.memfd_noexec in
-// Documentation/admin-guide/sysctl/vm.rst), earlier ones do not understand.
+// createMemfd makes an empty file in memory that can be sealed. Kernels from 6.3
+// on want MFD_NOEXEC_SEAL for a file that holds no program (vm.memfd_noexec in
+// Documentation/admin-guide/sysctl/vm.rst), earlier ones refuse it.
 func createMemfd() (int, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate("ringnet", flags|unix.MFD_NOEXEC_SEAL)
@@ -138,11 +138,11 @@ func createMemfd() (int, error) {
 	return fd, os.NewSyscallError("memfd_create", err)
 }
 
-// adoptMemory maps the n bytes of memory that the listener has made, if they
-// are what they should be and the first of them exist. It does not close fd.
+// adoptMemory checks that fd is a sealed file in memory of n bytes, of which as
+// many as first exist, and maps it. It does not close fd.
 func adoptMemory(fd, first, n int) ([]byte, error) {
-	// The seals come first: only files in memory have them, so no file system
-	// of the peer's is asked anything, which it might never answer.
+	// The seals come first: only files in memory have them, so no call goes to a
+	// file system of the peer's, which might never answer.
 	if err := checkSeals(fd, firstSeals); err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func adoptMemory(fd, first, n int) ([]byte, error) {
 		err = checkSettled(fd, first)
 	}
 	if err == nil {
-		// Nothing is missing, so this makes no pages: it spares faults later.
+		// All pages exist, so this makes none: it avoids page faults later.
 		err = populateFully(mem[:first])
 	}
 	if err != nil {
@@ -179,8 +179,8 @@ func adoptMemory(fd, first, n int) ([]byte, error) {
 }
 
 // checkSettled checks that memory which both ends have mapped can lose no page
-// any more, and then that it has lost none so far: a hole that the peer had
-// punched would be filled with memory of whoever touches it first.
+// any more, and then that it has lost none so far: the process that first touches
+// a hole pays for the page that fills it.
 func checkSettled(fd, first int) error {
 	if err := checkSeals(fd, firstSeals|lastSeals()); err != nil {
 		return err
@@ -211,8 +211,8 @@ func checkSeals(fd, want int) error {
 	return nil
 }
 
-// populate faults memory in, so that memory that is not to be had is an error
-// here and not a signal later.
+// populate makes the pages of memory and maps them, so that a lack of memory is
+// an error here and not a signal later.
 func populate(mem []byte) error {
 	for {
 		err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
@@ -222,8 +222,8 @@ func populate(mem []byte) error {
 	}
 }
 
-// populateFully is populate for memory that may exist already, and does where the
-// kernel cannot: see fill.
+// populateFully is populate for memory that exists already where the kernel has no
+// MADV_POPULATE_WRITE (see fill): there it does nothing.
 func populateFully(mem []byte) error {
 	err := populate(mem)
 	if errors.Is(err, syscall.EINVAL) {
@@ -232,8 +232,8 @@ func populateFully(mem []byte) error {
 	return err
 }
 
-// fill is what there is to do where the kernel has no MADV_POPULATE_WRITE. The
-// file's pages, once they exist, count as data only when they have been touched.
+// fill makes all pages of a file where the kernel has no MADV_POPULATE_WRITE. It
+// touches them too, for until then SEEK_HOLE takes them for a hole.
 func fill(mem []byte, fd int) error {
 	if err := unix.Fallocate(fd, 0, 0, int64(len(mem))); err != nil {
 		return os.NewSyscallError("fallocate", err)
@@ -256,7 +256,7 @@ type memory struct {
 
 var _ fabric.Memory = (*memory)(nil)
 
-// Bytes implements [fabric.Memory]. What is shared exists once the endpoint is
+// Bytes implements [fabric.Memory]. Shared memory has none before the endpoint is
 // connected.
 func (m *memory) Bytes() []byte {
 	if m.shared && m.e.own != nil {
@@ -265,7 +265,8 @@ func (m *memory) Bytes() []byte {
 	return m.bytes
 }
 
-// Addr is an offset in the region: the peer has it mapped elsewhere.
+// Addr implements [fabric.Memory]. It is an offset in the region, which the peer
+// has mapped at another address.
 func (m *memory) Addr() uint64 { return uint64(m.at) }
 
 func (m *memory) RKey() uint32 {
@@ -276,8 +277,7 @@ func (m *memory) RKey() uint32 {
 }
 
 // Free implements [fabric.Memory]. Shared memory stays until both ends are closed:
-// its seals, which let either end touch it whatever the other does, forbid punching
-// holes in it.
+// the seals that make it safe to touch forbid punching holes in it.
 func (m *memory) Free() bool {
 	if m.shared {
 		return false
@@ -288,7 +288,8 @@ func (m *memory) Free() bool {
 	return true
 }
 
-// Keep implements [fabric.Memory]. All that is shared is one mapping.
+// Keep implements [fabric.Memory]. All shared memory of a connection is one
+// mapping, which is kept as a whole.
 func (m *memory) Keep() { m.e.kept = m.e.kept || m.shared }
 
 // holds reports whether data lies in m.
@@ -301,8 +302,8 @@ func (m *memory) holds(data []byte) bool {
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // Register implements [fabric.Endpoint]. Memory for remote writes is a part of
-// what is shared, for which addresses are set aside when the ends connect: none
-// of it is made for a connection that is refused.
+// the shared file. Its pages are made once the ends are connected, so a connection
+// that is refused costs none.
 func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	if e.limits.RecvQueue == 0 || n <= 0 || n > maxRegion {
 		return nil, fmt.Errorf("register %d bytes: %w", n, syscall.EINVAL)
@@ -334,8 +335,8 @@ func (e *endpoint) registerShared(n int) (fabric.Memory, error) {
 	return m, nil
 }
 
-// Reach implements [fabric.Endpoint]. The peer has made the memory before it
-// told of it: this makes none, and so costs the peer's memory only.
+// Reach implements [fabric.Endpoint]. An honest peer has populated the memory
+// before it sends its address. Reach makes no page, for which this end would pay.
 func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 	size := uint64(len(e.peer.region))
 	if rkey != e.peer.rkey || addr > size || uint64(n) > size-addr {
@@ -354,12 +355,12 @@ func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 	return populateFully(mem)
 }
 
-// swapPatience is how long pages that are swapped out may take to come back before
-// they are taken not to exist.
+// swapPatience is how long exists waits for pages to be swapped in before it takes
+// them not to exist.
 const swapPatience = 250 * time.Millisecond
 
-// exists says whether all pages of shared memory exist, without making any. The
-// kernel tells which are in memory, and brings back those that are swapped out.
+// exists reports whether all pages of shared memory exist, without making any:
+// mincore tells which are in memory, MADV_WILLNEED swaps the others in.
 func exists(mem []byte) (bool, error) {
 	there, err := resident(mem)
 	if there || err != nil {
@@ -375,7 +376,7 @@ func exists(mem []byte) (bool, error) {
 	return there, err
 }
 
-// resident says whether all pages of shared memory are in memory.
+// resident reports whether all pages of shared memory are in memory now.
 func resident(mem []byte) (bool, error) {
 	pages := make([]byte, len(mem)/os.Getpagesize())
 	for {

@@ -2,8 +2,8 @@
 
 package shm
 
-// The Unix socket of a connection: packets with descriptors during the
-// handshake, doorbells after it, and the news of the peer's death.
+// The Unix socket of a connection. It carries packets with descriptors during
+// the handshake and doorbells after it, and ends when the peer's process does.
 //
 // It is of type SOCK_SEQPACKET, so that a message of the handshake arrives
 // whole or not at all and a doorbell is never taken for a part of one. Doorbells
@@ -32,18 +32,18 @@ type socket struct {
 	raw    syscall.RawConn
 	closed atomic.Bool
 
-	// rights says that the peer may queue descriptors here. If it has, closer
-	// closes the socket.
+	// rights is set if the peer can queue descriptors here. If it has queued
+	// any, closer closes the socket.
 	rights bool
 	closer *closer
 
-	// woken says that the read deadline is in the past, or about to be, because
-	// of wake.
+	// woken is set while the read deadline is in the past, or about to be,
+	// because of wake.
 	woken atomic.Bool
 }
 
-// newSocket returns a socket at which nobody can queue descriptors, if the
-// kernel allows that.
+// newSocket returns a socket at which no peer can queue descriptors, if the
+// kernel has SO_PASSRIGHTS.
 func (f *shm) newSocket(c *closer) (*socket, error) {
 	s, err := newSocket(c)
 	if err == nil {
@@ -60,7 +60,7 @@ func newSocket(c *closer) (*socket, error) {
 	return pollSocket(fd, false, c)
 }
 
-// pollSocket takes a descriptor over.
+// pollSocket makes a socket of a descriptor, which it closes if it fails.
 func pollSocket(fd int, rights bool, c *closer) (*socket, error) {
 	s := &socket{fd: fd, file: os.NewFile(uintptr(fd), "shm"), rights: rights, closer: c}
 	err := s.file.SetReadDeadline(time.Time{}) // fails if it cannot be polled
@@ -85,13 +85,13 @@ func (s *socket) close() error {
 	return s.file.Close()
 }
 
-// burdened reports whether closing the socket closes descriptors that are queued
-// here. It ends what the peer may send and takes what the peer has sent, up to
-// the first descriptor.
+// burdened reports whether descriptors may be queued here, which closing the
+// socket would close. It shuts the socket down for reading, and discards the
+// queued packets before the first one with descriptors.
 func (s *socket) burdened() bool {
 	err := errors.Join(
 		unix.Shutdown(s.fd, unix.SHUT_RD),
-		// Every packet brings its sender's credentials then, and the end none.
+		// From now on each packet has its sender's credentials, and the end none.
 		unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1))
 	if err != nil {
 		return true
@@ -101,10 +101,10 @@ func (s *socket) burdened() bool {
 	for {
 		_, n, flags, _, err := unix.Recvmsg(s.fd, b[:], credentials, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		switch {
-		case err == unix.EINTR, err == unix.ECONNRESET: // which is told once
+		case err == unix.EINTR, err == unix.ECONNRESET: // which the kernel reports once
 			continue
 		case err == unix.ENOTCONN:
-			return s.listens() // with connections queued, perhaps
+			return s.listens() // descriptors may be queued at connections in its queue
 		case err != nil, flags&unix.MSG_CTRUNC != 0:
 			return true
 		case n == 0:
@@ -119,11 +119,11 @@ func (s *socket) listens() bool {
 	return err != nil || yes != 0
 }
 
-// soPassRights is SO_PASSRIGHTS (include/uapi/asm-generic/socket.h), which the
-// sockets that a listener accepts have from it.
+// soPassRights is SO_PASSRIGHTS (include/uapi/asm-generic/socket.h). Accepted
+// sockets inherit it from their listener's.
 const soPassRights = 83
 
-// passRights says whether descriptors may be queued here from now on.
+// passRights allows the peer to queue descriptors here, or forbids it.
 func (s *socket) passRights(yes bool) error {
 	value := 0
 	if yes {
@@ -132,8 +132,8 @@ func (s *socket) passRights(yes bool) error {
 	return os.NewSyscallError("setsockopt SO_PASSRIGHTS", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, soPassRights, value))
 }
 
-// next looks at the next packet without taking it. It returns EAGAIN if there is
-// none.
+// next reports whether the next packet, which it leaves in the queue, has
+// descriptors. It returns EAGAIN if there is no packet.
 func (s *socket) next() (descriptors bool, err error) {
 	for {
 		var b [1]byte
@@ -144,10 +144,11 @@ func (s *socket) next() (descriptors bool, err error) {
 	}
 }
 
-// errDescriptors: they stay where they are until the socket is closed.
+// errDescriptors is for descriptors that came unasked. They stay in the socket's
+// queue until it is closed.
 var errDescriptors = fmt.Errorf("the peer sent descriptors that nobody wants: %w", syscall.EPROTO)
 
-// strange returns errDescriptors if there are any in the next packet.
+// strange returns errDescriptors if the next packet has descriptors.
 func (s *socket) strange() error {
 	if !s.rights {
 		return nil
@@ -168,8 +169,8 @@ func (s *socket) wake() {
 	}
 }
 
-// wait runs take when the socket may be readable until it returns true, or
-// until wake.
+// wait calls take whenever the socket may be readable, and returns once take
+// returns true or wake is called.
 func (s *socket) wait(take func(fd uintptr) bool) error {
 	err := s.raw.Read(take)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -182,9 +183,9 @@ func (s *socket) wait(take func(fd uintptr) bool) error {
 	return err
 }
 
-// receive returns the next packet, its data in b, and the one descriptor that
-// came with it, or -1, if descriptors are wanted at all. It is for the handshake:
-// the end of ctx interrupts it.
+// receive waits, until ctx ends, for the next packet of the handshake. It puts
+// the packet's n bytes into b and returns the one descriptor that came with them,
+// or -1. Unless want is set, a descriptor is an error.
 func (s *socket) receive(ctx context.Context, b []byte, want bool) (n, fd int, err error) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -236,8 +237,8 @@ func (s *socket) receivePacket(b []byte, want bool) (n, fd int, err error) {
 	switch {
 	case err != nil:
 	case len(fds) > 1 || flags&unix.MSG_CTRUNC != 0:
-		// Those for which there was no room, in oob or among this process's
-		// descriptors, the kernel has not made.
+		// The kernel has dropped those for which there was no room, in oob or
+		// among this process's descriptors.
 		err = errors.New("the peer sent more descriptors than one, or there is no room for one here")
 	case flags&unix.MSG_TRUNC != 0:
 		err = errors.New("handshake message that is too long")
@@ -254,7 +255,7 @@ func (s *socket) receivePacket(b []byte, want bool) (n, fd int, err error) {
 	return 0, -1, err
 }
 
-// descriptors are those that control messages brought.
+// descriptors returns the file descriptors in control messages.
 func descriptors(oob []byte) ([]int, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -284,15 +285,15 @@ func (s *socket) send(b []byte, fd int) error {
 	}
 }
 
-// doorbell is what wakes a peer: what it says does not matter.
+// doorbell is the packet that wakes a peer. Its content does not matter.
 var doorbell = []byte{0}
 
-// The system calls of doorbells never wait, so the scheduler is not told of them.
-// In a process that has had nothing to do for a moment it would wake a thread to
-// watch over each, which takes longer than to ring.
+// ring and take never block, so they bypass Go's scheduler with raw system calls.
+// In a process that has been idle, the scheduler would wake a thread to watch over
+// each call, which takes longer than the call.
 
-// ring wakes the peer. A socket that is full of doorbells wakes it too, and one
-// whose peer is gone says so to whoever waits. Any other error means that the peer
+// ring wakes the peer. If the socket is full, the doorbells in it wake the peer;
+// if the peer has gone, this end's Wait notices. After any other error the peer
 // sleeps on.
 func (s *socket) ring() error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(&doorbell[0])), 1,
@@ -305,7 +306,7 @@ func (s *socket) ring() error {
 	}
 }
 
-// take reads doorbells, or EAGAIN if there are none.
+// take reads a doorbell into b. It returns EAGAIN if there is none.
 func (s *socket) take(b []byte) (int, error) {
 	for {
 		n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
@@ -324,9 +325,9 @@ func (s *socket) bind(name string) error {
 	return os.NewSyscallError("bind", unix.Bind(s.fd, &unix.SockaddrUnix{Name: name}))
 }
 
-// connect connects the socket with the listener that has a name. It does not
-// wait: EAGAIN means that there is no room in the kernel's queue of the listener.
-// A socket that is refused may try again.
+// connect connects the socket to the listener that has a name. It does not wait:
+// EAGAIN means that the kernel's queue of the listener is full. After a refusal
+// the socket may try again.
 func (s *socket) connect(name string) error {
 	for {
 		err := unix.Connect(s.fd, &unix.SockaddrUnix{Name: name})
@@ -336,7 +337,7 @@ func (s *socket) connect(name string) error {
 	}
 }
 
-// peer is the user at the other end.
+// peer returns the user ID of the other end.
 func (s *socket) peer() (uid uint32, err error) {
 	cred, err := s.credentials()
 	if err != nil {
@@ -345,7 +346,8 @@ func (s *socket) peer() (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
-// process is the one at the other end, or 0 if it has no number here.
+// process returns the process ID of the other end, or 0 if it has none in this
+// PID namespace.
 func (s *socket) process() int32 {
 	cred, err := s.credentials()
 	if err != nil {
@@ -354,7 +356,8 @@ func (s *socket) process() int32 {
 	return cred.Pid
 }
 
-// credentials are those that the other end had when it connected, or began to listen.
+// credentials returns those that the other end had when it connected or began to
+// listen.
 func (s *socket) credentials() (*unix.Ucred, error) {
 	cred, err := unix.GetsockoptUcred(s.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {

@@ -2,7 +2,7 @@
 
 package shm
 
-// Whom to connect with.
+// Which users a fabric connects with.
 
 import (
 	"context"
@@ -16,11 +16,11 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// maxJudging is how many other users are judged at a time.
+// maxJudging is how many calls of Config.Trust may be under way at a time.
 const maxJudging = 64
 
-// listenerUser is the user who listens at a name. Nobody can send anything to the
-// socket that finds out.
+// listenerUser returns the user who listens at a name. The socket that it connects
+// for that receives nothing.
 func listenerUser(name string) (uid uint32, err error) {
 	s, err := newSocket(nil)
 	if err != nil {
@@ -45,8 +45,8 @@ func (f *shm) vet(ctx context.Context, name string) error {
 	return f.judge(ctx, uid, true)
 }
 
-// trust decides whether to connect with the process at the other end of a
-// socket.
+// trust returns an error unless the user at the other end of a socket is trusted,
+// as root is if root is set.
 func (f *shm) trust(ctx context.Context, s *socket, root bool) error {
 	uid, err := s.peer()
 	if err != nil {
@@ -55,7 +55,8 @@ func (f *shm) trust(ctx context.Context, s *socket, root bool) error {
 	return f.judge(ctx, uid, root)
 }
 
-// judge decides whether to connect with processes of a user, or of root.
+// judge returns an error unless a user is trusted: this process's own, root if root
+// is set, and whom Config.Trust accepts.
 func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
 	own := uint32(os.Geteuid())
 	switch {
@@ -71,15 +72,15 @@ func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
 	return fmt.Errorf("%w: the peer's user ID is %d, ours %d: %w", fabric.ErrOtherUser, uid, own, syscall.EACCES)
 }
 
-// verdicts are the calls of the application under way that judge users: one for each user,
-// whoever wants to know, so that one that is not answered holds up that user alone.
+// verdicts are the calls of Config.Trust under way: one for each user, shared by all who
+// wait for it, so that a call that does not return holds up that user alone.
 type verdicts struct {
-	places chan struct{} // has one for each
+	places chan struct{} // has an element for each call
 	mu     *sync.Mutex   // guards what follows
 	of     map[uint32]*verdict
 }
 
-// verdict is one. trusted is set when done is closed.
+// verdict is one call's. trusted is set before done is closed.
 type verdict struct {
 	done    chan struct{}
 	trusted bool
@@ -89,8 +90,9 @@ func newVerdicts() verdicts {
 	return verdicts{make(chan struct{}, maxJudging), new(sync.Mutex), make(map[uint32]*verdict)}
 }
 
-// ask has the application judge, and waits for the verdict, and before for a place, if
-// maxJudging users are being judged. Nothing can interrupt the application: ctx ends the wait.
+// ask returns what Config.Trust returns about a user, from a call under way or a new one,
+// for which it first waits until fewer than maxJudging are under way. The end of ctx ends
+// the wait, not the call.
 func (f *shm) ask(ctx context.Context, uid uint32) (trusted bool, err error) {
 	v := f.judging.underWay(uid)
 	if v == nil {
@@ -109,15 +111,15 @@ func (f *shm) ask(ctx context.Context, uid uint32) (trusted bool, err error) {
 	}
 }
 
-// underWay is the verdict about a user that the application is to give, or nil.
+// underWay returns the verdict of the call under way about a user, or nil.
 func (j *verdicts) underWay(uid uint32) *verdict {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.of[uid]
 }
 
-// begin has the application judge a user, for which its caller has taken a place, unless it
-// does already.
+// begin calls Config.Trust about a user in a goroutine. Its caller has taken a place for the
+// call; if one about this user is under way by now, begin returns that and frees the place.
 func (j *verdicts) begin(uid uint32, trust func(uint32) bool) *verdict {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -139,6 +141,6 @@ func (j *verdicts) begin(uid uint32, trust func(uint32) bool) *verdict {
 	return v
 }
 
-// isStranger says whether it is for the application to say if this process may connect to
-// listeners of a user.
+// isStranger reports whether Config.Trust decides if this process connects to listeners of a
+// user.
 func isStranger(uid uint32) bool { return uid != uint32(os.Geteuid()) && uid != 0 }

@@ -2,10 +2,10 @@
 
 package shm
 
-// Sleeping until there is something to do. The sleeper stores waiting = 1 and
-// looks again; whoever has a message for it publishes it and then, if waiting
-// is 1, makes it 0 and rings. Both use sequentially consistent operations, as
-// sync/atomic's are, so one of them sees the other.
+// Sleeping until there is something to do. The end that is about to sleep stores
+// waiting = 1 and polls again; the other publishes a message and then, if waiting
+// is 1, stores 0 and rings. Both use sequentially consistent operations, as
+// sync/atomic's are, so at least one of them sees what the other has stored.
 
 import (
 	"fmt"
@@ -16,14 +16,14 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// waiter is what an endpoint's sleeping needs.
+// waiter is an endpoint's state for Arm and Wait.
 type waiter struct {
-	armed atomic.Bool
-	arms  atomic.Uint64
+	armed atomic.Bool   // the next local completion wakes Wait
+	arms  atomic.Uint64 // how often Arm has stored a 1 in waiting
 
-	// What follows is Wait's own.
-	rings uint64                // by the peer
-	hung  bool                  // there is nothing more to hear from the socket
+	// Used by Wait alone:
+	rings uint64                // doorbells of the peer's
+	hung  bool                  // the socket is not read any more
 	take  func(fd uintptr) bool // takeRing
 	buf   [8]byte
 }
@@ -38,8 +38,8 @@ func (e *endpoint) Arm() error {
 	return nil
 }
 
-// event wakes who is armed, after a completion that needs no message: of a send
-// or by a flush.
+// event wakes Wait, if the endpoint is armed, after a completion for which the
+// peer does not ring: of a send, or by a flush.
 func (e *endpoint) event() {
 	if e.armed.Load() && e.armed.Swap(false) {
 		e.sock.wake()
@@ -57,8 +57,8 @@ func (e *endpoint) Wait() error {
 	return e.changes.Next()
 }
 
-// takeRing takes a doorbell or the news that there will be none. It returns
-// false to sleep on.
+// takeRing takes a doorbell, or notices the end of the socket. It returns false if
+// Wait is to sleep on.
 func (e *endpoint) takeRing(uintptr) bool {
 	if e.hung {
 		return false
@@ -76,7 +76,7 @@ func (e *endpoint) takeRing(uintptr) bool {
 		e.hung = true
 		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
 	default:
-		// Every ring takes a one from waiting, and only Arm puts it there.
+		// An honest peer rings once for each 1 in waiting, which only Arm stores.
 		e.rings++
 		if e.rings > e.arms.Load() {
 			e.hung = true
@@ -93,7 +93,7 @@ func (e *endpoint) Wake() {
 	e.sock.wake()
 }
 
-// notify has Wait return err, once for each kind.
+// notify makes Wait return err, once for each kind.
 func (e *endpoint) notify(kind, err error) {
 	e.changes.Add(kind, err)
 	e.sock.wake()
