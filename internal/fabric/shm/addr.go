@@ -2,16 +2,16 @@
 
 package shm
 
-// Addresses, and the abstract socket names that stand for them. A name has the
-// user in it, so that users are not in each other's way: two of them may listen
-// at one address, and each dialer prefers its own user's listener to root's and
-// that to another's whom it trusts.
+// Addresses, and the abstract socket names that stand for them. A name contains
+// the user ID, so that users do not compete: two of them may listen at one
+// address, and each dialer prefers its own user's listener to root's, and that to
+// one of another user whom it trusts.
 //
-// Anybody may take any name, so a name proves nothing, and a listener that finds
-// its own taken by somebody else takes one that nobody can foresee; dialers find
-// it where the kernel tells who has which (lookup.go). Listeners and dialers have
-// names of their own, so a dialer's port is never in a listener's way. The kernel
-// forgets a name when its last socket is closed, however that comes about. Names
+// Any process may take any name, so a name proves nothing. A listener whose name
+// another user has taken takes a random one; dialers find it where the kernel
+// tells which user has which name (lookup.go). Listeners' names differ from
+// dialers', so no dialer's port keeps a listener from its own. The kernel forgets
+// a name when its last socket is closed, or the socket's process dies. Names
 // belong to a network namespace, as ports do.
 
 import (
@@ -37,18 +37,18 @@ const (
 	dialerName   = ourNames + "d:"
 	datagramName = ourNames + "u:" // as listenerName, for datagrams
 	memberName   = ourNames + "m:" // as listenerName, for those of a group
-	senderName   = ourNames + "s:" // of who sends to a group, to be told of new members
+	senderName   = ourNames + "s:" // of those who send to a group, where new members knock
 
 	// firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 	firstEphemeral = 49152
 	ephemeral      = 1<<16 - firstEphemeral
 )
 
-// both is how listeners at all addresses of both families call themselves.
+// both is the address in the names of listeners at all addresses of both families.
 const both = "*"
 
-// nameOf is the name of an address for a user, both for the zero Addr. The tag
-// sets it apart from the one that everybody knows, which has none.
+// nameOf returns the name of an address for a user, with both for the zero Addr.
+// The plain name, which dialers try, has an empty tag.
 func nameOf(prefix string, uid int, tag string, a netip.AddrPort) string {
 	address := a.String()
 	if !a.Addr().IsValid() {
@@ -57,8 +57,7 @@ func nameOf(prefix string, uid int, tag string, a netip.AddrPort) string {
 	return prefix + strconv.Itoa(uid) + ":" + tag + ":" + address
 }
 
-// listenerAddr is the address that a listener's name stands for, whoever has
-// it.
+// listenerAddr returns the address that a listener's name stands for, of any user.
 func (f *shm) listenerAddr(name string) (netip.AddrPort, bool) {
 	fields := strings.SplitN(strings.TrimPrefix(name, f.listeners), ":", 3)
 	if !strings.HasPrefix(name, f.listeners) || len(fields) < 3 {
@@ -72,7 +71,7 @@ func (f *shm) listenerAddr(name string) (netip.AddrPort, bool) {
 	return a, err == nil
 }
 
-// covering are the addresses whose listeners hear what is sent to a, a itself
+// covering returns the addresses whose listeners accept connections to a, a itself
 // first.
 func covering(a netip.AddrPort) []netip.AddrPort {
 	family := netip.IPv6Unspecified()
@@ -82,7 +81,7 @@ func covering(a netip.AddrPort) []netip.AddrPort {
 	return []netip.AddrPort{a, netip.AddrPortFrom(family, a.Port()), netip.AddrPortFrom(netip.Addr{}, a.Port())}
 }
 
-// hears reports whether a listener at l hears what is sent to a.
+// hears reports whether a listener at l accepts connections to a.
 func hears(l, a netip.AddrPort) bool {
 	for _, c := range covering(a) {
 		if c == l {
@@ -111,7 +110,7 @@ func (f *shm) listenAt(a netip.AddrPort) (*socket, netip.AddrPort, error) {
 }
 
 // listenAtExactly returns EADDRINUSE if this user listens at an address that
-// overlaps with a already. What others do is in nobody's way.
+// overlaps with a already. Other users may listen at any.
 func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 	if err := f.checkVacant(a, ""); err != nil {
 		return nil, err
@@ -128,7 +127,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Of two who began at the same time at least one sees the other now.
+	// Of two listeners that began at the same time at least one finds the other now.
 	if err := f.checkVacant(a, name); err != nil {
 		s.close()
 		return nil, err
@@ -136,7 +135,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 	return s, nil
 }
 
-// unforeseen is a name of an address that nobody else has, nor can have taken before.
+// unforeseen returns a random name of an address, which no other process can have taken.
 func (f *shm) unforeseen(a netip.AddrPort) string {
 	return nameOf(f.listeners, os.Geteuid(), strconv.FormatUint(rand.Uint64(), 16), a)
 }
@@ -159,8 +158,8 @@ func (f *shm) listenBy(name string) (*socket, error) {
 }
 
 // checkVacant returns EADDRINUSE if this user listens, by another name than the
-// given one, at an address that overlaps with a. Where the kernel does not tell,
-// nobody does.
+// given one, at an address that overlaps with a. Where the kernel does not tell, it
+// returns nil.
 func (f *shm) checkVacant(a netip.AddrPort, name string) error {
 	taken, _ := f.ours(listening, func(other string) bool {
 		o, ok := f.listenerAddr(other)
@@ -172,9 +171,9 @@ func (f *shm) checkVacant(a netip.AddrPort, name string) error {
 	return nil
 }
 
-// checkForeign returns EADDRINUSE if this user listens by a name that is in use,
-// or is about to. A socket that does neither is in nobody's way, whoever has it:
-// dialers find a listener by another name, unless the kernel does not tell.
+// checkForeign returns EADDRINUSE if this user listens by a name that is in use, or
+// is about to. Otherwise it returns nil, for dialers find a listener by another
+// name; or EACCES if the kernel does not tell, for then they do not.
 func (f *shm) checkForeign(name string) error {
 	taken, err := f.ours(listening|unconnected, func(other string) bool { return other == name })
 	if err != nil {
@@ -190,9 +189,9 @@ func (f *shm) checkForeign(name string) error {
 }
 
 // nameDialer gives a dialer's socket a name, and returns the dialer's address
-// with the port, which is chosen if it was 0. The name is there only so that no
-// two dialers of this user have the same port: if none is to be had for what
-// others hold, the socket does without.
+// with the port, which is chosen if it was 0. The name only keeps two dialers of
+// this user from having the same port: if all that it tries are taken, the socket
+// stays without.
 func (f *shm) nameDialer(s *socket, a netip.AddrPort) (netip.AddrPort, error) {
 	if a.Port() != 0 {
 		return a, f.nameDialerExactly(s, a)
@@ -233,8 +232,8 @@ func (s *socket) bindDialer(a netip.AddrPort) error {
 	return s.bind(nameOf(dialerName, os.Geteuid(), "", a))
 }
 
-// plainNames are the names of users' listeners that hear what is sent to an
-// address, if they have their names.
+// plainNames returns the plain names of users' listeners that accept connections to
+// an address.
 func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
 	for _, uid := range users {
 		for _, a := range covering(to) {
@@ -244,9 +243,9 @@ func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
 	return names
 }
 
-// told are the sockets of all trusted listeners that hear what is sent to an
-// address, the best first, and why others are passed over, if there are any. err
-// is for a kernel that does not tell, or not before ctx ends.
+// told returns the sockets of all trusted listeners that accept connections to an
+// address, the best first. passed is why another is not trusted, if there is one;
+// err is an error of sockets.
 func (f *shm) told(ctx context.Context, to netip.AddrPort) (found []bound, passed, err error) {
 	sockets, err := f.toldAll(ctx, to)
 	judged := f.judgeOwners(ctx, sockets)
@@ -260,9 +259,9 @@ func (f *shm) told(ctx context.Context, to netip.AddrPort) (found []bound, passe
 	return found, passed, err
 }
 
-// judgeOwners judges the users whose sockets they are, all at once: one about whom the
-// application does not answer before ctx ends is in no other's way. Asking once is enough,
-// however many sockets somebody opens.
+// judgeOwners judges the users whose sockets they are, all at the same time, so that a call
+// of Config.Trust that does not return before ctx ends holds up no other user. It judges each
+// user once, however many sockets the user has.
 func (f *shm) judgeOwners(ctx context.Context, sockets []bound) map[uint32]error {
 	judged := make(map[uint32]error)
 	for _, s := range sockets {
@@ -282,7 +281,7 @@ func (f *shm) judgeOwners(ctx context.Context, sockets []bound) map[uint32]error
 	return judged
 }
 
-// toldAll are those whoever has them.
+// toldAll is told for the listeners of all users, trusted or not.
 func (f *shm) toldAll(ctx context.Context, to netip.AddrPort) (found []bound, err error) {
 	addrs := covering(to)
 	ranks := make(map[string]int)
@@ -298,7 +297,7 @@ func (f *shm) toldAll(ctx context.Context, to netip.AddrPort) (found []bound, er
 	return found, err
 }
 
-// rank is whose listeners a dialer prefers: its own user's, root's, others'.
+// rank orders listeners' users as a dialer prefers them: its own, root, others.
 func rank(uid uint32) int {
 	switch uid {
 	case uint32(os.Geteuid()):

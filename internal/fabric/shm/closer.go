@@ -2,17 +2,16 @@
 
 package shm
 
-// Closing what others have had their hands on.
+// Closing descriptors that a peer may have made slow to close.
 //
-// Whoever can send to a Unix socket can queue descriptors there (SCM_RIGHTS), and
-// closing one of them may block for as long as its sender likes: that of a TCP
-// connection that lingers over data which nobody acknowledges, say. The kernel
-// closes those that are still queued, too, on behalf of whoever reads without
-// asking for them or closes the socket. Where it has SO_PASSRIGHTS (Linux 6.16)
-// nobody but a trusted listener gets to queue any. Elsewhere a dialer connects to
-// nobody whom it does not trust, and a socket at which descriptors are queued is
-// not read, only closed, by a few goroutines that may block without harm to
-// others.
+// A process that can send to a Unix socket can queue descriptors there
+// (SCM_RIGHTS), and closing one of them may block for as long as that process
+// likes: that of a TCP connection that lingers over unacknowledged data, say. The
+// kernel also closes those that are still queued, in the system call that reads
+// without asking for them or closes the socket. Where it has SO_PASSRIGHTS (Linux
+// 6.16) only a trusted listener can queue any. Elsewhere a dialer connects to
+// trusted listeners only, and a socket at which descriptors are queued is not
+// read, only closed, by a few goroutines that may block without harm to others.
 
 import (
 	"errors"
@@ -30,16 +29,15 @@ const (
 	// each may hold a thread.
 	maxClosing = 8
 
-	// maxWaiting is how many may wait for those. It is more than a moment's worth
-	// of what honest peers leave behind, and less than the descriptors that a
-	// process may have.
+	// maxWaiting is how many closes may wait for those before admit fails. Honest
+	// peers cause fewer at a time, and a process may have more descriptors.
 	maxWaiting = 64
 )
 
 var errHeldUp = errors.New("closing the descriptors that were sent here takes for ever")
 
-// closer closes things in the background. Each listener has one, and each address
-// that is dialed: whoever holds up one of them holds up no other.
+// closer closes descriptors in the background. Each listener has one, and each
+// address that is dialed, so a peer that holds up one of them holds up no other.
 type closer struct {
 	mu      sync.Mutex // guards what follows
 	closing int
@@ -48,7 +46,7 @@ type closer struct {
 
 func newCloser() *closer { return new(closer) }
 
-// close closes x soon.
+// close closes x in a goroutine, once fewer than maxClosing closes are under way.
 func (c *closer) close(x io.Closer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +58,7 @@ func (c *closer) close(x io.Closer) {
 	go c.run(x)
 }
 
-// run closes x, and then whatever waits.
+// run closes x, and then what waits, one after the other.
 func (c *closer) run(x io.Closer) {
 	for x != nil {
 		_ = x.Close()
@@ -68,7 +66,8 @@ func (c *closer) run(x io.Closer) {
 	}
 }
 
-// next returns nil, and counts run as ended, if nothing waits.
+// next returns what has waited for longest. If nothing waits it returns nil, and
+// counts run as ended.
 func (c *closer) next() io.Closer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +80,8 @@ func (c *closer) next() io.Closer {
 	return x
 }
 
-// admit is asked before anything new is begun that may have to be closed. It
-// returns errHeldUp if too much waits already.
+// admit returns errHeldUp if maxWaiting closes are waiting. It is called before a
+// connection is begun that the closer may have to close.
 func (c *closer) admit() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +98,7 @@ var dialersClosers = struct {
 	to map[netip.AddrPort]weak.Pointer[closer]
 }{to: make(map[netip.AddrPort]weak.Pointer[closer])}
 
-// dialersCloser closes what dialers of an address have had to do with.
+// dialersCloser returns the closer of an address that is dialed.
 func dialersCloser(to netip.AddrPort) *closer {
 	dialersClosers.Lock()
 	defer dialersClosers.Unlock()
@@ -112,8 +111,8 @@ func dialersCloser(to netip.AddrPort) *closer {
 	return c
 }
 
-// forgetCloser runs when the closer of an address is gone. The address may have
-// got another since.
+// forgetCloser runs after the closer of an address has been garbage-collected. The
+// address may have another by then.
 func forgetCloser(to netip.AddrPort) {
 	dialersClosers.Lock()
 	defer dialersClosers.Unlock()

@@ -5,11 +5,11 @@ package shm
 // Datagrams: a queue pair that sends to many and receives from many.
 //
 // Each sender has a connection of its own to each receiver, made like any other, on
-// which messages go one way only (lane.go). So a sender who floods, or lies, or dies
-// costs the receiver nothing but the datagrams from it, and one whose process may not
-// connect does not get to send. An address handle is such a connection. That it can be
-// trusted to lead to the owner of an address follows from whose name the socket has
-// (addr.go); the address that a sender says it has is checked to be this host's, no more.
+// which messages go one way only (lane.go). So a sender that floods, breaks the protocol
+// or dies costs the receiver only the datagrams from that sender, and one whose process
+// may not connect cannot send. An address handle is such a connection. That it leads to
+// the owner of an address follows from whose name the socket has (addr.go); the address
+// that a sender claims is only checked to be this host's.
 
 import (
 	"context"
@@ -29,32 +29,32 @@ const (
 	// many as the largest MTU of InfiniBand allows.
 	datagramSize = 4096
 
-	// maxDatagramQueue is how long a receive queue for one sender may be.
+	// maxDatagramQueue is how many datagrams a receive queue for one sender may hold.
 	maxDatagramQueue = 1 << 13
 )
 
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
-	f         *shm // whose listeners are those for datagrams
+	f         *shm // whose listeners have names for datagrams
 	local     netip.AddrPort
 	notify    func()
 	filter    func(*fabric.Datagram) bool
 	recvQueue atomic.Int64
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
-	lanes     sync.WaitGroup // goroutines
-	room      sync.Mutex     // held, and mu not yet, by who makes room for a sender
+	lanes     sync.WaitGroup // the queue pair's goroutines
+	room      sync.Mutex     // held by source.reserve; taken before mu
 
 	mu     sync.Mutex // guards what follows, and the sources
-	inlets []*inlet   // the one for local first; none once the queue pair is closed
+	inlets []*inlet   // the one for local first; nil once the queue pair is closed
 	inflow
 }
 
-// inlet is where senders connect.
+// inlet is what senders connect to, for the local address or for a group.
 type inlet struct {
 	listener *listener
 	group    netip.AddrPort // valid for one of a group
-	cards    []netip.Addr   // at which that has been joined
+	cards    []netip.Addr   // at which the group has been joined
 }
 
 // destination is what an address handle leads to.
@@ -83,13 +83,15 @@ func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	return d, nil
 }
 
-// open has senders connect. Called with mu held, unless nobody else has d.
+// open adds an inlet and starts to accept its senders. Called with mu held, or before any
+// other goroutine has d.
 func (d *datagrams) open(in *inlet) {
 	d.inlets = append(d.inlets, in)
 	d.lanes.Go(func() { d.accept(in) })
 }
 
-// Source implements [fabric.Datagrams]: both are of this host.
+// Source implements [fabric.Datagrams]. A remote address is this host's, and so is its
+// own source.
 func (f *shm) Source(remote netip.AddrPort) (netip.Addr, error) {
 	if a := remote.Addr(); !a.IsMulticast() {
 		return a, nil
@@ -105,13 +107,13 @@ func (d *datagrams) DatagramLimits() fabric.DatagramLimits {
 	return fabric.DatagramLimits{MaxMessage: datagramSize - fabric.HeaderSize, Spin: spin}
 }
 
-// SetRecvQueue implements [fabric.DatagramEndpoint]: for senders that connect from
-// now on.
+// SetRecvQueue implements [fabric.DatagramEndpoint]. It applies to senders that connect
+// from now on.
 func (d *datagrams) SetRecvQueue(n int) {
 	d.recvQueue.Store(int64(min(max(n, 1), maxDatagramQueue)))
 }
 
-// Resolve implements [fabric.DatagramEndpoint]. A receiver that has no room is asked again.
+// Resolve implements [fabric.DatagramEndpoint]. It tries again while a receiver has no room.
 func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (h fabric.AddressHandle, err error) {
 	if to.Addr().IsMulticast() {
 		return d.resolveGroup(ctx, fabric.Plain(to))
@@ -167,8 +169,7 @@ func (d *datagrams) Send(ds []fabric.Datagram) {
 	}
 }
 
-// Close implements [fabric.DatagramEndpoint]. Senders find out with their next
-// datagram.
+// Close implements [fabric.DatagramEndpoint]. A sender's next datagram fails.
 func (d *datagrams) Close() error {
 	d.mu.Lock()
 	inlets := d.inlets

@@ -1,5 +1,5 @@
 // Package shm is the fabric of one host: queue pairs in memory that two
-// processes share, or two connections' ends within one process. It wants Linux
+// processes share, or both ends of a connection within one process. It needs Linux
 // and nothing else: no hardware, no cgo, no file system.
 //
 // Each end of a connection owns a segment of memory that both have mapped. It
@@ -8,8 +8,8 @@
 // of eight bytes; so a message costs one copy and, while both ends are awake,
 // no system call. Both segments lie in one sealed memfd, which the listener
 // makes once it has accepted the request. One Unix socket per connection
-// introduces the ends to each other, rings the doorbell of an end that sleeps,
-// and tells when the peer is gone, however it went.
+// carries the handshake, rings the doorbell of an end that sleeps, and ends
+// when the peer does, for whatever reason.
 //
 // The peer is not trusted with anything. What it can reach is this connection's
 // memory and the socket. The memory's pages can neither go nor be added to,
@@ -19,9 +19,9 @@
 // The way through the files: config.go says who may connect, host.go which
 // addresses are this host's, addr.go has the names of sockets and lookup.go who
 // has which, dial.go and listener.go make endpoints, frame.go and handshake.go
-// connect them, socket.go passes the descriptor, closer.go closes strangers',
+// connect them, socket.go passes the descriptor, closer.go closes peers',
 // segment.go has the memory, endpoint.go what an end is made of, queue.go posts
 // and polls, wait.go sleeps and wakes. Datagrams are on top of that: datagram.go
-// makes connections for them, lane.go has the two ends of one, inflow.go those
-// that a receiver has, group.go joins groups and members.go finds who has.
+// makes connections for them, lane.go has the two ends of one, inflow.go a
+// receiver's senders, group.go joins groups and members.go sends to them.
 package shm

@@ -21,7 +21,7 @@ type kind uint8
 const (
 	req kind = 1 // a dialer asks
 	rep kind = 2 // the listener answers, and shares the memory of both
-	rtu kind = 3 // the dialer has seen the answer and likes it
+	rtu kind = 3 // the dialer confirms
 	rej kind = 4 // either refuses
 )
 
@@ -30,8 +30,8 @@ type frame struct {
 	kind    kind
 	reason  int            // rej
 	shape   shape          // req, rep: of the sender's segment
-	source  netip.AddrPort // req: who the dialer is
-	target  netip.AddrPort // req: whom it wants
+	source  netip.AddrPort // req: the dialer's address
+	target  netip.AddrPort // req: the address that it dials
 	private []byte
 	text    string // rej: why, when it is the fabric that refuses
 }
@@ -42,13 +42,13 @@ const (
 
 	headerSize = 28
 	maxText    = 128
-	// maxFrame is more than any frame has, so that a longer packet shows.
+	// maxFrame is more bytes than any frame has, so that a longer packet is noticed.
 	maxFrame = headerSize + 4*256
 )
 
 var errNotOurs = errors.New("the peer does not speak ringnet's shared memory protocol")
 
-// maxPrivate is how much private data each kind may have.
+// maxPrivate is how many bytes of private data each kind may have.
 var maxPrivate = [...]int{req: fabric.MaxConnectData, rep: fabric.MaxAcceptData, rtu: 0, rej: fabric.MaxRejectData}
 
 // encode returns f as a packet. The ends of a connection run on one machine,

@@ -2,13 +2,13 @@
 
 package shm
 
-// Groups: section 12.4 of docs/protocol.md. What is sent to a group goes to each of its
-// members by a lane of its own, so no member is in another's way, or the sender's.
+// Groups: section 12.4 of docs/protocol.md. A sender has a lane to each member of a group,
+// so no member holds up another, or the sender.
 //
 // Members and senders find each other by the names of their sockets, which the kernel
-// knows and forgets with their processes. Each takes its name first and then looks for
-// the others: a new sender connects to the members, and a new member knocks at the
-// senders, who look again. So whichever comes second finds the other.
+// lists, and forgets with their processes. Each takes its name first and then looks for
+// the others: a new sender connects to the members; a new member knocks at the senders,
+// which then look for members again. So whichever comes second finds the other.
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// Join implements [fabric.DatagramEndpoint]. Cards are all the same here: to join a group
-// at a second one changes nothing until it is left at the first.
+// Join implements [fabric.DatagramEndpoint]. All cards reach the same members: to join a
+// group at a second one matters only once it is left at the first.
 func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error {
 	group = fabric.Plain(group)
 	if err := d.enroll(group, card); err != nil {
@@ -34,7 +34,7 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 	return nil
 }
 
-// enroll makes the queue pair a member of a group, if it is none.
+// enroll makes the queue pair a member of a group at a card.
 func (d *datagrams) enroll(group netip.AddrPort, card netip.Addr) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,7 +57,7 @@ func (d *datagrams) enroll(group netip.AddrPort, card netip.Addr) error {
 	return nil
 }
 
-// inletOf is that of a group, or nil. Called with mu held.
+// inletOf returns the inlet of a group, or nil. Called with mu held.
 func (d *datagrams) inletOf(group netip.AddrPort) *inlet {
 	for _, in := range d.inlets {
 		if in.group == group {
@@ -67,8 +67,8 @@ func (d *datagrams) inletOf(group netip.AddrPort) *inlet {
 	return nil
 }
 
-// knock has all senders to a group look for members. One whose queue of those who knock
-// is full has to look yet anyway.
+// knock connects to each sender to a group and hangs up, for which the sender looks for
+// members. One whose queue of knocks is full is going to look anyway.
 func (d *datagrams) knock(ctx context.Context, group netip.AddrPort) error {
 	senders, _, err := d.f.naming(senderName).told(ctx, group)
 	if err != nil {
@@ -94,8 +94,8 @@ func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
 	return in.listener.Close()
 }
 
-// strike takes a card out of a group, and with the last the group's inlet, which it
-// returns, and its sources.
+// strike removes a card from a group. With the last it ends the group's sources, and
+// removes and returns the inlet. left is false if the group was not joined at the card.
 func (d *datagrams) strike(group netip.AddrPort, card netip.Addr) (in *inlet, left bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -2,8 +2,8 @@
 
 package shm
 
-// Which addresses are this host's. A listener, a dialer's destination and what
-// a peer calls itself have to have one of them.
+// Which addresses are this host's. Listeners, dialers' destinations and the
+// addresses that peers claim have to be among them.
 
 import (
 	"encoding/binary"
@@ -35,8 +35,8 @@ func checkClaim(a netip.AddrPort) error {
 	return err
 }
 
-// isName reports whether a zone is fit to be shown to people. The kernel allows
-// more in an interface's name, terminals' escape sequences among it.
+// isName reports whether a zone is safe to print. The kernel allows more in an
+// interface's name, such as terminals' escape sequences.
 func isName(zone string) bool {
 	for _, c := range []byte(zone) {
 		switch {
@@ -50,7 +50,7 @@ func isName(zone string) bool {
 
 // checkLocal returns an error, which wraps EADDRNOTAVAIL, unless an address is
 // one at which TCP would reach this host from this host. The unspecified
-// addresses are. Any other error says that there is no telling now.
+// addresses are. After any other error it is not known now.
 //
 // Routing decides that. Whether a socket can be bound to an address says
 // nothing where net.ipv4.ip_nonlocal_bind is 1, and interfaces do not have all

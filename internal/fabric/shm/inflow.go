@@ -2,8 +2,8 @@
 
 package shm
 
-// The senders that a queue pair for datagrams receives from: how they are admitted, who
-// has to make room, and whom Receive looks at.
+// The senders that a queue pair for datagrams receives from: how they are admitted, which
+// of them are evicted, and which of them Receive polls.
 
 import (
 	"slices"
@@ -14,23 +14,23 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// maxSources is how many senders a queue pair receives from at a time. For one
-// more, the one that has been silent for longest has to connect anew.
+// maxSources is how many senders a queue pair receives from at a time. One more
+// evicts the one that has been silent for longest, which may connect anew.
 const maxSources = 1024
 
-// inflow is what a queue pair has of its senders. It is guarded by datagrams.mu.
+// inflow is a queue pair's state of its senders. It is guarded by datagrams.mu.
 type inflow struct {
-	entering []*source // are not among the sources yet, the oldest first
-	admitted sync.Cond // is told when one of those is, or has failed
+	entering []*source // being admitted, the oldest first
+	admitted sync.Cond // broadcast when one of those has been admitted, or has failed
 	sources  []*source // the oldest first
-	turns    int       // counts how often one has come, or something was received of one
+	turns    int       // counts sources that were added, and times that one had datagrams
 
-	// awake are the sources that Receive looks at, beginning with that at next. The
-	// others have nothing, and wake this process when they do: so who says nothing
-	// costs nothing.
+	// awake are the sources that Receive polls, beginning with that at next. The
+	// others are armed: their senders ring when they send, so an idle sender costs
+	// no polls.
 	awake []*source
 	next  int
-	other int // which of all sources Receive has looked at besides
+	other int // index in sources of the one that glance has polled last
 }
 
 // accept admits senders until the inlet is closed.
@@ -49,8 +49,9 @@ func (d *datagrams) accept(in *inlet) {
 	}
 }
 
-// enter begins with one more source, or returns nil if there is no room for it. It waits
-// until who makes room has gone: of many who come at once, each has to have room of its own.
+// enter adds a source to those being admitted, or returns nil if there is no room for it.
+// If it evicts one for that, it waits, without mu, until that one has been released: of
+// many that come at once, each needs room of its own.
 func (d *datagrams) enter(in *inlet, e *endpoint) *source {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,10 +79,10 @@ func (d *datagrams) enter(in *inlet, e *endpoint) *source {
 }
 
 // evict ends the source that has been silent for longest, of those from which all has been
-// received, unless one is about to give everything back anyway, and returns that. Where all
-// those together have less than the bytes that are missing it returns nil, ends none, and
-// has Receive look at all: they may have kept from this process that they have something.
-// Called with mu held.
+// received, and returns it; if one has ended already but is not released yet, it returns
+// that. If all those together have fewer bytes than are missing, it ends none, returns nil,
+// and makes Receive poll all sources: their senders may have sent without ringing. Called
+// with mu held.
 func (d *datagrams) evict(missing int) *source {
 	for {
 		var first *source
@@ -106,7 +107,8 @@ func (d *datagrams) evict(missing int) *source {
 	}
 }
 
-// admit has a sender connect, and is its source's goroutine from then on.
+// admit is a source's goroutine: it accepts the sender's connection, and stays until the
+// source has ended.
 func (d *datagrams) admit(s *source) {
 	if err := s.open(); !d.add(s, err) {
 		s.tell()
@@ -116,8 +118,9 @@ func (d *datagrams) admit(s *source) {
 	s.watch()
 }
 
-// add puts a source that has been opened among the others, behind those before it of the
-// same sender. It returns false if that is of no use any more, or opening has failed.
+// add moves a source from entering to sources, after those before it of the same sender,
+// for which it waits, without mu. It returns false if opened, the error of its open, is not
+// nil, or its inlet is closed.
 func (d *datagrams) add(s *source, opened error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,9 +143,9 @@ func (d *datagrams) add(s *source, opened error) bool {
 	return true
 }
 
-// isBehind says whether another lane of the same sender is about to enter that has done so
-// before: the sender had that confirmed before it began with this one. It has to be the
-// same process, for another could stop there for as long as it likes. Called with mu held.
+// isBehind reports whether an earlier lane of the same sender is still being admitted: the
+// sender has confirmed that one before it began with this one. Lanes of other processes do
+// not count, for these could stay unconfirmed as long as they like. Called with mu held.
 func (d *datagrams) isBehind(s *source) bool {
 	i := slices.IndexFunc(d.entering, func(b *source) bool {
 		return b == s || b.isOf(s) && b.process == s.process && s.process != 0
@@ -150,14 +153,14 @@ func (d *datagrams) isBehind(s *source) bool {
 	return d.entering[i] != s
 }
 
-// isOf says whether two sources are of the same sender, and for the same receiver, by what
-// they say.
+// isOf reports whether two sources have the same sender and the same receiver, by the
+// addresses that they claim.
 func (s *source) isOf(other *source) bool {
 	return s.in == other.in && s.e.remote == other.e.remote && s.e.local == other.e.local
 }
 
-// follow has a new source wait for what its sender has sent before, on a lane that this
-// one replaces: all that has arrived there by now. Called with mu held.
+// follow makes a new source wait until Receive has taken what has arrived by now on the
+// lane of the same sender that this one replaces. Called with mu held.
 func (d *datagrams) follow(s *source) {
 	for _, b := range slices.Backward(d.sources) {
 		if b.state == deaf || !b.isOf(s) {
@@ -174,21 +177,21 @@ func (d *datagrams) follow(s *source) {
 	}
 }
 
-// remove takes a source out.
+// remove takes a source out of sources.
 func (d *datagrams) remove(s *source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sources = slices.DeleteFunc(d.sources, func(other *source) bool { return other == s })
 }
 
-// rouse has Receive look at a source. Called with mu held.
+// rouse makes Receive poll a source. Called with mu held.
 func (d *datagrams) rouse(s *source) {
 	if !slices.Contains(d.awake, s) {
 		d.awake = append(d.awake, s)
 	}
 }
 
-// lay has Receive not look at a source any more. Called with mu held.
+// lay makes Receive stop polling a source. Called with mu held.
 func (d *datagrams) lay(s *source) {
 	if i := slices.Index(d.awake, s); i >= 0 {
 		d.awake = slices.Delete(d.awake, i, i+1)
@@ -198,7 +201,7 @@ func (d *datagrams) lay(s *source) {
 	}
 }
 
-// wake is what the doorbell of a source does.
+// wake makes Receive poll a source whose sender has rung.
 func (d *datagrams) wake(s *source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -209,8 +212,8 @@ func (d *datagrams) wake(s *source) {
 }
 
 // Receive implements [fabric.DatagramEndpoint]. Each call begins with another sender
-// than the last, so that none keeps it from the others. It comes back from a flood of
-// which nothing is wanted, and has itself called again.
+// than the last, so that all have their turn. It returns after datagrams that the filter
+// has dropped, and if it returns none, calls notify to be called again.
 func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -242,8 +245,8 @@ func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	return n
 }
 
-// glance looks at one source, another each time: one that has something may not have woken
-// this process, or this process has not had the time to wake. Called with mu held.
+// glance polls one source, the next at each call: its sender may have sent without ringing,
+// or the source's goroutine has not run since. Called with mu held.
 func (d *datagrams) glance() {
 	if d.other++; d.other >= len(d.sources) {
 		d.other = 0

@@ -2,7 +2,7 @@
 
 package shm
 
-// The two ends of a connection that carries datagrams, one way.
+// The two ends of a lane, a connection that carries datagrams one way.
 
 import (
 	"context"
@@ -18,22 +18,23 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// ownerGone is in the word that else says whether a segment's owner sleeps, once the
+// ownerGone is the value of a segment's waiting, otherwise 0 or 1, once the segment's
 // owner receives nothing any more.
 const ownerGone = 2
 
-// enterWithin is how long a sender that asks to connect may take to confirm.
+// enterWithin is how long a sender may take to confirm a connection, and to reach a
+// group's member.
 const enterWithin = 5 * time.Second
 
 // handle is the sender's end. It implements [fabric.AddressHandle].
 type handle struct {
 	e *endpoint
 
-	mu     sync.Mutex // guards what follows, and e while it lasts
-	closed bool       // e is
+	mu     sync.Mutex // guards what follows, and e until it is closed
+	closed bool       // e is closed
 }
 
-// watch ends the connection when the receiver does, or Close.
+// watch closes e once the receiver, or Close, has ended the connection.
 func (h *handle) watch() {
 	for h.e.Wait() == nil {
 	}
@@ -43,7 +44,7 @@ func (h *handle) watch() {
 	_ = h.e.Close()
 }
 
-// Close implements [fabric.AddressHandle]. What was sent stays there to be received.
+// Close implements [fabric.AddressHandle]. The receiver still receives what was sent.
 func (h *handle) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,8 +98,8 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 	return fabric.OK
 }
 
-// withdraw takes back the datagram that was sent last, whose receiver has gone since it was
-// about to be. It returns false if that has received it, or is going to: see source.take.
+// withdraw takes back the datagram that was sent last, while its receiver was about to go.
+// It returns false if the receiver has received it, or will: see source.take.
 func (e *endpoint) withdraw(word uint64) bool {
 	p, pos := e.peer, e.sent-1
 	received := p.posted.Load() > pos+uint64(p.recvQueue)
@@ -107,23 +108,23 @@ func (e *endpoint) withdraw(word uint64) bool {
 
 // source is the receiver's end.
 type source struct {
-	number  uint64 // of those of this process
+	number  uint64 // unique in this process
 	e       *endpoint
 	d       *datagrams
-	in      *inlet // where it has come in
-	process int32  // the sender's; 0 if it has no number here
+	in      *inlet // that the sender has connected to
+	process int32  // process ID of the sender; 0 if it has none here
 	memory  budget.Account
 	size    int           // bytes of that
 	over    chan struct{} // closed when nothing is received any more
-	freed   chan struct{} // closed when everything is given back
+	freed   chan struct{} // closed when the source has been released
 
-	// Guarded by d.mu, as e's receive queue is until over:
+	// Guarded by d.mu, as e's receive queue is until over is closed:
 	state  sourceState
-	heard  int     // the count of d.turns when something was last received
+	heard  int     // d.turns when something was last received
 	vain   int     // how often Receive has found nothing since
-	before *source // what has arrived there, up to a position, is received first; or nil
+	before *source // whose datagrams before position until are received first; or nil
 	until  uint64
-	last   uint64 // once it fades: the position behind what had arrived by then
+	last   uint64 // when no longer hearing: the position behind what had arrived by then
 }
 
 var sources atomic.Uint64 // how many there have been
@@ -132,11 +133,11 @@ type sourceState int
 
 const (
 	hearing sourceState = iota
-	fading              // the sender has gone, or been told to; what has arrived is still received
-	deaf                // nothing is received any more, which the sender has been told
+	fading              // disconnected; what has arrived is still received
+	deaf                // disconnected; nothing is received any more
 )
 
-// open connects with the sender.
+// open reserves memory and accepts the sender's connection.
 func (s *source) open() error {
 	e := s.e
 	own := fabric.Options{SendQueue: 1, RecvQueue: int(s.d.recvQueue.Load()), RecvSize: datagramSize}
@@ -161,12 +162,12 @@ func (s *source) open() error {
 	return e.Accept(ctx, nil)
 }
 
-// errTooMuch is for senders that want memory for what nobody sends to them.
+// errTooMuch is for senders that ask for memory to receive in, beyond the least.
 var errTooMuch = errors.New("a sender of datagrams that wants to receive")
 
-// reserve takes n bytes from the process's budget. Where that is used up, sources that
-// are silent give back what is missing, if they have as much: for one at a time, or it
-// would be others who take it.
+// reserve reserves n bytes of the process's budget. If that is used up, it evicts silent
+// sources until they have given back enough, if they have as much. It holds d.room, so
+// that no other source takes what they give back, and takes d.mu meanwhile.
 func (s *source) reserve(n int) error {
 	s.d.room.Lock()
 	defer s.d.room.Unlock()
@@ -187,8 +188,8 @@ func (s *source) reserve(n int) error {
 	}
 }
 
-// watch has Receive look when there is something, until the sender, or this end, has gone,
-// and gives everything back when that has been received.
+// watch makes Receive poll the source whenever its sender rings. Once either end has
+// disconnected, it waits until what had arrived is received, and releases the source.
 func (s *source) watch() {
 	for s.e.Wait() == nil {
 		s.d.wake(s)
@@ -200,8 +201,8 @@ func (s *source) watch() {
 	s.release()
 }
 
-// receive takes what has arrived, as much as ds has room for and the queue holds, and says
-// how much was wanted, and not. Called with d.mu held.
+// receive takes datagrams that have arrived, as many as ds has room for and at most a queue
+// full, and returns how many were wanted, and how many dropped. Called with d.mu held.
 func (s *source) receive(ds []fabric.Datagram) (wanted, dropped int) {
 	for wanted < len(ds) && wanted+dropped < s.e.own.recvQueue && s.arrived() {
 		ok, err := s.take(&ds[wanted])
@@ -224,7 +225,7 @@ func (s *source) receive(ds []fabric.Datagram) (wanted, dropped int) {
 	return wanted, dropped
 }
 
-// arrived says whether there is something to receive. Called with d.mu held.
+// arrived reports whether there is a datagram to receive. Called with d.mu held.
 func (s *source) arrived() bool {
 	return (s.state != fading || s.e.recvDone < s.last) && s.arrivedAt(s.e.recvDone)
 }
@@ -234,13 +235,13 @@ func (s *source) arrivedAt(pos uint64) bool {
 	return own.slot(pos).Load()&lapBit == own.lapOf(pos)
 }
 
-// arrivedUntil is the position behind what has arrived. Called with d.mu held.
+// arrivedUntil returns the position behind what has arrived. Called with d.mu held.
 func (s *source) arrivedUntil() uint64 {
 	first := s.e.recvDone
 	return first + uint64(sort.Search(s.e.own.recvQueue, func(i int) bool { return !s.arrivedAt(first + uint64(i)) }))
 }
 
-// waits says whether something is to be received before what is here. Called with d.mu
+// waits reports whether datagrams of s.before are to be received first. Called with d.mu
 // held.
 func (s *source) waits() bool {
 	b := s.before
@@ -259,8 +260,8 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	if word&sendBit == 0 || uint32(word) != 0 || n < fabric.HeaderSize || n > e.own.recvSize {
 		return false, errNoDatagram
 	}
-	// A sender that has been told to go may send what it takes back to another: one of the
-	// two has it.
+	// A disconnected sender may withdraw its last datagram, and send it to another receiver:
+	// of the sender and this end, only one gets to change the word.
 	if s.state == fading && !e.own.slot(e.recvDone).CompareAndSwap(word, word&lapBit) {
 		return false, errNoDatagram
 	}
@@ -279,8 +280,8 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 
 var errNoDatagram = errors.New("the peer says that it sent what is no datagram")
 
-// rest has the next datagram wake this process, and says false if there is one already,
-// or will be none. Called with d.mu held.
+// rest arms the source, so that its sender rings for the next datagram. It returns false if
+// one has arrived already, or the source is disconnected. Called with d.mu held.
 func (s *source) rest() bool {
 	s.vain = 0
 	if s.state != hearing {
@@ -290,8 +291,8 @@ func (s *source) rest() bool {
 	return !s.arrived()
 }
 
-// fade has only that received which has arrived by now, if there is anything. Called with
-// d.mu held.
+// fade disconnects the sender and lets Receive take what has arrived by now; if nothing has,
+// the source ends. Called with d.mu held.
 func (s *source) fade() {
 	if s.state == deaf {
 		return
@@ -305,7 +306,8 @@ func (s *source) fade() {
 	}
 }
 
-// end has nothing received any more. What has arrived is lost. Called with d.mu held.
+// end disconnects the sender and ends the source. What has arrived is lost. Called with d.mu
+// held.
 func (s *source) end() {
 	if s.state == deaf {
 		return
@@ -316,7 +318,7 @@ func (s *source) end() {
 	close(s.over)
 }
 
-// dismiss tells the sender to go, if it is there. Called with d.mu held.
+// dismiss disconnects the sender, unless that has been done. Called with d.mu held.
 func (s *source) dismiss() {
 	if s.state == hearing {
 		s.state = fading
@@ -326,15 +328,15 @@ func (s *source) dismiss() {
 	}
 }
 
-// tell has the sender know that nothing is received any more: it need not hear from
-// its socket first.
+// tell stores ownerGone, which the sender sees with its next datagram, even if its socket's
+// end has not been noticed there yet.
 func (s *source) tell() {
 	if s.e.own != nil {
 		s.e.own.waiting.Store(ownerGone)
 	}
 }
 
-// release gives everything back.
+// release closes the endpoint, returns its memory to the budget, and removes the source.
 func (s *source) release() {
 	_ = s.e.Close()
 	s.memory.Release(s.memory.Bytes())

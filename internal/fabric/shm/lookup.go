@@ -2,8 +2,8 @@
 
 package shm
 
-// Who has which name. The kernel tells by way of netlink (sock_diag(7)), for each
-// socket its whole name and its owner, so nobody's name can pass for another's.
+// Which user has which name. The kernel lists sockets by netlink (sock_diag(7)),
+// each with its whole name and its owner, so no name can pass for another user's.
 // Kernels before Linux 5.3, those without the module unix_diag, and sandboxes do
 // not tell.
 
@@ -20,14 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bound is a socket with one of our names, whoever has given it to it.
+// bound is a socket, of any user, whose name begins with ourNames.
 type bound struct {
 	name  string
 	owner uint32
 }
 
-// What to look for: states of sockets (TCP_ESTABLISHED, TCP_CLOSE and TCP_LISTEN
-// of include/net/tcp_states.h).
+// States of sockets, to be listed (TCP_ESTABLISHED, TCP_CLOSE and TCP_LISTEN of
+// include/net/tcp_states.h).
 const (
 	paired      = 1 << 1
 	unconnected = 1 << 7
@@ -36,9 +36,9 @@ const (
 
 var errSilent = fmt.Errorf("the kernel does not tell the owners of sockets: %w", errors.ErrUnsupported)
 
-// sockets lists all in the given states, or none: errSilent if the kernel does
-// not tell, or the error of ctx if it ends before the list does. That takes the
-// longer the more sockets this host has.
+// sockets lists all in the given states, or none: the error wraps errSilent if the
+// kernel does not tell, and is that of ctx if it ends before the list does. That
+// takes the longer the more sockets this host has.
 func (f *shm) sockets(ctx context.Context, states uint32) ([]bound, error) {
 	if f.silent {
 		return nil, errSilent
@@ -55,8 +55,8 @@ func (f *shm) ours(states uint32, match func(name string) bool) (bool, error) {
 	}), err
 }
 
-// answers reports whether it is this user who listens by a name, for kernels that
-// do not tell.
+// answers connects to the listener with a name, for kernels that do not tell, and
+// returns true if it is this user's, or else an error.
 func (f *shm) answers(name string) (bool, error) {
 	uid, err := listenerUser(name)
 	if err != nil {
@@ -122,8 +122,8 @@ func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 	return nil, ctx.Err()
 }
 
-// notTold is why the kernel was not asked or did not answer: errSilent, unless
-// there is something missing that may be there the next time.
+// notTold is why the kernel was not asked or did not answer: errSilent, unless this
+// process is short of descriptors or memory, of which there may be more next time.
 func notTold(call string, err error) error {
 	if exhausted(err) {
 		return os.NewSyscallError(call, err)
@@ -131,8 +131,8 @@ func notTold(call string, err error) error {
 	return errors.Join(errSilent, os.NewSyscallError(call, err))
 }
 
-// readPart adds the sockets in a part of the kernel's answer to found, and says
-// whether it was the last.
+// readPart adds the sockets in a part of the kernel's answer to found, and reports
+// whether the part was the last.
 func readPart(b []byte, found *[]bound) (done bool, err error) {
 	order := binary.NativeEndian
 	for len(b) >= unix.SizeofNlMsghdr {
@@ -185,5 +185,5 @@ func readSocket(b []byte) (s bound, err error) {
 	return s, nil
 }
 
-// align is how far a message or attribute of n bytes reaches.
+// align is how many bytes a message or attribute of n bytes takes, with padding.
 func align(n int) int { return (n + 3) &^ 3 }

@@ -2,7 +2,7 @@
 
 package shm
 
-// The members of a group as a sender sees them: how it finds them, and has a lane to each.
+// The sender's side of a group: how it finds the members, and keeps a lane to each.
 
 import (
 	"context"
@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// maxMembers is how many members of a group a sender sends to. Others wait for one
-	// of those to go.
+	// maxMembers is how many members of a group a sender sends to at a time. It reaches
+	// others when some of those have gone.
 	maxMembers = 256
 
-	// membersWithin is how long the first datagrams to a group wait for a member that does
-	// not answer.
+	// membersWithin is how long Resolve, and with it the first datagrams to a group, waits
+	// for members that do not answer.
 	membersWithin = 250 * time.Millisecond
 
-	// lookAgainAfter is after what time, at the earliest, a sender that sends tries to
-	// reach a member again.
+	// lookAgainAfter is the least time until a sender, when it sends, looks again for
+	// members that it has not reached.
 	lookAgainAfter = time.Second
 
-	// lookPause is the least time between a look for members and the next, however often
-	// somebody knocks. It is as long as lookAgainAfter if those who knock are never found.
+	// lookPause is the least time between two looks for members, however often members
+	// knock. It doubles, up to lookAgainAfter, while knocks lead to no new member.
 	lookPause = 10 * time.Millisecond
 
-	// maxKnocks is how many that have knocked a sender lets go before it looks. That answers
-	// those, too, who wait behind them, or find the queue full, which is longer than that.
+	// maxKnocks is how many knocks a sender takes before it looks. That look is for those
+	// still in the queue, too, and for those that find the queue, which is longer, full.
 	maxKnocks = 64
 )
 
@@ -42,8 +42,8 @@ const (
 type members struct {
 	d      *datagrams
 	group  netip.AddrPort
-	from   netip.AddrPort // what they are told of the sender
-	bell   *socket        // where new ones knock
+	from   netip.AddrPort // the sender's address, for the members
+	bell   *socket        // listens for the knocks of new members
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -51,14 +51,14 @@ type members struct {
 	closed  bool
 	known   map[string]bool // by name: those that have a lane, or are being reached
 	lanes   []*handle
-	closers map[uint32]*closer // by user, so that none is in others' way
-	asked   map[uint32]bool    // about which users the application is being asked
-	again   time.Time          // when to look for those who are without a lane; zero: all have one
-	pause   time.Duration      // from one look to the next, where somebody knocks
+	closers map[uint32]*closer // by user, so that no user holds up another
+	asked   map[uint32]bool    // users about whom ask is waiting for Config.Trust
+	again   time.Time          // from when on send makes answer look; zero: not at all
+	pause   time.Duration      // of answer after each look
 }
 
-// resolveGroup is Resolve for a group. Members that are there are reached before it
-// returns, unless they keep it waiting.
+// resolveGroup is Resolve for a group. It waits until the members that there are have been
+// reached, but not longer than membersWithin.
 func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fabric.AddressHandle, error) {
 	f := d.f.naming(senderName)
 	bell, err := f.listenBy(f.unforeseen(group))
@@ -98,9 +98,9 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 	return m, nil
 }
 
-// answer looks for members when somebody knocks who may be one, or send asks for it. It
-// waits the longer between two looks the more knocks have been for nothing. Where too much
-// is queued at the bell that cannot be closed (closer.go), there is send only.
+// answer is the goroutine that looks for members when a possible member knocks, or send
+// wakes it. The more knocks have led to none, the longer it pauses between two looks. While
+// the bell's closer is held up (closer.go) it takes no knocks, and only send makes it look.
 func (m *members) answer() {
 	for {
 		var k knocks
@@ -133,8 +133,8 @@ func (m *members) answer() {
 	}
 }
 
-// heeds says whether to look for those who have knocked. Strangers are looked for when the
-// application has said that they may be reached.
+// heeds reports whether to look for members now, after knocks. For users about whom
+// Config.Trust decides it starts ask, which looks for theirs if they are trusted.
 func (m *members) heeds(k knocks) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,7 +149,8 @@ func (m *members) heeds(k knocks) bool {
 	return kin || k.more
 }
 
-// pace has answer look again soon, if somebody has been found, or later than before.
+// pace resets answer's pause if a look has found members, or else doubles it, up to
+// lookAgainAfter.
 func (m *members) pace(found bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,14 +161,14 @@ func (m *members) pace(found bool) {
 	}
 }
 
-// knocks are connections that say nothing.
+// knocks are connections to the bell, on which nothing is sent.
 type knocks struct {
-	any   bool            // there are some
-	more  bool            // there may be others, for whom there was no room perhaps
-	users map[uint32]bool // whose they are
+	any   bool            // there were some
+	more  bool            // others may be queued, or have found the queue full
+	users map[uint32]bool // user IDs of those that have knocked
 }
 
-// letGo closes the connections that wait at a listening socket, at most maxKnocks.
+// letGo accepts and closes the connections queued at a listening socket, at most maxKnocks.
 func (s *socket) letGo() knocks {
 	k := knocks{users: make(map[uint32]bool)}
 	for range maxKnocks {
@@ -196,9 +197,9 @@ func (s *socket) letGo() knocks {
 	return k
 }
 
-// look begins to reach the members that are there and have no lane. For each that is found
-// there is a channel that is closed when it has got one, or gets none; for each user about
-// whom the application is asked, one that is closed when that is so for all of the user's.
+// look begins to reach the members that have no lane. found has a channel for each, which is
+// closed once the member has been reached or that has failed; asked has one for each user
+// about whom Config.Trust decides, closed once that is so for all of the user's members.
 func (m *members) look(ctx context.Context) (found, asked []<-chan struct{}, err error) {
 	listeners, err := m.listeners(ctx)
 	if err != nil {
@@ -218,13 +219,14 @@ func (m *members) look(ctx context.Context) (found, asked []<-chan struct{}, err
 	return found, asked, nil
 }
 
-// listeners are the sockets of members, whoever they are.
+// listeners returns the sockets of the group's members, of all users.
 func (m *members) listeners(ctx context.Context) ([]bound, error) {
 	return m.d.f.naming(memberName).toldAll(ctx, m.group)
 }
 
-// ask has a user's members reached, if the application says that they may be, which can
-// take any time. Called with mu held.
+// ask starts a goroutine that judges a user, which can take Config.Trust any time, and
+// reaches the user's members if it is trusted. It closes the channel at its end. Called with
+// mu held.
 func (m *members) ask(uid uint32) <-chan struct{} {
 	m.asked[uid] = true
 	over := make(chan struct{})
@@ -249,7 +251,7 @@ func (m *members) ask(uid uint32) <-chan struct{} {
 	return over
 }
 
-// lookFor is look for one user, who may be reached.
+// lookFor is look for the members of one user, who is trusted.
 func (m *members) lookFor(uid uint32) (found []<-chan struct{}, err error) {
 	listeners, err := m.listeners(m.ctx)
 	if err != nil {
@@ -265,12 +267,13 @@ func (m *members) lookFor(uid uint32) (found []<-chan struct{}, err error) {
 	return found, nil
 }
 
-// lacks says whether a member is to be reached. Called with mu held.
+// lacks reports whether a member has no lane and may get one. Called with mu held.
 func (m *members) lacks(at bound) bool {
 	return !m.closed && len(m.known) < maxMembers && !m.known[at.name]
 }
 
-// begin begins to reach a member. Called with mu held.
+// begin starts the goroutine of a member, keep, which closes the channel. Called with mu
+// held.
 func (m *members) begin(at bound) <-chan struct{} {
 	m.known[at.name] = true
 	if m.closers[at.owner] == nil {
@@ -281,7 +284,8 @@ func (m *members) begin(at bound) <-chan struct{} {
 	return reached
 }
 
-// keep reaches a member, and has a lane to it until one of the two ends that.
+// keep reaches a member, or fails to, closes reached, and has a lane to the member until one
+// of the two ends it.
 func (m *members) keep(name string, c *closer, reached chan<- struct{}) {
 	h, err := m.reach(name, c)
 	if err == nil {
@@ -307,7 +311,7 @@ func (m *members) reach(name string, c *closer) (*handle, error) {
 	return newHandle(ctx, e)
 }
 
-// add has a lane used.
+// add makes send use a lane, or closes the lane if m is closed.
 func (m *members) add(h *handle) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -318,8 +322,8 @@ func (m *members) add(h *handle) {
 	m.lanes = append(m.lanes, h)
 }
 
-// remove forgets a member, which may have had a lane. It may be there and have no room
-// for this sender, so it is looked for again.
+// remove forgets a member and its lane, if h is not nil. The member may be there and have
+// had no room for this sender, so send has it looked for again.
 func (m *members) remove(name string, h *handle) {
 	m.mu.Lock()
 	delete(m.known, name)
@@ -328,7 +332,7 @@ func (m *members) remove(name string, h *handle) {
 	m.lookAgain()
 }
 
-// lookAgain has send look for members before long.
+// lookAgain lets send wake answer once lookAgainAfter has passed.
 func (m *members) lookAgain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -337,8 +341,8 @@ func (m *members) lookAgain() {
 	}
 }
 
-// send sends a datagram to all members. What becomes of it at one of them is nothing to
-// the others, so the sender is not told.
+// send sends a datagram to all members. Its status is OK whatever becomes of the datagram at
+// any of them.
 func (m *members) send(d *fabric.Datagram) fabric.Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -352,7 +356,7 @@ func (m *members) send(d *fabric.Datagram) fabric.Status {
 	return fabric.OK
 }
 
-// Close implements [fabric.AddressHandle]. What was sent stays there to be received.
+// Close implements [fabric.AddressHandle]. Members still receive what was sent.
 func (m *members) Close() {
 	m.mu.Lock()
 	m.closed = true
@@ -361,6 +365,6 @@ func (m *members) Close() {
 	}
 	m.mu.Unlock()
 	m.cancel()
-	m.bell.wake() // for to close the bell may take for ever
+	m.bell.wake() // ends answer, even if closing the bell takes for ever
 	_ = m.bell.close()
 }

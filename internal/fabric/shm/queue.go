@@ -6,10 +6,10 @@ package shm
 //
 // A descriptor is one word: the lap bit, the operation, the length, the
 // immediate. The sender puts the data in its place and then stores the word;
-// the receiver waits for a word with the lap bit of its position, so that it
-// looks at one cache line to learn all there is to know of a message. No slot
-// is written before the receive for it has been posted, which is after the
-// message that was there before has been polled.
+// the receiver waits for a word with the lap bit of its position, so that one
+// cache line tells it all but the data. The sender writes a slot only once the
+// receive for it has been posted, which is after the message that was there
+// before has been polled.
 
 import (
 	"fmt"
@@ -29,13 +29,13 @@ const (
 	maxSendQueue = 1 << 16
 )
 
-// scratchMessages is how many Sends between two PostRecvs find their place
-// without an allocation.
+// scratchMessages is how many of the largest Sends Poll returns between two
+// PostRecvs without an allocation.
 const scratchMessages = 16
 
-// sendQueue is an endpoint's. Positions count requests since Open. All of them
-// end within PostSend, but their slots are free again when the completion of
-// one has been polled.
+// sendQueue is an endpoint's send queue. Positions count work requests since Open.
+// Each is executed within PostSend, but its place is free again only when its
+// completion, or a later request's, has been polled.
 type sendQueue struct {
 	posted uint64
 	freed  atomic.Uint64
@@ -56,15 +56,15 @@ type sendDone struct {
 	status fabric.Status
 }
 
-// recvQueue is an endpoint's. Positions count receives since Open.
+// recvQueue is an endpoint's receive queue. Positions count receives since Open.
 type recvQueue struct {
 	recvPosted uint64
 	recvDone   uint64 // their completions have been polled
 	scratch    []byte // data of polled Sends
 }
 
-// lapOf is the lap bit of a position: set the first time around, when the
-// memory is still zero.
+// lapOf returns the lap bit of a position: set the first time around, when the
+// memory is still zero, and then every other time.
 func (s *segment) lapOf(pos uint64) uint64 { return (pos>>s.lap&1 ^ 1) << 63 }
 
 // PostSend implements [fabric.Endpoint]. A request ends when its data is in the
@@ -160,8 +160,7 @@ func (e *endpoint) lookUpPosted() error {
 	return nil
 }
 
-// corrupt ends a connection whose peer does what no honest one can do, or sleeps for
-// good.
+// corrupt ends a connection whose peer has broken the protocol, or cannot be woken.
 func (e *endpoint) corrupt(err error) {
 	e.broken.Store(&err)
 	e.notify(fabric.ErrQueuePair, err)
@@ -186,8 +185,7 @@ func (e *endpoint) PostRecv(n int) error {
 	return nil
 }
 
-// Poll implements [fabric.Endpoint]. Once, behind all that had arrived, it
-// returns why the peer is not to be listened to any more.
+// Poll implements [fabric.Endpoint]. After corrupt, one call returns its error.
 func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 	n := 0
 	for ; n < len(c) && e.head != e.tail.Load(); n++ {
@@ -235,8 +233,7 @@ func (e *endpoint) arrived(c *fabric.Completion) bool {
 		e.corrupt(fmt.Errorf("the peer says that it sent %d bytes to a receive of %d: %w", n, s.recvSize, fabric.ErrQueuePair))
 		return false
 	}
-	// The peer can still write to the buffer; what is looked at from now on is
-	// a copy.
+	// The peer can still write to the buffer, so the completion has a copy.
 	at := len(e.scratch)
 	e.scratch = append(e.scratch, s.buffer(e.recvDone)[:n]...)
 	*c = fabric.Completion{Recv: true, Op: fabric.Send, Len: n, Data: e.scratch[at:]}

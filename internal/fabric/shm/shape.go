@@ -10,15 +10,15 @@ import (
 	"syscall"
 )
 
-// The most that a segment may hold; nothing larger is ever mapped. They leave
-// room above what package wire allows.
+// The most that a segment may hold; nothing larger is ever mapped. Package wire
+// allows less.
 const (
 	maxRegion    = 1 << 30
 	maxRecvQueue = 1 << 17
 	maxBuffers   = 64 << 20 // of receive buffers, in bytes
 )
 
-// shape is what a segment is made of, as its owner tells the peer.
+// shape is what a segment is made of, as its owner sends it to the peer.
 type shape struct {
 	region    int    // bytes of memory for remote writes, whole pages
 	rkey      uint32 // of that memory
@@ -44,9 +44,9 @@ func newShape(region uint64, rkey, recvQueue, recvSize uint32) (shape, error) {
 const (
 	lineSize = 64
 
-	// waitingAt is a word that is 1 while the owner may be asleep.
+	// waitingAt is where waiting is: 1 while the owner may be asleep, or ownerGone.
 	waitingAt = 0
-	// postedAt is how many receives the owner has posted since the beginning.
+	// postedAt is where posted is: how many receives the owner has posted since Open.
 	postedAt = lineSize
 	// slotsAt is where the descriptors begin.
 	slotsAt = 2 * lineSize
@@ -56,7 +56,7 @@ const (
 // that may be posted.
 func (s shape) slots() int { return 1 << bits.Len(uint(s.recvQueue-1)) }
 
-// stride is the distance of receive buffers.
+// stride is how many bytes a receive buffer takes, with padding.
 func (s shape) stride() int { return (s.recvSize + 7) &^ 7 }
 
 // buffersAt is where the receive buffers begin, one for each slot.
@@ -72,7 +72,7 @@ func (s shape) queues() int {
 // for the memory for remote writes, which exists when it is registered.
 type layout struct{ listener, dialer shape }
 
-// newLayout checks that the memory of two such ends has a size.
+// newLayout checks that the size of both ends' memory fits an int.
 func newLayout(listener, dialer shape) (layout, error) {
 	l := layout{listener, dialer}
 	if listener.region > math.MaxInt-dialer.region-l.queues() {
@@ -84,10 +84,10 @@ func newLayout(listener, dialer shape) (layout, error) {
 // queues is how many bytes the queues of both ends need.
 func (l layout) queues() int { return l.listener.queues() + l.dialer.queues() }
 
-// size is that of the memory as a whole.
+// size is how many bytes the memory has as a whole.
 func (l layout) size() int { return l.queues() + l.listener.region + l.dialer.region }
 
-// views finds both ends' segments.
+// views returns both ends' segments in the memory.
 func (l layout) views(mem []byte) (listener, dialer *segment) {
 	queues, regions := mem[:l.queues()], mem[l.queues():l.size()]
 	n, r := l.listener.queues(), l.listener.region
