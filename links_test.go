@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
@@ -253,7 +254,7 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 				}
 				_, err := dialEmpty(t, n, l)
 				require.ErrorContains(t, err, "backlog is full")
-				d := Dialer{Config: small, Timeout: 4 * longestPause}
+				d := Dialer{Config: small, Timeout: 4 * fabric.LongestPause}
 				c, err := d.Dial("sim", l.Addr().String())
 				require.NoError(t, err)
 				defer c.Close()

@@ -172,7 +172,7 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 				c, err := Dial("sim", l.Addr().String())
 				require.NoError(t, err)
 				defer c.Close()
-				require.LessOrEqual(t, time.Since(start), confirmWithin+4*longestPause)
+				require.LessOrEqual(t, time.Since(start), confirmWithin+4*fabric.LongestPause)
 			})
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
@@ -30,14 +29,8 @@ const (
 // requestLimits has the limits of the networks that have one.
 var requestLimits = map[string]*requestLimit{"rdma": newRequestLimit()}
 
-// A dial asks a listener that has no room again after pauses that grow from shortestPause to
-// longestPause. Each pause is longer or shorter by up to a half, at random, so that dialers
-// refused together do not come back together. A dial without a deadline does so for patience.
-const (
-	shortestPause = 5 * time.Millisecond
-	longestPause  = time.Second
-	patience      = 30 * time.Second
-)
+// patience is how long a dial without a deadline asks a listener that has no room again.
+const patience = 30 * time.Second
 
 // dialPatiently connects to an address. It asks again while the listener has no room, or while
 // this process has no memory but is about to get some.
@@ -46,7 +39,8 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 	began := time.Now()
 	_, limited := ctx.Deadline()
 	var busy error
-	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
+	var pauses fabric.Pauses
+	for {
 		c, err := d.dialLink(ctx, n, f, local, remote, a)
 		switch {
 		case err != nil && ctx.Err() != nil && busy != nil:
@@ -56,9 +50,7 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 		}
 		busy = err
 		a.wait(busy)
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
+		if !pauses.Wait(ctx) {
 			return nil, &waitError{contextError(ctx.Err()), busy}
 		}
 	}

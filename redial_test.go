@@ -114,7 +114,7 @@ func TestADialWaitsForRoomInTheBacklog(t *testing.T) {
 		require.NoError(t, err)
 		defer second.Close()
 		require.GreaterOrEqual(t, time.Since(start), 20*time.Second)
-		require.LessOrEqual(t, time.Since(start), 20*time.Second+2*longestPause)
+		require.LessOrEqual(t, time.Since(start), 20*time.Second+2*fabric.LongestPause)
 	})
 }
 
@@ -131,7 +131,7 @@ func TestADialOfAFullBacklogHasAnEnd(t *testing.T) {
 		requireOpError(t, err, "dial", "sim", addr, syscall.ECONNREFUSED)
 		require.ErrorContains(t, err, "backlog is full")
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.InDelta(t, patience, time.Since(start), float64(2*longestPause))
+		require.InDelta(t, patience, time.Since(start), float64(2*fabric.LongestPause))
 
 		start = time.Now()
 		_, err = DialTimeout("sim", addr, time.Minute)

@@ -13,12 +13,27 @@ func Plain(a netip.AddrPort) netip.AddrPort {
 	addr := a.Addr().Unmap()
 	if !addr.IsLinkLocalUnicast() && !addr.IsLinkLocalMulticast() {
 		addr = addr.WithZone("")
-	} else if i, err := strconv.Atoi(addr.Zone()); err == nil {
-		if ifi, err := net.InterfaceByIndex(i); err == nil {
-			addr = addr.WithZone(ifi.Name)
-		}
+	} else if name := interfaceName(addr.Zone()); name != "" {
+		addr = addr.WithZone(name)
 	}
 	return netip.AddrPortFrom(addr, a.Port())
+}
+
+// interfaceName is the name of the interface that a zone has by number, or "". Most zones are
+// names already, and each datagram that is sent may have one: for those it allocates nothing.
+func interfaceName(zone string) string {
+	if zone == "" || zone[0] < '0' || zone[0] > '9' {
+		return ""
+	}
+	i, err := strconv.Atoi(zone)
+	if err != nil {
+		return ""
+	}
+	ifi, err := net.InterfaceByIndex(i)
+	if err != nil {
+		return ""
+	}
+	return ifi.Name
 }
 
 // Loopback is this host's own address of the family of a.

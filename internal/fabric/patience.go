@@ -9,19 +9,35 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Who has no room is asked again after pauses that grow from shortestPause to longestPause,
-// each half as long again or shorter by as much at random, so that those who were refused
-// together do not come back together.
+// A process without room is asked again after pauses that double from shortestPause to
+// LongestPause.
 const (
 	shortestPause = 5 * time.Millisecond
-	longestPause  = time.Second
+	LongestPause  = time.Second
 )
+
+// Pauses are those between one try and the next. The zero Pauses have not begun.
+type Pauses struct{ last time.Duration }
+
+// Wait waits for the next pause, and reports false if ctx ends first. A pause is longer or
+// shorter by up to a half, at random, so that those that were refused together do not come
+// back together.
+func (p *Pauses) Wait(ctx context.Context) bool {
+	p.last = min(max(2*p.last, shortestPause), LongestPause)
+	select {
+	case <-time.After(p.last/2 + rand.N(p.last)):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 // Patiently does what try does, again and again while the other side rejects it for want of
 // room. If it had none when ctx ends, the error is what it said last.
 func Patiently(ctx context.Context, try func() error) error {
 	var full error
-	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
+	var pauses Pauses
+	for {
 		err := try()
 		switch {
 		case IsFull(err):
@@ -31,9 +47,7 @@ func Patiently(ctx context.Context, try func() error) error {
 		default:
 			return err
 		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
+		if !pauses.Wait(ctx) {
 			return full
 		}
 	}

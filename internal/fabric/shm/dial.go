@@ -25,7 +25,7 @@ type shm struct {
 	overflow  uint32 // overflowUID
 	listeners string // what the names of listeners' sockets begin with
 
-	judging verdicts
+	judging *verdicts
 
 	requestTimeout time.Duration
 

@@ -76,7 +76,7 @@ func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
 // wait for it, so that a call that does not return holds up that user alone.
 type verdicts struct {
 	places chan struct{} // has an element for each call
-	mu     *sync.Mutex   // guards what follows
+	mu     sync.Mutex    // guards what follows
 	of     map[uint32]*verdict
 }
 
@@ -86,8 +86,8 @@ type verdict struct {
 	trusted bool
 }
 
-func newVerdicts() verdicts {
-	return verdicts{make(chan struct{}, maxJudging), new(sync.Mutex), make(map[uint32]*verdict)}
+func newVerdicts() *verdicts {
+	return &verdicts{places: make(chan struct{}, maxJudging), of: make(map[uint32]*verdict)}
 }
 
 // ask returns what Config.Trust returns about a user, from a call under way or a new one,
