@@ -125,7 +125,7 @@ func (l *listener) Close() error {
 		return net.ErrClosed
 	}
 	l.cancel()
-	l.sock.wake()
+	l.sock.sleeper.Wake()
 	<-l.done
 	return l.sock.close()
 }
@@ -196,7 +196,7 @@ func (l *listener) next() (fd int, err error) {
 		return 0, err
 	}
 	err = unix.EAGAIN
-	waitErr := l.sock.wait(func(uintptr) bool {
+	waitErr := l.sock.sleeper.Sleep(func(uintptr) bool {
 		fd, err = l.take()
 		return err != unix.EAGAIN
 	})

@@ -104,7 +104,7 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 func (m *members) answer() {
 	for {
 		var k knocks
-		err := m.bell.wait(func(uintptr) bool {
+		err := m.bell.sleeper.Sleep(func(uintptr) bool {
 			k = m.bell.letGo()
 			return k.any
 		})
@@ -351,7 +351,7 @@ func (m *members) send(d *fabric.Datagram) fabric.Status {
 	}
 	if !m.again.IsZero() && time.Now().After(m.again) {
 		m.again = time.Time{}
-		m.bell.wake()
+		m.bell.sleeper.Wake()
 	}
 	return fabric.OK
 }
@@ -365,6 +365,6 @@ func (m *members) Close() {
 	}
 	m.mu.Unlock()
 	m.cancel()
-	m.bell.wake() // ends answer, even if closing the bell takes for ever
+	m.bell.sleeper.Wake() // ends answer, even if closing the bell takes for ever
 	_ = m.bell.close()
 }

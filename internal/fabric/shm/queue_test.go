@@ -194,7 +194,7 @@ func TestDisconnectIsAnsweredAtOnce(t *testing.T) {
 func TestEventsOfOnesOwnCompletions(t *testing.T) {
 	a, _ := connected(t, options)
 	woken := func() bool {
-		if !a.sock.woken.Load() {
+		if !a.sock.sleeper.Woken() {
 			return false
 		}
 		require.NoError(t, a.Wait())

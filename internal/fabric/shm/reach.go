@@ -127,8 +127,8 @@ func (e *endpoint) renewSocket() error {
 	old := e.sock
 	e.sock = s
 	e.mu.Unlock()
-	if old.woken.Load() {
-		s.wake()
+	if old.sleeper.Woken() {
+		s.sleeper.Wake()
 	}
 	err = old.close()
 	if e.named {

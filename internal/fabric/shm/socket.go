@@ -19,27 +19,22 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"golang.org/x/sys/unix"
 )
 
-// socket is a Unix socket in Go's netpoller.
+// socket is a Unix socket.
 type socket struct {
-	fd     int
-	file   *os.File // owns fd
-	raw    syscall.RawConn
-	closed atomic.Bool
+	fd      int
+	sleeper *fabric.Sleeper // owns fd
+	closed  atomic.Bool
 
 	// rights is set if the peer can queue descriptors here. If it has queued
 	// any, closer closes the socket.
 	rights bool
 	closer *closer
-
-	// woken is set while the read deadline is in the past, or about to be,
-	// because of wake.
-	woken atomic.Bool
 }
 
 // newSocket returns a socket at which no peer can queue descriptors, if the
@@ -62,11 +57,8 @@ func newSocket(c *closer) (*socket, error) {
 
 // pollSocket makes a socket of a descriptor, which it closes if it fails.
 func pollSocket(fd int, rights bool, c *closer) (*socket, error) {
-	s := &socket{fd: fd, file: os.NewFile(uintptr(fd), "shm"), rights: rights, closer: c}
-	err := s.file.SetReadDeadline(time.Time{}) // fails if it cannot be polled
-	if err == nil {
-		s.raw, err = s.file.SyscallConn()
-	}
+	sleeper, err := fabric.NewSleeper(fd, "shm")
+	s := &socket{fd: fd, sleeper: sleeper, rights: rights, closer: c}
 	if err != nil {
 		s.close()
 		return nil, err
@@ -79,10 +71,10 @@ func (s *socket) close() error {
 	case s.closed.Swap(true):
 		return os.ErrClosed
 	case s.rights && s.burdened():
-		s.closer.close(s.file)
+		s.closer.close(s.sleeper)
 		return nil
 	}
-	return s.file.Close()
+	return s.sleeper.Close()
 }
 
 // burdened reports whether descriptors may be queued here, which closing the
@@ -159,62 +151,19 @@ func (s *socket) strange() error {
 	return nil
 }
 
-// past is a deadline that makes a read return at once.
-var past = time.Unix(1, 0)
-
-// wake makes the present or the next wait return.
-func (s *socket) wake() {
-	if !s.woken.Swap(true) {
-		s.file.SetReadDeadline(past)
-	}
-}
-
-// wait calls take whenever the socket may be readable, and returns once take
-// returns true or wake is called.
-func (s *socket) wait(take func(fd uintptr) bool) error {
-	err := s.raw.Read(take)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// In this order: a wake in between finds woken set and does nothing,
-		// rightly, since this wait returns.
-		s.file.SetReadDeadline(time.Time{})
-		s.woken.Store(false)
-		return nil
-	}
-	return err
-}
-
 // receive waits, until ctx ends, for the next packet of the handshake. It puts
 // the packet's n bytes into b and returns the one descriptor that came with them,
 // or -1. Unless want is set, a descriptor is an error.
 func (s *socket) receive(ctx context.Context, b []byte, want bool) (n, fd int, err error) {
-	done := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		s.file.SetReadDeadline(past)
-		close(done)
+	var got error
+	err = s.sleeper.SleepUntil(ctx, func(uintptr) bool {
+		n, fd, got = s.receivePacket(b, want)
+		return got != unix.EAGAIN
 	})
-	defer func() {
-		if !stop() {
-			<-done
-		}
-		s.file.SetReadDeadline(time.Time{})
-		if s.woken.Load() {
-			s.file.SetReadDeadline(past) // for the wait to come
-		}
-	}()
-	for {
-		var got error
-		err := s.raw.Read(func(uintptr) bool {
-			n, fd, got = s.receivePacket(b, want)
-			return got != unix.EAGAIN
-		})
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return n, fd, errors.Join(err, got)
-		}
-		s.file.SetReadDeadline(time.Time{})
-		if err := ctx.Err(); err != nil {
-			return 0, -1, err
-		}
+	if err != nil {
+		return 0, -1, err
 	}
+	return n, fd, got
 }
 
 // receivePacket reads one packet without waiting. Whatever descriptors come

@@ -493,7 +493,7 @@ func answersWithLingering(t *testing.T, f *shm) netip.AddrPort {
 		}
 	}()
 	t.Cleanup(func() {
-		s.wake()
+		s.sleeper.Wake()
 		<-done
 		s.close()
 		for _, fd := range peers {

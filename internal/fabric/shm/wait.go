@@ -42,7 +42,7 @@ func (e *endpoint) Arm() error {
 // peer does not ring: of a send, or by a flush.
 func (e *endpoint) event() {
 	if e.armed.Load() && e.armed.Swap(false) {
-		e.sock.wake()
+		e.sock.sleeper.Wake()
 	}
 }
 
@@ -51,7 +51,7 @@ func (e *endpoint) Wait() error {
 	if err := e.changes.Next(); err != nil {
 		return err
 	}
-	if err := e.sock.wait(e.take); err != nil {
+	if err := e.sock.sleeper.Sleep(e.take); err != nil {
 		return err
 	}
 	return e.changes.Next()
@@ -90,11 +90,11 @@ func (e *endpoint) takeRing(uintptr) bool {
 func (e *endpoint) Wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sock.wake()
+	e.sock.sleeper.Wake()
 }
 
 // notify makes Wait return err, once for each kind.
 func (e *endpoint) notify(kind, err error) {
 	e.changes.Add(kind, err)
-	e.sock.wake()
+	e.sock.sleeper.Wake()
 }

@@ -89,12 +89,10 @@ type calls struct {
 
 // sleep is what Wait and Wake need: see wait.go.
 type sleep struct {
-	file  atomic.Pointer[os.File] // owns the completion channel's descriptor
-	raw   syscall.RawConn
-	take  func(uintptr) bool
-	armed atomic.Bool // somebody wants the next event
-	gone  bool        // the descriptor will not become readable again
-	woken atomic.Bool
+	sleeper atomic.Pointer[fabric.Sleeper] // of the completion channel, or nil before Open
+	take    func(uintptr) bool             // takeEvent
+	armed   atomic.Bool                    // Wait is to return for the next event
+	gone    bool                           // the descriptor will not become readable again
 }
 
 func newEndpoint(f rdma, id cmID) *endpoint {

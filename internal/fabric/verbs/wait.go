@@ -2,9 +2,7 @@
 
 package verbs
 
-// Sleeping until there is something to do. The completion channel's descriptor
-// lives in Go's netpoller; whoever else has news sets a read deadline in the
-// past, which wakes the reader without another descriptor.
+// Sleeping until there is something to do, on the completion channel's descriptor.
 
 // #cgo noescape rn_take_event
 // #cgo nocallback rn_take_event
@@ -12,18 +10,15 @@ package verbs
 import "C"
 
 import (
-	"errors"
+	"context"
 	"net"
 	"os"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// openChannel makes the completion channel and gives its descriptor to an
-// os.File, which is the one to close it.
+// openChannel makes the completion channel, whose descriptor the Sleeper owns.
 func (e *endpoint) openChannel() error {
 	if rc := C.rn_create_comp_channel(e.id.verbs, &e.channel); rc != 0 {
 		return deviceError("ibv_create_comp_channel", rc)
@@ -32,19 +27,15 @@ func (e *endpoint) openChannel() error {
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
-	file := os.NewFile(uintptr(fd), "ibv_comp_channel")
-	e.file.Store(file)
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	e.raw, e.take = raw, e.takeEvent
-	return nil
+	s, err := fabric.NewSleeper(fd, "ibv_comp_channel")
+	e.sleeper.Store(s)
+	e.take = e.takeEvent
+	return err
 }
 
 func (e *endpoint) closeChannel() C.int {
-	if file := e.file.Load(); file != nil {
-		file.Close()
+	if s := e.sleeper.Load(); s != nil {
+		s.Close()
 	}
 	return C.rn_free_comp_channel(e.channel)
 }
@@ -57,13 +48,7 @@ func (e *endpoint) Wait() error {
 	if e.queue == nil {
 		return net.ErrClosed
 	}
-	err := e.raw.Read(e.take)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// In this order: a Wake in between finds woken set and does nothing,
-		// rightly, since this Wait returns.
-		e.file.Load().SetReadDeadline(time.Time{})
-		e.woken.Store(false)
-	} else if err != nil {
+	if err := e.sleeper.Load().Sleep(e.take); err != nil {
 		return err
 	}
 	return e.changes.Next()
@@ -95,48 +80,27 @@ func (e *endpoint) watchFirstMessage() (stop func(), err error) {
 	if err := e.Arm(); err != nil {
 		return nil, err
 	}
-	var stopped atomic.Bool
+	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for !stopped.Load() {
-			err := e.raw.Read(e.take)
-			if err == nil {
-				e.receive(cmEvent{kind: commEst})
-			}
-			if !errors.Is(err, os.ErrDeadlineExceeded) {
-				return
-			}
-			// Before stopped is looked at: what stop interrupts after that is
-			// the next Read.
-			e.file.Load().SetReadDeadline(time.Time{})
+		if e.sleeper.Load().SleepUntil(ctx, e.take) == nil {
+			e.receive(cmEvent{kind: commEst})
 		}
 	}()
 	return func() {
-		stopped.Store(true)
-		interrupt(e.file.Load())
+		cancel()
 		<-done
 		e.armed.Store(false)
-		// In this order: a Wake in between interrupts by itself.
-		e.file.Load().SetReadDeadline(time.Time{})
-		if e.woken.Load() {
-			interrupt(e.file.Load())
-		}
 	}, nil
 }
 
 // Wake implements [fabric.Endpoint].
 func (e *endpoint) Wake() {
-	file := e.file.Load()
-	if file == nil || e.woken.Swap(true) {
-		return // before Open nobody waits
+	if s := e.sleeper.Load(); s != nil { // before Open no Wait is called
+		s.Wake()
 	}
-	interrupt(file)
 }
-
-// interrupt has the present Read of the file end, and all until the deadline is
-// set again.
-func interrupt(file *os.File) { file.SetReadDeadline(time.Unix(1, 0)) }
 
 // notify has Wait return err. What says that the connection is lost is told
 // once for each kind.
