@@ -143,7 +143,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 		return fmt.Errorf("accept: %w", syscall.EINVAL)
 	}
 	if err := e.share(); err != nil {
-		e.sayNo(&frame{reason: reasonUnsupported, text: err.Error()})
+		e.refuse(err)
 		return err
 	}
 	e.step = answered
@@ -178,10 +178,15 @@ func (e *endpoint) Reject(private []byte) error {
 // errListenerClosed goes to the dialers that a closed listener has not accepted.
 var errListenerClosed = wire.Reject{Reason: "the listener is closed"}
 
-// refuse sends a REJ with the fabric's reason, and closes the endpoint.
-func (e *endpoint) refuse(reason int, text string) {
-	e.sayNo(&frame{reason: reason, text: text})
-	_ = e.Close()
+// refuse ends the handshake with a REJ of the fabric's. If err is for want of descriptors or
+// memory, the dialer is to ask again.
+func (e *endpoint) refuse(err error) {
+	f := frame{reason: reasonUnsupported, text: err.Error()}
+	if exhausted(err) {
+		why := wire.Reject{Busy: true, Reason: err.Error()}
+		f.reason, f.private = fabric.RejectConsumer, why.Append(nil)
+	}
+	e.sayNo(&f)
 }
 
 // turnAway sends a REJ with the listener's reason, and closes the endpoint.

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -243,6 +244,47 @@ func TestWithoutDescriptorsNoAddressIsDoubted(t *testing.T) {
 			assert.ErrorIs(t, err, syscall.EMFILE)
 			assert.NotErrorIs(t, err, errSilent)
 		})
+	})
+}
+
+// The dialer of a listener that has no descriptor for the memory is to ask again.
+func TestAcceptWithoutDescriptorsIsBusy(t *testing.T) {
+	inProcess(t, nil, func() {
+		f := newFabric(t)
+		l := listen(t, f, 1)
+		connect := func() <-chan error {
+			e, err := f.Dial(ctx, netip.AddrPort{}, l.Addr())
+			require.NoError(t, err)
+			t.Cleanup(func() { e.Close() })
+			_, err = e.Open(options)
+			require.NoError(t, err)
+			done := make(chan error, 1)
+			go func() {
+				_, err := e.Connect(ctx, nil)
+				if err == nil {
+					err = e.Confirm()
+				}
+				done <- err
+			}()
+			return done
+		}
+		accept := func() fabric.Endpoint {
+			e, err := l.Accept()
+			require.NoError(t, err)
+			t.Cleanup(func() { e.Close() })
+			_, err = e.Open(options)
+			require.NoError(t, err)
+			return e
+		}
+		done, e := connect(), accept()
+		withoutDescriptors(t, func() { assert.ErrorIs(t, e.Accept(ctx, nil), syscall.EMFILE) })
+		err := <-done
+		assert.True(t, fabric.IsFull(err), "%v", err)
+		assert.ErrorContains(t, err, "too many open files")
+
+		done, e = connect(), accept()
+		assert.NoError(t, e.Accept(ctx, nil))
+		assert.NoError(t, <-done)
 	})
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // ownerGone is the value of a segment's waiting, otherwise 0 or 1, once the segment's
@@ -142,13 +141,12 @@ func (s *source) open() error {
 	e := s.e
 	own := fabric.Options{SendQueue: 1, RecvQueue: int(s.d.recvQueue.Load()), RecvSize: datagramSize}
 	if e.peerShape.queues() > pages(1) || e.peerShape.region != 0 {
-		e.sayNo(&frame{reason: reasonUnsupported, text: errTooMuch.Error()})
+		e.refuse(errTooMuch)
 		return errTooMuch
 	}
 	f := e.Footprint(own)
 	if err := s.reserve(f.Receives + f.Queues); err != nil {
-		why := wire.Reject{Busy: true, Reason: err.Error()}
-		e.sayNo(&frame{reason: fabric.RejectConsumer, private: why.Append(nil), text: err.Error()})
+		e.refuse(err)
 		return err
 	}
 	if _, err := e.Open(own); err != nil {

@@ -270,10 +270,11 @@ func (l *listener) read(r *request) {
 	switch {
 	case l.ctx.Err() != nil:
 		r.e.turnAway(errListenerClosed)
-	case errors.Is(err, context.Canceled), exhausted(err):
-		r.e.turnAway(wire.Full) // a newer connection has its place, or this process is short of memory or descriptors
+	case errors.Is(err, context.Canceled):
+		r.e.turnAway(wire.Full) // a newer connection has its place
 	case err != nil:
-		r.e.refuse(reasonUnsupported, err.Error())
+		r.e.refuse(err)
+		_ = r.e.Close()
 	default:
 		select {
 		case l.queue <- r.e:
