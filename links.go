@@ -167,7 +167,7 @@ type MemoryInfo struct {
 // senders for whom there is no memory (see [PacketConn].SetReadBuffer).
 func Memory() MemoryInfo {
 	used, limits := budget.Process.State()
-	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked, budget.Process.Datagrams()}
+	return MemoryInfo{used.Registered, limits.Registered, used.Locked, limits.Locked, used.Datagrams}
 }
 
 // SetMemoryLimit sets how many bytes the links and PacketConns of this process may register.

@@ -596,8 +596,13 @@ func TestGroups(t *testing.T) {
 	require.NoError(t, c.LeaveGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3), Port: 4}))
 	require.Equal(t, p.joined[1:], p.left)
 
+	loopback, err := net.InterfaceByIndex(1)
+	require.NoError(t, err)
+	require.NoError(t, c.JoinGroup(nil, &net.UDPAddr{IP: net.ParseIP("ff02::1:2"), Port: 4, Zone: "1"}))
+	require.Equal(t, "[ff02::1:2%"+loopback.Name+"]:4 at invalid IP", p.joined[2])
+
 	p.join = syscall.EADDRINUSE
-	err := c.JoinGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3)})
+	err = c.JoinGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3)})
 	require.EqualError(t, err, "join post 10.0.0.1:1->239.1.2.3:1: join: address already in use")
 	err = c.JoinGroup(&net.Interface{Name: "none", Index: 1 << 30}, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3)})
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"syscall"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -58,14 +59,14 @@ func (c *Conn) groupOf(a net.Addr) (netip.AddrPort, error) {
 		a = &net.UDPAddr{IP: ip.IP, Zone: ip.Zone}
 	}
 	at, err := addrPortOf(a)
-	addr := at.Addr().Unmap()
-	if err != nil || !addr.IsMulticast() {
+	at = fabric.Plain(at)
+	if err != nil || !at.Addr().IsMulticast() {
 		return netip.AddrPort{}, syscall.EINVAL
 	}
 	if at.Port() == 0 {
-		return netip.AddrPortFrom(addr, c.port), nil
+		return netip.AddrPortFrom(at.Addr(), c.port), nil
 	}
-	return netip.AddrPortFrom(addr, at.Port()), nil
+	return at, nil
 }
 
 // CardOf is an address of an interface, of the same family as that of a group, or the zero

@@ -15,16 +15,21 @@ import (
 type Budget struct {
 	limits func() Limits
 
-	mu        sync.Mutex // guards what follows
-	set       int        // the limit by SetLimit, or 0: limits says it
-	used      Limits
-	datagrams int // the part of used.Registered that datagrams have
+	mu   sync.Mutex // guards what follows
+	set  int        // the limit by SetLimit, or 0: limits says it
+	used Used
 }
 
 // Limits are numbers of bytes: of registered memory, and of those of locked memory.
 type Limits struct {
 	Registered int
 	Locked     int
+}
+
+// Used is how much is in use.
+type Used struct {
+	Limits
+	Datagrams int // the part of Registered that datagrams have
 }
 
 // Unlimited is a limit that nothing reaches.
@@ -45,17 +50,10 @@ func (b *Budget) SetLimit(n int) {
 }
 
 // State returns how much is in use, and the limits.
-func (b *Budget) State() (used, limits Limits) {
+func (b *Budget) State() (used Used, limits Limits) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used, b.limitsNow()
-}
-
-// Datagrams returns how many of the registered bytes in use datagrams have.
-func (b *Budget) Datagrams() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.datagrams
 }
 
 // limitsNow returns the limits. The caller holds mu.
@@ -128,7 +126,7 @@ func (a *Account) add(n int) {
 		a.Budget.used.Locked += n
 	}
 	if a.Datagrams {
-		a.Budget.datagrams += n
+		a.Budget.used.Datagrams += n
 	}
 }
 
