@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Deadline is a point in time that may be moved while somebody waits for it.
+// Deadline is a point in time that may be moved while calls wait for it.
 // All methods may be called at once.
 type Deadline struct {
 	expired atomic.Bool // passed is closed; changes under mu

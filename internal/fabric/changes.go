@@ -2,36 +2,37 @@ package fabric
 
 import "sync"
 
-// Changes are what has become of a connection and is to be returned by [Endpoint].Wait.
-// The zero Changes are none. Its methods may be called at once.
+// Changes are a connection's changes that [Endpoint].Wait has not returned yet. The zero
+// Changes are none. Its methods may be called at once.
 type Changes struct {
 	mu      sync.Mutex // guards what follows
 	pending []error
-	told    map[error]bool // by kind
+	added   map[error]bool // which kinds must not be added again
 }
 
-// Add adds err. What says that the connection is lost is added once for each kind.
+// Add adds err, which is of a kind. Only ErrPortDown, after which the connection may go on, is
+// added more than once.
 func (c *Changes) Add(kind, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.told[kind] {
+	if c.added[kind] {
 		return
 	}
-	if c.told == nil {
-		c.told = make(map[error]bool)
+	if c.added == nil {
+		c.added = make(map[error]bool)
 	}
-	c.told[kind] = kind != ErrPortDown
+	c.added[kind] = kind != ErrPortDown
 	c.pending = append(c.pending, err)
 }
 
-// Has says whether one of a kind that says that the connection is lost has been added.
+// Has reports whether an error of a kind other than ErrPortDown has been added.
 func (c *Changes) Has(kind error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.told[kind]
+	return c.added[kind]
 }
 
-// Next takes the oldest out, and returns nil if there is none.
+// Next removes the oldest change and returns it, or nil if there is none.
 func (c *Changes) Next() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -116,7 +116,7 @@ type Datagram struct {
 	Status Status
 
 	// Received:
-	From netip.AddrPort // port 0, or the zero AddrPort, where the device does not tell
+	From netip.AddrPort // port 0; the zero AddrPort if the device does not report it
 	Via  Via
 	Len  int // bytes behind the header, also those that did not fit into Buffers
 }
@@ -124,6 +124,6 @@ type Datagram struct {
 // Via is the way by which a datagram has come. All that a sender sends by one address
 // handle comes by one way, and by two handles by two ways.
 type Via struct {
-	Queue uint64     // which of all receive queues that there have been in this process
-	To    netip.Addr // where it was sent: a group, or an address if that tells two ways apart
+	Queue uint64     // a number of the receive queue; no two of this process have had the same
+	To    netip.Addr // the group or address that it was sent to, if two ways differ in that alone
 }

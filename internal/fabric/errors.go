@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Why a connection changed, as [Endpoint.Wait] tells it.
+// How a connection changed: what [Endpoint.Wait] returns wraps one of these.
 var (
 	// ErrDisconnected: the peer, or its kernel on its behalf, disconnected.
 	ErrDisconnected = errors.New("disconnected")

@@ -85,7 +85,7 @@ type Endpoint interface {
 
 	// Register returns n bytes of zeroed, page-aligned memory off the Go heap
 	// that the device may access; n is rounded up to whole pages. The endpoint
-	// owns it: it is gone after Free or Close. It may be called at any time after
+	// owns it: it is unmapped by Free or Close. It may be called at any time after
 	// Open, as PostRecv is; of memory for remote writes there may be
 	// Options.RemoteMemory bytes in all.
 	Register(n int, a Access) (Memory, error)

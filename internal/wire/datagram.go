@@ -2,8 +2,8 @@ package wire
 
 import "encoding/binary"
 
-// DatagramHeader begins each datagram. It has what a queue pair does not tell its
-// receiver: the sender's port, and a number by which missing datagrams are noticed.
+// DatagramHeader begins each datagram. It has what the receiver's queue pair does
+// not report: the sender's port, and a number by which missing datagrams are noticed.
 type DatagramHeader struct {
 	// SourcePort is the sender's.
 	SourcePort uint16
