@@ -125,5 +125,5 @@ type Datagram struct {
 // handle comes by one way, and by two handles by two ways.
 type Via struct {
 	Queue uint64     // a number of the receive queue; no two of this process have had the same
-	To    netip.Addr // the group or address that it was sent to, if two ways differ in that alone
+	To    netip.Addr // the group that it was sent to; an address only if two ways differ in that alone
 }
