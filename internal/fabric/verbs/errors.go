@@ -46,8 +46,8 @@ func isShortage(err error) bool {
 	return isErrno(err, syscall.ENOMEM, syscall.EPERM, syscall.EAGAIN)
 }
 
-func isErrno(err error, any ...syscall.Errno) bool {
-	for _, errno := range any {
+func isErrno(err error, errnos ...syscall.Errno) bool {
+	for _, errno := range errnos {
 		if errors.Is(err, errno) {
 			return true
 		}
