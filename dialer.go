@@ -53,6 +53,7 @@ import (
 //	syscall.ECONNRESET      the peer is gone, or has closed with bytes unread
 //	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
 //	syscall.ENETDOWN        this side's device is gone
+//	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost
 //	syscall.EPROTO          the peer broke the protocol
 //
 // A lost path or device ends a connection only after it has waited for another, see

@@ -202,7 +202,7 @@ var errnos = map[string]error{
 	"EPIPE": syscall.EPIPE, "EPROTO": syscall.EPROTO, "ENETDOWN": syscall.ENETDOWN, "EHOSTUNREACH": syscall.EHOSTUNREACH,
 	"ENETUNREACH": syscall.ENETUNREACH, "ENODEV": syscall.ENODEV, "ENOMEM": syscall.ENOMEM, "EAGAIN": syscall.EAGAIN,
 	"EMFILE": syscall.EMFILE, "EADDRINUSE": syscall.EADDRINUSE, "EADDRNOTAVAIL": syscall.EADDRNOTAVAIL,
-	"EACCES": syscall.EACCES, "EINVAL": syscall.EINVAL,
+	"EACCES": syscall.EACCES, "EINVAL": syscall.EINVAL, "ENOTCONN": syscall.ENOTCONN,
 	"errors.ErrUnsupported": errors.ErrUnsupported, "net.ErrClosed": net.ErrClosed,
 	"os.ErrDeadlineExceeded": os.ErrDeadlineExceeded, "context.Canceled": canceledError{},
 }

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Addr is the address of one end of a connection or of a listener. Its String
-// is "host:port", as net.SplitHostPort wants it.
+// Addr is the address of one end of a connection, of a listener or of a PacketConn. Addrs can
+// be compared with ==.
 type Addr struct {
 	network string
 	ap      netip.AddrPort
@@ -14,19 +14,21 @@ type Addr struct {
 
 var _ net.Addr = Addr{}
 
-// NewAddr returns the address ap on the named network.
+// NewAddr returns the address ap on the named network. An IPv4 address that is mapped to IPv6
+// becomes an IPv4 address.
 func NewAddr(network string, ap netip.AddrPort) Addr {
 	return Addr{network, netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())}
 }
 
-// Network is the name of the network that carries the connection: "rdma" or "shm", or
-// "auto" for a listener of that. It is never "tcp", for programs that see "tcp" expect a
-// *net.TCPAddr.
+// Network returns the name of the network, without a digit: "rdma", "shm", "rdma-udp",
+// "shm-udp", or "auto" for a listener of that. It is never "tcp", because programs that see
+// "tcp" expect a *net.TCPAddr.
 func (a Addr) Network() string { return a.network }
 
-// String is the address as "1.2.3.4:80" or "[fe80::1%eth0]:80".
+// String returns the address as "1.2.3.4:80" or "[fe80::1%eth0]:80", which net.SplitHostPort
+// takes apart.
 func (a Addr) String() string { return a.ap.String() }
 
-// AddrPort is the address as a netip.AddrPort, as package net's addresses
-// offer it.
+// AddrPort returns the address as a netip.AddrPort, like the method of the same name of
+// *net.TCPAddr and *net.UDPAddr.
 func (a Addr) AddrPort() netip.AddrPort { return a.ap }

@@ -10,18 +10,17 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// ErrHandedOver is the error of what is done with a [Buffer] that the device is still
-// sending from.
+// ErrHandedOver is the error of methods of a [Buffer] that the device is still sending from.
 var ErrHandedOver = errors.New("the buffer is handed over")
 
-// errOtherConn is the error of a buffer that is written to another connection.
+// errOtherConn is the error of writing a buffer to a connection that has not made it.
 var errOtherConn = errors.New("the buffer belongs to another connection")
 
-// Buffer is registered memory from which the device sends by itself, with no copy on the
-// way. [Conn.NewBuffer] makes it; a program fills it, with Write or Fill, hands it over,
-// with [Conn.WriteBuffer], and has it back, empty, when the device has sent the bytes,
-// for which Wait waits. In between all methods but Wait and Close fail with
-// [ErrHandedOver] and leave the bytes alone: no slice of the memory is given out.
+// Buffer is registered memory from which the device sends without a copy. A Buffer belongs to
+// the connection whose [Conn.NewBuffer] made it. The program fills it by Write or Fill, and hands
+// it over by [Conn.WriteBuffer]. The device hands it back, empty, when it has sent the bytes; Wait
+// waits for that. In the meantime Write, Fill and WriteBuffer fail with [ErrHandedOver]. The
+// program never gets a slice of the memory.
 //
 //	b, err := conn.NewBuffer(1 << 20)
 //	…
@@ -33,10 +32,10 @@ var errOtherConn = errors.New("the buffer belongs to another connection")
 //	}
 //	b.Close()
 //
-// With two of them one is filled while the other is sent. Methods may be called at once.
-// The memory counts as a ring's does ([Config.RecvBuffer]), is pinned on rdma, and stays,
-// with the link, until Close, or until the garbage collector finds the buffer. Over shm
-// nothing is gained: there a Write copies once, as a buffer is copied to the peer.
+// With two Buffers, a program can fill one while the device sends the other. The methods may be
+// called by several goroutines at once. The memory counts against ringnet.SetMemoryLimit, and is
+// pinned on rdma. The memory and the link stay until Close, or until the garbage collector finds
+// the Buffer. Over shm a Buffer saves nothing: both a Write and a Buffer copy once.
 type Buffer struct {
 	conn   *Conn
 	memory *link.Buffer
@@ -47,10 +46,10 @@ type Buffer struct {
 	dropped    runtime.Cleanup
 }
 
-// NewBuffer makes a buffer of a size in bytes, 1 at least, which is rounded up to whole
-// pages, for writing to c. It fails with ENOMEM when the limit of the process does not
-// allow it, as a dial does. While the path to the peer is lost it waits, as a Write does
-// ([Config.ResumeTimeout]).
+// NewBuffer makes a Buffer for writing to c. size is in bytes, 1 at least, and is rounded up to
+// whole pages. The caller closes the Buffer. The error is a *net.OpError, with ENOMEM when a
+// memory limit of the process is reached. While the path to the peer is lost NewBuffer waits, as
+// a Write does ([Config.ResumeTimeout]).
 func (c *Conn) NewBuffer(size int) (*Buffer, error) {
 	if size <= 0 {
 		return nil, c.opError("buffer", errors.New("a buffer wants a byte at least"))
@@ -64,7 +63,7 @@ func (c *Conn) NewBuffer(size int) (*Buffer, error) {
 	return b, nil
 }
 
-// fill has the memory behind what b holds filled by f, which returns how much it filled.
+// fill has f fill the memory behind the bytes that b holds. f returns how much it filled.
 func (b *Buffer) fill(f func(p []byte) (int, error)) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,7 +79,7 @@ func (b *Buffer) fill(f func(p []byte) (int, error)) (int, error) {
 	return n, err
 }
 
-// usable is why b cannot be filled or written. Called with mu held.
+// usable returns why b cannot be filled or written, or nil. Called with mu held.
 func (b *Buffer) usable() error {
 	switch {
 	case b.closed:
@@ -93,8 +92,8 @@ func (b *Buffer) usable() error {
 
 var errClosedBuffer = errors.New("the buffer is closed")
 
-// Write appends p to what b holds. Of what has no room it takes the first bytes, and
-// returns io.ErrShortWrite.
+// Write appends p to the bytes that b holds. If b has no room for all of p, it appends the
+// first bytes and returns io.ErrShortWrite.
 func (b *Buffer) Write(p []byte) (int, error) {
 	return b.fill(func(room []byte) (int, error) {
 		n := copy(room, p)
@@ -105,8 +104,9 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	})
 }
 
-// Fill appends what it reads from r, until b is full or r ends. It returns io.EOF only if
-// it has read nothing, and io.ErrShortBuffer if b was full before.
+// Fill reads from r until b is full or r ends, and appends the bytes to those that b holds. It
+// returns io.EOF only if r ended before the first byte, and io.ErrShortBuffer if b was full
+// already.
 func (b *Buffer) Fill(r io.Reader) (int, error) {
 	return b.fill(func(room []byte) (int, error) {
 		if len(room) == 0 {
@@ -120,20 +120,19 @@ func (b *Buffer) Fill(r io.Reader) (int, error) {
 	})
 }
 
-// Len is how many bytes b holds that were not written.
+// Len returns how many bytes b holds that were not written yet.
 func (b *Buffer) Len() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.end - b.start
 }
 
-// Wait waits until b has been handed back, if it was handed over. That takes no longer
-// than the device takes, whatever the peer's application does; a connection that is lost
-// hands its buffers back.
+// Wait waits until the device has handed b back; it returns at once if b is not handed over. The
+// peer's application cannot delay that. A connection that is lost hands its Buffers back.
 func (b *Buffer) Wait() { b.memory.Wait() }
 
-// Close frees the memory, once b has been handed back, for which it waits. What b
-// holds is dropped.
+// Close waits as Wait does, and frees the memory. It drops the bytes that b still holds. A second
+// Close returns an error.
 func (b *Buffer) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,10 +145,9 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// WriteBuffer writes what b holds, as one Write, and hands b over. It waits until the peer
-// has room for all of it, or the write deadline has passed, and returns how many bytes it
-// accepted; what it did not, b still holds when it is handed back. The device sends
-// from b's memory, so that is not c's or the caller's before [Buffer.Wait] returns.
+// WriteBuffer writes the bytes that b holds, as one Write, and hands b over until [Buffer.Wait]
+// returns. It waits until the peer has room for all bytes, until the write deadline at most, and
+// returns how many it has accepted. When b is handed back it holds those that were not accepted.
 func (c *Conn) WriteBuffer(b *Buffer) (int, error) {
 	if b.conn != c {
 		return 0, c.opError("write", errOtherConn)

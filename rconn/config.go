@@ -10,131 +10,125 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Config has the sizes, queue depths and times of a connection's end. The zero value of each field
-// means its default; the two ends of a connection need not agree. A Config may
-// be shared and must not change while it is used.
+// Config has the sizes, queue depths and times of one end of a connection. A nil *Config and
+// the zero value of each field mean the defaults; the two ends need not agree. A Config may be
+// shared and must not change while it is used.
 type Config struct {
-	// RecvBuffer is the maximum size of the ring that the peer writes to, in bytes:
-	// a power of two from 4 KiB to 1 GiB. Default 1 MiB. It is pinned memory
-	// (RLIMIT_MEMLOCK), and bounds the throughput: a link of bandwidth B and
-	// round trip T needs B·T or more. On a link that connections share, a ring
-	// begins with 16 KiB and grows to 256 KiB when it is full. It grows to
-	// RecvBuffer if the peer fills it again and again while it is read, as long as
-	// there is memory; not over shm, where no time passes between a Write and what
-	// can be read. After LinkIdle without data it has 16 KiB again.
+	// RecvBuffer is the largest size of the ring that the peer writes to, in bytes: a power
+	// of two from 4 KiB to 1 GiB. Default 1 MiB. The ring is pinned memory (RLIMIT_MEMLOCK),
+	// and limits the throughput: a stream that is to fill a link of bandwidth B and round
+	// trip T needs twice B·T.
+	//
+	// On a link that connections share a ring begins with 16 KiB, and grows to 256 KiB when
+	// the peer has filled it. Over rdma it grows further, to RecvBuffer, if the peer fills it
+	// again and again while it is read. It stays as it is when memory is short. After
+	// LinkIdle without data it shrinks to 16 KiB.
 	RecvBuffer int
 
-	// SendBuffer is the size of the link's staging ring, in which bytes wait
-	// until the device has sent them, in bytes: a power of two from 4 KiB to
-	// 1 GiB. Default 1 MiB. It is pinned too.
+	// SendBuffer is the size of the link's staging ring, in bytes: a power of two from
+	// 4 KiB to 1 GiB. Default 1 MiB. Bytes wait in this ring until the device has sent
+	// them. It is pinned memory, too.
 	SendBuffer int
 
 	// SendQueue is how many work requests of the link may be outstanding: 16 to 32768.
 	// Default 128. A device may grant fewer.
 	SendQueue int
 
-	// RecvQueue is how many data messages the peer may have under way on the
-	// link, whatever their size: a multiple of 4 from 4 to 32768. Default 256. A
-	// device may grant fewer.
+	// RecvQueue is how many data messages the peer may have under way on the link,
+	// whatever their size: a multiple of 4 from 4 to 32768. Default 256. A device may
+	// grant fewer.
 	RecvQueue int
 
-	// BusyPoll is how long a Read or Write that has to wait polls the
-	// completion queue before it parks. It trades a processor for latency. By
-	// default (0) the time follows the gaps seen, and is short where waiting
-	// is usually long; negative never polls.
+	// BusyPoll is how long a Read or Write that has to wait polls the completion queue
+	// before it sleeps. Polling uses a processor to save the time of a wake-up. 0, the
+	// default, takes the time from how long the latest calls have waited; it is short where
+	// they mostly wait for long. Negative never polls.
 	BusyPoll time.Duration
 
-	// KeepAlive is the maximum idle time before the link probes the peer's device,
-	// 1 ms at least. Default 10 s; negative never probes. The path is lost, as
-	// ResumeTimeout has it, when the peer does not answer a probe, or anything else,
-	// for [AckTimeout]·([Retries]+1), or the own device does not complete the
-	// probe for four times that, 15.0 s.
+	// KeepAlive is the maximum idle time before the link probes the peer's device, 1 ms
+	// at least. Default 10 s; negative never probes. If the peer's device does not answer
+	// for [AckTimeout]·([Retries]+1), or this side's device does not complete the probe in
+	// four times that, 15.0 s, the path is lost: see ResumeTimeout.
 	KeepAlive time.Duration
 
-	// Linger bounds how long Close waits for the peer's device to have taken
-	// everything written. Default 10 s. [Conn.SetLinger] changes it, and can
-	// also set it to nothing at all.
+	// Linger limits how long Close waits until the peer's device has taken everything
+	// written. Default 10 s. [Conn.SetLinger] changes it for one connection, also to 0.
 	Linger time.Duration
 
-	// HandshakeTimeout bounds what passes between the first message of the
-	// handshake and the last. Default 30 s: rdma_cm repeats a message that was
-	// lost after 4 to 6 s, and the repetition may be lost, too.
+	// HandshakeTimeout limits the time from the first message of a link's handshake to the
+	// last, and how long a dial on a link waits for its answer. Default 30 s: rdma_cm repeats
+	// a lost message after 4 to 6 s, and the repetition may be lost, too.
 	HandshakeTimeout time.Duration
 
-	// TrafficClass is the byte that marks the packets this end sends over RDMA,
-	// 1 to 255: IPv4 calls it type of service, IPv6 traffic class. Its upper six
-	// bits are the DSCP, by which a network tells traffic that must not be
-	// dropped from other; where it is to say rather than drop that it is
-	// congested, the lowest two are 2 (RFC 2474, RFC 3168). So DSCP 26 is 106.
-	// By default (0) rdma_cm chooses for the dialing end, by what is configured
-	// for its device (default_roce_tos) or else 0, and the accepting end answers
-	// in the class of the dialer; negative is class 0. The priority in a VLAN's
-	// tag is the dialer's choice alone. Shared memory has no packets.
+	// TrafficClass is the byte that marks the packets that this end sends over RDMA, 1 to
+	// 255: type of service in IPv4, traffic class in IPv6. Its upper six bits are the DSCP,
+	// so DSCP 26 is 104 (RFC 2474); with ECN, whose bits are the lower two, it is 106
+	// (RFC 3168). 0, the default: at the dialing end rdma_cm takes the class that is
+	// configured for the device (default_roce_tos) or else 0, and the accepting end answers
+	// in the dialer's class. Negative means class 0. The dialing end alone decides the
+	// priority in VLAN tags. Over shm there are no packets.
 	TrafficClass int
 
-	// Dedicated gives a connection a link of its own: its own queue pair and
-	// memory, its own failures, and no other's traffic before its own. By default
-	// connections from a process to one address share a link, if their Configs ask
-	// for the same link. The dialing end decides.
+	// Dedicated gives each connection a link of its own, with its own queue pair, memory
+	// and failures; the traffic of other connections does not delay it. By default the
+	// connections from a process to one address share a link if their Configs ask for the
+	// same. Only the dialing end's Dedicated counts.
 	Dedicated bool
 
-	// Links is how many links the connections from this process to one address may
-	// be spread over, 1 to 64. Each connection begins on the one with the fewest;
-	// another is made when all have 8 connections or more and memory is not short,
-	// and no dial waits for it or fails for want of it. Each takes PinnedMemory and a
-	// queue pair at either end. Default: GOMAXPROCS / 8, 1 at least and 8 at most,
-	// for one lock serves a link; docs/performance.md has how to tell how many
-	// processors that is enough for. A link that dies ends its own connections; each
-	// finds out by itself that the path or the peer is gone. Only the dialing end's Links counts.
+	// Links is the largest number of links over which the connections from this process to
+	// one address are spread, 1 to 64. Default: GOMAXPROCS / 8, 1 at least and 8 at most,
+	// because each link has one lock; docs/performance.md says how to measure what is best.
+	// Only the dialing end's Links counts.
+	//
+	// A connection begins on the link that has the fewest. When all links have 8 connections
+	// or more, and memory is not short, a dial makes another link in the background: the
+	// dial neither waits for that link nor fails with it. Each link takes PinnedMemory and a
+	// queue pair at each end. When a link ends, its connections end, and no others.
 	Links int
 
 	// ResumeTimeout is how long connections wait when the path to the peer is lost while
-	// both processes live: the cable is out, the port is down, the device has failed.
-	// Meanwhile this side and the peer look for another queue pair, on which all goes on
-	// where it was: nothing is lost and nothing comes twice. Reads and Writes wait,
-	// deadlines go on, and a dial makes another link. After it connections end, as they
-	// do at once when the peer's process is gone or breaks the protocol, and when bytes
-	// are lost with a device that had acknowledged them.
+	// both processes live: the cable is out, the port is down, or the device has failed.
+	// Meanwhile both sides look for another queue pair. When they have one, the connections
+	// go on where they were: nothing is lost and nothing comes twice. While they wait, so do
+	// Reads and Writes, deadlines still apply, and a dial makes another link. After that
+	// time the connections end. They end at once when the peer's process is gone, when the
+	// peer breaks the protocol, and when a device that had acknowledged bytes loses them.
 	//
-	// Default 30 s: longer than a cable is out that is moved to another port, than a
-	// switch's port takes to start, and, with the time that it takes to notice the loss,
-	// than the twice 15 s for which spanning tree keeps a port from forwarding (IEEE
-	// 802.1D). Connections of package net wait longer for a host that is gone: 150 s if
-	// they are idle, and a quarter of an hour (Linux, tcp_retries2) if they have data
-	// under way. Negative does not wait.
+	// Default 30 s: longer than it takes to move a cable to another port, or to start a
+	// switch's port; and, together with the time that it takes to notice the loss, longer
+	// than the two times 15 s for which spanning tree keeps a port from forwarding (IEEE
+	// 802.1D). Negative does not wait.
 	//
-	// Both ends must want it, and the shorter of their times counts. A process whose
-	// connections wait listens at a port of rdma_cm's choice, for requests of the peers;
-	// where it may not listen its connections do not wait. Shared memory has no path to
-	// lose. Tried on soft-RoCE, with cables that are out and devices that are removed; with
-	// cards not yet.
+	// Connections wait only if both ends want that, and the shorter time counts. A process
+	// whose connections can wait listens for its peers' requests at a port that rdma_cm
+	// chooses; if it may not listen, its connections do not wait. Over shm there is no path
+	// to lose. This has been tried on soft-RoCE, and not yet on cards.
 	ResumeTimeout time.Duration
 
-	// NoStandby keeps a link from having a second queue pair stand by. By default a link
-	// that may wait (ResumeTimeout), between two hosts that each have another RDMA card, or
-	// another port, makes one over those after a second or two. When it loses its own it
-	// goes on over the standby, at once and without a handshake. It takes receives
-	// and queues at either end, 4 KiB and 108 KiB by default, but no memory for data;
-	// where memory is short there is none. Both ends must want it. Without it, a link that
-	// has lost its card goes on over another all the same, which takes a second or more.
+	// NoStandby keeps a link from having a standby: a second queue pair, over another RDMA
+	// card or port, on which the link goes on at once, and without a handshake, when it
+	// loses its own. By default a link has one after a second or two if both hosts have
+	// another card or port, both ends want a standby, the link can wait (ResumeTimeout), and
+	// memory is not short. A standby takes 4 KiB for receives and 108 KiB for queues at each
+	// end by default, and no memory for data. Without one, a link that has lost its card
+	// still goes on over another, which takes a second or more.
 	NoStandby bool
 
-	// LinkIdle is how long a link stays up when its last connection is gone, for
-	// the next to begin on, and keeps rings that have grown and to which nothing
-	// comes. Default 30 s; negative ends it at once, and keeps rings for 1 s, the
-	// least. Where memory is short, neither stays.
+	// LinkIdle is how long a link stays up after its last connection has ended, so that the
+	// next can begin on it; and how long a ring that has grown stays large when no data
+	// comes. Default 30 s. Negative ends the link at once, and shrinks rings after 1 s. When
+	// memory is short, idle links end and idle rings shrink sooner.
 	LinkIdle time.Duration
 }
 
-// How long a device waits for its peer's acknowledgement, and how often it
-// repeats what was not acknowledged. That the path is lost is noticed after
-// AckTimeout·(Retries+1), 3.8 s; a real device may take up to four times as
-// long (InfiniBand specification, 9.7.6.1.3), 15.0 s. An idle connection
-// notices after KeepAlive and that. It must be longer than an emulated machine
-// may stall.
+// How long a device waits for an acknowledgement of its peer, and how often it sends again
+// what was not acknowledged. A lost path is noticed after AckTimeout·(Retries+1), 3.8 s; a
+// real device may take up to four times as long (InfiniBand specification, 9.7.6.1.3), 15.0 s.
+// On an idle link KeepAlive comes before that. The time has to be longer than an emulated
+// machine may stand still.
 const (
 	AckTimeout = 536870912 * time.Nanosecond // 4.096 µs · 2^17, as a queue pair counts
-	Retries    = 6                           // a queue pair can 7, but soft-RoCE takes that for ever
+	Retries    = 6                           // the largest is 7, but soft-RoCE takes that for "for ever"
 )
 
 const (
@@ -161,20 +155,20 @@ const (
 	sharedMemory = 256 << 20
 )
 
-// Validate returns what is wrong with c, with the name of the field, or nil.
+// Validate returns an error that names the first field whose value is not allowed, or nil.
 func (c *Config) Validate() error {
 	_, err := c.withDefaults()
 	return err
 }
 
-// PinnedMemory is how many bytes of locked memory an end of a link with this
-// configuration takes at first: its staging memory, receives, the ring of its
-// first connection, and the queues of its device, which differ. They are counted
-// as mlx5 lays them out, for whose cards (NVIDIA's ConnectX-4 and later) this is
-// an upper bound; others may want somewhat more or less.
+// PinnedMemory returns how many bytes of locked memory one end of a link with this Config takes
+// at first: for staging memory, receives, the ring of the first connection, and the device's
+// queues. The size of queues depends on the device; they are counted as mlx5 lays them out. So
+// for its cards (NVIDIA's ConnectX-4 and later) this is an upper bound, and others may take
+// somewhat more or less. It returns 0 if c is not valid.
 //
-// With Dedicated that is all that the connection ever takes. RingMemory is what each
-// connection adds to a link that several share.
+// A connection with Dedicated takes no more than that. On a link that several connections
+// share, each takes RingMemory.
 func (c *Config) PinnedMemory() int {
 	l, err := c.Link()
 	if err != nil {
@@ -183,11 +177,10 @@ func (c *Config) PinnedMemory() int {
 	return l.PinnedMemory()
 }
 
-// RingMemory is how many bytes of locked memory the ring of a connection takes at
-// first, and at most: when the peer fills it again and again while it is read, and
-// the smaller ring before it is still there. It is
-// registered, together with that of others, 256 KiB at a time. All rings of a link
-// at one end together take 256 MiB at most, or RecvBuffer if that is more.
+// RingMemory returns the size of a connection's ring, in bytes of locked memory: at first, and
+// at most. While a ring is replaced by a larger one, both exist. Rings of one link are registered
+// together, 256 KiB at a time, and all of them take 256 MiB at most at one end, or RecvBuffer if
+// that is more. RingMemory returns 0 and 0 if c is not valid.
 func (c *Config) RingMemory() (first, most int) {
 	l, err := c.Link()
 	if err != nil {
@@ -196,7 +189,7 @@ func (c *Config) RingMemory() (first, most int) {
 	return l.FirstRing(), l.RecvBuffer
 }
 
-// MostLinks is Links or its default, or 1 with Dedicated.
+// MostLinks returns Links or its default; 1 with Dedicated, or if c is not valid.
 func (c *Config) MostLinks() int {
 	d, err := c.withDefaults()
 	if err != nil || d.Dedicated {
@@ -228,8 +221,8 @@ func (c *Config) withDefaults() (Config, error) {
 	return d, nil
 }
 
-// fillSizes fills the defaults of sizes and numbers in, and returns what is wrong with
-// one, or nil.
+// fillSizes fills in the defaults of sizes and numbers, and returns an error if one is not
+// allowed.
 func (c *Config) fillSizes() error {
 	sizes := []struct {
 		name       string
@@ -299,8 +292,8 @@ func (c *Config) fillTimes() error {
 // packets it was given, a repetition finds no room, and no timer is set for the next.
 const patience = 4 * AckTimeout * (Retries + 1)
 
-// Link is what a link that suits c is made of, or an error that names the field
-// at fault.
+// Link returns the configuration of a link for c, or the error of Validate. It is for package
+// ringnet.
 func (c *Config) Link() (link.Config, error) {
 	d, err := c.withDefaults()
 	if err != nil {

@@ -1,13 +1,13 @@
 // Package rconn gives a stream on a link the methods of a net.Conn: Read, Write,
-// half-closes, Close and deadlines as package net defines them, with its errors. It has
-// the configuration, the counters and the addresses of connections too. Package
-// internal/link moves the bytes.
+// half-closes, Close and deadlines as package net defines them, with its errors. It also has
+// the configuration, the counters and the addresses of connections. Package internal/link
+// moves the bytes.
 //
 // Programs get connections from package ringnet, which has the types of this package under
 // the same names: ringnet.Conn is [Conn], ringnet.Config is [Config], and so on. They
 // import rconn only to find an error's type with errors.As: [ProtocolError] or
 // [RefusedError]. [Client], [Server], [New] and [NewLinkInfo] take types of internal
-// packages, so only this module can call them; a fabric's tests do.
+// packages, so only this module can call them.
 //
 // The package promises no API before v1.
 package rconn
@@ -29,22 +29,25 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// Conn is one end of a reliable byte stream over RDMA. Its methods may be called
-// at once from any goroutines; concurrent Writes do not mix their bytes, and
-// concurrent Reads each get a piece of their own.
+// Conn is one end of a reliable byte stream over RDMA or shared memory. Its methods may be
+// called by several goroutines at once. The bytes of concurrent Writes do not mix, and
+// concurrent Reads get different bytes. Read and Write do not keep the slice that they are given.
+// A Conn that is garbage-collected without Close is closed then.
 //
-// Errors other than io.EOF are *net.OpError, as package net's are. With
-// errors.Is: os.ErrDeadlineExceeded when a deadline has passed; net.ErrClosed
-// after Close; syscall.EPIPE when writing after CloseWrite or to a peer that has
-// closed; syscall.ECONNRESET when the peer is gone without having said so, or
-// has closed with bytes of ours unread; syscall.ENETDOWN when this side's device
-// is gone; syscall.ETIMEDOUT when the peer's
-// device does not answer; syscall.EPROTO when the peer breaks the protocol.
-// A path or a device that is lost is waited for first: [Config.ResumeTimeout].
+// Errors other than io.EOF are *net.OpError. errors.Is finds in them
 //
-// A peer whose process is stopped is not given up, for its device answers, and
-// nothing is lost when it goes on. Until then Reads and Writes wait; deadlines
-// bound that.
+//	os.ErrDeadlineExceeded  the deadline has passed; the connection is still usable
+//	net.ErrClosed           this side has called Close
+//	syscall.EPIPE           Write after CloseWrite, or after the peer has closed
+//	syscall.ECONNRESET      the peer is gone, or has closed with bytes unread
+//	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
+//	syscall.ENETDOWN        this side's device is gone
+//	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost
+//	syscall.EPROTO          the peer broke the protocol
+//
+// When the path or a device is lost, the connection waits for another before it fails: see
+// [Config.ResumeTimeout]. While the peer's process is stopped the connection does not fail at
+// all, because the peer's device still answers: Reads and Writes wait until their deadlines.
 type Conn struct {
 	stream        *link.Stream
 	local, remote net.Addr
@@ -62,16 +65,15 @@ type Conn struct {
 
 var _ net.Conn = (*Conn)(nil)
 
-// Client makes a connection, with a link of its own, of an endpoint that was
-// dialed. It takes the endpoint over, and closes it if it fails. The network
-// names the connection's addresses. It ends early when ctx does, and after
-// Config.HandshakeTimeout.
+// Client makes a connection, with a link of its own, from an endpoint that was dialed. It owns
+// the endpoint from then on, and closes it if it fails. network is the network of the
+// connection's addresses. Client fails when ctx ends, and after Config.HandshakeTimeout.
 func Client(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
 	return connect(ctx, network, ep, cfg, link.Dial)
 }
 
-// Server makes a connection of an endpoint that a listener accepted, as Client
-// does on the other side.
+// Server makes a connection from an endpoint that a listener accepted; otherwise it is like
+// Client.
 func Server(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
 	return connect(ctx, network, ep, cfg, func(ctx context.Context, ep fabric.Endpoint, cfg link.Config) (*link.Stream, error) {
 		_, s, err := link.Accept(ctx, ep, cfg)
@@ -95,9 +97,9 @@ func connect(ctx context.Context, network string, ep fabric.Endpoint, cfg *Confi
 	return New(network, s, cfg, nil), nil
 }
 
-// New makes a connection of a stream. ended, unless it is nil, is called once, in the
-// goroutine that has closed the connection before Close returns, or in one of its own.
-// It must not hold the connection.
+// New makes a connection from a stream. If ended is not nil, Close calls it before it returns;
+// for a connection that is garbage-collected without Close it is called in a goroutine of its
+// own. ended must not hold a reference to the connection.
 func New(network string, s *link.Stream, cfg *Config, ended func(End)) *Conn {
 	d, _ := cfg.withDefaults()
 	c := &Conn{
@@ -122,16 +124,15 @@ func New(network string, s *link.Stream, cfg *Config, ended func(End)) *Conn {
 	return c
 }
 
-// LocalAddr is the address of this end: an [Addr].
+// LocalAddr returns the address of this end: an [Addr].
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr is the address of the other end: an [Addr].
+// RemoteAddr returns the address of the other end: an [Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// Read reads into p what has arrived, at least one byte, waiting for it until
-// the read deadline. It returns io.EOF when the peer has ended its
-// stream, and, once everything that arrived has been read, the reason why
-// otherwise no more will come. p is the caller's again when Read returns.
+// Read waits until bytes have arrived, until the read deadline at most, and reads into p as many
+// as there are. When all bytes that arrived have been read, it returns io.EOF if the peer has
+// ended its stream, and another error if the connection has ended otherwise.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.stream.Read(p, c.readDeadline)
 	crossing.Acquire()
@@ -141,17 +142,15 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// AwaitRead waits until a Read would not wait: something has arrived, the stream
-// has ended or is lost, or c is closed, which Read then returns. So a program with
-// many connections that wait needs no buffer for them. It returns
-// os.ErrDeadlineExceeded when the read deadline has passed.
+// AwaitRead waits until a Read would not wait: bytes have arrived, or Read would return an
+// error other than that of the deadline. So a program whose connections wait needs no buffers
+// for them. If the read deadline passes first, the error is os.ErrDeadlineExceeded.
 func (c *Conn) AwaitRead() error { return c.opError("read", c.stream.AwaitRead(c.readDeadline)) }
 
-// Write writes p, waiting until the peer has room for all of it or the write
-// deadline has passed. If it fails it returns how many bytes it accepted before;
-// those are delivered unless the connection is lost. p is the caller's again
-// when Write returns. When Write returns nil, the bytes have their place
-// at the peer, and need not be there yet: Close waits for that.
+// Write writes p. It waits until the peer has room for all of it, until the write deadline at
+// most. When Write returns nil, the bytes have room at the peer, and may still be on their way:
+// Close waits for them. If Write fails, it returns how many bytes it has accepted; these are
+// delivered unless the connection is lost.
 func (c *Conn) Write(p []byte) (int, error) {
 	crossing.Release()
 	n, err := c.stream.Write(p, c.writeDeadline)
@@ -167,15 +166,15 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.setDeadline(t, c.readDeadline, c.writeDeadline)
 }
 
-// SetReadDeadline makes Reads fail with os.ErrDeadlineExceeded from t on, those
-// under way included. Nothing is lost: once the deadline is moved, Read goes on
-// where it was. The zero time means never.
+// SetReadDeadline makes Reads fail with os.ErrDeadlineExceeded from t on, also those that are
+// waiting. Nothing is lost: with a later deadline, Read goes on where it was. The zero time
+// means no deadline. After Close the error is net.ErrClosed.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, c.readDeadline) }
 
-// SetWriteDeadline makes Writes fail with os.ErrDeadlineExceeded from t on,
-// those under way included. Such a Write returns how many bytes it accepted; those
-// arrive, and once the deadline is moved, Writes go on behind them. The zero
-// time means never.
+// SetWriteDeadline makes Writes fail with os.ErrDeadlineExceeded from t on, also those that are
+// waiting. Such a Write returns how many bytes it has accepted. These arrive, and with a later
+// deadline Writes go on behind them. The zero time means no deadline. After Close the error is
+// net.ErrClosed.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, c.writeDeadline) }
 
 func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
@@ -190,10 +189,10 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 	return nil
 }
 
-// SetLinger sets what Close does with bytes that the peer's device has not taken: if sec
-// is negative, Close waits at most Config.Linger, the default; if it is positive, at most
-// that many seconds; if it is 0, Close does not wait and discards them, so that the peer
-// gets ECONNRESET.
+// SetLinger sets what Close does with bytes that the peer's device has not taken. If sec is
+// negative, Close waits for Config.Linger at most, which is the default; if sec is positive, for
+// that many seconds at most. If sec is 0, Close does not wait: it discards the bytes, and the
+// peer gets ECONNRESET.
 func (c *Conn) SetLinger(sec int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,25 +206,24 @@ func (c *Conn) SetLinger(sec int) error {
 	return nil
 }
 
-// CloseWrite ends the direction in which c writes: the peer reads what was accepted and
-// then io.EOF. It does not wait, and reading goes on.
+// CloseWrite ends the direction in which c writes: the peer reads the bytes that Write has
+// accepted and then io.EOF. CloseWrite does not wait, and c can still be read.
 func (c *Conn) CloseWrite() error { return c.opError("close", c.stream.CloseWrite()) }
 
-// CloseRead makes Read return io.EOF, now and always. What has arrived unread
-// and what still arrives is dropped, so that the peer can go on writing.
+// CloseRead makes Read return io.EOF from now on. Bytes that have arrived unread, and those that
+// still arrive, are dropped, so that the peer can go on writing.
 func (c *Conn) CloseRead() error { return c.opError("close", c.stream.CloseRead()) }
 
-// Close ends the connection. Calls under way return net.ErrClosed. It sends
-// what Write has accepted and the end of the stream, and waits until the
-// peer's device has taken all of that, at most the linger time: so a program
-// may write, close and exit. What the peer's application does makes no
-// difference. If bytes have arrived that were not read, the peer gets the bytes that
-// were written, and then ECONNRESET instead of io.EOF.
+// Close ends the connection. Calls under way return net.ErrClosed. Close sends the bytes that
+// Write has accepted and the end of the stream, and waits until the peer's device has taken
+// all of that, for the linger time at most. So a program may write, close and exit. Close does
+// not wait for the peer's application. If bytes have arrived that were not read, the peer reads
+// ECONNRESET instead of io.EOF behind the bytes that were written.
 //
-// Close returns an error if the bytes could not be delivered: ETIMEDOUT when
-// the linger time was too short. The time that another connection on the link
-// has waited for a peer that is stopped counts. Close returns nil if the
-// peer has closed already, or if the connection had been lost before.
+// Close returns an error if the bytes could not be delivered: ETIMEDOUT when the linger time
+// was too short. If a Close of another connection on the same link has waited in vain, that
+// time counts for this one. Close returns nil if the peer has closed already, or if the
+// connection had been lost before. A second Close returns net.ErrClosed.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {

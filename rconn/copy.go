@@ -12,18 +12,18 @@ import (
 
 // io.Copy to and from a connection. A regular file is read no further than the connection
 // has accepted, and written straight from the receive ring. Other readers and writers are
-// copied by way of a buffer: a reader may block for ever while it holds the connection's
-// turn to write, and a writer may parse memory that the peer is changing.
+// copied by way of a buffer: a reader that blocks for ever would keep the connection's turn
+// to write, and a writer might parse memory that the peer is changing.
 
 // copyLen is how many bytes of a file are moved at a time.
 const copyLen = 64 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copyLen]byte) }}
 
-// ReadFrom writes what it reads from r until that ends, as io.Copy does, which
-// calls it. If it fails it returns how many bytes it accepted. A regular file, by
-// what its Stat says, or an [io.LimitedReader] of one, has after a deadline been
-// read so far and no further.
+// ReadFrom implements io.ReaderFrom: io.Copy to c calls it. It writes to c what it reads from r
+// until io.EOF, and returns how many bytes c has accepted. If r is a regular file, as its Stat
+// tells, or an [io.LimitedReader] of one, ReadFrom copies each byte once less, and when it fails
+// has read from r only the bytes that c has accepted.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	src, most := r, &io.LimitedReader{N: math.MaxInt64}
 	if limited, ok := r.(*io.LimitedReader); ok {
@@ -46,9 +46,10 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	return n, c.opError("readfrom", err)
 }
 
-// WriteTo reads until the stream ends, and writes that to w, as io.Copy does,
-// which calls it. A regular file is written straight from the receive buffer. If
-// that fails, what the file did not take can still be read.
+// WriteTo implements io.WriterTo: io.Copy from c calls it. It writes to w what it reads from c
+// until io.EOF, and returns how many bytes that were. If w is an *os.File of a regular file,
+// WriteTo writes straight from the receive ring; when that fails, the bytes that the file has not
+// taken can still be read from c.
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	f, ok := w.(*os.File)
 	if !ok || !regular(f) {

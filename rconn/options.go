@@ -10,26 +10,27 @@ import (
 // the same for the link, which other connections share. The methods of a *net.TCPConn that
 // are about its descriptor (File, SyscallConn) are absent.
 
-// SetNoDelay returns nil: small Writes are gathered in one message only while
-// earlier ones are under way, or come faster than the peer takes them.
+// SetNoDelay changes nothing. A small Write is sent at once, unless earlier ones are under way or
+// the peer takes them too slowly: then several travel in one message. After Close the error is
+// net.ErrClosed; so it is of the next methods.
 func (c *Conn) SetNoDelay(bool) error { return c.setNothing() }
 
-// SetKeepAlive returns nil: Config.KeepAlive sets when the link probes its peer.
+// SetKeepAlive changes nothing: Config.KeepAlive sets when the link probes the peer.
 func (c *Conn) SetKeepAlive(bool) error { return c.setNothing() }
 
-// SetKeepAlivePeriod returns nil, as [Conn.SetKeepAlive] does.
+// SetKeepAlivePeriod changes nothing: see [Conn.SetKeepAlive].
 func (c *Conn) SetKeepAlivePeriod(time.Duration) error { return c.setNothing() }
 
-// SetKeepAliveConfig returns nil, as [Conn.SetKeepAlive] does.
+// SetKeepAliveConfig changes nothing: see [Conn.SetKeepAlive].
 func (c *Conn) SetKeepAliveConfig(net.KeepAliveConfig) error { return c.setNothing() }
 
-// SetReadBuffer returns nil: the ring grows by itself, to Config.RecvBuffer at most.
+// SetReadBuffer changes nothing: the ring grows by itself, to Config.RecvBuffer at most.
 func (c *Conn) SetReadBuffer(int) error { return c.setNothing() }
 
-// SetWriteBuffer returns nil: Config.SendBuffer is the link's.
+// SetWriteBuffer changes nothing: Config.SendBuffer sets the size for the whole link.
 func (c *Conn) SetWriteBuffer(int) error { return c.setNothing() }
 
-// setNothing returns an error once the connection is closed, as setting a deadline does.
+// setNothing returns an error after Close, as SetDeadline does.
 func (c *Conn) setNothing() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

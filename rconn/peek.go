@@ -6,14 +6,19 @@ import (
 	"github.com/ringnet/ringnet/internal/crossing"
 )
 
-// Peek returns the next n bytes where the device has placed them, in the receive ring,
-// without a copy, and leaves them to be read. It waits for them until the read deadline.
-// If it returns fewer than n, the error says why: [bufio.ErrBufferFull], the bytes that
-// follow these lie, or will lie, elsewhere, for the ring ends here, or is full, or has
-// become another; io.EOF or another error of [Conn.Read], no more will come;
-// os.ErrDeadlineExceeded. Bytes that have arrived in one piece it returns whatever the
-// deadline. With bufio.ErrBufferFull there is at least one byte: a caller that needs n in
-// one piece reads them into a buffer of its own, with [io.ReadFull].
+// Peek returns the next n bytes without a copy: a slice of the receive ring, where the device has
+// placed them. They can still be read afterwards. Peek waits for them until the read deadline;
+// bytes that have arrived in one piece it returns also after that. If it returns fewer than n
+// bytes, the error says why:
+//
+//   - bufio.ErrBufferFull: the bytes behind these do not follow them in memory, because the ring
+//     ends here, is full, or was replaced. There is at least one byte. To get n bytes in one
+//     piece, read them into a slice by [io.ReadFull].
+//   - io.EOF, or another error of [Conn.Read]: no more bytes will come.
+//   - os.ErrDeadlineExceeded: the read deadline has passed.
+//   - bufio.ErrNegativeCount: n is negative.
+//
+// For example:
 //
 //	if _, err := conn.Peek(1); err == nil { // something has arrived
 //		p, _ := conn.Peek(conn.Buffered()) // all of it that lies in one piece
@@ -21,21 +26,18 @@ import (
 //		conn.Discard(n)
 //	}
 //
-// The slice is c's, and is not to be written to. It is what arrived until the next Read,
-// Discard, WriteTo, CloseRead or Close, in any goroutine: a Discard of it that returns
-// nil says that neither CloseRead nor Close came before. A later use of the slice does
-// not crash the process, but may find other bytes there, which arrived later, on this
-// connection or another.
+// The slice belongs to c, and must not be written to. It is valid until the next Read, Discard,
+// WriteTo, CloseRead or Close, in any goroutine; if a Discard of the slice returns nil, there was
+// no CloseRead and no Close before. A later use of the slice does not crash the process, but may
+// find other bytes there, which have arrived later, on this connection or another.
 //
-// The peer can write to the ring at any time, and change bytes that have arrived. So
-// what is checked in the slice may be different when it is used: a length, a
-// signature, a UTF-8 sequence. Copy out first what is to be parsed, as Read does, and
-// leave the slice to what takes bytes as they come: a file, another connection, a
-// hash. What of an honest peer arrives does not change.
+// The peer can write to the ring at any time, also to bytes that have arrived; an honest peer
+// does not. So a length, a signature or a UTF-8 sequence may change between check and use. Copy
+// the bytes before you parse them, as Read does. Use the slice directly only where any bytes will
+// do: to write it to a file or another connection, or to hash it.
 //
-// AwaitRead and Peek may be called at once with writes, and wait for each other and for
-// Reads. A connection of "auto" over TCP has no ring: assert the *Conn that NetConn
-// of AutoConn returns.
+// Peek waits for Reads and other calls that read, and not for Writes. On "auto", assert the *Conn
+// that AutoConn.NetConn returns: a connection over TCP has no ring.
 func (c *Conn) Peek(n int) ([]byte, error) {
 	p, err := c.stream.Peek(n, c.readDeadline)
 	crossing.Acquire()
@@ -45,13 +47,13 @@ func (c *Conn) Peek(n int) ([]byte, error) {
 	return p, nil
 }
 
-// Buffered returns how many bytes Peek returns without waiting: those that have
-// arrived and lie in one piece. More may have arrived.
+// Buffered returns how many bytes Peek returns without waiting: those that have arrived and lie
+// in one piece. More may have arrived that lie elsewhere.
 func (c *Conn) Buffered() int { return c.stream.Buffered() }
 
-// Discard drops the next n bytes, and gives their room in the ring back to the peer. It
-// waits for those that have not arrived, until the read deadline, and returns how many
-// it dropped and, if these are fewer than n, why, as [Conn.Read] does.
+// Discard drops the next n bytes, which gives their room in the ring back to the peer. It waits
+// for bytes that have not arrived until the read deadline, and returns how many it has dropped.
+// If these are fewer than n, the error is one of [Conn.Read], or bufio.ErrNegativeCount.
 func (c *Conn) Discard(n int) (int, error) {
 	m, err := c.stream.Discard(n, c.readDeadline)
 	if err != nil {

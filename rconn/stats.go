@@ -6,24 +6,24 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// Stats counts what a connection has done.
+// Stats counts what a connection has done since it began.
 type Stats struct {
-	BytesWritten  uint64 // accepted by Write, without what Close has discarded
-	BytesReceived uint64 // arrived, read or not; over TCP: read
+	BytesWritten  uint64 // that Write has accepted, without those that Close has discarded
+	BytesReceived uint64 // that have arrived, read or not; over TCP: that were read
 
-	// Messages are work requests with data, and credits messages that give the room
-	// back which data has taken. 0 over TCP.
+	// Messages are work requests with data. Credits are messages that give room in a ring
+	// back. 0 over TCP.
 	MessagesSent, MessagesReceived uint64
 	CreditsSent, CreditsReceived   uint64
 
-	// Waits are how often a Read has found nothing, and a Write no room, and had to
-	// poll or to sleep. A long Write may wait several times. 0 over TCP.
+	// ReadWaits counts how often a Read found nothing, and WriteWaits how often a Write found
+	// no room, and had to poll or to sleep. A long Write may wait several times. 0 over TCP.
 	ReadWaits, WriteWaits uint64
 
-	Memory int // bytes of the rings at this end, at the moment; 0 over TCP, whose buffers are the kernel's
+	Memory int // bytes of the rings at this end, at the moment; 0 over TCP
 
-	// RTT is the time of a round trip, smoothed (RFC 6298), that TCP has last measured.
-	// 0 where it is not known: on shm and rdma, and on other systems than Linux.
+	// RTT is the smoothed round trip that TCP has measured (RFC 6298). 0 over shm and rdma, and
+	// on other systems than Linux.
 	RTT time.Duration
 }
 
@@ -45,29 +45,28 @@ func statsOf(stream *link.Stream) Stats {
 	}
 }
 
-// End is how a connection has ended.
+// End describes a connection that has ended.
 type End struct {
 	Stats   Stats
-	Err     error // of Close
-	Dropped bool  // it was not closed, but garbage
+	Err     error // the error that Close has returned
+	Dropped bool  // the program did not close it, and the garbage collector found it
 }
 
-// LinkInfo is what a link of this process is and carries at the moment: a queue
-// pair to another process, which connections between them share. It is one flat list, for
-// programs to print.
+// LinkInfo describes a link of this process at one moment: a queue pair to another process,
+// which connections between the two share. Counters are since the link was made.
 type LinkInfo struct {
 	Network       string // "rdma" or "shm"
 	Transport     string // "InfiniBand", "RoCE" or "iWARP" on rdma, else ""
 	Local, Remote Addr
-	Dialed        bool // by this process
-	Connections   int
-	Memory        int // bytes registered at this end: rings, staging memory and receives, but not a device's queues
+	Dialed        bool // whether this process dialed it
+	Connections   int  // that are open
+	Memory        int  // bytes registered at this end: rings, staging memory and receives, without the device's queues
 
-	// Path is which cards the link goes over now. Local and Remote stay what they were
-	// when it was made. Standby is where it goes on when it loses that path, the zero Path
-	// if nothing stands by ([Config.NoStandby]). Moves is how often it has gone on over
-	// another queue pair, and Seeking says that it has lost its own and seeks another
-	// ([Config.ResumeTimeout]).
+	// Path has the cards that the link goes over now; Local and Remote are those that it
+	// was made over. Standby has the cards that it goes over when it loses these, and is
+	// the zero Path if there is no standby ([Config.NoStandby]). Moves counts how often the
+	// link has lost its queue pair and gone on over another. Seeking means that it has lost
+	// its queue pair and is looking for another ([Config.ResumeTimeout]).
 	Path    Path
 	Standby Path
 	Moves   uint64
@@ -75,15 +74,16 @@ type LinkInfo struct {
 
 	BytesSent, BytesReceived       uint64 // of data
 	MessagesSent, MessagesReceived uint64 // of data
-	ControlSent                    uint64 // messages of control
+	ControlSent                    uint64 // control messages
 
-	WorkRequests uint64 // posted, of all kinds
-	Signaled     uint64 // of those, the signaled ones
-	Events       uint64 // times that the link's goroutine was woken
-	Probes       uint64 // sent: writes of nothing, for keepalive or to have staging memory back
+	WorkRequests uint64 // work requests posted, of all kinds
+	Signaled     uint64 // those of them that are signaled
+	Events       uint64 // how often the link's goroutine was woken
+	Probes       uint64 // empty writes sent, for keepalive or to get staging memory back
 }
 
-// Path is the addresses, of either side, between which a queue pair is connected.
+// Path has the addresses of the two cards that a queue pair connects: of this end, and of the
+// peer.
 type Path struct{ Local, Remote Addr }
 
 func newPath(network string, p link.Path) Path {
@@ -93,7 +93,7 @@ func newPath(network string, p link.Path) Path {
 	return Path{NewAddr(network, p.Local), NewAddr(network, p.Remote)}
 }
 
-// NewLinkInfo makes public what is known of a link.
+// NewLinkInfo returns the public form of i.
 func NewLinkInfo(i link.Info) LinkInfo {
 	return LinkInfo{
 		Network:          i.Network,
@@ -119,6 +119,6 @@ func NewLinkInfo(i link.Info) LinkInfo {
 	}
 }
 
-// Link tells of the link that carries the connection. It works after Close, and
+// Link returns a snapshot of the link that carries the connection. It works after Close, and
 // after the link has ended.
 func (c *Conn) Link() LinkInfo { return NewLinkInfo(c.stream.Link().Info()) }
