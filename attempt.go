@@ -105,8 +105,8 @@ func (a *attempt) dialTCP(ctx context.Context) (*net.TCPConn, error) {
 // dialBetter connects over a network that is better than TCP. It returns nil if all have
 // failed, or none has answered in time.
 func (a *attempt) dialBetter(ctx context.Context) stream {
-	candidates, any := a.candidates()
-	if !any {
+	candidates, worth := a.candidates()
+	if !worth {
 		return a.askInTurn(ctx, candidates)
 	}
 	ctx, cancel := context.WithCancel(ctx)

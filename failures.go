@@ -72,8 +72,8 @@ type candidate struct {
 	err    error
 }
 
-// candidates returns the networks in the order to ask them, and whether any is worth asking.
-func (a *attempt) candidates() (candidates []candidate, any bool) {
+// candidates returns the networks in the order to ask them, and whether one is worth asking.
+func (a *attempt) candidates() (candidates []candidate, worth bool) {
 	for _, n := range a.networks {
 		c := candidate{network: n}
 		here := destination{network: n.name}
@@ -84,10 +84,10 @@ func (a *attempt) candidates() (candidates []candidate, any bool) {
 		} else if why, ok := failures.find(a.destination(n.name, c.fabric)); ok {
 			c.err = why
 		}
-		any = any || c.err == nil
+		worth = worth || c.err == nil
 		candidates = append(candidates, c)
 	}
-	return candidates, any
+	return candidates, worth
 }
 
 // destination returns where the attempt asks a network.

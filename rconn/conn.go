@@ -82,7 +82,7 @@ func Server(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config
 }
 
 func connect(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config,
-	make func(context.Context, fabric.Endpoint, link.Config) (*link.Stream, error)) (*Conn, error) {
+	open func(context.Context, fabric.Endpoint, link.Config) (*link.Stream, error)) (*Conn, error) {
 	own, err := cfg.Link()
 	if err != nil {
 		_ = ep.Close()
@@ -90,7 +90,7 @@ func connect(ctx context.Context, network string, ep fabric.Endpoint, cfg *Confi
 	}
 	own.Network = network
 	own.Shared, own.Idle = false, 0
-	s, err := make(ctx, ep, own)
+	s, err := open(ctx, ep, own)
 	if err != nil {
 		return nil, err
 	}

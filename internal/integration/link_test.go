@@ -139,12 +139,12 @@ func renewDevice(t *testing.T, device, netdev string) {
 }
 
 // requireErrno wants one of the errors.
-func requireErrno(t *testing.T, err error, any ...syscall.Errno) {
+func requireErrno(t *testing.T, err error, wanted ...syscall.Errno) {
 	t.Helper()
-	for _, errno := range any {
+	for _, errno := range wanted {
 		if errors.Is(err, errno) {
 			return
 		}
 	}
-	t.Fatalf("%v: want one of %v", err, any)
+	t.Fatalf("%v: want one of %v", err, wanted)
 }

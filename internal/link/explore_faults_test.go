@@ -192,17 +192,17 @@ func (w *world) fault() string {
 func (w *world) anyLink() *Link {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var any *linkPair
+	var first *linkPair
 	for _, pair := range w.pairs {
-		if any == nil || pair.number < any.number {
-			any = pair
+		if first == nil || pair.number < first.number {
+			first = pair
 		}
 	}
-	if any == nil {
+	if first == nil {
 		return nil
 	}
-	any.excused = true
-	for _, l := range any.ends {
+	first.excused = true
+	for _, l := range first.ends {
 		if l != nil {
 			return l
 		}

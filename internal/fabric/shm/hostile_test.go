@@ -199,11 +199,11 @@ var attacks = []func(r *raider){
 	},
 	func(r *raider) { // bad memory
 		n := r.IntN(len(badMemory))
-		for _, make := range badMemory {
+		for _, create := range badMemory {
 			if n--; n >= 0 {
 				continue
 			}
-			if fd, err := make(len(r.mem)); err == nil {
+			if fd, err := create(len(r.mem)); err == nil {
 				r.sock.send(r.first().encoded(), fd)
 				unix.Close(fd)
 			}

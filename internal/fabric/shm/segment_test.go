@@ -105,10 +105,10 @@ func sealed(seals, size int, filled bool) (int, error) {
 
 func TestBadMemoryIsNotTaken(t *testing.T) {
 	n := pages(5)
-	for name, make := range badMemory {
+	for name, create := range badMemory {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			fd, err := make(n)
+			fd, err := create(n)
 			if name == "huge pages" && err != nil {
 				t.Skip(err)
 			}
