@@ -298,7 +298,7 @@ func (e fallingEndpoint) Confirm() error {
 	return fabric.ErrDisconnected
 }
 
-func TestErrorsOfAutoAreTemporaryWhereThoseOfTCPAre(t *testing.T) {
+func TestAutoErrorsAreTemporaryWhereThoseOfTCPAre(t *testing.T) {
 	better(t, nil, nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	require.NoError(t, l.Close())

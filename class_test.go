@@ -12,7 +12,7 @@ import (
 
 // What a fabric has to know before there is a connection, such as the traffic
 // class, it is told when it is opened.
-func TestTheFabricIsToldTheConfigOfEachSide(t *testing.T) {
+func TestConfigOfEachSideReachesItsFabric(t *testing.T) {
 	n := sim.New(sim.Link{})
 	var class int
 	networks["sim"] = network{"sim", "ip", func(_ trustUser, c *Config) (fabric.Fabric, error) {

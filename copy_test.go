@@ -45,7 +45,7 @@ type (
 	plainWriter struct{ io.Writer }
 )
 
-func TestCopyFromAndToWhateverThereIs(t *testing.T) {
+func TestCopyFromAndToReadersWritersFilesAndConns(t *testing.T) {
 	want := bytes.Repeat([]byte("all of it "), 20_000)
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, want, 0o600))

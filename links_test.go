@@ -138,7 +138,7 @@ func TestConnectionsOutliveTheirQueuePairUnlessEitherEndWantsOtherwise(t *testin
 }
 
 // A host that has vanished is no other than one whose cable is out.
-func TestAVanishedHostIsGivenUpAfterResumeTimeout(t *testing.T) {
+func TestResumeTimeoutEndsConnectionsToAVanishedHost(t *testing.T) {
 	const noticed = 10*time.Second + rconn.AckTimeout*(rconn.Retries+1) // at the latest
 	for name, c := range map[string]struct {
 		config *Config
@@ -170,7 +170,7 @@ func TestAVanishedHostIsGivenUpAfterResumeTimeout(t *testing.T) {
 }
 
 // What a connection does is bounded by its own times while it waits for its path.
-func TestAConnectionThatWaitsForItsPathObeysItsTimes(t *testing.T) {
+func TestConnectionsWithoutAPathObeyDeadlinesAndLinger(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		n := sim.New(sim.Link{})
 		simulate(t, n)

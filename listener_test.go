@@ -20,7 +20,7 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-func TestConnectionsBeyondTheBacklogAreRefusedAndSaySo(t *testing.T) {
+func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		limit := time.Second // enough to be refused once, on a busy machine, too
 		if h.network == "rdma" {
@@ -88,7 +88,7 @@ func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
 // greedy has a listener of shm make 17 MB for its queues.
 var greedy = Dialer{Config: &Config{RecvQueue: 32768, Dedicated: true}}
 
-func TestADialerThatWantsMoreThanPendingMemoryIsRefusedForGood(t *testing.T) {
+func TestPendingMemoryRefusesADialerThatWantsMoreAtOnce(t *testing.T) {
 	l := shmHost(t).listen(t, ListenConfig{PendingMemory: 16 << 20})
 	_, err := greedy.Dial("shm", l.Addr().String())
 	requireOpError(t, err, "dial", "shm", l.Addr().String(), syscall.ECONNREFUSED)
@@ -106,7 +106,7 @@ func TestListenWithoutLimits(t *testing.T) {
 	})
 }
 
-func TestAcceptSaysThatTheDeviceIsGone(t *testing.T) {
+func TestAcceptFailsWhenTheDeviceIsRemoved(t *testing.T) {
 	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
 	better(t, nil, f)
 	l, err := Listen("rdma", "127.0.0.1:0")

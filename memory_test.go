@@ -41,7 +41,7 @@ func TestMemoryHasALimitByDefault(t *testing.T) {
 }
 
 // What links say that they have registered is what the process has in use.
-func TestLinksAgreeWithMemory(t *testing.T) {
+func TestMemoryInUseIsThatOfLinks(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		limitMemory(t, 0)
 		l := h.listen(t, ListenConfig{})
@@ -63,7 +63,7 @@ func TestLinksAgreeWithMemory(t *testing.T) {
 	})
 }
 
-func TestDialsForWhichThereIsNoMemorySaySo(t *testing.T) {
+func TestMemoryLimitFailsDials(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		one := (&Config{RecvQueue: 4}).PinnedMemory() // more than an end takes on any of the networks
 		dial := Dialer{Config: &Config{RecvQueue: 4, Dedicated: true, RecvBuffer: 16 << 10}}
@@ -87,7 +87,7 @@ func TestDialsForWhichThereIsNoMemorySaySo(t *testing.T) {
 }
 
 // A receiver of datagrams that has no memory for another sender is not taken for nobody.
-func TestDatagramsForWhichThereIsNoMemorySaySo(t *testing.T) {
+func TestMemoryLimitFailsDatagrams(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("shm is Linux's")
 	}
@@ -138,7 +138,7 @@ func TestMemoryOfDatagrams(t *testing.T) {
 }
 
 // Rings that cannot grow carry what there is to carry.
-func TestTrafficGoesOnWhereRingsCannotGrow(t *testing.T) {
+func TestMemoryLimitStopsGrowthOfRingsNotTraffic(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
 		limitMemory(t, 2*((*Config)(nil).PinnedMemory()+364<<10)) // for another slab at each end
@@ -191,7 +191,7 @@ func TestAutoTakesTCPWhileMemoryIsShortAndSaysWhy(t *testing.T) {
 
 // More connections are asked for than there is memory: each is made, over one
 // network or another, and none hangs.
-func TestNoNumberOfConnectionsIsTooManyForAuto(t *testing.T) {
+func TestAutoConnectsAllWhenMemoryIsUsedUp(t *testing.T) {
 	h := shmHost(t)
 	l, err := Listen("auto", net.JoinHostPort(h.ip, "0"))
 	require.NoError(t, err)

@@ -75,7 +75,7 @@ func requireOptions(t *testing.T, c net.Conn) {
 }
 
 // WriteBuffers of auto is that of what carries it, or of package net.
-func TestBuffersAreWrittenWhateverCarriesAuto(t *testing.T) {
+func TestAutoWritesBuffersOverEachCarrier(t *testing.T) {
 	for _, carrier := range []string{"shm", "tcp"} {
 		t.Run(carrier, func(t *testing.T) {
 			if carrier == "tcp" {

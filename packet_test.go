@@ -85,7 +85,7 @@ func testPacketConn(t *testing.T, network, host string, groups *packettest.Group
 }
 
 // Who says that it has another's address gets nothing that is for the other.
-func TestAnswersGoToTheOwnerOfAnAddress(t *testing.T) {
+func TestPacketConnAnswersTheOwnerOfAnAddress(t *testing.T) {
 	owner, server := listenPackets(t, "shm-udp"), listenPackets(t, "shm-udp")
 	f, err := shm.Fabric()
 	require.NoError(t, err)

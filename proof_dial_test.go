@@ -148,7 +148,7 @@ func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
 }
 
 // Connections that a peer begins before it has proven the link end with it.
-func TestALinkThatIsUsedBeforeItIsProven(t *testing.T) {
+func TestLinkUsedBeforeItIsProvenIsEnded(t *testing.T) {
 	delayTCP(t, time.Hour)
 	proveWithin(t, lapse)
 	f := sim.New(sim.Link{})

@@ -248,7 +248,7 @@ var portsTaken atomic.Int64
 
 var errDied = errors.New("the dialer has died")
 
-func TestADialerThatDiesBeforeItHasDialedTCP(t *testing.T) {
+func TestAutoListenerDropsTheClaimOfADialerThatDies(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
@@ -262,7 +262,7 @@ func TestADialerThatDiesBeforeItHasDialedTCP(t *testing.T) {
 }
 
 // What a TCP connection is that its dialer has ended: it comes out of Accept.
-func TestADialerThatDiesWhenItHasDialedTCP(t *testing.T) {
+func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
@@ -287,7 +287,7 @@ func TestADialerThatDiesWhenItHasDialedTCP(t *testing.T) {
 }
 
 // A dialer that has named the port and then uses the TCP connection for traffic.
-func TestDataOnAConnectionThatIsHeldComesOutOfAccept(t *testing.T) {
+func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 	delayTCP(t, time.Hour)
 	proveWithin(t, lapse)
 	f := sim.New(sim.Link{})
@@ -333,7 +333,7 @@ func TestDataOnAConnectionThatIsHeldComesOutOfAccept(t *testing.T) {
 
 // What is claimed and does not come is not waited for, and a claim takes nothing
 // but the connection with its very ends.
-func TestAClaimThatIsNotMetEndsTheLink(t *testing.T) {
+func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
 	delayTCP(t, time.Hour)
 	proveWithin(t, lapse)
 	f := sim.New(sim.Link{})
@@ -354,7 +354,7 @@ func TestAClaimThatIsNotMetEndsTheLink(t *testing.T) {
 	require.Eventually(t, func() bool { return !l.claims.any() }, time.Minute, time.Millisecond)
 }
 
-func TestAPortCanBeNamedOnce(t *testing.T) {
+func TestClaimOfAPortThatIsClaimedIsRefused(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)

@@ -54,7 +54,7 @@ func TestReasonsHaveCodes(t *testing.T) {
 }
 
 // What can be done about a reason is in the documentation, and not in each error.
-func TestTheDocumentHasEveryReason(t *testing.T) {
+func TestDocumentOfAutoHasEveryReason(t *testing.T) {
 	codes := everyReason(t)
 	document, err := os.ReadFile("docs/auto.md")
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func everyReason(t *testing.T) (codes []ReasonCode) {
 }
 
 // Each new reason has to be in one of the two lists.
-func TestReasonsThatLast(t *testing.T) {
+func TestReasonsLastOrPass(t *testing.T) {
 	last := []ReasonCode{
 		ReasonUnsupported, ReasonNoLibrary, ReasonNoDevice, ReasonPermission, ReasonInUse, ReasonOtherHost, ReasonOtherUser,
 		ReasonNoListener, ReasonRefused, ReasonElsewhere, ReasonUnreachable, ReasonSilent,
@@ -96,7 +96,7 @@ func TestReasonsThatLast(t *testing.T) {
 	require.ElementsMatch(t, everyReason(t), append(last, pass...))
 }
 
-func TestAnAddressOfAnotherHostIsAReasonOfSHM(t *testing.T) {
+func TestReasonOfSHMForAnAddressOfAnotherHost(t *testing.T) {
 	onlySHM(t)
 	f, err := openSHM(nil, nil)
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestAnAddressOfAnotherHostIsAReasonOfSHM(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
-func TestErrorsOfAutoAreOneLine(t *testing.T) {
+func TestAutoErrorsAreOneLine(t *testing.T) {
 	_, err := Dial("auto", anyPort(t).String())
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "\n")

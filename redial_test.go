@@ -31,7 +31,7 @@ var impatient = &Config{ResumeTimeout: -1}
 
 // A dialer is not told that a listener has had enough as long as that accepts.
 // Package integration has this test for rdma.
-func TestFiveHundredDialsAtOnce(t *testing.T) {
+func TestDialFiveHundredAtOnce(t *testing.T) {
 	simulate(t, sim.New(sim.Link{}))
 	for name, h := range map[string]func(t *testing.T) host{
 		"sim": func(t *testing.T) host { return host{"sim", "10.0.0.1"} },
@@ -98,7 +98,7 @@ func inVirtualTime(t *testing.T, test func(t *testing.T)) {
 	})
 }
 
-func TestADialWaitsForRoomInTheBacklog(t *testing.T) {
+func TestDialWaitsForRoomInTheBacklog(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})
 		first, err := Dial("sim", l.Addr().String())
@@ -118,7 +118,7 @@ func TestADialWaitsForRoomInTheBacklog(t *testing.T) {
 	})
 }
 
-func TestADialOfAFullBacklogHasAnEnd(t *testing.T) {
+func TestDialOfAFullBacklogHasAnEnd(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})
 		addr := l.Addr().String()
@@ -187,7 +187,7 @@ func simulateRefusing(t *testing.T, answers ...error) *refusing {
 }
 
 // The peer's connection manager remembers a connection of the same queue pair.
-func TestADialAfterAStaleConnection(t *testing.T) {
+func TestDialRepeatsARequestRefusedAsStale(t *testing.T) {
 	stale := &fabric.RejectError{Reason: fabric.RejectStale}
 	f := simulateRefusing(t, stale, stale, stale)
 	l := host{"refusing", "10.0.0.1"}.listen(t, ListenConfig{})
@@ -197,7 +197,7 @@ func TestADialAfterAStaleConnection(t *testing.T) {
 	require.EqualValues(t, 4, f.asked.Load())
 }
 
-func TestARefusalThatLastsIsFinalAtOnce(t *testing.T) {
+func TestDialRepeatsNoRequestRefusedForGood(t *testing.T) {
 	for _, answer := range []*fabric.RejectError{
 		{Reason: fabric.RejectNoListener},
 		{Reason: fabric.RejectConsumer},
@@ -212,7 +212,7 @@ func TestARefusalThatLastsIsFinalAtOnce(t *testing.T) {
 }
 
 // Dialers that give up at any moment leave no place taken.
-func TestDialsThatAreGivenUpAtAnyMomentLeaveRoom(t *testing.T) {
+func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{Config: small, Backlog: 4})
 		var accepting, dialing sync.WaitGroup

@@ -88,7 +88,7 @@ var smallDedicated = func() *Config {
 	return &c
 }()
 
-func TestAtMost64RequestsAreUnderWay(t *testing.T) {
+func TestRequestsUnderWayAreAtMost64(t *testing.T) {
 	f := simulateCrowd(t)
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
 	cancel := dialSilentHosts(t, f, 8, 64)
@@ -110,7 +110,7 @@ func TestAtMost64RequestsAreUnderWay(t *testing.T) {
 	require.NoError(t, <-waiting)
 }
 
-func TestASilentHostHasItsShareOfTheRequestsAndNoMore(t *testing.T) {
+func TestRequestsUnderWayToOneHostAreAtMost16(t *testing.T) {
 	f := simulateCrowd(t)
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
 	dialSilentHosts(t, f, 1, 16)
@@ -128,7 +128,7 @@ func TestASilentHostHasItsShareOfTheRequestsAndNoMore(t *testing.T) {
 
 // The limit is for the sake of rdma_cm, which shm has nothing to do with: as many
 // dials as anybody likes wait for listeners that do not answer.
-func TestListenersThatHangHoldUpNoDialOverSHM(t *testing.T) {
+func TestRequestsOverSHMAreNotBounded(t *testing.T) {
 	h := shmHost(t)
 	f, err := openSHM(nil, nil)
 	require.NoError(t, err)

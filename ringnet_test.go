@@ -115,7 +115,7 @@ func TestListenerWithoutHostAcceptsOnEveryAddress(t *testing.T) {
 	})
 }
 
-func TestAddressesOfEveryKindHaveAnAddrPort(t *testing.T) {
+func TestAddrPortOfEveryKindOfAddress(t *testing.T) {
 	for network, carrier := range map[string]string{"shm,tcp": "shm", "tcp": "tcp"} {
 		t.Setenv("RINGNET_NETWORKS", network)
 		if carrier == "shm" {
@@ -145,7 +145,7 @@ func TestDialWhereNobodyListensIsRefused(t *testing.T) {
 	})
 }
 
-func TestAZoneIsPartOfTheAddress(t *testing.T) {
+func TestAddrHasTheZone(t *testing.T) {
 	simulate(t, sim.New(sim.Link{}))
 	l, err := Listen("sim6", "[fe80::1%eth7]:0")
 	require.NoError(t, err)
@@ -167,7 +167,7 @@ func TestListenOnAPortInUse(t *testing.T) {
 	})
 }
 
-func TestAPortThatIsInUseIsSoForAllAddressesAndForOne(t *testing.T) {
+func TestListenOnAPortInUseAtAllAddressesOrAtOne(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		for _, hosts := range [][2]string{{"", ""}, {"", h.ip}, {h.ip, ""}, {h.ip, h.ip}} {
 			first, err := Listen(h.network, net.JoinHostPort(hosts[0], "0"))
@@ -308,7 +308,7 @@ func answer(c net.Conn, addrs []string) {
 	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
 }
 
-func TestMistakesOfTheCallerSayWhatIsWrong(t *testing.T) {
+func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
 	simulate(t, sim.New(sim.Link{}))
 	for _, mistake := range []struct {
 		network, address string
@@ -338,7 +338,7 @@ func TestMistakesOfTheCallerSayWhatIsWrong(t *testing.T) {
 	require.ErrorContains(t, err, "ListenConfig.PendingMemory is -1")
 }
 
-func TestErrorOfABuildOrMachineWithoutRDMASaysWhatToDo(t *testing.T) {
+func TestErrorsWithoutRDMASayWhatToDo(t *testing.T) {
 	if os.Getenv("SOFTROCE_ADDR") != "" {
 		t.Skip("there is an RDMA device")
 	}

@@ -127,7 +127,7 @@ func TestAutoResolvesANameOnce(t *testing.T) {
 	require.Equal(t, queries[0].Load(), queries[1].Load())
 }
 
-func TestNetworksOfTheEnvironment(t *testing.T) {
+func TestNetworksVariableForDials(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
@@ -151,7 +151,7 @@ func TestNetworksOfTheEnvironment(t *testing.T) {
 	requireNothingElse(t, l)
 }
 
-func TestAListenerOffersTheNetworksOfTheEnvironment(t *testing.T) {
+func TestNetworksVariableForListeners(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	t.Setenv(networksEnv, "rdma")
@@ -163,7 +163,7 @@ func TestAListenerOffersTheNetworksOfTheEnvironment(t *testing.T) {
 	requireCarried(t, l, Dialer{}, "rdma")
 }
 
-func TestANetworkThatIsSwitchedOffIsNoFallBack(t *testing.T) {
+func TestNetworksVariableWithoutTCPAllowsNoFallBack(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	server := listenTCP(t, "127.0.0.1:0")
@@ -173,7 +173,7 @@ func TestANetworkThatIsSwitchedOffIsNoFallBack(t *testing.T) {
 		"shm: connect: connection refused; rdma: absent in this test")
 }
 
-func TestNonsenseInTheEnvironmentIsAnError(t *testing.T) {
+func TestNetworksVariableOfNonsenseIsAnError(t *testing.T) {
 	for value, want := range map[string]string{
 		"ib":       `RINGNET_NETWORKS is "ib": want some of shm, rdma and tcp, separated by commas`,
 		"shm, tcp": `RINGNET_NETWORKS is "shm, tcp": want some of`,
@@ -208,7 +208,7 @@ func TestRequireIsAnErrorInsteadOfAFallBack(t *testing.T) {
 	require.ErrorContains(t, err, `Dialer.Require has "tcp": want shm or rdma`)
 }
 
-func TestAListenerMayRequireNetworks(t *testing.T) {
+func TestRequireOfAListener(t *testing.T) {
 	better(t, sim.New(sim.Link{}), nil)
 	lc := ListenConfig{Require: []string{"shm"}}
 	l, err := lc.Listen(t.Context(), "auto", "127.0.0.1:0")

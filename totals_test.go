@@ -185,14 +185,14 @@ func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
 	require.EqualValues(t, 1, l.Stats()["shm"].Accepted, "after Close")
 }
 
-func TestAListenerThatOffersNothingBetterCountsNoFallBack(t *testing.T) {
+func TestListenersOfTCPAloneCountNoFallBack(t *testing.T) {
 	better(t, nil, nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	requireCarried(t, l, Dialer{}, "tcp")
 	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1}}, l.Stats())
 }
 
-func TestListenersCountWhomTheyHaveNoRoomFor(t *testing.T) {
+func TestListenersCountRefusalsForTheBacklog(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		for name, d := range map[string]*Dialer{"on one link": {}, "on links of their own": {Config: dedicated}} {
 			t.Run(name, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestListenersCountWhomTheyHaveNoRoomFor(t *testing.T) {
 }
 
 // A server out of memory does not look healthy.
-func TestListenersCountWhomTheyHaveNoMemoryFor(t *testing.T) {
+func TestListenersCountRefusalsForMemory(t *testing.T) {
 	for name, has := range map[string]int{"a link": 0, "a connection more on it": (*Config)(nil).PinnedMemory()} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, sim.New(sim.Link{}))

@@ -183,7 +183,7 @@ func TestTraceTellsOfALinkThatMoves(t *testing.T) {
 
 // Dialers that differ in nothing but Trace share links. Each is told of its own
 // connections, and the one whose dial has made the link, of that.
-func TestALinkIsOfTheTraceOfWhoHasMadeIt(t *testing.T) {
+func TestTraceTellsOfALinkToTheDialerThatMadeIt(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		limitMemory(t, 0) // no links of other tests are left
 		l := h.listen(t, ListenConfig{})
@@ -278,7 +278,7 @@ func TestTraceTellsWhyCloseHasFailed(t *testing.T) {
 	})
 }
 
-func TestATraceMayLookAround(t *testing.T) {
+func TestTraceMayCallTotalsLinksMemoryAndStats(t *testing.T) {
 	overEachLeg(t, func(t *testing.T, h host, carrier string) {
 		var l net.Listener
 		look := func() {
@@ -342,7 +342,7 @@ func TestTraceTellsOfOneOfSeveralClosesAtOnce(t *testing.T) {
 
 // A program that recovers from a panic of its own function, or whose test ends in it,
 // keeps no connection that nobody has.
-func TestAPanicOfLinkUpLeavesNoConnection(t *testing.T) {
+func TestTraceWhoseLinkUpPanicsLeavesNoConnection(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
 		d := &Dialer{Trace: &Trace{LinkUp: func(LinkInfo) { panic("of the user's") }}}
@@ -363,7 +363,7 @@ func TestAPanicOfLinkUpLeavesNoConnection(t *testing.T) {
 	})
 }
 
-func TestATraceOfNothingIsNoTrace(t *testing.T) {
+func TestTraceWithoutFunctions(t *testing.T) {
 	overEachLeg(t, func(t *testing.T, h host, carrier string) {
 		l := listenOn(t, h, ListenConfig{Trace: &Trace{}})
 		client, server := connect(t, h, l, &Dialer{Trace: &Trace{}})

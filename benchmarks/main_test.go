@@ -111,7 +111,7 @@ func TestLinksAreMeasuredSideBySide(t *testing.T) {
 	require.Contains(t, string(out), "lock wait each")
 }
 
-func TestLinksThatNobodyHasAreNoPeer(t *testing.T) {
+func TestKeysOfPeersWithSeveralLinks(t *testing.T) {
 	for _, key := range []string{"shm/", "shm/x", "tcp/2", "/2", "shm"} {
 		require.Nil(t, spread(key), key)
 	}

@@ -43,7 +43,7 @@ func address(t *testing.T, socket *os.File) string {
 }
 
 // A request that comes while no server runs is answered by the next one.
-func TestASocketOfSystemdOutlivesItsServer(t *testing.T) {
+func TestSystemdSocketOutlivesItsServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	socket, err := l.(*net.TCPListener).File()

@@ -33,7 +33,7 @@ func blocks(t *testing.T, document string) []string {
 }
 
 // systemd ignores what it does not know, and a unit that it ignores half of starts.
-func TestUnitsOfDocumentsAndExamplesAreSystemds(t *testing.T) {
+func TestSystemdAcceptsTheUnitsOfDocumentsAndExamples(t *testing.T) {
 	units := make(map[string]string)
 	for _, document := range []string{"docs/deploy.md", "docs/command.md"} {
 		for _, block := range blocks(t, document) {

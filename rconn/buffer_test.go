@@ -199,7 +199,7 @@ func TestBuffersOutliveTheConnection(t *testing.T) {
 	}
 }
 
-func TestBufferWantsMemory(t *testing.T) {
+func TestBufferWithoutMemoryIsAnError(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		client, _ := v.connect(t, nil, nil)
 		_, err := client.NewBuffer(1 << 50)

@@ -67,7 +67,7 @@ func TestBuffersAreOneMessage(t *testing.T) {
 }
 
 // Buffers of any size arrive like a Write of their bytes, in as many messages.
-func TestManyBuffers(t *testing.T) {
+func TestBuffersOfAllSizes(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for i, shape := range shapes {
 			client, server := v.connect(t, shape.dialer, shape.listener)
@@ -190,7 +190,7 @@ func TestBuffersThatAreNotAcceptedAreLeft(t *testing.T) {
 
 // No buffers, and empty ones, are written as nothing is: they say whether the
 // connection could be written to.
-func TestNoBuffers(t *testing.T) {
+func TestBuffersThatAreEmpty(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, _ := v.connect(t, nil, nil)
 		write := func(bufs ...[]byte) error {

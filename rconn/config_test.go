@@ -12,7 +12,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-func TestDefaultsAreThoseDocumented(t *testing.T) {
+func TestConfigDefaultsAreThoseDocumented(t *testing.T) {
 	documented := &rconn.Config{RecvBuffer: 1 << 20, SendBuffer: 1 << 20, SendQueue: 128, RecvQueue: 256,
 		KeepAlive: 10 * time.Second, Linger: 10 * time.Second, HandshakeTimeout: 30 * time.Second}
 	var none *rconn.Config
@@ -47,7 +47,7 @@ func requireRingMemory(t *testing.T, c *rconn.Config, wantFirst, wantMost int) {
 	require.Equal(t, [2]int{wantFirst, wantMost}, [2]int{first, most})
 }
 
-func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
+func TestConfigErrorsNameTheField(t *testing.T) {
 	require.NoError(t, (*rconn.Config)(nil).Validate())
 	require.NoError(t, (&rconn.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1, TrafficClass: -1}).Validate())
 	for field, bad := range map[string][]rconn.Config{
@@ -76,7 +76,7 @@ func TestNonsenseIsAnErrorThatNamesTheField(t *testing.T) {
 	}
 }
 
-func TestDevicesThatGrantLess(t *testing.T) {
+func TestDeviceThatGrantsLess(t *testing.T) {
 	for name, link := range map[string]sim.Link{
 		"nothing inline":     {Inline: -1},
 		"everything inline":  {Inline: 1 << 20},
@@ -108,7 +108,7 @@ func TestDevicesThatGrantLess(t *testing.T) {
 	}
 }
 
-func TestADeviceThatGrantsTooLittleIsAnError(t *testing.T) {
+func TestDeviceThatGrantsTooLittleIsAnError(t *testing.T) {
 	for _, link := range []sim.Link{{SendQueue: 15}, {RecvQueue: 17}} {
 		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
 			l, err := v.Listen(v.any(), 1)

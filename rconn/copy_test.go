@@ -64,7 +64,7 @@ func TestCopyOfAFile(t *testing.T) {
 }
 
 // What is not a file may wait for ever, and then holds up nothing.
-func TestCopyOfWhatWaits(t *testing.T) {
+func TestCopyOfAReaderThatBlocks(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)
 		r, w := io.Pipe()

@@ -24,7 +24,7 @@ const ackLimit = rconn.AckTimeout * (rconn.Retries + 1)
 // wan has a latency, so that things are under way, and no jitter.
 var wan = sim.Link{Latency: 5 * time.Millisecond}
 
-func TestACutLinkIsNoticedWhileIdle(t *testing.T) {
+func TestCutLinkIsNoticedWhileIdle(t *testing.T) {
 	const keepAlive = 10 * time.Second // the default
 	for _, idle := range []time.Duration{0, time.Millisecond, keepAlive / 2, keepAlive - 1, keepAlive, 3*keepAlive + 1, 10*keepAlive - 1} {
 		t.Run(idle.String(), func(t *testing.T) {
@@ -61,7 +61,7 @@ func requireDead(t *testing.T, err error) {
 	require.True(t, err.(net.Error).Timeout(), "as ETIMEDOUT is in package net")
 }
 
-func TestACutLinkIsNoticedWhileWriting(t *testing.T) {
+func TestCutLinkIsNoticedWhileWriting(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
 		go io.Copy(io.Discard, struct{ io.Reader }{s})
@@ -77,7 +77,7 @@ func TestACutLinkIsNoticedWhileWriting(t *testing.T) {
 	})
 }
 
-func TestACableCutForTwoSecondsCostsNothing(t *testing.T) {
+func TestCutLinkThatIsBackInTwoSecondsCostsNothing(t *testing.T) {
 	for _, link := range []sim.Link{{}, wan, far} {
 		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
 			c, s := v.connect(t, nil, tight)
@@ -108,7 +108,7 @@ func TestACableCutForTwoSecondsCostsNothing(t *testing.T) {
 	}
 }
 
-func TestAPeerKilledBeforeFINIsAReset(t *testing.T) {
+func TestPeerKilledBeforeFINIsAReset(t *testing.T) {
 	for _, link := range []sim.Link{{}, wan} {
 		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
 			c, s := v.connect(t, nil, nil)
@@ -128,7 +128,7 @@ func TestAPeerKilledBeforeFINIsAReset(t *testing.T) {
 	}
 }
 
-func TestAnIdleReaderHearsOfAKilledPeer(t *testing.T) {
+func TestPeerKilledResetsAnIdleReader(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, tight)
 		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
@@ -141,7 +141,7 @@ func TestAnIdleReaderHearsOfAKilledPeer(t *testing.T) {
 	})
 }
 
-func TestAPeerKilledAfterFINIsAnEOF(t *testing.T) {
+func TestPeerKilledAfterFINIsAnEOF(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
 		_, err := s.Write([]byte("last words"))
@@ -158,7 +158,7 @@ func TestAPeerKilledAfterFINIsAnEOF(t *testing.T) {
 	})
 }
 
-func TestADeviceRemovedWakesEverybody(t *testing.T) {
+func TestDeviceRemovedWakesEveryCall(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, tight)
 		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
@@ -177,7 +177,7 @@ func TestADeviceRemovedWakesEverybody(t *testing.T) {
 	})
 }
 
-func TestAFatalErrorOfTheQueuePairIsAReset(t *testing.T) {
+func TestQueuePairThatFailsIsAReset(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
 		v.endpoint(c).Fail(fmt.Errorf("cable on fire: %w", fabric.ErrQueuePair))
@@ -189,7 +189,7 @@ func TestAFatalErrorOfTheQueuePairIsAReset(t *testing.T) {
 	})
 }
 
-func TestAPortThatGoesDownIsProbed(t *testing.T) {
+func TestPortThatGoesDownIsProbed(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connect(t, &rconn.Config{KeepAlive: -1}, &rconn.Config{KeepAlive: -1})
 		v.PortDown() // and up again before anything was lost
@@ -225,7 +225,7 @@ func TestCloseGivesUpAtTheLingerTime(t *testing.T) {
 	})
 }
 
-func TestALingerTimeWithoutEndWaitsForTheDevice(t *testing.T) {
+func TestLingerWithoutEndWaitsForTheDevice(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connect(t, nil, nil)
 		v.Cut(true)
@@ -254,7 +254,7 @@ func TestCloseGivesUpOnAPeerThatHasClosedItsHalf(t *testing.T) {
 
 // Close waits for the peer's device only; what its process owes to the teardown
 // has a time limit of its own.
-func TestAPeerThatDoesNotAnswerFINHoldsNothingUp(t *testing.T) {
+func TestCloseDoesNotWaitForTheAnswerToFIN(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
 		v.endpoint(s).HoldReceives(true) // its progress engine sees nothing
@@ -297,7 +297,7 @@ func TestLingerZeroDoesNotWait(t *testing.T) {
 	})
 }
 
-func TestAFailedPostEndsTheConnection(t *testing.T) {
+func TestPostSendThatFailsEndsTheConnection(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
 		mine := v.endpoint(c)
@@ -317,7 +317,7 @@ func TestAFailedPostEndsTheConnection(t *testing.T) {
 	})
 }
 
-func TestEveryFailedWorkRequestEndsTheConnection(t *testing.T) {
+func TestWorkRequestThatFailsEndsTheConnection(t *testing.T) {
 	for status := fabric.OK + 1; status <= fabric.General; status++ {
 		t.Run(status.String(), func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
@@ -345,7 +345,7 @@ func TestEveryFailedWorkRequestEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestAnIdleConnectionIsProbed(t *testing.T) {
+func TestKeepAliveProbesAnIdleConnection(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, &rconn.Config{KeepAlive: time.Second}, &rconn.Config{KeepAlive: -1})
 		time.Sleep(time.Minute + time.Millisecond)

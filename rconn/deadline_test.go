@@ -25,7 +25,7 @@ func requireTimeout(t *testing.T, err error) {
 	require.True(t, ne.Temporary()) //nolint:staticcheck // crypto/tls makes the error permanent if it is not
 }
 
-func TestExpiredDeadlineReadsAndWritesNothing(t *testing.T) {
+func TestDeadlineThatHasPassedReadsAndWritesNothing(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, s := v.connect(t, nil, nil)
 		for _, word := range []string{"one", "two"} {
@@ -99,7 +99,7 @@ func TestDeadlinesOfTheTwoDirectionsAreApart(t *testing.T) {
 	})
 }
 
-func TestADeadlineSetLaterWakes(t *testing.T) {
+func TestDeadlineSetLaterWakes(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, s := v.connect(t, nil, tight)
 		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
@@ -116,7 +116,7 @@ func TestADeadlineSetLaterWakes(t *testing.T) {
 	})
 }
 
-func TestADeadlineMovedEarlierWakes(t *testing.T) {
+func TestDeadlineMovedEarlierWakes(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, _ := v.connect(t, nil, tight)
 		require.NoError(t, c.SetDeadline(time.Now().Add(time.Hour)))
@@ -128,7 +128,7 @@ func TestADeadlineMovedEarlierWakes(t *testing.T) {
 	})
 }
 
-func TestADeadlineMovedLaterDoesNotWake(t *testing.T) {
+func TestDeadlineMovedLaterDoesNotWake(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, s := v.connect(t, nil, nil)
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -142,7 +142,7 @@ func TestADeadlineMovedLaterDoesNotWake(t *testing.T) {
 }
 
 // Deadlines pass all the time while both sides send, and the streams stay whole.
-func TestTimeoutsDoNotTearTheStream(t *testing.T) {
+func TestDeadlinesThatPassLeaveTheStreamWhole(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for i, shape := range shapes {
 			client, server := v.connect(t, shape.dialer, shape.listener)

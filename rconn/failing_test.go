@@ -65,7 +65,7 @@ func (e *failing) Disconnect() error {
 
 // Whatever stops working, alone or together: a reader and a writer are told,
 // Close returns, and nothing is left behind.
-func TestADeviceWhoseCallsFail(t *testing.T) {
+func TestDeviceWhoseCallsFail(t *testing.T) {
 	calls := []string{"PostRecv", "PostSend", "Poll", "Arm", "Disconnect"}
 	for set := range 1 << len(calls) {
 		inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
@@ -113,7 +113,7 @@ func TestADeviceWhoseCallsFail(t *testing.T) {
 }
 
 // A set-up that fails half way is an error here and a refusal there.
-func TestASetUpThatFailsHalfWay(t *testing.T) {
+func TestSetUpThatFailsHalfWay(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		l, err := v.Listen(v.any(), 1)
 		require.NoError(t, err)

@@ -372,7 +372,7 @@ func endWrites(c *rconn.Conn, n int) {
 	synctest.Wait()
 }
 
-func TestAPeerThatBreaksTheProtocolEndsItsOwnConnection(t *testing.T) {
+func TestPeerThatBreaksTheProtocolEndsItsOwnConnection(t *testing.T) {
 	for name, b := range anyPeersBreaches {
 		t.Run(name, func(t *testing.T) {
 			t.Run("listening", func(t *testing.T) { requireEnds(t, simVenue.connectHostile, b) })
@@ -423,7 +423,7 @@ func requireUndisturbed(t *testing.T, a, b *rconn.Conn) {
 }
 
 // Whoever has said RESET and goes on is reset all the same, and disconnected.
-func TestAPeerThatGoesOnAfterRESETIsDisconnected(t *testing.T) {
+func TestPeerThatSendsAfterRESETIsDisconnected(t *testing.T) {
 	for name, do := range map[string]func(h *hostile){
 		"RESET":  func(h *hostile) { h.control(resetAt(0)) },
 		"FIN":    func(h *hostile) { h.control(finAt(0)) },
@@ -448,7 +448,7 @@ func TestAPeerThatGoesOnAfterRESETIsDisconnected(t *testing.T) {
 
 // When both sides have said and acknowledged the end there is nothing more to
 // say about a stream, whether or not its owner has closed it.
-func TestAPeerThatGoesOnBehindTheLastWordIsDisconnected(t *testing.T) {
+func TestPeerThatSendsAfterBothFINsIsDisconnected(t *testing.T) {
 	for name, do := range map[string]func(h *hostile){
 		"data":   func(h *hostile) { h.data(0, 5, 0) },
 		"CREDIT": func(h *hostile) { h.control(creditOf(5)) },
@@ -474,7 +474,7 @@ func TestAPeerThatGoesOnBehindTheLastWordIsDisconnected(t *testing.T) {
 	}
 }
 
-func TestNothingIsReadBehindABreachOfTheProtocol(t *testing.T) {
+func TestBreachEndsWhatCanBeRead(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
 		pattern(0).fill(h.out.Bytes(), 0)
@@ -487,7 +487,7 @@ func TestNothingIsReadBehindABreachOfTheProtocol(t *testing.T) {
 	})
 }
 
-func TestABreachIsNotForgottenWhenThePeerHasDisconnectedToo(t *testing.T) {
+func TestBreachIsTheErrorThoughThePeerDisconnects(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
 		v.endpoint(c).HoldReceives(true) // the disconnect is seen first
@@ -501,7 +501,7 @@ func TestABreachIsNotForgottenWhenThePeerHasDisconnectedToo(t *testing.T) {
 	})
 }
 
-func TestAPeerCannotWriteOutsideTheRing(t *testing.T) {
+func TestPeerCannotWriteOutsideTheRing(t *testing.T) {
 	for name, wr := range map[string]func(h, other *hostile) fabric.WorkRequest{
 		"behind the ring": func(h, _ *hostile) fabric.WorkRequest {
 			return h.write(h.peer.Addr+uint64(h.peer.Size), h.peer.RKey, 1)
@@ -537,7 +537,7 @@ func (h *hostile) write(addr uint64, rkey uint32, n int) fabric.WorkRequest {
 
 // The ring is the peer's to write to at any time, but what has been read is not
 // in it, and neither is what io.Copy hands to a writer.
-func TestAPeerCannotChangeWhatHasBeenRead(t *testing.T) {
+func TestPeerCannotChangeWhatHasBeenRead(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
 		h.data(0, 100, 0)
@@ -558,7 +558,7 @@ func TestAPeerCannotChangeWhatHasBeenRead(t *testing.T) {
 }
 
 // What Peek returns is in the ring: the peer can change it under who looks at it.
-func TestAPeerCanChangeWhatIsPeekedAt(t *testing.T) {
+func TestPeerCanChangeWhatIsPeekedAt(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
 		pattern(1).fill(h.out.Bytes()[:100], 0)
@@ -597,7 +597,7 @@ func TestCreditsMayNotRunBackwards(t *testing.T) {
 	}
 }
 
-func TestAFloodOfControlMessagesDisturbsNobodyElse(t *testing.T) {
+func TestFloodOfMessagesDisturbsNoOtherConnection(t *testing.T) {
 	for name, flood := range map[string]func(h *hostile){
 		"link credit":  func(h *hostile) { h.acknowledge(0, 0) },
 		"records":      func(h *hostile) { h.control(creditOf(1)) },
@@ -631,7 +631,7 @@ func TestAFloodOfControlMessagesDisturbsNobodyElse(t *testing.T) {
 // A Conn that has said that its stream ends ignores offers. A peer that keeps to
 // its windows can make them for as long as it likes: each of its messages costs
 // what a message costs, and nobody waits for it.
-func TestAFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
+func TestFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		a, b := v.connect(t, quiet, quiet)
 		c, h := v.connectHostile(t, quiet)
@@ -655,7 +655,7 @@ func TestAFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
 }
 
 // A peer that takes what it is sent and never says anything.
-func TestASilentPeerHoldsNothingUpButItsOwnConnection(t *testing.T) {
+func TestPeerThatIsSilentHoldsUpItsOwnConnectionOnly(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connectHostile(t, quiet)
 		require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
@@ -723,7 +723,7 @@ func badHellos(typ wire.RecordType) map[string]badHello {
 	}
 }
 
-func TestABadRequestIsRefusedAndToldWhy(t *testing.T) {
+func TestHandshakeRefusesABadRequestWithTheReason(t *testing.T) {
 	for name, bad := range badHellos(wire.OpenRecord) {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
@@ -757,7 +757,7 @@ func TestABadRequestIsRefusedAndToldWhy(t *testing.T) {
 	}
 }
 
-func TestABadAnswerIsRefusedAndToldWhy(t *testing.T) {
+func TestHandshakeRefusesABadAnswerWithTheReason(t *testing.T) {
 	for name, bad := range badHellos(wire.AcceptRecord) {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
@@ -789,7 +789,7 @@ func TestABadAnswerIsRefusedAndToldWhy(t *testing.T) {
 	}
 }
 
-func TestARefusalRepeatsTheReason(t *testing.T) {
+func TestHandshakeRefusalIsAnErrorWithTheReason(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		l, err := v.Listen(v.any(), 1)
 		require.NoError(t, err)
@@ -810,7 +810,7 @@ func TestARefusalRepeatsTheReason(t *testing.T) {
 	})
 }
 
-func TestNobodyListensIsRefused(t *testing.T) {
+func TestDialWhereNobodyListensIsRefused(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		l, err := v.Listen(v.any(), 1)
 		require.NoError(t, err)
@@ -822,7 +822,7 @@ func TestNobodyListensIsRefused(t *testing.T) {
 	})
 }
 
-func TestHandshakesHaveATimeLimit(t *testing.T) {
+func TestHandshakeHasATimeLimit(t *testing.T) {
 	cfg := &rconn.Config{HandshakeTimeout: 3 * time.Second}
 	t.Run("no answer", func(t *testing.T) {
 		inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
@@ -875,7 +875,7 @@ func TestHandshakesHaveATimeLimit(t *testing.T) {
 
 // A failure at any step of the set-up is an error here, a refusal there, and
 // leaves nothing behind.
-func TestAFailedSetUpIsAnErrorOnBothSides(t *testing.T) {
+func TestSetUpThatFailsIsAnErrorAtBothEnds(t *testing.T) {
 	broken := syscall.ENOMEM
 	for _, side := range []string{"dialer", "listener"} {
 		for name, faults := range map[string]func(mine func(*sim.Endpoint) bool) sim.Faults{

@@ -290,7 +290,7 @@ func TestPeekedBytesOutliveTheConnection(t *testing.T) {
 
 // Random peeks, discards and reads see each byte as it was sent, while rings grow and
 // others write.
-func TestRandomPeeks(t *testing.T) {
+func TestPeekAtRandom(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for i, shape := range shapes {
 			client, server := v.connect(t, shape.dialer, shape.listener)

@@ -147,7 +147,7 @@ func TestControlMessagesPassBlockedData(t *testing.T) {
 
 // A small Write that waits for others to complete goes when they do, though
 // nobody polls.
-func TestAWriteHeldBackGoesWhenTheQueueIsIdle(t *testing.T) {
+func TestWriteHeldBackGoesWhenTheQueueIsIdle(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
 		for range 10 {

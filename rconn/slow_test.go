@@ -48,7 +48,7 @@ func (e slowEndpoint) PostSend(wr []fabric.WorkRequest) error {
 // Where posting takes long and sends have completed when it ends, the queue is
 // idle whenever a Write looks. Small Writes go together all the same, while the
 // dispatcher posts, and the last ones go too.
-func TestManySmallWritesAreFewMessagesWherePostingIsSlow(t *testing.T) {
+func TestSlowPostingMakesFewMessagesOfManySmallWrites(t *testing.T) {
 	n := sim.New(sim.Link{})
 	v := venue{Fabric: slowFabric{n}, addr: simAddr}
 	c, s := v.connect(t, nil, nil)
@@ -67,7 +67,7 @@ func TestManySmallWritesAreFewMessagesWherePostingIsSlow(t *testing.T) {
 	require.Zero(t, n.RNR(), "receiver not ready")
 }
 
-func TestBothDirectionsWherePostingIsSlow(t *testing.T) {
+func TestSlowPostingInBothDirections(t *testing.T) {
 	for _, most := range []int{100, 3000, 200_000} {
 		n := sim.New(sim.Link{Spin: 100})
 		v := venue{Fabric: slowFabric{n}, addr: simAddr}

@@ -29,7 +29,7 @@ func polling(t *testing.T, test func(t *testing.T, v venue, cfg rconn.Config)) {
 
 // Whoever has polled and returns to its application leaves the completion queue
 // to somebody: here a Write that is parked depends on it.
-func TestAReadThatPolledLeavesNobodyParked(t *testing.T) {
+func TestPollingReadLeavesNoWriteParked(t *testing.T) {
 	polling(t, func(t *testing.T, v venue, cfg rconn.Config) {
 		cfg.RecvBuffer, cfg.SendBuffer = 4<<10, 4<<10
 		client, server := v.connect(t, &cfg, &cfg)
@@ -62,7 +62,7 @@ func TestAReadThatPolledLeavesNobodyParked(t *testing.T) {
 	})
 }
 
-func TestPingPongWhilePolling(t *testing.T) {
+func TestPollingPingPong(t *testing.T) {
 	polling(t, func(t *testing.T, v venue, cfg rconn.Config) {
 		client, server := v.connect(t, &cfg, nil)
 		rounds := venue{}.times(1000)

@@ -309,7 +309,7 @@ func TestWriteAfterThePeerHasClosedIsEPIPE(t *testing.T) {
 	})
 }
 
-func TestBothCloseAtOnce(t *testing.T) {
+func TestCloseOfBothEndsAtOnce(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for range v.times(50) {
 			c, s := v.connect(t, tight, tight)
@@ -330,7 +330,7 @@ func TestBothCloseAtOnce(t *testing.T) {
 	})
 }
 
-func TestEverythingAfterCloseIsErrClosed(t *testing.T) {
+func TestClosedConnectionFailsEveryCallWithErrClosed(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, _ := v.connect(t, nil, nil)
 		require.NoError(t, c.SetDeadline(time.Now().Add(-time.Second)))
@@ -367,7 +367,7 @@ func TestCloseWakesReadAndWrite(t *testing.T) {
 	})
 }
 
-func TestBothRingsFullLoseNothing(t *testing.T) {
+func TestRingsFullInBothDirectionsLoseNothing(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		for _, shape := range shapes {
 			client, server := v.connect(t, shape.dialer, shape.listener)
@@ -520,7 +520,7 @@ func TestCloseRacesWithEverything(t *testing.T) {
 
 // Two goroutines that are ordered only by a message over the connection are no
 // data race: run with -race.
-func TestAMessageOrdersWhatWasDoneBeforeIt(t *testing.T) {
+func TestMessagesOrderMemory(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)
 		shared := 0

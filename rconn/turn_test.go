@@ -122,7 +122,7 @@ func TestCloseReadOfAParkedReadWhilePostingInline(t *testing.T) {
 	})
 }
 
-func TestUnreadBytesAreNoticedByACloseWhilePosting(t *testing.T) {
+func TestCloseWhilePostingNoticesUnreadBytes(t *testing.T) {
 	whileAWriteIsPosting(t, sim.Link{}, stagedBytes, nothing, func(t *testing.T, c, s *rconn.Conn, goOn func()) {
 		_, err := s.Write(make([]byte, 100))
 		require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestUnreadBytesAreNoticedByACloseWhilePosting(t *testing.T) {
 // A Read that has the turn works for a Write as long as that finds it there,
 // but not for ever: turns do not nest, and the dispatcher goes on after a few
 // rounds.
-func TestAReadDoesNotWorkForAWriteForEver(t *testing.T) {
+func TestReadWorksForAWriteForABoundedTime(t *testing.T) {
 	var deepest atomic.Int32
 	f := &heldFabric{Fabric: sim.New(sim.Link{}), posted: func() {
 		var pcs [512]uintptr
@@ -183,7 +183,7 @@ func TestAReadDoesNotWorkForAWriteForEver(t *testing.T) {
 }
 
 // A device that neither sends nor says so is given up, too.
-func TestADeviceThatOwesACompletionForEver(t *testing.T) {
+func TestDeviceThatNeverCompletesIsGivenUp(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		var deaf atomic.Bool
 		v.Fabric = deafFabric{v.Fabric, &deaf}

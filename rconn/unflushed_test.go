@@ -50,7 +50,7 @@ func unflushedInVirtualTime(t *testing.T, test func(t *testing.T, v simVenue, fa
 	}
 }
 
-func TestADeviceThatFlushesNothingEndsPendingCalls(t *testing.T) {
+func TestDeviceThatFlushesNothingEndsPendingCalls(t *testing.T) {
 	unflushedInVirtualTime(t, func(t *testing.T, v simVenue, fail func(*rconn.Conn), errno syscall.Errno, after time.Duration) {
 		c, _ := v.connect(t, nil, tight)
 		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
@@ -65,7 +65,7 @@ func TestADeviceThatFlushesNothingEndsPendingCalls(t *testing.T) {
 	})
 }
 
-func TestADeviceThatFlushesNothingEndsClose(t *testing.T) {
+func TestDeviceThatFlushesNothingEndsClose(t *testing.T) {
 	unflushedInVirtualTime(t, func(t *testing.T, v simVenue, fail func(*rconn.Conn), errno syscall.Errno, after time.Duration) {
 		c, _ := v.connect(t, nil, nil)
 		v.Cut(true)
@@ -78,7 +78,7 @@ func TestADeviceThatFlushesNothingEndsClose(t *testing.T) {
 	})
 }
 
-func TestADeviceThatFlushesNothingHasDeliveredWhatItDelivered(t *testing.T) {
+func TestDeviceThatFlushesNothingLosesNothingDelivered(t *testing.T) {
 	unflushedInVirtualTime(t, func(t *testing.T, v simVenue, fail func(*rconn.Conn), errno syscall.Errno, after time.Duration) {
 		c, s := v.connect(t, nil, nil)
 		_, err := s.Write([]byte("last words"))
@@ -94,7 +94,7 @@ func TestADeviceThatFlushesNothingHasDeliveredWhatItDelivered(t *testing.T) {
 }
 
 // A request that fails says that the device has failed before the device does.
-func TestADeviceThatFlushesNothingAndIsRemovedWhileThatIsWaitedFor(t *testing.T) {
+func TestDeviceThatFlushesNothingAndIsThenRemoved(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connect(t, nil, nil)
 		v.SetFaults(sim.Faults{
@@ -113,7 +113,7 @@ func TestADeviceThatFlushesNothingAndIsRemovedWhileThatIsWaitedFor(t *testing.T)
 
 // What comes back flushed says that the queue pair has failed; why is for
 // others to say, who may not.
-func TestAQueuePairThatFailsForNoReason(t *testing.T) {
+func TestQueuePairThatFailsWithoutAReasonIsAReset(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connect(t, nil, nil)
 		mine := v.endpoint(c)
@@ -137,7 +137,7 @@ func TestAQueuePairThatFailsForNoReason(t *testing.T) {
 }
 
 // On the fabrics that virtual time cannot run, all wait for the same seconds.
-func TestADeviceThatFlushesNothingOnEveryFabric(t *testing.T) {
+func TestDeviceThatFlushesNothingOnEveryFabric(t *testing.T) {
 	for name, venueOf := range map[string]func(*testing.T) venue{
 		"direct": func(*testing.T) venue { return venue{Fabric: make(directFabric, 1), addr: simAddr} },
 		"shm":    shmVenue,

@@ -335,7 +335,7 @@ func (l link) writesInARow(t *testing.T, write, n int) (took time.Duration) {
 	return took
 }
 
-func TestWhatAMessageCosts(t *testing.T) {
+func TestMessageCost(t *testing.T) {
 	out := newTable("Write", "Writes per work request", "work requests per MiB", "of which signaled", "CREDITs per MiB, back")
 	l := newLink(100, 10*time.Microsecond)
 	for _, write := range []int{64, 512, 4 << 10, 64 << 10, 1 << 20} {

@@ -114,7 +114,7 @@ func TestPingOfDatagramsEndsWhenNoneIsAnswered(t *testing.T) {
 }
 
 // Else two that answer, and somebody who lies about where he is, have them talk for ever.
-func TestAnswersAreNotAnswered(t *testing.T) {
+func TestPingOfDatagramsAnswersNoAnswers(t *testing.T) {
 	client, err := net.Dial("udp", answering(t, "127.0.0.1"))
 	require.NoError(t, err)
 	defer client.Close()

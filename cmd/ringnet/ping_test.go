@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSpread(t *testing.T) {
+func TestPingSpread(t *testing.T) {
 	require.Nil(t, newSpread(nil))
 	require.Equal(t, &spread{Count: 1, Min: 5, Median: 5, P90: 5, P99: 5, Max: 5}, newSpread([]time.Duration{5 * time.Microsecond}))
 	var times []time.Duration

@@ -421,7 +421,7 @@ func (b *breaking) PostSend(wrs []fabric.WorkRequest) error {
 	return b.Endpoint.PostSend(wrs)
 }
 
-func TestBreachByThePeerOfAHundredConnections(t *testing.T) {
+func TestPeerOfAHundredConnectionsBreaksTheProtocol(t *testing.T) {
 	betweenProcesses(t, func(t *testing.T, at place) {
 		before := warm(t, at)
 		cr := startDialing(t, at, "breaker")
@@ -436,7 +436,7 @@ func TestBreachByThePeerOfAHundredConnections(t *testing.T) {
 	})
 }
 
-func TestKilledPeerOfAHundredConnections(t *testing.T) {
+func TestPeerOfAHundredConnectionsIsKilled(t *testing.T) {
 	betweenProcesses(t, func(t *testing.T, at place) {
 		before := warm(t, at)
 		for _, dialed := range []bool{true, false} {
@@ -457,7 +457,7 @@ func TestKilledPeerOfAHundredConnections(t *testing.T) {
 
 // A process that is stopped does nothing, and its kernel and its device go on: no
 // connection is lost, however long that is and whatever is under way.
-func TestStoppedPeerOfAHundredConnections(t *testing.T) {
+func TestPeerOfAHundredConnectionsIsStopped(t *testing.T) {
 	betweenProcesses(t, func(t *testing.T, at place) {
 		before := warm(t, at)
 		cr := gather(t, at, true, "echo")
@@ -481,7 +481,7 @@ func TestStoppedPeerOfAHundredConnections(t *testing.T) {
 
 // Whoever does not wait until the peer goes on has errors that say so, and is not
 // held up once for each connection.
-func TestPeerOfAHundredConnectionsStoppedForGood(t *testing.T) {
+func TestPeerOfAHundredConnectionsIsStoppedForGood(t *testing.T) {
 	betweenProcesses(t, func(t *testing.T, at place) {
 		const linger = 2
 		before := warm(t, at)

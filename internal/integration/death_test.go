@@ -18,7 +18,7 @@ import (
 // heardOf bounds how long a killed peer may go unnoticed.
 const heardOf = 2 * time.Second
 
-func TestAKilledPeerResetsAnIdleReader(t *testing.T) {
+func TestPeerKilledResetsAnIdleReader(t *testing.T) {
 	c, p := connectToVictim(t, 0)
 	read := make(chan error, 1)
 	go func() {
@@ -31,7 +31,7 @@ func TestAKilledPeerResetsAnIdleReader(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-func TestWhatAKilledPeerHadDeliveredIsReadFirst(t *testing.T) {
+func TestPeerKilledLosesNothingDelivered(t *testing.T) {
 	const delivered = 100_000
 	c, p := connectToVictim(t, delivered)
 	require.Eventually(t, func() bool { return c.Stats().BytesReceived == delivered }, 10*time.Second, time.Millisecond)
@@ -51,7 +51,7 @@ func TestWhatAKilledPeerHadDeliveredIsReadFirst(t *testing.T) {
 	requireWithin(t, heardOf, read, syscall.ECONNRESET)
 }
 
-func TestAKilledPeerFailsAWriter(t *testing.T) {
+func TestPeerKilledResetsAWriter(t *testing.T) {
 	c, p := connectToVictim(t, 0)
 	written := make(chan error, 1)
 	stuck := make(chan struct{})
@@ -69,7 +69,7 @@ func TestAKilledPeerFailsAWriter(t *testing.T) {
 	requireWithin(t, heardOf, written, syscall.ECONNRESET)
 }
 
-func TestAPeerKilledDuringATransferFailsBoth(t *testing.T) {
+func TestPeerKilledDuringATransferResetsBothDirections(t *testing.T) {
 	for range times(3, 50) {
 		c, p := connectToVictim(t, endless, "and read")
 		failed := make(chan error, 2)

@@ -50,12 +50,12 @@ func requireReason(t *testing.T, code ringnet.ReasonCode) {
 	require.Fail(t, "rdma is offered")
 }
 
-func TestAnAddressWithoutRDMA(t *testing.T) {
+func TestAddressWithoutRDMA(t *testing.T) {
 	addr := net.JoinHostPort(requireEnv(t, "SOFTROCE_OTHER_ADDR"), "7")
 	requireBoth(t, addr, errors.ErrUnsupported, "no RDMA device for "+os.Getenv("SOFTROCE_OTHER_ADDR"))
 }
 
-func TestAnUnknownNetwork(t *testing.T) {
+func TestUnknownNetwork(t *testing.T) {
 	addr := net.JoinHostPort(rdmaAddr(t), "7")
 	_, dialed := ringnet.Dial("tcp", addr)
 	_, listened := ringnet.Listen("tcp", addr)
@@ -155,7 +155,7 @@ func TestNoPermission(t *testing.T) {
 	})
 }
 
-func TestAnUnprivilegedUser(t *testing.T) {
+func TestUnprivilegedUser(t *testing.T) {
 	unprivileged(t, 0o666, unix.RLIM_INFINITY, func(t *testing.T) {
 		d, a := pair(t)
 		requireEcho(t, d, a)

@@ -19,7 +19,7 @@ import (
 // machine.
 var small = &ringnet.Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
 
-func TestFiveHundredDialsAtOnce(t *testing.T) {
+func TestDialFiveHundredAtOnce(t *testing.T) {
 	l := listen(t, ringnet.ListenConfig{Config: small})
 	go echoAll(l)
 	dials := 500

@@ -26,7 +26,7 @@ func registered() (total int) {
 
 // The kernel's account is that of the links, but for the queues of devices, which
 // some pin and some do not; and idle rings leave nothing pinned.
-func TestWhatLinksHaveRegisteredIsPinned(t *testing.T) {
+func TestLinksPinWhatTheyHaveRegistered(t *testing.T) {
 	rdmaAddr(t)
 	alone(t, nil, func(t *testing.T) {
 		l := listen(t, ringnet.ListenConfig{Config: &ringnet.Config{LinkIdle: time.Second}})

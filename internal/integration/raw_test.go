@@ -50,7 +50,7 @@ var strangers = map[string]struct {
 	"wrong ring":    {noRing, "ring of 4097 bytes"},
 }
 
-func TestAListenerTellsAStrangerWhyAndGoesOn(t *testing.T) {
+func TestListenerRefusesAStrangerWithTheReasonAndGoesOn(t *testing.T) {
 	l := listen(t, ringnet.ListenConfig{})
 	for name, s := range strangers {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestAListenerTellsAStrangerWhyAndGoesOn(t *testing.T) {
 	}
 }
 
-func TestADialerTellsWhyItDoesNotLikeAListener(t *testing.T) {
+func TestDialerRefusesAStrangerWithTheReason(t *testing.T) {
 	for name, s := range strangers {
 		t.Run(name, func(t *testing.T) {
 			addr, answered := rawListen(t, func(ctx context.Context, ep fabric.Endpoint) error {
@@ -85,7 +85,7 @@ func TestADialerTellsWhyItDoesNotLikeAListener(t *testing.T) {
 	}
 }
 
-func TestADialerRepeatsWhyAListenerRefused(t *testing.T) {
+func TestDialerRepeatsTheReasonOfARefusal(t *testing.T) {
 	for says, private := range map[string][]byte{
 		"not on a Sunday":                   wire.Reject{Reason: "not on a Sunday"}.Append(nil),
 		"it may not be a ringnet listener":  []byte("whatever this is"),
@@ -101,7 +101,7 @@ func TestADialerRepeatsWhyAListenerRefused(t *testing.T) {
 	}
 }
 
-func TestAListenerThatAcceptsAndDiesIsNoticed(t *testing.T) {
+func TestListenerThatAcceptsAndDiesIsAReset(t *testing.T) {
 	addr, answered := rawListen(t, func(ctx context.Context, ep fabric.Endpoint) error {
 		if err := ep.Accept(ctx, greeting(wire.AcceptRecord, 4096)); err != nil {
 			return err

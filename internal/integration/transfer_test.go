@@ -76,7 +76,7 @@ func TestCloseRightAfterTheLastWriteDeliversEverything(t *testing.T) {
 	}
 }
 
-func TestAProcessThatExitsRightAfterCloseHasDeliveredEverything(t *testing.T) {
+func TestCloseRightBeforeExitDeliversEverything(t *testing.T) {
 	l := listen(t, ringnet.ListenConfig{})
 	for seed := range uint64(times(5, 100)) {
 		p := start(t, "writer", l.Addr().String(), strconv.FormatUint(seed, 10))
@@ -102,7 +102,7 @@ func about(seed uint64, err error) error {
 	return nil
 }
 
-func TestBytesAcceptedBeforeAWriteDeadlineArriveOnceAndInOrder(t *testing.T) {
+func TestWriteDeadlineLosesAndRepeatsNothing(t *testing.T) {
 	l := listen(t, ringnet.ListenConfig{})
 	p := start(t, "filler", l.Addr().String())
 	c := accept(t, l)
@@ -116,7 +116,7 @@ func TestBytesAcceptedBeforeAWriteDeadlineArriveOnceAndInOrder(t *testing.T) {
 }
 
 // filler is the process at the other end of
-// TestBytesAcceptedBeforeAWriteDeadlineArriveOnceAndInOrder.
+// TestWriteDeadlineLosesAndRepeatsNothing.
 func filler(args []string) error {
 	// A ring of its own takes 1 MiB from the start.
 	d := ringnet.Dialer{Config: &ringnet.Config{Dedicated: true}}
