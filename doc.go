@@ -130,7 +130,7 @@
 // # What is as in package net, and what is not
 //
 // Deadlines, half-closes and linger work as documented in package net. Several goroutines may
-// use a connection at once. Dial succeeds before the peer's program calls Accept. Errors are a
+// use a connection at once, and call the functions of this package. Dial succeeds before the peer's program calls Accept. Errors are a
 // *net.OpError around the errnos that TCP gives, and io.EOF is bare. docs/troubleshoot.md has
 // every error, its cause and its cure.
 //

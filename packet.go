@@ -50,7 +50,7 @@ type PacketConn = pconn.Conn
 //	Missed       sent to this end but not read, as gaps in the sequence numbers show;
 //	             most often they were not read in time
 //	Refused      sent, but the receiver had no room, or refused this sender
-//	Unreachable  not sent: nobody was found at the address
+//	Unreachable  not sent: no receiver was found at the address
 //	Dropped      not sent: too many waited while their receiver was looked for
 //	Foreign      received but not from a ringnet sender, or not from the address dialed
 //

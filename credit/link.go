@@ -2,24 +2,24 @@ package credit
 
 import "fmt"
 
-// What a side sets aside for the control messages of a link, beyond the
-// receives for data. docs/protocol.md has the proof, and
-// link_explore_test.go visits every state of small instances.
+// The numbers of receives and send slots for the control messages of a link. docs/protocol.md
+// has the proof that they are enough, and link_explore_test.go visits every state of small
+// instances.
 const (
 	// RecordWindow is how many record SENDs of a side may be unacknowledged.
 	RecordWindow = 8
 
-	// RecordCredit is for how many record SENDs a link credit is sent.
+	// RecordCredit is how many record SENDs of the peer make a link credit due.
 	RecordCredit = 4
 
-	// LinkControlReceives is the number of receives posted beyond those for
-	// data: a window of record SENDs, and a link credit for each RecordCredit
-	// record SENDs and each quarter of the data messages that the peer may have
-	// seen of this side and this side not yet know of.
+	// LinkControlReceives is the number of receives that a side posts for SENDs: one for each
+	// record SEND of a window, and one for each link credit that may be under way. The peer
+	// sends one for each RecordCredit record SENDs and for each quarter of the data messages
+	// that this side may have unacknowledged.
 	LinkControlReceives = RecordWindow + RecordWindow/RecordCredit + 4
 
-	// LinkControlSends is the number of send slots that data leaves free: a
-	// window of record SENDs, a link credit and a keepalive.
+	// LinkControlSends is the number of send slots that data messages leave free: for a window
+	// of record SENDs, a link credit and a keepalive.
 	LinkControlSends = RecordWindow + 2
 )
 
@@ -29,10 +29,11 @@ type Totals struct {
 	Records uint64 // record SENDs
 }
 
-// Link is the ledger of a link's receives. Data messages and record SENDs each
-// have a window, which the peer's engine opens by acknowledging what it has polled, whose
-// receives it has posted again, whatever any application does. Link credit, a SEND
-// that only acknowledges, has none: it is sent only for what the peer has sent.
+// Link is the ledger of a link's receives at one side. Data messages and record SENDs each have a
+// window, which the peer's engine opens when it acknowledges messages that it has polled. A link
+// credit, a SEND that only acknowledges, takes no place in a window: the number of link credits is
+// bounded by the messages that they acknowledge. SendData, SendRecords and SendCredit panic if
+// MaySendData, MaySendRecords or CreditDue is false.
 type Link struct {
 	receives uint64 // for data, posted by this side
 	window   uint64 // for data, posted by the peer
@@ -46,8 +47,8 @@ type Link struct {
 	told     Totals // of those, acknowledged by this side
 }
 
-// NewLink returns the ledger of a side that has posted receives for data, whose
-// peer has posted window. Both are multiples of 4.
+// NewLink returns the ledger of a side that has posted the number receives of receives for data,
+// and whose peer has posted the number window. Both are multiples of 4.
 func NewLink(receives, window int) Link {
 	return Link{
 		receives:     uint64(receives),
@@ -65,13 +66,13 @@ func (l *Link) MaySendData() bool { return l.sent.Data-l.acked.Data < l.window }
 // SEND.
 func (l *Link) MaySendRecords() bool { return l.sent.Records-l.acked.Records < l.recordWindow }
 
-// CreditComing says whether the peer is certain to acknowledge data messages once
-// it has polled those that this side has sent: they are a quarter of its receives,
-// for which it sends link credit.
+// CreditComing says whether the peer is certain to send an acknowledgement when it has polled the
+// data messages that this side has sent. It is certain when a quarter of its receives or more are
+// not acknowledged, because that makes a link credit due.
 func (l *Link) CreditComing() bool { return l.sent.Data-l.acked.Data >= l.window/4 }
 
-// CreditDue says whether link credit is to be sent, unless a record SEND that
-// acknowledges as much goes instead.
+// CreditDue says whether this side has to send a link credit, or a record SEND, which acknowledges
+// as much.
 func (l *Link) CreditDue() bool {
 	return l.reposted.Data-l.told.Data >= l.receives/4 || l.reposted.Records-l.told.Records >= l.recordCredit
 }
@@ -84,8 +85,8 @@ func (l *Link) SendData() {
 	l.sent.Data++
 }
 
-// SendRecords records that a record SEND is being sent and returns what it acknowledges,
-// the receives for which the caller has posted again.
+// SendRecords records that a record SEND is being sent, and returns what it acknowledges. The
+// caller has posted the receives of those messages again.
 func (l *Link) SendRecords() Totals {
 	if !l.MaySendRecords() {
 		panic(fmt.Sprintf("credit: record SEND %d of %d", l.sent.Records+1, l.acked.Records+l.recordWindow))
@@ -94,8 +95,8 @@ func (l *Link) SendRecords() Totals {
 	return l.Acknowledge()
 }
 
-// SendCredit records that a link credit is being sent and returns what it acknowledges, the
-// receives for which the caller has posted again.
+// SendCredit records that a link credit is being sent, and returns what it acknowledges, as
+// SendRecords does.
 func (l *Link) SendCredit() Totals {
 	if !l.CreditDue() {
 		panic("credit: link credit that is not due")
@@ -103,28 +104,28 @@ func (l *Link) SendCredit() Totals {
 	return l.Acknowledge()
 }
 
-// Received is what this side has polled of the peer's messages: what it tells the peer when
-// the link goes on over another queue pair.
+// Received returns how many messages of the peer this side has polled. It tells the peer these
+// numbers when the link goes on over another queue pair.
 func (l *Link) Received() Totals { return l.reposted }
 
-// Unacknowledged is how many messages this side has sent, data and record SENDs, that
-// the peer has not acknowledged.
+// Unacknowledged returns how many data messages and record SENDs this side has sent and the peer
+// has not acknowledged.
 func (l *Link) Unacknowledged() int {
 	return int(l.sent.Data - l.acked.Data + l.sent.Records - l.acked.Records)
 }
 
-// Acknowledge records that what this side has polled is acknowledged, for example by a
-// record SEND that is sent again, and returns how much that is. The caller has posted the
-// receives for it again.
+// Acknowledge records that all messages that this side has polled are being acknowledged, for
+// example by a record SEND that is sent again, and returns how many they are. The caller has posted
+// their receives again.
 func (l *Link) Acknowledge() Totals {
 	l.told = l.reposted
 	return l.told
 }
 
-// Resume has the link go on over another queue pair, with all receives posted anew,
-// when both sides have told each other what they have received. What this side has
-// sent beyond what the peer received is lost, and is to be sent again, in the same
-// order and before anything else; it is not recorded once more.
+// Resume records that the link goes on over another queue pair, with all receives posted anew.
+// received is what the peer has told of its Received. The messages that this side has sent beyond
+// that are lost: the caller sends them again, in the same order and before anything else, and
+// does not record them again. The error means that the peer broke the protocol.
 func (l *Link) Resume(received Totals) error {
 	if err := l.check(received); err != nil {
 		return err
@@ -134,8 +135,8 @@ func (l *Link) Resume(received Totals) error {
 	return nil
 }
 
-// ReceiveData records a data message that has been polled. An error, here and below, means
-// that the peer does not keep the protocol.
+// ReceiveData records a data message that has been polled. The error means that the peer broke the
+// protocol.
 func (l *Link) ReceiveData() error {
 	if l.reposted.Data-l.told.Data == l.receives {
 		return fmt.Errorf("data message %d when %d were granted", l.reposted.Data+1, l.told.Data+l.receives)
@@ -144,7 +145,8 @@ func (l *Link) ReceiveData() error {
 	return nil
 }
 
-// ReceiveRecords records a record SEND that has been polled, and what it acknowledges.
+// ReceiveRecords records a record SEND that has been polled, and what it acknowledges. The error
+// means that the peer broke the protocol.
 func (l *Link) ReceiveRecords(acked Totals) error {
 	if l.reposted.Records-l.told.Records == l.recordWindow {
 		return fmt.Errorf("record SEND %d when %d were granted", l.reposted.Records+1, l.told.Records+l.recordWindow)
@@ -157,7 +159,8 @@ func (l *Link) ReceiveRecords(acked Totals) error {
 	return nil
 }
 
-// ReceiveCredit records a link credit that has been polled.
+// ReceiveCredit records a link credit that has been polled. The error means that the peer broke
+// the protocol.
 func (l *Link) ReceiveCredit(acked Totals) error {
 	if err := l.check(acked); err != nil {
 		return err
@@ -170,7 +173,7 @@ func (l *Link) ReceiveCredit(acked Totals) error {
 	return nil
 }
 
-// check says what is wrong with what the peer acknowledges.
+// check returns an error if the peer acknowledges what it cannot.
 func (l *Link) check(acked Totals) error {
 	switch {
 	case acked.Data < l.acked.Data || acked.Records < l.acked.Records:

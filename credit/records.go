@@ -8,21 +8,21 @@ type Record uint8
 // The records, in the order of those of package wire.
 const (
 	NoRecord     Record = iota
-	OpenRecord          // with a ring: the stream begins
-	AcceptRecord        // with a ring: it may
-	RefuseRecord        // it may not
+	OpenRecord          // with a ring: the sender asks for a stream
+	AcceptRecord        // with a ring: the sender accepts the stream
+	RefuseRecord        // the sender refuses the stream
 	CreditRecord        // with a position: bytes consumed
 	RingRecord          // with a ring: the next to write to
 	FinRecord           // with a position: bytes sent
 	ResetRecord         // with a position: bytes sent
-	FinAckRecord        // the peer's end has been received
+	FinAckRecord        // the sender has received the end of the stream
 )
 
 func (r Record) String() string {
 	return [...]string{"none", "OPEN", "ACCEPT", "REFUSE", "CREDIT", "RING", "FIN", "RESET", "FINACK"}[r]
 }
 
-// Due is the record that is to be sent next, or NoRecord.
+// Due returns the record to send next, or NoRecord.
 func (s *Stream) Due() Record {
 	switch s.stage {
 	case Dialing:
@@ -70,8 +70,8 @@ func (s *Stream) creditDue() bool {
 	return s.endReceived == 0 && s.endSent&ResetEnd == 0 && s.consumed-s.advertised >= max(s.ring/4, 1)
 }
 
-// SendRecord records that the record that is due is being sent, and returns the
-// position or the size of the ring that it carries.
+// SendRecord records that r, which is due, is being sent, and returns the position or the size of
+// the ring that it carries.
 func (s *Stream) SendRecord(r Record) uint64 {
 	if r == NoRecord || r != s.Due() {
 		panic(fmt.Sprintf("credit: %v is sent when %v is due", r, s.Due()))
@@ -106,8 +106,8 @@ func (s *Stream) SendRecord(r Record) uint64 {
 	return s.sent
 }
 
-// ReceiveRecord records that a record about the stream has come, with the position or the
-// size of a ring that it carries.
+// ReceiveRecord records that the record r about the stream has come; value is the position or the
+// size of a ring that it carries. The error means that the peer broke the protocol.
 func (s *Stream) ReceiveRecord(r Record, value uint64) error {
 	if !s.stage.expects(r) {
 		return fmt.Errorf("%v for a stream that is %v", r, s.stage)

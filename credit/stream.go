@@ -4,19 +4,19 @@ import "fmt"
 
 // Stage is how far a stream is in its life at one side of a link.
 //
-//	Dialing    OPEN is to be sent                       → Opening, Over
-//	Opening    OPEN has been sent and not been answered → Open, Abandoned, Over
-//	Abandoned  the same; if it is accepted it is reset  → Open, Over
-//	Answering  OPEN has come; ACCEPT is to be sent      → Open, Refusing
-//	Refusing   OPEN has come; REFUSE is to be sent      → Over
-//	Open       bytes may go both ways                   → Over
+//	Dialing    this side has to send OPEN                       → Opening, Over
+//	Opening    OPEN has been sent and not been answered         → Open, Abandoned, Over
+//	Abandoned  the same; after an ACCEPT this side resets it    → Open, Over
+//	Answering  OPEN has come; this side has to send ACCEPT      → Open, Refusing
+//	Refusing   OPEN has come; this side has to send REFUSE      → Over
+//	Open       both sides may send bytes                        → Over
 //	Over       neither side sends more about it: its number is free
 //
-// An open stream is over at a side when that side has sent its end and the
-// FINACK for its peer's, and has received both from its peer.
+// An open stream is over at a side that has sent its end and FINACK, and has received the
+// peer's end and FINACK.
 type Stage uint8
 
-// The stages. Those before Open have an order: AwaitsAnswer.
+// The stages. AwaitsAnswer depends on the order of the first three.
 const (
 	Dialing Stage = iota
 	Opening
@@ -31,19 +31,19 @@ func (s Stage) String() string {
 	return [...]string{"dialing", "opening", "abandoned", "answering", "refusing", "open", "over"}[s]
 }
 
-// Ends are the ends that one direction of a stream has had.
+// Ends is a set of the ends that were sent in one direction of a stream.
 type Ends uint8
 
-// The ends that there are.
+// The ends.
 const (
-	FinEnd   Ends = 1 << iota // the bytes before it are all that there are
-	ResetEnd                  // and its sender reads no more; may follow FinEnd
+	FinEnd   Ends = 1 << iota // no bytes follow
+	ResetEnd                  // no bytes follow, and its sender reads no more; may follow FinEnd
 )
 
-// Stream is the ledger of one stream at one side of a link: what may be sent,
-// what is due to be said, and which rings the peer may still write to. It knows
-// rings by their sizes, which are powers of two: package wire rejects a ring of the
-// peer's that is not. Where they lie is its caller's business.
+// Stream is the ledger of one stream at one side of a link: which bytes this side may send, which
+// record it has to send, and which rings the peer may still write to. It knows the sizes of
+// rings, in bytes, and not where they lie. Sizes are powers of two; the caller checks those that
+// the peer tells, as package wire does. Positions count bytes of one direction, from 0.
 //
 // stream_explore_test.go visits every state of small worlds of streams, and shows
 // what each rule is for.
@@ -81,14 +81,13 @@ type incoming struct {
 	ackSent     bool // FINACK has been sent
 }
 
-// NewStream returns the ledger of a stream that this side dials, with a ring of
-// the given size in bytes.
+// NewStream returns the ledger of a stream that this side dials. ring is the size of its ring.
 func NewStream(ring int) Stream {
 	return Stream{stage: Dialing, incoming: incoming{ring: uint64(ring)}}
 }
 
-// AcceptStream returns the ledger of a stream that the peer has dialed with an
-// OPEN that offers a ring of the size peerRing.
+// AcceptStream returns the ledger of a stream that the peer has dialed. ring is the size of this
+// side's ring, peerRing that of the ring in the peer's OPEN.
 func AcceptStream(ring, peerRing int) Stream {
 	return Stream{
 		stage:    Answering,
@@ -97,20 +96,19 @@ func AcceptStream(ring, peerRing int) Stream {
 	}
 }
 
-// RefuseStream returns the ledger of a stream that the peer has dialed and that
-// cannot be.
+// RefuseStream returns the ledger of a stream that the peer has dialed and this side refuses.
 func RefuseStream() Stream { return Stream{stage: Refusing} }
 
-// Stage is how far the stream is.
+// Stage returns how far the stream is.
 func (s *Stream) Stage() Stage { return s.stage }
 
-// AwaitsAnswer says whether this side dials the stream and the peer has not answered.
+// AwaitsAnswer says whether this side dials the stream and the peer has not answered yet.
 func (s *Stream) AwaitsAnswer() bool { return s.stage <= Abandoned }
 
-// EndSent is which ends this side has sent.
+// EndSent returns which ends this side has sent.
 func (s *Stream) EndSent() Ends { return s.endSent }
 
-// EndReceived is which ends have come from the peer.
+// EndReceived returns which ends this side has received.
 func (s *Stream) EndReceived() Ends { return s.endReceived }
 
 // Closing says whether this side has sent an end, or will.
@@ -119,19 +117,19 @@ func (s *Stream) Closing() bool { return s.endWanted != 0 }
 // Acked says whether the peer has acknowledged this side's end.
 func (s *Stream) Acked() bool { return s.acked }
 
-// Accepted is the position of the next byte to accept.
+// Accepted returns the position of the next byte to accept.
 func (s *Stream) Accepted() uint64 { return s.accepted }
 
-// Sent is the position of the next byte to send.
+// Sent returns the position of the next byte to send.
 func (s *Stream) Sent() uint64 { return s.sent }
 
-// Received is the position of the next byte to receive.
+// Received returns the position of the next byte to receive.
 func (s *Stream) Received() uint64 { return s.received }
 
-// Consumed is the position of the next byte to consume.
+// Consumed returns the position of the next byte to consume.
 func (s *Stream) Consumed() uint64 { return s.consumed }
 
-// Space is the number of bytes that can be accepted now.
+// Space returns how many bytes can be accepted now.
 func (s *Stream) Space() int {
 	if s.stage != Open || s.endWanted != 0 {
 		return 0
@@ -139,7 +137,8 @@ func (s *Stream) Space() int {
 	return int(max(s.credited, s.peerBase) + s.peerRing - s.accepted)
 }
 
-// Accept claims n bytes of the peer's ring, at most Space.
+// Accept records that n bytes were accepted: it claims their room in the peer's ring. n is at most
+// Space.
 func (s *Stream) Accept(n int) {
 	if n < 0 || n > s.Space() {
 		panic(fmt.Sprintf("credit: accepting %d bytes with space for %d", n, s.Space()))
@@ -147,12 +146,12 @@ func (s *Stream) Accept(n int) {
 	s.accepted += uint64(n)
 }
 
-// Pending is the number of bytes accepted and not yet sent.
+// Pending returns how many bytes were accepted and not sent yet.
 func (s *Stream) Pending() int { return int(s.accepted - s.sent) }
 
-// Next returns how many bytes the next data message may carry at most, all in
-// one piece of the ring from position [Stream.Sent] on, and whether it is the
-// first to a new ring: then it is due even with no bytes.
+// Next returns how many bytes the next data message may carry at most, in one piece of the ring
+// from position [Stream.Sent] on; and whether it is the first to a new ring. If it is, this side
+// has to send it even without bytes.
 func (s *Stream) Next() (n int, newRing bool) {
 	if s.stage != Open || s.endSent != 0 {
 		return 0, false
@@ -177,9 +176,8 @@ func (s *Stream) Send(n int) {
 	s.sent += uint64(n)
 }
 
-// Receive records a data message of n bytes, the first to a new ring if it is
-// flagged as that. An error, here and below, means that the peer does not keep
-// the protocol.
+// Receive records a data message of n bytes that has come; newRing says whether it has the flag of
+// the first message to a new ring. The error means that the peer broke the protocol.
 func (s *Stream) Receive(n int, newRing bool) error {
 	switch {
 	case s.stage != Open:
@@ -209,8 +207,8 @@ func (s *Stream) Receive(n int, newRing bool) error {
 	return nil
 }
 
-// Full says whether the peer can send nothing before more has been consumed, but to
-// another ring.
+// Full says whether the peer has used all room in the ring: it can send no more until bytes are
+// consumed, except to another ring.
 func (s *Stream) Full() bool {
 	return s.received == max(s.advertised, s.base)+s.ring && !s.creditDue()
 }
@@ -225,14 +223,14 @@ func (s *Stream) Consume(position uint64) {
 	s.settle()
 }
 
-// MayOffer says whether the peer can be offered another ring: one at a time,
-// none that would have to wait for another to be drained, and none for a
-// direction that the peer has ended or this side reads no more.
+// MayOffer says whether this side may offer the peer another ring: not while an offer is open, nor
+// while the ring before the current one still holds bytes, nor if the peer has ended its direction
+// or this side reads no more.
 func (s *Stream) MayOffer() bool {
 	return s.stage == Open && s.offered == 0 && s.oldRing == 0 && s.endReceived == 0 && s.endWanted&ResetEnd == 0
 }
 
-// Offer makes a RING for a ring of the given size due.
+// Offer makes a RING record due, which offers a ring of the given size.
 func (s *Stream) Offer(ring int) {
 	if !s.MayOffer() {
 		panic("credit: a ring that must not be offered")
@@ -240,22 +238,21 @@ func (s *Stream) Offer(ring int) {
 	s.offered, s.offerDue = uint64(ring), true
 }
 
-// Rings are the sizes of the rings of this side's that the peer may write to,
-// or that hold bytes not consumed: 0 for one whose memory is free. Bytes from
-// position base on lie in ring, those before in old.
+// Rings returns the sizes of this side's rings to which the peer may write, or that hold bytes
+// that are not consumed; 0 for one whose memory is free. offered is the ring that the peer has not
+// taken yet. Bytes from position base on lie in ring, those before it in old.
 func (s *Stream) Rings() (ring, old, offered int, base uint64) {
 	return int(s.ring), int(s.oldRing), int(s.offered), s.base
 }
 
-// CloseWrite ends the direction that this side sends behind what has been
-// accepted.
+// CloseWrite ends the direction that this side sends, behind the bytes that were accepted.
 func (s *Stream) CloseWrite() {
 	if s.endWanted == 0 {
 		s.endWanted = FinEnd
 	}
 }
 
-// Reset ends the stream behind what has been accepted, and tells the peer that this side
+// Reset ends the stream behind the bytes that were accepted, and tells the peer that this side
 // reads no more. It may follow CloseWrite, as long as the peer's end has not come.
 func (s *Stream) Reset() {
 	switch {
@@ -271,7 +268,7 @@ func (s *Stream) Reset() {
 	}
 }
 
-// Drop forgets what has been accepted and not sent. Reset follows.
+// Drop forgets the bytes that were accepted and not sent. The caller calls Reset next.
 func (s *Stream) Drop() { s.accepted = s.sent }
 
 // settle frees the rings that nothing will be written to and nothing read from,

@@ -3,8 +3,9 @@ package metrics
 import "github.com/prometheus/client_golang/prometheus"
 
 // NewCollector returns a collector of what package ringnet does in this process: links,
-// memory, listeners, dials, connections and datagrams. All collectors that it returns
-// collect the same, so that a registry accepts only one of them.
+// memory, listeners, dials, connections and datagrams. All collectors that it returns collect the
+// same, so a registry accepts only one of them. A collector may be used by several goroutines at
+// once.
 func NewCollector() prometheus.Collector { return newCollector(process, readProcess) }
 
 // NewDeviceCollector returns a collector of the RDMA devices of this host: the states and
