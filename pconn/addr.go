@@ -9,8 +9,8 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// addrPortOf is the address that a net.Addr stands for. One without an IP is that of all
-// addresses of the host, as for package net.
+// addrPortOf returns the address and port of a net.Addr. A *net.UDPAddr without an IP has
+// the unspecified address, as for package net.
 func addrPortOf(a net.Addr) (netip.AddrPort, error) {
 	if !PortFits(a) {
 		return netip.AddrPort{}, syscall.EINVAL
@@ -31,8 +31,8 @@ func addrPortOf(a net.Addr) (netip.AddrPort, error) {
 	return netip.AddrPort{}, syscall.EINVAL
 }
 
-// PortFits says whether the port of an address is one. Those of package net may have any
-// number there, of which their method AddrPort keeps 16 bits.
+// PortFits reports whether the port of an address has 16 bits. The field Port of package
+// net's addresses may have any number, which their method AddrPort truncates.
 func PortFits(a net.Addr) bool {
 	port := 0
 	switch a := a.(type) {
@@ -48,8 +48,8 @@ func PortFits(a net.Addr) bool {
 	return port == int(uint16(port))
 }
 
-// target is where a datagram to an address goes: with the unspecified one to this host, as
-// UDP's do.
+// target returns the address to send a datagram to, or an error if c cannot send there. The
+// unspecified address stands for this host, as it does for UDP.
 func (c *Conn) target(to netip.AddrPort) (netip.AddrPort, error) {
 	to = fabric.Plain(to)
 	if !to.Addr().IsValid() || to.Port() == 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Answers are from who was dialed, however the zone was written.
+// A dialed Conn takes its receiver's answers, however the zone in its address was written.
 func TestZoneOfWhoWasDialed(t *testing.T) {
 	lo, err := net.InterfaceByIndex(1)
 	require.NoError(t, err)
@@ -29,7 +29,8 @@ func TestZoneOfWhoWasDialed(t *testing.T) {
 	}
 }
 
-// The unspecified address is this host, and no address at all is the same, as for UDP.
+// The unspecified address stands for this host, and so does an address without an IP, as for
+// UDP.
 func TestTargets(t *testing.T) {
 	lo, err := net.InterfaceByIndex(1)
 	require.NoError(t, err)
@@ -75,7 +76,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// AddrPort of package net's addresses would have them be other ports.
+// The method AddrPort of package net's addresses would truncate them to other ports.
 func TestPortsOfMoreThan16Bits(t *testing.T) {
 	c := open(t, &post{}, netip.AddrPort{})
 	for _, port := range []int{-1, 1 << 16, 1<<16 + 1} {

@@ -1,6 +1,6 @@
 // Package pconn gives a queue pair for datagrams the methods of a net.PacketConn, and,
-// dialed, of a net.Conn, and a few more of package net's UDPConn, with its errors. What moves
-// the datagrams is a fabric. docs/migrate.md lists what differs from a UDPConn.
+// dialed, of a net.Conn, and a few more of package net's UDPConn, with its errors. A fabric
+// moves the datagrams. docs/migrate.md lists what differs from a UDPConn.
 //
 // The package is used through package ringnet and promises no API before v1.
 package pconn
@@ -20,29 +20,29 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Conn sends and receives datagrams. Its methods may be called at once from any
-// goroutines; each datagram is for one Read.
+// Conn sends and receives datagrams. Any goroutines may call its methods at the same time;
+// one Read returns each datagram.
 //
-// A datagram may be lost, and is if its receiver has no room for it. Nothing waits for
-// that, and no error tells: [Conn.Stats] does. What arrives is whole. Datagrams from one
-// sender to one address do not overtake each other. Those to different addresses may: the
-// first to each waits until its receiver has been found.
+// A datagram may be lost, and is lost if its receiver has no room for it. No write waits for
+// that room, or fails for want of it: [Conn.Stats] counts what was lost. A datagram that
+// arrives is whole. Datagrams from one sender to one address do not overtake each other.
+// Those to different addresses may: the first to each waits until c has found its receiver.
 //
 // Errors are *net.OpError, as package net's are. With errors.Is:
 // os.ErrDeadlineExceeded when a deadline has passed; net.ErrClosed after Close;
 // syscall.EMSGSIZE for a datagram of more than [Conn.MaxMessage] bytes; syscall.EINVAL
-// for an address that is none of an IP network, *net.AddrError for one of IPv6 where c
-// listens at one of IPv4, and the other way round; net.ErrWriteToConnected for WriteTo on a
-// Conn that was dialed, and syscall.EDESTADDRREQ for Write, and for a [Message] without
+// for an address that is not of an IP network; *net.AddrError for an IPv6 address if c
+// listens at an IPv4 address, and the other way round; net.ErrWriteToConnected for WriteTo
+// on a Conn that was dialed, and syscall.EDESTADDRREQ for Write, and for a [Message] without
 // Addr, on one that was not.
 //
-// Calls of one that was dialed fail once with what has kept the datagrams written before
-// from their receiver, if that is known: syscall.ECONNREFUSED when nobody was there;
-// *[rconn.RefusedError], which wraps that, with the words of a receiver that is there and
-// has no memory for another sender, say; syscall.EHOSTUNREACH when there was no answer in
-// five seconds. All calls fail with syscall.ENETDOWN when the device of a Conn that listens
-// at one address has been removed; one that listens at all addresses goes on with the other
-// devices, and with those that come.
+// If datagrams written on a Conn that was dialed do not reach their receiver, and c knows
+// why, one of the next calls fails: with syscall.ECONNREFUSED if there was no receiver; with
+// *[rconn.RefusedError], which wraps that, if the receiver refused c and gave a reason, that
+// it has no memory for another sender, for example; with syscall.EHOSTUNREACH if no answer
+// came within five seconds. All calls fail with syscall.ENETDOWN once the device of a Conn
+// that listens at one address has been removed; one that listens at all addresses goes on
+// with the other devices, and with new ones.
 type Conn struct {
 	endpoint fabric.DatagramEndpoint
 	limits   fabric.DatagramLimits
@@ -55,8 +55,8 @@ type Conn struct {
 	readDeadline  *deadline.Deadline
 	writeDeadline *deadline.Deadline
 	closed        chan struct{}
-	refused       atomic.Pointer[error] // for the next call of a Conn that was dialed
-	lost          atomic.Pointer[error] // for all calls: why nothing arrives any more
+	refused       atomic.Pointer[error] // of a dialed Conn: the error of the next call
+	lost          atomic.Pointer[error] // once the device has been removed: the error of all calls
 
 	reader   reader
 	sender   sender
@@ -68,7 +68,7 @@ var (
 	_ net.Conn       = (*Conn)(nil)
 )
 
-// Options are how a Conn begins.
+// Options are the parameters of [Listen].
 type Options struct {
 	Network    string         // the name that its addresses have
 	Local      netip.AddrPort // as for [fabric.Datagrams].ListenPacket
@@ -76,7 +76,7 @@ type Options struct {
 	ReadBuffer int            // bytes: see [Conn.SetReadBuffer]; 0 means the default
 }
 
-// DefaultReadBuffer is how many bytes of datagrams wait to be read: see [Conn.SetReadBuffer].
+// DefaultReadBuffer is the default size of the read buffer in bytes: see [Conn.SetReadBuffer].
 const DefaultReadBuffer = 1 << 20
 
 // Listen returns a Conn on a fabric.
@@ -108,16 +108,16 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// LocalAddr is the address of this end: an [rconn.Addr]. A Conn that listens at all
+// LocalAddr returns the address of this end: an [rconn.Addr]. A Conn that listens at all
 // addresses of the host has the unspecified one.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr is the address that a Conn was dialed to, or nil.
+// RemoteAddr returns the address that a Conn was dialed to, or nil.
 func (c *Conn) RemoteAddr() net.Addr { return c.peerAddr }
 
-// MaxMessage is how many bytes a datagram may have: over rdma what the MTUs of all of c's
-// devices have room for. To a group others may send more than that to c, by a device with a
-// larger MTU.
+// MaxMessage returns how many bytes a datagram may have: over rdma as many as fit the MTUs
+// of all of c's devices. A datagram that c receives from a group may have more, if the
+// sender's device has a larger MTU.
 func (c *Conn) MaxMessage() int { return c.limits.MaxMessage }
 
 // SetDeadline sets the deadlines of reading and writing.
@@ -147,13 +147,13 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 // as 4 KiB: 32 MiB at most, 8192 datagrams. 0 and less stand for the default, 1 MiB,
 // which is 256. It is rounded to what the network has.
 //
-// Over rdma it is so many in all for each port of a device, and counts until c has sent or
-// received a datagram. Over shm it is so many for each sender, of those that send for the
-// first time from then on. Each has that much of this process's memory (SetMemoryLimit of
-// package ringnet), however little it sends, until it is closed, or has sent to 256 other
-// addresses since, and all has been read. Where memory is short, senders to c that have
-// been silent for longest, and of which all has been read, make room for new ones, but not
-// for connections.
+// Over rdma each port of a device has one read buffer, and the size applies only if c has
+// not sent or received a datagram there yet. Over shm each sender has one, and the size
+// applies to those that send to c for the first time afterwards. It takes that much of this
+// process's memory (SetMemoryLimit of package ringnet), however little the sender sends,
+// until the sender is closed, or has sent to 256 other addresses since, and c has read all
+// from it. When memory is short, new senders take that of the senders to c that have been
+// silent for longest and from which c has read all; connections do not.
 func (c *Conn) SetReadBuffer(bytes int) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
@@ -162,7 +162,7 @@ func (c *Conn) SetReadBuffer(bytes int) error {
 	return nil
 }
 
-// recvQueue is how many datagrams wait in a read buffer.
+// recvQueue returns how many datagrams a read buffer of the given size has room for.
 func recvQueue(bytes int) int {
 	const each = 4 << 10 // the largest MTU of InfiniBand
 	if bytes <= 0 {
@@ -171,7 +171,8 @@ func recvQueue(bytes int) int {
 	return max(bytes/each, 1)
 }
 
-// SetWriteBuffer does nothing: what is written has gone when Write returns.
+// SetWriteBuffer does nothing: written datagrams wait only while c looks for their
+// receivers, 1 MiB of them at most.
 func (c *Conn) SetWriteBuffer(int) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
@@ -179,13 +180,13 @@ func (c *Conn) SetWriteBuffer(int) error {
 	return nil
 }
 
-// closeWithin is how long Close waits for receivers to be found.
+// closeWithin is how long Close waits, at most, for receivers that c is looking for.
 const closeWithin = time.Second
 
-// Close ends the Conn. Calls under way return net.ErrClosed, and what has arrived
-// unread is lost. What was written is on its way; if its receiver is still being looked
-// for, Close waits for that, at most a second. Over rdma it waits as long for those who send
-// to c to know, so that what they send from then on is for whoever has the address next.
+// Close ends the Conn. Calls under way return net.ErrClosed, and datagrams that have arrived
+// unread are lost. If c is still looking for the receivers of written datagrams, Close waits
+// for that, a second at most. Over rdma it also waits, as long at most, until the senders to
+// c know, so that what they send from then on goes to the next Conn with its address.
 func (c *Conn) Close() error {
 	if !c.sender.end() {
 		return c.opError("close", net.ErrClosed)
@@ -193,7 +194,7 @@ func (c *Conn) Close() error {
 	close(c.closed)
 	c.sender.finish()
 	err := c.endpoint.Close()
-	c.reader.turn <- struct{}{} // for ever: who has read until now has counted
+	c.reader.turn <- struct{}{} // for ever: calls under way have counted what they have read
 	c.delist()
 	c.readDeadline.Set(time.Time{})
 	c.writeDeadline.Set(time.Time{})
@@ -209,7 +210,8 @@ func (c *Conn) isClosed() bool {
 	}
 }
 
-// obstacle is why a call with a deadline cannot go on.
+// obstacle returns why a call with a deadline has to fail, or nil. It takes the error in
+// refused.
 func (c *Conn) obstacle(d *deadline.Deadline) error {
 	switch {
 	case c.isClosed():
@@ -227,14 +229,15 @@ func (c *Conn) obstacle(d *deadline.Deadline) error {
 	return nil
 }
 
-// lose has the calls fail, those under way included: the device has gone for good.
+// lose makes all calls fail with ENETDOWN, those under way included. The fabric calls it when
+// the device has been removed.
 func (c *Conn) lose(err error) {
 	err = fmt.Errorf("%w (%w)", syscall.ENETDOWN, err)
 	c.lost.Store(&err)
 	c.reader.notify()
 }
 
-// opError wraps what went wrong in op as package net would.
+// opError wraps the error of an operation as package net does.
 func (c *Conn) opError(op string, err error) error { return c.opErrorAt(op, c.peerAddr, err) }
 
 func (c *Conn) opErrorAt(op string, at net.Addr, err error) error {
@@ -247,7 +250,7 @@ func (c *Conn) opErrorAt(op string, at net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: c.network, Source: c.local, Addr: at, Err: err}
 }
 
-// tooLongError is that of a datagram with too many bytes.
+// tooLongError is the error of a datagram with more than MaxMessage bytes.
 type tooLongError struct{ bytes, most int }
 
 func (e *tooLongError) Error() string {

@@ -20,15 +20,15 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// That a Conn does what package net's do is for package packettest, which package ringnet
-// runs over each network. Here is what no network shows at will.
+// Package packettest, which package ringnet runs over each network, tests that a Conn does
+// what package net's do. The tests here need events that no network causes at will.
 
 var (
 	here  = netip.MustParseAddrPort("10.0.0.1:1")
 	there = netip.MustParseAddrPort("10.0.0.2:2")
 )
 
-// post is a fabric, and its one queue pair, whose peers are the test.
+// post is a fabric, and its one queue pair. The test stands for all its peers.
 type post struct {
 	fabric.DatagramOptions
 	resolve func(ctx context.Context, to netip.AddrPort) error
@@ -116,12 +116,12 @@ func (p *post) Receive(ds []fabric.Datagram) (n int) {
 	return n
 }
 
-// arrives has a datagram arrive.
+// arrives makes a datagram arrive.
 func (p *post) arrives(from netip.AddrPort, h wire.DatagramHeader, text string) {
 	p.arrivesBy(fabric.Via{}, from, h, text)
 }
 
-// arrivesBy has one arrive by a way.
+// arrivesBy makes a datagram arrive by a way.
 func (p *post) arrivesBy(via fabric.Via, from netip.AddrPort, h wire.DatagramHeader, text string) {
 	d := fabric.Datagram{From: from, Via: via, Buffers: [][]byte{[]byte(text)}, Len: len(text)}
 	h.Put(&d.Header)
@@ -150,7 +150,7 @@ func write(t *testing.T, c *Conn, text string, to netip.AddrPort) {
 	require.NoError(t, err)
 }
 
-// Who looks for one receiver keeps nobody from sending to another.
+// A Write to a receiver that is being looked for does not delay Writes to others.
 func TestWritesDoNotWaitForReceiversToBeFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		found := make(chan struct{})
@@ -202,7 +202,8 @@ func TestWhatWaitsForReceiversIsBounded(t *testing.T) {
 	})
 }
 
-// Who does not answer has no more room than those that are looked for besides.
+// A receiver that does not answer takes no more of the room than others that are being
+// looked for.
 func TestASilentReceiverLeavesRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := make(chan struct{})
@@ -239,7 +240,8 @@ func TestASilentReceiverLeavesRoomForOthers(t *testing.T) {
 	})
 }
 
-// What does not answer is unreachable, as for UDP; that is no deadline of the caller's.
+// If a receiver does not answer, the error is EHOSTUNREACH, as for UDP, and not that of a
+// deadline, for the caller has set none.
 func TestDialedReceiverThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{resolve: func(ctx context.Context, _ netip.AddrPort) error { <-ctx.Done(); return ctx.Err() }}
@@ -286,7 +288,7 @@ func TestHandlesAreBounded(t *testing.T) {
 	})
 }
 
-// What is in the way of a receiver that has gone is for who takes its place.
+// Datagrams for a receiver that has gone go to its successor at the address.
 func TestReceiverThatHasGoneIsLookedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := false
@@ -314,7 +316,7 @@ func TestReceiverThatHasGoneIsLookedForAgain(t *testing.T) {
 		require.Equal(t, []string{"0:a", "0:b", "1:c"}, p.sent)
 		require.Equal(t, []netip.AddrPort{there}, p.closed)
 
-		// And if its successor goes as well, that is that.
+		// If the successor goes too, and has none, they are lost.
 		p.resolve = nil
 		gone = true
 		write(t, c, "d", there)
@@ -325,8 +327,8 @@ func TestReceiverThatHasGoneIsLookedForAgain(t *testing.T) {
 	})
 }
 
-// A receiver that has senders make room for each other may end what leads to it before
-// anything was sent: nothing is lost by that, and nobody told that it is gone.
+// A receiver that evicts senders to admit others may end a handle before anything was sent:
+// no datagram is lost by that, and no call fails.
 func TestReceiverThatMakesRoomIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -367,7 +369,7 @@ func TestDialedIsToldOnceThatNobodyIsThere(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.NoError(t, c.Close())
 
-		c = open(t, p, netip.AddrPort{}) // who was not dialed is not
+		c = open(t, p, netip.AddrPort{}) // calls of one that was not dialed do not fail
 		write(t, c, "a", there)
 		synctest.Wait()
 		write(t, c, "a", there)
@@ -383,7 +385,7 @@ func TestStatsTellWhatIsMissing(t *testing.T) {
 		read(t, c)
 	}
 	require.EqualValues(t, 2, c.Stats().Missed)
-	for _, sequence := range []uint32{0, 2} { // the sender has begun anew
+	for _, sequence := range []uint32{0, 2} { // a sender that has begun again with 0
 		p.arrives(there, wire.DatagramHeader{SourcePort: 2, Sequence: sequence}, "again")
 		read(t, c)
 	}
@@ -437,7 +439,7 @@ func TestTotalsAreTheSumsOfAllConns(t *testing.T) {
 	}
 }
 
-// Close ends while somebody reads, and what was read until then is in the totals.
+// Close ends while other goroutines read, and the totals have what they have read until then.
 func TestTotalsCountWhatIsReadWhileClosing(t *testing.T) {
 	for range 100 {
 		before := Totals()["post"].Received
@@ -463,7 +465,7 @@ func TestTotalsCountWhatIsReadWhileClosing(t *testing.T) {
 	}
 }
 
-// Where the device tells no port the header does, and else they have to agree.
+// If the device reports no port, that of the header counts; else the two have to be equal.
 func TestForeignDatagramsAreDropped(t *testing.T) {
 	p := &post{}
 	c := open(t, p, there)
@@ -490,7 +492,7 @@ func TestSourcesAreBounded(t *testing.T) {
 	require.Zero(t, c.Stats().Missed)
 }
 
-// A batch of more senders than are remembered still tells each one's address.
+// A batch from more senders than a Conn remembers still has the address of each.
 func TestBatchFromMoreSendersThanAreRemembered(t *testing.T) {
 	p := &post{}
 	c := open(t, p, netip.AddrPort{})
@@ -510,7 +512,7 @@ func TestBatchFromMoreSendersThanAreRemembered(t *testing.T) {
 	}
 }
 
-// Whatever arrives, it is read whole or dropped and counted.
+// Whatever arrives is read whole, or dropped and counted.
 func FuzzArrivals(f *testing.F) {
 	f.Add([]byte{0x5d, 1, 0, 2, 0, 0, 0, 0}, uint16(2), 5)
 	f.Add([]byte{0x5d, 1, 0, 2, 255, 255, 255, 255}, uint16(0), 1000)
@@ -535,7 +537,8 @@ func FuzzArrivals(f *testing.F) {
 	})
 }
 
-// That nobody was there is not said of datagrams that were written later.
+// If there was no receiver when a try began, datagrams that were written later are tried
+// again.
 func TestWhatComesAfterARefusedRequestIsResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan error)
@@ -553,7 +556,7 @@ func TestWhatComesAfterARefusedRequestIsResolvedAgain(t *testing.T) {
 	})
 }
 
-// Sequence numbers are those of what comes by one way.
+// Datagrams that come by different ways have sequence numbers of their own.
 func TestAStreamForEachWay(t *testing.T) {
 	p := &post{}
 	c := open(t, p, netip.AddrPort{})
@@ -568,7 +571,7 @@ func TestAStreamForEachWay(t *testing.T) {
 	require.EqualValues(t, 2, c.Stats().Missed)
 }
 
-// A sender to a group does not know how long a datagram its members have cards for.
+// A sender to a group does not know how long a datagram the cards of its members allow.
 func TestDatagramsToAGroupMayBeLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{}
@@ -611,8 +614,8 @@ func TestGroups(t *testing.T) {
 	require.ErrorIs(t, c.JoinGroup(nil, &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3)}), net.ErrClosed)
 }
 
-// Who hears from many that do not answer, be it that their addresses are forged, goes on
-// answering the others.
+// A Conn that answers many senders whose addresses do not answer, because they are forged for
+// example, goes on sending to the others.
 func TestReceiversThatDoNotAnswerAreInNobodysWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{resolve: func(ctx context.Context, to netip.AddrPort) error {
@@ -644,8 +647,8 @@ func TestReceiversThatDoNotAnswerAreInNobodysWay(t *testing.T) {
 	})
 }
 
-// A receiver that takes the first of those that waited for it, and has gone then, has a
-// successor for the rest.
+// A receiver takes the first of the datagrams that wait for it, and goes: its successor gets
+// the rest.
 func TestReceiverReplacedWhileItGetsWhatHasWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
@@ -663,7 +666,7 @@ func TestReceiverReplacedWhileItGetsWhatHasWaited(t *testing.T) {
 		for _, text := range []string{"one", "two", "three"} {
 			_, err := c.Write([]byte(text))
 			require.NoError(t, err)
-			synctest.Wait() // the search for the receiver is under way with the first
+			synctest.Wait() // c looks for the receiver; the first datagram waits
 		}
 		close(answer)
 		synctest.Wait()
@@ -675,8 +678,8 @@ func TestReceiverReplacedWhileItGetsWhatHasWaited(t *testing.T) {
 	})
 }
 
-// More receivers have gone at once than are looked for at a time: what was for those that
-// are given up is dropped, and counted.
+// More receivers go at once than a Conn looks for at a time: datagrams to those that it gives
+// up are dropped, and counted.
 func TestManyReceiversThatHaveGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := false

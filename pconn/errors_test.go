@@ -33,7 +33,7 @@ func TestWritesAfterCloseAreErrClosed(t *testing.T) {
 	}
 }
 
-// A receiver that refuses is not taken for one that is not there.
+// The error of a receiver that refuses differs from that of an address without a receiver.
 func TestDialedIsToldWhyItsReceiverRefuses(t *testing.T) {
 	for _, test := range []struct {
 		name   string

@@ -11,17 +11,17 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// JoinGroup has c receive what is sent to a group as well: a multicast address, and a port,
-// for which 0 stands for c's own. ifi is the interface at which to join: nil means the one
-// that datagrams to the group are sent from. The arguments are those of JoinGroup of
-// golang.org/x/net/ipv4. It may take five seconds. The membership ends with the
-// device of the interface, if that is removed.
+// JoinGroup makes c receive datagrams to a group, too: a multicast address, and a port, for
+// which 0 stands for c's own. ifi is the interface at which to join: nil means the one that
+// datagrams to the group are sent from. The arguments are those of JoinGroup of
+// golang.org/x/net/ipv4. It may take five seconds. The membership ends when the device of
+// the interface is removed.
 //
 // Any number of Conns of a host may join a group, at any port of their own. Each has a read
-// buffer for each group. A Conn that sends to a group of its own receives that, too, as do
-// the other members on its host. With errors.Is: syscall.EADDRINUSE if c has joined the
-// group at the interface before, syscall.EINVAL for an address that is no group's,
-// errors.ErrUnsupported where the network has no such groups.
+// buffer for each group. A Conn that sends to a group that it has joined receives that
+// datagram, too, as do the other members on its host. With errors.Is: syscall.EADDRINUSE if
+// c has joined the group at the interface before, syscall.EINVAL for an address that is not
+// a group's, errors.ErrUnsupported where the network has no such groups.
 func (c *Conn) JoinGroup(ifi *net.Interface, group net.Addr) error {
 	ctx, cancel := context.WithTimeout(context.Background(), resolveWithin)
 	defer cancel()
@@ -30,14 +30,14 @@ func (c *Conn) JoinGroup(ifi *net.Interface, group net.Addr) error {
 	})
 }
 
-// LeaveGroup ends what JoinGroup has begun with the same arguments. What has arrived from
-// the group unread may be lost. Close leaves all groups. The error is
-// syscall.EADDRNOTAVAIL if c is no member.
+// LeaveGroup ends the membership that JoinGroup began with the same arguments. Datagrams to
+// the group that have arrived unread may be lost. Close leaves all groups. The error is
+// syscall.EADDRNOTAVAIL if c is not a member.
 func (c *Conn) LeaveGroup(ifi *net.Interface, group net.Addr) error {
 	return c.atGroup("leave", ifi, group, c.endpoint.Leave)
 }
 
-// atGroup calls do for a group and the card that an interface belongs to.
+// atGroup calls do with a group, and an address of the card that an interface belongs to.
 func (c *Conn) atGroup(op string, ifi *net.Interface, group net.Addr, do func(netip.AddrPort, netip.Addr) error) error {
 	if c.isClosed() {
 		return c.opErrorAt(op, group, net.ErrClosed)
@@ -53,7 +53,7 @@ func (c *Conn) atGroup(op string, ifi *net.Interface, group net.Addr, do func(ne
 	return c.opErrorAt(op, rconn.NewAddr(c.network, at), err)
 }
 
-// groupOf is the group that an address stands for.
+// groupOf returns the group of an address, with c's port for port 0.
 func (c *Conn) groupOf(a net.Addr) (netip.AddrPort, error) {
 	if ip, ok := a.(*net.IPAddr); ok && ip != nil {
 		a = &net.UDPAddr{IP: ip.IP, Zone: ip.Zone}
@@ -69,8 +69,8 @@ func (c *Conn) groupOf(a net.Addr) (netip.AddrPort, error) {
 	return at, nil
 }
 
-// CardOf is an address of an interface, of the same family as that of a group, or the zero
-// Addr if ifi is nil.
+// CardOf returns an address of an interface, of the same family as that of a group, or the
+// zero Addr if ifi is nil.
 func CardOf(ifi *net.Interface, group netip.Addr) (netip.Addr, error) {
 	if ifi == nil {
 		return netip.Addr{}, nil

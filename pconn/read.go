@@ -15,33 +15,33 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// maxSources is of how many streams a Conn remembers which datagram comes next.
+// maxSources is how many sources a Conn remembers. For one more it forgets any of them.
 const maxSources = 4096
 
-// reader is what reading needs.
+// reader is a Conn's state for reading.
 type reader struct {
-	turn    chan struct{} // has room for the one who may receive
-	arrived chan struct{} // has room for the news that there may be something
+	turn    chan struct{} // has an element while a call has the turn to receive
+	arrived chan struct{} // has an element when a call that waits is to look again
 
-	// What follows is that one's.
-	one     [1]fabric.Datagram
-	some    []fabric.Datagram
+	// Used by the call that has the turn:
+	one     [1]fabric.Datagram // for readOne, with buffers
+	some    []fabric.Datagram  // for ReadBatch
 	buffers [][]byte
 	sources map[stream]*source
-	waits   int
-	budget  int // polls in vain that a wait may make before it parks
+	waits   int // calls of poll that have polled
+	budget  int // how often poll polls in vain before the call sleeps
 }
 
-// stream is all that a sender numbers together.
+// stream identifies the datagrams that a sender numbers in one sequence.
 type stream struct {
 	from netip.AddrPort
 	via  fabric.Via
 }
 
-// source is where a stream comes from.
+// source is what a Conn remembers of a stream.
 type source struct {
-	addr net.Addr
-	next uint32 // sequence number
+	addr net.Addr // the sender's
+	next uint32   // the sequence number of its next datagram
 }
 
 func (r *reader) init() {
@@ -50,6 +50,7 @@ func (r *reader) init() {
 	r.sources = make(map[stream]*source)
 }
 
+// notify makes a call that waits in receive look again. It does not block.
 func (r *reader) notify() {
 	select {
 	case r.arrived <- struct{}{}:
@@ -57,8 +58,8 @@ func (r *reader) notify() {
 	}
 }
 
-// Read reads the next datagram into p. Bytes that p has no room for are lost. Without room
-// for any it reads nothing, and does not wait, as package net's does.
+// Read reads the next datagram into p. Bytes that p has no room for are lost. If p is empty,
+// Read reads nothing and does not wait, as package net's does.
 func (c *Conn) Read(p []byte) (int, error) {
 	if len(p) == 0 && !c.isClosed() {
 		return 0, nil
@@ -67,8 +68,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom reads the next datagram into p, and says who sent it: an [rconn.Addr]. Bytes
-// that p has no room for are lost.
+// ReadFrom reads the next datagram into p, and returns the sender's address: an
+// [rconn.Addr]. Bytes that p has no room for are lost.
 func (c *Conn) ReadFrom(p []byte) (int, net.Addr, error) {
 	n, from, err := c.readOne(p)
 	if err != nil {
@@ -89,16 +90,16 @@ func (c *Conn) ReadFromUDPAddrPort(p []byte) (int, netip.AddrPort, error) {
 // Message is a datagram of ReadBatch and WriteBatch. It has the fields of the type of
 // this name in golang.org/x/net/ipv4 and ipv6, and can be converted to and from it.
 type Message struct {
-	Buffers [][]byte // in which its bytes are, or have room
+	Buffers [][]byte // the bytes to write, or room for those to read
 	OOB     []byte   // not used
-	Addr    net.Addr // who has sent it, or is to get it; nil for who was dialed
+	Addr    net.Addr // the sender's or the receiver's; nil to write on a Conn that was dialed
 	N       int      // bytes read or written
 	NN      int      // not used
 	Flags   int      // MSG_TRUNC of recvmsg(2) if Buffers had no room for all of it
 }
 
-// ReadBatch reads as many datagrams as have arrived and ms has room for, and says how
-// many: at least one, for which it waits. Flags are to be 0.
+// ReadBatch waits until a datagram has arrived, reads as many as have arrived and ms has
+// room for, and returns how many. Flags must be 0.
 func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
 	if len(ms) == 0 {
 		return 0, nil
@@ -115,7 +116,7 @@ func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
 	for i := range ms {
 		r.some[i].Buffers = ms[i].Buffers
 	}
-	defer clear(r.some) // which would else hold the caller's memory
+	defer clear(r.some) // which would else keep the caller's memory in use
 	n, err := c.receive(r.some)
 	if err != nil {
 		return 0, c.opError("read", err)
@@ -135,8 +136,8 @@ func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
 	return n, nil
 }
 
-// senderOf is the address of who has sent a datagram of a batch. Others of the batch may
-// have had its source forgotten.
+// senderOf returns the address of the sender of a datagram of a batch. Its source may have
+// been forgotten for those of later datagrams of the batch. The caller has the turn.
 func (c *Conn) senderOf(d *fabric.Datagram) net.Addr {
 	if s := c.reader.sources[streamOf(d)]; s != nil {
 		return s.addr
@@ -162,6 +163,7 @@ func (c *Conn) readOne(p []byte) (n int, from source, err error) {
 	return min(d.Len, len(p)), *r.sources[streamOf(d)], nil
 }
 
+// takeTurn waits until no other call receives. The caller returns the turn with passTurn.
 func (c *Conn) takeTurn() error {
 	select {
 	case c.reader.turn <- struct{}{}:
@@ -182,7 +184,8 @@ func (c *Conn) takeTurn() error {
 
 func (c *Conn) passTurn() { <-c.reader.turn }
 
-// receive waits for datagrams and takes what there is.
+// receive waits until datagrams have arrived, takes as many as ds has room for, and returns
+// how many. The caller has the turn.
 func (c *Conn) receive(ds []fabric.Datagram) (int, error) {
 	for {
 		if err := c.obstacle(c.readDeadline); err != nil {
@@ -208,12 +211,13 @@ func (c *Conn) receive(ds []fabric.Datagram) (int, error) {
 	}
 }
 
-// A call that polls lets other goroutines run once in so many polls.
+// pollsPerYield is after how many polls a call that polls lets other goroutines run.
 const pollsPerYield = 64
 
-// poll receives over and over for a while: as long as the fabric thinks worth it where
-// that finds something, and hardly at all where it does not, with now and then a full
-// try to see whether that has changed.
+// poll polls until it receives datagrams, but no more often than is worth it: as often as the
+// fabric's Spin says after a call that received some, half as often after each that did not,
+// down to a 64th. In every 16th call it polls as often as Spin says, to find out whether
+// polling is worth it again. The caller has the turn.
 func (c *Conn) poll(ds []fabric.Datagram) int {
 	r := &c.reader
 	if c.limits.Spin == 0 || !pollers.Begin() {
@@ -240,8 +244,8 @@ func (c *Conn) poll(ds []fabric.Datagram) int {
 	return 0
 }
 
-// filter says whether a datagram is wanted, and takes note of it. The fabric calls it
-// within Receive.
+// filter reports whether c is to read a datagram, and counts it. The fabric calls it within
+// Receive, so its caller has the turn.
 func (c *Conn) filter(d *fabric.Datagram) bool {
 	h, ok := wire.DecodeDatagramHeader(d.Header)
 	if !ok || !d.From.Addr().IsValid() || d.From.Port() != 0 && d.From.Port() != h.SourcePort || c.isTooLong(d) {
@@ -263,16 +267,16 @@ func (c *Conn) filter(d *fabric.Datagram) bool {
 	return true
 }
 
-// isTooLong says whether nobody sends a datagram of such a length who has asked how long one
-// may be. To a group one is as long as the sender's card has it.
+// isTooLong reports whether a datagram is longer than c's limit, which senders learn when
+// they resolve c's address. Those that send to a group know no limit but that of their card.
 func (c *Conn) isTooLong(d *fabric.Datagram) bool {
 	return d.Len > c.limits.MaxMessage && !d.Via.To.IsMulticast()
 }
 
 func streamOf(d *fabric.Datagram) stream { return stream{d.From, d.Via} }
 
-// source is where a stream comes from, of which this is the first sequence number that is
-// seen if it is not known yet.
+// source returns what is remembered of a stream. For a new one, sequence is the number that
+// its first datagram has.
 func (r *reader) source(network string, of stream, sequence uint32) *source {
 	s := r.sources[of]
 	if s == nil {

@@ -1,6 +1,7 @@
 package pconn
 
-// Those whom a Conn sends to: how it finds and forgets them, and what waits meanwhile.
+// The receivers that a Conn sends to: how it finds and forgets them, and the datagrams that
+// wait meanwhile.
 
 import (
 	"context"
@@ -16,45 +17,46 @@ import (
 )
 
 const (
-	// maxReceivers is of how many addresses a Conn keeps how to reach them. For one
-	// more, it forgets the one that it has not sent to for longest.
+	// maxReceivers is how many receivers a Conn keeps handles for. For one more, it
+	// forgets the one that it has not sent to for longest.
 	maxReceivers = 256
 
-	// maxPending is how many more it looks for at a time. For one more, it gives up
-	// the one that it has looked for longest: nobody's answers are in the way of those
-	// whom it has found.
+	// maxPending is how many receivers it looks for at a time. For one more, it gives up
+	// the one that it has looked for longest. So receivers that do not answer never make
+	// it forget one that it has found.
 	maxPending = 256
 
-	// maxHeld is how many bytes wait, in all, for receivers that are being looked for.
-	// More than that is lost, of what is for the receiver that most waits for.
+	// maxHeld is how many bytes, headers included, wait in all for receivers that are
+	// being looked for. For more, it drops the last datagram of the receiver for which
+	// most bytes wait.
 	maxHeld = 1 << 20
 
-	// resolveWithin is how long that may take. A receiver whose process is stopped,
-	// say, does not answer.
+	// resolveWithin is how long one try to find a receiver may take. A receiver whose
+	// process is stopped, for example, does not answer.
 	resolveWithin = 5 * time.Second
 )
 
-// receiver is somebody to send to.
+// receiver is an address that a Conn sends to. Guarded by sender.mu.
 type receiver struct {
 	at       netip.AddrPort
 	handle   fabric.AddressHandle // nil while it is being resolved
 	sequence uint32
 	used     uint64   // the count of writes when it was last sent to
-	held     [][]byte // waits for handle
-	bytes    int      // of that, headers included
+	held     [][]byte // datagrams that wait for handle
+	bytes    int      // of held, headers included
 
-	// While it is being looked for: which search that is, and how to end it.
-	search uint64
-	giveUp context.CancelFunc
-	misses int // so many times in a row it was found, and took nothing any more
+	// While it is being looked for:
+	search uint64             // the number of that search
+	giveUp context.CancelFunc // ends it
+	misses int                // tries that found it but did not send all, since one sent some
 }
 
-// maxMisses bounds that. A receiver that has others make room may end what leads to it before
-// anything is sent; so it is asked again whether it is there.
+// maxMisses is after how many of those a receiver counts as gone. One that evicts senders to
+// admit others may end a handle before anything is sent through it, and would admit c again.
 const maxMisses = 16
 
-// receiver is the one at an address, whose handle may not be there yet. Called with mu
-// held.
+// receiver returns the receiver at an address. If it is new, c begins to look for it. Its
+// handle is nil until c has found it. Called with mu held.
 func (c *Conn) receiver(at netip.AddrPort) *receiver {
 	s := &c.sender
 	r := s.receivers[at]
@@ -82,8 +84,8 @@ func (c *Conn) giveUpOne() {
 	delete(s.receivers, oldest.at)
 }
 
-// found takes note that a receiver has been found, and forgets one that has not been sent
-// to for long if there are too many of those. Called with mu held.
+// found ends the search for a receiver. If c has found more than maxReceivers now, it forgets
+// the one that it has not sent to for longest. Called with mu held.
 func (c *Conn) found(r *receiver) {
 	s := &c.sender
 	s.pending--
@@ -101,8 +103,8 @@ func (c *Conn) found(r *receiver) {
 	delete(s.receivers, oldest.at)
 }
 
-// hold copies a datagram that has to wait, unless there is no room for it. Called with mu
-// held.
+// hold copies a datagram of n bytes, which waits for its receiver. For want of room, see
+// maxHeld, it drops other datagrams, or this one. Called with mu held.
 func (c *Conn) hold(r *receiver, buffers [][]byte, n int) {
 	s := &c.sender
 	for n+fabric.HeaderSize > maxHeld-s.held {
@@ -121,7 +123,7 @@ func (c *Conn) hold(r *receiver, buffers [][]byte, n int) {
 	s.count(r, n+fabric.HeaderSize)
 }
 
-// most is the receiver that most waits for. Called with mu held.
+// most returns the receiver for which most bytes wait. Called with mu held.
 func (s *sender) most() *receiver {
 	var most *receiver
 	for _, r := range s.receivers {
@@ -132,10 +134,10 @@ func (s *sender) most() *receiver {
 	return most
 }
 
-// release forgets the first n datagrams that wait for a receiver. Called with mu held.
+// release removes the first n datagrams that wait for a receiver. Called with mu held.
 func (s *sender) release(r *receiver, n int) { s.forget(r, 0, n) }
 
-// forget does so with those from one to another. Called with mu held.
+// forget removes the datagrams held[from:to] of a receiver. Called with mu held.
 func (s *sender) forget(r *receiver, from, to int) {
 	for _, data := range r.held[from:to] {
 		s.count(r, -len(data)-fabric.HeaderSize)
@@ -143,13 +145,15 @@ func (s *sender) forget(r *receiver, from, to int) {
 	r.held = slices.Delete(r.held, from, to)
 }
 
-// count takes note of bytes that wait for a receiver. Called with mu held.
+// count adds bytes, which may be negative, to those that wait for a receiver. Called with mu
+// held.
 func (s *sender) count(r *receiver, bytes int) {
 	r.bytes += bytes
 	s.held += bytes
 }
 
-// resolve finds out how to reach a receiver, in the background. Called with mu held.
+// resolve starts a goroutine that looks for a receiver. If c looks for maxPending already, it
+// gives up one of those. Called with mu held.
 func (c *Conn) resolve(r *receiver) {
 	s := &c.sender
 	if s.pending == maxPending {
@@ -166,8 +170,10 @@ func (c *Conn) resolve(r *receiver) {
 	})
 }
 
-// tryToResolve tries once. That nobody is there is said of the time when it began: for
-// those datagrams that have come since, it is to be tried again.
+// tryToResolve tries once to find a receiver, and to send the datagrams that wait for it. If
+// it returns false, it is to be called again: the receiver ended before it took them all, or
+// was not there when the try began, and datagrams have been written since. It takes mu, but
+// not while it waits for an answer.
 func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 	s := &c.sender
 	s.mu.Lock()
@@ -178,7 +184,7 @@ func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 	h, err := c.endpoint.Resolve(ctx, r.at)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.receivers[r.at] != r { // it has been given up
+	if s.receivers[r.at] != r { // given up
 		if err == nil {
 			h.Close()
 		}
@@ -226,9 +232,9 @@ func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 	return true
 }
 
-// refusal is what it means to be rejected: bare ECONNREFUSED if nobody is there, or not any
-// more. A receiver that stays has no room or no memory for another sender, say, or does not
-// want this one.
+// refusal returns the error of a rejected request: bare ECONNREFUSED if there is no receiver,
+// or it has just been closed; else *RefusedError, with the receiver's reason: that it has no
+// memory for another sender, for example, or does not trust this one.
 func refusal(err error, reject *fabric.RejectError) error {
 	said := wire.DecodeReject(reject.Private)
 	switch {
@@ -240,8 +246,8 @@ func refusal(err error, reject *fabric.RejectError) error {
 	return &rconn.RefusedError{Reason: err.Error()}
 }
 
-// sendHeld sends what waits for a receiver that has been found, and returns how much:
-// not all of it if the receiver has gone again. Called with mu held.
+// sendHeld sends the datagrams that wait for a receiver that has been found, and returns how
+// many: not all if the receiver has ended the handle. Called with mu held.
 func (c *Conn) sendHeld(r *receiver) int {
 	for i, data := range r.held {
 		d := []fabric.Datagram{{To: r.handle, Buffers: [][]byte{data}}}
@@ -254,8 +260,8 @@ func (c *Conn) sendHeld(r *receiver) int {
 	return len(r.held)
 }
 
-// tell has the next call of a Conn that was dialed return why its datagrams do not
-// arrive.
+// tell makes the next call return why datagrams have not reached their receiver, if c was
+// dialed.
 func (c *Conn) tell(err error) {
 	if c.remote.IsValid() {
 		c.refused.Store(&err)

@@ -21,12 +21,12 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Conns on a network whose faults are the test's.
+// Conns on a network whose faults the test decides.
 
 const latency = 10 * time.Millisecond
 
-// virtual runs f in virtual time on a network of the link, of which nothing may be open at
-// the end.
+// virtual runs f in virtual time on a network of such links, and requires that nothing on it
+// is open at the end.
 func virtual(t *testing.T, l sim.Link, f func(t *testing.T, n *sim.Network)) {
 	synctest.Test(t, func(t *testing.T) { f(t, newNetwork(t, l)) })
 }
@@ -46,7 +46,7 @@ func addrPort(address string) (netip.AddrPort, error) {
 	return netip.ParseAddrPort(address)
 }
 
-// groupsOf are those of a network.
+// groupsOf returns what package packettest needs to test the groups of a network.
 func groupsOf(n *sim.Network) *packettest.Groups {
 	return &packettest.Groups{
 		Listen: func(group string) (net.PacketConn, error) {
@@ -156,8 +156,8 @@ func missing(numbers []int) uint64 {
 	return uint64(slices.Max(numbers)-slices.Min(numbers)+1) - uint64(len(there))
 }
 
-// What is lost on the way, and what a receiver has not read in time, is Missed as soon as
-// something has followed: no more, no less, and a datagram that comes twice changes nothing.
+// Missed counts exactly the datagrams that were lost on the way, or not read in time, once a
+// later one has arrived. A datagram that arrives twice changes nothing.
 func TestMissedIsExact(t *testing.T) {
 	for seed := range uint64(5) {
 		link := sim.Link{Latency: latency, Loss: 0.2, Duplicates: 0.1, Seed: seed}
@@ -172,7 +172,7 @@ func TestMissedIsExact(t *testing.T) {
 				if i%3 == 0 {
 					write(t, a, offset+i/3, g)
 				}
-				if i%1000 > 500 { // it reads now and then, and is overrun in between
+				if i%1000 > 500 { // the receiver reads for a while, and is overrun for a while
 					for _, number := range readAll(t, b, time.Millisecond) {
 						if number >= offset {
 							groups = append(groups, number)
@@ -194,7 +194,8 @@ func TestMissedIsExact(t *testing.T) {
 	}
 }
 
-// What was not sent to a member, or to another address, is not Missed.
+// Missed does not count datagrams that were sent while a Conn was not a member of the group,
+// or to other addresses.
 func TestMissedIsOfWhatWasSentHere(t *testing.T) {
 	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
 		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "0.0.0.0:0")
@@ -249,9 +250,8 @@ func TestMissedCountsWhatWasSentWhileTheCableWasCut(t *testing.T) {
 	})
 }
 
-// Who does not read costs those who do nothing, be they sent to by the same Conn or by
-// others, in turn or in a batch, or members of the same group.
-// Who reads or writes when the device goes, or later, is told, and need not close.
+// Reads and writes that are under way when the device is removed, or begin later, fail. They
+// do not wait for Close.
 func TestADeviceThatIsRemovedIsTold(t *testing.T) {
 	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
 		c, err := pconn.Listen(n, pconn.Options{Network: "sim", Local: netip.MustParseAddrPort("10.0.0.1:1")})
@@ -275,6 +275,8 @@ func TestADeviceThatIsRemovedIsTold(t *testing.T) {
 	})
 }
 
+// A receiver that does not read makes others lose nothing, whether the same Conn sends to
+// both or another does, in turn or in a batch, or both are members of one group.
 func TestReceiverThatIsOverrunCostsOthersNothing(t *testing.T) {
 	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
 		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.1:0")
@@ -284,7 +286,7 @@ func TestReceiverThatIsOverrunCostsOthersNothing(t *testing.T) {
 			require.NoError(t, c.SetReadBuffer(64<<10))
 			require.NoError(t, c.JoinGroup(nil, g))
 		}
-		for _, c := range []*pconn.Conn{a, b} { // who have found the others when it begins
+		for _, c := range []*pconn.Conn{a, b} { // so that they have found all receivers
 			write(t, c, -1, deaf.LocalAddr())
 			write(t, c, -1, keen.LocalAddr())
 		}
@@ -318,9 +320,9 @@ func TestReceiverThatIsOverrunCostsOthersNothing(t *testing.T) {
 	})
 }
 
-// Receivers follow each other at an address while it is sent to. Each gets, in order and
-// with nothing missing, what is written from when it listens until it is closed, but for
-// what is on its way then; and who listens all the time misses nothing.
+// Receivers follow each other at an address while a Conn sends to it. Each gets, in order and
+// with none missing, the datagrams written from when it listens until it is closed, except
+// those on their way then. A receiver that listens all the time misses none.
 func TestReceiversComeAndGoInAFlood(t *testing.T) {
 	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
 		a, stays := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
@@ -358,7 +360,7 @@ func TestReceiversComeAndGoInAFlood(t *testing.T) {
 			require.NoError(t, c.Close())
 			require.Zero(t, c.Stats().Missed)
 			all = append(all, l)
-			if i%2 == 0 { // and nobody is there for a while
+			if i%2 == 0 { // the address has no receiver for a while
 				time.Sleep(35 * time.Millisecond)
 			}
 		}
@@ -373,7 +375,7 @@ func TestReceiversComeAndGoInAFlood(t *testing.T) {
 				}
 			}
 			since := l.from
-			if i%2 == 0 && i > 0 { // it took the place of another, of whose end the sender knew by then
+			if i%2 == 0 && i > 0 { // it followed another at once, whose end the sender knew of by then
 				since = all[i-1].to.Add(latency)
 			}
 			require.LessOrEqual(t, l.numbers[0], slices.IndexFunc(written, since.Before))

@@ -6,26 +6,29 @@ import (
 	"sync/atomic"
 )
 
-// Stats counts what a Conn has done.
+// Stats counts the datagrams of a Conn since it was opened.
 type Stats struct {
 	// Sent are datagrams that have left, and Received those that were read.
-	Sent, Received           uint64
+	Sent, Received uint64
+
+	// BytesSent and BytesReceived are the bytes of those, without headers. They include
+	// bytes that a Read had no room for.
 	BytesSent, BytesReceived uint64
 
-	// Missed are datagrams to this end that have not arrived, most likely because
-	// they were not read in time: the sequence numbers of those that follow them show
-	// it. What nothing has followed yet does not show.
+	// Missed are datagrams to this end that have not arrived, most likely because they
+	// were not read in time. The sequence number of the next datagram from the same sender
+	// shows how many are missing; until it arrives they are not counted.
 	Missed uint64
 
-	// Refused are datagrams that their receiver had no room for, where the network
-	// tells, and so they are among what the receiver has Missed: over shm all of them but
-	// those to groups, over rdma those that are longer than the MTU of the receiver's port
-	// allows. They are also those whose receiver is there and has not let this end send:
-	// it does not want to hear from it, or has had no room or no memory for it for five
-	// seconds. Of these the receiver knows nothing.
+	// Refused are datagrams that the receiver had no room for, where the network reports
+	// that: over shm all but those to groups, over rdma those that are longer than the MTU
+	// of the receiver's port allows. The receiver counts them as Missed. Refused are also
+	// datagrams whose receiver did not admit this end as a sender: it does not trust it, or
+	// had no room or no memory for it within five seconds. The receiver does not count
+	// these.
 	Refused uint64
 
-	// Unreachable are datagrams to an address at which nobody was found, and Dropped
+	// Unreachable are datagrams to an address at which no receiver was found, and Dropped
 	// those for which there was no room while their receiver was being looked for.
 	Unreachable, Dropped uint64
 
@@ -39,7 +42,7 @@ type counters struct {
 	missed, refused, unreachable, dropped, foreign atomic.Uint64
 }
 
-// Stats returns what c has done. It may be called after Close, too.
+// Stats returns c's counts. It may be called after Close, too.
 func (c *Conn) Stats() Stats {
 	n := &c.counters
 	return Stats{
@@ -50,16 +53,16 @@ func (c *Conn) Stats() Stats {
 	}
 }
 
-// all are the Conns of this process that are open, and what those have done that were
-// closed, by network.
+// all has the open Conns of this process, and the sums of the counts of closed ones, by
+// network.
 var all = struct {
 	sync.Mutex
 	open map[*Conn]struct{}
 	past map[string]Stats
 }{open: make(map[*Conn]struct{}), past: make(map[string]Stats)}
 
-// Totals returns what all Conns of this process have done, closed ones included, by
-// network. No number ever falls.
+// Totals returns the sums of the counts of all Conns of this process, closed ones included,
+// by network. No number ever falls.
 func Totals() map[string]Stats {
 	all.Lock()
 	defer all.Unlock()
@@ -76,7 +79,7 @@ func (c *Conn) enlist() {
 	all.open[c] = struct{}{}
 }
 
-// delist is called when c counts nothing any more.
+// delist adds c's counts to those of closed Conns. Nothing may count for c after that.
 func (c *Conn) delist() {
 	all.Lock()
 	defer all.Unlock()

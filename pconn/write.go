@@ -13,25 +13,25 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// maxPost is how many datagrams of a batch are sent at a time.
+// maxPost is how many datagrams are handed to the fabric at a time, at most.
 const maxPost = 64
 
-// sender is what writing needs.
+// sender is a Conn's state for writing.
 type sender struct {
-	ctx    context.Context // ends resolving
+	ctx    context.Context // its end ends all searches for receivers
 	cancel context.CancelFunc
 
 	mu        sync.Mutex // guards what follows
 	closed    bool
 	receivers map[netip.AddrPort]*receiver
-	pending   int // of those that are being looked for
-	searches  uint64
-	writes    uint64
-	held      int // bytes
-	post      []fabric.Datagram
-	targets   []*receiver // of post
-	single    [1][]byte   // the buffers of a datagram with one
-	resolving sync.WaitGroup
+	pending   int               // receivers that are being looked for
+	searches  uint64            // how many have begun
+	writes    uint64            // how many datagrams have been written
+	held      int               // bytes that wait for receivers, headers included
+	post      []fabric.Datagram // for the next send
+	targets   []*receiver       // of post
+	single    [1][]byte         // the buffers of a datagram with one
+	resolving sync.WaitGroup    // the goroutines that look for receivers
 }
 
 func (s *sender) init() {
@@ -39,7 +39,7 @@ func (s *sender) init() {
 	s.receivers = make(map[netip.AddrPort]*receiver)
 }
 
-// end says false if that has been called before. Nothing is written any more.
+// end makes all later writes fail. It returns false if it has been called before.
 func (s *sender) end() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,8 @@ func (s *sender) end() bool {
 	return !wasClosed
 }
 
-// finish sees what waits to its receivers, and gives all handles back.
+// finish waits, closeWithin at most, until c looks for no receiver, and closes all handles.
+// Called after end.
 func (s *sender) finish() {
 	timer := time.AfterFunc(closeWithin, s.cancel)
 	s.resolving.Wait()
@@ -63,7 +64,7 @@ func (s *sender) finish() {
 }
 
 // Write sends p as one datagram to the address that c was dialed to. It does not wait for
-// the receiver; over rdma it waits for the device to have sent what came before.
+// the receiver; over rdma it waits until the device has sent earlier datagrams.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.remote.IsValid() {
 		return 0, c.opError("write", c.noDestination())
@@ -72,8 +73,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // WriteTo sends p as one datagram to an address: an [rconn.Addr], a *net.UDPAddr, or
-// anything else with a method AddrPort. It waits as Write does; datagrams to somebody whom c has
-// not sent to before, or not for long, are sent when it has found out how.
+// anything else with a method AddrPort. It waits as Write does. If c has not sent to the
+// address before, or not for long, the datagram is sent once c has found its receiver.
 func (c *Conn) WriteTo(p []byte, to net.Addr) (int, error) {
 	at, err := addrPortOf(to)
 	if err != nil {
@@ -113,9 +114,8 @@ func (c *Conn) writeOne(p []byte, at netip.AddrPort, to net.Addr) (int, error) {
 	return len(p), nil
 }
 
-// WriteBatch sends each message as one datagram, and sets its N. It says how many it
-// has sent: fewer than there are only with an error, which is that of the next. Flags
-// are to be 0.
+// WriteBatch sends each message as one datagram, and sets its N. It returns how many it has
+// sent: if not all, the error is that of the next. Flags must be 0.
 func (c *Conn) WriteBatch(ms []Message, flags int) (int, error) {
 	if flags != 0 {
 		return 0, c.opError("write", syscall.EINVAL)
@@ -143,7 +143,7 @@ func (c *Conn) WriteBatch(ms []Message, flags int) (int, error) {
 	return len(ms), nil
 }
 
-// destination is where a message with an address goes.
+// destination returns the address to send a message to, whose Addr is to.
 func (c *Conn) destination(to net.Addr) (netip.AddrPort, error) {
 	switch {
 	case c.remote.IsValid() && to != nil:
@@ -160,7 +160,7 @@ func (c *Conn) destination(to net.Addr) (netip.AddrPort, error) {
 	return c.target(at)
 }
 
-// noDestination is the error of a write that does not say where to, of a Conn that was not
+// noDestination returns the error of a write without an address on a Conn that was not
 // dialed.
 func (c *Conn) noDestination() error {
 	if c.isClosed() {
@@ -169,8 +169,8 @@ func (c *Conn) noDestination() error {
 	return syscall.EDESTADDRREQ
 }
 
-// enqueue has a datagram of n bytes sent by the next send, or when its receiver is
-// found. Called with mu held.
+// enqueue adds a datagram of n bytes to those that send sends next, or, if its receiver has
+// not been found, to those that wait for it. Called with mu held.
 func (c *Conn) enqueue(buffers [][]byte, n int, at netip.AddrPort) error {
 	s := &c.sender
 	if err := c.obstacle(c.writeDeadline); err != nil {
@@ -198,14 +198,14 @@ func (c *Conn) enqueue(buffers [][]byte, n int, at netip.AddrPort) error {
 	return nil
 }
 
-// number gives a datagram the next sequence number.
+// number gives a datagram the next sequence number of its receiver. Called with mu held.
 func (c *Conn) number(d *fabric.Datagram, r *receiver) {
 	wire.DatagramHeader{SourcePort: c.port, Sequence: r.sequence}.Put(&d.Header)
 	r.sequence++
 }
 
-// send sends what is to be sent. What is for receivers that have gone waits for their
-// successors. Called with mu held.
+// send sends the datagrams in post. If a receiver has ended its handle, c looks for it
+// again, and its datagrams wait meanwhile. Called with mu held.
 func (c *Conn) send() {
 	s := &c.sender
 	if len(s.post) == 0 {
@@ -222,7 +222,7 @@ func (c *Conn) send() {
 			r.handle, r.sequence = nil, 0
 			c.resolve(r)
 		}
-		if s.receivers[r.at] != r { // given up, for others of these have gone as well
+		if s.receivers[r.at] != r { // given up, to look for others of post
 			c.counters.dropped.Add(1)
 			continue
 		}
@@ -237,7 +237,8 @@ func (c *Conn) send() {
 	s.post, s.targets = s.post[:0], s.targets[:0]
 }
 
-// sent counts a datagram, or returns false if its receiver has gone.
+// sent counts a datagram that Send has tried to send. It returns false if its handle cannot
+// be used any more.
 func (c *Conn) sent(d *fabric.Datagram) bool {
 	switch d.Status {
 	case fabric.OK:

@@ -16,7 +16,7 @@ type Budget struct {
 	limits func() Limits
 
 	mu   sync.Mutex // guards what follows
-	set  int        // the limit by SetLimit, or 0: limits says it
+	set  int        // bytes, by SetLimit; 0: limits returns how many
 	used Used
 }
 
@@ -139,13 +139,13 @@ const (
 	LinkMemory                      // for rings of one link
 )
 
-// ShortageError says that memory would exceed a limit; errors.Is(err,
+// ShortageError is the error if memory would exceed a limit; errors.Is(err,
 // syscall.ENOMEM) holds. Numbers are bytes.
 type ShortageError struct {
 	Wanted, Used, Limit int
 	Of                  Limited
 
-	// Passing says that others are about to give memory back.
+	// Passing is true if others are about to release memory.
 	Passing bool
 }
 

@@ -15,17 +15,18 @@ const bufferLen = 32 << 10
 // A pool of buffers of one size; those of many sizes that libraries have cost more.
 var buffers = sync.Pool{New: func() any { return new([bufferLen]byte) }}
 
-// The methods ReadFrom and WriteTo of what these hold are not seen.
+// These hide the methods ReadFrom and WriteTo of the values in them.
 type (
 	writerOnly struct{ io.Writer }
 	readerOnly struct{ io.Reader }
 )
 
-// To writes to w what it reads from r, as io.Copy does, by w's Write.
+// To copies from r to w, as io.Copy does, with w's Write.
 func To(w io.Writer, r io.Reader) (int64, error) { return copyBy(writerOnly{w}, r) }
 
-// From writes to w what it reads from r, as io.Copy does, by r's Read. No kernel
-// moves the bytes of r: of what has a descriptor, ReadFrom would only make a buffer.
+// From copies from r to w, as io.Copy does, with r's Read. The kernel cannot move the bytes
+// of r by itself, so if w has a descriptor, its ReadFrom would only make a buffer: From uses
+// Write.
 func From(w io.Writer, r io.Reader) (int64, error) {
 	if HasDescriptor(w) {
 		w = writerOnly{w}
@@ -39,7 +40,7 @@ func copyBy(w io.Writer, r io.Reader) (int64, error) {
 	return io.CopyBuffer(w, r, buf[:])
 }
 
-// HasDescriptor says whether v, or the reader that v limits, is a file or a socket,
+// HasDescriptor reports whether v, or the reader that v limits, is a file or a socket,
 // whose bytes the kernel may move by itself.
 func HasDescriptor(v any) bool {
 	if limited, ok := v.(*io.LimitedReader); ok {

@@ -1,4 +1,4 @@
-// Package deadline is what net.Conn and net.Listener mean by a deadline.
+// Package deadline implements the deadlines of net.Conn and net.Listener.
 package deadline
 
 import (
@@ -8,7 +8,7 @@ import (
 )
 
 // Deadline is a point in time that may be moved while calls wait for it.
-// All methods may be called at once.
+// Any goroutines may call its methods at the same time.
 type Deadline struct {
 	expired atomic.Bool // passed is closed; changes under mu
 
@@ -53,17 +53,18 @@ func (d *Deadline) Set(t time.Time) {
 	d.timer = timer
 }
 
-// Done is closed when the deadline passes. It is to be asked for anew after
-// that, for the deadline may have been moved.
+// Done returns a channel that is closed when the deadline passes. A caller that goes on after
+// that calls Done again, for the deadline may have been moved.
 func (d *Deadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.passed
 }
 
-// Expired says whether the deadline has passed.
+// Expired reports whether the deadline has passed.
 func (d *Deadline) Expired() bool { return d.expired.Load() }
 
+// pass marks the deadline as passed. Called with mu held.
 func (d *Deadline) pass() {
 	d.expired.Store(true)
 	close(d.passed)
