@@ -11,7 +11,8 @@ import (
 // will begin any more.
 //
 //	goAwayUnsaid  streams may begin             → goAwayDue, when the link has been idle for
-//	                                              long, or the peer's GOAWAY has come
+//	                                              Config.Idle, or is to leave, or the peer's
+//	                                              GOAWAY has come
 //	goAwayDue     those there are come to an end → goAwaySaid, when none is left
 //	goAwaySaid    it has been posted
 type goAway uint8

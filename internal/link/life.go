@@ -12,10 +12,12 @@ import (
 //
 //	up        streams come and go           → draining or ending, on a cause
 //	draining  the queue pair is in ERR      → seeking, when all receives are back;
+//	                                          ended then, if no stream is left to go on for;
 //	                                          ending, on a cause that the link does not outlive
-//	ending    the same, and the link goes   → ended, when all receives are back
+//	ending    the same, and the link goes   → ended, when all receives are back;
+//	                                          closed, if idleTick does not wait for them
 //	seeking   its streams wait              → up, over another queue pair;
-//	                                          ended, if there is none to be had
+//	                                          ended, if there is none to be had, or on a cause
 //	ended     nothing more will arrive      → closed, when nothing of it is owned
 //	closed    the endpoint is destroyed
 //
@@ -30,6 +32,9 @@ const (
 	ended
 	closed
 )
+
+// testHookEnter is for tests, which hold links to the table above. Called with mu held.
+var testHookEnter = func(before, after stage) {}
 
 // final says whether the link will not be up again.
 func (s stage) final() bool { return s == ending || s >= ended }
@@ -54,6 +59,7 @@ type life struct {
 // enter has the link be in another stage. Called with mu held.
 func (f *life) enter(s stage) {
 	before := f.stage
+	testHookEnter(before, s)
 	f.stage = s
 	f.lacksPath.Store(s.pathless())
 	if s.final() && !before.final() {

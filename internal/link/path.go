@@ -22,8 +22,8 @@ import (
 // side sends again what has not been received (log.go). Streams see none of this: they
 // wait.
 
-// path is what a link does without its queue pair. Guarded by Link.mu, but for
-// meetingPlace.
+// path is what a link does without its queue pair. Guarded by Link.mu, but for what is set
+// before the link is in use: meetingPlace and arrivals.
 type path struct {
 	meetingPlace
 	attempts

@@ -13,7 +13,7 @@ import (
 // search is a link's search for another queue pair. It begins when the link loses its own.
 // Guarded by Link.mu.
 type search struct {
-	lostAt time.Time
+	lostAt time.Time // stays while the search lasts, and is read by it without mu
 
 	// Of the attempt under way, or the last.
 	over  route

@@ -52,7 +52,7 @@ func (l *Link) tidyTick() {
 	l.memory.tidying.pending = false
 	switch l.stage {
 	case up:
-	case draining, ending, seeking:
+	case draining, seeking:
 		l.tidyLater() // it may be up again
 		return
 	default:

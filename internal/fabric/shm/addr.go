@@ -259,9 +259,9 @@ func (f *shm) told(ctx context.Context, to netip.AddrPort) (found []bound, passe
 	return found, passed, err
 }
 
-// judgeOwners judges the users whose sockets they are, all at the same time, so that a call
-// of Config.Trust that does not return before ctx ends holds up no other user. It judges each
-// user once, however many sockets the user has.
+// judgeOwners judges the users whose sockets they are, all at the same time, so that what
+// Config.Trust returns about the others is known even if one call does not return before ctx
+// ends. It judges each user once, however many sockets the user has.
 func (f *shm) judgeOwners(ctx context.Context, sockets []bound) map[uint32]error {
 	judged := make(map[uint32]error)
 	for _, s := range sockets {
