@@ -167,13 +167,13 @@ func TestAutoTakesTCPWhenABetterNetworkIsSilentAndAcceptsNothingElse(t *testing.
 	better(t, nil, rdma)
 	l := listenAuto(t, "127.0.0.1:0")
 	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: not connected when TCP was")
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: TCP was connected first")
 }
 
 func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T) {
 	better(t, nil, sim.New(sim.Link{Latency: time.Second}))
 	l := listenAuto(t, "127.0.0.1:0")
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: not connected when TCP was")
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: TCP was connected first")
 }
 
 // The kernel of a stopped process makes its TCP connections. What else it accepts
@@ -206,7 +206,7 @@ func TestAutoTakesTCPWhenThePeerOfALinkIsStopped(t *testing.T) {
 	for range 3 {
 		stop(shm, l, true)
 		c := dial("tcp")
-		requireReasons(t, c.(*AutoConn), "shm: not connected when TCP was", "rdma: not connected when TCP was")
+		requireReasons(t, c.(*AutoConn), "shm: TCP was connected first", "rdma: TCP was connected first")
 		stop(shm, l, false)
 		requireAccepted(c)
 		requireAccepted(dial("shm"))
@@ -252,7 +252,7 @@ func TestAutoReachesTCPWithinAShortTimeoutThoughABetterNetworkIsSilent(t *testin
 	better(t, nil, rdma)
 	l := listenAuto(t, "127.0.0.1:0")
 	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	requireReasons(t, requireCarried(t, l, Dialer{Timeout: 2 * time.Second}, "tcp"), "shm: absent", "rdma: not connected when TCP was")
+	requireReasons(t, requireCarried(t, l, Dialer{Timeout: 2 * time.Second}, "tcp"), "shm: absent", "rdma: TCP was connected first")
 }
 
 func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
@@ -273,7 +273,7 @@ func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
 	f := &falling{Fabric: sim.New(sim.Link{})}
 	better(t, f, sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: connection reset by peer", "rdma: not connected when TCP was")
+	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: connection reset by peer", "rdma: TCP was connected first")
 	require.True(t, f.fallen.Load())
 }
 

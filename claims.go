@@ -45,8 +45,8 @@ func newClaims(giveBack func(*net.TCPConn)) *claims {
 // Why a link is not proven. The dialer sees the first two.
 var (
 	errNoClaims = wire.Reject{Reason: "the listener does not listen on TCP, so it cannot prove that TCP leads to it"}
-	errClaimed  = wire.Reject{Busy: true, Reason: "another dialer has named the same port of TCP"}
-	errUnmet    = errors.New("the dialer's TCP connection has not come to this listener")
+	errClaimed  = wire.Reject{Busy: true, Reason: "another dialer has named the same TCP port"}
+	errUnmet    = errors.New("the dialer's TCP connection did not arrive at this listener")
 )
 
 // accept answers a request for a link. If the request names a TCP connection, accept returns

@@ -363,7 +363,7 @@ func TestClaimOfAPortThatIsClaimedIsRefused(t *testing.T) {
 	err := rawDial(t, f, l.Addr(), port, func() error {
 		err := rawDial(t, f, l.Addr(), port, func() error { return nil })
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.ErrorContains(t, err, "another dialer has named the same port")
+		require.ErrorContains(t, err, "another dialer has named the same TCP port")
 		return errDied
 	})
 	require.ErrorIs(t, err, errDied)

@@ -2,6 +2,7 @@ package rconn
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"sync"
@@ -11,7 +12,7 @@ import (
 )
 
 // ErrHandedOver is the error of methods of a [Buffer] that the device is still sending from.
-var ErrHandedOver = errors.New("the buffer is handed over")
+var ErrHandedOver = errors.New("the device is still sending from the buffer")
 
 // errOtherConn is the error of writing a buffer to a connection that has not made it.
 var errOtherConn = errors.New("the buffer belongs to another connection")
@@ -52,7 +53,7 @@ type Buffer struct {
 // a Write does ([Config.ResumeTimeout]).
 func (c *Conn) NewBuffer(size int) (*Buffer, error) {
 	if size <= 0 {
-		return nil, c.opError("buffer", errors.New("a buffer wants a byte at least"))
+		return nil, c.opError("buffer", fmt.Errorf("the buffer's size is %d: want 1 or more", size))
 	}
 	memory, err := c.stream.Link().NewBuffer(size)
 	if err != nil {

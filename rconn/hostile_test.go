@@ -339,7 +339,7 @@ var (
 		"OPEN from the passive side": {"OPEN from the side that was dialed", func(_ *rconn.Conn, h *hostile) { h.control(h.open(1)) }},
 	}
 	dialersBreaches = map[string]breach{
-		"OPEN of a number in use": {"OPEN for stream 0, which there is", func(_ *rconn.Conn, h *hostile) { h.control(h.open(0)) }},
+		"OPEN of a number in use": {"OPEN for stream 0, which exists", func(_ *rconn.Conn, h *hostile) { h.control(h.open(0)) }},
 		"OPEN without a port": {"OPEN without a port", func(_ *rconn.Conn, h *hostile) {
 			r := h.open(1)
 			r.Port = 0

@@ -8,7 +8,7 @@ import (
 	"github.com/ringnet/ringnet/internal/deadline"
 )
 
-var errImpossibleRead = errors.New("the reader says that it has read more than it was asked for, or less than nothing")
+var errImpossibleRead = errors.New("the io.Reader returned a count that is negative or larger than its buffer")
 
 // WriteFrom writes what one Read of r returns, as much as the peer has room for
 // and buf can hold, waiting for room until the deadline. Whatever was read has

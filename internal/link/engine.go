@@ -158,7 +158,7 @@ type keepAlive struct {
 	probed   time.Time   // when it was last asked
 }
 
-var errNoCompletion = errors.New("the device does not complete a probe")
+var errNoCompletion = errors.New("the device has not completed a keepalive probe")
 
 // probe asks the peer's device for a sign of life. Called with mu held, which it may
 // release to send.

@@ -86,7 +86,7 @@ func notResumed(cause error, long time.Duration, vain error) error {
 }
 
 // errNoAnswer reports that no answer has come in the time that an attempt may take.
-var errNoAnswer = errors.New("nobody answers")
+var errNoAnswer = errors.New("the peer did not answer")
 
 // unreached is the error of an attempt at another queue pair over one of several routes.
 func unreached(r route, err error, routes int) error {

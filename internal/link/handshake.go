@@ -73,7 +73,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream
 	case r.Type != wire.OpenRecord || r.Stream != 0:
 		bad = fmt.Errorf("%v for stream %d in a request", r.Type, r.Stream)
 	case h.empty() && (dedicated || cfg.Acceptor == nil):
-		bad = errors.New("a link without a stream, and no more to begin on it")
+		bad = errors.New("a link without a stream, on which none can begin")
 	case dedicated:
 		h.cfg.Shared, h.cfg.Idle = false, 0
 	}

@@ -486,7 +486,7 @@ func TestAFloodOfOpensIsAnsweredInItsTurn(t *testing.T) {
 			p.control(wire.Record{Type: wire.OpenRecord, Stream: 77, Ring: p.place(), Port: 1})
 			_, err = first.Read(make([]byte, 1), deadline.New())
 			require.ErrorIs(t, err, syscall.EPROTO, "there is a stream of this number, answered or not")
-			require.ErrorContains(t, err, "OPEN for stream 77, which there is")
+			require.ErrorContains(t, err, "OPEN for stream 77, which exists")
 			for range len(b.streams) {
 				require.NoError(t, b.accept().Close(time.Second))
 			}
@@ -506,7 +506,7 @@ func TestTooManyOpensWithoutAnAnswerAreABreach(t *testing.T) {
 			}
 			_, err := first.Read(make([]byte, 1), deadline.New())
 			require.ErrorIs(t, err, syscall.EPROTO)
-			require.ErrorContains(t, err, "OPEN when 256 have not been answered")
+			require.ErrorContains(t, err, "OPEN when 256 others are not answered")
 			for range len(b.streams) {
 				require.NoError(t, b.accept().Close(time.Second))
 			}

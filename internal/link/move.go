@@ -243,7 +243,7 @@ func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint, enough func
 }
 
 // errNoKeys reports a peer that has not told its keys in time.
-var errNoKeys = errors.New("the peer does not tell its keys")
+var errNoKeys = errors.New("the peer has not sent its keys")
 
 // take handles a completion.
 func (x *keyExchange) take(c *fabric.Completion) error {
@@ -267,7 +267,7 @@ func (x *keyExchange) take(c *fabric.Completion) error {
 // receive handles a SEND of the peer's.
 func (x *keyExchange) receive(keys *wire.Keys) error {
 	if len(x.peer)+len(keys.Regions) > maxRegions {
-		return fmt.Errorf("the peer tells of more than %d regions of memory", maxRegions)
+		return fmt.Errorf("the peer names more than %d regions of memory", maxRegions)
 	}
 	x.peerSent++
 	x.peer = append(x.peer, keys.Regions...)
@@ -309,7 +309,7 @@ func (x *keyExchange) drain(ep fabric.Endpoint) bool {
 // decodeKeys takes keys out of a receive.
 func decodeKeys(c *fabric.Completion) (wire.Keys, error) {
 	if c.Op != fabric.Send {
-		return wire.Keys{}, errors.New("another message than the peer's keys")
+		return wire.Keys{}, errors.New("a message that does not have the peer's keys")
 	}
 	return wire.DecodeKeys(c.Data)
 }
@@ -324,7 +324,7 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	}
 	l.strike()
 	if l.lostBytes() {
-		return fmt.Errorf("%w: what its device had taken is lost with it", errGone)
+		return fmt.Errorf("%w: bytes that its device had acknowledged are lost", errGone)
 	}
 	l.sendAgain(x)
 	before, cause := l.ep, l.cause

@@ -16,11 +16,11 @@ import (
 )
 
 // errLeaving reports a link on which no stream can begin any more.
-var errLeaving = errors.New("the link is leaving")
+var errLeaving = errors.New("the link is closing")
 
 // errTaken reports that the peer knows each of the ports that were tried as another
 // connection's from this host.
-var errTaken = &lostError{syscall.EADDRNOTAVAIL, errors.New("other connections from this host have the ports that were tried")}
+var errTaken = &lostError{syscall.EADDRNOTAVAIL, errors.New("all ports that were tried are used by other connections of this host")}
 
 // firstRing is the size, in bytes, of the ring that a stream begins with on a
 // link that others share, and slabSize that of the memory registered for such.
@@ -217,11 +217,11 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	case l.leaving.received:
 		return fmt.Errorf("OPEN behind GOAWAY")
 	case l.streams.unanswered == wire.MaxOpens:
-		return fmt.Errorf("OPEN when %d have not been answered", wire.MaxOpens)
+		return fmt.Errorf("OPEN when %d others are not answered", wire.MaxOpens)
 	case int(r.Stream) >= len(l.streams.byNumber)+wire.MaxOpens:
-		return fmt.Errorf("OPEN for stream %d when there have been %d", r.Stream, len(l.streams.byNumber))
+		return fmt.Errorf("OPEN for stream %d when %d numbers were used", r.Stream, len(l.streams.byNumber))
 	case int(r.Stream) < len(l.streams.byNumber) && l.streams.byNumber[r.Stream] != nil:
-		return fmt.Errorf("OPEN for stream %d, which there is", r.Stream)
+		return fmt.Errorf("OPEN for stream %d, which exists", r.Stream)
 	case r.Port == 0:
 		return fmt.Errorf("OPEN without a port")
 	}

@@ -249,16 +249,16 @@ func TestALinkThatHasSoughtInVainSaysWhat(t *testing.T) {
 			require.NoError(t, r.listener.Close())
 		}
 	}
-	const noAnswer = `no other queue pair in 30s: 10.0.0.1 to 10.0.0.1:\d+: nobody answers; pairs of cards tried: 1`
+	const noAnswer = `no other queue pair in 30s: 10.0.0.1 to 10.0.0.1:\d+: the peer did not answer; pairs of cards tried: 1`
 	for name, tt := range map[string]struct {
 		lose      func(*sim.Endpoint)
 		meanwhile func(ours, peers *Returns) // while the cable is out
 		want      string
 	}{
-		"nobody answers": {func(*sim.Endpoint) {}, neverBack,
+		"the peer did not answer": {func(*sim.Endpoint) {}, neverBack,
 			`^connection timed out \(transport retries exceeded, vendor code 0x0; ` + noAnswer + `\)$`},
 		"gone": {func(*sim.Endpoint) {}, gone,
-			`^connection timed out \(transport .*; no other queue pair in [\d.]+s: the peer has given the link up, or is gone: .*\)$`},
+			`^connection timed out \(transport .*; no other queue pair in [\d.]+s: the peer has ended the link, or is gone: .*\)$`},
 		"disconnected":       {(*sim.Endpoint).Kill, neverBack, `^connection reset by peer \(disconnected; ` + noAnswer + `\)$`},
 		"disconnected, gone": {(*sim.Endpoint).Kill, gone, `^connection reset by peer$`},
 	} {

@@ -91,7 +91,7 @@ func (p *Pool[K]) connect(ctx context.Context, key K, entry *pooled, connect fun
 }
 
 // ErrLost reports a link that is not wanted any more, because a TCP connection was faster.
-var ErrLost = errors.New("not connected when TCP was")
+var ErrLost = errors.New("TCP was connected first")
 
 // progress is how far the link is that find returns, at that moment.
 type progress int

@@ -86,7 +86,7 @@ const (
 
 // errGone reports that the peer does not have the link any more, or that the two cannot go
 // on with it.
-var errGone = errors.New("the peer has given the link up, or is gone")
+var errGone = errors.New("the peer has ended the link, or is gone")
 
 // redial makes attempts until one brings another queue pair.
 func (l *Link) redial(ctx context.Context) error {
@@ -212,7 +212,7 @@ func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func
 
 // errNoTurn reports that a link has waited for its turn to make an attempt until its time
 // was over.
-var errNoTurn = errors.New("too many other links sought their peers")
+var errNoTurn = errors.New("too many other links were looking for their peers")
 
 // trial is what a search has seen of a route.
 type trial struct {
