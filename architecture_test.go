@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docs/architecture.md names what there is in the code, and where.
+// The tests here compare docs/architecture.md with the code: the names it has, and their
+// files.
 
 // architecturePackages are the packages that the document names, and their directories.
 var architecturePackages = map[string]string{
@@ -38,8 +39,8 @@ var architecturePackages = map[string]string{
 	"endpoint": "cmd/ringnet/internal/endpoint",
 }
 
-// declarations are the names that the files of a package declare, fields and methods
-// behind their types, with the files that do.
+// declarations maps each name that a package declares to the files that declare it. Fields
+// and methods have the name of their type before them.
 type declarations map[string][]string
 
 func (d declarations) add(file string, names ...string) {
@@ -81,7 +82,7 @@ func declarationsOf(t *testing.T, directory string) declarations {
 	return all
 }
 
-// receiverName is the type that a method belongs to.
+// receiverName returns the type of a receiver.
 func receiverName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -131,7 +132,8 @@ var (
 	namesAndFile  = regexp.MustCompile(`([^|\[\]]*)\[([^\]]+)\]\(\.\./([^)]+\.go)\)`)
 )
 
-// namesIn are the names of declarations in a text, as package and name: not those of files.
+// namesIn returns the names of declarations in a text, as package and name, without names
+// of files.
 func namesIn(text string) (names [][2]string) {
 	for _, m := range qualifiedName.FindAllStringSubmatch(text, -1) {
 		if _, known := architecturePackages[m[1]]; known && m[2] != "go" && m[2] != "md" {
@@ -150,7 +152,7 @@ func TestEveryNameInTheArchitectureDocumentExists(t *testing.T) {
 	for _, name := range namesIn(text) {
 		require.NotEmpty(t, all[name[0]][name[1]], "package %s has no %s", name[0], name[1])
 	}
-	// Behind names stands the file that declares them.
+	// After a name the document has the file that declares it.
 	located := 0
 	for line := range strings.Lines(text) {
 		for _, m := range namesAndFile.FindAllStringSubmatch(line, -1) {
@@ -209,7 +211,7 @@ func locksOf(file *ast.File) (locks []string) {
 	return locks
 }
 
-// mutexesIn are the fields that are mutexes: "" is an embedded one.
+// mutexesIn returns the fields that are mutexes: "" stands for an embedded one.
 func mutexesIn(n ast.Node) (fields []string) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		f, ok := n.(*ast.Field)

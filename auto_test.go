@@ -22,8 +22,7 @@ import (
 
 var errAbsent = errors.New("absent in this test")
 
-// better puts simulated links in the place of shm and rdma; nil means that
-// there is no such network here.
+// better replaces shm and rdma by simulated networks; nil means that the network is absent.
 func better(t *testing.T, shm, rdma fabric.Fabric) {
 	failures.forget()
 	t.Cleanup(failures.forget)
@@ -44,9 +43,9 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 	}
 }
 
-// delayTCP makes TCP be dialed after the given time: an hour where a better
-// network is to win however slow this machine is, or at once where TCP is to.
-// Then proofs have as long, too, unless proveWithin gives them less.
+// delayTCP has auto dial TCP only after the given time: an hour in tests where a better
+// network must win on the slowest machine, 0 where TCP must win. If the delay is longer
+// than the time for proofs, proofs get as long; proveWithin after that gives them less.
 func delayTCP(t *testing.T, delay time.Duration) {
 	if delay > proofWithin {
 		proveWithin(t, delay)
@@ -64,8 +63,8 @@ func listenAuto(t *testing.T, address string) *AutoListener {
 	return l.(*AutoListener)
 }
 
-// requireCarried says that a dial of l is carried by the named network, that it
-// comes out of Accept, and nothing else does, and that bytes go through.
+// requireCarried requires that a connection dialed to l is carried by the named network,
+// that Accept returns it and nothing else, and that bytes pass.
 func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *AutoConn {
 	t.Helper()
 	c, err := d.Dial("auto", l.Addr().String())
@@ -176,8 +175,8 @@ func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T)
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: TCP was connected first")
 }
 
-// The kernel of a stopped process makes its TCP connections. What else it accepts
-// when it goes on has been given up.
+// The kernel of a stopped process completes TCP handshakes. The requests for connections
+// over shm that the process answers when it continues have been given up by their dialer.
 func TestAutoTakesTCPWhenThePeerOfALinkIsStopped(t *testing.T) {
 	shm := sim.New(sim.Link{})
 	better(t, shm, nil)
@@ -213,7 +212,7 @@ func TestAutoTakesTCPWhenThePeerOfALinkIsStopped(t *testing.T) {
 	}
 }
 
-// stop stops the process that listens, or has it go on.
+// stop stops the process that listens, or continues it.
 func stop(n *sim.Network, l net.Listener, stopped bool) {
 	for _, e := range n.Endpoints() {
 		if e.LocalAddr().String() == l.Addr().String() {
@@ -222,7 +221,8 @@ func stop(n *sim.Network, l net.Listener, stopped bool) {
 	}
 }
 
-// Whoever is faster carries the connection, and what comes too late has been reset.
+// The faster network carries the connection. What the listener accepts on a slower one has
+// been reset by the dialer.
 func TestAutoIsAcceptedAsItWasDialedWhoeverIsFaster(t *testing.T) {
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
@@ -266,8 +266,8 @@ func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
 	require.ErrorContains(t, err, "rdma: TCP failed before this network was connected")
 }
 
-// A network that fails at the last moment leaves the TCP connection that was to
-// prove it.
+// If the better network fails at Confirm, auto uses the TCP connection that was to prove
+// the link.
 func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := &falling{Fabric: sim.New(sim.Link{})}
@@ -277,7 +277,7 @@ func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
 	require.True(t, f.fallen.Load())
 }
 
-// falling is a fabric whose connections fail at the last moment.
+// falling is a fabric whose dialed connections fail at Confirm.
 type falling struct {
 	fabric.Fabric
 	fallen atomic.Bool
@@ -311,8 +311,7 @@ func TestAutoErrorsAreTemporaryWhereThoseOfTCPAre(t *testing.T) {
 	}
 }
 
-// temporary is what package net's errors have besides the methods of net.Error
-// that are not deprecated.
+// temporary is the deprecated method of net.Error, which package net's errors have.
 type temporary interface{ Temporary() bool }
 
 func TestAutoFallsBackWhenMemoryCannotBeLocked(t *testing.T) {

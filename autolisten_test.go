@@ -29,7 +29,7 @@ func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
 		requireOpError(t, err, "listen", "auto", address, syscall.EADDRINUSE)
 		require.ErrorContains(t, err, squatted)
 		require.NoError(t, squatter.Close())
-		listenAuto(t, address) // nothing was left behind
+		listenAuto(t, address) // the failed Listen holds no port
 	}
 }
 
@@ -42,7 +42,7 @@ func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
 	requireCarried(t, l, Dialer{}, "rdma")
 }
 
-// squatted is a fabric whose next ports are taken.
+// squatted is a fabric whose next Listens, as many as times, find the port in use.
 type squatted struct {
 	fabric.Fabric
 	times int
@@ -97,8 +97,8 @@ func TestAutoListenerOutlivesABetterNetworkButNotTCP(t *testing.T) {
 	}
 }
 
-// A better network's listener that has failed must not keep dialers: nobody
-// answers them any more.
+// When the listener of a better network has failed, nobody answers requests there: dialers
+// must be refused, and not wait.
 func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
@@ -114,8 +114,7 @@ func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
 	require.Len(t, l.PassedOver(), 2)
 }
 
-// failing is a fabric whose listeners fail once fail is closed, and accept
-// nothing.
+// failing is a fabric whose listeners accept nothing, and fail once fail is closed.
 type failing struct {
 	fabric.Fabric
 	fail chan struct{}

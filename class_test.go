@@ -10,8 +10,8 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// What a fabric has to know before there is a connection, such as the traffic
-// class, it is told when it is opened.
+// A fabric gets what it must know before it connects, such as the traffic class, when it is
+// opened.
 func TestConfigOfEachSideReachesItsFabric(t *testing.T) {
 	n := sim.New(sim.Link{})
 	var class int

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// io.Copy to and from connections of auto.
+// io.Copy from and to connections of auto.
 
 // overEachCarrier runs a test or a benchmark with a function that connects over shm,
 // and over TCP.
@@ -39,7 +39,7 @@ func overEachCarrier(t testing.TB, run func(carrier string, connect func() (clie
 	}
 }
 
-// plainReader and plainWriter have no other methods for io.Copy to find.
+// plainReader and plainWriter hide from io.Copy all methods but Read and Write.
 type (
 	plainReader struct{ io.Reader }
 	plainWriter struct{ io.Writer }
@@ -132,8 +132,8 @@ func tcpPair(t testing.TB) (client, server net.Conn) {
 	return client, server
 }
 
-// io.Copy makes a buffer of 32 KiB for each call otherwise. (Half of that is the
-// bound, for under the race detector pools forget some of what they have.)
+// Without WriteTo and ReadFrom io.Copy allocates 32 KiB for each call. The bound is half of
+// that, because under the race detector a sync.Pool drops some of its buffers.
 func TestCopyMakesNoBuffers(t *testing.T) {
 	message := make([]byte, 1<<10)
 	overEachCarrier(t, func(carrier string, connect func() (client, server net.Conn)) {
@@ -198,7 +198,7 @@ func copyFrom(t testing.TB, client io.Writer, server io.Reader, message []byte) 
 
 var errFull = errors.New("full")
 
-// full is a writer that fails once it has had so many bytes.
+// full is a writer that fails after as many bytes as are left.
 type full struct{ left int }
 
 func (f *full) Write(p []byte) (int, error) {

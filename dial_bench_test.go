@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a dial costs, and its close: beside TCP, to a server of TCP alone, and over a
-// link that is up, beside "shm".
+// BenchmarkDial measures Dial and Close of auto to a server that has TCP alone, and to one
+// whose link is up; beside them TCP and "shm" alone.
 func BenchmarkDial(b *testing.B) {
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(b, err)

@@ -75,7 +75,7 @@ func TestErrorsOfUnknownNetworksNameTheFunctionThatKnowsThem(t *testing.T) {
 	require.ErrorContains(t, err, "unknown network shm: Listen knows auto, ")
 }
 
-// AddrPort of package net's addresses would have them be other ports.
+// AddrPort of a net.TCPAddr cuts such a port to 16 bits, which are another port.
 func TestDialFromAPortOfMoreThan16Bits(t *testing.T) {
 	for _, network := range []string{"shm", "shm-udp"} {
 		for _, local := range []net.Addr{&net.TCPAddr{Port: 1<<16 + 1}, &net.UDPAddr{Port: -1}} {

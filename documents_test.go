@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// guides are documents for operators and newcomers. Whatever they name exists.
+// guides are the documents for operators and newcomers. The tests here require that
+// whatever these name exists.
 var guides = []string{"docs/deploy.md", "docs/migrate.md", "docs/reliability.md", "docs/troubleshoot.md"}
 
 // overEachGuide runs a test with the text of each guide.
@@ -30,7 +31,7 @@ func overEachGuide(t *testing.T, test func(t *testing.T, text string)) {
 	}
 }
 
-// sources is the program text of this repository without its tests.
+// sources returns the program text of this repository without its tests.
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -46,7 +47,7 @@ func sources(t *testing.T) string {
 	return all.String()
 }
 
-// requireInSource requires a part of the sources, and does not print them.
+// requireInSource requires that the sources have a part, and does not print them.
 func requireInSource(t *testing.T, source, part string) {
 	t.Helper()
 	require.True(t, strings.Contains(source, part), "no source has %s", part)
@@ -63,7 +64,7 @@ func TestGuidesNameTestsThatExist(t *testing.T) {
 	})
 }
 
-// documents are all that are written for people.
+// documents returns the paths of all documents.
 func documents(t *testing.T) (paths []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "docs/*.md", ".github/*/*.md"} {
@@ -113,7 +114,7 @@ func TestEveryDocumentIsInTheIndex(t *testing.T) {
 	}
 }
 
-// anchor is how a link names a heading.
+// anchor returns the name of a heading in links.
 func anchor(heading string) string {
 	plain := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(heading), "")
 	return strings.ReplaceAll(plain, " ", "-")
@@ -161,7 +162,7 @@ func TestGuidesNameOptionsThatExist(t *testing.T) {
 	})
 }
 
-// Whoever copies a line of README.md for a library copies one that a test runs.
+// Each line that README.md gives for a library is a line of a test.
 func TestReadmeHasTheLinesOfTestsForLibraries(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -177,7 +178,7 @@ func TestReadmeHasTheLinesOfTestsForLibraries(t *testing.T) {
 	}
 }
 
-// exportedNames are the types and functions of this package.
+// exportedNames returns the types and functions of this package.
 func exportedNames(t *testing.T) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
@@ -203,8 +204,8 @@ func exportedNames(t *testing.T) (names []string) {
 	return names
 }
 
-// In tables the last column is reasons' codes, if its head says so, and text in
-// double quotes is of our errors.
+// In tables the last column has codes of reasons if its head says so, and text in double
+// quotes is that of our errors.
 func TestGuidesNameReasonsAndErrorsThatExist(t *testing.T) {
 	source := sources(t)
 	overEachGuide(t, func(t *testing.T, text string) {
@@ -233,8 +234,8 @@ func TestGuidesNameReasonsAndErrorsThatExist(t *testing.T) {
 	})
 }
 
-// The types of connections are those of other packages, of which go doc shows a name alone.
-// What they have is in the comments here.
+// The types of connections are aliases of types of other packages, for which go doc prints
+// the name alone. So the comments here must name their methods and fields.
 func TestCommentsOfAliasesNameEveryMethodAndField(t *testing.T) {
 	types := map[string]reflect.Type{
 		"Addr":        reflect.TypeFor[Addr](),
@@ -271,8 +272,8 @@ func TestCommentsOfAliasesNameEveryMethodAndField(t *testing.T) {
 	require.Equal(t, len(types), aliases)
 }
 
-// members are the exported methods of a type, and the exported fields of it or of what it
-// points to.
+// members returns the exported methods of a type, and the exported fields of it or of what
+// it points to.
 func members(of reflect.Type) (names []string) {
 	for method := range of.NumMethod() {
 		names = append(names, of.Method(method).Name)

@@ -70,7 +70,7 @@ func ExampleListen() {
 	// Output: is there an echo?
 }
 
-// Deadlines, and what an error is, are as in package net.
+// Deadlines and errors are as in package net.
 func ExampleConn() {
 	l := serve("") // accepts, and closes at once
 	conn, err := ringnet.Dial("auto", l.Addr().String())
@@ -232,7 +232,7 @@ func ExampleTrace() {
 	// level=INFO msg=closed written=0 received=5 error=<nil>
 }
 
-// What this process has done since it started, as an exporter of metrics wants it.
+// What this process has done since it started, for an exporter of metrics.
 func ExampleTotals() {
 	for network, t := range ringnet.Totals() {
 		log.Print(network, ": ", t.Opened-t.Closed, " connections, ", t.BytesSent, " bytes sent")
@@ -258,7 +258,7 @@ func exampleLogger() *slog.Logger {
 	}))
 }
 
-// serve says the same to everybody who connects.
+// serve sends the same text to each client that connects.
 func serve(what string) net.Listener {
 	l, err := ringnet.Listen("auto", "127.0.0.1:0")
 	if err != nil {
@@ -279,7 +279,7 @@ func serve(what string) net.Listener {
 	return l
 }
 
-// serveHTTP says the same to everybody who asks.
+// serveHTTP answers each request with the same text.
 func serveHTTP(what string) net.Listener {
 	l, err := ringnet.Listen("auto", "127.0.0.1:0")
 	if err != nil {
@@ -290,7 +290,7 @@ func serveHTTP(what string) net.Listener {
 	return l
 }
 
-// certificateFor makes a certificate that vouches for itself.
+// certificateFor makes a self-signed certificate.
 func certificateFor(name string) (tls.Certificate, *x509.CertPool) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// make fuzz begins with the inputs that are committed beside a target, and go test runs
-// them every time.
+// make fuzz starts from the inputs that are committed beside a target, and go test runs
+// each of them.
 func TestEveryFuzzTargetHasItsCorpus(t *testing.T) {
 	var targets, corpora []string
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

@@ -14,9 +14,9 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// What doc.go says about servers whose clients' hosts have lost power: closing
-// their connections takes the linger time for each link, one after the other.
-// net/http waits for a mutex meanwhile, so there is no virtual time.
+// doc.go says about servers whose clients' hosts have lost power: closing their connections
+// takes the linger time for each link, one after the other. Goroutines of net/http wait for
+// a mutex meanwhile, so this test cannot run in virtual time.
 func TestHTTPServerWaitsForEachLinkOfAHostThatIsGone(t *testing.T) {
 	const links, linger = 3, 50 * time.Millisecond
 	for name, end := range map[string]func(*http.Server) error{
@@ -58,9 +58,9 @@ func TestHTTPServerWaitsForEachLinkOfAHostThatIsGone(t *testing.T) {
 	}
 }
 
-// idlingListener tells when a server waits for another request on a connection. Before
-// that, though the connection is idle already, the connection's goroutine may find that
-// the server is shutting down, and close it beside the others.
+// idlingListener tells when a server reads the next request of a connection. Before that
+// the connection's goroutine may notice the shutdown, and close the connection while others
+// are closed.
 type idlingListener struct {
 	net.Listener
 	waiting chan<- struct{}
@@ -87,7 +87,7 @@ func (c *idling) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// leaveIdle has a server of HTTP answer a request, and keeps the connection.
+// leaveIdle has an HTTP server answer a request, and keeps the connection open.
 func leaveIdle(t *testing.T, d *Dialer, server net.Addr) {
 	t.Helper()
 	c, err := d.Dial("sim", server.String())

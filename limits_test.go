@@ -39,7 +39,7 @@ var twice = map[string]string{
 	"examples/echo/main.go examples/tls/main.go":  "an example can be read, and copied, by itself",
 }
 
-// source is a file of the repository that is no test.
+// source is a file of the repository that is not a test.
 type source struct {
 	path string
 	text string
@@ -73,10 +73,11 @@ func allSources(t *testing.T) (all []source) {
 	return all
 }
 
-// line is where something is in a source.
+// line returns the line of a position.
 func (s source) line(p token.Pos) int { return s.set.Position(p).Line }
 
-// large are the files, functions and types of a source that are too large, with their sizes.
+// large returns the files, functions and types of a source that are too large, with their
+// sizes.
 func (s source) large() map[string]string {
 	found := make(map[string]string)
 	note := func(name string, size, most int, unit string) {
@@ -134,8 +135,8 @@ type codeLine struct {
 	decl   ast.Decl // which it is of
 }
 
-// code are the lines of a source that are compared with others: those of functions and types,
-// without comments, tables, and lines that have only braces.
+// code returns the lines of a source that are compared with others: those of functions and
+// types, without comments, tables, and lines that have only braces.
 func (s source) code() (lines []codeLine) {
 	all := strings.Split(s.text, "\n")
 	skip := make(map[int]bool)
@@ -180,7 +181,7 @@ type place struct {
 	line int
 }
 
-// sameBlocks are the places of blocks that there are more than once, by their text.
+// sameBlocks returns the places of each block that occurs more than once, by its text.
 func sameBlocks(all []source) map[string][]place {
 	places := make(map[string][]place)
 	for _, s := range all {

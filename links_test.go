@@ -22,7 +22,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// linksTo are the links that this process has dialed to a listener.
+// linksTo returns the links that this process has dialed to a listener.
 func linksTo(l *Listener) (dialed []LinkInfo) {
 	for _, i := range Links() {
 		if i.Dialed && i.Remote == l.Addr() {
@@ -32,14 +32,14 @@ func linksTo(l *Listener) (dialed []LinkInfo) {
 	return dialed
 }
 
-// fewest is how many connections the link has that has the fewest.
+// fewest returns how many connections the link with the fewest has.
 func fewest(links []LinkInfo) int {
 	return slices.MinFunc(links, byConnections).Connections
 }
 
 func byConnections(a, b LinkInfo) int { return a.Connections - b.Connections }
 
-// echoAll sends back what accepted connections bring.
+// echoAll sends back what arrives on the connections that l accepts.
 func echoAll(l *Listener) {
 	for {
 		c, err := l.Accept()
@@ -48,7 +48,7 @@ func echoAll(l *Listener) {
 		}
 		go func() {
 			defer c.Close()
-			_, _ = io.Copy(c, c) // the other side sees
+			_, _ = io.Copy(c, c) // the dialer notices an error
 		}()
 	}
 }
@@ -73,8 +73,8 @@ func TestConnectionsAreSpreadOverAsManyLinksAsConfigSays(t *testing.T) {
 		for links := 1; links <= 3; links++ {
 			dial(1)
 			require.Eventually(t, func() bool { return len(linksTo(l)) == links }, time.Minute, time.Millisecond)
-			for fewest(linksTo(l)) < 8 { // else the next begins no link
-				dial(1) // perhaps on another: a link is up before the pool has it
+			for fewest(linksTo(l)) < 8 { // the next dial makes a link only if each has 8
+				dial(1) // it may join another link: a link is up before the pool has it
 			}
 		}
 		most := slices.MaxFunc(linksTo(l), byConnections).Connections
@@ -137,7 +137,7 @@ func TestConnectionsOutliveTheirQueuePairUnlessEitherEndWantsOtherwise(t *testin
 	}
 }
 
-// A host that has vanished is no other than one whose cable is out.
+// For its peers a host that has lost power is like one whose cable is out.
 func TestResumeTimeoutEndsConnectionsToAVanishedHost(t *testing.T) {
 	const noticed = 10*time.Second + rconn.AckTimeout*(rconn.Retries+1) // at the latest
 	for name, c := range map[string]struct {
@@ -169,7 +169,8 @@ func TestResumeTimeoutEndsConnectionsToAVanishedHost(t *testing.T) {
 	}
 }
 
-// What a connection does is bounded by its own times while it waits for its path.
+// While a link has no path, the deadlines and the linger times of its connections hold as
+// ever.
 func TestConnectionsWithoutAPathObeyDeadlinesAndLinger(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		n := sim.New(sim.Link{})
@@ -223,7 +224,7 @@ func TestLinksByDefaultAreOneForEightProcessors(t *testing.T) {
 	require.Equal(t, 1, (&Config{Links: 5, Dedicated: true}).MostLinks())
 }
 
-// dialEmpty makes a link without a connection, as a dialer does that has many.
+// dialEmpty makes a link without a connection, as a dialer of many connections does.
 func dialEmpty(t *testing.T, n *sim.Network, l net.Listener) (*link.Link, error) {
 	t.Helper()
 	cfg, err := small.Link()
@@ -234,8 +235,9 @@ func dialEmpty(t *testing.T, n *sim.Network, l net.Listener) (*link.Link, error)
 	return link.DialEmpty(t.Context(), ep, cfg)
 }
 
-// A link without a connection is memory for which nobody has been accepted: it is
-// bounded as such, and goes when others want its place, or the listener does.
+// A link without a connection takes memory before anything is accepted: Backlog and
+// PendingMemory count it, and it is closed when another dialer wants its place, or when the
+// listener closes.
 func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 	for name, lc := range map[string]ListenConfig{
 		"by number": {Config: small, Backlog: 2},
@@ -250,7 +252,7 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 				for range 2 {
 					_, err := dialEmpty(t, n, l)
 					require.NoError(t, err)
-					time.Sleep(time.Second) // until the listener has it
+					time.Sleep(time.Second) // until the listener has the link
 				}
 				_, err := dialEmpty(t, n, l)
 				require.ErrorContains(t, err, "backlog is full")
@@ -261,10 +263,10 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 
 				time.Sleep(time.Second)
 
-				// The first connection on a link has its place until it is accepted.
+				// The first connection of a link counts until it is accepted.
 				made, err := dialEmpty(t, n, l)
 				require.NoError(t, err)
-				time.Sleep(time.Second) // until the listener has it
+				time.Sleep(time.Second) // until the listener has the link
 				s, err := made.Open(t.Context())
 				require.NoError(t, err)
 				defer s.Close(0)
@@ -294,8 +296,8 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 	}
 }
 
-// Each dial of a Dialer that decides whom to trust opens a fabric of its own, but the
-// connections share a link, and no other Dialer's, who may decide otherwise.
+// Each dial of a Dialer with TrustUser opens a fabric of its own. Its connections share a
+// link all the same, but none with another Dialer, whose TrustUser may decide otherwise.
 func TestConnectionsOfADialerThatTrustsShareALink(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
@@ -309,7 +311,7 @@ func TestConnectionsOfADialerThatTrustsShareALink(t *testing.T) {
 		}
 		var connections []int
 		for _, i := range linksTo(l) {
-			if i.Connections > 0 { // else of another test, at the same address
+			if i.Connections > 0 { // others are of another test, at the same address
 				connections = append(connections, i.Connections)
 			}
 		}

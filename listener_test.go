@@ -48,7 +48,7 @@ func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
 			require.True(t, err.(net.Error).Timeout(), name)
 
-			acceptAll(t, l) // one that was given up may have come in time after all
+			acceptAll(t, l) // a dial that was given up may have succeeded at the listener
 			c, err := bounded.d.Dial(h.network, l.Addr().String())
 			require.NoError(t, err, name)
 			defer c.Close()
@@ -56,11 +56,11 @@ func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 	})
 }
 
-// dedicated has connections not share a link.
+// dedicated gives each connection a link of its own.
 var dedicated = &Config{Dedicated: true}
 
-// Over shm a listener makes the memory for the queues of both ends, and dialers
-// say how long theirs are to be.
+// Over shm the listener allocates the queues of both ends, and the dialer's request says
+// how long its own are.
 func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
 	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -85,7 +85,7 @@ func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
 	dial(greedy)
 }
 
-// greedy has a listener of shm make 17 MB for its queues.
+// greedy has a listener of shm allocate 17 MB for queues.
 var greedy = Dialer{Config: &Config{RecvQueue: 32768, Dedicated: true}}
 
 func TestPendingMemoryRefusesADialerThatWantsMoreAtOnce(t *testing.T) {
@@ -99,7 +99,7 @@ func TestPendingMemoryRefusesADialerThatWantsMoreAtOnce(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// Whoever wants no limit says so by the largest number.
+// The largest number means no limit.
 func TestListenWithoutLimits(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		h.listen(t, ListenConfig{Config: small, Backlog: math.MaxInt, PendingMemory: math.MaxInt})
@@ -132,13 +132,13 @@ func acceptAll(t *testing.T, l net.Listener) {
 		}
 	})
 	t.Cleanup(func() {
-		_ = l.Close() // perhaps the test has
+		_ = l.Close() // the test may have closed it
 		accepting.Wait()
 	})
 }
 
-// dialAndNeverConfirm asks for a connection over a simulated network, and does
-// not confirm the answer.
+// dialAndNeverConfirm requests a connection over a simulated network, and does not confirm
+// the answer.
 func dialAndNeverConfirm(t *testing.T, n *sim.Network, l net.Listener) {
 	t.Helper()
 	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
@@ -178,8 +178,7 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 	}
 }
 
-// Handshakes take their time over a long way. They are not ended because many
-// others want their places.
+// A handshake over a long way takes long. It is not ended for others that want its place.
 func TestHandshakesOfFarPeersAreNotEndedForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) })
@@ -226,8 +225,8 @@ func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
 	})
 }
 
-// Dialers of a listener that closes are refused or reset, as over TCP, whatever
-// they have got to.
+// Dialers of a listener that closes are refused or reset, as over TCP, at whatever stage
+// they are.
 func TestListenerCloseRefusesOrResetsWhoeverIsDialing(t *testing.T) {
 	t.Run("sim", func(t *testing.T) {
 		simulate(t, sim.New(sim.Link{}))
@@ -252,7 +251,7 @@ func closeWhileDialed(t *testing.T, h host) {
 					assert.True(t, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET), "%v", err)
 				})
 			}
-			time.Sleep(time.Duration(round) * 50 * time.Microsecond) // wherever they are by then
+			time.Sleep(time.Duration(round) * 50 * time.Microsecond) // each time at another stage of the dials
 			require.NoError(t, l.Close())
 			dialing.Wait()
 		}
@@ -310,7 +309,7 @@ func TestAcceptSurvivesAPeerThatFailsItsHandshake(t *testing.T) {
 	s.Close()
 }
 
-// closingBadly is a fabric whose listeners end with an error.
+// closingBadly is a fabric whose listeners return an error from Close.
 type closingBadly struct {
 	fabric.Fabric
 	err error

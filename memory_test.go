@@ -17,8 +17,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// limitMemory sets the limit of this process for the length of a test, when nothing
-// of it is in use.
+// limitMemory waits until no memory is in use, and then limits it for the length of a test.
 func limitMemory(t *testing.T, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -40,7 +39,7 @@ func TestMemoryHasALimitByDefault(t *testing.T) {
 	require.Equal(t, m.Limit, Memory().Limit)
 }
 
-// What links say that they have registered is what the process has in use.
+// What all links have registered together is what Memory returns as in use.
 func TestMemoryInUseIsThatOfLinks(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		limitMemory(t, 0)
@@ -86,7 +85,8 @@ func TestMemoryLimitFailsDials(t *testing.T) {
 	})
 }
 
-// A receiver of datagrams that has no memory for another sender is not taken for nobody.
+// A sender for which a receiver has no memory gets an error that says so, and not that
+// nobody listens.
 func TestMemoryLimitFailsDatagrams(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("shm is Linux's")
@@ -115,7 +115,7 @@ func TestMemoryLimitFailsDatagrams(t *testing.T) {
 	require.Equal(t, "found", string(p[:n]))
 }
 
-// What PacketConns have has a figure of its own, and is none of the links'.
+// Memory of PacketConns has a figure of its own, and is no part of that of links.
 func TestMemoryOfDatagrams(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("shm is Linux's")
@@ -137,7 +137,7 @@ func TestMemoryOfDatagrams(t *testing.T) {
 	require.Zero(t, Memory().Datagrams)
 }
 
-// Rings that cannot grow carry what there is to carry.
+// Where rings cannot grow, traffic goes on in the small ones.
 func TestMemoryLimitStopsGrowthOfRingsNotTraffic(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
@@ -189,15 +189,15 @@ func TestAutoTakesTCPWhileMemoryIsShortAndSaysWhy(t *testing.T) {
 	requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "shm")
 }
 
-// More connections are asked for than there is memory: each is made, over one
-// network or another, and none hangs.
+// More connections are dialed than there is memory for: each is made, over one network or
+// another, and none hangs.
 func TestAutoConnectsAllWhenMemoryIsUsedUp(t *testing.T) {
 	h := shmHost(t)
 	l, err := Listen("auto", net.JoinHostPort(h.ip, "0"))
 	require.NoError(t, err)
 	acceptAll(t, l)
 	limitMemory(t, 8<<20)
-	delayTCP(t, 2*time.Second) // for an emulated machine that makes 600 dials at once
+	delayTCP(t, 2*time.Second) // an emulated machine makes 600 dials at once
 	first, err := Dial("shm", l.Addr().String())
 	require.NoError(t, err)
 	defer first.Close()

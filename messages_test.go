@@ -29,11 +29,11 @@ import (
 var messageDirectories = []string{".", "rconn", "pconn", "credit", "internal/budget", "internal/fabric", "internal/fabric/shm",
 	"internal/fabric/verbs", "internal/link", "internal/wire", "cmd/ringnet", "cmd/ringnet/internal", "metrics"}
 
-// messages are the texts of errors in the sources, as searchable has them, and one
-// file that has each.
+// messages returns the texts of errors in the sources, as searchable makes them, each with
+// one file that has it.
 func messages(t *testing.T) map[string]string { return textsOf(t, messagesOf) }
 
-// textsOf are texts in the sources.
+// textsOf returns texts of the sources, each with one file that has it.
 func textsOf(t *testing.T, texts func(*ast.File) []string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -63,7 +63,7 @@ func textsOf(t *testing.T, texts func(*ast.File) []string) map[string]string {
 	return all
 }
 
-// messagesOf are the texts in a file of which errors are made.
+// messagesOf returns the texts in a file of which errors are made.
 func messagesOf(file *ast.File) (texts []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -101,7 +101,7 @@ func typeName(e ast.Expr) string {
 	return ""
 }
 
-// literals are the strings in a part of a program.
+// literals returns the strings in a part of a program.
 func literals(n ast.Node) (texts []string) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
@@ -114,8 +114,8 @@ func literals(n ast.Node) (texts []string) {
 	return texts
 }
 
-// searchable is a format as a reader searches for it: with "…" for what is put in,
-// and without what stands around it, which may be all.
+// searchable returns a format as a reader searches for it: with "…" for what is put in, and
+// without it at either end. Nothing may be left.
 func searchable(format string) string {
 	text := strings.Trim(verb.ReplaceAllString(format, "…"), "… :;,")
 	if inner, ok := strings.CutPrefix(text, "("); ok {
@@ -133,8 +133,8 @@ var (
 	letters = regexp.MustCompile(`[a-z]{2}`)
 )
 
-// explained are the messages in the tables of docs/troubleshoot.md, whose column of
-// texts is the first or, of errnos, the second.
+// explained returns the messages in the tables of docs/troubleshoot.md. The column of texts
+// is the first or, of errnos, the second.
 func explained(t *testing.T) (texts []string) {
 	t.Helper()
 	document, err := os.ReadFile("docs/troubleshoot.md")
@@ -161,8 +161,8 @@ func TestTroubleshootHasEveryMessage(t *testing.T) {
 	}
 }
 
-// Whoever is refused a thousand times reads the error a thousand times. Advice is the
-// document's, and ringnet doctor's.
+// A program that is refused a thousand times logs the error a thousand times. So advice is
+// in the document and in ringnet doctor, not in errors.
 func TestMessagesAreShort(t *testing.T) {
 	const most = 120
 	advice := regexp.MustCompile(`\b(modprobe|apt-get|ulimit|LimitMEMLOCK|docker|chmod|TrustUser|CAP_\w+)\b|\n`)
@@ -172,7 +172,7 @@ func TestMessagesAreShort(t *testing.T) {
 	}
 }
 
-// Explanations outlive their messages otherwise.
+// When a message goes, its explanation goes, too.
 func TestTroubleshootHasNoMessageThatIsGone(t *testing.T) {
 	all := textsOf(t, func(file *ast.File) []string { return literals(file) })
 	for _, text := range explained(t) {

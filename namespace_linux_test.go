@@ -16,9 +16,9 @@ import (
 // namespaceEnv says that this process is in a network namespace of a test.
 const namespaceEnv = "RINGNET_TEST_NAMESPACE"
 
-// inNamespace runs the rest of a test in a process and a network namespace of its
-// own, with some addresses and nftables' rules for IPv4, and returns false in the
-// process that has nothing more to do.
+// inNamespace runs the rest of a test in a process and a network namespace of its own, with
+// some addresses and nftables rules for IPv4. It returns true there, and false in the
+// process that has started it, which has nothing more to do.
 func inNamespace(t *testing.T, rules string) bool {
 	t.Helper()
 	if os.Getenv(namespaceEnv) == "" {
@@ -65,8 +65,9 @@ func runInNamespace(t *testing.T) {
 	require.Contains(t, string(out), "--- PASS: "+t.Name())
 }
 
-// TestAutoInNamespaces has auto go where nftables lets TCP go. They are tests of
-// one test, whose names no device has, for a guest would take minutes for them.
+// TestAutoInNamespaces requires that auto reaches the listener that TCP reaches under rules
+// of nftables. It has them as subtests, which a guest, for which they would take minutes,
+// leaves out: none has the name of a device's network.
 func TestAutoInNamespaces(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"AutoGoesWhereATCPPortIsMapped":            testAutoGoesWhereATCPPortIsMapped,
@@ -105,7 +106,8 @@ func testAutoGoesWhereATCPPortIsMapped(t *testing.T) {
 	requireCarried(t, pod, Dialer{}, "shm") // by its own address
 }
 
-// The mapping of a service address, of which nobody else has the port.
+// A service address is mapped to a pod, and nobody listens at its port on the address
+// itself.
 func testAutoGoesWhereAServiceAddressLeads(t *testing.T) {
 	if !inNamespace(t, `chain output {
 		type nat hook output priority -100
@@ -149,8 +151,8 @@ func testAutoGoesWhereTCPIsBalancedTo(t *testing.T) {
 	requireNothingElse(t, pod)
 }
 
-// The listener sees another port than the dialer has named, and cannot know that
-// it is the same connection.
+// The listener sees another port than the dialer's request has, and cannot know that it is
+// the same connection.
 func testAutoIsCarriedByTCPFromATranslatedAddress(t *testing.T) {
 	if !inNamespace(t, `chain postrouting {
 		type nat hook postrouting priority 100
@@ -166,7 +168,7 @@ func testAutoIsCarriedByTCPFromATranslatedAddress(t *testing.T) {
 	requireNothingElse(t, l)
 }
 
-// What TCP may not pass auto does not pass, though shared memory would.
+// Auto does not pass a filter that stops TCP, though shared memory could.
 func testAutoDoesNotPassAFilterThatStopsTCP(t *testing.T) {
 	if !inNamespace(t, `chain input {
 		type filter hook input priority 0
@@ -184,7 +186,7 @@ func testAutoDoesNotPassAFilterThatStopsTCP(t *testing.T) {
 	requireNothingElse(t, dropped)
 }
 
-// TCP repeats a SYN that was lost after a second; the link waits for it.
+// TCP repeats a lost SYN after a second. The link waits for it.
 func testAutoProvesALinkThoughASYNIsLost(t *testing.T) {
 	if !inNamespace(t, `chain input {
 		type filter hook input priority 0
@@ -197,7 +199,7 @@ func testAutoProvesALinkThoughASYNIsLost(t *testing.T) {
 	requireCarried(t, l, Dialer{}, "shm")
 }
 
-// A link does not wait for more than that, and TCP does.
+// If the second SYN is lost, too, TCP repeats it later, and the link does not wait so long.
 func testAutoIsCarriedByTCPThatIsSlow(t *testing.T) {
 	if !inNamespace(t, `chain input {
 		type filter hook input priority 0
@@ -238,8 +240,8 @@ func testAutoIsCarriedByTCPThatIsHalfOpen(t *testing.T) {
 	requireNothingElse(t, l)
 }
 
-// Dials of one listener of several that share a port reach whichever the kernel
-// chooses, and all are accepted.
+// Several listeners share a port. The kernel chooses which of them a dial of one reaches,
+// and each dial is accepted.
 func testAutoAndSeveralListenersOnOnePort(t *testing.T) {
 	if !inNamespace(t, "") {
 		return
@@ -297,7 +299,8 @@ func testAutoAndSeveralListenersOnOnePort(t *testing.T) {
 	requireNothing(accepted)
 }
 
-// Without a port to spare for the proof, TCP shares one with other destinations.
+// Where no port is free for the proof's connection, TCP uses one that it has to other
+// destinations.
 func testAutoWithoutAPortToSpare(t *testing.T) {
 	if !inNamespace(t, "") {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// options are what programs assert of a connection to set what a *net.TCPConn has.
+// options are the methods of a *net.TCPConn that programs look for by a type assertion.
 type options interface {
 	net.Conn
 	SetNoDelay(bool) error
@@ -22,7 +22,7 @@ type options interface {
 	SetWriteBuffer(int) error
 }
 
-// setAll sets every option, and returns what each said.
+// setAll calls each method, and returns the errors.
 func setAll(c options) []error {
 	return []error{
 		c.SetNoDelay(false),
@@ -60,7 +60,7 @@ func TestOptionsOfTCPAreThoseOfTheConnectionThatCarriesAuto(t *testing.T) {
 	})
 }
 
-// requireOptions says that c has the options, as long as it is open.
+// requireOptions requires that c takes the options while it is open.
 func requireOptions(t *testing.T, c net.Conn) {
 	t.Helper()
 	require.Implements(t, (*options)(nil), c)
@@ -74,7 +74,7 @@ func requireOptions(t *testing.T, c net.Conn) {
 	}
 }
 
-// WriteBuffers of auto is that of what carries it, or of package net.
+// WriteBuffers of auto is that of the connection that carries it, or that of package net.
 func TestAutoWritesBuffersOverEachCarrier(t *testing.T) {
 	for _, carrier := range []string{"shm", "tcp"} {
 		t.Run(carrier, func(t *testing.T) {

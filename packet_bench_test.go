@@ -51,7 +51,7 @@ func addrPortOf(c net.PacketConn) netip.AddrPort {
 	return c.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
 }
 
-// echoPackets answers every datagram with the same, until its socket is closed.
+// echoPackets sends every datagram back, until the socket is closed.
 func echoPackets(c packets) {
 	p := make([]byte, 4088)
 	for {
@@ -63,8 +63,8 @@ func echoPackets(c packets) {
 	}
 }
 
-// The other process of BenchmarkPacketRoundTrip: it says hello to who has started it, and
-// answers what comes back.
+// TestPacketEchoProgram is the other process of BenchmarkPacketRoundTrip: it sends a
+// greeting to the process that started it, and then sends back what arrives.
 func TestPacketEchoProgram(t *testing.T) {
 	to := os.Getenv("RINGNET_PACKET_ECHO")
 	if to == "" {
@@ -72,7 +72,7 @@ func TestPacketEchoProgram(t *testing.T) {
 	}
 	c := listenPackets(t, os.Getenv("RINGNET_PACKET_NETWORK"))
 	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until the parent has gone
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the parent has exited
 		c.Close()
 	}()
 	_, err := c.WriteToUDPAddrPort([]byte("hello"), netip.MustParseAddrPort(to))
@@ -187,7 +187,7 @@ func BenchmarkPacketGroup(b *testing.B) {
 			}()
 			b.SetBytes(1024)
 			for _, m := range members {
-				_, _, err := m.ReadFrom(make([]byte, 1024)) // the sender has found it
+				_, _, err := m.ReadFrom(make([]byte, 1024)) // from now on the sender knows this member
 				require.NoError(b, err)
 			}
 			b.ResetTimer()

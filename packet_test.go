@@ -38,7 +38,7 @@ func TestPacketConn(t *testing.T) {
 	}
 }
 
-// groupsAt are those at an interface.
+// groupsAt returns the groups at an interface.
 func groupsAt(network string, ifi *net.Interface) *packettest.Groups {
 	return &packettest.Groups{
 		Listen: func(group string) (net.PacketConn, error) { return ringnet.ListenMulticast(network, ifi, group) },
@@ -53,7 +53,7 @@ func groupsAt(network string, ifi *net.Interface) *packettest.Groups {
 	}
 }
 
-// interfaceOf is the interface that has an address.
+// interfaceOf returns the interface that has an address.
 func interfaceOf(t testing.TB, host string) *net.Interface {
 	t.Helper()
 	all, err := net.Interfaces()
@@ -84,7 +84,7 @@ func testPacketConn(t *testing.T, network, host string, groups *packettest.Group
 	})
 }
 
-// Who says that it has another's address gets nothing that is for the other.
+// A sender that claims another's address gets none of the answers to it.
 func TestPacketConnAnswersTheOwnerOfAnAddress(t *testing.T) {
 	owner, server := listenPackets(t, "shm-udp"), listenPackets(t, "shm-udp")
 	f, err := shm.Fabric()

@@ -16,8 +16,7 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// interrupted is a fabric whose dialers do something else once their requests have
-// been answered.
+// interrupted is a fabric that calls then whenever a request of a dialer has been answered.
 type interrupted struct {
 	fabric.Fabric
 	then func()
@@ -41,8 +40,8 @@ func (e interruptedEndpoint) Connect(ctx context.Context, private []byte) ([]byt
 	return answer, err
 }
 
-// A listener ends when it has answered, and another one has its port: TCP's word
-// holds.
+// A listener closes when it has answered, and another one takes its port: auto reaches the
+// second, as TCP does.
 func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := &interrupted{Fabric: sim.New(sim.Link{})}
@@ -59,7 +58,7 @@ func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
 	requireNothingElse(t, second)
 }
 
-// A listener ends when it has answered, and nobody has its port.
+// A listener closes when it has answered, and nobody takes its port.
 func TestAutoFailsAsTCPDoesWhenTheListenerHasEnded(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := &interrupted{Fabric: sim.New(sim.Link{})}
@@ -70,7 +69,8 @@ func TestAutoFailsAsTCPDoesWhenTheListenerHasEnded(t *testing.T) {
 	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
 }
 
-// The proof of a link may be behind connections that nobody accepts.
+// The TCP connection that proves a link may be queued behind connections that nobody
+// accepts.
 func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
@@ -147,7 +147,7 @@ func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
 	requireNothingElse(t, l)
 }
 
-// Connections that a peer begins before it has proven the link end with it.
+// Connections that a dialer opens before it has proven the link end with the link.
 func TestLinkUsedBeforeItIsProvenIsEnded(t *testing.T) {
 	delayTCP(t, time.Hour)
 	proveWithin(t, lapse)
@@ -170,7 +170,7 @@ func TestLinkUsedBeforeItIsProvenIsEnded(t *testing.T) {
 	_, err = early.Read(make([]byte, 1), deadline.New())
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 
-	c, err := l.Accept() // as any that a peer has ended
+	c, err := l.Accept() // as one that its peer has reset
 	require.NoError(t, err)
 	_, err = c.Read(make([]byte, 1))
 	require.Error(t, err)

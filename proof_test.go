@@ -19,18 +19,18 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// lapse is how long both ends wait for what a proof lacks where it does lack
-// something.
+// lapse is how long each end waits for a proof in tests in which a part of it does not
+// come.
 const lapse = 100 * time.Millisecond
 
-// proveWithin has both ends wait so long for what a proof lacks.
+// proveWithin sets how long each end waits for a proof.
 func proveWithin(t *testing.T, d time.Duration) {
 	before := proofWithin
 	proofWithin = d
 	t.Cleanup(func() { proofWithin = before })
 }
 
-// requireNothingElse says that a listener accepts no more connections.
+// requireNothingElse requires that a listener accepts no more connections.
 func requireNothingElse(t *testing.T, l interface {
 	net.Listener
 	SetDeadline(time.Time) error
@@ -42,7 +42,7 @@ func requireNothingElse(t *testing.T, l interface {
 	require.NoError(t, l.SetDeadline(time.Time{}))
 }
 
-// requireConnected says that bytes go through, and that c comes out of Accept.
+// requireConnected requires that Accept returns the other end of c, and that bytes pass.
 func requireConnected(t *testing.T, c net.Conn, l net.Listener) {
 	t.Helper()
 	defer c.Close()
@@ -82,14 +82,14 @@ func listenTCP(t *testing.T, address string) *net.TCPListener {
 	return l.(*net.TCPListener)
 }
 
-// forget has networks asked again that have failed.
+// forget has auto try networks again that have failed.
 func (m *failureMemory) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.known)
 }
 
-// A listener of one network has the port that a TCP server has on TCP.
+// Over shm or rdma one server listens at the port at which another listens over TCP.
 func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
@@ -110,7 +110,7 @@ func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 	}
 }
 
-// A link that was dialed without TCP says nothing of where TCP leads.
+// A link that was dialed without TCP is no proof of where TCP leads.
 func TestAutoDoesNotUseALinkThatIsNotProven(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
@@ -124,8 +124,8 @@ func TestAutoDoesNotUseALinkThatIsNotProven(t *testing.T) {
 	requireConnected(t, dialAuto(t, Dialer{}, server.Addr().String()), server)
 }
 
-// liar is a listener that takes every link, and says that it looks out for the TCP
-// connection that proves it.
+// liar is a listener that accepts every link, and claims to wait for the TCP connection
+// that proves it.
 func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
 	addr := at.(*net.TCPAddr).AddrPort()
 	l, err := f.Listen(addr, 16)
@@ -148,7 +148,7 @@ func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
 	}()
 }
 
-// A squatter cannot end a TCP connection that it has not got.
+// A squatter cannot end a TCP connection that it does not have.
 func TestAutoPassesASquatterThatLies(t *testing.T) {
 	delayTCP(t, time.Hour)
 	proveWithin(t, lapse)
@@ -160,7 +160,7 @@ func TestAutoPassesASquatterThatLies(t *testing.T) {
 	require.Equal(t, "tcp", c.LocalAddr().Network())
 	requireCodes(t, c, ReasonElsewhere, ReasonNotTried)
 
-	tried, err := server.Accept() // what was to prove the link
+	tried, err := server.Accept() // the connection that was to prove the link
 	require.NoError(t, err)
 	n, err := tried.Read(make([]byte, 1))
 	require.Zero(t, n)
@@ -173,7 +173,7 @@ func TestAutoPassesASquatterThatLies(t *testing.T) {
 	requireNothingElse(t, server)
 }
 
-// A server that speaks first shows that it has the connection.
+// A server that writes first shows that it has the TCP connection.
 func TestAutoReadsWhatAServerSaysFirstWhenASquatterLies(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
@@ -195,8 +195,8 @@ func TestAutoReadsWhatAServerSaysFirstWhenASquatterLies(t *testing.T) {
 	require.Equal(t, "220 ready", string(got))
 }
 
-// rawDial asks a listener for a link, as a dialer on auto does, and calls answered
-// when the listener has answered, with the port that the request has named.
+// rawDial requests a link as a dialer of auto does, with the port of the TCP connection
+// that is to prove it. It calls answered when the listener has answered.
 func rawDial(t *testing.T, f fabric.Fabric, to net.Addr, port uint16, answered func() error) error {
 	t.Helper()
 	remote, err := addrPort(to)
@@ -214,7 +214,7 @@ func rawDial(t *testing.T, f fabric.Fabric, to net.Addr, port uint16, answered f
 	return err
 }
 
-// confirming is an endpoint with something to do before it confirms.
+// confirming is an endpoint that calls before at Confirm.
 type confirming struct {
 	fabric.Endpoint
 	before func() error
@@ -227,8 +227,8 @@ func (e confirming) Confirm() error {
 	return e.Endpoint.Confirm()
 }
 
-// anyPort is one that nobody has, and that the kernel gives to nobody who has not asked
-// for it: it takes others for connections and for port 0 (ip_local_port_range).
+// anyPort returns a port that nothing uses and that the kernel gives only to programs that
+// ask for it: for connections and for port 0 the kernel takes others (ip_local_port_range).
 func anyPort(t *testing.T) *net.TCPAddr {
 	t.Helper()
 	for {
@@ -243,7 +243,7 @@ func anyPort(t *testing.T) *net.TCPAddr {
 	}
 }
 
-// portsTaken is how many ports anyPort has looked at.
+// portsTaken counts the ports that anyPort has tried.
 var portsTaken atomic.Int64
 
 var errDied = errors.New("the dialer has died")
@@ -261,7 +261,7 @@ func TestAutoListenerDropsTheClaimOfADialerThatDies(t *testing.T) {
 	require.Eventually(t, func() bool { return !l.claims.any() }, time.Minute, time.Millisecond)
 }
 
-// What a TCP connection is that its dialer has ended: it comes out of Accept.
+// Accept returns the TCP connection, which its dialer has closed.
 func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
@@ -286,7 +286,8 @@ func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
 	require.Eventually(t, func() bool { return !l.claims.any() }, time.Minute, time.Millisecond)
 }
 
-// A dialer that has named the port and then uses the TCP connection for traffic.
+// A dialer names the port of a TCP connection in its request, and then uses that connection
+// for traffic.
 func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 	delayTCP(t, time.Hour)
 	proveWithin(t, lapse)
@@ -307,7 +308,7 @@ func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 				if confirms {
 					return nil
 				}
-				s, err := l.Accept() // before this side gives up
+				s, err := l.Accept() // before the dialer gives up
 				require.NoError(t, err)
 				accepted <- s
 				return errDied
@@ -331,8 +332,8 @@ func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 	}
 }
 
-// What is claimed and does not come is not waited for, and a claim takes nothing
-// but the connection with its very ends.
+// If the connection that was claimed does not come, the link ends. A connection from
+// another port does not meet the claim.
 func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
 	delayTCP(t, time.Hour)
 	proveWithin(t, lapse)

@@ -53,7 +53,7 @@ func TestReasonsHaveCodes(t *testing.T) {
 	}
 }
 
-// What can be done about a reason is in the documentation, and not in each error.
+// The advice about a reason is in docs/auto.md, and not in each error.
 func TestDocumentOfAutoHasEveryReason(t *testing.T) {
 	codes := everyReason(t)
 	document, err := os.ReadFile("docs/auto.md")
@@ -65,7 +65,7 @@ func TestDocumentOfAutoHasEveryReason(t *testing.T) {
 	require.Equal(t, len(codes), strings.Count(table, "\n| "), "docs/auto.md has a row too many")
 }
 
-// everyReason is all that there are.
+// everyReason returns all codes.
 func everyReason(t *testing.T) (codes []ReasonCode) {
 	t.Helper()
 	source, err := os.ReadFile("reason.go")

@@ -23,14 +23,14 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// small is a configuration of which many fit anywhere.
+// small is a configuration that takes so little memory that many connections fit anywhere.
 var small = &Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
 
-// impatient is a configuration whose connections end with their queue pair, at once.
+// impatient is a configuration whose connections end as soon as their queue pair does.
 var impatient = &Config{ResumeTimeout: -1}
 
-// A dialer is not told that a listener has had enough as long as that accepts.
-// Package integration has this test for rdma.
+// No dialer is told that the backlog is full while the listener accepts. Package
+// integration has this test for rdma.
 func TestDialFiveHundredAtOnce(t *testing.T) {
 	simulate(t, sim.New(sim.Link{}))
 	for name, h := range map[string]func(t *testing.T) host{
@@ -50,7 +50,7 @@ func TestDialFiveHundredAtOnce(t *testing.T) {
 					}
 					serving.Go(func() {
 						defer c.Close()
-						_, _ = io.Copy(c, c) // the other side sees
+						_, _ = io.Copy(c, c) // the dialer notices an error
 					})
 				}
 			}()
@@ -70,7 +70,7 @@ func TestDialFiveHundredAtOnce(t *testing.T) {
 	}
 }
 
-// echo dials, and has one message come back.
+// echo dials, sends a message and reads it back.
 func echo(d *Dialer, network, address string) error {
 	c, err := d.Dial(network, address)
 	if err != nil {
@@ -88,8 +88,8 @@ func echo(d *Dialer, network, address string) error {
 	return nil
 }
 
-// inVirtualTime runs a test on a simulated network, and then lets the time pass
-// that closed connections take to go.
+// inVirtualTime runs a test on a simulated network, and then waits until closed connections
+// are gone.
 func inVirtualTime(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) })
@@ -153,7 +153,7 @@ func TestDialOfAFullBacklogHasAnEnd(t *testing.T) {
 	})
 }
 
-// refusing is a fabric that answers the first requests itself.
+// refusing is a fabric that answers the first requests with errors of its own.
 type refusing struct {
 	fabric.Fabric
 	answers []error
@@ -186,7 +186,8 @@ func simulateRefusing(t *testing.T, answers ...error) *refusing {
 	return f
 }
 
-// The peer's connection manager remembers a connection of the same queue pair.
+// The peer's connection manager still has a connection of the same queue pair, and refuses
+// the request as stale.
 func TestDialRepeatsARequestRefusedAsStale(t *testing.T) {
 	stale := &fabric.RejectError{Reason: fabric.RejectStale}
 	f := simulateRefusing(t, stale, stale, stale)
@@ -211,7 +212,7 @@ func TestDialRepeatsNoRequestRefusedForGood(t *testing.T) {
 	}
 }
 
-// Dialers that give up at any moment leave no place taken.
+// Dialers that give up, at whatever stage, keep no place in the backlog.
 func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{Config: small, Backlog: 4})
@@ -257,7 +258,7 @@ func port(t *testing.T, l net.Listener) string {
 	return port
 }
 
-// TCP may be dialed while a network whose backlog was full is asked once more.
+// Auto may dial TCP while it asks a network again whose backlog was full.
 func TestAutoSaysWhyANetworkWasNotConnectedWhenTCPWon(t *testing.T) {
 	a := newAttempt(&autoDial{Dialer: new(Dialer)}, netip.AddrPort{})
 	a.try("shm")
@@ -286,6 +287,6 @@ func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
 		defer c.Close()
 		require.Equal(t, "tcp", c.LocalAddr().Network())
 		requireReasons(t, c.(*AutoConn), "shm: connection refused by the peer: the listener's backlog is full", "rdma: TCP was connected first")
-		delayTCP(t, time.Hour) // or a part of the time that there is
+		delayTCP(t, time.Hour) // in the next round a part of the timeout is less
 	}
 }

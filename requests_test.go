@@ -59,8 +59,8 @@ func simulateCrowd(t *testing.T) *crowd {
 	return f
 }
 
-// dialSilentHosts has many dials of each of some silent hosts wait for an answer
-// until cancel, or the end of the test.
+// dialSilentHosts makes many dials to each of several silent hosts, which wait for an
+// answer until cancel, or the end of the test.
 func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var dialing sync.WaitGroup
@@ -81,7 +81,7 @@ func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
 	return cancel
 }
 
-// smallDedicated has each dial be a request.
+// smallDedicated has each dial make a request of its own.
 var smallDedicated = func() *Config {
 	c := *small
 	c.Dedicated = true
@@ -93,7 +93,7 @@ func TestRequestsUnderWayAreAtMost64(t *testing.T) {
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
 	cancel := dialSilentHosts(t, f, 8, 64)
 
-	// One that finds no place waits for it as long as it may, and no longer.
+	// A dial that finds no place waits for one until its timeout.
 	d := Dialer{Config: smallDedicated, Timeout: 10 * time.Millisecond}
 	_, err := d.Dial("crowd", l.Addr().String())
 	requireOpError(t, err, "dial", "crowd", "10.0.0.1:"+port(t, l), os.ErrDeadlineExceeded)
@@ -119,15 +119,15 @@ func TestRequestsUnderWayToOneHostAreAtMost16(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.ErrorContains(t, err, "waited for 16 other requests to 10.0.0.5")
 
-	f.most.Store(16) // for this one is besides those
+	f.most.Store(16) // the next request is one more than these
 	c, err := (&Dialer{Config: smallDedicated, Timeout: time.Minute}).Dial("crowd", l.Addr().String())
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	require.EqualValues(t, 17, f.most.Swap(16))
 }
 
-// The limit is for the sake of rdma_cm, which shm has nothing to do with: as many
-// dials as anybody likes wait for listeners that do not answer.
+// The bound is for rdma_cm, which shm does not use: over shm any number of dials may wait
+// for listeners that do not answer.
 func TestRequestsOverSHMAreNotBounded(t *testing.T) {
 	h := shmHost(t)
 	f, err := openSHM(nil, nil)
@@ -141,7 +141,7 @@ func TestRequestsOverSHMAreNotBounded(t *testing.T) {
 			assert.ErrorIs(t, err, syscall.ECONNREFUSED)
 		})
 	}
-	for range 100 { // all of them, and none is answered
+	for range 100 { // all 100 requests arrive, and none is answered
 		ep, err := hung.Accept()
 		require.NoError(t, err)
 		defer ep.Close()

@@ -215,8 +215,8 @@ func TestDialObeysItsTimeoutAndItsContext(t *testing.T) {
 	requireOpError(t, err, "dial", "sim", silent, context.Canceled)
 }
 
-// Those who wait for the first dial's link wait for what becomes of it, and do
-// not ask the host again, one after the other.
+// Dials that wait for the link of the first dial fail with it. They do not ask the host
+// again, one after the other.
 func TestDialsOfASilentHostEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(sim.Link{})
@@ -237,7 +237,7 @@ func TestDialsOfASilentHostEndTogether(t *testing.T) {
 }
 
 func TestDialTriesTheAddressesOfANameInTurn(t *testing.T) {
-	// Package net has a channel of its own, which must not be made in a bubble.
+	// Package net makes a channel at its first look-up, which must not be made in a bubble.
 	_, err := resolver("10.0.0.1").LookupNetIP(t.Context(), "ip4", "host.example")
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
@@ -269,7 +269,7 @@ func resolver(addrs ...string) *net.Resolver {
 	}}
 }
 
-// answer answers one question as a name server does over TCP.
+// answer answers one query as a name server does over TCP.
 func answer(c net.Conn, addrs []string) {
 	defer c.Close()
 	var size [2]byte
@@ -351,8 +351,7 @@ func TestErrorsWithoutRDMASayWhatToDo(t *testing.T) {
 	}
 }
 
-// requireOpError says that err is package net's error for the operation, around
-// the given cause.
+// requireOpError requires package net's error for the operation, around the given cause.
 func requireOpError(t *testing.T, err error, op, network, addr string, cause error) {
 	t.Helper()
 	var e *net.OpError

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// testDirectories are where the tests are that documents name, as package and test.
+// testDirectories are the directories of the tests that documents name, as package and
+// test.
 var testDirectories = map[string]string{
 	"ringnet":     ".",
 	"budget":      "internal/budget",

@@ -13,7 +13,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// slow is a fabric whose device takes its time to take work requests.
+// slow is a fabric whose PostSend takes 10 ms.
 type slow struct{ fabric.Fabric }
 
 func (f slow) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
@@ -28,9 +28,9 @@ func (e slowEndpoint) PostSend(wr []fabric.WorkRequest) error {
 	return e.Endpoint.PostSend(wr)
 }
 
-// When the peer's application does not close, the end of patience with its stream
-// and that with the link come at once: what is being posted then is posted before
-// the endpoint is closed.
+// If the peer's application does not close, the times that its stream and that the link
+// wait for it pass at the same moment. A PostSend that is under way then returns before the
+// endpoint is closed.
 func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) })

@@ -13,7 +13,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// counting is an end of a connection that tells its Stats.
+// counting is a connection that has Stats.
 type counting interface {
 	net.Conn
 	Stats() Stats
@@ -33,7 +33,7 @@ func overEachLeg(t *testing.T, test func(t *testing.T, h host, carrier string)) 
 	})
 }
 
-// connect dials l, which accepts.
+// connect dials l and accepts the connection.
 func connect(t *testing.T, h host, l net.Listener, d *Dialer) (client, server counting) {
 	t.Helper()
 	c, err := d.Dial(h.network, l.Addr().String())
@@ -161,7 +161,7 @@ func TestStatsCountReadsAndWritesThatWaited(t *testing.T) {
 
 		written := make(chan error, 1)
 		go func() {
-			_, err := client.Write(make([]byte, 8<<20)) // which nobody reads
+			_, err := client.Write(make([]byte, 8<<20)) // the server does not read
 			written <- err
 		}()
 		require.Eventually(t, func() bool { return client.Stats().WriteWaits > 0 }, 10*time.Second, time.Millisecond)

@@ -17,7 +17,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// counted is a fabric that counts how often it is dialed.
+// counted is a fabric that counts the calls of Dial.
 type counted struct {
 	fabric.Fabric
 	dials atomic.Int32
@@ -28,7 +28,7 @@ func (f *counted) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 	return f.Fabric.Dial(ctx, local, remote)
 }
 
-// outlive lets a minute pass for what is remembered.
+// outlive makes all that is remembered expire.
 func (m *failureMemory) outlive() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,12 +54,12 @@ func TestAutoRemembersForAMinuteWhatOnlyTCPConnects(t *testing.T) {
 	dialAuto(t, Dialer{}, server.Addr().String())
 	require.EqualValues(t, 2, shm.dials.Load())
 
-	// Another address is another matter.
+	// A failure at one address does not count for another.
 	dialAuto(t, Dialer{}, listenTCP(t, "127.0.0.1:0").Addr().String())
 	require.EqualValues(t, 3, shm.dials.Load())
 }
 
-// A silent network costs its time once.
+// Only the first dial waits for a silent network.
 func TestAutoRemembersASilentNetwork(t *testing.T) {
 	rdma := sim.New(sim.Link{})
 	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
@@ -70,12 +70,12 @@ func TestAutoRemembersASilentNetwork(t *testing.T) {
 	for range 3 {
 		c := dialAuto(t, Dialer{}, server.Addr().String())
 		requireCodes(t, c, ReasonOther, ReasonSilent)
-		delayTCP(t, time.Hour) // or the test would take hours
+		delayTCP(t, time.Hour) // the test would take hours if auto waited again
 	}
 	require.EqualValues(t, 1, f.dials.Load())
 }
 
-// Where TCP does not connect either the peer is not there yet.
+// If TCP does not connect either, the peer may not have started yet.
 func TestAutoRemembersNothingOfAPeerThatIsNotThere(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
@@ -217,7 +217,7 @@ func TestRequireOfAListener(t *testing.T) {
 	lc.Require = []string{"shm", "rdma"}
 	_, err = lc.Listen(t.Context(), "auto", l.Addr().String())
 	require.EqualError(t, err, "listen auto "+l.Addr().String()+": no required network is available: rdma: absent in this test")
-	listenAuto(t, l.Addr().String()) // nothing was left behind
+	listenAuto(t, l.Addr().String()) // the failed Listen holds no port
 	lc.Require = []string{"ib"}
 	_, err = lc.Listen(t.Context(), "auto", "127.0.0.1:0")
 	require.ErrorContains(t, err, `ListenConfig.Require has "ib": want shm or rdma`)
@@ -246,8 +246,8 @@ func TestAutoOfOneFamily(t *testing.T) {
 	require.ErrorContains(t, err, "no address of the local address's family")
 }
 
-// As TCP has it, a program may listen at all addresses of one family, and another,
-// or another listener of the same, at those of the other.
+// As with TCP, a program may listen at all addresses of one family, and another program, or
+// another listener of the same, at those of the other.
 func TestAutoListensAtAllAddressesOfOneFamily(t *testing.T) {
 	delayTCP(t, time.Hour)
 	failures.forget()
@@ -287,7 +287,7 @@ func TestAutoListensAtAllAddressesOfOneFamily(t *testing.T) {
 	}
 }
 
-// The options of TCP's sockets reach them, and a link comes about all the same.
+// Options of TCP sockets are set on those of auto, and a link is made all the same.
 func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
@@ -321,7 +321,7 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 	require.Equal(t, "127.0.0.3", c.LocalAddr().(*net.TCPAddr).IP.String())
 }
 
-// A listener that is handed over, by a service manager or by another process.
+// A service manager, or another process, hands over a listener.
 func TestAutoListensOnATCPListenerThatExists(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
@@ -334,8 +334,7 @@ func TestAutoListensOnATCPListenerThatExists(t *testing.T) {
 	require.ErrorContains(t, err, "no required network is available: rdma: absent in this test")
 }
 
-// Another process that has the port of shm gets no connection that TCP brings
-// here.
+// Another process that has the port of shm gets no connection that comes here over TCP.
 func TestAutoListensOnATCPListenerWhosePortIsInUse(t *testing.T) {
 	delayTCP(t, time.Hour)
 	proveWithin(t, lapse)

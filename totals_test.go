@@ -20,7 +20,7 @@ import (
 func alone(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		runtime.GC() // finds connections that nobody has closed
+		runtime.GC() // closes connections that tests have dropped
 		CloseIdleLinks()
 		for _, n := range Totals() {
 			if n.Opened != n.Closed {
@@ -31,7 +31,7 @@ func alone(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond, "links of other tests: %+v", Links())
 }
 
-// since is what the process has done over a network since before.
+// since returns what the process has counted for a network since before.
 func since(before map[string]NetworkTotals, network string) NetworkTotals {
 	a, b := before[network], Totals()[network]
 	return NetworkTotals{
@@ -217,7 +217,7 @@ func TestListenersCountRefusalsForTheBacklog(t *testing.T) {
 	})
 }
 
-// A server out of memory does not look healthy.
+// A server that is out of memory counts the dialers that it refuses.
 func TestListenersCountRefusalsForMemory(t *testing.T) {
 	for name, has := range map[string]int{"a link": 0, "a connection more on it": (*Config)(nil).PinnedMemory()} {
 		t.Run(name, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestTotalsCountLinksThatAreLost(t *testing.T) {
 	require.Eventually(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 }, 10*time.Second, time.Millisecond)
 }
 
-// breakLink ends the link of a connection that is the first on it.
+// breakLink breaks the link of c, which must be the first connection on it.
 func breakLink(n *sim.Network, c net.Conn) {
 	n.Find(c.LocalAddr().(Addr).AddrPort(), c.RemoteAddr().(Addr).AddrPort()).Fail(errors.New("cable on fire"))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// recorder keeps what a Trace is told.
+// recorder records the calls of a Trace.
 type recorder struct {
 	mu       sync.Mutex
 	dials    []DialEvent
@@ -25,7 +25,7 @@ type recorder struct {
 	up, down []LinkInfo
 	moved    []LinkInfo
 	waited   []time.Duration
-	causes   []error // of either
+	causes   []error // of LinkMoved and of LinkDown
 }
 
 func record[T any](r *recorder, to *[]T) func(T) {
@@ -54,7 +54,7 @@ func (r *recorder) trace() *Trace {
 	}
 }
 
-// has says whether a condition of what was recorded holds.
+// has returns a function that evaluates a condition under the recorder's lock.
 func (r *recorder) has(condition func() bool) func() bool {
 	return func() bool {
 		r.mu.Lock()
@@ -181,8 +181,8 @@ func TestTraceTellsOfALinkThatMoves(t *testing.T) {
 	require.Empty(t, append(dialer.down, listener.down...))
 }
 
-// Dialers that differ in nothing but Trace share links. Each is told of its own
-// connections, and the one whose dial has made the link, of that.
+// Dialers that differ in nothing but Trace share links. The Trace of each gets its own
+// connections, and that of the Dialer whose dial made the link gets the link.
 func TestTraceTellsOfALinkToTheDialerThatMadeIt(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		limitMemory(t, 0) // no links of other tests are left
@@ -340,8 +340,8 @@ func TestTraceTellsOfOneOfSeveralClosesAtOnce(t *testing.T) {
 	})
 }
 
-// A program that recovers from a panic of its own function, or whose test ends in it,
-// keeps no connection that nobody has.
+// If LinkUp panics and the program recovers, the connection, which nobody has, is closed
+// when it is collected.
 func TestTraceWhoseLinkUpPanicsLeavesNoConnection(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})

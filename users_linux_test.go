@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// strangerEnv is the network and the address that a process of another user listens
-// on.
+// strangerEnv has the network and the address at which a process of another user listens.
 const strangerEnv = "RINGNET_STRANGER"
 
 func TestMain(m *testing.M) {
@@ -34,7 +33,8 @@ func TestMain(m *testing.M) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is over
 }
 
-// stranger has another user listen at an address, and says where that is.
+// stranger starts a process of another user that listens at an address, and returns where
+// it does.
 func stranger(t *testing.T, network, address string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -70,7 +70,7 @@ func stranger(t *testing.T, network, address string) string {
 	return strings.TrimSpace(line)
 }
 
-// onlySHM leaves auto no rdma, whatever this machine has.
+// onlySHM has auto do without rdma, whatever this machine has.
 func onlySHM(t *testing.T) {
 	f, err := openSHM(nil, nil)
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -80,7 +80,7 @@ func onlySHM(t *testing.T) {
 	better(t, f, nil)
 }
 
-// Were shm waited for, these tests would take an hour.
+// If auto waited for shm, these tests would take an hour.
 
 func TestAutoListensWhereAnotherUserListensOnSHM(t *testing.T) {
 	onlySHM(t)
