@@ -20,8 +20,8 @@ import (
 
 var benchmarkSizes = []int{64, 512, 4 << 10, 64 << 10}
 
-// benchEachFabric runs a benchmark over every fabric that this machine has. Over
-// direct, which costs next to nothing, what is left is the library's own share.
+// benchEachFabric runs a benchmark over every fabric that this machine has. Direct costs
+// next to nothing: over it the library's own share is measured.
 func benchEachFabric(b *testing.B, run func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn))) {
 	connects := map[string]func(b *testing.B) (client, server *rconn.Conn){
 		"direct": directly,
@@ -87,7 +87,7 @@ func skipIfUnsupported(b *testing.B, err error) {
 	require.NoError(b, err)
 }
 
-// BenchmarkWriteRead is one Write and one Read in one goroutine: over direct
+// BenchmarkWriteRead is one Write and one Read in one goroutine: over direct it measures
 // the library's own share of a message.
 func BenchmarkWriteRead(b *testing.B) {
 	overEachFabricOfSize(b, func(b *testing.B, client, server *rconn.Conn, p []byte) {
@@ -130,7 +130,7 @@ func echoMessages(c net.Conn, n int) {
 	}
 }
 
-// BenchmarkStream is one Write, while another goroutine reads what there is.
+// BenchmarkStream is one Write, while another goroutine reads what has arrived.
 func BenchmarkStream(b *testing.B) {
 	overEachFabricOfSize(b, func(b *testing.B, client, server *rconn.Conn, p []byte) {
 		go func() {

@@ -16,7 +16,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// bufferFor is a buffer that the end of the test closes, if the test has not.
+// bufferFor returns a buffer that the end of the test closes, if the test has not.
 func bufferFor(t *testing.T, c *rconn.Conn, size int) *rconn.Buffer {
 	t.Helper()
 	b, err := c.NewBuffer(size)
@@ -70,13 +70,13 @@ func TestBuffersArriveAmongWrites(t *testing.T) {
 	})
 }
 
-// A buffer that is handed over cannot be filled, written or told apart from what it
-// holds by anybody, until it is back.
+// Until the device has given a buffer back, it cannot be filled or written, and none of its
+// methods tells what it holds.
 func TestBufferThatIsHandedOver(t *testing.T) {
 	inVirtualTime(t, sim.Link{Latency: time.Second}, func(t *testing.T, v simVenue) {
 		client, server := v.connect(t, nil, nil)
 		b := bufferFor(t, client, 1000)
-		b.Wait() // it is not handed over
+		b.Wait() // the buffer is not handed over
 		_, err := b.Write([]byte("hello"))
 		require.NoError(t, err)
 		n, err := client.WriteBuffer(b)
@@ -142,7 +142,7 @@ func TestBufferIsFilledFromAReader(t *testing.T) {
 	})
 }
 
-// What has no room at the peer before the deadline the buffer still holds.
+// At the deadline the buffer still holds the bytes for which the peer had no room.
 func TestBufferKeepsWhatWasNotAccepted(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, tight, tight)
@@ -156,7 +156,7 @@ func TestBufferKeepsWhatWasNotAccepted(t *testing.T) {
 		n, err := client.WriteBuffer(b)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.Equal(t, 4<<10, n, "the peer's ring")
-		b.Wait() // whatever the peer's application does
+		b.Wait() // returns although the peer's application does nothing
 		require.Equal(t, size-n, b.Len())
 		require.NoError(t, client.SetWriteDeadline(time.Time{}))
 		atOnce(t, func() error {
@@ -166,8 +166,8 @@ func TestBufferKeepsWhatWasNotAccepted(t *testing.T) {
 	})
 }
 
-// A connection that is closed or lost hands its buffers back, and their memory stays
-// until they are closed.
+// When a connection is closed or lost, its buffers come back. Their memory stays until they
+// are closed.
 func TestBuffersOutliveTheConnection(t *testing.T) {
 	for name, end := range map[string]func(v simVenue, c *rconn.Conn){
 		"closed":    func(_ simVenue, c *rconn.Conn) { _ = c.Close() },
@@ -207,7 +207,7 @@ func TestBufferWithoutMemoryIsAnError(t *testing.T) {
 	})
 }
 
-// BenchmarkWriteBuffer has bytes read from somewhere and written, with a slice and Write,
+// BenchmarkWriteBuffer reads bytes from a reader and writes them, with a slice and Write,
 // and with two buffers, while the peer drops them.
 func BenchmarkWriteBuffer(b *testing.B) {
 	benchEachFabric(b, func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn)) {
@@ -263,7 +263,7 @@ func BenchmarkWriteBuffer(b *testing.B) {
 	})
 }
 
-// drop reads all that arrives where it lies.
+// drop discards all that arrives, without a copy.
 func drop(c *rconn.Conn) {
 	for {
 		if _, err := c.Peek(1); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// cut cuts b into a few buffers, some of them empty.
+// cut cuts b into several buffers, some of them empty.
 func cut(b []byte, r *rand.Rand) (bufs net.Buffers) {
 	for range r.IntN(20) {
 		n := r.IntN(1 + r.IntN(len(b)+1))
@@ -32,7 +32,7 @@ func sizeOf(bufs net.Buffers) (n int) {
 	return n
 }
 
-// A few buffers are one message, as they would be in one piece.
+// WriteBuffers sends several buffers as one message, like one Write of their bytes.
 func TestBuffersAreOneMessage(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for _, sizes := range [][]int{
@@ -58,7 +58,7 @@ func TestBuffersAreOneMessage(t *testing.T) {
 			require.EqualValues(t, total, n)
 			require.Empty(t, bufs)
 			for _, b := range pieces {
-				clear(b) // they are ours again
+				clear(b) // Write no longer needs the bytes
 			}
 			require.NoError(t, pattern(1).receiveExactly(server, 0, total))
 			require.EqualValues(t, min(total, 1), client.Stats().MessagesSent, "%d buffers, %d bytes", len(sizes), total)
@@ -98,7 +98,8 @@ func TestBuffersOfAllSizes(t *testing.T) {
 	})
 }
 
-// Buffers are one Write: what others write at the same time comes before or behind.
+// WriteBuffers is one Write: bytes that others write at the same time arrive before or
+// after all of it.
 func TestBuffersAreNotMixedWithOtherWrites(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, tight, tight)
@@ -147,8 +148,8 @@ func TestBuffersAreNotMixedWithOtherWrites(t *testing.T) {
 	})
 }
 
-// A deadline, and Close, end it in the middle: it says how much it has accepted, and
-// leaves the rest in the buffers.
+// A deadline or Close ends WriteBuffers in the middle: it returns how much it has accepted,
+// and leaves the rest in the buffers.
 func TestBuffersThatAreNotAcceptedAreLeft(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		const total = 100_000
@@ -188,8 +189,8 @@ func TestBuffersThatAreNotAcceptedAreLeft(t *testing.T) {
 	})
 }
 
-// No buffers, and empty ones, are written as nothing is: they say whether the
-// connection could be written to.
+// WriteBuffers of no buffers, or of empty ones, writes nothing, and returns the error that
+// a Write would.
 func TestBuffersThatAreEmpty(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, _ := v.connect(t, nil, nil)
@@ -210,8 +211,8 @@ func TestBuffersThatAreEmpty(t *testing.T) {
 	})
 }
 
-// BenchmarkWriteBuffers is a header and a body to a peer that reads: written at
-// once, and one after the other.
+// BenchmarkWriteBuffers writes a header and a body to a peer that reads: with one call, and
+// with two.
 func BenchmarkWriteBuffers(b *testing.B) {
 	ways := []struct {
 		name  string

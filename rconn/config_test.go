@@ -18,8 +18,8 @@ func TestConfigDefaultsAreThoseDocumented(t *testing.T) {
 	var none *rconn.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
-	// Staging memory and receives, each with what goes with it, mlx5's queues of 64,
-	// 8 and 32 KiB, and a ring.
+	// Staging memory and receives with their headers, mlx5's queues of 64, 8 and 32 KiB,
+	// and a ring.
 	const link = 1<<20 + (4+4)<<10 + (64+8+32+4)<<10
 	require.Equal(t, link+16<<10, none.PinnedMemory())
 	require.Equal(t, link+1<<20, (&rconn.Config{Dedicated: true}).PinnedMemory())

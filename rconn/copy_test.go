@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patternFile is a file with n bytes of the pattern, open for reading.
+// patternFile returns a file with n bytes of the pattern, open for reading.
 func patternFile(t testing.TB, p pattern, n int) *os.File {
 	t.Helper()
 	b := make([]byte, n)
@@ -63,7 +63,7 @@ func TestCopyOfAFile(t *testing.T) {
 	})
 }
 
-// What is not a file may wait for ever, and then holds up nothing.
+// A reader that is not a file may block for ever. Meanwhile Write and Close do not wait.
 func TestCopyOfAReaderThatBlocks(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)
@@ -83,7 +83,7 @@ func TestCopyOfAReaderThatBlocks(t *testing.T) {
 	})
 }
 
-// nextIs is nil if want is what arrives next.
+// nextIs returns nil if want arrives next.
 func nextIs(want string, c io.Reader) error {
 	b := make([]byte, len(want))
 	if _, err := io.ReadFull(c, b); err != nil {
@@ -95,8 +95,8 @@ func nextIs(want string, c io.Reader) error {
 	return nil
 }
 
-// A deadline stops a copy where it can go on: nothing has been read that was
-// not accepted.
+// A deadline ends a copy of a file where another copy can continue: no byte was read from
+// the file that was not accepted.
 func TestCopyOfAFileAgainstADeadline(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		const total = 100_000
@@ -123,7 +123,7 @@ func TestCopyOfAFileAgainstADeadline(t *testing.T) {
 	})
 }
 
-// What a file does not take is not lost.
+// Bytes that the file does not take are not lost.
 func TestCopyToAFileThatFails(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)
@@ -139,7 +139,8 @@ func TestCopyToAFileThatFails(t *testing.T) {
 	})
 }
 
-// A file that cannot be read is the file's error, and the connection works on.
+// If the file cannot be read, the copy returns the file's error, and the connection works
+// on.
 func TestCopyOfAFileThatFails(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)
@@ -155,7 +156,7 @@ func TestCopyOfAFileThatFails(t *testing.T) {
 	})
 }
 
-// oddFile is a file of another's making.
+// oddFile is a file whose Read is the test's.
 type oddFile struct {
 	*os.File
 	read func(p []byte) (int, error)
@@ -163,7 +164,7 @@ type oddFile struct {
 
 func (f oddFile) Read(p []byte) (int, error) { return f.read(p) }
 
-// Whatever a reader does that calls itself a file, the connection works on.
+// Whatever a reader does that looks like a file, the connection works on.
 func TestCopyOfAnOddFile(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)
@@ -175,7 +176,7 @@ func TestCopyOfAnOddFile(t *testing.T) {
 		}
 		f := oddFile{patternFile(t, 1, 1), func([]byte) (int, error) { panic("odd") }}
 		require.PanicsWithValue(t, "odd", func() { client.ReadFrom(f) })
-		// The bytes of a Read that fails count, as they do for io.Copy.
+		// Bytes of a Read that also returns an error count, as they do for io.Copy.
 		f.read = func(p []byte) (int, error) { return copy(p, "before"), syscall.EIO }
 		n, err := client.ReadFrom(f)
 		require.ErrorIs(t, err, syscall.EIO)

@@ -16,12 +16,12 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Peers, links and devices that die, in virtual time.
+// Peers, links and devices fail, in virtual time.
 
-// ackLimit is how long a device waits for its peer in all.
+// ackLimit is the time in which a device repeats a message before it gives the peer up.
 const ackLimit = rconn.AckTimeout * (rconn.Retries + 1)
 
-// wan has a latency, so that things are under way, and no jitter.
+// wan has a latency, so that messages are under way for a while, and no jitter.
 var wan = sim.Link{Latency: 5 * time.Millisecond}
 
 func TestCutLinkIsNoticedWhileIdle(t *testing.T) {
@@ -30,7 +30,7 @@ func TestCutLinkIsNoticedWhileIdle(t *testing.T) {
 		t.Run(idle.String(), func(t *testing.T) {
 			inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 				c, s := v.connect(t, nil, nil)
-				// Something is heard just before the link is cut.
+				// Something arrives just before the link is cut.
 				time.Sleep(idle)
 				_, err := s.Write([]byte("x"))
 				require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestCutLinkThatIsBackInTwoSecondsCostsNothing(t *testing.T) {
 					v.Cut(true)
 					time.Sleep(2 * time.Second)
 					v.Cut(false)
-					time.Sleep(time.Second) // for the devices to try again
+					time.Sleep(time.Second) // for the devices to repeat what was lost
 				}
 				return nil
 			}
@@ -192,7 +192,7 @@ func TestQueuePairThatFailsIsAReset(t *testing.T) {
 func TestPortThatGoesDownIsProbed(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connect(t, &rconn.Config{KeepAlive: -1}, &rconn.Config{KeepAlive: -1})
-		v.PortDown() // and up again before anything was lost
+		v.PortDown() // the port is up again, and nothing was lost
 		time.Sleep(time.Minute)
 		require.EqualValues(t, 1, c.Link().Probes)
 
@@ -218,7 +218,7 @@ func TestCloseGivesUpAtTheLingerTime(t *testing.T) {
 		require.IsType(t, (*net.OpError)(nil), err)
 		require.Equal(t, 2*time.Second, time.Since(start))
 
-		// The default is longer than a device tries.
+		// The default is longer than a device repeats a message.
 		start = time.Now()
 		requireDead(t, s.Close())
 		require.Equal(t, ackLimit, time.Since(start))
@@ -236,8 +236,8 @@ func TestLingerWithoutEndWaitsForTheDevice(t *testing.T) {
 	})
 }
 
-// A peer that has only closed its half still waits for bytes, which Close must
-// not call delivered.
+// A peer that has closed only its half still waits for bytes. Close must not report them as
+// delivered.
 func TestCloseGivesUpOnAPeerThatHasClosedItsHalf(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
@@ -252,12 +252,12 @@ func TestCloseGivesUpOnAPeerThatHasClosedItsHalf(t *testing.T) {
 	})
 }
 
-// Close waits for the peer's device only; what its process owes to the teardown
-// has a time limit of its own.
+// Close waits for the peer's device only. What the peer's process must still send has a
+// time limit of its own.
 func TestCloseDoesNotWaitForTheAnswerToFIN(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
-		v.endpoint(s).HoldReceives(true) // its progress engine sees nothing
+		v.endpoint(s).HoldReceives(true) // s sees nothing of what arrives
 		start := time.Now()
 		require.NoError(t, c.Close())
 		require.Equal(t, 2*wan.Latency, time.Since(start))
@@ -272,7 +272,7 @@ func TestCloseDoesNotWaitForTheAnswerToFIN(t *testing.T) {
 func TestCloseOfADeadConnectionHasAnEnd(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
-		v.endpoint(c).HoldReceives(true) // nothing comes back, not even flushed
+		v.endpoint(c).HoldReceives(true) // nothing comes back, not even flushed completions
 		v.endpoint(s).Kill()
 		time.Sleep(time.Second)
 		start := time.Now()
@@ -333,7 +333,7 @@ func TestWorkRequestThatFailsEndsTheConnection(t *testing.T) {
 				require.NoError(t, err)
 				_, err = c.Read(make([]byte, 1))
 				require.Error(t, err)
-				if status != fabric.Flushed { // which says that there was an error, not which
+				if status != fabric.Flushed { // Flushed tells that the queue pair has failed, and not why
 					require.ErrorContains(t, err, status.String())
 				}
 				_, err = s.Read(make([]byte, 1))
@@ -352,7 +352,7 @@ func TestKeepAliveProbesAnIdleConnection(t *testing.T) {
 		require.InDelta(t, 60, c.Link().Probes, 1, "one a second")
 		require.Zero(t, s.Link().Probes, "keepalive is off")
 
-		// Nobody is asked who talks anyway.
+		// A connection on which the peer sends is not probed.
 		before := c.Link().Probes
 		for range 100 {
 			time.Sleep(400 * time.Millisecond)

@@ -19,7 +19,7 @@ var past = time.Unix(1, 0)
 func requireTimeout(t *testing.T, err error) {
 	t.Helper()
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	ne, ok := err.(net.Error) // asserted, not unwrapped: as net/http does
+	ne, ok := err.(net.Error) // by a type assertion and not errors.As, like net/http
 	require.True(t, ok)
 	require.True(t, ne.Timeout())
 	require.True(t, ne.Temporary()) //nolint:staticcheck // crypto/tls makes the error permanent if it is not
@@ -141,7 +141,7 @@ func TestDeadlineMovedLaterDoesNotWake(t *testing.T) {
 	})
 }
 
-// Deadlines pass all the time while both sides send, and the streams stay whole.
+// Deadlines pass all the time while both ends send, and the streams stay whole.
 func TestDeadlinesThatPassLeaveTheStreamWhole(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for i, shape := range shapes {
@@ -171,7 +171,7 @@ func TestDeadlinesThatPassLeaveTheStreamWhole(t *testing.T) {
 	})
 }
 
-// soon is a deadline that may have passed by the time it is set.
+// soon returns a deadline that may have passed when it is set.
 func soon(r *rand.Rand) time.Time {
 	return time.Now().Add(time.Duration(r.IntN(2_000_000) - 100_000))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A connection that its owner forgets is closed when it is collected.
+// A connection to which the program has lost all references is closed when it is collected.
 func TestDroppedConnectionIsClosed(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		l, err := v.Listen(v.any(), 8)

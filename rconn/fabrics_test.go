@@ -24,19 +24,19 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// venue is a fabric that the suite runs over, and an address to listen on.
+// venue is a fabric over which the suite runs, and an address to listen at.
 type venue struct {
 	fabric.Fabric
 	addr netip.Addr
-	slow bool // an emulated device: do less
+	slow bool // an emulated device: tests do less
 
-	virtual bool // time is
+	virtual bool // time is virtual
 }
 
-// overEachFabric runs a test over every fabric that this machine has. Over sim
-// it runs in virtual time, once on an instant link and once on a far one whose
-// completions come in odd orders; there a test in which everybody waits fails
-// at once, and so does one that leaves anything behind.
+// overEachFabric runs a test over every fabric that this machine has. Over sim it runs in
+// virtual time, once on an instant link and once on one with a latency whose completions
+// come in odd orders. There a test in which every goroutine waits fails at once, and so
+// does a test that leaves anything open.
 func overEachFabric(t *testing.T, test func(t *testing.T, v venue)) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) { test(t, v.venue) })
 	inVirtualTime(t, far, func(t *testing.T, v simVenue) { test(t, v.venue) })
@@ -44,9 +44,8 @@ func overEachFabric(t *testing.T, test func(t *testing.T, v venue)) {
 	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
 }
 
-// overEachFabricInRealTime is for tests that virtual time cannot run: those
-// with subtests, and those whose calls queue behind one another on a mutex
-// while time has to pass.
+// overEachFabricInRealTime is for tests that cannot run in virtual time: those with
+// subtests, and those whose calls wait for a mutex while time has to pass.
 func overEachFabricInRealTime(t *testing.T, test func(t *testing.T, v venue)) {
 	t.Run("sim", func(t *testing.T) {
 		n := sim.New(sim.Link{})
@@ -79,7 +78,7 @@ func shmVenue(t *testing.T) venue {
 }
 
 // verbsVenue is the RDMA device at the address in SOFTROCE_ADDR. With
-// RINGNET_REQUIRE_RDMA=1 there has to be one.
+// RINGNET_REQUIRE_RDMA=1 there must be one.
 func verbsVenue(t *testing.T) venue {
 	t.Helper()
 	unless := func(ok bool, why string, args ...any) {
@@ -99,7 +98,7 @@ func verbsVenue(t *testing.T) venue {
 	return venue{Fabric: f, addr: addr, slow: true}
 }
 
-// times is n, or fewer where that would take long.
+// times returns n, or less where that would take long.
 func (v venue) times(n int) int {
 	if v.slow || testing.Short() {
 		return max(n/10, 1)
@@ -107,11 +106,10 @@ func (v venue) times(n int) int {
 	return n
 }
 
-// any is a free port.
+// any returns an address with a free port.
 func (v venue) any() netip.AddrPort { return netip.AddrPortFrom(v.addr, 0) }
 
-// parked makes sure, where that is possible, that calls made in the background
-// wait by now for what is to wake them.
+// parked returns, where that can be known, when the calls in the background wait.
 func (v venue) parked() {
 	if v.virtual {
 		synctest.Wait()
@@ -121,20 +119,20 @@ func (v venue) parked() {
 var (
 	simAddr = netip.MustParseAddr("10.0.0.1")
 
-	// far is a link on which nothing happens at once and sends and receives
-	// complete in odd orders.
+	// far is a link on which each message takes time, and sends and receives complete in
+	// odd orders.
 	far = sim.Link{Latency: 200 * time.Microsecond, Bandwidth: 1 << 30, Jitter: time.Millisecond, Seed: 1}
 )
 
-// simVenue is a simulated network, for what only that can do.
+// simVenue is a simulated network, for what no other fabric can do.
 type simVenue struct {
 	venue
 	*sim.Network
 }
 
-// inVirtualTime runs a test on a simulated network in virtual time. A receive
-// must have been posted for every message, and in the end nothing may be left,
-// once what is closed has had its time to go.
+// inVirtualTime runs a test on a simulated network in virtual time. Each message must find
+// a posted receive, and nothing may be left open at the end, when closed connections have
+// had their time.
 func inVirtualTime(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
 	t.Helper()
 	withHostilePeers(t, l, func(t *testing.T, v simVenue) {
@@ -143,8 +141,8 @@ func inVirtualTime(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)
 	})
 }
 
-// withHostilePeers is inVirtualTime for tests in which a peer may well send
-// where no receive is posted.
+// withHostilePeers is inVirtualTime for tests whose peers may send where no receive is
+// posted.
 func withHostilePeers(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
 	t.Helper()
 	name := "sim"
@@ -168,7 +166,7 @@ func virtually(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
 	})
 }
 
-// endpoint is what c runs on.
+// endpoint returns the endpoint of c.
 func (v simVenue) endpoint(c *rconn.Conn) *sim.Endpoint {
 	return v.Find(c.LocalAddr().(rconn.Addr).AddrPort(), c.RemoteAddr().(rconn.Addr).AddrPort())
 }
@@ -229,7 +227,7 @@ func (v venue) dial(t testing.TB, to netip.AddrPort, cfg *rconn.Config) (*rconn.
 	return rconn.Client(t.Context(), "rdma", ep, cfg)
 }
 
-// pipe is what nettest.TestConn asks for.
+// pipe returns what nettest.TestConn asks for.
 func (v venue) pipe(t testing.TB) func() (c1, c2 net.Conn, stop func(), err error) {
 	l, err := v.Listen(v.any(), 8)
 	require.NoError(t, err)
@@ -243,7 +241,7 @@ func (v venue) pipe(t testing.TB) func() (c1, c2 net.Conn, stop func(), err erro
 	}
 }
 
-// pattern is an endless stream of bytes that is recognised anywhere in it.
+// pattern is an endless stream of bytes, in which each place can be recognised.
 type pattern uint64
 
 func (p pattern) at(i int) byte { return byte((uint64(i) + uint64(p)) * 0x9e37_79b9_7f4a_7c15 >> 56) }
@@ -254,7 +252,7 @@ func (p pattern) fill(b []byte, from int) {
 	}
 }
 
-// check says where b differs from what the pattern has at from.
+// check returns an error that tells where b differs from the pattern at from.
 func (p pattern) check(b []byte, from int) error {
 	for i, got := range b {
 		if want := p.at(from + i); got != want {
@@ -264,8 +262,8 @@ func (p pattern) check(b []byte, from int) error {
 	return nil
 }
 
-// send writes n bytes of the pattern from the given position on, in Writes of
-// random sizes up to most.
+// send writes n bytes of the pattern from the given position on, in Writes of random sizes
+// up to most.
 func (p pattern) send(c net.Conn, from, n, most int, r *rand.Rand) error {
 	b := make([]byte, most)
 	for end := from + n; from < end; {
@@ -276,13 +274,13 @@ func (p pattern) send(c net.Conn, from, n, most int, r *rand.Rand) error {
 		if err != nil {
 			return fmt.Errorf("after %d bytes: %w", from, err)
 		}
-		clear(b) // it is ours again
+		clear(b) // Write no longer needs the bytes
 	}
 	return nil
 }
 
-// receive reads the pattern from the given position on, in Reads of random
-// sizes up to most, and says how much came before what error.
+// receive reads the pattern from the given position on, in Reads of random sizes up to
+// most, and returns how many bytes came before the error.
 func (p pattern) receive(c net.Conn, from, most int, r *rand.Rand) (int, error) {
 	b := make([]byte, most)
 	for total := 0; ; {
@@ -306,7 +304,7 @@ func (p pattern) receiveExactly(c net.Conn, from, n int) error {
 	return p.check(b, from)
 }
 
-// atOnce runs the functions at once and fails the test for those that do.
+// atOnce runs the functions at once, and fails the test for each that returns an error.
 func atOnce(t testing.TB, fs ...func() error) {
 	t.Helper()
 	errs := make([]error, len(fs))
@@ -320,15 +318,15 @@ func atOnce(t testing.TB, fs ...func() error) {
 	}
 }
 
-// started runs f in the background; what it returns is to be received.
+// started runs f in the background, and returns a channel of its result.
 func started[T any](f func() T) <-chan T {
 	done := make(chan T, 1)
 	go func() { done <- f() }()
 	return done
 }
 
-// random is a source of numbers; if the test fails it prints the seed that
-// repeats it.
+// random returns a source of numbers. If the test fails, it prints the seed that repeats
+// them.
 func random(t testing.TB, seed uint64) *rand.Rand {
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -14,7 +14,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// failing is an endpoint some of whose calls fail, once told to.
+// failing is an endpoint some of whose calls fail, once now is set.
 type failing struct {
 	fabric.Endpoint
 	calls map[string]bool
@@ -63,8 +63,8 @@ func (e *failing) Disconnect() error {
 	return e.Endpoint.Disconnect()
 }
 
-// Whatever stops working, alone or together: a reader and a writer are told,
-// Close returns, and nothing is left behind.
+// Whichever calls fail, alone or together, Read and Write return an error, Close returns,
+// and nothing is left open.
 func TestDeviceWhoseCallsFail(t *testing.T) {
 	calls := []string{"PostRecv", "PostSend", "Poll", "Arm", "Disconnect"}
 	for set := range 1 << len(calls) {
@@ -112,7 +112,7 @@ func TestDeviceWhoseCallsFail(t *testing.T) {
 	}
 }
 
-// A set-up that fails half way is an error here and a refusal there.
+// A set-up that fails half way is an error at this end, and a refusal at the other.
 func TestSetUpThatFailsHalfWay(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		l, err := v.Listen(v.any(), 1)

@@ -23,18 +23,18 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Peers that keep the handshake and then break the protocol: endpoints driven
-// by hand.
+// These peers keep to the handshake and then break the protocol: the tests drive their
+// endpoints by hand.
 
-// hostile is the raw end of a link whose other end is a Conn's.
+// hostile is the raw end of a link whose other end is that of a Conn.
 type hostile struct {
 	ep   fabric.Endpoint
-	ring fabric.Memory  // the Conn's data would go here
-	out  fabric.Memory  // what is written to the Conn's ring
+	ring fabric.Memory  // which the Conn may write to
+	out  fabric.Memory  // from which the raw end writes to the Conn's ring
 	peer wire.RingPlace // the Conn's ring
 
-	// Control messages each have a place of their own in the second half of out,
-	// for they may be under way together.
+	// Control messages have places of their own in the second half of out, because several
+	// may be under way at once.
 	sent int
 }
 
@@ -89,7 +89,7 @@ func (v simVenue) dialHostile(t testing.TB, cfg *rconn.Config) (*rconn.Conn, *ho
 	return c, h.closed(t, c)
 }
 
-// closed has both ends closed when the test is over.
+// closed closes both ends when the test is over.
 func (h *hostile) closed(t testing.TB, c *rconn.Conn) *hostile {
 	t.Cleanup(func() {
 		_ = c.SetLinger(0)
@@ -99,10 +99,10 @@ func (h *hostile) closed(t testing.TB, c *rconn.Conn) *hostile {
 	return h
 }
 
-// quiet sends no probes, so that virtual time ends when everybody waits.
+// quiet sends no probes, so that virtual time ends when every goroutine waits.
 var quiet = &rconn.Config{KeepAlive: -1}
 
-// openHostile gives the raw end the memory and receives that it announces.
+// openHostile registers the memory and posts the receives that the raw end announces.
 func openHostile(t testing.TB, ep fabric.Endpoint) *hostile {
 	h := &hostile{ep: ep}
 	_, err := ep.Open(hostileOptions)
@@ -115,7 +115,7 @@ func openHostile(t testing.TB, ep fabric.Endpoint) *hostile {
 	return h
 }
 
-// hello is the private data that announces it.
+// hello returns the private data that announces them.
 func (h *hostile) hello(typ wire.RecordType) []byte {
 	b := append(wire.Hello{Receives: hostileReceives}.Append(nil), make([]byte, wire.RecordSize)...)
 	wire.Record{Type: typ, Ring: h.place(wire.MinRing)}.Put(b[wire.HelloSize:])
@@ -132,7 +132,7 @@ func (h *hostile) meet(t testing.TB, private []byte) {
 	h.peer = r.Ring
 }
 
-// post posts work requests, whatever comes of them, and takes back what has
+// post posts work requests, and ignores whether they succeed. It takes back what has
 // completed. On an instant link the Conn sees all of them or none.
 func (h *hostile) post(wr ...fabric.WorkRequest) {
 	for i := range wr {
@@ -153,15 +153,14 @@ func (h *hostile) post(wr ...fabric.WorkRequest) {
 	}
 }
 
-// data writes n bytes to the Conn's ring at the given position, with any
-// immediate.
+// data writes n bytes to the Conn's ring at the given position, with any immediate.
 func (h *hostile) data(at uint64, n int, imm uint32) {
 	wr := h.write(h.peer.Addr+at, h.peer.RKey, n)
 	wr.Op, wr.Imm = fabric.WriteImm, imm
 	h.post(wr)
 }
 
-// send sends a control message, or nonsense.
+// send sends a control message, or bytes that are none.
 func (h *hostile) send(b []byte) { h.post(h.message(b)) }
 
 func (h *hostile) message(b []byte) fabric.WorkRequest {
@@ -171,7 +170,7 @@ func (h *hostile) message(b []byte) fabric.WorkRequest {
 	return fabric.WorkRequest{Op: fabric.Send, Data: out[:n], Memory: h.out}
 }
 
-// control sends records, and acknowledges nothing.
+// control sends records, with a header that acknowledges nothing.
 func (h *hostile) control(records ...wire.Record) { h.send(control(wire.Header{}, records...)) }
 
 // acknowledge sends link credit.
@@ -188,7 +187,7 @@ func control(header wire.Header, records ...wire.Record) []byte {
 	return b
 }
 
-// raw is a SEND of one record that begins with the given bytes.
+// raw returns a SEND of one record that begins with the given bytes.
 func raw(record ...byte) []byte {
 	b := make([]byte, wire.HeaderSize+wire.RecordSize)
 	copy(b[wire.HeaderSize:], record)
@@ -212,7 +211,7 @@ type breach struct {
 	do   func(c *rconn.Conn, h *hostile)
 }
 
-// anyPeersBreaches are those of a peer that dialed and of one that was dialed.
+// anyPeersBreaches are breaches of a peer that dialed, and of one that was dialed.
 var anyPeersBreaches = map[string]breach{
 	"data beyond the ring's credit": {"credit ends at 4096", func(_ *rconn.Conn, h *hostile) {
 		h.data(0, 4096, 0)
@@ -332,8 +331,8 @@ var anyPeersBreaches = map[string]breach{
 	"FINACK for no stream": {"FINACK: there is no stream 3", func(_ *rconn.Conn, h *hostile) { h.control(wire.Record{Type: wire.FinAckRecord, Stream: 3}) }},
 }
 
-// listenersBreaches are those of a peer that was dialed, and dialersBreaches
-// those of one that dialed.
+// listenersBreaches are those of a peer that was dialed, and dialersBreaches those of one
+// that dialed.
 var (
 	listenersBreaches = map[string]breach{
 		"OPEN from the passive side": {"OPEN from the side that was dialed", func(_ *rconn.Conn, h *hostile) { h.control(h.open(1)) }},
@@ -357,7 +356,7 @@ func (h *hostile) offer(size int) wire.Record {
 	return wire.Record{Type: wire.RingRecord, Ring: h.place(size)}
 }
 
-// sendMessages has c send as many data messages, one by one.
+// sendMessages has c send n data messages, one after the other.
 func sendMessages(c *rconn.Conn, n int) {
 	for range n {
 		_, _ = c.Write([]byte("x"))
@@ -387,7 +386,8 @@ func TestPeerThatBreaksTheProtocolEndsItsOwnConnection(t *testing.T) {
 	}
 }
 
-// requireEnds has a peer, connected as told, break the protocol.
+// requireEnds requires that a breach of the protocol by the peer that connect makes ends
+// the connection.
 func requireEnds(t *testing.T, connect func(simVenue, testing.TB, *rconn.Config) (*rconn.Conn, *hostile), b breach) {
 	small := &rconn.Config{RecvBuffer: 4 << 10, RecvQueue: 8, KeepAlive: -1}
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
@@ -396,7 +396,7 @@ func requireEnds(t *testing.T, connect func(simVenue, testing.TB, *rconn.Config)
 		b.do(c, h)
 		v.parked()
 		err := writeUntilError(c)
-		if errors.Is(err, syscall.EPIPE) { // it has ended its own stream
+		if errors.Is(err, syscall.EPIPE) { // the peer has ended the stream in order
 			_, err = c.Read(make([]byte, 1))
 		}
 		require.ErrorIs(t, err, syscall.EPROTO)
@@ -406,7 +406,7 @@ func requireEnds(t *testing.T, connect func(simVenue, testing.TB, *rconn.Config)
 	})
 }
 
-// requireUndisturbed sends something each way and ends the connection well.
+// requireUndisturbed sends bytes each way and ends the connection in order.
 func requireUndisturbed(t *testing.T, a, b *rconn.Conn) {
 	t.Helper()
 	for _, c := range []*rconn.Conn{a, b} {
@@ -422,7 +422,7 @@ func requireUndisturbed(t *testing.T, a, b *rconn.Conn) {
 	}
 }
 
-// Whoever has said RESET and goes on is reset all the same, and disconnected.
+// A peer that sends more after RESET is disconnected, and the stream is reset all the same.
 func TestPeerThatSendsAfterRESETIsDisconnected(t *testing.T) {
 	for name, do := range map[string]func(h *hostile){
 		"RESET":  func(h *hostile) { h.control(resetAt(0)) },
@@ -446,8 +446,8 @@ func TestPeerThatSendsAfterRESETIsDisconnected(t *testing.T) {
 	}
 }
 
-// When both sides have said and acknowledged the end there is nothing more to
-// say about a stream, whether or not its owner has closed it.
+// When both ends have sent and acknowledged FIN, no record of the stream may follow,
+// whether or not its owner has closed it.
 func TestPeerThatSendsAfterBothFINsIsDisconnected(t *testing.T) {
 	for name, do := range map[string]func(h *hostile){
 		"data":   func(h *hostile) { h.data(0, 5, 0) },
@@ -490,7 +490,7 @@ func TestBreachEndsWhatCanBeRead(t *testing.T) {
 func TestBreachIsTheErrorThoughThePeerDisconnects(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
-		v.endpoint(c).HoldReceives(true) // the disconnect is seen first
+		v.endpoint(c).HoldReceives(true) // the Conn sees the disconnect before what has arrived
 		h.data(0, 5, 1)
 		h.control(finAt(0))
 		require.NoError(t, h.ep.Disconnect())
@@ -535,8 +535,8 @@ func (h *hostile) write(addr uint64, rkey uint32, n int) fabric.WorkRequest {
 	return fabric.WorkRequest{Op: fabric.Write, Data: h.out.Bytes()[:n], Memory: h.out, RemoteAddr: addr, RKey: rkey}
 }
 
-// The ring is the peer's to write to at any time, but what has been read is not
-// in it, and neither is what io.Copy hands to a writer.
+// The peer can write to the ring at any time. What has been read is no longer there, and
+// neither is what io.Copy hands to a writer.
 func TestPeerCannotChangeWhatHasBeenRead(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
@@ -557,7 +557,8 @@ func TestPeerCannotChangeWhatHasBeenRead(t *testing.T) {
 	})
 }
 
-// What Peek returns is in the ring: the peer can change it under who looks at it.
+// What Peek returns is in the ring: the peer can change it while the application looks at
+// it.
 func TestPeerCanChangeWhatIsPeekedAt(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, h := v.connectHostile(t, quiet)
@@ -579,7 +580,7 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestCreditsMayNotRunBackwards(t *testing.T) {
-	for _, again := range []uint64{59, 60} { // to say the same again is no better
+	for _, again := range []uint64{59, 60} { // repeating a credit is no better
 		inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 			c, h := v.connectHostile(t, quiet)
 			_, err := c.Write(make([]byte, 100))
@@ -628,9 +629,8 @@ func TestFloodOfMessagesDisturbsNoOtherConnection(t *testing.T) {
 	}
 }
 
-// A Conn that has said that its stream ends ignores offers. A peer that keeps to
-// its windows can make them for as long as it likes: each of its messages costs
-// what a message costs, and nobody waits for it.
+// A Conn that has ended its stream ignores offers. A peer that keeps to its windows can go
+// on to make them: each costs what a message costs, and no other connection waits for it.
 func TestFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		a, b := v.connect(t, quiet, quiet)
@@ -654,7 +654,7 @@ func TestFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
 	})
 }
 
-// A peer that takes what it is sent and never says anything.
+// The peer receives all that it is sent, and never sends anything.
 func TestPeerThatIsSilentHoldsUpItsOwnConnectionOnly(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connectHostile(t, quiet)
@@ -670,7 +670,7 @@ func TestPeerThatIsSilentHoldsUpItsOwnConnectionOnly(t *testing.T) {
 	})
 }
 
-// hello is private data with a record that offers a ring.
+// hello returns private data with a record that offers a ring.
 func hello(magic uint32, version uint16, receives uint32, typ wire.RecordType, stream, ring uint32) []byte {
 	b := binary.BigEndian.AppendUint32(nil, magic)
 	b = binary.BigEndian.AppendUint16(b, version)
@@ -690,8 +690,8 @@ type badHello struct {
 	says  string
 }
 
-// badHellos are handshakes that are refused, and what is said about them, where
-// a record of the given type is to be in a good one.
+// badHellos are handshakes that are refused, and the reason that is given. A good one has a
+// record of the given type.
 func badHellos(typ wire.RecordType) map[string]badHello {
 	good := hello(magic, 2, 4, typ, 0, 4096)
 	receives := func(n uint32) []byte { return hello(magic, 2, n, typ, 0, 4096) }
@@ -873,8 +873,8 @@ func TestHandshakeHasATimeLimit(t *testing.T) {
 	})
 }
 
-// A failure at any step of the set-up is an error here, a refusal there, and
-// leaves nothing behind.
+// A failure at any step of the set-up is an error at this end and a refusal at the other,
+// and leaves nothing open.
 func TestSetUpThatFailsIsAnErrorAtBothEnds(t *testing.T) {
 	broken := syscall.ENOMEM
 	for _, side := range []string{"dialer", "listener"} {
@@ -929,9 +929,9 @@ func FuzzPeer(f *testing.F) {
 			read := started(func() error { _, err := io.Copy(io.Discard, struct{ io.Reader }{c}); return err })
 			for ; len(actions) >= 4; actions = actions[4:] {
 				h.act(actions[0], actions[1], binary.BigEndian.Uint16(actions[2:]))
-				// A peer that writes where the Conn is reading spoils its own
-				// bytes and no more, but the race detector, which would not
-				// see a device do it, holds it against the Conn.
+				// A peer that writes where the Conn is reading spoils only its own bytes.
+				// The race detector would report it, because here the peer's writes are
+				// those of a goroutine, and not of a device.
 				if raceEnabled || actions[0]&32 != 0 {
 					v.parked()
 				}
@@ -948,11 +948,11 @@ func FuzzPeer(f *testing.F) {
 	})
 }
 
-// act does one thing that a peer may do, by the book or not.
+// act does one thing that a peer may do, whether or not the protocol allows it.
 func (h *hostile) act(what, a byte, b uint16) {
 	n := int(b)
 	switch what % 24 {
-	case 0, 1, 2, 3: // as it should be, if there is room and a is the position
+	case 0, 1, 2, 3: // as the protocol has it, if there is room and a is the position
 		h.data(uint64(a), 1+n%64, 0)
 	case 4:
 		h.data(uint64(a)<<4, n, 0)

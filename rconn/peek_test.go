@@ -17,7 +17,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// written is n bytes of the pattern from the given position on, written.
+// written writes n bytes of the pattern from the given position on.
 func (p pattern) written(t *testing.T, c *rconn.Conn, from, n int) {
 	t.Helper()
 	b := make([]byte, n)
@@ -92,7 +92,7 @@ func TestPeekWaitsForAllThatFits(t *testing.T) {
 	})
 }
 
-// Where the ring ends, Peek returns what lies before that.
+// At the end of the ring, Peek returns the bytes before it.
 func TestPeekEndsWhereTheRingDoes(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, tight, tight)
@@ -110,13 +110,13 @@ func TestPeekEndsWhereTheRingDoes(t *testing.T) {
 		require.Len(t, p, 1000)
 		require.NoError(t, pattern(1).check(p, ring-1000))
 		require.Equal(t, 1000, server.Buffered())
-		_, err = server.Discard(1200) // over the end
+		_, err = server.Discard(1200) // past the end of the ring
 		require.NoError(t, err)
 		p, err = server.Peek(300)
 		require.NoError(t, err)
 		require.NoError(t, pattern(1).check(p, ring+200))
 
-		// It does not wait for what will lie elsewhere.
+		// Peek does not wait for bytes that will be at the other end of the ring.
 		_, err = server.Discard(300)
 		require.NoError(t, err)
 		pattern(1).written(t, client, ring+500, ring-500)
@@ -129,7 +129,7 @@ func TestPeekEndsWhereTheRingDoes(t *testing.T) {
 		require.Equal(t, bufio.ErrBufferFull, err)
 		require.Len(t, p, 1000)
 
-		// The end of the stream lies behind that, too.
+		// The end of the stream comes after those, too.
 		pattern(1).written(t, client, 2*ring, 10)
 		require.NoError(t, client.CloseWrite())
 		type result struct {
@@ -146,7 +146,8 @@ func TestPeekEndsWhereTheRingDoes(t *testing.T) {
 	})
 }
 
-// More than the ring takes does not wait for ever: the peer has no room for it.
+// Peek of more bytes than fit into the ring does not wait for ever: the peer has no room
+// for them.
 func TestPeekOfMoreThanTheRingTakes(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for _, first := range []int{0, 100, 3000} {
@@ -189,8 +190,8 @@ func TestPeekAtTheEnd(t *testing.T) {
 	})
 }
 
-// A deadline ends the wait, with what there is, and nothing is lost; what has arrived
-// is there whatever the deadline.
+// A deadline ends the wait, Peek returns what has arrived, and nothing is lost. What has
+// arrived is returned whatever the deadline.
 func TestPeekAgainstADeadline(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)
@@ -212,7 +213,7 @@ func TestPeekAgainstADeadline(t *testing.T) {
 		require.Equal(t, 10, n)
 		require.NoError(t, server.SetReadDeadline(time.Time{}))
 		pattern(1).written(t, client, 10, 1)
-		require.NoError(t, pattern(1).receiveExactly(server, 10, 1)) // and not what Peek waited for
+		require.NoError(t, pattern(1).receiveExactly(server, 10, 1)) // and not the bytes for which Peek waited
 	})
 }
 
@@ -244,7 +245,7 @@ func TestCloseEndsPeek(t *testing.T) {
 	})
 }
 
-// What arrived before the link was lost can still be peeked at and discarded.
+// Bytes that arrived before the link was lost can still be peeked at and discarded.
 func TestPeekOfWhatArrivedBeforeTheLoss(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)
@@ -263,7 +264,7 @@ func TestPeekOfWhatArrivedBeforeTheLoss(t *testing.T) {
 	})
 }
 
-// A slice that is used too long finds anything, and ends nobody.
+// A slice that is used too long has any content, and ends nobody's process.
 func TestPeekedBytesOutliveTheConnection(t *testing.T) {
 	for name, venueOf := range map[string]func(t *testing.T) venue{"shm": shmVenue, "verbs": verbsVenue} {
 		t.Run(name, func(t *testing.T) {
@@ -277,7 +278,7 @@ func TestPeekedBytesOutliveTheConnection(t *testing.T) {
 				require.NoError(t, pattern(1).check(p, 0))
 				atOnce(t, client.Close, server.Close)
 				for there := true; there; {
-					there = server.Link().Memory > 0 // it is given back in the background
+					there = server.Link().Memory > 0 // the memory is given back in the background
 					time.Sleep(time.Millisecond)
 					for i := range p {
 						p[i]++
@@ -288,8 +289,8 @@ func TestPeekedBytesOutliveTheConnection(t *testing.T) {
 	}
 }
 
-// Random peeks, discards and reads see each byte as it was sent, while rings grow and
-// others write.
+// Random peeks, discards and reads see each byte as it was sent, while rings grow and other
+// goroutines write.
 func TestPeekAtRandom(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for i, shape := range shapes {
@@ -312,7 +313,7 @@ func TestPeekAtRandom(t *testing.T) {
 	})
 }
 
-// peek is receive without copies, and sometimes with.
+// peek is receive by Peek, and now and then by Read.
 func (p pattern) peek(c *rconn.Conn, most int, r *rand.Rand) (total int, err error) {
 	b := make([]byte, most)
 	for {
@@ -348,8 +349,8 @@ func (p pattern) peek(c *rconn.Conn, most int, r *rand.Rand) (total int, err err
 	}
 }
 
-// BenchmarkReceive is a stream of Writes to a peer that reads with copies and without,
-// and drops what it reads, or looks at every byte once.
+// BenchmarkReceive is a stream of Writes to a peer that reads with copies and without, and
+// drops what it reads, or looks at every byte once.
 func BenchmarkReceive(b *testing.B) {
 	read := func(c *rconn.Conn, see func(p []byte)) error {
 		b := make([]byte, 64<<10)

@@ -13,14 +13,15 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// The four budgets, each regained on its own event: sim holds completions back.
+// The tests here hold completions back, to show that each of four budgets is refilled by
+// its own event.
 
 func TestSendSlotsAreFreedByTheirOwnCompletionsOnly(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		cfg := &rconn.Config{SendQueue: 16, KeepAlive: -1}
 		c, s := v.connect(t, cfg, cfg)
 		v.endpoint(c).HoldSends(true)
-		// The peer reads and answers everything; the device says nothing.
+		// The peer reads and answers everything; no send of this end completes.
 		sent := started(func() error { return pattern(0).send(c, 0, 1<<20, 1000, random(t, 1)) })
 		got := make(chan int, 1)
 		go func() {
@@ -41,9 +42,9 @@ func TestSendSlotsAreFreedByTheirOwnCompletionsOnly(t *testing.T) {
 	})
 }
 
-// The device may read staging memory until the request has completed: on a
-// link with a latency sim reads it on arrival, so a byte overwritten too early
-// arrives wrong. Here each is held as long as possible.
+// The device may read staging memory until the request has completed. On a link with a
+// latency sim reads it on arrival, so a byte that was overwritten too early arrives wrong.
+// Here each completion is held back as long as possible.
 func TestStagingMemoryIsNotReusedTooEarly(t *testing.T) {
 	for seed := range uint64(10) {
 		link := sim.Link{Latency: time.Millisecond, Bandwidth: 10 << 20, Jitter: 20 * time.Millisecond, Seed: seed, Inline: -1}
@@ -65,8 +66,8 @@ func TestStagingMemoryIsNotReusedTooEarly(t *testing.T) {
 	}
 }
 
-// Whatever the order in which sends and receives complete, and whatever is held
-// back for a while, nothing is lost and no receive is missing.
+// In whatever order sends and receives complete, and however long some are held back,
+// nothing is lost and each message finds a receive.
 func TestCompletionsInAnyOrder(t *testing.T) {
 	for seed := range uint64(30) {
 		inVirtualTime(t, sim.Link{Latency: time.Duration(seed%3) * time.Millisecond, Jitter: 5 * time.Millisecond, Seed: seed}, func(t *testing.T, v simVenue) {
@@ -120,14 +121,14 @@ func TestCompletionsInAnyOrder(t *testing.T) {
 	}
 }
 
-// A peer that reads nothing blocks data, not control: FIN, FINACK and credits
-// go both ways past the data that waits.
+// If a peer reads nothing, data waits and control messages do not: FIN, FINACK and credits
+// go both ways past the data.
 func TestControlMessagesPassBlockedData(t *testing.T) {
 	for _, link := range []sim.Link{{}, wan, far} {
 		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
 			c, s := v.connect(t, tight, tight)
-			_, wrote := v.blockedWrite(c) // fills s's ring; nobody reads there
-			atOnce(t, func() error {      // while s's data flows, on c's credits
+			_, wrote := v.blockedWrite(c) // fills the ring of s, which does not read
+			atOnce(t, func() error {      // while data of s arrives, for which c sends credits
 				if err := pattern(5).send(s, 0, 300_000, 3000, rand.New(rand.NewPCG(1, 1))); err != nil {
 					return err
 				}
@@ -145,8 +146,8 @@ func TestControlMessagesPassBlockedData(t *testing.T) {
 	}
 }
 
-// A small Write that waits for others to complete goes when they do, though
-// nobody polls.
+// A small Write that waits for others to complete is sent when they have, although no
+// goroutine polls.
 func TestWriteHeldBackGoesWhenTheQueueIsIdle(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
@@ -173,7 +174,7 @@ func TestMemoryIsNotTouchedAfterClose(t *testing.T) {
 				for {
 					n, err := c.Read(b)
 					for _, got := range b[:n] {
-						if got != 0 { // sim.Poison, for one
+						if got != 0 { // it may be sim.Poison
 							return fmt.Errorf("read %#x", got)
 						}
 					}

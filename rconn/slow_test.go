@@ -13,8 +13,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// slowFabric takes its time over posting sends, as soft-RoCE does, in real
-// time.
+// slowFabric's PostSend takes a while, as soft-RoCE's does, in real time.
 type slowFabric struct{ fabric.Fabric }
 
 const slowTime = 20 * time.Microsecond
@@ -45,9 +44,9 @@ func (e slowEndpoint) PostSend(wr []fabric.WorkRequest) error {
 	return err
 }
 
-// Where posting takes long and sends have completed when it ends, the queue is
-// idle whenever a Write looks. Small Writes go together all the same, while the
-// dispatcher posts, and the last ones go too.
+// Where posting takes so long that sends have completed when it returns, each Write finds
+// the queue idle. Small Writes that come while the dispatcher posts still go together, and
+// the last ones go too.
 func TestSlowPostingMakesFewMessagesOfManySmallWrites(t *testing.T) {
 	n := sim.New(sim.Link{})
 	v := venue{Fabric: slowFabric{n}, addr: simAddr}

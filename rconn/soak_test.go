@@ -21,7 +21,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// soakRounds is how many lives of connections to try: RINGNET_SOAK multiplies.
+// soakRounds returns how many connections to try: RINGNET_SOAK multiplies them.
 func (v venue) soakRounds(n int) int {
 	if times, err := strconv.Atoi(os.Getenv("RINGNET_SOAK")); err == nil {
 		return n * times
@@ -29,8 +29,8 @@ func (v venue) soakRounds(n int) int {
 	return v.times(n)
 }
 
-// Two ends do what comes to their minds, and whatever that is, what arrives is
-// the beginning of what was sent: all of it if the end was an orderly one.
+// Each of two ends makes random calls. Whatever these are, what arrives is the beginning of
+// what was sent: all of it if the stream ended in order.
 func TestRandomLives(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		for seed := range uint64(v.soakRounds(100)) {
@@ -51,8 +51,8 @@ func TestRandomLives(t *testing.T) {
 	})
 }
 
-// faulty has short interruptions, as cables and switches do, and completions
-// that take their time.
+// faulty interrupts links for short times, as cables and switches do, and holds completions
+// back.
 func (v simVenue) faulty(r *rand.Rand, over <-chan struct{}) {
 	for {
 		select {
@@ -80,20 +80,20 @@ func (v simVenue) faulty(r *rand.Rand, over <-chan struct{}) {
 	}
 }
 
-// life is one end: what it sent, what it received, and how that ended.
+// life is what one end has sent and received, and how that ended.
 type life struct {
 	c        *rconn.Conn
 	buffer   *rconn.Buffer
 	out, in  pattern
 	sent     int
 	received int
-	stop     int   // Close after so many bytes received
-	finished bool  // said that the stream ends, and nothing after that was lost
-	reason   error // why no more could be read
+	stop     int   // Close after so many bytes have been received
+	finished bool  // FIN was sent, and nothing was lost after it
+	reason   error // the error of the last Read
 }
 
-// randomLife is the life of one connection; meanwhile does whatever it likes
-// until over is closed.
+// randomLife makes random calls on both ends of one connection. Meanwhile, until over is
+// closed, meanwhile does what it likes.
 func randomLife(t *testing.T, v venue, seed uint64, meanwhile func(r *rand.Rand, over <-chan struct{})) {
 	r := random(t, seed)
 	shape := shapes[r.IntN(len(shapes))]
@@ -130,7 +130,7 @@ func randomLife(t *testing.T, v venue, seed uint64, meanwhile func(r *rand.Rand,
 		case way.to.reason == io.EOF:
 			require.Equal(t, way.from.sent, way.to.received, what)
 		case rude:
-			// ETIMEDOUT when the news of the disconnect is lost with a cable.
+			// ETIMEDOUT if the disconnect is lost with a cable.
 			require.True(t, errors.Is(way.to.reason, net.ErrClosed) || errors.Is(way.to.reason, syscall.ECONNRESET) ||
 				meanwhile != nil && errors.Is(way.to.reason, syscall.ETIMEDOUT), what)
 		default:
@@ -141,8 +141,7 @@ func randomLife(t *testing.T, v venue, seed uint64, meanwhile func(r *rand.Rand,
 	requireRareCredits(t, server, shape.listener)
 }
 
-// write sends up to total bytes, with deadlines and pauses, and says that that
-// was all.
+// write sends up to total bytes, with deadlines and pauses, and then FIN.
 func (l *life) write(total int, r *rand.Rand) {
 	defer func() {
 		if l.buffer != nil {
@@ -178,11 +177,11 @@ func (l *life) writeOneWayOrAnother(b []byte, r *rand.Rand) (int, error) {
 	if left := sizeOf(bufs); int(n)+left != size {
 		err = fmt.Errorf("%d bytes accepted and %d left of %d", n, left, size)
 	}
-	clear(b) // it is ours again
+	clear(b) // Write no longer needs the bytes
 	return int(n), err
 }
 
-// writeBuffer writes b from a buffer, and drops there what was not accepted.
+// writeBuffer writes b from a buffer, and drops what was not accepted.
 func (l *life) writeBuffer(b []byte) (int, error) {
 	if l.buffer == nil {
 		buffer, err := l.c.NewBuffer(1 << 16)
@@ -203,7 +202,7 @@ func (l *life) writeBuffer(b []byte) (int, error) {
 	return n, err
 }
 
-// read checks what arrives until nothing more does.
+// read checks what arrives until an error ends the stream.
 func (l *life) read(r *rand.Rand) {
 	b := make([]byte, 1<<16)
 	for {
@@ -237,14 +236,14 @@ func (l *life) readOneWayOrAnother(b []byte, r *rand.Rand) (int, error) {
 	}
 	p, err := l.c.Peek(len(b))
 	if n := copy(b, p); n > 0 {
-		return l.c.Discard(n) // which fails if the slice was no longer what had arrived
+		return l.c.Discard(n) // fails if the slice no longer had what has arrived
 	}
 	return 0, err
 }
 
 func isDeadline(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// Many connections live at once and do not disturb each other.
+// Many connections at once do not disturb each other.
 func TestManyConnectionsAtOnce(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		l, err := v.Listen(v.any(), 64)

@@ -11,11 +11,12 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Polling before parking, in real time, since virtual time stands still while
-// anyone polls. What matters is who watches the completion queue after that.
+// Calls poll before they park. The tests here run in real time, because virtual time stands
+// still while a goroutine polls. What matters is who looks at the completion queue after
+// that.
 
-// polling are links and configurations that poll for different times, from
-// hardly at all to nearly always.
+// polling runs a test over links and with configurations that poll for different times,
+// from hardly at all to nearly always.
 func polling(t *testing.T, test func(t *testing.T, v venue, cfg rconn.Config)) {
 	for _, spin := range []int{1, 2, 10, 1000} {
 		for _, busy := range []time.Duration{0, time.Microsecond, time.Millisecond, -1} {
@@ -27,8 +28,8 @@ func polling(t *testing.T, test func(t *testing.T, v venue, cfg rconn.Config)) {
 	}
 }
 
-// Whoever has polled and returns to its application leaves the completion queue
-// to somebody: here a Write that is parked depends on it.
+// A Read that has polled, and returns to its application, has another goroutine look at the
+// completion queue: here a parked Write depends on it.
 func TestPollingReadLeavesNoWriteParked(t *testing.T) {
 	polling(t, func(t *testing.T, v venue, cfg rconn.Config) {
 		cfg.RecvBuffer, cfg.SendBuffer = 4<<10, 4<<10
@@ -43,7 +44,7 @@ func TestPollingReadLeavesNoWriteParked(t *testing.T) {
 					if _, err := io.ReadFull(server, b); err != nil {
 						return err
 					}
-					<-received // and no call but the Write is under way
+					<-received // only the Write is under way
 				}
 				return nil
 			},

@@ -18,7 +18,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// tight is as little as a connection can be made of.
+// tight is the smallest configuration.
 var tight = &rconn.Config{RecvBuffer: 4 << 10, SendBuffer: 4 << 10, SendQueue: 16, RecvQueue: 4}
 
 // shapes are pairs of configurations: alike and not, tight and roomy.
@@ -96,11 +96,11 @@ func TestBothDirectionsAtOnce(t *testing.T) {
 	})
 }
 
-// requireRareCredits holds an end to what the protocol allows:
-// CREDITs ≤ 4·messages/D + 4·bytes/R.
+// requireRareCredits requires that an end has sent no more credits than the protocol
+// allows: CREDITs ≤ 4·messages/D + 4·bytes/R.
 func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconn.Config) {
 	t.Helper()
-	_, ring := cfg.RingMemory() // the ring of a link with one connection has all of it from the first
+	_, ring := cfg.RingMemory() // a link with one connection has its whole ring from the first message on
 	receives := 256
 	if cfg != nil && cfg.RecvQueue != 0 {
 		receives = cfg.RecvQueue
@@ -165,16 +165,15 @@ func TestCloseWriteWakesWrite(t *testing.T) {
 	})
 }
 
-// blockedWrite fills the peer's ring with pattern 0 and goes on, until
-// something ends the Write; then it says how much was accepted, and why it
-// ended.
+// blockedWrite fills the peer's ring with pattern 0 and goes on until an error ends the
+// Write. Then it sends how many bytes were accepted, and the error.
 func (v venue) blockedWrite(c net.Conn) (accepted <-chan int, fail <-chan error) {
 	n, err := make(chan int, 1), make(chan error, 1)
 	b := make([]byte, 1<<20)
 	pattern(0).fill(b, 0)
 	first := make(chan struct{})
 	go func() {
-		// Once one byte is accepted the rest follows within this Write.
+		// When one byte is accepted, the rest follows within this Write.
 		a, e := c.Write(b[:1])
 		close(first)
 		if e == nil {
@@ -242,7 +241,7 @@ func TestCloseWithUnreadDataResetsBehindWhatWasWritten(t *testing.T) {
 			c, s := v.connect(t, shape.dialer, shape.listener)
 			_, err := c.Write([]byte("this is never read"))
 			require.NoError(t, err)
-			_, err = io.ReadFull(s, make([]byte, 4)) // so that the rest has arrived too
+			_, err = io.ReadFull(s, make([]byte, 4)) // now the rest has arrived, too
 			require.NoError(t, err)
 			require.NoError(t, pattern(0).send(s, 0, 4000, 500, random(t, 1)))
 			require.NoError(t, s.Close())
@@ -257,8 +256,7 @@ func TestCloseWithUnreadDataResetsBehindWhatWasWritten(t *testing.T) {
 	})
 }
 
-// The peer's FIN has been answered already, so there is no more to wait for but
-// the RESET.
+// The peer's FIN has been answered already: all that is left to send is the RESET.
 func TestCloseWithUnreadDataAfterCloseWriteResets(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, s := v.connect(t, nil, nil)
@@ -320,7 +318,7 @@ func TestCloseOfBothEndsAtOnce(t *testing.T) {
 			closeAfterWrite := func(c *rconn.Conn) func() error {
 				return func() error {
 					if _, err := c.Write([]byte("unread")); err != nil {
-						return nil // the other was faster
+						return nil // the other end has closed first
 					}
 					return c.Close()
 				}
@@ -394,7 +392,7 @@ func TestRingsFullInBothDirectionsLoseNothing(t *testing.T) {
 			require.NoError(t, client.SetWriteDeadline(time.Time{}))
 			require.NoError(t, server.SetWriteDeadline(time.Time{}))
 
-			// Everything accepted is there, and the connection goes on behind it.
+			// All accepted bytes arrive, and the connection goes on after them.
 			more := func(c *rconn.Conn, out, in pattern, sent, received int) func() error {
 				return func() error {
 					wrote := started(func() error {
@@ -471,8 +469,7 @@ func TestConcurrentReadsLoseNothing(t *testing.T) {
 	})
 }
 
-// Close may come at any moment of any other call. Nothing panics, and all of
-// them end.
+// Close may come at any moment of any other call. No call panics, and each returns.
 func TestCloseRacesWithEverything(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		for i := range v.times(100) {
@@ -482,7 +479,7 @@ func TestCloseRacesWithEverything(t *testing.T) {
 				until := func(op func() error) func() error {
 					return func() error {
 						for op() == nil {
-							runtime.Gosched() // the others want to race too
+							runtime.Gosched() // so that the others make progress, too
 						}
 						return nil
 					}
@@ -518,8 +515,8 @@ func TestCloseRacesWithEverything(t *testing.T) {
 	})
 }
 
-// Two goroutines that are ordered only by a message over the connection are no
-// data race: run with -race.
+// Two goroutines that only a message over the connection orders are no data race: run with
+// -race.
 func TestMessagesOrderMemory(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, nil, nil)

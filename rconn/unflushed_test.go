@@ -17,15 +17,15 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Devices that take "to ERR" for done and give back nothing of what is posted,
-// as mlx5 does after an internal error and any may whose completion queue has
-// failed.
+// These devices accept the move to the error state, and then flush nothing of what is
+// posted, as mlx5 does after an internal error, and as any device may whose completion
+// queue has failed.
 
 // unflushedTime bounds how long a connection waits for what it has posted.
 const unflushedTime = 5 * time.Second
 
-// unflushedCauses are why the device does so, what its users are told, and how
-// long after.
+// unflushedCauses are the errors with which such a device fails, the errors that its users
+// get, and how long after.
 var unflushedCauses = []struct {
 	name  string
 	cause error
@@ -37,7 +37,7 @@ var unflushedCauses = []struct {
 	{"disconnected", fabric.ErrDisconnected, syscall.ECONNRESET, unflushedTime},
 }
 
-// unflushedInVirtualTime runs a test for each cause, with what makes the device
+// unflushedInVirtualTime runs a test for each cause, with a function that makes the device
 // of a connection fail.
 func unflushedInVirtualTime(t *testing.T, test func(t *testing.T, v simVenue, fail func(*rconn.Conn), errno syscall.Errno, after time.Duration)) {
 	for _, u := range unflushedCauses {
@@ -93,7 +93,7 @@ func TestDeviceThatFlushesNothingLosesNothingDelivered(t *testing.T) {
 	})
 }
 
-// A request that fails says that the device has failed before the device does.
+// The failed work request is noticed before the failure of the device.
 func TestDeviceThatFlushesNothingAndIsThenRemoved(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connect(t, nil, nil)
@@ -111,8 +111,8 @@ func TestDeviceThatFlushesNothingAndIsThenRemoved(t *testing.T) {
 	})
 }
 
-// What comes back flushed says that the queue pair has failed; why is for
-// others to say, who may not.
+// Flushed completions tell that the queue pair has failed. The cause is another event's,
+// which does not come.
 func TestQueuePairThatFailsWithoutAReasonIsAReset(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, _ := v.connect(t, nil, nil)
@@ -136,7 +136,7 @@ func TestQueuePairThatFailsWithoutAReasonIsAReset(t *testing.T) {
 	})
 }
 
-// On the fabrics that virtual time cannot run, all wait for the same seconds.
+// Fabrics other than sim have no virtual time: all cases there wait for the same seconds.
 func TestDeviceThatFlushesNothingOnEveryFabric(t *testing.T) {
 	for name, venueOf := range map[string]func(*testing.T) venue{
 		"direct": func(*testing.T) venue { return venue{Fabric: make(directFabric, 1), addr: simAddr} },
@@ -158,15 +158,15 @@ func TestDeviceThatFlushesNothingOnEveryFabric(t *testing.T) {
 	}
 }
 
-// requireUnflushed has the devices of two connections fail, and returns what
-// waits for them to end as they should.
+// requireUnflushed makes the devices of two connections fail, and returns a function that
+// waits for these to end as they should.
 func requireUnflushed(t *testing.T, v venue, dialed <-chan *unflushed, cause error, errno syscall.Errno) func() {
 	t.Helper()
 	pending, _ := v.connect(t, nil, tight)
 	unread, peer := v.connect(t, nil, nil)
 	read := started(func() error { _, err := pending.Read(make([]byte, 1)); return err })
 	_, wrote := v.blockedWrite(pending)
-	// Once the first byte is there, all are.
+	// When the first byte has arrived, all have.
 	_, err := peer.Write([]byte("last words"))
 	require.NoError(t, err)
 	_, err = unread.Read(make([]byte, 1))
@@ -190,7 +190,7 @@ func requireUnflushed(t *testing.T, v venue, dialed <-chan *unflushed, cause err
 	}
 }
 
-// unflushedFabric makes endpoints of devices that flush nothing when it dials.
+// unflushedFabric dials endpoints of devices that flush nothing.
 type unflushedFabric struct {
 	fabric.Fabric
 	dialed chan *unflushed
@@ -206,14 +206,14 @@ func (f unflushedFabric) Dial(ctx context.Context, local, remote netip.AddrPort)
 	return u, nil
 }
 
-// unflushed is an endpoint on such a device.
+// unflushed is an endpoint of such a device.
 type unflushed struct {
 	fabric.Endpoint
 	failure chan error
 	closed  chan struct{}
 }
 
-// fail has Wait say why the device has failed.
+// fail makes Wait return why, and the endpoint flush nothing from now on.
 func (e *unflushed) fail(why error) {
 	e.failure <- why
 	e.Wake()
@@ -249,8 +249,8 @@ func (e *unflushed) Close() error {
 	return e.Endpoint.Close()
 }
 
-// directFabric makes pairs of endpoints that are connected to each other: it
-// holds the listening ends.
+// directFabric makes pairs of endpoints that are connected to each other. The channel has
+// the listening ends.
 type directFabric chan fabric.Endpoint
 
 func (f directFabric) Dial(context.Context, netip.AddrPort, netip.AddrPort) (fabric.Endpoint, error) {
