@@ -14,13 +14,13 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// oneLink has all connections to an address on one link, on any number of processors.
+// oneLink has all connections to an address on one link, whatever the number of processors.
 var oneLink = ringnet.Dialer{Config: &ringnet.Config{Links: 1}}
 
-// A peer is stopped, as by SIGSTOP or a debugger. Its kernel makes its connections
-// of TCP all the same, and so dials of "auto" succeed though a link to it is up, as
-// many as there may be streams not yet answered on a link, and more. When it goes on all
-// that was dialed works, and what is dialed then is on the link again.
+// A peer is stopped, as by SIGSTOP or a debugger. Its kernel still makes TCP connections.
+// So dials of "auto" succeed although a link to the peer is up: as many as a link may have
+// streams that are not yet answered, and more. When the peer continues, all connections
+// work, and new ones are on the link again.
 func TestAutoReachesAStoppedPeerAsTCPDoes(t *testing.T) {
 	p := start(t, "echoer", "auto", "127.0.0.1:0")
 	address := p.hear()
@@ -62,7 +62,7 @@ func TestAutoReachesAStoppedPeerAsTCPDoes(t *testing.T) {
 	}
 }
 
-// linksTo is how many links to an address this process has.
+// linksTo returns how many links to an address this process has.
 func linksTo(address string) (n int) {
 	for _, l := range ringnet.Links() {
 		if l.Remote.String() == address {
@@ -72,8 +72,8 @@ func linksTo(address string) (n int) {
 	return n
 }
 
-// echoer is a process that sends back what comes, on connections to the address of
-// the network.
+// echoer is a process that sends back what arrives, on connections to the address of the
+// network.
 func echoer(args []string) error {
 	l, err := ringnet.Listen(args[0], args[1])
 	if err != nil {
@@ -92,11 +92,11 @@ func echoer(args []string) error {
 			}()
 		}
 	}()
-	hear() // nothing, until the test has ended
+	hear() // until the test has ended
 	return nil
 }
 
-// requireEchoed has a message come back.
+// requireEchoed sends a message, and requires that it comes back.
 func requireEchoed(t *testing.T, c net.Conn) {
 	t.Helper()
 	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))

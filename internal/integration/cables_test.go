@@ -42,7 +42,7 @@ func TestTwoCables(t *testing.T) {
 func requireMove(t *testing.T, lose func() error) {
 	t.Helper()
 	peer := requireEnv(t, "SOFTROCE_PEER")
-	require.True(t, eventually(time.Minute, func() bool { // one that has moved is at the other cable
+	require.True(t, eventually(time.Minute, func() bool { // a link that has moved is at the other cable
 		ringnet.CloseIdleLinks()
 		return len(ringnet.Links()) == 0
 	}))
@@ -80,11 +80,11 @@ func requireMove(t *testing.T, lose func() error) {
 		m.at.Add(-m.waited).Sub(lost), m.waited, m.cause, transfers.pause(), undisturbed.pause())
 }
 
-// sixteen are sixteen transfers, half of them in either direction.
+// sixteen are sixteen transfers, eight in each direction.
 type sixteen struct {
 	all     []func() error
 	reading []*clocked
-	started chan struct{} // closed when the first of those has begun
+	started chan struct{} // closed when the first transfer has begun
 }
 
 // beginSixteen connects for transfers of n bytes each.
@@ -110,7 +110,7 @@ func beginSixteen(t *testing.T, d *ringnet.Dialer, peer string, n int) *sixteen 
 	return all
 }
 
-// pause is the longest wait of a Read.
+// pause returns the longest wait of a Read.
 func (all *sixteen) pause() (longest time.Duration) {
 	for _, c := range all.reading {
 		longest = max(longest, c.longest)
@@ -118,7 +118,7 @@ func (all *sixteen) pause() (longest time.Duration) {
 	return longest
 }
 
-// move is a move of a link: when it was, how long it took, and why.
+// move is a move of a link: when it happened, how long it took, and why.
 type move struct {
 	at     time.Time
 	waited time.Duration

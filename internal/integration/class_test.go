@@ -15,9 +15,9 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// requireTrafficClass fetches a little from node 1 over a connection of a class,
-// and wants to see packets of that class pass this node's interface both ways:
-// the listener, which has been told nothing, answers in the class of the dialer.
+// requireTrafficClass fetches some bytes from node 1 over a connection with a traffic
+// class, and requires that packets of that class pass this node's interface both ways: the
+// listener, whose Config has no class, answers in the dialer's.
 func requireTrafficClass(t *testing.T) {
 	t.Helper()
 	const class, n = 106, 4096
@@ -39,8 +39,8 @@ func requireTrafficClass(t *testing.T) {
 	}
 }
 
-// sniff is a socket that gets the IP packets, sent and received, of this node's
-// interface.
+// sniff returns a socket that gets the IP packets that this node's interface sends and
+// receives.
 func sniff(t *testing.T) int {
 	t.Helper()
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL)) // in network byte order
@@ -53,9 +53,8 @@ func sniff(t *testing.T) int {
 	return fd
 }
 
-// nextRoCE is the type of service of the next packet of a connected queue pair
-// that has passed, which is a UDP packet to port 4791 with an opcode of class RC, and whether it
-// was sent rather than received.
+// nextRoCE returns the type of service of the next packet of a connected queue pair, which
+// is a UDP packet to port 4791 with an opcode of class RC, and whether this node sent it.
 func nextRoCE(t *testing.T, packets int) (tos byte, outgoing bool) {
 	t.Helper()
 	b := make([]byte, 64)

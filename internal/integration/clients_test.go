@@ -17,11 +17,10 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// clientStaging is the staging memory of those of whom there are many.
+// clientStaging is the staging memory of a client that is one of many.
 const clientStaging = 64 << 10
 
-// client dials, has a little come back, in messages of which many are under way, and
-// keeps the connection.
+// client dials, sends many messages at once, reads them back, and keeps the connection.
 func client(args []string) error {
 	d := ringnet.Dialer{Config: &ringnet.Config{SendBuffer: clientStaging}}
 	c, err := d.Dial("rdma", args[0])
@@ -39,12 +38,12 @@ func client(args []string) error {
 		return err
 	}
 	say("done")
-	hear() // nothing, until the test has ended
+	hear() // until the test has ended
 	return nil
 }
 
-// What a server pins for receives is less than 4 KiB for each client process, which
-// take a page, whatever it may have under way.
+// For receives a server pins less than 4 KiB for each client process, which is a page,
+// whatever the client may have under way.
 func TestReceivesOfManyClientsTakeLittle(t *testing.T) {
 	require.Less(t, credit.LinkControlReceives*wire.MessageSize, 4<<10)
 	rdmaAddr(t)

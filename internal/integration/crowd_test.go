@@ -30,11 +30,10 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// crowdSize is how many connections are on one link to another process, to which
-// something happens.
+// crowdSize is how many connections are on the link to the other process.
 const crowdSize = 100
 
-// soon bounds what takes a moment on an emulated machine that has much to do.
+// soon bounds what takes a moment on a busy emulated machine.
 const soon = 20 * time.Second
 
 // place is a network and an address of this host.
@@ -45,26 +44,25 @@ type place struct {
 
 func (at place) any() string { return net.JoinHostPort(at.host, "0") }
 
-// config has peers that do not answer found out soon.
+// config returns a configuration that notices soon that a peer does not answer.
 func (at place) config() *ringnet.Config {
-	return &ringnet.Config{KeepAlive: keepAlive, LinkIdle: at.linkIdle, Links: 1} // on any number of processors
+	return &ringnet.Config{KeepAlive: keepAlive, LinkIdle: at.linkIdle, Links: 1} // one, whatever the number of processors
 }
 
-// partner starts a process in a role that has its connections there too, and
-// listens or dials.
+// partner starts a process that plays a role at the same place, and there listens or dials.
 func (at place) partner(t *testing.T, role, address, does string) *process {
 	t.Helper()
 	return start(t, role, at.network, at.linkIdle.String(), address, does)
 }
 
-// partnersPlace is the place of a process that was started so.
+// partnersPlace returns the place from the arguments of such a process.
 func partnersPlace(args []string) (at place, address, does string) {
 	idle, _ := time.ParseDuration(args[1])
 	return place{network: args[0], linkIdle: idle}, args[2], args[3]
 }
 
-// betweenProcesses runs a test that concerns two processes over shared memory and
-// over RDMA, each time in a process of its own.
+// betweenProcesses runs a test of two processes over shared memory and over RDMA, each time
+// in a process of its own.
 func betweenProcesses(t *testing.T, test func(t *testing.T, at place)) {
 	t.Run("shm", func(t *testing.T) {
 		alone(t, nil, func(t *testing.T) { test(t, place{network: "shm", host: "127.0.0.1"}) })
@@ -75,21 +73,21 @@ func betweenProcesses(t *testing.T, test func(t *testing.T, at place)) {
 	})
 }
 
-// crowd is connections on one link to another process.
+// crowd is the connections on one link to another process.
 type crowd struct {
 	peer    *process
-	address string // that one of the two listens at
+	address string // of the listening process
 	members []*member
 }
 
-// member is this end of one of them. What is done at the other is its part.
+// member is this end of a connection. Its part is what the other end does.
 type member struct {
 	*ringnet.Conn
 	part string
 }
 
-// gather makes a crowd whose members have the parts in turn. It is dialed by this
-// process, or by the other.
+// gather makes a crowd whose members have the parts in turn. This process dials, or the
+// other one does.
 func gather(t *testing.T, at place, dialed bool, parts ...string) *crowd {
 	t.Helper()
 	var cr *crowd
@@ -103,7 +101,7 @@ func gather(t *testing.T, at place, dialed bool, parts ...string) *crowd {
 	return cr
 }
 
-// play gives the members their parts, in turn.
+// play gives each member its part.
 func (cr *crowd) play(t *testing.T, parts ...string) {
 	t.Helper()
 	for i, m := range cr.members {
@@ -121,7 +119,7 @@ func startListening(t *testing.T, at place, address string) *crowd {
 	return cr
 }
 
-// dialAll makes the connections to a process that listens.
+// dialAll dials the connections to a process that listens.
 func (cr *crowd) dialAll(t *testing.T, at place) {
 	t.Helper()
 	cr.members = nil
@@ -147,7 +145,7 @@ func startDialing(t *testing.T, at place, role string) *crowd {
 	return cr
 }
 
-// partner is the process at the other ends.
+// partner is the process of the other ends.
 func partner(args []string) error {
 	at, address, does := partnersPlace(args)
 	var l net.Listener
@@ -198,7 +196,7 @@ func partner(args []string) error {
 	}
 }
 
-// report is what a process has.
+// report is what a process has in use.
 type report struct {
 	Links, Connections int
 	Held               use
@@ -215,7 +213,7 @@ func reported() report {
 	return r
 }
 
-// report is what the other process has.
+// report returns what the other process has in use.
 func (cr *crowd) report(t *testing.T) (r report) {
 	t.Helper()
 	cr.peer.say("report")
@@ -223,10 +221,10 @@ func (cr *crowd) report(t *testing.T) (r report) {
 	return r
 }
 
-// spoken is how many bytes a member's peer says that says a little.
+// spoken is how many bytes a member's peer sends whose part is to send a few.
 const spoken = 1000
 
-// play does the part that the first line on a connection names.
+// play plays the part that the first line on a connection names.
 func play(c *ringnet.Conn) {
 	kept.Store(c, true)
 	var part string
@@ -247,13 +245,13 @@ func play(c *ringnet.Conn) {
 	}
 }
 
-// kept are connections that nobody uses any more. They would be closed if they
-// were collected.
+// kept has connections that nothing else refers to. They would be closed when they are
+// collected.
 var kept sync.Map
 
-// endure uses a connection until it is lost, which must be for the given reason.
-// What arrives must be what the peer has sent, and all that has arrived must be
-// there to be read, if not before then after.
+// endure uses a connection until it is lost, which must be for the given reason. Bytes that
+// arrive must be those that the peer has sent, and all that have arrived must be readable,
+// before the loss or after it.
 func (m *member) endure(lost <-chan struct{}, reason error) error {
 	in, out := &stream{}, &stream{}
 	switch m.part {
@@ -271,7 +269,7 @@ func (m *member) endure(lost <-chan struct{}, reason error) error {
 	return errors.Join(want(err, reason), want(<-written, reason))
 }
 
-// allRead says whether all that has arrived has been read, and that was enough.
+// allRead returns whether all that has arrived has been read, and was enough.
 func (m *member) allRead(n, least int) error {
 	if arrived := int(m.Stats().BytesReceived); n != arrived || n < least {
 		return fmt.Errorf("read %d bytes of %d that have arrived, of %d at least", n, arrived, least)
@@ -279,9 +277,9 @@ func (m *member) allRead(n, least int) error {
 	return nil
 }
 
-// requireLost has all members use their connections while something happens, and
-// wants them to be lost for the given reason, within the time. To close them all
-// takes no time then.
+// requireLost has all members use their connections while something happens. It requires
+// that all are lost for the given reason, within the time, and that closing them all then
+// takes no time.
 func (cr *crowd) requireLost(t *testing.T, within time.Duration, reason error, happens func()) {
 	t.Helper()
 	for _, m := range cr.members {
@@ -322,7 +320,7 @@ func (cr *crowd) requireLost(t *testing.T, within time.Duration, reason error, h
 	require.Less(t, time.Since(start), 5*time.Second, "closing all")
 }
 
-// requireEchoes wants what each member sends to come back.
+// requireEchoes requires that what each member sends comes back.
 func (cr *crowd) requireEchoes(t *testing.T, n int) {
 	t.Helper()
 	var all []func() error
@@ -333,8 +331,8 @@ func (cr *crowd) requireEchoes(t *testing.T, n int) {
 	atOnce(t, all...)
 }
 
-// requireNothingHeld wants this process to hold no more than before, when the
-// links have had their time to go.
+// requireNothingHeld requires that this process has no more in use than before, when links
+// have had the time to close.
 func requireNothingHeld(t *testing.T, before use) {
 	t.Helper()
 	if !eventually(soon, func() bool {
@@ -346,7 +344,7 @@ func requireNothingHeld(t *testing.T, before use) {
 	}
 }
 
-// warm has this process make what it makes once, and says what it holds then.
+// warm has this process make what it makes only once, and returns what is in use then.
 func warm(t *testing.T, at place) use {
 	t.Helper()
 	cr := gather(t, at, true, "echo")
@@ -354,7 +352,7 @@ func warm(t *testing.T, at place) use {
 	cr.close(t)
 	ringnet.CloseIdleLinks()
 	require.True(t, eventually(soon, func() bool { return len(ringnet.Links()) == 0 }))
-	time.Sleep(time.Second) // what is taken down in the background
+	time.Sleep(time.Second) // until the background has closed what is left
 	return inUse(t)
 }
 
@@ -367,7 +365,7 @@ func (cr *crowd) close(t *testing.T) {
 	cr.peer.kill()
 }
 
-// breaker is a partner whose link breaks the protocol as soon as it is told to.
+// breaker is a partner that breaks the protocol on its link when the test tells it to.
 func breaker(args []string) error {
 	at, address, _ := partnersPlace(args)
 	f, err := shm.Fabric()
@@ -405,8 +403,8 @@ func breaker(args []string) error {
 	return err
 }
 
-// breaking is an endpoint whose data goes, from a moment on, to a stream that
-// does not exist.
+// breaking is an endpoint that sends data, from a moment on, to a stream that does not
+// exist.
 type breaking struct {
 	fabric.Endpoint
 	now atomic.Bool
@@ -455,8 +453,8 @@ func TestPeerOfAHundredConnectionsIsKilled(t *testing.T) {
 	})
 }
 
-// A process that is stopped does nothing, and its kernel and its device go on: no
-// connection is lost, however long that is and whatever is under way.
+// A process that is stopped does nothing, but its kernel and its device go on: no
+// connection is lost, however long that takes and whatever is under way.
 func TestPeerOfAHundredConnectionsIsStopped(t *testing.T) {
 	betweenProcesses(t, func(t *testing.T, at place) {
 		before := warm(t, at)
@@ -479,8 +477,8 @@ func TestPeerOfAHundredConnectionsIsStopped(t *testing.T) {
 	})
 }
 
-// Whoever does not wait until the peer goes on has errors that say so, and is not
-// held up once for each connection.
+// A process that does not wait until its peer continues gets errors that name the cause,
+// and does not wait once for each connection.
 func TestPeerOfAHundredConnectionsIsStoppedForGood(t *testing.T) {
 	betweenProcesses(t, func(t *testing.T, at place) {
 		const linger = 2

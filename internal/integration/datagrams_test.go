@@ -19,8 +19,8 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// What is asked of node 1: to send the same back, and before that, to close its PacketConn
-// and to listen again, or to join the group or leave it.
+// Node 1 sends a question back. Before that it may be asked to close its PacketConn and
+// listen again, to join the group, or to leave it.
 const (
 	datagramPort = "7173"
 	sameAgain    = 0
@@ -82,8 +82,8 @@ func TestDatagramsBetweenNodes(t *testing.T) {
 	}
 }
 
-// testGroupOfNodes sends to a group whose members are of both nodes. Node 1 sends back
-// what it receives.
+// testGroupOfNodes sends to a group whose members are on both nodes. Node 1 sends back what
+// it receives.
 func testGroupOfNodes(t *testing.T) {
 	c, err := ringnet.Dial("rdma-udp", net.JoinHostPort(requireEnv(t, "SOFTROCE_PEER"), datagramPort))
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func testGroupOfNodes(t *testing.T) {
 	require.NoError(t, err)
 	defer pc.Close()
 	sender := asker{PacketConn: pc.(*ringnet.PacketConn), to: nodesGroup}
-	require.NoError(t, sender.JoinGroup(nil, nodesGroup)) // it hears itself, too
+	require.NoError(t, sender.JoinGroup(nil, nodesGroup)) // it receives its own datagrams, too
 	heard := func(answers int) func() bool {
 		return func() bool { return sender.answers(t, 100) == answers }
 	}
@@ -119,22 +119,22 @@ func testGroupOfNodes(t *testing.T) {
 // asker asks node 1.
 type asker struct {
 	*ringnet.PacketConn
-	to    net.Addr // nil: whom it was dialed to
+	to    net.Addr // nil: the address that was dialed
 	asked uint64
 }
 
-// askSize is how many bytes a question has before what is only to fill it.
+// askSize is how many bytes of a question mean something. The rest is padding.
 const askSize = 9
 
-// ask asks once, and says whether the answer came within a second.
+// ask asks once, and returns whether the answer came within a second.
 func (a *asker) ask(t *testing.T, what byte, size int) bool {
 	t.Helper()
 	question := a.question(what, size)
 	_, err := a.Write(question)
-	return err == nil && a.answered(t, question) // or nobody is there
+	return err == nil && a.answered(t, question) // else nobody listens
 }
 
-// answers asks a group for the same, and says how many answers came.
+// answers asks a group for the same, and returns how many answers came.
 func (a *asker) answers(t *testing.T, size int) (n int) {
 	t.Helper()
 	question := a.question(sameAgain, size)
@@ -151,7 +151,7 @@ func (a *asker) question(what byte, size int) []byte {
 	return append(binary.BigEndian.AppendUint64([]byte{what}, a.asked), make([]byte, size)...)
 }
 
-// answered says whether an answer came within a second.
+// answered returns whether an answer came within a second.
 func (a *asker) answered(t *testing.T, question []byte) bool {
 	t.Helper()
 	require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Second)))
@@ -173,7 +173,7 @@ func (a *asker) askUntilAnswered(t *testing.T, what byte, size int) {
 	require.True(t, eventually(time.Minute, func() bool { return a.ask(t, what, size) }), "%d bytes", size)
 }
 
-// answerDatagrams answers, until the power is cut.
+// answerDatagrams answers until the power is cut.
 func answerDatagrams(t *testing.T) {
 	for p := make([]byte, 4096); ; {
 		listener, err := ringnet.ListenPacket("rdma-udp", ":"+datagramPort)
@@ -184,7 +184,7 @@ func answerDatagrams(t *testing.T) {
 			n, from, err := c.ReadFrom(p)
 			require.NoError(t, err)
 			switch p[0] {
-			case joinGroup: // asked once more if the answer was lost
+			case joinGroup: // asked again if the answer was lost
 				err = c.JoinGroup(at, nodesGroup)
 				require.True(t, err == nil || errors.Is(err, syscall.EADDRINUSE), "%v", err)
 			case leaveGroup:
@@ -198,7 +198,7 @@ func answerDatagrams(t *testing.T) {
 	}
 }
 
-// interfaceWith is the interface that has an address.
+// interfaceWith returns the interface that has an address.
 func interfaceWith(t *testing.T, addr string) *net.Interface {
 	all, err := net.Interfaces()
 	require.NoError(t, err)
@@ -213,8 +213,9 @@ func interfaceWith(t *testing.T, addr string) *net.Interface {
 	return nil
 }
 
-// Nothing waits for a device that is no more. Who has listened there is told, and who listens
-// everywhere goes on with one that comes.
+// No call waits for a device that has been removed. A PacketConn that listens at its
+// address gets an error, and one that listens at all addresses goes on with the next
+// device.
 func TestDatagramsDeviceRemoved(t *testing.T) {
 	device, _ := deviceOfItsOwn(t)
 	other := requireEnv(t, "SOFTROCE_OTHER_ADDR")

@@ -15,7 +15,7 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// heardOf bounds how long a killed peer may go unnoticed.
+// heardOf bounds how long it takes until the loss of a killed peer is noticed.
 const heardOf = 2 * time.Second
 
 func TestPeerKilledResetsAnIdleReader(t *testing.T) {
@@ -82,11 +82,11 @@ func TestPeerKilledDuringATransferResetsBothDirections(t *testing.T) {
 	}
 }
 
-// endless is more bytes than are sent before the peer is killed.
+// endless is more bytes than can be sent before the peer is killed.
 const endless = 1 << 30
 
-// connectToVictim connects to a process that writes so many bytes and waits to
-// be killed. It reads only if it is to.
+// connectToVictim connects to a process that writes n bytes, reads if it is told to, and
+// waits to be killed.
 func connectToVictim(t *testing.T, n int, andRead ...string) (*ringnet.Conn, *process) {
 	t.Helper()
 	l := listen(t, ringnet.ListenConfig{})
@@ -112,11 +112,11 @@ func victim(args []string) error {
 	if err := (&stream{}).send(c, n, 10_000); err != nil {
 		return err
 	}
-	hear() // nothing, until the test has ended
+	hear() // until the test has ended
 	return nil
 }
 
-// requireWithin wants an error that is the given one, and soon.
+// requireWithin requires the given error within a time.
 func requireWithin(t *testing.T, limit time.Duration, errs <-chan error, want error) {
 	t.Helper()
 	select {

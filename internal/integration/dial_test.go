@@ -16,8 +16,8 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// atOnceMeans bounds how long something may take that waits for nobody. On an
-// emulated machine a process may stand still for a while.
+// atOnceMeans bounds what waits for nothing. On an emulated machine a process may stand
+// still for a while.
 const atOnceMeans = time.Second
 
 func TestDialWhereNobodyListensIsRefusedAtOnce(t *testing.T) {
@@ -58,7 +58,7 @@ func TestDialOfASilentAddressIsCancelledAtOnce(t *testing.T) {
 	}
 }
 
-// deaf is an address of the device where nobody listens.
+// deaf returns an address of the device where nobody listens.
 func deaf(t testing.TB) string {
 	t.Helper()
 	l := listen(t, ringnet.ListenConfig{})
@@ -66,9 +66,8 @@ func deaf(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// silent is an address of the device's network that nobody has: the last one.
-// By the time it is known, the libraries are loaded, which is slow on an
-// emulated machine.
+// silent returns the last address of the device's network, which nobody has. It has loaded
+// the libraries by then, which is slow on an emulated machine.
 func silent(t testing.TB) string {
 	t.Helper()
 	listen(t, ringnet.ListenConfig{})

@@ -17,8 +17,8 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// requireBoth wants that Dial of the address and Listen at it both fail with
-// the given error, which says so.
+// requireBoth requires that Dial and Listen at the address fail with the given error, and
+// that its text has the words.
 func requireBoth(t *testing.T, addr string, cause error, says ...string) {
 	t.Helper()
 	_, dialed := ringnet.Dial("rdma", addr)
@@ -34,7 +34,8 @@ func requireBoth(t *testing.T, addr string, cause error, says ...string) {
 	}
 }
 
-// requireReason says why auto's listeners do without rdma: in a line, and by a code.
+// requireReason requires that auto's listeners name the reason why they do without rdma: by
+// a code, and in one line.
 func requireReason(t *testing.T, code ringnet.ReasonCode) {
 	t.Helper()
 	l, err := ringnet.Listen("auto", "127.0.0.1:0")
@@ -66,8 +67,7 @@ func TestUnknownNetwork(t *testing.T) {
 	}
 }
 
-// differently runs a test in a process of its own that sees another file system
-// than this one does, as change makes it.
+// differently runs a test in a process of its own, whose file system change has changed.
 func differently(t *testing.T, change, test func(t *testing.T)) {
 	t.Helper()
 	rdmaAddr(t)
@@ -82,8 +82,8 @@ func differently(t *testing.T, change, test func(t *testing.T)) {
 // unprivilegedVariable names the test that a process without privileges runs.
 const unprivilegedVariable = "RINGNET_TEST_UNPRIVILEGED"
 
-// unprivileged runs a test as a user who has no privileges, in a process for
-// which the RDMA devices have the given mode and which may lock so much memory.
+// unprivileged runs a test as a user without privileges, in a process for which the RDMA
+// devices have the given mode, and which may lock so much memory.
 func unprivileged(t *testing.T, mode uint32, memlock uint64, test func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(unprivilegedVariable) == t.Name() {
@@ -95,7 +95,7 @@ func unprivileged(t *testing.T, mode uint32, memlock uint64, test func(t *testin
 		limit := unix.Rlimit{Cur: memlock, Max: memlock}
 		require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit))
 	}, func(t *testing.T) {
-		// The executable may be where only root gets to.
+		// A user other than root may not get to the executable.
 		dir := t.TempDir()
 		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
 		exe := filepath.Join(dir, "test")
@@ -127,7 +127,7 @@ func TestNoDriver(t *testing.T) {
 func TestNoLibrary(t *testing.T) {
 	differently(t, func(t *testing.T) {
 		for _, file := range libraries(t, "libibverbs.so.1") {
-			hide(t, filepath.Dir(file)) // what this process has loaded from there stays with it
+			hide(t, filepath.Dir(file)) // this process keeps what it has loaded from there
 		}
 	}, func(t *testing.T) {
 		requireBoth(t, "127.0.0.1:7", errors.ErrUnsupported, "libibverbs.so.1: cannot open")
@@ -172,7 +172,7 @@ func TestTooLittleLockedMemory(t *testing.T) {
 		requireOpError(t, err, "dial", l.Addr().String(), syscall.ENOMEM)
 		require.ErrorContains(t, err, "may lock 64 KiB in all (RLIMIT_MEMLOCK)")
 
-		// When the listener is the one who may not, the dialer hears it too.
+		// If the listener may not lock enough, the dialer's error says so, too.
 		small := &ringnet.Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
 		_, err = (&ringnet.Dialer{Config: small}).Dial("rdma", l.Addr().String())
 		requireOpError(t, err, "dial", l.Addr().String(), syscall.ECONNREFUSED)
@@ -181,13 +181,13 @@ func TestTooLittleLockedMemory(t *testing.T) {
 	})
 }
 
-// hide puts an empty folder in a folder's place.
+// hide puts an empty directory in the place of a directory.
 func hide(t *testing.T, dir string) {
 	t.Helper()
 	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"))
 }
 
-// libraries are the files of the given name where libraries are.
+// libraries returns the files of the given name in the directories of libraries.
 func libraries(t *testing.T, name string) (files []string) {
 	t.Helper()
 	for _, dir := range []string{"/usr/lib", "/usr/lib64", "/usr/lib/*"} {

@@ -31,7 +31,7 @@ import (
 // hoursPort is where node 1 listens for TestHours.
 const hoursPort = "7175"
 
-// patient has connections wait for longer than any fault of TestHours lasts.
+// patient returns a configuration that waits for longer than any fault of TestHours lasts.
 func patient() ringnet.Config {
 	return ringnet.Config{KeepAlive: keepAlive, ResumeTimeout: time.Minute}
 }
@@ -64,7 +64,7 @@ func TestHours(t *testing.T) {
 		}
 		return err == nil
 	}))
-	h.round(rand.New(rand.NewPCG(seed, 0)), 10*time.Second) // what the first leaves is there for good
+	h.round(rand.New(rand.NewPCG(seed, 0)), 10*time.Second) // what the first round leaves stays
 	first := h.rest(nil)
 	t.Log("at first:", first)
 	last := first
@@ -77,14 +77,14 @@ func TestHours(t *testing.T) {
 	t.Logf("seed %d: %v; at first %v, at last %v", seed, h, first, last)
 }
 
-// soak is what TestHours has seen.
+// soak is what TestHours has counted.
 type soak struct {
 	t      *testing.T
 	rounds int
 	faults map[string]int
 
 	bytes, connections, failedDials, exchanges atomic.Int64
-	pause                                      atomic.Int64 // ns, the longest for which a call waited for the peer
+	pause                                      atomic.Int64 // ns, the longest time for which a call waited for the peer
 
 	mu      sync.Mutex
 	resumed map[string]int // by link
@@ -105,7 +105,7 @@ func (h *soak) String() string {
 		time.Duration(h.pause.Load()).Round(time.Millisecond), strings.Join(kinds, ", "))
 }
 
-// round has connections of all kinds at work, under faults, for a time at least.
+// round has connections of all kinds at work, under faults, for at least so long.
 func (h *soak) round(r *rand.Rand, length time.Duration) {
 	h.rounds++
 	stop := make(chan struct{})
@@ -128,7 +128,7 @@ func (h *soak) round(r *rand.Rand, length time.Duration) {
 	h.sample()
 }
 
-// sample takes note of what links there are.
+// sample counts the links.
 func (h *soak) sample() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,14 +186,14 @@ func config(r *rand.Rand) *ringnet.Config {
 	return &cfg
 }
 
-// dial connects to node 1 and has it do something.
+// dial connects to node 1 and tells it what to do.
 func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (net.Conn, error) {
 	d := ringnet.Dialer{Config: cfg, Timeout: 20 * time.Second, Trace: lostLinks(h.t)}
 	c, err := d.Dial("rdma", net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), hoursPort))
 	if err != nil {
 		return nil, err
 	}
-	// Before node 1 has answered it may not know the connection yet.
+	// Until node 1 has answered it may not know the connection.
 	fmt.Fprintln(c, what, seed, n)
 	answer := make([]byte, 1)
 	if _, err := io.ReadFull(c, answer); err != nil {
@@ -203,8 +203,8 @@ func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (net.C
 	return c, nil
 }
 
-// lostLinks tells of links that have ended for another reason than that nobody needs them,
-// and of those that have moved since a device has refused a message.
+// lostLinks returns a trace that reports links which end for another reason than that
+// nothing needs them, and links that move because a device has refused a message.
 func lostLinks(t *testing.T) *ringnet.Trace {
 	return &ringnet.Trace{
 		LinkMoved: func(l ringnet.LinkInfo, _ time.Duration, cause error) {
@@ -223,7 +223,7 @@ func lostLinks(t *testing.T) *ringnet.Trace {
 // linger has Close wait for longer than any fault lasts.
 func linger(c net.Conn) error { return c.(*ringnet.Conn).SetLinger(60) }
 
-// begin is dial, as often as it takes, or nil when that is over.
+// begin calls dial until it succeeds. It returns nil when the round is over.
 func (h *soak) begin(r *rand.Rand, stop <-chan struct{}, what string, seed uint64, n int) net.Conn {
 	for cfg := config(r); !h.t.Failed(); {
 		select {
@@ -242,7 +242,7 @@ func (h *soak) begin(r *rand.Rand, stop <-chan struct{}, what string, seed uint6
 	return nil
 }
 
-// timed takes note of how long calls wait.
+// timed measures how long calls wait.
 type timed struct {
 	net.Conn
 	h *soak
@@ -273,14 +273,14 @@ func (c *timed) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// failed takes note of an error that must not be.
+// failed keeps an error that must not be.
 func (h *soak) failed(what string, err error) {
 	if err != nil {
 		h.t.Errorf("%s: %v", what, err)
 	}
 }
 
-// transfers move bytes one way, over one connection after the other.
+// transfers sends bytes one way, over one connection after the other.
 func (h *soak) transfers(r *rand.Rand, stop <-chan struct{}) {
 	for !h.t.Failed() {
 		seed, n := r.Uint64(), 1+r.IntN(64<<10<<r.IntN(8))
@@ -311,7 +311,7 @@ func (h *soak) transfers(r *rand.Rand, stop <-chan struct{}) {
 	}
 }
 
-// talks exchange messages, with pauses that let the connection be idle.
+// talks exchanges messages, with pauses in which the connection is idle.
 func (h *soak) talks(r *rand.Rand, stop <-chan struct{}) {
 	for !h.t.Failed() {
 		seed := r.Uint64()
@@ -345,7 +345,7 @@ func (h *soak) talks(r *rand.Rand, stop <-chan struct{}) {
 	}
 }
 
-// holding is what both machines hold.
+// holding is what both machines have in use.
 type holding struct {
 	Held     [2]use
 	Resident [2]int // bytes of memory that is not the device's
@@ -356,8 +356,8 @@ func (s holding) String() string {
 	return fmt.Sprintf("node 0 %+v and %d KiB resident, node 1 %+v and %d KiB", s.Held[0], s.Resident[0]>>10, s.Held[1], s.Resident[1]>>10)
 }
 
-// atMost says whether no more is held than before, but for what comes and goes with the
-// Go heap and with threads.
+// atMost returns whether no more is in use than before, but for what comes and goes with
+// the Go heap and with threads.
 func (s holding) atMost(before holding) bool {
 	for node, held := range s.Held {
 		held.Goroutines -= 2
@@ -368,8 +368,8 @@ func (s holding) atMost(before holding) bool {
 	return true
 }
 
-// rest waits until links have left, and no more is held than before, if anything was, and
-// says what is held then.
+// rest waits until links are closed, and no more is in use than before, if before is given.
+// It returns what is in use then.
 func (h *soak) rest(before *holding) (s holding) {
 	if !eventually(3*time.Minute, func() bool {
 		ringnet.CloseIdleLinks()
@@ -384,7 +384,7 @@ func (h *soak) rest(before *holding) (s holding) {
 	return s
 }
 
-// stacks is what node 1 is about.
+// stacks returns the stacks of node 1.
 func (h *soak) stacks() string {
 	c, err := h.dial(&ringnet.Config{}, "stacks", 0, 0)
 	if err != nil {
@@ -395,7 +395,7 @@ func (h *soak) stacks() string {
 	return string(answer)
 }
 
-// state is what this machine holds.
+// state returns what this machine has in use.
 func state() (u use, resident, links int, err error) {
 	runtime.GC()
 	debug.FreeOSMemory()
@@ -403,8 +403,8 @@ func state() (u use, resident, links int, err error) {
 	return u, memory().resident, len(ringnet.Links()), err
 }
 
-// hold asks both machines. Node 1 has a link more than it would have by itself, on
-// which it is asked.
+// hold asks both machines. The link on which node 1 is asked is one more than it would
+// have.
 func (h *soak) hold() (s holding) {
 	cfg := patient()
 	cfg.LinkIdle = -1
@@ -415,7 +415,7 @@ func (h *soak) hold() (s holding) {
 	require.NoError(h.t, json.Unmarshal(answer, &s))
 	require.NoError(h.t, c.Close())
 	require.True(h.t, eventually(time.Minute, func() bool { return len(ringnet.Links()) == 0 }))
-	time.Sleep(time.Second) // what is taken down in the background
+	time.Sleep(time.Second) // until the background has closed what is left
 	s.Held[0], s.Resident[0], s.Links[0], err = state()
 	require.NoError(h.t, err)
 	return s
@@ -437,7 +437,7 @@ func serveHours(t *testing.T) {
 	}
 }
 
-// serveHour does what a connection asks for in its first line.
+// serveHour does what the first line on a connection asks for.
 func serveHour(c *ringnet.Conn) (err error) {
 	defer func() {
 		if closing := c.Close(); err == nil && closing != nil {
@@ -452,7 +452,7 @@ func serveHour(c *ringnet.Conn) (err error) {
 	var seed uint64
 	var n int
 	if _, err := fmt.Fscanln(r, &what, &seed, &n); err != nil {
-		return nil // a dial that was given up
+		return nil // the dialer has given up
 	}
 	if _, err := c.Write([]byte{1}); err != nil {
 		return nil

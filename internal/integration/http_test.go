@@ -58,7 +58,7 @@ func TestHTTPOverTLS(t *testing.T) {
 	}
 }
 
-// TLS says goodbye in both directions, one after the other.
+// TLS sends close_notify in both directions, one after the other.
 func TestTLSCloseWrite(t *testing.T) {
 	cert := httptest.NewUnstartedServer(nil)
 	cert.StartTLS()
@@ -86,8 +86,8 @@ func TestTLSCloseWrite(t *testing.T) {
 	})
 }
 
-// A reverse proxy joins two connections once the protocol is upgraded, and
-// passes on the end of one direction by itself.
+// A reverse proxy joins two connections when the protocol is upgraded, and passes on the
+// end of each direction by itself.
 func TestReverseProxyOfAnUpgrade(t *testing.T) {
 	backend := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		c, rw, err := w.(http.Hijacker).Hijack()
@@ -124,7 +124,7 @@ func TestReverseProxyOfAnUpgrade(t *testing.T) {
 	require.Equal(t, "HELLO", string(answer))
 }
 
-// serve is an HTTP server over RDMA, to be started.
+// serve returns an HTTP server over RDMA, not yet started.
 func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -134,7 +134,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// dial is what http.Transport wants.
+// dial is the DialContext of an http.Transport.
 func dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	return (&ringnet.Dialer{}).DialContext(ctx, "rdma", addr)
 }

@@ -28,8 +28,8 @@ func TestIPv6WithAZone(t *testing.T) {
 	requireConnects(t, "rdma6", "::", addr)
 }
 
-// requireConnects wants that a listener at one address can be dialed at the
-// other, and that both sides know.
+// requireConnects requires that a listener at one address can be dialed at the other, and
+// that both ends know the addresses.
 func requireConnects(t *testing.T, network, listenAt, dialAt string) {
 	t.Helper()
 	l, err := ringnet.Listen(network, net.JoinHostPort(listenAt, "0"))
@@ -49,7 +49,7 @@ func requireConnects(t *testing.T, network, listenAt, dialAt string) {
 	require.Equal(t, "rdma", a.RemoteAddr().Network())
 }
 
-// linkLocal is the link-local address of the device's interface, with a zone.
+// linkLocal returns the link-local address of the device's interface, with a zone.
 func linkLocal(t *testing.T) string {
 	t.Helper()
 	name := requireEnv(t, "SOFTROCE_NETDEV")

@@ -47,7 +47,7 @@ func TestFailuresLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// Whoever ends a link, nothing of it is left on either side.
+// Whichever end closes a link, nothing of it is left at either.
 func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 	closeAll := func(t *testing.T, cr *crowd) {
 		for _, m := range cr.members {
@@ -64,7 +64,7 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 			ringnet.CloseIdleLinks()
 			return ended()
 		}))
-		time.Sleep(time.Second) // what is taken down in the background
+		time.Sleep(time.Second) // until the background has closed what is left
 		before, peers := inUse(t), cr.report(t).Held
 		for _, test := range []struct {
 			name     string
@@ -116,24 +116,24 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 	})
 }
 
-// requireNothingLeft repeats something n times and wants this process to hold no
-// more afterwards than before. What the first few times leave is there for good:
-// event loops, caches, threads with their stacks.
+// requireNothingLeft repeats something n times, and requires that this process then has no
+// more in use than before. What the first few times leave stays: event loops, caches,
+// threads with their stacks.
 func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 	t.Helper()
 	idle := inUse(t)
 	for range 5 {
 		require.NoError(t, cycle())
 	}
-	// The rest of a connection is taken down in the background, and takes as
-	// long as the peer is given to answer; and links would stay for a while.
+	// The background closes the rest of a connection, which takes up to the time in which
+	// the peer may answer. Links would stay for a while.
 	const background = 10 * time.Second
 	left := func() use {
 		ringnet.CloseIdleLinks()
 		return inUse(t)
 	}
-	// Queue pairs are counted over all processes: those of others, which other tests have
-	// begun, may go meanwhile.
+	// Queue pairs are counted over all processes. Those of other processes, which other
+	// tests have started, may be closed meanwhile.
 	if !eventually(background, func() bool { return left().QueuePairs <= idle.QueuePairs }) {
 		require.Equal(t, idle, inUse(t), "in use before and after the first few times, with links %+v", ringnet.Links())
 	}
@@ -144,9 +144,9 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 	if !eventually(background, func() bool { return left().atMost(before) }) {
 		require.Equal(t, before, inUse(t), "in use before and after %d times", n)
 	}
-	// Memory that is not the device's comes and goes with the Go heap and with
-	// threads, so it is only compared with what a leak would be: the ring that
-	// every connection has, and the rest of its link if it had one of its own.
+	// Memory that is not registered comes and goes with the Go heap and with threads. So it
+	// is compared only with what a leak would be: the ring of each connection, and the rest
+	// of its link if it had one of its own.
 	after := memory()
 	require.Less(t, after.mappings-mapped.mappings, 20+n, "lines in /proc/self/maps more than before")
 	ring, _ := (*ringnet.Config)(nil).RingMemory()
@@ -163,7 +163,7 @@ func eventually(limit time.Duration, is func() bool) bool {
 	return true
 }
 
-// use is what a process has of the things that can be counted exactly.
+// use is what a process has in use that can be counted exactly.
 type use struct {
 	QueuePairs, CompletionQueues, MemoryRegions, ProtectionDomains, IDs int // by rdma resource show
 
@@ -174,7 +174,7 @@ type use struct {
 	PinnedKiB      int // registered memory
 }
 
-// inUse is what this process has, and others have of the device.
+// inUse returns what this process has in use, and what all processes have of the device.
 func inUse(t *testing.T) use {
 	t.Helper()
 	u, err := held()
@@ -187,7 +187,7 @@ func inUse(t *testing.T) use {
 	return u
 }
 
-// held is what this process has, but for the device's objects.
+// held returns what this process has in use besides objects of the device.
 func held() (use, error) {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -210,8 +210,8 @@ func (u use) atMost(limit use) bool {
 		u.DeviceMappings <= limit.DeviceMappings && u.SharedMappings <= limit.SharedMappings && u.PinnedKiB <= limit.PinnedKiB
 }
 
-// resources is how many objects of each kind the kernel's RDMA subsystem has.
-// It does not say for whom: it knows threads, which may be gone.
+// resources returns how many objects of each kind the kernel's RDMA subsystem has. It does
+// not tell whose: it names threads, which may have ended.
 func resources(t *testing.T) map[string]int {
 	t.Helper()
 	out, err := exec.Command("rdma", "-j", "resource", "show").Output()
@@ -229,7 +229,7 @@ func resources(t *testing.T) map[string]int {
 	return total
 }
 
-// mem is what a process has of memory.
+// mem is the memory of a process.
 type mem struct {
 	mappings int
 	resident int // bytes of anonymous memory
@@ -242,7 +242,7 @@ func memory() mem {
 	return mem{strings.Count(string(maps), "\n"), status("RssAnon") << 10}
 }
 
-// status is a number in /proc/self/status.
+// status returns a number of /proc/self/status.
 func status(name string) int {
 	text, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(text)) {
@@ -254,7 +254,7 @@ func status(name string) int {
 	return 0
 }
 
-// connections connects, exchanges and closes.
+// connections connects, exchanges bytes and closes.
 func connections(t *testing.T) func() error {
 	l := listen(t, ringnet.ListenConfig{})
 	return func() error {
@@ -296,7 +296,7 @@ func unreadBytes(t *testing.T) func() error {
 	}
 }
 
-// refusedDials dials where nobody listens.
+// refusedDials dials an address where nobody listens.
 func refusedDials(t *testing.T) func() error {
 	addr := deaf(t)
 	return func() error {
@@ -314,7 +314,7 @@ func timedOutDials(t *testing.T) func() error {
 	}
 }
 
-// cancelledDials cancels dials, sooner or later.
+// cancelledDials cancels dials after different times.
 func cancelledDials(t *testing.T) func() error {
 	l := listen(t, ringnet.ListenConfig{})
 	var after time.Duration
@@ -335,7 +335,7 @@ func cancelledDials(t *testing.T) func() error {
 	}
 }
 
-// strangeDialers sends a listener what it does not understand.
+// strangeDialers sends a listener requests that are not ringnet's.
 func strangeDialers(t *testing.T) func() error {
 	l := listen(t, ringnet.ListenConfig{})
 	return func() error {
@@ -347,7 +347,7 @@ func strangeDialers(t *testing.T) func() error {
 	}
 }
 
-// strangeListeners are listeners that answer what Dial does not understand.
+// strangeListeners answers Dial with what is not ringnet's.
 func strangeListeners(t *testing.T) func() error {
 	return func() error {
 		addr, answered := rawListen(t, func(ctx context.Context, ep fabric.Endpoint) error { return ep.Accept(ctx, noRingnet) })
@@ -357,7 +357,7 @@ func strangeListeners(t *testing.T) func() error {
 	}
 }
 
-// closedListeners closes listeners with a connection that nobody accepted.
+// closedListeners closes listeners that have a connection which nobody has accepted.
 func closedListeners(t *testing.T) func() error {
 	addr := net.JoinHostPort(rdmaAddr(t), "0")
 	return func() error {
@@ -393,7 +393,7 @@ func connectWith(cfg *ringnet.Config, l net.Listener) (dialer, accepter *ringnet
 	return d.(*ringnet.Conn), a.(*ringnet.Conn), nil
 }
 
-// want is nil if err is the one wanted.
+// want returns nil if err is the one wanted.
 func want(err, wanted error) error {
 	if errors.Is(err, wanted) {
 		return nil

@@ -19,11 +19,11 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// deviceOfItsOwn is a device that a test may take away. It wants a guest of its
-// own: no soft-RoCE device goes before every process has ended that ever used
-// it, for librdmacm keeps devices open and rdma_rxe waits for that. The device
-// is a new one: an interface that was down while the connection manager wanted
-// to send has ruined the latter's own queue pair for good.
+// deviceOfItsOwn returns a device that a test may remove. It needs a guest of its own: a
+// soft-RoCE device goes only when every process has ended that ever used it, because
+// librdmacm keeps devices open and rdma_rxe waits for that. The device is a new one: when
+// the connection manager has tried to send while its interface was down, the manager's own
+// queue pair fails for good.
 func deviceOfItsOwn(t *testing.T) (device, netdev string) {
 	t.Helper()
 	device, netdev = requireEnv(t, "SOFTROCE_DEVICE"), requireEnv(t, "SOFTROCE_NETDEV")
@@ -37,8 +37,8 @@ func deviceOfItsOwn(t *testing.T) (device, netdev string) {
 	return device, netdev
 }
 
-// hasty is a configuration whose connections end with their queue pair, at once: tests
-// of how soon and why do not wait for another.
+// hasty is a configuration whose connections end as soon as their queue pair does: tests of
+// when and why a connection ends do not wait for another queue pair.
 var hasty = &ringnet.Config{ResumeTimeout: -1}
 
 func TestDeviceRemoved(t *testing.T) {
@@ -62,7 +62,7 @@ func TestDeviceRemoved(t *testing.T) {
 		require.NoError(t, exec.Command("rdma", "link", "delete", device).Start())
 		for _, c := range ends {
 			require.NoError(t, (&stream{}).receive(c, spoken))
-			// The other end may have been quicker to say goodbye.
+			// The other end may have ended the connection first.
 			_, err := c.Read(make([]byte, 1))
 			requireErrno(t, err, syscall.ENETDOWN, syscall.ECONNRESET)
 			_, err = c.Write(make([]byte, 1))
@@ -87,13 +87,13 @@ func TestPortDown(t *testing.T) {
 		setLink(t, netdev, "down")
 		time.Sleep(time.Second)
 		setLink(t, netdev, "up")
-		time.Sleep(3 * time.Second) // beyond what a connection waits before it looks
+		time.Sleep(3 * time.Second) // longer than a connection waits before it probes
 		requireEcho(t, d, a)
 
 		setLink(t, netdev, "down")
 		down := time.Now()
 		for _, c := range []*ringnet.Conn{d, a} {
-			// Soft-RoCE has no route then, and says so rather than nothing.
+			// Soft-RoCE then has no route, and reports an error instead of nothing.
 			_, err := c.Read(make([]byte, 1))
 			requireErrno(t, err, syscall.ETIMEDOUT, syscall.ECONNRESET)
 		}
@@ -102,9 +102,8 @@ func TestPortDown(t *testing.T) {
 	})
 }
 
-// setLink takes an interface "down" or "up". It asks the kernel by itself, at
-// once: ip takes seconds to start on a machine that has much to do, and a
-// connection waits for an interface no longer than that.
+// setLink sets an interface "down" or "up". It asks the kernel itself: ip takes seconds to
+// start on a busy machine, and a connection waits no longer than that for an interface.
 func setLink(t *testing.T, netdev, state string) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -138,7 +137,7 @@ func renewDevice(t *testing.T, device, netdev string) {
 	}))
 }
 
-// requireErrno wants one of the errors.
+// requireErrno requires one of the errors.
 func requireErrno(t *testing.T, err error, wanted ...syscall.Errno) {
 	t.Helper()
 	for _, errno := range wanted {

@@ -24,7 +24,7 @@ func TestDialFiveHundredAtOnce(t *testing.T) {
 	go echoAll(l)
 	dials := 500
 	if raceEnabled {
-		dials = 100 // which take an emulated machine as long
+		dials = 100 // on an emulated machine they take as long
 	}
 	require.NoError(t, dialAtOnce(dials, l.Addr().String()))
 }
@@ -38,7 +38,7 @@ func echoAll(l net.Listener) {
 		}
 		go func() {
 			defer c.Close()
-			_, _ = io.Copy(c, c) // the other side sees
+			_, _ = io.Copy(c, c) // the dialer notices an error
 		}()
 	}
 }

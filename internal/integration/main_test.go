@@ -15,7 +15,7 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// TestMain plays a role, if this process was started for one, or else runs the tests.
+// TestMain plays a role if this process was started for one, and else runs the tests.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		if err := roles[role](os.Args[1:]); err != nil {
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rdmaAddr is an IPv4 address of an RDMA device.
+// rdmaAddr returns an IPv4 address of an RDMA device.
 func rdmaAddr(t testing.TB) string {
 	t.Helper()
 	return requireEnv(t, "SOFTROCE_ADDR")
@@ -42,8 +42,7 @@ func requireEnv(t testing.TB, name string) string {
 	return value
 }
 
-// unless skips a test that does not have what it needs, or fails it if it is required to
-// run.
+// unless skips a test that lacks what it needs, or fails it if it is required to run.
 func unless(t testing.TB, ok bool, why string) {
 	t.Helper()
 	switch {
@@ -55,7 +54,7 @@ func unless(t testing.TB, ok bool, why string) {
 	}
 }
 
-// times is how often to repeat something: n times, or more in a soak.
+// times returns how often to repeat something: n times, or more in a soak.
 func times(n, soak int) int {
 	if os.Getenv("RINGNET_SOAK") == "1" {
 		return soak
@@ -72,8 +71,7 @@ func listen(t testing.TB, lc ringnet.ListenConfig) net.Listener {
 	return l
 }
 
-// pair is two ends of one connection in this process. The end of the test
-// closes them.
+// pair returns two ends of one connection in this process. The end of the test closes them.
 func pair(t testing.TB) (dialer, accepter *ringnet.Conn) {
 	t.Helper()
 	l := listen(t, ringnet.ListenConfig{})

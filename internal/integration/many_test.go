@@ -39,15 +39,15 @@ func TestManyConnectionsAtOnce(t *testing.T) {
 		})
 	}
 	atOnce(t, all...)
-	// All of them are still there.
+	// All of them still work.
 	for i := range many {
 		require.NoError(t, dialed[i].Close())
 		require.NoError(t, accepted[i].Close())
 	}
 }
 
-// What is written before a message is there for whoever has read it: the race
-// detector, when it runs, has nothing to say about it.
+// Whoever has read a message sees what was written to memory before it was sent: under the
+// race detector this is no data race.
 func TestMessagesOrderMemory(t *testing.T) {
 	d, a := pair(t)
 	var shared int

@@ -25,16 +25,16 @@ import (
 // fault is a row of the matrix.
 type fault struct {
 	name string
-	make func(m *matrix) // returns when it is over, or has been made for good
+	make func(m *matrix) // returns when the fault is over, or lasts for good
 
-	// What is promised of the connections: that they go on, or the errno with which
-	// they end.
+	// What is promised of the connections: that they go on, or the errno with which they
+	// end.
 	ends string
 
-	// What else becomes of the two nodes.
-	unprivileged bool // neither process may lock more memory than it is given
-	gone         bool // the server is, and cannot say what it has seen
-	renew        bool // the devices are to be made anew for the next row
+	// What else happens to the two nodes.
+	unprivileged bool // neither process may lock more memory than it has locked
+	gone         bool // the server has ended, and cannot report
+	renew        bool // the devices must be made anew before the next row
 }
 
 var faults = []fault{
@@ -70,9 +70,8 @@ var faults = []fault{
 }
 
 // TestMatrix has connections of all kinds, over rdma and over TCP, go through one fault
-// after the other, on two machines that two cables join. What is promised of rdma is
-// required, and what became of both is told in a table, in the end. Node 1 does what
-// node 0 tells it.
+// after the other, on two machines that two cables join. It requires what is promised of
+// rdma, and prints a table of what happened to both. Node 1 obeys node 0.
 func TestMatrix(t *testing.T) {
 	if os.Getenv("SOFTROCE_SECOND_PEER") == "" {
 		t.Skip("SOFTROCE_SECOND_PEER is not set; bin/softroce -nodes 2 -cables 2 runs this where there are two nodes with two cables")
@@ -108,7 +107,7 @@ func TestMatrix(t *testing.T) {
 	t.Logf("\n%s", &table)
 }
 
-// sightings is what each side has seen of the connections of a network.
+// sightings is what each side has observed of the connections of a network.
 type sightings [][]*observed
 
 // outcome is a cell of the table.
@@ -136,14 +135,14 @@ func outcome(seen sightings) string {
 	return strings.Join(cells, "; ")
 }
 
-// matrix is what a row is made with, on node 0.
+// matrix is what a row works with, on node 0.
 type matrix struct {
 	t      *testing.T
 	client *process
 }
 
-// run has the traffic go through a fault, and returns what was seen by network: by the
-// client, and then by the server if it is there.
+// run has the traffic go through a fault. It returns what the client has observed of each
+// network, and the server, too, if it has not ended.
 func (m *matrix) run(f *fault) map[string]sightings {
 	t := m.t
 	t.Helper()
@@ -206,7 +205,7 @@ func (m *matrix) run(f *fault) map[string]sightings {
 	return seen
 }
 
-// standbyTime is when a link has a second queue pair that stands by.
+// standbyTime is how long after a link is up its standby is up.
 const standbyTime = 3 * time.Second
 
 // noMoreMemory has a process lock no more memory than it has locked.
@@ -230,7 +229,7 @@ func (m *matrix) control(request string) {
 	require.NoError(m.t, control(request))
 }
 
-// cut takes a cable out, or both, and puts it in again after a while.
+// cut takes out a cable, or both, and puts it in again after a while.
 func (m *matrix) cut(cable string, d time.Duration) {
 	m.t.Helper()
 	m.control("cable down " + cable)
@@ -238,7 +237,7 @@ func (m *matrix) cut(cable string, d time.Duration) {
 	m.control("cable up " + cable)
 }
 
-// netem changes what both nodes send, over both cables, for a while.
+// netem changes for a while what both nodes send, over both cables.
 func (m *matrix) netem(how string, d time.Duration) {
 	m.t.Helper()
 	set := func(do, how string) {
@@ -253,8 +252,8 @@ func (m *matrix) netem(how string, d time.Duration) {
 	set("delete", "")
 }
 
-// remove is a command that begins to remove the first device, which soft-RoCE does not
-// get done before every process has closed what it has of it.
+// remove returns a command that begins to remove the first device. Soft-RoCE finishes that
+// only when every process has closed what it has of the device.
 func remove() string {
 	return fmt.Sprintf("flock %s rdma link delete %s >%[1]s 2>&1 &", removal, os.Getenv("SOFTROCE_DEVICE"))
 }
@@ -262,16 +261,16 @@ func remove() string {
 // removal is a file that is locked while a device is being removed.
 const removal = "/run/removal"
 
-// renew is a command that makes the first device anew, if need be when it has been
-// removed.
+// renew returns a command that makes the first device anew. If the device is being removed,
+// it waits for that first.
 func renew() string {
 	device, netdev := os.Getenv("SOFTROCE_DEVICE"), os.Getenv("SOFTROCE_NETDEV")
 	return fmt.Sprintf("flock %s true; rdma link delete %s; rdma link add %[2]s type rxe netdev %s && "+
 		"until grep -q ACTIVE /sys/class/infiniband/%[2]s/ports/1/state; do sleep 0.1; done", removal, device, netdev)
 }
 
-// portDown takes the first interface of this node down for a while. Soft-RoCE's
-// connection manager is ruined by that until the device is made anew.
+// portDown takes down the first interface of this node for a while. Soft-RoCE's connection
+// manager does not recover from that until the device is made anew.
 func (m *matrix) portDown(d time.Duration) {
 	m.t.Helper()
 	netdev := os.Getenv("SOFTROCE_NETDEV")
@@ -311,7 +310,7 @@ func (m *matrix) await() {
 	}))
 }
 
-// orderPort is where node 1 takes orders, one for each connection.
+// orderPort is where node 1 takes orders, one on each connection.
 const orderPort = "7184"
 
 func orderNode(order string) (string, error) {
@@ -330,14 +329,14 @@ func orderNode(order string) (string, error) {
 	return strings.TrimSuffix(string(answer), "\n"), err
 }
 
-// obey does what node 0 tells, until the power is cut.
+// obey obeys node 0 until the power is cut.
 func obey(t *testing.T) {
 	l, err := net.Listen("tcp", net.JoinHostPort("", orderPort))
 	require.NoError(t, err)
 	var server *process
 	end := func() {
 		if server != nil {
-			_ = server.cmd.Process.Kill() // it may have been killed already
+			_ = server.cmd.Process.Kill() // the process may have been killed already
 			_ = server.cmd.Wait()
 		}
 	}
@@ -353,7 +352,7 @@ func obey(t *testing.T) {
 		answer := ""
 		switch what {
 		case "start":
-			end() // that of a row that failed
+			end() // ends that of a row that has failed
 			server = startAs(t, map[string]*syscall.SysProcAttr{"nobody": nobody}[rest], "traffic server")
 			require.Equal(t, "done", server.hear())
 		case "tell":

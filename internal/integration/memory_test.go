@@ -13,10 +13,10 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// pinned is how many bytes devices have pinned of this process's memory.
+// pinned returns how many bytes of this process's memory devices have pinned.
 func pinned() int { return status("VmPin") << 10 }
 
-// registered is what the links of this process say that they have registered.
+// registered returns how many bytes the links of this process report as registered.
 func registered() (total int) {
 	for _, l := range ringnet.Links() {
 		total += l.Memory
@@ -24,8 +24,8 @@ func registered() (total int) {
 	return total
 }
 
-// The kernel's account is that of the links, but for the queues of devices, which
-// some pin and some do not; and idle rings leave nothing pinned.
+// The kernel counts as pinned what links report, and the queues of devices, which some pin
+// and some do not. Idle rings leave nothing pinned.
 func TestLinksPinWhatTheyHaveRegistered(t *testing.T) {
 	rdmaAddr(t)
 	alone(t, nil, func(t *testing.T) {
@@ -72,10 +72,10 @@ func TestLinksPinWhatTheyHaveRegistered(t *testing.T) {
 	})
 }
 
-// A process that may lock little has as many links as that allows, and then the
-// error says so; auto takes TCP until there is memory again.
+// A process that may lock little memory has as many links as fit. Then dials fail with an
+// error that says so, and auto takes TCP until there is memory again.
 func TestLockedMemoryIsUsedUp(t *testing.T) {
-	const limit = 5 << 20 // two ends of links and a bit
+	const limit = 5 << 20 // for two ends of links, and a little more
 	unprivileged(t, 0o666, limit, func(t *testing.T) {
 		require.Equal(t, limit, ringnet.Memory().LockedLimit)
 		t.Setenv("RINGNET_NETWORKS", "rdma,tcp")

@@ -23,18 +23,19 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// Where node 1 listens: for those who ask, and for many who want an echo.
+// Node 1 listens at one port for connections that ask for something, and at another for
+// many that want an echo.
 const (
 	nodePort = "7171"
 	echoPort = "7172"
 )
 
-// keepAlive is short, so that a test need not wait long for it.
+// keepAlive is short, so that tests do not wait long for it.
 const keepAlive = time.Second
 
-// deadAfter bounds what is documented for a peer that is gone: the time of an
-// unanswered message, which a device may take four times, and for an idle
-// connection KeepAlive before it. Soft-RoCE takes it once.
+// deadAfter bounds what is documented for a peer that has lost power: the time after which
+// a message without an answer fails, which a device may multiply by four, and for an idle
+// connection KeepAlive before that. Soft-RoCE does not multiply it.
 const (
 	deadAfter     = rconn.AckTimeout * (rconn.Retries + 1)
 	idleDeadAfter = keepAlive + deadAfter
@@ -127,7 +128,7 @@ func TestNodes(t *testing.T) {
 		peer := os.Getenv("SOFTROCE_PEER")
 		hasty := &ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1, ResumeTimeout: hasty.ResumeTimeout}}
 		giving, fetching := askWith(t, hasty, peer, "receive", endless), askWith(t, hasty, peer, "send", endless)
-		var idle []*ringnet.Conn // beside those two on their link
+		var idle []*ringnet.Conn // on the same link
 		for range crowdSize - 2 {
 			idle = append(idle, askWith(t, hasty, peer, "say", spoken))
 		}
@@ -183,7 +184,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// listenToTheEnd reads what a node has said, which has arrived, and then the error.
+// listenToTheEnd reads what a node has sent, all of which has arrived, and then the error.
 func listenToTheEnd(c *ringnet.Conn) error {
 	said := &stream{seed: seedFetched}
 	err := said.receive(c, endless)
@@ -193,13 +194,13 @@ func listenToTheEnd(c *ringnet.Conn) error {
 	return err
 }
 
-// Streams of either direction.
+// The seeds of the streams of each direction.
 const (
 	seedGiven   = 1
 	seedFetched = 2
 )
 
-// transfers are a transfer in each direction, over a connection of its own.
+// transfers returns a transfer in each direction, each over a connection of its own.
 func transfers(t *testing.T, n int) []func() error {
 	t.Helper()
 	peer := os.Getenv("SOFTROCE_PEER")
@@ -210,7 +211,7 @@ func transfers(t *testing.T, n int) []func() error {
 	}
 }
 
-// ask connects to node 1 and says what it is to do there.
+// ask connects to node 1 and tells it what to do.
 func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
 	t.Helper()
 	return askWith(t, &ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1}}, host, what, n)
@@ -227,10 +228,10 @@ func askWith(t *testing.T, d *ringnet.Dialer, host, what string, n int) *ringnet
 	return c.(*ringnet.Conn)
 }
 
-// allRight is what node 1 answers when it is.
+// allRight is the answer of node 1 to a stream without an error.
 const allRight = "all right"
 
-// give sends n bytes to a node that receives, and hears that they were right.
+// give sends n bytes to a node that receives, which answers that they were right.
 func give(c *ringnet.Conn, n int) error {
 	if err := (&stream{seed: seedGiven}).send(c, n, 50_000); err != nil {
 		return err
@@ -245,7 +246,8 @@ func give(c *ringnet.Conn, n int) error {
 	return nil
 }
 
-// fetch receives n bytes from a node that sends, and says when it is underway.
+// fetch receives n bytes from a node that sends, and calls underway after the first of
+// them.
 func fetch(c *ringnet.Conn, n int, underway func()) error {
 	s := &stream{seed: seedFetched}
 	first := min(n, 1<<20)
@@ -270,7 +272,7 @@ func serveNode(t *testing.T) {
 	}
 }
 
-// serveConn does what a connection asks for in its first line.
+// serveConn does what the first line on a connection asks for.
 func serveConn(c *ringnet.Conn) {
 	defer c.Close()
 	r := bufio.NewReader(c)
@@ -281,7 +283,7 @@ func serveConn(c *ringnet.Conn) {
 	}
 	switch what {
 	case "send":
-		_ = (&stream{seed: seedFetched}).send(c, n, 50_000) // the other side sees
+		_ = (&stream{seed: seedFetched}).send(c, n, 50_000) // the peer notices an error
 	case "receive":
 		if err := (&stream{seed: seedGiven}).receiveAll(r, n); err != nil {
 			fmt.Fprint(c, err)
@@ -289,7 +291,7 @@ func serveConn(c *ringnet.Conn) {
 		}
 		fmt.Fprint(c, allRight)
 	case "lose":
-		// What this node sends, as long as the connection is there.
+		// What this node sends is lost as long as the connection lasts.
 		if err := netem("add", "loss", fmt.Sprint(n, "%")); err != nil {
 			fmt.Fprint(c, err)
 			return
@@ -337,7 +339,7 @@ func dropped(t *testing.T) int {
 	return qdiscs[0].Drops
 }
 
-// control has tools/softroce do something to the nodes or to the cable.
+// control has tools/softroce change something about the nodes or the cable.
 func control(request string) error {
 	port, err := os.OpenFile(os.Getenv("SOFTROCE_CONTROL"), os.O_RDWR, 0)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 // roleVariable names the role of a process that a test has started.
 const roleVariable = "RINGNET_TEST_ROLE"
 
-// roles are the programs that this test binary can be besides the tests. A test
-// and its process talk by lines on the standard streams: see say and hear.
+// roles are the programs other than the tests that this test binary can be. A test and its
+// process exchange lines on the standard streams: see say and hear.
 var roles = map[string]func(args []string) error{
 	"writer":  writer,
 	"filler":  filler,
@@ -92,37 +92,37 @@ func (p *process) tell(what string) {
 	require.Equal(p.t, "done", p.hear())
 }
 
-// kill ends the process as kill -9 does, and returns when it is gone.
+// kill ends the process as kill -9 does, and returns when it has ended.
 func (p *process) kill() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Kill())
-	_ = p.cmd.Wait() // says that it was killed
+	_ = p.cmd.Wait() // returns an error: it was killed
 }
 
-// stop stops the process, and returns when all of it stands still.
+// stop stops the process, and returns when all its threads stand still.
 func (p *process) stop() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
 	require.NoError(p.t, unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED, nil))
 }
 
-// goOn has a process that was stopped go on.
+// goOn continues a process that was stopped.
 func (p *process) goOn() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-// wait waits until the process has ended and wants that it succeeded.
+// wait waits until the process has ended, and requires that it succeeded.
 func (p *process) wait() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Wait())
 }
 
-// stdin is what the test says to a process in a role.
+// stdin has the lines that the test says to a process in a role.
 var stdin = bufio.NewReader(os.Stdin)
 
-// say and hear are the other process's halves of the methods of these names.
-// What hear returns is empty when the test has ended.
+// say and hear are the other process's halves of the methods of these names. Hear returns
+// "" when the test has ended.
 func say(line string) { fmt.Println(line) }
 
 func hear() string {
@@ -133,8 +133,8 @@ func hear() string {
 // aloneVariable names the test that a process was started to run by itself.
 const aloneVariable = "RINGNET_TEST_ALONE"
 
-// alone runs a test in a process of its own, which has not seen other tests and
-// may do to itself what it likes.
+// alone runs a test in a process of its own, which has run no other test and may do to
+// itself what it likes.
 func alone(t *testing.T, attr *syscall.SysProcAttr, test func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(aloneVariable) == t.Name() {
@@ -146,15 +146,15 @@ func alone(t *testing.T, attr *syscall.SysProcAttr, test func(t *testing.T)) {
 	runAgain(t, exe, aloneVariable, attr)
 }
 
-// runAgain runs a test in another process of the given executable, which finds
-// the test's name in the variable.
+// runAgain runs a test in another process of the given executable, which finds the test's
+// name in the variable.
 func runAgain(t *testing.T, exe, variable string, attr *syscall.SysProcAttr) {
 	t.Helper()
 	name := strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^")
 	cmd := exec.Command(exe, "-test.run=^"+name+"$", "-test.v="+fmt.Sprint(testing.Verbose()))
 	var overdue <-chan time.Time
 	if deadline, ok := t.Deadline(); ok {
-		// The other process says first where it hangs, unless the kernel does.
+		// The other process reports first where it hangs, unless the kernel holds it.
 		tenth := time.Until(deadline) / 10
 		cmd.Args = append(cmd.Args, "-test.timeout="+(8*tenth).String())
 		overdue = time.After(9 * tenth)
@@ -185,7 +185,7 @@ func runAgain(t *testing.T, exe, variable string, attr *syscall.SysProcAttr) {
 	}
 }
 
-// kernelStacks says what the threads of a process do in the kernel.
+// kernelStacks returns the stacks of a process's threads in the kernel.
 func kernelStacks(pid int) string {
 	var all strings.Builder
 	stacks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", pid))

@@ -20,7 +20,7 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// What peers say that are not ours.
+// Private data of peers that are not ringnet's.
 var (
 	noRingnet    = []byte("GET / HTTP/1.0\r\n\r\n, and that is no hello")
 	otherVersion = func() []byte {
@@ -31,15 +31,15 @@ var (
 	noRing = greeting(wire.OpenRecord, 4096+1)
 )
 
-// greeting is the private data of a request, or of an answer, with a ring of the
-// given size that is nowhere.
+// greeting returns the private data of a request, or of an answer, with a ring of the given
+// size at no address.
 func greeting(t wire.RecordType, ring int) []byte {
 	b := append(wire.Hello{Receives: 4}.Append(nil), make([]byte, wire.RecordSize)...)
 	wire.Record{Type: t, Ring: wire.RingPlace{Size: ring}}.Put(b[wire.HelloSize:])
 	return b
 }
 
-// strangers are what they say and what is said of it.
+// strangers are such private data, and the reason of their refusal.
 var strangers = map[string]struct {
 	hello []byte
 	says  string
@@ -77,7 +77,7 @@ func TestDialerRefusesAStrangerWithTheReason(t *testing.T) {
 			_, err := ringnet.Dial("rdma", addr)
 			requireOpError(t, err, "dial", addr, syscall.EPROTO)
 			require.ErrorContains(t, err, s.says)
-			// The listener hears it too.
+			// The listener gets the reason, too.
 			var reject *fabric.RejectError
 			require.ErrorAs(t, <-answered, &reject)
 			require.Contains(t, wire.DecodeReject(reject.Private).Reason, s.says)
@@ -119,7 +119,7 @@ func TestListenerThatAcceptsAndDiesIsAReset(t *testing.T) {
 // rawOptions are enough for a handshake.
 var rawOptions = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 24, Sends: 16, AckTimeout: time.Second, Retries: 6}
 
-// rawDial requests a connection with the given words, and returns the answer.
+// rawDial requests a connection with the given private data, and returns the answer.
 func rawDial(ctx context.Context, addr net.Addr, hello []byte) (answer []byte, err error) {
 	f, err := verbs.Fabric()
 	if err != nil {
@@ -136,8 +136,8 @@ func rawDial(ctx context.Context, addr net.Addr, hello []byte) (answer []byte, e
 	return ep.Connect(ctx, hello)
 }
 
-// rawListen answers one request for a connection to the address it returns, and
-// tells the result. Then the endpoint and the listener are closed.
+// rawListen answers one request for a connection to the address that it returns, and sends
+// the result. Then it closes the endpoint and the listener.
 func rawListen(t testing.TB, answer func(context.Context, fabric.Endpoint) error) (addr string, result <-chan error) {
 	t.Helper()
 	ip, err := netip.ParseAddr(rdmaAddr(t))
@@ -173,8 +173,7 @@ func rawAnswer(l fabric.Listener, answer func(context.Context, fabric.Endpoint) 
 	return answer(ctx, ep)
 }
 
-// requireEcho wants that what one end says the other hears, and the other way
-// round.
+// requireEcho requires that each end reads what the other writes.
 func requireEcho(t testing.TB, a, b net.Conn) {
 	t.Helper()
 	require.NoError(t, echo(a, b))
@@ -193,7 +192,7 @@ func echo(a, b net.Conn) error {
 	return nil
 }
 
-// requireOpError wants package net's error around the given cause.
+// requireOpError requires package net's error around the given cause.
 func requireOpError(t testing.TB, err error, op, addr string, cause error) {
 	t.Helper()
 	require.IsType(t, &net.OpError{}, err)

@@ -20,8 +20,8 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// What links share by shm and have not used for long is swapped out where memory is
-// short. Connections begin in it all the same.
+// Where memory is short the kernel swaps out memory of shm links that has not been used for
+// long. Connections begin in it all the same.
 func TestConnectionsBeginInMemoryThatIsSwappedOut(t *testing.T) {
 	requireEnv(t, "SOFTROCE_ADDR") // a machine that is there for tests
 	swapOn(t)
@@ -42,8 +42,7 @@ func TestConnectionsBeginInMemoryThatIsSwappedOut(t *testing.T) {
 	require.Equal(t, 1, linksTo(l.Addr().String()))
 }
 
-// swapOn has a kernel that does not swap do so, to compressed memory, until the end of
-// the test.
+// swapOn has a kernel without swap swap to compressed memory, until the end of the test.
 func swapOn(t *testing.T) {
 	t.Helper()
 	const device, size = "/dev/zram0", 16 << 20
@@ -80,7 +79,7 @@ func swapOn(t *testing.T) {
 
 var sharedMemory = regexp.MustCompile(`(?m)^([0-9a-f]+)-([0-9a-f]+) .*memfd:ringnet`)
 
-// pageOut has what this process shares swapped out, as far as only one end has
+// pageOut has the kernel swap out what this process shares, as far as only one end has
 // touched it.
 func pageOut(t *testing.T) {
 	t.Helper()

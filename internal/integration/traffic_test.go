@@ -27,16 +27,16 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// Mixed traffic between two processes, over rdma and over TCP at once: the roles
-// "traffic server" and "traffic client" of this test binary. Every byte is checked.
+// Mixed traffic between two processes, over rdma and over TCP at once: the roles "traffic
+// server" and "traffic client" of this test binary. Every byte is checked.
 
-// kinds are the connections of each network. They rest so long between their messages that
-// emulated machines are not busy, and pauses come from faults alone.
+// kinds are the connections of each network. They rest between their messages, so that
+// emulated machines are not busy and pauses come only from faults.
 var kinds = []struct {
 	name string
 	n    int
 	most int           // bytes at once
-	rest time.Duration // between
+	rest time.Duration // between messages
 }{
 	{"up", 2, 64 << 10, 40 * time.Millisecond},   // bulk from the client
 	{"down", 2, 64 << 10, 40 * time.Millisecond}, // bulk to it
@@ -45,20 +45,20 @@ var kinds = []struct {
 	{"idle", 4, 4 << 10, 0},                      // one ping first, and one in the end
 }
 
-// trafficPorts are where a server listens: for what begins with its kind, and for
-// net/http.
+// trafficPorts are the ports of a server: for connections that begin with their kind, and
+// for net/http.
 var trafficPorts = map[string][2]string{"rdma": {"7180", "7181"}, "tcp": {"7182", "7183"}}
 
-// observed is one side's view of a connection of the traffic.
+// observed is what one end has seen of a connection of the traffic.
 type observed struct {
 	Network, Kind string
 	Bytes         int           // read and written
-	Pause         time.Duration // the longest between two times that some were
-	Error         string        // that ended it: an errno's name, or more
-	Cause         string        // all that it says
+	Pause         time.Duration // the longest time without a byte read or written
+	Error         string        // the errno's name of the error that ended the connection, or more
+	Cause         string        // all of its text
 
 	mu    sync.Mutex
-	moved time.Time // bytes, last
+	moved time.Time // when bytes were last read or written
 	conn  net.Conn
 }
 
@@ -94,15 +94,16 @@ func (m *observed) note(n int, err error) {
 	}
 }
 
-// progress returns how many bytes it has read and written, and whether it has ended.
+// progress returns how many bytes have been read and written, and whether the connection
+// has ended.
 func (m *observed) progress() (bytes int, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.Bytes, m.Error != ""
 }
 
-// noted is a connection that is observed. The end of the stream is no error, nor is a
-// deadline, by which net/http ends a Read.
+// noted is a connection whose calls are observed. The end of the stream counts as no error,
+// and neither does a deadline, with which net/http ends a Read.
 type noted struct {
 	net.Conn
 	m *observed
@@ -129,7 +130,7 @@ func (c noted) note(n int, err error) {
 
 func (c noted) CloseWrite() error { return c.Conn.(interface{ CloseWrite() error }).CloseWrite() }
 
-// pattern is an endless stream of bytes. It is sent in pieces, each behind its length, and
+// pattern is an endless stream of bytes. It is sent in pieces, each after its length, and
 // ends with the length 0 and the number of all bytes.
 type pattern struct{ from, pos int }
 
@@ -188,19 +189,19 @@ func (p *pattern) receive(r io.Reader) (int, error) {
 	return n, nil
 }
 
-// traffic is all members of a process.
+// traffic is all connections of a process.
 type traffic struct {
 	mu            sync.Mutex
 	members       []*observed
-	under         sync.WaitGroup // the client's parts
-	begin, finish chan struct{}  // closed when a client's are to
+	under         sync.WaitGroup // the client's connections
+	begin, finish chan struct{}  // closed to have the client's begin, and finish
 }
 
 func newTraffic() *traffic {
 	return &traffic{begin: make(chan struct{}), finish: make(chan struct{})}
 }
 
-// join adds a member.
+// join adds a connection.
 func (tr *traffic) join(network, kind string, c net.Conn) (*observed, noted) {
 	m := &observed{Network: network, Kind: kind, conn: c}
 	tr.mu.Lock()
@@ -209,7 +210,7 @@ func (tr *traffic) join(network, kind string, c net.Conn) (*observed, noted) {
 	return m, noted{c, m}
 }
 
-// report prints what the members have seen.
+// report prints what has been observed.
 func (tr *traffic) report() error {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -286,7 +287,7 @@ func trafficListen(network, port string) (net.Listener, error) {
 	return ringnet.Listen(network, ":"+port)
 }
 
-// serve does the server's part of a connection. Its first line has its kind, where its
+// serve plays the server's part of a connection. The first line has its kind, where its
 // pattern begins, and the size of its pieces.
 func (tr *traffic) serve(network string, c net.Conn) {
 	defer c.Close()
@@ -366,9 +367,9 @@ func hashBoth(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// trafficClient is the role of a client of the server at a host. Lines tell it to
-// begin, to say when the traffic goes on or has ended, and to finish and print what it
-// has seen.
+// trafficClient is the role of a client of the server at a host. It reads lines that tell
+// it to begin, to report when the traffic goes on or has ended, and to finish and print
+// what it has observed.
 func trafficClient(args []string) error {
 	tr := newTraffic()
 	for network := range trafficPorts {
@@ -414,12 +415,12 @@ func trafficClient(args []string) error {
 // finishTime is how long a connection may take to finish after the last fault.
 const finishTime = 20 * time.Second
 
-// settleTime is how long TCP may take to go on, or to end: a packet is repeated when
-// twice as much time has passed as before the last repetition.
+// settleTime is how long TCP may take to go on, or to end: it waits twice as long before
+// each repetition of a packet as before the last.
 const settleTime = 30 * time.Second
 
 // settle waits until each connection has either gone on or ended, and those of rdma that
-// have to end have ended. It returns those that have not in time.
+// must end have ended. It returns those that have not in time.
 func (tr *traffic) settle(limit time.Duration, toEnd bool) string {
 	began, before := time.Now(), make([]int, len(tr.members))
 	for i, m := range tr.members {
@@ -445,7 +446,7 @@ func (tr *traffic) settle(limit time.Duration, toEnd bool) string {
 	return fmt.Sprintf("%s: %+v", strings.Join(waiting, ", "), ringnet.Links())
 }
 
-// dial adds another member.
+// dial adds a connection.
 func (tr *traffic) dial(network, host, kind string, most int, rest time.Duration) error {
 	ports := trafficPorts[network]
 	port, from := ports[0], rand.IntN(patternSize)

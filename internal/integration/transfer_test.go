@@ -17,8 +17,8 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// transfer is how much to send, how, and over what: both sides derive it from
-// the same seed.
+// transfer is how much to send, how, and over what: both processes derive it from the same
+// seed.
 type transfer struct {
 	*stream
 	total, most int
@@ -57,7 +57,7 @@ func (tr transfer) dialAndSend(addr string) error {
 	return c.Close()
 }
 
-// acceptAndReceive is the other side of dialAndSend.
+// acceptAndReceive is the other end of dialAndSend.
 func (tr transfer) acceptAndReceive(l net.Listener) error {
 	c, err := l.Accept()
 	if err != nil {
@@ -94,7 +94,7 @@ func writer(args []string) error {
 	return newTransfer(seed).dialAndSend(args[0])
 }
 
-// about says which transfer err is about.
+// about returns err with the transfer that it is about.
 func about(seed uint64, err error) error {
 	if err != nil {
 		return fmt.Errorf("transfer %d: %w", seed, err)
@@ -108,7 +108,7 @@ func TestWriteDeadlineLosesAndRepeatsNothing(t *testing.T) {
 	c := accept(t, l)
 	ours := &stream{seed: 1}
 	require.NoError(t, fill(c, ours))
-	theirs, err := strconv.Atoi(p.hear()) // from now on both are stuck
+	theirs, err := strconv.Atoi(p.hear()) // when it is known, both ends have stopped
 	require.NoError(t, err)
 	p.say(strconv.Itoa(ours.pos))
 	require.NoError(t, goOn(c, ours, &stream{seed: 2}, theirs))
@@ -139,8 +139,8 @@ func filler(args []string) error {
 	return c.Close()
 }
 
-// fill writes the stream to a connection that nobody reads, until a Write has
-// accepted nothing before its deadline.
+// fill writes the stream to a connection that nobody reads, until a Write has accepted
+// nothing before its deadline.
 func fill(c net.Conn, s *stream) error {
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
@@ -161,8 +161,8 @@ func fill(c net.Conn, s *stream) error {
 	return nil
 }
 
-// goOn continues after fill: it writes some more, and reads the peer's bytes,
-// of which so many had been accepted when it was stuck.
+// goOn continues after fill: it writes more, and reads the peer's bytes, of which so many
+// had been accepted when both ends stopped.
 func goOn(c *ringnet.Conn, ours, theirs *stream, accepted int) error {
 	const more = 300_000
 	if err := c.SetWriteDeadline(time.Time{}); err != nil {
