@@ -17,8 +17,7 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// activate starts the program as systemd does, with a socket, and waits until it
-// listens.
+// activate starts the program with a socket, as systemd does, and waits until it listens.
 func activate(t *testing.T, program string, socket *os.File) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "LISTEN_FDS=1 LISTEN_PID=$$ exec "+program)
@@ -42,7 +41,7 @@ func address(t *testing.T, socket *os.File) string {
 	return l.Addr().String()
 }
 
-// A request that comes while no server runs is answered by the next one.
+// A request that arrives while no server runs is answered by the next one.
 func TestSystemdSocketOutlivesItsServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -15,9 +15,9 @@ import (
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
-// What operators copy from the documents: units that systemd reads, YAML and JSON.
+// Operators copy parts of the documents: units that systemd reads, YAML and JSON.
 
-// blocks are the indented parts of a document.
+// blocks returns the indented parts of a document.
 func blocks(t *testing.T, document string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", document))
@@ -32,7 +32,7 @@ func blocks(t *testing.T, document string) []string {
 	return all
 }
 
-// systemd ignores what it does not know, and a unit that it ignores half of starts.
+// systemd ignores lines that it does not know, and starts the unit without them.
 func TestSystemdAcceptsTheUnitsOfDocumentsAndExamples(t *testing.T) {
 	units := make(map[string]string)
 	for _, document := range []string{"docs/deploy.md", "docs/command.md"} {
@@ -63,8 +63,8 @@ func TestSystemdAcceptsTheUnitsOfDocumentsAndExamples(t *testing.T) {
 	require.NotContains(t, string(out), dir, "a warning")
 }
 
-// pod and network are what Kubernetes and its plugins read of the recipes, as far as
-// one part of a recipe has to fit another.
+// pod and network are what Kubernetes and its plugins read of the recipes, as far as one
+// part of a recipe must fit another.
 type pod struct {
 	Spec struct {
 		HostNetwork bool `yaml:"hostNetwork"`

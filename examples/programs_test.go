@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// overAny ends in the network that carried the bytes: what "auto" finds depends
-// on the system that the test runs on.
+// overAny ends in the network that carried the bytes: which one "auto" finds depends on the
+// system.
 const overAny = "(shm|rdma|tcp)\n$"
 
 func TestProgramsRunWithOneCommand(t *testing.T) {
@@ -35,7 +35,7 @@ func TestProgramsRunWithOneCommand(t *testing.T) {
 	}
 }
 
-// What the comment of twolines shows as its past is a program that works.
+// The earlier version that the comment of twolines shows is a program that works.
 func TestTwoLinesTurnATCPProgramIntoAnAutoProgram(t *testing.T) {
 	source, err := os.ReadFile("twolines/main.go")
 	require.NoError(t, err)
@@ -66,9 +66,9 @@ func TestHTTPServerAndClient(t *testing.T) {
 	}
 }
 
-// overEachPacketNetwork runs a test over shm-udp, and over rdma-udp where there is a device.
-// build has a program of this folder built; where there is a device it has been already, for
-// there Go would take long: Makefile does it.
+// overEachPacketNetwork runs a test over shm-udp, and over rdma-udp where there is a
+// device. With a device build takes the program that Makefile has built, because Go would
+// take long there; else it builds the program of this directory.
 func overEachPacketNetwork(t *testing.T, test func(t *testing.T, network, host string, build func(program string) string)) {
 	t.Run("shm", func(t *testing.T) {
 		test(t, "shm-udp", "127.0.0.1", func(program string) string { return build(t, ".", program) })
@@ -104,7 +104,7 @@ func TestHTTP3ServerAndClient(t *testing.T) {
 	})
 }
 
-// interfaceOf is the interface that has an address of this host.
+// interfaceOf returns the interface that has an address of this host.
 func interfaceOf(t *testing.T, host string) *net.Interface {
 	t.Helper()
 	all, err := net.Interfaces()
@@ -122,7 +122,7 @@ func interfaceOf(t *testing.T, host string) *net.Interface {
 	return nil
 }
 
-// What a receiver has, and what it says is missing, is all that was published.
+// What a receiver gets and what it reports as missing is together all that was published.
 func TestFeedReportsGaps(t *testing.T) {
 	overEachPacketNetwork(t, func(t *testing.T, network, host string, build func(string) string) {
 		args := []string{"-network", network, "-group", "239.0.0.71:7001"}
@@ -157,7 +157,7 @@ func TestFeedReportsGaps(t *testing.T) {
 	})
 }
 
-// The demo's last line is what README and Makefile promise.
+// README.md and Makefile promise the demo's last line.
 func TestDemoEndsInItsResult(t *testing.T) {
 	bin := t.TempDir()
 	for _, program := range []string{"server", "client", "demo"} {
@@ -167,7 +167,7 @@ func TestDemoEndsInItsResult(t *testing.T) {
 		run(t, filepath.Join(bin, "demo"), "-bin", bin, "-dir", ".", "-rounds", "2"))
 }
 
-// build builds a program, as on a machine without a C compiler.
+// build builds a program as on a machine without a C compiler.
 func build(t *testing.T, dir, program string) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "program")
@@ -179,8 +179,8 @@ func build(t *testing.T, dir, program string) string {
 	return bin
 }
 
-// start starts a server until the end of the test, and returns where it listens, and what
-// it says from then on.
+// start starts a server until the end of the test. It returns its output from then on, and
+// where it listens.
 func start(t *testing.T, program string, args ...string) (said *bufio.Reader, addr string) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -198,7 +198,7 @@ func start(t *testing.T, program string, args ...string) (said *bufio.Reader, ad
 	return said, strings.TrimSpace(strings.TrimPrefix(listening, "listening on "))
 }
 
-// run runs a program and returns what it said.
+// run runs a program and returns its output.
 func run(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()

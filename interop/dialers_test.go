@@ -30,10 +30,10 @@ import (
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
-// The line of README.md for each library that dials for itself, with the library's
-// own client and a server that knows nothing of ringnet.
+// For each library that dials by itself, these tests run the line of README.md, with the
+// library's own client and a server that knows nothing of ringnet.
 
-// watchedDialer is a ringnet.Dialer, and records what its connections run over.
+// watchedDialer is a ringnet.Dialer that records the networks of its connections.
 type watchedDialer struct {
 	*ringnet.Dialer
 
@@ -67,8 +67,8 @@ func (d *watchedDialer) requireAll(t *testing.T, network string) {
 	}
 }
 
-// libraries are those of README.md: a server of each, at an address of package net,
-// and a client that talks to a server through a dialer.
+// libraries are those of README.md: each has a server at an address of package net, and a
+// client that uses a dialer.
 var libraries = []struct {
 	name  string
 	serve func(t *testing.T) (network, address string)
@@ -97,7 +97,7 @@ func TestLibrariesDialRingnet(t *testing.T) {
 	})
 }
 
-// A server that has never heard of ringnet is reached over TCP.
+// A server without ringnet is reached over TCP.
 func TestLibrariesDialTCPWhereThereIsNothingBetter(t *testing.T) {
 	for _, library := range libraries {
 		t.Run(library.name, func(t *testing.T) {
@@ -146,7 +146,7 @@ func talkHTTP(t *testing.T, dialer *watchedDialer, addr string) {
 	require.Equal(t, "/index", string(body))
 }
 
-// emptyService answers calls with nothing.
+// emptyService answers each call with an empty message.
 type emptyService struct {
 	testgrpc.UnimplementedTestServiceServer
 }
@@ -242,8 +242,8 @@ func talkNATS(t *testing.T, dialer *watchedDialer, addr string) {
 	requireSame(t, sent, answer.Data)
 }
 
-// serveMongo stands in for a MongoDB server, of which Debian has no package. It
-// says hello, and yes to every other command.
+// serveMongo stands in for a MongoDB server, of which Debian has no package. It answers the
+// greeting, and every other command with success.
 func serveMongo(t *testing.T) (network, address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -288,7 +288,7 @@ func answerMongo(c net.Conn) error {
 	if err != nil {
 		return err
 	}
-	answer := make([]byte, header+5, header+5+len(body)) // with flags, and the kind of what follows: a document
+	answer := make([]byte, header+5, header+5+len(body)) // with the flags, and the kind of what follows, a document
 	binary.LittleEndian.PutUint32(answer, uint32(cap(answer)))
 	binary.LittleEndian.PutUint32(answer[8:], request)
 	binary.LittleEndian.PutUint32(answer[12:], message)
@@ -298,7 +298,7 @@ func answerMongo(c net.Conn) error {
 
 func talkMongo(t *testing.T, dialer *watchedDialer, addr string) {
 	options := options.Client().SetDialer(dialer).ApplyURI("mongodb://" + addr).SetDirect(true).
-		SetServerAPIOptions(options.ServerAPI(options.ServerAPIVersion1)) // without which it begins in a protocol of old
+		SetServerAPIOptions(options.ServerAPI(options.ServerAPIVersion1)) // else the client begins with an old protocol
 	client, err := mongo.Connect(options)
 	require.NoError(t, err)
 	require.NoError(t, client.Ping(t.Context(), nil))

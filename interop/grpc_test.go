@@ -23,18 +23,18 @@ func init() {
 	grpclog.SetLoggerV2(fatalPanics{grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)})
 }
 
-// fatalPanics makes a case of gRPC's that fails end in a panic, which names the
-// test it happened in, and not in os.Exit, which does not.
+// fatalPanics makes a case of gRPC's that fails panic, which names the test, and not call
+// os.Exit, which does not.
 type fatalPanics struct{ grpclog.LoggerV2 }
 
 func (fatalPanics) Fatal(args ...any)                 { panic(fmt.Sprint(args...)) }
 func (fatalPanics) Fatalln(args ...any)               { panic(fmt.Sprintln(args...)) }
 func (fatalPanics) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
-// grpcCases are the cases of https://github.com/grpc/grpc/blob/master/doc/interop-test-descriptions.md
-// that gRPC-Go has on both sides, but for those that want a Google account and
-// for orca_oob and pick_first_unary, to which its public test server gives no
-// answer.
+// grpcCases are the cases of
+// https://github.com/grpc/grpc/blob/master/doc/interop-test-descriptions.md that gRPC-Go
+// has at both ends, without those that need a Google account, and without orca_oob and
+// pick_first_unary, which gRPC-Go's test server does not answer.
 var grpcCases = []struct {
 	name string
 	do   func(ctx context.Context, cc *grpc.ClientConn, tc testgrpc.TestServiceClient)
@@ -71,7 +71,7 @@ func call(do func(context.Context, testgrpc.TestServiceClient, ...grpc.CallOptio
 	return func(ctx context.Context, _ *grpc.ClientConn, tc testgrpc.TestServiceClient) { do(ctx, tc, options...) }
 }
 
-// soak is many large calls, several at a time, of which none may fail.
+// soak is many large calls, several at once, all of which must succeed.
 func soak(channel func() (*grpc.ClientConn, func())) interop.SoakTestConfig {
 	return interop.SoakTestConfig{
 		RequestSize:                      271828,
@@ -95,8 +95,8 @@ func TestGRPC(t *testing.T) {
 	})
 }
 
-// testGRPC runs all cases one after the other over one connection, and then one
-// case over many.
+// testGRPC runs all cases one after the other over one connection, and then one case over
+// many connections.
 func testGRPC(t *testing.T, n network, server, client credentials.TransportCredentials) {
 	l := n.listen(t)
 	s := grpc.NewServer(grpc.Creds(server), orca.CallMetricsServerOption(nil))

@@ -30,7 +30,7 @@ type site struct {
 	url    string
 	addr   string
 	served chan error   // what Serve returned
-	opened atomic.Int32 // connections that the server has seen
+	opened atomic.Int32 // connections that the server has accepted
 }
 
 // protocol is a version of HTTP with or without TLS.
@@ -186,7 +186,8 @@ func TestHTTPResponseArrivesAsItIsFlushed(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 			}
 		}, nil)
-		// The header comes with the first line, so that one has to be said before.
+		// The header comes with the first line, so the handler must be told of that before
+		// Get.
 		go func() { next <- "0\n" }()
 		resp, err := s.client.Get(s.url)
 		require.NoError(t, err)
@@ -215,8 +216,8 @@ func TestHTTPServerLearnsThatTheClientHasGivenUp(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 			gone <- r.Context().Err()
-			// crypto/tls says goodbye before it closes: the end of this response
-			// could overtake the client's own close.
+			// crypto/tls sends close_notify before it closes: the end of this response
+			// could arrive before the client's own close.
 			<-seen
 		}, nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -286,7 +287,7 @@ func TestHTTPExpectContinue(t *testing.T) {
 	})
 }
 
-// untouched is a body that nobody may read.
+// untouched is a body of which no byte may be read.
 type untouched struct{ t *testing.T }
 
 func (u untouched) Read([]byte) (int, error) {

@@ -21,11 +21,10 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// network is where a test listens and dials: a network's name and a host there.
+// network is where a test listens and dials: the name of a network, and a host.
 type network struct{ name, host string }
 
-// overEachNetwork runs a test over shm, over auto, and over rdma where there is
-// a device.
+// overEachNetwork runs a test over shm, over auto, and over rdma where there is a device.
 func overEachNetwork(t *testing.T, test func(t *testing.T, n network)) {
 	t.Run("shm", func(t *testing.T) {
 		if err := noShm(t); err != nil {
@@ -55,10 +54,10 @@ func (n network) listen(t *testing.T) net.Listener {
 	return l
 }
 
-// dialer is what http.Transport and go-redis want, who say "tcp"; the network is n.
+// dialer returns what http.Transport and go-redis need, which ask for "tcp"; it dials on n.
 func (n network) dialer() *ringnet.Dialer { return &ringnet.Dialer{ForTCP: n.name} }
 
-// carrier is the network that carries connections of n.
+// carrier returns the network that carries connections of n.
 func (n network) carrier(t *testing.T) string {
 	t.Helper()
 	switch {
@@ -70,7 +69,7 @@ func (n network) carrier(t *testing.T) string {
 	return "tcp"
 }
 
-// noShm returns why this system has no shm, if that is so.
+// noShm returns why this system has no shm, or nil.
 func noShm(t *testing.T) error {
 	t.Helper()
 	l, err := ringnet.Listen("shm", "127.0.0.1:0")
@@ -91,13 +90,13 @@ func (n network) dial(t *testing.T, l net.Listener) conn {
 	return c.(conn)
 }
 
-// conn is what every connection of ringnet can do, as a *net.TCPConn can.
+// conn has the methods of a *net.TCPConn that every connection of ringnet has, too.
 type conn interface {
 	halfCloser
 	SetLinger(sec int) error
 }
 
-// halfCloser is what a *net.UnixConn can do too.
+// halfCloser has those that a *net.UnixConn has, too.
 type halfCloser interface {
 	net.Conn
 	CloseRead() error
@@ -142,7 +141,7 @@ func splice(c conn, network, address string) {
 // patience is how long a test waits for what should happen at once.
 const patience = 30 * time.Second
 
-// receive takes a value from a channel and does not wait for ever.
+// receive takes a value from a channel, and fails the test if none comes in time.
 func receive[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
@@ -154,22 +153,22 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// randomBytes makes bytes that nobody could take for others.
+// randomBytes makes random bytes, which are like no others.
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails
 	return b
 }
 
-// requireSame compares without printing megabytes.
+// requireSame requires equal bytes, and does not print megabytes.
 func requireSame(t *testing.T, want, got []byte) {
 	t.Helper()
 	require.Equal(t, len(want), len(got), "length")
 	require.True(t, bytes.Equal(want, got), "contents")
 }
 
-// certificate returns the configurations of a server and of a client that
-// trusts it, and that it trusts: a certificate signed by itself, good for both.
+// certificate returns configurations of a server and of a client that trust each other, by
+// a self-signed certificate for both.
 func certificate(t *testing.T, n network) (server, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// proxy serves a httputil.ReverseProxy to the site.
+// proxy serves an httputil.ReverseProxy to the site.
 func proxy(t *testing.T, n network, to *site) *site {
 	t.Helper()
 	target, err := url.Parse(to.url)
@@ -46,10 +46,9 @@ func TestReverseProxyForwardsBodiesBothWays(t *testing.T) {
 	})
 }
 
-// An upgraded connection is two streams that end one after the other. The
-// backend answers only when it has seen the end of what the client says, so the
-// end has to come through client, proxy and backend as a half-close; and the
-// answer has to come back through what is still open.
+// An upgraded connection is two streams that end one after the other. The backend answers
+// only after the end of what the client sends, so client, proxy and backend must pass that
+// on as a half-close. The answer must come back over the half that is still open.
 func TestReverseProxyPassesOnTheHalvesOfAnUpgradedConnection(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, n network) {
 		front := proxy(t, n, serve(t, n, protocols[0], sum, nil))
@@ -76,8 +75,8 @@ func TestReverseProxyPassesOnTheHalvesOfAnUpgradedConnection(t *testing.T) {
 	})
 }
 
-// sum upgrades the connection to a protocol that is answered with the SHA-256 of
-// all that was said.
+// sum upgrades the connection to a protocol whose answer is the SHA-256 of all that was
+// sent.
 func sum(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Connection", "Upgrade")
 	w.Header().Set("Upgrade", "sum")

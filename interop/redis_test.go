@@ -18,8 +18,8 @@ import (
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
-// overRedis runs a test with options for clients of a redis-server that is
-// reached over each network.
+// overRedis runs a test with options for clients that reach a redis-server over each
+// network.
 func overRedis(t *testing.T, test func(t *testing.T, options redis.Options)) {
 	overEachNetwork(t, func(t *testing.T, n network) {
 		socket := filepath.Join(t.TempDir(), "redis")
@@ -79,7 +79,7 @@ func TestRedisPublishAndSubscribe(t *testing.T) {
 		c := client(t, options)
 		s := c.Subscribe(t.Context(), "news")
 		defer s.Close()
-		_, err := s.Receive(t.Context()) // the subscription is confirmed
+		_, err := s.Receive(t.Context()) // confirms the subscription
 		require.NoError(t, err)
 		const messages = 200
 		published := make(chan error, 1)
@@ -111,10 +111,10 @@ func TestRedisPublishAndSubscribe(t *testing.T) {
 func TestRedisBlockingCommands(t *testing.T) {
 	overRedis(t, func(t *testing.T, options redis.Options) {
 		c := client(t, options)
-		// The server's timeout: nothing came.
+		// Nothing comes, and the server's timeout passes.
 		require.Equal(t, redis.Nil, c.BLPop(t.Context(), time.Second, "queue").Err())
 
-		// Something comes while the command waits.
+		// A value comes while the command waits.
 		type popped struct {
 			values []string
 			err    error

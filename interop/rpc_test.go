@@ -14,7 +14,7 @@ import (
 // Reverser is a service for package net/rpc.
 type Reverser struct{}
 
-// Reverse returns the bytes backwards, and does not like to get none.
+// Reverse returns the bytes backwards, and an error if there are none.
 func (Reverser) Reverse(in []byte, out *[]byte) error {
 	if len(in) == 0 {
 		return errors.New("nothing to reverse")
@@ -57,8 +57,8 @@ func TestRPC(t *testing.T) {
 	})
 }
 
-// testRPC calls the Reverser: at once, with much to say, wrongly, and after the
-// end.
+// testRPC calls the Reverser: many times at once, with many bytes, with wrong arguments,
+// and after the end.
 func testRPC(t *testing.T, client *rpc.Client) {
 	const calls = 100
 	done := make(chan *rpc.Call, calls)

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// overTLS runs a test, over each network, with both ends of a TLS connection
-// that have not shaken hands yet.
+// overTLS runs a test, over each network, with both ends of a TLS connection before the
+// handshake.
 func overTLS(t *testing.T, test func(t *testing.T, client, server *tls.Conn)) {
 	overEachNetwork(t, func(t *testing.T, n network) {
 		client, server := tlsPair(t, n)
@@ -29,7 +29,7 @@ func tlsPair(t *testing.T, n network) (client, server *tls.Conn) {
 	return tls.Client(c, clientConfig), tls.Server(s, serverConfig)
 }
 
-// pair is both ends of a connection.
+// pair returns both ends of a connection.
 func pair(t *testing.T, n network) (client, server conn) {
 	t.Helper()
 	l := n.listen(t)
@@ -40,7 +40,7 @@ func pair(t *testing.T, n network) (client, server conn) {
 	return client, c.(conn)
 }
 
-// handshake shakes hands on both ends.
+// handshake runs the handshake at both ends.
 func handshake(t *testing.T, client, server *tls.Conn) {
 	t.Helper()
 	served := make(chan error, 1)
@@ -73,8 +73,8 @@ func TestTLSHandshakeProvesBothSides(t *testing.T) {
 	})
 }
 
-// Whoever else listens at an address or dials it, on whichever network, has not
-// got the key.
+// Another process that listens at an address or dials it, on whatever network, does not
+// have the key.
 func TestTLSRefusesStrangers(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, n network) {
 		serverConfig, clientConfig := certificate(t, n)
@@ -104,7 +104,7 @@ func TestTLSRefusesStrangers(t *testing.T) {
 	})
 }
 
-// TLS 1.2 has a handshake of its own, of more round trips.
+// TLS 1.2 has another handshake, of more round trips.
 func TestTLS12(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, n network) {
 		serverConfig, clientConfig := certificate(t, n)
@@ -165,8 +165,8 @@ func TestTLSCloseNotifyIsEOFAndTheOtherDirectionLivesOn(t *testing.T) {
 	})
 }
 
-// crypto/tls takes an end between two records for EOF, as it does over TCP; an
-// end within one it does not, and a connection that is cut is neither.
+// crypto/tls takes an end between two records for EOF, as it does over TCP. An end within a
+// record is no EOF, and neither is the loss of the connection.
 func TestTLSTruncationIsNotEOF(t *testing.T) {
 	const recordHeader = "\x17\x03\x03\x00\x64" // and no record after it
 	ends := map[string]struct {

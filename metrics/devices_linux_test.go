@@ -37,7 +37,7 @@ func TestDevicesOverRDMA(t *testing.T) {
 	require.Positive(t, gather(t)["ringnet_locked_memory_used_bytes"])
 }
 
-// What netlink tells is what the kernel shows in sysfs.
+// The kernel reports the same by netlink as in sysfs.
 func TestListPortsHasTheCountersOfSysfs(t *testing.T) {
 	ports, err := listPorts()
 	require.NoError(t, err)

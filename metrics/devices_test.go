@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// emitted is what was emitted: values by the name of the metric and the values of
-// its labels.
+// emitted has the values that were emitted, by the name of the metric and the values of its
+// labels.
 type emitted map[string]float64
 
 func (e emitted) emit(d *Description, value float64, labels ...string) {

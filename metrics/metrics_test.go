@@ -19,8 +19,8 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// registry is one with all collectors, which checks what they collect against what
-// they describe.
+// registry returns a registry with all collectors, which compares what they collect with
+// what they describe.
 func registry(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -60,8 +60,8 @@ func connect(t *testing.T) (dialed, accepted *ringnet.Conn) {
 	return connectAt(t, "shm", "127.0.0.1")
 }
 
-// connectAt is connect over another network, at an address of its. No link is left
-// when the test has ended.
+// connectAt is connect over another network, at one of its addresses. No link is left when
+// the test has ended.
 func connectAt(t *testing.T, network, host string) (dialed, accepted *ringnet.Conn) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -112,8 +112,9 @@ func TestLinksThatSeekAndThatHaveAStandby(t *testing.T) {
 	}, got)
 }
 
-// over connects this process with itself over a network, and returns by how much
-// metrics have risen when a connection has carried five bytes there and was closed.
+// over connects this process with itself over a network. When a connection has carried five
+// bytes to the server and was closed, it returns a function that tells by how much a metric
+// has risen.
 func over(t *testing.T, network, host string) func(name string) float64 {
 	t.Helper()
 	before := gather(t)
@@ -188,7 +189,7 @@ func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 	})
 	for name, value := range got {
 		if value == 0 {
-			delete(got, name) // of what has not happened
+			delete(got, name) // nothing has happened that these count
 		}
 	}
 	require.Equal(t, emitted{

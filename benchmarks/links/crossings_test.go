@@ -16,7 +16,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// counter counts the calls that over verbs are one cgo crossing each.
+// counter counts the calls each of which is a cgo crossing over verbs.
 type counter struct {
 	fabric.Endpoint
 	send, recv, poll, arm int
@@ -90,7 +90,7 @@ func TestCrossings(t *testing.T) {
 		}
 	}
 
-	// What arrives has arrived when Read is called: nobody waits.
+	// All has arrived when Read is called: no call waits.
 	synctest.Test(t, func(t *testing.T) {
 		const messages = 4096
 		client, server, atClient, atServer := countedPair(t, sim.Link{})

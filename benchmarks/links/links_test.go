@@ -21,7 +21,7 @@ import (
 
 var tables = flag.Bool("tables", false, "print the whole tables of docs/performance.md")
 
-// link is a link that somebody might own.
+// link is a link with a bandwidth and a latency.
 type link struct {
 	name string
 	sim.Link
@@ -44,14 +44,14 @@ var links = []link{
 	newLink(10, 10*time.Millisecond),
 }
 
-// product is bandwidth times round trip, in bytes: what is under way when the
-// link is full.
+// product is bandwidth times round trip, in bytes: as much is under way when the link is
+// full.
 func (l link) product() int {
 	return int(float64(l.Bandwidth) * (2 * l.Latency).Seconds())
 }
 
-// connect makes n connections over the link, and has them closed and gone at
-// the end of the test.
+// connect makes n connections over the link. The end of the test closes them, and waits
+// until they are gone.
 func (l link) connect(t *testing.T, cfg *rconn.Config, n int) (clients, servers []*rconn.Conn) {
 	t.Helper()
 	network := sim.New(l.Link)
@@ -93,15 +93,15 @@ func (l link) connect(t *testing.T, cfg *rconn.Config, n int) (clients, servers 
 	return clients, servers
 }
 
-// outcome is what came of a stream.
+// outcome is what a stream has measured.
 type outcome struct {
 	share float64 // of the link's bandwidth
 	stats rconn.Stats
 	link  rconn.LinkInfo
 }
 
-// stream sends total bytes in Writes of the given size to a reader that reads
-// whatever there is. It measures the middle half, at the reader.
+// stream sends total bytes in Writes of the given size to a reader, which reads what has
+// arrived. It measures the middle half, at the reader.
 func (l link) stream(t *testing.T, cfg rconn.Config, write, total int) (o outcome) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -141,7 +141,7 @@ func receive(r io.Reader, total int) error {
 	return nil
 }
 
-// halfRoundTrip is the time of a ping-pong with messages of the given size.
+// halfRoundTrip returns half the time of a ping-pong with messages of the given size.
 func (l link) halfRoundTrip(t *testing.T, cfg rconn.Config, size int) (half time.Duration) {
 	t.Helper()
 	const rounds = 20
@@ -203,13 +203,13 @@ func size(n int) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// buffers is a configuration with rings of the given size at both ends, and
-// queues that are in nobody's way.
+// buffers is a configuration with rings of the given size at both ends, and queues so long
+// that nothing waits for them.
 func buffers(n int) rconn.Config {
 	return rconn.Config{RecvBuffer: n, SendBuffer: n, SendQueue: 4096, RecvQueue: 4096, KeepAlive: -1}
 }
 
-// enough is how much to send so that the beginning does not count.
+// enough returns how many bytes to send so that the start of the stream does not count.
 func (l link) enough(ring int) int { return min(max(30*min(ring, l.product()), 4<<20), 512<<20) }
 
 func TestThroughputByRing(t *testing.T) {
@@ -294,8 +294,7 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// TestMessageOfSeveralWrites measures what programs do that write a header and
-// then a body.
+// TestMessageOfSeveralWrites measures programs that write a header and then a body.
 func TestMessageOfSeveralWrites(t *testing.T) {
 	counts := []int{1, 2, 3, 8, 32}
 	head := []any{"link, one way", "each Write"}

@@ -64,7 +64,7 @@ func BenchmarkPrograms(b *testing.B) {
 // proxies.
 func measureLoad(b *testing.B, load func() (requests int), proxies ...*service) {
 	for _, p := range proxies {
-		p.address(0) // it serves
+		p.address(0) // the proxy is listening
 	}
 	spent := func() (all time.Duration) {
 		for _, p := range proxies {
@@ -83,7 +83,7 @@ func measureLoad(b *testing.B, load func() (requests int), proxies ...*service) 
 	}
 }
 
-// processorTime is how long a process has had a processor.
+// processorTime returns how much processor time a process has used.
 func processorTime(b *testing.B, pid int) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	require.NoError(b, err)

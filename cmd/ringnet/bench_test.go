@@ -65,7 +65,7 @@ func sink(c *net.TCPConn) {
 func benchmarkStream(b *testing.B, c *net.TCPConn, size int) {
 	message := make([]byte, size)
 	b.SetBytes(int64(size))
-	b.ResetTimer() // and to the last byte's arrival, which b.Loop would not count
+	b.ResetTimer() // with the time until the last byte arrives, which b.Loop would not count
 	for range b.N {
 		_, err := c.Write(message)
 		require.NoError(b, err)
@@ -97,7 +97,7 @@ func startSocats(b *testing.B, to string) (address string) {
 	return to
 }
 
-// freeAddress is an address of TCP at which nobody listens.
+// freeAddress returns an address of TCP at which nobody listens.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -106,7 +106,7 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// awaitListener waits until somebody listens.
+// awaitListener waits until a process listens.
 func awaitListener(t testing.TB, address string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {

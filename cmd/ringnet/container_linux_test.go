@@ -12,7 +12,7 @@ import (
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
-// The recipe of docs/deploy.md for Docker, with podman, whose flags are Docker's.
+// This runs the recipe of docs/deploy.md for Docker with podman, whose flags are the same.
 func TestContainersOverRDMA(t *testing.T) {
 	t.Run("rdma", func(t *testing.T) {
 		requireRDMA(t)
@@ -40,7 +40,7 @@ func TestContainersOverRDMA(t *testing.T) {
 	})
 }
 
-// podman runs containers with the files of this system, and keeps nothing of them.
+// podman runs containers with the files of this system, and changes none of them.
 type podman struct{ path, dir, command string }
 
 func newPodman(t *testing.T) podman {
@@ -63,7 +63,7 @@ func newPodman(t *testing.T) podman {
 	return podman{path, dir, command}
 }
 
-// run is doctor in a container with these flags.
+// run returns the command of doctor in a container with these flags.
 func (p podman) run(flags ...string) *exec.Cmd {
 	args := []string{"--root", filepath.Join(p.dir, "root"), "--runroot", filepath.Join(p.dir, "run"), "--storage-driver", "vfs",
 		"--cgroup-manager", "cgroupfs", "--events-backend", "none", "run", "--rm", "--cgroups", "disabled", "--log-driver", "none",

@@ -101,7 +101,7 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A receiver that has no room says so, and is not asked again and again.
+// A receiver without room tells the sender so, which does not try again.
 func TestCpSaysThatTheReceiverHasNoRoom(t *testing.T) {
 	from := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(from, make([]byte, 64<<20), 0o600))
@@ -115,8 +115,7 @@ func TestCpSaysThatTheReceiverHasNoRoom(t *testing.T) {
 	}
 }
 
-// canceling is a file that is as long as one likes, and has the transfer canceled
-// while it is read.
+// canceling is a file of any length that cancels the transfer while it is read.
 type canceling struct {
 	io.Seeker
 	cancel func()
@@ -126,7 +125,7 @@ type canceling struct {
 func (c *canceling) Read(p []byte) (int, error) {
 	if c.read += int64(len(p)); c.read == int64(len(p)) {
 		c.cancel()
-		time.Sleep(50 * time.Millisecond) // or what the cancellation does might come too late to be missed
+		time.Sleep(50 * time.Millisecond) // so that the effects of the cancellation come before the end of this Read
 	}
 	return len(p), nil
 }

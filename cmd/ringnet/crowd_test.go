@@ -2,7 +2,7 @@
 
 package main
 
-// The race detector would take ten times the memory that is measured here.
+// Under the race detector the processes would take ten times the memory that is measured.
 
 import (
 	"encoding/binary"
@@ -19,8 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// startEcho starts an echo server in a process of its own, until the end of the
-// test.
+// startEcho starts an echo server in a process of its own, until the end of the test.
 func startEcho(t *testing.T) (address string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -99,7 +98,7 @@ func forAll(t *testing.T, n int, f func(i int) error) {
 	require.NoError(t, <-failed, "and %d more", len(failed))
 }
 
-// peakMemory is how many bytes of memory a process has used at most.
+// peakMemory returns how many bytes of memory a process has used at most.
 func peakMemory(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -13,8 +13,8 @@ import (
 	"github.com/ringnet/ringnet/metrics"
 )
 
-// The test of metrics/dashboard.json is in this module, for Prometheus's parser is not
-// for the dependencies of a library.
+// The test of metrics/dashboard.json is in this module because it needs Prometheus's
+// parser, which must not be a dependency of a library.
 
 type dashboard struct {
 	Templating struct {
@@ -41,7 +41,7 @@ func readDashboard(t *testing.T) dashboard {
 	return d
 }
 
-// exported are the metrics that there are, by name.
+// exported returns all metrics by name.
 func exported() map[string]metrics.Description {
 	all := make(map[string]metrics.Description)
 	for _, d := range metrics.Descriptions() {
@@ -50,10 +50,10 @@ func exported() map[string]metrics.Description {
 	return all
 }
 
-// targetLabels are those that Prometheus itself adds.
+// targetLabels are those that Prometheus adds.
 var targetLabels = []string{"job", "instance"}
 
-// parse parses a query, in which Grafana has put values for its variables.
+// parse parses a query after it has put in values for variables, as Grafana does.
 func parse(t *testing.T, d dashboard, query string) parser.Expr {
 	t.Helper()
 	query = strings.ReplaceAll(query, "$__rate_interval", "5m")
@@ -65,8 +65,8 @@ func parse(t *testing.T, d dashboard, query string) parser.Expr {
 	return expr
 }
 
-// labelsOf returns the labels that an expression has, and requires that each metric
-// and label in it exists.
+// labelsOf returns the labels that an expression has, and requires that each metric and
+// label in it exists.
 func labelsOf(t *testing.T, e parser.Node, used map[string]bool) []string {
 	t.Helper()
 	switch e := e.(type) {

@@ -66,8 +66,8 @@ func TestPingDatagramsOverRDMA(t *testing.T) {
 	})
 }
 
-// lossy answers pings over UDP, but for those of which the number is lost, until the end
-// of the test.
+// lossy answers pings over UDP until the end of the test, but not those for whose number
+// lost returns true.
 func lossy(t *testing.T, lost func(number uint32) bool) string {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -81,7 +81,7 @@ func lossy(t *testing.T, lost func(number uint32) bool) string {
 				return
 			}
 			if token, _, number, ok := parseDatagramHeader(p[:n]); ok && !lost(number) {
-				putDatagramHeader(p, token, datagramEchoed, number-1) // comes too late
+				putDatagramHeader(p, token, datagramEchoed, number-1) // an answer that comes too late
 				_, _ = c.WriteTo(p[:n], from)
 				putDatagramHeader(p, token, datagramEchoed, number)
 				_, _ = c.WriteTo(p[:n], from)
@@ -113,7 +113,8 @@ func TestPingOfDatagramsEndsWhenNoneIsAnswered(t *testing.T) {
 	require.NotContains(t, string(out), "median", "a table of nothing")
 }
 
-// Else two that answer, and somebody who lies about where he is, have them talk for ever.
+// If answers were answered, a sender with a forged address could make two servers send to
+// each other for ever.
 func TestPingOfDatagramsAnswersNoAnswers(t *testing.T) {
 	client, err := net.Dial("udp", answering(t, "127.0.0.1"))
 	require.NoError(t, err)
@@ -233,8 +234,8 @@ func (l *losing) WriteBatch(ms []ringnet.Message, _ int) (int, error) {
 	return len(ms), nil
 }
 
-// worker is a worker of ringnet perf --datagram over UDP, and its server, until the end of
-// the test.
+// worker returns a worker of ringnet perf --datagram over UDP with a server, until the end
+// of the test.
 func worker(t *testing.T) *datagramWorker {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -263,7 +264,7 @@ func worker(t *testing.T) *datagramWorker {
 func TestPerfCountsDatagramsThatAreLost(t *testing.T) {
 	w := worker(t)
 	w.packets = &losing{PacketConn: w.packets}
-	for range 2 { // of each run by itself
+	for range 2 { // each run counts its own
 		require.NoError(t, w.stream(30))
 		require.GreaterOrEqual(t, w.lost, 9)
 		require.LessOrEqual(t, w.lost, 11)

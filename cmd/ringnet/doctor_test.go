@@ -21,8 +21,8 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
 )
 
-// diagnosed runs ringnet doctor, or a program that does, and returns what it found.
-// The exit status has to say the same.
+// diagnosed runs ringnet doctor, or a program that runs it, and returns what it found. The
+// exit status must fit that.
 func diagnosed(t *testing.T, cmd *exec.Cmd) diagnosis {
 	t.Helper()
 	out, err := cmd.Output()
@@ -45,8 +45,7 @@ func (d diagnosis) find(t *testing.T, is func(f finding) bool) finding {
 	return d.Findings[i]
 }
 
-// requireBad requires that there is something bad about a subject, with a way to
-// mend it.
+// requireBad requires a bad finding about a subject, with a command that mends it.
 func (d diagnosis) requireBad(t *testing.T, subject, what, mend string) {
 	t.Helper()
 	f := d.find(t, func(f finding) bool { return f.Status == bad && f.Subject == subject && strings.Contains(f.What, what) })
@@ -66,7 +65,8 @@ func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
 	require.Contains(t, string(out), "bad   devices: there is no RDMA device\n        modprobe rdma_rxe")
 }
 
-// Missing device files say nothing of shared memory, which nobody (65534) has not.
+// The reason why rdma is passed over is not that of shm, which the user nobody (65534) does
+// not have.
 func TestDoctorTakesTheReasonOfRDMAForNoOther(t *testing.T) {
 	d := diagnosis{Findings: []finding{{Subject: "/dev/infiniband/rdma_cm", Status: bad, Code: lib.ReasonUnsupported}}}
 	d.checkOffers(autoInfo{PassedOver: []reason{
@@ -77,7 +77,7 @@ func TestDoctorTakesTheReasonOfRDMAForNoOther(t *testing.T) {
 	require.Len(t, d.Findings, 2, "one has been explained")
 }
 
-// Whoever adds a reason says here what mends it, or that nothing does which a command could.
+// Each new reason gets an entry in mends, or here if no command mends it.
 func TestReasonsHaveAMend(t *testing.T) {
 	without := []string{"other-host", "refused", "not-tried", "reset", "protocol", "canceled", "other"}
 	source, err := os.ReadFile("../../reason.go")
@@ -193,7 +193,7 @@ func requireRoot(t *testing.T) {
 	}
 }
 
-// within runs ringnet --json doctor by way of a program with arguments.
+// within returns the command that runs ringnet --json doctor by a program with arguments.
 func within(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	doctor := commandProcess("--json", "doctor")
@@ -202,7 +202,7 @@ func within(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// asUser has a command of this test program run by a user who is nobody else.
+// asUser has a user that runs nothing else run a command of this test program.
 func asUser(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ringnet")

@@ -14,9 +14,9 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// While the client sends, the proxy writes to the server as well as it reads from
-// it, and the kernel tells only one of the two that the server has reset the
-// connection. (The client is one of shm, for the kernel does the same to it.)
+// While the client sends, the proxy both writes to the server and reads from it, and the
+// kernel reports the server's reset to only one of the two calls. (The client is one of
+// shm, because the kernel would do the same to a client of TCP.)
 func TestProxyPassesOnAResetWhileTheClientSends(t *testing.T) {
 	requireShm(t)
 	const half = "half a reply"
@@ -45,7 +45,7 @@ func TestProxyPassesOnAResetWhileTheClientSends(t *testing.T) {
 	}
 }
 
-// A reply is under way as long as its client has not taken all of it.
+// A reply is under way until its client has received all of it.
 func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 	reply := make([]byte, 32<<20)
 	_, _ = rand.Read(reply) // never fails
@@ -79,7 +79,7 @@ func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 	require.NoError(t, server.wait(), server.said())
 }
 
-// Where neither end reads, all that is between them is full when both go.
+// Where neither end reads, everything between the two is full when both are closed.
 func TestProxyPairEndsWhenBothEndsHaveGone(t *testing.T) {
 	fill := func(c *net.TCPConn) {
 		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -102,7 +102,7 @@ func TestProxyPairEndsWhenBothEndsHaveGone(t *testing.T) {
 	}
 }
 
-// limited is the command in a process of its own with limits of the shell.
+// limited returns the command in a process of its own, whose limits a shell sets.
 func limited(limits string, args ...string) *exec.Cmd {
 	cmd := commandProcess(args...)
 	cmd.Args = append([]string{"sh", "-c", limits + ` && exec "$0" "$@"`, cmd.Path}, args...)

@@ -21,12 +21,11 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// asCommand in the environment makes the command of this test program.
+// asCommand in the environment makes this test program the ringnet command.
 const asCommand = "RINGNET_TEST_AS_COMMAND"
 
-// asEcho in the environment makes an echo server of this test program: with
-// clients and servers of 10,000 connections a process would have too many files
-// open.
+// asEcho in the environment makes this test program an echo server: clients and servers of
+// 10,000 connections would have too many files open in one process.
 const asEcho = "RINGNET_TEST_AS_ECHO"
 
 func echoServer() {
@@ -57,7 +56,7 @@ func TestMain(m *testing.M) {
 // patience is how long a test waits for what should happen soon.
 const patience = 60 * time.Second
 
-// commandProcess is the command in a process of its own.
+// commandProcess returns the command in a process of its own.
 func commandProcess(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "GORACE=atexit_sleep_ms=0")
@@ -72,18 +71,18 @@ type service struct {
 
 	mu    sync.Mutex // guards what follows
 	log   []map[string]any
-	more  chan struct{} // closed when there is more log
+	more  chan struct{} // closed when there is more in log
 	plain bytes.Buffer
 }
 
-// start starts the command as a service, which is stopped, and has to end well, at
-// the end of the test.
+// start starts the command as a service. The end of the test stops it, and requires that it
+// ends without an error.
 func start(t testing.TB, args ...string) *service {
 	t.Helper()
 	return startProcess(t, commandProcess(append([]string{"--json"}, args...)...))
 }
 
-// startProcess is start with a command line of one's own.
+// startProcess is start with any command.
 func startProcess(t testing.TB, cmd *exec.Cmd) *service {
 	t.Helper()
 	s := &service{t: t, cmd: cmd, done: make(chan struct{}), more: make(chan struct{})}
@@ -126,7 +125,7 @@ func (s *service) running() bool {
 	}
 }
 
-// said is everything that the process has logged.
+// said returns everything that the process has logged.
 func (s *service) said() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,13 +159,13 @@ func (s *service) logged(message string, nth int) map[string]any {
 	}
 }
 
-// address is where the nth forwarding listens.
+// address returns where the nth forwarding listens.
 func (s *service) address(nth int) string {
 	s.t.Helper()
 	return s.logged("forwards", nth)["address"].(string)
 }
 
-// port is the port at which the first forwarding listens.
+// port returns the port at which the first forwarding listens.
 func (s *service) port() string {
 	s.t.Helper()
 	_, port, err := net.SplitHostPort(s.address(0))
@@ -177,7 +176,7 @@ func (s *service) port() string {
 // terminate asks the process to end.
 func (s *service) terminate() { _ = s.cmd.Process.Signal(syscall.SIGTERM) }
 
-// wait returns when the process has ended, with an error if that was not well.
+// wait returns when the process has ended, with an error if its status is not 0.
 func (s *service) wait() error {
 	select {
 	case <-s.done:
@@ -197,11 +196,11 @@ func (s *service) stop() error {
 	return s.wait()
 }
 
-// softroceAddress is that of an RDMA device.
+// softroceAddress returns that of an RDMA device.
 func softroceAddress() string { return os.Getenv("SOFTROCE_ADDR") }
 
-// startPair starts two proxies with a network of ringnet between them, and returns
-// the first, at which clients find what serves at the address behind.
+// startPair starts two proxies with a network of ringnet between them. It returns first the
+// one that clients dial; the other forwards to the address.
 func startPair(t testing.TB, between, to string, args ...string) (client, server *service) {
 	t.Helper()
 	host := "127.0.0.1"
@@ -213,8 +212,8 @@ func startPair(t testing.TB, between, to string, args ...string) (client, server
 	return client, server
 }
 
-// serve serves each connection to a listener of TCP until the end of the test, and
-// returns its address.
+// serve serves each connection to a listener of TCP until the end of the test, and returns
+// its address.
 func serve(t testing.TB, handle func(c *net.TCPConn)) string {
 	t.Helper()
 	return serveAt(t, "127.0.0.1", handle)
@@ -237,7 +236,7 @@ func serveAt(t testing.TB, host string, handle func(c *net.TCPConn)) string {
 	return l.Addr().String()
 }
 
-// echo sends back what comes, and ends when the client has.
+// echo sends back what arrives, until the client ends the stream.
 func echo(c *net.TCPConn) {
 	_, _ = io.Copy(struct{ io.Writer }{c}, c) // without the two descriptors of splice
 	_ = c.Close()

@@ -30,10 +30,10 @@ func perfServing(t *testing.T, network, host string, args ...string) string {
 	return s.logged("serves", 0)["address"].(string)
 }
 
-// little is as little as can be measured.
+// little has as few measurements as there can be.
 var little = []string{"--sizes", "64,3KiB", "--connections", "1,3", "--rounds", "2", "--slice", "1ms"}
 
-// measured runs ringnet perf and returns what it has found.
+// measured runs ringnet perf and returns its report.
 func measured(t *testing.T, args ...string) *perfReport {
 	t.Helper()
 	out, err := commandProcess(append([]string{"perf", "--json"}, append(args, little...)...)...).Output()
@@ -43,13 +43,14 @@ func measured(t *testing.T, args ...string) *perfReport {
 	return r
 }
 
-// requireMeasured wants everything measured over these networks, and no other.
+// requireMeasured requires that everything was measured over these networks, and over no
+// other.
 func requireMeasured(t *testing.T, r *perfReport, networks ...string) {
 	t.Helper()
 	requireMeasuredBeside(t, r, "tcp", networks...)
 }
 
-// requireMeasuredBeside wants them beside this one, if that is among them.
+// requireMeasuredBeside requires them beside this baseline, if that is among them.
 func requireMeasuredBeside(t *testing.T, r *perfReport, baseline string, networks ...string) {
 	t.Helper()
 	var results, beside int
@@ -78,7 +79,7 @@ func requireMeasuredBeside(t *testing.T, r *perfReport, baseline string, network
 	require.NotEmpty(t, r.Server.CPU)
 }
 
-// requireCPU wants that the processor time of both ends is known.
+// requireCPU requires the processor time of both ends.
 func requireCPU(t *testing.T, r *perfReport) {
 	t.Helper()
 	var client, server float64
@@ -134,7 +135,7 @@ func TestPerfOverRDMA(t *testing.T) {
 	})
 }
 
-// TestPerfWhereTCPIsBlocked has a server to which TCP does not get.
+// TestPerfWhereTCPIsBlocked has a server that TCP does not reach.
 func TestPerfWhereTCPIsBlocked(t *testing.T) {
 	requireShm(t)
 	address := serveShmAlone(t)
@@ -172,7 +173,7 @@ func TestPerfTable(t *testing.T) {
 	}
 }
 
-// failsWith wants the command to fail, and say this.
+// failsWith requires that the command fails with this status and text.
 func failsWith(t *testing.T, status int, want string, args ...string) {
 	t.Helper()
 	out, err := commandProcess(append([]string{"perf"}, args...)...).CombinedOutput()
@@ -204,7 +205,7 @@ func TestPerfSaysWhatTheServerDoesNotAllow(t *testing.T) {
 	failsWith(t, failed, "allows 2s: see its --max-time", "--sizes", "64", "--connections", "2", "--slice", "5s", address)
 }
 
-// visitor is a client by hand.
+// visitor is a client that the test drives by hand.
 func visitor(t *testing.T, address, visit string) (*net.TCPConn, perfWelcome) {
 	t.Helper()
 	conn := dial(t, address)
@@ -246,7 +247,7 @@ func TestPerfServerHoldsItsBounds(t *testing.T) {
 	data, w := visitor(t, address, visit)
 	require.Empty(t, w.Error)
 
-	// A message too large ends its connection, and that alone.
+	// A message that is too large ends its connection, and no other.
 	require.NoError(t, perf.Request(data, perf.Echo, 1025, 1))
 	_, err := data.Read(make([]byte, 1))
 	require.Error(t, err)
@@ -255,7 +256,7 @@ func TestPerfServerHoldsItsBounds(t *testing.T) {
 	require.NoError(t, binary.Read(control, binary.LittleEndian, &used))
 	require.Positive(t, used.Mallocs)
 
-	// There is one connection at a time, and when the time is over there is none.
+	// A client has one connection at a time, and when its time is over it has none.
 	data, w = visitor(t, address, visit)
 	require.Empty(t, w.Error)
 	_, w = visitor(t, address, visit)
@@ -273,14 +274,14 @@ func TestPerfServerIgnoresNonsense(t *testing.T) {
 		conn := dial(t, address)
 		_, err := conn.Write([]byte(said))
 		require.NoError(t, err)
-		_ = conn.CloseWrite() // unless the server has ended it already
+		_ = conn.CloseWrite() // the server may have ended it already
 		_, _ = io.Copy(io.Discard, conn)
 	}
 	requireMeasured(t, measured(t, "--networks", "tcp", address), "tcp")
 }
 
-// TestPerfServerIsNotHeldUpByThoseWhoSayNothing has more clients connect that never
-// say what they come for than it has handshakes.
+// TestPerfServerIsNotHeldUpByThoseWhoSayNothing has more clients connect and send nothing
+// than the server has handshakes.
 func TestPerfServerIsNotHeldUpByThoseWhoSayNothing(t *testing.T) {
 	s := start(t, "perf", "--listen", "tcp://127.0.0.1:0")
 	address := s.logged("serves", 0)["address"].(string)
@@ -315,8 +316,8 @@ func TestPerfSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	}
 }
 
-// serveShmAlone is a server of ringnet perf over shm, without TCP beside it, until
-// the end of the test.
+// serveShmAlone starts a server of ringnet perf over shm, without TCP beside it, until the
+// end of the test.
 func serveShmAlone(t *testing.T) string {
 	t.Helper()
 	l, err := ringnet.Listen("shm", "127.0.0.1:0")

@@ -17,10 +17,11 @@ import (
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
-// Programs that nobody has changed, clients and servers, through two proxies with
-// shm between them.
+// Clients and servers that nobody has changed work through two proxies with shm between
+// them.
 
-// output runs a program, which has to end well, and returns what it says.
+// output runs a program, requires that it ends without an error, and returns what it
+// prints.
 func output(t testing.TB, path string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
@@ -28,8 +29,8 @@ func output(t testing.TB, path string, args ...string) string {
 	return string(out)
 }
 
-// startRedis starts a redis-server, until the end of the test, and two proxies
-// before it. It returns them, and the port at which clients find it.
+// startRedis starts a redis-server, until the end of the test, and two proxies before it.
+// It returns these, and the port that clients dial.
 func startRedis(t *testing.T) (client, server *service, port string) {
 	t.Helper()
 	requireShm(t)
@@ -42,7 +43,7 @@ func startRedis(t *testing.T) (client, server *service, port string) {
 func TestRedisBenchmarkThroughProxies(t *testing.T) {
 	benchmark, cli := programs.Path(t, "redis-benchmark", "redis-tools"), programs.Path(t, "redis-cli", "redis-tools")
 	_, _, port := startRedis(t)
-	const requests = 1_600 // a multiple of the pipeline, whose last is not cut short
+	const requests = 1_600 // a multiple of the pipeline's length, so that the last one is full
 	all := []string{"-t", "set,get,incr,lpush,lrange_100"}
 	for name, args := range map[string][]string{
 		"one after the other": append(all, "-c", "50"),
@@ -90,7 +91,8 @@ func TestPgbenchThroughProxies(t *testing.T) {
 	said := output(t, pgbench, append(at, "-c", strconv.Itoa(clients), "-t", strconv.Itoa(each), "-n", "postgres")...)
 	require.Contains(t, said, fmt.Sprintf("number of transactions actually processed: %d/%d", clients*each, clients*each))
 	require.Contains(t, said, "number of failed transactions: 0 (0.000%)")
-	// Each transaction adds the same to an account, a teller, a branch and the history.
+	// Each transaction adds the same amount to an account, a teller, a branch and the
+	// history.
 	sums := output(t, psql, append(at, "-At", "-c",
 		`select (select count(*) from pgbench_history),
 			(select sum(delta) from pgbench_history) = (select sum(bbalance) from pgbench_branches),

@@ -22,8 +22,7 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// sum answers with the SHA-256 of everything up to the end of what the client
-// sends.
+// sum reads to the end of what the client sends, and answers with its SHA-256.
 func sum(c *net.TCPConn) {
 	h := sha256.New()
 	_, _ = io.Copy(h, c)
@@ -133,8 +132,8 @@ func TestProxyUnixSocketsAtBothEnds(t *testing.T) {
 	require.NoFileExists(t, dir+"/front")
 }
 
-// requireRefused connects to a proxy that resets the connection, as early as when
-// it is made.
+// requireRefused connects to a proxy that resets the connection, perhaps before connect has
+// returned.
 func requireRefused(t *testing.T, address string) {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
@@ -146,7 +145,7 @@ func requireRefused(t *testing.T, address string) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-// requireReset reads up to an error that is not the end of the stream.
+// requireReset reads to an error that is not the end of the stream.
 func requireReset(t *testing.T, c net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c)
@@ -187,7 +186,7 @@ func TestProxyPassesOnThatAnEndIsLost(t *testing.T) {
 	}
 }
 
-// What a server says before it closes with requests unread reaches the client.
+// What a server sends before it closes with requests unread reaches the client.
 func TestProxyDeliversRepliesOfAServerThatDoesNotWantMore(t *testing.T) {
 	const reply = "too much"
 	client, _ := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) {
@@ -254,7 +253,7 @@ func TestProxyRequiresANetwork(t *testing.T) {
 	defer c.Close()
 	requireEcho(t, c)
 
-	// The server is one of TCP alone.
+	// The server has TCP alone.
 	p = start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "auto://"+serve(t, echo), "--require", "shm,rdma")
 	requireRefused(t, p.address(0))
 	reason := p.logged("cannot connect", 0)["error"]
@@ -262,8 +261,8 @@ func TestProxyRequiresANetwork(t *testing.T) {
 	require.Contains(t, reason, "; rdma: ")
 }
 
-// A reply that was under way when the proxy was told to stop arrives, though it
-// takes longer than it takes to see that another connection waits for nothing.
+// A reply that was under way when the proxy was told to stop arrives, though that takes
+// longer than the proxy takes to notice that another connection waits for nothing.
 func TestProxyStopsWithoutLosingReplies(t *testing.T) {
 	release := make(chan struct{})
 	client, server := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) {

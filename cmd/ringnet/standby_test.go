@@ -18,7 +18,7 @@ func cardAt(name string, prefixes ...string) card {
 func TestDoctorFindsWhetherLinksCanHaveAStandby(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cards []card
-		want  []string // of each finding, how it begins; none of them is bad
+		want  []string // how each finding begins; none of them is bad
 	}{
 		"no card":  {nil, nil},
 		"one card": {[]card{cardAt("a", "10.0.0.1/24", "10.0.1.1/24")}, []string{"note a link that loses its card waits for it"}},

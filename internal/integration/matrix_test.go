@@ -301,7 +301,7 @@ func (m *matrix) there(order string) string {
 	return answer
 }
 
-// await returns when node 1 obeys.
+// await returns when node 1 takes orders.
 func (m *matrix) await() {
 	m.t.Helper()
 	require.True(m.t, eventually(2*time.Minute, func() bool {

@@ -19,10 +19,11 @@ import (
 	"github.com/ringnet/ringnet/interop/quicnet"
 )
 
-// TestQUIC runs quic-go's own tests with a socket of ringnet wherever they, or the proxy that
-// they lose packets with, make one of UDP. They are compiled as they are but for the name of
-// that type. Not run are those in which quic-go makes its own sockets, among them HTTP/3's,
-// those that want more of a socket than a net.PacketConn, and those that use none.
+// TestQUIC runs quic-go's own tests with sockets of ringnet wherever they, or their proxy
+// that loses packets, make a UDP socket. It compiles them with nothing but the name of that
+// type changed. It leaves out tests in which quic-go makes its own sockets, among them
+// those of HTTP/3, those that need more of a socket than a net.PacketConn, and those that
+// use none.
 func TestQUIC(t *testing.T) {
 	if c, err := quicnet.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -54,7 +55,7 @@ func TestQUIC(t *testing.T) {
 	command(t, "go", "test", "-c", "-vet=off", "-modfile", modFile(t, scratch, copied), "-o", program, module+"/integrationtests/self")
 	t.Setenv("TIMESCALE_FACTOR", "5") // quic-go's own word for slow machines
 	cmd := exec.Command(program, "-test.v", "-test.run", "^("+strings.Join(tests, "|")+")$")
-	cmd.Dir = scratch // where they write
+	cmd.Dir = scratch // where the tests write
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	t.Logf("%d tests over %s", len(tests), quicnet.Network)
@@ -62,7 +63,7 @@ func TestQUIC(t *testing.T) {
 
 const module = "github.com/quic-go/quic-go"
 
-// command runs a command, and returns what it has said.
+// command runs a command, and returns its output.
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
@@ -70,13 +71,13 @@ func command(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// moduleDir is where quic-go's source is.
+// moduleDir returns the directory of quic-go's source.
 func moduleDir(t *testing.T) string {
 	t.Helper()
 	return strings.TrimSpace(command(t, "go", "list", "-m", "-f", "{{.Dir}}", module))
 }
 
-// modFile is a go.mod like this module's, with a copy of quic-go in its place.
+// modFile returns a go.mod like this module's, with a copy of quic-go in its place.
 func modFile(t *testing.T, scratch, copied string) string {
 	t.Helper()
 	for _, name := range []string{"go.mod", "go.sum"} {
@@ -92,7 +93,7 @@ func modFile(t *testing.T, scratch, copied string) string {
 // wantsOptions finds the files of tests that set options of a socket of the system.
 var wantsOptions = regexp.MustCompile(`OOBCapablePacketConn`)
 
-// overRingnet has a file make and use sockets of package quicnet.
+// overRingnet makes a file use sockets of package quicnet.
 func overRingnet(text string) string {
 	changed := strings.NewReplacer("net.UDPConn", "quicnet.UDPConn", "net.ListenUDP(", "quicnet.ListenUDP(").Replace(text)
 	if changed == text {
@@ -101,18 +102,18 @@ func overRingnet(text string) string {
 	return strings.Replace(changed, "import (\n", "import (\n\t\"github.com/ringnet/ringnet/interop/quicnet\"\n", 1)
 }
 
-// noSocket finds the tests in which there is none, and ownSocket those in which quic-go makes
-// one by itself.
+// noSocket finds tests without a socket, and ownSocket those in which quic-go makes one by
+// itself.
 var (
 	noSocket  = regexp.MustCompile(`synctest\.Test|newSimnet`)
 	ownSocket = regexp.MustCompile(`quic\.(Dial|Listen)Addr`)
 )
 
-// notHere finds the tests that find out the MTU of a path, for which quic-go wants options of
-// a socket, and those that give some 25 MB a second, however slow the machine.
+// notHere finds tests that look for the MTU of a path, for which quic-go needs options of a
+// socket, and those that set some 25 MB a second, however slow the machine is.
 var notHere = regexp.MustCompile(`MTUDiscovery|^TestStream(Read|Write)Cancellation$`)
 
-// testsOnSockets are the names of the tests of a file that are to be run.
+// testsOnSockets returns the names of the tests of a file that are to be run.
 func testsOnSockets(t *testing.T, text string) (names []string) {
 	t.Helper()
 	files := token.NewFileSet()
