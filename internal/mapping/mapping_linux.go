@@ -19,9 +19,9 @@ var retired = struct {
 	byLen map[int][][]byte
 }{byLen: make(map[int][][]byte)}
 
-// Map maps n bytes, a multiple of the page size, that can be read and written: those
-// of the file fd, shared, or, if fd is -1, private ones, which are zero. unix.Munmap
-// unmaps them. Map may be called at once, as may Retire.
+// Map maps n bytes, a multiple of the page size, that can be read and written: those of
+// the file fd, shared, or, if fd is -1, private ones, which are zero. unix.Munmap unmaps
+// them. Map and Retire may be called concurrently.
 func Map(fd, n int) ([]byte, error) {
 	flags := unix.MAP_SHARED
 	if fd < 0 {
@@ -50,7 +50,7 @@ func Retire(mem []byte) error {
 	return nil
 }
 
-// replace maps something else at the addresses of mem, which are mapped all the time.
+// replace maps fd, or zero bytes, at the addresses of mem, which stay mapped meanwhile.
 func replace(mem []byte, fd, flags int) error {
 	_, err := unix.MmapPtr(fd, 0, unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)), unix.PROT_READ|unix.PROT_WRITE, flags|unix.MAP_FIXED)
 	return os.NewSyscallError("mmap", err)

@@ -94,8 +94,8 @@ func inZone(local, remote netip.AddrPort) (netip.AddrPort, netip.AddrPort) {
 	if !local.Addr().Is6() || !local.Addr().IsLinkLocalUnicast() {
 		return local, remote
 	}
-	// One file, since anybody on the link may ask, and a host may have many
-	// interfaces: package net would list all addresses for each.
+	// This reads one file, because any host on the link may send requests, and package
+	// net would list all addresses for each interface.
 	table, _ := os.ReadFile("/proc/net/if_inet6")
 	zone := zoneOf(local.Addr(), string(table))
 	local = netip.AddrPortFrom(local.Addr().WithZone(zone), local.Port())

@@ -2,8 +2,8 @@
 
 package verbs
 
-// Who asks for a queue pair, and who watches it: the receiver's side of section 12.2 of
-// docs/protocol.md.
+// Requests for a queue pair, and requests to watch it: the receiver's side of section
+// 12.2 of docs/protocol.md.
 
 // #include "shim.h"
 import "C"
@@ -21,27 +21,30 @@ import (
 )
 
 const (
-	// maxRequests is how many requests wait for the other of the same sender.
+	// maxRequests is the maximum number of requests that wait for the other one of their
+	// sender.
 	maxRequests = 128
 
-	// maxWatchers is how many senders a queue pair tells that it has gone.
+	// maxWatchers is the maximum number of watchers of a queue pair.
 	maxWatchers = 1024
 
-	// watchesWithin is how long a request is repeated: 16 times, every 4.096 s.
+	// watchesWithin is how long a sender repeats a request to watch: 16 times, every
+	// 4.096 s.
 	watchesWithin = 70 * time.Second
 
-	// tellWithin is how long the end of a queue pair waits for those who send to it to
-	// know, and maxTelling how many are told at once.
+	// tellWithin bounds the time to notify the watchers of a queue pair that has ended,
+	// and maxTelling how many are notified at once.
 	tellWithin = time.Second
 	maxTelling = 32
 
-	// maxWhy is how many bytes of words fit behind the first 8 of a rejection, in the
-	// private data of an SIDR REP (IB_CM_SIDR_REP_PRIVATE_DATA_SIZE).
+	// maxWhy is the maximum length in bytes of a rejection's reason, which follows the
+	// first 8 bytes in the private data of an SIDR REP
+	// (IB_CM_SIDR_REP_PRIVATE_DATA_SIZE).
 	maxWhy = 136 - 8
 )
 
-// serve answers who asks for the queue pair, until the endpoint is closed, or its device
-// has gone.
+// serve handles the requests that arrive, until the endpoint is closed or its device is
+// gone.
 func (d *datagrams) serve() {
 	for {
 		e, err := d.listener.Accept()
@@ -55,7 +58,7 @@ func (d *datagrams) serve() {
 	}
 }
 
-// pendingRequest waits for the other of the same sender.
+// pendingRequest is a request that has not been answered yet.
 type pendingRequest struct {
 	wire.ResolutionRequest
 	e *endpoint
@@ -63,21 +66,21 @@ type pendingRequest struct {
 
 func (r pendingRequest) from() netip.Addr { return r.e.remote.Addr() }
 
-// watcher is a sender that wants to be told when a queue pair has gone.
+// watcher is a sender's request to watch a queue pair.
 type watcher struct {
 	pendingRequest
 	since time.Time
 }
 
-// consider answers a sender that has made both requests, and a receiver that says that its
-// queue pair has ended.
+// consider answers a sender when both of its requests have arrived. If the request is a
+// receiver's notice that its queue pair has ended, consider ends the handle for it.
 func (d *datagrams) consider(e *endpoint) {
 	r, ok := wire.DecodeResolutionRequest(e.private)
 	if !ok || r.Kind == wire.Ended {
 		if ok {
 			d.ended(r.ID, e.remote.Addr())
 		}
-		_ = e.Close() // which rejects what has not been answered
+		_ = e.Close() // rejects the request
 		return
 	}
 	asks := pendingRequest{r, e}
@@ -94,8 +97,8 @@ func (d *datagrams) consider(e *endpoint) {
 	d.answer(asks.e, watches)
 }
 
-// ended has the handle of a request that has a number be of no use any more, if that is one
-// for an address.
+// ended marks as gone the handle whose requests have the number id, if it leads to the
+// address.
 func (d *datagrams) ended(id uint64, at netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -104,8 +107,9 @@ func (d *datagrams) ended(id uint64, at netip.Addr) {
 	}
 }
 
-// pair returns the other request of the same sender. If there is none, it keeps the one
-// given, and returns which other has to make room.
+// pair removes and returns the other request of r's sender. If there is none, it keeps
+// r, and returns in crowded the request that the caller is to reject to make room, if
+// any: r itself if the endpoint is closed.
 func (d *datagrams) pair(r pendingRequest) (other, crowded pendingRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,8 +133,9 @@ func (d *datagrams) pair(r pendingRequest) (other, crowded pendingRequest) {
 	return other, crowded
 }
 
-// crowder is the place, in a list that begins with the oldest, of who is to make room: the
-// oldest of the address that has the most. So who asks for much takes nobody else's place.
+// crowder is the index, in a list with the oldest first, of the element that makes room
+// for others: the oldest from the address with the most. So no address displaces the
+// requests of one that has fewer.
 func crowder[T any](all []T, from func(T) netip.Addr) int {
 	counts := make(map[netip.Addr]int)
 	most := 0
@@ -142,7 +147,8 @@ func crowder[T any](all []T, from func(T) netip.Addr) int {
 	return slices.IndexFunc(all, func(v T) bool { return counts[from(v)] == most })
 }
 
-// answer tells a sender which queue pair there is, and keeps its other request.
+// answer answers the request for a queue pair, and keeps the sender's request to watch
+// it.
 func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
 	q, err := d.use(asks)
 	switch {
@@ -170,8 +176,8 @@ func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
 	_ = asks.Close()
 }
 
-// watch keeps the request of a sender, and returns those that are too old to have anybody
-// wait for them, or too many. It returns false if the queue pair has gone meanwhile.
+// watch adds r to the watchers of q. It removes and returns those that are older than
+// watchesWithin or too many. It returns false if q has been closed meanwhile.
 func (d *datagrams) watch(q *datagramQueue, r pendingRequest) (forgotten []watcher, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -193,7 +199,8 @@ func (d *datagrams) watch(q *datagramQueue, r pendingRequest) (forgotten []watch
 	}
 }
 
-// refuse rejects requests: if both of a sender, it does not matter of which it hears first.
+// refuse rejects and closes requests. Of the two of a sender either may be rejected
+// first.
 func refuse(r wire.Reject, requests ...*endpoint) {
 	for _, e := range requests {
 		_ = e.Reject(r.Append(nil))
@@ -201,7 +208,8 @@ func refuse(r wire.Reject, requests ...*endpoint) {
 	}
 }
 
-// end closes a queue pair that is the endpoint's no more, and has those told who send to it.
+// end closes a queue pair that the caller has removed from the endpoint. It rejects the
+// watchers' requests, and notifies the watchers in the background.
 func (d *datagrams) end(q *datagramQueue) {
 	for _, w := range q.watchers {
 		_ = w.e.Close() // rejects the request
@@ -212,9 +220,10 @@ func (d *datagrams) end(q *datagramQueue) {
 	q.close()
 }
 
-// tellAll tells those who watched a queue pair that it has ended, so that what they send
-// from now on goes to whoever listens at the address then. All get a first turn in half of
-// the time, whoever does not answer, and those who have not answered longer ones.
+// tellAll notifies the watchers of a queue pair that it has ended, so that they resolve
+// the address again before they send more. It works in rounds: in the first, each
+// watcher has so short a time to answer that the round takes half of tellWithin if none
+// does. In each further round, those that have not answered have twice the time.
 func tellAll(watchers []watcher, tell func(context.Context, watcher) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), tellWithin)
 	defer cancel()
@@ -224,8 +233,8 @@ func tellAll(watchers []watcher, tell func(context.Context, watcher) error) {
 	}
 }
 
-// tellInTurn tells each of the watchers, if it answers within its turn, and returns the
-// others.
+// tellInTurn notifies each of the watchers, up to maxTelling at once, and returns those
+// that did not answer within the time turn.
 func tellInTurn(ctx context.Context, turn time.Duration, watchers []watcher, tell func(context.Context, watcher) error) (silent []watcher) {
 	var telling sync.WaitGroup
 	var mu sync.Mutex // guards silent
@@ -248,8 +257,8 @@ func tellInTurn(ctx context.Context, turn time.Duration, watchers []watcher, tel
 	return silent
 }
 
-// tell tells one, and waits until it knows. The notice has to come from the address that
-// the sender has asked.
+// tell notifies a watcher, and waits for its answer. It sends the notice from the
+// address that the request to watch was sent to: the sender ignores one from any other.
 func (d *datagrams) tell(ctx context.Context, w watcher) error {
 	from, at := netip.AddrPortFrom(w.e.local.Addr(), 0), netip.AddrPortFrom(w.from(), w.Port)
 	e, err := d.say(ctx, from, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID}.Append(nil))

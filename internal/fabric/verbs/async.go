@@ -2,12 +2,11 @@
 
 package verbs
 
-// Asynchronous events. They belong to a device context, which all connections
-// over that device share, so each device has one goroutine that hands them
-// out. It runs while an endpoint is open: without one librdmacm may free the
-// context of a device that is gone. Like the connection manager's events,
-// these are handed on before they are acknowledged, and ibv_destroy_qp waits
-// for that.
+// Asynchronous events. They belong to a device context, which all connections over that
+// device share, so each device has one goroutine that dispatches them. It runs while an
+// endpoint is open: without a reader, librdmacm may free the context of a device that is
+// gone. Like the connection manager's events, these are dispatched before they are
+// acknowledged, and ibv_destroy_qp waits for the acknowledgement.
 
 // #include "shim.h"
 import "C"
@@ -34,9 +33,8 @@ type devices struct {
 	shapes map[request]shape
 }
 
-// request is what was asked of which device. The device goes by its GUID: its
-// context may be gone, and its address that of another one's, when it is asked
-// again.
+// request is the shape asked of a device. It names the device by its GUID: before the
+// next request its context may be freed, and the address used for another device's.
 type request struct {
 	guid uint64
 	shape
@@ -52,10 +50,10 @@ type device struct {
 
 	mu        sync.Mutex // guards the maps
 	endpoints map[*endpoint]struct{}
-	byElement map[uint64]*endpoint // by the address of its queue pair, of its completion queue
+	byElement map[uint64]*endpoint // by the addresses of its queue pair and its completion queue
 }
 
-// acquire returns the device of a context, to be released again.
+// acquire returns the device of a context. The caller releases it.
 func (s *devices) acquire(ctx deviceContext) (*device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +83,7 @@ func (s *devices) release(d *device) {
 	<-d.done
 }
 
-// agreed is the shape to begin with where asked is wanted of d.
+// agreed is the shape that d took the last time asked was requested, or asked itself.
 func (s *devices) agreed(d *device, asked shape) shape {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +93,7 @@ func (s *devices) agreed(d *device, asked shape) shape {
 	return asked
 }
 
-// agree remembers what d took when asked was wanted of it.
+// agree records that d took the shape taken when asked was requested.
 func (s *devices) agree(d *device, asked, taken shape) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +122,7 @@ func openDevice(ctx deviceContext) (*device, error) {
 		syscall.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	d.drain(0) // what happened while nobody had the device open is nobody's news
+	d.drain(0) // drop events from before it was opened: no endpoint is attached
 	d.file = os.NewFile(uintptr(fd), "ibv_async_event")
 	raw, err := d.file.SyscallConn()
 	if err != nil {
@@ -139,7 +137,8 @@ func openDevice(ctx deviceContext) (*device, error) {
 	return d, nil
 }
 
-// drain hands out all events there are and returns false to sleep on.
+// drain dispatches all pending events. It returns false, so that raw.Read waits for
+// more.
 func (d *device) drain(uintptr) bool {
 	for {
 		var event C.struct_rn_ibv_async_event
@@ -151,7 +150,7 @@ func (d *device) drain(uintptr) bool {
 		case syscall.EAGAIN:
 			return false
 		default:
-			// The kernel has cut the device off: there will be no more.
+			// The kernel has cut the device off: there will be no more events.
 			d.all(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
 			return false
 		}
@@ -193,7 +192,8 @@ func (d *device) attach(e *endpoint) {
 	d.mu.Unlock()
 }
 
-// detach comes before the queue pair is destroyed: its address may come back.
+// detach is called before the queue pair is destroyed: its address may be used again
+// then.
 func (d *device) detach(e *endpoint) {
 	d.mu.Lock()
 	delete(d.endpoints, e)
@@ -216,7 +216,7 @@ func (d *device) all(f func(*endpoint)) {
 	}
 }
 
-// clamp reduces the depths of the queues to what the device has.
+// clamp reduces the depths of the queues to the device's limits.
 func (d *device) clamp(send, recv int) (int, int) {
 	send = min(send, int(d.attr.max_qp_wr))
 	recv = min(recv, int(d.attr.max_qp_wr))

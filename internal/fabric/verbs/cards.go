@@ -16,8 +16,8 @@ import (
 
 var _ fabric.Host = rdma{}
 
-// Cards implements [fabric.Host]. Which addresses are whose the connection manager
-// knows, for any kind of network.
+// Cards implements [fabric.Host]. It asks the connection manager which port has an
+// address, which works for any kind of network.
 func (f rdma) Cards() []fabric.Card {
 	var cards []fabric.Card
 	numbers := make(map[port]int)
@@ -42,7 +42,7 @@ func (f rdma) Cards() []fabric.Card {
 	return cards
 }
 
-// port is one of a device.
+// port is a port of a device.
 type port struct {
 	device string
 	number uint8

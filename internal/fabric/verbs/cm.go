@@ -2,11 +2,11 @@
 
 package verbs
 
-// The connection manager's events. One event channel serves the process and
-// one goroutine drains it at once: the kernel frees a place in a listener's
-// backlog when the request has been read. Each event is handed on before it is
-// acknowledged, and rdma_destroy_id waits for that, so an id cannot be freed
-// and its address used again while its event is under way.
+// The connection manager's events. One event channel serves the process and one
+// goroutine, the event loop, reads it without delay: the kernel frees a place in a
+// listener's backlog when the request has been read. Each event is dispatched before it
+// is acknowledged, and rdma_destroy_id waits for the acknowledgement, so an id cannot be
+// freed and its address used again while its event is being dispatched.
 
 // #include "shim.h"
 import "C"
@@ -21,7 +21,7 @@ import (
 
 type cmID = *C.struct_rn_rdma_cm_id
 
-// cmEvent is what is left of an rdma_cm_event once it has been acknowledged.
+// cmEvent is the part of an rdma_cm_event that is used after it has been acknowledged.
 type cmEvent struct {
 	kind    uint32
 	status  int
@@ -30,7 +30,7 @@ type cmEvent struct {
 	service service // ESTABLISHED, in the port space for UDP, and MULTICAST_JOIN
 }
 
-// service is where the one is who answered an SIDR REQ, or a group.
+// service is the address of a receiver that has answered an SIDR REQ, or of a group.
 type service struct {
 	attr   C.struct_rn_ibv_ah_attr
 	number uint32 // of the queue pair
@@ -54,8 +54,8 @@ type manager struct {
 	refusals chan struct{} // one element per refusal under way
 }
 
-// maxRefusals bounds the refusals that are under way at once. Then the event
-// loop waits, the backlog fills, and the kernel refuses by itself.
+// maxRefusals bounds the refusals that are under way at once. When it is reached, the
+// event loop waits, the backlog fills, and the kernel refuses requests by itself.
 const maxRefusals = 32
 
 func newManager(channel *C.struct_rn_rdma_event_channel, relaxed bool) (*manager, error) {
@@ -83,8 +83,8 @@ func newManager(channel *C.struct_rn_rdma_event_channel, relaxed bool) (*manager
 	return m, nil
 }
 
-// drain handles all events there are. It returns false when there is none, so
-// that the caller sleeps, and true to be called again.
+// drain dispatches all pending events. It returns false when there is none left, so that
+// raw.Read waits for more, and true to be called again.
 func (m *manager) drain(uintptr) bool {
 	for {
 		var event *C.struct_rn_rdma_cm_event
@@ -120,7 +120,7 @@ func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
 		case C.RN_RDMA_CM_EVENT_ESTABLISHED, C.RN_RDMA_CM_EVENT_MULTICAST_JOIN:
 			ud := C.rn_ud_param(event)
 			e.service = service{ud.ah_attr, uint32(ud.qp_num)}
-		case C.RN_RDMA_CM_EVENT_UNREACHABLE: // by the one who has been asked, perhaps
+		case C.RN_RDMA_CM_EVENT_UNREACHABLE: // perhaps a rejection by the receiver
 			e.private = privateOf(event)
 		}
 	}
@@ -135,14 +135,13 @@ func (m *manager) dispatch(event *C.struct_rn_rdma_cm_event) {
 	}
 }
 
-// privateOf copies the private data, which is gone once the event has been
-// acknowledged.
+// privateOf copies the private data, which the acknowledgement of the event frees.
 func privateOf(event *C.struct_rn_rdma_cm_event) []byte {
 	return C.GoBytes(unsafe.Pointer(event.conn.private_data), C.int(event.conn.private_data_len))
 }
 
-// refuse rejects a request that nobody is going to accept, with the private
-// data, apart from the event loop.
+// refuse rejects a request that no endpoint will accept, with the private data, in a
+// goroutine so that the event loop does not wait for the connection manager.
 func (m *manager) refuse(id cmID, private []byte) {
 	m.refusals <- struct{}{}
 	go func() {
@@ -153,9 +152,8 @@ func (m *manager) refuse(id cmID, private []byte) {
 	}()
 }
 
-// createID makes an id. Its traffic class comes before anything else: it is
-// looked at when the address is resolved, and by connections to a listener when
-// they begin.
+// createID makes an id. It sets the traffic class first: the kernel reads it when it
+// resolves the address, and a connection to a listener copies it when it begins.
 func (f rdma) createID() (cmID, error) {
 	var id cmID
 	if rc := C.rn_create_id(f.channel, f.space, &id); rc != 0 {
@@ -182,8 +180,8 @@ func (m *manager) forget(id cmID) {
 	m.mu.Unlock()
 }
 
-// destroyID forgets the id first: once it is destroyed, its address may come
-// back as that of another.
+// destroyID forgets the id first: once it is destroyed, its address may be used for
+// another.
 func (m *manager) destroyID(id cmID) error {
 	m.forget(id)
 	if rc := C.rn_destroy_id(id); rc != 0 {

@@ -34,7 +34,7 @@ func (e *endpoint) receive(ev cmEvent) {
 	}
 	switch ev.kind {
 	case C.RN_RDMA_CM_EVENT_DISCONNECTED,
-		// After Confirm: the peer gave up before it had heard of that.
+		// After Confirm: the peer gave up before the confirmation arrived.
 		C.RN_RDMA_CM_EVENT_REJECTED:
 		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
 	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
@@ -42,8 +42,8 @@ func (e *endpoint) receive(ev cmEvent) {
 	}
 }
 
-// await returns the next event of the kinds wanted, or an error when another
-// ended the handshake or ctx ended first.
+// await returns the next event of the kinds wanted, or an error if another event ended
+// the handshake or ctx ended first.
 func (e *endpoint) await(ctx context.Context, wanted ...uint32) (cmEvent, error) {
 	for {
 		select {
@@ -59,9 +59,9 @@ func (e *endpoint) await(ctx context.Context, wanted ...uint32) (cmEvent, error)
 				C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
 				return ev, connectError(ev)
 			case commEst:
-				// The peer's first message overtook its confirmation, which
-				// may even be lost: the connection manager takes the one for
-				// the other, if told.
+				// The peer's first message overtook its confirmation, which may even be
+				// lost: told of the message, the connection manager does not wait for
+				// the confirmation.
 				C.rn_notify_established(e.id)
 			}
 		case <-ctx.Done():
@@ -149,7 +149,7 @@ func (e *endpoint) Reject(private []byte) error {
 		return net.ErrClosed
 	}
 	if e.iwarp != nil && e.iwarp.requested != nil {
-		return e.Disconnect() // there is no word for it once TCP has both sides
+		return e.Disconnect() // iWARP has no rejection once TCP has connected
 	}
 	data, n := privateData(private)
 	if rc := C.rn_reject(e.id, data, n); rc != 0 {
@@ -176,8 +176,8 @@ func (e *endpoint) Disconnect() error {
 	return nil
 }
 
-// ready moves the queue pair from INIT through RTR to RTS. The kernel would have
-// the side that accepts answer in the traffic class of the dialer.
+// ready moves the queue pair from INIT through RTR to RTS. It sets the configured
+// traffic class: rdma_cm's, on the side that accepts, is the dialer's.
 func (e *endpoint) ready() error {
 	class := C.int(-1)
 	if c, ok := e.config.class(); ok {
@@ -190,9 +190,9 @@ func (e *endpoint) ready() error {
 	return nil
 }
 
-// stateError is the failure of a step of the handshake. Once the two sides have
-// heard of one another, and until they are connected, nothing but EINVAL, or with
-// iWARP ECONNRESET, tells that the peer has withdrawn.
+// stateError is the failure of a step of the handshake. Between the arrival of the
+// peer's request or answer and the end of the handshake, EINVAL, or with iWARP
+// ECONNRESET, is the only sign that the peer has withdrawn.
 func (e *endpoint) stateError(call string, rc C.int) error {
 	err := deviceError(call, rc)
 	if e.heard && isErrno(err, syscall.EINVAL, syscall.ECONNRESET) {

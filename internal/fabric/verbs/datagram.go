@@ -6,9 +6,9 @@ package verbs
 // them. Each port of a device that belongs to the address has one of its own
 // (datagramqueue.go).
 //
-// Who has which queue pair at an address the connection manager tells, in its port space
-// for UDP: by SIDR, one request and one reply. A device does not tell a sender that a
-// queue pair is no more. Therefore a sender has another request pending, which the
+// A sender finds the queue pair at an address by the connection manager's SIDR, in its
+// port space for UDP: one request and one reply. A device does not tell a sender that a
+// queue pair has ended. Therefore a sender has another request pending, which the
 // receiver, or its kernel when the process has died, rejects when the queue pair ends
 // (section 12.2 of docs/protocol.md: answer.go has the receiver's side, resolve.go the
 // sender's). Members of groups are in group.go.
@@ -29,44 +29,44 @@ import (
 )
 
 const (
-	// maxDatagramQueue is how many receives a queue pair may have for datagrams.
+	// maxDatagramQueue is the maximum depth of a receive queue for datagrams.
 	maxDatagramQueue = 1 << 13
 
-	// resolutionBacklog is how many requests wait to be looked at.
+	// resolutionBacklog is the listener's backlog of requests.
 	resolutionBacklog = 128
 
-	// largestMTU is that of InfiniBand, and RoCE, in bytes.
+	// largestMTU is the largest MTU of InfiniBand, and of RoCE, in bytes.
 	largestMTU = 4096
 )
 
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
 	rdma     rdma // in the port space for UDP
-	only6    bool // it is at all addresses of IPv6, and of IPv4 at none
+	only6    bool // local is the unspecified IPv6 address: no IPv4
 	local    netip.AddrPort
 	limits   fabric.DatagramLimits
 	listener *listener
 	callbacks
 	lifetime
 
-	// queues is replaced, never changed, with mu held. turn is that of Receive.
+	// queues is copied to be changed, with mu held. turn belongs to Receive.
 	queues atomic.Pointer[[]*datagramQueue]
 	turn   int
 
-	// making is held, before mu, by who makes queue pairs or replaces them, which takes
-	// its time, and guards recvQueue.
+	// making is held to make queue pairs or to replace them, which waits for the device,
+	// and guards recvQueue. It is locked before mu.
 	making    sync.Mutex
 	recvQueue int
 
-	// mu guards what follows, and the fields of queues that say so. Whoever holds it waits
-	// for no device, and for no other lock.
+	// mu guards what follows, and the fields of queues that name it. While it is held,
+	// nothing waits for a device or locks anything else.
 	mu       sync.Mutex
 	requests []pendingRequest          // the oldest first
 	handles  map[uint64]*addressHandle // by the numbers of their requests
 	closed   bool
 }
 
-// callbacks are what the endpoint's owner is asked and told: see [fabric.DatagramOptions].
+// callbacks are the functions of the endpoint's owner: see [fabric.DatagramOptions].
 type callbacks struct {
 	filter func(*fabric.Datagram) bool
 	notify func()
@@ -77,7 +77,7 @@ type callbacks struct {
 type lifetime struct {
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
-	background sync.WaitGroup // goroutines; none begins after Close, but of those
+	background sync.WaitGroup // goroutines, which Close waits for
 }
 
 var (
@@ -103,7 +103,7 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	}
 	d.listener, d.local = l.(*listener), l.Addr()
 	d.limits = fabric.DatagramLimits{MaxMessage: largestMTU - fabric.HeaderSize, Spin: spin}
-	var unfit error // of a port that has no datagrams, which is in the way of no other
+	var unfit error // of a port without datagrams, which does not keep the others from having them
 	for _, a := range d.ports() {
 		q, err := d.addQueue(a)
 		switch {
@@ -124,7 +124,7 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	return d, nil
 }
 
-// ports is an address of each port that the endpoint listens at.
+// ports has an address of each port that the endpoint listens at.
 func (d *datagrams) ports() (all []netip.Addr) {
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		return []netip.Addr{a}
@@ -153,8 +153,8 @@ func (d *datagrams) DatagramLimits() fabric.DatagramLimits { return d.limits }
 
 func clampRecvQueue(n int) int { return min(max(n, 1), maxDatagramQueue) }
 
-// SetRecvQueue implements [fabric.DatagramEndpoint]: for the queue pairs that nobody has
-// used yet, of which it makes others if there is memory for them.
+// SetRecvQueue implements [fabric.DatagramEndpoint]: it replaces the queue pairs that
+// are not in use yet, if there is memory for others.
 func (d *datagrams) SetRecvQueue(n int) {
 	d.making.Lock()
 	defer d.making.Unlock()
@@ -173,7 +173,8 @@ func (d *datagrams) SetRecvQueue(n int) {
 	}
 }
 
-// takeUnused has the first of some queue pairs that nobody knows be the endpoint's no more.
+// takeUnused removes the first of some queue pairs that is not in use from the endpoint,
+// and returns it. It returns nil if all are in use, or have been removed.
 func (d *datagrams) takeUnused(qs ...*datagramQueue) *datagramQueue {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -198,8 +199,8 @@ func (d *datagrams) addQueue(local netip.Addr) (*datagramQueue, error) {
 	return d.openQueue(local, nil)
 }
 
-// openQueue does that, or makes one to receive from the group of a membership, which ends
-// if it cannot. Called with making held.
+// openQueue does that. With a membership, the queue pair is one to receive from its
+// group, and the membership ends if there is an error. Called with making held.
 func (d *datagrams) openQueue(local netip.Addr, m *membership) (*datagramQueue, error) {
 	q, err := newDatagramQueue(d, local, m, d.recvQueue)
 	if err != nil {
@@ -209,11 +210,11 @@ func (d *datagrams) openQueue(local netip.Addr, m *membership) (*datagramQueue, 
 		q.close()
 		return nil, net.ErrClosed
 	}
-	d.notify() // somebody may wait who has not armed this one
+	d.notify() // a goroutine that waits has not armed this one
 	return q, nil
 }
 
-// add has a queue pair be one of the endpoint's, or returns false if that is closed.
+// add adds a queue pair to the endpoint's, or returns false if the endpoint is closed.
 func (d *datagrams) add(q *datagramQueue) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -226,8 +227,8 @@ func (d *datagrams) add(q *datagramQueue) bool {
 	return true
 }
 
-// use returns the queue pair at the port of an endpoint, for somebody to know it, and
-// makes one if there is none. It may have failed by then.
+// use returns the queue pair at the port of an endpoint, in use from now on, and makes
+// one if there is none. It may have failed by then.
 func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
 	if q := d.queueAt(e); q != nil {
 		return q, nil
@@ -235,7 +236,7 @@ func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
 	d.making.Lock()
 	defer d.making.Unlock()
 	if q := d.queueAt(e); q != nil {
-		return q, nil // somebody else has made it
+		return q, nil // another goroutine has made it
 	}
 	q, err := d.openQueue(e.local.Addr(), nil)
 	if err != nil {
@@ -247,8 +248,8 @@ func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
 	return q, nil
 }
 
-// queueAt is the queue pair that there is at the port of an endpoint, for somebody to know
-// it, or nil.
+// queueAt is the queue pair at the port of an endpoint, in use from now on, or nil if
+// there is none.
 func (d *datagrams) queueAt(e *endpoint) *datagramQueue {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -261,7 +262,7 @@ func (d *datagrams) queueAt(e *endpoint) *datagramQueue {
 	return nil
 }
 
-// take has a queue pair be the endpoint's no more, or returns false if it is not so.
+// take removes a queue pair from the endpoint, or returns false if it has been removed.
 func (d *datagrams) take(q *datagramQueue) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -280,16 +281,16 @@ func (d *datagrams) remove(q *datagramQueue) bool {
 	return true
 }
 
-// discard closes a queue pair, unless somebody else does.
+// discard closes a queue pair, unless it has been removed from the endpoint.
 func (d *datagrams) discard(q *datagramQueue) {
 	if d.take(q) {
 		d.end(q)
 	}
 }
 
-// fail replaces a queue pair that is of no use any more: the next request makes another, or
-// the membership goes on over another.
-// It does so in the background, for those who find out hold locks of the queue pair.
+// fail marks a queue pair as failed, and replaces it: the next request makes another, or
+// the membership gets another. It does so in the background, because its callers hold
+// locks of the queue pair.
 func (d *datagrams) fail(q *datagramQueue) {
 	if q.failed.Swap(true) {
 		return
@@ -318,8 +319,8 @@ func (d *datagrams) Send(ds []fabric.Datagram) {
 	}
 }
 
-// Receive implements [fabric.DatagramEndpoint]. Each call begins with another queue pair
-// than the last, so that none keeps it from the others.
+// Receive implements [fabric.DatagramEndpoint]. Each call begins with the next queue
+// pair, so that a busy one does not keep it from the others.
 func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	queues := *d.queues.Load()
 	d.turn++
@@ -336,14 +337,15 @@ func (d *datagrams) Arm() {
 	}
 }
 
-// Close implements [fabric.DatagramEndpoint]. First of all it tells those who send to it.
+// Close implements [fabric.DatagramEndpoint]. It notifies the senders of each queue
+// pair, and waits for the endpoint's goroutines.
 func (d *datagrams) Close() error {
 	if !d.setClosed() {
 		return net.ErrClosed
 	}
 	err := d.listener.Close()
 	d.cancel()
-	d.making.Lock() // who makes queue pairs has done so
+	d.making.Lock() // those that make queue pairs have finished
 	d.mu.Lock()
 	queues, requests := *d.queues.Swap(new([]*datagramQueue)), d.requests
 	d.requests = nil

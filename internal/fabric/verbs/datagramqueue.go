@@ -2,13 +2,13 @@
 
 package verbs
 
-// A queue pair of type UD, and its memory. What it receives is in datagramreceive.go, what
-// it sends in datagramsend.go.
+// A queue pair of type UD, and its memory. What it receives is in datagramreceive.go,
+// what it sends in datagramsend.go.
 //
 // What arrives lies in slots of registered memory, each with room for the longest
-// datagram and the device's header, until Receive copies it; what is to be sent is copied
-// to slots of its own. Sends and receives complete on completion queues of their own, for
-// they are different goroutines'.
+// datagram and the device's header, until Receive copies it; what is to be sent is
+// copied to slots of its own. Sends and receives have a completion queue each, because
+// different goroutines poll them.
 
 // #include <stdlib.h>
 // #include "shim.h"
@@ -34,46 +34,47 @@ import (
 )
 
 const (
-	// datagramSends is how many datagrams may wait for the device to send them, and
-	// sendBatch how many of them are posted at once.
+	// datagramSends is the maximum depth of the send queue, and sendBatch the maximum
+	// number of sends that are posted at once.
 	datagramSends = 128
 	sendBatch     = 64
 )
 
-// datagramQueue is one.
+// datagramQueue is a queue pair of type UD.
 type datagramQueue struct {
 	d *datagrams
 	queueName
 	queueReceives
 	queueSends
-	member    *membership // nil if it is none; guarded by datagrams.making, until it is taken out of d
+	member    *membership // nil if it is not a group's; guarded by datagrams.making, until it is removed from d
 	memory    budget.Account
-	listening chan struct{} // closed when nobody waits for arrivals any more
+	listening chan struct{} // closed when listen has returned
 	failed    atomic.Bool
 	closing   atomic.Bool
 
-	handling sync.Mutex // is held by who makes a handle, and by close; comes before sending
+	handling sync.Mutex // held by aim and close; locked before receiving and sending
 
-	// Guarded by datagrams.mu, until it is taken out of d.
-	used     bool      // somebody knows it
+	// Guarded by datagrams.mu, until it is removed from d.
+	used     bool      // senders may know it, or handles send by it
 	watchers []watcher // the oldest first
 }
 
-// queueName is how others know a queue pair, and what they may send to it.
+// queueName is what identifies a queue pair, and what senders need to know of it.
 type queueName struct {
-	number uint64         // of those of this process
+	number uint64         // unique in this process
 	local  netip.Addr     // of its port
-	group  netip.AddrPort // whose member it is, which does nothing else; invalid: it is none
+	group  netip.AddrPort // it receives from this group alone; not valid: from senders that resolve local
 	qpNum  C.uint32_t
 	key    uint32 // Q_Key
 	zone   string // of the port's interface
 	mtu    int
 }
 
-var datagramQueues atomic.Uint64 // how many there have been
+var datagramQueues atomic.Uint64 // made so far
 
-// newDatagramQueue returns a queue pair, with its receives posted, at the port that has an
-// address: for nothing but the group of a membership, if there is one, which ends with it.
+// newDatagramQueue returns a queue pair, with its receives posted, at the port that has
+// an address. If m is not nil, the queue pair is for m's group alone, and m ends with
+// it, or with an error.
 func newDatagramQueue(d *datagrams, local netip.Addr, m *membership, recvs int) (*datagramQueue, error) {
 	q := &datagramQueue{
 		d:          d,
@@ -133,12 +134,12 @@ func (q *datagramQueue) open(recvs int) error {
 	return nil
 }
 
-// isAt says whether the queue pair is at the port of an endpoint.
+// isAt reports whether the queue pair is at the port of an endpoint.
 func (q *datagramQueue) isAt(e *endpoint) bool {
 	return q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num
 }
 
-// bind finds the port, and what it is like.
+// bind finds the port and reads its attributes.
 func (q *datagramQueue) bind() error {
 	var err error
 	if q.e, err = q.d.rdma.bindTo(q.local); err != nil {
@@ -161,7 +162,7 @@ func (q *datagramQueue) bind() error {
 	return nil
 }
 
-// bindTo makes an endpoint at the port that has an address.
+// bindTo makes an endpoint that is bound to the port with an address.
 func (f rdma) bindTo(local netip.Addr) (*endpoint, error) {
 	s, err := toSockaddr(netip.AddrPortFrom(local, 0))
 	if err != nil {
@@ -186,7 +187,8 @@ func (f rdma) bindTo(local netip.Addr) (*endpoint, error) {
 	return e, nil
 }
 
-// mtuBytes is what an ibv_mtu means: 1 is 256 bytes, and each is twice the one before.
+// mtuBytes converts an ibv_mtu to bytes: 1 is 256 bytes, and each is twice the one
+// before.
 func mtuBytes(mtu uint32) int { return 128 << min(mtu, 5) }
 
 // interfaceOf is the network interface of a port, or "".
@@ -195,8 +197,8 @@ func interfaceOf(device string, port int) string {
 	return strings.TrimSpace(string(name))
 }
 
-// randomKey is a Q_Key, of those that any sender may use: without the most significant
-// bit (InfiniBand specification, 10.2.5).
+// randomKey is a random Q_Key of those that any sender may use: without the most
+// significant bit (InfiniBand specification, 10.2.5).
 func randomKey() uint32 {
 	for {
 		var b [4]byte
@@ -243,7 +245,7 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 		return err
 	}
 	q.slots = m.bytes
-	polls := min(pollBatch, max(1, recvs/4)) // what is polled has its slots until all has been taken
+	polls := min(pollBatch, max(1, recvs/4)) // receives are posted again when all that were polled have been taken
 	e.queue = C.rn_queue_new(e.qp, e.cq, C.int(polls), 0, 0, C.int(recvs), 0,
 		unsafe.Pointer(unsafe.SliceData(m.bytes)), C.uint32_t(q.stride), C.uint32_t(grhSize+q.mtu), m.mr.lkey)
 	if e.queue == nil {
@@ -262,7 +264,8 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 	return nil
 }
 
-// close gives everything back. It comes once, when the queue pair is the endpoint's no more.
+// close releases everything. It is called once, when the queue pair is not in the
+// endpoint.
 func (q *datagramQueue) close() {
 	q.closing.Store(true)
 	if q.listening != nil {
@@ -298,9 +301,9 @@ func (q *datagramQueue) close() {
 		C.rn_destroy_cq(q.sendCQ)
 		q.sendCQ = nil
 	}
-	_ = e.Close() // what could not be undone is gone with the device
+	_ = e.Close() // an error means that the device is gone
 	q.memory.Release(q.memory.Bytes())
 }
 
-// maxMessage is how many bytes a datagram has at most behind its header.
+// maxMessage is the maximum number of bytes of a datagram, behind its header.
 func (q *datagramQueue) maxMessage() int { return q.mtu - fabric.HeaderSize }

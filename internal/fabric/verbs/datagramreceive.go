@@ -14,20 +14,19 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// queueReceives are the receives of a queue pair. e has the queue pair, the completion queue
-// of the receives, and their memory. It sleeps until something arrives, and is told what
-// becomes of the device.
+// queueReceives are the receives of a queue pair. e has the queue pair, the completion
+// queue of the receives, and their memory. Its Wait returns when something arrives, or
+// when the device changes.
 type queueReceives struct {
 	e      *endpoint
 	slots  []byte
 	stride int
 
-	receiving     sync.Mutex // is held by who looks at e.queue, and guards what follows
+	receiving     sync.Mutex // held to use e.queue; guards what follows
 	polled, taken int        // completions in e.wc, and how many of them have been looked at
 }
 
-// begin has the endpoint's owner told when there is something to receive. Called with the
-// endpoint's mu held.
+// begin starts listen. Called with the endpoint's mu held.
 func (q *datagramQueue) begin() {
 	q.listening = make(chan struct{})
 	go q.listen()
@@ -47,11 +46,12 @@ func (q *datagramQueue) listen() {
 func (q *datagramQueue) arm() {
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
-	_ = q.e.Arm() // the device is gone, or the queue pair: Wait says so
+	_ = q.e.Arm() // on an error, Wait returns that the device or the queue pair is gone
 }
 
-// receive takes what has arrived, as much as ds has room for, and says how much. It comes
-// back after a while from a flood of which nothing is wanted, and has itself called again.
+// receive copies datagrams that have arrived to ds, and returns their number. If the
+// filter rejects a flood of them, it returns after len(ds)+pollBatch completions, and
+// calls notify so that the owner calls it again.
 func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 	q.receiving.Lock()
 	defer q.receiving.Unlock()
@@ -74,9 +74,8 @@ func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 	return n
 }
 
-// poll posts the receives again whose slots have been copied from, and polls, for more
-// than a caller may have room for. It returns false if there is nothing. Called with
-// receiving held.
+// poll posts again the receives whose datagrams have been taken, and polls. It returns
+// false if nothing has arrived. Called with receiving held.
 func (q *datagramQueue) poll() bool {
 	e := q.e
 	if q.taken > 0 && C.rn_post_recv(e.queue, C.int(q.taken)) != 0 {
@@ -91,7 +90,7 @@ func (q *datagramQueue) poll() bool {
 	return q.polled > 0
 }
 
-// take copies a datagram that has arrived, if it is wanted.
+// take copies a datagram that has arrived to d, if the filter accepts it.
 func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted bool) {
 	slot := q.slots[int(w.wr_id)*q.stride:][:w.byte_len]
 	d.Header, d.From, d.Via, d.Len = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}, 0

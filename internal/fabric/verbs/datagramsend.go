@@ -2,7 +2,7 @@
 
 package verbs
 
-// What a queue pair of type UD sends, and the address handles that say where to.
+// What a queue pair of type UD sends, and the address handles by which it does.
 
 // #include "shim.h"
 import "C"
@@ -17,8 +17,8 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// sendWithin is how long datagrams may wait for the device to send them: one whose port is
-// up, and that no other has told to pause, takes microseconds.
+// sendWithin is how long drain waits for the device to send: a device whose port is up,
+// and that has received no pause frame, takes microseconds.
 const sendWithin = time.Second
 
 // queueSends are the sends of a queue pair, which have a completion queue of their own.
@@ -27,16 +27,15 @@ type queueSends struct {
 	sendCQ *C.struct_rn_ibv_cq
 	sends  *C.struct_rn_queue
 	sendMR *memory
-	inline int // bytes that a send may have
+	inline int // maximum of inline data in bytes
 
 	sending      sync.Mutex // guards what follows
 	posted, done uint64     // counts of sends
 	handles      map[*addressHandle]struct{}
 }
 
-// aim has a handle lead to where its receiver is, or is by now: a new address handle asks
-// the kernel for the address on Ethernet again. The error is net.ErrClosed if the queue pair
-// has gone, or the handle was released.
+// aim gives h a new address handle for at, for which the kernel looks up the Ethernet
+// address again. The error is net.ErrClosed if q is being closed, or h was released.
 func (q *datagramQueue) aim(h *addressHandle, at *service) error {
 	q.handling.Lock()
 	defer q.handling.Unlock()
@@ -59,11 +58,11 @@ func (q *datagramQueue) aim(h *addressHandle, at *service) error {
 	return nil
 }
 
-// retire gives back what the device has of a handle, once what was sent by it has left the
-// device. Called with sending held.
+// retire destroys the address handle of h, once what was sent by it has left the device.
+// Called with sending held.
 func (q *datagramQueue) retire(h *addressHandle) {
 	if h.ah == nil {
-		return // it has not led anywhere yet, or the queue pair has gone
+		return // it has none yet, or q is closed
 	}
 	if !q.drain(0) {
 		q.d.fail(q)
@@ -72,14 +71,14 @@ func (q *datagramQueue) retire(h *addressHandle) {
 	q.destroy(h)
 }
 
-// destroy does that, when nothing is sent any more. Called with sending held.
+// destroy destroys it when no send uses it any more. Called with sending held.
 func (q *datagramQueue) destroy(h *addressHandle) {
 	C.rn_destroy_ah(h.ah)
 	h.ah = nil
 	delete(q.handles, h)
 }
 
-// release gives back a handle.
+// release ends the use of a handle: aim fails from now on.
 func (q *datagramQueue) release(h *addressHandle) {
 	q.sending.Lock()
 	defer q.sending.Unlock()
@@ -87,7 +86,7 @@ func (q *datagramQueue) release(h *addressHandle) {
 	q.retire(h)
 }
 
-// send sends datagrams to receivers of which the queue pair has the handles.
+// send sends datagrams by handles of this queue pair, and sets their Status.
 func (q *datagramQueue) send(ds []fabric.Datagram) {
 	q.sending.Lock()
 	defer q.sending.Unlock()
@@ -104,7 +103,7 @@ func (q *datagramQueue) send(ds []fabric.Datagram) {
 	q.post(batch)
 }
 
-// encode makes slot i of the batch a send of d. Called with sending held.
+// encode writes a send of d to slot i of the batch. Called with sending held.
 func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
 	h := d.To.(*addressHandle)
 	n := fabric.HeaderSize
@@ -142,7 +141,7 @@ func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
 	return fabric.OK
 }
 
-// post posts a batch, of which the last tells that all have been sent. Called with sending
+// post posts a batch of n sends, of which the last is signaled. Called with sending
 // held.
 func (q *datagramQueue) post(n int) {
 	if n == 0 {
@@ -157,8 +156,8 @@ func (q *datagramQueue) post(n int) {
 	}
 }
 
-// drain waits until at most so many sends are under way, or returns false if the device
-// does not get on. Called with sending held.
+// drain polls until at most most sends are under way. It returns false if one fails, or
+// if they take longer than sendWithin. Called with sending held.
 func (q *datagramQueue) drain(most int) bool {
 	var deadline time.Time
 	for polls := 0; q.posted-q.done > uint64(most); polls++ {

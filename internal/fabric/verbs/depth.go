@@ -2,11 +2,11 @@
 
 package verbs
 
-// How deep the queues of an endpoint are, and how much inline data they carry.
-// Providers refuse what they cannot do, with one errno or another or none, and
-// do not tell how much they could: so less is asked for until they agree. What
-// they cannot do now, because others have the memory, is another matter: see
-// isShortage.
+// How deep the queues of an endpoint are, and how much inline data they carry. A
+// provider that cannot make what it is asked for fails with any errno, or with none, and
+// does not tell its limit: therefore createQueues asks for less until the provider
+// succeeds. If it fails for a shortage, because others have the memory, it is not asked
+// for less: see isShortage.
 
 // #include "shim.h"
 import "C"
@@ -16,26 +16,28 @@ import (
 	"unsafe"
 )
 
-// inlineSizes are the sizes of inline data that are asked for. More than the
-// first would make every slot of the send queue larger for little gain: copying
-// by the CPU stops being cheaper than a DMA read around there. 220 is what
+// inlineSizes are the sizes of inline data to ask for, in bytes, the largest first. A
+// larger one still would make every slot of the send queue larger for little gain:
+// copying by the CPU stops being cheaper than a DMA read around there. 220 is what
 // perftest asks for; qedr takes 128, irdma 101, bnxt_re 96.
 var inlineSizes = [...]int{maxInline, 220, 128, 101, 96, 64, 48, 32, 0}
 
 const (
 	maxInline = 256
 
-	// leastSends and leastRecvs are how deep the queues have to be for anything to
-	// be gained by asking for them: a link does not work with less.
+	// leastSends and leastRecvs are the least depths worth asking for: a link does not
+	// work with less.
 	leastSends = 16
 	leastRecvs = 18
 )
 
-// shape is what a queue pair is asked to be.
+// shape is what a queue pair is asked to be: the depths of its queues, and inline data
+// in bytes.
 type shape struct{ sends, recvs, inline int }
 
-// shallower is s with the longer queue of half its length and all the inline
-// data again, for it may have been the depth that was too much of it.
+// shallower halves the longer queue of s and asks for maxInline again, since the depth
+// may have been what kept the device from that much. It returns false if the queue has
+// its least depth.
 func (s shape) shallower() (shape, bool) {
 	longer, least := &s.sends, leastSends
 	if s.recvs > s.sends {
@@ -49,11 +51,11 @@ func (s shape) shallower() (shape, bool) {
 	return s, true
 }
 
-// createQueues makes the completion queue and the queue pair. Inline data is
-// given up before depth: it is what devices refuse, and nobody has asked for it,
-// while the depth is the program's. What the device agrees to is where the next
-// endpoint begins that is to be as deep. A program that gets no memory for the
-// depth that it wants is told, instead of getting less of it.
+// createQueues makes the completion queue and the queue pair. It reduces inline data
+// before depth: inline data is what devices refuse, while the depth is what the program
+// has asked for. The next endpoint with the same depths begins with the shape that the
+// device took. If there is no memory for the depth, createQueues fails instead of
+// reducing it.
 func (e *endpoint) createQueues() error {
 	asked := shape{e.options.SendQueue, e.options.RecvQueue, maxInline}
 	s := e.manager.devices.agreed(e.device, asked)
@@ -80,8 +82,8 @@ func (e *endpoint) createQueues() error {
 	}
 }
 
-// createCompletionQueue makes one for all the work requests of s, unless there
-// is one, for a deeper s then.
+// createCompletionQueue makes a completion queue for all the work requests of s, unless
+// an earlier try, for a deeper s, has made one.
 func (e *endpoint) createCompletionQueue(s shape) error {
 	if e.cq != nil {
 		return nil
@@ -94,12 +96,11 @@ func (e *endpoint) createCompletionQueue(s shape) error {
 	return nil
 }
 
-// createQueuePair makes one with as much inline data as the device takes, s.inline
-// at most. It returns s with the inline data to begin with the next time: after
-// a shortage there may be more of it again.
+// createQueuePair makes a queue pair with as much inline data as the device takes, at
+// most s.inline. It returns s with the inline data that the next endpoint is to ask for
+// first: after a shortage that is more than this one got.
 //
-// The error is that of a queue pair without inline data, which has nothing to do
-// with it any more.
+// If no try succeeds, the error is that of a queue pair without inline data.
 func (e *endpoint) createQueuePair(s shape) (shape, error) {
 	most, short := s.inline, false
 	var err error

@@ -16,9 +16,9 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// resolveTimeout bounds each of the two resolutions where ctx does not. TCP
-// gives a neighbour that does not answer three seconds; resolving a route asks
-// the subnet manager on InfiniBand and nobody on RoCE.
+// resolveTimeout bounds each of the two resolutions where ctx does not. TCP gives a
+// neighbour that does not answer three seconds; resolving a route asks the subnet
+// manager on InfiniBand and sends nothing on RoCE.
 const resolveTimeout = 5 * time.Second
 
 // Dial implements [fabric.Fabric].
@@ -54,7 +54,8 @@ func (f rdma) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 	return e, nil
 }
 
-// localFor gives a local port without an address the family of the remote.
+// localFor adds the unspecified address of the remote's family to a local port without
+// address.
 func localFor(local, remote netip.AddrPort) netip.AddrPort {
 	if local.Addr().IsValid() {
 		return local

@@ -28,12 +28,12 @@ const (
 	// table 45). rdma_cm would leave 0, which is 655 ms.
 	minRNRTimer = 12
 
-	// rnrRetries has a send that found no receive posted tried again for ever,
-	// as 7 does (InfiniBand specification, 9.7.5.2.8). Ringnet never sends
-	// without a receive to take it, but a device may be slow to see one that has
-	// just been posted, and with fewer that alone would end the connection. The
-	// devices' counters tell that it has happened. A peer that posts nothing is
-	// found out by the probe that waits behind such a send.
+	// rnrRetries, 7, makes the device repeat without end a send that found no receive
+	// posted (InfiniBand specification, 9.7.5.2.8). Ringnet never sends without a
+	// receive to take it, but the peer's device may be slow to see one that has just
+	// been posted, and with fewer retries that alone would end the connection. The
+	// devices' counters show how often it has happened. If a peer posts no receives, the
+	// keepalive probe, which waits behind such a send, ends the connection.
 	rnrRetries = 7
 
 	// spin is the number of polls worth making before waiting for an event: at
@@ -47,14 +47,14 @@ type endpoint struct {
 	manager *manager
 	config  Config
 	id      cmID
-	heard   bool // a request or an answer of the peer
+	heard   bool // the peer's request or answer has arrived
 	local   netip.AddrPort
 	remote  netip.AddrPort
-	private []byte // of the request
-	iwarp   *iwarp // nil if the device is not one of iWARP
+	private []byte // of the peer's request
+	iwarp   *iwarp // nil unless it is an iWARP device
 
-	// handshake carries the events that set-up waits for. It has room for more
-	// than a connection manager ever says; what nobody reads is dropped.
+	// handshake carries events from the event loop to await. It has room for more than
+	// the connection manager sends for one id; receive drops an event that does not fit.
 	handshake chan cmEvent
 
 	objects
@@ -91,7 +91,7 @@ type calls struct {
 type sleep struct {
 	sleeper atomic.Pointer[fabric.Sleeper] // of the completion channel, or nil before Open
 	take    func(uintptr) bool             // takeEvent
-	armed   atomic.Bool                    // Wait is to return for the next event
+	armed   atomic.Bool                    // Arm has been called, and Wait is to return for the event
 	gone    bool                           // the descriptor will not become readable again
 }
 
@@ -161,7 +161,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	}, nil
 }
 
-// transport is what the device speaks, as [fabric.Limits] has it.
+// transport is the name of the device's transport, as in [fabric.Limits].
 func (e *endpoint) transport() string {
 	if e.iwarp != nil {
 		return "iWARP"
@@ -174,15 +174,15 @@ func (e *endpoint) transport() string {
 	return "RoCE"
 }
 
-// recvBit tells receives from sends in wr_id: of a failed completion nothing
-// else says which it was.
+// recvBit in wr_id marks a receive: a failed completion has no other valid field that
+// tells a receive from a send.
 const recvBit = 1 << 63
 
-// pollBatch is the most that one Poll takes.
+// pollBatch is the maximum number of completions that one Poll takes.
 const pollBatch = 64
 
-// createQueue allocates the data path. The receives have no
-// buffers (see mailbox.go), but for the notices of iWARP.
+// createQueue allocates the data path. Receives have no buffers (see mailbox.go), except
+// those for iWARP's notices.
 func (e *endpoint) createQueue() error {
 	s := e.partsOf(shape{sends: e.options.SendQueue, recvs: e.options.RecvQueue})
 	notices, err := e.createNotices(s.recvs)
@@ -203,8 +203,8 @@ func (e *endpoint) createQueue() error {
 	return nil
 }
 
-// ackTimeout is the exponent n of the smallest 4.096 µs * 2^n that is not less
-// than d, from 1, since 0 means to wait for ever, to 31.
+// ackTimeout is the smallest n from 1 to 31 with 4.096 µs * 2^n >= d, or 31 if there is
+// none. 0 would mean to wait without end.
 func ackTimeout(d time.Duration) uint8 {
 	const unit = 4096 * time.Nanosecond
 	units := max((d+unit-1)/unit, 2)

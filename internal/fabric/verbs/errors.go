@@ -2,8 +2,8 @@
 
 package verbs
 
-// Errors of the libraries and of the connection manager's events, with what is
-// wrong where the errno alone does not tell. docs/troubleshoot.md has what to do
+// Errors of the libraries and of the connection manager's events, with the cause in
+// words where the errno alone does not tell it. docs/troubleshoot.md has what to do
 // about it.
 
 // #include "shim.h"
@@ -25,11 +25,11 @@ func syscallError(call string, rc C.int) error {
 	return os.NewSyscallError(call, syscall.Errno(rc))
 }
 
-// deviceError is the failure of a call that concerns a device. EIO is the answer
-// to all of them once the kernel has taken the device back, and with it
-// everything that was made there (ibv_open_device(3)). What the library keeps of
-// it in this process it would only free with RDMAV_ALLOW_DISASSOC_DESTROY set,
-// which forbids to take asynchronous events while another connection ends.
+// deviceError is the failure of a call that concerns a device. All such calls fail with
+// EIO once the kernel has removed the device, and with it everything that was made there
+// (ibv_open_device(3)). The library would free its own memory for these objects only
+// with RDMAV_ALLOW_DISASSOC_DESTROY set, which forbids taking asynchronous events while
+// another connection ends.
 func deviceError(call string, rc C.int) error {
 	if syscall.Errno(rc) == syscall.EIO {
 		return fmt.Errorf("%w: %w", fabric.ErrDeviceRemoved, os.NewSyscallError(call, syscall.ENODEV))
@@ -39,9 +39,9 @@ func deviceError(call string, rc C.int) error {
 
 func isGone(err error) bool { return errors.Is(err, fabric.ErrDeviceRemoved) }
 
-// isShortage says whether a device has refused what it may give another time:
-// there is no memory, none that may be locked (RLIMIT_MEMLOCK; EPERM where that
-// is 0), or the device or the control group's share of it is used up (EAGAIN).
+// isShortage reports whether a device has refused what it may grant another time: there
+// is no memory, none that may be locked (RLIMIT_MEMLOCK; EPERM where that is 0), or the
+// device or the control group's share of it is used up (EAGAIN).
 func isShortage(err error) bool {
 	return isErrno(err, syscall.ENOMEM, syscall.EPERM, syscall.EAGAIN)
 }
@@ -103,8 +103,9 @@ func connectError(ev cmEvent) error {
 	return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
 }
 
-// rejectReason is the status of a rejection as InfiniBand has it. With iWARP it is
-// the errno of TCP: what refuses is nobody's port, and who rejects resets.
+// rejectReason is the reason of a rejection, as InfiniBand numbers them. With iWARP the
+// status is TCP's errno: ECONNREFUSED if no listener has the port, another if the
+// listener rejects.
 func rejectReason(status int) int {
 	switch {
 	case status >= 0:

@@ -17,10 +17,11 @@ const (
 	firstOfIPv4 = 0x45
 )
 
-// addressesOf are those that a datagram comes from and was sent to by what its device has
-// placed before it, or zero Addrs if that is neither header. An IPv4 header is told from
-// the end of an IPv6 header by its checksum, which soft-RoCE leaves out: there the bytes
-// before it are 0. Link-local addresses have no zone there; theirs is the given one.
+// addressesOf returns the addresses that a datagram comes from and was sent to, by the
+// header that the device has placed before it, or zero Addrs if that is no such header.
+// The checksum tells an IPv4 header from the end of an IPv6 header; soft-RoCE leaves it
+// out, but sets the bytes before the IPv4 header to 0. The header has no zone:
+// link-local addresses get the given one.
 func addressesOf(grh *[grhSize]byte, zone string) (from, to netip.Addr) {
 	v4 := grh[grhSize-ipv4HeaderSize:]
 	if v4[0] == firstOfIPv4 && (grh[0]>>4 != 6 || checksumFits(v4)) {
@@ -39,7 +40,7 @@ func addressesOf(grh *[grhSize]byte, zone string) (from, to netip.Addr) {
 	return address(grh[8:24]), address(grh[24:40])
 }
 
-// checksumFits says whether an IPv4 header has the checksum that belongs to it.
+// checksumFits reports whether an IPv4 header has the right checksum.
 func checksumFits(header []byte) bool {
 	var sum uint32
 	for i := 0; i < len(header); i += 2 {

@@ -3,9 +3,9 @@
 package verbs
 
 // Groups: section 12.3 of docs/protocol.md. RoCE uses the multicast addresses of IP; the
-// connection manager tells the network that there is a member. A member has a queue pair
-// for nothing but the group at its port; what is sent to a group goes out by the queue
-// pair that sends all else.
+// connection manager announces a member to the network. A member has a queue pair for
+// nothing but the group at its port; what is sent to a group goes out by the port's
+// other queue pair.
 
 // #include "shim.h"
 import "C"
@@ -20,30 +20,30 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// groupNumber is what senders name in place of a queue pair's number, for all that are
-// attached to a group (InfiniBand specification, 10.5.1).
+// groupNumber is the queue pair number that senders to a group address: all that are
+// attached to it (InfiniBand specification, 10.5.1).
 const groupNumber = 0xffffff
 
-// groupKey is the Q_Key of all that receive from a group at a port, so that a device drops
-// for them what is for other ports of the same group.
+// groupKey is the Q_Key of all queue pairs that receive from a group at a port, so that
+// their devices drop datagrams to other ports of the same group.
 func groupKey(port uint16) uint32 { return 0x5d<<24 | uint32(port) }
 
-// groupHops is the hop limit of datagrams to a group: they pass no router, as those of
-// package net's UDP do not. The connection manager would have 64.
+// groupHops is the hop limit of datagrams to a group: no router forwards them, as with
+// package net's UDP. The connection manager would set 64.
 const groupHops = 1
 
-// membership is that of a card in a group.
+// membership is the membership of a card in a group.
 type membership struct {
 	group   netip.AddrPort
-	asked   netip.Addr          // which card, as the caller has it
-	e       *endpoint           // which has joined
+	asked   netip.Addr          // the card, as passed to Join
+	e       *endpoint           // bound to the card; it has joined
 	addr    sockaddr            // of the group
-	service service             // what senders have to name
+	service service             // the group as senders address it
 	qp      *C.struct_rn_ibv_qp // attached to the group; nil: none is
 }
 
-// join has the card with an address be a member of a group: of those that only send to it,
-// or of all.
+// join makes the card with an address a member of a group: one that only sends to it, or
+// one that receives, too.
 func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.Addr, sendsOnly bool) (*membership, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -67,8 +67,9 @@ func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.A
 	return m, nil
 }
 
-// cardFor is the address of the card at which to join a group, or from which to send to it,
-// where nobody has said.
+// cardFor is the address of the card at which to join a group, or from which to send to
+// it: the given one if it is valid, or the endpoint's own, or else that of the route to
+// the group.
 func (d *datagrams) cardFor(group netip.AddrPort, card netip.Addr) (netip.Addr, error) {
 	switch {
 	case card.IsValid():
@@ -100,8 +101,8 @@ func (m *membership) enter(ctx context.Context, e *endpoint, sendsOnly bool) err
 	return nil
 }
 
-// joinError is the failure to join a group. The connection manager has none of IPv6 over
-// RoCE v2.
+// joinError is the failure to join a group. The connection manager does not join groups
+// of IPv6 over RoCE v2.
 func joinError(rc C.int) error {
 	const notSupported = 524 // ENOTSUPP, which is the kernel's own
 	err := syscallError("rdma_join_multicast", rc)
@@ -111,7 +112,7 @@ func joinError(rc C.int) error {
 	return err
 }
 
-// attach has a queue pair receive what is sent to the group.
+// attach attaches a queue pair to the group, so that it receives what is sent there.
 func (m *membership) attach(qp *C.struct_rn_ibv_qp) error {
 	if rc := C.rn_attach(qp, &m.service.attr); rc != 0 {
 		return deviceError("ibv_attach_mcast", rc)
@@ -128,7 +129,7 @@ func (m *membership) detach() {
 	}
 }
 
-// end gives everything back.
+// end leaves the group and releases everything.
 func (m *membership) end() {
 	m.detach()
 	C.rn_leave(m.e.id, &m.addr)
@@ -157,12 +158,12 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 }
 
 // replaceMember makes another queue pair for the membership of one that has failed. If
-// there can be none, the membership has ended.
+// there is an error, the membership has ended.
 func (d *datagrams) replaceMember(q *datagramQueue) {
 	d.making.Lock()
 	defer d.making.Unlock()
 	if !d.take(q) {
-		return // it has ended
+		return // the membership has ended
 	}
 	m := q.member
 	m.detach()

@@ -2,25 +2,23 @@
 
 package verbs
 
-// iWARP is RDMA over TCP (RFC 5040 to 5044). To those above this package it is what
-// InfiniBand is; docs/protocol.md, "Over iWARP", has what goes over the wire. What
-// differs is here:
+// iWARP is RDMA over TCP (RFC 5040 to 5044). Other packages need not know of it;
+// docs/protocol.md, "Over iWARP", has what goes over the wire. The differences are here:
 //
-//   - A device moves the queue pair by itself when TCP has connected (iw_cm).
-//   - The side that dialed sends first: Confirm sends nothing, in a SEND, for which
-//     the other side posts one receive more.
-//     siw may let that SEND lie until another comes, when it comes while the answer
-//     is being sent: Accept then waits for what the dialer sends next.
-//   - There is no WRITE WITH IMMEDIATE that all devices have: a WRITE is followed by
-//     a SEND of a notice.
-//   - A WRITE or SEND completes when this side's device needs its bytes no more,
-//     which may be when TCP has taken them. It says nothing of the peer, so that a
-//     request that is signaled is followed by a READ, whose completion is taken for
-//     the request's: it has been answered by the peer's device, behind all that was
-//     sent before.
-//   - TCP gives a peer up that does not answer after a quarter of an hour. Here it is
-//     given up when no READ under way is answered for as long as InfiniBand's retries
-//     take; Poll says so.
+//   - A device moves the queue pair to RTS by itself when TCP has connected (iw_cm).
+//   - The side that dialed sends first: Confirm posts a SEND of 0 bytes, for which the
+//     other side posts one more receive. If that SEND arrives while siw is sending the
+//     answer, siw may deliver it only with the next one: Accept then waits for what the
+//     dialer sends next.
+//   - Not all devices have a WRITE WITH IMMEDIATE: a WRITE is followed by a SEND of a
+//     notice instead.
+//   - A WRITE or SEND completes when this side's device no longer needs its bytes, which
+//     may be when TCP has taken them, and before they arrive. So a signaled request is
+//     followed by a READ, whose completion stands for the request's: the peer's device
+//     answers it after all that was sent before.
+//   - TCP gives up a peer that does not answer after a quarter of an hour. Here, when no
+//     READ under way is answered for as long as InfiniBand's retries take, Poll returns a
+//     completion with RetryExceeded.
 
 // #include "shim.h"
 import "C"
@@ -39,18 +37,18 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// iwarp is what an endpoint of an iWARP device has besides.
+// iwarp is the state that only an endpoint of an iWARP device has.
 type iwarp struct {
-	notices   []byte        // of noticeSize each, in which receives have them
+	notices   []byte        // the receives' buffers, of noticeSize bytes each
 	requested chan struct{} // closed when rdma_connect has returned; nil before it is called
-	left      bool          // to be closed when the peer has answered
+	left      bool          // a goroutine is to close the endpoint: see closeLater
 
-	reads    atomic.Int32 // under way
-	answered atomic.Int64 // when one was last, or began after none; Unix time in ns
+	reads    atomic.Int32 // READs under way
+	answered atomic.Int64 // when a READ last completed, or the first under way was posted; Unix time in ns
 	patience time.Duration
-	timer    *time.Timer // of silent; pending while READs are under way
-	silent   atomic.Bool // the peer's device does not answer
-	told     bool        // of that, or Disconnect has been called; Poll's
+	timer    *time.Timer // calls checkReads; pending while READs are under way
+	silent   atomic.Bool // no READ has been answered for patience, as checkReads found
+	told     bool        // Poll has reported that, or Disconnect has been called
 }
 
 const (
@@ -58,24 +56,24 @@ const (
 	// many bytes were written, big endian.
 	noticeSize = 8
 
-	// cellSize is how much of the mailbox, at its end, READs write to. What they
-	// read is the first byte of the peer's mailbox.
+	// cellSize is the size in bytes of the end of the mailbox, which READs write to.
+	// They read the first byte of the peer's mailbox.
 	cellSize = 8
 
-	// partsPerRequest is how many work requests of the device's may take the place
-	// of one of the fabric's: WRITE, SEND and READ.
+	// partsPerRequest is the maximum number of the device's work requests for one of the
+	// fabric's: WRITE, SEND and READ.
 	partsPerRequest = 3
 
-	// maxReads bounds the READs under way, and so the requests of a queue: siw has
-	// the peer's READs wait for its own, and both sides wait for one another, when
-	// it has more to send than may be under way.
+	// maxReads bounds the READs under way, and so the depth of the send queue. When siw
+	// has more READs to send than may be under way, it answers the peer's only after its
+	// own: if both sides did so, each would wait for the other.
 	maxReads = 128
 )
 
-// readable is memory for the peer to read and write, and no others.
+// readable is access to memory that the peer may also read; only a mailbox has it.
 const readable = fabric.RemoteWrite + 1
 
-// iwarpOf returns what an endpoint has besides if its device is one of iWARP.
+// iwarpOf returns a new iwarp if the id's device is an iWARP device, or else nil.
 func iwarpOf(id cmID) *iwarp {
 	if id.verbs == nil || id.verbs.device.transport_type != C.RN_IBV_TRANSPORT_IWARP {
 		return nil
@@ -88,7 +86,7 @@ func (d *device) reads() int {
 	return min(int(d.attr.max_qp_rd_atom), int(d.attr.max_qp_init_rd_atom), maxReads)
 }
 
-// clamp is how deep the queues may be over the device.
+// clamp returns the depths of o's queues, reduced to what the device can do.
 func (e *endpoint) clamp(o fabric.Options) (sends, recvs int) {
 	if e.iwarp == nil {
 		return e.device.clamp(o.SendQueue, o.RecvQueue)
@@ -98,16 +96,16 @@ func (e *endpoint) clamp(o fabric.Options) (sends, recvs int) {
 	return (sends - 1) / partsPerRequest, recvs - 1
 }
 
-// partsOf is how deep the queues of the device have to be for those of the fabric.
+// partsOf is the shape of the device's queues for the fabric's queues of shape s.
 func (e *endpoint) partsOf(s shape) shape {
 	if e.iwarp != nil {
-		s.sends = partsPerRequest*s.sends + 1 // and what Confirm sends
-		s.recvs++                             // and what takes it
+		s.sends = partsPerRequest*s.sends + 1 // and Confirm's SEND
+		s.recvs++                             // and the receive for it
 	}
 	return s
 }
 
-// openIWARP makes what the endpoint has besides.
+// openIWARP prepares the watch over READs.
 func (e *endpoint) openIWARP() error {
 	if e.inlineSize < noticeSize {
 		return fmt.Errorf("an iWARP device that takes no %d bytes inline: %w", noticeSize, errors.ErrUnsupported)
@@ -118,14 +116,14 @@ func (e *endpoint) openIWARP() error {
 	return nil
 }
 
-// buffers are the receives', one behind the other.
+// buffers are the receives' buffers, one behind the other.
 type buffers struct {
 	addr unsafe.Pointer
 	size C.uint32_t // of each
 	lkey C.uint32_t
 }
 
-// createNotices makes the buffers of so many receives: none but with iWARP.
+// createNotices makes the buffers of recvs receives with iWARP, and none otherwise.
 func (e *endpoint) createNotices(recvs int) (buffers, error) {
 	if e.iwarp == nil {
 		return buffers{}, nil
@@ -138,7 +136,8 @@ func (e *endpoint) createNotices(recvs int) (buffers, error) {
 	return buffers{unsafe.Pointer(unsafe.SliceData(m.bytes)), noticeSize, m.mr.lkey}, nil
 }
 
-// checkReads has Poll called when no READ has been answered for a while.
+// checkReads is called by the timer. If no READ has been answered for patience, it sets
+// silent and wakes Wait, so that Poll is called.
 func (e *endpoint) checkReads() {
 	w := e.iwarp
 	switch left, waiting := w.untilSilent(); {
@@ -151,15 +150,16 @@ func (e *endpoint) checkReads() {
 	}
 }
 
-// untilSilent is for how long the READs under way may yet stay unanswered, if there are any.
+// untilSilent is how much longer the READs under way may stay unanswered, if there are
+// any.
 func (w *iwarp) untilSilent() (left time.Duration, waiting bool) {
-	if w.reads.Load() == 0 { // before the time: began and ended write it first
+	if w.reads.Load() == 0 { // read before answered, which began and ended write first
 		return 0, false
 	}
 	return w.patience - time.Since(time.Unix(0, w.answered.Load())), true
 }
 
-// began takes note of READs that are posted.
+// began counts n READs that are about to be posted.
 func (w *iwarp) began(n int32) {
 	if n == 0 {
 		return
@@ -167,19 +167,20 @@ func (w *iwarp) began(n int32) {
 	if w.reads.Load() == 0 {
 		w.answered.Store(time.Now().UnixNano())
 	}
-	if w.reads.Add(n) == n { // those before may have ended since
+	if w.reads.Add(n) == n { // the earlier ones may have completed since
 		w.timer.Reset(w.patience)
 	}
 }
 
-// ended takes note of a READ that has completed.
+// ended counts a READ that has completed.
 func (w *iwarp) ended() {
 	w.answered.Store(time.Now().UnixNano())
 	w.reads.Add(-1)
 }
 
-// sayRetriesExceeded makes a completion of the peer's silence, once. There are no
-// others any more: of those that were not polled in time, the READs are answered.
+// sayRetriesExceeded returns a completion with RetryExceeded in c, once, if the READs
+// under way are still unanswered. Poll calls it when it has found no completion: READs
+// whose completions were polled late have been answered.
 func (w *iwarp) sayRetriesExceeded(c []fabric.Completion) int {
 	if w.told || !w.silent.Load() || len(c) == 0 {
 		return 0
@@ -197,7 +198,7 @@ func (w *iwarp) sayRetriesExceeded(c []fabric.Completion) int {
 	return 1
 }
 
-// connectTCP is Connect.
+// connectTCP is Connect over iWARP.
 func (e *endpoint) connectTCP(ctx context.Context, private []byte) ([]byte, error) {
 	if err := e.request(ctx, private); err != nil {
 		return nil, err
@@ -210,8 +211,8 @@ func (e *endpoint) connectTCP(ctx context.Context, private []byte) ([]byte, erro
 	return e.out.hear(ev.private, fabric.MaxAcceptData), nil
 }
 
-// request has rdma_connect called, which with siw returns when TCP has connected,
-// or given up after two minutes.
+// request calls rdma_connect in a goroutine, which goes on if ctx ends first: with siw,
+// rdma_connect returns when TCP has connected, or has given up after two minutes.
 func (e *endpoint) request(ctx context.Context, private []byte) error {
 	requested := make(chan struct{})
 	e.iwarp.requested = requested
@@ -236,9 +237,10 @@ func (e *endpoint) request(ctx context.Context, private []byte) error {
 	return syscallError("rdma_connect", rc)
 }
 
-// closeLater has the endpoint closed when the peer has answered, if it has been
-// asked and has not, or TCP, or the kernel (siw: after 20 s), has given it up: until
-// then the kernel has whoever destroys the endpoint wait. It says whether that is so.
+// closeLater reports whether rdma_connect has been called and the peer has not answered,
+// and then closes the endpoint in a goroutine. That takes until the peer has answered,
+// or until TCP or the kernel (siw: after 20 s) has given up: the kernel makes
+// rdma_destroy_id wait for it.
 func (e *endpoint) closeLater() bool {
 	w := e.iwarp
 	if w == nil || w.requested == nil || e.heard {
@@ -248,13 +250,14 @@ func (e *endpoint) closeLater() bool {
 		w.left = true
 		go func() {
 			<-w.requested
-			_ = e.close() // there is nobody to tell
+			_ = e.close() // Close has returned: no caller is left for the error
 		}()
 	}
 	return true
 }
 
-// sendFirst confirms the connection: without, the other side might not send.
+// sendFirst is Confirm over iWARP: before this SEND arrives, the other side must not
+// send.
 func (e *endpoint) sendFirst() error {
 	if e.changes.Has(fabric.ErrDisconnected) {
 		return fmt.Errorf("the peer has withdrawn from the handshake: %w", fabric.ErrDisconnected)
@@ -266,7 +269,7 @@ func (e *endpoint) sendFirst() error {
 	return nil
 }
 
-// awaitFirst waits for that, with the queue watched (watchFirstMessage).
+// awaitFirst waits for that SEND, while watchFirstMessage is in effect.
 func (e *endpoint) awaitFirst(ctx context.Context) error {
 	var c [1]fabric.Completion
 	for {
@@ -286,8 +289,8 @@ func (e *endpoint) awaitFirst(ctx context.Context) error {
 	}
 }
 
-// encodeParts writes what takes the place of wr to the slots from i on, and returns
-// the next. Each part has its ID.
+// encodeParts writes the WRITE, SEND and READ for wr to the slots from i on, each with
+// wr's ID, and returns the next slot.
 func (e *endpoint) encodeParts(i int, wr *fabric.WorkRequest) (next int, err error) {
 	write := *wr
 	write.Op, write.Signaled = fabric.Write, false
@@ -339,8 +342,8 @@ func (e *endpoint) encodeRead(i int, id uint64) {
 	s.addr, s.length, s.lkey = C.uint64_t(cell), 1, own.mr.lkey
 }
 
-// notice is what the SEND of a notice said that receive i has taken: of the WRITE
-// before it the immediate, and how many bytes it has written.
+// notice decodes the notice that receive i has taken: the immediate of the WRITE before
+// it, and the number of bytes written.
 func (w *iwarp) notice(i int) (imm uint32, written int) {
 	b := w.notices[i*noticeSize:]
 	return binary.BigEndian.Uint32(b), int(binary.BigEndian.Uint32(b[4:]))

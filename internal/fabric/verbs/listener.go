@@ -27,7 +27,7 @@ type listener struct {
 	// the backlog; only receive adds to it, so receive never waits.
 	queue chan *endpoint
 
-	mu     sync.Mutex // orders adding to queue before closed
+	mu     sync.Mutex // held to add to queue and to close closed
 	closed chan struct{}
 	failed chan struct{} // closed when the device is gone
 }
@@ -65,7 +65,7 @@ func (f rdma) listenBoth(port uint16, backlog int) (fabric.Listener, error) {
 	return l, nil
 }
 
-// bindsAnyPort says whether the address can be bound where the port does not matter.
+// bindsAnyPort reports whether the address can be bound with port 0.
 func (f rdma) bindsAnyPort(local netip.Addr, v6only C.int) bool {
 	s, err := toSockaddr(netip.AddrPortFrom(local, 0))
 	if err != nil {
@@ -107,7 +107,7 @@ func (l *listener) add(local netip.AddrPort, v6only C.int) error {
 		f.destroyID(id)
 		errno := syscall.Errno(rc)
 		if errno == syscall.EADDRNOTAVAIL && local.Port() != 0 && f.bindsAnyPort(local.Addr(), v6only) {
-			errno = syscall.EADDRINUSE // the kernel's word only where both addresses are the same one
+			errno = syscall.EADDRINUSE // the kernel's errno only if both bound the same address
 		}
 		return addrError("rdma_bind_addr", errno, local.Addr())
 	}
@@ -115,8 +115,9 @@ func (l *listener) add(local netip.AddrPort, v6only C.int) error {
 		l.addr = fromSockaddr(&id.src)
 	}
 	f.register(id, l)
-	// 0 is the most the kernel allows. It drops what does not fit, and the
-	// dialer asks again only seconds later, while queue refuses at once.
+	// 0 means the longest backlog that the kernel allows. The kernel drops requests
+	// beyond it, and the dialer repeats them only seconds later, while receive rejects
+	// those beyond queue at once.
 	if rc := C.rn_listen(id, 0); rc != 0 {
 		f.destroyID(id)
 		return addrError("rdma_listen", syscall.Errno(rc), local.Addr())
@@ -207,7 +208,7 @@ func (l *listener) Close() error {
 	}
 }
 
-// isNoIPv6 says whether a bind failed because this system has no IPv6.
+// isNoIPv6 reports whether a bind failed because this system has no IPv6.
 func isNoIPv6(err error) bool {
 	return isErrno(err, syscall.EAFNOSUPPORT, syscall.EADDRNOTAVAIL, syscall.EINVAL)
 }

@@ -2,8 +2,8 @@
 
 package verbs
 
-// Opening the libraries and the event channel, once, and saying what is
-// missing where that fails.
+// Opening the libraries and the event channel, once, with errors that name what is
+// missing.
 
 // #cgo LDFLAGS: -ldl
 // #include <stdlib.h>
@@ -34,8 +34,8 @@ var shared struct {
 	manager *manager
 }
 
-// rdma implements [fabric.Fabric]: the manager of this process, used in one way
-// of several.
+// rdma implements [fabric.Fabric]: the manager of this process, with a configuration and
+// a port space.
 type rdma struct {
 	*manager
 	config Config
@@ -44,9 +44,8 @@ type rdma struct {
 
 type portSpace = C.enum_rn_rdma_port_space
 
-// New returns a fabric. The first opens the libraries. Where there is no RDMA
-// the error wraps errors.ErrUnsupported and says what is missing; the next call
-// tries again.
+// New returns a fabric. The first call opens the libraries. Without RDMA the error wraps
+// errors.ErrUnsupported and names what is missing; the next call tries again.
 func New(c Config) (fabric.Fabric, error) {
 	shared.Lock()
 	defer shared.Unlock()
@@ -84,10 +83,10 @@ func open(ibverbs, rdmacm string) (*manager, error) {
 	return newManager(channel, relaxed)
 }
 
-// relaxedOrdering says whether a device may write to memory in another order
-// than the bytes arrived in, up to the completion. It is what some hosts reach
-// their bandwidth by (AMD's, and Intel's of late) and harm to others, so it is
-// for whoever runs the host to switch off, by an environment variable.
+// relaxedOrdering reports whether a device may write bytes to memory in another order
+// than they arrived in, up to the completion. Some hosts (AMD's, and recent ones of
+// Intel's) reach their bandwidth only with it and others lose by it, so an environment
+// variable switches it off.
 func relaxedOrdering() (bool, error) {
 	const name = "RINGNET_RELAXED_ORDERING"
 	switch value := os.Getenv(name); value {
@@ -100,8 +99,8 @@ func relaxedOrdering() (bool, error) {
 	}
 }
 
-// checkSystem finds what the libraries would only report as a bare ENODEV, or
-// on stderr: no device, no driver, no permission.
+// checkSystem finds errors that the libraries would report only as ENODEV, or on stderr:
+// no device, no driver, no permission.
 func checkSystem(sysfs, dev string) error {
 	if devices, err := os.ReadDir(sysfs); err != nil || len(devices) == 0 {
 		return unavailable(fmt.Errorf("there is no RDMA device: %w", syscall.ENODEV))

@@ -2,14 +2,14 @@
 
 package verbs
 
-// Sends. A Send is carried by a write with an immediate, to a mailbox of the
-// peer's: memory with a slot for each Send that the peer may not have taken yet.
-// A receive then needs no buffer: which of those posted takes a Send is not known
-// beforehand, so that otherwise each had one, of which nearly all are taken by
-// data, which has no use for it. A mailbox is in the protection domain of its
-// queue pair, as all that a peer may write to. (Receives with buffers cannot be
-// shared by queue pairs with protection domains of their own: soft-RoCE looks for
-// the buffer in the queue pair's, not in that of the shared receive queue.)
+// Sends. A Send is carried by a write with an immediate to the peer's mailbox: memory
+// with a slot for each Send that the peer may not have polled yet. Then receives need no
+// buffers. Otherwise each would need one, because it is not known in advance which
+// receive a Send will take, and nearly all are taken by data, which does not use it. A
+// mailbox is in the protection domain of its queue pair, like all memory that the peer
+// may write to. (Receives with buffers cannot be shared by queue pairs with protection
+// domains of their own: soft-RoCE looks for the buffer in the queue pair's, not in that
+// of the shared receive queue.)
 
 import (
 	"encoding/binary"
@@ -20,27 +20,27 @@ import (
 // sendImmediate is the immediate of a write that is a Send.
 const sendImmediate = 1 << 29
 
-// slots are those of a mailbox. The Sends of a side use them in turn, and both
-// sides count.
+// slots are the slots of a mailbox. The Sends of a side use them in turn; both sides
+// count them.
 type slots struct {
 	number int
 	stride int
-	used   uint64 // Sends
+	used   uint64 // Sends so far
 }
 
-// next is the place of the next Send.
+// next returns the offset in bytes of the next Send's slot, and counts that Send.
 func (s *slots) next() int {
 	at := int(s.used%uint64(s.number)) * s.stride
 	s.used++
 	return at
 }
 
-// inbox is where the Sends of the peer arrive.
+// inbox is the own mailbox, where the Sends of the peer arrive.
 type inbox struct {
 	slots
 	memory *memory
 	size   int    // bytes that a Send may carry
-	taken  []byte // copies: what has arrived the peer may still write to
+	taken  []byte // copies of polled Sends: the peer may still write to memory
 }
 
 // outbox is the peer's inbox.
@@ -54,14 +54,14 @@ func newSlots(o fabric.Options) slots {
 	return slots{number: o.Sends, stride: slotStride(o.RecvSize)}
 }
 
-// slotStride is the distance of slots for so many bytes: no two share a cache
+// slotStride is the distance in bytes between slots of size bytes: no two share a cache
 // line.
 func slotStride(size int) int {
 	const line = 64
 	return (size + line - 1) &^ (line - 1)
 }
 
-// mailboxMemory is how many bytes a mailbox takes.
+// mailboxMemory is the size of a mailbox in bytes.
 func (e *endpoint) mailboxMemory(o fabric.Options) int {
 	s := newSlots(o)
 	n := s.number * s.stride
@@ -71,7 +71,7 @@ func (e *endpoint) mailboxMemory(o fabric.Options) int {
 	return n
 }
 
-// createMailbox makes the mailbox, if Sends are to be received.
+// createMailbox makes the mailbox, unless its size is 0.
 func (e *endpoint) createMailbox() error {
 	n := e.mailboxMemory(e.options)
 	if n == 0 {
@@ -90,9 +90,8 @@ func (e *endpoint) createMailbox() error {
 	return nil
 }
 
-// take completes c, a write with an immediate, as the Send that it is. The peer's
-// device has written where the peer had it write: what there is in the slot is the
-// peer's word, whatever it may be.
+// take completes c, a write with an immediate, as the Send that it is. The peer chooses
+// where its device writes, so the slot may hold anything.
 func (b *inbox) take(c *fabric.Completion) {
 	at := b.next()
 	c.Op = fabric.Send
@@ -105,11 +104,12 @@ func (b *inbox) take(c *fabric.Completion) {
 	c.Data = slot
 }
 
-// mailboxSize is the size of what tells the peer of a mailbox, in bytes: address
-// and key, behind the private data of the request and of the answer.
+// mailboxSize is the length in bytes of a mailbox's address and rkey, which follow the
+// private data in the request and in the answer.
 const mailboxSize = 12
 
-// tell appends to private data, with room for most bytes, where the mailbox is.
+// tell returns private data, padded to most bytes, with the mailbox's address and rkey
+// appended.
 func (b *inbox) tell(private []byte, most int) []byte {
 	all := make([]byte, most, most+mailboxSize)
 	copy(all, private)
@@ -121,8 +121,9 @@ func (b *inbox) tell(private []byte, most int) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(all, addr), rkey)
 }
 
-// hear takes from what the peer has told where its mailbox is, and returns the
-// private data. A peer that tells too little has none.
+// hear takes the address and the rkey of the peer's mailbox from all, and returns the
+// private data in front of them, most bytes. If all is too short for them, the peer has
+// no mailbox.
 func (b *outbox) hear(all []byte, most int) (private []byte) {
 	if len(all) < most+mailboxSize {
 		return all

@@ -23,11 +23,11 @@ import (
 
 // memory implements [fabric.Memory].
 type memory struct {
-	e      *endpoint // whose it is; nil if it has been left
+	e      *endpoint // on whose device it is registered, or nil
 	bytes  []byte
 	access fabric.Access
 	mr     *C.struct_rn_ibv_mr
-	rkey   uint32 // of mr, or of the last
+	rkey   uint32 // of mr, or of the last one
 	kept   bool   // see Keep
 }
 
@@ -76,9 +76,9 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A child process gets none of it: should it be a copy of this one that has
-	// not executed anything yet, then whichever of the two first wrote to a page
-	// would get another than the device's.
+	// A child process must not share the pages: between fork and exec, the first of the
+	// two processes to write to a page would get a copy of it, which the device does not
+	// use.
 	if err := unix.Madvise(bytes, unix.MADV_DONTFORK); err != nil {
 		unix.Munmap(bytes)
 		return nil, os.NewSyscallError("madvise", err)
@@ -112,7 +112,7 @@ func (e *endpoint) registerAt(m *memory) error {
 	return nil
 }
 
-// deregister takes the memory from the device, which may fail once that is gone.
+// deregister ends the registration, which may fail if the device is gone.
 func (m *memory) deregister() error {
 	if m.e == nil {
 		return nil
@@ -128,9 +128,9 @@ func (m *memory) deregister() error {
 // Keep implements [fabric.Memory].
 func (m *memory) Keep() { m.kept = true }
 
-// release gives back the memory even where it stays registered, as it does once the
-// device is gone: as long as a device may write to the pages the kernel has them
-// pinned, and they are nobody else's.
+// release deregisters the memory and unmaps it even if that fails, as it does once the
+// device is gone. While a device may write to the pages, the kernel keeps them pinned
+// and uses them for nothing else.
 func (m *memory) release() error {
 	err := m.deregister()
 	var unmapped error
@@ -145,8 +145,8 @@ func (m *memory) release() error {
 	return err
 }
 
-// Free implements [fabric.Memory]. What could not be undone is gone with the
-// device; there is nobody to tell.
+// Free implements [fabric.Memory]. It ignores release's error, which means that the
+// device is gone.
 func (m *memory) Free() bool {
 	if m.e != nil {
 		m.e.forget(m)
@@ -170,5 +170,5 @@ func (e *endpoint) Footprint(o fabric.Options) fabric.Footprint {
 	}
 }
 
-// Reach implements [fabric.Endpoint]. The device looks for itself.
+// Reach implements [fabric.Endpoint]. The peer's device checks each write.
 func (e *endpoint) Reach(uint64, uint32, int) error { return nil }

@@ -61,7 +61,7 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	return nil
 }
 
-// signaled is how many of the work requests are.
+// signaled is the number of work requests that are signaled.
 func signaled(wr []fabric.WorkRequest) (n int32) {
 	for i := range wr {
 		if wr[i].Signaled {
@@ -71,7 +71,8 @@ func signaled(wr []fabric.WorkRequest) (n int32) {
 	return n
 }
 
-// encodeAll writes work requests to the first slots, and says to how many.
+// encodeAll writes work requests to slots, from the first on, and returns the number of
+// slots.
 func (e *endpoint) encodeAll(wr []fabric.WorkRequest) (slots int, err error) {
 	for i := range wr {
 		if wr[i].ID&recvBit != 0 || int(wr[i].Op) >= len(sendOpcode) {
@@ -112,7 +113,7 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 
 	n := wr.Len()
 	if n == 0 {
-		// irdma loads the first fragment of a write whatever num_sge says.
+		// irdma loads the first fragment of a write even if num_sge is 0.
 		w.num_sge, *s = 0, C.struct_rn_ibv_sge{}
 		return nil
 	}
@@ -143,7 +144,8 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	return nil
 }
 
-// target is where wr writes, and with what immediate.
+// target returns the remote address, the rkey and the immediate of wr. A Send gets the
+// next slot of the peer's mailbox.
 func (e *endpoint) target(wr *fabric.WorkRequest) (addr uint64, rkey, imm uint32, err error) {
 	if wr.Op != fabric.Send {
 		return wr.RemoteAddr, wr.RKey, wr.Imm, nil
@@ -187,8 +189,8 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 	return n, nil
 }
 
-// decode reads a completion. Of one that failed, only wr_id, status and
-// vendor_err mean anything.
+// decode reads a completion. If it failed, only its wr_id, status and vendor_err are
+// valid.
 func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 	*c = fabric.Completion{
 		Status: statusOf(uint32(w.status)),
@@ -216,7 +218,7 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 		immediate = true
 	}
 	switch {
-	case !immediate: // a SEND of the peer's own, of 0 bytes
+	case !immediate: // a SEND without a notice
 		c.Op = fabric.Send
 	case imm == sendImmediate && e.in.number > 0:
 		e.in.take(c)

@@ -2,7 +2,8 @@
 
 package verbs
 
-// How datagrams reach an address: the sender's side of section 12.2 of docs/protocol.md.
+// Resolving an address to a queue pair: the sender's side of section 12.2 of
+// docs/protocol.md.
 
 // #include "shim.h"
 import "C"
@@ -27,28 +28,28 @@ import (
 type addressHandle struct {
 	q          *datagramQueue
 	to         netip.AddrPort
-	id         uint64 // of the requests; guarded by the endpoint's mu
+	id         uint64 // of the requests; guarded by datagrams.mu
 	receiver   queuePair
 	maxMessage int
-	gone       atomic.Bool // the receiver's queue pair has
-	cancel     func()      // ends what there is besides
+	gone       atomic.Bool // the receiver's queue pair has ended
+	cancel     func()      // ends watch, or a group's membership
 
-	// Guarded by q's sending.
+	// Guarded by q.sending.
 	ah       *C.struct_rn_ibv_ah // nil once q is closed
 	released bool
 }
 
-// queuePair is one for datagrams, as senders have to name it.
+// queuePair is the number and the Q_Key that senders address a queue pair by.
 type queuePair struct{ number, key uint32 }
 
-// resolution is what a receiver has answered.
+// resolution is the answer of a receiver.
 type resolution struct {
 	id         uint64
 	service    service
 	maxMessage int
 	key        uint32
-	asked      *endpoint // by the route that the answer is good for
-	watching   *endpoint // the request that is answered when the queue pair ends
+	asked      *endpoint // the request for the queue pair, whose route its datagrams take
+	watching   *endpoint // the request to watch, answered when the queue pair ends
 }
 
 func (r *resolution) receiver() queuePair { return queuePair{r.service.number, r.key} }
@@ -82,8 +83,8 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	return h, nil
 }
 
-// enter makes a handle of use, by what an endpoint has heard at the port over which to
-// send.
+// enter makes h usable: it gives it a queue pair at the port of e, and an address handle
+// for at. If that queue pair is closed meanwhile, it uses another.
 func (d *datagrams) enter(h *addressHandle, e *endpoint, at *service) error {
 	for {
 		q, err := d.use(e)
@@ -97,8 +98,8 @@ func (d *datagrams) enter(h *addressHandle, e *endpoint, at *service) error {
 	}
 }
 
-// begin watches the receiver of a handle, until that is closed. It returns false if the
-// endpoint is closed.
+// begin starts the goroutine that watches h's receiver until h is closed. It returns
+// false if the endpoint is closed.
 func (d *datagrams) begin(h *addressHandle, r *resolution) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,8 +120,10 @@ func (h *addressHandle) Close() {
 	h.q.release(h)
 }
 
-// watch finds out that the receiver's queue pair has gone: the receiver has answered, or
-// nobody answers, and another, or nobody, is there.
+// watch waits until the receiver's queue pair has ended, or h is closed, and marks h as
+// gone. The queue pair has ended when the receiver or its kernel has answered the
+// request to watch, or when the request has timed out and the address does not lead to
+// the same queue pair any more.
 func (h *addressHandle) watch(ctx context.Context, watching *endpoint) {
 	defer h.gone.Store(true)
 	for {
@@ -135,8 +138,8 @@ func (h *addressHandle) watch(ctx context.Context, watching *endpoint) {
 	}
 }
 
-// again resolves the address again, and returns the request that is answered when the
-// receiver's queue pair ends, or nil if the handle is of no more use.
+// again resolves the address again. It returns the new request to watch, or nil if the
+// address does not lead to the same queue pair any more.
 func (h *addressHandle) again(ctx context.Context) (watching *endpoint) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -154,7 +157,7 @@ func (h *addressHandle) again(ctx context.Context) (watching *endpoint) {
 	return r.watching
 }
 
-// rename has a handle go by the number of other requests, unless it has been closed.
+// rename gives h the number of new requests, unless h has been closed.
 func (d *datagrams) rename(h *addressHandle, id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -166,22 +169,22 @@ func (d *datagrams) rename(h *addressHandle, id uint64) {
 	}
 }
 
-// expect has a notice with a number be one for a handle, which may be in the making: once
-// the receiver knows of it, it may say that it has ended.
+// expect adds h to handles under the number of its requests, before they are sent: the
+// receiver's notice that its queue pair has ended may arrive before h is complete.
 func (d *datagrams) expect(h *addressHandle, id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.handles[id] = h
 }
 
-// forget ends that.
+// forget undoes expect.
 func (d *datagrams) forget(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.handles, id)
 }
 
-// forgetHandle does so for a handle that was in use.
+// forgetHandle removes a handle that was in use.
 func (d *datagrams) forgetHandle(h *addressHandle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -190,8 +193,8 @@ func (d *datagrams) forgetHandle(h *addressHandle) {
 	}
 }
 
-// resolve asks who is at the address of a handle, and watches that. A receiver that has no
-// room for the requests is asked again.
+// resolve makes both requests to the address of a handle, and waits for the answer. It
+// repeats them if the receiver has no room for them.
 func (d *datagrams) resolve(ctx context.Context, h *addressHandle) (*resolution, error) {
 	var found *resolution
 	err := fabric.Patiently(ctx, func() error {
@@ -207,14 +210,14 @@ func (d *datagrams) resolve(ctx context.Context, h *addressHandle) (*resolution,
 	return found, err
 }
 
-// randomID is a number for requests, and so for a handle.
+// randomID is a random number for the requests of a handle.
 func randomID() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
 	return binary.BigEndian.Uint64(b[:])
 }
 
-// ask makes both requests, and waits for the answer.
+// ask makes both requests once, and waits for the answer.
 func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*resolution, error) {
 	watching, err := d.request(ctx, to, wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: d.local.Port()})
 	if err != nil {
@@ -241,7 +244,8 @@ func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*res
 	}, nil
 }
 
-// request sends a request to an address, from the endpoint's own if that has one.
+// request sends a request to an address, from the endpoint's own unless that is
+// unspecified.
 func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.ResolutionRequest) (*endpoint, error) {
 	var from netip.AddrPort
 	if a := d.local.Addr(); !a.IsUnspecified() {
@@ -250,7 +254,8 @@ func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.Resol
 	return d.say(ctx, from, to, r.Append(nil))
 }
 
-// say sends private data from one address to another: an SIDR REQ of an id of its own.
+// say sends private data from one address to another, in an SIDR REQ with an id of its
+// own.
 func (d *datagrams) say(ctx context.Context, from, to netip.AddrPort, private []byte) (*endpoint, error) {
 	ep, err := d.rdma.Dial(ctx, from, to)
 	if err != nil {
@@ -265,8 +270,8 @@ func (d *datagrams) say(ctx context.Context, from, to netip.AddrPort, private []
 	return e, nil
 }
 
-// awaitService waits for the answer to a request, or to another that should have none
-// before it has one.
+// awaitService waits for the answer to a request. It returns an error if an answer to
+// other arrives first.
 func (e *endpoint) awaitService(ctx context.Context, other *endpoint) (cmEvent, error) {
 	var others chan cmEvent
 	if other != nil {
@@ -291,13 +296,13 @@ func (e *endpoint) awaitService(ctx context.Context, other *endpoint) (cmEvent, 
 	}
 }
 
-// serviceError is why a request is not to be answered any more, or nil.
+// serviceError is the error if ev ends a request without a queue pair, or else nil.
 func serviceError(ev cmEvent) error {
 	switch ev.kind {
-	case C.RN_RDMA_CM_EVENT_ESTABLISHED: // the other
+	case C.RN_RDMA_CM_EVENT_ESTABLISHED: // the request to watch
 		return os.NewSyscallError("rdma_connect", syscall.EPROTO)
 	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
-		if ev.status > 0 { // of the SIDR REP: nobody listens, or the listener has rejected
+		if ev.status > 0 { // of the SIDR REP: there is no listener, or it has rejected
 			return &fabric.RejectError{Reason: fabric.RejectNoListener, Private: ev.private}
 		}
 		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))

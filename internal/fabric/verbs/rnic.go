@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// IWARP says whether this host has a device of iWARP, whose ports are those of TCP.
+// IWARP reports whether this host has an iWARP device, whose ports are those of TCP.
 func IWARP() bool { return haveIWARP("/sys/class/infiniband") }
 
 func haveIWARP(sysfs string) bool {

@@ -55,9 +55,8 @@ const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened)
 	return NULL;
 }
 
-// failed is the errno of a call that has failed, which must not be 0. Providers
-// that leave none refuse what they were asked for; EIO would say that the device
-// is gone.
+// failed is the errno of a call that has failed, or EINVAL if the provider has set none.
+// It must not be EIO then, which would mean that the device is gone.
 static int failed(void)
 {
 	return errno ? errno : EINVAL;

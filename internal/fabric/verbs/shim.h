@@ -6,9 +6,9 @@
 
 #include "abi.h"
 
-// rn_load looks up the two libraries; it returns NULL or what is missing, and
-// says in opened whether that was a function of a library that is there. It must
-// not run twice at once.
+// rn_load looks up the two libraries. It returns NULL or what is missing, and sets
+// opened to whether that was a function of a library that is there. It must not run
+// twice at once.
 const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened);
 
 // The connection manager.
@@ -20,7 +20,7 @@ int rn_create_event_channel(struct rn_rdma_event_channel **channel);
 int rn_next_cm_event(struct rn_rdma_event_channel *channel, struct rn_rdma_cm_event **event);
 void rn_ack_cm_event(struct rn_rdma_cm_event *event);
 
-// rn_ud_param is what an event of the port space for UDP has in place of conn.
+// rn_ud_param returns what an event of the port space for UDP has in place of conn.
 const struct rn_rdma_ud_param *rn_ud_param(const struct rn_rdma_cm_event *event);
 
 int rn_create_id(struct rn_rdma_event_channel *channel, enum rn_rdma_port_space ps, struct rn_rdma_cm_id **id);
@@ -37,7 +37,7 @@ int rn_reject(struct rn_rdma_cm_id *id, const void *data, uint8_t len);
 int rn_notify_established(struct rn_rdma_cm_id *id);
 int rn_disconnect(struct rn_rdma_cm_id *id);
 
-// rn_join has an id that is bound to a device be a member of a multicast group, or one
+// rn_join makes an id that is bound to a device a member of a multicast group, or one
 // that only sends to it, until rn_leave.
 int rn_join(struct rn_rdma_cm_id *id, struct sockaddr_storage *group, int sends_only);
 int rn_leave(struct rn_rdma_cm_id *id, struct sockaddr_storage *group);
@@ -66,12 +66,13 @@ int rn_destroy_qp(struct rn_ibv_qp *qp);
 int rn_create_ah(struct rn_ibv_pd *pd, struct rn_ibv_ah_attr *attr, struct rn_ibv_ah **ah);
 int rn_destroy_ah(struct rn_ibv_ah *ah);
 
-// rn_attach has a queue pair receive what is sent to a multicast group, by the
-// attributes that rdma_cm tells who has joined it.
+// rn_attach attaches a queue pair to a multicast group, by the attributes in rdma_cm's
+// event MULTICAST_JOIN.
 int rn_attach(struct rn_ibv_qp *qp, const struct rn_ibv_ah_attr *group);
 int rn_detach(struct rn_ibv_qp *qp, const struct rn_ibv_ah_attr *group);
 
-// rn_free_comp_channel frees a channel whose descriptor somebody else closes.
+// rn_free_comp_channel frees a channel, but leaves its descriptor open: the caller
+// closes it.
 int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
 
 // Queue pair states. rdma_cm knows the path and the peer; the rest is ours.
@@ -81,8 +82,8 @@ int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, unsigned int acce
 int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class);
 int rn_qp_error(struct rn_ibv_qp *qp);
 
-// rn_qp_datagrams has a queue pair of type UD ready to send and receive, at the
-// port that the id is bound to.
+// rn_qp_datagrams makes a queue pair of type UD ready to send and receive, at the port
+// that the id is bound to.
 int rn_qp_datagrams(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint32_t qkey);
 
 // The data path of one endpoint: its queue pair and everything that a call
@@ -122,8 +123,8 @@ int rn_post_recv(struct rn_queue *q, int n);
 
 int rn_arm(struct rn_queue *q);
 
-// rn_take_event takes and acknowledges a completion event if there is one, and
-// says in taken whether there was.
+// rn_take_event takes and acknowledges a completion event if there is one, and sets
+// taken to whether there was.
 int rn_take_event(struct rn_queue *q, int *taken);
 
 #endif

@@ -2,7 +2,7 @@
 
 package verbs
 
-// Sleeping until there is something to do, on the completion channel's descriptor.
+// Wait and Wake: sleeping on the completion channel's descriptor.
 
 // #cgo noescape rn_take_event
 // #cgo nocallback rn_take_event
@@ -54,8 +54,9 @@ func (e *endpoint) Wait() error {
 	return e.changes.Next()
 }
 
-// takeEvent returns false to sleep on. There are no more events than Arms, so
-// what is left when it returns true is soon taken.
+// takeEvent takes a completion event. It returns false if the Sleeper is to sleep on.
+// When it returns true, few events are left for the next calls: there are no more of
+// them than Arms.
 func (e *endpoint) takeEvent(uintptr) bool {
 	if e.gone {
 		return false
@@ -67,15 +68,15 @@ func (e *endpoint) takeEvent(uintptr) bool {
 		e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved)
 		return true
 	}
-	// The queue may still be armed from the handshake, for nobody.
+	// The event may be that of an Arm of the handshake, for which no Wait is to return.
 	return taken != 0 && e.armed.Swap(false)
 }
 
-// watchFirstMessage has the handshake told when the peer's first message has
-// arrived, until the function returned is called. Devices announce it by
-// IBV_EVENT_COMM_EST, but only to a queue pair that is not in RTS yet, and
-// soft-RoCE never. It comes after the answer, and so after Arm. A Wake meanwhile
-// is for the next Wait.
+// watchFirstMessage starts a goroutine that puts commEst into e.handshake when the
+// peer's first message arrives, until stop is called. Devices announce that message by
+// IBV_EVENT_COMM_EST, but only for a queue pair that is not in RTS yet, and soft-RoCE
+// never does. The message comes after the answer, and so after Arm. A Wake meanwhile
+// takes effect in the next Wait.
 func (e *endpoint) watchFirstMessage() (stop func(), err error) {
 	if err := e.Arm(); err != nil {
 		return nil, err
@@ -102,8 +103,8 @@ func (e *endpoint) Wake() {
 	}
 }
 
-// notify has Wait return err. What says that the connection is lost is told
-// once for each kind.
+// notify has Wait return err. Of a kind that means that the connection is lost, Wait
+// returns only the first.
 func (e *endpoint) notify(kind, err error) {
 	e.changes.Add(kind, err)
 	e.Wake()
