@@ -111,10 +111,10 @@ func TestTheDocumentHasTheReasons(t *testing.T) {
 	require.Len(t, rows, int(refuseReasons-1))
 	for i, says := range map[RefuseReason]string{
 		RefusedBacklog: "too many streams wait to be accepted",
-		RefusedClosed:  "nobody accepts streams on this link any more",
+		RefusedClosed:  "no more streams are accepted on this link",
 		RefusedTaken:   "another connection has this pair of addresses",
 		RefusedMemory:  "there is no memory for a ring",
-		RefusedReset:   "whoever took it has reset it before it was answered",
+		RefusedReset:   "its owner has reset it before it was answered",
 	} {
 		require.Equal(t, []string{fmt.Sprint(uint32(i)), says}, rows[i-1][:2], "a reason in docs/protocol.md, 5.3")
 	}
