@@ -55,8 +55,8 @@ type Conn struct {
 	readDeadline  *deadline.Deadline
 	writeDeadline *deadline.Deadline
 	closed        chan struct{}
-	refused       atomic.Pointer[error] // of a dialed Conn: the error of the next call
-	lost          atomic.Pointer[error] // once the device has been removed: the error of all calls
+	nextError     atomic.Pointer[error] // of a dialed Conn: the error of the next call
+	failure       atomic.Pointer[error] // once the device has been removed: the error of all calls
 
 	reader   reader
 	sender   sender
@@ -97,7 +97,7 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 		RecvQueue: recvQueue(o.ReadBuffer),
 		Filter:    c.filter,
 		Notify:    c.reader.notify,
-		Lost:      c.lose,
+		Lost:      c.fail,
 	})
 	if err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ const closeWithin = time.Second
 // for that, a second at most. Over rdma it also waits, as long at most, until the senders to
 // c know, so that what they send from then on goes to the next Conn with its address.
 func (c *Conn) Close() error {
-	if !c.sender.end() {
+	if !c.sender.setClosed() {
 		return c.opError("close", net.ErrClosed)
 	}
 	close(c.closed)
@@ -210,30 +210,30 @@ func (c *Conn) isClosed() bool {
 	}
 }
 
-// obstacle returns why a call with a deadline has to fail, or nil. It takes the error in
-// refused.
-func (c *Conn) obstacle(d *deadline.Deadline) error {
+// callError returns why a call with a deadline has to fail, or nil. It takes the error in
+// nextError.
+func (c *Conn) callError(d *deadline.Deadline) error {
 	switch {
 	case c.isClosed():
 		return net.ErrClosed
 	case d.Expired():
 		return os.ErrDeadlineExceeded
-	case c.lost.Load() != nil:
-		return *c.lost.Load()
+	case c.failure.Load() != nil:
+		return *c.failure.Load()
 	}
-	if c.refused.Load() != nil {
-		if err := c.refused.Swap(nil); err != nil {
+	if c.nextError.Load() != nil {
+		if err := c.nextError.Swap(nil); err != nil {
 			return *err
 		}
 	}
 	return nil
 }
 
-// lose makes all calls fail with ENETDOWN, those under way included. The fabric calls it when
+// fail makes all calls fail with ENETDOWN, those under way included. The fabric calls it when
 // the device has been removed.
-func (c *Conn) lose(err error) {
+func (c *Conn) fail(err error) {
 	err = fmt.Errorf("%w (%w)", syscall.ENETDOWN, err)
-	c.lost.Store(&err)
+	c.failure.Store(&err)
 	c.reader.notify()
 }
 
@@ -251,10 +251,10 @@ func (c *Conn) opErrorAt(op string, at net.Addr, err error) error {
 }
 
 // tooLongError is the error of a datagram with more than MaxMessage bytes.
-type tooLongError struct{ bytes, most int }
+type tooLongError struct{ bytes, limit int }
 
 func (e *tooLongError) Error() string {
-	return fmt.Sprintf("message too long: %d bytes, at most %d", e.bytes, e.most)
+	return fmt.Sprintf("message too long: %d bytes, at most %d", e.bytes, e.limit)
 }
 
 func (e *tooLongError) Unwrap() error { return syscall.EMSGSIZE }

@@ -188,7 +188,7 @@ func TestWhatWaitsForReceiversIsBounded(t *testing.T) {
 		time.Sleep(resolveWithin)
 		synctest.Wait()
 		require.Equal(t, held, c.Stats().Unreachable)
-		require.Zero(t, c.sender.held)
+		require.Zero(t, c.sender.heldBytes)
 		require.Empty(t, c.sender.receivers)
 
 		for i := range maxReceivers + 1 {
@@ -228,14 +228,14 @@ func TestASilentReceiverLeavesRoomForOthers(t *testing.T) {
 			want = append(want, fmt.Sprintf("%d:%s", i, text))
 		}
 		require.Equal(t, before+100, c.Stats().Dropped)
-		require.LessOrEqual(t, c.sender.held, maxHeld)
+		require.LessOrEqual(t, c.sender.heldBytes, maxHeld)
 		close(slow)
 		synctest.Wait()
 		require.Equal(t, want, p.sent)
 		time.Sleep(resolveWithin)
 		synctest.Wait()
 		require.EqualValues(t, flood+100, c.Stats().Dropped+c.Stats().Unreachable+c.Stats().Sent)
-		require.Zero(t, c.sender.held)
+		require.Zero(t, c.sender.heldBytes)
 		require.NoError(t, c.Close())
 	})
 }
@@ -643,7 +643,7 @@ func TestReceiversThatDoNotAnswerAreInNobodysWay(t *testing.T) {
 		require.LessOrEqual(t, len(c.sender.receivers), 1+maxPending)
 		require.NoError(t, c.Close())
 		require.EqualValues(t, silent, c.Stats().Dropped+c.Stats().Unreachable)
-		require.Zero(t, c.sender.held)
+		require.Zero(t, c.sender.heldBytes)
 	})
 }
 
@@ -720,7 +720,7 @@ func TestManyReceiversThatHaveGone(t *testing.T) {
 		stats := c.Stats()
 		require.EqualValues(t, maxReceivers, stats.Sent)
 		require.EqualValues(t, maxPending+2*maxReceivers, stats.Dropped+stats.Unreachable)
-		require.Zero(t, c.sender.held)
+		require.Zero(t, c.sender.heldBytes)
 		require.Zero(t, c.sender.pending)
 		require.Empty(t, c.sender.receivers)
 	})

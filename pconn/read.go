@@ -20,16 +20,16 @@ const maxSources = 4096
 
 // reader is a Conn's state for reading.
 type reader struct {
-	turn    chan struct{} // has an element while a call has the turn to receive
-	arrived chan struct{} // has an element when a call that waits is to look again
+	turn chan struct{} // has an element while a call has the turn to receive
+	wake chan struct{} // has an element when a call that waits is to look again
 
 	// Used by the call that has the turn:
-	one     [1]fabric.Datagram // for readOne, with buffers
-	some    []fabric.Datagram  // for ReadBatch
-	buffers [][]byte
-	sources map[stream]*source
-	waits   int // calls of poll that have polled
-	budget  int // how often poll polls in vain before the call sleeps
+	single     [1]fabric.Datagram // for readOne, with buffers
+	batch      []fabric.Datagram  // for ReadBatch
+	buffers    [][]byte
+	sources    map[stream]*source
+	pollCalls  int // calls of poll that have polled
+	pollBudget int // how often poll polls in vain before the call sleeps
 }
 
 // stream identifies the datagrams that a sender numbers in one sequence.
@@ -45,7 +45,7 @@ type source struct {
 }
 
 func (r *reader) init() {
-	r.turn, r.arrived = make(chan struct{}, 1), make(chan struct{}, 1)
+	r.turn, r.wake = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.buffers = make([][]byte, 1)
 	r.sources = make(map[stream]*source)
 }
@@ -53,7 +53,7 @@ func (r *reader) init() {
 // notify makes a call that waits in receive look again. It does not block.
 func (r *reader) notify() {
 	select {
-	case r.arrived <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }
@@ -112,17 +112,17 @@ func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
 	}
 	defer c.passTurn()
 	r := &c.reader
-	r.some = slices.Grow(r.some[:0], len(ms))[:len(ms)]
+	r.batch = slices.Grow(r.batch[:0], len(ms))[:len(ms)]
 	for i := range ms {
-		r.some[i].Buffers = ms[i].Buffers
+		r.batch[i].Buffers = ms[i].Buffers
 	}
-	defer clear(r.some) // which would else keep the caller's memory in use
-	n, err := c.receive(r.some)
+	defer clear(r.batch) // which would else keep the caller's memory in use
+	n, err := c.receive(r.batch)
 	if err != nil {
 		return 0, c.opError("read", err)
 	}
-	for i := range r.some[:n] {
-		d, m := &r.some[i], &ms[i]
+	for i := range r.batch[:n] {
+		d, m := &r.batch[i], &ms[i]
 		room := 0
 		for _, b := range m.Buffers {
 			room += len(b)
@@ -152,10 +152,10 @@ func (c *Conn) readOne(p []byte) (n int, from source, err error) {
 	}
 	defer c.passTurn()
 	r := &c.reader
-	d := &r.one[0]
+	d := &r.single[0]
 	r.buffers[0] = p
 	d.Buffers = r.buffers
-	_, err = c.receive(r.one[:])
+	_, err = c.receive(r.single[:])
 	r.buffers[0] = nil
 	if err != nil {
 		return 0, source{}, c.opError("read", err)
@@ -188,7 +188,7 @@ func (c *Conn) passTurn() { <-c.reader.turn }
 // how many. The caller has the turn.
 func (c *Conn) receive(ds []fabric.Datagram) (int, error) {
 	for {
-		if err := c.obstacle(c.readDeadline); err != nil {
+		if err := c.callError(c.readDeadline); err != nil {
 			return 0, err
 		}
 		n := c.endpoint.Receive(ds)
@@ -204,7 +204,7 @@ func (c *Conn) receive(ds []fabric.Datagram) (int, error) {
 			return n, nil
 		}
 		select {
-		case <-c.reader.arrived:
+		case <-c.reader.wake:
 		case <-c.readDeadline.Done():
 		case <-c.closed:
 		}
@@ -224,13 +224,13 @@ func (c *Conn) poll(ds []fabric.Datagram) int {
 		return 0
 	}
 	defer pollers.End()
-	most := r.budget
-	if r.waits++; r.waits%16 == 1 {
+	most := r.pollBudget
+	if r.pollCalls++; r.pollCalls%16 == 1 {
 		most = c.limits.Spin
 	}
 	for i := 1; i <= most; i++ {
 		if n := c.endpoint.Receive(ds); n > 0 {
-			r.budget = c.limits.Spin
+			r.pollBudget = c.limits.Spin
 			return n
 		}
 		if i%pollsPerYield == 0 {
@@ -240,7 +240,7 @@ func (c *Conn) poll(ds []fabric.Datagram) int {
 			runtime.Gosched()
 		}
 	}
-	r.budget = max(r.budget/2, c.limits.Spin/64, 1)
+	r.pollBudget = max(r.pollBudget/2, c.limits.Spin/64, 1)
 	return 0
 }
 

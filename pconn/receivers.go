@@ -38,12 +38,12 @@ const (
 
 // receiver is an address that a Conn sends to. Guarded by sender.mu.
 type receiver struct {
-	at       netip.AddrPort
-	handle   fabric.AddressHandle // nil while it is being resolved
-	sequence uint32
-	used     uint64   // the count of writes when it was last sent to
-	held     [][]byte // datagrams that wait for handle
-	bytes    int      // of held, headers included
+	at        netip.AddrPort
+	handle    fabric.AddressHandle // nil while it is being resolved
+	sequence  uint32
+	used      uint64   // the count of writes when it was last sent to
+	held      [][]byte // datagrams that wait for handle
+	heldBytes int      // of held, headers included
 
 	// While it is being looked for:
 	search uint64             // the number of that search
@@ -78,15 +78,16 @@ func (c *Conn) giveUpOne() {
 		}
 	}
 	c.counters.dropped.Add(uint64(len(oldest.held)))
-	s.release(oldest, len(oldest.held))
+	s.removeHeld(oldest, 0, len(oldest.held))
 	oldest.giveUp()
 	s.pending--
 	delete(s.receivers, oldest.at)
 }
 
-// found ends the search for a receiver. If c has found more than maxReceivers now, it forgets
-// the one that it has not sent to for longest. Called with mu held.
-func (c *Conn) found(r *receiver) {
+// markFound ends the search for a receiver that c has found. If those are more than
+// maxReceivers now, it forgets the one that it has not sent to for longest. Called with mu
+// held.
+func (c *Conn) markFound(r *receiver) {
 	s := &c.sender
 	s.pending--
 	r.giveUp, r.used = nil, s.writes
@@ -107,49 +108,46 @@ func (c *Conn) found(r *receiver) {
 // maxHeld, it drops other datagrams, or this one. Called with mu held.
 func (c *Conn) hold(r *receiver, buffers [][]byte, n int) {
 	s := &c.sender
-	for n+fabric.HeaderSize > maxHeld-s.held {
+	for n+fabric.HeaderSize > maxHeld-s.heldBytes {
 		c.counters.dropped.Add(1)
-		most := s.most()
-		if most.bytes <= r.bytes+n+fabric.HeaderSize {
+		most := s.mostHeld()
+		if most.heldBytes <= r.heldBytes+n+fabric.HeaderSize {
 			return
 		}
-		s.forget(most, len(most.held)-1, len(most.held))
+		s.removeHeld(most, len(most.held)-1, len(most.held))
 	}
 	data := make([]byte, 0, n)
 	for _, b := range buffers {
 		data = append(data, b...)
 	}
 	r.held = append(r.held, data)
-	s.count(r, n+fabric.HeaderSize)
+	s.countHeld(r, n+fabric.HeaderSize)
 }
 
-// most returns the receiver for which most bytes wait. Called with mu held.
-func (s *sender) most() *receiver {
+// mostHeld returns the receiver for which most bytes wait. Called with mu held.
+func (s *sender) mostHeld() *receiver {
 	var most *receiver
 	for _, r := range s.receivers {
-		if most == nil || r.bytes > most.bytes {
+		if most == nil || r.heldBytes > most.heldBytes {
 			most = r
 		}
 	}
 	return most
 }
 
-// release removes the first n datagrams that wait for a receiver. Called with mu held.
-func (s *sender) release(r *receiver, n int) { s.forget(r, 0, n) }
-
-// forget removes the datagrams held[from:to] of a receiver. Called with mu held.
-func (s *sender) forget(r *receiver, from, to int) {
+// removeHeld removes the datagrams held[from:to] of a receiver. Called with mu held.
+func (s *sender) removeHeld(r *receiver, from, to int) {
 	for _, data := range r.held[from:to] {
-		s.count(r, -len(data)-fabric.HeaderSize)
+		s.countHeld(r, -len(data)-fabric.HeaderSize)
 	}
 	r.held = slices.Delete(r.held, from, to)
 }
 
-// count adds bytes, which may be negative, to those that wait for a receiver. Called with mu
-// held.
-func (s *sender) count(r *receiver, bytes int) {
-	r.bytes += bytes
-	s.held += bytes
+// countHeld adds bytes, which may be negative, to those that wait for a receiver. Called with
+// mu held.
+func (s *sender) countHeld(r *receiver, bytes int) {
+	r.heldBytes += bytes
+	s.heldBytes += bytes
 }
 
 // resolve starts a goroutine that looks for a receiver. If c looks for maxPending already, it
@@ -193,9 +191,9 @@ func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 	if err == nil {
 		r.handle = h
 		sent := c.sendHeld(r)
-		s.release(r, sent)
+		s.removeHeld(r, 0, sent)
 		if len(r.held) == 0 {
-			c.found(r)
+			c.markFound(r)
 			return true
 		}
 		r.handle.Close()
@@ -222,8 +220,8 @@ func (c *Conn) tryToResolve(ctx context.Context, r *receiver) (done bool) {
 		waited = len(r.held)
 	}
 	lost.Add(uint64(waited))
-	s.release(r, waited)
-	c.tell(err)
+	s.removeHeld(r, 0, waited)
+	c.failNextCall(err)
 	if len(r.held) > 0 {
 		return false
 	}
@@ -253,18 +251,18 @@ func (c *Conn) sendHeld(r *receiver) int {
 		d := []fabric.Datagram{{To: r.handle, Buffers: [][]byte{data}}}
 		c.number(&d[0], r)
 		c.endpoint.Send(d)
-		if !c.sent(&d[0]) {
+		if !c.countSent(&d[0]) {
 			return i
 		}
 	}
 	return len(r.held)
 }
 
-// tell makes the next call return why datagrams have not reached their receiver, if c was
-// dialed.
-func (c *Conn) tell(err error) {
+// failNextCall makes the next call return why datagrams have not reached their receiver, if c
+// was dialed.
+func (c *Conn) failNextCall(err error) {
 	if c.remote.IsValid() {
-		c.refused.Store(&err)
+		c.nextError.Store(&err)
 		c.reader.notify()
 	}
 }

@@ -27,7 +27,7 @@ type sender struct {
 	pending   int               // receivers that are being looked for
 	searches  uint64            // how many have begun
 	writes    uint64            // how many datagrams have been written
-	held      int               // bytes that wait for receivers, headers included
+	heldBytes int               // bytes that wait for receivers, headers included
 	post      []fabric.Datagram // for the next send
 	targets   []*receiver       // of post
 	single    [1][]byte         // the buffers of a datagram with one
@@ -39,8 +39,8 @@ func (s *sender) init() {
 	s.receivers = make(map[netip.AddrPort]*receiver)
 }
 
-// end makes all later writes fail. It returns false if it has been called before.
-func (s *sender) end() bool {
+// setClosed makes all later writes fail. It returns false if it has been called before.
+func (s *sender) setClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wasClosed := s.closed
@@ -49,7 +49,7 @@ func (s *sender) end() bool {
 }
 
 // finish waits, closeWithin at most, until c looks for no receiver, and closes all handles.
-// Called after end.
+// Called after setClosed.
 func (s *sender) finish() {
 	timer := time.AfterFunc(closeWithin, s.cancel)
 	s.resolving.Wait()
@@ -173,7 +173,7 @@ func (c *Conn) noDestination() error {
 // not been found, to those that wait for it. Called with mu held.
 func (c *Conn) enqueue(buffers [][]byte, n int, at netip.AddrPort) error {
 	s := &c.sender
-	if err := c.obstacle(c.writeDeadline); err != nil {
+	if err := c.callError(c.writeDeadline); err != nil {
 		return err
 	}
 	switch {
@@ -214,7 +214,7 @@ func (c *Conn) send() {
 	c.endpoint.Send(s.post)
 	for i := range s.post {
 		d, r := &s.post[i], s.targets[i]
-		if c.sent(d) {
+		if c.countSent(d) {
 			continue
 		}
 		if r.handle == d.To {
@@ -237,9 +237,9 @@ func (c *Conn) send() {
 	s.post, s.targets = s.post[:0], s.targets[:0]
 }
 
-// sent counts a datagram that Send has tried to send. It returns false if its handle cannot
-// be used any more.
-func (c *Conn) sent(d *fabric.Datagram) bool {
+// countSent counts a datagram that Send has tried to send. It returns false if its handle
+// cannot be used any more.
+func (c *Conn) countSent(d *fabric.Datagram) bool {
 	switch d.Status {
 	case fabric.OK:
 		c.counters.sent.Add(1)
