@@ -81,8 +81,8 @@ func covering(a netip.AddrPort) []netip.AddrPort {
 	return []netip.AddrPort{a, netip.AddrPortFrom(family, a.Port()), netip.AddrPortFrom(netip.Addr{}, a.Port())}
 }
 
-// hears reports whether a listener at l accepts connections to a.
-func hears(l, a netip.AddrPort) bool {
+// covers reports whether a listener at l accepts connections to a.
+func covers(l, a netip.AddrPort) bool {
 	for _, c := range covering(a) {
 		if c == l {
 			return true
@@ -121,7 +121,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 		if err := f.checkForeign(name); err != nil {
 			return nil, err
 		}
-		name = f.unforeseen(a)
+		name = f.randomName(a)
 		s, err = f.listenBy(name)
 	}
 	if err != nil {
@@ -135,8 +135,8 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 	return s, nil
 }
 
-// unforeseen returns a random name of an address, which no other process can have taken.
-func (f *shm) unforeseen(a netip.AddrPort) string {
+// randomName returns a random name of an address, which no other process can have taken.
+func (f *shm) randomName(a netip.AddrPort) string {
 	return nameOf(f.listeners, os.Geteuid(), strconv.FormatUint(rand.Uint64(), 16), a)
 }
 
@@ -161,9 +161,9 @@ func (f *shm) listenBy(name string) (*socket, error) {
 // given one, at an address that overlaps with a. Where the kernel does not tell, it
 // returns nil.
 func (f *shm) checkVacant(a netip.AddrPort, name string) error {
-	taken, _ := f.ours(listening, func(other string) bool {
+	taken, _ := f.ownsSocket(listening, func(other string) bool {
 		o, ok := f.listenerAddr(other)
-		return ok && other != name && (hears(o, a) || hears(a, o))
+		return ok && other != name && (covers(o, a) || covers(a, o))
 	})
 	if taken {
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
@@ -175,9 +175,9 @@ func (f *shm) checkVacant(a netip.AddrPort, name string) error {
 // is about to. Otherwise it returns nil, for dialers find a listener by another
 // name; or EACCES if the kernel does not tell, for then they do not.
 func (f *shm) checkForeign(name string) error {
-	taken, err := f.ours(listening|unconnected, func(other string) bool { return other == name })
+	taken, err := f.ownsSocket(listening|unconnected, func(other string) bool { return other == name })
 	if err != nil {
-		taken, err = f.answers(name)
+		taken, err = f.isOwnListener(name)
 	}
 	switch {
 	case err != nil:
@@ -209,7 +209,7 @@ func (f *shm) nameDialer(s *socket, a netip.AddrPort) (netip.AddrPort, error) {
 // nameDialerExactly returns EADDRINUSE if this user dials from the very address,
 // or listens there.
 func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
-	taken, _ := f.ours(listening, func(name string) bool {
+	taken, _ := f.ownsSocket(listening, func(name string) bool {
 		o, ok := f.listenerAddr(name)
 		return ok && o == a
 	})
@@ -219,7 +219,7 @@ func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
 	err := s.bindDialer(a)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		name := nameOf(dialerName, os.Geteuid(), "", a)
-		taken, _ := f.ours(unconnected|paired, func(other string) bool { return other == name })
+		taken, _ := f.ownsSocket(unconnected|paired, func(other string) bool { return other == name })
 		if !taken {
 			return nil
 		}
@@ -243,26 +243,26 @@ func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
 	return names
 }
 
-// told returns the sockets of all trusted listeners that accept connections to an
-// address, the best first. passed is why another is not trusted, if there is one;
-// err is an error of sockets.
-func (f *shm) told(ctx context.Context, to netip.AddrPort) (found []bound, passed, err error) {
-	sockets, err := f.toldAll(ctx, to)
+// trustedListeners returns the sockets of all trusted listeners that accept connections
+// to an address, the best first. untrusted is why another is not trusted, if there is
+// one; err is an error of sockets.
+func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (found []namedSocket, untrusted, err error) {
+	sockets, err := f.findListeners(ctx, to)
 	judged := f.judgeOwners(ctx, sockets)
 	for _, s := range sockets {
 		if err := judged[s.owner]; err != nil {
-			passed = err
+			untrusted = err
 			continue
 		}
 		found = append(found, s)
 	}
-	return found, passed, err
+	return found, untrusted, err
 }
 
 // judgeOwners judges the users whose sockets they are, all at the same time, so that what
 // Config.Trust returns about the others is known even if one call does not return before ctx
 // ends. It judges each user once, however many sockets the user has.
-func (f *shm) judgeOwners(ctx context.Context, sockets []bound) map[uint32]error {
+func (f *shm) judgeOwners(ctx context.Context, sockets []namedSocket) map[uint32]error {
 	judged := make(map[uint32]error)
 	for _, s := range sockets {
 		judged[s.owner] = nil
@@ -281,8 +281,8 @@ func (f *shm) judgeOwners(ctx context.Context, sockets []bound) map[uint32]error
 	return judged
 }
 
-// toldAll is told for the listeners of all users, trusted or not.
-func (f *shm) toldAll(ctx context.Context, to netip.AddrPort) (found []bound, err error) {
+// findListeners is trustedListeners for the listeners of all users, trusted or not.
+func (f *shm) findListeners(ctx context.Context, to netip.AddrPort) (found []namedSocket, err error) {
 	addrs := covering(to)
 	ranks := make(map[string]int)
 	sockets, err := f.sockets(ctx, listening)
@@ -293,7 +293,7 @@ func (f *shm) toldAll(ctx context.Context, to netip.AddrPort) (found []bound, er
 			ranks[s.name] = rank(s.owner)*len(addrs) + i
 		}
 	}
-	slices.SortFunc(found, func(a, b bound) int { return ranks[a.name] - ranks[b.name] })
+	slices.SortFunc(found, func(a, b namedSocket) int { return ranks[a.name] - ranks[b.name] })
 	return found, err
 }
 

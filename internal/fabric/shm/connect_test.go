@@ -267,7 +267,7 @@ func TestAListenerThatGivesUpAfterItsAnswerRefuses(t *testing.T) {
 				l := listen(t, f, 1)
 				a := dialing(t, f, l)
 				require.NoError(t, a.reach(ctx))
-				require.NoError(t, a.wantDescriptor())
+				require.NoError(t, a.allowDescriptor())
 				request := frame{kind: req, shape: a.shape, source: a.local, target: a.remote}
 				require.NoError(t, a.sock.send(request.encode(), -1))
 				ep, err := l.Accept()
@@ -279,7 +279,7 @@ func TestAListenerThatGivesUpAfterItsAnswerRefuses(t *testing.T) {
 				answer, fd, err := a.receive(ctx)
 				require.NoError(t, err)
 				require.NoError(t, a.adopt(answer, fd))
-				assert.Equal(t, fabric.RejectConsumer, reason(t, a.wantNoMore(ctx)))
+				assert.Equal(t, fabric.RejectConsumer, reason(t, a.forbidDescriptors(ctx)))
 				require.NoError(t, a.Close())
 				b.Close()
 			})
@@ -643,7 +643,7 @@ func TestAUserIsJudgedOnceAtATime(t *testing.T) {
 
 		over, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		errs := f.judgeOwners(over, []bound{{owner: silent}, {owner: trusted}})
+		errs := f.judgeOwners(over, []namedSocket{{owner: silent}, {owner: trusted}})
 		require.ErrorIs(t, errs[silent], context.DeadlineExceeded)
 		require.NoError(t, errs[trusted])
 

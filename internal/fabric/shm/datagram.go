@@ -35,15 +35,15 @@ const (
 
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
-	f         *shm // whose listeners have names for datagrams
-	local     netip.AddrPort
-	notify    func()
-	filter    func(*fabric.Datagram) bool
-	recvQueue atomic.Int64
-	ctx       context.Context // ends with Close
-	cancel    context.CancelFunc
-	lanes     sync.WaitGroup // the queue pair's goroutines
-	room      sync.Mutex     // held by source.reserve; taken before mu
+	f          *shm // whose listeners have names for datagrams
+	local      netip.AddrPort
+	notify     func()
+	filter     func(*fabric.Datagram) bool
+	recvQueue  atomic.Int64
+	ctx        context.Context // ends with Close
+	cancel     context.CancelFunc
+	goroutines sync.WaitGroup // the queue pair's goroutines
+	reserving  sync.Mutex     // held by source.reserve; taken before mu
 
 	mu     sync.Mutex // guards what follows, and the sources
 	inlets []*inlet   // the one for local first; nil once the queue pair is closed
@@ -71,7 +71,7 @@ var (
 func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabric.DatagramEndpoint, error) {
 	own := f.naming(datagramName)
 	own.persistent = true
-	l, err := own.Listen(local, maxSilent)
+	l, err := own.Listen(local, maxRequests)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (f *shm) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 // other goroutine has d.
 func (d *datagrams) open(in *inlet) {
 	d.inlets = append(d.inlets, in)
-	d.lanes.Go(func() { d.accept(in) })
+	d.goroutines.Go(func() { d.accept(in) })
 }
 
 // Source implements [fabric.Datagrams]. A remote address is this host's, and so is its
@@ -135,7 +135,7 @@ func (d *datagrams) resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	if err != nil {
 		return nil, err
 	}
-	d.lanes.Go(h.watch)
+	d.goroutines.Go(h.watch)
 	return h, nil
 }
 
@@ -186,6 +186,6 @@ func (d *datagrams) Close() error {
 	for _, in := range inlets {
 		err = errors.Join(err, in.listener.Close())
 	}
-	d.lanes.Wait()
+	d.goroutines.Wait()
 	return err
 }

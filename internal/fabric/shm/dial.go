@@ -33,9 +33,9 @@ type shm struct {
 	// could return to the application why one has ended.
 	persistent bool
 
-	// Tests set these for what an older kernel does: silent, for one that does not
-	// list sockets, and lenient, for one without SO_PASSRIGHTS.
-	silent, lenient bool
+	// Tests set these for what an older kernel does: one that does not list sockets, and
+	// one without SO_PASSRIGHTS.
+	noSocketLists, noPassRights bool
 }
 
 var _ fabric.Fabric = (*shm)(nil)

@@ -127,7 +127,7 @@ func (e *endpoint) MemoryForPeer() int {
 // it has mapped, so what was sent before arrives. Disconnect does not wait for the
 // peer: this end's Wait returns ErrDisconnected at once.
 func (e *endpoint) Disconnect() error {
-	e.fail()
+	e.moveToError()
 	if e.step == established {
 		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
 	}
@@ -138,13 +138,13 @@ func (e *endpoint) Disconnect() error {
 	return nil
 }
 
-// fail moves the queue pair to ERR. Poll returns the messages that have arrived
+// moveToError moves the queue pair to ERR. Poll returns the messages that have arrived
 // before it flushes the other receives.
-func (e *endpoint) fail() {
+func (e *endpoint) moveToError() {
 	if e.failed.Swap(true) {
 		return
 	}
-	e.event()
+	e.wakeIfArmed()
 }
 
 // Close implements [fabric.Endpoint].

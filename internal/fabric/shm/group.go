@@ -24,7 +24,7 @@ import (
 // group at a second one matters only once it is left at the first.
 func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error {
 	group = fabric.Plain(group)
-	if err := d.enroll(group, card); err != nil {
+	if err := d.addCard(group, card); err != nil {
 		return err
 	}
 	if err := d.knock(ctx, group); err != nil {
@@ -34,8 +34,8 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 	return nil
 }
 
-// enroll makes the queue pair a member of a group at a card.
-func (d *datagrams) enroll(group netip.AddrPort, card netip.Addr) error {
+// addCard makes the queue pair a member of a group at a card.
+func (d *datagrams) addCard(group netip.AddrPort, card netip.Addr) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.inlets == nil {
@@ -49,11 +49,11 @@ func (d *datagrams) enroll(group netip.AddrPort, card netip.Addr) error {
 		return nil
 	}
 	f := d.f.naming(memberName)
-	s, err := f.listenBy(f.unforeseen(group))
+	s, err := f.listenBy(f.randomName(group))
 	if err != nil {
 		return err
 	}
-	d.open(&inlet{listener: f.newListener(s, group, maxSilent), group: group, cards: []netip.Addr{card}})
+	d.open(&inlet{listener: f.newListener(s, group, maxRequests), group: group, cards: []netip.Addr{card}})
 	return nil
 }
 
@@ -70,7 +70,7 @@ func (d *datagrams) inletOf(group netip.AddrPort) *inlet {
 // knock connects to each sender to a group and hangs up, for which the sender looks for
 // members. One whose queue of knocks is full is going to look anyway.
 func (d *datagrams) knock(ctx context.Context, group netip.AddrPort) error {
-	senders, _, err := d.f.naming(senderName).told(ctx, group)
+	senders, _, err := d.f.naming(senderName).trustedListeners(ctx, group)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (d *datagrams) knock(ctx context.Context, group netip.AddrPort) error {
 
 // Leave implements [fabric.DatagramEndpoint].
 func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
-	in, left := d.strike(fabric.Plain(group), card)
+	in, left := d.removeCard(fabric.Plain(group), card)
 	if !left {
 		return syscall.EADDRNOTAVAIL
 	}
@@ -94,9 +94,9 @@ func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
 	return in.listener.Close()
 }
 
-// strike removes a card from a group. With the last it ends the group's sources, and
+// removeCard removes a card from a group. With the last it ends the group's sources, and
 // removes and returns the inlet. left is false if the group was not joined at the card.
-func (d *datagrams) strike(group netip.AddrPort, card netip.Addr) (in *inlet, left bool) {
+func (d *datagrams) removeCard(group netip.AddrPort, card netip.Addr) (in *inlet, left bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	in = d.inletOf(group)

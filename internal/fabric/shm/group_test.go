@@ -210,7 +210,7 @@ func TestGroupIsJoinedOnceHoweverManyCards(t *testing.T) {
 
 func TestGroupsNeedAKernelThatTells(t *testing.T) {
 	f := newFabric(t).(*shm)
-	f.silent = true
+	f.noSocketLists = true
 	a := openMailbox(t, f, 1)
 	group := someGroup()
 	require.ErrorIs(t, a.Join(ctx, group, netip.Addr{}), errors.ErrUnsupported)
@@ -255,7 +255,7 @@ func TestGroupsSurviveHostileMembers(t *testing.T) {
 				require.Equal(t, strconv.Itoa(i), honest.next(t))
 				hostile.mu.Lock()
 				for _, s := range hostile.sources {
-					if s.state == hearing {
+					if s.state == receiving {
 						attack(s.e.own)
 					}
 				}
@@ -272,10 +272,10 @@ func TestGroupsPassWhoDoesNotAnswer(t *testing.T) {
 	group := someGroup()
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	p := start(t, program("squat", netip.AddrPortFrom(host, 1),
-		"idle", f.(*shm).naming(memberName).unforeseen(group), f.(*shm).naming(senderName).unforeseen(group)))
+		"idle", f.(*shm).naming(memberName).randomName(group), f.(*shm).naming(senderName).randomName(group)))
 	require.Equal(t, "ready", p.line(t))
 	p = start(t, program("squat", netip.AddrPortFrom(host, 1),
-		"full", f.(*shm).naming(memberName).unforeseen(group), f.(*shm).naming(senderName).unforeseen(group)))
+		"full", f.(*shm).naming(memberName).randomName(group), f.(*shm).naming(senderName).randomName(group)))
 	require.Equal(t, "ready", p.line(t))
 	b.join(t, group)
 	h := a.resolveMembers(t, group)
@@ -594,7 +594,7 @@ func knockOnce(name string) error {
 // senderOf is the name of the only sender to a group.
 func senderOf(t *testing.T, f fabric.Fabric, group netip.AddrPort) string {
 	t.Helper()
-	senders, _, err := f.(*shm).naming(senderName).told(ctx, group)
+	senders, _, err := f.(*shm).naming(senderName).trustedListeners(ctx, group)
 	require.NoError(t, err)
 	require.Len(t, senders, 1)
 	return senders[0].name
@@ -608,7 +608,7 @@ func TestStrangersWhoKnockHaveNobodyLook(t *testing.T) {
 	group := someGroup()
 	h := openMailbox(t, f, 16).resolveMembers(t, group)
 	b := openMailbox(t, f, 16)
-	require.NoError(t, b.enroll(group, netip.Addr{})) // and does not knock
+	require.NoError(t, b.addCard(group, netip.Addr{})) // and does not knock
 	p := startAs(t, 1000, "knock once", netip.AddrPortFrom(host, 1), senderOf(t, f, group), "20")
 	require.Equal(t, "done", p.first)
 	h.mu.Lock()

@@ -20,12 +20,12 @@ import (
 
 // handshake is an endpoint's state of it.
 type handshake struct {
-	step      step
-	passive   bool   // made by a listener
-	named     bool   // its socket has, or wants, the name of a dialer
-	at        string // the name of the listener to connect to, if it is known
-	private   []byte // of the request
-	peerShape shape  // the dialer's, from its request, if this end is passive
+	step       step
+	passive    bool   // made by a listener
+	named      bool   // its socket has, or wants, the name of a dialer
+	socketName string // the name of the listener to connect to, if it is known
+	private    []byte // of the request
+	peerShape  shape  // the dialer's, from its request, if this end is passive
 }
 
 // step is how far an endpoint's handshake has come. These methods move it on, with
@@ -50,8 +50,8 @@ const (
 // not its user.
 const reasonUnsupported = 5
 
-// errAnother is for a frame that the handshake does not allow at this step.
-var errAnother = fmt.Errorf("the peer broke the handshake: %w", syscall.EPROTO)
+// errHandshake is for a frame that the handshake does not allow at this step.
+var errHandshake = fmt.Errorf("the peer broke the handshake: %w", syscall.EPROTO)
 
 // Connect implements [fabric.Endpoint].
 func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) {
@@ -67,7 +67,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := e.reach(ctx); err != nil {
 		return nil, err
 	}
-	if err := e.wantDescriptor(); err != nil {
+	if err := e.allowDescriptor(); err != nil {
 		return nil, err
 	}
 	e.step = requested
@@ -84,7 +84,7 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := e.adopt(f, fd); err != nil {
 		return nil, err
 	}
-	if err := e.wantNoMore(ctx); err != nil {
+	if err := e.forbidDescriptors(ctx); err != nil {
 		return nil, err
 	}
 	e.step = answered
@@ -110,7 +110,7 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 		return err
 	}
 	if f.kind != req {
-		return errAnother
+		return errHandshake
 	}
 	claims := []netip.AddrPort{f.source, f.target}
 	if at.Addr().IsMulticast() {
@@ -123,7 +123,7 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	}
 	e.peerShape = f.shape
 	e.local, e.remote = f.target, f.source
-	if !hears(at, e.local) {
+	if !covers(at, e.local) {
 		return fmt.Errorf("nobody listens at %v here", e.local)
 	}
 	e.private = fabric.Padded(f.private, fabric.MaxConnectData)
@@ -142,7 +142,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if !e.passive || e.step != requested || e.limits.RecvQueue == 0 || len(private) > fabric.MaxAcceptData {
 		return fmt.Errorf("accept: %w", syscall.EINVAL)
 	}
-	if err := e.share(); err != nil {
+	if err := e.createShared(); err != nil {
 		e.refuse(err)
 		return err
 	}
@@ -156,7 +156,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 		return err
 	}
 	if f.kind != rtu {
-		return errAnother
+		return errHandshake
 	}
 	if err := e.settle(); err != nil {
 		return err
@@ -186,31 +186,31 @@ func (e *endpoint) refuse(err error) {
 		why := wire.Reject{Busy: true, Reason: err.Error()}
 		f.reason, f.private = fabric.RejectConsumer, why.Append(nil)
 	}
-	e.sayNo(&f)
+	e.sendReject(&f)
 }
 
-// turnAway sends a REJ with the listener's reason, and closes the endpoint.
-func (e *endpoint) turnAway(why wire.Reject) {
-	e.sayNo(&frame{reason: fabric.RejectConsumer, private: why.Append(nil)})
+// rejectAndClose sends a REJ with the listener's reason, and closes the endpoint.
+func (e *endpoint) rejectAndClose(why wire.Reject) {
+	e.sendReject(&frame{reason: fabric.RejectConsumer, private: why.Append(nil)})
 	_ = e.Close()
 }
 
-// sayNo ends the handshake with a REJ.
-func (e *endpoint) sayNo(f *frame) {
+// sendReject ends the handshake with a REJ.
+func (e *endpoint) sendReject(f *frame) {
 	e.step = over
 	f.kind = rej
 	_ = e.sock.send(f.encode(), -1)
 }
 
-// share makes the memory of both ends.
-func (e *endpoint) share() error {
+// createShared makes the memory of both ends.
+func (e *endpoint) createShared() error {
 	l, err := newLayout(e.shape, e.peerShape)
 	if err == nil {
 		e.layout = l
 		e.mem, e.fd, err = createMemory(l.queues(), l.size())
 	}
 	if err == nil {
-		err = e.divide()
+		err = e.mapSegments()
 	}
 	return err
 }
@@ -227,11 +227,11 @@ func (e *endpoint) settle() error {
 // adopt maps the memory that has to come with the listener's answer.
 func (e *endpoint) adopt(f frame, fd int) error {
 	if fd < 0 {
-		return errAnother
+		return errHandshake
 	}
 	l, err := newLayout(f.shape, e.shape)
 	if f.kind != rep {
-		err = errAnother
+		err = errHandshake
 	}
 	if err == nil {
 		e.layout = l
@@ -242,13 +242,13 @@ func (e *endpoint) adopt(f frame, fd int) error {
 		return err
 	}
 	unix.Close(fd)
-	return e.divide()
+	return e.mapSegments()
 }
 
-// divide finds both ends' segments in the memory and populates what this end has
+// mapSegments finds both ends' segments in the memory and populates what this end has
 // registered. It also stores in this end's segment the receives that have been
 // posted before it existed, and that the endpoint is armed.
-func (e *endpoint) divide() error {
+func (e *endpoint) mapSegments() error {
 	e.peer, e.own = e.layout.views(e.mem)
 	if e.passive {
 		e.own, e.peer = e.peer, e.own

@@ -72,7 +72,7 @@ func checkLocal(a netip.Addr) error {
 	}
 	kind, err := routeType(a, ifi)
 	local := kind == unix.RTN_LOCAL
-	if silent(err) {
+	if netlinkFailed(err) {
 		local, err = isOwnSource(a)
 	}
 	switch {
@@ -93,9 +93,9 @@ func exhausted(err error) bool {
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
 }
 
-// silent reports whether an error of routeType is not routing's answer, but that of
+// netlinkFailed reports whether an error of routeType is not routing's answer, but that of
 // a sandbox, say, which allows no netlink: with whatever error it likes.
-func silent(err error) bool {
+func netlinkFailed(err error) bool {
 	_, answer := err.(syscall.Errno)
 	return err != nil && !answer && !exhausted(err)
 }

@@ -583,7 +583,7 @@ func TestSilentDialers(t *testing.T) {
 	f := newFabric(t)
 	f.(*shm).requestTimeout = time.Hour
 	l := listen(t, f, 1)
-	const silent = maxSilent + 50
+	const silent = maxRequests + 50
 	var first *socket
 	for i := range silent {
 		sock, err := newSocket(newCloser())
@@ -598,9 +598,9 @@ func TestSilentDialers(t *testing.T) {
 	count := func() int {
 		listener.mu.Lock()
 		defer listener.mu.Unlock()
-		return len(listener.silent)
+		return len(listener.requests)
 	}
-	require.LessOrEqual(t, count(), maxSilent)
+	require.LessOrEqual(t, count(), maxRequests)
 	// One that may only have been slow is told to come again.
 	_, _, err := newEndpoint(f.(*shm), first, l.Addr(), l.Addr()).receive(t.Context())
 	var full *fabric.RejectError
@@ -611,7 +611,7 @@ func TestSilentDialers(t *testing.T) {
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
 	})
-	require.LessOrEqual(t, count(), maxSilent)
+	require.LessOrEqual(t, count(), maxRequests)
 }
 
 // Nor does it keep its place for ever.

@@ -23,14 +23,14 @@ type inflow struct {
 	entering []*source // being admitted, the oldest first
 	admitted sync.Cond // broadcast when one of those has been admitted, or has failed
 	sources  []*source // the oldest first
-	turns    int       // counts sources that were added, and times that one had datagrams
+	activity int       // counts sources that were added, and times that one had datagrams
 
-	// awake are the sources that Receive polls, beginning with that at next. The
+	// polled are the sources that Receive polls, beginning with that at nextPolled. The
 	// others are armed: their senders ring when they send, so an idle sender costs
 	// no polls.
-	awake []*source
-	next  int
-	other int // index in sources of the one that glance has polled last
+	polled      []*source
+	nextPolled  int
+	nextChecked int // index in sources of the one that checkOne has polled last
 }
 
 // accept admits senders until the inlet is closed.
@@ -42,10 +42,10 @@ func (d *datagrams) accept(in *inlet) {
 		}
 		s := d.enter(in, e.(*endpoint))
 		if s == nil {
-			e.(*endpoint).turnAway(wire.Full)
+			e.(*endpoint).rejectAndClose(wire.Full)
 			continue
 		}
-		d.lanes.Go(func() { d.admit(s) })
+		d.goroutines.Go(func() { d.admit(s) })
 	}
 }
 
@@ -88,20 +88,20 @@ func (d *datagrams) evict(missing int) *source {
 		var first *source
 		spare := 0
 		for _, s := range d.sources {
-			if s.state == fading || s.state == hearing && s.arrived() {
+			if s.state == draining || s.state == receiving && s.arrived() {
 				continue
 			}
 			spare += s.size
-			if first == nil || s.state == deaf || first.state != deaf && s.heard < first.heard {
+			if first == nil || s.state == ended || first.state != ended && s.lastActivity < first.lastActivity {
 				first = s
 			}
 		}
 		if first == nil || spare < missing {
-			d.awake = slices.DeleteFunc(slices.Clone(d.sources), func(s *source) bool { return s.state == deaf })
+			d.polled = slices.DeleteFunc(slices.Clone(d.sources), func(s *source) bool { return s.state == ended })
 			d.notify()
 			return nil
 		}
-		if first.fade(); first.state == deaf {
+		if first.drain(); first.state == ended {
 			return first
 		}
 	}
@@ -111,7 +111,7 @@ func (d *datagrams) evict(missing int) *source {
 // source has ended.
 func (d *datagrams) admit(s *source) {
 	if err := s.open(); !d.add(s, err) {
-		s.tell()
+		s.markGone()
 		s.release()
 		return
 	}
@@ -124,7 +124,7 @@ func (d *datagrams) admit(s *source) {
 func (d *datagrams) add(s *source, opened error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for opened == nil && d.isBehind(s) {
+	for opened == nil && d.predecessorEnters(s) {
 		d.admitted.Wait()
 	}
 	d.entering = slices.DeleteFunc(d.entering, func(other *source) bool { return other == s })
@@ -132,45 +132,46 @@ func (d *datagrams) add(s *source, opened error) bool {
 	if opened != nil || !slices.Contains(d.inlets, s.in) {
 		return false
 	}
-	d.follow(s)
+	d.setPredecessor(s)
 	d.sources = append(d.sources, s)
-	d.turns++
-	s.heard = d.turns
-	if !s.rest() {
-		d.rouse(s)
+	d.activity++
+	s.lastActivity = d.activity
+	if !s.tryArm() {
+		d.startPolling(s)
 		d.notify()
 	}
 	return true
 }
 
-// isBehind reports whether an earlier lane of the same sender is still being admitted: the
-// sender has confirmed that one before it began with this one. Lanes of other processes do
-// not count, for these could stay unconfirmed as long as they like. Called with mu held.
-func (d *datagrams) isBehind(s *source) bool {
+// predecessorEnters reports whether an earlier lane of the same sender is still being
+// admitted: the sender has confirmed that one before it began with this one. Lanes of other
+// processes do not count, for these could stay unconfirmed as long as they like. Called with
+// mu held.
+func (d *datagrams) predecessorEnters(s *source) bool {
 	i := slices.IndexFunc(d.entering, func(b *source) bool {
-		return b == s || b.isOf(s) && b.process == s.process && s.process != 0
+		return b == s || b.samePair(s) && b.process == s.process && s.process != 0
 	})
 	return d.entering[i] != s
 }
 
 // isOf reports whether two sources have the same sender and the same receiver, by the
 // addresses that they claim.
-func (s *source) isOf(other *source) bool {
+func (s *source) samePair(other *source) bool {
 	return s.in == other.in && s.e.remote == other.e.remote && s.e.local == other.e.local
 }
 
-// follow makes a new source wait until Receive has taken what has arrived by now on the
-// lane of the same sender that this one replaces. Called with mu held.
-func (d *datagrams) follow(s *source) {
+// setPredecessor makes a new source wait until Receive has taken what has arrived by now on
+// the lane of the same sender that this one replaces. Called with mu held.
+func (d *datagrams) setPredecessor(s *source) {
 	for _, b := range slices.Backward(d.sources) {
-		if b.state == deaf || !b.isOf(s) {
+		if b.state == ended || !b.samePair(s) {
 			continue
 		}
 		if !b.arrived() {
-			s.before, s.until = b.before, b.until
+			s.predecessor, s.predecessorUntil = b.predecessor, b.predecessorUntil
 		} else {
-			s.before, s.until = b, b.arrivedUntil()
-			d.rouse(b)
+			s.predecessor, s.predecessorUntil = b, b.arrivedUntil()
+			d.startPolling(b)
 			d.notify()
 		}
 		return
@@ -184,29 +185,29 @@ func (d *datagrams) remove(s *source) {
 	d.sources = slices.DeleteFunc(d.sources, func(other *source) bool { return other == s })
 }
 
-// rouse makes Receive poll a source. Called with mu held.
-func (d *datagrams) rouse(s *source) {
-	if !slices.Contains(d.awake, s) {
-		d.awake = append(d.awake, s)
+// startPolling makes Receive poll a source. Called with mu held.
+func (d *datagrams) startPolling(s *source) {
+	if !slices.Contains(d.polled, s) {
+		d.polled = append(d.polled, s)
 	}
 }
 
-// lay makes Receive stop polling a source. Called with mu held.
-func (d *datagrams) lay(s *source) {
-	if i := slices.Index(d.awake, s); i >= 0 {
-		d.awake = slices.Delete(d.awake, i, i+1)
-		if i < d.next {
-			d.next--
+// stopPolling makes Receive stop polling a source. Called with mu held.
+func (d *datagrams) stopPolling(s *source) {
+	if i := slices.Index(d.polled, s); i >= 0 {
+		d.polled = slices.Delete(d.polled, i, i+1)
+		if i < d.nextPolled {
+			d.nextPolled--
 		}
 	}
 }
 
-// wake makes Receive poll a source whose sender has rung.
-func (d *datagrams) wake(s *source) {
+// senderRang makes Receive poll a source whose sender has rung.
+func (d *datagrams) senderRang(s *source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s.state == hearing {
-		d.rouse(s)
+	if s.state == receiving {
+		d.startPolling(s)
 		d.notify()
 	}
 }
@@ -217,15 +218,15 @@ func (d *datagrams) wake(s *source) {
 func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.glance()
+	d.checkOne()
 	dropped, waits := 0, false
-	for looks := len(d.awake); looks > 0 && n < len(ds) && dropped == 0; looks-- {
-		if d.next >= len(d.awake) {
-			d.next = 0
+	for looks := len(d.polled); looks > 0 && n < len(ds) && dropped == 0; looks-- {
+		if d.nextPolled >= len(d.polled) {
+			d.nextPolled = 0
 		}
-		s := d.awake[d.next]
-		d.next++
-		if s.waits() {
+		s := d.polled[d.nextPolled]
+		d.nextPolled++
+		if s.waitsForPredecessor() {
 			waits = true
 			continue
 		}
@@ -233,10 +234,10 @@ func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 		wanted, dropped = s.receive(ds[n:])
 		n += wanted
 		if wanted+dropped > 0 {
-			d.turns++
-			s.heard, s.vain = d.turns, 0
-		} else if s.vain++; s.vain*len(d.awake) > spin && s.rest() {
-			d.lay(s)
+			d.activity++
+			s.lastActivity, s.emptyPolls = d.activity, 0
+		} else if s.emptyPolls++; s.emptyPolls*len(d.polled) > spin && s.tryArm() {
+			d.stopPolling(s)
 		}
 	}
 	if n == 0 && (dropped > 0 || waits) {
@@ -245,15 +246,15 @@ func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	return n
 }
 
-// glance polls one source, the next at each call: its sender may have sent without ringing,
+// checkOne polls one source, the next at each call: its sender may have sent without ringing,
 // or the source's goroutine has not run since. Called with mu held.
-func (d *datagrams) glance() {
-	if d.other++; d.other >= len(d.sources) {
-		d.other = 0
+func (d *datagrams) checkOne() {
+	if d.nextChecked++; d.nextChecked >= len(d.sources) {
+		d.nextChecked = 0
 	}
-	if d.other < len(d.sources) {
-		if s := d.sources[d.other]; s.state == hearing && s.arrived() {
-			d.rouse(s)
+	if d.nextChecked < len(d.sources) {
+		if s := d.sources[d.nextChecked]; s.state == receiving && s.arrived() {
+			d.startPolling(s)
 		}
 	}
 }
@@ -262,5 +263,5 @@ func (d *datagrams) glance() {
 func (d *datagrams) Arm() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.awake = slices.DeleteFunc(d.awake, (*source).rest)
+	d.polled = slices.DeleteFunc(d.polled, (*source).tryArm)
 }

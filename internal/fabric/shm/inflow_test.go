@@ -101,7 +101,7 @@ func TestDatagramsAreHeldBackForOneQueueAtMost(t *testing.T) {
 	require.Eventually(t, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.awake) == 2
+		return len(b.polled) == 2
 	}, 20*time.Second, time.Millisecond)
 	before := 0
 	for b.next(t) != "hello" {
@@ -186,7 +186,7 @@ func TestDatagramsOfSilentSendersCostNothing(t *testing.T) {
 	looks := 0
 	for range spin {
 		b.mu.Lock()
-		looks += len(b.awake)
+		looks += len(b.polled)
 		b.mu.Unlock()
 		require.False(t, b.receives())
 	}
@@ -226,7 +226,7 @@ func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &datagrams{notify: func() {}}
 		for range maxSources {
-			d.sources = append(d.sources, &source{d: d, state: deaf, freed: make(chan struct{})})
+			d.sources = append(d.sources, &source{d: d, state: ended, freed: make(chan struct{})})
 		}
 		for range 3 {
 			go d.enter(nil, &endpoint{sock: &socket{fd: -1}})

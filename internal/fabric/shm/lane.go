@@ -63,7 +63,7 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 	p := e.peer
 	if e.sent == e.peerPosted {
 		if err := e.lookUpPosted(); err != nil {
-			e.corrupt(err)
+			e.abort(err)
 			return fabric.Flushed
 		}
 		if e.sent == e.peerPosted && p.waiting.Load() != ownerGone {
@@ -90,7 +90,7 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 	default:
 		if p.waiting.CompareAndSwap(1, 0) {
 			if err := e.sock.ring(); err != nil {
-				e.corrupt(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
+				e.abort(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
 			}
 		}
 	}
@@ -118,12 +118,12 @@ type source struct {
 	freed   chan struct{} // closed when the source has been released
 
 	// Guarded by d.mu, as e's receive queue is until over is closed:
-	state  sourceState
-	heard  int     // d.turns when something was last received
-	vain   int     // how often Receive has found nothing since
-	before *source // whose datagrams before position until are received first; or nil
-	until  uint64
-	last   uint64 // when no longer hearing: the position behind what had arrived by then
+	state            sourceState
+	lastActivity     int     // d.activity when something was last received
+	emptyPolls       int     // how often Receive has found nothing since
+	predecessor      *source // whose datagrams are received first, up to predecessorUntil; or nil
+	predecessorUntil uint64  // position
+	drainUntil       uint64  // when no longer receiving: the position behind what had arrived by then
 }
 
 var sources atomic.Uint64 // how many there have been
@@ -131,9 +131,9 @@ var sources atomic.Uint64 // how many there have been
 type sourceState int
 
 const (
-	hearing sourceState = iota
-	fading              // disconnected; what has arrived is still received
-	deaf                // disconnected; nothing is received any more
+	receiving sourceState = iota
+	draining              // disconnected; what has arrived is still received
+	ended                 // disconnected; nothing is received any more
 )
 
 // open reserves memory and accepts the sender's connection.
@@ -164,11 +164,11 @@ func (s *source) open() error {
 var errTooMuch = errors.New("a sender of datagrams that wants to receive")
 
 // reserve reserves n bytes of the process's budget. If that is used up, it evicts silent
-// sources until they have given back enough, if they have as much. It holds d.room, so
+// sources until they have given back enough, if they have as much. It holds d.reserving, so
 // that no other source takes what they give back, and takes d.mu meanwhile.
 func (s *source) reserve(n int) error {
-	s.d.room.Lock()
-	defer s.d.room.Unlock()
+	s.d.reserving.Lock()
+	defer s.d.reserving.Unlock()
 	s.size = n
 	for {
 		err := s.memory.Reserve(n)
@@ -190,10 +190,10 @@ func (s *source) reserve(n int) error {
 // disconnected, it waits until what had arrived is received, and releases the source.
 func (s *source) watch() {
 	for s.e.Wait() == nil {
-		s.d.wake(s)
+		s.d.senderRang(s)
 	}
 	s.d.mu.Lock()
-	s.fade()
+	s.drain()
 	s.d.mu.Unlock()
 	<-s.over
 	s.release()
@@ -214,10 +214,10 @@ func (s *source) receive(ds []fabric.Datagram) (wanted, dropped int) {
 			dropped++
 		}
 	}
-	if wanted+dropped > 0 && s.state == hearing {
+	if wanted+dropped > 0 && s.state == receiving {
 		s.e.own.posted.Store(s.e.recvPosted)
 	}
-	if s.state == fading && !s.arrived() {
+	if s.state == draining && !s.arrived() {
 		s.end()
 	}
 	return wanted, dropped
@@ -225,7 +225,7 @@ func (s *source) receive(ds []fabric.Datagram) (wanted, dropped int) {
 
 // arrived reports whether there is a datagram to receive. Called with d.mu held.
 func (s *source) arrived() bool {
-	return (s.state != fading || s.e.recvDone < s.last) && s.arrivedAt(s.e.recvDone)
+	return (s.state != draining || s.e.recvDone < s.drainUntil) && s.arrivedAt(s.e.recvDone)
 }
 
 func (s *source) arrivedAt(pos uint64) bool {
@@ -239,12 +239,12 @@ func (s *source) arrivedUntil() uint64 {
 	return first + uint64(sort.Search(s.e.own.recvQueue, func(i int) bool { return !s.arrivedAt(first + uint64(i)) }))
 }
 
-// waits reports whether datagrams of s.before are to be received first. Called with d.mu
-// held.
-func (s *source) waits() bool {
-	b := s.before
-	if b != nil && (b.state == deaf || b.e.recvDone >= s.until || !b.arrived()) {
-		s.before, b = nil, nil
+// waitsForPredecessor reports whether datagrams of s.predecessor are to be received first.
+// Called with d.mu held.
+func (s *source) waitsForPredecessor() bool {
+	b := s.predecessor
+	if b != nil && (b.state == ended || b.e.recvDone >= s.predecessorUntil || !b.arrived()) {
+		s.predecessor, b = nil, nil
 	}
 	return b != nil
 }
@@ -260,7 +260,7 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	}
 	// A disconnected sender may withdraw its last datagram, and send it to another receiver:
 	// of the sender and this end, only one gets to change the word.
-	if s.state == fading && !e.own.slot(e.recvDone).CompareAndSwap(word, word&lapBit) {
+	if s.state == draining && !e.own.slot(e.recvDone).CompareAndSwap(word, word&lapBit) {
 		return false, errNoDatagram
 	}
 	rest := e.own.buffer(e.recvDone)[:n]
@@ -278,26 +278,26 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 
 var errNoDatagram = errors.New("the peer says that it sent what is no datagram")
 
-// rest arms the source, so that its sender rings for the next datagram. It returns false if
+// tryArm arms the source, so that its sender rings for the next datagram. It returns false if
 // one has arrived already, or the source is disconnected. Called with d.mu held.
-func (s *source) rest() bool {
-	s.vain = 0
-	if s.state != hearing {
+func (s *source) tryArm() bool {
+	s.emptyPolls = 0
+	if s.state != receiving {
 		return false
 	}
 	_ = s.e.Arm()
 	return !s.arrived()
 }
 
-// fade disconnects the sender and lets Receive take what has arrived by now; if nothing has,
+// drain disconnects the sender and lets Receive take what has arrived by now; if nothing has,
 // the source ends. Called with d.mu held.
-func (s *source) fade() {
-	if s.state == deaf {
+func (s *source) drain() {
+	if s.state == ended {
 		return
 	}
-	s.dismiss()
+	s.disconnect()
 	if s.arrived() {
-		s.d.rouse(s)
+		s.d.startPolling(s)
 		s.d.notify()
 	} else {
 		s.end()
@@ -307,28 +307,28 @@ func (s *source) fade() {
 // end disconnects the sender and ends the source. What has arrived is lost. Called with d.mu
 // held.
 func (s *source) end() {
-	if s.state == deaf {
+	if s.state == ended {
 		return
 	}
-	s.dismiss()
-	s.state, s.before = deaf, nil
-	s.d.lay(s)
+	s.disconnect()
+	s.state, s.predecessor = ended, nil
+	s.d.stopPolling(s)
 	close(s.over)
 }
 
-// dismiss disconnects the sender, unless that has been done. Called with d.mu held.
-func (s *source) dismiss() {
-	if s.state == hearing {
-		s.state = fading
-		s.tell()
-		s.last = s.arrivedUntil()
+// disconnect disconnects the sender, unless that has been done. Called with d.mu held.
+func (s *source) disconnect() {
+	if s.state == receiving {
+		s.state = draining
+		s.markGone()
+		s.drainUntil = s.arrivedUntil()
 		_ = s.e.Disconnect()
 	}
 }
 
-// tell stores ownerGone, which the sender sees with its next datagram, even if its socket's
+// markGone stores ownerGone, which the sender sees with its next datagram, even if its socket's
 // end has not been noticed there yet.
-func (s *source) tell() {
+func (s *source) markGone() {
 	if s.e.own != nil {
 		s.e.own.waiting.Store(ownerGone)
 	}

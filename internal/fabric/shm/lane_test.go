@@ -159,7 +159,7 @@ func (m mailbox) keepSending(t *testing.T, to mailbox, over <-chan struct{}) {
 func TestDatagramsAreReceivedOrWithdrawn(t *testing.T) {
 	leave := func(b mailbox) {
 		b.mu.Lock()
-		b.sources[0].fade()
+		b.sources[0].drain()
 		b.mu.Unlock()
 	}
 	for name, test := range map[string]struct {
@@ -216,13 +216,13 @@ func TestDatagramsOfASenderThatDoesNotGo(t *testing.T) {
 	s := b.sources[0]
 	posted := s.e.own.posted.Load()
 	h.mu.Lock()
-	s.fade()
+	s.drain()
 	h.write(4)
 	h.mu.Unlock()
-	require.Equal(t, fading, s.state)
+	require.Equal(t, draining, s.state)
 	wanted, dropped := s.receive(make([]fabric.Datagram, 16))
 	require.Equal(t, 4, wanted+dropped)
-	require.Equal(t, deaf, s.state)
+	require.Equal(t, ended, s.state)
 	require.Equal(t, posted, s.e.own.posted.Load())
 }
 
@@ -238,9 +238,9 @@ func TestDatagramsFollowThoseBeforeALaneThatHasEnded(t *testing.T) {
 	defer b.mu.Unlock()
 	b.sources[1].end()
 	third := &source{d: b.datagrams, in: b.sources[0].in, e: b.sources[0].e}
-	b.follow(third)
-	require.Same(t, b.sources[0], third.before)
-	require.EqualValues(t, 4, third.until)
+	b.setPredecessor(third)
+	require.Same(t, b.sources[0], third.predecessor)
+	require.EqualValues(t, 4, third.predecessorUntil)
 }
 
 // Whichever lane of a sender the receiver gets to hear of first, it begins with the one
@@ -285,7 +285,7 @@ func TestDatagramSendersWhoIsBehindWhom(t *testing.T) {
 		"before one from afar": {source{e: sender, in: in, process: 0}, source{e: sender, in: in, process: 1}, false},
 	} {
 		d := datagrams{inflow: inflow{entering: []*source{&test.before, &test.s, &test.before}}}
-		require.Equal(t, test.want, d.isBehind(&test.s), name)
-		require.False(t, d.isBehind(&test.before), name)
+		require.Equal(t, test.want, d.predecessorEnters(&test.s), name)
+		require.False(t, d.predecessorEnters(&test.before), name)
 	}
 }

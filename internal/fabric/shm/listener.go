@@ -28,9 +28,9 @@ const (
 	// has connected. It has the request ready by then.
 	requestTimeout = 5 * time.Second
 
-	// maxSilent is how many connections may wait for their dialers' requests. One
+	// maxRequests is how many connections may wait for their dialers' requests. One
 	// more ends the oldest of them.
-	maxSilent = 256
+	maxRequests = 256
 
 	// socketBacklog is how many connections the kernel queues for the listener's
 	// goroutine; net.core.somaxconn may make it fewer.
@@ -56,8 +56,8 @@ type listener struct {
 
 	readers sync.WaitGroup
 
-	mu     sync.Mutex // guards silent
-	silent []*request // the oldest first
+	mu       sync.Mutex // guards requests
+	requests []*request // the oldest first
 }
 
 // request is a connection whose request has not been read yet.
@@ -153,7 +153,7 @@ func (l *listener) refuseAll() {
 	for len(l.queue) > 0 {
 		select {
 		case e := <-l.queue:
-			e.turnAway(errListenerClosed)
+			e.rejectAndClose(errListenerClosed)
 		default: // Accept was faster
 		}
 	}
@@ -174,7 +174,7 @@ func (l *listener) acceptAll() error {
 			return net.ErrClosed
 		case err == nil:
 			pause = shortest
-			l.begin(fd)
+			l.addRequest(fd)
 		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EAGAIN):
 		case exhausted(err), l.f.persistent:
 			// The connection stays in the kernel's queue, and no event reports when
@@ -232,13 +232,13 @@ func (l *listener) passive(fd int) (*endpoint, error) {
 // drop refuses a connection that was taken.
 func (l *listener) drop(fd int) {
 	if e, err := l.passive(fd); err == nil {
-		e.turnAway(errListenerClosed)
+		e.rejectAndClose(errListenerClosed)
 	}
 }
 
-// begin starts the goroutine that reads a new connection's request, and ends the
-// oldest connection without one if there are more than maxSilent.
-func (l *listener) begin(fd int) {
+// addRequest starts the goroutine that reads a new connection's request, and ends the
+// oldest connection without one if there are more than maxRequests.
+func (l *listener) addRequest(fd int) {
 	e, err := l.passive(fd)
 	if err != nil {
 		return
@@ -248,10 +248,10 @@ func (l *listener) begin(fd int) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.silent = append(l.silent, r)
-	if len(l.silent) > maxSilent {
-		l.silent[0].cancel()
-		l.silent = l.silent[1:]
+	l.requests = append(l.requests, r)
+	if len(l.requests) > maxRequests {
+		l.requests[0].cancel()
+		l.requests = l.requests[1:]
 	}
 	l.readers.Go(func() { l.read(r) })
 }
@@ -265,13 +265,13 @@ func (l *listener) read(r *request) {
 	}
 	r.cancel()
 	l.mu.Lock()
-	l.silent = slices.DeleteFunc(l.silent, func(s *request) bool { return s == r })
+	l.requests = slices.DeleteFunc(l.requests, func(s *request) bool { return s == r })
 	l.mu.Unlock()
 	switch {
 	case l.ctx.Err() != nil:
-		r.e.turnAway(errListenerClosed)
+		r.e.rejectAndClose(errListenerClosed)
 	case errors.Is(err, context.Canceled):
-		r.e.turnAway(wire.Full) // a newer connection has its place
+		r.e.rejectAndClose(wire.Full) // a newer connection has its place
 	case err != nil:
 		r.e.refuse(err)
 		_ = r.e.Close()
@@ -279,7 +279,7 @@ func (l *listener) read(r *request) {
 		select {
 		case l.queue <- r.e:
 		default:
-			r.e.turnAway(wire.Full)
+			r.e.rejectAndClose(wire.Full)
 		}
 	}
 }

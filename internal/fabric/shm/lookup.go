@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bound is a socket, of any user, whose name begins with ourNames.
-type bound struct {
+// namedSocket is a socket, of any user, whose name begins with ourNames.
+type namedSocket struct {
 	name  string
 	owner uint32
 }
@@ -34,36 +34,36 @@ const (
 	listening   = 1 << 10
 )
 
-var errSilent = fmt.Errorf("the kernel does not tell the owners of sockets: %w", errors.ErrUnsupported)
+var errNoOwners = fmt.Errorf("the kernel does not tell the owners of sockets: %w", errors.ErrUnsupported)
 
-// sockets lists all in the given states, or none: the error wraps errSilent if the
+// sockets lists all in the given states, or none: the error wraps errNoOwners if the
 // kernel does not tell, and is that of ctx if it ends before the list does. That
 // takes the longer the more sockets this host has.
-func (f *shm) sockets(ctx context.Context, states uint32) ([]bound, error) {
-	if f.silent {
-		return nil, errSilent
+func (f *shm) sockets(ctx context.Context, states uint32) ([]namedSocket, error) {
+	if f.noSocketLists {
+		return nil, errNoOwners
 	}
 	return diagnose(ctx, states)
 }
 
-// ours reports whether this user has a socket in one of the states whose name
+// ownsSocket reports whether this user has a socket in one of the states whose name
 // matches.
-func (f *shm) ours(states uint32, match func(name string) bool) (bool, error) {
+func (f *shm) ownsSocket(states uint32, match func(name string) bool) (bool, error) {
 	sockets, err := f.sockets(context.Background(), states)
-	return slices.ContainsFunc(sockets, func(s bound) bool {
+	return slices.ContainsFunc(sockets, func(s namedSocket) bool {
 		return s.owner == uint32(os.Geteuid()) && match(s.name)
 	}), err
 }
 
-// answers connects to the listener with a name, for kernels that do not tell, and
+// isOwnListener connects to the listener with a name, for kernels that do not tell, and
 // returns true if it is this user's, or else an error.
-func (f *shm) answers(name string) (bool, error) {
+func (f *shm) isOwnListener(name string) (bool, error) {
 	uid, err := listenerUser(name)
 	if err != nil {
-		return false, fmt.Errorf("%w, and its holder does not answer: %w", errSilent, err)
+		return false, fmt.Errorf("%w, and its holder does not answer: %w", errNoOwners, err)
 	}
 	if uid != uint32(os.Geteuid()) {
-		return false, fmt.Errorf("%w, and its holder is user %d", errSilent, uid)
+		return false, fmt.Errorf("%w, and its holder is user %d", errNoOwners, uid)
 	}
 	return true, nil
 }
@@ -80,10 +80,10 @@ const (
 )
 
 // diagnose asks the kernel for the Unix sockets in the given states.
-func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
+func diagnose(ctx context.Context, states uint32) (found []namedSocket, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return nil, notTold("socket AF_NETLINK", err)
+		return nil, lookupError("socket AF_NETLINK", err)
 	}
 	defer unix.Close(fd)
 
@@ -99,7 +99,7 @@ func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 	b = order.AppendUint32(b, showName|showUID)
 	b = order.AppendUint64(b, ^uint64(0)) // no cookie
 	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, notTold("sendto netlink", err)
+		return nil, lookupError("sendto netlink", err)
 	}
 	answer := make([]byte, 32<<10) // as much as the kernel puts in a part
 	for ctx.Err() == nil {
@@ -109,7 +109,7 @@ func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, notTold("recvfrom netlink", err)
+			return nil, lookupError("recvfrom netlink", err)
 		}
 		done, err := readPart(answer[:n], &found)
 		if err != nil {
@@ -122,18 +122,18 @@ func diagnose(ctx context.Context, states uint32) (found []bound, err error) {
 	return nil, ctx.Err()
 }
 
-// notTold is why the kernel was not asked or did not answer: errSilent, unless this
+// lookupError is why the kernel was not asked or did not answer: errNoOwners, unless this
 // process is short of descriptors or memory, of which there may be more next time.
-func notTold(call string, err error) error {
+func lookupError(call string, err error) error {
 	if exhausted(err) {
 		return os.NewSyscallError(call, err)
 	}
-	return errors.Join(errSilent, os.NewSyscallError(call, err))
+	return errors.Join(errNoOwners, os.NewSyscallError(call, err))
 }
 
 // readPart adds the sockets in a part of the kernel's answer to found, and reports
 // whether the part was the last.
-func readPart(b []byte, found *[]bound) (done bool, err error) {
+func readPart(b []byte, found *[]namedSocket) (done bool, err error) {
 	order := binary.NativeEndian
 	for len(b) >= unix.SizeofNlMsghdr {
 		n, kind := int(order.Uint32(b)), order.Uint16(b[4:])
@@ -146,9 +146,9 @@ func readPart(b []byte, found *[]bound) (done bool, err error) {
 		case kind == unix.NLMSG_DONE:
 			return true, nil
 		case kind == unix.NLMSG_ERROR && len(body) >= 4:
-			return true, errors.Join(errSilent, syscall.Errno(-int32(order.Uint32(body))))
+			return true, errors.Join(errNoOwners, syscall.Errno(-int32(order.Uint32(body))))
 		case kind != unix.SOCK_DIAG_BY_FAMILY || len(body) < sizeofDiagMsg:
-			return true, errSilent
+			return true, errNoOwners
 		}
 		s, err := readSocket(body[sizeofDiagMsg:])
 		if err != nil {
@@ -162,7 +162,7 @@ func readPart(b []byte, found *[]bound) (done bool, err error) {
 }
 
 // readSocket reads the attributes of a socket.
-func readSocket(b []byte) (s bound, err error) {
+func readSocket(b []byte) (s namedSocket, err error) {
 	order := binary.NativeEndian
 	owned := false
 	for len(b) >= unix.SizeofNlAttr {
@@ -180,7 +180,7 @@ func readSocket(b []byte) (s bound, err error) {
 		}
 	}
 	if !owned {
-		return s, errSilent
+		return s, errNoOwners
 	}
 	return s, nil
 }

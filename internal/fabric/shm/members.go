@@ -47,21 +47,21 @@ type members struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	mu      sync.Mutex // guards what follows
-	closed  bool
-	known   map[string]bool // by name: those that have a lane, or are being reached
-	lanes   []*handle
-	closers map[uint32]*closer // by user, so that no user holds up another
-	asked   map[uint32]bool    // users about whom ask is waiting for Config.Trust
-	again   time.Time          // from when on send makes answer look; zero: not at all
-	pause   time.Duration      // of answer after each look
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	known     map[string]bool // by name: those that have a lane, or are being reached
+	lanes     []*handle
+	closers   map[uint32]*closer // by user, so that no user holds up another
+	judging   map[uint32]bool    // users about whom judgeMembersOf waits for Config.Trust
+	lookAfter time.Time          // from when on send makes lookLoop look; zero: not at all
+	pause     time.Duration      // of lookLoop after each look
 }
 
 // resolveGroup is Resolve for a group. It waits until the members that there are have been
 // reached, but not longer than membersWithin.
 func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fabric.AddressHandle, error) {
 	f := d.f.naming(senderName)
-	bell, err := f.listenBy(f.unforeseen(group))
+	bell, err := f.listenBy(f.randomName(group))
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 		bell:    bell,
 		known:   make(map[string]bool),
 		closers: make(map[uint32]*closer),
-		asked:   make(map[uint32]bool),
+		judging: make(map[uint32]bool),
 		pause:   lookPause,
 	}
 	if m.from.Addr().IsUnspecified() {
@@ -84,7 +84,7 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 		m.Close()
 		return nil, err
 	}
-	d.lanes.Go(m.answer)
+	d.goroutines.Go(m.lookLoop)
 	late := time.After(membersWithin)
 	for _, reached := range slices.Concat(found, asked) {
 		select {
@@ -98,30 +98,30 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 	return m, nil
 }
 
-// answer is the goroutine that looks for members when a possible member knocks, or send
+// lookLoop is the goroutine that looks for members when a possible member knocks, or send
 // wakes it. The more knocks have led to none, the longer it pauses between two looks. While
 // the bell's closer is held up (closer.go) it takes no knocks, and only send makes it look.
-func (m *members) answer() {
+func (m *members) lookLoop() {
 	for {
 		var k knocks
 		err := m.bell.sleeper.Sleep(func(uintptr) bool {
-			k = m.bell.letGo()
+			k = m.bell.takeKnocks()
 			return k.any
 		})
 		if err != nil || m.ctx.Err() != nil {
 			return
 		}
-		if !k.any || m.heeds(k) {
+		if !k.any || m.judgeKnocks(k) {
 			found, _, err := m.look(m.ctx)
 			if len(found) > 0 || k.any {
-				m.pace(len(found) > 0)
+				m.adjustPause(len(found) > 0)
 			}
 			if err != nil {
-				m.lookAgain()
+				m.scheduleLook()
 			}
 		}
 		if m.bell.closer.admit() != nil {
-			m.lookAgain()
+			m.scheduleLook()
 		}
 		m.mu.Lock()
 		pause := m.pause
@@ -133,25 +133,25 @@ func (m *members) answer() {
 	}
 }
 
-// heeds reports whether to look for members now, after knocks. For users about whom
-// Config.Trust decides it starts ask, which looks for theirs if they are trusted.
-func (m *members) heeds(k knocks) bool {
+// judgeKnocks reports whether to look for members now, after knocks. For users about whom
+// Config.Trust decides it starts judgeMembersOf, which looks for theirs if they are trusted.
+func (m *members) judgeKnocks(k knocks) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	kin := false
+	trusted := false
 	for uid := range k.users {
 		if !isStranger(uid) {
-			kin = true
-		} else if !m.asked[uid] {
-			m.ask(uid)
+			trusted = true
+		} else if !m.judging[uid] {
+			m.judgeMembersOf(uid)
 		}
 	}
-	return kin || k.more
+	return trusted || k.more
 }
 
-// pace resets answer's pause if a look has found members, or else doubles it, up to
+// adjustPause resets lookLoop's pause if a look has found members, or else doubles it, up to
 // lookAgainAfter.
-func (m *members) pace(found bool) {
+func (m *members) adjustPause(found bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if found {
@@ -168,8 +168,9 @@ type knocks struct {
 	users map[uint32]bool // user IDs of those that have knocked
 }
 
-// letGo accepts and closes the connections queued at a listening socket, at most maxKnocks.
-func (s *socket) letGo() knocks {
+// takeKnocks accepts and closes the connections queued at a listening socket, at most
+// maxKnocks.
+func (s *socket) takeKnocks() knocks {
 	k := knocks{users: make(map[uint32]bool)}
 	for range maxKnocks {
 		if s.closer.admit() != nil {
@@ -209,40 +210,40 @@ func (m *members) look(ctx context.Context) (found, asked []<-chan struct{}, err
 	defer m.mu.Unlock()
 	for _, at := range listeners {
 		switch {
-		case !m.lacks(at):
+		case !m.needsLane(at):
 		case !isStranger(at.owner):
-			found = append(found, m.begin(at))
-		case !m.asked[at.owner]:
-			asked = append(asked, m.ask(at.owner))
+			found = append(found, m.startLane(at))
+		case !m.judging[at.owner]:
+			asked = append(asked, m.judgeMembersOf(at.owner))
 		}
 	}
 	return found, asked, nil
 }
 
 // listeners returns the sockets of the group's members, of all users.
-func (m *members) listeners(ctx context.Context) ([]bound, error) {
-	return m.d.f.naming(memberName).toldAll(ctx, m.group)
+func (m *members) listeners(ctx context.Context) ([]namedSocket, error) {
+	return m.d.f.naming(memberName).findListeners(ctx, m.group)
 }
 
-// ask starts a goroutine that judges a user, which can take Config.Trust any time, and
-// reaches the user's members if it is trusted. It closes the channel at its end. Called with
-// mu held.
-func (m *members) ask(uid uint32) <-chan struct{} {
-	m.asked[uid] = true
+// judgeMembersOf starts a goroutine that judges a user, which can take Config.Trust any time,
+// and reaches the user's members if it is trusted. It closes the channel at its end. Called
+// with mu held.
+func (m *members) judgeMembersOf(uid uint32) <-chan struct{} {
+	m.judging[uid] = true
 	over := make(chan struct{})
-	m.d.lanes.Go(func() {
+	m.d.goroutines.Go(func() {
 		defer close(over)
 		verdict := m.d.f.judge(m.ctx, uid, true)
 		m.mu.Lock()
-		delete(m.asked, uid)
+		delete(m.judging, uid)
 		m.mu.Unlock()
 		if verdict != nil {
 			return
 		}
 		found, err := m.lookFor(uid)
-		m.pace(len(found) > 0)
+		m.adjustPause(len(found) > 0)
 		if err != nil {
-			m.lookAgain()
+			m.scheduleLook()
 		}
 		for _, reached := range found {
 			<-reached
@@ -260,33 +261,33 @@ func (m *members) lookFor(uid uint32) (found []<-chan struct{}, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, at := range listeners {
-		if at.owner == uid && m.lacks(at) {
-			found = append(found, m.begin(at))
+		if at.owner == uid && m.needsLane(at) {
+			found = append(found, m.startLane(at))
 		}
 	}
 	return found, nil
 }
 
-// lacks reports whether a member has no lane and may get one. Called with mu held.
-func (m *members) lacks(at bound) bool {
+// needsLane reports whether a member has no lane and may get one. Called with mu held.
+func (m *members) needsLane(at namedSocket) bool {
 	return !m.closed && len(m.known) < maxMembers && !m.known[at.name]
 }
 
-// begin starts the goroutine of a member, keep, which closes the channel. Called with mu
-// held.
-func (m *members) begin(at bound) <-chan struct{} {
+// startLane starts the goroutine of a member, keepLane, which closes the channel. Called with
+// mu held.
+func (m *members) startLane(at namedSocket) <-chan struct{} {
 	m.known[at.name] = true
 	if m.closers[at.owner] == nil {
 		m.closers[at.owner] = newCloser()
 	}
 	c, reached := m.closers[at.owner], make(chan struct{})
-	m.d.lanes.Go(func() { m.keep(at.name, c, reached) })
+	m.d.goroutines.Go(func() { m.keepLane(at.name, c, reached) })
 	return reached
 }
 
-// keep reaches a member, or fails to, closes reached, and has a lane to the member until one
-// of the two ends it.
-func (m *members) keep(name string, c *closer, reached chan<- struct{}) {
+// keepLane reaches a member, or fails to, closes reached, and has a lane to the member until
+// one of the two ends it.
+func (m *members) keepLane(name string, c *closer, reached chan<- struct{}) {
 	h, err := m.reach(name, c)
 	if err == nil {
 		m.add(h)
@@ -305,7 +306,7 @@ func (m *members) reach(name string, c *closer) (*handle, error) {
 		return nil, err
 	}
 	e := newEndpoint(m.d.f, s, m.from, m.group)
-	e.at = name
+	e.socketName = name
 	ctx, cancel := context.WithTimeout(m.ctx, enterWithin)
 	defer cancel()
 	return newHandle(ctx, e)
@@ -329,15 +330,15 @@ func (m *members) remove(name string, h *handle) {
 	delete(m.known, name)
 	m.lanes = slices.DeleteFunc(m.lanes, func(other *handle) bool { return other == h })
 	m.mu.Unlock()
-	m.lookAgain()
+	m.scheduleLook()
 }
 
-// lookAgain lets send wake answer once lookAgainAfter has passed.
-func (m *members) lookAgain() {
+// scheduleLook lets send wake lookLoop once lookAgainAfter has passed.
+func (m *members) scheduleLook() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.again.IsZero() {
-		m.again = time.Now().Add(lookAgainAfter)
+	if m.lookAfter.IsZero() {
+		m.lookAfter = time.Now().Add(lookAgainAfter)
 	}
 }
 
@@ -349,8 +350,8 @@ func (m *members) send(d *fabric.Datagram) fabric.Status {
 	for _, h := range m.lanes {
 		h.send(d)
 	}
-	if !m.again.IsZero() && time.Now().After(m.again) {
-		m.again = time.Time{}
+	if !m.lookAfter.IsZero() && time.Now().After(m.lookAfter) {
+		m.lookAfter = time.Time{}
 		m.bell.sleeper.Wake()
 	}
 	return fabric.OK
@@ -365,6 +366,6 @@ func (m *members) Close() {
 	}
 	m.mu.Unlock()
 	m.cancel()
-	m.bell.sleeper.Wake() // ends answer, even if closing the bell takes for ever
+	m.bell.sleeper.Wake() // ends lookLoop, even if closing the bell takes for ever
 	_ = m.bell.close()
 }

@@ -153,7 +153,7 @@ func kernels(t *testing.T, test func(t *testing.T, f *shm)) {
 	for _, silent := range []bool{false, true} {
 		t.Run(map[bool]string{false: "this kernel", true: "a silent kernel"}[silent], func(t *testing.T) {
 			f := newFabric(t).(*shm)
-			f.silent = silent
+			f.noSocketLists = silent
 			test(t, f)
 		})
 	}
@@ -176,7 +176,7 @@ func TestAnotherUsersNameIsInNoListenersWay(t *testing.T) {
 
 func listenBesideAStranger(t *testing.T, f *shm, at netip.AddrPort) {
 	l, err := f.Listen(at, 1)
-	if f.silent {
+	if f.noSocketLists {
 		require.ErrorIs(t, err, syscall.EACCES, "dialers could not find it")
 		assert.NotErrorIs(t, err, syscall.EADDRINUSE, "but that is no reason for auto to fail")
 		return
@@ -227,7 +227,7 @@ func TestAnotherUsersFullQueueDelaysNoDialer(t *testing.T) {
 	kernels(t, func(t *testing.T, f *shm) {
 		short, cancel := context.WithCancel(ctx)
 		defer cancel()
-		if f.silent {
+		if f.noSocketLists {
 			short, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 		}
@@ -235,7 +235,7 @@ func TestAnotherUsersFullQueueDelaysNoDialer(t *testing.T) {
 		e := ready(t, ep, err)
 		soon(t, "Connect", func() {
 			_, err := e.Connect(short, nil)
-			if f.silent {
+			if f.noSocketLists {
 				assert.ErrorIs(t, err, context.DeadlineExceeded)
 				return
 			}
@@ -316,7 +316,7 @@ func TestOneUserListensOnceAtAnAddress(t *testing.T) {
 					l, err := f.Listen(a, 1)
 					if err == nil {
 						listeners <- l
-					} else if !f.silent {
+					} else if !f.noSocketLists {
 						// A silent kernel cannot tell who is about to listen.
 						assert.ErrorIs(t, err, syscall.EADDRINUSE)
 					}
@@ -415,14 +415,14 @@ func TestDialersWaitForTheListenerThatTheyPrefer(t *testing.T) {
 func TestNoPartOfTheKernelsAnswerStandsForAll(t *testing.T) {
 	over, cancel := context.WithCancel(ctx)
 	cancel()
-	names, passed, err := newFabric(t).(*shm).told(over, place())
+	names, passed, err := newFabric(t).(*shm).trustedListeners(over, place())
 	assert.Empty(t, names)
 	assert.NoError(t, passed)
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
 func TestKernelsAnswerIsCheckedToItsEnd(t *testing.T) {
-	var found []bound
+	var found []namedSocket
 	for name, test := range map[string]struct {
 		part []byte
 		done bool

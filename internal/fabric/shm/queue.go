@@ -87,20 +87,20 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		status := fabric.Flushed
 		if !e.failed.Load() {
 			if status = e.execute(&wr[i]); status != fabric.OK {
-				e.fail()
+				e.moveToError()
 			}
 		}
 		if status != fabric.OK || wr[i].Signaled {
 			tail := e.tail.Load()
 			e.completions[tail&uint64(len(e.completions)-1)] = sendDone{wr[i].ID, e.posted, status}
 			e.tail.Store(tail + 1)
-			e.event()
+			e.wakeIfArmed()
 		}
 		e.posted++
 	}
 	if e.sent != before && e.peer.waiting.Load() != 0 && e.peer.waiting.Swap(0) != 0 {
 		if err := e.sock.ring(); err != nil {
-			e.corrupt(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
+			e.abort(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
 		}
 	}
 	return nil
@@ -117,7 +117,7 @@ func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
 	p := e.peer
 	if wr.Op != fabric.Write && e.sent == e.peerPosted {
 		if err := e.lookUpPosted(); err != nil {
-			e.corrupt(err)
+			e.abort(err)
 			return fabric.Fatal
 		}
 		if e.sent == e.peerPosted {
@@ -160,11 +160,11 @@ func (e *endpoint) lookUpPosted() error {
 	return nil
 }
 
-// corrupt ends a connection whose peer has broken the protocol, or cannot be woken.
-func (e *endpoint) corrupt(err error) {
+// abort ends a connection whose peer has broken the protocol, or cannot be woken.
+func (e *endpoint) abort(err error) {
 	e.broken.Store(&err)
 	e.notify(fabric.ErrQueuePair, err)
-	e.fail()
+	e.moveToError()
 }
 
 // PostRecv implements [fabric.Endpoint].
@@ -178,14 +178,14 @@ func (e *endpoint) PostRecv(n int) error {
 	e.scratch = e.scratch[:0]
 	e.recvPosted += uint64(n)
 	if e.failed.Load() {
-		e.event()
+		e.wakeIfArmed()
 	} else if e.own != nil {
 		e.own.posted.Store(e.recvPosted)
 	}
 	return nil
 }
 
-// Poll implements [fabric.Endpoint]. After corrupt, one call returns its error.
+// Poll implements [fabric.Endpoint]. After abort, one call returns its error.
 func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 	n := 0
 	for ; n < len(c) && e.head != e.tail.Load(); n++ {
@@ -195,7 +195,7 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 		e.head++
 	}
 	for ; n < len(c) && e.recvDone != e.recvPosted; n++ {
-		if e.drained || !e.arrived(&c[n]) {
+		if e.drained || !e.takeMessage(&c[n]) {
 			if !e.failed.Load() {
 				break
 			}
@@ -210,8 +210,8 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 	return n, *e.broken.Swap(nil)
 }
 
-// arrived takes the next message of the peer's, if there is one.
-func (e *endpoint) arrived(c *fabric.Completion) bool {
+// takeMessage takes the next message of the peer's, if there is one.
+func (e *endpoint) takeMessage(c *fabric.Completion) bool {
 	s := e.own
 	if s == nil {
 		return false
@@ -223,14 +223,14 @@ func (e *endpoint) arrived(c *fabric.Completion) bool {
 	n := int(word &^ (lapBit | sendBit) >> lengthShift)
 	if word&sendBit == 0 {
 		if n > len(s.region) {
-			e.corrupt(fmt.Errorf("the peer says that it wrote %d bytes to memory of %d: %w", n, len(s.region), fabric.ErrQueuePair))
+			e.abort(fmt.Errorf("the peer says that it wrote %d bytes to memory of %d: %w", n, len(s.region), fabric.ErrQueuePair))
 			return false
 		}
 		*c = fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: uint32(word), Len: n}
 		return true
 	}
 	if n > s.recvSize || uint32(word) != 0 {
-		e.corrupt(fmt.Errorf("the peer says that it sent %d bytes to a receive of %d: %w", n, s.recvSize, fabric.ErrQueuePair))
+		e.abort(fmt.Errorf("the peer says that it sent %d bytes to a receive of %d: %w", n, s.recvSize, fabric.ErrQueuePair))
 		return false
 	}
 	// The peer can still write to the buffer, so the completion has a copy.

@@ -41,23 +41,23 @@ func (e *endpoint) reach(ctx context.Context) error {
 // Why a dialer reaches no listener: there is none, or the kernel's queue of one is
 // full.
 var (
-	errNobody = &fabric.RejectError{Reason: fabric.RejectNoListener}
-	errBusy   = errors.New("the listener's queue is full")
+	errNoListener = &fabric.RejectError{Reason: fabric.RejectNoListener}
+	errBusy       = errors.New("the listener's queue is full")
 )
 
 // reachNow connects to the best trusted listener. It asks the kernel for all
 // listeners only if this user has none by a plain name, for the answer takes the
 // longer the more sockets this host has.
 func (e *endpoint) reachNow(ctx context.Context) error {
-	if e.at != "" {
-		return e.reachFirst(ctx, []string{e.at}, true)
+	if e.socketName != "" {
+		return e.reachFirst(ctx, []string{e.socketName}, true)
 	}
 	own := os.Geteuid()
 	if e.reachFirst(ctx, e.f.plainNames(e.remote, own), true) == nil {
 		return nil
 	}
-	found, untrusted, err := e.f.told(ctx, e.remote)
-	if errors.Is(err, errSilent) {
+	found, untrusted, err := e.f.trustedListeners(ctx, e.remote)
+	if errors.Is(err, errNoOwners) {
 		// A listener whose queue is full may be one that is not trusted.
 		return e.reachFirst(ctx, e.f.plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
 	}
@@ -69,7 +69,7 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 		names = append(names, s.name)
 	}
 	err = e.reachFirst(ctx, names, true)
-	if err == errNobody && untrusted != nil {
+	if err == errNoListener && untrusted != nil {
 		return fmt.Errorf("the listener at %v: %w", e.remote, untrusted)
 	}
 	return err
@@ -79,7 +79,7 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 // can take any name. It returns errBusy if the queue of one is full: at once if wait
 // is set, otherwise if none of those behind it connects.
 func (e *endpoint) reachFirst(ctx context.Context, names []string, wait bool) error {
-	result := error(errNobody)
+	result := error(errNoListener)
 	for _, name := range names {
 		err := e.reachAt(ctx, name)
 		switch {
@@ -137,21 +137,21 @@ func (e *endpoint) renewSocket() error {
 	return err
 }
 
-// wantDescriptor lets the listener, now that it is trusted, send the memory.
-func (e *endpoint) wantDescriptor() error {
+// allowDescriptor lets the listener, now that it is trusted, send the memory.
+func (e *endpoint) allowDescriptor() error {
 	if e.sock.rights {
 		return nil // it can anyway
 	}
 	e.sock.rights = true
-	return e.sock.passRights(true)
+	return e.sock.setPassRights(true)
 }
 
-// wantNoMore forbids the listener to send descriptors, if the kernel can, and checks
+// forbidDescriptors forbids the listener to send descriptors, if the kernel can, and checks
 // that the listener has sent nothing behind the first one. An honest listener sends
 // nothing before it has received an answer, except a REJ.
-func (e *endpoint) wantNoMore(ctx context.Context) error {
-	guarded := !e.f.lenient && e.sock.passRights(false) == nil
-	descriptors, err := e.sock.next()
+func (e *endpoint) forbidDescriptors(ctx context.Context) error {
+	guarded := !e.f.noPassRights && e.sock.setPassRights(false) == nil
+	descriptors, err := e.sock.peekDescriptors()
 	switch {
 	case err == unix.EAGAIN:
 		e.sock.rights = !guarded
@@ -164,7 +164,7 @@ func (e *endpoint) wantNoMore(ctx context.Context) error {
 		e.sock.closer.close(descriptor(fd))
 	}
 	if err == nil {
-		err = errAnother
+		err = errHandshake
 	}
 	return err
 }

@@ -42,7 +42,7 @@ type socket struct {
 func (f *shm) newSocket(c *closer) (*socket, error) {
 	s, err := newSocket(c)
 	if err == nil {
-		s.rights = f.lenient || s.passRights(false) != nil
+		s.rights = f.noPassRights || s.setPassRights(false) != nil
 	}
 	return s, err
 }
@@ -70,17 +70,17 @@ func (s *socket) close() error {
 	switch {
 	case s.closed.Swap(true):
 		return os.ErrClosed
-	case s.rights && s.burdened():
+	case s.rights && s.mayHoldDescriptors():
 		s.closer.close(s.sleeper)
 		return nil
 	}
 	return s.sleeper.Close()
 }
 
-// burdened reports whether descriptors may be queued here, which closing the
+// mayHoldDescriptors reports whether descriptors may be queued here, which closing the
 // socket would close. It shuts the socket down for reading, and discards the
 // queued packets before the first one with descriptors.
-func (s *socket) burdened() bool {
+func (s *socket) mayHoldDescriptors() bool {
 	err := errors.Join(
 		unix.Shutdown(s.fd, unix.SHUT_RD),
 		// From now on each packet has its sender's credentials, and the end none.
@@ -115,8 +115,8 @@ func (s *socket) listens() bool {
 // sockets inherit it from their listener's.
 const soPassRights = 83
 
-// passRights allows the peer to queue descriptors here, or forbids it.
-func (s *socket) passRights(yes bool) error {
+// setPassRights allows the peer to queue descriptors here, or forbids it.
+func (s *socket) setPassRights(yes bool) error {
 	value := 0
 	if yes {
 		value = 1
@@ -124,9 +124,9 @@ func (s *socket) passRights(yes bool) error {
 	return os.NewSyscallError("setsockopt SO_PASSRIGHTS", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, soPassRights, value))
 }
 
-// next reports whether the next packet, which it leaves in the queue, has
+// peekDescriptors reports whether the next packet, which it leaves in the queue, has
 // descriptors. It returns EAGAIN if there is no packet.
-func (s *socket) next() (descriptors bool, err error) {
+func (s *socket) peekDescriptors() (descriptors bool, err error) {
 	for {
 		var b [1]byte
 		_, _, flags, _, err := unix.Recvmsg(s.fd, b[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
@@ -140,12 +140,12 @@ func (s *socket) next() (descriptors bool, err error) {
 // queue until it is closed.
 var errDescriptors = fmt.Errorf("the peer sent descriptors that nobody wants: %w", syscall.EPROTO)
 
-// strange returns errDescriptors if the next packet has descriptors.
-func (s *socket) strange() error {
+// checkNoDescriptors returns errDescriptors if the next packet has descriptors.
+func (s *socket) checkNoDescriptors() error {
 	if !s.rights {
 		return nil
 	}
-	if descriptors, err := s.next(); err == nil && descriptors {
+	if descriptors, err := s.peekDescriptors(); err == nil && descriptors {
 		return errDescriptors
 	}
 	return nil
@@ -172,7 +172,7 @@ func (s *socket) receivePacket(b []byte, want bool) (n, fd int, err error) {
 	var oob []byte
 	if want {
 		oob = make([]byte, 64)
-	} else if err := s.strange(); err != nil {
+	} else if err := s.checkNoDescriptors(); err != nil {
 		return 0, -1, err
 	}
 	n, oobn, flags, _, err := unix.Recvmsg(s.fd, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)

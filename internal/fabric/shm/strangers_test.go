@@ -154,7 +154,7 @@ func lenientToo(t *testing.T, test func(t *testing.T, f *shm)) {
 	t.Run("this kernel", func(t *testing.T) { test(t, newFabric(t).(*shm)) })
 	t.Run("a kernel without SO_PASSRIGHTS", func(t *testing.T) {
 		f := newFabric(t).(*shm)
-		f.lenient = true
+		f.noPassRights = true
 		test(t, f)
 	})
 }
@@ -300,7 +300,7 @@ func TestLingeringDescriptorsAreInNoDialersWay(t *testing.T) {
 func TestLingeringDescriptorsEndNoDialing(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t).(*shm)
-	f.lenient, f.silent = true, true
+	f.noPassRights, f.noSocketLists = true, true
 	at := place()
 	p := startAs(t, 1000, "linger server", at, plainName(at))
 	var asking sync.Mutex
@@ -408,7 +408,7 @@ func TestLingeringDescriptorsOfATrustedPeerEndTheConnection(t *testing.T) {
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 
-	f.lenient = true
+	f.noPassRights = true
 	a, b = connectTo(t, f, listen(t, f, 1), options)
 	for _, pair := range [][2]end{{a, b}, {b, a}} {
 		from, to := pair[0], pair[1]

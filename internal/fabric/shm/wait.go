@@ -22,10 +22,10 @@ type waiter struct {
 	arms  atomic.Uint64 // how often Arm has stored a 1 in waiting
 
 	// Used by Wait alone:
-	rings uint64                // doorbells of the peer's
-	hung  bool                  // the socket is not read any more
-	take  func(fd uintptr) bool // takeRing
-	buf   [8]byte
+	rings       uint64                // doorbells of the peer's
+	socketEnded bool                  // the socket is not read any more
+	take        func(fd uintptr) bool // takeRing
+	buf         [8]byte
 }
 
 // Arm implements [fabric.Endpoint].
@@ -38,9 +38,9 @@ func (e *endpoint) Arm() error {
 	return nil
 }
 
-// event wakes Wait, if the endpoint is armed, after a completion for which the
+// wakeIfArmed wakes Wait, if the endpoint is armed, after a completion for which the
 // peer does not ring: of a send, or by a flush.
-func (e *endpoint) event() {
+func (e *endpoint) wakeIfArmed() {
 	if e.armed.Load() && e.armed.Swap(false) {
 		e.sock.sleeper.Wake()
 	}
@@ -60,11 +60,11 @@ func (e *endpoint) Wait() error {
 // takeRing takes a doorbell, or notices the end of the socket. It returns false if
 // Wait is to sleep on.
 func (e *endpoint) takeRing(uintptr) bool {
-	if e.hung {
+	if e.socketEnded {
 		return false
 	}
-	if err := e.sock.strange(); err != nil {
-		e.hung = true
+	if err := e.sock.checkNoDescriptors(); err != nil {
+		e.socketEnded = true
 		e.notify(fabric.ErrQueuePair, fmt.Errorf("%w: %w", err, fabric.ErrQueuePair))
 		return true
 	}
@@ -73,13 +73,13 @@ func (e *endpoint) takeRing(uintptr) bool {
 	case err == unix.EAGAIN:
 		return false
 	case err != nil || n == 0:
-		e.hung = true
+		e.socketEnded = true
 		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
 	default:
 		// An honest peer rings once for each 1 in waiting, which only Arm stores.
 		e.rings++
 		if e.rings > e.arms.Load() {
-			e.hung = true
+			e.socketEnded = true
 			e.notify(fabric.ErrQueuePair, fmt.Errorf("the peer rings when nobody sleeps: %w", fabric.ErrQueuePair))
 		}
 	}
