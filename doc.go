@@ -119,7 +119,7 @@
 // A Write does not wait for the receiver. The first datagram to an address is sent when its
 // receiver has been found, well under a millisecond later. Close waits for that, a second at
 // most; a program that exits without Close may exit before. Over rdma Close also tells those who
-// send to the PacketConn, so that their next datagrams go to whoever has the address then.
+// send to the PacketConn, so that their next datagrams go to the next owner of the address.
 //
 // [ListenMulticast] and [pconn.Conn.JoinGroup] receive what is sent to a group: a multicast
 // address and a port, to which any PacketConn may send. A member has a separate queue for each
