@@ -1,7 +1,6 @@
 package ringnet
 
 import (
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -270,32 +269,15 @@ func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
 // the link.
 func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
 	delayTCP(t, time.Hour)
-	f := &falling{Fabric: sim.New(sim.Link{})}
+	var failed atomic.Bool
+	f := &hooked{Fabric: sim.New(sim.Link{}), confirm: func(func() error) error {
+		failed.Store(true)
+		return fabric.ErrDisconnected
+	}}
 	better(t, f, sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: connection reset by peer", "rdma: TCP was connected first")
-	require.True(t, f.fallen.Load())
-}
-
-// falling is a fabric whose dialed connections fail at Confirm.
-type falling struct {
-	fabric.Fabric
-	fallen atomic.Bool
-}
-
-func (f *falling) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	ep, err := f.Fabric.Dial(ctx, local, remote)
-	return fallingEndpoint{ep, f}, err
-}
-
-type fallingEndpoint struct {
-	fabric.Endpoint
-	f *falling
-}
-
-func (e fallingEndpoint) Confirm() error {
-	e.f.fallen.Store(true)
-	return fabric.ErrDisconnected
+	require.True(t, failed.Load())
 }
 
 func TestAutoErrorsAreTemporaryWhereThoseOfTCPAre(t *testing.T) {

@@ -35,25 +35,18 @@ func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
 
 func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
 	delayTCP(t, time.Hour)
-	f := &squatted{Fabric: sim.New(sim.Link{}), times: 3}
+	inUse := 3
+	f := &hooked{Fabric: sim.New(sim.Link{}), listen: func(listen func() (fabric.Listener, error)) (fabric.Listener, error) {
+		if inUse > 0 {
+			inUse--
+			return nil, syscall.EADDRINUSE
+		}
+		return listen()
+	}}
 	better(t, nil, f)
 	l := listenAuto(t, "127.0.0.1:0")
-	require.Zero(t, f.times)
+	require.Zero(t, inUse)
 	requireCarried(t, l, Dialer{}, "rdma")
-}
-
-// squatted is a fabric whose next Listens, as many as times, find the port in use.
-type squatted struct {
-	fabric.Fabric
-	times int
-}
-
-func (f *squatted) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
-	if f.times > 0 {
-		f.times--
-		return nil, syscall.EADDRINUSE
-	}
-	return f.Fabric.Listen(local, backlog)
 }
 
 func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
@@ -101,11 +94,11 @@ func TestAutoListenerOutlivesABetterNetworkButNotTCP(t *testing.T) {
 // must be refused, and not wait.
 func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
 	delayTCP(t, time.Hour)
-	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
-	better(t, nil, f)
+	fail := make(chan struct{})
+	better(t, nil, failing(fail))
 	l := listenAuto(t, "127.0.0.1:0")
 	require.Len(t, l.PassedOver(), 1)
-	close(f.fail)
+	close(fail)
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: conn")
 	require.Len(t, l.PassedOver(), 2)
 	require.ErrorIs(t, l.PassedOver()[1], syscall.ENETDOWN)
@@ -114,25 +107,12 @@ func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
 	require.Len(t, l.PassedOver(), 2)
 }
 
-// failing is a fabric whose listeners accept nothing, and fail once fail is closed.
-type failing struct {
-	fabric.Fabric
-	fail chan struct{}
-}
-
-func (f *failing) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
-	l, err := f.Fabric.Listen(local, backlog)
-	return failingListener{l, f.fail}, err
-}
-
-type failingListener struct {
-	fabric.Listener
-	fail chan struct{}
-}
-
-func (l failingListener) Accept() (fabric.Endpoint, error) {
-	<-l.fail
-	return nil, fabric.ErrDeviceRemoved
+// failing returns a fabric whose listeners accept nothing, and fail once fail is closed.
+func failing(fail <-chan struct{}) *hooked {
+	return &hooked{Fabric: sim.New(sim.Link{}), accept: func(func() (fabric.Endpoint, error)) (fabric.Endpoint, error) {
+		<-fail
+		return nil, fabric.ErrDeviceRemoved
+	}}
 }
 
 func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {

@@ -107,12 +107,12 @@ func TestListenWithoutLimits(t *testing.T) {
 }
 
 func TestAcceptFailsWhenTheDeviceIsRemoved(t *testing.T) {
-	f := &failing{Fabric: sim.New(sim.Link{}), fail: make(chan struct{})}
-	better(t, nil, f)
+	fail := make(chan struct{})
+	better(t, nil, failing(fail))
 	l, err := Listen("rdma", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	close(f.fail)
+	close(fail)
 	_, err = l.Accept()
 	requireOpError(t, err, "accept", "rdma", l.Addr().String(), syscall.ENETDOWN)
 	require.ErrorIs(t, err, fabric.ErrDeviceRemoved)
@@ -309,29 +309,11 @@ func TestAcceptSurvivesAPeerThatFailsItsHandshake(t *testing.T) {
 	s.Close()
 }
 
-// closingBadly is a fabric whose listeners return an error from Close.
-type closingBadly struct {
-	fabric.Fabric
-	err error
-}
-
-func (f closingBadly) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
-	l, err := f.Fabric.Listen(local, backlog)
-	return badlyClosed{l, f.err}, err
-}
-
-type badlyClosed struct {
-	fabric.Listener
-	err error
-}
-
-func (l badlyClosed) Close() error {
-	_ = l.Listener.Close()
-	return l.err
-}
-
 func TestListenerCloseReturnsTheErrorOfTheFabricAsPackageNetWould(t *testing.T) {
-	better(t, nil, closingBadly{sim.New(sim.Link{}), syscall.EIO})
+	better(t, nil, &hooked{Fabric: sim.New(sim.Link{}), close: func(closeListener func() error) error {
+		_ = closeListener()
+		return syscall.EIO
+	}})
 	l, err := Listen("rdma", "127.0.0.1:0")
 	require.NoError(t, err)
 	requireOpError(t, l.Close(), "close", "rdma", l.Addr().String(), syscall.EIO)

@@ -1,7 +1,6 @@
 package ringnet
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"syscall"
@@ -11,47 +10,32 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/deadline"
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// interrupted is a fabric that calls then whenever a request of a dialer has been answered.
-type interrupted struct {
-	fabric.Fabric
-	then func()
-}
-
-func (f *interrupted) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	ep, err := f.Fabric.Dial(ctx, local, remote)
-	return interruptedEndpoint{ep, f.then}, err
-}
-
-type interruptedEndpoint struct {
-	fabric.Endpoint
-	then func()
-}
-
-func (e interruptedEndpoint) Connect(ctx context.Context, private []byte) ([]byte, error) {
-	answer, err := e.Endpoint.Connect(ctx, private)
-	if err == nil {
-		e.then()
-	}
-	return answer, err
+// interrupted returns a fabric that calls then whenever a request of a dialer has been
+// answered.
+func interrupted(then func()) *hooked {
+	return &hooked{Fabric: sim.New(sim.Link{}), connect: func(connect func() ([]byte, error)) ([]byte, error) {
+		answer, err := connect()
+		if err == nil {
+			then()
+		}
+		return answer, err
+	}}
 }
 
 // A listener closes when it has answered, and another one takes its port: auto reaches the
 // second, as TCP does.
 func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
 	delayTCP(t, time.Hour)
-	f := &interrupted{Fabric: sim.New(sim.Link{})}
-	better(t, f, nil)
-	first := listenAuto(t, "127.0.0.1:0")
-	var second *AutoListener
-	f.then = func() {
+	var first, second *AutoListener
+	better(t, interrupted(func() {
 		require.NoError(t, first.Close())
 		second = listenAuto(t, first.Addr().String())
-	}
+	}), nil)
+	first = listenAuto(t, "127.0.0.1:0")
 	c := dialAuto(t, Dialer{}, first.Addr().String())
 	require.Equal(t, "tcp", c.LocalAddr().Network())
 	requireConnected(t, c, second)
@@ -61,10 +45,9 @@ func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
 // A listener closes when it has answered, and nobody takes its port.
 func TestAutoFailsAsTCPDoesWhenTheListenerHasEnded(t *testing.T) {
 	delayTCP(t, time.Hour)
-	f := &interrupted{Fabric: sim.New(sim.Link{})}
-	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	f.then = func() { require.NoError(t, l.Close()) }
+	var l *AutoListener
+	better(t, interrupted(func() { require.NoError(t, l.Close()) }), nil)
+	l = listenAuto(t, "127.0.0.1:0")
 	_, err := Dial("auto", l.Addr().String())
 	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
 }

@@ -201,30 +201,23 @@ func rawDial(t *testing.T, f fabric.Fabric, to net.Addr, port uint16, answered f
 	t.Helper()
 	remote, err := addrPort(to)
 	require.NoError(t, err)
+	f = &hooked{Fabric: f, confirm: func(confirm func() error) error {
+		if err := answered(); err != nil {
+			return err
+		}
+		return confirm()
+	}}
 	ep, err := f.Dial(t.Context(), netip.AddrPort{}, remote)
 	require.NoError(t, err)
 	cfg, err := (*Config)(nil).Link()
 	require.NoError(t, err)
 	cfg.Proof = port
-	s, err := link.Dial(t.Context(), confirming{ep, answered}, cfg)
+	s, err := link.Dial(t.Context(), ep, cfg)
 	if err == nil {
 		s.Link().Abort()
 		err = s.Close(0)
 	}
 	return err
-}
-
-// confirming is an endpoint that calls before at Confirm.
-type confirming struct {
-	fabric.Endpoint
-	before func() error
-}
-
-func (e confirming) Confirm() error {
-	if err := e.before(); err != nil {
-		return err
-	}
-	return e.Endpoint.Confirm()
 }
 
 // anyPort returns a port that nothing uses and that the kernel gives only to programs that

@@ -153,49 +153,33 @@ func TestDialOfAFullBacklogHasAnEnd(t *testing.T) {
 	})
 }
 
-// refusing is a fabric that answers the first requests with errors of its own.
-type refusing struct {
-	fabric.Fabric
-	answers []error
-	asked   atomic.Int32
-}
-
-func (f *refusing) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	ep, err := f.Fabric.Dial(ctx, local, remote)
-	return refused{ep, f}, err
-}
-
-type refused struct {
-	fabric.Endpoint
-	f *refusing
-}
-
-func (e refused) Connect(ctx context.Context, private []byte) ([]byte, error) {
-	if n := int(e.f.asked.Add(1)); n <= len(e.f.answers) {
-		return nil, e.f.answers[n-1]
-	}
-	return e.Endpoint.Connect(ctx, private)
-}
-
-func simulateRefusing(t *testing.T, answers ...error) *refusing {
+// simulateRefusing makes the network "refusing", which answers the first requests with the
+// given errors, and counts all requests.
+func simulateRefusing(t *testing.T, answers ...error) (asked *atomic.Int32) {
 	n := sim.New(sim.Link{})
 	simulate(t, n)
-	f := &refusing{Fabric: n, answers: answers}
+	asked = new(atomic.Int32)
+	f := &hooked{Fabric: n, connect: func(connect func() ([]byte, error)) ([]byte, error) {
+		if i := int(asked.Add(1)); i <= len(answers) {
+			return nil, answers[i-1]
+		}
+		return connect()
+	}}
 	networks["refusing"] = network{"refusing", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
 	t.Cleanup(func() { delete(networks, "refusing") })
-	return f
+	return asked
 }
 
 // The peer's connection manager still has a connection of the same queue pair, and refuses
 // the request as stale.
 func TestDialRepeatsARequestRefusedAsStale(t *testing.T) {
 	stale := &fabric.RejectError{Reason: fabric.RejectStale}
-	f := simulateRefusing(t, stale, stale, stale)
+	asked := simulateRefusing(t, stale, stale, stale)
 	l := host{"refusing", "10.0.0.1"}.listen(t, ListenConfig{})
 	c, err := Dial("refusing", l.Addr().String())
 	require.NoError(t, err)
 	defer c.Close()
-	require.EqualValues(t, 4, f.asked.Load())
+	require.EqualValues(t, 4, asked.Load())
 }
 
 func TestDialRepeatsNoRequestRefusedForGood(t *testing.T) {
@@ -205,10 +189,10 @@ func TestDialRepeatsNoRequestRefusedForGood(t *testing.T) {
 		{Reason: fabric.RejectConsumer, Private: wire.Reject{Reason: "not on a Sunday"}.Append(nil)},
 		{Reason: 5},
 	} {
-		f := simulateRefusing(t, answer)
+		asked := simulateRefusing(t, answer)
 		_, err := Dial("refusing", "10.0.0.1:80")
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.EqualValues(t, 1, f.asked.Load(), "%v", answer)
+		require.EqualValues(t, 1, asked.Load(), "%v", answer)
 	}
 }
 

@@ -18,28 +18,15 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// crowd is a fabric that counts the requests that are under way.
-type crowd struct {
-	fabric.Fabric
-	now, most atomic.Int32
-}
+// crowd counts the requests that are under way.
+type crowd struct{ now, most atomic.Int32 }
 
-func (f *crowd) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	ep, err := f.Fabric.Dial(ctx, local, remote)
-	return oneOfMany{ep, f}, err
-}
-
-type oneOfMany struct {
-	fabric.Endpoint
-	crowd *crowd
-}
-
-func (e oneOfMany) Connect(ctx context.Context, private []byte) ([]byte, error) {
-	now := e.crowd.now.Add(1)
-	defer e.crowd.now.Add(-1)
-	for most := e.crowd.most.Load(); now > most && !e.crowd.most.CompareAndSwap(most, now); most = e.crowd.most.Load() {
+func (c *crowd) connect(connect func() ([]byte, error)) ([]byte, error) {
+	now := c.now.Add(1)
+	defer c.now.Add(-1)
+	for most := c.most.Load(); now > most && !c.most.CompareAndSwap(most, now); most = c.most.Load() {
 	}
-	return e.Endpoint.Connect(ctx, private)
+	return connect()
 }
 
 // simulateCrowd makes the network "crowd", whose requests have a limit as those
@@ -49,14 +36,15 @@ func simulateCrowd(t *testing.T) *crowd {
 	for i := range byte(100) {
 		n.Blackhole(netip.AddrFrom4([4]byte{10, 0, 0, 5 + i}))
 	}
-	f := &crowd{Fabric: n}
+	c := new(crowd)
+	f := &hooked{Fabric: n, connect: c.connect}
 	networks["crowd"] = network{"crowd", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
 	requestLimits["crowd"] = newRequestLimit()
 	t.Cleanup(func() {
 		delete(networks, "crowd")
 		delete(requestLimits, "crowd")
 	})
-	return f
+	return c
 }
 
 // dialSilentHosts makes many dials to each of several silent hosts, which wait for an

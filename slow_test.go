@@ -1,8 +1,6 @@
 package ringnet
 
 import (
-	"context"
-	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,28 +11,16 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// slow is a fabric whose PostSend takes 10 ms.
-type slow struct{ fabric.Fabric }
-
-func (f slow) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	ep, err := f.Fabric.Dial(ctx, local, remote)
-	return slowEndpoint{ep}, err
-}
-
-type slowEndpoint struct{ fabric.Endpoint }
-
-func (e slowEndpoint) PostSend(wr []fabric.WorkRequest) error {
-	time.Sleep(10 * time.Millisecond)
-	return e.Endpoint.PostSend(wr)
-}
-
 // If the peer's application does not close, the times that its stream and that the link
 // wait for it pass at the same moment. A PostSend that is under way then returns before the
 // endpoint is closed.
 func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) })
-		f := slow{sim.New(sim.Link{Latency: time.Millisecond})}
+		f := &hooked{Fabric: sim.New(sim.Link{Latency: time.Millisecond}), postSend: func(post func() error) error {
+			time.Sleep(10 * time.Millisecond)
+			return post()
+		}}
 		networks["slow"] = network{"slow", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
 
 		t.Cleanup(func() { delete(networks, "slow") })

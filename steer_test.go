@@ -17,15 +17,10 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// counted is a fabric that counts the calls of Dial.
-type counted struct {
-	fabric.Fabric
-	dials atomic.Int32
-}
-
-func (f *counted) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	f.dials.Add(1)
-	return f.Fabric.Dial(ctx, local, remote)
+// counted returns a fabric that counts the calls of Dial.
+func counted(f fabric.Fabric) (_ *hooked, dials *atomic.Int32) {
+	dials = new(atomic.Int32)
+	return &hooked{Fabric: f, dial: func() { dials.Add(1) }}, dials
 }
 
 // outlive makes all that is remembered expire.
@@ -40,7 +35,8 @@ func (m *failureMemory) outlive() {
 
 func TestAutoRemembersForAMinuteWhatOnlyTCPConnects(t *testing.T) {
 	delayTCP(t, time.Hour)
-	shm, rdma := &counted{Fabric: sim.New(sim.Link{})}, &counted{Fabric: sim.New(sim.Link{})}
+	shm, shmDials := counted(sim.New(sim.Link{}))
+	rdma, rdmaDials := counted(sim.New(sim.Link{}))
 	better(t, shm, rdma)
 	server := listenTCP(t, "127.0.0.1:0")
 	for range 3 {
@@ -48,22 +44,22 @@ func TestAutoRemembersForAMinuteWhatOnlyTCPConnects(t *testing.T) {
 		requireCodes(t, c, ReasonNoListener, ReasonNoListener)
 		requireReasons(t, c, "shm: connect: connection refused", "rdma: connect: connection refused")
 	}
-	require.EqualValues(t, 1, shm.dials.Load())
-	require.EqualValues(t, 1, rdma.dials.Load())
+	require.EqualValues(t, 1, shmDials.Load())
+	require.EqualValues(t, 1, rdmaDials.Load())
 	failures.outlive()
 	dialAuto(t, Dialer{}, server.Addr().String())
-	require.EqualValues(t, 2, shm.dials.Load())
+	require.EqualValues(t, 2, shmDials.Load())
 
 	// A failure at one address does not count for another.
 	dialAuto(t, Dialer{}, listenTCP(t, "127.0.0.1:0").Addr().String())
-	require.EqualValues(t, 3, shm.dials.Load())
+	require.EqualValues(t, 3, shmDials.Load())
 }
 
 // Only the first dial waits for a silent network.
 func TestAutoRemembersASilentNetwork(t *testing.T) {
 	rdma := sim.New(sim.Link{})
 	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	f := &counted{Fabric: rdma}
+	f, dials := counted(rdma)
 	better(t, nil, f)
 	delayTCP(t, time.Second)
 	server := listenTCP(t, "127.0.0.1:0")
@@ -72,7 +68,7 @@ func TestAutoRemembersASilentNetwork(t *testing.T) {
 		requireCodes(t, c, ReasonOther, ReasonSilent)
 		delayTCP(t, time.Hour) // the test would take hours if auto waited again
 	}
-	require.EqualValues(t, 1, f.dials.Load())
+	require.EqualValues(t, 1, dials.Load())
 }
 
 // If TCP does not connect either, the peer may not have started yet.
