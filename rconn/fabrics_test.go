@@ -59,7 +59,7 @@ func overEachFabricInRealTime(t *testing.T, test func(t *testing.T, v venue)) {
 	})
 	t.Run("sim slow", func(t *testing.T) {
 		n := sim.New(sim.Link{Spin: 100})
-		test(t, venue{Fabric: slowFabric{n}, addr: simAddr})
+		test(t, venue{Fabric: slow(n), addr: simAddr})
 		require.Zero(t, n.RNR(), "receiver not ready")
 	})
 	t.Run("shm", func(t *testing.T) { test(t, shmVenue(t)) })

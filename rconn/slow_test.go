@@ -1,9 +1,7 @@
 package rconn_test
 
 import (
-	"context"
 	"math/rand/v2"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -13,35 +11,14 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-// slowFabric's PostSend takes a while, as soft-RoCE's does, in real time.
-type slowFabric struct{ fabric.Fabric }
-
-const slowTime = 20 * time.Microsecond
-
-func (f slowFabric) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	ep, err := f.Fabric.Dial(ctx, local, remote)
-	return slowEndpoint{ep}, err
-}
-
-func (f slowFabric) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
-	l, err := f.Fabric.Listen(local, backlog)
-	return slowListener{l}, err
-}
-
-type slowListener struct{ fabric.Listener }
-
-func (l slowListener) Accept() (fabric.Endpoint, error) {
-	ep, err := l.Listener.Accept()
-	return slowEndpoint{ep}, err
-}
-
-type slowEndpoint struct{ fabric.Endpoint }
-
-func (e slowEndpoint) PostSend(wr []fabric.WorkRequest) error {
-	err := e.Endpoint.PostSend(wr)
-	for start := time.Now(); time.Since(start) < slowTime; {
-	}
-	return err
+// slow returns a fabric whose PostSend takes a while, as soft-RoCE's does, in real time.
+func slow(f fabric.Fabric) *hooked {
+	return &hooked{Fabric: f, both: true, postSend: func(post func() error) error {
+		err := post()
+		for start := time.Now(); time.Since(start) < 20*time.Microsecond; {
+		}
+		return err
+	}}
 }
 
 // Where posting takes so long that sends have completed when it returns, each Write finds
@@ -49,7 +26,7 @@ func (e slowEndpoint) PostSend(wr []fabric.WorkRequest) error {
 // the last ones go too.
 func TestSlowPostingMakesFewMessagesOfManySmallWrites(t *testing.T) {
 	n := sim.New(sim.Link{})
-	v := venue{Fabric: slowFabric{n}, addr: simAddr}
+	v := venue{Fabric: slow(n), addr: simAddr}
 	c, s := v.connect(t, nil, nil)
 	writes := v.times(20_000)
 	atOnce(t, func() error {
@@ -69,7 +46,7 @@ func TestSlowPostingMakesFewMessagesOfManySmallWrites(t *testing.T) {
 func TestSlowPostingInBothDirections(t *testing.T) {
 	for _, most := range []int{100, 3000, 200_000} {
 		n := sim.New(sim.Link{Spin: 100})
-		v := venue{Fabric: slowFabric{n}, addr: simAddr}
+		v := venue{Fabric: slow(n), addr: simAddr}
 		c, s := v.connect(t, nil, tight)
 		total := v.times(2000) * most / 10
 		atOnce(t,
