@@ -12,7 +12,7 @@ import (
 )
 
 // A dialed Conn takes its receiver's answers, however the zone in its address was written.
-func TestZoneOfWhoWasDialed(t *testing.T) {
+func TestDialedZoneMayBeWrittenInAnyForm(t *testing.T) {
 	lo, err := net.InterfaceByIndex(1)
 	require.NoError(t, err)
 	for dialed, from := range map[string]string{

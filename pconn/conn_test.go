@@ -175,7 +175,7 @@ func TestWritesDoNotWaitForReceiversToBeFound(t *testing.T) {
 	})
 }
 
-func TestWhatWaitsForReceiversIsBounded(t *testing.T) {
+func TestWritesHeldForReceiversAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{resolve: func(ctx context.Context, _ netip.AddrPort) error { <-ctx.Done(); return ctx.Err() }}
 		c := open(t, p, netip.AddrPort{})
@@ -204,7 +204,7 @@ func TestWhatWaitsForReceiversIsBounded(t *testing.T) {
 
 // A receiver that does not answer takes no more of the room than others that are being
 // looked for.
-func TestASilentReceiverLeavesRoomForOthers(t *testing.T) {
+func TestReceiverThatIsSilentLeavesRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := make(chan struct{})
 		p := &post{resolve: func(ctx context.Context, to netip.AddrPort) error {
@@ -242,7 +242,7 @@ func TestASilentReceiverLeavesRoomForOthers(t *testing.T) {
 
 // If a receiver does not answer, the error is EHOSTUNREACH, as for UDP, and not that of a
 // deadline, for the caller has set none.
-func TestDialedReceiverThatDoesNotAnswer(t *testing.T) {
+func TestReceiverThatDoesNotAnswerIsUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{resolve: func(ctx context.Context, _ netip.AddrPort) error { <-ctx.Done(); return ctx.Err() }}
 		c := open(t, p, there)
@@ -255,7 +255,7 @@ func TestDialedReceiverThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestReadOfNothing(t *testing.T) {
+func TestReadIntoNothingDoesNotWait(t *testing.T) {
 	p := &post{}
 	c := open(t, p, netip.AddrPort{})
 	p.arrives(there, wire.DatagramHeader{SourcePort: 2}, "x")
@@ -353,7 +353,7 @@ func TestReceiverThatMakesRoomIsAskedAgain(t *testing.T) {
 	})
 }
 
-func TestDialedIsToldOnceThatNobodyIsThere(t *testing.T) {
+func TestDialedConnFailsOnceWithoutAReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{resolve: func(context.Context, netip.AddrPort) error {
 			return &fabric.RejectError{Reason: fabric.RejectNoListener}
@@ -377,7 +377,7 @@ func TestDialedIsToldOnceThatNobodyIsThere(t *testing.T) {
 	})
 }
 
-func TestStatsTellWhatIsMissing(t *testing.T) {
+func TestStatsCountMissingDatagrams(t *testing.T) {
 	p := &post{}
 	c := open(t, p, netip.AddrPort{})
 	for _, sequence := range []uint32{0, 1, 4, 5, 5, 3, 4} {
@@ -394,7 +394,7 @@ func TestStatsTellWhatIsMissing(t *testing.T) {
 	require.EqualValues(t, 7+2*5, c.Stats().BytesReceived)
 }
 
-func TestStatsCountWhatTheReceiverRefuses(t *testing.T) {
+func TestStatsCountRefusedDatagrams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{status: func(netip.AddrPort) fabric.Status { return fabric.RNRRetryExceeded }}
 		c := open(t, p, netip.AddrPort{})
@@ -539,7 +539,7 @@ func FuzzArrivals(f *testing.F) {
 
 // If there was no receiver when a try began, datagrams that were written later are tried
 // again.
-func TestWhatComesAfterARefusedRequestIsResolvedAgain(t *testing.T) {
+func TestReceiverIsLookedForAgainForLaterWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan error)
 		p := &post{resolve: func(context.Context, netip.AddrPort) error { return <-asked }}
@@ -557,7 +557,7 @@ func TestWhatComesAfterARefusedRequestIsResolvedAgain(t *testing.T) {
 }
 
 // Datagrams that come by different ways have sequence numbers of their own.
-func TestAStreamForEachWay(t *testing.T) {
+func TestMissedIsCountedForEachWay(t *testing.T) {
 	p := &post{}
 	c := open(t, p, netip.AddrPort{})
 	group := fabric.Via{To: netip.MustParseAddr("239.1.2.3")}
@@ -616,7 +616,7 @@ func TestGroups(t *testing.T) {
 
 // A Conn that answers many senders whose addresses do not answer, because they are forged for
 // example, goes on sending to the others.
-func TestReceiversThatDoNotAnswerAreInNobodysWay(t *testing.T) {
+func TestReceiversThatDoNotAnswerDelayNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{resolve: func(ctx context.Context, to netip.AddrPort) error {
 			if to == there {
@@ -649,7 +649,7 @@ func TestReceiversThatDoNotAnswerAreInNobodysWay(t *testing.T) {
 
 // A receiver takes the first of the datagrams that wait for it, and goes: its successor gets
 // the rest.
-func TestReceiverReplacedWhileItGetsWhatHasWaited(t *testing.T) {
+func TestReceiverReplacedWhileItGetsHeldDatagrams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		resolved, got := 0, 0
@@ -680,7 +680,7 @@ func TestReceiverReplacedWhileItGetsWhatHasWaited(t *testing.T) {
 
 // More receivers go at once than a Conn looks for at a time: datagrams to those that it gives
 // up are dropped, and counted.
-func TestManyReceiversThatHaveGone(t *testing.T) {
+func TestReceiversThatGoAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := false
 		p := &post{

@@ -34,7 +34,7 @@ func TestWritesAfterCloseAreErrClosed(t *testing.T) {
 }
 
 // The error of a receiver that refuses differs from that of an address without a receiver.
-func TestDialedIsToldWhyItsReceiverRefuses(t *testing.T) {
+func TestDialedConnFailsWithTheReceiversReason(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		reject error

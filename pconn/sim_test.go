@@ -196,7 +196,7 @@ func TestMissedIsExact(t *testing.T) {
 
 // Missed does not count datagrams that were sent while a Conn was not a member of the group,
 // or to other addresses.
-func TestMissedIsOfWhatWasSentHere(t *testing.T) {
+func TestMissedLeavesOutWhatWasNotSentHere(t *testing.T) {
 	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
 		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "0.0.0.0:0")
 		g := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("239.1.2.3:7"))
@@ -252,7 +252,7 @@ func TestMissedCountsWhatWasSentWhileTheCableWasCut(t *testing.T) {
 
 // Reads and writes that are under way when the device is removed, or begin later, fail. They
 // do not wait for Close.
-func TestADeviceThatIsRemovedIsTold(t *testing.T) {
+func TestDeviceRemovedFailsAllCalls(t *testing.T) {
 	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
 		c, err := pconn.Listen(n, pconn.Options{Network: "sim", Local: netip.MustParseAddrPort("10.0.0.1:1")})
 		require.NoError(t, err)

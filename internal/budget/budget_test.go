@@ -80,7 +80,7 @@ func TestSetLimit(t *testing.T) {
 	require.NoError(t, a.Reserve(100))
 }
 
-func TestManyReserveAtOnce(t *testing.T) {
+func TestReserveManyAtOnce(t *testing.T) {
 	b := limited(100, Unlimited)
 	var all sync.WaitGroup
 	for range 8 {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPassesAtItsTimeAndNotBefore(t *testing.T) {
+func TestDeadlinePassesAtItsTimeAndNotBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New()
 		d.Set(time.Now().Add(time.Second))
@@ -35,7 +35,7 @@ func TestWaiterFollowsTheDeadlineWhenItMoves(t *testing.T) {
 	})
 }
 
-func TestPastDeadlinePassesAtOnceAndZeroNever(t *testing.T) {
+func TestDeadlineInThePastPassesAtOnceAndZeroNever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New()
 		d.Set(time.Now().Add(-1))

@@ -96,7 +96,7 @@ func TestPrivateDataTooLongIsRefusedAtHome(t *testing.T) {
 	require.Error(t, <-done)
 }
 
-func TestConnectIsRefusedAtOnceWhereNobodyListens(t *testing.T) {
+func TestConnectIsRefusedAtOnceWithoutAListener(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
 	ep, err := f.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(host, 1))
@@ -106,7 +106,7 @@ func TestConnectIsRefusedAtOnceWhereNobodyListens(t *testing.T) {
 }
 
 // What a dial of a port costs where only TCP, or nobody, listens.
-func TestNothingIsMadeForADialThatIsRefused(t *testing.T) {
+func TestDialThatIsRefusedMakesNothing(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
 	before := left(t)
@@ -202,7 +202,7 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-func TestCloseOfTheListener(t *testing.T) {
+func TestListenerClose(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
 	l := listen(t, f, 8)
@@ -228,7 +228,7 @@ func TestCloseOfTheListener(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-func TestContextEndsTheHandshake(t *testing.T) {
+func TestHandshakeEndsWithItsContext(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
 	l := listen(t, f, 1)
@@ -256,7 +256,7 @@ func TestContextEndsTheHandshake(t *testing.T) {
 
 // A listener that gives up while the dialer takes the memory of its answer has
 // broken nothing.
-func TestAListenerThatGivesUpAfterItsAnswerRefuses(t *testing.T) {
+func TestListenerThatGivesUpAfterItsAnswerRefuses(t *testing.T) {
 	for name, giveUp := range map[string]func(b end){
 		"close":      func(b end) { b.Close() },
 		"disconnect": func(b end) { b.Disconnect() }, // as the end of its process does
@@ -306,7 +306,7 @@ func smallFilesProgram(at netip.AddrPort, _ []string) error {
 	return err
 }
 
-func TestAListenerThatCannotMakeTheMemorySaysSo(t *testing.T) {
+func TestListenerThatCannotMakeTheMemoryReportsIt(t *testing.T) {
 	at := netip.AddrPortFrom(host, 1)
 	require.Equal(t, "ready", start(t, program("small files", at)).line(t))
 	ep, err := newFabric(t).Dial(ctx, netip.AddrPort{}, at)
@@ -325,7 +325,7 @@ func TestAListenerThatCannotMakeTheMemorySaysSo(t *testing.T) {
 }
 
 // Whoever listens next has the address, be there somebody in the queue of the last or not.
-func TestTheAddressOfAClosedListenerIsFree(t *testing.T) {
+func TestListenerCloseFreesItsAddress(t *testing.T) {
 	lenientToo(t, func(t *testing.T, f *shm) {
 		l := listen(t, f, 1)
 		at := l.Addr()
@@ -349,7 +349,7 @@ func TestTheAddressOfAClosedListenerIsFree(t *testing.T) {
 	})
 }
 
-func TestThePortOfAClosedDialerIsFree(t *testing.T) {
+func TestDialerCloseFreesItsPort(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		l := listen(t, f, 1)
@@ -596,7 +596,7 @@ func TestUsers(t *testing.T) {
 
 // An application that asks a directory, say, whom to trust keeps nobody waiting
 // but whom it asks about.
-func TestASlowJudgementHoldsUpNobodyElse(t *testing.T) {
+func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {
 	needsRoot(t)
 	asked, judge := make(chan struct{}), make(chan struct{})
 	f, err := New(Config{Trust: func(uint32) bool {
@@ -623,7 +623,7 @@ func TestASlowJudgementHoldsUpNobodyElse(t *testing.T) {
 
 // One user of whom the application does not say whether it trusts it takes one place, however
 // often it comes, and its verdict is for all who wait.
-func TestAUserIsJudgedOnceAtATime(t *testing.T) {
+func TestTrustIsCalledOncePerUserAtATime(t *testing.T) {
 	const silent, trusted = 1001, 1002
 	synctest.Test(t, func(t *testing.T) {
 		judge, asked := make(chan struct{}), 0

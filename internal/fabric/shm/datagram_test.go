@@ -185,7 +185,7 @@ func TestDatagramsSurviveHostileReceivers(t *testing.T) {
 	}
 }
 
-func TestDatagramsOfAFloodAreTheFloodersOwn(t *testing.T) {
+func TestDatagramsOfAFloodDisplaceNoOthers(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	flood, quiet := a.resolve(t, b), a.resolve(t, b)
@@ -224,7 +224,7 @@ func TestDatagramSendersAreGivenNoMemory(t *testing.T) {
 	}
 }
 
-func TestDatagramsMemoryIsOfTheProcessesBudget(t *testing.T) {
+func TestDatagramsTakeMemoryFromTheBudget(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
 	used, _ := budget.Process.State()
@@ -267,7 +267,7 @@ func TestDatagramSourcesAreBounded(t *testing.T) {
 	require.Equal(t, "still here", b.next(t))
 }
 
-func TestDatagramsToNobody(t *testing.T) {
+func TestDatagramsWithoutAReceiver(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
 	h := a.resolve(t, b)

@@ -36,14 +36,14 @@ func TestFramesCross(t *testing.T) {
 	}
 }
 
-func TestFramesOfOtherVersionsSayWhichTheyAre(t *testing.T) {
+func TestFramesOfOtherVersionsNameTheVersion(t *testing.T) {
 	b := frames[0].encode()
 	b[4] = 9
 	_, err := decodeFrame(b)
 	require.ErrorContains(t, err, "version 9")
 }
 
-func TestTextOfARefusal(t *testing.T) {
+func TestFramesTextIsPrintableAndShort(t *testing.T) {
 	f := frame{kind: rej, text: "\x1b[31m" + strings.Repeat("x", 300)}
 	got, err := decodeFrame(f.encode())
 	require.NoError(t, err)

@@ -208,7 +208,7 @@ func TestGroupIsJoinedOnceHoweverManyCards(t *testing.T) {
 	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, netip.Addr{}))
 }
 
-func TestGroupsNeedAKernelThatTells(t *testing.T) {
+func TestGroupsNeedTheKernelsListOfSockets(t *testing.T) {
 	f := newFabric(t).(*shm)
 	f.noSocketLists = true
 	a := openMailbox(t, f, 1)
@@ -220,7 +220,7 @@ func TestGroupsNeedAKernelThatTells(t *testing.T) {
 	require.Zero(t, namesOf(t, group))
 }
 
-func TestGroupIsNotLookedForAfterItsTime(t *testing.T) {
+func TestGroupIsNotLookedForOnceTheContextHasEnded(t *testing.T) {
 	a := openMailbox(t, newFabric(t), 1)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
@@ -267,7 +267,7 @@ func TestGroupsSurviveHostileMembers(t *testing.T) {
 
 // One who has a member's name and answers nobody holds up neither who looks for members
 // nor who sends.
-func TestGroupsPassWhoDoesNotAnswer(t *testing.T) {
+func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
 	f := newFabric(t)
 	group := someGroup()
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
@@ -539,7 +539,7 @@ func knockProgram(_ netip.AddrPort, names []string) error {
 }
 
 // Strangers may knock as they like, and take names, and keep nobody from a group.
-func TestStrangersKeepNobodyFromAGroup(t *testing.T) {
+func TestGroupsReachMembersAmongStrangers(t *testing.T) {
 	needsRoot(t)
 	leavesNothing(t)
 	f := newFabric(t)
@@ -602,7 +602,7 @@ func senderOf(t *testing.T, f fabric.Fabric, group netip.AddrPort) string {
 
 // A sender does not look for members when strangers knock, which takes the longer the more
 // sockets this host has.
-func TestStrangersWhoKnockHaveNobodyLook(t *testing.T) {
+func TestGroupKnocksOfStrangersCauseNoLook(t *testing.T) {
 	needsRoot(t)
 	f := newFabric(t)
 	group := someGroup()
@@ -621,7 +621,7 @@ func TestStrangersWhoKnockHaveNobodyLook(t *testing.T) {
 
 // Those who knock again and again for nothing have a sender look less and less often, until
 // it finds a member.
-func TestKnocksForNothing(t *testing.T) {
+func TestGroupKnocksInVainMakeLooksRarer(t *testing.T) {
 	needsRoot(t)
 	var looks atomic.Int64 // each asks about a stranger's member
 	f, err := New(Config{Trust: func(uint32) bool {
@@ -643,7 +643,7 @@ func TestKnocksForNothing(t *testing.T) {
 }
 
 // However long the closes take that others hold up a sender's bell with.
-func TestSlowClosesDelayNoSendersClose(t *testing.T) {
+func TestGroupCloseIsNotDelayedBySlowCloses(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		a := openMailbox(t, f, 1)
@@ -656,7 +656,7 @@ func TestSlowClosesDelayNoSendersClose(t *testing.T) {
 
 // Descriptors whose close blocks keep a sender from hearing who knocks at most: it finds
 // members when it sends.
-func TestLingeringDescriptorsKeepNobodyFromAGroup(t *testing.T) {
+func TestGroupsReachMembersDespiteLingeringDescriptors(t *testing.T) {
 	needsRoot(t)
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {

@@ -230,7 +230,7 @@ func addressesWithout(t *testing.T, netlink systemCall) {
 }
 
 // What cannot be asked for want of descriptors is no answer.
-func TestWithoutDescriptorsNoAddressIsDoubted(t *testing.T) {
+func TestAddressesAreNotDoubtedForWantOfDescriptors(t *testing.T) {
 	inProcess(t, nil, func() {
 		l := listen(t, newFabric(t), 1)
 		withoutDescriptors(t, func() {

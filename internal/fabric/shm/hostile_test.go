@@ -630,7 +630,7 @@ func TestSilentDialersAreGivenUp(t *testing.T) {
 	require.Equal(t, reasonUnsupported, reject.Reason)
 }
 
-func TestFloodOfDoorbellsEndsTheConnection(t *testing.T) {
+func TestDoorbellFloodEndsTheConnection(t *testing.T) {
 	a, b := connected(t, options)
 	require.NoError(t, b.Arm())
 	_ = a.sock.ring()
@@ -641,7 +641,7 @@ func TestFloodOfDoorbellsEndsTheConnection(t *testing.T) {
 	require.Len(t, poll(t, b), 64)
 }
 
-func TestWhatNoPeerCanHavePostedEndsTheConnection(t *testing.T) {
+func TestPostedCountThatCannotBeEndsTheConnection(t *testing.T) {
 	for name, posted := range map[string]uint64{"more than its queue": 129, "fewer than before": 63, "none": 0} {
 		t.Run(name, func(t *testing.T) {
 			a, b := connected(t, options)
@@ -661,7 +661,7 @@ func TestWhatNoPeerCanHavePostedEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestBadDescriptorEndsTheConnection(t *testing.T) {
+func TestDescriptorThatIsBadEndsTheConnection(t *testing.T) {
 	for name, word := range map[string]uint64{
 		"write longer than memory": lapBit | (ringSize+1)<<lengthShift,
 		"send longer than receive": lapBit | sendBit | 25<<lengthShift,

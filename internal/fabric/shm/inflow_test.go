@@ -112,7 +112,7 @@ func TestDatagramsAreHeldBackForOneQueueAtMost(t *testing.T) {
 }
 
 // What has been held back for is not taken back.
-func TestDatagramsAreNotHeldBackForWhatIsGone(t *testing.T) {
+func TestDatagramsAreNotHeldBackForWithdrawnOnes(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	hostile := a.resolve(t, b)
@@ -130,7 +130,7 @@ func TestDatagramsAreNotHeldBackForWhatIsGone(t *testing.T) {
 
 // However fast a sender writes what nobody wants, Receive takes what its queue holds and
 // comes back, and whoever waits is told that there is more.
-func TestDatagramsThatNobodyWants(t *testing.T) {
+func TestDatagramsThatTheFilterDrops(t *testing.T) {
 	f := newFabric(t)
 	const queue = 16
 	const enough = 10 * queue
@@ -164,7 +164,7 @@ func TestDatagramsThatNobodyWants(t *testing.T) {
 
 // Senders that say nothing are not looked at, and those that have said something not for
 // long, and all are heard when they have something to say.
-func TestDatagramsOfSilentSendersCostNothing(t *testing.T) {
+func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 1), openMailbox(t, f, 4)
 	const lanes = 200
@@ -199,7 +199,7 @@ func TestDatagramsOfSilentSendersCostNothing(t *testing.T) {
 }
 
 // It is not the sender that has just come that makes room for another.
-func TestDatagramSendersThatAreNewMakeNoRoom(t *testing.T) {
+func TestDatagramSendersThatAreNewAreNotEvicted(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 4), openMailbox(t, f, 4)
 	old, busy := a.resolve(t, b), a.resolve(t, b)
@@ -245,7 +245,7 @@ func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
 
 // Senders that say nothing keep nobody out, where memory is short as little as where there
 // are too many. Those of whom something has arrived make no room.
-func TestDatagramSendersThatAreSilentMakeRoom(t *testing.T) {
+func TestDatagramSendersThatAreSilentAreEvicted(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
 	used, _ := budget.Process.State()
@@ -267,7 +267,7 @@ func TestDatagramSendersThatAreSilentMakeRoom(t *testing.T) {
 }
 
 // Who has written something, and wakes nobody, keeps nobody out either.
-func TestDatagramSendersThatWakeNobodyMakeRoom(t *testing.T) {
+func TestDatagramSendersThatDoNotRingAreEvicted(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 4), openMailbox(t, f, 4)
 	h := a.resolve(t, b)
@@ -298,7 +298,7 @@ func (m mailbox) holdUp() (release func()) {
 }
 
 // What holds up a listener does not end it: nobody would be told.
-func TestDatagramListenersGoOn(t *testing.T) {
+func TestDatagramListenersGoOnAfterErrors(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	release := b.holdUp()

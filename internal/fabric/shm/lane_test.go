@@ -29,7 +29,7 @@ func laneMemory(t *testing.T, from, to mailbox) (bytes int, first *handle) {
 }
 
 // Nobody makes room for one who has no room all the same.
-func TestDatagramSendersMakeRoomOnlyWhereThatIsEnough(t *testing.T) {
+func TestDatagramSendersAreEvictedOnlyIfThatIsEnough(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
 	lane, first := laneMemory(t, a, b)
@@ -46,7 +46,7 @@ func TestDatagramSendersMakeRoomOnlyWhereThatIsEnough(t *testing.T) {
 }
 
 // Those who come at the same time do not take the room that was made for another.
-func TestDatagramSendersMakeRoomForEachThatComes(t *testing.T) {
+func TestDatagramSendersAreEvictedForEachNewOne(t *testing.T) {
 	f := newFabric(t)
 	b := openMailbox(t, f, 64)
 	const fit, atOnce, each = 32, 8, 25
@@ -94,7 +94,7 @@ func TestDatagramSendersWaitForRoom(t *testing.T) {
 }
 
 // A sender that has to make room while it sends loses nothing, and nothing comes twice.
-func TestDatagramsOfSendersThatMakeRoom(t *testing.T) {
+func TestDatagramsOfEvictedSenders(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	const evictions = 100
@@ -205,7 +205,7 @@ func TestDatagramsAreReceivedOrWithdrawn(t *testing.T) {
 }
 
 // A sender that goes on although it has been told to go does not keep its lane.
-func TestDatagramsOfASenderThatDoesNotGo(t *testing.T) {
+func TestDatagramsOfASenderThatIgnoresItsEnd(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	h := a.resolve(t, b)
@@ -267,7 +267,7 @@ func TestDatagramsDoNotOvertakeThoseOfALaneThatIsAboutToEnter(t *testing.T) {
 
 // Who enters waits for those before it of the same sender, if they are of the same process:
 // another could have it wait for ever.
-func TestDatagramSendersWhoIsBehindWhom(t *testing.T) {
+func TestDatagramSendersWaitForTheirPredecessors(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	sender, other := &endpoint{local: b.local, remote: a.local}, &endpoint{local: b.local, remote: b.local}

@@ -33,7 +33,7 @@ func undecided(t *testing.T) (f fabric.Fabric, asked, decide chan struct{}) {
 
 // An application that takes long to judge one user keeps a group's sender from nobody
 // else, and not from its end.
-func TestASlowJudgementHoldsUpNoGroup(t *testing.T) {
+func TestTrustThatIsSlowDelaysNoGroup(t *testing.T) {
 	f, asked, decide := undecided(t)
 	leavesNothing(t)
 	defer close(decide)
@@ -57,7 +57,7 @@ func TestASlowJudgementHoldsUpNoGroup(t *testing.T) {
 }
 
 // Whom the application trusts in the end is reached then.
-func TestASlowJudgementIsHeard(t *testing.T) {
+func TestTrustThatIsSlowAddsMembersLater(t *testing.T) {
 	f, asked, decide := undecided(t)
 	group := someGroup()
 	a := openMailbox(t, f, 16)
@@ -80,7 +80,7 @@ func TestASlowJudgementIsHeard(t *testing.T) {
 }
 
 // A receiver whose user is being judged is waited for as long as the caller likes.
-func TestASlowJudgementEndsWithTheCallersPatience(t *testing.T) {
+func TestTrustThatIsSlowIsWaitedForUntilTheContextEnds(t *testing.T) {
 	f, asked, decide := undecided(t)
 	defer close(decide)
 	at := place()
@@ -98,7 +98,7 @@ func TestASlowJudgementEndsWithTheCallersPatience(t *testing.T) {
 }
 
 // The application may close what asks it.
-func TestCloseByTheApplicationThatIsAsked(t *testing.T) {
+func TestTrustMayCallClose(t *testing.T) {
 	needsRoot(t)
 	var a mailbox
 	resolved, closed := make(chan fabric.AddressHandle, 1), make(chan error, 1)

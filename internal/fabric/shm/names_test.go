@@ -163,7 +163,7 @@ func kernels(t *testing.T, test func(t *testing.T, f *shm)) {
 // use either, so that what covers it is free.
 func place() netip.AddrPort { return netip.AddrPortFrom(host, uint16(10_000+os.Getpid()%30_000)) }
 
-func TestAnotherUsersNameIsInNoListenersWay(t *testing.T) {
+func TestListenerWhoseNameAnotherUserHas(t *testing.T) {
 	leavesNothing(t)
 	at := place()
 	for _, kind := range []string{"full", "idle", "connected"} {
@@ -196,7 +196,7 @@ func listenBesideAStranger(t *testing.T, f *shm, at netip.AddrPort) {
 
 // However many sockets another user has opened besides, none of them that the
 // kernel lists is left out.
-func TestAnotherUsersManySocketsHideNoListener(t *testing.T) {
+func TestListenerIsFoundAmongAnotherUsersManySockets(t *testing.T) {
 	leavesNothing(t)
 	at := place()
 	asStranger(t, "crowd", at, plainName(at))
@@ -216,7 +216,7 @@ func TestAnotherUsersManySocketsHideNoListener(t *testing.T) {
 // A dial of an address where nobody listens but somebody has the name, whose
 // queue is full for ever, fails at once. A kernel that does not tell whose it is
 // leaves nothing but to wait.
-func TestAnotherUsersFullQueueDelaysNoDialer(t *testing.T) {
+func TestDialersAreNotDelayedByAnotherUsersFullQueue(t *testing.T) {
 	leavesNothing(t)
 	at := place()
 	var names []string
@@ -282,7 +282,7 @@ func TestDialersNeedNoNames(t *testing.T) {
 
 // A dialer keeps its port when it has connected, and when it has met a stranger
 // before.
-func TestADialersPortIsItsOwn(t *testing.T) {
+func TestDialersHaveTheirPortsAlone(t *testing.T) {
 	leavesNothing(t)
 	at := place()
 	from := netip.AddrPortFrom(host, 50_000)
@@ -305,7 +305,7 @@ func TestADialersPortIsItsOwn(t *testing.T) {
 	}
 }
 
-func TestOneUserListensOnceAtAnAddress(t *testing.T) {
+func TestListenerIsItsUsersOnlyOneAtAnAddress(t *testing.T) {
 	leavesNothing(t)
 	try := func(t *testing.T, f *shm, a netip.AddrPort) {
 		for range 100 {
@@ -412,7 +412,7 @@ func TestDialersWaitForTheListenerThatTheyPrefer(t *testing.T) {
 }
 
 // A list that is not complete leaves open who listens.
-func TestNoPartOfTheKernelsAnswerStandsForAll(t *testing.T) {
+func TestLookupNeedsTheKernelsWholeAnswer(t *testing.T) {
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	names, passed, err := newFabric(t).(*shm).trustedListeners(over, place())
@@ -421,7 +421,7 @@ func TestNoPartOfTheKernelsAnswerStandsForAll(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-func TestKernelsAnswerIsCheckedToItsEnd(t *testing.T) {
+func TestLookupChecksTheKernelsAnswerToItsEnd(t *testing.T) {
 	var found []namedSocket
 	for name, test := range map[string]struct {
 		part []byte

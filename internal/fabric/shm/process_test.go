@@ -81,7 +81,7 @@ func echoProgram(at netip.AddrPort, args []string) error {
 	}
 }
 
-func TestNoWakeIsLostBetweenProcesses(t *testing.T) {
+func TestWakesBetweenProcessesAreNotLost(t *testing.T) {
 	leavesNothing(t)
 	messages := uint64(20_000)
 	if soak {
@@ -193,7 +193,7 @@ func TestKillDuringTheHandshake(t *testing.T) {
 }
 
 // Both sides of all connections in this process: two descriptors each.
-func TestFiveThousandConnectionsAtOnce(t *testing.T) {
+func TestConnectFiveThousandAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: 10,000 descriptors and as many mappings take seconds to make")
 	}

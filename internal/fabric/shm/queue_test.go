@@ -18,7 +18,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-func TestBytesArriveWithinPostSend(t *testing.T) {
+func TestPostSendDeliversBeforeItReturns(t *testing.T) {
 	leavesNothing(t)
 	a, b := connected(t, options)
 	wr := a.write(b, 5, 7, "abc")
@@ -191,7 +191,7 @@ func TestDisconnectIsAnsweredAtOnce(t *testing.T) {
 	soon(t, "Wait", func() { assert.ErrorIs(t, a.Wait(), fabric.ErrDisconnected) })
 }
 
-func TestEventsOfOnesOwnCompletions(t *testing.T) {
+func TestEventsOfOwnCompletions(t *testing.T) {
 	a, _ := connected(t, options)
 	woken := func() bool {
 		if !a.sock.sleeper.Woken() {
@@ -215,7 +215,7 @@ func TestEventsOfOnesOwnCompletions(t *testing.T) {
 	require.True(t, woken(), "so it is for those posted later")
 }
 
-func TestPeerRingsOnlyWhoSleeps(t *testing.T) {
+func TestPeerRingsOnlyASleepingEnd(t *testing.T) {
 	a, b := connected(t, options)
 	post(t, a, send(1, "x"))
 	require.Zero(t, pending(t, b))
@@ -236,7 +236,7 @@ func pending(t *testing.T, e end) int {
 }
 
 // Both ends send and sleep at random, and both messages and wakes arrive.
-func TestNoWakeIsLostInOneProcess(t *testing.T) {
+func TestWakesInOneProcessAreNotLost(t *testing.T) {
 	leavesNothing(t)
 	const messages = 20_000
 	a, b := connected(t, options)
@@ -264,7 +264,7 @@ func TestWakes(t *testing.T) {
 	require.Error(t, a.Close())
 }
 
-func TestNothingIsAllocatedOnTheWay(t *testing.T) {
+func TestMessagesAllocateNothing(t *testing.T) {
 	a, b := connected(t, options)
 	m, err := a.Register(100, fabric.LocalWrite)
 	require.NoError(t, err)
@@ -317,7 +317,7 @@ func TestOpenAndRegisterRefuseNonsense(t *testing.T) {
 }
 
 // Memory that the peer may write to stays as long as the endpoints do.
-func TestOnlyMemoryThatIsNotSharedIsGivenBack(t *testing.T) {
+func TestMemoryIsFreedUnlessItIsShared(t *testing.T) {
 	a, b := connected(t, options)
 	own, err := a.Register(1<<20, fabric.LocalWrite)
 	require.NoError(t, err)

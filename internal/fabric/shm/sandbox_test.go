@@ -20,7 +20,7 @@ import (
 // Whatever is refused that sharing memory needs, at either end, is known before
 // anything is dialed or listened at: the dialer of a listener that finds out later
 // would have a connection that ends at once.
-func TestWhatASandboxRefusesIsMissingFromTheStart(t *testing.T) {
+func TestFabricIsUnsupportedWhereASandboxRefuses(t *testing.T) {
 	for name, call := range map[string]systemCall{
 		"memfd_create":                {number: unix.SYS_MEMFD_CREATE, argument: anyArgument, errno: unix.EPERM},
 		"ftruncate":                   {number: unix.SYS_FTRUNCATE, argument: anyArgument, errno: unix.EPERM},
@@ -45,7 +45,7 @@ func TestWhatASandboxRefusesIsMissingFromTheStart(t *testing.T) {
 }
 
 // What there is too little of now may be there later.
-func TestSharedMemoryIsNotMissingWhereDescriptorsAre(t *testing.T) {
+func TestFabricIsNotUnsupportedForWantOfDescriptors(t *testing.T) {
 	inProcess(t, nil, func() {
 		withoutDescriptors(t, func() {
 			_, err := probe()
@@ -92,7 +92,7 @@ func (c systemCall) refuse() error {
 }
 
 // A peer that sleeps and cannot be woken would not know of what has been sent.
-func TestAPeerThatCannotBeWokenHearsOfTheEndInstead(t *testing.T) {
+func TestPeerThatCannotBeWokenIsDisconnected(t *testing.T) {
 	inProcess(t, nil, func() {
 		a, b := connected(t, options)
 		require.NoError(t, b.Arm())

@@ -103,7 +103,7 @@ func sealed(seals, size int, filled bool) (int, error) {
 	return fd, err
 }
 
-func TestBadMemoryIsNotTaken(t *testing.T) {
+func TestMemoryThatIsBadIsNotTaken(t *testing.T) {
 	n := pages(5)
 	for name, create := range badMemory {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func punch(fd, at, n int) error {
 	return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(at), int64(n))
 }
 
-func TestSettledMemoryCannotChange(t *testing.T) {
+func TestMemoryThatIsSettledCannotChange(t *testing.T) {
 	leavesNothing(t)
 	needsFutureWrite(t)
 	n := pages(5)
@@ -167,7 +167,7 @@ func needsFutureWrite(t *testing.T) {
 // A page of memory that is missing would be made at the expense of whoever
 // touches it first. The puncher makes it missing at any moment until the last
 // seal forbids it.
-func TestHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
+func TestMemoryHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 	leavesNothing(t)
 	needsFutureWrite(t)
 	n, page := pages(64<<10), os.Getpagesize()
@@ -239,7 +239,7 @@ func TestMemoryMadeWithoutPopulate(t *testing.T) {
 	require.NoError(t, unix.Munmap(peer))
 }
 
-func TestMemoryThatIsNotToBeHadLeavesNothing(t *testing.T) {
+func TestMemoryThatCannotBeMadeLeavesNothing(t *testing.T) {
 	leavesNothing(t)
 	for _, n := range []int{1 << 62, -1} {
 		_, _, err := createMemory(n, n)

@@ -196,7 +196,7 @@ func threads(t *testing.T) int {
 	return len(tasks)
 }
 
-func TestAFewLingeringDescriptorsAreInNoListenersWay(t *testing.T) {
+func TestLingeringDescriptorsDelayNoListener(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		l := listen(t, f, 1)
@@ -220,7 +220,7 @@ func TestAFewLingeringDescriptorsAreInNoListenersWay(t *testing.T) {
 
 // With more of them than may be held up, the listener ends where the kernel does
 // not keep them away. Nothing else does.
-func TestManyLingeringDescriptorsEndAListenerAtMost(t *testing.T) {
+func TestLingeringDescriptorsEndAListenerAtMost(t *testing.T) {
 	needsRoot(t) // before there is anything that a skip would leave behind
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
@@ -259,7 +259,7 @@ func TestManyLingeringDescriptorsEndAListenerAtMost(t *testing.T) {
 }
 
 // Whoever has the name of a listener can send to its dialers.
-func TestLingeringDescriptorsAreInNoDialersWay(t *testing.T) {
+func TestLingeringDescriptorsDelayNoDialer(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		at := place()
@@ -444,7 +444,7 @@ func TestLingeringDescriptorInsteadOfMemory(t *testing.T) {
 
 // It costs no more than so many descriptors and threads, however often it is
 // dialed, and no other listener's dialers anything.
-func TestManyLingeringDescriptorsInsteadOfMemoryEndDialsOfThatListener(t *testing.T) {
+func TestLingeringDescriptorsInsteadOfMemoryEndDialsOfThatListener(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		at := answersWithLingering(t, f)
