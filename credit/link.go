@@ -47,8 +47,8 @@ type Link struct {
 	told     Totals // of those, acknowledged by this side
 }
 
-// NewLink returns the ledger of a side that has posted the number receives of receives for data,
-// and whose peer has posted the number window. Both are multiples of 4.
+// NewLink returns the ledger of a side. receives is how many receives for data it has posted, and
+// window how many its peer has posted. Both are multiples of 4.
 func NewLink(receives, window int) Link {
 	return Link{
 		receives:     uint64(receives),
