@@ -39,17 +39,20 @@ func fewest(links []LinkInfo) int {
 
 func byConnections(a, b LinkInfo) int { return a.Connections - b.Connections }
 
-// echoAll sends back what arrives on the connections that l accepts.
+// echoAll sends back what arrives on the connections that l accepts. It returns when l is
+// closed and all of them have ended.
 func echoAll(l *Listener) {
+	var serving sync.WaitGroup
+	defer serving.Wait()
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		go func() {
+		serving.Go(func() {
 			defer c.Close()
 			_, _ = io.Copy(c, c) // the dialer notices an error
-		}()
+		})
 	}
 }
 

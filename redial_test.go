@@ -42,18 +42,7 @@ func TestDialFiveHundredAtOnce(t *testing.T) {
 			const many = 500
 			l := h.listen(t, ListenConfig{Config: small, Backlog: 16})
 			var serving sync.WaitGroup
-			go func() {
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					serving.Go(func() {
-						defer c.Close()
-						_, _ = io.Copy(c, c) // the dialer notices an error
-					})
-				}
-			}()
+			serving.Go(func() { echoAll(l) })
 			d := Dialer{Config: small, Timeout: 5 * time.Minute}
 			errs := make([]error, many)
 			var dialing sync.WaitGroup

@@ -4,7 +4,6 @@ package integration_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"testing"
 	"time"
@@ -80,18 +79,7 @@ func echoer(args []string) error {
 		return err
 	}
 	say(l.Addr().String())
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(c, c)
-				_ = c.Close()
-			}()
-		}
-	}()
+	go echoAll(l)
 	hear() // until the test has ended
 	return nil
 }
@@ -100,11 +88,5 @@ func echoer(args []string) error {
 func requireEchoed(t *testing.T, c net.Conn) {
 	t.Helper()
 	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
-	message := fmt.Sprintf("%v to %v", c.LocalAddr(), c.RemoteAddr())
-	_, err := c.Write([]byte(message))
-	require.NoError(t, err)
-	got := make([]byte, len(message))
-	_, err = io.ReadFull(c, got)
-	require.NoError(t, err)
-	require.Equal(t, message, string(got))
+	require.NoError(t, echoed(c))
 }

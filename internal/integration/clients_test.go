@@ -3,8 +3,6 @@
 package integration_test
 
 import (
-	"io"
-	"net"
 	"testing"
 	"time"
 
@@ -50,18 +48,7 @@ func TestReceivesOfManyClientsTakeLittle(t *testing.T) {
 	alone(t, nil, func(t *testing.T) {
 		clients := times(30, 300)
 		l := listen(t, ringnet.ListenConfig{Config: &ringnet.Config{SendBuffer: clientStaging}})
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func(c net.Conn) {
-					_, _ = io.Copy(c, c)
-					_ = c.Close()
-				}(c)
-			}
-		}()
+		go echoAll(l)
 		require.Zero(t, pinned())
 		began := time.Now()
 		const atOnce = 10 // begin

@@ -65,13 +65,19 @@ func dialAtOnce(dials int, address string) error {
 	return fmt.Errorf("%d of %d failed: %w", failed, dials, <-errs)
 }
 
+// exchange dials an echo server and exchanges a message.
 func exchange(d *ringnet.Dialer, address string) error {
 	c, err := d.Dial("rdma", address)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	const message = "anybody there?"
+	return echoed(c)
+}
+
+// echoed sends a message, and returns an error unless it comes back.
+func echoed(c net.Conn) error {
+	message := fmt.Sprintf("%v to %v", c.LocalAddr(), c.RemoteAddr())
 	if _, err := io.WriteString(c, message); err != nil {
 		return err
 	}
