@@ -185,7 +185,7 @@ func TestMemoryIsNotTouchedAfterClose(t *testing.T) {
 			})
 			require.NoError(t, s.SetLinger(0))
 			require.NoError(t, s.Close())
-			_ = c.Close() // which may find the peer gone
+			_ = c.Close() // the peer may have closed first
 			require.NoError(t, <-read)
 		}
 	})

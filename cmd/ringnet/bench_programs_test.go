@@ -18,14 +18,14 @@ import (
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
-// BenchmarkPrograms measures what two proxies cost programs that nobody has
-// changed: with shm between them, beside two of socat's with TCP, or on an RDMA
-// device with rdma; and beside TCP without proxies.
+// BenchmarkPrograms measures what two proxies cost unmodified programs: with shm between
+// them, beside two of socat's with TCP, or on an RDMA device with rdma; and beside TCP
+// without proxies.
 //
 //	go test -run '^$' -bench Programs -benchtime 1x -count 5
 //
-// Beside requests in a second it tells the processor time that each takes in both
-// proxies together.
+// It reports requests in a second, and the processor time that each takes in both proxies
+// together.
 func BenchmarkPrograms(b *testing.B) {
 	between := "shm"
 	if softroceAddress() != "" {

@@ -17,8 +17,7 @@ import (
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
-// Clients and servers that nobody has changed work through two proxies with shm between
-// them.
+// Unmodified clients and servers work through two proxies with shm between them.
 
 // output runs a program, requires that it ends without an error, and returns what it
 // prints.

@@ -54,7 +54,7 @@ func start(t *testing.T, role string, args ...string) *process {
 // startAs is start, for another user, say.
 func startAs(t *testing.T, attr *syscall.SysProcAttr, role string, args ...string) *process {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", args...) // which whoever it is may execute, wherever it is
+	cmd := exec.Command("/proc/self/exe", args...) // any user may execute that, wherever the file is
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = attr

@@ -41,7 +41,7 @@ var kinds = []struct {
 	{"up", 2, 64 << 10, 40 * time.Millisecond},   // bulk from the client
 	{"down", 2, 64 << 10, 40 * time.Millisecond}, // bulk to it
 	{"ping", 4, 4 << 10, 20 * time.Millisecond},  // and the same back
-	{"http", 4, 64 << 10, 40 * time.Millisecond}, // POST, and as much back; each side says what it has hashed
+	{"http", 4, 64 << 10, 40 * time.Millisecond}, // POST, and as much back; each end sends the hashes
 	{"idle", 4, 4 << 10, 0},                      // one ping first, and one in the end
 }
 
