@@ -228,7 +228,7 @@ func unixPair(b *testing.B) (c, d net.Conn) {
 	return c, d
 }
 
-// BenchmarkRefused is what a dial costs where nobody listens.
+// BenchmarkRefused measures a dial of an address without a listener.
 func BenchmarkRefused(b *testing.B) {
 	f := newFabric(b)
 	for b.Loop() {

@@ -105,7 +105,7 @@ func TestConnectIsRefusedAtOnceWithoutAListener(t *testing.T) {
 	assert.Equal(t, fabric.RejectNoListener, reason(t, err))
 }
 
-// What a dial of a port costs where only TCP, or nobody, listens.
+// A dial of a port without a listener, or with one of TCP only, makes no memory.
 func TestDialThatIsRefusedMakesNothing(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
@@ -324,7 +324,7 @@ func TestListenerThatCannotMakeTheMemoryReportsIt(t *testing.T) {
 	assert.ErrorContains(t, err, "file too large")
 }
 
-// Whoever listens next has the address, be there somebody in the queue of the last or not.
+// The next listener gets the address, whether the last one had dialers in its queue or not.
 func TestListenerCloseFreesItsAddress(t *testing.T) {
 	lenientToo(t, func(t *testing.T, f *shm) {
 		l := listen(t, f, 1)
@@ -594,8 +594,8 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// An application that asks a directory, say, whom to trust keeps nobody waiting
-// but whom it asks about.
+// If Config.Trust takes long to judge a user, because it asks a directory for example,
+// only that user waits.
 func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {
 	needsRoot(t)
 	asked, judge := make(chan struct{}), make(chan struct{})
@@ -621,8 +621,8 @@ func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {
 	soon(t, "Close", func() { require.NoError(t, l.Close()) })
 }
 
-// One user of whom the application does not say whether it trusts it takes one place, however
-// often it comes, and its verdict is for all who wait.
+// A user about whom Config.Trust does not return takes one place, however often it connects,
+// and all its connections wait for that call.
 func TestTrustIsCalledOncePerUserAtATime(t *testing.T) {
 	const silent, trusted = 1001, 1002
 	synctest.Test(t, func(t *testing.T) {
@@ -655,8 +655,7 @@ func TestTrustIsCalledOncePerUserAtATime(t *testing.T) {
 	})
 }
 
-// A listener of another user is refused by the dialer, before it has been told
-// anything.
+// A dialer refuses the listener of another user before it has sent anything.
 func TestDialerRefusesTheListenerOfAnotherUser(t *testing.T) {
 	needsRoot(t)
 	cmd := program("echo", netip.AddrPortFrom(host, 0))

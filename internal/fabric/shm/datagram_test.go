@@ -131,7 +131,7 @@ func TestDatagramsGiveEverythingBack(t *testing.T) {
 	}
 }
 
-// A sender costs the receiver what is between the two.
+// A hostile sender costs the receiver only the lane between the two.
 func TestDatagramsSurviveHostileSenders(t *testing.T) {
 	for name, attack := range map[string]func(e *endpoint){
 		"longer than there is room": func(e *endpoint) { e.peer.slot(e.sent).Store(lapBit | sendBit | (datagramSize+1)<<lengthShift) },

@@ -137,7 +137,7 @@ func TestGroupsGiveEverythingBack(t *testing.T) {
 	require.Zero(t, namesOf(t, group))
 }
 
-// Whichever comes second finds the other, and nobody has to send for that.
+// Whichever comes second finds the other, before anything is sent.
 func TestGroupMembersAndSendersFindEachOther(t *testing.T) {
 	f := newFabric(t)
 	group := someGroup()
@@ -265,8 +265,8 @@ func TestGroupsSurviveHostileMembers(t *testing.T) {
 	}
 }
 
-// One who has a member's name and answers nobody holds up neither who looks for members
-// nor who sends.
+// A process that has a member's name and does not answer delays neither a sender's look for
+// members nor its sends.
 func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
 	f := newFabric(t)
 	group := someGroup()
@@ -286,7 +286,7 @@ func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
 	h.requireLanes(t, 2)
 }
 
-// A sender costs a member, and the other senders, what is between the two.
+// A hostile sender costs a member only the lane between the two, and other senders nothing.
 func TestGroupsSurviveHostileSenders(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
@@ -319,7 +319,7 @@ func TestGroupsSurviveHostileSenders(t *testing.T) {
 	lane.requireGone(t)
 }
 
-// A member that gives up a sender, for another perhaps, is reached again by what is sent.
+// A member that has evicted a sender is reached again once the sender sends.
 func TestGroupMemberIsReachedAgain(t *testing.T) {
 	f := newFabric(t)
 	group := someGroup()
@@ -373,7 +373,7 @@ func TestGroupMembersAreBounded(t *testing.T) {
 	a.postUntil(t, h, "hello", another.receives)
 }
 
-// memberProgram joins a group, says so, and says what it receives.
+// memberProgram joins a group, prints that it has, and prints what it receives.
 func memberProgram(at netip.AddrPort, args []string) error {
 	group := netip.MustParseAddrPort(args[0])
 	f, err := New(Config{Trust: func(uint32) bool { return len(args) > 1 && args[1] == "trust" }})
@@ -450,7 +450,8 @@ func TestGroupMemberIsKilled(t *testing.T) {
 	}
 }
 
-// A stopped member delays nobody, and has what there was room for when it goes on.
+// A stopped member delays no other process. When it goes on, it receives as much as its queue
+// had room for.
 func TestGroupMemberIsStopped(t *testing.T) {
 	f := newFabric(t)
 	group := someGroup()
@@ -538,7 +539,7 @@ func knockProgram(_ netip.AddrPort, names []string) error {
 	}
 }
 
-// Strangers may knock as they like, and take names, and keep nobody from a group.
+// Strangers who knock and take names, as many as they like, keep no member from a group.
 func TestGroupsReachMembersAmongStrangers(t *testing.T) {
 	needsRoot(t)
 	leavesNothing(t)
@@ -619,8 +620,8 @@ func TestGroupKnocksOfStrangersCauseNoLook(t *testing.T) {
 	h.requireLanes(t, 1)
 }
 
-// Those who knock again and again for nothing have a sender look less and less often, until
-// it finds a member.
+// If a process knocks again and again and no member is new, the sender looks less and less
+// often, until it finds one.
 func TestGroupKnocksInVainMakeLooksRarer(t *testing.T) {
 	needsRoot(t)
 	var looks atomic.Int64 // each asks about a stranger's member
@@ -642,7 +643,7 @@ func TestGroupKnocksInVainMakeLooksRarer(t *testing.T) {
 	h.requireLanes(t, 1)
 }
 
-// However long the closes take that others hold up a sender's bell with.
+// The closes that hold up a sender's bell do not delay its Close, however long they take.
 func TestGroupCloseIsNotDelayedBySlowCloses(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
@@ -654,8 +655,8 @@ func TestGroupCloseIsNotDelayedBySlowCloses(t *testing.T) {
 	})
 }
 
-// Descriptors whose close blocks keep a sender from hearing who knocks at most: it finds
-// members when it sends.
+// Descriptors whose close blocks can only keep a sender from taking knocks: it finds members
+// when it sends.
 func TestGroupsReachMembersDespiteLingeringDescriptors(t *testing.T) {
 	needsRoot(t)
 	leavesNothing(t)

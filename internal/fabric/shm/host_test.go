@@ -354,8 +354,8 @@ func TestPeersCannotInventAddresses(t *testing.T) {
 	}
 }
 
-// claim dials the listener at an address as whoever it likes to be, for whom it
-// likes, and returns what it is refused with.
+// claim dials the listener at an address with any addresses of its own and its target's,
+// and returns the reason why it is refused.
 func claim(t *testing.T, at, from, target netip.AddrPort) string {
 	t.Helper()
 	sock, err := newSocket(newCloser())

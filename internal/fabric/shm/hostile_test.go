@@ -39,7 +39,7 @@ type raider struct {
 	own, peer *segment
 }
 
-// victim is what those who are raided have registered.
+// victim is the shape of the segments of the ends that are attacked.
 var victim = shape{region: ringSize, recvQueue: options.RecvQueue, recvSize: options.RecvSize}
 
 func (r *raider) close() {
@@ -405,8 +405,8 @@ func hostileServer(at netip.AddrPort, args []string) error {
 	return nil
 }
 
-// bear is what an end does with a peer of that kind: what it would do with any,
-// until it hears that something is wrong, or for a while.
+// bear makes an end do with a hostile peer what it does with any, for a while, or until an
+// error shows that the peer is one.
 func bear(e end) {
 	enough := time.AfterFunc(30*time.Millisecond, e.Wake)
 	defer enough.Stop()
@@ -577,7 +577,7 @@ func hostileListeners(t *testing.T, f *shm) {
 	})
 }
 
-// Whoever connects and says nothing is in nobody's way.
+// Dialers that connect and send no request delay no others.
 func TestSilentDialers(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
@@ -601,7 +601,7 @@ func TestSilentDialers(t *testing.T) {
 		return len(listener.requests)
 	}
 	require.LessOrEqual(t, count(), maxRequests)
-	// One that may only have been slow is told to come again.
+	// The reject asks it to try again: it may only have been slow.
 	_, _, err := newEndpoint(f.(*shm), first, l.Addr(), l.Addr()).receive(t.Context())
 	var full *fabric.RejectError
 	require.ErrorAs(t, err, &full)
@@ -614,7 +614,7 @@ func TestSilentDialers(t *testing.T) {
 	require.LessOrEqual(t, count(), maxRequests)
 }
 
-// Nor does it keep its place for ever.
+// A dialer that sends no request loses its place after a while.
 func TestSilentDialersAreGivenUp(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)

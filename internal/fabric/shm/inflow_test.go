@@ -87,8 +87,8 @@ func (h *handle) write(n int) {
 	}
 }
 
-// Whoever says that it has another's address holds that one's new lane back for one
-// queue's length.
+// A sender that claims another's address holds the datagrams of that one's new lane back for
+// one queue full at most.
 func TestDatagramsAreHeldBackForOneQueueAtMost(t *testing.T) {
 	f := newFabric(t)
 	const queue = 16
@@ -111,7 +111,7 @@ func TestDatagramsAreHeldBackForOneQueueAtMost(t *testing.T) {
 	require.LessOrEqual(t, before, queue+1)
 }
 
-// What has been held back for is not taken back.
+// If datagrams that others are held back for are taken back, those are received at once.
 func TestDatagramsAreNotHeldBackForWithdrawnOnes(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
@@ -128,8 +128,8 @@ func TestDatagramsAreNotHeldBackForWithdrawnOnes(t *testing.T) {
 	require.Equal(t, "hello", b.next(t))
 }
 
-// However fast a sender writes what nobody wants, Receive takes what its queue holds and
-// comes back, and whoever waits is told that there is more.
+// However fast a sender writes datagrams that the filter drops, Receive takes one queue full
+// and returns, and calls Notify, since there may be more.
 func TestDatagramsThatTheFilterDrops(t *testing.T) {
 	f := newFabric(t)
 	const queue = 16
@@ -162,8 +162,8 @@ func TestDatagramsThatTheFilterDrops(t *testing.T) {
 	}
 }
 
-// Senders that say nothing are not looked at, and those that have said something not for
-// long, and all are heard when they have something to say.
+// Receive does not poll senders that send nothing, polls those that have sent for a short
+// while only, and receives from all of them when they send.
 func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 1), openMailbox(t, f, 4)
@@ -198,7 +198,7 @@ func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
 	}
 }
 
-// It is not the sender that has just come that makes room for another.
+// The sender that has just been admitted is not the one that is evicted for another.
 func TestDatagramSendersThatAreNewAreNotEvicted(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 4), openMailbox(t, f, 4)
@@ -220,8 +220,8 @@ func TestDatagramSendersThatAreNewAreNotEvicted(t *testing.T) {
 	require.Equal(t, "my first", b.next(t))
 }
 
-// One that is about to go makes room for one, once it has gone, not for all who come until
-// then.
+// A source that has been evicted makes room for one sender, once it has been released, and
+// not for all that come until then.
 func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &datagrams{notify: func() {}}
@@ -243,8 +243,8 @@ func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
 	})
 }
 
-// Senders that say nothing keep nobody out, where memory is short as little as where there
-// are too many. Those of whom something has arrived make no room.
+// Silent senders are evicted for new ones, both when memory is short and when there are too
+// many. Senders whose datagrams have arrived unread are not.
 func TestDatagramSendersThatAreSilentAreEvicted(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
@@ -266,7 +266,8 @@ func TestDatagramSendersThatAreSilentAreEvicted(t *testing.T) {
 	require.Equal(t, "hello, too", b.next(t))
 }
 
-// Who has written something, and wakes nobody, keeps nobody out either.
+// Senders that have sent without ringing are evicted, too, once Receive has taken what they
+// sent.
 func TestDatagramSendersThatDoNotRingAreEvicted(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 4), openMailbox(t, f, 4)
@@ -297,7 +298,7 @@ func (m mailbox) holdUp() (release func()) {
 	return func() { close(closes) }
 }
 
-// What holds up a listener does not end it: nobody would be told.
+// Errors do not end a listener for datagrams: no call could return them.
 func TestDatagramListenersGoOnAfterErrors(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)

@@ -28,7 +28,7 @@ func laneMemory(t *testing.T, from, to mailbox) (bytes int, first *handle) {
 	return after.Registered - before.Registered, first
 }
 
-// Nobody makes room for one who has no room all the same.
+// No sender is evicted if the new one would lack memory all the same.
 func TestDatagramSendersAreEvictedOnlyIfThatIsEnough(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
@@ -45,7 +45,7 @@ func TestDatagramSendersAreEvictedOnlyIfThatIsEnough(t *testing.T) {
 	}
 }
 
-// Those who come at the same time do not take the room that was made for another.
+// Senders that come at the same time do not take the room that was made for another.
 func TestDatagramSendersAreEvictedForEachNewOne(t *testing.T) {
 	f := newFabric(t)
 	b := openMailbox(t, f, 64)
@@ -204,7 +204,7 @@ func TestDatagramsAreReceivedOrWithdrawn(t *testing.T) {
 	}
 }
 
-// A sender that goes on although it has been told to go does not keep its lane.
+// A sender that goes on sending after it was evicted does not keep its lane.
 func TestDatagramsOfASenderThatIgnoresItsEnd(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
@@ -243,7 +243,7 @@ func TestDatagramsFollowThoseBeforeALaneThatHasEnded(t *testing.T) {
 	require.EqualValues(t, 4, third.predecessorUntil)
 }
 
-// Whichever lane of a sender the receiver gets to hear of first, it begins with the one
+// Whichever of a sender's two lanes the receiver admits first, it receives first from the one
 // that was made first.
 func TestDatagramsDoNotOvertakeThoseOfALaneThatIsAboutToEnter(t *testing.T) {
 	f := newFabric(t)
@@ -265,8 +265,8 @@ func TestDatagramsDoNotOvertakeThoseOfALaneThatIsAboutToEnter(t *testing.T) {
 	require.Equal(t, "second", b.next(t))
 }
 
-// Who enters waits for those before it of the same sender, if they are of the same process:
-// another could have it wait for ever.
+// A source waits for earlier ones of the same sender to be admitted, if they are of the same
+// process: those of another could make it wait for ever.
 func TestDatagramSendersWaitForTheirPredecessors(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)

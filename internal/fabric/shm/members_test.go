@@ -13,8 +13,8 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// undecided is a fabric whose application asks somebody about other users, and what says
-// that it has begun to, and lets it trust them.
+// undecided returns a fabric whose Config.Trust does not return until decide is closed, and
+// then trusts, and a channel that shows that it has been called.
 func undecided(t *testing.T) (f fabric.Fabric, asked, decide chan struct{}) {
 	t.Helper()
 	needsRoot(t)
@@ -31,8 +31,8 @@ func undecided(t *testing.T) (f fabric.Fabric, asked, decide chan struct{}) {
 	return f, asked, decide
 }
 
-// An application that takes long to judge one user keeps a group's sender from nobody
-// else, and not from its end.
+// If Config.Trust takes long to judge one user, a group's sender reaches the members of the
+// others, and can be closed.
 func TestTrustThatIsSlowDelaysNoGroup(t *testing.T) {
 	f, asked, decide := undecided(t)
 	leavesNothing(t)
@@ -56,7 +56,7 @@ func TestTrustThatIsSlowDelaysNoGroup(t *testing.T) {
 	soon(t, "Close", func() { assert.NoError(t, a.Close()) })
 }
 
-// Whom the application trusts in the end is reached then.
+// Members of a user whom Config.Trust accepts late are reached then.
 func TestTrustThatIsSlowAddsMembersLater(t *testing.T) {
 	f, asked, decide := undecided(t)
 	group := someGroup()
@@ -79,7 +79,7 @@ func TestTrustThatIsSlowAddsMembersLater(t *testing.T) {
 	require.Equal(t, "hello", p.line(t))
 }
 
-// A receiver whose user is being judged is waited for as long as the caller likes.
+// Resolve waits for Config.Trust about a receiver's user until its context ends.
 func TestTrustThatIsSlowIsWaitedForUntilTheContextEnds(t *testing.T) {
 	f, asked, decide := undecided(t)
 	defer close(decide)
@@ -97,7 +97,7 @@ func TestTrustThatIsSlowIsWaitedForUntilTheContextEnds(t *testing.T) {
 	})
 }
 
-// The application may close what asks it.
+// Config.Trust may close the handle and the queue pair for which it is called.
 func TestTrustMayCallClose(t *testing.T) {
 	needsRoot(t)
 	var a mailbox

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Names: what other users do with them is in nobody's way.
+// Names: other users can take any, and keep no listener or dialer from its own.
 
 package shm
 
@@ -213,9 +213,9 @@ func TestListenerIsFoundAmongAnotherUsersManySockets(t *testing.T) {
 	}
 }
 
-// A dial of an address where nobody listens but somebody has the name, whose
-// queue is full for ever, fails at once. A kernel that does not tell whose it is
-// leaves nothing but to wait.
+// A dial of an address without a listener fails at once, although another user has the
+// listener's name, and a queue that stays full. If the kernel does not tell whose the
+// name is, the dialer can only wait.
 func TestDialersAreNotDelayedByAnotherUsersFullQueue(t *testing.T) {
 	leavesNothing(t)
 	at := place()
@@ -377,8 +377,8 @@ func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 	assert.Equal(t, "1000\n", dialAs(0, "trust"))
 }
 
-// Another user who has a listener's name has its dialers look for the name that
-// it took instead, not go to root.
+// If another user has a listener's name, its dialers look for the name that it took
+// instead, and do not connect to root's.
 func TestDialersPreferTheirOwnUsersListenerWhoeverHasItsName(t *testing.T) {
 	leavesNothing(t)
 	asUID := nameOf(listenerName, 1000, "", place())
@@ -411,7 +411,7 @@ func TestDialersWaitForTheListenerThatTheyPrefer(t *testing.T) {
 	})
 }
 
-// A list that is not complete leaves open who listens.
+// A list of sockets that is not complete may lack the listener.
 func TestLookupNeedsTheKernelsWholeAnswer(t *testing.T) {
 	over, cancel := context.WithCancel(ctx)
 	cancel()

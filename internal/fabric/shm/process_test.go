@@ -101,8 +101,8 @@ func TestWakesBetweenProcessesAreNotLost(t *testing.T) {
 	require.NoError(t, p.Wait(), "%s", p.err)
 }
 
-// Whatever a process does when it is killed, its peer gets all that had been
-// sent, and soon hears that there will be no more.
+// Whatever a process does when it is killed, its peer gets all that had been sent, and
+// Wait soon returns ErrDisconnected there.
 func TestKill(t *testing.T) {
 	rounds := 10
 	if soak {

@@ -164,7 +164,7 @@ func needsFutureWrite(t *testing.T) {
 	}
 }
 
-// A page of memory that is missing would be made at the expense of whoever
+// A page of memory that is missing would be made at the expense of the process that
 // touches it first. The puncher makes it missing at any moment until the last
 // seal forbids it.
 func TestMemoryHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {

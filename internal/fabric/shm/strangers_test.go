@@ -71,8 +71,8 @@ func sendDescriptor(socket, fd int) error {
 	return unix.Sendmsg(socket, []byte("x"), unix.UnixRights(fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// lingerProgram sends such descriptors to a listener by its name, as many as it
-// is told, or until nobody accepts, and then says how many have gone.
+// lingerProgram sends such descriptors to a listener by its name, as many as its
+// arguments want, or until the listener accepts no more, and then prints how many.
 func lingerProgram(_ netip.AddrPort, args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -169,7 +169,7 @@ func guarded(t *testing.T, f *shm) bool {
 }
 
 // nextDialer is the next connection that brings a request. Where the kernel does
-// not keep descriptors away, each comes after one that only asks who listens.
+// not keep descriptors away, a dialer first makes one that only asks who listens.
 func nextDialer(l *listener) (*socket, error) {
 	for {
 		fd, err := l.next()
@@ -258,7 +258,7 @@ func TestLingeringDescriptorsEndAListenerAtMost(t *testing.T) {
 	})
 }
 
-// Whoever has the name of a listener can send to its dialers.
+// A process that has the name of a listener can send descriptors to its dialers.
 func TestLingeringDescriptorsDelayNoDialer(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
