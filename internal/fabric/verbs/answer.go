@@ -28,19 +28,19 @@ const (
 	// maxWatchers is the maximum number of watchers of a queue pair.
 	maxWatchers = 1024
 
-	// watchesWithin is how long a sender repeats a request to watch: 16 times, every
+	// maxWatcherAge is how long a sender repeats a request to watch: 16 times, every
 	// 4.096 s.
-	watchesWithin = 70 * time.Second
+	maxWatcherAge = 70 * time.Second
 
-	// tellWithin bounds the time to notify the watchers of a queue pair that has ended,
-	// and maxTelling how many are notified at once.
-	tellWithin = time.Second
-	maxTelling = 32
+	// noticesWithin bounds the time to notify the watchers of a queue pair that has ended,
+	// and maxNotices how many are notified at once.
+	noticesWithin = time.Second
+	maxNotices    = 32
 
-	// maxWhy is the maximum length in bytes of a rejection's reason, which follows the
+	// maxReason is the maximum length in bytes of a rejection's reason, which follows the
 	// first 8 bytes in the private data of an SIDR REP
 	// (IB_CM_SIDR_REP_PRIVATE_DATA_SIZE).
-	maxWhy = 136 - 8
+	maxReason = 136 - 8
 )
 
 // serve handles the requests that arrive, until the endpoint is closed or its device is
@@ -54,7 +54,7 @@ func (d *datagrams) serve() {
 			}
 			return
 		}
-		d.consider(e.(*endpoint))
+		d.handleRequest(e.(*endpoint))
 	}
 }
 
@@ -72,13 +72,14 @@ type watcher struct {
 	since time.Time
 }
 
-// consider answers a sender when both of its requests have arrived. If the request is a
-// receiver's notice that its queue pair has ended, consider ends the handle for it.
-func (d *datagrams) consider(e *endpoint) {
+// handleRequest answers a sender when both of its requests have arrived. If the request
+// is a receiver's notice that its queue pair has ended, handleRequest ends the handle
+// for it.
+func (d *datagrams) handleRequest(e *endpoint) {
 	r, ok := wire.DecodeResolutionRequest(e.private)
 	if !ok || r.Kind == wire.Ended {
 		if ok {
-			d.ended(r.ID, e.remote.Addr())
+			d.endHandle(r.ID, e.remote.Addr())
 		}
 		_ = e.Close() // rejects the request
 		return
@@ -97,9 +98,9 @@ func (d *datagrams) consider(e *endpoint) {
 	d.answer(asks.e, watches)
 }
 
-// ended marks as gone the handle whose requests have the number id, if it leads to the
+// endHandle marks as gone the handle whose requests have the number id, if it leads to the
 // address.
-func (d *datagrams) ended(id uint64, at netip.Addr) {
+func (d *datagrams) endHandle(id uint64, at netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if h := d.handles[id]; h != nil && h.to.Addr() == at {
@@ -126,17 +127,17 @@ func (d *datagrams) pair(r pendingRequest) (other, crowded pendingRequest) {
 	}
 	d.requests = append(d.requests, r)
 	if len(d.requests) > maxRequests {
-		i := crowder(d.requests, pendingRequest.from)
+		i := victim(d.requests, pendingRequest.from)
 		crowded = d.requests[i]
 		d.requests = slices.Delete(d.requests, i, i+1)
 	}
 	return other, crowded
 }
 
-// crowder is the index, in a list with the oldest first, of the element that makes room
+// victim is the index, in a list with the oldest first, of the element that makes room
 // for others: the oldest from the address with the most. So no address displaces the
 // requests of one that has fewer.
-func crowder[T any](all []T, from func(T) netip.Addr) int {
+func victim[T any](all []T, from func(T) netip.Addr) int {
 	counts := make(map[netip.Addr]int)
 	most := 0
 	for _, v := range all {
@@ -150,19 +151,19 @@ func crowder[T any](all []T, from func(T) netip.Addr) int {
 // answer answers the request for a queue pair, and keeps the sender's request to watch
 // it.
 func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
-	q, err := d.use(asks)
+	q, err := d.queueFor(asks)
 	switch {
 	case err == nil:
 	case isShortage(err):
 		why := err.Error()
-		refuse(wire.Reject{Busy: true, Reason: why[:min(len(why), maxWhy)]}, asks, watches.e)
+		refuse(wire.Reject{Busy: true, Reason: why[:min(len(why), maxReason)]}, asks, watches.e)
 		return
 	default:
 		_ = asks.Close()
 		_ = watches.e.Close()
 		return
 	}
-	forgotten, ok := d.watch(q, watches)
+	forgotten, ok := d.addWatcher(q, watches)
 	for _, w := range forgotten {
 		_ = w.e.Close()
 	}
@@ -176,9 +177,9 @@ func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
 	_ = asks.Close()
 }
 
-// watch adds r to the watchers of q. It removes and returns those that are older than
-// watchesWithin or too many. It returns false if q has been closed meanwhile.
-func (d *datagrams) watch(q *datagramQueue, r pendingRequest) (forgotten []watcher, ok bool) {
+// addWatcher adds r to the watchers of q. It removes and returns those that are older than
+// maxWatcherAge or too many. It returns false if q has been closed meanwhile.
+func (d *datagrams) addWatcher(q *datagramQueue, r pendingRequest) (forgotten []watcher, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !slices.Contains(*d.queues.Load(), q) {
@@ -188,9 +189,9 @@ func (d *datagrams) watch(q *datagramQueue, r pendingRequest) (forgotten []watch
 	for {
 		i := 0
 		switch {
-		case time.Since(q.watchers[0].since) > watchesWithin:
+		case time.Since(q.watchers[0].since) > maxWatcherAge:
 		case len(q.watchers) > maxWatchers:
-			i = crowder(q.watchers, watcher.from)
+			i = victim(q.watchers, watcher.from)
 		default:
 			return forgotten, true
 		}
@@ -215,53 +216,53 @@ func (d *datagrams) end(q *datagramQueue) {
 		_ = w.e.Close() // rejects the request
 	}
 	if len(q.watchers) > 0 {
-		d.background.Go(func() { tellAll(q.watchers, d.tell) })
+		d.background.Go(func() { notifyWatchers(q.watchers, d.notifyWatcher) })
 	}
 	q.close()
 }
 
-// tellAll notifies the watchers of a queue pair that it has ended, so that they resolve
-// the address again before they send more. It works in rounds: in the first, each
-// watcher has so short a time to answer that the round takes half of tellWithin if none
-// does. In each further round, those that have not answered have twice the time.
-func tellAll(watchers []watcher, tell func(context.Context, watcher) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), tellWithin)
+// notifyWatchers notifies the watchers of a queue pair that it has ended, so that they
+// resolve the address again before they send more. It works in rounds: in the first,
+// each watcher has so short a time to answer that the round takes half of noticesWithin
+// if none does. In each further round, those that have not answered have twice the time.
+func notifyWatchers(watchers []watcher, notify func(context.Context, watcher) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), noticesWithin)
 	defer cancel()
-	turn := tellWithin / 2 * maxTelling / time.Duration(len(watchers))
-	for ; len(watchers) > 0 && ctx.Err() == nil; turn *= 2 {
-		watchers = tellInTurn(ctx, turn, watchers, tell)
+	timeout := noticesWithin / 2 * maxNotices / time.Duration(len(watchers))
+	for ; len(watchers) > 0 && ctx.Err() == nil; timeout *= 2 {
+		watchers = notifyRound(ctx, timeout, watchers, notify)
 	}
 }
 
-// tellInTurn notifies each of the watchers, up to maxTelling at once, and returns those
-// that did not answer within the time turn.
-func tellInTurn(ctx context.Context, turn time.Duration, watchers []watcher, tell func(context.Context, watcher) error) (silent []watcher) {
-	var telling sync.WaitGroup
+// notifyRound notifies each of the watchers, up to maxNotices at once, and returns those
+// that did not answer within the timeout.
+func notifyRound(ctx context.Context, timeout time.Duration, watchers []watcher, notify func(context.Context, watcher) error) (silent []watcher) {
+	var notices sync.WaitGroup
 	var mu sync.Mutex // guards silent
-	turns := make(chan struct{}, maxTelling)
+	inFlight := make(chan struct{}, maxNotices)
 	for _, w := range watchers {
-		turns <- struct{}{}
-		telling.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, turn)
+		inFlight <- struct{}{}
+		notices.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			_ = fabric.Patiently(ctx, func() error { return tell(ctx, w) })
+			_ = fabric.Patiently(ctx, func() error { return notify(ctx, w) })
 			if ctx.Err() != nil {
 				mu.Lock()
 				silent = append(silent, w)
 				mu.Unlock()
 			}
-			<-turns
+			<-inFlight
 		})
 	}
-	telling.Wait()
+	notices.Wait()
 	return silent
 }
 
-// tell notifies a watcher, and waits for its answer. It sends the notice from the
+// notifyWatcher notifies a watcher, and waits for its answer. It sends the notice from the
 // address that the request to watch was sent to: the sender ignores one from any other.
-func (d *datagrams) tell(ctx context.Context, w watcher) error {
+func (d *datagrams) notifyWatcher(ctx context.Context, w watcher) error {
 	from, at := netip.AddrPortFrom(w.e.local.Addr(), 0), netip.AddrPortFrom(w.from(), w.Port)
-	e, err := d.say(ctx, from, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID}.Append(nil))
+	e, err := d.sendRequest(ctx, from, at, wire.ResolutionRequest{Kind: wire.Ended, ID: w.ID}.Append(nil))
 	if err != nil {
 		return err
 	}

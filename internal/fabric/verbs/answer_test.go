@@ -33,9 +33,9 @@ func TestWhoMakesRoom(t *testing.T) {
 		for i, host := range hosts {
 			all = append(all, requestOf(host, uint64(i)))
 		}
-		require.Equal(t, want, crowder(all, pendingRequest.from), "%v", hosts)
+		require.Equal(t, want, victim(all, pendingRequest.from), "%v", hosts)
 	}
-	require.Zero(t, crowder([]pendingRequest{requestOf(1, 0), requestOf(2, 1)}, pendingRequest.from), "else the oldest")
+	require.Zero(t, victim([]pendingRequest{requestOf(1, 0), requestOf(2, 1)}, pendingRequest.from), "else the oldest")
 }
 
 // One host, however much it asks for, takes no other's place among those who are told that a
@@ -44,11 +44,11 @@ func TestDatagramWatchersOfOneHost(t *testing.T) {
 	d, q := &datagrams{}, &datagramQueue{}
 	d.queues.Store(&[]*datagramQueue{q})
 	for host := range byte(2) {
-		_, ok := d.watch(q, requestOf(host, 0))
+		_, ok := d.addWatcher(q, requestOf(host, 0))
 		require.True(t, ok)
 	}
 	for id := range uint64(maxWatchers + 50) {
-		forgotten, ok := d.watch(q, requestOf(77, id))
+		forgotten, ok := d.addWatcher(q, requestOf(77, id))
 		require.True(t, ok)
 		for _, w := range forgotten {
 			require.Equal(t, byte(77), w.from().As4()[3])
@@ -56,8 +56,8 @@ func TestDatagramWatchersOfOneHost(t *testing.T) {
 		}
 	}
 	require.Len(t, q.watchers, maxWatchers)
-	require.True(t, d.take(q))
-	_, ok := d.watch(q, requestOf(1, 1))
+	require.True(t, d.remove(q))
+	_, ok := d.addWatcher(q, requestOf(1, 1))
 	require.False(t, ok, "it has gone")
 }
 
@@ -95,7 +95,7 @@ func TestSilentWatchersAreInNobodysWay(t *testing.T) {
 		tries, telling, most := make(map[uint64]int), 0, 0
 		told := make(map[uint64]int) // in which try
 		start := time.Now()
-		tellAll(all, func(ctx context.Context, w watcher) error {
+		notifyWatchers(all, func(ctx context.Context, w watcher) error {
 			mu.Lock()
 			tries[w.ID]++
 			try := tries[w.ID]
@@ -125,8 +125,8 @@ func TestSilentWatchersAreInNobodysWay(t *testing.T) {
 			return err
 		})
 		require.Equal(t, map[uint64]int{last: 1, slow: 2}, told)
-		require.Equal(t, tellWithin, time.Since(start))
-		require.Equal(t, maxTelling, most)
+		require.Equal(t, noticesWithin, time.Since(start))
+		require.Equal(t, maxNotices, most)
 	})
 }
 

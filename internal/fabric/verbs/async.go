@@ -83,8 +83,8 @@ func (s *devices) release(d *device) {
 	<-d.done
 }
 
-// agreed is the shape that d took the last time asked was requested, or asked itself.
-func (s *devices) agreed(d *device, asked shape) shape {
+// knownShape is the shape that d took the last time asked was requested, or asked itself.
+func (s *devices) knownShape(d *device, asked shape) shape {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if taken, ok := s.shapes[request{uint64(d.attr.node_guid), asked}]; ok {
@@ -93,8 +93,8 @@ func (s *devices) agreed(d *device, asked shape) shape {
 	return asked
 }
 
-// agree records that d took the shape taken when asked was requested.
-func (s *devices) agree(d *device, asked, taken shape) {
+// recordShape records that d took the shape taken when asked was requested.
+func (s *devices) recordShape(d *device, asked, taken shape) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shapes == nil {
@@ -151,7 +151,7 @@ func (d *device) drain(uintptr) bool {
 			return false
 		default:
 			// The kernel has cut the device off: there will be no more events.
-			d.all(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
+			d.forEach(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
 			return false
 		}
 	}
@@ -170,10 +170,10 @@ func (d *device) dispatch(kind uint32, element uint64) {
 			e.receive(cmEvent{kind: commEst})
 		}
 	case C.RN_IBV_EVENT_DEVICE_FATAL:
-		d.all(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
+		d.forEach(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
 	case C.RN_IBV_EVENT_PORT_ERR:
 		port := int(*(*int32)(unsafe.Pointer(&element)))
-		d.all(func(e *endpoint) {
+		d.forEach(func(e *endpoint) {
 			if e.port == port {
 				e.notify(fabric.ErrPortDown, fabric.ErrPortDown)
 			}
@@ -208,7 +208,7 @@ func (d *device) find(element uint64) *endpoint {
 	return d.byElement[element]
 }
 
-func (d *device) all(f func(*endpoint)) {
+func (d *device) forEach(f func(*endpoint)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for e := range d.endpoints {

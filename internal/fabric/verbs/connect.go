@@ -77,11 +77,11 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	told := e.in.tell(private, fabric.MaxConnectData)
+	all := e.in.advertise(private, fabric.MaxConnectData)
 	if e.iwarp != nil {
-		return e.connectTCP(ctx, told)
+		return e.connectTCP(ctx, all)
 	}
-	data, n := privateData(told)
+	data, n := privateData(all)
 	if rc := C.rn_connect(e.id, e.qp.qp_num, 0, C.uint8_t(e.options.Retries), rnrRetries, data, n); rc != 0 {
 		return nil, syscallError("rdma_connect", rc)
 	}
@@ -89,11 +89,11 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	e.heard = true
+	e.contacted = true
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
-	return e.out.hear(ev.private, fabric.MaxAcceptData), nil
+	return e.out.parse(ev.private, fabric.MaxAcceptData), nil
 }
 
 func (e *endpoint) Confirm() error {
@@ -101,7 +101,7 @@ func (e *endpoint) Confirm() error {
 		return net.ErrClosed
 	}
 	if e.iwarp != nil {
-		return e.sendFirst()
+		return e.sendConfirm()
 	}
 	if rc := C.rn_establish(e.id); rc != 0 {
 		return e.stateError("rdma_establish", rc)
@@ -130,13 +130,13 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 		return err
 	}
 	defer stop()
-	data, n := privateData(e.in.tell(private, fabric.MaxAcceptData))
+	data, n := privateData(e.in.advertise(private, fabric.MaxAcceptData))
 	if rc := C.rn_accept(e.id, e.qp.qp_num, C.uint8_t(reads), data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)
 	}
 	_, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
 	if err == nil && e.iwarp != nil {
-		err = e.awaitFirst(ctx)
+		err = e.awaitConfirm(ctx)
 	}
 	return err
 }
@@ -163,7 +163,7 @@ func (e *endpoint) Disconnect() error {
 		return net.ErrClosed
 	}
 	if e.iwarp != nil {
-		e.iwarp.told = true
+		e.iwarp.reported = true
 	}
 	rc := C.rn_qp_error(e.qp)
 	// EINVAL: never connected, or disconnected already.
@@ -195,7 +195,7 @@ func (e *endpoint) ready() error {
 // ECONNRESET, is the only sign that the peer has withdrawn.
 func (e *endpoint) stateError(call string, rc C.int) error {
 	err := deviceError(call, rc)
-	if e.heard && isErrno(err, syscall.EINVAL, syscall.ECONNRESET) {
+	if e.contacted && isErrno(err, syscall.EINVAL, syscall.ECONNRESET) {
 		return fmt.Errorf("the peer has withdrawn from the handshake: %w (%w)", fabric.ErrDisconnected, err)
 	}
 	return err

@@ -42,7 +42,7 @@ const (
 // datagrams implements [fabric.DatagramEndpoint].
 type datagrams struct {
 	rdma     rdma // in the port space for UDP
-	only6    bool // local is the unspecified IPv6 address: no IPv4
+	v6Only   bool // local is the unspecified IPv6 address: no IPv4
 	local    netip.AddrPort
 	limits   fabric.DatagramLimits
 	listener *listener
@@ -90,7 +90,7 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	f.space = C.RN_RDMA_PS_UDP
 	d := &datagrams{
 		rdma:      f,
-		only6:     local.Addr() == netip.IPv6Unspecified(),
+		v6Only:    local.Addr() == netip.IPv6Unspecified(),
 		callbacks: callbacks{o.Filter, o.Notify, o.Lost},
 		handles:   make(map[uint64]*addressHandle),
 	}
@@ -167,19 +167,19 @@ func (d *datagrams) SetRecvQueue(n int) {
 		if err != nil {
 			continue
 		}
-		if unused := d.takeUnused(old, q); unused != nil {
+		if unused := d.removeUnused(old, q); unused != nil {
 			d.end(unused)
 		}
 	}
 }
 
-// takeUnused removes the first of some queue pairs that is not in use from the endpoint,
+// removeUnused removes the first of some queue pairs that is not in use from the endpoint,
 // and returns it. It returns nil if all are in use, or have been removed.
-func (d *datagrams) takeUnused(qs ...*datagramQueue) *datagramQueue {
+func (d *datagrams) removeUnused(qs ...*datagramQueue) *datagramQueue {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, q := range qs {
-		if !q.used && d.remove(q) {
+		if !q.used && d.removeLocked(q) {
 			return q
 		}
 	}
@@ -223,13 +223,13 @@ func (d *datagrams) add(q *datagramQueue) bool {
 	}
 	all := append(slices.Clone(*d.queues.Load()), q)
 	d.queues.Store(&all)
-	q.begin()
+	q.startListen()
 	return true
 }
 
-// use returns the queue pair at the port of an endpoint, in use from now on, and makes
-// one if there is none. It may have failed by then.
-func (d *datagrams) use(e *endpoint) (*datagramQueue, error) {
+// queueFor returns the queue pair at the port of an endpoint, in use from now on, and
+// makes one if there is none. It may have failed by then.
+func (d *datagrams) queueFor(e *endpoint) (*datagramQueue, error) {
 	if q := d.queueAt(e); q != nil {
 		return q, nil
 	}
@@ -262,15 +262,15 @@ func (d *datagrams) queueAt(e *endpoint) *datagramQueue {
 	return nil
 }
 
-// take removes a queue pair from the endpoint, or returns false if it has been removed.
-func (d *datagrams) take(q *datagramQueue) bool {
+// remove removes a queue pair from the endpoint, or returns false if it has been removed.
+func (d *datagrams) remove(q *datagramQueue) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.remove(q)
+	return d.removeLocked(q)
 }
 
-// remove does that. Called with mu held.
-func (d *datagrams) remove(q *datagramQueue) bool {
+// removeLocked does that. Called with mu held.
+func (d *datagrams) removeLocked(q *datagramQueue) bool {
 	all := slices.Clone(*d.queues.Load())
 	i := slices.Index(all, q)
 	if i < 0 {
@@ -283,7 +283,7 @@ func (d *datagrams) remove(q *datagramQueue) bool {
 
 // discard closes a queue pair, unless it has been removed from the endpoint.
 func (d *datagrams) discard(q *datagramQueue) {
-	if d.take(q) {
+	if d.remove(q) {
 		d.end(q)
 	}
 }

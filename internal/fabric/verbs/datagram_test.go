@@ -297,7 +297,7 @@ func TestDatagramWatchersAreBounded(t *testing.T) {
 	defer h.Close()
 	q := b.queue()
 	b.mu.Lock()
-	q.watchers[0].since = time.Now().Add(-watchesWithin - time.Second)
+	q.watchers[0].since = time.Now().Add(-maxWatcherAge - time.Second)
 	b.mu.Unlock()
 	other := a.to(t, b)
 	defer other.Close()

@@ -87,7 +87,7 @@ func TestDatagramsSurviveNonsense(t *testing.T) {
 		"an ask with a port":    changed(13, 1),
 		"a watch of no port":    changed(2, byte(wire.Watches)),
 	} {
-		e, err := s.hostile.say(context.Background(), netip.AddrPort{}, s.b.local, private)
+		e, err := s.hostile.sendRequest(context.Background(), netip.AddrPort{}, s.b.local, private)
 		require.NoError(t, err, name)
 		requireRejected(t, e, name)
 		require.NoError(t, e.Close())

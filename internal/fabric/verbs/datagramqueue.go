@@ -52,7 +52,7 @@ type datagramQueue struct {
 	failed    atomic.Bool
 	closing   atomic.Bool
 
-	handling sync.Mutex // held by aim and close; locked before receiving and sending
+	handling sync.Mutex // held by setAddressHandle and close; locked before receiving and sending
 
 	// Guarded by datagrams.mu, until it is removed from d.
 	used     bool      // senders may know it, or handles send by it

@@ -26,8 +26,8 @@ type queueReceives struct {
 	polled, taken int        // completions in e.wc, and how many of them have been looked at
 }
 
-// begin starts listen. Called with the endpoint's mu held.
-func (q *datagramQueue) begin() {
+// startListen starts listen. Called with the endpoint's mu held.
+func (q *datagramQueue) startListen() {
 	q.listening = make(chan struct{})
 	go q.listen()
 }

@@ -34,9 +34,10 @@ type queueSends struct {
 	handles      map[*addressHandle]struct{}
 }
 
-// aim gives h a new address handle for at, for which the kernel looks up the Ethernet
-// address again. The error is net.ErrClosed if q is being closed, or h was released.
-func (q *datagramQueue) aim(h *addressHandle, at *service) error {
+// setAddressHandle gives h a new address handle for at, for which the kernel looks up
+// the Ethernet address again. The error is net.ErrClosed if q is being closed, or h was
+// released.
+func (q *datagramQueue) setAddressHandle(h *addressHandle, at *service) error {
 	q.handling.Lock()
 	defer q.handling.Unlock()
 	if q.closing.Load() {
@@ -78,7 +79,7 @@ func (q *datagramQueue) destroy(h *addressHandle) {
 	delete(q.handles, h)
 }
 
-// release ends the use of a handle: aim fails from now on.
+// release ends the use of a handle: setAddressHandle fails from now on.
 func (q *datagramQueue) release(h *addressHandle) {
 	q.sending.Lock()
 	defer q.sending.Unlock()
@@ -156,11 +157,11 @@ func (q *datagramQueue) post(n int) {
 	}
 }
 
-// drain polls until at most most sends are under way. It returns false if one fails, or
+// drain polls until at most limit sends are under way. It returns false if one fails, or
 // if they take longer than sendWithin. Called with sending held.
-func (q *datagramQueue) drain(most int) bool {
+func (q *datagramQueue) drain(limit int) bool {
 	var deadline time.Time
-	for polls := 0; q.posted-q.done > uint64(most); polls++ {
+	for polls := 0; q.posted-q.done > uint64(limit); polls++ {
 		if q.failed.Load() {
 			return false
 		}

@@ -58,7 +58,7 @@ func (s shape) shallower() (shape, bool) {
 // reducing it.
 func (e *endpoint) createQueues() error {
 	asked := shape{e.options.SendQueue, e.options.RecvQueue, maxInline}
-	s := e.manager.devices.agreed(e.device, asked)
+	s := e.manager.devices.knownShape(e.device, asked)
 	for {
 		err := e.createCompletionQueue(s)
 		if err == nil {
@@ -66,7 +66,7 @@ func (e *endpoint) createQueues() error {
 		}
 		switch {
 		case err == nil:
-			e.manager.devices.agree(e.device, asked, s)
+			e.manager.devices.recordShape(e.device, asked, s)
 			e.options.SendQueue, e.options.RecvQueue = s.sends, s.recvs
 			return nil
 		case isGone(err):

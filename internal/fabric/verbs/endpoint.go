@@ -44,14 +44,14 @@ const (
 
 // endpoint implements [fabric.Endpoint].
 type endpoint struct {
-	manager *manager
-	config  Config
-	id      cmID
-	heard   bool // the peer's request or answer has arrived
-	local   netip.AddrPort
-	remote  netip.AddrPort
-	private []byte // of the peer's request
-	iwarp   *iwarp // nil unless it is an iWARP device
+	manager   *manager
+	config    Config
+	id        cmID
+	contacted bool // the peer's request or answer has arrived
+	local     netip.AddrPort
+	remote    netip.AddrPort
+	private   []byte // of the peer's request
+	iwarp     *iwarp // nil unless it is an iWARP device
 
 	// handshake carries events from the event loop to await. It has room for more than
 	// the connection manager sends for one id; receive drops an event that does not fit.
@@ -89,10 +89,10 @@ type calls struct {
 
 // sleep is what Wait and Wake need: see wait.go.
 type sleep struct {
-	sleeper atomic.Pointer[fabric.Sleeper] // of the completion channel, or nil before Open
-	take    func(uintptr) bool             // takeEvent
-	armed   atomic.Bool                    // Arm has been called, and Wait is to return for the event
-	gone    bool                           // the descriptor will not become readable again
+	sleeper    atomic.Pointer[fabric.Sleeper] // of the completion channel, or nil before Open
+	take       func(uintptr) bool             // takeEvent
+	armed      atomic.Bool                    // Arm has been called, and Wait is to return for the event
+	deviceGone bool                           // the descriptor will not become readable again
 }
 
 func newEndpoint(f rdma, id cmID) *endpoint {

@@ -35,7 +35,7 @@ const groupHops = 1
 // membership is the membership of a card in a group.
 type membership struct {
 	group   netip.AddrPort
-	asked   netip.Addr          // the card, as passed to Join
+	card    netip.Addr          // the card, as passed to Join
 	e       *endpoint           // bound to the card; it has joined
 	addr    sockaddr            // of the group
 	service service             // the group as senders address it
@@ -48,7 +48,7 @@ func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.A
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	m := &membership{group: group, asked: card}
+	m := &membership{group: group, card: card}
 	var err error
 	if m.addr, err = toSockaddr(netip.AddrPortFrom(group.Addr(), 0)); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (d *datagrams) join(ctx context.Context, group netip.AddrPort, card netip.A
 	if err != nil {
 		return nil, err
 	}
-	if err := m.enter(ctx, e, sendsOnly); err != nil {
+	if err := m.join(ctx, e, sendsOnly); err != nil {
 		_ = e.Close()
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (d *datagrams) cardFor(group netip.AddrPort, card netip.Addr) (netip.Addr, 
 	return d.rdma.Source(group)
 }
 
-func (m *membership) enter(ctx context.Context, e *endpoint, sendsOnly bool) error {
+func (m *membership) join(ctx context.Context, e *endpoint, sendsOnly bool) error {
 	flag := C.int(0)
 	if sendsOnly {
 		flag = 1
@@ -162,7 +162,7 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 func (d *datagrams) replaceMember(q *datagramQueue) {
 	d.making.Lock()
 	defer d.making.Unlock()
-	if !d.take(q) {
+	if !d.remove(q) {
 		return // the membership has ended
 	}
 	m := q.member
@@ -177,7 +177,7 @@ func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
 	d.making.Lock()
 	defer d.making.Unlock()
 	for _, q := range *d.queues.Load() {
-		if q.group == group && q.member.asked == card && d.take(q) {
+		if q.group == group && q.member.card == card && d.remove(q) {
 			q.close()
 			return nil
 		}
@@ -196,7 +196,7 @@ func (d *datagrams) resolveGroup(ctx context.Context, to netip.AddrPort) (fabric
 		to: to, receiver: queuePair{groupNumber, groupKey(to.Port())},
 		maxMessage: d.limits.MaxMessage, cancel: m.end,
 	}
-	if err := d.enter(h, m.e, &m.service); err != nil {
+	if err := d.prepare(h, m.e, &m.service); err != nil {
 		m.end()
 		return nil, err
 	}

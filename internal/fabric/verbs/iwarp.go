@@ -41,14 +41,14 @@ import (
 type iwarp struct {
 	notices   []byte        // the receives' buffers, of noticeSize bytes each
 	requested chan struct{} // closed when rdma_connect has returned; nil before it is called
-	left      bool          // a goroutine is to close the endpoint: see closeLater
+	closing   bool          // a goroutine is to close the endpoint: see closeLater
 
 	reads    atomic.Int32 // READs under way
 	answered atomic.Int64 // when a READ last completed, or the first under way was posted; Unix time in ns
 	patience time.Duration
 	timer    *time.Timer // calls checkReads; pending while READs are under way
 	silent   atomic.Bool // no READ has been answered for patience, as checkReads found
-	told     bool        // Poll has reported that, or Disconnect has been called
+	reported bool        // Poll has reported that, or Disconnect has been called
 }
 
 const (
@@ -153,14 +153,14 @@ func (e *endpoint) checkReads() {
 // untilSilent is how much longer the READs under way may stay unanswered, if there are
 // any.
 func (w *iwarp) untilSilent() (left time.Duration, waiting bool) {
-	if w.reads.Load() == 0 { // read before answered, which began and ended write first
+	if w.reads.Load() == 0 { // read before answered, which readsPosted and readCompleted write first
 		return 0, false
 	}
 	return w.patience - time.Since(time.Unix(0, w.answered.Load())), true
 }
 
-// began counts n READs that are about to be posted.
-func (w *iwarp) began(n int32) {
+// readsPosted counts n READs that are about to be posted.
+func (w *iwarp) readsPosted(n int32) {
 	if n == 0 {
 		return
 	}
@@ -172,17 +172,17 @@ func (w *iwarp) began(n int32) {
 	}
 }
 
-// ended counts a READ that has completed.
-func (w *iwarp) ended() {
+// readCompleted counts a READ that has completed.
+func (w *iwarp) readCompleted() {
 	w.answered.Store(time.Now().UnixNano())
 	w.reads.Add(-1)
 }
 
-// sayRetriesExceeded returns a completion with RetryExceeded in c, once, if the READs
+// pollRetriesExceeded returns a completion with RetryExceeded in c, once, if the READs
 // under way are still unanswered. Poll calls it when it has found no completion: READs
 // whose completions were polled late have been answered.
-func (w *iwarp) sayRetriesExceeded(c []fabric.Completion) int {
-	if w.told || !w.silent.Load() || len(c) == 0 {
+func (w *iwarp) pollRetriesExceeded(c []fabric.Completion) int {
+	if w.reported || !w.silent.Load() || len(c) == 0 {
 		return 0
 	}
 	w.silent.Store(false)
@@ -193,7 +193,7 @@ func (w *iwarp) sayRetriesExceeded(c []fabric.Completion) int {
 		w.timer.Reset(left)
 		return 0
 	}
-	w.told = true
+	w.reported = true
 	c[0] = fabric.Completion{Status: fabric.RetryExceeded}
 	return 1
 }
@@ -207,8 +207,8 @@ func (e *endpoint) connectTCP(ctx context.Context, private []byte) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	e.heard = true
-	return e.out.hear(ev.private, fabric.MaxAcceptData), nil
+	e.contacted = true
+	return e.out.parse(ev.private, fabric.MaxAcceptData), nil
 }
 
 // request calls rdma_connect in a goroutine, which goes on if ctx ends first: with siw,
@@ -243,11 +243,11 @@ func (e *endpoint) request(ctx context.Context, private []byte) error {
 // rdma_destroy_id wait for it.
 func (e *endpoint) closeLater() bool {
 	w := e.iwarp
-	if w == nil || w.requested == nil || e.heard {
+	if w == nil || w.requested == nil || e.contacted {
 		return false
 	}
-	if !w.left {
-		w.left = true
+	if !w.closing {
+		w.closing = true
 		go func() {
 			<-w.requested
 			_ = e.close() // Close has returned: no caller is left for the error
@@ -256,9 +256,9 @@ func (e *endpoint) closeLater() bool {
 	return true
 }
 
-// sendFirst is Confirm over iWARP: before this SEND arrives, the other side must not
+// sendConfirm is Confirm over iWARP: before this SEND arrives, the other side must not
 // send.
-func (e *endpoint) sendFirst() error {
+func (e *endpoint) sendConfirm() error {
 	if e.changes.Has(fabric.ErrDisconnected) {
 		return fmt.Errorf("the peer has withdrawn from the handshake: %w", fabric.ErrDisconnected)
 	}
@@ -269,8 +269,8 @@ func (e *endpoint) sendFirst() error {
 	return nil
 }
 
-// awaitFirst waits for that SEND, while watchFirstMessage is in effect.
-func (e *endpoint) awaitFirst(ctx context.Context) error {
+// awaitConfirm waits for that SEND, while watchFirstMessage is in effect.
+func (e *endpoint) awaitConfirm(ctx context.Context) error {
 	var c [1]fabric.Completion
 	for {
 		n, err := e.Poll(c[:])

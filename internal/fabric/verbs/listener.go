@@ -150,9 +150,9 @@ func (l *listener) enqueue(ev cmEvent) bool {
 	default:
 	}
 	e := newEndpoint(l.rdma, ev.request)
-	e.heard = true
+	e.contacted = true
 	e.iwarp = iwarpOf(ev.request)
-	e.private = e.out.hear(ev.private, fabric.MaxConnectData)
+	e.private = e.out.parse(ev.private, fabric.MaxConnectData)
 	e.local, e.remote = inZone(fromSockaddr(&ev.request.src), fromSockaddr(&ev.request.dst))
 	l.rdma.register(ev.request, e)
 	select {

@@ -108,10 +108,10 @@ func (b *inbox) take(c *fabric.Completion) {
 // private data in the request and in the answer.
 const mailboxSize = 12
 
-// tell returns private data, padded to most bytes, with the mailbox's address and rkey
-// appended.
-func (b *inbox) tell(private []byte, most int) []byte {
-	all := make([]byte, most, most+mailboxSize)
+// advertise returns private data, padded to size bytes, with the mailbox's address and
+// rkey appended.
+func (b *inbox) advertise(private []byte, size int) []byte {
+	all := make([]byte, size, size+mailboxSize)
 	copy(all, private)
 	var addr uint64
 	var rkey uint32
@@ -121,13 +121,13 @@ func (b *inbox) tell(private []byte, most int) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(all, addr), rkey)
 }
 
-// hear takes the address and the rkey of the peer's mailbox from all, and returns the
-// private data in front of them, most bytes. If all is too short for them, the peer has
+// parse takes the address and the rkey of the peer's mailbox from all, and returns the
+// private data in front of them, size bytes. If all is too short for them, the peer has
 // no mailbox.
-func (b *outbox) hear(all []byte, most int) (private []byte) {
-	if len(all) < most+mailboxSize {
+func (b *outbox) parse(all []byte, size int) (private []byte) {
+	if len(all) < size+mailboxSize {
 		return all
 	}
-	b.addr, b.rkey = binary.BigEndian.Uint64(all[most:]), binary.BigEndian.Uint32(all[most+8:])
-	return all[:most:most]
+	b.addr, b.rkey = binary.BigEndian.Uint64(all[size:]), binary.BigEndian.Uint32(all[size+8:])
+	return all[:size:size]
 }

@@ -162,8 +162,8 @@ func (d *emulated) reset() {
 	d.refusal.Store(uint32(syscall.EINVAL))
 }
 
-// tell has the library tell of an asynchronous event.
-func (d *emulated) tell(t *testing.T, kind byte) {
+// raise has the library report an asynchronous event.
+func (d *emulated) raise(t *testing.T, kind byte) {
 	t.Helper()
 	_, err := d.events.Write([]byte{kind})
 	require.NoError(t, err)
@@ -387,7 +387,7 @@ func endsWhenDead(t *testing.T, d *emulated, event byte) []error {
 			ends <- err
 		}()
 	}
-	d.tell(t, event)
+	d.raise(t, event)
 	var errs []error
 	for range 4 {
 		errs = append(errs, within(t, ends))
@@ -454,7 +454,7 @@ func testCutOff(t *testing.T, d *emulated) {
 	for _, m := range rings {
 		require.True(t, registeredAt(t, m.Addr()))
 	}
-	d.tell(t, deviceFatal)
+	d.raise(t, deviceFatal)
 	for _, e := range []*endpoint{a, b} {
 		require.ErrorIs(t, waitForChange(t, e), fabric.ErrDeviceRemoved)
 	}

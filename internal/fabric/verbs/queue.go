@@ -53,7 +53,7 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		return nil
 	}
 	if e.iwarp != nil {
-		e.iwarp.began(signaled(wr))
+		e.iwarp.readsPosted(signaled(wr))
 	}
 	if rc := C.rn_post_send(e.queue, C.int(n)); rc != 0 {
 		return deviceError("ibv_post_send", rc)
@@ -184,7 +184,7 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 		e.decode(&c[i], &e.wc[i])
 	}
 	if n == 0 && e.iwarp != nil {
-		n = e.iwarp.sayRetriesExceeded(c)
+		n = e.iwarp.pollRetriesExceeded(c)
 	}
 	return n, nil
 }
@@ -200,7 +200,7 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 	if id&recvBit == 0 {
 		c.ID = id
 		if e.iwarp != nil && c.Status == fabric.OK {
-			e.iwarp.ended()
+			e.iwarp.readCompleted()
 		}
 		return
 	}

@@ -56,7 +56,7 @@ func (r *resolution) receiver() queuePair { return queuePair{r.service.number, r
 
 // Resolve implements [fabric.DatagramEndpoint].
 func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
-	if d.only6 && to.Addr().Is4() {
+	if d.v6Only && to.Addr().Is4() {
 		return nil, &net.AddrError{Err: "non-IPv6 address", Addr: to.Addr().String()}
 	}
 	if to.Addr().IsMulticast() {
@@ -69,12 +69,12 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	}
 	defer r.asked.Close()
 	h.receiver, h.maxMessage = r.receiver(), r.maxMessage
-	if err := d.enter(h, r.asked, &r.service); err != nil {
+	if err := d.prepare(h, r.asked, &r.service); err != nil {
 		_ = r.watching.Close()
 		d.forget(r.id)
 		return nil, err
 	}
-	if !d.begin(h, r) {
+	if !d.startWatch(h, r) {
 		_ = r.watching.Close()
 		d.forget(r.id)
 		h.q.release(h)
@@ -83,24 +83,24 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	return h, nil
 }
 
-// enter makes h usable: it gives it a queue pair at the port of e, and an address handle
+// prepare makes h usable: it gives it a queue pair at the port of e, and an address handle
 // for at. If that queue pair is closed meanwhile, it uses another.
-func (d *datagrams) enter(h *addressHandle, e *endpoint, at *service) error {
+func (d *datagrams) prepare(h *addressHandle, e *endpoint, at *service) error {
 	for {
-		q, err := d.use(e)
+		q, err := d.queueFor(e)
 		if err != nil {
 			return err
 		}
 		h.q, h.maxMessage = q, min(h.maxMessage, q.maxMessage())
-		if err := q.aim(h, at); !errors.Is(err, net.ErrClosed) {
+		if err := q.setAddressHandle(h, at); !errors.Is(err, net.ErrClosed) {
 			return err
 		}
 	}
 }
 
-// begin starts the goroutine that watches h's receiver until h is closed. It returns
+// startWatch starts the goroutine that watches h's receiver until h is closed. It returns
 // false if the endpoint is closed.
-func (d *datagrams) begin(h *addressHandle, r *resolution) bool {
+func (d *datagrams) startWatch(h *addressHandle, r *resolution) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -132,15 +132,15 @@ func (h *addressHandle) watch(ctx context.Context, watching *endpoint) {
 		if !errors.Is(err, syscall.ETIMEDOUT) {
 			return
 		}
-		if watching = h.again(ctx); watching == nil {
+		if watching = h.resolveAgain(ctx); watching == nil {
 			return
 		}
 	}
 }
 
-// again resolves the address again. It returns the new request to watch, or nil if the
-// address does not lead to the same queue pair any more.
-func (h *addressHandle) again(ctx context.Context) (watching *endpoint) {
+// resolveAgain resolves the address again. It returns the new request to watch, or nil
+// if the address does not lead to the same queue pair any more.
+func (h *addressHandle) resolveAgain(ctx context.Context) (watching *endpoint) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	d := h.q.d
@@ -149,16 +149,16 @@ func (h *addressHandle) again(ctx context.Context) (watching *endpoint) {
 		return nil
 	}
 	defer r.asked.Close()
-	d.rename(h, r.id)
-	if r.receiver() != h.receiver || d.queueAt(r.asked) != h.q || h.q.aim(h, &r.service) != nil {
+	d.renumber(h, r.id)
+	if r.receiver() != h.receiver || d.queueAt(r.asked) != h.q || h.q.setAddressHandle(h, &r.service) != nil {
 		_ = r.watching.Close()
 		return nil
 	}
 	return r.watching
 }
 
-// rename gives h the number of new requests, unless h has been closed.
-func (d *datagrams) rename(h *addressHandle, id uint64) {
+// renumber gives h the number of new requests, unless h has been closed.
+func (d *datagrams) renumber(h *addressHandle, id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.handles[h.id] == h {
@@ -251,12 +251,12 @@ func (d *datagrams) request(ctx context.Context, to netip.AddrPort, r wire.Resol
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		from = netip.AddrPortFrom(a, 0)
 	}
-	return d.say(ctx, from, to, r.Append(nil))
+	return d.sendRequest(ctx, from, to, r.Append(nil))
 }
 
-// say sends private data from one address to another, in an SIDR REQ with an id of its
-// own.
-func (d *datagrams) say(ctx context.Context, from, to netip.AddrPort, private []byte) (*endpoint, error) {
+// sendRequest sends private data from one address to another, in an SIDR REQ with an id
+// of its own.
+func (d *datagrams) sendRequest(ctx context.Context, from, to netip.AddrPort, private []byte) (*endpoint, error) {
 	ep, err := d.rdma.Dial(ctx, from, to)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ import (
 
 // A receiver could not tell who listens at addresses of IPv6 alone that it has ended.
 func TestDatagramsOfIPv6Alone(t *testing.T) {
-	d := &datagrams{only6: true}
+	d := &datagrams{v6Only: true}
 	_, err := d.Resolve(t.Context(), netip.MustParseAddrPort("10.0.0.1:1"))
 	var wrong *net.AddrError
 	require.ErrorAs(t, err, &wrong)
@@ -102,7 +102,7 @@ func TestDatagramsNoticeOfASecondAddress(t *testing.T) {
 	watchers := b.queue().watchers
 	b.mu.Unlock()
 	require.Len(t, watchers, 1)
-	require.ErrorAs(t, b.tell(ctx, watchers[0]), new(*fabric.RejectError))
+	require.ErrorAs(t, b.notifyWatcher(ctx, watchers[0]), new(*fabric.RejectError))
 	require.True(t, h.gone.Load())
 }
 

@@ -58,13 +58,13 @@ func (e *endpoint) Wait() error {
 // When it returns true, few events are left for the next calls: there are no more of
 // them than Arms.
 func (e *endpoint) takeEvent(uintptr) bool {
-	if e.gone {
+	if e.deviceGone {
 		return false
 	}
 	var taken C.int
 	if rc := C.rn_take_event(e.queue, &taken); rc != 0 && syscall.Errno(rc) != syscall.EINTR {
 		// The kernel has cut the device off.
-		e.gone = true
+		e.deviceGone = true
 		e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved)
 		return true
 	}
