@@ -32,7 +32,7 @@ fe80000000000000a8bbccfffe000102 0c 40 20 80 eth0.100
 }
 
 // The addresses of a request are the dialer's to choose, and come without zones.
-func TestOnlyLinkLocalAddressesHaveZones(t *testing.T) {
+func TestInZoneOfLinkLocalAddressesOnly(t *testing.T) {
 	const inside = "RINGNET_VERBS_NAMESPACE"
 	if os.Getenv(inside) == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")

@@ -25,7 +25,7 @@ func requestOf(host byte, id uint64) pendingRequest {
 }
 
 // The oldest of the address that has the most makes room.
-func TestWhoMakesRoom(t *testing.T) {
+func TestVictimIsTheOldestOfTheAddressWithTheMost(t *testing.T) {
 	for want, hosts := range [][]byte{
 		{1}, {2, 1, 1}, {2, 3, 1, 1, 2, 1},
 	} {
@@ -84,7 +84,7 @@ func TestDatagramRequestsOfOneHost(t *testing.T) {
 
 // Watchers that do not answer, however many, keep nobody from being told, and no more of
 // them are told at a time.
-func TestSilentWatchersAreInNobodysWay(t *testing.T) {
+func TestDatagramWatchersThatAreSilentDelayNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all []watcher
 		for id := range uint64(maxWatchers) {
@@ -155,7 +155,7 @@ func TestDatagramsAnswerWhileADeviceIsWaitedFor(t *testing.T) {
 }
 
 // A sender that comes when there is no room comes again.
-func TestDatagramsComeAgain(t *testing.T) {
+func TestDatagramsRetryAReceiverWithoutRoom(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	ask := func(id uint64) *endpoint {
 		e, err := a.request(context.Background(), b.local, wire.ResolutionRequest{Kind: wire.Asks, ID: id})

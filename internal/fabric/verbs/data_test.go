@@ -84,7 +84,7 @@ func TestSendDeliversToTheSlotsInTurn(t *testing.T) {
 	}
 }
 
-func TestABatchFillsTheQueueAndCompletesOnce(t *testing.T) {
+func TestBatchFillsTheQueueAndCompletesOnce(t *testing.T) {
 	a, b := pair(t)
 	target := register(t, b, 4096, fabric.RemoteWrite)
 	for range 4 {
@@ -109,7 +109,7 @@ func TestABatchFillsTheQueueAndCompletesOnce(t *testing.T) {
 }
 
 // The keepalive: it needs no memory and takes no receive of the peer.
-func TestAnEmptyWriteCompletes(t *testing.T) {
+func TestEmptyWriteCompletes(t *testing.T) {
 	a, b := pair(t)
 	post(t, a, fabric.WorkRequest{ID: 5, Op: fabric.Write, Signaled: true})
 	assert.Equal(t, fabric.Completion{ID: 5}, poll(t, a, 1)[0])
@@ -185,7 +185,7 @@ func noReceives(t testing.TB) (n int) {
 
 // A send that finds no receive is counted by the device, does not end the
 // connection, and is tried again soon: rdma_cm's own setting would take 655 ms.
-func TestASendWithoutAReceiveWaitsForOne(t *testing.T) {
+func TestSendWithoutAReceiveWaitsForOne(t *testing.T) {
 	a, b := pair(t)
 	if overIWARP(a) {
 		t.Skip("over iWARP it ends the connection")

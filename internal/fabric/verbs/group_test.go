@@ -77,7 +77,7 @@ func TestGroupsGiveEverythingBack(t *testing.T) {
 }
 
 // What nobody reads of a group is lost to the group alone.
-func TestAFloodToAGroupIsTheGroups(t *testing.T) {
+func TestGroupFloodIsLostToTheGroupAlone(t *testing.T) {
 	onlyIPv4(t)
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	b.join(t)
@@ -108,7 +108,7 @@ func TestAFloodToAGroupIsTheGroups(t *testing.T) {
 }
 
 // A member whose queue pair has failed is a member still.
-func TestAMemberOutlivesItsQueuePair(t *testing.T) {
+func TestGroupMemberOutlivesItsQueuePair(t *testing.T) {
 	onlyIPv4(t)
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	b.join(t)

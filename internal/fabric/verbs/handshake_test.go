@@ -61,7 +61,7 @@ func TestHandshakeCarriesPrivateDataBothWays(t *testing.T) {
 
 // RTU may be lost, and the connection manager repeats the answer only seconds
 // later.
-func TestTheFirstMessageConfirmsWhenItsConfirmationIsLost(t *testing.T) {
+func TestFirstMessageConfirmsIfTheConfirmationIsLost(t *testing.T) {
 	a, b := confirmedByAMessage(t, func(*endpoint) {})
 	if overIWARP(a) {
 		t.Skip("over iWARP no message is lost")
@@ -80,7 +80,7 @@ func TestTheFirstMessageConfirmsWhenItsConfirmationIsLost(t *testing.T) {
 
 // News of the connection ends neither Accept nor its watch for the first message:
 // it is for the next Wait.
-func TestNewsDuringAcceptIsForTheNextWait(t *testing.T) {
+func TestAcceptLeavesChangesToTheNextWait(t *testing.T) {
 	t.Run("Wake", func(t *testing.T) {
 		_, b := confirmedByAMessage(t, (*endpoint).Wake)
 		require.NoError(t, within(t, waited(b)))

@@ -33,7 +33,7 @@ func TestReceivesTakeNoMemoryOfTheirOwn(t *testing.T) {
 }
 
 // The peer may write to its slot at any time. What has been polled stays as it was.
-func TestWhatHasArrivedIsNotThePeersAnyMore(t *testing.T) {
+func TestSendDataStaysAsPolled(t *testing.T) {
 	a, b := pair(t)
 	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: []byte("first"), Signaled: true})
 	require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
@@ -46,7 +46,7 @@ func TestWhatHasArrivedIsNotThePeersAnyMore(t *testing.T) {
 	assert.Equal(t, "first", string(c.Data))
 }
 
-func TestASendThatIsTooLongIsNoSend(t *testing.T) {
+func TestSendTooLongIsALengthError(t *testing.T) {
 	a, b := pair(t)
 	m := register(t, a, 4096, fabric.LocalWrite)
 	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: m.Bytes()[:options.RecvSize+1], Memory: m, Signaled: true})
@@ -61,7 +61,7 @@ func TestASendThatIsTooLongIsNoSend(t *testing.T) {
 }
 
 // A side that takes no Sends has no mailbox, and the peer is told of none.
-func TestWithoutAMailboxThereAreNoSends(t *testing.T) {
+func TestMailboxIsAbsentWithoutSends(t *testing.T) {
 	f, addr := onDevice(t)
 	l := listen(t, f, addr)
 	a := opened(t, f, l.Addr())

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOneDeviceOfIWARPIsEnough(t *testing.T) {
+func TestIWARPNeedsOneDeviceOnly(t *testing.T) {
 	sysfs := t.TempDir()
 	device := func(name, nodeType string) {
 		require.NoError(t, os.Mkdir(filepath.Join(sysfs, name), 0o700))

@@ -123,7 +123,7 @@ func TestWakeAfterClose(t *testing.T) {
 	a.Wake()
 }
 
-func TestThePeersDisconnectIsToldOnce(t *testing.T) {
+func TestDisconnectOfThePeerIsReturnedOnce(t *testing.T) {
 	a, b := pair(t)
 	waiting := waited(b)
 	asleep(t, waiting)
@@ -136,7 +136,7 @@ func TestThePeersDisconnectIsToldOnce(t *testing.T) {
 	require.NoError(t, within(t, waiting))
 }
 
-func TestThePeersCloseIsADisconnect(t *testing.T) {
+func TestCloseOfThePeerIsADisconnect(t *testing.T) {
 	a, b := pair(t)
 	require.NoError(t, a.Close())
 	require.ErrorIs(t, waitForChange(t, b), fabric.ErrDisconnected)
