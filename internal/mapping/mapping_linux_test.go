@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// touch reads and writes memory, and says whether that was possible.
+// touch reads and writes memory, and returns the fault if that was impossible.
 func touch(mem []byte) (fault any) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { fault = recover() }()

@@ -24,7 +24,7 @@ func requestOf(host byte, id uint64) pendingRequest {
 	return pendingRequest{wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: 1}, e}
 }
 
-// The oldest of the address that has the most makes room.
+// The oldest request of the address that has the most makes room.
 func TestVictimIsTheOldestOfTheAddressWithTheMost(t *testing.T) {
 	for want, hosts := range [][]byte{
 		{1}, {2, 1, 1}, {2, 3, 1, 1, 2, 1},
@@ -38,8 +38,7 @@ func TestVictimIsTheOldestOfTheAddressWithTheMost(t *testing.T) {
 	require.Zero(t, victim([]pendingRequest{requestOf(1, 0), requestOf(2, 1)}, pendingRequest.from), "else the oldest")
 }
 
-// One host, however much it asks for, takes no other's place among those who are told that a
-// queue pair has gone.
+// However many requests to watch come from one host, they displace no other host's.
 func TestDatagramWatchersOfOneHost(t *testing.T) {
 	d, q := &datagrams{}, &datagramQueue{}
 	d.queues.Store(&[]*datagramQueue{q})
@@ -61,7 +60,7 @@ func TestDatagramWatchersOfOneHost(t *testing.T) {
 	require.False(t, ok, "it has gone")
 }
 
-// Nor among those of which one of two requests has arrived.
+// The same is so of requests that wait for the other one of their sender.
 func TestDatagramRequestsOfOneHost(t *testing.T) {
 	d := &datagrams{}
 	d.pair(requestOf(1, 7))
@@ -82,8 +81,8 @@ func TestDatagramRequestsOfOneHost(t *testing.T) {
 	require.Equal(t, asks, rejected)
 }
 
-// Watchers that do not answer, however many, keep nobody from being told, and no more of
-// them are told at a time.
+// Watchers that do not answer, however many, keep no other from being notified, and no
+// more than maxNotices are notified at once.
 func TestDatagramWatchersThatAreSilentDelayNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all []watcher
@@ -130,7 +129,7 @@ func TestDatagramWatchersThatAreSilentDelayNoOthers(t *testing.T) {
 	})
 }
 
-// Who waits for a device keeps nobody from being answered.
+// A goroutine that waits for a device keeps no request from being answered.
 func TestDatagramsAnswerWhileADeviceIsWaitedFor(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	h := b.to(t, a)
@@ -154,7 +153,7 @@ func TestDatagramsAnswerWhileADeviceIsWaitedFor(t *testing.T) {
 	<-closed
 }
 
-// A sender that comes when there is no room comes again.
+// A receiver that has no room rejects a sender, which asks again.
 func TestDatagramsRetryAReceiverWithoutRoom(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	ask := func(id uint64) *endpoint {
@@ -192,7 +191,7 @@ func TestDatagramsRetryAReceiverWithoutRoom(t *testing.T) {
 	require.NoError(t, <-found)
 }
 
-// A receiver that has no memory for a queue pair is there, and says what it lacks.
+// A receiver that has no memory for a queue pair answers what it lacks.
 func TestDatagramsToAReceiverWithoutMemory(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	b.discard(b.queue()) // so that it has to make another

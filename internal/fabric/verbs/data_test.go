@@ -166,8 +166,8 @@ func TestRemoteWriteNeedsMemoryOfThisConnectionThatAllowsIt(t *testing.T) {
 	}
 }
 
-// noReceives is how many sends the device says have found no receive posted.
-// tools/hwcounters, which asks by netlink, is not for this module's dependencies.
+// noReceives is the number of sends that found no receive posted, as the device counts
+// them. tools/hwcounters, which asks by netlink, is not for this module's dependencies.
 func noReceives(t testing.TB) (n int) {
 	t.Helper()
 	files, err := filepath.Glob("/sys/class/infiniband/*/ports/*/hw_counters/*rnr*")
@@ -209,7 +209,7 @@ func TestSendWithoutAReceiveWaitsForOne(t *testing.T) {
 	assert.Less(t, time.Since(began), time.Second)
 }
 
-// A link makes room for more connections while those that it has are busy, and
+// A link registers memory for more connections while those that it has are busy, and
 // gives all of it back in the end.
 func TestRegisterWhileOthersPostAndPoll(t *testing.T) {
 	a, b := pair(t)

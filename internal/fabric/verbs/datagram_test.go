@@ -19,7 +19,7 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// packets is an endpoint for datagrams, and the news that there are any.
+// packets is an endpoint for datagrams, and a channel that receives when there are any.
 type packets struct {
 	*datagrams
 	news chan struct{}
@@ -117,8 +117,8 @@ func TestDatagramsGiveEverythingBack(t *testing.T) {
 	}
 }
 
-// leavesNothing requires that what the test uses from now on has been given back in the
-// end.
+// leavesNothing requires, when the test ends, that all that it has used from now on is
+// released.
 func leavesNothing(t *testing.T) {
 	t.Helper()
 	used, _ := budget.Process.State()
@@ -139,7 +139,7 @@ func leavesNothing(t *testing.T) {
 	})
 }
 
-// forgetWatchers has those senders forgotten that are still thought to be there.
+// forgetWatchers removes the watchers that the queue pair still has.
 func (p packets) forgetWatchers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +150,7 @@ func (p packets) forgetWatchers() {
 	q.watchers = nil
 }
 
-// The kernel of a process that has died tells who sends to it.
+// The kernel of a process that has died rejects the requests to watch its queue pairs.
 func TestDatagramsToAProcessThatDies(t *testing.T) {
 	a := openPackets(t, 16)
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDatagramReceiverProgram$")
@@ -181,7 +181,8 @@ func TestDatagramReceiverProgram(t *testing.T) {
 	select {}
 }
 
-// Who has not asked does not get in, and what is no datagram is for the filter.
+// Without the Q_Key a sender's datagrams are dropped, and the filter sees messages that
+// are no datagrams.
 func TestDatagramsOfStrangers(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	right := a.to(t, b)
@@ -213,7 +214,7 @@ func TestDatagramTooLongForItsReceiver(t *testing.T) {
 	require.Equal(t, "short", b.next(t))
 }
 
-// Whoever receives comes back from a flood of which nothing is wanted, and is told that
+// Receive returns from a flood that the filter rejects, and notifies the owner that
 // there is more.
 func TestDatagramsThatNobodyWants(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 4*pollBatch)
@@ -237,7 +238,7 @@ func TestDatagramsThatNobodyWants(t *testing.T) {
 	require.GreaterOrEqual(t, calls, 2)
 }
 
-// A queue pair is as long as was asked for last before somebody used it.
+// A queue pair has the depth that was set last before it came into use.
 func TestDatagramsRecvQueue(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	b.SetRecvQueue(4)
@@ -255,7 +256,7 @@ func TestDatagramsRecvQueue(t *testing.T) {
 	require.Equal(t, 4, b.Receive(room))
 }
 
-// A queue pair that has failed is replaced, and who sends to it is told.
+// A queue pair that has failed is replaced, and its senders are notified.
 func TestDatagramsWhenAQueuePairFails(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	h := a.to(t, b)
@@ -273,7 +274,8 @@ func TestDatagramsWhenAQueuePairFails(t *testing.T) {
 	require.Equal(t, "hello", b.next(t))
 }
 
-// Requests without the other, as hostile senders make them, are bounded and in nobody's way.
+// Requests without the other of their sender, as hostile senders make them, are bounded,
+// and do not delay others.
 func TestDatagramRequestsAreBounded(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	for i := range 2 * maxRequests {
@@ -281,7 +283,7 @@ func TestDatagramRequestsAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		defer e.Close()
 	}
-	// Of a burst the listener looks at as many as its backlog holds.
+	// Of a burst, the listener takes as many as its backlog holds.
 	require.Eventually(t, func() bool { return len(b.listener.queue) == 0 }, 20*time.Second, time.Millisecond)
 	h := a.to(t, b)
 	defer h.Close()
@@ -290,7 +292,7 @@ func TestDatagramRequestsAreBounded(t *testing.T) {
 	require.LessOrEqual(t, len(b.requests), maxRequests)
 }
 
-// One watcher too many costs the oldest its place, and it is told so.
+// One watcher too many displaces the oldest, whose request is rejected.
 func TestDatagramWatchersAreBounded(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	h := a.to(t, b)

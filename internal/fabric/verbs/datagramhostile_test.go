@@ -15,17 +15,17 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Hostile peers of the connection manager: whoever may send to the port by RDMA can ask,
-// and say, anything.
+// Hostile peers of the connection manager: any host that can reach the port by RDMA may
+// send any request.
 
 // maxServiceData is how many bytes of private data an SIDR REQ has room for, behind those of
 // the connection manager itself.
 const maxServiceData = 216 - 36
 
-// closes gives an endpoint back in the end.
+// closes closes an endpoint when the test ends.
 func closes(t *testing.T, e fabric.Endpoint) { t.Cleanup(func() { _ = e.Close() }) }
 
-// bystanders are a sender and a receiver that know each other, and one that may attack
+// bystanders are a sender and a receiver that know each other, and an endpoint to attack
 // them.
 type bystanders struct {
 	a, b    packets
@@ -45,7 +45,7 @@ func openBystanders(t *testing.T) bystanders {
 	return s
 }
 
-// requireUnharmed requires that they go on, and that the receiver can be found at the
+// requireUnharmed requires that both still work, and that the receiver is found at the
 // first try.
 func (s bystanders) requireUnharmed(t *testing.T) {
 	t.Helper()
@@ -66,7 +66,7 @@ func requireRejected(t *testing.T, e *endpoint, what string) {
 	require.ErrorAs(t, err, new(*fabric.RejectError), what)
 }
 
-// What is no request is rejected.
+// A message that is no request is rejected.
 func TestDatagramsSurviveNonsense(t *testing.T) {
 	s := openBystanders(t)
 	asks := wire.ResolutionRequest{ID: 7}.Append(nil)
@@ -98,7 +98,8 @@ func TestDatagramsSurviveNonsense(t *testing.T) {
 	require.Empty(t, s.b.requests)
 }
 
-// Requests without the other, however many, are bounded, and who tries after them gets in.
+// Requests without the other of their sender, however many, are bounded, and a sender
+// that tries after them succeeds.
 func TestDatagramsSurviveFloodsOfRequests(t *testing.T) {
 	for name, r := range map[string]wire.ResolutionRequest{
 		"watches": {Kind: wire.Watches, Port: 1},
@@ -145,7 +146,7 @@ func TestDatagramsSurviveFloodsOfRequests(t *testing.T) {
 			}
 			require.NoError(t, err)
 			t.Logf("the receiver was found in %d of %d tries", found, tries)
-			// Of a burst the listener looks at as many as its backlog holds.
+			// Of a burst, the listener takes as many as its backlog holds.
 			require.Eventually(t, func() bool { return len(s.b.listener.queue) == 0 }, 20*time.Second, time.Millisecond)
 			s.requireUnharmed(t)
 			s.b.mu.Lock()
@@ -155,8 +156,8 @@ func TestDatagramsSurviveFloodsOfRequests(t *testing.T) {
 	}
 }
 
-// A handle ends by a notice with its number, which only its receiver knows, and from the
-// receiver's address.
+// A handle ends by a notice only if that has its number, which only its receiver knows,
+// and comes from the receiver's address.
 func TestDatagramsSurviveNoticesOfOthers(t *testing.T) {
 	s := openBystanders(t)
 	notice := func(p packets, to netip.AddrPort, id uint64) {

@@ -99,8 +99,8 @@ func handshake(t testing.TB, l fabric.Listener, a fabric.Endpoint) fabric.Endpoi
 	return b
 }
 
-// accepting has the other end of the next connection to a listener serve that, and says
-// how that went.
+// accepting accepts the next connection to a listener, calls serve with it in a
+// goroutine, and sends what serve returns.
 func accepting(t testing.TB, l fabric.Listener, serve func(b fabric.Endpoint) error) <-chan error {
 	accepted := make(chan error, 1)
 	go func() {
@@ -123,7 +123,7 @@ func pair(t testing.TB) (a, b fabric.Endpoint) {
 	return a, handshake(t, l, a)
 }
 
-// overIWARP says whether the device is one of iWARP.
+// overIWARP reports whether the device is an iWARP device.
 func overIWARP(e fabric.Endpoint) bool { return e.(*endpoint).iwarp != nil }
 
 func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
@@ -150,14 +150,14 @@ func poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
 	return all
 }
 
-// waited runs Wait and says what it returned.
+// waited runs Wait in a goroutine and sends what it returned.
 func waited(e fabric.Endpoint) <-chan error {
 	c := make(chan error, 1)
 	go func() { c <- e.Wait() }()
 	return c
 }
 
-// within fails the test when c gives nothing for ten seconds.
+// within fails the test when c has nothing for ten seconds.
 func within[T any](t testing.TB, c <-chan T) T {
 	t.Helper()
 	select {

@@ -125,7 +125,8 @@ func TestUnavailable(t *testing.T) {
 	assert.ErrorContains(t, err, "undefined symbol: ibv_")
 }
 
-// An rdma-core that has not everything yet is told from one that is missing.
+// The error for an rdma-core that is too old is another than that for one that is
+// missing.
 func TestRDMACoreOlderThanV23(t *testing.T) {
 	if !inAProcessOfItsOwn(t, "run", nil) {
 		return
@@ -158,8 +159,8 @@ func TestRelaxedOrderingIsSwitchedOffByTheEnvironment(t *testing.T) {
 	assert.ErrorContains(t, err, `RINGNET_RELAXED_ORDERING is "no": want on, off`)
 }
 
-// A device that refuses is asked for half the depth, of the longer queue, until
-// there is nothing to be won by that.
+// A device that refuses is asked for half the depth of the longer queue, until
+// leastSends and leastRecvs.
 func TestDepthIsHalvedToTheLeastThatIsWanted(t *testing.T) {
 	s, steps := shape{32768, 267, 0}, 0
 	for {

@@ -31,7 +31,7 @@ func (p packets) join(t *testing.T) {
 	require.NoError(t, p.Join(context.Background(), testGroup, netip.Addr{}))
 }
 
-// onlyIPv4 skips a test of groups where the device's address is one of IPv6.
+// onlyIPv4 skips a test of groups if the device's address is an IPv6 address.
 func onlyIPv4(t *testing.T) {
 	if _, addr := onDevice(t); !addr.Is4() {
 		t.Skip("rdma_cm joins no groups of IPv6:", addr)
@@ -76,7 +76,7 @@ func TestGroupsGiveEverythingBack(t *testing.T) {
 	require.Equal(t, before, now)
 }
 
-// What nobody reads of a group is lost to the group alone.
+// Datagrams that are not received from a group are lost to the group alone.
 func TestGroupFloodIsLostToTheGroupAlone(t *testing.T) {
 	onlyIPv4(t)
 	a, b := openPackets(t, 16), openPackets(t, 16)
@@ -107,7 +107,7 @@ func TestGroupFloodIsLostToTheGroupAlone(t *testing.T) {
 	require.LessOrEqual(t, flooded, flood)
 }
 
-// A member whose queue pair has failed is a member still.
+// A member whose queue pair has failed stays a member.
 func TestGroupMemberOutlivesItsQueuePair(t *testing.T) {
 	onlyIPv4(t)
 	a, b := openPackets(t, 16), openPackets(t, 16)

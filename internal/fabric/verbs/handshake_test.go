@@ -67,7 +67,7 @@ func TestFirstMessageConfirmsIfTheConfirmationIsLost(t *testing.T) {
 		t.Skip("over iWARP no message is lost")
 	}
 
-	// What Wait is for works as ever.
+	// Wait works as usual.
 	waiting := waited(b)
 	asleep(t, waiting)
 	b.Wake()
@@ -78,8 +78,8 @@ func TestFirstMessageConfirmsIfTheConfirmationIsLost(t *testing.T) {
 	require.NoError(t, within(t, waiting))
 }
 
-// News of the connection ends neither Accept nor its watch for the first message:
-// it is for the next Wait.
+// Changes of the connection end neither Accept nor its watch for the first message: the
+// next Wait returns them.
 func TestAcceptLeavesChangesToTheNextWait(t *testing.T) {
 	t.Run("Wake", func(t *testing.T) {
 		_, b := confirmedByAMessage(t, (*endpoint).Wake)
@@ -95,9 +95,8 @@ func TestAcceptLeavesChangesToTheNextWait(t *testing.T) {
 	})
 }
 
-// confirmedByAMessage returns the two ends of a connection that the dialer has
-// confirmed by nothing but its first message. The listener's end has news before
-// Accept and during it.
+// confirmedByAMessage returns the two ends of a connection that only the dialer's first
+// message has confirmed. The listener's end has changes before Accept and during it.
 func confirmedByAMessage(t *testing.T, news func(b *endpoint)) (a, b fabric.Endpoint) {
 	t.Helper()
 	f, addr := onDevice(t)
@@ -208,8 +207,8 @@ func TestDialerClosesInsteadOfConfirming(t *testing.T) {
 	require.Error(t, within(t, accepted))
 }
 
-// lateNews has an endpoint hear what the connection manager says of a handshake
-// only when it has said it all: the answer, and that the peer is gone.
+// lateNews delivers the connection manager's events of a handshake to an endpoint only
+// when both have come: the answer, and that the peer is gone.
 type lateNews struct {
 	*endpoint
 	answered chan struct{}
@@ -227,8 +226,8 @@ func (l *lateNews) receive(ev cmEvent) {
 	}
 }
 
-// A listener that goes away after it has answered is told from a device that
-// refuses the dialer's queue pair, wherever the dialer is by then.
+// A listener that goes away after it has answered leads to another error than a device
+// that refuses the dialer's queue pair, wherever the dialer is by then.
 func TestListenerClosesDuringTheHandshake(t *testing.T) {
 	f, addr := onDevice(t)
 	t.Run("before the dialer has the answer", func(t *testing.T) {
@@ -331,7 +330,7 @@ func TestDialFromAGivenAddress(t *testing.T) {
 	}
 }
 
-// An address on the device's own network that nobody has.
+// An address on the device's own network that no host has.
 func silent(addr netip.Addr) netip.AddrPort {
 	b := addr.As4()
 	b[3] ^= 0x55
@@ -376,16 +375,15 @@ func connect(ctx context.Context, f fabric.Fabric, remote netip.AddrPort) error 
 	return e.Confirm()
 }
 
-// A listener that nobody accepts from leaves Connect waiting, as long as its
-// context lasts.
+// If Accept is not called, Connect waits as long as its context lasts.
 func TestConnectEndsWithItsContext(t *testing.T) {
 	f, addr := onDevice(t)
 	l := listen(t, f, addr)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, connect(ctx, f, l.Addr()), context.DeadlineExceeded)
-	// The request is still there to be accepted, which then fails: as soon as the
-	// word has come that it is withdrawn.
+	// Accept still returns the request. It fails as soon as the message has come that
+	// the request is withdrawn.
 	b, err := l.Accept()
 	require.NoError(t, err)
 	if err = openEndpoint(b); err == nil {

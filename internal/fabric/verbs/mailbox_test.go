@@ -13,7 +13,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// However many receives are posted, what is registered for them is the mailbox.
+// However many receives are posted, only the mailbox is registered for them.
 func TestReceivesTakeNoMemoryOfTheirOwn(t *testing.T) {
 	f, addr := onDevice(t)
 	e, err := f.Dial(context.Background(), netip.AddrPort{}, listen(t, f, addr).Addr())
@@ -32,7 +32,7 @@ func TestReceivesTakeNoMemoryOfTheirOwn(t *testing.T) {
 	assert.Equal(t, fabric.PageSize, e.Footprint(o).Receives)
 }
 
-// The peer may write to its slot at any time. What has been polled stays as it was.
+// The peer may write to its slot at any time. Data that has been polled stays as it was.
 func TestSendDataStaysAsPolled(t *testing.T) {
 	a, b := pair(t)
 	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: []byte("first"), Signaled: true})
@@ -60,7 +60,7 @@ func TestSendTooLongIsALengthError(t *testing.T) {
 	assert.Equal(t, uint64(7), c.ID)
 }
 
-// A side that takes no Sends has no mailbox, and the peer is told of none.
+// A side that takes no Sends has no mailbox, and advertises none.
 func TestMailboxIsAbsentWithoutSends(t *testing.T) {
 	f, addr := onDevice(t)
 	l := listen(t, f, addr)

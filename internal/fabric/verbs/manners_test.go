@@ -24,8 +24,8 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-// manners is how the library of testdata/manners.c behaves, and what was asked
-// of it: the same structure as there, in shared memory.
+// manners is how the library of testdata/manners.c is to behave, and what it was asked
+// for: the same structure as there, in shared memory.
 type manners struct {
 	maxInline     atomic.Uint32
 	refusal       atomic.Uint32
@@ -44,7 +44,7 @@ type manners struct {
 	trafficClass atomic.Uint32
 }
 
-// Asynchronous events that the library can be made to tell of.
+// Asynchronous events that the library can be made to report.
 const (
 	cqErr       = 0
 	deviceFatal = 8
@@ -255,7 +255,8 @@ func testDepth(t *testing.T, d *emulated) {
 	}
 }
 
-// testRefusal: a device that refuses everything is told of, and ends the dial.
+// testRefusal: the error of a device that refuses everything is returned, and ends the
+// dial.
 func testRefusal(t *testing.T, d *emulated) {
 	_, err := d.dialed(t).Open(options)
 	require.Error(t, err)
@@ -265,8 +266,8 @@ func testRefusal(t *testing.T, d *emulated) {
 }
 
 // testShortage: what the device refuses because others have it is no limit of the
-// device. It is told of, with what to do about it, and is there to be had when
-// the others have gone.
+// device. The error has what to do about it, and another try succeeds when the others
+// have gone.
 func testShortage(t *testing.T, d *emulated) {
 	deep := options
 	deep.SendQueue, deep.RecvQueue = 128, 267
@@ -283,8 +284,8 @@ func testShortage(t *testing.T, d *emulated) {
 	assert.Equal(t, fabric.Limits{SendQueue: 128, RecvQueue: 267, Inline: maxInline, Spin: spin, Transport: "RoCE"}, limits)
 }
 
-// testInlineShortage: nobody has asked for inline data, so an endpoint does with
-// less, but the next one gets all of it if it is there.
+// testInlineShortage: the program has not asked for inline data, so an endpoint does
+// with less, but the next one gets all of it if it is there.
 func testInlineShortage(t *testing.T, d *emulated) {
 	d.maxInline.Store(101)
 	limits, err := d.dialed(t).Open(options)
@@ -297,8 +298,8 @@ func testInlineShortage(t *testing.T, d *emulated) {
 	assert.Equal(t, maxInline, limits.Inline)
 }
 
-// testNothingCanBeMade: that a device is gone is not taken for one that refuses
-// what it is asked for, and what was made before is freed.
+// testNothingCanBeMade: the error of a device that is gone is another than that of a
+// device that refuses, and what was made before is freed.
 func testNothingCanBeMade(t *testing.T, d *emulated) {
 	d.refusal.Store(uint32(syscall.EIO))
 	e := d.dialed(t)
@@ -351,7 +352,7 @@ func requireEcho(t *testing.T, c, s *rconn.Conn) {
 	}
 }
 
-// testRemoval: whoever reads, writes or closes learns that the device is gone.
+// testRemoval: Read, Write and Close return that the device is gone.
 func testRemoval(t *testing.T, d *emulated) {
 	for _, err := range endsWhenDead(t, d, deviceFatal) {
 		assert.ErrorIs(t, err, syscall.ENETDOWN)
@@ -366,9 +367,9 @@ func testCQError(t *testing.T, d *emulated) {
 	}
 }
 
-// endsWhenDead returns what Read and Write at both ends of a connection return
-// when the device dies, and says so by an event. Both are waiting then, and Close
-// ends afterwards.
+// endsWhenDead returns what Read and Write at both ends of a connection return when the
+// device dies and reports it by an event. Both are waiting then, and Close ends
+// afterwards.
 func endsWhenDead(t *testing.T, d *emulated, event byte) []error {
 	t.Helper()
 	c, s := d.streams(t, nil)
@@ -400,14 +401,14 @@ func endsWhenDead(t *testing.T, d *emulated, event byte) []error {
 	return errs
 }
 
-// testPatience: whichever side sends tries for as long as it takes.
+// testPatience: both sides retry without end a send that finds no receive.
 func testPatience(t *testing.T, d *emulated) {
 	d.pair(t)
 	assert.EqualValues(t, 7, d.rnrRetry.Load())
 }
 
-// testTrafficClass: each end marks its packets as it is told, and leaves it to
-// the system where it is not told.
+// testTrafficClass: each end marks its packets as configured, and as the system does
+// otherwise.
 func testTrafficClass(t *testing.T, d *emulated) {
 	for _, tt := range []struct{ dialer, listener, wantDialer, wantListener int }{
 		{0, 0, 0, 0},

@@ -19,7 +19,7 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// A receiver could not tell who listens at addresses of IPv6 alone that it has ended.
+// A receiver could not notify a sender that listens at IPv6 addresses alone of its end.
 func TestDatagramsOfIPv6Alone(t *testing.T) {
 	d := &datagrams{v6Only: true}
 	_, err := d.Resolve(t.Context(), netip.MustParseAddrPort("10.0.0.1:1"))
@@ -28,8 +28,8 @@ func TestDatagramsOfIPv6Alone(t *testing.T) {
 	require.Equal(t, &net.AddrError{Err: "non-IPv6 address", Addr: "10.0.0.1"}, wrong)
 }
 
-// A receiver may end as soon as it has answered: its notice counts, though nothing can be
-// sent yet.
+// A receiver may end as soon as it has answered: its notice counts even if the handle is
+// not complete yet.
 func TestDatagramsNoticeBeforeTheHandle(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	q := a.queue()
@@ -87,8 +87,8 @@ func secondAddress(t *testing.T) netip.Addr {
 	return second
 }
 
-// A receiver with several addresses ends at each for those who have asked there, whichever
-// of them it would send from by itself.
+// A receiver with several addresses notifies senders from the address that they have
+// asked, not from the one that it would send from by default.
 func TestDatagramsNoticeOfASecondAddress(t *testing.T) {
 	second := secondAddress(t)
 	a, b := openPackets(t, 16), openPacketsAt(t, netip.Addr{}, 16)
@@ -124,8 +124,8 @@ func (p packets) watching(t *testing.T, receiver packets) *endpoint {
 	return nil
 }
 
-// Whoever has the receiver's address on Ethernet by then is sent to when it has been found
-// again.
+// When the receiver has been found again, datagrams go to the Ethernet address that it
+// has by then.
 func TestDatagramsFindTheReceiverAgain(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 16)
 	h := a.to(t, b)

@@ -12,7 +12,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// waitForChange waits until Wait tells of a change of the connection.
+// waitForChange waits until Wait returns a change of the connection.
 func waitForChange(t testing.TB, e fabric.Endpoint) error {
 	t.Helper()
 	for {
@@ -74,8 +74,7 @@ func TestWake(t *testing.T) {
 	require.NoError(t, within(t, waiting))
 }
 
-// Whoever calls Wake after a change finds that the waiter sees the change,
-// however the two race.
+// If Wake is called after a change, the waiter sees the change, however the two race.
 func TestWakeIsNeverLost(t *testing.T) {
 	a, _ := pair(t)
 	const n = 2000
@@ -142,7 +141,7 @@ func TestCloseOfThePeerIsADisconnect(t *testing.T) {
 	require.ErrorIs(t, waitForChange(t, b), fabric.ErrDisconnected)
 }
 
-// What the device says reaches the endpoints that it concerns.
+// The device's events reach the endpoints that they concern.
 func TestAsynchronousEvents(t *testing.T) {
 	const cqErr, qpFatal, accessErr, commEstablished, deviceFatal, portErr, pkeyChange = 0, 1, 3, 4, 8, 10, 12
 	one, two := newEndpoint(rdma{}, nil), newEndpoint(rdma{}, nil)

@@ -1,7 +1,6 @@
-// libibverbs with the manners of devices that the tests do not have. It is
-// linked against the real library, so what it does not define is the real one;
-// of the rest it does, or refuses, what struct manners says, which the test maps
-// too.
+// libibverbs with the behaviour of devices that the tests do not have. It is linked
+// against the real library, so what it does not define is the real one's; the rest it
+// does or refuses as struct manners has it, which the test maps, too.
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,8 +22,8 @@ static struct manners {
 	_Atomic uint32_t refusal;        // with this errno
 	_Atomic uint32_t max_depth;      // and so is a deeper queue
 	_Atomic uint32_t loads_fragment; // a write of nothing loads its first fragment all the same
-	_Atomic uint32_t dead;           // the device does nothing more, and says that it has
-	_Atomic uint32_t cut_off;        // the kernel has taken the device back: destroying fails
+	_Atomic uint32_t dead;           // the device does nothing more, but its calls succeed
+	_Atomic uint32_t cut_off;        // the kernel has removed the device: destroying fails
 
 	// What was asked.
 	_Atomic uint32_t queue_pairs;  // ibv_create_qp, refused or not
@@ -38,7 +37,7 @@ static struct manners {
 } *m;
 
 static int events;   // asynchronous ones: a byte for each, its type
-static int async_fd; // where the kernel would tell of them
+static int async_fd; // where the kernel would report them
 static struct ibv_cq *last_cq;
 
 static void *real(const char *name)
@@ -107,8 +106,8 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
 	return REAL(ibv_query_device)(ctx, attr);
 }
 
-// Asynchronous events are the test's to send. Who opens a device takes the
-// descriptor for them then; of who makes something the kernel wants its own.
+// The test sends the asynchronous events. When a device is opened, its context gets the
+// descriptor for them; calls that make an object need the kernel's own, async_fd.
 
 int ibv_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
@@ -180,8 +179,8 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 	return REAL(ibv_reg_mr_iova2)(pd, addr, length, iova, access);
 }
 
-// Destroying them: what the kernel has taken back cannot be, and the library
-// gives back nothing of it (ibv_open_device(3)).
+// Destroying them: what the kernel has removed cannot be destroyed, and the library
+// frees nothing of it (ibv_open_device(3)).
 
 #define DESTROY(name, type) \
 	int name(type *object) { return m->cut_off ? EIO : REAL(name)(object); }
