@@ -216,7 +216,7 @@ func TestDatagramTooLongForItsReceiver(t *testing.T) {
 
 // Receive returns from a flood that the filter rejects, and notifies the owner that
 // there is more.
-func TestDatagramsThatNobodyWants(t *testing.T) {
+func TestDatagramsThatTheFilterDrops(t *testing.T) {
 	a, b := openPackets(t, 16), openPackets(t, 4*pollBatch)
 	h := a.to(t, b)
 	defer h.Close()
