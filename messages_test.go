@@ -236,7 +236,7 @@ var unexplained = reasons(map[string][]string{
 		"the peer wants no standby",
 	},
 	"only a defect of the kernel can cause it": {
-		"netlink answers something else", "netlink's answer ends early",
+		"netlink answered another request", "netlink's answer ends early",
 	},
 	"the document has it by what stands before it: peer broke the ringnet protocol": {
 		"acknowledgement of … when … were sent", "acknowledgement runs backwards: … after", "data message … when … were granted",

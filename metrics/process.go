@@ -50,7 +50,7 @@ var (
 	datagramBytesReceived = process.counter("datagrams_received_bytes", "Bytes of datagrams that were read.", "network")
 	datagramsMissed       = process.counter("datagrams_missed", "Datagrams to this process that have not arrived, as the numbers of those that follow them show.", "network")
 	datagramsRefused      = process.counter("datagrams_refused", "Datagrams that their receiver is known to have had no room for.", "network")
-	datagramsUnreachable  = process.counter("datagrams_unreachable", "Datagrams to an address at which nobody was found.", "network")
+	datagramsUnreachable  = process.counter("datagrams_unreachable", "Datagrams to an address at which no receiver was found.", "network")
 	datagramsDropped      = process.counter("datagrams_dropped", "Datagrams for which there was no room while their receiver was being looked for.", "network")
 	datagramsForeign      = process.counter("datagrams_foreign", "Datagrams that were not ringnet's, or not from the address that was dialed.", "network")
 )

@@ -34,7 +34,7 @@ const (
 	maxWaiting = 64
 )
 
-var errHeldUp = errors.New("closing the descriptors that were sent here takes for ever")
+var errHeldUp = errors.New("too many file descriptors that were sent here are still being closed")
 
 // closer closes descriptors in the background. Each listener has one, and each
 // address that is dialed, so a peer that holds up one of them holds up no other.

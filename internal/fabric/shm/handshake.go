@@ -124,7 +124,7 @@ func (e *endpoint) readRequest(ctx context.Context, at netip.AddrPort) error {
 	e.peerShape = f.shape
 	e.local, e.remote = f.target, f.source
 	if !covers(at, e.local) {
-		return fmt.Errorf("nobody listens at %v here", e.local)
+		return fmt.Errorf("no listener has the address %v", e.local)
 	}
 	e.private = fabric.Padded(f.private, fabric.MaxConnectData)
 	e.step = requested

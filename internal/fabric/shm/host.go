@@ -24,7 +24,7 @@ import (
 func checkClaim(a netip.AddrPort) error {
 	switch {
 	case !a.IsValid() || a.Port() == 0 || a.Addr().IsUnspecified() || a != fabric.Plain(a):
-		return fmt.Errorf("the peer's address is none of a connection: %q", a)
+		return fmt.Errorf("the peer's address cannot be a connection's: %q", a)
 	case !isName(a.Addr().Zone()):
 		return fmt.Errorf("the peer's address names no interface: %q", a)
 	}
@@ -151,7 +151,7 @@ func routeType(a netip.Addr, ifi int) (uint8, error) {
 	case kind == unix.NLMSG_ERROR && len(reply) >= unix.SizeofNlMsghdr+unix.SizeofNlMsgerr:
 		return 0, syscall.Errno(-int32(order.Uint32(reply[unix.SizeofNlMsghdr:])))
 	}
-	return 0, errors.New("netlink answers something else")
+	return 0, errors.New("netlink answered another request")
 }
 
 // askKernel sends a request to rtnetlink and returns the beginning of the

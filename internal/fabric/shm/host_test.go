@@ -314,13 +314,13 @@ func TestPeersCannotInventAddresses(t *testing.T) {
 		"8.8.8.8:443":            "not this host's",
 		"[2001:db8::1]:443":      "not this host's",
 		"224.0.0.1:443":          "not this host's",
-		"0.0.0.0:443":            "none of a connection",
-		"[::]:443":               "none of a connection",
-		"[::ffff:127.0.0.1]:443": "none of a connection",
-		"[::1%lo]:443":           "none of a connection",
+		"0.0.0.0:443":            "cannot be a connection's",
+		"[::]:443":               "cannot be a connection's",
+		"[::ffff:127.0.0.1]:443": "cannot be a connection's",
+		"[::1%lo]:443":           "cannot be a connection's",
 		"[fe80::1]:443":          "not this host's",
 		"[fe80::1%nowhere]:443":  "not this host's",
-		"[fe80::1%1]:443":        "none of a connection",
+		"[fe80::1%1]:443":        "cannot be a connection's",
 		"[fe80::1%lo\nroot logged in\x1b[2J]:443": "names no interface",
 	} {
 		t.Run(strconv.Quote(text), func(t *testing.T) {

@@ -161,7 +161,7 @@ func (s *source) open() error {
 }
 
 // errTooMuch is for senders that ask for memory to receive in, beyond the least.
-var errTooMuch = errors.New("a sender of datagrams that wants to receive")
+var errTooMuch = errors.New("a sender of datagrams asks for memory to receive in")
 
 // reserve reserves n bytes of the process's budget. If that is used up, it evicts silent
 // sources until they have given back enough, if they have as much. It holds d.reserving, so
@@ -276,7 +276,7 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	return wanted, nil
 }
 
-var errNoDatagram = errors.New("the peer says that it sent what is no datagram")
+var errNoDatagram = errors.New("the peer's message is not a datagram")
 
 // tryArm arms the source, so that its sender rings for the next datagram. It returns false if
 // one has arrived already, or the source is disconnected. Called with d.mu held.

@@ -203,7 +203,7 @@ func addSeals(fd, seals int) error {
 func checkSeals(fd, want int) error {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return fmt.Errorf("the peer shares something else than memory: %w", os.NewSyscallError("fcntl F_GET_SEALS", err))
+		return fmt.Errorf("the peer's descriptor is not of shared memory: %w", os.NewSyscallError("fcntl F_GET_SEALS", err))
 	}
 	if got&want != want {
 		return fmt.Errorf("shared memory has seals %#x, want %#x", got, want)

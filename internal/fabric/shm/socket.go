@@ -138,7 +138,7 @@ func (s *socket) peekDescriptors() (descriptors bool, err error) {
 
 // errDescriptors is for descriptors that came unasked. They stay in the socket's
 // queue until it is closed.
-var errDescriptors = fmt.Errorf("the peer sent descriptors that nobody wants: %w", syscall.EPROTO)
+var errDescriptors = fmt.Errorf("the peer sent file descriptors that this side had not asked for: %w", syscall.EPROTO)
 
 // checkNoDescriptors returns errDescriptors if the next packet has descriptors.
 func (s *socket) checkNoDescriptors() error {
@@ -188,7 +188,7 @@ func (s *socket) receivePacket(b []byte, want bool) (n, fd int, err error) {
 	case len(fds) > 1 || flags&unix.MSG_CTRUNC != 0:
 		// The kernel has dropped those for which there was no room, in oob or
 		// among this process's descriptors.
-		err = errors.New("the peer sent more descriptors than one, or there is no room for one here")
+		err = errors.New("the peer sent more than one file descriptor, or this process has no room for one")
 	case flags&unix.MSG_TRUNC != 0:
 		err = errors.New("handshake message that is too long")
 	case n == 0:

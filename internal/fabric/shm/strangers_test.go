@@ -437,7 +437,7 @@ func TestLingeringDescriptorInsteadOfMemory(t *testing.T) {
 		at := answersWithLingering(t, f)
 		soon(t, "Connect", func() {
 			_, err := dial(f, at, options)
-			assert.ErrorContains(t, err, "something else than memory")
+			assert.ErrorContains(t, err, "not of shared memory")
 		})
 	})
 }

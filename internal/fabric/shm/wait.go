@@ -80,7 +80,7 @@ func (e *endpoint) takeRing(uintptr) bool {
 		e.rings++
 		if e.rings > e.arms.Load() {
 			e.socketEnded = true
-			e.notify(fabric.ErrQueuePair, fmt.Errorf("the peer rings when nobody sleeps: %w", fabric.ErrQueuePair))
+			e.notify(fabric.ErrQueuePair, fmt.Errorf("the peer sent a wake-up that this side had not asked for: %w", fabric.ErrQueuePair))
 		}
 	}
 	return true
