@@ -18,8 +18,8 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// child is the environment variable that says what is left to do in the process
-// of a test's own: "prepare" and run, or just "run".
+// child is the environment variable with what is left to do in the process of a test's
+// own: "prepare" and run, or just "run".
 const child = "RINGNET_TEST_CHILD"
 
 // inAProcessOfItsOwn runs the rest of the test in a new process. It returns

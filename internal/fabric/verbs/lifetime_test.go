@@ -160,9 +160,9 @@ func TestRegisteredMemoryStaysInThisProcess(t *testing.T) {
 	assert.True(t, registeredAt(t, m.Addr()))
 }
 
-// registeredAt says whether there is memory at an address that stays out of child
-// processes: MADV_DONTFORK, which smaps calls dc. Registered memory is of that
-// kind, and what else comes to lie where some has been is not.
+// registeredAt reports whether there is memory at an address that stays out of child
+// processes: MADV_DONTFORK, which smaps calls dc. Registered memory is of that kind, and
+// what else comes to lie where some has been is not.
 func registeredAt(t *testing.T, addr uint64) bool {
 	t.Helper()
 	smaps, err := os.ReadFile("/proc/self/smaps")
