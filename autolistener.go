@@ -150,7 +150,7 @@ func (l *AutoListener) Accept() (net.Conn, error) {
 	return &AutoConn{c, passedOver}, nil
 }
 
-// count counts a connection that Accept returns. offered says whether the listener offers a
+// count counts a connection that Accept returns. offered reports whether the listener offers a
 // network better than TCP.
 func (l *AutoListener) count(network string, offered bool) {
 	for _, better := range l.better {

@@ -367,7 +367,7 @@ type set struct {
 	count   int
 }
 
-// add says whether h is new.
+// add reports whether h is new.
 func (s *set) add(h, parent uint64) bool {
 	if 2*s.count >= len(s.hashes) {
 		s.grow()

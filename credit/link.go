@@ -58,21 +58,21 @@ func NewLink(receives, window int) Link {
 	}
 }
 
-// MaySendData says whether the peer has a receive posted for one more data
+// MaySendData reports whether the peer has a receive posted for one more data
 // message.
 func (l *Link) MaySendData() bool { return l.sent.Data-l.acked.Data < l.window }
 
-// MaySendRecords says whether the peer has a receive posted for one more record
+// MaySendRecords reports whether the peer has a receive posted for one more record
 // SEND.
 func (l *Link) MaySendRecords() bool { return l.sent.Records-l.acked.Records < l.recordWindow }
 
-// CreditComing says whether the peer is certain to send an acknowledgement when it has polled the
+// CreditComing reports whether the peer is certain to send an acknowledgement when it has polled the
 // data messages that this side has sent. It is certain when a quarter of its receives or more are
 // not acknowledged, because that makes a link credit due.
 func (l *Link) CreditComing() bool { return l.sent.Data-l.acked.Data >= l.window/4 }
 
-// CreditDue says whether this side has to send a link credit, or a record SEND, which acknowledges
-// as much.
+// CreditDue reports whether this side has to send a link credit, or a record SEND, which
+// acknowledges as much.
 func (l *Link) CreditDue() bool {
 	return l.reposted.Data-l.told.Data >= l.receives/4 || l.reposted.Records-l.told.Records >= l.recordCredit
 }

@@ -202,7 +202,7 @@ func (w *linkRules) choices(s *linkState, found func(act linkAction, progress bo
 	}
 }
 
-// may says whether an op is possible at a side.
+// may reports whether an op is possible at a side.
 func (w *linkRules) may(s *linkState, act linkAction) bool {
 	a := &s[act.side]
 	switch act.op {

@@ -141,7 +141,7 @@ func (s *Stream) ReceiveRecord(r Record, value uint64) error {
 	return fmt.Errorf("unexpected %v", r)
 }
 
-// expects says whether a record may come in the stage.
+// expects reports whether a record may come in the stage.
 func (s Stage) expects(r Record) bool {
 	if r == AcceptRecord || r == RefuseRecord {
 		return s == Opening || s == Abandoned

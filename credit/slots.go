@@ -26,7 +26,7 @@ func (q *Slots) Depth() int { return int(q.depth) }
 // Outstanding returns the number of work requests that are not known to have completed.
 func (q *Slots) Outstanding() int { return int(q.posted - q.completed) }
 
-// MaySend says whether a data message may take a slot.
+// MaySend reports whether a data message may take a slot.
 func (q *Slots) MaySend() bool { return q.depth-(q.posted-q.completed) > q.reserved }
 
 // Post takes a slot and returns the number of the work request, from 0. It panics if no slot is
@@ -46,7 +46,7 @@ func (q *Slots) Next() uint64 { return q.posted }
 // free its slot and those before it.
 func (q *Slots) Signal() { q.signaled = q.posted }
 
-// Completed says whether the first n work requests are known to have completed.
+// Completed reports whether the first n work requests are known to have completed.
 func (q *Slots) Completed(n uint64) bool { return n <= q.completed }
 
 // Unsignaled returns the number of work requests posted since the last signaled one.

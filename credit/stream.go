@@ -102,7 +102,7 @@ func RefuseStream() Stream { return Stream{stage: Refusing} }
 // Stage returns how far the stream is.
 func (s *Stream) Stage() Stage { return s.stage }
 
-// AwaitsAnswer says whether this side dials the stream and the peer has not answered yet.
+// AwaitsAnswer reports whether this side dials the stream and the peer has not answered yet.
 func (s *Stream) AwaitsAnswer() bool { return s.stage <= Abandoned }
 
 // EndSent returns which ends this side has sent.
@@ -111,10 +111,10 @@ func (s *Stream) EndSent() Ends { return s.endSent }
 // EndReceived returns which ends this side has received.
 func (s *Stream) EndReceived() Ends { return s.endReceived }
 
-// Closing says whether this side has sent an end, or will.
+// Closing reports whether this side has sent an end, or will.
 func (s *Stream) Closing() bool { return s.endWanted != 0 }
 
-// Acked says whether the peer has acknowledged this side's end.
+// Acked reports whether the peer has acknowledged this side's end.
 func (s *Stream) Acked() bool { return s.acked }
 
 // Accepted returns the position of the next byte to accept.
@@ -176,8 +176,8 @@ func (s *Stream) Send(n int) {
 	s.sent += uint64(n)
 }
 
-// Receive records a data message of n bytes that has come; newRing says whether it has the flag of
-// the first message to a new ring. The error means that the peer broke the protocol.
+// Receive records a data message of n bytes that has come; newRing is the flag of the first
+// message to a new ring. The error means that the peer broke the protocol.
 func (s *Stream) Receive(n int, newRing bool) error {
 	switch {
 	case s.stage != Open:
@@ -207,7 +207,7 @@ func (s *Stream) Receive(n int, newRing bool) error {
 	return nil
 }
 
-// Full says whether the peer has used all room in the ring: it can send no more until bytes are
+// Full reports whether the peer has used all room in the ring: it can send no more until bytes are
 // consumed, except to another ring.
 func (s *Stream) Full() bool {
 	return s.received == max(s.advertised, s.base)+s.ring && !s.creditDue()
@@ -223,9 +223,9 @@ func (s *Stream) Consume(position uint64) {
 	s.settle()
 }
 
-// MayOffer says whether this side may offer the peer another ring: not while an offer is open, nor
-// while the ring before the current one still holds bytes, nor if the peer has ended its direction
-// or this side reads no more.
+// MayOffer reports whether this side may offer the peer another ring: not while an offer is
+// open, nor while the ring before the current one still holds bytes, nor if the peer has ended
+// its direction or this side reads no more.
 func (s *Stream) MayOffer() bool {
 	return s.stage == Open && s.offered == 0 && s.oldRing == 0 && s.endReceived == 0 && s.endWanted&ResetEnd == 0
 }

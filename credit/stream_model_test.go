@@ -765,7 +765,7 @@ func (w *streamWorld) read(a *streamSide, e *streamEnd) error {
 	return nil
 }
 
-// discard drops what is unread and says whether there was anything.
+// discard drops what is unread and reports whether there was anything.
 func (w *streamWorld) discard(a *streamSide, e *streamEnd) bool {
 	had := e.unread() > 0
 	for position := e.ledger.consumed; position < e.ledger.received; position++ {

@@ -62,7 +62,7 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	return n, c.opError("writeto", err)
 }
 
-// regular says whether v is a regular file. It need not be an *os.File: that
+// regular reports whether v is a regular file. It need not be an *os.File: that
 // hides itself in another type when io.Copy calls its WriteTo.
 func regular(v any) bool {
 	f, ok := v.(interface{ Stat() (os.FileInfo, error) })

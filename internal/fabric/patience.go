@@ -53,7 +53,7 @@ func Patiently(ctx context.Context, try func() error) error {
 	}
 }
 
-// IsFull says whether an error is a rejection for want of room, which does not last.
+// IsFull reports whether an error is a rejection for want of room, which does not last.
 func IsFull(err error) bool {
 	var reject *RejectError
 	return errors.As(err, &reject) && wire.DecodeReject(reject.Private).Busy

@@ -151,10 +151,10 @@ func (a *arena) add(n int) error {
 	return nil
 }
 
-// empty says whether all of the slab is free.
+// empty reports whether all of the slab is free.
 func (s *slab) empty() bool { return len(s.free[len(s.free)-1]) > 0 }
 
-// mayTrim says whether a slab could be freed.
+// mayTrim reports whether a slab could be freed.
 func (a *arena) mayTrim() bool {
 	return slices.ContainsFunc(a.slabs, func(s *slab) bool { return !s.stays && s.empty() })
 }

@@ -54,7 +54,7 @@ func (l *Link) newBuffer(size int) (*Buffer, error) {
 // Bytes is the memory. It must not be written to while the buffer is handed over.
 func (b *Buffer) Bytes() []byte { return b.memory.Bytes() }
 
-// HandedOver says whether the device may still send from the buffer.
+// HandedOver reports whether the device may still send from the buffer.
 func (b *Buffer) HandedOver() bool {
 	b.link.mu.Lock()
 	defer b.link.mu.Unlock()

@@ -43,13 +43,13 @@ const recovery = 64 << 20
 
 func (b *bulk) underWay() int { return int(b.posted - b.completed) }
 
-// maySend says whether n bytes more may be posted. If no work request under way is signaled
+// maySend reports whether n bytes more may be posted. If no work request under way is signaled
 // they may, since no completion would come to wait for.
 func (b *bulk) maySend(n int) bool {
 	return b.underWay()+n <= b.limit || b.marks.len() == 0
 }
 
-// toTime says whether to time a message of a conversation, which has to be
+// toTime reports whether to time a message of a conversation, which has to be
 // signaled then.
 func (b *bulk) toTime() bool {
 	b.passed++

@@ -197,13 +197,13 @@ func (s *Stream) patienceTick() {
 	l.trySend()
 }
 
-// delivered says whether the peer's device has all that was accepted, and the FIN or RESET
+// delivered reports whether the peer's device has all that was accepted, and the FIN or RESET
 // behind it. Called with mu held.
 func (s *Stream) delivered() bool {
 	return s.ledger.Acked() || s.end > 0 && s.link.send.slots.Completed(s.end)
 }
 
-// peerLeft says whether the peer ended its stream and then disconnected, as it
+// peerLeft reports whether the peer ended its stream and then disconnected, as it
 // does when it has closed. Called with mu held.
 func (s *Stream) peerLeft() bool {
 	return s.ledger.EndReceived() != 0 && disconnected(s.link.cause)

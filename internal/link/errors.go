@@ -12,19 +12,19 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// ProtocolError reports a peer that does not keep the protocol. The connections
-// it came over are lost; errors.Is(err, syscall.EPROTO) holds.
+// ProtocolError is the error of a peer that broke the protocol. All connections of its link
+// end. errors.Is(err, syscall.EPROTO) holds.
 type ProtocolError struct{ Reason string }
 
 func (e *ProtocolError) Error() string { return "peer broke the ringnet protocol: " + e.Reason }
 
 func (e *ProtocolError) Unwrap() error { return syscall.EPROTO }
 
-// RefusedError reports a listener that refused the connection and said why;
+// RefusedError is the error of a listener that refused the connection.
 // errors.Is(err, syscall.ECONNREFUSED) holds.
 type RefusedError struct {
-	Reason string
-	Busy   bool // it may not refuse another dial in a while
+	Reason string // the listener's
+	Busy   bool   // a later dial may succeed
 }
 
 func (e *RefusedError) Error() string { return "connection refused by the peer: " + e.Reason }
@@ -57,13 +57,13 @@ func lost(reason error) error {
 	return &lostError{syscall.ECONNRESET, reason}
 }
 
-// disconnected says whether a link was lost because the peer, or its kernel, has
+// disconnected reports whether a link was lost because the peer, or its kernel, has
 // disconnected it, or would have if there had been a path.
 func disconnected(cause error) bool {
 	return cause == syscall.ECONNRESET || errors.Is(cause, fabric.ErrDisconnected) || foundGone(cause)
 }
 
-// foundGone says whether a search has ended because the peer does not have the link any
+// foundGone reports whether a search has ended because the peer does not have the link any
 // more.
 func foundGone(err error) bool { return errors.Is(err, errGone) && rejected(err) }
 

@@ -33,10 +33,10 @@ type undo struct {
 
 var errFault = errors.New("a fault")
 
-// once says whether this is the one of which a counter says how far away it is.
+// once reports whether this is the one of which a counter says how far away it is.
 func once(n *atomic.Int64) bool { return n.Load() > 0 && n.Add(-1) == 0 }
 
-// some says whether this is one of those that a counter counts.
+// some reports whether this is one of those that a counter counts.
 func some(n *atomic.Int64) error {
 	if n.Load() > 0 && n.Add(-1) >= 0 {
 		return errFault

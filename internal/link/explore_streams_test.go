@@ -378,7 +378,7 @@ func (w *world) judge(what string, e *end, err error, passes bool) {
 	}
 }
 
-// mayBeOver says whether a stream may be over though this end is not closed. Called with
+// mayBeOver reports whether a stream may be over though this end is not closed. Called with
 // mu held.
 func (w *world) mayBeOver(e *end) bool {
 	o := e.other()

@@ -313,7 +313,7 @@ func (w *world) live(sum *tally) {
 	}
 }
 
-// step does one thing at random, and says whether it could.
+// step does one thing at random, and reports whether it could.
 func (w *world) step() bool {
 	kind := ""
 	if w.r.IntN(100) < w.rate || w.faults.storm > 0 && w.r.IntN(2) == 0 {
@@ -537,14 +537,14 @@ func (w *world) down(p *process, pair *linkPair, cause error) {
 	}
 }
 
-// inUse says whether a stream on a link is not closed. Called with mu held.
+// inUse reports whether a stream on a link is not closed. Called with mu held.
 func (w *world) inUse(l *Link) bool {
 	return slices.ContainsFunc(w.talks, func(t *talk) bool {
 		return slices.ContainsFunc(t.ends[:], func(e *end) bool { return e != nil && e.s.link == l && !e.done })
 	})
 }
 
-// excused says whether a stream's link need not be there any more. Called with mu held.
+// excused reports whether a stream's link need not be there any more. Called with mu held.
 func (w *world) excused(s *Stream) bool {
 	if !w.patient {
 		return true

@@ -109,7 +109,7 @@ type handshake struct {
 	awaited  bool          // the peer waits for this side's answer
 }
 
-// empty says whether the link begins without a stream.
+// empty reports whether the link begins without a stream.
 func (h *handshake) empty() bool { return h.features&wire.Empty != 0 }
 
 // run prepares a link and its first ring, has exchange send and receive hellos, and starts

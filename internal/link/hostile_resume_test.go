@@ -263,7 +263,7 @@ func TestAPeerThatComesBackDoesNotKeepTheLink(t *testing.T) {
 	})
 }
 
-// isGone says whether a link has ended.
+// isGone reports whether a link has ended.
 func isGone(l *Link) bool {
 	select {
 	case <-l.Gone():

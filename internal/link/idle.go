@@ -35,7 +35,7 @@ type leaving struct {
 	forced        bool        // the endpoint is to be closed, whatever has not completed
 }
 
-// begun says whether no stream may begin any more.
+// begun reports whether no stream may begin any more.
 func (g *leaving) begun() bool { return g.goAway != goAwayUnsaid || g.received }
 
 // sayGoAway makes a GOAWAY due, unless it has been sent.
@@ -45,7 +45,7 @@ func (g *leaving) sayGoAway() {
 	}
 }
 
-// delivered says whether the peer's device has this side's GOAWAY.
+// delivered reports whether the peer's device has this side's GOAWAY.
 func (g *leaving) delivered(slots *credit.Slots) bool {
 	return g.goAway == goAwaySaid && slots.Completed(g.after)
 }
@@ -86,7 +86,7 @@ func (l *Link) Leave() {
 	}
 }
 
-// mayLeave says whether the link carries no stream and has not begun to leave.
+// mayLeave reports whether the link carries no stream and has not begun to leave.
 // Called with mu held.
 func (l *Link) mayLeave() bool {
 	return l.stage == up && l.streams.live.Load() == 0 && l.streams.owned == 0 && !l.leaving.begun()
@@ -101,7 +101,7 @@ func (l *Link) goAway() {
 	l.watchNow()
 }
 
-// maySayGoAway says whether GOAWAY is due and no stream is left. Called with mu held.
+// maySayGoAway reports whether GOAWAY is due and no stream is left. Called with mu held.
 func (l *Link) maySayGoAway() bool {
 	return l.leaving.goAway == goAwayDue && l.streams.live.Load() == 0
 }

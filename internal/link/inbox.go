@@ -45,7 +45,7 @@ func (b *inbox) Held(n int) (first, second []byte) {
 	return b.ring.Held(n)
 }
 
-// ends says whether the bytes behind the first n, which lie in one piece, will lie
+// ends reports whether the bytes behind the first n, which lie in one piece, will lie
 // elsewhere.
 func (b *inbox) ends(n int) bool {
 	return b.old != nil || ring.Contiguous(b.ring.Tail()+uint64(n), b.ring.Size(), b.ring.Size()) == b.ring.Size()

@@ -36,10 +36,10 @@ const (
 // testHookEnter is for tests, which hold links to the table above. Called with mu held.
 var testHookEnter = func(before, after stage) {}
 
-// final says whether the link will not be up again.
+// final reports whether the link will not be up again.
 func (s stage) final() bool { return s == ending || s >= ended }
 
-// pathless says whether the link has lost its queue pair, and may have another yet.
+// pathless reports whether the link has lost its queue pair, and may have another yet.
 func (s stage) pathless() bool { return s == draining || s == seeking }
 
 // life is how far a link is, why, and who is to be told. Guarded by Link.mu, but for
@@ -158,7 +158,7 @@ func (l *Link) moveToError() {
 	}
 }
 
-// usable says whether the link carries what is on it.
+// usable reports whether the link carries what is on it.
 func (l *Link) usable() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -82,7 +82,7 @@ func (l *Link) write(wr *fabric.WorkRequest, of *chunk) {
 	}
 }
 
-// lost says whether the bytes of a message have been freed.
+// lost reports whether the bytes of a message have been freed.
 func (m *message) lost(s *staging) bool {
 	switch {
 	case m.memory == nil, m.records, len(m.data) == 0:
@@ -128,7 +128,7 @@ func (l *Link) pushAgain() {
 	}
 }
 
-// lostBytes says whether bytes that would have to be sent again have been freed: the peer's
+// lostBytes reports whether bytes that would have to be sent again have been freed: the peer's
 // device had acknowledged them, so this side reused their memory, and then the device died
 // before its host had them. Called with mu held.
 func (l *Link) lostBytes() bool {

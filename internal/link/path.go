@@ -58,10 +58,10 @@ type attempts struct {
 	failed uint64 // the last that came to nothing here
 }
 
-// resumes says whether both sides would take the link up again.
+// resumes reports whether both sides would take the link up again.
 func (p *path) resumes() bool { return len(p.peers) > 0 }
 
-// passing says whether the link may outlive the loss of its queue pair for this reason:
+// passing reports whether the link may outlive the loss of its queue pair for this reason:
 // both sides would take it up again, neither has ended it, and it is of use yet. Called
 // with mu held.
 func (l *Link) passing(cause error) bool {
@@ -72,7 +72,7 @@ func (l *Link) passing(cause error) bool {
 	return !errors.Is(cause, net.ErrClosed) && !errors.As(cause, &protocol)
 }
 
-// done says whether neither side has anything more to send: no stream is left, and a GOAWAY
+// done reports whether neither side has anything more to send: no stream is left, and a GOAWAY
 // has been delivered, in either direction. It travels behind the messages that end the
 // streams. Without it, a side that has no stream cannot know that its peer has none either:
 // the peer may still wait for a FINACK. Called with mu held.
@@ -102,7 +102,7 @@ func (p *path) settlePath() {
 	}
 }
 
-// outOfReach says whether the link lacks its queue pair, or has lacked it less than patience
+// outOfReach reports whether the link lacks its queue pair, or has lacked it less than patience
 // ago: the peer may have answered, and the answer could not arrive. Then the caller waits on
 // for the answer. The first call sets *since, and the wait ends when it has taken longer
 // than a search may, for a peer may break queue pairs again and again. Called with mu held.

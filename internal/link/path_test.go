@@ -164,7 +164,7 @@ func TestWhatWentInlineIsSentAgain(t *testing.T) {
 	})
 }
 
-// hasSent says whether nothing that the stream has sent is under way.
+// hasSent reports whether nothing that the stream has sent is under way.
 func (s *Stream) hasSent() bool {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()

@@ -151,7 +151,7 @@ func (at *place) leastLoaded(n int) (least *pooled) {
 	return least
 }
 
-// up says whether the link has been made.
+// up reports whether the link has been made.
 func (entry *pooled) up() bool {
 	select {
 	case <-entry.made:

@@ -105,7 +105,7 @@ func (l *Link) completed(batch []fabric.Completion) {
 	l.postReceives(control)
 }
 
-// repost posts again the receives that data has completed, and says whether they are
+// repost posts again the receives that data has completed, and reports whether they are
 // posted. Called with mu held.
 func (l *Link) repost() bool {
 	n := l.qp.spent
@@ -113,7 +113,7 @@ func (l *Link) repost() bool {
 	return l.postReceives(n)
 }
 
-// postReceives posts n receives, and says whether they are posted. It posts none on a
+// postReceives posts n receives, and reports whether they are posted. It posts none on a
 // queue pair that has failed. Called with mu held.
 func (l *Link) postReceives(n int) bool {
 	if n == 0 || l.cause != nil || l.qp.flushing { // siw does not flush what is posted in ERR

@@ -65,7 +65,7 @@ func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wi
 	return m.Attempt, ep.Confirm()
 }
 
-// peerIsGone says whether the error of a request over a route says that the peer has not the
+// peerIsGone reports whether the error of a request over a route says that the peer has not the
 // link any more, or is gone. That there is no listener has to be so twice, attemptPause apart at
 // least: the listener of a device that is being added again may come a moment after its
 // address.
@@ -89,7 +89,7 @@ func (l *Link) peerIsGone(r route, err error) bool {
 // errStranger reports an answer without the peer's seal.
 var errStranger = errors.New("another host answers at the peer's address")
 
-// refused says whether the error is a rejection by the peer, with a reason that stays, or
+// refused reports whether the error is a rejection by the peer, with a reason that stays, or
 // that no listener was found. A rejection without a reason is a kernel's: an answer was not
 // confirmed in time, for example.
 func refused(err error) bool {
@@ -101,13 +101,13 @@ func refused(err error) bool {
 	return reject.Reason == fabric.RejectNoListener || said.Reason != "" && !said.Busy
 }
 
-// rejected says whether a request has reached a host that rejected it.
+// rejected reports whether a request has reached a host that rejected it.
 func rejected(err error) bool {
 	var reject *fabric.RejectError
 	return errors.As(err, &reject)
 }
 
-// noListener says whether a request has found no listener.
+// noListener reports whether a request has found no listener.
 func noListener(err error) bool {
 	var reject *fabric.RejectError
 	return errors.As(err, &reject) && reject.Reason == fabric.RejectNoListener

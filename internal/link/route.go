@@ -14,12 +14,12 @@ type route struct {
 	known  bool           // the link has gone over it: the host that answers there is the peer's
 }
 
-// shares says whether an address of either side is that of r.
+// shares reports whether an address of either side is that of r.
 func (r *route) shares(local, remote netip.Addr) bool {
 	return r.local == local || r.remote.Addr() == remote
 }
 
-// sameAs says whether both are over the same cards.
+// sameAs reports whether both are over the same cards.
 func (r route) sameAs(other route) bool {
 	return r.local == other.local && r.remote.Addr() == other.remote.Addr()
 }

@@ -291,7 +291,7 @@ func (l *Link) untilAnother(ctx context.Context, attempt uint64) (context.Contex
 	return ctx, cancel
 }
 
-// sleep waits for a while, and says whether ctx has not ended meanwhile.
+// sleep waits for a while, and reports whether ctx has not ended meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

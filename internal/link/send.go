@@ -38,14 +38,14 @@ func (s *Stream) messageLen() int {
 	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
 }
 
-// leavesToEngine says whether a Write leaves the next bytes for the engine to send. Called
+// leavesToEngine reports whether a Write leaves the next bytes for the engine to send. Called
 // with mu held.
 func (s *Stream) leavesToEngine() bool {
 	l := s.link
 	return s.sentSinceReceive >= burst && l.send.posts.slow() && !l.sharesMemory()
 }
 
-// sharesMemory says whether a post itself puts the bytes where the peer reads
+// sharesMemory reports whether a post itself puts the bytes where the peer reads
 // them.
 func (l *Link) sharesMemory() bool { return l.limits.Inline >= worthwhile }
 
@@ -124,7 +124,7 @@ func (s *Stream) queue() {
 	}
 }
 
-// gathers says whether a little data of the stream waits for more, because something is
+// gathers reports whether a little data of the stream waits for more, because something is
 // under way that will have it looked at again: the completion of data that the stream has
 // sent before; or, for a stream that sends without an answer, the link credit for it, since
 // a completion does not tell whether the peer keeps up. Called with mu held.
@@ -133,7 +133,7 @@ func (s *Stream) gathers() bool {
 	return !q.slots.Completed(s.lastSignaledData) || !s.conversing() && s.link.ledger.CreditComing()
 }
 
-// conversing says whether the stream has had an answer lately.
+// conversing reports whether the stream has had an answer lately.
 func (s *Stream) conversing() bool { return s.sentSinceReceive < burst }
 
 // pushStreams adds data messages: those of conversations first, and then bulk, for which a

@@ -53,7 +53,7 @@ type controlSends struct {
 	next    int
 }
 
-// free says whether the next buffer may be used.
+// free reports whether the next buffer may be used.
 func (c *controlSends) free(slots *credit.Slots) bool { return slots.Completed(c.after[c.next]) }
 
 // take returns the next buffer, for the work request before after.
@@ -100,7 +100,7 @@ type postTimes struct {
 	best  time.Duration
 }
 
-// slow says whether the device is.
+// slow reports whether the device is.
 func (p *postTimes) slow() bool { return p.timed == timedPosts && p.best > slowPost }
 
 // enqueue puts a stream with data to send into the line for it.
@@ -112,7 +112,7 @@ func (q *sendQueue) enqueue(s *Stream) {
 	}
 }
 
-// stuck says whether a Write waits for staging memory, and nothing under way will free any,
+// stuck reports whether a Write waits for staging memory, and nothing under way will free any,
 // because none of it is signaled. A chunk is free when the last message with its bytes has
 // completed, and those behind it are not free before.
 func (q *sendQueue) stuck() bool {

@@ -22,7 +22,7 @@ type locker interface {
 	Unlock()
 }
 
-// isHeld says whether a lock is held, and not just for a moment.
+// isHeld reports whether a lock is held, and not just for a moment.
 func isHeld(l locker) bool {
 	for range 100_000 {
 		if l.TryLock() {

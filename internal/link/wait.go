@@ -26,7 +26,7 @@ const (
 	calls
 )
 
-// ready says whether there is nothing more for a call to wait for. Called with
+// ready reports whether there is nothing more for a call to wait for. Called with
 // mu held.
 var ready = [calls]func(s *Stream) bool{
 	readCall:  readReady,
@@ -157,7 +157,7 @@ func (l *Link) rewatch() {
 	}
 }
 
-// polls says whether calls poll before they park.
+// polls reports whether calls poll before they park.
 func (l *Link) polls() bool { return l.limits.Spin > 0 && l.cfg.BusyPoll >= 0 }
 
 // wait returns nil when a call is ready, or os.ErrDeadlineExceeded. It polls for a while,

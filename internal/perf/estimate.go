@@ -47,7 +47,7 @@ func Change(older, newer []float64) string {
 	return c.FormatDelta(NewEstimate(older).Median, NewEstimate(newer).Median) + " (" + c.String() + ")"
 }
 
-// Known says whether x is a number, for which JSON has a word.
+// Known reports whether x is a number, for which JSON has a word.
 func Known(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // PlusMinus is the interval in percent of the median, or "" if there is none.

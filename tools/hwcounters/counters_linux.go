@@ -53,7 +53,7 @@ type rise struct {
 	by      uint64
 }
 
-// noReceive says whether the counter counts messages that found no receive
+// noReceive reports whether the counter counts messages that found no receive
 // posted: what ringnet promises never to send. Soft-RoCE has rcvd_rnr_err,
 // send_rnr_err and retry_rnr_exceeded_err; mlx5 has rnr_nak_retry_err and
 // out_of_buffer; others have rnr in the name too.

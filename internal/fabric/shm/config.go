@@ -2,7 +2,7 @@ package shm
 
 // Config says whom a fabric connects with.
 type Config struct {
-	// Trust says whether to connect with processes of a user, besides those of
+	// Trust reports whether to connect with processes of a user, besides those of
 	// one's own user and, for dialers, listeners of root. nil trusts nobody
 	// else. Either end asks its own Config, with the peer's effective user ID as
 	// it is called in this process's user namespace. A user who has none there

@@ -171,7 +171,7 @@ func TestMemoryHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 	leavesNothing(t)
 	needsFutureWrite(t)
 	n, page := pages(64<<10), os.Getpagesize()
-	// race runs take beside a puncher, and says whether take has succeeded
+	// race runs take beside a puncher, and reports whether take has succeeded
 	// although the page was lost: then it is there again, and empty.
 	race := func(take func(fd int) ([]byte, error)) (filled bool) {
 		theirs, fd, err := createMemory(n, n)
