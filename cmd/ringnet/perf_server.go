@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
@@ -94,7 +95,9 @@ func (c *perfCommand) newServer(log *slog.Logger) *perfServer {
 // serve is the server, until ctx ends.
 func (c *perfCommand) serve(ctx context.Context, s *streams) error {
 	server := c.newServer(s.logger(false))
-	listeners, err := listenBesideTCP(ctx, *c.Listen)
+	listeners, err := listenBesideTCP(*c.Listen, func(e endpoint.Endpoint) (endpoint.Listener, error) {
+		return e.Listen(ctx, endpoint.Options{})
+	})
 	if err != nil {
 		return err
 	}
@@ -116,14 +119,32 @@ func (c *perfCommand) serve(ctx context.Context, s *streams) error {
 	return errors.Join(errs...)
 }
 
+// triedPorts is how many free ports of a network are tried for one that is also free on TCP.
+const triedPorts = 16
+
 // listenBesideTCP listens at an endpoint, and, if that does not include TCP, over TCP at
-// the same address.
-func listenBesideTCP(ctx context.Context, e endpoint.Endpoint) ([]endpoint.Listener, error) {
-	l, err := e.Listen(ctx, endpoint.Options{})
-	if err != nil || e.IsAuto() || !e.IsRingnet() {
+// the same address. If the port is left open, it is one that is free on both.
+func listenBesideTCP(e endpoint.Endpoint, listen func(endpoint.Endpoint) (endpoint.Listener, error)) ([]endpoint.Listener, error) {
+	if e.IsAuto() || !e.IsRingnet() {
+		l, err := listen(e)
 		return []endpoint.Listener{l}, err
 	}
-	tcp, err := endpoint.Endpoint{Network: "tcp", Address: l.Addr().String()}.Listen(ctx, endpoint.Options{})
+	_, port, _ := net.SplitHostPort(e.Address)
+	open := port == "" || port == "0"
+	for try := 1; ; try++ {
+		listeners, err := listenOnBoth(e, listen)
+		if err == nil || !open || !errors.Is(err, syscall.EADDRINUSE) || try == triedPorts {
+			return listeners, err
+		}
+	}
+}
+
+func listenOnBoth(e endpoint.Endpoint, listen func(endpoint.Endpoint) (endpoint.Listener, error)) ([]endpoint.Listener, error) {
+	l, err := listen(e)
+	if err != nil {
+		return nil, err
+	}
+	tcp, err := listen(endpoint.Endpoint{Network: "tcp", Address: l.Addr().String()})
 	if err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("TCP beside %s: %w", e.Network, err)

@@ -14,12 +14,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
@@ -122,6 +124,36 @@ func TestPerfOverShmWithoutAuto(t *testing.T) {
 	requireShm(t)
 	address := perfServing(t, "shm", "127.0.0.1")
 	requireMeasured(t, measured(t, "--networks", "shm,tcp", address), "shm", "tcp")
+}
+
+// Another program may have the port that shm finds over TCP.
+func TestPerfListensAtAPortThatIsFreeOnBoth(t *testing.T) {
+	requireShm(t)
+	taken := 0
+	listen := func(e endpoint.Endpoint) (endpoint.Listener, error) {
+		l, err := e.Listen(t.Context(), endpoint.Options{})
+		if err == nil && e.Network == "shm" && taken < 2 {
+			if other, err := net.Listen("tcp", l.Addr().String()); err == nil {
+				t.Cleanup(func() { other.Close() })
+			}
+			taken++
+		}
+		return l, err
+	}
+	for _, address := range []string{"127.0.0.1:0", "127.0.0.1:"} {
+		taken = 0
+		listeners, err := listenBesideTCP(endpoint.Endpoint{Network: "shm", Address: address}, listen)
+		require.NoError(t, err)
+		require.Len(t, listeners, 2)
+		require.Equal(t, listeners[0].Addr().String(), listeners[1].Addr().String())
+		for _, l := range listeners {
+			require.NoError(t, l.Close())
+		}
+	}
+	taken = 0
+	_, err := listenBesideTCP(endpoint.Endpoint{Network: "shm", Address: freeAddress(t)}, listen)
+	require.ErrorIs(t, err, syscall.EADDRINUSE, "this port was asked for")
+	require.Equal(t, 1, taken)
 }
 
 func TestPerfOverRDMA(t *testing.T) {
