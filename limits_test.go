@@ -119,12 +119,12 @@ func TestEveryFileFunctionAndTypeIsSmall(t *testing.T) {
 		for name, size := range s.large() {
 			found[name] = true
 			if larger[name] == "" {
-				t.Errorf("%s of %s has %s", name, s.path, size)
+				t.Errorf("%s of %s has %s: split it, or give the reason in the map larger", name, s.path, size)
 			}
 		}
 	}
 	for name := range larger {
-		require.True(t, found[name], "%s is not larger", name)
+		require.True(t, found[name], "%s is in the map larger, and is not larger", name)
 	}
 }
 

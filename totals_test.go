@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"reflect"
 	"runtime"
 	"syscall"
 	"testing"
@@ -33,24 +34,22 @@ func alone(t *testing.T) {
 
 // since returns what the process has counted for a network since before.
 func since(before map[string]NetworkTotals, network string) NetworkTotals {
-	a, b := before[network], Totals()[network]
-	return NetworkTotals{
-		Dialed:           b.Dialed - a.Dialed,
-		DialsFailed:      added(a.DialsFailed, b.DialsFailed),
-		PassedOver:       added(a.PassedOver, b.PassedOver),
-		Opened:           b.Opened - a.Opened,
-		Closed:           b.Closed - a.Closed,
-		BytesSent:        b.BytesSent - a.BytesSent,
-		BytesReceived:    b.BytesReceived - a.BytesReceived,
-		MessagesSent:     b.MessagesSent - a.MessagesSent,
-		MessagesReceived: b.MessagesReceived - a.MessagesReceived,
-		LinksMade:        b.LinksMade - a.LinksMade,
-		LinksLost:        added(a.LinksLost, b.LinksLost),
-		ListenerStats: ListenerStats{
-			Accepted: b.Accepted - a.Accepted,
-			FellBack: b.FellBack - a.FellBack,
-			Failed:   added(a.Failed, b.Failed),
-		},
+	a, more := before[network], Totals()[network]
+	subtract(reflect.ValueOf(&more).Elem(), reflect.ValueOf(a))
+	return more
+}
+
+// subtract takes the counters of a from those of a later b.
+func subtract(b, a reflect.Value) {
+	switch counted := b.Addr().Interface().(type) {
+	case *uint64:
+		*counted -= a.Uint()
+	case *map[ReasonCode]uint64:
+		*counted = added(a.Interface().(map[ReasonCode]uint64), *counted)
+	default:
+		for i := range b.NumField() {
+			subtract(b.Field(i), a.Field(i))
+		}
 	}
 }
 

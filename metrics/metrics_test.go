@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -167,8 +168,7 @@ func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 		}
 		return m
 	}
-	got := make(emitted)
-	emitTotals(got.emit, map[string]ringnet.NetworkTotals{
+	totals := map[string]ringnet.NetworkTotals{
 		"rdma": {
 			Dialed:        1,
 			DialsFailed:   counts("refused", "silent"),
@@ -186,7 +186,10 @@ func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 		}},
 		"tcp":  {ListenerStats: ringnet.ListenerStats{FellBack: 10}},
 		"auto": {DialsFailed: counts("unreachable")},
-	})
+	}
+	requireAllCounted(t, totals)
+	got := make(emitted)
+	emitTotals(got.emit, totals)
 	for name, value := range got {
 		if value == 0 {
 			delete(got, name) // nothing has happened that these count
@@ -220,6 +223,28 @@ func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 		"ringnet_datagrams_dropped_total rdma-udp":           8,
 		"ringnet_datagrams_foreign_total rdma-udp":           9,
 	}, got)
+}
+
+// requireAllCounted wants each field to have a value in at least one of the totals.
+func requireAllCounted(t *testing.T, totals map[string]ringnet.NetworkTotals) {
+	t.Helper()
+	counted := make(map[string]bool)
+	var visit func(name string, v reflect.Value)
+	visit = func(name string, v reflect.Value) {
+		if v.Kind() != reflect.Struct {
+			counted[name] = counted[name] || !v.IsZero()
+			return
+		}
+		for i := range v.NumField() {
+			visit(name+"."+v.Type().Field(i).Name, v.Field(i))
+		}
+	}
+	for _, n := range totals {
+		visit("NetworkTotals", reflect.ValueOf(n))
+	}
+	for name, yes := range counted {
+		require.True(t, yes, "this test has no value of %s, and not what is emitted for it", name)
+	}
 }
 
 func TestTotalsOfAutoOverTCP(t *testing.T) {

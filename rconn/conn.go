@@ -117,7 +117,7 @@ func New(network string, s *link.Stream, cfg *Config, ended func(End)) *Conn {
 		go func() {
 			err := s.Close(d.Linger)
 			if ended != nil {
-				ended(End{Stats: statsOf(s), Err: err, Dropped: true})
+				ended(End{Stats: statsOf(s.Stats()), Err: err, Dropped: true})
 			}
 		}()
 	}, s)

@@ -28,10 +28,9 @@ type Stats struct {
 }
 
 // Stats returns a snapshot of the connection's counters. It works after Close.
-func (c *Conn) Stats() Stats { return statsOf(c.stream) }
+func (c *Conn) Stats() Stats { return statsOf(c.stream.Stats()) }
 
-func statsOf(stream *link.Stream) Stats {
-	s := stream.Stats()
+func statsOf(s link.StreamStats) Stats {
 	return Stats{
 		BytesWritten:     s.BytesWritten,
 		BytesReceived:    s.BytesReceived,

@@ -116,7 +116,7 @@ func TestTheDocumentHasTheReasons(t *testing.T) {
 		RefusedMemory:  "there is no memory for a ring",
 		RefusedReset:   "its owner has reset it before it was answered",
 	} {
-		require.Equal(t, []string{fmt.Sprint(uint32(i)), says}, rows[i-1][:2], "a reason in docs/protocol.md, 5.3")
+		require.Equal(t, []string{fmt.Sprint(uint32(i)), says}, rows[i-1][:2], "a reason in docs/protocol.md, 5.3, whose words this test repeats")
 	}
 }
 
