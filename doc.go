@@ -77,7 +77,7 @@
 // Dial and Listen names it, and errors.Is(err, errors.ErrUnsupported) holds.
 //
 // The memory that connections use is pinned, so the limit on locked memory (ulimit -l,
-// LimitMEMLOCK=) must allow it: 1.3 MB for each link and 16 KiB to 1 MiB for each connection on
+// LimitMEMLOCK=) must allow it: 1.2 MB for each link and 16 KiB to 1 MiB for each connection on
 // it; see [Config].
 //
 // Where device, library and kernel can, this package lets the device write to that memory in
