@@ -21,8 +21,8 @@ MODULES := internal/perf tools/softroce tools/hwcounters cmd/ringnet metrics int
 
 # Runs a test program where there is a device, and fails if the device has
 # counted a message that found no receive posted.
-ON_RDMA  = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m --"
-COUNTING = -exec "$(CURDIR)/$(SOFTROCE) -timeout 30m -- $(CURDIR)/bin/hwcounters"
+ON_RDMA  = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m --"
+COUNTING = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m -- '$(CURDIR)/bin/hwcounters'"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
 .PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-rdma test-matrix soak soak-hours explore fuzz
@@ -224,7 +224,7 @@ bench-links:
 
 # Some of the figures of make bench, to be kept for the release VERSION.
 bench-json: bin/benchmarks
-	@test -n "$(VERSION)" || { echo "make bench-json VERSION=v0.1.0"; exit 1; }
+	@test -n "$(VERSION)" || { echo "make bench-json VERSION=v0.1.0" >&2; exit 1; }
 	bin/benchmarks -peers shm,tcp -workloads ping-pong,stream,connect,http,grpc -sizes 64,65536 -conns 1,16 -idle none -library=false \
 		-commit "$$(git describe --always --dirty)" -out bin/results-$(VERSION) $(BENCH)
 	mkdir -p benchmarks/results
@@ -232,6 +232,7 @@ bench-json: bin/benchmarks
 
 # What differs between two of those files, OLD and NEW.
 bench-compare: bin/benchmarks
+	@test -n "$(OLD)" -a -n "$(NEW)" || { echo "make bench-compare OLD=benchmarks/results/v0.1.0.json NEW=benchmarks/results/v0.2.0.json" >&2; exit 1; }
 	bin/benchmarks -compare $(OLD),$(NEW)
 
 clean:

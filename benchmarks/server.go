@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/rpc"
+	"os"
 	"sync"
 
 	"github.com/ringnet/ringnet/internal/perf"
@@ -74,7 +75,11 @@ var protocols = map[string]func(l net.Listener) (closeAll func()){
 	},
 	"take": func(l net.Listener) func() {
 		var t taker
-		return acceptAll(l, func(c net.Conn) { _ = t.serve(c) })
+		return acceptAll(l, func(c net.Conn) {
+			if err := t.serve(c); err != nil {
+				fmt.Fprintln(os.Stderr, "take:", err)
+			}
+		})
 	},
 	"http": func(l net.Listener) func() {
 		body := make([]byte, httpBytes)

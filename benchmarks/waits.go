@@ -26,8 +26,9 @@ const (
 // taker is a service that reads from one connection as another one orders.
 type taker struct{ data atomic.Pointer[net.Conn] }
 
-// takeOrder begins each connection. A zero order makes the connection the one to read from.
-// Another orders the taker to read so many bytes, after a pause, from that connection.
+// takeOrder begins each connection. A zero order makes the connection the one to read from,
+// and is answered with a zero order when it is. Another orders the taker to read so many bytes,
+// after a pause, from that connection.
 type takeOrder struct {
 	Bytes int64
 	Pause time.Duration
@@ -40,7 +41,7 @@ func (t *taker) serve(c net.Conn) error {
 	}
 	if order == (takeOrder{}) {
 		t.data.Store(&c)
-		return nil
+		return binary.Write(c, binary.LittleEndian, order)
 	}
 	defer c.Close()
 	data := t.data.Load()
@@ -91,7 +92,11 @@ func takeOnce(cl perf.Client, pause time.Duration) (time.Duration, error) {
 	}
 	defer closeAll()
 	data, control := conns[0], conns[1]
-	if err := binary.Write(data, binary.LittleEndian, takeOrder{}); err != nil {
+	order := takeOrder{}
+	if err := binary.Write(data, binary.LittleEndian, order); err != nil {
+		return 0, err
+	}
+	if err := binary.Read(data, binary.LittleEndian, &order); err != nil {
 		return 0, err
 	}
 	n, err := fill(data, pause)
