@@ -58,6 +58,9 @@ test: packages vet unit cross programs test-rdma
 # ip and nft for network namespaces, programs that ringnet is to carry,
 # podman for containers, and systemd to check units.
 # tools/softroce installs what it needs by itself.
+# The targets of test come one after the other: the first installs what the others need.
+.NOTPARALLEL:
+
 PACKAGES := apache2-utils gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev nftables podman postgresql redis-server systemd
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
@@ -76,7 +79,7 @@ packages:
 check: vet lint
 
 vet:
-	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files"; exit 1; }
+	@files=$$($$($(GO) env GOROOT)/bin/gofmt -l .) || exit 1; test -z "$$files" || { echo "not formatted: $$files"; exit 1; }
 	$(GO) vet ./...
 	for module in $(MODULES); do (cd $$module && $(GO) vet ./...) || exit 1; done
 

@@ -9,14 +9,17 @@ go=${GO:-go}
 # The modules that others import.
 modules=(. metrics)
 
-if ! tag=$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null); then
+tags=$(git tag --list 'v[0-9]*')
+if [ -z "$tags" ]; then
 	echo "There is no release yet to compare with. When one has been tagged, as v0.1.0 say, this"
 	echo "compares with it the exported API of:"
 	for module in "${modules[@]}"; do
-		(cd "$module" && echo "  $("$go" list -m)")
+		path=$(cd "$module" && "$go" list -m)
+		echo "  $path"
 	done
 	exit
 fi
+tag=$(git describe --tags --abbrev=0 --match 'v[0-9]*')
 
 old=$(mktemp -d)
 trap 'rm -rf "$old"' EXIT

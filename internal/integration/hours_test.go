@@ -42,18 +42,21 @@ func patient() ringnet.Config {
 // it is closed, and each byte is checked. Between rounds, once links have left, neither
 // machine may hold more than it did at first.
 func TestHours(t *testing.T) {
-	hours, err := strconv.ParseFloat(os.Getenv("RINGNET_SOAK_HOURS"), 64)
-	if err != nil || os.Getenv("SOFTROCE_PEER") == "" {
+	if os.Getenv("RINGNET_SOAK_HOURS") == "" || os.Getenv("SOFTROCE_PEER") == "" {
 		t.Skip("RINGNET_SOAK_HOURS or SOFTROCE_PEER is not set; make soak-hours sets both")
 	}
+	hours, err := strconv.ParseFloat(os.Getenv("RINGNET_SOAK_HOURS"), 64)
+	require.NoError(t, err, "RINGNET_SOAK_HOURS, a number")
+	require.Positive(t, hours, "RINGNET_SOAK_HOURS")
 	if os.Getenv("SOFTROCE_NODE") == "1" {
 		serveHours(t)
 		return
 	}
 	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
-	seed, err := strconv.ParseUint(os.Getenv("RINGNET_SOAK_SEED"), 10, 64)
-	if err != nil {
-		seed = uint64(time.Now().UnixNano())
+	seed := uint64(time.Now().UnixNano())
+	if given := os.Getenv("RINGNET_SOAK_SEED"); given != "" {
+		seed, err = strconv.ParseUint(given, 10, 64)
+		require.NoError(t, err, "RINGNET_SOAK_SEED, a number")
 	}
 	t.Log("RINGNET_SOAK_SEED", seed)
 	h := &soak{t: t, faults: make(map[string]int), resumed: make(map[string]int)}

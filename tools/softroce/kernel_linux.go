@@ -9,13 +9,16 @@ import (
 	"context"
 	"crypto/sha256"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,7 +59,9 @@ func prepare(ctx context.Context, cache, provider string) (*guestImage, error) {
 		return nil, err
 	}
 	if cache == "" {
-		cache = defaultCache()
+		if cache, err = defaultCache(); err != nil {
+			return nil, err
+		}
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return nil, err
@@ -94,11 +99,25 @@ func prepare(ctx context.Context, cache, provider string) (*guestImage, error) {
 	return image, nil
 }
 
-func defaultCache() string {
+// defaultCache is a folder below the user's cache. Without one it is below the folder for
+// temporary files, where it must be one that other users cannot have made or change: what lies
+// there is started.
+func defaultCache() (string, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
-		return filepath.Join(dir, "ringnet-softroce")
+		return filepath.Join(dir, "ringnet-softroce"), nil
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("ringnet-softroce-%d", os.Getuid()))
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("ringnet-softroce-%d", os.Getuid()))
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Getuid()) || info.Mode().Perm()&0o022 != 0 {
+		return "", fmt.Errorf("%s is not a folder that this user alone can change: remove it, or set HOME", dir)
+	}
+	return dir, nil
 }
 
 // lock waits for an exclusive lock on the file at path, which it creates.
