@@ -87,7 +87,7 @@ func (l *Link) peerIsGone(r route, err error) bool {
 }
 
 // errStranger reports an answer without the peer's seal.
-var errStranger = errors.New("another host answers at the peer's address")
+var errStranger = errors.New("another process or host answers at the peer's address")
 
 // refused reports whether the error is a rejection by the peer, with a reason that stays, or
 // that no listener was found. A rejection without a reason is a kernel's: an answer was not
