@@ -1,6 +1,8 @@
 package pconn
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
@@ -48,6 +50,9 @@ func PortFits(a net.Addr) bool {
 	return port == int(uint16(port))
 }
 
+// errBroadcast is for the address of all hosts: datagrams reach many only as a group.
+var errBroadcast = fmt.Errorf("no broadcast: %w", errors.ErrUnsupported)
+
 // target returns the address to send a datagram to, or an error if c cannot send there. The
 // unspecified address stands for this host, as it does for UDP.
 func (c *Conn) target(to netip.AddrPort) (netip.AddrPort, error) {
@@ -69,6 +74,8 @@ func (c *Conn) target(to netip.AddrPort) (netip.AddrPort, error) {
 		return to, &net.AddrError{Err: "non-IPv4 address", Addr: to.Addr().String()}
 	case own.Is6() && !own.IsUnspecified() && to.Addr().Is4():
 		return to, &net.AddrError{Err: "non-IPv6 address", Addr: to.Addr().String()}
+	case to.Addr() == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return to, errBroadcast
 	}
 	return to, nil
 }

@@ -49,6 +49,8 @@ func TestTargets(t *testing.T) {
 		{"[fd00::1]:1", "[fd00::2%lo]:2", "[fd00::2]:2"},
 		{"10.0.0.1:1", "[fd00::2]:2", "write post 10.0.0.1:1->[fd00::2]:2: address fd00::2: non-IPv4 address"},
 		{"0.0.0.0:1", "[ff02::2]:2", "write post 0.0.0.0:1->[ff02::2]:2: address ff02::2: non-IPv4 address"},
+		{"10.0.0.1:1", "255.255.255.255:2", "write post 10.0.0.1:1->255.255.255.255:2: no broadcast: unsupported operation"},
+		{"[::]:1", "[::ffff:255.255.255.255]:2", "write post [::]:1->255.255.255.255:2: no broadcast: unsupported operation"},
 		{"[fd00::1]:1", "10.0.0.2:2", "write post [fd00::1]:1->10.0.0.2:2: address 10.0.0.2: non-IPv6 address"},
 	} {
 		to := netip.MustParseAddrPort(test.to)

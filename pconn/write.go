@@ -74,7 +74,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 // WriteTo sends p as one datagram to an address: an [rconn.Addr], a *net.UDPAddr, or
 // anything else with a method AddrPort. It waits as Write does. If c has not sent to the
-// address before, or not for long, the datagram is sent once c has found its receiver.
+// address before, or not for long, the datagram is sent once c has found its receiver. There is
+// no broadcast: for 255.255.255.255 the error wraps errors.ErrUnsupported.
 func (c *Conn) WriteTo(p []byte, to net.Addr) (int, error) {
 	at, err := addrPortOf(to)
 	if err != nil {

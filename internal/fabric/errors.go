@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // How a connection changed: what [Endpoint.Wait] returns wraps one of these.
@@ -26,6 +27,28 @@ var (
 	ErrOtherUser    = errors.New("another user")
 )
 
+// OtherUserError says that the two ends of a connection belong to different users, and that one
+// end does not trust the other's. It wraps ErrOtherUser, and a *[RejectError] if Refused is set,
+// else EACCES. The effective user IDs are those of this process's user namespace.
+type OtherUserError struct {
+	Peer, Own uint32
+	Refused   bool // it is the peer that does not trust this end's user
+}
+
+func (e *OtherUserError) Error() string {
+	if e.Refused {
+		return fmt.Sprintf("%v: the peer's user ID is %d, and it does not trust ours, %d", ErrOtherUser, e.Peer, e.Own)
+	}
+	return fmt.Sprintf("%v: the peer's user ID is %d, ours %d: %v", ErrOtherUser, e.Peer, e.Own, syscall.EACCES)
+}
+
+func (e *OtherUserError) Unwrap() []error {
+	if e.Refused {
+		return []error{ErrOtherUser, &RejectError{Reason: RejectStranger}}
+	}
+	return []error{ErrOtherUser, syscall.EACCES}
+}
+
 // RejectError is the answer of a peer that has refused a connection.
 type RejectError struct {
 	// Reason is the connection manager's: 8 (invalid service ID) when nobody
@@ -40,6 +63,10 @@ const (
 	RejectNoListener = 8
 	RejectStale      = 10 // the queue pair is one of a connection that the peer has not forgotten
 	RejectConsumer   = 28
+
+	// RejectStranger is none of the connection manager's: the listener does not trust the
+	// dialer's user.
+	RejectStranger = 256
 )
 
 func (e *RejectError) Error() string {

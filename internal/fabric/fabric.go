@@ -91,8 +91,8 @@ type Endpoint interface {
 	Register(n int, a Access) (Memory, error)
 
 	// Reach returns an error unless this side may write to n bytes of the peer's
-	// memory. It is called before the first write there: a fabric that shares memory
-	// must not touch memory that may not exist.
+	// memory. It is called before the first write there, as Register is, and does not
+	// wait: a fabric that shares memory must not touch memory that may not exist.
 	Reach(addr uint64, rkey uint32, n int) error
 
 	// PostRecv posts n receives. The endpoint owns the buffers that Sends are
@@ -176,6 +176,17 @@ type Mover interface {
 	Adopt(m Memory) error
 }
 
+// Neighbor is an Endpoint whose peer is a process of this host, of which the fabric asks the kernel
+// who it is.
+type Neighbor interface {
+	Endpoint
+
+	// PeerUser returns the effective user ID that the peer's process had when it connected
+	// or began to listen, as this process's user namespace numbers it. It is called before
+	// Close.
+	PeerUser() (uid uint32, err error)
+}
+
 // Unwrap removes wrappers, which have a method Unwrap: some endpoints are wrapped during
 // their handshake.
 func Unwrap(ep Endpoint) Endpoint {
@@ -191,10 +202,11 @@ func Unwrap(ep Endpoint) Endpoint {
 // Sizes of the private data that the connection manager carries, in bytes:
 // what the InfiniBand CM messages REQ, REP and REJ have room for, less the 36
 // that rdma_cm takes from REQ for addresses (rdma_connect(3), rdma_accept(3)), and
-// the 12 at the end of REQ and REP by which a fabric tells where Sends go.
+// the 12 at the end of REQ and REP by which a fabric tells where Sends go, and one of REP
+// for the length of packets.
 const (
 	MaxConnectData = 44
-	MaxAcceptData  = 184
+	MaxAcceptData  = 183
 	MaxRejectData  = 148
 )
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Which socket receives which datagrams.
@@ -138,7 +140,7 @@ func testManyPeers(t *testing.T, n Network) {
 
 // ask sends messages to a server, and returns an error unless each comes back.
 func ask(c net.PacketConn, server net.Addr, name string) error {
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(hang.After)); err != nil {
 		return err
 	}
 	b := make([]byte, 100)
@@ -169,7 +171,7 @@ func testDialed(t *testing.T, n Network) {
 	require.Equal(t, c.LocalAddr().String(), from.String())
 	send(t, b, from, []byte("answer"))
 	p := make([]byte, 100)
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(hang.After)))
 	read, err := c.Read(p)
 	require.NoError(t, err)
 	require.Equal(t, "answer", string(p[:read]))
@@ -195,7 +197,7 @@ func testDialedHearsItsPeerOnly(t *testing.T, n Network) {
 	send(t, stranger, c.LocalAddr(), []byte("you do not know me"))
 	send(t, b, c.LocalAddr(), []byte("but me"))
 	p := make([]byte, 100)
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(hang.After)))
 	read, err := c.Read(p)
 	require.NoError(t, err)
 	require.Equal(t, "but me", string(p[:read]))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/ipv4"
+
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Several datagrams at once. A call may send or receive fewer than it was given; the caller
@@ -34,7 +36,7 @@ func readAll(t *testing.T, n Network, c net.PacketConn, count int, rooms ...int)
 			ms[i].Buffers = append(ms[i].Buffers, make([]byte, room))
 		}
 	}
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(hang.After)))
 	for rest := ms; len(rest) > 0; {
 		read, err := n.Batch(c).ReadBatch(rest, 0)
 		require.NoError(t, err)

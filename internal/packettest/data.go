@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Whether datagrams arrive, and what is in them.
@@ -52,7 +54,7 @@ func testShortBuffer(t *testing.T, n Network) {
 	send(t, a, b.LocalAddr(), []byte("too long for the buffer"))
 	send(t, a, b.LocalAddr(), []byte("next"))
 	short := make([]byte, 8)
-	require.NoError(t, b.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, b.SetReadDeadline(time.Now().Add(hang.After)))
 	got, from, err := b.ReadFrom(short)
 	require.NoError(t, err)
 	require.Equal(t, "too long", string(short[:got]))
@@ -137,9 +139,9 @@ func testOverrun(t *testing.T, n Network) {
 		got, _ := receive(t, deaf)
 		requireOfFlood(got)
 		send(t, a, deaf.LocalAddr(), after)
-		wait = patience
+		wait = hang.After
 	}
-	late := time.Now().Add(patience)
+	late := time.Now().Add(hang.After)
 	for b := make([]byte, 512); ; {
 		_ = deaf.SetReadDeadline(time.Now().Add(wait))
 		got, _, err := deaf.ReadFrom(b)

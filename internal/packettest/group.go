@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Groups is a network's multicast, at one interface of this host.
@@ -55,7 +57,7 @@ func (n Network) introduce(t *testing.T, c net.PacketConn, to net.Addr, members 
 	var heard atomic.Int64
 	done := make(chan struct{})
 	for _, m := range members {
-		require.NoError(t, m.SetReadDeadline(time.Now().Add(patience)))
+		require.NoError(t, m.SetReadDeadline(time.Now().Add(hang.After)))
 		go func() {
 			defer func() { done <- struct{}{} }()
 			b := make([]byte, 100)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Deadlines, Close, and several goroutines.
@@ -51,7 +53,7 @@ func testReadDeadlineWakes(t *testing.T, n Network) {
 		select {
 		case err := <-ended:
 			requireTimeout(t, err, "read")
-		case <-time.After(patience):
+		case <-time.After(hang.After):
 			require.Fail(t, "the read waits on")
 		}
 	}
@@ -101,7 +103,7 @@ func testCloseWakes(t *testing.T, n Network) {
 		select {
 		case err := <-ended:
 			requireOpError(t, err, "read", net.ErrClosed)
-		case <-time.After(patience):
+		case <-time.After(hang.After):
 			require.Fail(t, "a read waits on")
 		}
 	}
@@ -141,7 +143,7 @@ func testSeveralReaders(t *testing.T, n Network) {
 		case i := <-got:
 			require.False(t, seen[i])
 			seen[i] = true
-		case <-time.After(patience):
+		case <-time.After(hang.After):
 			require.Fail(t, "datagrams are missing", "%d of %d have come", len(seen), writers*each)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/ipv4"
+
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Network is the implementation that is tested.
@@ -40,9 +42,6 @@ type Batcher interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
 }
-
-// patience is how long a test waits for something that has to happen.
-const patience = 20 * time.Second
 
 // Test tests a network.
 func Test(t *testing.T, n Network) {
@@ -145,7 +144,7 @@ func send(t *testing.T, from net.PacketConn, to net.Addr, data []byte) {
 func receive(t *testing.T, c net.PacketConn) ([]byte, net.Addr) {
 	t.Helper()
 	b := make([]byte, 1<<16)
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(hang.After)))
 	n, from, err := c.ReadFrom(b)
 	require.NoError(t, err)
 	require.NoError(t, c.SetReadDeadline(time.Time{}))

@@ -136,9 +136,7 @@ func shareMemory() error {
 	if err != nil {
 		return err
 	}
-	defer unix.Munmap(adopted)
-	_, err = exists(adopted)
-	return err
+	return os.NewSyscallError("munmap", unix.Munmap(adopted))
 }
 
 // overflowUID is the user ID that the kernel shows for users who have none in the

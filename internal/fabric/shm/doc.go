@@ -12,8 +12,8 @@
 // when the peer does, for whatever reason.
 //
 // The peer is not trusted with anything. What it can reach is this connection's
-// memory and the socket. The memory's pages can neither go nor be added to,
-// every word is read once and checked against this end's own counts before it
+// memory and the socket. The memory's pages cannot go, this end touches none that
+// the peer has not made, every word is read once and checked against this end's own counts before it
 // is used, and no lock is shared.
 //
 // The way through the files: config.go says who may connect, host.go which

@@ -63,10 +63,12 @@ type opened struct {
 type mapped struct {
 	mem    []byte // both segments
 	kept   bool   // slices of mem may be used after Close
-	fd     int    // of mem, until the peer has mapped it; or -1
+	fd     int    // of mem, while explore needs it, or -1
 	own    *segment
 	peer   *segment // what this end writes to
 	layout layout   // of mem
+
+	reached int // bytes of peer.region, from its start, that are known to exist
 }
 
 var _ fabric.Endpoint = (*endpoint)(nil)
@@ -157,10 +159,7 @@ func (e *endpoint) Close() error {
 	if errors.Is(err, os.ErrClosed) {
 		return net.ErrClosed
 	}
-	if e.fd >= 0 {
-		unix.Close(e.fd)
-		e.fd = -1
-	}
+	e.closeFile()
 	switch {
 	case e.mem == nil:
 	case e.kept:
@@ -175,4 +174,12 @@ func (e *endpoint) Close() error {
 	// then.
 	e.mem, e.own, e.peer, e.memory = nil, nil, nil, nil
 	return err
+}
+
+// closeFile closes the descriptor of the memory.
+func (e *endpoint) closeFile() {
+	if e.fd >= 0 {
+		unix.Close(e.fd)
+		e.fd = -1
+	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // someGroup is one that nobody else uses.
@@ -48,7 +49,7 @@ func (m mailbox) resolveMembers(t *testing.T, group netip.AddrPort) *members {
 // nothing.
 func (m *members) requireLanes(t *testing.T, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return m.count() == n }, 20*time.Second, time.Millisecond)
+	hang.Unless(t, func() bool { return m.count() == n })
 }
 
 func (m *members) count() int {
@@ -60,10 +61,10 @@ func (m *members) count() int {
 // postUntil sends datagrams to a group until done.
 func (m mailbox) postUntil(t *testing.T, to *members, text string, done func() bool) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	hang.Unless(t, func() bool {
 		m.post(to, text)
 		return done()
-	}, 20*time.Second, 10*time.Millisecond)
+	})
 }
 
 // receives is whether there is a datagram.

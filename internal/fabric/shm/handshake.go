@@ -10,9 +10,8 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -182,7 +181,10 @@ var errListenerClosed = wire.Reject{Reason: "the listener is closed"}
 // memory, the dialer is to ask again.
 func (e *endpoint) refuse(err error) {
 	f := frame{reason: reasonUnsupported, text: err.Error()}
-	if exhausted(err) {
+	switch {
+	case errors.Is(err, fabric.ErrOtherUser):
+		f = frame{reason: fabric.RejectStranger}
+	case exhausted(err):
 		why := wire.Reject{Busy: true, Reason: err.Error()}
 		f.reason, f.private = fabric.RejectConsumer, why.Append(nil)
 	}
@@ -215,13 +217,12 @@ func (e *endpoint) createShared() error {
 	return err
 }
 
-// settle checks the memory once the peer has mapped it, and closes its descriptor,
-// which is of no more use.
+// settle checks the memory once the peer has mapped it.
 func (e *endpoint) settle() error {
-	err := checkSettled(e.fd, e.layout.queues())
-	unix.Close(e.fd)
-	e.fd = -1
-	return err
+	if err := checkSettled(e.fd, e.layout.queues()); err != nil {
+		return err
+	}
+	return e.explore()
 }
 
 // adopt maps the memory that has to come with the listener's answer.
@@ -241,8 +242,11 @@ func (e *endpoint) adopt(f frame, fd int) error {
 		e.sock.closer.close(descriptor(fd)) // which may be of any file
 		return err
 	}
-	unix.Close(fd)
-	return e.mapSegments()
+	e.fd = fd
+	if err := e.mapSegments(); err != nil {
+		return err
+	}
+	return e.explore()
 }
 
 // mapSegments finds both ends' segments in the memory and populates what this end has
@@ -285,16 +289,29 @@ func (e *endpoint) receive(ctx context.Context) (frame, int, error) {
 	}
 	f, err := decodeFrame(b[:n])
 	if err == nil && f.kind == rej {
-		e.step = over
-		err = &fabric.RejectError{Reason: f.reason, Private: fabric.Padded(f.private, fabric.MaxRejectData)}
-		if f.text != "" {
-			err = fmt.Errorf("%s: %w", f.text, err)
-		}
+		err = e.rejected(&f)
 	}
 	if err != nil && fd >= 0 {
 		e.sock.closer.close(descriptor(fd))
 	}
 	return f, fd, err
+}
+
+// rejected ends the handshake for the peer's REJ, and returns what that says.
+func (e *endpoint) rejected(f *frame) error {
+	e.step = over
+	if f.reason == fabric.RejectStranger {
+		uid, err := e.sock.peer()
+		if err != nil {
+			return err
+		}
+		return &fabric.OtherUserError{Peer: uid, Own: uint32(os.Geteuid()), Refused: true}
+	}
+	err := &fabric.RejectError{Reason: f.reason, Private: fabric.Padded(f.private, fabric.MaxRejectData)}
+	if f.text != "" {
+		return fmt.Errorf("%s: %w", f.text, err)
+	}
+	return err
 }
 
 func hungUp(err error) bool {

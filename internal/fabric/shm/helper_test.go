@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // host is an address that no other process on this machine is likely to use,
@@ -62,6 +63,7 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"member":         memberProgram,
 	"knock":          knockProgram,
 	"knock once":     knockOnceProgram,
+	"senders":        sendersProgram,
 }
 
 const programEnv = "RINGNET_SHM_PROGRAM"
@@ -147,12 +149,11 @@ func leavesNothing(t testing.TB) {
 	t.Cleanup(func() {
 		// What has been closed may take a moment to end.
 		var after [4]int
-		for range 500 {
+		for end := time.Now().Add(hang.After); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			after = left(t)
 			if after[0] <= before[0] && after[1] <= before[1] && after[2] <= before[2] && after[3] <= before[3] {
 				return // fewer, if an earlier test was not quite over
 			}
-			time.Sleep(10 * time.Millisecond)
 		}
 		t.Errorf("descriptors, mappings, goroutines, names: %v before, %v after", before, after)
 	})
@@ -304,7 +305,7 @@ func received(imm uint32, n int) fabric.Completion {
 	return fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: imm, Len: n}
 }
 
-// soon runs f, which must end within a time that only a hang exceeds.
+// soon runs f, which must end within the time that only a hang exceeds.
 func soon(t testing.TB, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -314,7 +315,7 @@ func soon(t testing.TB, what string, f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(hang.After):
 		buf := make([]byte, 1<<20)
 		t.Fatalf("%s: still waiting\n%s", what, buf[:runtime.Stack(buf, true)])
 	}

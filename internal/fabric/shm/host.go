@@ -140,7 +140,7 @@ func routeType(a netip.Addr, ifi int) (uint8, error) {
 	}
 	order.PutUint32(b, uint32(len(b)))
 
-	reply, err := askKernel(b)
+	reply, err := askKernel(unix.NETLINK_ROUTE, b)
 	if err != nil {
 		return 0, err
 	}
@@ -154,10 +154,10 @@ func routeType(a netip.Addr, ifi int) (uint8, error) {
 	return 0, errors.New("netlink answered another request")
 }
 
-// askKernel sends a request to rtnetlink and returns the beginning of the
+// askKernel sends a request to a protocol of netlink and returns the beginning of the
 // answer, a whole header at least.
-func askKernel(request []byte) ([]byte, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+func askKernel(protocol int, request []byte) ([]byte, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, os.NewSyscallError("socket AF_NETLINK", err)
 	}

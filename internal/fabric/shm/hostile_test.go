@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -456,13 +457,12 @@ func undisturbed(t *testing.T, f fabric.Fabric, attack func()) {
 	t.Helper()
 	a, b := connectTo(t, f, listen(t, f, 1), options)
 	var stop atomic.Bool
-	var rounds int
+	var rounds atomic.Uint64
 	var both sync.WaitGroup
 	both.Go(func() {
 		s, r := &stream{end: a, peerKey: b.mem.RKey()}, &stream{end: b, peerKey: a.mem.RKey()}
 		for !stop.Load() {
-			rounds++
-			target := uint64(rounds)
+			target := rounds.Add(1)
 			var pair sync.WaitGroup
 			pair.Go(func() { assert.NoError(t, s.run(target, target)) })
 			pair.Go(func() { assert.NoError(t, r.run(target, target)) })
@@ -471,9 +471,9 @@ func undisturbed(t *testing.T, f fabric.Fabric, attack func()) {
 		}
 	})
 	attack()
+	hang.Unless(t, func() bool { return rounds.Load() > 10 })
 	stop.Store(true)
 	soon(t, "the honest connection", both.Wait)
-	assert.Greater(t, rounds, 10)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 }

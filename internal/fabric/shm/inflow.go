@@ -6,6 +6,7 @@ package shm
 // of them are evicted, and which of them Receive polls.
 
 import (
+	"context"
 	"slices"
 	"sync"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// maxSources is how many senders a queue pair receives from at a time. One more
-// evicts the one that has been silent for longest, which may connect anew.
+// maxSources is how many senders a queue pair receives from at a time. For one more, another is
+// evicted (evict.go), which may connect anew.
 const maxSources = 1024
 
 // inflow is a queue pair's state of its senders. It is guarded by datagrams.mu.
@@ -40,23 +41,36 @@ func (d *datagrams) accept(in *inlet) {
 		if err != nil {
 			return // closed: nothing else ends it
 		}
-		s := d.enter(in, e.(*endpoint))
+		ctx, cancel := context.WithCancel(d.ctx)
+		s := d.enter(in, e.(*endpoint), cancel)
 		if s == nil {
+			cancel()
 			e.(*endpoint).rejectAndClose(wire.Full)
 			continue
 		}
-		d.goroutines.Go(func() { d.admit(s) })
+		d.goroutines.Go(func() { d.admit(ctx, s) })
 	}
 }
 
 // enter adds a source to those being admitted, or returns nil if there is no room for it.
 // If it evicts one for that, it waits, without mu, until that one has been released: of
-// many that come at once, each needs room of its own.
-func (d *datagrams) enter(in *inlet, e *endpoint) *source {
+// many that come at once, each needs room of its own. cancel ends the admission.
+func (d *datagrams) enter(in *inlet, e *endpoint, cancel func()) *source {
+	s := &source{
+		number: sources.Add(1),
+		e:      e,
+		d:      d,
+		in:     in,
+		sender: e.sock.sender(),
+		memory: budget.Account{Budget: budget.Process, Datagrams: true},
+		cancel: cancel,
+		over:   make(chan struct{}),
+		freed:  make(chan struct{}),
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for len(d.entering)+len(d.sources) >= maxSources {
-		other := d.evict(0)
+		other := d.evict(s, 0)
 		if other == nil {
 			return nil
 		}
@@ -64,53 +78,15 @@ func (d *datagrams) enter(in *inlet, e *endpoint) *source {
 		<-other.freed
 		d.mu.Lock()
 	}
-	s := &source{
-		number:  sources.Add(1),
-		e:       e,
-		d:       d,
-		in:      in,
-		process: e.sock.process(),
-		memory:  budget.Account{Budget: budget.Process, Datagrams: true},
-		over:    make(chan struct{}),
-		freed:   make(chan struct{}),
-	}
 	d.entering = append(d.entering, s)
 	return s
 }
 
-// evict ends the source that has been silent for longest, of those from which all has been
-// received, and returns it; if one has ended already but is not released yet, it returns
-// that. If all those together have fewer bytes than are missing, it ends none, returns nil,
-// and makes Receive poll all sources: their senders may have sent without ringing. Called
-// with mu held.
-func (d *datagrams) evict(missing int) *source {
-	for {
-		var first *source
-		spare := 0
-		for _, s := range d.sources {
-			if s.state == draining || s.state == receiving && s.arrived() {
-				continue
-			}
-			spare += s.size
-			if first == nil || s.state == ended || first.state != ended && s.lastActivity < first.lastActivity {
-				first = s
-			}
-		}
-		if first == nil || spare < missing {
-			d.polled = slices.DeleteFunc(slices.Clone(d.sources), func(s *source) bool { return s.state == ended })
-			d.notify()
-			return nil
-		}
-		if first.drain(); first.state == ended {
-			return first
-		}
-	}
-}
-
 // admit is a source's goroutine: it accepts the sender's connection, and stays until the
 // source has ended.
-func (d *datagrams) admit(s *source) {
-	if err := s.open(); !d.add(s, err) {
+func (d *datagrams) admit(ctx context.Context, s *source) {
+	defer s.cancel()
+	if err := s.open(ctx); !d.add(s, err) {
 		s.markGone()
 		s.release()
 		return
@@ -120,18 +96,19 @@ func (d *datagrams) admit(s *source) {
 
 // add moves a source from entering to sources, after those before it of the same sender,
 // for which it waits, without mu. It returns false if opened, the error of its open, is not
-// nil, or its inlet is closed.
+// nil, or the source has been evicted, or its inlet is closed.
 func (d *datagrams) add(s *source, opened error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for opened == nil && d.predecessorEnters(s) {
+	for opened == nil && s.state == entering && d.predecessorEnters(s) {
 		d.admitted.Wait()
 	}
 	d.entering = slices.DeleteFunc(d.entering, func(other *source) bool { return other == s })
 	d.admitted.Broadcast()
-	if opened != nil || !slices.Contains(d.inlets, s.in) {
+	if opened != nil || s.state != entering || !slices.Contains(d.inlets, s.in) {
 		return false
 	}
+	s.state = receiving
 	d.setPredecessor(s)
 	d.sources = append(d.sources, s)
 	d.activity++
@@ -149,7 +126,7 @@ func (d *datagrams) add(s *source, opened error) bool {
 // mu held.
 func (d *datagrams) predecessorEnters(s *source) bool {
 	i := slices.IndexFunc(d.entering, func(b *source) bool {
-		return b == s || b.samePair(s) && b.process == s.process && s.process != 0
+		return b == s || b.samePair(s) && b.sender.Pid == s.sender.Pid && s.sender.Pid != 0
 	})
 	return d.entering[i] != s
 }
@@ -178,10 +155,11 @@ func (d *datagrams) setPredecessor(s *source) {
 	}
 }
 
-// remove takes a source out of sources.
+// remove takes a source out of sources, and returns its memory to the budget.
 func (d *datagrams) remove(s *source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	s.memory.Release(s.memory.Bytes())
 	d.sources = slices.DeleteFunc(d.sources, func(other *source) bool { return other == s })
 }
 

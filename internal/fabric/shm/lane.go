@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -107,18 +109,18 @@ func (e *endpoint) withdraw(word uint64) bool {
 
 // source is the receiver's end.
 type source struct {
-	number  uint64 // unique in this process
-	e       *endpoint
-	d       *datagrams
-	in      *inlet // that the sender has connected to
-	process int32  // process ID of the sender; 0 if it has none here
-	memory  budget.Account
-	size    int           // bytes of that
-	over    chan struct{} // closed when nothing is received any more
-	freed   chan struct{} // closed when the source has been released
+	number uint64 // unique in this process
+	e      *endpoint
+	d      *datagrams
+	in     *inlet        // that the sender has connected to
+	sender unix.Ucred    // its process and its user
+	cancel func()        // ends the admission
+	over   chan struct{} // closed when nothing is received any more
+	freed  chan struct{} // closed when the source has been released
 
 	// Guarded by d.mu, as e's receive queue is until over is closed:
 	state            sourceState
+	memory           budget.Account
 	lastActivity     int     // d.activity when something was last received
 	emptyPolls       int     // how often Receive has found nothing since
 	predecessor      *source // whose datagrams are received first, up to predecessorUntil; or nil
@@ -131,13 +133,14 @@ var sources atomic.Uint64 // how many there have been
 type sourceState int
 
 const (
-	receiving sourceState = iota
-	draining              // disconnected; what has arrived is still received
-	ended                 // disconnected; nothing is received any more
+	entering  sourceState = iota // being admitted
+	receiving                    // admitted
+	draining                     // disconnected; what has arrived is still received
+	ended                        // disconnected; nothing is received any more
 )
 
 // open reserves memory and accepts the sender's connection.
-func (s *source) open() error {
+func (s *source) open(ctx context.Context) error {
 	e := s.e
 	own := fabric.Options{SendQueue: 1, RecvQueue: int(s.d.recvQueue.Load()), RecvSize: datagramSize}
 	if e.peerShape.queues() > pages(1) || e.peerShape.region != 0 {
@@ -155,7 +158,7 @@ func (s *source) open() error {
 	if err := e.PostRecv(own.RecvQueue); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.d.ctx, enterWithin)
+	ctx, cancel := context.WithTimeout(ctx, enterWithin)
 	defer cancel()
 	return e.Accept(ctx, nil)
 }
@@ -163,21 +166,20 @@ func (s *source) open() error {
 // errTooMuch is for senders that ask for memory to receive in, beyond the least.
 var errTooMuch = errors.New("a sender of datagrams asks for memory to receive in")
 
-// reserve reserves n bytes of the process's budget. If that is used up, it evicts silent
+// reserve reserves n bytes of the process's budget. If that is used up, it evicts other
 // sources until they have given back enough, if they have as much. It holds d.reserving, so
 // that no other source takes what they give back, and takes d.mu meanwhile.
 func (s *source) reserve(n int) error {
 	s.d.reserving.Lock()
 	defer s.d.reserving.Unlock()
-	s.size = n
 	for {
-		err := s.memory.Reserve(n)
 		var short *budget.ShortageError
-		if !errors.As(err, &short) {
-			return err
-		}
+		var other *source
 		s.d.mu.Lock()
-		other := s.d.evict(short.Wanted + short.Used - short.Limit)
+		err := s.memory.Reserve(n)
+		if errors.As(err, &short) {
+			other = s.d.evict(s, short.Wanted+short.Used-short.Limit)
+		}
 		s.d.mu.Unlock()
 		if other == nil {
 			return err
@@ -304,13 +306,18 @@ func (s *source) drain() {
 	}
 }
 
-// end disconnects the sender and ends the source. What has arrived is lost. Called with d.mu
-// held.
+// end disconnects the sender, or ends its admission, and ends the source. What has arrived is
+// lost. Called with d.mu held.
 func (s *source) end() {
-	if s.state == ended {
+	switch s.state {
+	case ended:
 		return
+	case entering:
+		s.cancel()
+		s.d.admitted.Broadcast() // add may be waiting
+	default:
+		s.disconnect()
 	}
-	s.disconnect()
 	s.state, s.predecessor = ended, nil
 	s.d.stopPolling(s)
 	close(s.over)
@@ -337,7 +344,6 @@ func (s *source) markGone() {
 // release closes the endpoint, returns its memory to the budget, and removes the source.
 func (s *source) release() {
 	_ = s.e.Close()
-	s.memory.Release(s.memory.Bytes())
 	s.d.remove(s)
 	close(s.freed)
 }

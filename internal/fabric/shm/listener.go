@@ -29,7 +29,7 @@ const (
 	requestTimeout = 5 * time.Second
 
 	// maxRequests is how many connections may wait for their dialers' requests. One
-	// more ends the oldest of them.
+	// more ends the oldest of the user who has most of them.
 	maxRequests = 256
 
 	// socketBacklog is how many connections the kernel queues for the listener's
@@ -63,6 +63,7 @@ type listener struct {
 // request is a connection whose request has not been read yet.
 type request struct {
 	e      *endpoint
+	uid    uint32 // the dialer's user
 	ctx    context.Context
 	cancel context.CancelFunc
 }
@@ -174,7 +175,7 @@ func (l *listener) acceptAll() error {
 			return net.ErrClosed
 		case err == nil:
 			pause = shortest
-			l.addRequest(fd)
+			l.admit(fd)
 		case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.EAGAIN):
 		case exhausted(err), l.f.persistent:
 			// The connection stays in the kernel's queue, and no event reports when
@@ -236,24 +237,56 @@ func (l *listener) drop(fd int) {
 	}
 }
 
-// addRequest starts the goroutine that reads a new connection's request, and ends the
-// oldest connection without one if there are more than maxRequests.
-func (l *listener) addRequest(fd int) {
+// toStranger is the REJ for dialers of users whom the listener does not trust.
+var toStranger = (&frame{kind: rej, reason: fabric.RejectStranger}).encode()
+
+// admit goes on with a new connection if its user may be trusted. Any process of this host can
+// connect, so those of other users cost little: no goroutine, no lock, and no memory.
+func (l *listener) admit(fd int) {
+	c, err := credentials(fd)
+	if err == nil && l.f.mayAdmit(c.Uid) {
+		l.addRequest(fd, c.Uid)
+		return
+	}
+	_ = unix.Send(fd, toStranger, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	l.sock.closeAccepted(fd)
+}
+
+// addRequest starts the goroutine that reads the request of a new connection, and ends another
+// connection without one if there are more than maxRequests.
+func (l *listener) addRequest(fd int, uid uint32) {
 	e, err := l.passive(fd)
 	if err != nil {
 		return
 	}
-	r := &request{e: e}
+	r := &request{e: e, uid: uid}
 	r.ctx, r.cancel = context.WithTimeout(l.ctx, l.f.requestTimeout)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.requests = append(l.requests, r)
 	if len(l.requests) > maxRequests {
-		l.requests[0].cancel()
-		l.requests = l.requests[1:]
+		i := l.oldestOfMost()
+		l.requests[i].cancel()
+		l.requests = slices.Delete(l.requests, i, i+1)
 	}
 	l.readers.Go(func() { l.read(r) })
+}
+
+// oldestOfMost returns the index of the oldest request of the user who has most of them. Called
+// with mu held.
+func (l *listener) oldestOfMost() int {
+	count := make(map[uint32]int)
+	for _, r := range l.requests {
+		count[r.uid]++
+	}
+	most := 0
+	for i, r := range l.requests {
+		if count[r.uid] > count[l.requests[most].uid] {
+			most = i
+		}
+	}
+	return most
 }
 
 // read receives the request of a connection whose user is trusted, and queues the

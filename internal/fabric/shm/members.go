@@ -180,12 +180,10 @@ func (s *socket) takeKnocks() knocks {
 		switch err {
 		case nil:
 			k.any = true
-			if c, err := pollSocket(fd, s.rights, s.closer); err == nil {
-				if uid, err := c.peer(); err == nil {
-					k.users[uid] = true
-				}
-				c.close()
+			if c, err := credentials(fd); err == nil {
+				k.users[c.Uid] = true
 			}
+			s.closeAccepted(fd)
 		case unix.EAGAIN:
 			return k
 		case unix.EINTR, unix.ECONNABORTED:
@@ -299,17 +297,22 @@ func (m *members) keepLane(name string, c *closer, reached chan<- struct{}) {
 	m.remove(name, h)
 }
 
-// reach connects to the member whose socket has a name.
-func (m *members) reach(name string, c *closer) (*handle, error) {
-	s, err := m.d.f.newSocket(c)
-	if err != nil {
-		return nil, err
-	}
-	e := newEndpoint(m.d.f, s, m.from, m.group)
-	e.socketName = name
+// reach connects to the member whose socket has a name. It tries again while the member has no
+// room.
+func (m *members) reach(name string, c *closer) (h *handle, err error) {
 	ctx, cancel := context.WithTimeout(m.ctx, enterWithin)
 	defer cancel()
-	return newHandle(ctx, e)
+	err = fabric.Patiently(ctx, func() error {
+		s, err := m.d.f.newSocket(c)
+		if err != nil {
+			return err
+		}
+		e := newEndpoint(m.d.f, s, m.from, m.group)
+		e.socketName = name
+		h, err = newHandle(ctx, e)
+		return err
+	})
+	return h, err
 }
 
 // add makes send use a lane, or closes the lane if m is closed.

@@ -102,7 +102,7 @@ func TestWakesBetweenProcessesAreNotLost(t *testing.T) {
 }
 
 // Whatever a process does when it is killed, its peer gets all that had been sent, and
-// Wait soon returns ErrDisconnected there.
+// Wait returns ErrDisconnected there.
 func TestKill(t *testing.T) {
 	rounds := 10
 	if soak {
@@ -115,7 +115,6 @@ func TestKill(t *testing.T) {
 	l := listen(t, newFabric(t), 16)
 	for _, name := range []string{"send", "receive"} {
 		var delivered uint64
-		var slowest time.Duration
 		for range rounds {
 			p := start(t, program(name, l.Addr()))
 			e, err := accept(l, options)
@@ -123,7 +122,6 @@ func TestKill(t *testing.T) {
 			s, err := exchangeKeys(e)
 			require.NoError(t, err)
 			done := make(chan error, 1)
-			var ended time.Time
 			go func() {
 				var err error
 				if name == "send" {
@@ -131,15 +129,12 @@ func TestKill(t *testing.T) {
 				} else {
 					err = s.run(forever, 0)
 				}
-				ended = time.Now()
 				done <- err
 			}()
 			time.Sleep(rand.N(30 * time.Millisecond))
 			require.NoError(t, p.Process.Kill())
-			p.Wait() // on a busy machine it may take a while to die
-			died := time.Now()
 			soon(t, "the news", func() { assert.ErrorIs(t, <-done, fabric.ErrDisconnected) })
-			slowest = max(slowest, ended.Sub(died))
+			p.Wait()
 
 			require.NoError(t, e.Disconnect())
 			for err == nil {
@@ -149,8 +144,7 @@ func TestKill(t *testing.T) {
 			delivered += s.received + s.credit
 			require.NoError(t, e.Close())
 		}
-		t.Logf("%s: %d rounds, %d messages, told within %v", name, rounds, delivered, slowest)
-		assert.Less(t, slowest, 100*time.Millisecond)
+		t.Logf("%s: %d rounds, %d messages", name, rounds, delivered)
 		assert.NotZero(t, delivered)
 	}
 }

@@ -12,43 +12,24 @@ import (
 	"os"
 	"slices"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// reach connects the socket to a trusted listener for the remote address. While the
-// queue of such a listener is full, it tries again, until ctx ends.
-func (e *endpoint) reach(ctx context.Context) error {
-	const shortest, longest = time.Millisecond, 100 * time.Millisecond
-	for pause := shortest; ; pause = min(2*pause, longest) {
-		err := e.reachNow(ctx)
-		if err != errBusy {
-			return err
-		}
-		// A connect that waits in the kernel would hold a thread. TCP repeats its
-		// SYN likewise.
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// Why a dialer reaches no listener: there is none, or the kernel's queue of one is
-// full.
+// Why a dialer reaches no listener: there is none, or the kernel's queue of one is full. Any
+// process can fill that queue, so it says no more than that a later dial may succeed.
 var (
 	errNoListener = &fabric.RejectError{Reason: fabric.RejectNoListener}
-	errBusy       = errors.New("the listener's queue is full")
+	errFull       = &fabric.RejectError{Reason: fabric.RejectConsumer, Private: wire.Full.Append(nil)}
 )
 
-// reachNow connects to the best trusted listener. It asks the kernel for all
-// listeners only if this user has none by a plain name, for the answer takes the
-// longer the more sockets this host has.
-func (e *endpoint) reachNow(ctx context.Context) error {
+// reach connects the socket to the best trusted listener for the remote address. It
+// asks the kernel for all listeners only if this user has none by a plain name, for the
+// answer takes the longer the more sockets this host has.
+func (e *endpoint) reach(ctx context.Context) error {
 	if e.socketName != "" {
 		return e.reachFirst(ctx, []string{e.socketName}, true)
 	}
@@ -76,7 +57,7 @@ func (e *endpoint) reachNow(ctx context.Context) error {
 }
 
 // reachFirst connects to the first of the named listeners that is trusted: any user
-// can take any name. It returns errBusy if the queue of one is full: at once if wait
+// can take any name. It returns errFull if the queue of one is full: at once if wait
 // is set, otherwise if none of those behind it connects.
 func (e *endpoint) reachFirst(ctx context.Context, names []string, wait bool) error {
 	result := error(errNoListener)
@@ -87,11 +68,11 @@ func (e *endpoint) reachFirst(ctx context.Context, names []string, wait bool) er
 			return nil
 		case errors.Is(err, syscall.ECONNREFUSED):
 		case errors.Is(err, syscall.EAGAIN):
-			result = errBusy
+			result = errFull
 			if wait {
 				return result
 			}
-		case result != errBusy:
+		case result != errFull:
 			result = fmt.Errorf("the listener at %v: %w", e.remote, err)
 		}
 	}

@@ -29,7 +29,6 @@ func TestFabricIsUnsupportedWhereASandboxRefuses(t *testing.T) {
 		"lseek SEEK_HOLE":             {number: unix.SYS_LSEEK, argument: anyArgument, errno: unix.ENOSYS},
 		"mmap":                        {number: unix.SYS_MMAP, argument: 3, value: unix.MAP_SHARED, errno: unix.EACCES},
 		"madvise MADV_POPULATE_WRITE": {number: unix.SYS_MADVISE, argument: 2, value: unix.MADV_POPULATE_WRITE, errno: unix.EPERM},
-		"mincore":                     {number: unix.SYS_MINCORE, argument: anyArgument, errno: unix.EPERM},
 		"fstatfs":                     {number: unix.SYS_FSTATFS, argument: anyArgument, errno: unix.EPERM},
 	} {
 		t.Run(name, func(t *testing.T) {

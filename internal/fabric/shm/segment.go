@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -34,10 +33,13 @@ type segment struct {
 	lap     uint // log2 of len(slots)
 	buffers []byte
 	region  []byte
+
+	regionAt int // of region, in the file
 }
 
-// view finds the parts of a segment in memory for its queues.
-func view(s shape, mem, region []byte) *segment {
+// view finds the parts of a segment in memory for its queues. regionAt is where its region
+// is in the file.
+func view(s shape, mem, region []byte, regionAt int) *segment {
 	return &segment{
 		shape:   s,
 		waiting: (*atomic.Uint32)(unsafe.Pointer(&mem[waitingAt])),
@@ -46,6 +48,8 @@ func view(s shape, mem, region []byte) *segment {
 		lap:     uint(bits.TrailingZeros(uint(s.slots()))),
 		buffers: mem[s.buffersAt():],
 		region:  region,
+
+		regionAt: regionAt,
 	}
 }
 
@@ -335,64 +339,45 @@ func (e *endpoint) registerShared(n int) (fabric.Memory, error) {
 	return m, nil
 }
 
-// Reach implements [fabric.Endpoint]. An honest peer has populated the memory
-// before it sends its address. Reach makes no page, for which this end would pay.
+// Reach implements [fabric.Endpoint]. A peer registers its region from the start on, and
+// populates what it registers before it tells the address. Reach makes no page, for which
+// this end would pay, and waits for none: what has been swapped out is no hole.
 func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 	size := uint64(len(e.peer.region))
 	if rkey != e.peer.rkey || addr > size || uint64(n) > size-addr {
 		return fmt.Errorf("%d bytes at %d are not the peer's memory: %w", n, addr, syscall.EFAULT)
 	}
-	page := uint64(os.Getpagesize())
-	from, to := addr&^(page-1), (addr+uint64(n)+page-1)&^(page-1)
-	mem := e.peer.region[from:to]
-	there, err := exists(mem)
-	if err != nil {
+	end := int(addr) + n
+	if end <= e.reached {
+		return nil
+	}
+	if err := e.explore(); err != nil {
 		return err
 	}
-	if !there {
+	if end > e.reached {
 		return fmt.Errorf("%d bytes at %d do not exist: %w", n, addr, syscall.EFAULT)
 	}
-	return populateFully(mem)
+	return nil
 }
 
-// swapPatience is how long exists waits for pages to be swapped in before it takes
-// them not to exist.
-const swapPatience = 250 * time.Millisecond
-
-// exists reports whether all pages of shared memory exist, without making any:
-// mincore tells which are in memory, MADV_WILLNEED swaps the others in.
-func exists(mem []byte) (bool, error) {
-	there, err := resident(mem)
-	if there || err != nil {
-		return there, err
-	}
-	if err := unix.Madvise(mem, unix.MADV_WILLNEED); err != nil {
-		return false, os.NewSyscallError("madvise MADV_WILLNEED", err)
-	}
-	for since := time.Now(); !there && err == nil && time.Since(since) < swapPatience; {
-		time.Sleep(time.Millisecond)
-		there, err = resident(mem)
-	}
-	return there, err
-}
-
-// resident reports whether all pages of shared memory are in memory now.
-func resident(mem []byte) (bool, error) {
-	pages := make([]byte, len(mem)/os.Getpagesize())
-	for {
-		_, _, errno := unix.Syscall(unix.SYS_MINCORE, address(mem), uintptr(len(mem)), uintptr(unsafe.Pointer(unsafe.SliceData(pages))))
-		switch errno {
-		case 0:
-		case unix.EINTR, unix.EAGAIN:
-			continue
-		default:
-			return false, os.NewSyscallError("mincore", errno)
+// explore finds out how much of the peer's region exists, and closes the descriptor, which
+// serves nothing else, once that is all of it. (mincore tells the owner of the file alone.)
+func (e *endpoint) explore() error {
+	size := len(e.peer.region)
+	if e.reached < size {
+		hole, err := unix.Seek(e.fd, int64(e.peer.regionAt+e.reached), unix.SEEK_HOLE)
+		if err != nil {
+			return os.NewSyscallError("lseek SEEK_HOLE", err)
 		}
-		for _, p := range pages {
-			if p&1 == 0 {
-				return false, nil
-			}
+		there := int(min(hole-int64(e.peer.regionAt), int64(size)))
+		// This avoids page faults later.
+		if err := populateFully(e.peer.region[e.reached:there]); err != nil {
+			return err
 		}
-		return true, nil
+		e.reached = there
 	}
+	if e.reached == size {
+		e.closeFile()
+	}
+	return nil
 }

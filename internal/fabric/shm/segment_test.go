@@ -5,6 +5,7 @@
 package shm
 
 import (
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -35,7 +36,7 @@ var badMemory = map[string]func(n int) (int, error){
 	"too small": func(n int) (int, error) { return sealed(firstSeals, n-1, true) },
 	"too large": func(n int) (int, error) { return sealed(firstSeals, n+4096, true) },
 	"empty":     func(n int) (int, error) { return sealed(firstSeals, 0, false) },
-	"vast":      func(n int) (int, error) { return sealed(firstSeals, 1<<50, false) },
+	"vast":      func(n int) (int, error) { return sealed(firstSeals, math.MaxInt/2+1, false) },
 	"not there": func(n int) (int, error) { return sealed(firstSeals, n, false) },
 	"read-only": func(n int) (int, error) {
 		fd, err := sealed(firstSeals, n, true)
@@ -241,7 +242,7 @@ func TestMemoryMadeWithoutPopulate(t *testing.T) {
 
 func TestMemoryThatCannotBeMadeLeavesNothing(t *testing.T) {
 	leavesNothing(t)
-	for _, n := range []int{1 << 62, -1} {
+	for _, n := range []int{math.MaxInt &^ (os.Getpagesize() - 1), -1} {
 		_, _, err := createMemory(n, n)
 		require.Error(t, err)
 		t.Log(err)

@@ -91,7 +91,8 @@ func (l layout) size() int { return l.queues() + l.listener.region + l.dialer.re
 func (l layout) views(mem []byte) (listener, dialer *segment) {
 	queues, regions := mem[:l.queues()], mem[l.queues():l.size()]
 	n, r := l.listener.queues(), l.listener.region
-	return view(l.listener, queues[:n], regions[:r:r]), view(l.dialer, queues[n:], regions[r:])
+	at := l.queues()
+	return view(l.listener, queues[:n], regions[:r:r], at), view(l.dialer, queues[n:], regions[r:], at+r)
 }
 
 // pages rounds n up to whole pages.

@@ -70,44 +70,54 @@ func (s *socket) close() error {
 	switch {
 	case s.closed.Swap(true):
 		return os.ErrClosed
-	case s.rights && s.mayHoldDescriptors():
+	case s.rights && mayHoldDescriptors(s.fd):
 		s.closer.close(s.sleeper)
 		return nil
 	}
 	return s.sleeper.Close()
 }
 
-// mayHoldDescriptors reports whether descriptors may be queued here, which closing the
-// socket would close. It shuts the socket down for reading, and discards the
-// queued packets before the first one with descriptors.
-func (s *socket) mayHoldDescriptors() bool {
+// closeAccepted closes the descriptor of a connection that was taken from the queue of a
+// listener with this socket, and of which no socket was made.
+func (s *socket) closeAccepted(fd int) {
+	if s.rights && mayHoldDescriptors(fd) {
+		s.closer.close(descriptor(fd))
+		return
+	}
+	_ = unix.Close(fd)
+}
+
+// mayHoldDescriptors reports whether descriptors may be queued at a socket, which closing it
+// would close. It shuts the socket down for reading, and discards the queued packets
+// before the first one with descriptors.
+func mayHoldDescriptors(fd int) bool {
 	err := errors.Join(
-		unix.Shutdown(s.fd, unix.SHUT_RD),
+		unix.Shutdown(fd, unix.SHUT_RD),
 		// From now on each packet has its sender's credentials, and the end none.
-		unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1))
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1))
 	if err != nil {
 		return true
 	}
 	var b [1]byte
 	credentials := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	for {
-		_, n, flags, _, err := unix.Recvmsg(s.fd, b[:], credentials, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		_, n, flags, _, err := unix.Recvmsg(fd, b[:], credentials, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		switch {
 		case err == unix.EINTR, err == unix.ECONNRESET: // which the kernel reports once
 			continue
 		case err == unix.ENOTCONN:
-			return s.listens() // descriptors may be queued at connections in its queue
+			return listens(fd) // descriptors may be queued at connections in its queue
 		case err != nil, flags&unix.MSG_CTRUNC != 0:
 			return true
 		case n == 0:
 			return false
 		}
-		_, _ = unix.Read(s.fd, b[:])
+		_, _ = unix.Read(fd, b[:])
 	}
 }
 
-func (s *socket) listens() bool {
-	yes, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+func listens(fd int) bool {
+	yes, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	return err != nil || yes != 0
 }
 
@@ -288,27 +298,27 @@ func (s *socket) connect(name string) error {
 
 // peer returns the user ID of the other end.
 func (s *socket) peer() (uid uint32, err error) {
-	cred, err := s.credentials()
+	cred, err := credentials(s.fd)
 	if err != nil {
 		return 0, err
 	}
 	return cred.Uid, nil
 }
 
-// process returns the process ID of the other end, or 0 if it has none in this
-// PID namespace.
-func (s *socket) process() int32 {
-	cred, err := s.credentials()
+// sender returns the process and the user of the other end, a sender of datagrams. The process
+// ID is 0 if it has none in this PID namespace.
+func (s *socket) sender() unix.Ucred {
+	cred, err := credentials(s.fd)
 	if err != nil {
-		return 0
+		return unix.Ucred{}
 	}
-	return cred.Pid
+	return *cred
 }
 
-// credentials returns those that the other end had when it connected or began to
+// credentials returns those that the other end of a socket had when it connected or began to
 // listen.
-func (s *socket) credentials() (*unix.Ucred, error) {
-	cred, err := unix.GetsockoptUcred(s.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+func credentials(fd int) (*unix.Ucred, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return nil, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}

@@ -69,7 +69,13 @@ func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: the peer's user ID is %d, ours %d: %w", fabric.ErrOtherUser, uid, own, syscall.EACCES)
+	return &fabric.OtherUserError{Peer: uid, Own: own}
+}
+
+// mayAdmit reports whether a listener may trust a user: only if it returns true can judge
+// return nil for a dialer.
+func (f *shm) mayAdmit(uid uint32) bool {
+	return uid != f.overflow && (uid == uint32(os.Geteuid()) || f.config.Trust != nil)
 }
 
 // verdicts are the calls of Config.Trust under way: one for each user, shared by all who

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -30,8 +31,18 @@ type deviceContext = *C.struct_rn_ibv_context
 type devices struct {
 	mu     sync.Mutex // guards the maps and the users of each device
 	open   map[deviceContext]*device
-	shapes map[request]shape
+	shapes map[request]takenShape
 }
+
+// takenShape is what a device has taken, and since when that is known.
+type takenShape struct {
+	shape
+	since time.Time
+}
+
+// shapeAge is how long a device that has refused a shape is not asked for it again: what it
+// refuses for a while, it may report by any errno.
+const shapeAge = time.Minute
 
 // request is the shape asked of a device. It names the device by its GUID: before the
 // next request its context may be freed, and the address used for another device's.
@@ -47,6 +58,9 @@ type device struct {
 	file   *os.File      // a duplicate of the context's async_fd
 	done   chan struct{} // closed when the goroutine has ended
 	vector atomic.Uint32
+	gone   atomic.Bool // it has failed, or the kernel has cut it off
+
+	lengthsAreRight atomic.Bool // see checkLength
 
 	mu        sync.Mutex // guards the maps
 	endpoints map[*endpoint]struct{}
@@ -57,7 +71,10 @@ type device struct {
 func (s *devices) acquire(ctx deviceContext) (*device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d := s.open[ctx]; d != nil {
+	switch d := s.open[ctx]; {
+	case d != nil && d.gone.Load() && isCutOff(ctx):
+		return nil, deadError(ctx)
+	case d != nil:
 		d.users++
 		return d, nil
 	}
@@ -83,12 +100,13 @@ func (s *devices) release(d *device) {
 	<-d.done
 }
 
-// knownShape is the shape that d took the last time asked was requested, or asked itself.
+// knownShape is the shape that d took when asked was requested less than shapeAge ago, or
+// asked itself.
 func (s *devices) knownShape(d *device, asked shape) shape {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if taken, ok := s.shapes[request{uint64(d.attr.node_guid), asked}]; ok {
-		return taken
+	if taken := s.shapes[request{uint64(d.attr.node_guid), asked}]; time.Since(taken.since) < shapeAge {
+		return taken.shape
 	}
 	return asked
 }
@@ -98,9 +116,12 @@ func (s *devices) recordShape(d *device, asked, taken shape) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shapes == nil {
-		s.shapes = make(map[request]shape)
+		s.shapes = make(map[request]takenShape)
 	}
-	s.shapes[request{uint64(d.attr.node_guid), asked}] = taken
+	r := request{uint64(d.attr.node_guid), asked}
+	if known := s.shapes[r]; known.shape != taken || time.Since(known.since) >= shapeAge {
+		s.shapes[r] = takenShape{taken, time.Now()}
+	}
 }
 
 func openDevice(ctx deviceContext) (*device, error) {
@@ -111,8 +132,12 @@ func openDevice(ctx deviceContext) (*device, error) {
 		endpoints: make(map[*endpoint]struct{}),
 		byElement: make(map[uint64]*endpoint),
 	}
-	if rc := C.rn_query_device(ctx, &d.attr); rc != 0 {
-		return nil, deviceError("ibv_query_device", rc)
+	switch rc := C.rn_query_device(ctx, &d.attr); syscall.Errno(rc) {
+	case 0:
+	case syscall.EIO:
+		return nil, deadError(ctx)
+	default:
+		return nil, syscallError("ibv_query_device", rc)
 	}
 	fd, err := unix.FcntlInt(uintptr(ctx.async_fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -151,7 +176,7 @@ func (d *device) drain(uintptr) bool {
 			return false
 		default:
 			// The kernel has cut the device off: there will be no more events.
-			d.forEach(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
+			d.removed()
 			return false
 		}
 	}
@@ -170,7 +195,7 @@ func (d *device) dispatch(kind uint32, element uint64) {
 			e.receive(cmEvent{kind: commEst})
 		}
 	case C.RN_IBV_EVENT_DEVICE_FATAL:
-		d.forEach(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
+		d.removed()
 	case C.RN_IBV_EVENT_PORT_ERR:
 		port := int(*(*int32)(unsafe.Pointer(&element)))
 		d.forEach(func(e *endpoint) {
@@ -179,6 +204,12 @@ func (d *device) dispatch(kind uint32, element uint64) {
 			}
 		})
 	}
+}
+
+// removed has all endpoints know that the device is gone.
+func (d *device) removed() {
+	d.gone.Store(true)
+	d.forEach(func(e *endpoint) { e.notify(fabric.ErrDeviceRemoved, fabric.ErrDeviceRemoved) })
 }
 
 // key is the address of a queue pair or completion queue, as events name it.
@@ -229,5 +260,5 @@ func (d *device) clamp(send, recv int) (int, int) {
 
 // nextVector spreads the completion queues over the device's interrupts.
 func (d *device) nextVector() int {
-	return int(d.vector.Add(1)) % max(int(d.ctx.num_comp_vectors), 1)
+	return int(d.vector.Add(1) % uint32(max(d.ctx.num_comp_vectors, 1)))
 }

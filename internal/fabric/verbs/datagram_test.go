@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -74,7 +75,7 @@ func (p packets) next(t *testing.T) string {
 	t.Helper()
 	b := make([]byte, largestMTU)
 	d := []fabric.Datagram{{Buffers: [][]byte{b}}}
-	for late := time.After(20 * time.Second); ; {
+	for late := time.After(hang.After); ; {
 		p.Arm()
 		if p.Receive(d) == 1 {
 			return string(b[:d[0].Len])
@@ -89,7 +90,7 @@ func (p packets) next(t *testing.T) string {
 
 func requireGone(t *testing.T, h *addressHandle) {
 	t.Helper()
-	require.Eventually(t, h.gone.Load, 20*time.Second, time.Millisecond)
+	hang.Unless(t, h.gone.Load)
 }
 
 func TestDatagramsGiveEverythingBack(t *testing.T) {
@@ -127,7 +128,7 @@ func leavesNothing(t *testing.T) {
 		after, _ := budget.Process.State()
 		require.Equal(t, used, after)
 		var now resources
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(hang.After); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 			now = countResources(t)
 			now.Mappings = before.Mappings                          // threads' stacks, and malloc's arenas
 			now.Goroutines = max(now.Goroutines, before.Goroutines) // one was about to end
@@ -231,7 +232,7 @@ func TestDatagramsThatTheFilterDrops(t *testing.T) {
 		calls++
 		select {
 		case <-b.news:
-		case <-time.After(20 * time.Second):
+		case <-time.After(hang.After):
 			require.FailNow(t, "nobody tells that there is more")
 		}
 	}
@@ -263,10 +264,10 @@ func TestDatagramsWhenAQueuePairFails(t *testing.T) {
 	defer h.Close()
 	q := b.queue()
 	require.NoError(t, q.e.Disconnect()) // to state ERR
-	require.Eventually(t, func() bool {
+	hang.Unless(t, func() bool {
 		b.Receive(make([]fabric.Datagram, 1)) // finds the receives flushed, once the device has done so
 		return h.gone.Load()
-	}, 20*time.Second, time.Millisecond)
+	})
 	again := a.to(t, b)
 	defer again.Close()
 	require.NotEqual(t, h.receiver, again.receiver)
@@ -284,7 +285,7 @@ func TestDatagramRequestsAreBounded(t *testing.T) {
 		defer e.Close()
 	}
 	// Of a burst, the listener takes as many as its backlog holds.
-	require.Eventually(t, func() bool { return len(b.listener.queue) == 0 }, 20*time.Second, time.Millisecond)
+	hang.Unless(t, func() bool { return len(b.listener.queue) == 0 })
 	h := a.to(t, b)
 	defer h.Close()
 	b.mu.Lock()

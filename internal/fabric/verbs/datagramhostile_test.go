@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -60,7 +61,7 @@ func (s bystanders) requireUnharmed(t *testing.T) {
 // requireRejected requires that a request is answered, with a rejection.
 func requireRejected(t *testing.T, e *endpoint, what string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), hang.After)
 	defer cancel()
 	_, err := e.awaitService(ctx, nil)
 	require.ErrorAs(t, err, new(*fabric.RejectError), what)
@@ -147,7 +148,7 @@ func TestDatagramsSurviveFloodsOfRequests(t *testing.T) {
 			require.NoError(t, err)
 			t.Logf("the receiver was found in %d of %d tries", found, tries)
 			// Of a burst, the listener takes as many as its backlog holds.
-			require.Eventually(t, func() bool { return len(s.b.listener.queue) == 0 }, 20*time.Second, time.Millisecond)
+			hang.Unless(t, func() bool { return len(s.b.listener.queue) == 0 })
 			s.requireUnharmed(t)
 			s.b.mu.Lock()
 			require.LessOrEqual(t, len(s.b.requests), maxRequests)

@@ -111,7 +111,7 @@ func (q *datagramQueue) open(recvs int) error {
 		return err
 	}
 	if rc := C.rn_alloc_pd(e.id.verbs, &e.pd); rc != 0 {
-		return deviceError("ibv_alloc_pd", rc)
+		return e.device.deviceError("ibv_alloc_pd", rc)
 	}
 	if err := e.openChannel(); err != nil {
 		return err
@@ -123,13 +123,13 @@ func (q *datagramQueue) open(recvs int) error {
 		return err
 	}
 	if rc := C.rn_qp_datagrams(e.id, e.qp, C.uint32_t(q.key)); rc != 0 {
-		return deviceError("ibv_modify_qp to RTS", rc)
+		return e.device.deviceError("ibv_modify_qp to RTS", rc)
 	}
 	if rc := C.rn_post_recv(e.queue, C.int(recvs)); rc != 0 {
-		return deviceError("ibv_post_recv", rc)
+		return e.device.deviceError("ibv_post_recv", rc)
 	}
 	if q.member != nil {
-		return q.member.attach(e.qp)
+		return q.member.attach(e)
 	}
 	return nil
 }
@@ -152,13 +152,14 @@ func (q *datagramQueue) bind() error {
 	q.e.port = int(id.port_num)
 	var attr C.struct_rn_ibv_port_attr
 	if rc := C.rn_query_port(id.verbs, id.port_num, &attr); rc != 0 {
-		return deviceError("ibv_query_port", rc)
+		return q.e.device.deviceError("ibv_query_port", rc)
 	}
 	if iwarpOf(id) != nil || attr.link_layer != C.RN_IBV_LINK_LAYER_ETHERNET {
 		return fmt.Errorf("datagrams over %s, which only RoCE has: %w", q.e.transport(), errors.ErrUnsupported)
 	}
 	q.mtu = mtuBytes(uint32(attr.active_mtu))
-	q.zone = interfaceOf(C.GoString(&id.verbs.device.name[0]), q.e.port)
+	name := C.GoString(&id.verbs.device.name[0])
+	q.zone = interfaceOf(filepath.Join("/sys/class/infiniband", name, "ports", strconv.Itoa(q.e.port)), q.local)
 	return nil
 }
 
@@ -191,10 +192,21 @@ func (f rdma) bindTo(local netip.Addr) (*endpoint, error) {
 // before.
 func mtuBytes(mtu uint32) int { return 128 << min(mtu, 5) }
 
-// interfaceOf is the network interface of a port, or "".
-func interfaceOf(device string, port int) string {
-	name, _ := os.ReadFile(filepath.Join("/sys/class/infiniband", device, "ports", strconv.Itoa(port), "gid_attrs/ndevs/0"))
-	return strings.TrimSpace(string(name))
+// interfaceOf is the network interface with an address, among those of a port, or "": each
+// VLAN is one, with GIDs of its own.
+func interfaceOf(port string, a netip.Addr) string {
+	if a.Zone() != "" {
+		return a.Zone()
+	}
+	gids, _ := os.ReadDir(filepath.Join(port, "gids"))
+	for _, gid := range gids {
+		text, _ := os.ReadFile(filepath.Join(port, "gids", gid.Name()))
+		if own, err := netip.ParseAddr(strings.TrimSpace(string(text))); err == nil && own.Unmap() == a {
+			name, _ := os.ReadFile(filepath.Join(port, "gid_attrs/ndevs", gid.Name()))
+			return strings.TrimSpace(string(name))
+		}
+	}
+	return ""
 }
 
 // randomKey is a random Q_Key of those that any sender may use: without the most
@@ -214,10 +226,10 @@ func randomKey() uint32 {
 func (q *datagramQueue) createQueuePair(sends, recvs int) error {
 	e := q.e
 	if rc := C.rn_create_cq(e.id.verbs, C.int(recvs), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
-		return memoryError("ibv_create_cq", rc, recvs*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+		return e.device.memoryError("ibv_create_cq", rc, recvs*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
 	if rc := C.rn_create_cq(e.id.verbs, C.int(sends), nil, 0, &q.sendCQ); rc != 0 {
-		return memoryError("ibv_create_cq", rc, sends*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+		return e.device.memoryError("ibv_create_cq", rc, sends*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
 	var rc C.int
 	for _, inline := range inlineSizes {
@@ -234,7 +246,7 @@ func (q *datagramQueue) createQueuePair(sends, recvs int) error {
 			return nil
 		}
 	}
-	return memoryError("ibv_create_qp", rc, sends*64+recvs*16)
+	return e.device.memoryError("ibv_create_qp", rc, sends*64+recvs*16)
 }
 
 // createMemory makes the slots, and the work requests that name them.

@@ -45,7 +45,7 @@ func (q *datagramQueue) setAddressHandle(h *addressHandle, at *service) error {
 	}
 	var ah *C.struct_rn_ibv_ah
 	if rc := C.rn_create_ah(q.e.pd, &at.attr, &ah); rc != 0 {
-		return deviceError("ibv_create_ah", rc)
+		return q.e.device.deviceError("ibv_create_ah", rc)
 	}
 	q.sending.Lock()
 	defer q.sending.Unlock()

@@ -91,7 +91,7 @@ func (e *endpoint) createCompletionQueue(s shape) error {
 	parts := e.partsOf(s)
 	depth := parts.sends + parts.recvs
 	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
-		return memoryError("ibv_create_cq", rc, depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+		return e.device.memoryError("ibv_create_cq", rc, depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (e *endpoint) tryQueuePair(s shape, inline int) error {
 		max_inline_data: C.uint32_t(inline),
 	}
 	if rc := C.rn_create_qp(e.pd, C.RN_IBV_QPT_RC, e.cq, e.cq, &wanted, &e.qp); rc != 0 {
-		return memoryError("ibv_create_qp", rc, s.sends*64+s.recvs*16)
+		return e.device.memoryError("ibv_create_qp", rc, s.sends*64+s.recvs*16)
 	}
 	e.inlineSize = min(int(wanted.max_inline_data), maxInline)
 	return nil

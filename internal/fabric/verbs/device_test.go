@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Helpers of the tests that need a device: bin/softroce.
@@ -137,7 +138,7 @@ func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Me
 func poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
 	t.Helper()
 	all := make([]fabric.Completion, n)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(hang.After)
 	for got := 0; got < n; {
 		k, err := e.Poll(all[got:])
 		require.NoError(t, err)
@@ -157,14 +158,14 @@ func waited(e fabric.Endpoint) <-chan error {
 	return c
 }
 
-// within fails the test when c has nothing for ten seconds.
+// within fails the test when c never has anything.
 func within[T any](t testing.TB, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(10 * time.Second):
-		require.FailNow(t, "nothing happened for ten seconds")
+	case <-time.After(hang.After):
+		require.FailNow(t, "nothing happened")
 		panic("unreachable")
 	}
 }

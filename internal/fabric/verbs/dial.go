@@ -76,7 +76,7 @@ func (e *endpoint) resolve(ctx context.Context, src, dst *sockaddr, remote netip
 		return err
 	}
 	if ev.kind == C.RN_RDMA_CM_EVENT_ADDR_ERROR {
-		return addrError("rdma_resolve_addr", syscall.Errno(-ev.status), remote)
+		return resolveError("rdma_resolve_addr", ev.status, remote)
 	}
 	if rc := C.rn_resolve_route(e.id, ms); rc != 0 {
 		return addrError("rdma_resolve_route", syscall.Errno(rc), remote)
@@ -86,7 +86,7 @@ func (e *endpoint) resolve(ctx context.Context, src, dst *sockaddr, remote netip
 		return err
 	}
 	if ev.kind == C.RN_RDMA_CM_EVENT_ROUTE_ERROR {
-		return addrError("rdma_resolve_route", syscall.Errno(-ev.status), remote)
+		return resolveError("rdma_resolve_route", ev.status, remote)
 	}
 	return nil
 }

@@ -127,7 +127,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	e.port = int(e.id.port_num)
 
 	if rc := C.rn_alloc_pd(e.id.verbs, &e.pd); rc != 0 {
-		return fabric.Limits{}, deviceError("ibv_alloc_pd", rc)
+		return fabric.Limits{}, e.device.deviceError("ibv_alloc_pd", rc)
 	}
 	if err := e.openChannel(); err != nil {
 		return fabric.Limits{}, err
@@ -226,7 +226,7 @@ func (e *endpoint) close() error {
 	var first error
 	check := func(call string, rc C.int) {
 		if rc != 0 && first == nil {
-			first = deviceError(call, rc)
+			first = e.device.deviceError(call, rc)
 		}
 	}
 	if e.qp != nil {

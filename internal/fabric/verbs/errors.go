@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,12 +31,23 @@ func syscallError(call string, rc C.int) error {
 // EIO once the kernel has removed the device, and with it everything that was made there
 // (ibv_open_device(3)). The library would free its own memory for these objects only
 // with RDMAV_ALLOW_DISASSOC_DESTROY set, which forbids taking asynchronous events while
-// another connection ends.
-func deviceError(call string, rc C.int) error {
-	if syscall.Errno(rc) == syscall.EIO {
-		return fmt.Errorf("%w: %w", fabric.ErrDeviceRemoved, os.NewSyscallError(call, syscall.ENODEV))
+// another connection ends. But some drivers report whatever their firmware refuses as EIO
+// (bnxt_re since Linux 6.11), so the device is asked whether it is gone.
+func (d *device) deviceError(call string, rc C.int) error {
+	if syscall.Errno(rc) == syscall.EIO && (d.gone.Load() || isCutOff(d.ctx)) {
+		return removedError(call)
 	}
 	return syscallError(call, rc)
+}
+
+// isCutOff reports whether the kernel has removed a device from this process.
+func isCutOff(ctx deviceContext) bool {
+	var attr C.struct_rn_ibv_device_attr
+	return syscall.Errno(C.rn_query_device(ctx, &attr)) == syscall.EIO
+}
+
+func removedError(call string) error {
+	return fmt.Errorf("%w: %w", fabric.ErrDeviceRemoved, os.NewSyscallError(call, syscall.ENODEV))
 }
 
 func isGone(err error) bool { return errors.Is(err, fabric.ErrDeviceRemoved) }
@@ -65,9 +78,35 @@ func addrError(call string, errno syscall.Errno, addr netip.Addr) error {
 	return err
 }
 
+// errKept reports a device that is back after a reset while the library gives this process
+// the context of before.
+var errKept = errors.New("the device is back, but the rdma-core of this process keeps the old one until a restart")
+
+// deadError is the failure to open a device whose context is dead.
+func deadError(ctx deviceContext) error {
+	err := removedError("ibv_query_device")
+	if isBack("/sys/class/infiniband", "/dev/infiniband", C.GoString(&ctx.device.name[0]), int(ctx.cmd_fd)) {
+		return fmt.Errorf("%w: %w", err, errKept)
+	}
+	return err
+}
+
+// isBack reports whether the device of this name has another node than the one that is open
+// as fd.
+func isBack(sysfs, dev, name string, fd int) bool {
+	var open, now unix.Stat_t
+	if unix.Fstat(fd, &open) != nil {
+		return false
+	}
+	nodes, _ := os.ReadDir(filepath.Join(sysfs, name, "device/infiniband_verbs"))
+	return slices.ContainsFunc(nodes, func(node os.DirEntry) bool {
+		return unix.Stat(filepath.Join(dev, node.Name()), &now) == nil && (now.Dev != open.Dev || now.Ino != open.Ino)
+	})
+}
+
 // memoryError is the failure of a call that makes the kernel lock memory.
-func memoryError(call string, rc C.int, bytes int) error {
-	err := deviceError(call, rc)
+func (d *device) memoryError(call string, rc C.int, bytes int) error {
+	err := d.deviceError(call, rc)
 	switch {
 	case isErrno(err, syscall.EAGAIN):
 		return fmt.Errorf("%w: the device, or rdma.max of the control group, has no more", err)
@@ -80,6 +119,15 @@ func memoryError(call string, rc C.int, bytes int) error {
 	}
 	return fmt.Errorf("%w: %w: %d KiB more, of %d KiB in all (RLIMIT_MEMLOCK)",
 		err, fabric.ErrLockedMemory, (bytes+1023)/1024, limit.Cur/1024)
+}
+
+// resolveError is the failure that an event of the connection manager reports: an errno of
+// the kernel's, or -1 if the library itself failed, with the device.
+func resolveError(call string, status int, addr netip.Addr) error {
+	if status == -1 {
+		return fmt.Errorf("%w that the rdma-core of this process can open", addrError(call, syscall.ENODEV, addr))
+	}
+	return addrError(call, syscall.Errno(-status), addr)
 }
 
 // connectError is the event that ended a handshake.

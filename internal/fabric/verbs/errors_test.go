@@ -77,6 +77,44 @@ func TestAddressErrorsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
+// rdma-core says -1 of a device that it cannot open: EPERM would be a lie, and taken for a
+// shortage.
+func TestADeviceThatTheLibraryCannotOpenIsNoMatterOfPermission(t *testing.T) {
+	addr := netip.MustParseAddr("198.51.100.1")
+	err := resolveError("rdma_resolve_addr", -1, addr)
+	assert.ErrorIs(t, err, syscall.ENODEV)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.NotErrorIs(t, err, syscall.EPERM)
+	assert.False(t, isShortage(err))
+	assert.ErrorContains(t, err, "no RDMA device for 198.51.100.1 that the rdma-core of this process can open")
+
+	assert.Equal(t, addrError("rdma_resolve_addr", syscall.ETIMEDOUT, addr),
+		resolveError("rdma_resolve_addr", -int(syscall.ETIMEDOUT), addr))
+}
+
+// A device is back when another file has the place of the one that a context has open.
+func TestADeviceIsBack(t *testing.T) {
+	sysfs, dev := t.TempDir(), t.TempDir()
+	uverbs := filepath.Join(sysfs, "mlx5_0", "device", "infiniband_verbs")
+	require.NoError(t, os.MkdirAll(filepath.Join(uverbs, "uverbs1"), 0o700))
+	node := filepath.Join(dev, "uverbs1")
+	require.NoError(t, os.WriteFile(node, nil, 0o600))
+	f, err := os.Open(node)
+	require.NoError(t, err)
+	defer f.Close()
+	back := func() bool { return isBack(sysfs, dev, "mlx5_0", int(f.Fd())) }
+	assert.False(t, back(), "it is the same")
+	require.NoError(t, os.Remove(node))
+	assert.False(t, back(), "it is gone")
+	require.NoError(t, os.WriteFile(node, nil, 0o600))
+	assert.True(t, back(), "a new node of the same number")
+	require.NoError(t, os.Rename(filepath.Join(uverbs, "uverbs1"), filepath.Join(uverbs, "uverbs2")))
+	assert.False(t, back(), "no node yet")
+	require.NoError(t, os.WriteFile(filepath.Join(dev, "uverbs2"), nil, 0o600))
+	assert.True(t, back(), "a new number")
+	assert.False(t, isBack(sysfs, dev, "mlx5_1", int(f.Fd())), "another device")
+}
+
 func TestACKTimeoutIsRoundedUp(t *testing.T) {
 	for _, tt := range []struct {
 		d    time.Duration
@@ -157,6 +195,19 @@ func TestRelaxedOrderingIsSwitchedOffByTheEnvironment(t *testing.T) {
 	t.Setenv("RINGNET_RELAXED_ORDERING", "no")
 	_, err := relaxedOrdering()
 	assert.ErrorContains(t, err, `RINGNET_RELAXED_ORDERING is "no": want on, off`)
+}
+
+func TestASettingThatTakesLocksAwayIsRefused(t *testing.T) {
+	for value, want := range map[string]string{"": "", "0": "", "1": "MLX5_SINGLE_THREADED"} {
+		t.Setenv("MLX5_SINGLE_THREADED", value)
+		err := checkLocks()
+		if want == "" {
+			assert.NoError(t, err)
+			continue
+		}
+		assert.ErrorIs(t, err, errors.ErrUnsupported)
+		assert.ErrorContains(t, err, want)
+	}
 }
 
 // A device that refuses is asked for half the depth of the longer queue, until

@@ -6,6 +6,7 @@ struct _compat_ibv_port_attr;
 union rn_ibv_gid;
 
 #define RN_LIBIBVERBS(F)                                                       \
+	F(int, ibv_fork_init, (void))                                          \
 	F(struct rn_ibv_pd *, ibv_alloc_pd, (struct rn_ibv_context *))         \
 	F(int, ibv_dealloc_pd, (struct rn_ibv_pd *))                           \
 	F(struct rn_ibv_mr *, ibv_reg_mr,                                      \

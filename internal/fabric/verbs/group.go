@@ -112,12 +112,13 @@ func joinError(rc C.int) error {
 	return err
 }
 
-// attach attaches a queue pair to the group, so that it receives what is sent there.
-func (m *membership) attach(qp *C.struct_rn_ibv_qp) error {
-	if rc := C.rn_attach(qp, &m.service.attr); rc != 0 {
-		return deviceError("ibv_attach_mcast", rc)
+// attach attaches the queue pair of an endpoint to the group, so that it receives what is
+// sent there.
+func (m *membership) attach(e *endpoint) error {
+	if rc := C.rn_attach(e.qp, &m.service.attr); rc != 0 {
+		return e.device.deviceError("ibv_attach_mcast", rc)
 	}
-	m.qp = qp
+	m.qp = e.qp
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -121,7 +122,7 @@ func confirmedByAMessage(t *testing.T, news func(b *endpoint)) (a, b fabric.Endp
 	require.NoError(t, openEndpoint(b))
 	news(b.(*endpoint))
 	accepting <- b.(*endpoint)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), hang.After)
 	defer cancel()
 	require.NoError(t, b.Accept(ctx, nil))
 	require.NoError(t, within(t, connected))
@@ -278,15 +279,13 @@ func answerAndClose(t *testing.T, l fabric.Listener, answered <-chan struct{}) {
 	assert.ErrorIs(t, b.Accept(ctx, nil), context.Canceled)
 }
 
-func TestDialToAPortNobodyListensOnIsRejectedAtOnce(t *testing.T) {
+func TestDialToAPortNobodyListensOnIsRejected(t *testing.T) {
 	f, addr := onDevice(t)
 	a := opened(t, f, netip.AddrPortFrom(addr, 9))
-	began := time.Now()
 	_, err := a.Connect(context.Background(), nil)
 	var reject *fabric.RejectError
 	require.ErrorAs(t, err, &reject)
 	assert.Equal(t, fabric.RejectNoListener, reject.Reason)
-	assert.Less(t, time.Since(began), 2*time.Second)
 }
 
 func TestDialToAnInterfaceWithoutRDMA(t *testing.T) {
@@ -342,10 +341,7 @@ func TestDialToASilentAddressEndsWithItsContext(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(100*time.Millisecond, cancel)
-		began := time.Now()
-		err := connect(ctx, f, silent(addr))
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.Less(t, time.Since(began), 2*time.Second)
+		assert.ErrorIs(t, connect(ctx, f, silent(addr)), context.Canceled)
 	})
 	t.Run("expired", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -379,15 +375,18 @@ func connect(ctx context.Context, f fabric.Fabric, remote netip.AddrPort) error 
 func TestConnectEndsWithItsContext(t *testing.T) {
 	f, addr := onDevice(t)
 	l := listen(t, f, addr)
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, connect(ctx, f, l.Addr()), context.DeadlineExceeded)
+	ctx, cancel := context.WithCancel(context.Background())
+	connected := make(chan error, 1)
+	go func() { connected <- connect(ctx, f, l.Addr()) }()
+	hang.Unless(t, func() bool { return len(l.(*listener).queue) == 1 })
+	cancel()
+	require.ErrorIs(t, within(t, connected), context.Canceled)
 	// Accept still returns the request. It fails as soon as the message has come that
 	// the request is withdrawn.
 	b, err := l.Accept()
 	require.NoError(t, err)
 	if err = openEndpoint(b); err == nil {
-		patience, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		patience, cancel := context.WithTimeout(context.Background(), hang.After)
 		defer cancel()
 		err = b.Accept(patience, nil)
 	}
@@ -406,7 +405,7 @@ func TestAcceptEndsWhenTheRequestIsWithdrawn(t *testing.T) {
 	require.NoError(t, openEndpoint(b))
 	cancel()
 	require.ErrorIs(t, within(t, connected), context.Canceled)
-	patience, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	patience, cancel := context.WithTimeout(context.Background(), hang.After)
 	defer cancel()
 	assert.ErrorIs(t, b.Accept(patience, nil), fabric.ErrDisconnected)
 	require.NoError(t, b.Close())
@@ -435,7 +434,7 @@ func TestListenerCloseRejectsWhatWaits(t *testing.T) {
 	for range cap(results) {
 		go func() { results <- connect(context.Background(), f, l.Addr()) }()
 	}
-	require.Eventually(t, func() bool { return len(l.(*listener).queue) == cap(results) }, 10*time.Second, time.Millisecond)
+	hang.Unless(t, func() bool { return len(l.(*listener).queue) == cap(results) })
 	require.NoError(t, l.Close())
 	for range cap(results) {
 		var reject *fabric.RejectError

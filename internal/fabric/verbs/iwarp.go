@@ -208,7 +208,8 @@ func (e *endpoint) connectTCP(ctx context.Context, private []byte) ([]byte, erro
 		return nil, err
 	}
 	e.contacted = true
-	return e.out.parse(ev.private, fabric.MaxAcceptData), nil
+	answer := e.out.parse(ev.private, answerSize)
+	return answer[:min(len(answer), mtuAt)], e.requireMailbox()
 }
 
 // request calls rdma_connect in a goroutine, which goes on if ctx ends first: with siw,
@@ -323,7 +324,7 @@ func (e *endpoint) encodeSend(i int, id uint64, b []byte) {
 	w, s := &e.send[i], &e.sge[i]
 	w.wr_id = C.uint64_t(id)
 	w.opcode = C.RN_IBV_WR_SEND
-	w.send_flags = C.RN_IBV_SEND_INLINE | C.RN_IBV_SEND_SOLICITED
+	w.send_flags = C.RN_IBV_SEND_INLINE
 	w.num_sge = 1
 	slot := e.inline[i*e.inlineSize:][:copy(e.inline[i*e.inlineSize:], b)]
 	s.addr, s.length = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(slot)))), C.uint32_t(len(slot))

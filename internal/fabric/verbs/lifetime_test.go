@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // resources is what connections could leave behind.
@@ -93,7 +94,7 @@ func TestConnectionsLeaveNothingBehind(t *testing.T) {
 	}
 	t.Log(time.Since(began)/time.Duration(cycles), "for each cycle")
 	var after resources
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(hang.After); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if after = countResources(t); after == before {
 			return
 		}

@@ -70,6 +70,9 @@ func open(ibverbs, rdmacm string) (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkLocks(); err != nil {
+		return nil, err
+	}
 	if err := checkSystem("/sys/class/infiniband", "/dev/infiniband"); err != nil {
 		return nil, err
 	}
@@ -97,6 +100,15 @@ func relaxedOrdering() (bool, error) {
 	default:
 		return false, fmt.Errorf("the environment variable %s is %q: want on, off, or none at all, which is on", name, value)
 	}
+}
+
+// checkLocks refuses a setting by which mlx5's library takes no locks: several goroutines
+// post and poll at a time.
+func checkLocks() error {
+	if os.Getenv("MLX5_SINGLE_THREADED") == "1" {
+		return unavailable(errors.New("MLX5_SINGLE_THREADED=1 takes away locks that are needed"))
+	}
+	return nil
 }
 
 // checkSystem finds errors that the libraries would report only as ENODEV, or on stderr:

@@ -12,9 +12,14 @@ package verbs
 // of the shared receive queue.)
 
 import (
+	"bytes"
+	"crypto/rand"
 	"encoding/binary"
+	"fmt"
+	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // sendImmediate is the immediate of a write that is a Send.
@@ -41,6 +46,7 @@ type inbox struct {
 	memory *memory
 	size   int    // bytes that a Send may carry
 	taken  []byte // copies of polled Sends: the peer may still write to memory
+	probe  []byte // what the first slot holds before a Send comes; nil: lengths are not checked
 }
 
 // outbox is the peer's inbox.
@@ -87,7 +93,31 @@ func (e *endpoint) createMailbox() error {
 	}
 	e.in = inbox{slots: newSlots(e.options), memory: m, size: e.options.RecvSize, taken: make([]byte, n)}
 	e.out.slots = newSlots(e.options)
+	if e.iwarp == nil && !e.device.lengthsAreRight.Load() {
+		e.in.probe = make([]byte, e.in.size)
+		_, _ = rand.Read(e.in.probe) // never fails
+		copy(m.bytes, e.in.probe)
+	}
 	return nil
+}
+
+// checkLength reports whether the first Send of an endpoint is as long as its completion
+// says: a stream's bytes are found by nothing but the lengths of writes, and this is where
+// one can be seen. It is done until a device has passed. A Send has overwritten the random
+// bytes of its slot up to its end and no further. Those of links have 16 bytes at least, so
+// they do not end in the same bytes by chance.
+func (e *endpoint) checkLength(n int) bool {
+	probe, slot := e.in.probe, e.in.memory.bytes
+	e.in.probe = nil
+	if n > len(probe) { // the peer's breach: see take
+		return true
+	}
+	const end = 8
+	right := bytes.Equal(slot[n:len(probe)], probe[n:]) && (n < end || !bytes.Equal(slot[n-end:n], probe[n-end:n]))
+	if right {
+		e.device.lengthsAreRight.Store(true)
+	}
+	return right
 }
 
 // take completes c, a write with an immediate, as the Send that it is. The peer chooses
@@ -119,6 +149,19 @@ func (b *inbox) advertise(private []byte, size int) []byte {
 		addr, rkey = b.memory.Addr(), b.memory.RKey()
 	}
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(all, addr), rkey)
+}
+
+// errNoMailbox reports private data in which the place of the mailbox is 0: Sends would have
+// nowhere to go.
+var errNoMailbox = fmt.Errorf("no mailbox is named: %w", syscall.EPROTO)
+
+// requireMailbox rejects a peer that has named no mailbox, if this side has one.
+func (e *endpoint) requireMailbox() error {
+	if e.options.Sends == 0 || e.out.addr != 0 || e.out.rkey != 0 {
+		return nil
+	}
+	_ = e.Reject(wire.Reject{Reason: "no mailbox is named"}.Append(nil))
+	return errNoMailbox
 }
 
 // parse takes the address and the rkey of the peer's mailbox from all, and returns the

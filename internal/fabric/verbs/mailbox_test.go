@@ -5,12 +5,14 @@ package verbs
 import (
 	"context"
 	"net/netip"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // However many receives are posted, only the mailbox is registered for them.
@@ -30,6 +32,52 @@ func TestReceivesTakeNoMemoryOfTheirOwn(t *testing.T) {
 	}
 	assert.Equal(t, fabric.PageSize, registered)
 	assert.Equal(t, fabric.PageSize, e.Footprint(o).Receives)
+}
+
+// A side that has no place for this side's Sends is told so, whichever of the two has dialed.
+func TestPeersWithoutAMailboxAreRefused(t *testing.T) {
+	f, addr := onDevice(t)
+	without := options
+	without.Sends = 0
+	refused := func(err error) {
+		t.Helper()
+		var reject *fabric.RejectError
+		require.ErrorAs(t, err, &reject)
+		assert.Equal(t, fabric.RejectConsumer, reject.Reason)
+		assert.Equal(t, wire.Reject{Reason: "no mailbox is named"}, wire.DecodeReject(reject.Private))
+	}
+	for _, dialer := range []bool{true, false} {
+		asks, answers := options, options
+		if dialer {
+			asks = without
+		} else {
+			answers = without
+		}
+		l := listen(t, f, addr)
+		served := accepting(t, l, func(b fabric.Endpoint) error {
+			if _, err := b.Open(answers); err != nil {
+				return err
+			}
+			return b.Accept(context.Background(), nil)
+		})
+		a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+		require.NoError(t, err)
+		defer a.Close()
+		if overIWARP(a) && !dialer {
+			continue // there is no rejection of an answer
+		}
+		_, err = a.Open(asks)
+		require.NoError(t, err)
+		_, err = a.Connect(context.Background(), nil)
+		if dialer {
+			refused(err)
+			err = within(t, served)
+		} else {
+			refused(within(t, served))
+		}
+		assert.ErrorIs(t, err, syscall.EPROTO)
+		assert.ErrorContains(t, err, "no mailbox is named")
+	}
 }
 
 // The peer may write to its slot at any time. Data that has been polled stays as it was.
@@ -60,30 +108,27 @@ func TestSendTooLongIsALengthError(t *testing.T) {
 	assert.Equal(t, uint64(7), c.ID)
 }
 
-// A side that takes no Sends has no mailbox, and advertises none.
+// Two sides that take no Sends have no mailboxes, and send none.
 func TestMailboxIsAbsentWithoutSends(t *testing.T) {
 	f, addr := onDevice(t)
 	l := listen(t, f, addr)
-	a := opened(t, f, l.Addr())
+	without := options
+	without.Sends = 0
 	accepted := accepting(t, l, func(b fabric.Endpoint) error {
-		o := options
-		o.Sends = 0
-		if _, err := b.Open(o); err != nil {
-			return err
-		}
-		if err := b.PostRecv(o.RecvQueue); err != nil {
-			return err
-		}
-		if err := b.Accept(context.Background(), nil); err != nil {
-			return err
+		_, err := b.Open(without)
+		if err == nil {
+			err = b.Accept(context.Background(), nil)
 		}
 		assert.Error(t, b.PostSend([]fabric.WorkRequest{{Op: fabric.Send}}))
-		return nil
+		return err
 	})
-	_, err := a.Connect(context.Background(), nil)
+	a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+	require.NoError(t, err)
+	defer a.Close()
+	_, err = a.Open(without)
+	require.NoError(t, err)
+	_, err = a.Connect(context.Background(), nil)
 	require.NoError(t, err)
 	require.NoError(t, a.Confirm())
 	require.NoError(t, within(t, accepted))
-	post(t, a, fabric.WorkRequest{ID: 7, Op: fabric.Send, Data: []byte("x"), Signaled: true})
-	assert.Equal(t, fabric.RemoteAccess, poll(t, a, 1)[0].Status)
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -33,6 +34,8 @@ type manners struct {
 	loadsFragment atomic.Uint32
 	dead          atomic.Uint32
 	cutOff        atomic.Uint32
+	activeMTU     atomic.Uint32
+	wrongLength   atomic.Uint32
 
 	queuePairs   atomic.Uint32
 	emptyWrites  atomic.Uint32
@@ -41,7 +44,10 @@ type manners struct {
 	relaxed      atomic.Uint32
 	strict       atomic.Uint32
 	rnrRetry     atomic.Uint32
+	rnrTimer     atomic.Uint32
 	trafficClass atomic.Uint32
+	pathMTU      atomic.Uint32
+	forkInits    atomic.Uint32
 }
 
 // Asynchronous events that the library can be made to report.
@@ -75,6 +81,10 @@ func TestManners(t *testing.T) {
 			m.maxInline.Store(96)
 			m.refusal.Store(0)
 		}, takesInline(96, 5)},
+		{"bnxt_re's firmware refuses more than 96 bytes inline, which its driver reports as EIO", func(m *manners) {
+			m.maxInline.Store(96)
+			m.refusal.Store(uint32(syscall.EIO))
+		}, takesInline(96, 5)},
 		{"irdma refuses more than 101 bytes inline", func(m *manners) { m.maxInline.Store(101) }, takesInline(101, 4)},
 		{"qedr refuses more than 128 bytes inline", func(m *manners) { m.maxInline.Store(128) }, takesInline(128, 3)},
 		{"nothing is taken inline", func(m *manners) { m.maxInline.Store(0) }, takesInline(0, 9)},
@@ -82,6 +92,10 @@ func TestManners(t *testing.T) {
 		{"everything is refused, without an errno", func(m *manners) {
 			m.maxDepth.Store(0)
 			m.refusal.Store(0)
+		}, testRefusal},
+		{"everything is refused with EIO", func(m *manners) {
+			m.maxDepth.Store(0)
+			m.refusal.Store(uint32(syscall.EIO))
 		}, testRefusal},
 		{"memory is short for a while (RLIMIT_MEMLOCK)", func(m *manners) { m.refusal.Store(uint32(syscall.ENOMEM)) }, testShortage},
 		{"nothing may be locked for a while", func(m *manners) { m.refusal.Store(uint32(syscall.EPERM)) }, testShortage},
@@ -95,6 +109,9 @@ func TestManners(t *testing.T) {
 		{"mlx5 has a CQ error and flushes nothing", func(*manners) {}, testCQError},
 		{"a send may find no receive for a while", func(*manners) {}, testPatience},
 		{"packets are marked with the traffic class", func(*manners) {}, testTrafficClass},
+		{"the listener's port has a smaller MTU", func(*manners) {}, testMTU},
+		{"a write arrives with a length that is too small", func(m *manners) { m.wrongLength.Store(20) }, testWrongLength},
+		{"a write arrives with a length that is too large", func(m *manners) { m.wrongLength.Store(60) }, testWrongLength},
 		{"memory is registered with relaxed ordering", func(*manners) {}, testRelaxedOrdering},
 		{"the kernel takes the device back", func(*manners) {}, testCutOff},
 	} {
@@ -137,7 +154,9 @@ func emulate(t *testing.T) *emulated {
 	require.NoError(t, err)
 	manager, err := open(os.Getenv(library), librdmacm)
 	require.NoError(t, err)
-	return &emulated{(*manners)(unsafe.Pointer(unsafe.SliceData(m))), manager.fabric(Config{}), addr, events}
+	asked := (*manners)(unsafe.Pointer(unsafe.SliceData(m)))
+	require.EqualValues(t, 1, asked.forkInits.Load(), "calls of ibv_fork_init, before any other")
+	return &emulated{asked, manager.fabric(Config{}), addr, events}
 }
 
 // compileLibrary makes a shared library of a C source.
@@ -301,16 +320,20 @@ func testInlineShortage(t *testing.T, d *emulated) {
 // testNothingCanBeMade: the error of a device that is gone is another than that of a
 // device that refuses, and what was made before is freed.
 func testNothingCanBeMade(t *testing.T, d *emulated) {
-	d.refusal.Store(uint32(syscall.EIO))
 	e := d.dialed(t)
+	inUse, err := e.(*endpoint).manager.devices.acquire(e.(*endpoint).id.verbs)
+	require.NoError(t, err)
+	defer e.(*endpoint).manager.devices.release(inUse)
+	d.refusal.Store(uint32(syscall.EIO))
+	d.cutOff.Store(1)
 	descriptors := countDescriptors(t)
-	_, err := e.Open(options)
+	_, err = e.Open(options)
 	require.Error(t, err)
 	t.Log(err)
 	assert.ErrorIs(t, err, syscall.ENODEV)
 	assert.ErrorIs(t, err, fabric.ErrDeviceRemoved)
 	assert.LessOrEqual(t, d.queuePairs.Load(), uint32(1), "queue pairs asked for")
-	require.NoError(t, e.Close())
+	_ = e.Close() // what cannot be destroyed is an error
 	assert.LessOrEqual(t, countDescriptors(t), descriptors)
 }
 
@@ -331,7 +354,7 @@ func testEmptyWrite(t *testing.T, d *emulated) {
 func testProbe(t *testing.T, d *emulated) {
 	c, s := d.streams(t, &rconn.Config{KeepAlive: 20 * time.Millisecond})
 	requireEcho(t, c, s)
-	require.Eventually(t, func() bool { return c.Link().Probes > 2 && s.Link().Probes > 2 }, 10*time.Second, time.Millisecond)
+	hang.Unless(t, func() bool { return c.Link().Probes > 2 && s.Link().Probes > 2 })
 	requireEcho(t, c, s)
 	assert.NotZero(t, d.emptyRKey.Load())
 	assert.NotZero(t, d.emptyAddr.Load())
@@ -344,7 +367,7 @@ func requireEcho(t *testing.T, c, s *rconn.Conn) {
 	for _, way := range [][2]*rconn.Conn{{c, s}, {s, c}} {
 		_, err := way[0].Write(want)
 		require.NoError(t, err)
-		require.NoError(t, way[1].SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, way[1].SetReadDeadline(time.Now().Add(hang.After)))
 		n, err := way[1].Read(got)
 		require.NoError(t, err)
 		require.Equal(t, want, got[:n])
@@ -401,10 +424,12 @@ func endsWhenDead(t *testing.T, d *emulated, event byte) []error {
 	return errs
 }
 
-// testPatience: both sides retry without end a send that finds no receive.
+// testPatience: both sides retry without end, and soon, a send that finds no receive. By
+// rdma_cm's own setting it would wait for 655 ms.
 func testPatience(t *testing.T, d *emulated) {
 	d.pair(t)
 	assert.EqualValues(t, 7, d.rnrRetry.Load())
+	assert.EqualValues(t, 12, d.rnrTimer.Load(), "0.64 ms")
 }
 
 // testTrafficClass: each end marks its packets as configured, and as the system does
@@ -431,6 +456,51 @@ func testTrafficClass(t *testing.T, d *emulated) {
 			assert.Equal(t, tt.wantDialer, int(seen&0xff), "dialer")
 		})
 	}
+}
+
+// testMTU: both queue pairs have the dialer's MTU, or the smaller one of the listener's port.
+func testMTU(t *testing.T, d *emulated) {
+	d.pair(t)
+	seen := d.pathMTU.Load()
+	assert.Equal(t, seen>>8&0xff, seen&0xff)
+	assert.Greater(t, seen&0xff, uint32(1))
+
+	d.activeMTU.Store(1) // 256 bytes
+	a, b := d.pair(t)
+	seen = d.pathMTU.Load()
+	assert.EqualValues(t, 1, seen>>8&0xff, "listener")
+	assert.EqualValues(t, 1, seen&0xff, "dialer")
+	source := register(t, a, 4096, fabric.LocalWrite)
+	copy(source.Bytes(), pattern(options.RecvSize))
+	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: source.Bytes()[:options.RecvSize], Memory: source})
+	assert.Equal(t, pattern(options.RecvSize), poll(t, b, 1)[0].Data)
+}
+
+// testWrongLength: a device whose completions do not say how much has arrived is found out by
+// its first Send. What comes later is not looked at.
+func testWrongLength(t *testing.T, d *emulated) {
+	send := func(a *endpoint) {
+		source := register(t, a, 4096, fabric.LocalWrite)
+		copy(source.Bytes(), pattern(40))
+		post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: source.Bytes()[:40], Memory: source})
+	}
+	a, b := d.pair(t)
+	send(a)
+	var err error
+	require.Eventually(t, func() bool {
+		_, err = b.Poll(make([]fabric.Completion, 1))
+		return err != nil
+	}, 20*time.Second, time.Millisecond)
+	assert.ErrorIs(t, err, fabric.ErrQueuePair)
+	t.Log(err)
+
+	wrong := d.wrongLength.Swap(0)
+	a, b = d.pair(t)
+	send(a)
+	assert.Equal(t, pattern(40), poll(t, b, 1)[0].Data)
+	d.wrongLength.Store(wrong)
+	send(a)
+	assert.Len(t, poll(t, b, 1)[0].Data, int(wrong))
 }
 
 // testRelaxedOrdering: all memory is, unless that is switched off.

@@ -105,7 +105,7 @@ func (e *endpoint) registerAt(m *memory) error {
 	}
 	n := len(m.bytes)
 	if rc := C.rn_reg_mr(e.pd, unsafe.Pointer(unsafe.SliceData(m.bytes)), C.size_t(n), access, &m.mr); rc != 0 {
-		return memoryError("ibv_reg_mr", rc, n)
+		return e.device.memoryError("ibv_reg_mr", rc, n)
 	}
 	m.e, m.rkey = e, uint32(m.mr.rkey)
 	e.memory = append(e.memory, m)
@@ -117,10 +117,10 @@ func (m *memory) deregister() error {
 	if m.e == nil {
 		return nil
 	}
-	mr := m.mr
+	device, mr := m.e.device, m.mr
 	m.e, m.mr = nil, nil
 	if rc := C.rn_dereg_mr(mr); rc != 0 {
-		return deviceError("ibv_dereg_mr", rc)
+		return device.deviceError("ibv_dereg_mr", rc)
 	}
 	return nil
 }

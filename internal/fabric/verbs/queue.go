@@ -56,7 +56,7 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		e.iwarp.readsPosted(signaled(wr))
 	}
 	if rc := C.rn_post_send(e.queue, C.int(n)); rc != 0 {
-		return deviceError("ibv_post_send", rc)
+		return e.device.deviceError("ibv_post_send", rc)
 	}
 	return nil
 }
@@ -99,9 +99,6 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	w.send_flags = 0
 	if wr.Signaled {
 		w.send_flags = C.RN_IBV_SEND_SIGNALED
-	}
-	if wr.Op != fabric.Write {
-		w.send_flags |= C.RN_IBV_SEND_SOLICITED
 	}
 	to, rkey, imm, err := e.target(wr)
 	if err != nil {
@@ -167,7 +164,7 @@ func (e *endpoint) PostRecv(n int) error {
 		return fmt.Errorf("post %d receives to a queue of %d: %w", n, e.options.RecvQueue, syscall.ENOMEM)
 	}
 	if rc := C.rn_post_recv(e.queue, C.int(n)); rc != 0 {
-		return deviceError("ibv_post_recv", rc)
+		return e.device.deviceError("ibv_post_recv", rc)
 	}
 	return nil
 }
@@ -181,7 +178,9 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 		return 0, fmt.Errorf("ibv_poll_cq: %w", fabric.ErrQueuePair)
 	}
 	for i := range n {
-		e.decode(&c[i], &e.wc[i])
+		if !e.decode(&c[i], &e.wc[i]) {
+			return 0, fmt.Errorf("%w: the device reports a wrong length of what has arrived", fabric.ErrQueuePair)
+		}
 	}
 	if n == 0 && e.iwarp != nil {
 		n = e.iwarp.pollRetriesExceeded(c)
@@ -190,8 +189,8 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 }
 
 // decode reads a completion. If it failed, only its wr_id, status and vendor_err are
-// valid.
-func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
+// valid. decode returns false if its length is found to be wrong: see checkLength.
+func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) (ok bool) {
 	*c = fabric.Completion{
 		Status: statusOf(uint32(w.status)),
 		Vendor: uint32(w.vendor_err),
@@ -202,11 +201,11 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 		if e.iwarp != nil && c.Status == fabric.OK {
 			e.iwarp.readCompleted()
 		}
-		return
+		return true
 	}
 	c.Recv = true
 	if c.Status != fabric.OK {
-		return
+		return true
 	}
 	c.Len = int(w.byte_len)
 	imm, immediate := uint32(0), w.opcode == C.RN_IBV_WC_RECV_RDMA_WITH_IMM
@@ -221,10 +220,14 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) {
 	case !immediate: // a SEND without a notice
 		c.Op = fabric.Send
 	case imm == sendImmediate && e.in.number > 0:
+		if e.in.probe != nil && !e.checkLength(c.Len) {
+			return false
+		}
 		e.in.take(c)
 	default:
 		c.Op, c.Imm = fabric.WriteImm, imm
 	}
+	return true
 }
 
 func (e *endpoint) Arm() error {
@@ -233,7 +236,7 @@ func (e *endpoint) Arm() error {
 	}
 	e.armed.Store(true)
 	if rc := C.rn_arm(e.queue); rc != 0 {
-		return deviceError("ibv_req_notify_cq", rc)
+		return e.device.deviceError("ibv_req_notify_cq", rc)
 	}
 	return nil
 }

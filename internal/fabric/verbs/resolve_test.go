@@ -11,11 +11,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -42,7 +42,7 @@ func TestDatagramsNoticeBeforeTheHandle(t *testing.T) {
 		found <- h
 	}()
 	var id uint64
-	require.Eventually(t, func() bool {
+	hang.Unless(t, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		watchers := b.queue().watchers
@@ -50,7 +50,7 @@ func TestDatagramsNoticeBeforeTheHandle(t *testing.T) {
 			id = watchers[0].ID
 		}
 		return len(watchers) == 1
-	}, 20*time.Second, time.Millisecond)
+	})
 	e, err := b.request(context.Background(), a.local, wire.ResolutionRequest{Kind: wire.Ended, ID: id})
 	require.NoError(t, err)
 	defer e.Close()
@@ -77,13 +77,13 @@ func secondAddress(t *testing.T) netip.Addr {
 	}
 	ip("add")
 	t.Cleanup(func() { ip("del") })
-	require.Eventually(t, func() bool { // the device's table of addresses follows
+	hang.Unless(t, func() bool { // the device's table of addresses follows
 		e, err := f.(rdma).bindTo(second)
 		if err == nil {
 			err = e.Close()
 		}
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond)
+	})
 	return second
 }
 
@@ -92,7 +92,7 @@ func secondAddress(t *testing.T) netip.Addr {
 func TestDatagramsNoticeOfASecondAddress(t *testing.T) {
 	second := secondAddress(t)
 	a, b := openPackets(t, 16), openPacketsAt(t, netip.Addr{}, 16)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), hang.After)
 	defer cancel()
 	handle, err := a.Resolve(ctx, netip.AddrPortFrom(second, b.local.Port()))
 	require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestDatagramsFindTheReceiverAgain(t *testing.T) {
 	first := ah()
 	e := a.watching(t, b)
 	e.receive(cmEvent{kind: unreachable, status: -int(syscall.ETIMEDOUT)}) // after 70 s
-	require.Eventually(t, func() bool { return ah() != first }, 20*time.Second, time.Millisecond)
+	hang.Unless(t, func() bool { return ah() != first })
 	require.Equal(t, fabric.OK, a.send(h, "hello"))
 	require.Equal(t, "hello", b.next(t))
 	require.NoError(t, b.Close())

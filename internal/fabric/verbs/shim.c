@@ -52,11 +52,15 @@ const char *rn_load(const char *libibverbs, const char *librdmacm, int *opened)
 	*opened = 1;
 	RN_LIBRDMACM(REQUIRE)
 	lib = found;
+	// Before Linux 5.9 a fork leaves the pages of the provider's queues copied on write: the
+	// next write of this process would go to a copy, which the device does not read. Only
+	// the first call can change that: it fails if the program has made something of verbs
+	// itself. Newer rdma-core does nothing where the kernel copies on fork.
+	lib.ibv_fork_init();
 	return NULL;
 }
 
 // failed is the errno of a call that has failed, or EINVAL if the provider has set none.
-// It must not be EIO then, which would mean that the device is gone.
 static int failed(void)
 {
 	return errno ? errno : EINVAL;
@@ -332,7 +336,7 @@ int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, unsigned int acce
 	return result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_ACCESS_FLAGS));
 }
 
-int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class)
+int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class, uint8_t *mtu)
 {
 	struct rn_ibv_qp_attr attr;
 	int mask;
@@ -342,6 +346,9 @@ int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_
 	attr.min_rnr_timer = min_rnr_timer;
 	if (traffic_class >= 0)
 		attr.traffic_class = traffic_class;
+	if (*mtu && *mtu < attr.path_mtu)
+		attr.path_mtu = *mtu;
+	*mtu = attr.path_mtu;
 	rc = result(lib.ibv_modify_qp(qp, &attr, mask | RN_IBV_QP_MIN_RNR_TIMER));
 	if (rc)
 		return rc;

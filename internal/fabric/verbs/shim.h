@@ -77,9 +77,10 @@ int rn_free_comp_channel(struct rn_ibv_comp_channel *channel);
 
 // Queue pair states. rdma_cm knows the path and the peer; the rest is ours.
 // The timeout is an exponent: 4.096 us * 2^timeout. A traffic class less than 0
-// leaves it to rdma_cm.
+// leaves it to rdma_cm. mtu, an ibv_mtu, is the longest that the caller allows, or 0 for
+// any; rn_qp_ready sets it to what the queue pair has.
 int rn_qp_init(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, unsigned int access);
-int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class);
+int rn_qp_ready(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint8_t min_rnr_timer, uint8_t timeout, uint8_t retries, uint8_t rnr_retries, int traffic_class, uint8_t *mtu);
 int rn_qp_error(struct rn_ibv_qp *qp);
 
 // rn_qp_datagrams makes a queue pair of type UD ready to send and receive, at the port

@@ -21,7 +21,7 @@ import (
 // openChannel makes the completion channel, whose descriptor the Sleeper owns.
 func (e *endpoint) openChannel() error {
 	if rc := C.rn_create_comp_channel(e.id.verbs, &e.channel); rc != 0 {
-		return deviceError("ibv_create_comp_channel", rc)
+		return e.device.deviceError("ibv_create_comp_channel", rc)
 	}
 	fd := int(e.channel.fd)
 	if err := syscall.SetNonblock(fd, true); err != nil {

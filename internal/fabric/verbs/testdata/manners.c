@@ -14,6 +14,7 @@
 
 #include <infiniband/verbs.h>
 #undef ibv_reg_mr
+#undef ibv_query_port
 
 // The same in manners_test.go.
 static struct manners {
@@ -23,7 +24,9 @@ static struct manners {
 	_Atomic uint32_t max_depth;      // and so is a deeper queue
 	_Atomic uint32_t loads_fragment; // a write of nothing loads its first fragment all the same
 	_Atomic uint32_t dead;           // the device does nothing more, but its calls succeed
-	_Atomic uint32_t cut_off;        // the kernel has removed the device: destroying fails
+	_Atomic uint32_t cut_off;        // the kernel has removed the device: asking and destroying fail
+	_Atomic uint32_t active_mtu;     // of the port, as ibv_mtu; 0: what it is
+	_Atomic uint32_t wrong_length;   // of the writes with an immediate that arrive; 0: what it is
 
 	// What was asked.
 	_Atomic uint32_t queue_pairs;  // ibv_create_qp, refused or not
@@ -33,7 +36,10 @@ static struct manners {
 	_Atomic uint32_t relaxed;       // regions with relaxed ordering
 	_Atomic uint32_t strict;        // and others
 	_Atomic uint32_t rnr_retry;     // of the last queue pair that went to RTS
+	_Atomic uint32_t rnr_timer;     // of the last that went to RTR
 	_Atomic uint32_t traffic_class; // of each that went to RTR, a byte, the last lowest
+	_Atomic uint32_t path_mtu;      // the same of the MTU
+	_Atomic uint32_t fork_inits;    // ibv_fork_init, before any other call of those here
 } *m;
 
 static int events;   // asynchronous ones: a byte for each, its type
@@ -90,7 +96,13 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
-	return m->dead ? 0 : device.poll_cq(cq, n, wc);
+	if (m->dead)
+		return 0;
+	n = device.poll_cq(cq, n, wc);
+	for (int i = 0; i < n && m->wrong_length; i++)
+		if (wc[i].status == IBV_WC_SUCCESS && wc[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+			wc[i].byte_len = m->wrong_length;
+	return n;
 }
 
 int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
@@ -103,7 +115,15 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
 		async_fd = ctx->async_fd;
 	}
 	ctx->async_fd = events;
-	return REAL(ibv_query_device)(ctx, attr);
+	return m->cut_off ? EIO : REAL(ibv_query_device)(ctx, attr);
+}
+
+int ibv_query_port(struct ibv_context *ctx, uint8_t port, struct _compat_ibv_port_attr *attr)
+{
+	int rc = REAL(ibv_query_port)(ctx, port, attr);
+	if (!rc && m->active_mtu)
+		((struct ibv_port_attr *)attr)->active_mtu = m->active_mtu;
+	return rc;
 }
 
 // The test sends the asynchronous events. When a device is opened, its context gets the
@@ -125,6 +145,13 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 
 // Making things.
 
+int ibv_fork_init(void)
+{
+	if (!async_fd && !last_cq)
+		m->fork_inits++;
+	return REAL(ibv_fork_init)();
+}
+
 struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel, int vector)
 {
 	if ((uint32_t)cqe > 2 * m->max_depth) {
@@ -142,6 +169,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 		errno = m->refusal;
 		return NULL;
 	}
+	pd->context->async_fd = async_fd;
 	return REAL(ibv_create_qp)(pd, attr);
 }
 
@@ -153,7 +181,9 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 			return 0;
 		break;
 	case IBV_QPS_RTR:
+		m->rnr_timer = mask & IBV_QP_MIN_RNR_TIMER ? attr->min_rnr_timer : 0;
 		m->traffic_class = m->traffic_class << 8 | attr->ah_attr.grh.traffic_class;
+		m->path_mtu = m->path_mtu << 8 | attr->path_mtu;
 		break;
 	case IBV_QPS_RTS:
 		m->rnr_retry = attr->rnr_retry;

@@ -1,0 +1,73 @@
+//go:build linux
+
+// Processes of users whom a listener does not trust.
+
+package shm
+
+import (
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// A dialer that may not connect is refused as soon as the kernel has said who it is. It takes no
+// place among the requests, so it does not even take the lock that guards these.
+func TestStrangersTakeNoPlaceOfAListener(t *testing.T) {
+	needsRoot(t)
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) {
+		l := listen(t, f, 1).(*listener)
+		l.mu.Lock()
+		unlock := sync.OnceFunc(l.mu.Unlock)
+		defer unlock()
+		soon(t, "a stranger", func() {
+			said, err := asUser(t, l.Addr(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}})
+			assert.Error(t, err)
+			assert.Equal(t, "dial: another user: the peer's user ID is 0, and it does not trust ours, 1000", strings.TrimSpace(said))
+		})
+		unlock()
+		soon(t, "a dialer", func() {
+			a, b := connectTo(t, f, l, options)
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		})
+	})
+}
+
+// However many processes of one user wait, because Config.Trust has not decided about it or
+// because they send nothing, the places of others remain.
+func TestSilentDialersOfOneUserTakeNoPlaceOfAnother(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t).(*shm)
+	f.requestTimeout = time.Hour
+	l := listen(t, f, 1).(*listener)
+	connect := func(uid uint32) {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { unix.Close(pair[1]) })
+		l.addRequest(pair[0], uid)
+	}
+	const honest, many = 1, 2
+	connect(honest)
+	for range 2 * maxRequests {
+		connect(many)
+	}
+	connect(honest)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var left []uint32
+	for _, r := range l.requests {
+		if r.uid == honest {
+			left = append(left, r.uid)
+		}
+		require.NoError(t, r.ctx.Err())
+	}
+	require.Len(t, left, 2)
+	require.Len(t, l.requests, maxRequests)
+}
