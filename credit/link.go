@@ -66,10 +66,16 @@ func (l *Link) MaySendData() bool { return l.sent.Data-l.acked.Data < l.window }
 // SEND.
 func (l *Link) MaySendRecords() bool { return l.sent.Records-l.acked.Records < l.recordWindow }
 
-// CreditComing reports whether the peer is certain to send an acknowledgement when it has polled the
-// data messages that this side has sent. It is certain when a quarter of its receives or more are
-// not acknowledged, because that makes a link credit due.
-func (l *Link) CreditComing() bool { return l.sent.Data-l.acked.Data >= l.window/4 }
+// CreditComing reports whether the peer is certain to send an acknowledgement when it has polled n
+// data messages that it has not acknowledged. It is certain when they are a quarter of its receives
+// or more, because that makes a link credit due.
+func (l *Link) CreditComing(n uint64) bool { return n >= l.window/4 }
+
+// Sent returns how many messages this side has sent.
+func (l *Link) Sent() Totals { return l.sent }
+
+// Acknowledged returns how many messages of this side the peer has acknowledged.
+func (l *Link) Acknowledged() Totals { return l.acked }
 
 // CreditDue reports whether this side has to send a link credit, or a record SEND, which
 // acknowledges as much.

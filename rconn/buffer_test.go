@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"syscall"
 	"testing"
@@ -152,7 +153,7 @@ func TestBufferKeepsWhatWasNotAccepted(t *testing.T) {
 		b := bufferFor(t, client, size)
 		_, err := b.Write(p)
 		require.NoError(t, err)
-		require.NoError(t, client.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
+		timeOutAfter(client, 4<<10)
 		n, err := client.WriteBuffer(b)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.Equal(t, 4<<10, n, "the peer's ring")
@@ -202,7 +203,7 @@ func TestBuffersOutliveTheConnection(t *testing.T) {
 func TestBufferWithoutMemoryIsAnError(t *testing.T) {
 	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
 		client, _ := v.connect(t, nil, nil)
-		_, err := client.NewBuffer(1 << 50)
+		_, err := client.NewBuffer(math.MaxInt / 2)
 		require.ErrorIs(t, err, syscall.ENOMEM)
 	})
 }

@@ -158,7 +158,7 @@ func TestBuffersThatAreNotAcceptedAreLeft(t *testing.T) {
 		b := make([]byte, total)
 		pattern(1).fill(b, 0)
 		bufs := cut(b, r)
-		require.NoError(t, client.SetWriteDeadline(time.Now().Add(20*time.Millisecond)))
+		timeOutAfter(client, 1)
 		n, err := client.WriteBuffers(&bufs)
 		requireTimeout(t, err)
 		require.Positive(t, n)

@@ -91,7 +91,8 @@ type Config struct {
 	// Meanwhile both sides look for another queue pair. When they have one, the connections
 	// go on where they were: nothing is lost and nothing comes twice. While they wait, so do
 	// Reads and Writes, deadlines still apply, and a dial makes another link. After that
-	// time the connections end. They end at once when the peer's process is gone, when the
+	// time the connections end. The time begins anew with the next loss, unless nothing has
+	// reached the peer meanwhile. They end at once when the peer's process is gone, when the
 	// peer breaks the protocol, and when a device that had acknowledged bytes loses them.
 	//
 	// Default 30 s: longer than it takes to move a cable to another port, or to start a
@@ -115,9 +116,10 @@ type Config struct {
 	NoStandby bool
 
 	// LinkIdle is how long a link stays up after its last connection has ended, so that the
-	// next can begin on it; and how long a ring that has grown stays large when no data
-	// comes. Default 30 s. Negative ends the link at once, and shrinks rings after 1 s. When
-	// memory is short, idle links end and idle rings shrink sooner.
+	// next can begin on it, while its listener is open; and how long a ring that has grown
+	// stays large when no data comes. Default 30 s. Negative ends the link at once, and
+	// shrinks rings after 1 s. When memory is short, idle links end and idle rings shrink
+	// sooner.
 	LinkIdle time.Duration
 }
 

@@ -50,9 +50,10 @@ func requireRingMemory(t *testing.T, c *rconn.Config, wantFirst, wantMost int) {
 func TestConfigErrorsNameTheField(t *testing.T) {
 	require.NoError(t, (*rconn.Config)(nil).Validate())
 	require.NoError(t, (&rconn.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1, TrafficClass: -1}).Validate())
+	most := 1 << 30 // twice that is negative where an int has 32 bits
 	for field, bad := range map[string][]rconn.Config{
-		"RecvBuffer":       {{RecvBuffer: -1}, {RecvBuffer: 2048}, {RecvBuffer: 4097}, {RecvBuffer: 12 << 10}, {RecvBuffer: 1 << 31}},
-		"SendBuffer":       {{SendBuffer: -4096}, {SendBuffer: 1}, {SendBuffer: 5000}, {SendBuffer: 1 << 31}},
+		"RecvBuffer":       {{RecvBuffer: -1}, {RecvBuffer: 2048}, {RecvBuffer: 4097}, {RecvBuffer: 12 << 10}, {RecvBuffer: 2 * most}},
+		"SendBuffer":       {{SendBuffer: -4096}, {SendBuffer: 1}, {SendBuffer: 5000}, {SendBuffer: 2 * most}},
 		"SendQueue":        {{SendQueue: -1}, {SendQueue: 15}, {SendQueue: 32769}},
 		"RecvQueue":        {{RecvQueue: -4}, {RecvQueue: 3}, {RecvQueue: 6}, {RecvQueue: 32772}},
 		"KeepAlive":        {{KeepAlive: 1}},

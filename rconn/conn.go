@@ -46,8 +46,10 @@ import (
 //	syscall.EPROTO          the peer broke the protocol
 //
 // When the path or a device is lost, the connection waits for another before it fails: see
-// [Config.ResumeTimeout]. While the peer's process is stopped the connection does not fail at
-// all, because the peer's device still answers: Reads and Writes wait until their deadlines.
+// [Config.ResumeTimeout]. While the peer's process is stopped the connection does not fail,
+// because the peer's device still answers: Reads and Writes wait until their deadlines. But if
+// this side closes another connection to it meanwhile, and the peer does not go on within
+// ResumeTimeout and 10 s, those that share a link with that one fail.
 type Conn struct {
 	stream        *link.Stream
 	local, remote net.Addr
@@ -123,6 +125,10 @@ func New(network string, s *link.Stream, cfg *Config, ended func(End)) *Conn {
 	}, s)
 	return c
 }
+
+// Carrier returns the name of the network: "shm" or "rdma". Connections of "auto" have this
+// method, too.
+func (c *Conn) Carrier() string { return c.local.Network() }
 
 // LocalAddr returns the address of this end: an [Addr].
 func (c *Conn) LocalAddr() net.Addr { return c.local }

@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -10,8 +11,8 @@ import (
 	"github.com/ringnet/ringnet/internal/crossing"
 )
 
-// io.Copy to and from a connection. A regular file is read no further than the connection
-// has accepted, and written straight from the receive ring. Other readers and writers are
+// io.Copy to and from a connection. A regular file is left where the connection has accepted
+// its bytes, and is written straight from the receive ring. Other readers and writers are
 // copied by way of a buffer: a reader that blocks for ever would keep the connection's turn
 // to write, and a writer might parse memory that the peer is changing.
 
@@ -22,14 +23,15 @@ var copyBuffers = sync.Pool{New: func() any { return new([copyLen]byte) }}
 
 // ReadFrom implements io.ReaderFrom: io.Copy to c calls it. It writes to c what it reads from r
 // until io.EOF, and returns how many bytes c has accepted. If r is a regular file, as its Stat
-// tells, or an [io.LimitedReader] of one, ReadFrom copies each byte once less, and when it fails
-// has read from r only the bytes that c has accepted.
+// tells, or an [io.LimitedReader] of one, ReadFrom seeks back in it when it fails: it has read from
+// r only the bytes that c has accepted then.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	src, most := r, &io.LimitedReader{N: math.MaxInt64}
 	if limited, ok := r.(*io.LimitedReader); ok {
 		src, most = limited.R, limited
 	}
-	if !regular(src) {
+	f, ok := src.(io.ReadSeeker)
+	if !ok || !regular(f) {
 		return copying.To(c, r)
 	}
 	buf := copyBuffers.Get().(*[copyLen]byte)
@@ -39,11 +41,32 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 			return 0, io.EOF
 		}
 		crossing.Release()
-		n, err := c.stream.WriteFrom(src, buf[:min(most.N, copyLen)], c.writeDeadline)
+		n, err := c.writeRead(f, buf[:min(most.N, copyLen)])
 		most.N -= int64(n)
 		return n, err
 	})
 	return n, c.opError("readfrom", err)
+}
+
+var errImpossibleRead = errors.New("the io.Reader returned a count that is negative or larger than its buffer")
+
+// writeRead writes what one Read of f returns, and seeks back behind what was accepted of it.
+func (c *Conn) writeRead(f io.ReadSeeker, buf []byte) (int, error) {
+	n, err := f.Read(buf)
+	if n < 0 || n > len(buf) {
+		return 0, errImpossibleRead
+	}
+	if n == 0 {
+		return 0, err
+	}
+	accepted, failed := c.stream.Write(buf[:n], c.writeDeadline)
+	if failed == nil {
+		return n, err
+	}
+	if _, err := f.Seek(int64(accepted-n), io.SeekCurrent); err != nil {
+		failed = errors.Join(failed, err)
+	}
+	return accepted, failed
 }
 
 // WriteTo implements io.WriterTo: io.Copy from c calls it. It writes to w what it reads from c

@@ -21,6 +21,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -116,6 +117,16 @@ func (v venue) parked() {
 	}
 }
 
+// timeOutAfter has the Write that is under way on c time out when it has accepted so many bytes.
+func timeOutAfter(c *rconn.Conn, bytes uint64) {
+	go func() {
+		for end := time.Now().Add(hang.After); c.Stats().BytesWritten < bytes && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		_ = c.SetWriteDeadline(past)
+	}()
+}
+
 var (
 	simAddr = netip.MustParseAddr("10.0.0.1")
 
@@ -189,7 +200,7 @@ func (v venue) connect(t testing.TB, dialer, listener *rconn.Config) (client, se
 }
 
 func (v venue) connectTo(l fabric.Listener, dialer, listener *rconn.Config) (client, server *rconn.Conn, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), hang.After)
 	defer cancel()
 	type result struct {
 		c   *rconn.Conn

@@ -7,8 +7,7 @@ import (
 
 // Options that programs set on a *net.TCPConn, often by an interface that they assert.
 // Here they change nothing, and return nil as long as the connection is open: Config sets
-// the same for the link, which other connections share. The methods of a *net.TCPConn that
-// are about its descriptor (File, SyscallConn) are absent.
+// the same for the link, which other connections share.
 
 // SetNoDelay changes nothing. A small Write is sent at once, unless earlier ones are under way or
 // the peer takes them too slowly: then several travel in one message. After Close the error is

@@ -42,7 +42,7 @@ func (c *Conn) Peek(n int) ([]byte, error) {
 	p, err := c.stream.Peek(n, c.readDeadline)
 	crossing.Acquire()
 	if err != nil {
-		return p, c.peekError(err)
+		return p, c.peekError("read", err)
 	}
 	return p, nil
 }
@@ -57,15 +57,15 @@ func (c *Conn) Buffered() int { return c.stream.Buffered() }
 func (c *Conn) Discard(n int) (int, error) {
 	m, err := c.stream.Discard(n, c.readDeadline)
 	if err != nil {
-		return m, c.peekError(err)
+		return m, c.peekError("read", err)
 	}
 	return m, nil
 }
 
 // peekError leaves the errors of package bufio bare, as it does io.EOF.
-func (c *Conn) peekError(err error) error {
+func (c *Conn) peekError(op string, err error) error {
 	if err == bufio.ErrBufferFull || err == bufio.ErrNegativeCount {
 		return err
 	}
-	return c.opError("read", err)
+	return c.opError(op, err)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"runtime/debug"
@@ -53,7 +54,7 @@ func TestPeekLeavesWhatItReturns(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 50, n)
 		require.Zero(t, server.Buffered())
-		for _, n := range []int{-1, -1 << 40} {
+		for _, n := range []int{-1, math.MinInt} {
 			_, err = server.Peek(n)
 			require.Equal(t, bufio.ErrNegativeCount, err)
 			_, err = server.Discard(n)

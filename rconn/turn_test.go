@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -70,7 +71,7 @@ func TestCloseWriteWhilePosting(t *testing.T) {
 	whileAWriteIsPosting(t, sim.Link{}, stagedBytes, nothing, func(t *testing.T, c, s *rconn.Conn, goOn func()) {
 		require.NoError(t, c.CloseWrite())
 		goOn()
-		require.NoError(t, s.SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, s.SetReadDeadline(time.Now().Add(hang.After)))
 		_, err := io.Copy(io.Discard, s)
 		require.NoError(t, err)
 	})
@@ -87,7 +88,7 @@ func TestCloseReadWhilePosting(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		goOn()
 		require.NoError(t, <-closed)
-		require.NoError(t, s.SetWriteDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, s.SetWriteDeadline(time.Now().Add(hang.After)))
 		_, err := s.Write(make([]byte, 4<<20))
 		require.NoError(t, err, "what was discarded made room")
 	})

@@ -41,11 +41,13 @@ func copyBy(w io.Writer, r io.Reader) (int64, error) {
 }
 
 // HasDescriptor reports whether v, or the reader that v limits, is a file or a socket,
-// whose bytes the kernel may move by itself.
+// whose bytes the kernel may move by itself. A connection of ringnet, which has a Carrier, is
+// not, although it is a syscall.Conn.
 func HasDescriptor(v any) bool {
 	if limited, ok := v.(*io.LimitedReader); ok {
 		v = limited.R
 	}
+	_, ours := v.(interface{ Carrier() string })
 	_, ok := v.(syscall.Conn)
-	return ok
+	return ok && !ours
 }

@@ -29,6 +29,11 @@ type socket struct{ sink }
 
 func (*socket) SyscallConn() (syscall.RawConn, error) { return nil, syscall.EINVAL }
 
+// carried is a connection of ringnet.
+type carried struct{ socket }
+
+func (*carried) Carrier() string { return "shm" }
+
 func TestToWritesByItself(t *testing.T) {
 	var s sink
 	n, err := To(&s, onlyRead())
@@ -57,6 +62,7 @@ func TestHasDescriptor(t *testing.T) {
 	require.True(t, HasDescriptor(os.Stdin))
 	require.True(t, HasDescriptor(new(net.TCPConn)))
 	require.True(t, HasDescriptor(io.LimitReader(os.Stdin, 1)))
+	require.False(t, HasDescriptor(new(carried)))
 	require.False(t, HasDescriptor(strings.NewReader("")))
 	require.False(t, HasDescriptor(io.LimitReader(strings.NewReader(""), 1)))
 }

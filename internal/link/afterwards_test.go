@@ -1,7 +1,9 @@
 package link
 
 import (
+	"io"
 	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -112,20 +114,102 @@ func TestABufferIsMadeDuringABreak(t *testing.T) {
 }
 
 // TestALateTickOfADrainIsNone has the timer of a queue pair's drain, which has ended, come
-// too late to be stopped: the link is at work on another one.
+// too late to be stopped: the link is at work on another one, or drains that.
 func TestALateTickOfADrainIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(far)
 		cfg := resuming(n)
 		c, s, _ := connectLink(t, n, cfg, cfg)
-		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		first := endpointOf(c.link)
+		first.Fail(fabric.ErrQueuePair)
 		requireEcho(t, c, s)
-		c.link.drainTick()
+		c.link.drainTick(first)
 		requireEcho(t, c, s)
 		require.EqualValues(t, 1, c.link.Info().Moves)
-		require.NoError(t, c.Close(time.Minute))
-		require.NoError(t, s.Close(time.Minute))
-		time.Sleep(2 * time.Minute)
+
+		second := endpointOf(c.link)
+		second.HoldReceives(true)
+		require.NoError(t, writeAll(s, make([]byte, 1000)))
+		time.Sleep(time.Second)
+		second.Fail(fabric.ErrQueuePair)
+		time.Sleep(time.Second)
+		c.link.drainTick(first)
+		second.HoldReceives(false)
+		_, err := io.ReadFull(reader{c}, make([]byte, 1000))
+		require.NoError(t, err)
+		endAll(t, n, c, s)
+	})
+}
+
+// TestAQueuePairThatIsGivenUpIsEmptiedFirst has more arrive than is polled at a time, which
+// the peer has freed, before the device is gone or the drain is over.
+func TestAQueuePairThatIsGivenUpIsEmptiedFirst(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that no engine polls before it is given up
+	for name, giveUp := range map[string]func(ep *sim.Endpoint, l *Link){
+		"the device is gone": func(ep *sim.Endpoint, _ *Link) {
+			ep.HoldReceives(false)
+			ep.Fail(fabric.ErrDeviceRemoved)
+		},
+		"the drain is over": func(ep *sim.Endpoint, l *Link) {
+			ep.Fail(fabric.ErrQueuePair)
+			time.Sleep(time.Second)
+			ep.HoldReceives(false)
+			l.drainTick(ep)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(sim.Link{Latency: time.Millisecond, Inline: -1})
+				cfg := resuming(n)
+				cfg.SendQueue = 256
+				clients, servers := streamsOfBoth(t, n, cfg, cfg, 3*maxPolls*maxBatch)
+				l := servers[0].link
+				ep := endpointOf(l)
+				ep.HoldReceives(true)
+				for _, c := range clients {
+					require.NoError(t, writeAll(c, make([]byte, 1000)))
+				}
+				time.Sleep(time.Second)
+				giveUp(ep, l)
+				synctest.Wait()
+				for _, s := range servers {
+					_, err := io.ReadFull(reader{s}, make([]byte, 1000))
+					require.NoError(t, err)
+				}
+				endAll(t, n, append(clients, servers...)...)
+			})
+		})
+	}
+}
+
+// TestAPortThatGoesDownWhileALinkMovesToItIsNoticed has no keepalive notice it.
+func TestAPortThatGoesDownWhileALinkMovesToItIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Latency: 100 * time.Millisecond})
+		cfg := resuming(n)
+		cfg.KeepAlive = -1
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		requireEcho(t, c, s)
+		keys := make(chan *sim.Endpoint, 100) // that posts the first of them
+		n.SetFaults(sim.Faults{PostSend: func(ep *sim.Endpoint, _ []fabric.WorkRequest) error {
+			keys <- ep
+			return nil
+		}})
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		ep := <-keys
+		n.SetFaults(sim.Faults{})
+		ep.Fail(fabric.ErrPortDown)
+		for !c.link.usable() || !s.link.usable() {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(portPatience / 2) // until nothing is under way
+		n.Cut(true)
+		time.Sleep(cfg.Resume / 2)
+		require.True(t, c.link.Info().Seeking || s.link.Info().Seeking)
+		n.Cut(false)
+		requireEcho(t, c, s)
+		require.EqualValues(t, 2, c.link.Info().Moves)
+		endAll(t, n, c, s)
 	})
 }
 

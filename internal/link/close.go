@@ -1,6 +1,7 @@
 package link
 
 import (
+	"fmt"
 	"net"
 	"syscall"
 	"time"
@@ -192,9 +193,29 @@ func (s *Stream) patienceTick() {
 		s.closing.timer.Reset(patience)
 		return
 	}
+	s.closing.deferredSince = time.Now()
+	s.closing.timer = time.AfterFunc(patience, s.answerTick)
 	s.ledger.Reset()
 	s.changed()
 	l.trySend()
+}
+
+// answerTick ends the link of a peer that has received the end of a stream and not answered:
+// until it has, it may write to the stream's ring. A peer that has not acknowledged to have
+// received that may be stopped: it has as long as if the path to it were lost.
+func (s *Stream) answerTick() {
+	l := s.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	silent := s.closing.told == 0 || l.ledger.Acknowledged().Records < s.closing.told
+	switch {
+	case l.stage >= ended || s.ledger.Stage() == credit.Over:
+	case s.ledger.AwaitsAnswer() || l.outOfReach(&s.closing.deferredSince) ||
+		silent && time.Since(s.closing.deferredSince) < l.cfg.Resume+patience:
+		s.closing.timer.Reset(patience)
+	default:
+		l.fail(&ProtocolError{fmt.Sprintf("it has not answered the RESET of stream %d", s.number)})
+	}
 }
 
 // delivered reports whether the peer's device has all that was accepted, and the FIN or RESET

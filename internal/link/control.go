@@ -66,6 +66,7 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 				q.awaitingEnds = append(q.awaitingEnds, s)
 			}
 			s.end = after
+			s.closing.told = l.ledger.Sent().Records + 1
 		case credit.AcceptRecord:
 			l.streams.unanswered--
 			s.wake() // its owner may have the stream already, and wait to Write

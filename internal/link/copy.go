@@ -1,81 +1,74 @@
 package link
 
 import (
-	"errors"
+	"bufio"
 	"io"
 	"os"
 
 	"github.com/ringnet/ringnet/internal/deadline"
 )
 
-var errImpossibleRead = errors.New("the io.Reader returned a count that is negative or larger than its buffer")
-
-// WriteFrom writes what one Read of r returns, as much as the peer has room for
-// and buf can hold, waiting for room until the deadline. Whatever was read has
-// been accepted, unless the stream was lost or closed meanwhile.
-func (s *Stream) WriteFrom(r io.Reader, buf []byte, d *deadline.Deadline) (int, error) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	for {
-		if d.Expired() && s.openError() == nil {
-			return 0, os.ErrDeadlineExceeded
-		}
-		s.link.mu.Lock()
-		n, err := s.room(len(buf))
-		s.link.mu.Unlock()
-		if err != nil {
-			return 0, err
-		}
-		if n > 0 {
-			return s.writeRead(r, buf[:n])
-		}
-		if err := s.wait(writeCall, d); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// writeRead writes what r reads into buf, for all of which the peer has room.
-func (s *Stream) writeRead(r io.Reader, buf []byte) (int, error) {
-	n, err := r.Read(buf)
-	if n < 0 || n > len(buf) {
-		return 0, errImpossibleRead
-	}
-	never := deadline.New()
-	for done := 0; done < n; {
-		m, lost := s.writeSome(whole(buf[done:n]), never)
-		done += m
-		if lost != nil {
-			return done, lost
-		}
-	}
-	return n, err
-}
-
 // ReadTo writes to w what has arrived, n bytes at most, straight from the ring,
 // waiting for it until the deadline. What w does not take can still be read.
-func (s *Stream) ReadTo(w io.Writer, n int, d *deadline.Deadline) (int, error) {
+func (s *Stream) ReadTo(w io.Writer, n int, d *deadline.Deadline) (written int, err error) {
+	ended := s.Lend(n, d, func(p []byte, _ error) (int, bool) {
+		if len(p) > 0 {
+			written, err = w.Write(p)
+		}
+		return written, len(p) > 0
+	})
+	if ended != nil {
+		return 0, ended
+	}
+	return written, err
+}
+
+// Lend calls use with what has arrived in one piece, n bytes at most, and drops as many
+// bytes as use takes. Where nothing has arrived, end is nil, or why nothing will. If use is
+// not done, Lend calls it again when there is more than it has left, waiting for that until
+// the deadline; the error is why there is no more. use must not read s by itself.
+func (s *Stream) Lend(n int, d *deadline.Deadline, use func(p []byte, end error) (taken int, done bool)) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	for {
 		if d.Expired() && s.openError() == nil {
-			return 0, os.ErrDeadlineExceeded
+			return os.ErrDeadlineExceeded
 		}
 		s.link.mu.Lock()
-		first, _, err := s.arrived(n)
+		p, _, end := s.arrived(n)
 		s.link.mu.Unlock()
-		if err != nil {
-			return 0, err
-		}
-		if len(first) > 0 {
-			n, err := w.Write(first)
+		taken, done := use(p, end)
+		if len(p) > 0 {
 			s.link.mu.Lock()
-			defer s.link.mu.Unlock()
-			s.taken(n)
-			return n, err
+			s.taken(taken)
+			s.link.mu.Unlock()
 		}
-		if err := s.wait(readCall, d); err != nil {
-			return 0, err
+		switch {
+		case done:
+			return nil
+		case end == nil && taken == 0 && len(p) == n:
+			return bufio.ErrBufferFull
+		case end == nil && taken == 0:
+			end = s.awaitMore(len(p), d)
+		}
+		if end != nil {
+			return end
 		}
 	}
+}
+
+// awaitMore waits until more than n bytes have arrived in one piece, or, if n is 0, until
+// nothing more will.
+func (s *Stream) awaitMore(n int, d *deadline.Deadline) error {
+	s.link.mu.Lock()
+	s.inbox.want = n + 1
+	s.link.mu.Unlock()
+	err := s.wait(readCall, d)
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	s.inbox.want = 0
+	if p, why := s.piece(n + 1); err == nil && n > 0 && len(p) <= n {
+		err = why
+	}
+	return err
 }

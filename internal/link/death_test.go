@@ -22,7 +22,7 @@ import (
 func streamsOn(t testing.TB, n *sim.Network, many int) (clients, servers []*Stream) {
 	t.Helper()
 	cfg := testConfig
-	cfg.KeepAlive = 10 * time.Second
+	cfg.KeepAlive, cfg.Resume = 10*time.Second, 30*time.Second
 	c, s, b := connectLink(t, n, cfg, cfg)
 	clients, servers = append(clients, c), append(servers, s)
 	for len(clients) < many {

@@ -20,6 +20,11 @@ func (e *ProtocolError) Error() string { return "peer broke the ringnet protocol
 
 func (e *ProtocolError) Unwrap() error { return syscall.EPROTO }
 
+// breach is the error of a search whose peer has broken the protocol. It is an errGone.
+func breach(reason error) error {
+	return fmt.Errorf("%w: %w", errGone, &ProtocolError{reason.Error()})
+}
+
 // RefusedError is the error of a listener that refused the connection.
 // errors.Is(err, syscall.ECONNREFUSED) holds.
 type RefusedError struct {
@@ -69,9 +74,12 @@ func foundGone(err error) bool { return errors.Is(err, errGone) && rejected(err)
 
 // notResumed is the error that streams return when a link has sought another queue pair for
 // so long and found none: cause, and then what the search has met. If the peer has
-// disconnected and is gone, cause says enough. The search's error is added as text, without
+// disconnected and is gone, cause says enough; a breach of the protocol is a cause of its own. The search's error is added as text, without
 // its errno: programs are not to take it for a deadline of theirs.
 func notResumed(cause error, long time.Duration, vain error) error {
+	if protocol := (*ProtocolError)(nil); errors.Is(vain, errGone) && errors.As(vain, &protocol) {
+		return protocol
+	}
 	lost, ok := cause.(*lostError)
 	if !ok {
 		if errors.Is(vain, errGone) {
@@ -84,6 +92,15 @@ func notResumed(cause error, long time.Duration, vain error) error {
 	}
 	return &lostError{lost.errno, fmt.Errorf("%w; no other queue pair in %v: %w", lost.reason, long.Round(time.Millisecond), vain)}
 }
+
+// stuckError reports a message that one queue pair after the other has lost. It is an errGone.
+type stuckError struct{ bytes int }
+
+func (e *stuckError) Error() string {
+	return fmt.Sprintf("each has lost the same message, of %d bytes: the path may have a smaller MTU than its ends", e.bytes)
+}
+
+func (e *stuckError) Is(target error) bool { return target == errGone }
 
 // errNoAnswer reports that no answer has come in the time that an attempt may take.
 var errNoAnswer = errors.New("the peer did not answer")

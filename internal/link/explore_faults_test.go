@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -55,6 +56,9 @@ func (f *faults) hooks() sim.Faults {
 			return nil
 		},
 		PostSend: func(*sim.Endpoint, []fabric.WorkRequest) error {
+			if f.w.crowded {
+				runtime.Gosched() // others come as far as to the link's lock, as on more processors
+			}
 			if once(&f.unpostable) {
 				return errFault
 			}

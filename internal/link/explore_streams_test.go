@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // receivesBeside are those for control messages.
@@ -60,17 +61,24 @@ func (e *end) other() *end {
 	return nil
 }
 
+// meeting is what the two ends of a stream know of each other. A link that comes after another
+// may have its addresses.
+type meeting struct {
+	link uint64
+	pair
+}
+
 // opened and arrived take note of an end of a stream, at the side that dialed it and
 // at the other.
 func (w *world) opened(p *process, s *Stream) {
-	w.enter(p, s, pair{s.local, s.remote}, 0)
+	w.enter(p, s, meeting{s.link.path.own.Link, pair{s.local, s.remote}}, 0)
 }
 
 func (w *world) arrived(p *process, s *Stream) {
-	w.enter(p, s, pair{s.remote, s.local}, 1)
+	w.enter(p, s, meeting{s.link.path.own.Link, pair{s.remote, s.local}}, 1)
 }
 
-func (w *world) enter(p *process, s *Stream, key pair, side int) {
+func (w *world) enter(p *process, s *Stream, key meeting, side int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := w.meeting[key]
@@ -93,8 +101,15 @@ func (w *world) enter(p *process, s *Stream, key pair, side int) {
 	w.note("stream", t.id, uint64(side), s.link.path.own.Link)
 }
 
-// most is how many streams there are at once.
-const most = 20
+// most is how many streams a world has, and in a crowded one atOnce of them are opened at once.
+func (w *world) most() int {
+	if w.crowded {
+		return 200
+	}
+	return 20
+}
+
+const atOnce = 20
 
 // act has an application do something, and says what.
 func (w *world) act() string {
@@ -107,10 +122,15 @@ func (w *world) act() string {
 	}
 	w.mu.Unlock()
 	switch x := w.r.IntN(100); {
-	case n == 0 || x < 12 && n < most:
+	case n == 0 || x < 12 && n < w.most():
+		for many := 1; w.crowded && many < atOnce; many++ {
+			w.open()
+		}
 		return w.open()
 	case e == nil:
 		return ""
+	case w.crowded && x < 20:
+		return w.writeToMany(e.s.link)
 	case x < 50:
 		return w.write(e)
 	case x < 88:
@@ -231,6 +251,50 @@ func (w *world) write(e *end) string {
 	if e.writing || e.closed || e.out.ended && w.r.IntN(20) > 0 {
 		return ""
 	}
+	w.startWrite(e, how, n, cut, d, passes)
+	return [...]string{"write buffers", "write a buffer", "write"}[min(how, 2)]
+}
+
+// writeToMany has one process write to all streams of a link, and the other answer on most of
+// them, so that all of that is under way when the path is lost, and then on the others.
+func (w *world) writeToMany(l *Link) string {
+	asks := w.r.IntN(2)
+	w.spared.Store(w.r.Int64N(4))
+	w.writeTo(w.processes[asks], l, func(bool) bool { return true })
+	time.Sleep(20 * time.Millisecond) // that is a conversation
+	ep := endpointOf(l)
+	ep.Cut(w.rate > 0)
+	w.writeTo(w.processes[1-asks], l, func(spared bool) bool { return !spared })
+	time.Sleep(time.Microsecond)
+	if w.rate > 0 {
+		w.tally.faults++
+		ep.Fail(fabric.ErrQueuePair)
+		time.Sleep(time.Microsecond)
+	}
+	w.writeTo(w.processes[1-asks], l, isSpared)
+	return "write to many"
+}
+
+// writeTo has a process write a little, twice, to some of the streams of a link.
+func (w *world) writeTo(p *process, l *Link, to func(spared bool) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, t := range w.talks {
+		for _, e := range t.ends {
+			if e != nil && e.p == p && e.s.link.path.own.Link == l.path.own.Link && !e.writing && !e.closed && !e.out.ended && to(int64(i%4) == w.spared.Load()) {
+				w.startWrite(e, twice, 2+e.out.accepted%32, 1, deadline.New(), false)
+			}
+		}
+	}
+}
+
+func isSpared(spared bool) bool { return spared }
+
+// twice is a way to write, in which nothing else writes.
+const twice = -1
+
+// startWrite has a call write. Called with mu held.
+func (w *world) startWrite(e *end, how, n, cut int, d *deadline.Deadline, passes bool) {
 	over := w.begin(&e.writing, "write", e, n)
 	at := e.out.accepted
 	e.out.asked = at + n
@@ -251,11 +315,17 @@ func (w *world) write(e *end) string {
 			w.judge("write", e, err, passes)
 		}
 	}()
-	return [...]string{"write buffers", "write a buffer", "write"}[min(how, 2)]
 }
 
 func (w *world) writeOneWayOrAnother(s *Stream, how int, p []byte, cut int, d *deadline.Deadline) (int, error) {
 	switch how {
+	case twice:
+		n, err := s.Write(p[:cut], d)
+		if err != nil {
+			return n, err
+		}
+		m, err := s.Write(p[cut:], d)
+		return n + m, err
 	case 0:
 		v := net.Buffers{p[:cut], p[cut:]}
 		n, err := s.WriteBuffers(&v, d)

@@ -213,6 +213,9 @@ func rejection(err error) wire.Reject {
 	if errors.As(err, &refused) {
 		return wire.Reject{Busy: refused.Busy, Reason: refused.Reason}
 	}
+	if protocol := (*ProtocolError)(nil); errors.As(err, &protocol) {
+		return wire.Reject{Reason: protocol.Reason} // the reader is the peer that it speaks of
+	}
 	var shortage *budget.ShortageError
 	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Passing, Reason: err.Error()}
 }

@@ -150,43 +150,66 @@ func (p *returner) goOn() {
 
 func TestAPeerThatComesBackWithNonsenseIsGivenUp(t *testing.T) {
 	many := make(wire.Regions, wire.MaxRegions)
-	for name, come := range map[string]func(p *returner){
-		"silence": func(*returner) {},
-		"has received what was never sent": func(p *returner) {
+	for name, test := range map[string]struct {
+		come   func(p *returner)
+		breach string // "": none, and the peer may come again
+	}{
+		"silence":          {func(*returner) {}, ""},
+		"half an exchange": {func(p *returner) { p.say(wire.Keys{More: true, Regions: many}.Append(nil)) }, ""},
+		"has received what was never sent": {func(p *returner) {
 			p.say(wire.Keys{Received: wire.Header{Data: 1 << 40, Records: 1 << 40}}.Append(nil))
-		},
-		"half an exchange": func(p *returner) { p.say(wire.Keys{More: true}.Append(nil)) },
-		"keys without end": func(p *returner) {
-			for {
-				p.say(wire.Keys{More: true}.Append(nil))
-				if !p.hear() {
-					return
-				}
-			}
-		},
-		"more keys than there can be": func(p *returner) {
+		}, "acknowledgement of"},
+		"keys without end": {func(p *returner) { p.say(wire.Keys{More: true}.Append(nil)) }, "keys in a message of 18 bytes"},
+		"more keys than there can be": {func(p *returner) {
 			for range 2 * maxRegions / wire.MaxRegions {
 				p.say(wire.Keys{More: true, Regions: many}.Append(nil))
 				if !p.hear() {
 					return
 				}
 			}
-		},
-		"no keys": func(p *returner) { p.say([]byte("GET / HTTP/1.1\r\n\r\n")) },
-		"data": func(p *returner) {
+		}, "regions of memory"},
+		"no keys": {func(p *returner) { p.say([]byte("GET / HTTP/1.1\r\n\r\n")) }, "keys in a message of 18 bytes"},
+		"data": {func(p *returner) {
 			_ = p.ep.PostSend([]fabric.WorkRequest{{Op: fabric.WriteImm, Signaled: true, RemoteAddr: p.peer.Addr, RKey: p.peer.RKey}})
-		},
+		}, "a message that does not have the peer's keys"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			besideAReturner(t, func(t *testing.T, s *Stream, p *returner) {
 				before := inUse(testConfig.Budget)
 				p.comeBack()
-				come(p)
+				test.come(p)
 				time.Sleep(2 * attemptTime)
-				require.LessOrEqual(t, inUse(testConfig.Budget), before)
 				require.Zero(t, s.link.Info().Moves)
+				if test.breach == "" {
+					require.LessOrEqual(t, inUse(testConfig.Budget), before)
+					return
+				}
+				_, err := s.Read(make([]byte, 1), deadline.New())
+				require.ErrorIs(t, err, syscall.EPROTO)
+				require.ErrorContains(t, err, test.breach)
+				require.NoError(t, s.Close(0))
 			})
 		})
+	}
+}
+
+// What the SENDs of one exchange say has to fit together.
+func TestKeysOfOneExchangeContradictOneAnother(t *testing.T) {
+	many := make(wire.Regions, wire.MaxRegions)
+	for name, keys := range map[string][]wire.Keys{
+		"other totals":                {{More: true, Regions: many}, {Received: wire.Header{Data: 1}}},
+		"a region behind the last":    {{}, {Regions: many[:1]}},
+		"more regions after the last": {{}, {More: true, Regions: many}},
+	} {
+		x := keyExchange{more: true}
+		require.NoError(t, x.receive(&keys[0]))
+		err := x.receive(&keys[1])
+		require.ErrorIs(t, err, syscall.EPROTO, name)
+		require.ErrorIs(t, err, errGone, name)
+	}
+	x := keyExchange{more: true}
+	for range 3 { // answers to SENDs of this side, which has more regions
+		require.NoError(t, x.receive(&wire.Keys{}))
 	}
 }
 

@@ -553,6 +553,23 @@ func TestStreamsLiveOnBehindGOAWAY(t *testing.T) {
 	})
 }
 
+// A peer that does not answer GOAWAY is given up after a while, however long the link may be
+// idle: a peer that has no stream has nothing to wait for.
+func TestGOAWAYIsNotWaitedForLong(t *testing.T) {
+	besideARawListener(t, func(t *testing.T, first *Stream, p *rawPeer) {
+		first.link.cfg.Idle = time.Hour
+		require.NoError(t, first.Close(time.Second))
+		p.control(wire.Record{Type: wire.FinRecord}, record(wire.FinAckRecord, 0))
+		synctest.Wait()
+		first.link.Leave()
+		p.last(wire.GoAwayRecord)
+		time.Sleep(patience - time.Second)
+		require.False(t, isGone(first.link))
+		time.Sleep(time.Second + drainTime)
+		require.True(t, isGone(first.link))
+	})
+}
+
 // FuzzPeerOfManyStreams has a peer do anything with a few streams, whose owners
 // read them, write to them and close them. In the end nothing is left.
 func FuzzPeerOfManyStreams(f *testing.F) {

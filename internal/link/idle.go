@@ -11,8 +11,8 @@ import (
 // will begin any more.
 //
 //	goAwayUnsaid  streams may begin             → goAwayDue, when the link has been idle for
-//	                                              Config.Idle, or is to leave, or the peer's
-//	                                              GOAWAY has come
+//	                                              Config.Idle, or is to leave, or its listener
+//	                                              is closed, or the peer's GOAWAY has come
 //	goAwayDue     those there are come to an end → goAwaySaid, when none is left
 //	goAwaySaid    it has been posted
 type goAway uint8
@@ -84,6 +84,19 @@ func (l *Link) Leave() {
 	if l.mayLeave() {
 		l.goAway()
 	}
+}
+
+// retire ends the link, with GOAWAY, when it carries no stream.
+func (l *Link) retire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mayLeave() {
+		l.goAway()
+		return
+	}
+	l.leaving.sayGoAway()
+	l.trySend() // the streams may be over that their owners have not closed
+	l.watchNow()
 }
 
 // mayLeave reports whether the link carries no stream and has not begun to leave.

@@ -51,6 +51,16 @@ func CloseIdle() {
 	}
 }
 
+// Retire has the links of this process that have such an acceptor leave: at once, or with the
+// last of their streams. No acceptor of theirs may take another stream.
+func Retire(such func(Acceptor) bool) {
+	for _, l := range allLinks() {
+		if l.cfg.Acceptor != nil && such(l.cfg.Acceptor) {
+			l.retire()
+		}
+	}
+}
+
 // List returns what links of this process there are, in no order, but for those that have
 // ended, be there connections that their owners have not closed or not.
 func List() []Info {

@@ -78,7 +78,7 @@ type queuePair struct {
 	movedToError bool        // Disconnect has been called
 	flushing     bool        // it is in ERR, and no error has given the reason yet
 	drain        *time.Timer // of drainTick, once it is in ERR
-	abandoned    bool        // what one more poll does not find will never come back
+	abandoned    bool        // what is not there when the queue has been polled empty will never come back
 	peerGone     bool        // Wait has returned an error: there is no answer to wait for
 }
 
@@ -128,21 +128,23 @@ const drainTime = 5 * time.Second
 // Called with mu held.
 func (l *Link) limitDrain() {
 	if l.qp.drain == nil {
-		l.qp.drain = time.AfterFunc(drainTime, l.drainTick)
+		ep := l.ep
+		l.qp.drain = time.AfterFunc(drainTime, func() { l.drainTick(ep) })
 	}
 }
 
-// drainTick ends the wait for receives that have not completed, and for an error that
-// gives the reason why the queue pair failed.
-func (l *Link) drainTick() {
+// drainTick ends the wait for receives of a queue pair that have not completed, and for an
+// error that gives the reason why it failed.
+func (l *Link) drainTick(ep fabric.Endpoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stage >= seeking || l.qp.drain == nil { // all has come back meanwhile
+	if l.stage >= seeking || l.ep != ep { // all has come back meanwhile
 		return
 	}
 	l.fail(lost(fabric.ErrQueuePair))
 	l.qp.abandoned = true
 	l.pollAndSend()
+	l.watchNow() // the engine takes what is left
 }
 
 // moveToError moves the queue pair to ERR, unless a post is under way: submitted does it
@@ -186,7 +188,6 @@ func (l *Link) settle() {
 		return
 	}
 	l.qp.drain.Stop()
-	l.qp.drain = nil
 	if l.stage == draining && l.passing(l.cause) {
 		l.seek()
 		return

@@ -1,6 +1,8 @@
 package link
 
 import (
+	"fmt"
+
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -36,8 +38,13 @@ func (g *sentLog) message(n uint64) *message { return &g.messages[n&uint64(len(g
 func (g *sentLog) len() int          { return int(g.next - g.first) }
 func (g *sentLog) at(i int) *message { return g.message(g.first + uint64(i)) }
 
-// add makes a place for a message. It has the memory of the last message there in kept.
+// add makes a place for a message, which has the memory of the last message there in kept. A
+// message that overtook those that are to be sent again would take the place of one of them,
+// which the peer would never get: see maySendNew.
 func (g *sentLog) add() *message {
+	if g.again > 0 {
+		panic(fmt.Sprintf("link: a message before %d that are to be sent again", g.again))
+	}
 	if g.len() == len(g.messages) {
 		old := *g
 		g.messages = make([]message, max(64, 2*len(old.messages)))
@@ -160,7 +167,7 @@ func (l *Link) sendAgain(x *keyExchange) {
 			c.after = again(c.after)
 		}
 	}
-	for _, c := range []*controlSends{&q.control.records, &q.control.credits, &q.control.probes} {
+	for _, c := range []*controlSends{&q.control.records, &q.control.credits} { // a probe is not sent again
 		for i, after := range c.after {
 			c.after[i] = again(after)
 		}

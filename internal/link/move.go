@@ -56,6 +56,7 @@ func (l *Link) goOn(ep fabric.Endpoint, attempt uint64, x *keyExchange, lostAgai
 	if lostAgain != nil {
 		l.fail(lost(lostAgain))
 	}
+	l.changed(x.portDown)
 	l.watchNow()
 	l.pollAndSend()
 	return nil
@@ -177,6 +178,7 @@ type keyExchange struct {
 	sent      int
 	completed int       // of those; the last may complete when the link is at work again
 	late      time.Time // of the peer's next, moveTime after the last
+	portDown  error     // that of Wait, for the link to take note of
 	memory    fabric.Memory
 	buffer    []byte
 }
@@ -224,7 +226,7 @@ func (x *keyExchange) await(ctx context.Context, ep fabric.Endpoint, enough func
 				err = errNoKeys
 			default:
 				if err = ep.Wait(); errors.Is(err, fabric.ErrPortDown) {
-					err = nil
+					x.portDown, err = err, nil // it may come back in time
 				}
 			}
 		}
@@ -258,16 +260,21 @@ func (x *keyExchange) take(c *fabric.Completion) error {
 		return nil
 	}
 	keys, err := decodeKeys(c)
-	if err == nil {
-		err = x.receive(&keys)
+	if err != nil {
+		return breach(err)
 	}
-	return err
+	return x.receive(&keys)
 }
 
 // receive handles a SEND of the peer's.
 func (x *keyExchange) receive(keys *wire.Keys) error {
-	if len(x.peer)+len(keys.Regions) > maxRegions {
-		return fmt.Errorf("the peer names more than %d regions of memory", maxRegions)
+	switch {
+	case len(x.peer)+len(keys.Regions) > maxRegions:
+		return breach(fmt.Errorf("the peer names more than %d regions of memory", maxRegions))
+	case !x.more && len(keys.Regions) > 0:
+		return breach(errors.New("keys behind the last"))
+	case x.peerSent > 0 && keys.Received != x.received:
+		return breach(errors.New("keys with totals that have changed"))
 	}
 	x.peerSent++
 	x.peer = append(x.peer, keys.Regions...)
@@ -320,11 +327,14 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 		return errGone
 	}
 	if err := l.ledger.Resume(credit.Totals{Data: x.received.Data, Records: x.received.Records}); err != nil {
-		return fmt.Errorf("%w: %w", errGone, err)
+		return breach(err)
 	}
 	l.strike()
 	if l.lostBytes() {
 		return fmt.Errorf("%w: bytes that its device had acknowledged are lost", errGone)
+	}
+	if err := l.checkProgress(x.received); err != nil {
+		return err
 	}
 	l.sendAgain(x)
 	before, cause := l.ep, l.cause
@@ -347,5 +357,21 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 		s.wake()
 	}
 	l.sayMoved(cause)
+	return nil
+}
+
+// checkProgress ends a search that has found another queue pair, if those before it have all
+// lost the same message, for as long as a search may take: this one would lose it, too. The
+// time begins anew when the peer has received more. Called with mu held.
+func (l *Link) checkProgress(received wire.Header) error {
+	switch search, stuck := &l.path.search, &l.path.stuck; {
+	case l.log.len() == 0:
+		*stuck = standstill{}
+	case stuck.since.IsZero() || received != stuck.received:
+		*stuck = standstill{time.Now(), received}
+	case time.Since(stuck.since) > l.cfg.Resume:
+		search.lostAt = stuck.since
+		return &stuckError{len(l.log.at(0).data)}
+	}
 	return nil
 }

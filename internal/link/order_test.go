@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"testing"
@@ -24,8 +25,10 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 			require.NoError(t, err)
 			clients, servers = append(clients, c), append(servers, b.accept())
 		}
-		for range burst { // so that it is in none
-			require.NoError(t, writeAll(c, []byte("-")))
+		for range burst { // so that they are in none
+			for _, c := range clients {
+				require.NoError(t, writeAll(c, []byte("-")))
+			}
 			time.Sleep(5 * time.Millisecond)
 		}
 		l.mu.Lock()
@@ -35,21 +38,22 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 		require.NoError(t, writeAll(s, []byte("answer")))
 		time.Sleep(time.Millisecond / 2)
 		for _, other := range clients[1:] {
-			require.NoError(t, writeAll(other, make([]byte, 16<<10)))
+			require.NoError(t, writeAll(other, make([]byte, 15<<10)))
 		}
-		require.NoError(t, writeAll(c, []byte("first")))
+		first := bytes.Repeat([]byte{1}, 2*copyLocked)
+		require.NoError(t, writeAll(c, first))
 		synctest.Wait()
 		l.mu.Lock()
 		pending := c.ledger.Pending()
 		l.mu.Unlock()
-		require.Equal(t, len("first"), pending)
+		require.Equal(t, len(first), pending)
 		time.Sleep(time.Millisecond)
 		require.NoError(t, writeAll(c, []byte("second")))
 
-		got := make([]byte, burst+len("first")+len("second"))
+		got := make([]byte, burst+len(first)+len("second"))
 		_, err := io.ReadFull(reader{s}, got)
 		require.NoError(t, err)
-		require.Equal(t, "---firstsecond", string(got))
+		require.Equal(t, "---"+string(first)+"second", string(got))
 		for i := range clients {
 			require.NoError(t, clients[i].Close(0))
 			require.NoError(t, servers[i].Close(0))

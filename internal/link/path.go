@@ -33,6 +33,7 @@ type path struct {
 	arrivals  chan arrival
 	expecting bool // an arrival waits to be sent to arrivals
 	search    search
+	stuck     standstill
 	settled   chan struct{} // see awaitPath; nil if no call waits
 	custody   custody
 	lost      []fabric.Endpoint // that the link has had before, for the engine to close
@@ -56,6 +57,12 @@ type attempts struct {
 	latest uint64 // the last that this side has made, or taken
 	madeBy uint64 // the one that has made the queue pair that the link has; 0: it is the first
 	failed uint64 // the last that came to nothing here
+}
+
+// standstill is since when one queue pair after the other has lost the same message.
+type standstill struct {
+	since    time.Time   // the link has gone on over the first of them; zero: nothing was to be sent again
+	received wire.Header // by the peer, all that time
 }
 
 // resumes reports whether both sides would take the link up again.

@@ -60,15 +60,15 @@ func (l *Link) pollCompletions() bool {
 		}
 		l.completed(l.receive.completions[:n])
 		if n < maxBatch {
+			if l.qp.abandoned {
+				l.qp.posted = 0
+			}
 			break
 		}
 		if polls == maxPolls {
 			l.watch.more = true
 			break
 		}
-	}
-	if l.qp.abandoned {
-		l.qp.posted = 0
 	}
 	l.wakeTouched()
 	return true

@@ -17,6 +17,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Streams come and go as fast as several goroutines make them, end in every way
@@ -35,7 +36,7 @@ func TestNumbersAndRingsAreUsedAgainAtOnce(t *testing.T) {
 	for name, f := range fabrics {
 		t.Run(name, func(t *testing.T) {
 			cfg := limitedTo(budget.Unlimited) // of its own, for its links end after the test
-			cfg.Addresses = new(Addresses)
+			cfg.Addresses, cfg.Handshake = new(Addresses), hang.After
 			l := serveEcho(t, f, cfg)
 			defer l.Close()
 			p := &dialingProcess{n: f, to: l.Addr(), cfg: cfg}

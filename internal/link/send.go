@@ -57,13 +57,22 @@ func (l *Link) callEngine() {
 	}
 }
 
+// mayPost reports whether work requests may be posted: the link has a queue pair, and no other
+// goroutine is posting to it. Called with mu held.
+func (l *Link) mayPost() bool { return l.stage == up && !l.send.posting }
+
+// maySendNew reports whether what has not been sent yet may be: not before all that is to be
+// sent again, since the peer takes the messages of a link in order. Called with mu held.
+func (l *Link) maySendNew() bool { return l.mayPost() && l.log.again == 0 }
+
 // sendNow sends the bytes inline, without a copy to the staging memory, if no other bytes
-// have to go before them and nothing is won by waiting for more. It returns whether it has.
+// have to go before them, not those of other streams either that the engine has yet to send,
+// and nothing is won by waiting for more. It returns whether it has.
 // Called with mu held, which it may release to post.
 func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
-	if q.posting || l.stage != up || s.ledger.Pending() > 0 || q.conversing.len() > 0 || q.streaming.len() > 0 && !s.conversing() ||
+	if !l.maySendNew() || s.ledger.Pending() > 0 || q.called ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
 		!q.slots.Completed(s.lastSignaledData) || g.n <= copyLocked && s.gathers() {
 		return false
@@ -84,10 +93,7 @@ func (s *Stream) sendNow(g gather) bool {
 // does nothing: that one looks again after its post. After maxRounds the engine goes on.
 // Called with mu held, which it may release while the device takes work requests.
 func (l *Link) trySend() {
-	if l.send.posting {
-		return
-	}
-	for round := 0; l.stage == up; round++ {
+	for round := 0; l.mayPost(); round++ {
 		if round == maxRounds {
 			l.callEngine()
 			return
@@ -101,7 +107,7 @@ func (l *Link) trySend() {
 
 // buildBatch puts into the batch what may be sent now. Called with mu held.
 func (l *Link) buildBatch() {
-	if l.log.again > 0 {
+	if !l.maySendNew() {
 		l.pushAgain()
 		return
 	}
@@ -120,54 +126,49 @@ func (l *Link) buildBatch() {
 func (s *Stream) queue() {
 	if !s.inDataLine {
 		s.inDataLine = true
-		s.link.send.enqueue(s)
+		s.link.send.withData.push(s)
 	}
 }
 
 // gathers reports whether a little data of the stream waits for more, because something is
 // under way that will have it looked at again: the completion of data that the stream has
-// sent before; or, for a stream that sends without an answer, the link credit for it, since
-// a completion does not tell whether the peer keeps up. Called with mu held.
+// sent before; or, for a stream that sends without an answer, the link credit that it alone
+// makes due, since a completion does not tell whether the peer keeps up. Called with mu held.
 func (s *Stream) gathers() bool {
-	q := &s.link.send
-	return !q.slots.Completed(s.lastSignaledData) || !s.conversing() && s.link.ledger.CreditComing()
+	l := s.link
+	return !l.send.slots.Completed(s.lastSignaledData) ||
+		!s.conversing() && s.acked == l.ledger.Acknowledged().Data && l.ledger.CreditComing(s.sentSinceAck)
 }
 
 // conversing reports whether the stream has had an answer lately.
 func (s *Stream) conversing() bool { return s.sentSinceReceive < burst }
 
-// pushStreams adds data messages: those of conversations first, and then bulk, for which a
-// place in the batch is kept, as much as may be under way. Called with mu held.
-func (l *Link) pushStreams() {
-	l.pushQueue(&l.send.conversing, maxBatch-controlBatch-1)
-	l.pushQueue(&l.send.streaming, maxBatch-controlBatch)
-}
+// isBulk reports whether a message of n bytes of the stream counts as bulk.
+func (s *Stream) isBulk(n int) bool { return !s.conversing() && n > copyLocked }
 
-// pushQueue adds data messages, one of each stream of a queue in turn, until the batch
-// has most. Smart batching: a little waits while data of its stream is under way whose
-// completion will bring us here again, and goes with what has been written by then.
-// Called with mu held.
-func (l *Link) pushQueue(streams *queue[*Stream], most int) {
+// pushStreams adds data messages, one of each stream in turn, whether the next to run out
+// are places in the batch, slots, or the peer's receives. Bulk loses its turn while as much
+// of it is under way as may be. Smart batching: so does a little while data of its stream is
+// under way whose completion will bring us here again, and goes with what has been written
+// by then. Called with mu held.
+func (l *Link) pushStreams() {
 	q := &l.send
-	for waiting := 0; waiting < streams.len() && len(q.batch) < most; {
+	for waiting := 0; waiting < q.withData.len() && len(q.batch) < maxBatch-controlBatch; {
 		if !l.ledger.MaySendData() || !q.slots.MaySend() {
 			return
 		}
-		s := streams.front()
+		s := q.withData.pop()
 		n, newRing := s.ledger.Next()
 		n = min(n, s.messageLen())
-		if streams == &q.streaming {
-			if n = min(n, q.bulk.limit/4); !q.bulk.maySend(n) {
-				return
-			}
+		if s.isBulk(n) {
+			n = min(n, q.bulk.limit/4)
 		}
-		streams.pop()
 		switch {
 		case n == 0 && !newRing:
 			s.inDataLine = false
 			continue
-		case n < s.chunkLen() && s.gathers() && !s.ledger.Closing():
-			streams.push(s)
+		case n < s.chunkLen() && s.gathers() && !s.ledger.Closing(), s.isBulk(n) && !q.bulk.maySend(n):
+			q.withData.push(s)
 			waiting++
 			continue
 		case n == 0:
@@ -177,7 +178,7 @@ func (l *Link) pushQueue(streams *queue[*Stream], most int) {
 			l.pushData(s, whole(p), memory)
 		}
 		waiting = 0
-		q.enqueue(s)
+		q.withData.push(s)
 	}
 }
 
@@ -200,7 +201,9 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	if memory != nil {
 		q.unsignaledBytes += g.n
 	}
-	q.bulk.posted += uint64(g.n)
+	if s.isBulk(g.n) {
+		q.bulk.posted += uint64(g.n)
+	}
 	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
 	// Signal before anything could wait: for a slot, for staging memory or a buffer, be it
 	// one whose own bytes have been sent and that is held by chunks before it,
@@ -210,6 +213,10 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
 		q.unsignaledBytes >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed
 	s.sentSinceReceive++
+	if acked := l.ledger.Acknowledged().Data; s.acked != acked {
+		s.acked, s.sentSinceAck = acked, 0
+	}
+	s.sentSinceAck++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
 	wr := l.push(signaled)

@@ -30,8 +30,7 @@ type sendQueue struct {
 // waiting is which streams wait for something of the send queue. outbox has whether a
 // stream is in a line.
 type waiting struct {
-	conversing   queue[*Stream] // with data to send, that are in a conversation
-	streaming    queue[*Stream] // with data to send, others
+	withData     queue[*Stream] // with data to send
 	withRecords  queue[*Stream] // with records to send
 	stagingLine  queue[*Stream] // whose Writes wait for staging memory, or have
 	awaitingEnds []*Stream      // whose Close waits for the completion of its end
@@ -102,15 +101,6 @@ type postTimes struct {
 
 // slow reports whether the device is.
 func (p *postTimes) slow() bool { return p.timed == timedPosts && p.best > slowPost }
-
-// enqueue puts a stream with data to send into the line for it.
-func (q *sendQueue) enqueue(s *Stream) {
-	if s.conversing() {
-		q.conversing.push(s)
-	} else {
-		q.streaming.push(s)
-	}
-}
 
 // stuck reports whether a Write waits for staging memory, and nothing under way will free any,
 // because none of it is signaled. A chunk is free when the last message with its bytes has

@@ -19,6 +19,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // spreading runs a test with a process that may have four links to an echo server.
@@ -355,7 +356,7 @@ func TestAThousandGoroutinesDialOverSeveralLinks(t *testing.T) {
 	for name, f := range fabrics {
 		t.Run(name, func(t *testing.T) {
 			cfg := limitedTo(budget.Unlimited) // of its own, for its links end after the test
-			cfg.Addresses = new(Addresses)
+			cfg.Addresses, cfg.Handshake = new(Addresses), hang.After
 			l := serveEcho(t, f, cfg)
 			defer l.Close()
 			p := &dialingProcess{n: f, to: l.Addr(), cfg: cfg, links: 4}

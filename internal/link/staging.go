@@ -108,7 +108,7 @@ func (l *Link) touchStagingLine() {
 	for taken := 0; q.stagingLine.len() > 0; {
 		s := q.stagingLine.front()
 		if s.line == inLine {
-			if s.stagingRoom() <= taken {
+			if s.stagingRoom(worthwhile) <= taken {
 				return
 			}
 			s.line = leftLine
@@ -153,11 +153,11 @@ func (s *Stream) leaveStagingLine() {
 	l.wakeStagingLine()
 }
 
-// stagingRoom is how much of the staging memory the stream may take now. On a link
-// that others share bulk leaves a little to conversations. Called with mu held.
-func (s *Stream) stagingRoom() int {
+// stagingRoom is how much of the staging memory the stream may take now for n bytes. On a
+// link that others share bulk leaves a little to what is none. Called with mu held.
+func (s *Stream) stagingRoom(n int) int {
 	r := s.link.send.staging.ring
-	if s.conversing() || !s.link.cfg.Shared {
+	if !s.isBulk(n) || !s.link.cfg.Shared {
 		return r.Free()
 	}
 	return max(r.Free()-r.Size()/16, 0)

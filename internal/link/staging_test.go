@@ -248,7 +248,7 @@ func TestStagingMemoryThatNothingUnderWayWouldFreeIsFreed(t *testing.T) {
 
 				c.link.mu.Lock()
 				other.sentSinceReceive = burst // so it leaves some to conversations
-				require.Zero(t, other.stagingRoom())
+				require.Zero(t, other.stagingRoom(worthwhile))
 				require.Equal(t, 1, c.link.send.slots.Unsignaled())
 				c.link.mu.Unlock()
 				written := make(chan error, 1)

@@ -54,7 +54,7 @@ type outbox struct {
 	next wire.RingPlace // what the peer offers
 
 	pending      chain
-	inDataLine   bool        // in link.send.conversing or link.send.streaming
+	inDataLine   bool        // in link.send.withData
 	inRecordLine bool        // in link.send.withRecords
 	line         placeInLine // in link.send.stagingLine
 
@@ -66,6 +66,10 @@ type outbox struct {
 	// the send queue is most likely idle. A hint; slots are freed by their
 	// completions alone.
 	sentSinceReceive int
+
+	// sentSinceAck is how many messages have left since the peer had acknowledged
+	// acked of the link's.
+	sentSinceAck, acked uint64
 
 	end uint64 // work requests that complete with FIN or RESET; 0: neither is sent
 }
@@ -96,8 +100,9 @@ type waiters struct {
 type afterClose struct {
 	unread        bool        // Close has dropped bytes
 	late          bool        // the peer has answered with RESET what came after its Close
-	timer         *time.Timer // of patienceTick
-	deferredSince time.Time   // when the RESET was first put off: see outOfReach; zero: it has not been
+	told          uint64      // record SENDs that the peer has received with FIN or RESET; 0: neither is sent
+	timer         *time.Timer // of patienceTick, then of answerTick
+	deferredSince time.Time   // when the RESET was first put off: see outOfReach; zero: it has not been; then when it was due
 }
 
 // Link is the link that carries the stream.

@@ -150,7 +150,7 @@ func (l *Link) rewatch() {
 	if wary {
 		l.watch.wary--
 	}
-	if wary || l.watch.parked > 0 || l.send.conversing.len() > 0 || l.send.streaming.len() > 0 || l.send.withRecords.len() > 0 || len(l.send.awaitingEnds) > 0 || !l.polls() {
+	if wary || l.watch.parked > 0 || l.send.withData.len() > 0 || l.send.withRecords.len() > 0 || len(l.send.awaitingEnds) > 0 || !l.polls() {
 		l.watchNow()
 	} else {
 		l.watchLater()

@@ -80,7 +80,7 @@ func (s *Stream) accept(g gather) (int, error) {
 		l.wakeStagingLine()
 		return n, nil
 	}
-	if n = min(n, s.stagingRoom()); n == 0 {
+	if n = min(n, s.stagingRoom(n)); n == 0 {
 		s.joinStagingLine()
 		return 0, nil
 	}

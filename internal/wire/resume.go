@@ -33,8 +33,8 @@ const (
 )
 
 // answerRoom is how many bytes the connection manager carries in an answer, less those
-// that describe the mailbox.
-const answerRoom = 184
+// that describe the path's MTU and the mailbox.
+const answerRoom = 183
 
 // AppendRequest appends r to the private data of a request, which has room for one of the
 // other cards: the first with an IPv4 address.
@@ -164,7 +164,7 @@ func (r Resumption) Append(b []byte, s Seal) []byte {
 }
 
 // resumptions is a bit that is set in resumptions, and in no hello, so that neither is
-// taken for the other.
+// taken for the other: it cannot become a feature.
 const resumptions = 1 << 15
 
 // mac is the message authentication code that follows the body of a resumption.
@@ -178,7 +178,10 @@ func (s Seal) mac(body []byte) []byte {
 	return h.Sum(nil)[:macSize]
 }
 
-var errNoResumption = errors.New("the private data are not about a link to be taken up again")
+var (
+	errResumption   = errors.New("the private data are about a link to be taken up again")
+	errNoResumption = errors.New("the private data are not about a link to be taken up again")
+)
 
 // DecodeResumption decodes private data, which may be padded. Until Seal.Fits has
 // returned true, anyone may have sent them.
@@ -212,7 +215,7 @@ func (s Seal) Fits(b []byte) bool {
 // are needed, each answered by one of the peer's.
 type Keys struct {
 	Received Header // messages of the peer's since the link began; the same in each SEND
-	More     bool   // further regions follow in the next SEND
+	More     bool   // further regions follow in the next SEND; this one is full
 	Regions  []Region
 }
 
@@ -250,7 +253,8 @@ func (k Keys) Append(b []byte) []byte {
 
 // DecodeKeys decodes a SEND with keys.
 func DecodeKeys(b []byte) (Keys, error) {
-	if len(b) < keysSize || b[HeaderSize] > 1 || len(b) != keysSize+regionSize*int(b[HeaderSize+1]) {
+	if len(b) < keysSize || b[HeaderSize] > 1 || len(b) != keysSize+regionSize*int(b[HeaderSize+1]) ||
+		b[HeaderSize] == 1 && len(b) < keysSize+regionSize*MaxRegions {
 		return Keys{}, fmt.Errorf("keys in a message of %d bytes", len(b))
 	}
 	k := Keys{Received: Header{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, More: b[HeaderSize] == 1}

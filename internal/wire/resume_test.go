@@ -151,6 +151,10 @@ func TestKeysComeBack(t *testing.T) {
 	}
 	_, err := DecodeKeys(append(make([]byte, HeaderSize), 2, 0))
 	require.Error(t, err)
+	for n := range MaxRegions {
+		_, err := DecodeKeys(Keys{More: true, Regions: full.Regions[:n]}.Append(nil))
+		require.Error(t, err, "%d regions, and more", n)
+	}
 }
 
 func TestRegionsKnowTheKeyOfARing(t *testing.T) {

@@ -70,13 +70,13 @@ type Hello struct {
 	Receives int // posted for data messages; divisible by 4
 }
 
-var errNotRingnet = errors.New("the peer does not speak ringnet")
+var errNotRingnet = errors.New("the private data are not ringnet's")
 
-// VersionError reports a peer that speaks another version of the protocol.
+// VersionError reports a peer that speaks another version of the protocol. Both sides read it.
 type VersionError struct{ Peer uint16 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the peer speaks version %d of the ringnet protocol, this side version %d", e.Peer, Version)
+	return fmt.Sprintf("version %d of the ringnet protocol was offered, and the side that refuses it speaks version %d", e.Peer, Version)
 }
 
 // Append appends the encoded hello to b.
@@ -96,6 +96,10 @@ func DecodeHello(b []byte) (Hello, Record, error) {
 	if len(b) < HelloSize+RecordSize {
 		return Hello{}, Record{}, fmt.Errorf("handshake of %d bytes, want %d", len(b), HelloSize+RecordSize)
 	}
+	features := binary.BigEndian.Uint16(b[6:])
+	if features&resumptions != 0 {
+		return Hello{}, Record{}, errResumption
+	}
 	receives := binary.BigEndian.Uint32(b[8:])
 	if receives < MinReceives || receives > MaxReceives || receives%4 != 0 {
 		return Hello{}, Record{}, fmt.Errorf("%d receives, want a multiple of 4 from %d to %d", receives, MinReceives, MaxReceives)
@@ -104,7 +108,7 @@ func DecodeHello(b []byte) (Hello, Record, error) {
 	if err != nil {
 		return Hello{}, Record{}, err
 	}
-	return Hello{Features: Features(binary.BigEndian.Uint16(b[6:])), Receives: int(receives)}, r, nil
+	return Hello{Features: Features(features), Receives: int(receives)}, r, nil
 }
 
 // AppendProof appends the port that a hello with the feature Proof names to that hello

@@ -21,7 +21,7 @@ func (g greeting) encoded() []byte { return append(g.hello.Append(nil), encoded(
 var greetings = []greeting{
 	{Hello{Receives: 64}, Record{Type: OpenRecord, Ring: RingPlace{Addr: 0x7f3a_1000_0000, RKey: 0x1a2b, Size: 64 << 10}}},
 	{
-		Hello{Features: math.MaxUint16, Receives: MaxReceives},
+		Hello{Features: math.MaxUint16 &^ resumptions, Receives: MaxReceives},
 		Record{Type: OpenRecord, Stream: MaxStreams - 1, Ring: RingPlace{Addr: math.MaxUint64, RKey: math.MaxUint32, Size: MaxRing}, Port: math.MaxUint16},
 	},
 	{Hello{Receives: MinReceives}, Record{Type: AcceptRecord, Ring: RingPlace{Size: MinRing}}},
@@ -60,7 +60,7 @@ func TestBadHelloIsRefusedWithTheReason(t *testing.T) {
 	}
 	receives := func(n uint32) []byte { return change(8, binary.BigEndian.AppendUint32(nil, n)...) }
 	const (
-		other = "the peer does not speak ringnet"
+		other = "the private data are not ringnet's"
 		count = ", want a multiple of 4 from 4 to 65536"
 	)
 	for _, c := range []struct {
@@ -72,9 +72,9 @@ func TestBadHelloIsRefusedWithTheReason(t *testing.T) {
 		{"a few bytes", good[:7], other},
 		{"zeros", make([]byte, 56), other},
 		{"another magic", change(3, 'X'), other},
-		{"another version", change(4, 2, 0), "the peer speaks version 512 of the ringnet protocol, this side version 2"},
-		{"version 0", change(4, 0, 0), "the peer speaks version 0 of the ringnet protocol, this side version 2"},
-		{"version and length", change(4, 0, 1)[:8], "the peer speaks version 1 of the ringnet protocol, this side version 2"},
+		{"another version", change(4, 2, 0), "version 512 of the ringnet protocol was offered, and the side that refuses it speaks version 2"},
+		{"version 0", change(4, 0, 0), "version 0 of the ringnet protocol was offered, and the side that refuses it speaks version 2"},
+		{"version and length", change(4, 0, 1)[:8], "version 1 of the ringnet protocol was offered, and the side that refuses it speaks version 2"},
 		{"only a header", good[:8], "handshake of 8 bytes, want 36"},
 		{"no record", good[:12], "handshake of 12 bytes, want 36"},
 		{"a byte missing", good[:35], "handshake of 35 bytes, want 36"},
