@@ -26,8 +26,8 @@ import (
 //   - [rconn.Addr.AddrPort]: the same as a netip.AddrPort, as addresses of package net
 //     return it.
 //
-// A connection of "auto" that TCP carries has addresses of type *net.TCPAddr, which has the
-// same three methods.
+// An [AutoConn] and an [AutoListener] have addresses of type *net.TCPAddr, which has the same
+// three methods.
 type Addr = rconn.Addr
 
 // network is a network that Dial and Listen know.

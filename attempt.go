@@ -53,7 +53,7 @@ func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 	defer cancel() // ends the dial of the proof; a connection that it has made goes on
 	a.ctx = ctx
 	if c := a.dialBetter(ctx); c != nil {
-		return &AutoConn{c, a.passedOver(c.LocalAddr().Network(), nil)}, nil
+		return newAutoConn(c, a.passedOver(c.Carrier(), nil)), nil
 	}
 	if !a.fallBack {
 		return nil, a.withoutTCP(ctx)
@@ -65,7 +65,7 @@ func (a *attempt) dial(ctx context.Context) (*AutoConn, error) {
 	}
 	reasons := a.passedOver("tcp", errLost)
 	a.remember(reasons)
-	return &AutoConn{newTCPConn(tcp, a.Trace, true), reasons}, nil
+	return newAutoConn(newTCPConn(tcp, a.Trace, true), reasons), nil
 }
 
 // withoutTCP closes the TCP connection of the proof, and returns why none of the better

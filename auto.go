@@ -5,26 +5,43 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/copying"
 )
 
 // AutoConn is a connection of the network "auto": Dial and Accept return an *AutoConn there.
-// LocalAddr().Network() tells which network carries it: "shm", "rdma" or "tcp".
+// So does Dial where [Dialer].ForTCP stands for "tcp", whatever network that is.
 //
-// Besides the methods below it has all methods of net.Conn, and CloseRead, CloseWrite and
-// SetLinger. They do what [Conn] documents or, over TCP, what a *net.TCPConn does. SetNoDelay,
-// SetKeepAlive, SetKeepAlivePeriod, SetKeepAliveConfig, SetReadBuffer and SetWriteBuffer act
-// on TCP, and do nothing over shm and rdma. For other methods of *Conn, such as Peek, assert
-// the type of what NetConn returns.
+// It has all methods of a *net.TCPConn, and where TCP carries it they do the same. Over shm and
+// rdma they do what [Conn] documents: SetNoDelay, SetKeepAlive, SetKeepAlivePeriod,
+// SetKeepAliveConfig, SetReadBuffer and SetWriteBuffer do nothing there, File fails, and
+// SyscallConn serves to ask whether the connection is alive: see [rconn.Conn.SyscallConn]. For
+// other methods of *Conn, such as Peek, assert the type of what NetConn returns.
 //
 // Its methods may be called by several goroutines at once. Errors are those of the connection
 // that carries it: *net.OpError, or a bare io.EOF.
 type AutoConn struct {
 	stream
-	passedOver []Reason
+	local, remote net.Addr // *net.TCPAddr
+	passedOver    []Reason
+}
+
+var _ syscall.Conn = (*AutoConn)(nil)
+
+func newAutoConn(s stream, passedOver []Reason) *AutoConn {
+	return &AutoConn{s, tcpAddr(s.LocalAddr()), tcpAddr(s.RemoteAddr()), passedOver}
+}
+
+// tcpAddr returns an address as one of package net.
+func tcpAddr(a net.Addr) net.Addr {
+	if a, ok := a.(Addr); ok {
+		return net.TCPAddrFromAddrPort(a.AddrPort())
+	}
+	return a
 }
 
 // stream has the methods that *Conn and *tcpConn have in common.
@@ -42,7 +59,41 @@ type stream interface {
 	SetReadBuffer(bytes int) error
 	SetWriteBuffer(bytes int) error
 	WriteBuffers(bufs *net.Buffers) (int64, error)
+	SyscallConn() (syscall.RawConn, error)
 	Stats() Stats
+	Carrier() string
+}
+
+// Carrier returns the name of the network that carries c: "shm", "rdma" or "tcp".
+func (c *AutoConn) Carrier() string { return c.stream.Carrier() }
+
+// LocalAddr returns the address of this end: a *net.TCPAddr, whatever network carries c, for
+// programs look into it for the IP address, and take another type for no address at all.
+func (c *AutoConn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr returns the address of the other end: a *net.TCPAddr, as LocalAddr does.
+func (c *AutoConn) RemoteAddr() net.Addr { return c.remote }
+
+// SyscallConn implements syscall.Conn. Over TCP it is that of the *net.TCPConn; [Stats] and
+// [Totals] do not count what a program reads or writes by it. Over shm and rdma see
+// [rconn.Conn.SyscallConn].
+func (c *AutoConn) SyscallConn() (syscall.RawConn, error) { return c.stream.SyscallConn() }
+
+// File returns a copy of the descriptor of a connection over TCP, as that of a *net.TCPConn does.
+// Over shm and rdma there is none: the error is errors.ErrUnsupported.
+func (c *AutoConn) File() (*os.File, error) {
+	if tcp, ok := c.stream.(*tcpConn); ok {
+		return tcp.File()
+	}
+	return nil, opError("file", c.Carrier(), c.stream.LocalAddr(), c.stream.RemoteAddr(), errors.ErrUnsupported)
+}
+
+// MultipathTCP reports whether Multipath TCP carries c.
+func (c *AutoConn) MultipathTCP() (bool, error) {
+	if tcp, ok := c.stream.(*tcpConn); ok {
+		return tcp.MultipathTCP()
+	}
+	return false, nil
 }
 
 // NetConn returns the connection that carries c: a *[Conn] or a *net.TCPConn. c still owns it.

@@ -145,9 +145,9 @@ func (l *AutoListener) Accept() (net.Conn, error) {
 	}
 	c := a.conn
 	passedOver := l.PassedOver()
-	l.count(c.LocalAddr().Network(), len(passedOver) < len(betterThanTCP))
+	l.count(c.Carrier(), len(passedOver) < len(betterThanTCP))
 	l.trace.accepted(c)
-	return &AutoConn{c, passedOver}, nil
+	return newAutoConn(c, passedOver), nil
 }
 
 // count counts a connection that Accept returns. offered reports whether the listener offers a
@@ -177,9 +177,9 @@ func (l *AutoListener) Stats() map[string]ListenerStats {
 	return stats
 }
 
-// Addr returns the address that the listener listens at: an [Addr] of the network "auto",
-// with the port in use.
-func (l *AutoListener) Addr() net.Addr { return l.addr }
+// Addr returns the address that the listener listens at, with the port in use: the
+// *net.TCPAddr of its TCP listener.
+func (l *AutoListener) Addr() net.Addr { return l.tcp.Addr() }
 
 // PassedOver returns why the listener does not offer a network that is better than TCP, or
 // has stopped offering it: a reason for each such network, the best network first.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -32,6 +33,7 @@ type ends struct{ remote, local netip.AddrPort }
 
 // claim is the claim of one link to the TCP connection that its request has named.
 type claim struct {
+	owns func() bool   // reports, once there is that connection, whether it may be the dialer's
 	met  chan struct{} // closed when conn is set
 	conn *net.TCPConn
 	late *time.Timer // calls end, when the link is not confirmed in time
@@ -60,7 +62,12 @@ func (cs *claims) accept(ctx context.Context, ep fabric.Endpoint, cfg link.Confi
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	key := ends{netip.AddrPortFrom(ep.RemoteAddr().Addr(), port), ep.LocalAddr()}
-	c, refusal := cs.add(key, cancel)
+	owns, err := ownership(ep, key)
+	if err != nil {
+		_ = ep.Close()
+		return nil, nil, err
+	}
+	c, refusal := cs.add(key, owns, cancel)
 	if c == nil {
 		_ = ep.Reject(refusal.Append(nil))
 		_ = ep.Close()
@@ -81,8 +88,20 @@ func (cs *claims) accept(ctx context.Context, ep fabric.Endpoint, cfg link.Confi
 	return l, s, nil
 }
 
+// ownership returns the field owns of a claim. A dialer on the same host states its address and
+// port, so one of another user could name a stranger's TCP connection: the kernel has to say that
+// the connection is its user's. Over rdma nobody can be asked.
+func ownership(ep fabric.Endpoint, key ends) (func() bool, error) {
+	neighbor, ok := fabric.Unwrap(ep).(fabric.Neighbor)
+	if !ok {
+		return func() bool { return true }, nil
+	}
+	uid, err := neighbor.PeerUser()
+	return func() bool { return shm.OwnsTCP(uid, key.remote, key.local) }, err
+}
+
 // add adds a claim, or returns what to tell the dialer. end is to end the handshake.
-func (cs *claims) add(key ends, end func()) (*claim, wire.Reject) {
+func (cs *claims) add(key ends, owns func() bool, end func()) (*claim, wire.Reject) {
 	if cs == nil {
 		return nil, errNoClaims
 	}
@@ -91,7 +110,7 @@ func (cs *claims) add(key ends, end func()) (*claim, wire.Reject) {
 	if cs.open[key] != nil {
 		return nil, errClaimed
 	}
-	c := &claim{met: make(chan struct{}), end: end}
+	c := &claim{owns: owns, met: make(chan struct{}), end: end}
 	cs.open[key] = c
 	select {
 	case cs.added <- struct{}{}:
@@ -114,7 +133,7 @@ func (cs *claims) meet(conn *net.TCPConn) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.open[key]
-	if c == nil || c.conn != nil {
+	if c == nil || c.conn != nil || !c.owns() {
 		return false
 	}
 	c.conn = conn

@@ -26,7 +26,8 @@ import (
 //   - [rconn.Conn.CloseWrite], [rconn.Conn.CloseRead]: end one direction.
 //   - [rconn.Conn.SetDeadline], [rconn.Conn.SetReadDeadline], [rconn.Conn.SetWriteDeadline]: as
 //     in package net.
-//   - [rconn.Conn.LocalAddr], [rconn.Conn.RemoteAddr]: an [Addr].
+//   - [rconn.Conn.LocalAddr], [rconn.Conn.RemoteAddr], [rconn.Conn.Carrier]: an [Addr], and its
+//     network.
 //   - [rconn.Conn.WriteBuffers]: writes several slices as one Write.
 //   - [rconn.Conn.ReadFrom], [rconn.Conn.WriteTo]: what io.Copy calls. With a regular file they
 //     copy the bytes once less.
@@ -40,6 +41,8 @@ import (
 //     [rconn.Conn.SetKeepAliveConfig], [rconn.Conn.SetReadBuffer], [rconn.Conn.SetWriteBuffer]:
 //     exist because programs call them on a *net.TCPConn. They change nothing, and return nil
 //     while the connection is open. Config has the settings.
+//   - [rconn.Conn.SyscallConn]: for programs that ask the socket of an idle connection whether it
+//     is alive.
 //
 // All methods may be called by several goroutines at once. The bytes of concurrent Writes do
 // not mix, and concurrent Reads get different bytes. Read and Write do not keep the slice that
@@ -172,8 +175,8 @@ type Dialer struct {
 	Require []string
 
 	// ForTCP names the network to dial when the caller asks for "tcp", as most libraries
-	// do: "auto", "rdma" or "shm". "tcp4" and "tcp6" mean that network with the same
-	// digit. Networks of package net other than TCP, such as "unix" and "udp", are then
+	// do: "auto", "rdma" or "shm". The connection is an *[AutoConn], whose addresses are
+	// those of package net. "tcp4" and "tcp6" mean that network with the same digit. Networks of package net other than TCP, such as "unix" and "udp", are then
 	// dialed by package net with the options in TCP, and return its connections and
 	// errors. If ForTCP is empty, all of these networks are unknown.
 	ForTCP string
@@ -189,7 +192,7 @@ type Dialer struct {
 // Dial connects to an address on the named network:
 //
 //   - auto, auto4, auto6: the net.Conn is an *[AutoConn].
-//   - rdma, rdma4, rdma6, shm: it is a *[Conn].
+//   - rdma, rdma4, rdma6, shm: it is a *[Conn], or an *AutoConn for [Dialer].ForTCP.
 //   - rdma-udp, rdma-udp4, rdma-udp6, shm-udp: it is a *[PacketConn], and nothing is sent yet.
 //
 // The address has the form "host:port", as for net.Dial. The host is a name or an IP address,
@@ -221,7 +224,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	began := time.Now()
-	network, ours := d.choose(network)
+	asked := network
+	network, ours := d.choose(asked)
 	if !ours {
 		return d.dialOther(ctx, network, address)
 	}
@@ -239,6 +243,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	}
 	if err != nil {
 		c, err = nil, opError("dial", network, d.LocalAddr, addr, contextError(err))
+	} else if one, ok := c.(*Conn); ok && network != asked {
+		c = newAutoConn(one, nil)
 	}
 	d.Trace.dialed(network, address, time.Since(began), c, err)
 	return c, err

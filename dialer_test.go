@@ -16,11 +16,12 @@ func TestForTCPDialsItsNetworkInsteadOfTCP(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	d := &Dialer{ForTCP: "sim"}
-	for _, network := range []string{"tcp", "tcp4", "sim"} {
+	for network, conn := range map[string]net.Conn{"tcp": &AutoConn{}, "tcp4": &AutoConn{}, "sim": &Conn{}} {
 		c, err := d.DialContext(t.Context(), network, l.Addr().String())
 		require.NoError(t, err)
 		defer c.Close()
-		require.IsType(t, &Conn{}, c)
+		require.IsType(t, conn, c)
+		require.Equal(t, "sim", carrierOf(c))
 	}
 	_, err = d.Dial("tcp6", l.Addr().String())
 	require.ErrorContains(t, err, "no suitable address")

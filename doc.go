@@ -30,7 +30,7 @@
 //	shm-udp    shared memory, between processes of this host
 //
 // Addresses are host:port, with names of hosts and services as in package net. The network that
-// carries a connection is LocalAddr().Network(). Dial and Accept return
+// carries a connection is what its method Carrier returns. Dial and Accept return
 //
 //   - a *[Conn] on rdma and shm,
 //   - an *[AutoConn] on auto, which wraps a *Conn or, over TCP, a *net.TCPConn,
@@ -89,8 +89,9 @@
 //
 // shm connects two processes of one host, or one process with itself, on Linux and within one
 // network namespace. Addresses are IP addresses of this host; ports are separate from those of
-// TCP. Both processes must run as the same user, or the listener as root. [Dialer].TrustUser and
-// [ListenConfig].TrustUser admit other users.
+// TCP. Both processes must run as the same user. Otherwise the listener has to trust the dialer's
+// user, by [ListenConfig].TrustUser, and the dialer the listener's, by [Dialer].TrustUser, unless
+// that is root.
 //
 // # Datagrams
 //

@@ -173,7 +173,7 @@ func ExampleAutoConn_PassedOver() {
 		log.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Println("carried by", conn.LocalAddr().Network())
+	fmt.Println("carried by", conn.(*ringnet.AutoConn).Carrier())
 	for _, reason := range conn.(*ringnet.AutoConn).PassedOver() {
 		fmt.Printf("not by %s: %s (%v)\n", reason.Network, reason.Code, reason.Err)
 	}

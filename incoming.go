@@ -131,9 +131,6 @@ func (in *incoming) await(made *link.Link) {
 	}
 	l.empty[in] = made
 	go made.OnEnd(in.over)
-	if l.closed {
-		l.endEmpty()
-	}
 }
 
 // over is called when the link takes no more connections.

@@ -234,12 +234,11 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 func (l *Listener) SetDeadline(t time.Time) error { return l.setDeadline(t) }
 
 // Close stops listening. It resets the connections that Accept has not returned; those
-// that it has returned go on. A second Close returns net.ErrClosed.
+// that it has returned go on, and their links end with the last of them. A second Close returns net.ErrClosed.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	wasClosed := l.closed
 	l.closed = true
-	l.endEmpty()
 	l.mu.Unlock()
 	if wasClosed {
 		return l.opError("close", net.ErrClosed)
@@ -248,6 +247,7 @@ func (l *Listener) Close() error {
 	err := l.opError("close", l.listener.Close())
 	l.deadline.Set(time.Time{})
 	l.ended.Wait()
+	link.Retire(func(a link.Acceptor) bool { return a.(*incoming).listener == l })
 	for {
 		select {
 		case w := <-l.accepted:

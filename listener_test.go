@@ -1,6 +1,7 @@
 package ringnet
 
 import (
+	"context"
 	"errors"
 	"math"
 	"net"
@@ -17,15 +18,12 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
-		limit := time.Second // enough to be refused once, on a busy machine, too
-		if h.network == "rdma" {
-			limit = 3 * time.Second // an emulated device takes its time to be refused
-		}
 		for name, bounded := range map[string]struct {
 			by ListenConfig
 			d  Dialer
@@ -41,8 +39,7 @@ func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 				require.NoError(t, err, name)
 				defer c.Close()
 			}
-			d.Timeout = limit
-			_, err := d.Dial(h.network, l.Addr().String())
+			_, err := d.DialContext(timeoutWhen(t, l.hasRefused(2)), h.network, l.Addr().String())
 			requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ECONNREFUSED)
 			require.ErrorContains(t, err, "backlog is full", name)
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
@@ -54,6 +51,42 @@ func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 			defer c.Close()
 		}
 	})
+}
+
+// hasRefused returns a function that reports whether so many requests more have been refused
+// for want of room. The first refusal is known to a dialer that has been refused twice.
+func (l *Listener) hasRefused(more uint64) func() bool {
+	before := l.Stats().Failed[ReasonFull]
+	return func() bool { return l.Stats().Failed[ReasonFull] >= before+more }
+}
+
+// timeoutWhen returns a context whose time is over when something has happened.
+func timeoutWhen(t *testing.T, happened func() bool) context.Context {
+	ctx := passing{t.Context(), make(chan struct{})}
+	go func() {
+		for !happened() && t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		close(ctx.over)
+	}()
+	return ctx
+}
+
+type passing struct {
+	context.Context
+	over chan struct{} // closed when the time is over
+}
+
+func (p passing) Deadline() (time.Time, bool) { return time.Now().Add(hang.After), true }
+func (p passing) Done() <-chan struct{}       { return p.over }
+
+func (p passing) Err() error {
+	select {
+	case <-p.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }
 
 // dedicated gives each connection a link of its own.
@@ -74,9 +107,7 @@ func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 	}
 	dial(greedy)
-	again := greedy
-	again.Timeout = 300 * time.Millisecond
-	_, err = again.Dial("shm", l.Addr().String())
+	_, err = greedy.DialContext(timeoutWhen(t, l.(*Listener).hasRefused(2)), "shm", l.Addr().String())
 	require.ErrorContains(t, err, "backlog is full")
 	dial(Dialer{Config: dedicated})
 	s, err := l.Accept()

@@ -1,11 +1,16 @@
 package ringnet
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric/sim"
@@ -86,7 +91,7 @@ func TestAutoWritesBuffersOverEachCarrier(t *testing.T) {
 			}
 			l := listenAuto(t, "127.0.0.1:0")
 			c := dialAuto(t, Dialer{}, l.Addr().String())
-			require.Equal(t, carrier, c.LocalAddr().Network())
+			require.Equal(t, carrier, carrierOf(c))
 			server, err := l.Accept()
 			require.NoError(t, err)
 			defer server.Close()
@@ -102,4 +107,127 @@ func TestAutoWritesBuffersOverEachCarrier(t *testing.T) {
 			require.Equal(t, "header and body", string(got))
 		})
 	}
+}
+
+// Every method of a *net.TCPConn is one of auto's connections, whatever carries them: programs
+// look for them by type assertions.
+func TestAutoHasEveryMethodOfATCPConn(t *testing.T) {
+	tcp, auto := reflect.TypeFor[*net.TCPConn](), reflect.TypeFor[*AutoConn]()
+	for i := range tcp.NumMethod() {
+		m := tcp.Method(i)
+		own, ok := auto.MethodByName(m.Name)
+		if assert.True(t, ok, m.Name) {
+			for i := range m.Type.NumIn() - 1 {
+				assert.Equal(t, m.Type.In(i+1), own.Type.In(i+1), m.Name)
+			}
+			for i := range m.Type.NumOut() {
+				assert.Equal(t, m.Type.Out(i), own.Type.Out(i), m.Name)
+			}
+		}
+	}
+}
+
+// Programs look into an address for the IP, by a type assertion; whom they cannot tell they
+// let in. So addresses of auto, and of what is dialed in place of "tcp", have the type that they
+// want, whatever network carries the connection.
+func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
+	for _, carrier := range []string{"shm", "tcp"} {
+		t.Run(carrier, func(t *testing.T) {
+			if carrier == "tcp" {
+				better(t, nil, nil)
+			} else {
+				better(t, sim.New(sim.Link{}), nil)
+				delayTCP(t, time.Hour)
+			}
+			l := listenAuto(t, "127.0.0.1:0")
+			require.IsType(t, &net.TCPAddr{}, l.Addr())
+			c := dialAuto(t, Dialer{}, l.Addr().String())
+			s, err := l.Accept()
+			require.NoError(t, err)
+			defer s.Close()
+			require.Equal(t, carrier, carrierOf(s))
+			requireTCPAddresses(t, c, s, l.Addr())
+		})
+	}
+	t.Run("ForTCP", func(t *testing.T) {
+		better(t, sim.New(sim.Link{}), nil)
+		l, err := Listen("shm", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		c, err := (&Dialer{ForTCP: "shm"}).Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		require.Equal(t, "shm", carrierOf(c))
+		require.Empty(t, c.(*AutoConn).PassedOver())
+		s, err := l.Accept()
+		require.NoError(t, err)
+		defer s.Close()
+		require.Equal(t, "shm", s.LocalAddr().Network(), "asked for by its name")
+		requireTCPAddresses(t, c, s, l.Addr())
+	})
+}
+
+// requireTCPAddresses requires that c, which has connected to a listener's address, has addresses
+// of package net, which are those that its other end has.
+func requireTCPAddresses(t *testing.T, c, s net.Conn, at net.Addr) {
+	t.Helper()
+	require.IsType(t, &net.TCPAddr{}, c.LocalAddr())
+	require.IsType(t, &net.TCPAddr{}, c.RemoteAddr())
+	require.Equal(t, at.String(), c.RemoteAddr().String())
+	require.Equal(t, s.RemoteAddr().String(), c.LocalAddr().String())
+	require.Equal(t, "127.0.0.1", c.LocalAddr().(*net.TCPAddr).IP.String())
+}
+
+func TestAutoHasTheDescriptorOfTheTCPConnectionThatCarriesIt(t *testing.T) {
+	better(t, nil, nil)
+	c := dialAuto(t, Dialer{}, listenTCP(t, "127.0.0.1:0").Addr().String())
+	raw, err := c.SyscallConn()
+	require.NoError(t, err)
+	called := false
+	require.NoError(t, raw.Control(func(uintptr) { called = true }))
+	require.True(t, called)
+	f, err := c.File()
+	require.NoError(t, err)
+	defer f.Close()
+	same, err := net.FileConn(f)
+	require.NoError(t, err)
+	defer same.Close()
+	require.Equal(t, c.LocalAddr(), same.LocalAddr())
+
+	better(t, sim.New(sim.Link{}), nil)
+	delayTCP(t, time.Hour)
+	c = dialAuto(t, Dialer{}, listenAuto(t, "127.0.0.1:0").Addr().String())
+	require.Equal(t, "shm", c.Carrier())
+	_, err = c.File()
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.IsType(t, &net.OpError{}, err)
+	multipath, err := c.MultipathTCP()
+	require.NoError(t, err)
+	require.False(t, multipath)
+}
+
+// Package os looks for a socket behind what it copies to and from, and would move bytes that
+// Stats does not see.
+func TestAutoCountsWhatIsCopiedToAndFromFiles(t *testing.T) {
+	better(t, nil, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	c := dialAuto(t, Dialer{}, l.Addr().String())
+	s, err := l.Accept()
+	require.NoError(t, err)
+	defer s.Close()
+	const total = 100_000
+	from := filepath.Join(t.TempDir(), "from")
+	require.NoError(t, os.WriteFile(from, make([]byte, total), 0o600))
+	source, err := os.Open(from)
+	require.NoError(t, err)
+	defer source.Close()
+	to, err := os.Create(filepath.Join(t.TempDir(), "to"))
+	require.NoError(t, err)
+	defer to.Close()
+	_, err = io.Copy(c, source)
+	require.NoError(t, err)
+	_, err = io.CopyN(to, s, total)
+	require.NoError(t, err)
+	require.EqualValues(t, total, c.Stats().BytesWritten)
+	require.EqualValues(t, total, s.(*AutoConn).Stats().BytesReceived)
 }

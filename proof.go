@@ -24,7 +24,7 @@ var proofWithin = 250 * time.Millisecond
 
 // connectWithin is how long a link whose request has been answered waits for TCP to connect.
 // One SYN may be lost in that time, which TCP repeats after a second (RFC 6298).
-const connectWithin = 1500 * time.Millisecond
+var connectWithin = 1500 * time.Millisecond
 
 // Why a link is not taken although a listener has answered.
 var (

@@ -41,7 +41,7 @@ const (
 	ReasonMemory       ReasonCode = "memory"        // the limit of SetMemoryLimit, or the machine's memory, is used up
 	ReasonInUse        ReasonCode = "in-use"        // another socket has the port
 	ReasonOtherHost    ReasonCode = "other-host"    // shm: the address is not one of this host
-	ReasonOtherUser    ReasonCode = "other-user"    // shm: the listener belongs to another user, who is not trusted
+	ReasonOtherUser    ReasonCode = "other-user"    // shm: the listener belongs to another user, and one end does not trust the other's
 	ReasonNoListener   ReasonCode = "no-listener"   // no listener has the address
 	ReasonFull         ReasonCode = "full"          // the listener has no room at the moment
 	ReasonRefused      ReasonCode = "refused"       // the listener refuses for another reason, which Err has

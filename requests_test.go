@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // crowd counts the requests that are under way.
@@ -65,8 +66,18 @@ func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
 			})
 		}
 	}
-	require.Eventually(t, func() bool { return int(f.now.Load()) == most }, time.Minute, time.Millisecond)
+	hang.Unless(t, func() bool { return int(f.now.Load()) == most })
 	return cancel
+}
+
+// has returns a function that evaluates a condition of the requests to a host.
+func (*crowd) has(host string, condition func(*hostRequests) bool) func() bool {
+	l := requestLimits["crowd"]
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return condition(l.hosts[netip.MustParseAddr(host)])
+	}
 }
 
 // smallDedicated has each dial make a request of its own.
@@ -82,8 +93,8 @@ func TestRequestsUnderWayAreAtMost64(t *testing.T) {
 	cancel := dialSilentHosts(t, f, 8, 64)
 
 	// A dial that finds no place waits for one until its timeout.
-	d := Dialer{Config: smallDedicated, Timeout: 10 * time.Millisecond}
-	_, err := d.Dial("crowd", l.Addr().String())
+	waits := func(h *hostRequests) bool { return h != nil && len(h.places) == 1 }
+	_, err := (&Dialer{Config: smallDedicated}).DialContext(timeoutWhen(t, f.has("10.0.0.1", waits)), "crowd", l.Addr().String())
 	requireOpError(t, err, "dial", "crowd", "10.0.0.1:"+port(t, l), os.ErrDeadlineExceeded)
 	require.ErrorContains(t, err, "i/o timeout: waited for 64 other requests of this process")
 	waiting := make(chan error, 1)
@@ -102,8 +113,8 @@ func TestRequestsUnderWayToOneHostAreAtMost16(t *testing.T) {
 	f := simulateCrowd(t)
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
 	dialSilentHosts(t, f, 1, 16)
-	d := Dialer{Config: smallDedicated, Timeout: 10 * time.Millisecond}
-	_, err := d.Dial("crowd", "10.0.0.5:80")
+	one := func(h *hostRequests) bool { return h.present > 2*requestsPerHost }
+	_, err := (&Dialer{Config: smallDedicated}).DialContext(timeoutWhen(t, f.has("10.0.0.5", one)), "crowd", "10.0.0.5:80")
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.ErrorContains(t, err, "waited for 16 other requests to 10.0.0.5")
 

@@ -198,7 +198,7 @@ func countDial(network string, c net.Conn, err error) {
 		totals.count(network, func(t *NetworkTotals) { increment(&t.DialsFailed, codeOf(err)) })
 		return
 	}
-	totals.count(c.LocalAddr().Network(), func(t *NetworkTotals) { t.Dialed++ })
+	totals.count(c.(stream).Carrier(), func(t *NetworkTotals) { t.Dialed++ })
 }
 
 // passedOver returns the reasons why a dial has not connected over better networks.

@@ -140,7 +140,7 @@ func TestNetworksVariableForDials(t *testing.T) {
 	} {
 		t.Setenv(networksEnv, value)
 		c := dialAuto(t, Dialer{}, l.Addr().String())
-		require.Equal(t, want.network, c.LocalAddr().Network(), "%q", value)
+		require.Equal(t, want.network, carrierOf(c), "%q", value)
 		requireCodes(t, c, want.codes...)
 		requireConnected(t, c, l)
 	}
@@ -232,7 +232,7 @@ func TestAutoOfOneFamily(t *testing.T) {
 		d := Dialer{Resolver: resolver("127.0.0.1", "::1")}
 		c, err := d.Dial(network, "host.example:"+port(t, l))
 		require.NoError(t, err)
-		require.Equal(t, "shm", c.LocalAddr().Network())
+		require.Equal(t, "shm", carrierOf(c))
 		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 		requireConnected(t, c, l)
 	}
@@ -276,7 +276,7 @@ func TestAutoListensAtAllAddressesOfOneFamily(t *testing.T) {
 			defer l6.Close()
 			for host, l := range map[string]net.Listener{"127.0.0.1": l4, "::1": l6} {
 				c := dialAuto(t, Dialer{}, net.JoinHostPort(host, port(t, l)))
-				require.Equal(t, "shm", c.LocalAddr().Network())
+				require.Equal(t, "shm", carrierOf(c))
 				requireConnected(t, c, l)
 			}
 		})
@@ -308,7 +308,7 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 		dialedWith.Add(1)
 		return nil
 	}
-	require.Equal(t, "tcp", dialAuto(t, d, server.Addr().String()).LocalAddr().Network())
+	require.Equal(t, "tcp", dialAuto(t, d, server.Addr().String()).Carrier())
 	require.EqualValues(t, 1, dialed.Load(), "ControlContext goes before Control")
 	require.NotZero(t, dialedWith.Load())
 
@@ -347,6 +347,6 @@ func TestAutoListensOnATCPListenerWhosePortIsInUse(t *testing.T) {
 	require.Equal(t, ReasonInUse, l.PassedOver()[0].Code)
 	require.NoError(t, old.tcp.Close()) // it accepts no more
 	c := dialAuto(t, Dialer{}, l.Addr().String())
-	require.Equal(t, "tcp", c.LocalAddr().Network())
+	require.Equal(t, "tcp", carrierOf(c))
 	requireConnected(t, c, l)
 }

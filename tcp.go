@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/rconn"
@@ -49,6 +50,19 @@ func newTCPConn(c *net.TCPConn, t *Trace, dialed bool) *tcpConn {
 			go counts.end(rconn.End{Dropped: true})
 		}, counts),
 	}
+}
+
+// Carrier returns "tcp".
+func (c *tcpConn) Carrier() string { return "tcp" }
+
+// SyscallConn hides from package os that the descriptor is TCP's: it would have the kernel move
+// bytes past the counters, where io.Copy can do so by ReadFrom.
+func (c *tcpConn) SyscallConn() (syscall.RawConn, error) {
+	raw, err := c.TCPConn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return struct{ syscall.RawConn }{raw}, nil
 }
 
 func (c *tcpConn) Read(p []byte) (int, error) {

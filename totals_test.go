@@ -15,12 +15,13 @@ import (
 
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // alone waits until no connection and no link of other tests is left.
 func alone(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	hang.Unless(t, func() bool {
 		runtime.GC() // closes connections that tests have dropped
 		CloseIdleLinks()
 		for _, n := range Totals() {
@@ -29,7 +30,7 @@ func alone(t *testing.T) {
 			}
 		}
 		return Memory().Used == 0
-	}, time.Minute, 10*time.Millisecond, "links of other tests: %+v", Links())
+	}, "links of other tests: %+v", Links())
 }
 
 // since returns what the process has counted for a network since before.
@@ -94,10 +95,10 @@ func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
 		}
 
 		require.NoError(t, l.Close())
-		require.Eventually(t, func() bool {
+		hang.Unless(t, func() bool {
 			CloseIdleLinks()
 			return len(Links()) == 0
-		}, 10*time.Second, time.Millisecond)
+		})
 		gone := since(before, carrier)
 		require.EqualValues(t, 200_000, gone.BytesSent, "the links are gone")
 		require.EqualValues(t, 200_000, gone.BytesReceived)
@@ -200,12 +201,7 @@ func TestListenersCountRefusalsForTheBacklog(t *testing.T) {
 				c, err := d.Dial(h.network, l.Addr().String())
 				require.NoError(t, err)
 				defer c.Close()
-				limited := *d
-				limited.Timeout = time.Second // enough to be refused once
-				if h.network == "rdma" {
-					limited.Timeout = 3 * time.Second // an emulated device takes its time
-				}
-				_, err = limited.Dial(h.network, l.Addr().String())
+				_, err = d.DialContext(timeoutWhen(t, l.hasRefused(2)), h.network, l.Addr().String())
 				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 				require.Positive(t, l.Stats().Failed[ReasonFull])
 				require.Zero(t, l.Stats().Accepted)
@@ -224,13 +220,13 @@ func TestListenersCountRefusalsForMemory(t *testing.T) {
 			l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{})
 			l.link.Budget = budget.New(func() budget.Limits { return budget.Limits{Registered: has, Locked: has} })
 			before := Totals()
-			d := Dialer{Timeout: time.Second}
+			var d Dialer
 			if has > 0 {
 				c, err := d.Dial("sim", l.Addr().String())
 				require.NoError(t, err)
 				defer c.Close()
 			}
-			_, err := d.Dial("sim", l.Addr().String())
+			_, err := d.DialContext(timeoutWhen(t, func() bool { return l.Stats().Failed[ReasonMemory] > 0 }), "sim", l.Addr().String())
 			require.Error(t, err)
 			failed := l.Stats().Failed
 			require.Len(t, failed, 1)
@@ -246,7 +242,7 @@ func TestListenersCountDialersThatDoNotConfirm(t *testing.T) {
 	l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Config: &Config{HandshakeTimeout: 10 * time.Millisecond}})
 	counted := func() bool { return l.Stats().Failed[ReasonSilent] == 1 }
 	err := rawDial(t, n, l.Addr(), 0, func() error {
-		require.Eventually(t, counted, 10*time.Second, time.Millisecond)
+		hang.Unless(t, counted)
 		return nil
 	})
 	require.Error(t, err)
@@ -259,7 +255,7 @@ func TestTotalsCountLinksThatAreLost(t *testing.T) {
 	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Config: impatient})
 	before := Totals()
 	breakLink(n, client)
-	require.Eventually(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 }, 10*time.Second, time.Millisecond)
+	hang.Unless(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 })
 }
 
 // breakLink breaks the link of c, which must be the first connection on it.
@@ -283,7 +279,7 @@ func TestTotalsCountDatagrams(t *testing.T) {
 	_, _, err = server.ReadFrom(make([]byte, 10))
 	require.NoError(t, err)
 	for range 2 { // while the sockets are open, and when they are closed
-		requireSoon(t, func() bool { return Totals()["shm-udp"].Datagrams.BytesSent > before.BytesSent }) // counted last; the server may be faster
+		hang.Unless(t, func() bool { return Totals()["shm-udp"].Datagrams.BytesSent > before.BytesSent }) // counted last; the server may be faster
 		now := Totals()["shm-udp"].Datagrams
 		require.EqualValues(t, 1, now.Sent-before.Sent)
 		require.EqualValues(t, 1, now.Received-before.Received)

@@ -51,7 +51,8 @@ type DialEvent struct {
 	Took             time.Duration
 
 	// Carrier is the network that carries the connection, Local and Remote are its
-	// addresses. They are "" and nil if the dial has failed.
+	// addresses: each an [Addr], or over TCP a *net.TCPAddr. They are "" and nil if the dial
+	// has failed.
 	Carrier       string
 	Local, Remote net.Addr
 
@@ -61,14 +62,14 @@ type DialEvent struct {
 
 // AcceptEvent describes a connection that Accept returns.
 type AcceptEvent struct {
-	Carrier       string // the network that carries it
-	Local, Remote net.Addr
+	Carrier       string   // the network that carries it
+	Local, Remote net.Addr // as in DialEvent
 }
 
 // CloseEvent describes a connection that has ended.
 type CloseEvent struct {
-	Carrier       string // the network that carried it
-	Local, Remote net.Addr
+	Carrier       string        // the network that carried it
+	Local, Remote net.Addr      // as in DialEvent
 	Dialed        bool          // whether this process has dialed it
 	Age           time.Duration // since it began
 	Stats         Stats
@@ -82,6 +83,9 @@ func (t *Trace) dialed(network, address string, took time.Duration, c net.Conn, 
 	}
 	e := DialEvent{Network: network, Address: address, Took: took, PassedOver: passedOver(c, err), Err: err}
 	if err == nil {
+		if auto, ok := c.(*AutoConn); ok {
+			c = auto.stream
+		}
 		e.Local, e.Remote = c.LocalAddr(), c.RemoteAddr()
 		e.Carrier = e.Local.Network()
 	}

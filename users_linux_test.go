@@ -2,40 +2,98 @@ package ringnet
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/link"
 )
 
-// strangerEnv has the network and the address at which a process of another user listens.
+// strangerEnv says what a process of another user does: its role, and the arguments of that.
 const strangerEnv = "RINGNET_STRANGER"
 
 func TestMain(m *testing.M) {
-	network, address, ok := strings.Cut(os.Getenv(strangerEnv), " ")
-	if !ok {
+	words := strings.Fields(os.Getenv(strangerEnv))
+	if len(words) == 0 {
 		os.Exit(m.Run())
 	}
-	l, err := Listen(network, address)
-	if err != nil {
+	if err := strangers[words[0]](words[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	fmt.Println(l.Addr())
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is over
 }
 
-// stranger starts a process of another user that listens at an address, and returns where
-// it does.
-func stranger(t *testing.T, network, address string) string {
+// strangers are the roles. Each prints a line.
+var strangers = map[string]func(args []string) error{
+	"listen": func(args []string) error {
+		l, err := Listen(args[0], args[1])
+		if err == nil {
+			fmt.Println(l.Addr())
+		}
+		return err
+	},
+	"dial": func(args []string) error {
+		tcpDelay, proofWithin = time.Hour, time.Hour
+		c, err := Dial(args[0], args[1])
+		if err != nil {
+			return err
+		}
+		says := carrierOf(c)
+		for _, r := range c.(*AutoConn).PassedOver() {
+			if r.Network == "shm" {
+				says += fmt.Sprintf(" %s: %v", r.Code, r.Err)
+			}
+		}
+		fmt.Println(says)
+		return nil
+	},
+	"claim": claimAsStranger,
+}
+
+// claimAsStranger asks a listener of auto over shm for a link, and names a port of TCP that is
+// not its own.
+func claimAsStranger(args []string) error {
+	f, err := openSHM(nil, nil)
+	if err != nil {
+		return err
+	}
+	ep, err := f.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(args[0]))
+	if err != nil {
+		return err
+	}
+	cfg, err := (*Config)(nil).Link()
+	if err != nil {
+		return err
+	}
+	port, err := strconv.ParseUint(args[1], 10, 16)
+	if err != nil {
+		return err
+	}
+	cfg.Proof = uint16(port)
+	_, err = link.Dial(context.Background(), ep, cfg)
+	fmt.Println("claimed", err)
+	return nil
+}
+
+const strangerUID = 1000
+
+// stranger starts a process of another user in a role, and returns the line that it prints.
+func stranger(t *testing.T, role ...string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		const why = "only root can run programs as other users"
@@ -51,11 +109,10 @@ func stranger(t *testing.T, network, address string) string {
 	path := filepath.Join(dir, "stranger")
 	require.NoError(t, os.WriteFile(path, program, 0o755))
 
-	const uid = 1000
 	cmd := exec.Command(path)
-	cmd.Env = append(os.Environ(), strangerEnv+"="+network+" "+address)
+	cmd.Env = append(os.Environ(), strangerEnv+"="+strings.Join(role, " "))
 	cmd.Dir, cmd.Stderr = "/", os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: strangerUID, Gid: strangerUID}}
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
@@ -85,19 +142,102 @@ func onlySHM(t *testing.T) {
 func TestAutoListensWhereAnotherUserListensOnSHM(t *testing.T) {
 	onlySHM(t)
 	delayTCP(t, time.Hour)
-	l := listenAuto(t, stranger(t, "shm", anyPort(t).String()))
+	l := listenAuto(t, stranger(t, "listen", "shm", anyPort(t).String()))
 	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
+}
+
+// fillQueue takes the name of a listener of shm at a TCP listener's address, and fills the queue
+// of connections that wait there. Nobody accepts them.
+func fillQueue(t *testing.T, at net.Addr) {
+	t.Helper()
+	name := &unix.SockaddrUnix{Name: fmt.Sprintf("@ringnet-shm:l:%d::%v", os.Geteuid(), at)}
+	socket := func() int {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { unix.Close(fd) })
+		return fd
+	}
+	l := socket()
+	require.NoError(t, unix.Bind(l, name))
+	require.NoError(t, unix.Listen(l, 0))
+	var err error
+	for err == nil {
+		err = unix.Connect(socket(), name)
+	}
+	require.ErrorIs(t, err, unix.EAGAIN)
+}
+
+// Any process of this host can fill that queue, so it is no reason to do without shm later.
+func TestAutoRemembersNoFullQueueOfSHM(t *testing.T) {
+	onlySHM(t)
+	server := listenTCP(t, "127.0.0.1:0")
+	fillQueue(t, server.Addr())
+	for range 2 {
+		requireCodes(t, dialAuto(t, Dialer{}, server.Addr().String()), ReasonFull, ReasonNotTried)
+	}
+	_, err := (&Dialer{Timeout: 100 * time.Millisecond}).Dial("shm", server.Addr().String())
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
 func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {
 	onlySHM(t)
 	delayTCP(t, time.Hour)
-	c, err := Dial("auto", stranger(t, "auto", "127.0.0.1:0"))
+	c, err := Dial("auto", stranger(t, "listen", "auto", "127.0.0.1:0"))
 	require.NoError(t, err)
 	defer c.Close()
-	require.Equal(t, "tcp", c.LocalAddr().Network())
+	require.Equal(t, "tcp", carrierOf(c))
 	reason := c.(*AutoConn).PassedOver()[0]
 	require.Equal(t, ReasonOtherUser, reason.Code)
 	require.ErrorContains(t, reason, "shm: the listener at ")
 	require.NotContains(t, reason.Error(), "shm: shm: ")
+}
+
+// A listener of root, too, accepts no dialer of another user without TrustUser. The dialer is told
+// so, and not that there is no listener.
+func TestAutoSaysThatTheListenerDoesNotTrustTheDialersUser(t *testing.T) {
+	onlySHM(t)
+	l := listenAuto(t, "127.0.0.1:0")
+	says := stranger(t, "dial", "auto", l.Addr().String())
+	require.Equal(t, "tcp other-user: connection refused (another user: the peer's user ID is 0, and it does not trust ours, 1000)", says)
+}
+
+// listenToStrangers returns a listener of auto that trusts the user of strangers.
+func listenToStrangers(t *testing.T) *AutoListener {
+	t.Helper()
+	delayTCP(t, time.Hour)
+	lc := ListenConfig{TrustUser: func(uid uint32) bool { return uid == strangerUID }}
+	l, err := lc.Listen(t.Context(), "auto", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l.(*AutoListener)
+}
+
+// The proof of a link that another user dials is a TCP connection of that user.
+func TestAutoCarriesATrustedUserOverSHM(t *testing.T) {
+	l := listenToStrangers(t)
+	require.Equal(t, "shm", stranger(t, "dial", "auto", l.Addr().String()))
+}
+
+// A user that may connect over shm cannot end others' TCP connections by naming their ports.
+func TestAutoListenerGivesATrustedUserNoConnectionOfAnother(t *testing.T) {
+	l := listenToStrangers(t)
+	from := anyPort(t)
+	claimed := make(chan string)
+	go func() { claimed <- stranger(t, "claim", l.Addr().String(), strconv.Itoa(from.Port)) }()
+	require.Eventually(t, func() bool { return l.claims.any() }, time.Minute, time.Millisecond)
+	c, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, "claimed <nil>", <-claimed)
+	s, err := l.Accept()
+	require.NoError(t, err)
+	defer s.Close()
+	require.Equal(t, from.String(), s.RemoteAddr().String(), "what the listener accepts first")
+	_, err = s.Write([]byte("hello"))
+	require.NoError(t, err)
+	got := make([]byte, 5)
+	_, err = io.ReadFull(c, got)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(got))
 }

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/interop"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/orca"
+
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 func init() {
@@ -76,8 +78,8 @@ func soak(channel func() (*grpc.ClientConn, func())) interop.SoakTestConfig {
 	return interop.SoakTestConfig{
 		RequestSize:                      271828,
 		ResponseSize:                     314159,
-		PerIterationMaxAcceptableLatency: patience,
-		OverallTimeout:                   patience,
+		PerIterationMaxAcceptableLatency: hang.After,
+		OverallTimeout:                   hang.After,
 		NumWorkers:                       4,
 		Iterations:                       20,
 		ChannelForTest:                   channel,

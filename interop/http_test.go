@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // site is an http.Server on a network, and a client of it.
@@ -261,7 +263,7 @@ func TestHTTPExpectContinue(t *testing.T) {
 			}
 			_, _ = io.Copy(w, r.Body)
 		}, nil)
-		s.client.Transport.(*http.Transport).ExpectContinueTimeout = patience
+		s.client.Transport.(*http.Transport).ExpectContinueTimeout = hang.After
 		post := func(path string, body io.Reader) (*http.Response, bool) {
 			continued := false
 			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
@@ -301,7 +303,7 @@ func TestHTTPServerTimeouts(t *testing.T) {
 		// closedByServer reads until the server closes the connection.
 		closedByServer := func(t *testing.T, c net.Conn) string {
 			t.Helper()
-			require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(hang.After)))
 			said, err := io.ReadAll(c)
 			require.NoError(t, err)
 			return string(said)
@@ -334,7 +336,7 @@ func TestHTTPServerTimeouts(t *testing.T) {
 				_, err := io.ReadAll(r.Body)
 				failed <- err
 				w.WriteHeader(http.StatusRequestTimeout)
-			}, func(s *http.Server) { s.ReadHeaderTimeout, s.ReadTimeout = patience, short })
+			}, func(s *http.Server) { s.ReadHeaderTimeout, s.ReadTimeout = hang.After, short })
 			c := dial(t, s)
 			_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhell")
 			require.NoError(t, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // network is where a test listens and dials: the name of a network, and a host.
@@ -103,6 +104,14 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
+// carrierOf returns the network that carries a connection.
+func carrierOf(c net.Conn) string {
+	if ours, ok := c.(interface{ Carrier() string }); ok {
+		return ours.Carrier()
+	}
+	return c.LocalAddr().Network()
+}
+
 // forward accepts connections, and forwards each to an address of package net,
 // until the end of the test.
 func forward(t *testing.T, l net.Listener, network, address string) {
@@ -138,16 +147,13 @@ func splice(c conn, network, address string) {
 	back.Wait()
 }
 
-// patience is how long a test waits for what should happen at once.
-const patience = 30 * time.Second
-
 // receive takes a value from a channel, and fails the test if none comes in time.
 func receive[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
+	case <-time.After(hang.After):
 		require.FailNow(t, "nothing has come")
 		panic("unreachable")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
@@ -26,7 +27,7 @@ func overRedis(t *testing.T, test func(t *testing.T, options redis.Options)) {
 		programs.StartRedis(t, "--port", "0", "--unixsocket", socket)
 		l := n.listen(t)
 		forward(t, l, "unix", socket)
-		test(t, redis.Options{Addr: l.Addr().String(), Dialer: n.dialer().DialContext, ReadTimeout: patience})
+		test(t, redis.Options{Addr: l.Addr().String(), Dialer: n.dialer().DialContext, ReadTimeout: hang.After})
 	})
 }
 
@@ -93,7 +94,7 @@ func TestRedisPublishAndSubscribe(t *testing.T) {
 			published <- nil
 		}()
 		for i := range messages {
-			m, err := s.ReceiveTimeout(t.Context(), patience)
+			m, err := s.ReceiveTimeout(t.Context(), hang.After)
 			require.NoError(t, err)
 			require.Equal(t, fmt.Sprint(i), m.(*redis.Message).Payload)
 		}
@@ -102,7 +103,7 @@ func TestRedisPublishAndSubscribe(t *testing.T) {
 		_, err = s.ReceiveTimeout(t.Context(), 20*time.Millisecond)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.NoError(t, s.Ping(t.Context()))
-		pong, err := s.ReceiveTimeout(t.Context(), patience)
+		pong, err := s.ReceiveTimeout(t.Context(), hang.After)
 		require.NoError(t, err)
 		require.IsType(t, &redis.Pong{}, pong)
 	})

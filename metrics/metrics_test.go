@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -66,10 +66,10 @@ func connect(t *testing.T) (dialed, accepted *ringnet.Conn) {
 func connectAt(t *testing.T, network, host string) (dialed, accepted *ringnet.Conn) {
 	t.Helper()
 	t.Cleanup(func() {
-		require.Eventually(t, func() bool {
+		hang.Unless(t, func() bool {
 			ringnet.CloseIdleLinks()
 			return len(ringnet.Links()) == 0 && ringnet.Memory().Used == 0
-		}, 10*time.Second, time.Millisecond, "links are left")
+		}, "links are left")
 	})
 	l, err := ringnet.Listen(network, net.JoinHostPort(host, "0"))
 	require.NoError(t, err)

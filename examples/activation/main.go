@@ -26,6 +26,9 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
+// connKey is the key of the connection in the context of its requests.
+type connKey struct{}
+
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "address to listen on without systemd")
 	flag.Parse()
@@ -35,9 +38,12 @@ func main() {
 	}
 	log.Print("listening on ", l.Addr())
 
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(w, "process", os.Getpid(), "says hello over", r.Context().Value(http.LocalAddrContextKey).(net.Addr).Network())
-	})}
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintln(w, "process", os.Getpid(), "says hello over", r.Context().Value(connKey{}).(*ringnet.AutoConn).Carrier())
+		}),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+	}
 	terminated, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	done := make(chan error, 1)

@@ -39,7 +39,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s, over %s\n", answer, c.LocalAddr().Network())
+	fmt.Printf("%s, over %s\n", answer, c.(interface{ Carrier() string }).Carrier())
 	if err := c.Close(); err != nil {
 		log.Fatal(err)
 	}

@@ -12,13 +12,13 @@ import (
 	"fmt"
 	"log"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/peer"
 
 	"github.com/ringnet/ringnet"
 )
@@ -42,10 +42,15 @@ func main() {
 	defer server.GracefulStop()
 
 	// passthrough gives the address to the dialer as it is.
+	var carrier atomic.Value
 	client, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return new(ringnet.Dialer).DialContext(ctx, *network, addr)
+			c, err := new(ringnet.Dialer).DialContext(ctx, *network, addr)
+			if err == nil {
+				carrier.Store(c.(interface{ Carrier() string }).Carrier())
+			}
+			return c, err
 		}))
 	if err != nil {
 		log.Fatal(err)
@@ -53,10 +58,9 @@ func main() {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	var from peer.Peer
-	reply, err := grpc_health_v1.NewHealthClient(client).Check(ctx, new(grpc_health_v1.HealthCheckRequest), grpc.Peer(&from))
+	reply, err := grpc_health_v1.NewHealthClient(client).Check(ctx, new(grpc_health_v1.HealthCheckRequest))
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%v, over %s\n", reply.GetStatus(), from.Addr.Network())
+	fmt.Printf("%v, over %s\n", reply.GetStatus(), carrier.Load())
 }

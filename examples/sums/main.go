@@ -49,7 +49,7 @@ func main() {
 		}
 		total += len(blob)
 	}
-	fmt.Printf("%d blobs, %d bytes, all sums right, over %s\n", len(blobs), total, c.LocalAddr().Network())
+	fmt.Printf("%d blobs, %d bytes, all sums right, over %s\n", len(blobs), total, c.(interface{ Carrier() string }).Carrier())
 	if err := c.Close(); err != nil {
 		log.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func main() {
 	}
 	state := c.ConnectionState()
 	fmt.Printf("%s %s with %s, over %s\n", answer, state.PeerCertificates[0].DNSNames[0],
-		tls.VersionName(state.Version), c.LocalAddr().Network())
+		tls.VersionName(state.Version), conn.(interface{ Carrier() string }).Carrier())
 	if err := c.Close(); err != nil {
 		log.Fatal(err)
 	}

@@ -49,7 +49,6 @@ func main() {
 		}
 		fmt.Printf("%s: %s\n", line, answers.Text())
 	}
-	fmt.Println("carried by", c.LocalAddr().Network())
 }
 
 func serve(l net.Listener, values *sync.Map) {

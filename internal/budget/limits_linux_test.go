@@ -27,7 +27,7 @@ func TestLimitOfTheControlGroup(t *testing.T) {
 		"of the group above":              {"0::/a/b\n", map[string]string{"a/memory.max": "4096\n", "a/b/memory.max": "8192\n"}, 4096},
 		"the group is the root":           {"0::/outside/c\n", map[string]string{"memory.max": "4096\n"}, 4096},
 		"version 1":                       {"3:cpu:/a\n4:memory:/a\n0::/\n", map[string]string{"memory/a/memory.limit_in_bytes": "8192\n"}, 8192},
-		"version 1, no limit":             {"4:memory:/\n", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 9223372036854771712},
+		"version 1, no limit":             {"4:memory:/\n", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, clamp(9223372036854771712)},
 		"both":                            {"4:memory:/\n0::/\n", map[string]string{"memory/memory.limit_in_bytes": "8192\n", "memory.max": "4096\n"}, 4096},
 		"throttled":                       {"0::/a/b\n", map[string]string{"a/memory.high": "2048\n", "a/memory.max": "4096\n", "a/b/memory.high": "max\n"}, 2048},
 		"many groups above":               {"0::/a/b/c/d/e\n", map[string]string{"memory.max": "max\n", "a/b/memory.max": "4096\n", "a/b/c/d/e/memory.max": "max\n"}, 4096},

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // TestTwoCables runs on two machines joined by two cables, with an RDMA device at each.
@@ -42,7 +43,7 @@ func TestTwoCables(t *testing.T) {
 func requireMove(t *testing.T, lose func() error) {
 	t.Helper()
 	peer := requireEnv(t, "SOFTROCE_PEER")
-	require.True(t, eventually(time.Minute, func() bool { // a link that has moved is at the other cable
+	require.True(t, eventually(func() bool { // a link that has moved is at the other cable
 		ringnet.CloseIdleLinks()
 		return len(ringnet.Links()) == 0
 	}))
@@ -58,7 +59,7 @@ func requireMove(t *testing.T, lose func() error) {
 	atOnce(t, undisturbed.all...)
 	transfers := beginSixteen(t, &d, peer, n)
 	l := transfers.reading[0].Conn
-	require.True(t, eventually(time.Minute, func() bool { return l.Link().Standby != ringnet.Path{} }), "no standby")
+	require.True(t, eventually(func() bool { return l.Link().Standby != ringnet.Path{} }), "no standby")
 	standby := l.Link().Standby
 	require.Equal(t, requireEnv(t, "SOFTROCE_SECOND_ADDR"), standby.Local.AddrPort().Addr().String())
 	require.Equal(t, requireEnv(t, "SOFTROCE_SECOND_PEER"), standby.Remote.AddrPort().Addr().String())
@@ -71,7 +72,7 @@ func requireMove(t *testing.T, lose func() error) {
 		select {
 		case m = <-moves:
 			return err
-		case <-time.After(time.Minute):
+		case <-time.After(hang.After):
 			return errors.Join(err, errors.New("the link has not moved"))
 		}
 	})...)

@@ -25,6 +25,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
 	"github.com/ringnet/ringnet/rconn"
@@ -32,9 +33,6 @@ import (
 
 // crowdSize is how many connections are on the link to the other process.
 const crowdSize = 100
-
-// soon bounds what takes a moment on a busy emulated machine.
-const soon = 20 * time.Second
 
 // place is a network and an address of this host.
 type place struct {
@@ -278,13 +276,12 @@ func (m *member) allRead(n, least int) error {
 }
 
 // requireLost has all members use their connections while something happens. It requires
-// that all are lost for the given reason, within the time, and that closing them all then
-// takes no time.
-func (cr *crowd) requireLost(t *testing.T, within time.Duration, reason error, happens func()) {
+// that all are lost for the given reason, and that closing them then does not wait for each.
+func (cr *crowd) requireLost(t *testing.T, reason error, happens func()) {
 	t.Helper()
 	for _, m := range cr.members {
 		if m.part == "speak" {
-			require.True(t, eventually(soon, func() bool { return m.Stats().BytesReceived == spoken }))
+			require.True(t, eventually(func() bool { return m.Stats().BytesReceived == spoken }))
 		}
 	}
 	lost := make(chan struct{})
@@ -300,13 +297,13 @@ func (cr *crowd) requireLost(t *testing.T, within time.Duration, reason error, h
 	}
 	happens()
 	close(lost)
-	limit := time.After(within)
+	limit := time.After(hang.After)
 	for range cr.members {
 		select {
 		case err := <-errs:
 			require.NoError(t, err)
 		case <-limit:
-			t.Fatalf("a connection is not lost after %v", within)
+			t.Fatalf("a connection is not lost after %v", hang.After)
 		}
 	}
 	for _, m := range cr.members {
@@ -317,7 +314,7 @@ func (cr *crowd) requireLost(t *testing.T, within time.Duration, reason error, h
 	for _, m := range cr.members {
 		require.NoError(t, m.Close(), "the connection is lost already")
 	}
-	require.Less(t, time.Since(start), 5*time.Second, "closing all")
+	require.Less(t, time.Since(start), hang.After, "closing all")
 }
 
 // requireEchoes requires that what each member sends comes back.
@@ -335,7 +332,7 @@ func (cr *crowd) requireEchoes(t *testing.T, n int) {
 // have had the time to close.
 func requireNothingHeld(t *testing.T, before use) {
 	t.Helper()
-	if !eventually(soon, func() bool {
+	if !eventually(func() bool {
 		ringnet.CloseIdleLinks()
 		return len(ringnet.Links()) == 0 && inUse(t).atMost(before)
 	}) {
@@ -351,7 +348,7 @@ func warm(t *testing.T, at place) use {
 	cr.requireEchoes(t, 1000)
 	cr.close(t)
 	ringnet.CloseIdleLinks()
-	require.True(t, eventually(soon, func() bool { return len(ringnet.Links()) == 0 }))
+	require.True(t, eventually(func() bool { return len(ringnet.Links()) == 0 }))
 	time.Sleep(time.Second) // until the background has closed what is left
 	return inUse(t)
 }
@@ -426,7 +423,7 @@ func TestPeerOfAHundredConnectionsBreaksTheProtocol(t *testing.T) {
 		cr.play(t, "speak", "speak", "receive", "deaf")
 		others := startListening(t, at, at.any())
 		others.play(t, "echo")
-		cr.requireLost(t, soon, syscall.EPROTO, func() { cr.peer.say("now") })
+		cr.requireLost(t, syscall.EPROTO, func() { cr.peer.say("now") })
 		others.requireEchoes(t, 1000)
 		others.close(t)
 		cr.peer.kill()
@@ -440,7 +437,7 @@ func TestPeerOfAHundredConnectionsIsKilled(t *testing.T) {
 		for _, dialed := range []bool{true, false} {
 			t.Logf("dialed by this process: %v", dialed)
 			cr := gather(t, at, dialed, "speak", "speak", "speak", "send", "receive", "deaf")
-			cr.requireLost(t, soon, syscall.ECONNRESET, cr.peer.kill)
+			cr.requireLost(t, syscall.ECONNRESET, cr.peer.kill)
 			if dialed {
 				_, err := ringnet.Dial(at.network, cr.address)
 				require.ErrorIs(t, err, syscall.ECONNREFUSED)
@@ -467,7 +464,7 @@ func TestPeerOfAHundredConnectionsIsStopped(t *testing.T) {
 
 		var all sync.WaitGroup
 		all.Go(func() { cr.requireEchoes(t, times(100_000, 5_000_000)) })
-		require.True(t, eventually(soon, func() bool { return cr.members[0].Stats().BytesReceived > 10_000 }))
+		require.True(t, eventually(func() bool { return cr.members[0].Stats().BytesReceived > 10_000 }))
 		cr.peer.stop()
 		time.Sleep(2 * time.Second)
 		cr.peer.goOn()
@@ -481,7 +478,7 @@ func TestPeerOfAHundredConnectionsIsStopped(t *testing.T) {
 // and does not wait once for each connection.
 func TestPeerOfAHundredConnectionsIsStoppedForGood(t *testing.T) {
 	betweenProcesses(t, func(t *testing.T, at place) {
-		const linger = 2
+		const linger = 2 // for each of the connections it would be longer than any hang
 		before := warm(t, at)
 		cr := gather(t, at, true, "deaf")
 		cr.peer.stop()
@@ -506,7 +503,7 @@ func TestPeerOfAHundredConnectionsIsStoppedForGood(t *testing.T) {
 				require.ErrorIs(t, err, syscall.ETIMEDOUT)
 			}
 		}
-		require.Less(t, time.Since(start), linger*time.Second+soon)
+		require.Less(t, time.Since(start), hang.After)
 		cr.peer.kill()
 		requireNothingHeld(t, before)
 	})

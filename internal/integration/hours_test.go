@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/link"
 )
 
@@ -60,7 +61,7 @@ func TestHours(t *testing.T) {
 	}
 	t.Log("RINGNET_SOAK_SEED", seed)
 	h := &soak{t: t, faults: make(map[string]int), resumed: make(map[string]int)}
-	require.True(t, eventually(time.Minute, func() bool {
+	require.True(t, eventually(func() bool {
 		c, err := h.dial(&ringnet.Config{}, "state", 0, 0)
 		if err == nil {
 			c.Close()
@@ -191,7 +192,7 @@ func config(r *rand.Rand) *ringnet.Config {
 
 // dial connects to node 1 and tells it what to do.
 func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (net.Conn, error) {
-	d := ringnet.Dialer{Config: cfg, Timeout: 20 * time.Second, Trace: lostLinks(h.t)}
+	d := ringnet.Dialer{Config: cfg, Timeout: hang.After, Trace: lostLinks(h.t)}
 	c, err := d.Dial("rdma", net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), hoursPort))
 	if err != nil {
 		return nil, err
@@ -374,7 +375,7 @@ func (s holding) atMost(before holding) bool {
 // rest waits until links are closed, and no more is in use than before, if before is given.
 // It returns what is in use then.
 func (h *soak) rest(before *holding) (s holding) {
-	if !eventually(3*time.Minute, func() bool {
+	if !eventually(func() bool {
 		ringnet.CloseIdleLinks()
 		if len(ringnet.Links()) > 0 {
 			return false
@@ -417,7 +418,7 @@ func (h *soak) hold() (s holding) {
 	require.NoError(h.t, err)
 	require.NoError(h.t, json.Unmarshal(answer, &s))
 	require.NoError(h.t, c.Close())
-	require.True(h.t, eventually(time.Minute, func() bool { return len(ringnet.Links()) == 0 }))
+	require.True(h.t, eventually(func() bool { return len(ringnet.Links()) == 0 }))
 	time.Sleep(time.Second) // until the background has closed what is left
 	s.Held[0], s.Resident[0], s.Links[0], err = state()
 	require.NoError(h.t, err)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 func TestConnectionsLeaveNothingBehind(t *testing.T) {
@@ -60,7 +61,7 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 		cr.play(t, "echo")
 		closeAll(t, cr)
 		ended := func() bool { return len(ringnet.Links()) == 0 && cr.report(t).Links == 0 }
-		require.True(t, eventually(soon, func() bool {
+		require.True(t, eventually(func() bool {
 			ringnet.CloseIdleLinks()
 			return ended()
 		}))
@@ -74,19 +75,19 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 			{"idle for long enough", time.Second, func() { closeAll(t, cr) }},
 			{"closed by the dialer", time.Hour, func() {
 				closeAll(t, cr)
-				require.True(t, eventually(soon, func() bool { return reported().Connections == 0 }))
+				require.True(t, eventually(func() bool { return reported().Connections == 0 }))
 				ringnet.CloseIdleLinks()
 			}},
 			{"closed by the listener", time.Hour, func() {
 				closeAll(t, cr)
-				require.True(t, eventually(soon, func() bool { return cr.report(t).Connections == 0 }))
+				require.True(t, eventually(func() bool { return cr.report(t).Connections == 0 }))
 				cr.peer.tell("close idle links")
 			}},
 			{"some connections dropped, and then all", -1, func() {
 				for _, left := range []int{crowdSize / 2, 0} {
 					clear(cr.members[left:])
 					cr.members = cr.members[:left]
-					require.True(t, eventually(soon, func() bool {
+					require.True(t, eventually(func() bool {
 						runtime.GC()
 						return cr.report(t).Connections == left
 					}))
@@ -105,7 +106,7 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 			cr.play(t, "echo")
 			cr.requireEchoes(t, 1000)
 			test.end()
-			if !eventually(soon, func() bool { return ended() && inUse(t).atMost(before) && cr.report(t).Held.atMost(peers) }) {
+			if !eventually(func() bool { return ended() && inUse(t).atMost(before) && cr.report(t).Held.atMost(peers) }) {
 				require.Equal(t, report{Held: peers}, cr.report(t), "the peer, before and after")
 				require.Equal(t, report{Held: before}, reported(), "before and after")
 				require.Equal(t, before, inUse(t), "before and after")
@@ -127,21 +128,20 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 	}
 	// The background closes the rest of a connection, which takes up to the time in which
 	// the peer may answer. Links would stay for a while.
-	const background = 10 * time.Second
 	left := func() use {
 		ringnet.CloseIdleLinks()
 		return inUse(t)
 	}
 	// Queue pairs are counted over all processes. Those of other processes, which other
 	// tests have started, may be closed meanwhile.
-	if !eventually(background, func() bool { return left().QueuePairs <= idle.QueuePairs }) {
+	if !eventually(func() bool { return left().QueuePairs <= idle.QueuePairs }) {
 		require.Equal(t, idle, inUse(t), "in use before and after the first few times, with links %+v", ringnet.Links())
 	}
 	before, mapped := inUse(t), memory()
 	for i := range n {
 		require.NoError(t, cycle(), "time %d", i)
 	}
-	if !eventually(background, func() bool { return left().atMost(before) }) {
+	if !eventually(func() bool { return left().atMost(before) }) {
 		require.Equal(t, before, inUse(t), "in use before and after %d times", n)
 	}
 	// Memory that is not registered comes and goes with the Go heap and with threads. So it
@@ -154,8 +154,9 @@ func requireNothingLeft(t *testing.T, n int, cycle func() error) {
 	require.Less(t, after.resident-mapped.resident, max(leaked/2, 16<<20), "bytes of anonymous memory more than before")
 }
 
-func eventually(limit time.Duration, is func() bool) bool {
-	for end := time.Now().Add(limit); !is(); time.Sleep(50 * time.Millisecond) {
+// eventually waits until something holds, and reports false if it never does.
+func eventually(is func() bool) bool {
+	for end := time.Now().Add(hang.After); !is(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}

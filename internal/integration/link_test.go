@@ -58,7 +58,7 @@ func TestDeviceRemoved(t *testing.T) {
 		arrived := func() bool {
 			return !slices.ContainsFunc(ends, func(c *ringnet.Conn) bool { return c.Stats().BytesReceived < 1000+spoken })
 		}
-		require.True(t, eventually(soon, arrived))
+		require.True(t, eventually(arrived))
 		require.NoError(t, exec.Command("rdma", "link", "delete", device).Start())
 		for _, c := range ends {
 			require.NoError(t, (&stream{}).receive(c, spoken))
@@ -69,7 +69,7 @@ func TestDeviceRemoved(t *testing.T) {
 			requireErrno(t, err, syscall.ENETDOWN, syscall.ECONNRESET)
 			require.NoError(t, c.Close())
 		}
-		require.True(t, eventually(soon, func() bool { return len(ringnet.Links()) == 0 }))
+		require.True(t, eventually(func() bool { return len(ringnet.Links()) == 0 }))
 		_, err := l.Accept()
 		require.ErrorContains(t, err, "RDMA device removed")
 		_, err = ringnet.Dial("rdma", l.Addr().String())
@@ -91,13 +91,11 @@ func TestPortDown(t *testing.T) {
 		requireEcho(t, d, a)
 
 		setLink(t, netdev, "down")
-		down := time.Now()
 		for _, c := range []*ringnet.Conn{d, a} {
 			// Soft-RoCE then has no route, and reports an error instead of nothing.
 			_, err := c.Read(make([]byte, 1))
 			requireErrno(t, err, syscall.ETIMEDOUT, syscall.ECONNRESET)
 		}
-		require.Less(t, time.Since(down), 2*time.Second+deadAfter+margin)
 		setLink(t, netdev, "up")
 	})
 }
@@ -125,13 +123,13 @@ func renewDevice(t *testing.T, device, netdev string) {
 	t.Helper()
 	dir := filepath.Join("/sys/class/infiniband", device)
 	_ = exec.Command("rdma", "link", "delete", device).Run() // or the last test has
-	require.True(t, eventually(10*time.Second, func() bool {
+	require.True(t, eventually(func() bool {
 		_, err := os.Stat(dir)
 		return os.IsNotExist(err)
 	}))
 	out, err := exec.Command("rdma", "link", "add", device, "type", "rxe", "netdev", netdev).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.True(t, eventually(10*time.Second, func() bool {
+	require.True(t, eventually(func() bool {
 		state, err := os.ReadFile(filepath.Join(dir, "ports/1/state"))
 		return err == nil && strings.Contains(string(state), "ACTIVE")
 	}))

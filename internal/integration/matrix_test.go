@@ -171,7 +171,7 @@ func (m *matrix) run(f *fault) map[string]sightings {
 	if f.ends != "" {
 		settle = "end"
 	}
-	m.client.say(settle + " 1m")
+	m.client.say(settle)
 	if settled := m.client.hear(); settled != "done" {
 		t.Log("waiting: ", settled)
 	}
@@ -304,7 +304,7 @@ func (m *matrix) there(order string) string {
 // await returns when node 1 takes orders.
 func (m *matrix) await() {
 	m.t.Helper()
-	require.True(m.t, eventually(2*time.Minute, func() bool {
+	require.True(m.t, eventually(func() bool {
 		_, err := orderNode("sh: true")
 		return err == nil
 	}))

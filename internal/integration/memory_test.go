@@ -62,12 +62,12 @@ func TestLinksPinWhatTheyHaveRegistered(t *testing.T) {
 		agrees()
 		require.Greater(t, pinned(), first)
 
-		require.True(t, eventually(time.Minute, func() bool { return pinned() == first }), "%d bytes, %d at first", pinned(), first)
+		require.True(t, eventually(func() bool { return pinned() == first }), "%d bytes, %d at first", pinned(), first)
 		agrees()
 		requireEcho(t, d, a)
 		require.NoError(t, d.Close())
 		require.NoError(t, a.Close())
-		require.True(t, eventually(time.Minute, func() bool { return pinned() == 0 }), "%d bytes left", pinned())
+		require.True(t, eventually(func() bool { return pinned() == 0 }), "%d bytes left", pinned())
 		require.Zero(t, ringnet.Memory().Used)
 	})
 }
@@ -112,7 +112,7 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 			return c.(*ringnet.AutoConn)
 		}
 		c := auto()
-		require.Equal(t, "tcp", c.LocalAddr().Network())
+		require.Equal(t, "tcp", c.Carrier())
 		require.ErrorContains(t, c.PassedOver()[1], "rdma: ")
 		require.Equal(t, ringnet.ReasonLockedMemory, c.PassedOver()[1].Code)
 		requireEcho(t, c, accept())
@@ -121,9 +121,9 @@ func TestLockedMemoryIsUsedUp(t *testing.T) {
 		for _, c := range ends {
 			require.NoError(t, c.Close())
 		}
-		require.True(t, eventually(time.Minute, func() bool { return ringnet.Memory().Used == 0 }))
+		require.True(t, eventually(func() bool { return ringnet.Memory().Used == 0 }))
 		c = auto()
-		require.Equal(t, "rdma", c.LocalAddr().Network())
+		require.Equal(t, "rdma", c.Carrier())
 		requireEcho(t, c, accept())
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -33,14 +34,13 @@ const (
 // keepAlive is short, so that tests do not wait long for it.
 const keepAlive = time.Second
 
-// deadAfter bounds what is documented for a peer that has lost power: the time after which
-// a message without an answer fails, which a device may multiply by four, and for an idle
-// connection KeepAlive before that. Soft-RoCE does not multiply it.
+// deadAfter is the time after which a message without an answer fails, which a device may
+// multiply by four, and idleDeadAfter that of an idle connection, whose KeepAlive is before it.
+// Soft-RoCE does not multiply it. That connections end by then is shown in virtual time.
 const (
 	deadAfter     = rconn.AckTimeout * (rconn.Retries + 1)
 	idleDeadAfter = keepAlive + deadAfter
 	defaultResume = 30 * time.Second // Config.ResumeTimeout
-	margin        = 2 * time.Second  // an emulated machine may stand still
 )
 
 // TestNodes runs on two machines joined by a cable. Node 1 serves node 0, until
@@ -133,23 +133,21 @@ func TestNodes(t *testing.T) {
 			idle = append(idle, askWith(t, hasty, peer, "say", spoken))
 		}
 		waiting := ask(t, peer, "say", spoken)
-		require.True(t, eventually(soon, func() bool { return waiting.Stats().BytesReceived == spoken }))
+		require.True(t, eventually(func() bool { return waiting.Stats().BytesReceived == spoken }))
 		require.True(t, slices.ContainsFunc(ringnet.Links(), func(l ringnet.LinkInfo) bool { return l.Connections == crowdSize }))
 		started := make(chan struct{})
 		var cut time.Time
-		lost := func(name string, limit time.Duration, f func() error) func() error {
+		lost := func(name string, f func() error) func() error {
 			return func() error {
-				err := f()
-				took := time.Since(cut)
-				if !errors.Is(err, syscall.ETIMEDOUT) || took > limit+margin {
-					return fmt.Errorf("%s: %w after %v, want ETIMEDOUT within %v", name, err, took, limit)
+				if err := f(); !errors.Is(err, syscall.ETIMEDOUT) {
+					return fmt.Errorf("%s: %w after %v, want ETIMEDOUT", name, err, time.Since(cut))
 				}
 				return nil
 			}
 		}
 		all := []func() error{
-			lost("giving", deadAfter, func() error { return give(giving, endless) }),
-			lost("fetching", idleDeadAfter, func() error {
+			lost("giving", func() error { return give(giving, endless) }),
+			lost("fetching", func() error {
 				return fetch(fetching, endless, sync.OnceFunc(func() { close(started) }))
 			}),
 			func() error {
@@ -159,13 +157,13 @@ func TestNodes(t *testing.T) {
 			},
 		}
 		for i, c := range idle {
-			require.True(t, eventually(soon, func() bool { return c.Stats().BytesReceived == spoken }))
-			all = append(all, lost(fmt.Sprint("idle ", i), idleDeadAfter, func() error {
+			require.True(t, eventually(func() bool { return c.Stats().BytesReceived == spoken }))
+			all = append(all, lost(fmt.Sprint("idle ", i), func() error {
 				<-started
 				return listenToTheEnd(c)
 			}))
 		}
-		all = append(all, lost("waiting as long as by default", defaultResume+idleDeadAfter, func() error {
+		all = append(all, lost("waiting as long as by default", func() error {
 			<-started
 			err := listenToTheEnd(waiting)
 			if took := time.Since(cut); took < defaultResume {
@@ -178,7 +176,7 @@ func TestNodes(t *testing.T) {
 		for _, c := range append(idle, giving, fetching, waiting) {
 			require.NoError(t, c.Close(), "the connection is lost already")
 		}
-		require.Less(t, time.Since(closing), margin, "closing all")
+		require.Less(t, time.Since(closing), hang.After, "closing all")
 		_, err := ringnet.DialTimeout("rdma", net.JoinHostPort(peer, nodePort), 5*time.Second)
 		require.True(t, err.(net.Error).Timeout(), "%v", err)
 	})
@@ -309,7 +307,7 @@ func serveConn(c *ringnet.Conn) {
 func waitForNode(t *testing.T) {
 	t.Helper()
 	addr := net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), nodePort)
-	require.True(t, eventually(time.Minute, func() bool {
+	require.True(t, eventually(func() bool {
 		c, err := ringnet.Dial("rdma", addr)
 		if err == nil {
 			c.Close()

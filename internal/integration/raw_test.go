@@ -17,6 +17,7 @@ import (
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -44,9 +45,9 @@ var strangers = map[string]struct {
 	hello []byte
 	says  string
 }{
-	"wrong magic":   {noRingnet, "does not speak ringnet"},
-	"nothing":       {nil, "does not speak ringnet"},
-	"wrong version": {otherVersion, "speaks version 3 of the ringnet protocol, this side version 2"},
+	"wrong magic":   {noRingnet, "are not ringnet's"},
+	"nothing":       {nil, "are not ringnet's"},
+	"wrong version": {otherVersion, "version 3 of the ringnet protocol was offered"},
 	"wrong ring":    {noRing, "ring of 4097 bytes"},
 }
 
@@ -168,7 +169,7 @@ func rawAnswer(l fabric.Listener, answer func(context.Context, fabric.Endpoint) 
 	if err := ep.PostRecv(rawOptions.RecvQueue); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), hang.After)
 	defer cancel()
 	return answer(ctx, ep)
 }

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // Mixed traffic between two processes, over rdma and over TCP at once: the roles "traffic
@@ -383,8 +384,7 @@ func trafficClient(args []string) error {
 	}
 	say("done")
 	for {
-		what, limit, _ := strings.Cut(hear(), " ")
-		switch what {
+		switch what := hear(); what {
 		case "begin":
 			close(tr.begin)
 			say("done")
@@ -392,15 +392,11 @@ func trafficClient(args []string) error {
 			tr.restart()
 			say("done")
 		case "flow", "end":
-			d, err := time.ParseDuration(limit)
-			if err != nil {
-				return err
-			}
-			say(tr.settle(d, what == "end"))
+			say(tr.settle(what == "end"))
 		case "finish":
 			tr.mu.Lock()
 			for _, m := range tr.members {
-				_ = m.conn.SetDeadline(time.Now().Add(finishTime))
+				_ = m.conn.SetDeadline(time.Now().Add(hang.After))
 			}
 			tr.mu.Unlock()
 			close(tr.finish)
@@ -412,22 +408,19 @@ func trafficClient(args []string) error {
 	}
 }
 
-// finishTime is how long a connection may take to finish after the last fault.
-const finishTime = 20 * time.Second
-
 // settleTime is how long TCP may take to go on, or to end: it waits twice as long before
 // each repetition of a packet as before the last.
 const settleTime = 30 * time.Second
 
 // settle waits until each connection has either gone on or ended, and those of rdma that
 // must end have ended. It returns those that have not in time.
-func (tr *traffic) settle(limit time.Duration, toEnd bool) string {
+func (tr *traffic) settle(toEnd bool) string {
 	began, before := time.Now(), make([]int, len(tr.members))
 	for i, m := range tr.members {
 		before[i], _ = m.progress()
 	}
 	var waiting []string
-	eventually(limit, func() bool {
+	eventually(func() bool {
 		waiting = nil
 		late := time.Since(began) > settleTime
 		for i, m := range tr.members {

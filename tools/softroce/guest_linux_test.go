@@ -58,13 +58,13 @@ func newRun(t *testing.T, args ...string) *toolRun {
 	if tool == "" {
 		t.Skip("boots a guest; set SOFTROCE_TEST_GUESTS=1")
 	}
-	r := &toolRun{Cmd: exec.Command(tool, append([]string{"-guest", "-timeout", "2m"}, args...)...)}
+	r := &toolRun{Cmd: exec.Command(tool, append([]string{"-guest", "-timeout", "9m"}, args...)...)}
 	// The paths of the logs, in QEMU's arguments, tell whose it is.
 	tmp := t.TempDir()
 	r.Env = append(os.Environ(), "TMPDIR="+tmp)
 	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	t.Cleanup(func() {
-		if !eventually(10*time.Second, func() bool { return len(r.qemus()) == 0 }) {
+		if !eventually(func() bool { return len(r.qemus()) == 0 }) {
 			t.Errorf("QEMU is left behind: %s", r.qemus())
 		}
 		if t.Failed() {
@@ -121,9 +121,12 @@ func (f *firstWrite) Write(p []byte) (int, error) {
 	return f.w.Write(p)
 }
 
-// eventually tells whether is becomes true within limit.
-func eventually(limit time.Duration, is func() bool) bool {
-	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+// hang is so long that only a hang takes longer, on a busy machine, too.
+const hang = 3 * time.Minute
+
+// eventually tells whether is becomes true.
+func eventually(is func() bool) bool {
+	for deadline := time.Now().Add(hang); ; time.Sleep(20 * time.Millisecond) {
 		if is() {
 			return true
 		}
@@ -172,14 +175,14 @@ seq 100000 >numbers; mkdir folder; echo moved >a; mv a folder/b
 rping -s -a $SOFTROCE_ADDR -C 3 >rping-server 2>&1 &
 server=$!
 for try in 1 2 3 4 5 6 7 8 9; do
-	timeout 20 rping -c -a $SOFTROCE_ADDR -C 3 >rping-client 2>&1; echo $? >rping
+	timeout 180 rping -c -a $SOFTROCE_ADDR -C 3 >rping-client 2>&1; echo $? >rping
 	[ $(cat rping) = 0 ] && break
 	sleep 0.2
 done
 wait $server
 rping -c -a $SOFTROCE_OTHER_ADDR -C 1 >other 2>&1; echo $? >other-status
-timeout 20 rping -s -a $SOFTROCE_ADDR6 -C 1 >/dev/null 2>&1 & sleep 0.5
-timeout 20 rping -c -a $SOFTROCE_ADDR6 -C 1 >rping6-client 2>&1; echo $? >rping6
+timeout 180 rping -s -a $SOFTROCE_ADDR6 -C 1 >/dev/null 2>&1 & sleep 0.5
+timeout 180 rping -c -a $SOFTROCE_ADDR6 -C 1 >rping6-client 2>&1; echo $? >rping6
 
 # The tool in its own guest finds the device,
 $TOOL -scratch . -- sh -c 'echo $SOFTROCE_DEVICE $SOFTROCE_SCRATCH; exit 5' >found 2>&1; echo $? >found-status
@@ -310,7 +313,7 @@ func killed(t *testing.T, r *toolRun) {
 		t.Fatal(err)
 	}
 	defer r.Wait()
-	if !eventually(time.Minute, func() bool { return len(r.qemus()) == 1 }) {
+	if !eventually(func() bool { return len(r.qemus()) == 1 }) {
 		t.Error("no QEMU has started")
 	}
 	r.Process.Signal(unix.SIGKILL)
@@ -325,7 +328,7 @@ func TestSignalIsPassedOnToTheGuest(t *testing.T) {
 	}
 	select {
 	case <-stdout.seen:
-	case <-time.After(2 * time.Minute):
+	case <-time.After(hang):
 		t.Error("the command does not start")
 	}
 	r.Process.Signal(unix.SIGHUP)
@@ -380,10 +383,10 @@ echo "node $SOFTROCE_NODE of $SOFTROCE_ADDR and $SOFTROCE_PEER"
 ask() { echo "$*" >&3; read -r answer <&3; echo "$*: $answer"; }
 carrier() { cat /sys/class/net/$SOFTROCE_NETDEV/carrier; }
 if [ $SOFTROCE_NODE = 1 ]; then
-	timeout 60 rping -s -a $SOFTROCE_ADDR -C 3
+	timeout 180 rping -s -a $SOFTROCE_ADDR -C 3
 	until [ $(carrier) = 0 ]; do sleep 0.1; done
 	echo "no carrier"
-	timeout 60 rping -s -a $SOFTROCE_ADDR6 -C 3
+	timeout 180 rping -s -a $SOFTROCE_ADDR6 -C 3
 	sleep 600
 fi
 call() {

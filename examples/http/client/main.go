@@ -42,7 +42,7 @@ func main() {
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			c, err := dial(ctx, *network, addr)
 			if err == nil {
-				if _, known := used.LoadOrStore(c.LocalAddr().Network(), nil); !known {
+				if _, known := used.LoadOrStore(carrier(c), nil); !known {
 					explain(c)
 				}
 			}
@@ -67,9 +67,17 @@ func main() {
 	fmt.Printf("%d files, %d bytes, all identical, over %s, in %v\n", len(files), total, strings.Join(networks, " and "), took)
 }
 
+// carrier returns the network that carries a connection.
+func carrier(c net.Conn) string {
+	if ours, ok := c.(interface{ Carrier() string }); ok {
+		return ours.Carrier()
+	}
+	return c.LocalAddr().Network()
+}
+
 // explain prints which network carries a connection, and why a better one does not.
 func explain(c net.Conn) {
-	fmt.Println("connected over", c.LocalAddr().Network())
+	fmt.Println("connected over", carrier(c))
 	if auto, ok := c.(*ringnet.AutoConn); ok {
 		for _, reason := range auto.PassedOver() {
 			fmt.Println("passed over", reason)
