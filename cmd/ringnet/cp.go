@@ -12,23 +12,26 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/transfer"
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
 type cpCommand struct {
-	File    string        `arg:"" optional:"" type:"existingfile" help:"The file to send."`
-	Address hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet cp --serve listens."`
-	Serve   string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
-	Listen  hostPort      `default:":7472" placeholder:"HOST:PORT" help:"With --serve, listen here (${default})."`
-	Retry   time.Duration `default:"1m" help:"When the connection breaks, try so long to go on (${default})."`
-	Quiet   bool          `short:"q" help:"Show no progress."`
+	File           string        `arg:"" optional:"" type:"existingfile" help:"The file to send."`
+	Address        hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet cp --serve listens."`
+	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
+	Listen         listenURL     `default:"auto://:7472" placeholder:"NETWORK://HOST:PORT" help:"With --serve, listen here (${default})."`
+	MaxConnections int           `default:"64" help:"With --serve, refuse more connections at once (${default}), and keep no more partial files."`
+	Retry          time.Duration `default:"1m" help:"When the connection breaks, try so long to go on (${default})."`
+	Quiet          bool          `short:"q" help:"Show no progress."`
 }
 
 // Run sends a file, or receives files.
 func (c *cpCommand) Run(ctx context.Context, s *streams) error {
+	if c.MaxConnections < 1 {
+		return misuseError{errors.New("--max-connections wants a positive value")}
+	}
 	if c.Serve != "" {
 		if c.File != "" {
 			return misuseError{errors.New("--serve wants no file to send")}
@@ -46,19 +49,28 @@ const silence = 30 * time.Second
 
 // serve receives files until the context ends.
 func (c *cpCommand) serve(ctx context.Context, s *streams) error {
-	folder, err := transfer.OpenFolder(c.Serve)
+	folder, err := transfer.OpenFolder(c.Serve, c.MaxConnections)
 	if err != nil {
 		return err
 	}
-	l, err := ringnet.Listen("auto", string(c.Listen))
+	l, err := c.Listen.Listen(ctx, endpoint.Options{})
 	if err != nil {
 		return err
 	}
 	log := s.logger(false)
 	log.Info("receives", "address", l.Addr().String(), "into", c.Serve)
+	connections := make(chan struct{}, c.MaxConnections)
 	return acceptAll(ctx, l, log, func(conn net.Conn) {
+		log := log.With("from", conn.RemoteAddr().String(), "over", endpoint.NetworkOf(conn))
+		select {
+		case connections <- struct{}{}:
+			defer func() { <-connections }()
+		default:
+			endpoint.Reset(conn)
+			log.Warn("refused a connection until others end", "max-connections", c.MaxConnections)
+			return
+		}
 		got, err := folder.Receive(patient{conn})
-		log := log.With("from", conn.RemoteAddr().String(), "over", conn.LocalAddr().Network())
 		if err != nil {
 			log.Warn("received nothing whole", "error", err)
 			return
@@ -117,8 +129,11 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 		if p.advanced() {
 			lost = time.Now()
 		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: stopped; the same command goes on where it was", c.File)
+		}
 		final := errors.As(err, new(transfer.RefusedError)) || errors.Is(err, transfer.ErrStranger)
-		if final || ctx.Err() != nil || time.Since(lost) > c.Retry {
+		if final || time.Since(lost) > c.Retry {
 			return fmt.Errorf("%s: %w", c.File, err)
 		}
 		select {
@@ -144,7 +159,7 @@ func (f *sentFile) attempt(ctx context.Context, to endpoint.Endpoint, file io.Re
 	}
 	defer endpoint.Reset(conn)
 	defer context.AfterFunc(ctx, func() { endpoint.Reset(conn) })()
-	f.Network = conn.LocalAddr().Network()
+	f.Network = endpoint.NetworkOf(conn)
 	p.begin()
 	sent, err := transfer.Send(patient{conn}, f.Name, file, f.Bytes, p.moved)
 	if err != nil {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"math"
 	"net"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,12 +21,12 @@ import (
 // answering starts ringnet ping --datagram --listen and returns its address.
 func answering(t *testing.T, host string) string {
 	t.Helper()
-	return start(t, "ping", "--datagram", "--listen", net.JoinHostPort(host, "0")).logged("answers", 0)["address"].(string)
+	return start(t, "ping", "--datagram", "--listen", "auto://"+net.JoinHostPort(host, "0")).logged("answers", 0)["address"].(string)
 }
 
 func requireAnswers(t *testing.T, r pingResult, n int) {
 	t.Helper()
-	require.Empty(t, r.Error+r.NoAnswer)
+	require.Empty(t, r.Error+r.NoAnswer+r.Ended)
 	require.NotNil(t, r.RoundTrip)
 	require.Positive(t, r.First)
 	require.Positive(t, r.RoundTrip.Min)
@@ -94,19 +97,22 @@ func lossy(t *testing.T, lost func(number uint32) bool) string {
 func TestPingCountsDatagramsThatAreLost(t *testing.T) {
 	address := lossy(t, func(number uint32) bool { return number%3 == 1 })
 	r := pinged(t, "--datagram", "--networks", "tcp", "-n", "6", address)["udp"]
-	require.Empty(t, r.Error+r.NoAnswer)
+	require.Empty(t, r.Error+r.NoAnswer+r.Ended)
 	require.Equal(t, 2, r.Lost)
 	require.Equal(t, 4, r.RoundTrip.Count)
 }
 
 func TestPingOfDatagramsEndsWhenNoneIsAnswered(t *testing.T) {
 	address := lossy(t, func(number uint32) bool { return number > 2 })
-	r := pinged(t, "--datagram", "--networks", "tcp", "--timeout", "100ms", address)["udp"]
-	require.Equal(t, "no answers for 100ms", r.NoAnswer)
-	require.Equal(t, 3, r.RoundTrip.Count)
-	require.Equal(t, 1, r.Lost)
+	out, err := commandProcess("ping", "--json", "--datagram", "--networks", "tcp", "--timeout", "1s", address).Output()
+	require.Error(t, err)
+	var results []pingResult
+	require.NoError(t, json.Unmarshal(out, &results))
+	require.Equal(t, "no answers for 1s", results[0].Ended)
+	require.Equal(t, 3, results[0].RoundTrip.Count)
+	require.Equal(t, 1, results[0].Lost)
 
-	out, err := commandProcess("ping", "--datagram", "--timeout", "100ms", lossy(t, func(uint32) bool { return true })).CombinedOutput()
+	out, err = commandProcess("ping", "--datagram", "--timeout", "100ms", lossy(t, func(uint32) bool { return true })).CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "cannot be reached")
 	require.Contains(t, string(out), "not over udp: no answers for 100ms: want ringnet ping --datagram --listen there")
@@ -251,7 +257,7 @@ func worker(t *testing.T) *datagramWorker {
 		ended <- messages.Serve(served)
 		served.Close()
 	}()
-	w, err := newDatagramWorker(t.Context(), conn, "udp", 64)
+	w, err := newDatagramWorker(t.Context(), conn, "udp", 64, patience)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		conn.Close()
@@ -284,10 +290,10 @@ func TestPerfOfDatagramsWhereTheServerHasGone(t *testing.T) {
 	require.NoError(t, err)
 	defer packets.Close()
 	w := &datagramWorker{
-		packets: packets, arrivals: make(chan perfArrivals),
+		packets: packets, more: make(chan struct{}), timeout: patience,
 		batch: []ringnet.Message{{Buffers: [][]byte{make([]byte, datagramHeader)}}},
 	}
-	close(w.arrivals)
+	close(w.more)
 	_, err = w.end()
 	require.ErrorContains(t, err, "the server has ended the connection")
 }
@@ -298,14 +304,51 @@ func TestPerfOfDatagramsOfAServerThatHasNone(t *testing.T) {
 		_, _ = server.Read(make([]byte, 100))
 		_ = json.NewEncoder(server).Encode(perfSocket{Error: "no \x1bdevice"})
 	}()
-	_, err := newDatagramWorker(t.Context(), client, "rdma-udp", 64)
+	_, err := newDatagramWorker(t.Context(), client, "rdma-udp", 64, patience)
 	require.ErrorContains(t, err, "the server has no socket of rdma-udp: no \ufffddevice")
 	go func() {
 		_, _ = server.Read(make([]byte, 100))
 		server.Close()
 	}()
-	_, err = newDatagramWorker(t.Context(), client, "rdma-udp", 64)
+	_, err = newDatagramWorker(t.Context(), client, "rdma-udp", 64, patience)
 	require.ErrorContains(t, err, "want a ringnet perf --listen that knows --datagram")
+}
+
+// A hostile server takes neither the client's memory nor its time.
+func TestPerfOfDatagramsOfAServerThatSaysTooMuchOrNothing(t *testing.T) {
+	client, server := net.Pipe()
+	defer server.Close()
+	sent := make(chan int, 1)
+	go func() {
+		_, _ = server.Read(make([]byte, 100))
+		n, err := server.Write([]byte(`{"error":"`))
+		for more := 0; err == nil && n < 1<<24; n += more {
+			more, err = server.Write([]byte(strings.Repeat("x", 100)))
+		}
+		sent <- n
+	}()
+	_, err := newDatagramWorker(t.Context(), client, "udp", 64, patience)
+	require.ErrorContains(t, err, "want a ringnet perf --listen that knows --datagram")
+	client.Close()
+	require.Less(t, <-sent, 2*maxPerfLine)
+
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer client.Close()
+		go func() { _, _ = io.Copy(io.Discard, server) }()
+		_, err := newDatagramWorker(t.Context(), client, "udp", 64, time.Second)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	})
+
+	packets, err := endpoint.DialPacket(t.Context(), "udp", lossy(t, func(uint32) bool { return true }))
+	require.NoError(t, err)
+	defer packets.Close()
+	w := &datagramWorker{
+		packets: packets, more: make(chan struct{}), timeout: 50 * time.Millisecond,
+		batch: []ringnet.Message{{Buffers: [][]byte{make([]byte, datagramHeader)}}},
+	}
+	_, err = w.end()
+	require.ErrorContains(t, err, "the server does not say what has arrived")
 }
 
 func TestDatagramFlags(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 type doctorCommand struct {
@@ -52,7 +53,7 @@ func (d *diagnosis) add(f ...finding) { d.Findings = append(d.Findings, f...) }
 // findings are about RDMA.
 func (d *diagnosis) explains(r reason) bool {
 	return r.Network == "rdma" && slices.ContainsFunc(d.Findings, func(f finding) bool {
-		return f.isBad() && f.Code == r.Code
+		return f.isBad() && f.Code == r.Code || f.Subject == noDevices
 	})
 }
 
@@ -68,9 +69,11 @@ func (c *doctorCommand) Run(ctx context.Context, s *streams) error {
 	devices := host.Root.Devices()
 	cards := cardsOf(devices)
 	d.checkDevices(devices)
-	d.checkNodes(host.Root.Nodes())
-	d.checkMemory(readMemory())
-	d.checkStandby(cards)
+	if len(devices) > 0 {
+		d.checkNodes(host.Root.Nodes())
+		d.checkMemory(readMemory())
+		d.checkStandby(cards)
+	}
 	d.checkOffers(auto)
 	d.FallsBack = slices.ContainsFunc(d.Findings, finding.isBad)
 	if c.Address != "" {
@@ -96,10 +99,14 @@ func (d *diagnosis) print(w io.Writer) {
 	}
 }
 
+// noDevices is the subject of the finding that there are none. Nothing else is wrong with
+// RDMA then, and connections between processes of this host may use shared memory.
+const noDevices = "devices"
+
 func (d *diagnosis) checkDevices(devices []host.Device) {
 	shared, known := host.Root.SharedNamespaces()
 	if len(devices) == 0 {
-		f := finding{Subject: "devices", Status: bad, Code: ringnet.ReasonNoDevice, What: "there is no RDMA device", Mend: mends[ringnet.ReasonNoDevice]}
+		f := finding{Subject: noDevices, Status: note, Code: ringnet.ReasonNoDevice, What: "there is no RDMA device", Mend: mends[ringnet.ReasonNoDevice]}
 		if known && !shared {
 			f.What += " in this network namespace, and each sees only its own"
 			f.Mend = "rdma dev set DEVICE netns NAMESPACE\nrdma system set netns shared"
@@ -209,23 +216,37 @@ func (d *diagnosis) checkMemory(m memoryInfo) {
 	d.add(f)
 }
 
+// wanted reports whether a network is not used because the user, or the place of the
+// other end, wants that.
+func wanted(code ringnet.ReasonCode) bool {
+	return code == ringnet.ReasonSwitchedOff || code == ringnet.ReasonOtherHost
+}
+
 // checkOffers adds the networks that a listener offers, and why it does not offer the
-// others, unless a finding explains that already.
+// others, unless a finding explains that already. If RDMA is switched off, whatever is wrong
+// with it is so, too.
 func (d *diagnosis) checkOffers(auto autoInfo) {
+	if slices.ContainsFunc(auto.PassedOver, func(r reason) bool { return r.Network == "rdma" && wanted(r.Code) }) {
+		demote(d.Findings)
+	}
 	for _, network := range auto.Offers {
 		if network != "tcp" {
 			d.add(finding{Subject: network, Status: good, What: "is offered by listeners of auto"})
 		}
 	}
 	for _, r := range auto.PassedOver {
-		if !d.explains(r) {
-			d.add(finding{Subject: r.Network, Status: bad, Code: r.Code, What: r.Error, Mend: mends[r.Code]})
+		f := finding{Subject: r.Network, Status: bad, Code: r.Code, What: r.Error, Mend: mends[r.Code]}
+		if wanted(r.Code) {
+			f.Status = note
+		}
+		if wanted(r.Code) || !d.explains(r) {
+			d.add(f)
 		}
 	}
 }
 
 // checkPeer connects to the address, and reports whether a better network than TCP
-// carries the connection.
+// carries the connection, or none is wanted.
 func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.Duration, cards []card) bool {
 	c, err := (&ringnet.Dialer{Timeout: timeout}).DialContext(ctx, "auto", address)
 	if err != nil {
@@ -234,9 +255,10 @@ func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.
 	}
 	auto := c.(*ringnet.AutoConn)
 	defer auto.Close()
-	network := auto.LocalAddr().Network()
+	network := auto.Carrier()
+	fallsBack := network == "tcp" && slices.ContainsFunc(auto.PassedOver(), func(r ringnet.Reason) bool { return !wanted(r.Code) })
 	f := finding{Subject: address, Status: good, What: "is connected over " + network}
-	if network == "tcp" {
+	if fallsBack {
 		f.Status = bad
 	}
 	d.add(f)
@@ -244,18 +266,30 @@ func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.
 		d.checkLink(ctx, address, c, cards)
 	}
 	for _, r := range auto.PassedOver() {
-		f := finding{Subject: address, Status: note, Code: r.Code, What: fmt.Sprintf("not over %s: %v", r.Network, r.Err), Mend: mends[r.Code]}
-		if network == "tcp" && r.Code != ringnet.ReasonOtherHost {
+		f := finding{Subject: address, Status: note, Code: r.Code, What: fmt.Sprintf("not over %s: %v", r.Network, r.Err), Mend: mend(r)}
+		if fallsBack && !wanted(r.Code) {
 			f.Status = bad
 		}
 		d.add(f)
 	}
-	return network != "tcp"
+	return !fallsBack
+}
+
+// mend returns what to do about a reason, with the user IDs if these are the reason.
+func mend(r ringnet.Reason) string {
+	var users *fabric.OtherUserError
+	if !errors.As(r.Err, &users) {
+		return mends[r.Code]
+	}
+	there := fmt.Sprintf("ringnet proxy --trust-user %d …   # there, or ListenConfig.TrustUser; or one user for both", users.Own)
+	if users.Refused {
+		return there
+	}
+	return fmt.Sprintf("ringnet proxy --trust-user %d …   # here, or Dialer.TrustUser\n", users.Peer) + there
 }
 
 // mends are what to do about each reason. docs/auto.md has more about them.
 var mends = map[ringnet.ReasonCode]string{
-	ringnet.ReasonSwitchedOff:  "unset RINGNET_NETWORKS   # or name the network there",
 	ringnet.ReasonUnsupported:  "CGO_ENABLED=1 go build …   # for rdma, on Linux; and for shm another user than nobody",
 	ringnet.ReasonNoLibrary:    "apt-get install libibverbs1 librdmacm1 ibverbs-providers   # rdma-core v23 or newer",
 	ringnet.ReasonNoDevice:     "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE   # soft-RoCE, where there is no card",
@@ -263,7 +297,7 @@ var mends = map[ringnet.ReasonCode]string{
 	ringnet.ReasonLockedMemory: "LimitMEMLOCK=infinity   # systemd\ndocker run --ulimit memlock=-1 …\nulimit -l unlimited   # a shell of root",
 	ringnet.ReasonMemory:       "MemoryMax=   # systemd: more; or fewer connections, or a smaller Config.RecvBuffer",
 	ringnet.ReasonInUse:        "ss -tlnp   # says who listens; or listen at another port",
-	ringnet.ReasonOtherUser:    "ringnet proxy --trust-user UID …   # or Dialer.TrustUser and ListenConfig.TrustUser, or one user for both",
+	ringnet.ReasonOtherUser:    "docker run --user UID …   # one user for both: this user namespace has no ID for the other's",
 	ringnet.ReasonNoListener:   "ringnet proxy --listen auto://HOST:PORT --to tcp://127.0.0.1:PORT   # there; or ringnet.Listen(\"auto\", …)",
 	ringnet.ReasonFull:         "accept faster, or raise ListenConfig.Backlog there",
 	ringnet.ReasonElsewhere:    "connect to the listener's own address, not to that of a service or a port mapping",

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -52,31 +53,86 @@ func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 	client, server := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 4))
 		_, _ = c.Write(reply)
-		_, _ = io.Copy(io.Discard, c)
 		_ = c.Close()
 	}))
-	idle, slow := dial(t, client.address(0)), dial(t, client.address(0))
+	slow := dial(t, client.address(0))
+	write(t, slow, "more")
 	got := make([]byte, len(reply))
-	for _, c := range []*net.TCPConn{idle, slow} {
-		_, err := c.Write([]byte("more"))
-		require.NoError(t, err)
-	}
-	_, err := io.ReadFull(idle, got)
-	require.NoError(t, err)
-	_, err = io.ReadFull(slow, got[:1])
+	_, err := io.ReadFull(slow, got[:1])
 	require.NoError(t, err)
 	for _, p := range []*service{client, server} {
 		p.terminate()
 		p.logged("stops: waits for connections to end", 0)
 	}
-	_, err = idle.Read(make([]byte, 1))
-	require.Equal(t, io.EOF, err)
 	_, err = io.ReadFull(slow, got[1:])
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(reply, got))
+	requireEnd(t, slow, 0)
 	require.NoError(t, slow.Close())
 	require.NoError(t, client.wait(), client.said())
 	require.NoError(t, server.wait(), server.said())
+}
+
+// A client that reads slowly takes less than a whole write of the proxy in the time of --idle.
+func TestProxyDoesNotCallAConnectionIdleThatMovesSlowly(t *testing.T) {
+	const piece, every, pieces = 8 << 10, 200 * time.Millisecond, 40
+	for _, network := range []string{"tcp", "unix", "shm"} {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			listen := "127.0.0.1:0"
+			switch network {
+			case "shm":
+				requireShm(t)
+			case "unix":
+				listen = t.TempDir() + "/socket"
+			}
+			p := start(t, "proxy", "-v", "--idle", "4s", "--listen", network+"://"+listen, "--to", "tcp://"+serve(t, func(c *net.TCPConn) {
+				_, _ = c.Write(make([]byte, 64<<20))
+				_ = c.Close()
+			}))
+			dial := net.Dial
+			if network == "shm" {
+				dial = ringnet.Dial
+			}
+			c, err := dial(network, p.address(0))
+			require.NoError(t, err)
+			defer c.Close()
+			if tcp, ok := c.(*net.TCPConn); ok {
+				require.NoError(t, tcp.SetReadBuffer(64<<10))
+			}
+			require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+			for range pieces {
+				readExactly(t, c, piece)
+				time.Sleep(every)
+			}
+			if got, _ := io.Copy(io.Discard, c); got < 60<<20 {
+				t.Errorf("%d bytes after a slow start: %s", got, p.said())
+			}
+		})
+	}
+}
+
+// A proxy that cannot write does not read either, and yet notices that the sender is gone.
+func TestProxyPassesOnAResetWhileTheServerDoesNotRead(t *testing.T) {
+	for _, between := range []string{"shm", "tcp"} {
+		t.Run(between, func(t *testing.T) {
+			if between == "shm" {
+				requireShm(t)
+			}
+			address, accepted := serveOne(t)
+			front, back := startPair(t, between, "tcp://"+address, "-v")
+			client := dial(t, front.address(0))
+			server := <-accepted
+			defer server.Close()
+			require.NoError(t, client.SetWriteDeadline(time.Now().Add(shortPause)))
+			_, err := client.Write(make([]byte, 64<<20))
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "everything between the two is full")
+			require.NoError(t, client.SetLinger(0))
+			require.NoError(t, client.Close())
+			require.Equal(t, "lost", front.logged("ended", 0)["outcome"])
+			require.Equal(t, "lost", back.logged("ended", 0)["outcome"])
+		})
+	}
 }
 
 // Where neither end reads, everything between the two is full when both are closed.
@@ -112,8 +168,8 @@ func limited(limits string, args ...string) *exec.Cmd {
 
 func TestServersOutliveAShortageOfDescriptors(t *testing.T) {
 	for message, args := range map[string][]string{
-		"receives": {"--json", "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0"},
-		"answers":  {"--json", "ping", "--listen", "127.0.0.1:0"},
+		"receives": {"--json", "cp", "--serve", t.TempDir(), "--listen", "auto://127.0.0.1:0"},
+		"answers":  {"--json", "ping", "--listen", "auto://127.0.0.1:0"},
 	} {
 		t.Run(args[1], func(t *testing.T) {
 			server := startProcess(t, limited("ulimit -n 64", args...))

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -60,9 +61,15 @@ func run(args []string, out, errs io.Writer) (status int) {
 	if err != nil {
 		panic(err) // the declaration above is wrong
 	}
+	if len(args) > 0 && args[0] == "help" {
+		args = append(args[1:], "--help")
+	}
 	k, err := parser.Parse(args)
 	if exited { // by --help or --version
 		return status
+	}
+	if err == nil {
+		err = givenTwice(k)
 	}
 	if err != nil {
 		fmt.Fprintf(errs, "ringnet: %v: see ringnet --help\n", err)
@@ -75,12 +82,35 @@ func run(args []string, out, errs io.Writer) (status int) {
 	case err == nil:
 		return 0
 	case errors.As(err, new(misuseError)):
-		fmt.Fprintln(errs, "ringnet:", err)
+		complain(errs, err)
 		return misuse
 	default:
-		fmt.Fprintln(errs, "ringnet:", err)
+		complain(errs, err)
 		return failed
 	}
+}
+
+// complain writes an error, which may be several in several lines.
+func complain(w io.Writer, err error) {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintln(w, "ringnet:", line)
+	}
+}
+
+// givenTwice returns an error if a flag that has one value was given two, of which the
+// first would be lost.
+func givenTwice(k *kong.Context) error {
+	given := make(map[*kong.Flag]bool)
+	for _, p := range k.Path {
+		if p.Flag == nil || p.Flag.IsCumulative() {
+			continue
+		}
+		if given[p.Flag] {
+			return fmt.Errorf("--%s is given twice", p.Flag.Name)
+		}
+		given[p.Flag] = true
+	}
+	return nil
 }
 
 // versions names the versions of the command, of the protocol, and of Go.
@@ -105,6 +135,18 @@ func (a *hostPort) UnmarshalText(text []byte) error {
 	}
 	*a = hostPort(text)
 	return nil
+}
+
+// listenURL is where a server listens that others connect to at HOST:PORT.
+type listenURL struct{ endpoint.Endpoint }
+
+// UnmarshalText returns an error unless text is the URL of a network of hosts and ports.
+func (l *listenURL) UnmarshalText(text []byte) error {
+	err := l.Endpoint.UnmarshalText(text)
+	if err == nil && l.Network == "unix" {
+		err = errors.New("want a network of hosts and ports, not unix")
+	}
+	return err
 }
 
 // logger returns a log on the error stream, in JSON with --json.

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -53,8 +56,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long a test waits for what should happen soon.
-const patience = 60 * time.Second
+// patience is how long a test waits for what has to happen.
+const patience = hang.After
 
 // commandProcess returns the command in a process of its own.
 func commandProcess(args ...string) *exec.Cmd {
@@ -253,7 +256,7 @@ func dial(t testing.TB, address string) *net.TCPConn {
 }
 
 func TestWrongUsageLeadsToTheHelp(t *testing.T) {
-	for _, args := range [][]string{nil, {"help"}, {"ping", "--nowhere"}} {
+	for _, args := range [][]string{nil, {"nowhere"}, {"ping", "--nowhere"}} {
 		out, err := commandProcess(args...).CombinedOutput()
 		exit := new(exec.ExitError)
 		require.ErrorAs(t, err, &exit, args)
@@ -266,4 +269,21 @@ func TestVersionIsThatOfTheProtocolToo(t *testing.T) {
 	out, err := commandProcess("--version").Output()
 	require.NoError(t, err)
 	require.Regexp(t, `^ringnet \S+, wire protocol `+strconv.Itoa(wire.Version)+`, go1\S+\n$`, string(out))
+}
+
+func TestHelpIsASubcommandToo(t *testing.T) {
+	for _, args := range [][2]string{{"help", "--help"}, {"help ping", "ping --help"}} {
+		asked, err := commandProcess(strings.Fields(args[0])...).Output()
+		require.NoError(t, err, args)
+		usual, err := commandProcess(strings.Fields(args[1])...).Output()
+		require.NoError(t, err, args)
+		require.Equal(t, string(usual), string(asked))
+	}
+}
+
+// Each line of an error says whose it is.
+func TestErrorsOfSeveralLinesAreTheCommandsInEach(t *testing.T) {
+	out := new(strings.Builder)
+	complain(out, errors.Join(errors.New("one"), errors.New("two")))
+	require.Equal(t, "ringnet: one\nringnet: two\n", out.String())
 }

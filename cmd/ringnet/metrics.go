@@ -13,12 +13,12 @@ import (
 
 // metricsHandler serves the metrics of proxies, of package ringnet, of the host's RDMA
 // devices, and of the process.
-func metricsHandler(proxies []*proxy.Proxy) http.Handler {
+func metricsHandler(ps *proxies) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		proxyCollector{proxies},
+		proxyCollector{ps},
 		metrics.NewCollector(),
 		metrics.NewDeviceCollector(),
 	)
@@ -26,7 +26,7 @@ func metricsHandler(proxies []*proxy.Proxy) http.Handler {
 }
 
 // proxyCollector collects the Stats of proxies.
-type proxyCollector struct{ proxies []*proxy.Proxy }
+type proxyCollector struct{ proxies *proxies }
 
 func proxyDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("ringnet_proxy_"+name, help, append([]string{"listen", "to"}, labels...), nil)
@@ -46,7 +46,7 @@ func (c proxyCollector) Describe(descs chan<- *prometheus.Desc) {
 }
 
 func (c proxyCollector) Collect(out chan<- prometheus.Metric) {
-	for _, p := range c.proxies {
+	for _, p := range c.proxies.all() {
 		s, f := p.Stats(), p.Forwarding()
 		send := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 			labels = append([]string{f.Listen.String(), f.To.String()}, labels...)

@@ -32,10 +32,10 @@ type perfCommand struct {
 	Timeout     time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default})."`
 	SVG         string        `name:"svg" placeholder:"DIR" help:"Draw charts into this folder."`
 
-	Listen         *endpoint.Endpoint `placeholder:"NETWORK://HOST:PORT" help:"Be the other end, as in auto://:7473, with TCP beside it. It serves one client at a time, whoever connects."`
-	MaxSize        byteSize           `default:"1MiB" help:"With --listen, the largest message that a client may ask for (${default})."`
-	MaxConnections int                `default:"128" help:"With --listen, the most connections of a client (${default})."`
-	MaxTime        time.Duration      `default:"10m" help:"With --listen, the longest that a client may take (${default})."`
+	Listen         *listenURL    `placeholder:"NETWORK://HOST:PORT" help:"Be the other end, as in auto://:7473, with TCP beside it. It serves one client at a time, whoever connects."`
+	MaxSize        byteSize      `default:"1MiB" help:"With --listen, the largest message that a client may ask for (${default})."`
+	MaxConnections int           `default:"128" help:"With --listen, the most connections of a client (${default})."`
+	MaxTime        time.Duration `default:"10m" help:"With --listen, the longest that a client may take (${default})."`
 }
 
 // byteSize is a number of bytes, on the command line as people write it.
@@ -61,8 +61,6 @@ func (c *perfCommand) Run(ctx context.Context, s *streams) error {
 		return misuseError{errors.New("want HOST:PORT to connect to, or --listen NETWORK://HOST:PORT to be the other end")}
 	case c.MaxConnections < 1 || c.MaxTime <= 0:
 		return misuseError{errors.New("--max-connections and --max-time want positive values")}
-	case c.Listen != nil && c.Listen.Network == "unix":
-		return misuseError{errors.New("--listen wants a network of hosts and ports, not unix")}
 	case c.Listen != nil:
 		return c.serve(ctx, s)
 	case c.Rounds < 1 || c.Slice <= 0 || c.Timeout <= 0 || len(c.Connections) == 0 || slices.Min(c.Connections) < 1:
@@ -93,7 +91,7 @@ func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 	}
 	client := newPerfClient(string(c.Address), c.Timeout)
 	defer client.close()
-	r := &perfReport{baseline: "tcp"}
+	r := &perfReport{baseline: "tcp", timeout: c.Timeout}
 	networks, workloads := c.Networks, perfStreams
 	if c.Datagram {
 		r.baseline = endpoint.Packets["tcp"]
@@ -130,6 +128,9 @@ func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 		err = writeJSON(s.out, r)
 	} else {
 		r.print(s.out)
+		if c.SVG != "" {
+			r.printCharts(s.out)
+		}
 	}
 	return errors.Join(err, r.failure())
 }
@@ -226,7 +227,7 @@ func (c *perfClient) find(ctx context.Context, networks []string) (peers []perf.
 			}
 			continue
 		}
-		carrier := conn.LocalAddr().Network()
+		carrier := endpoint.NetworkOf(conn)
 		if !known(carrier) {
 			peers = append(peers, perf.Peer{Key: carrier, Name: carrier})
 		}
@@ -305,12 +306,9 @@ func (c *perfClient) enter(conn net.Conn) error {
 	if err := json.NewEncoder(conn).Encode(perfHello{Visit: c.welcome.Visit}); err != nil {
 		return err
 	}
-	if line, err = lines.ReadSlice('\n'); err != nil {
-		return fmt.Errorf("no answer: %w", err)
-	}
 	var w perfWelcome
-	if err := json.Unmarshal(line, &w); err != nil {
-		return perfServerError{fmt.Errorf("an answer that is none: %w", err)}
+	if err := readPerfLine(lines, &w); err != nil {
+		return err
 	}
 	if w.Error != "" {
 		return perfServerError{errors.New(endpoint.Printable(w.Error))}
@@ -319,6 +317,18 @@ func (c *perfClient) enter(conn net.Conn) error {
 		c.welcome = w
 	}
 	return conn.SetDeadline(time.Time{})
+}
+
+// readPerfLine reads a line of JSON that the server has sent.
+func readPerfLine(lines *bufio.Reader, v any) error {
+	line, err := lines.ReadSlice('\n')
+	if err != nil {
+		return fmt.Errorf("no answer: %w", err)
+	}
+	if err := json.Unmarshal(line, v); err != nil {
+		return perfServerError{fmt.Errorf("an answer that is none: %w", err)}
+	}
+	return nil
 }
 
 // usages returns what both processes have used so far.

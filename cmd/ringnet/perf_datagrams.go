@@ -6,6 +6,7 @@ package main
 // be lost: where that socket is, and how many datagrams have arrived there.
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringnet/ringnet"
@@ -51,7 +53,7 @@ func serveDatagrams(conn net.Conn) error {
 	}
 	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
 	if err == nil {
-		s.conn, err = endpoint.ListenPacket(context.Background(), endpoint.Packets[conn.LocalAddr().Network()], net.JoinHostPort(host, "0"))
+		s.conn, err = endpoint.ListenPacket(context.Background(), endpoint.Packets[endpoint.NetworkOf(conn)], net.JoinHostPort(host, "0"))
 	}
 	if err != nil {
 		return lines.Encode(perfSocket{Error: err.Error()})
@@ -104,7 +106,7 @@ func (r *perfReport) datagramWorkload(cell perf.Cell) *perf.Workload {
 			}
 		}
 		for _, conn := range conns {
-			w, err := newDatagramWorker(cl.Context, conn, cell.Peer, cl.Size)
+			w, err := newDatagramWorker(cl.Context, conn, cell.Peer, cl.Size, r.timeout)
 			if err != nil {
 				closeAll()
 				return nil, err
@@ -160,11 +162,14 @@ func addStats(to *ringnet.PacketStats, s ringnet.PacketStats) {
 
 // datagramWorker is a socket of the client, and the connection beside it.
 type datagramWorker struct {
-	packets  endpoint.PacketConn
-	token    uint64
-	arrivals chan perfArrivals // closed when the server has gone
-	batch    []ringnet.Message // of which all have the same bytes
-	answer   []byte
+	packets endpoint.PacketConn
+	token   uint64
+	timeout time.Duration     // of the server's answers
+	batch   []ringnet.Message // of which all have the same bytes
+	answer  []byte
+
+	arrivals atomic.Pointer[perfArrivals] // the last
+	more     chan struct{}                // has room for one: there is another; closed when the server has gone
 
 	number uint32              // of the last datagram that has one
 	lost   int                 // datagrams of the last run
@@ -172,15 +177,22 @@ type datagramWorker struct {
 }
 
 // newDatagramWorker asks the server for a socket, and returns one that sends there.
-func newDatagramWorker(ctx context.Context, conn net.Conn, network string, size int) (*datagramWorker, error) {
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+func newDatagramWorker(ctx context.Context, conn net.Conn, network string, size int, timeout time.Duration) (*datagramWorker, error) {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
 	if err := perf.Request(conn, perfDatagrams, 0, 0); err != nil {
 		return nil, err
 	}
-	lines := json.NewDecoder(conn)
+	lines := bufio.NewReaderSize(conn, maxPerfLine)
 	var there perfSocket
-	if err := lines.Decode(&there); err != nil {
+	if err := readPerfLine(lines, &there); err != nil {
 		return nil, fmt.Errorf("want a ringnet perf --listen that knows --datagram: %w", err)
+	}
+	if stop() {
+		_ = conn.SetDeadline(time.Time{})
 	}
 	if there.Error != "" {
 		return nil, fmt.Errorf("the server has no socket of %s: %s", network, endpoint.Printable(there.Error))
@@ -193,7 +205,7 @@ func newDatagramWorker(ctx context.Context, conn net.Conn, network string, size 
 	if err != nil {
 		return nil, err
 	}
-	w := &datagramWorker{packets: packets, token: there.Token, arrivals: make(chan perfArrivals, 1), answer: make([]byte, size)}
+	w := &datagramWorker{packets: packets, token: there.Token, timeout: timeout, answer: make([]byte, size), more: make(chan struct{}, 1)}
 	buffer := [][]byte{make([]byte, size)}
 	for range datagramBatch {
 		w.batch = append(w.batch, ringnet.Message{Buffers: buffer})
@@ -206,14 +218,19 @@ func newDatagramWorker(ctx context.Context, conn net.Conn, network string, size 
 	return w, nil
 }
 
-func (w *datagramWorker) receiveArrivals(lines *json.Decoder) {
-	defer close(w.arrivals)
+// receiveArrivals keeps the last arrivals, until the connection ends.
+func (w *datagramWorker) receiveArrivals(lines *bufio.Reader) {
+	defer close(w.more)
 	for {
-		var a perfArrivals
-		if lines.Decode(&a) != nil {
+		a := new(perfArrivals)
+		if readPerfLine(lines, a) != nil {
 			return
 		}
-		w.arrivals <- a
+		w.arrivals.Store(a)
+		select {
+		case w.more <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -283,20 +300,23 @@ const endAgain = 5 * time.Millisecond
 // that have not arrived before the datagramEnd are lost.
 func (w *datagramWorker) end() (received int, err error) {
 	p := w.put(datagramEnd)
+	timeout := time.After(w.timeout)
 	for {
 		if _, err := w.packets.Write(p[:datagramHeader]); err != nil {
 			return 0, err
 		}
 		select {
-		case a, ok := <-w.arrivals:
+		case _, ok := <-w.more:
 			if !ok {
 				return 0, errors.New("the server has ended the connection")
 			}
-			if a.Number == w.number {
+			if a := w.arrivals.Load(); a.Number == w.number {
 				w.server = a.Stats
 				return a.Received, nil
 			}
 		case <-time.After(endAgain):
+		case <-timeout:
+			return 0, errors.New("the server does not say what has arrived")
 		}
 	}
 }

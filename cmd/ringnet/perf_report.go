@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
@@ -24,7 +25,8 @@ type perfReport struct {
 	// included.
 	Datagrams []*perfCounted `json:"datagrams,omitempty"`
 
-	baseline string // the peer that the others are compared with
+	baseline string        // the peer that the others are compared with
+	timeout  time.Duration // of the answers of the server
 }
 
 // perfCounted are the counters of a cell's sockets for datagrams.
@@ -185,4 +187,16 @@ func (r *perfReport) draw(dir string, sizes []byteSize) error {
 				perf.Stream.Key, size, perf.PerSecond("B"), func(m perf.Summary) float64 { return m.BytesPerSec.Median }))
 	}
 	return errors.Join(errs...)
+}
+
+// printCharts lists the files of the charts.
+func (r *perfReport) printCharts(w io.Writer) {
+	if len(r.Charts) == 0 {
+		fmt.Fprintln(w, "\nno charts: they want two sizes or two numbers of connections")
+		return
+	}
+	fmt.Fprintln(w, "\ncharts:")
+	for _, path := range slices.Sorted(slices.Values(r.Charts)) {
+		fmt.Fprintf(w, "  %s\n", path)
+	}
 }

@@ -95,7 +95,7 @@ func (c *perfCommand) newServer(log *slog.Logger) *perfServer {
 // serve is the server, until ctx ends.
 func (c *perfCommand) serve(ctx context.Context, s *streams) error {
 	server := c.newServer(s.logger(false))
-	listeners, err := listenBesideTCP(*c.Listen, func(e endpoint.Endpoint) (endpoint.Listener, error) {
+	listeners, err := listenBesideTCP(c.Listen.Endpoint, func(e endpoint.Endpoint) (endpoint.Listener, error) {
 		return e.Listen(ctx, endpoint.Options{})
 	})
 	if err != nil {
@@ -237,7 +237,7 @@ func (s *perfServer) begin(conn net.Conn) (visit *perfVisit, leave func(), err e
 	}
 	visit.Context, visit.end = context.WithTimeout(context.Background(), s.allows.MaxTime)
 	s.visit = visit
-	s.log.Info("a client has come", "from", visit.from, "over", conn.LocalAddr().Network())
+	s.log.Info("a client has come", "from", visit.from, "over", endpoint.NetworkOf(conn))
 	return visit, func() {
 		visit.end()
 		s.log.Info("the client has gone", "from", visit.from, "after", time.Since(visit.began).Round(time.Millisecond).String())

@@ -10,14 +10,13 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/internal/perf"
 )
 
 type pingCommand struct {
 	Address  hostPort      `arg:"" optional:"" name:"host:port" help:"What to connect to: ringnet ping --listen, or any listener, which is not sent anything."`
-	Listen   hostPort      `placeholder:"HOST:PORT" help:"Answer those who ping, over all networks that this host has."`
+	Listen   *listenURL    `placeholder:"NETWORK://HOST:PORT" help:"Answer those who ping, as in auto://:7471 over all networks that this host has."`
 	Datagram bool          `help:"Send and answer datagrams: of shm, rdma and tcp those of shm-udp, rdma-udp and udp."`
 	Networks []string      `enum:"shm,rdma,tcp" default:"shm,rdma,tcp" placeholder:"NETWORK" help:"Connect over these: shm, rdma, tcp (all)."`
 	Count    int           `short:"n" default:"1000" help:"Round trips over each network (${default})."`
@@ -36,43 +35,59 @@ const greeting = "ringnet ping 1\n"
 // Run answers or pings.
 func (c *pingCommand) Run(ctx context.Context, s *streams) error {
 	switch {
-	case (c.Address == "") == (c.Listen == ""):
-		return misuseError{errors.New("want HOST:PORT to connect to, or --listen HOST:PORT to answer")}
+	case (c.Address == "") == (c.Listen == nil):
+		return misuseError{errors.New("want HOST:PORT to connect to, or --listen NETWORK://HOST:PORT to answer")}
 	case c.Count < 1 || c.Size < 1 || c.SetUps < 1 || c.Timeout <= 0:
 		return misuseError{errors.New("--count, --size, --set-ups and --timeout want positive values")}
 	case c.Size > maxSize:
 		return misuseError{fmt.Errorf("--size=%d: want %d at most", c.Size, maxSize)}
 	case c.Datagram && (c.Size < datagramHeader || c.Size > maxDatagram):
 		return misuseError{fmt.Errorf("--size of datagrams is from %d to %d", datagramHeader, maxDatagram)}
-	case c.Listen != "" && c.Datagram:
+	case c.Listen != nil && c.Datagram:
 		return c.answerDatagrams(ctx, s)
-	case c.Listen != "":
+	case c.Listen != nil:
 		return c.answer(ctx, s)
 	}
-	ping, show := c.ping, c.print
+	return c.measure(ctx, s)
+}
+
+// measure pings over one network after the other, until ctx ends.
+func (c *pingCommand) measure(ctx context.Context, s *streams) error {
+	ping, print := c.ping, c.print
 	if c.Datagram {
-		ping, show = c.pingDatagrams, c.printDatagrams
+		ping, print = c.pingDatagrams, c.printDatagrams
 	}
+	progress := perf.NewProgress(s.err).OnlyOnTerminal()
 	var results []pingResult
 	for _, network := range c.Networks {
-		results = append(results, ping(ctx, network))
+		results = append(results, ping(ctx, network, progress))
+		if ctx.Err() != nil {
+			break
+		}
 	}
+	progress.End()
 	if s.json {
 		if err := writeJSON(s.out, results); err != nil {
 			return err
 		}
 	} else {
-		show(s.out, results)
+		print(s.out, results)
 	}
-	if !slices.ContainsFunc(results, pingResult.reached) {
+	switch {
+	case !slices.ContainsFunc(results, pingResult.reached):
 		return fmt.Errorf("%s cannot be reached", c.Address)
+	case slices.ContainsFunc(results, func(r pingResult) bool { return r.Ended != "" }):
+		return fmt.Errorf("round trips with %s ended early", c.Address)
 	}
 	return nil
 }
 
+// tripsShown is how often progress is shown.
+const tripsShown = time.Second / 2
+
 // answer serves those who ping until the context ends.
 func (c *pingCommand) answer(ctx context.Context, s *streams) error {
-	l, err := ringnet.Listen("auto", string(c.Listen))
+	l, err := c.Listen.Listen(ctx, endpoint.Options{})
 	if err != nil {
 		return err
 	}
@@ -90,6 +105,7 @@ type pingResult struct {
 	Network    string  `json:"network"`
 	Error      string  `json:"error,omitempty"`       // why the address cannot be reached
 	NoAnswer   string  `json:"no_answer,omitempty"`   // why there are no round trips, if it can be reached
+	Ended      string  `json:"ended,omitempty"`       // why there are no more
 	FirstSetUp float64 `json:"first_set_up,omitzero"` // µs: of the first connection, and so of the link
 	SetUp      *spread `json:"set_up,omitempty"`      // of the others
 	RoundTrip  *spread `json:"round_trip,omitempty"`
@@ -127,8 +143,15 @@ func newSpread(times []time.Duration) *spread {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
+// end says why round trips have ended, unless they were complete, or ctx has ended them.
+func (r *pingResult) end(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		r.Ended = err.Error()
+	}
+}
+
 // ping measures over a network.
-func (c *pingCommand) ping(ctx context.Context, network string) pingResult {
+func (c *pingCommand) ping(ctx context.Context, network string, progress *perf.Progress) pingResult {
 	r := pingResult{Network: network}
 	conn, times, err := c.connect(ctx, network)
 	if len(times) > 0 {
@@ -145,11 +168,9 @@ func (c *pingCommand) ping(ctx context.Context, network string) pingResult {
 		r.NoAnswer = fmt.Sprintf("%v: want ringnet ping --listen there", err)
 		return r
 	}
-	trips, err := c.roundTrips(conn)
+	trips, err := c.roundTrips(ctx, conn, func(n int) { progress.Show("%s: %d of %d round trips", network, n, c.Count) })
 	r.RoundTrip = newSpread(trips)
-	if err != nil {
-		r.NoAnswer = err.Error()
-	}
+	r.end(ctx, err)
 	return r
 }
 
@@ -188,12 +209,18 @@ func (c *pingCommand) greeted(conn net.Conn) error {
 	return nil
 }
 
-// roundTrips returns how long each took, up to the first that fails.
-func (c *pingCommand) roundTrips(conn net.Conn) ([]time.Duration, error) {
+// roundTrips returns how long each took, up to the first that fails, or until ctx ends. It
+// calls show now and then with how many there were.
+func (c *pingCommand) roundTrips(ctx context.Context, conn net.Conn, show func(int)) ([]time.Duration, error) {
 	sent, got := make([]byte, c.Size), make([]byte, c.Size)
 	var times []time.Duration
-	for range c.Count {
+	shown := time.Now()
+	for len(times) < c.Count && ctx.Err() == nil {
 		began := time.Now()
+		if began.Sub(shown) >= tripsShown {
+			show(len(times))
+			shown = began
+		}
 		if err := conn.SetDeadline(began.Add(c.Timeout)); err != nil {
 			return times, err
 		}
@@ -246,6 +273,8 @@ func printFailures(w io.Writer, results []pingResult) {
 			fmt.Fprintf(w, "not over %s: %s\n", r.Network, r.Error)
 		case r.NoAnswer != "":
 			fmt.Fprintf(w, "no round trips over %s: %s\n", r.Network, r.NoAnswer)
+		case r.Ended != "":
+			fmt.Fprintf(w, "round trips over %s ended: %s\n", r.Network, r.Ended)
 		}
 	}
 }

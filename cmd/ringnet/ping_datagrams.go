@@ -26,14 +26,20 @@ const pingToken = 0x31676e6970676e72 // "rngping1"
 // programs may have it.
 var packetNetworks = []string{"udp", "shm-udp", "rdma-udp"}
 
-// answerDatagrams answers pings until the context ends, over all networks that this host
-// has, at the same port.
+// answerDatagrams answers pings until the context ends: on auto over all networks that this
+// host has, at the same port.
 func (c *pingCommand) answerDatagrams(ctx context.Context, s *streams) error {
+	networks := packetNetworks
+	if only, ok := endpoint.Packets[c.Listen.Network]; ok {
+		networks = []string{only}
+	} else if c.Listen.Network != "auto" {
+		return misuseError{errors.New("--datagram --listen wants auto, shm, rdma or tcp")}
+	}
 	log := s.logger(false)
-	address := string(c.Listen)
+	address := c.Listen.Address
 	var sockets []endpoint.PacketConn
 	var errs []error
-	for _, network := range packetNetworks {
+	for _, network := range networks {
 		conn, err := endpoint.ListenPacket(ctx, network, address)
 		if err != nil {
 			log.Info("does not answer", "network", network, "error", err)
@@ -67,7 +73,7 @@ func (c *pingCommand) answerDatagrams(ctx context.Context, s *streams) error {
 
 // pingDatagrams measures over the network of datagrams that uses the same device as
 // network.
-func (c *pingCommand) pingDatagrams(ctx context.Context, network string) pingResult {
+func (c *pingCommand) pingDatagrams(ctx context.Context, network string, progress *perf.Progress) pingResult {
 	r := pingResult{Network: endpoint.Packets[network]}
 	conn, err := endpoint.DialPacket(ctx, r.Network, string(c.Address))
 	if err != nil {
@@ -76,7 +82,7 @@ func (c *pingCommand) pingDatagrams(ctx context.Context, network string) pingRes
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	times, lost, err := c.datagramRoundTrips(conn)
+	times, lost, err := c.datagramRoundTrips(ctx, conn, func(n int) { progress.Show("%s: %d of %d round trips", r.Network, n, c.Count) })
 	if len(times) == 0 {
 		r.Error = err.Error()
 		if !errors.Is(err, syscall.EMSGSIZE) {
@@ -85,20 +91,24 @@ func (c *pingCommand) pingDatagrams(ctx context.Context, network string) pingRes
 		return r
 	}
 	r.First, r.RoundTrip, r.Lost = micros(times[0]), newSpread(times), lost
-	if err != nil {
-		r.NoAnswer = err.Error()
-	}
+	r.end(ctx, err)
 	return r
 }
 
 // datagramRoundTrips returns the times of the round trips that were not lost, up to the
-// first that fails, and how many were lost.
-func (c *pingCommand) datagramRoundTrips(conn net.Conn) (times []time.Duration, lost int, err error) {
+// first that fails, or until ctx ends, and how many were lost. It calls show as roundTrips
+// does.
+func (c *pingCommand) datagramRoundTrips(ctx context.Context, conn net.Conn, show func(int)) (times []time.Duration, lost int, err error) {
 	wait := min(c.Timeout, answerWithin)
 	sent, got := make([]byte, c.Size), make([]byte, c.Size)
 	silentSince := time.Now()
-	for i := range c.Count {
+	shown := silentSince
+	for i := 0; i < c.Count && ctx.Err() == nil; i++ {
 		began := time.Now()
+		if began.Sub(shown) >= tripsShown {
+			show(i)
+			shown = began
+		}
 		if err := conn.SetReadDeadline(began.Add(wait)); err != nil {
 			return times, lost, err
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func pinged(t *testing.T, args ...string) map[string]pingResult {
 
 func requireRoundTrips(t *testing.T, r pingResult, n int) {
 	t.Helper()
-	require.Empty(t, r.Error+r.NoAnswer)
+	require.Empty(t, r.Error+r.NoAnswer+r.Ended)
 	require.Positive(t, r.FirstSetUp)
 	require.NotNil(t, r.SetUp)
 	require.NotNil(t, r.RoundTrip)
@@ -54,7 +55,7 @@ func requireRoundTrips(t *testing.T, r pingResult, n int) {
 
 func TestPingMeasuresOverEachNetwork(t *testing.T) {
 	requireShm(t)
-	address := start(t, "ping", "--listen", "127.0.0.1:0").logged("answers", 0)["address"].(string)
+	address := start(t, "ping", "--listen", "auto://127.0.0.1:0").logged("answers", 0)["address"].(string)
 	for _, size := range []string{"1", "3000000"} {
 		results := pinged(t, "-n", "20", "-s", size, address)
 		requireRoundTrips(t, results["shm"], 20)
@@ -70,7 +71,7 @@ func TestPingMeasuresOverEachNetwork(t *testing.T) {
 func TestPingOverRDMA(t *testing.T) {
 	t.Run("rdma", func(t *testing.T) {
 		requireRDMA(t)
-		address := start(t, "ping", "--listen", softroceAddress()+":0").logged("answers", 0)["address"].(string)
+		address := start(t, "ping", "--listen", "auto://"+softroceAddress()+":0").logged("answers", 0)["address"].(string)
 		requireRoundTrips(t, pinged(t, "-n", "20", "--networks", "rdma", address)["rdma"], 20)
 	})
 }
@@ -98,19 +99,68 @@ func TestPingFailsWhereNobodyListens(t *testing.T) {
 
 func TestPingSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                       "want HOST:PORT to connect to, or --listen",
-		"a:1 --listen :1":        "want HOST:PORT to connect to, or --listen",
-		"localhost":              "want HOST:PORT",
-		"a:1 -n 0":               "want positive values",
-		"a:1 -s 1073741825":      "--size=1073741825: want 1073741824 at most",
-		"a:1 --networks ib":      "must be one of",
-		"--listen nowhere:7:471": "too many colons",
-		"--listen nowhere":       "missing port",
+		"":                               "want HOST:PORT to connect to, or --listen",
+		"a:1 --listen auto://:1":         "want HOST:PORT to connect to, or --listen",
+		"localhost":                      "want HOST:PORT",
+		"a:1 -n 0":                       "want positive values",
+		"a:1 -s 1073741825":              "--size=1073741825: want 1073741824 at most",
+		"a:1 --networks ib":              "must be one of",
+		"--listen :7471":                 "want NETWORK://HOST:PORT",
+		"--listen unix:///tmp/s":         "not unix",
+		"--datagram --listen auto4://:1": "wants auto, shm, rdma or tcp",
 	} {
 		out, err := commandProcess(append([]string{"ping"}, strings.Fields(args)...)...).CombinedOutput()
 		exit := new(exec.ExitError)
 		require.ErrorAs(t, err, &exit, args)
 		require.Equal(t, misuse, exit.ExitCode(), args)
 		require.Contains(t, string(out), want)
+	}
+}
+
+// interrupted starts a ping of an hour or so, and calls stop when it measures.
+func interrupted(t *testing.T, stop func(ping *exec.Cmd, server *service), args ...string) (out string, err error) {
+	t.Helper()
+	server := start(t, "ping", "--listen", "auto://127.0.0.1:0")
+	ping := commandProcess(append(append([]string{"ping", "-n", "1000000000"}, args...), server.logged("answers", 0)["address"].(string))...)
+	text := new(strings.Builder)
+	ping.Stdout, ping.Stderr = text, text
+	require.NoError(t, ping.Start())
+	time.Sleep(shortPause) // in which it measures
+	stop(ping, server)
+	ended := make(chan error, 1)
+	go func() { ended <- ping.Wait() }()
+	select {
+	case err = <-ended:
+	case <-time.After(patience):
+		_ = ping.Process.Kill()
+		<-ended
+		t.Fatal("ping did not end")
+	}
+	return text.String(), err
+}
+
+func TestPingThatIsInterruptedTellsWhatItHasMeasured(t *testing.T) {
+	out, err := interrupted(t, func(ping *exec.Cmd, _ *service) { _ = ping.Process.Signal(os.Interrupt) }, "--networks", "tcp")
+	require.NoError(t, err, out)
+	require.Regexp(t, `(?m)^ *tcp +[\d.]+ [µm]?s( +[\d.]+ [nµm]?s( ±\d+%)?){7}$`, out)
+	require.NotContains(t, out, "ended")
+}
+
+func TestPingFailsWhenTheListenerIsKilled(t *testing.T) {
+	for _, network := range []string{"tcp", "shm"} {
+		t.Run(network, func(t *testing.T) {
+			if network == "shm" {
+				requireShm(t)
+			}
+			out, err := interrupted(t, func(_ *exec.Cmd, server *service) {
+				require.NoError(t, server.cmd.Process.Kill())
+				_ = server.wait()
+			}, "--networks", network)
+			exit := new(exec.ExitError)
+			require.ErrorAs(t, err, &exit, out)
+			require.Equal(t, failed, exit.ExitCode(), out)
+			require.Regexp(t, `(?m)^ *`+network+` +[\d.]+ [µm]?s( +[\d.]+ [nµm]?s( ±\d+%)?){7}$`, out)
+			require.Contains(t, out, "round trips over "+network+" ended: ")
+		})
 	}
 }

@@ -234,12 +234,11 @@ func requireEcho(t *testing.T, c io.ReadWriter) {
 	require.Equal(t, "echo", string(got))
 }
 
-func TestProxyClosesIdleConnections(t *testing.T) {
-	p := start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo), "--idle", "100ms", "-v")
+func TestProxyResetsIdleConnections(t *testing.T) {
+	p := start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo), "--idle", "5s", "-v")
 	c := dial(t, p.address(0))
 	requireEcho(t, c)
-	_, err := c.Read(make([]byte, 1))
-	require.Equal(t, io.EOF, err)
+	requireReset(t, c)
 	require.Equal(t, "idle", p.logged("ended", 0)["outcome"])
 }
 
@@ -261,41 +260,31 @@ func TestProxyRequiresANetwork(t *testing.T) {
 	require.Contains(t, reason, "; rdma: ")
 }
 
-// A reply that was under way when the proxy was told to stop arrives, though that takes
-// longer than the proxy takes to notice that another connection waits for nothing.
+// Connections go on as they were when the proxy is told to stop, and new ones are refused.
 func TestProxyStopsWithoutLosingReplies(t *testing.T) {
-	release := make(chan struct{})
-	client, server := startPair(t, "auto", "tcp://"+serve(t, func(c *net.TCPConn) {
-		request := make([]byte, 4)
-		for {
-			if _, err := io.ReadFull(c, request); err != nil {
-				break
-			}
-			if string(request) == "slow" {
-				<-release
-			}
-			_, _ = c.Write(request)
-		}
-		_ = c.Close()
-	}))
-	idle, busy := dial(t, client.address(0)), dial(t, client.address(0))
-	requireEcho(t, idle)
-	requireEcho(t, busy)
-	_, err := busy.Write([]byte("slow"))
-	require.NoError(t, err)
+	client, server := startPair(t, "auto", "tcp://"+serve(t, echo))
+	var conns []*net.TCPConn
+	for range 3 {
+		c := dial(t, client.address(0))
+		requireEcho(t, c)
+		conns = append(conns, c)
+	}
 	for _, p := range []*service{client, server} {
 		p.terminate()
 		p.logged("stops: waits for connections to end", 0)
 	}
-	_, err = idle.Read(make([]byte, 1))
-	require.Equal(t, io.EOF, err)
-	_, err = net.Dial("tcp", client.address(0))
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-
-	close(release)
-	got, err := io.ReadAll(busy)
-	require.NoError(t, err)
-	require.Equal(t, "slow", string(got))
+	require.Eventually(t, func() bool {
+		c, err := net.Dial("tcp", client.address(0))
+		if err == nil {
+			c.Close() // the kernel had made it already
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}, patience, 20*time.Millisecond)
+	for _, c := range conns {
+		requireEcho(t, c)
+		require.NoError(t, c.CloseWrite())
+		requireEnd(t, c, 0)
+	}
 	require.NoError(t, client.wait(), client.said())
 	require.NoError(t, server.wait(), server.said())
 }
@@ -341,6 +330,72 @@ func TestProxyForwardsWhatAFileSays(t *testing.T) {
 	requireSum(t, dial(t, p.address(1)), 1000)
 }
 
+// naming is a server whose first byte to a client is its name.
+func naming(t *testing.T, name string) string {
+	t.Helper()
+	return serve(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte(name))
+		echo(c)
+	})
+}
+
+// requireNamed requires that a new connection leads to the server of the name, and returns it.
+func requireNamed(t *testing.T, address, name string) *net.TCPConn {
+	t.Helper()
+	c := dial(t, address)
+	got := make([]byte, 1)
+	_, err := io.ReadFull(c, got)
+	require.NoError(t, err)
+	require.Equal(t, name, string(got))
+	return c
+}
+
+func TestProxyReadsItsFileAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "forwardings")
+	a, b := naming(t, "a"), naming(t, "b")
+	says := func(lines ...string) {
+		require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600))
+	}
+	kept, changed, gone := freeAddress(t), freeAddress(t), freeAddress(t)
+	line := func(listen, to string) string { return "--listen tcp://" + listen + " --to tcp://" + to }
+	says(line(kept, a), line(changed, a), line(gone, a))
+	p := start(t, "proxy", "--file", path, "--metrics", "127.0.0.1:0")
+	p.logged("forwards", 2)
+	var held []*net.TCPConn
+	for _, address := range []string{kept, changed, gone} {
+		held = append(held, requireNamed(t, address, "a"))
+	}
+
+	says(line(changed, b)+" --max-connections 7", line(kept, a))
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	require.EqualValues(t, 2, p.logged("has read the file again", 0)["forwardings"])
+	p.logged("forwards", 3)
+	requireNamed(t, changed, "b").Close()
+	requireNamed(t, kept, "a").Close()
+	_, err := net.Dial("tcp", gone)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	for _, c := range held {
+		requireEcho(t, c)
+	}
+
+	says("--listen nonsense")
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	require.Contains(t, p.logged("cannot do all that the file says", 0)["error"], ":1: --listen")
+	requireNamed(t, changed, "b").Close()
+
+	resp, err := http.Get(p.logged("serves metrics", 0)["url"].(string))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^ringnet_proxy_connections\{listen="tcp://`+kept+`",to="tcp://`+a+`"\} `, string(text))
+	require.NotContains(t, string(text), gone)
+	for _, c := range held {
+		require.NoError(t, c.CloseWrite())
+		requireEnd(t, c, 0)
+	}
+}
+
 func TestProxySaysWhatIsWrongWithItsFlags(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "forwardings")
 	taken := serve(t, echo)
@@ -355,7 +410,14 @@ func TestProxySaysWhatIsWrongWithItsFlags(t *testing.T) {
 		{"--listen auto://:1 --to tcp://:2 --require ib", "", `must be one of "shm","rdma"`, misuse},
 		{"--listen auto://:1 --to tcp://:2 --max-connections=-1", "", "want a positive number", misuse},
 		{"--listen auto://:1 --to tcp://:2 --idle=-1s", "", "want positive times", misuse},
-		{"--listen auto://:1 --file FILE", "--listen auto://:1 --to tcp://:2", "cannot be used together with --file", misuse},
+		{"--file FILE --listen auto://:1", "--listen auto://:1 --to tcp://:2", "--listen and --file can't be used together", misuse},
+		{"--require shm --file FILE", "--listen auto://:1 --to tcp://:2", "--require and --file can't be used together", misuse},
+		{"--trust-user 1 --file FILE", "--listen auto://:1 --to tcp://:2", "--trust-user and --file can't be used together", misuse},
+		{"--max-connections 1 --file FILE", "--listen auto://:1 --to tcp://:2", "--max-connections and --file can't be used together", misuse},
+		{"--idle 1s --file FILE", "--listen auto://:1 --to tcp://:2", "--idle and --file can't be used together", misuse},
+		{"--dial-timeout 10s --file FILE", "--listen auto://:1 --to tcp://:2", "--dial-timeout and --file can't be used together", misuse},
+		{"--file FILE", "\n--listen auto://:1 --to tcp://:2 --listen auto://:3 --to tcp://:4", ":2: --listen is given twice", misuse},
+		{"--listen auto://:1 --to tcp://:2 --to tcp://:4", "", "--to is given twice", misuse},
 		{"--file FILE", "# nothing\n", "has no forwardings", misuse},
 		{"--file FILE", "\n--listen auto://:1 --too tcp://:2", ":2: unknown flag --too", misuse},
 		{"--file FILE", "--listen auto://:1", ":1: missing flag --to=URL", misuse},
@@ -404,6 +466,18 @@ func TestProxyServesMetrics(t *testing.T) {
 		`go_goroutines \d`,
 	} {
 		require.Regexp(t, regexp.MustCompile(`(?m)^`+want), string(text))
+	}
+}
+
+// Whoever connects to the metrics takes neither the proxy's descriptors nor its goroutines for
+// ever.
+func TestMetricsServerGivesClientsNoEndlessTime(t *testing.T) {
+	s := newMetricsServer(nil)
+	for name, limit := range map[string]time.Duration{
+		"header": s.ReadHeaderTimeout, "request": s.ReadTimeout, "answer": s.WriteTimeout, "between requests": s.IdleTimeout,
+	} {
+		require.Positive(t, limit, name)
+		require.LessOrEqual(t, limit, 2*time.Minute, name)
 	}
 }
 

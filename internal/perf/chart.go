@@ -101,6 +101,7 @@ func (r *Report) WriteChart(path string, c Chart, at func(*Result) (x int, ok bo
 	if len(c.xs) < 2 {
 		return nil
 	}
+	r.Charts = append(r.Charts, path)
 	return os.WriteFile(path, []byte(c.svg()), 0o644)
 }
 

@@ -20,6 +20,7 @@ type Report struct {
 	Slice   time.Duration `json:"slice"` // in nanoseconds
 	Peers   []Peer        `json:"peers"`
 	Results []*Result     `json:"results"`
+	Charts  []string      `json:"charts,omitempty"` // the files of those that were drawn
 }
 
 // Cell is what is measured: a workload over a network, with a size and a number of

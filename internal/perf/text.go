@@ -87,9 +87,12 @@ const clearLine = "\r\x1b[K"
 func (p *Progress) measured(round, rounds, cell, cells int, c Cell, s *Sample) {
 	done := float64(round*cells+cell+1) / float64(rounds*cells)
 	left := time.Duration(float64(time.Since(p.started)) * (1/done - 1)).Round(time.Second)
-	p.line(fmt.Sprintf("%3.0f %% (%v left)  round %d of %d  %-44s %12s/s  %12s  p50 %s", 100*done, left, round+1, rounds,
-		c, SI(s.PerSecond(), ""), SI(s.BytesPerSec(), "B/s"), Nanos(s.P50)), false)
+	p.Show("%3.0f %% (%v left)  round %d of %d  %-44s %12s/s  %12s  p50 %s", 100*done, left, round+1, rounds,
+		c, SI(s.PerSecond(), ""), SI(s.BytesPerSec(), "B/s"), Nanos(s.P50))
 }
+
+// Show writes a line that the next one overwrites, on a terminal.
+func (p *Progress) Show(format string, args ...any) { p.line(fmt.Sprintf(format, args...), false) }
 
 // Note writes a line that is not overwritten.
 func (p *Progress) Note(format string, args ...any) { p.line(fmt.Sprintf(format, args...), true) }

@@ -118,6 +118,9 @@ func Carrier(c net.Conn) net.Conn {
 	return c
 }
 
+// NetworkOf returns the name of the network that carries a connection.
+func NetworkOf(c net.Conn) string { return Carrier(c).LocalAddr().Network() }
+
 // Carried returns a connection that was accepted. It resets a connection of auto that is
 // carried by a network that Require does not have: a Dialer does so by itself, but a
 // listener accepts the connection first.
@@ -126,7 +129,7 @@ func (o Options) Carried(c net.Conn) (Conn, error) {
 	if !ok {
 		return c.(Conn), nil
 	}
-	carrier := auto.LocalAddr().Network()
+	carrier := auto.Carrier()
 	if len(o.Require) == 0 || slices.Contains(o.Require, carrier) {
 		return auto, nil
 	}
@@ -137,10 +140,16 @@ func (o Options) Carried(c net.Conn) (Conn, error) {
 // Reset closes a connection so that the peer gets an error. Unix sockets cannot do that:
 // there the peer gets the end of the stream, unless it has sent bytes that were not read.
 func Reset(c net.Conn) {
-	if r, ok := c.(interface{ SetLinger(sec int) error }); ok {
-		_ = r.SetLinger(0)
-	}
+	SetLinger(c, 0)
 	_ = c.Close()
+}
+
+// SetLinger sets what Close does, and the kernel when the process ends: 0 resets the
+// connection, and -1 delivers what was written. Unix sockets ignore it.
+func SetLinger(c net.Conn, sec int) {
+	if l, ok := c.(interface{ SetLinger(sec int) error }); ok {
+		_ = l.SetLinger(sec)
+	}
 }
 
 // Printable replaces what is not printable, such as commands to a terminal, in a text of a

@@ -3,6 +3,7 @@ package proxy
 import (
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
@@ -17,13 +18,18 @@ type buffer [bufferLen]byte
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // sink writes all of p, or returns an error.
-type sink func(p []byte) (int, error)
+type sink func(p []byte) error
 
-func (e *end) newSink() sink {
+// newSink returns a sink that counts the bytes that e takes.
+func (e *end) newSink(taken *atomic.Uint64) sink {
 	if e.socket != nil {
-		return e.socket.sink()
+		return e.socket.sink(taken)
 	}
-	return e.Write
+	return func(p []byte) error {
+		n, err := e.Write(p)
+		taken.Add(uint64(n))
+		return err
+	}
 }
 
 // source waits until there is something to read, takes a buffer, and reads into it. The

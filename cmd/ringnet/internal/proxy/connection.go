@@ -2,55 +2,88 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 	"io"
-	"os"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 // connection is a connection that was accepted, and the one that was dialed for it.
+//
+// The proxy ends a stream only behind all bytes of a sender that has ended its own. In
+// every other case it resets both ends, so that neither takes a part for the whole.
 type connection struct {
 	client, server *end
 	requests       half                    // from client to server
 	replies        half                    // the other way
-	answered       atomic.Bool             // the last bytes that were read came from the server; true at first
-	outcome        atomic.Pointer[Outcome] // why the proxy has ended it, if it has
+	outcome        atomic.Pointer[Outcome] // why the proxy has stopped it, if it has
 
 	// Only sweep uses these.
-	moved      uint64
+	traffic    traffic
 	movedSince time.Time
 }
 
-func newConnection(client, server endpoint.Conn) *connection {
-	c := &connection{client: newEnd(client), server: newEnd(server), movedSince: time.Now()}
-	c.answered.Store(true)
-	c.requests = half{connection: c, from: c.client, to: c.server}
-	c.replies = half{connection: c, from: c.server, to: c.client, reply: true}
+func newConnection(client, server *end) *connection {
+	c := &connection{client: client, server: server}
+	c.requests = half{connection: c, from: client, to: server}
+	c.replies = half{connection: c, from: server, to: client}
 	return c
 }
 
 // end is one of the two connections of a connection.
 type end struct {
 	endpoint.Conn
-	socket *socket // nil if it is not the kernel's
+	socket  *socket    // nil if it is not the kernel's
+	writing sync.Mutex // held while a half writes to it
 }
 
-func newEnd(c endpoint.Conn) *end { return &end{c, newSocket(c)} }
+// newEnd returns an end that Close resets, and so does the kernel when the process is
+// killed.
+func newEnd(c endpoint.Conn) *end {
+	endpoint.SetLinger(c, 0)
+	return &end{Conn: c, socket: newSocket(c)}
+}
+
+// finish closes an end of which both streams have ended, and delivers what was written.
+func (e *end) finish() error {
+	endpoint.SetLinger(e.Conn, -1)
+	return e.Close()
+}
+
+// isLost reports whether the peer has reset the connection, or was lost.
+func (e *end) isLost() bool {
+	if e.socket != nil {
+		return e.socket.isLost()
+	}
+	if !e.writing.TryLock() {
+		return false // the half that writes notices it
+	}
+	defer e.writing.Unlock()
+	_, err := e.Write(nil)
+	return err != nil && !errors.Is(err, syscall.EPIPE) // which follows the end of the stream
+}
+
+// taken changes when the peer takes bytes that were written.
+func (e *end) taken() uint64 {
+	if e.socket != nil {
+		return e.socket.queued()
+	}
+	if c, ok := e.Conn.(interface{ Stats() ringnet.Stats }); ok {
+		return c.Stats().BytesWritten
+	}
+	return 0
+}
 
 // half is one direction of a connection.
 type half struct {
 	connection *connection
 	from, to   *end
-	reply      bool
 	moved      atomic.Uint64 // bytes
-	writing    atomic.Bool   // it writes bytes that it has read
 }
-
-// errStopped is the error of a half that stop has ended while it waited to read.
-var errStopped = errors.New("stopped by the proxy")
 
 // readError is the error of a half whose sender has failed. Its bytes have no end, and
 // the receiver must not take them for complete.
@@ -68,7 +101,7 @@ func (c *connection) run() error {
 		c.reset()
 		return err
 	}
-	return errors.Join(err, c.client.Close(), c.server.Close())
+	return errors.Join(err, c.client.finish(), c.server.finish())
 }
 
 // copy moves bytes until the sender ends its stream, and then ends the receiver's. If
@@ -83,7 +116,7 @@ func (h *half) copy() error {
 		return nil
 	case truncated(err):
 		h.connection.reset()
-	case err != errStopped:
+	default:
 		_ = h.from.CloseRead()
 	}
 	return err
@@ -97,58 +130,42 @@ func truncated(err error) bool {
 
 // move moves bytes until it fails, with io.EOF at the end of the sender's stream.
 func (h *half) move() error {
-	next, write := h.from.newSource(), h.to.newSink()
+	next, write := h.from.newSource(), h.to.newSink(&h.moved)
 	for {
 		b, n, err := next()
 		if n > 0 {
-			h.connection.answered.Store(h.reply)
-			h.writing.Store(true)
-			m, failed := write(b[:n])
-			h.writing.Store(false)
+			h.to.writing.Lock()
+			failed := write(b[:n])
+			h.to.writing.Unlock()
 			buffers.Put(b)
-			h.moved.Add(uint64(m))
-			switch {
-			case errors.Is(failed, os.ErrDeadlineExceeded):
-				return readError{fmt.Errorf("stopped with bytes under way: %w", failed)}
-			case failed != nil:
+			if failed != nil {
 				return failed
 			}
 		}
 		switch {
 		case err == io.EOF:
 			return err
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return errStopped
 		case err != nil:
 			return readError{err}
 		}
 	}
 }
 
-// stop ends a connection by deadlines that have passed. Its halves still write what they
-// have read, unless the reason is Idled.
+// hasLostSender reports whether a half waits to write, and its sender is lost, which the
+// half would find out only when it reads again.
+func (h *half) hasLostSender() bool {
+	if h.to.writing.TryLock() {
+		h.to.writing.Unlock()
+		return false
+	}
+	return h.from.isLost()
+}
+
+// isLost reports whether an end is lost, and no half notices that.
+func (c *connection) isLost() bool { return c.requests.hasLostSender() || c.replies.hasLostSender() }
+
+// stop resets both ends, whatever is under way.
 func (c *connection) stop(why Outcome) {
-	if !c.outcome.CompareAndSwap(nil, &why) {
-		return
-	}
-	past := time.Unix(1, 0)
-	for _, e := range []*end{c.client, c.server} {
-		_ = e.SetReadDeadline(past)
-		if why == Idled {
-			_ = e.SetWriteDeadline(past)
-		}
-	}
-}
-
-// isAnswered reports whether the last bytes were a reply, and all of it is written to the
-// client.
-func (c *connection) isAnswered() bool {
-	return c.answered.Load() && !c.replies.writing.Load()
-}
-
-// cut resets both ends, whatever is under way.
-func (c *connection) cut() {
-	why := Cut
 	c.outcome.CompareAndSwap(nil, &why)
 	c.reset()
 }
@@ -159,10 +176,14 @@ func (c *connection) reset() {
 	endpoint.Reset(c.server.Conn)
 }
 
+// traffic changes when bytes move.
+type traffic struct{ moved, byClient, byServer uint64 }
+
 // quiet returns for how long the calls of quiet have seen no traffic.
 func (c *connection) quiet(now time.Time) time.Duration {
-	if moved := c.requests.moved.Load() + c.replies.moved.Load(); moved != c.moved {
-		c.moved, c.movedSince = moved, now
+	t := traffic{c.requests.moved.Load() + c.replies.moved.Load(), c.client.taken(), c.server.taken()}
+	if t != c.traffic || c.movedSince.IsZero() {
+		c.traffic, c.movedSince = t, now
 	}
 	return now.Sub(c.movedSince)
 }

@@ -28,7 +28,7 @@ type Forwarding struct {
 	// means no limit.
 	MaxConnections int
 
-	// Idle is how long a connection may be without traffic before it is closed. 0
+	// Idle is how long a connection may be without traffic before it is reset. 0
 	// means for ever.
 	Idle time.Duration
 
@@ -52,6 +52,7 @@ type Proxy struct {
 	stats       Stats
 	connections map[*connection]struct{}
 	draining    bool
+	drainIdle   time.Duration  // as Forwarding.Idle, while draining
 	full        bool           // the last connection was one too many
 	forwarded   sync.WaitGroup // connections
 }
@@ -73,9 +74,7 @@ func Listen(ctx context.Context, f Forwarding, log *slog.Logger) (*Proxy, error)
 	}
 	p.dialing, p.closed = context.WithCancel(context.Background())
 	go p.serve()
-	if f.Idle > 0 {
-		go p.sweep(min(max(f.Idle/8, time.Millisecond), time.Second), p.dialing.Done())
-	}
+	go p.sweep()
 	return p, nil
 }
 
@@ -125,7 +124,7 @@ func (p *Proxy) accept(c net.Conn) {
 		p.stats.Ended[TooMany]++
 	} else {
 		p.stats.Connections++
-		p.stats.Accepted[client.LocalAddr().Network()]++
+		p.stats.Accepted[endpoint.NetworkOf(client)]++
 		p.forwarded.Add(1)
 	}
 	full := p.full
@@ -148,8 +147,9 @@ func (p *Proxy) refuse(why Outcome) {
 }
 
 // forward dials for a client, and moves bytes until both have ended.
-func (p *Proxy) forward(client endpoint.Conn) {
+func (p *Proxy) forward(accepted endpoint.Conn) {
 	defer p.forwarded.Done()
+	client := newEnd(accepted)
 	log := p.log.With("client", client.RemoteAddr().String())
 	server, passedOver, err := p.dialFor(client)
 	if err != nil {
@@ -157,9 +157,9 @@ func (p *Proxy) forward(client endpoint.Conn) {
 		log.Warn("cannot connect", "error", err)
 		return
 	}
-	c := newConnection(client, server)
+	c := newConnection(client, newEnd(server))
 	p.began(c, passedOver)
-	log.Debug("began", "accepted over", client.LocalAddr().Network(), "dialed over", server.LocalAddr().Network(), "passed over", misses(passedOver))
+	log.Debug("began", "accepted over", endpoint.NetworkOf(client), "dialed over", endpoint.NetworkOf(server), "passed over", misses(passedOver))
 	err = c.run()
 	outcome := c.end(err)
 	p.ended(c, outcome)
@@ -180,7 +180,7 @@ func misses(passedOver []ringnet.Reason) []string {
 }
 
 // dialFor dials for a client, and resets the client if that fails.
-func (p *Proxy) dialFor(client endpoint.Conn) (endpoint.Conn, []ringnet.Reason, error) {
+func (p *Proxy) dialFor(client *end) (endpoint.Conn, []ringnet.Reason, error) {
 	ctx, cancel := p.dialing, context.CancelFunc(func() {})
 	if t := p.forwarding.DialTimeout; t > 0 {
 		ctx, cancel = context.WithTimeout(ctx, t)
@@ -188,7 +188,7 @@ func (p *Proxy) dialFor(client endpoint.Conn) (endpoint.Conn, []ringnet.Reason, 
 	defer cancel()
 	server, passedOver, err := p.dial(ctx)
 	if err != nil {
-		endpoint.Reset(client)
+		endpoint.Reset(client.Conn)
 	}
 	return server, passedOver, err
 }
@@ -198,13 +198,13 @@ func (p *Proxy) dialFor(client endpoint.Conn) (endpoint.Conn, []ringnet.Reason, 
 func (p *Proxy) began(c *connection, passedOver []ringnet.Reason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stats.Dialed[c.server.LocalAddr().Network()]++
+	p.stats.Dialed[endpoint.NetworkOf(c.server)]++
 	for _, r := range passedOver {
 		p.stats.PassedOver[Miss{r.Network, r.Code}]++
 	}
 	p.connections[c] = struct{}{}
 	if p.dialing.Err() != nil {
-		c.cut()
+		c.stop(Cut)
 	}
 }
 
@@ -220,46 +220,53 @@ func (p *Proxy) ended(c *connection, why Outcome) {
 	}
 }
 
-// sweep stops connections that are idle, and, when draining, those that are
-// between requests, until done is closed.
-func (p *Proxy) sweep(every time.Duration, done <-chan struct{}) {
+// sweepTime is how long sweep waits between two looks at most.
+const sweepTime = time.Second
+
+// sweep stops connections that are idle, and those that have lost an end and do not notice
+// it, until p is closed.
+func (p *Proxy) sweep() {
+	every := sweepTime
+	if idle := p.forwarding.Idle; idle > 0 {
+		every = min(max(idle/8, time.Millisecond), every)
+	}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-		case <-done:
+		case <-p.dialing.Done():
 			return
 		}
 		now := time.Now()
 		p.mu.Lock()
+		limit, why := p.forwarding.Idle, Idled
+		if p.draining && p.drainIdle > 0 && (limit == 0 || p.drainIdle < limit) {
+			limit, why = p.drainIdle, Drained
+		}
 		for c := range p.connections {
-			quiet := c.quiet(now)
 			switch {
-			case p.forwarding.Idle > 0 && quiet >= p.forwarding.Idle:
-				c.stop(Idled)
-			case p.draining && quiet >= betweenRequests && c.isAnswered():
-				c.stop(Drained)
+			case c.isLost():
+				c.stop(Lost)
+			case limit > 0 && c.quiet(now) >= limit:
+				c.stop(why)
 			}
 		}
 		p.mu.Unlock()
 	}
 }
 
-// betweenRequests is how long after a reply a connection without traffic counts as being
-// between two requests: a proxy that does not know the protocol cannot tell better.
-const betweenRequests = time.Second
-
 // backlogTime is how long Drain goes on to accept, for connections that the kernel has
 // already made.
 const backlogTime = 50 * time.Millisecond
 
-// Drain accepts no more connections, ends each between two requests, and returns when
-// all have ended. When ctx ends it cuts off those that are left, and the error says how
-// many they were.
-func (p *Proxy) Drain(ctx context.Context) error {
+// Drain accepts no more connections, and returns when all have ended. It does not know
+// where a request or a reply ends, and so ends none by itself: it resets those on which
+// nothing has moved for idle, unless that is 0, and, when ctx ends, all that are left. Then
+// the error says how many they were.
+func (p *Proxy) Drain(ctx context.Context, idle time.Duration) error {
 	p.mu.Lock()
-	p.draining = true
+	p.draining, p.drainIdle = true, idle
 	p.mu.Unlock()
 	defer p.Close()
 	_ = p.listener.SetDeadline(time.Now().Add(backlogTime))
@@ -269,7 +276,6 @@ func (p *Proxy) Drain(ctx context.Context) error {
 		p.forwarded.Wait()
 		close(ended)
 	}()
-	go p.sweep(betweenRequests/10, ended)
 	select {
 	case <-ended:
 		return nil
@@ -297,7 +303,7 @@ func (p *Proxy) Close() {
 	_ = p.listener.Close()
 	<-p.accepting
 	for _, c := range left {
-		c.cut()
+		c.stop(Cut)
 	}
 	p.forwarded.Wait()
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -23,7 +24,7 @@ type socket struct {
 	raw syscall.RawConn
 
 	mu   sync.Mutex    // held during a write; guards lost
-	lost syscall.Errno // the error of a write
+	lost syscall.Errno // an error that no read gets
 }
 
 // newSocket returns nil if no socket of the kernel's carries c.
@@ -59,7 +60,7 @@ func (s *socket) end() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lost != 0 {
-		return os.NewSyscallError("write", s.lost)
+		return os.NewSyscallError("read", s.lost)
 	}
 	return io.EOF
 }
@@ -92,7 +93,8 @@ func (s *socket) source() source {
 	}
 }
 
-func (s *socket) sink() sink {
+// sink writes until the kernel has taken everything, and counts each part that it takes.
+func (s *socket) sink(taken *atomic.Uint64) sink {
 	var left []byte
 	var errno syscall.Errno
 	write := func(fd uintptr) bool {
@@ -102,19 +104,43 @@ func (s *socket) sink() sink {
 				return errno != syscall.EAGAIN
 			}
 			left = left[n:]
+			taken.Add(uint64(n))
 		}
 		return true
 	}
-	return func(p []byte) (int, error) {
+	return func(p []byte) error {
 		left, errno = p, 0
 		err := s.raw.Write(write)
-		n := len(p) - len(left)
 		left = nil
 		if err == nil && errno != 0 {
 			err = os.NewSyscallError("write", errno)
 		}
-		return n, err
+		return err
 	}
+}
+
+// isLost asks the kernel for an error, which it does not report again. EPIPE is that of a
+// peer that has ended its stream and takes no more: what it has sent is complete.
+func (s *socket) isLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.raw.Control(func(fd uintptr) {
+		errno, _ := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ERROR)
+		if errno != 0 && syscall.Errno(errno) != syscall.EPIPE {
+			s.lost = syscall.Errno(errno)
+		}
+	})
+	return s.lost != 0
+}
+
+// queued is how many bytes the kernel holds that were written and that the peer has not
+// taken: of a Unix socket, with the memory that they lie in.
+func (s *socket) queued() uint64 {
+	var n int32
+	_ = s.raw.Control(func(fd uintptr) {
+		_, _, _ = syscall.RawSyscall(syscall.SYS_IOCTL, fd, syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&n)))
+	})
+	return uint64(n)
 }
 
 // rawCall is the system call read or write, of which p is not empty.

@@ -2,10 +2,16 @@
 
 package proxy
 
-import "github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+import (
+	"sync/atomic"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+)
 
 type socket struct{}
 
-func newSocket(endpoint.Conn) *socket { return nil }
-func (*socket) source() source        { return nil }
-func (*socket) sink() sink            { return nil }
+func newSocket(endpoint.Conn) *socket    { return nil }
+func (*socket) source() source           { return nil }
+func (*socket) sink(*atomic.Uint64) sink { return nil }
+func (*socket) isLost() bool             { return false }
+func (*socket) queued() uint64           { return 0 }

@@ -14,7 +14,7 @@ const (
 	Lost        Outcome = "lost"        // one end has failed before, and the other was reset
 	Undelivered Outcome = "undelivered" // the last bytes written may not have arrived
 	Idled       Outcome = "idle"        // it was without traffic for too long
-	Drained     Outcome = "drained"     // it was between requests when the proxy stopped
+	Drained     Outcome = "drained"     // it was without traffic when the proxy stopped
 	Cut         Outcome = "cut"         // it had not ended in time when the proxy stopped
 
 	TooMany     Outcome = "too_many"     // refused: there were MaxConnections

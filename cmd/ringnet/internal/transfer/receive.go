@@ -5,25 +5,31 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
+	"runtime"
+	"slices"
+	"strings"
 	"sync"
 )
 
 // Folder receives files. Its methods may be called at once.
 type Folder struct {
 	root *os.Root
+	most int // partial files
 
 	mu   sync.Mutex // guards what follows
 	busy map[string]bool
 }
 
-// OpenFolder opens a folder, which must exist.
-func OpenFolder(path string) (*Folder, error) {
+// OpenFolder opens a folder, which must exist. It keeps as many partial files there as most
+// says, and removes the oldest for another.
+func OpenFolder(path string, most int) (*Folder, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
 	}
-	return &Folder{root: root, busy: make(map[string]bool)}, nil
+	return &Folder{root: root, most: most, busy: make(map[string]bool)}, nil
 }
 
 // Received is a file that was received.
@@ -38,7 +44,7 @@ type Received struct {
 func (f *Folder) Receive(c io.ReadWriter) (Received, error) {
 	l := newLines(c)
 	var o offer
-	if err := l.receive(&o); err != nil {
+	if err := l.receive(&o, 0); err != nil {
 		return Received{}, err
 	}
 	r, err := f.receive(l, o)
@@ -64,8 +70,7 @@ func (f *Folder) receive(l lines, o offer) (r Received, err error) {
 		return r, ErrBusy
 	}
 	defer f.end(o.Name)
-	part := "." + o.Name + ".part"
-	file, err := f.root.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o666)
+	file, err := f.open(o.Name)
 	if err != nil {
 		return r, err
 	}
@@ -73,10 +78,71 @@ func (f *Folder) receive(l lines, o offer) (r Received, err error) {
 	if err != nil {
 		return r, errors.Join(err, file.Close())
 	}
-	if err := errors.Join(l.sync(file), file.Close(), f.root.Rename(part, o.Name)); err != nil {
+	if err := errors.Join(l.sync(file), file.Close()); err != nil {
+		return r, err
+	}
+	if err := f.root.Rename(partOf(o.Name), o.Name); err != nil {
+		return r, err
+	}
+	if err := f.sync(l); err != nil {
 		return r, err
 	}
 	return Received{o.Name, o.Size, sum(h)}, nil
+}
+
+// partOf is the name of a file while it is not complete.
+func partOf(name string) string { return "." + name + partEnd }
+
+const partEnd = ".part"
+
+// open opens the file for what arrives under a name. If there is a file of that name, the
+// new one has its permissions before it has bytes.
+func (f *Folder) open(name string) (*os.File, error) {
+	part := partOf(name)
+	file, err := f.root.OpenFile(part, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666) // follows no link
+	if errors.Is(err, fs.ErrExist) {
+		file, err = f.reopen(part)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if before, err := f.root.Lstat(name); err == nil && before.Mode().IsRegular() {
+		if err := file.Chmod(before.Mode().Perm()); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+	}
+	return file, nil
+}
+
+// reopen opens a partial file that is there, and not what a link leads to.
+func (f *Folder) reopen(part string) (*os.File, error) {
+	there, err := f.root.Lstat(part)
+	if err != nil {
+		return nil, err
+	}
+	if !there.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", part)
+	}
+	file, err := f.root.OpenFile(part, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	if opened, err := file.Stat(); err != nil || !os.SameFile(opened, there) {
+		return nil, errors.Join(fmt.Errorf("%s: not a regular file", part), err, file.Close())
+	}
+	return file, nil
+}
+
+// sync writes the folder to its device, so that a file that has its name keeps it.
+func (f *Folder) sync(l lines) error {
+	if runtime.GOOS == "windows" {
+		return nil // which cannot
+	}
+	folder, err := f.root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.sync(folder), folder.Close())
 }
 
 // receiveFile receives the bytes that the file does not have yet, and returns the hash of
@@ -98,7 +164,7 @@ func receiveFile(l lines, file *os.File, size int64) (hash.Hash, error) {
 		return nil, err
 	}
 	var s start
-	if err := l.receive(&s); err != nil {
+	if err := l.receive(&s, have); err != nil {
 		return nil, err
 	}
 	switch s.Offset {
@@ -118,7 +184,7 @@ func receiveFile(l lines, file *os.File, size int64) (hash.Hash, error) {
 		return nil, err
 	}
 	var e end
-	if err := l.receive(&e); err != nil {
+	if err := l.receive(&e, 0); err != nil {
 		return nil, err
 	}
 	if e.SHA256 != sum(h) {
@@ -135,7 +201,27 @@ func (f *Folder) begin(name string) bool {
 		return false
 	}
 	f.busy[name] = true
+	f.forget(f.most - len(f.busy))
 	return true
+}
+
+// forget removes the oldest of the partial files that no connection brings, until so many
+// are left. Called with mu held.
+func (f *Folder) forget(most int) {
+	entries, _ := fs.ReadDir(f.root.FS(), ".") // if that fails, so does what follows
+	var old []fs.FileInfo
+	for _, e := range entries {
+		name, hidden := strings.CutPrefix(strings.TrimSuffix(e.Name(), partEnd), ".")
+		info, err := e.Info()
+		if err == nil && hidden && strings.HasSuffix(e.Name(), partEnd) && info.Mode().IsRegular() && !f.busy[name] {
+			old = append(old, info)
+		}
+	}
+	slices.SortFunc(old, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for len(old) > max(most, 0) {
+		_ = f.root.Remove(old[0].Name())
+		old = old[1:]
+	}
 }
 
 // end releases a name.

@@ -26,7 +26,7 @@ func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved fu
 		return Sent{}, err
 	}
 	var has answer
-	if err := l.receiveAnswer(&has); err != nil {
+	if err := l.receiveAnswer(&has, size); err != nil {
 		return Sent{}, err
 	}
 	if has.Have < 0 || has.Have > size {
@@ -53,11 +53,14 @@ func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved fu
 	if err := copyHashed(l, file, size-has.Have, h, moved); err != nil {
 		return Sent{}, changed(err)
 	}
+	if n, _ := io.ReadFull(file, make([]byte, 1)); n > 0 {
+		return Sent{}, RefusedError{"the file is longer than its size, or has become longer meanwhile"}
+	}
 	if err := l.send(end{sum(h)}); err != nil {
 		return Sent{}, err
 	}
 	var got answer
-	if err := l.receiveAnswer(&got); err != nil {
+	if err := l.receiveAnswer(&got, size); err != nil {
 		return Sent{}, err
 	}
 	if got.SHA256 != sum(h) {
@@ -74,8 +77,9 @@ func changed(err error) error {
 	return err
 }
 
-func (l lines) receiveAnswer(a *answer) error {
-	if err := l.receive(a); err != nil {
+// receiveAnswer waits for an answer, before which the receiver has to work on some bytes.
+func (l lines) receiveAnswer(a *answer, work int64) error {
+	if err := l.receive(a, work); err != nil {
 		return fmt.Errorf("no answer: %w", err)
 	}
 	switch {

@@ -5,7 +5,7 @@
 // from an earlier connection, with their SHA-256. If the sender's file begins with these
 // bytes, the sender sends the rest, else the whole file. At the end both send the SHA-256
 // of the whole file, and only if they agree the receiver gives the file its name.
-// Everything but the file's bytes is a line of JSON.
+// Everything but the file's bytes is a line of JSON. An empty line is a sign of life.
 package transfer
 
 import (
@@ -64,8 +64,8 @@ const maxLine = 64 << 10
 // copyLen is how many bytes are moved at a time.
 const copyLen = 256 << 10
 
-// signOfLife is how often a peer is told that this end is at work. A variable, for
-// tests change it.
+// signOfLife is how often a peer is told that this end is at work. The peer takes as many
+// as the work may need, one in five seconds. A variable, for tests change it.
 var signOfLife = 5 * time.Second
 
 // lines are a connection with lines on it.
@@ -85,12 +85,20 @@ func (l lines) send(v any) error {
 	return err
 }
 
-func (l lines) receive(v any) error {
+// leastRate is how many bytes a second a peer hashes, or syncs, at least.
+const leastRate = 1 << 20
+
+// receive receives a line, and before it the signs of life of a peer that works on some
+// bytes.
+func (l lines) receive(v any, work int64) error {
 	line, err := l.ReadSlice('\n')
-	for err == nil && len(line) == 1 {
+	signs := 10 + work/leastRate/5
+	for ; err == nil && len(line) == 1 && signs > 0; signs-- {
 		line, err = l.ReadSlice('\n')
 	}
 	switch {
+	case err == nil && len(line) == 1:
+		return fmt.Errorf("only signs of life: %w", ErrStranger)
 	case errors.Is(err, bufio.ErrBufferFull):
 		return fmt.Errorf("a line is too long: %w", ErrStranger)
 	case err == io.EOF:
@@ -148,7 +156,7 @@ func (l lines) Write(p []byte) (int, error) {
 	n, err := l.w.Write(p)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		var refused RefusedError
-		if errors.As(l.receiveAnswer(new(answer)), &refused) {
+		if errors.As(l.receiveAnswer(new(answer), 0), &refused) {
 			err = refused
 		}
 	}

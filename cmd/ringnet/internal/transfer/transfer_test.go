@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -70,7 +71,7 @@ func after(n int) func(io.ReadWriter) io.ReadWriter {
 func newFolder(t *testing.T) (*Folder, string) {
 	t.Helper()
 	dir := t.TempDir()
-	folder, err := OpenFolder(dir)
+	folder, err := OpenFolder(dir, 8)
 	require.NoError(t, err)
 	return folder, dir
 }
@@ -167,6 +168,94 @@ func TestReceiveFollowsNoLinksOutOfTheFolder(t *testing.T) {
 	_, failed, _ := transferred(t, folder, "file", []byte("x"), whole)
 	require.Error(t, failed)
 	require.NoFileExists(t, outside)
+}
+
+// A link in the folder may be a stranger's, who would have another file written over.
+func TestReceiveFollowsNoLinksWithinTheFolder(t *testing.T) {
+	folder, dir := newFolder(t)
+	other := filepath.Join(dir, "other")
+	require.NoError(t, os.WriteFile(other, nil, 0o600))
+	require.NoError(t, os.Symlink("other", filepath.Join(dir, ".file.part")))
+	_, failed, received := transferred(t, folder, "file", []byte("x"), whole)
+	require.Error(t, failed)
+	require.ErrorContains(t, received, "not a regular file")
+	requireFile(t, other, nil)
+}
+
+func TestReceiveKeepsThePermissionsOfTheFileThatItReplaces(t *testing.T) {
+	folder, dir := newFolder(t)
+	path := filepath.Join(dir, "file")
+	for _, mode := range []os.FileMode{0o600, 0o640, 0o755} {
+		require.NoError(t, os.WriteFile(path, nil, mode))
+		require.NoError(t, os.Chmod(path, mode))
+		_, failed, _ := transferred(t, folder, "file", []byte("x"), whole)
+		require.NoError(t, failed)
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, mode, info.Mode().Perm())
+	}
+}
+
+// Files of /proc have a size of 0, and others grow while they are sent.
+func TestSendRefusesAFileThatIsLongerThanItsSize(t *testing.T) {
+	folder, dir := newFolder(t)
+	for _, size := range []int64{0, 10} {
+		a, b := net.Pipe()
+		received := make(chan struct{})
+		go func() {
+			_, _ = folder.Receive(b)
+			close(received)
+		}()
+		_, err := Send(a, "file", bytes.NewReader(random(11)), size, func(int64) {})
+		a.Close()
+		<-received
+		require.ErrorAs(t, err, new(RefusedError))
+		require.NoFileExists(t, filepath.Join(dir, "file"))
+	}
+}
+
+func TestFolderKeepsTheLatestPartialFiles(t *testing.T) {
+	folder, dir := newFolder(t)
+	for i := range 3 * 8 {
+		name := fmt.Sprintf("file%d", i)
+		_, failed, _ := transferred(t, folder, name, random(4*copyLen), after(2*copyLen+100))
+		require.Error(t, failed)
+		at := time.Now().Add(time.Duration(i-100) * time.Hour)
+		require.NoError(t, os.Chtimes(filepath.Join(dir, "."+name+".part"), at, at))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".part"), nil, 0o600))
+	parts, err := filepath.Glob(filepath.Join(dir, ".file*.part"))
+	require.NoError(t, err)
+	require.Len(t, parts, 8)
+	require.FileExists(t, filepath.Join(dir, ".file23.part"))
+	require.NoFileExists(t, filepath.Join(dir, ".file15.part"))
+}
+
+// idling is a peer that gives signs of life, one a second, for a day.
+type idling struct{ left int }
+
+func (r *idling) Read(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	if r.left--; r.left < 0 {
+		return 0, io.EOF
+	}
+	return copy(p, "\n"), nil
+}
+
+func TestSignsOfLifeAloneAreNotEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder, _ := newFolder(t)
+		day := func() io.ReadWriter {
+			return struct {
+				io.Reader
+				io.Writer
+			}{&idling{24 * 60 * 60}, io.Discard}
+		}
+		_, err := folder.Receive(day())
+		require.ErrorIs(t, err, ErrStranger)
+		_, err = Send(day(), "f", strings.NewReader("x"), 1, func(int64) {})
+		require.ErrorIs(t, err, ErrStranger)
+	})
 }
 
 func TestReceiveTakesAFileFromOneConnectionAtATime(t *testing.T) {
@@ -282,7 +371,7 @@ func TestWhoeverIsAtWorkGivesSignsOfLife(t *testing.T) {
 				done <- errors.Join(work(l, waiting{bytes.NewReader(random(3 * copyLen)), c.seen}), l.send(answer{Have: 7}))
 			}()
 			var got answer
-			require.NoError(t, newLines(b).receive(&got))
+			require.NoError(t, newLines(b).receive(&got, 1<<60))
 			require.EqualValues(t, 7, got.Have)
 			require.NoError(t, <-done)
 		})

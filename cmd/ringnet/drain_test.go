@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// shortPause is longer than a proxy that guesses would take to end a stream that pauses.
+const shortPause = 1500 * time.Millisecond
+
+// serveOne serves the first connection by a script of the test's, which gets it here.
+func serveOne(t *testing.T) (address string, accepted <-chan *net.TCPConn) {
+	t.Helper()
+	conns := make(chan *net.TCPConn, 1)
+	return serve(t, func(c *net.TCPConn) {
+		_ = c.SetReadBuffer(64 << 10)
+		conns <- c
+	}), conns
+}
+
+// readExactly reads n bytes.
+func readExactly(t *testing.T, c net.Conn, n int) {
+	t.Helper()
+	_, err := io.CopyN(io.Discard, c, int64(n))
+	require.NoError(t, err)
+}
+
+// requireEnd reads n bytes and then the end of the stream.
+func requireEnd(t *testing.T, c net.Conn, n int) {
+	t.Helper()
+	got, err := io.Copy(io.Discard, c)
+	require.NoError(t, err)
+	require.EqualValues(t, n, got)
+}
+
+// stopping starts a pair of proxies with a connection through them, which begin sets up. Then
+// it tells both to stop, and waits for longer than a pause.
+func stopping(t *testing.T, begin func(client, server *net.TCPConn)) (client, server *net.TCPConn, proxies []*service) {
+	t.Helper()
+	address, accepted := serveOne(t)
+	front, back := startPair(t, "auto", "tcp://"+address)
+	client = dial(t, front.address(0))
+	server = <-accepted
+	t.Cleanup(func() { server.Close() })
+	require.NoError(t, server.SetDeadline(time.Now().Add(patience)))
+	begin(client, server)
+	proxies = []*service{front, back}
+	for _, p := range proxies {
+		p.terminate()
+		p.logged("stops: waits for connections to end", 0)
+	}
+	time.Sleep(shortPause)
+	return client, server, proxies
+}
+
+func write(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	_, err := c.Write([]byte(text))
+	require.NoError(t, err)
+}
+
+func requireStopped(t *testing.T, proxies []*service) {
+	t.Helper()
+	for _, p := range proxies {
+		require.NoError(t, p.wait(), p.said())
+	}
+}
+
+// The server answers before it reads, as with 100 Continue, and then reads slowly.
+func TestProxyStopsWithoutCuttingAnUpload(t *testing.T) {
+	const size = 40 << 20
+	sent := make(chan error, 1)
+	client, server, proxies := stopping(t, func(client, server *net.TCPConn) {
+		go func() {
+			_, err := client.Write(make([]byte, size))
+			_ = client.CloseWrite()
+			sent <- err
+		}()
+		time.Sleep(shortPause) // until everything between the two is full
+		write(t, server, "go")
+		readExactly(t, client, 2)
+	})
+	requireEnd(t, server, size)
+	require.NoError(t, <-sent)
+	require.NoError(t, server.CloseWrite())
+	requireEnd(t, client, 0)
+	requireStopped(t, proxies)
+}
+
+func TestProxyStopsWithoutCuttingTheReplyOfAClientThatHasEndedItsRequests(t *testing.T) {
+	for first, rest := range map[string]string{"partly": " and the rest", "": "late reply"} {
+		client, server, proxies := stopping(t, func(client, server *net.TCPConn) {
+			write(t, client, "request")
+			require.NoError(t, client.CloseWrite())
+			requireEnd(t, server, len("request"))
+			write(t, server, first)
+			readExactly(t, client, len(first))
+		})
+		write(t, server, rest)
+		require.NoError(t, server.CloseWrite())
+		requireEnd(t, client, len(rest))
+		requireStopped(t, proxies)
+	}
+}
+
+func TestProxyStopsWithoutCuttingAReplyThatPauses(t *testing.T) {
+	client, server, proxies := stopping(t, func(client, server *net.TCPConn) {
+		write(t, client, "request")
+		readExactly(t, server, len("request"))
+		write(t, server, "half")
+		readExactly(t, client, len("half"))
+	})
+	write(t, server, "the other")
+	readExactly(t, client, len("the other"))
+	require.NoError(t, client.CloseWrite())
+	requireEnd(t, server, 0)
+	require.NoError(t, server.CloseWrite())
+	requireEnd(t, client, 0)
+	requireStopped(t, proxies)
+}
+
+// Whatever a proxy stops ends in an error at both ends, never in the end of a stream.
+func TestProxyThatDoesNotWaitResetsBothEnds(t *testing.T) {
+	for name, signal := range map[string]syscall.Signal{"cut": syscall.SIGTERM, "killed": syscall.SIGKILL} {
+		for _, ended := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				client, server, proxies := stopping(t, func(client, server *net.TCPConn) {
+					write(t, client, "request")
+					readExactly(t, server, len("request"))
+					write(t, server, "half")
+					readExactly(t, client, len("half"))
+					if ended {
+						require.NoError(t, client.CloseWrite())
+						requireEnd(t, server, 0)
+					}
+				})
+				for _, p := range proxies {
+					require.NoError(t, p.cmd.Process.Signal(signal))
+				}
+				requireReset(t, client)
+				if !ended {
+					requireReset(t, server)
+				}
+				first, second := proxies[0].wait(), proxies[1].wait()
+				require.Error(t, errors.Join(first, second), "when one has reset the connection, the other's has ended, too")
+			})
+		}
+	}
+}
+
+func TestProxyThatStopsResetsConnectionsOnWhichNothingMoves(t *testing.T) {
+	p := start(t, "proxy", "-v", "--drain", "1h", "--drain-idle", "100ms", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo))
+	c := dial(t, p.address(0))
+	requireEcho(t, c)
+	p.terminate()
+	requireReset(t, c)
+	require.Equal(t, "drained", p.logged("ended", 0)["outcome"])
+	require.NoError(t, p.wait(), p.said())
+}
