@@ -25,7 +25,7 @@ ON_RDMA  = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m --"
 COUNTING = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m -- '$(CURDIR)/bin/hwcounters'"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(GO) test -count=1 -p 1 -timeout 30m
 
-.PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-rdma test-matrix soak soak-hours explore fuzz
+.PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-rdma test-matrix soak soak-hours soak-losses explore fuzz
 .PHONY: bench bench-rdma bench-proxy bench-links bench-json bench-compare clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -188,6 +188,11 @@ soak-hours: $(SOFTROCE) bin/hwcounters
 	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_HOURS=$(HOURS) RINGNET_SOAK_SEED=$(SEED) \
 		$(SOFTROCE) -nodes 2 -timeout $(call minutes,15) -- bin/hwcounters bin/integration.test \
 		-test.timeout $(call minutes,10) -test.v -test.run TestHours
+
+# Random traffic between two hosts of the simulation in real time, with polling and default
+# queues, whose links are lost under load, for HOURS hours. SEED is that of what is drawn.
+soak-losses:
+	RINGNET_SOAK_LOSSES=$(HOURS)h RINGNET_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -run '^TestLinksLostUnderLoad$$' -v .
 
 # STEPS random steps of two processes whose links lose their queue pairs all the time,
 # in virtual time: TestExplore says what it wants. SEED is that of the first world.
