@@ -27,19 +27,11 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 	failures.forget()
 	t.Cleanup(failures.forget)
 	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
-		before, had := networks[name]
-		networks[name] = network{name, "ip", func(trustUser, *Config) (fabric.Fabric, error) {
-			if f == nil {
-				return nil, errAbsent
-			}
-			return f, nil
-		}}
-		t.Cleanup(func() {
-			delete(networks, name)
-			if had {
-				networks[name] = before
-			}
-		})
+		open := opens(f)
+		if f == nil {
+			open = func(trustUser, *Config) (fabric.Fabric, error) { return nil, errAbsent }
+		}
+		addNetwork(t, name, network{name, "ip", open})
 	}
 }
 

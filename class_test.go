@@ -15,11 +15,10 @@ import (
 func TestConfigOfEachSideReachesItsFabric(t *testing.T) {
 	n := sim.New(sim.Link{})
 	var class int
-	networks["sim"] = network{"sim", "ip", func(_ trustUser, c *Config) (fabric.Fabric, error) {
+	addNetwork(t, "sim", network{"sim", "ip", func(_ trustUser, c *Config) (fabric.Fabric, error) {
 		class = c.TrafficClass
 		return n, nil
-	}}
-	t.Cleanup(func() { delete(networks, "sim") })
+	}})
 
 	l, err := (&ListenConfig{Config: &Config{TrafficClass: 104}}).Listen(context.Background(), "sim", "10.0.0.1:0")
 	require.NoError(t, err)

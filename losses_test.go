@@ -119,7 +119,7 @@ func newLossRound(t *testing.T, r *rand.Rand, sum *lossTally) *lossRound {
 			own = append(own, fabric.Card{a})
 		}
 		host := w.n.Host(own...)
-		networks[name] = network{name, "ip", func(trustUser, *Config) (fabric.Fabric, error) { return host, nil }}
+		addNetwork(t, name, network{name, "ip", opens(host)})
 	}
 	cfg := &Config{ResumeTimeout: 10 * time.Minute, Linger: 5 * time.Minute, KeepAlive: time.Second, LinkIdle: -1, Links: 1 + r.IntN(2)}
 	w.d = Dialer{Config: cfg, Trace: w.trace()}

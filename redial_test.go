@@ -155,8 +155,7 @@ func simulateRefusing(t *testing.T, answers ...error) (asked *atomic.Int32) {
 		}
 		return connect()
 	}}
-	networks["refusing"] = network{"refusing", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
-	t.Cleanup(func() { delete(networks, "refusing") })
+	addNetwork(t, "refusing", network{"refusing", "ip", opens(f)})
 	return asked
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
 )
@@ -39,12 +38,9 @@ func simulateCrowd(t *testing.T) *crowd {
 	}
 	c := new(crowd)
 	f := &hooked{Fabric: n, connect: c.connect}
-	networks["crowd"] = network{"crowd", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
+	addNetwork(t, "crowd", network{"crowd", "ip", opens(f)})
 	requestLimits["crowd"] = newRequestLimit()
-	t.Cleanup(func() {
-		delete(networks, "crowd")
-		delete(requestLimits, "crowd")
-	})
+	t.Cleanup(func() { delete(requestLimits, "crowd") })
 	return c
 }
 

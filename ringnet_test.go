@@ -41,11 +41,27 @@ func overEachNetwork(t *testing.T, test func(t *testing.T, h host)) {
 
 // simulate makes the networks "sim", "sim4" and "sim6" for the length of a test.
 func simulate(t *testing.T, n *sim.Network) {
-	open := func(trustUser, *Config) (fabric.Fabric, error) { return n, nil }
 	for name, family := range map[string]string{"sim": "ip", "sim4": "ip4", "sim6": "ip6"} {
-		networks[name] = network{"sim", family, open}
-		t.Cleanup(func() { delete(networks, name) })
+		addNetwork(t, name, network{"sim", family, opens(n)})
 	}
+}
+
+// addNetwork adds a network for the length of a test, or has it take the place of the one of
+// that name.
+func addNetwork(t *testing.T, name string, n network) {
+	before, had := networks[name]
+	networks[name] = n
+	t.Cleanup(func() {
+		delete(networks, name)
+		if had {
+			networks[name] = before
+		}
+	})
+}
+
+// opens returns how a network opens a fabric that there is already.
+func opens(f fabric.Fabric) func(trustUser, *Config) (fabric.Fabric, error) {
+	return func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }
 }
 
 // shmHost is an address of this host, on systems that have shm.

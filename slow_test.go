@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
@@ -21,9 +20,7 @@ func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			return post()
 		}}
-		networks["slow"] = network{"slow", "ip", func(trustUser, *Config) (fabric.Fabric, error) { return f, nil }}
-
-		t.Cleanup(func() { delete(networks, "slow") })
+		addNetwork(t, "slow", network{"slow", "ip", opens(f)})
 		l := host{"slow", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
 		for range 20 {
 			c, err := (&Dialer{Config: smallDedicated}).Dial("slow", l.Addr().String())

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,7 +31,13 @@ const strangerEnv = "RINGNET_STRANGER"
 func TestMain(m *testing.M) {
 	words := strings.Fields(os.Getenv(strangerEnv))
 	if len(words) == 0 {
-		os.Exit(m.Run())
+		before := slices.Sorted(maps.Keys(networks))
+		status := m.Run()
+		if after := slices.Sorted(maps.Keys(networks)); !slices.Equal(before, after) {
+			fmt.Fprintln(os.Stderr, "a test has left networks:", after)
+			status = 1
+		}
+		os.Exit(status)
 	}
 	if err := strangers[words[0]](words[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
