@@ -32,14 +32,15 @@ import (
 // Conn is one end of a reliable byte stream over RDMA or shared memory. Its methods may be
 // called by several goroutines at once. The bytes of concurrent Writes do not mix, and
 // concurrent Reads get different bytes. Read and Write do not keep the slice that they are given.
-// A Conn that is garbage-collected without Close is closed then.
+// A Conn that is garbage-collected without Close is closed then. If a process exits without Close,
+// what Write has accepted may be lost, and its peers read ECONNRESET behind what has arrived.
 //
 // Errors other than io.EOF are *net.OpError. errors.Is finds in them
 //
 //	os.ErrDeadlineExceeded  the deadline has passed; the connection is still usable
 //	net.ErrClosed           this side has called Close
 //	syscall.EPIPE           Write after CloseWrite, or after the peer has closed
-//	syscall.ECONNRESET      the peer is gone, or has closed with bytes unread
+//	syscall.ECONNRESET      the peer is gone without Close, or has closed with bytes unread
 //	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
 //	syscall.ENETDOWN        this side's device is gone
 //	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost
@@ -213,7 +214,8 @@ func (c *Conn) SetLinger(sec int) error {
 }
 
 // CloseWrite ends the direction in which c writes: the peer reads the bytes that Write has
-// accepted and then io.EOF. CloseWrite does not wait, and c can still be read.
+// accepted and then io.EOF. CloseWrite does not wait, and c can still be read. A process that exits
+// has to call Close first.
 func (c *Conn) CloseWrite() error { return c.opError("close", c.stream.CloseWrite()) }
 
 // CloseRead makes Read return io.EOF from now on. Bytes that have arrived unread, and those that

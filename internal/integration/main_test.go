@@ -160,6 +160,24 @@ func (s *stream) receiveAll(r io.Reader, n int) error {
 	return nil
 }
 
+// drain receives what is left of the stream, up to its end: io.EOF, for which it returns nil, or
+// an error.
+func (s *stream) drain(r io.Reader) error {
+	b := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(b)
+		if wrong := s.check(b[:n]); wrong != nil {
+			return wrong
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // send writes the next n bytes of the stream to w, in Writes of at most the
 // given size.
 func (s *stream) send(w io.Writer, n, most int) error {

@@ -32,6 +32,7 @@ var roles = map[string]func(args []string) error{
 	"breaker": breaker,
 	"echoer":  echoer,
 	"client":  client,
+	"leaver":  leaver,
 
 	"traffic server": trafficServer,
 	"traffic client": trafficClient,
