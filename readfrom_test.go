@@ -3,6 +3,7 @@ package ringnet
 import (
 	"bytes"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -32,6 +33,12 @@ func (f *breakingFile) Read(p []byte) (int, error) {
 // A path that is lost while a file is read puts off neither the deadline of its copy nor
 // loses a byte of it: another copy can continue.
 func TestCopyOfAFileAgainstADeadlineWhileThePathIsLost(t *testing.T) {
+	t.Run("whole", func(t *testing.T) { copyWhileThePathIsLost(t, math.MaxInt64) })
+	t.Run("limited", func(t *testing.T) { copyWhileThePathIsLost(t, 60_000) })
+}
+
+// copyWhileThePathIsLost copies so many bytes of a file at most.
+func copyWhileThePathIsLost(t *testing.T, most int64) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(sim.Link{Latency: time.Millisecond})
 		simulate(t, n)
@@ -57,22 +64,24 @@ func TestCopyOfAFileAgainstADeadlineWhileThePathIsLost(t *testing.T) {
 		const after = 10 * time.Second
 		start := time.Now()
 		require.NoError(t, c.SetWriteDeadline(start.Add(after)))
-		copied, err := c.(io.ReaderFrom).ReadFrom(breaking)
+		from := &io.LimitedReader{R: breaking, N: most}
+		copied, err := c.(io.ReaderFrom).ReadFrom(from)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.Equal(t, after, time.Since(start))
 		at, err := f.Seek(0, io.SeekCurrent)
 		require.NoError(t, err)
 		require.Equal(t, at, copied)
+		require.Equal(t, most-copied, from.N)
 
 		n.Cut(false)
 		require.NoError(t, c.SetWriteDeadline(time.Time{}))
 		go func() {
-			_, _ = io.Copy(c, f)
+			_, _ = io.Copy(c, from)
 			_ = c.Close()
 		}()
 		got, err := io.ReadAll(s)
 		require.NoError(t, err)
-		require.True(t, bytes.Equal(want, got))
+		require.True(t, bytes.Equal(want[:min(most, int64(len(want)))], got))
 		require.NoError(t, s.Close())
 		require.NoError(t, l.Close())
 		time.Sleep(2 * time.Minute)

@@ -95,3 +95,26 @@ func TestALinkThatMovesOftenLivesOn(t *testing.T) {
 		require.Zero(t, n.Open(), "endpoints or listeners left open")
 	})
 }
+
+// TestALinkThatAlwaysHasMoreToSendLivesOn loses queue pairs one after the other with messages
+// under way, each time others, for longer in all than one search may take.
+func TestALinkThatAlwaysHasMoreToSendLivesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
+		c, s := clients[0], servers[0]
+		const losses = 5
+		for range losses {
+			endpointOf(c.link).Cut(true)
+			require.NoError(t, writeAll(c, make([]byte, 4000)))
+			endpointOf(c.link).Fail(fabric.ErrQueuePair)
+			got, err := s.Discard(4000, deadline.New())
+			require.NoError(t, err)
+			require.Equal(t, 4000, got)
+			time.Sleep(cfg.Resume)
+		}
+		require.EqualValues(t, losses, c.link.Info().Moves)
+		endAll(t, n, c, s)
+	})
+}

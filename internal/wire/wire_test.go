@@ -82,6 +82,7 @@ func TestBadHelloIsRefusedWithTheReason(t *testing.T) {
 		{"odd receives", receives(66), "66 receives" + count},
 		{"many receives", receives(MaxReceives + 4), "65540 receives" + count},
 		{"negative receives", receives(math.MaxUint32 - 3), "4294967292 receives" + count},
+		{"a resumption", change(6, 0x80, 1), errResumption.Error()},
 		{"a bad record", change(12, 0), "record of type 0" + anyType},
 		{"a record with no ring", change(28, 0, 0, 0, 0), "OPEN with a ring of 0 bytes, want a power of two from 4096 to 1073741824"},
 	} {

@@ -127,3 +127,24 @@ func TestDatagramSendersMakeRoomForThoseOfWhichThereAreFewer(t *testing.T) {
 		})
 	}
 }
+
+// A sender that has been silent makes room for others, but not for one more of a process that has
+// more senders.
+func TestDatagramSendersThatAreSilentKeepTheirPlaceBesideACrowd(t *testing.T) {
+	f := newFabric(t)
+	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
+	h := a.resolve(t, b)
+	defer h.Close()
+	require.Equal(t, fabric.OK, a.post(h, "all is received"))
+	require.Equal(t, "all is received", b.next(t))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	require.Len(t, b.sources, 1)
+	silent := b.sources[0]
+	silent.sender = unix.Ucred{Uid: 1, Pid: 12}
+	b.entering = crowdOf(b.datagrams, 30, 1, 11)
+	defer func() { b.entering = nil }()
+	require.Nil(t, b.evict(&source{d: b.datagrams, sender: unix.Ucred{Uid: 1, Pid: 11}}, 0))
+	require.Equal(t, receiving, silent.state)
+	require.Same(t, silent, b.evict(&source{d: b.datagrams, sender: unix.Ucred{Uid: 1, Pid: 13}}, 0))
+}
