@@ -150,6 +150,16 @@ func TestAQueuePairThatIsGivenUpIsEmptiedFirst(t *testing.T) {
 			ep.HoldReceives(false)
 			ep.Fail(fabric.ErrDeviceRemoved)
 		},
+		"the device is cut off": func(ep *sim.Endpoint, l *Link) {
+			l.cfg.Returns.Fabric.(*sim.Network).SetFaults(sim.Faults{Disconnect: func(e *sim.Endpoint) error {
+				if e == ep {
+					return fabric.ErrDeviceRemoved
+				}
+				return nil
+			}})
+			ep.HoldReceives(false)
+			ep.Fail(fabric.ErrDeviceRemoved)
+		},
 		"the drain is over": func(ep *sim.Endpoint, l *Link) {
 			ep.Fail(fabric.ErrQueuePair)
 			time.Sleep(time.Second)

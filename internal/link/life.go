@@ -156,7 +156,7 @@ func (l *Link) moveToError() {
 	l.qp.movedToError = true
 	if err := l.ep.Disconnect(); err != nil {
 		l.fail(lost(err))
-		l.qp.posted = 0 // a queue pair that cannot go to ERR flushes nothing
+		l.qp.abandoned = true // a queue pair that cannot go to ERR flushes nothing
 	}
 }
 

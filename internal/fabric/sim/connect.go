@@ -194,6 +194,11 @@ func (e *Endpoint) refused(reason int, private []byte) {
 // when its owner disconnects or closes too; until then, or until CMTimeout,
 // Wait says nothing here.
 func (e *Endpoint) Disconnect() error {
+	if f := e.n.faults.Load(); f != nil && f.Disconnect != nil {
+		if err := f.Disconnect(e); err != nil {
+			return err
+		}
+	}
 	e.turn++
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()

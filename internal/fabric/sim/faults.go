@@ -31,10 +31,11 @@ type Faults struct {
 	Close func(e *Endpoint)
 
 	// If one of these returns an error, so does the method.
-	Open     func(e *Endpoint) error
-	Register func(e *Endpoint, n int) error
-	PostRecv func(e *Endpoint, n int) error
-	PostSend func(e *Endpoint, wr []fabric.WorkRequest) error
+	Open       func(e *Endpoint) error
+	Register   func(e *Endpoint, n int) error
+	PostRecv   func(e *Endpoint, n int) error
+	PostSend   func(e *Endpoint, wr []fabric.WorkRequest) error
+	Disconnect func(e *Endpoint) error // which leaves the queue pair as it is, then
 
 	// Send returns the status of a request. Unless that is OK, the request does not
 	// reach the peer's memory or queues, and completes when the acknowledgement would
