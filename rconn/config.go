@@ -66,7 +66,8 @@ type Config struct {
 	// (RFC 3168). 0, the default: at the dialing end rdma_cm takes the class that is
 	// configured for the device (default_roce_tos) or else 0, and the accepting end answers
 	// in the dialer's class. Negative means class 0. The dialing end alone decides the
-	// priority in VLAN tags. Over shm there are no packets.
+	// service level (SL) of both directions, and with it the priority in VLAN tags: rdma_cm
+	// takes it from the dialer's route. Over shm there are no packets.
 	TrafficClass int
 
 	// Dedicated gives each connection a link of its own, with its own queue pair, memory

@@ -24,7 +24,8 @@ func (f rdma) Cards() []fabric.Card {
 }
 
 // functionOf is the physical function that a device belongs to, or the device itself if it
-// is none of PCI, or if its host does not see that function, as a virtual machine.
+// is none of PCI, or if its host does not see that function, as a virtual machine. (Their
+// sys_image_guid does not tell: the two ports of a card, which have a cable each, have the same.)
 func functionOf(sysfs, device string) string {
 	own := filepath.Join(sysfs, device, "device")
 	for _, path := range []string{filepath.Join(own, "physfn"), own} {
