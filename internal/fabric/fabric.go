@@ -68,7 +68,9 @@ type Listener interface {
 // PostRecv, Poll, Arm and Disconnect are called by one goroutine at a time,
 // PostSend by one at a time, possibly while another calls those (but not
 // Disconnect), Wait by one goroutine, possibly while others post or poll, and
-// Wake by anyone at any time, also after Close.
+// Wake by anyone at any time, also after Close. Register is called by any number of goroutines,
+// but for remote writes by one at a time, possibly while others call all these, and Free or Keep
+// of memory: a device may take long over it.
 type Endpoint interface {
 	// LocalAddr and RemoteAddr are known from the start.
 	LocalAddr() netip.AddrPort
@@ -86,12 +88,12 @@ type Endpoint interface {
 	// Register returns n bytes of zeroed, page-aligned memory off the Go heap
 	// that the device may access; n is rounded up to whole pages. The endpoint
 	// owns it: it is unmapped by Free or Close. It may be called at any time after
-	// Open, as PostRecv is; of memory for remote writes there may be
+	// Open, and until Close; of memory for remote writes there may be
 	// Options.RemoteMemory bytes in all.
 	Register(n int, a Access) (Memory, error)
 
 	// Reach returns an error unless this side may write to n bytes of the peer's
-	// memory. It is called before the first write there, as Register is, and does not
+	// memory. It is called before the first write there, as PostRecv is, and does not
 	// wait: a fabric that shares memory must not touch memory that may not exist.
 	Reach(addr uint64, rkey uint32, n int) error
 
@@ -164,15 +166,15 @@ type Mover interface {
 	Endpoint
 
 	// Leave gives up memory of Register or Adopt, which stays where it is, so that
-	// another endpoint adopts it, or the caller frees it. It is called as Register
-	// is, when the queue pair is in ERR and has given back all that was posted. If
+	// another endpoint adopts it, or the caller frees it. It is called by one goroutine
+	// at a time, when the queue pair is in ERR and has given back all that was posted. If
 	// the device is gone, it may return an error, and the memory is given up all the
 	// same.
 	Leave(m Memory) error
 
 	// Adopt takes over memory that an endpoint has left, as if it had been
 	// registered here: its bytes and its address are what they were, its key is
-	// another. It is called as Register is.
+	// another. It is called by one goroutine at a time.
 	Adopt(m Memory) error
 }
 
@@ -278,13 +280,13 @@ type Memory interface {
 	RKey() uint32
 
 	// Free gives the memory back, which neither the peer nor a work request that is
-	// under way may use any more. It is called as Register is. A fabric that cannot
+	// under way may use any more. It is called as PostRecv is. A fabric that cannot
 	// free memory returns false, and the memory stays as it is.
 	Free() bool
 
 	// Keep says that slices of the memory may outlive it. To touch them after Free
 	// or Close then raises no signal, but what they hold means nothing. It is called
-	// as Register is, any number of times.
+	// as PostRecv is, any number of times.
 	Keep()
 }
 

@@ -254,12 +254,7 @@ func TestALinkWithMuchMemoryGoesOnFarAway(t *testing.T) {
 		n := sim.New(sim.Link{Latency: 20 * time.Millisecond})
 		cfg := resuming(n)
 		c, s, _ := connectLink(t, n, cfg, cfg)
-		for range 1000 {
-			s.link.mu.Lock()
-			_, err := s.link.memory.rings.take(slabSize)
-			s.link.mu.Unlock()
-			require.NoError(t, err)
-		}
+		addSlabs(t, s.link, 1000)
 		endpointOf(c.link).Fail(fabric.ErrQueuePair)
 		require.Less(t, requireEcho(t, c, s), 5*time.Second)
 		require.EqualValues(t, 1, c.link.Info().Moves)
@@ -296,12 +291,7 @@ func TestTheExchangeOfKeysMayBreakAtAnyTime(t *testing.T) {
 				cfg := resuming(n)
 				c, s, _ := connectLink(t, n, cfg, cfg)
 				for i, l := range []*Link{c.link, s.link} {
-					l.mu.Lock()
-					for range slabs[i] {
-						_, err := l.memory.rings.take(slabSize)
-						require.NoError(t, err)
-					}
-					l.mu.Unlock()
+					addSlabs(t, l, slabs[i])
 				}
 				r := rand.New(rand.NewPCG(seed, 4))
 				at, soon, ours := int32(1+r.IntN(8)), time.Duration(r.IntN(4000))*time.Microsecond, r.IntN(2) == 0

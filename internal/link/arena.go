@@ -9,11 +9,10 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// arena gives out memory that the peer may write to: pieces of slabs, which are
-// registered when they are first needed and within the link's account. Sizes are
-// powers of two from [wire.MinRing] up. Guarded by Link.mu.
+// arena gives out memory that the peer may write to: pieces of slabs, which are within the
+// link's account. It says when another slab is to be registered, and registers none. Sizes
+// are powers of two from [wire.MinRing] up. Guarded by Link.mu.
 type arena struct {
-	register func(n int) (fabric.Memory, error)
 	account  *budget.Account
 	slabSize int // of slabs; a larger piece gets one of its own
 	limit    int // of all slabs together: no peer makes this side register more
@@ -53,42 +52,51 @@ func (p piece) place() wire.RingPlace {
 // order is the power of two by which size exceeds wire.MinRing.
 func order(size int) int { return bits.Len(uint(size/wire.MinRing)) - 1 }
 
-// take returns a piece of the given size, or a budget.ShortageError, or the device's error.
-func (a *arena) take(size int) (piece, error) { return a.takeWithin(size, a.account.Reserve) }
+// lack is that another slab has to be registered, of so many bytes, for which reserve
+// reserves memory.
+type lack struct {
+	bytes   int
+	reserve func(n int) error
+}
+
+// take returns a piece of the given size, or what it lacks for that, or a
+// budget.ShortageError.
+func (a *arena) take(size int) (piece, *lack, error) { return a.takeWithin(size, a.account.Reserve) }
 
 // takeToGrow is take for a ring that is to grow. It leaves memory for what has to begin, and
 // sets the spare aside, of the size first, for the ring to shrink to.
-func (a *arena) takeToGrow(size, first int) (piece, error) {
+func (a *arena) takeToGrow(size, first int) (piece, *lack, error) {
 	if !budget.MayGrow(a.taken, size+first, a.limit) {
-		return piece{}, a.shortage(size)
+		return piece{}, nil, a.shortage(size)
 	}
 	if err := a.account.ReserveToGrow(0); err != nil {
-		return piece{}, err
+		return piece{}, nil, err
 	}
 	if a.spareSize > 0 {
 		return a.takeWithin(size, a.account.ReserveToGrow)
 	}
-	spare, err := a.takeWithin(first, a.account.ReserveToGrow)
-	if err != nil {
-		return piece{}, err
+	spare, lacks, err := a.takeWithin(first, a.account.ReserveToGrow)
+	if spare.size == 0 {
+		return piece{}, lacks, err
 	}
-	p, err := a.takeWithin(size, a.account.ReserveToGrow)
-	if err != nil {
+	p, lacks, err := a.takeWithin(size, a.account.ReserveToGrow)
+	if p.size == 0 {
 		a.give(spare)
-		return piece{}, err
+		return piece{}, lacks, err
 	}
 	a.spare, a.spareSize = spare, first
-	return p, nil
+	return p, nil, nil
 }
 
-// takeToShrink is take for a ring that frees a larger one.
-func (a *arena) takeToShrink(size int) (piece, error) {
-	p, err := a.take(size)
-	if err != nil && a.spare.size == size {
+// takeToShrink returns a piece for a ring that frees a larger one, if that needs no more
+// memory.
+func (a *arena) takeToShrink(size int) (piece, bool) {
+	p, ok := a.find(size)
+	if !ok && a.spare.size == size {
 		p, a.spare = a.spare, piece{}
-		return p, nil
+		return p, true
 	}
-	return p, err
+	return p, ok
 }
 
 // dropSpare gives the spare back. It is called when no ring is larger than at first.
@@ -100,25 +108,16 @@ func (a *arena) dropSpare() {
 	}
 }
 
-// takeWithin returns a piece of a slab that exists, or of a new one, for which reserve
-// reserves memory.
-func (a *arena) takeWithin(size int, reserve func(n int) error) (piece, error) {
+// takeWithin returns a piece of a slab, or lacks one, for which reserve reserves memory.
+func (a *arena) takeWithin(size int, reserve func(n int) error) (piece, *lack, error) {
 	if p, ok := a.find(size); ok {
-		return p, nil
+		return p, nil, nil
 	}
 	n := max(size, a.slabSize)
 	if n > a.limit-a.size {
-		return piece{}, a.shortage(n)
+		return piece{}, nil, a.shortage(n)
 	}
-	if err := reserve(n); err != nil {
-		return piece{}, err
-	}
-	if err := a.add(n); err != nil {
-		a.account.Release(n)
-		return piece{}, err
-	}
-	p, _ := a.find(size)
-	return p, nil
+	return piece{}, &lack{n, reserve}, nil
 }
 
 // shortage says that n bytes more would exceed the link's limit.
@@ -137,18 +136,13 @@ func (a *arena) find(size int) (piece, bool) {
 	return piece{}, false
 }
 
-// add registers another slab of n bytes, which its caller has reserved.
-func (a *arena) add(n int) error {
-	memory, err := a.register(n)
-	if err != nil {
-		return err
-	}
+// add makes a slab of n bytes of memory, which its caller has reserved.
+func (a *arena) add(memory fabric.Memory, n int) {
 	s := &slab{memory: memory, size: n, free: make([][]int, order(n)+1)}
 	s.free[order(n)] = []int{0}
 	s.stays = len(a.slabs) == 0 // the peer's probes name a place in the first
 	a.slabs = append(a.slabs, s)
 	a.size += n
-	return nil
 }
 
 // empty reports whether all of the slab is free.

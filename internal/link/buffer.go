@@ -40,14 +40,15 @@ func (l *Link) newBuffer(size int) (*Buffer, error) {
 	if err := l.memory.account.Reserve(n); err != nil {
 		return nil, err
 	}
-	memory, err := l.ep.Register(n, fabric.LocalWrite)
+	l.streams.owned++ // so the endpoint stays
+	memory, err := l.register(n, fabric.LocalWrite)
 	if err != nil {
-		l.memory.account.Release(n)
+		l.streams.owned--
+		l.letGo()
 		return nil, err
 	}
 	b := &Buffer{link: l, memory: memory, size: n}
 	l.send.buffers[b] = struct{}{}
-	l.streams.owned++
 	return b, nil
 }
 

@@ -27,15 +27,16 @@
 //
 // What a link registers is within its account of the process's budget (package
 // budget): at first what it always needs, all at once, then slabs, which arena.go
-// cuts into rings. A ring grows while it is filled and read (inbox.go), unless
+// cuts into rings. Those who need a slab wait in line while it is registered
+// (register.go). A ring grows while it is filled and read (inbox.go), unless
 // memory is short, and shrinks when nothing comes to it; slabs with nothing in
 // them are freed (tidy.go). When something that begins finds no memory, every link
 // of the process gives up what it can do without.
 //
 // # Locks
 //
-// Link.mu guards the link, its streams, and Poll, PostRecv, Arm and Register of
-// the endpoint. One goroutine at a time calls PostSend: the one that has set
+// Link.mu guards the link, its streams, and Poll, PostRecv and Arm of the endpoint.
+// Memory is registered without it. One goroutine at a time calls PostSend: the one that has set
 // sendQueue.posting. It does so without mu, for a device may take long, or with mu if
 // there is little to post and the device is not slow. Stream.reading and Stream.writing,
 // each held by the one call under way, are taken before mu.

@@ -117,7 +117,8 @@ func (l *Link) changed(err error) {
 func (l *Link) tearDown() {
 	l.mu.Lock()
 	l.enter(closed)
-	l.sayDown() // unless it has been said
+	l.path.settlePath() // for those who wait for one
+	l.sayDown()         // unless it has been said
 	l.watch.timer.Stop()
 	if l.alive.timer != nil {
 		l.alive.timer.Stop()

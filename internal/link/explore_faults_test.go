@@ -19,6 +19,7 @@ type faults struct {
 	unpostable  atomic.Int64 // so many posts from now on one fails
 	unopenable  atomic.Int64 // queue pairs that cannot be made
 	unregistred atomic.Int64 // registrations that fail
+	registered  atomic.Int64 // registrations so far
 	unflushed   atomic.Bool  // queue pairs in ERR give nothing back
 	lost        atomic.Int64 // the kind of messages of the connection manager that are lost; 0: none
 	lose        atomic.Int64 // so many of those
@@ -47,8 +48,11 @@ func some(n *atomic.Int64) error {
 
 func (f *faults) hooks() sim.Faults {
 	return sim.Faults{
-		Open:     func(*sim.Endpoint) error { return some(&f.unopenable) },
-		Register: func(*sim.Endpoint, int) error { return some(&f.unregistred) },
+		Open: func(*sim.Endpoint) error { return some(&f.unopenable) },
+		Register: func(_ *sim.Endpoint, n int) error {
+			time.Sleep(f.slowness(n))
+			return some(&f.unregistred)
+		},
 		PostRecv: func(*sim.Endpoint, int) error {
 			if once(&f.unpostable) {
 				return errFault
@@ -75,6 +79,16 @@ func (f *faults) hooks() sim.Faults {
 			return int64(m)+1 == f.lost.Load() && some(&f.lose) != nil
 		},
 	}
+}
+
+// slowness is how long a device takes over the next n bytes: a third of those are slow, with up to
+// 80 ms for each MiB.
+func (f *faults) slowness(n int) time.Duration {
+	k := f.registered.Add(1)
+	if k%3 != 0 {
+		return 0
+	}
+	return time.Duration(n) * time.Duration(k%80) * time.Millisecond >> 20
 }
 
 // later undoes something after a while, or when the faults end.

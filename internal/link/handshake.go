@@ -142,10 +142,7 @@ func (h *handshake) run(ctx context.Context,
 	if l, err = h.prepare(account); err != nil {
 		return nil, nil, err
 	}
-	held, err := l.memory.rings.take(l.cfg.FirstRing())
-	if err != nil {
-		return nil, nil, err
-	}
+	held, _ := l.memory.rings.find(l.cfg.FirstRing()) // prepare has registered it
 	if !h.empty() {
 		at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
 		if !h.cfg.Addresses.claim(at, to) {
@@ -266,20 +263,17 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 		streams: streamTable{opens: make(chan struct{}, wire.MaxOpens)},
 		memory:  linkMemory{account: account, queues: granted.Queues},
 	}
-	l.memory.rings = arena{
-		register: func(n int) (fabric.Memory, error) { return l.ep.Register(n, fabric.RemoteWrite) },
-		account:  account,
-		slabSize: cfg.slabSize(),
-		limit:    options.RemoteMemory,
-	}
-	if err := l.memory.rings.add(cfg.FirstRing()); err != nil {
-		return nil, err
-	}
-	memory, err := ep.Register(cfg.SendBuffer+ControlMemory, fabric.LocalWrite)
+	l.memory.rings = arena{account: account, slabSize: cfg.slabSize(), limit: options.RemoteMemory}
+	ring, err := ep.Register(cfg.FirstRing(), fabric.RemoteWrite)
 	if err != nil {
 		return nil, err
 	}
-	l.send = newSendQueue(memory, cfg.SendBuffer, cfg.SendQueue)
+	l.memory.rings.add(ring, cfg.FirstRing())
+	staging, err := ep.Register(cfg.SendBuffer+ControlMemory, fabric.LocalWrite)
+	if err != nil {
+		return nil, err
+	}
+	l.send = newSendQueue(staging, cfg.SendBuffer, cfg.SendQueue)
 	l.watch.budget = limits.Spin
 	l.qp.posted = cfg.RecvQueue + credit.LinkControlReceives
 	return l, ep.PostRecv(l.qp.posted)

@@ -23,8 +23,9 @@ type inbox struct {
 	creditsInARow int       // that were sent, each within creditsWithin of the last
 	lastCredit    time.Time // when one was sent last
 
-	want   int  // bytes that the Peek under way waits for; 0: there is none
-	taking bool // a Read copies out of the ring, most likely without mu
+	want    int  // bytes that the Peek under way waits for; 0: there is none
+	taking  bool // a Read copies out of the ring, most likely without mu
+	growing bool // the stream waits in line for memory for a larger ring
 
 	grown          bool   // the stream is among link.memory.tidying.grown
 	receivedAtTick uint64 // ledger.Received, at the last tidyTick
@@ -133,7 +134,6 @@ func (s *Stream) filled() {
 	s.inbox.fill()
 	if s.inbox.held.size < eagerRing {
 		s.grow(eagerRing)
-		s.changed()
 	}
 }
 
@@ -163,21 +163,40 @@ func (s *Stream) credited() {
 	}
 }
 
-// grow offers the peer a ring of the given size, RecvBuffer at most, if memory allows.
-// Called with mu held.
+// grow offers the peer a ring of the given size, RecvBuffer at most, if memory allows: at
+// once, or when that is registered. Called with mu held.
 func (s *Stream) grow(size int) {
+	size = min(size, s.link.cfg.RecvBuffer)
+	if s.mayGrow(size) && !s.inbox.growing {
+		s.inbox.growing = true
+		s.link.getInLine(&s.link.memory.line.growing, func(err error) *lack { return s.tryToGrow(size, err) })
+	}
+}
+
+func (s *Stream) mayGrow(size int) bool {
+	return !s.link.stage.final() && size > s.inbox.held.size && s.ledger.MayOffer()
+}
+
+// tryToGrow is an attempt of grow's. Called with mu held.
+func (s *Stream) tryToGrow(size int, err error) *lack {
 	l := s.link
-	size = min(size, l.cfg.RecvBuffer)
-	if l.stage != up || size <= s.inbox.held.size || !s.ledger.MayOffer() {
-		return
+	var p piece
+	if err == nil && s.mayGrow(size) {
+		var lacks *lack
+		if p, lacks, err = l.memory.rings.takeToGrow(size, l.cfg.FirstRing()); lacks != nil {
+			return lacks
+		}
 	}
-	p, err := l.memory.rings.takeToGrow(size, l.cfg.FirstRing())
-	if err != nil {
+	s.inbox.growing = false
+	switch {
+	case err != nil:
 		s.inbox.timesFilled, s.inbox.creditsInARow = 0, 0 // the ring stays as it is for now
-		return
+	case p.size > 0:
+		s.offerRing(p)
+		s.changed()
+		l.noteGrown(s)
 	}
-	s.offerRing(p)
-	l.noteGrown(s)
+	return nil
 }
 
 // shrink offers the peer a ring of the size that streams begin with, in place of
@@ -192,8 +211,8 @@ func (s *Stream) shrink() int {
 	case b.held.size <= first || b.Len() > 0 || !s.ledger.MayOffer():
 		return 0
 	}
-	p, err := s.link.memory.rings.takeToShrink(first)
-	if err != nil {
+	p, ok := s.link.memory.rings.takeToShrink(first)
+	if !ok {
 		return 0
 	}
 	s.offerRing(p)
@@ -227,8 +246,6 @@ func (s *Stream) giveBack() {
 // givePiece returns a piece of memory, and has the link look later for slabs to free.
 // Called with mu held.
 func (s *Stream) givePiece(p *piece) {
-	if s.link.memory.rings.give(*p) {
-		s.link.tidyLater()
-	}
+	s.link.giveRing(*p)
 	*p = piece{}
 }

@@ -79,5 +79,8 @@ type linkMemory struct {
 	account *budget.Account // of all that is registered, and of the device's queues
 	queues  int             // bytes of the latter
 	rings   arena
+	line    memoryLine
 	tidying tidying
+
+	registering sync.WaitGroup // calls of register; begun while the link is up
 }

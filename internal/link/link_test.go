@@ -304,6 +304,8 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 		talk(3*creditsToGrow, 2*creditsWithin)
 		require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
 		talk(3*creditsToGrow, 0)
+		synctest.Wait() // for the memory
+		talk(1, 0)
 		require.Equal(t, eagerRing, client.ringSize())
 		require.Equal(t, eagerRing, server.ringSize())
 		sent := client.Stats().CreditsSent

@@ -612,29 +612,38 @@ func mark(t *testing.T, p piece, from, to byte) {
 	}
 }
 
-// newArena is an arena of fake memory, which tells what of that it has made.
-func newArena(t *testing.T, limit int, stays bool) (a *arena, made map[*fakeMemory]bool) {
-	made = make(map[*fakeMemory]bool)
+// newArena is an arena of fake memory, and takes pieces of it, for which it makes slabs.
+func newArena(t *testing.T, limit int, stays bool) (a *arena, take func(size int) (piece, error)) {
 	a = &arena{
-		register: func(n int) (fabric.Memory, error) {
-			m := &fakeMemory{b: make([]byte, n), stays: stays}
-			made[m] = true
-			return m, nil
-		},
 		account:  &budget.Account{Budget: limitedTo(2 * limit).Budget},
 		slabSize: slabSize,
 		limit:    limit,
 	}
-	require.NoError(t, a.account.Reserve(firstRing))
-	require.NoError(t, a.add(firstRing))
-	return a, made
+	add := func(n int) error {
+		err := a.account.Reserve(n)
+		if err == nil {
+			a.add(&fakeMemory{b: make([]byte, n), stays: stays}, n)
+		}
+		return err
+	}
+	require.NoError(t, add(firstRing))
+	return a, func(size int) (piece, error) {
+		p, lacks, err := a.take(size)
+		if lacks != nil {
+			if err = add(lacks.bytes); err == nil {
+				p, _, err = a.take(size)
+			}
+		}
+		return p, err
+	}
 }
 
 // What is taken lies nowhere twice, whatever was taken and given before, and
 // slabs are freed when nothing is in them, but for the first.
 func TestPiecesOfSlabsDoNotOverlap(t *testing.T) {
 	for _, stays := range []bool{false, true} {
-		a, made := newArena(t, 8<<20, stays)
+		a, take := newArena(t, 8<<20, stays)
+		most := 0
 		r := rand.New(rand.NewPCG(5, 0))
 		var held []piece
 		for range 20_000 {
@@ -649,7 +658,7 @@ func TestPiecesOfSlabsDoNotOverlap(t *testing.T) {
 				held[i] = held[n-1]
 				held = held[:n-1]
 			default:
-				p, err := a.take(wire.MinRing << r.IntN(9))
+				p, err := take(wire.MinRing << r.IntN(9))
 				if err != nil {
 					require.ErrorIs(t, err, syscall.ENOMEM)
 					continue
@@ -660,6 +669,8 @@ func TestPiecesOfSlabsDoNotOverlap(t *testing.T) {
 			}
 			require.LessOrEqual(t, a.size, a.limit)
 			require.Equal(t, a.size, a.account.Bytes())
+			require.True(t, !stays || len(a.slabs) >= most, "a slab is gone that stays")
+			most = len(a.slabs)
 		}
 		for _, p := range held {
 			a.give(p)
@@ -672,17 +683,17 @@ func TestPiecesOfSlabsDoNotOverlap(t *testing.T) {
 			require.Equal(t, firstRing, a.account.Bytes())
 			require.False(t, a.slabs[0].memory.(*fakeMemory).freed)
 		} else {
-			require.Len(t, a.slabs, len(made))
+			require.Len(t, a.slabs, most)
 		}
 	}
 }
 
 // A device takes a while for each, and others want the lock.
 func TestSlabsAreGivenBackAFewAtATime(t *testing.T) {
-	a, _ := newArena(t, 64<<20, false)
+	a, take := newArena(t, 64<<20, false)
 	var held []piece
 	for range 3 * trimBatch {
-		p, err := a.take(slabSize)
+		p, err := take(slabSize)
 		require.NoError(t, err)
 		held = append(held, p)
 	}

@@ -70,10 +70,12 @@ type custody struct {
 	closed          []*Buffer // meanwhile, to be freed then
 }
 
-// beginMove returns all memory of the link to a caller that is about to move it. A device
-// takes seconds for much of it, and mu is not held meanwhile; but a link without a queue
-// pair gets no more memory, and none of it is freed until endMove.
+// beginMove returns all memory of the link to a caller that is about to move it, with what
+// was being registered when the link lost its queue pair. A device takes seconds for much of
+// it, and mu is not held meanwhile; but a link without a queue pair gets no more memory, and
+// none of it is freed until endMove.
 func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
+	l.memory.registering.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stage != seeking {

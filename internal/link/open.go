@@ -85,7 +85,7 @@ func (l *Link) takePlace(ctx context.Context) error {
 }
 
 func (l *Link) open(ctx context.Context) (*Stream, error) {
-	s, err := l.beginStream()
+	s, err := l.beginStream(ctx)
 	if err != nil {
 		<-l.streams.opens
 		return nil, reclaimOn(err, l.rivals(err))
@@ -141,11 +141,24 @@ func (s *Stream) awaitAnswer(ctx context.Context) error {
 // noDeadline does not pass.
 var noDeadline = deadline.New()
 
-// beginStream enters a stream into the table and sends its OPEN.
-func (l *Link) beginStream() (*Stream, error) {
+// beginStream enters a stream into the table and sends its OPEN. It may have to wait for
+// memory, until ctx ends.
+func (l *Link) beginStream(ctx context.Context) (s *Stream, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stage != up || l.leaving.begun() {
+		return nil, errLeaving
+	}
+	held, err := l.awaitRing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			l.giveRing(held)
+		}
+	}()
+	if l.stage != up || l.leaving.begun() { // meanwhile
 		return nil, errLeaving
 	}
 	number, ok := l.freeNumber()
@@ -157,12 +170,7 @@ func (l *Link) beginStream() (*Stream, error) {
 	if !ok {
 		return nil, os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
 	}
-	held, err := l.memory.rings.take(l.cfg.FirstRing())
-	if err != nil {
-		l.cfg.Addresses.release(local, remote)
-		return nil, err
-	}
-	s := l.addStream(number, credit.NewStream(held.size), held)
+	s = l.addStream(number, credit.NewStream(held.size), held)
 	s.local, s.remote = local, remote
 	s.inbox.ring = ring.New(held.bytes())
 	s.opening = true
@@ -230,42 +238,58 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 		return err
 	}
 	l.streams.unanswered++
-	s, reason := l.acceptStream(r, local, remote)
-	if reason == 0 {
+	s := l.addStream(r.Stream, credit.AcceptStream(l.cfg.FirstRing(), r.Ring.Size), piece{})
+	s.peer = r.Ring
+	switch {
+	case l.leaving.begun() || l.cfg.Acceptor == nil:
+		s.refuse(wire.RefusedClosed)
+	case !l.cfg.Addresses.claim(local, remote):
+		s.refuse(wire.RefusedTaken)
+	default:
+		s.local, s.remote = local, remote
+		l.getInLine(&l.memory.line.beginning, s.tryToAccept)
+	}
+	return nil
+}
+
+// tryToAccept answers the peer's OPEN, unless it lacks memory that may yet be registered. err
+// is why there is none. Called with mu held.
+func (s *Stream) tryToAccept(err error) *lack {
+	l := s.link
+	var held piece
+	if err == nil {
+		var lacks *lack
+		if held, lacks, err = l.memory.rings.take(l.cfg.FirstRing()); lacks != nil {
+			return lacks
+		}
+	}
+	s.inbox.held = held
+	switch {
+	case err == errLeaving || l.leaving.begun(): // meanwhile
+		s.refuse(wire.RefusedClosed)
+		return nil
+	case err != nil:
+		reclaimInBackground(l.rivals(err))
+		l.cfg.Acceptor.Short(err)
+		s.refuse(wire.RefusedMemory)
 		return nil
 	}
-	if s == nil {
-		s = l.addStream(r.Stream, credit.RefuseStream(), piece{})
+	s.inbox.ring = ring.New(held.bytes())
+	s.refusal = wire.RefusedReset // should its owner reset it before it is answered
+	if reason := l.cfg.Acceptor.Offer(s); reason != 0 {
+		s.refuse(reason)
+		return nil
 	}
-	s.refusal = reason
-	s.use = disowned
-	l.streams.owned--
-	s.ledger.Reset()
 	s.changed()
 	return nil
 }
 
-// acceptStream makes a stream of an OPEN, or says why not. Called with mu held.
-func (l *Link) acceptStream(r *wire.Record, local, remote netip.AddrPort) (*Stream, wire.RefuseReason) {
-	if l.leaving.begun() || l.cfg.Acceptor == nil {
-		return nil, wire.RefusedClosed
-	}
-	if !l.cfg.Addresses.claim(local, remote) {
-		return nil, wire.RefusedTaken
-	}
-	held, err := l.memory.rings.take(l.cfg.FirstRing())
-	if err != nil {
-		l.cfg.Addresses.release(local, remote)
-		reclaimInBackground(l.rivals(err))
-		l.cfg.Acceptor.Short(err)
-		return nil, wire.RefusedMemory
-	}
-	s := l.addStream(r.Stream, credit.AcceptStream(held.size, r.Ring.Size), held)
-	s.local, s.remote = local, remote
-	s.peer = r.Ring
-	s.inbox.ring = ring.New(held.bytes())
-	s.refusal = wire.RefusedReset // should its owner reset it before it is answered
-	reason := l.cfg.Acceptor.Offer(s)
+// refuse refuses a stream that the peer has dialed and nobody owns. Called with mu held.
+func (s *Stream) refuse(reason wire.RefuseReason) {
+	s.refusal = reason
+	s.use = disowned
+	s.ledger.Reset()
 	s.changed()
-	return s, reason
+	s.link.streams.owned--
+	s.link.letGo()
 }

@@ -20,7 +20,7 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 		l := c.Link()
 		before := l.memory.rings.taken
 		require.NoError(t, l.takePlace(context.Background()))
-		opening, err := l.beginStream()
+		opening, err := l.beginStream(context.Background())
 		require.NoError(t, err)
 		server := b.accept()
 		time.Sleep(time.Second)

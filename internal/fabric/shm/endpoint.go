@@ -33,7 +33,7 @@ const spin = 4000
 type endpoint struct {
 	f             *shm
 	local, remote netip.AddrPort
-	mu            sync.Mutex // guards sock, which renewSocket may replace until it is connected
+	mu            sync.Mutex // guards memory, and sock, which renewSocket may replace until it is connected
 	sock          *socket
 
 	handshake

@@ -286,7 +286,9 @@ func (m *memory) Free() bool {
 	if m.shared {
 		return false
 	}
+	m.e.mu.Lock()
 	m.e.memory = slices.DeleteFunc(m.e.memory, func(other *memory) bool { return other == m })
+	m.e.mu.Unlock()
 	unix.Munmap(m.bytes)
 	m.bytes = nil
 	return true
@@ -321,6 +323,8 @@ func (e *endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 		return nil, os.NewSyscallError("mmap", err)
 	}
 	m := &memory{e: e, bytes: mem}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.memory = append(e.memory, m)
 	return m, nil
 }

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -74,6 +75,7 @@ type objects struct {
 	channel *C.struct_rn_ibv_comp_channel
 	cq      *C.struct_rn_ibv_cq
 	qp      *C.struct_rn_ibv_qp
+	mu      sync.Mutex // guards memory, until Close
 	memory  []*memory
 }
 

@@ -54,6 +54,8 @@ func (e *endpoint) Leave(m fabric.Memory) error {
 }
 
 func (e *endpoint) forget(m *memory) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.memory = slices.DeleteFunc(e.memory, func(other *memory) bool { return other == m })
 }
 
@@ -108,6 +110,8 @@ func (e *endpoint) registerAt(m *memory) error {
 		return e.device.memoryError("ibv_reg_mr", rc, n)
 	}
 	m.e, m.rkey = e, uint32(m.mr.rkey)
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.memory = append(e.memory, m)
 	return nil
 }

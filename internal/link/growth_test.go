@@ -1,0 +1,343 @@
+package link
+
+import (
+	"context"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+)
+
+// A device may take tens of milliseconds for each MiB that it registers. Who waits for that is
+// who wants the memory.
+
+// slowDevice takes as long to register memory as a test wants it to.
+type slowDevice struct {
+	begun chan struct{} // closed when the first registration has begun
+	end   chan error    // has its result; closed, all others have theirs
+}
+
+// slowly has what a link registers with the endpoint that it has now wait for slowDevice.end.
+func slowly(n *sim.Network, l *Link) slowDevice {
+	d := slowDevice{make(chan struct{}), make(chan error, 1)}
+	begin := sync.OnceFunc(func() { close(d.begun) })
+	slow := endpointOf(l)
+	n.SetFaults(sim.Faults{Register: func(e *sim.Endpoint, _ int) error {
+		if e != slow {
+			return nil
+		}
+		begin()
+		return <-d.end
+	}})
+	return d
+}
+
+// finish lets what is under way, and whatever comes, end with err, or else well.
+func (d slowDevice) finish(err error) {
+	d.end <- err
+	close(d.end)
+}
+
+// fill has a stream's peer send more than its ring holds, so that the ring has to grow, and
+// returns a function that reads it all.
+func fill(t *testing.T, c, s *Stream) (drain func()) {
+	t.Helper()
+	all := make([]byte, 100<<10)
+	for i := range all {
+		all[i] = byte(i >> 3)
+	}
+	written := make(chan error, 1)
+	go func() { written <- writeAll(c, all) }()
+	return func() {
+		t.Helper()
+		got := make([]byte, 0, len(all))
+		for len(got) < len(all) {
+			m, err := s.Read(got[len(got):cap(got)], unlimited())
+			require.NoError(t, err)
+			got = got[:len(got)+m]
+		}
+		require.Equal(t, all, got)
+		require.NoError(t, <-written)
+	}
+}
+
+// requireFree makes the calls that other streams of a link may make while memory is registered
+// for one of them.
+func requireFree(t *testing.T, c, s *Stream) {
+	t.Helper()
+	for _, l := range []*Link{c.link, s.link} {
+		require.False(t, isHeld(&l.mu), "calls of the link's other streams have to wait")
+	}
+	requireEcho(t, c, s)
+	for _, s := range []*Stream{c, s} {
+		soon := deadline.New()
+		soon.Set(time.Now().Add(time.Second))
+		_, err := s.Read(make([]byte, 1), soon)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	}
+	require.NotEmpty(t, List())
+}
+
+// crowd is a link at both ends with streams for which all of the memory is taken that was
+// registered for streams.
+type crowd struct {
+	n    *sim.Network
+	c, s []*Stream // of which the first is the link's first
+	b    *backlog
+}
+
+func newCrowd(t *testing.T, n *sim.Network, cfg Config) *crowd {
+	t.Helper()
+	c, s, b := connectLink(t, n, cfg, cfg)
+	w := &crowd{n, []*Stream{c}, []*Stream{s}, b}
+	for range slabSize / firstRing {
+		client, err := c.link.Open(context.Background())
+		require.NoError(t, err)
+		w.c, w.s = append(w.c, client), append(w.s, b.accept())
+	}
+	return w
+}
+
+// close closes all streams that are open.
+func (w *crowd) close(t *testing.T) {
+	t.Helper()
+	for _, s := range append(w.c, w.s...) {
+		require.NoError(t, s.Close(time.Minute))
+	}
+}
+
+// closeLast closes the last of the streams.
+func (w *crowd) closeLast(t *testing.T) {
+	t.Helper()
+	last := len(w.s) - 1
+	require.NoError(t, w.c[last].Close(time.Minute))
+	require.NoError(t, w.s[last].Close(time.Minute))
+	w.c, w.s = w.c[:last], w.s[:last]
+}
+
+// open opens one more stream, and returns a function that waits for it.
+func (w *crowd) open(t *testing.T) (finish func()) {
+	opened := make(chan error, 1)
+	go func() {
+		client, err := w.c[0].link.Open(context.Background())
+		w.c = append(w.c, client)
+		opened <- err
+	}()
+	return func() {
+		t.Helper()
+		require.NoError(t, <-opened)
+		w.s = append(w.s, w.b.accept())
+	}
+}
+
+func TestNobodyElseWaitsForMemoryThatIsRegistered(t *testing.T) {
+	for name, begin := range map[string]func(t *testing.T, w *crowd) (d slowDevice, finish func()){
+		"a ring grows": func(t *testing.T, w *crowd) (slowDevice, func()) {
+			d := slowly(w.n, w.s[0].link)
+			drain := fill(t, w.c[0], w.s[0])
+			return d, func() {
+				time.Sleep(time.Second)
+				require.Equal(t, eagerRing, w.s[0].ringSize())
+				drain()
+			}
+		},
+		"a stream is dialed": func(t *testing.T, w *crowd) (slowDevice, func()) {
+			d := slowly(w.n, w.c[0].link)
+			return d, w.open(t)
+		},
+		"a stream is accepted": func(t *testing.T, w *crowd) (slowDevice, func()) {
+			d := slowly(w.n, w.s[0].link)
+			return d, w.open(t)
+		},
+		"a buffer is made": func(t *testing.T, w *crowd) (slowDevice, func()) {
+			d := slowly(w.n, w.c[0].link)
+			made := make(chan error, 1)
+			go func() {
+				buffer, err := w.c[0].link.NewBuffer(1 << 20)
+				if err == nil {
+					buffer.Close()
+				}
+				made <- err
+			}()
+			return d, func() { require.NoError(t, <-made) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				w := newCrowd(t, n, testConfig)
+				d, finish := begin(t, w)
+				<-d.begun
+				synctest.Wait()
+				func() {
+					defer d.finish(nil)
+					requireFree(t, w.c[1], w.s[1])
+					w.closeLast(t)
+				}()
+				finish()
+				w.close(t)
+			})
+		})
+	}
+}
+
+// A link that loses its queue pair takes with it what it was about to register; if that has
+// failed, the memory is registered with the next device.
+func TestALinkMovesWhoseMemoryIsBeingRegistered(t *testing.T) {
+	for name, result := range map[string]error{"and is registered": nil, "and fails": fabric.ErrDeviceRemoved} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				w := newCrowd(t, n, resuming(n))
+				d := slowly(n, w.s[0].link)
+				drain := fill(t, w.c[0], w.s[0])
+				<-d.begun
+				finish := w.open(t)
+				time.Sleep(time.Second)
+				endpointOf(w.c[0].link).Fail(fabric.ErrQueuePair)
+				time.Sleep(time.Second)
+				require.True(t, w.s[0].link.Info().Seeking)
+				d.finish(result)
+				require.Less(t, requireEcho(t, w.c[1], w.s[1]), 10*time.Second)
+				require.EqualValues(t, 1, w.s[0].link.Info().Moves)
+				finish()
+				time.Sleep(time.Second)
+				require.Equal(t, eagerRing, w.s[0].ringSize())
+				drain()
+				w.close(t)
+			})
+		})
+	}
+}
+
+// A link that ends lives until its device has registered what it was about to register.
+func TestALinkEndsWhoseMemoryIsBeingRegistered(t *testing.T) {
+	for name, result := range map[string]error{"and is registered": nil, "and fails": fabric.ErrDeviceRemoved} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				w := newCrowd(t, n, testConfig)
+				d := slowly(n, w.c[0].link)
+				opened, made := make(chan error, 1), make(chan error, 1)
+				go func() {
+					_, err := w.c[0].link.Open(context.Background())
+					opened <- err
+				}()
+				go func() {
+					b, err := w.c[0].link.NewBuffer(4096)
+					if err == nil {
+						b.Close()
+					}
+					made <- err
+				}()
+				<-d.begun
+				time.Sleep(time.Second)
+				w.c[0].link.Abort()
+				require.ErrorIs(t, <-opened, errLeaving, "at once")
+				for _, s := range append(w.c, w.s...) {
+					_ = s.Close(0)
+				}
+				time.Sleep(2 * time.Minute)
+				require.Equal(t, 1, n.Open(), "that which registers")
+				d.end <- result // the slab's or the buffer's
+				d.finish(result)
+				require.ErrorIs(t, <-made, result)
+			})
+		})
+	}
+}
+
+// What could not be registered is not counted, and a ring that did not grow grows later.
+func TestARingGrowsLaterWhoseMemoryCouldNotBeRegistered(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		w := newCrowd(t, n, testConfig)
+		_, before := w.s[0].link.registeredBytes()
+		d := slowly(n, w.s[0].link)
+		drain := fill(t, w.c[0], w.s[0])
+		<-d.begun
+		_, meanwhile := w.s[0].link.registeredBytes()
+		require.Greater(t, meanwhile, before, "it is reserved first")
+		d.finish(syscall.ENOMEM)
+		time.Sleep(time.Second)
+		_, after := w.s[0].link.registeredBytes()
+		require.Equal(t, before, after)
+		require.Equal(t, firstRing, w.s[0].ringSize())
+		drain()
+		drain = fill(t, w.c[0], w.s[0])
+		time.Sleep(time.Second)
+		require.Equal(t, eagerRing, w.s[0].ringSize())
+		drain()
+		w.close(t)
+	})
+}
+
+// A dial that waits for memory ends with its context, and the memory is for the next.
+func TestADialThatWaitsForMemoryEndsInTime(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		w := newCrowd(t, n, testConfig)
+		d := slowly(n, w.c[0].link)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := w.c[0].link.Open(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		taken := w.c[0].link.memory.rings.taken
+		d.finish(nil)
+		time.Sleep(time.Second)
+		require.Equal(t, taken, w.c[0].link.memory.rings.taken)
+		w.open(t)()
+		w.close(t)
+	})
+}
+
+// A ring waits once, however often it has reason to grow, and what begins waits for no ring
+// but the one whose memory is being registered.
+func TestStreamsThatBeginGetMemoryBeforeRingsThatGrow(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		w := newCrowd(t, n, testConfig)
+		d := slowly(n, w.s[0].link)
+		drains := []func(){fill(t, w.c[0], w.s[0])}
+		<-d.begun
+		for i := range 2 {
+			drains = append(drains, fill(t, w.c[1+i], w.s[1+i]))
+		}
+		finish := w.open(t)
+		time.Sleep(time.Second)
+		l := w.s[0].link
+		l.mu.Lock()
+		for range 3 {
+			w.s[1].grow(growth * firstRing)
+		}
+		require.Equal(t, 2, l.memory.line.growing.len())
+		require.Equal(t, 1, l.memory.line.beginning.len())
+		l.mu.Unlock()
+		for range 2 { // the ring, and one to shrink to
+			d.end <- nil
+			time.Sleep(time.Second)
+		}
+		finish()
+		require.Equal(t, firstRing, w.s[1].ringSize())
+		d.finish(nil)
+		time.Sleep(time.Second)
+		for i, drain := range drains {
+			require.Equal(t, eagerRing, w.s[i].ringSize())
+			drain()
+		}
+		w.close(t)
+	})
+}
+
+// addSlabs registers so many slabs more for a link, all of which are taken.
+func addSlabs(t *testing.T, l *Link, many int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for range many {
+		require.NoError(t, l.addSlab(&lack{slabSize, l.memory.account.Reserve}))
+		_, ok := l.memory.rings.find(slabSize)
+		require.True(t, ok)
+	}
+}
