@@ -293,6 +293,35 @@ func TestMessagesAllocateNothing(t *testing.T) {
 	require.NoError(t, failed)
 }
 
+// Buffers are registered and freed while others are registered, and messages go their way.
+func TestRegisterWhileOthersPostAndFree(t *testing.T) {
+	a, b := connected(t, options)
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for range 50 {
+				if _, err := a.Register(4096, fabric.LocalWrite); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	c := make([]fabric.Completion, 8)
+	for range 50 {
+		m, err := a.Register(100, fabric.LocalWrite)
+		require.NoError(t, err)
+		require.NoError(t, a.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: m.Bytes()[:24], Memory: m, Signaled: true}}))
+		_, err = a.Poll(c)
+		require.NoError(t, err)
+		require.True(t, m.Free())
+		n, err := b.Poll(c)
+		require.NoError(t, err)
+		require.NoError(t, b.PostRecv(n))
+	}
+	all.Wait()
+	require.Len(t, a.memory, 100)
+}
+
 func TestOpenAndRegisterRefuseNonsense(t *testing.T) {
 	f := newFabric(t)
 	l := listen(t, f, 1)

@@ -206,8 +206,8 @@ func TestSendWithoutAReceiveWaitsForOne(t *testing.T) {
 	assert.Equal(t, fabric.Completion{ID: 99}, poll(t, a, 1)[0])
 }
 
-// A link registers memory for more connections while those that it has are busy, and
-// gives all of it back in the end.
+// A link registers memory for more connections while those that it has are busy, and others
+// free theirs, and gives all of it back in the end.
 func TestRegisterWhileOthersPostAndPoll(t *testing.T) {
 	a, b := pair(t)
 	const writes, rings = 500, 50
@@ -232,14 +232,27 @@ func TestRegisterWhileOthersPostAndPoll(t *testing.T) {
 	}()
 
 	var registered []fabric.Memory
+	made := make(chan error, 1)
+	go func() {
+		for range rings {
+			m, err := a.Register(64<<10, fabric.RemoteWrite)
+			if err != nil {
+				made <- err
+				return
+			}
+			registered = append(registered, m)
+		}
+		made <- nil
+	}()
 	for n := range writes {
 		if n%(writes/rings) == 0 {
-			registered = append(registered, register(t, a, 64<<10, fabric.RemoteWrite))
+			require.True(t, register(t, a, 4096, fabric.LocalWrite).Free())
 		}
 		require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
 		<-slots
 	}
 	require.NoError(t, within(t, posted))
+	require.NoError(t, within(t, made))
 	assert.Equal(t, pattern(4096), target.Bytes())
 
 	var addrs []uint64
