@@ -57,8 +57,8 @@ func TestAHelloTellsOfAsManyOtherCardsAsItHasRoomFor(t *testing.T) {
 	require.Equal(t, r.Others[1:2], got.Others)
 
 	answer := r.AppendAnswer(g.encoded())
-	require.LessOrEqual(t, len(answer), 184, "what the connection manager carries, and the mailbox leaves")
-	for _, b := range [][]byte{answer, append(answer, make([]byte, 184-len(answer))...)} {
+	require.LessOrEqual(t, len(answer), answerRoom, "what the connection manager carries, and the mailbox leaves")
+	for _, b := range [][]byte{answer, append(answer, make([]byte, answerRoom-len(answer))...)} {
 		got, ok = AnsweredReturn(b)
 		require.True(t, ok)
 		require.Equal(t, r.Others[:7], got.Others)
