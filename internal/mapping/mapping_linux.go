@@ -32,10 +32,27 @@ func Map(fd, n int) ([]byte, error) {
 			keep(mem)
 			return nil, err
 		}
+		preferHugePages(mem, fd)
 		return mem, nil
 	}
 	mem, err := unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, flags)
-	return mem, os.NewSyscallError("mmap", err)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	preferHugePages(mem, fd)
+	return mem, nil
+}
+
+// hugePage is the size of a huge page where pages have 4 KiB.
+const hugePage = 2 << 20
+
+// preferHugePages asks for huge pages where private memory has room for one: they are made,
+// pinned and registered faster than 512 others. Linux 6.7 and later have placed it so that
+// they fit. Where there are none, the memory is as good as without.
+func preferHugePages(mem []byte, fd int) {
+	if fd < 0 && len(mem) >= hugePage {
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	}
 }
 
 // Retire gives memory that Map has mapped back to the system, and keeps its addresses:
