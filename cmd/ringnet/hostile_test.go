@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/rand"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"testing"
@@ -190,4 +192,37 @@ func TestServersOutliveAShortageOfDescriptors(t *testing.T) {
 			require.NoError(t, err, "%s", out)
 		})
 	}
+}
+
+// Whoever asks for metrics again and again, over more connections than there may be, waits, and
+// takes no descriptor of a connection that is forwarded.
+func TestMetricsAreServedOverFewConnections(t *testing.T) {
+	p := start(t, "proxy", "--metrics", "127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo))
+	at, err := url.Parse(p.logged("serves metrics", 0)["url"].(string))
+	require.NoError(t, err)
+	ask := func() *net.TCPConn {
+		c := dial(t, at.Host)
+		_, err := io.WriteString(c, "HEAD /metrics HTTP/1.1\r\nHost: test\r\n\r\n")
+		require.NoError(t, err)
+		return c
+	}
+	status := func(c net.Conn, within time.Duration) (string, error) {
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(within)))
+		return bufio.NewReader(c).ReadString('\n')
+	}
+	var first *net.TCPConn
+	for range metricsConnections {
+		first = ask()
+		got, err := status(first, patience)
+		require.NoError(t, err)
+		require.Contains(t, got, "200 OK")
+	}
+	one := ask()
+	_, err = status(one, shortPause)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "one more waits")
+	requireEcho(t, dial(t, p.address(0)))
+	require.NoError(t, first.Close())
+	got, err := status(one, patience)
+	require.NoError(t, err)
+	require.Contains(t, got, "200 OK")
 }
