@@ -99,7 +99,7 @@ const partEnd = ".part"
 // new one has its permissions before it has bytes.
 func (f *Folder) open(name string) (*os.File, error) {
 	part := partOf(name)
-	file, err := f.root.OpenFile(part, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666) // follows no link
+	file, err := f.create(part)
 	if errors.Is(err, fs.ErrExist) {
 		file, err = f.reopen(part)
 	}
@@ -114,7 +114,13 @@ func (f *Folder) open(name string) (*os.File, error) {
 	return file, nil
 }
 
-// reopen opens a partial file that is there, and not what a link leads to.
+// create makes a partial file, and follows no link.
+func (f *Folder) create(part string) (*os.File, error) {
+	return f.root.OpenFile(part, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+}
+
+// reopen opens a partial file that is there, and not what a link leads to. If it may be a
+// stranger's, reopen replaces it.
 func (f *Folder) reopen(part string) (*os.File, error) {
 	there, err := f.root.Lstat(part)
 	if err != nil {
@@ -122,6 +128,12 @@ func (f *Folder) reopen(part string) (*os.File, error) {
 	}
 	if !there.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: not a regular file", part)
+	}
+	if !isOwn(there) {
+		if err := f.root.Remove(part); err != nil {
+			return nil, err
+		}
+		return f.create(part)
 	}
 	file, err := f.root.OpenFile(part, os.O_RDWR, 0)
 	if err != nil {
