@@ -15,6 +15,7 @@ import (
 var testDirectories = map[string]string{
 	"ringnet":     ".",
 	"budget":      "internal/budget",
+	"mapping":     "internal/mapping",
 	"command":     "cmd/ringnet",
 	"examples":    "examples",
 	"integration": "internal/integration",

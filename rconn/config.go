@@ -3,6 +3,7 @@ package rconn
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/budget"
@@ -154,8 +155,9 @@ const (
 	maxDefaultLinks   = 8
 	maxLinks          = 64
 
-	// sharedMemory is how many bytes the rings on a link may take at an end.
-	sharedMemory = 256 << 20
+	// sharedMemory is how many bytes the rings on a link may take at an end: 256 MiB, or 32 where
+	// addresses have 32 bits.
+	sharedMemory = 32 << 20 << (3 * (strconv.IntSize / 64))
 )
 
 // Validate returns an error that names the first field whose value is not allowed, or nil.
@@ -182,8 +184,9 @@ func (c *Config) PinnedMemory() int {
 
 // RingMemory returns the size of a connection's ring, in bytes of locked memory: at first, and
 // at most. While a ring is replaced by a larger one, both exist. Rings of one link are registered
-// together, 256 KiB at a time, and all of them take 256 MiB at most at one end, or RecvBuffer if
-// that is more. RingMemory returns 0 and 0 if c is not valid.
+// together, 256 KiB at a time, and all of them take 256 MiB at most at one end (32 MiB where
+// addresses have 32 bits), or RecvBuffer if that is more. RingMemory returns 0 and 0 if c is not
+// valid.
 func (c *Config) RingMemory() (first, most int) {
 	l, err := c.Link()
 	if err != nil {

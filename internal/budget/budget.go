@@ -137,6 +137,7 @@ const (
 	RegisteredMemory Limited = iota // of the process
 	LockedMemory                    // of the process
 	LinkMemory                      // for rings of one link
+	AddressSpace                    // what this process may map
 )
 
 // ShortageError is the error if memory would exceed a limit; errors.Is(err,
@@ -157,6 +158,9 @@ func (e *ShortageError) Error() string {
 			wanted, used, limit)
 	case LinkMemory:
 		return fmt.Sprintf("%d KiB more would have to be registered for the rings of one link, which has %d KiB of %d KiB",
+			wanted, used, limit)
+	case AddressSpace:
+		return fmt.Sprintf("%d KiB more would have to be mapped, ringnet has %d KiB, and there are addresses for %d KiB (RLIMIT_AS, or 32 bits)",
 			wanted, used, limit)
 	}
 	return fmt.Sprintf("%d KiB more would have to be registered, and ringnet has %d KiB of %d KiB (ringnet.SetMemoryLimit)",

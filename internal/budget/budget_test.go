@@ -54,6 +54,12 @@ func TestLockedMemoryHasALimitOfItsOwn(t *testing.T) {
 	require.Zero(t, used)
 }
 
+func TestShortagesSayOfWhat(t *testing.T) {
+	err := &ShortageError{Wanted: 1025, Used: 2048, Limit: 4096, Of: AddressSpace}
+	require.ErrorIs(t, err, syscall.ENOMEM)
+	require.EqualError(t, err, "2 KiB more would have to be mapped, ringnet has 2 KiB, and there are addresses for 4 KiB (RLIMIT_AS, or 32 bits)")
+}
+
 func TestDatagramsHaveAFigureOfTheirOwn(t *testing.T) {
 	b := limited(100, Unlimited)
 	link, datagrams := Account{Budget: b}, Account{Budget: b, Datagrams: true}

@@ -21,13 +21,15 @@ const share = 4
 
 // systemLimits is what the system allows. Registered memory is limited to a share of
 // this machine's memory, or of its control group's if that is less, and locked memory to
-// RLIMIT_MEMLOCK.
+// RLIMIT_MEMLOCK. Where addresses are fewer than that memory has bytes, they count instead.
 func systemLimits() Limits {
 	return Limits{Registered: memory() / share, Locked: lockable()}
 }
 
 // memory is how many bytes this process and its control group may have.
-var memory = sync.OnceValue(func() int { return min(machineMemory(), groupMemory("/proc/self/cgroup", "/sys/fs/cgroup")) })
+var memory = sync.OnceValue(func() int {
+	return min(machineMemory(), groupMemory("/proc/self/cgroup", "/sys/fs/cgroup"), clamp(addressSpace()))
+})
 
 func machineMemory() int {
 	var info unix.Sysinfo_t

@@ -1,8 +1,10 @@
 package budget
 
 import (
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +50,25 @@ func TestLimitOfTheControlGroup(t *testing.T) {
 			require.Equal(t, test.want, groupMemory(groups, root))
 		})
 	}
+}
+
+// Ringnet maps at most as much as it leaves to the rest of the process.
+func TestHalfOfTheAddressesAreLeft(t *testing.T) {
+	const GiB = 1 << 30
+	for _, test := range []struct {
+		space, mapped uint64
+		used, limit   int
+	}{
+		{2 * GiB, 0, 0, GiB},
+		{2 * GiB, GiB, 0, GiB / 2},
+		{2 * GiB, GiB, GiB, GiB},
+		{GiB, 2 * GiB, 0, 0},
+		{GiB, 0, GiB / 4, GiB / 2}, // without /proc
+	} {
+		require.Equal(t, test.limit, addressLimit(test.space, test.mapped, test.used), "%+v", test)
+	}
+	require.Greater(t, mapped(), uint64(1<<20))
+	require.Equal(t, strconv.IntSize == 64, addressSpace() == math.MaxUint64, "this test has no RLIMIT_AS")
 }
 
 func TestUserNamespaces(t *testing.T) {

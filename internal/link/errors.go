@@ -25,6 +25,15 @@ func breach(reason error) error {
 	return fmt.Errorf("%w: %w", errGone, &ProtocolError{reason.Error()})
 }
 
+// notTaken is the error of a link that could not take what the peer has sent. The peer has broken
+// the protocol, unless it is memory that this side lacks.
+func notTaken(err error) error {
+	if errors.Is(err, syscall.ENOMEM) {
+		return err
+	}
+	return &ProtocolError{err.Error()}
+}
+
 // RefusedError is the error of a listener that refused the connection.
 // errors.Is(err, syscall.ECONNREFUSED) holds.
 type RefusedError struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -34,7 +35,7 @@ func Dial(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) 
 			return nil, err
 		}
 		if err := s.receivedRecord(&r); err != nil {
-			return nil, &ProtocolError{err.Error()}
+			return nil, notTaken(err)
 		}
 		return s, ep.Confirm()
 	})
@@ -342,10 +343,11 @@ const unset = math.MaxInt64
 
 // reach makes sure that this side may write to a ring of the peer's.
 func (l *Link) reach(p wire.RingPlace) error {
-	if err := l.ep.Reach(p.Addr, p.RKey, p.Size); err != nil {
+	err := l.ep.Reach(p.Addr, p.RKey, p.Size)
+	if err != nil && !errors.Is(err, syscall.ENOMEM) {
 		return &ProtocolError{"a ring that is not there: " + err.Error()}
 	}
-	return nil
+	return err
 }
 
 // start sets the connected queue pair to work.

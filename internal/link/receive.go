@@ -156,7 +156,7 @@ func (l *Link) received(wc *fabric.Completion) {
 		if disconnected(l.cause) {
 			l.cause = nil // the breach is the reason, though the peer has disconnected too
 		}
-		l.fail(&ProtocolError{err.Error()})
+		l.fail(notTaken(err))
 	}
 }
 

@@ -2,12 +2,14 @@ package link
 
 import (
 	"io"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
@@ -55,6 +57,29 @@ func TestNoReceiveIsPostedOnceTheQueuePairFlushes(t *testing.T) {
 	l.repost()
 	require.Zero(t, e.kept)
 	require.Equal(t, 1, l.qp.posted)
+	l.qp.drain.Stop()
+}
+
+// cramped is an endpoint that cannot map the peer's memory.
+type cramped struct{ hoarder }
+
+func (e *cramped) Reach(uint64, uint32, int) error {
+	return &budget.ShortageError{Of: budget.AddressSpace}
+}
+
+// A peer whose ring this side has no addresses for has broken nothing.
+func TestARingThatCannotBeMappedIsNoBreach(t *testing.T) {
+	b := make([]byte, wire.HeaderSize+wire.RecordSize)
+	wire.Header{}.Put(b)
+	wire.Record{Type: wire.OpenRecord, Port: 7, Ring: wire.RingPlace{Size: wire.MinRing}}.Put(b[wire.HeaderSize:])
+	message := fabric.Completion{Recv: true, Op: fabric.Send, Len: len(b), Data: b}
+	l := &Link{ep: &cramped{hoarder{completions: []fabric.Completion{message}}}, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}, ledger: credit.NewLink(4, 4)}
+	l.qp.posted = 3
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pollCompletions()
+	require.ErrorIs(t, l.cause, syscall.ENOMEM)
+	require.NotErrorIs(t, l.cause, syscall.EPROTO)
 	l.qp.drain.Stop()
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/mapping"
 )
 
 // shm implements [fabric.Fabric].
@@ -126,17 +127,22 @@ func probe() (uint32, error) {
 // shareMemory does with a little memory what both ends of a connection do.
 func shareMemory() error {
 	n := os.Getpagesize()
-	made, fd, err := createMemory(n, n)
+	made, fd, err := createMemory(n, n, []part{{0, n}})
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	defer unix.Munmap(made)
-	adopted, err := adoptMemory(fd, n, n)
+	defer unmapParts(made)
+	adopted, err := adoptMemory(fd, n, n, []part{{0, n}})
 	if err != nil {
 		return err
 	}
-	return os.NewSyscallError("munmap", unix.Munmap(adopted))
+	defer unmapParts(adopted)
+	again, err := mapping.Again(adopted[0], n)
+	if err != nil {
+		return err
+	}
+	return mapping.Unmap(again)
 }
 
 // overflowUID is the user ID that the kernel shows for users who have none in the

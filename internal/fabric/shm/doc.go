@@ -20,7 +20,7 @@
 // addresses are this host's, addr.go has the names of sockets and lookup.go who
 // has which, dial.go and listener.go make endpoints, frame.go and handshake.go
 // connect them, socket.go passes the descriptor, closer.go closes peers',
-// segment.go has the memory, endpoint.go what an end is made of, queue.go posts
+// segment.go has the memory and region.go that for rings, endpoint.go what an end is made of, queue.go posts
 // and polls, wait.go sleeps and wakes. Datagrams are on top of that: datagram.go
 // makes connections for them, lane.go has the two ends of one, inflow.go a
 // receiver's senders, group.go joins groups and members.go sends to them.

@@ -52,23 +52,21 @@ type endpoint struct {
 
 // opened is what Open and Register have made.
 type opened struct {
-	options    fabric.Options
-	limits     fabric.Limits
-	shape      shape // of the own segment
-	memory     []*memory
-	registered int // bytes of the own region
+	options fabric.Options
+	limits  fabric.Limits
+	shape   shape // of the own segment
+	memory  []*memory
+	ownRegion
 }
 
 // mapped is what the two ends share, from Connect or Accept to Close.
 type mapped struct {
-	mem    []byte // both segments
-	kept   bool   // slices of mem may be used after Close
-	fd     int    // of mem, while explore needs it, or -1
+	parts  [][]byte // see layout.parts
+	fd     int      // of the memory, while explore needs it, or -1
 	own    *segment
 	peer   *segment // what this end writes to
-	layout layout   // of mem
-
-	reached int // bytes of peer.region, from its start, that are known to exist
+	layout layout
+	peerRegion
 }
 
 var _ fabric.Endpoint = (*endpoint)(nil)
@@ -160,19 +158,15 @@ func (e *endpoint) Close() error {
 		return net.ErrClosed
 	}
 	e.closeFile()
-	switch {
-	case e.mem == nil:
-	case e.kept:
-		err = errors.Join(err, mapping.Retire(e.mem))
-	default:
-		err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(e.mem)))
-	}
+	err = errors.Join(err, e.unmap())
 	for _, m := range e.memory {
-		err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(m.bytes)))
+		err = errors.Join(err, mapping.Unmap(m.bytes))
 	}
 	// A use after Close finds nil rather than pages that are another mapping's by
 	// then.
-	e.mem, e.own, e.peer, e.memory = nil, nil, nil, nil
+	e.parts, e.own, e.peer, e.memory = nil, nil, nil, nil
+	e.ownRegion, e.windows = ownRegion{}, nil
+	e.window.Store(nil)
 	return err
 }
 

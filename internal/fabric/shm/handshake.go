@@ -207,14 +207,16 @@ func (e *endpoint) sendReject(f *frame) {
 // createShared makes the memory of both ends.
 func (e *endpoint) createShared() error {
 	l, err := newLayout(e.shape, e.peerShape)
-	if err == nil {
-		e.layout = l
-		e.mem, e.fd, err = createMemory(l.queues(), l.size())
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = e.mapSegments()
+	e.layout = l
+	mapped, fd, err := createMemory(l.queues(), l.size(), l.parts(e.passive, e.registered))
+	if err != nil {
+		return err
 	}
-	return err
+	e.fd = fd
+	return e.takeParts(mapped)
 }
 
 // settle checks the memory once the peer has mapped it.
@@ -234,31 +236,34 @@ func (e *endpoint) adopt(f frame, fd int) error {
 	if f.kind != rep {
 		err = errHandshake
 	}
+	var mapped [][]byte
 	if err == nil {
 		e.layout = l
-		e.mem, err = adoptMemory(fd, l.queues(), l.size())
+		mapped, err = adoptMemory(fd, l.queues(), l.size(), l.parts(e.passive, e.registered))
 	}
 	if err != nil {
 		e.sock.closer.close(descriptor(fd)) // which may be of any file
 		return err
 	}
 	e.fd = fd
-	if err := e.mapSegments(); err != nil {
+	if err := e.takeParts(mapped); err != nil {
 		return err
 	}
 	return e.explore()
 }
 
-// mapSegments finds both ends' segments in the memory and populates what this end has
-// registered. It also stores in this end's segment the receives that have been
+// takeParts takes over layout.parts, finds both ends' segments in them, and populates what this
+// end has registered. It also stores in this end's segment the receives that have been
 // posted before it existed, and that the endpoint is armed.
-func (e *endpoint) mapSegments() error {
-	e.peer, e.own = e.layout.views(e.mem)
+func (e *endpoint) takeParts(mapped [][]byte) error {
+	e.parts = mapped
+	e.takeRegions()
+	e.peer, e.own = e.layout.views(mapped[0])
 	if e.passive {
 		e.own, e.peer = e.peer, e.own
 	}
-	if e.registered > 0 {
-		if err := populateFully(e.own.region[:e.registered]); err != nil {
+	for _, m := range e.ownRegion.memory {
+		if err := e.mapOwn(m); err != nil {
 			return err
 		}
 	}

@@ -180,6 +180,24 @@ func listen(t testing.TB, f fabric.Fabric, backlog int) fabric.Listener {
 // plainName is what a listener of this user's is called if nobody is in the way.
 func plainName(a netip.AddrPort) string { return nameOf(listenerName, os.Geteuid(), "", a) }
 
+// createWhole is createMemory with one part, of all n bytes.
+func createWhole(n int) ([]byte, int, error) {
+	mapped, fd, err := createMemory(n, n, []part{{0, n}})
+	if err != nil {
+		return nil, -1, err
+	}
+	return mapped[0], fd, nil
+}
+
+// adoptWhole is adoptMemory with the same part.
+func adoptWhole(fd, n int) ([]byte, error) {
+	mapped, err := adoptMemory(fd, n, n, []part{{0, n}})
+	if err != nil {
+		return nil, err
+	}
+	return mapped[0], nil
+}
+
 // end is an endpoint with its memory.
 type end struct {
 	*endpoint

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/mapping"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -51,7 +52,7 @@ func (r *raider) close() {
 // take has the raider use other memory from now on.
 func (r *raider) take(mem []byte, fd int, peer shape) {
 	if r.mem != nil {
-		unix.Munmap(r.mem)
+		_ = mapping.Unmap(r.mem)
 		unix.Close(r.fd)
 	}
 	r.mem, r.fd, r.own, r.peer = mem, fd, nil, nil
@@ -119,7 +120,7 @@ func (r *raider) shake() bool {
 		return err == nil && f.kind == rtu
 	}
 	l := r.layout(f.shape)
-	mem, err := adoptMemory(fd, l.queues(), l.size())
+	mem, err := mapAll(fd, l)
 	if err != nil {
 		unix.Close(fd)
 		return false
@@ -127,6 +128,24 @@ func (r *raider) shake() bool {
 	r.take(mem, fd, f.shape)
 	r.own.posted.Store(uint64(r.shape.recvQueue))
 	return r.sock.send((&frame{kind: rtu}).encode(), -1) == nil
+}
+
+// mapAll takes a listener's memory, and maps all of it.
+func mapAll(fd int, l layout) ([]byte, error) {
+	mapped, err := adoptMemory(fd, l.queues(), l.size(), []part{{0, l.size()}})
+	if err != nil {
+		return nil, err
+	}
+	return mapped[0], nil
+}
+
+// createAll makes memory for a dialer, and maps all of it.
+func createAll(l layout) ([]byte, int, error) {
+	mapped, fd, err := createMemory(l.queues(), l.size(), []part{{0, l.size()}})
+	if err != nil {
+		return nil, -1, err
+	}
+	return mapped[0], fd, nil
 }
 
 func (f frame) encoded() []byte { return f.encode() }
@@ -339,7 +358,7 @@ func raid(r *rand.Rand, sock *socket, passive bool, to netip.AddrPort) error {
 	}
 	raider := &raider{Rand: r, sock: sock, passive: passive, to: to, shape: s}
 	l := raider.layout(victim)
-	mem, fd, err := createMemory(l.queues(), l.size())
+	mem, fd, err := createAll(l)
 	if err != nil {
 		return err
 	}
@@ -416,7 +435,7 @@ func bear(e end) {
 	data := make([]byte, 300)
 	err := e.PostSend([]fabric.WorkRequest{{Op: fabric.Write, Signaled: true}})
 	for i := uint32(0); err == nil && time.Now().Before(end); i++ {
-		room := len(e.peer.region)
+		room := len(*e.window.Load())
 		n := min(int(i)%len(data), room)
 		if int(e.posted-e.freed.Load()) < options.SendQueue {
 			err = e.PostSend([]fabric.WorkRequest{{

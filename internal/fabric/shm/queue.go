@@ -110,7 +110,7 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
 	n := wr.Len()
 	if wr.Memory != nil && n > 0 {
-		if m, ok := wr.Memory.(*memory); !ok || m.e != e || !m.holds(wr.Data) {
+		if m, ok := wr.Memory.(*memory); !ok || m.e != e || !holds(m.bytes, wr.Data) {
 			return fabric.LocalProtection
 		}
 	}
@@ -133,11 +133,12 @@ func (e *endpoint) execute(wr *fabric.WorkRequest) fabric.Status {
 		word |= sendBit
 	} else {
 		if n > 0 { // else neither address nor key is looked at
-			size := uint64(len(p.region))
+			window := *e.window.Load()
+			size := uint64(len(window))
 			if wr.RKey != p.rkey || wr.RemoteAddr > size || uint64(n) > size-wr.RemoteAddr {
 				return fabric.RemoteAccess
 			}
-			wr.CopyTo(p.region[wr.RemoteAddr:][:n]) // and no further, whatever becomes of Rest
+			wr.CopyTo(window[wr.RemoteAddr:][:n]) // and no further, whatever becomes of Rest
 		}
 		if wr.Op == fabric.Write {
 			return fabric.OK
@@ -222,8 +223,8 @@ func (e *endpoint) takeMessage(c *fabric.Completion) bool {
 	}
 	n := int(word &^ (lapBit | sendBit) >> lengthShift)
 	if word&sendBit == 0 {
-		if n > len(s.region) {
-			e.abort(fmt.Errorf("the peer says that it wrote %d bytes to memory of %d: %w", n, len(s.region), fabric.ErrQueuePair))
+		if n > s.region {
+			e.abort(fmt.Errorf("the peer says that it wrote %d bytes to memory of %d: %w", n, s.region, fabric.ErrQueuePair))
 			return false
 		}
 		*c = fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: uint32(word), Len: n}

@@ -28,6 +28,7 @@ func TestFabricIsUnsupportedWhereASandboxRefuses(t *testing.T) {
 		"fcntl F_GET_SEALS":           {number: unix.SYS_FCNTL, argument: 1, value: unix.F_GET_SEALS, errno: unix.EPERM},
 		"lseek SEEK_HOLE":             {number: unix.SYS_LSEEK, argument: anyArgument, errno: unix.ENOSYS},
 		"mmap":                        {number: unix.SYS_MMAP, argument: 3, value: unix.MAP_SHARED, errno: unix.EACCES},
+		"mremap":                      {number: unix.SYS_MREMAP, argument: anyArgument, errno: unix.EPERM},
 		"madvise MADV_POPULATE_WRITE": {number: unix.SYS_MADVISE, argument: 2, value: unix.MADV_POPULATE_WRITE, errno: unix.EPERM},
 		"fstatfs":                     {number: unix.SYS_FSTATFS, argument: anyArgument, errno: unix.EPERM},
 	} {

@@ -93,9 +93,9 @@ func sealed(seals, size int, filled bool) (int, error) {
 	err = unix.Ftruncate(fd, int64(size))
 	if err == nil && filled {
 		var mem []byte
-		if mem, err = mapping.Map(fd, size); err == nil {
+		if mem, err = mapping.Map(fd, 0, size); err == nil {
 			err = populate(mem)
-			unix.Munmap(mem)
+			_ = mapping.Unmap(mem)
 		}
 	}
 	if err == nil {
@@ -114,7 +114,7 @@ func TestMemoryThatIsBadIsNotTaken(t *testing.T) {
 				t.Skip(err)
 			}
 			require.NoError(t, err)
-			_, err = adoptMemory(fd, n, n)
+			_, err = adoptWhole(fd, n)
 			assert.Error(t, err)
 			t.Log(err)
 			require.NoError(t, unix.Close(fd))
@@ -123,10 +123,10 @@ func TestMemoryThatIsBadIsNotTaken(t *testing.T) {
 	leavesNothing(t)
 	fd, err := sealed(firstSeals, n, true)
 	require.NoError(t, err)
-	mem, err := adoptMemory(fd, n, n)
+	mem, err := adoptWhole(fd, n)
 	require.NoError(t, err, "good memory is")
 	require.NoError(t, unix.Close(fd))
-	require.NoError(t, unix.Munmap(mem))
+	require.NoError(t, mapping.Unmap(mem))
 }
 
 func punch(fd, at, n int) error {
@@ -137,10 +137,10 @@ func TestMemoryThatIsSettledCannotChange(t *testing.T) {
 	leavesNothing(t)
 	needsFutureWrite(t)
 	n := pages(5)
-	own, fd, err := createMemory(n, n)
+	own, fd, err := createWhole(n)
 	require.NoError(t, err)
 	require.Error(t, checkSettled(fd, n), "nobody has set the last seals")
-	peer, err := adoptMemory(fd, n, n)
+	peer, err := adoptWhole(fd, n)
 	require.NoError(t, err)
 	require.NoError(t, checkSettled(fd, n))
 
@@ -154,8 +154,8 @@ func TestMemoryThatIsSettledCannotChange(t *testing.T) {
 	}
 	require.NoError(t, unix.Close(fd))
 	require.Equal(t, byte(2), own[7])
-	require.NoError(t, unix.Munmap(own))
-	require.NoError(t, unix.Munmap(peer))
+	require.NoError(t, mapping.Unmap(own))
+	require.NoError(t, mapping.Unmap(peer))
 }
 
 func needsFutureWrite(t *testing.T) {
@@ -175,9 +175,9 @@ func TestMemoryHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 	// race runs take beside a puncher, and reports whether take has succeeded
 	// although the page was lost: then it is there again, and empty.
 	race := func(take func(fd int) ([]byte, error)) (filled bool) {
-		theirs, fd, err := createMemory(n, n)
+		theirs, fd, err := createWhole(n)
 		require.NoError(t, err)
-		defer unix.Munmap(theirs)
+		defer mapping.Unmap(theirs)
 		defer unix.Close(fd)
 		last := theirs[n-page:]
 		last[0] = 1
@@ -196,12 +196,12 @@ func TestMemoryHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		defer unix.Munmap(mem)
+		defer mapping.Unmap(mem)
 		return last[0] == 0
 	}
 	const rounds = 3000
 	for victim, take := range map[string]func(fd int) ([]byte, error){
-		"dialer": func(fd int) ([]byte, error) { return adoptMemory(fd, n, n) },
+		"dialer": func(fd int) ([]byte, error) { return adoptWhole(fd, n) },
 		// The dialer sets the seals, and the listener looks after them.
 		"listener": func(fd int) ([]byte, error) {
 			if err := addSeals(fd, lastSeals()); err != nil {
@@ -210,7 +210,7 @@ func TestMemoryHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 			if err := checkSettled(fd, n); err != nil {
 				return nil, err
 			}
-			return mapping.Map(fd, n)
+			return mapping.Map(fd, 0, n)
 		},
 	} {
 		won := 0
@@ -229,21 +229,18 @@ func TestMemoryMadeWithoutPopulate(t *testing.T) {
 	n := pages(5)
 	fd, err := sealed(0, n, false)
 	require.NoError(t, err)
-	mem, err := mapping.Map(fd, n)
-	require.NoError(t, err)
-	require.NoError(t, fill(mem, fd))
+	require.NoError(t, fill(fd, n))
 	require.NoError(t, addSeals(fd, firstSeals))
-	peer, err := adoptMemory(fd, n, n)
+	peer, err := adoptWhole(fd, n)
 	require.NoError(t, err, "all of it is there")
 	require.NoError(t, unix.Close(fd))
-	require.NoError(t, unix.Munmap(mem))
-	require.NoError(t, unix.Munmap(peer))
+	require.NoError(t, mapping.Unmap(peer))
 }
 
 func TestMemoryThatCannotBeMadeLeavesNothing(t *testing.T) {
 	leavesNothing(t)
 	for _, n := range []int{math.MaxInt &^ (os.Getpagesize() - 1), -1} {
-		_, _, err := createMemory(n, n)
+		_, _, err := createWhole(n)
 		require.Error(t, err)
 		t.Log(err)
 	}

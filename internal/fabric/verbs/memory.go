@@ -74,7 +74,7 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 		return nil, fmt.Errorf("register %d bytes: %w", n, syscall.EINVAL)
 	}
 	n = (n + page - 1) &^ (page - 1)
-	bytes, err := mapping.Map(-1, n)
+	bytes, err := mapping.Map(-1, 0, n)
 	if err != nil {
 		return nil, err
 	}
@@ -82,12 +82,12 @@ func (e *endpoint) register(n int, a fabric.Access) (*memory, error) {
 	// two processes to write to a page would get a copy of it, which the device does not
 	// use.
 	if err := unix.Madvise(bytes, unix.MADV_DONTFORK); err != nil {
-		unix.Munmap(bytes)
+		mapping.Unmap(bytes)
 		return nil, os.NewSyscallError("madvise", err)
 	}
 	m := &memory{bytes: bytes, access: a}
 	if err := e.registerAt(m); err != nil {
-		unix.Munmap(bytes)
+		mapping.Unmap(bytes)
 		return nil, err
 	}
 	return m, nil
@@ -139,9 +139,9 @@ func (m *memory) release() error {
 	err := m.deregister()
 	var unmapped error
 	if m.kept {
-		unmapped = mapping.Retire(m.bytes)
+		unmapped = mapping.Retire(m.bytes, m.bytes)
 	} else {
-		unmapped = os.NewSyscallError("munmap", unix.Munmap(m.bytes))
+		unmapped = mapping.Unmap(m.bytes)
 	}
 	if err == nil {
 		err = unmapped

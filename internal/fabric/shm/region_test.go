@@ -1,0 +1,175 @@
+//go:build linux
+
+// How many addresses a connection takes, for memory that a peer names and for memory whose
+// slices outlive it.
+
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// connectEnds connects a dialer with a listener whose options differ.
+func connectEnds(t *testing.T, f fabric.Fabric, l fabric.Listener, dialer, listener fabric.Options) (a, b end, err error) {
+	t.Helper()
+	accepted := make(chan end, 1)
+	failed := make(chan error, 1)
+	go func() {
+		b, err := accept(l, listener)
+		accepted <- b
+		failed <- err
+	}()
+	a, err = dial(f, l.Addr(), dialer)
+	b = <-accepted
+	return a, b, errors.Join(err, <-failed)
+}
+
+// mappedNow is how many bytes this process has mapped.
+func mappedNow(t *testing.T) uint64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	require.NoError(t, err)
+	var n uint64
+	_, err = fmt.Sscan(string(text), &n)
+	require.NoError(t, err)
+	return n * uint64(os.Getpagesize())
+}
+
+// with returns options with so much memory for remote writes.
+func with(remote int) fabric.Options {
+	o := options
+	o.RemoteMemory = remote
+	return o
+}
+
+// A peer names a region of another length with each connection, and slices of this end's
+// memory outlive them all.
+func TestRegionsOfOtherLengthsTakeNoAddressesForGood(t *testing.T) {
+	f := newFabric(t)
+	l := listen(t, f, 1)
+	run := func(i int) {
+		long := with(maxRegion - i*pages(1))
+		for _, o := range [][2]fabric.Options{{options, long}, {long, options}} {
+			a, b, err := connectEnds(t, f, l, o[0], o[1])
+			require.NoError(t, err)
+			for _, e := range []end{a, b} {
+				if e.shape.region == ringSize {
+					e.mem.Keep()
+				}
+			}
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		}
+	}
+	run(0)
+	before := mappedNow(t)
+	for i := range 100 {
+		run(i)
+	}
+	require.Less(t, mappedNow(t), before+(256<<20))
+}
+
+// While a connection lives, only what rings need is mapped of what its peer has named.
+func TestRegionIsMappedAsFarAsRingsNeed(t *testing.T) {
+	leavesNothing(t)
+	f := newFabric(t)
+	l := listen(t, f, 1)
+	before := mappedNow(t)
+	for range 3 {
+		a, b, err := connectEnds(t, f, l, with(maxRegion), with(maxRegion/2))
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		})
+	}
+	require.Less(t, mappedNow(t), before+(256<<20))
+}
+
+// Memory that is registered later is mapped when it is registered, at either end, while
+// messages to what there was go on.
+func TestRegionGrowsWhileMessagesAreSent(t *testing.T) {
+	leavesNothing(t)
+	a, b := connected(t, with(64<<20))
+	kept := [][]byte{b.mem.Bytes()}
+	for i, n := 0, 4<<10; n <= 16<<20; i, n = i+1, 2*n {
+		more, err := b.Register(n, fabric.RemoteWrite)
+		require.NoError(t, err)
+		var both sync.WaitGroup
+		both.Go(func() {
+			assert.NoError(t, a.PostSend([]fabric.WorkRequest{a.write(b, 8*i, uint32(i), "earlier")}))
+		})
+		both.Go(func() { assert.NoError(t, a.Reach(more.Addr(), more.RKey(), n)) })
+		both.Wait()
+		for _, at := range []int{0, n - 5} {
+			post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: []byte("later"), RKey: more.RKey(), RemoteAddr: more.Addr() + uint64(at)})
+			assert.Equal(t, "later", string(more.Bytes()[at:at+5]))
+		}
+		assert.Equal(t, "earlier", string(b.mem.Bytes()[8*i:8*i+7]))
+		if i == 3 {
+			more.Keep()
+			kept = append(kept, more.Bytes())
+		}
+	}
+	assert.LessOrEqual(t, len(b.pieces)+len(a.windows), 20, "pieces")
+	b.mem.Keep()
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	for _, mem := range kept {
+		require.Nil(t, touch(mem), "what was kept can be touched")
+	}
+}
+
+// touch writes to memory, and returns the fault if that was impossible.
+func touch(mem []byte) (fault any) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { fault = recover() }()
+	for i := 0; i < len(mem); i += os.Getpagesize() {
+		mem[i]++
+	}
+	return nil
+}
+
+// Where there are few addresses, connections to peers with large regions work, until one fails
+// with an error. The process goes on.
+func TestAddressesThatAreUsedUpFailConnections(t *testing.T) {
+	inProcess(t, nil, func() {
+		space := uint64(2 << 30)
+		if strconv.IntSize == 64 {
+			space *= 2 // the race detector takes some
+		}
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: mappedNow(t) + space, Max: unix.RLIM_INFINITY}))
+		f := newFabric(t)
+		l := listen(t, f, 1)
+		for i := range 1000 {
+			a, b, err := connectEnds(t, f, l, with(maxRegion/2), with(maxRegion/4))
+			if err == nil {
+				_, err = a.Register(32<<20, fabric.LocalWrite)
+			}
+			if err != nil {
+				require.ErrorIs(t, err, syscall.ENOMEM)
+				require.Greater(t, i, 3)
+				require.Len(t, make([]byte, space/8), int(space/8)) // of addresses that are left
+				return
+			}
+			t.Cleanup(func() {
+				a.Close()
+				b.Close()
+			})
+		}
+		t.Fatal("no connection has failed")
+	})
+}
