@@ -202,12 +202,13 @@ func (s *Stream) patienceTick() {
 
 // answerTick ends the link of a peer that has received the end of a stream and not answered:
 // until it has, it may write to the stream's ring. A peer that has not acknowledged to have
-// received that may be stopped: it has as long as if the path to it were lost.
+// received that, or to which it could not be sent, may be stopped: it has as long as if the path
+// to it were lost.
 func (s *Stream) answerTick() {
 	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	silent := s.closing.told == 0 || l.ledger.Acknowledged().Records < s.closing.told
+	silent := s.closing.told == 0 || s.inRecordLine || l.ledger.Acknowledged().Records < s.closing.told
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:
 	case s.ledger.AwaitsAnswer() || l.outOfReach(&s.closing.deferredSince) ||
