@@ -37,12 +37,7 @@ func (s *Stream) Lend(n int, d *deadline.Deadline, use func(p []byte, end error)
 		s.link.mu.Lock()
 		p, _, end := s.arrived(n)
 		s.link.mu.Unlock()
-		taken, done := use(p, end)
-		if len(p) > 0 {
-			s.link.mu.Lock()
-			s.taken(taken)
-			s.link.mu.Unlock()
-		}
+		taken, done := s.lend(p, end, use)
 		switch {
 		case done:
 			return nil
@@ -55,6 +50,18 @@ func (s *Stream) Lend(n int, d *deadline.Deadline, use func(p []byte, end error)
 			return end
 		}
 	}
+}
+
+// lend calls use with p, and drops as many bytes as it takes: none if it panics.
+func (s *Stream) lend(p []byte, end error, use func(p []byte, end error) (taken int, done bool)) (taken int, done bool) {
+	if len(p) > 0 {
+		defer func() {
+			s.link.mu.Lock()
+			defer s.link.mu.Unlock()
+			s.taken(taken)
+		}()
+	}
+	return use(p, end)
 }
 
 // awaitMore waits until more than n bytes have arrived in one piece, or, if n is 0, until
