@@ -18,13 +18,13 @@ import (
 )
 
 type cpCommand struct {
-	File           string        `arg:"" optional:"" type:"existingfile" help:"The file to send."`
+	File           string        `arg:"" optional:"" help:"The file to send."`
 	Address        hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet cp --serve listens."`
 	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
 	Listen         listenURL     `default:"auto://:7472" placeholder:"NETWORK://HOST:PORT" help:"With --serve, listen here (${default})."`
 	MaxConnections int           `default:"64" help:"With --serve, refuse more connections at once (${default}), and keep no more partial files."`
-	Retry          time.Duration `default:"1m" help:"When the connection breaks, try so long to go on (${default})."`
-	Quiet          bool          `short:"q" help:"Show no progress."`
+	Retry          time.Duration `default:"1m" help:"When there is no connection, or it breaks, try so long to go on (${default})."`
+	Quiet          bool          `short:"q" help:"Show no progress, and not why it tries again."`
 }
 
 // Run sends a file, or receives files.
@@ -120,6 +120,7 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 	f := sentFile{Name: filepath.Base(c.File), Bytes: info.Size()}
 	p := newProgress(s.err, f.Name, f.Bytes, c.Quiet || !perf.IsTerminal(s.err))
 	defer p.end()
+	said := ""
 	to := endpoint.Endpoint{Network: "auto", Address: string(c.Address)}
 	for lost := began; ; {
 		err := f.attempt(ctx, to, file, p)
@@ -135,6 +136,11 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 		final := errors.As(err, new(transfer.RefusedError)) || errors.Is(err, transfer.ErrStranger)
 		if final || time.Since(lost) > c.Retry {
 			return fmt.Errorf("%s: %w", c.File, err)
+		}
+		if why := err.Error(); !c.Quiet && why != said {
+			p.clear()
+			complain(s.err, fmt.Errorf("%s: %w: tries again", c.File, err))
+			said = why
 		}
 		select {
 		case <-time.After(min(time.Second, c.Retry/4)):

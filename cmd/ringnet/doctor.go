@@ -100,7 +100,8 @@ func (d *diagnosis) print(w io.Writer) {
 }
 
 // noDevices is the subject of the finding that there are none. Nothing else is wrong with
-// RDMA then, and connections between processes of this host may use shared memory.
+// RDMA then, and connections between processes of this host may use shared memory, if that is
+// not switched off.
 const noDevices = "devices"
 
 func (d *diagnosis) checkDevices(devices []host.Device) {
@@ -226,8 +227,15 @@ func wanted(code ringnet.ReasonCode) bool {
 // others, unless a finding explains that already. If RDMA is switched off, whatever is wrong
 // with it is so, too.
 func (d *diagnosis) checkOffers(auto autoInfo) {
-	if slices.ContainsFunc(auto.PassedOver, func(r reason) bool { return r.Network == "rdma" && wanted(r.Code) }) {
+	switch {
+	case slices.ContainsFunc(auto.PassedOver, func(r reason) bool { return r.Network == "rdma" && wanted(r.Code) }):
 		demote(d.Findings)
+	case slices.Equal(auto.Offers, []string{"tcp"}): // no shared memory is left where there is no device
+		for i, f := range d.Findings {
+			if f.Subject == noDevices {
+				d.Findings[i].Status = bad
+			}
+		}
 	}
 	for _, network := range auto.Offers {
 		if network != "tcp" {

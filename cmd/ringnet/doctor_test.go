@@ -70,6 +70,20 @@ func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
 	require.Contains(t, string(out), "note  devices: there is no RDMA device\n        modprobe rdma_rxe")
 }
 
+// Where the user wants rdma alone, no shared memory makes up for the device that is missing.
+func TestDoctorFindsThatNothingIsLeft(t *testing.T) {
+	if len(host.Root.Devices()) > 0 {
+		t.Skip("there is an RDMA device")
+	}
+	for _, networks := range []string{"rdma", "rdma,tcp"} {
+		cmd := commandProcess("--json", "doctor")
+		cmd.Env = append(cmd.Env, "RINGNET_NETWORKS="+networks)
+		d := diagnosed(t, cmd)
+		require.True(t, d.FallsBack, "%s: %+v", networks, d.Findings)
+		d.requireBad(t, noDevices, "no RDMA device", "modprobe rdma_rxe")
+	}
+}
+
 // The reason why rdma is passed over is not that of shm, which the user nobody (65534) does
 // not have.
 func TestDoctorTakesTheReasonOfRDMAForNoOther(t *testing.T) {

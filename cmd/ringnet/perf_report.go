@@ -50,10 +50,14 @@ func (r *perfReport) finish() {
 	for _, x := range r.Results {
 		other := x.Cell
 		other.Peer = r.baseline
-		if tcp := r.Find(other); x.Peer != r.baseline && tcp != nil {
+		tcp := r.Find(other)
+		if x.Peer == r.baseline || tcp == nil {
+			continue
+		}
+		if rate := x.Beside(tcp, (*perf.Sample).PerSecond); rate.Median > 0 { // not if no round has measured both
 			r.BesideTCP = append(r.BesideTCP, perfCompare{
 				Cell:    x.Cell,
-				Rate:    x.Beside(tcp, (*perf.Sample).PerSecond),
+				Rate:    rate,
 				Latency: x.Beside(tcp, func(s *perf.Sample) float64 { return s.P50 }),
 				CPU:     x.Beside(tcp, (*perf.Sample).CPUPerOp),
 			})

@@ -112,6 +112,17 @@ func TestPerfMeasuresWhatAutoOffersBesideTCP(t *testing.T) {
 	require.NotEmpty(t, r.Peers[0].Unavailable, "of an address of no RDMA device")
 }
 
+func TestPerfComparesWithNothingWhereNoRoundHasBoth(t *testing.T) {
+	sample := perf.Sample{Ops: 1, Bytes: 64, Seconds: 1}
+	r := &perfReport{baseline: "tcp"}
+	r.Results = []*perf.Result{
+		{Cell: perf.Cell{Peer: "shm", Workload: perf.Stream.Key}, Rounds: []*perf.Sample{&sample, nil}},
+		{Cell: perf.Cell{Peer: "tcp", Workload: perf.Stream.Key}, Rounds: []*perf.Sample{nil, nil}},
+	}
+	r.finish()
+	require.Empty(t, r.BesideTCP)
+}
+
 func TestPerfSaysWhyAutoDoesNoBetter(t *testing.T) {
 	address := perfServing(t, "tcp", "127.0.0.1")
 	r := measured(t, address)

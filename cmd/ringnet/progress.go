@@ -45,10 +45,15 @@ func (p *progress) advanced() bool {
 	return more
 }
 
-// end clears the line.
-func (p *progress) end() {
+// clear clears the line.
+func (p *progress) clear() {
 	if !p.quiet {
 		fmt.Fprint(p.w, "\r\x1b[K")
 	}
+}
+
+// end clears the line, and shows no more.
+func (p *progress) end() {
+	p.clear()
 	p.quiet = true
 }
