@@ -176,8 +176,9 @@ type Dialer struct {
 
 	// ForTCP names the network to dial when the caller asks for "tcp", as most libraries
 	// do: "auto", "rdma" or "shm". The connection is an *[AutoConn], whose addresses are
-	// those of package net. "tcp4" and "tcp6" mean that network with the same digit. Networks of package net other than TCP, such as "unix" and "udp", are then
-	// dialed by package net with the options in TCP, and return its connections and
+	// those of package net. "tcp4" and "tcp6" mean that network with the same digit; shm has
+	// none with a digit. Networks of package net other than TCP, such as "unix" and "udp",
+	// are then dialed by package net with the options in TCP, and return its connections and
 	// errors. If ForTCP is empty, all of these networks are unknown.
 	ForTCP string
 

@@ -66,7 +66,7 @@
 //	dialer := &ringnet.Dialer{ForTCP: "auto"}
 //	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
 //
-// README.md has the line for gRPC, go-redis, pgx, NATS and MongoDB. A program that cannot be
+// README.md has the line for gRPC, go-redis, pgx, NATS, MongoDB and MySQL. A program that cannot be
 // changed can use the command ringnet proxy: see docs/command.md.
 //
 // # rdma
@@ -135,12 +135,13 @@
 // *net.OpError around the errnos that TCP gives, and io.EOF is bare. docs/troubleshoot.md has
 // every error, its cause and its cure.
 //
-// There are three differences:
+// docs/migrate.md has all differences. The main ones are:
 //
 //   - Close waits: see below.
 //   - A connection that ends without the peer having closed it fails with ECONNRESET, never with
 //     io.EOF. So a program cannot mistake a truncated stream for a whole one.
-//   - Connections do not implement syscall.Conn, since no file descriptor carries their bytes.
+//   - No file descriptor carries the bytes of a connection over shm or rdma. SyscallConn serves to
+//     ask whether it is alive, and for nothing else: see [rconn.Conn.SyscallConn].
 //
 // # Close
 //
