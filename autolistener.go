@@ -147,7 +147,19 @@ func (l *AutoListener) Accept() (net.Conn, error) {
 	passedOver := l.PassedOver()
 	l.count(c.Carrier(), len(passedOver) < len(betterThanTCP))
 	l.trace.accepted(c)
-	return newAutoConn(c, passedOver), nil
+	conn := newAutoConn(c, passedOver)
+	if l.Addr().(*net.TCPAddr).IP.To4() == nil {
+		conn.local, conn.remote = asIPv6(conn.local), asIPv6(conn.remote)
+	}
+	return conn, nil
+}
+
+// asIPv6 returns an address as a TCP socket of IPv6 has it: one of IPv4 as ::ffff:a.b.c.d.
+// Programs compare the address of a client with others that it has had over another network.
+func asIPv6(a net.Addr) net.Addr {
+	tcp := *a.(*net.TCPAddr)
+	tcp.IP = tcp.IP.To16()
+	return &tcp
 }
 
 // count counts a connection that Accept returns. offered reports whether the listener offers a

@@ -2,8 +2,10 @@ package ringnet
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -149,6 +151,36 @@ func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
 			requireTCPAddresses(t, c, s, l.Addr())
 		})
 	}
+	t.Run("both families", func(t *testing.T) {
+		var clients []netip.Addr
+		accept := func(l net.Listener, c net.Conn) {
+			s, err := l.Accept()
+			require.NoError(t, err)
+			defer s.Close()
+			defer c.Close()
+			require.Equal(t, c.RemoteAddr().String(), s.LocalAddr().String())
+			clients = append(clients, s.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(), s.LocalAddr().(*net.TCPAddr).AddrPort().Addr())
+		}
+		plain, err := net.Listen("tcp", ":0")
+		require.NoError(t, err)
+		defer plain.Close()
+		at := func(l net.Listener) string { return fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port) }
+		c, err := net.Dial("tcp", at(plain))
+		require.NoError(t, err)
+		accept(plain, c)
+		better(t, sim.New(sim.Link{}), nil)
+		delayTCP(t, time.Hour)
+		l := listenAuto(t, ":0")
+		c = dialAuto(t, Dialer{}, at(l))
+		require.Equal(t, "shm", carrierOf(c))
+		accept(l, c)
+		c, err = net.Dial("tcp", at(l))
+		require.NoError(t, err)
+		accept(l, c)
+		for _, client := range clients {
+			require.Equal(t, clients[0], client, "whatever carries the connection")
+		}
+	})
 	t.Run("ForTCP", func(t *testing.T) {
 		better(t, sim.New(sim.Link{}), nil)
 		l, err := Listen("shm", "127.0.0.1:0")
