@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -79,6 +80,7 @@ type lossRound struct {
 	d   Dialer
 
 	address string
+	storm   bool            // nearly all write at once on one link, which has more under way when it is lost than a call posts again
 	most    int             // kind of all but a few connections
 	ctx     context.Context // of dials: ends with the round
 	cancel  context.CancelFunc
@@ -100,7 +102,7 @@ var lossCards = []netip.Addr{
 }
 
 func newLossRound(t *testing.T, r *rand.Rand, sum *lossTally) *lossRound {
-	w := &lossRound{t: t, r: r, sum: sum, most: r.IntN(len(lossKinds)), connected: make(chan struct{}), chorus: make(chan struct{})}
+	w := &lossRound{t: t, r: r, sum: sum, storm: r.IntN(2) == 0, most: r.IntN(len(lossKinds)), connected: make(chan struct{}), chorus: make(chan struct{})}
 	w.ctx, w.cancel = context.WithCancel(t.Context())
 	w.n = sim.New(sim.Link{
 		Latency: []time.Duration{0, 50 * time.Microsecond, 300 * time.Microsecond, 3 * time.Millisecond}[r.IntN(4)],
@@ -127,6 +129,9 @@ func newLossRound(t *testing.T, r *rand.Rand, sum *lossTally) *lossRound {
 		addNetwork(t, name, network{name, "ip", opens(host)})
 	}
 	cfg := &Config{ResumeTimeout: 10 * time.Minute, Linger: 5 * time.Minute, KeepAlive: time.Second, LinkIdle: -1, Links: 1 + r.IntN(2)}
+	if w.storm {
+		cfg.Links, w.most = 1, slices.IndexFunc(lossKinds, func(k lossKind) bool { return k.name == "chorus" })
+	}
 	w.d = Dialer{Config: cfg, Trace: w.trace()}
 	l, err := (&ListenConfig{Config: cfg, Trace: w.trace()}).Listen(t.Context(), "west", "10.0.0.2:0")
 	require.NoError(t, err)
@@ -145,7 +150,13 @@ func (w *lossRound) trace() *Trace {
 // after there is a connection. Then everything has to come to its end.
 func (w *lossRound) run(length time.Duration) {
 	w.sum.rounds.Add(1)
+	if w.r.IntN(2) == 0 { // goroutines run in the order in which they were woken, not all at once
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	}
 	most := 8 << w.r.IntN(6)
+	if w.storm {
+		most = 256
+	}
 	var all sync.WaitGroup
 	for i := range most {
 		own := rand.New(rand.NewPCG(w.r.Uint64(), uint64(i)))
@@ -218,6 +229,8 @@ func (w *lossRound) fault() {
 	}
 	pause := func() { time.Sleep(time.Duration(r.IntN(int(time.Millisecond) << r.IntN(8)))) }
 	switch x := r.IntN(23); {
+	case w.storm && r.IntN(8) > 0:
+		w.loseUnderWay(e, pause)
 	case x < 5:
 		w.fatal.Store(int64(1 + r.IntN(1<<r.IntN(10))))
 	case x < 7:
@@ -228,12 +241,7 @@ func (w *lossRound) fault() {
 		}
 		e.Fail(fabric.ErrQueuePair)
 	case x < 11:
-		e.HoldSends(true)
-		pause()
-		if r.IntN(2) == 0 {
-			e.Fail(fabric.ErrQueuePair)
-		}
-		e.HoldSends(false)
+		w.loseUnderWay(e, pause)
 	case x < 14:
 		e.HoldReceives(true)
 		pause()
@@ -263,6 +271,19 @@ func (w *lossRound) fault() {
 	}
 }
 
+// loseUnderWay has an end lose what is written in a while, mostly together with its queue pair.
+// More is written until there is another, which is soon.
+func (w *lossRound) loseUnderWay(e *sim.Endpoint, pause func()) {
+	e.HoldSends(true)
+	w.sing()
+	pause()
+	if w.r.IntN(4) > 0 {
+		e.Fail(fabric.ErrQueuePair)
+		w.sing()
+	}
+	e.HoldSends(false)
+}
+
 func (w *lossRound) mend() {
 	w.fatal.Store(0)
 	w.lost.Store(0)
@@ -278,11 +299,13 @@ func (w *lossRound) failed(what string, err error) bool {
 	return err != nil
 }
 
-// lossKinds are what connections are for: what the dialing end does, and what the other.
-var lossKinds = []struct {
+// lossKind is what a connection is for: what the dialing end does, and what the other.
+type lossKind struct {
 	name         string
 	dials, waits func(w *lossRound, c *lossConn) error
-}{
+}
+
+var lossKinds = []lossKind{
 	{"talk", (*lossRound).asks, (*lossRound).answers},
 	{"chorus", (*lossRound).sings, (*lossRound).answers},
 	{"chorus", (*lossRound).sings, (*lossRound).answers},
