@@ -37,10 +37,14 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 
 // delayTCP has auto dial TCP only after the given time: an hour in tests where a better
 // network must win on the slowest machine, 0 where TCP must win. If the delay is longer
-// than the time for proofs, proofs get as long; proveWithin after that gives them less.
+// than the times for proofs, and for TCP to connect for one, these get as long; proveWithin and
+// connectTCPWithin after that give them less.
 func delayTCP(t testing.TB, delay time.Duration) {
 	if delay > proofWithin {
 		proveWithin(t, delay)
+	}
+	if delay > connectWithin {
+		connectTCPWithin(t, delay)
 	}
 	before := tcpDelay
 	tcpDelay = delay

@@ -151,13 +151,17 @@ func TestStatsCountReadsAndWritesThatWaited(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, client.Stats().WriteWaits, "there was room")
 
-		require.NoError(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
 		_, err = io.ReadFull(server, make([]byte, 5))
 		require.NoError(t, err)
 		before := server.Stats().ReadWaits
-		require.NoError(t, server.SetReadDeadline(time.Now().Add(time.Millisecond)))
-		_, err = server.Read(make([]byte, 1))
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		read := make(chan error, 1)
+		go func() {
+			_, err := server.Read(make([]byte, 1))
+			read <- err
+		}()
+		hang.Unless(t, func() bool { return server.Stats().ReadWaits == before+1 })
+		require.NoError(t, server.SetReadDeadline(time.Unix(1, 0)))
+		require.ErrorIs(t, <-read, os.ErrDeadlineExceeded)
 		require.Equal(t, before+1, server.Stats().ReadWaits)
 
 		written := make(chan error, 1)
