@@ -10,6 +10,6 @@ type Config struct {
 	//
 	// A trusted user cannot harm more than the connections with it, but it can
 	// hold up to Listener's backlog of them, each with its memory, and a dialer
-	// says how much a listener makes for it: up to 1 GiB for remote writes.
+	// says how much a listener makes for its queues: up to 65 MiB.
 	Trust func(uid uint32) bool
 }

@@ -33,7 +33,7 @@ const spin = 4000
 type endpoint struct {
 	f             *shm
 	local, remote netip.AddrPort
-	mu            sync.Mutex // guards memory, and sock, which renewSocket may replace until it is connected
+	mu            sync.Mutex // guards memory, registered, and sock, which renewSocket may replace until it is connected
 	sock          *socket
 
 	handshake
@@ -62,7 +62,7 @@ type opened struct {
 // mapped is what the two ends share, from Connect or Accept to Close.
 type mapped struct {
 	parts  [][]byte // see layout.parts
-	fd     int      // of the memory, while explore needs it, or -1
+	fd     int      // of the memory, while explore or Register needs it, or -1
 	own    *segment
 	peer   *segment // what this end writes to
 	layout layout

@@ -22,6 +22,7 @@ import (
 
 // ownRegion is what this end has mapped of its own region.
 type ownRegion struct {
+	at         int        // in the file
 	pieces     []ownPiece // by offset; a later one may begin before the one before it ends
 	memory     []*memory  // of it
 	registered int        // bytes of the region, from its start
@@ -128,7 +129,9 @@ func (e *endpoint) registerShared(n int) (fabric.Memory, error) {
 			return nil, fmt.Errorf("register %d bytes: %w", n, err)
 		}
 	}
+	e.mu.Lock()
 	r.registered += n
+	e.mu.Unlock()
 	r.memory = append(r.memory, m)
 	return m, nil
 }
@@ -150,7 +153,7 @@ func (e *endpoint) mapOwn(m *memory) error {
 	}
 	at := m.at - last.at
 	bytes := last.bytes[at : at+m.size : at+m.size]
-	if err := populateFully(bytes); err != nil {
+	if err := makePages(e.fd, r.at+m.at, bytes); err != nil {
 		return err
 	}
 	m.bytes, m.piece = bytes, len(r.pieces)-1
@@ -177,8 +180,8 @@ func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 	return e.widen(end)
 }
 
-// explore finds out how much of the peer's region exists, and closes the descriptor, which
-// serves nothing else, once that is all of it. (mincore tells the owner of the file alone.)
+// explore finds out how much of the peer's region exists, and closes the descriptor once that is
+// all of it, unless Register needs it. (mincore tells the owner of the file alone.)
 func (e *endpoint) explore() error {
 	r, size := &e.peerRegion, e.peer.region
 	if r.reached < size {
@@ -192,10 +195,16 @@ func (e *endpoint) explore() error {
 			return err
 		}
 	}
-	if r.reached == size {
+	if r.reached == size && (canPopulate() || e.registeredAll()) {
 		e.closeFile()
 	}
 	return nil
+}
+
+func (e *endpoint) registeredAll() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.registered == e.shape.region
 }
 
 // widen maps as much of the peer's region as ends at end, and at least twice what there is: so
@@ -242,7 +251,8 @@ func (e *endpoint) takeRegions() {
 		own, peer = peer, own
 	}
 	e.pieces = []ownPiece{{bytes: first[own]}}
-	e.peerRegion.at = [2]int{listener.at, dialer.at}[peer]
+	at := [2]int{listener.at, dialer.at}
+	e.ownRegion.at, e.peerRegion.at = at[own], at[peer]
 	e.open(first[peer])
 }
 

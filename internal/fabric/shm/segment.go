@@ -12,7 +12,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -85,7 +84,7 @@ var lastSeals = sync.OnceValue(func() int {
 type part struct{ at, size int }
 
 // createMemory makes a file in memory of n bytes, and returns parts of it mapped, with the
-// descriptor to share it by. It populates the first bytes, which the first of the parts has.
+// descriptor to share it by. It makes the first bytes, which the first of the parts has.
 func createMemory(first, n int, parts []part) (mapped [][]byte, fd int, err error) {
 	fd, err = createMemfd()
 	if err != nil {
@@ -98,8 +97,7 @@ func createMemory(first, n int, parts []part) (mapped [][]byte, fd int, err erro
 	return mapped, fd, nil
 }
 
-// fillMemfd gives an empty file in memory n bytes, maps parts of it, and populates the first
-// bytes.
+// fillMemfd gives an empty file in memory n bytes, maps parts of it, and makes the first bytes.
 func fillMemfd(fd, first, n int, parts []part) ([][]byte, error) {
 	if err := unix.Ftruncate(fd, int64(n)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
@@ -108,10 +106,7 @@ func fillMemfd(fd, first, n int, parts []part) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = populate(mapped[0][:first]); errors.Is(err, syscall.EINVAL) {
-		err = fill(fd, n) // Linux before 5.14 cannot populate the rest later
-	}
-	if err == nil {
+	if err = makePages(fd, 0, mapped[0][:first]); err == nil {
 		err = addSeals(fd, firstSeals)
 	}
 	if err != nil {
@@ -225,41 +220,4 @@ func checkSeals(fd, want int) error {
 		return fmt.Errorf("shared memory has seals %#x, want %#x", got, want)
 	}
 	return nil
-}
-
-// populate makes the pages of memory and maps them, so that a lack of memory is
-// an error here and not a signal later.
-func populate(mem []byte) error {
-	for {
-		err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
-		if err != unix.EINTR {
-			return os.NewSyscallError("madvise MADV_POPULATE_WRITE", err)
-		}
-	}
-}
-
-// populateFully is populate for memory that exists already where the kernel has no
-// MADV_POPULATE_WRITE (see fill): there it does nothing.
-func populateFully(mem []byte) error {
-	err := populate(mem)
-	if errors.Is(err, syscall.EINVAL) {
-		return nil
-	}
-	return err
-}
-
-// fill makes all n bytes of a file where the kernel has no MADV_POPULATE_WRITE. It
-// touches them too, for until then SEEK_HOLE takes them for a hole.
-func fill(fd, n int) error {
-	if err := unix.Fallocate(fd, 0, 0, int64(n)); err != nil {
-		return os.NewSyscallError("fallocate", err)
-	}
-	mem, err := mapping.Map(fd, 0, n)
-	if err != nil {
-		return err
-	}
-	for i := 0; i < len(mem); i += os.Getpagesize() {
-		mem[i] = 0
-	}
-	return mapping.Unmap(mem)
 }
