@@ -124,7 +124,7 @@ func (h *soak) round(r *rand.Rand, length time.Duration) {
 	}
 	for end := time.Now().Add(length); time.Now().Before(end) && !h.t.Failed(); {
 		h.sample()
-		time.Sleep(time.Duration(r.IntN(int(6 * time.Second))))
+		time.Sleep(time.Duration(r.Int64N(int64(6 * time.Second))))
 		h.fault(r)
 	}
 	close(stop)
@@ -334,7 +334,7 @@ func (h *soak) talks(r *rand.Rand, stop <-chan struct{}) {
 			}
 			h.exchanges.Add(1)
 			if r.IntN(10) == 0 {
-				time.Sleep(time.Duration(r.IntN(int(3 * time.Second))))
+				time.Sleep(time.Duration(r.Int64N(int64(3 * time.Second))))
 			}
 			select {
 			case <-stop:

@@ -43,7 +43,7 @@ func sendersProgram(at netip.AddrPort, args []string) error {
 		ep.Send([]fabric.Datagram{{To: h, Buffers: [][]byte{[]byte("of many")}}})
 	}
 	fmt.Println("sent")
-	select {}
+	return untilKilled()
 }
 
 // requireHonest requires that a sender reaches a receiver, whose places or memory those of another

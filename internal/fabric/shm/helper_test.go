@@ -95,6 +95,14 @@ func program(name string, at netip.AddrPort, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// untilKilled is how a program ends that has nothing more to do. (Without cgo, Go takes select {} for
+// a deadlock, and ends the program.)
+func untilKilled() error {
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
 // start starts a program, which is killed at the end of the test.
 func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()

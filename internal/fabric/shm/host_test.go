@@ -186,14 +186,17 @@ func compareWithTCP(t *testing.T, local map[string]bool) {
 // different words. The first address of each network is known all the same, and what
 // is not this host's is never taken for it.
 func TestAddressesWhereNetlinkIsRefused(t *testing.T) {
-	for name, refuse := range map[string]systemCall{
-		"family": {number: unix.SYS_SOCKET, argument: 0, value: unix.AF_NETLINK, errno: unix.EAFNOSUPPORT},
-		"call":   {number: unix.SYS_SOCKET, argument: 0, value: unix.AF_NETLINK, errno: unix.ENOSYS},
-		"send":   {number: unix.SYS_SENDTO, argument: anyArgument, errno: unix.ENOSYS},
-		"answer": {number: unix.SYS_RECVFROM, argument: anyArgument, errno: unix.ENOSYS},
+	for name, refused := range map[string]struct {
+		call  systemCall
+		errno syscall.Errno
+	}{
+		"family": {callNetlink, unix.EAFNOSUPPORT},
+		"call":   {callNetlink, unix.ENOSYS},
+		"send":   {callSendto, unix.ENOSYS},
+		"answer": {callRecvfrom, unix.ENOSYS},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inNamespace(t, addresses, func() { addressesWithout(t, refuse) })
+			inNamespace(t, addresses, func() { addressesWithout(t, refused.call.with(t, refused.errno)) })
 		})
 	}
 }

@@ -65,7 +65,7 @@ func squatProgram(_ netip.AddrPort, args []string) error {
 		}
 	}
 	fmt.Println("ready")
-	select {}
+	return untilKilled()
 }
 
 // listenIdly has a socket listen by a name until this process ends. Nobody is
@@ -101,7 +101,7 @@ func crowdProgram(_ netip.AddrPort, names []string) error {
 		}
 	}
 	fmt.Println("ready")
-	select {}
+	return untilKilled()
 }
 
 // squatDialersProgram holds all names of a user's dialers at an address.
@@ -117,7 +117,7 @@ func squatDialersProgram(at netip.AddrPort, _ []string) error {
 		}
 	}
 	fmt.Println("ready")
-	select {}
+	return untilKilled()
 }
 
 // asStranger starts a program as a user whom nobody trusts.

@@ -121,7 +121,7 @@ func asThreadOf(t *testing.T, uid uintptr, f func()) {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // for ever: the thread ends with the goroutine
-		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid)
+		_, _, errno := unix.RawSyscall(callSetresuid, uid, uid, uid)
 		if assert.Zero(t, errno) {
 			f()
 		}

@@ -112,7 +112,7 @@ func lingerProgram(_ netip.AddrPort, args []string) error {
 		}
 	}
 	fmt.Println(sent)
-	select {}
+	return untilKilled()
 }
 
 // lingerServerProgram has the names that it is told, and sends such descriptors
@@ -146,7 +146,7 @@ func lingerServerProgram(_ netip.AddrPort, names []string) error {
 		}()
 	}
 	fmt.Println("ready")
-	select {}
+	return untilKilled()
 }
 
 // lenientToo runs a test on this kernel and on one without SO_PASSRIGHTS.

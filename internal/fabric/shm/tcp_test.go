@@ -71,7 +71,7 @@ func TestTCPListenersOwnNoConnection(t *testing.T) {
 func TestTCPConnectionsHaveNoOwnersWhereNetlinkIsRefused(t *testing.T) {
 	inProcess(t, nil, func() {
 		_, _, from, to := tcpConnection(t, "127.0.0.1:0")
-		require.NoError(t, systemCall{number: unix.SYS_SOCKET, argument: 0, value: unix.AF_NETLINK, errno: unix.EPERM}.refuse())
+		require.NoError(t, callNetlink.with(t, unix.EPERM).refuse())
 		own := uint32(os.Geteuid())
 		require.True(t, OwnsTCP(own, from, to))
 		require.False(t, OwnsTCP(own+1, from, to))
