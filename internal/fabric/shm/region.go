@@ -220,6 +220,10 @@ func (e *endpoint) widen(end int) error {
 		return err
 	}
 	r.open(window)
+	// The pages of a window that no PostSend uses any more would count twice as this process's.
+	if err := unix.Madvise(before, unix.MADV_DONTNEED); err != nil {
+		return os.NewSyscallError("madvise", err)
+	}
 	return r.touch(0)
 }
 
