@@ -70,8 +70,8 @@ func skip(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// addresses gives a namespace an interface with addresses of every kind.
-// Neighbours that do not answer are given up soon.
+// addresses gives a namespace an interface with addresses of every kind. The kernel makes the
+// routes to those of IPv6 in the background. Neighbours that do not answer are given up soon.
 const addresses = `
 ip link set lo up
 ip link add v0 type veth peer name v1
@@ -86,6 +86,9 @@ ip addr add fe80::1/64 dev v0 nodad
 ip route add local 198.51.100.0/24 dev lo
 ip route add unreachable 203.0.113.0/24
 ip -6 route add local 2001:db8:a::/64 dev lo
+for a in 2001:db8::1 2001:db8::2 fe80::1; do
+	until ip -6 route show table local | grep -q "^local $a "; do sleep 0.01; done
+done
 echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
 echo 10 >/proc/sys/net/ipv4/neigh/v0/retrans_time_ms
 echo 10 >/proc/sys/net/ipv6/neigh/v0/retrans_time_ms
@@ -159,7 +162,7 @@ func compareWithTCP(t *testing.T, local map[string]bool) {
 				patience = time.Minute
 			}
 			c, err := net.DialTimeout("tcp", at.String(), patience)
-			assert.Equal(t, want, err == nil, "TCP: %v", err)
+			require.Equal(t, want, err == nil, "TCP: %v", err)
 			if err == nil {
 				defer c.Close()
 			}
