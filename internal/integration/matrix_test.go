@@ -162,7 +162,7 @@ func (m *matrix) run(f *fault) map[string]sightings {
 		m.there("no more memory")
 	}
 	m.client.tell("begin")
-	m.client.tell("flow 1m")
+	m.client.tell("flow")
 	time.Sleep(standbyTime)
 	m.client.tell("restart")
 	m.there("tell: restart")
