@@ -234,7 +234,8 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 func (l *Listener) SetDeadline(t time.Time) error { return l.setDeadline(t) }
 
 // Close stops listening. It resets the connections that Accept has not returned; those
-// that it has returned go on, and their links end with the last of them. A second Close returns net.ErrClosed.
+// that it has returned go on, and their links end with the last of them. A second Close
+// returns net.ErrClosed.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	wasClosed := l.closed

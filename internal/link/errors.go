@@ -83,8 +83,9 @@ func foundGone(err error) bool { return errors.Is(err, errGone) && rejected(err)
 
 // notResumed is the error that streams return when a link has sought another queue pair for
 // so long and found none: cause, and then what the search has met. If the peer has
-// disconnected and is gone, cause says enough; a breach of the protocol is a cause of its own. The search's error is added as text, without
-// its errno: programs are not to take it for a deadline of theirs.
+// disconnected and is gone, cause says enough; a breach of the protocol is a cause of its own.
+// The search's error is added as text, without its errno: programs are not to take it for a
+// deadline of theirs.
 func notResumed(cause error, long time.Duration, vain error) error {
 	if protocol := (*ProtocolError)(nil); errors.Is(vain, errGone) && errors.As(vain, &protocol) {
 		return protocol

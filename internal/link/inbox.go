@@ -243,8 +243,7 @@ func (s *Stream) giveBack() {
 	}
 }
 
-// givePiece returns a piece of memory, and has the link look later for slabs to free.
-// Called with mu held.
+// givePiece is giveRing for memory that the stream has. Called with mu held.
 func (s *Stream) givePiece(p *piece) {
 	s.link.giveRing(*p)
 	*p = piece{}
