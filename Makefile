@@ -29,7 +29,7 @@ COUNTING = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m -- '$(CURDIR)/bin/hwcount
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1 -p 1
 
 .PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-rdma test-matrix soak soak-hours soak-losses explore fuzz
-.PHONY: bench bench-rdma bench-proxy bench-links bench-json bench-compare clean
+.PHONY: bench bench-busy bench-rdma bench-proxy bench-links bench-json bench-compare clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -225,6 +225,11 @@ bench-rdma: bin/benchmarks $(SOFTROCE)
 	mkdir -p bin/results-rdma
 	$(SOFTROCE) -modules smc,smc_diag -scratch bin/results-rdma -timeout 90m -- \
 		bin/benchmarks -rdma -rounds 5 -slice 300ms -out bin/results-rdma $(BENCH)
+
+# shm with and without polling beside TCP and Unix sockets on a host where 0, 2 and 8 other
+# processes compute all the time: tables for docs/performance.md, in a quarter of an hour.
+bench-busy: bin/benchmarks
+	bin/benchmarks -busy 0,2,8 -rounds 5 -markdown -out bin/results-busy $(BENCH)
 
 # Two proxies with shm between them, beside two of socat's with TCP, and beside
 # none: docs/command.md.

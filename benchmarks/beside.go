@@ -106,7 +106,7 @@ func (r *Report) besideFigures() (figures []Figure) {
 		if x.Conns == 1 {
 			rule.target, rule.goal = 0.9, 1
 		}
-		figures = append(figures, r.compare(rule, x.Conns))
+		figures = append(figures, r.compare(rule, x.Conns, x.Busy))
 	}
 	return figures
 }

@@ -16,6 +16,15 @@
 //
 // Version 1 of the protocol, a queue pair for each connection, is 04f2eb9.
 //
+// Beside strangers, other processes that compute all the time, a busy host is measured:
+//
+//	go run . -busy 0,2,8
+//
+// has rows for each of these numbers of strangers, and how many processors they had
+// meanwhile. By default it has shm with and without polling, TCP and Unix sockets, and the
+// workloads and numbers of connections of docs/performance.md, whose tables -markdown prints.
+// All processor time is of client and server together, and never of strangers.
+//
 // Where one lock holds up many processors, connections do better on several links
 // (ringnet.Config.Links). By what is measured an owner of such a host decides with
 //
@@ -43,7 +52,7 @@
 // is done with it, rpc.go and waits.go how, server.go is the other process,
 // rsockets.go and smc.go are what the kernel and rdma-core have, tools.go runs the
 // programs of perftest and rsockets, beside.go that of another version, run.go says
-// what is gone through in rounds, idle.go and library.go measure what has none,
+// what is gone through in rounds, busy.go has strangers, idle.go and library.go measure what has none,
 // report.go, figures.go and table.go say what came out, compare.go what differs from
 // another time.
 //

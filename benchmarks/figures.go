@@ -101,10 +101,10 @@ func (r *Report) figures() []Figure {
 	var figures []Figure
 	for _, x := range rules {
 		if x.conns == nil {
-			figures = append(figures, r.compare(x, 1))
+			figures = append(figures, r.compare(x, 1, 0))
 		}
 		for _, conns := range x.conns {
-			figures = append(figures, r.compare(x, conns))
+			figures = append(figures, r.compare(x, conns, 0))
 		}
 	}
 	figures = append(figures, r.libraryFigure())
@@ -134,7 +134,7 @@ func targetText(target, goal float64, atMost bool, unit string) string {
 	return fmt.Sprintf("%s %g%s (goal %g%[3]s)", least, target, unit, goal)
 }
 
-func (r *Report) compare(x rule, conns int) Figure {
+func (r *Report) compare(x rule, conns, strangers int) Figure {
 	unit := " ×"
 	if x.others == nil {
 		unit = ""
@@ -145,7 +145,7 @@ func (r *Report) compare(x rule, conns int) Figure {
 	}
 	var sides []*perf.Result // the subject first
 	for _, key := range append([]string{x.subject}, x.others...) {
-		side := r.Find(perf.Cell{Peer: key, Workload: x.workload, Size: x.size, Conns: conns})
+		side := r.Find(perf.Cell{Peer: key, Workload: x.workload, Size: x.size, Conns: conns, Busy: strangers})
 		if side == nil {
 			f.Verdict = notMeasured + r.whyNot(key)
 			return f

@@ -18,10 +18,10 @@ func TestFigureComparesWithTheBestOfTheOthersInEachRound(t *testing.T) {
 	}
 	r := &Report{Report: perf.Report{Results: []*perf.Result{result("shm", 6, 6, 6), result("tcp", 3, 4, 12), result("unix", 2, 12, 6)}, Rounds: 3}}
 
-	least := r.compare(rule{subject: "shm", others: both, workload: "http", metric: p99, target: 1.5, atMost: true}, 16)
+	least := r.compare(rule{subject: "shm", others: both, workload: "http", metric: p99, target: 1.5, atMost: true}, 16, 0)
 	assert.Equal(t, []float64{3, 1.5, 1}, least.Ratios)
 	assert.Equal(t, met, least.Verdict)
-	most := r.compare(rule{subject: "shm", others: both, workload: "http", metric: (*perf.Sample).PerSecond, target: 1}, 16)
+	most := r.compare(rule{subject: "shm", others: both, workload: "http", metric: (*perf.Sample).PerSecond, target: 1}, 16, 0)
 	assert.InDeltaSlice(t, []float64{2, 0.5, 0.5}, most.Ratios, 1e-9)
 	assert.Equal(t, notMet, most.Verdict)
 }

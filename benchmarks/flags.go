@@ -18,12 +18,15 @@ type options struct {
 	sizes     []int
 	conns     []int // nil for what each workload is measured with
 	idle      []int
+	busy      []int // numbers of strangers
+	busyHost  bool  // each workload with what a busy host is compared by
 	peers     []string
 	workloads []string
 	library   bool
 	onDevice  bool // RDMA
 	out       string
 	check     bool
+	markdown  bool
 }
 
 // invocation is what the flags say.
@@ -49,9 +52,10 @@ func parse(args []string) (o invocation, err error) {
 	flags.StringVar(&o.other, "beside", "", "measure another version beside this one, too: the `file` is a build of this program there")
 	flags.IntVar(&o.rounds, "rounds", 7, "how often everything is measured")
 	flags.DurationVar(&o.slice, "slice", 200*time.Millisecond, "how long each cell of a round takes, about")
-	flags.StringVar(&o.lists.sizes, "sizes", "64,512,4096,65536,1048576", "message sizes in bytes")
+	flags.StringVar(&o.lists.sizes, "sizes", "default", "message sizes in bytes; default "+usualSizes)
 	flags.StringVar(&o.lists.conns, "conns", "default", "numbers of connections at once; default 1 and those of interest for each workload")
 	flags.StringVar(&o.lists.idle, "idle", "default", "numbers of idle connections, or none; default 1000,10000 on one host, 1000 by RDMA")
+	flags.StringVar(&o.lists.busy, "busy", "0", "`numbers` of other processes that compute all the time beside it, such as 0,2,8; without -peers, -workloads, -sizes and -conns what a busy host is compared by")
 	flags.StringVar(&o.lists.peers, "peers", "default", "what to measure, of: "+peerKeys())
 	flags.StringVar(&o.lists.links, "links", "", "measure ringnet alone with each of these numbers of `links` for a pair of processes, such as 1,2,4")
 	flags.StringVar(&o.lists.workloads, "workloads", workloadKeys(), "what to measure of it")
@@ -61,6 +65,7 @@ func parse(args []string) (o invocation, err error) {
 	flags.StringVar(&o.note, "note", "", "`what` else to know of the figures, for results.json")
 	flags.StringVar(&o.compare, "compare", "", "measure nothing, and say what differs between two results.json: `OLD,NEW`")
 	flags.BoolVar(&o.check, "check", false, "fail if a figure is not met")
+	flags.BoolVar(&o.markdown, "markdown", false, "print the tables that are for documents")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -79,6 +84,13 @@ func parse(args []string) (o invocation, err error) {
 
 // choose makes of the lists what is measured.
 func (o *invocation) choose() (err error) {
+	if o.busy, err = numbers("busy", o.lists.busy, 0); err != nil {
+		return err
+	}
+	chosen := o.lists.busy != "0" || o.lists.peers != "default"
+	if o.lists.busy != "0" {
+		o.compareBusy()
+	}
 	if o.lists.links != "" {
 		if o.other != "" {
 			return errors.New("-links compares this version with itself, and goes without -beside")
@@ -89,16 +101,16 @@ func (o *invocation) choose() (err error) {
 		o.library = false
 	}
 	o.lists.fill(o.onDevice)
-	if o.sizes, err = numbers("sizes", o.lists.sizes); err != nil {
+	if o.sizes, err = numbers("sizes", o.lists.sizes, 1); err != nil {
 		return err
 	}
 	if o.lists.conns != "default" {
-		if o.conns, err = numbers("conns", o.lists.conns); err != nil {
+		if o.conns, err = numbers("conns", o.lists.conns, 1); err != nil {
 			return err
 		}
 	}
 	if o.lists.idle != "none" {
-		if o.idle, err = numbers("idle", o.lists.idle); err != nil {
+		if o.idle, err = numbers("idle", o.lists.idle, 1); err != nil {
 			return err
 		}
 	}
@@ -107,8 +119,12 @@ func (o *invocation) choose() (err error) {
 	}
 	o.peers, o.workloads = strings.Split(o.lists.peers, ","), strings.Split(o.lists.workloads, ",")
 	for _, key := range o.peers {
-		if _, err := findPeer(key); err != nil {
+		p, err := findPeer(key)
+		if err != nil {
 			return err
+		}
+		if chosen && p.ours != nil {
+			p.only = nil
 		}
 	}
 	if o.other != "" {
@@ -142,12 +158,25 @@ func (o *invocation) host() (string, error) {
 }
 
 // lists are flags that list things.
-type lists struct{ sizes, conns, idle, peers, workloads, links string }
+type lists struct{ sizes, conns, idle, busy, peers, workloads, links string }
+
+// usualSizes are the sizes of messages by default.
+const usualSizes = "64,512,4096,65536,1048576"
+
+// compareBusy has the workloads measured that a busy host is compared by, unless flags say
+// otherwise.
+func (o *invocation) compareBusy() {
+	o.busyHost = o.lists.sizes == "default" && o.lists.conns == "default" && !o.onDevice
+	if o.lists.workloads == workloadKeys() {
+		o.lists.workloads = "ping-pong,stream,connect,http,grpc,compute"
+	}
+	o.lists.idle, o.library = "none", false
+}
 
 // compareLinks has ringnet measured with several numbers of links, and many
 // connections, unless flags say otherwise.
 func (l *lists) compareLinks(onDevice bool) error {
-	counts, err := numbers("links", l.links)
+	counts, err := numbers("links", l.links, 1)
 	if err != nil {
 		return err
 	}
@@ -181,6 +210,9 @@ func (l *lists) fill(onDevice bool) {
 	if l.idle == "default" {
 		l.idle = idle
 	}
+	if l.sizes == "default" {
+		l.sizes = usualSizes
+	}
 }
 
 // quickly makes a smoke test of the options that were not given.
@@ -200,12 +232,12 @@ func quickly(flags *flag.FlagSet, o *invocation) {
 	}
 }
 
-func numbers(name, list string) ([]int, error) {
+func numbers(name, list string, least int) ([]int, error) {
 	var out []int
 	for s := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 || n > 1<<30 {
-			return nil, fmt.Errorf("-%s: %q is not a number from 1 on", name, s)
+		if err != nil || n < least || n > 1<<30 {
+			return nil, fmt.Errorf("-%s: %q is not a number from %d on", name, s, least)
 		}
 		out = append(out, n)
 	}

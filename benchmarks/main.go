@@ -25,6 +25,9 @@ func main() {
 }
 
 func run(args []string) error {
+	if slices.Equal(args, []string{strangerArgument}) {
+		return beStranger()
+	}
 	o, err := parse(args)
 	switch {
 	case err != nil:
@@ -52,7 +55,7 @@ func run(args []string) error {
 		options: o.options, server: server, host: host, device: o.device,
 		report: &Report{Commit: o.commit, Note: o.note}, counts: make(map[perf.Cell]int), starts: make(map[perf.Cell]perf.Sample), port: firstToolPort, show: perf.NewProgress(os.Stderr),
 	}
-	b.runner = perf.Runner{Slice: o.slice, Usage: b.usages, Note: b.show.Note}
+	b.runner = perf.Runner{Slice: o.slice, Usage: b.usages, Strangers: b.others.processorTime, Note: b.show.Note}
 	b.report.Begin()
 	b.report.Rounds, b.report.Slice = o.rounds, o.slice
 	if o.onDevice {
@@ -64,7 +67,7 @@ func run(args []string) error {
 		return err
 	}
 	b.report.finish()
-	b.report.print(os.Stdout)
+	b.report.print(os.Stdout, o.markdown)
 	if o.out != "" {
 		if err := b.report.write(o.out); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -116,6 +117,43 @@ func TestKeysOfPeersWithSeveralLinks(t *testing.T) {
 		require.Nil(t, spread(key), key)
 	}
 	require.NotNil(t, spread("rdma/3"))
+}
+
+func TestBusyMeasuresBesideStrangers(t *testing.T) {
+	program, dir := build(t), t.TempDir()
+	out, err := exec.Command(program, "-quick", "-out", dir, "-busy", "0,1", "-beside", program, "-peers", "shm,shm-parking,tcp",
+		"-workloads", "ping-pong,compute", "-sizes", "64", "-conns", "1").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	r := reportIn(t, dir)
+	for strangers := range 2 {
+		for _, peer := range []string{"shm", "shm@benchmarks", "shm-parking", "tcp"} {
+			checkResult(t, r, perf.Cell{Peer: peer, Workload: "ping-pong", Size: 64, Conns: 1, Busy: strangers})
+			checkResult(t, r, perf.Cell{Peer: peer, Workload: "compute", Conns: 1, Busy: strangers})
+		}
+	}
+	require.Len(t, r.Results, 2*2*5, "shm-parking@benchmarks, too")
+
+	out, err = exec.Command(program, "-quick", "-busy", "1", "-slice", "20ms", "-workloads", "stream", "-markdown").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Regexp(t, `(?m)^\| size \| conns \| strangers .* strangers had \| × TCP / Unix socket \|$`, string(out))
+	require.Regexp(t, `(?m)^\| 64 KiB \| 2 \| 1 \| ringnet shm \| .* \| \d[\d.]* [mµ]?s/GB \|`, string(out))
+	require.NotContains(t, string(out), "| TCP |")
+}
+
+// Everything that a process of the program starts has its output for errors.
+func TestStrangersEndWhenTheirProcessIsKilled(t *testing.T) {
+	c := exec.Command(build(t), "-quick", "-rounds", "1000000", "-busy", "2", "-workloads", "http", "-peers", "tcp")
+	errors, err := c.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	lines := bufio.NewScanner(errors)
+	require.True(t, lines.Scan())
+	require.Contains(t, lines.Text(), "tcp beside 2")
+	require.NoError(t, c.Process.Kill())
+	for lines.Scan() {
+	}
+	require.NoError(t, lines.Err())
+	require.Error(t, c.Wait())
 }
 
 func TestBesideMeasuresAnotherBuildInTheSameRounds(t *testing.T) {

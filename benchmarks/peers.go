@@ -25,7 +25,7 @@ type peer struct {
 	dial   func(ctx context.Context, address string) (net.Conn, error)
 	ours   *ringnet.Config // not nil if ringnet is what carries the bytes
 	single bool            // it is measured with one connection only
-	only   []string        // the workloads that it is measured with; nil for all
+	only   []string        // the workloads that it is measured with; nil for all. Ringnet's that are chosen do all.
 
 	// Of programs, by workload:
 	tools map[string]tool

@@ -24,19 +24,27 @@ type bench struct {
 	counts map[perf.Cell]int         // of programs: how many messages take about a slice
 	starts map[perf.Cell]perf.Sample // of programs: a run with few messages, for the cost of the start
 	port   int                       // the last that a program listened on
+	others strangers
 	show   *perf.Progress
 }
 
-// cells are what to measure. Those that differ in the peer alone are neighbours.
-func (b *bench) cells() []perf.Cell {
-	var cells []perf.Cell
+// cells are what to measure. Those that differ in the peer alone are neighbours, and
+// strangers remain for many cells.
+func (b *bench) cells() (cells []perf.Cell) {
+	for _, strangers := range b.busy {
+		cells = append(cells, b.cellsBeside(strangers)...)
+	}
+	return cells
+}
+
+func (b *bench) cellsBeside(strangers int) (cells []perf.Cell) {
 	for _, key := range b.workloads {
 		w, _ := findWorkload(key)
 		for _, at := range b.points(w) {
 			for _, info := range b.report.Peers {
 				p, _ := findPeer(info.Key)
 				if info.Unavailable == "" && p.does(w, at.conns) {
-					cells = append(cells, perf.Cell{Peer: p.key, Workload: key, Size: at.size, Conns: at.conns})
+					cells = append(cells, perf.Cell{Peer: p.key, Workload: key, Size: at.size, Conns: at.conns, Busy: strangers})
 				}
 			}
 		}
@@ -48,6 +56,9 @@ func (b *bench) cells() []perf.Cell {
 type point struct{ conns, size int }
 
 func (b *bench) points(w *workload) (points []point) {
+	if b.busyHost && w.busy != nil {
+		return w.busy
+	}
 	sizes := b.sizes
 	if !w.Sized {
 		sizes = []int{0}
@@ -92,7 +103,8 @@ func (p *peer) does(w *workload, conns int) bool {
 // run measures everything.
 func (b *bench) run() error {
 	b.tryPeers()
-	if err := b.report.Measure(context.Background(), b.cells(), b.measure, b.show, b.save); err != nil {
+	err := b.report.Measure(context.Background(), b.cells(), b.measure, b.show, b.save)
+	if err := errors.Join(err, b.others.be(0)); err != nil {
 		return err
 	}
 	b.measureIdle()
@@ -166,6 +178,9 @@ func (b *bench) closeService(l Listening) {
 func (b *bench) measure(c perf.Cell) (perf.Sample, error) {
 	p, err := findPeer(c.Peer)
 	if err != nil {
+		return perf.Sample{}, err
+	}
+	if err := b.others.be(c.Busy); err != nil {
 		return perf.Sample{}, err
 	}
 	if own := cmp.Or(p.beside, p.fresh); own != nil {

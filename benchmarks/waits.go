@@ -188,6 +188,25 @@ func serveBystander(c net.Conn) error {
 // busyConns is how many busy connections there are beside the bystander.
 const busyConns = 2
 
+// keepBusy has messages of so many bytes echoed on connections all the time, until end closes
+// the connections.
+func keepBusy(conns []net.Conn, size int) (end func()) {
+	var looping sync.WaitGroup
+	for _, c := range conns {
+		looping.Go(func() {
+			buf, times := make([]byte, size), make([]time.Duration, 1000)
+			for perf.Exchange(c, perf.Echo, buf, times) == nil {
+			}
+		})
+	}
+	return func() {
+		for _, c := range conns {
+			c.Close()
+		}
+		looping.Wait()
+	}
+}
+
 // openBystander measures the bystander, a TCP connection, while the peer's connections are
 // busy.
 func openBystander(cl perf.Client) (*perf.Session, error) {
@@ -196,30 +215,20 @@ func openBystander(cl perf.Client) (*perf.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	control, others := conns[0], conns[1:]
+	control := conns[0]
 	tcp, err := dialBystander(control)
 	if err != nil {
 		closeAll()
 		return nil, err
 	}
-	var looping sync.WaitGroup
-	for _, c := range others {
-		looping.Go(func() {
-			buf, times := make([]byte, 64), make([]time.Duration, 1000)
-			for perf.Exchange(c, perf.Echo, buf, times) == nil {
-			}
-		})
-	}
+	end := keepBusy(conns[1:], 64)
 	buf := make([]byte, 64)
 	return &perf.Session{
 		Bytes: 2 * len(buf), Timed: true,
 		Run: func(_, n int, times []time.Duration) error { return perf.Exchange(tcp, perf.Echo, buf, times) },
 		Close: func() {
 			tcp.Close()
-			for _, c := range others {
-				c.Close()
-			}
-			looping.Wait()
+			end()
 			// The server has all its processors again when it answers with EOF.
 			if closeWrite(control) == nil {
 				_, _ = io.Copy(io.Discard, control)

@@ -18,11 +18,12 @@ import (
 // workload is a workload, with the numbers of connections that it is measured with.
 type workload struct {
 	perf.Workload
-	protocol string // what the server speaks
-	conns    []int  // numbers of connections on one host, unless -conns has others
-	onDevice []int  // the same on an RDMA device
-	many     []int  // further numbers on one host, with messages of bulkBytes only
-	alone    bool   // with one connection only
+	protocol string  // what the server speaks
+	conns    []int   // numbers of connections on one host, unless -conns has others
+	onDevice []int   // the same on an RDMA device
+	many     []int   // further numbers on one host, with messages of bulkBytes only
+	busy     []point // what a busy host is compared by; nil for conns
+	alone    bool    // with one connection only
 }
 
 const (
@@ -36,8 +37,10 @@ const (
 const setups = 400
 
 var workloads = []*workload{
-	{Workload: perf.PingPong, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}},
-	{Workload: perf.Stream, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, many: []int{64}},
+	{Workload: perf.PingPong, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16},
+		busy: []point{{1, workBytes}, {16, workBytes}, {64, workBytes}, {256, workBytes}}},
+	{Workload: perf.Stream, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, many: []int{64},
+		busy: []point{{1, bulkBytes}, {16, bulkBytes}, {64, bulkBytes}}},
 	{Workload: perf.Workload{Key: "work", Name: "1 KiB there and back, 10 µs of work on each side", Open: openWork},
 		protocol: "messages", conns: []int{1, 4, 16, 64, 256}, onDevice: []int{1, 16}},
 	{Workload: perf.Workload{Key: "connect", Name: "dial, one byte there and back, close", Limit: setups, Open: openConnect},
@@ -53,6 +56,8 @@ var workloads = []*workload{
 	{Workload: perf.Workload{Key: "take", Name: "a Write to a full ring, from when its reader took that and began to compute for 20 ms", Count: 10, Open: openTake},
 		protocol: "take", alone: true, conns: []int{1}},
 	{Workload: perf.Workload{Key: "bystander", Name: "TCP ping-pong with a process of GOMAXPROCS=1 beside two busy connections", Open: openBystander},
+		protocol: "messages", alone: true, conns: []int{1}},
+	{Workload: perf.Workload{Key: "compute", Name: "a goroutine of the client that computes beside 16 busy connections of 1 KiB", Open: openCompute},
 		protocol: "messages", alone: true, conns: []int{1}},
 }
 

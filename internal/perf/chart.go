@@ -76,15 +76,15 @@ func PerSecond(unit string) func(float64) string {
 
 const sizeLabel = "size of a message (of one Write), both axes logarithmic"
 
-// WriteChart draws a value of the results that at has a place on the x axis for,
-// unless there is none or only one place.
+// WriteChart draws a value of the results without strangers that at has a place on the x
+// axis for, unless there is none or only one place.
 func (r *Report) WriteChart(path string, c Chart, at func(*Result) (x int, ok bool), value func(Summary) float64) error {
 	c.subtitle = fmt.Sprintf("%s. Median of %d rounds.", r.Machine, r.Rounds)
 	for _, p := range r.Peers {
 		l := line{name: p.Name, points: make(map[int]float64)}
 		for _, result := range r.Results {
 			x, ok := at(result)
-			if !ok || result.Peer != p.Key || result.Median.Rounds == 0 {
+			if !ok || result.Peer != p.Key || result.Busy > 0 || result.Median.Rounds == 0 {
 				continue
 			}
 			if v := value(result.Median); v > 0 {

@@ -21,7 +21,7 @@ func TestChartIsXML(t *testing.T) {
 	for _, key := range []string{"a", "c"} {
 		for _, size := range []int{64, 4096, 65536} {
 			r.Results = append(r.Results, &Result{
-				Cell:   Cell{key, PingPong.Key, size, 1},
+				Cell:   Cell{key, PingPong.Key, size, 1, 0},
 				Median: Summary{Rounds: 1, P50: Estimate{Median: float64(size)}},
 			})
 		}

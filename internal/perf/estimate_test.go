@@ -53,5 +53,6 @@ func TestTextHasThreeDigits(t *testing.T) {
 	assert.Equal(t, "1.5 µs", Nanos(1500))
 	assert.Equal(t, "0.00996", Number(0.0099567))
 	assert.Equal(t, "4.0 KiB", Size(4096))
-	assert.Equal(t, "ping-pong 64 B ×16 tcp", Cell{"tcp", "ping-pong", 64, 16}.String())
+	assert.Equal(t, "ping-pong 64 B ×16 tcp", Cell{"tcp", "ping-pong", 64, 16, 0}.String())
+	assert.Equal(t, "http ×1 tcp beside 2", Cell{"tcp", "http", 0, 1, 2}.String())
 }

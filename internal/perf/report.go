@@ -23,13 +23,14 @@ type Report struct {
 	Charts  []string      `json:"charts,omitempty"` // the files of those that were drawn
 }
 
-// Cell is what is measured: a workload over a network, with a size and a number of
-// connections.
+// Cell is what is measured: a workload over a network, with a size, a number of
+// connections, and a number of strangers, other processes that compute all the time.
 type Cell struct {
 	Peer     string `json:"peer"`
 	Workload string `json:"workload"`
 	Size     int    `json:"size"` // of messages, in bytes; 0 where the workload has no sizes
 	Conns    int    `json:"conns"`
+	Busy     int    `json:"busy,omitzero"` // strangers
 }
 
 func (c Cell) String() string {
@@ -37,7 +38,11 @@ func (c Cell) String() string {
 	if c.Size > 0 {
 		s += " " + Size(c.Size)
 	}
-	return fmt.Sprintf("%s ×%d %s", s, c.Conns, c.Peer)
+	s = fmt.Sprintf("%s ×%d %s", s, c.Conns, c.Peer)
+	if c.Busy > 0 {
+		s += fmt.Sprintf(" beside %d", c.Busy)
+	}
+	return s
 }
 
 // Peer is a network, or a program that is compared with networks.
@@ -70,6 +75,7 @@ type Sample struct {
 	ServerCPU float64  `json:"server_cpu,omitzero"` // of these the server's
 	Allocs    *float64 `json:"allocs,omitempty"`    // of an operation, on both sides; nil of programs
 	LockWait  float64  `json:"lock_wait,omitzero"`  // seconds that goroutines of both sides waited for locks; 0 if unknown
+	Strangers float64  `json:"strangers,omitzero"`  // processors that strangers had; 0 if unknown
 }
 
 // PerSecond is operations for a second.
@@ -117,9 +123,10 @@ type Summary struct {
 	P99         Estimate `json:"p99,omitzero"`
 	Mean        Estimate `json:"mean,omitzero"`
 	ProcessorTime
-	Allocs   Estimate `json:"allocs,omitzero"`    // of an operation
-	LockWait Estimate `json:"lock_wait,omitzero"` // seconds for an operation
-	Failed   int      `json:"failed,omitzero"`    // operations, in all rounds
+	Allocs    Estimate `json:"allocs,omitzero"`    // of an operation
+	LockWait  Estimate `json:"lock_wait,omitzero"` // seconds for an operation
+	Strangers Estimate `json:"strangers,omitzero"` // processors
+	Failed    int      `json:"failed,omitzero"`    // operations, in all rounds
 }
 
 // ProcessorTime is in seconds, of both sides together and of each: for 1e9 bytes of
@@ -165,6 +172,7 @@ func (r *Result) Summarise() {
 	m.ServerCPUPerOp = of(func(s *Sample) float64 { return s.ServerCPU / float64(s.Ops) })
 	m.Allocs = of((*Sample).allocs)
 	m.LockWait = of(func(s *Sample) float64 { return s.LockWait / float64(s.Ops) })
+	m.Strangers = of(func(s *Sample) float64 { return s.Strangers })
 }
 
 // Beside is the ratio of a metric of r to that of another result: the median of the

@@ -17,6 +17,10 @@ type Runner struct {
 	// Usage returns what client and server have used so far.
 	Usage func() (client, server Usage, err error)
 
+	// Strangers, if not nil, returns the processor time that strangers have had so far, in
+	// seconds.
+	Strangers func() float64
+
 	// Note shows a message to people.
 	Note func(format string, args ...any)
 
@@ -118,10 +122,12 @@ func (r *Runner) sample(c Cell, s *Session, n int) (Sample, error) {
 	if err != nil {
 		return Sample{}, err
 	}
+	others := r.strangers()
 	elapsed, times, err := phase(s, c.Conns, n)
 	if err != nil {
 		return Sample{}, err
 	}
+	others = r.strangers() - others
 	clientAfter, serverAfter, err := r.Usage()
 	if err != nil {
 		return Sample{}, err
@@ -130,6 +136,7 @@ func (r *Runner) sample(c Cell, s *Session, n int) (Sample, error) {
 	out := Sample{
 		Ops: n * c.Conns, Seconds: elapsed.Seconds(),
 		CPU: client.CPU + server.CPU, ServerCPU: server.CPU, LockWait: client.LockWait + server.LockWait,
+		Strangers: others / elapsed.Seconds(),
 	}
 	if s.Failed != nil {
 		if out.Failed, err = s.Failed(); err != nil {
@@ -144,6 +151,13 @@ func (r *Runner) sample(c Cell, s *Session, n int) (Sample, error) {
 		out.latencies(times, s.Half)
 	}
 	return out, nil
+}
+
+func (r *Runner) strangers() float64 {
+	if r.Strangers == nil {
+		return 0
+	}
+	return r.Strangers()
 }
 
 // Measure measures r.Rounds rounds of all cells and puts the results into the report. In
