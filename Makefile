@@ -227,9 +227,11 @@ bench-rdma: bin/benchmarks $(SOFTROCE)
 		bin/benchmarks -rdma -rounds 5 -slice 300ms -out bin/results-rdma $(BENCH)
 
 # shm with and without polling beside TCP and Unix sockets on a host where 0, 2 and 8 other
-# processes compute all the time: tables for docs/performance.md, in a quarter of an hour.
+# processes compute all the time, and beside a pipe in memory in one process: tables for
+# docs/performance.md, in a quarter of an hour.
 bench-busy: bin/benchmarks
-	bin/benchmarks -busy 0,2,8 -rounds 5 -markdown -out bin/results-busy $(BENCH)
+	bin/benchmarks -busy 0,2,8 -slice 250ms -markdown -out bin/results-busy $(BENCH)
+	bin/benchmarks -one-process -slice 250ms -markdown -out bin/results-one-process $(BENCH)
 
 # Two proxies with shm between them, beside two of socat's with TCP, and beside
 # none: docs/command.md.

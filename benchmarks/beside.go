@@ -69,6 +69,9 @@ func (o *beside) measure(b *bench, c perf.Cell) (perf.Sample, error) {
 	if b.onDevice {
 		args = append(args, "-rdma", "-address", b.host, "-device", b.device)
 	}
+	if b.oneProcess {
+		args = append(args, "-one-process")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), besideTimeout)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, o.program, args...).CombinedOutput(); err != nil {

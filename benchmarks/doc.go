@@ -16,22 +16,26 @@
 //
 // Version 1 of the protocol, a queue pair for each connection, is 04f2eb9.
 //
-// Beside strangers, other processes that compute all the time, a busy host is measured:
+// A busy host is measured by starting strangers, processes that compute all the time:
 //
 //	go run . -busy 0,2,8
 //
-// has rows for each of these numbers of strangers, and how many processors they had
-// meanwhile. By default it has shm with and without polling, TCP and Unix sockets, and the
-// workloads and numbers of connections of docs/performance.md, whose tables -markdown prints.
-// All processor time is of client and server together, and never of strangers.
+// prints rows for each of these numbers of strangers, with how many processors they had
+// meanwhile. The workload compute measures what a goroutine of the client gets done beside
+// busy connections. How much more a request takes than over a pipe in memory is measured by
+//
+//	go run . -one-process
+//
+// Processor time is of client and server together, and never of strangers. With -markdown
+// the tables are those for documents, as "make bench-busy" prints them.
 //
 // Where one lock holds up many processors, connections do better on several links
 // (ringnet.Config.Links). By what is measured an owner of such a host decides with
 //
 //	go run . -links 1,2,4,8
 //
-// Client and server are two processes. Every figure is measured in every round,
-// one peer after the other, so that a machine that drifts does so under all of
+// Except with -one-process, client and server are two processes. Every figure is measured in
+// every round, one peer after the other, so that a machine that drifts does so under all of
 // them; what is compared is the median of the rounds' ratios. A table appears
 // on the terminal, and with -out also as JSON and as charts.
 //

@@ -13,20 +13,21 @@ import (
 
 // options say what is measured, and how long.
 type options struct {
-	rounds    int
-	slice     time.Duration
-	sizes     []int
-	conns     []int // nil for what each workload is measured with
-	idle      []int
-	busy      []int // numbers of strangers
-	busyHost  bool  // each workload with what a busy host is compared by
-	peers     []string
-	workloads []string
-	library   bool
-	onDevice  bool // RDMA
-	out       string
-	check     bool
-	markdown  bool
+	rounds     int
+	slice      time.Duration
+	sizes      []int
+	conns      []int // nil for what each workload is measured with
+	idle       []int
+	busy       []int // numbers of strangers
+	busyHost   bool  // each workload with what a busy host is compared by
+	peers      []string
+	workloads  []string
+	library    bool
+	onDevice   bool // RDMA
+	oneProcess bool // which is client and server
+	out        string
+	check      bool
+	markdown   bool
 }
 
 // invocation is what the flags say.
@@ -56,6 +57,7 @@ func parse(args []string) (o invocation, err error) {
 	flags.StringVar(&o.lists.conns, "conns", "default", "numbers of connections at once; default 1 and those of interest for each workload")
 	flags.StringVar(&o.lists.idle, "idle", "default", "numbers of idle connections, or none; default 1000,10000 on one host, 1000 by RDMA")
 	flags.StringVar(&o.lists.busy, "busy", "0", "`numbers` of other processes that compute all the time beside it, such as 0,2,8; without -peers, -workloads, -sizes and -conns what a busy host is compared by")
+	flags.BoolVar(&o.oneProcess, "one-process", false, "client and server are one process, where a pipe in memory can be measured, too")
 	flags.StringVar(&o.lists.peers, "peers", "default", "what to measure, of: "+peerKeys())
 	flags.StringVar(&o.lists.links, "links", "", "measure ringnet alone with each of these numbers of `links` for a pair of processes, such as 1,2,4")
 	flags.StringVar(&o.lists.workloads, "workloads", workloadKeys(), "what to measure of it")
@@ -87,19 +89,18 @@ func (o *invocation) choose() (err error) {
 	if o.busy, err = numbers("busy", o.lists.busy, 0); err != nil {
 		return err
 	}
-	chosen := o.lists.busy != "0" || o.lists.peers != "default"
+	if o.oneProcess {
+		o.comparePipe()
+	}
 	if o.lists.busy != "0" {
 		o.compareBusy()
 	}
 	if o.lists.links != "" {
-		if o.other != "" {
-			return errors.New("-links compares this version with itself, and goes without -beside")
-		}
-		if err := o.lists.compareLinks(o.onDevice); err != nil {
+		if err := o.compareLinks(); err != nil {
 			return err
 		}
-		o.library = false
 	}
+	chosen := o.lists.peers != "default"
 	o.lists.fill(o.onDevice)
 	if o.sizes, err = numbers("sizes", o.lists.sizes, 1); err != nil {
 		return err
@@ -114,8 +115,8 @@ func (o *invocation) choose() (err error) {
 			return err
 		}
 	}
-	if o.other != "" && o.connect != "" {
-		return errors.New("-beside wants both processes on one host, without -connect")
+	if (o.other != "" || o.oneProcess) && o.connect != "" {
+		return errors.New("-beside and -one-process want client and server on one host, without -connect")
 	}
 	o.peers, o.workloads = strings.Split(o.lists.peers, ","), strings.Split(o.lists.workloads, ",")
 	for _, key := range o.peers {
@@ -163,38 +164,55 @@ type lists struct{ sizes, conns, idle, busy, peers, workloads, links string }
 // usualSizes are the sizes of messages by default.
 const usualSizes = "64,512,4096,65536,1048576"
 
-// compareBusy has the workloads measured that a busy host is compared by, unless flags say
-// otherwise.
-func (o *invocation) compareBusy() {
-	o.busyHost = o.lists.sizes == "default" && o.lists.conns == "default" && !o.onDevice
+// narrow has these workloads measured alone, unless flags say otherwise.
+func (o *invocation) narrow(workloads string) {
 	if o.lists.workloads == workloadKeys() {
-		o.lists.workloads = "ping-pong,stream,connect,http,grpc,compute"
+		o.lists.workloads = workloads
 	}
 	o.lists.idle, o.library = "none", false
 }
 
+// comparePipe has measured what can be compared with a pipe in memory, unless flags say
+// otherwise.
+func (o *invocation) comparePipe() {
+	if o.lists.peers == "default" {
+		o.lists.peers = "pipe," + strings.Join(hostPeers, ",")
+	}
+	o.narrow("http,grpc")
+}
+
+// compareBusy has measured what a busy host is compared by, unless flags say otherwise.
+func (o *invocation) compareBusy() {
+	o.busyHost = o.lists.sizes == "default" && o.lists.conns == "default" && !o.onDevice
+	if o.lists.peers == "default" && !o.onDevice {
+		o.lists.peers = strings.Join(hostPeers, ",")
+	}
+	o.narrow("ping-pong,stream,connect,http,grpc,compute")
+}
+
 // compareLinks has ringnet measured with several numbers of links, and many
 // connections, unless flags say otherwise.
-func (l *lists) compareLinks(onDevice bool) error {
-	counts, err := numbers("links", l.links, 1)
+func (o *invocation) compareLinks() error {
+	if o.other != "" {
+		return errors.New("-links compares this version with itself, and goes without -beside")
+	}
+	counts, err := numbers("links", o.lists.links, 1)
 	if err != nil {
 		return err
 	}
 	network := "shm"
-	if onDevice {
+	if o.onDevice {
 		network = "rdma"
 	}
 	var keys []string
 	for _, n := range counts {
 		keys = append(keys, fmt.Sprintf("%s/%d", network, n))
 	}
-	l.peers, l.idle = strings.Join(keys, ","), "none"
-	if l.conns == "default" {
-		l.conns = "16,64,256"
+	o.lists.peers = strings.Join(keys, ",")
+	if o.lists.conns == "default" {
+		o.lists.conns = "16,64,256"
 	}
-	if l.workloads == workloadKeys() {
-		l.workloads = "work,http"
-	}
+	o.narrow("work,http")
 	return nil
 }
 

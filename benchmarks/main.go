@@ -46,7 +46,7 @@ func run(args []string) error {
 			return err
 		}
 	}
-	server, end, err := reach(o.connect)
+	server, end, err := o.reach()
 	if err != nil {
 		return err
 	}
@@ -94,14 +94,19 @@ func serve(address string, once bool) error {
 }
 
 // reach connects to the server at the address or, without one, to another
-// process of this program, which ends with the connection.
-func reach(address string) (*rpc.Client, func(), error) {
-	if address != "" {
-		c, err := rpc.Dial("tcp", address)
+// process of this program, which ends with the connection, or to this one.
+func (o *invocation) reach() (*rpc.Client, func(), error) {
+	if o.connect != "" {
+		c, err := rpc.Dial("tcp", o.connect)
 		if err != nil {
 			return nil, nil, err
 		}
 		return c, func() { c.Close() }, nil
+	}
+	if o.oneProcess {
+		near, far := net.Pipe()
+		go serveClient(far)
+		return rpc.NewClient(near), func() { near.Close() }, nil
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -140,6 +140,14 @@ func TestBusyMeasuresBesideStrangers(t *testing.T) {
 	require.NotContains(t, string(out), "| TCP |")
 }
 
+func TestOneProcessMeasuresAPipeInMemory(t *testing.T) {
+	out, err := exec.Command(build(t), "-quick", "-one-process", "-workloads", "grpc", "-conns", "1", "-markdown").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, peer := range []string{"ringnet shm", "ringnet shm, never polling", "TCP", "Unix socket"} {
+		require.Regexp(t, `(?m)^\| 1 \| `+peer+` \| .* [mµ]?s \| \d[\d.]* \|$`, string(out))
+	}
+}
+
 // Everything that a process of the program starts has its output for errors.
 func TestStrangersEndWhenTheirProcessIsKilled(t *testing.T) {
 	c := exec.Command(build(t), "-quick", "-rounds", "1000000", "-busy", "2", "-workloads", "http", "-peers", "tcp")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ringnet/ringnet"
 )
@@ -45,6 +48,7 @@ var peers = []*peer{
 	only(ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1}), "bystander"),
 	{name: "TCP", key: "tcp", listen: listenTCP, dial: dialer("tcp")},
 	{name: "Unix socket", key: "unix", listen: listenUnix, dial: dialer("unix")},
+	{name: "pipe in memory", key: "pipe", listen: listenPipe, dial: dialPipe},
 	{name: "SMC-R", key: "smc", listen: listenSMC, dial: dialSMC},
 	only(&peer{name: "rsockets, from Go", key: "rsocket", listen: listenRsocket, dial: dialRsocket}, "ping-pong", "work", "connect"),
 	{name: "verbs write (ib_write_*)", key: "ib_write", tools: map[string]tool{
@@ -130,4 +134,21 @@ func dialer(network string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
+}
+
+// pipes is what listens for pipes in memory, in this process.
+var pipes atomic.Pointer[bufconn.Listener]
+
+func listenPipe(string) (net.Listener, error) {
+	l := bufconn.Listen(bulkBytes)
+	pipes.Store(l)
+	return l, nil
+}
+
+func dialPipe(ctx context.Context, _ string) (net.Conn, error) {
+	l := pipes.Load()
+	if l == nil {
+		return nil, errors.New("it wants -one-process")
+	}
+	return l.DialContext(ctx)
 }

@@ -32,19 +32,14 @@ type bench struct {
 // strangers remain for many cells.
 func (b *bench) cells() (cells []perf.Cell) {
 	for _, strangers := range b.busy {
-		cells = append(cells, b.cellsBeside(strangers)...)
-	}
-	return cells
-}
-
-func (b *bench) cellsBeside(strangers int) (cells []perf.Cell) {
-	for _, key := range b.workloads {
-		w, _ := findWorkload(key)
-		for _, at := range b.points(w) {
-			for _, info := range b.report.Peers {
-				p, _ := findPeer(info.Key)
-				if info.Unavailable == "" && p.does(w, at.conns) {
-					cells = append(cells, perf.Cell{Peer: p.key, Workload: key, Size: at.size, Conns: at.conns, Busy: strangers})
+		for _, key := range b.workloads {
+			w, _ := findWorkload(key)
+			for _, at := range b.points(w) {
+				for _, info := range b.report.Peers {
+					p, _ := findPeer(info.Key)
+					if info.Unavailable == "" && p.does(w, at.conns) {
+						cells = append(cells, perf.Cell{Peer: p.key, Workload: key, Size: at.size, Conns: at.conns, Busy: strangers})
+					}
 				}
 			}
 		}
@@ -201,8 +196,11 @@ func (b *bench) measure(c perf.Cell) (perf.Sample, error) {
 	return b.runner.Measure(context.Background(), c, &w.Workload, p.dialAt(service.Address))
 }
 
-// usages returns what both processes have used so far.
+// usages returns what both processes have used so far; if they are one, nothing as the server's.
 func (b *bench) usages() (client, server perf.Usage, err error) {
+	if b.oneProcess {
+		return perf.OwnUsage(), server, nil
+	}
 	err = b.server.Call("Server.Usage", struct{}{}, &server)
 	return perf.OwnUsage(), server, err
 }

@@ -31,17 +31,21 @@ func serveControl(l net.Listener, once bool) error {
 		if err != nil {
 			return err
 		}
-		s := newServer()
-		r := rpc.NewServer()
-		if err := r.Register(s); err != nil {
+		if err := serveClient(c); err != nil || once {
 			return err
 		}
-		r.ServeConn(c)
-		s.closeAll()
-		if once {
-			return nil
-		}
 	}
+}
+
+func serveClient(c net.Conn) error {
+	s := newServer()
+	r := rpc.NewServer()
+	if err := r.Register(s); err != nil {
+		return err
+	}
+	r.ServeConn(c)
+	s.closeAll()
+	return nil
 }
 
 // Service says what to listen for.

@@ -29,151 +29,124 @@ func (r *Report) print(w io.Writer, markdown bool) {
 	r.printFigures(w)
 }
 
-// A column of the tables of workloads.
-type column struct {
-	head  string
-	brief bool // for documents, too
-	value func(r *Report, x *perf.Result) string
-}
-
-var columns = []column{
-	{"size", true, func(_ *Report, x *perf.Result) string {
-		if x.Size == 0 {
-			return perf.Unknown
-		}
-		return perf.Size(x.Size)
-	}},
-	{"conns", true, func(_ *Report, x *perf.Result) string { return strconv.Itoa(x.Conns) }},
-	{"strangers", true, func(_ *Report, x *perf.Result) string { return strconv.Itoa(x.Busy) }},
-	{"peer", true, func(r *Report, x *perf.Result) string { return r.PeerName(x.Peer) }},
-	{"p50", false, func(_ *Report, x *perf.Result) string {
-		return x.Median.P50.WithInterval(perf.Nanos(x.Median.P50.Median))
-	}},
-	{"p90", false, func(_ *Report, x *perf.Result) string { return perf.Nanos(x.Median.P90.Median) }},
-	{"p99", true, func(_ *Report, x *perf.Result) string { return perf.Nanos(x.Median.P99.Median) }},
-	against(p99),
-	{"mean", false, func(_ *Report, x *perf.Result) string { return perf.Nanos(x.Median.Mean.Median) }},
-	{"per second", true, func(_ *Report, x *perf.Result) string {
-		return x.Median.PerSecond.WithInterval(perf.SI(x.Median.PerSecond.Median, ""))
-	}},
-	against((*perf.Sample).PerSecond),
-	{"bytes/s", false, func(_ *Report, x *perf.Result) string { return perf.SI(x.Median.BytesPerSec.Median, "B") }},
-	{"processor time", true, processorTime},
-	against((*perf.Sample).CPUPerOp),
-	{"strangers had", true, func(_ *Report, x *perf.Result) string { return numberOrUnknown(x.Median.Strangers.Median) }},
-	against(func(s *perf.Sample) float64 { return s.Strangers }),
-	{"lock wait each", false, func(_ *Report, x *perf.Result) string { return perf.SI(x.Median.LockWait.Median, "s") }},
-	{"allocs", false, allocations},
+// columns are those of the tables of workloads, after what identifies a row. Those with a
+// metric are for documents, too, each with a column that compares the peers.
+var columns = []struct {
+	head   string
+	value  func(m *perf.Summary) string
+	metric func(*perf.Sample) float64
+}{
+	{"p50", func(m *perf.Summary) string { return m.P50.WithInterval(perf.Nanos(m.P50.Median)) }, nil},
+	{"p90", func(m *perf.Summary) string { return perf.Nanos(m.P90.Median) }, nil},
+	{"p99", func(m *perf.Summary) string { return perf.Nanos(m.P99.Median) }, p99},
+	{"mean", func(m *perf.Summary) string { return perf.Nanos(m.Mean.Median) }, nil},
+	{"per second", func(m *perf.Summary) string { return m.PerSecond.WithInterval(perf.SI(m.PerSecond.Median, "")) }, (*perf.Sample).PerSecond},
+	{"bytes/s", func(m *perf.Summary) string { return perf.SI(m.BytesPerSec.Median, "B") }, nil},
+	{"processor time", processorTime, (*perf.Sample).CPUPerOp},
+	{"strangers had", func(m *perf.Summary) string { return perf.Number(m.Strangers.Median) }, func(s *perf.Sample) float64 { return s.Strangers }},
+	{"lock wait each", func(m *perf.Summary) string { return perf.SI(m.LockWait.Median, "s") }, nil},
+	{"allocs", func(m *perf.Summary) string { return perf.Number(m.Allocs.Median) }, nil},
+	{"failed", func(m *perf.Summary) string { return strconv.Itoa(m.Failed) }, nil},
 }
 
 // processorTime is that of an operation or, in streams, where none is timed, of 1e9 bytes.
-func processorTime(_ *Report, x *perf.Result) string {
-	if m := x.Median; m.Mean.Median == 0 {
+func processorTime(m *perf.Summary) string {
+	if m.Mean.Median == 0 {
 		return perf.SI(m.CPUPerGB.Median, "s/GB")
 	}
-	return perf.SI(x.Median.CPUPerOp.Median, "s")
+	return perf.SI(m.CPUPerOp.Median, "s")
 }
 
-func allocations(_ *Report, x *perf.Result) string {
-	allocs := perf.Unknown
-	if slices.ContainsFunc(x.Rounds, func(s *perf.Sample) bool { return s != nil && s.Allocs != nil }) {
-		allocs = perf.Number(x.Median.Allocs.Median)
-	}
-	if x.Median.Failed > 0 {
-		allocs += fmt.Sprintf(" (%d failed)", x.Median.Failed)
-	}
-	return allocs
-}
-
-// numberOrUnknown is a number that is not known if it is 0.
-func numberOrUnknown(x float64) string {
-	if x == 0 {
-		return perf.Unknown
-	}
-	return perf.Number(x)
-}
-
-// against is a metric by that of each of the yardsticks, in the same rounds.
-func against(metric func(*perf.Sample) float64) column {
-	return column{"×", true, func(r *Report, x *perf.Result) string {
-		var ratios []string
-		for _, key := range r.yardsticks() {
-			at := x.Cell
-			at.Peer = key
-			ratio := perf.Unknown
-			if other := r.Find(at); other != nil && key != x.Peer {
-				ratio = numberOrUnknown(x.Beside(other, metric).Median)
-			}
-			ratios = append(ratios, ratio)
-		}
-		return strings.Join(ratios, " / ")
-	}}
-}
-
-// yardsticks are the peers by which the others are measured.
-func (r *Report) yardsticks() (keys []string) {
+// yardsticks are the peers with which others are compared: the pipe in memory, if there is one.
+func (r *Report) yardsticks() (found []perf.Peer) {
 	for _, p := range r.Peers {
-		if slices.Contains(both, p.Key) && p.Unavailable == "" {
-			keys = append(keys, p.Key)
+		switch {
+		case p.Unavailable != "":
+		case p.Key == "pipe":
+			return []perf.Peer{p}
+		case slices.Contains(both, p.Key):
+			found = append(found, p)
 		}
 	}
-	return keys
+	return found
+}
+
+// besideYardsticks is a metric by that of each yardstick, in the same rounds.
+func (r *Report) besideYardsticks(x *perf.Result, metric func(*perf.Sample) float64) string {
+	var ratios []string
+	for _, p := range r.yardsticks() {
+		at := x.Cell
+		at.Peer = p.Key
+		ratio := perf.Unknown
+		if other := r.Find(at); other != nil && other != x {
+			if median := x.Beside(other, metric).Median; median > 0 {
+				ratio = perf.Number(median)
+			}
+		}
+		ratios = append(ratios, ratio)
+	}
+	return strings.Join(ratios, " / ")
 }
 
 // printWorkload prints a table of all that was measured with a workload, or, for documents,
-// one of Markdown, with less.
+// one of Markdown, with less. Columns that say nothing are left out.
 func (r *Report) printWorkload(out io.Writer, k *workload, markdown bool) {
-	yardsticks := r.yardsticks()
-	var names, head []string
-	for _, key := range yardsticks {
-		names = append(names, r.PeerName(key))
+	var names []string
+	for _, p := range r.yardsticks() {
+		names = append(names, p.Name)
 	}
-	shown := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return markdown && !c.brief })
-	for _, c := range shown {
-		head = append(head, strings.Replace(c.head, "×", "× "+strings.Join(names, " / "), 1))
-	}
-	table := [][]string{head}
+	var results []*perf.Result
 	for _, x := range r.Results {
-		if x.Workload != k.Key || x.Median.Rounds == 0 || markdown && slices.Contains(yardsticks, x.Peer) {
-			continue
+		if x.Workload == k.Key && x.Median.Rounds > 0 && !(markdown && slices.Contains(names, r.PeerName(x.Peer))) {
+			results = append(results, x)
 		}
-		var row []string
-		for _, c := range shown {
-			row = append(row, strings.TrimSpace(c.value(r, x)))
-		}
-		table = append(table, row)
 	}
-	if len(table) == 1 {
+	if len(results) == 0 {
 		return
 	}
+	rows := make([][]string, 1+len(results))
+	add := func(head string, value func(x *perf.Result) string) {
+		column, says := []string{head}, false
+		for _, x := range results {
+			v := strings.TrimSpace(value(x))
+			column, says = append(column, v), says || strings.Trim(v, "0 B/"+perf.Unknown) != ""
+		}
+		for i := range rows {
+			if says {
+				rows[i] = append(rows[i], column[i])
+			}
+		}
+	}
+	add("size", func(x *perf.Result) string { return perf.Size(x.Size) })
+	add("conns", func(x *perf.Result) string { return strconv.Itoa(x.Conns) })
+	add("strangers", func(x *perf.Result) string { return strconv.Itoa(x.Busy) })
+	add("peer", func(x *perf.Result) string { return r.PeerName(x.Peer) })
+	for _, c := range columns {
+		if c.metric != nil || !markdown {
+			add(c.head, func(x *perf.Result) string { return c.value(&x.Median) })
+		}
+		if c.metric != nil {
+			add("× "+strings.Join(names, " / "), func(x *perf.Result) string { return r.besideYardsticks(x, c.metric) })
+		}
+	}
 	fmt.Fprintf(out, "\n%s\n", k.Name)
-	table = informative(table)
+	write(out, rows, markdown)
+}
+
+// write writes a table, whose first row is its head.
+func write(out io.Writer, rows [][]string, markdown bool) {
 	if markdown {
 		fmt.Fprintln(out)
-		for _, row := range slices.Insert(table, 1, slices.Repeat([]string{"---"}, len(table[0]))) {
+		for _, row := range slices.Insert(rows, 1, slices.Repeat([]string{"---"}, len(rows[0]))) {
 			fmt.Fprintln(out, "| "+strings.Join(row, " | ")+" |")
 		}
 		return
 	}
 	t := perf.NewTable(out)
-	for _, row := range table {
+	for _, row := range rows {
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	t.Flush()
-}
-
-// informative returns the table, which has a head, without the columns that say nothing.
-func informative(table [][]string) [][]string {
-	short := make([][]string, len(table))
-	for i := range table[0] {
-		if !slices.ContainsFunc(table[1:], func(row []string) bool { return strings.Trim(row[i], "0/ "+perf.Unknown) != "" }) {
-			continue
-		}
-		for j, row := range table {
-			short[j] = append(short[j], row[i])
-		}
-	}
-	return short
 }
 
 func (r *Report) printIdle(out io.Writer) {
