@@ -42,8 +42,8 @@ type Config struct {
 
 	// BusyPoll is how long a Read or Write that has to wait polls the completion queue
 	// before it sleeps. Polling uses a processor to save the time of a wake-up. 0, the
-	// default, takes the time from how long the latest calls have waited; it is short where
-	// they mostly wait for long. Negative never polls.
+	// default, polls some tens of microseconds where that has lately found what was waited
+	// for; elsewhere one wait in 256 at least tries it. Negative never polls.
 	BusyPoll time.Duration
 
 	// KeepAlive is the maximum idle time before the link probes the peer's device, 1 ms

@@ -14,6 +14,7 @@ type Deadline struct {
 
 	mu     sync.Mutex
 	passed chan struct{} // closed when the deadline passes
+	waker  Waker         // woken then; nil: none
 	timer  *time.Timer   // nil without a deadline ahead
 }
 
@@ -61,6 +62,20 @@ func (d *Deadline) Done() <-chan struct{} {
 	return d.passed
 }
 
+// Waker is what a caller sleeps on that does not receive from Done.
+type Waker interface{ Wake() }
+
+// Notify has w woken when the deadline passes, in place of what was to be woken. If it has
+// passed, Notify returns true, and wakes nothing.
+func (d *Deadline) Notify(w Waker) (expired bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.expired.Load() {
+		d.waker = w
+	}
+	return d.expired.Load()
+}
+
 // Expired reports whether the deadline has passed.
 func (d *Deadline) Expired() bool { return d.expired.Load() }
 
@@ -68,4 +83,8 @@ func (d *Deadline) Expired() bool { return d.expired.Load() }
 func (d *Deadline) pass() {
 	d.expired.Store(true)
 	close(d.passed)
+	if d.waker != nil {
+		d.waker.Wake()
+		d.waker = nil
+	}
 }

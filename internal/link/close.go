@@ -173,12 +173,15 @@ func (s *Stream) drop() {
 // release to send.
 func (l *Link) disown(s *Stream) {
 	l.streams.owned--
+	s.waitsAgain()
 	s.forget()
 	if s.ledger.Stage() != credit.Over && l.stage < ended {
 		s.closing.timer = time.AfterFunc(patience, s.patienceTick)
 	}
 	l.letGo()
-	l.watchNow() // the calls that polled for the stream do not come back
+	if !l.active {
+		l.watchNow() // the calls of the stream do not come back, and another may begin
+	}
 }
 
 // patienceTick resets a stream that the peer's application has not closed in time.

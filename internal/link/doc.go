@@ -7,9 +7,9 @@
 //
 // The way of a byte: [Stream.Write] (write.go) gives it a place in the peer's ring,
 // trySend (send.go) puts it into a batch of work requests (post.go), the peer polls its
-// completion (receive.go), [Stream.Read] (read.go) copies it out. A call that waits polls,
-// or sleeps until it is woken (wait.go). The engine (engine.go) polls and sends when no
-// call does, and takes the link down in the end.
+// completion (receive.go), [Stream.Read] (read.go) copies it out. Of the calls that wait,
+// and the engine (engine.go), one has the watch (wait.go): it polls (poll.go), or sleeps until
+// something completes, and wakes the others. The engine takes the link down in the end.
 //
 // # The life of a link
 //

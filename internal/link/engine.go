@@ -2,83 +2,56 @@ package link
 
 import (
 	"errors"
-	"runtime"
 	"syscall"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// run is the goroutine of a link, its engine. It polls and sends when no call does, takes
-// note of what happens to the queue pair, and takes the link down when it has ended and its
-// streams and buffers are closed.
+// run is the goroutine of a link, its engine. It has the watch while no call has it, takes note
+// of what happens to the queue pair, and takes the link down when it has ended and its streams
+// and buffers are closed.
 func (l *Link) run() {
-	for last := false; !last; {
-		ep, number := l.endpoint()
-		last = l.turn(number, ep.Wait())
-		l.closeLost()
+	l.mu.Lock()
+	for !l.unneeded() {
+		l.turn()
 	}
+	l.mu.Unlock()
 	l.tearDown()
 }
 
-// endpoint is the one that the link has now, and its number.
-func (l *Link) endpoint() (ep fabric.Endpoint, number uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ep, l.stats.Moves
-}
-
-// closeLost closes the endpoints that the link has had before, in goroutines, for it takes
-// a device whose cable is out seconds. Only the engine calls it, which waits on none of
-// them.
-func (l *Link) closeLost() {
-	l.mu.Lock()
-	lost := l.path.lost
-	l.path.lost = nil
-	l.mu.Unlock()
-	for _, ep := range lost {
-		l.path.work.Go(func() { _ = ep.Close() }) // no call is left to return the error
-	}
-}
-
-// turn handles one event of the endpoint that was the link's after so many moves. It
-// returns whether it was the last.
-func (l *Link) turn(number uint64, event error) (last bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if number != l.stats.Moves {
-		return false
-	}
-	l.stats.Events++
-	l.watch.armed = false
-	l.send.called = false
-	l.watch.opened = false
-	served := l.watch.serves
-	l.changed(event)
-	for pass := 1; ; pass++ {
-		before := l.alive.activity
-		l.pollAndSend()
-		if l.alive.activity == before || pass == maxPasses || l.stage != up {
-			break
-		}
-		// The calls that have been woken go first. By then more may have completed,
-		// for which the device need not wake the engine.
+// turn waits until the engine has the watch, and then for one event of the endpoint. Called
+// with mu held, which it releases meanwhile.
+func (l *Link) turn() {
+	w := &l.watch
+	for w.holder != &w.engine {
 		l.mu.Unlock()
-		runtime.Gosched()
+		<-w.given
 		l.mu.Lock()
 	}
-	if l.watch.serves != served && !l.watch.opened {
-		l.rewatch() // the calls that have been woken poll again
-	} else {
-		l.watchNow()
+	l.closeLost()
+	w.served = false
+	l.sleep(nil, engineCall, nil)
+	if w.served && !l.mustWatch() {
+		l.leave() // the calls that have been woken take the watch
 	}
+}
+
+// unneeded reports whether the link has ended, and nothing of it is owned any more. Called with
+// mu held.
+func (l *Link) unneeded() bool {
 	return l.streams.owned == 0 && !l.send.posting && (l.stage == ended && l.qp.peerGone || l.leaving.forced)
 }
 
-// maxPasses is how often the engine looks for more before it waits again. Without
-// a bound a busy link would keep the scheduler from asking the network poller for
-// what the rest of the program waits for.
-const maxPasses = 8
+// closeLost closes the endpoints that the link has had before, in goroutines, for it takes
+// a device whose cable is out seconds. Only the engine calls it, while it has the watch, so that
+// nobody waits on any of them. Called with mu held.
+func (l *Link) closeLost() {
+	for _, ep := range l.path.lost {
+		l.path.work.Go(func() { _ = ep.Close() }) // no call is left to return the error
+	}
+	l.path.lost = nil
+}
 
 // portPatience is how long a port may be down before the peer is probed. Most
 // are back by then. Soft-RoCE, which finds no route while its interface is down,
@@ -139,7 +112,9 @@ func (l *Link) tearDown() {
 	}
 	l.mu.Unlock()
 	l.leavePath()
+	l.mu.Lock()
 	l.closeLost()
+	l.mu.Unlock()
 	l.path.work.Wait()
 	// The memory is gone either way, and no call is left to return the error.
 	_ = l.ep.Close()

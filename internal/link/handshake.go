@@ -275,7 +275,6 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 		return nil, err
 	}
 	l.send = newSendQueue(staging, cfg.SendBuffer, cfg.SendQueue)
-	l.watch.budget = limits.Spin
 	l.qp.posted = cfg.RecvQueue + credit.LinkControlReceives
 	return l, ep.PostRecv(l.qp.posted)
 }
@@ -359,6 +358,7 @@ func (l *Link) start() {
 		l.leaving.timer.Reset(max(l.cfg.Idle, patience))
 	}
 	l.memory.tidying.timer = time.AfterFunc(unset, l.tidyTick)
+	l.watch.given = make(chan struct{}, 1)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)
 	l.watch.pending = true
 	if l.cfg.KeepAlive > 0 {

@@ -73,7 +73,7 @@ func (l *Link) idleTick() {
 	default:
 		l.leaving.forced = true
 		l.fail(net.ErrClosed)
-		l.ep.Wake()
+		l.callWatcher()
 	}
 }
 
@@ -128,6 +128,6 @@ func (l *Link) letGo() {
 	l.leaving.deferredSince = time.Time{}
 	l.leaving.timer.Reset(l.idleTime())
 	if l.stage != up {
-		l.ep.Wake()
+		l.callWatcher()
 	}
 }

@@ -106,7 +106,7 @@ func (l *Link) fail(cause error) {
 	}
 	l.moveToError()
 	l.limitDrain()
-	l.ep.Wake() // the engine, which polls for the flushed receives
+	l.callWatcher() // the engine polls for the flushed receives
 }
 
 // Abort ends the link and all streams on it. Their owners still have to close them.
@@ -210,7 +210,7 @@ func (l *Link) end() {
 	for _, s := range l.send.awaitingEnds { // some are in the table no more
 		s.wake()
 	}
-	l.ep.Wake()
+	l.callWatcher()
 }
 
 // OnDown has f called once, in a goroutine of its own, when the link has ended: with the

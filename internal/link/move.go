@@ -350,8 +350,7 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.path.custody.withoutEndpoint = false
 	l.freeMoved()
 	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile
-	l.watch.armed, l.send.called = false, false
-	before.Wake() // the engine, to close it
+	l.callWatcher()                      // it closes the endpoint that it waits on
 	l.path.settlePath()
 	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes
 	l.wakeTouched()

@@ -122,11 +122,8 @@ func (s *Stream) opened(err error) error {
 }
 
 // awaitAnswer waits for the peer's answer to OPEN, until ctx ends or
-// Config.Handshake has passed. Most come while the call polls.
+// Config.Handshake has passed.
 func (s *Stream) awaitAnswer(ctx context.Context) error {
-	if s.link.polls() && s.busyPoll(openCall, noDeadline) {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.link.cfg.Handshake)
 	defer cancel()
 	limit := deadline.New()
@@ -137,9 +134,6 @@ func (s *Stream) awaitAnswer(ctx context.Context) error {
 	}
 	return nil
 }
-
-// noDeadline does not pass.
-var noDeadline = deadline.New()
 
 // beginStream enters a stream into the table and sends its OPEN. It may have to wait for
 // memory, until ctx ends.

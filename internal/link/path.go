@@ -188,3 +188,10 @@ func (p *path) close(active bool) {
 		p.returns.close()
 	}
 }
+
+// endpoint is the one that the link has now.
+func (l *Link) endpoint() fabric.Endpoint {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ep
+}

@@ -172,7 +172,7 @@ func (s *Stream) hasSent() bool {
 }
 
 func endpointOf(l *Link) *sim.Endpoint {
-	ep, _ := l.endpoint()
+	ep := l.endpoint()
 	return ep.(*sim.Endpoint)
 }
 

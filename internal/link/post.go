@@ -63,7 +63,7 @@ func (l *Link) submitted(err error) {
 	if l.cause != nil || l.qp.flushing {
 		l.moveToError()
 		l.settle()
-		l.ep.Wake() // the engine, which may have waited for the end of the post
+		l.callWatcher() // the engine may have waited for the end of the post
 	}
 }
 

@@ -29,6 +29,14 @@ func (l *Link) pollAndSend() {
 	l.settle()
 }
 
+// look takes what has completed, unless somebody has the watch. Called with mu held, which it
+// may release to send.
+func (l *Link) look() {
+	if l.watch.holder == nil {
+		l.tryPoll()
+	}
+}
+
 // tryPoll takes what has completed, and sends what may be sent then. It returns whether
 // anything had completed; if not, it sends nothing. Called with mu held, which it may
 // release to send.
@@ -49,7 +57,6 @@ func (l *Link) pollCompletions() bool {
 		return false
 	}
 	l.watch.polls++
-	l.watch.more = false
 	for polls := 1; ; polls++ {
 		n, err := l.ep.Poll(l.receive.completions[:])
 		if err != nil {
@@ -66,7 +73,7 @@ func (l *Link) pollCompletions() bool {
 			break
 		}
 		if polls == maxPolls {
-			l.watch.more = true
+			l.callWatcher()
 			break
 		}
 	}
@@ -248,7 +255,6 @@ func (l *Link) receivedRecord(r *wire.Record) error {
 		l.leaving.sayGoAway()
 		return nil
 	case wire.OpenRecord:
-		l.watch.opened = true
 		return l.receivedOpen(r)
 	}
 	s, err := l.stream(r.Stream)

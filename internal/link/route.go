@@ -27,7 +27,7 @@ func (r route) sameAs(other route) bool {
 // routes are all pairs of cards by which the peer may be reached. Those over which the
 // link has gone come first, then those whose addresses are most alike.
 func (l *Link) routes() []route {
-	ep, _ := l.endpoint()
+	ep := l.endpoint()
 	var all []route
 	for _, local := range append([]netip.Addr{l.local.Addr()}, l.path.returns.others(l.local.Addr())...) {
 		for _, remote := range l.path.peers {

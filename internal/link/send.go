@@ -49,14 +49,6 @@ func (s *Stream) leavesToEngine() bool {
 // them.
 func (l *Link) sharesMemory() bool { return l.limits.Inline >= worthwhile }
 
-// callEngine wakes the engine, which sends what is waiting. Called with mu held.
-func (l *Link) callEngine() {
-	if !l.send.called {
-		l.send.called = true
-		l.ep.Wake()
-	}
-}
-
 // mayPost reports whether work requests may be posted: the link has a queue pair, and no other
 // goroutine is posting to it. Called with mu held.
 func (l *Link) mayPost() bool { return l.stage == up && !l.send.posting }
@@ -72,7 +64,7 @@ func (l *Link) maySendNew() bool { return l.mayPost() && l.log.again == 0 }
 func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
-	if !l.maySendNew() || s.ledger.Pending() > 0 || q.called ||
+	if !l.maySendNew() || s.ledger.Pending() > 0 || l.watch.called ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
 		!q.slots.Completed(s.lastSignaledData) || g.n <= copyLocked && s.gathers() {
 		return false
@@ -95,7 +87,7 @@ func (s *Stream) sendNow(g gather) bool {
 func (l *Link) trySend() {
 	for round := 0; l.mayPost(); round++ {
 		if round == maxRounds {
-			l.callEngine()
+			l.callWatcher()
 			return
 		}
 		if l.buildBatch(); len(l.send.batch) == 0 {

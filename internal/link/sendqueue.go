@@ -22,7 +22,6 @@ type sendQueue struct {
 	batch           []fabric.WorkRequest
 	batchBytes      int  // in batch
 	posting         bool // a goroutine is in PostSend, without mu, and looks again after it
-	called          bool // the engine has been woken to send
 	unsignaledBytes int  // of staging posted since the last signaled work request
 	posts           postTimes
 }

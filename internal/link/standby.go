@@ -69,7 +69,7 @@ var errUnwanted = errors.New("the peer wants no standby")
 // those over which one has been refused. That says nothing of the others: an address that
 // the peer has told may be another host's as well.
 func (l *Link) dialStandby(refusals map[route]bool, limit time.Duration) (*standby, error) {
-	now, _ := l.endpoint()
+	now := l.endpoint()
 	err := errNoStandby
 	open := false // whether there may be one later
 	for _, r := range l.routes() {

@@ -91,9 +91,9 @@ const (
 
 // waiters are the calls on a stream that may have to wait. Guarded by Link.mu.
 type waiters struct {
-	calls    [calls]call
-	touched  bool   // in link.receive.touched
-	servedAt uint64 // watch.serves, when one last became ready
+	calls   [calls]call
+	touched bool // in link.receive.touched
+	atWork  bool // counted in link.watch.atWork
 }
 
 // afterClose is how a stream ends that its owner has closed. Guarded by Link.mu.
@@ -115,7 +115,7 @@ func (s *Stream) RemoteAddr() netip.AddrPort { return s.remote }
 
 // addStream enters a stream into the table. It is owned from then on. Called with mu held.
 func (l *Link) addStream(number uint32, ledger credit.Stream, held piece) *Stream {
-	s := &Stream{link: l, number: number, ledger: ledger, inbox: inbox{held: held}, waiters: waiters{servedAt: l.watch.serves}}
+	s := &Stream{link: l, number: number, ledger: ledger, inbox: inbox{held: held}}
 	for int(number) >= len(l.streams.byNumber) {
 		l.streams.byNumber = append(l.streams.byNumber, nil)
 	}

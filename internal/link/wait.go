@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/deadline"
-	"github.com/ringnet/ringnet/internal/pollers"
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// call is a call that may have to wait.
+// call is a call that may have to wait. Guarded by Link.mu, but for waits.
 type call struct {
 	parked bool
 	signal chan struct{} // has room for one; sent to when a parked call is ready; made when one parks
-	waits  atomic.Uint64 // times that one has waited
+	waits  atomic.Uint64 // times that it has waited
 }
 
 // Index of Stream.calls.
@@ -24,6 +24,7 @@ const (
 	closeCall
 	openCall
 	calls
+	engineCall = calls // index of watch.spins
 )
 
 // ready reports whether there is nothing more for a call to wait for. Called with
@@ -41,262 +42,277 @@ func (s *Stream) isReady(which int) bool {
 	return ready[which](s)
 }
 
-// wake wakes the parked calls that have become ready. Called with mu held, after
+// wake wakes the stream's calls that wait and have become ready. Called with mu held, after
 // a change.
 func (s *Stream) wake() {
+	w := &s.link.watch
 	for i := range s.calls {
-		if w := &s.calls[i]; w.parked && ready[i](s) {
-			w.parked = false
-			s.link.watch.parked--
-			s.served()
-			w.signal <- struct{}{}
+		switch c := &s.calls[i]; {
+		case c.parked && ready[i](s):
+			c.parked = false
+			w.parked--
+			w.served = true
+			if !s.atWork {
+				s.atWork = true
+				w.atWork++
+			}
+			c.signal <- struct{}{}
+		case c == w.holder && w.in != nil && ready[i](s):
+			w.in.Wake()
 		}
 	}
 }
 
-// A call that polls looks at the clock, and lets other goroutines run, once in
-// so many polls: each costs more than a poll, and runtime.Gosched wakes another
-// thread to look for work.
-const (
-	pollsPerClock = 16
-	pollsPerYield = 64
-)
-
-// watch is who notices the next completion. Invariant while the link has a queue pair:
-// the completion queue is armed, so that the engine wakes; or a call polls it; or the timer
-// is pending, which arms it within a millisecond if no call polls. More than one may hold.
+// watch is who notices the next completion. It has one holder at a time, who polls the
+// completion queue, or arms it and sleeps until its event.
+//
+//   - A call that has to wait takes the watch if nobody has it. If others wait when it returns,
+//     it leaves the watch to the engine.
+//   - The engine leaves the watch when it has served all calls that wait.
+//   - While nobody has the watch no call waits: most likely one soon will, and takes it. If
+//     none does within a millisecond the timer gives the watch to the engine.
+//
+// Whoever has the watch gives it to the engine when the link loses its queue pair.
 // Guarded by Link.mu.
 type watch struct {
-	armed   bool
-	polling bool // a call polls over and over
+	holder *call           // engine if it is the engine; nil: nobody
+	engine call            // the engine's, of which nothing is used but its address
+	given  chan struct{}   // has room for one; sent to when the engine gets the watch
+	in     fabric.Endpoint // in whose Wait the holder is, or about to be; nil: it is awake
+	called bool            // the holder is to look at once for what it can take or send
+	parked int             // calls that wait until the holder wakes them
+	atWork int             // streams of which a call has been woken, and none waits again
+	served bool            // one of them has become ready since the engine has looked
+
+	wary    int // how often yet the engine takes the watch from a call although no call waits
+	spins   [calls + 1]spin
 	pending bool // timer will fire
 	timer   *time.Timer
 	polls   uint64 // ever made
 	seen    uint64 // polls, when timer was last set
-	more    bool   // the last poll left completions behind
-	wary    int    // how often yet rewatch arms the queue although it need not
-	opened  bool   // the peer has begun a stream since the engine woke: perhaps more come
-	parked  int    // calls that wait and are not ready
-
-	budget int     // polls without a completion after which a wait parks
-	waits  uint64  // that polled
-	serves uint64  // calls that have become ready
-	crowd  float64 // streams that take turns, lately
 }
 
-// watchWithin is how long the completion queue may stay unwatched after a call that polled
-// has returned to its application. So the engine is not woken between the calls of a
-// ping-pong.
+// watchWithin is how long the completion queue may stay unwatched after a call has returned to
+// its application. So the engine need not take the watch between the calls of a ping-pong.
 const watchWithin = time.Millisecond
 
-// waryFor is how often the queue is armed at once after a message has lain unnoticed until
-// the timer fired: the peer begins streams one after the other, say, and no call reads.
+// waryFor is how often the engine takes the watch at once after a message has lain unnoticed
+// until the timer fired: the peer begins streams one after the other, say, and no call reads.
 const waryFor = 16
 
-// watchNow makes sure that the next completion is noticed at once. It polls after it has
-// armed the queue, for what has completed before gives no event. Called with mu held, which
-// it may release to send.
+// watchNow sees that somebody has the watch: the engine, if nobody has it. Called with mu held.
 func (l *Link) watchNow() {
 	w := &l.watch
-	if !w.more && !w.armed && !w.polling && l.stage < seeking {
-		if err := l.ep.Arm(); err != nil {
-			l.fail(lost(err))
-			return
-		}
-		w.armed = true
-		l.pollAndSend()
-	}
-	if w.more {
-		w.more = false
-		l.callEngine()
-	}
-}
-
-// watchLater makes sure that the next completion is noticed within watchWithin or twice
-// that. Called with mu held.
-func (l *Link) watchLater() {
-	w := &l.watch
-	if w.armed || w.polling || w.pending || l.stage >= seeking {
+	w.served = false // or the engine might be about to leave it
+	if w.holder != nil {
 		return
 	}
-	w.pending = true
-	w.seen = w.polls
-	w.timer.Reset(watchWithin)
+	w.holder = &w.engine
+	select {
+	case w.given <- struct{}{}:
+	default: // it has not noticed the last time yet
+	}
 }
 
-// watchTick arms the completion queue unless it has been polled since the last tick.
+// callWatcher has whoever has the watch look at once for what can be taken or sent. Called
+// with mu held.
+func (l *Link) callWatcher() {
+	w := &l.watch
+	w.called = true
+	l.watchNow()
+	if w.in != nil {
+		w.in.Wake()
+	}
+}
+
+// watchLater makes sure that somebody has the watch within watchWithin or twice that. Called
+// with mu held.
+func (l *Link) watchLater() {
+	w := &l.watch
+	if !w.pending {
+		w.pending = true
+		w.seen = w.polls
+		w.timer.Reset(watchWithin)
+	}
+}
+
+// watchTick gives the watch to the engine if nobody has it, and nobody has polled since the
+// last tick.
 func (l *Link) watchTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.watch.pending = false
-	if l.watch.polls != l.watch.seen {
+	w := &l.watch
+	w.pending = false
+	switch {
+	case w.holder != nil:
+	case w.polls != w.seen:
 		l.watchLater()
-		return
-	}
-	before := l.receive.messages
-	l.watchNow()
-	if l.receive.messages != before {
-		l.watch.wary = waryFor
+	default:
+		before := l.receive.messages
+		l.pollAndSend()
+		if l.receive.messages != before {
+			w.wary = waryFor
+		}
+		l.watchNow()
 	}
 }
 
-// rewatch is called by each call that stops polling the completion queue, and by the
-// engine. Calls that are parked, and what waits to be sent, depend on the next completion,
-// so the queue is armed for them. Otherwise most likely a call polls again soon: if the
-// queue were armed for that, each message of a stream whose reader always finds some would
-// wake the engine. Called with mu held, which it may release to send.
-func (l *Link) rewatch() {
-	wary := l.watch.wary > 0
+// leave ends that the holder has the watch. Called with mu held.
+func (l *Link) leave() {
+	w := &l.watch
+	w.holder = nil
+	wary := w.wary > 0
 	if wary {
-		l.watch.wary--
+		w.wary--
 	}
-	if wary || l.watch.parked > 0 || l.send.withData.len() > 0 || l.send.withRecords.len() > 0 || len(l.send.awaitingEnds) > 0 || !l.polls() {
+	if wary || l.mustWatch() || l.limits.Spin == 0 {
 		l.watchNow()
 	} else {
 		l.watchLater()
 	}
 }
 
-// polls reports whether calls poll before they park.
+// mustWatch reports whether something depends on the next completion: a call that waits, or
+// what waits to be sent, or the link's life. Called with mu held.
+func (l *Link) mustWatch() bool {
+	w := &l.watch
+	return w.parked > 0 || w.called || l.needsEngine() ||
+		l.send.withData.len() > 0 || l.send.withRecords.len() > 0 || len(l.send.awaitingEnds) > 0
+}
+
+// needsEngine reports whether the engine is to have the watch. Called with mu held.
+func (l *Link) needsEngine() bool { return l.stage != up || len(l.path.lost) > 0 }
+
+// polls reports whether calls may poll before they sleep.
 func (l *Link) polls() bool { return l.limits.Spin > 0 && l.cfg.BusyPoll >= 0 }
 
-// wait returns nil when a call is ready, or os.ErrDeadlineExceeded. It polls for a while,
-// unless another call does, and then parks.
+// wait returns nil when a call is ready, or os.ErrDeadlineExceeded.
 func (s *Stream) wait(which int, d *deadline.Deadline) error {
 	l := s.link
-	w := &s.calls[which]
-	w.waits.Add(1)
-	if l.polls() && s.busyPoll(which, d) {
-		return nil
-	}
-	for {
-		l.mu.Lock()
-		if !ready[which](s) {
-			if w.signal == nil {
-				w.signal = make(chan struct{}, 1)
-			}
-			w.parked = true // from here on wake wakes it, and the queue is watched for it
-			l.watch.parked++
-			if l.watch.armed {
-				l.pollAndSend()
-			}
-			l.watchNow()
-			if ready[which](s) {
-				s.unpark(w)
-			}
-		}
-		if !w.parked && len(w.signal) == 0 {
-			l.rewatch()
-			l.mu.Unlock()
-			return nil
-		}
-		l.mu.Unlock()
-		select {
-		case <-w.signal:
-		case <-d.Done():
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			s.unpark(w)
-			return os.ErrDeadlineExceeded
-		}
-	}
-}
-
-// unpark ends that a call is parked, and takes the signal if it has been sent. Called with
-// mu held.
-func (s *Stream) unpark(w *call) {
-	if !w.parked {
-		<-w.signal
-		return
-	}
-	w.parked = false
-	s.link.watch.parked--
-}
-
-// busyPoll polls until the call is ready, and returns true, or until polling has found
-// nothing for long enough. It wakes the calls of other streams that it makes ready.
-func (s *Stream) busyPoll(which int, d *deadline.Deadline) bool {
-	l := s.link
+	c := &s.calls[which]
+	c.waits.Add(1)
 	l.mu.Lock()
-	if l.watch.polling || !pollers.Begin() {
-		l.mu.Unlock()
-		return false
-	}
-	defer pollers.End()
-	l.watch.polling = true
-	most := l.pollBudget()
-	var until time.Time
-	if l.cfg.BusyPoll > 0 {
-		until = time.Now().Add(l.cfg.BusyPoll)
-	}
-	done := ready[which](s)
-	found := done
-	for polls, misses := 1, 0; !done && !d.Expired(); polls++ {
-		crowded := l.watch.crowd > crowded
-		l.mu.Unlock()
-		if polls%pollsPerYield == 0 {
-			runtime.Gosched()
-			if crowded {
-				yieldThread()
-			}
-		}
-		l.mu.Lock()
-		misses++
-		if l.tryPoll() {
-			misses, found = 0, true
-		}
-		done = ready[which](s)
-		if l.cfg.BusyPoll > 0 {
-			if polls%pollsPerClock == 0 && time.Now().After(until) {
-				break
-			}
-		} else if misses >= most {
-			break
+	defer l.mu.Unlock()
+	s.waitsAgain()
+	for !ready[which](s) {
+		switch {
+		case d.Expired():
+			return os.ErrDeadlineExceeded
+		case l.watch.holder == nil && !l.needsEngine():
+			s.lead(which, d)
+		default:
+			l.watchNow()
+			s.park(c, d)
 		}
 	}
-	l.watch.polling = false
-	l.pollResult(found)
-	if done {
-		s.served()
-		l.rewatch()
+	return nil
+}
+
+// waitsAgain notes that the program has done what a call of the stream was woken for. Called
+// with mu held.
+func (s *Stream) waitsAgain() {
+	if s.atWork {
+		s.atWork = false
+		s.link.watch.atWork--
 	}
+}
+
+// park waits until the call is ready, or d has passed. Called with mu held, which it releases
+// meanwhile.
+func (s *Stream) park(c *call, d *deadline.Deadline) {
+	l := s.link
+	if c.signal == nil {
+		c.signal = make(chan struct{}, 1)
+	}
+	c.parked = true
+	l.watch.parked++
 	l.mu.Unlock()
-	return done
-}
-
-// A link is crowded if more streams than this take turns. Its calls then wait longer for a
-// processor than for their peers: while one thread polls, those that would serve the
-// others wait, here and in the other process.
-const crowded = 8
-
-// served updates watch.crowd when a call of the stream has become ready. The number of
-// streams that take turns is how many calls of other streams become ready between two of
-// the same. Streams that only wait do not count. Called with mu held.
-func (s *Stream) served() {
-	w := &s.link.watch
-	turns := min(w.serves-s.servedAt, 8*crowded)
-	s.servedAt = w.serves
-	w.serves++
-	w.crowd += (float64(turns) - w.crowd) / 16
-}
-
-// pollBudget is how often the next wait polls before it parks: as often as the fabric
-// advises (fabric.Limits.Spin) where polling has found something lately, and hardly at all
-// where it has not. Each 16th wait polls for the full time, to see whether that has
-// changed. Called with mu held.
-func (l *Link) pollBudget() int {
-	l.watch.waits++
-	if l.watch.waits%16 == 0 {
-		return l.limits.Spin
+	select {
+	case <-c.signal:
+		l.mu.Lock()
+		return
+	case <-d.Done():
 	}
-	return l.watch.budget
-}
-
-// pollResult adapts the budget to how polling went. Called with mu held.
-func (l *Link) pollResult(found bool) {
-	if found {
-		l.watch.budget = l.limits.Spin
+	l.mu.Lock()
+	if !c.parked {
+		<-c.signal
 		return
 	}
-	l.watch.budget = max(l.watch.budget/2, l.limits.Spin/64, 1)
+	c.parked = false
+	l.watch.parked--
+}
+
+// lead has the watch until the call is ready, or d has passed, or the engine is to have it.
+// Called with mu held, which it releases meanwhile.
+func (s *Stream) lead(which int, d *deadline.Deadline) {
+	l := s.link
+	c := &s.calls[which]
+	l.watch.holder = c
+	for !l.satisfied(s, which, d) && !l.needsEngine() {
+		l.sleep(s, which, d)
+	}
+	l.leave()
+}
+
+// satisfied reports whether a call need not wait any more. Called with mu held.
+func (l *Link) satisfied(s *Stream, which int, d *deadline.Deadline) bool {
+	return s != nil && (ready[which](s) || d.Expired())
+}
+
+// maxPasses is how often a holder that has been woken looks for more before it sleeps again.
+// Without a bound a busy link would keep the scheduler from asking the network poller for
+// what the rest of the program waits for.
+const maxPasses = 8
+
+// sleep waits for the next completion, takes what has completed, and looks again as long as it
+// finds something. A call that has the watch says what it waits for; s is nil for the engine.
+// Called with mu held, which it releases meanwhile.
+func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
+	w := &l.watch
+	w.called = false
+	if l.poll(s, which, d) {
+		return
+	}
+	if l.stage < seeking {
+		if err := l.ep.Arm(); err != nil {
+			l.fail(lost(err))
+		}
+	}
+	l.pollAndSend() // what has completed before Arm gives no event
+	switch {
+	case w.called:
+		l.letOthersRun()
+		return
+	case l.satisfied(s, which, d) || s != nil && l.needsEngine():
+		return
+	}
+	ep, moves := l.ep, l.stats.Moves
+	w.in = ep
+	l.mu.Unlock()
+	var event error
+	if s == nil || !d.Notify(ep) {
+		event = ep.Wait()
+	}
+	l.mu.Lock()
+	w.in = nil
+	if moves != l.stats.Moves {
+		return
+	}
+	l.stats.Events++
+	l.changed(event)
+	for pass := 1; ; pass++ {
+		before := l.alive.activity
+		l.pollAndSend()
+		if l.alive.activity == before || pass == maxPasses || l.stage != up || l.satisfied(s, which, d) {
+			return
+		}
+		l.letOthersRun() // those that have been woken
+	}
+}
+
+// letOthersRun lets other goroutines run. Called with mu held, which it releases meanwhile.
+func (l *Link) letOthersRun() {
+	l.mu.Unlock()
+	runtime.Gosched()
+	l.mu.Lock()
 }

@@ -15,37 +15,6 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// A call polls, so the engine leaves the completion queue unarmed when it is
-// woken. The call polls long enough, sees what it waits for only when it looks
-// for the last time before parking, and returns: somebody has to watch the
-// queue from then on.
-func TestACallThatNeedNotParkAfterAllLeavesTheQueueWatched(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := connectLink(t, sim.New(sim.Link{}), testConfig, testConfig)
-		l := c.link
-		polls := func(does bool) {
-			l.mu.Lock()
-			l.watch.polling = does
-			l.mu.Unlock()
-		}
-
-		time.Sleep(2 * watchWithin) // or the timer that start sets would save the day
-		polls(true)
-		require.NoError(t, writeAll(s, []byte("x")))
-		synctest.Wait()
-		polls(false)
-		require.NoError(t, c.wait(readCall, deadline.New()))
-
-		time.Sleep(2 * watchWithin)
-		require.NoError(t, writeAll(s, []byte("y")))
-		synctest.Wait()
-		require.EqualValues(t, 2, c.Stats().BytesReceived)
-		require.NoError(t, c.Close(0))
-		require.NoError(t, s.Close(0))
-		time.Sleep(time.Minute)
-	})
-}
-
 // flooded is an endpoint whose completion queue is never empty: the peer sends
 // link credit that nobody has earned.
 type flooded struct {
@@ -71,9 +40,9 @@ func (e *flooded) Wake()                               { e.wakes++ }
 // and leaves the rest to the engine, which takes the lock anew.
 func TestALookAtAFloodHasAnEnd(t *testing.T) {
 	for name, look := range map[string]func(l *Link){
-		"a call's":     (*Link).pollAndSend,
-		"the engine's": func(l *Link) { l.mu.Unlock(); l.turn(0, nil); l.mu.Lock() },
-		"the timer's":  func(l *Link) { l.mu.Unlock(); l.watchTick(); l.mu.Lock() },
+		"a call's":      (*Link).pollAndSend,
+		"the watcher's": func(l *Link) { l.sleep(nil, engineCall, nil) },
+		"the timer's":   func(l *Link) { l.mu.Unlock(); l.watchTick(); l.mu.Lock() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &flooded{}
@@ -84,8 +53,7 @@ func TestALookAtAFloodHasAnEnd(t *testing.T) {
 			defer l.mu.Unlock()
 			look(l)
 			require.LessOrEqual(t, e.polls, 2*maxPolls)
-			l.rewatch()
-			require.NotZero(t, e.wakes, "somebody goes on with what was left")
+			require.Equal(t, &l.watch.engine, l.watch.holder, "somebody goes on with what was left")
 		})
 	}
 }
@@ -118,9 +86,9 @@ func TestWhatCompletedBeforeArmingIsTakenToTheEnd(t *testing.T) {
 	l.qp.posted = 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.watchNow()
+	l.sleep(nil, engineCall, nil) // returns without having slept, for no event will tell of the rest
 	require.NotZero(t, e.left)
-	require.NotZero(t, e.wakes, "no event will tell of the rest")
+	require.True(t, l.watch.called)
 }
 
 // quarrelsome fails the test if Disconnect is called within PostSend, which the

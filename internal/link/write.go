@@ -137,7 +137,7 @@ func (s *Stream) accepted(n int, later bool) int {
 	l := s.link
 	s.queue()
 	if later && !l.send.posting {
-		l.callEngine()
+		l.callWatcher()
 		return n
 	}
 	l.trySend()
