@@ -4,6 +4,7 @@
 
 GO       ?= go
 SOFTROCE := bin/softroce
+CARD     := bin/idealcard
 GOSRC    = $(shell $(GO) env GOROOT)/src
 
 # Packages whose tests use an RDMA device where there is one. Those of verbs by
@@ -17,7 +18,7 @@ RDMA_RACE := -skip 'OfAHundredConnections|/^shm$$' ./internal/integration
 VERBS := -skip '^TestABI' ./internal/fabric/verbs
 
 # Modules besides the root, whose heavy dependencies are theirs alone.
-MODULES := internal/perf tools/softroce tools/hwcounters cmd/ringnet metrics interop examples benchmarks
+MODULES := internal/perf tools/softroce tools/hwcounters tools/idealcard cmd/ringnet metrics interop examples benchmarks
 
 # Only a hang lasts 30 minutes, be the machine ever so busy.
 TEST = $(GO) test -timeout 30m
@@ -26,9 +27,12 @@ TEST = $(GO) test -timeout 30m
 # counted a message that found no receive posted.
 ON_RDMA  = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m --"
 COUNTING = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m -- '$(CURDIR)/bin/hwcounters'"
+# The same on the ideal card, which the launcher asks what it has counted.
+ON_CARD = -exec "'$(CURDIR)/$(CARD)' --"
+RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1 -p 1
 
-.PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-rdma test-matrix soak soak-hours soak-losses explore fuzz
+.PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-card test-rdma test-matrix soak soak-hours soak-losses explore fuzz
 .PHONY: bench bench-busy bench-rdma bench-proxy bench-links bench-json bench-compare clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -54,7 +58,7 @@ demo-nodes: $(SOFTROCE)
 			until $$client errors; do sleep 1; done; \
 			$$client net crypto; status=$$?; echo power off 0 >$$SOFTROCE_CONTROL; exit $$status'
 
-test: packages vet unit cross programs test-rdma
+test: packages vet unit cross programs test-card test-rdma
 
 # Debian packages that tests want: a C compiler for the race detector and the
 # verbs shim, one more for arm64, the official headers for the shim's ABI test,
@@ -125,6 +129,7 @@ cross:
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 	cd tools/softroce && CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
+	cd tools/idealcard && CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 	cd cmd/ringnet && CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 	cd cmd/ringnet && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 	cd metrics && CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
@@ -138,10 +143,30 @@ programs:
 	cd metrics && $(TEST) -race -count=1 ./...
 	cd tools/softroce && $(TEST) -race -count=1 ./...
 	cd tools/hwcounters && $(TEST) -race -count=1 ./...
+	cd tools/idealcard && $(TEST) -count=1 ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -race -count=1 ./...
 	cd examples && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -count=1 ./...
 	cd internal/perf && $(TEST) -race -count=1 ./...
 	cd benchmarks && $(TEST) -count=1 ./...
+
+# The suites on a card of ideal speed, emulated in this host's own memory, for what an emulated
+# machine is too slow to show. What it cannot run is left out by name: see CARD_LACKS.
+#
+# It has no datagrams (Packet, Datagram, Group), no netlink and no counters of what a process
+# holds (TestConnectionsLeaveNothingBehind, and of metrics TestDevicesOverRDMA and
+# TestListPortsHasTheCountersOfSysfs), no limit of locked memory (TestTooLittleLockedMemory), no
+# privileges of ports (TestPrivilegedPort), no port or device that goes
+# (TestPortDownAndDeviceRemoved), and all addresses of this host are its own, so none has no device
+# (TestDialToAnInterfaceWithoutRDMA) or does not answer (TestDialToASilentAddress...). It carries
+# nothing between processes: that is internal/integration, cmd/ringnet, and the examples.
+CARD_LACKS = Packet|Datagram|Group|^TestConnectionsLeaveNothingBehind|^TestDevicesOverRDMA|^TestListPortsHasTheCountersOfSysfs|^TestTooLittleLockedMemory|^TestPrivilegedPort|^TestPortDownAndDeviceRemoved|^TestDialToAnInterfaceWithoutRDMA|^TestDialToASilentAddress
+test-card: $(CARD)
+	$(TEST_RDMA) $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
+	$(TEST_RDMA) $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
+	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
+	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
+	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
+	cd metrics && $(TEST_RDMA) $(ON_CARD) -skip '$(CARD_LACKS)' ./...
 
 # The suites once more on a real kernel's RDMA stack, as they are and under the
 # race detector, and between two machines on one cable.
@@ -269,6 +294,9 @@ bin/benchmarks: FORCE
 # What go build makes is rebuilt if go build says so.
 .PHONY: FORCE
 FORCE:
+
+$(CARD): $(wildcard tools/idealcard/* tools/idealcard/card/*)
+	cd tools/idealcard && $(GO) build -o ../../$@ .
 
 $(SOFTROCE): $(wildcard tools/softroce/*)
 	cd tools/softroce && $(GO) build -o ../../$@ .

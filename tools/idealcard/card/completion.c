@@ -1,0 +1,236 @@
+// Completion queues: a ring for receives and one for sends, each in the order of time.
+
+#include "card.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static struct completion_queue *queues; // under control
+
+// make_ring leaves the pages to the kernel until they are used.
+static bool make_ring(struct ring *r, uint64_t depth)
+{
+	uint64_t n = 2;
+	while (n < depth)
+		n *= 2;
+	r->mask = n - 1;
+	r->entries = mmap(NULL, n * sizeof *r->entries, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return r->entries != MAP_FAILED;
+}
+
+static void free_ring(struct ring *r) { munmap(r->entries, (r->mask + 1) * sizeof *r->entries); }
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel, int vector)
+{
+	if (cqe < 1 || cqe > MAX_CQE || vector < 0 || vector >= VECTORS) {
+		errno = EINVAL;
+		return NULL;
+	}
+	struct completion_queue *q = aligned_alloc(64, sizeof *q);
+	memset(q, 0, sizeof *q);
+	q->ibv = (struct ibv_cq){.context = ctx, .channel = channel, .cq_context = cq_context, .cqe = cqe};
+	q->channel = (struct channel *)channel;
+	q->depth = cqe;
+	if (!make_ring(&q->rings[RECEIVES], cqe) || !make_ring(&q->rings[SENDS], cqe))
+		abort();
+	pthread_mutex_lock(&control);
+	if (channel)
+		channel->refcnt++;
+	q->next = queues;
+	queues = q;
+	pthread_mutex_unlock(&control);
+	return &q->ibv;
+}
+
+// release takes a queue that no queue pair uses from the list.
+static int release(struct completion_queue *q)
+{
+	for (struct queue_pair *p = queue_pairs; p; p = p->next)
+		if (p->ibv.send_cq == &q->ibv || p->ibv.recv_cq == &q->ibv)
+			return EBUSY;
+	struct completion_queue **at = &queues;
+	while (*at != q)
+		at = &(*at)->next;
+	*at = q->next;
+	if (q->channel)
+		q->channel->ibv.refcnt--;
+	return 0;
+}
+
+int ibv_destroy_cq(struct ibv_cq *ibv)
+{
+	struct completion_queue *q = (struct completion_queue *)ibv;
+	pthread_mutex_lock(&control);
+	int rc = release(q);
+	pthread_mutex_unlock(&control);
+	if (rc)
+		return rc;
+	while (atomic_load(&q->signalers))
+		sched_yield();
+	if (q->channel)
+		forget_events(q);
+	free_ring(&q->rings[RECEIVES]);
+	free_ring(&q->rings[SENDS]);
+	free(q);
+	return 0;
+}
+
+// signal_event makes the event that an armed queue owes, once the locks have been released.
+static __attribute__((noinline)) void signal_event(struct completion_queue *q, uint64_t at, struct after *after)
+{
+	if (!q->channel || !atomic_exchange(&q->armed, false))
+		return;
+	if (after->count == sizeof after->events / sizeof *after->events) {
+		add_event(q, at);
+		return;
+	}
+	atomic_fetch_add(&q->signalers, 1);
+	after->events[after->count++] = (struct event){q, at};
+}
+
+static bool full(struct completion_queue *q, struct ring *r)
+{
+	if (likely(r->head - r->tail_seen < q->depth))
+		return false;
+	r->tail_seen = atomic_load_explicit(&r->tail, memory_order_acquire);
+	return r->head - r->tail_seen >= q->depth;
+}
+
+// complete adds a completion. Where there is no room it is lost, and counted.
+void complete(struct ibv_cq *ibv, int ring, const struct completion *what, struct after *after)
+{
+	struct completion_queue *q = (struct completion_queue *)ibv;
+	struct ring *r = &q->rings[ring];
+	spin_lock(&r->lock);
+	if (unlikely(full(q, r))) {
+		spin_unlock(&r->lock);
+		count("cq_overruns");
+		return;
+	}
+	struct completion *e = &r->entries[r->head & r->mask];
+	e->wr_id = what->wr_id;
+	e->at = what->at;
+	e->qp = what->qp;
+	e->position = what->position;
+	e->byte_len = what->byte_len;
+	e->imm_data = what->imm_data;
+	e->qp_num = what->qp->ibv.qp_num;
+	e->src_qp = what->src_qp;
+	e->status = what->status;
+	e->opcode = what->opcode;
+	e->flags = what->flags;
+	r->head++;
+	atomic_exchange(&e->sequence, r->head); // also the barrier before armed is read
+	spin_unlock(&r->lock);
+	if (unlikely(atomic_load_explicit(&q->armed, memory_order_relaxed)))
+		signal_event(q, what->at, after);
+}
+
+// first is the oldest completion of a ring, if it is visible by now.
+static inline struct completion *first(struct ring *r, uint64_t now)
+{
+	uint64_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+	struct completion *e = &r->entries[tail & r->mask];
+	return atomic_load_explicit(&e->sequence, memory_order_acquire) == tail + 1 && e->at <= now ? e : NULL;
+}
+
+// report fills what verbs define: of a failed request that is little, so the rest is garbage.
+static inline void report(const struct completion *e, struct ibv_wc *wc)
+{
+	*wc = (struct ibv_wc){.wr_id = e->wr_id, .status = e->status, .qp_num = e->qp_num};
+	if (likely(e->status == IBV_WC_SUCCESS)) {
+		wc->opcode = e->opcode;
+		wc->byte_len = e->byte_len;
+		wc->imm_data = e->imm_data;
+		wc->src_qp = e->src_qp;
+		wc->wc_flags = e->flags;
+		return;
+	}
+	wc->vendor_err = 0x1d;
+	wc->opcode = 0x5555;
+	wc->byte_len = wc->imm_data = wc->src_qp = wc->wc_flags = 0x55555555;
+}
+
+int poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
+{
+	struct completion_queue *q = (struct completion_queue *)ibv;
+	struct ring *receives = &q->rings[RECEIVES], *sends = &q->rings[SENDS];
+	uint64_t now = latency ? ticks() : UINT64_MAX;
+	if (!first(receives, now) && !first(sends, now))
+		return 0;
+	int got = 0;
+	spin_lock(&q->poll_lock);
+	while (got < n) {
+		struct completion *r = first(receives, now), *s = first(sends, now);
+		if (!r && !s)
+			break;
+		bool is_send = s && (!r || s->at <= r->at); // so receives do not keep sends waiting
+		struct completion *e = is_send ? s : r;
+		struct ring *from = is_send ? sends : receives;
+		if (likely(e->qp != NULL)) {
+			report(e, &wc[got++]);
+			if (is_send)
+				atomic_store_explicit(&e->qp->send_tail, e->position + 1, memory_order_release);
+		}
+		uint64_t tail = atomic_load_explicit(&from->tail, memory_order_relaxed);
+		atomic_store_explicit(&from->tail, tail + 1, memory_order_release);
+	}
+	spin_unlock(&q->poll_lock);
+	return got;
+}
+
+// next_visible finds when the first completion that is not visible yet will be.
+static bool next_visible(struct completion_queue *q, uint64_t *at)
+{
+	bool found = false;
+	uint64_t now = ticks();
+	for (int i = 0; i < 2; i++) {
+		struct ring *r = &q->rings[i];
+		for (uint64_t n = atomic_load(&r->tail);; n++) {
+			struct completion *e = &r->entries[n & r->mask];
+			if (atomic_load(&e->sequence) != n + 1)
+				break;
+			if (e->at <= now)
+				continue;
+			if (!found || e->at < *at)
+				*at = e->at;
+			found = true;
+			break;
+		}
+	}
+	return found;
+}
+
+int req_notify_cq(struct ibv_cq *ibv, int solicited_only)
+{
+	(void)solicited_only;
+	struct completion_queue *q = (struct completion_queue *)ibv;
+	atomic_exchange(&q->armed, true);
+	if (!latency || !q->channel)
+		return 0;
+	uint64_t at = 0;
+	spin_lock(&q->poll_lock);
+	bool due = next_visible(q, &at) && atomic_exchange(&q->armed, false);
+	spin_unlock(&q->poll_lock);
+	if (due)
+		add_event(q, at);
+	return 0;
+}
+
+void forget_completions(struct ibv_cq *ibv, struct queue_pair *q)
+{
+	struct completion_queue *cq = (struct completion_queue *)ibv;
+	spin_lock(&cq->poll_lock);
+	for (int i = 0; i < 2; i++) {
+		struct ring *r = &cq->rings[i];
+		spin_lock(&r->lock);
+		for (uint64_t n = atomic_load(&r->tail); n != r->head; n++)
+			if (r->entries[n & r->mask].qp == q)
+				r->entries[n & r->mask].qp = NULL;
+		spin_unlock(&r->lock);
+	}
+	spin_unlock(&cq->poll_lock);
+}
