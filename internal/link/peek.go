@@ -36,7 +36,7 @@ func (s *Stream) peek(n int, wait bool) ([]byte, error) {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
 	if s.inbox.Len() < n {
-		s.link.look()
+		s.link.tryPoll()
 	}
 	p, err := s.piece(n)
 	if len(p) > 0 {

@@ -78,7 +78,7 @@ func (s *Stream) take(p []byte) (int, error) {
 // there will be none. Called with mu held, which it may release to send.
 func (s *Stream) arrived(n int) (first, second []byte, err error) {
 	if s.inbox.Len() == 0 {
-		s.link.look()
+		s.link.tryPoll()
 	}
 	if err := s.readError(); err != nil {
 		return nil, nil, err

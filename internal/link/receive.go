@@ -29,14 +29,6 @@ func (l *Link) pollAndSend() {
 	l.settle()
 }
 
-// look takes what has completed, unless somebody has the watch. Called with mu held, which it
-// may release to send.
-func (l *Link) look() {
-	if l.watch.holder == nil {
-		l.tryPoll()
-	}
-}
-
 // tryPoll takes what has completed, and sends what may be sent then. It returns whether
 // anything had completed; if not, it sends nothing. Called with mu held, which it may
 // release to send.
