@@ -30,7 +30,7 @@ func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 	if l.cfg.BusyPoll > 0 {
 		until = time.Now().Add(l.cfg.BusyPoll)
 	}
-	crowded := 0
+	passes := 0
 	for polls := 1; ; polls++ {
 		l.mu.Unlock()
 		if polls%pollsPerYield == 0 {
@@ -59,8 +59,8 @@ func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 		case polls >= l.limits.Spin:
 			spin.missed()
 			return false
-		case l.watch.atWork >= runtime.GOMAXPROCS(0):
-			if crowded++; crowded == maxPasses {
+		case l.watch.atWork > 0: // they may want this processor
+			if passes++; passes == maxPasses {
 				return false
 			}
 			l.letOthersRun()
