@@ -33,7 +33,7 @@ RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1 -p 1
 
 .PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-card test-rdma test-matrix soak soak-hours soak-losses explore fuzz
-.PHONY: bench bench-busy bench-rdma bench-proxy bench-links bench-json bench-compare clean
+.PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json bench-compare clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -258,6 +258,12 @@ bench-busy: bin/benchmarks
 	bin/benchmarks -busy 0,2,8 -slice 250ms -markdown -out bin/results-busy $(BENCH)
 	bin/benchmarks -one-process -slice 250ms -markdown -out bin/results-one-process $(BENCH)
 
+# ringnet beside a program in C, on a card of ideal speed, and beside TCP, in four minutes: tables in
+# Markdown, and results.json and charts in bin/results-card. It wants two processors that do nothing
+# else: each end polls one.
+bench-card: bin/bench-card $(CARD)
+	bin/bench-card -out bin/results-card $(BENCH)
+
 # Two proxies with shm between them, beside two of socat's with TCP, and beside
 # none: docs/command.md.
 bench-proxy:
@@ -290,6 +296,9 @@ bin/hwcounters: $(wildcard tools/hwcounters/*)
 
 bin/benchmarks: FORCE
 	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../bin/ .
+
+bin/bench-card: FORCE
+	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../$@ ./card
 
 # What go build makes is rebuilt if go build says so.
 .PHONY: FORCE
