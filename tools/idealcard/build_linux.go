@@ -17,7 +17,7 @@ import (
 var sources embed.FS
 
 var (
-	cflags  = []string{"-O2", "-flto", "-Wall", "-Wextra", "-fPIC", "-pthread"}
+	cflags  = []string{"-O3", "-flto", "-Wall", "-Wextra", "-fPIC", "-pthread"}
 	library = append(cflags, "-shared", "-Wl,-Bsymbolic")
 )
 

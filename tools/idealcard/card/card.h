@@ -61,22 +61,26 @@ struct channel {
 	int count, capacity;
 };
 
-// A completion has a cache line to itself, as that of a card.
 struct completion {
-	_Atomic uint64_t sequence; // its position in the ring, from 1 on, once it is there
 	uint64_t wr_id;
 	uint64_t at;		// when it becomes visible
 	struct queue_pair *qp;	// NULL: the queue pair is gone
 	uint32_t position;	// of the request in the send queue
 	uint32_t byte_len, imm_data, qp_num, src_qp;
 	uint8_t status, opcode, flags;
+};
+
+// An entry of a ring is a cache line, as that of a card.
+struct entry {
+	_Atomic uint64_t sequence; // its position in the ring, from 1 on, once it is there
+	struct completion completion;
 } OWN_LINE;
 
 struct ring {
 	spinlock lock OWN_LINE;
 	uint64_t head, tail_seen;
 	_Atomic uint64_t tail OWN_LINE; // written by the poller
-	struct completion *entries;
+	struct entry *entries;
 	uint64_t mask;
 };
 

@@ -110,18 +110,9 @@ void complete(struct ibv_cq *ibv, int ring, const struct completion *what, struc
 		count("cq_overruns");
 		return;
 	}
-	struct completion *e = &r->entries[r->head & r->mask];
-	e->wr_id = what->wr_id;
-	e->at = what->at;
-	e->qp = what->qp;
-	e->position = what->position;
-	e->byte_len = what->byte_len;
-	e->imm_data = what->imm_data;
-	e->qp_num = what->qp->ibv.qp_num;
-	e->src_qp = what->src_qp;
-	e->status = what->status;
-	e->opcode = what->opcode;
-	e->flags = what->flags;
+	struct entry *e = &r->entries[r->head & r->mask];
+	e->completion = *what;
+	e->completion.qp_num = what->qp->ibv.qp_num;
 	r->head++;
 	atomic_exchange(&e->sequence, r->head); // also the barrier before armed is read
 	spin_unlock(&r->lock);
@@ -133,8 +124,10 @@ void complete(struct ibv_cq *ibv, int ring, const struct completion *what, struc
 static inline struct completion *first(struct ring *r, uint64_t now)
 {
 	uint64_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
-	struct completion *e = &r->entries[tail & r->mask];
-	return atomic_load_explicit(&e->sequence, memory_order_acquire) == tail + 1 && e->at <= now ? e : NULL;
+	struct entry *e = &r->entries[tail & r->mask];
+	if (atomic_load_explicit(&e->sequence, memory_order_acquire) != tail + 1 || e->completion.at > now)
+		return NULL;
+	return &e->completion;
 }
 
 // report fills what verbs define: of a failed request that is little, so the rest is garbage.
@@ -190,13 +183,13 @@ static bool next_visible(struct completion_queue *q, uint64_t *at)
 	for (int i = 0; i < 2; i++) {
 		struct ring *r = &q->rings[i];
 		for (uint64_t n = atomic_load(&r->tail);; n++) {
-			struct completion *e = &r->entries[n & r->mask];
+			struct entry *e = &r->entries[n & r->mask];
 			if (atomic_load(&e->sequence) != n + 1)
 				break;
-			if (e->at <= now)
+			if (e->completion.at <= now)
 				continue;
-			if (!found || e->at < *at)
-				*at = e->at;
+			if (!found || e->completion.at < *at)
+				*at = e->completion.at;
 			found = true;
 			break;
 		}
@@ -228,8 +221,8 @@ void forget_completions(struct ibv_cq *ibv, struct queue_pair *q)
 		struct ring *r = &cq->rings[i];
 		spin_lock(&r->lock);
 		for (uint64_t n = atomic_load(&r->tail); n != r->head; n++)
-			if (r->entries[n & r->mask].qp == q)
-				r->entries[n & r->mask].qp = NULL;
+			if (r->entries[n & r->mask].completion.qp == q)
+				r->entries[n & r->mask].completion.qp = NULL;
 		spin_unlock(&r->lock);
 	}
 	spin_unlock(&cq->poll_lock);
