@@ -33,6 +33,24 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 	})
 }
 
+// The end that a stream has sent is followed by another, RESET, for which Close waits as it would
+// have for the first: until the peer's device has it, whether the peer's process answers or not.
+func TestCloseNoticesThatAResetBehindFINHasArrived(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		require.NoError(t, writeAll(s, []byte("unread")))
+		peers := endpointOf(s.link)
+		peers.HoldReceives(true)
+		require.NoError(t, c.CloseWrite())
+		time.Sleep(time.Second)
+		began := time.Now()
+		require.NoError(t, c.Close(time.Minute))
+		require.Less(t, time.Since(began), time.Second)
+		peers.HoldReceives(false)
+		require.NoError(t, s.Close(time.Second))
+	})
+}
+
 // Either side ends a link that has carried no stream for as long as it allows.
 func TestBothSidesEndAnIdleLink(t *testing.T) {
 	for _, side := range []string{"dialer", "listener"} {

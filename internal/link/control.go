@@ -62,7 +62,7 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 		case credit.FinRecord, credit.ResetRecord:
 			r.Position = value
 			r.Late = due == credit.ResetRecord && s.use == disowned && !s.closing.unread
-			if s.end == 0 {
+			if s.end == 0 || q.slots.Completed(s.end) { // else it is among them
 				q.awaitingEnds = append(q.awaitingEnds, s)
 			}
 			s.end = after
