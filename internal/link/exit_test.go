@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -55,7 +56,7 @@ func TestTheEndOfAProcessDoesNotTellWhetherBytesAreMissing(t *testing.T) {
 	var whole *witness
 	for _, c := range []struct {
 		name string
-		held bool // the device has not told yet that the first message has arrived
+		held bool // the device has not told yet that the first messages have arrived
 		more func(t *testing.T, s *Stream)
 	}{
 		{"nothing is missing", false, func(*testing.T, *Stream) {}},
@@ -72,12 +73,15 @@ func TestTheEndOfAProcessDoesNotTellWhetherBytesAreMissing(t *testing.T) {
 				reader, s, _ := connectLink(t, w, testConfig, testConfig)
 				ep := s.link.ep.(*sim.Endpoint)
 				ep.HoldSends(c.held)
-				require.NoError(t, writeAll(s, []byte("all")))
+				all := strings.Repeat("-", 1+few) // the first message is signaled, and the last
+				for i := range all {
+					require.NoError(t, writeAll(s, []byte(all[i:i+1])))
+				}
 				time.Sleep(time.Second)
 				c.more(t, s)
 				ep.Kill()
 				got, err := readAll(reader)
-				require.Equal(t, "all", string(got))
+				require.Equal(t, all, string(got))
 				require.ErrorIs(t, err, syscall.ECONNRESET)
 				if whole == nil {
 					whole = w

@@ -99,10 +99,12 @@ func (l *Link) fail(cause error) {
 	if l.stage == up {
 		l.path.search = search{lostAt: time.Now()}
 	}
+	next := ending
 	if passing && !l.stage.final() {
-		l.enter(draining)
-	} else {
-		l.enter(ending)
+		next = draining
+	}
+	if next != l.stage { // it may have failed before, for a reason that was none
+		l.enter(next)
 	}
 	l.moveToError()
 	l.limitDrain()

@@ -176,7 +176,9 @@ func (l *Link) sendAgain(x *keyExchange) {
 		l.leaving.after = again(l.leaving.after)
 	}
 	for s := range l.everyStream() {
-		s.lastSignaledData = again(s.lastSignaledData)
+		for i, after := range s.signaled {
+			s.signaled[i] = again(after)
+		}
 		if s.end > 0 {
 			s.end = again(s.end)
 		}

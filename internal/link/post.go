@@ -27,8 +27,9 @@ func (l *Link) push(signaled bool) *fabric.WorkRequest {
 // held.
 func (l *Link) post() (released bool) {
 	q := &l.send
-	timed := q.posts.timed < timedPosts
-	if !timed && q.batchBytes <= copyLocked && !q.posts.slow() {
+	little := q.batchBytes <= copyLocked
+	timed := little && q.posts.toTime()
+	if !timed && little && !q.posts.slow() {
 		l.submitted(l.ep.PostSend(q.batch))
 		return false
 	}
@@ -46,8 +47,7 @@ func (l *Link) post() (released bool) {
 	l.mu.Lock()
 	q.posting = false
 	if timed {
-		q.posts.timed++
-		q.posts.best = min(q.posts.best, took)
+		q.posts.note(took)
 	}
 	l.submitted(err)
 	return true

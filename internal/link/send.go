@@ -26,23 +26,19 @@ const controlBatch = 4
 // streams', to the engine.
 const maxRounds = 4
 
-// burst is how many messages of a stream leave one by one, unless something
-// arrives meanwhile. What is written after them goes together with what follows
-// until they have completed.
+// burst is how many messages a stream sends in a row, without an answer, before it counts as
+// one that sends bulk.
 const burst = 3
+
+// few is of how many messages of a stream one is signaled. A stream may have twice as many under
+// way before a little data waits for more.
+const few = 4
 
 // chunkLen is how many bytes are worth a work request of their own, and
 // messageLen how many one may carry.
 func (s *Stream) chunkLen() int { return min(worthwhile, s.messageLen()) }
 func (s *Stream) messageLen() int {
 	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
-}
-
-// leavesToEngine reports whether a Write leaves the next bytes for the engine to send. Called
-// with mu held.
-func (s *Stream) leavesToEngine() bool {
-	l := s.link
-	return s.sentSinceReceive >= burst && l.send.posts.slow() && !l.sharesMemory()
 }
 
 // sharesMemory reports whether a post itself puts the bytes where the peer reads
@@ -66,7 +62,7 @@ func (s *Stream) sendNow(g gather) bool {
 	q := &l.send
 	if !l.maySendNew() || s.ledger.Pending() > 0 || l.watch.called ||
 		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
-		!q.slots.Completed(s.lastSignaledData) || g.n <= copyLocked && s.gathers() {
+		g.n <= copyLocked && s.gathers() {
 		return false
 	}
 	s.ledger.Accept(g.n)
@@ -123,12 +119,12 @@ func (s *Stream) queue() {
 }
 
 // gathers reports whether a little data of the stream waits for more, because something is
-// under way that will have it looked at again: the completion of data that the stream has
-// sent before; or, for a stream that sends without an answer, the link credit that it alone
+// under way that will have it looked at again: the completion of one of its messages, with a few
+// more behind it; or, for a stream that sends without an answer, the link credit that it alone
 // makes due, since a completion does not tell whether the peer keeps up. Called with mu held.
 func (s *Stream) gathers() bool {
 	l := s.link
-	return !l.send.slots.Completed(s.lastSignaledData) ||
+	return !l.send.slots.Completed(s.signaled[0]) ||
 		!s.conversing() && s.acked == l.ledger.Acknowledged().Data && l.ledger.CreditComing(s.sentSinceAck)
 }
 
@@ -140,9 +136,7 @@ func (s *Stream) isBulk(n int) bool { return !s.conversing() && n > copyLocked }
 
 // pushStreams adds data messages, one of each stream in turn, whether the next to run out
 // are places in the batch, slots, or the peer's receives. Bulk loses its turn while as much
-// of it is under way as may be. Smart batching: so does a little while data of its stream is
-// under way whose completion will bring us here again, and goes with what has been written
-// by then. Called with mu held.
+// of it is under way as may be, and a little data while the link gathers it. Called with mu held.
 func (l *Link) pushStreams() {
 	q := &l.send
 	for waiting := 0; waiting < q.withData.len() && len(q.batch) < maxBatch-controlBatch; {
@@ -198,13 +192,13 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	}
 	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
 	// Signal before anything could wait: for a slot, for staging memory or a buffer, be it
-	// one whose own bytes have been sent and that is held by chunks before it,
-	// or, after a burst, for the end of what is under way.
+	// one whose own bytes have been sent and that is held by chunks before it, or for the end of
+	// the few messages that a stream may have under way.
 	signaled := s.ledger.Pending() > 0 || q.staging.lent > 0 || s.ledger.Closing() || q.stagingLine.len() > 0 ||
-		q.slots.Unsignaled()+1 >= burst && s.sentSinceReceive > 0 ||
-		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
+		s.sentSinceReceive > 0 && s.sentSinceSignal+1 >= few || q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
 		q.unsignaledBytes >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed
 	s.sentSinceReceive++
+	s.sentSinceSignal++
 	if acked := l.ledger.Acknowledged().Data; s.acked != acked {
 		s.acked, s.sentSinceAck = acked, 0
 	}
@@ -222,7 +216,8 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 		l.write(wr, nil)
 	}
 	if signaled {
-		s.lastSignaledData = wr.ID + 1
+		s.signaled = [2]uint64{s.signaled[1], wr.ID + 1}
+		s.sentSinceSignal = 0
 		q.bulk.signaled(wr.ID+1, timed)
 	}
 	q.batchBytes += g.n

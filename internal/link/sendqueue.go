@@ -1,7 +1,6 @@
 package link
 
 import (
-	"math"
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
@@ -78,28 +77,34 @@ func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
 			credits: controlSends{buffers: buffers[credit.RecordWindow*wire.MessageSize:], after: make([]uint64, 1)},
 			probes:  controlSends{after: make([]uint64, 1)},
 		},
-		posts: postTimes{best: math.MaxInt64},
-		bulk:  bulk{limit: size, most: size},
+		bulk: bulk{limit: size, most: size},
 	}
 }
 
-// A device is slow if a post of a little takes longer than to wake the engine: soft-RoCE
-// does all the work of a transfer within the post. If the engine posts, the application
-// writes more meanwhile. On a fabric that takes everything inline the post is slow because
-// it copies, which saves the copy to the staging memory before it.
-const (
-	slowPost   = 5 * time.Microsecond
-	timedPosts = 8
-)
-
-// postTimes is how long a post takes, at best of the first timedPosts that let go of mu.
+// postTimes is how long posts of a little take.
 type postTimes struct {
-	timed int
-	best  time.Duration
+	posts uint             // made
+	took  [2]time.Duration // the last two that were timed
 }
 
+// A device is slow if a post takes longer than it takes others to wait for mu meanwhile: soft-RoCE
+// does all the work of a transfer within the post. Two posts in a row of so many are timed, for one
+// may be long because something else has the processor.
+const (
+	slowPost   = 5 * time.Microsecond
+	timedOneIn = 64
+)
+
+// toTime reports whether to time the next post of a little.
+func (p *postTimes) toTime() bool {
+	p.posts++
+	return (p.posts-1)%timedOneIn < 2
+}
+
+func (p *postTimes) note(took time.Duration) { p.took = [2]time.Duration{p.took[1], took} }
+
 // slow reports whether the device is.
-func (p *postTimes) slow() bool { return p.timed == timedPosts && p.best > slowPost }
+func (p *postTimes) slow() bool { return min(p.took[0], p.took[1]) > slowPost }
 
 // stuck reports whether a Write waits for staging memory, and nothing under way will free any,
 // because none of it is signaled. A chunk is free when the last message with its bytes has

@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"math"
 	"os"
 	"slices"
 	"testing"
@@ -37,7 +36,7 @@ func TestStagingMemoryThatIsNotUsedAfterAllIsForThoseWhoWait(t *testing.T) {
 		require.Empty(t, written)
 
 		l.mu.Lock()
-		accepted, err := copying.staged(number, n, false)
+		accepted, err := copying.staged(number, n)
 		l.mu.Unlock()
 		require.Error(t, err)
 		require.Zero(t, accepted)
@@ -223,15 +222,19 @@ func TestStagingMemoryThatNothingUnderWayWouldFreeIsFreed(t *testing.T) {
 		"the first chunk is sent last": func(t *testing.T, first, second *Stream) {
 			l := first.link
 			l.mu.Lock()
-			first.lastSignaledData, first.sentSinceReceive = math.MaxUint64, burst // it gathers
+			l.send.posting, first.sentSinceReceive = true, burst
 			l.mu.Unlock()
 			fill(t, first, 1<<10, 64)
+			l.mu.Lock()
+			l.send.posting = false
+			waiting := l.send.withData.pop() // or it would be sent with second's
+			l.mu.Unlock()
 			fill(t, second, 14<<10, 1<<10)
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.probe() // all of second's is freed with it, but for its place
 			l.pollAndSend()
-			first.lastSignaledData = 0
+			l.send.withData.push(waiting)
 			l.trySend()
 		},
 	} {

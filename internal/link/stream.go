@@ -58,14 +58,12 @@ type outbox struct {
 	inRecordLine bool        // in link.send.withRecords
 	line         placeInLine // in link.send.stagingLine
 
-	// lastSignaledData is how many work requests have to complete before a little
-	// data is sent: all up to the last signaled one with data of the stream.
-	lastSignaledData uint64
+	// signaled is how many work requests have to complete before the last signaled message of
+	// the stream but one has, and the last.
+	signaled [2]uint64
 
-	// sentSinceReceive is how many messages have left since one arrived. With none
-	// the send queue is most likely idle. A hint; slots are freed by their
-	// completions alone.
-	sentSinceReceive int
+	sentSinceSignal  int // messages that have left since the last signaled one
+	sentSinceReceive int // since one arrived
 
 	// sentSinceAck is how many messages have left since the peer had acknowledged
 	// acked of the link's.

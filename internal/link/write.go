@@ -70,13 +70,12 @@ func (s *Stream) accept(g gather) (int, error) {
 		l.wakeStagingLine() // this Write may have been woken instead of one in the line
 		return 0, err
 	}
-	later := s.leavesToEngine()
 	if g.buffer != nil {
 		s.pending.add(&l.send.staging, l.send.staging.lend(g.buffer, g.from, n))
 		s.ledger.Accept(n)
-		return s.accepted(n, later), nil
+		return s.accepted(n), nil
 	}
-	if n <= l.limits.Inline && !later && s.sendNow(g.head(n)) {
+	if n <= l.limits.Inline && s.sendNow(g.head(n)) {
 		l.wakeStagingLine()
 		return n, nil
 	}
@@ -87,20 +86,20 @@ func (s *Stream) accept(g gather) (int, error) {
 	if n <= copyLocked {
 		s.pending.append(&l.send.staging, g.head(n))
 		s.ledger.Accept(n)
-		return s.accepted(n, later), nil
+		return s.accepted(n), nil
 	}
 	number, first, second := l.send.staging.take(n)
 	l.mu.Unlock()
 	g.head(n).copyTo(first, second)
 	l.mu.Lock()
-	return s.staged(number, n, later)
+	return s.staged(number, n)
 }
 
 // room is how many of n bytes the peer has room for, one message at most, or why there
 // will be none. Called with mu held, which it may release to send.
 func (s *Stream) room(n int) (int, error) {
-	if !s.link.send.slots.Completed(s.lastSignaledData) {
-		s.link.tryPoll() // they may have completed by now
+	if s.gathers() {
+		s.link.tryPoll() // some of what is under way may have completed by now
 	}
 	if err := s.writeError(); err != nil {
 		return 0, err
@@ -115,7 +114,7 @@ func (s *Stream) room(n int) (int, error) {
 // staged accepts the n bytes that have been copied to a chunk of the staging
 // memory, and returns n, unless writing has become an error meanwhile. Called
 // with mu held, which it may release to send.
-func (s *Stream) staged(number uint64, n int, later bool) (int, error) {
+func (s *Stream) staged(number uint64, n int) (int, error) {
 	l := s.link
 	c := l.send.staging.chunk(number)
 	c.copying = false
@@ -128,18 +127,13 @@ func (s *Stream) staged(number uint64, n int, later bool) (int, error) {
 	}
 	s.pending.add(&l.send.staging, number)
 	s.ledger.Accept(n)
-	return s.accepted(n, later), nil
+	return s.accepted(n), nil
 }
 
-// accepted queues n bytes in registered memory and sends them, or leaves that to the
-// engine. It returns n. Called with mu held, which it may release to send.
-func (s *Stream) accepted(n int, later bool) int {
+// accepted queues n bytes in registered memory and sends what may be sent. It returns n. Called with mu held, which it may release to send.
+func (s *Stream) accepted(n int) int {
 	l := s.link
 	s.queue()
-	if later && !l.send.posting {
-		l.callWatcher()
-		return n
-	}
 	l.trySend()
 	if s.ledger.Pending() > 0 && !l.send.posting {
 		l.watchNow() // the rest goes when a completion is noticed
