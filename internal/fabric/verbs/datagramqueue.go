@@ -125,7 +125,7 @@ func (q *datagramQueue) open(recvs int) error {
 	if rc := C.rn_qp_datagrams(e.id, e.qp, C.uint32_t(q.key)); rc != 0 {
 		return e.device.deviceError("ibv_modify_qp to RTS", rc)
 	}
-	if rc := C.rn_post_recv(e.queue, C.int(recvs)); rc != 0 {
+	if rc := C.rn_post_recv(handle(e.queue), C.int(recvs)); rc != 0 {
 		return e.device.deviceError("ibv_post_recv", rc)
 	}
 	if q.member != nil {

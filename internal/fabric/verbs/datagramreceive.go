@@ -78,11 +78,11 @@ func (q *datagramQueue) receive(ds []fabric.Datagram) (n int) {
 // false if nothing has arrived. Called with receiving held.
 func (q *datagramQueue) poll() bool {
 	e := q.e
-	if q.taken > 0 && C.rn_post_recv(e.queue, C.int(q.taken)) != 0 {
+	if q.taken > 0 && C.rn_post_recv(handle(e.queue), C.int(q.taken)) != 0 {
 		q.d.fail(q)
 		return false
 	}
-	q.polled, q.taken = int(C.rn_poll(e.queue, C.int(len(e.wc)))), 0
+	q.polled, q.taken = int(C.rn_poll(handle(e.queue), C.int(len(e.wc)))), 0
 	if q.polled < 0 {
 		q.polled = 0
 		q.d.fail(q)

@@ -152,7 +152,7 @@ func (q *datagramQueue) post(n int) {
 	last := &q.e.send[n-1]
 	last.send_flags |= C.RN_IBV_SEND_SIGNALED
 	last.wr_id = C.uint64_t(q.posted)
-	if C.rn_post_send(q.sends, C.int(n)) != 0 {
+	if C.rn_post_send(handle(q.sends), C.int(n)) != 0 {
 		q.d.fail(q)
 	}
 }
@@ -165,7 +165,7 @@ func (q *datagramQueue) drain(limit int) bool {
 		if q.failed.Load() {
 			return false
 		}
-		n := int(C.rn_poll(q.sends, sendBatch))
+		n := int(C.rn_poll(handle(q.sends), sendBatch))
 		for i := range max(n, 0) {
 			w := &unsafe.Slice(q.sends.wc, sendBatch)[i]
 			if w.status != C.RN_IBV_WC_SUCCESS {

@@ -264,7 +264,7 @@ func (e *endpoint) sendConfirm() error {
 		return fmt.Errorf("the peer has withdrawn from the handshake: %w", fabric.ErrDisconnected)
 	}
 	e.encodeSend(0, 0, nil)
-	if rc := C.rn_post_send(e.queue, 1); rc != 0 {
+	if rc := C.rn_post_send(handle(e.queue), 1); rc != 0 {
 		return e.stateError("ibv_post_send", rc)
 	}
 	return nil

@@ -33,6 +33,10 @@ var sendOpcode = [...]C.uint{
 	fabric.WriteImm: C.RN_IBV_WR_RDMA_WRITE_WITH_IMM,
 }
 
+// handle is what C's functions of the path of data take for a queue. cgo would look for Go pointers
+// behind a pointer, in each call.
+func handle(q *C.struct_rn_queue) C.uintptr_t { return C.uintptr_t(uintptr(unsafe.Pointer(q))) }
+
 func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	if e.queue == nil {
 		return net.ErrClosed
@@ -55,7 +59,7 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 	if e.iwarp != nil {
 		e.iwarp.readsPosted(signaled(wr))
 	}
-	if rc := C.rn_post_send(e.queue, C.int(n)); rc != 0 {
+	if rc := C.rn_post_send(handle(e.queue), C.int(n)); rc != 0 {
 		return e.device.deviceError("ibv_post_send", rc)
 	}
 	return nil
@@ -163,7 +167,7 @@ func (e *endpoint) PostRecv(n int) error {
 	if n > e.options.RecvQueue {
 		return fmt.Errorf("post %d receives to a queue of %d: %w", n, e.options.RecvQueue, syscall.ENOMEM)
 	}
-	if rc := C.rn_post_recv(e.queue, C.int(n)); rc != 0 {
+	if rc := C.rn_post_recv(handle(e.queue), C.int(n)); rc != 0 {
 		return e.device.deviceError("ibv_post_recv", rc)
 	}
 	return nil
@@ -173,7 +177,7 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 	if e.queue == nil {
 		return 0, net.ErrClosed
 	}
-	n := int(C.rn_poll(e.queue, C.int(min(len(c), len(e.wc)))))
+	n := int(C.rn_poll(handle(e.queue), C.int(min(len(c), len(e.wc)))))
 	if n < 0 {
 		return 0, fmt.Errorf("ibv_poll_cq: %w", fabric.ErrQueuePair)
 	}
@@ -235,7 +239,7 @@ func (e *endpoint) Arm() error {
 		return net.ErrClosed
 	}
 	e.armed.Store(true)
-	if rc := C.rn_arm(e.queue); rc != 0 {
+	if rc := C.rn_arm(handle(e.queue)); rc != 0 {
 		return e.device.deviceError("ibv_req_notify_cq", rc)
 	}
 	return nil

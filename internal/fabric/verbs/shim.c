@@ -431,13 +431,16 @@ struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wc
 	return q;
 }
 
-int rn_poll(struct rn_queue *q, int n)
+int rn_poll(uintptr_t queue, int n)
 {
+	struct rn_queue *q = (struct rn_queue *)queue;
+
 	return q->poll_cq(q->cq, n, q->wc);
 }
 
-int rn_post_send(struct rn_queue *q, int n)
+int rn_post_send(uintptr_t queue, int n)
 {
+	struct rn_queue *q = (struct rn_queue *)queue;
 	struct rn_ibv_send_wr *last = &q->send[n - 1], *next = last->next, *bad = NULL;
 	last->next = NULL;
 	int rc = result(q->post_send(q->qp, q->send, &bad));
@@ -447,8 +450,9 @@ int rn_post_send(struct rn_queue *q, int n)
 	return rc;
 }
 
-int rn_post_recv(struct rn_queue *q, int n)
+int rn_post_recv(uintptr_t queue, int n)
 {
+	struct rn_queue *q = (struct rn_queue *)queue;
 	struct rn_ibv_recv_wr *first = &q->recv[q->recv_next], *bad = NULL;
 	struct rn_ibv_recv_wr *last = &q->recv[(q->recv_next + n - 1) % q->recv_count], *next = last->next;
 	last->next = NULL;
@@ -461,8 +465,10 @@ int rn_post_recv(struct rn_queue *q, int n)
 	return rc;
 }
 
-int rn_arm(struct rn_queue *q)
+int rn_arm(uintptr_t queue)
 {
+	struct rn_queue *q = (struct rn_queue *)queue;
+
 	return result(q->req_notify_cq(q->cq, 0));
 }
 

@@ -112,17 +112,19 @@ struct rn_queue {
 struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wcs, int sends, int inline_size,
 	int recvs, uint64_t recv_mask, void *recv_addr, uint32_t recv_stride, uint32_t recv_size, uint32_t recv_lkey);
 
+// The functions of the path of data take a struct rn_queue as a number.
+
 // rn_poll fills q->wc and returns how many, at most n, or less than 0.
-int rn_poll(struct rn_queue *q, int n);
+int rn_poll(uintptr_t queue, int n);
 
 // rn_post_send posts q->send[0:n] in order. If the device takes only some of
 // them, the queue pair goes to the error state.
-int rn_post_send(struct rn_queue *q, int n);
+int rn_post_send(uintptr_t queue, int n);
 
 // rn_post_recv posts the next n receives; the same applies.
-int rn_post_recv(struct rn_queue *q, int n);
+int rn_post_recv(uintptr_t queue, int n);
 
-int rn_arm(struct rn_queue *q);
+int rn_arm(uintptr_t queue);
 
 // rn_take_event takes and acknowledges a completion event if there is one, and sets
 // taken to whether there was.
