@@ -269,10 +269,10 @@ const maxPasses = 8
 // Called with mu held, which it releases meanwhile.
 func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 	w := &l.watch
-	w.called = false
 	if l.poll(s, which, d) {
 		return
 	}
+	w.called = false
 	if l.stage < seeking {
 		if err := l.ep.Arm(); err != nil {
 			l.fail(lost(err))

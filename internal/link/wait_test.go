@@ -170,3 +170,48 @@ func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// countingPolls notes how often it had been polled when something was posted first.
+type countingPolls struct {
+	fabric.Endpoint
+	polls, before int
+}
+
+func (e *countingPolls) Poll(c []fabric.Completion) (int, error) {
+	e.polls++
+	return e.Endpoint.Poll(c)
+}
+
+func (e *countingPolls) PostSend(wr []fabric.WorkRequest) error {
+	if e.before == 0 {
+		e.before = e.polls
+	}
+	return e.Endpoint.PostSend(wr)
+}
+
+// A Write that leaves its bytes to the engine is not held up by that the engine polls first.
+func TestAnEngineThatIsCalledSendsBeforeItPollsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Spin: 1000})
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		go c.Read(make([]byte, 1), deadline.New())
+		synctest.Wait() // it is parked
+		require.NoError(t, writeAll(s, []byte("x")))
+		synctest.Wait() // it has been woken
+		l := c.link
+		l.mu.Lock()
+		require.Nil(t, l.watch.holder, "the engine has left the watch")
+		e := &countingPolls{Endpoint: l.ep}
+		l.ep, l.watch.spins[engineCall] = e, spin{}
+		c.waitsAgain()
+		l.alive.due = true
+		l.callWatcher()
+		l.mu.Unlock()
+		synctest.Wait()
+		require.NotZero(t, e.before)
+		require.Less(t, e.before, 10)
+		require.NoError(t, c.Close(0))
+		require.NoError(t, s.Close(0))
+		time.Sleep(time.Minute)
+	})
+}
