@@ -73,7 +73,7 @@ func TestTheEndOfAProcessDoesNotTellWhetherBytesAreMissing(t *testing.T) {
 				reader, s, _ := connectLink(t, w, testConfig, testConfig)
 				ep := s.link.ep.(*sim.Endpoint)
 				ep.HoldSends(c.held)
-				all := strings.Repeat("-", 1+few) // the first message is signaled, and the last
+				all := strings.Repeat("-", 2*s.link.send.few())
 				for i := range all {
 					require.NoError(t, writeAll(s, []byte(all[i:i+1])))
 				}

@@ -176,8 +176,8 @@ func (l *Link) sendAgain(x *keyExchange) {
 		l.leaving.after = again(l.leaving.after)
 	}
 	for s := range l.everyStream() {
-		for i, after := range s.signaled {
-			s.signaled[i] = again(after)
+		for i, after := range s.marks {
+			s.marks[i] = again(after)
 		}
 		if s.end > 0 {
 			s.end = again(s.end)

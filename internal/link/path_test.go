@@ -164,11 +164,11 @@ func TestWhatWentInlineIsSentAgain(t *testing.T) {
 	})
 }
 
-// hasSent reports whether no signaled message of the stream is under way.
+// hasSent reports whether no marked message of the stream is under way.
 func (s *Stream) hasSent() bool {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
-	return s.link.send.slots.Completed(s.signaled[1])
+	return s.link.send.slots.Completed(s.marks[1])
 }
 
 func endpointOf(l *Link) *sim.Endpoint {

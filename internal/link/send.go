@@ -30,9 +30,9 @@ const maxRounds = 4
 // one that sends bulk.
 const burst = 3
 
-// few is of how many messages of a stream one is signaled. A stream may have twice as many under
-// way before a little data waits for more.
-const few = 4
+// few is of how many messages of a stream in a row one is marked, and signaled. A stream may have
+// twice as many under way, a quarter of the send queue, before a little data waits for more.
+func (q *sendQueue) few() int { return q.slots.Depth() / 8 }
 
 // chunkLen is how many bytes are worth a work request of their own, and
 // messageLen how many one may carry.
@@ -124,7 +124,7 @@ func (s *Stream) queue() {
 // makes due, since a completion does not tell whether the peer keeps up. Called with mu held.
 func (s *Stream) gathers() bool {
 	l := s.link
-	return !l.send.slots.Completed(s.signaled[0]) ||
+	return !l.send.slots.Completed(s.marks[0]) ||
 		!s.conversing() && s.acked == l.ledger.Acknowledged().Data && l.ledger.CreditComing(s.sentSinceAck)
 }
 
@@ -190,15 +190,16 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	if s.isBulk(g.n) {
 		q.bulk.posted += uint64(g.n)
 	}
+	marked := s.sentSinceReceive > 0 && s.sentSinceMark+1 >= q.few()
 	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
 	// Signal before anything could wait: for a slot, for staging memory or a buffer, be it
 	// one whose own bytes have been sent and that is held by chunks before it, or for the end of
 	// the few messages that a stream may have under way.
 	signaled := s.ledger.Pending() > 0 || q.staging.lent > 0 || s.ledger.Closing() || q.stagingLine.len() > 0 ||
-		s.sentSinceReceive > 0 && s.sentSinceSignal+1 >= few || q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
+		marked || q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
 		q.unsignaledBytes >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed
 	s.sentSinceReceive++
-	s.sentSinceSignal++
+	s.sentSinceMark++
 	if acked := l.ledger.Acknowledged().Data; s.acked != acked {
 		s.acked, s.sentSinceAck = acked, 0
 	}
@@ -216,9 +217,10 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 		l.write(wr, nil)
 	}
 	if signaled {
-		s.signaled = [2]uint64{s.signaled[1], wr.ID + 1}
-		s.sentSinceSignal = 0
 		q.bulk.signaled(wr.ID+1, timed)
+	}
+	if marked {
+		s.marks, s.sentSinceMark = [2]uint64{s.marks[1], wr.ID + 1}, 0
 	}
 	q.batchBytes += g.n
 	if newRing {

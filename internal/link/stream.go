@@ -58,11 +58,11 @@ type outbox struct {
 	inRecordLine bool        // in link.send.withRecords
 	line         placeInLine // in link.send.stagingLine
 
-	// signaled is how many work requests have to complete before the last signaled message of
-	// the stream but one has, and the last.
-	signaled [2]uint64
+	// marks is how many work requests have to complete before the last marked message of the
+	// stream but one has, and the last.
+	marks [2]uint64
 
-	sentSinceSignal  int // messages that have left since the last signaled one
+	sentSinceMark    int // messages that have left since the last marked one
 	sentSinceReceive int // since one arrived
 
 	// sentSinceAck is how many messages have left since the peer had acknowledged
