@@ -263,7 +263,7 @@ func event(e *end, position int) (s perf.Sample, err error) {
 			}
 		}
 	}()
-	for buf := make([]byte, e.Size); time.Since(m.started) < e.slice; {
+	for buf := make([]byte, e.Size); len(m.times) == 0 || time.Since(m.started) < e.slice; {
 		for n := 1; n <= row; n++ {
 			if _, err := io.ReadFull(b, buf); err != nil {
 				return s, err
