@@ -32,7 +32,7 @@ ON_CARD = -exec "'$(CURDIR)/$(CARD)' --"
 RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1 -p 1
 
-.PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-card test-rdma test-matrix soak soak-hours soak-losses explore fuzz
+.PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-card test-rdma test-matrix soak soak-hours soak-losses explore mutants fuzz
 .PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json bench-compare clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -232,6 +232,10 @@ STEPS ?= 10000000
 explore:
 	RINGNET_EXPLORE=$(STEPS) RINGNET_EXPLORE_SEED=$(SEED) GODEBUG=asyncpreemptoff=1 \
 		$(GO) test -count=1 -timeout 0 -run '^TestExplore$$' -v ./internal/link
+
+# Edits of package link that each leave out a step, and whether a test fails then.
+mutants:
+	RINGNET_MUTANTS=1 $(TEST) -count=1 -run '^TestMutants$$' -v ./internal/link
 
 # Every fuzz target of every module, each for FUZZTIME.
 FUZZTIME ?= 30s

@@ -40,8 +40,14 @@ func (w *waitWorld) broken(side int, rest bool) string {
 		streams[s] = true
 	}
 	for _, e := range all {
-		if e.link == l {
-			streams[e.Stream] = true
+		if e.link != l {
+			continue
+		}
+		streams[e.Stream] = true
+		for i, d := range e.deadlines {
+			if c := &e.calls[i]; rest && d.Expired() && (c.parked || c == l.watch.holder) {
+				return fmt.Sprintf("call %d of stream %d sleeps, and its deadline has passed", i, e.number)
+			}
 		}
 	}
 	watch, parked, atWork := &l.watch, 0, 0
@@ -134,8 +140,6 @@ func (w *waitWorld) stuck() string {
 			switch {
 			case i == closeCall:
 				what = "its linger time is over"
-			case e.deadlines[i].Expired():
-				what = "its deadline has passed"
 			case e.isReady(i):
 				what = "what it waits for is there"
 			case i == writeCall || e.peeking.Load() || e.ended || e.other == nil || e.other.ended:

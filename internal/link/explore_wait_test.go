@@ -87,6 +87,7 @@ type waitWorld struct {
 	r       *rand.Rand // of the driver alone
 	seed    uint64
 	most    time.Duration // that it pauses at a time
+	many    int           // ends of streams that may be in use
 	n       *sim.Network  // nil: it is in real time
 	moves   bool          // the link outlives its queue pairs
 	links   [2]*Link
@@ -116,6 +117,7 @@ func (w *waitWorld) breach(what string) {
 }
 
 func (w *waitWorld) begin(f fabric.Fabric, cfg Config) {
+	w.many = 2 + 2*w.r.IntN(4)
 	cfg.RecvBuffer, cfg.SendBuffer, cfg.SendQueue = 16<<10<<w.r.IntN(3), 64<<10, minSendQueue<<w.r.IntN(3)
 	var c, s *Stream
 	c, s, w.backlog = connectLink(w.t, listensAtLoopback{f}, cfg, cfg)
@@ -191,6 +193,7 @@ func (w *waitWorld) live(steps int) {
 // step begins a call, or does something that has one return.
 func (w *waitWorld) step() {
 	w.takeStreams()
+	w.pollAgain()
 	_, inUse := w.all()
 	i := w.r.IntN(len(inUse))
 	e, lasting := inUse[i], i < 2 // the link has a stream at all times
@@ -204,13 +207,19 @@ func (w *waitWorld) step() {
 			n, _ := e.Write(p, e.deadlines[writeCall])
 			e.wrote.Add(int64(n))
 		})
-	case x < 70:
-		e.deadlines[w.r.IntN(2)].Set(time.Now().Add(-1))
+	case x < 70: // it passes while a call is about to wait
+		d := e.deadlines[readCall]
+		d.Set(time.Time{})
+		w.startRead(e, 1, false)
+		yield()
+		if d.Set(time.Now().Add(-1)); w.r.IntN(2) == 0 {
+			w.atRest()
+		}
 	case x < 75:
 		e.deadlines[w.r.IntN(2)].Set(time.Now().Add(time.Duration(w.r.Int64N(int64(2 * w.most)))))
 	case x < 82:
 		e.deadlines[w.r.IntN(2)].Set(time.Time{})
-	case x < 88 && len(inUse) < 8:
+	case x < 88 && len(inUse) < w.many:
 		w.opening.Add(1)
 		w.calls.Go(func() {
 			defer w.opening.Add(-1)
@@ -227,8 +236,18 @@ func (w *waitWorld) step() {
 	case x < 95 && !lasting:
 		w.end(e, linger)
 	case x < 98 && w.moves:
-		w.lose(w.r.IntN(2), w.r.IntN(5))
+		if w.lose(w.r.IntN(2), w.r.IntN(5)); w.r.IntN(2) == 0 {
+			w.atRest()
+		}
 	}
+}
+
+// pollAgain has calls poll that would have slept at once, for polling has found nothing lately.
+func (w *waitWorld) pollAgain() {
+	l := w.links[w.r.IntN(2)]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watch.spins = [calls + 1]spin{}
 }
 
 // call makes a call in a goroutine, unless one of its kind is under way.

@@ -1,0 +1,91 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mutants are edits of this package, each of which leaves out a step of those by which the next
+// completion is noticed, and the tests that fail then.
+var mutants = []struct{ name, file, old, new, tests string }{
+	{"the queue is not armed", "wait.go", "l.ep.Arm(); err", "error(nil); err", ""},
+	{"no poll after Arm", "wait.go", "	l.pollAndSend() // what has completed before Arm gives no event\n", "", ""},
+	{"no check after that poll", "wait.go", "case l.satisfied(s, which, d) || s != nil && l.needsEngine():", "case false:", ""},
+	{"time passes between that check and the sleep", "wait.go", "	ep, moves := l.ep, l.stats.Moves\n", "	for range 8 {\n		l.letOthersRun()\n	}\n	ep, moves := l.ep, l.stats.Moves\n", ""},
+	{"a call while the holder polls is forgotten", "wait.go", "	case w.called:\n", "	case false:\n", "TestWhatCompletedBeforeArmingIsTakenToTheEnd"},
+	{"nobody knows where the holder sleeps", "wait.go", "	w.in = ep\n", "", ""},
+	{"no look after the sleep", "wait.go", "		before := l.alive.activity\n		l.pollAndSend()\n", "		before := l.alive.activity\n", ""},
+	{"a sleeping holder is not woken when it is ready", "wait.go", "&& ready[i](s):\n			w.in.Wake()", "&& ready[i](s):", ""},
+	{"a parked call is not woken", "wait.go", "			c.signal <- struct{}{}\n", "", ""},
+	{"a call that is woken stays in the count", "wait.go", "			c.parked = false\n			w.parked--\n", "			c.parked = false\n", ""},
+	{"a call that is not woken stays in the count", "wait.go", "	c.parked = false\n	l.watch.parked--\n}", "	c.parked = false\n}", ""},
+	{"a call that is woken after its deadline", "wait.go", "	l.mu.Lock()\n	if !c.parked {\n		<-c.signal\n		return\n	}\n", "	for range 8 {\n		runtime.Gosched()\n	}\n	l.mu.Lock()\n	if !c.parked {\n		return\n	}\n", ""},
+	{"time passes between a check and parking", "wait.go", "			s.park(c, d)", "			l.letOthersRun()\n			s.park(c, d)", ""},
+	{"a call keeps the watch of a link without a queue pair", "wait.go", "!l.satisfied(s, which, d) && !l.needsEngine()", "!l.satisfied(s, which, d)", ""},
+	{"the deadline wakes nobody", "wait.go", "!d.Notify(ep)", "!d.Expired()", ""},
+	{"the deadline has passed before the sleep", "wait.go", "	var event error\n	if s == nil || !d.Notify(ep) {", "	var event error\n	for range 8 {\n		runtime.Gosched()\n	}\n	if s == nil || !d.Notify(ep) || true {", ""},
+	{"calls are parked when the holder leaves", "wait.go", "w.parked > 0 || w.called", "w.called", ""},
+	{"the link needs the engine when the holder leaves", "wait.go", " || l.needsEngine() ||\n", " ||\n", ""},
+	{"no timer when the holder leaves", "wait.go", "	} else {\n		l.watchLater()\n	}", "	}", ""},
+	{"the timer is not started", "wait.go", "		w.timer.Reset(watchWithin)\n", "", ""},
+	{"the timer takes old polls for new ones", "wait.go", "		w.seen = w.polls\n", "", ""},
+	{"the timer does not go on", "wait.go", "	case w.polls != w.seen:\n		l.watchLater()", "	case w.polls != w.seen:", ""},
+	{"the timer gives the watch to nobody", "wait.go", "			w.wary = waryFor\n		}\n		l.watchNow()", "			w.wary = waryFor\n		}", ""},
+	{"the engine is not told that it has the watch", "wait.go", "	case w.given <- struct{}{}:\n", "", ""},
+	{"the engine waits though another has the watch", "engine.go", "	for w.holder != &w.engine {\n		l.mu.Unlock()\n		<-w.given\n", "	for w.holder == nil {\n		l.mu.Unlock()\n		<-w.given\n		l.mu.Lock()\n		l.letOthersRun()\n		l.mu.Unlock()\n", ""},
+	{"who has not got the watch closes what is lost", "move.go", "	l.callWatcher() ", "	l.closeLost()\n	l.callWatcher() ", ""},
+	{"the holder is not woken when it is called", "wait.go", "	l.watchNow()\n	if w.in != nil {\n		w.in.Wake()\n	}\n", "	l.watchNow()\n", ""},
+	{"nobody has the watch when it is called", "wait.go", "	w.called = true\n	l.watchNow()\n", "	w.called = true\n", ""},
+	{"the holder does not know that it is called", "wait.go", "	w.called = true\n", "", ""},
+	{"a call is forgotten before the polls", "wait.go", "	if l.poll(s, which, d) {", "	w.called = false\n	if l.poll(s, which, d) {", "TestAnEngineThatIsCalledSendsBeforeItPollsOn"},
+	{"the engine is not needed", "wait.go", "return l.stage != up || len(l.path.lost) > 0", "return false", ""},
+	{"a link that goes on does not say so", "move.go", "	l.callWatcher() ", "", ""},
+	{"a link that fails does not say so", "life.go", "	l.callWatcher() // the engine polls", "	// the engine polls", ""},
+	{"a stream that is closed stays at work", "close.go", "	s.waitsAgain()\n", "", ""},
+	{"a RESET behind FIN has arrived", "control.go", "s.end == 0 || q.slots.Completed(s.end)", "s.end == 0", "TestCloseNoticesThatAResetBehindFINHasArrived"},
+}
+
+// TestMutants sees that each of the mutants fails its tests, TestExploreWaiting over sim if none
+// is named. It takes minutes: make mutants.
+func TestMutants(t *testing.T) {
+	if os.Getenv("RINGNET_MUTANTS") == "" {
+		t.Skip("RINGNET_MUTANTS is not set")
+	}
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			path, err := filepath.Abs(m.file)
+			require.NoError(t, err)
+			source, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, 1, strings.Count(string(source), m.old), "%q in %s", m.old, m.file)
+			dir := t.TempDir()
+			mutated, overlay := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json")
+			require.NoError(t, os.WriteFile(mutated, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600))
+			replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(overlay, replace, 0o600))
+			tests, program := m.tests, filepath.Join(dir, "link.test")
+			if tests == "" {
+				tests = "TestExploreWaiting/sim"
+			}
+			out, err := exec.Command("go", "test", "-c", "-overlay", overlay, "-o", program, ".").CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // virtual time may stand
+			defer cancel()
+			run := exec.CommandContext(ctx, program, "-test.run", "^"+tests)
+			run.Env = append(os.Environ(), "RINGNET_EXPLORE_WORLDS=1000")
+			out, err = run.CombinedOutput()
+			require.Error(t, err, "%s does not fail", tests)
+			first, _, _ := strings.Cut(string(out), "\n")
+			t.Log(err, first)
+		})
+	}
+}
