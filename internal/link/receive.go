@@ -197,6 +197,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 		s.filled()
 	}
 	if s.use == reading {
+		s.link.watch.served = true
 		s.touch()
 		return nil
 	}
@@ -283,6 +284,7 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 		s.next = r.Ring
 		s.queue()
 	case wire.CreditRecord:
+		s.link.watch.served = true
 		s.stats.CreditsReceived++
 	case wire.ResetRecord:
 		s.closing.late = r.Late

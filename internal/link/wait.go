@@ -68,7 +68,8 @@ func (s *Stream) wake() {
 //
 //   - A call that has to wait takes the watch if nobody has it. If others wait when it returns,
 //     it leaves the watch to the engine.
-//   - The engine leaves the watch when it has served all calls that wait.
+//   - The engine leaves the watch when it has served all calls that wait, or data or CREDIT has
+//     come for which none waits: such a program polls when it reads or writes.
 //   - While nobody has the watch no call waits: most likely one soon will, and takes it. If
 //     none does within a millisecond the timer gives the watch to the engine.
 //
@@ -82,7 +83,7 @@ type watch struct {
 	called bool            // the holder is to look at once for what it can take or send
 	parked int             // calls that wait until the holder wakes them
 	atWork int             // streams of which a call has been woken, and none waits again
-	served bool            // one of them has become ready since the engine has looked
+	served bool            // one of them has become ready, or data or CREDIT has come, since the engine has looked
 
 	wary    int // how often yet the engine takes the watch from a call although no call waits
 	spins   [calls + 1]spin
