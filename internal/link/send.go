@@ -41,6 +41,13 @@ func (s *Stream) messageLen() int {
 	return min(maxMessage, s.peer.Size/4, s.link.send.staging.ring.Size()/4)
 }
 
+// leavesToEngine reports whether a Write leaves the next bytes to who has the watch: then the
+// program writes more while a slow device takes what went before. Called with mu held.
+func (s *Stream) leavesToEngine() bool {
+	l := s.link
+	return s.sentSinceReceive >= burst && l.send.posts.slow() && !l.sharesMemory()
+}
+
 // sharesMemory reports whether a post itself puts the bytes where the peer reads
 // them.
 func (l *Link) sharesMemory() bool { return l.limits.Inline >= worthwhile }

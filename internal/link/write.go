@@ -75,7 +75,7 @@ func (s *Stream) accept(g gather) (int, error) {
 		s.ledger.Accept(n)
 		return s.accepted(n), nil
 	}
-	if n <= l.limits.Inline && s.sendNow(g.head(n)) {
+	if n <= l.limits.Inline && !s.leavesToEngine() && s.sendNow(g.head(n)) {
 		l.wakeStagingLine()
 		return n, nil
 	}
@@ -130,10 +130,15 @@ func (s *Stream) staged(number uint64, n int) (int, error) {
 	return s.accepted(n), nil
 }
 
-// accepted queues n bytes in registered memory and sends what may be sent. It returns n. Called with mu held, which it may release to send.
+// accepted queues n bytes in registered memory and sends what may be sent, or leaves that to
+// the engine. It returns n. Called with mu held, which it may release to send.
 func (s *Stream) accepted(n int) int {
 	l := s.link
 	s.queue()
+	if s.leavesToEngine() && !l.send.posting {
+		l.callWatcher()
+		return n
+	}
 	l.trySend()
 	if s.ledger.Pending() > 0 && !l.send.posting {
 		l.watchNow() // the rest goes when a completion is noticed
