@@ -177,7 +177,9 @@ func TestTraceTellsOfALinkThatMoves(t *testing.T) {
 		require.Less(t, r.waited[0], time.Since(began))
 		require.ErrorIs(t, r.causes[0], syscall.ECONNRESET)
 	}
-	require.ErrorContains(t, dialer.causes[0], "cable on fire")
+	// The listener may meet the broken queue pair, and ask over another, before the dialer's
+	// device has said why.
+	require.Regexp(t, "cable on fire|the peer has lost the queue pair", dialer.causes[0].Error())
 	require.Empty(t, append(dialer.down, listener.down...))
 }
 
