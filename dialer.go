@@ -101,8 +101,8 @@ var ErrHandedOver = rconn.ErrHandedOver
 //
 // Times:
 //
-//	BusyPoll          how long a Read or Write polls before it sleeps; 0 adapts, negative
-//	                  never polls
+//	BusyPoll          how long a Read or Write polls before it sleeps; negative never; 0 is
+//	                  what RINGNET_BUSYPOLL in the environment says, or else adapts
 //	KeepAlive         how long a link may be silent before it probes the peer's device; 1 ms
 //	                  at least, default 10 s, negative never
 //	Linger            how long Close waits for delivery; default 10 s

@@ -85,6 +85,12 @@
 // full bandwidth only so. Where it is slower instead, set the environment variable
 // RINGNET_RELAXED_ORDERING=off.
 //
+// # Waiting
+//
+// A call that has to wait polls for a few microseconds where that has lately been worthwhile, and
+// then sleeps. [Config].BusyPoll sets how long it polls; where that is 0, the environment variable
+// RINGNET_BUSYPOLL does, to a duration such as 50us, or off.
+//
 // # shm
 //
 // shm connects two processes of one host, or one process with itself, on Linux and within one

@@ -2,6 +2,7 @@ package rconn
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"strconv"
 	"time"
@@ -43,7 +44,9 @@ type Config struct {
 	// BusyPoll is how long a Read or Write that has to wait polls the completion queue
 	// before it sleeps. Polling uses a processor to save the time of a wake-up. 0, the
 	// default, polls some tens of microseconds where that has lately found what was waited
-	// for; elsewhere one wait in 256 at least tries it. Negative never polls.
+	// for; elsewhere one wait in 256 at least tries it. Negative never polls. Where this is 0
+	// the environment variable RINGNET_BUSYPOLL decides, if it is set: a duration, such as
+	// 50us, or off.
 	BusyPoll time.Duration
 
 	// KeepAlive is the maximum idle time before the link probes the peer's device, 1 ms
@@ -275,6 +278,12 @@ func (c *Config) fillTimes() error {
 	if c.KeepAlive > 0 && c.KeepAlive < minKeepAlive {
 		return fmt.Errorf("Config.KeepAlive is %v: want %v at least, 0 for the default of %v, or a negative time for none", c.KeepAlive, minKeepAlive, defaultTime)
 	}
+	if c.BusyPoll == 0 {
+		var err error
+		if c.BusyPoll, err = busyPoll(os.Getenv(busyPollEnv)); err != nil {
+			return err
+		}
+	}
 	for _, f := range []struct {
 		name  string
 		value *time.Duration
@@ -291,6 +300,23 @@ func (c *Config) fillTimes() error {
 		}
 	}
 	return nil
+}
+
+const busyPollEnv = "RINGNET_BUSYPOLL"
+
+// busyPoll reads the value of busyPollEnv.
+func busyPoll(value string) (time.Duration, error) {
+	switch value {
+	case "":
+		return 0, nil
+	case "off":
+		return -1, nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("the environment variable %s is %q: want a positive time, such as 50us, or off", busyPollEnv, value)
+	}
+	return d, nil
 }
 
 // patience is how long a device may take to complete a probe: as long as the slowest takes

@@ -47,6 +47,25 @@ func requireRingMemory(t *testing.T, c *rconn.Config, wantFirst, wantMost int) {
 	require.Equal(t, [2]int{wantFirst, wantMost}, [2]int{first, most})
 }
 
+func TestEnvironmentSetsBusyPollWhereConfigDoesNot(t *testing.T) {
+	for value, want := range map[string]time.Duration{"": 0, "off": -1, "50us": 50 * time.Microsecond} {
+		t.Setenv("RINGNET_BUSYPOLL", value)
+		for _, cfg := range []*rconn.Config{nil, {BusyPoll: time.Second}, {BusyPoll: -1}} {
+			if cfg != nil {
+				want = cfg.BusyPoll
+			}
+			l, err := cfg.Link()
+			require.NoError(t, err)
+			require.Equal(t, want, l.BusyPoll)
+		}
+	}
+	for _, value := range []string{"0", "-1us", "50", "on"} {
+		t.Setenv("RINGNET_BUSYPOLL", value)
+		require.NoError(t, (&rconn.Config{BusyPoll: -1}).Validate())
+		require.EqualError(t, new(rconn.Config).Validate(), fmt.Sprintf("the environment variable RINGNET_BUSYPOLL is %q: want a positive time, such as 50us, or off", value))
+	}
+}
+
 func TestConfigErrorsNameTheField(t *testing.T) {
 	require.NoError(t, (*rconn.Config)(nil).Validate())
 	require.NoError(t, (&rconn.Config{RecvBuffer: 1 << 30, SendBuffer: 4 << 10, SendQueue: 32768, RecvQueue: 32768, KeepAlive: -1, BusyPoll: -1, TrafficClass: -1}).Validate())

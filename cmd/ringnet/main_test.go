@@ -265,6 +265,24 @@ func TestWrongUsageLeadsToTheHelp(t *testing.T) {
 	}
 }
 
+func TestBusyPollIsSetByFlagBeforeTheEnvironment(t *testing.T) {
+	t.Setenv("RINGNET_BUSYPOLL", "on")
+	for _, args := range [][]string{
+		{"perf", "127.0.0.1:1", "--networks=auto", "--timeout=1s"},
+		{"proxy", "--listen=auto://127.0.0.1:0", "--to=tcp://127.0.0.1:1"},
+	} {
+		out, err := commandProcess(args...).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), `RINGNET_BUSYPOLL is "on"`)
+		out, err = commandProcess(append(args, "--busy-poll=5")...).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), `--busy-poll: the environment variable RINGNET_BUSYPOLL is "5"`)
+	}
+	out, err := commandProcess("perf", "127.0.0.1:1", "--networks=auto", "--timeout=1s", "--busy-poll=off").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "connection refused")
+}
+
 func TestVersionIsThatOfTheProtocolToo(t *testing.T) {
 	out, err := commandProcess("--version").Output()
 	require.NoError(t, err)

@@ -30,6 +30,7 @@ type perfCommand struct {
 	Rounds      int           `default:"7" help:"Measure everything so often (${default}). From 6 on there are intervals of confidence."`
 	Slice       time.Duration `default:"100ms" help:"Measure each thing in each round for about so long (${default}), at most 10s."`
 	Timeout     time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default})."`
+	Polling     pollingFlags  `embed:""`
 	SVG         string        `name:"svg" placeholder:"DIR" help:"Draw charts into this folder."`
 
 	Listen         *listenURL    `placeholder:"NETWORK://HOST:PORT" help:"Be the other end, as in auto://:7473, with TCP beside it. It serves one client at a time, whoever connects."`

@@ -28,6 +28,7 @@ type proxyCommand struct {
 	File      string        `type:"existingfile" xor:"listen,to,require,trust-user,max-connections,idle,dial-timeout" placeholder:"FILE" help:"Read forwardings from a file: on each line the flags of one, --listen to --dial-timeout. # begins a comment. SIGHUP has it read again."`
 	Drain     time.Duration `default:"30s" help:"On SIGTERM, wait so long for connections to end before they are reset (${default})."`
 	DrainIdle time.Duration `placeholder:"TIME" help:"On SIGTERM, reset connections on which nothing moves for so long, for example 2s. Default: wait for --drain."`
+	Polling   pollingFlags  `embed:""`
 	Metrics   hostPort      `placeholder:"HOST:PORT" help:"Serve metrics for Prometheus at http://HOST:PORT/metrics."`
 	Verbose   bool          `short:"v" help:"Log each connection."`
 }
