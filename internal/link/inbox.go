@@ -107,6 +107,10 @@ func (b *inbox) renew() {
 // caches: with 1 MiB, 64 streams of 64 KiB messages were 0.7 times as fast.
 const eagerRing = 256 << 10
 
+// mostEagerRings is how many rings of a link CREDITs make larger where memory is shared, for the
+// same reason: 256 streams of 1 KiB messages, with 256 KiB each, were 0.4 times as fast.
+const mostEagerRings = 64
+
 // A ring that is filled fillsToGrow times, each within fillsWithin of the last, is made
 // growth times as large. The peer gets room by the quarter, so by then the ring has been
 // read once at least, at a rate of its size in fillsToGrow times fillsWithin or more: 640
@@ -150,7 +154,7 @@ const (
 // held.
 func (s *Stream) credited() {
 	b := &s.inbox
-	if b.held.size >= eagerRing && s.link.sharesMemory() {
+	if s.link.sharesMemory() && (b.held.size >= eagerRing || len(s.link.memory.tidying.grown) >= mostEagerRings) {
 		return
 	}
 	now := time.Now()

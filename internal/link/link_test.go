@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -314,6 +315,43 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 		for _, end := range []*Stream{client, server, c, s} {
 			require.NoError(t, end.Close(time.Second))
 		}
+	})
+}
+
+// The memory of a host's processes is in its caches as long as there is little of it.
+func TestFewRingsGrowUnderConversationsWhereMemoryIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, b := connectLink(t, sim.New(sim.Link{Inline: worthwhile}), testConfig, testConfig)
+		clients, servers := []*Stream{c}, []*Stream{s}
+		for range mostEagerRings {
+			client, err := c.link.Open(context.Background())
+			require.NoError(t, err)
+			clients, servers = append(clients, client), append(servers, b.accept())
+		}
+		talk := func(client, server *Stream) {
+			message := make([]byte, firstRing/4)
+			for _, way := range [][2]*Stream{{client, server}, {server, client}} {
+				require.NoError(t, writeAll(way[0], message))
+				for left := len(message); left > 0; {
+					n, err := way[1].Read(message[:left], unlimited())
+					require.NoError(t, err)
+					left -= n
+				}
+			}
+		}
+		for i, client := range clients {
+			for range 2 * creditsToGrow {
+				talk(client, servers[i])
+			}
+			synctest.Wait() // for the memory
+			talk(client, servers[i])
+		}
+		require.Equal(t, eagerRing, servers[mostEagerRings-1].ringSize())
+		require.Equal(t, firstRing, servers[mostEagerRings].ringSize())
+		for _, end := range slices.Concat(clients, servers) {
+			require.NoError(t, end.Close(time.Second))
+		}
+		time.Sleep(2 * time.Minute)
 	})
 }
 
