@@ -76,6 +76,8 @@ func (w *waitWorld) broken(side int, rest bool) string {
 		return fmt.Sprintf("%d streams are at work, and %d are counted", atWork, watch.atWork)
 	case watch.holder == nil && !watch.pending:
 		return "nobody has the watch, and no timer is pending"
+	case watch.holder == nil && l.mayPost() && l.send.withData.len()+l.send.withRecords.len() > 0:
+		return "something waits to be sent, and nobody has the watch"
 	case watch.holder != &watch.engine && (l.stage != up || len(l.path.lost) > 0):
 		return "the engine has not got the watch of a link that lost its queue pair"
 	case watch.holder != nil && (watch.in == nil || watch.in.(*unkindEndpoint).waits.Load() != 1):

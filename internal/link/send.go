@@ -94,6 +94,9 @@ func (l *Link) trySend() {
 			return
 		}
 		if l.buildBatch(); len(l.send.batch) == 0 {
+			if l.watch.holder == nil && l.send.withData.len()+l.send.withRecords.len() > 0 {
+				l.watchNow() // the rest goes when a completion is noticed
+			}
 			return
 		}
 		l.post()

@@ -140,9 +140,6 @@ func (s *Stream) accepted(n int) int {
 		return n
 	}
 	l.trySend()
-	if s.ledger.Pending() > 0 && !l.send.posting {
-		l.watchNow() // the rest goes when a completion is noticed
-	}
 	return n
 }
 
