@@ -39,10 +39,11 @@ var (
 // goroutine at a time. It does not close the connection by itself, unless carry or discard
 // find that it is of no use.
 type proof struct {
-	ctx    context.Context // of the dial of TCP
-	dialer net.Dialer
-	remote netip.AddrPort
-	within time.Duration // proofWithin
+	ctx      context.Context // of the dial of TCP
+	dialer   net.Dialer
+	remote   netip.AddrPort
+	within   time.Duration // proofWithin
+	connects time.Duration // connectWithin
 
 	local netip.Addr
 	port  uint16
@@ -56,7 +57,8 @@ type proof struct {
 }
 
 func newProof(ctx context.Context, dialer net.Dialer, remote netip.AddrPort) *proof {
-	return &proof{ctx: ctx, dialer: dialer, remote: remote, within: proofWithin, start: make(chan struct{}), done: make(chan struct{})}
+	return &proof{ctx: ctx, dialer: dialer, remote: remote, within: proofWithin, connects: connectWithin,
+		start: make(chan struct{}), done: make(chan struct{})}
 }
 
 // reserve binds a port of a local address, from which TCP will be dialed, and returns it.
@@ -146,7 +148,7 @@ func (p *proof) connect() error {
 		p.begun = true
 		close(p.start)
 	}
-	timer := time.NewTimer(connectWithin)
+	timer := time.NewTimer(p.connects)
 	defer timer.Stop()
 	select {
 	case <-p.done:
