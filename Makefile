@@ -7,45 +7,50 @@ SOFTROCE := bin/softroce
 CARD     := bin/idealcard
 GOSRC    = $(shell $(GO) env GOROOT)/src
 
-# Packages whose tests use an RDMA device where there is one. Those of verbs by
-# itself provoke what the others must never see: a message without a receive.
-# The other fabrics are tested where that is faster, and so is the shim's ABI, by
-# many runs of the compiler: see unit.
-RDMA  := -skip '/^shm$$' ./internal/integration
-SUITE := -run '/^(verbs|rdma6?)$$' . ./rconn
-# What takes long between processes has run under the race detector over shm.
-RDMA_RACE := -skip 'OfAHundredConnections|/^shm$$' ./internal/integration
-VERBS := -skip '^TestABI' ./internal/fabric/verbs
+# What runs over an RDMA device of packages that run over other networks, too: see unit.
+# tools/rdmasuites.sh has the same for a real kernel's.
+SUITE = -run "$$(tools/rdmatests.sh . rconn)" . ./rconn
 
 # Modules besides the root, whose heavy dependencies are theirs alone.
-MODULES := internal/perf tools/softroce tools/hwcounters tools/idealcard cmd/ringnet metrics interop examples benchmarks
+MODULES := internal/perf tools/softroce tools/idealcard cmd/ringnet metrics interop examples benchmarks
+
+# Under the race detector a program sleeps for a second before it exits, for goroutines that go on.
+# Tests have none by then, and start hundreds of programs.
+export GORACE ?= atexit_sleep_ms=0
 
 # Only a hang lasts 30 minutes, be the machine ever so busy.
 TEST = $(GO) test -timeout 30m
 
 # Runs a test program where there is a device, and fails if the device has
 # counted a message that found no receive posted.
-ON_RDMA  = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m --"
 COUNTING = -exec "'$(CURDIR)/$(SOFTROCE)' -timeout 30m -- '$(CURDIR)/bin/hwcounters'"
-# The same on the ideal card, which the launcher asks what it has counted.
+# The same on the ideal card, which the launcher asks what it has counted. Packages of one run have a
+# card each, and run at once.
 ON_CARD = -exec "'$(CURDIR)/$(CARD)' --"
+ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -fabric '$(CURDIR)/tools/idealcard/fabrics/infiniband.json' --"
 RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
-TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1 -p 1
+RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/idealcard/fabrics/infiniband.json' --"
+TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
-.PHONY: demo demo-rdma demo-nodes test packages check vet lint vuln apidiff unit cross programs test-card test-rdma test-matrix soak soak-hours soak-losses explore mutants fuzz
-.PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json bench-compare clean
+.PHONY: demo demo-rdma demo-card demo-nodes test packages check vet lint vuln apidiff unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-losses explore mutants fuzz
+.PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json bench-compare card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
 # shared memory between processes of one host, with TCP to compare; and over
-# RDMA.
+# RDMA, where the device's own counters show that the bytes went through it.
 demo:
 	cd examples && CGO_ENABLED=0 $(GO) build -o ../bin/demo/ ./http/...
 	bin/demo/demo -bin bin/demo -dir $(GOSRC) net crypto
 
-demo-rdma: $(SOFTROCE)
+demo-rdma: $(SOFTROCE) bin/hwcounters
 	cd examples && CGO_ENABLED=1 $(GO) build -o ../bin/demo-rdma/ ./http/...
-	$(SOFTROCE) -timeout 15m -- bin/demo-rdma/demo -bin bin/demo-rdma -network rdma -dir $(GOSRC) net crypto
+	$(SOFTROCE) -timeout 15m -- bin/hwcounters bin/demo-rdma/demo -bin bin/demo-rdma -network rdma -rounds 1 -dir $(GOSRC) net crypto
+
+# The same over a card that is emulated, in a second: see tools/idealcard.
+demo-card: $(CARD)
+	cd examples && CGO_ENABLED=1 $(GO) build -o ../bin/demo-rdma/ ./http/...
+	$(CARD) -- bin/demo-rdma/demo -bin bin/demo-rdma -network rdma -rounds 1 -dir $(GOSRC) net crypto
 
 # The same from one machine to another: two emulated ones on one cable. The
 # client asks for a little until the server listens, and in the end it switches
@@ -68,7 +73,7 @@ test: packages vet unit cross programs test-card test-rdma
 # The targets of test come one after the other: the first installs what the others need.
 .NOTPARALLEL:
 
-PACKAGES := apache2-utils gcc iproute2 libc6-dev libibverbs-dev librdmacm-dev nftables podman postgresql redis-server systemd
+PACKAGES := apache2-utils gcc ibverbs-utils iproute2 libc6-dev libibverbs-dev librdmacm-dev nftables perftest podman postgresql rdmacm-utils redis-server systemd
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
 PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -136,14 +141,13 @@ cross:
 	cd metrics && CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./...
 
 # The command, what others wrote for package net, the examples, and the benchmarks
-# in small.
+# in small. (TestManners is among test-card.)
 programs:
 	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -race -count=1 ./...
 	cd cmd/ringnet && $(TEST) -count=1 -run TenThousand .
 	cd metrics && $(TEST) -race -count=1 ./...
 	cd tools/softroce && $(TEST) -race -count=1 ./...
-	cd tools/hwcounters && $(TEST) -race -count=1 ./...
-	cd tools/idealcard && $(TEST) -count=1 ./...
+	cd tools/idealcard && $(TEST) -count=1 -skip '^TestManners$$' ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -race -count=1 ./...
 	cd examples && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -count=1 ./...
 	cd internal/perf && $(TEST) -race -count=1 ./...
@@ -152,62 +156,86 @@ programs:
 # The suites on a card of ideal speed, emulated in this host's own memory, for what an emulated
 # machine is too slow to show. What it cannot run is left out by name: see CARD_LACKS.
 #
-# It has no datagrams (Packet, Datagram, Group), no netlink and no counters of what a process
-# holds (TestConnectionsLeaveNothingBehind, and of metrics TestDevicesOverRDMA and
-# TestListPortsHasTheCountersOfSysfs), no limit of locked memory (TestTooLittleLockedMemory), no
-# privileges of ports (TestPrivilegedPort), no port or device that goes
-# (TestPortDownAndDeviceRemoved), and all addresses of this host are its own, so none has no device
-# (TestDialToAnInterfaceWithoutRDMA) or does not answer (TestDialToASilentAddress...). It carries
-# nothing between processes: that is internal/integration, cmd/ringnet, and the examples.
-CARD_LACKS = Packet|Datagram|Group|^TestConnectionsLeaveNothingBehind|^TestDevicesOverRDMA|^TestListPortsHasTheCountersOfSysfs|^TestTooLittleLockedMemory|^TestPrivilegedPort|^TestPortDownAndDeviceRemoved|^TestDialToAnInterfaceWithoutRDMA|^TestDialToASilentAddress
+# It has no files in /sys (of metrics TestDevicesOverRDMA; TestInfoOverRDMA), no limit of locked memory
+# (TestTooLittleLockedMemory, TestLockedMemoryIsUsedUp, TestLinksPinWhatTheyHaveRegistered), no
+# second device (TestDatagramsDeviceRemoved; TestPortDown and TestDeviceRemoved take
+# the only one away, and run by themselves), and all addresses of this host are
+# its own, so none has no device (TestAddressWithoutRDMA,
+# TestGroupsThatCannotBeJoined) or has just been added (TestDatagramsNoticeOfASecondAddress), and none
+# is link-local at an interface of its own (TestIPv6WithAZone). It is no library of the system, with
+# devices of the kernel (TestNoLibrary, TestBrokenLibrary, TestNoPermission, TestUnprivilegedUser,
+# TestDoctorOverRDMA, TestContainersOverRDMA). Tests of several hosts skip themselves. Over InfiniBand
+# ringnet has no datagrams (Packet, Datagram, Group), and the subnet manager is so slow that connections
+# do not wait for all the links that TestScale counts.
+CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestTooLittleLockedMemory|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestNoLibrary|^TestBrokenLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
+INFINIBAND_LACKS = Packet|Datagram|Group|^TestScale
 test-card: $(CARD)
-	$(TEST_RDMA) $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
-	$(TEST_RDMA) $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
+	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration
+	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/integration
 	$(TEST_RDMA) -race $(RNR_ON_CARD) -skip '^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
+	$(TEST_RDMA) $(ON_INFINIBAND) $(SUITE) -skip '$(INFINIBAND_LACKS)|$(CARD_LACKS)'
+	$(TEST_RDMA) $(ON_INFINIBAND) -skip '$(INFINIBAND_LACKS)|$(CARD_LACKS)|/^shm$$' ./internal/integration
+	$(TEST_RDMA) $(RNR_ON_INFINIBAND) -skip '$(INFINIBAND_LACKS)|^TestABI|$(CARD_LACKS)' ./internal/fabric/verbs
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '/^rdma$$' .
 	cd metrics && $(TEST_RDMA) $(ON_CARD) -skip '$(CARD_LACKS)' ./...
-
-# The suites once more on a real kernel's RDMA stack, as they are and under the
-# race detector, and between two machines on one cable.
-test-rdma: $(SOFTROCE) bin/hwcounters
-	$(TEST_RDMA) $(COUNTING) $(SUITE)
-	$(TEST_RDMA) $(COUNTING) $(RDMA)
-	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
-	$(TEST_RDMA) -race $(COUNTING) $(SUITE)
-	$(TEST_RDMA) -race $(COUNTING) $(RDMA_RACE)
-	$(TEST_RDMA) -race $(ON_RDMA) $(VERBS)
-	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '/^rdma$$' .
-	cd metrics && $(TEST_RDMA) $(COUNTING) ./...
+	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(ON_CARD) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' -skip '$(CARD_LACKS)' .
 	cd examples && $(GO) build -o ../bin/examples/ ./feed ./http3/... && $(GO) build -o ../bin/examples/ $(GOSRC)/crypto/tls/generate_cert.go
-	cd examples && $(TEST_RDMA) $(ON_RDMA) -run '(HTTP3|Feed)/^rdma$$' .
-	cd cmd/ringnet && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -run '(ProxyPairMoves|OverRDMA)/^rdma$$' .
-	$(GO) test -c -o bin/ ./internal/integration
+	cd examples && $(TEST_RDMA) $(ON_CARD) -run '(HTTP3|Feed)/^rdma$$' .
+	$(MAKE) hours-card HOURS=0.004 SEED=1
+	$(MAKE) test-manners
+	$(MAKE) demo-card
+
+# The suites once more on a real kernel's RDMA stack, and between two machines on one cable. Under
+# the race detector they run natively: see test-card.
+test-rdma: rdma-suites
+	$(SOFTROCE) -timeout 30m -- tools/rdmasuites.sh root rconn integration verbs interop metrics command
 	RINGNET_REQUIRE_RDMA=1 RINGNET_REMOVE_DEVICE=1 $(SOFTROCE) -guest -timeout 5m -- \
-		bin/hwcounters bin/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown|TestDatagramsDeviceRemoved'
-	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/hwcounters bin/integration.test -test.run TestNodes
-	$(SOFTROCE) -nodes 2 -timeout 5m -- bin/integration.test -test.run TestDatagramsBetweenNodes
-	$(SOFTROCE) -nodes 2 -cables 2 -timeout 5m -- bin/hwcounters bin/integration.test -test.run 'TestMatrix/^(cable_1_out_for_5_s|the_listener_killed)$$'
+		bin/hwcounters bin/rdma/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown|TestDatagramsDeviceRemoved'
+	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/hwcounters bin/rdma/integration.test -test.run TestNodes
+	$(SOFTROCE) -nodes 2 -timeout 5m -- bin/rdma/integration.test -test.run TestDatagramsBetweenNodes
+	$(SOFTROCE) -nodes 2 -cables 2 -timeout 5m -- bin/hwcounters bin/rdma/integration.test -test.run 'TestMatrix/^(cable_1_out_for_5_s|the_listener_killed)$$'
+
+# What tools/rdmasuites.sh runs.
+rdma-suites: $(SOFTROCE) bin/hwcounters
+	$(GO) test -c -o bin/rdma/root.test .
+	$(GO) test -c -o bin/rdma/ ./rconn ./internal/integration ./internal/fabric/verbs
+	cd interop && $(GO) test -c -o ../bin/rdma/interop.test .
+	cd metrics && $(GO) test -c -o ../bin/rdma/metrics.test .
+	cd examples && $(GO) test -c -o ../bin/rdma/examples.test .
+	cd examples && $(GO) build -o ../bin/examples/ ./feed ./http3/... && $(GO) build -o ../bin/examples/ $(GOSRC)/crypto/tls/generate_cert.go
+	cd cmd/ringnet && $(GO) test -c -o ../../bin/rdma/command.test .
 
 # Sixteen connections of all kinds, and sixteen of TCP beside them, through each of
 # many faults of cables, cards, nodes and peers; bin/matrix/matrix.md is the table
 # in docs/reliability.md.
 test-matrix: $(SOFTROCE) bin/hwcounters
 	mkdir -p bin/matrix
-	$(GO) test -c -o bin/ ./internal/integration
+	$(GO) test -c -o bin/rdma/ ./internal/integration
 	$(SOFTROCE) -nodes 2 -cables 2 -scratch bin/matrix -timeout 30m -- \
-		bin/hwcounters bin/integration.test -test.v -test.timeout 30m -test.run TestMatrix
+		bin/hwcounters bin/rdma/integration.test -test.v -test.timeout 30m -test.run TestMatrix
+
+# The same on ideal cards of two hosts, natively: the rows of cables, ports, devices and processes
+# that it takes a few seconds to see. A cable that is out for good takes TCP minutes.
+ON_HOSTS = $(CARD) -fabric tools/idealcard/fabrics/two-hosts.json --
+CARD_MATRIX = none|cable_1_out_for_[15]_s|both_cables_out_for_5_s|the_dialer.s_.*|the_listener.s_device_1_removed|the_listener_.*
+test-matrix-card: $(CARD)
+	$(GO) test -c -o bin/rdma/ ./internal/integration
+	$(ON_HOSTS) bin/rdma/integration.test -test.v -test.timeout 5m -test.run 'TestMatrix/^($(CARD_MATRIX))$$'
+
+# ringnet on cards of each manner that docs/verbs.md lists.
+test-manners:
+	cd tools/idealcard && $(TEST) -count=1 -parallel 4 -run '^TestManners$$' .
 
 # Everything as often as it should be repeated once in a while.
 soak: export RINGNET_SOAK = 1
-soak: $(SOFTROCE) bin/hwcounters
+soak: rdma-suites
 	GO=$(GO) tools/fuzz.sh 1m
 	$(GO) test -count=1 -timeout 60m ./credit ./rconn ./internal/fabric/...
+	cd tools/idealcard && $(GO) test -count=10 -timeout 60m -run '^TestManners$$' .
 	cd tools/softroce && SOFTROCE_TEST_GUESTS=1 $(GO) test -count=1 -timeout 30m .
 	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
-	$(TEST_RDMA) $(COUNTING) $(SUITE)
-	$(TEST_RDMA) $(COUNTING) $(RDMA)
-	$(TEST_RDMA) $(ON_RDMA) $(VERBS)
+	$(SOFTROCE) -timeout 2h -- tools/rdmasuites.sh root rconn integration verbs examples
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=3 ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -count=3 -run '/^rdma$$' .
 
@@ -216,10 +244,24 @@ soak: $(SOFTROCE) bin/hwcounters
 HOURS ?= 1
 minutes = $(shell awk 'BEGIN { print int(60 * $(HOURS)) + $(1) }')m
 soak-hours: $(SOFTROCE) bin/hwcounters
-	$(GO) test -c -o bin/ ./internal/integration
+	$(GO) test -c -o bin/rdma/ ./internal/integration
 	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_HOURS=$(HOURS) RINGNET_SOAK_SEED=$(SEED) \
-		$(SOFTROCE) -nodes 2 -timeout $(call minutes,15) -- bin/hwcounters bin/integration.test \
+		$(SOFTROCE) -nodes 2 -timeout $(call minutes,15) -- bin/hwcounters bin/rdma/integration.test \
 		-test.timeout $(call minutes,10) -test.v -test.run TestHours
+
+# The same natively, between two hosts of ideal cards: millions of Reads and Writes an hour, while work
+# requests, cables and ports fail by themselves, too. No card is removed: what the libraries have of
+# such a card stays, and TestHours counts that. SEED is that of all that is drawn. Then a thousand
+# processes, ten thousand connections and 64 links.
+CARD_FAULTS ?= qp=1e-3,cable=3e-9,port=2e-5,out=50ms
+soak-card: hours-card
+	RINGNET_SOAK=1 RINGNET_REQUIRE_RDMA=1 $(CARD) -- bin/integration.test -test.timeout 30m -test.v -test.run '^TestScale$$'
+
+hours-card: $(CARD)
+	$(GO) test -c -o bin/ ./internal/integration
+	RINGNET_REQUIRE_RDMA=1 RINGNET_SOAK_HOURS=$(HOURS) $(CARD) $(if $(SEED),-seed $(SEED)) -faults $(CARD_FAULTS) \
+		-fabric tools/idealcard/fabrics/two-hosts.json -- \
+		bin/integration.test -test.timeout $(call minutes,10) -test.v -test.run TestHours
 
 # Random traffic between two hosts of the simulation in real time, with polling and default
 # queues, whose links are lost under load, for HOURS hours. SEED is that of what is drawn.
@@ -233,9 +275,10 @@ explore:
 	RINGNET_EXPLORE=$(STEPS) RINGNET_EXPLORE_SEED=$(SEED) GODEBUG=asyncpreemptoff=1 \
 		$(GO) test -count=1 -timeout 0 -run '^TestExplore$$' -v ./internal/link
 
-# Edits of package link that each leave out a step, and whether a test fails then.
+# Edits of ringnet that each leave out a step, and whether a test fails then.
 mutants:
 	RINGNET_MUTANTS=1 $(TEST) -count=1 -run '^TestMutants$$' -v ./internal/link
+	cd tools/idealcard && RINGNET_MUTANTS=1 $(TEST) -count=1 -run '^TestMutants$$' -v .
 
 # Every fuzz target of every module, each for FUZZTIME.
 FUZZTIME ?= 30s
@@ -248,11 +291,11 @@ fuzz:
 bench: bin/benchmarks
 	bin/benchmarks -out bin/results $(BENCH)
 
-# ringnet beside raw verbs, rsockets, TCP and SMC-R on an RDMA device: the same,
+# ringnet beside raw verbs, rsockets and TCP on an RDMA device: the same,
 # in bin/results-rdma. On the emulated machine it takes a quarter of an hour.
 bench-rdma: bin/benchmarks $(SOFTROCE)
 	mkdir -p bin/results-rdma
-	$(SOFTROCE) -modules smc,smc_diag -scratch bin/results-rdma -timeout 90m -- \
+	$(SOFTROCE) -scratch bin/results-rdma -timeout 90m -- \
 		bin/benchmarks -rdma -rounds 5 -slice 300ms -out bin/results-rdma $(BENCH)
 
 # shm with and without polling beside TCP and Unix sockets on a host where 0, 2 and 8 other
@@ -265,8 +308,23 @@ bench-busy: bin/benchmarks
 # ringnet beside a program in C, on a card of ideal speed, and beside TCP, in four minutes: tables in
 # Markdown, and results.json and charts in bin/results-card. It wants two processors that do nothing
 # else: each end polls one.
-bench-card: bin/bench-card $(CARD)
-	bin/bench-card -out bin/results-card $(BENCH)
+bench-card: bin/benchmarks $(CARD)
+	bin/benchmarks -card $(CARD) -out bin/results-card $(BENCH)
+
+# All that we would like to know of an RDMA device: bin/results-report/card-report.md, with charts,
+# for an issue. It takes ten minutes. CARD_REPORT has flags: -listen and "-connect ADDRESS" for two
+# hosts, and more that "go doc" and -help in benchmarks/cardreport tell of.
+card-report: card-report-programs
+	bin/card-report/cardreport $(CARD_REPORT)
+
+# The two programs in C want libibverbs-dev. Without it their parts of the report say so.
+CC_REPORT = $(CC) -Wall -Wextra -pthread -Itools/idealcard/card
+card-report-programs:
+	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../bin/card-report/ . ./cardreport
+	cd cmd/ringnet && CGO_ENABLED=1 $(GO) build -o ../../bin/card-report/ .
+	CGO_ENABLED=1 $(GO) test -c -o bin/card-report/ . ./rconn
+	-$(CC_REPORT) -O3 -o bin/card-report/raw tools/idealcard/card/main_raw.c -libverbs
+	-$(CC_REPORT) -O2 -o bin/card-report/manners benchmarks/cardreport/manners/manners.c -libverbs
 
 # Two proxies with shm between them, beside two of socat's with TCP, and beside
 # none: docs/command.md.
@@ -282,7 +340,7 @@ bench-links:
 # Some of the figures of make bench, to be kept for the release VERSION.
 bench-json: bin/benchmarks
 	@test -n "$(VERSION)" || { echo "make bench-json VERSION=v0.1.0" >&2; exit 1; }
-	bin/benchmarks -peers shm,tcp -workloads ping-pong,stream,connect,http,grpc -sizes 64,65536 -conns 1,16 -idle none -library=false \
+	bin/benchmarks -peers shm,tcp -workloads ping-pong,stream,connect,http,grpc -sizes 64,65536 -conns 1,16 -idle none \
 		-commit "$$(git describe --always --dirty)" -out bin/results-$(VERSION) $(BENCH)
 	mkdir -p benchmarks/results
 	cp bin/results-$(VERSION)/results.json benchmarks/results/$(VERSION).json
@@ -295,20 +353,18 @@ bench-compare: bin/benchmarks
 clean:
 	rm -rf bin
 
-bin/hwcounters: $(wildcard tools/hwcounters/*)
-	cd tools/hwcounters && $(GO) build -o ../../$@ .
+bin/hwcounters: tools/hwcounters.sh
+	mkdir -p bin
+	cp $< $@
 
 bin/benchmarks: FORCE
 	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../bin/ .
-
-bin/bench-card: FORCE
-	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../$@ ./card
 
 # What go build makes is rebuilt if go build says so.
 .PHONY: FORCE
 FORCE:
 
-$(CARD): $(wildcard tools/idealcard/* tools/idealcard/card/*)
+$(CARD): $(wildcard tools/idealcard/*.go tools/idealcard/card/*)
 	cd tools/idealcard && $(GO) build -o ../../$@ .
 
 $(SOFTROCE): $(wildcard tools/softroce/*)

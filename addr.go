@@ -2,7 +2,6 @@ package ringnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -13,44 +12,71 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
-	"github.com/ringnet/ringnet/pconn"
-	"github.com/ringnet/ringnet/rconn"
+	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/pconn"
 )
 
 // Addr is the address of one end of a connection, of a listener or of a [PacketConn]. It is
 // a value, which == compares, and has these methods:
 //
-//   - [rconn.Addr.Network]: the name of the network that carries the connection, without a
+//   - [fabric.Addr.Network]: the name of the network that carries the connection, without a
 //     digit: "rdma", "shm", "rdma-udp", "shm-udp", or "auto" for a listener of that.
-//   - [rconn.Addr.String]: "1.2.3.4:80" or "[fe80::1%eth0]:80".
-//   - [rconn.Addr.AddrPort]: the same as a netip.AddrPort, as addresses of package net
+//   - [fabric.Addr.String]: "1.2.3.4:80" or "[fe80::1%eth0]:80".
+//   - [fabric.Addr.AddrPort]: the same as a netip.AddrPort, as addresses of package net
 //     return it.
 //
 // An [AutoConn] and an [AutoListener] have addresses of type *net.TCPAddr, which has the same
 // three methods.
-type Addr = rconn.Addr
+type Addr = fabric.Addr
+
+// carrier is what carries connections or datagrams, at addresses of any family.
+type carrier struct {
+	name string // as Addr.Network returns it
+	open func(trustUser, *Config) (fabric.Fabric, error)
+
+	// Of connections alone:
+	addresses *link.Addresses // the pairs that connections of this process have; nil: whatever the fabric has
+	requests  *requestLimit   // nil: as many as there are
+	oneHost   bool            // a queue pair is lost only with a process
+}
+
+var (
+	overSHM  = &carrier{name: "shm", open: openSHM, addresses: new(link.Addresses), oneHost: true}
+	overRDMA = &carrier{name: "rdma", open: openRDMA, addresses: new(link.Addresses), requests: newRequestLimit()}
+
+	// overAuto stands for several, and resolves an address once for all of them.
+	overAuto = &carrier{name: "auto"}
+
+	datagramsOverSHM  = &carrier{name: "shm-udp", open: openSHM}
+	datagramsOverRDMA = &carrier{name: "rdma-udp", open: openRDMA}
+)
 
 // network is a network that Dial and Listen know.
 type network struct {
-	name   string // as Addr.Network returns it: without the digit
+	*carrier
 	family string // as net.Resolver.LookupNetIP wants it: "ip", "ip4" or "ip6"
-	open   func(trustUser, *Config) (fabric.Fabric, error)
 }
 
-var networks = map[string]network{
-	"shm":   {"shm", "ip", openSHM},
-	"rdma":  {"rdma", "ip", openRDMA},
-	"rdma4": {"rdma", "ip4", openRDMA},
-	"rdma6": {"rdma", "ip6", openRDMA},
-}
-
-// autoNetworks are the names of auto, which stands for several networks and resolves an
-// address once for all of them.
-var autoNetworks = map[string]network{
-	"auto":  {name: "auto", family: "ip"},
-	"auto4": {name: "auto", family: "ip4"},
-	"auto6": {name: "auto", family: "ip6"},
-}
+// The networks by their names.
+var (
+	networks = map[string]network{
+		"shm":   {overSHM, "ip"},
+		"rdma":  {overRDMA, "ip"},
+		"rdma4": {overRDMA, "ip4"},
+		"rdma6": {overRDMA, "ip6"},
+	}
+	autoNetworks = map[string]network{
+		"auto":  {overAuto, "ip"},
+		"auto4": {overAuto, "ip4"},
+		"auto6": {overAuto, "ip6"},
+	}
+	packetNetworks = map[string]network{
+		"shm-udp":   {datagramsOverSHM, "ip"},
+		"rdma-udp":  {datagramsOverRDMA, "ip"},
+		"rdma-udp4": {datagramsOverRDMA, "ip4"},
+		"rdma-udp6": {datagramsOverRDMA, "ip6"},
+	}
+)
 
 // trustUser is Dialer.TrustUser or ListenConfig.TrustUser.
 type trustUser func(uid uint32) bool
@@ -75,22 +101,6 @@ func lookupNetwork(name string) (network, error) {
 		return network{}, unknownNetwork(name)
 	}
 	return n, nil
-}
-
-// errPortOfTCP is why auto does not use rdma on a host with an iWARP device.
-var errPortOfTCP = fmt.Errorf("auto does not use iWARP devices, whose ports are those of TCP: %w", errors.ErrUnsupported)
-
-// besideTCP returns the network as auto uses it, at the same port as TCP. An iWARP device
-// shares its ports with the host's TCP: what rdma dials there would reach the TCP listener.
-func (n network) besideTCP() network {
-	open := n.open
-	n.open = func(trust trustUser, c *Config) (fabric.Fabric, error) {
-		if n.name == "rdma" && verbs.IWARP() {
-			return nil, errPortOfTCP
-		}
-		return open(trust, c)
-	}
-	return n
 }
 
 // isNetwork reports whether this package implements the named network.

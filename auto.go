@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
-	"time"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/copying"
 )
 
@@ -44,25 +44,8 @@ func tcpAddr(a net.Addr) net.Addr {
 	return a
 }
 
-// stream has the methods that *Conn and *tcpConn have in common.
-type stream interface {
-	net.Conn
-	io.ReaderFrom
-	io.WriterTo
-	CloseRead() error
-	CloseWrite() error
-	SetLinger(sec int) error
-	SetNoDelay(noDelay bool) error
-	SetKeepAlive(keepAlive bool) error
-	SetKeepAlivePeriod(d time.Duration) error
-	SetKeepAliveConfig(config net.KeepAliveConfig) error
-	SetReadBuffer(bytes int) error
-	SetWriteBuffer(bytes int) error
-	WriteBuffers(bufs *net.Buffers) (int64, error)
-	SyscallConn() (syscall.RawConn, error)
-	Stats() Stats
-	Carrier() string
-}
+// stream is what carries an AutoConn: a *Conn or a *auto.TCPConn.
+type stream = auto.Conn
 
 // Carrier returns the name of the network that carries c: "shm", "rdma" or "tcp".
 func (c *AutoConn) Carrier() string { return c.stream.Carrier() }
@@ -82,7 +65,7 @@ func (c *AutoConn) SyscallConn() (syscall.RawConn, error) { return c.stream.Sysc
 // File returns a copy of the descriptor of a connection over TCP, as that of a *net.TCPConn does.
 // Over shm and rdma there is none: the error is errors.ErrUnsupported.
 func (c *AutoConn) File() (*os.File, error) {
-	if tcp, ok := c.stream.(*tcpConn); ok {
+	if tcp, ok := c.stream.(*auto.TCPConn); ok {
 		return tcp.File()
 	}
 	return nil, opError("file", c.Carrier(), c.stream.LocalAddr(), c.stream.RemoteAddr(), errors.ErrUnsupported)
@@ -90,7 +73,7 @@ func (c *AutoConn) File() (*os.File, error) {
 
 // MultipathTCP reports whether Multipath TCP carries c.
 func (c *AutoConn) MultipathTCP() (bool, error) {
-	if tcp, ok := c.stream.(*tcpConn); ok {
+	if tcp, ok := c.stream.(*auto.TCPConn); ok {
 		return tcp.MultipathTCP()
 	}
 	return false, nil
@@ -101,7 +84,7 @@ func (c *AutoConn) MultipathTCP() (bool, error) {
 // directly. If a program closes the *net.TCPConn directly, Totals and a [Trace] learn of it
 // only when it is garbage-collected.
 func (c *AutoConn) NetConn() net.Conn {
-	if tcp, ok := c.stream.(*tcpConn); ok {
+	if tcp, ok := c.stream.(*auto.TCPConn); ok {
 		return tcp.TCPConn
 	}
 	return c.stream
@@ -177,9 +160,12 @@ func (e *autoError) Temporary() bool {
 }
 
 // requiredError says why no network but TCP can be had, where TCP alone is not enough.
-type requiredError struct{ reasons []Reason }
+type requiredError struct {
+	cause   *auto.RequiredError
+	reasons []Reason
+}
 
-func (e *requiredError) Error() string { return "no required network is available: " + list(e.reasons) }
+func (e *requiredError) Error() string { return e.cause.Error() + ": " + list(e.reasons) }
 
 func (e *requiredError) Unwrap() []error {
 	errs := make([]error, len(e.reasons))
@@ -187,4 +173,13 @@ func (e *requiredError) Unwrap() []error {
 		errs[i] = r
 	}
 	return errs
+}
+
+// withReasons adds the reasons to an error of auto that has them.
+func withReasons(err error) error {
+	var required *auto.RequiredError
+	if errors.As(err, &required) {
+		return &requiredError{required, reasonsOf(required.PassedOver)}
+	}
+	return err
 }

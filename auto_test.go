@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
@@ -24,31 +25,33 @@ var errAbsent = errors.New("absent in this test")
 
 // better replaces shm and rdma by simulated networks; nil means that the network is absent.
 func better(t *testing.T, shm, rdma fabric.Fabric) {
-	failures.forget()
-	t.Cleanup(failures.forget)
+	forget(t)
 	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
 		open := opens(f)
 		if f == nil {
 			open = func(trustUser, *Config) (fabric.Fabric, error) { return nil, errAbsent }
 		}
-		addNetwork(t, name, network{name, "ip", open})
+		addNetwork(t, name, network{&carrier{name: name, open: open}, "ip"})
 	}
 }
 
 // delayTCP has auto dial TCP only after the given time: an hour in tests where a better
 // network must win on the slowest machine, 0 where TCP must win. If the delay is longer
-// than the times for proofs, and for TCP to connect for one, these get as long; proveWithin and
-// connectTCPWithin after that give them less.
+// than the times for proofs, and for TCP to connect for one, these get as long; proveWithin
+// after that gives proofs less.
 func delayTCP(t testing.TB, delay time.Duration) {
-	if delay > proofWithin {
-		proveWithin(t, delay)
-	}
-	if delay > connectWithin {
-		connectTCPWithin(t, delay)
-	}
-	before := tcpDelay
-	tcpDelay = delay
-	t.Cleanup(func() { tcpDelay = before })
+	setAutoTimes(t, func(times *auto.Times) {
+		times.Answer = delay
+		times.Proof = max(times.Proof, delay)
+		times.Connect = max(times.Connect, delay)
+	})
+}
+
+// setAutoTimes changes how long auto waits.
+func setAutoTimes(t testing.TB, set func(*auto.Times)) {
+	before := autoTimes
+	set(&autoTimes)
+	t.Cleanup(func() { autoTimes = before })
 }
 
 func listenAuto(t *testing.T, address string) *AutoListener {
@@ -181,7 +184,7 @@ func TestAutoTakesTCPWhenThePeerOfALinkIsStopped(t *testing.T) {
 	better(t, shm, nil)
 	proveWithin(t, time.Hour)
 	l := listenAuto(t, "127.0.0.1:0")
-	wait := map[string]time.Duration{"shm": time.Hour, "tcp": tcpDelay}
+	wait := map[string]time.Duration{"shm": time.Hour, "tcp": autoTimes.Answer}
 	dial := func(network string) net.Conn {
 		delayTCP(t, wait[network])
 		c, err := Dial("auto", l.Addr().String())
@@ -269,7 +272,7 @@ func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
 	require.NoError(t, l.Close())
 	_, err := (&Dialer{Config: &Config{HandshakeTimeout: time.Hour}, Timeout: 10 * time.Minute}).Dial("auto", l.Addr().String())
 	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
-	require.ErrorContains(t, err, "rdma: TCP failed before this network was connected")
+	require.ErrorContains(t, err, "rdma: the dial ended before this network was connected")
 }
 
 // If the better network fails at Confirm, auto uses the TCP connection that was to prove

@@ -1,61 +1,111 @@
 package ringnet
 
+// A dial of "auto": the addresses that a name has, in the order in which package net would dial
+// them. Package auto dials each.
+
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/ringnet/ringnet/internal/auto"
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// tcpDelay is how long auto waits for better networks to answer before it dials TCP without
-// them: the delay that RFC 8305, section 5, recommends between attempts. It is a variable
-// because tests change it.
-var tcpDelay = 250 * time.Millisecond
+// autoTimes is a variable because tests change it.
+var autoTimes = auto.DefaultTimes
 
-// autoDial is one dial of the network "auto", of all addresses that the name has.
-type autoDial struct {
-	*Dialer
-	steering
-	networks []network // those named in steering.better
-	tcp      net.Dialer
-	local    netip.AddrPort // LocalAddr
-}
+// failures are what auto remembers in this process.
+var failures = new(auto.Failures)
 
 // dialAuto connects to the process that TCP would reach, over the best network that both
-// sides have. It takes at most tcpDelay longer than TCP alone would.
+// sides have.
 func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoConn, net.Addr, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
 	}
-	steering, err := d.steer()
+	tcp := d.tcpDialer()
+	local, err := addrPort(tcp.LocalAddr)
 	if err != nil {
 		return nil, nil, err
 	}
-	a := &autoDial{Dialer: d, steering: steering, tcp: d.tcpDialer()}
-	if a.local, err = addrPort(a.tcp.LocalAddr); err != nil {
+	a, err := d.auto(tcp, local)
+	if err != nil {
 		return nil, nil, err
-	}
-	for _, name := range steering.better {
-		n, err := lookupNetwork(name)
-		if err != nil {
-			return nil, nil, err
-		}
-		a.networks = append(a.networks, n.besideTCP())
 	}
 	addrs := autoNetworks[network]
-	remotes, err := addrs.resolve(ctx, cmp.Or(a.tcp.Resolver, net.DefaultResolver), address, addrs.loopback())
+	remotes, err := addrs.resolve(ctx, cmp.Or(tcp.Resolver, net.DefaultResolver), address, addrs.loopback())
 	if err != nil {
 		return nil, nil, err
 	}
-	if remotes = matching(remotes, a.local.Addr()); len(remotes) == 0 {
+	if remotes = matching(remotes, local.Addr()); len(remotes) == 0 {
 		return nil, nil, &net.AddrError{Err: "no address of the local address's family", Addr: address}
 	}
 	primaries, fallbacks := families(remotes)
-	if a.tcp.FallbackDelay < 0 || len(fallbacks) == 0 {
+	if tcp.FallbackDelay < 0 || len(fallbacks) == 0 {
 		return a.dialInTurn(ctx, remotes).unpack()
 	}
 	return a.dialFamilies(ctx, primaries, fallbacks).unpack()
+}
+
+// autoDial is one dial of the network "auto", of all addresses that the name has.
+type autoDial struct{ auto.Dialer }
+
+// auto returns a dial from a local address.
+func (d *Dialer) auto(tcp net.Dialer, local netip.AddrPort) (*autoDial, error) {
+	steering, err := auto.Steer()
+	if err != nil {
+		return nil, err
+	}
+	if steering, err = steering.Require("Dialer.Require", d.Require); err != nil {
+		return nil, err
+	}
+	a := &autoDial{auto.Dialer{
+		Steering: steering,
+		TCP:      tcp,
+		Times:    autoTimes,
+		Failures: failures,
+		Lasts:    func(err error) bool { return codeOf(contextError(err)).lasts() },
+		Wrap:     func(c *net.TCPConn) auto.Conn { return d.Trace.newTCPConn(c, true) },
+	}}
+	if d.TrustUser != nil {
+		a.Trust = d
+	}
+	for _, name := range steering.Better {
+		n, err := lookupNetwork(name)
+		if err != nil {
+			return nil, err
+		}
+		a.Networks = append(a.Networks, auto.Network{
+			Name: name,
+			Open: func() (fabric.Fabric, error) { return n.open(d.TrustUser, d.Config) },
+			Dial: func(ctx context.Context, f fabric.Fabric, remote netip.AddrPort, maker *auto.ProvenLinks) (*Conn, error) {
+				c, err := d.dialPatiently(ctx, n, f, local, remote, maker)
+				var waited *waitError
+				if errors.As(err, &waited) {
+					err = waited.cause // auto knows how ctx has ended
+				}
+				return c, err
+			},
+		})
+	}
+	return a, nil
+}
+
+// dial connects to one address.
+func (a *autoDial) dial(ctx context.Context, remote netip.AddrPort) (*AutoConn, error) {
+	c, passedOver, err := a.Dial(ctx, remote)
+	var required *auto.RequiredError
+	switch {
+	case errors.As(err, &required):
+		return nil, withReasons(err)
+	case err != nil:
+		return nil, &autoError{contextError(err), reasonsOf(passedOver)}
+	}
+	return newAutoConn(c, reasonsOf(passedOver)), nil
 }
 
 // tcpDialer returns the dialer for TCP, which also holds the options that apply to all
@@ -125,7 +175,7 @@ func (a *autoDial) dialFamilies(ctx context.Context, primaries, fallbacks []neti
 	first, second := make(chan dialed, 1), make(chan dialed, 1)
 	go func() { first <- a.dialInTurn(ctx, primaries) }()
 	const recommended = 300 * time.Millisecond // package net's
-	delay := a.tcp.FallbackDelay
+	delay := a.TCP.FallbackDelay
 	if delay == 0 {
 		delay = recommended
 	}
@@ -162,14 +212,12 @@ func (a *autoDial) dialFamilies(ctx context.Context, primaries, fallbacks []neti
 // discard closes the connection that the slower dial may still make.
 func discard(result <-chan dialed) {
 	if r := <-result; r.conn != nil {
-		reset(r.conn)
+		auto.Reset(r.conn)
 	}
 }
 
 // dialInTurn dials addresses one after the other.
 func (a *autoDial) dialInTurn(ctx context.Context, remotes []netip.AddrPort) dialed {
-	c, addr, err := inTurn(ctx, "auto", remotes, func(ctx context.Context, remote netip.AddrPort) (*AutoConn, error) {
-		return newAttempt(a, remote).dial(ctx)
-	})
+	c, addr, err := inTurn(ctx, "auto", remotes, a.dial)
 	return dialed{c, addr, err}
 }

@@ -2,20 +2,23 @@ package ringnet
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
 func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
-	for _, squatted := range betterThanTCP {
+	for _, squatted := range auto.BetterThanTCP {
 		shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 		better(t, shm, rdma)
 		free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -80,14 +83,34 @@ func TestAutoListenerOutlivesABetterNetworkButNotTCP(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
-	require.NoError(t, l.better[0].Close())
+	require.NoError(t, l.better["rdma"].stop())
 	requireCarried(t, l, Dialer{}, "tcp")
 	require.NoError(t, l.SetDeadline(time.Time{}))
-	require.NoError(t, l.tcp.Close())
+	require.NoError(t, l.listener.TCP.Close())
 	for range 2 {
 		_, err := l.Accept()
 		requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)
 	}
+}
+
+// TCP's deadline is such an error, as a lack of descriptors is.
+func TestAutoListenerGoesOnAfterATemporaryErrorOfTCP(t *testing.T) {
+	better(t, nil, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.NoError(t, l.listener.TCP.SetDeadline(time.Now().Add(-time.Second)))
+	for range 3 {
+		_, err := l.Accept()
+		requireOpError(t, err, "accept", "auto", l.Addr().String(), os.ErrDeadlineExceeded)
+	}
+	require.NoError(t, l.listener.TCP.SetDeadline(time.Time{}))
+	c := dialAuto(t, Dialer{}, l.Addr().String())
+	s, err := l.Accept()
+	for errors.Is(err, os.ErrDeadlineExceeded) { // one that waited
+		s, err = l.Accept()
+	}
+	require.NoError(t, err)
+	require.Equal(t, c.LocalAddr().String(), s.RemoteAddr().String())
+	require.NoError(t, s.Close())
 }
 
 // When the listener of a better network has failed, nobody answers requests there: dialers

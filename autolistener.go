@@ -1,132 +1,105 @@
 package ringnet
 
 import (
-	"errors"
+	"context"
 	"net"
-	"sync"
+	"net/netip"
 	"time"
 
-	"github.com/ringnet/ringnet/rconn"
+	"github.com/ringnet/ringnet/internal/auto"
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // AutoListener accepts connections of the network "auto": over TCP, and over each better
 // network that this machine has, all on one port. Its methods may be called by several
 // goroutines at once.
 type AutoListener struct {
-	autoAcceptor
-	tcp     *net.TCPListener
-	better  []*Listener
-	claims  *claims
-	parked  chan struct{} // has an element for each TCP connection that waits in a goroutine of its own: see park
-	serving sync.WaitGroup
-	close   sync.Once
-	trace   *Trace
-	stats   listenerStats // of TCP
-
-	mu         sync.Mutex // guards passedOver
-	passedOver map[string]error
+	listener *auto.Listener
+	better   map[string]*Listener // by network: those that it has offered
+	trace    *Trace
+	stats    listenerStats // of TCP
 }
 
 var _ net.Listener = (*AutoListener)(nil)
 
-// accepted is what one of the networks has accepted, or an error that Accept returns once.
-type accepted struct {
-	conn stream
-	err  error
-}
-
-// start begins to accept.
-func (l *AutoListener) start() {
-	l.addr = rconn.NewAddr("auto", l.tcp.Addr().(*net.TCPAddr).AddrPort())
-	l.serving.Go(l.serveTCP)
-	for _, better := range l.better {
-		l.serving.Go(func() { l.serve(better) })
+// listenAuto listens on TCP and on the same port of each better network.
+func (lc *ListenConfig) listenAuto(ctx context.Context, network, address string) (*AutoListener, net.Addr, error) {
+	n := autoNetworks[network]
+	addr, err := n.resolveLocal(ctx, address)
+	if err != nil {
+		return nil, nil, err
 	}
+	l := &AutoListener{better: make(map[string]*Listener), trace: lc.Trace}
+	cfg, err := lc.auto(l)
+	if err != nil {
+		return nil, nil, err
+	}
+	if l.listener, addr, err = cfg.Listen(ctx, n.family, addr); err != nil {
+		return nil, fabric.NewAddr("auto", addr), withReasons(err)
+	}
+	return l, nil, nil
 }
 
-// serve passes on what a better network accepts. If its listener fails, serve closes it, so
-// that dialers are refused there at once and take TCP.
-func (l *AutoListener) serve(better *Listener) {
-	for {
-		c, err := better.accept()
-		if err != nil {
-			if l.ctx.Err() == nil {
-				l.passOver(better.addr.Network(), err)
-				_ = better.Close()
+// ListenOn listens on "auto" at the address of a TCP listener that exists already, for
+// example one that a service manager or an earlier process has passed on. If it succeeds,
+// the AutoListener owns tcp and closes it; if it fails, tcp stays the caller's. Where another
+// socket has the port of a better network, the listener does not offer that network, and
+// PassedOver says so; that socket still gets none of the connections that TCP brings here.
+// The error is a *net.OpError.
+func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*AutoListener, error) {
+	l := &AutoListener{better: make(map[string]*Listener), trace: lc.Trace}
+	cfg, err := lc.auto(l)
+	if err == nil {
+		l.listener, err = cfg.ListenOn(tcp)
+	}
+	if err != nil {
+		addr, _ := addrPort(tcp.Addr()) // which is a *net.TCPAddr
+		return nil, opError("listen", "auto", nil, fabric.NewAddr("auto", addr), withReasons(err))
+	}
+	return l, nil
+}
+
+// auto returns how l is to listen.
+func (lc *ListenConfig) auto(l *AutoListener) (*auto.ListenConfig, error) {
+	most, err := lc.places()
+	if err != nil {
+		return nil, err
+	}
+	steering, err := auto.Steer()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := steering.Require("ListenConfig.Require", lc.Require); err != nil {
+		return nil, err
+	}
+	return &auto.ListenConfig{
+		Steering: steering,
+		Require:  lc.Require,
+		TCP:      lc.TCP,
+		Backlog:  most.maxConnections,
+		Times:    autoTimes,
+		Wrap:     func(c *net.TCPConn) auto.Conn { return l.trace.newTCPConn(c, false) },
+		Offer: func(name, family string, addr netip.AddrPort, to *auto.Listener) (func() error, error) {
+			n, err := lookupNetwork(name)
+			if err != nil {
+				return nil, err
 			}
-			return
-		}
-		if !l.hand(accepted{conn: c}) {
-			return
-		}
-	}
-}
-
-// serveTCP passes on the connections that TCP accepts and no link claims. If TCP's listener
-// fails, the whole listener does.
-func (l *AutoListener) serveTCP() {
-	for {
-		c, err := l.tcp.AcceptTCP()
-		if temporary, ok := err.(interface{ Temporary() bool }); err != nil && !(ok && temporary.Temporary()) {
-			_, cause := unwrapOp(err)
-			l.fail(cause)
-			return
-		}
-		goesOn := true
-		switch {
-		case err != nil: // a temporary error, which AcceptTCP would return again at once
-			goesOn = l.hand(accepted{err: err})
-		case !l.claims.meet(c):
-			goesOn = l.handOrPark(accepted{conn: newTCPConn(c, l.trace, false)})
-		}
-		if !goesOn {
-			return
-		}
-	}
-}
-
-// hand passes a connection to Accept, and waits until Accept takes it. It returns false when
-// the listener is closed.
-func (l *AutoListener) hand(a accepted) bool {
-	select {
-	case l.accepted <- a:
-		return true
-	case <-l.ctx.Done():
-		if a.conn != nil {
-			reset(a.conn)
-		}
-		return false
-	}
-}
-
-// handOrPark passes a connection to Accept. While there are claims it does not wait for
-// Accept: the TCP connections that they claim may be queued in the kernel behind this one.
-func (l *AutoListener) handOrPark(a accepted) bool {
-	for !l.claims.any() {
-		select {
-		case l.accepted <- a:
-			return true
-		case <-l.ctx.Done():
-			return l.hand(a)
-		case <-l.claims.added:
-		}
-	}
-	return l.park(a)
-}
-
-// park has the connection wait for Accept in a goroutine of its own, if Backlog allows one
-// more of these.
-func (l *AutoListener) park(a accepted) bool {
-	select {
-	case l.parked <- struct{}{}:
-		l.serving.Go(func() {
-			l.hand(a)
-			<-l.parked
-		})
-		return true
-	default:
-		return l.hand(a)
-	}
+			n.family = family
+			better, err := lc.listen(n, addr, most, arrivals{
+				queue:  to.Queue,
+				accept: to.AcceptLink,
+				failed: func(better *Listener, err error) {
+					to.PassOver(name, err)
+					_ = better.stop() // dialers are refused there at once, and take TCP
+				},
+			})
+			if err != nil {
+				return nil, err
+			}
+			l.better[name] = better
+			return better.stop, nil
+		},
+	}, nil
 }
 
 // Accept waits for the next connection, until the deadline, and returns it: an
@@ -136,18 +109,17 @@ func (l *AutoListener) park(a accepted) bool {
 // other error the listener accepts no more connections. It goes on without a better network
 // whose listener has failed: see [AutoListener.PassedOver].
 func (l *AutoListener) Accept() (net.Conn, error) {
-	a, err := l.next()
+	a, err := l.listener.Next()
 	if err == nil {
-		_, err = unwrapOp(a.err)
+		err = a.Err
 	}
 	if err != nil {
 		return nil, l.opError("accept", err)
 	}
-	c := a.conn
 	passedOver := l.PassedOver()
-	l.count(c.Carrier(), len(passedOver) < len(betterThanTCP))
-	l.trace.accepted(c)
-	conn := newAutoConn(c, passedOver)
+	l.count(a.Conn.Carrier(), len(passedOver) < len(auto.BetterThanTCP))
+	l.trace.accepted(a.Conn)
+	conn := newAutoConn(a.Conn, passedOver)
 	if l.Addr().(*net.TCPAddr).IP.To4() == nil {
 		conn.local, conn.remote = asIPv6(conn.local), asIPv6(conn.remote)
 	}
@@ -165,11 +137,9 @@ func asIPv6(a net.Addr) net.Addr {
 // count counts a connection that Accept returns. offered reports whether the listener offers a
 // network better than TCP.
 func (l *AutoListener) count(network string, offered bool) {
-	for _, better := range l.better {
-		if better.addr.Network() == network {
-			better.stats.accepted(network)
-			return
-		}
+	if better := l.better[network]; better != nil {
+		better.stats.accepted(network)
+		return
 	}
 	l.stats.count(network, func(s *ListenerStats) {
 		s.Accepted++
@@ -183,66 +153,32 @@ func (l *AutoListener) count(network string, offered bool) {
 // or has listened: "tcp", "shm", "rdma". It works after Close, too.
 func (l *AutoListener) Stats() map[string]ListenerStats {
 	stats := map[string]ListenerStats{"tcp": l.stats.snapshot()}
-	for _, better := range l.better {
-		stats[better.addr.Network()] = better.Stats()
+	for network, better := range l.better {
+		stats[network] = better.Stats()
 	}
 	return stats
 }
 
 // Addr returns the address that the listener listens at, with the port in use: the
 // *net.TCPAddr of its TCP listener.
-func (l *AutoListener) Addr() net.Addr { return l.tcp.Addr() }
+func (l *AutoListener) Addr() net.Addr { return l.listener.TCP.Addr() }
 
 // PassedOver returns why the listener does not offer a network that is better than TCP, or
 // has stopped offering it: a reason for each such network, the best network first.
-func (l *AutoListener) PassedOver() []Reason {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var reasons []Reason
-	for _, network := range betterThanTCP {
-		if err := l.passedOver[network]; err != nil {
-			reasons = append(reasons, reasonOf(network, err))
-		}
-	}
-	return reasons
-}
-
-func (l *AutoListener) passOver(network string, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.passedOver[network] = err
-}
+func (l *AutoListener) PassedOver() []Reason { return reasonsOf(l.listener.PassedOver()) }
 
 // SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, also an Accept that
 // is waiting. The zero time means no deadline. After Close the error is net.ErrClosed.
-func (l *AutoListener) SetDeadline(t time.Time) error { return l.setDeadline(t) }
+func (l *AutoListener) SetDeadline(t time.Time) error {
+	return l.opError("set", l.listener.SetDeadline(t))
+}
 
 // Close stops listening on all networks. It resets the connections that Accept has not
 // returned; those that it has returned go on. A second Close returns net.ErrClosed.
-func (l *AutoListener) Close() error {
-	err := l.opError("close", net.ErrClosed)
-	l.close.Do(func() {
-		l.cancel()
-		err = nil
-		for _, leg := range l.legs() {
-			// Legs that have failed are closed already.
-			if _, failed := unwrapOp(leg.Close()); failed != nil && !errors.Is(failed, net.ErrClosed) && err == nil {
-				err = l.opError("close", failed)
-			}
-		}
-		l.deadline.Set(time.Time{})
-		l.serving.Wait()
-	})
-	return err
-}
+func (l *AutoListener) Close() error { return l.opError("close", l.listener.Close()) }
 
-// legs returns the listeners that this one consists of.
-func (l *AutoListener) legs() (legs []net.Listener) {
-	if l.tcp != nil {
-		legs = append(legs, l.tcp)
-	}
-	for _, better := range l.better {
-		legs = append(legs, better)
-	}
-	return legs
+// opError wraps what went wrong in an operation of the listener.
+func (l *AutoListener) opError(op string, err error) error {
+	addr, _ := addrPort(l.Addr()) // which is a *net.TCPAddr
+	return opError(op, "auto", nil, fabric.NewAddr("auto", addr), err)
 }

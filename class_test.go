@@ -15,10 +15,10 @@ import (
 func TestConfigOfEachSideReachesItsFabric(t *testing.T) {
 	n := sim.New(sim.Link{})
 	var class int
-	addNetwork(t, "sim", network{"sim", "ip", func(_ trustUser, c *Config) (fabric.Fabric, error) {
+	addNetwork(t, "sim", network{&carrier{name: "sim", open: func(_ trustUser, c *Config) (fabric.Fabric, error) {
 		class = c.TrafficClass
 		return n, nil
-	}})
+	}}, "ip"})
 
 	l, err := (&ListenConfig{Config: &Config{TrafficClass: 104}}).Listen(context.Background(), "sim", "10.0.0.1:0")
 	require.NoError(t, err)

@@ -12,15 +12,17 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/auto"
 )
 
 // io.Copy from and to connections of auto.
 
-// overEachCarrier runs a test or a benchmark with a function that connects over shm,
+// overEachCarrier runs a test with a function that connects over shm,
 // and over TCP.
-func overEachCarrier(t testing.TB, run func(carrier string, connect func() (client, server net.Conn))) {
+func overEachCarrier(t *testing.T, run func(carrier string, connect func() (client, server net.Conn))) {
 	for _, carrier := range []string{"shm", "tcp"} {
-		t.Setenv(networksEnv, carrier)
+		t.Setenv(auto.NetworksEnv, carrier)
 		delayTCP(t, time.Hour)
 		l, err := Listen("auto", "127.0.0.1:0")
 		if errors.Is(err, errors.ErrUnsupported) {
@@ -121,7 +123,7 @@ func requireCopy(t *testing.T, want []byte, client io.WriteCloser, from io.Reade
 }
 
 // tcpPair is both ends of a connection of package net.
-func tcpPair(t testing.TB) (client, server net.Conn) {
+func tcpPair(t *testing.T) (client, server net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -158,28 +160,8 @@ func TestCopyMakesNoBuffers(t *testing.T) {
 	})
 }
 
-// BenchmarkCopy is io.Copy of 1 KiB to a connection, and from one.
-func BenchmarkCopy(b *testing.B) {
-	message := make([]byte, 1<<10)
-	overEachCarrier(b, func(carrier string, connect func() (client, server net.Conn)) {
-		client, server := connect()
-		b.Run(carrier+"/to", func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				copyTo(b, client, server, message)
-			}
-		})
-		b.Run(carrier+"/from", func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				copyFrom(b, client, server, message)
-			}
-		})
-	})
-}
-
 // copyTo copies a message to the client, and reads it from the server.
-func copyTo(t testing.TB, client io.Writer, server io.Reader, message []byte) {
+func copyTo(t *testing.T, client io.Writer, server io.Reader, message []byte) {
 	if _, err := io.Copy(client, plainReader{bytes.NewReader(message)}); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +171,7 @@ func copyTo(t testing.TB, client io.Writer, server io.Reader, message []byte) {
 }
 
 // copyFrom copies a message that the client writes from the server.
-func copyFrom(t testing.TB, client io.Writer, server io.Reader, message []byte) {
+func copyFrom(t *testing.T, client io.Writer, server io.Reader, message []byte) {
 	if _, err := client.Write(message); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/auto"
 )
 
 // BenchmarkDial measures Dial and Close of auto to a server that has TCP alone, and to one
@@ -13,9 +15,9 @@ import (
 func BenchmarkDial(b *testing.B) {
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(b, err)
-	auto, err := Listen("auto", "127.0.0.1:0")
+	listener, err := Listen("auto", "127.0.0.1:0")
 	require.NoError(b, err)
-	for _, l := range []net.Listener{plain, auto} {
+	for _, l := range []net.Listener{plain, listener} {
 		b.Cleanup(func() { l.Close() })
 		go func() {
 			for {
@@ -39,15 +41,15 @@ func BenchmarkDial(b *testing.B) {
 	}{
 		{"tcp server/net", net.Dial, "tcp", plain},
 		{"tcp server/auto", d.Dial, "auto", plain},
-		{"auto listener/shm", d.Dial, "shm", auto},
-		{"auto listener/auto", d.Dial, "auto", auto},
-		{"auto listener/dedicated", (&Dialer{Config: &Config{Dedicated: true}}).Dial, "auto", auto},
+		{"auto listener/shm", d.Dial, "shm", listener},
+		{"auto listener/auto", d.Dial, "auto", listener},
+		{"auto listener/dedicated", (&Dialer{Config: &Config{Dedicated: true}}).Dial, "auto", listener},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			for b.Loop() {
 				c, err := bench.dial(bench.network, bench.to.Addr().String())
 				require.NoError(b, err)
-				reset(c.(stream)) // leaves no TIME_WAIT
+				auto.Reset(c.(stream)) // leaves no TIME_WAIT
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -16,120 +17,67 @@ import (
 // return a *Conn on the networks "rdma" and "shm"; on "auto" they return an [AutoConn], whose
 // NetConn method returns the *Conn unless TCP carries the connection.
 //
-// A Conn is a net.Conn, and has more methods. Package [rconn] documents each in full:
+// Package [rconn] documents the methods:
 //
-//   - [rconn.Conn.Read], [rconn.Conn.Write]: as in package net. Write returns when all bytes
-//     have room at the peer; they may still be on their way.
-//   - [rconn.Conn.Close]: ends the connection, and waits until the peer's device has all bytes,
-//     10 s at most by default.
-//   - [rconn.Conn.SetLinger]: how long Close waits; with 0 it discards what is not delivered.
-//   - [rconn.Conn.CloseWrite], [rconn.Conn.CloseRead]: end one direction.
-//   - [rconn.Conn.SetDeadline], [rconn.Conn.SetReadDeadline], [rconn.Conn.SetWriteDeadline]: as
-//     in package net.
-//   - [rconn.Conn.LocalAddr], [rconn.Conn.RemoteAddr], [rconn.Conn.Carrier]: an [Addr], and its
-//     network.
-//   - [rconn.Conn.WriteBuffers]: writes several slices as one Write.
-//   - [rconn.Conn.ReadFrom], [rconn.Conn.WriteTo]: what io.Copy calls. With a regular file they
-//     copy the bytes once less.
-//   - [rconn.Conn.Peek], [rconn.Conn.Buffered], [rconn.Conn.Discard]: read without a copy, from
-//     memory that the peer can still change.
-//   - [rconn.Conn.NewBuffer], [rconn.Conn.WriteBuffer]: write without a copy, from a [Buffer].
-//   - [rconn.Conn.AwaitRead]: waits until a Read would not wait, without a buffer.
-//   - [rconn.Conn.Stats], [rconn.Conn.Link]: the counters of the connection, and the link that
-//     carries it, a [LinkInfo].
-//   - [rconn.Conn.SetNoDelay], [rconn.Conn.SetKeepAlive], [rconn.Conn.SetKeepAlivePeriod],
-//     [rconn.Conn.SetKeepAliveConfig], [rconn.Conn.SetReadBuffer], [rconn.Conn.SetWriteBuffer]:
-//     exist because programs call them on a *net.TCPConn. They change nothing, and return nil
-//     while the connection is open. Config has the settings.
-//   - [rconn.Conn.SyscallConn]: for programs that ask the socket of an idle connection whether it
-//     is alive.
+//	Read, Write, Close, LocalAddr, RemoteAddr                 of a net.Conn
+//	SetDeadline, SetReadDeadline, SetWriteDeadline            of a net.Conn
+//	CloseRead, CloseWrite, SetLinger                          half-closes, and what Close does
+//	ReadFrom, WriteTo, WriteBuffers                           fewer copies and calls
+//	Peek, Buffered, Discard, NewBuffer, WriteBuffer           without a copy
+//	AwaitRead                                                 waits without a buffer
+//	Carrier, Stats, Link                                      the network, the counters, the link
+//	SyscallConn                                               shows whether the Conn is alive
+//	SetNoDelay, SetKeepAlive, SetKeepAlivePeriod,
+//	SetKeepAliveConfig, SetReadBuffer, SetWriteBuffer         change nothing: see Config
 //
-// All methods may be called by several goroutines at once. The bytes of concurrent Writes do
-// not mix, and concurrent Reads get different bytes. Read and Write do not keep the slice that
-// they are given.
+// They may be called by several goroutines at once. The bytes of concurrent Writes do not mix,
+// and concurrent Reads get different bytes. Read and Write do not keep the slice that they are
+// given. A Conn that is garbage-collected without Close is closed then. If a process exits without
+// Close, what Write has accepted may be lost, and its peers read ECONNRESET behind what has arrived.
 //
 // Errors other than io.EOF are *net.OpError. errors.Is finds in them
 //
 //	os.ErrDeadlineExceeded  the deadline has passed; the connection is still usable
 //	net.ErrClosed           this side has called Close
 //	syscall.EPIPE           Write after CloseWrite, or after the peer has closed
-//	syscall.ECONNRESET      the peer is gone, or has closed with bytes unread
+//	syscall.ECONNRESET      the peer is gone without Close, or has closed with bytes unread
 //	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
 //	syscall.ENETDOWN        this side's device is gone
 //	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost
 //	syscall.EPROTO          the peer broke the protocol
 //
-// A lost path or device ends a connection only after it has waited for another, see
-// [Config].ResumeTimeout. A Conn that is garbage-collected without Close is closed then.
+// When the path or a device is lost, the connection waits for another before it fails: see
+// [Config].ResumeTimeout. While the peer's process is stopped the connection does not fail,
+// because the peer's device still answers: Reads and Writes wait until their deadlines. But if
+// this side closes another connection to it meanwhile, and the peer does not go on within
+// ResumeTimeout and 10 s, those that share a link with that one fail.
 type Conn = rconn.Conn
 
-// Buffer is registered memory that a program fills and then hands over to a connection. The
-// device sends the bytes from there, so no copy is made; until it has sent them, the program
-// cannot reach the memory. A Buffer belongs to the connection that made it. Its methods may be
-// called by several goroutines at once:
+// Buffer is registered memory from which the device sends without a copy. A Buffer belongs to
+// the connection whose [rconn.Conn.NewBuffer] made it. The program fills it by Write or Fill, and
+// hands it over by [rconn.Conn.WriteBuffer]. The device hands it back, empty, when it has sent the
+// bytes; Wait waits for that. In the meantime Write, Fill and WriteBuffer fail with
+// [ErrHandedOver]. The program never gets a slice of the memory.
 //
-//   - [rconn.Conn.NewBuffer] makes one, of a size in bytes. The memory counts against
-//     [SetMemoryLimit], and is pinned on rdma.
-//   - [rconn.Buffer.Write], [rconn.Buffer.Fill]: append bytes of a slice, or of an io.Reader.
-//   - [rconn.Buffer.Len]: how many bytes it holds.
-//   - [rconn.Conn.WriteBuffer] writes these bytes, and hands the Buffer over.
-//   - [rconn.Buffer.Wait]: waits until the device has handed it back, empty.
-//   - [rconn.Buffer.Close]: waits for that too, and frees the memory.
+//	b, err := conn.NewBuffer(1 << 20)
+//	…
+//	for err == nil {
+//		b.Wait()
+//		if _, err = b.Fill(file); err == nil {
+//			_, err = conn.WriteBuffer(b)
+//		}
+//	}
+//	b.Close()
 //
-// Until the device has handed it back, Write, Fill and WriteBuffer fail with [ErrHandedOver].
+// With two Buffers, a program can fill one while the device sends the other. The methods may be
+// called by several goroutines at once; [rconn.Buffer] documents them: Write, Fill, Len, Wait,
+// Close. The memory counts against [SetMemoryLimit], and is pinned on rdma. The memory and the
+// link stay until Close, or until the garbage collector finds the Buffer. Over shm a Buffer saves
+// nothing: both a Write and a Buffer copy once.
 type Buffer = rconn.Buffer
 
 // ErrHandedOver is the error of methods of a [Buffer] that the device is still sending from.
 var ErrHandedOver = rconn.ErrHandedOver
-
-// Config has the sizes, queue depths and times of one end of a connection. A nil *Config and
-// the zero value of each field mean the defaults. The two ends need not agree. A Config may
-// be shared by Dialers and ListenConfigs, and must not change while it is used. Package
-// [rconn] documents each field in full; see [rconn.Config].
-//
-// Sizes are in bytes:
-//
-//	RecvBuffer        largest ring that the peer writes to; a power of two from 4 KiB to
-//	                  1 GiB, default 1 MiB
-//	SendBuffer        staging memory of the link; the same range and default
-//
-// Queue depths are in work requests:
-//
-//	SendQueue         that this end may have outstanding on the link; 16 to 32768, default 128
-//	RecvQueue         with data that the peer may have outstanding; a multiple of 4 from 4
-//	                  to 32768, default 256
-//
-// Times:
-//
-//	BusyPoll          how long a Read or Write polls before it sleeps; negative never; 0 is
-//	                  what RINGNET_BUSYPOLL in the environment says, or else adapts
-//	KeepAlive         how long a link may be silent before it probes the peer's device; 1 ms
-//	                  at least, default 10 s, negative never
-//	Linger            how long Close waits for delivery; default 10 s
-//	HandshakeTimeout  how long the handshake of a link may take; default 30 s
-//	ResumeTimeout     how long connections wait for another path when theirs is lost; default
-//	                  30 s, negative does not wait; the shorter one of both ends counts
-//	LinkIdle          how long a link stays when its last connection has ended; default 30 s,
-//	                  negative not at all
-//
-// Others:
-//
-//	TrafficClass      class of the packets that this end sends over RDMA, 1 to 255; 0 is the
-//	                  system's choice, negative is class 0
-//	Dedicated         gives each connection a link of its own; the dialing end decides
-//	Links             most links that connections to one address are spread over, 1 to 64;
-//	                  default GOMAXPROCS / 8, at least 1 and at most 8
-//	NoStandby         does without a second queue pair that stands by over another card
-//
-// Its methods tell what a Config costs and whether it is valid:
-//
-//   - [rconn.Config.PinnedMemory], [rconn.Config.RingMemory]: how many bytes a link takes at
-//     this end, and each connection on it.
-//   - [rconn.Config.MostLinks]: Links, or its default.
-//   - [rconn.Config.Validate]: an error that names the first field whose value is not allowed.
-//     Dial and Listen return the same error.
-//   - [rconn.Config.Link]: for this package.
-type Config = rconn.Config
 
 // Dialer has the options of Dial. The zero Dialer means the defaults. A Dialer may be used by
 // several goroutines at once, and must not change while it is used.
@@ -204,7 +152,7 @@ type Dialer struct {
 // The caller closes the connection. The error is a *net.OpError: errors.Is finds
 // syscall.ECONNREFUSED where no listener has the address, errors.ErrUnsupported where this
 // host cannot use the network, syscall.ENOMEM where memory is short. docs/troubleshoot.md
-// lists all errors.
+// has the others.
 func Dial(network, address string) (net.Conn, error) {
 	return (&Dialer{}).Dial(network, address)
 }
@@ -291,7 +239,7 @@ func (d *Dialer) dial(ctx context.Context, n network, address string) (*Conn, ne
 		return nil, nil, err
 	}
 	return inTurn(ctx, n.name, remotes, func(ctx context.Context, remote netip.AddrPort) (*Conn, error) {
-		return d.dialPatiently(ctx, n, f, local, remote, nil)
+		return d.dialPatiently(ctx, n, f, local, remote, unproven{})
 	})
 }
 
@@ -316,7 +264,7 @@ func inTurn[C any](ctx context.Context, network string, remotes []netip.AddrPort
 			return c, nil, nil
 		}
 		if err == nil {
-			first, err = rconn.NewAddr(network, remote), failed
+			first, err = fabric.NewAddr(network, remote), failed
 		}
 		if ctx.Err() != nil {
 			break

@@ -36,9 +36,8 @@
 //   - an *[AutoConn] on auto, which wraps a *Conn or, over TCP, a *net.TCPConn,
 //   - a *[PacketConn] on the networks of datagrams.
 //
-// [Conn], [Buffer], [PacketConn], [Config], [Addr], [LinkInfo] and [Stats] are types of packages
-// rconn and pconn. Programs need not import these packages; their documentation has each method
-// and field in full.
+// [Conn], [Buffer] and [PacketConn] are types of packages rconn and internal/pconn, whose
+// documentation has each method in full.
 //
 // # auto
 //
@@ -66,7 +65,7 @@
 //	dialer := &ringnet.Dialer{ForTCP: "auto"}
 //	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
 //
-// README.md has the line for gRPC, go-redis, pgx, NATS, MongoDB and MySQL. A program that cannot be
+// docs/migrate.md has the line for gRPC, go-redis, pgx, NATS, MongoDB and MySQL. A program that cannot be
 // changed can use the command ringnet proxy: see docs/command.md.
 //
 // # rdma
@@ -139,7 +138,7 @@
 // Deadlines, half-closes and linger work as documented in package net. Several goroutines may
 // use a connection at once, and call the functions of this package. Dial succeeds before the peer's program calls Accept. Errors are a
 // *net.OpError around the errnos that TCP gives, and io.EOF is bare. docs/troubleshoot.md has
-// every error, its cause and its cure.
+// their causes and cures.
 //
 // docs/migrate.md has all differences. The main ones are:
 //
@@ -206,7 +205,7 @@
 // what the process has, over each network, TCP included. [Links] lists the links, and [Memory]
 // tells how much memory they use. A [Trace] in a [Dialer] or a [ListenConfig] has functions that
 // are called when a connection was dialed, accepted or closed, and when a link comes up, moves
-// or goes down. The module metrics exports all of this to Prometheus and expvar.
+// or goes down. The module metrics exports all of this to Prometheus.
 //
 // # Security
 //

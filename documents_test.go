@@ -55,9 +55,7 @@ func requireInSource(t *testing.T, source, part string) {
 
 func TestGuidesNameTestsThatExist(t *testing.T) {
 	overEachGuide(t, func(t *testing.T, text string) {
-		tests := namedTests.FindAllStringSubmatch(text, -1)
-		require.NotEmpty(t, tests)
-		for _, test := range tests {
+		for _, test := range namedTests.FindAllStringSubmatch(text, -1) {
 			require.Contains(t, testDirectories, test[1])
 			requireTest(t, testDirectories[test[1]], test[2])
 		}
@@ -104,16 +102,6 @@ func TestDocumentsLinkToWhatExists(t *testing.T) {
 	}
 }
 
-func TestEveryDocumentIsInTheIndex(t *testing.T) {
-	index, err := os.ReadFile("docs/README.md")
-	require.NoError(t, err)
-	for _, path := range documents(t) {
-		if dir, name := filepath.Split(path); dir == "docs/" && name != "README.md" {
-			require.True(t, strings.Contains(string(index), "]("+name+")"), path)
-		}
-	}
-}
-
 // anchor returns the name of a heading in links.
 func anchor(heading string) string {
 	plain := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(heading), "")
@@ -147,7 +135,14 @@ func TestGuidesNameOptionsThatExist(t *testing.T) {
 		"AutoConn":     reflect.TypeFor[AutoConn](),
 		"AutoListener": reflect.TypeFor[AutoListener](),
 	}
-	exported := exportedNames(t)
+	var source strings.Builder // of this package
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		source.Write(text)
+	}
 	overEachGuide(t, func(t *testing.T, text string) {
 		for _, name := range regexp.MustCompile("`(Config|Dialer|ListenConfig|AutoConn|AutoListener)\\.(\\w+)`").FindAllStringSubmatch(text, -1) {
 			_, field := types[name[1]].FieldByName(name[2])
@@ -156,19 +151,20 @@ func TestGuidesNameOptionsThatExist(t *testing.T) {
 		}
 		for _, name := range regexp.MustCompile(`ringnet\.([A-Z]\w+)`).FindAllStringSubmatch(text, -1) {
 			if !strings.HasPrefix(name[1], "Test") {
-				require.Contains(t, exported, name[1])
+				declared := regexp.MustCompile(`(?m)^(func|type) ` + name[1] + `\b`).MatchString(source.String())
+				require.True(t, declared, name[0])
 			}
 		}
 	})
 }
 
-// Each line that README.md gives for a library is a line of a test.
-func TestReadmeHasTheLinesOfTestsForLibraries(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
+// Each line that docs/migrate.md gives for a library is a line of a test.
+func TestLinesForLibrariesAreThoseOfTests(t *testing.T) {
+	guide, err := os.ReadFile("docs/migrate.md")
 	require.NoError(t, err)
 	tests, err := os.ReadFile("interop/dialers_test.go")
 	require.NoError(t, err)
-	_, table, found := strings.Cut(string(readme), "dialer := &ringnet.Dialer{ForTCP: \"auto\"}")
+	_, table, found := strings.Cut(string(guide), "dialer := &ringnet.Dialer{ForTCP: \"auto\"}")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "interop/dialers_test.go")
 	lines := regexp.MustCompile("`([^`]*(?:addr|dialer)[^`]*)`").FindAllStringSubmatch(table, -1)
@@ -178,79 +174,25 @@ func TestReadmeHasTheLinesOfTestsForLibraries(t *testing.T) {
 	}
 }
 
-// exportedNames returns the types and functions of this package.
-func exportedNames(t *testing.T) (names []string) {
-	t.Helper()
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	for _, file := range files {
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		for _, d := range parsed.Decls {
-			switch d := d.(type) {
-			case *ast.FuncDecl:
-				if d.Recv == nil {
-					names = append(names, d.Name.Name)
-				}
-			case *ast.GenDecl:
-				for _, s := range d.Specs {
-					if s, ok := s.(*ast.TypeSpec); ok {
-						names = append(names, s.Name.Name)
-					}
-				}
-			}
-		}
-	}
-	return names
-}
-
-// In tables the last column has codes of reasons if its head says so, and text in double
-// quotes is that of our errors.
-func TestGuidesNameReasonsAndErrorsThatExist(t *testing.T) {
-	source := sources(t)
-	overEachGuide(t, func(t *testing.T, text string) {
-		reasons := false
-		for line := range strings.Lines(text) {
-			line = strings.TrimSuffix(line, "\n")
-			if !strings.HasPrefix(line, "|") {
-				reasons = false
-				continue
-			}
-			cells := strings.Split(strings.Trim(line, "| "), " | ")
-			last := cells[len(cells)-1]
-			if last == "reason" {
-				reasons = true
-				continue
-			}
-			for _, quoted := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(line, -1) {
-				requireInSource(t, source, quoted[1])
-			}
-			for _, code := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(last, -1) {
-				if reasons {
-					requireInSource(t, source, `ReasonCode = "`+code[1]+`"`)
-				}
-			}
-		}
-	})
-}
-
 // The types of connections are aliases of types of other packages, for which go doc prints
 // the name alone. So the comments here must name their methods and fields.
 func TestCommentsOfAliasesNameEveryMethodAndField(t *testing.T) {
 	types := map[string]reflect.Type{
-		"Addr":        reflect.TypeFor[Addr](),
-		"Buffer":      reflect.TypeFor[*Buffer](),
-		"Config":      reflect.TypeFor[*Config](),
-		"Conn":        reflect.TypeFor[*Conn](),
-		"LinkInfo":    reflect.TypeFor[LinkInfo](),
-		"Message":     reflect.TypeFor[Message](),
-		"PacketConn":  reflect.TypeFor[*PacketConn](),
-		"PacketStats": reflect.TypeFor[PacketStats](),
-		"Path":        reflect.TypeFor[Path](),
-		"Stats":       reflect.TypeFor[Stats](),
+		"Addr":          reflect.TypeFor[Addr](),
+		"Buffer":        reflect.TypeFor[*Buffer](),
+		"Config":        reflect.TypeFor[*Config](),
+		"Conn":          reflect.TypeFor[*Conn](),
+		"LinkInfo":      reflect.TypeFor[LinkInfo](),
+		"Message":       reflect.TypeFor[Message](),
+		"PacketConn":    reflect.TypeFor[*PacketConn](),
+		"PacketStats":   reflect.TypeFor[PacketStats](),
+		"Path":          reflect.TypeFor[Path](),
+		"ProtocolError": reflect.TypeFor[*ProtocolError](),
+		"RefusedError":  reflect.TypeFor[*RefusedError](),
+		"Stats":         reflect.TypeFor[Stats](),
 	}
-	aliases := 0
-	parsePackage(t, ".", func(path string, file *ast.File) {
+	aliases := make(map[string]bool)
+	check := func(path string, file *ast.File) {
 		for _, d := range file.Decls {
 			d, ok := d.(*ast.GenDecl)
 			if !ok || d.Tok != token.TYPE {
@@ -261,15 +203,29 @@ func TestCommentsOfAliasesNameEveryMethodAndField(t *testing.T) {
 				continue
 			}
 			name := alias.Name.Name
-			aliases++
+			aliases[name] = true
 			require.Contains(t, types, name)
 			for _, member := range members(types[name]) {
 				named := regexp.MustCompile(`\b` + member + `\b`).MatchString(d.Doc.Text())
 				require.True(t, named, "the comment of %s in %s does not name %s", name, path, member)
 			}
 		}
-	})
-	require.Equal(t, len(types), aliases)
+	}
+	parsePackage(t, ".", check)
+	require.Equal(t, len(types), len(aliases))
+}
+
+// parsePackage calls visit with each file of a package, whatever system it is for.
+func parsePackage(t *testing.T, directory string, visit func(path string, file *ast.File)) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(directory, "*.go"))
+	require.NoError(t, err)
+	require.NotEmpty(t, paths, directory)
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		require.NoError(t, err)
+		visit(path, file)
+	}
 }
 
 // members returns the exported methods of a type, and the exported fields of it or of what
@@ -281,8 +237,8 @@ func members(of reflect.Type) (names []string) {
 	if of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
-	for field := range of.NumField() {
-		if f := of.Field(field); f.IsExported() {
+	for _, f := range reflect.VisibleFields(of) {
+		if f.IsExported() {
 			names = append(names, f.Name)
 		}
 	}

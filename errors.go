@@ -8,7 +8,19 @@ import (
 	"errors"
 	"net"
 	"os"
+
+	"github.com/ringnet/ringnet/internal/link"
 )
+
+// RefusedError is the error of a listener that refused the connection. Its field Reason is the
+// listener's; Busy means that a later dial may succeed. errors.Is(err, syscall.ECONNREFUSED) holds.
+// It has the methods Error, Unwrap, Timeout (false) and Temporary (Busy).
+type RefusedError = link.RefusedError
+
+// ProtocolError is the error of a peer that broke the protocol; its field Reason says how. All
+// connections of its link end. errors.Is(err, syscall.EPROTO) holds. It has the methods Error and
+// Unwrap.
+type ProtocolError = link.ProtocolError
 
 // opError wraps what went wrong in an operation as package net would. Nil stays nil.
 // Each of source and addr may be nil.
@@ -17,16 +29,6 @@ func opError(op, network string, source, addr net.Addr, err error) error {
 		return nil
 	}
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: err}
-}
-
-// unwrapOp returns the address and the cause of an error of package net, so that it can be
-// wrapped again for another operation.
-func unwrapOp(err error) (net.Addr, error) {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Addr, op.Err
-	}
-	return nil, err
 }
 
 // contextError gives the end of a context package net's words. Errors that say more than

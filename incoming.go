@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -99,7 +100,7 @@ func (l *Listener) handshake(ep fabric.Endpoint, in *incoming) {
 	defer l.ended.Done()
 	cfg := l.link
 	cfg.Acceptor = in
-	made, s, err := l.claims.accept(in.handshake.ctx, ep, cfg)
+	made, s, err := l.arrivals.accept(in.handshake.ctx, ep, cfg)
 	if err == nil {
 		l.trace.made(made)
 	}
@@ -162,13 +163,20 @@ func (l *Listener) endEmpty() {
 // held.
 func (in *incoming) enqueue(s *link.Stream) {
 	l := in.listener
-	w := waiting{conn: l.trace.newConn(l.addr.Network(), s, l.config, false)}
-	if !in.settled {
+	c := l.trace.newConn(s, false)
+	first := !in.settled // the link's place is given back with the connection's
+	if first {
 		in.settled = true
 		delete(l.empty, in)
-		w.first = in
 	}
-	l.accepted <- w // does not block: it has room for maxConnections
+	l.arrivals.queue.Push(auto.Accepted{Conn: c, Taken: func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.places.leaveConnection()
+		if first {
+			l.places.leaveLink(in.forPeer)
+		}
+	}})
 }
 
 // Offer implements [link.Acceptor]: the dialer begins another connection on the link.

@@ -7,17 +7,17 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/rconn"
 )
 
 // linkKey is what dials must have in common to share a link.
 type linkKey struct {
 	fabric        fabric.Fabric // nil with trust
 	local, remote netip.AddrPort
-	config        link.Config
+	config        link.Setup
 	trust         *Dialer // the one whose TrustUser decides; nil without TrustUser
 	proven        bool    // dialed by auto, with the proof that TCP leads to the same listener
 }
@@ -25,56 +25,51 @@ type linkKey struct {
 // links are the links that this process has dialed and on which more connections may begin.
 var links link.Pool[linkKey]
 
-// addresses are, for each network, the pairs of addresses that connections of this process have.
-var addresses = map[string]*link.Addresses{"shm": {}, "rdma": {}}
-
 // returns has the listeners to which peers come back when a link has lost its queue pair, for
 // each fabric whose queue pairs may be lost while both processes live.
 var returns sync.Map // of *link.Returns by fabric.Fabric
 
-// completeLink sets those fields of a link's configuration that do not come from Config.
-func completeLink(cfg *link.Config, n network, f fabric.Fabric) {
-	cfg.Network, cfg.Addresses = n.name, addresses[n.name]
-	if cfg.Resume > 0 && n.name != "shm" {
+// completeLink sets what a link gets from its network.
+func completeLink(cfg *link.Setup, n network, f fabric.Fabric) {
+	cfg.Network, cfg.Addresses = n.name, n.addresses
+	if cfg.ResumeTimeout > 0 && !n.oneHost {
 		r, _ := returns.LoadOrStore(f, &link.Returns{Fabric: f})
 		cfg.Returns = r.(*link.Returns)
 	}
 }
 
-// dialLink connects to an address, over a link that is up or over a new one. a is nil unless
-// auto dials.
-func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, a *attempt) (*Conn, error) {
-	cfg, err := d.Config.Link()
+// dialLink connects to an address, over a link that is up or over one that maker makes.
+func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort, maker linkMaker) (*Conn, error) {
+	cfg, err := link.NewSetup(d.Config)
 	if err != nil {
 		return nil, err
 	}
 	completeLink(&cfg, n, f)
+	request := n.requests.request(f, local, remote)
 	var made *link.Link // nil if the connection begins on a link that was there
 	connect := func(ctx context.Context) (*link.Stream, error) {
-		a.ask(n.name, f)
-		s, err := a.makeLink(ctx, func(ctx context.Context) (*link.Stream, error) {
-			return request(ctx, f, local, remote, cfg, a.dialLink)
-		})
+		s, err := maker.Dial(ctx, request, cfg)
 		if err == nil {
 			made = s.Link()
 		}
 		return s, err
 	}
 	var s *link.Stream
-	if !cfg.Shared || local.Port() != 0 {
-		cfg.Shared, cfg.Idle = false, 0
+	if cfg.Dedicated || local.Port() != 0 {
+		cfg.Dedicated = true
 		s, err = connect(ctx)
 	} else {
-		key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: a != nil}
+		_, isUnproven := maker.(unproven)
+		key := linkKey{fabric: f, local: local, remote: remote, config: cfg, proven: !isUnproven}
 		if d.TrustUser != nil {
 			key.fabric, key.trust = nil, d // each dial opens a fabric of its own, which asks d
 		}
-		s, err = links.Dial(ctx, key, connect, d.more(f, local, remote, cfg, a))
+		s, err = links.Dial(ctx, key, connect, d.more(request, cfg, maker))
 	}
 	if err != nil {
 		return nil, err
 	}
-	c := d.Trace.newConn(n.name, s, d.Config, true)
+	c := d.Trace.newConn(s, true)
 	if made != nil {
 		d.Trace.made(made) // if the user's function panics, the garbage collector closes c
 	}
@@ -82,15 +77,15 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 }
 
 // more tells the pool how many links to spread connections over, and how to make another.
-func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config, a *attempt) link.More {
+func (d *Dialer) more(request auto.Request, cfg link.Setup, maker linkMaker) link.More {
 	most := d.Config.MostLinks()
 	if most == 1 {
 		return link.More{}
 	}
 	return link.More{Links: most, Connect: func() (*link.Link, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), cfg.Handshake)
+		ctx, cancel := context.WithTimeout(context.Background(), cfg.HandshakeTimeout)
 		defer cancel()
-		l, err := request(ctx, f, local, remote, cfg, a.dialEmpty)
+		l, err := maker.DialEmpty(ctx, request, cfg)
 		if err == nil {
 			d.Trace.made(l)
 		}
@@ -103,49 +98,44 @@ func (d *Dialer) more(f fabric.Fabric, local, remote netip.AddrPort, cfg link.Co
 // What the link is:
 //
 //	Network        string  "rdma" or "shm"
-//	Transport      string  "InfiniBand", "RoCE" or "iWARP" on rdma, "" on shm
+//	Transport      string  "InfiniBand" or "RoCE" on rdma, "" on shm
 //	Local, Remote  Addr    its addresses when it was made
 //	Dialed         bool    whether this process dialed it
 //
 // What it carries, and where it goes now:
 //
 //	Connections    int     open connections
-//	Memory         int     bytes that it has registered at this end, without the device's queues
+//	Memory         int     bytes that it takes of those that Memory counts: rings, staging
+//	                       memory, receives, buffers and the device's queues
 //	Path           Path    the cards that it goes over now
-//	Standby        Path    the cards that it goes over when it loses these; zero if there are none
-//	Moves          uint64  how often it has lost its queue pair and gone on over another
-//	Seeking        bool    it has lost its queue pair, and is looking for another
+//	Seeking        bool    it has lost its queue pair, and is looking for another: see
+//	                       Config.ResumeTimeout
 //
-// Counters since it was made, all uint64:
+// Counters since it was made, in the embedded Stats, all uint64:
 //
 //	BytesSent, BytesReceived        data
 //	MessagesSent, MessagesReceived  work requests with data
 //	ControlSent                     control messages
+//	Moves                           how often it has lost its queue pair and gone on over another
 //	WorkRequests, Signaled          work requests posted, and those of them that are signaled
 //	Events                          how often the link's goroutine was woken
 //	Probes                          empty writes, for keepalive or to get staging memory back
-type LinkInfo = rconn.LinkInfo
+type LinkInfo = link.Info
 
 // Path has the addresses of the two cards that a queue pair connects:
 //
 //	Local, Remote  Addr  of this end, and of the peer
-type Path = rconn.Path
+type Path = link.Path
 
 // Links returns the links of this process that are up or are looking for another queue pair,
 // in no particular order. There may be several to one address (see [Config].Links). Links that
 // have ended are not among them; the memory of their connections counts in [Memory] until
 // these are closed.
-func Links() []LinkInfo {
-	var infos []LinkInfo
-	for _, i := range link.List() {
-		infos = append(infos, rconn.NewLinkInfo(i))
-	}
-	return infos
-}
+func Links() []LinkInfo { return link.List() }
 
 // MemoryInfo has the memory, in bytes, that the links and PacketConns of this process have
 // registered, and what they may register. Registered memory is pinned for a device, with the
-// device's queues as far as their size is known (see [rconn.Config.PinnedMemory]), or shared
+// device's queues as far as their size is known (see [link.Config.PinnedMemory]), or shared
 // with another process.
 type MemoryInfo struct {
 	// Used is what is registered now. Limit is what SetMemoryLimit has set, or its default.

@@ -20,7 +20,6 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/rconn"
 )
 
 // linksTo returns the links that this process has dialed to a listener.
@@ -143,7 +142,7 @@ func TestConnectionsOutliveTheirQueuePairUnlessEitherEndWantsOtherwise(t *testin
 
 // For its peers a host that has lost power is like one whose cable is out.
 func TestResumeTimeoutEndsConnectionsToAVanishedHost(t *testing.T) {
-	const noticed = 10*time.Second + rconn.AckTimeout*(rconn.Retries+1) // at the latest
+	const noticed = 10*time.Second + link.AckTimeout*(link.Retries+1) // at the latest
 	for name, c := range map[string]struct {
 		config *Config
 		waits  time.Duration
@@ -231,9 +230,9 @@ func TestLinksByDefaultAreOneForEightProcessors(t *testing.T) {
 // dialEmpty makes a link without a connection, as a dialer of many connections does.
 func dialEmpty(t *testing.T, n *sim.Network, l net.Listener) (*link.Link, error) {
 	t.Helper()
-	cfg, err := small.Link()
+	cfg, err := link.NewSetup(small)
 	require.NoError(t, err)
-	cfg.Network, cfg.Addresses = "sim", addresses["sim"]
+	cfg.Network = "sim"
 	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
 	require.NoError(t, err)
 	return link.DialEmpty(t.Context(), ep, cfg)

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/rconn"
 )
 
 // ListenConfig has the options of Listen and ListenPacket. The zero ListenConfig means the
@@ -86,7 +87,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l 
 	} else if n, unknown := lookupNetwork(network); unknown != nil {
 		err = unknown
 	} else {
-		l, addr, err = lc.listen(ctx, n, address, nil)
+		l, addr, err = lc.listenAlone(ctx, n, address)
 	}
 	if err != nil {
 		return nil, opError("listen", network, nil, addr, contextError(err))
@@ -94,14 +95,10 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l 
 	return l, nil
 }
 
-// listen listens on a network of one fabric. If it fails it also returns the address at
-// which. The claims, which may be nil, prove links to dialers of auto.
-func (lc *ListenConfig) listen(ctx context.Context, n network, address string, claims *claims) (*Listener, net.Addr, error) {
+// listenAlone listens on a network of one fabric, with a queue of its own. If it fails it also
+// returns the address at which.
+func (lc *ListenConfig) listenAlone(ctx context.Context, n network, address string) (*Listener, net.Addr, error) {
 	most, err := lc.places()
-	if err != nil {
-		return nil, nil, err
-	}
-	cfg, err := lc.Config.Link()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -109,28 +106,50 @@ func (lc *ListenConfig) listen(ctx context.Context, n network, address string, c
 	if err != nil {
 		return nil, nil, err
 	}
+	queue := auto.NewQueue()
+	l, err := lc.listen(n, addr, most, arrivals{
+		queue:  queue,
+		accept: auto.AcceptUnproven,
+		failed: func(_ *Listener, err error) { queue.Fail(err) },
+	})
+	return l, fabric.NewAddr(n.name, addr), err
+}
+
+// arrivals says what a listener does with what arrives. A listener of auto has its own for those
+// of which it consists.
+type arrivals struct {
+	queue  *auto.Queue
+	accept func(context.Context, fabric.Endpoint, link.Setup) (*link.Link, *link.Stream, error) // answers a request for a link
+	failed func(*Listener, error)                                                               // is called when it accepts no more
+}
+
+// listen listens on a network of one fabric.
+func (lc *ListenConfig) listen(n network, addr netip.AddrPort, most places, arrivals arrivals) (*Listener, error) {
+	cfg, err := link.NewSetup(lc.Config)
+	if err != nil {
+		return nil, err
+	}
 	f, err := n.open(lc.TrustUser, lc.Config)
 	if err != nil {
-		return nil, rconn.NewAddr(n.name, addr), err
+		return nil, err
 	}
 	fl, err := f.Listen(n.listenOn(addr), most.maxLinks)
 	if err != nil {
-		return nil, rconn.NewAddr(n.name, addr), err
+		return nil, err
 	}
 	completeLink(&cfg, n, f)
 	l := &Listener{
-		connAcceptor: newAcceptor[waiting](most.maxConnections),
-		listener:     fl,
-		config:       lc.Config,
-		link:         cfg,
-		trace:        lc.Trace,
-		claims:       claims,
-		places:       most,
-		empty:        make(map[*incoming]*link.Link),
+		addr:     fabric.NewAddr(n.name, fl.Addr()),
+		listener: fl,
+		link:     cfg,
+		trace:    lc.Trace,
+		arrivals: arrivals,
+		places:   most,
+		empty:    make(map[*incoming]*link.Link),
 	}
-	l.addr = rconn.NewAddr(n.name, fl.Addr())
+	l.ctx, l.cancel = context.WithCancel(context.Background())
 	go l.serve()
-	return l, nil, nil
+	return l, nil
 }
 
 // places returns the places that a listener has, none of which is taken.
@@ -169,13 +188,14 @@ func (lc *ListenConfig) linkMemory() int {
 // dialers need not wait for Accept. When a handshake fails, the dialer gets the error, and
 // Stats counts it.
 type Listener struct {
-	connAcceptor
+	addr     Addr
 	listener fabric.Listener
-	config   *Config
-	link     link.Config
+	link     link.Setup
 	trace    *Trace
-	claims   *claims // nil: the listener does not prove links
+	arrivals arrivals
 	stats    listenerStats
+	ctx      context.Context // of the handshakes
+	cancel   context.CancelFunc
 
 	mu         sync.Mutex // guards what follows
 	closed     bool
@@ -187,40 +207,19 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// waiting is a connection that waits for Accept.
-type waiting struct {
-	conn  *Conn
-	first *incoming // its link, if it is the first connection on it
-}
-
 // Accept waits for the next connection, until the deadline, and returns it: a *[Conn],
 // which the caller closes. The error is a *net.OpError. errors.Is finds
 // os.ErrDeadlineExceeded in it after the deadline, and net.ErrClosed after Close. After any
 // other error the listener accepts no more connections, for example with
 // syscall.ENETDOWN when its device is gone.
 func (l *Listener) Accept() (net.Conn, error) {
-	c, err := l.accept()
+	a, err := l.arrivals.queue.Next()
 	if err != nil {
 		return nil, l.opError("accept", err)
 	}
 	l.stats.accepted(l.addr.Network())
-	l.trace.accepted(c)
-	return c, nil
-}
-
-// accept returns the next connection, whose place others may take then.
-func (l *Listener) accept() (*Conn, error) {
-	w, err := l.next()
-	if err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.places.leaveConnection()
-	if w.first != nil {
-		l.places.leaveLink(w.first.forPeer)
-	}
-	return w.conn, nil
+	l.trace.accepted(a.Conn)
+	return a.Conn, nil
 }
 
 // Stats returns a snapshot of the listener's counters. It works after Close, too.
@@ -231,41 +230,41 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 
 // SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, also an Accept that
 // is waiting. The zero time means no deadline. After Close the error is net.ErrClosed.
-func (l *Listener) SetDeadline(t time.Time) error { return l.setDeadline(t) }
+func (l *Listener) SetDeadline(t time.Time) error {
+	return l.opError("set", l.arrivals.queue.SetDeadline(t))
+}
 
 // Close stops listening. It resets the connections that Accept has not returned; those
 // that it has returned go on, and their links end with the last of them. A second Close
 // returns net.ErrClosed.
 func (l *Listener) Close() error {
+	l.arrivals.queue.Close()
+	err := l.stop()
+	l.arrivals.queue.Reset()
+	return l.opError("close", err)
+}
+
+// stop stops listening, and leaves the queue as it is. When it returns, nothing comes to the
+// queue any more.
+func (l *Listener) stop() error {
 	l.mu.Lock()
 	wasClosed := l.closed
 	l.closed = true
 	l.mu.Unlock()
 	if wasClosed {
-		return l.opError("close", net.ErrClosed)
+		l.ended.Wait()
+		return net.ErrClosed
 	}
 	l.cancel()
-	err := l.opError("close", l.listener.Close())
-	l.deadline.Set(time.Time{})
+	err := l.listener.Close()
 	l.ended.Wait()
 	link.Retire(func(a link.Acceptor) bool { return a.(*incoming).listener == l })
-	for {
-		select {
-		case w := <-l.accepted:
-			reset(w.conn)
-		default:
-			return err
-		}
-	}
+	return err
 }
 
-// reset closes a connection that nobody wants, so that its peer reads ECONNRESET.
-func reset(c interface {
-	SetLinger(sec int) error
-	Close() error
-}) {
-	_ = c.SetLinger(0)
-	_ = c.Close()
+// opError wraps what went wrong in an operation of the listener.
+func (l *Listener) opError(op string, err error) error {
+	return opError(op, l.addr.Network(), nil, l.addr, err)
 }
 
 // serve answers connection requests until the fabric's listener fails, which it also does
@@ -274,7 +273,7 @@ func (l *Listener) serve() {
 	for {
 		ep, err := l.listener.Accept()
 		if err != nil {
-			l.fail(listenerError(err))
+			l.arrivals.failed(l, listenerError(err))
 			return
 		}
 		in, refusal := l.begin(memoryForPeer(ep))

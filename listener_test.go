@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
@@ -178,7 +180,7 @@ func dialAndNeverConfirm(t *testing.T, n *sim.Network, l net.Listener) {
 	_, err = ep.Open(fabric.Options{SendQueue: 16, RecvQueue: 32, RecvSize: wire.MessageSize})
 	require.NoError(t, err)
 	hello := append(wire.Hello{Receives: 4}.Append(nil), make([]byte, wire.RecordSize)...)
-	r := wire.Record{Type: wire.OpenRecord, Ring: wire.RingPlace{RKey: 1, Size: 4096}}
+	r := wire.Record{Type: credit.OpenRecord, Ring: wire.RingPlace{RKey: 1, Size: 4096}}
 	r.Put(hello[wire.HelloSize:])
 	_, err = ep.Connect(t.Context(), hello)
 	require.NoError(t, err)
@@ -276,7 +278,7 @@ func closeWhileDialed(t *testing.T, h host) {
 				dialing.Go(func() {
 					c, err := d.Dial(h.network, l.Addr().String())
 					if err == nil {
-						reset(c.(*Conn))
+						auto.Reset(c.(*Conn))
 						return
 					}
 					assert.True(t, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET), "%v", err)

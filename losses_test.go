@@ -1,6 +1,8 @@
 package ringnet
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,11 +15,13 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -33,9 +37,9 @@ import (
 // RINGNET_SOAK_LOSSES is for how long at least: there are rounds until everything has happened
 // that is counted. RINGNET_SOAK_SEED is what is drawn; the order of goroutines is not.
 func TestLinksLostUnderLoad(t *testing.T) {
-	length, err := time.ParseDuration(cmpEnv("RINGNET_SOAK_LOSSES", "2s"))
+	length, err := time.ParseDuration(cmp.Or(os.Getenv("RINGNET_SOAK_LOSSES"), "2s"))
 	require.NoError(t, err, "RINGNET_SOAK_LOSSES, a duration")
-	seed, err := strconv.ParseUint(cmpEnv("RINGNET_SOAK_SEED", strconv.FormatInt(time.Now().UnixNano(), 10)), 10, 64)
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("RINGNET_SOAK_SEED"), strconv.FormatInt(time.Now().UnixNano(), 10)), 10, 64)
 	require.NoError(t, err, "RINGNET_SOAK_SEED, a number")
 	t.Log("RINGNET_SOAK_SEED", seed)
 	var sum lossTally
@@ -47,13 +51,6 @@ func TestLinksLostUnderLoad(t *testing.T) {
 		}
 	}
 	t.Log(&sum)
-}
-
-func cmpEnv(name, otherwise string) string {
-	if v := os.Getenv(name); v != "" {
-		return v
-	}
-	return otherwise
 }
 
 // lossTally is what has happened in all rounds.
@@ -126,7 +123,7 @@ func newLossRound(t *testing.T, r *rand.Rand, sum *lossTally) *lossRound {
 			own = append(own, fabric.Card{a})
 		}
 		host := w.n.Host(own...)
-		addNetwork(t, name, network{name, "ip", opens(host)})
+		addNetwork(t, name, network{&carrier{name: name, open: opens(host)}, "ip"})
 	}
 	cfg := &Config{ResumeTimeout: 10 * time.Minute, Linger: 5 * time.Minute, KeepAlive: time.Second, LinkIdle: -1, Links: 1 + r.IntN(2)}
 	if w.storm {
@@ -609,4 +606,43 @@ func (w *lossRound) both(c *lossConn) error {
 	received := make(chan error, 1)
 	go func() { received <- own.drain() }()
 	return errors.Join(w.sends(c), c.endWrites(), <-received, c.Close())
+}
+
+// TestTransferOverQueuePairsThatFail sends both ways over a card that fails queue pairs all the time
+// (tools/idealcard -faults qp=…), whatever other manners it has: all bytes arrive, and none twice.
+func TestTransferOverQueuePairsThatFail(t *testing.T) {
+	if !strings.Contains(os.Getenv("IDEAL_FAULTS"), "qp=") {
+		t.Skip("it is for tools/idealcard -faults qp=RATE")
+	}
+	h := rdmaHost(t)
+	before := Totals()["rdma"].LinksMoved
+	client, server := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{})
+	const size = 4 << 20
+	var all sync.WaitGroup
+	for i, way := range [][2]net.Conn{{client, server}, {server, client}} {
+		sent, received := rand.NewChaCha8([32]byte{byte(i)}), rand.NewChaCha8([32]byte{byte(i)})
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			b := make([]byte, 8000)
+			for left := size; left > 0; {
+				n := min(1+r.IntN(len(b)), left)
+				_, _ = sent.Read(b[:n])
+				if _, err := way[0].Write(b[:n]); !assert.NoError(t, err) {
+					return
+				}
+				left -= n
+			}
+		})
+		all.Go(func() {
+			got, want := make([]byte, 4096), make([]byte, 4096)
+			for at := 0; at < size; at += len(got) {
+				_, _ = received.Read(want)
+				if _, err := io.ReadFull(way[1], got); !assert.NoError(t, err) || !assert.True(t, bytes.Equal(want, got), "at %d", at) {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Positive(t, Totals()["rdma"].LinksMoved-before, "queue pairs that have failed")
 }

@@ -40,7 +40,7 @@ func TestMemoryHasALimitByDefault(t *testing.T) {
 	require.Equal(t, m.Limit, Memory().Limit)
 }
 
-// What all links have registered together is what Memory returns as in use.
+// What all links take together is what Memory returns as in use.
 func TestMemoryInUseIsThatOfLinks(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		limitMemory(t, 0)
@@ -53,13 +53,14 @@ func TestMemoryInUseIsThatOfLinks(t *testing.T) {
 			_, err = c.Write(make([]byte, 100_000))
 			require.NoError(t, err)
 		}
-		registered := 0
-		for _, info := range Links() {
-			registered += info.Memory
+		ofLinks := func() (sum int) {
+			for _, info := range Links() {
+				sum += info.Memory
+			}
+			return sum
 		}
-		require.Greater(t, registered, 2*(1<<20+20*16<<10))
-		require.LessOrEqual(t, registered, Memory().Used)
-		require.LessOrEqual(t, Memory().Used-registered, 2*(128<<10+4<<20), "queues of the device, or made for the peer")
+		require.Greater(t, ofLinks(), 2*(1<<20+20*16<<10))
+		hang.Unless(t, func() bool { return ofLinks() == Memory().Used }, "rings may still grow")
 	})
 }
 
@@ -84,36 +85,6 @@ func TestMemoryLimitFailsDials(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
 	})
-}
-
-// A sender for which a receiver has no memory gets an error that says so, and not that
-// nobody listens.
-func TestMemoryLimitFailsDatagrams(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("shm is Linux's")
-	}
-	receiver, err := ListenPacket("shm-udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer receiver.Close()
-	limitMemory(t, 100<<10)
-	c, err := Dial("shm-udp", receiver.LocalAddr().String())
-	require.NoError(t, err)
-	defer c.Close()
-	_, err = c.Write([]byte("lost"))
-	require.NoError(t, err)
-	p := make([]byte, 100)
-	_, err = c.Read(p)
-	requireOpError(t, err, "read", "shm-udp", receiver.LocalAddr().String(), syscall.ECONNREFUSED)
-	require.ErrorContains(t, err, "connection refused by the peer: ")
-	require.ErrorContains(t, err, "KiB more would have to be registered")
-	require.Equal(t, PacketStats{Refused: 1}, c.(*PacketConn).Stats())
-
-	SetMemoryLimit(0)
-	_, err = c.Write([]byte("found"))
-	require.NoError(t, err)
-	n, _, err := receiver.ReadFrom(p)
-	require.NoError(t, err)
-	require.Equal(t, "found", string(p[:n]))
 }
 
 // Memory of PacketConns has a figure of its own, and is no part of that of links.
@@ -194,7 +165,6 @@ func TestAutoTakesTCPWhileMemoryIsShortAndSaysWhy(t *testing.T) {
 // another, and none hangs.
 func TestAutoConnectsAllWhenMemoryIsUsedUp(t *testing.T) {
 	h := shmHost(t)
-	delayTCP(t, 10*time.Second) // an emulated machine makes 600 dials at once
 	l, err := Listen("auto", net.JoinHostPort(h.ip, "0"))
 	require.NoError(t, err)
 	acceptAll(t, l)
@@ -227,7 +197,6 @@ func TestAutoConnectsAllWhenMemoryIsUsedUp(t *testing.T) {
 		count[network]++
 	}
 	require.Equal(t, cap(carried), count["shm"]+count["tcp"]+count["rdma"], "%v", count)
-	require.Positive(t, count["shm"], "%v", count)
 	require.Positive(t, count["tcp"], "%v", count)
 	require.LessOrEqual(t, Memory().Used, 8<<20)
 }

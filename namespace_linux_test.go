@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
@@ -40,7 +41,7 @@ func inNamespace(t *testing.T, rules string) bool {
 		require.NoError(t, err, "%s: %s", command, out)
 	}
 	onlySHM(t)
-	require.Greater(t, connectWithin, time.Second, "for TCP to repeat a lost SYN")
+	require.Greater(t, autoTimes.Connect, time.Second, "for TCP to repeat a lost SYN")
 	delayTCP(t, time.Hour)
 	return true
 }
@@ -148,7 +149,7 @@ func testAutoGoesWhereTCPIsBalancedTo(t *testing.T) {
 		requireConnected(t, c, pod)
 		requireNothingElse(t, host)
 		require.NoError(t, host.Close())
-		failures.forget()
+		forget(t)
 	}
 	requireNothingElse(t, pod)
 }
@@ -208,7 +209,7 @@ func testAutoIsCarriedByTCPThatIsSlow(t *testing.T) {
 	}`) {
 		return
 	}
-	connectTCPWithin(t, 1500*time.Millisecond)
+	setAutoTimes(t, func(times *auto.Times) { times.Connect = auto.DefaultTimes.Connect })
 	l := listenBriefly(t, "10.1.0.1:7000")
 	c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
 	require.Equal(t, "tcp", carrierOf(c))
@@ -286,7 +287,7 @@ func testAutoAndSeveralListenersOnOnePort(t *testing.T) {
 	}
 	dialed := make(map[string]bool)
 	for range dials {
-		failures.forget()
+		forget(t)
 		c := dialAuto(t, Dialer{Config: &Config{Dedicated: true}}, "10.1.0.1:7000")
 		dialed[c.LocalAddr().String()] = true
 	}

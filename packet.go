@@ -8,53 +8,64 @@ import (
 	"net/netip"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/pconn"
-	"github.com/ringnet/ringnet/rconn"
+	"github.com/ringnet/ringnet/internal/pconn"
 )
 
 // PacketConn sends and receives datagrams: it is a net.PacketConn and a net.Conn.
 // [ListenPacket] and [ListenMulticast] return one, and so does [Dial] on the same networks.
-// Its methods may be called by several goroutines at once; each datagram goes to one of the
-// reads. Package [pconn] documents them in full, with the errors that they return:
+// Any goroutines may call its methods at the same time; one Read returns each datagram. Package
+// [pconn] documents the methods:
 //
-//   - [pconn.Conn.ReadFrom], [pconn.Conn.ReadFromUDPAddrPort]: the next datagram and its
-//     sender. Bytes for which the slice has no room are lost.
-//   - [pconn.Conn.Read]: the next datagram alone.
-//   - [pconn.Conn.WriteTo], [pconn.Conn.WriteToUDPAddrPort]: send to an address. They do not
-//     wait for the receiver.
-//   - [pconn.Conn.Write]: send to the address that was dialed.
-//   - [pconn.Conn.ReadBatch], [pconn.Conn.WriteBatch]: several datagrams, each a [Message].
-//   - [pconn.Conn.MaxMessage]: how many bytes a datagram may have.
-//   - [pconn.Conn.SetReadBuffer]: how many bytes wait to be read; the default is 1 MiB, which is
-//     256 datagrams.
-//   - [pconn.Conn.SetWriteBuffer]: nothing, as there is no write buffer.
-//   - [pconn.Conn.SetDeadline], [pconn.Conn.SetReadDeadline], [pconn.Conn.SetWriteDeadline]: as
-//     in package net.
-//   - [pconn.Conn.JoinGroup], [pconn.Conn.LeaveGroup]: receive what is sent to a multicast
-//     group, or no longer.
-//   - [pconn.Conn.LocalAddr], [pconn.Conn.RemoteAddr]: an [Addr]; RemoteAddr is nil unless the
-//     PacketConn was dialed.
-//   - [pconn.Conn.Stats]: a [PacketStats]. Lost datagrams show there, and in no error.
-//   - [pconn.Conn.Close]: ends all calls with net.ErrClosed, and waits a second at most for
-//     datagrams that were written and whose receivers are still being looked for.
+//	ReadFrom, WriteTo, Close, LocalAddr                of a net.PacketConn
+//	SetDeadline, SetReadDeadline, SetWriteDeadline     of a net.PacketConn
+//	Read, Write, RemoteAddr                            of a net.Conn
+//	ReadFromUDPAddrPort, WriteToUDPAddrPort            of a *net.UDPConn
+//	SetReadBuffer, SetWriteBuffer                      of a *net.UDPConn
+//	ReadBatch, WriteBatch                              several datagrams, each a Message
+//	JoinGroup, LeaveGroup                              of multicast groups
+//	MaxMessage, Stats                                  the longest datagram; a PacketStats
+//
+// A datagram may be lost, and is lost if its receiver has no room for it. No write waits for
+// that room, or fails for want of it: Stats counts what was lost. A datagram that arrives is
+// whole. Datagrams from one sender to one address do not overtake each other. Those to different
+// addresses may: the first to each waits until the PacketConn has found its receiver.
+//
+// Errors are *net.OpError, as package net's are. With errors.Is: os.ErrDeadlineExceeded when a
+// deadline has passed; net.ErrClosed after Close; syscall.EMSGSIZE for a datagram of more than
+// MaxMessage bytes; syscall.EINVAL for an address that is not of an IP network; *net.AddrError for
+// an IPv6 address if the PacketConn listens at an IPv4 address, and the other way round;
+// net.ErrWriteToConnected for WriteTo on a PacketConn that was dialed, and syscall.EDESTADDRREQ for
+// Write, and for a [Message] without Addr, on one that was not.
+//
+// If datagrams written on a PacketConn that was dialed do not reach their receiver, and it knows
+// why, one of the next calls fails: with syscall.ECONNREFUSED if there was no receiver; with
+// *[RefusedError], which wraps that, if the receiver refused the sender and gave a reason, that it
+// has no memory for another, for example; with syscall.EHOSTUNREACH if no answer came within five
+// seconds. All calls fail with syscall.ENETDOWN once the device of a PacketConn that listens at one
+// address has been removed; one that listens at all addresses goes on with the other devices, and
+// with new ones.
 type PacketConn = pconn.Conn
 
-// PacketStats counts what a [PacketConn] has done since it was made. Nothing resets the
-// counts. Datagrams and their bytes:
+// PacketStats counts what a [PacketConn] has done since it was made, all uint64:
 //
-//	Sent, BytesSent           that have left this end
-//	Received, BytesReceived   that were read
+//	Sent, Received             datagrams that have left, and that were read
+//	BytesSent, BytesReceived   bytes of those, without headers, with those that a Read had no
+//	                           room for
+//	Missed                     datagrams to this end that have not arrived
+//	Refused                    datagrams that the receiver had no room for, or did not admit
+//	Unreachable                datagrams to an address at which no receiver was found
+//	Dropped                    datagrams for which there was no room while their receiver was
+//	                           being looked for
+//	Foreign                    datagrams that were not ringnet's, or not from the address dialed
 //
-// Datagrams that were lost, as far as this end can know:
+// Missed are most often datagrams that were not read in time. The sequence number of the next
+// datagram from the same sender shows how many are missing; until it arrives they are not counted.
 //
-//	Missed       sent to this end but not read, as gaps in the sequence numbers show;
-//	             most often they were not read in time
-//	Refused      sent, but the receiver had no room, or refused this sender
-//	Unreachable  not sent: no receiver was found at the address
-//	Dropped      not sent: too many waited while their receiver was looked for
-//	Foreign      received but not from a ringnet sender, or not from the address dialed
-//
-// Package [pconn] says which of these each network can tell: see [pconn.Stats].
+// Refused are datagrams that the receiver had no room for, where the network reports that: over
+// shm all but those to groups, over rdma those that are longer than the MTU of the receiver's port
+// allows. The receiver counts them as Missed. Refused are also datagrams whose receiver did not
+// admit this end as a sender: it does not trust it, or had no room or no memory for it within five
+// seconds. The receiver does not count these.
 type PacketStats = pconn.Stats
 
 // Message is one datagram of [pconn.Conn.ReadBatch] and [pconn.Conn.WriteBatch]. It has the
@@ -66,14 +77,6 @@ type PacketStats = pconn.Stats
 //	Flags    int       after ReadBatch: MSG_TRUNC of recvmsg(2) if Buffers had too little room
 //	OOB, NN            not used
 type Message = pconn.Message
-
-// packetNetworks are the networks of datagrams.
-var packetNetworks = map[string]network{
-	"shm-udp":   {"shm-udp", "ip", openSHM},
-	"rdma-udp":  {"rdma-udp", "ip", openRDMA},
-	"rdma-udp4": {"rdma-udp", "ip4", openRDMA},
-	"rdma-udp6": {"rdma-udp", "ip6", openRDMA},
-}
 
 // ListenPacket listens for datagrams at an address of the named network: "rdma-udp",
 // "rdma-udp4", "rdma-udp6" or "shm-udp". The address has the form "host:port", as for
@@ -105,7 +108,7 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, address strin
 	if err != nil {
 		return nil, nil, err
 	}
-	at := rconn.NewAddr(n.name, addr)
+	at := fabric.NewAddr(n.name, addr)
 	f, err := openDatagrams(n, lc.TrustUser, lc.Config)
 	if err != nil {
 		return nil, at, err
@@ -146,7 +149,7 @@ func (lc *ListenConfig) listenMulticast(ctx context.Context, network string, ifi
 	if err != nil {
 		return nil, nil, err
 	}
-	at := rconn.NewAddr(n.name, addr)
+	at := fabric.NewAddr(n.name, addr)
 	if at.AddrPort().Port() == 0 {
 		return nil, at, errPortZero
 	}
@@ -193,7 +196,7 @@ func (d *Dialer) dialPacket(ctx context.Context, n network, address string) (*Pa
 	if remote.Addr().IsUnspecified() {
 		remote = netip.AddrPortFrom(n.loopback(), remote.Port())
 	}
-	at := rconn.NewAddr(n.name, remote)
+	at := fabric.NewAddr(n.name, remote)
 	if remote.Port() == 0 {
 		return nil, at, errPortZero
 	}

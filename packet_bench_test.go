@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
 	"sync"
 	"testing"
@@ -49,98 +48,6 @@ func benchmarked() []string {
 
 func addrPortOf(c net.PacketConn) netip.AddrPort {
 	return c.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
-}
-
-// echoPackets sends every datagram back, until the socket is closed.
-func echoPackets(c packets) {
-	p := make([]byte, 4088)
-	for {
-		n, from, err := c.ReadFromUDPAddrPort(p)
-		if err != nil {
-			return
-		}
-		_, _ = c.WriteToUDPAddrPort(p[:n], from)
-	}
-}
-
-// TestPacketEchoProgram is the other process of BenchmarkPacketRoundTrip: it sends a
-// greeting to the process that started it, and then sends back what arrives.
-func TestPacketEchoProgram(t *testing.T) {
-	to := os.Getenv("RINGNET_PACKET_ECHO")
-	if to == "" {
-		t.Skip("a program of BenchmarkPacketRoundTrip")
-	}
-	c := listenPackets(t, os.Getenv("RINGNET_PACKET_NETWORK"))
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until the parent has exited
-		c.Close()
-	}()
-	_, err := c.WriteToUDPAddrPort([]byte("hello"), netip.MustParseAddrPort(to))
-	require.NoError(t, err)
-	echoPackets(c)
-}
-
-// startEcho starts that process, and returns its address.
-func startEcho(b *testing.B, network string, c packets) netip.AddrPort {
-	b.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestPacketEchoProgram$")
-	cmd.Env = append(os.Environ(), "RINGNET_PACKET_ECHO="+addrPortOf(c).String(), "RINGNET_PACKET_NETWORK="+network)
-	stdin, err := cmd.StdinPipe()
-	require.NoError(b, err)
-	require.NoError(b, cmd.Start())
-	b.Cleanup(func() {
-		stdin.Close()
-		_ = cmd.Wait()
-	})
-	_, from, err := c.ReadFromUDPAddrPort(make([]byte, 100))
-	require.NoError(b, err)
-	return from
-}
-
-// Round trips of 64 bytes between two processes.
-func BenchmarkPacketRoundTrip(b *testing.B) {
-	for _, network := range benchmarked() {
-		b.Run(network, func(b *testing.B) {
-			c := listenPackets(b, network)
-			peer := startEcho(b, network, c)
-			p := make([]byte, 64)
-			for b.Loop() {
-				_, _ = c.WriteToUDPAddrPort(p, peer)
-				if _, _, err := c.ReadFromUDPAddrPort(p); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-// Datagrams of 1 KiB, as many as arrive.
-func BenchmarkPacketStream(b *testing.B) {
-	for _, network := range benchmarked() {
-		b.Run(network, func(b *testing.B) {
-			from, to := listenPackets(b, network), listenPackets(b, network)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				p, at := make([]byte, 1024), addrPortOf(to)
-				for {
-					if _, err := from.WriteToUDPAddrPort(p, at); err != nil {
-						return
-					}
-					runtime.Gosched()
-				}
-			}()
-			p := make([]byte, 1024)
-			b.SetBytes(1024)
-			for b.Loop() {
-				if _, _, err := to.ReadFromUDPAddrPort(p); err != nil {
-					b.Fatal(err)
-				}
-			}
-			from.Close()
-			<-done
-		})
-	}
 }
 
 // listenMembers returns new members of a group.

@@ -2,16 +2,13 @@ package ringnet
 
 import (
 	"net"
-	"net/netip"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/link"
 )
 
 // interrupted returns a fabric that calls then whenever a request of a dialer has been
@@ -128,37 +125,6 @@ func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
 		require.True(t, dialed[s.RemoteAddr().String()])
 	}
 	requireNothingElse(t, l)
-}
-
-// Connections that a dialer opens before it has proven the link end with the link.
-func TestLinkUsedBeforeItIsProvenIsEnded(t *testing.T) {
-	delayTCP(t, time.Hour)
-	f := sim.New(sim.Link{})
-	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	remote, err := addrPort(l.Addr())
-	require.NoError(t, err)
-	ep, err := f.Dial(t.Context(), netip.AddrPort{}, remote)
-	require.NoError(t, err)
-	cfg, err := (*Config)(nil).Link()
-	require.NoError(t, err)
-	cfg.Proof = uint16(anyPort(t).Port)
-	s, err := link.Dial(t.Context(), ep, cfg)
-	require.NoError(t, err)
-	defer s.Close(0)
-	early, err := s.Link().Open(t.Context())
-	require.NoError(t, err)
-	defer early.Close(0)
-	l.claims.lapse()
-	_, err = early.Read(make([]byte, 1), deadline.New())
-	require.ErrorIs(t, err, syscall.ECONNRESET)
-
-	c, err := l.Accept() // as one that its peer has reset
-	require.NoError(t, err)
-	_, err = c.Read(make([]byte, 1))
-	require.Error(t, err)
-	require.NoError(t, c.Close())
-	requireConnected(t, dialAuto(t, Dialer{}, l.Addr().String()), l)
 }
 
 func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {

@@ -1,6 +1,7 @@
 package ringnet
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
@@ -24,35 +26,17 @@ import (
 // come.
 const lapse = 100 * time.Millisecond
 
-// lapse ends the claims that are not met, as their time would.
-func (cs *claims) lapse() {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	for _, c := range cs.open {
-		c.end()
-	}
-}
-
 // proveWithin sets how long each end waits for a proof.
 func proveWithin(t testing.TB, d time.Duration) {
-	before := proofWithin
-	proofWithin = d
-	t.Cleanup(func() { proofWithin = before })
-}
-
-// connectTCPWithin sets how long a link waits for TCP to connect.
-func connectTCPWithin(t testing.TB, d time.Duration) {
-	before := connectWithin
-	connectWithin = d
-	t.Cleanup(func() { connectWithin = before })
+	setAutoTimes(t, func(times *auto.Times) { times.Proof = d })
 }
 
 // listenBriefly listens on auto as a listener that waits for proofs for a lapse only, however
 // long dialers wait.
 func listenBriefly(t *testing.T, address string) *AutoListener {
-	before := proofWithin
-	proofWithin = lapse
-	defer func() { proofWithin = before }()
+	before := autoTimes
+	autoTimes.Proof = lapse
+	defer func() { autoTimes = before }()
 	return listenAuto(t, address)
 }
 
@@ -109,17 +93,16 @@ func listenTCP(t *testing.T, address string) *net.TCPListener {
 }
 
 // forget has auto try networks again that have failed.
-func (m *failureMemory) forget() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	clear(m.known)
+func forget(t *testing.T) {
+	failures = new(auto.Failures)
+	t.Cleanup(func() { failures = new(auto.Failures) })
 }
 
 // Over shm or rdma one server listens at the port at which another listens over TCP.
 func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
-	for i, network := range betterThanTCP {
+	for i, network := range auto.BetterThanTCP {
 		server := listenTCP(t, "127.0.0.1:0")
 		squatter, err := Listen(network, server.Addr().String())
 		require.NoError(t, err)
@@ -150,6 +133,9 @@ func TestAutoDoesNotUseALinkThatIsNotProven(t *testing.T) {
 	requireConnected(t, dialAuto(t, Dialer{}, server.Addr().String()), server)
 }
 
+// believe is what takes a link for proven.
+func believe(context.Context, <-chan struct{}) error { return nil }
+
 // liar is a listener that accepts every link, and claims to wait for the TCP connection
 // that proves it.
 func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
@@ -157,7 +143,7 @@ func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
 	l, err := f.Listen(addr, 16)
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
-	cfg, err := (*Config)(nil).Link()
+	cfg, err := link.NewSetup(nil)
 	require.NoError(t, err)
 	go func() {
 		for {
@@ -166,7 +152,7 @@ func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
 				return
 			}
 			cfg := cfg
-			cfg.Proof = wire.ProofPort(ep.Private())
+			cfg.Proof = &link.Proof{Port: wire.ProofPort(ep.Private()), Verify: believe}
 			if _, s, err := link.Accept(t.Context(), ep, cfg); err == nil && s != nil {
 				defer s.Close(0)
 			}
@@ -227,17 +213,11 @@ func rawDial(t *testing.T, f fabric.Fabric, to net.Addr, port uint16, answered f
 	t.Helper()
 	remote, err := addrPort(to)
 	require.NoError(t, err)
-	f = &hooked{Fabric: f, confirm: func(confirm func() error) error {
-		if err := answered(); err != nil {
-			return err
-		}
-		return confirm()
-	}}
 	ep, err := f.Dial(t.Context(), netip.AddrPort{}, remote)
 	require.NoError(t, err)
-	cfg, err := (*Config)(nil).Link()
+	cfg, err := link.NewSetup(nil)
 	require.NoError(t, err)
-	cfg.Proof = port
+	cfg.Proof = &link.Proof{Port: port, Connect: answered, Verify: believe}
 	s, err := link.Dial(t.Context(), ep, cfg)
 	if err == nil {
 		s.Link().Abort()
@@ -267,6 +247,15 @@ var portsTaken atomic.Int64
 
 var errDied = errors.New("the dialer has died")
 
+// requireNoClaim requires that a listener soon has no claim to a TCP connection from a port: it
+// takes another one.
+func requireNoClaim(t *testing.T, f fabric.Fabric, to net.Addr, from *net.TCPAddr) {
+	t.Helper()
+	hang.Unless(t, func() bool {
+		return errors.Is(rawDial(t, f, to, uint16(from.Port), func() error { return errDied }), errDied)
+	})
+}
+
 func TestAutoListenerDropsTheClaimOfADialerThatDies(t *testing.T) {
 	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
@@ -277,7 +266,7 @@ func TestAutoListenerDropsTheClaimOfADialerThatDies(t *testing.T) {
 	require.ErrorIs(t, err, errDied)
 	requireNothingElse(t, l)
 	requireCarried(t, l, Dialer{}, "shm")
-	hang.Unless(t, func() bool { return !l.claims.any() })
+	requireNoClaim(t, f, l.Addr(), from)
 }
 
 // Accept returns the TCP connection, which its dialer has closed.
@@ -302,7 +291,7 @@ func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
 	require.NoError(t, s.Close())
 	requireNothingElse(t, l)
 	requireCarried(t, l, Dialer{}, "shm")
-	hang.Unless(t, func() bool { return !l.claims.any() })
+	requireNoClaim(t, f, l.Addr(), from)
 }
 
 // A dialer names the port of a TCP connection in its request, and then uses that connection
@@ -362,7 +351,8 @@ func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
 	better(t, f, nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	var other net.Conn
-	err := rawDial(t, f, l.Addr(), uint16(anyPort(t).Port), func() (err error) {
+	from := anyPort(t)
+	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() (err error) {
 		other, err = net.Dial("tcp", l.Addr().String())
 		return err
 	})
@@ -373,7 +363,7 @@ func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
 	defer s.Close()
 	require.Equal(t, other.LocalAddr().String(), s.RemoteAddr().String())
 	requireNothingElse(t, l)
-	hang.Unless(t, func() bool { return !l.claims.any() })
+	requireNoClaim(t, f, l.Addr(), from)
 }
 
 func TestClaimOfAPortThatIsClaimedIsRefused(t *testing.T) {

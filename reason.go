@@ -7,9 +7,10 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/rconn"
+	"github.com/ringnet/ringnet/internal/link"
 )
 
 // Reason says why a network that is better than TCP does not carry a connection of "auto", or
@@ -55,16 +56,24 @@ const (
 	ReasonOther        ReasonCode = "other"         // none of these: see Err
 )
 
-// reasonOf returns the Reason of a network that has failed with an error.
-func reasonOf(network string, err error) Reason {
-	return Reason{network, codeOf(err), err}
+// reasonsOf returns the Reasons of networks that do not carry a connection.
+func reasonsOf(failures []auto.Failure) (reasons []Reason) {
+	for _, f := range failures {
+		err := contextError(f.Err)
+		r := Reason{f.Network, codeOf(err), err}
+		if f.Unanswered {
+			r.Code = ReasonSilent
+		}
+		reasons = append(reasons, r)
+	}
+	return reasons
 }
 
 // codeOf returns the code of an error. The first case that fits decides, so an error that
 // wraps several causes has the code of the most special one.
 func codeOf(err error) ReasonCode {
 	var shortage *budget.ShortageError
-	var refused *rconn.RefusedError
+	var refused *link.RefusedError
 	is := func(targets ...error) bool {
 		for _, target := range targets {
 			if errors.Is(err, target) {
@@ -74,11 +83,11 @@ func codeOf(err error) ReasonCode {
 		return false
 	}
 	switch {
-	case is(errOff):
+	case is(auto.ErrOff):
 		return ReasonSwitchedOff
-	case is(errElsewhere, errUnsure, errUnmet):
+	case is(auto.ErrElsewhere, auto.ErrUnsure, auto.ErrUnmet):
 		return ReasonElsewhere
-	case is(errLost, errNoTCP, errSlowTCP):
+	case is(auto.ErrLost, auto.ErrNoTCP, auto.ErrSlowTCP):
 		return ReasonNotTried
 	case is(fabric.ErrOtherHost):
 		return ReasonOtherHost

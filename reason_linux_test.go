@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
@@ -22,8 +23,8 @@ import (
 
 func TestReasonsHaveCodes(t *testing.T) {
 	for code, errs := range map[ReasonCode][]error{
-		ReasonSwitchedOff:  {errOff},
-		ReasonUnsupported:  {fmt.Errorf("RDMA: %w", errors.ErrUnsupported), errPortOfTCP},
+		ReasonSwitchedOff:  {auto.ErrOff},
+		ReasonUnsupported:  {fmt.Errorf("RDMA: %w", errors.ErrUnsupported)},
 		ReasonNoLibrary:    {fmt.Errorf("RDMA: %w: %w", errors.ErrUnsupported, fabric.ErrNoLibrary)},
 		ReasonNoDevice:     {fmt.Errorf("%w: %w", errors.ErrUnsupported, syscall.ENODEV), fabric.ErrDeviceRemoved},
 		ReasonPermission:   {fmt.Errorf("%w: %w", errors.ErrUnsupported, fs.ErrPermission), syscall.EACCES},
@@ -35,17 +36,17 @@ func TestReasonsHaveCodes(t *testing.T) {
 		ReasonNoListener:   {os.NewSyscallError("connect", syscall.ECONNREFUSED)},
 		ReasonFull:         {&link.RefusedError{Busy: true}},
 		ReasonRefused:      {&link.RefusedError{}},
-		ReasonElsewhere:    {errElsewhere, errUnsure, errUnmet},
+		ReasonElsewhere:    {auto.ErrElsewhere, auto.ErrUnsure, auto.ErrUnmet},
 		ReasonUnreachable:  {syscall.EHOSTUNREACH, syscall.ENETUNREACH},
 		ReasonSilent:       {syscall.ETIMEDOUT, timeoutError{}, context.DeadlineExceeded},
-		ReasonNotTried:     {errLost, errNoTCP, errSlowTCP},
+		ReasonNotTried:     {auto.ErrLost, auto.ErrNoTCP, auto.ErrSlowTCP},
 		ReasonReset:        {syscall.ECONNRESET, fmt.Errorf("%w (%w)", syscall.ECONNRESET, fabric.ErrQueuePair)},
 		ReasonProtocol:     {&link.ProtocolError{}},
 		ReasonCanceled:     {canceledError{}, context.Canceled},
 		ReasonOther:        {errors.New("anything")},
 	} {
 		for _, err := range errs {
-			r := reasonOf("rdma", err)
+			r := Reason{"rdma", codeOf(err), err}
 			require.Equal(t, code, r.Code, "%v", err)
 			require.ErrorIs(t, r, err)
 			require.Equal(t, "rdma: "+err.Error(), r.Error())

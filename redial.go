@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/rconn"
 )
 
 // maxRequests is how many connection requests of this process may be under way over rdma.
@@ -26,22 +26,19 @@ const (
 	requestsPerHost = 16
 )
 
-// requestLimits has the limits of the networks that have one.
-var requestLimits = map[string]*requestLimit{"rdma": newRequestLimit()}
-
 // patience is how long a dial without a deadline asks a listener that has no room again.
 const patience = 30 * time.Second
 
 // dialPatiently connects to an address. It asks again while the listener has no room, or while
 // this process has no memory but is about to get some.
 func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, local, remote netip.AddrPort,
-	a *attempt) (*Conn, error) {
+	maker linkMaker) (*Conn, error) {
 	began := time.Now()
 	_, limited := ctx.Deadline()
 	var busy error
 	var pauses fabric.Pauses
 	for {
-		c, err := d.dialLink(ctx, n, f, local, remote, a)
+		c, err := d.dialLink(ctx, n, f, local, remote, maker)
 		switch {
 		case err != nil && ctx.Err() != nil && busy != nil:
 			return nil, &waitError{contextError(ctx.Err()), busy}
@@ -49,7 +46,6 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 			return c, err
 		}
 		busy = err
-		a.wait(busy)
 		if !pauses.Wait(ctx) {
 			return nil, &waitError{contextError(ctx.Err()), busy}
 		}
@@ -58,24 +54,52 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 
 // isBusy reports whether the same dial may succeed a little later.
 func isBusy(err error) bool {
-	var refused *rconn.RefusedError
+	var refused *link.RefusedError
 	var shortage *budget.ShortageError
 	return errors.As(err, &refused) && refused.Busy || errors.As(err, &shortage) && shortage.Passing
 }
 
-// request sends one request for a link, when the limits allow one more, and calls dial to make
-// the link.
-func request[T any](ctx context.Context, f fabric.Fabric, local, remote netip.AddrPort, cfg link.Config,
-	dial func(context.Context, fabric.Endpoint, link.Config) (T, error)) (made T, err error) {
-	leave, err := requestLimits[cfg.Network].enter(ctx, remote.Addr())
-	if err != nil {
-		return made, err
+// request returns what begins a request for a link to an address, when the limit allows one more.
+func (l *requestLimit) request(f fabric.Fabric, local, remote netip.AddrPort) auto.Request {
+	return func(ctx context.Context) (fabric.Endpoint, func(), error) {
+		leave, err := l.enter(ctx, remote.Addr())
+		if err != nil {
+			return nil, nil, err
+		}
+		ep, err := f.Dial(ctx, local, remote)
+		if err != nil {
+			leave()
+			return nil, nil, err
+		}
+		return ep, leave, nil
 	}
-	defer leave()
-	ep, err := f.Dial(ctx, local, remote)
+}
+
+// linkMaker makes links.
+type linkMaker interface {
+	Dial(context.Context, auto.Request, link.Setup) (*link.Stream, error)
+	DialEmpty(context.Context, auto.Request, link.Setup) (*link.Link, error)
+}
+
+// unproven makes the links of "rdma" and "shm", which lead where their addresses say.
+type unproven struct{}
+
+func (unproven) Dial(ctx context.Context, request auto.Request, cfg link.Setup) (*link.Stream, error) {
+	return makeLink(ctx, request, cfg, link.Dial)
+}
+
+func (unproven) DialEmpty(ctx context.Context, request auto.Request, cfg link.Setup) (*link.Link, error) {
+	return makeLink(ctx, request, cfg, link.DialEmpty)
+}
+
+// makeLink makes a request, and has dial make the link.
+func makeLink[T any](ctx context.Context, request auto.Request, cfg link.Setup,
+	dial func(context.Context, fabric.Endpoint, link.Setup) (*T, error)) (*T, error) {
+	ep, over, err := request(ctx)
 	if err != nil {
-		return made, err
+		return nil, err
 	}
+	defer over()
 	return dial(ctx, ep, cfg)
 }
 

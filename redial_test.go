@@ -2,12 +2,10 @@ package ringnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
@@ -155,7 +154,7 @@ func simulateRefusing(t *testing.T, answers ...error) (asked *atomic.Int32) {
 		}
 		return connect()
 	}}
-	addNetwork(t, "refusing", network{"refusing", "ip", opens(f)})
+	addNetwork(t, "refusing", network{&carrier{name: "refusing", open: opens(f)}, "ip"})
 	return asked
 }
 
@@ -196,7 +195,7 @@ func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 				if err != nil {
 					return
 				}
-				reset(c.(*Conn))
+				auto.Reset(c.(*Conn))
 			}
 		})
 		for i := range 16 {
@@ -208,7 +207,7 @@ func TestDialsGivenUpAtAnyMomentLeaveRoomInTheBacklog(t *testing.T) {
 				for range 20 {
 					d.Timeout = 1 + rand.N(5*time.Millisecond)
 					if c, err := d.Dial(h.network, l.Addr().String()); err == nil {
-						reset(c.(*Conn))
+						auto.Reset(c.(*Conn))
 					}
 				}
 			})
@@ -231,25 +230,13 @@ func port(t *testing.T, l net.Listener) string {
 	return port
 }
 
-// Auto may dial TCP while it asks a network again whose backlog was full.
-func TestAutoSaysWhyANetworkWasNotConnectedWhenTCPWon(t *testing.T) {
-	a := newAttempt(&autoDial{Dialer: new(Dialer)}, netip.AddrPort{})
-	a.try("shm")
-	a.wait(errors.New("no room"))
-	a.ask("shm", nil) // once more
-	require.True(t, a.giveUp())
-	require.True(t, a.failed(context.Canceled))
-	require.EqualError(t, a.passedOver("tcp", errLost)[0], "shm: no room")
-}
-
 func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 	better(t, shm, rdma)
 	l, err := (&ListenConfig{Backlog: 1}).Listen(t.Context(), "auto", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	// AutoListener accepts one of each by itself, for Accept to take.
-	for _, network := range []string{"shm", "shm", "rdma", "rdma"} {
+	for _, network := range []string{"shm", "rdma"} {
 		c, err := Dial(network, l.Addr().String())
 		require.NoError(t, err)
 		defer c.Close()

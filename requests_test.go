@@ -38,9 +38,7 @@ func simulateCrowd(t *testing.T) *crowd {
 	}
 	c := new(crowd)
 	f := &hooked{Fabric: n, connect: c.connect}
-	addNetwork(t, "crowd", network{"crowd", "ip", opens(f)})
-	requestLimits["crowd"] = newRequestLimit()
-	t.Cleanup(func() { delete(requestLimits, "crowd") })
+	addNetwork(t, "crowd", network{&carrier{name: "crowd", open: opens(f), requests: newRequestLimit()}, "ip"})
 	return c
 }
 
@@ -52,7 +50,7 @@ func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
 	t.Cleanup(func() {
 		cancel()
 		dialing.Wait()
-		require.Empty(t, requestLimits["crowd"].hosts, "everybody has gone")
+		require.Empty(t, networks["crowd"].requests.hosts, "everybody has gone")
 		require.EqualValues(t, most, f.most.Load())
 	})
 	for host := range hosts {
@@ -68,7 +66,7 @@ func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
 
 // has returns a function that evaluates a condition of the requests to a host.
 func (*crowd) has(host string, condition func(*hostRequests) bool) func() bool {
-	l := requestLimits["crowd"]
+	l := networks["crowd"].requests
 	return func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()

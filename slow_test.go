@@ -20,7 +20,7 @@ func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			return post()
 		}}
-		addNetwork(t, "slow", network{"slow", "ip", opens(f)})
+		addNetwork(t, "slow", network{&carrier{name: "slow", open: opens(f)}, "ip"})
 		l := host{"slow", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
 		for range 20 {
 			c, err := (&Dialer{Config: smallDedicated}).Dial("slow", l.Addr().String())

@@ -8,9 +8,9 @@ import (
 	"net"
 	"sync"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/pconn"
-	"github.com/ringnet/ringnet/rconn"
+	"github.com/ringnet/ringnet/internal/pconn"
 )
 
 // Stats counts what one connection has done: [rconn.Conn.Stats] and [AutoConn.Stats] return it.
@@ -20,15 +20,16 @@ import (
 //	BytesReceived                   that have arrived, read or not; over TCP that were read
 //	MessagesSent, MessagesReceived  work requests with data; 0 over TCP
 //	CreditsSent, CreditsReceived    messages that give room in a ring back; 0 over TCP
-//	ReadWaits                       times that a Read found nothing and had to wait; 0 over TCP
-//	WriteWaits                      times that a Write found no room and had to wait; 0 over TCP
+//	ReadWaits, WriteWaits           how often a Read found nothing, and a Write found no room, and
+//	                                had to poll or to sleep; a long Write may wait several times; 0
+//	                                over TCP
 //
 // At the moment:
 //
 //	Memory  int            bytes of the rings at this end; 0 over TCP
 //	RTT     time.Duration  smoothed round trip that TCP has measured (RFC 6298); 0 over shm and
 //	                       rdma, and on other systems than Linux
-type Stats = rconn.Stats
+type Stats = link.StreamStats
 
 // ListenerStats counts what a listener has done on one network. The numbers only grow.
 type ListenerStats struct {
@@ -106,7 +107,7 @@ func Totals() map[string]NetworkTotals {
 		t.Datagrams = datagrams
 		all[network] = t
 	}
-	sent, received := tcpBytes.sum()
+	sent, received := auto.TCPBytes()
 	if t, ok := all["tcp"]; ok {
 		t.BytesSent, t.BytesReceived = sent, received
 		all["tcp"] = t
@@ -213,8 +214,8 @@ func passedOver(c net.Conn, err error) []Reason {
 	case err != nil:
 		return nil
 	}
-	if auto, ok := c.(*AutoConn); ok {
-		return auto.passedOver
+	if a, ok := c.(*AutoConn); ok {
+		return a.passedOver
 	}
 	return nil
 }

@@ -71,27 +71,6 @@ func ask(t *testing.T, client, server net.Conn, n int) {
 	}
 }
 
-func TestStatsCountBytesOverEveryLeg(t *testing.T) {
-	overEachLeg(t, func(t *testing.T, h host, carrier string) {
-		client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
-		require.Zero(t, client.Stats().BytesWritten)
-		ask(t, client, server, 100_000)
-		requireCounted := func() {
-			for _, c := range []counting{client, server} {
-				s := c.Stats()
-				require.EqualValues(t, 100_000, s.BytesWritten)
-				require.EqualValues(t, 100_000, s.BytesReceived)
-				require.Equal(t, carrier != "tcp", s.MessagesSent > 0)
-				require.Equal(t, carrier != "tcp", s.MessagesReceived > 0)
-			}
-		}
-		requireCounted()
-		require.NoError(t, client.Close())
-		require.NoError(t, server.Close())
-		requireCounted()
-	})
-}
-
 func TestStatsTellTheRoundTripOfTCP(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("TCP's round trip is known on Linux alone")
@@ -120,28 +99,6 @@ func TestStatsOfTCPCountWithoutAllocating(t *testing.T) {
 			t.Error(err)
 		}
 	}))
-}
-
-func TestStatsOfTCPCountWhatIsCopied(t *testing.T) {
-	better(t, nil, nil)
-	h := host{"auto", "127.0.0.1"}
-	client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
-	from, err := os.CreateTemp(t.TempDir(), "")
-	require.NoError(t, err)
-	defer from.Close()
-	require.NoError(t, from.Truncate(1<<20))
-	copied := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(client, from)
-		client.Close()
-		copied <- err
-	}()
-	n, err := io.Copy(io.Discard, server)
-	require.NoError(t, err)
-	require.NoError(t, <-copied)
-	require.EqualValues(t, 1<<20, n)
-	require.EqualValues(t, 1<<20, client.Stats().BytesWritten)
-	require.EqualValues(t, 1<<20, server.Stats().BytesReceived)
 }
 
 func TestStatsCountReadsAndWritesThatWaited(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
@@ -21,16 +22,6 @@ import (
 func counted(f fabric.Fabric) (_ *hooked, dials *atomic.Int32) {
 	dials = new(atomic.Int32)
 	return &hooked{Fabric: f, dial: func() { dials.Add(1) }}, dials
-}
-
-// outlive makes all that is remembered expire.
-func (m *failureMemory) outlive() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for to, f := range m.known {
-		f.till = f.till.Add(-rememberFor)
-		m.known[to] = f
-	}
 }
 
 func TestAutoRemembersForAMinuteWhatOnlyTCPConnects(t *testing.T) {
@@ -46,9 +37,11 @@ func TestAutoRemembersForAMinuteWhatOnlyTCPConnects(t *testing.T) {
 	}
 	require.EqualValues(t, 1, shmDials.Load())
 	require.EqualValues(t, 1, rdmaDials.Load())
-	failures.outlive()
+	remember := func(d time.Duration) { setAutoTimes(t, func(times *auto.Times) { times.Remember = d }) }
+	remember(0)
 	dialAuto(t, Dialer{}, server.Addr().String())
 	require.EqualValues(t, 2, shmDials.Load())
+	remember(time.Hour)
 
 	// A failure at one address does not count for another.
 	dialAuto(t, Dialer{}, listenTCP(t, "127.0.0.1:0").Addr().String())
@@ -79,24 +72,6 @@ func TestAutoRemembersNothingOfAPeerThatIsNotThere(t *testing.T) {
 	_, err := Dial("auto", address)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	requireCarried(t, listenAuto(t, address), Dialer{}, "shm")
-}
-
-func TestAutoRemembersABoundedNumberOfFailures(t *testing.T) {
-	m := failureMemory{known: make(map[destination]failure)}
-	at := func(port int) destination {
-		return destination{remote: netip.AddrPortFrom(netip.Addr{}, uint16(port))}
-	}
-	for port := range maxFailures + 10 {
-		m.add(at(port), Reason{Code: ReasonSilent})
-	}
-	require.Len(t, m.known, maxFailures)
-	_, ok := m.find(at(0))
-	require.True(t, ok)
-	m.outlive()
-	m.add(at(maxFailures), Reason{Code: ReasonSilent})
-	require.Len(t, m.known, 1)
-	_, ok = m.find(at(0))
-	require.False(t, ok)
 }
 
 func TestAutoResolvesANameOnce(t *testing.T) {
@@ -138,7 +113,7 @@ func TestNetworksVariableForDials(t *testing.T) {
 		"rdma":         {"rdma", []ReasonCode{ReasonSwitchedOff}},
 		"tcp":          {"tcp", []ReasonCode{ReasonSwitchedOff, ReasonSwitchedOff}},
 	} {
-		t.Setenv(networksEnv, value)
+		t.Setenv(auto.NetworksEnv, value)
 		c := dialAuto(t, Dialer{}, l.Addr().String())
 		require.Equal(t, want.network, carrierOf(c), "%q", value)
 		requireCodes(t, c, want.codes...)
@@ -150,12 +125,12 @@ func TestNetworksVariableForDials(t *testing.T) {
 func TestNetworksVariableForListeners(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
-	t.Setenv(networksEnv, "rdma")
+	t.Setenv(auto.NetworksEnv, "rdma")
 	l := listenAuto(t, "127.0.0.1:0")
 	require.Len(t, l.PassedOver(), 1)
 	require.Equal(t, "shm", l.PassedOver()[0].Network)
 	require.Equal(t, ReasonSwitchedOff, l.PassedOver()[0].Code)
-	t.Setenv(networksEnv, "")
+	t.Setenv(auto.NetworksEnv, "")
 	requireCarried(t, l, Dialer{}, "rdma")
 }
 
@@ -163,7 +138,7 @@ func TestNetworksVariableWithoutTCPAllowsNoFallBack(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	server := listenTCP(t, "127.0.0.1:0")
-	t.Setenv(networksEnv, "shm,rdma")
+	t.Setenv(auto.NetworksEnv, "shm,rdma")
 	_, err := Dial("auto", server.Addr().String())
 	require.EqualError(t, err, "dial auto "+server.Addr().String()+": no required network is available: "+
 		"shm: connect: connection refused; rdma: absent in this test")
@@ -176,7 +151,7 @@ func TestNetworksVariableOfNonsenseIsAnError(t *testing.T) {
 		"shm,shm":  `RINGNET_NETWORKS is "shm,shm": shm is named twice`,
 		"tcp,shm":  `RINGNET_NETWORKS is "tcp,shm": tcp must come last`,
 	} {
-		t.Setenv(networksEnv, value)
+		t.Setenv(auto.NetworksEnv, value)
 		_, err := Dial("auto", "127.0.0.1:1")
 		require.ErrorContains(t, err, want)
 		_, err = Listen("auto", "127.0.0.1:0")
@@ -246,8 +221,7 @@ func TestAutoOfOneFamily(t *testing.T) {
 // another listener of the same, at those of the other.
 func TestAutoListensAtAllAddressesOfOneFamily(t *testing.T) {
 	delayTCP(t, time.Hour)
-	failures.forget()
-	t.Cleanup(failures.forget)
+	forget(t)
 	shm, err := Listen("shm", "127.0.0.1:0")
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -335,7 +309,7 @@ func TestAutoListensOnATCPListenerWhosePortIsInUse(t *testing.T) {
 	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	old := listenBriefly(t, "127.0.0.1:0")
-	file, err := old.tcp.File()
+	file, err := old.listener.TCP.File()
 	require.NoError(t, err)
 	defer file.Close()
 	inherited, err := net.FileListener(file)
@@ -344,7 +318,7 @@ func TestAutoListensOnATCPListenerWhosePortIsInUse(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	require.Equal(t, ReasonInUse, l.PassedOver()[0].Code)
-	require.NoError(t, old.tcp.Close()) // it accepts no more
+	require.NoError(t, old.listener.TCP.Close()) // it accepts no more
 	c := dialAuto(t, Dialer{}, l.Addr().String())
 	require.Equal(t, "tcp", carrierOf(c))
 	requireConnected(t, c, l)

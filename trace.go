@@ -4,6 +4,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/auto"
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -83,8 +85,8 @@ func (t *Trace) dialed(network, address string, took time.Duration, c net.Conn, 
 	}
 	e := DialEvent{Network: network, Address: address, Took: took, PassedOver: passedOver(c, err), Err: err}
 	if err == nil {
-		if auto, ok := c.(*AutoConn); ok {
-			c = auto.stream
+		if a, ok := c.(*AutoConn); ok {
+			c = a.stream
 		}
 		e.Local, e.Remote = c.LocalAddr(), c.RemoteAddr()
 		e.Carrier = e.Local.Network()
@@ -99,11 +101,22 @@ func (t *Trace) accepted(c net.Conn) {
 }
 
 // newConn makes a connection of a stream, and counts it.
-func (t *Trace) newConn(network string, s *link.Stream, cfg *Config, dialed bool) *Conn {
-	return rconn.New(network, s, cfg, t.opened(CloseEvent{
+func (t *Trace) newConn(s *link.Stream, dialed bool) *Conn {
+	network := s.Link().Network()
+	return rconn.New(s, t.opened(CloseEvent{
 		Carrier: network,
-		Local:   rconn.NewAddr(network, s.LocalAddr()),
-		Remote:  rconn.NewAddr(network, s.RemoteAddr()),
+		Local:   fabric.NewAddr(network, s.LocalAddr()),
+		Remote:  fabric.NewAddr(network, s.RemoteAddr()),
+		Dialed:  dialed,
+	}))
+}
+
+// newTCPConn makes a connection of auto that TCP carries, and counts it.
+func (t *Trace) newTCPConn(c *net.TCPConn, dialed bool) *auto.TCPConn {
+	return auto.NewTCPConn(c, t.opened(CloseEvent{
+		Carrier: "tcp",
+		Local:   c.LocalAddr(),
+		Remote:  c.RemoteAddr(),
 		Dialed:  dialed,
 	}))
 }
@@ -125,22 +138,20 @@ func (t *Trace) opened(e CloseEvent) func(rconn.End) {
 
 // made counts a link, and reports it, and what becomes of it, to the Trace.
 func (t *Trace) made(l *link.Link) {
-	network := l.Info().Network
+	network := l.Network()
 	totals.count(network, func(t *NetworkTotals) { t.LinksMade++ })
 	if t != nil && t.LinkUp != nil {
-		t.LinkUp(rconn.NewLinkInfo(l.Info()))
+		t.LinkUp(l.Info())
 	}
 	if t != nil && t.LinkMoved != nil {
-		l.OnMove(func(i link.Info, waited time.Duration, cause error) {
-			t.LinkMoved(rconn.NewLinkInfo(i), waited, cause)
-		})
+		l.OnMove(t.LinkMoved)
 	}
 	l.OnDown(func(cause error) {
 		if cause != nil {
 			totals.count(network, func(t *NetworkTotals) { increment(&t.LinksLost, codeOf(cause)) })
 		}
 		if t != nil && t.LinkDown != nil {
-			t.LinkDown(rconn.NewLinkInfo(l.Info()), cause)
+			t.LinkDown(l.Info(), cause)
 		}
 	})
 }

@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/perf"
+	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
 // A beside is a build of this program with this or another version of ringnet. It is run,
@@ -41,11 +40,11 @@ func measureBeside(program string, keys []string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.ours == nil || p.only != nil {
+		if p.ours == nil {
 			continue
 		}
 		name := filepath.Base(path)
-		other := &peer{name: p.name + ", " + name, key: key + "@" + name, beside: &beside{path, p}}
+		other := &peer{name: p.name + ", " + name, key: besideOf(key, name), beside: &beside{path, p}}
 		peers, all = append(peers, other), append(all, other.key)
 		p.fresh = &beside{self, p}
 	}
@@ -56,17 +55,20 @@ func measureBeside(program string, keys []string) ([]string, error) {
 const besideTimeout = 2 * time.Minute
 
 // measure runs the program, which measures a round of a cell.
-func (o *beside) measure(b *bench, c perf.Cell) (perf.Sample, error) {
+func (o *beside) measure(b *bench, c report.Cell) (report.Sample, error) {
 	dir, err := os.MkdirTemp("", "ringnet-benchmarks-")
 	if err != nil {
-		return perf.Sample{}, err
+		return report.Sample{}, err
 	}
 	defer os.RemoveAll(dir)
 	args := []string{
 		"-peers", o.peer.key, "-workloads", c.Workload, "-conns", strconv.Itoa(c.Conns), "-sizes", strconv.Itoa(max(1, c.Size)),
-		"-rounds", "1", "-slice", b.slice.String(), "-idle", "none", "-library=false", "-out", dir,
+		"-rounds", "1", "-slice", b.slice.String(), "-idle", "none", "-out", dir,
 	}
-	if b.onDevice {
+	switch {
+	case b.card != "": // which chooses the device
+		args = append(args, "-rdma", "-address", b.host)
+	case b.onDevice:
 		args = append(args, "-rdma", "-address", b.host, "-device", b.device)
 	}
 	if b.oneProcess {
@@ -74,42 +76,25 @@ func (o *beside) measure(b *bench, c perf.Cell) (perf.Sample, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), besideTimeout)
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, o.program, args...).CombinedOutput(); err != nil {
-		return perf.Sample{}, fmt.Errorf("%s: %w: %s", o.program, err, lastLine(string(out)))
+	w, err := findWorkload(c.Workload)
+	if err != nil {
+		return report.Sample{}, err
+	}
+	if out, err := b.command(ctx, w, o.program, args...).CombinedOutput(); err != nil {
+		return report.Sample{}, fmt.Errorf("%s: %w: %s", o.program, err, lastLine(string(out)))
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
 	if err != nil {
-		return perf.Sample{}, err
+		return report.Sample{}, err
 	}
 	var r struct { // the part of the report that all versions have
-		Results []struct{ Rounds []*perf.Sample }
+		Results []struct{ Rounds []*report.Sample }
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
-		return perf.Sample{}, err
+		return report.Sample{}, err
 	}
 	if len(r.Results) != 1 || len(r.Results[0].Rounds) != 1 || r.Results[0].Rounds[0] == nil {
-		return perf.Sample{}, fmt.Errorf("%s has measured something else than %v", o.program, c)
+		return report.Sample{}, fmt.Errorf("%s has measured something else than %v", o.program, c)
 	}
 	return *r.Results[0].Rounds[0], nil
-}
-
-// besideFigures compare this version with the one beside it.
-func (r *Report) besideFigures() (figures []Figure) {
-	for _, x := range r.Results {
-		other, err := findPeer(x.Peer)
-		if err != nil || other.beside == nil || x.Median.Rounds == 0 {
-			continue
-		}
-		own := x.Cell
-		own.Peer = other.beside.peer.key
-		rule := rule{
-			what: own.String(), against: filepath.Base(other.beside.program),
-			subject: own.Peer, others: []string{x.Peer}, workload: x.Workload, size: x.Size, metric: (*perf.Sample).PerSecond,
-		}
-		if x.Conns == 1 {
-			rule.target, rule.goal = 0.9, 1
-		}
-		figures = append(figures, r.compare(rule, x.Conns, x.Busy))
-	}
-	return figures
 }

@@ -8,7 +8,7 @@ import (
 
 	sys "golang.org/x/sys/unix"
 
-	"github.com/ringnet/ringnet/internal/perf"
+	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
 // strangers are other processes of this program, which compute all the time beside what is
@@ -68,19 +68,9 @@ func beStranger() error {
 	if _, err := os.Stdout.Write([]byte{0}); err != nil {
 		return err
 	}
-	for {
-		spin(1 << 20)
+	for now := time.Now(); ; {
+		now = workload.Compute(now, time.Second)
 	}
-}
-
-// spin does n steps of arithmetic, each of which needs the last one's result.
-//
-//go:noinline
-func spin(n int) (x uint32) {
-	for range n {
-		x = x*1664525 + 1013904223
-	}
-	return x
 }
 
 // processorTime is what strangers have had so far, in seconds.
@@ -93,29 +83,4 @@ func (s *strangers) processorTime() (sum float64) {
 		}
 	}
 	return sum
-}
-
-// What the goroutine of openCompute does: an operation takes some 100 µs, if nobody
-// interrupts it.
-const (
-	computeConns = 16
-	computeSteps = 1 << 16
-)
-
-// openCompute measures a goroutine of the client that computes while connections are busy.
-func openCompute(cl perf.Client) (*perf.Session, error) {
-	cl.Conns = computeConns
-	conns, _, err := cl.DialAll()
-	if err != nil {
-		return nil, err
-	}
-	return &perf.Session{
-		Timed: true, Close: keepBusy(conns, workBytes),
-		Run: func(_, _ int, times []time.Duration) error {
-			return timeEach(times, func() error {
-				spin(computeSteps)
-				return nil
-			})
-		},
-	}, nil
 }

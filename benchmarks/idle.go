@@ -4,27 +4,23 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/perf/report"
 )
-
-// perConnection is what a process holds for each idle connection.
-type perConnection struct {
-	Memory, Anonymous, Go, Pinned    float64 // bytes; see Footprint
-	Descriptors, Goroutines, Threads float64
-}
 
 // Idle is what connections cost that were used once and then left alone.
 type Idle struct {
 	Peer    string
 	Conns   int
 	Seconds float64 // how long it took to open them, one after the other, with a byte echoed on each
-	Memory  int     // bytes of both processes in the end, in all
+	Memory  float64 // bytes of both processes in the end, in all
+	Client  float64 // bytes that a connection has taken of the client's memory
+	Server  float64
 	CPU     float64 // processor time of both while the connections were idle, in seconds per second
-	Client  perConnection
-	Server  perConnection
-	Objects Objects // by how many there are more than before
 	Error   string  `json:",omitempty"`
 }
 
@@ -41,7 +37,7 @@ func (b *bench) measureIdle() {
 	for _, n := range b.idle {
 		for _, info := range b.report.Peers {
 			p, _ := findPeer(info.Key)
-			if info.Unavailable != "" || p.dial == nil || p.single || p.only != nil {
+			if info.Unavailable != "" || p.dial == nil || p.single {
 				continue
 			}
 			b.show.Note("%d idle connections, %s", n, p.name)
@@ -56,11 +52,11 @@ func (b *bench) measureIdle() {
 }
 
 func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
-	service, err := b.listen(p, "once")
+	address, err := b.listen(p, "once")
 	if err != nil {
 		return err
 	}
-	defer b.closeService(service)
+	defer b.closeService(address)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	conns := make([]net.Conn, 0, idle.Conns)
@@ -74,13 +70,13 @@ func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
 	}()
 	ringnet.CloseIdleLinks()
 	time.Sleep(settle) // until earlier connections are gone, too
-	client, server, err := b.footprints()
+	client, server, err := b.memory()
 	if err != nil {
 		return err
 	}
 	start := time.Now()
 	for len(conns) < idle.Conns {
-		c, err := p.dial(ctx, service.Address)
+		c, err := p.dial(ctx, address)
 		if err != nil {
 			return err
 		}
@@ -91,14 +87,13 @@ func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
 	}
 	idle.Seconds = time.Since(start).Seconds()
 	time.Sleep(settle)
-	clientAfter, serverAfter, err := b.footprints()
+	clientAfter, serverAfter, err := b.memory()
 	if err != nil {
 		return err
 	}
-	idle.Memory = clientAfter.Memory + serverAfter.Memory
-	idle.Client = clientAfter.minus(client, idle.Conns)
-	idle.Server = serverAfter.minus(server, idle.Conns)
-	idle.Objects = clientAfter.Objects.minus(client.Objects)
+	idle.Memory = clientAfter + serverAfter
+	idle.Client = (clientAfter - client) / float64(idle.Conns)
+	idle.Server = (serverAfter - server) / float64(idle.Conns)
 	idle.CPU, err = b.idleCPU()
 	return err
 }
@@ -113,9 +108,18 @@ func echoOnce(c net.Conn) error {
 	return err
 }
 
-func (b *bench) footprints() (client, server Footprint, err error) {
-	err = b.server.Call("Server.Footprint", struct{}{}, &server)
-	return footprint(), server, err
+// memory is that of both processes.
+func (b *bench) memory() (client, server float64, err error) {
+	err = b.server.Call("Server.Memory", struct{}{}, &server)
+	return ownMemory(), server, err
+}
+
+// ownMemory is what this process has resident, in bytes. What two processes share counts half for
+// each (the kernel's proportional set size).
+func ownMemory() float64 {
+	runtime.GC()         // pools lose what they hold with the second collection,
+	debug.FreeOSMemory() // which this begins with
+	return float64(report.ProcNumber("/proc/self/smaps_rollup", "Pss:")) * 1024
 }
 
 // idleCPU is the share of a processor that both processes take while they do

@@ -27,8 +27,7 @@ type peer struct {
 	listen func(host string) (net.Listener, error)
 	dial   func(ctx context.Context, address string) (net.Conn, error)
 	ours   *ringnet.Config // not nil if ringnet is what carries the bytes
-	single bool            // it is measured with one connection only
-	only   []string        // the workloads that it is measured with; nil for all. Ringnet's that are chosen do all.
+	single bool            // it is measured with one connection only, unless it is chosen
 
 	// Of programs, by workload:
 	tools map[string]tool
@@ -45,12 +44,11 @@ var peers = []*peer{
 	ours("ringnet shm", "shm", "shm", &ringnet.Config{}),
 	ours("ringnet rdma", "rdma", "rdma", &ringnet.Config{}),
 	single(ours("ringnet rdma, busy polling", "rdma-busy", "rdma", busy)),
-	only(ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1}), "bystander"),
+	ours("ringnet rdma, never polling", "rdma-parking", "rdma", &ringnet.Config{BusyPoll: -1}),
+	ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1}),
 	{name: "TCP", key: "tcp", listen: listenTCP, dial: dialer("tcp")},
 	{name: "Unix socket", key: "unix", listen: listenUnix, dial: dialer("unix")},
 	{name: "pipe in memory", key: "pipe", listen: listenPipe, dial: dialPipe},
-	{name: "SMC-R", key: "smc", listen: listenSMC, dial: dialSMC},
-	only(&peer{name: "rsockets, from Go", key: "rsocket", listen: listenRsocket, dial: dialRsocket}, "ping-pong", "work", "connect"),
 	{name: "verbs write (ib_write_*)", key: "ib_write", tools: map[string]tool{
 		"ping-pong": perftestLatency("ib_write_lat"), "stream": perftestBandwidth("ib_write_bw"),
 	}},
@@ -60,15 +58,16 @@ var peers = []*peer{
 	{name: "verbs send, events (ib_send_lat -e)", key: "ib_send-events", tools: map[string]tool{
 		"ping-pong": perftestLatency("ib_send_lat", "-e"),
 	}},
+	{name: "verbs in C, one process", key: "raw", tools: raw()},
 	{name: "rsockets (rstream)", key: "rsockets", tools: rstream()},
 	{name: "rsockets, parking (rstream -T b)", key: "rsockets-blocking", tools: rstream("-T", "b")},
 }
 
-// The peers that are measured by default.
+// The peers that are measured by default, busyPeers where waiting is compared.
 var (
-	hostPeers = []string{"shm", "shm-parking", "tcp", "unix"}
-	rdmaPeers = []string{"rdma-busy", "rdma", "tcp", "smc", "rsocket",
-		"ib_write", "ib_send", "ib_send-events", "rsockets", "rsockets-blocking"}
+	hostPeers = []string{"shm", "tcp", "unix"}
+	busyPeers = []string{"shm", "shm-parking", "tcp", "unix"}
+	rdmaPeers = []string{"rdma-busy", "rdma", "tcp", "ib_write", "ib_send", "ib_send-events", "rsockets", "rsockets-blocking"}
 )
 
 func findPeer(key string) (*peer, error) {
@@ -86,7 +85,7 @@ func findPeer(key string) (*peer, error) {
 func spread(key string) *peer {
 	network, number, _ := strings.Cut(key, "/")
 	links, err := strconv.Atoi(number)
-	if err != nil || network != "shm" && network != "rdma" {
+	if err != nil || links < 1 || network != "shm" && network != "rdma" {
 		return nil
 	}
 	return ours(fmt.Sprintf("ringnet %s, Links: %d", network, links), key, network, &ringnet.Config{Links: links})
@@ -112,11 +111,6 @@ func (p *peer) dialAt(address string) func(context.Context) (net.Conn, error) {
 
 func single(p *peer) *peer {
 	p.single = true
-	return p
-}
-
-func only(p *peer, workloads ...string) *peer {
-	p.only = workloads
 	return p
 }
 

@@ -7,17 +7,15 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/ringnet/ringnet/internal/perf"
+	"github.com/ringnet/ringnet/benchmarks/charts"
+	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
 // Report is everything that came out, as it is written to results.json.
 type Report struct {
 	Commit string `json:"commit,omitempty"` // which version was measured
-	Note   string `json:"note,omitempty"`   // what else there is to know
-	perf.Report
-	Idle    []Idle
-	Library *Library `json:",omitempty"`
-	Figures []Figure
+	report.Report
+	Idle []Idle
 }
 
 // readReport reads what write has left.
@@ -33,24 +31,17 @@ func readReport(path string) (*Report, error) {
 	return r, nil
 }
 
-// finish works out what follows from the rounds so far.
-func (r *Report) finish() {
-	r.Summarise()
-	r.Figures = r.figures()
-}
-
 // write leaves results.json and the charts in the folder, which exists: latency and
 // rate by size of message, and requests by number of connections.
 func (r *Report) write(dir string) error {
-	errs := []error{perf.WriteJSON(filepath.Join(dir, "results.json"), r), r.WriteSizeCharts(dir)}
+	_, err := charts.Sizes(&r.Report, dir)
+	errs := []error{err, report.WriteJSON(filepath.Join(dir, "results.json"), r)}
 	for _, key := range []string{"work", "http", "grpc"} {
 		w, err := findWorkload(key)
 		if err != nil {
 			return err
 		}
-		errs = append(errs, r.WriteConnsChart(filepath.Join(dir, "requests-"+key+".svg"),
-			"Requests per second: "+w.Name+" (higher is better)", "requests per second", key, 0, perf.PerSecond(""),
-			func(s perf.Summary) float64 { return s.PerSecond.Median }))
+		errs = append(errs, charts.Requests(&r.Report, filepath.Join(dir, "requests-"+key+".svg"), key, w.Name))
 	}
 	return errors.Join(errs...)
 }

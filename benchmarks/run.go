@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/rpc"
-	"os/exec"
 	"slices"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/perf"
+	"github.com/ringnet/ringnet/internal/perf/report"
+	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
 // bench is the client of a server.
@@ -20,17 +19,17 @@ type bench struct {
 	host   string // where the server listens for peers
 	device string // this side's RDMA device
 	report *Report
-	runner perf.Runner
-	counts map[perf.Cell]int         // of programs: how many messages take about a slice
-	starts map[perf.Cell]perf.Sample // of programs: a run with few messages, for the cost of the start
-	port   int                       // the last that a program listened on
+	runner workload.Runner
+	counts map[report.Cell]int           // of programs: how many messages take about a slice
+	starts map[report.Cell]report.Sample // of programs: a run with few messages, for the cost of the start
+	port   int                           // the last that a program listened on
 	others strangers
-	show   *perf.Progress
+	show   *report.Progress
 }
 
 // cells are what to measure. Those that differ in the peer alone are neighbours, and
 // strangers remain for many cells.
-func (b *bench) cells() (cells []perf.Cell) {
+func (b *bench) cells() (cells []report.Cell) {
 	for _, strangers := range b.busy {
 		for _, key := range b.workloads {
 			w, _ := findWorkload(key)
@@ -38,7 +37,7 @@ func (b *bench) cells() (cells []perf.Cell) {
 				for _, info := range b.report.Peers {
 					p, _ := findPeer(info.Key)
 					if info.Unavailable == "" && p.does(w, at.conns) {
-						cells = append(cells, perf.Cell{Peer: p.key, Workload: key, Size: at.size, Conns: at.conns, Busy: strangers})
+						cells = append(cells, report.Cell{Peer: p.key, Workload: key, Size: at.size, Conns: at.conns, Busy: strangers})
 					}
 				}
 			}
@@ -50,7 +49,7 @@ func (b *bench) cells() (cells []perf.Cell) {
 // point is with what a workload is measured.
 type point struct{ conns, size int }
 
-func (b *bench) points(w *workload) (points []point) {
+func (b *bench) points(w *benchmark) (points []point) {
 	if b.busyHost && w.busy != nil {
 		return w.busy
 	}
@@ -59,7 +58,13 @@ func (b *bench) points(w *workload) (points []point) {
 		sizes = []int{0}
 	}
 	conns := w.conns
-	if b.onDevice {
+	switch {
+	case b.onDevice && b.oneProcess:
+		conns = w.card.conns
+		if b.usualSizes && w.card.sizes != nil {
+			sizes = w.card.sizes
+		}
+	case b.onDevice:
 		conns = w.onDevice
 	}
 	if len(b.conns) > 0 && len(conns) > 0 {
@@ -78,14 +83,11 @@ func (b *bench) points(w *workload) (points []point) {
 	return points
 }
 
-func (p *peer) does(w *workload, conns int) bool {
-	if p.only != nil && !slices.Contains(p.only, w.Key) {
-		return false
-	}
+func (p *peer) does(w *benchmark, conns int) bool {
 	if p.beside != nil {
 		return p.beside.peer.does(w, conns)
 	}
-	if conns > 1 && (p.single || w.alone) {
+	if conns > 1 && (p.single || w.alone) || w.card.ours && p.ours == nil && p.tools == nil {
 		return false
 	}
 	if p.dial != nil {
@@ -103,16 +105,12 @@ func (b *bench) run() error {
 		return err
 	}
 	b.measureIdle()
-	if b.library {
-		b.show.Note("the library's own share, and a bare cgo crossing")
-		b.report.Library = measureLibrary(b.rounds, b.slice)
-	}
 	return nil
 }
 
 // save writes the results so far, if there is a folder for them.
 func (b *bench) save() {
-	b.report.finish()
+	b.report.Summarise()
 	if b.out == "" {
 		return
 	}
@@ -125,7 +123,7 @@ func (b *bench) save() {
 func (b *bench) tryPeers() {
 	for _, key := range b.peers {
 		p, _ := findPeer(key)
-		info := perf.Peer{Key: key, Name: p.name}
+		info := report.Peer{Key: key, Name: p.name}
 		if err := b.try(p); err != nil {
 			info.Unavailable = err.Error()
 			b.show.Note("%s is not available: %v", p.name, err)
@@ -135,11 +133,20 @@ func (b *bench) tryPeers() {
 }
 
 func (b *bench) try(p *peer) error {
+	if b.onDevice && b.oneProcess {
+		return nil // the first round finds out, with nothing before it in the process
+	}
 	for key, t := range p.tools {
-		if _, err := exec.LookPath(t.program); err != nil {
-			return fmt.Errorf("%s is not installed (Debian: %s)", t.program, t.pkg)
+		if err := t.there(); err != nil {
+			return err
 		}
-		_, err := b.runToolWell(perf.Cell{Peer: p.key, Workload: key, Size: 64, Conns: 1}, firstCount)
+		if t.alone {
+			if b.twoHosts {
+				return errors.New("it is one process, and so has one host; perftest is in C, too")
+			}
+			continue
+		}
+		_, err := b.runToolWell(report.Cell{Peer: p.key, Workload: key, Size: 64, Conns: 1}, firstCount)
 		if err != nil {
 			return err
 		}
@@ -147,36 +154,36 @@ func (b *bench) try(p *peer) error {
 	if p.dial == nil {
 		return nil
 	}
-	service, err := b.listen(p, "messages")
+	address, err := b.listen(p, "messages")
 	if err != nil {
 		return err
 	}
-	defer b.closeService(service)
+	defer b.closeService(address)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	return connectOnce(perf.Client{Context: ctx, Dial: p.dialAt(service.Address)})
+	return workload.Client{Context: ctx, Dial: p.dialAt(address)}.ConnectOnce()
 }
 
-func (b *bench) listen(p *peer, protocol string) (Listening, error) {
-	var l Listening
-	err := b.server.Call("Server.Listen", Service{p.key, b.host, protocol}, &l)
-	return l, err
+// listen starts a service of the server, and returns its address.
+func (b *bench) listen(p *peer, protocol string) (address string, err error) {
+	err = b.server.Call("Server.Listen", Service{p.key, b.host, protocol}, &address)
+	return address, err
 }
 
-func (b *bench) closeService(l Listening) {
-	if err := b.server.Call("Server.Close", l.ID, new(struct{})); err != nil {
+func (b *bench) closeService(address string) {
+	if err := b.server.Call("Server.Close", address, new(struct{})); err != nil {
 		b.show.Note("closing a service: %v", err)
 	}
 }
 
 // measure is one round of a cell.
-func (b *bench) measure(c perf.Cell) (perf.Sample, error) {
+func (b *bench) measure(c report.Cell) (report.Sample, error) {
 	p, err := findPeer(c.Peer)
 	if err != nil {
-		return perf.Sample{}, err
+		return report.Sample{}, err
 	}
 	if err := b.others.be(c.Busy); err != nil {
-		return perf.Sample{}, err
+		return report.Sample{}, err
 	}
 	if own := cmp.Or(p.beside, p.fresh); own != nil {
 		return own.measure(b, c)
@@ -186,23 +193,23 @@ func (b *bench) measure(c perf.Cell) (perf.Sample, error) {
 	}
 	w, err := findWorkload(c.Workload)
 	if err != nil {
-		return perf.Sample{}, err
+		return report.Sample{}, err
 	}
-	service, err := b.listen(p, w.protocol)
+	address, err := b.listen(p, w.protocol)
 	if err != nil {
-		return perf.Sample{}, err
+		return report.Sample{}, err
 	}
-	defer b.closeService(service)
-	return b.runner.Measure(context.Background(), c, &w.Workload, p.dialAt(service.Address))
+	defer b.closeService(address)
+	return b.runner.Measure(context.Background(), c, &w.Workload, p.dialAt(address))
 }
 
 // usages returns what both processes have used so far; if they are one, nothing as the server's.
-func (b *bench) usages() (client, server perf.Usage, err error) {
+func (b *bench) usages() (client, server workload.Usage, err error) {
 	if b.oneProcess {
-		return perf.OwnUsage(), server, nil
+		return workload.OwnUsage(), server, nil
 	}
 	err = b.server.Call("Server.Usage", struct{}{}, &server)
-	return perf.OwnUsage(), server, err
+	return workload.OwnUsage(), server, err
 }
 
 // How many messages a connection of a program sends: at first, at least (perftest's own
@@ -213,17 +220,20 @@ const (
 	maxCount   = 1 << 20
 )
 
-func (b *bench) measureTool(c perf.Cell) (perf.Sample, error) {
+func (b *bench) measureTool(c report.Cell) (report.Sample, error) {
+	if p, err := findPeer(c.Peer); err == nil && p.tools[c.Workload].alone {
+		return b.runTool(b.toolRun(c, 0))
+	}
 	if b.counts[c] == 0 {
 		s, err := b.runToolWell(c, firstCount)
 		if err != nil {
-			return perf.Sample{}, err
+			return report.Sample{}, err
 		}
 		b.counts[c], b.starts[c] = b.toolCount(s), s
 	}
 	s, err := b.runToolWell(c, b.counts[c])
 	if err != nil {
-		return perf.Sample{}, err
+		return report.Sample{}, err
 	}
 	b.counts[c] = b.toolCount(s)
 	withoutStart(&s, b.starts[c])
@@ -232,7 +242,7 @@ func (b *bench) measureTool(c perf.Cell) (perf.Sample, error) {
 
 // withoutStart subtracts, from a program's processor time, the time before and after its
 // messages. It estimates that from a run with few messages.
-func withoutStart(s *perf.Sample, few perf.Sample) {
+func withoutStart(s *report.Sample, few report.Sample) {
 	if s.Ops <= few.Ops {
 		s.CPU = 0
 		return
@@ -241,7 +251,7 @@ func withoutStart(s *perf.Sample, few perf.Sample) {
 }
 
 // runToolWell runs a program again while its result is not credible, up to three times.
-func (b *bench) runToolWell(c perf.Cell, count int) (s perf.Sample, err error) {
+func (b *bench) runToolWell(c report.Cell, count int) (s report.Sample, err error) {
 	for range 3 {
 		if s, err = b.runTool(b.toolRun(c, count)); !errors.Is(err, errIncredible) {
 			break
@@ -251,15 +261,15 @@ func (b *bench) runToolWell(c perf.Cell, count int) (s perf.Sample, err error) {
 }
 
 // toolCount estimates from a sample how many messages take about a slice.
-func (b *bench) toolCount(s perf.Sample) int {
+func (b *bench) toolCount(s report.Sample) int {
 	n := float64(s.Ops) / s.Seconds * b.slice.Seconds()
 	return int(min(max(n, minCount), maxCount))
 }
 
-func (b *bench) toolRun(c perf.Cell, count int) ToolRun {
+func (b *bench) toolRun(c report.Cell, count int) ToolRun {
 	b.port++
 	return ToolRun{
 		Peer: c.Peer, Workload: c.Workload, Address: b.host, Device: b.device, Port: b.port,
-		Size: c.Size, Conns: c.Conns, Count: max(count/c.Conns, minCount),
+		Size: c.Size, Conns: c.Conns, Count: max(count/c.Conns, minCount), Slice: b.slice,
 	}
 }

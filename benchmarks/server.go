@@ -1,27 +1,19 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/rpc"
-	"os"
 	"sync"
 
-	"github.com/ringnet/ringnet/internal/perf"
+	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
 // Server is the other process, as package net/rpc calls it.
 type Server struct {
-	mu       sync.Mutex // guards what follows
-	lastID   int
-	services map[int]func() // functions that end each
-	tools    map[int]*runningTool
-}
-
-func newServer() *Server {
-	return &Server{services: make(map[int]func()), tools: make(map[int]*runningTool)}
+	mu   sync.Mutex        // guards ends
+	ends map[string]func() // end services, by their addresses, and programs, by their ports
 }
 
 // serveControl serves clients one after the other, or just one.
@@ -38,7 +30,7 @@ func serveControl(l net.Listener, once bool) error {
 }
 
 func serveClient(c net.Conn) error {
-	s := newServer()
+	s := &Server{ends: make(map[string]func())}
 	r := rpc.NewServer()
 	if err := r.Register(s); err != nil {
 		return err
@@ -53,11 +45,6 @@ type Service struct {
 	Peer     string
 	Host     string // the address to listen on
 	Protocol string // see protocols
-}
-
-type Listening struct {
-	ID      int
-	Address string
 }
 
 // protocols serve a listener until it is closed. Each returns a function that closes its
@@ -77,20 +64,11 @@ var protocols = map[string]func(l net.Listener) (closeAll func()){
 			}
 		})
 	},
-	"take": func(l net.Listener) func() {
-		var t taker
-		return acceptAll(l, func(c net.Conn) {
-			if err := t.serve(c); err != nil {
-				fmt.Fprintln(os.Stderr, "take:", err)
-			}
-		})
+	"pair": func(l net.Listener) func() {
+		return acceptAll(l, func(c net.Conn) { accepted <- c })
 	},
 	"http": func(l net.Listener) func() {
-		body := make([]byte, httpBytes)
-		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/octet-stream")
-			_, _ = w.Write(body)
-		})}
+		s := &http.Server{Handler: http.HandlerFunc(workload.HTTPHandler)}
 		go func() { _ = s.Serve(l) }()
 		return func() { s.Close() }
 	},
@@ -101,11 +79,7 @@ var protocols = map[string]func(l net.Listener) (closeAll func()){
 	},
 }
 
-// The servers of messages. echoes is the bystander's own.
-var (
-	echoes   = perf.MessageServer{MaxSize: 1 << 30}
-	messages = perf.MessageServer{MaxSize: 1 << 30, Own: map[int]func(net.Conn) error{bystander: serveBystander}}
-)
+var messages = workload.MessageServer{MaxSize: 1 << 30, Own: map[int]func(net.Conn) error{drop: serveDrop}}
 
 // acceptAll accepts connections and handles each in a goroutine. closeAll closes the
 // listener and the connections.
@@ -134,8 +108,8 @@ func acceptAll(l net.Listener, handle func(net.Conn)) (closeAll func()) {
 	}
 }
 
-// Listen starts a service.
-func (s *Server) Listen(in Service, out *Listening) error {
+// Listen starts a service, and returns its address.
+func (s *Server) Listen(in Service, out *string) error {
 	p, err := findPeer(in.Peer)
 	if err != nil {
 		return err
@@ -148,83 +122,56 @@ func (s *Server) Listen(in Service, out *Listening) error {
 	if err != nil {
 		return err
 	}
-	end := serve(l)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lastID++
-	s.services[s.lastID] = end
-	*out = Listening{s.lastID, l.Addr().String()}
+	*out = l.Addr().String()
+	s.put(*out, serve(l))
 	return nil
 }
 
-// Close ends a service.
-func (s *Server) Close(id int, _ *struct{}) error {
+func (s *Server) put(key string, end func()) {
 	s.mu.Lock()
-	end, ok := s.services[id]
-	delete(s.services, id)
+	defer s.mu.Unlock()
+	s.ends[key] = end
+}
+
+// Close ends a service or a program, if it has not ended.
+func (s *Server) Close(key string, _ *struct{}) error {
+	s.mu.Lock()
+	end, ok := s.ends[key]
+	delete(s.ends, key)
 	s.mu.Unlock()
-	if !ok {
-		return fmt.Errorf("no service %d", id)
+	if ok {
+		end()
 	}
-	end()
 	return nil
 }
 
 func (s *Server) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, end := range s.services {
+	for _, end := range s.ends {
 		end()
-	}
-	for _, t := range s.tools {
-		t.kill()
 	}
 }
 
 // Usage returns what this process has used.
-func (s *Server) Usage(_ struct{}, out *perf.Usage) error {
-	*out = perf.OwnUsage()
+func (s *Server) Usage(_ struct{}, out *workload.Usage) error {
+	*out = workload.OwnUsage()
 	return nil
 }
 
-// Footprint returns what this process holds.
-func (s *Server) Footprint(_ struct{}, out *Footprint) error {
-	*out = footprint()
+// Memory returns what this process holds.
+func (s *Server) Memory(_ struct{}, out *float64) error {
+	*out = ownMemory()
 	return nil
 }
 
-// StartTool starts the serving side of a program.
-func (s *Server) StartTool(in ToolRun, id *int) error {
-	t, err := in.server().start()
+// RunTool runs the serving side of a program to its end, which may be that by Close.
+func (s *Server) RunTool(in ToolRun, out *ToolResult) error {
+	t, err := in.start(true)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lastID++
-	s.tools[s.lastID] = t
-	*id = s.lastID
-	return nil
-}
-
-// EndTool waits until the program has ended, or kills it.
-func (s *Server) EndTool(in EndTool, out *ToolResult) error {
-	s.mu.Lock()
-	t, ok := s.tools[in.ID]
-	delete(s.tools, in.ID)
-	s.mu.Unlock()
-	if !ok {
-		return errors.New("no such program runs")
-	}
-	if in.Now {
-		t.kill()
-	}
+	s.put(in.key(), t.cancel)
 	*out = t.wait()
-	return nil
-}
-
-// EndTool says for which program to wait, and whether to kill it.
-type EndTool struct {
-	ID  int
-	Now bool
+	return s.Close(in.key(), nil)
 }

@@ -7,95 +7,99 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ringnet/ringnet/internal/perf"
+	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
 // print writes the tables: all, or those of Markdown for documents.
 func (r *Report) print(w io.Writer, markdown bool) {
-	fmt.Fprintf(w, "\n%s\n%s; load average %.2f before and %.2f after; median of %d rounds\n",
+	fmt.Fprintf(w, "\n%s\n%s; load average %.2f before and %.2f after; medians of %d rounds\n",
 		r.Machine, r.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Load[0], r.Load[1], r.Rounds)
 	for _, p := range r.Peers {
 		if p.Unavailable != "" {
 			fmt.Fprintf(w, "not measured: %s: %s\n", p.Name, p.Unavailable)
 		}
 	}
-	for _, k := range workloads {
+	for _, k := range benchmarks {
 		r.printWorkload(w, k, markdown)
 	}
-	if markdown {
-		return
+	if !markdown {
+		r.printIdle(w)
 	}
-	r.printIdle(w)
-	r.printFigures(w)
 }
 
 // columns are those of the tables of workloads, after what identifies a row. Those with a
 // metric are for documents, too, each with a column that compares the peers.
 var columns = []struct {
 	head   string
-	value  func(m *perf.Summary) string
-	metric func(*perf.Sample) float64
+	value  func(m *report.Summary) string
+	metric func(*report.Sample) float64
 }{
-	{"p50", func(m *perf.Summary) string { return m.P50.WithInterval(perf.Nanos(m.P50.Median)) }, nil},
-	{"p90", func(m *perf.Summary) string { return perf.Nanos(m.P90.Median) }, nil},
-	{"p99", func(m *perf.Summary) string { return perf.Nanos(m.P99.Median) }, p99},
-	{"mean", func(m *perf.Summary) string { return perf.Nanos(m.Mean.Median) }, nil},
-	{"per second", func(m *perf.Summary) string { return m.PerSecond.WithInterval(perf.SI(m.PerSecond.Median, "")) }, (*perf.Sample).PerSecond},
-	{"bytes/s", func(m *perf.Summary) string { return perf.SI(m.BytesPerSec.Median, "B") }, nil},
-	{"processor time", processorTime, (*perf.Sample).CPUPerOp},
-	{"strangers had", func(m *perf.Summary) string { return perf.Number(m.Strangers.Median) }, func(s *perf.Sample) float64 { return s.Strangers }},
-	{"lock wait each", func(m *perf.Summary) string { return perf.SI(m.LockWait.Median, "s") }, nil},
-	{"allocs", func(m *perf.Summary) string { return perf.Number(m.Allocs.Median) }, nil},
-	{"failed", func(m *perf.Summary) string { return strconv.Itoa(m.Failed) }, nil},
+	{"p50", func(m *report.Summary) string { return m.P50.Text(report.Nanos) }, nil},
+	{"p90", func(m *report.Summary) string { return report.Nanos(m.P90.Median) }, nil},
+	{"p99", func(m *report.Summary) string { return report.Nanos(m.P99.Median) }, p99},
+	{"mean", func(m *report.Summary) string { return report.Nanos(m.Mean.Median) }, nil},
+	{"per second", func(m *report.Summary) string { return m.PerSecond.Text(perSecond) }, (*report.Sample).PerSecond},
+	{"bytes/s", func(m *report.Summary) string { return report.SI(m.BytesPerSec.Median, "B") }, nil},
+	{"processor time", processorTime, (*report.Sample).CPUPerOp},
+	{"strangers had", func(m *report.Summary) string { return report.Number(m.Strangers.Median) }, func(s *report.Sample) float64 { return s.Strangers }},
+	{"lock wait each", func(m *report.Summary) string { return report.Seconds(m.LockWait.Median) }, nil},
+	{"allocs", func(m *report.Summary) string { return report.Number(m.Allocs.Median) }, nil},
+	{"failed", func(m *report.Summary) string { return strconv.Itoa(m.Failed) }, nil},
 }
+
+func perSecond(x float64) string        { return report.SI(x, "") }
+func p50(s *report.Sample) float64      { return s.P50 }
+func p99(s *report.Sample) float64      { return s.P99 }
+func besideOf(peer, name string) string { return peer + "@" + name }
 
 // processorTime is that of an operation or, in streams, where none is timed, of 1e9 bytes.
-func processorTime(m *perf.Summary) string {
-	if m.Mean.Median == 0 {
-		return perf.SI(m.CPUPerGB.Median, "s/GB")
+func processorTime(m *report.Summary) string {
+	if m.Mean.Median == 0 && m.P50.Median == 0 {
+		return report.SI(m.CPUPerGB.Median, "s/GB")
 	}
-	return perf.SI(m.CPUPerOp.Median, "s")
+	return report.Seconds(m.CPUPerOp.Median)
 }
 
-// yardsticks are the peers with which others are compared: the pipe in memory, if there is one.
-func (r *Report) yardsticks() (found []perf.Peer) {
+// yardstick is what the rows of a table are compared with.
+type yardstick struct {
+	name string
+	of   func(peer string) string // the peer that a peer is compared with
+}
+
+// The peers with which others are compared. A pipe in memory is compared with alone.
+var yardstickPeers = []string{"tcp", "unix", "ib_send", "ib_write", "rsockets"}
+
+// yardsticks are those of a workload: of the peers that others are compared with, and another
+// version of ringnet.
+func (r *Report) yardsticks(workload string) (found []yardstick) {
 	for _, p := range r.Peers {
+		_, version, beside := strings.Cut(p.Key, "@")
+		y := yardstick{p.Name, func(string) string { return p.Key }}
+		if beside {
+			y = yardstick{version, func(peer string) string { return besideOf(peer, version) }}
+		}
 		switch {
-		case p.Unavailable != "":
+		case !slices.ContainsFunc(r.Results, func(x *report.Result) bool { return x.Peer == p.Key && x.Workload == workload && x.Median.Rounds > 0 }):
 		case p.Key == "pipe":
-			return []perf.Peer{p}
-		case slices.Contains(both, p.Key):
-			found = append(found, p)
+			return []yardstick{y}
+		case slices.Contains(yardstickPeers, p.Key):
+			found = append(found, y)
+		case beside && !slices.ContainsFunc(found, func(f yardstick) bool { return f.name == version }):
+			found = append(found, y)
 		}
 	}
 	return found
 }
 
-// besideYardsticks is a metric by that of each yardstick, in the same rounds.
-func (r *Report) besideYardsticks(x *perf.Result, metric func(*perf.Sample) float64) string {
-	var ratios []string
-	for _, p := range r.yardsticks() {
-		at := x.Cell
-		at.Peer = p.Key
-		ratio := perf.Unknown
-		if other := r.Find(at); other != nil && other != x {
-			if median := x.Beside(other, metric).Median; median > 0 {
-				ratio = perf.Number(median)
-			}
-		}
-		ratios = append(ratios, ratio)
-	}
-	return strings.Join(ratios, " / ")
-}
-
 // printWorkload prints a table of all that was measured with a workload, or, for documents,
-// one of Markdown, with less. Columns that say nothing are left out.
-func (r *Report) printWorkload(out io.Writer, k *workload, markdown bool) {
+// one of Markdown, with less.
+func (r *Report) printWorkload(out io.Writer, k *benchmark, markdown bool) {
+	yardsticks := r.yardsticks(k.Key)
 	var names []string
-	for _, p := range r.yardsticks() {
-		names = append(names, p.Name)
+	for _, y := range yardsticks {
+		names = append(names, y.name)
 	}
-	var results []*perf.Result
+	var results []*report.Result
 	for _, x := range r.Results {
 		if x.Workload == k.Key && x.Median.Rounds > 0 && !(markdown && slices.Contains(names, r.PeerName(x.Peer))) {
 			results = append(results, x)
@@ -104,112 +108,65 @@ func (r *Report) printWorkload(out io.Writer, k *workload, markdown bool) {
 	if len(results) == 0 {
 		return
 	}
-	rows := make([][]string, 1+len(results))
-	add := func(head string, value func(x *perf.Result) string) {
-		column, says := []string{head}, false
-		for _, x := range results {
-			v := strings.TrimSpace(value(x))
-			column, says = append(column, v), says || strings.Trim(v, "0 B/"+perf.Unknown) != ""
-		}
-		for i := range rows {
-			if says {
-				rows[i] = append(rows[i], column[i])
-			}
-		}
+	all := []report.Column{
+		{Head: "size", Value: func(x *report.Result) string { return report.Size(x.Size) }},
+		{Head: "conns", Value: func(x *report.Result) string { return strconv.Itoa(x.Conns) }},
+		{Head: "strangers", Value: func(x *report.Result) string { return strconv.Itoa(x.Busy) }},
+		{Head: "peer", Value: func(x *report.Result) string { return r.PeerName(x.Peer) }},
 	}
-	add("size", func(x *perf.Result) string { return perf.Size(x.Size) })
-	add("conns", func(x *perf.Result) string { return strconv.Itoa(x.Conns) })
-	add("strangers", func(x *perf.Result) string { return strconv.Itoa(x.Busy) })
-	add("peer", func(x *perf.Result) string { return r.PeerName(x.Peer) })
 	for _, c := range columns {
 		if c.metric != nil || !markdown {
-			add(c.head, func(x *perf.Result) string { return c.value(&x.Median) })
+			all = append(all, report.Column{Head: c.head, Value: func(x *report.Result) string { return c.value(&x.Median) }})
 		}
-		if c.metric != nil {
-			add("× "+strings.Join(names, " / "), func(x *perf.Result) string { return r.besideYardsticks(x, c.metric) })
+		if c.metric == nil {
+			continue
 		}
+		all = append(all, report.Column{Head: "× " + strings.Join(names, " / "), Value: func(x *report.Result) string {
+			var ratios []string
+			for _, y := range yardsticks {
+				ratios = append(ratios, r.ratio(x, y.of(x.Peer), c.metric, markdown))
+			}
+			return strings.Join(ratios, " / ")
+		}})
 	}
 	fmt.Fprintf(out, "\n%s\n", k.Name)
-	write(out, rows, markdown)
+	t := report.NewTable(results, all)
+	if markdown {
+		t.Markdown(out)
+	} else {
+		t.Text(out)
+	}
 }
 
-// write writes a table, whose first row is its head.
-func write(out io.Writer, rows [][]string, markdown bool) {
-	if markdown {
-		fmt.Fprintln(out)
-		for _, row := range slices.Insert(rows, 1, slices.Repeat([]string{"---"}, len(rows[0]))) {
-			fmt.Fprintln(out, "| "+strings.Join(row, " | ")+" |")
-		}
-		return
+// ratio is a metric by that of another peer, in the same rounds.
+func (r *Report) ratio(x *report.Result, peer string, metric func(*report.Sample) float64, medianAlone bool) string {
+	other := r.At(x, peer)
+	if other == nil || other == x {
+		return report.Unknown
 	}
-	t := perf.NewTable(out)
-	for _, row := range rows {
-		fmt.Fprintln(t, strings.Join(row, "\t"))
+	ratio := x.Beside(other, metric)
+	switch {
+	case ratio.Median <= 0:
+		return report.Unknown
+	case medianAlone:
+		return report.Number(ratio.Median)
 	}
-	t.Flush()
+	return ratio.Text(report.Number)
 }
 
 func (r *Report) printIdle(out io.Writer) {
 	if len(r.Idle) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\nconnections opened one after the other, a byte there and back on each, then idle: both processes\n")
-	t := perf.NewTable(out)
-	fmt.Fprintln(t, "conns\tpeer\topened in\tmemory\tprocessor time while idle\tqueue pairs\tcompletion queues")
+	t := report.Table{{"conns", "peer", "opened in", "processor time while idle", "memory", "of each, client", "server"}}
 	for _, x := range r.Idle {
 		if x.Error != "" {
-			fmt.Fprintf(t, "%d\t%s\t%s\n", x.Conns, r.PeerName(x.Peer), x.Error)
+			t.Row(strconv.Itoa(x.Conns), r.PeerName(x.Peer), x.Error)
 			continue
 		}
-		fmt.Fprintf(t, "%d\t%s\t%.2f s\t%s\t%.2f %%\t%d\t%d\n", x.Conns, r.PeerName(x.Peer), x.Seconds, perf.Size(x.Memory),
-			100*x.CPU, x.Objects.QueuePairs, x.Objects.CompletionQueues)
+		t.Row(strconv.Itoa(x.Conns), r.PeerName(x.Peer), fmt.Sprintf("%.2f s", x.Seconds), fmt.Sprintf("%.2f %%", 100*x.CPU), report.Size(int(x.Memory)),
+			fmt.Sprintf("%.1f KiB", x.Client/1024), fmt.Sprintf("%.1f KiB", x.Server/1024))
 	}
-	t.Flush()
-	fmt.Fprintf(out, "\nwhat each of the two processes holds for one of them\n")
-	t = perf.NewTable(out)
-	fmt.Fprintln(t, "conns\tpeer\tside\tmemory\tanonymous\tGo heap+stacks\tpinned\tdescriptors\tgoroutines\tthreads")
-	for _, x := range r.Idle {
-		if x.Error != "" {
-			continue
-		}
-		for _, side := range []struct {
-			name string
-			perConnection
-		}{{"client", x.Client}, {"server", x.Server}} {
-			fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.3f\n", x.Conns, r.PeerName(x.Peer), side.name,
-				kib(side.Memory), kib(side.Anonymous), kib(side.Go), kib(side.Pinned),
-				side.Descriptors, side.Goroutines, side.Threads)
-		}
-	}
-	t.Flush()
+	fmt.Fprintf(out, "\nconnections opened one after the other, a byte there and back on each, then idle\n")
+	t.Text(out)
 }
-
-func (r *Report) printFigures(out io.Writer) {
-	if l := r.Library; l != nil && len(l.Rounds) > 0 {
-		var share, crossing []float64
-		for _, x := range l.Rounds {
-			share, crossing = append(share, x.WriteRead), append(crossing, x.CgoCrossing)
-		}
-		fmt.Fprintf(out, "\nWrite + Read of %d B over a fabric that costs nothing: %.0f ns; a bare cgo crossing: %.1f ns\n",
-			libraryBytes, perf.NewEstimate(share).Median, perf.NewEstimate(crossing).Median)
-	}
-	fmt.Fprintf(out, "\nfigures: median of the rounds' ratios\n")
-	t := perf.NewTable(out)
-	fmt.Fprintln(t, "what\tagainst\ttarget\tmeasured\trounds\t")
-	for _, f := range r.Figures {
-		if f.outside() {
-			continue
-		}
-		value, spread := perf.NewEstimate(f.Ratios).WithInterval(perf.Number(f.Value)), ""
-		if strings.HasPrefix(f.Verdict, notMeasured) {
-			value = "–"
-		}
-		if len(f.Ratios) > 1 {
-			spread = perf.Number(slices.Min(f.Ratios)) + " to " + perf.Number(slices.Max(f.Ratios))
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", f.What, f.Against, f.Target, value, spread, f.Verdict)
-	}
-	t.Flush()
-}
-
-func kib(bytes float64) string { return fmt.Sprintf("%.1f KiB", bytes/1024) }

@@ -1,16 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/rpc"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/ringnet/ringnet/internal/perf"
+	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
 // tool is a program that measures by itself, with a server and a client.
@@ -18,8 +24,9 @@ type tool struct {
 	program string
 	pkg     string // of Debian
 	args    func(r ToolRun, server bool) []string
-	parse   func(r ToolRun, output string) (perf.Sample, error)
+	parse   func(r ToolRun, output string) (report.Sample, error)
 	many    bool // can do several connections
+	alone   bool // is both ends, and measures for as long as it is told
 }
 
 // ToolRun is one run of a tool.
@@ -32,30 +39,26 @@ type ToolRun struct {
 	Size     int // bytes of a message
 	Conns    int
 	Count    int // messages of a connection
+	Slice    time.Duration
 }
 
 // toolTimeout ends a program that has lost its other side.
 const toolTimeout = time.Minute
 
-type toolCommand struct {
-	tool tool
-	args []string
-	err  error
-}
+// key is the run's, by which its server ends it.
+func (r ToolRun) key() string { return strconv.Itoa(r.Port) }
 
-func (r ToolRun) server() toolCommand { return r.command(true) }
-func (r ToolRun) client() toolCommand { return r.command(false) }
-
-func (r ToolRun) command(server bool) toolCommand {
+// tool is the program.
+func (r ToolRun) tool() (tool, error) {
 	p, err := findPeer(r.Peer)
 	if err != nil {
-		return toolCommand{err: err}
+		return tool{}, err
 	}
 	t, ok := p.tools[r.Workload]
 	if !ok {
-		return toolCommand{err: fmt.Errorf("%s has no program for %s", p.name, r.Workload)}
+		return tool{}, fmt.Errorf("%s has no program for %s", p.name, r.Workload)
 	}
-	return toolCommand{tool: t, args: t.args(r, server)}
+	return t, t.there()
 }
 
 // ToolResult is how a program ended.
@@ -71,15 +74,14 @@ type runningTool struct {
 	output strings.Builder
 }
 
-func (c toolCommand) start() (*runningTool, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
-	if _, err := exec.LookPath(c.tool.program); err != nil {
-		return nil, fmt.Errorf("%s is not installed (Debian: %s)", c.tool.program, c.tool.pkg)
+// start starts a side of the program.
+func (r ToolRun) start(server bool) (*runningTool, error) {
+	program, err := r.tool()
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), toolTimeout)
-	t := &runningTool{cmd: exec.CommandContext(ctx, c.tool.program, c.args...), cancel: cancel}
+	t := &runningTool{cmd: exec.CommandContext(ctx, program.program, program.args(r, server)...), cancel: cancel}
 	t.cmd.Stdout, t.cmd.Stderr = &t.output, &t.output
 	if err := t.cmd.Start(); err != nil {
 		cancel()
@@ -88,7 +90,16 @@ func (c toolCommand) start() (*runningTool, error) {
 	return t, nil
 }
 
-func (t *runningTool) kill() { t.cancel() }
+// there is an error that says what to do if the program is not there.
+func (t tool) there() error {
+	switch _, err := exec.LookPath(t.program); {
+	case err == nil:
+		return nil
+	case t.alone:
+		return fmt.Errorf("%s is not there: make card-report builds it, with a compiler and libibverbs-dev", filepath.Base(t.program))
+	}
+	return fmt.Errorf("%s is not installed (Debian: %s)", t.program, t.pkg)
+}
 
 func (t *runningTool) wait() ToolResult {
 	defer t.cancel()
@@ -112,46 +123,63 @@ func lastLine(s string) string {
 const toolAttempts = 20
 
 // runTool runs both sides of a program, which prints what it has measured. The processor
-// time includes that of its start.
-func (b *bench) runTool(r ToolRun) (perf.Sample, error) {
-	var id int
-	if err := b.server.Call("Server.StartTool", r, &id); err != nil {
-		return perf.Sample{}, err
+// time includes that of its start, unless the program knows its own.
+func (b *bench) runTool(r ToolRun) (s report.Sample, err error) {
+	program, err := r.tool()
+	if err != nil {
+		return s, err
 	}
-	var result ToolResult
+	var result, served ToolResult
 	var took time.Duration
-	for attempt := range toolAttempts {
-		time.Sleep(time.Duration(20*(attempt+1)) * time.Millisecond)
-		start := time.Now()
-		running, err := r.client().start()
+	if program.alone {
+		result, took, err = r.client()
+	} else {
+		serving := b.server.Go("Server.RunTool", r, &served, make(chan *rpc.Call, 1))
+		for attempt := range toolAttempts {
+			select {
+			case <-serving.Done:
+				return s, errors.Join(serving.Error, errors.New("the serving side has ended: "+served.Error))
+			case <-time.After(time.Duration(20*(attempt+1)) * time.Millisecond):
+			}
+			if result, took, err = r.client(); err == nil {
+				break
+			}
+		}
 		if err != nil {
-			return perf.Sample{}, errors.Join(err, b.endTool(id, true, new(ToolResult)))
+			err = errors.Join(err, b.server.Call("Server.Close", r.key(), new(struct{})))
 		}
-		if result = running.wait(); result.Error == "" {
-			took = time.Since(start)
-			break
-		}
+		<-serving.Done
 	}
-	var served ToolResult
-	if err := b.endTool(id, result.Error != "", &served); err != nil {
-		return perf.Sample{}, err
+	if err != nil {
+		return s, err
 	}
-	if result.Error != "" {
-		return perf.Sample{}, errors.New(result.Error)
-	}
-	s, err := r.client().tool.parse(r, result.Output)
-	if err == nil {
+	if s, err = program.parse(r, result.Output); err == nil {
 		err = credible(&s, took)
 	}
-	s.CPU = result.CPU + served.CPU
+	if !program.alone {
+		s.CPU = result.CPU + served.CPU
+	}
 	return s, err
+}
+
+// client runs the measuring side of the program.
+func (r ToolRun) client() (result ToolResult, took time.Duration, err error) {
+	began := time.Now()
+	running, err := r.start(false)
+	if err != nil {
+		return result, 0, err
+	}
+	if result = running.wait(); result.Error != "" {
+		err = errors.New(result.Error)
+	}
+	return result, time.Since(began), err
 }
 
 // credible returns an error if a program that ran for the given time cannot have measured
 // what it says: perftest guesses the frequency of the processor's clock, and fails where
 // the processor is busy or emulated.
-func credible(s *perf.Sample, took time.Duration) error {
-	if s.Seconds > 0 && s.Seconds <= took.Seconds() && perf.Known(s.P50) && perf.Known(s.P99) {
+func credible(s *report.Sample, took time.Duration) error {
+	if s.Seconds > 0 && s.Seconds <= took.Seconds() && report.Known(s.P50) && report.Known(s.P99) {
 		return nil
 	}
 	return fmt.Errorf("%w: it says that it took %g s of the %g s that it ran", errIncredible, s.Seconds, took.Seconds())
@@ -159,15 +187,11 @@ func credible(s *perf.Sample, took time.Duration) error {
 
 var errIncredible = errors.New("the program measures wrongly")
 
-func (b *bench) endTool(id int, now bool, r *ToolResult) error {
-	return b.server.Call("Server.EndTool", EndTool{id, now}, r)
-}
-
 func perftestLatency(program string, flags ...string) tool {
-	return perftest(program, flags, false, func(r ToolRun, field []float64) perf.Sample {
+	return perftest(program, flags, false, func(r ToolRun, field []float64) report.Sample {
 		// #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%,
 		// in µs of half a round trip
-		s := perf.Sample{Ops: r.Count, P50: field[4] * 1e3, P99: field[7] * 1e3, Mean: field[5] * 1e3}
+		s := report.Sample{Ops: r.Count, P50: field[4] * 1e3, P99: field[7] * 1e3, Mean: field[5] * 1e3}
 		s.Seconds = 2 * s.Mean / 1e9 * float64(r.Count)
 		s.Bytes = 2 * r.Count * r.Size
 		return s
@@ -175,10 +199,10 @@ func perftestLatency(program string, flags ...string) tool {
 }
 
 func perftestBandwidth(program string) tool {
-	return perftest(program, nil, true, func(r ToolRun, field []float64) perf.Sample {
+	return perftest(program, nil, true, func(r ToolRun, field []float64) report.Sample {
 		// #bytes #iterations BW-peak BW-average MsgRate, in MiB/s and
 		// millions/s; iterations are of all connections
-		s := perf.Sample{Ops: r.Count * r.Conns, Bytes: r.Count * r.Conns * r.Size}
+		s := report.Sample{Ops: r.Count * r.Conns, Bytes: r.Count * r.Conns * r.Size}
 		s.Seconds = float64(s.Bytes) / (field[3] * (1 << 20))
 		return s
 	})
@@ -186,7 +210,7 @@ func perftestBandwidth(program string) tool {
 
 // perftest runs a program of linux-rdma/perftest, whose result is the line
 // behind the one that begins with #bytes.
-func perftest(program string, flags []string, many bool, sample func(ToolRun, []float64) perf.Sample) tool {
+func perftest(program string, flags []string, many bool, sample func(ToolRun, []float64) report.Sample) tool {
 	return tool{
 		program: program,
 		pkg:     "perftest",
@@ -204,18 +228,57 @@ func perftest(program string, flags []string, many bool, sample func(ToolRun, []
 			}
 			return args
 		},
-		parse: func(r ToolRun, output string) (perf.Sample, error) {
+		parse: func(r ToolRun, output string) (report.Sample, error) {
 			field, err := fieldsAfter(output, "#bytes", 5)
 			if err != nil {
-				return perf.Sample{}, err
+				return report.Sample{}, err
 			}
 			return sample(r, field), nil
 		},
 	}
 }
 
+// raw runs the program in C of tools/idealcard on this host's device: that beside this program, or
+// the card's, which is in PATH.
+func raw() map[string]tool {
+	program := "raw"
+	if self, err := os.Executable(); err == nil {
+		if beside := filepath.Join(filepath.Dir(self), program); (tool{program: beside}).there() == nil {
+			program = beside
+		}
+	}
+	all := make(map[string]tool)
+	for key, of := range map[string]string{"turn": "", "ping-pong": "", "ping-pong-1us": "ping-pong", "stream": "", "event-1": "", "event-4": "", "event-10": "", "event-40": ""} {
+		all[key] = tool{
+			program: program, alone: true,
+			args: func(r ToolRun, _ bool) []string {
+				args := []string{cmp.Or(of, key), strconv.Itoa(cmp.Or(r.Size, rowBytes)), strconv.Itoa(int(max(r.Slice.Milliseconds(), 1)))}
+				if r.Device == "" {
+					return args
+				}
+				args = append(args, r.Device)
+				if ip := net.ParseIP(r.Address); ip.To4() != nil {
+					args = append(args, r.Address)
+				}
+				return args
+			},
+			parse: func(_ ToolRun, output string) (s report.Sample, err error) {
+				err = json.Unmarshal([]byte(output), &s)
+				switch cmp.Or(of, key) {
+				case "stream":
+					s.P50 = 0
+				case "ping-pong":
+					s.Ops /= 2 // it counts both ways
+				}
+				return s, err
+			},
+		}
+	}
+	return all
+}
+
 func rstream(flags ...string) map[string]tool {
-	program := func(count func(r ToolRun) (iterations, transfers int), sample func(ToolRun, float64) perf.Sample) tool {
+	program := func(count func(r ToolRun) (iterations, transfers int), sample func(ToolRun, float64) report.Sample) tool {
 		return tool{
 			program: "rstream",
 			pkg:     "rdmacm-utils",
@@ -228,12 +291,12 @@ func rstream(flags ...string) map[string]tool {
 				}
 				return append(args, "-s", r.Address)
 			},
-			parse: func(r ToolRun, output string) (perf.Sample, error) {
+			parse: func(r ToolRun, output string) (report.Sample, error) {
 				// name bytes xfers iters total time Gb/sec usec/xfer: the last
 				// is the time by the number of messages in both directions
 				field, err := fieldsAfter(output, "name", 8)
 				if err != nil {
-					return perf.Sample{}, err
+					return report.Sample{}, err
 				}
 				s := sample(r, field[7]*1e3)
 				s.Seconds = 2 * field[7] / 1e6 * float64(r.Count)
@@ -246,11 +309,11 @@ func rstream(flags ...string) map[string]tool {
 		// One message this way, one that way. The program knows means only.
 		"ping-pong": program(
 			func(r ToolRun) (int, int) { return r.Count, 1 },
-			func(r ToolRun, ns float64) perf.Sample { return perf.Sample{Ops: r.Count, Mean: ns} }),
+			func(r ToolRun, ns float64) report.Sample { return report.Sample{Ops: r.Count, Mean: ns} }),
 		// All messages this way, then all that way.
 		"stream": program(
 			func(r ToolRun) (int, int) { return 1, r.Count },
-			func(r ToolRun, ns float64) perf.Sample { return perf.Sample{Ops: 2 * r.Count} }),
+			func(r ToolRun, ns float64) report.Sample { return report.Sample{Ops: 2 * r.Count} }),
 	}
 }
 

@@ -12,11 +12,14 @@ const (
 	// RecordCredit is how many record SENDs of the peer make a link credit due.
 	RecordCredit = 4
 
+	// CreditsPerWindow is how many credits a whole window takes. CREDIT is due for a quarter of a
+	// ring, and a link credit for a quarter of the receives for data, which are a multiple of it.
+	CreditsPerWindow = 4
 	// LinkControlReceives is the number of receives that a side posts for SENDs: one for each
 	// record SEND of a window, and one for each link credit that may be under way. The peer
 	// sends one for each RecordCredit record SENDs and for each quarter of the data messages
 	// that this side may have unacknowledged.
-	LinkControlReceives = RecordWindow + RecordWindow/RecordCredit + 4
+	LinkControlReceives = RecordWindow + RecordWindow/RecordCredit + CreditsPerWindow
 
 	// LinkControlSends is the number of send slots that data messages leave free: for a window
 	// of record SENDs, a link credit and a keepalive.
@@ -48,7 +51,8 @@ type Link struct {
 }
 
 // NewLink returns the ledger of a side. receives is how many receives for data it has posted, and
-// window how many its peer has posted. Both are multiples of 4.
+// window how many its peer has posted. Both are multiples of
+// CreditsPerWindow.
 func NewLink(receives, window int) Link {
 	return Link{
 		receives:     uint64(receives),
@@ -66,11 +70,6 @@ func (l *Link) MaySendData() bool { return l.sent.Data-l.acked.Data < l.window }
 // SEND.
 func (l *Link) MaySendRecords() bool { return l.sent.Records-l.acked.Records < l.recordWindow }
 
-// CreditComing reports whether the peer is certain to send an acknowledgement when it has polled n
-// data messages that it has not acknowledged. It is certain when they are a quarter of its receives
-// or more, because that makes a link credit due.
-func (l *Link) CreditComing(n uint64) bool { return n >= l.window/4 }
-
 // Sent returns how many messages this side has sent.
 func (l *Link) Sent() Totals { return l.sent }
 
@@ -80,7 +79,7 @@ func (l *Link) Acknowledged() Totals { return l.acked }
 // CreditDue reports whether this side has to send a link credit, or a record SEND, which
 // acknowledges as much.
 func (l *Link) CreditDue() bool {
-	return l.reposted.Data-l.told.Data >= l.receives/4 || l.reposted.Records-l.told.Records >= l.recordCredit
+	return l.reposted.Data-l.told.Data >= l.receives/CreditsPerWindow || l.reposted.Records-l.told.Records >= l.recordCredit
 }
 
 // SendData records that a data message is being sent.
@@ -172,7 +171,7 @@ func (l *Link) ReceiveCredit(acked Totals) error {
 		return err
 	}
 	data, records := acked.Data-l.acked.Data, acked.Records-l.acked.Records
-	if data < l.window/4 && records < l.recordCredit {
+	if data < l.window/CreditsPerWindow && records < l.recordCredit {
 		return fmt.Errorf("link credit for %d data messages and %d record SENDs", data, records)
 	}
 	l.acked = acked

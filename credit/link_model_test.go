@@ -406,8 +406,6 @@ func (l *Link) atRest(peer *Link) error {
 		return fmt.Errorf("may never send data again")
 	case !l.MaySendRecords():
 		return fmt.Errorf("may never send records again")
-	case l.CreditComing(l.sent.Data - l.acked.Data):
-		return fmt.Errorf("waits for link credit that never comes")
 	case l.sent != peer.reposted:
 		return fmt.Errorf("has sent %+v, and %+v came", l.sent, peer.reposted)
 	case l.acked != peer.told:

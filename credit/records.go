@@ -2,24 +2,29 @@ package credit
 
 import "fmt"
 
-// Record is the kind of a record about a stream, in a control message.
+// Record is what a record of a control message is for.
 type Record uint8
 
-// The records, in the order of those of package wire.
+// The records, by their numbers on the wire. All but GoAwayRecord are about a stream.
 const (
 	NoRecord     Record = iota
-	OpenRecord          // with a ring: the sender asks for a stream
-	AcceptRecord        // with a ring: the sender accepts the stream
-	RefuseRecord        // the sender refuses the stream
-	CreditRecord        // with a position: bytes consumed
-	RingRecord          // with a ring: the next to write to
-	FinRecord           // with a position: bytes sent
-	ResetRecord         // with a position: bytes sent
-	FinAckRecord        // the sender has received the end of the stream
+	OpenRecord          // asks for a stream; has a ring for the peer to write to
+	AcceptRecord        // answers OPEN: the stream begins; has a ring for the peer to write to
+	RefuseRecord        // answers OPEN: the stream does not begin; has the reason
+	CreditRecord        // how many bytes of the stream its reader has consumed
+	RingRecord          // offers the peer another ring to write to
+	FinRecord           // the sender's half of the stream ends after so many bytes
+	ResetRecord         // as FIN, and the sender reads no more
+	FinAckRecord        // the peer's FIN or RESET has been received
+	GoAwayRecord        // no stream begins any more on the link
 )
 
 func (r Record) String() string {
-	return [...]string{"none", "OPEN", "ACCEPT", "REFUSE", "CREDIT", "RING", "FIN", "RESET", "FINACK"}[r]
+	names := [...]string{"none", "OPEN", "ACCEPT", "REFUSE", "CREDIT", "RING", "FIN", "RESET", "FINACK", "GOAWAY"}
+	if int(r) >= len(names) {
+		return fmt.Sprintf("record of type %d", uint8(r))
+	}
+	return names[r]
 }
 
 // Due returns the record to send next, or NoRecord.
@@ -67,7 +72,7 @@ func (s *Stream) endDue() Record {
 }
 
 func (s *Stream) creditDue() bool {
-	return s.endReceived == 0 && s.endSent&ResetEnd == 0 && s.consumed-s.advertised >= max(s.ring/4, 1)
+	return s.endReceived == 0 && s.endSent&ResetEnd == 0 && s.consumed-s.advertised >= max(s.ring/CreditsPerWindow, 1)
 }
 
 // SendRecord records that r, which is due, is being sent, and returns the position or the size of
@@ -200,9 +205,7 @@ func (s *Stream) receiveEnd(end Ends, total uint64) error {
 	if end == ResetEnd {
 		s.Drop()
 		s.nextRing = 0
-		if s.endSent == 0 {
-			s.endWanted = ResetEnd
-		}
+		s.endWanted = ResetEnd
 	}
 	s.settle()
 	return nil

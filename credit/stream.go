@@ -105,9 +105,6 @@ func (s *Stream) Stage() Stage { return s.stage }
 // AwaitsAnswer reports whether this side dials the stream and the peer has not answered yet.
 func (s *Stream) AwaitsAnswer() bool { return s.stage <= Abandoned }
 
-// EndSent returns which ends this side has sent.
-func (s *Stream) EndSent() Ends { return s.endSent }
-
 // EndReceived returns which ends this side has received.
 func (s *Stream) EndReceived() Ends { return s.endReceived }
 
@@ -263,7 +260,7 @@ func (s *Stream) Reset() {
 		s.freeRings()
 	case s.stage == Opening:
 		s.stage = Abandoned
-	case s.stage == Open && (s.endSent == 0 || s.endReceived == 0):
+	case s.stage == Open:
 		s.endWanted |= ResetEnd
 	}
 }
@@ -280,7 +277,7 @@ func (s *Stream) settle() {
 	if s.endReceived != 0 && s.consumed == s.received {
 		s.ring = 0
 	}
-	if s.stage == Open && s.endSent != 0 && s.endReceived != 0 && s.acked && s.ackSent {
+	if s.acked && s.ackSent {
 		s.stage = Over
 	}
 }
@@ -290,4 +287,4 @@ func (s *Stream) over() {
 	s.freeRings()
 }
 
-func (s *Stream) freeRings() { s.ring, s.oldRing, s.offered, s.offerDue = 0, 0, 0, false }
+func (s *Stream) freeRings() { s.ring, s.oldRing, s.offered = 0, 0, 0 }

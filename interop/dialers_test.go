@@ -33,7 +33,7 @@ import (
 	"github.com/ringnet/ringnet/internal/programs"
 )
 
-// For each library that dials by itself, these tests run the line of README.md, with the
+// For each library that dials by itself, these tests run the line of docs/migrate.md, with the
 // library's own client and a server that knows nothing of ringnet.
 
 // watchedDialer is a ringnet.Dialer that records the networks of its connections.
@@ -70,7 +70,7 @@ func (d *watchedDialer) requireAll(t *testing.T, network string) {
 	}
 }
 
-// libraries are those of README.md: each has a server at an address of package net, and a
+// libraries are those of docs/migrate.md: each has a server at an address of package net, and a
 // client that uses a dialer.
 var libraries = []struct {
 	name  string

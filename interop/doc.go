@@ -1,6 +1,6 @@
 // Package interop has no code of its own. Its tests run what other people wrote
 // for package net over ringnet, unchanged: the interoperability cases of gRPC,
-// net/http, httputil.ReverseProxy, net/rpc, crypto/tls, go-redis with a real
+// net/http, httputil.ReverseProxy, crypto/tls, go-redis with a real
 // redis-server, pgx with a real PostgreSQL, NATS with its server, fasthttp, and the
 // drivers of MongoDB and MySQL with stand-ins for the servers. Each runs over shm, over
 // auto, and over rdma where there is a device:

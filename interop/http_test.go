@@ -4,15 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -132,42 +129,6 @@ func TestHTTPCarriesLargeBodiesBothWays(t *testing.T) {
 	})
 }
 
-func TestHTTPServesManyRequestsAtOnce(t *testing.T) {
-	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
-		files := make([][]byte, 32)
-		for i := range files {
-			files[i] = randomBytes(50_000 + i)
-		}
-		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
-			i, _ := strconv.Atoi(r.URL.Path[1:])
-			_, _ = w.Write(files[i])
-		}, nil)
-		type answer struct {
-			i    int
-			body []byte
-			err  error
-		}
-		answers := make(chan answer)
-		for i := range files {
-			go func() {
-				resp, err := s.client.Get(s.url + "/" + strconv.Itoa(i))
-				if err != nil {
-					answers <- answer{i, nil, err}
-					return
-				}
-				defer resp.Body.Close()
-				body, err := io.ReadAll(resp.Body)
-				answers <- answer{i, body, err}
-			}()
-		}
-		for range files {
-			a := receive(t, answers)
-			require.NoError(t, a.err)
-			requireSame(t, files[a.i], a.body)
-		}
-	})
-}
-
 func TestHTTPKeepsAConnectionForTheNextRequest(t *testing.T) {
 	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
 		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }, nil)
@@ -237,66 +198,6 @@ func TestHTTPServerLearnsThatTheClientHasGivenUp(t *testing.T) {
 	})
 }
 
-func TestHTTPClientTimesOut(t *testing.T) {
-	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
-		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/wait" {
-				<-r.Context().Done()
-			}
-		}, nil)
-		s.get(t, "/") // a connection, so that the timeout is not over before there is one
-		impatient := &http.Client{Transport: s.client.Transport, Timeout: 50 * time.Millisecond}
-		_, err := impatient.Get(s.url + "/wait")
-		var timeout net.Error
-		require.ErrorAs(t, err, &timeout)
-		require.True(t, timeout.Timeout())
-		s.get(t, "/")
-	})
-}
-
-func TestHTTPExpectContinue(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, n network) {
-		s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/no" {
-				w.WriteHeader(http.StatusForbidden)
-				return
-			}
-			_, _ = io.Copy(w, r.Body)
-		}, nil)
-		s.client.Transport.(*http.Transport).ExpectContinueTimeout = hang.After
-		post := func(path string, body io.Reader) (*http.Response, bool) {
-			continued := false
-			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-				Got100Continue: func() { continued = true },
-			})
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, body)
-			require.NoError(t, err)
-			req.Header.Set("Expect", "100-continue")
-			resp, err := s.client.Do(req)
-			require.NoError(t, err)
-			t.Cleanup(func() { resp.Body.Close() })
-			return resp, continued
-		}
-		resp, continued := post("/yes", bytes.NewReader([]byte("hello")))
-		require.True(t, continued)
-		body, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		require.Equal(t, "hello", string(body))
-
-		resp, continued = post("/no", untouched{t})
-		require.False(t, continued)
-		require.Equal(t, http.StatusForbidden, resp.StatusCode)
-	})
-}
-
-// untouched is a body of which no byte may be read.
-type untouched struct{ t *testing.T }
-
-func (u untouched) Read([]byte) (int, error) {
-	u.t.Error("the body was read, though the server does not want it")
-	return 0, io.EOF
-}
-
 func TestHTTPServerTimeouts(t *testing.T) {
 	const short = 100 * time.Millisecond
 	overEachNetwork(t, func(t *testing.T, n network) {
@@ -322,27 +223,6 @@ func TestHTTPServerTimeouts(t *testing.T) {
 			require.NoError(t, err)
 			require.NotContains(t, closedByServer(t, c), "200 OK")
 		})
-		t.Run("of a connection that is idle", func(t *testing.T) {
-			s := serve(t, n, protocols[0], func(http.ResponseWriter, *http.Request) {},
-				func(s *http.Server) { s.IdleTimeout = short })
-			c := dial(t, s)
-			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-			require.NoError(t, err)
-			require.Contains(t, closedByServer(t, c), "200 OK")
-		})
-		t.Run("of a body that does not end", func(t *testing.T) {
-			failed := make(chan error, 1)
-			s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
-				_, err := io.ReadAll(r.Body)
-				failed <- err
-				w.WriteHeader(http.StatusRequestTimeout)
-			}, func(s *http.Server) { s.ReadHeaderTimeout, s.ReadTimeout = hang.After, short })
-			c := dial(t, s)
-			_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhell")
-			require.NoError(t, err)
-			require.ErrorIs(t, receive(t, failed), os.ErrDeadlineExceeded)
-			require.Contains(t, closedByServer(t, c), "408 Request Timeout")
-		})
 		t.Run("of a client that does not read", func(t *testing.T) {
 			failed := make(chan error, 1)
 			s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
@@ -355,20 +235,6 @@ func TestHTTPServerTimeouts(t *testing.T) {
 			}, func(s *http.Server) { s.WriteTimeout = short })
 			c := dial(t, s)
 			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-			require.NoError(t, err)
-			require.ErrorIs(t, receive(t, failed), os.ErrDeadlineExceeded)
-		})
-		t.Run("that a handler sets", func(t *testing.T) {
-			failed := make(chan error, 1)
-			s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
-				err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(short))
-				if err == nil {
-					_, err = io.ReadAll(r.Body)
-				}
-				failed <- err
-			}, nil)
-			c := dial(t, s)
-			_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhell")
 			require.NoError(t, err)
 			require.ErrorIs(t, receive(t, failed), os.ErrDeadlineExceeded)
 		})
@@ -474,15 +340,5 @@ func TestHTTPServerThatDiesIsAnErrorAtTheClient(t *testing.T) {
 		_, err = io.ReadAll(resp.Body)
 		require.Error(t, err)
 		require.False(t, errors.Is(err, io.EOF), "a truncated body must not look whole")
-	})
-}
-
-func TestHTTPSRefusesAClientThatDoesNotTrustTheServer(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, n network) {
-		s := serve(t, n, protocols[1], nil, nil)
-		s.client.Transport.(*http.Transport).TLSClientConfig.RootCAs = x509.NewCertPool()
-		_, err := s.client.Get(s.url)
-		var verification *tls.CertificateVerificationError
-		require.ErrorAs(t, err, &verification)
 	})
 }

@@ -5,9 +5,7 @@ package interop
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -75,63 +73,6 @@ func TestRedisPipelinesAndTransactions(t *testing.T) {
 	})
 }
 
-func TestRedisPublishAndSubscribe(t *testing.T) {
-	overRedis(t, func(t *testing.T, options redis.Options) {
-		c := client(t, options)
-		s := c.Subscribe(t.Context(), "news")
-		defer s.Close()
-		_, err := s.Receive(t.Context()) // confirms the subscription
-		require.NoError(t, err)
-		const messages = 200
-		published := make(chan error, 1)
-		go func() {
-			for i := range messages {
-				if err := c.Publish(t.Context(), "news", i).Err(); err != nil {
-					published <- err
-					return
-				}
-			}
-			published <- nil
-		}()
-		for i := range messages {
-			m, err := s.ReceiveTimeout(t.Context(), hang.After)
-			require.NoError(t, err)
-			require.Equal(t, fmt.Sprint(i), m.(*redis.Message).Payload)
-		}
-		require.NoError(t, receive(t, published))
-
-		_, err = s.ReceiveTimeout(t.Context(), 20*time.Millisecond)
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.NoError(t, s.Ping(t.Context()))
-		pong, err := s.ReceiveTimeout(t.Context(), hang.After)
-		require.NoError(t, err)
-		require.IsType(t, &redis.Pong{}, pong)
-	})
-}
-
-func TestRedisBlockingCommands(t *testing.T) {
-	overRedis(t, func(t *testing.T, options redis.Options) {
-		c := client(t, options)
-		// Nothing comes, and the server's timeout passes.
-		require.Equal(t, redis.Nil, c.BLPop(t.Context(), time.Second, "queue").Err())
-
-		// A value comes while the command waits.
-		type popped struct {
-			values []string
-			err    error
-		}
-		pop := make(chan popped, 1)
-		go func() {
-			values, err := c.BLPop(t.Context(), 0, "queue").Result()
-			pop <- popped{values, err}
-		}()
-		require.NoError(t, c.RPush(t.Context(), "queue", "something").Err())
-		p := receive(t, pop)
-		require.NoError(t, p.err)
-		require.Equal(t, []string{"queue", "something"}, p.values)
-	})
-}
-
 func TestRedisClientTimesOutAndWorksOn(t *testing.T) {
 	overRedis(t, func(t *testing.T, options redis.Options) {
 		options.ContextTimeoutEnabled = true
@@ -174,18 +115,5 @@ func TestRedisPool(t *testing.T) {
 		require.LessOrEqual(t, stats.TotalConns, uint32(8))
 		require.Zero(t, stats.StaleConns, "connections that were taken for dead")
 		require.Zero(t, stats.Timeouts)
-	})
-}
-
-func TestRedisServerThatGoesAwayIsAnError(t *testing.T) {
-	overRedis(t, func(t *testing.T, options redis.Options) {
-		options.MaxRetries = -1
-		c := client(t, options)
-		waiting := client(t, options)
-		require.NoError(t, waiting.Ping(t.Context()).Err())
-		failed := make(chan error, 1)
-		go func() { failed <- waiting.BLPop(t.Context(), 0, "queue").Err() }()
-		_ = c.ShutdownNoSave(t.Context()).Err() // the answer is the end of the connection
-		require.Error(t, receive(t, failed))
 	})
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
-	"net"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -104,25 +102,6 @@ func TestTLSRefusesStrangers(t *testing.T) {
 	})
 }
 
-// TLS 1.2 has another handshake, of more round trips.
-func TestTLS12(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, n network) {
-		serverConfig, clientConfig := certificate(t, n)
-		clientConfig.MaxVersion = tls.VersionTLS12
-		c, s := pair(t, n)
-		client, server := tls.Client(c, clientConfig), tls.Server(s, serverConfig)
-		handshake(t, client, server)
-		require.Equal(t, uint16(tls.VersionTLS12), server.ConnectionState().Version)
-		got := readAll(server)
-		_, err := client.Write([]byte("hello"))
-		require.NoError(t, err)
-		require.NoError(t, client.CloseWrite())
-		r := receive(t, got)
-		require.NoError(t, r.err)
-		require.Equal(t, "hello", string(r.bytes))
-	})
-}
-
 func TestTLSCarriesBothDirectionsAtOnce(t *testing.T) {
 	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
 		handshake(t, client, server)
@@ -205,61 +184,10 @@ func TestTLSTruncationIsNotEOF(t *testing.T) {
 	})
 }
 
-func TestTLSReadWorksOnAfterItsDeadline(t *testing.T) {
-	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
-		handshake(t, client, server)
-		require.NoError(t, server.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
-		_, err := server.Read(make([]byte, 1))
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		timeout, ok := err.(net.Error)
-		require.True(t, ok && timeout.Timeout())
-
-		require.NoError(t, server.SetReadDeadline(time.Time{}))
-		_, err = client.Write([]byte("late"))
-		require.NoError(t, err)
-		got := make([]byte, 4)
-		_, err = io.ReadFull(server, got)
-		require.NoError(t, err)
-		require.Equal(t, "late", string(got))
-	})
-}
-
 func TestTLSHandshakeWithSilenceEndsWithItsContext(t *testing.T) {
 	overTLS(t, func(t *testing.T, client, _ *tls.Conn) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		require.ErrorIs(t, client.HandshakeContext(ctx), context.DeadlineExceeded)
-	})
-}
-
-func TestTLSListenerAndSessionResumption(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, n network) {
-		serverConfig, clientConfig := certificate(t, n)
-		clientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
-		inner := n.listen(t)
-		l := tls.NewListener(inner, serverConfig)
-		for _, resumed := range []bool{false, true} {
-			served := make(chan error, 1)
-			go func() {
-				c, err := l.Accept()
-				if err == nil {
-					_, err = io.Copy(c, c)
-				}
-				if err == nil {
-					err = c.Close()
-				}
-				served <- err
-			}()
-			client := tls.Client(n.dial(t, inner), clientConfig)
-			_, err := io.WriteString(client, "hello")
-			require.NoError(t, err)
-			require.NoError(t, client.CloseWrite())
-			got, err := io.ReadAll(client)
-			require.NoError(t, err)
-			require.Equal(t, "hello", string(got))
-			require.NoError(t, receive(t, served))
-			require.Equal(t, resumed, client.ConnectionState().DidResume)
-			require.NoError(t, client.Close())
-		}
 	})
 }

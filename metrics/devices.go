@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -21,57 +23,52 @@ var (
 	portEvents   = devices.counter("device_port_events", "What else the port of an RDMA device has counted, by the name that the kernel gives the counter.", "device", "port", "counter")
 )
 
-// port is a port of an RDMA device.
-type port struct {
-	device   string
-	number   string
-	counters map[string]uint64 // of the driver
-}
+// sysfs is where the kernel shows RDMA devices: on Linux alone. Other hosts have none.
+const sysfs = "/sys/class/infiniband"
 
 func readDevices(emit emitter) {
-	ports, err := listPorts()
-	if err != nil {
+	devices, err := os.ReadDir(sysfs)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		emit(devicesRead, 0)
 		return
 	}
 	emit(devicesRead, 1)
-	for _, p := range ports {
-		p.emit(emit, sysfs)
+	for _, device := range devices {
+		ports, _ := os.ReadDir(filepath.Join(sysfs, device.Name(), "ports"))
+		for _, port := range ports {
+			emitPort(emit, sysfs, device.Name(), port.Name())
+		}
 	}
 }
 
-// sysfs is where the kernel shows RDMA devices.
-const sysfs = "/sys/class/infiniband"
-
-// emit emits the metrics of the port. It reads the state, the rate and the counters that
-// the InfiniBand standard defines from sysfs: netlink has no message for these counters,
-// and package netlink none for the state and the rate.
-func (p port) emit(emit emitter, sysfs string) {
-	dir := filepath.Join(sysfs, p.device, "ports", p.number)
+// emitPort emits the metrics of a port.
+func emitPort(emit emitter, sysfs, device, port string) {
+	dir := filepath.Join(sysfs, device, "ports", port)
 	up := 0.0
 	if strings.HasSuffix(text(dir, "state"), ": ACTIVE") {
 		up = 1
 	}
-	emit(portUp, up, p.device, p.number)
+	emit(portUp, up, device, port)
 	if rate, ok := parseRate(text(dir, "rate")); ok {
-		emit(portRate, rate, p.device, p.number)
+		emit(portRate, rate, device, port)
 	}
-	counters := standardCounters(filepath.Join(dir, "counters"))
-	for name, d := range map[string]*Description{"port_rcv_data": portReceived, "port_xmit_data": portSent} {
+	counters := readCounters(filepath.Join(dir, "counters")) // of the InfiniBand standard
+	for name, d := range map[string]*metric{"port_rcv_data": portReceived, "port_xmit_data": portSent} {
 		if n, ok := counters[name]; ok {
-			emit(d, 4*float64(n), p.device, p.number) // it counts words of 4 bytes
+			emit(d, 4*float64(n), device, port) // it counts words of 4 bytes
 			delete(counters, name)
 		}
 	}
-	maps.Copy(counters, p.counters)
+	maps.Copy(counters, readCounters(filepath.Join(dir, "hw_counters"))) // of the driver
+	delete(counters, "lifespan")                                         // a setting: how old a count may be
 	for name, n := range counters {
-		emit(portEvents, float64(n), p.device, p.number, name)
+		emit(portEvents, float64(n), device, port, name)
 	}
 }
 
-// standardCounters reads the counters in a folder. It leaves out those that cannot be
+// readCounters reads the counters in a folder. It leaves out those that cannot be
 // read, as some of virtual devices cannot.
-func standardCounters(dir string) map[string]uint64 {
+func readCounters(dir string) map[string]uint64 {
 	counters := make(map[string]uint64)
 	files, _ := os.ReadDir(dir)
 	for _, file := range files {

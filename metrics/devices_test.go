@@ -13,26 +13,28 @@ import (
 // labels.
 type emitted map[string]float64
 
-func (e emitted) emit(d *Description, value float64, labels ...string) {
-	e[strings.Join(append([]string{d.Name}, labels...), " ")] = value
+func (e emitted) emit(m *metric, value float64, labels ...string) {
+	e[strings.Join(append([]string{m.name}, labels...), " ")] = value
 }
 
 func TestPortOfACard(t *testing.T) {
 	sysfs := t.TempDir()
 	for path, text := range map[string]string{
-		"state":                   "4: ACTIVE",
-		"rate":                    "100 Gb/sec (4X EDR)",
-		"counters/port_rcv_data":  "25",
-		"counters/port_xmit_data": "50",
-		"counters/link_downed":    "1",
-		"counters/broken":         "N/A (no PMA)",
+		"state":                     "4: ACTIVE",
+		"rate":                      "100 Gb/sec (4X EDR)",
+		"counters/port_rcv_data":    "25",
+		"counters/port_xmit_data":   "50",
+		"counters/link_downed":      "1",
+		"counters/broken":           "N/A (no PMA)",
+		"hw_counters/out_of_buffer": "3",
+		"hw_counters/lifespan":      "10",
 	} {
 		path = filepath.Join(sysfs, "mlx5_0/ports/2", path)
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(text+"\n"), 0o644))
 	}
 	got := make(emitted)
-	port{"mlx5_0", "2", map[string]uint64{"out_of_buffer": 3}}.emit(got.emit, sysfs)
+	emitPort(got.emit, sysfs, "mlx5_0", "2")
 	require.Equal(t, emitted{
 		"ringnet_device_port_up mlx5_0 2":                         1,
 		"ringnet_device_port_rate_bytes_per_second mlx5_0 2":      12.5e9,
@@ -48,7 +50,7 @@ func TestPortThatIsDown(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(sysfs, "rxe0/ports/1"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(sysfs, "rxe0/ports/1/state"), []byte("1: DOWN\n"), 0o644))
 	got := make(emitted)
-	port{device: "rxe0", number: "1"}.emit(got.emit, sysfs)
+	emitPort(got.emit, sysfs, "rxe0", "1")
 	require.Equal(t, emitted{"ringnet_device_port_up rxe0 1": 0}, got)
 }
 

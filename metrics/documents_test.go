@@ -3,6 +3,7 @@ package metrics
 import (
 	"os"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,8 +21,8 @@ func TestDocumentListsTheMetricsAndTheirLabels(t *testing.T) {
 		}
 	}
 	described := make(map[string][]string)
-	for _, d := range Descriptions() {
-		described[d.Name] = d.Labels
+	for _, m := range slices.Concat(process, devices) {
+		described[m.name] = m.labels
 	}
 	require.Equal(t, described, documented)
 }

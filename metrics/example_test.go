@@ -2,8 +2,6 @@ package metrics_test
 
 import (
 	"fmt"
-	"log"
-	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -25,10 +23,4 @@ func ExampleNewCollector() {
 		}
 	}
 	// Output: Links to other processes that are up.
-}
-
-// The handler of package expvar serves it at /debug/vars.
-func ExamplePublish() {
-	metrics.Publish("ringnet")
-	log.Fatal(http.ListenAndServe("localhost:8080", nil))
 }

@@ -7,7 +7,6 @@ require (
 	github.com/prometheus/client_model v0.6.3
 	github.com/ringnet/ringnet v0.0.0
 	github.com/stretchr/testify v1.12.1
-	github.com/vishvananda/netlink v1.3.1
 )
 
 require (
@@ -17,7 +16,6 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
-	github.com/vishvananda/netns v0.0.5 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect

@@ -1,57 +1,63 @@
 package metrics
 
-import "slices"
+import "github.com/prometheus/client_golang/prometheus"
 
-const prefix = "ringnet_"
-
-// Description says what a metric is.
-type Description struct {
-	Name    string
-	Help    string
-	Counter bool     // it only rises while the process, or the device, exists; a gauge if false
-	Labels  []string // names, in order
-}
-
-// Descriptions returns the descriptions of all metrics of this package, those of
-// the process first. With them the queries of dashboards and alerts can be tested.
-func Descriptions() []Description {
-	var all []Description
-	for _, s := range sources() {
-		for _, d := range *s.metrics {
-			c := *d
-			c.Labels = slices.Clone(d.Labels)
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
-// source is a list of metrics and the function that reads them.
-type source struct {
-	metrics *list
-	read    func(emit emitter)
-}
-
-// sources returns all sources.
-func sources() []source {
-	return []source{{&process, readProcess}, {&devices, readDevices}}
+// metric is one of this package's.
+type metric struct {
+	name   string
+	labels []string // names, in order
+	kind   prometheus.ValueType
+	desc   *prometheus.Desc
 }
 
 // emitter is called with the value of a metric, for the given values of its labels.
-type emitter func(d *Description, value float64, labels ...string)
+type emitter func(m *metric, value float64, labels ...string)
 
-// list is a list of descriptions, to which counter and gauge add.
-type list []*Description
+// list is a list of metrics, to which counter and gauge add.
+type list []*metric
 
-func (l *list) counter(name, help string, labels ...string) *Description {
-	return l.add(&Description{prefix + name + "_total", help, true, labels})
+func (l *list) counter(name, help string, labels ...string) *metric {
+	return l.add(prometheus.CounterValue, name+"_total", help, labels)
 }
 
-func (l *list) gauge(name, help string, labels ...string) *Description {
-	return l.add(&Description{prefix + name, help, false, labels})
+func (l *list) gauge(name, help string, labels ...string) *metric {
+	return l.add(prometheus.GaugeValue, name, help, labels)
 }
 
-func (l *list) add(d *Description) *Description {
-	*l = append(*l, d)
-	return d
+func (l *list) add(kind prometheus.ValueType, name, help string, labels []string) *metric {
+	name = "ringnet_" + name
+	m := &metric{name, labels, kind, prometheus.NewDesc(name, help, labels, nil)}
+	*l = append(*l, m)
+	return m
+}
+
+// collector collects metrics that read emits.
+type collector struct {
+	metrics list
+	read    func(emit emitter)
+}
+
+// NewCollector returns a collector of what package ringnet does in this process: links,
+// memory, listeners, dials, connections and datagrams. All collectors that it returns collect the
+// same, so a registry accepts only one of them. A collector may be used by several goroutines at
+// once.
+func NewCollector() prometheus.Collector { return collector{process, readProcess} }
+
+// NewDeviceCollector returns a collector of the RDMA devices of this host: the states and
+// rates of their ports, and their counters. On a host without devices it collects only
+// ringnet_devices_read.
+func NewDeviceCollector() prometheus.Collector { return collector{devices, readDevices} }
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, m := range c.metrics {
+		descs <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(metrics chan<- prometheus.Metric) {
+	c.read(func(m *metric, value float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+	})
 }

@@ -12,7 +12,6 @@ var process list
 var (
 	linksUp         = process.gauge("links", "Links to other processes that are up.", "network")
 	linksSeeking    = process.gauge("links_seeking", "Links that have lost their queue pair and seek another, while their connections wait.", "network")
-	linksStandby    = process.gauge("links_with_standby", "Links that have another queue pair stand by.", "network")
 	linkConnections = process.gauge("link_connections", "Connections that links carry at the moment.", "network")
 
 	memoryUsed        = process.gauge("memory_used_bytes", "Memory that links and PacketConns have registered.")
@@ -98,7 +97,7 @@ func emitTotals(emit emitter, totals map[string]ringnet.NetworkTotals) {
 	}
 	emit(acceptsFellBack, float64(totals["tcp"].FellBack))
 	for network, t := range totals {
-		for d, byCode := range map[*Description]map[ringnet.ReasonCode]uint64{
+		for d, byCode := range map[*metric]map[ringnet.ReasonCode]uint64{
 			dialsFailed:      t.DialsFailed,
 			passedOver:       t.PassedOver,
 			handshakesFailed: t.Failed,
@@ -112,15 +111,12 @@ func emitTotals(emit emitter, totals map[string]ringnet.NetworkTotals) {
 }
 
 func emitLinks(emit emitter, links []ringnet.LinkInfo) {
-	counts := make(map[string]struct{ up, seeking, standby, connections int })
+	counts := make(map[string]struct{ up, seeking, connections int })
 	for _, l := range links {
 		c := counts[l.Network]
 		c.up++
 		if l.Seeking {
 			c.seeking++
-		}
-		if l.Standby != (ringnet.Path{}) {
-			c.standby++
 		}
 		c.connections += l.Connections
 		counts[l.Network] = c
@@ -129,7 +125,6 @@ func emitLinks(emit emitter, links []ringnet.LinkInfo) {
 		c := counts[network]
 		emit(linksUp, float64(c.up), network)
 		emit(linksSeeking, float64(c.seeking), network)
-		emit(linksStandby, float64(c.standby), network)
 		emit(linkConnections, float64(c.connections), network)
 	}
 }

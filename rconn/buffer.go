@@ -17,26 +17,8 @@ var ErrHandedOver = errors.New("the device is still sending from the buffer")
 // errOtherConn is the error of writing a buffer to a connection that has not made it.
 var errOtherConn = errors.New("the buffer belongs to another connection")
 
-// Buffer is registered memory from which the device sends without a copy. A Buffer belongs to
-// the connection whose [Conn.NewBuffer] made it. The program fills it by Write or Fill, and hands
-// it over by [Conn.WriteBuffer]. The device hands it back, empty, when it has sent the bytes; Wait
-// waits for that. In the meantime Write, Fill and WriteBuffer fail with [ErrHandedOver]. The
-// program never gets a slice of the memory.
-//
-//	b, err := conn.NewBuffer(1 << 20)
-//	…
-//	for err == nil {
-//		b.Wait()
-//		if _, err = b.Fill(file); err == nil {
-//			_, err = conn.WriteBuffer(b)
-//		}
-//	}
-//	b.Close()
-//
-// With two Buffers, a program can fill one while the device sends the other. The methods may be
-// called by several goroutines at once. The memory counts against ringnet.SetMemoryLimit, and is
-// pinned on rdma. The memory and the link stay until Close, or until the garbage collector finds
-// the Buffer. Over shm a Buffer saves nothing: both a Write and a Buffer copy once.
+// Buffer is registered memory from which the device sends without a copy. Its methods may be
+// called by several goroutines at once. The comment of ringnet.Buffer tells how to use it.
 type Buffer struct {
 	conn   *Conn
 	memory *link.Buffer
@@ -50,7 +32,7 @@ type Buffer struct {
 // NewBuffer makes a Buffer for writing to c. size is in bytes, 1 at least, and is rounded up to
 // whole pages. The caller closes the Buffer. The error is a *net.OpError, with ENOMEM when a
 // memory limit of the process is reached. While the path to the peer is lost NewBuffer waits, as
-// a Write does ([Config.ResumeTimeout]).
+// a Write does (Config.ResumeTimeout).
 func (c *Conn) NewBuffer(size int) (*Buffer, error) {
 	if size <= 0 {
 		return nil, c.opError("buffer", fmt.Errorf("the buffer's size is %d: want 1 or more", size))

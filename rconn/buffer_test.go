@@ -2,7 +2,6 @@ package rconn_test
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"math"
 	"os"
@@ -24,51 +23,6 @@ func bufferFor(t *testing.T, c *rconn.Conn, size int) *rconn.Buffer {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.Close() })
 	return b
-}
-
-// Bytes of buffers arrive in their place among those of Writes, whatever the sizes, and
-// buffers are used again and again.
-func TestBuffersArriveAmongWrites(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		for i, shape := range shapes {
-			client, server := v.connect(t, shape.dialer, shape.listener)
-			r := random(t, uint64(i))
-			total := v.times(4 << 20)
-			two := []*rconn.Buffer{bufferFor(t, client, 100), bufferFor(t, client, 300<<10)}
-			atOnce(t, func() error {
-				for sent := 0; sent < total; {
-					if r.IntN(2) == 0 {
-						n := min(1+r.IntN(1<<r.IntN(17)), total-sent)
-						if err := pattern(i).send(client, sent, n, n, r); err != nil {
-							return err
-						}
-						sent += n
-						continue
-					}
-					b := two[r.IntN(2)]
-					b.Wait()
-					for parts := 1 + r.IntN(3); parts > 0; parts-- {
-						p := make([]byte, min(1+r.IntN(100<<10), total-sent))
-						pattern(i).fill(p, sent)
-						n, err := b.Write(p)
-						if sent += n; n < len(p) {
-							require.Equal(t, io.ErrShortWrite, err)
-							break
-						}
-						require.NoError(t, err)
-					}
-					want := b.Len()
-					if n, err := client.WriteBuffer(b); n != want || err != nil {
-						return err
-					}
-				}
-				return nil
-			}, func() error { return pattern(i).receiveExactly(server, 0, total) })
-			for _, b := range two {
-				require.NoError(t, b.Close())
-			}
-		}
-	})
 }
 
 // Until the device has given a buffer back, it cannot be filled or written, and none of its
@@ -206,72 +160,4 @@ func TestBufferWithoutMemoryIsAnError(t *testing.T) {
 		_, err := client.NewBuffer(math.MaxInt / 2)
 		require.ErrorIs(t, err, syscall.ENOMEM)
 	})
-}
-
-// BenchmarkWriteBuffer reads bytes from a reader and writes them, with a slice and Write,
-// and with two buffers, while the peer drops them.
-func BenchmarkWriteBuffer(b *testing.B) {
-	benchEachFabric(b, func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn)) {
-		for _, size := range []int{64 << 10, 1 << 20} {
-			from := make([]byte, size)
-			run := func(name string, prepare func(b *testing.B, c *rconn.Conn) func(r io.Reader) error) {
-				b.Run(fmt.Sprintf("%d/%s", size, name), func(b *testing.B) {
-					client, server := connect(b)
-					go drop(server)
-					write := prepare(b, client)
-					b.SetBytes(int64(size))
-					b.ReportAllocs()
-					r := bytes.NewReader(nil)
-					for b.Loop() {
-						r.Reset(from)
-						if err := write(r); err != nil {
-							b.Fatal(err)
-						}
-					}
-				})
-			}
-			run("Write", func(_ *testing.B, c *rconn.Conn) func(io.Reader) error {
-				p := make([]byte, size)
-				return func(r io.Reader) error {
-					_, err := io.ReadFull(r, p)
-					if err == nil {
-						_, err = c.Write(p)
-					}
-					return err
-				}
-			})
-			run("WriteBuffer", func(b *testing.B, c *rconn.Conn) func(io.Reader) error {
-				var two [2]*rconn.Buffer
-				for i := range two {
-					var err error
-					two[i], err = c.NewBuffer(size)
-					require.NoError(b, err)
-					b.Cleanup(func() { _ = two[i].Close() })
-				}
-				turn := 0
-				return func(r io.Reader) error {
-					turn++
-					next := two[turn%2]
-					next.Wait()
-					_, err := next.Fill(r)
-					if err == nil {
-						_, err = c.WriteBuffer(next)
-					}
-					return err
-				}
-			})
-		}
-	})
-}
-
-// drop discards all that arrives, without a copy.
-func drop(c *rconn.Conn) {
-	for {
-		if _, err := c.Peek(1); err != nil {
-			return
-		}
-		if _, err := c.Discard(c.Buffered()); err != nil {
-			return
-		}
-	}
 }

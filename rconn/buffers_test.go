@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ringnet/ringnet/rconn"
 )
 
 // cut cuts b into several buffers, some of them empty.
@@ -62,38 +60,6 @@ func TestBuffersAreOneMessage(t *testing.T) {
 			}
 			require.NoError(t, pattern(1).receiveExactly(server, 0, total))
 			require.EqualValues(t, min(total, 1), client.Stats().MessagesSent, "%d buffers, %d bytes", len(sizes), total)
-		}
-	})
-}
-
-// Buffers of any size arrive like a Write of their bytes, in as many messages.
-func TestBuffersOfAllSizes(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		for i, shape := range shapes {
-			client, server := v.connect(t, shape.dialer, shape.listener)
-			r := random(t, uint64(i))
-			total := v.times(2 << 20)
-			atOnce(t, func() error {
-				for sent := 0; sent < total; {
-					b := make([]byte, min(1+r.IntN(1<<r.IntN(19)), total-sent))
-					pattern(i).fill(b, sent)
-					bufs := cut(b, r)
-					n, err := client.WriteBuffers(&bufs)
-					if err != nil || int(n) != len(b) || len(bufs) != 0 {
-						return fmt.Errorf("%s: accepted %d of %d bytes, then %v", shape.name, n, len(b), err)
-					}
-					clear(b)
-					sent += len(b)
-				}
-				return client.CloseWrite()
-			}, func() error {
-				n, err := pattern(i).receive(server, 0, 64<<10, rand.New(rand.NewPCG(2, uint64(i))))
-				if n != total || err != io.EOF {
-					return fmt.Errorf("%s: received %d of %d bytes, then %v", shape.name, n, total, err)
-				}
-				return nil
-			})
-			requireRareCredits(t, client, shape.dialer)
 		}
 	})
 }
@@ -208,40 +174,5 @@ func TestBuffersThatAreEmpty(t *testing.T) {
 		require.ErrorIs(t, write([]byte("x")), syscall.EPIPE)
 		require.NoError(t, client.Close())
 		require.ErrorIs(t, write(), net.ErrClosed)
-	})
-}
-
-// BenchmarkWriteBuffers writes a header and a body to a peer that reads: with one call, and
-// with two.
-func BenchmarkWriteBuffers(b *testing.B) {
-	ways := []struct {
-		name  string
-		write func(c *rconn.Conn, bufs *net.Buffers) (int64, error)
-	}{
-		{"WriteBuffers", (*rconn.Conn).WriteBuffers},
-		{"WriteTo", func(c *rconn.Conn, bufs *net.Buffers) (int64, error) { return bufs.WriteTo(c) }},
-	}
-	benchEachFabric(b, func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn)) {
-		for _, sizes := range [][]int{{16, 16, 16, 16}, {100, 4 << 10}, {100, 64 << 10}, {512 << 10, 512 << 10}} {
-			for _, way := range ways {
-				b.Run(fmt.Sprintf("%v/%s", sizes, way.name), func(b *testing.B) {
-					client, server := connect(b)
-					go io.Copy(io.Discard, struct{ io.Reader }{server})
-					var pieces, bufs, left net.Buffers
-					for _, n := range sizes {
-						pieces = append(pieces, make([]byte, n))
-					}
-					b.SetBytes(int64(sizeOf(pieces)))
-					b.ReportAllocs()
-					for b.Loop() {
-						bufs = append(bufs[:0], pieces...)
-						left = bufs
-						if _, err := way.write(client, &left); err != nil {
-							b.Fatal(err)
-						}
-					}
-				})
-			}
-		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -18,11 +19,11 @@ func TestConfigDefaultsAreThoseDocumented(t *testing.T) {
 	var none *rconn.Config
 	require.Equal(t, documented.PinnedMemory(), none.PinnedMemory())
 	require.Equal(t, documented.PinnedMemory(), new(rconn.Config).PinnedMemory())
-	// Staging memory and receives with their headers, mlx5's queues of 64, 8 and 32 KiB,
+	// Staging memory and receives with their headers, inline data, mlx5's queues of 64, 8 and 32 KiB,
 	// and a ring.
-	const link = 1<<20 + (4+4)<<10 + (64+8+32+4)<<10
-	require.Equal(t, link+16<<10, none.PinnedMemory())
-	require.Equal(t, link+1<<20, (&rconn.Config{Dedicated: true}).PinnedMemory())
+	const fixed = 1<<20 + (4+4)<<10 + (32+64+8+32+4)<<10
+	require.Equal(t, fixed+16<<10, none.PinnedMemory())
+	require.Equal(t, fixed+1<<20, (&rconn.Config{Dedicated: true}).PinnedMemory())
 	requireRingMemory(t, none, 16<<10, 1<<20)
 	requireRingMemory(t, &rconn.Config{RecvBuffer: 4 << 10}, 4<<10, 4<<10)
 	requireRingMemory(t, &rconn.Config{Dedicated: true}, 1<<20, 1<<20)
@@ -54,7 +55,7 @@ func TestEnvironmentSetsBusyPollWhereConfigDoesNot(t *testing.T) {
 			if cfg != nil {
 				want = cfg.BusyPoll
 			}
-			l, err := cfg.Link()
+			l, err := link.NewSetup(cfg)
 			require.NoError(t, err)
 			require.Equal(t, want, l.BusyPoll)
 		}

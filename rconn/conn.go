@@ -1,15 +1,6 @@
 // Package rconn gives a stream on a link the methods of a net.Conn: Read, Write,
-// half-closes, Close and deadlines as package net defines them, with its errors. It also has
-// the configuration, the counters and the addresses of connections. Package internal/link
-// moves the bytes.
-//
-// Programs get connections from package ringnet, which has the types of this package under
-// the same names: ringnet.Conn is [Conn], ringnet.Config is [Config], and so on. They
-// import rconn only to find an error's type with errors.As: [ProtocolError] or
-// [RefusedError]. [Client], [Server], [New] and [NewLinkInfo] take types of internal
-// packages, so only this module can call them.
-//
-// The package promises no API before v1.
+// half-closes, Close and deadlines as package net defines them, with its errors. Package
+// internal/link moves the bytes. Programs know [Conn] and [Buffer] as types of package ringnet.
 package rconn
 
 import (
@@ -29,28 +20,9 @@ import (
 	"github.com/ringnet/ringnet/internal/link"
 )
 
-// Conn is one end of a reliable byte stream over RDMA or shared memory. Its methods may be
-// called by several goroutines at once. The bytes of concurrent Writes do not mix, and
-// concurrent Reads get different bytes. Read and Write do not keep the slice that they are given.
-// A Conn that is garbage-collected without Close is closed then. If a process exits without Close,
-// what Write has accepted may be lost, and its peers read ECONNRESET behind what has arrived.
-//
-// Errors other than io.EOF are *net.OpError. errors.Is finds in them
-//
-//	os.ErrDeadlineExceeded  the deadline has passed; the connection is still usable
-//	net.ErrClosed           this side has called Close
-//	syscall.EPIPE           Write after CloseWrite, or after the peer has closed
-//	syscall.ECONNRESET      the peer is gone without Close, or has closed with bytes unread
-//	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
-//	syscall.ENETDOWN        this side's device is gone
-//	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost
-//	syscall.EPROTO          the peer broke the protocol
-//
-// When the path or a device is lost, the connection waits for another before it fails: see
-// [Config.ResumeTimeout]. While the peer's process is stopped the connection does not fail,
-// because the peer's device still answers: Reads and Writes wait until their deadlines. But if
-// this side closes another connection to it meanwhile, and the peer does not go on within
-// ResumeTimeout and 10 s, those that share a link with that one fail.
+// Conn is one end of a reliable byte stream over RDMA or shared memory. Its methods may be called
+// by several goroutines at once. The comment of ringnet.Conn has its errors, and what becomes of it
+// when the path or the peer is lost.
 type Conn struct {
 	stream        *link.Stream
 	local, remote net.Addr
@@ -78,49 +50,49 @@ func Client(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config
 // Server makes a connection from an endpoint that a listener accepted; otherwise it is like
 // Client.
 func Server(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config) (*Conn, error) {
-	return connect(ctx, network, ep, cfg, func(ctx context.Context, ep fabric.Endpoint, cfg link.Config) (*link.Stream, error) {
+	return connect(ctx, network, ep, cfg, func(ctx context.Context, ep fabric.Endpoint, cfg link.Setup) (*link.Stream, error) {
 		_, s, err := link.Accept(ctx, ep, cfg)
 		return s, err
 	})
 }
 
 func connect(ctx context.Context, network string, ep fabric.Endpoint, cfg *Config,
-	open func(context.Context, fabric.Endpoint, link.Config) (*link.Stream, error)) (*Conn, error) {
-	own, err := cfg.Link()
+	open func(context.Context, fabric.Endpoint, link.Setup) (*link.Stream, error)) (*Conn, error) {
+	own, err := link.NewSetup(cfg)
 	if err != nil {
 		_ = ep.Close()
 		return nil, err
 	}
-	own.Network = network
-	own.Shared, own.Idle = false, 0
+	own.Network, own.Dedicated = network, true
 	s, err := open(ctx, ep, own)
 	if err != nil {
 		return nil, err
 	}
-	return New(network, s, cfg, nil), nil
+	return New(s, nil), nil
 }
 
 // New makes a connection from a stream. If ended is not nil, Close calls it before it returns;
 // for a connection that is garbage-collected without Close it is called in a goroutine of its
 // own. ended must not hold a reference to the connection.
-func New(network string, s *link.Stream, cfg *Config, ended func(End)) *Conn {
-	d, _ := cfg.withDefaults()
+func New(s *link.Stream, ended func(End)) *Conn {
+	network := s.Link().Network()
+	linger := s.Linger()
 	c := &Conn{
 		stream:        s,
-		local:         NewAddr(network, s.LocalAddr()),
-		remote:        NewAddr(network, s.RemoteAddr()),
+		local:         fabric.NewAddr(network, s.LocalAddr()),
+		remote:        fabric.NewAddr(network, s.RemoteAddr()),
 		readDeadline:  deadline.New(),
 		writeDeadline: deadline.New(),
-		linger:        d.Linger,
-		usual:         d.Linger,
+		linger:        linger,
+		usual:         linger,
 		ended:         ended,
 	}
 	// A connection that is garbage is closed, as package net's are.
 	c.dropped = runtime.AddCleanup(c, func(s *link.Stream) {
 		go func() {
-			err := s.Close(d.Linger)
+			err := s.Close(linger)
 			if ended != nil {
-				ended(End{Stats: statsOf(s.Stats()), Err: err, Dropped: true})
+				ended(End{Stats: s.Stats(), Err: err, Dropped: true})
 			}
 		}()
 	}, s)
@@ -131,10 +103,10 @@ func New(network string, s *link.Stream, cfg *Config, ended func(End)) *Conn {
 // method, too.
 func (c *Conn) Carrier() string { return c.local.Network() }
 
-// LocalAddr returns the address of this end: an [Addr].
+// LocalAddr returns the address of this end: a ringnet.Addr.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr returns the address of the other end: an [Addr].
+// RemoteAddr returns the address of the other end: a ringnet.Addr.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // Read waits until bytes have arrived, until the read deadline at most, and reads into p as many

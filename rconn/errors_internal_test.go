@@ -9,12 +9,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/link"
 )
 
 func TestOperationsFailAsThoseOfPackageNet(t *testing.T) {
 	c := &Conn{
-		local:  NewAddr("rdma", netip.MustParseAddrPort("10.0.0.1:1")),
-		remote: NewAddr("rdma", netip.MustParseAddrPort("[::ffff:10.0.0.2]:2")),
+		local:  fabric.NewAddr("rdma", netip.MustParseAddrPort("10.0.0.1:1")),
+		remote: fabric.NewAddr("rdma", netip.MustParseAddrPort("[::ffff:10.0.0.2]:2")),
 	}
 	require.NoError(t, c.opError("read", nil))
 	require.Equal(t, io.EOF, c.opError("read", io.EOF), "bare")
@@ -29,7 +32,7 @@ func TestOperationsFailAsThoseOfPackageNet(t *testing.T) {
 		{syscall.EPIPE, "read rdma 10.0.0.1:1->10.0.0.2:2: read: broken pipe", false, false},
 		{syscall.ECONNRESET, "read rdma 10.0.0.1:1->10.0.0.2:2: read: connection reset by peer", false, false},
 		{syscall.ETIMEDOUT, "read rdma 10.0.0.1:1->10.0.0.2:2: read: connection timed out", true, true},
-		{&ProtocolError{Reason: "FIN twice"}, "read rdma 10.0.0.1:1->10.0.0.2:2: peer broke the ringnet protocol: FIN twice", false, false},
+		{&link.ProtocolError{Reason: "FIN twice"}, "read rdma 10.0.0.1:1->10.0.0.2:2: peer broke the ringnet protocol: FIN twice", false, false},
 	} {
 		err := c.opError("read", test.err)
 		require.EqualError(t, err, test.text)

@@ -146,40 +146,28 @@ type simVenue struct {
 // had their time.
 func inVirtualTime(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
 	t.Helper()
-	withHostilePeers(t, l, func(t *testing.T, v simVenue) {
-		test(t, v)
-		assert.Zero(t, v.RNR(), "receiver not ready")
-	})
-}
-
-// withHostilePeers is inVirtualTime for tests whose peers may send where no receive is
-// posted.
-func withHostilePeers(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
-	t.Helper()
 	name := "sim"
 	if l.Latency > 0 {
 		name = "sim far"
 	}
 	// A subtest, so that -run /verbs leaves it out.
-	t.Run(name, func(t *testing.T) { virtually(t, l, test) })
-}
-
-func virtually(t *testing.T, l sim.Link, test func(t *testing.T, v simVenue)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(l)
-		// Runs last, after the connections have been closed.
-		t.Cleanup(func() {
-			time.Sleep(time.Minute)
-			assert.Zero(t, n.Open(), "endpoints or listeners left open")
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := sim.New(l)
+			// Runs last, after the connections have been closed.
+			t.Cleanup(func() {
+				time.Sleep(time.Minute)
+				assert.Zero(t, n.Open(), "endpoints or listeners left open")
+			})
+			test(t, simVenue{venue{Fabric: n, addr: simAddr, virtual: true}, n})
+			assert.Zero(t, n.RNR(), "receiver not ready")
 		})
-		test(t, simVenue{venue{Fabric: n, addr: simAddr, virtual: true}, n})
 	})
 }
 
 // endpoint returns the endpoint of c.
 func (v simVenue) endpoint(c *rconn.Conn) *sim.Endpoint {
-	return v.Find(c.LocalAddr().(rconn.Addr).AddrPort(), c.RemoteAddr().(rconn.Addr).AddrPort())
+	return v.Find(c.LocalAddr().(fabric.Addr).AddrPort(), c.RemoteAddr().(fabric.Addr).AddrPort())
 }
 
 // connect makes a connection: its dialing end and its listening end.

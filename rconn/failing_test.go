@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -112,24 +113,56 @@ func TestDeviceWhoseCallsFail(t *testing.T) {
 	}
 }
 
-// A set-up that fails half way is an error at this end, and a refusal at the other.
-func TestSetUpThatFailsHalfWay(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+// A failure at any step of the set-up is an error at this end and a refusal at the other,
+// and leaves nothing open.
+func TestSetUpThatFailsIsAnErrorAtBothEnds(t *testing.T) {
+	broken := syscall.ENOMEM
+	for _, side := range []string{"dialer", "listener"} {
+		for name, faults := range map[string]func(mine func(*sim.Endpoint) bool) sim.Faults{
+			"Open": func(mine func(*sim.Endpoint) bool) sim.Faults {
+				return sim.Faults{Open: func(e *sim.Endpoint) error {
+					if mine(e) {
+						return broken
+					}
+					return nil
+				}}
+			},
+			"Register": func(mine func(*sim.Endpoint) bool) sim.Faults {
+				return sim.Faults{Register: func(e *sim.Endpoint, _ int) error {
+					if mine(e) {
+						return broken
+					}
+					return nil
+				}}
+			},
+		} {
+			t.Run(side+" "+name, func(t *testing.T) {
+				inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+					l, err := v.Listen(v.any(), 1)
+					require.NoError(t, err)
+					defer l.Close()
+					v.SetFaults(faults(func(e *sim.Endpoint) bool { return (e.LocalAddr() == l.Addr()) == (side == "listener") }))
+					_, _, err = v.connectTo(l, nil, nil)
+					if side == "dialer" {
+						require.ErrorIs(t, err, broken)
+					} else {
+						require.ErrorIs(t, err, syscall.ECONNREFUSED)
+						require.ErrorContains(t, err, broken.Error())
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestDialWhereNobodyListensIsRefused(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
 		l, err := v.Listen(v.any(), 1)
 		require.NoError(t, err)
-		defer l.Close()
-		dialed := started(func() error {
-			_, err := v.dial(t, l.Addr(), nil)
-			return err
-		})
-		ep, err := l.Accept()
+		require.NoError(t, l.Close())
+		ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
 		require.NoError(t, err)
-		bad := &failing{Endpoint: ep, calls: map[string]bool{"PostRecv": true}}
-		bad.now.Store(true)
-		_, err = rconn.Server(context.Background(), "rdma", bad, nil)
-		require.ErrorIs(t, err, syscall.EIO)
-		err = <-dialed
+		_, err = rconn.Client(context.Background(), "rdma", ep, nil)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.ErrorContains(t, err, "input/output error")
 	})
 }

@@ -3,17 +3,26 @@ package rconn_test
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// hooked is a fabric with a hook at each PostSend of the endpoints that it dials, and of
-// those that its listeners accept if both is set. The hook gets the call, and makes it or
-// not.
+// hooked is a fabric with a hook at each PostSend of its endpoints. The hook gets the call, and
+// makes it or not.
 type hooked struct {
 	fabric.Fabric
 	postSend func(call func() error) error
-	both     bool
+}
+
+// slow returns a fabric whose PostSend takes a while, as soft-RoCE's does, in real time.
+func slow(f fabric.Fabric) *hooked {
+	return &hooked{f, func(post func() error) error {
+		err := post()
+		for start := time.Now(); time.Since(start) < 20*time.Microsecond; {
+		}
+		return err
+	}}
 }
 
 func (f *hooked) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
@@ -23,9 +32,6 @@ func (f *hooked) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric
 
 func (f *hooked) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
 	l, err := f.Fabric.Listen(local, backlog)
-	if !f.both {
-		return l, err
-	}
 	return hookedListener{l, f}, err
 }
 

@@ -9,9 +9,9 @@ import (
 // Here they change nothing, and return nil as long as the connection is open: Config sets
 // the same for the link, which other connections share.
 
-// SetNoDelay changes nothing. A small Write is sent at once, unless earlier ones are under way or
-// the peer takes them too slowly: then several travel in one message. After Close the error is
-// net.ErrClosed; so it is of the next methods.
+// SetNoDelay changes nothing. A Write is sent at once, unless the send queue is full or the peer
+// has no receive for it: what is written until then travels in one message. After Close the error
+// is net.ErrClosed; so it is of the next methods.
 func (c *Conn) SetNoDelay(bool) error { return c.setNothing() }
 
 // SetKeepAlive changes nothing: Config.KeepAlive sets when the link probes the peer.

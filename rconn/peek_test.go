@@ -2,8 +2,7 @@ package rconn_test
 
 import (
 	"bufio"
-	"fmt"
-	"hash/crc32"
+	"errors"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -151,14 +151,19 @@ func TestPeekEndsWhereTheRingDoes(t *testing.T) {
 // for them.
 func TestPeekOfMoreThanTheRingTakes(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
-		for _, first := range []int{0, 100, 3000} {
+		for _, discards := range [][]int{{0}, {100}, {3000}, {3500, 600}} { // the last are not worth a CREDIT
 			client, server := v.connect(t, tight, tight)
 			const total = 20_000
 			sent := started(func() error {
 				return pattern(1).send(client, 0, total, total, rand.New(rand.NewPCG(1, 1)))
 			})
-			_, err := server.Discard(first)
-			require.NoError(t, err)
+			first := 0
+			for _, n := range discards {
+				v.parked()
+				_, err := server.Discard(n)
+				require.NoError(t, err)
+				first += n
+			}
 			p, err := server.Peek(1 << 30)
 			require.Equal(t, bufio.ErrBufferFull, err)
 			require.NotEmpty(t, p)
@@ -290,119 +295,26 @@ func TestPeekedBytesOutliveTheConnection(t *testing.T) {
 	}
 }
 
-// Random peeks, discards and reads see each byte as it was sent, while rings grow and other
-// goroutines write.
-func TestPeekAtRandom(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		for i, shape := range shapes {
-			client, server := v.connect(t, shape.dialer, shape.listener)
-			total := v.times(3 << 20)
-			atOnce(t, func() error {
-				if err := pattern(i).send(client, 0, total, 100_000, rand.New(rand.NewPCG(1, uint64(i)))); err != nil {
-					return err
-				}
-				return client.CloseWrite()
-			}, func() error {
-				n, err := pattern(i).peek(server, 100_000, rand.New(rand.NewPCG(2, uint64(i))))
-				if n != total || err != io.EOF {
-					return fmt.Errorf("%s: received %d of %d bytes, then %v", shape.name, n, total, err)
-				}
-				return nil
-			})
-			requireRareCredits(t, server, shape.listener)
-		}
+// The peer can write to the ring at any time. What has been read is no longer there, and
+// neither is what io.Copy hands to a writer.
+func TestPeerCannotChangeWhatHasBeenRead(t *testing.T) {
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		client, server := v.connect(t, nil, nil)
+		pattern(1).written(t, client, 0, 100)
+		inTheRing, err := server.Peek(100)
+		require.NoError(t, err)
+		peersWrite := func() { pattern(2).fill(inTheRing, 0) }
+		enough := errors.New("enough")
+		_, err = io.Copy(writerFunc(func(p []byte) (int, error) {
+			peersWrite()
+			require.Len(t, p, 100)
+			require.NoError(t, pattern(1).check(p, 0))
+			return len(p), enough
+		}), server)
+		require.ErrorIs(t, err, enough)
 	})
 }
 
-// peek is receive by Peek, and now and then by Read.
-func (p pattern) peek(c *rconn.Conn, most int, r *rand.Rand) (total int, err error) {
-	b := make([]byte, most)
-	for {
-		if r.IntN(4) == 0 {
-			n, err := c.Read(b[:1+r.IntN(most)])
-			if wrong := p.check(b[:n], total); wrong != nil {
-				return total, wrong
-			}
-			if total += n; err != nil {
-				return total, err
-			}
-			continue
-		}
-		want := 1 + r.IntN(1<<r.IntN(17))
-		if n := c.Buffered(); n > 0 && r.IntN(2) == 0 {
-			want = n
-		}
-		got, err := c.Peek(want)
-		if wrong := p.check(got, total); wrong != nil {
-			return total, wrong
-		}
-		switch {
-		case err == nil && len(got) != want, err == bufio.ErrBufferFull && (len(got) == 0 || len(got) >= want):
-			return total, fmt.Errorf("%d bytes of %d, with %v", len(got), want, err)
-		case len(got) == 0:
-			return total, err
-		}
-		n := 1 + r.IntN(len(got))
-		if m, err := c.Discard(n); m != n || err != nil {
-			return total, fmt.Errorf("discarded %d of %d bytes, then %v", m, n, err)
-		}
-		total += n
-	}
-}
+type writerFunc func([]byte) (int, error)
 
-// BenchmarkReceive is a stream of Writes to a peer that reads with copies and without, and
-// drops what it reads, or looks at every byte once.
-func BenchmarkReceive(b *testing.B) {
-	read := func(c *rconn.Conn, see func(p []byte)) error {
-		b := make([]byte, 64<<10)
-		for {
-			n, err := c.Read(b)
-			if err != nil {
-				return err
-			}
-			see(b[:n])
-		}
-	}
-	peek := func(c *rconn.Conn, see func(p []byte)) error {
-		for {
-			if _, err := c.Peek(1); err != nil {
-				return err
-			}
-			p, err := c.Peek(c.Buffered())
-			if err != nil {
-				return err
-			}
-			see(p)
-			if _, err := c.Discard(len(p)); err != nil {
-				return err
-			}
-		}
-	}
-	drop := func([]byte) {}
-	sum := func(p []byte) { crc32.Update(0, crc32.MakeTable(crc32.Castagnoli), p) }
-	benchEachFabric(b, func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn)) {
-		for _, size := range []int{64 << 10, 1 << 20} {
-			for _, way := range []struct {
-				name    string
-				receive func(c *rconn.Conn, see func(p []byte)) error
-				see     func(p []byte)
-			}{{"Read/drop", read, drop}, {"Peek/drop", peek, drop}, {"Read/crc", read, sum}, {"Peek/crc", peek, sum}} {
-				b.Run(fmt.Sprintf("%d/%s", size, way.name), func(b *testing.B) {
-					client, server := connect(b)
-					p := make([]byte, size)
-					done := started(func() error { return way.receive(server, way.see) })
-					b.SetBytes(int64(size))
-					b.ReportAllocs()
-					for b.Loop() {
-						if _, err := client.Write(p); err != nil {
-							b.Fatal(err)
-						}
-					}
-					b.StopTimer()
-					require.NoError(b, client.CloseWrite())
-					require.Equal(b, io.EOF, <-done)
-				})
-			}
-		}
-	})
-}
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -1,18 +1,15 @@
 package rconn_test
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"runtime"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/rconn"
@@ -65,37 +62,6 @@ func TestCloseDelivers(t *testing.T) {
 	})
 }
 
-func TestBothDirectionsAtOnce(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		for i, shape := range shapes {
-			client, server := v.connect(t, shape.dialer, shape.listener)
-			total := v.times(1 << 20)
-			half := func(c *rconn.Conn, out, in pattern) func() error {
-				return func() error {
-					sent := started(func() error {
-						if err := out.send(c, 0, total, 9000, rand.New(rand.NewPCG(1, uint64(out)))); err != nil {
-							return err
-						}
-						return c.CloseWrite()
-					})
-					n, err := in.receive(c, 0, 12000, rand.New(rand.NewPCG(2, uint64(in))))
-					if n != total || err != io.EOF {
-						return fmt.Errorf("%s: received %d of %d bytes, then %v", shape.name, n, total, err)
-					}
-					if err := <-sent; err != nil {
-						return err
-					}
-					return c.Close()
-				}
-			}
-			out, in := pattern(2*i), pattern(2*i+1)
-			atOnce(t, half(client, out, in), half(server, in, out))
-			requireRareCredits(t, client, shape.dialer)
-			requireRareCredits(t, server, shape.listener)
-		}
-	})
-}
-
 // requireRareCredits requires that an end has sent no more credits than the protocol
 // allows: CREDITs ≤ 4·messages/D + 4·bytes/R.
 func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconn.Config) {
@@ -108,38 +74,6 @@ func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconn.Config) {
 	s := c.Stats()
 	most := 4*float64(s.MessagesReceived)/float64(receives) + 4*float64(s.BytesReceived)/float64(ring)
 	require.LessOrEqual(t, float64(s.CreditsSent), most, "CREDITs for %d messages, %d bytes", s.MessagesReceived, s.BytesReceived)
-}
-
-func TestRequestAndResponseEndInEOF(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		for _, shape := range shapes {
-			client, server := v.connect(t, shape.dialer, shape.listener)
-			request, response := bytes.Repeat([]byte("ask "), 10_000), bytes.Repeat([]byte("answer "), 10_000)
-			atOnce(t, func() error {
-				if _, err := client.Write(request); err != nil {
-					return err
-				}
-				if err := client.CloseWrite(); err != nil {
-					return err
-				}
-				got, err := io.ReadAll(client)
-				if err == nil && !bytes.Equal(got, response) {
-					err = fmt.Errorf("%s: response of %d bytes, want %d", shape.name, len(got), len(response))
-				}
-				return err
-			}, func() error {
-				got, err := io.ReadAll(server)
-				if err != nil || !bytes.Equal(got, request) {
-					return fmt.Errorf("%s: request of %d bytes, want %d, then %v", shape.name, len(got), len(request), err)
-				}
-				if _, err := server.Write(response); err != nil {
-					return err
-				}
-				return server.Close()
-			})
-			require.NoError(t, client.Close())
-		}
-	})
 }
 
 func TestWriteAfterCloseWriteIsEPIPE(t *testing.T) {
@@ -362,84 +296,6 @@ func TestCloseWakesReadAndWrite(t *testing.T) {
 		require.NoError(t, c.Close(), "the peer's device takes what was accepted")
 		require.ErrorIs(t, <-read, net.ErrClosed)
 		require.ErrorIs(t, <-wrote, net.ErrClosed)
-	})
-}
-
-func TestRingsFullInBothDirectionsLoseNothing(t *testing.T) {
-	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
-		for _, shape := range shapes {
-			client, server := v.connect(t, shape.dialer, shape.listener)
-			accepted := func(c *rconn.Conn, p pattern) <-chan int {
-				return started(func() int {
-					total := 0
-					r := rand.New(rand.NewPCG(uint64(p), 0))
-					for failures := 0; failures < 3; {
-						b := make([]byte, 1+r.IntN(50_000))
-						p.fill(b, total)
-						assert.NoError(t, c.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
-						n, err := c.Write(b)
-						total += n
-						if err != nil {
-							assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-							failures++
-						}
-					}
-					return total
-				})
-			}
-			a, b := accepted(client, 1), accepted(server, 2)
-			toServer, toClient := <-a, <-b
-			require.NoError(t, client.SetWriteDeadline(time.Time{}))
-			require.NoError(t, server.SetWriteDeadline(time.Time{}))
-
-			// All accepted bytes arrive, and the connection goes on after them.
-			more := func(c *rconn.Conn, out, in pattern, sent, received int) func() error {
-				return func() error {
-					wrote := started(func() error {
-						return out.send(c, sent, 100_000, 5000, rand.New(rand.NewPCG(uint64(out), 1)))
-					})
-					if err := in.receiveExactly(c, 0, received+100_000); err != nil {
-						return fmt.Errorf("%s: %w", shape.name, err)
-					}
-					return <-wrote
-				}
-			}
-			atOnce(t, more(client, 1, 2, toServer, toClient), more(server, 2, 1, toClient, toServer))
-			atOnce(t, client.Close, server.Close)
-			requireRareCredits(t, client, shape.dialer)
-			requireRareCredits(t, server, shape.listener)
-		}
-	})
-}
-
-func TestConcurrentWritesDoNotMix(t *testing.T) {
-	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
-		const writers, size = 8, 3000
-		records := v.times(100)
-		client, server := v.connect(t, nil, tight)
-		var sent []func() error
-		for id := range writers {
-			sent = append(sent, func() error {
-				for range records {
-					if _, err := client.Write(bytes.Repeat([]byte{byte(id)}, size)); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		}
-		atOnce(t, append(sent, func() error {
-			b := make([]byte, size)
-			for range writers * records {
-				if _, err := io.ReadFull(server, b); err != nil {
-					return err
-				}
-				if !bytes.Equal(b, bytes.Repeat(b[:1], size)) {
-					return fmt.Errorf("records are mixed")
-				}
-			}
-			return nil
-		})...)
 	})
 }
 

@@ -1,10 +1,7 @@
 package rconn_test
 
 import (
-	"context"
 	"io"
-	"net/netip"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -12,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/direct"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -135,132 +131,3 @@ func TestQueuePairThatFailsWithoutAReasonIsAReset(t *testing.T) {
 		require.Equal(t, 2*wan.Latency+unflushedTime, time.Since(start))
 	})
 }
-
-// Fabrics other than sim have no virtual time: all cases there wait for the same seconds.
-func TestDeviceThatFlushesNothingOnEveryFabric(t *testing.T) {
-	for name, venueOf := range map[string]func(*testing.T) venue{
-		"direct": func(*testing.T) venue { return venue{Fabric: make(directFabric, 1), addr: simAddr} },
-		"shm":    shmVenue,
-		"verbs":  verbsVenue,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			v := venueOf(t)
-			var ended []func()
-			for _, u := range unflushedCauses {
-				f := unflushedFabric{v.Fabric, make(chan *unflushed, 2)}
-				ended = append(ended, requireUnflushed(t, venue{Fabric: f, addr: v.addr}, f.dialed, u.cause, u.errno))
-			}
-			for _, require := range ended {
-				require()
-			}
-		})
-	}
-}
-
-// requireUnflushed makes the devices of two connections fail, and returns a function that
-// waits for these to end as they should.
-func requireUnflushed(t *testing.T, v venue, dialed <-chan *unflushed, cause error, errno syscall.Errno) func() {
-	t.Helper()
-	pending, _ := v.connect(t, nil, tight)
-	unread, peer := v.connect(t, nil, nil)
-	read := started(func() error { _, err := pending.Read(make([]byte, 1)); return err })
-	_, wrote := v.blockedWrite(pending)
-	// When the first byte has arrived, all have.
-	_, err := peer.Write([]byte("last words"))
-	require.NoError(t, err)
-	_, err = unread.Read(make([]byte, 1))
-	require.NoError(t, err)
-
-	devices := []*unflushed{<-dialed, <-dialed}
-	for _, d := range devices {
-		d.fail(cause)
-	}
-	return func() {
-		require.ErrorIs(t, <-read, errno)
-		require.ErrorIs(t, <-wrote, errno)
-		require.NoError(t, pending.Close())
-		got, err := io.ReadAll(unread)
-		require.Equal(t, "ast words", string(got))
-		require.ErrorIs(t, err, errno)
-		require.NoError(t, unread.Close())
-		for _, d := range devices {
-			<-d.closed
-		}
-	}
-}
-
-// unflushedFabric dials endpoints of devices that flush nothing.
-type unflushedFabric struct {
-	fabric.Fabric
-	dialed chan *unflushed
-}
-
-func (f unflushedFabric) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
-	ep, err := f.Fabric.Dial(ctx, local, remote)
-	if err != nil {
-		return nil, err
-	}
-	u := &unflushed{Endpoint: ep, failure: make(chan error, 1), closed: make(chan struct{})}
-	f.dialed <- u
-	return u, nil
-}
-
-// unflushed is an endpoint of such a device.
-type unflushed struct {
-	fabric.Endpoint
-	failure chan error
-	closed  chan struct{}
-}
-
-// fail makes Wait return why, and the endpoint flush nothing from now on.
-func (e *unflushed) fail(why error) {
-	e.failure <- why
-	e.Wake()
-}
-
-func (e *unflushed) failed() error {
-	select {
-	case err := <-e.failure:
-		return err
-	default:
-		return nil
-	}
-}
-
-func (e *unflushed) Wait() error {
-	if err := e.failed(); err != nil {
-		return err
-	}
-	if err := e.Endpoint.Wait(); err != nil {
-		return err
-	}
-	return e.failed()
-}
-
-func (e *unflushed) Poll(c []fabric.Completion) (int, error) {
-	n, err := e.Endpoint.Poll(c)
-	c = slices.DeleteFunc(c[:n], func(wc fabric.Completion) bool { return wc.Status == fabric.Flushed })
-	return len(c), err
-}
-
-func (e *unflushed) Close() error {
-	defer close(e.closed)
-	return e.Endpoint.Close()
-}
-
-// directFabric makes pairs of endpoints that are connected to each other. The channel has
-// the listening ends.
-type directFabric chan fabric.Endpoint
-
-func (f directFabric) Dial(context.Context, netip.AddrPort, netip.AddrPort) (fabric.Endpoint, error) {
-	dialing, listening := direct.Pair()
-	f <- listening
-	return dialing, nil
-}
-
-func (f directFabric) Listen(netip.AddrPort, int) (fabric.Listener, error) { return f, nil }
-
-func (f directFabric) Accept() (fabric.Endpoint, error) { return <-f, nil }
-func (f directFabric) Addr() netip.AddrPort             { return netip.AddrPort{} }
-func (f directFabric) Close() error                     { return nil }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -96,8 +97,8 @@ func (l link) connect(t *testing.T, cfg *rconn.Config, n int) (clients, servers 
 // outcome is what a stream has measured.
 type outcome struct {
 	share float64 // of the link's bandwidth
-	stats rconn.Stats
-	link  rconn.LinkInfo
+	stats ringnet.Stats
+	link  ringnet.LinkInfo
 }
 
 // stream sends total bytes in Writes of the given size to a reader, which reads what has

@@ -14,14 +14,14 @@ import (
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/transfer"
-	"github.com/ringnet/ringnet/internal/perf"
+	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
 type cpCommand struct {
 	File           string        `arg:"" optional:"" help:"The file to send."`
 	Address        hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet cp --serve listens."`
 	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
-	Listen         listenURL     `default:"auto://:7472" placeholder:"NETWORK://HOST:PORT" help:"With --serve, listen here (${default})."`
+	Listen         hostPort      `default:":7472" placeholder:"HOST:PORT" help:"With --serve, listen here (${default})."`
 	MaxConnections int           `default:"64" help:"With --serve, refuse more connections at once (${default}), and keep no more partial files."`
 	Retry          time.Duration `default:"1m" help:"When there is no connection, or it breaks, try so long to go on (${default})."`
 	Quiet          bool          `short:"q" help:"Show no progress, and not why it tries again."`
@@ -53,7 +53,7 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 	if err != nil {
 		return err
 	}
-	l, err := c.Listen.Listen(ctx, endpoint.Options{})
+	l, err := endpoint.Endpoint{Network: "auto", Address: string(c.Listen)}.Listen(ctx, endpoint.Options{})
 	if err != nil {
 		return err
 	}
@@ -118,8 +118,9 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 	defer file.Close()
 	began := time.Now()
 	f := sentFile{Name: filepath.Base(c.File), Bytes: info.Size()}
-	p := newProgress(s.err, f.Name, f.Bytes, c.Quiet || !perf.IsTerminal(s.err))
-	defer p.end()
+	show := report.NewProgress(s.err).OnlyOnTerminal().Quiet(c.Quiet)
+	defer show.End()
+	p := &progress{Progress: show, name: f.Name, size: f.Bytes}
 	said := ""
 	to := endpoint.Endpoint{Network: "auto", Address: string(c.Address)}
 	for lost := began; ; {
@@ -138,7 +139,7 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 			return fmt.Errorf("%s: %w", c.File, err)
 		}
 		if why := err.Error(); !c.Quiet && why != said {
-			p.clear()
+			p.End()
 			complain(s.err, fmt.Errorf("%s: %w: tries again", c.File, err))
 			said = why
 		}
@@ -148,7 +149,7 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 		}
 	}
 	f.Seconds = time.Since(began).Seconds()
-	p.end()
+	p.End()
 	if s.json {
 		return writeJSON(s.out, f)
 	}
@@ -166,7 +167,7 @@ func (f *sentFile) attempt(ctx context.Context, to endpoint.Endpoint, file io.Re
 	defer endpoint.Reset(conn)
 	defer context.AfterFunc(ctx, func() { endpoint.Reset(conn) })()
 	f.Network = endpoint.NetworkOf(conn)
-	p.begin()
+	p.done = 0
 	sent, err := transfer.Send(patient{conn}, f.Name, file, f.Bytes, p.moved)
 	if err != nil {
 		return err

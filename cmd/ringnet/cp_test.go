@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
 func TestCpSendsAFile(t *testing.T) {
@@ -27,7 +28,7 @@ func TestCpSendsAFile(t *testing.T) {
 	content := make([]byte, 10<<20+1)
 	_, _ = rand.Read(content) // never fails
 	require.NoError(t, os.WriteFile(from, content, 0o600))
-	server := start(t, "cp", "--serve", into, "--listen", "auto://127.0.0.1:0")
+	server := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0")
 	address := server.logged("receives", 0)["address"].(string)
 
 	out, err := commandProcess("cp", "--json", from, address).Output()
@@ -51,7 +52,7 @@ func TestCpGoesOnWhereAConnectionBroke(t *testing.T) {
 	from, into := filepath.Join(t.TempDir(), "file"), t.TempDir()
 	content := make([]byte, 4<<20)
 	require.NoError(t, os.WriteFile(from, content, 0o600))
-	server := start(t, "cp", "--serve", into, "--listen", "auto://127.0.0.1:0")
+	server := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0")
 	address := server.logged("receives", 0)["address"].(string)
 	var connections atomic.Int32
 	broken := serve(t, func(c *net.TCPConn) {
@@ -81,7 +82,7 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, ".hidden")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	address := start(t, "cp", "--serve", t.TempDir(), "--listen", "auto://127.0.0.1:0").logged("receives", 0)["address"].(string)
+	address := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
 	stranger := serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
 	for args, want := range map[string]string{
 		"":                                     "want FILE HOST:PORT, or --serve DIR",
@@ -89,7 +90,7 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 		file + " nowhere":                      "want HOST:PORT",
 		"/nowhere/file " + address:             "no such file",
 		file + " " + stranger + " --retry 1h":  "no answer: this is no ringnet cp",
-		"--serve " + dir + " --listen nowhere": "want NETWORK://HOST:PORT",
+		"--serve " + dir + " --listen nowhere": "want HOST:PORT",
 		"--serve /nowhere":                     "no such file",
 		"--serve " + dir + " " + file + " " + address: "--serve wants no file to send",
 		"/proc/cpuinfo " + address:                    "/proc/cpuinfo: refused: the file is longer than its size",
@@ -144,7 +145,7 @@ func TestCpSaysThatTheReceiverHasNoRoom(t *testing.T) {
 	require.NoError(t, os.WriteFile(from, make([]byte, 64<<20), 0o600))
 	for _, networks := range []string{"shm,tcp", "tcp"} {
 		t.Setenv("RINGNET_NETWORKS", networks)
-		server := startProcess(t, limited("ulimit -f 1000", "--json", "cp", "--serve", t.TempDir(), "--listen", "auto://127.0.0.1:0"))
+		server := startProcess(t, limited("ulimit -f 1000", "--json", "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0"))
 		out, err := commandProcess("cp", "--retry", "1h", from, server.logged("receives", 0)["address"].(string)).CombinedOutput()
 		require.Error(t, err)
 		require.Contains(t, string(out), "refused: ", networks)
@@ -176,7 +177,7 @@ func TestCpEndsThoughItIsCanceledWhileItReadsTheFile(t *testing.T) {
 	file := &canceling{Seeker: strings.NewReader(""), cancel: cancel}
 	const size = 1 << 30
 	f := sentFile{Name: "file", Bytes: size}
-	err := f.attempt(ctx, endpoint.Endpoint{Network: "tcp", Address: address}, file, newProgress(io.Discard, "", size, true))
+	err := f.attempt(ctx, endpoint.Endpoint{Network: "tcp", Address: address}, file, &progress{Progress: report.NewProgress(io.Discard).OnlyOnTerminal()})
 	require.Error(t, err)
 	require.Less(t, file.read, int64(size))
 }
@@ -200,7 +201,7 @@ func TestCpSaysThatItWasStopped(t *testing.T) {
 }
 
 func TestCpRefusesMoreConnectionsThanItMayHave(t *testing.T) {
-	server := start(t, "cp", "--serve", t.TempDir(), "--listen", "auto://127.0.0.1:0", "--max-connections", "2")
+	server := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0", "--max-connections", "2")
 	address := server.logged("receives", 0)["address"].(string)
 	for i := range 2 {
 		c := dial(t, address)

@@ -67,17 +67,16 @@ func (c *doctorCommand) Run(ctx context.Context, s *streams) error {
 	}
 	var d diagnosis
 	devices := host.Root.Devices()
-	cards := cardsOf(devices)
 	d.checkDevices(devices)
 	if len(devices) > 0 {
 		d.checkNodes(host.Root.Nodes())
 		d.checkMemory(readMemory())
-		d.checkStandby(cards)
+		d.checkCards(cardsOf(devices))
 	}
 	d.checkOffers(auto)
 	d.FallsBack = slices.ContainsFunc(d.Findings, finding.isBad)
 	if c.Address != "" {
-		d.FallsBack = !d.checkPeer(ctx, string(c.Address), c.Timeout, cards)
+		d.FallsBack = !d.checkPeer(ctx, string(c.Address), c.Timeout)
 	}
 	if s.json {
 		err = writeJSON(s.out, d)
@@ -137,6 +136,10 @@ func demote(findings []finding) {
 
 // checkDevice finds out whether a device can be used.
 func checkDevice(device host.Device) []finding {
+	if device.IWARP {
+		return []finding{{Subject: device.Name, Status: bad, Code: ringnet.ReasonUnsupported,
+			What: "is an iWARP device, over which there is no rdma", Mend: "a RoCE or InfiniBand device, and to listen at its address"}}
+	}
 	var findings []finding
 	for _, p := range device.Ports {
 		findings = append(findings, checkPort(device, p))
@@ -180,7 +183,7 @@ func checkPort(device host.Device, p host.Port) finding {
 		f.Status = note
 		f.What += fmt.Sprintf("; its packets carry %d bytes, of 4096 that they could, for the MTU of %s is %d", p.RoCEMTU, p.Interface, p.MTU)
 		f.Mend = fmt.Sprintf("ip link set %s mtu 4200   # on all hosts and switches on the way, or 9000", p.Interface)
-	case p.LinkLayer == "Ethernet" && !device.IWARP && device.Driver != "rdma_rxe":
+	case p.LinkLayer == "Ethernet" && device.Driver != "rdma_rxe":
 		f.What += fmt.Sprintf("; traffic class %q by default (Config.TrafficClass); whether the network drops such packets says: dcb pfc show dev %s", host.Root.TrafficClass(device.Name), p.Interface)
 	}
 	return f
@@ -255,7 +258,7 @@ func (d *diagnosis) checkOffers(auto autoInfo) {
 
 // checkPeer connects to the address, and reports whether a better network than TCP
 // carries the connection, or none is wanted.
-func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.Duration, cards []card) bool {
+func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.Duration) bool {
 	c, err := (&ringnet.Dialer{Timeout: timeout}).DialContext(ctx, "auto", address)
 	if err != nil {
 		d.add(finding{Subject: address, Status: bad, What: err.Error(), Mend: "start the listener, or mend the way there: ping, traceroute, nft list ruleset"})
@@ -271,7 +274,9 @@ func (d *diagnosis) checkPeer(ctx context.Context, address string, timeout time.
 	}
 	d.add(f)
 	if c, ok := auto.NetConn().(*ringnet.Conn); ok && network == "rdma" {
-		d.checkLink(ctx, address, c, cards)
+		path := c.Link().Path
+		d.add(finding{Subject: address, Status: good,
+			What: fmt.Sprintf("its link goes from %v to %v", path.Local.AddrPort().Addr(), path.Remote.AddrPort().Addr())})
 	}
 	for _, r := range auto.PassedOver() {
 		f := finding{Subject: address, Status: note, Code: r.Code, What: fmt.Sprintf("not over %s: %v", r.Network, r.Err), Mend: mend(r)}

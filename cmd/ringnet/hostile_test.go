@@ -169,29 +169,17 @@ func limited(limits string, args ...string) *exec.Cmd {
 }
 
 func TestServersOutliveAShortageOfDescriptors(t *testing.T) {
-	for message, args := range map[string][]string{
-		"receives": {"--json", "cp", "--serve", t.TempDir(), "--listen", "auto://127.0.0.1:0"},
-		"answers":  {"--json", "ping", "--listen", "auto://127.0.0.1:0"},
-	} {
-		t.Run(args[1], func(t *testing.T) {
-			server := startProcess(t, limited("ulimit -n 64", args...))
-			address := server.logged(message, 0)["address"].(string)
-			var strangers []*net.TCPConn
-			for range 100 {
-				strangers = append(strangers, dial(t, address))
-			}
-			server.logged("cannot accept for the moment", 0)
-			for _, c := range strangers {
-				require.NoError(t, c.Close())
-			}
-			client := []string{"ping", "--networks", "tcp", "-n", "1", address}
-			if args[1] == "cp" {
-				client = []string{"cp", "hostile_test.go", address}
-			}
-			out, err := commandProcess(client...).CombinedOutput()
-			require.NoError(t, err, "%s", out)
-		})
+	server := startProcess(t, limited("ulimit -n 64", "--json", "perf", "--listen", "127.0.0.1:0"))
+	address := server.logged("serves", 0)["address"].(string)
+	var strangers []*net.TCPConn
+	for range 100 {
+		strangers = append(strangers, dial(t, address))
 	}
+	server.logged("cannot accept for the moment", 0)
+	for _, c := range strangers {
+		require.NoError(t, c.Close())
+	}
+	requireMeasured(t, measured(t, "--networks", "tcp", address), "tcp")
 }
 
 // Whoever asks for metrics again and again, over more connections than there may be, waits, and

@@ -161,7 +161,7 @@ func (d deviceInfo) print(w io.Writer) {
 		fmt.Fprintf(w, ", firmware %s", d.Firmware)
 	}
 	if d.IWARP {
-		fmt.Fprint(w, ", iWARP")
+		fmt.Fprint(w, ", iWARP, which ringnet refuses")
 	}
 	fmt.Fprintln(w)
 	for _, p := range d.Ports {

@@ -28,8 +28,7 @@ type command struct {
 	Cp     cpCommand     `cmd:"" name:"cp" help:"Send a file, with its SHA-256 checked at both ends, and go on where a connection broke."`
 	Doctor doctorCommand `cmd:"" help:"Find out why RDMA or shared memory would not be used, and what mends it."`
 	Info   infoCommand   `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
-	Perf   perfCommand   `cmd:"" help:"Measure latency, rate and processor time over each network, beside TCP."`
-	Ping   pingCommand   `cmd:"" help:"Measure how long connections and round trips take, over each network."`
+	Perf   perfCommand   `cmd:"" help:"Measure set-up, latency, rate and processor time over each network, beside TCP."`
 	Proxy  proxyCommand  `cmd:"" help:"Forward connections from one network to another."`
 }
 
@@ -130,23 +129,11 @@ type hostPort string
 
 // UnmarshalText returns an error unless text is an address.
 func (a *hostPort) UnmarshalText(text []byte) error {
-	if _, _, err := net.SplitHostPort(string(text)); err != nil {
+	if err := endpoint.CheckHostPort(string(text)); err != nil {
 		return fmt.Errorf("%q: want HOST:PORT: %w", text, err)
 	}
 	*a = hostPort(text)
 	return nil
-}
-
-// listenURL is where a server listens that others connect to at HOST:PORT.
-type listenURL struct{ endpoint.Endpoint }
-
-// UnmarshalText returns an error unless text is the URL of a network of hosts and ports.
-func (l *listenURL) UnmarshalText(text []byte) error {
-	err := l.Endpoint.UnmarshalText(text)
-	if err == nil && l.Network == "unix" {
-		err = errors.New("want a network of hosts and ports, not unix")
-	}
-	return err
 }
 
 // logger returns a log on the error stream, in JSON with --json.

@@ -23,5 +23,8 @@ func (b busyPoll) Validate() error {
 	if err := os.Setenv("RINGNET_BUSYPOLL", string(b)); err != nil {
 		return fmt.Errorf("%q: %w", b, err)
 	}
-	return new(ringnet.Config).Validate()
+	if new(ringnet.Config).Validate() != nil {
+		return fmt.Errorf("%q: want a positive time, such as 50us, or off", b)
+	}
+	return nil
 }

@@ -421,6 +421,8 @@ func TestProxySaysWhatIsWrongWithItsFlags(t *testing.T) {
 		{"--file FILE", "# nothing\n", "has no forwardings", misuse},
 		{"--file FILE", "\n--listen auto://:1 --too tcp://:2", ":2: unknown flag --too", misuse},
 		{"--file FILE", "--listen auto://:1", ":1: missing flag --to=URL", misuse},
+		{"--file /dev/zero", "", "/dev/zero: not a regular file", misuse},
+		{"--listen tcp://127.0.0.1:99999 --to tcp://:2", "", "invalid port", misuse},
 		{"--file /nowhere/forwardings", "", "no such file", misuse},
 		{"--listen tcp://:1 --to tcp://:2 --metrics nowhere", "", `--metrics: "nowhere": want HOST:PORT`, misuse},
 		{"--listen tcp://" + taken + " --to tcp://:2", "", "--listen tcp://" + taken + ": listen tcp " + taken + ": bind: address already in use", failed},

@@ -105,7 +105,8 @@ type Endpoint interface {
 	// It keeps no reference to wr.
 	PostSend(wr []WorkRequest) error
 
-	// Poll moves completions to c and says how many; it never blocks. A
+	// Poll moves completions to c and says how many: less than c has room for only if
+	// there are no more. It never blocks. A
 	// completion makes the bytes of its message, and of all before it, visible.
 	// The completions of sends and receives are not ordered with each other.
 	Poll(c []Completion) (int, error)
@@ -121,7 +122,7 @@ type Endpoint interface {
 	// wraps one of [ErrDisconnected], [ErrDeviceRemoved] and [ErrQueuePair].
 	Wait() error
 
-	// Wake makes the present or the next Wait return.
+	// Wake makes the present or the next Wait return, with a change if there is one.
 	Wake()
 
 	// Connect sends a connection request with the private data, at most
@@ -189,18 +190,6 @@ type Neighbor interface {
 	PeerUser() (uid uint32, err error)
 }
 
-// Unwrap removes wrappers, which have a method Unwrap: some endpoints are wrapped during
-// their handshake.
-func Unwrap(ep Endpoint) Endpoint {
-	for {
-		wrapper, ok := ep.(interface{ Unwrap() Endpoint })
-		if !ok {
-			return ep
-		}
-		ep = wrapper.Unwrap()
-	}
-}
-
 // Sizes of the private data that the connection manager carries, in bytes:
 // what the InfiniBand CM messages REQ, REP and REJ have room for, less the 36
 // that rdma_cm takes from REQ for addresses (rdma_connect(3), rdma_accept(3)), and
@@ -250,7 +239,7 @@ type Limits struct {
 	// without registered memory.
 	Inline int
 
-	// Transport is InfiniBand, RoCE or iWARP; "" where there is no device.
+	// Transport is InfiniBand or RoCE; "" where there is no device.
 	Transport string
 
 	// Spin is the number of polls worth making before waiting for an event; 0 where
@@ -308,7 +297,7 @@ type WorkRequest struct {
 	ID       uint64 // comes back in the completion
 	Op       Opcode
 	Signaled bool   // complete on success too; failures always complete
-	Imm      uint32 // WriteImm only; not 1<<29
+	Imm      uint32 // WriteImm only; bits 16 to 29 are 0
 
 	// Data is what to send. Where Memory is nil it is carried inline: at most
 	// Limits.Inline bytes, the caller's again when PostSend returns. Otherwise

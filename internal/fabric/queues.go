@@ -2,8 +2,11 @@ package fabric
 
 import "math/bits"
 
+// inlineSlot is how many bytes a send has for inline data, in memory that is registered.
+const inlineSlot = 256
+
 // How many bytes an entry takes in the queues of mlx5, whose lengths are powers of two: a
-// send with 256 bytes inline, a receive of one piece, a completion (mlx5_calc_send_wqe and
+// send with that much inline, a receive of one piece, a completion (mlx5_calc_send_wqe and
 // its neighbours in rdma-core).
 const (
 	sendSlot       = 512
@@ -15,10 +18,11 @@ const (
 const PageSize = 4 << 10
 
 // DeviceQueues is how many bytes of locked memory a queue pair and its completion queue
-// take. They are counted as mlx5 lays them out. For its cards (NVIDIA's ConnectX-4 and
+// take, with what is copied to them. They are counted as mlx5 lays them out. For its cards (NVIDIA's ConnectX-4 and
 // later) this is an upper bound; other drivers may take somewhat more, or less, or none.
 func DeviceQueues(sends, receives int) int {
-	return Pages(powerOfTwo(sends)*sendSlot) +
+	return Pages(sends*inlineSlot) +
+		Pages(powerOfTwo(sends)*sendSlot) +
 		Pages(powerOfTwo(receives)*recvSlot) +
 		Pages(powerOfTwo(sends+receives+1)*completionSlot) +
 		PageSize // doorbells

@@ -376,15 +376,15 @@ func breaker(args []string) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := at.config().Link()
+	cfg, err := link.NewSetup(at.config())
 	if err != nil {
 		return err
 	}
-	cfg.Addresses = new(link.Addresses)
+	cfg.Network, cfg.Addresses = at.network, new(link.Addresses)
 	b := &breaking{Endpoint: ep}
 	s, err := link.Dial(context.Background(), b, cfg)
 	for opened := 1; err == nil; opened++ {
-		go play(rconn.New(at.network, s, at.config(), nil))
+		go play(rconn.New(s, nil))
 		if opened == crowdSize {
 			break
 		}

@@ -3,7 +3,6 @@
 package integration_test
 
 import (
-	"fmt"
 	"io"
 	"strconv"
 	"syscall"
@@ -27,44 +26,6 @@ func TestPeerKilledResetsAnIdleReader(t *testing.T) {
 	requireReset(t, read)
 	_, err := c.Write([]byte("x"))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
-}
-
-func TestPeerKilledLosesNothingDelivered(t *testing.T) {
-	const delivered = 100_000
-	c, p := connectToVictim(t, delivered)
-	hang.Unless(t, func() bool { return c.Stats().BytesReceived == delivered })
-	p.kill()
-	read := make(chan error, 1)
-	go func() {
-		if err := (&stream{}).receive(c, delivered); err != nil {
-			read <- err
-			return
-		}
-		n, err := c.Read(make([]byte, 1))
-		if n != 0 || err == io.EOF {
-			err = fmt.Errorf("%d bytes and %w", n, err)
-		}
-		read <- err
-	}()
-	requireReset(t, read)
-}
-
-func TestPeerKilledResetsAWriter(t *testing.T) {
-	c, p := connectToVictim(t, 0)
-	written := make(chan error, 1)
-	stuck := make(chan struct{})
-	go func() {
-		// The peer does not read, so this waits for room in its ring.
-		_, err := c.Write(make([]byte, 1<<20))
-		close(stuck)
-		if err == nil {
-			_, err = c.Write([]byte("no room"))
-		}
-		written <- err
-	}()
-	<-stuck
-	p.kill()
-	requireReset(t, written)
 }
 
 func TestPeerKilledDuringATransferResetsBothDirections(t *testing.T) {

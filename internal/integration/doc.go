@@ -13,5 +13,5 @@
 //	bin/softroce -nodes 2 -- bin/hwcounters /tmp/integration.test -test.run TestNodes
 //	bin/softroce -nodes 2 -cables 2 -- bin/hwcounters /tmp/integration.test -test.run TestMatrix
 //
-// tools/hwcounters makes them fail if any of their messages found no receive posted.
+// tools/hwcounters.sh makes them fail if any of their messages found no receive posted.
 package integration

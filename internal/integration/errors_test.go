@@ -56,17 +56,6 @@ func TestAddressWithoutRDMA(t *testing.T) {
 	requireBoth(t, addr, errors.ErrUnsupported, "no RDMA device for "+os.Getenv("SOFTROCE_OTHER_ADDR"))
 }
 
-func TestUnknownNetwork(t *testing.T) {
-	addr := net.JoinHostPort(rdmaAddr(t), "7")
-	_, dialed := ringnet.Dial("tcp", addr)
-	_, listened := ringnet.Listen("tcp", addr)
-	for _, err := range []error{dialed, listened} {
-		var unknown net.UnknownNetworkError
-		require.ErrorAs(t, err, &unknown)
-		require.ErrorContains(t, err, "unknown network tcp")
-	}
-}
-
 // differently runs a test in a process of its own, whose file system change has changed.
 func differently(t *testing.T, change, test func(t *testing.T)) {
 	t.Helper()

@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,14 +38,14 @@ func patient() ringnet.Config {
 	return ringnet.Config{KeepAlive: keepAlive, ResumeTimeout: time.Minute}
 }
 
-// TestHours runs on two machines joined by a cable, for RINGNET_SOAK_HOURS hours, of
-// which there may be a fraction: random traffic under random faults, both drawn from
-// RINGNET_SOAK_SEED. Connections and links come and go; none that is up may end before
+// TestHours runs on two machines joined by a cable, or on two hosts of ideal cards, for
+// RINGNET_SOAK_HOURS hours, of which there may be a fraction: random traffic under random faults,
+// both drawn from RINGNET_SOAK_SEED, or from the cards' seed. Connections and links come and go; none that is up may end before
 // it is closed, and each byte is checked. Between rounds, once links have left, neither
 // machine may hold more than it did at first.
 func TestHours(t *testing.T) {
 	if os.Getenv("RINGNET_SOAK_HOURS") == "" || os.Getenv("SOFTROCE_PEER") == "" {
-		t.Skip("RINGNET_SOAK_HOURS or SOFTROCE_PEER is not set; make soak-hours sets both")
+		t.Skip("RINGNET_SOAK_HOURS or SOFTROCE_PEER is not set; make soak-hours and make soak-card set both")
 	}
 	hours, err := strconv.ParseFloat(os.Getenv("RINGNET_SOAK_HOURS"), 64)
 	require.NoError(t, err, "RINGNET_SOAK_HOURS, a number")
@@ -55,12 +56,15 @@ func TestHours(t *testing.T) {
 	}
 	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
 	seed := uint64(time.Now().UnixNano())
-	if given := os.Getenv("RINGNET_SOAK_SEED"); given != "" {
+	if given := cmp.Or(os.Getenv("RINGNET_SOAK_SEED"), os.Getenv("IDEAL_SEED")); given != "" {
 		seed, err = strconv.ParseUint(given, 10, 64)
 		require.NoError(t, err, "RINGNET_SOAK_SEED, a number")
 	}
 	t.Log("RINGNET_SOAK_SEED", seed)
-	h := &soak{t: t, faults: make(map[string]int), resumed: make(map[string]int)}
+	h := &soak{t: t, second: time.Second, doublings: 5, faults: make(map[string]int), resumed: make(map[string]int)}
+	if onCard() {
+		h.second, h.doublings = time.Second/10, 7
+	}
 	require.True(t, eventually(func() bool {
 		c, err := h.dial(&ringnet.Config{}, "state", 0, 0)
 		if err == nil {
@@ -68,13 +72,13 @@ func TestHours(t *testing.T) {
 		}
 		return err == nil
 	}))
-	h.round(rand.New(rand.NewPCG(seed, 0)), 10*time.Second) // what the first round leaves stays
+	h.round(rand.New(rand.NewPCG(seed, 0)), 10*h.second) // what the first round leaves stays
 	first := h.rest(nil)
 	t.Log("at first:", first)
 	last := first
 	for end, n := time.Now().Add(time.Duration(hours*float64(time.Hour))), uint64(1); time.Now().Before(end) && !t.Failed(); n++ {
 		began := time.Now()
-		h.round(rand.New(rand.NewPCG(seed, n)), time.Minute)
+		h.round(rand.New(rand.NewPCG(seed, n)), 60*h.second)
 		last = h.rest(&first)
 		t.Logf("round %d, in %v: %v; %v", n, time.Since(began).Round(time.Second), h, last)
 	}
@@ -83,12 +87,14 @@ func TestHours(t *testing.T) {
 
 // soak is what TestHours has counted.
 type soak struct {
-	t      *testing.T
-	rounds int
-	faults map[string]int
+	t         *testing.T
+	second    time.Duration // by which rounds, faults and pauses are measured
+	doublings int           // the longest fault takes half of 1<<doublings seconds
+	rounds    int
+	faults    map[string]int
 
-	bytes, connections, failedDials, exchanges atomic.Int64
-	pause                                      atomic.Int64 // ns, the longest time for which a call waited for the peer
+	calls, bytes, connections, failedDials, exchanges atomic.Int64
+	pause                                             atomic.Int64 // ns, the longest time for which a call waited for the peer
 
 	mu      sync.Mutex
 	resumed map[string]int // by link
@@ -104,8 +110,8 @@ func (h *soak) String() string {
 	for _, n := range h.resumed {
 		resumed += n
 	}
-	return fmt.Sprintf("%d rounds, %d connections (%d dials failed), %d MB, %d exchanges, %d links, %d resumptions, longest pause %v, faults: %s",
-		h.rounds, h.connections.Load(), h.failedDials.Load(), h.bytes.Load()>>20, h.exchanges.Load(), len(h.resumed), resumed,
+	return fmt.Sprintf("%d rounds, %d connections (%d dials failed), %d Reads and Writes, %d MB, %d exchanges, %d links, %d resumptions, longest pause %v, faults: %s",
+		h.rounds, h.connections.Load(), h.failedDials.Load(), h.calls.Load(), h.bytes.Load()>>20, h.exchanges.Load(), len(h.resumed), resumed,
 		time.Duration(h.pause.Load()).Round(time.Millisecond), strings.Join(kinds, ", "))
 }
 
@@ -124,7 +130,7 @@ func (h *soak) round(r *rand.Rand, length time.Duration) {
 	}
 	for end := time.Now().Add(length); time.Now().Before(end) && !h.t.Failed(); {
 		h.sample()
-		time.Sleep(time.Duration(r.Int64N(int64(6 * time.Second))))
+		time.Sleep(time.Duration(r.Int64N(int64(6 * h.second))))
 		h.fault(r)
 	}
 	close(stop)
@@ -144,7 +150,7 @@ func (h *soak) sample() {
 // fault breaks something for a while.
 func (h *soak) fault(r *rand.Rand) {
 	t := h.t
-	long := time.Duration(r.IntN(int(time.Second) << r.IntN(5)))
+	long := time.Duration(r.IntN(int(h.second) << r.IntN(h.doublings)))
 	var kind string
 	switch x := r.IntN(10); {
 	case x < 4:
@@ -152,6 +158,11 @@ func (h *soak) fault(r *rand.Rand) {
 		require.NoError(t, control("cable down"))
 		time.Sleep(long)
 		require.NoError(t, control("cable up"))
+	case x < 9 && onCard(): // which loses no packets
+		kind = "nothing coming through"
+		require.NoError(t, control("path down"))
+		time.Sleep(long)
+		require.NoError(t, control("path up"))
 	case x < 6:
 		kind = "nothing coming through"
 		require.NoError(t, netem("add", "loss", "100%"))
@@ -171,9 +182,9 @@ func (h *soak) fault(r *rand.Rand) {
 		kind = "cable flapping"
 		for range 2 + r.IntN(4) {
 			require.NoError(t, control("cable down"))
-			time.Sleep(time.Duration(r.IntN(int(2 * time.Second))))
+			time.Sleep(time.Duration(r.IntN(int(2 * h.second))))
 			require.NoError(t, control("cable up"))
-			time.Sleep(time.Duration(r.IntN(int(2 * time.Second))))
+			time.Sleep(time.Duration(r.IntN(int(2 * h.second))))
 		}
 	}
 	h.faults[kind]++
@@ -253,6 +264,7 @@ type timed struct {
 }
 
 func (c *timed) took(began time.Time, n int) {
+	c.h.calls.Add(1)
 	c.h.bytes.Add(int64(n))
 	took := int64(time.Since(began))
 	for {
@@ -334,7 +346,7 @@ func (h *soak) talks(r *rand.Rand, stop <-chan struct{}) {
 			}
 			h.exchanges.Add(1)
 			if r.IntN(10) == 0 {
-				time.Sleep(time.Duration(r.Int64N(int64(3 * time.Second))))
+				time.Sleep(time.Duration(r.Int64N(int64(3 * h.second))))
 			}
 			select {
 			case <-stop:
@@ -380,7 +392,11 @@ func (h *soak) rest(before *holding) (s holding) {
 		if len(ringnet.Links()) > 0 {
 			return false
 		}
-		s = h.hold()
+		var err error
+		if s, err = h.hold(); err != nil {
+			h.failedDials.Add(1)
+			return false
+		}
 		return s.Links[1] <= 1 && (before == nil || s.atMost(*before))
 	}) {
 		h.t.Errorf("more is held than before: %v; links here: %+v; on node 1: %s", s, ringnet.Links(), h.stacks())
@@ -408,12 +424,14 @@ func state() (u use, resident, links int, err error) {
 }
 
 // hold asks both machines. The link on which node 1 is asked is one more than it would
-// have.
-func (h *soak) hold() (s holding) {
+// have. An error is that of the dial.
+func (h *soak) hold() (s holding, err error) {
 	cfg := patient()
 	cfg.LinkIdle = -1
 	c, err := h.dial(&cfg, "state", 0, 0)
-	require.NoError(h.t, err)
+	if err != nil {
+		return s, err
+	}
 	answer, err := io.ReadAll(c)
 	require.NoError(h.t, err)
 	require.NoError(h.t, json.Unmarshal(answer, &s))
@@ -422,7 +440,7 @@ func (h *soak) hold() (s holding) {
 	time.Sleep(time.Second) // until the background has closed what is left
 	s.Held[0], s.Resident[0], s.Links[0], err = state()
 	require.NoError(h.t, err)
-	return s
+	return s, nil
 }
 
 // serveHours serves node 0 until the power is cut.

@@ -22,11 +22,7 @@ var small = &ringnet.Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, R
 func TestDialFiveHundredAtOnce(t *testing.T) {
 	l := listen(t, ringnet.ListenConfig{Config: small})
 	go echoAll(l)
-	dials := 500
-	if raceEnabled {
-		dials = 100 // on an emulated machine they take as long
-	}
-	require.NoError(t, dialAtOnce(dials, l.Addr().String()))
+	require.NoError(t, dialAtOnce(500, l.Addr().String()))
 }
 
 // echoAll sends back what arrives on connections that l accepts.

@@ -190,3 +190,33 @@ func (s *stream) send(w io.Writer, n, most int) error {
 	}
 	return nil
 }
+
+// requireEcho requires that each end reads what the other writes.
+func requireEcho(t testing.TB, a, b net.Conn) {
+	t.Helper()
+	require.NoError(t, echo(a, b))
+}
+
+func echo(a, b net.Conn) error {
+	const n = 1000
+	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
+		if err := (&stream{}).send(way[0], n, n); err != nil {
+			return err
+		}
+		if err := (&stream{}).receive(way[1], n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// requireOpError requires package net's error around the given cause.
+func requireOpError(t testing.TB, err error, op, addr string, cause error) {
+	t.Helper()
+	require.IsType(t, &net.OpError{}, err)
+	e := err.(*net.OpError)
+	require.Equal(t, op, e.Op)
+	require.Equal(t, "rdma", e.Net)
+	require.Equal(t, addr, e.Addr.String())
+	require.ErrorIs(t, err, cause)
+}

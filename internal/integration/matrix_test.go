@@ -31,10 +31,14 @@ type fault struct {
 	// end.
 	ends string
 
+	// How long connections have to pause at least: there is no way around this fault.
+	pauses time.Duration
+
 	// What else happens to the two nodes.
 	unprivileged bool // neither process may lock more memory than it has locked
 	gone         bool // the server has ended, and cannot report
 	renew        bool // the devices must be made anew before the next row
+	kernel       bool // only a kernel does this: the ideal card loses no packets and locks no memory
 }
 
 var faults = []fault{
@@ -43,30 +47,30 @@ var faults = []fault{
 	{name: "cable 1 out for 5 s", make: func(m *matrix) { m.cut("0", 5*time.Second) }},
 	{name: "cable 1 out for 20 s", make: func(m *matrix) { m.cut("0", 20*time.Second) }},
 	{name: "cable 1 out for good", make: func(m *matrix) { m.control("cable down 0") }},
-	{name: "both cables out for 5 s", make: func(m *matrix) { m.cut("", 5*time.Second) }},
-	{name: "both cables out for 20 s", make: func(m *matrix) { m.cut("", 20*time.Second) }},
+	{name: "both cables out for 5 s", pauses: 5 * time.Second, make: func(m *matrix) { m.cut("", 5*time.Second) }},
+	{name: "both cables out for 20 s", pauses: 20 * time.Second, make: func(m *matrix) { m.cut("", 20*time.Second) }},
 	{name: "both cables out and in every 2 s, for 20 s", make: func(m *matrix) {
 		for range 5 {
 			m.cut("", 2*time.Second)
 			time.Sleep(2 * time.Second)
 		}
 	}},
-	{name: "1 % of all packets lost, for 15 s", make: func(m *matrix) { m.netem("loss 1%", 15*time.Second) }},
-	{name: "5 % of all packets lost, for 15 s", make: func(m *matrix) { m.netem("loss 5%", 15*time.Second) }},
-	{name: "delays of 0 to 100 ms, so that packets overtake each other, and 1 % of them twice, for 15 s", make: func(m *matrix) {
+	{name: "1 % of all packets lost, for 15 s", kernel: true, make: func(m *matrix) { m.netem("loss 1%", 15*time.Second) }},
+	{name: "5 % of all packets lost, for 15 s", kernel: true, make: func(m *matrix) { m.netem("loss 5%", 15*time.Second) }},
+	{name: "delays of 0 to 100 ms, so that packets overtake each other, and 1 % of them twice, for 15 s", kernel: true, make: func(m *matrix) {
 		m.netem("delay 50ms 50ms duplicate 1%", 15*time.Second)
 	}},
-	{name: "the dialer's device 1 removed", renew: true, make: func(m *matrix) { m.here(remove()) }},
-	{name: "the listener's device 1 removed", renew: true, make: func(m *matrix) { m.there("sh: " + remove()) }},
+	{name: "the dialer's device 1 removed", renew: true, make: func(m *matrix) { m.remove(0) }},
+	{name: "the listener's device 1 removed", renew: true, make: func(m *matrix) { m.remove(1) }},
 	{name: "the dialer's port 1 down for 5 s", renew: true, make: func(m *matrix) { m.portDown(5 * time.Second) }},
-	{name: "the listener stopped for 8 s", make: func(m *matrix) {
+	{name: "the listener stopped for 8 s", pauses: 8 * time.Second, make: func(m *matrix) {
 		m.signal(unix.SIGSTOP)
 		time.Sleep(8 * time.Second)
 		m.signal(unix.SIGCONT)
 	}},
 	{name: "the listener killed", ends: "ECONNRESET", gone: true, make: func(m *matrix) { m.signal(unix.SIGKILL) }},
 	{name: "the listener's node without power for a while", ends: "ETIMEDOUT", gone: true, make: func(m *matrix) { m.control("power cycle 1") }},
-	{name: "no more memory can be locked", unprivileged: true, make: func(m *matrix) { time.Sleep(5 * time.Second) }},
+	{name: "no more memory can be locked", unprivileged: true, kernel: true, make: func(m *matrix) { time.Sleep(5 * time.Second) }},
 }
 
 // TestMatrix has connections of all kinds, over rdma and over TCP, go through one fault
@@ -85,6 +89,9 @@ func TestMatrix(t *testing.T) {
 	fmt.Fprintf(&table, "| fault | ringnet | TCP |\n|---|---|---|\n")
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
+			if f.kernel && onCard() {
+				t.Skip("the ideal card loses no packets and locks no memory")
+			}
 			m := &matrix{t: t}
 			m.await()
 			seen := m.run(&f)
@@ -92,11 +99,14 @@ func TestMatrix(t *testing.T) {
 			if dir := os.Getenv("SOFTROCE_SCRATCH"); dir != "" {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "matrix.md"), []byte(table.String()), 0o644))
 			}
+			longest := time.Duration(0)
 			for _, side := range seen["rdma"] {
 				for _, s := range side {
 					require.Equal(t, f.ends, s.Error, "%s after %d bytes", s.Kind, s.Bytes)
+					longest = max(longest, s.Pause)
 				}
 			}
+			require.GreaterOrEqual(t, longest, f.pauses, "the longest pause")
 			for _, side := range seen["tcp"] {
 				for _, s := range side {
 					require.NotContains(t, s.Error, "wrong", "%s", s.Kind)
@@ -163,7 +173,7 @@ func (m *matrix) run(f *fault) map[string]sightings {
 	}
 	m.client.tell("begin")
 	m.client.tell("flow")
-	time.Sleep(standbyTime)
+	time.Sleep(quiet)
 	m.client.tell("restart")
 	m.there("tell: restart")
 	f.make(m)
@@ -186,8 +196,7 @@ func (m *matrix) run(f *fault) map[string]sightings {
 	}
 	m.there("stop")
 	if f.renew {
-		m.here(renew())
-		m.there("sh: " + renew())
+		m.renew()
 	}
 	seen := map[string]sightings{}
 	for _, r := range reports {
@@ -205,8 +214,8 @@ func (m *matrix) run(f *fault) map[string]sightings {
 	return seen
 }
 
-// standbyTime is how long after a link is up its standby is up.
-const standbyTime = 3 * time.Second
+// quiet is for how long the traffic flows before the fault.
+const quiet = 3 * time.Second
 
 // noMoreMemory has a process lock no more memory than it has locked.
 func noMoreMemory(t *testing.T, p *process) {
@@ -252,6 +261,40 @@ func (m *matrix) netem(how string, d time.Duration) {
 	set("delete", "")
 }
 
+// onCard reports whether the devices are ideal cards, which the control port removes and returns.
+func onCard() bool { return os.Getenv("IDEAL_FABRIC") != "" }
+
+// firstDevices are the devices at the first cable, by node.
+func firstDevices() [2]string {
+	return [2]string{os.Getenv("SOFTROCE_DEVICE"), os.Getenv("SOFTROCE_PEER_DEVICE")}
+}
+
+// remove removes a node's first device.
+func (m *matrix) remove(node int) {
+	m.t.Helper()
+	switch {
+	case onCard():
+		m.control("card remove " + firstDevices()[node])
+	case node == 0:
+		m.here(remove())
+	default:
+		m.there("sh: " + remove())
+	}
+}
+
+// renew makes the first devices of both nodes anew.
+func (m *matrix) renew() {
+	m.t.Helper()
+	if !onCard() {
+		m.here(renew())
+		m.there("sh: " + renew())
+		return
+	}
+	for _, device := range firstDevices() {
+		m.control("card return " + device)
+	}
+}
+
 // remove returns a command that begins to remove the first device. Soft-RoCE finishes that
 // only when every process has closed what it has of the device.
 func remove() string {
@@ -273,10 +316,15 @@ func renew() string {
 // manager does not recover from that until the device is made anew.
 func (m *matrix) portDown(d time.Duration) {
 	m.t.Helper()
-	netdev := os.Getenv("SOFTROCE_NETDEV")
-	setLink(m.t, netdev, "down")
+	set := func(how string) {
+		if onCard() {
+			m.control("port " + how + " " + firstDevices()[0])
+		}
+		setLink(m.t, os.Getenv("SOFTROCE_NETDEV"), how)
+	}
+	set("down")
 	time.Sleep(d)
-	setLink(m.t, netdev, "up")
+	set("up")
 }
 
 func (m *matrix) signal(s syscall.Signal) {

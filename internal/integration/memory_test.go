@@ -16,10 +16,11 @@ import (
 // pinned returns how many bytes of this process's memory devices have pinned.
 func pinned() int { return status("VmPin") << 10 }
 
-// registered returns how many bytes the links of this process report as registered.
+// registered returns how many bytes the links of this process have registered: what they report
+// without the device's queues.
 func registered() (total int) {
 	for _, l := range ringnet.Links() {
-		total += l.Memory
+		total += l.Memory - deviceQueues
 	}
 	return total
 }

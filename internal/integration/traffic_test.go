@@ -222,13 +222,13 @@ func (tr *traffic) report() error {
 	return json.NewEncoder(os.Stdout).Encode(tr.members)
 }
 
-// restart forgets earlier pauses.
+// restart forgets earlier pauses. One that begins before the next byte counts from here on.
 func (tr *traffic) restart() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for _, m := range tr.members {
 		m.mu.Lock()
-		m.Pause, m.moved = 0, time.Time{}
+		m.Pause, m.moved = 0, time.Now()
 		m.mu.Unlock()
 	}
 }

@@ -14,6 +14,7 @@ type Addresses struct {
 	taken map[pair]struct{}
 }
 
+// pair is the addresses of a connection or of a queue pair.
 type pair struct{ local, remote netip.AddrPort }
 
 // claim takes a pair, unless another connection has it.

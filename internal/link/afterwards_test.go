@@ -216,7 +216,7 @@ func TestAPortThatGoesDownWhileALinkMovesToItIsNoticed(t *testing.T) {
 		}
 		time.Sleep(portPatience / 2) // until nothing is under way
 		n.Cut(true)
-		time.Sleep(cfg.Resume / 2)
+		time.Sleep(cfg.ResumeTimeout / 2)
 		require.True(t, c.link.Info().Seeking || s.link.Info().Seeking)
 		n.Cut(false)
 		requireEcho(t, c, s)
@@ -266,20 +266,32 @@ func TestALinkWithMuchMemoryGoesOnFarAway(t *testing.T) {
 	})
 }
 
-// TestAPeerThatWentOnOverAStandbyIsTold has the peer's last keys come on the standby, and
-// this side's host not see them, where nothing else tells the peer that it goes on alone.
-func TestAPeerThatWentOnOverAStandbyIsTold(t *testing.T) {
-	silent := func(active, passive *Config) { active.KeepAlive, passive.KeepAlive = -1, -1 }
-	onTwoCards(t, silent, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
-		time.Sleep(2 * standbyPause)
-		l := s[0].link
-		standby := standbyOf(l)
-		standby.HoldReceives(true)
-		endpointOf(l).Fail(fabric.ErrQueuePair)
+// TestAPeerThatHasGoneOnAloneIsTold has the peer's last keys come on another queue pair, and
+// this side's host not see them, where nothing else tells the peer that it has gone on alone.
+func TestAPeerThatHasGoneOnAloneIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		client, server := n.Host(fabric.Card{client1}), n.Host(fabric.Card{server1})
+		active, passive := resuming(client), resuming(server)
+		active.KeepAlive, passive.KeepAlive = -1, -1
+		c, s, _ := connectLink(t, client, active, passive)
+		second := make(chan *sim.Endpoint, 1) // of the side that was dialed
+		n.SetFaults(sim.Faults{PostSend: func(e *sim.Endpoint, _ []fabric.WorkRequest) error {
+			if e.LocalAddr().Addr() == client1 && len(second) == 0 {
+				peers := n.Find(e.RemoteAddr(), e.LocalAddr())
+				peers.HoldReceives(true)
+				second <- peers
+			}
+			return nil
+		}})
+		endpointOf(s.link).Fail(fabric.ErrQueuePair)
 		time.Sleep(attemptTime / 2)
-		require.EqualValues(t, 1, c[0].link.Info().Moves)
-		standby.Cut(true)
-		require.Less(t, requireEcho(t, s[0], c[0]), 10*time.Second)
+		require.EqualValues(t, 1, c.link.Info().Moves)
+		require.Zero(t, s.link.Info().Moves)
+		(<-second).Cut(true)
+		n.SetFaults(sim.Faults{})
+		require.Less(t, requireEcho(t, s, c), 10*time.Second)
+		endAll(t, n, c, s)
 	})
 }
 

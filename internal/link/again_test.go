@@ -63,7 +63,7 @@ func TestAProbeEndsWithItsQueuePair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(sim.Link{Latency: 300 * time.Millisecond})
 		cfg := resuming(n)
-		cfg.AckTimeout, cfg.Resume = 4*cfg.AckTimeout, time.Hour
+		cfg.AckTimeout, cfg.ResumeTimeout = 4*cfg.AckTimeout, time.Hour
 		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
 		c, s := clients[0], servers[0]
 		l := c.link
@@ -72,13 +72,13 @@ func TestAProbeEndsWithItsQueuePair(t *testing.T) {
 		for l.Stats().Probes == 0 {
 			time.Sleep(cfg.KeepAlive / 2)
 		}
-		time.Sleep(2 * cfg.Patience)
+		time.Sleep(2 * cfg.ProbeTimeout)
 		require.False(t, l.usable())
 		n.Cut(false)
 		got := make([]byte, len("sent again"))
 		_, err := io.ReadFull(reader{s}, got)
 		require.NoError(t, err)
-		time.Sleep(2 * cfg.Patience)
+		time.Sleep(2 * cfg.ProbeTimeout)
 		require.EqualValues(t, 1, l.Stats().Moves)
 		require.NoError(t, c.Close(time.Second))
 		require.NoError(t, s.Close(time.Second))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 // pauseOf cuts the cable for a while under two streams, and returns how much longer
 // than the cable was out the peer waited for what was written meanwhile.
-func pauseOf(t *testing.T, n *sim.Network, cfg Config, out time.Duration) time.Duration {
+func pauseOf(t *testing.T, n *sim.Network, cfg Setup, out time.Duration) time.Duration {
 	t.Helper()
 	clients, servers := streamsOfBoth(t, n, cfg, cfg, 2)
 	n.Cut(true)
@@ -72,7 +73,6 @@ func TestAPathThatIsBackIsFoundThoughOthersAreSilent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := sim.New(far)
 				active, passive, dialer := twoCards(n)
-				active.Standby = false
 				c, s, _ := connectLink(t, dialer, active, passive)
 				n.SetFaults(sim.Faults{Lose: func(e *sim.Endpoint, m sim.Message) bool {
 					return m == sim.REQ && network(e.LocalAddr()) != network(e.RemoteAddr())
@@ -82,6 +82,91 @@ func TestAPathThatIsBackIsFoundThoughOthersAreSilent(t *testing.T) {
 				time.Sleep(out)
 				n.Cut(false)
 				require.Less(t, requireEcho(t, c, s), 4*attemptTime)
+				endAll(t, n, c, s)
+			})
+		})
+	}
+}
+
+// TestASearchThatEndsInItsFirstAttemptSaysWhat has the time be over before that.
+func TestASearchThatEndsInItsFirstAttemptSaysWhat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := resuming(n)
+		cfg.ResumeTimeout = firstAttempt / 2
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		n.Cut(true)
+		for _, end := range []*Stream{c, s} {
+			endpointOf(end.link).Fail(fabric.ErrQueuePair)
+			_, err := end.Read(make([]byte, 1), unlimited())
+			require.ErrorContains(t, err, errNoAnswer.Error())
+		}
+		endAll(t, n, c, s)
+	})
+}
+
+// TestEitherSideBringsAnotherQueuePair has requests of the other side not arrive, as where a
+// firewall lets none through.
+func TestEitherSideBringsAnotherQueuePair(t *testing.T) {
+	for name, silent := range map[string]func(c, s *Stream) *Link{
+		"the side that dialed": func(_, s *Stream) *Link { return s.link },
+		"the other":            func(c, _ *Stream) *Link { return c.link },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(far)
+				c, s, _ := connectLink(t, n, resuming(n), resuming(n))
+				to := silent(c, s).path.peers[0].Port()
+				n.SetFaults(sim.Faults{Lose: func(e *sim.Endpoint, m sim.Message) bool {
+					return m == sim.REQ && e.RemoteAddr().Port() == to
+				}})
+				for moves := range uint64(10) {
+					endpointOf(c.link).Fail(fabric.ErrQueuePair)
+					endpointOf(s.link).Fail(fabric.ErrQueuePair)
+					require.Less(t, requireEcho(t, c, s), time.Second)
+					require.Equal(t, moves+1, c.link.Info().Moves)
+				}
+				endAll(t, n, c, s)
+			})
+		})
+	}
+}
+
+// TestRequestsThatCross has both sides lose their queue pair at the same time, so that the
+// requests of both cross. Where messages take long, the side that dialed no longer waits for the
+// answer to its own, and each gives up its own for the peer's. The next one brings another queue
+// pair all the same.
+func TestRequestsThatCross(t *testing.T) {
+	for latency, bothGiveWay := range map[time.Duration]bool{
+		time.Millisecond:      false,
+		attemptPause / 4:      false,
+		attemptPause * 3 / 4:  true,
+		firstAttempt / 2:      true,
+		firstAttempt * 11 / 5: true,
+	} {
+		t.Run(fmt.Sprint(latency), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(sim.Link{Latency: latency})
+				cfg := resuming(n)
+				cfg.AckTimeout, cfg.KeepAlive = 2*time.Second, 10*time.Second
+				c, s, _ := connectLink(t, n, cfg, cfg)
+				var active, passive atomic.Int64
+				testHookGaveWay = func(l *Link) {
+					if l.active {
+						active.Add(1)
+					} else {
+						passive.Add(1)
+					}
+				}
+				defer func() { testHookGaveWay = func(*Link) {} }()
+				endpointOf(c.link).Fail(fabric.ErrQueuePair)
+				endpointOf(s.link).Fail(fabric.ErrQueuePair)
+				t.Log(requireEcho(t, c, s), active.Load(), passive.Load())
+				require.Equal(t, bothGiveWay, active.Load() > 0)
+				require.Positive(t, passive.Load())
+				require.EqualValues(t, 1, c.link.Info().Moves)
+				require.EqualValues(t, 1, s.link.Info().Moves)
+				require.Zero(t, cfg.Returns.scheduler.state(), "turns that were not given back")
 				endAll(t, n, c, s)
 			})
 		})
@@ -166,14 +251,14 @@ func TestAListenerThatIsLateIsNoEnd(t *testing.T) {
 // TestAPeerThatIsGoneIsSoonGivenUp has nobody listen any more. What does not answer at all,
 // another card of the peer's, is not waited for.
 func TestAPeerThatIsGoneIsSoonGivenUp(t *testing.T) {
-	alone := func(n *sim.Network) (active, passive Config, dialer fabric.Fabric) {
+	alone := func(n *sim.Network) (active, passive Setup, dialer fabric.Fabric) {
 		return resuming(n), resuming(n), n
 	}
-	silent := func(n *sim.Network) (active, passive Config, dialer fabric.Fabric) {
+	silent := func(n *sim.Network) (active, passive Setup, dialer fabric.Fabric) {
 		n.CutCard(server2, true)
 		return twoCards(n)
 	}
-	for name, hosts := range map[string]func(*sim.Network) (active, passive Config, dialer fabric.Fabric){
+	for name, hosts := range map[string]func(*sim.Network) (active, passive Setup, dialer fabric.Fabric){
 		"one card": alone, "a card that is silent": silent,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +267,7 @@ func TestAPeerThatIsGoneIsSoonGivenUp(t *testing.T) {
 				active, passive, dialer := hosts(n)
 				c, s, _ := connectLink(t, dialer, active, passive)
 				require.NoError(t, s.link.path.returns.listener.Close())
-				endpointOf(s.link).Kill()
+				s.link.Abort()
 				began := time.Now()
 				_, err := c.Read(make([]byte, 1), unlimited())
 				require.Error(t, err)
@@ -206,7 +291,7 @@ func TestAPeerThatIsGoneIsSoonGivenUpByAllItsLinks(t *testing.T) {
 		n.CutCard(server2, true)
 		require.NoError(t, servers[0].link.path.returns.listener.Close())
 		for _, s := range servers {
-			endpointOf(s.link).Kill()
+			s.link.Abort()
 		}
 		began := time.Now()
 		for _, c := range clients {

@@ -40,7 +40,7 @@ func (s *Stream) CloseRead() error {
 		l.mu.Unlock()
 		return err
 	}
-	s.use = deaf
+	s.use = readClosed
 	s.wake()
 	l.mu.Unlock()
 	s.dropInbox(func(int) {})
@@ -51,7 +51,7 @@ func (s *Stream) CloseRead() error {
 // held.
 func (s *Stream) halfError() error {
 	switch {
-	case s.use == disowned:
+	case s.use == orphaned:
 		return net.ErrClosed
 	case s.link.failed() != nil:
 		return syscall.ENOTCONN
@@ -94,11 +94,11 @@ func (s *Stream) discard() {
 func (s *Stream) Close(linger time.Duration) error {
 	l := s.link
 	l.mu.Lock()
-	if s.use == disowned {
+	if s.use == orphaned {
 		l.mu.Unlock()
 		return net.ErrClosed
 	}
-	s.use = disowned
+	s.use = orphaned
 	wasLost := l.stage.final()
 	s.wake()
 	l.mu.Unlock()
@@ -126,7 +126,7 @@ func (s *Stream) Close(linger time.Duration) error {
 		s.changed()
 		l.trySend()
 	}
-	l.disown(s)
+	l.orphan(s)
 	switch {
 	case timedOut && !wasLost:
 		return syscall.ETIMEDOUT
@@ -168,10 +168,10 @@ func (s *Stream) drop() {
 	s.link.wakeTouched()
 }
 
-// disown goes on with the stream without its owner: resets it when the peer has not closed
+// orphan goes on with the stream without its owner: resets it when the peer has not closed
 // it in time, and lets the link go if it was the last. Called with mu held, which it may
 // release to send.
-func (l *Link) disown(s *Stream) {
+func (l *Link) orphan(s *Stream) {
 	l.streams.owned--
 	s.waitsAgain()
 	s.forget()
@@ -215,7 +215,7 @@ func (s *Stream) answerTick() {
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:
 	case s.ledger.AwaitsAnswer() || l.outOfReach(&s.closing.deferredSince) ||
-		silent && time.Since(s.closing.deferredSince) < l.cfg.Resume+patience:
+		silent && time.Since(s.closing.deferredSince)-patience < l.cfg.ResumeTimeout:
 		s.closing.timer.Reset(patience)
 	default:
 		l.fail(&ProtocolError{fmt.Sprintf("it has not answered the RESET of stream %d", s.number)})

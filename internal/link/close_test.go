@@ -58,9 +58,9 @@ func TestBothSidesEndAnIdleLink(t *testing.T) {
 			t.Run(fmt.Sprintf("%s after %v", side, idle), func(t *testing.T) {
 				virtually(t, func(t *testing.T, n *sim.Network) {
 					active, passive := testConfig, testConfig
-					active.Idle, passive.Idle = idle, time.Hour
+					active.LinkIdle, passive.LinkIdle = idle, time.Hour
 					if side == "listener" {
-						active.Idle, passive.Idle = passive.Idle, active.Idle
+						active.LinkIdle, passive.LinkIdle = passive.LinkIdle, active.LinkIdle
 					}
 					c, s, _ := connectLink(t, n, active, passive)
 					require.NoError(t, c.Close(time.Second))

@@ -28,13 +28,13 @@ func (l *Link) pushRecords() {
 		}
 		if n < len(records) && l.maySayGoAway() {
 			l.leaving.goAway, l.leaving.after = goAwaySaid, after
-			records[n] = wire.Record{Type: wire.GoAwayRecord}
+			records[n] = wire.Record{Type: credit.GoAwayRecord}
 			n++
 		}
 		if n == 0 {
 			return
 		}
-		l.stats.RecordsSent++
+		l.stats.ControlSent++
 		l.pushMessage(&q.control.records, l.ledger.SendRecords(), records[:n])
 	}
 }
@@ -50,7 +50,7 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 		if due == credit.NoRecord {
 			continue // it may wait for data to be sent first
 		}
-		r := wire.Record{Type: wire.RecordType(due), Stream: s.number, Ring: s.offer(due)}
+		r := wire.Record{Type: due, Stream: s.number, Ring: s.offer(due)}
 		value := s.ledger.SendRecord(due)
 		switch due {
 		case credit.OpenRecord:
@@ -61,7 +61,7 @@ func (l *Link) nextRecord(after uint64) (wire.Record, bool) {
 			s.credited()
 		case credit.FinRecord, credit.ResetRecord:
 			r.Position = value
-			r.Late = due == credit.ResetRecord && s.use == disowned && !s.closing.unread
+			r.Late = due == credit.ResetRecord && s.use == orphaned && !s.closing.unread
 			if s.end == 0 || q.slots.Completed(s.end) { // else it is among them
 				q.awaitingEnds = append(q.awaitingEnds, s)
 			}
@@ -103,7 +103,7 @@ func (l *Link) pushMessage(c *controlSends, acked credit.Totals, records []wire.
 	wr.Op, wr.Memory = fabric.Send, l.send.staging.memory
 	wr.Data = b[:wire.HeaderSize+len(records)*wire.RecordSize]
 	if len(records) > 0 {
-		l.write(wr, nil)
+		l.retain(wr, nil)
 	}
 }
 

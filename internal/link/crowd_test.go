@@ -1,12 +1,9 @@
 package link
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"sync"
@@ -22,60 +19,12 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Ten thousand streams of a hundred processes of one host, to one listener: they
-// begin at once, exchange messages and end at any time, and others begin in their
-// places. A tenth of the links die meanwhile; their processes dial anew, and
-// nobody else is concerned.
-func TestTenThousandStreamsOnAHundredLinks(t *testing.T) {
-	const processes, dying = 100, 10
-	streams := 100
-	if raceEnabled {
-		streams = 10
-	}
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{Latency: 100 * time.Microsecond})
-		cfg := testConfig
-		cfg.RecvBuffer, cfg.SendBuffer = 4<<10, 64<<10
-		cfg.Addresses = new(Addresses)
-		l := serveEcho(t, n, cfg)
-		var all sync.WaitGroup
-		for p := range processes {
-			host := &dialingProcess{n: n, to: l.Addr(), cfg: cfg}
-			host.cfg.Addresses = new(Addresses)
-			for i := range streams {
-				all.Go(func() {
-					r := rand.New(rand.NewPCG(uint64(p), uint64(i)))
-					for life := range 1 + i%2 {
-						err := host.exchange(r, 3)
-						if p < dying && errors.Is(err, syscall.ECONNRESET) {
-							err = host.exchange(r, 3) // on a new link
-						}
-						if err != nil {
-							t.Errorf("process %d, stream %d, life %d: %v", p, i, life, err)
-						}
-					}
-				})
-			}
-			if p < dying {
-				time.AfterFunc(20*time.Millisecond, host.kill)
-			}
-		}
-		start := time.Now()
-		all.Wait()
-		require.Less(t, time.Since(start), time.Minute)
-		require.NoError(t, l.Close())
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints left open")
-		require.Zero(t, n.RNR(), "receiver not ready")
-	})
-}
-
 // dialingProcess is a process that has its streams to one address on one link, or
 // on several.
 type dialingProcess struct {
 	n     fabric.Fabric
 	to    netip.AddrPort
-	cfg   Config
+	cfg   Setup
 	links int                   // more than one, if not 0
 	more  func() (*Link, error) // makes those beyond the first, if not nil
 	pool  Pool[netip.AddrPort]
@@ -141,36 +90,8 @@ func (p *dialingProcess) kill() {
 	}
 }
 
-// exchange has so many messages come back on a stream, some time apart.
-func (p *dialingProcess) exchange(r *rand.Rand, messages int) error {
-	s, err := p.dial()
-	if err != nil {
-		return err
-	}
-	defer s.Close(time.Second)
-	for range messages {
-		sent := bytes.Repeat([]byte{byte(r.Uint32())}, 1+r.IntN(6_000))
-		wrote := make(chan error, 1)
-		go func() { wrote <- writeAll(s, sent) }()
-		got := make([]byte, len(sent))
-		if _, err := io.ReadFull(reader{s}, got); err != nil {
-			<-wrote
-			return err
-		}
-		if !bytes.Equal(got, sent) {
-			return errors.New("what comes back is something else")
-		}
-		time.Sleep(time.Duration(r.IntN(int(10 * time.Millisecond))))
-	}
-	_ = s.CloseWrite() // Read says if the link is lost
-	if _, err := s.Read(make([]byte, 1), unlimited()); err != io.EOF {
-		return fmt.Errorf("behind the last message: %w", err)
-	}
-	return nil
-}
-
 // serveEcho accepts streams and sends back what they bring.
-func serveEcho(t *testing.T, n fabric.Fabric, cfg Config) fabric.Listener {
+func serveEcho(t *testing.T, n fabric.Fabric, cfg Setup) fabric.Listener {
 	t.Helper()
 	l, err := n.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 1000)
 	require.NoError(t, err)

@@ -2,8 +2,6 @@ package link
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,7 +20,7 @@ import (
 func streamsOn(t testing.TB, n *sim.Network, many int) (clients, servers []*Stream) {
 	t.Helper()
 	cfg := testConfig
-	cfg.KeepAlive, cfg.Resume = 10*time.Second, 30*time.Second
+	cfg.KeepAlive, cfg.ResumeTimeout = 10*time.Second, 30*time.Second
 	c, s, b := connectLink(t, n, cfg, cfg)
 	clients, servers = append(clients, c), append(servers, s)
 	for len(clients) < many {
@@ -31,92 +29,6 @@ func streamsOn(t testing.TB, n *sim.Network, many int) (clients, servers []*Stre
 		clients, servers = append(clients, c), append(servers, b.accept())
 	}
 	return clients, servers
-}
-
-// When a link dies, each of the streams on it ends as it would alone: what had
-// arrived is read, and then comes the error; and closing all takes no longer than
-// closing one.
-func TestDeathOfALinkEndsItsStreams(t *testing.T) {
-	const many = 100
-	for _, death := range []struct {
-		name string
-		kill func(n *sim.Network, ours, peers *sim.Endpoint)
-		want error
-	}{
-		{"peer killed", func(_ *sim.Network, _, peers *sim.Endpoint) { peers.Kill() }, syscall.ECONNRESET},
-		{"cable cut", func(n *sim.Network, _, _ *sim.Endpoint) { n.Cut(true) }, syscall.ETIMEDOUT},
-		{"device removed", func(n *sim.Network, _, _ *sim.Endpoint) { n.RemoveDevice() }, syscall.ENETDOWN},
-		{"queue pair in error", func(_ *sim.Network, ours, _ *sim.Endpoint) { ours.Fail(fabric.ErrQueuePair) }, syscall.ECONNRESET},
-	} {
-		t.Run(death.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := sim.New(far)
-				clients, servers := streamsOn(t, n, many)
-				for i, s := range servers {
-					require.NoError(t, writeAll(s, []byte(fmt.Sprint(i))))
-				}
-				time.Sleep(time.Second)
-				var readers sync.WaitGroup
-				for i, c := range clients {
-					readers.Go(func() {
-						got, err := readAll(c)
-						if string(got) != fmt.Sprint(i) {
-							t.Errorf("stream %d read %q", i, got)
-						}
-						require.ErrorIs(t, err, death.want)
-					})
-				}
-				start := time.Now()
-				death.kill(n, clients[0].link.ep.(*sim.Endpoint), servers[0].link.ep.(*sim.Endpoint))
-				readers.Wait()
-				require.Less(t, time.Since(start), 20*time.Second)
-				start = time.Now()
-				for i := range clients {
-					_, err := clients[i].Write([]byte("x"), unlimited())
-					require.Error(t, err)
-					_ = clients[i].Close(10 * time.Second)
-				}
-				require.Less(t, time.Since(start), 11*time.Second, "closing all")
-				start = time.Now()
-				var closing sync.WaitGroup
-				for i := range servers {
-					closing.Go(func() { _ = servers[i].Close(10 * time.Second) })
-				}
-				closing.Wait()
-				require.Less(t, time.Since(start), 21*time.Second, "closing all")
-				time.Sleep(2 * time.Minute)
-				require.Zero(t, n.Open(), "endpoints left open")
-			})
-		})
-	}
-}
-
-// A stream that nobody reads is nobody else's concern when its owner closes it
-// while its peer goes on.
-func TestCloseOfOneStreamLeavesTheOthers(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		clients, servers := streamsOn(t, n, 3)
-		require.NoError(t, writeAll(clients[1], []byte("never read")))
-		time.Sleep(time.Second)
-		require.NoError(t, servers[1].Close(time.Second))
-		_, err := readAll(clients[1])
-		require.ErrorIs(t, err, syscall.ECONNRESET)
-		require.NoError(t, writeAll(clients[2], []byte("read")))
-		b := make([]byte, 4)
-		_, err = servers[2].Read(b, unlimited())
-		require.NoError(t, err)
-		require.Equal(t, "read", string(b))
-		// Half closed for ever: reset when the patience of the one is over.
-		require.NoError(t, servers[2].Close(time.Second))
-		_, err = clients[2].Read(b, unlimited())
-		require.Equal(t, io.EOF, err)
-		time.Sleep(2 * patience)
-		_, err = clients[2].Write(b, unlimited())
-		require.ErrorIs(t, err, syscall.EPIPE)
-		for _, s := range []*Stream{clients[0], clients[1], clients[2], servers[0]} {
-			require.NoError(t, s.Close(time.Second))
-		}
-	})
 }
 
 // asked is an endpoint during whose Close somebody asks for what the link has.
@@ -159,7 +71,7 @@ func (e closing) Close() error {
 // is about to be; but the link is not up any more.
 func TestMemoryOfALinkThatIsTakenDownIsAboutToBeHad(t *testing.T) {
 	b := budget.New(func() budget.Limits { return budget.Limits{Registered: 4096, Locked: 4096} })
-	l := &Link{cfg: Config{Budget: b}, life: life{stage: ended}, memory: linkMemory{account: &budget.Account{Budget: b}}}
+	l := &Link{cfg: Setup{Budget: b}, life: life{stage: ended}, memory: linkMemory{account: &budget.Account{Budget: b}}}
 	l.watch.timer = time.NewTimer(time.Hour)
 	require.NoError(t, l.memory.account.Reserve(4096))
 	other := budget.Account{Budget: b}
@@ -203,7 +115,7 @@ func TestClosingWhatThePeerHasClosedDuringABreak(t *testing.T) {
 		n := sim.New(far)
 		active, passive := resuming(n), resuming(n)
 		active.KeepAlive, passive.KeepAlive = -1, -1 // or the peer would notice the break in time
-		passive.Idle = time.Second
+		passive.LinkIdle = time.Second
 		clients, servers := streamsOfBoth(t, n, active, passive, 1)
 		require.NoError(t, writeAll(servers[0], []byte("all")))
 		require.NoError(t, servers[0].Close(time.Minute))

@@ -1,8 +1,8 @@
 // Package link carries streams between two processes on one queue pair.
 //
 // A [Link] owns the queue pair, its completion queue and the memory registered for it.
-// A goroutine, its engine, lives as long as the link; a link that can outlive its queue
-// pair has others, for a standby or a search. A [Stream] is an entry in the link's table:
+// A goroutine, its engine, lives as long as the link; a link that has lost its queue pair
+// has others, for the search for another. A [Stream] is an entry in the link's table:
 // a ring at each end and a ledger.
 //
 // The way of a byte: [Stream.Write] (write.go) gives it a place in the peer's ring,
@@ -14,8 +14,7 @@
 // # The life of a link
 //
 // Its states are those of [stage] (life.go). A link that goes on after it has lost its
-// queue pair does so over its standby (standby.go), if it has one, or over a queue pair
-// that is dialed then (path.go, search.go).
+// queue pair does so over another, which is dialed then (path.go, search.go).
 //
 // A link begins with the stream that it was dialed for, or, if it is one of several
 // for a pair of processes (pool.go), without. An idle link leaves (idle.go): each side

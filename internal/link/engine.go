@@ -63,10 +63,10 @@ const portPatience = 2 * time.Second
 func (l *Link) changed(err error) {
 	switch {
 	case err == nil:
-	case errors.Is(err, fabric.ErrPortDown) && l.path.standby != nil:
+	case errors.Is(err, fabric.ErrPortDown) && l.path.otherCards():
 		l.fail(lost(err))
 	case errors.Is(err, fabric.ErrPortDown):
-		// It may come back; if not, the probe finds out.
+		// The port may come back; if not, the probe finds out.
 		time.AfterFunc(portPatience, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -121,7 +121,6 @@ func (l *Link) tearDown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.memory.account.Release(l.memory.account.Bytes())
-	l.memory.queues = 0
 	l.delist() // and no sooner: a dial that lacks memory meanwhile finds that some is about to be free
 }
 
@@ -163,7 +162,7 @@ func (l *Link) keepAliveTick() {
 	}
 	l.pollAndSend() // the peer may have answered, and no call has polled
 	switch {
-	case !l.send.control.probes.free(&l.send.slots) && time.Since(a.probed) > l.cfg.Patience:
+	case !l.send.control.probes.free(&l.send.slots) && time.Since(a.probed) > l.cfg.ProbeTimeout:
 		l.fail(&lostError{syscall.ETIMEDOUT, errNoCompletion})
 	case a.activity == a.seen:
 		l.probe()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
@@ -73,7 +74,7 @@ func TestTheEndOfAProcessDoesNotTellWhetherBytesAreMissing(t *testing.T) {
 				reader, s, _ := connectLink(t, w, testConfig, testConfig)
 				ep := s.link.ep.(*sim.Endpoint)
 				ep.HoldSends(c.held)
-				all := strings.Repeat("-", 2*s.link.send.few())
+				all := strings.Repeat("-", s.link.send.slots.Depth()-credit.LinkControlSends)
 				for i := range all {
 					require.NoError(t, writeAll(s, []byte(all[i:i+1])))
 				}

@@ -18,6 +18,7 @@ type faults struct {
 	fatal       atomic.Int64 // so many messages from now on one is not acknowledged
 	unpostable  atomic.Int64 // so many posts from now on one fails
 	unopenable  atomic.Int64 // queue pairs that cannot be made
+	opening     atomic.Int64 // how long it takes to make one
 	unregistred atomic.Int64 // registrations that fail
 	registered  atomic.Int64 // registrations so far
 	unflushed   atomic.Bool  // queue pairs in ERR give nothing back
@@ -48,7 +49,10 @@ func some(n *atomic.Int64) error {
 
 func (f *faults) hooks() sim.Faults {
 	return sim.Faults{
-		Open: func(*sim.Endpoint) error { return some(&f.unopenable) },
+		Open: func(*sim.Endpoint) error {
+			time.Sleep(time.Duration(f.opening.Load()))
+			return some(&f.unopenable)
+		},
 		Register: func(_ *sim.Endpoint, n int) error {
 			time.Sleep(f.slowness(n))
 			return some(&f.unregistred)
@@ -109,6 +113,7 @@ func (f *faults) mend() {
 	f.fatal.Store(0)
 	f.unpostable.Store(0)
 	f.unopenable.Store(0)
+	f.opening.Store(0)
 	f.unregistred.Store(0)
 	f.lost.Store(0)
 	f.storm = 0
@@ -131,7 +136,12 @@ func (w *world) fault() string {
 		kind = "queue pair in error"
 		ep.Fail(fabric.ErrQueuePair)
 	case x < 20:
-		kind = "both queue pairs in error"
+		kind = "both queue pairs in error" // so the requests of both cross
+		if r.IntN(2) == 0 {
+			kind = "both queue pairs in error, and others made slowly" // so they give way to each other
+			f.opening.Store(r.Int64N(int64(3 * attemptPause)))
+			f.later(5*time.Second, func() { f.opening.Store(0) })
+		}
 		ep.Fail(fabric.ErrQueuePair)
 		if peer := w.n.Find(ep.RemoteAddr(), ep.LocalAddr()); peer != nil {
 			peer.Fail(fabric.ErrQueuePair)

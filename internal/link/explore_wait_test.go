@@ -116,7 +116,7 @@ func (w *waitWorld) breach(what string) {
 	panic(fmt.Sprintf("RINGNET_EXPLORE_SEED=%d: %s", w.seed, what))
 }
 
-func (w *waitWorld) begin(f fabric.Fabric, cfg Config) {
+func (w *waitWorld) begin(f fabric.Fabric, cfg Setup) {
 	w.many = 2 + 2*w.r.IntN(4)
 	cfg.RecvBuffer, cfg.SendBuffer, cfg.SendQueue = 16<<10<<w.r.IntN(3), 64<<10, minSendQueue<<w.r.IntN(3)
 	var c, s *Stream

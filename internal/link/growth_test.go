@@ -94,7 +94,7 @@ type crowd struct {
 	b    *backlog
 }
 
-func newCrowd(t *testing.T, n *sim.Network, cfg Config) *crowd {
+func newCrowd(t *testing.T, n *sim.Network, cfg Setup) *crowd {
 	t.Helper()
 	c, s, b := connectLink(t, n, cfg, cfg)
 	w := &crowd{n, []*Stream{c}, []*Stream{s}, b}
@@ -211,42 +211,6 @@ func TestALinkMovesWhoseMemoryIsBeingRegistered(t *testing.T) {
 				require.Equal(t, eagerRing, w.s[0].ringSize())
 				drain()
 				w.close(t)
-			})
-		})
-	}
-}
-
-// A link that ends lives until its device has registered what it was about to register.
-func TestALinkEndsWhoseMemoryIsBeingRegistered(t *testing.T) {
-	for name, result := range map[string]error{"and is registered": nil, "and fails": fabric.ErrDeviceRemoved} {
-		t.Run(name, func(t *testing.T) {
-			virtually(t, func(t *testing.T, n *sim.Network) {
-				w := newCrowd(t, n, testConfig)
-				d := slowly(n, w.c[0].link)
-				opened, made := make(chan error, 1), make(chan error, 1)
-				go func() {
-					_, err := w.c[0].link.Open(context.Background())
-					opened <- err
-				}()
-				go func() {
-					b, err := w.c[0].link.NewBuffer(4096)
-					if err == nil {
-						b.Close()
-					}
-					made <- err
-				}()
-				<-d.begun
-				time.Sleep(time.Second)
-				w.c[0].link.Abort()
-				require.ErrorIs(t, <-opened, errLeaving, "at once")
-				for _, s := range append(w.c, w.s...) {
-					_ = s.Close(0)
-				}
-				time.Sleep(2 * time.Minute)
-				require.Equal(t, 1, n.Open(), "that which registers")
-				d.end <- result // the slab's or the buffer's
-				d.finish(result)
-				require.ErrorIs(t, <-made, result)
 			})
 		})
 	}

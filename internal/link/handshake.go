@@ -18,10 +18,10 @@ import (
 
 // Dial makes a link of an endpoint that was dialed, and its first stream. It
 // takes the endpoint over, and closes it if it fails. It ends early when ctx
-// does, and after Config.Handshake.
-func Dial(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) {
+// does, and after Config.HandshakeTimeout.
+func Dial(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Stream, error) {
 	var features wire.Features
-	if !cfg.Shared {
+	if cfg.Dedicated {
 		features = wire.Dedicated
 	}
 	h := handshake{ep: ep, cfg: cfg, features: features}
@@ -37,14 +37,14 @@ func Dial(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Stream, error) 
 		if err := s.receivedRecord(&r); err != nil {
 			return nil, notTaken(err)
 		}
-		return s, ep.Confirm()
+		return s, h.confirm()
 	})
 	return s, err
 }
 
 // DialEmpty makes a link as Dial does, but without a stream. It leaves the memory that is
 // kept for connections that have to begin, and no other link gives any up for it.
-func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, error) {
+func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, error) {
 	h := handshake{ep: ep, cfg: cfg, features: wire.Empty}
 	l, _, err := h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
@@ -57,7 +57,7 @@ func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, erro
 			return nil, err
 		}
 		l.memory.rings.give(held)
-		return nil, ep.Confirm()
+		return nil, h.confirm()
 	})
 	return l, err
 }
@@ -65,18 +65,18 @@ func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, erro
 // Accept makes a link of an endpoint that a listener accepted, as Dial and
 // DialEmpty do on the other side. The stream is nil if the link begins without
 // one, which takes an Acceptor.
-func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream, error) {
+func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream, error) {
 	private := ep.Private()
 	peer, r, bad := wire.DecodeHello(private)
 	h := handshake{ep: ep, cfg: cfg, features: peer.Features & wire.Empty, awaited: true}
 	switch dedicated := peer.Features&wire.Dedicated != 0; {
 	case bad != nil:
-	case r.Type != wire.OpenRecord || r.Stream != 0:
+	case r.Type != credit.OpenRecord || r.Stream != 0:
 		bad = fmt.Errorf("%v for stream %d in a request", r.Type, r.Stream)
 	case h.empty() && (dedicated || cfg.Acceptor == nil):
 		bad = errors.New("a link without a stream, on which none can begin")
 	case dedicated:
-		h.cfg.Shared, h.cfg.Idle = false, 0
+		h.cfg.Dedicated = true
 	}
 	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (s *Stream, err error) {
 		if bad != nil {
@@ -95,7 +95,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream
 			s.peer = r.Ring
 		}
 		h.awaited = false
-		if err := ep.Accept(ctx, l.hello(h.features, wire.AcceptRecord, held)); err != nil {
+		if err := ep.Accept(ctx, l.hello(h.features, credit.AcceptRecord, held)); err != nil {
 			return nil, err
 		}
 		return s, l.reach(r.Ring)
@@ -105,7 +105,7 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Config) (*Link, *Stream
 // handshake is this side of one.
 type handshake struct {
 	ep       fabric.Endpoint
-	cfg      Config
+	cfg      Setup
 	features wire.Features // of this side's hello
 	awaited  bool          // the peer waits for this side's answer
 }
@@ -113,12 +113,29 @@ type handshake struct {
 // empty reports whether the link begins without a stream.
 func (h *handshake) empty() bool { return h.features&wire.Empty != 0 }
 
-// run prepares a link and its first ring, has exchange send and receive hellos, and starts
-// the link. If that fails while the peer waits for this side's answer, run rejects the
+// run makes a link, which ends again if it is not proven.
+func (h *handshake) run(ctx context.Context,
+	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (*Link, *Stream, error) {
+	l, s, err := h.make(ctx, exchange)
+	if err != nil || h.cfg.Proof == nil {
+		return l, s, err
+	}
+	if err := h.cfg.Proof.Verify(ctx, l.gone); err != nil {
+		l.Abort()
+		if s != nil {
+			_ = s.Close(0)
+		}
+		return nil, nil, err
+	}
+	return l, s, nil
+}
+
+// make prepares a link and its first ring, has exchange send and receive hellos, and starts
+// the link. If that fails while the peer waits for this side's answer, make rejects the
 // peer with the reason. At other times it must not reject: the kernel would take the
 // connection for settled, repeat the unanswered request for some 100 s all the same, and
 // Close would wait for the end of that.
-func (h *handshake) run(ctx context.Context,
+func (h *handshake) make(ctx context.Context,
 	exchange func(ctx context.Context, l *Link, held piece) (*Stream, error)) (made *Link, s *Stream, err error) {
 	account := &budget.Account{Budget: h.cfg.Budget}
 	var local, remote netip.AddrPort // of the stream, if there is one
@@ -138,12 +155,12 @@ func (h *handshake) run(ctx context.Context,
 		h.cfg.Addresses.release(local, remote)
 		account.Release(account.Bytes())
 	}()
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.Handshake)
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.HandshakeTimeout)
 	defer cancel()
 	if l, err = h.prepare(account); err != nil {
 		return nil, nil, err
 	}
-	held, _ := l.memory.rings.find(l.cfg.FirstRing()) // prepare has registered it
+	held, _ := l.memory.rings.find(l.cfg.firstRing()) // prepare has registered it
 	if !h.empty() {
 		at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
 		if !h.cfg.Addresses.claim(at, to) {
@@ -154,7 +171,6 @@ func (h *handshake) run(ctx context.Context,
 	if s, err = exchange(ctx, l, held); err != nil {
 		return nil, nil, handshakeError(err)
 	}
-	l.ep = fabric.Unwrap(l.ep)
 	if s != nil {
 		s.local, s.remote = local, remote
 		s.inbox.ring = ring.New(held.bytes())
@@ -165,7 +181,7 @@ func (h *handshake) run(ctx context.Context,
 
 // request asks the peer for the link, and takes its answer.
 func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Record, error) {
-	answer, err := h.ep.Connect(ctx, l.hello(h.features, wire.OpenRecord, held))
+	answer, err := h.ep.Connect(ctx, l.hello(h.features, credit.OpenRecord, held))
 	if err != nil {
 		return wire.Record{}, err
 	}
@@ -173,11 +189,11 @@ func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Reco
 	peer, r, err := wire.DecodeHello(answer)
 	switch {
 	case err != nil:
-	case r.Type != wire.AcceptRecord || r.Stream != 0:
+	case r.Type != credit.AcceptRecord || r.Stream != 0:
 		err = fmt.Errorf("%v for stream %d in an answer", r.Type, r.Stream)
 	case (peer.Features^h.features)&wire.Empty != 0:
 		err = errors.New("an answer that is not about the first stream that was asked for")
-	case wire.ProofPort(answer) != h.cfg.Proof:
+	case wire.ProofPort(answer) != h.cfg.proofPort():
 		err = errors.New("an answer that is not about the proof that was asked for")
 	}
 	if err != nil {
@@ -191,10 +207,28 @@ func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Reco
 	return r, nil
 }
 
+// confirm tells the peer that its answer is good, once the proof, if there is one, is under way.
+func (h *handshake) confirm() error {
+	if h.cfg.Proof != nil {
+		if err := h.cfg.Proof.Connect(); err != nil {
+			return err
+		}
+	}
+	return h.ep.Confirm()
+}
+
+// proofPort returns the port of the proof, or 0 if there is none.
+func (c *Setup) proofPort() uint16 {
+	if c.Proof == nil {
+		return 0
+	}
+	return c.Proof.Port
+}
+
 // offerReturn has this side listen for another queue pair for the link when its own is
 // lost, if it can and is to. It returns whether it does.
 func (h *handshake) offerReturn(l *Link) bool {
-	if _, can := fabric.Unwrap(h.ep).(fabric.Mover); !can || h.cfg.Returns == nil {
+	if _, can := h.ep.(fabric.Mover); !can || h.cfg.Returns == nil {
 		return false
 	}
 	// Where there can be no listener the link is as good as it would be without.
@@ -234,7 +268,7 @@ func (h *handshake) prepare(account *budget.Account) (*Link, error) {
 // prepare opens the endpoint and sets up everything that does not depend on the peer. It
 // posts the receives before this side sends the peer anything, and reserves the memory
 // that a link always needs before it makes anything.
-func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve func(n int) error) (*Link, error) {
+func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account, reserve func(n int) error) (*Link, error) {
 	options := cfg.options()
 	asked := ep.Footprint(options)
 	account.Locked = asked.Locked
@@ -249,7 +283,8 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 	granted := ep.Footprint(options)
 	account.Release(cfg.fixedMemory(asked) - cfg.fixedMemory(granted))
 	cfg.SendQueue = min(cfg.SendQueue, limits.SendQueue)
-	cfg.RecvQueue = min(cfg.RecvQueue, limits.RecvQueue-credit.LinkControlReceives) &^ 3
+	cfg.RecvQueue = min(cfg.RecvQueue, limits.RecvQueue-credit.LinkControlReceives)
+	cfg.RecvQueue -= cfg.RecvQueue % credit.CreditsPerWindow
 	if cfg.RecvQueue < wire.MinReceives || cfg.SendQueue < minSendQueue {
 		return nil, fmt.Errorf("the device grants queues of %d and %d work requests: want %d and %d at least",
 			limits.SendQueue, limits.RecvQueue, minSendQueue, wire.MinReceives+credit.LinkControlReceives)
@@ -262,14 +297,14 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 		limits:  limits,
 		life:    life{gone: make(chan struct{})},
 		streams: streamTable{opens: make(chan struct{}, wire.MaxOpens)},
-		memory:  linkMemory{account: account, queues: granted.Queues},
+		memory:  linkMemory{account: account},
 	}
 	l.memory.rings = arena{account: account, slabSize: cfg.slabSize(), limit: options.RemoteMemory}
-	ring, err := ep.Register(cfg.FirstRing(), fabric.RemoteWrite)
+	ring, err := ep.Register(cfg.firstRing(), fabric.RemoteWrite)
 	if err != nil {
 		return nil, err
 	}
-	l.memory.rings.add(ring, cfg.FirstRing())
+	l.memory.rings.add(ring, cfg.firstRing())
 	staging, err := ep.Register(cfg.SendBuffer+ControlMemory, fabric.LocalWrite)
 	if err != nil {
 		return nil, err
@@ -280,7 +315,7 @@ func prepare(ep fabric.Endpoint, cfg Config, account *budget.Account, reserve fu
 }
 
 // options are those of the link's queue pairs.
-func (c *Config) options() fabric.Options {
+func (c *Setup) options() fabric.Options {
 	return fabric.Options{
 		SendQueue:    c.SendQueue,
 		RecvQueue:    c.RecvQueue + credit.LinkControlReceives,
@@ -294,22 +329,15 @@ func (c *Config) options() fabric.Options {
 
 // fixedMemory is how many bytes a link with such queues registers, or its device
 // does, before it carries anything.
-func (c *Config) fixedMemory(queues fabric.Footprint) int {
-	return queues.Receives + queues.Queues + fabric.Pages(c.SendBuffer+ControlMemory) + c.FirstRing()
-}
-
-// PinnedMemory is that on a network of devices.
-func (c *Config) PinnedMemory() int {
-	return c.fixedMemory(fabric.Footprint{
-		Receives: fabric.Pages(credit.LinkControlReceives * wire.MessageSize),
-		Queues:   fabric.DeviceQueues(c.SendQueue, c.RecvQueue+credit.LinkControlReceives),
-	})
+func (c *Setup) fixedMemory(queues fabric.Footprint) int {
+	return queues.Receives + queues.Queues + fabric.Pages(c.SendBuffer+ControlMemory) + c.firstRing()
 }
 
 // hello is the private data that describes this side, and the ring that it has for the
 // link's first stream or, if there is none, for probes to name.
-func (l *Link) hello(features wire.Features, about wire.RecordType, held piece) []byte {
-	if l.cfg.Proof != 0 {
+func (l *Link) hello(features wire.Features, about credit.Record, held piece) []byte {
+	proof := l.cfg.proofPort()
+	if proof != 0 {
 		features |= wire.Proof
 	}
 	if l.path.returns != nil {
@@ -318,8 +346,8 @@ func (l *Link) hello(features wire.Features, about wire.RecordType, held piece) 
 	b := wire.Hello{Features: features, Receives: l.cfg.RecvQueue}.Append(nil)
 	b = append(b, make([]byte, wire.RecordSize)...)
 	wire.Record{Type: about, Ring: held.place()}.Put(b[wire.HelloSize:])
-	if l.cfg.Proof != 0 {
-		b = wire.AppendProof(b, l.cfg.Proof)
+	if proof != 0 {
+		b = wire.AppendProof(b, proof)
 	}
 	switch {
 	case l.path.returns == nil:
@@ -355,7 +383,7 @@ func (l *Link) start() {
 	defer l.mu.Unlock()
 	l.leaving.timer = time.AfterFunc(unset, l.idleTick)
 	if l.streams.owned == 0 { // the link began without a stream, and waits for one
-		l.leaving.timer.Reset(max(l.cfg.Idle, patience))
+		l.leaving.timer.Reset(max(l.cfg.idle(), patience))
 	}
 	l.memory.tidying.timer = time.AfterFunc(unset, l.tidyTick)
 	l.watch.given = make(chan struct{}, 1)
@@ -367,8 +395,5 @@ func (l *Link) start() {
 	l.watchNow()
 	l.enlist()
 	l.path.start(l)
-	if l.active && l.cfg.Standby && l.path.resumes() {
-		l.path.work.Go(l.keepStandby)
-	}
 	go l.run()
 }

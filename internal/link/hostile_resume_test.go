@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
@@ -29,8 +30,7 @@ type returner struct {
 	n       *sim.Network
 	at      netip.AddrPort // where the other side takes the link up
 	told    wire.Return
-	attempt uint64
-	asked   atomic.Int64 // times that the other side has asked for the link
+	attempt uint32
 }
 
 // besideAReturner runs a test with a stream of a link that such a peer has dialed. When
@@ -56,7 +56,7 @@ func besideAReturner(t *testing.T, test func(t *testing.T, s *Stream, p *returne
 		require.NoError(t, err)
 		p := &returner{rawPeer: openRaw(t, ep), n: n}
 		go p.putOff(returns)
-		hello := wire.Return{Port: returns.Addr().Port()}.AppendRequest(p.helloWith(wire.OpenRecord, wire.Resume))
+		hello := wire.Return{Port: returns.Addr().Port()}.AppendRequest(p.helloWith(credit.OpenRecord, wire.Resume))
 		answer, err := ep.Connect(context.Background(), hello)
 		require.NoError(t, err)
 		p.meet(answer)
@@ -73,7 +73,7 @@ func besideAReturner(t *testing.T, test func(t *testing.T, s *Stream, p *returne
 		if err != net.ErrClosed { // the test has closed it
 			require.ErrorIs(t, err, syscall.ECONNRESET)
 		}
-		require.LessOrEqual(t, time.Since(left), cfg.Resume+drainTime)
+		require.LessOrEqual(t, time.Since(left), cfg.ResumeTimeout+drainTime)
 		_ = s.Close(0)
 		require.NoError(t, returns.Close())
 		require.NoError(t, l.Close())
@@ -83,14 +83,13 @@ func besideAReturner(t *testing.T, test func(t *testing.T, s *Stream, p *returne
 	})
 }
 
-// putOff answers whoever asks for the link that it is to wait.
+// putOff answers the other side's requests with that it is to wait.
 func (p *returner) putOff(l fabric.Listener) {
 	for {
 		ep, err := l.Accept()
 		if err != nil {
 			return
 		}
-		p.asked.Add(1)
 		_ = ep.Reject(wire.Reject{Busy: true}.Append(nil))
 		_ = ep.Close()
 	}
@@ -107,8 +106,8 @@ func (p *returner) comeBack() {
 	require.NoError(p.t, ep.Confirm())
 }
 
-// request asks for the link.
-func (p *returner) request(ep fabric.Endpoint, attempt uint64) error {
+// request makes a request.
+func (p *returner) request(ep fabric.Endpoint, attempt uint32) error {
 	m := wire.Resumption{Kind: wire.ResumeRequest, Link: p.told.Link, Attempt: attempt}
 	_, err := ep.Connect(context.Background(), m.Append(nil, wire.Seal{Secret: p.told.Secret, From: ep.LocalAddr().Addr(), To: ep.RemoteAddr().Addr()}))
 	return err
@@ -245,7 +244,7 @@ func TestAPeerThatComesBackAThousandTimes(t *testing.T) {
 	})
 }
 
-// A peer that asks over and over without waiting has one answer and one request at a
+// A peer that makes requests without waiting has one answer and one request at a
 // time.
 func TestAPeerThatAsksForItsLinkWithoutWaiting(t *testing.T) {
 	besideAReturner(t, func(t *testing.T, s *Stream, p *returner) {
@@ -259,7 +258,7 @@ func TestAPeerThatAsksForItsLinkWithoutWaiting(t *testing.T) {
 				defer ep.Close()
 				openRaw(t, ep)
 				time.Sleep(time.Duration(i) * 100 * time.Microsecond) // one attempt after the other
-				_ = p.request(ep, uint64(1+i))
+				_ = p.request(ep, uint32(1+i))
 				answered.Add(1)
 			})
 		}
@@ -279,7 +278,7 @@ func TestAPeerThatComesBackDoesNotKeepTheLink(t *testing.T) {
 		require.NoError(t, s.Close(0))
 		closed := time.Now()
 		for !isGone(s.link) {
-			require.Less(t, time.Since(closed), s.link.cfg.Idle+s.link.cfg.Resume+4*patience)
+			require.Less(t, time.Since(closed), s.link.cfg.LinkIdle+s.link.cfg.ResumeTimeout+4*patience)
 			p.goOn()
 			time.Sleep(patience / 2)
 		}

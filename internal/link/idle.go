@@ -11,7 +11,7 @@ import (
 // will begin any more.
 //
 //	goAwayUnsaid  streams may begin             → goAwayDue, when the link has been idle for
-//	                                              Config.Idle, or is to leave, or its listener
+//	                                              Config.LinkIdle, or is to leave, or its listener
 //	                                              is closed, or the peer's GOAWAY has come
 //	goAwayDue     those there are come to an end → goAwaySaid, when none is left
 //	goAwaySaid    it has been posted
@@ -54,9 +54,9 @@ func (g *leaving) delivered(slots *credit.Slots) bool {
 // least as long as the peer may take to end them, or to answer GOAWAY. Called with mu held.
 func (l *Link) idleTime() time.Duration {
 	if l.mayLeave() {
-		return l.cfg.Idle
+		return l.cfg.idle()
 	}
-	return max(l.cfg.Idle, patience)
+	return max(l.cfg.idle(), patience)
 }
 
 // idleTick ends a link whose streams all are closed by their owners: with GOAWAY if they

@@ -9,33 +9,31 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// Info is what a link is and carries at the moment.
+// Info describes a link of this process at one moment. Its counters are since the link was made.
 type Info struct {
-	Network       string
-	Transport     string // fabric.Limits has it
-	Local, Remote netip.AddrPort
-	Dialed        bool // by this side
-	Streams       int
-	Memory        int // bytes registered at this end, without the device's queues
+	Network       string      // "rdma" or "shm"
+	Transport     string      // "InfiniBand" or "RoCE" on rdma, else ""
+	Local, Remote fabric.Addr // of the link's first queue pair
+	Dialed        bool        // whether this process dialed it
+	Connections   int         // that are open
+	Memory        int         // bytes at this end: what is registered, and the device's queues
 
-	Path    Path // that the link's queue pair takes
-	Standby Path // that its standby takes; zero if it has none
+	Path    Path // that the link's queue pair takes, or took
 	Seeking bool // it has lost its queue pair, and has no other yet
 	Stats
 }
 
-// Path is by which addresses a queue pair is connected: the cards of both sides.
-type Path struct{ Local, Remote netip.AddrPort }
+// Path has the addresses of the two cards that a queue pair connects: of this end, and of the
+// peer.
+type Path struct{ Local, Remote fabric.Addr }
 
-func pathOf(ep fabric.Endpoint) Path { return Path{ep.LocalAddr(), ep.RemoteAddr()} }
-
-// all is the links of this process that have registered memory, and what those have
-// carried, by network, that have freed theirs.
+// all is the links of this process that have registered memory, and what those have done, by
+// network, that have freed theirs.
 var all = struct {
 	sync.Mutex
 	links map[*Link]struct{}
-	past  map[string]Traffic
-}{links: make(map[*Link]struct{}), past: make(map[string]Traffic)}
+	past  map[string]Stats
+}{links: make(map[*Link]struct{}), past: make(map[string]Stats)}
 
 // allLinks returns all links of this process that have memory, in no order.
 func allLinks() []*Link {
@@ -75,16 +73,16 @@ func List() []Info {
 	return infos
 }
 
-// Totals returns what all links of this process have carried, those that have ended
-// included, by network.
-func Totals() map[string]Traffic {
+// Totals returns what all links of this process have done, those that have ended included, by
+// network.
+func Totals() map[string]Stats {
 	all.Lock()
 	totals := maps.Clone(all.past)
 	links := slices.Collect(maps.Keys(all.links))
 	all.Unlock()
 	for _, l := range links { // what they carry after they have ended is nothing
 		t := totals[l.cfg.Network]
-		t.add(l.Stats().Traffic)
+		t.add(l.Stats())
 		totals[l.cfg.Network] = t
 	}
 	return totals
@@ -99,22 +97,19 @@ func (l *Link) Info() Info {
 
 // info is Info. Called with mu held.
 func (l *Link) info() Info {
-	i := Info{
-		Network:   l.cfg.Network,
-		Transport: l.limits.Transport,
-		Local:     l.local,
-		Remote:    l.remote,
-		Dialed:    l.active,
-		Streams:   int(l.streams.live.Load()),
-		Memory:    l.memory.account.Bytes() - l.memory.queues,
-		Path:      pathOf(l.ep),
-		Seeking:   l.stage.pathless(),
-		Stats:     l.counted(),
+	at := func(a netip.AddrPort) fabric.Addr { return fabric.NewAddr(l.cfg.Network, a) }
+	return Info{
+		Network:     l.cfg.Network,
+		Transport:   l.limits.Transport,
+		Local:       at(l.local),
+		Remote:      at(l.remote),
+		Dialed:      l.active,
+		Connections: int(l.streams.live.Load()),
+		Memory:      l.memory.account.Bytes(),
+		Path:        Path{at(l.ep.LocalAddr()), at(l.ep.RemoteAddr())},
+		Seeking:     l.stage.pathless(),
+		Stats:       l.counted(),
 	}
-	if sb := l.path.standby; sb != nil {
-		i.Standby = pathOf(sb.ep)
-	}
-	return i
 }
 
 func (l *Link) enlist() {
@@ -129,6 +124,6 @@ func (l *Link) delist() {
 	defer all.Unlock()
 	delete(all.links, l)
 	past := all.past[l.cfg.Network]
-	past.add(l.counted().Traffic)
+	past.add(l.counted())
 	all.past[l.cfg.Network] = past
 }

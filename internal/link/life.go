@@ -73,14 +73,27 @@ func (f *life) enter(s stage) {
 // queuePair is what a link knows of the queue pair that it has. It begins anew with
 // each: see resume. Guarded by Link.mu.
 type queuePair struct {
-	posted       int         // receives posted and not completed
-	spent        int         // receives that data has completed, to be posted again
-	movedToError bool        // Disconnect has been called
-	flushing     bool        // it is in ERR, and no error has given the reason yet
-	drain        *time.Timer // of drainTick, once it is in ERR
-	abandoned    bool        // what is not there when the queue has been polled empty will never come back
-	peerGone     bool        // Wait has returned an error: there is no answer to wait for
+	state     qpState
+	posted    int         // receives posted and not completed
+	spent     int         // receives that data has completed, to be posted again
+	drain     *time.Timer // of drainTick, once it has failed
+	abandoned bool        // what is not there when the queue has been polled empty will never come back
+	peerGone  bool        // Wait has returned an error: there is no answer to wait for
 }
+
+// qpState is how far a queue pair is in its life.
+//
+//	qpReady   sends and receives             → qpFailed, on a cause, or when a work request has been
+//	                                           flushed, whose cause comes later
+//	qpFailed  Disconnect waits for a post    → qpError, at once or when the post has ended
+//	qpError   Disconnect has been called: what is posted is flushed
+type qpState uint8
+
+const (
+	qpReady qpState = iota
+	qpFailed
+	qpError
+)
 
 // fail moves the queue pair to ERR for the given reason. The link ends, or seeks another
 // queue pair if it may outlive that (see passing). The first reason stays, unless the
@@ -149,13 +162,16 @@ func (l *Link) drainTick(ep fabric.Endpoint) {
 	l.watchNow() // the engine takes what is left
 }
 
-// moveToError moves the queue pair to ERR, unless a post is under way: submitted does it
-// then. Called with mu held.
+// moveToError moves the queue pair to ERR: if a post is under way, submitted does so. Called
+// with mu held.
 func (l *Link) moveToError() {
-	if l.qp.movedToError || l.send.posting {
+	if l.qp.state == qpError {
 		return
 	}
-	l.qp.movedToError = true
+	if l.qp.state = qpFailed; l.send.posting {
+		return
+	}
+	l.qp.state = qpError
 	if err := l.ep.Disconnect(); err != nil {
 		l.fail(lost(err))
 		l.qp.abandoned = true // a queue pair that cannot go to ERR flushes nothing

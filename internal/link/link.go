@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -11,37 +12,70 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// Config says what a link and its streams are made of. All fields are set. It is as flat
-// as rconn.Config, from which it is made, field by field.
-type Config struct {
-	Network      string        // for Info and Totals
-	RecvBuffer   int           // size of a stream's ring, in bytes: a power of two
-	SendBuffer   int           // size of the link's staging memory, in bytes: a power of two
-	SendQueue    int           // work requests outstanding
-	RecvQueue    int           // receives for data: a multiple of 4
-	BusyPoll     time.Duration // that a call polls before it parks; 0: adaptive; negative: never
-	KeepAlive    time.Duration // longest idle time before the peer's device is probed; negative: never
-	Handshake    time.Duration // that setting up may take
-	Patience     time.Duration // that a device may take to complete a probe
-	AckTimeout   time.Duration
-	Retries      int
-	RemoteMemory int            // that may be registered for rings, in bytes, one of RecvBuffer at least
-	Proof        uint16         // port of TCP that the request names; 0: it asks for no proof
-	Shared       bool           // its streams begin with small rings, which grow
-	Idle         time.Duration  // that a link without streams stays; 0: it leaves with its last stream
-	Acceptor     Acceptor       // of streams that the peer begins; nil takes none
-	Addresses    *Addresses     // of the network's connections; nil: whatever the fabric has
-	Budget       *budget.Budget // of what is registered
-	Resume       time.Duration  // that streams wait for another queue pair when theirs is lost
-	Returns      *Returns       // listens for the peer's requests then; nil: they do not wait
-	Standby      bool           // have another queue pair stand by, over other cards
+// Setup says what a link and its streams are made of: a Config, and what the link gets from its
+// process, its network and its queue pair.
+type Setup struct {
+	Config                     // with its defaults; LinkIdle and ResumeTimeout are 0 where they were negative
+	AckTimeout   time.Duration // of the queue pair
+	Retries      int           // of the queue pair
+	ProbeTimeout time.Duration // that a device may take to complete a probe
+	RemoteMemory int           // that may be registered for rings, in bytes, one of RecvBuffer at least
+
+	Network   string         // for Info and Totals
+	Proof     *Proof         // nil: the request asks for none
+	Acceptor  Acceptor       // of streams that the peer begins; nil takes none
+	Addresses *Addresses     // of the network's connections; nil: whatever the fabric has
+	Budget    *budget.Budget // of what is registered
+	Returns   *Returns       // listens for the peer's requests for another queue pair; nil: streams do not wait for one
+}
+
+// NewSetup returns the setup of a link with a Config, which may be nil, or the error of
+// Validate.
+func NewSetup(c *Config) (Setup, error) {
+	d, err := c.withDefaults()
+	if err != nil {
+		return Setup{}, err
+	}
+	d.LinkIdle, d.ResumeTimeout = max(d.LinkIdle, 0), max(d.ResumeTimeout, 0)
+	s := Setup{Config: d, AckTimeout: AckTimeout, Retries: Retries, ProbeTimeout: probeTimeout, Budget: budget.Process}
+	if !d.Dedicated {
+		s.RemoteMemory = sharedMemory
+	}
+	return s, nil
+}
+
+// probeTimeout is as long as the slowest device takes to give up a peer. Soft-RoCE may never
+// complete a probe: when the interface below keeps the packets it was given, a repetition finds
+// no room, and no timer is set for the next.
+const probeTimeout = 4 * AckTimeout * (Retries + 1)
+
+// idle is how long the link stays without streams; 0: it leaves with its last stream.
+func (c *Setup) idle() time.Duration {
+	if c.Dedicated {
+		return 0
+	}
+	return c.LinkIdle
+}
+
+// Proof is a TCP connection that shows to the dialer of a link that TCP leads to the listener
+// of the link, too: see docs/auto.md.
+type Proof struct {
+	Port uint16 // of the dialer, which its request names
+
+	// Connect connects TCP. The dialer calls it when the listener has answered, and confirms
+	// the link if it succeeds. The listener has none.
+	Connect func() error
+
+	// Verify waits until the link, which is up, is proven, or returns why it is not. ended is
+	// closed when the link ends.
+	Verify func(ctx context.Context, ended <-chan struct{}) error
 }
 
 // Link is a queue pair between two processes and the streams on it. Each of its parts
 // has a type of its own, with what belongs to it; they meet here, under one lock.
 type Link struct {
 	ep     fabric.Endpoint // changes in resume alone
-	cfg    Config
+	cfg    Setup
 	limits fabric.Limits
 	active bool // this side dialed, and opens the streams
 
@@ -55,7 +89,7 @@ type Link struct {
 	ledger  credit.Link
 	receive receiveQueue
 	send    sendQueue
-	log     sentLog
+	unacked retransmitQueue
 	path    path
 	memory  linkMemory
 	watch   watch
@@ -77,7 +111,6 @@ type streamTable struct {
 // linkMemory is what a link has registered. Guarded by Link.mu.
 type linkMemory struct {
 	account *budget.Account // of all that is registered, and of the device's queues
-	queues  int             // bytes of the latter
 	rings   arena
 	line    memoryLine
 	tidying tidying

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -18,21 +17,19 @@ import (
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // limitedTo is a configuration with a budget of its own.
-func limitedTo(n int) Config {
+func limitedTo(n int) Setup {
 	cfg := testConfig
 	cfg.Budget = budget.New(func() budget.Limits { return budget.Limits{Registered: n, Locked: budget.Unlimited} })
 	return cfg
 }
 
 // fixed is how many bytes an end of a link takes on a simulated network.
-func fixed(cfg Config) int {
+func fixed(cfg Setup) int {
 	return cfg.fixedMemory(fabric.Footprint{Receives: (cfg.RecvQueue + credit.LinkControlReceives) * wire.MessageSize})
 }
 
@@ -51,7 +48,7 @@ func (s *Stream) ringSize() int {
 }
 
 // connectAgain makes one more link and returns what became of it at both ends.
-func connectAgain(t *testing.T, n *sim.Network, active, passive Config) (c, s *Stream, dialed, accepted error) {
+func connectAgain(t *testing.T, n *sim.Network, active, passive Setup) (c, s *Stream, dialed, accepted error) {
 	t.Helper()
 	l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
 	require.NoError(t, err)
@@ -223,13 +220,13 @@ func openUntilRefused(l *Link, b *backlog) (clients, servers []*Stream, err erro
 func TestStreamsForWhichThereIsNoMemory(t *testing.T) {
 	room := fixed(testConfig) + 600<<10 // for two slabs
 	unlimitedly := limitedTo(budget.Unlimited)
-	inALink := func(n int) Config {
+	inALink := func(n int) Setup {
 		cfg := limitedTo(budget.Unlimited)
 		cfg.RemoteMemory = n
 		return cfg
 	}
 	for name, test := range map[string]struct {
-		active, passive Config
+		active, passive Setup
 		says            string
 	}{
 		"the dialer's process":   {limitedTo(room), unlimitedly, "256 KiB more would have to be registered, and ringnet has"},
@@ -325,7 +322,7 @@ func TestRingsDoNotGrowIntoWhatIsLeftForOthers(t *testing.T) {
 	process := limitedTo(fixed(testConfig) + slabSize + firstRing)
 	link := limitedTo(budget.Unlimited)
 	link.RemoteMemory = firstRing + slabSize + firstRing
-	for name, cfg := range map[string]Config{"of the process": process, "of the link": link} {
+	for name, cfg := range map[string]Setup{"of the process": process, "of the link": link} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, func(t *testing.T, n *sim.Network) {
 				cfg.RecvBuffer = slabSize / 4
@@ -411,7 +408,7 @@ func TestALinkThatIsFullIsNoOthersConcern(t *testing.T) {
 	unlimitedly := limitedTo(budget.Unlimited)
 	full := unlimitedly
 	full.RemoteMemory = 1 << 20
-	for name, cfg := range map[string]struct{ active, passive Config }{
+	for name, cfg := range map[string]struct{ active, passive Setup }{
 		"the dialer's":   {full, unlimitedly},
 		"the listener's": {unlimitedly, full},
 	} {
@@ -458,103 +455,6 @@ func TestIdleLinksLeaveForOthers(t *testing.T) {
 	})
 }
 
-// changeRings offers rings of other sizes, and frees slabs, all the time.
-func changeRings(until <-chan struct{}, streams []*Stream) {
-	for i := 0; ; i++ {
-		select {
-		case <-until:
-			return
-		case <-time.After(50 * time.Microsecond):
-		}
-		s := streams[i%len(streams)]
-		l := s.link
-		l.mu.Lock()
-		if i/len(streams)%2 == 0 {
-			s.grow(growth * s.inbox.held.size)
-			s.changed()
-			l.trySend()
-		} else {
-			l.shrinkRings(func(*Stream) bool { return true })
-			l.trim(0)
-		}
-		l.mu.Unlock()
-	}
-}
-
-func TestBytesArriveWhileRingsGrowAndShrink(t *testing.T) {
-	test := func(t *testing.T, dialed, accepted []*Stream, bytes int) {
-		stop := make(chan struct{})
-		var changing sync.WaitGroup
-		for _, streams := range [][]*Stream{dialed, accepted} {
-			changing.Go(func() { changeRings(stop, streams) })
-		}
-		var all sync.WaitGroup
-		for i := range dialed {
-			for _, way := range [][2]*Stream{{dialed[i], accepted[i]}, {accepted[i], dialed[i]}} {
-				all.Go(func() {
-					if err := exchange(way[0], way[1], bytes, uint64(i)); err != nil {
-						t.Errorf("stream %d: %v", i, err)
-					}
-				})
-			}
-		}
-		all.Wait()
-		close(stop)
-		changing.Wait()
-	}
-	streams := func(t *testing.T, c, s *Stream, b *backlog) (dialed, accepted []*Stream) {
-		for range 6 {
-			client, err := c.Link().Open(context.Background())
-			require.NoError(t, err)
-			dialed, accepted = append(dialed, client), append(accepted, b.accept())
-		}
-		return append(dialed, c), append(accepted, s)
-	}
-	t.Run("sim", func(t *testing.T) {
-		virtually(t, func(t *testing.T, n *sim.Network) {
-			c, s, b := connectLink(t, n, testConfig, testConfig)
-			dialed, accepted := streams(t, c, s, b)
-			test(t, dialed, accepted, 1<<20)
-			for _, s := range append(dialed, accepted...) {
-				require.NoError(t, s.Close(0))
-			}
-		})
-	})
-	t.Run("shm", func(t *testing.T) {
-		f, err := shm.Fabric()
-		if errors.Is(err, errors.ErrUnsupported) {
-			t.Skip(err)
-		}
-		require.NoError(t, err)
-		l, err := f.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 8)
-		require.NoError(t, err)
-		defer l.Close()
-		b := newBacklog()
-		active := limitedTo(budget.Unlimited)
-		passive := active
-		passive.Acceptor = b
-		first := make(chan *Stream, 1)
-		go func() {
-			ep, _ := l.Accept()
-			_, s, _ := Accept(context.Background(), ep, passive)
-			first <- s
-		}()
-		ep, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-		require.NoError(t, err)
-		c, err := Dial(context.Background(), ep, active)
-		require.NoError(t, err)
-		dialed, accepted := streams(t, c, <-first, b)
-		test(t, dialed, accepted, 2<<20)
-		for _, s := range append(dialed, accepted...) {
-			require.NoError(t, s.Close(0))
-		}
-		hang.Unless(t, func() bool {
-			c.link.Leave()
-			return inUse(active.Budget) == 0
-		}, "memory left in use")
-	})
-}
-
 // A peer opens as many streams as it may and fills their rings, which grow for it.
 func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 	cfg := testConfig
@@ -563,11 +463,11 @@ func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 		refused := 0
 		for i := range uint32(200) {
 			n := i + 1
-			p.control(wire.Record{Type: wire.OpenRecord, Stream: n, Ring: p.place(), Port: uint16(20000 + i)})
+			p.control(wire.Record{Type: credit.OpenRecord, Stream: n, Ring: p.place(), Port: uint16(20000 + i)})
 			synctest.Wait()
 			p.poll()
 			switch last := p.got[len(p.got)-1]; {
-			case last.Type == wire.RefuseRecord:
+			case last.Type == credit.RefuseRecord:
 				require.Equal(t, wire.RefusedMemory, last.Reason)
 				refused++
 			default:

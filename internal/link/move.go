@@ -11,10 +11,9 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// move has the link go on over another queue pair, that of the given attempt, before ctx
-// ends. keys are the peer's first, if they have come already. If move fails, the endpoint
+// move has the link go on over another queue pair before ctx ends. If move fails, the endpoint
 // is its caller's again.
-func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, keys *wire.Keys) error {
+func (l *Link) move(ctx context.Context, ep fabric.Endpoint) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -25,15 +24,12 @@ func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, key
 	x, err := l.moveMemory(ep, all, rings)
 	var lostAgain error
 	if err == nil {
-		if keys != nil {
-			_ = x.receive(keys) // one SEND has fewer regions than there may be
-		}
 		if err = x.run(ctx, ep); err != nil && x.drain(ep) {
 			lostAgain, err = err, nil
 		}
 	}
 	if err == nil {
-		err = l.goOn(ep, attempt, x, lostAgain)
+		err = l.goOn(ep, x, lostAgain)
 	}
 	if err != nil {
 		_ = ep.Disconnect()
@@ -44,13 +40,13 @@ func (l *Link) move(ctx context.Context, ep fabric.Endpoint, attempt uint64, key
 }
 
 // goOn has the link go on over another queue pair, which may be lost again already.
-func (l *Link) goOn(ep fabric.Endpoint, attempt uint64, x *keyExchange, lostAgain error) error {
+func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.resume(ep, attempt, x); err != nil {
+	if err := l.resume(ep, x); err != nil {
 		return err
 	}
-	if !l.active && attempt < l.path.latest {
+	if l.path.arrival != nil {
 		lostAgain = errReturned
 	}
 	if lostAgain != nil {
@@ -324,14 +320,14 @@ func decodeKeys(c *fabric.Completion) (wire.Keys, error) {
 }
 
 // resume has the link be up on another queue pair. Called with mu held.
-func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error {
+func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 	if l.stage != seeking {
 		return errGone
 	}
 	if err := l.ledger.Resume(credit.Totals{Data: x.received.Data, Records: x.received.Records}); err != nil {
 		return breach(err)
 	}
-	l.strike()
+	l.trimAcknowledged()
 	if l.lostBytes() {
 		return fmt.Errorf("%w: bytes that its device had acknowledged are lost", errGone)
 	}
@@ -343,7 +339,7 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 	l.ep = ep
 	l.path.lost = append(l.path.lost, before)
 	l.stats.Moves++
-	l.path.madeBy, l.path.moved = attempt, time.Now()
+	l.path.moved = time.Now()
 	l.enter(up)
 	l.cause = nil
 	l.qp = queuePair{posted: x.posted}
@@ -366,13 +362,13 @@ func (l *Link) resume(ep fabric.Endpoint, attempt uint64, x *keyExchange) error 
 // time begins anew when the peer has received more. Called with mu held.
 func (l *Link) checkProgress(received wire.Header) error {
 	switch search, stuck := &l.path.search, &l.path.stuck; {
-	case l.log.len() == 0:
+	case l.unacked.len() == 0:
 		*stuck = standstill{}
 	case stuck.since.IsZero() || received != stuck.received:
 		*stuck = standstill{time.Now(), received}
-	case time.Since(stuck.since) > l.cfg.Resume:
+	case time.Since(stuck.since) > l.cfg.ResumeTimeout:
 		search.lostAt = stuck.since
-		return &stuckError{len(l.log.at(0).data)}
+		return &stuckError{len(l.unacked.at(0).data)}
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func TestALinkWhosePathLosesLongMessagesEnds(t *testing.T) {
 				require.ErrorIs(t, err, syscall.ETIMEDOUT)
 				require.ErrorContains(t, err, "MTU")
 				t.Log(time.Since(started), long[0].link.Info().Moves, err)
-				require.Less(t, time.Since(started), cfg.Resume+longAttempt)
+				require.Less(t, time.Since(started), cfg.ResumeTimeout+longAttempt)
 				_, err = short[0].Read(make([]byte, 1), limit)
 				require.ErrorIs(t, err, syscall.ECONNRESET)
 				<-stop
@@ -79,7 +79,7 @@ func TestALinkThatMovesOftenLivesOn(t *testing.T) {
 		for range 5 {
 			losesLonger(n, 1000)
 			require.NoError(t, writeAll(c, make([]byte, 4000)))
-			time.Sleep(cfg.Resume / 2) // it moves again and again
+			time.Sleep(cfg.ResumeTimeout / 2) // it moves again and again
 			losesLonger(n, 1<<30)
 			time.Sleep(time.Hour) // nothing tells it meanwhile that the bytes have arrived
 			endpointOf(c.link).Fail(fabric.ErrQueuePair)
@@ -112,7 +112,7 @@ func TestALinkThatAlwaysHasMoreToSendLivesOn(t *testing.T) {
 			got, err := s.Discard(4000, deadline.New())
 			require.NoError(t, err)
 			require.Equal(t, 4000, got)
-			time.Sleep(cfg.Resume)
+			time.Sleep(cfg.ResumeTimeout)
 		}
 		require.EqualValues(t, losses, c.link.Info().Moves)
 		endAll(t, n, c, s)

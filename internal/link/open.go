@@ -29,20 +29,20 @@ const (
 	slabSize  = 256 << 10
 )
 
-// FirstRing is the size of the ring that a stream of this side's begins with.
-func (c *Config) FirstRing() int {
-	if c.Shared {
-		return min(firstRing, c.RecvBuffer)
+// firstRing is the size of the ring that a stream of this side's begins with.
+func (c *Setup) firstRing() int {
+	if c.Dedicated {
+		return c.RecvBuffer
 	}
-	return c.RecvBuffer
+	return min(firstRing, c.RecvBuffer)
 }
 
 // slabSize is the size of the memory that is registered for more.
-func (c *Config) slabSize() int {
-	if c.Shared {
-		return slabSize
+func (c *Setup) slabSize() int {
+	if c.Dedicated {
+		return c.RecvBuffer
 	}
-	return c.RecvBuffer
+	return slabSize
 }
 
 // tries is how many ports, at random, a dial tries for one that no connection of another
@@ -51,7 +51,7 @@ func (c *Config) slabSize() int {
 const tries = 128
 
 // Open begins another stream on a link that this side dialed, and returns when
-// the peer has accepted it, or ctx ends, or Config.Handshake has passed.
+// the peer has accepted it, or ctx ends, or Config.HandshakeTimeout has passed.
 func (l *Link) Open(ctx context.Context) (*Stream, error) {
 	for try := 1; ; try++ {
 		if err := l.takePlace(ctx); err != nil {
@@ -72,7 +72,7 @@ func (l *Link) takePlace(ctx context.Context) error {
 		return nil
 	default:
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Handshake)
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
 	defer cancel()
 	select {
 	case l.streams.opens <- struct{}{}:
@@ -96,7 +96,7 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 	return s, nil
 }
 
-// opened returns nil if the stream is open. Else it disowns the stream and returns why it
+// opened returns nil if the stream is open. Else it orphans the stream and returns why it
 // is not open: err, if that is not nil.
 func (s *Stream) opened(err error) error {
 	l := s.link
@@ -113,18 +113,18 @@ func (s *Stream) opened(err error) error {
 	default:
 		err = l.cause
 	}
-	s.use = disowned
+	s.use = orphaned
 	s.ledger.Reset()
 	s.discard()
 	s.changed()
-	l.disown(s)
+	l.orphan(s)
 	return err
 }
 
 // awaitAnswer waits for the peer's answer to OPEN, until ctx ends or
-// Config.Handshake has passed.
+// Config.HandshakeTimeout has passed.
 func (s *Stream) awaitAnswer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.link.cfg.Handshake)
+	ctx, cancel := context.WithTimeout(ctx, s.link.cfg.HandshakeTimeout)
 	defer cancel()
 	limit := deadline.New()
 	stop := context.AfterFunc(ctx, func() { limit.Set(time.Unix(1, 0)) })
@@ -232,7 +232,7 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 		return err
 	}
 	l.streams.unanswered++
-	s := l.addStream(r.Stream, credit.AcceptStream(l.cfg.FirstRing(), r.Ring.Size), piece{})
+	s := l.addStream(r.Stream, credit.AcceptStream(l.cfg.firstRing(), r.Ring.Size), piece{})
 	s.peer = r.Ring
 	switch {
 	case l.leaving.begun() || l.cfg.Acceptor == nil:
@@ -253,7 +253,7 @@ func (s *Stream) tryToAccept(err error) *lack {
 	var held piece
 	if err == nil {
 		var lacks *lack
-		if held, lacks, err = l.memory.rings.take(l.cfg.FirstRing()); lacks != nil {
+		if held, lacks, err = l.memory.rings.take(l.cfg.firstRing()); lacks != nil {
 			return lacks
 		}
 	}
@@ -281,7 +281,7 @@ func (s *Stream) tryToAccept(err error) *lack {
 // refuse refuses a stream that the peer has dialed and nobody owns. Called with mu held.
 func (s *Stream) refuse(reason wire.RefuseReason) {
 	s.refusal = reason
-	s.use = disowned
+	s.use = orphaned
 	s.ledger.Reset()
 	s.changed()
 	s.link.streams.owned--

@@ -4,7 +4,6 @@ import (
 	"context"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -34,50 +33,16 @@ func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 	})
 }
 
-// An application may write to a stream that it has accepted before ACCEPT is sent,
-// for instance because somebody is posting meanwhile. The Write waits for no longer
-// than that.
-func TestWriteOfAStreamThatIsNotYetAnswered(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		c, s, b := connectLink(t, n, testConfig, testConfig)
-		l := s.link
-		posting := func(does bool) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.send.posting = does
-			l.trySend()
-		}
-		posting(true)
-		opened := make(chan *Stream, 1)
-		go func() {
-			other, err := c.link.Open(t.Context())
-			require.NoError(t, err)
-			opened <- other
-		}()
-		accepted := b.accept()
-		wrote := make(chan error, 1)
-		go func() { wrote <- writeAll(accepted, []byte("welcome")) }()
-		synctest.Wait()
-		posting(false)
-		require.NoError(t, <-wrote)
-
-		other := <-opened
-		require.NoError(t, accepted.CloseWrite())
-		got, err := readAll(other)
-		require.NoError(t, err)
-		require.Equal(t, "welcome", string(got))
-		for _, x := range []*Stream{c, s, other, accepted} {
-			require.NoError(t, x.Close(0))
-		}
-	})
-}
-
 // Until a proof has come back nobody knows whose link it is: all that the side that dialed
 // says is said for a stream.
 func TestALinkThatIsToBeProvedSaysNothingUnasked(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		cfg := testConfig
-		cfg.Proof = 80
+		cfg.Proof = &Proof{
+			Port:    80,
+			Connect: func() error { return nil },
+			Verify:  func(context.Context, <-chan struct{}) error { return nil },
+		}
 		c, s, _ := connectLink(t, n, cfg, cfg)
 		time.Sleep(cfg.KeepAlive / 2)
 		c.link.mu.Lock()

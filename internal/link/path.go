@@ -14,31 +14,28 @@ import (
 
 // A link outlives its queue pair if it lost that while both processes live. What has
 // arrived is taken from the queue pair first, so each side knows how many messages of
-// the other's it has received. The link goes on over its standby (standby.go), if that
-// is sound; or else the side that dialed the link dials another queue pair, to where the
-// other side takes links up again (returns.go), over one pair of cards (route.go) after
-// the other (search.go), in turn with other links (turns.go). What the two say in its
-// handshake is in request.go. The memory of the link goes over to it (move.go); then each
-// side sends again what has not been received (log.go). Streams see none of this: they
-// wait.
+// the other's it has received. Either side requests another queue pair where the other takes
+// links up again (returns.go), over one pair of cards (route.go) after the other (search.go),
+// in turn with other links (scheduler.go). What the two say in its handshake is in request.go. The
+// memory of the link goes over to it (move.go); then each side sends again what has not been
+// received (retransmit.go). Streams see none of this: they wait.
 
-// path is what a link does without its queue pair. Guarded by Link.mu, but for what is set
-// before the link is in use: meetingPlace and arrivals.
+// path is what a link does without its queue pair. Guarded by Link.mu, but for meetingPlace,
+// which is set before the link is in use.
 type path struct {
 	meetingPlace
-	attempts
+	requests
 
-	work      sync.WaitGroup // the goroutines of all this; begun with mu held, until the link is closed
-	moved     time.Time      // when the link went on over the queue pair that it has; zero: it is the first
-	arrivals  chan arrival
-	expecting bool // an arrival waits to be sent to arrivals
-	search    search
-	stuck     standstill
-	settled   chan struct{} // see awaitPath; nil if no call waits
-	custody   custody
-	lost      []fabric.Endpoint // that the link has had before, for the engine to close
-	standby   *standby
-	making    bool // of a standby is under way
+	work         sync.WaitGroup     // the goroutines of all this; begun with mu held, until the link is closed
+	moved        time.Time          // when the link went on over the queue pair that it has; zero: it is the first
+	arrival      *arrival           // that waits to be taken up; nil: none
+	interrupt    context.CancelFunc // ends what the search does, when there is an arrival; nil: there has been no search
+	patientUntil time.Time          // interrupt is not called before
+	search       search
+	stuck        standstill
+	settled      chan struct{} // see awaitPath; nil if no call waits
+	custody      custody
+	lost         []fabric.Endpoint // that the link has had before, for the engine to close
 }
 
 // meetingPlace is where the two sides of a link that has lost its queue pair find each
@@ -51,14 +48,6 @@ type meetingPlace struct {
 	cancel  context.CancelFunc // of ctx
 }
 
-// attempts are the numbers of attempts at another queue pair, or a standby. The side that
-// dialed the link counts them, and names the number in its request.
-type attempts struct {
-	latest uint64 // the last that this side has made, or taken
-	madeBy uint64 // the one that has made the queue pair that the link has; 0: it is the first
-	failed uint64 // the last that came to nothing here
-}
-
 // standstill is since when one queue pair after the other has lost the same message.
 type standstill struct {
 	since    time.Time   // the link has gone on over the first of them; zero: nothing was to be sent again
@@ -67,6 +56,9 @@ type standstill struct {
 
 // resumes reports whether both sides would take the link up again.
 func (p *path) resumes() bool { return len(p.peers) > 0 }
+
+// otherCards reports whether both sides had another card when the link was made.
+func (p *path) otherCards() bool { return len(p.own.Others) > 0 && len(p.peers) > 1 }
 
 // passing reports whether the link may outlive the loss of its queue pair for this reason:
 // both sides would take it up again, neither has ended it, and it is of use yet. Called
@@ -120,15 +112,17 @@ func (l *Link) outOfReach(since *time.Time) bool {
 	if since.IsZero() {
 		*since = time.Now()
 	}
-	return time.Since(*since) < l.cfg.Resume+patience
+	return time.Since(*since)-patience < l.cfg.ResumeTimeout
 }
 
-// leavePath ends the search and the standby of a link that is closed, and frees its memory
-// if no endpoint has it.
+// leavePath ends the search of a link that is closed, and frees its memory if no endpoint has
+// it.
 func (l *Link) leavePath() {
+	l.mu.Lock()
+	l.path.end()
+	l.mu.Unlock()
 	l.path.close(l.active)
 	l.path.work.Wait()
-	l.dropStandby()
 	if l.path.custody.withoutEndpoint {
 		all, _ := l.registered()
 		for _, m := range all {
@@ -143,7 +137,6 @@ func (p *path) takesUp(r *Returns, local netip.Addr) error {
 	port, err := r.open()
 	if err == nil {
 		p.returns, p.own.Port, p.own.Others = r, port, r.others(local)
-		p.arrivals = make(chan arrival)
 		p.ctx, p.cancel = context.WithCancel(context.Background())
 	}
 	return err
@@ -171,17 +164,20 @@ func (p *path) start(l *Link) {
 	}
 }
 
-// end stops the search for another queue pair, and all work for a standby.
+// end stops the search for another queue pair. Called with Link.mu held.
 func (p *path) end() {
 	if p.returns != nil {
 		p.cancel()
+	}
+	if p.arrival != nil {
+		go p.arrival.refuse(noSuchLink)
+		p.arrival = nil
 	}
 }
 
 // close ends that requests are brought to a link, which is closed.
 func (p *path) close(active bool) {
 	if p.returns != nil {
-		p.cancel()
 		if p.resumes() {
 			p.returns.leave(returnKey{p.own.Link, active})
 		}

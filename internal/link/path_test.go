@@ -21,16 +21,16 @@ import (
 )
 
 // resuming is a configuration whose links outlive their queue pairs.
-func resuming(n fabric.Fabric) Config {
+func resuming(n fabric.Fabric) Setup {
 	cfg := testConfig
 	cfg.KeepAlive = time.Second
-	cfg.Resume = 30 * time.Second
+	cfg.ResumeTimeout = 30 * time.Second
 	cfg.Returns = &Returns{Fabric: n}
 	return cfg
 }
 
 // streamsOfBoth makes so many streams on a link whose sides are configured so.
-func streamsOfBoth(t testing.TB, n fabric.Fabric, active, passive Config, many int) (clients, servers []*Stream) {
+func streamsOfBoth(t testing.TB, n fabric.Fabric, active, passive Setup, many int) (clients, servers []*Stream) {
 	t.Helper()
 	c, s, b := connectLink(t, n, active, passive)
 	clients, servers = append(clients, c), append(servers, s)
@@ -127,7 +127,7 @@ func TestWhatWentInlineIsSentAgain(t *testing.T) {
 		cfg := resuming(n)
 		clients, servers := streamsOfBoth(t, n, cfg, cfg, 3)
 		for round := range 3 {
-			for _, c := range clients { // what was sent again may be under way: more waits for that
+			for _, c := range clients { // what was sent again may be under way: more waits behind that
 				for !c.hasSent() {
 					time.Sleep(time.Millisecond)
 				}
@@ -164,11 +164,11 @@ func TestWhatWentInlineIsSentAgain(t *testing.T) {
 	})
 }
 
-// hasSent reports whether no marked message of the stream is under way.
+// hasSent reports whether nothing waits to be sent again.
 func (s *Stream) hasSent() bool {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
-	return s.link.send.slots.Completed(s.marks[1])
+	return s.link.maySendNew()
 }
 
 func endpointOf(l *Link) *sim.Endpoint {
@@ -190,9 +190,9 @@ type confined struct{ *sim.Network }
 func (confined) Listen(netip.AddrPort, int) (fabric.Listener, error) { return nil, syscall.EACCES }
 
 func TestALinkThatNobodyCanComeBackToIsMadeAllTheSame(t *testing.T) {
-	for name, confine := range map[string]func(n *sim.Network, active, passive *Config){
-		"active":  func(n *sim.Network, active, _ *Config) { active.Returns = &Returns{Fabric: confined{n}} },
-		"passive": func(n *sim.Network, _, passive *Config) { passive.Returns = &Returns{Fabric: confined{n}} },
+	for name, confine := range map[string]func(n *sim.Network, active, passive *Setup){
+		"active":  func(n *sim.Network, active, _ *Setup) { active.Returns = &Returns{Fabric: confined{n}} },
+		"passive": func(n *sim.Network, _, passive *Setup) { passive.Returns = &Returns{Fabric: confined{n}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestKeepAliveGoesOnOverAnotherQueuePair(t *testing.T) {
 		require.EqualValues(t, 1, clients[0].link.Stats().Moves)
 		n.Cut(true)
 		limit := deadline.New()
-		limit.Set(time.Now().Add(2 * cfg.Resume))
+		limit.Set(time.Now().Add(2 * cfg.ResumeTimeout))
 		_, err := clients[0].Read(make([]byte, 1), limit)
 		require.ErrorIs(t, err, syscall.ETIMEDOUT)
 		for _, s := range append(clients, servers...) {
@@ -302,7 +302,7 @@ func TestADialThatIsUnderWayWaitsForTheLinksPath(t *testing.T) {
 			require.NoError(t, err)
 			opened <- next
 		}()
-		time.Sleep(cfg.Handshake - 3*time.Second)
+		time.Sleep(cfg.HandshakeTimeout - 3*time.Second)
 		require.True(t, c.link.Info().Seeking)
 		_, err := c.link.Open(context.Background())
 		require.ErrorIs(t, err, errLeaving, "so it is dialed over another link")

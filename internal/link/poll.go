@@ -16,19 +16,24 @@ const (
 	pollsPerYield = 64
 )
 
+// changesWithin is how often a holder that polls for long asks the endpoint for a change of the
+// connection, of which no completion may tell: that the peer has gone, say.
+const changesWithin = 10 * time.Millisecond
+
 // poll polls before the holder sleeps, as often as the fabric advises (fabric.Limits.Spin) if that
 // has lately been worthwhile, or for Config.BusyPoll. It returns whether that has found what the
 // holder waits for; the engine waits for anything. Called with mu held, which it releases
 // meanwhile.
 func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 	spin := &l.watch.spins[which]
-	if !l.polls() || l.cfg.BusyPoll == 0 && !spin.begin() || !pollers.Begin() {
+	if !l.polls() || l.pollsForNobody(s) || l.cfg.BusyPoll == 0 && !spin.begin() || !pollers.Begin() {
 		return false
 	}
 	defer pollers.End()
-	var until time.Time
+	var began, asked time.Time
 	if l.cfg.BusyPoll > 0 {
-		until = time.Now().Add(l.cfg.BusyPoll)
+		began = time.Now()
+		asked = began
 	}
 	passes := 0
 	for polls := 1; ; polls++ {
@@ -53,8 +58,16 @@ func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 			l.letOthersRun() // those that have been woken
 			return true
 		case l.cfg.BusyPoll > 0:
-			if polls%pollsPerClock == 0 && time.Now().After(until) {
+			if polls%pollsPerClock != 0 {
+				continue
+			}
+			switch now := time.Now(); {
+			case now.Sub(began) > l.cfg.BusyPoll, l.pollsForNobody(s):
 				return false
+			case now.Sub(asked) > changesWithin:
+				asked = now
+				l.ep.Wake()
+				l.await(nil)
 			}
 		case polls >= l.limits.Spin:
 			spin.missed()
@@ -66,6 +79,12 @@ func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 			l.letOthersRun()
 		}
 	}
+}
+
+// pollsForNobody reports whether the engine, for which s is nil, would poll for Config.BusyPoll
+// although no call waits. Called with mu held.
+func (l *Link) pollsForNobody(s *Stream) bool {
+	return s == nil && l.cfg.BusyPoll > 0 && l.watch.parked == 0
 }
 
 // spin is whether to poll before sleeping, for calls of one kind or for the engine: unless that

@@ -40,7 +40,7 @@ type More struct {
 }
 
 // busyLink is how many streams each link carries before another link is made. One link
-// serves as many processors (see rconn.Config.Links); fewer streams use no more than those,
+// serves as many processors (see Config.Links); fewer streams use no more than those,
 // and gain nothing by another link.
 const busyLink = 8
 

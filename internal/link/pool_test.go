@@ -120,9 +120,9 @@ func TestALinkThatIsBackIsDialedOnAgain(t *testing.T) {
 			return s
 		}
 		first := dial()
-		there := first.link.path.peers[0].Port()
+		here, there := first.link.path.own.Port, first.link.path.peers[0].Port()
 		n.SetFaults(sim.Faults{Lose: func(e *sim.Endpoint, m sim.Message) bool {
-			return m == sim.REQ && e.RemoteAddr().Port() == there
+			return m == sim.REQ && (e.RemoteAddr().Port() == here || e.RemoteAddr().Port() == there)
 		}})
 		endpointOf(first.link).Fail(fabric.ErrQueuePair)
 		time.Sleep(time.Second)
@@ -136,7 +136,7 @@ func TestALinkThatIsBackIsDialedOnAgain(t *testing.T) {
 		again := dial()
 		require.True(t, again.link == first.link)
 		require.NoError(t, meanwhile.Close(time.Minute))
-		time.Sleep(2 * cfg.Idle)
+		time.Sleep(2 * cfg.LinkIdle)
 		require.False(t, meanwhile.link.usable(), "it has left")
 		require.True(t, first.link.usable())
 		for _, s := range []*Stream{first, again} {

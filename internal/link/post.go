@@ -60,7 +60,7 @@ func (l *Link) submitted(err error) {
 	if err != nil {
 		l.fail(lost(err))
 	}
-	if l.cause != nil || l.qp.flushing {
+	if l.qp.state != qpReady {
 		l.moveToError()
 		l.settle()
 		l.callWatcher() // the engine may have waited for the end of the post

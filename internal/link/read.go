@@ -111,7 +111,7 @@ func readReady(s *Stream) bool {
 func (s *Stream) openError() error {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
-	if s.use == disowned {
+	if s.use == orphaned {
 		return net.ErrClosed
 	}
 	return nil

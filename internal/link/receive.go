@@ -115,7 +115,7 @@ func (l *Link) repost() bool {
 // postReceives posts n receives, and reports whether they are posted. It posts none on a
 // queue pair that has failed. Called with mu held.
 func (l *Link) postReceives(n int) bool {
-	if n == 0 || l.cause != nil || l.qp.flushing { // siw does not flush what is posted in ERR
+	if n == 0 || l.qp.state != qpReady { // not every device flushes what is posted in ERR
 		return l.cause == nil
 	}
 	if err := l.ep.PostRecv(n); err != nil {
@@ -130,10 +130,9 @@ func (l *Link) postReceives(n int) bool {
 // request that has failed, or from Wait, which returns after Disconnect; if neither comes
 // within drainTime, drainTick sets one. Called with mu held.
 func (l *Link) flushed() {
-	if l.cause != nil || l.qp.flushing {
+	if l.qp.state != qpReady {
 		return
 	}
-	l.qp.flushing = true
 	l.limitDrain()
 	l.moveToError()
 }
@@ -201,7 +200,7 @@ func (l *Link) receivedData(wc *fabric.Completion) error {
 		s.touch()
 		return nil
 	}
-	if s.use == disowned && wc.Len > 0 {
+	if s.use == orphaned && wc.Len > 0 {
 		s.ledger.Reset() // it will never be read
 	}
 	s.discard()
@@ -217,7 +216,7 @@ func (l *Link) receivedSend(b []byte) error {
 		return err
 	}
 	acked := credit.Totals{Data: h.Data, Records: h.Records}
-	defer l.strike()
+	defer l.trimAcknowledged()
 	if len(records) == 0 {
 		return l.ledger.ReceiveCredit(acked)
 	}
@@ -240,14 +239,14 @@ func (l *Link) receivedSend(b []byte) error {
 // held.
 func (l *Link) receivedRecord(r *wire.Record) error {
 	switch r.Type {
-	case wire.GoAwayRecord:
+	case credit.GoAwayRecord:
 		if l.leaving.received {
 			return fmt.Errorf("a second GOAWAY")
 		}
 		l.leaving.received = true
 		l.leaving.sayGoAway()
 		return nil
-	case wire.OpenRecord:
+	case credit.OpenRecord:
 		return l.receivedOpen(r)
 	}
 	s, err := l.stream(r.Stream)
@@ -266,27 +265,27 @@ func (s *Stream) receivedRecord(r *wire.Record) error {
 	if r.Ring.Size > 0 {
 		value = uint64(r.Ring.Size)
 	}
-	if err := s.ledger.ReceiveRecord(credit.Record(r.Type), value); err != nil {
+	if err := s.ledger.ReceiveRecord(r.Type, value); err != nil {
 		return err
 	}
 	switch r.Type {
-	case wire.AcceptRecord:
+	case credit.AcceptRecord:
 		if err := s.link.reach(r.Ring); err != nil {
 			return err
 		}
 		s.peer = r.Ring
-	case wire.RefuseRecord:
+	case credit.RefuseRecord:
 		s.refusal = r.Reason
-	case wire.RingRecord:
+	case credit.RingRecord:
 		if err := s.link.reach(r.Ring); err != nil {
 			return err
 		}
 		s.next = r.Ring
 		s.queue()
-	case wire.CreditRecord:
+	case credit.CreditRecord:
 		s.link.watch.served = true
 		s.stats.CreditsReceived++
-	case wire.ResetRecord:
+	case credit.ResetRecord:
 		s.closing.late = r.Late
 		s.dropPending()
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // hoarder gives back only the receives that had been posted before the queue pair went to
-// ERR, as siw does.
+// ERR: not every device flushes what is posted later.
 type hoarder struct {
 	fabric.Endpoint
 	completions []fabric.Completion
@@ -71,7 +71,7 @@ func (e *cramped) Reach(uint64, uint32, int) error {
 func TestARingThatCannotBeMappedIsNoBreach(t *testing.T) {
 	b := make([]byte, wire.HeaderSize+wire.RecordSize)
 	wire.Header{}.Put(b)
-	wire.Record{Type: wire.OpenRecord, Port: 7, Ring: wire.RingPlace{Size: wire.MinRing}}.Put(b[wire.HeaderSize:])
+	wire.Record{Type: credit.OpenRecord, Port: 7, Ring: wire.RingPlace{Size: wire.MinRing}}.Put(b[wire.HeaderSize:])
 	message := fabric.Completion{Recv: true, Op: fabric.Send, Len: len(b), Data: b}
 	l := &Link{ep: &cramped{hoarder{completions: []fabric.Completion{message}}}, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}, ledger: credit.NewLink(4, 4)}
 	l.qp.posted = 3

@@ -99,7 +99,7 @@ func (l *Link) register(n int, a fabric.Access) (fabric.Memory, error) {
 }
 
 // awaitRing returns memory for the ring that a stream begins with. If that has to be
-// registered it waits, until ctx ends or Config.Handshake has passed. Called with mu held,
+// registered it waits, until ctx ends or Config.HandshakeTimeout has passed. Called with mu held,
 // which it releases meanwhile.
 func (l *Link) awaitRing(ctx context.Context) (held piece, err error) {
 	var (
@@ -111,7 +111,7 @@ func (l *Link) awaitRing(ctx context.Context) (held piece, err error) {
 			return nil
 		}
 		if err = fault; err == nil {
-			if held, lacks, err = l.memory.rings.take(l.cfg.FirstRing()); lacks != nil {
+			if held, lacks, err = l.memory.rings.take(l.cfg.firstRing()); lacks != nil {
 				return lacks
 			}
 		}
@@ -123,7 +123,7 @@ func (l *Link) awaitRing(ctx context.Context) (held piece, err error) {
 		return held, err
 	default:
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Handshake)
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.HandshakeTimeout)
 	defer cancel()
 	l.mu.Unlock()
 	select {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"syscall"
 	"time"
 
@@ -14,20 +13,38 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// The handshake of another queue pair for a link. The side that dialed the link makes
-// requests, one attempt after the other; the other side accepts or rejects them. Meanwhile
-// that side asks whether the first still has the link.
+// The handshake of another queue pair for a link. Either side makes requests, one after the
+// other, and the other side accepts or rejects them. Two that cross are settled by the sides'
+// roles: the side that was dialed gives up its own for the peer's, and the side that dialed
+// waits a moment for the answer to its own.
 
-// resumption is the next message of this side's of the given kind.
-func (l *Link) resumption(kind wire.ResumptionKind) wire.Resumption {
+// requests are the numbers of requests on a link. Each side counts its own.
+type requests struct {
+	made     uint32 // by this side
+	answered uint32 // the last of those that the peer has accepted
+	taken    uint32 // the last of the peer's
+}
+
+// stale reports whether a request is one that the peer has given up: it has made another
+// since, or has accepted one of this side's. Repetitions are stale, too.
+func (n *requests) stale(r wire.Resumption) bool {
+	return r.Attempt <= n.taken || r.Taken < n.answered
+}
+
+// nextRequest is this side's next request. The side that dialed the link does not give it up for
+// one of the peer's before the peer has had time to answer, or not at all if it is to be spared.
+func (l *Link) nextRequest(spared bool) wire.Resumption {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := wire.Resumption{Kind: kind, Link: l.path.own.Link, Attempt: max(l.path.madeBy, l.path.failed)}
-	if kind != wire.ResumeAsk {
-		l.path.latest++
-		r.Attempt = l.path.latest
+	if l.active {
+		l.path.patientUntil = time.Now().Add(attemptPause)
+		if spared {
+			l.path.patientUntil = time.Now().Add(longAttempt)
+		}
 	}
-	return r
+	n := &l.path.requests
+	n.made++
+	return wire.Resumption{Kind: wire.ResumeRequest, Passive: !l.active, Link: l.path.own.Link, Attempt: n.made, Taken: n.taken}
 }
 
 // sealTo is the seal of what this side sends to the peer in the handshake of an endpoint.
@@ -45,24 +62,50 @@ func (l *Link) dial(ctx context.Context, r route) (fabric.Endpoint, error) {
 	return l.path.returns.Fabric.Dial(ctx, netip.AddrPortFrom(r.local, 0), r.remote)
 }
 
-// request asks the peer to take the queue pair of an endpoint that was dialed, as another
-// for the link, a standby or a mere question, which the kind says. It returns the number of
-// the attempt.
-func (l *Link) request(ctx context.Context, r route, ep fabric.Endpoint, kind wire.ResumptionKind) (attempt uint64, err error) {
-	m := l.resumption(kind)
+// request makes a queue pair, and requests that the peer goes on over it.
+func (l *Link) request(ctx context.Context, r route, spared bool) (fabric.Endpoint, error) {
+	ep, err := l.dial(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if err = l.openAgain(ep); err == nil {
+		err = l.requestOver(ctx, r, ep, spared)
+	}
+	if err != nil {
+		_ = ep.Close()
+		return nil, err
+	}
+	return ep, nil
+}
+
+// requestOver is the handshake of a request.
+func (l *Link) requestOver(ctx context.Context, r route, ep fabric.Endpoint, spared bool) error {
+	m := l.nextRequest(spared)
 	answer, err := ep.Connect(ctx, m.Append(nil, l.path.sealTo(ep)))
 	if err != nil {
 		if l.peerIsGone(r, err) {
 			err = fmt.Errorf("%w: %w", errGone, err)
 		}
-		return 0, err
+		return err
 	}
 	got, err := wire.DecodeResumption(answer)
-	if err != nil || !l.path.sealFrom(ep).Fits(answer) || got.Kind != wire.ResumeAnswer || got.Attempt != m.Attempt {
+	if err != nil || !l.path.sealFrom(ep).Fits(answer) || got != m.Answer() {
 		_ = ep.Reject(wire.Reject{Reason: "an answer that is not about the request"}.Append(nil))
-		return 0, errStranger
+		return errStranger
 	}
-	return m.Attempt, ep.Confirm()
+	l.wasAnswered(m.Attempt)
+	return ep.Confirm()
+}
+
+// wasAnswered notes that the peer has accepted a request. It has given up its own.
+func (l *Link) wasAnswered(attempt uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.path.requests.answered = attempt
+	if a := l.path.arrival; a != nil && a.request.Taken < attempt {
+		l.path.arrival = nil
+		go a.refuse(linkIsThere)
+	}
 }
 
 // peerIsGone reports whether the error of a request over a route says that the peer has not the
@@ -126,101 +169,68 @@ func (l *Link) openAgain(ep fabric.Endpoint) error {
 	return ep.PostRecv(l.cfg.RecvQueue + credit.LinkControlReceives)
 }
 
-// arrival is a queue pair of the peer's for a link that has lost its own.
+// arrival is a request of the peer's, with its queue pair.
 type arrival struct {
 	ep      fabric.Endpoint
 	request wire.Resumption
 }
 
-// returned hands an arrival to the link, which may not know yet that its queue pair is gone.
-// It returns whether the link takes it, and if not, how to reject it. One arrival waits at a
-// time, however many the peer makes.
-func (l *Link) returned(a arrival) (taken bool, reject wire.Reject) {
-	if taken, reject = l.expect(a); !taken {
-		return false, reject
-	}
-	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.path.expecting = false
-	}()
-	late := time.NewTimer(drainTime)
-	defer late.Stop()
-	select {
-	case l.path.arrivals <- a:
-		return true, reject
-	case <-l.gone:
-		return false, noSuchLink
-	case <-late.C:
-		return false, linkIsThere
-	}
+// refuse ends an arrival that the link does not take.
+func (a *arrival) refuse(answer wire.Reject) {
+	_ = a.ep.Reject(answer.Append(nil))
+	_ = a.ep.Close()
 }
 
-// expect returns whether an arrival may wait for the link to take it. If so, the link has
-// lost its queue pair, and expect says so to it.
-func (l *Link) expect(a arrival) (may bool, reject wire.Reject) {
+// arrived hands an arrival to the link, which may not know yet that its queue pair is gone. One
+// waits at a time, however many the peer makes: the last. The link may have ended while its
+// streams still have owners.
+func (l *Link) arrived(a *arrival) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	p := &l.path
 	switch {
-	case a.request.Attempt <= l.path.latest:
-		return false, noSuchLink // another has been made meanwhile
-	case l.path.expecting:
-		return false, linkIsThere
+	case l.stage.final():
+		go a.refuse(noSuchLink)
+		return
+	case p.requests.stale(a.request):
+		go a.refuse(linkIsThere)
+		return
+	case p.arrival != nil:
+		go p.arrival.refuse(linkIsThere)
 	}
-	l.path.expecting = true
-	l.path.latest = a.request.Attempt
-	if l.path.search.newer != nil {
-		l.path.search.newer()
+	p.requests.taken = a.request.Attempt
+	p.arrival = a
+	if p.interrupt != nil {
+		time.AfterFunc(time.Until(p.patientUntil), p.interrupt)
 	}
 	l.fail(&lostError{syscall.ECONNRESET, errReturned})
-	return true, reject
-}
-
-// attemptFailed notes that an attempt has failed on this side. The other may take its queue
-// pair for sound: the next question tells it.
-func (l *Link) attemptFailed(attempt uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.path.failed = max(l.path.failed, attempt)
-}
-
-// asked handles a question of the peer's, which has come between two cards. The peer has
-// lost the queue pair of the attempt, and those before: if this side does not know that yet
-// it loses its own (the attempt may have been a standby's). Else a search may try those
-// cards next. asked returns whether the link is there: it may have ended while its streams
-// still have owners.
-func (l *Link) asked(attempt uint64, r route) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.stage == up && attempt >= l.path.madeBy:
-		l.fail(&lostError{syscall.ECONNRESET, errReturned})
-	case l.stage == seeking && slices.ContainsFunc(l.path.peers, func(a netip.AddrPort) bool { return a.Addr() == r.remote.Addr() }):
-		l.path.search.noteQuestion(r)
-	}
-	return !l.stage.final()
 }
 
 var errReturned = errors.New("the peer has lost the queue pair")
 
-// takeUp answers an arrival and goes on with it.
-func (l *Link) takeUp(ctx context.Context, a arrival) error {
-	if err := l.openAgain(a.ep); err != nil {
-		_ = a.ep.Reject(wire.Reject{Busy: true, Reason: err.Error()}.Append(nil))
-		return err
+// nextArrival takes over the arrival that waits, if there is one.
+func (l *Link) nextArrival() *arrival {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.path.arrival
+	l.path.arrival = nil
+	return a
+}
+
+// untilRequested returns a context that ends when the peer has made a request, which waits
+// to be taken, but not before least has passed.
+func (l *Link) untilRequested(ctx context.Context, least time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.path.interrupt, l.path.patientUntil = cancel, time.Now().Add(least)
+	if l.path.arrival != nil {
+		time.AfterFunc(least, cancel)
 	}
-	ctx, cancel := l.untilAnother(ctx, a.request.Attempt)
-	defer cancel()
-	answering, cancel := context.WithTimeout(ctx, moveTime)
-	defer cancel()
-	if err := l.answer(answering, a); err != nil {
-		return err
-	}
-	return l.move(ctx, a.ep, a.request.Attempt, nil)
+	return ctx, cancel
 }
 
 // answer accepts an arrival.
-func (l *Link) answer(ctx context.Context, a arrival) error {
-	m := wire.Resumption{Kind: wire.ResumeAnswer, Link: l.path.own.Link, Attempt: a.request.Attempt}
-	return a.ep.Accept(ctx, m.Append(nil, l.path.sealTo(a.ep)))
+func (l *Link) answer(ctx context.Context, a *arrival) error {
+	return a.ep.Accept(ctx, a.request.Answer().Append(nil, l.path.sealTo(a.ep)))
 }

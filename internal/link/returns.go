@@ -23,7 +23,7 @@ type Returns struct {
 	waiting  int // links that need the listener
 	links    map[returnKey]*Link
 
-	turns turns // of the links' attempts
+	scheduler retryScheduler // of the links' attempts
 
 	listing sync.Mutex    // guards what follows, and is held while the fabric tells
 	cards   []fabric.Card // of this host, if the fabric tells
@@ -149,32 +149,17 @@ var (
 // take brings a request to the link that it is about.
 func (r *Returns) take(ep fabric.Endpoint) {
 	request, err := wire.DecodeResumption(ep.Private())
-	var answer wire.Reject
-	switch l, known := r.find(returnKey{request.Link, request.Kind == wire.ResumeAsk}); {
+	a := &arrival{ep, request}
+	switch l, known := r.find(returnKey{request.Link, request.Passive}); {
 	case err != nil:
-		answer = wire.Reject{Reason: err.Error()}
+		a.refuse(wire.Reject{Reason: err.Error()})
 	case known && l == nil:
-		answer = linkIsThere
-	case !known || !l.path.sealFrom(ep).Fits(ep.Private()):
-		answer = noSuchLink
-	case request.Kind == wire.ResumeRequest:
-		var taken bool
-		if taken, answer = l.returned(arrival{ep, request}); taken {
-			return
-		}
-	case request.Kind == wire.ResumeStandby:
-		l.offeredStandby(arrival{ep, request})
-		return
-	case request.Kind == wire.ResumeAsk:
-		answer = noSuchLink
-		if l.asked(request.Attempt, route{local: ep.LocalAddr().Addr(), remote: ep.RemoteAddr()}) {
-			answer = linkIsThere
-		}
+		a.refuse(linkIsThere)
+	case !known || request.Kind != wire.ResumeRequest || !l.path.sealFrom(ep).Fits(ep.Private()):
+		a.refuse(noSuchLink)
 	default:
-		answer = noSuchLink
+		l.arrived(a)
 	}
-	_ = ep.Reject(answer.Append(nil))
-	_ = ep.Close()
 }
 
 // newSecret makes a number and a secret for a link.

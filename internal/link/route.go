@@ -54,21 +54,39 @@ func (l *Link) routes() []route {
 // othersBetween is how many other routes are tried before the known ones are again.
 const othersBetween = 3
 
-// inOrder is the order in which to try routes. The known ones come first, and again after
-// each few of the others, which may be many: where a cable was out or a host was away, the
-// known ones are as good as before.
-func inOrder(all []route) (order []route) {
+// inOrder is the order in which to try routes when a queue pair over the lost path has failed.
+// The first is one that shares no card with that path, if there is one. Then come the known
+// ones, and again after each few of the others, which may be many: where a cable was out or a
+// host was away, the known ones are as good as before.
+func inOrder(all []route, lost pair) (order []route) {
 	known := all
 	if i := slices.IndexFunc(all, func(r route) bool { return !r.known }); i >= 0 {
 		known = all[:i]
 	}
-	if len(known) == len(all) {
-		return all
-	}
+	order = slices.Clone(known)
 	for others := range slices.Chunk(all[len(known):], othersBetween) {
-		order = append(append(order, known...), others...)
+		if len(order) > len(known) {
+			order = append(order, known...)
+		}
+		order = append(order, others...)
+	}
+	if i := slices.IndexFunc(order, func(r route) bool { return !r.shares(lost.local.Addr(), lost.remote.Addr()) }); i > 0 {
+		first := order[i]
+		copy(order[1:], order[:i])
+		order[0] = first
 	}
 	return order
+}
+
+// lostPath is that of the queue pair that the link has lost: the zero pair if the peer has
+// disconnected, for then the path is as good as before.
+func (l *Link) lostPath() pair {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if disconnected(l.cause) {
+		return pair{}
+	}
+	return pair{l.ep.LocalAddr(), l.ep.RemoteAddr()}
 }
 
 // alike is the length, in bits, of the prefix that two addresses of one family share.

@@ -7,26 +7,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // search is a link's search for another queue pair. It begins when the link loses its own.
 // Guarded by Link.mu.
 type search struct {
-	lostAt time.Time // stays while the search lasts, and is read by it without mu
-
-	// Of the attempt under way, or the last.
-	over  route
-	began time.Time
-	end   context.CancelFunc // nil: there has been none
-
-	// On the side that dialed the link: between which cards questions of the peer's have
-	// come, and over which of those the next attempt is to go; zero: over any.
-	questions []question
-	next      route
-
-	noListenerSince time.Time          // where the peer was; zero: there may be one
-	newer           context.CancelFunc // on the other side: ends the attempt under way when another request comes; nil: there has been none
+	lostAt          time.Time // stays while the search lasts, and is read by it without mu
+	noListenerSince time.Time // where the peer was; zero: there may be one
 }
 
 // seek begins to seek another queue pair. Called with mu held.
@@ -42,23 +31,15 @@ func (l *Link) seek() {
 	})
 }
 
-// searchTime is a context that ends when the search has taken Config.Resume.
+// searchTime is a context that ends when the search has taken Config.ResumeTimeout.
 func (l *Link) searchTime() (context.Context, context.CancelFunc) {
-	return context.WithDeadline(l.path.ctx, l.path.search.lostAt.Add(l.cfg.Resume))
+	return context.WithDeadline(l.path.ctx, l.path.search.lostAt.Add(l.cfg.ResumeTimeout))
 }
 
 // seekPath looks for another queue pair until it has one, or the peer is found to be
 // gone, or the time is over.
 func (l *Link) seekPath(ctx context.Context) {
-	err := l.moveToStandby(ctx)
-	switch {
-	case err == nil || errors.Is(err, errGone):
-	case l.active:
-		err = l.redial(ctx)
-	default:
-		err = l.awaitPeer(ctx)
-	}
-	if err != nil {
+	if err := l.reconnect(ctx); err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.stage == seeking { // it may have ended for another reason meanwhile
@@ -68,16 +49,17 @@ func (l *Link) seekPath(ctx context.Context) {
 	}
 }
 
-// An attempt to reach the peer takes attemptTime at most, for the connection manager
-// repeats a request that was lost only after 4 s; but a machine with much to do may
-// need longer, so each of the dialing side's attempts over a route that leads to the peer
-// may take twice as long as the one before, up to longAttempt. If a request was lost, the
-// peer's question ends such an attempt: see noteQuestion. A route is tried again
-// attemptPause after it has failed at the earliest, one and a half times that at the
-// latest, so that those that fail at once take up little time. Once the peer has answered,
-// or has made a request, a side waits moveTime for each message, about as long as a queue
-// pair takes to find that the peer's device does not answer.
+// The first attempt over a route takes firstAttempt at most, so that another route is soon
+// tried; but a machine with much to do may need longer, so each further one may take twice as
+// long as the one before, up to attemptTime, for the connection manager repeats a request that
+// was lost only after 4 s; and up to longAttempt if it is the dialing side's and the route
+// leads to the peer: the other side's next request ends it if its own was lost. A route is
+// tried again attemptPause after it has failed at the earliest, one and a half times that at
+// the latest, so that those that fail at once take up little time. Once the peer has answered,
+// or has made a request, a side waits moveTime for each message, about as long as a queue pair
+// takes to find that the peer's device does not answer.
 const (
+	firstAttempt = 250 * time.Millisecond
 	attemptTime  = time.Second
 	longAttempt  = 4 * time.Second
 	attemptPause = 100 * time.Millisecond
@@ -88,126 +70,110 @@ const (
 // on with it.
 var errGone = errors.New("the peer has ended the link, or is gone")
 
-// redial makes attempts until one brings another queue pair.
-func (l *Link) redial(ctx context.Context) error {
-	return l.attempts(ctx, longAttempt, func(each context.Context, r route) (goOn func() error, err error) {
-		ep, err := l.dial(each, r)
-		if err != nil {
-			return nil, err
+// attempts are a link's attempts at another queue pair, in one search.
+type attempts struct {
+	host   *searched
+	lost   pair // see lostPath
+	tried  map[route]trial
+	step   int   // to the next in the order of routes
+	last   error // of the last over a known route
+	spared bool  // a request of the peer's has come to nothing: the dialing side's next is not ended for another
+}
+
+// reconnect makes requests over one route after the other, in turn with other links, and
+// takes up those of the peer, until one of either has brought another queue pair, or the peer
+// is found to be gone, or ctx ends. The error is that of the last request over a known route.
+func (l *Link) reconnect(ctx context.Context) error {
+	scheduler := &l.path.returns.scheduler
+	t := &attempts{
+		host:  scheduler.join(l.remote.Addr()),
+		lost:  l.lostPath(),
+		tried: make(map[route]trial),
+		last:  errNoTurn,
+	}
+	defer scheduler.leave(t.host)
+	for ctx.Err() == nil {
+		var err error
+		switch a := l.nextArrival(); {
+		case a == nil:
+			err = l.attempt(ctx, t)
+		case t.spared:
+			a.refuse(linkIsThere)
+			err = l.attempt(ctx, t)
+		default:
+			err = l.takeUp(ctx, a)
+			t.spared = l.active && err != nil
 		}
-		var attempt uint64
-		if err = l.openAgain(ep); err == nil {
-			attempt, err = l.request(each, r, ep, wire.ResumeRequest)
-		}
-		if err != nil {
-			_ = ep.Close()
-			return nil, err
-		}
-		return func() error {
-			err := l.move(ctx, ep, attempt, nil)
-			if err != nil {
-				_ = ep.Close()
-			}
+		if err == nil || errors.Is(err, errGone) {
 			return err
-		}, nil
-	})
+		}
+	}
+	return t.last
 }
 
-// awaitPeer waits for a request of the peer's. Meanwhile it asks the peer whether it has the
-// link: the peer may not know yet that its queue pair is gone, or be gone itself.
-func (l *Link) awaitPeer(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	asking := make(chan struct{})
-	var asked error // why that has ended
-	go func() {
-		defer close(asking)
-		asked = l.attempts(ctx, attemptTime, l.ask)
-	}()
-	defer func() { <-asking }()
-	defer cancel()
-	for {
-		select {
-		case a := <-l.path.arrivals:
-			err := l.takeUp(ctx, a)
-			if err == nil {
-				return nil
-			}
-			_ = a.ep.Close()
-			if errors.Is(err, errGone) {
-				return err
-			}
-			l.attemptFailed(a.request.Attempt)
-		case <-asking:
-			return asked
-		}
+// attempt makes the next request when it is due and the link has its turn, and goes on with
+// the queue pair if the peer answers. It ends early when the peer makes a request.
+func (l *Link) attempt(ctx context.Context, t *attempts) error {
+	scheduler := &l.path.returns.scheduler
+	var least time.Duration
+	if t.spared {
+		least = longAttempt
 	}
+	waiting, stop := l.untilRequested(ctx, least)
+	defer stop()
+	all := l.routes()
+	order := inOrder(all, t.lost)
+	if !sleep(waiting, t.tried[order[t.step%len(order)]].pause()) {
+		return waiting.Err()
+	}
+	turn := scheduler.take(waiting, t.host, l.remote.Port())
+	if turn == nil {
+		return waiting.Err()
+	}
+	if len(t.tried) == 0 {
+		t.step = turn.ahead // others of the host's links try those before
+	}
+	r := order[t.step%len(order)]
+	if found, ok := scheduler.found(turn, all); ok && t.tried[found].pause() <= 0 {
+		r = found
+	}
+	requesting, cancel := context.WithTimeout(waiting, l.longest(r, t.tried[r]))
+	scheduler.begin(turn, r, cancel)
+	ep, err := l.request(requesting, r, t.spared)
+	cancel()
+	scheduler.give(turn, err == nil || r.known && rejected(err))
+	t.spared = false
+	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
+		testHookGaveWay(l)
+		return err
+	}
+	if err == nil {
+		err = l.goOver(ctx, ep)
+	}
+	if err == nil || errors.Is(err, errGone) {
+		return err
+	}
+	if r.known && (t.last == errNoTurn || ctx.Err() == nil) { // ctx ends the one that is under way
+		t.last = unreached(r, err, len(all))
+	}
+	t.tried[r] = t.tried[r].again()
+	t.step++
+	if r.known && noListener(err) {
+		t.step = slices.Index(order, r) // whether the peer is gone is known when that is so a second time: see peerIsGone
+	}
+	return err
 }
 
-// ask asks the peer for the link. The answer is always a rejection.
-func (l *Link) ask(ctx context.Context, r route) (goOn func() error, err error) {
-	ep, err := l.dial(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	least := l.cfg.options() // nothing will be sent
-	least.SendQueue, least.RecvQueue, least.Sends, least.RemoteMemory = 1, 1, 0, 0
-	if _, err = ep.Open(least); err == nil {
-		if _, err = l.request(ctx, r, ep, wire.ResumeAsk); err == nil {
-			err = errGone
-		}
-	}
-	_ = ep.Close()
-	return nil, err
-}
+// testHookGaveWay is for tests. It is called when an attempt has been ended for a request of the
+// peer's.
+var testHookGaveWay = func(*Link) {}
 
-// attempts calls attempt for one route after the other, in turn with other links, until an
-// attempt is answered and the function that it returns succeeds, or the peer is found to be
-// gone, or ctx ends. No attempt takes longer than longest. The error is that of the last
-// attempt over a known route.
-func (l *Link) attempts(ctx context.Context, longest time.Duration, attempt func(context.Context, route) (goOn func() error, err error)) error {
-	turns := &l.path.returns.turns
-	host := turns.join(l.remote.Addr())
-	defer turns.leave(host)
-	tried := make(map[route]trial)
-	last := errNoTurn
-	for step := 0; ; step++ {
-		all := l.routes()
-		order := inOrder(all)
-		if !sleep(ctx, tried[order[step%len(order)]].pause()) {
-			return last
-		}
-		turn := turns.take(ctx, host, l.remote.Port())
-		if turn == nil {
-			return last
-		}
-		if len(tried) == 0 {
-			step = turn.ahead // others of the host's links try those before
-		}
-		r := order[step%len(order)]
-		if found, ok := turns.found(turn, all); ok && tried[found].pause() <= 0 {
-			r = found
-		}
-		r, each, cancel := l.begin(ctx, r, all, func(r route) time.Duration {
-			return min(attemptTime<<tried[r].times, longest)
-		})
-		turns.begin(turn, r, cancel)
-		goOn, err := attempt(each, r)
-		cancel()
-		turns.give(turn, err == nil || r.known && rejected(err))
-		if err == nil {
-			err = goOn()
-		}
-		switch {
-		case err == nil || errors.Is(err, errGone):
-			return err
-		case r.known && (last == errNoTurn || ctx.Err() == nil): // ctx ends the one that is under way
-			last = unreached(r, err, len(all))
-		}
-		tried[r] = tried[r].again()
-		if r.known && noListener(err) {
-			step = slices.Index(order, r) - 1 // whether the peer is gone is known when that is so a second time: see peerIsGone
-		}
+// longest is how long the next attempt over a route may take.
+func (l *Link) longest(r route, t trial) time.Duration {
+	if l.active && r.known {
+		return min(firstAttempt<<t.times, longAttempt)
 	}
+	return min(firstAttempt<<t.times, attemptTime)
 }
 
 // errNoTurn reports that a link has waited for its turn to make an attempt until its time
@@ -229,66 +195,33 @@ func (t trial) again() trial {
 	return trial{min(t.times+1, 8), time.Now().Add(attemptPause + rand.N(attemptPause/2))}
 }
 
-// begin begins an attempt over a route, or over the one of all by which the peer has asked,
-// and returns which. It ends when ctx does, and after the route's limit; or after
-// attemptTime, if there is no reason to think that the route leads to the peer.
-func (l *Link) begin(ctx context.Context, r route, all []route, limit func(route) time.Duration) (route, context.Context, context.CancelFunc) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	search := &l.path.search
-	if i := slices.IndexFunc(all, search.next.sameAs); i >= 0 {
-		r = all[i]
+// takeUp goes on with the queue pair of a request of the peer's.
+func (l *Link) takeUp(ctx context.Context, a *arrival) error {
+	waiting, stop := l.untilRequested(ctx, 0)
+	defer stop()
+	if err := l.openAgain(a.ep); err != nil {
+		a.refuse(wire.Reject{Busy: true, Reason: err.Error()})
+		return err
 	}
-	search.next = route{}
-	most := limit(r)
-	if !r.known && !slices.ContainsFunc(search.questions, func(h question) bool { return h.sameAs(r) }) {
-		most = min(most, attemptTime)
+	answering, cancel := context.WithTimeout(waiting, moveTime)
+	defer cancel()
+	if err := l.answer(answering, a); err != nil {
+		_ = a.ep.Close()
+		return err
 	}
-	search.over, search.began = r, time.Now()
-	ctx, search.end = context.WithTimeout(ctx, most)
-	return r, ctx, search.end
+	return l.goOver(ctx, a.ep)
 }
 
-// noteQuestion notes that a question of the peer's has come between two cards: so there is a
-// path, and the next attempt is to be there. The attempt under way ends if it has taken
-// long: it has lost its request, or is over others. That is so once for each pair: where
-// the peer asks again and again it is slow, and no path was lost meanwhile.
-func (s *search) noteQuestion(r route) {
-	i := slices.IndexFunc(s.questions, func(h question) bool { return h.sameAs(r) })
-	if i < 0 {
-		i = len(s.questions)
-		s.questions = append(s.questions, question{route: r})
+// goOver has the link go on over an endpoint that both sides have agreed on, and closes it if
+// that fails. It ends early when the peer makes a request, for then it has lost this one.
+func (l *Link) goOver(ctx context.Context, ep fabric.Endpoint) error {
+	waiting, stop := l.untilRequested(ctx, 0)
+	defer stop()
+	err := l.move(waiting, ep)
+	if err != nil {
+		_ = ep.Close()
 	}
-	h, long := &s.questions[i], time.Since(s.began) > attemptTime
-	if s.over.sameAs(r) && (!long || h.endedAttempt) {
-		return
-	}
-	s.next = r
-	if long && !h.endedAttempt && s.end != nil {
-		h.endedAttempt = true
-		s.end()
-	}
-}
-
-// question is a pair of cards between which a question has come.
-type question struct {
-	route
-	endedAttempt bool // an attempt has been ended for it
-}
-
-// untilAnother returns a context that ends when the request of a later attempt comes: the
-// peer has given up the one that is under way.
-func (l *Link) untilAnother(ctx context.Context, attempt uint64) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.active {
-		l.path.search.newer = cancel
-		if l.path.latest > attempt {
-			cancel()
-		}
-	}
-	return ctx, cancel
+	return err
 }
 
 // sleep waits for a while, and reports whether ctx has not ended meanwhile.

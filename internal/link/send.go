@@ -30,10 +30,6 @@ const maxRounds = 4
 // one that sends bulk.
 const burst = 3
 
-// few is of how many messages of a stream in a row one is marked, and signaled. A stream may have
-// twice as many under way, a quarter of the send queue, before a little data waits for more.
-func (q *sendQueue) few() int { return q.slots.Depth() / 8 }
-
 // chunkLen is how many bytes are worth a work request of their own, and
 // messageLen how many one may carry.
 func (s *Stream) chunkLen() int { return min(worthwhile, s.messageLen()) }
@@ -58,18 +54,17 @@ func (l *Link) mayPost() bool { return l.stage == up && !l.send.posting }
 
 // maySendNew reports whether what has not been sent yet may be: not before all that is to be
 // sent again, since the peer takes the messages of a link in order. Called with mu held.
-func (l *Link) maySendNew() bool { return l.mayPost() && l.log.again == 0 }
+func (l *Link) maySendNew() bool { return l.mayPost() && l.unacked.again == 0 }
 
 // sendNow sends the bytes inline, without a copy to the staging memory, if no other bytes
-// have to go before them, not those of other streams either that the engine has yet to send,
-// and nothing is won by waiting for more. It returns whether it has.
+// have to go before them, not those of other streams either that the engine has yet to send.
+// It returns whether it has.
 // Called with mu held, which it may release to post.
 func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
 	if !l.maySendNew() || s.ledger.Pending() > 0 || l.watch.called ||
-		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 ||
-		g.n <= copyLocked && s.gathers() {
+		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 {
 		return false
 	}
 	s.ledger.Accept(g.n)
@@ -112,7 +107,7 @@ func (l *Link) buildBatch() {
 	l.pushStreams()
 	l.pushRecords()
 	if l.ledger.CreditDue() && l.send.control.credits.free(&l.send.slots) && l.repost() {
-		l.stats.CreditsSent++
+		l.stats.ControlSent++
 		l.pushMessage(&l.send.control.credits, l.ledger.SendCredit(), nil)
 	}
 	if (l.alive.due || l.send.stuck()) && l.send.control.probes.free(&l.send.slots) {
@@ -128,16 +123,6 @@ func (s *Stream) queue() {
 	}
 }
 
-// gathers reports whether a little data of the stream waits for more, because something is
-// under way that will have it looked at again: the completion of one of its messages, with a few
-// more behind it; or, for a stream that sends without an answer, the link credit that it alone
-// makes due, since a completion does not tell whether the peer keeps up. Called with mu held.
-func (s *Stream) gathers() bool {
-	l := s.link
-	return !l.send.slots.Completed(s.marks[0]) ||
-		!s.conversing() && s.acked == l.ledger.Acknowledged().Data && l.ledger.CreditComing(s.sentSinceAck)
-}
-
 // conversing reports whether the stream has had an answer lately.
 func (s *Stream) conversing() bool { return s.sentSinceReceive < burst }
 
@@ -146,7 +131,7 @@ func (s *Stream) isBulk(n int) bool { return !s.conversing() && n > copyLocked }
 
 // pushStreams adds data messages, one of each stream in turn, whether the next to run out
 // are places in the batch, slots, or the peer's receives. Bulk loses its turn while as much
-// of it is under way as may be, and a little data while the link gathers it. Called with mu held.
+// of it is under way as may be. Called with mu held.
 func (l *Link) pushStreams() {
 	q := &l.send
 	for waiting := 0; waiting < q.withData.len() && len(q.batch) < maxBatch-controlBatch; {
@@ -163,7 +148,7 @@ func (l *Link) pushStreams() {
 		case n == 0 && !newRing:
 			s.inDataLine = false
 			continue
-		case n < s.chunkLen() && s.gathers() && !s.ledger.Closing(), s.isBulk(n) && !q.bulk.maySend(n):
+		case s.isBulk(n) && !q.bulk.maySend(n):
 			q.withData.push(s)
 			waiting++
 			continue
@@ -200,20 +185,13 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	if s.isBulk(g.n) {
 		q.bulk.posted += uint64(g.n)
 	}
-	marked := s.sentSinceReceive > 0 && s.sentSinceMark+1 >= q.few()
 	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
 	// Signal before anything could wait: for a slot, for staging memory or a buffer, be it
-	// one whose own bytes have been sent and that is held by chunks before it, or for the end of
-	// the few messages that a stream may have under way.
+	// one whose own bytes have been sent and that is held by chunks before it.
 	signaled := s.ledger.Pending() > 0 || q.staging.lent > 0 || s.ledger.Closing() || q.stagingLine.len() > 0 ||
-		marked || q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
+		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
 		q.unsignaledBytes >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed
 	s.sentSinceReceive++
-	s.sentSinceMark++
-	if acked := l.ledger.Acknowledged().Data; s.acked != acked {
-		s.acked, s.sentSinceAck = acked, 0
-	}
-	s.sentSinceAck++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
 	wr := l.push(signaled)
@@ -221,16 +199,13 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	wr.Data, wr.Rest, wr.Memory = g.first, g.rest, memory
 	wr.RemoteAddr, wr.RKey = at, s.peer.RKey
 	if memory != nil {
-		l.write(wr, s.pending.first(&q.staging))
+		l.retain(wr, s.pending.first(&q.staging))
 		s.pending.posted(&q.staging, g.n, wr.ID+1)
 	} else {
-		l.write(wr, nil)
+		l.retain(wr, nil)
 	}
 	if signaled {
 		q.bulk.signaled(wr.ID+1, timed)
-	}
-	if marked {
-		s.marks, s.sentSinceMark = [2]uint64{s.marks[1], wr.ID + 1}, 0
 	}
 	q.batchBytes += g.n
 	if newRing {

@@ -84,17 +84,22 @@ func (w sharers) share(t *testing.T, n *sim.Network) (got share) {
 		}
 	}()
 	sent := func(s *Stream) float64 { return float64(s.Stats().MessagesSent) }
+	sentBytes := func(s *Stream) uint64 {
+		s.link.mu.Lock()
+		defer s.link.mu.Unlock()
+		return s.ledger.Sent()
+	}
 	others := func() float64 { return float64(c.link.Info().MessagesSent) - sent(c) }
 	time.Sleep(50 * time.Millisecond) // until rings have grown
 
-	ofBulk, ofAll, bytes, start := sent(bulk.Stream), others(), bulk.Stats().BytesSent, time.Now()
+	ofBulk, ofAll, bytes, start := sent(bulk.Stream), others(), sentBytes(bulk.Stream), time.Now()
 	for range 20 {
 		time.Sleep(5137 * time.Microsecond)
 		ahead, took := w.event(t, c, s)
 		got.ahead, got.event = max(got.ahead, ahead), max(got.event, took)
 	}
 	got.messages = (sent(bulk.Stream) - ofBulk) / (others() - ofAll)
-	got.bulk = float64(bulk.Stats().BytesSent-bytes) / time.Since(start).Seconds()
+	got.bulk = float64(sentBytes(bulk.Stream)-bytes) / time.Since(start).Seconds()
 	until.Set(time.Now())
 	for _, s := range all {
 		_ = s.Close(0)

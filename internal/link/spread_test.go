@@ -2,11 +2,9 @@ package link
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -15,11 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/budget"
-	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // spreading runs a test with a process that may have four links to an echo server.
@@ -82,7 +76,7 @@ func TestALinkHasEightStreamsBeforeThereIsAnother(t *testing.T) {
 		require.Len(t, on, 4)
 		for l, streams := range on {
 			require.InDelta(t, 2*busyLink, streams, 1)
-			require.Equal(t, streams, l.Info().Streams)
+			require.Equal(t, streams, l.Info().Connections)
 		}
 		closeAll(t, streams)
 	})
@@ -121,24 +115,6 @@ func TestADialWithFewerLinksLeavesTheOthersAlone(t *testing.T) {
 		few = append(few, p.open(t, 1)...)
 		require.Same(t, streams[0].Link(), few[len(few)-1].Link())
 		closeAll(t, append(streams, few...))
-	})
-}
-
-func TestLinksEndOneByOne(t *testing.T) {
-	spreading(t, func(t *testing.T, n *sim.Network, p *dialingProcess) {
-		streams := p.open(t, 4*busyLink)
-		left := 4
-		for l := range onLinks(streams) {
-			for _, s := range streams {
-				if s.Link() == l {
-					require.NoError(t, s.Close(time.Second))
-				}
-			}
-			time.Sleep(time.Minute)
-			left--
-			require.Equal(t, left, linksUp(n))
-		}
-		closeAll(t, p.open(t, 1))
 	})
 }
 
@@ -188,11 +164,6 @@ func comesBack(s *Stream, n int) error {
 		return errors.New("what comes back is something else")
 	}
 	return nil
-}
-
-// useOnce does that, and closes the stream.
-func useOnce(s *Stream, n int) error {
-	return errors.Join(comesBack(s, n), s.Close(time.Second))
 }
 
 // However the making of another link goes on or ends, dials go on over the first.
@@ -278,39 +249,13 @@ func TestALinkWithoutAStreamEndsInItsTime(t *testing.T) {
 		p := &dialingProcess{n: n, to: l.Addr(), cfg: cfg}
 		made, err := p.dialEmpty()
 		require.NoError(t, err)
-		time.Sleep(cfg.Idle - time.Second)
+		time.Sleep(cfg.LinkIdle - time.Second)
 		require.Equal(t, 1, linksUp(n))
 		require.Positive(t, made.Stats().Probes)
-		require.Zero(t, made.Info().Streams)
+		require.Zero(t, made.Info().Connections)
 		time.Sleep(time.Minute)
 		require.Zero(t, linksUp(n))
 		require.NoError(t, l.Close())
-	})
-}
-
-// The first stream on a link that began without one has its number, its ring and
-// addresses of its own as any other.
-func TestStreamsBeginOnALinkWithoutOne(t *testing.T) {
-	spreading(t, func(t *testing.T, n *sim.Network, p *dialingProcess) {
-		made, err := p.dialEmpty()
-		require.NoError(t, err)
-		var all sync.WaitGroup
-		for range 20 {
-			all.Go(func() {
-				s, err := made.Open(context.Background())
-				if err == nil {
-					err = useOnce(s, rand.IntN(100_000))
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
-		time.Sleep(time.Second)
-		numbers, live := made.table()
-		require.LessOrEqual(t, numbers, 20)
-		require.Zero(t, live)
 	})
 }
 
@@ -343,48 +288,6 @@ func TestThereIsNoOtherLinkWhereMemoryIsShort(t *testing.T) {
 				require.Zero(t, inUse(passive.Budget))
 				require.Zero(t, inUse(p.cfg.Budget))
 			})
-		})
-	}
-}
-
-func TestAThousandGoroutinesDialOverSeveralLinks(t *testing.T) {
-	fabrics := map[string]fabric.Fabric{"sim": sim.New(sim.Link{}), "sim polled": sim.New(sim.Link{Spin: 100})}
-	if f, err := shm.Fabric(); !errors.Is(err, errors.ErrUnsupported) {
-		require.NoError(t, err)
-		fabrics["shm"] = f
-	}
-	for name, f := range fabrics {
-		t.Run(name, func(t *testing.T) {
-			cfg := limitedTo(budget.Unlimited) // of its own, for its links end after the test
-			cfg.Addresses, cfg.Handshake = new(Addresses), hang.After
-			l := serveEcho(t, f, cfg)
-			defer l.Close()
-			p := &dialingProcess{n: f, to: l.Addr(), cfg: cfg, links: 4}
-			p.cfg.Addresses = new(Addresses)
-			var all sync.WaitGroup
-			links := make(chan *Link, 3*1000)
-			for g := range 1000 {
-				all.Go(func() {
-					for range 3 {
-						s, err := p.dial()
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						links <- s.Link()
-						if err := comesBack(s, 1+g*10); err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			all.Wait()
-			close(links)
-			on := make(map[*Link]bool)
-			for l := range links {
-				on[l] = true
-			}
-			require.LessOrEqual(t, len(on), 4)
 		})
 	}
 }

@@ -157,7 +157,7 @@ func (s *Stream) leaveStagingLine() {
 // link that others share bulk leaves a little to what is none. Called with mu held.
 func (s *Stream) stagingRoom(n int) int {
 	r := s.link.send.staging.ring
-	if !s.isBulk(n) || !s.link.cfg.Shared {
+	if !s.isBulk(n) || s.link.cfg.Dedicated {
 		return r.Free()
 	}
 	return max(r.Free()-r.Size()/16, 0)

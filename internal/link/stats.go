@@ -1,46 +1,38 @@
 package link
 
-// Data counts what a stream or a link has carried.
-type Data struct {
-	BytesSent        uint64
-	BytesReceived    uint64 // read or not
-	MessagesSent     uint64 // data messages: work requests with data
-	MessagesReceived uint64
-}
-
-func (d *Data) add(more Data) {
-	d.BytesSent += more.BytesSent
-	d.BytesReceived += more.BytesReceived
-	d.MessagesSent += more.MessagesSent
-	d.MessagesReceived += more.MessagesReceived
-}
-
-// addBytes adds the bytes of a stream, which its ledger counts.
-func (d *Data) addBytes(s *Stream) {
-	d.BytesSent += s.ledger.Sent()
-	d.BytesReceived += s.ledger.Received()
-}
-
-// Traffic counts what the links of a network have carried, and how often they have moved.
-type Traffic struct {
-	Data
-	Moves uint64 // times that a link has gone on over another queue pair
-}
-
-func (t *Traffic) add(more Traffic) {
-	t.Data.add(more.Data)
-	t.Moves += more.Moves
-}
+import "time"
 
 // Stats counts what a link has done.
 type Stats struct {
-	Traffic
-	RecordsSent  uint64 // SENDs with records
-	CreditsSent  uint64 // SENDs of link credit alone
-	WorkRequests uint64 // posted, of all kinds
-	Signaled     uint64 // of those, the signaled ones
-	Events       uint64 // times that the engine was woken
-	Probes       uint64 // sent: writes of nothing, for keepalive or to have staging memory back
+	BytesSent        uint64 // of data
+	BytesReceived    uint64 // of data, read or not
+	MessagesSent     uint64 // work requests with data
+	MessagesReceived uint64 // work requests with data
+	ControlSent      uint64 // SENDs: with records, or link credit alone
+	Moves            uint64 // times that the link has lost its queue pair and gone on over another
+	WorkRequests     uint64 // posted, of all kinds
+	Signaled         uint64 // of those, the signaled ones
+	Events           uint64 // times that the engine was woken
+	Probes           uint64 // sent: writes of nothing, for keepalive or to have staging memory back
+}
+
+func (s *Stats) add(more Stats) {
+	s.BytesSent += more.BytesSent
+	s.BytesReceived += more.BytesReceived
+	s.MessagesSent += more.MessagesSent
+	s.MessagesReceived += more.MessagesReceived
+	s.ControlSent += more.ControlSent
+	s.Moves += more.Moves
+	s.WorkRequests += more.WorkRequests
+	s.Signaled += more.Signaled
+	s.Events += more.Events
+	s.Probes += more.Probes
+}
+
+// addBytes adds the bytes of a stream, which its ledger counts.
+func (s *Stats) addBytes(of *Stream) {
+	s.BytesSent += of.ledger.Sent()
+	s.BytesReceived += of.ledger.Received()
 }
 
 // Stats returns a snapshot of the link's counters.
@@ -61,15 +53,18 @@ func (l *Link) counted() Stats {
 	return stats
 }
 
-// StreamStats counts what a stream has done.
+// StreamStats counts what a stream has done since it began. Package ringnet documents each field.
 type StreamStats struct {
-	Data
-	BytesWritten    uint64 // accepted by Write, without what was dropped unsent
-	CreditsSent     uint64 // CREDIT records
-	CreditsReceived uint64
-	ReadWaits       uint64 // times that a call waited for something to read
-	WriteWaits      uint64 // times that a call waited for room
-	Memory          int    // bytes of this end's rings, at the moment
+	BytesWritten     uint64 // that Write has accepted, without those that Close has discarded
+	BytesReceived    uint64
+	MessagesSent     uint64 // work requests with data
+	MessagesReceived uint64 // work requests with data
+	CreditsSent      uint64 // messages that give room in a ring back
+	CreditsReceived  uint64 // messages that give room in a ring back
+	ReadWaits        uint64
+	WriteWaits       uint64
+	Memory           int           // bytes of the rings at this end, at the moment
+	RTT              time.Duration // over TCP alone
 }
 
 // Stats returns a snapshot of the stream's counters. It works after Close.
@@ -77,8 +72,7 @@ func (s *Stream) Stats() StreamStats {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
 	stats := s.stats
-	stats.addBytes(s)
-	stats.BytesWritten = s.ledger.Accepted()
+	stats.BytesWritten, stats.BytesReceived = s.ledger.Accepted(), s.ledger.Received()
 	stats.ReadWaits, stats.WriteWaits = s.calls[readCall].waits.Load(), s.calls[writeCall].waits.Load()
 	stats.Memory = s.inbox.held.size + s.inbox.drained.size + s.inbox.offered.size
 	return stats

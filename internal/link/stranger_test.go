@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -27,10 +28,10 @@ func (h listeningAt) Listen(_ netip.AddrPort, backlog int) (fabric.Listener, err
 	return h.Host.Listen(netip.AddrPortFrom(h.addr, 0), backlog)
 }
 
-// TestAStandbyWhereAnotherHostHasAnAddressOfThePeer has an address of the peer's, one
+// TestALinkGoesOnWhereAnotherHostHasAnAddressOfThePeer has an address of the peer's, one
 // that many hosts have on a network of their own, lead to another host, which refuses, or
-// sends requests on to the peer, to be between the two.
-func TestAStandbyWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
+// sends requests on to the peer, to be between the two. The first cable is out.
+func TestALinkGoesOnWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
 	elsewhere := netip.MustParseAddr("10.0.1.3") // and tried before server2
 	for name, serve := range map[string]func(n *sim.Network, l fabric.Listener){
 		"that does not listen": nil,
@@ -40,20 +41,25 @@ func TestAStandbyWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cards := func(_, passive *Config) {
-				n := passive.Returns.Fabric.(*sim.Host).Network
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(far)
+				active, passive, dialer := twoCards(n)
 				h := n.Host(fabric.Card{server1}, fabric.Card{elsewhere}, fabric.Card{server2})
 				passive.Returns = &Returns{Fabric: listeningAt{h, server2}}
-			}
-			onTwoCards(t, cards, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
+				c, s, _ := connectLink(t, dialer, active, passive)
 				if serve != nil {
-					l, err := n.Listen(netip.AddrPortFrom(elsewhere, s[0].link.path.own.Port), 8)
+					l, err := n.Listen(netip.AddrPortFrom(elsewhere, s.link.path.own.Port), 8)
 					require.NoError(t, err)
 					go serve(n, l)
 					defer l.Close()
 				}
-				time.Sleep(2 * standbyPause)
-				requireStandby(t, c[0], s[0], cable1, cable2)
+				n.CutCard(server1, true)
+				endpointOf(c.link).Fail(fabric.ErrQueuePair)
+				requireEcho(t, c, s)
+				requirePath(t, c, s, cable2)
+				require.NoError(t, c.Close(time.Minute))
+				require.NoError(t, s.Close(time.Minute))
+				time.Sleep(2 * time.Minute)
 			})
 		})
 	}
@@ -95,9 +101,12 @@ func sendOn(n *sim.Network, l fabric.Listener, peer netip.AddrPort) {
 func TestAListenerThatTellsTheNumberOfAnothersLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(far)
-		cfg := resuming(n)
-		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
+		cfg, passive := resuming(n), resuming(n)
+		clients, servers := streamsOfBoth(t, n, cfg, passive, 1)
 		c, s := clients[0], servers[0]
+		n.SetFaults(sim.Faults{Lose: func(e *sim.Endpoint, m sim.Message) bool {
+			return m == sim.REQ && e.RemoteAddr().Port() == s.link.path.own.Port
+		}})
 
 		l, err := n.Listen(netip.MustParseAddrPort("10.0.0.3:0"), 8)
 		require.NoError(t, err)
@@ -108,7 +117,7 @@ func TestAListenerThatTellsTheNumberOfAnothersLink(t *testing.T) {
 			p := openRaw(t, ep)
 			p.meet(ep.Private())
 			told := wire.Return{Port: 1, Link: c.link.path.own.Link}
-			require.NoError(t, ep.Accept(context.Background(), told.AppendAnswer(p.helloWith(wire.AcceptRecord, wire.Resume))))
+			require.NoError(t, ep.Accept(context.Background(), told.AppendAnswer(p.helloWith(credit.AcceptRecord, wire.Resume))))
 			raw <- p
 		}()
 		ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
@@ -117,17 +126,17 @@ func TestAListenerThatTellsTheNumberOfAnothersLink(t *testing.T) {
 		require.NoError(t, err)
 		p := <-raw
 
-		requireAsked := func() {
+		requireFound := func() {
 			t.Helper()
-			_, err := s.link.ask(context.Background(), s.link.routes()[0])
-			require.NotErrorIs(t, err, errGone)
+			endpointOf(c.link).Fail(fabric.ErrQueuePair)
 			requireEcho(t, c, s)
 		}
-		requireAsked()
+		requireFound()
 		_ = other.Close(0)
 		_ = p.ep.Close()
 		time.Sleep(time.Minute)
-		requireAsked()
+		requireFound()
+		require.EqualValues(t, 2, c.link.Info().Moves)
 
 		require.NoError(t, l.Close())
 		require.NoError(t, c.Close(time.Minute))

@@ -14,15 +14,15 @@ import (
 
 // use is what a stream's owner still does with it.
 //
-//	reading   Read returns what arrives     → deaf, disowned
-//	deaf      CloseRead: it is dropped      → disowned
-//	disowned  Close: it is dropped, and answered with RESET
+//	reading     Read returns what arrives     → readClosed, orphaned
+//	readClosed  CloseRead: it is dropped      → orphaned
+//	orphaned    Close: it is dropped, and answered with RESET
 type use uint8
 
 const (
 	reading use = iota
-	deaf
-	disowned
+	readClosed
+	orphaned
 )
 
 // Stream is one end of a reliable byte stream on a link. Its methods may be
@@ -58,16 +58,7 @@ type outbox struct {
 	inRecordLine bool        // in link.send.withRecords
 	line         placeInLine // in link.send.stagingLine
 
-	// marks is how many work requests have to complete before the last marked message of the
-	// stream but one has, and the last.
-	marks [2]uint64
-
-	sentSinceMark    int // messages that have left since the last marked one
-	sentSinceReceive int // since one arrived
-
-	// sentSinceAck is how many messages have left since the peer had acknowledged
-	// acked of the link's.
-	sentSinceAck, acked uint64
+	sentSinceReceive int // messages that have left since one arrived
 
 	end uint64 // work requests that complete with FIN or RESET; 0: neither is sent
 }
@@ -105,6 +96,12 @@ type afterClose struct {
 
 // Link is the link that carries the stream.
 func (s *Stream) Link() *Link { return s.link }
+
+// Network is the name of the link's network.
+func (l *Link) Network() string { return l.cfg.Network }
+
+// Linger is Config.Linger.
+func (s *Stream) Linger() time.Duration { return s.link.cfg.Linger }
 
 // LocalAddr and RemoteAddr are the addresses of the stream's ends. They are not
 // to be called after Close.
@@ -145,11 +142,11 @@ func (s *Stream) changed() {
 		if s.closing.timer != nil {
 			s.closing.timer.Stop()
 		}
-		if l.cfg.Idle == 0 && l.streams.live.Load() == 0 {
+		if l.cfg.idle() == 0 && l.streams.live.Load() == 0 {
 			l.leaving.sayGoAway()
 		}
 		if l.mayLeave() {
-			l.leaving.timer.Reset(l.cfg.Idle)
+			l.leaving.timer.Reset(l.cfg.idle())
 		}
 		s.forget()
 	}
@@ -158,7 +155,7 @@ func (s *Stream) changed() {
 // forget frees the stream's addresses once it has no owner and is over. Called with mu
 // held.
 func (s *Stream) forget() {
-	if s.use == disowned && (s.ledger.Stage() == credit.Over || s.link.stage >= ended) && s.remote.IsValid() {
+	if s.use == orphaned && (s.ledger.Stage() == credit.Over || s.link.stage >= ended) && s.remote.IsValid() {
 		s.link.cfg.Addresses.release(s.local, s.remote)
 		s.remote = netip.AddrPort{}
 	}
@@ -168,9 +165,9 @@ func (s *Stream) forget() {
 // Called with mu held.
 func (s *Stream) readError() error {
 	switch {
-	case s.use == disowned:
+	case s.use == orphaned:
 		return net.ErrClosed
-	case s.use == deaf:
+	case s.use == readClosed:
 		return io.EOF
 	case s.inbox.Len() > 0:
 		return nil
@@ -193,7 +190,7 @@ func (s *Stream) endError() error {
 func (s *Stream) writeError() error {
 	heard := s.ledger.EndReceived()
 	switch {
-	case s.use == disowned:
+	case s.use == orphaned:
 		return net.ErrClosed
 	case s.ledger.Closing() && heard&credit.ResetEnd == 0:
 		return syscall.EPIPE

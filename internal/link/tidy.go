@@ -23,7 +23,7 @@ type tidying struct {
 
 // tidyAfter is the time between two calls of tidyTick. A ring to which nothing comes, or a
 // slab in which nothing is, for once to twice as long is given back.
-func (l *Link) tidyAfter() time.Duration { return max(l.cfg.Idle, time.Second) }
+func (l *Link) tidyAfter() time.Duration { return max(l.cfg.idle(), time.Second) }
 
 // tidyLater sets the timer of tidyTick, unless it is set. Called with mu held.
 func (l *Link) tidyLater() {
@@ -95,7 +95,7 @@ func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 		if idle(s) {
 			freed += s.shrink()
 		}
-		s.inbox.grown = max(s.inbox.held.size, s.inbox.offered.size) > l.cfg.FirstRing()
+		s.inbox.grown = max(s.inbox.held.size, s.inbox.offered.size) > l.cfg.firstRing()
 		return !s.inbox.grown
 	})
 	if len(t.grown) == 0 {
@@ -130,7 +130,7 @@ func (l *Link) giveUp() int {
 	}
 	now := time.Now()
 	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.lastFilled) > unfilled })
-	return shrunk + l.trim(0) + l.giveUpStandby()
+	return shrunk + l.trim(0)
 }
 
 // reclaim has links free what they do not need, and returns how many bytes they have freed

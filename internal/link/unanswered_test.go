@@ -22,14 +22,14 @@ func TestAPeerThatDoesNotAnswerResetsEndsItsLink(t *testing.T) {
 				number := uint32(0)
 				open := func() *Stream {
 					number++
-					p.control(wire.Record{Type: wire.OpenRecord, Stream: number, Ring: p.place(), Port: uint16(40000 + number)})
+					p.control(wire.Record{Type: credit.OpenRecord, Stream: number, Ring: p.place(), Port: uint16(40000 + number)})
 					s := b.accept()
-					require.Equal(t, number, p.last(wire.AcceptRecord).Stream)
+					require.Equal(t, number, p.last(credit.AcceptRecord).Stream)
 					return s
 				}
 				for range 3 {
 					require.NoError(t, open().Close(0))
-					require.Equal(t, number, p.last(wire.ResetRecord).Stream)
+					require.Equal(t, number, p.last(credit.ResetRecord).Stream)
 				}
 				time.Sleep(patience * 3 / 2)
 				if !deaf {
@@ -47,14 +47,14 @@ func TestAStoppedPeerAnswersResetsLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(far)
 		cfg := testConfig
-		cfg.Resume = 30 * time.Second
+		cfg.ResumeTimeout = 30 * time.Second
 		c, s, b := connectLink(t, n, cfg, cfg)
 		closed, err := c.link.Open(t.Context())
 		require.NoError(t, err)
 		server := b.accept()
 		s.link.ep.(*sim.Endpoint).HoldReceives(true)
 		require.NoError(t, closed.Close(0))
-		time.Sleep(cfg.Resume)
+		time.Sleep(cfg.ResumeTimeout)
 		s.link.ep.(*sim.Endpoint).HoldReceives(false)
 		time.Sleep(2 * patience)
 		requireEcho(t, c, s)
@@ -72,7 +72,7 @@ func TestAStoppedPeerIsNotToAnswerWhatWasNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sim.New(far)
 		cfg := testConfig
-		cfg.Resume = 30 * time.Second
+		cfg.ResumeTimeout = 30 * time.Second
 		clients, servers := streamsOfBoth(t, n, cfg, cfg, 2+credit.RecordWindow)
 		for _, c := range clients[1:] {
 			require.NoError(t, c.Close(time.Second))
@@ -80,7 +80,7 @@ func TestAStoppedPeerIsNotToAnswerWhatWasNotSent(t *testing.T) {
 		}
 		peer := servers[0].link.ep.(*sim.Endpoint)
 		peer.HoldReceives(true)
-		time.Sleep(cfg.Resume)
+		time.Sleep(cfg.ResumeTimeout)
 		peer.HoldReceives(false)
 		time.Sleep(2 * patience)
 		requireEcho(t, clients[0], servers[0])

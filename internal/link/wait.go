@@ -203,6 +203,9 @@ func (s *Stream) wait(which int, d *deadline.Deadline) error {
 			s.lead(which, d)
 		default:
 			l.watchNow()
+			if l.cfg.BusyPoll > 0 {
+				l.callWatcher() // the engine polls once a call waits
+			}
 			s.park(c, d)
 		}
 	}
@@ -287,20 +290,10 @@ func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 	case l.satisfied(s, which, d) || s != nil && l.needsEngine():
 		return
 	}
-	ep, moves := l.ep, l.stats.Moves
-	w.in = ep
-	l.mu.Unlock()
-	var event error
-	if s == nil || !d.Notify(ep) {
-		event = ep.Wait()
-	}
-	l.mu.Lock()
-	w.in = nil
-	if moves != l.stats.Moves {
+	if !l.await(d) {
 		return
 	}
 	l.stats.Events++
-	l.changed(event)
 	for pass := 1; ; pass++ {
 		before := l.alive.activity
 		l.pollAndSend()
@@ -309,6 +302,27 @@ func (l *Link) sleep(s *Stream, which int, d *deadline.Deadline) {
 		}
 		l.letOthersRun() // those that have been woken
 	}
+}
+
+// await waits for an event of the endpoint, or until d has passed if that is not nil, and takes
+// note of a change of the connection. It returns false if the link has gone on over another queue
+// pair meanwhile. Only who has the watch calls it, with mu held, which it releases meanwhile.
+func (l *Link) await(d *deadline.Deadline) bool {
+	w := &l.watch
+	ep, moves := l.ep, l.stats.Moves
+	w.in = ep
+	l.mu.Unlock()
+	var event error
+	if d == nil || !d.Notify(ep) {
+		event = ep.Wait()
+	}
+	l.mu.Lock()
+	w.in = nil
+	if moves != l.stats.Moves {
+		return false // what that has told is of the queue pair before
+	}
+	l.changed(event)
+	return true
 }
 
 // letOthersRun lets other goroutines run. Called with mu held, which it releases meanwhile.

@@ -141,7 +141,7 @@ func TestNothingIsDisconnectedWithinAPost(t *testing.T) {
 	require.Zero(t, e.quarrels.Load(), "Disconnect within PostSend")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	require.True(t, l.qp.flushing)
+	require.Equal(t, qpError, l.qp.state)
 	l.qp.drain.Stop()
 }
 

@@ -98,8 +98,8 @@ func (s *Stream) accept(g gather) (int, error) {
 // room is how many of n bytes the peer has room for, one message at most, or why there
 // will be none. Called with mu held, which it may release to send.
 func (s *Stream) room(n int) (int, error) {
-	if s.gathers() {
-		s.link.tryPoll() // some of what is under way may have completed by now
+	if l := s.link; s.ledger.Pending() == 0 && !(l.send.slots.MaySend() && l.ledger.MaySendData()) {
+		l.tryPoll() // what is in the way may have completed; behind bytes that wait, who has the watch polls
 	}
 	if err := s.writeError(); err != nil {
 		return 0, err

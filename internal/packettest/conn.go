@@ -3,7 +3,7 @@ package packettest
 import (
 	"golang.org/x/net/ipv4"
 
-	"github.com/ringnet/ringnet/pconn"
+	"github.com/ringnet/ringnet/internal/pconn"
 )
 
 // Batches returns the methods for batches of a Conn with the types of golang.org/x/net.

@@ -53,6 +53,7 @@ func TestTheDocumentHasTheConstants(t *testing.T) {
 	require.Equal(t, map[string]int{
 		"W":            credit.RecordWindow,
 		"T":            credit.RecordCredit,
+		"Q":            credit.CreditsPerWindow,
 		"C":            credit.LinkControlReceives,
 		"S":            credit.LinkControlSends,
 		"hello":        HelloSize,
@@ -73,12 +74,12 @@ func TestTheDocumentHasTheConstants(t *testing.T) {
 // Every type has its number, and the fields that are listed cover the bytes
 // that mean something, and no others.
 func TestTheDocumentHasTheRecords(t *testing.T) {
-	names := map[RecordType]string{}
-	covered := map[RecordType]string{}
-	var typ RecordType
+	names := map[credit.Record]string{}
+	covered := map[credit.Record]string{}
+	var typ credit.Record
 	for _, row := range table(t, "| type | record | offset | size | field |") {
 		if row[0] != "" {
-			typ = RecordType(integer(t, row[0]))
+			typ = credit.Record(integer(t, row[0]))
 			names[typ] = row[1]
 			covered[typ] = "tsss" + strings.Repeat(".", RecordSize-4)
 		}
@@ -93,7 +94,7 @@ func TestTheDocumentHasTheRecords(t *testing.T) {
 		}
 		covered[typ] = string(b)
 	}
-	for typ := OpenRecord; typ < recordTypes; typ++ {
+	for typ := credit.OpenRecord; typ <= credit.GoAwayRecord; typ++ {
 		require.Equal(t, typ.String(), names[typ], "the record of type %d in docs/protocol.md, 5.3", typ)
 		want := strings.Map(func(c rune) rune {
 			if strings.ContainsRune("ts.", c) {
@@ -103,7 +104,7 @@ func TestTheDocumentHasTheRecords(t *testing.T) {
 		}, strings.ReplaceAll(meaning[typ], " ", ""))
 		require.Equal(t, want, covered[typ], "the fields of %v in docs/protocol.md, 5.3", typ)
 	}
-	require.Len(t, names, int(recordTypes-1))
+	require.Len(t, names, int(credit.GoAwayRecord))
 }
 
 func TestTheDocumentHasTheReasons(t *testing.T) {
@@ -142,28 +143,28 @@ func TestTheDocumentSaysWhatIsSent(t *testing.T) {
 	ringA := RingPlace{Addr: 0x7f3a_1000_0000, RKey: 0x1a2b, Size: 65536}
 	ringB := RingPlace{Addr: 0x559e_2000_0000, RKey: 0x3c4d, Size: 4096}
 	sent := map[string][]byte{
-		"request": greeting{Hello{Receives: 64}, Record{Type: OpenRecord, Ring: ringA}}.encoded(),
+		"request": greeting{Hello{Receives: 64}, Record{Type: credit.OpenRecord, Ring: ringA}}.encoded(),
 		"request of a proof": AppendProof(greeting{Hello{Features: Proof, Receives: 64},
-			Record{Type: OpenRecord, Ring: ringA}}.encoded(), 40000),
-		"answer":                              greeting{Hello{Receives: 4}, Record{Type: AcceptRecord, Ring: ringB}}.encoded(),
+			Record{Type: credit.OpenRecord, Ring: ringA}}.encoded(), 40000),
+		"answer":                              greeting{Hello{Receives: 4}, Record{Type: credit.AcceptRecord, Ring: ringB}}.encoded(),
 		"immediate of stream 0":               immediate(0),
 		"link credit for one message":         message(Header{Data: 1}),
-		"CREDIT for 1024 bytes":               message(Header{Data: 2}, Record{Type: CreditRecord, Position: 1024}),
-		"RING of 16384 bytes":                 message(Header{Data: 2}, Record{Type: RingRecord, Ring: RingPlace{0x559e_3000_0000, 0x3c4e, 16384}}),
+		"CREDIT for 1024 bytes":               message(Header{Data: 2}, Record{Type: credit.CreditRecord, Position: 1024}),
+		"RING of 16384 bytes":                 message(Header{Data: 2}, Record{Type: credit.RingRecord, Ring: RingPlace{0x559e_3000_0000, 0x3c4e, 16384}}),
 		"immediate of stream 0 in a new ring": immediate(NewRing),
-		"FIN at 4101 and OPEN of stream 1": message(Header{Records: 2}, Record{Type: FinRecord, Position: 4101},
-			Record{Type: OpenRecord, Stream: 1, Ring: RingPlace{0x7f3a_1001_0000, 0x1a2b, 16384}, Port: 40001}),
-		"FINACK and REFUSE of stream 1": message(Header{Data: 3, Records: 1}, Record{Type: FinAckRecord},
-			Record{Type: RefuseRecord, Stream: 1, Reason: RefusedBacklog}),
-		"RESET at 3":                      message(Header{Data: 3, Records: 1}, Record{Type: ResetRecord, Position: 3}),
-		"GOAWAY":                          message(Header{Data: 3, Records: 3}, Record{Type: GoAwayRecord}),
+		"FIN at 4101 and OPEN of stream 1": message(Header{Records: 2}, Record{Type: credit.FinRecord, Position: 4101},
+			Record{Type: credit.OpenRecord, Stream: 1, Ring: RingPlace{0x7f3a_1001_0000, 0x1a2b, 16384}, Port: 40001}),
+		"FINACK and REFUSE of stream 1": message(Header{Data: 3, Records: 1}, Record{Type: credit.FinAckRecord},
+			Record{Type: credit.RefuseRecord, Stream: 1, Reason: RefusedBacklog}),
+		"RESET at 3":                      message(Header{Data: 3, Records: 1}, Record{Type: credit.ResetRecord, Position: 3}),
+		"GOAWAY":                          message(Header{Data: 3, Records: 3}, Record{Type: credit.GoAwayRecord}),
 		"rejection of a request too many": Full.Append(nil),
 		"datagram":                        datagram(DatagramHeader{SourcePort: 40000}, "ping"),
 		"request to watch a queue pair":   ResolutionRequest{Kind: Watches, ID: 0x0123_4567_89ab_cdef, Port: 40000}.Append(nil),
 		"request for a queue pair":        ResolutionRequest{Kind: Asks, ID: 0x0123_4567_89ab_cdef}.Append(nil),
 		"notice of a queue pair's end":    ResolutionRequest{Kind: Ended, ID: 0x0123_4567_89ab_cdef}.Append(nil),
 		"reply with a queue pair":         ResolutionReply{MaxMessage: 4088, Key: 0x5a3c_0f01}.Append(nil),
-		"rejection":                       Reject{Reason: (&VersionError{Peer: 3}).Error()}.Append(nil),
+		"rejection":                       Reject{Reason: (&VersionError{Peer: 4}).Error()}.Append(nil),
 	}
 	dumps := map[string][]byte{}
 	for _, block := range strings.Split(document(t), "\n```hex ")[1:] {

@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/ringnet/ringnet/credit"
 )
 
 // DataFlags are bits of the immediate of a data message. The others are the
@@ -52,31 +54,6 @@ func DecodeHeader(b []byte) (h Header, records []byte, err error) {
 	return Header{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, b[HeaderSize:], nil
 }
 
-// RecordType is what a record is for.
-type RecordType uint8
-
-// The types of records, by their numbers on the wire.
-const (
-	OpenRecord   RecordType = 1 + iota // asks for a stream; has a ring for the peer to write to
-	AcceptRecord                       // answers OPEN: the stream begins; has a ring for the peer to write to
-	RefuseRecord                       // answers OPEN: the stream does not begin; has the reason
-	CreditRecord                       // how many bytes of the stream its reader has consumed
-	RingRecord                         // offers the peer another ring to write to
-	FinRecord                          // the sender's half of the stream ends after so many bytes
-	ResetRecord                        // as FIN, and the sender reads no more
-	FinAckRecord                       // the peer's FIN or RESET has been received
-	GoAwayRecord                       // no stream begins any more
-	recordTypes
-)
-
-func (t RecordType) String() string {
-	names := [...]string{"OPEN", "ACCEPT", "REFUSE", "CREDIT", "RING", "FIN", "RESET", "FINACK", "GOAWAY"}
-	if t == 0 || t >= recordTypes {
-		return fmt.Sprintf("record of type %d", uint8(t))
-	}
-	return names[t-1]
-}
-
 // RefuseReason is why a stream is refused.
 type RefuseReason uint32
 
@@ -92,7 +69,7 @@ const (
 
 // Record is what one side tells the other about a stream, or, with GOAWAY, about all.
 type Record struct {
-	Type     RecordType
+	Type     credit.Record
 	Stream   uint32       // its number, less than MaxStreams
 	Position uint64       // CREDIT, FIN, RESET: bytes
 	Ring     RingPlace    // OPEN, ACCEPT, RING
@@ -113,14 +90,14 @@ func (r Record) Put(b []byte) {
 	clear(b[:RecordSize])
 	binary.BigEndian.PutUint32(b, uint32(r.Type)<<24|r.Stream)
 	switch r.Type {
-	case CreditRecord, FinRecord, ResetRecord:
+	case credit.CreditRecord, credit.FinRecord, credit.ResetRecord:
 		binary.BigEndian.PutUint64(b[8:], r.Position)
 		if r.Late {
 			b[4] = 1
 		}
-	case RefuseRecord:
+	case credit.RefuseRecord:
 		binary.BigEndian.PutUint32(b[4:], uint32(r.Reason))
-	case OpenRecord, AcceptRecord, RingRecord:
+	case credit.OpenRecord, credit.AcceptRecord, credit.RingRecord:
 		binary.BigEndian.PutUint32(b[4:], r.Ring.RKey)
 		binary.BigEndian.PutUint64(b[8:], r.Ring.Addr)
 		binary.BigEndian.PutUint32(b[16:], uint32(r.Ring.Size))
@@ -131,35 +108,35 @@ func (r Record) Put(b []byte) {
 // DecodeRecord decodes and validates a record, the RecordSize bytes of b.
 func DecodeRecord(b []byte) (Record, error) {
 	word := binary.BigEndian.Uint32(b)
-	r := Record{Type: RecordType(word >> 24), Stream: word & (1<<24 - 1)}
-	if r.Type == 0 || r.Type >= recordTypes {
-		return Record{}, fmt.Errorf("%v, want 1 to %d", r.Type, uint8(recordTypes-1))
+	r := Record{Type: credit.Record(word >> 24), Stream: word & (1<<24 - 1)}
+	if r.Type == credit.NoRecord || r.Type > credit.GoAwayRecord {
+		return Record{}, fmt.Errorf("record of type %d, want 1 to %d", uint8(r.Type), uint8(credit.GoAwayRecord))
 	}
 	if r.Stream >= MaxStreams {
 		return Record{}, fmt.Errorf("%v for stream %d, want less than %d", r.Type, r.Stream, MaxStreams)
 	}
 	switch r.Type {
-	case CreditRecord, FinRecord, ResetRecord:
+	case credit.CreditRecord, credit.FinRecord, credit.ResetRecord:
 		r.Position = binary.BigEndian.Uint64(b[8:])
-		r.Late = r.Type == ResetRecord && b[4] == 1
-	case RefuseRecord:
+		r.Late = r.Type == credit.ResetRecord && b[4] == 1
+	case credit.RefuseRecord:
 		r.Reason = RefuseReason(binary.BigEndian.Uint32(b[4:]))
 		if r.Reason == 0 || r.Reason >= refuseReasons {
 			return Record{}, fmt.Errorf("REFUSE for reason %d, want 1 to %d", uint32(r.Reason), uint32(refuseReasons-1))
 		}
-	case OpenRecord, AcceptRecord, RingRecord:
+	case credit.OpenRecord, credit.AcceptRecord, credit.RingRecord:
 		size := binary.BigEndian.Uint32(b[16:])
 		if size < MinRing || size > MaxRing || size&(size-1) != 0 {
 			return Record{}, fmt.Errorf("%v with a ring of %d bytes, want a power of two from %d to %d", r.Type, size, MinRing, MaxRing)
 		}
 		r.Ring = RingPlace{Addr: binary.BigEndian.Uint64(b[8:]), RKey: binary.BigEndian.Uint32(b[4:]), Size: int(size)}
-		if r.Type == OpenRecord {
+		if r.Type == credit.OpenRecord {
 			r.Port = binary.BigEndian.Uint16(b[20:])
 		}
 	}
 	// Fields that a record of this type does not have must be zero.
 	var again [RecordSize]byte
-	if r.Put(again[:]); [RecordSize]byte(b) != again || r.Type == GoAwayRecord && r.Stream != 0 {
+	if r.Put(again[:]); [RecordSize]byte(b) != again || r.Type == credit.GoAwayRecord && r.Stream != 0 {
 		return Record{}, fmt.Errorf("%v with bits set that must be zero", r.Type)
 	}
 	return r, nil

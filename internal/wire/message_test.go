@@ -9,43 +9,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/credit"
 )
 
 func encoded(r Record) []byte {
 	b := make([]byte, RecordSize)
 	r.Put(b)
 	return b
-}
-
-func TestDataImmediateComesBack(t *testing.T) {
-	for stream, want := range map[uint32][4]uint32{
-		0:              {0, 0x8000_0000, 0x4000_0000, 0xc000_0000},
-		5:              {5, 0x8000_0005, 0x4000_0005, 0xc000_0005},
-		MaxStreams - 1: {0xffff, 0x8000_ffff, 0x4000_ffff, 0xc000_ffff},
-	} {
-		for i, flags := range []DataFlags{0, NewRing, FullRing, NewRing | FullRing} {
-			imm := DataImmediate(stream, flags)
-			require.Equal(t, want[i], imm)
-			gotStream, gotFlags, err := DecodeDataImmediate(imm)
-			require.NoError(t, err)
-			require.Equal(t, stream, gotStream)
-			require.Equal(t, flags, gotFlags)
-		}
-	}
-}
-
-func TestBadDataImmediateIsRefusedWithTheReason(t *testing.T) {
-	for imm, want := range map[uint32]string{
-		MaxStreams:         "data for stream 65536, want less than 65536",
-		1<<31 | MaxStreams: "data for stream 65536, want less than 65536",
-		1 << 29:            "data for stream 536870912, want less than 65536",
-		math.MaxUint32:     "data for stream 1073741823, want less than 65536",
-	} {
-		stream, flags, err := DecodeDataImmediate(imm)
-		require.EqualError(t, err, want)
-		require.Zero(t, stream)
-		require.Zero(t, flags)
-	}
 }
 
 func TestHeaderComesBackWithTheRecordsBehindIt(t *testing.T) {
@@ -78,24 +49,24 @@ func TestBadHeaderIsRefusedWithTheReason(t *testing.T) {
 var place = RingPlace{Addr: 0x7f3a_1000_0000, RKey: 0x1a2b, Size: 64 << 10}
 
 var goodRecords = []Record{
-	{Type: OpenRecord, Stream: 1, Ring: place, Port: 40001},
-	{Type: OpenRecord, Stream: MaxStreams - 1, Ring: RingPlace{math.MaxUint64, math.MaxUint32, MaxRing}, Port: math.MaxUint16},
-	{Type: AcceptRecord, Stream: 1, Ring: place},
-	{Type: AcceptRecord, Ring: RingPlace{Size: MinRing}},
-	{Type: RefuseRecord, Stream: 2, Reason: RefusedBacklog},
-	{Type: RefuseRecord, Stream: 2, Reason: RefusedClosed},
-	{Type: RefuseRecord, Stream: 2, Reason: RefusedTaken},
-	{Type: RefuseRecord, Stream: 2, Reason: RefusedMemory},
-	{Type: RefuseRecord, Stream: 2, Reason: RefusedReset},
-	{Type: CreditRecord, Stream: 3, Position: 1 << 40},
-	{Type: CreditRecord, Position: math.MaxUint64},
-	{Type: RingRecord, Stream: 4, Ring: place},
-	{Type: FinRecord, Stream: 5},
-	{Type: FinRecord, Stream: MaxStreams - 1, Position: math.MaxUint64},
-	{Type: ResetRecord, Stream: 6, Position: 12345},
-	{Type: ResetRecord, Stream: 6, Position: 12345, Late: true},
-	{Type: FinAckRecord, Stream: 7},
-	{Type: GoAwayRecord},
+	{Type: credit.OpenRecord, Stream: 1, Ring: place, Port: 40001},
+	{Type: credit.OpenRecord, Stream: MaxStreams - 1, Ring: RingPlace{math.MaxUint64, math.MaxUint32, MaxRing}, Port: math.MaxUint16},
+	{Type: credit.AcceptRecord, Stream: 1, Ring: place},
+	{Type: credit.AcceptRecord, Ring: RingPlace{Size: MinRing}},
+	{Type: credit.RefuseRecord, Stream: 2, Reason: RefusedBacklog},
+	{Type: credit.RefuseRecord, Stream: 2, Reason: RefusedClosed},
+	{Type: credit.RefuseRecord, Stream: 2, Reason: RefusedTaken},
+	{Type: credit.RefuseRecord, Stream: 2, Reason: RefusedMemory},
+	{Type: credit.RefuseRecord, Stream: 2, Reason: RefusedReset},
+	{Type: credit.CreditRecord, Stream: 3, Position: 1 << 40},
+	{Type: credit.CreditRecord, Position: math.MaxUint64},
+	{Type: credit.RingRecord, Stream: 4, Ring: place},
+	{Type: credit.FinRecord, Stream: 5},
+	{Type: credit.FinRecord, Stream: MaxStreams - 1, Position: math.MaxUint64},
+	{Type: credit.ResetRecord, Stream: 6, Position: 12345},
+	{Type: credit.ResetRecord, Stream: 6, Position: 12345, Late: true},
+	{Type: credit.FinAckRecord, Stream: 7},
+	{Type: credit.GoAwayRecord},
 }
 
 func TestRecordComesBack(t *testing.T) {
@@ -111,7 +82,7 @@ func TestRecordComesBack(t *testing.T) {
 }
 
 // anyType is what records may be of.
-var anyType = fmt.Sprintf(", want 1 to %d", recordTypes-1)
+var anyType = fmt.Sprintf(", want 1 to %d", credit.GoAwayRecord)
 
 func TestBadRecordIsRefusedWithTheReason(t *testing.T) {
 	const size = ", want a power of two from 4096 to 1073741824"
@@ -121,16 +92,16 @@ func TestBadRecordIsRefusedWithTheReason(t *testing.T) {
 	}
 	cases := []bad{
 		{make([]byte, RecordSize), "record of type 0" + anyType},
-		{encoded(Record{Type: recordTypes}), fmt.Sprintf("record of type %d", recordTypes) + anyType},
+		{encoded(Record{Type: credit.GoAwayRecord + 1}), fmt.Sprintf("record of type %d", credit.GoAwayRecord+1) + anyType},
 		{encoded(Record{Type: 255, Stream: 1}), "record of type 255" + anyType},
-		{encoded(Record{Type: FinRecord, Stream: MaxStreams}), "FIN for stream 65536, want less than 65536"},
-		{encoded(Record{Type: FinAckRecord, Stream: 1<<24 - 1}), "FINACK for stream 16777215, want less than 65536"},
-		{encoded(Record{Type: RefuseRecord}), "REFUSE for reason 0, want 1 to 5"},
-		{encoded(Record{Type: RefuseRecord, Reason: refuseReasons}), "REFUSE for reason 6, want 1 to 5"},
-		{encoded(Record{Type: RefuseRecord, Reason: math.MaxUint32}), "REFUSE for reason 4294967295, want 1 to 5"},
-		{encoded(Record{Type: GoAwayRecord, Stream: 1}), "GOAWAY with bits set that must be zero"},
+		{encoded(Record{Type: credit.FinRecord, Stream: MaxStreams}), "FIN for stream 65536, want less than 65536"},
+		{encoded(Record{Type: credit.FinAckRecord, Stream: 1<<24 - 1}), "FINACK for stream 16777215, want less than 65536"},
+		{encoded(Record{Type: credit.RefuseRecord}), "REFUSE for reason 0, want 1 to 5"},
+		{encoded(Record{Type: credit.RefuseRecord, Reason: refuseReasons}), "REFUSE for reason 6, want 1 to 5"},
+		{encoded(Record{Type: credit.RefuseRecord, Reason: math.MaxUint32}), "REFUSE for reason 4294967295, want 1 to 5"},
+		{encoded(Record{Type: credit.GoAwayRecord, Stream: 1}), "GOAWAY with bits set that must be zero"},
 	}
-	for _, typ := range []RecordType{OpenRecord, AcceptRecord, RingRecord} {
+	for _, typ := range []credit.Record{credit.OpenRecord, credit.AcceptRecord, credit.RingRecord} {
 		for _, n := range []uint32{0, MinRing / 2, MinRing + 1, 2 * MaxRing, math.MaxUint32} {
 			b := encoded(Record{Type: typ, Ring: place})
 			binary.BigEndian.PutUint32(b[16:], n)
@@ -145,16 +116,16 @@ func TestBadRecordIsRefusedWithTheReason(t *testing.T) {
 }
 
 // meaning says which bytes of a record mean something, by its type.
-var meaning = map[RecordType]string{
-	OpenRecord:   "tsss rrrr aaaaaaaa nnnn pp..",
-	AcceptRecord: "tsss rrrr aaaaaaaa nnnn ....",
-	RefuseRecord: "tsss cccc ........ .... ....",
-	CreditRecord: "tsss .... bbbbbbbb .... ....",
-	RingRecord:   "tsss rrrr aaaaaaaa nnnn ....",
-	FinRecord:    "tsss .... bbbbbbbb .... ....",
-	ResetRecord:  "tsss l... bbbbbbbb .... ....",
-	FinAckRecord: "tsss .... ........ .... ....",
-	GoAwayRecord: "tsss .... ........ .... ....",
+var meaning = map[credit.Record]string{
+	credit.OpenRecord:   "tsss rrrr aaaaaaaa nnnn pp..",
+	credit.AcceptRecord: "tsss rrrr aaaaaaaa nnnn ....",
+	credit.RefuseRecord: "tsss cccc ........ .... ....",
+	credit.CreditRecord: "tsss .... bbbbbbbb .... ....",
+	credit.RingRecord:   "tsss rrrr aaaaaaaa nnnn ....",
+	credit.FinRecord:    "tsss .... bbbbbbbb .... ....",
+	credit.ResetRecord:  "tsss l... bbbbbbbb .... ....",
+	credit.FinAckRecord: "tsss .... ........ .... ....",
+	credit.GoAwayRecord: "tsss .... ........ .... ....",
 }
 
 // Every other bit must be zero, and every bit that means something does so.
@@ -179,15 +150,6 @@ func TestBitsWithoutAMeaningAreRefused(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestTypesHaveNames(t *testing.T) {
-	var names []string
-	for typ := range recordTypes + 1 {
-		names = append(names, typ.String())
-	}
-	known := "OPEN|ACCEPT|REFUSE|CREDIT|RING|FIN|RESET|FINACK|GOAWAY"
-	require.Equal(t, fmt.Sprintf("record of type 0|%s|record of type %d", known, recordTypes), strings.Join(names, "|"))
 }
 
 // FuzzDecodeMessage: of what decodes, the header and every record encode to the

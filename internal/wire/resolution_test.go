@@ -6,23 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestResolutionsSurviveTheWire(t *testing.T) {
-	padding := make([]byte, 100)
-	for _, want := range []ResolutionRequest{{}, {Kind: Watches, ID: 0x123456789abcdef0, Port: 1}, {Kind: Ended, ID: 7}} {
-		b := want.Append(nil)
-		require.Len(t, b, ResolutionRequestSize)
-		got, ok := DecodeResolutionRequest(append(b, padding...))
-		require.True(t, ok)
-		require.Equal(t, want, got)
-	}
-	want := ResolutionReply{MaxMessage: 4088, Key: 1}
-	b := want.Append(nil)
-	require.Len(t, b, ResolutionReplySize)
-	got, ok := DecodeResolutionReply(append(b, padding...))
-	require.True(t, ok)
-	require.Equal(t, want, got)
-}
-
 func TestWhatIsNoResolutionIsRefused(t *testing.T) {
 	request, reply := ResolutionRequest{}.Append(nil), ResolutionReply{Key: 1}.Append(nil)
 	for name, change := range map[string]func(b []byte) []byte{

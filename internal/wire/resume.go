@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/ringnet/ringnet/credit"
 )
 
 // What two sides exchange so that a link goes on over another queue pair.
@@ -117,27 +119,32 @@ type ResumptionKind uint16
 
 // The kinds, by their numbers on the wire.
 const (
-	ResumeRequest ResumptionKind = 1 + iota // from the side that dialed the link: go on over this queue pair
+	ResumeRequest ResumptionKind = 1 + iota // go on over this queue pair
 	ResumeAnswer                            // accepts a request
-	ResumeAsk                               // from the other side: is there such a link? The answer is a rejection
-	ResumeStandby                           // from the side that dialed the link: go on over this queue pair when the present one is lost
 	resumptionKinds
 )
 
 // Resumption is the private data by which a link goes on over another queue pair. Only who
 // has the link's secret can make one, or change it: see Seal.
 type Resumption struct {
-	Kind ResumptionKind
-	Link uint64
+	Kind    ResumptionKind
+	Passive bool // from the side that accepted the link; else from the side that dialed it
+	Link    uint64
 
-	// Attempt counts queue pairs, from 1: that of each request is higher than that of
-	// the request before, and its answer has the same. That of a ResumeAsk is the
-	// queue pair's that its sender has lost, which is 0 for the link's first.
-	Attempt uint64
+	// Each side counts its requests, from 1. Attempt is the number of the request, also in
+	// its answer. Taken is, in a request, the number of the last request of the peer's that
+	// its sender had taken by then, or 0: so a request that comes late, when the two have
+	// agreed on another since, is known from one that says that this other is lost.
+	Attempt, Taken uint32
+}
+
+// Answer is what accepts a request.
+func (r Resumption) Answer() Resumption {
+	return Resumption{Kind: ResumeAnswer, Passive: !r.Passive, Link: r.Link, Attempt: r.Attempt}
 }
 
 const (
-	resumptionBody = 8 + 2*8
+	resumptionBody = 8 + 8 + 2*4
 	macSize        = 16
 )
 
@@ -157,15 +164,23 @@ func (r Resumption) Append(b []byte, s Seal) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint32(b, magic)
 	b = binary.BigEndian.AppendUint16(b, Version)
-	b = binary.BigEndian.AppendUint16(b, resumptions|uint16(r.Kind))
+	kind := resumptions | uint16(r.Kind)
+	if r.Passive {
+		kind |= fromPassive
+	}
+	b = binary.BigEndian.AppendUint16(b, kind)
 	b = binary.BigEndian.AppendUint64(b, r.Link)
-	b = binary.BigEndian.AppendUint64(b, r.Attempt)
+	b = binary.BigEndian.AppendUint32(b, r.Attempt)
+	b = binary.BigEndian.AppendUint32(b, r.Taken)
 	return append(b, s.mac(b[start:])...)
 }
 
 // resumptions is a bit that is set in resumptions, and in no hello, so that neither is
 // taken for the other: it cannot become a feature.
 const resumptions = 1 << 15
+
+// fromPassive is a bit that is set in the resumptions of the side that accepted the link.
+const fromPassive = 1 << 14
 
 // mac is the message authentication code that follows the body of a resumption.
 func (s Seal) mac(body []byte) []byte {
@@ -193,14 +208,17 @@ func DecodeResumption(b []byte) (Resumption, error) {
 	if kind&resumptions == 0 {
 		return Resumption{}, errNoResumption
 	}
-	kind &^= resumptions
+	passive := kind&fromPassive != 0
+	kind &^= resumptions | fromPassive
 	if len(b) < ResumptionSize || kind == 0 || kind >= uint16(resumptionKinds) {
 		return Resumption{}, fmt.Errorf("%w: kind %d in %d bytes", errNoResumption, kind, len(b))
 	}
 	return Resumption{
 		Kind:    ResumptionKind(kind),
+		Passive: passive,
 		Link:    binary.BigEndian.Uint64(b[8:]),
-		Attempt: binary.BigEndian.Uint64(b[16:]),
+		Attempt: binary.BigEndian.Uint32(b[16:]),
+		Taken:   binary.BigEndian.Uint32(b[20:]),
 	}, nil
 }
 
@@ -291,8 +309,8 @@ func (r Regions) Key(p RingPlace) uint32 {
 // Rekey replaces the key of the ring in an encoded record, if it has one, by the key that
 // the ring has now.
 func (r Regions) Rekey(record []byte) {
-	switch RecordType(record[0]) {
-	case OpenRecord, AcceptRecord, RingRecord:
+	switch credit.Record(record[0]) {
+	case credit.OpenRecord, credit.AcceptRecord, credit.RingRecord:
 		p := RingPlace{Addr: binary.BigEndian.Uint64(record[8:]), RKey: binary.BigEndian.Uint32(record[4:])}
 		binary.BigEndian.PutUint32(record[4:], r.Key(p))
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/credit"
 )
 
 var secret = [SecretSize]byte{1, 2, 3, 15: 16}
@@ -74,10 +76,9 @@ var seal = Seal{secret, netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr
 
 func TestResumptionComesBack(t *testing.T) {
 	for _, r := range []Resumption{
-		{Kind: ResumeRequest, Link: 1, Attempt: 2},
-		{Kind: ResumeAnswer, Link: math.MaxUint64, Attempt: math.MaxUint64},
-		{Kind: ResumeAsk},
-		{Kind: ResumeStandby, Attempt: 1},
+		{Kind: ResumeRequest, Link: 1, Attempt: 2, Taken: 3},
+		{Kind: ResumeAnswer, Passive: true, Link: math.MaxUint64, Attempt: math.MaxUint32},
+		{Kind: ResumeRequest, Passive: true},
 	} {
 		b := r.Append(nil, seal)
 		require.Len(t, b, ResumptionSize)
@@ -114,7 +115,7 @@ func TestResumptionCannotBeForged(t *testing.T) {
 
 func TestWhatIsNoResumptionIsRefused(t *testing.T) {
 	good := Resumption{Kind: ResumeRequest}.Append(nil, seal)
-	for _, kind := range []uint16{0, uint16(resumptionKinds), resumptions - 1} {
+	for _, kind := range []uint16{0, fromPassive, uint16(resumptionKinds), resumptions - 1} {
 		bad := slices.Clone(good)
 		binary.BigEndian.PutUint16(bad[6:], resumptions|kind)
 		_, err := DecodeResumption(bad)
@@ -170,16 +171,16 @@ func TestRekeyChangesWhatRecordsTellOfRings(t *testing.T) {
 	regions := Regions{{0x1000, 0x1000, 8}}
 	ring := RingPlace{Addr: 0x1000, RKey: 7, Size: MinRing}
 	for _, r := range []Record{
-		{Type: OpenRecord, Stream: 1, Ring: ring, Port: 5},
-		{Type: AcceptRecord, Stream: 1, Ring: ring},
-		{Type: RingRecord, Stream: 1, Ring: ring},
+		{Type: credit.OpenRecord, Stream: 1, Ring: ring, Port: 5},
+		{Type: credit.AcceptRecord, Stream: 1, Ring: ring},
+		{Type: credit.RingRecord, Stream: 1, Ring: ring},
 	} {
 		b := encoded(r)
 		regions.Rekey(b)
 		r.Ring.RKey = 8
 		require.Equal(t, encoded(r), b)
 	}
-	other := encoded(Record{Type: CreditRecord, Stream: 1, Position: 0x1000})
+	other := encoded(Record{Type: credit.CreditRecord, Stream: 1, Position: 0x1000})
 	b := slices.Clone(other)
 	regions.Rekey(b)
 	require.Equal(t, other, b)
@@ -211,8 +212,9 @@ func FuzzReturn(f *testing.F) {
 // FuzzDecodeResumption: what decodes encodes to the same body, and fits a seal only with
 // the code that the seal makes.
 func FuzzDecodeResumption(f *testing.F) {
-	for _, kind := range []ResumptionKind{ResumeRequest, ResumeAnswer, ResumeAsk, ResumeStandby, resumptionKinds} {
+	for _, kind := range []ResumptionKind{ResumeRequest, ResumeAnswer, resumptionKinds} {
 		f.Add(Resumption{Kind: kind, Link: 1, Attempt: 2}.Append(nil, seal))
+		f.Add(Resumption{Kind: kind, Passive: true, Link: 1, Attempt: 2, Taken: 3}.Append(nil, seal))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := DecodeResumption(b)

@@ -8,10 +8,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/ringnet/ringnet/credit"
 )
 
 // Version of the protocol. Both sides must speak the same.
-const Version = 2
+const Version = 3
 
 const magic = 0x724e_4554 // "rNET"
 
@@ -33,7 +35,7 @@ const (
 const (
 	MinRing     = 4 << 10
 	MaxRing     = 1 << 30
-	MinReceives = 4
+	MinReceives = credit.CreditsPerWindow
 	MaxReceives = 1 << 16
 	MaxStreams  = 1 << 16 // the numbers of streams are less
 	MaxOpens    = 256     // streams whose OPEN has not been answered
@@ -67,7 +69,7 @@ const (
 // record of the link's first stream follows it.
 type Hello struct {
 	Features Features
-	Receives int // posted for data messages; divisible by 4
+	Receives int // posted for data messages; a multiple of credit.CreditsPerWindow
 }
 
 var errNotRingnet = errors.New("the private data are not ringnet's")
@@ -101,8 +103,8 @@ func DecodeHello(b []byte) (Hello, Record, error) {
 		return Hello{}, Record{}, errResumption
 	}
 	receives := binary.BigEndian.Uint32(b[8:])
-	if receives < MinReceives || receives > MaxReceives || receives%4 != 0 {
-		return Hello{}, Record{}, fmt.Errorf("%d receives, want a multiple of 4 from %d to %d", receives, MinReceives, MaxReceives)
+	if receives < MinReceives || receives > MaxReceives || receives%credit.CreditsPerWindow != 0 {
+		return Hello{}, Record{}, fmt.Errorf("%d receives, want a multiple of %d from %d to %d", receives, credit.CreditsPerWindow, MinReceives, MaxReceives)
 	}
 	r, err := DecodeRecord(b[HelloSize:][:RecordSize])
 	if err != nil {

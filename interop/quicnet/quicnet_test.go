@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,10 +21,11 @@ import (
 )
 
 // TestQUIC runs quic-go's own tests with sockets of ringnet wherever they, or their proxy
-// that loses packets, make a UDP socket. It compiles them with nothing but the name of that
+// that delays packets, make a UDP socket. It compiles them with nothing but the name of that
 // type changed. It leaves out tests in which quic-go makes its own sockets, among them
 // those of HTTP/3, those that need more of a socket than a net.PacketConn, and those that
-// use none.
+// use none. Only with RINGNET_SOAK does it run more than ofSockets: nearly all of them give a
+// handshake a second, which a busy machine takes.
 func TestQUIC(t *testing.T) {
 	if c, err := quicnet.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -36,7 +38,7 @@ func TestQUIC(t *testing.T) {
 	require.NoError(t, os.CopyFS(copied, os.DirFS(moduleDir(t))))
 	files, err := filepath.Glob(filepath.Join(copied, "integrationtests/self/*_test.go"))
 	require.NoError(t, err)
-	var tests []string
+	self := functions{}
 	for _, file := range append(files, filepath.Join(copied, "integrationtests/tools/proxy/proxy.go")) {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -45,11 +47,16 @@ func TestQUIC(t *testing.T) {
 			text = "package self_test\n"
 		}
 		if !strings.HasPrefix(filepath.Base(file), "http") { // whose client makes its own socket
-			tests = append(tests, testsOnSockets(t, text)...)
+			self.add(t, text)
 		}
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 	}
-	require.Greater(t, len(tests), 50)
+	tests := self.testsOnSockets()
+	require.Greater(t, len(tests), 40)
+	require.Subset(t, tests, ofSockets)
+	if os.Getenv("RINGNET_SOAK") == "" {
+		tests = ofSockets
+	}
 
 	program := filepath.Join(scratch, "self.test")
 	command(t, "go", "test", "-c", "-vet=off", "-modfile", modFile(t, scratch, copied), "-o", program, module+"/integrationtests/self")
@@ -102,31 +109,76 @@ func overRingnet(text string) string {
 	return strings.Replace(changed, "import (\n", "import (\n\t\"github.com/ringnet/ringnet/interop/quicnet\"\n", 1)
 }
 
-// noSocket finds tests without a socket, and ownSocket those in which quic-go makes one by
-// itself.
+// ofSockets are the tests that show most of what quic-go wants of a socket: that Close and a deadline end
+// a ReadFrom that waits, that packets may be damaged, that a peer's address may change, that one
+// socket has many peers, and that it carries bulk.
+var ofSockets = []string{
+	"TestTransportClose",
+	"TestMITCorruptPackets",
+	"TestNATRebinding",
+	"TestMultiplexesConnectionsToSameServer",
+	"TestBidirectionalStreamMultiplexing",
+}
+
+// makesSocket finds functions that make a socket of ringnet, noSocket those that use a simulated
+// network, and ownSocket those in which quic-go makes a socket by itself.
 var (
-	noSocket  = regexp.MustCompile(`synctest\.Test|newSimnet`)
-	ownSocket = regexp.MustCompile(`quic\.(Dial|Listen)Addr`)
+	makesSocket = regexp.MustCompile(`quicnet\.ListenUDP`)
+	noSocket    = regexp.MustCompile(`synctest\.Test|newSimnet`)
+	ownSocket   = regexp.MustCompile(`quic\.(Dial|Listen)Addr`)
 )
 
-// notHere finds tests that look for the MTU of a path, for which quic-go needs options of a
-// socket, and those that set some 25 MB a second, however slow the machine is.
-var notHere = regexp.MustCompile(`MTUDiscovery|^TestStream(Read|Write)Cancellation$`)
+// notHere finds tests whose failure says nothing of ringnet. With quic-go v0.65.0 these are
+//   - those that look for the MTU of a path, for which quic-go needs options of a socket;
+//   - those that set some 25 MB a second, however slow the machine is;
+//   - TestDrainServerAcceptQueue (close_test.go:118), which wants connections to be accepted in the
+//     order in which Dial has returned them: it closes each that it accepts, and then the next that
+//     it dialed has to be open. The server queues each in a goroutine of its own, once its own
+//     handshake is complete (server.go:871 and 910), and these run in any order. Beside a load it
+//     fails over UDP, too;
+//   - TestServerAcceptQueueOverflow and TestClosedConnectionsInAcceptQueue, which give these goroutines
+//     25 ms, TIMESCALE_FACTOR times; TestServerTransportClose, whose first connection may be idle for
+//     50 ms, as often, while the second is made; and TestMultiplexingNonQUICPackets, whose reader has to
+//     take packets from a queue of 32 (transport.go:709) in time.
+var notHere = regexp.MustCompile(`MTUDiscovery|^TestStream(Read|Write)Cancellation$|` +
+	`^Test(DrainServerAcceptQueue|ServerAcceptQueueOverflow|ClosedConnectionsInAcceptQueue|ServerTransportClose|MultiplexingNonQUICPackets)$`)
 
-// testsOnSockets returns the names of the tests of a file that are to be run.
-func testsOnSockets(t *testing.T, text string) (names []string) {
+// functions are those of a package, by their names, as text.
+type functions map[string]string
+
+// add adds those of a file.
+func (fs functions) add(t *testing.T, text string) {
 	t.Helper()
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "", text, 0)
 	require.NoError(t, err)
 	for _, d := range file.Decls {
-		f, ok := d.(*ast.FuncDecl)
-		if !ok || !strings.HasPrefix(f.Name.Name, "Test") || f.Name.Name == "TestMain" {
-			continue
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil {
+			fs[f.Name.Name] = text[files.Position(f.Body.Pos()).Offset:files.Position(f.End()).Offset]
 		}
-		body := text[files.Position(f.Pos()).Offset:files.Position(f.End()).Offset]
-		if !noSocket.MatchString(body) && !ownSocket.MatchString(body) && !notHere.MatchString(f.Name.Name) {
-			names = append(names, f.Name.Name)
+	}
+}
+
+var identifier = regexp.MustCompile(`\w+`)
+
+// reach reports whether a function, or one that it names, has what is looked for.
+func (fs functions) reach(what *regexp.Regexp, name string, seen map[string]bool) bool {
+	body, ok := fs[name]
+	if !ok || seen[name] {
+		return false
+	}
+	seen[name] = true
+	return what.MatchString(body) || slices.ContainsFunc(identifier.FindAllString(body, -1), func(named string) bool {
+		return fs.reach(what, named, seen)
+	})
+}
+
+// testsOnSockets returns the names of the tests that are to be run.
+func (fs functions) testsOnSockets() (names []string) {
+	for name := range fs {
+		has := func(what *regexp.Regexp) bool { return fs.reach(what, name, map[string]bool{}) }
+		if strings.HasPrefix(name, "Test") && has(makesSocket) && !has(noSocket) && !has(ownSocket) && !notHere.MatchString(name) {
+			names = append(names, name)
 		}
 	}
 	return names

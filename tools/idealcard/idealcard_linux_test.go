@@ -3,12 +3,14 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -125,4 +127,177 @@ func TestParseRefusesWhatCannotBe(t *testing.T) {
 		_, err := parse(args)
 		require.Error(t, err, args)
 	}
+	out, status := idealcard(t, "-manners", "none", "--", "true")
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, out, `manner "none"`)
+	require.NotContains(t, out, "-seed", "nothing was drawn")
+}
+
+// Where the user has no folder of its own, another user may have left a card.
+func TestCardIsNotLookedForWhereOthersMayWrite(t *testing.T) {
+	version, err := hash()
+	require.NoError(t, err)
+	shared := t.TempDir()
+	theirs := filepath.Join(shared, fmt.Sprintf("ringnet-idealcard-%d-%s", os.Getuid(), version))
+	require.NoError(t, os.Mkdir(theirs, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(theirs, "raw"), []byte("#!/bin/sh\necho theirs\n"), 0o755))
+	cmd := tool(t, "--", "raw")
+	cmd.Env = append(cmd.Env, "HOME=", "XDG_CACHE_HOME=", "TMPDIR="+shared)
+	out, status := result(t, cmd)
+	require.Equal(t, exitFailed, status, out)
+	require.Contains(t, out, "$HOME")
+}
+
+// The command would find no card, or another one.
+func TestCardIsNotKeptWhereNoSearchPathLeads(t *testing.T) {
+	folder := t.TempDir()
+	for _, env := range []string{
+		"XDG_CACHE_HOME=" + folder + "/a:", "XDG_CACHE_HOME=" + folder + "/a;", "XDG_CACHE_HOME=" + folder + "/a$ORIGIN", "HOME=relative",
+	} {
+		cmd := tool(t, "--", "true")
+		cmd.Env = append(cmd.Env, "XDG_CACHE_HOME=", env)
+		out, status := result(t, cmd)
+		require.Equal(t, exitFailed, status, out)
+		require.Contains(t, out, "XDG_CACHE_HOME")
+	}
+}
+
+func TestCardIsNotKeptWhereItCannotBeMadeOrRun(t *testing.T) {
+	for options, why := range map[string]string{"ro": "read-only file system", "noexec": "it is mounted noexec"} {
+		cmd := tool(t)
+		cmd.Args = []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs -o "$0" none "$1" && XDG_CACHE_HOME=$1 exec "$2" -- true`, options, t.TempDir(), cmd.Path}
+		var err error
+		if cmd.Path, err = exec.LookPath("unshare"); err != nil || os.Getuid() != 0 {
+			t.Skip("it takes root, and unshare, to mount a file system")
+		}
+		out, status := result(t, cmd)
+		require.Equal(t, exitFailed, status, out)
+		require.Contains(t, out, why)
+		require.Contains(t, out, "set XDG_CACHE_HOME")
+	}
+}
+
+func TestCardThatIsIncompleteIsToBeRemoved(t *testing.T) {
+	cache := t.TempDir()
+	cmd := tool(t, "--", "true")
+	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+cache, "CC=true") // which makes nothing
+	out, status := result(t, cmd)
+	require.Equal(t, exitFailed, status, out)
+	require.Contains(t, out, "remove "+cache)
+}
+
+func TestFabricWithoutRoomForItsAddresses(t *testing.T) {
+	out, status := idealcard(t, "--", "sh", "-c", "ulimit -v 4000000; raw ping-pong 64 1")
+	require.NotZero(t, status)
+	require.Contains(t, out, "ulimit -v must permit")
+}
+
+func TestCardThatCannotBeCompiledSaysWhatItNeedsInTheEnd(t *testing.T) {
+	cc := filepath.Join(t.TempDir(), "cc")
+	require.NoError(t, os.WriteFile(cc, []byte("#!/bin/sh\nseq 100\nexit 1\n"), 0o755))
+	cmd := tool(t, "--", "true")
+	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+t.TempDir(), "CC="+cc)
+	out, status := result(t, cmd)
+	require.Equal(t, exitFailed, status, out)
+	require.Contains(t, out, "exit status 1\n1\n")
+	require.NotContains(t, out, "50")
+	require.True(t, strings.HasSuffix(out, "libibverbs-dev librdmacm-dev)\n"), out)
+}
+
+func TestFolderOfTemporaryFiles(t *testing.T) {
+	cmd := tool(t, "--", "sh", "-c", "cd / && raw ping-pong 64 50")
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(cmd.Env, "TMPDIR=.")
+	out, status := result(t, cmd)
+	require.Zero(t, status, out)
+
+	cmd = tool(t, "--", "true")
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	require.NoError(t, os.Mkdir(long, 0o755))
+	cmd.Env = append(cmd.Env, "TMPDIR="+long)
+	out, status = result(t, cmd)
+	require.Equal(t, exitFailed, status, out)
+	require.Contains(t, out, "TMPDIR")
+}
+
+func TestSignalWhileTheCardIsBuiltLeavesNothing(t *testing.T) {
+	cache, dir := t.TempDir(), t.TempDir()
+	cc := filepath.Join(dir, "cc")
+	script := fmt.Sprintf("#!/bin/sh\n>%[1]s/begun\nuntil test -e %[1]s/over; do sleep 0.01; done\nexit 1\n", dir)
+	require.NoError(t, os.WriteFile(cc, []byte(script), 0o755))
+	cmd := tool(t, "--", "true")
+	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+cache, "CC="+cc)
+	require.NoError(t, cmd.Start())
+	for begun := false; !begun; time.Sleep(time.Millisecond) {
+		_, err := os.Stat(filepath.Join(dir, "begun"))
+		begun = err == nil
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "over"), nil, 0o644))
+	require.Error(t, cmd.Wait())
+	left, err := os.ReadDir(cache)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// Whether the command ends by itself or the launcher is killed.
+func TestNothingOutlivesTheLauncher(t *testing.T) {
+	const left = "setsid sleep 1000 & echo $!; (setsid sleep 1000 & echo $!) & sleep 1000 & echo $!; "
+	for after, signal := range map[string]syscall.Signal{"read line": 0, "wait": syscall.SIGKILL} {
+		cmd := tool(t, "--", "bash", "-c", left+after)
+		folder := t.TempDir()
+		cmd.Env = append(cmd.Env, "TMPDIR="+folder)
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		var pids [3]int
+		if n, _ := fmt.Fscan(out, &pids[0], &pids[1], &pids[2]); n < len(pids) {
+			_ = cmd.Wait()
+			t.Skip("the command has not begun: this system lets nobody mount")
+		}
+		if signal != 0 {
+			require.NoError(t, cmd.Process.Signal(signal))
+		}
+		require.NoError(t, in.Close())
+		_, err = io.ReadAll(out) // which all of them have open
+		require.NoError(t, err)
+		_ = cmd.Wait()
+		for _, pid := range pids {
+			require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH, after)
+		}
+		files, err := os.ReadDir(folder)
+		require.NoError(t, err)
+		require.Empty(t, files, after)
+	}
+}
+
+func TestVersionsOfTheCardThatNobodyUsesAreRemoved(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	t.Setenv("CC", "true")
+	old := time.Now().Add(-2 * keptFor)
+	for _, name := range []string{cached + "0-old", building + "old", cached + "0-used", "of-others"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(cache, name, "file"), 0o755))
+		require.True(t, name != cached+"0-used" || use(filepath.Join(cache, name)))
+		require.NoError(t, os.Chtimes(filepath.Join(cache, name), old, old))
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(cache, building+"new"), 0o755))
+	dir, err := build()
+	require.NoError(t, err)
+	var left []string
+	entries, err := os.ReadDir(cache)
+	require.NoError(t, err)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	require.ElementsMatch(t, []string{filepath.Base(dir), building + "new", cached + "0-used", "of-others"}, left)
+	require.NoError(t, os.Chtimes(dir, old, old))
+	again, err := build()
+	require.NoError(t, err)
+	require.Equal(t, dir, again)
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), info.ModTime(), keptFor, "it is in use again")
 }

@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -19,94 +20,110 @@ import (
 // inside is the name under which this program starts itself in the namespace.
 const inside = "idealcard-inside"
 
-// The device, and what it counts.
-const (
-	device    = "ideal0"
-	noReceive = "rcvd_rnr_err"
-)
+// What a card counts.
+const noReceive = "rcvd_rnr_err"
 
 var counters = []string{noReceive, "cq_overruns"}
 
-// describe makes the files that say what the device is, and its counters, in a folder that this
+// describe makes the files that say what the cards are, and their counters, in a folder that this
 // process sees, too.
-func describe(dir string) error {
-	files := map[string]string{
-		"node_type":          "1: CA",
-		"ports/1/link_layer": "Ethernet",
-		"ports/1/state":      "4: ACTIVE",
+func describe(dir string, f *cardFabric, host int) error {
+	files := map[string]string{}
+	var errs []error
+	for i, c := range f.Cards {
+		if c.Host != host {
+			continue
+		}
+		files[c.Name+"/node_type"] = "1: CA"
+		for j, p := range c.Ports {
+			at := fmt.Sprintf("%s/ports/%d/", c.Name, j+1)
+			p.describe(at, uint64(0x1dea1+i*16+1+j), files)
+			errs = append(errs, os.MkdirAll(filepath.Join(dir, at, "gid_attrs/ndevs"), 0o755))
+		}
 	}
-	for _, name := range counters {
-		files["ports/1/hw_counters/"+name] = "0"
-	}
-	errs := []error{os.MkdirAll(filepath.Join(dir, device, "ports/1/gid_attrs/ndevs"), 0o755)}
 	for name, text := range files {
-		path := filepath.Join(dir, device, name)
+		path := filepath.Join(dir, name)
 		errs = append(errs, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text+"\n"), 0o644))
 	}
 	return errors.Join(errs...)
 }
 
-// runInside runs the command in the namespace and returns its exit status.
-func runInside(dir string, command, env []string) (int, error) {
-	cmd, err := start(dir, command, env)
-	if err != nil {
-		return exitFailed, err
+func (p *port) describe(at string, guid uint64, files map[string]string) {
+	files[at+"link_layer"] = p.Link
+	files[at+"state"] = "4: ACTIVE"
+	files[at+"lid"] = fmt.Sprintf("%#x", p.LID)
+	for _, name := range counters {
+		files[at+"hw_counters/"+name] = "0"
 	}
-	caught := make(chan os.Signal, 8)
-	signal.Notify(caught, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
-	defer signal.Stop(caught)
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	for {
-		select {
-		case s := <-caught:
-			_ = cmd.Process.Signal(s)
-		case err := <-ended:
-			return exitStatus(err)
+	for i, key := range p.PKeys {
+		files[fmt.Sprintf("%spkeys/%d", at, i)] = key
+	}
+	for i, gid := range p.gids(guid) {
+		kind := "RoCE v2"
+		if p.Link == infiniBand {
+			kind = "IB/RoCE v1"
 		}
+		files[fmt.Sprintf("%sgids/%d", at, i)] = expanded(gid)
+		files[fmt.Sprintf("%sgid_attrs/types/%d", at, i)] = kind
 	}
 }
 
-// start starts this program in a new mount namespace: as root, or in a user namespace in which
-// the user stays who he is.
-func start(dir string, command, env []string) (*exec.Cmd, error) {
-	asRoot := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+// expanded is a GID as sysfs has it: all of its digits.
+func expanded(a netip.Addr) string {
+	b := a.As16()
+	var groups []string
+	for i := 0; i < len(b); i += 2 {
+		groups = append(groups, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
+	}
+	return strings.Join(groups, ":")
+}
+
+// start starts this program in a new mount namespace, as the keeper of the command: as root, or in a
+// user namespace in which the user stays who he is.
+func start(dir string, command, env []string) (*keeper, error) {
+	asRoot := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	asUser := &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWUSER, Pdeathsig: unix.SIGKILL,
+		Cloneflags:  unix.CLONE_NEWNS | unix.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
 		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN},
 	}
+	theirs, orders, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
 	var errs []error
 	for _, attr := range []*syscall.SysProcAttr{asRoot, asUser} {
 		cmd := &exec.Cmd{
 			Path: "/proc/self/exe", Args: append([]string{inside, dir}, command...), Env: env,
-			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: attr,
+			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{theirs}, SysProcAttr: attr,
 		}
 		err := cmd.Start()
 		if err == nil {
-			return cmd, nil
+			return &keeper{cmd: cmd, orders: orders, ended: make(chan struct{})}, nil
 		}
 		errs = append(errs, err)
 	}
+	orders.Close()
 	return nil, fmt.Errorf("no mount namespace can be made here, neither as root (%w) nor in a user namespace (%w): "+
 		"run it as root with CAP_SYS_ADMIN, or where users may make namespaces", errs[0], errs[1])
 }
 
-// enter makes the mounts, and becomes the command.
-func enter(dir string, command []string) error {
+// enter makes the mounts, keeps the command, and returns its exit status.
+func enter(dir string, command []string) (int, error) {
 	if err := mountDevice(dir); err != nil {
-		return fmt.Errorf("%w: this system lets neither root nor users mount here", err)
+		return 0, fmt.Errorf("%w: this system lets neither root nor users mount here", err)
 	}
 	// The command has no more rights than it would have had.
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
-		return fmt.Errorf("prctl: %w", err)
+		return 0, fmt.Errorf("prctl: %w", err)
 	}
 	path, err := exec.LookPath(command[0])
 	if err != nil && !errors.Is(err, exec.ErrDot) {
-		return err
+		return 0, err
 	}
-	return fmt.Errorf("%s: %w", path, unix.Exec(path, command, os.Environ()))
+	return keep(path, command, filepath.Dir(dir))
 }
 
 // mountDevice mounts a /sys/class and a /dev that have all that was there, and the device.
@@ -114,8 +131,11 @@ func mountDevice(dir string) error {
 	if err := mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE); err != nil {
 		return err
 	}
-	parts := filepath.Join(dir, "parts")
-	if err := os.Mkdir(parts, 0o755); err != nil {
+	parts, err := os.MkdirTemp(dir, "parts")
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(parts, 0o755); err != nil {
 		return err
 	}
 	if err := mount("none", parts, "tmpfs", 0); err != nil {
@@ -125,16 +145,31 @@ func mountDevice(dir string) error {
 	if err := errors.Join(mirror("/sys/class", class), mirror("/dev", dev)); err != nil {
 		return err
 	}
-	if err := bind(filepath.Join(dir, device), filepath.Join(class, "infiniband", device), true); err != nil {
+	nodes := []string{"rdma_cm"}
+	cards, err := filepath.Glob(filepath.Join(dir, "*/node_type"))
+	if err != nil {
 		return err
 	}
-	for _, name := range []string{"rdma_cm", "uverbs0"} {
+	for i, card := range cards {
+		card = filepath.Dir(card)
+		if err := bind(card, filepath.Join(class, "infiniband", filepath.Base(card)), true); err != nil {
+			return err
+		}
+		nodes = append(nodes, fmt.Sprintf("uverbs%d", i))
+	}
+	for _, name := range nodes {
 		path := filepath.Join(dev, "infiniband", name)
 		if err := errors.Join(os.WriteFile(path, nil, 0), os.Chmod(path, 0o666)); err != nil {
 			return err
 		}
 	}
-	return errors.Join(mount(class, "/sys/class", "", unix.MS_BIND|unix.MS_REC), mount(dev, "/dev", "", unix.MS_BIND|unix.MS_REC))
+	if err := errors.Join(mount(class, "/sys/class", "", unix.MS_BIND|unix.MS_REC), mount(dev, "/dev", "", unix.MS_BIND|unix.MS_REC)); err != nil {
+		return err
+	}
+	if err := unix.Unmount(parts, unix.MNT_DETACH); err != nil { // or the keeper could not remove the folder
+		return fmt.Errorf("umount %s: %w", parts, err)
+	}
+	return nil
 }
 
 // mirror makes a folder that has what another one has, but an empty folder infiniband.

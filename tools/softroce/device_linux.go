@@ -1,11 +1,10 @@
 package main
 
-// This file finds RDMA devices, and makes software ones, on the host as well as in a
+// This file finds RDMA devices, on the host as well as in a guest, and makes software ones in a
 // guest. It reads sysfs, because package netlink knows neither the states of ports nor
 // their GIDs and interfaces.
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -173,10 +172,9 @@ const (
 	otherInterface = "softroce1"
 )
 
-// makeDevice makes a device of the given provider and name on netdev, the interface of a
-// node for a cable. If netdev is rdmaInterface, makeDevice makes that, too. After an error
-// the caller calls removeDevice, which removes what was made.
-func makeDevice(provider, name, netdev string, cable, node int) (*device, error) {
+// makeDevice makes a soft-RoCE device of the given name on netdev, the interface of a node for
+// a cable. If netdev is rdmaInterface, makeDevice makes that, too.
+func makeDevice(name, netdev string, cable, node int) (*device, error) {
 	d := &device{name: name, netdev: netdev, addr: nodeAddr(cable, node), addr6: nodeAddr6(cable, node)}
 	if netdev == rdmaInterface {
 		// A fixed hardware address makes a fixed link-local address.
@@ -191,11 +189,8 @@ func makeDevice(provider, name, netdev string, cable, node int) (*device, error)
 	if err := setUpInterface(netdev, mtu, netip.PrefixFrom(d.addr, 24), netip.PrefixFrom(d.addr6, 64)); err != nil {
 		return nil, err
 	}
-	if err := netlink.RdmaLinkAdd(name, provider, netdev); err != nil {
-		return nil, fmt.Errorf("make %s device %s on %s: %w", provider, name, netdev, err)
-	}
-	if provider == siw {
-		return d, waitActive(d)
+	if err := netlink.RdmaLinkAdd(name, "rxe", netdev); err != nil {
+		return nil, fmt.Errorf("make rxe device %s on %s: %w", name, netdev, err)
 	}
 	return d, waitActive(d, d.addr, d.addr6)
 }
@@ -247,26 +242,6 @@ func setUpInterface(name string, mtu int, addrs ...netip.Prefix) error {
 	return nil
 }
 
-// removeDevice removes what makeDevice and addOther have made, if only in part.
-func removeDevice(name string) error {
-	var errs []error
-	if _, err := os.Stat(filepath.Join(sysInfiniband, name)); err == nil {
-		if err := netlink.RdmaLinkDel(name); err != nil {
-			errs = append(errs, fmt.Errorf("remove RDMA device %s: %w", name, err))
-		}
-	}
-	for _, netdev := range []string{rdmaInterface, otherInterface} {
-		link, err := netlink.LinkByName(netdev)
-		if err == nil {
-			err = netlink.LinkDel(link)
-		}
-		if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
-			errs = append(errs, fmt.Errorf("remove interface %s: %w", netdev, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // waitActive waits until the port of d is ACTIVE and has a GID for each of the
 // addresses, which the kernel adds in the background.
 func waitActive(d *device, addrs ...netip.Addr) error {
@@ -282,9 +257,8 @@ func waitActive(d *device, addrs ...netip.Addr) error {
 	}
 }
 
-// hasGIDs reports whether the port has a GID for each address. With RoCE, GIDs are IPv6
-// addresses, and IPv4 addresses mapped to IPv6. With iWARP a GID has only the hardware's
-// address.
+// hasGIDs reports whether the port has a GID for each address. GIDs are IPv6
+// addresses, and IPv4 addresses mapped to IPv6.
 func hasGIDs(port string, addrs ...netip.Addr) bool {
 	have := map[netip.Addr]bool{}
 	gids, _ := filepath.Glob(filepath.Join(port, "gids", "*"))

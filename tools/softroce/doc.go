@@ -10,14 +10,10 @@
 //
 //  1. Right here, when the host has an RDMA device with an ACTIVE port whose
 //     network interface has an IPv4 address.
-//  2. Right here, when the tool is root and the kernel can load rdma_rxe, on a
-//     soft-RoCE device that the tool adds to a dummy interface and removes
-//     afterwards.
-//  3. In a QEMU guest (emulated, without KVM) that runs a stock Debian or
+//  2. In a QEMU guest (emulated, without KVM) that runs a stock Debian or
 //     Ubuntu kernel with a soft-RoCE device.
 //
-// Flag -guest goes straight to the third, and so do -nodes 2 and -provider siw,
-// with which the guest's device is a soft-iWARP one.
+// Flag -guest goes straight to the second, and so does -nodes 2.
 //
 // # The guest
 //
@@ -87,7 +83,5 @@
 //
 // As root on Debian or Ubuntu the tool installs what is missing; otherwise it
 // says what to install. The kernel and the initial file system of the guest
-// are made once and kept in the user's cache folder, under ringnet-softroce. Where the
-// kernel has no module for -provider siw it is built, of the distribution's source
-// package (140 MB) and headers.
+// are made once and kept in the user's cache folder, under ringnet-softroce.
 package main

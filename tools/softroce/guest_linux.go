@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,15 +23,13 @@ const guestInit = "guest-init"
 
 // guestConfig is what the host sends to a guest.
 type guestConfig struct {
-	Node     int
-	Cables   int // to the other node, if any
-	Args     []string
-	Env      []string
-	Dir      string
-	Scratch  string   // mounted under the path it has on the host, unless empty
-	Provider string   // of the devices
-	Modules  []string // to load in addition
-	ModDir   string   // folder with the lib/modules of the kernel
+	Node    int
+	Cables  int // to the other node, if any
+	Args    []string
+	Env     []string
+	Dir     string
+	Scratch string // mounted under the path it has on the host, unless empty
+	ModDir  string // folder with the lib/modules of the kernel
 }
 
 // message is what host and guest send to each other over portAgent. It is encoded by
@@ -201,7 +198,7 @@ func setUp(c *guestConfig) ([]string, error) {
 	if err := unix.Sethostname(fmt.Appendf(nil, "node%d", c.Node)); err != nil {
 		return nil, err
 	}
-	if err := loadModules(c); err != nil {
+	if err := placeModules(c); err != nil {
 		return nil, err
 	}
 	if err := setUpInterface("lo", 0); err != nil {
@@ -216,7 +213,7 @@ func setUp(c *guestConfig) ([]string, error) {
 		if i > 0 {
 			prefix = envSecondPrefix
 		}
-		d, err := makeDevice(c.Provider, fmt.Sprint(c.Provider, i), netdev, i, c.Node)
+		d, err := makeDevice(fmt.Sprint("rxe", i), netdev, i, c.Node)
 		if err != nil {
 			return nil, err
 		}
@@ -250,9 +247,8 @@ func setUp(c *guestConfig) ([]string, error) {
 	return env, unix.Setrlimit(unix.RLIMIT_NOFILE, &files)
 }
 
-// loadModules loads the modules that were asked for, and lets modprobe find
-// those of this kernel in their usual place.
-func loadModules(c *guestConfig) error {
+// placeModules lets modprobe find the modules of this kernel in their usual place.
+func placeModules(c *guestConfig) error {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
 		return err
@@ -265,11 +261,7 @@ func loadModules(c *guestConfig) error {
 	if err := os.Symlink(filepath.Join(c.ModDir, "lib/modules", release), place); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	if len(c.Modules) == 0 {
-		return nil
-	}
-	_, err := output(exec.Command(sbin("modprobe"), append([]string{"-a"}, c.Modules...)...))
-	return err
+	return nil
 }
 
 // listen receives signals for the command from the host and sends them to signals. It

@@ -261,17 +261,6 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-func TestGuestWithSoftIWARP(t *testing.T) {
-	r := newRun(t, "-provider", "siw", "--", "sh", "-c",
-		`rping -s -C 1 & sleep 1; rping -c -a $SOFTROCE_ADDR -C 1 && ibv_devinfo -d $SOFTROCE_DEVICE`)
-	if got := r.status(t); got != 0 {
-		t.Fatalf("exit status %d: %s", got, r.stderr.Bytes())
-	}
-	if out := r.stdout.String(); !strings.Contains(out, "iWARP") || !strings.Contains(out, "siw0") {
-		t.Errorf("the device: %s", out)
-	}
-}
-
 func TestGuestThatPanicsIsExplained(t *testing.T) {
 	r := newRun(t, "--", "sh", "-c", "echo c >/proc/sysrq-trigger")
 	if got := r.status(t); got != exitFailed {
@@ -516,7 +505,7 @@ func TestSendingGoesOnWhenTheOtherNodeLosesItsPower(t *testing.T) {
 }
 
 func TestEachNodeItsCommand(t *testing.T) {
-	r := newRun(t, "-nodes", "2", "-smp", "1", "--", "sh", "-c", "sleep 2; echo $0; kill -TERM $$", "a", "--", "softroce-no-such-command")
+	r := newRun(t, "-nodes", "2", "--", "sh", "-c", "sleep 2; echo $0; kill -TERM $$", "a", "--", "softroce-no-such-command")
 	if got, want := r.status(t), exitSignal+int(unix.SIGTERM); got != want {
 		t.Errorf("exit status %d, want %d", got, want)
 	}

@@ -1,12 +1,10 @@
 package main
 
-// This file runs the command on the host, with a device that is there or that
-// it makes.
+// This file runs the command on a host that has a device.
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -16,88 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// hostDeviceName is the device made on a host, which may have an rxe0 of its
-// own.
-const hostDeviceName = "rxe_softroce"
-
-// Several runs share the device that one of them makes, and the last of them removes it.
-// A run holds makeLock while it makes or removes the device, and a shared lock on useLock
-// while it uses the device.
-const (
-	makeLock = "/run/softroce-make.lock"
-	useLock  = "/run/softroce-use.lock"
-)
-
-// hostDevice returns a device of the host, and a function to call when it is
-// no longer needed; or nil when a guest has to provide it.
-func hostDevice(ctx context.Context) (*device, func(), error) {
-	if os.Geteuid() != 0 {
-		return findDevice(sysInfiniband, interfaceAddrs), func() {}, nil
-	}
-	unlock, err := lock(ctx, makeLock)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer unlock()
-	d := findDevice(sysInfiniband, interfaceAddrs)
-	if d == nil && canLoad("rdma_rxe") {
-		// The packages cannot be installed: if the command needs one, it fails and says so.
-		if _, err := exec.LookPath("apt-get"); err == nil {
-			if err := install(ctx, verbsPackages); err != nil {
-				return nil, nil, err
-			}
-		}
-		// A run that was killed may have left it.
-		if err := removeDevice(hostDeviceName); err != nil {
-			return nil, nil, err
-		}
-		if d, err = makeDevice(rxe, hostDeviceName, rdmaInterface, 0, 0); err == nil {
-			err = addOther(d)
-		}
-		if err != nil {
-			progress("no soft-RoCE device here, so a guest it is: %v", err)
-			return nil, nil, removeDevice(hostDeviceName)
-		}
-	}
-	if d == nil || d.name != hostDeviceName {
-		return d, func() {}, nil
-	}
-	use, err := os.OpenFile(useLock, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := unix.Flock(int(use.Fd()), unix.LOCK_SH); err != nil {
-		return nil, nil, fmt.Errorf("lock %s: %w", useLock, err)
-	}
-	return d, func() { leaveDevice(use) }, nil
-}
-
-// leaveDevice ends this run's use of the device that was made here, and removes the device
-// if no other run uses it.
-func leaveDevice(use *os.File) {
-	defer use.Close()
-	unlock, err := lock(context.Background(), makeLock)
-	if err != nil {
-		progress("%s stays: %v", hostDeviceName, err)
-		return
-	}
-	defer unlock()
-	if unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		if err := removeDevice(hostDeviceName); err != nil {
-			progress("removing %s: %v", hostDeviceName, err)
-		}
-	}
-}
-
-// canLoad loads a module of the kernel, with those that give programs access
-// to it, and tells whether that worked.
-func canLoad(module string) bool {
-	modprobe := sbin("modprobe")
-	// Some kernels have these checksums built in, others fail without them.
-	_ = exec.Command(modprobe, "crc32_generic").Run()
-	return exec.Command(modprobe, "-a", module, "rdma_ucm", "ib_uverbs", "dummy").Run() == nil
-}
 
 // runHere runs the command of opts as a child and returns its exit status.
 func runHere(ctx context.Context, opts options, d *device) (int, error) {

@@ -12,15 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/cavaliergopher/cpio"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,22 +50,19 @@ var optionalModules = map[string]bool{"crc32_generic": true, "virtio_rng": true,
 //go:embed init.sh
 var initScript []byte
 
-// prepare returns the image from which guests with devices of the provider boot. If the
-// cache does not have it, prepare makes it.
-func prepare(ctx context.Context, cache, provider string) (*guestImage, error) {
+// prepare returns the image from which guests boot. If the cache does not have it, prepare
+// makes it.
+func prepare(ctx context.Context) (*guestImage, error) {
 	m, err := thisMachine()
 	if err != nil {
 		return nil, err
 	}
-	if cache == "" {
-		if cache, err = defaultCache(); err != nil {
-			return nil, err
-		}
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
+	dir, err := os.UserCacheDir()
+	if err != nil {
 		return nil, err
 	}
-	if cache, err = filepath.Abs(cache); err != nil {
+	cache := filepath.Join(dir, "ringnet-softroce")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return nil, err
 	}
 	unlock, err := lock(ctx, filepath.Join(cache, "lock"))
@@ -88,36 +84,10 @@ func prepare(ctx context.Context, cache, provider string) (*guestImage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("getting a kernel: %w", err)
 	}
-	if provider == siw {
-		if err := addSiw(ctx, cache, image); err != nil {
-			return nil, fmt.Errorf("adding siw to the kernel: %w", err)
-		}
-	}
 	if image.initrd, err = cachedInitrd(ctx, cache, image); err != nil {
 		return nil, fmt.Errorf("making the initial file system: %w", err)
 	}
 	return image, nil
-}
-
-// defaultCache is a folder below the user's cache. Without one it is below the folder for
-// temporary files, where it must be one that other users cannot have made or change: what lies
-// there is started.
-func defaultCache() (string, error) {
-	if dir, err := os.UserCacheDir(); err == nil {
-		return filepath.Join(dir, "ringnet-softroce"), nil
-	}
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("ringnet-softroce-%d", os.Getuid()))
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", err
-	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return "", err
-	}
-	if !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Getuid()) || info.Mode().Perm()&0o022 != 0 {
-		return "", fmt.Errorf("%s is not a folder that this user alone can change: remove it, or set HOME", dir)
-	}
-	return dir, nil
 }
 
 // lock waits for an exclusive lock on the file at path, which it creates.
@@ -369,16 +339,23 @@ func readModule(ctx context.Context, path string) ([]byte, error) {
 // writeInitrd writes the initial file system: busybox, init.sh and modules,
 // whose names begin with numbers so that they sort in the order to load them.
 func writeInitrd(w io.Writer, busybox []byte, modules []moduleFile) error {
-	c := &cpioWriter{w: w}
+	c := cpio.NewWriter(w)
+	entry := func(name string, mode cpio.FileMode, data []byte) error {
+		if err := c.WriteHeader(&cpio.Header{Name: name, Mode: mode, Size: int64(len(data))}); err != nil {
+			return err
+		}
+		_, err := c.Write(data)
+		return err
+	}
+	var errs []error
 	for _, dir := range []string{"bin", "modules", "host", "memory", "root"} {
-		c.dir(dir)
+		errs = append(errs, entry(dir, cpio.TypeDir|0o755, nil))
 	}
-	c.file("bin/busybox", 0o755, busybox)
-	c.file("init", 0o755, initScript)
+	errs = append(errs, entry("bin/busybox", cpio.TypeReg|0o755, busybox), entry("init", cpio.TypeReg|0o755, initScript))
 	for i, m := range modules {
-		c.file(fmt.Sprintf("modules/%03d-%s", i, m.name), 0o644, m.data)
+		errs = append(errs, entry(fmt.Sprintf("modules/%03d-%s", i, m.name), cpio.TypeReg|0o644, m.data))
 	}
-	return c.close()
+	return errors.Join(append(errs, c.Close())...)
 }
 
 // sbin returns the path of a program for administrators, which the PATH of

@@ -31,15 +31,10 @@ const (
 type options struct {
 	nodes    int
 	cables   int
-	provider string
 	guest    bool
-	memory   string
-	cpus     int
 	timeout  time.Duration
 	scratch  string // absolute, or empty
 	env      []string
-	modules  []string
-	cache    string
 	commands [][]string // one for each node
 }
 
@@ -53,20 +48,9 @@ func (e timeoutError) Error() string {
 const usage = `usage: softroce [flags] -- COMMAND ARG...
        softroce -nodes 2 [flags] -- COMMAND0 ARG... [-- COMMAND1 ARG...]
 
-Runs a command where there is an RDMA device: here when the host has one or can
-make one, else in a QEMU guest with soft-RoCE. The documentation of the package
-has the details ("go -C tools/softroce doc").
-
-The command finds in its environment: SOFTROCE_DEVICE, SOFTROCE_NETDEV,
-SOFTROCE_ADDR, SOFTROCE_ADDR6, SOFTROCE_OTHER_ADDR (an interface without RDMA),
-SOFTROCE_NODE, SOFTROCE_SCRATCH and, with two nodes, SOFTROCE_PEER,
-SOFTROCE_PEER6 and SOFTROCE_CONTROL, a port that takes the lines "cable down",
-"cable up", "power off NODE" and "power cycle NODE" and answers each with "ok"
-or "error ...". With
--cables 2 there are SOFTROCE_SECOND_DEVICE and so on for the second cable.
-
-Exit status: the command's; 128+N when signal N ended it; 124 after -timeout;
-125 when softroce failed; 126 and 127 when the command could not be started.
+Runs a command where there is an RDMA device: here when the host has one, else in
+a QEMU guest with soft-RoCE. The documentation of the package has the environment
+of the command, the exit statuses, and all else ("go -C tools/softroce doc").
 
 flags:
 `
@@ -105,15 +89,15 @@ func parse(args []string, w io.Writer) (options, error) {
 	}
 	fs.IntVar(&o.nodes, "nodes", 1, "`number` of nodes: 1, or 2 guests joined by a cable")
 	fs.IntVar(&o.cables, "cables", 1, "`number` of cables that join two nodes: 1 or 2")
-	fs.StringVar(&o.provider, "provider", rxe, "`provider` of a guest's devices: rxe, which is soft-RoCE, or siw, which is soft-iWARP")
 	fs.BoolVar(&o.guest, "guest", false, "run in a guest even when there is a device here")
-	fs.StringVar(&o.memory, "mem", "3G", "memory of a guest, as QEMU's -m takes it")
-	fs.IntVar(&o.cpus, "smp", 2, "`number` of CPUs of a guest")
 	fs.DurationVar(&o.timeout, "timeout", 10*time.Minute, "cut everything off after this `time`; 0 means never")
 	fs.StringVar(&o.scratch, "scratch", "", "existing `folder` whose content a guest shares with the host")
-	fs.Func("env", "`names` of environment variables to hand to a guest, separated by commas; NAME* is a prefix; may be repeated", list(&o.env))
-	fs.Func("modules", "`names` of further kernel modules to load in a guest, separated by commas; may be repeated", list(&o.modules))
-	fs.StringVar(&o.cache, "cache", "", "`folder` for the kernel and initial file system of guests (default: ringnet-softroce in the user's cache folder)")
+	fs.Func("env", "`names` of environment variables to hand to a guest, separated by commas; NAME* is a prefix; may be repeated", func(names string) error {
+		for name := range strings.SplitSeq(names, ",") {
+			o.env = append(o.env, strings.TrimSpace(name))
+		}
+		return nil
+	})
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -129,16 +113,6 @@ func (o *options) complete() error {
 	}
 	if o.cables != 1 && (o.cables != 2 || o.nodes != 2) {
 		return fmt.Errorf("-cables %d: there can be 1, or 2 with -nodes 2", o.cables)
-	}
-	switch o.provider {
-	case rxe:
-	case siw:
-		o.modules = append(o.modules, siw)
-	default:
-		return fmt.Errorf("-provider %s: there are %s and %s", o.provider, rxe, siw)
-	}
-	if o.cpus < 1 {
-		return fmt.Errorf("-smp %d: a guest needs at least 1 CPU", o.cpus)
 	}
 	if o.timeout < 0 {
 		return fmt.Errorf("-timeout %v: it must not be negative", o.timeout)
@@ -161,18 +135,6 @@ func (o *options) complete() error {
 		}
 	}
 	return nil
-}
-
-// list returns a flag function that appends comma-separated names to names.
-func list(names *[]string) func(string) error {
-	return func(s string) error {
-		for name := range strings.SplitSeq(s, ",") {
-			if name = strings.TrimSpace(name); name != "" {
-				*names = append(*names, name)
-			}
-		}
-		return nil
-	}
 }
 
 // split gives each node its command: with two nodes the arguments may hold a
@@ -213,17 +175,12 @@ func run(opts options) (int, error) {
 }
 
 func dispatch(ctx context.Context, opts options) (int, error) {
-	if !opts.guest && opts.nodes == 1 && opts.provider == rxe {
-		dev, release, err := hostDevice(ctx)
-		if err != nil {
-			return 0, err
-		}
-		if dev != nil {
-			defer release()
+	if !opts.guest && opts.nodes == 1 {
+		if dev := findDevice(sysInfiniband, interfaceAddrs); dev != nil {
 			return runHere(ctx, opts, dev)
 		}
 	}
-	image, err := prepare(ctx, opts.cache, opts.provider)
+	image, err := prepare(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -76,8 +76,7 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 	defer c.end(ctx)
 	for i := range opts.nodes {
 		v, err := startVM(vmConfig{
-			node: i, image: image, memory: opts.memory, cpus: opts.cpus,
-			scratch: opts.scratch, cables: ends[i], logs: logs,
+			node: i, image: image, scratch: opts.scratch, cables: ends[i], logs: logs,
 		})
 		if err != nil {
 			return 0, fmt.Errorf("starting QEMU: %w", err)
@@ -85,7 +84,7 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		n := &node{vm: v, config: &guestConfig{
 			Node: i, Cables: len(ends[i]),
 			Args: opts.commands[i], Env: guestEnv(os.Environ(), opts.env), Dir: dir,
-			Scratch: opts.scratch, Provider: opts.provider, Modules: opts.modules, ModDir: image.modules,
+			Scratch: opts.scratch, ModDir: image.modules,
 		}}
 		c.nodes = append(c.nodes, n)
 		c.pass(n, opts.nodes > 1)

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -40,8 +39,6 @@ type vm struct {
 type vmConfig struct {
 	node    int
 	image   *guestImage
-	memory  string
-	cpus    int
 	scratch string
 	cables  []*os.File // ends of the cables, if any
 	logs    string     // folder for logs
@@ -98,7 +95,7 @@ func (v *vm) arguments(c vmConfig, exe string) []string {
 		// A stock kernel hangs under the KVM of some machines that are
 		// themselves virtual, so this does not even try.
 		"-accel", "tcg,thread=multi", "-cpu", "max",
-		"-m", c.memory, "-smp", strconv.Itoa(c.cpus),
+		"-m", "3G", "-smp", "2",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", c.image.kernel, "-initrd", c.image.initrd,
 		// On a host with much to do the guest's timer may come so late that its kernel

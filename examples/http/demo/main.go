@@ -1,7 +1,6 @@
 // Demo runs the server and the client of this folder as two processes, and
-// compares every byte. With auto, which needs no hardware, it does so over TCP, too, and
-// says which was faster. With rdma it shows by the device's own counters that the bytes
-// went through the device.
+// compares every byte: over auto, which needs no hardware, and over TCP, and says which was
+// faster; or over rdma alone.
 //
 //	make demo
 //	make demo-rdma
@@ -9,6 +8,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"flag"
 	"fmt"
 	"log"
@@ -17,7 +17,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -27,19 +26,15 @@ func main() {
 	log.SetPrefix("demo: ")
 	bin := flag.String("bin", "", "folder with the programs server and client")
 	dir := flag.String("dir", "", "folder to serve; arguments are the subfolders of it to fetch")
-	network := flag.String("network", "auto", "auto or rdma")
-	rounds := flag.Int("rounds", 9, "how often to fetch all files, over auto and over tcp")
+	network := flag.String("network", "auto", "auto, which is compared with tcp, or rdma")
+	host := flag.String("host", cmp.Or(os.Getenv("SOFTROCE_ADDR"), "127.0.0.1"), "address to serve at; default $SOFTROCE_ADDR, or 127.0.0.1")
+	rounds := flag.Int("rounds", 9, "how often to fetch all files")
 	flag.Parse()
-	var err error
-	switch d := (demo{*bin, *dir, flag.Args()}); *network {
-	case "auto":
-		err = d.auto(*rounds)
-	case "rdma":
-		err = d.rdma(os.Getenv("SOFTROCE_DEVICE"), os.Getenv("SOFTROCE_ADDR"))
-	default:
-		err = fmt.Errorf("-network is %s: want auto or rdma", *network)
+	networks := []string{*network}
+	if *network == "auto" {
+		networks = append(networks, "tcp")
 	}
-	if err != nil {
+	if err := (demo{*bin, *dir, flag.Args()}).run(networks, *host, *rounds); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -49,74 +44,52 @@ type demo struct {
 	subfolders []string
 }
 
-// auto fetches over auto and over TCP in turn, so that other load of the machine affects
-// both alike, and compares the medians.
-func (d demo) auto(rounds int) error {
-	networks := []string{"auto", "tcp"}
+// run fetches over one network after the other, so that other load of the machine affects all
+// alike, and compares the medians.
+func (d demo) run(networks []string, host string, rounds int) error {
 	servers := make([]string, len(networks))
 	times := make([][]time.Duration, len(networks))
 	for i, network := range networks {
-		addr, stop, err := d.serve(network, "127.0.0.1:0")
+		addr, stop, err := d.serve(network, host)
 		if err != nil {
 			return err
 		}
 		defer stop()
 		servers[i] = addr
 	}
-	var auto result
+	var first result
 	for round := range rounds {
 		for turn := range networks {
 			i := (round + turn) % len(networks) // each is first as often as the other
-			r, err := d.fetch(networks[i], servers[i], round == 0)
+			r, err := d.fetch(networks[i], servers[i])
 			if err != nil {
 				return err
 			}
-			if networks[i] == "auto" {
-				auto = r
+			if i == 0 {
+				first = r
 			}
 			times[i] = append(times[i], r.took)
+			fmt.Printf("demo: round %d: %s %v\n", round+1, r.network, r.took.Round(time.Millisecond))
 		}
-		fmt.Printf("demo: round %d: %s %v, tcp %v\n", round+1, auto.network,
-			times[0][round].Round(time.Millisecond), times[1][round].Round(time.Millisecond))
 	}
-	mine, tcp := median(times[0]), median(times[1])
-	fmt.Printf("demo: medians: %s %v, tcp %v\n", auto.network, mine.Round(time.Millisecond), tcp.Round(time.Millisecond))
-	comparison := fmt.Sprintf("%.2f times as fast as TCP", float64(tcp)/float64(mine))
-	if mine > tcp {
-		comparison = fmt.Sprintf("%.2f times as slow as TCP", float64(mine)/float64(tcp))
-	}
-	fmt.Printf("demo: %s, over %s; %s\n", auto.what, auto.network, comparison)
+	fmt.Printf("demo: %s, over %s%s\n", first.what, first.network, comparison(times))
 	return nil
 }
 
-// rdma fetches once, over the device.
-func (d demo) rdma(device, addr string) error {
-	if device == "" || addr == "" {
-		return fmt.Errorf("want the RDMA device and its address in SOFTROCE_DEVICE and SOFTROCE_ADDR")
+func comparison(times [][]time.Duration) string {
+	if len(times) < 2 {
+		return ""
 	}
-	server, stop, err := d.serve("rdma", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		return err
+	mine, tcp := median(times[0]), median(times[1])
+	if mine > tcp {
+		return fmt.Sprintf("; %.2f times as slow as TCP", float64(mine)/float64(tcp))
 	}
-	defer stop()
-	before := counters(device)
-	r, err := d.fetch("rdma", server, true)
-	if err != nil {
-		return err
-	}
-	after := counters(device)
-	for _, name := range names(after) {
-		if rise := after[name] - before[name]; rise != 0 {
-			fmt.Printf("demo: %s %s rose by %d\n", device, name, rise)
-		}
-	}
-	fmt.Printf("demo: %s, over %s (%s)\n", r.what, r.network, device)
-	return nil
+	return fmt.Sprintf("; %.2f times as fast as TCP", float64(tcp)/float64(mine))
 }
 
 // serve starts a server and returns the address it listens on.
-func (d demo) serve(network, addr string) (listening string, stop func(), err error) {
-	server := exec.Command(filepath.Join(d.bin, "server"), "-network", network, "-addr", addr, "-dir", d.dir)
+func (d demo) serve(network, host string) (listening string, stop func(), err error) {
+	server := exec.Command(filepath.Join(d.bin, "server"), "-network", network, "-addr", net.JoinHostPort(host, "0"), "-dir", d.dir)
 	server.Stderr = os.Stderr
 	out, err := server.StdoutPipe()
 	if err != nil {
@@ -146,28 +119,16 @@ type result struct {
 	took    time.Duration
 }
 
-// fetch runs the client, and shows its progress if asked to.
-func (d demo) fetch(network, server string, show bool) (result, error) {
+func (d demo) fetch(network, server string) (result, error) {
 	args := append([]string{"-network", network, "-server", server, "-dir", d.dir}, d.subfolders...)
 	client := exec.Command(filepath.Join(d.bin, "client"), args...)
 	client.Stderr = os.Stderr
-	out, err := client.StdoutPipe()
+	out, err := client.Output()
 	if err != nil {
-		return result{}, err
-	}
-	if err := client.Start(); err != nil {
-		return result{}, err
-	}
-	var last string
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if show && last != "" {
-			fmt.Println("demo:", last)
-		}
-		last = lines.Text()
-	}
-	if err := client.Wait(); err != nil {
 		return result{}, fmt.Errorf("the client on %s failed: %w", network, err)
 	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	last := lines[len(lines)-1]
 	what, rest, _ := strings.Cut(last, ", over ")
 	carrier, took, _ := strings.Cut(rest, ", in ")
 	t, err := time.ParseDuration(took)
@@ -180,31 +141,4 @@ func (d demo) fetch(network, server string, show bool) (result, error) {
 func median(times []time.Duration) time.Duration {
 	s := slices.Sorted(slices.Values(times))
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
-}
-
-// counters reads the counters of the device's ports.
-func counters(device string) map[string]int64 {
-	counts := make(map[string]int64)
-	paths, _ := filepath.Glob(filepath.Join("/sys/class/infiniband", device, "ports/*/*counters/*"))
-	for _, path := range paths {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			continue // some counters of some devices cannot be read
-		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil {
-			counts[filepath.Base(path)] += n
-		}
-	}
-	return counts
-}
-
-func names(counts map[string]int64) []string {
-	var names []string
-	for name := range counts {
-		if name != "lifespan" { // a setting, not a count
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -59,53 +58,6 @@ func connecting(e end) <-chan error {
 	return done
 }
 
-func TestPrivateDataCrossesPadded(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	a := dialing(t, f, l)
-	accepted := make(chan error, 1)
-	go func() {
-		ep, err := l.Accept()
-		b := ready(t, ep, err)
-		assert.Equal(t, "hello"+string(make([]byte, fabric.MaxConnectData-5)), string(b.Private()))
-		assert.Equal(t, a.LocalAddr(), b.RemoteAddr())
-		assert.Equal(t, a.RemoteAddr(), b.LocalAddr())
-		accepted <- b.Accept(ctx, []byte("welcome"))
-	}()
-	answer, err := a.Connect(ctx, []byte("hello"))
-	require.NoError(t, err)
-	assert.Equal(t, "welcome"+string(make([]byte, fabric.MaxAcceptData-7)), string(answer))
-	assert.Empty(t, accepted, "Accept waits for the confirmation")
-	require.ErrorIs(t, a.PostSend([]fabric.WorkRequest{send(1, "x")}), syscall.EINVAL, "so does sending")
-	require.NoError(t, a.Confirm())
-	require.NoError(t, <-accepted)
-}
-
-func TestPrivateDataTooLongIsRefusedAtHome(t *testing.T) {
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	a := dialing(t, f, l)
-	_, err := a.Connect(ctx, make([]byte, fabric.MaxConnectData+1))
-	require.ErrorIs(t, err, syscall.EINVAL)
-	done := connecting(a)
-	ep, err := l.Accept()
-	b := ready(t, ep, err)
-	require.ErrorIs(t, b.Accept(ctx, make([]byte, fabric.MaxAcceptData+1)), syscall.EINVAL)
-	require.ErrorIs(t, b.Reject(make([]byte, fabric.MaxRejectData+1)), syscall.EINVAL)
-	require.NoError(t, b.Reject(nil))
-	require.Error(t, <-done)
-}
-
-func TestConnectIsRefusedAtOnceWithoutAListener(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	ep, err := f.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(host, 1))
-	a := ready(t, ep, err)
-	_, err = a.Connect(ctx, nil)
-	assert.Equal(t, fabric.RejectNoListener, reason(t, err))
-}
-
 // A dial of a port without a listener, or with one of TCP only, makes no memory.
 func TestDialThatIsRefusedMakesNothing(t *testing.T) {
 	leavesNothing(t)
@@ -115,9 +67,7 @@ func TestDialThatIsRefusedMakesNothing(t *testing.T) {
 	require.NoError(t, err)
 	defer ep.Close()
 	const size = 64 << 20
-	o := options
-	o.RemoteMemory = size
-	_, err = ep.Open(o)
+	_, err = ep.Open(with(size))
 	require.NoError(t, err)
 	faults := minorFaults(t)
 	_, err = ep.Register(size, fabric.RemoteWrite)
@@ -133,23 +83,6 @@ func minorFaults(t *testing.T) int {
 	var usage syscall.Rusage
 	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return int(usage.Minflt)
-}
-
-func TestRejectSaysWhy(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	a := dialing(t, f, l)
-	done := connecting(a)
-	ep, err := l.Accept()
-	require.NoError(t, err)
-	require.NoError(t, ep.Reject([]byte("no")))
-	require.NoError(t, ep.Close())
-	err = <-done
-	var r *fabric.RejectError
-	require.ErrorAs(t, err, &r)
-	assert.Equal(t, fabric.RejectConsumer, r.Reason)
-	assert.Equal(t, "no"+string(make([]byte, fabric.MaxRejectData-2)), string(r.Private))
 }
 
 func TestDialerMayRejectTheAnswer(t *testing.T) {
@@ -201,32 +134,6 @@ func TestBacklog(t *testing.T) {
 		assert.Equal(t, fabric.RejectConsumer, full.Reason)
 		assert.Equal(t, "the listener is closed", wire.DecodeReject(full.Private).Reason)
 	}
-}
-
-func TestListenerClose(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	l := listen(t, f, 8)
-	a, b := connectTo(t, f, l, options)
-	accepting := make(chan error, 1)
-	go func() {
-		_, err := l.Accept()
-		accepting <- err
-	}()
-	require.NoError(t, l.Close())
-	require.ErrorIs(t, <-accepting, net.ErrClosed)
-	// An Accept that finds both of its ends at once may choose either.
-	require.ErrorIs(t, l.(*listener).err, net.ErrClosed)
-	require.ErrorIs(t, l.Close(), net.ErrClosed)
-	_, err := l.Accept()
-	require.ErrorIs(t, err, net.ErrClosed)
-	post(t, a, send(1, "x"))
-	require.Len(t, poll(t, b), 1, "what was accepted lives on")
-	again, err := f.Listen(l.Addr(), 1)
-	require.NoError(t, err, "the address is free, whoever has connected to it")
-	require.NoError(t, again.Close())
-	require.NoError(t, a.Close())
-	require.NoError(t, b.Close())
 }
 
 func TestHandshakeEndsWithItsContext(t *testing.T) {
@@ -323,9 +230,7 @@ func TestListenerThatCannotMakeTheMemoryReportsIt(t *testing.T) {
 	require.NoError(t, err)
 	defer ep.Close()
 	const size = 64 << 20
-	o := options
-	o.RemoteMemory = size
-	_, err = ep.Open(o)
+	_, err = ep.Open(with(size))
 	require.NoError(t, err)
 	_, err = ep.Register(size, fabric.RemoteWrite)
 	require.NoError(t, err)
@@ -387,48 +292,6 @@ func TestDialerCloseFreesItsPort(t *testing.T) {
 	})
 }
 
-func TestWakeDuringTheHandshakeIsNotLost(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	a := dialing(t, f, l)
-	a.Wake()
-	accepted := make(chan end, 1)
-	go func() {
-		b, err := accept(l, options)
-		assert.NoError(t, err)
-		accepted <- b
-	}()
-	_, err := a.Connect(ctx, nil)
-	require.NoError(t, err)
-	require.NoError(t, a.Confirm())
-	soon(t, "Wait", func() { assert.NoError(t, a.Wait()) })
-	b := <-accepted
-	require.NoError(t, b.Close())
-	require.NoError(t, a.Close())
-}
-
-// Every dial makes a fabric.
-func TestFabricsProbeTheKernelOnce(t *testing.T) {
-	probes := 0
-	missing := errors.New("missing")
-	before := kernel.probe
-	defer func() { kernel = prober{probe: before} }()
-	kernel = prober{probe: func() (uint32, error) {
-		if probes++; probes == 1 {
-			return 0, missing
-		}
-		return before()
-	}}
-	_, err := New(Config{})
-	require.ErrorIs(t, err, missing)
-	for range 10 {
-		_, err := New(Config{Trust: func(uint32) bool { return true }})
-		require.NoError(t, err)
-	}
-	require.Equal(t, 2, probes, "what was missing may come")
-}
-
 func TestAddresses(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
@@ -487,29 +350,6 @@ func TestAddresses(t *testing.T) {
 	e, err = dialFrom(netip.AddrPort{}, netip.MustParseAddrPort("0.0.0.0:9"))
 	require.NoError(t, err)
 	assert.Equal(t, netip.MustParseAddrPort("127.0.0.1:9"), e.RemoteAddr())
-}
-
-func TestDialerFindsTheListenerThatCoversTheAddress(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	for _, at := range []netip.Addr{host, netip.IPv4Unspecified(), {}} {
-		l, err := f.Listen(netip.AddrPortFrom(at, 0), 1)
-		require.NoError(t, err)
-		to := netip.AddrPortFrom(host, l.Addr().Port())
-		accepted := make(chan end, 1)
-		go func() {
-			e, err := accept(l, options)
-			assert.NoError(t, err)
-			accepted <- e
-		}()
-		a, err := dial(f, to, options)
-		require.NoError(t, err)
-		b := <-accepted
-		assert.Equal(t, to, b.LocalAddr())
-		require.NoError(t, a.Close())
-		require.NoError(t, b.Close())
-		require.NoError(t, l.Close())
-	}
 }
 
 // dialProgram makes a connection, as another user perhaps, and says whom with
@@ -582,17 +422,7 @@ func TestUsers(t *testing.T) {
 			require.NoError(t, err)
 			l := listen(t, f, 1)
 			var accepting sync.WaitGroup
-			accepting.Go(func() {
-				for {
-					e, err := accept(l, options)
-					if errors.Is(err, net.ErrClosed) {
-						return
-					}
-					if err == nil {
-						e.Close()
-					}
-				}
-			})
+			accepting.Go(func() { acceptAll(l) })
 			said, err := asUser(t, l.Addr(), test.attr, test.args...)
 			if test.says == "" {
 				assert.NoError(t, err, said)
@@ -625,11 +455,7 @@ func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
 	start(t, cmd)
 	soon(t, "the question", func() { <-asked })
-	soon(t, "a dialer", func() {
-		a, b := connectTo(t, f, l, options)
-		require.NoError(t, a.Close())
-		require.NoError(t, b.Close())
-	})
+	requireAccepts(t, f, l)
 	soon(t, "Close", func() { require.NoError(t, l.Close()) })
 }
 
@@ -669,13 +495,8 @@ func TestTrustIsCalledOncePerUserAtATime(t *testing.T) {
 
 // A dialer refuses the listener of another user before it has sent anything.
 func TestDialerRefusesTheListenerOfAnotherUser(t *testing.T) {
-	needsRoot(t)
-	cmd := program("echo", netip.AddrPortFrom(host, 0))
-	cmd.Path, cmd.Dir = worldReadable(t), "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
-	p := start(t, cmd)
-	at := netip.MustParseAddrPort(p.line(t))
-	_, err := dial(newFabric(t), at, options)
+	p := startAs(t, 1000, "echo", netip.AddrPortFrom(host, 0))
+	_, err := dial(newFabric(t), netip.MustParseAddrPort(p.first), options)
 	require.ErrorIs(t, err, syscall.EACCES)
 	require.ErrorContains(t, err, "user ID is 1000, ours 0")
 }

@@ -248,32 +248,6 @@ func needsDescriptors(t *testing.T, n uint64) {
 	}
 }
 
-// For another sender the one that has been silent for longest has to go.
-func TestDatagramSourcesAreBounded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: two thousand descriptors take seconds to make")
-	}
-	needsDescriptors(t, 3*maxSources)
-	leavesNothing(t)
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
-	var all []*handle
-	for range maxSources {
-		h := a.resolve(t, b)
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", b.next(t))
-		all = append(all, h)
-	}
-	require.Equal(t, fabric.OK, a.post(all[0], "still here"))
-	require.Equal(t, "still here", b.next(t))
-	another := a.resolve(t, b)
-	require.Equal(t, fabric.OK, a.post(another, "hello"))
-	require.Equal(t, "hello", b.next(t))
-	all[1].requireGone(t)
-	require.Equal(t, fabric.OK, a.post(all[0], "still here"))
-	require.Equal(t, "still here", b.next(t))
-}
-
 func TestDatagramsWithoutAReceiver(t *testing.T) {
 	f := newFabric(t)
 	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)

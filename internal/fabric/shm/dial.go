@@ -124,7 +124,8 @@ func probe() (uint32, error) {
 	return overflowUID(), err
 }
 
-// shareMemory does with a little memory what both ends of a connection do.
+// shareMemory does with a little memory what both ends of a connection do, and makes the system
+// calls by which they ring.
 func shareMemory() error {
 	n := os.Getpagesize()
 	made, fd, err := createMemory(n, n, []part{{0, n}})
@@ -133,6 +134,9 @@ func shareMemory() error {
 	}
 	defer unix.Close(fd)
 	defer unmapParts(made)
+	if err := ringNobody(fd); err != nil {
+		return err
+	}
 	adopted, err := adoptMemory(fd, n, n, []part{{0, n}})
 	if err != nil {
 		return err
@@ -143,6 +147,18 @@ func shareMemory() error {
 		return err
 	}
 	return mapping.Unmap(again)
+}
+
+// ringNobody makes the system calls of doorbells with a descriptor that is no socket's.
+func ringNobody(fd int) error {
+	s := &socket{fd: fd}
+	if err := s.ring(); !errors.Is(err, syscall.ENOTSOCK) {
+		return err
+	}
+	if _, _, err := s.take(new(doorbells)); !errors.Is(err, syscall.ENOTSOCK) {
+		return err
+	}
+	return nil
 }
 
 // overflowUID is the user ID that the kernel shows for users who have none in the

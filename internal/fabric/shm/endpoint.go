@@ -73,7 +73,7 @@ var _ fabric.Endpoint = (*endpoint)(nil)
 
 func newEndpoint(f *shm, s *socket, local, remote netip.AddrPort) *endpoint {
 	e := &endpoint{f: f, sock: s, local: local, remote: remote, mapped: mapped{fd: -1}}
-	e.take = e.takeRing
+	e.ready = e.rung
 	return e
 }
 

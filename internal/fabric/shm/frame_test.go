@@ -21,21 +21,6 @@ var frames = []frame{
 	{kind: rej, reason: 28, private: []byte("no"), text: "because"},
 }
 
-func TestFramesCross(t *testing.T) {
-	for _, f := range frames {
-		b := f.encode()
-		got, err := decodeFrame(b)
-		require.NoError(t, err)
-		assert.Equal(t, f, got)
-		for n := range b {
-			_, err := decodeFrame(b[:n])
-			assert.Error(t, err, "cut to %d bytes", n)
-		}
-		_, err = decodeFrame(append(b, 0))
-		assert.Error(t, err, "one byte more")
-	}
-}
-
 func TestFramesOfOtherVersionsNameTheVersion(t *testing.T) {
 	b := frames[0].encode()
 	b[4] = 9

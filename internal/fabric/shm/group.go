@@ -2,8 +2,8 @@
 
 package shm
 
-// Groups: section 12.4 of docs/protocol.md. A sender has a lane to each member of a group,
-// so no member holds up another, or the sender.
+// Groups, whose datagrams are numbered as in section 12.3 of docs/protocol.md. A sender has a
+// lane to each member of a group, so no member holds up another, or the sender.
 //
 // Members and senders find each other by the names of their sockets, which the kernel
 // lists, and forgets with their processes. Each takes its name first and then looks for

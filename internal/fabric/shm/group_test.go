@@ -3,7 +3,6 @@
 package shm
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -138,26 +137,6 @@ func TestGroupsGiveEverythingBack(t *testing.T) {
 	require.Zero(t, namesOf(t, group))
 }
 
-// Whichever comes second finds the other, before anything is sent.
-func TestGroupMembersAndSendersFindEachOther(t *testing.T) {
-	f := newFabric(t)
-	group := someGroup()
-	early := openMailbox(t, f, 16)
-	early.join(t, group)
-	var senders []*members
-	for range 3 {
-		h := openMailbox(t, f, 16).resolveMembers(t, group)
-		h.requireLanes(t, 1)
-		senders = append(senders, h)
-	}
-	for i := range 5 {
-		openMailbox(t, f, 16).join(t, group)
-		for _, h := range senders {
-			h.requireLanes(t, i+2)
-		}
-	}
-}
-
 func TestGroupMembersAndSendersFindEachOtherAtOnce(t *testing.T) {
 	f := newFabric(t)
 	rounds := 20
@@ -221,17 +200,6 @@ func TestGroupsNeedTheKernelsListOfSockets(t *testing.T) {
 	require.Zero(t, namesOf(t, group))
 }
 
-func TestGroupIsNotLookedForOnceTheContextHasEnded(t *testing.T) {
-	a := openMailbox(t, newFabric(t), 1)
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	group := someGroup()
-	require.ErrorIs(t, a.Join(ended, group, netip.Addr{}), context.Canceled)
-	_, err := a.Resolve(ended, group)
-	require.ErrorIs(t, err, context.Canceled)
-	require.Zero(t, namesOf(t, group))
-}
-
 // What a member does is nothing to the others, and to the sender.
 func TestGroupsSurviveHostileMembers(t *testing.T) {
 	// own is what the hostile member has of its lane.
@@ -287,39 +255,6 @@ func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
 	h.requireLanes(t, 2)
 }
 
-// A hostile sender costs a member only the lane between the two, and other senders nothing.
-func TestGroupsSurviveHostileSenders(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	group := someGroup()
-	honest, hostile, b := openMailbox(t, f, 16), openMailbox(t, f, 16), openMailbox(t, f, 16)
-	b.join(t, group)
-	h, bad := honest.resolveMembers(t, group), hostile.resolveMembers(t, group)
-	h.requireLanes(t, 1)
-	bad.requireLanes(t, 1)
-	for range 1000 { // of which b has room for 16
-		require.Equal(t, fabric.OK, hostile.post(bad, "flood"))
-	}
-	require.Equal(t, fabric.OK, honest.post(h, "hello"))
-	got := make(map[string]int)
-	for range 17 {
-		got[b.next(t)]++
-	}
-	require.Equal(t, map[string]int{"flood": 16, "hello": 1}, got)
-
-	bad.mu.Lock()
-	lane := bad.lanes[0]
-	bad.mu.Unlock()
-	lane.mu.Lock()
-	lane.e.peer.slot(lane.e.sent).Store(lane.e.peer.lapOf(lane.e.sent) | sendBit | maxMessage<<lengthShift)
-	lane.mu.Unlock()
-	for i := range 100 {
-		require.Equal(t, fabric.OK, honest.post(h, strconv.Itoa(i)))
-		require.Equal(t, strconv.Itoa(i), b.next(t))
-	}
-	lane.requireGone(t)
-}
-
 // A member that has evicted a sender is reached again once the sender sends.
 func TestGroupMemberIsReachedAgain(t *testing.T) {
 	f := newFabric(t)
@@ -340,11 +275,7 @@ func TestGroupMembersAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: two thousand descriptors take seconds to make")
 	}
-	var limit unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	if limit.Cur < 8*maxMembers {
-		t.Skipf("only %d descriptors", limit.Cur)
-	}
+	needsDescriptors(t, 8*maxMembers)
 	leavesNothing(t)
 	f := newFabric(t)
 	group := someGroup()

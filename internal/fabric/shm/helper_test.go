@@ -53,7 +53,6 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"dial":           dialProgram,
 	"hostile dialer": hostileDialer,
 	"hostile server": hostileServer,
-	"bench":          benchProgram,
 	"squat":          squatProgram,
 	"squat dialers":  squatDialersProgram,
 	"crowd":          crowdProgram,
@@ -280,6 +279,16 @@ func connectTo(t testing.TB, f fabric.Fabric, l fabric.Listener, o fabric.Option
 	r := <-dialed
 	require.NoError(t, r.error)
 	return r.end, b
+}
+
+// requireAccepts requires that a listener accepts a dialer soon.
+func requireAccepts(t testing.TB, f fabric.Fabric, l fabric.Listener) {
+	t.Helper()
+	soon(t, "a dialer", func() {
+		a, b := connectTo(t, f, l, options)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
 }
 
 // connected makes a connection, which is closed at the end of the test.

@@ -60,20 +60,6 @@ func TestDatagramsDoNotOvertakeThoseOfTheLaneBefore(t *testing.T) {
 	}
 }
 
-func TestDatagramsOfASenderThatRestarts(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	h := a.resolve(t, b)
-	a.postAll(t, h, 0, 10)
-	b.requireNumbers(t, 0, 5)
-	h.Close()
-	require.NoError(t, a.Close())
-	a = openMailboxAt(t, f, a.local, 16)
-	a.postAll(t, a.resolve(t, b), 10, 15)
-	b.requireSources(t, 2)
-	b.requireNumbers(t, 5, 15)
-}
-
 // flood writes n datagrams, not minding what the receiver has posted, and wakes nobody.
 func (h *handle) flood(n int) {
 	h.mu.Lock()

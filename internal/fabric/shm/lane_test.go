@@ -47,29 +47,6 @@ func TestDatagramSendersAreEvictedOnlyIfThatIsEnough(t *testing.T) {
 	}
 }
 
-// Senders that come at the same time do not take the room that was made for another.
-func TestDatagramSendersAreEvictedForEachNewOne(t *testing.T) {
-	f := newFabric(t)
-	b := openMailbox(t, f, 64)
-	const fit, atOnce, each = 32, 8, 25
-	lane, _ := laneMemory(t, openMailbox(t, f, 64), b)
-	used, _ := budget.Process.State()
-	budget.Process.SetLimit(used.Registered + (fit-1)*lane)
-	var coming sync.WaitGroup
-	for range atOnce {
-		a := openMailbox(t, f, 64)
-		coming.Go(func() {
-			for range each {
-				h, err := a.datagrams.resolve(ctx, b.local)
-				if assert.NoError(t, err) {
-					defer h.Close()
-				}
-			}
-		})
-	}
-	coming.Wait()
-}
-
 // A sender for which there is no room waits until there is.
 func TestDatagramSendersWaitForRoom(t *testing.T) {
 	f := newFabric(t)
@@ -226,23 +203,6 @@ func TestDatagramsOfASenderThatIgnoresItsEnd(t *testing.T) {
 	require.Equal(t, 4, wanted+dropped)
 	require.Equal(t, ended, s.state)
 	require.Equal(t, posted, s.e.own.posted.Load())
-}
-
-// A lane that has ended, and is about to be forgotten, does not hide the one before it.
-func TestDatagramsFollowThoseBeforeALaneThatHasEnded(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	a.postAll(t, a.resolve(t, b), 0, 4)
-	b.requireSources(t, 1)
-	a.resolve(t, b)
-	b.requireSources(t, 2)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sources[1].end()
-	third := &source{d: b.datagrams, in: b.sources[0].in, e: b.sources[0].e}
-	b.setPredecessor(third)
-	require.Same(t, b.sources[0], third.predecessor)
-	require.EqualValues(t, 4, third.predecessorUntil)
 }
 
 // Whichever of a sender's two lanes the receiver admits first, it receives first from the one

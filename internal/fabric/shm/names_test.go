@@ -182,11 +182,7 @@ func listenBesideAStranger(t *testing.T, f *shm, at netip.AddrPort) {
 	}
 	require.NoError(t, err)
 	defer l.Close()
-	soon(t, "a dialer", func() {
-		a, b := connectTo(t, f, l, options)
-		require.NoError(t, a.Close())
-		require.NoError(t, b.Close())
-	})
+	requireAccepts(t, f, l)
 	_, err = f.Listen(at, 1)
 	assert.ErrorIs(t, err, syscall.EADDRINUSE, "whatever the first one is called")
 	_, err = f.Listen(netip.AddrPortFrom(netip.Addr{}, at.Port()), 1)

@@ -5,7 +5,6 @@
 package shm
 
 import (
-	"net/netip"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,26 +12,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
-
-func TestPostSendDeliversBeforeItReturns(t *testing.T) {
-	leavesNothing(t)
-	a, b := connected(t, options)
-	wr := a.write(b, 5, 7, "abc")
-	wr.ID, wr.Signaled = 1, true
-	quiet := a.write(b, 8, 0, "x")
-	quiet.Op = fabric.Write
-	post(t, a, wr, quiet, send(2, "defg"))
-	assert.Equal(t, []fabric.Completion{
-		received(7, 3),
-		{Recv: true, Op: fabric.Send, Len: 4, Data: []byte("defg")},
-	}, poll(t, b))
-	assert.Equal(t, "abcx", string(b.mem.Bytes()[5:9]))
-	assert.Equal(t, []fabric.Completion{{ID: 1}, {ID: 2}}, poll(t, a))
-}
 
 func TestEveryLapOfTheQueue(t *testing.T) {
 	for _, depth := range []int{1, 2, 3, 64, 267} {
@@ -191,64 +173,6 @@ func TestDisconnectIsAnsweredAtOnce(t *testing.T) {
 	soon(t, "Wait", func() { assert.ErrorIs(t, a.Wait(), fabric.ErrDisconnected) })
 }
 
-func TestEventsOfOwnCompletions(t *testing.T) {
-	a, _ := connected(t, options)
-	woken := func() bool {
-		if !a.sock.sleeper.Woken() {
-			return false
-		}
-		require.NoError(t, a.Wait())
-		return true
-	}
-	post(t, a, send(1, "x"))
-	require.False(t, woken(), "it was not armed")
-	require.NoError(t, a.Arm())
-	post(t, a, send(2, "x"))
-	require.True(t, woken())
-	post(t, a, send(3, "x"))
-	require.False(t, woken(), "Arm asks for one event")
-	require.NoError(t, a.Arm())
-	a.moveToError()
-	require.True(t, woken(), "for the flushed receives")
-	require.NoError(t, a.Arm())
-	require.NoError(t, a.PostRecv(0))
-	require.True(t, woken(), "so it is for those posted later")
-}
-
-func TestPeerRingsOnlyASleepingEnd(t *testing.T) {
-	a, b := connected(t, options)
-	post(t, a, send(1, "x"))
-	require.Zero(t, pending(t, b))
-	require.NoError(t, b.Arm())
-	post(t, a, send(1, "x"), send(2, "x"))
-	post(t, a, send(3, "x"))
-	require.Equal(t, 1, pending(t, b))
-	soon(t, "Wait", func() { assert.NoError(t, b.Wait()) })
-	require.Zero(t, pending(t, b))
-}
-
-// pending is how many bytes of doorbells there are to read.
-func pending(t *testing.T, e end) int {
-	t.Helper()
-	n, err := unix.IoctlGetInt(e.sock.fd, unix.TIOCINQ)
-	require.NoError(t, err)
-	return n
-}
-
-// Both ends send and sleep at random, and both messages and wakes arrive.
-func TestWakesInOneProcessAreNotLost(t *testing.T) {
-	leavesNothing(t)
-	const messages = 20_000
-	a, b := connected(t, options)
-	soon(t, "messages", func() {
-		var both sync.WaitGroup
-		for _, s := range []*stream{{end: a, peerKey: b.mem.RKey()}, {end: b, peerKey: a.mem.RKey()}} {
-			both.Go(func() { assert.NoError(t, s.run(messages, messages)) })
-		}
-		both.Wait()
-	})
-}
-
 func TestWakes(t *testing.T) {
 	a, _ := connected(t, options)
 	for range 1000 {
@@ -262,35 +186,6 @@ func TestWakes(t *testing.T) {
 	require.NoError(t, a.Close())
 	a.Wake()
 	require.Error(t, a.Close())
-}
-
-func TestMessagesAllocateNothing(t *testing.T) {
-	a, b := connected(t, options)
-	m, err := a.Register(100, fabric.LocalWrite)
-	require.NoError(t, err)
-	wr := []fabric.WorkRequest{
-		a.write(b, 0, 1, "inline"),
-		{Op: fabric.Send, Data: m.Bytes()[:24], Memory: m, Signaled: true},
-		{Op: fabric.Write, Signaled: true},
-	}
-	c := make([]fabric.Completion, 8)
-	var failed error
-	check := func(err error) {
-		if err != nil {
-			failed = err
-		}
-	}
-	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		check(b.Arm())
-		check(a.PostSend(wr))
-		_, err := a.Poll(c)
-		check(err)
-		check(b.Wait())
-		n, err := b.Poll(c)
-		check(err)
-		check(b.PostRecv(n))
-	}))
-	require.NoError(t, failed)
 }
 
 // Buffers are registered and freed while others are registered, and messages go their way.
@@ -320,29 +215,6 @@ func TestRegisterWhileOthersPostAndFree(t *testing.T) {
 	}
 	all.Wait()
 	require.Len(t, a.memory, 100)
-}
-
-func TestOpenAndRegisterRefuseNonsense(t *testing.T) {
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	e := dialing(t, f, l)
-	_, err := e.Open(options)
-	require.ErrorIs(t, err, syscall.EINVAL, "open twice")
-	_, err = e.Register(1, fabric.RemoteWrite)
-	require.ErrorIs(t, err, syscall.ENOMEM, "more than was set aside")
-	_, err = e.Register(0, fabric.LocalWrite)
-	require.ErrorIs(t, err, syscall.EINVAL)
-	for _, o := range []fabric.Options{
-		{}, {SendQueue: 1}, {RecvQueue: 1}, {SendQueue: 1, RecvQueue: 1, RecvSize: -1},
-		{SendQueue: 1, RecvQueue: 1, RecvSize: maxBuffers + 1}, {SendQueue: 1, RecvQueue: 1 << 10, RecvSize: 1 << 20},
-		{SendQueue: 1, RecvQueue: 1, Retries: 8},
-	} {
-		ep, err := f.Dial(ctx, netip.AddrPort{}, l.Addr())
-		require.NoError(t, err)
-		_, err = ep.Open(o)
-		assert.ErrorIs(t, err, syscall.EINVAL, "%+v", o)
-		require.NoError(t, ep.Close())
-	}
 }
 
 // Memory that the peer may write to stays as long as the endpoints do.

@@ -31,6 +31,8 @@ func TestFabricIsUnsupportedWhereASandboxRefuses(t *testing.T) {
 		"mremap":                      {number: unix.SYS_MREMAP, argument: anyArgument, errno: unix.EPERM},
 		"madvise MADV_POPULATE_WRITE": {number: unix.SYS_MADVISE, argument: 2, value: unix.MADV_POPULATE_WRITE, errno: unix.EPERM},
 		"fstatfs":                     {number: callFstatfs, argument: anyArgument, errno: unix.EPERM},
+		"recvmmsg":                    {number: unix.SYS_RECVMMSG, argument: anyArgument, errno: unix.EPERM},
+		"sendto":                      {number: unix.SYS_SENDTO, argument: anyArgument, errno: unix.EPERM},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inProcess(t, nil, func() {
@@ -117,5 +119,19 @@ func TestPeerThatCannotBeWokenIsDisconnected(t *testing.T) {
 		require.NoError(t, a.Disconnect())
 		soon(t, "the peer's Wait", func() { assert.ErrorIs(t, b.Wait(), fabric.ErrDisconnected) })
 		require.Equal(t, []byte("x"), poll(t, b)[0].Data)
+	})
+}
+
+// What this process may not read says nothing of the peer.
+func TestPeerWhoseDoorbellsCannotBeReadIsNotTakenForGone(t *testing.T) {
+	inProcess(t, nil, func() {
+		a, _ := connected(t, options)
+		require.NoError(t, systemCall{number: unix.SYS_RECVMMSG, argument: anyArgument, errno: unix.EPERM}.refuse())
+		soon(t, "Wait", func() {
+			err := a.Wait()
+			assert.ErrorIs(t, err, fabric.ErrQueuePair)
+			assert.ErrorIs(t, err, unix.EPERM)
+			assert.ErrorContains(t, err, "recvmmsg")
+		})
 	})
 }

@@ -150,15 +150,17 @@ func (s *socket) peekDescriptors() (descriptors bool, err error) {
 // queue until it is closed.
 var errDescriptors = fmt.Errorf("the peer sent file descriptors that this side had not asked for: %w", syscall.EPROTO)
 
-// checkNoDescriptors returns errDescriptors if the next packet has descriptors.
+// checkNoDescriptors returns errDescriptors if the next packet has descriptors. If it returns
+// EAGAIN, there is no packet yet, and the next one has not been looked at: it must not be read.
 func (s *socket) checkNoDescriptors() error {
 	if !s.rights {
 		return nil
 	}
-	if descriptors, err := s.peekDescriptors(); err == nil && descriptors {
+	descriptors, err := s.peekDescriptors()
+	if descriptors {
 		return errDescriptors
 	}
-	return nil
+	return err
 }
 
 // receive waits, until ctx ends, for the next packet of the handshake. It puts
@@ -265,18 +267,57 @@ func (s *socket) ring() error {
 	}
 }
 
-// take reads a doorbell into b. It returns EAGAIN if there is none.
-func (s *socket) take(b []byte) (int, error) {
-	for {
-		n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		switch errno {
-		case 0:
-			return int(n), nil
-		case unix.EINTR:
+// doorbells is memory to take some doorbells with one system call.
+type doorbells struct {
+	packets [4]packet
+	content [4]byte
+	buffers [4]unix.Iovec
+}
+
+// packet is what recvmmsg fills in: struct mmsghdr.
+type packet struct {
+	header unix.Msghdr
+	n      uint32
+}
+
+// take takes some doorbells, and says how many, and whether there may be more. It returns io.EOF
+// if the socket has ended, and errDescriptors if the next packet has descriptors.
+func (s *socket) take(d *doorbells) (n uint64, more bool, err error) {
+	count := len(d.packets)
+	if s.rights {
+		switch err := s.checkNoDescriptors(); err {
+		case nil:
+		case unix.EAGAIN:
+			return 0, false, nil
 		default:
-			return 0, errno
+			return 0, false, err
 		}
+		count = 1 // no other has been looked at
 	}
+	for i := range count {
+		d.buffers[i].Base = &d.content[i]
+		d.buffers[i].SetLen(1)
+		d.packets[i].header.Iov = &d.buffers[i]
+		d.packets[i].header.SetIovlen(1)
+	}
+	taken, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&d.packets[0])), uintptr(count),
+		unix.MSG_DONTWAIT, 0, 0)
+	switch errno {
+	case 0:
+	case unix.EAGAIN:
+		return 0, false, nil
+	case unix.EINTR:
+		return 0, true, nil
+	default:
+		return 0, false, os.NewSyscallError("recvmmsg", errno)
+	}
+	for _, p := range d.packets[:taken] {
+		if p.n == 0 {
+			return n, false, io.EOF
+		}
+		n++
+	}
+	return n, int(taken) == count, nil
 }
 
 // bind gives the socket a name.

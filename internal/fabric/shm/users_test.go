@@ -32,11 +32,7 @@ func TestStrangersTakeNoPlaceOfAListener(t *testing.T) {
 			assert.Equal(t, "dial: another user: the peer's user ID is 0, and it does not trust ours, 1000", strings.TrimSpace(said))
 		})
 		unlock()
-		soon(t, "a dialer", func() {
-			a, b := connectTo(t, f, l, options)
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-		})
+		requireAccepts(t, f, l)
 	})
 }
 

@@ -8,33 +8,35 @@ package shm
 // sync/atomic's are, so at least one of them sees what the other has stored.
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // waiter is an endpoint's state for Arm and Wait.
 type waiter struct {
-	armed atomic.Bool   // the next local completion wakes Wait
+	armed atomic.Bool   // the next completion makes Wait return
 	arms  atomic.Uint64 // how often Arm has stored a 1 in waiting
 
 	// Used by Wait alone:
 	rings       uint64                // doorbells of the peer's
+	read        bool                  // this Wait has read the socket
 	socketEnded bool                  // the socket is not read any more
-	take        func(fd uintptr) bool // takeRing
-	buf         [8]byte
+	ready       func(fd uintptr) bool // rung
+	doorbells   doorbells
 }
 
 // Arm implements [fabric.Endpoint].
 func (e *endpoint) Arm() error {
-	e.armed.Store(true)
 	if e.own != nil {
 		e.arms.Add(1)
 		e.own.waiting.Store(1)
 	}
+	e.armed.Store(true)
 	return nil
 }
 
@@ -51,39 +53,58 @@ func (e *endpoint) Wait() error {
 	if err := e.changes.Next(); err != nil {
 		return err
 	}
-	if err := e.sock.sleeper.Sleep(e.take); err != nil {
+	e.read = false
+	if err := e.sock.sleeper.Sleep(e.ready); err != nil {
 		return err
+	}
+	if !e.read && !e.socketEnded { // Wake came before, and the socket may have ended
+		e.readSocket()
 	}
 	return e.changes.Next()
 }
 
-// takeRing takes a doorbell, or notices the end of the socket. It returns false if
-// Wait is to sleep on.
-func (e *endpoint) takeRing(uintptr) bool {
+// rung reports whether Wait is to return: the peer has rung, which waiting tells, or the socket has
+// ended. The doorbell itself stays in the socket until the next Wait reads it: to take a packet from
+// a Unix socket wakes its sender's poller, which by then does not sleep.
+//
+// Each Wait reads the socket once before it sleeps, for Sleep forgets what became readable
+// before: the end may have come together with a doorbell.
+func (e *endpoint) rung(uintptr) bool {
 	if e.socketEnded {
 		return false
 	}
-	if err := e.sock.checkNoDescriptors(); err != nil {
-		e.socketEnded = true
-		e.notify(fabric.ErrQueuePair, fmt.Errorf("%w: %w", err, fabric.ErrQueuePair))
-		return true
+	if !e.read || !e.answered() {
+		e.read = true
+		e.readSocket()
 	}
-	n, err := e.sock.take(e.buf[:])
-	switch {
-	case err == unix.EAGAIN:
-		return false
-	case err != nil || n == 0:
-		e.socketEnded = true
-		e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
-	default:
-		// An honest peer rings once for each 1 in waiting, which only Arm stores.
-		e.rings++
-		if e.rings > e.arms.Load() {
-			e.socketEnded = true
+	return e.socketEnded || e.answered() && e.armed.Swap(false)
+}
+
+// answered reports whether the peer has stored 0 in waiting, and rings, since Arm.
+func (e *endpoint) answered() bool {
+	return e.armed.Load() && e.own != nil && e.own.waiting.Load() == 0
+}
+
+// readSocket takes all doorbells, or notices the end of the socket.
+func (e *endpoint) readSocket() {
+	for {
+		n, more, err := e.sock.take(&e.doorbells)
+		e.rings += n
+		switch {
+		case err == io.EOF, errors.Is(err, syscall.ECONNRESET): // the peer has not read all doorbells
+			e.notify(fabric.ErrDisconnected, fabric.ErrDisconnected)
+		case err != nil:
+			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w: %w", err, fabric.ErrQueuePair))
+		case e.rings > e.arms.Load(): // an honest peer rings once for each 1 in waiting, which only Arm stores
 			e.notify(fabric.ErrQueuePair, fmt.Errorf("the peer sent a wake-up that this side had not asked for: %w", fabric.ErrQueuePair))
+		case more:
+			continue
+		default:
+			return
 		}
+		e.socketEnded = true
+		return
 	}
-	return true
 }
 
 // Wake implements [fabric.Endpoint].

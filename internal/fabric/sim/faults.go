@@ -24,13 +24,13 @@ const (
 
 // Faults are functions that the network calls before it does what they are named after.
 // Those that are nil change nothing. They may be called at once for several connections.
-// They must not block, except for Close and Register, and must not call methods of an endpoint
-// but LocalAddr and RemoteAddr.
+// They must not block, except for Close, Open and Register, and must not call methods of an
+// endpoint but LocalAddr and RemoteAddr.
 type Faults struct {
 	// Close is called before an endpoint is closed, and may block.
 	Close func(e *Endpoint)
 
-	// If one of these returns an error, so does the method. Register may block.
+	// If one of these returns an error, so does the method. Open and Register may block.
 	Open       func(e *Endpoint) error
 	Register   func(e *Endpoint, n int) error
 	PostRecv   func(e *Endpoint, n int) error

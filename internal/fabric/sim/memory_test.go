@@ -44,9 +44,3 @@ func TestMemoryOutlivesItsEndpoint(t *testing.T) {
 	assert.Equal(t, "second", string(to.Bytes()[:6]))
 	assert.Equal(t, fabric.RemoteAccess, place(t, c, from, addr, before), "the old key")
 }
-
-func TestMemoryInUseIsNotAdopted(t *testing.T) {
-	n := network(t, sim.Link{})
-	a, b := connect(t, n)
-	require.Error(t, b.Adopt(register(t, a, 4096, fabric.LocalWrite)))
-}

@@ -75,15 +75,6 @@ func TestPeerMayWriteOnlyWhereItWasLetIn(t *testing.T) {
 	}
 }
 
-func TestKeyOfOneEndpointOpensNothingOfAnother(t *testing.T) {
-	n := network(t, sim.Link{})
-	a, _ := connect(t, n)
-	_, d := connect(t, n)
-	m := register(t, d, 4096, fabric.RemoteWrite)
-	post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: []byte("x"), RemoteAddr: m.Addr(), RKey: m.RKey()})
-	assert.Equal(t, fabric.RemoteAccess, poll(t, a)[0].Status)
-}
-
 func TestMessageLongerThanItsReceiveBreaksBothSides(t *testing.T) {
 	a, b := connect(t, network(t, sim.Link{}))
 	post(t, a, send(1, strings.Repeat("x", options.RecvSize)))

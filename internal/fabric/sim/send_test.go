@@ -3,11 +3,9 @@
 package sim_test
 
 import (
-	"encoding/binary"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -30,64 +28,6 @@ func TestBytesArriveWithinPostSendOnAnInstantLink(t *testing.T) {
 	}, poll(t, b))
 	assert.Equal(t, "abc", string(m.Bytes()[5:8]))
 	assert.Equal(t, []fabric.Completion{{ID: 1}, {ID: 2}}, poll(t, a))
-}
-
-func TestMessageTakesTheLatencyAndItsCompletionTheRoundTrip(t *testing.T) {
-	virtual(t, sim.Link{Latency: 10 * time.Millisecond}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		start := time.Now()
-		post(t, a, send(1, "x"))
-		require.Len(t, await(t, b), 1)
-		assert.Equal(t, 10*time.Millisecond, time.Since(start))
-		require.Len(t, await(t, a), 1)
-		assert.Equal(t, 20*time.Millisecond, time.Since(start))
-	})
-}
-
-func TestMessagesOfOneDirectionArriveInOrder(t *testing.T) {
-	link := sim.Link{Latency: time.Millisecond, Bandwidth: 1e6, Jitter: 5 * time.Millisecond}
-	virtual(t, link, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		m := register(t, b, 4096, fabric.RemoteWrite)
-		const messages = 500
-		var sent, got, acked uint32
-		for got < messages || acked < messages {
-			for sent < messages && sent < got+16 && sent < acked+16 {
-				data := make([]byte, sent%200) // also empty: they may not overtake
-				wr := fabric.WorkRequest{ID: uint64(sent), Op: fabric.WriteImm, Data: data, RemoteAddr: m.Addr(), RKey: m.RKey(), Imm: sent, Signaled: true}
-				if sent%3 == 0 {
-					wr = fabric.WorkRequest{ID: uint64(sent), Op: fabric.Send, Data: binary.BigEndian.AppendUint32(nil, sent), Signaled: true}
-				}
-				post(t, a, wr)
-				sent++
-			}
-			_, recvs := split(poll(t, b))
-			for _, c := range recvs {
-				require.Equal(t, fabric.OK, c.Status)
-				imm := c.Imm
-				if c.Op == fabric.Send {
-					imm = binary.BigEndian.Uint32(c.Data)
-				}
-				require.Equal(t, got, imm)
-				got++
-			}
-			require.NoError(t, b.PostRecv(len(recvs)))
-			for _, c := range poll(t, a) {
-				require.Equal(t, uint64(acked), c.ID)
-				acked++
-			}
-			time.Sleep(100 * time.Microsecond)
-		}
-		assert.Zero(t, n.RNR())
-	})
-}
-
-func TestOnlySignaledSendsComplete(t *testing.T) {
-	a, _ := connect(t, network(t, sim.Link{}))
-	quiet := send(1, "x")
-	quiet.Signaled = false
-	post(t, a, quiet, send(2, "y"))
-	assert.Equal(t, []fabric.Completion{{ID: 2}}, poll(t, a))
 }
 
 func TestSlotIsFreedByPollingItsCompletionOrALaterOne(t *testing.T) {
@@ -153,28 +93,6 @@ func TestDataOutsideItsMemoryIsALocalProtectionError(t *testing.T) {
 	}
 }
 
-func TestNothingIsSentBeforeConfirm(t *testing.T) {
-	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
-		l := listen(t, n, 1)
-		a := dial(t, n)
-		go func() {
-			_, err := a.Connect(ctx, nil)
-			assert.NoError(t, err)
-			assert.ErrorIs(t, a.PostSend([]fabric.WorkRequest{send(1, "x")}), syscall.EINVAL)
-			assert.NoError(t, a.Confirm())
-			assert.NoError(t, a.PostSend([]fabric.WorkRequest{send(1, "x")}))
-		}()
-		b := accept(t, l)
-		require.ErrorIs(t, b.PostSend([]fabric.WorkRequest{send(1, "x")}), syscall.EINVAL)
-		require.NoError(t, b.Accept(ctx, nil))
-		synctest.Wait()
-		require.Len(t, poll(t, b), 1)
-		require.NoError(t, a.Close())
-		require.NoError(t, b.Close())
-		require.NoError(t, l.Close())
-	})
-}
-
 func TestErrorComesFirstAndFlushesTheRest(t *testing.T) {
 	virtual(t, sim.Link{Latency: time.Millisecond}, func(t *testing.T, n *sim.Network) {
 		a, b := connect(t, n)
@@ -199,73 +117,6 @@ func TestErrorComesFirstAndFlushesTheRest(t *testing.T) {
 		post(t, a, send(5, "d"))
 		require.NoError(t, a.PostRecv(1))
 		assert.Equal(t, append([]fabric.Completion{{ID: 5, Status: fabric.Flushed}}, flushed(1)...), poll(t, a))
-	})
-}
-
-func TestDeadLinkIsFoundAfterTheRetries(t *testing.T) {
-	virtual(t, sim.Link{Latency: time.Millisecond}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		time.Sleep(time.Hour)
-		n.Cut(true)
-		start := time.Now()
-		post(t, a, send(1, "x"))
-		sends, recvs := split(await(t, a))
-		assert.Equal(t, options.AckTimeout*time.Duration(options.Retries+1), time.Since(start))
-		assert.Equal(t, []fabric.Completion{{ID: 1, Status: fabric.RetryExceeded}}, sends)
-		assert.Equal(t, flushed(16), recvs)
-		assert.Empty(t, poll(t, b))
-		n.Cut(false)
-	})
-}
-
-func TestMessageSurvivesACutShorterThanTheRetries(t *testing.T) {
-	for name, link := range map[string]sim.Link{"latency": {Latency: time.Millisecond}, "instant": {}} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, link, func(t *testing.T, n *sim.Network) {
-				a, b := connect(t, n)
-				a.Cut(true)
-				post(t, a, send(1, "x"))
-				time.Sleep(2500 * time.Millisecond)
-				a.Cut(false)
-				post(t, a, send(2, "y"))
-				time.Sleep(2 * time.Second)
-				assert.Equal(t, []fabric.Completion{{ID: 1}, {ID: 2}}, poll(t, a))
-				_, recvs := split(poll(t, b))
-				require.Len(t, recvs, 2)
-				assert.Equal(t, "x", string(recvs[0].Data))
-				assert.Equal(t, "y", string(recvs[1].Data))
-			})
-		})
-	}
-}
-
-func TestMessageIsNotDeliveredTwiceWhenItsAcknowledgementIsLost(t *testing.T) {
-	virtual(t, sim.Link{Latency: 10 * time.Millisecond}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		post(t, a, send(1, "x"))
-		time.Sleep(15 * time.Millisecond)
-		a.Cut(true) // the message is there, the acknowledgement under way
-		time.Sleep(100 * time.Millisecond)
-		assert.Len(t, poll(t, b), 1)
-		assert.Empty(t, poll(t, a))
-		a.Cut(false)
-		time.Sleep(2 * time.Second)
-		assert.Empty(t, poll(t, b))
-		assert.Equal(t, []fabric.Completion{{ID: 1}}, poll(t, a))
-	})
-}
-
-func TestIdleConnectionDoesNotNoticeADeadLinkUntilItWrites(t *testing.T) {
-	virtual(t, sim.Link{Latency: time.Millisecond}, func(t *testing.T, n *sim.Network) {
-		a, _ := connect(t, n)
-		keepalive := fabric.WorkRequest{ID: 3, Op: fabric.Write, Signaled: true}
-		post(t, a, keepalive)
-		require.Equal(t, []fabric.Completion{{ID: 3}}, await(t, a))
-		n.Cut(true)
-		time.Sleep(time.Hour)
-		require.Empty(t, poll(t, a))
-		post(t, a, keepalive)
-		require.Equal(t, fabric.RetryExceeded, await(t, a)[0].Status)
 	})
 }
 

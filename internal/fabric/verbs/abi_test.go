@@ -57,17 +57,20 @@ func compile(t *testing.T, source string) {
 	require.NoError(t, err, "%s", out)
 }
 
+func compiler() string {
+	if cc := os.Getenv("CC"); cc != "" {
+		return cc
+	}
+	return "cc"
+}
+
 func tryCompile(t *testing.T, source string) ([]byte, error) {
 	t.Helper()
-	cc := os.Getenv("CC")
-	if cc == "" {
-		cc = "cc"
-	}
 	here, err := os.Getwd()
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "check.c")
 	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
-	return exec.Command(cc, "-std=gnu11", "-fsyntax-only", "-I"+here, file).CombinedOutput()
+	return exec.Command(compiler(), "-std=gnu11", "-fsyntax-only", "-I"+here, file).CombinedOutput()
 }
 
 var (

@@ -173,7 +173,7 @@ func (d *datagrams) answer(asks *endpoint, watches pendingRequest) {
 	}
 	reply := wire.ResolutionReply{MaxMessage: uint16(min(q.maxMessage(), d.limits.MaxMessage)), Key: q.key}
 	data, n := privateData(reply.Append(nil))
-	C.rn_accept(asks.id, q.qpNum, 0, data, n)
+	C.rn_accept(asks.id, q.qpNum, data, n)
 	_ = asks.Close()
 }
 

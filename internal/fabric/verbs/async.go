@@ -60,8 +60,6 @@ type device struct {
 	vector atomic.Uint32
 	gone   atomic.Bool // it has failed, or the kernel has cut it off
 
-	lengthsAreRight atomic.Bool // see checkLength
-
 	mu        sync.Mutex // guards the maps
 	endpoints map[*endpoint]struct{}
 	byElement map[uint64]*endpoint // by the addresses of its queue pair and its completion queue

@@ -20,7 +20,7 @@ var _ fabric.Host = rdma{}
 // Cards implements [fabric.Host]. The functions of one physical port, by which a device is
 // divided into virtual ones, are one card: they share its cable.
 func (f rdma) Cards() []fabric.Card {
-	return f.cards(func(device string) string { return functionOf("/sys/class/infiniband", device) })
+	return f.cards(func(device string) string { return functionOf(sysInfiniband, device) })
 }
 
 // functionOf is the physical function that a device belongs to, or the device itself if it
@@ -64,6 +64,9 @@ func (f rdma) cards(nameOf func(device string) string) []fabric.Card {
 	return cards
 }
 
+// deviceName is the name of the device that an id is bound to.
+func deviceName(id cmID) string { return C.GoString(&id.verbs.device.name[0]) }
+
 // port is a port of a device.
 type port struct {
 	device string
@@ -81,8 +84,8 @@ func (f rdma) portOf(a netip.Addr) (p port, ok bool) {
 		return port{}, false
 	}
 	defer f.destroyID(id)
-	if C.rn_bind(id, &s, 0) != 0 || id.verbs == nil {
+	if C.rn_bind(id, &s, 0) != 0 || id.verbs == nil || refuseIWARP(id) != nil {
 		return port{}, false
 	}
-	return port{C.GoString(&id.verbs.device.name[0]), uint8(id.port_num)}, true
+	return port{deviceName(id), uint8(id.port_num)}, true
 }

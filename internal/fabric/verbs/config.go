@@ -3,7 +3,7 @@ package verbs
 // Config has the options of a fabric.
 type Config struct {
 	// TrafficClass is what the packets of connections are marked with, as
-	// rconn.Config has it.
+	// ringnet.Config has it.
 	TrafficClass int
 }
 

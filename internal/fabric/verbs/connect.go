@@ -77,12 +77,8 @@ func (e *endpoint) Connect(ctx context.Context, private []byte) ([]byte, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	all := e.in.advertise(private, fabric.MaxConnectData)
-	if e.iwarp != nil {
-		return e.connectTCP(ctx, all)
-	}
-	data, n := privateData(all)
-	if rc := C.rn_connect(e.id, e.qp.qp_num, 0, C.uint8_t(e.options.Retries), rnrRetries, data, n); rc != 0 {
+	data, n := privateData(e.in.advertise(private, fabric.MaxConnectData))
+	if rc := C.rn_connect(e.id, e.qp.qp_num, C.uint8_t(e.options.Retries), rnrRetries, data, n); rc != 0 {
 		return nil, syscallError("rdma_connect", rc)
 	}
 	ev, err := e.await(ctx, C.RN_RDMA_CM_EVENT_CONNECT_RESPONSE)
@@ -105,9 +101,6 @@ func (e *endpoint) Confirm() error {
 	if e.queue == nil {
 		return net.ErrClosed
 	}
-	if e.iwarp != nil {
-		return e.sendConfirm()
-	}
 	if rc := C.rn_establish(e.id); rc != 0 {
 		return e.stateError("rdma_establish", rc)
 	}
@@ -124,21 +117,13 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err := e.requireMailbox(); err != nil {
 		return err
 	}
-	reads, mtu := 0, C.uint8_t(0)
-	if e.iwarp != nil {
-		reads = e.device.reads()
-		if err := e.PostRecv(1); err != nil {
-			return err
-		}
-	} else {
-		var port C.struct_rn_ibv_port_attr
-		if rc := C.rn_query_port(e.id.verbs, e.id.port_num, &port); rc != 0 {
-			return e.device.deviceError("ibv_query_port", rc)
-		}
-		mtu = C.uint8_t(port.active_mtu)
-		if err := e.ready(&mtu); err != nil {
-			return err
-		}
+	var port C.struct_rn_ibv_port_attr
+	if rc := C.rn_query_port(e.id.verbs, e.id.port_num, &port); rc != 0 {
+		return e.device.deviceError("ibv_query_port", rc)
+	}
+	mtu := C.uint8_t(port.active_mtu)
+	if err := e.ready(&mtu); err != nil {
+		return err
 	}
 	stop, err := e.watchFirstMessage()
 	if err != nil {
@@ -149,13 +134,10 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	copy(answer, private)
 	answer[mtuAt] = byte(mtu)
 	data, n := privateData(e.in.advertise(answer, answerSize))
-	if rc := C.rn_accept(e.id, e.qp.qp_num, C.uint8_t(reads), data, n); rc != 0 {
+	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)
 	}
 	_, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
-	if err == nil && e.iwarp != nil {
-		err = e.awaitConfirm(ctx)
-	}
 	return err
 }
 
@@ -165,9 +147,6 @@ func (e *endpoint) Reject(private []byte) error {
 	}
 	if e.id == nil {
 		return net.ErrClosed
-	}
-	if e.iwarp != nil && e.iwarp.requested != nil {
-		return e.Disconnect() // iWARP has no rejection once TCP has connected
 	}
 	data, n := privateData(private)
 	if rc := C.rn_reject(e.id, data, n); rc != 0 {
@@ -179,9 +158,6 @@ func (e *endpoint) Reject(private []byte) error {
 func (e *endpoint) Disconnect() error {
 	if e.qp == nil {
 		return net.ErrClosed
-	}
-	if e.iwarp != nil {
-		e.iwarp.reported = true
 	}
 	rc := C.rn_qp_error(e.qp)
 	// EINVAL: never connected, or disconnected already.
@@ -218,11 +194,11 @@ func (e *endpoint) ready(mtu *C.uint8_t) error {
 }
 
 // stateError is the failure of a step of the handshake. Between the arrival of the
-// peer's request or answer and the end of the handshake, EINVAL, or with iWARP
-// ECONNRESET, is the only sign that the peer has withdrawn.
+// peer's request or answer and the end of the handshake, EINVAL is the only sign that the
+// peer has withdrawn.
 func (e *endpoint) stateError(call string, rc C.int) error {
 	err := e.device.deviceError(call, rc)
-	if e.contacted && isErrno(err, syscall.EINVAL, syscall.ECONNRESET) {
+	if e.contacted && isErrno(err, syscall.EINVAL) {
 		return fmt.Errorf("the peer has withdrawn from the handshake: %w (%w)", fabric.ErrDisconnected, err)
 	}
 	return err

@@ -34,7 +34,7 @@ func TestWriteImmPlacesBytesAndSaysSo(t *testing.T) {
 	for i, n := range []int{1, 2, 63, 64, 255, 256, 257, 4095, 4096, 4097, size - 1, size} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			clear(target.Bytes())
-			imm := uint32(0xfedc0000 + n)
+			imm := uint32(3<<30 + n&0xffff)
 			at := size - n
 			post(t, a, fabric.WorkRequest{
 				ID: uint64(1000 + i), Op: fabric.WriteImm, Signaled: true, Imm: imm,
@@ -108,14 +108,36 @@ func TestBatchFillsTheQueueAndCompletesOnce(t *testing.T) {
 	}
 }
 
-// The keepalive: it needs no memory and takes no receive of the peer.
+// The keepalive: it needs no memory and takes no receive of the peer. What the slot of the send
+// queue held before does no harm, also on a card that loads it.
 func TestEmptyWriteCompletes(t *testing.T) {
 	a, b := pair(t)
+	source := register(t, a, 4096, fabric.LocalWrite)
+	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: source.Bytes()[:options.RecvSize], Memory: source, Signaled: true})
+	poll(t, a, 1)
+	poll(t, b, 1)
 	post(t, a, fabric.WorkRequest{ID: 5, Op: fabric.Write, Signaled: true})
 	assert.Equal(t, fabric.Completion{ID: 5}, poll(t, a, 1)[0])
 	n, err := b.Poll(make([]fabric.Completion, 1))
 	require.NoError(t, err)
 	assert.Zero(t, n)
+}
+
+// What Poll leaves would make no event. A device may report what has arrived after what has been
+// sent, so this is for one that is known to have done so.
+func TestPollTakesAllThatHasCompleted(t *testing.T) {
+	onCardWith(t, "short-polls")
+	a, b := pair(t)
+	for range 8 {
+		for range 8 {
+			post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
+		}
+		poll(t, a, 8)
+		n, err := b.Poll(make([]fabric.Completion, 64))
+		require.NoError(t, err)
+		assert.Equal(t, 8, n)
+		require.NoError(t, b.PostRecv(8))
+	}
 }
 
 func TestRemoteWriteNeedsMemoryOfThisConnectionThatAllowsIt(t *testing.T) {
@@ -152,14 +174,7 @@ func TestRemoteWriteNeedsMemoryOfThisConnectionThatAllowsIt(t *testing.T) {
 			addr, rkey := tt.target(t, b)
 			post(t, a, fabric.WorkRequest{ID: 7, Op: fabric.WriteImm, Signaled: true, Data: []byte("evil"), RemoteAddr: addr, RKey: rkey})
 			c := poll(t, a, 1)[0]
-			want := fabric.RemoteAccess
-			if overIWARP(a) { // the peer's device ends the connection
-				for c.Recv {
-					c = poll(t, a, 1)[0]
-				}
-				want = fabric.Flushed
-			}
-			assert.Equal(t, want, c.Status)
+			assert.Equal(t, fabric.RemoteAccess, c.Status)
 			assert.Equal(t, uint64(7), c.ID)
 			assert.False(t, c.Recv)
 		})
@@ -167,7 +182,7 @@ func TestRemoteWriteNeedsMemoryOfThisConnectionThatAllowsIt(t *testing.T) {
 }
 
 // noReceives is the number of sends that found no receive posted, as the device counts
-// them. tools/hwcounters, which asks by netlink, is not for this module's dependencies.
+// them.
 func noReceives(t testing.TB) (n int) {
 	t.Helper()
 	files, err := filepath.Glob("/sys/class/infiniband/*/ports/*/hw_counters/*rnr*")
@@ -187,9 +202,6 @@ func noReceives(t testing.TB) (n int) {
 // connection, and is tried again.
 func TestSendWithoutAReceiveWaitsForOne(t *testing.T) {
 	a, b := pair(t)
-	if overIWARP(a) {
-		t.Skip("over iWARP it ends the connection")
-	}
 	for i := range options.RecvQueue {
 		post(t, a, fabric.WorkRequest{ID: uint64(i), Op: fabric.Send, Signaled: true})
 		require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status, "send %d", i)
@@ -204,68 +216,6 @@ func TestSendWithoutAReceiveWaitsForOne(t *testing.T) {
 	poll(t, b, options.RecvQueue)
 	require.NoError(t, b.PostRecv(1))
 	assert.Equal(t, fabric.Completion{ID: 99}, poll(t, a, 1)[0])
-}
-
-// A link registers memory for more connections while those that it has are busy, and others
-// free theirs, and gives all of it back in the end.
-func TestRegisterWhileOthersPostAndPoll(t *testing.T) {
-	a, b := pair(t)
-	const writes, rings = 500, 50
-	target := register(t, b, 4096, fabric.RemoteWrite)
-	source := register(t, a, 4096, fabric.LocalWrite)
-	copy(source.Bytes(), pattern(4096))
-	slots := make(chan struct{}, options.SendQueue)
-	posted := make(chan error, 1)
-	go func() {
-		wr := []fabric.WorkRequest{{
-			Op: fabric.Write, Signaled: true,
-			Data: source.Bytes(), Memory: source, RemoteAddr: target.Addr(), RKey: target.RKey(),
-		}}
-		for range writes {
-			slots <- struct{}{}
-			if err := a.PostSend(wr); err != nil {
-				posted <- err
-				return
-			}
-		}
-		posted <- nil
-	}()
-
-	var registered []fabric.Memory
-	made := make(chan error, 1)
-	go func() {
-		for range rings {
-			m, err := a.Register(64<<10, fabric.RemoteWrite)
-			if err != nil {
-				made <- err
-				return
-			}
-			registered = append(registered, m)
-		}
-		made <- nil
-	}()
-	for n := range writes {
-		if n%(writes/rings) == 0 {
-			require.True(t, register(t, a, 4096, fabric.LocalWrite).Free())
-		}
-		require.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
-		<-slots
-	}
-	require.NoError(t, within(t, posted))
-	require.NoError(t, within(t, made))
-	assert.Equal(t, pattern(4096), target.Bytes())
-
-	var addrs []uint64
-	for _, m := range registered {
-		addrs = append(addrs, m.Addr())
-		post(t, b, fabric.WorkRequest{Op: fabric.Write, Signaled: true, Data: pattern(64), RemoteAddr: m.Addr(), RKey: m.RKey()})
-		require.Equal(t, fabric.OK, poll(t, b, 1)[0].Status)
-		assert.Equal(t, pattern(64), m.Bytes()[:64])
-	}
-	require.NoError(t, a.Close())
-	for _, addr := range addrs {
-		assert.False(t, registeredAt(t, addr), "%#x", addr)
-	}
 }
 
 func TestPostSendRefusesNonsense(t *testing.T) {
@@ -308,9 +258,6 @@ func TestDisconnectFlushesEverything(t *testing.T) {
 	}
 	require.ErrorIs(t, waitForChange(t, a), fabric.ErrDisconnected)
 	require.NoError(t, a.Disconnect())
-	if overIWARP(a) {
-		return // siw flushes nothing that is posted later
-	}
 
 	post(t, a, fabric.WorkRequest{ID: 9, Op: fabric.Send})
 	c := poll(t, a, 1)[0]
@@ -353,77 +300,4 @@ func TestPostingAndPollingAllocateNothing(t *testing.T) {
 			t.Error("wait")
 		}
 	}))
-}
-
-func BenchmarkEmptyPoll(b *testing.B) {
-	e, _ := pair(b)
-	c := make([]fabric.Completion, 16)
-	for b.Loop() {
-		if n, err := e.Poll(c); n != 0 || err != nil {
-			b.Fatal(n, err)
-		}
-	}
-}
-
-func BenchmarkPostSend(b *testing.B) {
-	for _, n := range []int{1, 8} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			e, peer := pair(b)
-			target := register(b, peer, 4096, fabric.RemoteWrite)
-			wr := make([]fabric.WorkRequest, n)
-			for i := range wr {
-				wr[i] = fabric.WorkRequest{Op: fabric.Write, Data: make([]byte, 8), RemoteAddr: target.Addr(), RKey: target.RKey()}
-			}
-			wr[n-1].Signaled = true
-			c := make([]fabric.Completion, 1)
-			for b.Loop() {
-				if err := e.PostSend(wr); err != nil {
-					b.Fatal(err)
-				}
-				b.StopTimer()
-				for k := 0; k == 0; k, _ = e.Poll(c) {
-				}
-				b.StartTimer()
-			}
-		})
-	}
-}
-
-func BenchmarkPingPong(b *testing.B) {
-	x, y := pair(b)
-	wr := []fabric.WorkRequest{{Op: fabric.Send, Data: make([]byte, 64), Signaled: true}}
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	turn := func(e fabric.Endpoint, c []fabric.Completion, stop chan struct{}) bool {
-		for {
-			n, _ := e.Poll(c)
-			for _, c := range c[:n] {
-				if c.Recv {
-					e.PostRecv(1)
-					return true
-				}
-			}
-			select {
-			case <-stop:
-				return false
-			default:
-			}
-		}
-	}
-	go func() {
-		defer close(done)
-		c := make([]fabric.Completion, 1)
-		for turn(y, c, stop) {
-			y.PostSend(wr)
-		}
-	}()
-	c := make([]fabric.Completion, 1)
-	for b.Loop() {
-		if err := x.PostSend(wr); err != nil {
-			b.Fatal(err)
-		}
-		turn(x, c, nil)
-	}
-	close(stop)
-	<-done
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // packets is an endpoint for datagrams, and a channel that receives when there are any.
@@ -215,6 +214,17 @@ func TestDatagramTooLongForItsReceiver(t *testing.T) {
 	require.Equal(t, "short", b.next(t))
 }
 
+// A send waits while the send queue is full of those that have not completed.
+func TestDatagramsWaitForRoomInTheSendQueue(t *testing.T) {
+	a, b := openPackets(t, 16), openPackets(t, 16)
+	h := a.to(t, b)
+	defer h.Close()
+	for range 2*a.queue().depth + 1 {
+		require.Equal(t, fabric.OK, a.send(h, "hello"))
+	}
+	require.False(t, a.queue().failed.Load())
+}
+
 // Receive returns from a flood that the filter rejects, and notifies the owner that
 // there is more.
 func TestDatagramsThatTheFilterDrops(t *testing.T) {
@@ -273,24 +283,6 @@ func TestDatagramsWhenAQueuePairFails(t *testing.T) {
 	require.NotEqual(t, h.receiver, again.receiver)
 	require.Equal(t, fabric.OK, a.send(again, "hello"))
 	require.Equal(t, "hello", b.next(t))
-}
-
-// Requests without the other of their sender, as hostile senders make them, are bounded,
-// and do not delay others.
-func TestDatagramRequestsAreBounded(t *testing.T) {
-	a, b := openPackets(t, 16), openPackets(t, 16)
-	for i := range 2 * maxRequests {
-		e, err := a.request(context.Background(), b.local, wire.ResolutionRequest{Kind: wire.Watches, ID: uint64(i), Port: 1})
-		require.NoError(t, err)
-		defer e.Close()
-	}
-	// Of a burst, the listener takes as many as its backlog holds.
-	hang.Unless(t, func() bool { return len(b.listener.queue) == 0 })
-	h := a.to(t, b)
-	defer h.Close()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	require.LessOrEqual(t, len(b.requests), maxRequests)
 }
 
 // One watcher too many displaces the oldest, whose request is rejected.

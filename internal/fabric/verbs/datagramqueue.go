@@ -154,12 +154,11 @@ func (q *datagramQueue) bind() error {
 	if rc := C.rn_query_port(id.verbs, id.port_num, &attr); rc != 0 {
 		return q.e.device.deviceError("ibv_query_port", rc)
 	}
-	if iwarpOf(id) != nil || attr.link_layer != C.RN_IBV_LINK_LAYER_ETHERNET {
+	if attr.link_layer != C.RN_IBV_LINK_LAYER_ETHERNET {
 		return fmt.Errorf("datagrams over %s, which only RoCE has: %w", q.e.transport(), errors.ErrUnsupported)
 	}
 	q.mtu = mtuBytes(uint32(attr.active_mtu))
-	name := C.GoString(&id.verbs.device.name[0])
-	q.zone = interfaceOf(filepath.Join("/sys/class/infiniband", name, "ports", strconv.Itoa(q.e.port)), q.local)
+	q.zone = interfaceOf(filepath.Join(sysInfiniband, deviceName(id), "ports", strconv.Itoa(q.e.port)), q.local)
 	return nil
 }
 
@@ -180,6 +179,8 @@ func (f rdma) bindTo(local netip.Addr) (*endpoint, error) {
 		err = addrError("rdma_bind_addr", syscall.Errno(rc), local)
 	} else if id.verbs == nil {
 		err = addrError("rdma_bind_addr", syscall.ENODEV, local)
+	} else {
+		err = refuseIWARP(id)
 	}
 	if err != nil {
 		_ = e.Close()
@@ -241,7 +242,7 @@ func (q *datagramQueue) createQueuePair(sends, recvs int) error {
 			max_inline_data: C.uint32_t(inline),
 		}
 		if rc = C.rn_create_qp(e.pd, C.RN_IBV_QPT_UD, q.sendCQ, e.cq, &wanted, &e.qp); rc == 0 {
-			q.qpNum, q.inline = e.qp.qp_num, min(int(wanted.max_inline_data), maxInline)
+			q.qpNum, q.inline = e.qp.qp_num, min(int(wanted.max_inline_data), inline)
 			e.device.attach(e)
 			return nil
 		}
@@ -258,7 +259,7 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 	}
 	q.slots = m.bytes
 	polls := min(pollBatch, max(1, recvs/4)) // receives are posted again when all that were polled have been taken
-	e.queue = C.rn_queue_new(e.qp, e.cq, C.int(polls), 0, 0, C.int(recvs), 0,
+	e.queue = C.rn_queue_new(e.qp, e.cq, C.int(polls), 0, C.int(recvs), 0,
 		unsafe.Pointer(unsafe.SliceData(m.bytes)), C.uint32_t(q.stride), C.uint32_t(grhSize+q.mtu), m.mr.lkey)
 	if e.queue == nil {
 		return os.NewSyscallError("calloc", syscall.ENOMEM)
@@ -268,7 +269,7 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 	if q.sendMR, err = e.register(sends*q.stride, fabric.LocalWrite); err != nil {
 		return err
 	}
-	q.sends = C.rn_queue_new(e.qp, q.sendCQ, sendBatch, C.int(sendBatch), 0, 0, 0, nil, 0, 0, 0)
+	q.sends = C.rn_queue_new(e.qp, q.sendCQ, sendBatch, C.int(sendBatch), 0, 0, nil, 0, 0, 0)
 	if q.sends == nil {
 		return os.NewSyscallError("calloc", syscall.ENOMEM)
 	}

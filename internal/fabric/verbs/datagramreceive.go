@@ -92,6 +92,9 @@ func (q *datagramQueue) poll() bool {
 
 // take copies a datagram that has arrived to d, if the filter accepts it.
 func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted bool) {
+	if int64(w.byte_len) > int64(q.stride) {
+		return false // the device reports more than there was room for
+	}
 	slot := q.slots[int(w.wr_id)*q.stride:][:w.byte_len]
 	d.Header, d.From, d.Via, d.Len = [fabric.HeaderSize]byte{}, netip.AddrPort{}, fabric.Via{Queue: q.number}, 0
 	var rest []byte

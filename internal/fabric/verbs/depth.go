@@ -88,8 +88,7 @@ func (e *endpoint) createCompletionQueue(s shape) error {
 	if e.cq != nil {
 		return nil
 	}
-	parts := e.partsOf(s)
-	depth := parts.sends + parts.recvs
+	depth := s.sends + s.recvs
 	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
 		return e.device.memoryError("ibv_create_cq", rc, depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
@@ -111,7 +110,7 @@ func (e *endpoint) createQueuePair(s shape) (shape, error) {
 		if !short {
 			s.inline = inline
 		}
-		if err = e.tryQueuePair(e.partsOf(s), inline); err == nil || isGone(err) {
+		if err = e.tryQueuePair(s, inline); err == nil || isGone(err) {
 			break
 		}
 		short = short || isShortage(err)
@@ -130,6 +129,6 @@ func (e *endpoint) tryQueuePair(s shape, inline int) error {
 	if rc := C.rn_create_qp(e.pd, C.RN_IBV_QPT_RC, e.cq, e.cq, &wanted, &e.qp); rc != 0 {
 		return e.device.memoryError("ibv_create_qp", rc, s.sends*64+s.recvs*16)
 	}
-	e.inlineSize = min(int(wanted.max_inline_data), maxInline)
+	e.inlineSize = min(int(wanted.max_inline_data), inline) // less may be granted, and what is more was not asked for
 	return nil
 }

@@ -124,9 +124,6 @@ func pair(t testing.TB) (a, b fabric.Endpoint) {
 	return a, handshake(t, l, a)
 }
 
-// overIWARP reports whether the device is an iWARP device.
-func overIWARP(e fabric.Endpoint) bool { return e.(*endpoint).iwarp != nil }
-
 func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
 	t.Helper()
 	m, err := e.Register(n, a)

@@ -48,7 +48,6 @@ func (f rdma) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.En
 		e.Close()
 		return nil, err
 	}
-	e.iwarp = iwarpOf(id)
 	e.local = fromSockaddr(&id.src)
 	e.remote = remote
 	return e, nil
@@ -77,6 +76,9 @@ func (e *endpoint) resolve(ctx context.Context, src, dst *sockaddr, remote netip
 	}
 	if ev.kind == C.RN_RDMA_CM_EVENT_ADDR_ERROR {
 		return resolveError("rdma_resolve_addr", ev.status, remote)
+	}
+	if err := refuseIWARP(e.id); err != nil {
+		return err
 	}
 	if rc := C.rn_resolve_route(e.id, ms); rc != 0 {
 		return addrError("rdma_resolve_route", syscall.Errno(rc), remote)

@@ -14,6 +14,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,7 +54,6 @@ type endpoint struct {
 	local     netip.AddrPort
 	remote    netip.AddrPort
 	private   []byte // of the peer's request
-	iwarp     *iwarp // nil unless it is an iWARP device
 
 	// handshake carries events from the event loop to await. It has room for more than
 	// the connection manager sends for one id; receive drops an event that does not fit.
@@ -85,8 +86,10 @@ type calls struct {
 	send       []C.struct_rn_ibv_send_wr
 	sge        []C.struct_rn_ibv_sge
 	wc         []C.struct_rn_ibv_wc
-	inline     []byte
+	inline     []byte // registered: see inlineSlot
+	inlineKey  C.uint32_t
 	inlineSize int
+	posted     uint64 // work requests
 }
 
 // sleep is what Wait and Wake need: see wait.go.
@@ -124,7 +127,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if e.device, err = e.manager.devices.acquire(e.id.verbs); err != nil {
 		return fabric.Limits{}, err
 	}
-	o.SendQueue, o.RecvQueue = e.clamp(o)
+	o.SendQueue, o.RecvQueue = e.device.clamp(o.SendQueue, o.RecvQueue)
 	e.options = o
 	e.port = int(e.id.port_num)
 
@@ -138,14 +141,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 		return fabric.Limits{}, err
 	}
 	e.device.attach(e)
-	access := C.uint(C.RN_IBV_ACCESS_LOCAL_WRITE | C.RN_IBV_ACCESS_REMOTE_WRITE)
-	if e.iwarp != nil {
-		access |= C.RN_IBV_ACCESS_REMOTE_READ
-		if err := e.openIWARP(); err != nil {
-			return fabric.Limits{}, err
-		}
-	}
-	if rc := C.rn_qp_init(e.id, e.qp, access); rc != 0 {
+	if rc := C.rn_qp_init(e.id, e.qp, C.RN_IBV_ACCESS_LOCAL_WRITE|C.RN_IBV_ACCESS_REMOTE_WRITE); rc != 0 {
 		return fabric.Limits{}, e.stateError("ibv_modify_qp to INIT", rc)
 	}
 	if err := e.createMailbox(); err != nil {
@@ -165,11 +161,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 
 // transport is the name of the device's transport, as in [fabric.Limits].
 func (e *endpoint) transport() string {
-	if e.iwarp != nil {
-		return "iWARP"
-	}
-	name := C.GoString(&e.id.verbs.device.name[0])
-	layer, _ := os.ReadFile(fmt.Sprintf("/sys/class/infiniband/%s/ports/%d/link_layer", name, e.port))
+	layer, _ := os.ReadFile(filepath.Join(sysInfiniband, deviceName(e.id), "ports", strconv.Itoa(e.port), "link_layer"))
 	if strings.TrimSpace(string(layer)) == "InfiniBand" {
 		return "InfiniBand"
 	}
@@ -183,25 +175,26 @@ const recvBit = 1 << 63
 // pollBatch is the maximum number of completions that one Poll takes.
 const pollBatch = 64
 
-// createQueue allocates the data path. Receives have no buffers (see mailbox.go), except
-// those for iWARP's notices.
+// createQueue allocates the data path. Receives have no buffers: see mailbox.go.
 func (e *endpoint) createQueue() error {
-	s := e.partsOf(shape{sends: e.options.SendQueue, recvs: e.options.RecvQueue})
-	notices, err := e.createNotices(s.recvs)
-	if err != nil {
-		return err
-	}
-	wcs := min(pollBatch, s.sends+s.recvs)
-	q := C.rn_queue_new(e.qp, e.cq, C.int(wcs), C.int(s.sends), C.int(e.inlineSize),
-		C.int(s.recvs), recvBit, notices.addr, notices.size, notices.size, notices.lkey)
+	sends, recvs := e.options.SendQueue, e.options.RecvQueue
+	wcs := min(pollBatch, sends+recvs)
+	q := C.rn_queue_new(e.qp, e.cq, C.int(wcs), C.int(sends), C.int(recvs), recvBit, nil, 0, 0, 0)
 	if q == nil {
 		return os.NewSyscallError("calloc", syscall.ENOMEM)
 	}
 	e.queue = q
 	e.wc = unsafe.Slice(q.wc, wcs)
-	e.send = unsafe.Slice(q.send, s.sends)
-	e.sge = unsafe.Slice(q.send_sge, s.sends)
-	e.inline = unsafe.Slice((*byte)(q.inline_data), s.sends*e.inlineSize)
+	e.send = unsafe.Slice(q.send, sends)
+	e.sge = unsafe.Slice(q.send_sge, sends)
+	if e.inlineSize == 0 {
+		return nil
+	}
+	m, err := e.register(sends*e.inlineSize, fabric.LocalWrite)
+	if err != nil {
+		return err
+	}
+	e.inline, e.inlineKey = m.bytes, m.mr.lkey
 	return nil
 }
 
@@ -215,16 +208,6 @@ func ackTimeout(d time.Duration) uint8 {
 
 // Close implements [fabric.Endpoint].
 func (e *endpoint) Close() error {
-	if e.closeLater() {
-		return nil
-	}
-	return e.close()
-}
-
-func (e *endpoint) close() error {
-	if e.iwarp != nil && e.iwarp.timer != nil {
-		e.iwarp.timer.Stop()
-	}
 	var first error
 	check := func(call string, rc C.int) {
 		if rc != 0 && first == nil {

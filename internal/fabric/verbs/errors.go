@@ -85,7 +85,7 @@ var errKept = errors.New("the device is back, but the rdma-core of this process 
 // deadError is the failure to open a device whose context is dead.
 func deadError(ctx deviceContext) error {
 	err := removedError("ibv_query_device")
-	if isBack("/sys/class/infiniband", "/dev/infiniband", C.GoString(&ctx.device.name[0]), int(ctx.cmd_fd)) {
+	if isBack(sysInfiniband, "/dev/infiniband", C.GoString(&ctx.device.name[0]), int(ctx.cmd_fd)) {
 		return fmt.Errorf("%w: %w", err, errKept)
 	}
 	return err
@@ -134,7 +134,7 @@ func resolveError(call string, status int, addr netip.Addr) error {
 func connectError(ev cmEvent) error {
 	switch ev.kind {
 	case C.RN_RDMA_CM_EVENT_REJECTED:
-		return &fabric.RejectError{Reason: rejectReason(ev.status), Private: ev.private}
+		return &fabric.RejectError{Reason: ev.status, Private: ev.private}
 	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
 		if syscall.Errno(-ev.status) == syscall.ETIMEDOUT {
 			return os.NewSyscallError("rdma_connect", syscall.ETIMEDOUT)
@@ -149,19 +149,6 @@ func connectError(ev cmEvent) error {
 		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
 	}
 	return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
-}
-
-// rejectReason is the reason of a rejection, as InfiniBand numbers them. With iWARP the
-// status is TCP's errno: ECONNREFUSED if no listener has the port, another if the
-// listener rejects.
-func rejectReason(status int) int {
-	switch {
-	case status >= 0:
-		return status
-	case syscall.Errno(-status) == syscall.ECONNREFUSED:
-		return fabric.RejectNoListener
-	}
-	return fabric.RejectConsumer
 }
 
 // eventName names the asynchronous events that end a queue pair.

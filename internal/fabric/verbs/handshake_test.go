@@ -4,11 +4,10 @@ package verbs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"sync"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -64,9 +63,6 @@ func TestHandshakeCarriesPrivateDataBothWays(t *testing.T) {
 // later.
 func TestFirstMessageConfirmsIfTheConfirmationIsLost(t *testing.T) {
 	a, b := confirmedByAMessage(t, func(*endpoint) {})
-	if overIWARP(a) {
-		t.Skip("over iWARP no message is lost")
-	}
 
 	// Wait works as usual.
 	waiting := waited(b)
@@ -108,9 +104,6 @@ func confirmedByAMessage(t *testing.T, news func(b *endpoint)) (a, b fabric.Endp
 	go func() {
 		_, err := a.Connect(context.Background(), nil)
 		news(<-accepting)
-		if err == nil && overIWARP(a) {
-			err = a.Confirm()
-		}
 		if err == nil {
 			err = a.PostSend([]fabric.WorkRequest{{ID: 1, Op: fabric.Send, Signaled: true, Data: []byte("x")}})
 		}
@@ -147,45 +140,6 @@ func TestPrivateDataHasLimits(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.EMSGSIZE)
 	assert.ErrorIs(t, a.Accept(context.Background(), make([]byte, fabric.MaxAcceptData+1)), syscall.EMSGSIZE)
 	assert.ErrorIs(t, a.Reject(make([]byte, fabric.MaxRejectData+1)), syscall.EMSGSIZE)
-}
-
-func TestListenerRejectsWithPrivateData(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	a := opened(t, f, l.Addr())
-	why := pattern(fabric.MaxRejectData)
-	go func() {
-		b, err := l.Accept()
-		if assert.NoError(t, err) {
-			assert.NoError(t, b.Reject(why))
-			assert.NoError(t, b.Close())
-		}
-	}()
-	_, err := a.Connect(context.Background(), nil)
-	var reject *fabric.RejectError
-	require.ErrorAs(t, err, &reject)
-	assert.Equal(t, fabric.RejectConsumer, reject.Reason)
-	require.GreaterOrEqual(t, len(reject.Private), len(why))
-	assert.Equal(t, why, reject.Private[:len(why)])
-}
-
-func TestDialerRejectsTheAnswerWithPrivateData(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	a := opened(t, f, l.Addr())
-	why := pattern(fabric.MaxRejectData)
-	accepted := accepting(t, l, openAndAccept)
-	_, err := a.Connect(context.Background(), nil)
-	require.NoError(t, err)
-	require.NoError(t, a.Reject(why))
-	if overIWARP(a) {
-		require.ErrorIs(t, within(t, accepted), fabric.ErrDisconnected)
-		return
-	}
-	var reject *fabric.RejectError
-	require.ErrorAs(t, within(t, accepted), &reject)
-	assert.Equal(t, fabric.RejectConsumer, reject.Reason)
-	assert.Equal(t, why, reject.Private[:len(why)])
 }
 
 func openAndAccept(b fabric.Endpoint) error {
@@ -238,10 +192,6 @@ func TestListenerClosesDuringTheHandshake(t *testing.T) {
 		f.(rdma).register(a.id, late)
 		go answerAndClose(t, l, late.answered)
 		_, err := a.Connect(context.Background(), nil)
-		if err == nil && overIWARP(a) {
-			require.ErrorIs(t, waitForChange(t, a), fabric.ErrDisconnected)
-			err = a.Confirm()
-		}
 		require.ErrorIs(t, err, fabric.ErrDisconnected)
 		t.Log(err)
 	})
@@ -279,31 +229,6 @@ func answerAndClose(t *testing.T, l fabric.Listener, answered <-chan struct{}) {
 	assert.ErrorIs(t, b.Accept(ctx, nil), context.Canceled)
 }
 
-func TestDialToAPortNobodyListensOnIsRejected(t *testing.T) {
-	f, addr := onDevice(t)
-	a := opened(t, f, netip.AddrPortFrom(addr, 9))
-	_, err := a.Connect(context.Background(), nil)
-	var reject *fabric.RejectError
-	require.ErrorAs(t, err, &reject)
-	assert.Equal(t, fabric.RejectNoListener, reject.Reason)
-}
-
-func TestDialToAnInterfaceWithoutRDMA(t *testing.T) {
-	f, _ := onDevice(t)
-	other := address(t, "SOFTROCE_OTHER_ADDR")
-	_, err := f.Dial(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(other, 9))
-	require.Error(t, err)
-	t.Log(err)
-	assert.ErrorIs(t, err, syscall.ENODEV)
-	assert.ErrorIs(t, err, errors.ErrUnsupported)
-	assert.ErrorContains(t, err, other.String())
-
-	_, err = f.Listen(netip.AddrPortFrom(other, 0), 1)
-	require.Error(t, err)
-	t.Log(err)
-	assert.ErrorIs(t, err, errors.ErrUnsupported)
-}
-
 func TestDialFromAnAddressThatIsNotOurs(t *testing.T) {
 	f, addr := onDevice(t)
 	from := netip.AddrPortFrom(netip.MustParseAddr("203.0.113.77"), 0)
@@ -329,8 +254,12 @@ func TestDialFromAGivenAddress(t *testing.T) {
 	}
 }
 
-// An address on the device's own network that no host has.
+// An address on the device's own network that no host has. On a card in user space, which has no
+// interface, it is one of TEST-NET-1.
 func silent(addr netip.Addr) netip.AddrPort {
+	if os.Getenv("SOFTROCE_NETDEV") == "" {
+		addr = netip.MustParseAddr("192.0.2.1")
+	}
 	b := addr.As4()
 	b[3] ^= 0x55
 	return netip.AddrPortFrom(netip.AddrFrom4(b), 9)
@@ -496,10 +425,7 @@ func TestListenOnWildcards(t *testing.T) {
 						return
 					}
 					if assert.NoError(t, openEndpoint(b)) {
-						err := b.Accept(context.Background(), nil)
-						if !overIWARP(b) || !errors.Is(err, fabric.ErrDisconnected) { // siw has lost the first message
-							assert.NoError(t, err)
-						}
+						assert.NoError(t, b.Accept(context.Background(), nil))
 					}
 					b.Close()
 				}
@@ -513,48 +439,4 @@ func TestListenOnWildcards(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestManyConnectionsAtOnce(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	n := 64
-	if IWARP() {
-		n = 4 // siw's library takes the 144th page that a process maps for a failure
-	}
-	var group sync.WaitGroup
-	for range n {
-		group.Go(func() {
-			b, err := l.Accept()
-			if !assert.NoError(t, err) {
-				return
-			}
-			group.Go(func() {
-				defer b.Close()
-				if !assert.NoError(t, openEndpoint(b)) || !assert.NoError(t, b.Accept(context.Background(), nil)) {
-					return
-				}
-				c := poll(t, b, 1)[0]
-				assert.Equal(t, fabric.OK, c.Status)
-				assert.NoError(t, b.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: append([]byte(nil), c.Data...), Signaled: true}}))
-				poll(t, b, 1)
-			})
-		})
-		group.Go(func() {
-			a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-			if !assert.NoError(t, err) {
-				return
-			}
-			defer a.Close()
-			assert.NoError(t, openEndpoint(a))
-			if _, err := a.Connect(context.Background(), nil); !assert.NoError(t, err) {
-				return
-			}
-			assert.NoError(t, a.Confirm())
-			want := []byte(a.LocalAddr().String())
-			assert.NoError(t, a.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: want}}))
-			assert.Equal(t, want, poll(t, a, 1)[0].Data)
-		})
-	}
-	group.Wait()
 }

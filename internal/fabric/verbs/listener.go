@@ -8,7 +8,6 @@ package verbs
 import "C"
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -20,7 +19,7 @@ import (
 
 type listener struct {
 	rdma rdma
-	ids  []cmID
+	id   cmID
 	addr netip.AddrPort
 
 	// queue holds the requests that Accept has not returned. Its capacity is
@@ -35,34 +34,17 @@ type listener struct {
 // Listen implements [fabric.Fabric]. The unspecified IPv4 and IPv6 addresses
 // accept that family alone, a zero Addr accepts both.
 func (f rdma) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
+	if err := refuseAtAll(sysInfiniband, local); err != nil {
+		return nil, err
+	}
 	if local.Addr().IsValid() {
 		return f.listen(local, 1, backlog)
 	}
-	l, err := f.listenBoth(local.Port(), backlog)
+	l, err := f.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port()), 0, backlog)
 	if err != nil && isNoIPv6(err) {
 		return f.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), 0, backlog)
 	}
 	return l, err
-}
-
-// listenBoth accepts both families. An iWARP device listens for either alone, so
-// that there it takes two ids.
-func (f rdma) listenBoth(port uint16, backlog int) (fabric.Listener, error) {
-	v6only := C.int(0)
-	apart := IWARP()
-	if apart {
-		v6only = 1
-	}
-	l, err := f.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), v6only, backlog)
-	if err != nil || !apart {
-		return l, err
-	}
-	both := l.(*listener)
-	if err := both.add(netip.AddrPortFrom(netip.IPv4Unspecified(), both.addr.Port()), 0); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
 }
 
 // bindsAnyPort reports whether the address can be bound with port 0.
@@ -86,22 +68,13 @@ func (f rdma) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Li
 		closed: make(chan struct{}),
 		failed: make(chan struct{}),
 	}
-	if err := l.add(local, v6only); err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-// add has the listener accept at local, too.
-func (l *listener) add(local netip.AddrPort, v6only C.int) error {
-	f := l.rdma
 	s, err := toSockaddr(local)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	id, err := f.createID()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if rc := C.rn_bind(id, &s, v6only); rc != 0 {
 		f.destroyID(id)
@@ -109,27 +82,30 @@ func (l *listener) add(local netip.AddrPort, v6only C.int) error {
 		if errno == syscall.EADDRNOTAVAIL && local.Port() != 0 && f.bindsAnyPort(local.Addr(), v6only) {
 			errno = syscall.EADDRINUSE // the kernel's errno only if both bound the same address
 		}
-		return addrError("rdma_bind_addr", errno, local.Addr())
+		return nil, addrError("rdma_bind_addr", errno, local.Addr())
 	}
-	if len(l.ids) == 0 {
-		l.addr = fromSockaddr(&id.src)
+	if err := refuseIWARP(id); err != nil {
+		f.destroyID(id)
+		return nil, err
 	}
+	l.id, l.addr = id, fromSockaddr(&id.src)
 	f.register(id, l)
 	// 0 means the longest backlog that the kernel allows. The kernel drops requests
 	// beyond it, and the dialer repeats them only seconds later, while receive rejects
 	// those beyond queue at once.
 	if rc := C.rn_listen(id, 0); rc != 0 {
 		f.destroyID(id)
-		return addrError("rdma_listen", syscall.Errno(rc), local.Addr())
+		return nil, addrError("rdma_listen", syscall.Errno(rc), local.Addr())
 	}
-	l.ids = append(l.ids, id)
-	return nil
+	return l, nil
 }
 
 func (l *listener) receive(ev cmEvent) {
 	switch ev.kind {
 	case C.RN_RDMA_CM_EVENT_CONNECT_REQUEST:
-		if !l.enqueue(ev) {
+		if err := refuseIWARP(ev.request); err != nil {
+			l.rdma.refuse(ev.request, wire.Reject{Reason: err.Error()}.Append(nil))
+		} else if !l.enqueue(ev) {
 			l.rdma.refuse(ev.request, wire.Full.Append(nil))
 		}
 	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
@@ -151,7 +127,6 @@ func (l *listener) enqueue(ev cmEvent) bool {
 	}
 	e := newEndpoint(l.rdma, ev.request)
 	e.contacted = true
-	e.iwarp = iwarpOf(ev.request)
 	e.private = e.out.parse(ev.private, fabric.MaxConnectData)
 	e.local, e.remote = inZone(fromSockaddr(&ev.request.src), fromSockaddr(&ev.request.dst))
 	l.rdma.register(ev.request, e)
@@ -193,10 +168,7 @@ func (l *listener) Close() error {
 	close(l.closed)
 	l.mu.Unlock()
 
-	var err error
-	for _, id := range l.ids {
-		err = errors.Join(err, l.rdma.destroyID(id))
-	}
+	err := l.rdma.destroyID(l.id)
 	for {
 		select {
 		case e := <-l.queue:

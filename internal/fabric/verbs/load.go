@@ -23,6 +23,9 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
+// sysInfiniband has a folder for each RDMA device of this host.
+const sysInfiniband = "/sys/class/infiniband"
+
 const (
 	libibverbs = "libibverbs.so.1"
 	librdmacm  = "librdmacm.so.1"
@@ -73,7 +76,7 @@ func open(ibverbs, rdmacm string) (*manager, error) {
 	if err := checkLocks(); err != nil {
 		return nil, err
 	}
-	if err := checkSystem("/sys/class/infiniband", "/dev/infiniband"); err != nil {
+	if err := checkSystem(sysInfiniband, "/dev/infiniband"); err != nil {
 		return nil, err
 	}
 	if err := load(ibverbs, rdmacm); err != nil {

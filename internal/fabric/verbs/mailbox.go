@@ -12,8 +12,6 @@ package verbs
 // of the shared receive queue.)
 
 import (
-	"bytes"
-	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"syscall"
@@ -46,7 +44,6 @@ type inbox struct {
 	memory *memory
 	size   int    // bytes that a Send may carry
 	taken  []byte // copies of polled Sends: the peer may still write to memory
-	probe  []byte // what the first slot holds before a Send comes; nil: lengths are not checked
 }
 
 // outbox is the peer's inbox.
@@ -68,56 +65,24 @@ func slotStride(size int) int {
 }
 
 // mailboxMemory is the size of a mailbox in bytes.
-func (e *endpoint) mailboxMemory(o fabric.Options) int {
+func mailboxMemory(o fabric.Options) int {
 	s := newSlots(o)
-	n := s.number * s.stride
-	if e.iwarp != nil {
-		n += cellSize
-	}
-	return n
+	return s.number * s.stride
 }
 
 // createMailbox makes the mailbox, unless its size is 0.
 func (e *endpoint) createMailbox() error {
-	n := e.mailboxMemory(e.options)
+	n := mailboxMemory(e.options)
 	if n == 0 {
 		return nil
 	}
-	access := fabric.RemoteWrite
-	if e.iwarp != nil {
-		access = readable
-	}
-	m, err := e.register(n, access)
+	m, err := e.register(n, fabric.RemoteWrite)
 	if err != nil {
 		return err
 	}
 	e.in = inbox{slots: newSlots(e.options), memory: m, size: e.options.RecvSize, taken: make([]byte, n)}
 	e.out.slots = newSlots(e.options)
-	if e.iwarp == nil && !e.device.lengthsAreRight.Load() {
-		e.in.probe = make([]byte, e.in.size)
-		_, _ = rand.Read(e.in.probe) // never fails
-		copy(m.bytes, e.in.probe)
-	}
 	return nil
-}
-
-// checkLength reports whether the first Send of an endpoint is as long as its completion
-// says: a stream's bytes are found by nothing but the lengths of writes, and this is where
-// one can be seen. It is done until a device has passed. A Send has overwritten the random
-// bytes of its slot up to its end and no further. Those of links have 16 bytes at least, so
-// they do not end in the same bytes by chance.
-func (e *endpoint) checkLength(n int) bool {
-	probe, slot := e.in.probe, e.in.memory.bytes
-	e.in.probe = nil
-	if n > len(probe) { // the peer's breach: see take
-		return true
-	}
-	const end = 8
-	right := bytes.Equal(slot[n:len(probe)], probe[n:]) && (n < end || !bytes.Equal(slot[n-end:n], probe[n-end:n]))
-	if right {
-		e.device.lengthsAreRight.Store(true)
-	}
-	return right
 }
 
 // take completes c, a write with an immediate, as the Send that it is. The peer chooses

@@ -99,9 +99,6 @@ func (e *endpoint) registerAt(m *memory) error {
 	if m.access >= fabric.RemoteWrite {
 		access |= C.RN_IBV_ACCESS_REMOTE_WRITE
 	}
-	if m.access == readable {
-		access |= C.RN_IBV_ACCESS_REMOTE_READ
-	}
 	if e.manager.relaxed {
 		access |= C.RN_IBV_ACCESS_RELAXED_ORDERING
 	}
@@ -161,14 +158,8 @@ func (m *memory) Free() bool {
 
 // Footprint implements [fabric.Endpoint].
 func (e *endpoint) Footprint(o fabric.Options) fabric.Footprint {
-	receives := fabric.Pages(e.mailboxMemory(o))
-	if e.iwarp != nil {
-		o.RecvQueue++
-		o.SendQueue *= partsPerRequest
-		receives += fabric.Pages(o.RecvQueue * noticeSize)
-	}
 	return fabric.Footprint{
-		Receives: receives,
+		Receives: fabric.Pages(mailboxMemory(o)),
 		Queues:   fabric.DeviceQueues(o.SendQueue, o.RecvQueue),
 		Locked:   true,
 	}

@@ -48,55 +48,24 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		return fmt.Errorf("post %d work requests to a queue of %d: %w", len(wr), e.options.SendQueue, syscall.ENOMEM)
 	}
 	used := e.out.used
-	n, err := e.encodeAll(wr)
-	if err != nil {
-		e.out.used = used
-		return err
+	for i := range wr {
+		if err := e.encode(i, &wr[i]); err != nil {
+			e.out.used = used
+			return err
+		}
 	}
-	if n == 0 {
-		return nil
-	}
-	if e.iwarp != nil {
-		e.iwarp.readsPosted(signaled(wr))
-	}
-	if rc := C.rn_post_send(handle(e.queue), C.int(n)); rc != 0 {
+	if rc := C.rn_post_send(handle(e.queue), C.int(len(wr))); rc != 0 {
 		return e.device.deviceError("ibv_post_send", rc)
 	}
+	e.posted += uint64(len(wr))
 	return nil
-}
-
-// signaled is the number of work requests that are signaled.
-func signaled(wr []fabric.WorkRequest) (n int32) {
-	for i := range wr {
-		if wr[i].Signaled {
-			n++
-		}
-	}
-	return n
-}
-
-// encodeAll writes work requests to slots, from the first on, and returns the number of
-// slots.
-func (e *endpoint) encodeAll(wr []fabric.WorkRequest) (slots int, err error) {
-	for i := range wr {
-		if wr[i].ID&recvBit != 0 || int(wr[i].Op) >= len(sendOpcode) {
-			return 0, fmt.Errorf("work request %#x, opcode %d: %w", wr[i].ID, wr[i].Op, syscall.EINVAL)
-		}
-		if e.iwarp != nil {
-			slots, err = e.encodeParts(slots, &wr[i])
-		} else {
-			err = e.encode(slots, &wr[i])
-			slots++
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-	return slots, nil
 }
 
 // encode writes wr to slot i.
 func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
+	if wr.ID&recvBit != 0 || int(wr.Op) >= len(sendOpcode) {
+		return fmt.Errorf("work request %#x, opcode %d: %w", wr.ID, wr.Op, syscall.EINVAL)
+	}
 	w, s := &e.send[i], &e.sge[i]
 	w.wr_id = C.uint64_t(wr.ID)
 	w.opcode = sendOpcode[wr.Op]
@@ -110,9 +79,9 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	}
 	w.remote_addr = C.uint64_t(to)
 	w.rkey = C.uint32_t(rkey)
-	binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:], imm)
-
 	n := wr.Len()
+	binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:], imm|lengthCheck(n))
+
 	if n == 0 {
 		// irdma loads the first fragment of a write even if num_sge is 0.
 		w.num_sge, *s = 0, C.struct_rn_ibv_sge{}
@@ -127,9 +96,10 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 		if n > e.inlineSize {
 			return fmt.Errorf("%d bytes inline, at most %d: %w", n, e.inlineSize, syscall.EMSGSIZE)
 		}
-		slot := e.inline[i*e.inlineSize:][:n]
+		slot := e.inlineSlot(i)[:n]
 		wr.CopyTo(slot)
 		s.addr = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(slot))))
+		s.lkey = e.inlineKey
 		return nil
 	}
 	m, ok := wr.Memory.(*memory)
@@ -144,6 +114,24 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	s.lkey = m.mr.lkey
 	return nil
 }
+
+// inlineSlot is where inline data of slot i of the batch goes: registered memory that is not written to
+// again before the request has completed, for there are devices that do not look at IBV_SEND_INLINE
+// (mana).
+func (e *endpoint) inlineSlot(i int) []byte {
+	slot := int((e.posted + uint64(i)) % uint64(len(e.send)))
+	return e.inline[slot*e.inlineSize:]
+}
+
+// Bits of an immediate that say how long the message is, modulo a prime: a stream's bytes are found by
+// nothing but the lengths that the device reports, so these are compared.
+const (
+	lengthShift = 16
+	lengthPrime = 8191
+	lengthMask  = (1<<13 - 1) << lengthShift
+)
+
+func lengthCheck(n int) uint32 { return uint32(n) % lengthPrime << lengthShift }
 
 // target returns the remote address, the rkey and the immediate of wr. A Send gets the
 // next slot of the peer's mailbox.
@@ -186,14 +174,11 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 			return 0, fmt.Errorf("%w: the device reports a wrong length of what has arrived", fabric.ErrQueuePair)
 		}
 	}
-	if n == 0 && e.iwarp != nil {
-		n = e.iwarp.pollRetriesExceeded(c)
-	}
 	return n, nil
 }
 
 // decode reads a completion. If it failed, only its wr_id, status and vendor_err are
-// valid. decode returns false if its length is found to be wrong: see checkLength.
+// valid. decode returns false if its length is not the one that its immediate tells.
 func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) (ok bool) {
 	*c = fabric.Completion{
 		Status: statusOf(uint32(w.status)),
@@ -202,9 +187,6 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) (ok bool)
 	id := uint64(w.wr_id)
 	if id&recvBit == 0 {
 		c.ID = id
-		if e.iwarp != nil && c.Status == fabric.OK {
-			e.iwarp.readCompleted()
-		}
 		return true
 	}
 	c.Recv = true
@@ -212,21 +194,15 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) (ok bool)
 		return true
 	}
 	c.Len = int(w.byte_len)
-	imm, immediate := uint32(0), w.opcode == C.RN_IBV_WC_RECV_RDMA_WITH_IMM
-	switch {
-	case immediate:
-		imm = binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:])
-	case c.Len == noticeSize && e.iwarp != nil:
-		imm, c.Len = e.iwarp.notice(int(id &^ recvBit))
-		immediate = true
-	}
-	switch {
-	case !immediate: // a SEND without a notice
+	if w.opcode != C.RN_IBV_WC_RECV_RDMA_WITH_IMM { // a SEND of verbs, which no peer uses
 		c.Op = fabric.Send
+		return true
+	}
+	imm := binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&w.imm_data))[:]) ^ lengthCheck(c.Len)
+	switch {
+	case imm&lengthMask != 0:
+		return false
 	case imm == sendImmediate && e.in.number > 0:
-		if e.in.probe != nil && !e.checkLength(c.Len) {
-			return false
-		}
 		e.in.take(c)
 	default:
 		c.Op, c.Imm = fabric.WriteImm, imm
@@ -234,12 +210,17 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) (ok bool)
 	return true
 }
 
+// Arm does nothing if the event of the last Arm has not been taken: Wait returns for that, and each
+// that is not taken stays in the kernel's memory.
 func (e *endpoint) Arm() error {
 	if e.queue == nil {
 		return net.ErrClosed
 	}
-	e.armed.Store(true)
+	if e.armed.Swap(true) {
+		return nil
+	}
 	if rc := C.rn_arm(handle(e.queue)); rc != 0 {
+		e.armed.Store(false)
 		return e.device.deviceError("ibv_req_notify_cq", rc)
 	}
 	return nil

@@ -263,7 +263,7 @@ func (d *datagrams) sendRequest(ctx context.Context, from, to netip.AddrPort, pr
 	}
 	e := ep.(*endpoint)
 	data, n := privateData(private)
-	if rc := C.rn_connect(e.id, 0, 0, 0, 0, data, n); rc != 0 {
+	if rc := C.rn_connect(e.id, 0, 0, 0, data, n); rc != 0 {
 		_ = e.Close()
 		return nil, syscallError("rdma_connect", rc)
 	}

@@ -137,13 +137,11 @@ int rn_resolve_route(struct rn_rdma_cm_id *id, int timeout_ms)
 	return result(lib.rdma_resolve_route(id, timeout_ms));
 }
 
-int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t reads, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len)
+int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len)
 {
 	struct rn_rdma_conn_param param = {
 		.private_data = data,
 		.private_data_len = len,
-		.responder_resources = reads,
-		.initiator_depth = reads,
 		.retry_count = retries,
 		.rnr_retry_count = rnr_retries,
 		.qp_num = qp_num,
@@ -156,13 +154,11 @@ int rn_establish(struct rn_rdma_cm_id *id)
 	return result(lib.rdma_establish(id));
 }
 
-int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t reads, const void *data, uint8_t len)
+int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, const void *data, uint8_t len)
 {
 	struct rn_rdma_conn_param param = {
 		.private_data = data,
 		.private_data_len = len,
-		.responder_resources = reads,
-		.initiator_depth = reads,
 		.qp_num = qp_num,
 	};
 	return result(lib.rdma_accept(id, &param));
@@ -387,7 +383,7 @@ int rn_qp_error(struct rn_ibv_qp *qp)
 	return result(lib.ibv_modify_qp(qp, &attr, RN_IBV_QP_STATE));
 }
 
-struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wcs, int sends, int inline_size,
+struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wcs, int sends,
 	int recvs, uint64_t recv_mask, void *recv_addr, uint32_t recv_stride, uint32_t recv_size, uint32_t recv_lkey)
 {
 	size_t wc = sizeof(struct rn_queue);
@@ -395,8 +391,7 @@ struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wc
 	size_t send_sge = send + sends * sizeof(struct rn_ibv_send_wr);
 	size_t recv = send_sge + sends * sizeof(struct rn_ibv_sge);
 	size_t recv_sge = recv + recvs * sizeof(struct rn_ibv_recv_wr);
-	size_t inline_data = recv_sge + recvs * sizeof(struct rn_ibv_sge);
-	char *base = calloc(1, inline_data + (size_t)sends * inline_size);
+	char *base = calloc(1, recv_sge + recvs * sizeof(struct rn_ibv_sge));
 	if (!base)
 		return NULL;
 
@@ -412,7 +407,6 @@ struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wc
 	q->send_sge = (void *)(base + send_sge);
 	q->recv = (void *)(base + recv);
 	q->recv_sge = (void *)(base + recv_sge);
-	q->inline_data = (void *)(base + inline_data);
 	q->recv_count = recvs;
 
 	for (int i = 0; i < sends; i++) {
@@ -435,7 +429,16 @@ int rn_poll(uintptr_t queue, int n)
 {
 	struct rn_queue *q = (struct rn_queue *)queue;
 
-	return q->poll_cq(q->cq, n, q->wc);
+	// Some providers return less than there is, and what is left makes no event. To ask again takes
+	// 13 of the 530 ns of a Write and a Read of 64 bytes (make bench-card, the median of three).
+	int got = 0, more;
+	do {
+		more = q->poll_cq(q->cq, n - got, q->wc + got);
+		if (more < 0)
+			return got ? got : more;
+		got += more;
+	} while (more && got < n);
+	return got;
 }
 
 int rn_post_send(uintptr_t queue, int n)

@@ -30,9 +30,9 @@ int rn_bind(struct rn_rdma_cm_id *id, struct sockaddr_storage *addr, int v6only)
 int rn_listen(struct rn_rdma_cm_id *id, int backlog);
 int rn_resolve_addr(struct rn_rdma_cm_id *id, struct sockaddr_storage *src, struct sockaddr_storage *dst, int timeout_ms);
 int rn_resolve_route(struct rn_rdma_cm_id *id, int timeout_ms);
-int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t reads, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len);
+int rn_connect(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t retries, uint8_t rnr_retries, const void *data, uint8_t len);
 int rn_establish(struct rn_rdma_cm_id *id);
-int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, uint8_t reads, const void *data, uint8_t len);
+int rn_accept(struct rn_rdma_cm_id *id, uint32_t qp_num, const void *data, uint8_t len);
 int rn_reject(struct rn_rdma_cm_id *id, const void *data, uint8_t len);
 int rn_notify_established(struct rn_rdma_cm_id *id);
 int rn_disconnect(struct rn_rdma_cm_id *id);
@@ -88,8 +88,7 @@ int rn_qp_error(struct rn_ibv_qp *qp);
 int rn_qp_datagrams(struct rn_rdma_cm_id *id, struct rn_ibv_qp *qp, uint32_t qkey);
 
 // The data path of one endpoint: its queue pair and everything that a call
-// from Go into the device needs, allocated once. send[i] has sge send_sge[i]
-// and carries inline data in inline_data + i*inline_size.
+// from Go into the device needs, allocated once. send[i] has sge send_sge[i].
 struct rn_queue {
 	struct rn_ibv_qp *qp;
 	struct rn_ibv_cq *cq;
@@ -102,14 +101,13 @@ struct rn_queue {
 	struct rn_ibv_sge *send_sge;
 	struct rn_ibv_recv_wr *recv;
 	struct rn_ibv_sge *recv_sge;
-	uint8_t *inline_data;
 	int recv_count;
 	int recv_next;
 };
 
 // rn_queue_new allocates a queue, to be freed with free; NULL if there is no
 // memory. The receives go to recv_addr + i*recv_stride, each of recv_size bytes.
-struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wcs, int sends, int inline_size,
+struct rn_queue *rn_queue_new(struct rn_ibv_qp *qp, struct rn_ibv_cq *cq, int wcs, int sends,
 	int recvs, uint64_t recv_mask, void *recv_addr, uint32_t recv_stride, uint32_t recv_size, uint32_t recv_lkey);
 
 // The functions of the path of data take a struct rn_queue as a number.

@@ -3,7 +3,7 @@
 
 #include "card.h"
 
-#include <stdlib.h>
+#include <errno.h>
 #include <unistd.h>
 
 struct async_event {
@@ -11,81 +11,86 @@ struct async_event {
 	struct async_event *next;
 };
 
-static struct async_event *first; // under control
 static pthread_cond_t acknowledged = PTHREAD_COND_INITIALIZER;
 
-void push_async(enum ibv_event_type type, void *element)
+void push_event(struct context *c, const struct ibv_async_event *event)
 {
-	struct async_event *e = calloc(1, sizeof *e), **last = &first;
-	e->ibv.event_type = type;
-	e->ibv.element.qp = element;
+	struct async_event *e = allocate(c->process, sizeof *e), **last = &c->first;
+	e->ibv = *event;
 	while (*last)
 		last = &(*last)->next;
 	*last = e;
-	uint64_t one = 1;
-	if (write(context.async_fd, &one, sizeof one) < 0)
-		abort();
+	wake(c->process, c->ibv.async_fd);
 }
 
-static void forget_async(void *element)
+void push_async(enum ibv_event_type type, struct queue_pair *q)
 {
-	for (struct async_event **at = &first; *at;) {
+	struct ibv_async_event e = {.event_type = type, .element.qp = &q->ibv};
+	push_event((struct context *)q->ibv.context, &e);
+}
+
+static void forget_async(struct queue_pair *q)
+{
+	struct context *c = (struct context *)q->ibv.context;
+	for (struct async_event **at = &c->first; *at;) {
 		struct async_event *e = *at;
-		if (e->ibv.element.qp != element) {
+		if (e->ibv.element.qp != &q->ibv) {
 			at = &e->next;
 			continue;
 		}
 		*at = e->next;
-		free(e);
+		release(e);
 	}
 }
 
 static struct queue_pair *find(const void *element)
 {
-	struct queue_pair *q = queue_pairs;
+	struct queue_pair *q = fabric->queue_pairs;
 	while (q && q != element)
 		q = q->next;
 	return q;
 }
 
 // take takes the first event, if there is one.
-static bool take(struct ibv_async_event *event)
+static bool take(struct context *c, struct ibv_async_event *event)
 {
-	pthread_mutex_lock(&control);
-	struct async_event *e = first;
+	take_control();
+	struct async_event *e = c->first;
 	if (e) {
-		first = e->next;
+		c->first = e->next;
 		*event = e->ibv;
-		free(e);
+		release(e);
 		struct queue_pair *q = find(event->element.qp);
 		if (q)
 			q->unacknowledged++;
 	}
-	pthread_mutex_unlock(&control);
+	release_control();
 	return e;
 }
 
 int ibv_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
 	uint64_t n;
-	while (!take(event))
-		if (read(ctx->async_fd, &n, sizeof n) < 0)
+	while (!take((struct context *)ctx, event)) {
+		errno = cut_off(ctx);
+		if (errno || read(ctx->async_fd, &n, sizeof n) < 0)
 			return -1;
+	}
 	return 0;
 }
 
 void ibv_ack_async_event(struct ibv_async_event *event)
 {
-	pthread_mutex_lock(&control);
+	take_control();
 	struct queue_pair *q = find(event->element.qp);
 	if (q)
 		q->unacknowledged--;
 	pthread_cond_broadcast(&acknowledged);
-	pthread_mutex_unlock(&control);
+	release_control();
 }
 
 void await_acknowledged(struct queue_pair *q)
 {
 	for (forget_async(q); q->unacknowledged > 0; forget_async(q))
-		pthread_cond_wait(&acknowledged, &control);
+		wait_on(&acknowledged, &fabric->control);
 }

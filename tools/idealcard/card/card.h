@@ -11,17 +11,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fabric.h"
+#include "faults.h"
+
 #include <infiniband/verbs.h>
 // The header has macros of the same names as functions that are defined here.
 #undef ibv_reg_mr
 #undef ibv_query_port
 
 enum {
-	MAX_WR = 1 << 15,
-	MAX_CQE = 1 << 22,
-	MAX_MR = 1 << 18,
 	MAX_SGE = 4,
 	MAX_INLINE = 512,
+	MOST_WR = 1 << 15,
+	MOST_CQE = 1 << 22,
 	VECTORS = 2,
 	SHORT = 4096, // with dma_free, shorter payloads are copied all the same
 };
@@ -30,23 +32,30 @@ enum {
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define OWN_LINE __attribute__((aligned(64))) // starts a cache line
 
-// clock.c: settings, the clock and locks.
+// All that follows is the card's own.
+#pragma GCC visibility push(hidden)
+
+struct queue_pair;
+
+// clock.c: settings and the clock.
 
 extern uint64_t latency; // in ticks; 0: none
 extern bool dma_free;	 // payloads of SHORT bytes and more are not copied
+extern bool paced;	 // ports have so many bytes or messages a second, or cards miss contexts
+extern bool timed;	 // completions become visible later than they are made: latency, or paced
+
+uint64_t sent(struct queue_pair *q, uint64_t length, uint64_t now);
+uint64_t received(struct queue_pair *p, uint64_t now);
+uint64_t in_ticks(uint64_t ns);
 
 // ticks is the processor's clock; nanoseconds is CLOCK_MONOTONIC.
 uint64_t ticks(void);
 uint64_t nanoseconds(void);
 
-typedef atomic_uint spinlock;
-void spin_lock(spinlock *lock);
-void spin_unlock(spinlock *lock);
-void relax(void);
+// Objects, in the fabric's memory. Each begins with what the library's user sees of it.
 
-// Objects. Each begins with what the library's user sees of it.
-
-struct queue_pair;
+struct piece;
+struct after;
 
 // A channel hands out completion events in the order of their times.
 struct event {
@@ -56,7 +65,9 @@ struct event {
 
 struct channel {
 	struct ibv_comp_channel ibv;
-	pthread_mutex_t mutex;
+	unsigned process;
+	uint64_t serial; // from 1 on; those of a fabric differ
+	spinlock lock;
 	struct event *events;
 	int count, capacity;
 };
@@ -68,6 +79,8 @@ struct completion {
 	uint32_t position;	// of the request in the send queue
 	uint32_t byte_len, imm_data, qp_num, src_qp;
 	uint8_t status, opcode, flags;
+	uint16_t slid;
+	uint32_t late; // pieces of payload that are in memory before this is reported: manners.c
 };
 
 // An entry of a ring is a cache line, as that of a card.
@@ -82,6 +95,7 @@ struct ring {
 	_Atomic uint64_t tail OWN_LINE; // written by the poller
 	struct entry *entries;
 	uint64_t mask;
+	uint64_t draws, last_at; // manners.c
 };
 
 enum { RECEIVES, SENDS };
@@ -89,12 +103,14 @@ enum { RECEIVES, SENDS };
 struct completion_queue {
 	struct ibv_cq ibv;
 	struct channel *channel;
-	struct completion_queue *next; // in the list of all
 	uint64_t depth;
+	unsigned process, deaths; // deaths: of processes, when it was made
 	atomic_bool armed OWN_LINE;
 	atomic_uint signalers;	     // events that have still to reach the channel
 	spinlock poll_lock OWN_LINE; // pollers
 	struct ring rings[2];	     // RECEIVES and SENDS, each in the order of time
+	uint64_t serial, draws;	     // manners.c
+	atomic_bool dead;	     // nothing more is reported
 };
 
 struct receive {
@@ -109,19 +125,23 @@ struct held {
 	uint32_t position;
 	struct ibv_sge sge[MAX_SGE];
 	char inline_data[MAX_INLINE];
+	bool delivered; // and the answer was lost
 };
 
 struct queue_pair {
 	struct ibv_qp ibv;
 	struct queue_pair *next; // in the list of all
+	unsigned process;
 	atomic_int state;
 	uint32_t access, dest_qp_num;
 	struct queue_pair *peer; // written with control and send_lock
+	unsigned peer_process;	 // also when the peer is gone
 	bool signal_all, established;
 	int max_send_sge, max_recv_sge;
 	uint32_t max_inline;
-	uint8_t timeout, retries;
+	uint8_t timeout, retries, port, path_mtu, rnr_timer, rnr_retries, traffic_class;
 	uint64_t deadline; // of the peer's answer, in nanoseconds; 0: none. Under control
+	bool again;	   // what it holds may be answered by now; under control
 	int unacknowledged; // asynchronous events; under control
 
 	spinlock send_lock OWN_LINE;
@@ -137,16 +157,64 @@ struct queue_pair {
 	uint64_t receive_mask, receive_tail_seen;
 	_Atomic uint64_t receive_head;
 	struct receive *receives;
-	_Atomic uint64_t receive_tail OWN_LINE; // written by the peer, under its send_lock
+	_Atomic uint64_t receive_tail OWN_LINE; // written by the peer, under its send_lock, or with arrival_lock
 	atomic_bool awaited;			// the peer holds requests that want a receive
+
+	uint64_t draws, stalled_until; // manners.c, under send_lock
+	uint32_t unannounced;	       // messages of the peer before COMM_EST, under control
+	spinlock late_lock;
+	struct piece *late;    // payload that is not in memory yet
+	uint32_t late_pieces;  // in all, ever: written by the peer, under its send_lock
+	spinlock arrival_lock; // of type UD: those who send to it take turns
+	uint32_t qkey;
+	uint16_t pkey;
+	uint32_t cached; // the slot in the card's cache that it has had last, under the cache's lock
 };
 
-extern struct ibv_context context;
-extern struct ibv_device device;
+struct address_handle {
+	struct ibv_ah ibv;
+	struct ibv_ah_attr attr;
+};
 
-// control guards the lists of objects and everything that is not on the path of data.
-extern pthread_mutex_t control;
-extern struct queue_pair *queue_pairs;
+struct attachment {
+	struct attachment *next;
+	struct queue_pair *qp;
+	union ibv_gid group;
+};
+
+struct context {
+	struct ibv_context ibv;
+	unsigned process;
+	struct card *card;
+	unsigned generation;	   // of the card
+	struct context *next;	   // in the list of all, under control
+	struct async_event *first; // under control
+};
+
+static inline void take_control(void) { lock_mutex(&fabric->control); }
+static inline void release_control(void) { pthread_mutex_unlock(&fabric->control); }
+
+// device.c
+
+struct ibv_context *open_context(struct card *card);
+void forget_context(struct context *c); // with control held
+static inline struct card *card_of(struct ibv_context *c) { return ((struct context *)c)->card; }
+static inline struct port *port_of(struct queue_pair *q) { return &card_of(q->ibv.context)->port[q->port - 1]; }
+union ibv_gid gid_of(const struct port *p, int index);
+int gids_of(const struct port *p);
+int enum_of_mtu(uint32_t bytes);
+
+// cache.c
+
+bool caches(void);
+uint64_t touch(struct queue_pair *q);
+
+// ud.c
+
+enum { HEADER = 40 }; // bytes before each datagram
+
+void send_datagram(struct queue_pair *q, const struct ibv_send_wr *wr, uint32_t position, uint64_t now, struct after *after);
+void leave_groups(struct queue_pair *q); // with control held
 
 // What is left to do when the spinlocks have been released.
 struct after {
@@ -160,7 +228,44 @@ enum {
 	FLUSH = 2,		// the queue pair is in the error state
 	FAIL_PEER = 4,		// so is the peer's
 	REPORT_ESTABLISHED = 8, // the first message of the peer
+	REPORT_FATAL = 16,
+	STALLED = 32,		// what is held waits for a time
+	TROUBLE = 64,		// of the card, or the completion queue
 };
+
+// manners.c
+
+extern bool mannered; // some card has manners
+extern bool jittered; // completions come at times that are drawn
+
+uint64_t mix(uint64_t x);
+int place(struct queue_pair *p, uint32_t rkey, uint64_t remote, const struct queue_pair *q, uint64_t local, size_t n);
+void land(struct queue_pair *p, uint32_t pieces);
+void land_all(struct queue_pair *p);
+void land_in_process(void);
+uint64_t time_of_completion(struct ring *r, const struct completion *c);
+uint64_t time_of_event(struct completion_queue *q, uint64_t at);
+int cut_poll(struct completion_queue *q, int n);
+uint32_t length_of(const struct completion *e);
+bool twice(struct completion_queue *q);
+bool spurious(struct completion_queue *q);
+void before_request(struct queue_pair *q, struct after *after);
+bool cuts_batch(struct queue_pair *q);
+const struct ibv_send_wr *as_loaded(struct queue_pair *q, const struct ibv_send_wr *wr, struct ibv_send_wr *loaded);
+bool announces(struct queue_pair *p);
+bool sends_header(struct queue_pair *q);
+void make_trouble(struct queue_pair *q); // without locks
+bool works(struct ibv_context *context);
+
+// shapes.c
+
+bool refuses_shape(const struct card *c, const struct ibv_qp_cap *cap);
+void grant(const struct card *c, struct ibv_qp_cap *cap);
+void slow_registration(const struct card *c, size_t length);
+
+// faults.c
+
+void report_event(const struct card *card, enum ibv_event_type type, int port); // with control held
 
 // completion.c
 
@@ -175,14 +280,27 @@ void add_event(struct completion_queue *cq, uint64_t at);
 void add_events(struct after *after);
 void forget_events(struct completion_queue *cq);
 
+// wake.c
+
+void wake(unsigned process, int fd);
+void wake_channel(struct channel *c);
+void close_lines(unsigned process);
+int copy_between(unsigned to_process, void *to, unsigned from_process, const void *from, size_t n);
+
 // memory.c
 
+void free_region(uint32_t index); // with control held
+
+bool own_memory(const struct queue_pair *q, const struct ibv_send_wr *wr, uint64_t *length);
+int copy_to(const struct queue_pair *to_whom, uint64_t to, const struct queue_pair *from_whom, uint64_t from, size_t n);
 bool permits(uint32_t key, struct ibv_pd *pd, uint32_t access, uint64_t addr, uint64_t length);
+bool is_relaxed(uint32_t key);
 
 // execute.c
 
-enum outcome { DONE, NO_RECEIVE, NO_ANSWER, FAILED };
+enum outcome { DONE, NO_RECEIVE, NO_ANSWER, NOT_ACKNOWLEDGED, FAILED };
 enum outcome execute(struct queue_pair *q, const struct ibv_send_wr *wr, uint32_t position, uint64_t now, struct after *after);
+void acknowledge(struct queue_pair *q, const struct ibv_send_wr *wr, uint32_t position, uint64_t now, struct after *after);
 enum outcome fail(struct queue_pair *q, const struct ibv_send_wr *wr, uint32_t position, int status, uint64_t now, struct after *after);
 
 // post.c
@@ -190,8 +308,14 @@ enum outcome fail(struct queue_pair *q, const struct ibv_send_wr *wr, uint32_t p
 int post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 void lock_sends(struct queue_pair *q);
+bool lock_sends_of(struct queue_pair *q);
 bool holds(struct queue_pair *q);
 void run_held(struct queue_pair *q, struct after *after);
+
+// queuepair.c: with control held.
+
+void remove_queue_pair(struct queue_pair *q);
+bool share_partition(const struct queue_pair *p, const struct queue_pair *q);
 
 // state.c: with control held.
 
@@ -201,15 +325,20 @@ void finish(struct queue_pair *q, unsigned todo);
 
 // async.c: with control held.
 
-void push_async(enum ibv_event_type type, void *element);
+void push_async(enum ibv_event_type type, struct queue_pair *q);
+void push_event(struct context *c, const struct ibv_async_event *event);
 void await_acknowledged(struct queue_pair *q);
 
 // timer.c: with control held.
 
+void start_timer(void);
 void start_deadline(struct queue_pair *q);
+void start_stall(struct queue_pair *q);
 
 // counter.c
 
-void count(const char *counter);
+void count(const struct card *card, const char *counter);
+
+#pragma GCC visibility pop
 
 #endif

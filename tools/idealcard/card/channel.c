@@ -3,21 +3,25 @@
 #include "card.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *ctx)
 {
-	struct channel *c = calloc(1, sizeof *c);
+	if (calls_fail(ctx)) {
+		errno = EIO;
+		return NULL;
+	}
+	struct channel *c = allocate(self, sizeof *c);
+	c->process = self;
+	c->serial = atomic_fetch_add(&fabric->last_channel, 1) + 1;
 	c->ibv.context = ctx;
 	c->ibv.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	if (c->ibv.fd < 0) {
-		free(c);
+		release(c);
 		return NULL;
 	}
-	pthread_mutex_init(&c->mutex, NULL);
 	return &c->ibv;
 }
 
@@ -28,9 +32,19 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 		return EBUSY;
 	if (ibv->fd >= 0)
 		close(ibv->fd);
-	free(c->events);
-	free(c);
+	release(c->events);
+	release(c);
 	return 0;
+}
+
+static void grow(struct channel *c)
+{
+	struct event *old = c->events;
+	c->capacity = c->capacity * 2 + 8;
+	c->events = allocate(c->process, c->capacity * sizeof *old);
+	if (old)
+		memcpy(c->events, old, c->count * sizeof *old);
+	release(old);
 }
 
 // add_event makes the descriptor readable at once, and ibv_get_cq_event waits until the
@@ -38,19 +52,15 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 void add_event(struct completion_queue *cq, uint64_t at)
 {
 	struct channel *c = cq->channel;
-	pthread_mutex_lock(&c->mutex);
-	if (c->count == c->capacity) {
-		c->capacity = c->capacity * 2 + 8;
-		c->events = realloc(c->events, c->capacity * sizeof *c->events);
-	}
+	spin_lock(&c->lock);
+	if (c->count == c->capacity)
+		grow(c);
 	int i = c->count++;
 	for (; i > 0 && c->events[i - 1].at > at; i--)
 		c->events[i] = c->events[i - 1];
 	c->events[i] = (struct event){cq, at};
-	pthread_mutex_unlock(&c->mutex);
-	uint64_t one = 1;
-	if (write(c->ibv.fd, &one, sizeof one) < 0)
-		abort();
+	spin_unlock(&c->lock);
+	wake_channel(c);
 }
 
 void add_events(struct after *after)
@@ -66,13 +76,13 @@ void add_events(struct after *after)
 // take_event takes the first event, if forget_events has left one.
 static bool take_event(struct channel *c, struct event *e)
 {
-	pthread_mutex_lock(&c->mutex);
+	spin_lock(&c->lock);
 	bool found = c->count > 0;
 	if (found) {
 		*e = c->events[0];
 		memmove(c->events, c->events + 1, --c->count * sizeof *c->events);
 	}
-	pthread_mutex_unlock(&c->mutex);
+	spin_unlock(&c->lock);
 	return found;
 }
 
@@ -81,10 +91,12 @@ int ibv_get_cq_event(struct ibv_comp_channel *ibv, struct ibv_cq **cq, void **cq
 	struct event e;
 	uint64_t n;
 	do
-		if (read(ibv->fd, &n, sizeof n) < 0)
+		if (cut_off(ibv->context) || read(ibv->fd, &n, sizeof n) < 0) {
+			errno = cut_off(ibv->context) ? EIO : errno;
 			return -1;
+		}
 	while (!take_event((struct channel *)ibv, &e));
-	while (latency && (int64_t)(e.at - ticks()) > 0)
+	while (timed && (int64_t)(e.at - ticks()) > 0)
 		relax();
 	*cq = &e.cq->ibv;
 	*cq_context = e.cq->ibv.cq_context;
@@ -97,10 +109,10 @@ void forget_events(struct completion_queue *cq)
 {
 	struct channel *c = cq->channel;
 	int left = 0;
-	pthread_mutex_lock(&c->mutex);
+	spin_lock(&c->lock);
 	for (int i = 0; i < c->count; i++)
 		if (c->events[i].cq != cq)
 			c->events[left++] = c->events[i];
 	c->count = left;
-	pthread_mutex_unlock(&c->mutex);
+	spin_unlock(&c->lock);
 }

@@ -1,8 +1,8 @@
 // Events of rdma_cm and their channels.
 
 #include "cm.h"
+#include "card.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -14,19 +14,15 @@ struct cm_event {
 	char data[256];
 };
 
-struct cm_channel {
-	struct rdma_event_channel ibv;
-	struct cm_event *first;
-};
-
 static pthread_cond_t acknowledged = PTHREAD_COND_INITIALIZER;
 
 struct rdma_event_channel *rdma_create_event_channel(void)
 {
-	struct cm_channel *c = calloc(1, sizeof *c);
+	struct cm_channel *c = allocate(self, sizeof *c);
+	c->process = self;
 	c->ibv.fd = eventfd(0, EFD_CLOEXEC);
 	if (c->ibv.fd < 0) {
-		free(c);
+		release(c);
 		return NULL;
 	}
 	return &c->ibv;
@@ -35,7 +31,7 @@ struct rdma_event_channel *rdma_create_event_channel(void)
 void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
 	close(channel->fd);
-	free(channel);
+	release(channel);
 }
 
 // push_data adds an event to the owner's channel: one of another identifier, if the owner listens.
@@ -43,7 +39,7 @@ struct rdma_cm_event *push_data(struct identifier *owner, struct identifier *of,
 	const void *data, size_t length, size_t padded)
 {
 	struct cm_channel *c = (struct cm_channel *)owner->ibv.channel;
-	struct cm_event *e = calloc(1, sizeof *e), **last = &c->first;
+	struct cm_event *e = allocate(c->process, sizeof *e), **last = &c->first;
 	e->owner = owner;
 	e->ibv.id = &of->ibv;
 	e->ibv.listen_id = of == owner ? NULL : &owner->ibv;
@@ -58,9 +54,7 @@ struct rdma_cm_event *push_data(struct identifier *owner, struct identifier *of,
 	while (*last)
 		last = &(*last)->next;
 	*last = e;
-	uint64_t one = 1;
-	if (write(c->ibv.fd, &one, sizeof one) < 0)
-		abort();
+	wake(c->process, c->ibv.fd);
 	return &e->ibv;
 }
 
@@ -69,16 +63,19 @@ struct rdma_cm_event *push(struct identifier *owner, enum rdma_cm_event_type typ
 	return push_data(owner, owner, type, status, NULL, 0, 0);
 }
 
-// take takes the first event of a channel, or NULL.
+// take takes the first event of a channel, or NULL. An identifier that another process has made
+// for a request gets this one's device.
 static struct cm_event *take(struct cm_channel *c)
 {
-	pthread_mutex_lock(&manager);
+	take_manager();
 	struct cm_event *e = c->first;
 	if (e) {
 		c->first = e->next;
 		e->owner->reported++;
+		if (e->ibv.event == RDMA_CM_EVENT_CONNECT_REQUEST)
+			set_device((struct identifier *)e->ibv.id);
 	}
-	pthread_mutex_unlock(&manager);
+	release_manager();
 	return e;
 }
 
@@ -89,6 +86,7 @@ int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event *
 	while (!(e = take((struct cm_channel *)channel)))
 		if (read(channel->fd, &n, sizeof n) < 0)
 			return -1;
+	before_report(&e->ibv);
 	*event = &e->ibv;
 	return 0;
 }
@@ -96,11 +94,11 @@ int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event *
 int rdma_ack_cm_event(struct rdma_cm_event *event)
 {
 	struct cm_event *e = (struct cm_event *)event;
-	pthread_mutex_lock(&manager);
+	take_manager();
 	e->owner->acknowledged++;
 	pthread_cond_broadcast(&acknowledged);
-	pthread_mutex_unlock(&manager);
-	free(e);
+	release_manager();
+	release(e);
 	return 0;
 }
 
@@ -120,10 +118,10 @@ static void forget(struct identifier *i)
 			struct identifier *asked = (struct identifier *)e->ibv.id;
 			part(asked);
 			forget(asked);
-			free(asked);
+			release(asked);
 			at = &c->first;
 		}
-		free(e);
+		release(e);
 	}
 }
 
@@ -132,5 +130,5 @@ void await_events(struct identifier *i)
 {
 	forget(i);
 	while (i->acknowledged < i->reported)
-		pthread_cond_wait(&acknowledged, &manager);
+		wait_on(&acknowledged, &fabric->manager);
 }

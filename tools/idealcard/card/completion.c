@@ -4,78 +4,80 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
-static struct completion_queue *queues; // under control
-
-// make_ring leaves the pages to the kernel until they are used.
-static bool make_ring(struct ring *r, uint64_t depth)
+static void make_ring(struct ring *r, uint64_t depth)
 {
 	uint64_t n = 2;
 	while (n < depth)
 		n *= 2;
 	r->mask = n - 1;
-	r->entries = mmap(NULL, n * sizeof *r->entries, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	return r->entries != MAP_FAILED;
+	r->entries = allocate(self, n * sizeof *r->entries);
 }
-
-static void free_ring(struct ring *r) { munmap(r->entries, (r->mask + 1) * sizeof *r->entries); }
 
 struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel, int vector)
 {
-	if (cqe < 1 || cqe > MAX_CQE || vector < 0 || vector >= VECTORS) {
+	if (calls_fail(ctx)) {
+		errno = EIO;
+		return NULL;
+	}
+	if (cqe < 1 || (uint32_t)cqe > card_of(ctx)->max_cqe || vector < 0 || vector >= VECTORS) {
 		errno = EINVAL;
 		return NULL;
 	}
-	struct completion_queue *q = aligned_alloc(64, sizeof *q);
-	memset(q, 0, sizeof *q);
+	struct completion_queue *q = allocate(self, sizeof *q);
+	q->process = self;
+	q->deaths = atomic_load(&fabric->deaths);
 	q->ibv = (struct ibv_cq){.context = ctx, .channel = channel, .cq_context = cq_context, .cqe = cqe};
 	q->channel = (struct channel *)channel;
 	q->depth = cqe;
-	if (!make_ring(&q->rings[RECEIVES], cqe) || !make_ring(&q->rings[SENDS], cqe))
-		abort();
-	pthread_mutex_lock(&control);
+	q->serial = atomic_fetch_add(&fabric->last_channel, 1);
+	make_ring(&q->rings[RECEIVES], cqe);
+	make_ring(&q->rings[SENDS], cqe);
+	hold_more(COMPLETION_QUEUES, 1);
+	take_control();
 	if (channel)
 		channel->refcnt++;
-	q->next = queues;
-	queues = q;
-	pthread_mutex_unlock(&control);
+	release_control();
 	return &q->ibv;
 }
 
-// release takes a queue that no queue pair uses from the list.
-static int release(struct completion_queue *q)
+// leave_channel takes a queue that no queue pair uses from its channel.
+static int leave_channel(struct completion_queue *q)
 {
-	for (struct queue_pair *p = queue_pairs; p; p = p->next)
+	for (struct queue_pair *p = fabric->queue_pairs; p; p = p->next)
 		if (p->ibv.send_cq == &q->ibv || p->ibv.recv_cq == &q->ibv)
 			return EBUSY;
-	struct completion_queue **at = &queues;
-	while (*at != q)
-		at = &(*at)->next;
-	*at = q->next;
 	if (q->channel)
 		q->channel->ibv.refcnt--;
 	return 0;
 }
 
+// await_signalers waits for events that are under way, unless they may be those of a process that
+// has died.
+static void await_signalers(struct completion_queue *q)
+{
+	uint64_t began = nanoseconds();
+	while (atomic_load(&q->signalers) && (atomic_load(&fabric->deaths) == q->deaths || nanoseconds() - began < 100000000))
+		sched_yield();
+}
+
 int ibv_destroy_cq(struct ibv_cq *ibv)
 {
 	struct completion_queue *q = (struct completion_queue *)ibv;
-	pthread_mutex_lock(&control);
-	int rc = release(q);
-	pthread_mutex_unlock(&control);
+	take_control();
+	int rc = leave_channel(q);
+	release_control();
 	if (rc)
 		return rc;
-	while (atomic_load(&q->signalers))
-		sched_yield();
+	rc = cut_off(ibv->context);
+	await_signalers(q);
 	if (q->channel)
 		forget_events(q);
-	free_ring(&q->rings[RECEIVES]);
-	free_ring(&q->rings[SENDS]);
-	free(q);
-	return 0;
+	hold_more(COMPLETION_QUEUES, -1);
+	release(q->rings[RECEIVES].entries);
+	release(q->rings[SENDS].entries);
+	release(q);
+	return rc;
 }
 
 // signal_event makes the event that an armed queue owes, once the locks have been released.
@@ -83,6 +85,11 @@ static __attribute__((noinline)) void signal_event(struct completion_queue *q, u
 {
 	if (!q->channel || !atomic_exchange(&q->armed, false))
 		return;
+	if (unlikely(mannered)) {
+		at = time_of_event(q, at);
+		if (twice(q))
+			add_event(q, at);
+	}
 	if (after->count == sizeof after->events / sizeof *after->events) {
 		add_event(q, at);
 		return;
@@ -104,20 +111,25 @@ void complete(struct ibv_cq *ibv, int ring, const struct completion *what, struc
 {
 	struct completion_queue *q = (struct completion_queue *)ibv;
 	struct ring *r = &q->rings[ring];
-	spin_lock(&r->lock);
+	if (unlikely(spin_lock(&r->lock)) && r->entries[r->head & r->mask].sequence == r->head + 1)
+		r->head++; // who died there had made the entry
 	if (unlikely(full(q, r))) {
 		spin_unlock(&r->lock);
-		count("cq_overruns");
+		count(card_of(ibv->context), "cq_overruns");
 		return;
 	}
 	struct entry *e = &r->entries[r->head & r->mask];
 	e->completion = *what;
 	e->completion.qp_num = what->qp->ibv.qp_num;
+	e->completion.late = ring == RECEIVES ? what->qp->late_pieces : 0;
+	if (unlikely(jittered))
+		e->completion.at = time_of_completion(r, what);
+	uint64_t at = e->completion.at;
+	atomic_exchange(&e->sequence, r->head + 1); // also the barrier before armed is read
 	r->head++;
-	atomic_exchange(&e->sequence, r->head); // also the barrier before armed is read
 	spin_unlock(&r->lock);
 	if (unlikely(atomic_load_explicit(&q->armed, memory_order_relaxed)))
-		signal_event(q, what->at, after);
+		signal_event(q, at, after);
 }
 
 // first is the oldest completion of a ring, if it is visible by now.
@@ -136,10 +148,11 @@ static inline void report(const struct completion *e, struct ibv_wc *wc)
 	*wc = (struct ibv_wc){.wr_id = e->wr_id, .status = e->status, .qp_num = e->qp_num};
 	if (likely(e->status == IBV_WC_SUCCESS)) {
 		wc->opcode = e->opcode;
-		wc->byte_len = e->byte_len;
+		wc->byte_len = unlikely(mannered) ? length_of(e) : e->byte_len;
 		wc->imm_data = e->imm_data;
 		wc->src_qp = e->src_qp;
 		wc->wc_flags = e->flags;
+		wc->slid = e->slid;
 		return;
 	}
 	wc->vendor_err = 0x1d;
@@ -151,10 +164,17 @@ int poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
 {
 	struct completion_queue *q = (struct completion_queue *)ibv;
 	struct ring *receives = &q->rings[RECEIVES], *sends = &q->rings[SENDS];
-	uint64_t now = latency ? ticks() : UINT64_MAX;
+	uint64_t now = timed ? ticks() : UINT64_MAX;
+	if (unlikely(scheduled))
+		count_call(ibv->context);
 	if (!first(receives, now) && !first(sends, now))
 		return 0;
 	int got = 0;
+	if (unlikely(mannered)) {
+		if (q->dead || !works(ibv->context))
+			return 0;
+		n = cut_poll(q, n);
+	}
 	spin_lock(&q->poll_lock);
 	while (got < n) {
 		struct completion *r = first(receives, now), *s = first(sends, now);
@@ -164,6 +184,8 @@ int poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
 		struct completion *e = is_send ? s : r;
 		struct ring *from = is_send ? sends : receives;
 		if (likely(e->qp != NULL)) {
+			if (unlikely(e->late))
+				land(e->qp, e->late);
 			report(e, &wc[got++]);
 			if (is_send)
 				atomic_store_explicit(&e->qp->send_tail, e->position + 1, memory_order_release);
@@ -202,7 +224,9 @@ int req_notify_cq(struct ibv_cq *ibv, int solicited_only)
 	(void)solicited_only;
 	struct completion_queue *q = (struct completion_queue *)ibv;
 	atomic_exchange(&q->armed, true);
-	if (!latency || !q->channel)
+	if (unlikely(mannered) && q->channel && spurious(q))
+		add_event(q, ticks());
+	if (!timed || !q->channel)
 		return 0;
 	uint64_t at = 0;
 	spin_lock(&q->poll_lock);

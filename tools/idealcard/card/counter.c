@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 // count adds one to a counter, which several processes may have open. What is counted is rare.
-void count(const char *counter)
+void count(const struct card *card, const char *counter)
 {
 	char path[128], text[32] = "";
-	snprintf(path, sizeof path, "%s/ports/1/hw_counters/%s", device.ibdev_path, counter);
+	snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/hw_counters/%s", card->name, counter);
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 || flock(fd, LOCK_EX) || read(fd, text, sizeof text - 1) < 0)
 		abort();

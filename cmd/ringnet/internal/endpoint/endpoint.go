@@ -32,7 +32,7 @@ func Parse(s string) (Endpoint, error) {
 			return Endpoint{}, fmt.Errorf("%q: want an absolute path after unix://, as in unix:///run/redis.sock", s)
 		}
 	case slices.Contains(Ringnet, network) || slices.Contains(standard, network):
-		if _, _, err := net.SplitHostPort(address); err != nil {
+		if err := CheckHostPort(address); err != nil {
 			return Endpoint{}, fmt.Errorf("%q: want HOST:PORT after %s://, with [] around an IPv6 address: %w", s, network, err)
 		}
 	default:
@@ -40,6 +40,15 @@ func Parse(s string) (Endpoint, error) {
 			strings.Join(slices.Concat(Ringnet, standard), ", "))
 	}
 	return Endpoint{network, address}, nil
+}
+
+// CheckHostPort returns an error unless an address is a host and a port that can be.
+func CheckHostPort(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	return err
 }
 
 func (e Endpoint) String() string { return e.Network + "://" + e.Address }

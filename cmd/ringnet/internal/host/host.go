@@ -16,7 +16,7 @@ import (
 type Device struct {
 	Name     string `json:"name"`
 	Driver   string `json:"driver,omitempty"`
-	IWARP    bool   `json:"iwarp,omitempty"` // it speaks iWARP, else InfiniBand or RoCE
+	IWARP    bool   `json:"iwarp,omitempty"` // it speaks iWARP, which ringnet refuses
 	Firmware string `json:"firmware,omitempty"`
 	Ports    []Port `json:"ports"`
 }
@@ -29,7 +29,7 @@ type Port struct {
 	Rate      string `json:"rate"`       // as the kernel says it: 100 Gb/sec (4X EDR)
 	Interface string `json:"interface"`  // the network interface, if it has one
 	MTU       int    `json:"mtu"`        // of the interface, in bytes
-	RoCEMTU   int    `json:"roce_mtu"`   // payload of a packet, in bytes; 0 on InfiniBand and iWARP
+	RoCEMTU   int    `json:"roce_mtu"`   // payload of a packet, in bytes; 0 on InfiniBand
 	GIDs      []GID  `json:"gids"`
 }
 
@@ -88,7 +88,7 @@ func (t tree) Devices() []Device {
 			IWARP:    strings.HasPrefix(t.text(class, name, "node_type"), "4:"), // RNIC
 		}
 		for _, number := range t.names(class, name, "ports") {
-			d.Ports = append(d.Ports, t.port(filepath.Join(class, name, "ports", number), d.IWARP))
+			d.Ports = append(d.Ports, t.port(filepath.Join(class, name, "ports", number)))
 		}
 		devices = append(devices, d)
 	}
@@ -106,19 +106,7 @@ func (t tree) driver(device string) string {
 	return ""
 }
 
-// interfaceOf is the network interface with the hardware address that the GID of an
-// iWARP port begins with.
-func (t tree) interfaceOf(gid string) string {
-	for _, name := range t.names("sys/class/net") {
-		address := strings.ReplaceAll(t.text("sys/class/net", name, "address"), ":", "")
-		if len(address) == 12 && strings.HasPrefix(strings.ReplaceAll(gid, ":", ""), address) {
-			return name
-		}
-	}
-	return ""
-}
-
-func (t tree) port(path string, iwarp bool) Port {
+func (t tree) port(path string) Port {
 	number, _ := strconv.Atoi(filepath.Base(path))
 	p := Port{
 		Number:    number,
@@ -137,11 +125,8 @@ func (t tree) port(path string, iwarp bool) Port {
 			p.Interface = t.text(path, "gid_attrs/ndevs", index)
 		}
 	}
-	if iwarp && p.Interface == "" && len(p.GIDs) > 0 {
-		p.Interface = t.interfaceOf(p.GIDs[0].GID)
-	}
 	p.MTU, _ = strconv.Atoi(t.text("sys/class/net", p.Interface, "mtu"))
-	if p.LinkLayer == "Ethernet" && !iwarp {
+	if p.LinkLayer == "Ethernet" {
 		p.RoCEMTU = roceMTU(p.MTU)
 	}
 	return p

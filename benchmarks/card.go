@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/perf/report"
+	"github.com/ringnet/ringnet/internal/perf/workload"
+)
+
+// onCard is how a workload is measured with both ends in one process on an RDMA device, and on
+// which ideal card.
+type onCard struct {
+	conns   []int
+	sizes   []int // of messages, unless -sizes has others; nil for the usual ones
+	latency time.Duration
+	dma     string // copy unless it is free: payloads arrive where somebody looks at them
+	procs   int    // GOMAXPROCS, if not that of the machine
+	ours    bool   // TCP, which would not be on the card, is left out
+}
+
+// The peers that are compared on the card, of which TCP is beside it.
+const cardPeers = "raw,rdma,rdma-busy,rdma-parking,tcp"
+
+// Of GOMAXPROCS goroutines, one less may poll at once, and here both ends share them.
+const bothPoll = 4
+
+const (
+	row      = 40 // messages
+	rowGap   = 50 * time.Microsecond
+	rowBytes = 64 // of a message of a row, and of others that are short
+	lentSize = 1 << 20
+)
+
+var one = []int{1}
+
+// cardBenchmarks are those for two ends in one process.
+func cardBenchmarks() []*benchmark {
+	far := workload.PingPong
+	far.Key, far.Name = "ping-pong-1us", "ping-pong, half the round trip, a card 1 µs away"
+	all := []*benchmark{
+		{Workload: workload.Workload{Key: "turn", Name: "Write and Read of 64 B in one goroutine", Open: openTurn},
+			protocol: "pair", alone: true, card: onCard{conns: one}},
+		{Workload: far, protocol: "messages", card: onCard{conns: one, sizes: []int{rowBytes}, latency: time.Microsecond, dma: "free", procs: bothPoll, ours: true}},
+		{Workload: workload.Workload{Key: "lent", Name: "WriteBuffer and Peek of 1 MiB, no copy", Open: openLent},
+			protocol: "messages", alone: true, card: onCard{conns: one, dma: "free", ours: true}},
+	}
+	for _, n := range []int{1, 4, 10, row} {
+		all = append(all, &benchmark{
+			Workload: workload.Workload{
+				Key: fmt.Sprintf("event-%d", n), Name: fmt.Sprintf("message %d of a row, %v after one another, from Write to Read", n, rowGap),
+				Open: func(cl workload.Client) (*workload.Session, error) { return openRow(cl, n) },
+			},
+			protocol: "pair", alone: true, card: onCard{conns: one, procs: bothPoll},
+		})
+	}
+	return all
+}
+
+// coarse is how many operations with a size are timed together on a card, where they are as short
+// as a look at the clock.
+func coarse(size int) int { return max(4, min(64, 256<<10/max(size, 1))) }
+
+// accepted has the other ends of connections to a server of the protocol pair, in this process.
+var accepted = make(chan net.Conn)
+
+// openPair makes a connection, and returns its other end, too.
+func openPair(cl workload.Client) (a, b net.Conn, closeAll func(), err error) {
+	conns, closeAll, err := cl.DialAll()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return conns[0], <-accepted, closeAll, nil
+}
+
+func openTurn(cl workload.Client) (*workload.Session, error) {
+	a, b, closeAll, err := openPair(cl)
+	if err != nil {
+		return nil, err
+	}
+	from, to := make([]byte, rowBytes), make([]byte, rowBytes)
+	return &workload.Session{
+		Bytes: rowBytes, Timed: true, Several: coarse(rowBytes), Close: closeAll,
+		Run: func(_, n int, times []time.Duration) error {
+			return workload.Each(n, times, func() error {
+				if _, err := a.Write(from); err != nil {
+					return err
+				}
+				_, err := io.ReadFull(b, to)
+				return err
+			})
+		},
+	}, nil
+}
+
+// openRow measures a message of each row, which has the time of its Write. The reader answers each
+// row.
+func openRow(cl workload.Client, position int) (*workload.Session, error) {
+	a, b, closeAll, err := openPair(cl)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	go func() {
+		for writeRow(a, began) == nil {
+		}
+	}()
+	buf := make([]byte, rowBytes)
+	return &workload.Session{
+		Bytes: rowBytes, Timed: true, Several: row, Close: closeAll,
+		Run: func(_, _ int, times []time.Duration) error {
+			for i := range times {
+				for n := 1; n <= row; n++ {
+					if _, err := io.ReadFull(b, buf); err != nil {
+						return err
+					}
+					if n == position {
+						times[i] = time.Since(began) - time.Duration(binary.LittleEndian.Uint64(buf))
+					}
+				}
+				if _, err := b.Write(buf); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}, nil
+}
+
+func writeRow(c net.Conn, began time.Time) error {
+	buf := make([]byte, rowBytes)
+	next := time.Now()
+	for range row {
+		next = workload.Compute(next, rowGap)
+		binary.LittleEndian.PutUint64(buf, uint64(time.Since(began)))
+		if _, err := c.Write(buf); err != nil {
+			return err
+		}
+	}
+	_, err := io.ReadFull(c, buf)
+	return err
+}
+
+// drop asks a server of messages for serveDrop.
+const drop = workload.FirstOwn
+
+// serveDrop drops as many bytes as the client says, without a copy, and then sends one byte.
+func serveDrop(conn net.Conn) error {
+	c, ok := conn.(*ringnet.Conn)
+	if !ok {
+		return errors.New("bytes are lent over ringnet alone")
+	}
+	var left uint64
+	if err := binary.Read(c, binary.LittleEndian, &left); err != nil {
+		return err
+	}
+	for left > 0 {
+		if _, err := c.Peek(1); err != nil {
+			return err
+		}
+		n, err := c.Discard(int(min(left, uint64(c.Buffered()))))
+		if err != nil {
+			return err
+		}
+		left -= uint64(n)
+	}
+	_, err := c.Write([]byte{0})
+	return err
+}
+
+// filler fills buffers as a file would whose device writes to memory by itself.
+type filler struct{}
+
+func (filler) Read(p []byte) (int, error) { return len(p), nil }
+
+// openLent is a stream in which neither end copies. What a program does with its bytes is left out.
+func openLent(cl workload.Client) (*workload.Session, error) {
+	conns, closeAll, err := cl.DialAll()
+	if err != nil {
+		return nil, err
+	}
+	c := conns[0].(*ringnet.Conn)
+	var buffers [2]*ringnet.Buffer
+	for i := range buffers {
+		if buffers[i], err = c.NewBuffer(lentSize); err != nil {
+			closeAll()
+			return nil, err
+		}
+	}
+	write := func(b *ringnet.Buffer) error {
+		b.Wait()
+		if _, err := b.Fill(filler{}); err != nil {
+			return err
+		}
+		_, err := c.WriteBuffer(b)
+		return err
+	}
+	return &workload.Session{
+		Bytes: lentSize, Close: closeAll,
+		Run: func(_, n int, _ []time.Duration) error {
+			err := errors.Join(workload.Request(c, drop, 0, 0), binary.Write(c, binary.LittleEndian, uint64(n)*lentSize))
+			for i := 0; i < n && err == nil; i++ {
+				err = write(buffers[i%len(buffers)])
+			}
+			if err == nil {
+				_, err = io.ReadFull(c, make([]byte, 1))
+			}
+			return err
+		},
+	}, nil
+}
+
+// command is the program, on the ideal card for the workload if there is one.
+func (o *options) command(ctx context.Context, w *benchmark, program string, args ...string) *exec.Cmd {
+	if o.card == "" {
+		return exec.CommandContext(ctx, program, args...)
+	}
+	dma := w.card.dma
+	if dma == "" {
+		dma = "copy"
+	}
+	cmd := exec.CommandContext(ctx, o.card, append([]string{"-latency", w.card.latency.String(), "-dma", dma, "--", program}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the card ends what runs on it
+	if w.card.procs > 0 {
+		cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", w.card.procs))
+	}
+	return cmd
+}
+
+// printCard prints the medians of the rounds in Markdown: a row for each workload, with its size
+// and number of connections, and then the same of processor time.
+func (r *Report) printCard(out io.Writer) {
+	fmt.Fprintf(out, "%v. Medians of %d rounds of %v.\n", r.Machine, r.Rounds, r.Slice)
+	of := func(a, b string) func(map[string]*report.Result) string {
+		return func(measured map[string]*report.Result) string {
+			x, other := measured[a], measured[b]
+			if x == nil || other == nil {
+				return report.Unknown
+			}
+			return report.Times(x.Beside(other, timeOf(x)).Median)
+		}
+	}
+	r.Side("what", cardRow, func(x *report.Result) string {
+		switch m := x.Median; {
+		case m.P50.Median == 0:
+			return report.SI(m.BytesPerSec.Median, "B/s")
+		case x.Conns > 1:
+			return report.Seconds(1 / m.PerSecond.Median)
+		default:
+			return report.Nanos(m.P50.Median)
+		}
+	}, report.SideColumn{Head: "ringnet to verbs", Value: of("rdma", "raw")}, report.SideColumn{Head: "busy polling to verbs", Value: of("rdma-busy", "raw")},
+		report.SideColumn{Head: "TCP to ringnet", Value: of("tcp", "rdma")}).Markdown(out)
+	r.Side("processor time of both ends", cardRow, func(x *report.Result) string { return processorTime(&x.Median) }).Markdown(out)
+}
+
+// timeOf is the time of an operation or, where none is timed, of a byte.
+func timeOf(x *report.Result) func(*report.Sample) float64 {
+	switch {
+	case x.Median.P50.Median == 0:
+		return func(s *report.Sample) float64 { return 1 / s.BytesPerSec() }
+	case x.Conns > 1:
+		return func(s *report.Sample) float64 { return 1 / s.PerSecond() }
+	}
+	return p50
+}
+
+// cardRow names a row.
+func cardRow(c report.Cell) string {
+	words := []string{c.Workload}
+	if i := slices.IndexFunc(benchmarks, func(w *benchmark) bool { return w.Key == c.Workload }); i >= 0 {
+		words[0] = benchmarks[i].Name
+	}
+	if c.Size > 0 {
+		words = append(words, report.Size(c.Size))
+	}
+	if c.Conns > 1 {
+		words = append(words, fmt.Sprintf("%d connections, between two of all", c.Conns))
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,243 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// private is what must be in no report. The user and the host are those of the environment.
+var private = []string{
+	"lieselotte", "secretbox", "203.0.113.77", "fe80:0000:0000:0000:0a1b:2cff:fe3d:4e5f", "fe80::a1b:2cff:fe3d:4e5f",
+	"0a:1b:2c:3d:4e:5f", "0a1b:2c03:003d:4e5f", "0a1b2c03003d4e5f", "0x0a1b2c03003d4e5f", "enx0a1b2c3d4e5f",
+	"rocex0a1b2c03003d4e5f", "/home/lieselotte/src/x.go", "secretbox.example.com",
+}
+
+var privateEnvironment = []string{"USER=lieselotte", "HOSTNAME=secretbox.example.com"}
+
+func TestScrubberLeavesOutWhatIsPrivateAndNothingElse(t *testing.T) {
+	for _, variable := range privateEnvironment {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+	s := newScrubber("otherbox.example.com")
+	s.keep = []string{"218.0.152.0"}
+	for _, word := range append(private, "otherbox") {
+		for _, text := range []string{word, "x " + word + " y", "(" + word + ")", `"` + word + `"`, "at=" + word} {
+			require.NotContains(t, s.foreign(text), word)
+		}
+	}
+	for _, text := range []string{
+		"firmware 218.0.152.0", "Linux 6.1.0-18-amd64, rdma-core 44.0", "/dev/infiniband/uverbs0 can be opened",
+		"16:02:05 UTC", "conn_test.go:12: 3.41 µs", "mlx5_0 port 1", "libefa.so.1: undefined symbol", "0.12345678901234567",
+	} {
+		if text != "0.12345678901234567" { // numbers are none of the texts that foreign gets
+			require.Equal(t, text, s.foreign(text))
+		}
+	}
+	out, err := s.json(map[string]any{"a": []any{0.12345678901234567, "203.0.113.77"}})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"a": [0.12345678901234567, "ADDRESS"]}`, string(out))
+}
+
+func TestOutcomeOfASuite(t *testing.T) {
+	var o outcome
+	o.read(`=== RUN   TestA
+=== RUN   TestA/verbs
+    a_test.go:1: TestA is wrong
+--- FAIL: TestA (0.00s)
+    --- FAIL: TestA/verbs (0.00s)
+    --- PASS: TestA/rdma6 (0.00s)
+=== RUN   TestB/rdma
+    b_test.go:2: it wants two cards
+    --- SKIP: TestB/rdma (0.00s)
+`)
+	require.Equal(t, []string{"TestA/verbs"}, o.leaves())
+	require.Equal(t, []int{1, 1, 1}, []int{o.passed, o.failed, o.skipped})
+	require.Equal(t, []string{"it wants two cards"}, o.reasons)
+	require.Contains(t, o.details, "    a_test.go:1: TestA is wrong")
+}
+
+// root is the folder of all modules.
+const root = "../.."
+
+// programs builds what a report needs, and the card, and returns their folder.
+func programs(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("make", "-C", root, "card-report-programs", "bin/idealcard").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	dir, err := filepath.Abs(filepath.Join(root, "bin/card-report"))
+	require.NoError(t, err)
+	return dir
+}
+
+// run runs a command over the card, and reads the report that it leaves in a folder.
+func runOverTheCard(t *testing.T, dir string, env []string, command ...string) (*document, string) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(root, "bin/idealcard"), append([]string{"-rnr", "--"}, command...)...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return readReport(t, dir)
+}
+
+// readReport returns the figures, and all texts.
+func readReport(t *testing.T, dir string) (*document, string) {
+	t.Helper()
+	figures, err := os.ReadFile(filepath.Join(dir, jsonFile))
+	require.NoError(t, err)
+	r := new(document)
+	require.NoError(t, json.Unmarshal(figures, r))
+	all := ""
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		all += string(text)
+	}
+	return r, all
+}
+
+func (r *document) part(t *testing.T, title string) *part {
+	t.Helper()
+	for _, p := range r.Parts {
+		if p.Title == title {
+			return p
+		}
+	}
+	require.Fail(t, "no part "+title)
+	return nil
+}
+
+// cell is the second column of the row that begins with a text.
+func (p *part) cell(t *testing.T, begins string) string {
+	t.Helper()
+	for _, row := range p.Rows {
+		if strings.HasPrefix(row[0], begins) {
+			return row[1]
+		}
+	}
+	require.Failf(t, "no row "+begins, "%q has %q, and %q", p.Title, p.Rows, p.Problems)
+	return ""
+}
+
+func TestReportOverTheCard(t *testing.T) {
+	bin, dir := programs(t), t.TempDir()
+	// Without PATH there is no perftest. The card's folder is in it, and its program raw.
+	r, all := runOverTheCard(t, dir, nil, "/usr/bin/env", "PATH=/nowhere",
+		filepath.Join(bin, "cardreport"), "-quick", "-repo", root, "-out", dir)
+	require.Equal(t, "ideal0", r.Device)
+	require.Len(t, r.Parts, 6)
+
+	assert.Equal(t, "done", r.part(t, "Doctor").state())
+	assert.Equal(t, "ideal0", r.part(t, "Host").cell(t, "device"))
+	suites := r.part(t, "Suites")
+	assert.Equal(t, "done", suites.state(), "%q %s", suites.Problems, suites.Details)
+	assert.Equal(t, "1", suites.cell(t, "rconn"))
+	assert.Contains(t, suites.More, []string{"rcvd_rnr_err", "0", "a message found no receive: ringnet promises 0"})
+
+	speed := r.part(t, "Speed")
+	assert.Contains(t, speed.Problems, "verbs send (ib_send_lat): ib_send_lat is not installed (Debian: perftest)")
+	assert.Equal(t, []string{"", "ringnet rdma", "ringnet rdma, busy polling", "TCP", "verbs in C, one process"}, speed.Rows[0])
+	for _, row := range speed.Rows {
+		assert.NotEqual(t, "–", row[1], row[0])
+	}
+	require.Len(t, speed.Charts, 2)
+	for _, chart := range speed.Charts {
+		assert.FileExists(t, filepath.Join(dir, chart))
+		assert.Contains(t, all, "!["+chart+"]("+chart+")")
+	}
+
+	manners := r.part(t, "Manners")
+	assert.Equal(t, "done", manners.state(), "%q", manners.Problems)
+	assert.Equal(t, "512: success, and the bytes were there", manners.cell(t, "inline bytes sent"))
+	assert.Contains(t, manners.cell(t, "16 receives flushed by ERR"), "16, in ")
+	assert.Contains(t, manners.cell(t, "a peer that is gone"), "retry counter exceeded")
+	assert.NotEmpty(t, manners.cell(t, "registration of 64 MiB"))
+	assert.NotEmpty(t, manners.cell(t, "a link of ringnet, made"))
+
+	failover := r.part(t, "Failover")
+	assert.Contains(t, failover.cell(t, "the peer's process is killed"), "connection reset by peer")
+	assert.Equal(t, "went on", failover.cell(t, "its queue pair is moved to ERR"))
+	assert.Equal(t, []string{"the port is down for 3s (ip link set): not permitted: -port-down permits it"}, failover.Problems)
+
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	for _, word := range []string{"127.0.0.1", "::1", "7f00:0001", bin, dir, host} {
+		assert.NotContains(t, all, word)
+	}
+}
+
+// What other programs write may have anything in it, and each may fail.
+func TestReportOfProgramsThatFailAndTellTales(t *testing.T) {
+	real, bin, dir := programs(t), t.TempDir(), t.TempDir()
+	script := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o755))
+	}
+	tales := strings.Join(private, " ")
+	finding, err := json.Marshal(map[string]any{"findings": []any{map[string]string{"subject": "planted", "status": "bad", "what": tales, "mend": tales}}})
+	require.NoError(t, err)
+	script("ringnet", "case $2 in doctor) echo '"+string(finding)+"'; exit 1;; esac\nexec "+filepath.Join(real, "ringnet")+` "$@"`)
+	script("rconn.test", "echo '=== RUN   TestPlanted/verbs'; echo '"+tales+"'; echo '--- FAIL: TestPlanted/verbs (0.00s)'; exit 1")
+	script("ringnet.test", "echo '"+tales+"' >&2; kill -9 $$")
+	script("benchmarks", "echo '"+tales+"' >&2; exit 3")
+	script("manners", "printf 'first\\t"+tales+"\\n'; echo '"+tales+"' >&2; exit 1")
+	r, all := runOverTheCard(t, dir, privateEnvironment, filepath.Join(real, "cardreport"), "-quick", "-bin", bin, "-repo", root, "-out", dir)
+
+	assert.Equal(t, "done", r.part(t, "Doctor").state())
+	suites := r.part(t, "Suites")
+	assert.Contains(t, suites.Problems, "rconn.test: failed: TestPlanted/verbs")
+	assert.Contains(t, strings.Join(suites.Problems, "\n"), "ringnet.test: signal: killed")
+	assert.Contains(t, suites.Details, "--- FAIL: TestPlanted/verbs")
+	assert.Contains(t, strings.Join(r.part(t, "Speed").Problems, "\n"), "benchmarks: exit status 3")
+	assert.NotEmpty(t, r.part(t, "Manners").cell(t, "first"))
+	assert.Contains(t, strings.Join(r.part(t, "Manners").Problems, "\n"), "manners: exit status 1")
+	assert.Equal(t, "went on", r.part(t, "Failover").cell(t, "its queue pair is moved to ERR"))
+	for _, word := range private {
+		assert.NotContains(t, all, word)
+	}
+}
+
+func TestReportWithoutADeviceSaysSoInEachPart(t *testing.T) {
+	bin, dir := programs(t), t.TempDir()
+	out, err := exec.Command(filepath.Join(bin, "cardreport"), "-device", "nosuch0", "-address", "192.0.2.1", "-out", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	r, _ := readReport(t, dir)
+	require.Equal(t, "no RDMA device", r.Device)
+	for _, title := range []string{"Suites", "Speed", "Manners", "Failover"} {
+		p := r.part(t, title)
+		assert.Equal(t, "could not run", p.state(), title)
+		assert.Contains(t, p.Problems[0], "there is no RDMA device", title)
+	}
+}
+
+// Two processes are the two hosts.
+func TestReportOfTwoHosts(t *testing.T) {
+	bin, dir := programs(t), t.TempDir()
+	program := filepath.Join(bin, "cardreport")
+	script := filepath.Join(t.TempDir(), "script")
+	require.NoError(t, os.WriteFile(script, []byte(`
+		mkfifo "$0.said" || exit 1
+		"$1" -listen 2>"$0.said" & server=$!
+		exec 3<"$0.said"
+		read -r waiting <&3
+		"$1" -quick -repo "$2" -connect 127.0.0.1 -out "$3"; status=$?
+		kill $server
+		exit $status
+`), 0o644))
+	r, all := runOverTheCard(t, dir, nil, "sh", script, program, root, dir)
+	require.Equal(t, 2, r.Hosts)
+	require.NotEmpty(t, r.part(t, "Host").More)
+	require.Contains(t, r.part(t, "Speed").Rows[0], "ringnet rdma")
+	require.Equal(t, "went on", r.part(t, "Failover").cell(t, "its queue pair is moved to ERR"))
+	require.NotContains(t, all, "127.0.0.1")
+}

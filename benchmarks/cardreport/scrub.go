@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/user"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// scrubber leaves out of texts what says where a host is, or whose.
+type scrubber struct {
+	names *regexp.Regexp // of the host and its user; nil if there are none
+	keep  []string       // what looks like an address and is none
+}
+
+// common are words that say nothing of who uses the host.
+var common = []string{"", "root", "localhost", "localdomain"}
+
+// newScrubber makes one that knows this host's names, and those of others.
+func newScrubber(others ...string) *scrubber {
+	words := others
+	if name, err := os.Hostname(); err == nil {
+		words = append(words, name)
+	}
+	if u, err := user.Current(); err == nil {
+		words = append(words, u.Username)
+	}
+	for _, variable := range []string{"USER", "LOGNAME", "SUDO_USER", "HOSTNAME"} {
+		words = append(words, os.Getenv(variable))
+	}
+	var all []string
+	for _, word := range words {
+		first, _, _ := strings.Cut(word, ".")
+		for _, w := range []string{word, first} {
+			if !slices.Contains(common, w) {
+				all = append(all, regexp.QuoteMeta(w))
+			}
+		}
+	}
+	if len(all) == 0 {
+		return new(scrubber)
+	}
+	return &scrubber{names: regexp.MustCompile(`\b(` + strings.Join(all, "|") + `)\b`)}
+}
+
+// The forms of what is left out. Interfaces and devices may be named after their addresses.
+var (
+	ipv4      = regexp.MustCompile(`\b(?:\d{1,3}\.){3}\d{1,3}\b`)
+	colons    = regexp.MustCompile(`(?i)\b(?:[0-9a-f]{1,4}:){3,}[0-9a-f]{1,4}\b`) // MACs, GUIDs, GIDs, and IPv6
+	shortened = regexp.MustCompile(`(?i)(?:\b[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?::(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?(?:%\w+)?`)
+	guid      = regexp.MustCompile(`(?i)\b(?:0x)?(?:[0-9a-f]{16}|[0-9a-f]{32})\b`)
+	named     = regexp.MustCompile(`\b(enx|wlx|rocex|ibx|iwx|opax)[0-9a-f]{12,16}\b`)
+	file      = regexp.MustCompile(`(^|[\s"'=(:\[])((?:/[\w.+@~-]+){2,}/?)`)
+)
+
+// public are the beginnings of paths that are the same on all hosts.
+var public = []string{"/dev/infiniband", "/sys/class/infiniband", "/etc/security", "/etc/udev"}
+
+// foreign is a text that another program has written.
+func (s *scrubber) foreign(text string) string {
+	text = file.ReplaceAllStringFunc(text, func(found string) string {
+		start := strings.Index(found, "/")
+		if slices.ContainsFunc(public, func(p string) bool { return strings.HasPrefix(found[start:], p) }) {
+			return found
+		}
+		return found[:start] + path.Base(found[start:])
+	})
+	if s.names != nil {
+		text = s.names.ReplaceAllString(text, "NAME")
+	}
+	return s.addresses(text)
+}
+
+// addresses leaves out addresses alone.
+func (s *scrubber) addresses(text string) string {
+	for _, form := range []*regexp.Regexp{shortened, colons, ipv4, guid} {
+		text = form.ReplaceAllStringFunc(text, func(found string) string {
+			if slices.ContainsFunc(s.keep, func(k string) bool { return strings.Contains(k, found) }) {
+				return found
+			}
+			return "ADDRESS"
+		})
+	}
+	return named.ReplaceAllString(text, "${1}ADDRESS")
+}
+
+// json leaves addresses out of the strings of an encoded value, and indents it.
+func (s *scrubber) json(v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var decoded any
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&decoded); err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(s.value(decoded), "", "\t")
+}
+
+func (s *scrubber) value(v any) any {
+	switch v := v.(type) {
+	case string:
+		return s.addresses(v)
+	case []any:
+		for i := range v {
+			v[i] = s.value(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = s.value(v[key])
+		}
+	}
+	return v
+}

@@ -1,0 +1,182 @@
+package auto
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// What auto promises is tested in package ringnet, between dialers and listeners. Here are
+// moments that cannot be met from there.
+
+// An attempt takes a link only while no other network, and not TCP, is to carry the traffic.
+func TestAnAttemptEndsInOneWay(t *testing.T) {
+	for s := asking; s <= canceled; s++ {
+		for to := asking; to <= canceled; to++ {
+			var a attempt
+			a.state.Store(uint32(s))
+			moved := a.move(to)
+			switch {
+			case s == asking:
+				require.Equal(t, to == proving || to == late || to == canceled, moved, to)
+			case s == proving:
+				require.Equal(t, to == proven || to == refused || to == unsure || to == canceled, moved, to)
+			default:
+				require.False(t, moved, "from %d to %d", s, to)
+			}
+			require.Equal(t, moved && s != to, !a.is(s))
+		}
+	}
+}
+
+func TestABoundedNumberOfFailuresIsRemembered(t *testing.T) {
+	var m Failures
+	at := func(port int) destination {
+		return destination{remote: netip.AddrPortFrom(netip.Addr{}, uint16(port))}
+	}
+	for port := range maxFailures + 10 {
+		m.add(at(port), Failure{}, time.Hour)
+	}
+	require.Len(t, m.known, maxFailures)
+	require.NotNil(t, m.find(at(0), time.Hour))
+	m.add(at(maxFailures), Failure{}, 0)
+	require.Len(t, m.known, 1, "the others are not remembered any more")
+	require.Nil(t, m.find(at(0), time.Hour))
+}
+
+// offers is an Acceptor that takes every stream.
+type offers struct{}
+
+func (offers) Offer(*link.Stream) wire.RefuseReason { return 0 }
+func (offers) Short(error)                          {}
+
+// Connections that a dialer opens before it has proven the link end with the link.
+func TestALinkThatIsUsedBeforeItIsProvenIsEnded(t *testing.T) {
+	n := sim.New(sim.Link{})
+	fl, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:80"), 1)
+	require.NoError(t, err)
+	defer fl.Close()
+	cfg, err := link.NewSetup(nil)
+	require.NoError(t, err)
+	l := (&ListenConfig{Times: Times{Proof: time.Hour}}).newListener()
+	accepted := make(chan error, 1)
+	go func() {
+		ep, err := fl.Accept()
+		if err == nil {
+			cfg := cfg
+			cfg.Acceptor = offers{}
+			_, _, err = l.AcceptLink(context.Background(), ep, cfg)
+		}
+		accepted <- err
+	}()
+	ep, err := n.Dial(t.Context(), netip.AddrPort{}, fl.Addr())
+	require.NoError(t, err)
+	dialing := cfg
+	dialing.Proof = &link.Proof{
+		Port:    80,
+		Connect: func() error { return nil },
+		Verify:  func(context.Context, <-chan struct{}) error { return nil },
+	}
+	s, err := link.Dial(t.Context(), ep, dialing)
+	require.NoError(t, err)
+	defer s.Close(0)
+	early, err := s.Link().Open(t.Context())
+	require.NoError(t, err)
+	defer early.Close(0)
+	l.claims.mu.Lock()
+	for _, c := range l.claims.open {
+		c.end() // as its time would
+	}
+	l.claims.mu.Unlock()
+	require.ErrorIs(t, <-accepted, ErrUnmet)
+	_, err = early.Read(make([]byte, 1), deadline.New())
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.False(t, l.claims.any())
+}
+
+func TestAQueueGivesWhatWaitsAndThenWhyItHasFailed(t *testing.T) {
+	q := NewQueue()
+	taken := 0
+	errs := []error{syscall.EMFILE, syscall.ENFILE}
+	for _, err := range errs {
+		q.Push(Accepted{Err: err, Taken: func() { taken++ }})
+	}
+	q.Fail(syscall.ENETDOWN)
+	for i, err := range errs {
+		a, failed := q.Next()
+		require.NoError(t, failed)
+		require.Equal(t, err, a.Err)
+		require.Equal(t, i+1, taken)
+	}
+	for range 2 {
+		_, err := q.Next()
+		require.ErrorIs(t, err, syscall.ENETDOWN)
+	}
+	require.NoError(t, q.SetDeadline(time.Now().Add(-time.Second)))
+	_, err := q.Next()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.True(t, q.Close())
+	require.False(t, q.Close())
+	_, err = q.Next()
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.ErrorIs(t, q.SetDeadline(time.Time{}), net.ErrClosed)
+}
+
+// Each of several calls of Next gets something, and Close ends the others.
+func TestAQueueServesAllWhoWait(t *testing.T) {
+	q := NewQueue()
+	got := make(chan error, 4)
+	for range cap(got) {
+		go func() {
+			a, err := q.Next()
+			got <- errors.Join(a.Err, err)
+		}()
+	}
+	for range 3 {
+		q.Push(Accepted{Err: syscall.EMFILE, Taken: func() {}})
+	}
+	for range 3 {
+		require.ErrorIs(t, <-got, syscall.EMFILE)
+	}
+	q.Close()
+	require.ErrorIs(t, <-got, net.ErrClosed)
+}
+
+// While links are to be proven, TCP connections are accepted for their sake, but no more than
+// the backlog allows, and not after an error.
+func TestOneTCPConnectionAtATimeWaitsUnlessLinksAreToBeProven(t *testing.T) {
+	l := (&ListenConfig{Backlog: 2}).newListener()
+	room := func(afterError bool) bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.hasRoom(afterError)
+	}
+	require.True(t, room(false))
+	require.True(t, room(true))
+	l.pushTCP(Accepted{})
+	require.False(t, room(false))
+	l.claims.add(ends{}, &claim{})
+	require.True(t, room(false))
+	require.False(t, room(true))
+	l.pushTCP(Accepted{})
+	require.True(t, room(false))
+	l.pushTCP(Accepted{})
+	require.False(t, room(false))
+	for range 3 {
+		_, err := l.Next()
+		require.NoError(t, err)
+	}
+	require.True(t, room(true))
+}

@@ -1,0 +1,265 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+)
+
+// scale is how much there is of what a listener may have many of.
+type scale struct {
+	name        string
+	processes   int
+	connections int // of each process
+	links       int // of each process
+}
+
+// TestScale has many processes dial one listener, many connections between two processes, and many
+// links between two. What ringnet says of its memory and its work requests is what the card has
+// counted. RINGNET_SOAK has it in full.
+func TestScale(t *testing.T) {
+	if !onCard() {
+		t.Skip("only tools/idealcard counts what is registered and posted")
+	}
+	require.True(t, eventually(func() bool { // what tests before this one have left
+		ringnet.CloseIdleLinks()
+		return resources(t)["qp"] == 0
+	}))
+	for _, s := range []scale{
+		{"processes", times(40, 1000), 1, 1},
+		{"connections", 1, times(1000, 10_000), 1},
+		{"links", 1, times(160, 640), times(16, 64)},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			alone(t, nil, s.require)
+		})
+	}
+}
+
+// Each connection has a message of so many bytes echoed so often.
+const (
+	exchanges   = 3
+	messageSize = 100
+)
+
+// clientStaging is the staging memory of a process that is one of many.
+const clientStaging = 64 << 10
+
+// registeredAtOnce is how many bytes of rings of one link are registered together.
+const registeredAtOnce = 256 << 10
+
+// deviceQueues are the bytes of a link's queues, at one end, as ringnet counts them.
+var deviceQueues = fabric.DeviceQueues(128, 256+credit.LinkControlReceives)
+
+// tally is what the links of processes have, and what they have done.
+type tally struct {
+	Links, Connections, Memory, Used int
+	Requests, Messages, Control      uint64
+}
+
+func tallied() (sum tally) {
+	sum.Used = ringnet.Memory().Used
+	for _, l := range ringnet.Links() {
+		sum.add(tally{1, l.Connections, l.Memory, 0, l.WorkRequests, l.MessagesSent, l.ControlSent})
+	}
+	return sum
+}
+
+func (a *tally) add(b tally) {
+	a.Links += b.Links
+	a.Connections += b.Connections
+	a.Memory += b.Memory
+	a.Used += b.Used
+	a.Requests += b.Requests
+	a.Messages += b.Messages
+	a.Control += b.Control
+}
+
+func (s scale) config() *ringnet.Config {
+	return &ringnet.Config{SendBuffer: clientStaging, Links: s.links, KeepAlive: -1}
+}
+
+func (s scale) require(t *testing.T) {
+	l := listen(t, ringnet.ListenConfig{Config: s.config()})
+	go echoAll(l)
+	var all []*process
+	for len(all) < s.processes {
+		const atOnce = 10 // begin
+		begun := all
+		for range min(atOnce, s.processes-len(all)) {
+			all = append(all, start(t, "many", l.Addr().String(), strconv.Itoa(s.connections), strconv.Itoa(s.links)))
+		}
+		for _, p := range all[len(begun):] {
+			require.Equal(t, "done", p.hear())
+		}
+	}
+	links, connections := s.processes*s.links, s.processes*s.connections
+	var own, theirs tally
+	var card counted
+	agree := eventually(func() bool { // once all is there that was under way
+		own, theirs = tallied(), tally{}
+		for _, p := range all {
+			p.say("report")
+			var one tally
+			require.NoError(t, json.Unmarshal([]byte(p.hear()), &one))
+			theirs.add(one)
+		}
+		card = statistic(t)
+		memory := own.Memory + theirs.Memory // with the device's queues, which the card does not count
+		return card.Requests == own.Requests+theirs.Requests &&
+			card.Registered <= memory && card.Registered >= memory-2*links*deviceQueues
+	})
+	t.Logf("here %+v; there %+v; the card %+v", own, theirs, card)
+	require.True(t, agree, "what the card has counted is what ringnet says")
+	for _, side := range []tally{own, theirs} {
+		require.Equal(t, links, side.Links)
+		require.Equal(t, connections, side.Connections)
+		// Staging and receives of each link, and the rings, which are registered together.
+		ring, _ := s.config().RingMemory()
+		require.Equal(t, side.Used, side.Memory)
+		require.LessOrEqual(t, side.Memory, links*(s.config().PinnedMemory()+registeredAtOnce)+connections*ring)
+		// A message is one request, or two where the staging memory ends.
+		turns := links + exchanges*connections*messageSize/clientStaging
+		require.LessOrEqual(t, side.Messages, uint64(exchanges*connections+turns))
+		require.LessOrEqual(t, side.Requests, side.Messages+side.Control)
+		require.LessOrEqual(t, side.Control, uint64((exchanges+2)*connections+links))
+	}
+	require.Equal(t, 2*links, resources(t)["qp"])
+}
+
+// many dials connections, has messages echoed on each of them, and keeps them.
+func many(args []string) error {
+	connections, _ := strconv.Atoi(args[1])
+	links, _ := strconv.Atoi(args[2])
+	d := ringnet.Dialer{Config: scale{links: links}.config()}
+	// Who dials while a link is being made uses those that there are.
+	atOnce := max(1, 16/links)
+	errs := make([]error, atOnce)
+	kept := make([]net.Conn, connections)
+	var all sync.WaitGroup
+	for i := range atOnce {
+		all.Go(func() {
+			for at := i; at < connections && errs[i] == nil; at += atOnce {
+				if kept[at], errs[i] = d.Dial("rdma", args[0]); errs[i] == nil {
+					errs[i] = haveEchoed(kept[at])
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	say("done")
+	for hear() == "report" {
+		b, err := json.Marshal(tallied())
+		if err != nil {
+			return err
+		}
+		say(string(b))
+	}
+	for _, c := range kept {
+		c.Close()
+	}
+	return nil
+}
+
+// counted is what the card has counted.
+type counted struct {
+	Requests   uint64
+	Registered int
+	Misses     uint64 `json:"qp_misses"`
+}
+
+func statistic(t testing.TB) (sum counted) {
+	t.Helper()
+	out, err := exec.Command("rdma", "-j", "statistic", "show").Output()
+	require.NoError(t, err)
+	var cards []counted
+	require.NoError(t, json.Unmarshal(out, &cards), "%s", out)
+	for _, c := range cards {
+		sum.Requests += c.Requests
+		sum.Registered += c.Registered
+		sum.Misses += c.Misses
+	}
+	return sum
+}
+
+// haveEchoed exchanges messages.
+func haveEchoed(c net.Conn) error {
+	for i := range exchanges {
+		s := &stream{seed: uint64(i)}
+		if err := s.send(c, messageSize, messageSize); err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+		if err := (&stream{seed: uint64(i)}).receive(c, messageSize); err != nil {
+			return fmt.Errorf("echo %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// BenchmarkQueuePairs has messages echoed over one connection after the other, of many that share a link
+// or have one each, some at a time, in one process: for a card that keeps the contexts of few queue
+// pairs.
+func BenchmarkQueuePairs(b *testing.B) {
+	rdmaAddr(b)
+	for _, connections := range []int{16, 64, 256, 1000} {
+		for name, dedicated := range map[string]bool{"links": false, "dedicated": true} {
+			b.Run(fmt.Sprint(connections, "/", name), func(b *testing.B) {
+				cfg := &ringnet.Config{SendBuffer: clientStaging, Dedicated: dedicated, Links: 1}
+				l := listen(b, ringnet.ListenConfig{Config: cfg})
+				go echoAll(l)
+				all := make([]net.Conn, connections)
+				for i := range all {
+					c, err := (&ringnet.Dialer{Config: cfg}).Dial("rdma", l.Addr().String())
+					require.NoError(b, err)
+					b.Cleanup(func() { c.Close() })
+					all[i] = c
+				}
+				var before counted
+				if onCard() {
+					before = statistic(b)
+				}
+				b.ResetTimer()
+				const atOnce = 8
+				errs := make([]error, atOnce)
+				var turn atomic.Int64
+				var ask sync.WaitGroup
+				for i := range atOnce {
+					ask.Go(func() {
+						message := make([]byte, 64)
+						own := all[i*connections/atOnce : (i+1)*connections/atOnce]
+						for n := 0; turn.Add(1) <= int64(b.N) && errs[i] == nil; n++ {
+							c := own[n%len(own)]
+							if _, errs[i] = c.Write(message); errs[i] == nil {
+								_, errs[i] = io.ReadFull(c, message)
+							}
+						}
+					})
+				}
+				ask.Wait()
+				b.StopTimer()
+				require.NoError(b, errors.Join(errs...))
+				if onCard() {
+					b.ReportMetric(float64(statistic(b).Misses-before.Misses)/float64(b.N), "misses/op")
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package link
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// Config has the sizes, queue depths and times of one end of a connection. Package ringnet
+// documents each field.
+type Config struct {
+	RecvBuffer       int           // largest size of a ring, in bytes: a power of two
+	SendBuffer       int           // size of the link's staging ring, in bytes: a power of two
+	SendQueue        int           // work requests of the link that may be outstanding
+	RecvQueue        int           // data messages that the peer may have under way: a multiple of credit.CreditsPerWindow
+	BusyPoll         time.Duration // that a call polls before it sleeps; 0: adaptive; negative: never
+	KeepAlive        time.Duration // longest idle time before the peer's device is probed; negative: never
+	Linger           time.Duration // that Close waits for delivery
+	HandshakeTimeout time.Duration // of a link's handshake, and of a dial on a link
+	TrafficClass     int           // of the packets of this end over RDMA; 0: the system's choice; negative: class 0
+	Dedicated        bool          // each connection has a link of its own
+	Links            int           // largest number of links over which connections to one address are spread
+	ResumeTimeout    time.Duration // that streams wait for another queue pair; negative: they do not wait
+	LinkIdle         time.Duration // that a link without streams stays; negative: not at all
+}
+
+// How long a device waits for an acknowledgement of its peer, and how often it sends again
+// what was not acknowledged. A lost path is noticed after AckTimeout·(Retries+1), 3.8 s; a
+// real device may take up to four times as long (InfiniBand specification, 9.7.6.1.3), 15.0 s.
+// On an idle link KeepAlive comes before that. The time has to be longer than an emulated
+// machine may stand still.
+const (
+	AckTimeout = 536870912 * time.Nanosecond // 4.096 µs · 2^17, as a queue pair counts
+	Retries    = 6                           // the largest is 7, but soft-RoCE takes that for "for ever"
+)
+
+const (
+	defaultBuffer    = 1 << 20
+	defaultSendQueue = 128
+	defaultRecvQueue = 256
+	defaultTime      = 10 * time.Second
+	defaultHandshake = 30 * time.Second
+
+	minKeepAlive = time.Millisecond
+	maxQueue     = 32768
+
+	maxTrafficClass = 255
+
+	defaultLinkIdle = 30 * time.Second
+	defaultResume   = 30 * time.Second
+
+	processorsPerLink = 8
+	maxDefaultLinks   = 8
+	maxLinks          = 64
+
+	// sharedMemory is how many bytes the rings on a link may take at an end: 256 MiB, or 32 where
+	// addresses have 32 bits.
+	sharedMemory = 32 << 20 << (3 * (strconv.IntSize / 64))
+)
+
+// Validate returns an error that names the first field whose value is not allowed, or nil.
+func (c *Config) Validate() error {
+	_, err := c.withDefaults()
+	return err
+}
+
+// PinnedMemory returns how many bytes of locked memory one end of a link with this Config takes
+// at first: for staging memory, receives, the ring of the first connection, and the device's
+// queues. The size of queues depends on the device; they are counted as mlx5 lays them out. So
+// for its cards (NVIDIA's ConnectX-4 and later) this is an upper bound, and others may take
+// somewhat more or less. It returns 0 if c is not valid.
+//
+// A connection with Dedicated takes no more than that. On a link that several connections
+// share, each takes RingMemory.
+func (c *Config) PinnedMemory() int {
+	s, err := NewSetup(c)
+	if err != nil {
+		return 0
+	}
+	return s.fixedMemory(fabric.Footprint{
+		Receives: fabric.Pages(credit.LinkControlReceives * wire.MessageSize),
+		Queues:   fabric.DeviceQueues(s.SendQueue, s.RecvQueue+credit.LinkControlReceives),
+	})
+}
+
+// RingMemory returns the size of a connection's ring, in bytes of locked memory: at first, and
+// at most. While a ring is replaced by a larger one, both exist. Rings of one link are registered
+// together, 256 KiB at a time, and all of them take 256 MiB at most at one end (32 MiB where
+// addresses have 32 bits), or RecvBuffer if that is more. RingMemory returns 0 and 0 if c is not
+// valid.
+func (c *Config) RingMemory() (first, most int) {
+	s, err := NewSetup(c)
+	if err != nil {
+		return 0, 0
+	}
+	return s.firstRing(), s.RecvBuffer
+}
+
+// MostLinks returns Links or its default; 1 with Dedicated, or if c is not valid.
+func (c *Config) MostLinks() int {
+	d, err := c.withDefaults()
+	if err != nil || d.Dedicated {
+		return 1
+	}
+	return d.Links
+}
+
+func defaultLinks() int {
+	return max(1, min(runtime.GOMAXPROCS(0)/processorsPerLink, maxDefaultLinks))
+}
+
+// withDefaults returns c, or the default configuration if c is nil, with the
+// defaults filled in, or an error that names the field at fault.
+func (c *Config) withDefaults() (Config, error) {
+	var d Config
+	if c != nil {
+		d = *c
+	}
+	if err := d.fillSizes(); err != nil {
+		return d, err
+	}
+	if err := d.fillTimes(); err != nil {
+		return d, err
+	}
+	if d.TrafficClass > maxTrafficClass {
+		return d, fmt.Errorf("Config.TrafficClass is %d: want 1 to %d, 0 for the system's choice, or a negative number for class 0", d.TrafficClass, maxTrafficClass)
+	}
+	return d, nil
+}
+
+// fillSizes fills in the defaults of sizes and numbers, and returns an error if one is not
+// allowed.
+func (c *Config) fillSizes() error {
+	sizes := []struct {
+		name       string
+		value      *int
+		def        int
+		min, max   int
+		multiple   int
+		powerOfTwo bool
+	}{
+		{"RecvBuffer", &c.RecvBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
+		{"SendBuffer", &c.SendBuffer, defaultBuffer, wire.MinRing, wire.MaxRing, 1, true},
+		{"SendQueue", &c.SendQueue, defaultSendQueue, minSendQueue, maxQueue, 1, false},
+		{"RecvQueue", &c.RecvQueue, defaultRecvQueue, wire.MinReceives, maxQueue, credit.CreditsPerWindow, false},
+		{"Links", &c.Links, defaultLinks(), 1, maxLinks, 1, false},
+	}
+	for _, f := range sizes {
+		if *f.value == 0 {
+			*f.value = f.def
+		}
+		v := *f.value
+		switch {
+		case v < f.min || v > f.max:
+			return fmt.Errorf("Config.%s is %d: want %d to %d, or 0 for the default of %d", f.name, v, f.min, f.max, f.def)
+		case f.powerOfTwo && v&(v-1) != 0:
+			return fmt.Errorf("Config.%s is %d: want a power of two", f.name, v)
+		case v%f.multiple != 0:
+			return fmt.Errorf("Config.%s is %d: want a multiple of %d", f.name, v, f.multiple)
+		}
+	}
+	return nil
+}
+
+// fillTimes does the same with times.
+func (c *Config) fillTimes() error {
+	if c.KeepAlive == 0 {
+		c.KeepAlive = defaultTime
+	}
+	if c.LinkIdle == 0 {
+		c.LinkIdle = defaultLinkIdle
+	}
+	if c.ResumeTimeout == 0 {
+		c.ResumeTimeout = defaultResume
+	}
+	if c.KeepAlive > 0 && c.KeepAlive < minKeepAlive {
+		return fmt.Errorf("Config.KeepAlive is %v: want %v at least, 0 for the default of %v, or a negative time for none", c.KeepAlive, minKeepAlive, defaultTime)
+	}
+	if c.BusyPoll == 0 {
+		var err error
+		if c.BusyPoll, err = busyPoll(os.Getenv(busyPollEnv)); err != nil {
+			return err
+		}
+	}
+	for _, f := range []struct {
+		name  string
+		value *time.Duration
+		def   time.Duration
+	}{
+		{"Linger", &c.Linger, defaultTime},
+		{"HandshakeTimeout", &c.HandshakeTimeout, defaultHandshake},
+	} {
+		if *f.value == 0 {
+			*f.value = f.def
+		}
+		if *f.value < 0 {
+			return fmt.Errorf("Config.%s is %v: want a positive time, or 0 for the default of %v", f.name, *f.value, f.def)
+		}
+	}
+	return nil
+}
+
+const busyPollEnv = "RINGNET_BUSYPOLL"
+
+// busyPoll reads the value of busyPollEnv.
+func busyPoll(value string) (time.Duration, error) {
+	switch value {
+	case "":
+		return 0, nil
+	case "off":
+		return -1, nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("the environment variable %s is %q: want a positive time, such as 50us, or off", busyPollEnv, value)
+	}
+	return d, nil
+}

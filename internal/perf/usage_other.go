@@ -1,8 +1,0 @@
-//go:build !unix
-
-package perf
-
-import "time"
-
-// cpuTime is 0, which means that it is not known.
-func cpuTime() time.Duration { return 0 }

@@ -1,0 +1,5 @@
+// The program of host.c: its socket is descriptor 3, and the launcher's requests come by 4.
+
+int idealcard_host(int listener);
+
+int main(void) { return idealcard_host(3); }

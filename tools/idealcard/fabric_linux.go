@@ -1,0 +1,329 @@
+package main
+
+// This file reads the description of a fabric: its cards, and what they can do.
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What the library has room for: card/fabric.h and card/card.h have the same numbers.
+const (
+	maxCards     = 8
+	maxHosts     = 2
+	maxCables    = 16
+	maxPorts     = 2
+	maxPKeys     = 16
+	maxAddresses = 64
+)
+
+// cardFabric is a fabric. README.md describes the file.
+type cardFabric struct {
+	Latency  duration `json:"latency"`
+	Gigabits float64  `json:"gigabits"` // a second
+	Messages float64  `json:"messages"` // a second
+	SMDelay  duration `json:"sm_delay"` // until InfiniBand's subnet manager answers
+	Seed     uint64   `json:"-"`        // of what manners and faults draw
+	Cards    []card   `json:"cards"`
+}
+
+type card struct {
+	Name    string   `json:"name"`
+	Host    int      `json:"host"`
+	Limits  limits   `json:"limits"`
+	QPCache uint32   `json:"qp_cache"` // contexts of queue pairs that it keeps; 0: all
+	QPMiss  duration `json:"qp_miss"`  // to fetch another one
+	Manners []string `json:"manners"`  // see card/manners.h
+	Ports   []port   `json:"ports"`
+}
+
+// limits are those that ibv_query_device reports.
+type limits struct {
+	QP     uint32 `json:"qp"`
+	WR     uint32 `json:"wr"`
+	CQE    uint32 `json:"cqe"`
+	MR     uint32 `json:"mr"`
+	SGE    uint32 `json:"sge"`
+	Inline uint32 `json:"inline"`
+}
+
+// ideal are the limits of a card for which the file names none, and the highest.
+var ideal = limits{QP: 1 << 16, WR: 1 << 15, CQE: 1 << 22, MR: 1<<18 - 1, SGE: 4, Inline: 512}
+
+type port struct {
+	Link      string   `json:"link"`
+	MTU       int      `json:"mtu"`
+	LID       uint16   `json:"lid"`
+	Cable     int      `json:"cable"` // ports of two hosts at one cable reach each other
+	PKeys     []string `json:"pkeys"`
+	Addresses []string `json:"addresses"` // "all": every address of this host
+}
+
+// Names of link layers, as sysfs has them.
+const (
+	ethernet   = "Ethernet"
+	infiniBand = "InfiniBand"
+)
+
+// duration is a time.Duration that is written as text.
+type duration time.Duration
+
+func (d *duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err != nil { // the decoder adds the field's name to an error of this type
+		return &json.UnmarshalTypeError{Value: strconv.Quote(string(text)), Type: reflect.TypeFor[time.Duration]()}
+	}
+	*d = duration(parsed)
+	return nil
+}
+
+// standardFabric has one ideal card.
+func standardFabric() *cardFabric {
+	return &cardFabric{Cards: []card{{Name: "ideal0", Limits: ideal, Ports: []port{
+		{Link: ethernet, MTU: 4096, PKeys: []string{"0xffff"}, Addresses: []string{"all"}},
+	}}}}
+}
+
+func readFabric(path string) (*cardFabric, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := parseFabric(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+func parseFabric(text []byte) (*cardFabric, error) {
+	f := new(cardFabric)
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(f); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is more behind the fabric")
+	}
+	for i := range f.Cards {
+		f.Cards[i].complete()
+	}
+	return f, f.check()
+}
+
+// complete gives a card what its description leaves out.
+func (c *card) complete() {
+	for _, l := range []struct{ own, ideal *uint32 }{
+		{&c.Limits.QP, &ideal.QP}, {&c.Limits.WR, &ideal.WR}, {&c.Limits.CQE, &ideal.CQE},
+		{&c.Limits.MR, &ideal.MR}, {&c.Limits.SGE, &ideal.SGE}, {&c.Limits.Inline, &ideal.Inline},
+	} {
+		if *l.own == 0 {
+			*l.own = *l.ideal
+		}
+	}
+	for i := range c.Ports {
+		p := &c.Ports[i]
+		if p.Link == "" {
+			p.Link = ethernet
+		}
+		if p.MTU == 0 {
+			p.MTU = 4096
+		}
+		if len(p.PKeys) == 0 {
+			p.PKeys = []string{"0xffff"}
+		}
+	}
+}
+
+func (f *cardFabric) check() error {
+	switch {
+	case f.Latency < 0 || f.Gigabits < 0 || f.Messages < 0 || f.SMDelay < 0:
+		return errors.New("latency, gigabits, messages and sm_delay must not be negative")
+	case f.Gigabits != 0 && f.Gigabits < 1e-8 || f.Messages != 0 && f.Messages < 1:
+		return fmt.Errorf("gigabits %v, messages %v: a port sends at least 1e-8 and 1 in a second", f.Gigabits, f.Messages)
+	case len(f.Cards) == 0 || len(f.Cards) > maxCards:
+		return fmt.Errorf("%d cards: there can be 1 to %d", len(f.Cards), maxCards)
+	}
+	if err := f.checkHosts(); err != nil {
+		return err
+	}
+	names, addresses, lids := map[string]bool{}, map[string]bool{}, map[uint16]bool{}
+	for _, c := range f.Cards {
+		if !regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`).MatchString(c.Name) || names[c.Name] {
+			return fmt.Errorf("card %q: a name has up to 31 lowercase letters, digits and underscores, and there is one card of it", c.Name)
+		}
+		names[c.Name] = true
+		if err := c.check(addresses, lids); err != nil {
+			return fmt.Errorf("card %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}
+
+// checkHosts is for what two hosts want: cards of each, with addresses of their own.
+func (f *cardFabric) checkHosts() error {
+	counts := make([]int, maxHosts)
+	for _, c := range f.Cards {
+		if c.Host < 0 || c.Host >= maxHosts {
+			return fmt.Errorf("card %s: host %d: there can be 0 and 1", c.Name, c.Host)
+		}
+		counts[c.Host]++
+		for _, p := range c.Ports {
+			if p.Cable < 0 || p.Cable >= maxCables {
+				return fmt.Errorf("card %s: cable %d: there can be 0 to %d", c.Name, p.Cable, maxCables-1)
+			}
+			if f.hosts() > 1 && slices.Contains(p.Addresses, "all") {
+				return fmt.Errorf("card %s: address \"all\": with two hosts each port has addresses of its own", c.Name)
+			}
+		}
+	}
+	if f.hosts() > 1 && counts[0] == 0 {
+		return errors.New("host 0 has no card")
+	}
+	return nil
+}
+
+func (c *card) check(addresses map[string]bool, lids map[uint16]bool) error {
+	l := c.Limits
+	if l.QP > ideal.QP || l.WR > ideal.WR || l.CQE > ideal.CQE || l.MR > ideal.MR || l.SGE > ideal.SGE || l.Inline > ideal.Inline {
+		return fmt.Errorf("limits %+v: none can be higher than those of %+v", l, ideal)
+	}
+	if c.QPCache >= ideal.QP || c.QPMiss < 0 || (c.QPCache == 0) != (c.QPMiss == 0) {
+		return fmt.Errorf("qp_cache %d, qp_miss %v: a card has both or neither, and less than %d in its cache", c.QPCache, time.Duration(c.QPMiss), ideal.QP)
+	}
+	if len(c.Ports) == 0 || len(c.Ports) > maxPorts {
+		return fmt.Errorf("%d ports: there can be 1 to %d", len(c.Ports), maxPorts)
+	}
+	for _, m := range c.Manners {
+		if known := manners(); !slices.Contains(known, m) {
+			return fmt.Errorf("manner %q: there are %s", m, strings.Join(known, ", "))
+		}
+	}
+	for i, p := range c.Ports {
+		if err := p.check(addresses, lids); err != nil {
+			return fmt.Errorf("port %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func (p *port) check(addresses map[string]bool, lids map[uint16]bool) error {
+	switch {
+	case p.Link != ethernet && p.Link != infiniBand:
+		return fmt.Errorf("link %q: there are %s and %s", p.Link, ethernet, infiniBand)
+	case !slices.Contains([]int{256, 512, 1024, 2048, 4096}, p.MTU):
+		return fmt.Errorf("mtu %d: there are 256, 512, 1024, 2048 and 4096", p.MTU)
+	case (p.Link == infiniBand) != (p.LID != 0) || p.LID >= 0xc000 || (p.LID != 0 && lids[p.LID]):
+		return fmt.Errorf("lid %d: ports of %s, and no others, have one each, from 1 to 0xbfff", p.LID, infiniBand)
+	case len(p.PKeys) > maxPKeys:
+		return fmt.Errorf("%d pkeys: there can be %d", len(p.PKeys), maxPKeys)
+	case len(p.Addresses) == 0 || len(p.Addresses) > maxAddresses:
+		return fmt.Errorf("%d addresses: there can be 1 to %d", len(p.Addresses), maxAddresses)
+	}
+	lids[p.LID] = true
+	for _, key := range p.PKeys {
+		if n, err := strconv.ParseUint(key, 0, 16); err != nil || n&0x7fff == 0 {
+			return fmt.Errorf("pkey %q: it is a number of 16 bits such as \"0xffff\"", key)
+		}
+	}
+	for _, a := range p.Addresses {
+		ip, err := netip.ParseAddr(a)
+		if a != "all" && (err != nil || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" || ip.Is4In6()) {
+			return fmt.Errorf("address %q: it is that of a host, or \"all\"", a)
+		}
+		if a != "all" {
+			a = ip.String()
+		}
+		if addresses[a] {
+			return fmt.Errorf("address %s: another port has it", a)
+		}
+		addresses[a] = true
+	}
+	return nil
+}
+
+// manners are the names of those that card/manners.h has.
+func manners() (names []string) {
+	header, _ := sources.ReadFile("card/manners.h") // it is embedded
+	for _, m := range regexp.MustCompile(`MANNER\(\w+, "([^"]+)"\)`).FindAllSubmatch(header, -1) {
+		names = append(names, string(m[1]))
+	}
+	return names
+}
+
+// lines is the description that card/settings.c reads.
+func (f *cardFabric) lines() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d\nsm_delay %d\n", f.Seed, f.SMDelay)
+	for i, c := range f.Cards {
+		l := c.Limits
+		fmt.Fprintf(&b, "card %s %d %x %d %d %d %d %d %d\n", c.Name, c.Host, 0x1dea1+i*16, l.QP, l.WR, l.CQE, l.MR, l.SGE, l.Inline)
+		if c.QPCache > 0 {
+			fmt.Fprintf(&b, "cache %d %d\n", c.QPCache, c.QPMiss)
+		}
+		for _, m := range c.Manners {
+			fmt.Fprintf(&b, "manner %s\n", m)
+		}
+		for _, p := range c.Ports {
+			fmt.Fprintf(&b, "port %s %d %d %d\n", strings.ToLower(p.Link), p.MTU, p.LID, p.Cable)
+			for _, key := range p.PKeys {
+				n, _ := strconv.ParseUint(key, 0, 16)
+				fmt.Fprintf(&b, "pkey %x\n", n)
+			}
+			for _, a := range p.Addresses {
+				fmt.Fprintf(&b, "address %s\n", a)
+			}
+		}
+	}
+	return b.String()
+}
+
+// address is the first address of the first card that fits, or "".
+func (f *cardFabric) address(loopback string, fits func(netip.Addr) bool) string {
+	for _, p := range f.Cards[0].Ports {
+		for _, a := range p.Addresses {
+			if a == "all" {
+				return loopback
+			}
+			if fits(netip.MustParseAddr(a)) {
+				return a
+			}
+		}
+	}
+	return ""
+}
+
+// gids are those of a port, in the order in which the library finds them.
+func (p *port) gids(guid uint64) (all []netip.Addr) {
+	if p.Link == infiniBand {
+		a := [16]byte{0: 0xfe, 1: 0x80}
+		for i := range 8 {
+			a[15-i] = byte(guid >> (8 * i))
+		}
+		return []netip.Addr{netip.AddrFrom16(a)}
+	}
+	for _, text := range p.Addresses {
+		if text != "all" {
+			all = append(all, netip.MustParseAddr(text))
+			continue
+		}
+		own, _ := net.InterfaceAddrs()
+		for _, a := range own {
+			all = append(all, netip.MustParsePrefix(a.String()).Addr())
+		}
+	}
+	return all
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// row is tests of a package that pass on cards of some manners.
+type row struct {
+	in      string
+	manners string
+	tests   string // after "^"
+	seeds   int    // how many
+	flags   []string
+}
+
+// Packages that have the tests.
+const (
+	ringnet = "."
+	rconn   = "rconn"
+	verbs   = "internal/fabric/verbs"
+)
+
+// Tests of package rconn: everything, what takes a second or two, and those that expect an end.
+const (
+	everything = `Test.*/^(verbs|rdma6?)$`
+	some       = `Test(Nettest|RandomLives|Buffers.*|Peek.*|CopyOfAFile|KeepAlive.*|Handshake.*)$/^(verbs|rdma6?)$`
+	ends       = `TestConnectionsEndWithAnErrorOfTheCard$`
+)
+
+// onCards are the manners, with the tests that pass on cards which have them. With the last of
+// them connections end, and that test says with which error.
+var onCards = []row{
+	{rconn, "relaxed-ordering", everything, 1, nil},
+	{rconn, "payload-overtaken", everything, 1, nil},
+	{rconn, "completions-any-order", everything, 1, nil},
+	{rconn, "short-polls", everything, 1, nil},
+	{rconn, "relaxed-ordering,completions-any-order,short-polls,events-twice", some, 1, nil},
+	{rconn, "events-coalesced", some, 1, nil},
+	{rconn, "events-twice", some, 1, nil},
+	{rconn, "events-spurious", some, 1, nil},
+	{rconn, "mlx5", some, 1, nil},
+	{rconn, "bnxt_re", some, 1, nil},
+	{rconn, "irdma", some, 1, nil},
+	{rconn, "qedr", some, 1, nil},
+	{rconn, "hns", some, 1, nil},
+	{rconn, "erdma", some, 1, nil},
+	{rconn, "rnr", some, 1, nil},
+	{rconn, "slow-retry", some, 1, nil},
+	{rconn, "slow-registration", some, 1, nil},
+	{rconn, "comm-est-late", some, 1, nil},
+	{rconn, "rep-lost", some, 1, nil},
+	{rconn, "dreq-lost", some, 1, nil},
+	{rconn, "inline-none", some, 1, nil},
+	{verbs, "empty-write-checked", "TestProbesNameMemoryOfThePeer$", 1, nil},
+	{rconn, "fork-copies", some, 1, nil},
+	{rconn, "batch-cut", ends, 4, nil},
+	{rconn, "length-wrong", ends, 4, nil},
+	{rconn, "mlx5-internal-error", ends, 4, nil},
+	{rconn, "mlx5-cq-error", ends, 4, nil},
+	{rconn, "removed", ends, 4, nil},
+	{rconn, "reset", ends, 4, nil},
+	{rconn, "mana", some, 1, nil},
+	{rconn, "mana,rnr", some, 2, nil},
+	{verbs, "mana,rnr", "TestInlineDataOfRequestsThatWaitIsNotOverwritten$", 2, nil},
+	{verbs, "irdma", "Test(EmptyWriteCompletes|InlineDataIsWhatTheCardTakes|ProbesNameMemoryOfThePeer)$", 1, nil},
+	{verbs, "bnxt_re", "TestInlineDataIsWhatTheCardTakes$", 2, nil},
+	{verbs, "qedr", "TestInlineDataIsWhatTheCardTakes$", 1, nil},
+	{verbs, "hns", "TestInlineDataIsWhatTheCardTakes$", 1, nil},
+	{verbs, "erdma", "TestInlineDataIsWhatTheCardTakes$", 1, nil},
+	{verbs, "inline-none", "TestInlineDataIsWhatTheCardTakes$", 1, nil},
+	{verbs, "inline-granted", "TestInlineDataIsWhatTheCardGrants$", 3, nil},
+	{rconn, "inline-granted", some, 3, nil},
+	{verbs, "mlx5", "TestQueuesAreAsDeepAsTheCardAllows$", 1, nil},
+	{verbs, "no-queue-pair", "TestCardThatRefusesEverything$", 3, nil},
+	{verbs, "shortage", "TestShortageIsNoLimitOfTheCard$", 3, nil},
+	{verbs, "grh-missing", "TestDatagramWithoutAHeaderIsDropped$", 1, nil},
+	{verbs, "length-wrong", "Test(DatagramThatIsLongerThanItsReceiveIsDropped|WrongLengthIsFoundOutAtOnce)$", 4, nil},
+	{ringnet, "completions-any-order", "TestTransferOverQueuePairsThatFail$", 4, []string{"-faults", "qp=2e-3"}},
+	{ringnet, "relaxed-ordering,payload-overtaken,events-spurious", "TestTransferOverQueuePairsThatFail$", 2, []string{"-faults", "qp=2e-3"}},
+	{verbs, "short-polls", "TestPollTakesAllThatHasCompleted$", 1, nil},
+	{verbs, "relaxed-ordering", "TestBytesMayComeInAnyOrderBeforeTheCompletion$", 1, nil},
+	{verbs, "removed", "TestNothingStaysOfACardThatIsGone$", 1, nil},
+	{verbs, "", "TestDatagramsWaitForRoomInTheSendQueue$", 1, []string{"-latency", "1ms"}},
+	{verbs, "", "TestMTUIsThatOfTheNarrowerPort$", 1, []string{"-fabric", "../../../tools/idealcard/fabrics/infiniband.json"}},
+}
+
+// whileTheCardGoes has the card go at each of the calls of verbs with which an endpoint is made.
+func whileTheCardGoes() (rows []row) {
+	for n := range 7 {
+		rows = append(rows, row{verbs, "", "TestOpenWhileTheCardGoes$", 1, []string{"-faults", fmt.Sprintf("out=1h,card@%d", n+1)}})
+	}
+	return rows
+}
+
+// TestManners runs ringnet's tests on cards with each of the manners, and draws what they draw from the
+// same seeds each time; with RINGNET_SOAK from others.
+func TestManners(t *testing.T) {
+	first := 1
+	if os.Getenv("RINGNET_SOAK") != "" {
+		first += rand.IntN(1e6)
+	}
+	programs := buildTests(t, ringnet, "./"+rconn, "./"+verbs)
+	tried := map[string]bool{}
+	for _, r := range append(onCards, whileTheCardGoes()...) {
+		tried[r.manners] = true
+		for seed := first; seed < first+r.seeds; seed++ {
+			t.Run(fmt.Sprintf("%s/%d", r.manners, seed), func(t *testing.T) {
+				t.Parallel()
+				requirePass(t, programs, r, seed)
+			})
+		}
+	}
+	for _, m := range manners() {
+		require.True(t, tried[m], m)
+	}
+}
+
+// buildTests compiles the tests of packages, with the arguments of go test that name them, and
+// returns the folder of the programs.
+func buildTests(t *testing.T, args ...string) (programs string) {
+	t.Helper()
+	programs = t.TempDir() + "/"
+	build := exec.Command("go", append([]string{"test", "-c", "-o", programs}, args...)...)
+	build.Dir = "../.."
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return programs
+}
+
+// requirePass fails if no test has run, or one of those that are there for these cards alone has been
+// skipped.
+func requirePass(t *testing.T, programs string, r row, seed int) {
+	t.Helper()
+	out, status := r.run(t, programs, seed)
+	require.Zero(t, status, "-manners %s -seed %d: %s", r.manners, seed, out)
+	require.Contains(t, out, "--- PASS: ")
+	if r.in != rconn {
+		require.NotContains(t, out, "--- SKIP: ")
+	}
+}
+
+func (r row) run(t *testing.T, programs string, seed int) (string, int) {
+	t.Helper()
+	program := filepath.Join(programs, map[string]string{ringnet: "ringnet", rconn: "rconn", verbs: "verbs"}[r.in]+".test")
+	args := append([]string{"-rnr", "-manners", r.manners, "-seed", fmt.Sprint(seed)}, r.flags...)
+	args = append(args, "--", program, "-test.v", "-test.run", "^"+r.tests, "-test.timeout", "10m")
+	cmd := tool(t, args...)
+	cmd.Dir = "../../" + r.in
+	cmd.Env = append(cmd.Env, "RINGNET_REQUIRE_RDMA=1")
+	out, status := result(t, cmd)
+	return strings.TrimSpace(out), status
+}
