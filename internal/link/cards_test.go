@@ -297,7 +297,7 @@ func exchangeUntil(over <-chan struct{}, from, to *Stream, seed uint64) error {
 		select {
 		case <-over:
 			return nil
-		case <-time.After(time.Duration(r.IntN(50)) * time.Millisecond):
+		case <-time.After(time.Duration(1+r.IntN(50)) * time.Millisecond):
 		}
 	}
 }

@@ -94,7 +94,7 @@ func TestStreamsOutliveTheirQueuePair(t *testing.T) {
 						select {
 						case <-over:
 							going = false
-						case <-time.After(time.Duration(r.IntN(20_000)) * time.Microsecond):
+						case <-time.After(time.Duration(1+r.IntN(20_000)) * time.Microsecond):
 							c, s := endpointOf(clients[0].link), endpointOf(servers[0].link)
 							b.do(n, r, c, s)
 							breaks++

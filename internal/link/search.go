@@ -226,6 +226,9 @@ func (l *Link) goOver(ctx context.Context, ep fabric.Endpoint) error {
 
 // sleep waits for a while, and reports whether ctx has not ended meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
