@@ -162,12 +162,13 @@ programs:
 # the only one away, and run by themselves), and all addresses of this host are
 # its own, so none has no device (TestAddressWithoutRDMA,
 # TestGroupsThatCannotBeJoined) or has just been added (TestDatagramsNoticeOfASecondAddress), and none
-# is link-local at an interface of its own (TestIPv6WithAZone). It is no library of the system, with
+# is link-local at an interface of its own (TestIPv6WithAZone). There is no kernel to swap memory out
+# (TestConnectionsBeginInMemoryThatIsSwappedOut). It is no library of the system, with
 # devices of the kernel (TestNoLibrary, TestBrokenLibrary, TestNoPermission, TestUnprivilegedUser,
 # TestDoctorOverRDMA, TestContainersOverRDMA). Tests of several hosts skip themselves. Over InfiniBand
 # ringnet has no datagrams (Packet, Datagram, Group), and the subnet manager is so slow that connections
 # do not wait for all the links that TestScale counts.
-CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestTooLittleLockedMemory|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestNoLibrary|^TestBrokenLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
+CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestTooLittleLockedMemory|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestConnectionsBeginInMemoryThatIsSwappedOut|^TestNoLibrary|^TestBrokenLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
 INFINIBAND_LACKS = Packet|Datagram|Group|^TestScale
 test-card: $(CARD)
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
