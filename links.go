@@ -167,5 +167,6 @@ func Memory() MemoryInfo {
 func SetMemoryLimit(bytes int) { budget.Process.SetLimit(max(bytes, 0)) }
 
 // CloseIdleLinks ends the links of this process, dialed or accepted, that carry no connection
-// and are only kept for the next one (see [Config].LinkIdle).
+// and are only kept for the next one (see [Config].LinkIdle). A link carries a connection until
+// its Close has returned.
 func CloseIdleLinks() { link.CloseIdle() }
