@@ -16,7 +16,7 @@ func (l *Link) pushRecords() {
 		if !l.repost() { // before a ledger counts a record as sent
 			return
 		}
-		var records [wire.MaxRecords]wire.Record
+		records := &q.records
 		n := 0
 		after := q.slots.Next() + 1
 		for ; n < len(records) && q.withRecords.len() > 0; n++ {

@@ -19,9 +19,10 @@ type sendQueue struct {
 	bulk    bulk
 
 	batch           []fabric.WorkRequest
-	batchBytes      int  // in batch
-	posting         bool // a goroutine is in PostSend, without mu, and looks again after it
-	unsignaledBytes int  // of staging posted since the last signaled work request
+	records         [wire.MaxRecords]wire.Record // of the message that pushRecords makes; no stack has to grow for them
+	batchBytes      int                          // in batch
+	posting         bool                         // a goroutine is in PostSend, without mu, and looks again after it
+	unsignaledBytes int                          // of staging posted since the last signaled work request
 	posts           postTimes
 }
 
