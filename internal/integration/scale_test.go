@@ -147,8 +147,11 @@ func many(args []string) error {
 	connections, _ := strconv.Atoi(args[1])
 	links, _ := strconv.Atoi(args[2])
 	d := ringnet.Dialer{Config: scale{links: links}.config()}
-	// Who dials while a link is being made uses those that there are.
+	// Who dials while a link is being made uses those that there are, and each dial makes one at most.
 	atOnce := max(1, 16/links)
+	ready := func(dialed int) bool {
+		return eventually(func() bool { return len(ringnet.Links()) >= min(dialed, links) })
+	}
 	errs := make([]error, atOnce)
 	kept := make([]net.Conn, connections)
 	var all sync.WaitGroup
@@ -157,6 +160,9 @@ func many(args []string) error {
 			for at := i; at < connections && errs[i] == nil; at += atOnce {
 				if kept[at], errs[i] = d.Dial("rdma", args[0]); errs[i] == nil {
 					errs[i] = haveEchoed(kept[at])
+				}
+				if errs[i] == nil && !ready(at+1) {
+					errs[i] = fmt.Errorf("%d connections have %d links", at+1, len(ringnet.Links()))
 				}
 			}
 		})
