@@ -166,10 +166,9 @@ programs:
 # (TestConnectionsBeginInMemoryThatIsSwappedOut). It is no library of the system, with
 # devices of the kernel (TestNoLibrary, TestBrokenLibrary, TestNoPermission, TestUnprivilegedUser,
 # TestDoctorOverRDMA, TestContainersOverRDMA). Tests of several hosts skip themselves. Over InfiniBand
-# ringnet has no datagrams (Packet, Datagram, Group), and the subnet manager is so slow that connections
-# do not wait for all the links that TestScale counts.
+# ringnet has no datagrams (Packet, Datagram, Group).
 CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestTooLittleLockedMemory|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestConnectionsBeginInMemoryThatIsSwappedOut|^TestNoLibrary|^TestBrokenLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
-INFINIBAND_LACKS = Packet|Datagram|Group|^TestScale
+INFINIBAND_LACKS = Packet|Datagram|Group
 test-card: $(CARD)
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
 	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration

@@ -273,3 +273,15 @@ func TestDatagramsDeviceRemoved(t *testing.T) {
 		require.NoError(t, exec.Command("rdma", "link", "delete", "another").Start())
 	})
 }
+
+func TestOverInfiniBandThereIsNoUDP(t *testing.T) {
+	addr := rdmaAddr(t)
+	layer, err := os.ReadFile("/sys/class/infiniband/" + requireEnv(t, "SOFTROCE_DEVICE") + "/ports/1/link_layer")
+	require.NoError(t, err)
+	if strings.TrimSpace(string(layer)) != "InfiniBand" {
+		t.Skip("the device has RoCE; tools/idealcard has one of InfiniBand: make test-card")
+	}
+	_, err = ringnet.ListenPacket("rdma-udp", net.JoinHostPort(addr, "0"))
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "datagrams over InfiniBand, which only RoCE has")
+}

@@ -147,10 +147,11 @@ func many(args []string) error {
 	connections, _ := strconv.Atoi(args[1])
 	links, _ := strconv.Atoi(args[2])
 	d := ringnet.Dialer{Config: scale{links: links}.config()}
-	// Who dials while a link is being made uses those that there are, and each dial makes one at most.
+	// Who dials while a link is being made uses those that there are. Each carries eight before
+	// another is made (see Config.Links), of which a dial that finds no other is one more.
 	atOnce := max(1, 16/links)
 	ready := func(dialed int) bool {
-		return eventually(func() bool { return len(ringnet.Links()) >= min(dialed, links) })
+		return eventually(func() bool { return len(ringnet.Links()) >= min(1+dialed/9, links) })
 	}
 	errs := make([]error, atOnce)
 	kept := make([]net.Conn, connections)

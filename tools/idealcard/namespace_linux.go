@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -38,6 +39,10 @@ func describe(dir string, f *cardFabric, host int) error {
 		for j, p := range c.Ports {
 			at := fmt.Sprintf("%s/ports/%d/", c.Name, j+1)
 			p.describe(at, uint64(0x1dea1+i*16+1+j), files)
+			files[at+"rate"] = "unlimited"
+			if f.Gigabits > 0 {
+				files[at+"rate"] = fmt.Sprintf("%g Gb/sec", f.Gigabits)
+			}
 			errs = append(errs, os.MkdirAll(filepath.Join(dir, at, "gid_attrs/ndevs"), 0o755))
 		}
 	}
@@ -59,13 +64,31 @@ func (p *port) describe(at string, guid uint64, files map[string]string) {
 		files[fmt.Sprintf("%spkeys/%d", at, i)] = key
 	}
 	for i, gid := range p.gids(guid) {
-		kind := "RoCE v2"
+		kind, address := "RoCE v2", gid
 		if p.Link == infiniBand {
 			kind = "IB/RoCE v1"
+			address, _ = netip.ParseAddr(p.Addresses[0]) // none if it is "all"
 		}
 		files[fmt.Sprintf("%sgids/%d", at, i)] = expanded(gid)
 		files[fmt.Sprintf("%sgid_attrs/types/%d", at, i)] = kind
+		if name := interfaceWith(address.Unmap()); name != "" {
+			files[fmt.Sprintf("%sgid_attrs/ndevs/%d", at, i)] = name
+		}
 	}
+}
+
+// interfaceWith is the network interface of this host with an address, or "".
+func interfaceWith(a netip.Addr) string {
+	interfaces, _ := net.Interfaces()
+	for _, i := range interfaces {
+		addrs, _ := i.Addrs()
+		for _, addr := range addrs {
+			if of, err := netip.ParsePrefix(addr.String()); err == nil && (of.Addr() == a || a.IsLoopback() && of.Contains(a)) {
+				return i.Name
+			}
+		}
+	}
+	return ""
 }
 
 // expanded is a GID as sysfs has it: all of its digits.
