@@ -25,16 +25,16 @@ type linkKey struct {
 // links are the links that this process has dialed and on which more connections may begin.
 var links link.Pool[linkKey]
 
-// returns has the listeners to which peers come back when a link has lost its queue pair, for
+// reconnect has the listeners to which peers come back when a link has lost its queue pair, for
 // each fabric whose queue pairs may be lost while both processes live.
-var returns sync.Map // of *link.Returns by fabric.Fabric
+var reconnect sync.Map // of *link.ReconnectListener by fabric.Fabric
 
 // completeLink sets what a link gets from its network.
 func completeLink(cfg *link.Setup, n network, f fabric.Fabric) {
 	cfg.Network, cfg.Addresses = n.name, n.addresses
 	if cfg.ResumeTimeout > 0 && !n.oneHost {
-		r, _ := returns.LoadOrStore(f, &link.Returns{Fabric: f})
-		cfg.Returns = r.(*link.Returns)
+		r, _ := reconnect.LoadOrStore(f, &link.ReconnectListener{Fabric: f})
+		cfg.Reconnect = r.(*link.ReconnectListener)
 	}
 }
 

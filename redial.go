@@ -56,7 +56,7 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 func isBusy(err error) bool {
 	var refused *link.RefusedError
 	var shortage *budget.ShortageError
-	return errors.As(err, &refused) && refused.Busy || errors.As(err, &shortage) && shortage.Passing
+	return errors.As(err, &refused) && refused.Busy || errors.As(err, &shortage) && shortage.Releasing
 }
 
 // request returns what begins a request for a link to an address, when the limit allows one more.

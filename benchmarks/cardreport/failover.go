@@ -191,7 +191,7 @@ func dialLink(ctx context.Context, f fabric.Fabric, address string) (*ringnet.Co
 		return nil, nil, err
 	}
 	cfg.Network, cfg.Dedicated = "rdma", true
-	cfg.Addresses, cfg.Returns = new(link.Addresses), &link.Returns{Fabric: f}
+	cfg.Addresses, cfg.Reconnect = new(link.Addresses), &link.ReconnectListener{Fabric: f}
 	ep, err := f.Dial(ctx, netip.AddrPort{}, to)
 	if err != nil {
 		return nil, nil, err

@@ -146,8 +146,8 @@ type ShortageError struct {
 	Wanted, Used, Limit int
 	Of                  Limited
 
-	// Passing is true if others are about to release memory.
-	Passing bool
+	// Releasing is true if others are about to release memory.
+	Releasing bool
 }
 
 func (e *ShortageError) Error() string {
@@ -169,4 +169,4 @@ func (e *ShortageError) Error() string {
 
 func (e *ShortageError) Unwrap() error   { return syscall.ENOMEM }
 func (e *ShortageError) Timeout() bool   { return false }
-func (e *ShortageError) Temporary() bool { return e.Passing }
+func (e *ShortageError) Temporary() bool { return e.Releasing }

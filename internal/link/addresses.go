@@ -17,8 +17,8 @@ type Addresses struct {
 // pair is the addresses of a connection or of a queue pair.
 type pair struct{ local, remote netip.AddrPort }
 
-// claim takes a pair, unless another connection has it.
-func (a *Addresses) claim(local, remote netip.AddrPort) bool {
+// take takes a pair, unless another connection has it.
+func (a *Addresses) take(local, remote netip.AddrPort) bool {
 	if a == nil {
 		return true
 	}
@@ -53,7 +53,7 @@ func (a *Addresses) choose(local netip.Addr, remote netip.AddrPort) (netip.AddrP
 	first := rand.IntN(ports)
 	for i := range ports {
 		p := netip.AddrPortFrom(local, uint16(firstEphemeral+(first+i)%ports))
-		if a.claim(p, remote) {
+		if a.take(p, remote) {
 			return p, true
 		}
 	}

@@ -151,7 +151,7 @@ func TestAQueuePairThatIsGivenUpIsEmptiedFirst(t *testing.T) {
 			ep.Fail(fabric.ErrDeviceRemoved)
 		},
 		"the device is cut off": func(ep *sim.Endpoint, l *Link) {
-			l.cfg.Returns.Fabric.(*sim.Network).SetFaults(sim.Faults{Disconnect: func(e *sim.Endpoint) error {
+			l.cfg.Reconnect.Fabric.(*sim.Network).SetFaults(sim.Faults{Disconnect: func(e *sim.Endpoint) error {
 				if e == ep {
 					return fabric.ErrDeviceRemoved
 				}
@@ -214,7 +214,7 @@ func TestAPortThatGoesDownWhileALinkMovesToItIsNoticed(t *testing.T) {
 		for !c.link.usable() || !s.link.usable() {
 			time.Sleep(10 * time.Millisecond)
 		}
-		time.Sleep(portPatience / 2) // until nothing is under way
+		time.Sleep(portDownTimeout / 2) // until nothing is under way
 		n.Cut(true)
 		time.Sleep(cfg.ResumeTimeout / 2)
 		require.True(t, c.link.Info().Seeking || s.link.Info().Seeking)
@@ -237,11 +237,11 @@ func TestASideThatHasClosedHasPatienceAfterABreak(t *testing.T) {
 		for c.link.Info().Moves == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		c.patienceTick()
+		c.closeTick()
 		c.link.idleTick()
 		require.True(t, c.link.usable())
 		require.NoError(t, writeAll(s, []byte("said in vain")))
-		time.Sleep(patience / 2)
+		time.Sleep(closeTimeout / 2)
 		require.True(t, c.link.usable())
 		require.NoError(t, s.Close(time.Minute))
 		time.Sleep(2 * time.Minute)

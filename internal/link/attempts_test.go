@@ -166,7 +166,7 @@ func TestRequestsThatCross(t *testing.T) {
 				require.Positive(t, passive.Load())
 				require.EqualValues(t, 1, c.link.Info().Moves)
 				require.EqualValues(t, 1, s.link.Info().Moves)
-				require.Zero(t, cfg.Returns.scheduler.state(), "turns that were not given back")
+				require.Zero(t, cfg.Reconnect.scheduler.state(), "turns that were not given back")
 				endAll(t, n, c, s)
 			})
 		})
@@ -209,7 +209,7 @@ func TestALinkThatSeeksIsNotAboutToFreeItsMemory(t *testing.T) {
 		time.Sleep(time.Second)
 		require.True(t, l.Info().Seeking)
 		require.NoError(t, clients[0].Close(0))
-		require.Zero(t, l.giveUp())
+		require.Zero(t, l.freeUnneeded())
 		n.Cut(false)
 		time.Sleep(10 * time.Second)
 		require.EqualValues(t, 1, l.Info().Moves)
@@ -231,12 +231,12 @@ func TestAListenerThatIsLateIsNoEnd(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					n := sim.New(far)
 					c, s, _ := connectLink(t, n, resuming(n), resuming(n))
-					r := which(c, s).path.returns
+					r := which(c, s).path.listener
 					at := r.listener.Addr()
 					require.NoError(t, r.listener.Close())
 					endpointOf(c.link).Fail(fabric.ErrQueuePair)
 					time.Sleep(late)
-					l, err := n.Listen(at, returnBacklog)
+					l, err := n.Listen(at, reconnectBacklog)
 					require.NoError(t, err)
 					r.listener = l
 					go r.serve(l)
@@ -266,7 +266,7 @@ func TestAPeerThatIsGoneIsSoonGivenUp(t *testing.T) {
 				n := sim.New(far)
 				active, passive, dialer := hosts(n)
 				c, s, _ := connectLink(t, dialer, active, passive)
-				require.NoError(t, s.link.path.returns.listener.Close())
+				require.NoError(t, s.link.path.listener.listener.Close())
 				s.link.Abort()
 				began := time.Now()
 				_, err := c.Read(make([]byte, 1), unlimited())
@@ -289,7 +289,7 @@ func TestAPeerThatIsGoneIsSoonGivenUpByAllItsLinks(t *testing.T) {
 		client := n.Host(fabric.Card{client1})
 		clients, servers := linksOfBoth(t, client, resuming(client), passive, 100)
 		n.CutCard(server2, true)
-		require.NoError(t, servers[0].link.path.returns.listener.Close())
+		require.NoError(t, servers[0].link.path.listener.listener.Close())
 		for _, s := range servers {
 			s.link.Abort()
 		}

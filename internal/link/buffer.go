@@ -24,7 +24,7 @@ type Buffer struct {
 func (l *Link) NewBuffer(size int) (*Buffer, error) {
 	b, err := l.newBuffer(size)
 	if err != nil {
-		return nil, reclaimOn(err, l.rivals(err))
+		return nil, reclaimOn(err, l.holders(err))
 	}
 	return b, nil
 }
@@ -44,7 +44,7 @@ func (l *Link) newBuffer(size int) (*Buffer, error) {
 	memory, err := l.register(n, fabric.LocalWrite)
 	if err != nil {
 		l.streams.owned--
-		l.letGo()
+		l.startIdleTimer()
 		return nil, err
 	}
 	b := &Buffer{link: l, memory: memory, size: n}
@@ -86,15 +86,15 @@ func (b *Buffer) Close() {
 	delete(l.send.buffers, b)
 	b.free()
 	l.streams.owned--
-	l.letGo()
+	l.startIdleTimer()
 }
 
 // free frees the memory of a buffer that is closed, at once or, if the link's memory is
 // being moved, after that. Called with mu held.
 func (b *Buffer) free() {
 	l := b.link
-	if l.path.custody.moving {
-		l.path.custody.closed = append(l.path.custody.closed, b)
+	if l.path.owner.moving {
+		l.path.owner.closed = append(l.path.owner.closed, b)
 		return
 	}
 	if b.memory.Free() {

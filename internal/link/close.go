@@ -10,9 +10,9 @@ import (
 	"github.com/ringnet/ringnet/internal/deadline"
 )
 
-// patience is how long a stream whose owner has closed it waits for its peer's
+// closeTimeout is how long a stream whose owner has closed it waits for its peer's
 // application to close it too, before it is reset.
-const patience = 5 * time.Second
+const closeTimeout = 5 * time.Second
 
 // CloseWrite ends the direction that this side sends: the peer reads what was accepted and
 // then io.EOF. It does not wait.
@@ -176,28 +176,28 @@ func (l *Link) orphan(s *Stream) {
 	s.waitsAgain()
 	s.forget()
 	if s.ledger.Stage() != credit.Over && l.stage < ended {
-		s.closing.timer = time.AfterFunc(patience, s.patienceTick)
+		s.closing.timer = time.AfterFunc(closeTimeout, s.closeTick)
 	}
-	l.letGo()
+	l.startIdleTimer()
 	if !l.active {
 		l.watchNow() // the calls of the stream do not come back, and another may begin
 	}
 }
 
-// patienceTick resets a stream that the peer's application has not closed in time.
-func (s *Stream) patienceTick() {
+// closeTick resets a stream that the peer's application has not closed in time.
+func (s *Stream) closeTick() {
 	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:
 		return
-	case l.outOfReach(&s.closing.deferredSince):
-		s.closing.timer.Reset(patience)
+	case l.disconnectedLately(&s.closing.deferredSince):
+		s.closing.timer.Reset(closeTimeout)
 		return
 	}
 	s.closing.deferredSince = time.Now()
-	s.closing.timer = time.AfterFunc(patience, s.answerTick)
+	s.closing.timer = time.AfterFunc(closeTimeout, s.answerTick)
 	s.ledger.Reset()
 	s.changed()
 	l.trySend()
@@ -214,9 +214,9 @@ func (s *Stream) answerTick() {
 	silent := s.closing.told == 0 || s.inRecordLine || l.ledger.Acknowledged().Records < s.closing.told
 	switch {
 	case l.stage >= ended || s.ledger.Stage() == credit.Over:
-	case s.ledger.AwaitsAnswer() || l.outOfReach(&s.closing.deferredSince) ||
-		silent && time.Since(s.closing.deferredSince)-patience < l.cfg.ResumeTimeout:
-		s.closing.timer.Reset(patience)
+	case s.ledger.AwaitsAnswer() || l.disconnectedLately(&s.closing.deferredSince) ||
+		silent && time.Since(s.closing.deferredSince)-closeTimeout < l.cfg.ResumeTimeout:
+		s.closing.timer.Reset(closeTimeout)
 	default:
 		l.fail(&ProtocolError{fmt.Sprintf("it has not answered the RESET of stream %d", s.number)})
 	}

@@ -23,7 +23,7 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 		client, err := c.Link().Open(context.Background())
 		require.NoError(t, err)
 		server := b.accept()
-		time.Sleep(2 * patience)
+		time.Sleep(2 * closeTimeout)
 		_, live := c.Link().table()
 		require.Equal(t, 1, live)
 		require.ErrorIs(t, writeAll(s, []byte("x")), syscall.EPIPE)
@@ -54,7 +54,7 @@ func TestCloseNoticesThatAResetBehindFINHasArrived(t *testing.T) {
 // Either side ends a link that has carried no stream for as long as it allows.
 func TestBothSidesEndAnIdleLink(t *testing.T) {
 	for _, side := range []string{"dialer", "listener"} {
-		for _, idle := range []time.Duration{patience / 100, patience - time.Second, time.Minute} {
+		for _, idle := range []time.Duration{closeTimeout / 100, closeTimeout - time.Second, time.Minute} {
 			t.Run(fmt.Sprintf("%s after %v", side, idle), func(t *testing.T) {
 				virtually(t, func(t *testing.T, n *sim.Network) {
 					active, passive := testConfig, testConfig
@@ -64,7 +64,7 @@ func TestBothSidesEndAnIdleLink(t *testing.T) {
 					}
 					c, s, _ := connectLink(t, n, active, passive)
 					require.NoError(t, c.Close(time.Second))
-					time.Sleep(patience * 9 / 10)
+					time.Sleep(closeTimeout * 9 / 10)
 					require.NoError(t, s.Close(time.Second))
 					time.Sleep(idle * 4 / 5)
 					require.Equal(t, 2, n.Open())
@@ -176,7 +176,7 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 func TestALinkThatIsToldToLeaveTakesNoStreamFromThenOn(t *testing.T) {
 	for name, tell := range map[string]func(l *Link){
 		"idle links are closed": (*Link).Leave,
-		"memory is short":       func(l *Link) { l.giveUp() },
+		"memory is short":       func(l *Link) { l.freeUnneeded() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, func(t *testing.T, n *sim.Network) {

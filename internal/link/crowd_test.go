@@ -142,7 +142,7 @@ func TestALinkFromAPortThatAStreamHasIsDialedAgain(t *testing.T) {
 		first, err := p.dialOnce()
 		require.NoError(t, err)
 		a := first.LocalAddr()
-		require.True(t, cfg.Addresses.claim(l.Addr(), netip.AddrPortFrom(a.Addr(), a.Port()+1)))
+		require.True(t, cfg.Addresses.take(l.Addr(), netip.AddrPortFrom(a.Addr(), a.Port()+1)))
 		other := &dialingProcess{n: n, to: l.Addr(), cfg: testConfig}
 		_, err = other.dialOnce()
 		var refused *RefusedError
@@ -171,7 +171,7 @@ func TestPortsOfOtherProcessesAreNotInTheWay(t *testing.T) {
 		first, err := p.dialOnce()
 		require.NoError(t, err)
 		take := func(port int) {
-			cfg.Addresses.claim(l.Addr(), netip.AddrPortFrom(first.LocalAddr().Addr(), uint16(port)))
+			cfg.Addresses.take(l.Addr(), netip.AddrPortFrom(first.LocalAddr().Addr(), uint16(port)))
 		}
 		for port := firstEphemeral; port < 1<<16; port++ {
 			if port%5 > 0 {

@@ -39,7 +39,7 @@ type asked struct {
 }
 
 func (e *asked) Close() error {
-	e.asked.Go(func() { e.link.giveUp() })
+	e.asked.Go(func() { e.link.freeUnneeded() })
 	return nil
 }
 
@@ -80,7 +80,7 @@ func TestMemoryOfALinkThatIsTakenDownIsAboutToBeHad(t *testing.T) {
 		closed = true
 		err := reclaimOn(other.Reserve(1), within(b))
 		require.ErrorIs(t, err, syscall.ENOMEM)
-		require.True(t, err.(*budget.ShortageError).Passing)
+		require.True(t, err.(*budget.ShortageError).Releasing)
 		List() // which would ask the endpoint
 	}}
 	l.enlist()

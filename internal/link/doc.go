@@ -29,7 +29,7 @@
 // cuts into rings. Those who need a slab wait in line while it is registered
 // (register.go). A ring grows while it is filled and read (inbox.go), unless
 // memory is short, and shrinks when nothing comes to it; slabs with nothing in
-// them are freed (tidy.go). When something that begins finds no memory, every link
+// them are freed (shrink.go). When something that begins finds no memory, every link
 // of the process gives up what it can do without.
 //
 // # Locks

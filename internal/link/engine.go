@@ -53,10 +53,10 @@ func (l *Link) closeLost() {
 	l.path.lost = nil
 }
 
-// portPatience is how long a port may be down before the peer is probed. Most
+// portDownTimeout is how long a port may be down before the peer is probed. Most
 // are back by then. Soft-RoCE, which finds no route while its interface is down,
 // fails at once whatever is sent meanwhile.
-const portPatience = 2 * time.Second
+const portDownTimeout = 2 * time.Second
 
 // changed handles the error of Wait, or nil, which says nothing of the queue pair. Called
 // with mu held.
@@ -67,7 +67,7 @@ func (l *Link) changed(err error) {
 		l.fail(lost(err))
 	case errors.Is(err, fabric.ErrPortDown):
 		// The port may come back; if not, the probe finds out.
-		time.AfterFunc(portPatience, func() {
+		time.AfterFunc(portDownTimeout, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.probe()
@@ -77,7 +77,7 @@ func (l *Link) changed(err error) {
 			l.cause = nil // the failure came of this: the device is gone
 		}
 		l.fail(lost(err))
-		l.qp.abandoned = true
+		l.qp.noMoreCompletions = true
 		l.qp.peerGone = true
 	default:
 		l.fail(lost(err))
@@ -90,13 +90,13 @@ func (l *Link) changed(err error) {
 func (l *Link) tearDown() {
 	l.mu.Lock()
 	l.enter(closed)
-	l.path.settlePath() // for those who wait for one
-	l.sayDown()         // unless it has been said
+	l.path.endAwaitPath() // for those who wait for one
+	l.sayDown()           // unless it has been said
 	l.watch.timer.Stop()
 	if l.alive.timer != nil {
 		l.alive.timer.Stop()
 	}
-	for _, timer := range []*time.Timer{l.qp.drain, l.leaving.timer, l.memory.tidying.timer} {
+	for _, timer := range []*time.Timer{l.qp.drain, l.leaving.timer, l.memory.shrinking.timer} {
 		if timer != nil {
 			timer.Stop()
 		}

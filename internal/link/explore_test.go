@@ -259,7 +259,7 @@ func (w *world) newProcess(i int) *process {
 		cards = append(cards, fabric.Card{hostAt(network, i)})
 	}
 	p.fabric = w.n.Host(cards...)
-	p.cfg.Returns = &Returns{Fabric: p.fabric}
+	p.cfg.Reconnect = &ReconnectListener{Fabric: p.fabric}
 	l, err := p.fabric.Listen(netip.AddrPortFrom(cards[0][0], 0), 8)
 	w.must(err)
 	p.listener = l
@@ -418,7 +418,7 @@ func (w *world) end() {
 		if n := len(p.cfg.Addresses.taken); n > 0 {
 			w.breach("%d pairs of addresses left taken", n)
 		}
-		if r := p.cfg.Returns; r.waiting > 0 || len(r.links) > 0 {
+		if r := p.cfg.Reconnect; r.waiting > 0 || len(r.links) > 0 {
 			w.breach("%d links wait for peers, of which %d are known", r.waiting, len(r.links))
 		}
 	}

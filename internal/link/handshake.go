@@ -27,7 +27,7 @@ func Dial(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Stream, error) {
 	h := handshake{ep: ep, cfg: cfg, features: features}
 	_, s, err := h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
-		h.offerReturn(l)
+		h.offerReconnect(l)
 		s := l.addStream(0, credit.NewStream(held.size), held)
 		s.ledger.SendRecord(credit.OpenRecord)
 		r, err := h.request(ctx, l, held)
@@ -48,7 +48,7 @@ func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, error
 	h := handshake{ep: ep, cfg: cfg, features: wire.Empty}
 	l, _, err := h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
 		l.active = true
-		h.offerReturn(l)
+		h.offerReconnect(l)
 		r, err := h.request(ctx, l, held)
 		if err != nil {
 			return nil, err
@@ -83,9 +83,9 @@ func Accept(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, *Stream,
 			return nil, &ProtocolError{bad.Error()}
 		}
 		l.takeHello(peer, r.Ring)
-		if asked, ok := wire.RequestedReturn(private); ok && h.offerReturn(l) {
+		if asked, ok := wire.RequestedReconnect(private); ok && h.offerReconnect(l) {
 			l.path.own.Link, l.path.own.Secret = newSecret()
-			l.path.meet(asked, l)
+			l.path.notePeer(asked, l)
 		}
 		if h.empty() {
 			l.memory.rings.give(held)
@@ -163,7 +163,7 @@ func (h *handshake) make(ctx context.Context,
 	held, _ := l.memory.rings.find(l.cfg.firstRing()) // prepare has registered it
 	if !h.empty() {
 		at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
-		if !h.cfg.Addresses.claim(at, to) {
+		if !h.cfg.Addresses.take(at, to) {
 			return nil, nil, &RefusedError{fmt.Sprintf("another connection has the addresses %v and %v", at, to), true}
 		}
 		local, remote = at, to
@@ -200,9 +200,9 @@ func (h *handshake) request(ctx context.Context, l *Link, held piece) (wire.Reco
 		return wire.Record{}, &ProtocolError{err.Error()}
 	}
 	l.takeHello(peer, r.Ring)
-	if told, ok := wire.AnsweredReturn(answer); ok && l.path.returns != nil {
+	if told, ok := wire.AnsweredReconnect(answer); ok && l.path.listener != nil {
 		l.path.own.Link, l.path.own.Secret = told.Link, told.Secret
-		l.path.meet(told, l)
+		l.path.notePeer(told, l)
 	}
 	return r, nil
 }
@@ -225,14 +225,14 @@ func (c *Setup) proofPort() uint16 {
 	return c.Proof.Port
 }
 
-// offerReturn has this side listen for another queue pair for the link when its own is
+// offerReconnect has this side listen for another queue pair for the link when its own is
 // lost, if it can and is to. It returns whether it does.
-func (h *handshake) offerReturn(l *Link) bool {
-	if _, can := h.ep.(fabric.Mover); !can || h.cfg.Returns == nil {
+func (h *handshake) offerReconnect(l *Link) bool {
+	if _, can := h.ep.(fabric.Mover); !can || h.cfg.Reconnect == nil {
 		return false
 	}
 	// Where there can be no listener the link is as good as it would be without.
-	return l.path.takesUp(h.cfg.Returns, l.local.Addr()) == nil
+	return l.path.listen(h.cfg.Reconnect, l.local.Addr()) == nil
 }
 
 // minSendQueue is the least that a link works with: room for some data beside
@@ -249,7 +249,7 @@ func rejection(err error) wire.Reject {
 		return wire.Reject{Reason: protocol.Reason} // the reader is the peer that it speaks of
 	}
 	var shortage *budget.ShortageError
-	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Passing, Reason: err.Error()}
+	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Releasing, Reason: err.Error()}
 }
 
 // prepare prepares the link. If there is too little memory, other links give some back for
@@ -340,7 +340,7 @@ func (l *Link) hello(features wire.Features, about credit.Record, held piece) []
 	if proof != 0 {
 		features |= wire.Proof
 	}
-	if l.path.returns != nil {
+	if l.path.listener != nil {
 		features |= wire.Resume
 	}
 	b := wire.Hello{Features: features, Receives: l.cfg.RecvQueue}.Append(nil)
@@ -350,7 +350,7 @@ func (l *Link) hello(features wire.Features, about credit.Record, held piece) []
 		b = wire.AppendProof(b, proof)
 	}
 	switch {
-	case l.path.returns == nil:
+	case l.path.listener == nil:
 	case l.active:
 		b = l.path.own.AppendRequest(b)
 	default:
@@ -383,9 +383,9 @@ func (l *Link) start() {
 	defer l.mu.Unlock()
 	l.leaving.timer = time.AfterFunc(unset, l.idleTick)
 	if l.streams.owned == 0 { // the link began without a stream, and waits for one
-		l.leaving.timer.Reset(max(l.cfg.idle(), patience))
+		l.leaving.timer.Reset(max(l.cfg.idle(), closeTimeout))
 	}
-	l.memory.tidying.timer = time.AfterFunc(unset, l.tidyTick)
+	l.memory.shrinking.timer = time.AfterFunc(unset, l.shrinkTick)
 	l.watch.given = make(chan struct{}, 1)
 	l.watch.timer = time.AfterFunc(watchWithin, l.watchTick)
 	l.watch.pending = true

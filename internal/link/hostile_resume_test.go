@@ -29,7 +29,7 @@ type returner struct {
 	*rawPeer
 	n       *sim.Network
 	at      netip.AddrPort // where the other side takes the link up
-	told    wire.Return
+	told    wire.Reconnect
 	attempt uint32
 }
 
@@ -56,11 +56,11 @@ func besideAReturner(t *testing.T, test func(t *testing.T, s *Stream, p *returne
 		require.NoError(t, err)
 		p := &returner{rawPeer: openRaw(t, ep), n: n}
 		go p.putOff(returns)
-		hello := wire.Return{Port: returns.Addr().Port()}.AppendRequest(p.helloWith(credit.OpenRecord, wire.Resume))
+		hello := wire.Reconnect{Port: returns.Addr().Port()}.AppendRequest(p.helloWith(credit.OpenRecord, wire.Resume))
 		answer, err := ep.Connect(context.Background(), hello)
 		require.NoError(t, err)
 		p.meet(answer)
-		told, ok := wire.AnsweredReturn(answer)
+		told, ok := wire.AnsweredReconnect(answer)
 		require.True(t, ok)
 		p.told, p.at = told, netip.AddrPortFrom(l.Addr().Addr(), told.Port)
 		require.NoError(t, ep.Confirm())
@@ -278,9 +278,9 @@ func TestAPeerThatComesBackDoesNotKeepTheLink(t *testing.T) {
 		require.NoError(t, s.Close(0))
 		closed := time.Now()
 		for !isGone(s.link) {
-			require.Less(t, time.Since(closed), s.link.cfg.LinkIdle+s.link.cfg.ResumeTimeout+4*patience)
+			require.Less(t, time.Since(closed), s.link.cfg.LinkIdle+s.link.cfg.ResumeTimeout+4*closeTimeout)
 			p.goOn()
-			time.Sleep(patience / 2)
+			time.Sleep(closeTimeout / 2)
 		}
 	})
 }

@@ -579,7 +579,7 @@ func TestGOAWAYIsNotWaitedForLong(t *testing.T) {
 		synctest.Wait()
 		first.link.Leave()
 		p.last(credit.GoAwayRecord)
-		time.Sleep(patience - time.Second)
+		time.Sleep(closeTimeout - time.Second)
 		require.False(t, isGone(first.link))
 		time.Sleep(time.Second + drainTime)
 		require.True(t, isGone(first.link))

@@ -31,7 +31,7 @@ type leaving struct {
 	received bool   // the peer's GOAWAY has come
 
 	timer         *time.Timer // of idleTick, once no stream is owned
-	deferredSince time.Time   // when the end of an idle link was first put off: see outOfReach; zero: it has not been
+	deferredSince time.Time   // when the end of an idle link was first put off: see disconnectedLately; zero: it has not been
 	forced        bool        // the endpoint is to be closed, whatever has not completed
 }
 
@@ -56,7 +56,7 @@ func (l *Link) idleTime() time.Duration {
 	if l.mayLeave() {
 		return l.cfg.idle()
 	}
-	return max(l.cfg.idle(), patience)
+	return max(l.cfg.idle(), closeTimeout)
 }
 
 // idleTick ends a link whose streams all are closed by their owners: with GOAWAY if they
@@ -68,8 +68,8 @@ func (l *Link) idleTick() {
 	case l.streams.owned > 0 || l.stage == closed:
 	case l.mayLeave():
 		l.goAway()
-	case !l.done() && l.outOfReach(&l.leaving.deferredSince):
-		l.leaving.timer.Reset(patience) // the peer's streams may not be over; the search ends at its own limit
+	case !l.done() && l.disconnectedLately(&l.leaving.deferredSince):
+		l.leaving.timer.Reset(closeTimeout) // the peer's streams may not be over; the search ends at its own limit
 	default:
 		l.leaving.forced = true
 		l.fail(net.ErrClosed)
@@ -109,7 +109,7 @@ func (l *Link) mayLeave() bool {
 func (l *Link) goAway() {
 	l.leaving.sayGoAway()
 	l.leaving.deferredSince = time.Time{}
-	l.leaving.timer.Reset(patience)
+	l.leaving.timer.Reset(closeTimeout)
 	l.trySend()
 	l.watchNow()
 }
@@ -119,9 +119,9 @@ func (l *Link) maySayGoAway() bool {
 	return l.leaving.goAway == goAwayDue && l.streams.live.Load() == 0
 }
 
-// letGo sets the timer of idleTick if nothing of the link is owned any more, and has the
+// startIdleTimer sets the timer of idleTick if nothing of the link is owned any more, and has the
 // engine take the link down if it has ended. Called with mu held.
-func (l *Link) letGo() {
+func (l *Link) startIdleTimer() {
 	if l.streams.owned > 0 {
 		return
 	}

@@ -27,8 +27,8 @@ type inbox struct {
 	taking  bool // a Read copies out of the ring, most likely without mu
 	growing bool // the stream waits in line for memory for a larger ring
 
-	grown          bool   // the stream is among link.memory.tidying.grown
-	receivedAtTick uint64 // ledger.Received, at the last tidyTick
+	grown          bool   // the stream is among link.memory.shrinking.grown
+	receivedAtTick uint64 // ledger.Received, at the last shrinkTick
 }
 
 func (b *inbox) Len() int {

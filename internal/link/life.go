@@ -73,12 +73,12 @@ func (f *life) enter(s stage) {
 // queuePair is what a link knows of the queue pair that it has. It begins anew with
 // each: see resume. Guarded by Link.mu.
 type queuePair struct {
-	state     qpState
-	posted    int         // receives posted and not completed
-	spent     int         // receives that data has completed, to be posted again
-	drain     *time.Timer // of drainTick, once it has failed
-	abandoned bool        // what is not there when the queue has been polled empty will never come back
-	peerGone  bool        // Wait has returned an error: there is no answer to wait for
+	state             qpState
+	posted            int         // receives posted and not completed
+	spent             int         // receives that data has completed, to be posted again
+	drain             *time.Timer // of drainTick, once it has failed
+	noMoreCompletions bool        // what is not there when the queue has been polled empty will never come back
+	peerGone          bool        // Wait has returned an error: there is no answer to wait for
 }
 
 // qpState is how far a queue pair is in its life.
@@ -96,12 +96,12 @@ const (
 )
 
 // fail moves the queue pair to ERR for the given reason. The link ends, or seeks another
-// queue pair if it may outlive that (see passing). The first reason stays, unless the
+// queue pair if it may outlive that (see survivable). The first reason stays, unless the
 // second is one that the link cannot outlive. What has arrived can still be read. Called
 // with mu held.
 func (l *Link) fail(cause error) {
-	passing := l.passing(cause)
-	if l.cause != nil && (passing || l.stage.final()) {
+	survivable := l.survivable(cause)
+	if l.cause != nil && (survivable || l.stage.final()) {
 		return
 	}
 	l.cause = cause
@@ -113,7 +113,7 @@ func (l *Link) fail(cause error) {
 		l.path.search = search{lostAt: time.Now()}
 	}
 	next := ending
-	if passing && !l.stage.final() {
+	if survivable && !l.stage.final() {
 		next = draining
 	}
 	if next != l.stage { // it may have failed before, for a reason that was none
@@ -157,7 +157,7 @@ func (l *Link) drainTick(ep fabric.Endpoint) {
 		return
 	}
 	l.fail(lost(fabric.ErrQueuePair))
-	l.qp.abandoned = true
+	l.qp.noMoreCompletions = true
 	l.pollAndSend()
 	l.watchNow() // the engine takes what is left
 }
@@ -174,7 +174,7 @@ func (l *Link) moveToError() {
 	l.qp.state = qpError
 	if err := l.ep.Disconnect(); err != nil {
 		l.fail(lost(err))
-		l.qp.abandoned = true // a queue pair that cannot go to ERR flushes nothing
+		l.qp.noMoreCompletions = true // a queue pair that cannot go to ERR flushes nothing
 	}
 }
 
@@ -196,9 +196,9 @@ func (l *Link) OnEnd(f func()) {
 	}
 }
 
-// settle ends an idle link when both sides have sent GOAWAY, and ends the draining of a
+// advance ends an idle link when both sides have sent GOAWAY, and ends the draining of a
 // queue pair when all of its receives have completed. Called with mu held.
-func (l *Link) settle() {
+func (l *Link) advance() {
 	if g := &l.leaving; l.stage == up && g.received && l.streams.live.Load() == 0 && g.delivered(&l.send.slots) {
 		l.fail(net.ErrClosed)
 	}
@@ -206,7 +206,7 @@ func (l *Link) settle() {
 		return
 	}
 	l.qp.drain.Stop()
-	if l.stage == draining && l.passing(l.cause) {
+	if l.stage == draining && l.survivable(l.cause) {
 		l.seek()
 		return
 	}
@@ -217,7 +217,7 @@ func (l *Link) settle() {
 func (l *Link) end() {
 	l.enter(ended)
 	l.path.end()
-	l.path.settlePath()
+	l.path.endAwaitPath()
 	l.sayDown()
 	l.handBack()
 	for _, s := range l.streams.byNumber {

@@ -21,12 +21,12 @@ type Setup struct {
 	ProbeTimeout time.Duration // that a device may take to complete a probe
 	RemoteMemory int           // that may be registered for rings, in bytes, one of RecvBuffer at least
 
-	Network   string         // for Info and Totals
-	Proof     *Proof         // nil: the request asks for none
-	Acceptor  Acceptor       // of streams that the peer begins; nil takes none
-	Addresses *Addresses     // of the network's connections; nil: whatever the fabric has
-	Budget    *budget.Budget // of what is registered
-	Returns   *Returns       // listens for the peer's requests for another queue pair; nil: streams do not wait for one
+	Network   string             // for Info and Totals
+	Proof     *Proof             // nil: the request asks for none
+	Acceptor  Acceptor           // of streams that the peer begins; nil takes none
+	Addresses *Addresses         // of the network's connections; nil: whatever the fabric has
+	Budget    *budget.Budget     // of what is registered
+	Reconnect *ReconnectListener // listens for the peer's requests for another queue pair; nil: streams do not wait for one
 }
 
 // NewSetup returns the setup of a link with a Config, which may be nil, or the error of
@@ -72,7 +72,7 @@ type Proof struct {
 }
 
 // Link is a queue pair between two processes and the streams on it. Each of its parts
-// has a type of its own, with what belongs to it; they meet here, under one lock.
+// has a type of its own, with what belongs to it; they are here together, under one lock.
 type Link struct {
 	ep     fabric.Endpoint // changes in resume alone
 	cfg    Setup
@@ -110,10 +110,10 @@ type streamTable struct {
 
 // linkMemory is what a link has registered. Guarded by Link.mu.
 type linkMemory struct {
-	account *budget.Account // of all that is registered, and of the device's queues
-	rings   arena
-	line    memoryLine
-	tidying tidying
+	account   *budget.Account // of all that is registered, and of the device's queues
+	rings     arena
+	line      memoryLine
+	shrinking shrinking
 
 	registering sync.WaitGroup // calls of register; begun while the link is up
 }

@@ -269,9 +269,9 @@ func TestIdleRingsShrink(t *testing.T) {
 				for round := range uint64(3) {
 					require.NoError(t, exchange(c, s, 4<<20, round))
 					require.Greater(t, s.ringSize(), 100<<10)
-					time.Sleep(s.link.tidyAfter() / 2)
+					time.Sleep(s.link.shrinkAfter() / 2)
 					require.Greater(t, s.ringSize(), 100<<10, "it is not idle for long")
-					time.Sleep(5 * s.link.tidyAfter())
+					time.Sleep(5 * s.link.shrinkAfter())
 					require.Equal(t, 16<<10, s.ringSize())
 					rings, all := s.Link().registeredBytes()
 					require.Equal(t, all, s.Link().Info().Memory)
@@ -282,7 +282,7 @@ func TestIdleRingsShrink(t *testing.T) {
 					}
 				}
 				s.link.mu.Lock()
-				require.False(t, s.link.memory.tidying.pending, "there is nothing left to look for")
+				require.False(t, s.link.memory.shrinking.pending, "there is nothing left to look for")
 				s.link.mu.Unlock()
 				require.NoError(t, c.Close(time.Second))
 				require.NoError(t, s.Close(time.Second))
@@ -307,10 +307,10 @@ func TestARingThatIsNotEmptyDoesNotShrink(t *testing.T) {
 		require.NoError(t, writeAll(c, make([]byte, firstRing)))
 		require.NoError(t, writeAll(c, make([]byte, 100<<10)))
 		read(firstRing) // the old ring is empty now, the new one is not
-		time.Sleep(3 * s.link.tidyAfter())
+		time.Sleep(3 * s.link.shrinkAfter())
 		require.Equal(t, eagerRing, s.ringSize())
 		read(100 << 10)
-		time.Sleep(3 * s.link.tidyAfter())
+		time.Sleep(3 * s.link.shrinkAfter())
 		require.Equal(t, firstRing, s.ringSize())
 		require.NoError(t, c.Close(time.Second))
 		require.NoError(t, s.Close(time.Second))
@@ -351,7 +351,7 @@ func retried[T any](do func() (T, error)) (T, error) {
 		v, err := do()
 		var shortage *budget.ShortageError
 		var refused *RefusedError
-		if errors.As(err, &shortage) && shortage.Passing || errors.As(err, &refused) && refused.Busy {
+		if errors.As(err, &shortage) && shortage.Releasing || errors.As(err, &refused) && refused.Busy {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}

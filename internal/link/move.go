@@ -47,7 +47,7 @@ func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 		return err
 	}
 	if l.path.arrival != nil {
-		lostAgain = errReturned
+		lostAgain = errPeerReconnects
 	}
 	if lostAgain != nil {
 		l.fail(lost(lostAgain))
@@ -58,12 +58,12 @@ func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 	return nil
 }
 
-// custody is which endpoint has the memory of a link that has lost its queue pair. Guarded
+// memoryOwner is which endpoint has the memory of a link that has lost its queue pair. Guarded
 // by Link.mu, but for what only the goroutine of the search uses.
-type custody struct {
-	withoutEndpoint bool      // no endpoint has it; read and written by that goroutine, and when it has ended
-	moving          bool      // about to be another endpoint's: nothing else may free any
-	closed          []*Buffer // meanwhile, to be freed then
+type memoryOwner struct {
+	none   bool      // no endpoint has it; read and written by that goroutine, and when it has ended
+	moving bool      // about to be another endpoint's: nothing else may free any
+	closed []*Buffer // meanwhile, to be freed then
 }
 
 // beginMove returns all memory of the link to a caller that is about to move it, with what
@@ -77,7 +77,7 @@ func (l *Link) beginMove() (all []fabric.Memory, rings int, err error) {
 	if l.stage != seeking {
 		return nil, 0, errGone
 	}
-	l.path.custody.moving = true
+	l.path.owner.moving = true
 	all, rings = l.registered()
 	return all, rings, nil
 }
@@ -91,11 +91,11 @@ func (l *Link) endMove() {
 
 // freeMoved frees what its owners have closed since beginMove. Called with mu held.
 func (l *Link) freeMoved() {
-	l.path.custody.moving = false
-	for _, b := range l.path.custody.closed {
+	l.path.owner.moving = false
+	for _, b := range l.path.owner.closed {
 		b.free()
 	}
-	l.path.custody.closed = nil
+	l.path.owner.closed = nil
 }
 
 // registered is all memory of the link, and how much of it, from the first on, is the
@@ -125,7 +125,7 @@ func (l *Link) leaveLost() {
 		return
 	}
 	leave(l.ep, all) // which stays what it is while the link seeks
-	l.path.custody.withoutEndpoint = true
+	l.path.owner.none = true
 	l.endMove()
 }
 
@@ -343,11 +343,11 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 	l.enter(up)
 	l.cause = nil
 	l.qp = queuePair{posted: x.posted}
-	l.path.custody.withoutEndpoint = false
+	l.path.owner.none = false
 	l.freeMoved()
 	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile
 	l.callWatcher()                      // it closes the endpoint that it waits on
-	l.path.settlePath()
+	l.path.endAwaitPath()
 	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes
 	l.wakeTouched()
 	for s := range l.everyStream() {

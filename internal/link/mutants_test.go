@@ -38,7 +38,7 @@ var mutants = []struct{ name, file, old, new, tests string }{
 	{"the timer is not started", "wait.go", "		w.timer.Reset(watchWithin)\n", "", ""},
 	{"the timer takes old polls for new ones", "wait.go", "		w.seen = w.polls\n", "", ""},
 	{"the timer does not go on", "wait.go", "	case w.polls != w.seen:\n		l.watchLater()", "	case w.polls != w.seen:", ""},
-	{"the timer gives the watch to nobody", "wait.go", "			w.wary = waryFor\n		}\n		l.watchNow()", "			w.wary = waryFor\n		}", ""},
+	{"the timer gives the watch to nobody", "wait.go", "			w.engineFirst = engineFirstFor\n		}\n		l.watchNow()", "			w.engineFirst = engineFirstFor\n		}", ""},
 	{"the engine is not told that it has the watch", "wait.go", "	case w.given <- struct{}{}:\n", "", ""},
 	{"the engine waits though another has the watch", "engine.go", "	for w.holder != &w.engine {\n		l.mu.Unlock()\n		<-w.given\n", "	for w.holder == nil {\n		l.mu.Unlock()\n		<-w.given\n		l.mu.Lock()\n		l.letOthersRun()\n		l.mu.Unlock()\n", ""},
 	{"who has not got the watch closes what is lost", "move.go", "	l.callWatcher() ", "	l.closeLost()\n	l.callWatcher() ", ""},

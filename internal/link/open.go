@@ -88,7 +88,7 @@ func (l *Link) open(ctx context.Context) (*Stream, error) {
 	s, err := l.beginStream(ctx)
 	if err != nil {
 		<-l.streams.opens
-		return nil, reclaimOn(err, l.rivals(err))
+		return nil, reclaimOn(err, l.holders(err))
 	}
 	if err := s.opened(s.awaitAnswer(ctx)); err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func (l *Link) receivedOpen(r *wire.Record) error {
 	switch {
 	case l.leaving.begun() || l.cfg.Acceptor == nil:
 		s.refuse(wire.RefusedClosed)
-	case !l.cfg.Addresses.claim(local, remote):
+	case !l.cfg.Addresses.take(local, remote):
 		s.refuse(wire.RefusedTaken)
 	default:
 		s.local, s.remote = local, remote
@@ -263,7 +263,7 @@ func (s *Stream) tryToAccept(err error) *lack {
 		s.refuse(wire.RefusedClosed)
 		return nil
 	case err != nil:
-		reclaimInBackground(l.rivals(err))
+		reclaimInBackground(l.holders(err))
 		l.cfg.Acceptor.Short(err)
 		s.refuse(wire.RefusedMemory)
 		return nil
@@ -285,5 +285,5 @@ func (s *Stream) refuse(reason wire.RefuseReason) {
 	s.ledger.Reset()
 	s.changed()
 	s.link.streams.owned--
-	s.link.letGo()
+	s.link.startIdleTimer()
 }

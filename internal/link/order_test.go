@@ -32,7 +32,7 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		l.mu.Lock()
-		l.send.bulk.limit = minBulk
+		l.send.window.limit = minWindow
 		l.mu.Unlock()
 
 		require.NoError(t, writeAll(s, []byte("answer")))

@@ -15,15 +15,15 @@ import (
 // A link outlives its queue pair if it lost that while both processes live. What has
 // arrived is taken from the queue pair first, so each side knows how many messages of
 // the other's it has received. Either side requests another queue pair where the other takes
-// links up again (returns.go), over one pair of cards (route.go) after the other (search.go),
+// links up again (reconnect.go), over one pair of cards (route.go) after the other (search.go),
 // in turn with other links (scheduler.go). What the two say in its handshake is in request.go. The
 // memory of the link goes over to it (move.go); then each side sends again what has not been
 // received (retransmit.go). Streams see none of this: they wait.
 
-// path is what a link does without its queue pair. Guarded by Link.mu, but for meetingPlace,
+// path is what a link does without its queue pair. Guarded by Link.mu, but for reconnection,
 // which is set before the link is in use.
 type path struct {
-	meetingPlace
+	reconnection
 	requests
 
 	work         sync.WaitGroup     // the goroutines of all this; begun with mu held, until the link is closed
@@ -33,19 +33,19 @@ type path struct {
 	patientUntil time.Time          // interrupt is not called before
 	search       search
 	stuck        standstill
-	settled      chan struct{} // see awaitPath; nil if no call waits
-	custody      custody
+	awaited      chan struct{} // see awaitPath; nil if no call waits
+	owner        memoryOwner
 	lost         []fabric.Endpoint // that the link has had before, for the engine to close
 }
 
-// meetingPlace is where the two sides of a link that has lost its queue pair find each
+// reconnection is where the two sides of a link that has lost its queue pair find each
 // other. Set before the link is in use.
-type meetingPlace struct {
-	returns *Returns           // where this side takes the link up again, at own.Port; nil: it does not
-	own     wire.Return        // what both sides know of the link, and what this side tells
-	peers   []netip.AddrPort   // where the peer takes it up: at its address of the link, and of its other cards; none: it does not
-	ctx     context.Context    // ends with the link
-	cancel  context.CancelFunc // of ctx
+type reconnection struct {
+	listener *ReconnectListener // where this side takes the link up again, at own.Port; nil: it does not
+	own      wire.Reconnect     // what both sides know of the link, and what this side tells
+	peers    []netip.AddrPort   // where the peer takes it up: at its address of the link, and of its other cards; none: it does not
+	ctx      context.Context    // ends with the link
+	cancel   context.CancelFunc // of ctx
 }
 
 // standstill is since when one queue pair after the other has lost the same message.
@@ -60,10 +60,10 @@ func (p *path) resumes() bool { return len(p.peers) > 0 }
 // otherCards reports whether both sides had another card when the link was made.
 func (p *path) otherCards() bool { return len(p.own.Others) > 0 && len(p.peers) > 1 }
 
-// passing reports whether the link may outlive the loss of its queue pair for this reason:
+// survivable reports whether the link may outlive the loss of its queue pair for this reason:
 // both sides would take it up again, neither has ended it, and it is of use yet. Called
 // with mu held.
-func (l *Link) passing(cause error) bool {
+func (l *Link) survivable(cause error) bool {
 	if !l.path.resumes() || l.leaving.forced || l.receive.broken || l.done() {
 		return false
 	}
@@ -83,36 +83,36 @@ func (l *Link) done() bool {
 // Called with mu held, which it releases meanwhile.
 func (l *Link) awaitPath() {
 	for l.stage.pathless() {
-		if l.path.settled == nil {
-			l.path.settled = make(chan struct{})
+		if l.path.awaited == nil {
+			l.path.awaited = make(chan struct{})
 		}
-		settled := l.path.settled
+		awaited := l.path.awaited
 		l.mu.Unlock()
-		<-settled
+		<-awaited
 		l.mu.Lock()
 	}
 }
 
-// settlePath ends the wait of awaitPath. Called with Link.mu held.
-func (p *path) settlePath() {
-	if p.settled != nil {
-		close(p.settled)
-		p.settled = nil
+// endAwaitPath ends the wait of awaitPath. Called with Link.mu held.
+func (p *path) endAwaitPath() {
+	if p.awaited != nil {
+		close(p.awaited)
+		p.awaited = nil
 	}
 }
 
-// outOfReach reports whether the link lacks its queue pair, or has lacked it less than patience
-// ago: the peer may have answered, and the answer could not arrive. Then the caller waits on
+// disconnectedLately reports whether the link lacks its queue pair, or has lacked it less than
+// closeTimeout ago: the peer may have answered, and the answer could not arrive. Then the caller waits on
 // for the answer. The first call sets *since, and the wait ends when it has taken longer
 // than a search may, for a peer may break queue pairs again and again. Called with mu held.
-func (l *Link) outOfReach(since *time.Time) bool {
-	if !l.stage.pathless() && time.Since(l.path.moved) >= patience {
+func (l *Link) disconnectedLately(since *time.Time) bool {
+	if !l.stage.pathless() && time.Since(l.path.moved) >= closeTimeout {
 		return false
 	}
 	if since.IsZero() {
 		*since = time.Now()
 	}
-	return time.Since(*since)-patience < l.cfg.ResumeTimeout
+	return time.Since(*since)-closeTimeout < l.cfg.ResumeTimeout
 }
 
 // leavePath ends the search of a link that is closed, and frees its memory if no endpoint has
@@ -123,7 +123,7 @@ func (l *Link) leavePath() {
 	l.mu.Unlock()
 	l.path.close(l.active)
 	l.path.work.Wait()
-	if l.path.custody.withoutEndpoint {
+	if l.path.owner.none {
 		all, _ := l.registered()
 		for _, m := range all {
 			m.Free()
@@ -131,21 +131,21 @@ func (l *Link) leavePath() {
 	}
 }
 
-// takesUp opens the place where this side takes the link up again, for its hello to tell
+// listen opens the place where this side takes the link up again, for its hello to tell
 // the peer of, with the addresses of this host's other cards than the one at local.
-func (p *path) takesUp(r *Returns, local netip.Addr) error {
+func (p *path) listen(r *ReconnectListener, local netip.Addr) error {
 	port, err := r.open()
 	if err == nil {
-		p.returns, p.own.Port, p.own.Others = r, port, r.others(local)
+		p.listener, p.own.Port, p.own.Others = r, port, r.others(local)
 		p.ctx, p.cancel = context.WithCancel(context.Background())
 	}
 	return err
 }
 
-// meet notes where the peer takes the link up again, which its hello tells. A link whose
+// notePeer notes where the peer takes the link up again, which its hello tells. A link whose
 // number another has does not outlive its queue pair.
-func (p *path) meet(peer wire.Return, l *Link) {
-	if !p.returns.reserve(returnKey{p.own.Link, l.active}) {
+func (p *path) notePeer(peer wire.Reconnect, l *Link) {
+	if !p.listener.reserve(linkKey{p.own.Link, l.active}) {
 		return
 	}
 	p.peers = []netip.AddrPort{netip.AddrPortFrom(l.remote.Addr(), peer.Port)}
@@ -156,17 +156,17 @@ func (p *path) meet(peer wire.Return, l *Link) {
 	}
 }
 
-// start has Returns bring requests for the link to it, which is ready for them now. Called
+// start has the ReconnectListener bring requests for the link to it, which is ready for them now. Called
 // with Link.mu held.
 func (p *path) start(l *Link) {
 	if p.resumes() {
-		p.returns.enter(returnKey{p.own.Link, l.active}, l)
+		p.listener.enter(linkKey{p.own.Link, l.active}, l)
 	}
 }
 
 // end stops the search for another queue pair. Called with Link.mu held.
 func (p *path) end() {
-	if p.returns != nil {
+	if p.listener != nil {
 		p.cancel()
 	}
 	if p.arrival != nil {
@@ -177,11 +177,11 @@ func (p *path) end() {
 
 // close ends that requests are brought to a link, which is closed.
 func (p *path) close(active bool) {
-	if p.returns != nil {
+	if p.listener != nil {
 		if p.resumes() {
-			p.returns.leave(returnKey{p.own.Link, active})
+			p.listener.leave(linkKey{p.own.Link, active})
 		}
-		p.returns.close()
+		p.listener.close()
 	}
 }
 

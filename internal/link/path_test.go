@@ -25,7 +25,7 @@ func resuming(n fabric.Fabric) Setup {
 	cfg := testConfig
 	cfg.KeepAlive = time.Second
 	cfg.ResumeTimeout = 30 * time.Second
-	cfg.Returns = &Returns{Fabric: n}
+	cfg.Reconnect = &ReconnectListener{Fabric: n}
 	return cfg
 }
 
@@ -191,8 +191,8 @@ func (confined) Listen(netip.AddrPort, int) (fabric.Listener, error) { return ni
 
 func TestALinkThatNobodyCanComeBackToIsMadeAllTheSame(t *testing.T) {
 	for name, confine := range map[string]func(n *sim.Network, active, passive *Setup){
-		"active":  func(n *sim.Network, active, _ *Setup) { active.Returns = &Returns{Fabric: confined{n}} },
-		"passive": func(n *sim.Network, _, passive *Setup) { passive.Returns = &Returns{Fabric: confined{n}} },
+		"active":  func(n *sim.Network, active, _ *Setup) { active.Reconnect = &ReconnectListener{Fabric: confined{n}} },
+		"passive": func(n *sim.Network, _, passive *Setup) { passive.Reconnect = &ReconnectListener{Fabric: confined{n}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -243,16 +243,16 @@ func TestKeepAliveGoesOnOverAnotherQueuePair(t *testing.T) {
 // TestALinkThatHasSoughtInVainSaysWhat ends links in each of the ways in which a search
 // comes to nothing.
 func TestALinkThatHasSoughtInVainSaysWhat(t *testing.T) {
-	neverBack := func(_, _ *Returns) { time.Sleep(time.Minute) }
-	gone := func(ours, peers *Returns) {
-		for _, r := range []*Returns{ours, peers} {
+	neverBack := func(_, _ *ReconnectListener) { time.Sleep(time.Minute) }
+	gone := func(ours, peers *ReconnectListener) {
+		for _, r := range []*ReconnectListener{ours, peers} {
 			require.NoError(t, r.listener.Close())
 		}
 	}
 	const noAnswer = `no other queue pair in 30s: 10.0.0.1 to 10.0.0.1:\d+: the peer did not answer; pairs of cards tried: 1`
 	for name, tt := range map[string]struct {
 		lose      func(*sim.Endpoint)
-		meanwhile func(ours, peers *Returns) // while the cable is out
+		meanwhile func(ours, peers *ReconnectListener) // while the cable is out
 		want      string
 	}{
 		"the peer did not answer": {func(*sim.Endpoint) {}, neverBack,
@@ -273,7 +273,7 @@ func TestALinkThatHasSoughtInVainSaysWhat(t *testing.T) {
 					tt.lose(endpointOf(s.link))
 				}
 				time.Sleep(10 * time.Second)
-				tt.meanwhile(active.Returns, passive.Returns)
+				tt.meanwhile(active.Reconnect, passive.Reconnect)
 				n.Cut(false)
 				for _, s := range ends {
 					_, err := s.Read(make([]byte, 1), deadline.New())

@@ -62,7 +62,7 @@ func (l *Link) submitted(err error) {
 	}
 	if l.qp.state != qpReady {
 		l.moveToError()
-		l.settle()
+		l.advance()
 		l.callWatcher() // the engine may have waited for the end of the post
 	}
 }
@@ -72,7 +72,7 @@ func (l *Link) submitted(err error) {
 func (l *Link) sendCompleted(id uint64) {
 	q := &l.send
 	q.slots.Complete(id)
-	q.bulk.complete(&q.slots)
+	q.window.complete(&q.slots)
 	l.freeStaging()
 	for i := 0; i < len(q.awaitingEnds); {
 		if s := q.awaitingEnds[i]; s.delivered() {

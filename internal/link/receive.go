@@ -26,7 +26,7 @@ type receiveQueue struct {
 func (l *Link) pollAndSend() {
 	l.pollCompletions()
 	l.trySend()
-	l.settle()
+	l.advance()
 }
 
 // tryPoll takes what has completed, and sends what may be sent then. It returns whether
@@ -37,7 +37,7 @@ func (l *Link) tryPoll() bool {
 		return false
 	}
 	l.trySend()
-	l.settle()
+	l.advance()
 	return true
 }
 
@@ -54,12 +54,12 @@ func (l *Link) pollCompletions() bool {
 		if err != nil {
 			l.fail(lost(err))
 			l.qp.posted = 0 // a queue that cannot be polled gives nothing back
-		} else if n == 0 && polls == 1 && !l.qp.abandoned {
+		} else if n == 0 && polls == 1 && !l.qp.noMoreCompletions {
 			return false
 		}
 		l.completed(l.receive.completions[:n])
 		if n < maxBatch {
-			if l.qp.abandoned {
+			if l.qp.noMoreCompletions {
 				l.qp.posted = 0
 			}
 			break

@@ -72,7 +72,7 @@ func (l *Link) addSlab(lacks *lack) error {
 	switch {
 	case err == nil:
 		l.memory.rings.add(memory, lacks.bytes)
-		l.tidyLater() // it may be of no use any more
+		l.shrinkLater() // it may be of no use any more
 	case l.stage.pathless():
 		return nil // another device may register it
 	case l.stage != up:
@@ -145,6 +145,6 @@ func (l *Link) awaitRing(ctx context.Context) (held piece, err error) {
 // with mu held.
 func (l *Link) giveRing(p piece) {
 	if l.memory.rings.give(p) {
-		l.tidyLater()
+		l.shrinkLater()
 	}
 }

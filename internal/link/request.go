@@ -59,7 +59,7 @@ func (p *path) sealFrom(ep fabric.Endpoint) wire.Seal {
 
 // dial makes an endpoint for a route to the peer.
 func (l *Link) dial(ctx context.Context, r route) (fabric.Endpoint, error) {
-	return l.path.returns.Fabric.Dial(ctx, netip.AddrPortFrom(r.local, 0), r.remote)
+	return l.path.listener.Fabric.Dial(ctx, netip.AddrPortFrom(r.local, 0), r.remote)
 }
 
 // request makes a queue pair, and requests that the peer goes on over it.
@@ -203,10 +203,10 @@ func (l *Link) arrived(a *arrival) {
 	if p.interrupt != nil {
 		time.AfterFunc(time.Until(p.patientUntil), p.interrupt)
 	}
-	l.fail(&lostError{syscall.ECONNRESET, errReturned})
+	l.fail(&lostError{syscall.ECONNRESET, errPeerReconnects})
 }
 
-var errReturned = errors.New("the peer has lost the queue pair")
+var errPeerReconnects = errors.New("the peer has lost the queue pair")
 
 // nextArrival takes over the arrival that waits, if there is one.
 func (l *Link) nextArrival() *arrival {

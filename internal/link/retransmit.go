@@ -195,7 +195,7 @@ func (l *Link) sendAgain(x *keyExchange) {
 		}
 	}
 	q.unsignaledBytes = 0
-	q.bulk.restart()
+	q.window.restart()
 }
 
 // everyStream is the streams in the table, and those that are not any more but wait for

@@ -29,7 +29,7 @@ func (r route) sameAs(other route) bool {
 func (l *Link) routes() []route {
 	ep := l.endpoint()
 	var all []route
-	for _, local := range append([]netip.Addr{l.local.Addr()}, l.path.returns.others(l.local.Addr())...) {
+	for _, local := range append([]netip.Addr{l.local.Addr()}, l.path.listener.others(l.local.Addr())...) {
 		for _, remote := range l.path.peers {
 			if local.Is4() != remote.Addr().Is4() {
 				continue

@@ -17,7 +17,7 @@ import (
 // and so many of those are to one host that a few that have lost their requests hold up
 // none of the others.
 const (
-	attemptsAtOnce = returnBacklog
+	attemptsAtOnce = reconnectBacklog
 	attemptsToHost = 8
 )
 

@@ -84,7 +84,7 @@ type attempts struct {
 // takes up those of the peer, until one of either has brought another queue pair, or the peer
 // is found to be gone, or ctx ends. The error is that of the last request over a known route.
 func (l *Link) reconnect(ctx context.Context) error {
-	scheduler := &l.path.returns.scheduler
+	scheduler := &l.path.listener.scheduler
 	t := &attempts{
 		host:  scheduler.join(l.remote.Addr()),
 		lost:  l.lostPath(),
@@ -114,7 +114,7 @@ func (l *Link) reconnect(ctx context.Context) error {
 // attempt makes the next request when it is due and the link has its turn, and goes on with
 // the queue pair if the peer answers. It ends early when the peer makes a request.
 func (l *Link) attempt(ctx context.Context, t *attempts) error {
-	scheduler := &l.path.returns.scheduler
+	scheduler := &l.path.listener.scheduler
 	var least time.Duration
 	if t.spared {
 		least = longAttempt

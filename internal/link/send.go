@@ -142,13 +142,13 @@ func (l *Link) pushStreams() {
 		n, newRing := s.ledger.Next()
 		n = min(n, s.messageLen())
 		if s.isBulk(n) {
-			n = min(n, q.bulk.limit/4)
+			n = min(n, q.window.limit/4)
 		}
 		switch {
 		case n == 0 && !newRing:
 			s.inDataLine = false
 			continue
-		case s.isBulk(n) && !q.bulk.maySend(n):
+		case s.isBulk(n) && !q.window.maySend(n):
 			q.withData.push(s)
 			waiting++
 			continue
@@ -183,14 +183,14 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 		q.unsignaledBytes += g.n
 	}
 	if s.isBulk(g.n) {
-		q.bulk.posted += uint64(g.n)
+		q.window.posted += uint64(g.n)
 	}
-	timed := s.conversing() && g.n < worthwhile && q.bulk.toTime()
+	timed := s.conversing() && g.n < worthwhile && q.window.toTime()
 	// Signal before anything could wait: for a slot, for staging memory or a buffer, be it
 	// one whose own bytes have been sent and that is held by chunks before it.
 	signaled := s.ledger.Pending() > 0 || q.staging.lent > 0 || s.ledger.Closing() || q.stagingLine.len() > 0 ||
 		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
-		q.unsignaledBytes >= min(q.staging.ring.Size(), q.bulk.limit)/4 || timed
+		q.unsignaledBytes >= min(q.staging.ring.Size(), q.window.limit)/4 || timed
 	s.sentSinceReceive++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
@@ -205,7 +205,7 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 		l.retain(wr, nil)
 	}
 	if signaled {
-		q.bulk.signaled(wr.ID+1, timed)
+		q.window.signaled(wr.ID+1, timed)
 	}
 	q.batchBytes += g.n
 	if newRing {

@@ -16,7 +16,7 @@ type sendQueue struct {
 	buffers map[*Buffer]struct{} // of this link's that are not closed
 	waiting
 	control control
-	bulk    bulk
+	window  sendWindow
 
 	batch           []fabric.WorkRequest
 	records         [wire.MaxRecords]wire.Record // of the message that pushRecords makes; no stack has to grow for them
@@ -78,7 +78,7 @@ func newSendQueue(memory fabric.Memory, size, depth int) sendQueue {
 			credits: controlSends{buffers: buffers[credit.RecordWindow*wire.MessageSize:], after: make([]uint64, 1)},
 			probes:  controlSends{after: make([]uint64, 1)},
 		},
-		bulk: bulk{limit: size, most: size},
+		window: sendWindow{limit: size, most: size},
 	}
 }
 

@@ -92,9 +92,9 @@ func (h slowHost) Cards() []fabric.Card {
 // are listed.
 func TestNoRequestWaitsForAListOfCards(t *testing.T) {
 	n := sim.New(sim.Link{})
-	var r *Returns
+	var r *ReconnectListener
 	held := false
-	r = &Returns{Fabric: slowHost{n.Host(fabric.Card{client1}, fabric.Card{client2}), func() { held = isHeld(&r.mu) }}}
+	r = &ReconnectListener{Fabric: slowHost{n.Host(fabric.Card{client1}, fabric.Card{client2}), func() { held = isHeld(&r.mu) }}}
 	require.Len(t, r.others(client1), 1)
 	require.False(t, held)
 }

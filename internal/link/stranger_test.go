@@ -35,7 +35,7 @@ func TestALinkGoesOnWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
 	elsewhere := netip.MustParseAddr("10.0.1.3") // and tried before server2
 	for name, serve := range map[string]func(n *sim.Network, l fabric.Listener){
 		"that does not listen": nil,
-		"that listens":         func(n *sim.Network, l fabric.Listener) { (&Returns{Fabric: n}).serve(l) },
+		"that listens":         func(n *sim.Network, l fabric.Listener) { (&ReconnectListener{Fabric: n}).serve(l) },
 		"that sends requests on": func(n *sim.Network, l fabric.Listener) {
 			sendOn(n, l, netip.AddrPortFrom(server2, l.Addr().Port()))
 		},
@@ -45,7 +45,7 @@ func TestALinkGoesOnWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
 				n := sim.New(far)
 				active, passive, dialer := twoCards(n)
 				h := n.Host(fabric.Card{server1}, fabric.Card{elsewhere}, fabric.Card{server2})
-				passive.Returns = &Returns{Fabric: listeningAt{h, server2}}
+				passive.Reconnect = &ReconnectListener{Fabric: listeningAt{h, server2}}
 				c, s, _ := connectLink(t, dialer, active, passive)
 				if serve != nil {
 					l, err := n.Listen(netip.AddrPortFrom(elsewhere, s.link.path.own.Port), 8)
@@ -116,7 +116,7 @@ func TestAListenerThatTellsTheNumberOfAnothersLink(t *testing.T) {
 			require.NoError(t, err)
 			p := openRaw(t, ep)
 			p.meet(ep.Private())
-			told := wire.Return{Port: 1, Link: c.link.path.own.Link}
+			told := wire.Reconnect{Port: 1, Link: c.link.path.own.Link}
 			require.NoError(t, ep.Accept(context.Background(), told.AppendAnswer(p.helloWith(credit.AcceptRecord, wire.Resume))))
 			raw <- p
 		}()

@@ -91,7 +91,7 @@ type afterClose struct {
 	late          bool        // the peer has answered with RESET what came after its Close
 	told          uint64      // record SENDs that the peer has received with FIN or RESET; 0: neither is sent
 	timer         *time.Timer // of patienceTick, then of answerTick
-	deferredSince time.Time   // when the RESET was first put off: see outOfReach; zero: it has not been; then when it was due
+	deferredSince time.Time   // when the RESET was first put off: see disconnectedLately; zero: it has not been; then when it was due
 }
 
 // Link is the link that carries the stream.

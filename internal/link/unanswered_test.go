@@ -31,11 +31,11 @@ func TestAPeerThatDoesNotAnswerResetsEndsItsLink(t *testing.T) {
 					require.NoError(t, open().Close(0))
 					require.Equal(t, number, p.last(credit.ResetRecord).Stream)
 				}
-				time.Sleep(patience * 3 / 2)
+				time.Sleep(closeTimeout * 3 / 2)
 				if !deaf {
 					defer open().Close(0)
 				}
-				time.Sleep(patience)
+				time.Sleep(closeTimeout)
 				require.ErrorContains(t, writeAll(first, []byte("x")), "RESET")
 			})
 		})
@@ -56,7 +56,7 @@ func TestAStoppedPeerAnswersResetsLater(t *testing.T) {
 		require.NoError(t, closed.Close(0))
 		time.Sleep(cfg.ResumeTimeout)
 		s.link.ep.(*sim.Endpoint).HoldReceives(false)
-		time.Sleep(2 * patience)
+		time.Sleep(2 * closeTimeout)
 		requireEcho(t, c, s)
 		for _, s := range []*Stream{c, s, server} {
 			require.NoError(t, s.Close(time.Second))
@@ -82,7 +82,7 @@ func TestAStoppedPeerIsNotToAnswerWhatWasNotSent(t *testing.T) {
 		peer.HoldReceives(true)
 		time.Sleep(cfg.ResumeTimeout)
 		peer.HoldReceives(false)
-		time.Sleep(2 * patience)
+		time.Sleep(2 * closeTimeout)
 		requireEcho(t, clients[0], servers[0])
 		for _, s := range append(servers, clients[0]) {
 			require.NoError(t, s.Close(time.Second))

@@ -85,21 +85,21 @@ type watch struct {
 	atWork int             // streams of which a call has been woken, and none waits again
 	served bool            // one of them has become ready, or data or CREDIT has come, since the engine has looked
 
-	wary    int // how often yet the engine takes the watch from a call although no call waits
-	spins   [calls + 1]spin
-	pending bool // timer will fire
-	timer   *time.Timer
-	polls   uint64 // ever made
-	seen    uint64 // polls, when timer was last set
+	engineFirst int // how often yet the engine takes the watch from a call although no call waits
+	spins       [calls + 1]spin
+	pending     bool // timer will fire
+	timer       *time.Timer
+	polls       uint64 // ever made
+	seen        uint64 // polls, when timer was last set
 }
 
 // watchWithin is how long the completion queue may stay unwatched after a call has returned to
 // its application. So the engine need not take the watch between the calls of a ping-pong.
 const watchWithin = time.Millisecond
 
-// waryFor is how often the engine takes the watch at once after a message has lain unnoticed
+// engineFirstFor is how often the engine takes the watch at once after a message has lain unnoticed
 // until the timer fired: the peer begins streams one after the other, say, and no call reads.
-const waryFor = 16
+const engineFirstFor = 16
 
 // watchNow sees that somebody has the watch: the engine, if nobody has it. Called with mu held.
 func (l *Link) watchNow() {
@@ -152,7 +152,7 @@ func (l *Link) watchTick() {
 		before := l.receive.messages
 		l.pollAndSend()
 		if l.receive.messages != before {
-			w.wary = waryFor
+			w.engineFirst = engineFirstFor
 		}
 		l.watchNow()
 	}
@@ -162,11 +162,11 @@ func (l *Link) watchTick() {
 func (l *Link) leave() {
 	w := &l.watch
 	w.holder = nil
-	wary := w.wary > 0
-	if wary {
-		w.wary--
+	first := w.engineFirst > 0
+	if first {
+		w.engineFirst--
 	}
-	if wary || l.mustWatch() || l.limits.Spin == 0 {
+	if first || l.mustWatch() || l.limits.Spin == 0 {
 		l.watchNow()
 	} else {
 		l.watchLater()

@@ -150,7 +150,7 @@ func TestNothingIsDisconnectedWithinAPost(t *testing.T) {
 func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s, b := connectLink(t, sim.New(sim.Link{Spin: 1}), testConfig, testConfig)
-		const streams = 10 * waryFor
+		const streams = 10 * engineFirstFor
 		ends := []*Stream{c, s}
 		began := time.Now()
 		for range streams {
@@ -163,7 +163,7 @@ func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {
 			require.NoError(t, writeAll(next, []byte("x")))
 			synctest.Wait()
 		}
-		require.LessOrEqual(t, time.Since(began), 2*(streams/waryFor+1)*2*watchWithin, "both ends")
+		require.LessOrEqual(t, time.Since(began), 2*(streams/engineFirstFor+1)*2*watchWithin, "both ends")
 		for _, end := range ends {
 			require.NoError(t, end.Close(0))
 		}

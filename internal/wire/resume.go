@@ -18,16 +18,16 @@ import (
 // SecretSize is the size of a link's secret, in bytes.
 const SecretSize = 16
 
-// Return is where a side takes the link up again. That of the side that accepts also has
+// Reconnect is where a side takes the link up again. That of the side that accepts also has
 // the number and the secret by which both know each other then.
-type Return struct {
+type Reconnect struct {
 	Port   uint16           // of the connection manager, at the address that the link has
 	Others []netip.Addr     // of the side's other cards, which have the same port
 	Link   uint64           // answer: the link's number
 	Secret [SecretSize]byte // answer
 }
 
-// Where things stand in private data, in bytes: a Return, and in that of an answer the
+// Where things stand in private data, in bytes: a Reconnect, and in that of an answer the
 // addresses of the other cards.
 const (
 	returnAt = HelloSize + RecordSize + 2
@@ -40,7 +40,7 @@ const answerRoom = 183
 
 // AppendRequest appends r to the private data of a request, which has room for one of the
 // other cards: the first with an IPv4 address.
-func (r Return) AppendRequest(b []byte) []byte {
+func (r Reconnect) AppendRequest(b []byte) []byte {
 	b = append(b, make([]byte, returnAt-len(b))...)
 	b = binary.BigEndian.AppendUint16(b, r.Port)
 	if i := slices.IndexFunc(r.Others, netip.Addr.Is4); i >= 0 {
@@ -51,7 +51,7 @@ func (r Return) AppendRequest(b []byte) []byte {
 }
 
 // AppendAnswer appends all of r to the private data of an answer.
-func (r Return) AppendAnswer(b []byte) []byte {
+func (r Reconnect) AppendAnswer(b []byte) []byte {
 	b = append(b, make([]byte, returnAt-len(b))...)
 	b = binary.BigEndian.AppendUint16(b, r.Port)
 	b = binary.BigEndian.AppendUint64(b, r.Link)
@@ -81,9 +81,9 @@ func decodeAddrs(b []byte) (addrs []netip.Addr) {
 	return addrs
 }
 
-// RequestedReturn decodes the Return of a request. ok is false if the side that has sent
+// RequestedReconnect decodes the Reconnect of a request. ok is false if the side that has sent
 // it does not take links up again.
-func RequestedReturn(b []byte) (r Return, ok bool) {
+func RequestedReconnect(b []byte) (r Reconnect, ok bool) {
 	r, ok = returnPort(b)
 	if other := b[min(len(b), returnAt+2):]; ok && len(other) >= 4 {
 		if a := netip.AddrFrom4([4]byte(other)); !a.IsUnspecified() {
@@ -94,19 +94,19 @@ func RequestedReturn(b []byte) (r Return, ok bool) {
 }
 
 // returnPort decodes what requests and answers have in common.
-func returnPort(b []byte) (r Return, ok bool) {
+func returnPort(b []byte) (r Reconnect, ok bool) {
 	hello, _, err := DecodeHello(b)
 	if err != nil || hello.Features&Resume == 0 || len(b) < returnAt+2 {
-		return Return{}, false
+		return Reconnect{}, false
 	}
 	r.Port = binary.BigEndian.Uint16(b[returnAt:])
 	return r, r.Port != 0
 }
 
-// AnsweredReturn decodes the Return of an answer. ok is as RequestedReturn's.
-func AnsweredReturn(b []byte) (r Return, ok bool) {
+// AnsweredReconnect decodes the Reconnect of an answer. ok is as RequestedReconnect's.
+func AnsweredReconnect(b []byte) (r Reconnect, ok bool) {
 	if r, ok = returnPort(b); !ok || len(b) < othersAt {
-		return Return{}, false
+		return Reconnect{}, false
 	}
 	r.Link = binary.BigEndian.Uint64(b[returnAt+2:])
 	copy(r.Secret[:], b[returnAt+10:])

@@ -17,36 +17,36 @@ var secret = [SecretSize]byte{1, 2, 3, 15: 16}
 
 func TestAHelloSaysWhereTheLinkIsTakenUpAgain(t *testing.T) {
 	g := greetings[0]
-	r := Return{Port: 40000, Link: math.MaxUint64, Secret: secret}
-	_, ok := RequestedReturn(r.AppendRequest(g.encoded()))
+	r := Reconnect{Port: 40000, Link: math.MaxUint64, Secret: secret}
+	_, ok := RequestedReconnect(r.AppendRequest(g.encoded()))
 	require.False(t, ok, "without the feature")
 	g.hello.Features = Resume
 	request := r.AppendRequest(g.encoded())
 	require.LessOrEqual(t, len(request), 44, "what the connection manager carries, and the mailbox leaves")
-	got, ok := RequestedReturn(append(request, make([]byte, 10)...))
+	got, ok := RequestedReconnect(append(request, make([]byte, 10)...))
 	require.True(t, ok)
-	require.Equal(t, Return{Port: 40000}, got)
-	got, ok = AnsweredReturn(append(r.AppendAnswer(g.encoded()), make([]byte, 10)...))
+	require.Equal(t, Reconnect{Port: 40000}, got)
+	got, ok = AnsweredReconnect(append(r.AppendAnswer(g.encoded()), make([]byte, 10)...))
 	require.True(t, ok)
 	require.Equal(t, r, got)
 
 	g.hello.Features |= Proof
 	both := r.AppendRequest(AppendProof(g.encoded(), 5))
 	require.Equal(t, uint16(5), ProofPort(both))
-	got, _ = RequestedReturn(both)
+	got, _ = RequestedReconnect(both)
 	require.Equal(t, uint16(40000), got.Port)
-	for _, cut := range [][]byte{request[:len(request)-1], Return{}.AppendRequest(g.encoded())} {
-		_, ok = RequestedReturn(cut)
+	for _, cut := range [][]byte{request[:len(request)-1], Reconnect{}.AppendRequest(g.encoded())} {
+		_, ok = RequestedReconnect(cut)
 		require.False(t, ok)
 	}
-	_, ok = AnsweredReturn(r.AppendAnswer(g.encoded())[:63])
+	_, ok = AnsweredReconnect(r.AppendAnswer(g.encoded())[:63])
 	require.False(t, ok)
 }
 
 func TestAHelloTellsOfAsManyOtherCardsAsItHasRoomFor(t *testing.T) {
 	g := greetings[0]
 	g.hello.Features = Resume
-	r := Return{Port: 40000, Link: 1, Secret: secret}
+	r := Reconnect{Port: 40000, Link: 1, Secret: secret}
 	for i := range 10 {
 		r.Others = append(r.Others, netip.AddrFrom4([4]byte{10, 0, byte(i), 1}))
 	}
@@ -54,20 +54,20 @@ func TestAHelloTellsOfAsManyOtherCardsAsItHasRoomFor(t *testing.T) {
 
 	request := r.AppendRequest(g.encoded())
 	require.Len(t, request, 44, "what the connection manager carries, and the mailbox leaves")
-	got, ok := RequestedReturn(request)
+	got, ok := RequestedReconnect(request)
 	require.True(t, ok)
 	require.Equal(t, r.Others[1:2], got.Others)
 
 	answer := r.AppendAnswer(g.encoded())
 	require.LessOrEqual(t, len(answer), answerRoom, "what the connection manager carries, and the mailbox leaves")
 	for _, b := range [][]byte{answer, append(answer, make([]byte, answerRoom-len(answer))...)} {
-		got, ok = AnsweredReturn(b)
+		got, ok = AnsweredReconnect(b)
 		require.True(t, ok)
 		require.Equal(t, r.Others[:7], got.Others)
 		require.Equal(t, r.Link, got.Link)
 	}
 	r.Others = nil
-	got, ok = AnsweredReturn(append(r.AppendAnswer(g.encoded()), make([]byte, 100)...))
+	got, ok = AnsweredReconnect(append(r.AppendAnswer(g.encoded()), make([]byte, 100)...))
 	require.True(t, ok)
 	require.Equal(t, r, got)
 }
@@ -191,16 +191,16 @@ func TestRekeyChangesWhatRecordsTellOfRings(t *testing.T) {
 func FuzzReturn(f *testing.F) {
 	g := greetings[0]
 	g.hello.Features = Resume
-	r := Return{Port: 40000, Link: math.MaxUint64, Secret: secret, Others: []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.1")}}
+	r := Reconnect{Port: 40000, Link: math.MaxUint64, Secret: secret, Others: []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.1")}}
 	f.Add(r.AppendRequest(g.encoded()))
 	f.Add(r.AppendAnswer(g.encoded()))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if r, ok := RequestedReturn(b); ok {
+		if r, ok := RequestedReconnect(b); ok {
 			require.NotZero(t, r.Port)
 			again := r.AppendRequest(slices.Clone(b[:returnAt]))
 			require.Equal(t, again, b[:len(again)])
 		}
-		if r, ok := AnsweredReturn(b); ok {
+		if r, ok := AnsweredReconnect(b); ok {
 			require.NotZero(t, r.Port)
 			again := r.AppendAnswer(slices.Clone(b[:returnAt]))
 			require.LessOrEqual(t, len(again), answerRoom)

@@ -60,7 +60,7 @@ const (
 	Proof Features = 1 << 2
 
 	// Resume says, in a request and its answer, that the side takes the link up again
-	// when its queue pair is lost. The side's Return stands behind the place of the
+	// when its queue pair is lost. The side's Reconnect stands behind the place of the
 	// proof's port.
 	Resume Features = 1 << 3
 )

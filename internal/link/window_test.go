@@ -23,7 +23,7 @@ import (
 // the rest of the bandwidth.
 func TestBulkDelaysAConversationByOneMessage(t *testing.T) {
 	network := sim.Link{Latency: 10 * time.Microsecond, Bandwidth: 1 << 30}
-	const message = minBulk * time.Second / (1 << 30)
+	const message = minWindow * time.Second / (1 << 30)
 	for _, conversation := range []struct {
 		size int
 		most time.Duration
@@ -168,12 +168,12 @@ func TestAStalledReaderDelaysNobody(t *testing.T) {
 
 // A link with little staging memory has no more under way than that.
 func TestBulkIsBoundByTheStagingMemory(t *testing.T) {
-	for _, size := range []int{4 << 10, minBulk / 4, minBulk, 4 * minBulk} {
-		b := bulk{limit: size, most: size}
+	for _, size := range []int{4 << 10, minWindow / 4, minWindow, 4 * minWindow} {
+		b := sendWindow{limit: size, most: size}
 		for _, took := range []time.Duration{time.Microsecond, time.Second, time.Second, time.Microsecond, time.Second} {
 			b.adapt(took)
 			require.LessOrEqual(t, b.limit, size)
-			require.GreaterOrEqual(t, b.limit, min(minBulk, size))
+			require.GreaterOrEqual(t, b.limit, min(minWindow, size))
 		}
 	}
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// Returns is the listener of this process for peers that have lost the queue pair of a link
-// and ask for another. It listens as long as there are links that need it. The zero Returns
+// ReconnectListener is the listener of this process for peers that have lost the queue pair of a link
+// and ask for another. It listens as long as there are links that need it. The zero ReconnectListener
 // with a fabric is ready for use.
-type Returns struct {
+type ReconnectListener struct {
 	Fabric fabric.Fabric
 
 	mu       sync.Mutex // guards what follows
 	listener fabric.Listener
 	waiting  int // links that need the listener
-	links    map[returnKey]*Link
+	links    map[linkKey]*Link
 
 	scheduler retryScheduler // of the links' attempts
 
@@ -30,22 +30,22 @@ type Returns struct {
 	listed  time.Time     // when they were
 }
 
-// returnKey identifies a link in requests. Both ends of it may be in this process.
-type returnKey struct {
+// linkKey identifies a link in requests. Both ends of it may be in this process.
+type linkKey struct {
 	number uint64
 	active bool
 }
 
-// returnBacklog is how many requests the listener queues.
-const returnBacklog = 128
+// reconnectBacklog is how many requests the listener queues.
+const reconnectBacklog = 128
 
 // open counts a link that needs the listener, which the first one begins, and returns the
 // listener's port.
-func (r *Returns) open() (uint16, error) {
+func (r *ReconnectListener) open() (uint16, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting == 0 {
-		l, err := r.Fabric.Listen(netip.AddrPort{}, returnBacklog)
+		l, err := r.Fabric.Listen(netip.AddrPort{}, reconnectBacklog)
 		if err != nil {
 			return 0, err
 		}
@@ -57,7 +57,7 @@ func (r *Returns) open() (uint16, error) {
 }
 
 // close ends what open has begun; the last link ends the listener.
-func (r *Returns) close() {
+func (r *ReconnectListener) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting--; r.waiting == 0 {
@@ -69,34 +69,34 @@ func (r *Returns) close() {
 // reserve takes a key for a link that is being made: requests for it are rejected for now.
 // It returns false if another link has the key, for peers choose the numbers of the links
 // that they accept.
-func (r *Returns) reserve(key returnKey) (reserved bool) {
+func (r *ReconnectListener) reserve(key linkKey) (reserved bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, taken := r.links[key]; taken {
 		return false
 	}
 	if r.links == nil {
-		r.links = make(map[returnKey]*Link)
+		r.links = make(map[linkKey]*Link)
 	}
 	r.links[key] = nil
 	return true
 }
 
 // enter has requests brought to the link, whose key is reserved.
-func (r *Returns) enter(key returnKey, l *Link) {
+func (r *ReconnectListener) enter(key linkKey, l *Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.links[key] = l
 }
 
 // leave frees the key of a link.
-func (r *Returns) leave(key returnKey) {
+func (r *ReconnectListener) leave(key linkKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.links, key)
 }
 
-func (r *Returns) find(key returnKey) (l *Link, known bool) {
+func (r *ReconnectListener) find(key linkKey) (l *Link, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l, known = r.links[key]
@@ -109,7 +109,7 @@ const cardsAge = 5 * time.Second
 
 // others are addresses of this host's other cards than the one with the given address:
 // one of each, of the same family.
-func (r *Returns) others(addr netip.Addr) (others []netip.Addr) {
+func (r *ReconnectListener) others(addr netip.Addr) (others []netip.Addr) {
 	host, ok := r.Fabric.(fabric.Host)
 	if !ok || addr.IsLinkLocalUnicast() {
 		return nil
@@ -130,7 +130,7 @@ func (r *Returns) others(addr netip.Addr) (others []netip.Addr) {
 	return others
 }
 
-func (r *Returns) serve(l fabric.Listener) {
+func (r *ReconnectListener) serve(l fabric.Listener) {
 	for {
 		ep, err := l.Accept()
 		if err != nil {
@@ -147,10 +147,10 @@ var (
 )
 
 // take brings a request to the link that it is about.
-func (r *Returns) take(ep fabric.Endpoint) {
+func (r *ReconnectListener) take(ep fabric.Endpoint) {
 	request, err := wire.DecodeResumption(ep.Private())
 	a := &arrival{ep, request}
-	switch l, known := r.find(returnKey{request.Link, request.Passive}); {
+	switch l, known := r.find(linkKey{request.Link, request.Passive}); {
 	case err != nil:
 		a.refuse(wire.Reject{Reason: err.Error()})
 	case known && l == nil:

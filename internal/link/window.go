@@ -6,17 +6,17 @@ import (
 	"github.com/ringnet/ringnet/credit"
 )
 
-// minBulk is how many bytes of bulk may always be under way before a message of another
+// minWindow is how many bytes of bulk may always be under way before a message of another
 // stream: one message of the largest size.
-const minBulk = maxMessage
+const minWindow = maxMessage
 
-// bulk bounds how many bytes of streams that send without an answer are under way, for in
+// sendWindow bounds how many bytes of streams that send without an answer are under way, for in
 // one queue pair no message overtakes another. To use all of the bandwidth takes as many
 // bytes as travel in a round trip. More do no harm to a link that carries nothing else, but
 // delay the messages of conversations. So some of those are timed. When one takes more than
-// twice as long as the fastest has, the bound is halved, to minBulk at least, if the staging
+// twice as long as the fastest has, the bound is halved, to minWindow at least, if the staging
 // memory has that; else the bound grows. Guarded by Link.mu.
-type bulk struct {
+type sendWindow struct {
 	limit, most int // bytes that may be under way, and at most
 	posted      uint64
 	completed   uint64            // bytes of posted that are known to be through
@@ -41,23 +41,23 @@ const timeOneIn = 64
 // after a message that was fast.
 const recovery = 64 << 20
 
-func (b *bulk) underWay() int { return int(b.posted - b.completed) }
+func (b *sendWindow) underWay() int { return int(b.posted - b.completed) }
 
 // maySend reports whether n bytes more may be posted. If no work request under way is signaled
 // they may, since no completion would come to wait for.
-func (b *bulk) maySend(n int) bool {
+func (b *sendWindow) maySend(n int) bool {
 	return b.underWay()+n <= b.limit || b.marks.len() == 0
 }
 
 // toTime reports whether to time a message of a conversation, which has to be
 // signaled then.
-func (b *bulk) toTime() bool {
+func (b *sendWindow) toTime() bool {
 	b.passed++
-	return b.timed == 0 && (b.underWay() >= minBulk/2 || b.passed >= timeOneIn || b.fastest == 0)
+	return b.timed == 0 && (b.underWay() >= minWindow/2 || b.passed >= timeOneIn || b.fastest == 0)
 }
 
 // signaled notes a signaled work request, behind all that is posted.
-func (b *bulk) signaled(after uint64, timed bool) {
+func (b *sendWindow) signaled(after uint64, timed bool) {
 	b.marks.push(postedMark{after, b.posted})
 	if timed {
 		b.timed, b.since, b.passed = after, time.Now(), 0
@@ -65,7 +65,7 @@ func (b *bulk) signaled(after uint64, timed bool) {
 }
 
 // complete notes what has completed, and adapts the bound.
-func (b *bulk) complete(slots *credit.Slots) {
+func (b *sendWindow) complete(slots *credit.Slots) {
 	for b.marks.len() > 0 && slots.Completed(b.marks.front().after) {
 		b.completed = b.marks.pop().posted
 	}
@@ -79,24 +79,24 @@ func (b *bulk) complete(slots *credit.Slots) {
 }
 
 // adapt sets the bound by how long a message took.
-func (b *bulk) adapt(took time.Duration) {
+func (b *sendWindow) adapt(took time.Duration) {
 	if b.fastest == 0 || took < b.fastest {
 		b.fastest = took
 	}
 	if took > 2*b.fastest {
-		b.limit = max(b.limit/2, min(minBulk, b.most))
+		b.limit = max(b.limit/2, min(minWindow, b.most))
 		b.recovered = b.completed
 		return
 	}
 	b.grow()
 }
 
-func (b *bulk) grow() {
+func (b *sendWindow) grow() {
 	b.limit = min(b.limit+worthwhile, b.most)
 	b.recovered = b.completed
 }
 
 // restart counts all that was posted as completed, for its send queue is gone.
-func (b *bulk) restart() {
+func (b *sendWindow) restart() {
 	b.completed, b.timed, b.marks = b.posted, 0, queue[postedMark]{}
 }

@@ -13,24 +13,24 @@ import (
 // A link frees what it does not need: after a while, or at once, if another link or dial of
 // this process lacks memory.
 
-// tidying is when a link gives back memory that it does not use. Guarded by
+// shrinking is when a link gives back memory that it does not use. Guarded by
 // Link.mu.
-type tidying struct {
-	timer   *time.Timer // of tidyTick
+type shrinking struct {
+	timer   *time.Timer // of shrinkTick
 	pending bool        // timer will fire
 	grown   []*Stream   // whose rings may be larger than at first
 }
 
-// tidyAfter is the time between two calls of tidyTick. A ring to which nothing comes, or a
+// shrinkAfter is the time between two calls of shrinkTick. A ring to which nothing comes, or a
 // slab in which nothing is, for once to twice as long is given back.
-func (l *Link) tidyAfter() time.Duration { return max(l.cfg.idle(), time.Second) }
+func (l *Link) shrinkAfter() time.Duration { return max(l.cfg.idle(), time.Second) }
 
-// tidyLater sets the timer of tidyTick, unless it is set. Called with mu held.
-func (l *Link) tidyLater() {
-	t := &l.memory.tidying
+// shrinkLater sets the timer of shrinkTick, unless it is set. Called with mu held.
+func (l *Link) shrinkLater() {
+	t := &l.memory.shrinking
 	if t.timer != nil && !t.pending {
 		t.pending = true
-		t.timer.Reset(l.tidyAfter())
+		t.timer.Reset(l.shrinkAfter())
 	}
 }
 
@@ -39,21 +39,21 @@ func (l *Link) tidyLater() {
 func (l *Link) noteGrown(s *Stream) {
 	if !s.inbox.grown {
 		s.inbox.grown = true
-		l.memory.tidying.grown = append(l.memory.tidying.grown, s)
+		l.memory.shrinking.grown = append(l.memory.shrinking.grown, s)
 	}
-	l.tidyLater()
+	l.shrinkLater()
 }
 
-// tidyTick shrinks the rings to which nothing has come since the last tick, and
+// shrinkTick shrinks the rings to which nothing has come since the last tick, and
 // frees the slabs in which nothing has been.
-func (l *Link) tidyTick() {
+func (l *Link) shrinkTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.memory.tidying.pending = false
+	l.memory.shrinking.pending = false
 	switch l.stage {
 	case up:
 	case draining, seeking:
-		l.tidyLater() // it may be up again
+		l.shrinkLater() // it may be up again
 		return
 	default:
 		return
@@ -65,8 +65,8 @@ func (l *Link) tidyTick() {
 	})
 	l.memory.rings.growOlder()
 	l.trim(2)
-	if len(l.memory.tidying.grown) > 0 || l.memory.rings.mayTrim() {
-		l.tidyLater()
+	if len(l.memory.shrinking.grown) > 0 || l.memory.rings.mayTrim() {
+		l.shrinkLater()
 	}
 }
 
@@ -90,7 +90,7 @@ func (l *Link) trim(age int) (freed int) {
 // returns how many bytes that will free. Called with mu held, which it may release to
 // send.
 func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
-	t := &l.memory.tidying
+	t := &l.memory.shrinking
 	t.grown = slices.DeleteFunc(t.grown, func(s *Stream) bool {
 		if idle(s) {
 			freed += s.shrink()
@@ -112,9 +112,9 @@ func (l *Link) shrinkRings(idle func(s *Stream) bool) (freed int) {
 // memory is short.
 const unfilled = time.Second
 
-// giveUp frees at once what the link does not need, all of it if it carries nothing, and
+// freeUnneeded frees at once what the link does not need, all of it if it carries nothing, and
 // returns how many bytes it has freed or will free.
-func (l *Link) giveUp() int {
+func (l *Link) freeUnneeded() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.streams.owned == 0 && (l.streams.live.Load() == 0 || l.stage != up) {
@@ -137,7 +137,7 @@ func (l *Link) giveUp() int {
 // or will free. It takes each link's lock.
 func reclaim(links []*Link) (freed int) {
 	for _, l := range links {
-		freed += l.giveUp()
+		freed += l.freeUnneeded()
 	}
 	return freed
 }
@@ -147,9 +147,9 @@ func within(b *budget.Budget) []*Link {
 	return slices.DeleteFunc(allLinks(), func(l *Link) bool { return l.cfg.Budget != b })
 }
 
-// rivals are the links that have the memory that the link lacks, by the error for that: the
+// holders are the links that have the memory that the link lacks, by the error for that: the
 // link itself if it has reached its own limit, else all of its budget.
-func (l *Link) rivals(err error) []*Link {
+func (l *Link) holders(err error) []*Link {
 	var shortage *budget.ShortageError
 	if errors.As(err, &shortage) && shortage.Of == budget.LinkMemory {
 		return []*Link{l}
@@ -157,12 +157,12 @@ func (l *Link) rivals(err error) []*Link {
 	return within(l.cfg.Budget)
 }
 
-// reclaimOn has rivals free memory if err is a shortage, and notes in err whether that will
+// reclaimOn has holders free memory if err is a shortage, and notes in err whether that will
 // pass. Called with no link's lock held.
-func reclaimOn(err error, rivals []*Link) error {
+func reclaimOn(err error, holders []*Link) error {
 	var shortage *budget.ShortageError
 	if errors.As(err, &shortage) {
-		shortage.Passing = reclaim(rivals) > 0
+		shortage.Releasing = reclaim(holders) > 0
 	}
 	return err
 }
