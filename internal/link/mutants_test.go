@@ -53,6 +53,7 @@ var mutants = []struct{ name, file, old, new, tests string }{
 	{"a link that goes on does not say so", "move.go", "	l.callWatcher() ", "", ""},
 	{"a link that fails does not say so", "life.go", "	l.callWatcher() // the engine polls", "	// the engine polls", ""},
 	{"what waits to be sent is left to nobody", "send.go", "				l.watchNow() // the rest", "				// the rest", ""},
+	{"a Write overtakes what waits of its stream", "send.go", "s.ledger.Pending() > 0 || l.watch.called", "l.watch.called", "TestAConversationDoesNotOvertakeItself"},
 	{"a stream that is closed stays at work", "close.go", "	s.waitsAgain()\n", "", ""},
 	{"a RESET behind FIN has arrived", "control.go", "s.end == 0 || q.slots.Completed(s.end)", "s.end == 0", "TestCloseNoticesThatAResetBehindFINHasArrived"},
 }

@@ -63,8 +63,9 @@ func (l *Link) maySendNew() bool { return l.mayPost() && l.unacked.again == 0 }
 func (s *Stream) sendNow(g gather) bool {
 	l := s.link
 	q := &l.send
-	if !l.maySendNew() || s.ledger.Pending() > 0 || l.watch.called ||
-		!l.ledger.MaySendData() || !q.slots.MaySend() || s.next.Size > 0 {
+	othersFirst := s.ledger.Pending() > 0 || l.watch.called
+	room := l.ledger.MaySendData() && q.slots.MaySend()
+	if !l.maySendNew() || othersFirst || !room || s.next.Size > 0 {
 		return false
 	}
 	s.ledger.Accept(g.n)
@@ -186,11 +187,7 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 		q.window.posted += uint64(g.n)
 	}
 	timed := s.conversing() && g.n < worthwhile && q.window.toTime()
-	// Signal before anything could wait: for a slot, for staging memory or a buffer, be it
-	// one whose own bytes have been sent and that is held by chunks before it.
-	signaled := s.ledger.Pending() > 0 || q.staging.lent > 0 || s.ledger.Closing() || q.stagingLine.len() > 0 ||
-		q.slots.Unsignaled()+1 >= q.slots.Depth()/4 ||
-		q.unsignaledBytes >= min(q.staging.ring.Size(), q.window.limit)/4 || timed
+	signaled := timed || l.mustSignal(s)
 	s.sentSinceReceive++
 	s.stats.MessagesSent++
 	l.stats.MessagesSent++
@@ -214,4 +211,15 @@ func (l *Link) pushData(s *Stream, g gather, memory fabric.Memory) {
 	if s.ledger.Pending() == 0 {
 		s.changed() // perhaps it ends here
 	}
+}
+
+// mustSignal reports whether the next work request, with data of the stream, is to be signaled: when
+// something waits, for a slot, for staging memory or a buffer, be it one whose own bytes have been
+// sent and that is held by chunks before it; and before anything could wait. Called with mu held.
+func (l *Link) mustSignal(s *Stream) bool {
+	q := &l.send
+	waits := s.ledger.Pending() > 0 || s.ledger.Closing() || q.staging.lent > 0 || q.stagingLine.len() > 0
+	quarterOfSlots := q.slots.Unsignaled()+1 >= q.slots.Depth()/4
+	quarterOfBytes := q.unsignaledBytes >= min(q.staging.ring.Size(), q.window.limit)/4
+	return waits || quarterOfSlots || quarterOfBytes
 }
