@@ -19,10 +19,10 @@ func (r *route) shares(local, remote netip.Addr) bool {
 	return r.local == local || r.remote.Addr() == remote
 }
 
-// sameAs reports whether both are over the same cards.
-func (r route) sameAs(other route) bool {
-	return r.local == other.local && r.remote.Addr() == other.remote.Addr()
-}
+// cardPair is the addresses of the cards of a route, which the links of several processes may take.
+type cardPair struct{ local, remote netip.Addr }
+
+func (r route) cards() cardPair { return cardPair{r.local, r.remote.Addr()} }
 
 // routes are all pairs of cards by which the peer may be reached. Those over which the
 // link has gone come first, then those whose addresses are most alike.

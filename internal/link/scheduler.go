@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Many links may have lost their queue pairs at once: those to a host that is gone, or all
@@ -18,7 +19,7 @@ import (
 // none of the others.
 const (
 	attemptsAtOnce = reconnectBacklog
-	attemptsToHost = 8
+	attemptsToHost = 4
 )
 
 // retryScheduler is which link may make the next attempt. The zero retryScheduler is ready for use.
@@ -34,8 +35,9 @@ type searched struct {
 	addr     netip.Addr
 	links    int // that seek one to it
 	underWay []*turn
-	waiting  []*turn // the oldest first
-	found    route   // over which a link was answered last, unless another has not been since; its port means nothing
+	waiting  []*turn          // the oldest first
+	late     map[cardPair]int // attempts over a route that had no answer in time, each with more time than the one before
+	found    cardPair         // over which a link was answered last, unless another has not been since
 }
 
 // turn is the turn that an attempt waits for, or has.
@@ -47,8 +49,9 @@ type turn struct {
 	ahead   int           // attempts to the host that were under way then
 
 	// Guarded by retryScheduler.mu, once it has come.
-	told  route // searched.found, when the route was chosen
-	route route
+	told  cardPair // searched.found, when the route was chosen
+	route cardPair
+	late  int                // searched.late of the route, when it was chosen
 	end   context.CancelFunc // of the attempt; nil: it has not begun
 }
 
@@ -61,7 +64,7 @@ func (s *retryScheduler) join(addr netip.Addr) *searched {
 		if s.hosts == nil {
 			s.hosts = make(map[netip.Addr]*searched)
 		}
-		h = &searched{addr: addr}
+		h = &searched{addr: addr, late: make(map[cardPair]int)}
 		s.hosts[addr] = h
 	}
 	h.links++
@@ -101,33 +104,49 @@ func (s *retryScheduler) take(ctx context.Context, h *searched, port uint16) *tu
 	return nil
 }
 
-// begin notes the route that is tried in a turn, and how to end the attempt. It ends the
-// attempt if a link was answered over another route since this one was chosen.
-func (s *retryScheduler) begin(own *turn, r route, end context.CancelFunc) {
+// begin notes the route that is tried in a turn, and returns the context of the attempt, for which
+// there is more time where others over the route had no answer in time: a device that makes one queue
+// pair after the other has much to do. The attempt ends if a link was answered over another route since
+// this one was chosen.
+func (s *retryScheduler) begin(ctx context.Context, own *turn, r cardPair, longest time.Duration) (context.Context, context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own.route, own.end = r, end
-	if found := own.host.found; found != (route{}) && found != own.told && !r.sameAs(found) {
-		end()
+	own.route, own.late = r, own.host.late[r]
+	ctx, own.end = context.WithTimeout(ctx, min(firstAttempt<<own.late, longest))
+	if found := own.host.found; found != (cardPair{}) && found != own.told && r != found {
+		own.end()
 	}
+	return ctx, own.end
 }
+
+// outcome is what has come of an attempt.
+type outcome uint8
+
+const (
+	unanswered outcome = iota // it has failed, or was given up
+	outOfTime
+	answered
+)
 
 // give ends a turn. If the attempt was answered, over a route that is new, attempts over
 // others to the host end.
-func (s *retryScheduler) give(own *turn, answered bool) {
+func (s *retryScheduler) give(own *turn, came outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := own.host
-	switch known := h.found.sameAs(own.route); {
-	case answered && !known:
+	if came == outOfTime {
+		h.late[own.route] = max(h.late[own.route], min(own.late+1, maxLate))
+	}
+	switch known := h.found == own.route; {
+	case came == answered && !known:
 		h.found = own.route
 		for _, other := range h.underWay {
-			if other.end != nil && !other.route.sameAs(h.found) {
+			if other.end != nil && other.route != h.found {
 				other.end()
 			}
 		}
-	case !answered && known:
-		h.found = route{}
+	case came != answered && known:
+		h.found = cardPair{}
 	}
 	s.release(own)
 }
@@ -200,7 +219,7 @@ func (s *retryScheduler) found(own *turn, routes []route) (r route, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own.told = own.host.found
-	if i := slices.IndexFunc(routes, own.told.sameAs); i >= 0 {
+	if i := slices.IndexFunc(routes, func(r route) bool { return r.cards() == own.told }); i >= 0 {
 		return routes[i], true
 	}
 	return route{}, false

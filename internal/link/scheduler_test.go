@@ -106,11 +106,11 @@ func TestTurnsAreFair(t *testing.T) {
 				own := all.take(context.Background(), dead, 1)
 				order <- i
 				time.Sleep(time.Second)
-				all.give(own, false)
+				all.give(own, unanswered)
 			}()
 			synctest.Wait()
 		}
-		all.give(all.take(context.Background(), alive, 1), true)
+		all.give(all.take(context.Background(), alive, 1), answered)
 
 		impatient, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
@@ -138,7 +138,7 @@ func TestAProcessThatStandsStillHoldsUpNoOther(t *testing.T) {
 				for ctx.Err() == nil {
 					if own := all.take(ctx, host, 1); own != nil {
 						time.Sleep(longAttempt)
-						all.give(own, false)
+						all.give(own, unanswered)
 					}
 				}
 			}()
@@ -147,7 +147,7 @@ func TestAProcessThatStandsStillHoldsUpNoOther(t *testing.T) {
 		began := time.Now()
 		var others sync.WaitGroup
 		for range attemptsToHost {
-			others.Go(func() { all.give(all.take(ctx, host, 2), true) })
+			others.Go(func() { all.give(all.take(ctx, host, 2), answered) })
 		}
 		others.Wait()
 		require.LessOrEqual(t, time.Since(began), longAttempt)
@@ -167,7 +167,7 @@ func TestTurnsOfManyHosts(t *testing.T) {
 				defer all.leave(h)
 				own := all.take(context.Background(), h, 1)
 				time.Sleep(time.Second)
-				all.give(own, false)
+				all.give(own, unanswered)
 			}()
 		}
 		for _, underWay := range []int{attemptsAtOnce, attemptsAtOnce, 0} {
@@ -218,22 +218,22 @@ func TestATurnForAnotherRouteThanOneJustFound(t *testing.T) {
 	routes := []route{other, good}
 	first, second := all.take(t.Context(), host, 1), all.take(t.Context(), host, 2)
 	begin := func(own *turn, r route) (attempt context.Context) {
-		attempt, cancel := context.WithCancel(t.Context())
-		all.begin(own, r, cancel)
+		attempt, cancel := all.begin(t.Context(), own, r.cards(), longAttempt)
+		t.Cleanup(cancel)
 		return attempt
 	}
 
 	_, ok := all.found(second, routes)
 	require.False(t, ok)
 	require.NoError(t, begin(first, good).Err())
-	all.give(first, true)
+	all.give(first, answered)
 	require.ErrorIs(t, begin(second, other).Err(), context.Canceled)
-	all.give(second, false)
+	all.give(second, unanswered)
 
 	third := all.take(t.Context(), host, 2)
 	r, ok := all.found(third, routes)
 	require.True(t, ok)
 	require.Equal(t, good, r)
 	require.NoError(t, begin(third, other).Err(), "was chosen knowing of the one that was found")
-	all.give(third, false)
+	all.give(third, unanswered)
 }

@@ -50,10 +50,10 @@ func (l *Link) seekPath(ctx context.Context) {
 }
 
 // The first attempt over a route takes firstAttempt at most, so that another route is soon
-// tried; but a machine with much to do may need longer, so each further one may take twice as
-// long as the one before, up to attemptTime, for the connection manager repeats a request that
-// was lost only after 4 s; and up to longAttempt if it is the dialing side's and the route
-// leads to the peer: the other side's next request ends it if its own was lost. A route is
+// tried; but a machine with much to do may need longer, so where a link had no answer in time the
+// next one to the host may take twice as long, up to attemptTime, for the connection manager repeats
+// a request that was lost only after 4 s; and up to longAttempt if it is the dialing side's and the
+// route leads to the peer: the other side's next request ends it if its own was lost. A route is
 // tried again attemptPause after it has failed at the earliest, one and a half times that at
 // the latest, so that those that fail at once take up little time. Once the peer has answered,
 // or has made a request, a side waits moveTime for each message, about as long as a queue pair
@@ -64,6 +64,8 @@ const (
 	longAttempt  = 4 * time.Second
 	attemptPause = 100 * time.Millisecond
 	moveTime     = 4 * time.Second
+
+	maxLate = 4 // firstAttempt doubled so often is longAttempt
 )
 
 // errGone reports that the peer does not have the link any more, or that the two cannot go
@@ -73,11 +75,11 @@ var errGone = errors.New("the peer has ended the link, or is gone")
 // attempts are a link's attempts at another queue pair, in one search.
 type attempts struct {
 	host   *searched
-	lost   pair // see lostPath
-	tried  map[route]trial
-	step   int   // to the next in the order of routes
-	last   error // of the last over a known route
-	spared bool  // a request of the peer's has come to nothing: the dialing side's next is not ended for another
+	lost   pair                // see lostPath
+	tried  map[route]time.Time // and when it may be again
+	step   int                 // to the next in the order of routes
+	last   error               // of the last over a known route
+	spared bool                // a request of the peer's has come to nothing: the dialing side's next is not ended for another
 }
 
 // reconnect makes requests over one route after the other, in turn with other links, and
@@ -88,7 +90,7 @@ func (l *Link) reconnect(ctx context.Context) error {
 	t := &attempts{
 		host:  scheduler.join(l.remote.Addr()),
 		lost:  l.lostPath(),
-		tried: make(map[route]trial),
+		tried: make(map[route]time.Time),
 		last:  errNoTurn,
 	}
 	defer scheduler.leave(t.host)
@@ -123,7 +125,7 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	defer stop()
 	all := l.routes()
 	order := inOrder(all, t.lost)
-	if !sleep(waiting, t.tried[order[t.step%len(order)]].pause()) {
+	if !sleep(waiting, time.Until(t.tried[order[t.step%len(order)]])) {
 		return waiting.Err()
 	}
 	turn := scheduler.take(waiting, t.host, l.remote.Port())
@@ -134,14 +136,20 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 		t.step = turn.ahead // others of the host's links try those before
 	}
 	r := order[t.step%len(order)]
-	if found, ok := scheduler.found(turn, all); ok && t.tried[found].pause() <= 0 {
+	if found, ok := scheduler.found(turn, all); ok && time.Until(t.tried[found]) <= 0 {
 		r = found
 	}
-	requesting, cancel := context.WithTimeout(waiting, l.longest(r, t.tried[r]))
-	scheduler.begin(turn, r, cancel)
+	requesting, cancel := scheduler.begin(waiting, turn, r.cards(), l.longest(r))
 	ep, err := l.request(requesting, r, t.spared)
+	came := unanswered
+	switch {
+	case err == nil || r.known && rejected(err):
+		came = answered
+	case requesting.Err() == context.DeadlineExceeded && waiting.Err() == nil:
+		came = outOfTime
+	}
 	cancel()
-	scheduler.give(turn, err == nil || r.known && rejected(err))
+	scheduler.give(turn, came)
 	t.spared = false
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
 		testHookGaveWay(l)
@@ -156,7 +164,8 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	if r.known && (t.last == errNoTurn || ctx.Err() == nil) { // ctx ends the one that is under way
 		t.last = unreached(r, err, len(all))
 	}
-	t.tried[r] = t.tried[r].again()
+	// Peers that have lost their queue pairs at the same time are not to try again at the same time.
+	t.tried[r] = time.Now().Add(attemptPause + rand.N(attemptPause/2))
 	t.step++
 	if r.known && noListener(err) {
 		t.step = slices.Index(order, r) // whether the peer is gone is known when that is so a second time: see peerIsGone
@@ -168,32 +177,17 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 // peer's.
 var testHookGaveWay = func(*Link) {}
 
-// longest is how long the next attempt over a route may take.
-func (l *Link) longest(r route, t trial) time.Duration {
+// longest is how long an attempt over a route may take.
+func (l *Link) longest(r route) time.Duration {
 	if l.active && r.known {
-		return min(firstAttempt<<t.times, longAttempt)
+		return longAttempt
 	}
-	return min(firstAttempt<<t.times, attemptTime)
+	return attemptTime
 }
 
 // errNoTurn reports that a link has waited for its turn to make an attempt until its time
 // was over.
 var errNoTurn = errors.New("too many other links were looking for their peers")
-
-// trial is what a search has seen of a route.
-type trial struct {
-	times int       // that it was tried, or so many that it makes no difference
-	next  time.Time // the next is due
-}
-
-// pause is how long to wait before the route may be tried again.
-func (t trial) pause() time.Duration { return time.Until(t.next) }
-
-// again counts a try that has failed. Peers that have lost their queue pairs at the same
-// time are not to try again at the same time, so the pause is random.
-func (t trial) again() trial {
-	return trial{min(t.times+1, 8), time.Now().Add(attemptPause + rand.N(attemptPause/2))}
-}
 
 // takeUp goes on with the queue pair of a request of the peer's.
 func (l *Link) takeUp(ctx context.Context, a *arrival) error {

@@ -14,7 +14,7 @@ import (
 // Devices make one queue pair after the other, and many links need one at once.
 func TestManyLinksComeBackThoughDevicesMakeQueuePairsInTurn(t *testing.T) {
 	for _, who := range []string{"both", "active", "passive"} {
-		for _, takes := range []time.Duration{5, 10, 20} {
+		for _, takes := range []time.Duration{5, 20, 60, 100} {
 			takes *= time.Millisecond
 			t.Run(fmt.Sprint(who, takes), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
