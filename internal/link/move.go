@@ -11,9 +11,9 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// move has the link go on over another queue pair before ctx ends. If move fails, the endpoint
-// is its caller's again.
-func (l *Link) move(ctx context.Context, ep fabric.Endpoint) error {
+// move has the link go on over another queue pair before ctx ends, and waits so long for each message with
+// the peer's keys. If move fails, the endpoint is its caller's again.
+func (l *Link) move(ctx context.Context, ep fabric.Endpoint, keys time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func (l *Link) move(ctx context.Context, ep fabric.Endpoint) error {
 	x, err := l.moveMemory(ep, all, rings)
 	var lostAgain error
 	if err == nil {
-		if err = x.run(ctx, ep); err != nil && x.drain(ep) {
+		if err = x.run(ctx, ep, keys); err != nil && x.drain(ep) {
 			lostAgain, err = err, nil
 		}
 	}
@@ -175,17 +175,17 @@ type keyExchange struct {
 	first     uint64       // number of the first work request
 	sent      int
 	completed int       // of those; the last may complete when the link is at work again
-	late      time.Time // of the peer's next, moveTime after the last
+	late      time.Time // of the peer's next message
 	portDown  error     // that of Wait, for the link to take note of
 	memory    fabric.Memory
 	buffer    []byte
 }
 
-func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint) error {
+func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint, wait time.Duration) error {
 	stop := context.AfterFunc(ctx, ep.Wake)
 	defer stop()
-	x.late = time.Now().Add(moveTime)
-	late := time.AfterFunc(moveTime, ep.Wake)
+	x.late = time.Now().Add(wait)
+	late := time.AfterFunc(wait, ep.Wake)
 	defer late.Stop()
 	for x.sent < x.peerSent || x.more || len(x.unsent) > 0 {
 		if err := x.await(ctx, ep, func() bool { return x.completed == x.sent }); err != nil {
@@ -199,8 +199,8 @@ func (x *keyExchange) run(ctx context.Context, ep fabric.Endpoint) error {
 		}
 		x.unsent = x.unsent[n:]
 		x.sent++
-		x.late = time.Now().Add(moveTime)
-		late.Reset(moveTime)
+		x.late = time.Now().Add(wait)
+		late.Reset(wait)
 		if err := x.await(ctx, ep, func() bool { return x.peerSent >= x.sent }); err != nil {
 			return err
 		}

@@ -57,7 +57,8 @@ func (l *Link) seekPath(ctx context.Context) {
 // tried again attemptPause after it has failed at the earliest, one and a half times that at
 // the latest, so that those that fail at once take up little time. Once the peer has answered,
 // or has made a request, a side waits moveTime for each message, about as long as a queue pair
-// takes to find that the peer's device does not answer.
+// takes to find that the peer's device does not answer; and twice as long for each of the next time
+// if the keys did not come, for the peer's device may need that to register its memory.
 const (
 	firstAttempt = 250 * time.Millisecond
 	attemptTime  = time.Second
@@ -77,6 +78,7 @@ type attempts struct {
 	host   *searched
 	lost   pair                // see lostPath
 	tried  map[route]time.Time // and when it may be again
+	keys   time.Duration       // how long to wait for each message with the peer's
 	step   int                 // to the next in the order of routes
 	last   error               // of the last over a known route
 	spared bool                // a request of the peer's has come to nothing: the dialing side's next is not ended for another
@@ -91,6 +93,7 @@ func (l *Link) reconnect(ctx context.Context) error {
 		host:  scheduler.join(l.remote.Addr()),
 		lost:  l.lostPath(),
 		tried: make(map[route]time.Time),
+		keys:  moveTime,
 		last:  errNoTurn,
 	}
 	defer scheduler.leave(t.host)
@@ -103,7 +106,7 @@ func (l *Link) reconnect(ctx context.Context) error {
 			a.refuse(linkIsThere)
 			err = l.attempt(ctx, t)
 		default:
-			err = l.takeUp(ctx, a)
+			err = l.takeUp(ctx, t, a)
 			t.spared = l.active && err != nil
 		}
 		if err == nil || errors.Is(err, errGone) {
@@ -156,7 +159,7 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 		return err
 	}
 	if err == nil {
-		err = l.goOver(ctx, ep)
+		err = l.goOver(ctx, t, ep)
 	}
 	if err == nil || errors.Is(err, errGone) {
 		return err
@@ -190,7 +193,7 @@ func (l *Link) longest(r route) time.Duration {
 var errNoTurn = errors.New("too many other links were looking for their peers")
 
 // takeUp goes on with the queue pair of a request of the peer's.
-func (l *Link) takeUp(ctx context.Context, a *arrival) error {
+func (l *Link) takeUp(ctx context.Context, t *attempts, a *arrival) error {
 	waiting, stop := l.untilRequested(ctx, 0)
 	defer stop()
 	if err := l.openAgain(a.ep); err != nil {
@@ -203,15 +206,18 @@ func (l *Link) takeUp(ctx context.Context, a *arrival) error {
 		_ = a.ep.Close()
 		return err
 	}
-	return l.goOver(ctx, a.ep)
+	return l.goOver(ctx, t, a.ep)
 }
 
 // goOver has the link go on over an endpoint that both sides have agreed on, and closes it if
 // that fails. It ends early when the peer makes a request, for then it has lost this one.
-func (l *Link) goOver(ctx context.Context, ep fabric.Endpoint) error {
+func (l *Link) goOver(ctx context.Context, t *attempts, ep fabric.Endpoint) error {
 	waiting, stop := l.untilRequested(ctx, 0)
 	defer stop()
-	err := l.move(waiting, ep)
+	err := l.move(waiting, ep, t.keys)
+	if errors.Is(err, errNoKeys) {
+		t.keys *= 2
+	}
 	if err != nil {
 		_ = ep.Close()
 	}

@@ -1,6 +1,8 @@
 package link
 
 import (
+	"fmt"
+	"net/netip"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -75,6 +77,30 @@ func TestNobodyWaitsForADeviceThatRegisters(t *testing.T) {
 		require.Zero(t, n.Open(), "endpoints or listeners left open")
 		require.Zero(t, inUse(testConfig.Budget), "memory left in use")
 	})
+}
+
+// A device of one side takes longer to register the link's memory than the other waits at first.
+func TestALinkComesBackThoughRegisteringTakesLong(t *testing.T) {
+	for _, side := range []netip.Addr{client1, server1} {
+		for _, takes := range []int{3, 5, 7, 9} {
+			t.Run(fmt.Sprint(side, " ", takes, "s"), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := sim.New(far)
+					c, s, _ := connectLink(t, n.Host(fabric.Card{client1}), resuming(n.Host(fabric.Card{client1})), resuming(n.Host(fabric.Card{server1})))
+					n.SetFaults(sim.Faults{Register: func(e *sim.Endpoint, _ int) error {
+						if e.LocalAddr().Addr() == side {
+							time.Sleep(time.Duration(takes) * time.Second / 2) // for a ring, and for the staging memory
+						}
+						return nil
+					}})
+					endpointOf(c.link).Fail(fabric.ErrQueuePair)
+					requireEcho(t, c, s)
+					n.SetFaults(sim.Faults{})
+					endAll(t, n, c, s)
+				})
+			})
+		}
+	}
 }
 
 // slowHost is a host that takes long to say which cards it has.
