@@ -33,6 +33,7 @@ type AutoConn struct {
 var _ syscall.Conn = (*AutoConn)(nil)
 
 func newAutoConn(s stream, passedOver []Reason) *AutoConn {
+	notePassedOver(s, passedOver)
 	return &AutoConn{s, tcpAddr(s.LocalAddr()), tcpAddr(s.RemoteAddr()), passedOver}
 }
 

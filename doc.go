@@ -90,6 +90,12 @@
 // then sleeps. [Config].BusyPoll sets how long it polls; where that is 0, the environment variable
 // RINGNET_BUSYPOLL does, to a duration such as 50us, or off.
 //
+// # Who may look
+//
+// On Linux a process that has connections tells its own user and root, and nobody else, which they
+// are, on a Unix socket: the command ringnet ss shows them, and ringnet kill ends one, whose calls
+// then return ECONNABORTED. With the environment variable RINGNET_SS=off it does not.
+//
 // # shm
 //
 // shm connects two processes of one host, or one process with itself, on Linux and within one

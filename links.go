@@ -110,6 +110,7 @@ func (d *Dialer) more(request auto.Request, cfg link.Setup, maker linkMaker) lin
 //	Path           Path    the cards that it goes over now
 //	Seeking        bool    it has lost its queue pair, and is looking for another: see
 //	                       Config.ResumeTimeout
+//	SeekingSince   time.Time  when it has lost it; zero unless Seeking
 //
 // Counters since it was made, in the embedded Stats, all uint64:
 //

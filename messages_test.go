@@ -200,6 +200,9 @@ var unexplained = reasons(map[string][]string{
 		"accept", "close", "confirm", "connect", "dial", "dial from", "listen at", "open", "reject",
 		"tcp", "the listener at", "uverbs*", "ibv_poll_cq", "bytes of data",
 	},
+	"the command says it of the process and connection that it was given": {
+		"it has no connection", "TCP carries connection …: ss --kill ends it",
+	},
 	"no link or dialer lets it out: a message is waited for, or repeated": {
 		"data has arrived", "success",
 	},

@@ -3,6 +3,7 @@ package ringnet
 import (
 	"net"
 	"time"
+	"weak"
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -103,37 +104,35 @@ func (t *Trace) accepted(c net.Conn) {
 // newConn makes a connection of a stream, and counts it.
 func (t *Trace) newConn(s *link.Stream, dialed bool) *Conn {
 	network := s.Link().Network()
-	return rconn.New(s, t.opened(CloseEvent{
+	c := t.opened(CloseEvent{
 		Carrier: network,
 		Local:   fabric.NewAddr(network, s.LocalAddr()),
 		Remote:  fabric.NewAddr(network, s.RemoteAddr()),
 		Dialed:  dialed,
-	}))
+	})
+	c.stream = s
+	c.enter()
+	return rconn.New(s, c.ended)
 }
 
 // newTCPConn makes a connection of auto that TCP carries, and counts it.
-func (t *Trace) newTCPConn(c *net.TCPConn, dialed bool) *auto.TCPConn {
-	return auto.NewTCPConn(c, t.opened(CloseEvent{
+func (t *Trace) newTCPConn(tcp *net.TCPConn, dialed bool) *auto.TCPConn {
+	c := t.opened(CloseEvent{
 		Carrier: "tcp",
-		Local:   c.LocalAddr(),
-		Remote:  c.RemoteAddr(),
+		Local:   tcp.LocalAddr(),
+		Remote:  tcp.RemoteAddr(),
 		Dialed:  dialed,
-	}))
+	})
+	conn := auto.NewTCPConn(tcp, c.ended)
+	c.tcp = weak.Make(conn)
+	c.enter()
+	return conn
 }
 
-// opened counts a connection, and returns the function to call when it has ended. e has what is
-// known already.
-func (t *Trace) opened(e CloseEvent) func(rconn.End) {
+// opened counts a connection that begins. e has what is known already.
+func (t *Trace) opened(e CloseEvent) *connection {
 	totals.count(e.Carrier, func(t *NetworkTotals) { t.Opened++ })
-	began := time.Now()
-	return func(end rconn.End) {
-		totals.count(e.Carrier, func(t *NetworkTotals) { t.Closed++ })
-		if t != nil && t.Closed != nil {
-			e.Age = time.Since(began)
-			e.Stats, e.Err, e.Dropped = end.Stats, end.Err, end.Dropped
-			t.Closed(e)
-		}
-	}
+	return &connection{CloseEvent: e, trace: t, began: time.Now()}
 }
 
 // made counts a link, and reports it, and what becomes of it, to the Trace.

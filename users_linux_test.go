@@ -71,6 +71,7 @@ var strangers = map[string]func(args []string) error{
 		fmt.Println(says)
 		return nil
 	},
+	"ask":   askAsStranger,
 	"claim": claimAsStranger,
 }
 

@@ -53,7 +53,7 @@ func (s *Stream) halfError() error {
 	switch {
 	case s.use == orphaned:
 		return net.ErrClosed
-	case s.link.failed() != nil:
+	case s.use == aborted, s.link.failed() != nil:
 		return syscall.ENOTCONN
 	}
 	return nil
@@ -134,6 +134,26 @@ func (s *Stream) Close(linger time.Duration) error {
 		return nil
 	}
 	return l.cause
+}
+
+// Abort ends the stream for an operator: its owner's calls return ECONNABORTED from now on, and the
+// peer's ECONNRESET. What has not been sent or read is dropped. The owner still has to close it.
+func (s *Stream) Abort() error {
+	l := s.link
+	l.mu.Lock()
+	if s.use == orphaned {
+		l.mu.Unlock()
+		return net.ErrClosed
+	}
+	s.use = aborted
+	s.wake()
+	l.mu.Unlock()
+	s.dropInbox(func(int) {
+		s.drop()
+		s.closing.unread = true
+		s.ledger.Reset()
+	})
+	return nil
 }
 
 // awaitDelivery waits until the peer's device has the end of the stream, at most for the

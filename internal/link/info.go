@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -18,8 +19,9 @@ type Info struct {
 	Connections   int         // that are open
 	Memory        int         // bytes at this end: what is registered, and the device's queues
 
-	Path    Path // that the link's queue pair takes, or took
-	Seeking bool // it has lost its queue pair, and has no other yet
+	Path         Path      // that the link's queue pair takes, or took
+	Seeking      bool      // it has lost its queue pair, and has no other yet
+	SeekingSince time.Time // when it has lost it; zero unless Seeking
 	Stats
 }
 
@@ -98,7 +100,7 @@ func (l *Link) Info() Info {
 // info is Info. Called with mu held.
 func (l *Link) info() Info {
 	at := func(a netip.AddrPort) fabric.Addr { return fabric.NewAddr(l.cfg.Network, a) }
-	return Info{
+	i := Info{
 		Network:     l.cfg.Network,
 		Transport:   l.limits.Transport,
 		Local:       at(l.local),
@@ -110,6 +112,10 @@ func (l *Link) info() Info {
 		Seeking:     l.stage.pathless(),
 		Stats:       l.counted(),
 	}
+	if i.Seeking {
+		i.SeekingSince = l.path.search.lostAt
+	}
+	return i
 }
 
 func (l *Link) enlist() {

@@ -1,6 +1,10 @@
 package link
 
-import "time"
+import (
+	"time"
+
+	"github.com/ringnet/ringnet/credit"
+)
 
 // Stats counts what a link has done.
 type Stats struct {
@@ -76,4 +80,54 @@ func (s *Stream) Stats() StreamStats {
 	stats.ReadWaits, stats.WriteWaits = s.calls[readCall].waits.Load(), s.calls[writeCall].waits.Load()
 	stats.Memory = s.inbox.held.size + s.inbox.drained.size + s.inbox.offered.size
 	return stats
+}
+
+// StreamState is what a stream is doing at one moment.
+type StreamState struct {
+	StreamStats
+	State  string // in one word: see Stream.State
+	Link   Info
+	Unread int // bytes that have arrived and were not read
+	Unsent int // bytes that Write has accepted and that have not left
+}
+
+// State returns a snapshot of what the stream is doing. Its State is one of
+//
+//	open          both sides may write
+//	fin-sent      this side has ended its direction
+//	fin-received  the peer has ended its direction
+//	finished      both have
+//	reset         the peer has reset it
+//	aborted       Abort has ended it
+//	closing       its owner has closed it, and the peer has not
+//	ended         the link has ended
+//
+// It works after Close.
+func (s *Stream) State() StreamState {
+	stats := s.Stats()
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return StreamState{stats, s.state(), s.link.info(), s.inbox.Len(), s.ledger.Pending()}
+}
+
+// state is State's State. Called with mu held.
+func (s *Stream) state() string {
+	received := s.ledger.EndReceived()
+	switch {
+	case s.link.failed() != nil:
+		return "ended"
+	case s.use == orphaned:
+		return "closing"
+	case s.use == aborted:
+		return "aborted"
+	case received&credit.ResetEnd != 0:
+		return "reset"
+	case received != 0 && s.ledger.Closing():
+		return "finished"
+	case received != 0:
+		return "fin-received"
+	case s.ledger.Closing():
+		return "fin-sent"
+	}
+	return "open"
 }

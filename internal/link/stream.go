@@ -14,14 +14,16 @@ import (
 
 // use is what a stream's owner still does with it.
 //
-//	reading     Read returns what arrives     → readClosed, orphaned
-//	readClosed  CloseRead: it is dropped      → orphaned
+//	reading     Read returns what arrives     → readClosed, aborted, orphaned
+//	readClosed  CloseRead: it is dropped      → aborted, orphaned
+//	aborted     Abort: calls fail             → orphaned
 //	orphaned    Close: it is dropped, and answered with RESET
 type use uint8
 
 const (
 	reading use = iota
 	readClosed
+	aborted
 	orphaned
 )
 
@@ -167,6 +169,8 @@ func (s *Stream) readError() error {
 	switch {
 	case s.use == orphaned:
 		return net.ErrClosed
+	case s.use == aborted:
+		return syscall.ECONNABORTED
 	case s.use == readClosed:
 		return io.EOF
 	case s.inbox.Len() > 0:
@@ -192,6 +196,8 @@ func (s *Stream) writeError() error {
 	switch {
 	case s.use == orphaned:
 		return net.ErrClosed
+	case s.use == aborted:
+		return syscall.ECONNABORTED
 	case s.ledger.Closing() && heard&credit.ResetEnd == 0:
 		return syscall.EPIPE
 	case heard&credit.ResetEnd != 0 && s.closing.late:

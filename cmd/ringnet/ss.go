@@ -1,0 +1,301 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/ringnet/ringnet/internal/inspect"
+)
+
+// shown is which connections a subcommand shows.
+type shown struct {
+	Process string `placeholder:"NAME|PID" help:"Only those of processes with this name or number."`
+	Carrier string `placeholder:"NETWORK" enum:"shm,rdma,tcp," default:"" help:"Only those that this network carries: shm, rdma or tcp."`
+	State   string `placeholder:"STATE" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
+	Address string `placeholder:"HOST|:PORT|HOST:PORT" help:"Only those with this address at either end."`
+}
+
+type ssCommand struct {
+	shown
+	Links bool          `help:"Show links in place of connections."`
+	Watch time.Duration `placeholder:"TIME" help:"Show them again and again, with rates: for example every 1s."`
+}
+
+type killCommand struct {
+	PID    int    `arg:"" name:"pid" help:"The process."`
+	Number uint64 `arg:"" help:"The number of the connection: see ringnet ss."`
+}
+
+// Run has a process end one of its connections.
+func (c *killCommand) Run(ctx context.Context) error {
+	if c.PID <= 0 || c.Number == 0 {
+		return misuseError{fmt.Errorf("process %d, connection %d: want numbers that ringnet ss shows", c.PID, c.Number)}
+	}
+	return inspect.Kill(ctx, c.PID, c.Number)
+}
+
+// askWithin is how long ss waits for all processes.
+const askWithin = 10 * time.Second
+
+// survey is what the processes of this host have told at one moment.
+type survey struct {
+	at  time.Time
+	all []inspect.Process
+}
+
+// ask asks the processes of this host. An error that some did not answer comes with what the others
+// have told.
+func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	all, errs, err := inspect.Ask(ctx)
+	if err != nil {
+		return survey{}, nil, err
+	}
+	all = slices.DeleteFunc(all, func(p inspect.Process) bool {
+		return f.Process != "" && f.Process != p.Program && f.Process != strconv.Itoa(p.PID)
+	})
+	slices.SortFunc(all, func(a, b inspect.Process) int { return cmp.Compare(a.PID, b.PID) })
+	for i := range all {
+		p := &all[i]
+		p.Connections = slices.DeleteFunc(p.Connections, func(c inspect.Connection) bool {
+			return f.Carrier != "" && f.Carrier != c.Carrier || f.State != "" && f.State != stateOf(&c) || !f.at(c.Local, c.Remote)
+		})
+		p.Links = slices.DeleteFunc(p.Links, func(l inspect.Link) bool {
+			seeks := f.State == "seeking" && l.SeekingSince.IsZero() || f.State != "" && f.State != "seeking"
+			return f.Carrier != "" && f.Carrier != l.Network || seeks || !f.at(l.Local, l.Remote)
+		})
+	}
+	return survey{time.Now(), all}, errors.Join(errs...), nil
+}
+
+// at reports whether one of the addresses is the one asked for.
+func (f *shown) at(addrs ...string) bool {
+	if f.Address == "" {
+		return true
+	}
+	return slices.ContainsFunc(addrs, func(addr string) bool {
+		host, port, err := net.SplitHostPort(addr)
+		return err == nil && (f.Address == host || f.Address == addr || f.Address == ":"+port)
+	})
+}
+
+// stateOf is the state of a connection in one word.
+func stateOf(c *inspect.Connection) string {
+	if !c.SeekingSince.IsZero() {
+		return "seeking"
+	}
+	return c.State
+}
+
+// Run shows the links or connections of the processes of this host.
+func (c *ssCommand) Run(ctx context.Context, s *streams) error {
+	if c.Watch < 0 {
+		return misuseError{fmt.Errorf("--watch=%v: want a time above 0", c.Watch)}
+	}
+	var before survey
+	for {
+		v, failed, err := c.ask(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.show(s, v, before); err != nil {
+			return err
+		}
+		if c.Watch == 0 {
+			return failed
+		}
+		if failed != nil {
+			complain(s.err, failed)
+		}
+		before = v
+		select {
+		case <-time.After(c.Watch):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (c *ssCommand) show(s *streams, v, before survey) error {
+	switch {
+	case s.json:
+		return writeJSON(s.out, v.all)
+	case c.Links:
+		return printTable(s.out, linkTable(v))
+	}
+	return printTable(s.out, connectionTable(v, before, c.Watch > 0))
+}
+
+// printTable prints rows of cells in columns.
+func printTable(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, cells := range rows {
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	return t.Flush()
+}
+
+// connectionTable has a row for each connection, with what it carries a second if there is a survey
+// before.
+func connectionTable(v, before survey, rates bool) [][]string {
+	head := []string{"PROCESS", "USER", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "SENT", "RECEIVED", "UNSENT", "UNREAD", "AGE", "PASSED OVER"}
+	if rates {
+		head = slices.Insert(head, 9, "SENT/s", "RECEIVED/s")
+	}
+	table := [][]string{head}
+	was := before.connections()
+	for _, p := range v.all {
+		for _, c := range p.Connections {
+			row := []string{process(&p), userName(p.UID), fmt.Sprint(c.Number), printable(c.Carrier), printable(state(&c, v.at)),
+				printable(c.Local), printable(c.Remote), size(c.BytesWritten), size(c.BytesReceived),
+				size(uint64(max(c.Unsent, 0))), unread(&c), age(v.at, c.Began), passedOver(&c)}
+			if rates {
+				sent, received := rate(was, before.at, v.at, &p, &c)
+				row = slices.Insert(row, 9, sent, received)
+			}
+			table = append(table, row)
+		}
+	}
+	return table
+}
+
+func linkTable(v survey) [][]string {
+	table := [][]string{{"PROCESS", "USER", "NETWORK", "LOCAL", "REMOTE", "PATH", "CONNECTIONS", "MEMORY", "SENT", "RECEIVED", "MOVES", "STATE"}}
+	for _, p := range v.all {
+		for _, l := range p.Links {
+			path, state := "", "up"
+			if hostOf(l.PathLocal) != hostOf(l.Local) || hostOf(l.PathRemote) != hostOf(l.Remote) {
+				path = printable(hostOf(l.PathLocal) + " to " + hostOf(l.PathRemote))
+			}
+			if !l.SeekingSince.IsZero() {
+				state = "seeking for " + age(v.at, l.SeekingSince)
+			}
+			table = append(table, []string{process(&p), userName(p.UID), printable(strings.TrimSpace(l.Network + " " + l.Transport)),
+				printable(l.Local), printable(l.Remote), path, fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
+				size(l.BytesSent), size(l.BytesReceived), fmt.Sprint(l.Moves), state})
+		}
+	}
+	return table
+}
+
+func hostOf(addr string) string {
+	h, _, _ := net.SplitHostPort(addr)
+	return h
+}
+
+// connectionKey names a connection among all processes.
+type connectionKey struct {
+	pid    int
+	number uint64
+}
+
+func (v survey) connections() map[connectionKey]inspect.Connection {
+	all := make(map[connectionKey]inspect.Connection)
+	for _, p := range v.all {
+		for _, c := range p.Connections {
+			all[connectionKey{p.PID, c.Number}] = c
+		}
+	}
+	return all
+}
+
+// carried is the bytes that a connection has carried a second between two surveys.
+func carried(was map[connectionKey]inspect.Connection, from, to time.Time, p *inspect.Process, c *inspect.Connection) (sent, received float64, known bool) {
+	b, ok := was[connectionKey{p.PID, c.Number}]
+	seconds := to.Sub(from).Seconds()
+	if !ok || seconds <= 0 || b.BytesWritten > c.BytesWritten || b.BytesReceived > c.BytesReceived {
+		return 0, 0, false
+	}
+	return float64(c.BytesWritten-b.BytesWritten) / seconds, float64(c.BytesReceived-b.BytesReceived) / seconds, true
+}
+
+func rate(was map[connectionKey]inspect.Connection, from, to time.Time, p *inspect.Process, c *inspect.Connection) (sent, received string) {
+	s, r, known := carried(was, from, to, p, c)
+	if !known {
+		return "-", "-"
+	}
+	return size(uint64(s)), size(uint64(r))
+}
+
+func process(p *inspect.Process) string { return fmt.Sprintf("%s/%d", printable(p.Program), p.PID) }
+
+var userNames = make(map[int]string)
+
+// userName is the name of a user, or the number of one without.
+func userName(uid int) string {
+	name, known := userNames[uid]
+	if !known {
+		name = strconv.Itoa(uid)
+		if u, err := user.LookupId(name); err == nil {
+			name = printable(u.Username)
+		}
+		userNames[uid] = name
+	}
+	return name
+}
+
+func state(c *inspect.Connection, now time.Time) string {
+	if c.SeekingSince.IsZero() {
+		return c.State
+	}
+	return "seeking " + age(now, c.SeekingSince)
+}
+
+// unread is what was not read, of the room that there is.
+func unread(c *inspect.Connection) string {
+	if c.Ring == 0 {
+		return "-"
+	}
+	return size(uint64(max(c.Unread, 0))) + "/" + size(uint64(c.Ring))
+}
+
+// passedOver is why no better network carries a connection.
+func passedOver(c *inspect.Connection) string {
+	var why []string
+	for _, r := range c.PassedOver {
+		why = append(why, r.Network+": "+r.Code)
+	}
+	return printable(strings.Join(why, ", "))
+}
+
+func size(n uint64) string { return strings.ReplaceAll(humanize.IBytes(n), " ", "") }
+
+func age(now, since time.Time) string {
+	d := max(now.Sub(since), 0)
+	switch {
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 48*time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// printable is a text of another process, which may be another user's, as a terminal may show it.
+func printable(text string) string {
+	const most = 64
+	shown := 0
+	return strings.Map(func(r rune) rune {
+		if shown++; shown > most {
+			return -1
+		}
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}

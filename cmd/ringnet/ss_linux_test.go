@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/internal/inspect"
+)
+
+// twoEnds are connections of this process over shm, which answers when they are returned.
+func twoEnds(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	l, err := ringnet.Listen("shm", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	client, err = ringnet.Dial("shm", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	server, err = l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	require.Eventually(t, func() bool {
+		out, _, _ := ringnetCommand(t, "ss", "--process", fmt.Sprint(os.Getpid()), "--address", client.LocalAddr().String())
+		return strings.Count(out, "\n") == 3
+	}, patience, 10*time.Millisecond)
+	return client, server
+}
+
+// ringnetCommand runs the command in this process.
+func ringnetCommand(t *testing.T, args ...string) (out, errs string, status int) {
+	t.Helper()
+	var o, e bytes.Buffer
+	status = run(args, &o, &e)
+	return o.String(), e.String(), status
+}
+
+func TestSsShowsConnectionsAndKillEndsOne(t *testing.T) {
+	client, server := twoEnds(t)
+	_, err := client.Write(make([]byte, 5000))
+	require.NoError(t, err)
+	pid, local := fmt.Sprint(os.Getpid()), client.LocalAddr().String()
+	_, port, err := net.SplitHostPort(local)
+	require.NoError(t, err)
+
+	out, errs, status := ringnetCommand(t, "--json", "ss", "--process", pid, "--address", ":"+port)
+	require.Zero(t, status, errs)
+	var all []inspect.Process
+	require.NoError(t, json.Unmarshal([]byte(out), &all))
+	require.Len(t, all, 1)
+	require.Len(t, all[0].Connections, 2)
+	var own inspect.Connection
+	for _, c := range all[0].Connections {
+		if c.Local == local {
+			own = c
+		}
+	}
+	require.EqualValues(t, 5000, own.BytesWritten)
+
+	for _, flag := range []string{"--carrier=tcp", "--state=reset", "--address=192.0.2.1"} {
+		out, errs, status = ringnetCommand(t, "ss", "--process", pid, flag)
+		require.Zero(t, status, errs)
+		require.Equal(t, 1, strings.Count(out, "\n"), "%s: %s", flag, out)
+	}
+	out, errs, status = ringnetCommand(t, "ss", "--links", "--process", pid)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "CONNECTIONS")
+	require.Contains(t, out, local)
+
+	_, errs, status = ringnetCommand(t, "kill", pid, fmt.Sprint(own.Number))
+	require.Zero(t, status, errs)
+	_, err = client.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNABORTED)
+	_, err = server.Write(make([]byte, 1))
+	for err == nil {
+		_, err = server.Write(make([]byte, 1))
+	}
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func TestSsTopAndKillSayWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"kill", "1", "1"}, failed, "there is no process 1"},
+		{[]string{"kill", "0", "1"}, misuse, "want numbers that ringnet ss shows"},
+		{[]string{"kill", "1", "x"}, misuse, "expected a valid 64 bit uint"},
+		{[]string{"ss", "--watch=-1s"}, misuse, "want a time above 0"},
+		{[]string{"ss", "--carrier=udp"}, misuse, "must be one of"},
+		{[]string{"top", "--interval=0s"}, misuse, "want a time above 0"},
+		{[]string{"--json", "top"}, misuse, "top shows no JSON"},
+	} {
+		_, errs, status := ringnetCommand(t, c.args...)
+		require.Equal(t, c.status, status, "%v: %s", c.args, errs)
+		require.Contains(t, errs, c.says, c.args)
+	}
+}
+
+// What another user's process tells may not move root's cursor.
+func TestNothingThatIsToldReachesTheTerminalAsItIs(t *testing.T) {
+	v := survey{at: time.Now(), all: []inspect.Process{{
+		PID: 1, Program: "\x1b[2Jx\n" + strings.Repeat("y", 1000),
+		Links:       []inspect.Link{{Network: "\x1b", Local: "a\tb", Remote: "\r", PathLocal: "\x07:1"}},
+		Connections: []inspect.Connection{{Carrier: "\x1b", Local: "\u009b", Remote: "\r", State: "\x1b", PassedOver: []inspect.PassedOver{{Network: "\x1b", Code: "\n"}}, Unread: -1, Unsent: -1}},
+	}}}
+	_, rows := busiest(v, survey{}, nil, nil)
+	for _, table := range [][][]string{connectionTable(v, survey{}, true), linkTable(v), rows} {
+		require.Len(t, table, 2)
+		for _, cell := range table[1] {
+			require.Regexp(t, `^[ -~]{0,90}$`, cell)
+		}
+	}
+}
+
+// terminal is one of a size, and what was drawn on it.
+func terminal(t *testing.T, width, height uint16) (tty *os.File, drawn func() string) {
+	t.Helper()
+	m, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = m.Close() })
+	require.NoError(t, unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(m.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	tty, err = os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tty.Close() })
+	require.NoError(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}))
+	return tty, func() string {
+		b := make([]byte, 1<<16)
+		n, err := m.Read(b)
+		require.NoError(t, err)
+		return string(b[:n])
+	}
+}
+
+func TestTopFitsTheTerminal(t *testing.T) {
+	tty, drawn := terminal(t, 20, 4)
+	s := newScreen(tty)
+	require.NotNil(t, s.terminal)
+	_ = drawn()
+	rows := [][]string{{"HEAD"}}
+	for range 1000 {
+		rows = append(rows, []string{strings.Repeat("x", 50)})
+	}
+	s.draw("summary", rows)
+	picture := strings.Split(drawn(), "\r\n")
+	require.Len(t, picture, 4)
+	for _, line := range picture {
+		line = strings.NewReplacer("\r", "", "\x1b[H", "", "\x1b[K", "", "\x1b[J", "").Replace(line)
+		require.LessOrEqual(t, len(line), 20)
+	}
+}
+
+func TestTopShowsWhatCarriesMostFirst(t *testing.T) {
+	client, server := twoEnds(t)
+	go func() {
+		b := make([]byte, 64<<10)
+		for {
+			if _, err := server.Read(b); err != nil {
+				return
+			}
+		}
+	}()
+	ctx, stop := context.WithCancel(t.Context())
+	var out bytes.Buffer
+	top := topCommand{shown: shown{Process: fmt.Sprint(os.Getpid())}, Interval: 50 * time.Millisecond}
+	go func() {
+		for range 20 {
+			_, _ = client.Write(make([]byte, 10_000))
+			time.Sleep(20 * time.Millisecond)
+		}
+		stop()
+	}()
+	require.NoError(t, top.Run(ctx, &streams{out: &out}))
+	require.Contains(t, out.String(), "SENT/s")
+	require.Contains(t, out.String(), client.LocalAddr().String())
+	require.Regexp(t, `\d+%`, out.String())
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringnet/ringnet/internal/inspect"
+)
+
+type topCommand struct {
+	shown
+	Interval time.Duration `default:"1s" placeholder:"TIME" help:"How often to look."`
+}
+
+// Run shows the busiest connections of this host until it is interrupted.
+func (c *topCommand) Run(ctx context.Context, s *streams) error {
+	switch {
+	case c.Interval <= 0:
+		return misuseError{fmt.Errorf("--interval=%v: want a time above 0", c.Interval)}
+	case s.json:
+		return misuseError{fmt.Errorf("top shows no JSON: ringnet --json ss --watch=%v does", c.Interval)}
+	}
+	screen := newScreen(s.out)
+	defer screen.leave()
+	resized, stop := notifyResized()
+	defer stop()
+	var before, v survey
+	var used map[int]time.Duration
+	rows := [][]string{{"looking for " + c.Interval.String()}}
+	summary := ""
+	for next := time.Now(); ; {
+		if !time.Now().Before(next) {
+			next = time.Now().Add(c.Interval)
+			now, failed, err := c.ask(ctx)
+			if err != nil {
+				return err
+			}
+			before, v = v, now
+			usedBefore := used
+			used = processorTimes(v)
+			if !before.at.IsZero() {
+				summary, rows = busiest(v, before, used, usedBefore)
+			}
+			if failed != nil {
+				summary += fmt.Sprintf("; %d did not answer", 1+strings.Count(failed.Error(), "\n"))
+			}
+		}
+		screen.draw(summary, rows)
+		select {
+		case <-time.After(time.Until(next)):
+		case <-resized:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// busiest has a row for each connection, those that carry most first.
+func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary string, rows [][]string) {
+	type line struct {
+		p              *inspect.Process
+		c              *inspect.Connection
+		sent, received float64
+	}
+	var lines []line
+	var sent, received float64
+	was := before.connections()
+	for i := range v.all {
+		p := &v.all[i]
+		for k := range p.Connections {
+			c := &p.Connections[k]
+			s, r, _ := carried(was, before.at, v.at, p, c)
+			lines = append(lines, line{p, c, s, r})
+			sent, received = sent+s, received+r
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return -cmp.Compare(a.sent+a.received, b.sent+b.received) })
+	rows = [][]string{{"SENT/s", "RECEIVED/s", "CPU", "PROCESS", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "UNSENT", "UNREAD"}}
+	for _, l := range lines {
+		rows = append(rows, []string{size(uint64(l.sent)), size(uint64(l.received)), share(used, usedBefore, v.at.Sub(before.at), l.p.PID),
+			process(l.p), fmt.Sprint(l.c.Number), printable(l.c.Carrier), printable(state(l.c, v.at)), printable(l.c.Local), printable(l.c.Remote),
+			size(uint64(max(l.c.Unsent, 0))), unread(l.c)})
+	}
+	return fmt.Sprintf("%d connections of %d processes: %s/s sent, %s/s received", len(lines), len(v.all), size(uint64(sent)), size(uint64(received))), rows
+}
+
+// share is the processors that a process has used between two surveys, polling included.
+func share(used, before map[int]time.Duration, took time.Duration, pid int) string {
+	now, ok := used[pid]
+	then, was := before[pid]
+	if !ok || !was || took <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", 100*float64(now-then)/float64(took))
+}
+
+// screen is a terminal that is drawn anew each time, or another file, to which each picture is added.
+type screen struct {
+	w        io.Writer
+	terminal *os.File // nil: it is none
+}
+
+func newScreen(w io.Writer) *screen {
+	s := &screen{w: w}
+	if f, ok := w.(*os.File); ok {
+		if _, _, err := terminalSize(f); err == nil {
+			s.terminal = f
+			fmt.Fprint(w, "\x1b[?1049h\x1b[?25l") // the other screen, without a cursor
+		}
+	}
+	return s
+}
+
+func (s *screen) leave() {
+	if s.terminal != nil {
+		fmt.Fprint(s.w, "\x1b[?25h\x1b[?1049l")
+	}
+}
+
+// draw shows as many rows as there is room for, each cut to the width.
+func (s *screen) draw(summary string, rows [][]string) {
+	if s.terminal == nil {
+		fmt.Fprintln(s.w, summary)
+		_ = printTable(s.w, rows)
+		return
+	}
+	width, height, err := terminalSize(s.terminal)
+	if err != nil {
+		return
+	}
+	rows = rows[:min(len(rows), max(height-1, 1))]
+	var table strings.Builder
+	_ = printTable(&table, rows)
+	lines := append([]string{summary}, strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")...)
+	lines = lines[:min(len(lines), height)]
+	var picture strings.Builder
+	picture.WriteString("\x1b[H")
+	for i, line := range lines {
+		cells := []rune(line)
+		picture.WriteString(string(cells[:min(len(cells), width)]) + "\x1b[K")
+		if i < len(lines)-1 {
+			picture.WriteString("\r\n")
+		}
+	}
+	picture.WriteString("\x1b[J")
+	fmt.Fprint(s.w, picture.String())
+}

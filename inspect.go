@@ -1,0 +1,159 @@
+package ringnet
+
+// What `ringnet ss` shows of this process, and how `ringnet kill` ends a connection.
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+	"weak"
+
+	"github.com/ringnet/ringnet/internal/auto"
+	"github.com/ringnet/ringnet/internal/inspect"
+	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/rconn"
+)
+
+// connection is one of this process, from its beginning to its end.
+type connection struct {
+	CloseEvent // what is known when it begins
+	trace      *Trace
+	number     uint64
+	began      time.Time
+
+	stream *link.Stream               // nil over TCP
+	tcp    weak.Pointer[auto.TCPConn] // that carries it, or nothing; it may be garbage
+
+	passedOver []Reason // guarded by connections.mu
+}
+
+// connections are those of this process.
+var connections struct {
+	mu   sync.Mutex
+	last uint64                    // number
+	open map[addresses]*connection // no two have the same
+}
+
+// addresses are those of a connection, local and remote.
+type addresses [2]net.Addr
+
+// asked answers those who ask for the links and connections of this process.
+var asked = inspect.Answerer{Answer: describeProcess}
+
+// enter has a connection be among those of this process.
+func (c *connection) enter() {
+	asked.Hold()
+	connections.mu.Lock()
+	defer connections.mu.Unlock()
+	if connections.open == nil {
+		connections.open = make(map[addresses]*connection)
+	}
+	connections.last++
+	c.number = connections.last
+	connections.open[addresses{c.Local, c.Remote}] = c
+}
+
+// ended is called when the connection has ended.
+func (c *connection) ended(end rconn.End) {
+	connections.mu.Lock()
+	if at := (addresses{c.Local, c.Remote}); connections.open[at] == c {
+		delete(connections.open, at)
+	}
+	connections.mu.Unlock()
+	asked.Release()
+	totals.count(c.Carrier, func(t *NetworkTotals) { t.Closed++ })
+	if c.trace != nil && c.trace.Closed != nil {
+		c.Age = time.Since(c.began)
+		c.Stats, c.Err, c.Dropped = end.Stats, end.Err, end.Dropped
+		c.trace.Closed(c.CloseEvent)
+	}
+}
+
+// notePassedOver notes why no better network carries the connection of s.
+func notePassedOver(s stream, reasons []Reason) {
+	connections.mu.Lock()
+	defer connections.mu.Unlock()
+	if c := connections.open[addresses{s.LocalAddr(), s.RemoteAddr()}]; c != nil {
+		c.passedOver = reasons
+	}
+}
+
+// openConnections returns the connections of this process, the oldest first.
+func openConnections() []*connection {
+	connections.mu.Lock()
+	defer connections.mu.Unlock()
+	all := make([]*connection, 0, len(connections.open))
+	for _, c := range connections.open {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *connection) int { return int(a.number) - int(b.number) })
+	return all
+}
+
+// describeProcess describes this process, once it has carried out the request.
+func describeProcess(r inspect.Request) inspect.Process {
+	memory := Memory()
+	p := inspect.Process{
+		Program: filepath.Base(os.Args[0]),
+		Memory:  inspect.Memory{Used: memory.Used, Limit: memory.Limit, Locked: memory.Locked},
+	}
+	if r.Kill != 0 {
+		if err := kill(r.Kill); err != nil {
+			p.Error = err.Error()
+		}
+		return p
+	}
+	for _, l := range Links() {
+		p.Links = append(p.Links, inspect.Link{
+			Network: l.Network, Transport: l.Transport, Local: l.Local.String(), Remote: l.Remote.String(),
+			PathLocal: l.Path.Local.String(), PathRemote: l.Path.Remote.String(),
+			Dialed: l.Dialed, Connections: l.Connections, Memory: l.Memory, SeekingSince: l.SeekingSince, Moves: l.Moves,
+			BytesSent: l.BytesSent, BytesReceived: l.BytesReceived, WorkRequests: l.WorkRequests, Events: l.Events,
+		})
+	}
+	for _, c := range openConnections() {
+		p.Connections = append(p.Connections, c.describe())
+	}
+	return p
+}
+
+// describe says what the connection is doing.
+func (c *connection) describe() inspect.Connection {
+	d := inspect.Connection{
+		Number: c.number, Carrier: c.Carrier, Local: c.Local.String(), Remote: c.Remote.String(),
+		Dialed: c.Dialed, Began: c.began,
+	}
+	connections.mu.Lock()
+	for _, r := range c.passedOver {
+		d.PassedOver = append(d.PassedOver, inspect.PassedOver{Network: r.Network, Code: string(r.Code), Error: r.Err.Error()})
+	}
+	connections.mu.Unlock()
+	var stats Stats
+	if c.stream != nil {
+		s := c.stream.State()
+		stats = s.StreamStats
+		d.State, d.SeekingSince, d.Unread, d.Unsent = s.State, s.Link.SeekingSince, s.Unread, s.Unsent
+	} else if tcp := c.tcp.Value(); tcp != nil {
+		stats, d.State = tcp.Stats(), "open"
+	}
+	d.BytesWritten, d.BytesReceived, d.Ring = stats.BytesWritten, stats.BytesReceived, stats.Memory
+	d.ReadWaits, d.WriteWaits = stats.ReadWaits, stats.WriteWaits
+	return d
+}
+
+// kill ends the connection with a number.
+func kill(number uint64) error {
+	all := openConnections()
+	i := slices.IndexFunc(all, func(c *connection) bool { return c.number == number })
+	switch {
+	case i < 0:
+		return fmt.Errorf("it has no connection %d", number)
+	case all[i].stream == nil:
+		return fmt.Errorf("TCP carries connection %d: ss --kill ends it", number)
+	}
+	return all[i].stream.Abort()
+}

@@ -1,0 +1,246 @@
+package ringnet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/inspect"
+)
+
+// Tests in virtual time cannot wait on a socket.
+func init() { _ = os.Setenv("RINGNET_SS", "off") }
+
+// answering has this process answer during a test, with the connections that the test makes.
+func answering(t *testing.T) {
+	t.Setenv("RINGNET_SS", "on")
+}
+
+// of are what a process tells of the ends of a connection: that of c, and the other.
+func of(t *testing.T, p inspect.Process, c net.Conn) (own, other inspect.Connection) {
+	t.Helper()
+	for _, told := range p.Connections {
+		switch told.Local {
+		case c.LocalAddr().String():
+			own = told
+		case c.RemoteAddr().String():
+			if told.Remote == c.LocalAddr().String() {
+				other = told
+			}
+		}
+	}
+	require.NotZero(t, own.Number)
+	require.NotZero(t, other.Number)
+	return own, other
+}
+
+// own is this process as it answers itself, once it does.
+func own(t *testing.T) (p inspect.Process) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		all, failed, err := inspect.Ask(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, failed)
+		for _, one := range all {
+			if one.PID == os.Getpid() {
+				p = one
+				return true
+			}
+		}
+		return false
+	}, time.Minute, 10*time.Millisecond)
+	return p
+}
+
+func connectedOver(t *testing.T, network string) (client, server net.Conn) {
+	t.Helper()
+	l, err := Listen(network, "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	client, err = Dial(network, l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	server, err = l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	return client, server
+}
+
+func TestAProcessTellsOfItsConnections(t *testing.T) {
+	answering(t)
+	t.Setenv("RINGNET_NETWORKS", "shm,tcp")
+	client, server := connectedOver(t, "auto")
+	_, err := client.Write(make([]byte, 1000))
+	require.NoError(t, err)
+	_, err = io.ReadFull(server, make([]byte, 600))
+	require.NoError(t, err)
+	require.NoError(t, client.(*AutoConn).CloseWrite())
+
+	var p inspect.Process
+	var dialed, accepted inspect.Connection
+	require.Eventually(t, func() bool {
+		p = own(t)
+		dialed, accepted = of(t, p, client)
+		return accepted.State != "open"
+	}, time.Minute, time.Millisecond)
+	require.Equal(t, os.Geteuid(), p.UID)
+	require.True(t, dialed.Dialed)
+	require.False(t, accepted.Dialed)
+	require.Equal(t, "shm", dialed.Carrier)
+	require.Equal(t, client.LocalAddr().String(), dialed.Local)
+	require.Equal(t, client.RemoteAddr().String(), dialed.Remote)
+	require.EqualValues(t, 1000, dialed.BytesWritten)
+	require.Equal(t, "fin-sent", dialed.State)
+	require.Equal(t, "fin-received", accepted.State)
+	require.EqualValues(t, 1000, accepted.BytesReceived)
+	require.Equal(t, 400, accepted.Unread)
+	require.True(t, slices.ContainsFunc(p.Links, func(l inspect.Link) bool {
+		return l.Network == "shm" && l.Dialed && l.Connections == 1 && l.BytesSent == 1000
+	}), p.Links)
+}
+
+func TestAProcessTellsWhyNoBetterNetworkCarriesAConnection(t *testing.T) {
+	answering(t)
+	t.Setenv("RINGNET_NETWORKS", "rdma,tcp")
+	client, _ := connectedOver(t, "auto")
+	if client.(*AutoConn).Carrier() != "tcp" {
+		t.Skip("this machine has RDMA")
+	}
+	c, _ := of(t, own(t), client)
+	require.Equal(t, "tcp", c.Carrier)
+	require.NotEmpty(t, c.PassedOver)
+	require.Equal(t, "shm", c.PassedOver[0].Network)
+	require.NotEmpty(t, c.PassedOver[0].Code)
+	require.ErrorContains(t, inspect.Kill(t.Context(), os.Getpid(), c.Number), "TCP carries")
+}
+
+func TestAConnectionIsKilled(t *testing.T) {
+	answering(t)
+	client, server := connectedOver(t, "shm")
+	reading := make(chan error)
+	go func() {
+		_, err := client.Read(make([]byte, 1))
+		reading <- err
+	}()
+	c, _ := of(t, own(t), client)
+	require.ErrorContains(t, inspect.Kill(t.Context(), os.Getpid(), 1<<40), "no connection")
+	require.NoError(t, inspect.Kill(t.Context(), os.Getpid(), c.Number))
+	require.ErrorIs(t, <-reading, syscall.ECONNABORTED)
+	_, err := client.Write([]byte("x"))
+	require.ErrorIs(t, err, syscall.ECONNABORTED)
+	_, err = server.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	c, _ = of(t, own(t), client)
+	require.Equal(t, "aborted", c.State)
+	require.NoError(t, client.Close())
+	require.NoError(t, server.Close())
+}
+
+// sockets are the names at which processes of this network namespace answer.
+func sockets(t *testing.T) (names []string) {
+	text, err := os.ReadFile("/proc/net/unix")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if i := strings.Index(line, "@ringnet-ss:"); i >= 0 {
+			names = append(names, strings.TrimSpace(line[i:]))
+		}
+	}
+	return names
+}
+
+// It listens while it has a connection, and not where that is switched off.
+func TestAProcessAnswersWhileItHasConnections(t *testing.T) {
+	before := sockets(t)
+	connectedOver(t, "shm")
+	time.Sleep(300 * time.Millisecond)
+	require.Subset(t, before, sockets(t), "RINGNET_SS=off")
+
+	t.Setenv("RINGNET_SS", "on")
+	a := inspect.Answerer{Answer: describeProcess}
+	listens := func() bool {
+		return slices.ContainsFunc(sockets(t), func(name string) bool { return !slices.Contains(before, name) })
+	}
+	for range 3 {
+		a.Hold()
+		require.Eventually(t, listens, time.Minute, time.Millisecond)
+		a.Release()
+		a.Hold()
+		a.Release()
+		require.Eventually(t, func() bool { return !listens() }, time.Minute, time.Millisecond)
+	}
+}
+
+// Askers that are silent, or take no answer, hold up neither the process nor, for long, others.
+func TestSilentAskersHoldUpNobody(t *testing.T) {
+	answering(t)
+	client, server := connectedOver(t, "shm")
+	own(t)
+	names := sockets(t)
+	for range 8 {
+		for _, name := range names {
+			c, err := net.Dial("unix", name)
+			require.NoError(t, err)
+			defer c.Close()
+		}
+	}
+	_, err := client.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = server.Read(make([]byte, 1))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for ctx.Err() == nil {
+		if all, _, _ := inspect.Ask(ctx); len(all) > 0 {
+			break
+		}
+	}
+	require.NoError(t, ctx.Err())
+}
+
+// Another user of the host gets nothing.
+func TestAnotherUserIsToldNothing(t *testing.T) {
+	answering(t)
+	connectedOver(t, "shm")
+	own(t)
+	require.Equal(t, "0 processes, 0 bytes", stranger(t, append([]string{"ask"}, sockets(t)...)...))
+}
+
+// askAsStranger asks whoever answers, and then those with sockets of the given names, without the
+// library's own checks.
+func askAsStranger(names []string) error {
+	all, failed, err := inspect.Ask(context.Background())
+	if err = errors.Join(append(failed, err)...); err != nil {
+		return err
+	}
+	told := 0
+	for _, name := range names {
+		c, err := net.Dial("unix", name)
+		if err != nil {
+			return err
+		}
+		_, _ = c.Write([]byte("{}\n"))
+		text, _ := io.ReadAll(c)
+		told += len(text)
+	}
+	fmt.Printf("%d processes, %d bytes\n", len(all), told)
+	return nil
+}
+
+// What is told is one JSON document of plain fields.
+func TestWhatAProcessTellsIsJSON(t *testing.T) {
+	text, err := json.Marshal(describeProcess(inspect.Request{}))
+	require.NoError(t, err)
+	require.NoError(t, json.NewDecoder(bytes.NewReader(text)).Decode(&inspect.Process{}))
+}

@@ -1,0 +1,146 @@
+// Package inspect lets a process that uses package ringnet tell others on the host, who may ask,
+// which links and connections it has. Shared memory and RDMA are invisible to ss and lsof.
+//
+// On Linux a process that has had a connection for a moment listens on a Unix socket in the abstract
+// namespace, which goes with the process and leaves no file behind. Its name begins with [prefix],
+// so those who ask find it in /proc/net/unix, and ends with random characters, so nobody can take it
+// before. Both sides go by the credentials that the kernel tells of the other: the process answers
+// its own user and root, and nobody else. One who asks sends a [Request] and gets a [Process], both
+// in JSON.
+package inspect
+
+import (
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Process is one that uses package ringnet, at one moment.
+type Process struct {
+	PID         int          `json:"pid"` // as the kernel tells the one who asks
+	UID         int          `json:"uid"` // the same
+	Program     string       `json:"program"`
+	Memory      Memory       `json:"memory"`
+	Links       []Link       `json:"links"`
+	Connections []Connection `json:"connections"`
+	Error       string       `json:"error,omitempty"` // why the request was not carried out
+}
+
+// Memory is the bytes that a process has registered, and may register.
+type Memory struct {
+	Used   int `json:"used"`
+	Limit  int `json:"limit"`
+	Locked int `json:"locked"`
+}
+
+// Link is a ringnet.LinkInfo.
+type Link struct {
+	Network       string    `json:"network"`
+	Transport     string    `json:"transport,omitempty"`
+	Local         string    `json:"local"`
+	Remote        string    `json:"remote"`
+	PathLocal     string    `json:"path_local"` // the cards that it goes over
+	PathRemote    string    `json:"path_remote"`
+	Device        string    `json:"device,omitempty"`
+	Dialed        bool      `json:"dialed"`
+	Connections   int       `json:"connections"`
+	Memory        int       `json:"memory"`
+	SeekingSince  time.Time `json:"seeking_since,omitzero"`
+	Moves         uint64    `json:"moves"`
+	BytesSent     uint64    `json:"bytes_sent"`
+	BytesReceived uint64    `json:"bytes_received"`
+	WorkRequests  uint64    `json:"work_requests"`
+	Events        uint64    `json:"events"`
+}
+
+// Connection is one end of a connection.
+type Connection struct {
+	Number        uint64       `json:"number"`  // in its process, for [Request].Kill
+	Carrier       string       `json:"carrier"` // "shm", "rdma" or "tcp"
+	Local         string       `json:"local"`
+	Remote        string       `json:"remote"`
+	Dialed        bool         `json:"dialed"`
+	Began         time.Time    `json:"began"`
+	State         string       `json:"state"`
+	SeekingSince  time.Time    `json:"seeking_since,omitzero"`
+	BytesWritten  uint64       `json:"bytes_written"`
+	BytesReceived uint64       `json:"bytes_received"`
+	Unread        int          `json:"unread"` // bytes that have arrived and were not read
+	Ring          int          `json:"ring"`   // bytes that have room at this end
+	Unsent        int          `json:"unsent"` // bytes that Write has accepted and that have not left
+	ReadWaits     uint64       `json:"read_waits"`
+	WriteWaits    uint64       `json:"write_waits"`
+	PassedOver    []PassedOver `json:"passed_over,omitempty"` // why no better network carries it
+}
+
+// PassedOver is a ringnet.Reason.
+type PassedOver struct {
+	Network string `json:"network"`
+	Code    string `json:"code"`
+	Error   string `json:"error"`
+}
+
+// Request is what one who asks sends.
+type Request struct {
+	Kill uint64 `json:"kill,omitempty"` // the number of the connection to end; 0: none
+}
+
+// env is the environment variable that switches off that this process answers.
+const env = "RINGNET_SS"
+
+// off reports whether the process is not to answer: whatever env is but "on", which is the default.
+func off() bool {
+	v := os.Getenv(env)
+	return v != "" && !strings.EqualFold(v, "on")
+}
+
+// settle is how long a process has a connection before it listens, so that those which connect,
+// ask and close do not pay for it each time.
+const settle = 100 * time.Millisecond
+
+// Answerer answers those who ask, as long as the process holds something that can be seen. The zero
+// Answerer with Answer is ready for use.
+type Answerer struct {
+	// Answer describes the process, after it has carried out the request.
+	Answer func(Request) Process
+
+	mu    sync.Mutex // guards what follows
+	held  int
+	timer *time.Timer // of begin; nil: nothing is held
+	end   func()      // has the socket be closed; nil: there is none
+}
+
+// Hold counts something that can be seen.
+func (a *Answerer) Hold() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held++; a.held == 1 {
+		a.timer = time.AfterFunc(settle, a.begin)
+	}
+}
+
+// Release takes back a Hold.
+func (a *Answerer) Release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held--; a.held > 0 {
+		return
+	}
+	a.timer.Stop()
+	if a.end != nil {
+		a.end()
+	}
+}
+
+// begin listens, unless nothing is held any more.
+func (a *Answerer) begin() {
+	if off() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held > 0 && a.end == nil {
+		a.listen() // where that is forbidden, nobody can ask
+	}
+}
