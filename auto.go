@@ -95,6 +95,15 @@ func (c *AutoConn) NetConn() net.Conn {
 // Close, too.
 func (c *AutoConn) Stats() Stats { return c.stream.Stats() }
 
+// AwaitRead waits until a Read would not wait, as [rconn.Conn.AwaitRead] does, so that connections
+// that wait need no buffer. Over TCP it does so on Unix systems; on others the error is
+// errors.ErrUnsupported.
+func (c *AutoConn) AwaitRead() error { return c.stream.AwaitRead() }
+
+// PeerUser returns the effective user ID of the peer's process over shm: see
+// [rconn.Conn.PeerUser]. Over rdma and TCP known is false.
+func (c *AutoConn) PeerUser() (uid uint32, known bool) { return c.stream.PeerUser() }
+
 // PassedOver answers the question "why am I not on RDMA?". It returns a reason for each network
 // that is better than the one that carries the connection, the best network first. At the
 // accepting end these are only the networks that this listener did not offer, since the dialer

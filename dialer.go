@@ -25,7 +25,8 @@ import (
 //	ReadFrom, WriteTo, WriteBuffers                           fewer copies and calls
 //	Peek, Buffered, Discard, NewBuffer, WriteBuffer           without a copy
 //	AwaitRead                                                 waits without a buffer
-//	Carrier, Stats, Link                                      the network, the counters, the link
+//	Carrier, Stats, Link, PeerUser                            the network, the counters, the link,
+//	                                                          and over shm who the peer is
 //	SyscallConn                                               shows whether the Conn is alive
 //	SetNoDelay, SetKeepAlive, SetKeepAlivePeriod,
 //	SetKeepAliveConfig, SetReadBuffer, SetWriteBuffer         change nothing: see Config
@@ -42,6 +43,7 @@ import (
 //	syscall.EPIPE           Write after CloseWrite, or after the peer has closed
 //	syscall.ECONNRESET      the peer is gone without Close, or has closed with bytes unread
 //	syscall.ETIMEDOUT       the peer's device does not answer; or Close could not deliver in time
+//	syscall.ECONNABORTED    an operator has ended the connection: see ringnet kill
 //	syscall.ENETDOWN        this side's device is gone
 //	syscall.ENOTCONN        CloseRead or CloseWrite after the connection was lost
 //	syscall.EPROTO          the peer broke the protocol

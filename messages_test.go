@@ -197,7 +197,7 @@ func TestTroubleshootHasNoMessageThatIsGone(t *testing.T) {
 // unexplained are the messages that docs/troubleshoot.md leaves out, and why.
 var unexplained = reasons(map[string][]string{
 	"it only says where another error comes from": {
-		"accept", "close", "confirm", "connect", "dial", "dial from", "listen at", "open", "reject",
+		"accept", "close", "confirm", "read", "connect", "dial", "dial from", "listen at", "open", "reject",
 		"tcp", "the listener at", "uverbs*", "ibv_poll_cq", "bytes of data",
 	},
 	"the command says it of the process and connection that it was given": {

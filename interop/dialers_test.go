@@ -177,8 +177,7 @@ func serveGRPC(t *testing.T) (network, address string) {
 }
 
 func talkGRPC(t *testing.T, dialer *watchedDialer, addr string) {
-	target := "passthrough:///" + addr
-	cc, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }))
 	require.NoError(t, err)
 	defer cc.Close()

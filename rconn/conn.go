@@ -109,6 +109,10 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 // RemoteAddr returns the address of the other end: a ringnet.Addr.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
+// PeerUser returns the effective user ID that the peer's process had when it connected, as the
+// kernel tells it, over shm. known is false over rdma, and may be once the connection has ended.
+func (c *Conn) PeerUser() (uid uint32, known bool) { return c.stream.Link().PeerUser() }
+
 // Read waits until bytes have arrived, until the read deadline at most, and reads into p as many
 // as there are. When all bytes that arrived have been read, it returns io.EOF if the peer has
 // ended its stream, and another error if the connection has ended otherwise.

@@ -38,6 +38,8 @@ type Conn interface {
 	SetWriteBuffer(bytes int) error
 	WriteBuffers(bufs *net.Buffers) (int64, error)
 	SyscallConn() (syscall.RawConn, error)
+	AwaitRead() error
+	PeerUser() (uid uint32, known bool)
 	Stats() rconn.Stats
 	Carrier() string
 }

@@ -50,6 +50,9 @@ func NewTCPConn(c *net.TCPConn, ended func(rconn.End)) *TCPConn {
 // Carrier returns "tcp".
 func (c *TCPConn) Carrier() string { return "tcp" }
 
+// PeerUser returns false: TCP does not tell.
+func (c *TCPConn) PeerUser() (uid uint32, known bool) { return 0, false }
+
 // SyscallConn hides from package os that the descriptor is TCP's: it would have the kernel move
 // bytes past the counters, where io.Copy can do so by ReadFrom.
 func (c *TCPConn) SyscallConn() (syscall.RawConn, error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -101,6 +102,19 @@ func (s *Stream) Link() *Link { return s.link }
 
 // Network is the name of the link's network.
 func (l *Link) Network() string { return l.cfg.Network }
+
+// PeerUser is the effective user ID that the peer's process had when it connected, if the network
+// connects processes of one host and the link is not closed.
+func (l *Link) PeerUser() (uid uint32, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	neighbor, ok := l.ep.(fabric.Neighbor)
+	if !ok || l.stage == closed {
+		return 0, false
+	}
+	uid, err := neighbor.PeerUser()
+	return uid, err == nil
+}
 
 // Linger is Config.Linger.
 func (s *Stream) Linger() time.Duration { return s.link.cfg.Linger }
