@@ -5,7 +5,8 @@ import (
 	"io"
 	"math"
 	"os"
-	"sync"
+
+	pool "github.com/libp2p/go-buffer-pool"
 
 	"github.com/ringnet/ringnet/internal/copying"
 	"github.com/ringnet/ringnet/internal/crossing"
@@ -18,8 +19,6 @@ import (
 
 // copyLen is how many bytes of a file are moved at a time.
 const copyLen = 64 << 10
-
-var copyBuffers = sync.Pool{New: func() any { return new([copyLen]byte) }}
 
 // ReadFrom implements io.ReaderFrom: io.Copy to c calls it. It writes to c what it reads from r
 // until io.EOF, and returns how many bytes c has accepted. If r is a regular file, as its Stat
@@ -34,8 +33,8 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	if !ok || !regular(f) {
 		return copying.To(c, r)
 	}
-	buf := copyBuffers.Get().(*[copyLen]byte)
-	defer copyBuffers.Put(buf)
+	buf := pool.Get(copyLen)
+	defer pool.Put(buf)
 	n, err := pieces(func() (int, error) {
 		if most.N <= 0 {
 			return 0, io.EOF

@@ -6,6 +6,7 @@ require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/dustin/go-humanize v1.1.0
+	github.com/libp2p/go-buffer-pool v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/ringnet/ringnet v0.0.0
 	github.com/ringnet/ringnet/internal/perf v0.0.0

@@ -5,15 +5,13 @@ package copying
 
 import (
 	"io"
-	"sync"
 	"syscall"
+
+	pool "github.com/libp2p/go-buffer-pool"
 )
 
 // bufferLen is io.Copy's: a copy that waits for its reader holds a buffer.
 const bufferLen = 32 << 10
-
-// A pool of buffers of one size; those of many sizes that libraries have cost more.
-var buffers = sync.Pool{New: func() any { return new([bufferLen]byte) }}
 
 // These hide the methods ReadFrom and WriteTo of the values in them.
 type (
@@ -35,9 +33,9 @@ func From(w io.Writer, r io.Reader) (int64, error) {
 }
 
 func copyBy(w io.Writer, r io.Reader) (int64, error) {
-	buf := buffers.Get().(*[bufferLen]byte)
-	defer buffers.Put(buf)
-	return io.CopyBuffer(w, r, buf[:])
+	buf := pool.Get(bufferLen)
+	defer pool.Put(buf)
+	return io.CopyBuffer(w, r, buf)
 }
 
 // HasDescriptor reports whether v, or the reader that v limits, is a file or a socket,

@@ -20,6 +20,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	pool "github.com/libp2p/go-buffer-pool"
 )
 
 // offer is the sender's first line.
@@ -165,7 +167,8 @@ func (l lines) Write(p []byte) (int, error) {
 
 // copyHashed moves n bytes and hashes them.
 func copyHashed(w io.Writer, r io.Reader, n int64, h hash.Hash, moved func(int64)) error {
-	buf := make([]byte, min(n, copyLen))
+	buf := pool.Get(int(min(n, copyLen)))
+	defer pool.Put(buf)
 	for n > 0 {
 		m, err := io.ReadFull(r, buf[:min(n, copyLen)])
 		if err == io.EOF {
