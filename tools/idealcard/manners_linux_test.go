@@ -55,6 +55,8 @@ var onCards = []row{
 	{rconn, "rnr", some, 1, nil},
 	{rconn, "slow-retry", some, 1, nil},
 	{rconn, "slow-registration", some, 1, nil},
+	{rconn, "slow-queue-pairs", `Test(RandomLives|KeepAlive.*|Handshake.*)$/^(verbs|rdma6?)$`, 1, nil},
+	{ringnet, "slow-queue-pairs", "TestTransferOverQueuePairsThatFail$", 1, []string{"-faults", "qp=2e-3"}},
 	{rconn, "comm-est-late", some, 1, nil},
 	{rconn, "rep-lost", some, 1, nil},
 	{rconn, "dreq-lost", some, 1, nil},

@@ -262,6 +262,7 @@ bool works(struct ibv_context *context);
 bool refuses_shape(const struct card *c, const struct ibv_qp_cap *cap);
 void grant(const struct card *c, struct ibv_qp_cap *cap);
 void slow_registration(const struct card *c, size_t length);
+void slow_queue_pair(struct card *c);
 
 // faults.c
 

@@ -87,9 +87,10 @@ struct card {
 	char name[NAME];
 	uint64_t guid;
 	uint32_t max_qp, max_wr, max_cqe, max_mr, max_sge, max_inline;
-	uint64_t manners;      // a bit for each
-	atomic_uint requests;  // that have been posted, as far as a manner counts them
-	atomic_bool failed;    // for good, but is there
+	uint64_t manners;	     // a bit for each
+	_Atomic uint64_t busy_until; // with a queue pair, where those are slow; in nanoseconds
+	atomic_uint requests;	     // that have been posted, as far as a manner counts them
+	atomic_bool failed;	     // for good, but is there
 	int ports;
 	struct port port[PORTS];
 	uint32_t qp_cache; // contexts of queue pairs that it keeps; 0: all

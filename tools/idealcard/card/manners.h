@@ -24,6 +24,7 @@
 	MANNER(RNR, "rnr") \
 	MANNER(SLOW_RETRY, "slow-retry") \
 	MANNER(SLOW_REGISTRATION, "slow-registration") \
+	MANNER(SLOW_QUEUE_PAIRS, "slow-queue-pairs") \
 	MANNER(BATCH_CUT, "batch-cut") \
 	MANNER(COMM_EST_LATE, "comm-est-late") \
 	MANNER(REP_LOST, "rep-lost") \

@@ -40,11 +40,12 @@ static struct queue_pair *new_queue_pair(struct ibv_pd *pd, const struct ibv_qp_
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 {
-	const struct card *c = card_of(pd->context);
+	struct card *c = card_of(pd->context);
 	if (calls_fail(pd->context)) {
 		errno = EIO;
 		return NULL;
 	}
+	slow_queue_pair(c);
 	if (c->manners && refuses_shape(c, &a->cap))
 		return NULL;
 	if (a->qp_type != IBV_QPT_RC && a->qp_type != IBV_QPT_UD) {
@@ -114,6 +115,7 @@ int ibv_destroy_qp(struct ibv_qp *ibv)
 {
 	struct queue_pair *q = (struct queue_pair *)ibv;
 	int rc = cut_off(ibv->context);
+	slow_queue_pair(card_of(ibv->context));
 	take_control();
 	await_acknowledged(q);
 	land_all(q);

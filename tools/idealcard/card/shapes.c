@@ -94,3 +94,18 @@ void slow_registration(const struct card *c, size_t length)
 	if (has(c, SLOW_REGISTRATION))
 		nanosleep(&t, NULL);
 }
+
+// slow_queue_pair takes 20 ms to make or to destroy a queue pair, one after the other of all processes.
+void slow_queue_pair(struct card *c)
+{
+	const uint64_t takes = 20000000;
+	if (!has(c, SLOW_QUEUE_PAIRS))
+		return;
+	uint64_t now = nanoseconds(), last = atomic_load(&c->busy_until), end;
+	do
+		end = (last > now ? last : now) + takes;
+	while (!atomic_compare_exchange_weak(&c->busy_until, &last, end));
+	struct timespec t = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+		;
+}
