@@ -162,8 +162,12 @@ func TestGuidesNameOptionsThatExist(t *testing.T) {
 func TestLinesForLibrariesAreThoseOfTests(t *testing.T) {
 	guide, err := os.ReadFile("docs/migrate.md")
 	require.NoError(t, err)
-	tests, err := os.ReadFile("interop/dialers_test.go")
-	require.NoError(t, err)
+	var tests []byte
+	for _, file := range []string{"interop/dialers_test.go", "interop/libraries_test.go"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		tests = append(tests, text...)
+	}
 	_, table, found := strings.Cut(string(guide), "dialer := &ringnet.Dialer{ForTCP: \"auto\"}")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "interop/dialers_test.go")

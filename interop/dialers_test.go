@@ -84,6 +84,11 @@ var libraries = []struct {
 	{"NATS", serveNATS, talkNATS},
 	{"mongo", serveMongo, talkMongo},
 	{"mysql", serveMySQL, talkMySQL},
+	{"ssh", serveSSH, talkSSH},
+	{"coder/websocket", serveWebSocket, talkCoderWebSocket},
+	{"gorilla/websocket", serveWebSocket, talkGorillaWebSocket},
+	{"connect", serveConnect, talkConnect},
+	{"minio-go", serveObjects, talkMinio},
 }
 
 func TestLibrariesDialRingnet(t *testing.T) {
