@@ -12,7 +12,7 @@ GOSRC    = $(shell $(GO) env GOROOT)/src
 SUITE = -run "$$(tools/rdmatests.sh . rconn)" . ./rconn
 
 # Modules besides the root, whose heavy dependencies are theirs alone.
-MODULES := internal/perf tools/softroce tools/idealcard cmd/ringnet metrics grpcnet interop examples benchmarks
+MODULES := internal/perf tools/softroce tools/idealcard tools/release cmd/ringnet metrics grpcnet interop examples benchmarks
 
 # Under the race detector a program sleeps for a second before it exits, for goroutines that go on.
 # Tests have none by then, and start hundreds of programs.
@@ -32,7 +32,7 @@ RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/idealcard/fabrics/infiniband.json' --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
-.PHONY: demo demo-rdma demo-card demo-nodes test packages check vet lint vuln apidiff unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-losses explore mutants fuzz
+.PHONY: demo demo-rdma demo-card demo-nodes test packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-losses explore mutants fuzz
 .PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json bench-compare card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -114,6 +114,12 @@ vuln:
 apidiff:
 	GO=$(GO) tools/apidiff.sh
 
+# Tags VERSION=v0.1.0 of what is committed, when everything has passed, and pushes nothing.
+release: check vuln apidiff
+	rm -rf bin/clone && git clone --quiet . bin/clone && $(MAKE) -C bin/clone test
+	cd tools/release && $(GO) build -o ../../bin/ .
+	bin/release $(VERSION)
+
 # The race detector leaves no memory for the explorations of package credit.
 unit:
 	$(TEST) -race -shuffle=on ./...
@@ -150,6 +156,7 @@ programs:
 	cd metrics && $(TEST) -race -count=1 ./...
 	cd grpcnet && $(TEST) -race -count=1 ./...
 	cd tools/softroce && $(TEST) -race -count=1 ./...
+	cd tools/release && $(TEST) -count=1 ./...
 	cd tools/idealcard && $(TEST) -count=1 -skip '^TestManners$$' ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -race -count=1 ./...
 	cd examples && RINGNET_REQUIRE_PROGRAMS=1 $(TEST) -count=1 ./...
