@@ -13,13 +13,15 @@ import (
 func clone(t *testing.T) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "clone")
+	config := filepath.Join(t.TempDir(), "config")
+	const text = "[user]\nname = Releaser\nemail = releaser@example.org\n[safe]\ndirectory = *\n" // whoever has cloned it
+	require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+	t.Setenv("GIT_CONFIG_GLOBAL", config)
 	require.NoError(t, run(".", nil, "git", "clone", "--quiet", "--no-tags", "../..", dir))
-	require.NoError(t, run(dir, nil, "git", "config", "user.name", "Releaser"))
-	require.NoError(t, run(dir, nil, "git", "config", "user.email", "releaser@example.org"))
 	changes := filepath.Join(dir, "CHANGELOG.md")
-	text, err := os.ReadFile(changes)
+	before, err := os.ReadFile(changes)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(changes, append(text, "\n## 0.1.7, 2026-01-02\n"...), 0o644))
+	require.NoError(t, os.WriteFile(changes, append(before, "\n## 0.1.7, 2026-01-02\n"...), 0o644))
 	require.NoError(t, run(dir, nil, "git", "commit", "--quiet", "--all", "--message", "Changes"))
 	return dir
 }
