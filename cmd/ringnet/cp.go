@@ -18,30 +18,47 @@ import (
 )
 
 type cpCommand struct {
-	File           string        `arg:"" optional:"" help:"The file to send."`
-	Address        hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet cp --serve listens."`
+	What           []string      `arg:"" optional:"" name:"file... host:port" help:"The files to send, one after the other, and where ringnet cp --serve listens."`
 	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
-	Listen         hostPort      `default:":7472" placeholder:"HOST:PORT" help:"With --serve, listen here (${default})."`
-	MaxConnections int           `default:"64" help:"With --serve, refuse more connections at once (${default}), and keep no more partial files."`
+	Listen         *hostPort     `placeholder:"HOST:PORT" help:"With --serve, listen here (:7472)."`
+	MaxConnections *int          `help:"With --serve, refuse more connections at once (64), and keep no more partial files."`
 	Retry          time.Duration `default:"1m" help:"When there is no connection, or it breaks, try so long to go on (${default})."`
 	Quiet          bool          `short:"q" help:"Show no progress, and not why it tries again."`
 }
 
-// Run sends a file, or receives files.
+// Run sends files, or receives some.
 func (c *cpCommand) Run(ctx context.Context, s *streams) error {
-	if c.MaxConnections < 1 {
-		return misuseError{errors.New("--max-connections wants a positive value")}
-	}
-	if c.Serve != "" {
-		if c.File != "" {
-			return misuseError{errors.New("--serve wants no file to send")}
-		}
+	switch {
+	case c.Retry < 0:
+		return misuseError{fmt.Errorf("--retry=%v: want a time, or 0 to try once", c.Retry)}
+	case c.Serve != "" && len(c.What) > 0:
+		return misuseError{errors.New("--serve wants no file to send")}
+	case c.Serve != "":
 		return c.serve(ctx, s)
+	case c.Listen != nil || c.MaxConnections != nil:
+		return misuseError{errors.New("--listen and --max-connections are for --serve")}
+	case len(c.What) < 2:
+		return misuseError{errors.New("want FILE... HOST:PORT, or --serve DIR")}
 	}
-	if c.File == "" || c.Address == "" {
-		return misuseError{errors.New("want FILE HOST:PORT, or --serve DIR")}
+	files, to := c.What[:len(c.What)-1], c.What[len(c.What)-1]
+	var address hostPort
+	if err := address.UnmarshalText([]byte(to)); err != nil {
+		return misuseError{err}
 	}
-	return c.send(ctx, s)
+	names := make(map[string]bool)
+	for _, file := range files {
+		name := filepath.Base(file)
+		if names[name] {
+			return misuseError{fmt.Errorf("two files are called %s", name)}
+		}
+		names[name] = true
+	}
+	for _, file := range files {
+		if err := c.send(ctx, s, file, address); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // silence is how long a peer may be silent before the connection is given up.
@@ -49,17 +66,27 @@ const silence = 30 * time.Second
 
 // serve receives files until the context ends.
 func (c *cpCommand) serve(ctx context.Context, s *streams) error {
-	folder, err := transfer.OpenFolder(c.Serve, c.MaxConnections)
+	listen, most := hostPort(":7472"), 64
+	if c.Listen != nil {
+		listen = *c.Listen
+	}
+	if c.MaxConnections != nil {
+		most = *c.MaxConnections
+	}
+	if most < 1 {
+		return misuseError{errors.New("--max-connections wants a positive value")}
+	}
+	folder, err := transfer.OpenFolder(c.Serve, most)
 	if err != nil {
 		return err
 	}
-	l, err := endpoint.Endpoint{Network: "auto", Address: string(c.Listen)}.Listen(ctx, endpoint.Options{})
+	l, err := endpoint.Endpoint{Network: "auto", Address: string(listen)}.Listen(ctx, endpoint.Options{})
 	if err != nil {
 		return err
 	}
 	log := s.logger(false)
 	log.Info("receives", "address", l.Addr().String(), "into", c.Serve)
-	connections := make(chan struct{}, c.MaxConnections)
+	connections := make(chan struct{}, most)
 	return acceptAll(ctx, l, log, func(conn net.Conn) {
 		log := log.With("from", conn.RemoteAddr().String(), "over", endpoint.NetworkOf(conn))
 		select {
@@ -67,7 +94,7 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 			defer func() { <-connections }()
 		default:
 			endpoint.Reset(conn)
-			log.Warn("refused a connection until others end", "max-connections", c.MaxConnections)
+			log.Warn("refused a connection until others end", "max-connections", most)
 			return
 		}
 		got, err := folder.Receive(patient{conn})
@@ -102,27 +129,27 @@ type sentFile struct {
 	SHA256      string  `json:"sha256"`
 }
 
-// send sends the file. When a connection breaks, it goes on over another.
-func (c *cpCommand) send(ctx context.Context, s *streams) error {
-	info, err := os.Stat(c.File) // before Open, which may wait for ever if it is a pipe
+// send sends a file. When a connection breaks, it goes on over another.
+func (c *cpCommand) send(ctx context.Context, s *streams, path string, address hostPort) error {
+	info, err := os.Stat(path) // before Open, which may wait for ever if it is a pipe
 	if err != nil {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: not a regular file", c.File)
+		return fmt.Errorf("%s: not a regular file", path)
 	}
-	file, err := os.Open(c.File)
+	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	began := time.Now()
-	f := sentFile{Name: filepath.Base(c.File), Bytes: info.Size()}
+	f := sentFile{Name: filepath.Base(path), Bytes: info.Size()}
 	show := report.NewProgress(s.err).OnlyOnTerminal().Quiet(c.Quiet)
 	defer show.End()
 	p := &progress{Progress: show, name: f.Name, size: f.Bytes}
 	said := ""
-	to := endpoint.Endpoint{Network: "auto", Address: string(c.Address)}
+	to := endpoint.Endpoint{Network: "auto", Address: string(address)}
 	for lost := began; ; {
 		err := f.attempt(ctx, to, file, p)
 		if err == nil {
@@ -132,15 +159,15 @@ func (c *cpCommand) send(ctx context.Context, s *streams) error {
 			lost = time.Now()
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%s: stopped; the same command goes on where it was", c.File)
+			return fmt.Errorf("%s: stopped; the same command goes on where it was", path)
 		}
 		final := errors.As(err, new(transfer.RefusedError)) || errors.Is(err, transfer.ErrStranger)
 		if final || time.Since(lost) > c.Retry {
-			return fmt.Errorf("%s: %w", c.File, err)
+			return fmt.Errorf("%s: %w", path, err)
 		}
 		if why := err.Error(); !c.Quiet && why != said {
 			p.End()
-			complain(s.err, fmt.Errorf("%s: %w: tries again", c.File, err))
+			complain(s.err, fmt.Errorf("%s: %w: tries again", path, err))
 			said = why
 		}
 		select {

@@ -48,6 +48,24 @@ func TestCpSendsAFile(t *testing.T) {
 	require.Regexp(t, `^`+want+`  file\n10 MiB over (shm|rdma|tcp) in [\d.]+ s, .*/s\n$`, string(out))
 }
 
+func TestCpSendsSeveralFiles(t *testing.T) {
+	from, into := t.TempDir(), t.TempDir()
+	address := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
+	args := []string{"cp"}
+	for _, name := range []string{"a", "b", "c"} {
+		require.NoError(t, os.WriteFile(filepath.Join(from, name), []byte("this is "+name), 0o600))
+		args = append(args, filepath.Join(from, name))
+	}
+	out, err := commandProcess(append(args, address)...).Output()
+	require.NoError(t, err)
+	require.Equal(t, 3, strings.Count(string(out), " over "))
+	for _, name := range []string{"a", "b", "c"} {
+		got, err := os.ReadFile(filepath.Join(into, name))
+		require.NoError(t, err)
+		require.Equal(t, "this is "+name, string(got))
+	}
+}
+
 func TestCpGoesOnWhereAConnectionBroke(t *testing.T) {
 	from, into := filepath.Join(t.TempDir(), "file"), t.TempDir()
 	content := make([]byte, 4<<20)
@@ -85,8 +103,8 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 	address := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
 	stranger := serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
 	for args, want := range map[string]string{
-		"":                                     "want FILE HOST:PORT, or --serve DIR",
-		file:                                   "want FILE HOST:PORT, or --serve DIR",
+		"":                                     "want FILE... HOST:PORT, or --serve DIR",
+		file:                                   "want FILE... HOST:PORT, or --serve DIR",
 		file + " nowhere":                      "want HOST:PORT",
 		"/nowhere/file " + address:             "no such file",
 		file + " " + stranger + " --retry 1h":  "no answer: this is no ringnet cp",
@@ -96,6 +114,10 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 		"/proc/cpuinfo " + address:                    "/proc/cpuinfo: refused: the file is longer than its size",
 		file + " " + address:                          file + `: refused: ".hidden": want a plain name`,
 		file + " " + freeAddress(t) + " --retry 1ms":  "connection refused",
+		file + " " + address + " --retry=-1s":         "--retry=-1s: want a time",
+		file + " " + address + " --listen :1":         "--listen and --max-connections are for --serve",
+		file + " a/.hidden " + address:                "two files are called .hidden",
+		"--serve " + dir + " --max-connections 0":     "--max-connections wants a positive value",
 	} {
 		out, err := commandProcess(append([]string{"cp"}, strings.Fields(args)...)...).CombinedOutput()
 		require.Error(t, err, args)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"reflect"
@@ -23,9 +24,10 @@ type proxies struct {
 	drain, drainIdle time.Duration
 	failed           chan error // has room for one: why a proxy cannot accept any more
 
-	mu      sync.Mutex // guards what follows
-	running []*proxy.Proxy
-	leaving []*proxy.Proxy
+	mu       sync.Mutex // guards what follows
+	running  []*proxy.Proxy
+	leaving  []*proxy.Proxy
+	stopping bool // drainAll has begun
 }
 
 // listen begins to forward. Those that fail, which the error names, stop no others.
@@ -61,6 +63,17 @@ func (ps *proxies) all() []*proxy.Proxy {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return slices.Clone(ps.running)
+}
+
+// health is for those who ask whether to send clients here: they are not to once the proxies stop.
+func (ps *proxies) health(w http.ResponseWriter, _ *http.Request) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.stopping {
+		http.Error(w, "stops", http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintf(w, "forwards %d\n", len(ps.running))
 }
 
 // close cuts everything off.
@@ -116,6 +129,7 @@ func (ps *proxies) drainAll() error {
 	defer stop()
 	ps.log.Info("stops: waits for connections to end", "at most", ps.drain)
 	ps.mu.Lock()
+	ps.stopping = true
 	all := slices.Concat(ps.running, ps.leaving)
 	ps.mu.Unlock()
 	errs := make([]error, len(all))

@@ -29,7 +29,7 @@ type proxyCommand struct {
 	Drain     time.Duration `default:"30s" help:"On SIGTERM, wait so long for connections to end before they are reset (${default})."`
 	DrainIdle time.Duration `placeholder:"TIME" help:"On SIGTERM, reset connections on which nothing moves for so long, for example 2s. Default: wait for --drain."`
 	Polling   pollingFlags  `embed:""`
-	Metrics   hostPort      `placeholder:"HOST:PORT" help:"Serve metrics for Prometheus at http://HOST:PORT/metrics."`
+	Metrics   hostPort      `placeholder:"HOST:PORT" help:"Serve metrics for Prometheus at http://HOST:PORT/metrics, and /healthz, which is 503 once the proxy stops."`
 	Verbose   bool          `short:"v" help:"Log each connection."`
 }
 
@@ -211,7 +211,7 @@ func notify(state string, log *slog.Logger) {
 	}
 }
 
-// serveMetrics serves metrics until the function that it returns is called.
+// serveMetrics serves metrics, and whether the proxies stop, until the function that it returns is called.
 func serveMetrics(address string, ps *proxies) (func(), error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -220,6 +220,7 @@ func serveMetrics(address string, ps *proxies) (func(), error) {
 	ps.log.Info("serves metrics", "url", fmt.Sprintf("http://%v/metrics", l.Addr()))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metricsHandler(ps))
+	mux.HandleFunc("GET /healthz", ps.health)
 	server := newMetricsServer(mux)
 	go func() { _ = server.Serve(netutil.LimitListener(l, metricsConnections)) }()
 	return func() { _ = server.Close() }, nil
