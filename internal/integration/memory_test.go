@@ -69,7 +69,8 @@ func TestLinksPinWhatTheyHaveRegistered(t *testing.T) {
 		require.NoError(t, d.Close())
 		require.NoError(t, a.Close())
 		require.True(t, eventually(func() bool { return pinned() == 0 }), "%d bytes left", pinned())
-		require.Zero(t, ringnet.Memory().Used)
+		// What the device has let go counts until then.
+		require.True(t, eventually(func() bool { return ringnet.Memory().Used == 0 }), "%d bytes left", ringnet.Memory().Used)
 	})
 }
 
