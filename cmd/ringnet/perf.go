@@ -25,9 +25,12 @@ import (
 type perfCommand struct {
 	Address     hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet perf --listen is."`
 	Listen      hostPort      `placeholder:"HOST:PORT" help:"Be the other end, over all networks that this host has, as in :7473. It serves one client at a time, whoever connects."`
-	Networks    []string      `enum:"auto,shm,rdma,tcp" default:"auto,tcp" placeholder:"NETWORK" help:"Measure these side by side: auto (what carries its connections), shm, rdma, tcp (${default})."`
-	Sizes       []byteSize    `default:"64,4KiB,64KiB" placeholder:"SIZE" help:"With messages of these sizes (${default})."`
-	Connections []int         `default:"1,16" placeholder:"N" help:"Over so many connections at once (${default})."`
+	Time        time.Duration `short:"t" placeholder:"TIME" help:"Measure no table: stream for so long, and tell the rate once a second."`
+	Reverse     bool          `short:"R" help:"With -t, the server sends."`
+	Both        bool          `help:"With -t, both send."`
+	Networks    []string      `enum:"auto,shm,rdma,tcp" placeholder:"NETWORK" help:"Measure these side by side: auto (what carries its connections), shm, rdma, tcp (auto,tcp; with -t auto)."`
+	Sizes       []byteSize    `placeholder:"SIZE" help:"With messages of these sizes (64,4KiB,64KiB; with -t 64KiB)."`
+	Connections []int         `placeholder:"N" help:"Over so many connections at once (1,16; with -t 1)."`
 	Rounds      int           `default:"7" help:"Measure everything so often (${default}). From 6 on there are intervals of confidence."`
 	Slice       time.Duration `default:"100ms" help:"Measure each thing in each round for about so long (${default}), at most 10s."`
 	Timeout     time.Duration `default:"5s" help:"Wait so long for a connection or an answer (${default})."`
@@ -59,14 +62,35 @@ func (c *perfCommand) Run(ctx context.Context, s *streams) error {
 	switch {
 	case (c.Address == "") == (c.Listen == ""):
 		return misuseError{errors.New("want HOST:PORT to connect to, or --listen HOST:PORT to be the other end")}
+	case c.Listen != "" && (c.Time != 0 || c.Reverse || c.Both || len(c.Networks)+len(c.Sizes)+len(c.Connections) > 0):
+		return misuseError{errors.New("--listen wants no flags of what to measure: the client has them")}
 	case c.Listen != "":
 		return servePerf(ctx, string(c.Listen), s.logger(false))
-	case c.Rounds < 1 || c.Slice <= 0 || c.Timeout <= 0 || len(c.Connections) == 0 || slices.Min(c.Connections) < 1:
+	case c.Time < 0:
+		return misuseError{fmt.Errorf("-t %v: want a time above 0", c.Time)}
+	case c.Time == 0 && (c.Reverse || c.Both):
+		return misuseError{errors.New("--reverse and --both are for -t TIME")}
+	case c.Reverse && c.Both:
+		return misuseError{errors.New("--both includes --reverse")}
+	case c.Time > 0 && (len(c.Networks) > 1 || len(c.Sizes) > 1 || len(c.Connections) > 1):
+		return misuseError{errors.New("-t measures one network, with one size, over one number of connections")}
+	case c.Rounds < 1 || c.Slice <= 0 || c.Timeout <= 0 || len(c.Connections) > 0 && slices.Min(c.Connections) < 1:
 		return misuseError{errors.New("--connections, --rounds, --slice and --timeout want positive values")}
 	case c.Slice > maxPerfSlice:
 		return misuseError{fmt.Errorf("--slice wants %v at most: --rounds can be more", maxPerfSlice)}
-	case slices.Max(c.Connections) > maxPerfConnections:
+	case len(c.Connections) > 0 && slices.Max(c.Connections) > maxPerfConnections:
 		return misuseError{fmt.Errorf("--connections wants %d at most", maxPerfConnections)}
+	case c.Time > 0:
+		return c.stream(ctx, s)
+	}
+	if len(c.Networks) == 0 {
+		c.Networks = []string{"auto", "tcp"}
+	}
+	if len(c.Sizes) == 0 {
+		c.Sizes = []byteSize{64, 4 << 10, 64 << 10}
+	}
+	if len(c.Connections) == 0 {
+		c.Connections = []int{1, 16}
 	}
 	return c.measure(ctx, s)
 }

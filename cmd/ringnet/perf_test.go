@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -220,5 +221,53 @@ func TestPerfSaysWhatIsWrongWithItsFlags(t *testing.T) {
 		"--listen auto":         "want HOST:PORT",
 	} {
 		failsWith(t, misuse, want, strings.Fields(args)...)
+	}
+}
+
+func TestPerfStreamsForATime(t *testing.T) {
+	address := perfServing(t, "127.0.0.1")
+	for flags, want := range map[string][2]bool{"": {true, false}, "--reverse": {false, true}, "--both --connections 2": {true, true}} {
+		args := append([]string{"perf", "--json", address, "-t", "1200ms", "--networks", "tcp", "--sizes", "3KiB"}, strings.Fields(flags)...)
+		out, err := commandProcess(args...).Output()
+		require.NoError(t, err, "%s", out)
+		var parts []perfInterval
+		for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+			var i perfInterval
+			require.NoError(t, d.Decode(&i))
+			require.Equal(t, "tcp", i.Network)
+			parts = append(parts, i)
+		}
+		require.GreaterOrEqual(t, len(parts), 2, "a second, and the total")
+		var sum perfInterval
+		for i, part := range parts {
+			require.Equal(t, i == len(parts)-1, part.Total)
+			require.Less(t, part.From, part.To)
+			if !part.Total {
+				sum.Sent, sum.Received = sum.Sent+part.Sent, sum.Received+part.Received
+			}
+		}
+		total := parts[len(parts)-1]
+		require.Equal(t, want, [2]bool{total.Sent > 0, total.Received > 0})
+		require.GreaterOrEqual(t, total.To, 1.2)
+		require.GreaterOrEqual(t, total.Sent, sum.Sent)
+		require.GreaterOrEqual(t, total.Received, sum.Received)
+	}
+	out, err := commandProcess("perf", address, "-t", "100ms").Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^ +0\.0 to +\d+\.\d s  (shm|rdma|tcp) .*/s sent +0 B/s received\n$`, string(out))
+}
+
+func TestPerfRefusesFlagsThatItWouldIgnore(t *testing.T) {
+	for args, want := range map[string]string{
+		"127.0.0.1:1 --reverse":              "--reverse and --both are for -t TIME",
+		"127.0.0.1:1 -t 1s --reverse --both": "--both includes --reverse",
+		"127.0.0.1:1 --time=-1s":             "want a time above 0",
+		"127.0.0.1:1 -t 1s --sizes 1,2":      "-t measures one network, with one size",
+		"--listen :0 -t 1s":                  "--listen wants no flags of what to measure",
+		"--listen :0 --sizes 1":              "--listen wants no flags of what to measure",
+	} {
+		out, err := commandProcess(append([]string{"perf"}, strings.Fields(args)...)...).CombinedOutput()
+		require.Equal(t, misuse, err.(*exec.ExitError).ExitCode(), "%s: %s", args, out)
+		require.Contains(t, string(out), want, args)
 	}
 }

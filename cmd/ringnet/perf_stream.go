@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/ringnet/ringnet/internal/perf/workload"
+)
+
+// perfInterval is what has been moved in a part of the time of perf -t, or in all of it.
+type perfInterval struct {
+	From     float64 `json:"from"` // seconds since it began
+	To       float64 `json:"to"`
+	Network  string  `json:"network"`
+	Sent     uint64  `json:"sent"`     // bytes
+	Received uint64  `json:"received"` // bytes
+	Total    bool    `json:"total,omitempty"`
+}
+
+func (i perfInterval) print(s *streams) error {
+	if s.json {
+		return json.NewEncoder(s.out).Encode(i)
+	}
+	rate := func(n uint64) string { return humanize.IBytes(uint64(float64(n)/(i.To-i.From))) + "/s" }
+	_, err := fmt.Fprintf(s.out, "%5.1f to %5.1f s  %s  %12s sent  %12s received\n", i.From, i.To, i.Network, rate(i.Sent), rate(i.Received))
+	return err
+}
+
+// perfStreams are those of perf -t. Each request to the server is for about streamBatch bytes.
+type perfStreams struct {
+	size, batch    int // bytes of a message, messages of a request
+	sent, received atomic.Uint64
+	stopped        atomic.Bool
+}
+
+const streamBatch = 8 << 20
+
+// stream moves bytes for the time of -t, and says once a second how many.
+func (c *perfCommand) stream(ctx context.Context, s *streams) error {
+	size, conns, network := 64<<10, 1, "auto"
+	if len(c.Sizes) > 0 {
+		size = int(c.Sizes[0])
+	}
+	if len(c.Connections) > 0 {
+		conns = c.Connections[0]
+	}
+	if len(c.Networks) > 0 {
+		network = c.Networks[0]
+	}
+	client := newPerfClient(string(c.Address), c.Timeout)
+	defer client.close()
+	peers, _, err := client.find(ctx, []string{network})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p := &perfStreams{size: size, batch: max(streamBatch/size, 1)}
+	var works []func(c net.Conn) error
+	if !c.Reverse {
+		works = append(works, p.send)
+	}
+	if c.Reverse || c.Both {
+		works = append(works, p.receive)
+	}
+	all, closeAll, err := workload.OpenAll(conns*len(works), func() (net.Conn, error) { return client.dialer(network)(ctx) })
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	defer context.AfterFunc(ctx, closeAll)()
+
+	began := time.Now()
+	stop := time.AfterFunc(c.Time, func() { p.stopped.Store(true) })
+	defer stop.Stop()
+	ended := make(chan error, 1)
+	go func() {
+		errs := make([]error, len(all))
+		var working sync.WaitGroup
+		for i, conn := range all {
+			working.Go(func() {
+				for !p.stopped.Load() && errs[i] == nil {
+					errs[i] = works[i%len(works)](conn)
+				}
+				if errs[i] != nil {
+					cancel() // the others are not to go on alone
+				}
+			})
+		}
+		working.Wait()
+		ended <- errors.Join(errs...)
+	}()
+	carrier := peers[0].Key
+	last := perfInterval{Network: carrier}
+	part := func() perfInterval { // since the last
+		now := perfInterval{To: time.Since(began).Seconds(), Network: carrier, Sent: p.sent.Load(), Received: p.received.Load()}
+		since := perfInterval{last.To, now.To, carrier, now.Sent - last.Sent, now.Received - last.Received, false}
+		last = now
+		return since
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := part().print(s); err != nil {
+				return err
+			}
+		case err := <-ended:
+			part()
+			last.Total = true
+			return errors.Join(last.print(s), err)
+		}
+	}
+}
+
+// send makes a request for bytes that the server reads.
+func (p *perfStreams) send(c net.Conn) error {
+	buf := make([]byte, p.size)
+	if err := workload.Request(c, workload.Sink, p.size, p.batch); err != nil {
+		return err
+	}
+	for range p.batch {
+		n, err := c.Write(buf)
+		p.sent.Add(uint64(n))
+		if err != nil {
+			return err
+		}
+	}
+	_, err := io.ReadFull(c, buf[:1])
+	return err
+}
+
+// receive makes a request for bytes that the server sends.
+func (p *perfStreams) receive(c net.Conn) error {
+	buf := make([]byte, max(p.size, 64<<10))
+	if err := workload.Request(c, workload.Source, p.size, p.batch); err != nil {
+		return err
+	}
+	for left := p.size * p.batch; left > 0; {
+		n, err := c.Read(buf[:min(left, len(buf))])
+		p.received.Add(uint64(n))
+		if err != nil {
+			return err
+		}
+		left -= n
+	}
+	return nil
+}
