@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/inspect"
 )
 
@@ -236,6 +238,49 @@ func askAsStranger(names []string) error {
 	}
 	fmt.Printf("%d processes, %d bytes\n", len(all), told)
 	return nil
+}
+
+// A user who has no number in this user namespace may be anyone, and is not asked or told.
+func TestUsersWithoutANumberAreNotTold(t *testing.T) {
+	require.Equal(t, "told 1", strangerWith(t, strangerUID, "own"))
+	require.Equal(t, "told 0", strangerWith(t, shm.OverflowUID(), "own"))
+}
+
+// askOneself makes a connection, and asks the processes of this user.
+func askOneself([]string) error {
+	if err := os.Setenv("RINGNET_SS", "on"); err != nil {
+		return err
+	}
+	l, err := Listen("auto", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	go l.Accept()
+	c, err := Dial("auto", l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for !listensToAskers() {
+		time.Sleep(time.Millisecond)
+	}
+	all, failed, err := inspect.Ask(context.Background())
+	fmt.Println("told", len(all))
+	return errors.Join(append(failed, err)...)
+}
+
+// listensToAskers reports whether one of this process's sockets is for those who ask.
+func listensToAskers() bool {
+	text, _ := os.ReadFile("/proc/net/unix")
+	fds, _ := filepath.Glob("/proc/self/fd/*")
+	for _, fd := range fds {
+		socket, _ := os.Readlink(fd)
+		inode := strings.TrimSuffix(strings.TrimPrefix(socket, "socket:["), "]")
+		if inode != socket && strings.Contains(string(text), " "+inode+" @ringnet-ss:") {
+			return true
+		}
+	}
+	return false
 }
 
 // What is told is one JSON document of plain fields.

@@ -72,6 +72,7 @@ var strangers = map[string]func(args []string) error{
 		return nil
 	},
 	"ask":   askAsStranger,
+	"own":   askOneself,
 	"claim": claimAsStranger,
 }
 
@@ -105,6 +106,11 @@ const strangerUID = 1000
 // stranger starts a process of another user in a role, and returns the line that it prints.
 func stranger(t *testing.T, role ...string) string {
 	t.Helper()
+	return strangerWith(t, strangerUID, role...)
+}
+
+func strangerWith(t *testing.T, uid uint32, role ...string) string {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		const why = "only root can run programs as other users"
 		require.NotEqual(t, "true", os.Getenv("CI"), why)
@@ -122,7 +128,7 @@ func stranger(t *testing.T, role ...string) string {
 	cmd := exec.Command(path)
 	cmd.Env = append(os.Environ(), strangerEnv+"="+strings.Join(role, " "))
 	cmd.Dir, cmd.Stderr = "/", os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: strangerUID, Gid: strangerUID}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()

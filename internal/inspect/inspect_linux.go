@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ringnet/ringnet/internal/fabric/shm"
 )
 
 const (
@@ -57,7 +59,7 @@ func (a *Answerer) serve(l *net.UnixListener) {
 			time.Sleep(asking) // no descriptor is left, perhaps
 			continue
 		}
-		if uid, _, err := peer(c); err != nil || uid != 0 && uid != os.Geteuid() {
+		if uid, _, err := peer(c); err != nil || uid != 0 && !isOwn(uid) {
 			_ = c.Close()
 			continue
 		}
@@ -86,6 +88,10 @@ func (a *Answerer) answer(c *net.UnixConn) {
 	_ = c.SetDeadline(time.Now().Add(asking))
 	_ = json.NewEncoder(c).Encode(p) // the one who asks notices what it lacks
 }
+
+// isOwn reports whether a user is this process's. One who has no number in this user namespace may be
+// anyone.
+func isOwn(uid int) bool { return uid == os.Geteuid() && uint32(uid) != shm.OverflowUID() }
 
 // peer is who is at the other end, as the kernel tells.
 func peer(c *net.UnixConn) (uid, pid int, err error) {
@@ -174,7 +180,7 @@ func ask(ctx context.Context, name string, pid int, r Request) (p Process, err e
 	if err != nil {
 		return p, err
 	}
-	if own := os.Geteuid(); own != 0 && ofUser != own || pid != 0 && pid != ofProcess {
+	if os.Geteuid() != 0 && !isOwn(ofUser) || pid != 0 && pid != ofProcess {
 		return p, errNotOurs
 	}
 	err = json.NewEncoder(c).Encode(r)

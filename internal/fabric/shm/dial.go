@@ -23,7 +23,7 @@ import (
 // shm implements [fabric.Fabric].
 type shm struct {
 	config    Config
-	overflow  uint32 // overflowUID
+	overflow  uint32 // OverflowUID
 	listeners string // what the names of listeners' sockets begin with
 
 	judging *verdicts
@@ -101,7 +101,7 @@ type prober struct {
 	uid   uint32
 }
 
-// overflow returns overflowUID, or why there can be no fabric.
+// overflow returns OverflowUID, or why there can be no fabric.
 func (p *prober) overflow() (uint32, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,13 +115,13 @@ func (p *prober) overflow() (uint32, error) {
 	return p.uid, nil
 }
 
-// probe checks that memory can be shared, and returns overflowUID.
+// probe checks that memory can be shared, and returns OverflowUID.
 func probe() (uint32, error) {
 	err := shareMemory()
 	if err != nil && !exhausted(err) && !errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("shared memory: %w: the kernel, or a sandbox, refuses %w", errors.ErrUnsupported, err)
 	}
-	return overflowUID(), err
+	return OverflowUID(), err
 }
 
 // shareMemory does with a little memory what both ends of a connection do, and makes the system
@@ -161,9 +161,9 @@ func ringNobody(fd int) error {
 	return nil
 }
 
-// overflowUID is the user ID that the kernel shows for users who have none in the
+// OverflowUID is the user ID that the kernel shows for users who have none in the
 // reader's user namespace (user_namespaces(7)).
-func overflowUID() uint32 {
+func OverflowUID() uint32 {
 	const standard = 65534
 	b, err := os.ReadFile("/proc/sys/kernel/overflowuid")
 	if err != nil {
