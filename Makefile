@@ -32,7 +32,7 @@ RNR_ON_CARD = -exec "'$(CURDIR)/$(CARD)' -rnr --"
 RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/idealcard/fabrics/infiniband.json' --"
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
-.PHONY: demo demo-rdma demo-card demo-nodes test packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-losses explore mutants fuzz
+.PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-losses explore mutants fuzz
 .PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json bench-compare card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
@@ -119,6 +119,12 @@ release: check vuln apidiff
 	rm -rf bin/clone && git clone --quiet . bin/clone && $(MAKE) -C bin/clone test
 	cd tools/release && $(GO) build -o ../../bin/ .
 	bin/release $(VERSION)
+
+# For the hand, in about two minutes: what says at once that a change is wrong.
+test-quick:
+	$(GO) vet ./...
+	$(TEST) -short ./...
+	for module in cmd/ringnet metrics grpcnet; do (cd $$module && $(GO) vet ./... && $(TEST) -short ./...) || exit 1; done
 
 # The race detector leaves no memory for the explorations of package credit.
 unit:
