@@ -17,6 +17,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/fabric/sim/datagram"
 	"github.com/ringnet/ringnet/internal/packettest"
 	"github.com/ringnet/ringnet/internal/pconn"
 )
@@ -27,12 +28,12 @@ const latency = 10 * time.Millisecond
 
 // virtual runs f in virtual time on a network of such links, and requires that nothing on it
 // is open at the end.
-func virtual(t *testing.T, l sim.Link, f func(t *testing.T, n *sim.Network)) {
+func virtual(t *testing.T, l datagram.Link, f func(t *testing.T, n *datagram.Network)) {
 	synctest.Test(t, func(t *testing.T) { f(t, newNetwork(t, l)) })
 }
 
-func newNetwork(t *testing.T, l sim.Link) *sim.Network {
-	n := sim.New(l)
+func newNetwork(t *testing.T, l datagram.Link) *datagram.Network {
+	n := datagram.New(l)
 	t.Cleanup(func() { require.Zero(t, n.Open(), "endpoints or address handles left open") })
 	return n
 }
@@ -47,7 +48,7 @@ func addrPort(address string) (netip.AddrPort, error) {
 }
 
 // groupsOf returns what package packettest needs to test the groups of a network.
-func groupsOf(n *sim.Network) *packettest.Groups {
+func groupsOf(n *datagram.Network) *packettest.Groups {
 	return &packettest.Groups{
 		Listen: func(group string) (net.PacketConn, error) {
 			c, err := pconn.Listen(n, pconn.Options{Network: "sim", Local: netip.MustParseAddrPort("10.0.0.1:0")})
@@ -64,7 +65,7 @@ func groupsOf(n *sim.Network) *packettest.Groups {
 }
 
 func TestConnOverSim(t *testing.T) {
-	suite := func(n *sim.Network, prompt bool) packettest.Network {
+	suite := func(n *datagram.Network, prompt bool) packettest.Network {
 		return packettest.Network{
 			Listen: func(address string) (net.PacketConn, error) {
 				local, err := addrPort(address)
@@ -94,25 +95,25 @@ func TestConnOverSim(t *testing.T) {
 	}
 	t.Run("at once", func(t *testing.T) {
 		each := func(t *testing.T, test func(*testing.T, packettest.Network)) {
-			virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) { test(t, suite(n, true)) })
+			virtual(t, datagram.Link{}, func(t *testing.T, n *datagram.Network) { test(t, suite(n, true)) })
 		}
 		packettest.Each(t, each)
 		packettest.EachOfGroups(t, each)
 	})
 	t.Run("far away", func(t *testing.T) {
 		each := func(t *testing.T, test func(*testing.T, packettest.Network)) {
-			virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) { test(t, suite(n, false)) })
+			virtual(t, datagram.Link{Link: sim.Link{Latency: latency}}, func(t *testing.T, n *datagram.Network) { test(t, suite(n, false)) })
 		}
 		packettest.Each(t, each)
 		packettest.EachOfGroups(t, each)
 	})
 	t.Run("in real time", func(t *testing.T) {
-		packettest.Test(t, suite(newNetwork(t, sim.Link{Spin: 1000}), true))
+		packettest.Test(t, suite(newNetwork(t, datagram.Link{Link: sim.Link{Spin: 1000}}), true))
 	})
 }
 
 // listen returns a Conn, which the test closes in the end.
-func listen(t *testing.T, n *sim.Network, local string) *pconn.Conn {
+func listen(t *testing.T, n *datagram.Network, local string) *pconn.Conn {
 	t.Helper()
 	c, err := pconn.Listen(n, pconn.Options{Network: "sim", Local: netip.MustParseAddrPort(local)})
 	require.NoError(t, err)
@@ -160,8 +161,8 @@ func missing(numbers []int) uint64 {
 // later one has arrived. A datagram that arrives twice changes nothing.
 func TestMissedIsExact(t *testing.T) {
 	for seed := range uint64(5) {
-		link := sim.Link{Latency: latency, Loss: 0.2, Duplicates: 0.1, Seed: seed}
-		virtual(t, link, func(t *testing.T, n *sim.Network) {
+		link := datagram.Link{Link: sim.Link{Latency: latency, Seed: seed}, Loss: 0.2, Duplicates: 0.1}
+		virtual(t, link, func(t *testing.T, n *datagram.Network) {
 			a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
 			g := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("239.1.2.3:7"))
 			require.NoError(t, b.JoinGroup(nil, g))
@@ -197,7 +198,7 @@ func TestMissedIsExact(t *testing.T) {
 // Missed does not count datagrams that were sent while a Conn was not a member of the group,
 // or to other addresses.
 func TestMissedLeavesOutWhatWasNotSentHere(t *testing.T) {
-	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+	virtual(t, datagram.Link{}, func(t *testing.T, n *datagram.Network) {
 		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "0.0.0.0:0")
 		g := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("239.1.2.3:7"))
 		for i := range 300 {
@@ -221,7 +222,7 @@ func TestMissedLeavesOutWhatWasNotSentHere(t *testing.T) {
 }
 
 func TestMissedCountsWhatWasSentWhileTheCableWasCut(t *testing.T) {
-	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
+	virtual(t, datagram.Link{}, func(t *testing.T, n *datagram.Network) {
 		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
 		for i := range 100 {
 			n.Cut(i >= 30 && i < 50)
@@ -236,7 +237,7 @@ func TestMissedCountsWhatWasSentWhileTheCableWasCut(t *testing.T) {
 // Reads and writes that are under way when the device is removed, or begin later, fail. They
 // do not wait for Close.
 func TestDeviceRemovedFailsAllCalls(t *testing.T) {
-	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
+	virtual(t, datagram.Link{Link: sim.Link{Latency: latency}}, func(t *testing.T, n *datagram.Network) {
 		c, err := pconn.Listen(n, pconn.Options{Network: "sim", Local: netip.MustParseAddrPort("10.0.0.1:1")})
 		require.NoError(t, err)
 		defer c.Close()
@@ -261,7 +262,7 @@ func TestDeviceRemovedFailsAllCalls(t *testing.T) {
 // A receiver that does not read makes others lose nothing, whether the same Conn sends to
 // both or another does, in turn or in a batch, or both are members of one group.
 func TestReceiverThatIsOverrunCostsOthersNothing(t *testing.T) {
-	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
+	virtual(t, datagram.Link{Link: sim.Link{Latency: latency}}, func(t *testing.T, n *datagram.Network) {
 		a, b := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.1:0")
 		deaf, keen := listen(t, n, "10.0.0.2:0"), listen(t, n, "10.0.0.3:0")
 		g := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("239.1.2.3:7"))
@@ -307,7 +308,7 @@ func TestReceiverThatIsOverrunCostsOthersNothing(t *testing.T) {
 // with none missing, the datagrams written from when it listens until it is closed, except
 // those on their way then. A receiver that listens all the time misses none.
 func TestReceiversComeAndGoInAFlood(t *testing.T) {
-	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
+	virtual(t, datagram.Link{Link: sim.Link{Latency: latency}}, func(t *testing.T, n *datagram.Network) {
 		a, stays := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
 		require.NoError(t, stays.SetReadBuffer(16<<20))
 		const at, lives = "10.0.0.3:3", 20

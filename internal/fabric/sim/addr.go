@@ -13,9 +13,9 @@ import (
 // firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 const firstEphemeral = 49152
 
-// bind returns an address that is not taken. If the port of a is 0, it chooses one after
+// Bind returns an address that is not taken. If the port of a is 0, it chooses one after
 // last.
-func bind(a netip.AddrPort, last *uint16, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
+func Bind(a netip.AddrPort, last *uint16, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
 	if a.Port() != 0 {
 		if taken(a) {
 			return a, syscall.EADDRINUSE
@@ -34,23 +34,23 @@ func bind(a netip.AddrPort, last *uint16, taken func(netip.AddrPort) bool) (neti
 // taken reports whether a dialer or a listener has the address. The caller holds
 // n.mu.
 func (n *Network) taken(a netip.AddrPort) bool {
-	return n.ports[a] || slices.ContainsFunc(n.listeners, func(l *Listener) bool { return collide(l.addr, a) })
+	return n.ports[a] || slices.ContainsFunc(n.listeners, func(l *Listener) bool { return Collide(l.addr, a) })
 }
 
-// collide reports whether there is an address that listeners at a and at b would both
+// Collide reports whether there is an address that listeners at a and at b would both
 // receive requests for.
-func collide(a, b netip.AddrPort) bool {
-	return a.Port() == b.Port() && (covers(a.Addr(), b.Addr()) || covers(b.Addr(), a.Addr()))
+func Collide(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && (Covers(a.Addr(), b.Addr()) || Covers(b.Addr(), a.Addr()))
 }
 
-// covers reports whether a listener at a receives requests for b.
-func covers(a, b netip.Addr) bool {
+// Covers reports whether a listener at a receives requests for b.
+func Covers(a, b netip.Addr) bool {
 	return a == b || a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && b.Is4()
 }
 
-// wildcard is the address that a listener asks for. If it is not valid, that means all
+// Wildcard is the address that a listener asks for. If it is not valid, that means all
 // addresses of both families.
-func wildcard(a netip.AddrPort) netip.AddrPort {
+func Wildcard(a netip.AddrPort) netip.AddrPort {
 	if !a.Addr().IsValid() {
 		return netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
 	}

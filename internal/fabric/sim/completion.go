@@ -77,7 +77,7 @@ func (e *Endpoint) complete(x entry) {
 	q.last = due
 	q.entries = append(q.entries, x)
 	q.due = append(q.due, due)
-	e.c.after(time.Until(due), func() { e.release(side) })
+	e.c.agenda.After(time.Until(due), func() { e.release(side) })
 }
 
 // release publishes the late completions that are due.

@@ -216,7 +216,7 @@ func (e *Endpoint) goodbye() {
 		e.move(leaving)
 		e.tell(DREQ, e.peer.dismissed)
 		if !e.told {
-			e.c.after(e.n.link.CMTimeout, e.disconnected)
+			e.c.agenda.After(e.n.link.CMTimeout, e.disconnected)
 		}
 	case left:
 		e.move(parted)
@@ -236,7 +236,7 @@ func (e *Endpoint) dismissed() {
 	e.disconnected()
 	if e.closed || e.cm == parted {
 		p := e.peer
-		e.c.after(e.n.link.Latency, func() {
+		e.c.agenda.After(e.n.link.Latency, func() {
 			if !e.c.broken() {
 				p.disconnected()
 			}
@@ -275,7 +275,7 @@ func (e *Endpoint) tell(m Message, arrive func()) {
 	if f := e.n.faults.Load(); f != nil && f.Lose != nil && f.Lose(e, m) {
 		return
 	}
-	e.c.after(e.n.link.Latency, func() {
+	e.c.agenda.After(e.n.link.Latency, func() {
 		if !e.c.broken() {
 			arrive()
 		}
@@ -298,7 +298,7 @@ func (e *Endpoint) settle(err error) {
 // releases meanwhile.
 func (e *Endpoint) await(ctx context.Context) error {
 	if !e.settled {
-		e.c.after(e.n.link.CMTimeout, func() { e.settle(fmt.Errorf("sim: no answer: %w", syscall.ETIMEDOUT)) })
+		e.c.agenda.After(e.n.link.CMTimeout, func() { e.settle(fmt.Errorf("sim: no answer: %w", syscall.ETIMEDOUT)) })
 	}
 	e.awaiting = true
 	defer func() { e.awaiting = false }()

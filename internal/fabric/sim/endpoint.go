@@ -167,7 +167,7 @@ func (e *Endpoint) destroy() error {
 	}
 	poison(e.buffers)
 	if e.peer != nil && e.peer.closed {
-		e.c.stop()
+		e.c.agenda.Stop()
 	}
 	return nil
 }

@@ -60,10 +60,10 @@ type cables struct {
 	cards atomic.Pointer[map[netip.Addr]bool] // whose are; stored with Network.mu held
 }
 
-// severed reports whether nothing gets from one card to another.
-func (c *cables) severed(a, b netip.Addr) bool {
-	cut := c.cards.Load()
-	return c.cut.Load() || cut != nil && ((*cut)[a] || (*cut)[b])
+// Severed reports whether nothing gets from one card to another.
+func (n *Network) Severed(a, b netip.Addr) bool {
+	cut := n.cables.cards.Load()
+	return n.cables.cut.Load() || cut != nil && ((*cut)[a] || (*cut)[b])
 }
 
 // Cut cuts the cable, or mends it. What would arrive meanwhile is lost.
@@ -91,8 +91,8 @@ func (n *Network) Blackhole(a netip.Addr) {
 	n.holes[a.Unmap()] = true
 }
 
-// swallows reports whether Blackhole has named an address. It takes n.mu.
-func (n *Network) swallows(a netip.Addr) bool {
+// Swallows reports whether Blackhole has named an address. It takes n.mu.
+func (n *Network) Swallows(a netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.holes[a]
@@ -112,10 +112,10 @@ func (n *Network) RemoveDevice() {
 	for _, e := range n.Endpoints() {
 		e.Fail(fabric.ErrDeviceRemoved)
 	}
-	for _, d := range n.packets.opened() {
-		d.lost(fabric.ErrDeviceRemoved)
-	}
 }
+
+// Removed reports whether RemoveDevice has been called.
+func (n *Network) Removed() bool { return n.gone.Load() }
 
 // Cut cuts, or mends, the cable of this connection alone.
 func (e *Endpoint) Cut(cut bool) { e.c.cut.Store(cut) }

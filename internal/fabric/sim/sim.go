@@ -1,20 +1,19 @@
 // Package sim is a fabric of queue pairs inside one process, on a modelled
 // link: latency, bandwidth, queue depths, and faults on command. It is for
-// tests, in the virtual time of testing/synctest or in real time. Its queue pairs,
-// reliable-connected ones and those for datagrams, behave as on hardware, and where a
-// device punishes misuse, they panic and say why, or fail as the device does.
+// tests, in the virtual time of testing/synctest or in real time. Its queue pairs
+// behave as on hardware, and where a device punishes misuse, they panic and say why,
+// or fail as the device does. Queue pairs for datagrams are in package datagram.
 //
 // The way through the files: sim.go has the network, addr.go its addresses,
 // listener.go and connect.go the connection manager, send.go and receive.go the
 // queue pair, completion.go the completion queue and its events, memory.go
-// registered memory, datagram.go queue pairs for datagrams, wire.go the time that
-// messages take, faults.go what a test can break.
+// registered memory, wire.go the time that messages take, agenda.go events to come,
+// faults.go what a test can break.
 package sim
 
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -33,8 +32,7 @@ type Link struct {
 
 	// Bandwidth is in bytes per second in each direction, shared by all
 	// connections of the network: what dialers send is one direction, what
-	// listeners send the other. Only payload counts, and no datagram. 0 means
-	// unlimited.
+	// listeners send the other. Only payload counts. 0 means unlimited.
 	Bandwidth int64
 
 	// Jitter is the longest time by which a completion may be late, at random
@@ -42,13 +40,6 @@ type Link struct {
 	// in their order.
 	Jitter time.Duration
 	Seed   uint64
-
-	// Datagrams are lost, arrive twice, and are late, at random from Seed. Loss and
-	// Duplicates are shares from 0 to 1, for each receiver. Reordering is the longest
-	// time by which a datagram may be late, so that others overtake it.
-	Loss       float64
-	Duplicates float64
-	Reordering time.Duration
 
 	// The longest queues that Open grants; 0 means that it grants what is asked for.
 	SendQueue int
@@ -94,9 +85,8 @@ type Network struct {
 	cables  cables
 	gone    atomic.Bool // the device was removed
 	rnr     atomic.Uint64
-	packets packets
 
-	mu        sync.Mutex // guards what follows; taken after a connection's and packets'
+	mu        sync.Mutex // guards what follows; taken after a connection's
 	lanes     [2]lane
 	listeners []*Listener
 	ports     map[netip.AddrPort]bool // of dialers
@@ -147,21 +137,21 @@ func New(l Link) *Network {
 	return &Network{
 		link:    l,
 		instant: l.Latency == 0 && l.Bandwidth == 0,
-		packets: packets{rng: rand.New(rand.NewPCG(l.Seed, 0))},
 		ports:   make(map[netip.AddrPort]bool),
 		holes:   make(map[netip.Addr]bool),
 		unique:  unique{nextAddr: 0x7f00_0000_0000},
 	}
 }
 
-// Open is the number of endpoints, listeners and address handles that are not
-// closed.
+// Open is the number of endpoints and listeners that are not closed.
 func (n *Network) Open() int {
-	datagrams := n.packets.open()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.endpoints) + len(n.listeners) + datagrams
+	return len(n.endpoints) + len(n.listeners)
 }
+
+// Link is the network's link, with the defaults filled in.
+func (n *Network) Link() Link { return n.link }
 
 // RNR is the number of messages that found no receive posted.
 func (n *Network) RNR() uint64 { return n.rnr.Load() }
@@ -207,12 +197,12 @@ func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	local, err := bind(local, &n.lastPort, n.taken)
+	local, err := Bind(local, &n.lastPort, n.taken)
 	if err != nil {
 		return nil, fmt.Errorf("sim: dial from %v: %w", local, err)
 	}
 	n.ports[local] = true
-	return n.endpoint(&conn{n: n, cards: [2]netip.Addr{local.Addr(), remote.Addr()}}, local, remote, active), nil
+	return n.endpoint(n.newConn([2]netip.Addr{local.Addr(), remote.Addr()}), local, remote, active), nil
 }
 
 // endpoint makes an endpoint of c. The caller holds n.mu.

@@ -1,6 +1,6 @@
 // What a queue pair for datagrams sends, and how the link carries it.
 
-package sim
+package datagram
 
 import (
 	"net/netip"
@@ -11,10 +11,10 @@ import (
 )
 
 // Send implements [fabric.DatagramEndpoint].
-func (d *datagrams) Send(ds []fabric.Datagram) {
+func (d *endpoint) Send(ds []fabric.Datagram) {
 	d.sendTurn++
-	d.n.packets.mu.Lock()
-	defer d.n.packets.mu.Unlock()
+	d.n.mu.Lock()
+	defer d.n.mu.Unlock()
 	d.use("Send")
 	for i := range ds {
 		ds[i].Status = d.send(&ds[i])
@@ -22,12 +22,12 @@ func (d *datagrams) Send(ds []fabric.Datagram) {
 }
 
 // send sends one datagram, and returns its status.
-func (d *datagrams) send(sent *fabric.Datagram) fabric.Status {
+func (d *endpoint) send(sent *fabric.Datagram) fabric.Status {
 	h := sent.To.(*addressHandle)
 	switch {
 	case h.closed || h.from != d:
 		panic("sim: Send to an address handle that is closed, or another's")
-	case h.gone || d.n.gone.Load():
+	case h.gone || d.n.Removed():
 		return fabric.Flushed
 	}
 	data := slices.Concat(sent.Buffers...)
@@ -40,15 +40,14 @@ func (d *datagrams) send(sent *fabric.Datagram) fabric.Status {
 		Via:     fabric.Via{To: h.to.Addr()},
 		Buffers: [][]byte{data},
 	}
-	p := &d.n.packets
 	if h.receiver != nil {
-		p.carry(x, h.receiver.queues[0], h.to.Addr())
+		d.n.carry(x, h.receiver.queues[0], h.to.Addr())
 		return fabric.OK
 	}
-	for _, to := range p.endpoints {
+	for _, to := range d.n.endpoints {
 		for _, q := range to.queues {
 			if q.group == h.to {
-				p.carry(x, q, q.card)
+				d.n.carry(x, q, q.card)
 			}
 		}
 	}
@@ -57,10 +56,9 @@ func (d *datagrams) send(sent *fabric.Datagram) fabric.Status {
 
 // carry brings a datagram to a card and a receive queue there: not at all, once or
 // twice, and late, as Link says. The caller holds mu.
-func (p *packets) carry(x fabric.Datagram, to *receiveQueue, card netip.Addr) {
-	n := to.d.n
+func (n *Network) carry(x fabric.Datagram, to *receiveQueue, card netip.Addr) {
 	times := 1
-	switch luck := p.rng.Float64(); {
+	switch luck := n.rng.Float64(); {
 	case luck < n.link.Loss:
 		return
 	case luck < n.link.Loss+n.link.Duplicates:
@@ -69,10 +67,10 @@ func (p *packets) carry(x fabric.Datagram, to *receiveQueue, card netip.Addr) {
 	for range times {
 		late := time.Duration(0)
 		if n.link.Reordering > 0 {
-			late = time.Duration(p.rng.Int64N(int64(n.link.Reordering) + 1))
+			late = time.Duration(n.rng.Int64N(int64(n.link.Reordering) + 1))
 		}
-		p.after(n.link.Latency+late, func() {
-			if !n.cables.severed(x.From.Addr(), card) {
+		n.agenda.After(n.link.Latency+late, func() {
+			if !n.Severed(x.From.Addr(), card) {
 				to.arrive(x)
 			}
 		})

@@ -1,12 +1,12 @@
 // The receive queues of a queue pair for datagrams.
 
-package sim
+package datagram
 
 import "github.com/ringnet/ringnet/internal/fabric"
 
 // receiveQueue has what was sent to an endpoint, or to a group at one of its cards.
 type receiveQueue struct {
-	d      *datagrams
+	d      *endpoint
 	number uint64 // in the order in which those of the network were made
 	membership
 	waiting []fabric.Datagram // one buffer each
@@ -20,7 +20,7 @@ func (q *receiveQueue) arrive(x fabric.Datagram) {
 	case q.ended:
 		return
 	case len(q.waiting) >= d.recvQueue:
-		d.n.packets.overruns++
+		d.n.overruns++
 		return
 	}
 	x.Via.Queue = q.number
@@ -32,10 +32,9 @@ func (q *receiveQueue) arrive(x fabric.Datagram) {
 }
 
 // addQueue makes a receive queue.
-func (d *datagrams) addQueue(m membership) {
-	p := &d.n.packets
-	p.queues++
-	d.queues = append(d.queues, &receiveQueue{d: d, number: p.queues, membership: m})
+func (d *endpoint) addQueue(m membership) {
+	d.n.queues++
+	d.queues = append(d.queues, &receiveQueue{d: d, number: d.n.queues, membership: m})
 }
 
 // end drops what has arrived and what will arrive.
@@ -43,7 +42,7 @@ func (q *receiveQueue) end() { q.ended, q.waiting = true, nil }
 
 // Receive implements [fabric.DatagramEndpoint]. Each call begins with another queue than
 // the last.
-func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
+func (d *endpoint) Receive(ds []fabric.Datagram) (n int) {
 	d.recvTurn++
 	for n < len(ds) {
 		x, ok := d.next()
@@ -57,10 +56,10 @@ func (d *datagrams) Receive(ds []fabric.Datagram) (n int) {
 	return n
 }
 
-// next takes the next datagram from the receive queues. It takes packets.mu.
-func (d *datagrams) next() (x fabric.Datagram, ok bool) {
-	d.n.packets.mu.Lock()
-	defer d.n.packets.mu.Unlock()
+// next takes the next datagram from the receive queues. It takes Network.mu.
+func (d *endpoint) next() (x fabric.Datagram, ok bool) {
+	d.n.mu.Lock()
+	defer d.n.mu.Unlock()
 	for i := range d.queues {
 		q := d.queues[(d.recvTurn+i)%len(d.queues)]
 		if len(q.waiting) > 0 {
@@ -72,7 +71,7 @@ func (d *datagrams) next() (x fabric.Datagram, ok bool) {
 }
 
 // take copies a datagram that has arrived, if the filter wants it.
-func (d *datagrams) take(to *fabric.Datagram, x fabric.Datagram) (wanted bool) {
+func (d *endpoint) take(to *fabric.Datagram, x fabric.Datagram) (wanted bool) {
 	rest := x.Buffers[0]
 	to.Header, to.From, to.Via, to.Len = x.Header, x.From, x.Via, len(rest)
 	if !d.filter(to) {

@@ -1,6 +1,6 @@
 // Groups that a queue pair for datagrams is a member of.
 
-package sim
+package datagram
 
 import (
 	"context"
@@ -21,17 +21,17 @@ type membership struct {
 }
 
 // Join implements [fabric.DatagramEndpoint].
-func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error {
+func (d *endpoint) Join(ctx context.Context, group netip.AddrPort, card netip.Addr) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	m := d.membership(group, card)
-	d.n.packets.mu.Lock()
-	defer d.n.packets.mu.Unlock()
+	d.n.mu.Lock()
+	defer d.n.mu.Unlock()
 	switch {
 	case d.closed:
 		return net.ErrClosed
-	case d.n.gone.Load():
+	case d.n.Removed():
 		return fmt.Errorf("sim: join: %w", fabric.ErrDeviceRemoved)
 	case !group.Addr().IsMulticast() || group.Port() == 0:
 		return fmt.Errorf("sim: join %v: %w", group, syscall.EINVAL)
@@ -43,10 +43,10 @@ func (d *datagrams) Join(ctx context.Context, group netip.AddrPort, card netip.A
 }
 
 // Leave implements [fabric.DatagramEndpoint].
-func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
+func (d *endpoint) Leave(group netip.AddrPort, card netip.Addr) error {
 	m := d.membership(group, card)
-	d.n.packets.mu.Lock()
-	defer d.n.packets.mu.Unlock()
+	d.n.mu.Lock()
+	defer d.n.mu.Unlock()
 	i := d.member(m)
 	if i < 0 {
 		return fmt.Errorf("sim: leave %v at %v: %w", group, m.card, syscall.EADDRNOTAVAIL)
@@ -57,13 +57,13 @@ func (d *datagrams) Leave(group netip.AddrPort, card netip.Addr) error {
 }
 
 // member is the index of a membership's receive queue, or negative.
-func (d *datagrams) member(m membership) int {
+func (d *endpoint) member(m membership) int {
 	return slices.IndexFunc(d.queues, func(q *receiveQueue) bool { return q.membership == m })
 }
 
 // membership is that of a group at a card. Without a card it is the one that datagrams to
 // the group are sent from.
-func (d *datagrams) membership(group netip.AddrPort, card netip.Addr) membership {
+func (d *endpoint) membership(group netip.AddrPort, card netip.Addr) membership {
 	if !card.IsValid() {
 		card = d.source(group)
 	}

@@ -1,6 +1,6 @@
 // Whom a queue pair for datagrams sends to: address handles.
 
-package sim
+package datagram
 
 import (
 	"context"
@@ -11,30 +11,31 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
 // addressHandle implements [fabric.AddressHandle].
 type addressHandle struct {
-	from   *datagrams
+	from   *endpoint
 	source netip.Addr // of what is sent
 	to     netip.AddrPort
 
-	// Guarded by packets.mu.
-	receiver *datagrams // nil for a group
-	gone     bool       // the sender knows that the receiver is
+	// Guarded by Network.mu.
+	receiver *endpoint // nil for a group
+	gone     bool      // the sender knows that the receiver is
 	closed   bool
 }
 
 // Resolve implements [fabric.DatagramEndpoint].
-func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
+func (d *endpoint) Resolve(ctx context.Context, to netip.AddrPort) (fabric.AddressHandle, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if d.n.gone.Load() {
+	if d.n.Removed() {
 		return nil, fmt.Errorf("sim: resolve: %w", fabric.ErrDeviceRemoved)
 	}
 	h := &addressHandle{from: d, source: d.source(to), to: fabric.Plain(to)}
-	answered := d.n.packets.ask(h)
+	answered := d.n.ask(h)
 	timer := time.NewTimer(d.n.link.CMTimeout)
 	defer timer.Stop()
 	var err error
@@ -55,27 +56,26 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 // ask sends a request to the address of a handle, unless that is a group, and returns
 // where the answer will be. Once the request has arrived, the receiver knows of the
 // handle. ask takes mu.
-func (p *packets) ask(h *addressHandle) <-chan error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (n *Network) ask(h *addressHandle) <-chan error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	h.from.use("Resolve")
-	p.handles = append(p.handles, h)
-	n := h.from.n
+	n.handles = append(n.handles, h)
 	answered := make(chan error, 1)
 	if h.to.Addr().IsMulticast() {
 		answered <- nil
 		return answered
 	}
-	p.after(n.link.Latency, func() {
-		if n.cables.severed(h.source, h.to.Addr()) || n.swallows(h.to.Addr()) {
+	n.agenda.After(n.link.Latency, func() {
+		if n.Severed(h.source, h.to.Addr()) || n.Swallows(h.to.Addr()) {
 			return
 		}
 		var answer error
-		if h.receiver = p.at(h.to); h.receiver == nil {
+		if h.receiver = n.at(h.to); h.receiver == nil {
 			answer = &fabric.RejectError{Reason: fabric.RejectNoListener}
 		}
-		p.after(n.link.Latency, func() {
-			if !n.cables.severed(h.source, h.to.Addr()) {
+		n.agenda.After(n.link.Latency, func() {
+			if !n.Severed(h.source, h.to.Addr()) {
 				answered <- answer
 			}
 		})
@@ -85,9 +85,9 @@ func (p *packets) ask(h *addressHandle) <-chan error {
 
 // at returns the endpoint that receives what is sent to an address, or nil. The caller
 // holds mu.
-func (p *packets) at(a netip.AddrPort) *datagrams {
-	for _, d := range p.endpoints {
-		if d.local.Port() == a.Port() && covers(d.local.Addr(), a.Addr()) {
+func (n *Network) at(a netip.AddrPort) *endpoint {
+	for _, d := range n.endpoints {
+		if d.local.Port() == a.Port() && sim.Covers(d.local.Addr(), a.Addr()) {
 			return d
 		}
 	}
@@ -96,12 +96,12 @@ func (p *packets) at(a netip.AddrPort) *datagrams {
 
 // Close implements [fabric.AddressHandle].
 func (h *addressHandle) Close() {
-	p := &h.from.n.packets
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	n := h.from.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if h.closed {
 		panic("sim: Close of an address handle that is closed")
 	}
 	h.closed = true
-	p.handles = slices.DeleteFunc(p.handles, func(other *addressHandle) bool { return other == h })
+	n.handles = slices.DeleteFunc(n.handles, func(other *addressHandle) bool { return other == h })
 }

@@ -1,6 +1,6 @@
 // Datagrams: what becomes of them, and of those who send them.
 
-package sim_test
+package datagram_test
 
 import (
 	"net/netip"
@@ -13,36 +13,46 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/fabric/sim/datagram"
 )
 
-// mailbox is an endpoint for datagrams, and how often it was notified.
-type mailbox struct {
-	fabric.DatagramEndpoint
-	notified *int
-	lost     *error
+const latency = 10 * time.Millisecond
+
+// virtual runs f in virtual time on a network of the link.
+func virtual(t *testing.T, l datagram.Link, f func(t *testing.T, n *datagram.Network)) {
+	synctest.Test(t, func(t *testing.T) { f(t, network(t, l)) })
 }
+
+// network makes a network of the link, of which nothing may be open at the end of the
+// test.
+func network(t testing.TB, l datagram.Link) *datagram.Network {
+	n := datagram.New(l)
+	t.Cleanup(func() { require.Zero(t, n.Open(), "endpoints or address handles left open") })
+	return n
+}
+
+// mailbox is an endpoint for datagrams.
+type mailbox struct{ fabric.DatagramEndpoint }
 
 // openMailbox opens one at an address, with a receive queue for 4 datagrams. The test
 // closes it in the end.
-func openMailbox(t testing.TB, n *sim.Network, at string) mailbox {
+func openMailbox(t testing.TB, n *datagram.Network, at string) mailbox {
 	t.Helper()
-	m := mailbox{notified: new(int), lost: new(error)}
-	var err error
-	m.DatagramEndpoint, err = n.ListenPacket(netip.MustParseAddrPort(at), fabric.DatagramOptions{
+	e, err := n.ListenPacket(netip.MustParseAddrPort(at), fabric.DatagramOptions{
 		RecvQueue: 4,
 		Filter:    func(d *fabric.Datagram) bool { return d.Header[0] == 0 },
-		Notify:    func() { *m.notified++ },
-		Lost:      func(err error) { *m.lost = err },
+		Notify:    func() {},
+		Lost:      func(error) {},
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = m.Close() })
-	return m
+	t.Cleanup(func() { _ = e.Close() })
+	return mailbox{e}
 }
 
 // to resolves the address of another, until the test's end.
 func (m mailbox) to(t testing.TB, other mailbox) fabric.AddressHandle {
 	t.Helper()
-	h, err := m.Resolve(ctx, other.LocalAddr())
+	h, err := m.Resolve(t.Context(), other.LocalAddr())
 	require.NoError(t, err)
 	t.Cleanup(h.Close)
 	return h
@@ -69,10 +79,10 @@ func (m mailbox) all() (texts []string) {
 }
 
 func TestDatagramsAreLostTwiceThereAndOutOfOrderAsTheLinkHasIt(t *testing.T) {
-	link := sim.Link{Loss: 0.2, Duplicates: 0.1, Reordering: 3 * latency, Seed: 7}
+	link := datagram.Link{Link: sim.Link{Seed: 7}, Loss: 0.2, Duplicates: 0.1, Reordering: 3 * latency}
 	var before []string
 	for range 2 { // the same again
-		virtual(t, link, func(t *testing.T, n *sim.Network) {
+		virtual(t, link, func(t *testing.T, n *datagram.Network) {
 			a, b := openMailbox(t, n, "10.0.0.1:1"), openMailbox(t, n, "10.0.0.2:1")
 			b.SetRecvQueue(2000)
 			h := a.to(t, b)
@@ -106,15 +116,17 @@ func TestDatagramsAreLostTwiceThereAndOutOfOrderAsTheLinkHasIt(t *testing.T) {
 }
 
 func TestDatagramSendersAreToldOfAnEnd(t *testing.T) {
-	virtual(t, sim.Link{Latency: latency, CMTimeout: time.Second}, func(t *testing.T, n *sim.Network) {
+	virtual(t, datagram.Link{Link: sim.Link{Latency: latency, CMTimeout: time.Second}}, func(t *testing.T, n *datagram.Network) {
 		a, b := openMailbox(t, n, "10.0.0.1:1"), openMailbox(t, n, "10.0.0.2:1")
 		h := a.to(t, b)
 		start := time.Now()
 		require.NoError(t, b.Close())
 		require.Equal(t, 2*latency, time.Since(start))
 		require.Equal(t, fabric.Flushed, a.send(h, "too late"))
-		_, err := a.Resolve(ctx, b.LocalAddr())
-		require.Equal(t, fabric.RejectNoListener, reason(t, err))
+		_, err := a.Resolve(t.Context(), b.LocalAddr())
+		var rejected *fabric.RejectError
+		require.ErrorAs(t, err, &rejected)
+		require.Equal(t, fabric.RejectNoListener, rejected.Reason)
 
 		b = openMailbox(t, n, "10.0.0.2:1")
 		require.Equal(t, fabric.Flushed, a.send(h, "to the one before"))
@@ -130,9 +142,9 @@ func TestDatagramSendersAreToldOfAnEnd(t *testing.T) {
 }
 
 func TestDatagramsPunishWhatADeviceWould(t *testing.T) {
-	n := network(t, sim.Link{})
+	n := network(t, datagram.Link{})
 	a, b := openMailbox(t, n, "10.0.0.1:1"), openMailbox(t, n, "10.0.0.2:1")
-	h, err := a.Resolve(ctx, b.LocalAddr())
+	h, err := a.Resolve(t.Context(), b.LocalAddr())
 	require.NoError(t, err)
 	require.Panics(t, func() { _ = a.Close() }, "before its handles")
 	require.Panics(t, func() { b.send(h, "another's handle") })
@@ -143,5 +155,3 @@ func TestDatagramsPunishWhatADeviceWould(t *testing.T) {
 	require.NoError(t, a.Close())
 	require.Panics(t, func() { a.Send(nil) })
 }
-
-var group = netip.MustParseAddrPort("239.1.2.3:7")
