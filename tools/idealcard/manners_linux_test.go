@@ -72,7 +72,7 @@ var onCards = []row{
 	{rconn, "mana", some, 1, nil},
 	{rconn, "mana,rnr", some, 2, nil},
 	{verbs, "mana,rnr", "TestInlineDataOfRequestsThatWaitIsNotOverwritten$", 2, nil},
-	{verbs, "irdma", "Test(EmptyWriteCompletes|InlineDataIsWhatTheCardTakes|ProbesNameMemoryOfThePeer)$", 1, nil},
+	{verbs, "irdma", "Test(Contract|InlineDataIsWhatTheCardTakes|ProbesNameMemoryOfThePeer)$", 1, nil},
 	{verbs, "bnxt_re", "TestInlineDataIsWhatTheCardTakes$", 2, nil},
 	{verbs, "qedr", "TestInlineDataIsWhatTheCardTakes$", 1, nil},
 	{verbs, "hns", "TestInlineDataIsWhatTheCardTakes$", 1, nil},

@@ -23,7 +23,7 @@ var mutants = []struct {
 	{
 		"a write of nothing has a stale fragment", "internal/fabric/verbs/queue.go",
 		"w.num_sge, *s = 0, C.struct_rn_ibv_sge{}", "w.num_sge = 0",
-		row{verbs, "irdma", "TestEmptyWriteCompletes$", 1, nil},
+		row{verbs, "irdma", "TestContract$/^EmptyWriteCompletes$", 1, nil},
 	},
 	{
 		"a card that takes fewer bytes inline than it is asked for is given up", "internal/fabric/verbs/depth.go",

@@ -173,21 +173,6 @@ func TestDisconnectIsAnsweredAtOnce(t *testing.T) {
 	soon(t, "Wait", func() { assert.ErrorIs(t, a.Wait(), fabric.ErrDisconnected) })
 }
 
-func TestWakes(t *testing.T) {
-	a, _ := connected(t, options)
-	for range 1000 {
-		a.Wake()
-		soon(t, "Wait", func() { assert.NoError(t, a.Wait()) })
-		done := make(chan error)
-		go func() { done <- a.Wait() }()
-		a.Wake()
-		require.NoError(t, <-done)
-	}
-	require.NoError(t, a.Close())
-	a.Wake()
-	require.Error(t, a.Close())
-}
-
 // Buffers are registered and freed while others are registered, and messages go their way.
 func TestRegisterWhileOthersPostAndFree(t *testing.T) {
 	a, b := connected(t, options)

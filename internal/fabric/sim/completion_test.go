@@ -53,19 +53,6 @@ func TestEventWaitsForWait(t *testing.T) {
 	})
 }
 
-func TestWakeEndsThePresentOrTheNextWait(t *testing.T) {
-	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
-		a, _ := connect(t, n)
-		a.Wake()
-		require.NoError(t, a.Wait())
-		done := waiting(a)
-		synctest.Wait()
-		require.Empty(t, done)
-		a.Wake()
-		require.NoError(t, <-done)
-	})
-}
-
 func TestWhoPollsAfterArmMissesNothing(t *testing.T) {
 	const messages = 2000
 	exchange := func(t *testing.T, n *sim.Network) {

@@ -4,6 +4,8 @@ package sim_test
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -78,7 +80,7 @@ func dialing(e fabric.Endpoint) <-chan error {
 }
 
 // connect returns both ends of an established connection, which are closed at
-// the end of the test.
+// the end of the test, unless the test has closed them.
 func connect(t testing.TB, n *sim.Network) (client, served *sim.Endpoint) {
 	t.Helper()
 	return connectWith(t, n, options)
@@ -98,8 +100,11 @@ func connectWith(t testing.TB, n *sim.Network, o fabric.Options) (client, served
 	require.NoError(t, <-done)
 	require.NoError(t, l.Close())
 	t.Cleanup(func() {
-		require.NoError(t, client.Close())
-		require.NoError(t, served.Close())
+		for _, e := range []*sim.Endpoint{client, served} {
+			if err := e.Close(); !errors.Is(err, net.ErrClosed) {
+				require.NoError(t, err)
+			}
+		}
 	})
 	return client, served
 }

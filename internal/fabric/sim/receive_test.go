@@ -142,3 +142,12 @@ func TestMemoryThatIsGivenBackIsOutOfThePeersReach(t *testing.T) {
 		}
 	}
 }
+
+func TestMemoryIsLeftOnlyAfterDisconnect(t *testing.T) {
+	a, _ := connect(t, network(t, sim.Link{}))
+	m := register(t, a, 1, fabric.LocalWrite)
+	require.Error(t, a.Leave(m), "a device may still look at it")
+	require.NoError(t, a.Disconnect())
+	require.NoError(t, a.Leave(m))
+	require.True(t, m.Free())
+}

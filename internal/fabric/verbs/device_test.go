@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
@@ -47,14 +48,7 @@ func address(t testing.TB, name string) netip.Addr {
 	return addr
 }
 
-var options = fabric.Options{
-	SendQueue:  16,
-	RecvQueue:  32,
-	RecvSize:   64,
-	Sends:      32,
-	AckTimeout: 500 * time.Millisecond,
-	Retries:    7,
-}
+var options = fabrictest.Options
 
 func listen(t testing.TB, f fabric.Fabric, addr netip.Addr) fabric.Listener {
 	t.Helper()

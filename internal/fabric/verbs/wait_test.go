@@ -76,54 +76,6 @@ func TestArmsWithoutAWaitLeaveOneEvent(t *testing.T) {
 	require.NoError(t, within(t, waiting))
 }
 
-// If Wake is called after a change, the waiter sees the change, however the two race.
-func TestWakeIsNeverLost(t *testing.T) {
-	a, _ := pair(t)
-	const n = 2000
-	changes := make(chan int, n)
-	go func() {
-		for i := range n {
-			changes <- i
-			a.Wake()
-		}
-	}()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for seen := 0; seen < n; {
-			if !assert.NoError(t, a.Wait()) {
-				return
-			}
-			for len(changes) > 0 {
-				<-changes
-				seen++
-			}
-		}
-	}()
-	within(t, done)
-}
-
-func TestWakeAfterClose(t *testing.T) {
-	a, _ := pair(t)
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				a.Wake()
-			}
-		}
-	}()
-	require.NoError(t, a.Close())
-	close(stop)
-	<-done
-	a.Wake()
-}
-
 func TestDisconnectOfThePeerIsReturnedOnce(t *testing.T) {
 	a, b := pair(t)
 	waiting := waited(b)

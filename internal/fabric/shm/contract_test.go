@@ -1,0 +1,18 @@
+//go:build linux
+
+package shm
+
+import (
+	"testing"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
+)
+
+func TestContract(t *testing.T) {
+	fabrictest.Test(t, func(t testing.TB) (a, b fabric.Endpoint) {
+		o := fabrictest.Options
+		o.RemoteMemory += ringSize // which connected registers
+		return connected(t, o)
+	})
+}
