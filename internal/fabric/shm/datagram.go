@@ -5,7 +5,7 @@ package shm
 // Datagrams: a queue pair that sends to many and receives from many.
 //
 // Each sender has a connection of its own to each receiver, made like any other, on
-// which messages go one way only (lane.go). So a sender that floods, breaks the protocol
+// which messages go one way only (datagramlane.go). So a sender that floods, breaks the protocol
 // or dies costs the receiver only the datagrams from that sender, and one whose process
 // may not connect cannot send. An address handle is such a connection. That it leads to
 // the owner of an address follows from whose name the socket has (addr.go); the address

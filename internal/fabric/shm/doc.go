@@ -20,8 +20,11 @@
 // addresses are this host's, addr.go has the names of sockets and lookup.go who
 // has which, dial.go and listener.go make endpoints, frame.go and handshake.go
 // connect them, socket.go passes the descriptor, closer.go closes peers',
-// segment.go has the memory and region.go that for rings, endpoint.go what an end is made of, queue.go posts
-// and polls, wait.go sleeps and wakes. Datagrams are on top of that: datagram.go
-// makes connections for them, lane.go has the two ends of one, inflow.go a
-// receiver's senders, group.go joins groups and members.go sends to them.
+// segment.go has the memory and region.go that for rings, endpoint.go what an end
+// is made of, queue.go posts and polls, wait.go sleeps and wakes.
+//
+// Datagrams are on top of that, in the files whose names begin with datagram; no other
+// file uses what these declare. datagram.go makes connections for them, datagramlane.go
+// has the two ends of one, datagraminflow.go a receiver's senders, datagramevict.go which
+// of them makes room, datagramgroup.go joins groups and datagrammembers.go sends to them.
 package shm

@@ -10,8 +10,8 @@ package verbs
 // port space for UDP: one request and one reply. A device does not tell a sender that a
 // queue pair has ended. Therefore a sender has another request pending, which the
 // receiver, or its kernel when the process has died, rejects when the queue pair ends
-// (section 12.2 of docs/protocol.md: answer.go has the receiver's side, resolve.go the
-// sender's). Members of groups are in group.go.
+// (section 12.2 of docs/protocol.md: datagramanswer.go has the receiver's side,
+// datagramresolve.go the sender's). Members of groups are in datagramgroup.go.
 
 // #include "shim.h"
 import "C"

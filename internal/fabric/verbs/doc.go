@@ -10,4 +10,7 @@
 // opens and destroys their queue pairs, with queues as deep as depth.go finds that the
 // device allows; connect.go connects them; queue.go posts and polls; wait.go sleeps
 // until there is something to poll; async.go receives the device's asynchronous events.
+//
+// Datagrams are in the files whose names begin with datagram. They use endpoints,
+// listeners and the device manager; no other file uses what these declare.
 package verbs

@@ -16,7 +16,7 @@ import (
 )
 
 // maxSources is how many senders a queue pair receives from at a time. For one more, another is
-// evicted (evict.go), which may connect anew.
+// evicted (datagramevict.go), which may connect anew.
 const maxSources = 1024
 
 // inflow is a queue pair's state of its senders. It is guarded by datagrams.mu.
