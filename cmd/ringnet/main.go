@@ -25,14 +25,15 @@ type command struct {
 	JSON    bool             `name:"json" help:"Write JSON: what a subcommand finds, and the log of those that serve."`
 	Version kong.VersionFlag `help:"Tell the versions of the command and of the wire protocol."`
 
-	Cp     cpCommand     `cmd:"" name:"cp" help:"Send a file, with its SHA-256 checked at both ends, and go on where a connection broke."`
-	Doctor doctorCommand `cmd:"" help:"Find out why RDMA or shared memory would not be used, and what mends it."`
-	Info   infoCommand   `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
-	Kill   killCommand   `cmd:"" help:"End one connection of a process of this host, with ECONNABORTED."`
-	Perf   perfCommand   `cmd:"" help:"Measure set-up, latency, rate and processor time over each network, beside TCP."`
-	Proxy  proxyCommand  `cmd:"" help:"Forward connections from one network to another."`
-	Ss     ssCommand     `cmd:"" name:"ss" help:"Show the connections of this host's processes over shm, rdma and auto, as ss shows those over TCP."`
-	Top    topCommand    `cmd:"" help:"Show which connections carry most, once a second."`
+	Completion completionCommand `cmd:"" help:"Print what bash, zsh or fish reads to complete subcommands and flags: source <(ringnet completion bash)."`
+	Cp         cpCommand         `cmd:"" name:"cp" help:"Send a file, with its SHA-256 checked at both ends, and go on where a connection broke."`
+	Doctor     doctorCommand     `cmd:"" help:"Find out why RDMA or shared memory would not be used, and what mends it."`
+	Info       infoCommand       `cmd:"" help:"Tell what this host has for ringnet: devices, addresses, limits."`
+	Kill       killCommand       `cmd:"" help:"End one connection of a process of this host, with ECONNABORTED."`
+	Perf       perfCommand       `cmd:"" help:"Measure set-up, latency, rate and processor time over each network, beside TCP."`
+	Proxy      proxyCommand      `cmd:"" help:"Forward connections from one network to another."`
+	Ss         ssCommand         `cmd:"" name:"ss" help:"Show the connections of this host's processes over shm, rdma and auto, as ss shows those over TCP."`
+	Top        topCommand        `cmd:"" help:"Show which connections carry most, once a second."`
 }
 
 // streams are where a subcommand writes.
