@@ -121,7 +121,7 @@ func testWriteImm(t *testing.T, pair Pair) {
 	for i, n := range []int{1, 2, 63, 64, 255, 256, 257, 4095, 4096, 4097, size - 1, size} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			clear(target.Bytes())
-			imm := uint32(3<<30 + n&0xffff)
+			imm := 3<<30 + uint32(n)&0xffff
 			at := size - n
 			post(t, a, fabric.WorkRequest{
 				ID: uint64(1000 + i), Op: fabric.WriteImm, Signaled: true, Imm: imm,
