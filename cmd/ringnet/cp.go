@@ -18,7 +18,7 @@ import (
 )
 
 type cpCommand struct {
-	What           []string      `arg:"" optional:"" name:"file... host:port" help:"The files to send, one after the other, and where ringnet cp --serve listens."`
+	What           []string      `arg:"" optional:"" name:"file" help:"The files to send, one after the other, and last HOST:PORT, where ringnet cp --serve listens."`
 	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
 	Listen         *hostPort     `placeholder:"HOST:PORT" help:"With --serve, listen here (:7472)."`
 	MaxConnections *int          `help:"With --serve, refuse more connections at once (64), and keep no more partial files."`
