@@ -50,10 +50,11 @@ type diagnosis struct {
 func (d *diagnosis) add(f ...finding) { d.Findings = append(d.Findings, f...) }
 
 // explains reports whether a finding is the cause of a reason. It is called while all
-// findings are about RDMA.
+// findings are about RDMA. Where there is no device, the library may be missing as well; but a
+// setting that is wrong is told.
 func (d *diagnosis) explains(r reason) bool {
 	return r.Network == "rdma" && slices.ContainsFunc(d.Findings, func(f finding) bool {
-		return f.isBad() && f.Code == r.Code || f.Subject == noDevices
+		return f.isBad() && f.Code == r.Code || f.Subject == noDevices && r.Code != ringnet.ReasonOther
 	})
 }
 

@@ -70,6 +70,12 @@ func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
 	require.Contains(t, string(out), "note  devices: there is no RDMA device\n        modprobe rdma_rxe")
 }
 
+func TestDoctorFindsAWrongSettingWhereThereIsNoDevice(t *testing.T) {
+	cmd := commandProcess("--json", "doctor")
+	cmd.Env = append(cmd.Environ(), "RINGNET_RELAXED_ORDERING=foo")
+	diagnosed(t, cmd).requireBad(t, "rdma", `RINGNET_RELAXED_ORDERING is "foo"`, "")
+}
+
 // Where the user wants rdma alone, no shared memory makes up for the device that is missing.
 func TestDoctorFindsThatNothingIsLeft(t *testing.T) {
 	if len(host.Root.Devices()) > 0 {

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -75,7 +76,7 @@ func run(args []string, out, errs io.Writer) (status int) {
 		err = givenTwice(k)
 	}
 	if err != nil {
-		fmt.Fprintf(errs, "ringnet: %v: see ringnet --help\n", err)
+		complain(errs, fmt.Errorf("%w: see ringnet --help", err))
 		return misuse
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -93,10 +94,11 @@ func run(args []string, out, errs io.Writer) (status int) {
 	}
 }
 
-// complain writes an error, which may be several in several lines.
+// complain writes an error, which may be several in several lines, and may name what a file or a
+// peer has said.
 func complain(w io.Writer, err error) {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintln(w, "ringnet:", line)
+		fmt.Fprintln(w, "ringnet:", endpoint.Printable(line))
 	}
 }
 
@@ -114,6 +116,23 @@ func givenTwice(k *kong.Context) error {
 		given[p.Flag] = true
 	}
 	return nil
+}
+
+// given reports whether the command line has one of these flags.
+func given(k *kong.Context, flags ...string) bool {
+	return slices.ContainsFunc(k.Path, func(p *kong.Path) bool { return p.Flag != nil && slices.Contains(flags, p.Flag.Name) })
+}
+
+// twice reports whether a list has a value more than once.
+func twice[T comparable](list []T) bool {
+	seen := make(map[T]bool)
+	for _, v := range list {
+		if seen[v] {
+			return true
+		}
+		seen[v] = true
+	}
+	return false
 }
 
 // versions names the versions of the command, of the protocol, and of Go.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/dustin/go-humanize"
 
 	"github.com/ringnet/ringnet"
@@ -58,11 +59,11 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 }
 
 // Run serves or measures.
-func (c *perfCommand) Run(ctx context.Context, s *streams) error {
+func (c *perfCommand) Run(ctx context.Context, s *streams, k *kong.Context) error {
 	switch {
 	case (c.Address == "") == (c.Listen == ""):
 		return misuseError{errors.New("want HOST:PORT to connect to, or --listen HOST:PORT to be the other end")}
-	case c.Listen != "" && (c.Time != 0 || c.Reverse || c.Both || len(c.Networks)+len(c.Sizes)+len(c.Connections) > 0):
+	case c.Listen != "" && given(k, "time", "reverse", "both", "networks", "sizes", "connections", "rounds", "slice", "timeout"):
 		return misuseError{errors.New("--listen wants no flags of what to measure: the client has them")}
 	case c.Listen != "":
 		return servePerf(ctx, string(c.Listen), s.logger(false))
@@ -74,6 +75,10 @@ func (c *perfCommand) Run(ctx context.Context, s *streams) error {
 		return misuseError{errors.New("--both includes --reverse")}
 	case c.Time > 0 && (len(c.Networks) > 1 || len(c.Sizes) > 1 || len(c.Connections) > 1):
 		return misuseError{errors.New("-t measures one network, with one size, over one number of connections")}
+	case c.Time > 0 && given(k, "rounds", "slice"):
+		return misuseError{errors.New("-t measures once, for its time: --rounds and --slice are for the table")}
+	case twice(c.Networks) || twice(c.Sizes) || twice(c.Connections):
+		return misuseError{errors.New("--networks, --sizes and --connections want each value once")}
 	case c.Rounds < 1 || c.Slice <= 0 || c.Timeout <= 0 || len(c.Connections) > 0 && slices.Min(c.Connections) < 1:
 		return misuseError{errors.New("--connections, --rounds, --slice and --timeout want positive values")}
 	case c.Slice > maxPerfSlice:

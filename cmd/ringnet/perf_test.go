@@ -265,6 +265,13 @@ func TestPerfRefusesFlagsThatItWouldIgnore(t *testing.T) {
 		"127.0.0.1:1 -t 1s --sizes 1,2":      "-t measures one network, with one size",
 		"--listen :0 -t 1s":                  "--listen wants no flags of what to measure",
 		"--listen :0 --sizes 1":              "--listen wants no flags of what to measure",
+		"--listen :0 --rounds 7":             "--listen wants no flags of what to measure",
+		"--listen :0 --slice 1ms":            "--listen wants no flags of what to measure",
+		"--listen :0 --timeout 5s":           "--listen wants no flags of what to measure",
+		"127.0.0.1:1 -t 1s --rounds 7":       "--rounds and --slice are for the table",
+		"127.0.0.1:1 --networks tcp,tcp":     "want each value once",
+		"127.0.0.1:1 --sizes 64,1KiB,64":     "want each value once",
+		"127.0.0.1:1 --connections 1,1":      "want each value once",
 	} {
 		out, err := commandProcess(append([]string{"perf"}, strings.Fields(args)...)...).CombinedOutput()
 		require.Equal(t, misuse, err.(*exec.ExitError).ExitCode(), "%s: %s", args, out)

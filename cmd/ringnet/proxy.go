@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -97,6 +98,9 @@ func parseForwardings(file, text string) ([]proxy.Forwarding, error) {
 		f, err := parseForwarding(strings.Fields(line))
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, number, err)
+		}
+		if !strings.HasSuffix(f.Listen.Address, ":0") && slices.ContainsFunc(all, func(other proxy.Forwarding) bool { return other.Listen == f.Listen }) {
+			return nil, fmt.Errorf("%s:%d: another line listens at %v", file, number, f.Listen)
 		}
 		all = append(all, f)
 	}

@@ -420,6 +420,8 @@ func TestProxySaysWhatIsWrongWithItsFlags(t *testing.T) {
 		{"--listen auto://:1 --to tcp://:2 --to tcp://:4", "", "--to is given twice", misuse},
 		{"--file FILE", "# nothing\n", "has no forwardings", misuse},
 		{"--file FILE", "\n--listen auto://:1 --too tcp://:2", ":2: unknown flag --too", misuse},
+		{"--file FILE", "--listen auto://:1 --to tcp://:2\n--listen auto://:1 --to tcp://:3", ":2: another line listens at auto://:1", misuse},
+		{"--file FILE", "--listen auto://:1 --to\x1b[2J tcp://:2", "--to\ufffd[2J", misuse},
 		{"--file FILE", "--listen auto://:1", ":1: missing flag --to=URL", misuse},
 		{"--file /dev/zero", "", "/dev/zero: not a regular file", misuse},
 		{"--listen tcp://127.0.0.1:99999 --to tcp://:2", "", "invalid port", misuse},

@@ -13,10 +13,10 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/internal/inspect"
 )
 
@@ -287,15 +287,7 @@ func age(now, since time.Time) string {
 
 // printable is a text of another process, which may be another user's, as a terminal may show it.
 func printable(text string) string {
-	const most = 64
-	shown := 0
-	return strings.Map(func(r rune) rune {
-		if shown++; shown > most {
-			return -1
-		}
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
+	const most = 64 // characters
+	shown := []rune(endpoint.Printable(text))
+	return string(shown[:min(len(shown), most)])
 }
