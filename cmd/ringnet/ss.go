@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os/user"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
 	"github.com/ringnet/ringnet/internal/inspect"
 )
 
@@ -135,7 +137,7 @@ func (c *ssCommand) show(s *streams, v, before survey) error {
 	case s.json:
 		return writeJSON(s.out, v.all)
 	case c.Links:
-		return printTable(s.out, linkTable(v))
+		return printTable(s.out, linkTable(v, before, c.Watch > 0))
 	}
 	return printTable(s.out, connectionTable(v, before, c.Watch > 0))
 }
@@ -164,7 +166,8 @@ func connectionTable(v, before survey, rates bool) [][]string {
 				printable(c.Local), printable(c.Remote), size(c.BytesWritten), size(c.BytesReceived),
 				size(uint64(max(c.Unsent, 0))), unread(&c), age(v.at, c.Began), passedOver(&c)}
 			if rates {
-				sent, received := rate(was, before.at, v.at, &p, &c)
+				b, known := was[connectionKey{p.PID, c.Number}]
+				sent, received := rate(known, v.at.Sub(before.at), movedBy(b), movedBy(c))
 				row = slices.Insert(row, 9, sent, received)
 			}
 			table = append(table, row)
@@ -173,20 +176,38 @@ func connectionTable(v, before survey, rates bool) [][]string {
 	return table
 }
 
-func linkTable(v survey) [][]string {
-	table := [][]string{{"PROCESS", "USER", "NETWORK", "LOCAL", "REMOTE", "PATH", "CONNECTIONS", "MEMORY", "SENT", "RECEIVED", "MOVES", "STATE"}}
+// linkTable is connectionTable for links.
+func linkTable(v, before survey, rates bool) [][]string {
+	head := []string{"PROCESS", "USER", "NETWORK", "LOCAL", "REMOTE", "PATH", "CARD", "CONNECTIONS", "MEMORY", "SENT", "RECEIVED", "MOVES", "STATE"}
+	if rates {
+		head = slices.Insert(head, 11, "SENT/s", "RECEIVED/s")
+	}
+	table := [][]string{head}
+	was := before.links()
+	cards := make(map[string]string) // by address
 	for _, p := range v.all {
 		for _, l := range p.Links {
 			path, state := "", "up"
 			if hostOf(l.PathLocal) != hostOf(l.Local) || hostOf(l.PathRemote) != hostOf(l.Remote) {
 				path = printable(hostOf(l.PathLocal) + " to " + hostOf(l.PathRemote))
 			}
+			at := hostOf(l.PathLocal)
+			if _, known := cards[at]; !known && l.Network == "rdma" {
+				ip, _ := netip.ParseAddr(at)
+				cards[at] = host.Root.Card(ip)
+			}
 			if !l.SeekingSince.IsZero() {
 				state = "seeking for " + age(v.at, l.SeekingSince)
 			}
-			table = append(table, []string{process(&p), userName(p.UID), printable(strings.TrimSpace(l.Network + " " + l.Transport)),
-				printable(l.Local), printable(l.Remote), path, fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
-				size(l.BytesSent), size(l.BytesReceived), fmt.Sprint(l.Moves), state})
+			row := []string{process(&p), userName(p.UID), printable(strings.TrimSpace(l.Network + " " + l.Transport)),
+				printable(l.Local), printable(l.Remote), path, cards[at], fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
+				size(l.BytesSent), size(l.BytesReceived), fmt.Sprint(l.Moves), state}
+			if rates {
+				b, known := was[linkKey{p.PID, l.Local, l.Remote}]
+				sent, received := rate(known, v.at.Sub(before.at), moved{b.BytesSent, b.BytesReceived}, moved{l.BytesSent, l.BytesReceived})
+				row = slices.Insert(row, 11, sent, received)
+			}
+			table = append(table, row)
 		}
 	}
 	return table
@@ -213,23 +234,45 @@ func (v survey) connections() map[connectionKey]inspect.Connection {
 	return all
 }
 
-// carried is the bytes that a connection has carried a second between two surveys.
-func carried(was map[connectionKey]inspect.Connection, from, to time.Time, p *inspect.Process, c *inspect.Connection) (sent, received float64, known bool) {
-	b, ok := was[connectionKey{p.PID, c.Number}]
-	seconds := to.Sub(from).Seconds()
-	if !ok || seconds <= 0 || b.BytesWritten > c.BytesWritten || b.BytesReceived > c.BytesReceived {
-		return 0, 0, false
-	}
-	return float64(c.BytesWritten-b.BytesWritten) / seconds, float64(c.BytesReceived-b.BytesReceived) / seconds, true
+// linkKey names a link among all processes.
+type linkKey struct {
+	pid           int
+	local, remote string
 }
 
-func rate(was map[connectionKey]inspect.Connection, from, to time.Time, p *inspect.Process, c *inspect.Connection) (sent, received string) {
-	s, r, known := carried(was, from, to, p, c)
-	if !known {
+func (v survey) links() map[linkKey]inspect.Link {
+	all := make(map[linkKey]inspect.Link)
+	for _, p := range v.all {
+		for _, l := range p.Links {
+			all[linkKey{p.PID, l.Local, l.Remote}] = l
+		}
+	}
+	return all
+}
+
+// moved is bytes, or bytes a second.
+type moved struct{ sent, received uint64 }
+
+// carried is the bytes a second between two counts, if the first is known.
+func carried(known bool, took time.Duration, before, now moved) (a moved, ok bool) {
+	seconds := took.Seconds()
+	if !known || seconds <= 0 || before.sent > now.sent || before.received > now.received {
+		return moved{}, false
+	}
+	each := func(before, now uint64) uint64 { return uint64(float64(now-before) / seconds) }
+	return moved{each(before.sent, now.sent), each(before.received, now.received)}, true
+}
+
+func rate(known bool, took time.Duration, before, now moved) (sent, received string) {
+	a, ok := carried(known, took, before, now)
+	if !ok {
 		return "-", "-"
 	}
-	return size(uint64(s)), size(uint64(r))
+	return size(a.sent), size(a.received)
 }
+
+// movedBy is what a connection has carried.
+func movedBy(c inspect.Connection) moved { return moved{c.BytesWritten, c.BytesReceived} }
 
 func process(p *inspect.Process) string { return fmt.Sprintf("%s/%d", printable(p.Program), p.PID) }
 

@@ -8,10 +8,12 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -89,6 +91,55 @@ func TestSsShowsConnectionsAndKillEndsOne(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
+func TestSsShowsAThousandConnections(t *testing.T) {
+	l, err := ringnet.Listen("shm", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	for range 500 {
+		client, err := ringnet.Dial("shm", l.Addr().String())
+		require.NoError(t, err)
+		defer client.Close()
+		server, err := l.Accept()
+		require.NoError(t, err)
+		defer server.Close()
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // it answers a moment after its first connection
+		out, _, _ := ringnetCommand(t, "ss", "--process", fmt.Sprint(os.Getpid()), "--address", ":"+port)
+		return strings.Count(out, "\n") == 1+1000
+	}, patience, 10*time.Millisecond)
+}
+
+func TestSsGoesOnWithoutAProcessThatIsKilled(t *testing.T) {
+	p := start(t, "proxy", "--listen", "shm://127.0.0.1:0", "--to", "tcp://"+serve(t, echo))
+	pid := fmt.Sprint(p.cmd.Process.Pid)
+	c, err := ringnet.Dial("shm", p.address(0))
+	require.NoError(t, err)
+	defer c.Close()
+	shows := func() int {
+		out, errs, status := ringnetCommand(t, "ss", "--process", pid)
+		require.Zero(t, status, errs)
+		return strings.Count(out, "\n") - 1
+	}
+	require.Eventually(t, func() bool { return shows() == 1 }, patience, 10*time.Millisecond)
+	require.NoError(t, p.cmd.Process.Kill())
+	require.Eventually(t, func() bool { return shows() == 0 }, patience, 10*time.Millisecond)
+	_, errs, status := ringnetCommand(t, "kill", pid, "1")
+	require.Equal(t, failed, status)
+	require.Contains(t, errs, "there is no process "+pid)
+	_ = p.stop()
+}
+
+func TestWatchingLinksShowsRates(t *testing.T) {
+	const local = "10.0.0.1:1"
+	before := survey{at: time.Unix(1, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 1 << 10}}}}}
+	after := survey{at: time.Unix(3, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 5 << 10}, {Local: "new"}}}}}
+	table := linkTable(after, before, true)
+	require.Equal(t, []string{"2.0KiB", "0B"}, table[1][11:13])
+	require.Equal(t, []string{"-", "-"}, table[2][11:13])
+}
+
 func TestSsTopAndKillSayWhatIsWrong(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
@@ -117,10 +168,10 @@ func TestNothingThatIsToldReachesTheTerminalAsItIs(t *testing.T) {
 		Connections: []inspect.Connection{{Carrier: "\x1b", Local: "\u009b", Remote: "\r", State: "\x1b", PassedOver: []inspect.PassedOver{{Network: "\x1b", Code: "\n"}}, Unread: -1, Unsent: -1}},
 	}}}
 	_, rows := busiest(v, survey{}, nil, nil)
-	for _, table := range [][][]string{connectionTable(v, survey{}, true), linkTable(v), rows} {
+	for _, table := range [][][]string{connectionTable(v, survey{}, true), linkTable(v, survey{}, true), rows} {
 		require.Len(t, table, 2)
 		for _, cell := range table[1] {
-			require.Regexp(t, `^[ -~]{0,90}$`, cell)
+			require.Regexp(t, `^[ -~\x{fffd}]{0,90}$`, cell)
 		}
 	}
 }
@@ -161,6 +212,31 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	for _, line := range picture {
 		line = strings.NewReplacer("\r", "", "\x1b[H", "", "\x1b[K", "", "\x1b[J", "").Replace(line)
 		require.LessOrEqual(t, len(line), 20)
+	}
+}
+
+func TestTopIsDrawnAnewWhenTheTerminalHasAnotherSize(t *testing.T) {
+	tty, drawn := terminal(t, 80, 25)
+	ctx, stop := context.WithCancel(t.Context())
+	var top sync.WaitGroup
+	top.Go(func() {
+		c := topCommand{Interval: time.Hour} // so only the size has it drawn again
+		assert.NoError(t, c.Run(ctx, &streams{out: tty}))
+	})
+	var picture string
+	for !strings.Contains(picture, "looking for 1h") {
+		picture += drawn()
+	}
+	require.NoError(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 5, Col: 7}))
+	require.NoError(t, unix.Kill(os.Getpid(), unix.SIGWINCH)) // which the kernel sends to those in the terminal
+	for picture = drawn(); !strings.Contains(picture, "looking\x1b[K"); {
+		picture += drawn()
+	}
+	require.NotContains(t, picture, "looking for")
+	stop()
+	top.Wait()
+	for picture = ""; !strings.Contains(picture, "\x1b[?25h\x1b[?1049l"); {
+		picture += drawn() // the cursor is back
 	}
 }
 

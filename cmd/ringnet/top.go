@@ -64,30 +64,31 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 // busiest has a row for each connection, those that carry most first.
 func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary string, rows [][]string) {
 	type line struct {
-		p              *inspect.Process
-		c              *inspect.Connection
-		sent, received float64
+		p *inspect.Process
+		c *inspect.Connection
+		moved
 	}
 	var lines []line
-	var sent, received float64
+	var sum moved
 	was := before.connections()
 	for i := range v.all {
 		p := &v.all[i]
 		for k := range p.Connections {
 			c := &p.Connections[k]
-			s, r, _ := carried(was, before.at, v.at, p, c)
-			lines = append(lines, line{p, c, s, r})
-			sent, received = sent+s, received+r
+			b, known := was[connectionKey{p.PID, c.Number}]
+			a, _ := carried(known, v.at.Sub(before.at), movedBy(b), movedBy(*c))
+			lines = append(lines, line{p, c, a})
+			sum.sent, sum.received = sum.sent+a.sent, sum.received+a.received
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return -cmp.Compare(a.sent+a.received, b.sent+b.received) })
 	rows = [][]string{{"SENT/s", "RECEIVED/s", "CPU", "PROCESS", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "UNSENT", "UNREAD"}}
 	for _, l := range lines {
-		rows = append(rows, []string{size(uint64(l.sent)), size(uint64(l.received)), share(used, usedBefore, v.at.Sub(before.at), l.p.PID),
+		rows = append(rows, []string{size(l.sent), size(l.received), share(used, usedBefore, v.at.Sub(before.at), l.p.PID),
 			process(l.p), fmt.Sprint(l.c.Number), printable(l.c.Carrier), printable(state(l.c, v.at)), printable(l.c.Local), printable(l.c.Remote),
 			size(uint64(max(l.c.Unsent, 0))), unread(l.c)})
 	}
-	return fmt.Sprintf("%d connections of %d processes: %s/s sent, %s/s received", len(lines), len(v.all), size(uint64(sent)), size(uint64(received))), rows
+	return fmt.Sprintf("%d connections of %d processes: %s/s sent, %s/s received", len(lines), len(v.all), size(sum.sent), size(sum.received)), rows
 }
 
 // share is the processors that a process has used between two surveys, polling included.

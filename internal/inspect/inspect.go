@@ -42,7 +42,6 @@ type Link struct {
 	Remote        string    `json:"remote"`
 	PathLocal     string    `json:"path_local"` // the cards that it goes over
 	PathRemote    string    `json:"path_remote"`
-	Device        string    `json:"device,omitempty"`
 	Dialed        bool      `json:"dialed"`
 	Connections   int       `json:"connections"`
 	Memory        int       `json:"memory"`

@@ -5,6 +5,8 @@ package host
 
 import (
 	"cmp"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,6 +95,30 @@ func (t tree) Devices() []Device {
 		devices = append(devices, d)
 	}
 	return devices
+}
+
+// Card is the name of the device whose interface has an address, or "".
+func (t tree) Card(at netip.Addr) string {
+	for _, d := range t.Devices() {
+		for _, p := range d.Ports {
+			if p.has(at) {
+				return d.Name
+			}
+		}
+	}
+	return ""
+}
+
+func (p Port) has(at netip.Addr) bool {
+	i, err := net.InterfaceByName(p.Interface)
+	if err != nil {
+		return false
+	}
+	addrs, _ := i.Addrs()
+	return slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr() == at.Unmap().WithZone("")
+	})
 }
 
 // driver is that of a card, or rxe for a soft-RoCE device, which has none.

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -50,6 +51,19 @@ func TestDevices(t *testing.T) {
 		},
 	}}}, devices[1])
 	require.True(t, devices[1].Ports[0].Usable())
+}
+
+func TestCardOfAnAddress(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{
+		class + "/mlx5_0/ports/1/gids/0":            "fe80:0000:0000:0000:0000:0000:0000:0001",
+		class + "/mlx5_0/ports/1/gid_attrs/ndevs/0": "nowhere",
+		class + "/mlx5_1/ports/1/gids/0":            "fe80:0000:0000:0000:0000:0000:0000:0001",
+		class + "/mlx5_1/ports/1/gid_attrs/ndevs/0": "lo",
+	})
+	require.Equal(t, "mlx5_1", tree(root).Card(netip.MustParseAddr("127.0.0.1")))
+	require.Equal(t, "mlx5_1", tree(root).Card(netip.MustParseAddr("::ffff:127.0.0.1")))
+	require.Empty(t, tree(root).Card(netip.MustParseAddr("192.0.2.1")))
 }
 
 func TestDevicesWithoutAny(t *testing.T) {
