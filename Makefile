@@ -73,7 +73,7 @@ test: packages vet unit cross programs test-card test-rdma
 # The targets of test come one after the other: the first installs what the others need.
 .NOTPARALLEL:
 
-PACKAGES := apache2-utils gcc ibverbs-utils iproute2 libc6-dev libibverbs-dev librdmacm-dev nftables perftest podman postgresql rdmacm-utils redis-server systemd
+PACKAGES := apache2-utils gcc ibverbs-utils iproute2 libc6-dev libibverbs-dev librdmacm-dev libssl-dev nftables perftest podman postgresql rdmacm-utils redis-server systemd
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
 PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -185,7 +185,7 @@ programs:
 # ringnet has no datagrams (Packet, Datagram, Group).
 CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestTooLittleLockedMemory|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestConnectionsBeginInMemoryThatIsSwappedOut|^TestNoLibrary|^TestBrokenLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
 INFINIBAND_LACKS = Packet|Datagram|Group
-test-card: $(CARD)
+test-card: $(CARD) bin/cpeer
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'
 	$(TEST_RDMA) -race $(ON_CARD) -skip '$(CARD_LACKS)|/^shm$$' ./internal/integration
 	RINGNET_REMOVE_DEVICE=1 $(TEST_RDMA) -race $(ON_CARD) -run '^Test(DeviceRemoved|PortDown)$$' ./internal/integration
@@ -213,8 +213,12 @@ test-rdma: rdma-suites
 	$(SOFTROCE) -nodes 2 -timeout 5m -- bin/rdma/integration.test -test.run TestDatagramsBetweenNodes
 	$(SOFTROCE) -nodes 2 -cables 2 -timeout 5m -- bin/hwcounters bin/rdma/integration.test -test.run 'TestMatrix/^(cable_1_out_for_5_s|the_listener_killed)$$'
 
+# A second implementation of docs/protocol.md.
+bin/cpeer: $(wildcard interop/cpeer/*)
+	cc -std=gnu17 -O2 -Wall -Wextra -Werror -o $@ interop/cpeer/*.c -libverbs -lrdmacm -lcrypto
+
 # What tools/rdmasuites.sh runs.
-rdma-suites: $(SOFTROCE) bin/hwcounters
+rdma-suites: $(SOFTROCE) bin/hwcounters bin/cpeer
 	$(GO) test -c -o bin/rdma/root.test .
 	$(GO) test -c -o bin/rdma/ ./rconn ./internal/integration ./internal/fabric/verbs
 	cd interop && $(GO) test -c -o ../bin/rdma/interop.test .

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Runs test programs that make test-rdma has compiled, each in its package's folder, on an RDMA
-# device: tools/rdmasuites.sh SUITE... Of interop it is what shows each library and net/http beside a
-# kernel: make test-card and make soak run all of it. They share an emulated machine, which takes
-# longer to boot than most of them to run. hwcounters fails if the device has counted a message that
-# found no receive posted. Package verbs sends such messages, and datagrams are lost.
+# device: tools/rdmasuites.sh SUITE... Of interop it is what shows each library, net/http and the
+# peer in C beside a kernel: make test-card and make soak run all of it. They share an emulated
+# machine, which takes longer to boot than most of them to run. hwcounters fails if the device has
+# counted a message that found no receive posted. Package verbs sends such messages, and datagrams
+# are lost.
 set -eu
 cd "$(dirname "$0")/.."
 programs=$PWD/bin/rdma counting=$PWD/bin/hwcounters
@@ -24,7 +25,7 @@ for suite in "$@"; do
 	rconn) in_folder rconn "$counting" "$test" -test.run "$(tools/rdmatests.sh rconn)" ;;
 	integration) in_folder internal/integration "$counting" "$test" -test.skip '/^shm$' ;;
 	verbs) in_folder internal/fabric/verbs "$test" -test.skip '^TestABI' ;;
-	interop) in_folder interop "$counting" "$test" -test.run '^(TestLibrariesDialRingnet|TestHTTPCarriesLargeBodiesBothWays)$/^rdma$' ;;
+	interop) in_folder interop "$counting" "$test" -test.run '^(TestLibrariesDialRingnet|TestHTTPCarriesLargeBodiesBothWays|TestAPeerInC.*)$/^rdma$' ;;
 	metrics) in_folder metrics "$counting" "$test" ;;
 	examples) in_folder examples "$test" -test.run '(HTTP3|Feed)/^rdma$' ;;
 	command) in_folder cmd/ringnet "$counting" "$test" -test.run '(ProxyPairMoves|OverRDMA)/^rdma$' ;;
