@@ -5,7 +5,8 @@
 // On main, modules of this repository find each other by replace directives, which `go install
 // ...@latest` refuses. So what is tagged is a commit beside main in which there are none: each module
 // that others use requires the others at the version. Before it tags, release serves what the module
-// proxy would serve, tidies by that, and installs the command from it as a user does. It pushes nothing.
+// proxy would serve, tidies by that, and installs the command from it as a user does; what it builds for
+// those without Go is in bin/dist. It pushes nothing.
 package main
 
 import (
@@ -76,6 +77,14 @@ func release(dir, version string) error {
 	if err := install(tmp, version, proxy); err != nil {
 		return err
 	}
+	made, err := commitTime(dir)
+	if err != nil {
+		return err
+	}
+	files := filepath.Join(dir, "bin", "dist")
+	if err := dist(files, tmp, version, proxy, license, made); err != nil {
+		return err
+	}
 	if err := run(tree, nil, "git", "add", "--all"); err != nil {
 		return err
 	}
@@ -87,8 +96,17 @@ func release(dir, version string) error {
 			return err
 		}
 	}
-	fmt.Printf("tagged %s; to publish it: git push origin %s\n", version, strings.Join(tags(version), " "))
+	fmt.Printf("tagged %s; to publish it: git push origin %s, and the files of %s\n", version, strings.Join(tags(version), " "), files)
 	return nil
+}
+
+// commitTime is when the last commit was made.
+func commitTime(dir string) (time.Time, error) {
+	said, err := output(dir, "git", "log", "-1", "--format=%cI")
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Parse(time.RFC3339, said)
 }
 
 func pathOf(folder string) string { return strings.TrimSuffix(root+"/"+folder, "/.") }
@@ -220,9 +238,9 @@ func install(tmp, version, proxy string) error {
 
 // environment has the go command ask our proxy for our modules, and for others this user's cache and what
 // the user has. It keeps ours out of the cache, where the real ones may come to be.
-func environment(proxy string) []string {
+func environment(proxy string, flags ...string) []string {
 	path := func(p string) string { return "file://" + filepath.ToSlash(p) }
-	return append(os.Environ(), "GOFLAGS=-mod=mod -modcacherw", "GOWORK=off", "GONOSUMDB="+root+","+root+"/*",
+	return append(os.Environ(), "GOFLAGS="+strings.Join(append(flags, "-mod=mod", "-modcacherw"), " "), "GOWORK=off", "GONOSUMDB="+root+","+root+"/*",
 		"GOPROXY="+path(proxy)+","+path(filepath.Join(goEnv("GOMODCACHE"), "cache", "download"))+","+goEnv("GOPROXY"),
 		"GOMODCACHE="+filepath.Join(filepath.Dir(proxy), "cache"))
 }

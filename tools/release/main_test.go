@@ -1,8 +1,12 @@
 package main
 
 import (
+	"debug/elf"
+	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -47,6 +51,44 @@ func TestRelease(t *testing.T) {
 		require.NotContains(t, mod, root+" v0.0.0", m)
 	}
 	require.ErrorContains(t, release(dir, "v0.1.7"), "there is a tag")
+	requireFiles(t, filepath.Join(dir, "bin", "dist"))
+}
+
+// requireFiles requires that what is built for those without Go works, and that Debian's lintian has
+// nothing against the package.
+func requireFiles(t *testing.T, folder string) {
+	require.NoError(t, run(folder, nil, "sha256sum", "--check", "--strict", "SHA256SUMS"))
+	listed, err := os.ReadFile(filepath.Join(folder, "SHA256SUMS"))
+	require.NoError(t, err)
+	require.Equal(t, 6, strings.Count(string(listed), "\n"))
+
+	at := t.TempDir()
+	require.NoError(t, run(at, nil, "tar", "-xzf", filepath.Join(folder, "ringnet_0.1.7_linux_"+runtime.GOARCH+".tar.gz"), "--strip-components=1"))
+	says, err := output(at, "./ringnet", "--version")
+	require.NoError(t, err)
+	require.Contains(t, says, "ringnet v0.1.7,")
+	static, err := elf.Open(filepath.Join(at, "ringnet"))
+	require.NoError(t, err)
+	defer static.Close()
+	require.Nil(t, static.Section(".interp"), "it is linked statically")
+
+	deb := filepath.Join(folder, "ringnet_0.1.7-1_"+runtime.GOARCH+".deb")
+	require.NoError(t, run(at, nil, "dpkg-deb", "--extract", deb, "."))
+	says, err = output(at, "usr/bin/ringnet", "--version")
+	require.NoError(t, err)
+	require.Contains(t, says, "ringnet v0.1.7,")
+	if _, err := exec.LookPath("lintian"); err != nil && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+	said, err := exec.Command("lintian", "--fail-on", "error,warning,info", deb).CombinedOutput()
+	require.NoError(t, err, "%s", said)
+
+	var bill struct{ Packages []struct{ Name, VersionInfo string } }
+	text, err := os.ReadFile(filepath.Join(folder, "ringnet_0.1.7_linux_amd64.spdx.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &bill))
+	require.Greater(t, len(bill.Packages), 5)
+	require.Equal(t, root+"/cmd/ringnet", bill.Packages[0].Name)
 }
 
 func TestReleaseSaysWhatIsMissing(t *testing.T) {

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// What others install without Go: for each architecture an archive with the command, linked statically
+// and so without rdma, which loads the libraries of the host's cards; a Debian package for this
+// architecture, with rdma; beside each what it was built from, in SPDX; and the sums of all. The same
+// commit and Go make the same bytes.
+
+//go:embed debian
+var debian embed.FS
+
+// dist makes the files of a version in a folder. They are as old as the commit.
+func dist(folder, tmp, version, proxy string, license []byte, made time.Time) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	var files []string
+	add := func(name string, text []byte) error {
+		files = append(files, name)
+		return os.WriteFile(filepath.Join(folder, name), text, 0o644)
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		command, err := build(tmp, version, proxy, arch, false)
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf("ringnet_%s_linux_%s", version[1:], arch)
+		packed, err := archive(name, command, license, made)
+		if err != nil {
+			return err
+		}
+		parts, err := bill(name, command, version, made)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(add(name+".tar.gz", packed), add(name+".spdx.json", parts)); err != nil {
+			return err
+		}
+	}
+	command, err := build(tmp, version, proxy, runtime.GOARCH, true)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("ringnet_%s-1_%s", version[1:], runtime.GOARCH)
+	parts, err := bill(name, command, version, made)
+	if err != nil {
+		return err
+	}
+	if err := add(name+".spdx.json", parts); err != nil {
+		return err
+	}
+	files = append(files, name+".deb")
+	if err := deb(filepath.Join(folder, name+".deb"), tmp, command, version, license, made); err != nil {
+		return err
+	}
+	return sums(folder, files)
+}
+
+// build builds the command as its users do, from our proxy, and returns its path.
+func build(tmp, version, proxy, arch string, cgo bool) (string, error) {
+	bin := filepath.Join(tmp, fmt.Sprintf("%s-cgo-%t", arch, cgo))
+	env := append(environment(proxy, "-trimpath", "-ldflags=-s"), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOPATH="+bin, "GOBIN=")
+	if cgo {
+		env = append(env, "CGO_ENABLED=1")
+	}
+	if err := run(tmp, env, "go", "install", pathOf("cmd/ringnet")+"@"+version); err != nil {
+		return "", err
+	}
+	found, err := filepath.Glob(filepath.Join(bin, "bin", "ringnet"))
+	if len(found) == 0 && err == nil { // where the go command puts those of another architecture
+		found, err = filepath.Glob(filepath.Join(bin, "bin", "*", "ringnet"))
+	}
+	if len(found) != 1 {
+		return "", errors.Join(err, fmt.Errorf("go install has left no command in %s", bin))
+	}
+	return found[0], nil
+}
+
+func archive(name, command string, license []byte, made time.Time) ([]byte, error) {
+	text, err := os.ReadFile(command)
+	if err != nil {
+		return nil, err
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	t := tar.NewWriter(z)
+	for _, f := range []struct {
+		name string
+		mode int64
+		text []byte
+	}{{"ringnet", 0o755, text}, {"LICENSE", 0o644, license}} {
+		h := &tar.Header{Name: name + "/" + f.name, Mode: f.mode, Size: int64(len(f.text)), ModTime: made, Format: tar.FormatUSTAR}
+		if err := t.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := t.Write(f.text); err != nil {
+			return nil, err
+		}
+	}
+	return packed.Bytes(), errors.Join(t.Close(), z.Close())
+}
+
+// bill is what a command was built from, in the format SPDX 2.3.
+func bill(name, command, version string, made time.Time) ([]byte, error) {
+	info, err := buildinfo.ReadFile(command)
+	if err != nil {
+		return nil, err
+	}
+	type object map[string]any
+	part := func(id, path, version string) object {
+		return object{
+			"SPDXID": id, "name": path, "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": false,
+			"externalRefs": []object{{
+				"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": "pkg:golang/" + path + "@" + version,
+			}},
+		}
+	}
+	const document, main = "SPDXRef-DOCUMENT", "SPDXRef-ringnet"
+	parts := []object{part(main, info.Main.Path, info.Main.Version), part("SPDXRef-go", "stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
+	for i, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		parts = append(parts, part(fmt.Sprintf("SPDXRef-%d", i+1), m.Path, m.Version))
+	}
+	related := []object{{"spdxElementId": document, "relationshipType": "DESCRIBES", "relatedSpdxElement": main}}
+	for _, p := range parts[1:] {
+		related = append(related, object{"spdxElementId": main, "relationshipType": "DEPENDS_ON", "relatedSpdxElement": p["SPDXID"]})
+	}
+	return json.MarshalIndent(object{
+		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": document, "name": name,
+		"documentNamespace": "https://" + root + "/spdx/" + version + "/" + name,
+		"creationInfo":      object{"created": made.UTC().Format(time.RFC3339), "creators": []string{"Tool: " + root + "/tools/release"}},
+		"packages":          parts,
+		"relationships":     related,
+	}, "", "\t")
+}
+
+// maintainer is whom Debian's tools name.
+const maintainer = "The developers of ringnet <ringnet@users.noreply.github.com>"
+
+// deb makes a Debian package. Its unit is installed, and not enabled.
+func deb(file, tmp, command, version string, license []byte, made time.Time) error {
+	tree := filepath.Join(tmp, "deb")
+	text, err := os.ReadFile(command)
+	if err != nil {
+		return err
+	}
+	unit, _ := debian.ReadFile("debian/ringnet-proxy.service") // which are embedded
+	manual, _ := debian.ReadFile("debian/ringnet.1")
+	changes := fmt.Sprintf("ringnet (%s-1) unstable; urgency=medium\n\n  * New version: see CHANGELOG.md.\n\n -- %s  %s\n",
+		version[1:], maintainer, made.UTC().Format(time.RFC1123Z))
+	control := fmt.Sprintf(`Package: ringnet
+Version: %s-1
+Section: net
+Priority: optional
+Architecture: %s
+Maintainer: %s
+Homepage: https://%s
+Installed-Size: %d
+Depends: libc6 (>= 2.34)
+Recommends: libibverbs1, librdmacm1, ibverbs-providers
+Description: connections over RDMA and shared memory
+ Package ringnet carries the connections of Go programs over RDMA (RoCE and
+ InfiniBand), and over shared memory between processes of one host. This is its
+ command: it finds out why a network is not used, shows connections, measures
+ them, sends files, and forwards connections of programs that cannot be changed.
+`, version[1:], runtime.GOARCH, maintainer, root, len(text)>>10)
+	copyright := "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: ringnet\nSource: https://" + root +
+		"\n\nFiles: *\nCopyright: The authors of ringnet\nLicense: Apache-2.0\n On Debian systems the text of this license is in\n /usr/share/common-licenses/Apache-2.0.\n"
+	files := map[string][]byte{
+		"DEBIAN/control": []byte(control),
+		"usr/lib/systemd/system/ringnet-proxy.service": unit,
+		"usr/share/man/man1/ringnet.1.gz":              compressed(manual),
+		"usr/share/doc/ringnet/changelog.Debian.gz":    compressed([]byte(changes)),
+		"usr/share/doc/ringnet/copyright":              []byte(copyright),
+	}
+	for shell, at := range map[string]string{
+		"bash": "usr/share/bash-completion/completions/ringnet",
+		"fish": "usr/share/fish/vendor_completions.d/ringnet.fish",
+	} {
+		says, err := output(tmp, command, "completion", shell)
+		if err != nil {
+			return err
+		}
+		files[at] = []byte(says + "\n")
+	}
+	for name, text := range files {
+		at := filepath.Join(tree, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, text, 0o644)); err != nil {
+			return err
+		}
+	}
+	at := filepath.Join(tree, "usr/bin/ringnet")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, text, 0o755)); err != nil {
+		return err
+	}
+	env := append(os.Environ(), fmt.Sprint("SOURCE_DATE_EPOCH=", made.Unix()))
+	return run(tmp, env, "dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, file)
+}
+
+func compressed(text []byte) []byte {
+	var packed bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // a level that there is
+	_, _ = z.Write(text)                                       // to memory
+	_ = z.Close()
+	return packed.Bytes()
+}
+
+// sums writes the SHA-256 of the files, as sha256sum --check reads them.
+func sums(folder string, files []string) error {
+	var all strings.Builder
+	for _, name := range files {
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&all, "%x  %s\n", sha256.Sum256(text), name)
+	}
+	return os.WriteFile(filepath.Join(folder, "SHA256SUMS"), []byte(all.String()), 0o644)
+}
