@@ -25,6 +25,9 @@ import (
 //go:embed debian
 var debian embed.FS
 
+// architectures are those of the archives. A variable, for tests build for one.
+var architectures = []string{"amd64", "arm64"}
+
 // dist makes the files of a version in a folder. They are as old as the commit.
 func dist(folder, tmp, version, proxy string, license []byte, made time.Time) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -35,7 +38,7 @@ func dist(folder, tmp, version, proxy string, license []byte, made time.Time) er
 		files = append(files, name)
 		return os.WriteFile(filepath.Join(folder, name), text, 0o644)
 	}
-	for _, arch := range []string{"amd64", "arm64"} {
+	for _, arch := range architectures {
 		command, err := build(tmp, version, proxy, arch, false)
 		if err != nil {
 			return err
@@ -75,7 +78,7 @@ func dist(folder, tmp, version, proxy string, license []byte, made time.Time) er
 // build builds the command as its users do, from our proxy, and returns its path.
 func build(tmp, version, proxy, arch string, cgo bool) (string, error) {
 	bin := filepath.Join(tmp, fmt.Sprintf("%s-cgo-%t", arch, cgo))
-	env := append(environment(proxy, "-trimpath", "-ldflags=-s"), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOPATH="+bin, "GOBIN=")
+	env := append(environment(proxy), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOPATH="+bin, "GOBIN=")
 	if cgo {
 		env = append(env, "CGO_ENABLED=1")
 	}
@@ -113,7 +116,8 @@ func archive(name, command string, license []byte, made time.Time) ([]byte, erro
 			return nil, err
 		}
 	}
-	return packed.Bytes(), errors.Join(t.Close(), z.Close())
+	err = errors.Join(t.Close(), z.Close())
+	return packed.Bytes(), err
 }
 
 // bill is what a command was built from, in the format SPDX 2.3.
