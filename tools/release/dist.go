@@ -80,7 +80,7 @@ func build(tmp, version, proxy, arch string, cgo bool) (string, error) {
 	bin := filepath.Join(tmp, fmt.Sprintf("%s-cgo-%t", arch, cgo))
 	env := append(environment(proxy), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOPATH="+bin, "GOBIN=")
 	if cgo {
-		env = append(env, "CGO_ENABLED=1")
+		env = append(env, "CGO_ENABLED=1", goFlags+" -buildmode=pie") // as Debian wants it
 	}
 	if err := run(tmp, env, "go", "install", pathOf("cmd/ringnet")+"@"+version); err != nil {
 		return "", err
@@ -187,9 +187,10 @@ Description: connections over RDMA and shared memory
  them, sends files, and forwards connections of programs that cannot be changed.
 `, version[1:], runtime.GOARCH, maintainer, root, len(text)>>10)
 	copyright := "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: ringnet\nSource: https://" + root +
-		"\n\nFiles: *\nCopyright: The authors of ringnet\nLicense: Apache-2.0\n On Debian systems the text of this license is in\n /usr/share/common-licenses/Apache-2.0.\n"
+		"\n\nFiles: *\nCopyright: 2026 The authors of ringnet\nLicense: Apache-2.0\n On Debian systems the text of this license is in\n /usr/share/common-licenses/Apache-2.0.\n"
 	files := map[string][]byte{
-		"DEBIAN/control": []byte(control),
+		"DEBIAN/control":                               []byte(control),
+		"usr/share/lintian/overrides/ringnet":          []byte("# It is not uploaded to Debian, so no bug asks for it.\nringnet: initial-upload-closes-no-bugs\n"),
 		"usr/lib/systemd/system/ringnet-proxy.service": unit,
 		"usr/share/man/man1/ringnet.1.gz":              compressed(manual),
 		"usr/share/doc/ringnet/changelog.Debian.gz":    compressed([]byte(changes)),

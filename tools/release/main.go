@@ -236,11 +236,13 @@ func install(tmp, version, proxy string) error {
 	return nil
 }
 
+const goFlags = "GOFLAGS=-mod=mod -modcacherw -trimpath -ldflags=-s"
+
 // environment has the go command ask our proxy for our modules, and for others this user's cache and what
 // the user has. It keeps ours out of the cache, where the real ones may come to be.
 func environment(proxy string) []string {
 	path := func(p string) string { return "file://" + filepath.ToSlash(p) }
-	return append(os.Environ(), "GOFLAGS=-mod=mod -modcacherw -trimpath -ldflags=-s", "GOWORK=off", "GONOSUMDB="+root+","+root+"/*",
+	return append(os.Environ(), goFlags, "GOWORK=off", "GONOSUMDB="+root+","+root+"/*",
 		"GOPROXY="+path(proxy)+","+path(filepath.Join(goEnv("GOMODCACHE"), "cache", "download"))+","+goEnv("GOPROXY"),
 		"GOMODCACHE="+filepath.Join(filepath.Dir(proxy), "cache"))
 }
