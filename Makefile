@@ -68,12 +68,12 @@ test: packages vet unit cross programs test-card test-rdma
 # Debian packages that tests want: a C compiler for the race detector and the
 # verbs shim, one more for arm64, the official headers for the shim's ABI test,
 # ip and nft for network namespaces, programs that ringnet is to carry,
-# podman for containers, and systemd to check units.
+# podman for containers, systemd to check units, and lintian for the Debian package.
 # tools/softroce installs what it needs by itself.
 # The targets of test come one after the other: the first installs what the others need.
 .NOTPARALLEL:
 
-PACKAGES := apache2-utils gcc ibverbs-utils iproute2 libc6-dev libibverbs-dev librdmacm-dev libssl-dev nftables perftest podman postgresql rdmacm-utils redis-server systemd
+PACKAGES := apache2-utils gcc ibverbs-utils iproute2 libc6-dev libibverbs-dev librdmacm-dev libssl-dev lintian nftables perftest podman postgresql rdmacm-utils redis-server systemd
 CROSS_CC := aarch64-linux-gnu-gcc
 ifneq ($(shell uname -m),aarch64)
 PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross
