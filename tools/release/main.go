@@ -81,7 +81,10 @@ func release(dir, version string) error {
 	if err != nil {
 		return err
 	}
-	files := filepath.Join(dir, "bin", "dist")
+	files, err := filepath.Abs(filepath.Join(dir, "bin", "dist"))
+	if err != nil {
+		return err
+	}
 	if err := dist(files, tmp, version, proxy, license, made); err != nil {
 		return err
 	}
