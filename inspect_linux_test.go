@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/inspect"
@@ -239,6 +240,101 @@ func askAsStranger(names []string) error {
 	}
 	fmt.Printf("%d processes, %d bytes\n", len(all), told)
 	return nil
+}
+
+// What another user's processes answer, or do not, hides nothing from root, who asks all, and costs root
+// neither much memory nor much time. Nor does it keep root from ending a connection.
+func TestAnotherUserHidesNothingFromRoot(t *testing.T) {
+	answering(t)
+	client, _ := connectedOver(t, "shm")
+	number := own(t).Connections[0].Number
+	require.Equal(t, "squats", stranger(t, "squat"))
+	all, failed, err := inspect.Ask(t.Context())
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(all, func(p inspect.Process) bool { return p.PID == os.Getpid() }))
+	for _, p := range all {
+		require.LessOrEqual(t, len(p.Connections), 300_000)
+	}
+	require.ErrorContains(t, errors.Join(failed...), fmt.Sprintf("processes of user %d: ", strangerUID))
+	require.ErrorContains(t, errors.Join(failed...), "resource temporarily unavailable; and so 49 others")
+	require.NoError(t, inspect.Kill(t.Context(), os.Getpid(), number))
+	_, err = client.Read(make([]byte, 1))
+	require.Error(t, err)
+}
+
+// answerAsStranger answers as no process of this library does: with no end, not at all, and not even
+// taking connections.
+func answerAsStranger([]string) error {
+	endless := func(c net.Conn) {
+		line := bytes.Repeat([]byte("{\"connection\":{}}\n"), 1000)
+		_, err := c.Write([]byte("{\"process\":{},\"items\":1000000000}\n"))
+		for err == nil {
+			_, err = c.Write(line)
+		}
+	}
+	long := func(c net.Conn) {
+		var err error
+		for err == nil {
+			_, err = c.Write(make([]byte, 1<<20))
+		}
+	}
+	for i := range 102 {
+		l, err := net.Listen("unix", fmt.Sprint("@ringnet-ss:A", i))
+		if err != nil {
+			return err
+		}
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if i < 2 {
+					go []func(net.Conn){endless, long}[i](c)
+				}
+			}
+		}()
+	}
+	for i := range 50 {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprint("@ringnet-ss:F", i)
+		if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0)); err != nil {
+			return err
+		}
+		if _, err := net.Dial("unix", name); err != nil { // the one for which there is room
+			return err
+		}
+	}
+	fmt.Println("squats")
+	return nil
+}
+
+// One who no longer waits gets nothing done: the process may have been stopped meanwhile.
+func TestAnAskerWhoHasGoneKillsNothing(t *testing.T) {
+	answering(t)
+	client, server := connectedOver(t, "shm")
+	number := own(t).Connections[0].Number
+	for _, name := range sockets() {
+		for range 50 {
+			c, err := net.Dial("unix", name)
+			require.NoError(t, err)
+			gone, err := c.(*net.UnixConn).SyscallConn()
+			require.NoError(t, err)
+			require.NoError(t, gone.Control(func(fd uintptr) { // both at once, as far as the process can tell
+				_, _ = unix.Write(int(fd), fmt.Appendf(nil, "{\"kill\":%d}\n", number))
+				_ = unix.Shutdown(int(fd), unix.SHUT_WR)
+			}))
+			defer c.Close()
+		}
+	}
+	own(t) // which has answered those before
+	_, err := client.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = server.Read(make([]byte, 1))
+	require.NoError(t, err)
 }
 
 // A user who has no number in this user namespace may be anyone, and is not asked or told.

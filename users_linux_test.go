@@ -73,6 +73,7 @@ var strangers = map[string]func(args []string) error{
 	},
 	"ask":   askAsStranger,
 	"own":   askOneself,
+	"squat": answerAsStranger,
 	"claim": claimAsStranger,
 }
 

@@ -5,8 +5,8 @@
 // namespace, which goes with the process and leaves no file behind. Its name begins with [prefix],
 // so those who ask find it in /proc/net/unix, and ends with random characters, so nobody can take it
 // before. Both sides go by the credentials that the kernel tells of the other: the process answers
-// its own user and root, and nobody else. One who asks sends a [Request] and gets a [Process], both
-// in JSON.
+// its own user and root, and nobody else. One who asks sends a [Request] and gets a [Process], in lines
+// of JSON.
 package inspect
 
 import (
@@ -18,7 +18,8 @@ import (
 
 // Process is one that uses package ringnet, at one moment.
 type Process struct {
-	PID         int          `json:"pid"` // as the kernel tells the one who asks
+	ID          string       `json:"id"`  // no two have the same
+	PID         int          `json:"pid"` // as the kernel tells the one who asks; 0: outside of its PID namespace
 	UID         int          `json:"uid"` // the same
 	Program     string       `json:"program"`
 	Memory      Memory       `json:"memory"`

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,7 +26,19 @@ const (
 	askers  = 4               // that are answered at once; the others wait
 	asking  = 2 * time.Second // that one may take to ask, and again to take the answer
 	request = 1 << 10         // bytes of a request at most
-	answer  = 64 << 20        // bytes of an answer at most: some 150,000 connections
+
+	strangerPause = time.Millisecond // after one who may not ask, so that many of them take little processor time
+)
+
+// What one who asks takes of the processes of a user, who may be hostile: none of it keeps those of
+// others from being seen.
+const (
+	asksAtOnce = 16
+	perUser    = 2 * asking // of time
+	maxItems   = 300_000    // links and connections
+	maxBytes   = 128 << 20
+	maxLine    = 16 << 10 // bytes of an item
+	maxReasons = 8        // of a connection, to have been passed over
 )
 
 // soPassRights is SO_PASSRIGHTS (include/uapi/asm-generic/socket.h).
@@ -61,6 +75,7 @@ func (a *Answerer) serve(l *net.UnixListener) {
 		}
 		if uid, _, err := peer(c); err != nil || uid != 0 && !isOwn(uid) {
 			_ = c.Close()
+			time.Sleep(strangerPause)
 			continue
 		}
 		slots <- struct{}{}
@@ -81,12 +96,44 @@ func (a *Answerer) serve(l *net.UnixListener) {
 func (a *Answerer) answer(c *net.UnixConn) {
 	_ = c.SetDeadline(time.Now().Add(asking))
 	var r Request
-	if json.NewDecoder(io.LimitReader(c, request)).Decode(&r) != nil {
+	if json.NewDecoder(io.LimitReader(c, request)).Decode(&r) != nil || isGone(c) {
 		return
 	}
 	p := a.Answer(r)
 	_ = c.SetDeadline(time.Now().Add(asking))
-	_ = json.NewEncoder(c).Encode(p) // the one who asks notices what it lacks
+	w := bufio.NewWriter(c)
+	e := json.NewEncoder(w)
+	first := p
+	first.Links, first.Connections = nil, nil
+	_ = e.Encode(item{Process: &first, Items: len(p.Links) + len(p.Connections)})
+	for i := range p.Links {
+		_ = e.Encode(item{Link: &p.Links[i]})
+	}
+	for i := range p.Connections {
+		_ = e.Encode(item{Connection: &p.Connections[i]})
+	}
+	_ = w.Flush() // the one who asks notices what it lacks
+}
+
+// item is a line of an answer. The first has the process, and how many follow.
+type item struct {
+	Process    *Process    `json:"process,omitempty"`
+	Items      int         `json:"items,omitempty"`
+	Link       *Link       `json:"link,omitempty"`
+	Connection *Connection `json:"connection,omitempty"`
+}
+
+// isGone reports whether one who has asked no longer waits: this process may have been stopped meanwhile.
+func isGone(c *net.UnixConn) (gone bool) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		gone = n == 0 && err == nil || err == unix.ECONNRESET
+	})
+	return gone || err != nil
 }
 
 // isOwn reports whether a user is this process's. One who has no number in this user namespace may be
@@ -109,88 +156,207 @@ func peer(c *net.UnixConn) (uid, pid int, err error) {
 	return int(of.Uid), int(of.Pid), nil
 }
 
-// Ask asks all processes of the host's network namespace that use package ringnet and answer this
-// user. One that does not answer in time is left out, with an error in failed.
-func Ask(ctx context.Context) (all []Process, failed []error, err error) {
+// candidate is a connection to a process that may be asked.
+type candidate struct {
+	*net.UnixConn
+	name     string
+	uid, pid int
+}
+
+// candidates connects to all processes of the network namespace that this user may ask, by user, or to
+// those with a process ID, unless that is 0. It sends them nothing.
+func candidates(ctx context.Context, pid int) (byUser map[int][]candidate, failed []error, err error) {
 	names, err := sockets()
 	if err != nil {
 		return nil, nil, err
 	}
+	byUser = make(map[int][]candidate)
+	refusals := 0
+	for _, name := range names {
+		c, err := new(net.Dialer).DialContext(ctx, "unix", name)
+		if errors.Is(err, unix.ECONNREFUSED) {
+			continue // it has ended meanwhile
+		}
+		if err != nil {
+			if refusals++; refusals == 1 {
+				failed = append(failed, err)
+			}
+			continue
+		}
+		own := candidate{UnixConn: c.(*net.UnixConn), name: strings.TrimPrefix(name, prefix)}
+		own.uid, own.pid, err = peer(own.UnixConn)
+		if err != nil || os.Geteuid() != 0 && !isOwn(own.uid) || pid != 0 && pid != own.pid || !isOf(own.pid, own.uid) {
+			_ = c.Close()
+			continue
+		}
+		byUser[own.uid] = append(byUser[own.uid], own)
+	}
+	if refusals > 1 {
+		failed = []error{fmt.Errorf("%w; and so %d others", failed[0], refusals-1)}
+	}
+	return byUser, failed, nil
+}
+
+// isOf reports whether the process with an ID is a user's. The ID is of the one that began to listen, and
+// may be another's by now. 0 is one outside of this PID namespace.
+func isOf(pid, uid int) bool {
+	if pid == 0 {
+		return true
+	}
+	text, _ := os.ReadFile(fmt.Sprint("/proc/", pid, "/status"))
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line) // real, effective, saved and file system's
+		if len(fields) == 5 && fields[0] == "Uid:" {
+			return fields[2] == strconv.Itoa(uid)
+		}
+	}
+	return false
+}
+
+// Ask asks all processes of the host's network namespace that use package ringnet and answer this
+// user. Those that do not answer in time are left out, with an error for each user in failed.
+func Ask(ctx context.Context) (all []Process, failed []error, err error) {
+	byUser, failed, err := candidates(ctx, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	var mu sync.Mutex
+	var users sync.WaitGroup
+	for uid, of := range byUser {
+		users.Go(func() {
+			answers, silent, why := askUser(ctx, of)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, answers...)
+			if silent > 0 {
+				failed = append(failed, fmt.Errorf("%d processes of user %d: %w", silent, uid, why))
+			}
+		})
+	}
+	users.Wait()
+	return all, failed, nil
+}
+
+// askUser asks the processes of a user. It returns how many have not answered, and why one of them has
+// not.
+func askUser(ctx context.Context, of []candidate) (all []Process, silent int, why error) {
+	ctx, cancel := context.WithTimeout(ctx, perUser)
+	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	slots := make(chan struct{}, 64)
-	for _, name := range names {
+	budget := &budget{items: maxItems, bytes: maxBytes}
+	slots := make(chan struct{}, asksAtOnce)
+	for _, c := range of {
 		slots <- struct{}{}
 		asked.Go(func() {
 			defer func() { <-slots }()
-			p, err := ask(ctx, name, 0, Request{})
+			p, err := c.ask(ctx, Request{}, budget)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err == nil:
 				all = append(all, p)
-			case !errors.Is(err, errNotOurs):
-				failed = append(failed, err)
+			case !errors.Is(err, errNotForUs):
+				silent, why = silent+1, err
 			}
 		})
 	}
 	asked.Wait()
-	return all, failed, nil
+	return all, silent, why
 }
 
 // Kill has a process end one of its connections.
 func Kill(ctx context.Context, pid int, number uint64) error {
-	names, err := sockets()
+	byUser, failed, err := candidates(ctx, pid)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		switch p, err := ask(ctx, name, pid, Request{Kill: number}); {
-		case errors.Is(err, errNotOurs):
-			continue
-		case err != nil:
-			return err
-		case p.Error != "":
-			return fmt.Errorf("process %d: %s", pid, p.Error)
-		default:
+	for _, of := range byUser {
+		for _, c := range of {
+			p, err := c.ask(ctx, Request{Kill: number}, &budget{items: maxItems, bytes: maxBytes})
+			switch {
+			case err != nil:
+				return err
+			case p.Error != "":
+				return fmt.Errorf("process %d: %s", pid, p.Error)
+			}
 			return nil
 		}
 	}
-	return fmt.Errorf("there is no process %d that uses ringnet and answers this user", pid)
+	return errors.Join(append([]error{fmt.Errorf("there is no process %d that uses ringnet and answers this user", pid)}, failed...)...)
 }
 
-// errNotOurs is for a process that is gone, belongs to another user, or is not the one asked for.
-var errNotOurs = errors.New("another user's process, or another one")
+// budget is what is still taken of a user's processes.
+type budget struct {
+	mu    sync.Mutex
+	items int
+	bytes int
+}
 
-// ask asks the process with a socket of that name, if it is pid where that is not 0.
-func ask(ctx context.Context, name string, pid int, r Request) (p Process, err error) {
+// take takes an item of so many bytes.
+func (b *budget) take(n int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.items--
+	if b.bytes -= n; b.items < 0 || b.bytes < 0 {
+		return fmt.Errorf("the answers of this user's processes have more than %d links and connections, or more than %d MiB", maxItems, maxBytes>>20)
+	}
+	return nil
+}
+
+// errNotForUs is for a process of another user that does not answer this one: it may be in a user
+// namespace that does not know root, or this process is.
+var errNotForUs = errors.New("another user's process, which does not answer")
+
+// ask sends a request and takes the answer.
+func (c candidate) ask(ctx context.Context, r Request, b *budget) (p Process, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*asking)
 	defer cancel()
-	c, err := new(net.Dialer).DialContext(ctx, "unix", name)
-	if errors.Is(err, unix.ECONNREFUSED) {
-		return p, errNotOurs // it has ended meanwhile
-	}
-	if err != nil {
-		return p, err
-	}
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	ofUser, ofProcess, err := peer(c.(*net.UnixConn))
-	if err != nil {
-		return p, err
-	}
-	if os.Geteuid() != 0 && !isOwn(ofUser) || pid != 0 && pid != ofProcess {
-		return p, errNotOurs
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	lines := bufio.NewScanner(c)
+	lines.Buffer(nil, maxLine)
+	next := func() (i item, err error) {
+		switch {
+		case lines.Scan():
+			if err = b.take(len(lines.Bytes())); err == nil {
+				err = json.Unmarshal(lines.Bytes(), &i)
+			}
+		case lines.Err() != nil:
+			err = lines.Err()
+		default:
+			err = io.ErrUnexpectedEOF
+		}
+		return i, err
 	}
 	err = json.NewEncoder(c).Encode(r)
+	var i item
 	if err == nil {
-		err = json.NewDecoder(io.LimitReader(c, answer)).Decode(&p)
+		i, err = next()
+	}
+	if (errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) || err == io.ErrUnexpectedEOF) && c.uid != os.Geteuid() {
+		return p, errNotForUs
+	}
+	if err == nil && i.Process != nil {
+		p = *i.Process
+	}
+	for n := i.Items; n > 0 && err == nil; n-- {
+		if i, err = next(); err != nil {
+			break
+		}
+		switch {
+		case i.Link != nil:
+			p.Links = append(p.Links, *i.Link)
+		case i.Connection != nil && len(i.Connection.PassedOver) <= maxReasons:
+			p.Connections = append(p.Connections, *i.Connection)
+		default:
+			err = errors.New("an item that is none")
+		}
 	}
 	if err != nil {
-		return p, fmt.Errorf("process %d has not answered: %w", ofProcess, err)
+		return p, fmt.Errorf("process %d has not answered: %w", c.pid, err)
 	}
-	p.PID, p.UID = ofProcess, ofUser
+	p.ID, p.PID, p.UID = c.name, c.pid, c.uid
 	return p, nil
 }
 
