@@ -52,6 +52,9 @@ func (c *cpCommand) Run(ctx context.Context, s *streams) error {
 			return misuseError{fmt.Errorf("two files are called %s", name)}
 		}
 		names[name] = true
+		if err := isRegular(file); err != nil {
+			return err
+		}
 	}
 	for _, file := range files {
 		if err := c.send(ctx, s, file, address); err != nil {
@@ -131,23 +134,23 @@ type sentFile struct {
 
 // send sends a file. When a connection breaks, it goes on over another.
 func (c *cpCommand) send(ctx context.Context, s *streams, path string, address hostPort) error {
-	info, err := os.Stat(path) // before Open, which may wait for ever if it is a pipe
-	if err != nil {
+	if err := isRegular(path); err != nil {
 		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: not a regular file", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	f := sentFile{Name: filepath.Base(path), Bytes: info.Size()}
 	show := report.NewProgress(s.err).OnlyOnTerminal().Quiet(c.Quiet)
 	defer show.End()
-	p := &progress{Progress: show, name: f.Name, size: f.Bytes}
+	p := &progress{Progress: show, name: endpoint.Printable(f.Name), size: f.Bytes}
 	said := ""
 	to := endpoint.Endpoint{Network: "auto", Address: string(address)}
 	for lost := began; ; {
@@ -180,9 +183,18 @@ func (c *cpCommand) send(ctx context.Context, s *streams, path string, address h
 	if s.json {
 		return writeJSON(s.out, f)
 	}
-	fmt.Fprintf(s.out, "%s  %s\n%s over %s in %.1f s, %s/s\n", f.SHA256, f.Name,
+	fmt.Fprintf(s.out, "%s  %s\n%s over %s in %.1f s, %s/s\n", f.SHA256, endpoint.Printable(f.Name),
 		humanize.IBytes(uint64(f.Bytes)), f.Network, f.Seconds, humanize.IBytes(uint64(float64(f.Bytes-f.ResumedFrom)/f.Seconds)))
 	return nil
+}
+
+// isRegular returns why a file is not sent. To open a pipe might take for ever.
+func isRegular(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a regular file", path)
+	}
+	return err
 }
 
 // attempt sends, over a new connection, the bytes that the other end does not have yet.

@@ -67,7 +67,7 @@ func (c *perfCommand) Run(ctx context.Context, s *streams, k *kong.Context) erro
 		return misuseError{errors.New("--listen wants no flags of what to measure: the client has them")}
 	case c.Listen != "":
 		return servePerf(ctx, string(c.Listen), s.logger(false))
-	case c.Time < 0:
+	case c.Time < 0 || given(k, "time") && c.Time == 0:
 		return misuseError{fmt.Errorf("-t %v: want a time above 0", c.Time)}
 	case c.Time == 0 && (c.Reverse || c.Both):
 		return misuseError{errors.New("--reverse and --both are for -t TIME")}

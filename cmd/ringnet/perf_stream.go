@@ -31,7 +31,11 @@ func (i perfInterval) print(s *streams) error {
 		return json.NewEncoder(s.out).Encode(i)
 	}
 	rate := func(n uint64) string { return humanize.IBytes(uint64(float64(n)/(i.To-i.From))) + "/s" }
-	_, err := fmt.Fprintf(s.out, "%5.1f to %5.1f s  %s  %12s sent  %12s received\n", i.From, i.To, i.Network, rate(i.Sent), rate(i.Received))
+	total := ""
+	if i.Total {
+		total = ", in all"
+	}
+	_, err := fmt.Fprintf(s.out, "%5.1f to %5.1f s  %s  %12s sent  %12s received%s\n", i.From, i.To, i.Network, rate(i.Sent), rate(i.Received), total)
 	return err
 }
 

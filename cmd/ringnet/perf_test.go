@@ -254,7 +254,7 @@ func TestPerfStreamsForATime(t *testing.T) {
 	}
 	out, err := commandProcess("perf", address, "-t", "100ms").Output()
 	require.NoError(t, err)
-	require.Regexp(t, `^ +0\.0 to +\d+\.\d s  (shm|rdma|tcp) .*/s sent +0 B/s received\n$`, string(out))
+	require.Regexp(t, `^ +0\.0 to +\d+\.\d s  (shm|rdma|tcp) .*/s sent +0 B/s received, in all\n$`, string(out))
 }
 
 func TestPerfRefusesFlagsThatItWouldIgnore(t *testing.T) {
@@ -262,6 +262,7 @@ func TestPerfRefusesFlagsThatItWouldIgnore(t *testing.T) {
 		"127.0.0.1:1 --reverse":              "--reverse and --both are for -t TIME",
 		"127.0.0.1:1 -t 1s --reverse --both": "--both includes --reverse",
 		"127.0.0.1:1 --time=-1s":             "want a time above 0",
+		"127.0.0.1:1 -t 0":                   "want a time above 0",
 		"127.0.0.1:1 -t 1s --sizes 1,2":      "-t measures one network, with one size",
 		"--listen :0 -t 1s":                  "--listen wants no flags of what to measure",
 		"--listen :0 --sizes 1":              "--listen wants no flags of what to measure",

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/dustin/go-humanize"
 
@@ -29,6 +30,9 @@ type shown struct {
 	State   string `placeholder:"STATE" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
 	Address string `placeholder:"HOST|:PORT|HOST:PORT" help:"Only those with this address at either end."`
 }
+
+// states are those of connections, as link.StreamState has them, and of those whose link seeks a path.
+var states = []string{"open", "fin-sent", "fin-received", "finished", "reset", "aborted", "closing", "ended", "seeking"}
 
 type ssCommand struct {
 	shown
@@ -73,6 +77,7 @@ func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
 	slices.SortFunc(all, func(a, b inspect.Process) int { return cmp.Compare(a.PID, b.PID) })
 	for i := range all {
 		p := &all[i]
+		clean(p)
 		p.Connections = slices.DeleteFunc(p.Connections, func(c inspect.Connection) bool {
 			return f.Carrier != "" && f.Carrier != c.Carrier || f.State != "" && f.State != stateOf(&c) || !f.at(c.Local, c.Remote)
 		})
@@ -82,6 +87,23 @@ func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
 		})
 	}
 	return survey{time.Now(), all}, errors.Join(errs...), nil
+}
+
+// check returns what is wrong with the flags.
+func (f *shown) check() error {
+	if f.State != "" && !slices.Contains(states, f.State) {
+		return misuseError{fmt.Errorf("--state=%s: want one of %s", f.State, strings.Join(states, ", "))}
+	}
+	host, port := f.Address, ""
+	if h, p, err := net.SplitHostPort(f.Address); err == nil {
+		host, port = h, p
+	}
+	_, badHost := netip.ParseAddr(host)
+	_, badPort := strconv.ParseUint(port, 10, 16)
+	if host != "" && badHost != nil || port != "" && badPort != nil {
+		return misuseError{fmt.Errorf("--address=%s: want an IP address, :PORT, or both", f.Address)}
+	}
+	return nil
 }
 
 // at reports whether one of the addresses is the one asked for.
@@ -107,6 +129,9 @@ func stateOf(c *inspect.Connection) string {
 func (c *ssCommand) Run(ctx context.Context, s *streams) error {
 	if c.Watch < 0 {
 		return misuseError{fmt.Errorf("--watch=%v: want a time above 0", c.Watch)}
+	}
+	if err := c.check(); err != nil {
+		return err
 	}
 	var before survey
 	for {
@@ -146,7 +171,11 @@ func (c *ssCommand) show(s *streams, v, before survey) error {
 func printTable(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, cells := range rows {
-		fmt.Fprintln(t, strings.Join(cells, "\t"))
+		shown := make([]string, len(cells))
+		for i := range cells {
+			shown[i] = cell(cells[i])
+		}
+		fmt.Fprintln(t, strings.Join(shown, "\t"))
 	}
 	return t.Flush()
 }
@@ -162,11 +191,11 @@ func connectionTable(v, before survey, rates bool) [][]string {
 	was := before.connections()
 	for _, p := range v.all {
 		for _, c := range p.Connections {
-			row := []string{process(&p), userName(p.UID), fmt.Sprint(c.Number), printable(c.Carrier), printable(state(&c, v.at)),
-				printable(c.Local), printable(c.Remote), size(c.BytesWritten), size(c.BytesReceived),
+			row := []string{process(&p), userName(p.UID), fmt.Sprint(c.Number), c.Carrier, state(&c, v.at),
+				c.Local, c.Remote, size(c.BytesWritten), size(c.BytesReceived),
 				size(uint64(max(c.Unsent, 0))), unread(&c), age(v.at, c.Began), passedOver(&c)}
 			if rates {
-				b, known := was[connectionKey{p.PID, c.Number}]
+				b, known := was[connectionKey{p.ID, c.Number}]
 				sent, received := rate(known, v.at.Sub(before.at), movedBy(b), movedBy(c))
 				row = slices.Insert(row, 9, sent, received)
 			}
@@ -189,7 +218,7 @@ func linkTable(v, before survey, rates bool) [][]string {
 		for _, l := range p.Links {
 			path, state := "", "up"
 			if hostOf(l.PathLocal) != hostOf(l.Local) || hostOf(l.PathRemote) != hostOf(l.Remote) {
-				path = printable(hostOf(l.PathLocal) + " to " + hostOf(l.PathRemote))
+				path = hostOf(l.PathLocal) + " to " + hostOf(l.PathRemote)
 			}
 			at := hostOf(l.PathLocal)
 			if _, known := cards[at]; !known && l.Network == "rdma" {
@@ -199,11 +228,11 @@ func linkTable(v, before survey, rates bool) [][]string {
 			if !l.SeekingSince.IsZero() {
 				state = "seeking for " + age(v.at, l.SeekingSince)
 			}
-			row := []string{process(&p), userName(p.UID), printable(strings.TrimSpace(l.Network + " " + l.Transport)),
-				printable(l.Local), printable(l.Remote), path, cards[at], fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
+			row := []string{process(&p), userName(p.UID), strings.TrimSpace(l.Network + " " + l.Transport),
+				l.Local, l.Remote, path, cards[at], fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
 				size(l.BytesSent), size(l.BytesReceived), fmt.Sprint(l.Moves), state}
 			if rates {
-				b, known := was[linkKey{p.PID, l.Local, l.Remote}]
+				b, known := was[linkKey{p.ID, l.Local, l.Remote}]
 				sent, received := rate(known, v.at.Sub(before.at), moved{b.BytesSent, b.BytesReceived}, moved{l.BytesSent, l.BytesReceived})
 				row = slices.Insert(row, 11, sent, received)
 			}
@@ -220,31 +249,28 @@ func hostOf(addr string) string {
 
 // connectionKey names a connection among all processes.
 type connectionKey struct {
-	pid    int
-	number uint64
+	process string // inspect.Process.ID
+	number  uint64
 }
 
 func (v survey) connections() map[connectionKey]inspect.Connection {
 	all := make(map[connectionKey]inspect.Connection)
 	for _, p := range v.all {
 		for _, c := range p.Connections {
-			all[connectionKey{p.PID, c.Number}] = c
+			all[connectionKey{p.ID, c.Number}] = c
 		}
 	}
 	return all
 }
 
 // linkKey names a link among all processes.
-type linkKey struct {
-	pid           int
-	local, remote string
-}
+type linkKey struct{ process, local, remote string }
 
 func (v survey) links() map[linkKey]inspect.Link {
 	all := make(map[linkKey]inspect.Link)
 	for _, p := range v.all {
 		for _, l := range p.Links {
-			all[linkKey{p.PID, l.Local, l.Remote}] = l
+			all[linkKey{p.ID, l.Local, l.Remote}] = l
 		}
 	}
 	return all
@@ -274,7 +300,7 @@ func rate(known bool, took time.Duration, before, now moved) (sent, received str
 // movedBy is what a connection has carried.
 func movedBy(c inspect.Connection) moved { return moved{c.BytesWritten, c.BytesReceived} }
 
-func process(p *inspect.Process) string { return fmt.Sprintf("%s/%d", printable(p.Program), p.PID) }
+func process(p *inspect.Process) string { return fmt.Sprintf("%s/%d", p.Program, p.PID) }
 
 var userNames = make(map[int]string)
 
@@ -284,7 +310,7 @@ func userName(uid int) string {
 	if !known {
 		name = strconv.Itoa(uid)
 		if u, err := user.LookupId(name); err == nil {
-			name = printable(u.Username)
+			name = endpoint.Printable(u.Username)
 		}
 		userNames[uid] = name
 	}
@@ -312,12 +338,15 @@ func passedOver(c *inspect.Connection) string {
 	for _, r := range c.PassedOver {
 		why = append(why, r.Network+": "+r.Code)
 	}
-	return printable(strings.Join(why, ", "))
+	return strings.Join(why, ", ")
 }
 
 func size(n uint64) string { return strings.ReplaceAll(humanize.IBytes(n), " ", "") }
 
 func age(now, since time.Time) string {
+	if since.IsZero() {
+		return "-"
+	}
 	d := max(now.Sub(since), 0)
 	switch {
 	case d < time.Minute:
@@ -328,9 +357,37 @@ func age(now, since time.Time) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// printable is a text of another process, which may be another user's, as a terminal may show it.
-func printable(text string) string {
-	const most = 64 // characters
-	shown := []rune(endpoint.Printable(text))
-	return string(shown[:min(len(shown), most)])
+// clean makes what a process has told of itself, which may be another user's and hostile, such that a
+// terminal may show it.
+func clean(p *inspect.Process) {
+	texts := []*string{&p.Program, &p.Error}
+	for i := range p.Links {
+		l := &p.Links[i]
+		texts = append(texts, &l.Network, &l.Transport, &l.Local, &l.Remote, &l.PathLocal, &l.PathRemote)
+	}
+	for i := range p.Connections {
+		c := &p.Connections[i]
+		texts = append(texts, &c.Carrier, &c.Local, &c.Remote, &c.State)
+		for k := range c.PassedOver {
+			r := &c.PassedOver[k]
+			texts = append(texts, &r.Network, &r.Code, &r.Error)
+		}
+	}
+	for _, text := range texts {
+		*text = endpoint.Printable(*text)
+	}
+}
+
+// cell is a text in a table: not too long, and of characters that take one column each.
+func cell(text string) string {
+	const most = 64     // columns
+	const wide = 0x1100 // from here on characters may take two
+	shown := []rune(text)
+	shown = shown[:min(len(shown), most)]
+	for i, r := range shown {
+		if r >= wide || unicode.IsMark(r) {
+			shown[i] = '?'
+		}
+	}
+	return string(shown)
 }

@@ -151,6 +151,9 @@ func TestSsTopAndKillSayWhatIsWrong(t *testing.T) {
 		{[]string{"kill", "1", "x"}, misuse, "expected a valid 64 bit uint"},
 		{[]string{"ss", "--watch=-1s"}, misuse, "want a time above 0"},
 		{[]string{"ss", "--carrier=udp"}, misuse, "must be one of"},
+		{[]string{"ss", "--state=opn"}, misuse, "want one of open, "},
+		{[]string{"ss", "--address=nonsense"}, misuse, "want an IP address, :PORT, or both"},
+		{[]string{"top", "--address=10.0.0.1:port"}, misuse, "want an IP address, :PORT, or both"},
 		{[]string{"top", "--interval=0s"}, misuse, "want a time above 0"},
 		{[]string{"--json", "top"}, misuse, "top shows no JSON"},
 	} {
@@ -163,22 +166,27 @@ func TestSsTopAndKillSayWhatIsWrong(t *testing.T) {
 // What another user's process tells may not move root's cursor.
 func TestNothingThatIsToldReachesTheTerminalAsItIs(t *testing.T) {
 	v := survey{at: time.Now(), all: []inspect.Process{{
-		PID: 1, Program: "\x1b[2Jx\n" + strings.Repeat("y", 1000),
+		PID: 1, Program: "中文\x1b[2Jx\u0301\x7f\n" + strings.Repeat("y", 1000),
 		Links:       []inspect.Link{{Network: "\x1b", Local: "a\tb", Remote: "\r", PathLocal: "\x07:1"}},
 		Connections: []inspect.Connection{{Carrier: "\x1b", Local: "\u009b", Remote: "\r", State: "\x1b", PassedOver: []inspect.PassedOver{{Network: "\x1b", Code: "\n"}}, Unread: -1, Unsent: -1}},
 	}}}
+	clean(&v.all[0])
 	_, rows := busiest(v, survey{}, nil, nil)
 	for _, table := range [][][]string{connectionTable(v, survey{}, true), linkTable(v, survey{}, true), rows} {
 		require.Len(t, table, 2)
-		for _, cell := range table[1] {
-			require.Regexp(t, `^[ -~\x{fffd}]{0,90}$`, cell)
-		}
+		var out bytes.Buffer
+		require.NoError(t, printTable(&out, table))
+		require.Regexp(t, `^([ -~]+\n){2}$`, out.String())
 	}
+	text, err := json.Marshal(v.all)
+	require.NoError(t, err)
+	require.NotRegexp(t, `[\x{7f}-\x{9f}]`, string(text))
 }
 
 // terminal is one of a size, and what was drawn on it.
 func terminal(t *testing.T, width, height uint16) (tty *os.File, drawn func() string) {
 	t.Helper()
+	t.Setenv("TERM", "xterm")
 	m, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = m.Close() })

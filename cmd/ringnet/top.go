@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/internal/inspect"
 )
 
@@ -26,6 +29,9 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	case s.json:
 		return misuseError{fmt.Errorf("top shows no JSON: ringnet --json ss --watch=%v does", c.Interval)}
 	}
+	if err := c.check(); err != nil {
+		return err
+	}
 	screen := newScreen(s.out)
 	defer screen.leave()
 	resized, stop := notifyResized()
@@ -33,7 +39,7 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	var before, v survey
 	var used map[int]time.Duration
 	rows := [][]string{{"looking for " + c.Interval.String()}}
-	summary := ""
+	summary := []string{""}
 	for next := time.Now(); ; {
 		if !time.Now().Before(next) {
 			next = time.Now().Add(c.Interval)
@@ -45,13 +51,14 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 			usedBefore := used
 			used = processorTimes(v)
 			if !before.at.IsZero() {
-				summary, rows = busiest(v, before, used, usedBefore)
+				summary[0], rows = busiest(v, before, used, usedBefore)
 			}
+			summary = summary[:1]
 			if failed != nil {
-				summary += fmt.Sprintf("; %d did not answer", 1+strings.Count(failed.Error(), "\n"))
+				summary = append(summary, strings.Split(failed.Error(), "\n")...)
 			}
 		}
-		screen.draw(summary, rows)
+		screen.draw(strings.TrimPrefix(strings.Join(summary, "; "), "; "), rows)
 		select {
 		case <-time.After(time.Until(next)):
 		case <-resized:
@@ -75,7 +82,7 @@ func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary 
 		p := &v.all[i]
 		for k := range p.Connections {
 			c := &p.Connections[k]
-			b, known := was[connectionKey{p.PID, c.Number}]
+			b, known := was[connectionKey{p.ID, c.Number}]
 			a, _ := carried(known, v.at.Sub(before.at), movedBy(b), movedBy(*c))
 			lines = append(lines, line{p, c, a})
 			sum.sent, sum.received = sum.sent+a.sent, sum.received+a.received
@@ -85,10 +92,10 @@ func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary 
 	rows = [][]string{{"SENT/s", "RECEIVED/s", "CPU", "PROCESS", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "UNSENT", "UNREAD"}}
 	for _, l := range lines {
 		rows = append(rows, []string{size(l.sent), size(l.received), share(used, usedBefore, v.at.Sub(before.at), l.p.PID),
-			process(l.p), fmt.Sprint(l.c.Number), printable(l.c.Carrier), printable(state(l.c, v.at)), printable(l.c.Local), printable(l.c.Remote),
+			process(l.p), fmt.Sprint(l.c.Number), l.c.Carrier, state(l.c, v.at), l.c.Local, l.c.Remote,
 			size(uint64(max(l.c.Unsent, 0))), unread(l.c)})
 	}
-	return fmt.Sprintf("%d connections of %d processes: %s/s sent, %s/s received", len(lines), len(v.all), size(sum.sent), size(sum.received)), rows
+	return fmt.Sprintf("%s of %s: %s/s sent, %s/s received", english.Plural(len(lines), "connection", ""), english.Plural(len(v.all), "process", ""), size(sum.sent), size(sum.received)), rows
 }
 
 // share is the processors that a process has used between two surveys, polling included.
@@ -110,7 +117,7 @@ type screen struct {
 func newScreen(w io.Writer) *screen {
 	s := &screen{w: w}
 	if f, ok := w.(*os.File); ok {
-		if _, _, err := terminalSize(f); err == nil {
+		if _, _, err := terminalSize(f); err == nil && os.Getenv("TERM") != "dumb" {
 			s.terminal = f
 			fmt.Fprint(w, "\x1b[?1049h\x1b[?25l") // the other screen, without a cursor
 		}
@@ -143,7 +150,7 @@ func (s *screen) draw(summary string, rows [][]string) {
 	var picture strings.Builder
 	picture.WriteString("\x1b[H")
 	for i, line := range lines {
-		cells := []rune(line)
+		cells := []rune(endpoint.Printable(line))
 		picture.WriteString(string(cells[:min(len(cells), width)]) + "\x1b[K")
 		if i < len(lines)-1 {
 			picture.WriteString("\r\n")

@@ -19,8 +19,7 @@ import (
 
 // What others install without Go: for each architecture an archive with the command, linked statically
 // and so without rdma, which loads the libraries of the host's cards; a Debian package for this
-// architecture, with rdma; beside each what it was built from, in SPDX; and the sums of all. The same
-// commit and Go make the same bytes.
+// architecture, with rdma; beside each what it was built from, in SPDX; and the sums of all.
 
 //go:embed debian
 var debian embed.FS
