@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,6 +48,10 @@ func main() {
 
 // release tags a version of the repository at dir.
 func release(dir, version string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
 	if err := ready(dir, version); err != nil {
 		return err
 	}
@@ -64,15 +69,26 @@ func release(dir, version string) error {
 	if err != nil {
 		return err
 	}
+	commit := []string{"commit", "--quiet", "--allow-empty", "--message", "Release " + version}
 	for _, m := range modules {
 		at := filepath.Join(tree, m)
 		err := os.WriteFile(filepath.Join(at, "LICENSE"), license, 0o644) // each module is a work of its own
 		if err == nil {
 			err = prepare(at, pathOf(m), version, proxy)
 		}
+		if err == nil {
+			err = run(tree, nil, "git", "add", "--all")
+		}
+		if err == nil {
+			err = run(tree, nil, "git", commit...)
+		}
+		if err == nil {
+			err = serve(dir, tree, m, version, proxy)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", pathOf(m), err)
 		}
+		commit = []string{"commit", "--quiet", "--allow-empty", "--amend", "--no-edit"}
 	}
 	if err := install(tmp, version, proxy); err != nil {
 		return err
@@ -81,17 +97,8 @@ func release(dir, version string) error {
 	if err != nil {
 		return err
 	}
-	files, err := filepath.Abs(filepath.Join(dir, "bin", "dist"))
-	if err != nil {
-		return err
-	}
+	files := filepath.Join(dir, "bin", "dist")
 	if err := dist(files, tmp, version, proxy, license, made); err != nil {
-		return err
-	}
-	if err := run(tree, nil, "git", "add", "--all"); err != nil {
-		return err
-	}
-	if err := run(tree, nil, "git", "commit", "--quiet", "--message", "Release "+version); err != nil {
 		return err
 	}
 	for _, m := range modules {
@@ -155,7 +162,7 @@ func ready(dir, version string) error {
 	return nil
 }
 
-// prepare has a module require others of this repository at the version, and serves it.
+// prepare has a module require others of this repository at the version.
 func prepare(dir, path, version, proxy string) error {
 	file := filepath.Join(dir, "go.mod")
 	text, err := os.ReadFile(file)
@@ -185,23 +192,27 @@ func prepare(dir, path, version, proxy string) error {
 	if err := os.WriteFile(file, text, 0o644); err != nil {
 		return err
 	}
-	if path != root {
-		if err := run(dir, environment(proxy), "go", "mod", "tidy"); err != nil {
-			return err
-		}
+	if path == root {
+		return nil
 	}
-	return serve(dir, path, version, proxy)
+	return run(dir, environment(proxy), "go", "mod", "tidy")
 }
 
 func ours(path string) bool { return path == root || strings.HasPrefix(path, root+"/") }
 
-// serve puts a module into the files of a proxy, as the go command would from its tag.
-func serve(dir, path, version, proxy string) error {
+// serve puts a module of a tree's last commit into the files of a proxy, as the go command would from its
+// tag: the sums of what is served are in the modules that require it.
+func serve(dir, tree, folder, version, proxy string) error {
+	path := pathOf(folder)
 	at := filepath.Join(proxy, filepath.FromSlash(path), "@v")
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
-	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	commit, err := output(tree, "git", "rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
+	mod, err := os.ReadFile(filepath.Join(tree, folder, "go.mod"))
 	if err != nil {
 		return err
 	}
@@ -218,8 +229,13 @@ func serve(dir, path, version, proxy string) error {
 	if err != nil {
 		return err
 	}
-	err = modzip.CreateFromDir(f, module.Version{Path: path, Version: version}, dir)
+	err = zipped(f, dir, commit, folder, version)
 	return errors.Join(err, f.Close())
+}
+
+// zipped writes the archive of a module at a revision.
+func zipped(w io.Writer, dir, revision, folder, version string) error {
+	return modzip.CreateFromVCS(w, module.Version{Path: pathOf(folder), Version: version}, dir, revision, strings.TrimPrefix(folder, "."))
 }
 
 // install installs the command of the version as users do, and runs it.

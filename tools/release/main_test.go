@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/mod/sumdb/dirhash"
 )
 
 // clone is a copy of the repository at its last commit, in which the changelog has a version.
@@ -51,8 +52,27 @@ func TestRelease(t *testing.T) {
 		require.NotContains(t, mod, "replace", m)
 		require.NotContains(t, mod, root+" v0.0.0", m)
 	}
+	requireSums(t, dir)
 	require.ErrorContains(t, release(dir, "v0.1.7"), "there is a tag")
 	requireFiles(t, filepath.Join(dir, "bin", "dist"))
+}
+
+// requireSums requires that the modules know each other by the sums of what is tagged.
+func requireSums(t *testing.T, dir string) {
+	for _, m := range []string{".", "internal/perf", "metrics"} { // which the command imports
+		path := filepath.Join(t.TempDir(), "zip")
+		f, err := os.Create(path)
+		require.NoError(t, err)
+		require.NoError(t, zipped(f, dir, tagOf(m, "v0.1.7"), m, "v0.1.7"))
+		require.NoError(t, f.Close())
+		sum, err := dirhash.HashZip(path, dirhash.Hash1)
+		require.NoError(t, err)
+		known, err := output(dir, "git", "grep", "-h", "^"+pathOf(m)+" v0.1.7 h1:", tagOf("cmd/ringnet", "v0.1.7"), "--", "*go.sum")
+		require.NoError(t, err, m)
+		for line := range strings.Lines(known) {
+			require.Equal(t, pathOf(m)+" v0.1.7 "+sum, strings.TrimSpace(line))
+		}
+	}
 }
 
 // requireFiles requires that what is built for those without Go works, and that Debian's lintian has
