@@ -27,12 +27,27 @@ import (
 type shown struct {
 	Process string `placeholder:"NAME|PID" help:"Only those of processes with this name or number."`
 	Carrier string `placeholder:"NETWORK" enum:"shm,rdma,tcp," default:"" help:"Only those that this network carries: shm, rdma or tcp."`
-	State   string `placeholder:"STATE" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
-	Address string `placeholder:"HOST|:PORT|HOST:PORT" help:"Only those with this address at either end."`
+	State   string `placeholder:"STATE" enum:"open,fin-sent,fin-received,finished,reset,aborted,closing,ended,seeking," default:"" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
+	Address end    `placeholder:"IP|:PORT|IP:PORT" help:"Only those with this address at either end."`
 }
 
-// states are those of connections, as link.StreamState has them, and of those whose link seeks a path.
-var states = []string{"open", "fin-sent", "fin-received", "finished", "reset", "aborted", "closing", "ended", "seeking"}
+// end is what may be asked for of an address: an IP address, a port, or both.
+type end string
+
+// UnmarshalText returns an error unless text is that.
+func (e *end) UnmarshalText(text []byte) error {
+	host, port, err := net.SplitHostPort(string(text))
+	if err != nil {
+		host, port = string(text), ""
+	}
+	_, badHost := netip.ParseAddr(host)
+	_, badPort := strconv.ParseUint(port, 10, 16)
+	if host != "" && badHost != nil || port != "" && badPort != nil {
+		return fmt.Errorf("%q: want an IP address, :PORT, or both", text)
+	}
+	*e = end(text)
+	return nil
+}
 
 type ssCommand struct {
 	shown
@@ -89,23 +104,6 @@ func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
 	return survey{time.Now(), all}, errors.Join(errs...), nil
 }
 
-// check returns what is wrong with the flags.
-func (f *shown) check() error {
-	if f.State != "" && !slices.Contains(states, f.State) {
-		return misuseError{fmt.Errorf("--state=%s: want one of %s", f.State, strings.Join(states, ", "))}
-	}
-	host, port := f.Address, ""
-	if h, p, err := net.SplitHostPort(f.Address); err == nil {
-		host, port = h, p
-	}
-	_, badHost := netip.ParseAddr(host)
-	_, badPort := strconv.ParseUint(port, 10, 16)
-	if host != "" && badHost != nil || port != "" && badPort != nil {
-		return misuseError{fmt.Errorf("--address=%s: want an IP address, :PORT, or both", f.Address)}
-	}
-	return nil
-}
-
 // at reports whether one of the addresses is the one asked for.
 func (f *shown) at(addrs ...string) bool {
 	if f.Address == "" {
@@ -113,7 +111,7 @@ func (f *shown) at(addrs ...string) bool {
 	}
 	return slices.ContainsFunc(addrs, func(addr string) bool {
 		host, port, err := net.SplitHostPort(addr)
-		return err == nil && (f.Address == host || f.Address == addr || f.Address == ":"+port)
+		return err == nil && slices.Contains([]string{host, addr, ":" + port}, string(f.Address))
 	})
 }
 
@@ -129,9 +127,6 @@ func stateOf(c *inspect.Connection) string {
 func (c *ssCommand) Run(ctx context.Context, s *streams) error {
 	if c.Watch < 0 {
 		return misuseError{fmt.Errorf("--watch=%v: want a time above 0", c.Watch)}
-	}
-	if err := c.check(); err != nil {
-		return err
 	}
 	var before survey
 	for {

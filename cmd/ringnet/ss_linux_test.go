@@ -151,7 +151,7 @@ func TestSsTopAndKillSayWhatIsWrong(t *testing.T) {
 		{[]string{"kill", "1", "x"}, misuse, "expected a valid 64 bit uint"},
 		{[]string{"ss", "--watch=-1s"}, misuse, "want a time above 0"},
 		{[]string{"ss", "--carrier=udp"}, misuse, "must be one of"},
-		{[]string{"ss", "--state=opn"}, misuse, "want one of open, "},
+		{[]string{"ss", "--state=opn"}, misuse, "must be one of"},
 		{[]string{"ss", "--address=nonsense"}, misuse, "want an IP address, :PORT, or both"},
 		{[]string{"top", "--address=10.0.0.1:port"}, misuse, "want an IP address, :PORT, or both"},
 		{[]string{"top", "--interval=0s"}, misuse, "want a time above 0"},

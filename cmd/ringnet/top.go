@@ -29,9 +29,6 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	case s.json:
 		return misuseError{fmt.Errorf("top shows no JSON: ringnet --json ss --watch=%v does", c.Interval)}
 	}
-	if err := c.check(); err != nil {
-		return err
-	}
 	screen := newScreen(s.out)
 	defer screen.leave()
 	resized, stop := notifyResized()
@@ -39,7 +36,7 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	var before, v survey
 	var used map[int]time.Duration
 	rows := [][]string{{"looking for " + c.Interval.String()}}
-	summary := []string{""}
+	totals, said := "", ""
 	for next := time.Now(); ; {
 		if !time.Now().Before(next) {
 			next = time.Now().Add(c.Interval)
@@ -51,14 +48,14 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 			usedBefore := used
 			used = processorTimes(v)
 			if !before.at.IsZero() {
-				summary[0], rows = busiest(v, before, used, usedBefore)
+				totals, rows = busiest(v, before, used, usedBefore)
 			}
-			summary = summary[:1]
-			if failed != nil {
-				summary = append(summary, strings.Split(failed.Error(), "\n")...)
+			said = totals
+			if failed != nil { // which may have names that others have chosen
+				said = strings.TrimPrefix(totals+"; "+endpoint.Printable(failed.Error()), "; ")
 			}
 		}
-		screen.draw(strings.TrimPrefix(strings.Join(summary, "; "), "; "), rows)
+		screen.draw(said, rows)
 		select {
 		case <-time.After(time.Until(next)):
 		case <-resized:
@@ -150,7 +147,7 @@ func (s *screen) draw(summary string, rows [][]string) {
 	var picture strings.Builder
 	picture.WriteString("\x1b[H")
 	for i, line := range lines {
-		cells := []rune(endpoint.Printable(line))
+		cells := []rune(line)
 		picture.WriteString(string(cells[:min(len(cells), width)]) + "\x1b[K")
 		if i < len(lines)-1 {
 			picture.WriteString("\r\n")

@@ -156,51 +156,61 @@ func peer(c *net.UnixConn) (uid, pid int, err error) {
 	return int(of.Uid), int(of.Pid), nil
 }
 
-// candidate is a connection to a process that may be asked.
-type candidate struct {
+// candidates are the names of the sockets of all processes of the network namespace that this user may
+// ask, by user. A user may have more of them than this process may have descriptors, so each is connected
+// to for a moment, and sent nothing.
+func candidates(ctx context.Context) (byUser map[int][]string, failed error, err error) {
+	names, err := sockets()
+	if err != nil {
+		return nil, nil, err
+	}
+	byUser = make(map[int][]string)
+	refusals := 0
+	for _, name := range names {
+		c, err := dial(ctx, name)
+		if err == nil {
+			byUser[c.uid] = append(byUser[c.uid], name)
+			_ = c.Close()
+		} else if !errors.Is(err, errNotOurs) {
+			refusals++
+			failed = fmt.Errorf("%d processes take no connection: %w", refusals, err)
+		}
+	}
+	return byUser, failed, nil
+}
+
+// errNotOurs is for a process that is gone, or that another user has.
+var errNotOurs = errors.New("another user's process, or none any more")
+
+// process is a connection to a process that this user may ask.
+type process struct {
 	*net.UnixConn
 	name     string
 	uid, pid int
 }
 
-// candidates connects to all processes of the network namespace that this user may ask, by user, or to
-// those with a process ID, unless that is 0. It sends them nothing.
-func candidates(ctx context.Context, pid int) (byUser map[int][]candidate, failed []error, err error) {
-	names, err := sockets()
+func dial(ctx context.Context, name string) (*process, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", name)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return nil, errNotOurs
+	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	byUser = make(map[int][]candidate)
-	refusals := 0
-	for _, name := range names {
-		c, err := new(net.Dialer).DialContext(ctx, "unix", name)
-		if errors.Is(err, unix.ECONNREFUSED) {
-			continue // it has ended meanwhile
-		}
-		if err != nil {
-			if refusals++; refusals == 1 {
-				failed = append(failed, err)
-			}
-			continue
-		}
-		own := candidate{UnixConn: c.(*net.UnixConn), name: strings.TrimPrefix(name, prefix)}
-		own.uid, own.pid, err = peer(own.UnixConn)
-		if err != nil || os.Geteuid() != 0 && !isOwn(own.uid) || pid != 0 && pid != own.pid || !isOf(own.pid, own.uid) {
-			_ = c.Close()
-			continue
-		}
-		byUser[own.uid] = append(byUser[own.uid], own)
+	p := &process{UnixConn: c.(*net.UnixConn), name: strings.TrimPrefix(name, prefix)}
+	p.uid, p.pid, err = peer(p.UnixConn)
+	if err != nil || os.Geteuid() != 0 && !isOwn(p.uid) || !isOf(p.pid, p.uid) {
+		_ = c.Close()
+		return nil, errNotOurs
 	}
-	if refusals > 1 {
-		failed = []error{fmt.Errorf("%w; and so %d others", failed[0], refusals-1)}
-	}
-	return byUser, failed, nil
+	return p, nil
 }
 
-// isOf reports whether the process with an ID is a user's. The ID is of the one that began to listen, and
-// may be another's by now. 0 is one outside of this PID namespace.
+// isOf reports whether the process with an ID is that of a user who listens. The ID and the user are those
+// of when it began to; the ID may be another user's process by now, but root forges nothing, and may have
+// become another user since. 0 is a process outside of this PID namespace.
 func isOf(pid, uid int) bool {
-	if pid == 0 {
+	if pid == 0 || uid == 0 {
 		return true
 	}
 	text, _ := os.ReadFile(fmt.Sprint("/proc/", pid, "/status"))
@@ -216,9 +226,12 @@ func isOf(pid, uid int) bool {
 // Ask asks all processes of the host's network namespace that use package ringnet and answer this
 // user. Those that do not answer in time are left out, with an error for each user in failed.
 func Ask(ctx context.Context) (all []Process, failed []error, err error) {
-	byUser, failed, err := candidates(ctx, 0)
+	byUser, refused, err := candidates(ctx)
 	if err != nil {
 		return nil, nil, err
+	}
+	if refused != nil {
+		failed = append(failed, refused)
 	}
 	var mu sync.Mutex
 	var users sync.WaitGroup
@@ -239,24 +252,24 @@ func Ask(ctx context.Context) (all []Process, failed []error, err error) {
 
 // askUser asks the processes of a user. It returns how many have not answered, and why one of them has
 // not.
-func askUser(ctx context.Context, of []candidate) (all []Process, silent int, why error) {
+func askUser(ctx context.Context, names []string) (all []Process, silent int, why error) {
 	ctx, cancel := context.WithTimeout(ctx, perUser)
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	budget := &budget{items: maxItems, bytes: maxBytes}
 	slots := make(chan struct{}, asksAtOnce)
-	for _, c := range of {
+	for _, name := range names {
 		slots <- struct{}{}
 		asked.Go(func() {
 			defer func() { <-slots }()
-			p, err := c.ask(ctx, Request{}, budget)
+			p, err := ask(ctx, name, budget)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err == nil:
 				all = append(all, p)
-			case !errors.Is(err, errNotForUs):
+			case !errors.Is(err, errNotOurs):
 				silent, why = silent+1, err
 			}
 		})
@@ -265,25 +278,43 @@ func askUser(ctx context.Context, of []candidate) (all []Process, silent int, wh
 	return all, silent, why
 }
 
+// ask asks the process with a socket of that name.
+func ask(ctx context.Context, name string, b *budget) (Process, error) {
+	c, err := dial(ctx, name)
+	if err != nil {
+		return Process{}, err
+	}
+	defer c.Close()
+	return c.ask(ctx, Request{}, b)
+}
+
 // Kill has a process end one of its connections.
 func Kill(ctx context.Context, pid int, number uint64) error {
-	byUser, failed, err := candidates(ctx, pid)
+	names, err := sockets()
 	if err != nil {
 		return err
 	}
-	for _, of := range byUser {
-		for _, c := range of {
-			p, err := c.ask(ctx, Request{Kill: number}, &budget{items: maxItems, bytes: maxBytes})
-			switch {
-			case err != nil:
-				return err
-			case p.Error != "":
-				return fmt.Errorf("process %d: %s", pid, p.Error)
-			}
-			return nil
+	gone := fmt.Errorf("there is no process %d that uses ringnet and answers this user", pid)
+	for _, name := range names {
+		c, err := dial(ctx, name)
+		switch {
+		case errors.Is(err, errNotOurs):
+			continue
+		case err != nil:
+			gone = fmt.Errorf("process %d does not answer, or is not there: %w", pid, err)
+			continue
+		case c.pid != pid:
+			_ = c.Close()
+			continue
 		}
+		defer c.Close()
+		p, err := c.ask(ctx, Request{Kill: number}, &budget{items: maxItems, bytes: maxBytes})
+		if err == nil && p.Error != "" {
+			err = fmt.Errorf("process %d: %q", pid, p.Error)
+		}
+		return err
 	}
-	return errors.Join(append([]error{fmt.Errorf("there is no process %d that uses ringnet and answers this user", pid)}, failed...)...)
+	return gone
 }
 
 // budget is what is still taken of a user's processes.
@@ -304,15 +335,11 @@ func (b *budget) take(n int) error {
 	return nil
 }
 
-// errNotForUs is for a process of another user that does not answer this one: it may be in a user
-// namespace that does not know root, or this process is.
-var errNotForUs = errors.New("another user's process, which does not answer")
-
-// ask sends a request and takes the answer.
-func (c candidate) ask(ctx context.Context, r Request, b *budget) (p Process, err error) {
+// ask sends a request and takes the answer. A process of another user that ends the connection at once is
+// in a user namespace that does not know root, or this process is.
+func (c *process) ask(ctx context.Context, r Request, b *budget) (p Process, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*asking)
 	defer cancel()
-	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	lines := bufio.NewScanner(c)
 	lines.Buffer(nil, maxLine)
@@ -335,7 +362,7 @@ func (c candidate) ask(ctx context.Context, r Request, b *budget) (p Process, er
 		i, err = next()
 	}
 	if (errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) || err == io.ErrUnexpectedEOF) && c.uid != os.Geteuid() {
-		return p, errNotForUs
+		return p, errNotOurs
 	}
 	if err == nil && i.Process != nil {
 		p = *i.Process
