@@ -214,7 +214,7 @@ test-rdma: rdma-suites
 	$(SOFTROCE) -nodes 2 -cables 2 -timeout 5m -- bin/hwcounters bin/rdma/integration.test -test.run 'TestMatrix/^(cable_1_out_for_5_s|the_listener_killed)$$'
 
 # A second implementation of docs/protocol.md.
-bin/cpeer: $(wildcard interop/cpeer/*)
+bin/cpeer: $(wildcard interop/cpeer/*) | packages
 	cc -std=gnu17 -O2 -Wall -Wextra -Werror -o $@ interop/cpeer/*.c -libverbs -lrdmacm -lcrypto
 
 # What tools/rdmasuites.sh runs.

@@ -74,11 +74,15 @@ func (w *waitWorld) broken(side int, rest bool) string {
 	case !rest || l.stage == closed:
 	case atWork != watch.atWork:
 		return fmt.Sprintf("%d streams are at work, and %d are counted", atWork, watch.atWork)
+	case l.unneeded():
+		return "the link is of no use any more, and the engine sleeps"
+	case len(l.path.lost) > 0:
+		return "an endpoint that the link had before is not closed"
 	case watch.holder == nil && !watch.pending:
 		return "nobody has the watch, and no timer is pending"
 	case watch.holder == nil && l.mayPost() && l.send.withData.len()+l.send.withRecords.len() > 0:
 		return "something waits to be sent, and nobody has the watch"
-	case watch.holder != &watch.engine && (l.stage != up || len(l.path.lost) > 0):
+	case watch.holder != &watch.engine && l.stage != up:
 		return "the engine has not got the watch of a link that lost its queue pair"
 	case watch.holder != nil && (watch.in == nil || watch.in.(*unkindEndpoint).waits.Load() != 1):
 		return "somebody has the watch, and does not wait"

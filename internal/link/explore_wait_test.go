@@ -21,6 +21,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // TestExploreWaiting has the calls of some streams wait for whatever comes to mind, on a link
@@ -118,6 +119,7 @@ func (w *waitWorld) breach(what string) {
 
 func (w *waitWorld) begin(f fabric.Fabric, cfg Setup) {
 	w.many = 2 + 2*w.r.IntN(4)
+	cfg.LinkIdle = time.Hour
 	cfg.RecvBuffer, cfg.SendBuffer, cfg.SendQueue = 16<<10<<w.r.IntN(3), 64<<10, minSendQueue<<w.r.IntN(3)
 	var c, s *Stream
 	c, s, w.backlog = connectLink(w.t, listensAtLoopback{f}, cfg, cfg)
@@ -182,12 +184,40 @@ func (w *waitWorld) live(steps int) {
 		}
 	}
 	w.calm()
+	w.finish()
+}
+
+// finish closes everything, and has one side end the link as soon as it may.
+func (w *waitWorld) finish() {
+	w.takeStreams()
+	linger := time.Duration(w.r.IntN(2)) * time.Second
 	all, _ := w.all()
 	for _, e := range all {
-		w.end(e, 0)
+		w.end(e, linger)
+	}
+	leaving := w.links[w.r.IntN(2)]
+	ended := func() bool {
+		leaving.Leave()
+		return !w.links[0].usable() && !w.links[1].usable()
+	}
+	if w.n == nil {
+		w.calls.Wait()
+		require.Eventually(w.t, ended, hang.After, time.Millisecond)
+		return
+	}
+	for limit := time.Now().Add(time.Minute); !ended(); {
+		yield()
+		if w.r.IntN(20) == 0 {
+			time.Sleep(time.Duration(w.r.Int64N(int64(time.Millisecond))))
+		}
+		w.look(false)
+		if time.Now().After(limit) {
+			w.breach("the link does not leave")
+		}
 	}
 	w.calls.Wait()
-	w.look(false)
+	time.Sleep(2 * closeTimeout)
+	w.atRest()
 }
 
 // step begins a call, or does something that has one return.

@@ -167,3 +167,29 @@ func TestAHolderThatIsCalledWhenItFallsAsleepWakes(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// The link has gone on over another queue pair while the engine polled.
+func TestTheEngineClosesWhatIsLostBeforeItSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Spin: 1})
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		l := c.link
+		l.mu.Lock()
+		l.watch.holder = nil
+		l.ep.Wake()
+		l.mu.Unlock()
+		synctest.Wait() // until the engine waits for the watch
+		l.mu.Lock()
+		l.watch.holder = &l.watch.engine
+		l.path.lost = append(l.path.lost, &sim.Endpoint{})
+		l.sleep(nil, engineCall, nil)
+		l.path.lost = nil
+		l.watch.holder = nil
+		l.watchNow()
+		l.mu.Unlock()
+		require.NoError(t, c.Close(time.Minute))
+		require.NoError(t, s.Close(time.Minute))
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, n.Open())
+	})
+}

@@ -49,6 +49,8 @@ var mutants = []struct{ name, file, old, new, tests string }{
 	{"the engine is not needed", "wait.go", "return l.stage != up || len(l.path.lost) > 0", "return false", ""},
 	{"calls keep the watch of a link that has moved", "wait.go", "return l.stage != up || len(l.path.lost) > 0", "return l.stage != up", "TestAHolderThatWakesBehindAMove"},
 	{"the queue pair before is taken for the present one", "wait.go", "if moves != l.stats.Moves {", "if moves != l.stats.Moves && false {", "TestAHolderThatWakesBehindAMove"},
+	{"the engine sleeps on a link of no use", "wait.go", "return l.unneeded() || len(l.path.lost) > 0", "return len(l.path.lost) > 0", ""},
+	{"the engine sleeps before it closes what is lost", "wait.go", "return l.unneeded() || len(l.path.lost) > 0", "return l.unneeded()", "TestTheEngineClosesWhatIsLostBeforeItSleeps"},
 	{"a call that waits again stays at work", "wait.go", "	s.waitsAgain()\n	for", "	for", "TestACallThatWaitsAgainLetsOthersPoll"},
 	{"a link that goes on does not say so", "move.go", "	l.callWatcher() ", "", ""},
 	{"a link that fails does not say so", "life.go", "	l.callWatcher() // the engine polls", "	// the engine polls", ""},

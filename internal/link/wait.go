@@ -258,9 +258,13 @@ func (s *Stream) lead(which int, d *deadline.Deadline) {
 	l.leave()
 }
 
-// satisfied reports whether a call need not wait any more. Called with mu held.
+// satisfied reports whether a call need not wait any more, or, if s is nil, whether the engine has
+// something to close. Called with mu held.
 func (l *Link) satisfied(s *Stream, which int, d *deadline.Deadline) bool {
-	return s != nil && (ready[which](s) || d.Expired())
+	if s == nil {
+		return l.unneeded() || len(l.path.lost) > 0
+	}
+	return ready[which](s) || d.Expired()
 }
 
 // maxPasses is how often a holder that has been woken looks for more before it sleeps again.
