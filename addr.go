@@ -25,8 +25,8 @@ import (
 //   - [fabric.Addr.AddrPort]: the same as a netip.AddrPort, as addresses of package net
 //     return it.
 //
-// An [AutoConn] and an [AutoListener] have addresses of type *net.TCPAddr, which has the same
-// three methods.
+// An [AutoConn] and an [AutoListener] have addresses of type *net.TCPAddr, and a PacketConn of
+// auto-udp those of type *net.UDPAddr, which have the same three methods.
 type Addr = fabric.Addr
 
 // carrier is what carries connections or datagrams, at addresses of any family.
@@ -49,6 +49,7 @@ var (
 
 	datagramsOverSHM  = &carrier{name: "shm-udp", open: openSHM}
 	datagramsOverRDMA = &carrier{name: "rdma-udp", open: openRDMA}
+	datagramsOverAuto = &carrier{name: "auto-udp"} // both, and UDP
 )
 
 // network is a network that Dial and Listen know.
@@ -75,6 +76,9 @@ var (
 		"rdma-udp":  {datagramsOverRDMA, "ip"},
 		"rdma-udp4": {datagramsOverRDMA, "ip4"},
 		"rdma-udp6": {datagramsOverRDMA, "ip6"},
+		"auto-udp":  {datagramsOverAuto, "ip"},
+		"auto-udp4": {datagramsOverAuto, "ip4"},
+		"auto-udp6": {datagramsOverAuto, "ip6"},
 	}
 )
 

@@ -71,7 +71,7 @@ func TestForTCPWithUnknownNetworksListsTheKnown(t *testing.T) {
 func TestErrorsOfUnknownNetworksNameTheFunctionThatKnowsThem(t *testing.T) {
 	_, err := Listen("shm-udp", "127.0.0.1:0")
 	require.ErrorContains(t, err, "unknown network shm-udp: Listen knows auto, auto4, auto6, rdma, rdma4, rdma6, shm; "+
-		"ListenPacket knows rdma-udp, rdma-udp4, rdma-udp6, shm-udp; Dial knows all of these")
+		"ListenPacket knows auto-udp, auto-udp4, auto-udp6, rdma-udp, rdma-udp4, rdma-udp6, shm-udp; Dial knows all of these")
 	_, err = ListenPacket("shm", "127.0.0.1:0")
 	require.ErrorContains(t, err, "unknown network shm: Listen knows auto, ")
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/ringnet/ringnet/internal/autoudp"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/pconn"
 )
@@ -57,6 +58,7 @@ type PacketConn = pconn.Conn
 //	Dropped                    datagrams for which there was no room while their receiver was
 //	                           being looked for
 //	Foreign                    datagrams that were not ringnet's, or not from the address dialed
+//	ByUDP                      of Sent on auto-udp, those that went by UDP
 //
 // Missed are most often datagrams that were not read in time. The sequence number of the next
 // datagram from the same sender shows how many are missing; until it arrives they are not counted.
@@ -79,7 +81,9 @@ type PacketStats = pconn.Stats
 type Message = pconn.Message
 
 // ListenPacket listens for datagrams at an address of the named network: "rdma-udp",
-// "rdma-udp4", "rdma-udp6" or "shm-udp". The address has the form "host:port", as for
+// "rdma-udp4", "rdma-udp6", "shm-udp", or "auto-udp", "auto-udp4" or "auto-udp6", which stands for
+// the better of shm-udp and rdma-udp that leads to the process that UDP leads to, and else for UDP;
+// either end may be a program that has only UDP. The address has the form "host:port", as for
 // net.ListenPacket. Without a host it means all addresses of this machine. Port 0 means a
 // free one; LocalAddr tells which. For a multicast address use [ListenMulticast]. The
 // net.PacketConn is a *[PacketConn]. The error is a *net.OpError.
@@ -113,7 +117,7 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, address strin
 	if err != nil {
 		return nil, at, err
 	}
-	c, err := pconn.Listen(f, pconn.Options{Network: n.name, Local: n.listenOn(addr)})
+	c, err := pconn.Listen(f, pconn.Options{Network: n.name, Addr: n.packetAddr(), Local: n.listenOn(addr)})
 	return c, at, err
 }
 
@@ -178,11 +182,28 @@ func openDatagrams(n network, trust trustUser, cfg *Config) (fabric.Datagrams, e
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if n.carrier == datagramsOverAuto {
+		var f autoudp.Fabric
+		for _, carrier := range []*carrier{datagramsOverSHM, datagramsOverRDMA} {
+			if c, err := carrier.open(trust, cfg); err == nil {
+				f.Carriers = append(f.Carriers, c.(fabric.Datagrams))
+			}
+		}
+		return &f, nil
+	}
 	f, err := n.open(trust, cfg)
 	if err != nil {
 		return nil, err
 	}
 	return f.(fabric.Datagrams), nil
+}
+
+// packetAddr is how PacketConns of the network return addresses; nil: as an Addr.
+func (n network) packetAddr() func(netip.AddrPort) net.Addr {
+	if n.carrier != datagramsOverAuto {
+		return nil
+	}
+	return func(a netip.AddrPort) net.Addr { return net.UDPAddrFromAddrPort(a) }
 }
 
 // dialPacket returns a PacketConn for the first address that a name has. It sends nothing, as
@@ -211,7 +232,7 @@ func (d *Dialer) dialPacket(ctx context.Context, n network, address string) (*Pa
 		}
 		local = netip.AddrPortFrom(source, local.Port())
 	}
-	c, err := pconn.Listen(f, pconn.Options{Network: n.name, Local: local, Remote: remote})
+	c, err := pconn.Listen(f, pconn.Options{Network: n.name, Addr: n.packetAddr(), Local: local, Remote: remote})
 	return c, at, err
 }
 

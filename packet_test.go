@@ -22,8 +22,9 @@ func TestPacketConn(t *testing.T) {
 		if runtime.GOOS != "linux" {
 			t.Skip("shm is Linux's")
 		}
-		testPacketConn(t, "shm-udp", "127.0.0.1", groupsAt("shm-udp", nil))
+		testPacketConn(t, "shm-udp", "127.0.0.1", 4088, groupsAt("shm-udp", nil))
 	})
+	t.Run("auto", func(t *testing.T) { testPacketConn(t, "auto-udp", "127.0.0.1", 65507, nil) })
 	for name, env := range map[string]string{"rdma": "SOFTROCE_ADDR", "rdma6": "SOFTROCE_ADDR6"} {
 		t.Run(name, func(t *testing.T) {
 			if os.Getenv(env) == "" {
@@ -33,7 +34,7 @@ func TestPacketConn(t *testing.T) {
 			if name == "rdma" { // rdma_cm joins no groups of IPv6
 				groups = groupsAt("rdma-udp", interfaceOf(t, os.Getenv(env)))
 			}
-			testPacketConn(t, "rdma-udp", os.Getenv(env), groups)
+			testPacketConn(t, "rdma-udp", os.Getenv(env), 4088, groups)
 		})
 	}
 }
@@ -71,13 +72,13 @@ func interfaceOf(t testing.TB, host string) *net.Interface {
 	return nil
 }
 
-func testPacketConn(t *testing.T, network, host string, groups *packettest.Groups) {
+func testPacketConn(t *testing.T, network, host string, most int, groups *packettest.Groups) {
 	packettest.Test(t, packettest.Network{
 		Listen: func(address string) (net.PacketConn, error) { return ringnet.ListenPacket(network, address) },
 		Dial:   func(address string) (net.Conn, error) { return ringnet.Dial(network, address) },
 		Batch:  func(c net.PacketConn) packettest.Batcher { return packettest.Batches(c.(*ringnet.PacketConn)) },
 		Host:   host,
-		Most:   4088,
+		Most:   most,
 		Burst:  64,
 		Prompt: network == "shm-udp",
 		Groups: groups,

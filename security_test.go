@@ -18,6 +18,7 @@ var testDirectories = map[string]string{
 	"mapping":     "internal/mapping",
 	"command":     "cmd/ringnet",
 	"auto":        "internal/auto",
+	"autoudp":     "internal/autoudp",
 	"examples":    "examples",
 	"integration": "internal/integration",
 	"interop":     "interop",

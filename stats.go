@@ -90,8 +90,8 @@ type NetworkTotals struct {
 }
 
 // Totals returns what this process has done over each network since it started. The keys are
-// "shm", "rdma" and "tcp"; "auto" for what concerns none of these; and "shm-udp" and
-// "rdma-udp", which alone have Datagrams. A network that was not used is absent. TCP counts
+// "shm", "rdma" and "tcp"; "auto" for what concerns none of these; and "shm-udp",
+// "rdma-udp" and "auto-udp", which alone have Datagrams. A network that was not used is absent. TCP counts
 // connections of "auto" alone. The map is the caller's. For memory see [Memory].
 func Totals() map[string]NetworkTotals {
 	all := totals.snapshot()

@@ -95,14 +95,20 @@ func TestHTTP3ServerAndClient(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))
 		cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-		_, addr := start(t, build("./http3/server"), "-network", network, "-addr", host+":0", "-dir", dir, "-cert", cert, "-key", key)
-		client := build("./http3/client")
-		for _, size := range []int{0, 1, 4 << 20} {
-			content := strings.Repeat("ring", size)
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte(content), 0o600))
-			got := run(t, client, "-network", network, "-cert", cert, "https://"+addr+"/file")
-			require.Equal(t, len(content), len(got))
-			require.True(t, content == got)
+		server, client := build("./http3/server"), build("./http3/client")
+		ends := [][2]string{{network, network}}
+		if network == "shm-udp" {
+			ends = append(ends, [][2]string{{"auto-udp", "auto-udp"}, {"auto-udp", "udp"}, {"udp", "auto-udp"}}...)
+		}
+		for _, networks := range ends {
+			_, addr := start(t, server, "-network", networks[0], "-addr", host+":0", "-dir", dir, "-cert", cert, "-key", key)
+			for _, size := range []int{0, 1, 4 << 20} {
+				content := strings.Repeat("ring", size)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte(content), 0o600))
+				got := run(t, client, "-network", networks[1], "-cert", cert, "https://"+addr+"/file")
+				require.Equal(t, len(content), len(got), networks)
+				require.True(t, content == got, networks)
+			}
 		}
 	})
 }

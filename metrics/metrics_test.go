@@ -179,7 +179,7 @@ func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 		},
 		"rdma-udp": {Datagrams: ringnet.PacketStats{
 			Sent: 1, Received: 2, BytesSent: 3, BytesReceived: 4,
-			Missed: 5, Refused: 6, Unreachable: 7, Dropped: 8, Foreign: 9,
+			Missed: 5, Refused: 6, Unreachable: 7, Dropped: 8, Foreign: 9, ByUDP: 10,
 		}},
 		"tcp":  {ListenerStats: ringnet.ListenerStats{FellBack: 10}},
 		"auto": {DialsFailed: counts("unreachable")},
@@ -219,6 +219,7 @@ func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 		"ringnet_datagrams_unreachable_total rdma-udp":       7,
 		"ringnet_datagrams_dropped_total rdma-udp":           8,
 		"ringnet_datagrams_foreign_total rdma-udp":           9,
+		"ringnet_datagrams_by_udp_total rdma-udp":            10,
 	}, got)
 }
 

@@ -51,6 +51,7 @@ var (
 	datagramsRefused      = process.counter("datagrams_refused", "Datagrams that their receiver is known to have had no room for.", "network")
 	datagramsUnreachable  = process.counter("datagrams_unreachable", "Datagrams to an address at which no receiver was found.", "network")
 	datagramsDropped      = process.counter("datagrams_dropped", "Datagrams for which there was no room while their receiver was being looked for.", "network")
+	datagramsByUDP        = process.counter("datagrams_by_udp", "Datagrams of auto-udp that have been sent by UDP.", "network")
 	datagramsForeign      = process.counter("datagrams_foreign", "Datagrams that were not ringnet's, or not from the address that was dialed.", "network")
 )
 
@@ -58,7 +59,7 @@ var (
 var linkNetworks = []string{"shm", "rdma"}
 
 // packetNetworks are those that have datagrams.
-var packetNetworks = []string{"shm-udp", "rdma-udp"}
+var packetNetworks = []string{"shm-udp", "rdma-udp", "auto-udp"}
 
 func readProcess(emit emitter) {
 	emitTotals(emit, ringnet.Totals())
@@ -94,6 +95,7 @@ func emitTotals(emit emitter, totals map[string]ringnet.NetworkTotals) {
 		emit(datagramsUnreachable, float64(d.Unreachable), network)
 		emit(datagramsDropped, float64(d.Dropped), network)
 		emit(datagramsForeign, float64(d.Foreign), network)
+		emit(datagramsByUDP, float64(d.ByUDP), network)
 	}
 	emit(acceptsFellBack, float64(totals["tcp"].FellBack))
 	for network, t := range totals {

@@ -25,13 +25,21 @@ type DatagramOptions struct {
 	RecvQueue int
 
 	// Receive calls Filter with each datagram, of which all fields are set, but no bytes
-	// have been copied to Buffers. The endpoint drops those for which Filter returns
-	// false.
+	// have been copied to Buffers: they are in Bytes until Filter returns, where the sender
+	// may still change them. The endpoint drops those for which Filter returns false.
 	Filter func(*Datagram) bool
 
 	// A goroutine of the fabric's calls Notify after [DatagramEndpoint].Arm when there
 	// may be something to receive, or for no reason. Notify must not block.
 	Notify func()
+
+	// Remote, if valid, is the only address that the endpoint sends to and receives from. A
+	// fabric need not heed it.
+	Remote netip.AddrPort
+
+	// The fabric calls Failed, as it calls Notify, with why a datagram has not reached its
+	// receiver, where it hears of that later. Nil: nobody is told.
+	Failed func(error)
 
 	// The fabric calls Lost once, as it calls Notify, if the endpoint's device is gone
 	// for good, so that nothing arrives any more. The error wraps [ErrDeviceRemoved].
@@ -89,6 +97,13 @@ type DatagramEndpoint interface {
 	Close() error
 }
 
+// DatagramWaiter is a DatagramEndpoint on which the caller of Receive itself sleeps, instead of being
+// notified.
+type DatagramWaiter interface {
+	Wait() // after Arm and another Receive: until something may have arrived, or for Wake or no reason
+	Wake() // makes the present Wait return, or the next; may be called at any time
+}
+
 // DatagramLimits are those of a [DatagramEndpoint].
 type DatagramLimits struct {
 	MaxMessage int // bytes that a datagram may have behind its header
@@ -114,11 +129,13 @@ type Datagram struct {
 	// of this length. Flushed says that To cannot be used any more: the caller resolves
 	// the address again.
 	Status Status
+	ByUDP  bool // of a fabric that has UDP, too: it went by that
 
 	// Received:
-	From netip.AddrPort // port 0; the zero AddrPort if the device does not report it
-	Via  Via
-	Len  int // bytes behind the header, also those that did not fit into Buffers
+	From  netip.AddrPort // port 0; the zero AddrPort if the device does not report it
+	Via   Via
+	Len   int    // bytes behind the header, also those that did not fit into Buffers
+	Bytes []byte // those bytes, for DatagramOptions.Filter alone
 }
 
 // Via is the way by which a datagram has come. All that a sender sends by one address

@@ -68,10 +68,7 @@ func requirePath(t *testing.T, c, s *Stream, path [2]netip.Addr) {
 	}
 }
 
-var (
-	cable1 = [2]netip.Addr{client1, server1}
-	cable2 = [2]netip.Addr{client2, server2}
-)
+var cable2 = [2]netip.Addr{client2, server2}
 
 // requireEcho sends a little there and back, and returns how long that takes.
 func requireEcho(t *testing.T, c, s *Stream) time.Duration {

@@ -23,8 +23,10 @@ import (
 // datagram is lost.
 type Conn struct {
 	endpoint fabric.DatagramEndpoint
+	waiter   fabric.DatagramWaiter // the endpoint, if calls wait on it
 	limits   fabric.DatagramLimits
 	network  string
+	addr     func(netip.AddrPort) net.Addr // how methods return addresses
 	local    net.Addr
 	port     uint16
 	remote   netip.AddrPort // of a Conn that was dialed
@@ -48,10 +50,11 @@ var (
 
 // Options are the parameters of [Listen].
 type Options struct {
-	Network    string         // the name that its addresses have
-	Local      netip.AddrPort // as for [fabric.Datagrams].ListenPacket
-	Remote     netip.AddrPort // valid for one that is dialed
-	ReadBuffer int            // bytes: see [Conn.SetReadBuffer]; 0 means the default
+	Network    string                        // the name that errors have, and addresses unless Addr makes them
+	Addr       func(netip.AddrPort) net.Addr // nil: a fabric.Addr
+	Local      netip.AddrPort                // as for [fabric.Datagrams].ListenPacket
+	Remote     netip.AddrPort                // valid for one that is dialed
+	ReadBuffer int                           // bytes: see [Conn.SetReadBuffer]; 0 means the default
 }
 
 // DefaultReadBuffer is the default size of the read buffer in bytes: see [Conn.SetReadBuffer].
@@ -61,13 +64,17 @@ const DefaultReadBuffer = 1 << 20
 func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 	c := &Conn{
 		network:       o.Network,
+		addr:          o.Addr,
 		readDeadline:  deadline.New(),
 		writeDeadline: deadline.New(),
 		closed:        make(chan struct{}),
 	}
+	if c.addr == nil {
+		c.addr = func(a netip.AddrPort) net.Addr { return fabric.NewAddr(o.Network, a) }
+	}
 	if o.Remote.IsValid() {
 		c.remote = fabric.Plain(o.Remote)
-		c.peerAddr = fabric.NewAddr(o.Network, c.remote)
+		c.peerAddr = c.addr(c.remote)
 	}
 	c.reader.init()
 	c.sender.init()
@@ -75,18 +82,21 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 		RecvQueue: recvQueue(o.ReadBuffer),
 		Filter:    c.filter,
 		Notify:    c.reader.notify,
+		Remote:    c.remote,
+		Failed:    c.failNextCall,
 		Lost:      c.fail,
 	})
 	if err != nil {
 		return nil, err
 	}
 	c.endpoint, c.limits = ep, ep.DatagramLimits()
-	c.local, c.port = fabric.NewAddr(o.Network, ep.LocalAddr()), ep.LocalAddr().Port()
+	c.waiter, _ = ep.(fabric.DatagramWaiter)
+	c.local, c.port = c.addr(ep.LocalAddr()), ep.LocalAddr().Port()
 	c.enlist()
 	return c, nil
 }
 
-// LocalAddr returns the address of this end: a [fabric.Addr]. A Conn that listens at all
+// LocalAddr returns the address of this end: a [fabric.Addr], or on auto-udp a *net.UDPAddr. A Conn that listens at all
 // addresses of the host has the unspecified one.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
@@ -212,7 +222,7 @@ func (c *Conn) callError(d *deadline.Deadline) error {
 func (c *Conn) fail(err error) {
 	err = fmt.Errorf("%w (%w)", syscall.ENETDOWN, err)
 	c.failure.Store(&err)
-	c.reader.notify()
+	c.wake()
 }
 
 // opError wraps the error of an operation as package net does.

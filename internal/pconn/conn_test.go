@@ -417,7 +417,7 @@ func TestTotalsAreTheSumsOfAllConns(t *testing.T) {
 			counter.Add(uint64(i + 1))
 		}
 	}
-	one := Stats{Sent: 1, Received: 2, BytesSent: 3, BytesReceived: 4, Missed: 5, Refused: 6, Unreachable: 7, Dropped: 8, Foreign: 9}
+	one := Stats{Sent: 1, Received: 2, BytesSent: 3, BytesReceived: 4, Missed: 5, Refused: 6, Unreachable: 7, Dropped: 8, Foreign: 9, ByUDP: 10}
 	a, b := Totals()["a"], Totals()["b"]
 	var conns []*Conn
 	for _, network := range []string{"a", "a", "b"} {

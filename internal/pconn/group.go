@@ -20,7 +20,7 @@ import (
 // buffer for each group. A Conn that sends to a group that it has joined receives that
 // datagram, too, as do the other members on its host. With errors.Is: syscall.EADDRINUSE if
 // c has joined the group at the interface before, syscall.EINVAL for an address that is not
-// a group's, errors.ErrUnsupported where the network has no such groups.
+// a group's, errors.ErrUnsupported where the network has no such groups, as auto-udp has none.
 func (c *Conn) JoinGroup(ifi *net.Interface, group net.Addr) error {
 	ctx, cancel := context.WithTimeout(context.Background(), resolveWithin)
 	defer cancel()
@@ -49,7 +49,7 @@ func (c *Conn) atGroup(op string, ifi *net.Interface, group net.Addr, do func(ne
 	if err == nil {
 		err = do(at, card)
 	}
-	return c.opErrorAt(op, fabric.NewAddr(c.network, at), err)
+	return c.opErrorAt(op, c.addr(at), err)
 }
 
 // groupOf returns the group of an address, with c's port for port 0.

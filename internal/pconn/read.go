@@ -39,8 +39,9 @@ type stream struct {
 
 // source is what a Conn remembers of a stream.
 type source struct {
-	addr net.Addr // the sender's
-	next uint32   // the sequence number of its next datagram
+	at   netip.AddrPort // the sender's
+	addr net.Addr       // the same
+	next uint32         // the sequence number of its next datagram
 }
 
 func (r *reader) init() {
@@ -57,6 +58,15 @@ func (r *reader) notify() {
 	}
 }
 
+// wake makes a call that waits in receive look for an error.
+func (c *Conn) wake() {
+	if c.waiter != nil {
+		c.waiter.Wake()
+	} else {
+		c.reader.notify()
+	}
+}
+
 // Read reads the next datagram into p. Bytes that p has no room for are lost. If p is empty,
 // Read reads nothing and does not wait, as package net's does.
 func (c *Conn) Read(p []byte) (int, error) {
@@ -68,7 +78,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // ReadFrom reads the next datagram into p, and returns the sender's address: an
-// [fabric.Addr]. Bytes that p has no room for are lost.
+// [fabric.Addr], or on auto-udp a *net.UDPAddr. Bytes that p has no room for are lost.
 func (c *Conn) ReadFrom(p []byte) (int, net.Addr, error) {
 	n, from, err := c.readOne(p)
 	if err != nil {
@@ -83,7 +93,7 @@ func (c *Conn) ReadFromUDPAddrPort(p []byte) (int, netip.AddrPort, error) {
 	if err != nil {
 		return 0, netip.AddrPort{}, err
 	}
-	return n, from.addr.(fabric.Addr).AddrPort(), nil
+	return n, from.at, nil
 }
 
 // Message is a datagram of ReadBatch and WriteBatch. It has the fields of the type of
@@ -141,7 +151,7 @@ func (c *Conn) senderOf(d *fabric.Datagram) net.Addr {
 	if s := c.reader.sources[streamOf(d)]; s != nil {
 		return s.addr
 	}
-	return fabric.NewAddr(c.network, d.From)
+	return c.addr(d.From)
 }
 
 // readOne reads one datagram.
@@ -202,11 +212,22 @@ func (c *Conn) receive(ds []fabric.Datagram) (int, error) {
 			crossing.Acquire()
 			return n, nil
 		}
-		select {
-		case <-c.reader.wake:
-		case <-c.readDeadline.Done():
-		case <-c.closed:
+		c.wait()
+	}
+}
+
+// wait waits until something may have arrived, or a call is to fail. The caller has the turn.
+func (c *Conn) wait() {
+	if c.waiter != nil {
+		if !c.readDeadline.Notify(c.waiter) {
+			c.waiter.Wait() // which Close ends
 		}
+		return
+	}
+	select {
+	case <-c.reader.wake:
+	case <-c.readDeadline.Done():
+	case <-c.closed:
 	}
 }
 
@@ -256,7 +277,7 @@ func (c *Conn) filter(d *fabric.Datagram) bool {
 		c.counters.foreign.Add(1)
 		return false
 	}
-	s := c.reader.source(c.network, streamOf(d), h.Sequence)
+	s := c.reader.source(c.addr, streamOf(d), h.Sequence)
 	if missing := int32(h.Sequence - s.next); missing > 0 && h.Sequence != 0 {
 		c.counters.missed.Add(uint64(missing))
 	}
@@ -276,7 +297,7 @@ func streamOf(d *fabric.Datagram) stream { return stream{d.From, d.Via} }
 
 // source returns what is remembered of a stream. For a new one, sequence is the number that
 // its first datagram has.
-func (r *reader) source(network string, of stream, sequence uint32) *source {
+func (r *reader) source(addr func(netip.AddrPort) net.Addr, of stream, sequence uint32) *source {
 	s := r.sources[of]
 	if s == nil {
 		if len(r.sources) >= maxSources {
@@ -285,7 +306,7 @@ func (r *reader) source(network string, of stream, sequence uint32) *source {
 				break
 			}
 		}
-		s = &source{addr: fabric.NewAddr(network, of.from), next: sequence}
+		s = &source{at: of.from, addr: addr(of.from), next: sequence}
 		r.sources[of] = s
 	}
 	return s

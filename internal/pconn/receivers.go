@@ -263,6 +263,6 @@ func (c *Conn) sendHeld(r *receiver) int {
 func (c *Conn) failNextCall(err error) {
 	if c.remote.IsValid() {
 		c.nextError.Store(&err)
-		c.reader.notify()
+		c.wake()
 	}
 }

@@ -15,11 +15,13 @@ type Stats struct {
 	Unreachable              uint64 // no receiver was found
 	Dropped                  uint64 // there was no room while the receiver was being looked for
 	Foreign                  uint64 // not ringnet's, or not from the address dialed
+	ByUDP                    uint64 // of Sent, on auto-udp
 }
 
 type counters struct {
 	sent, received, bytesSent, bytesReceived       atomic.Uint64
 	missed, refused, unreachable, dropped, foreign atomic.Uint64
+	byUDP                                          atomic.Uint64
 }
 
 // Stats returns c's counts. It may be called after Close, too.
@@ -30,6 +32,7 @@ func (c *Conn) Stats() Stats {
 		BytesSent: n.bytesSent.Load(), BytesReceived: n.bytesReceived.Load(),
 		Missed: n.missed.Load(), Refused: n.refused.Load(),
 		Unreachable: n.unreachable.Load(), Dropped: n.dropped.Load(), Foreign: n.foreign.Load(),
+		ByUDP: n.byUDP.Load(),
 	}
 }
 
@@ -73,5 +76,6 @@ func (s Stats) plus(o Stats) Stats {
 		BytesSent: s.BytesSent + o.BytesSent, BytesReceived: s.BytesReceived + o.BytesReceived,
 		Missed: s.Missed + o.Missed, Refused: s.Refused + o.Refused,
 		Unreachable: s.Unreachable + o.Unreachable, Dropped: s.Dropped + o.Dropped, Foreign: s.Foreign + o.Foreign,
+		ByUDP: s.ByUDP + o.ByUDP,
 	}
 }

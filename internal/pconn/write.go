@@ -244,6 +244,9 @@ func (c *Conn) countSent(d *fabric.Datagram) bool {
 	switch d.Status {
 	case fabric.OK:
 		c.counters.sent.Add(1)
+		if d.ByUDP {
+			c.counters.byUDP.Add(1)
+		}
 		for _, b := range d.Buffers {
 			c.counters.bytesSent.Add(uint64(len(b)))
 		}

@@ -23,7 +23,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	network := flag.String("network", "shm-udp", "network to send on: shm-udp, rdma-udp; udp is package net's, to compare with")
+	network := flag.String("network", "shm-udp", "network to send on: shm-udp, rdma-udp, auto-udp; udp is package net's, to compare with")
 	cert := flag.String("cert", "cert.pem", "certificate of the server, for ring.example")
 	flag.Parse()
 

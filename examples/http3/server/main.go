@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	network := flag.String("network", "shm-udp", "network to listen on: shm-udp, rdma-udp; udp is package net's, to compare with")
+	network := flag.String("network", "shm-udp", "network to listen on: shm-udp, rdma-udp, auto-udp; udp is package net's, to compare with")
 	addr := flag.String("addr", "127.0.0.1:8443", "address to listen on; of an RDMA device, for rdma-udp")
 	dir := flag.String("dir", ".", "folder to serve")
 	cert := flag.String("cert", "cert.pem", "certificate for ring.example")

@@ -268,7 +268,10 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	rest := e.own.buffer(e.recvDone)[:n]
 	rest = rest[copy(d.Header[:], rest):]
 	d.From, d.Via, d.Len = e.remote, fabric.Via{Queue: s.number, To: s.in.group.Addr()}, len(rest)
-	if wanted = s.d.filter(d); wanted {
+	d.Bytes = rest
+	wanted = s.d.filter(d)
+	d.Bytes = nil
+	if wanted {
 		for _, part := range d.Buffers {
 			rest = rest[copy(part, rest):]
 		}

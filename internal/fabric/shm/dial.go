@@ -133,7 +133,7 @@ func shareMemory() error {
 		return err
 	}
 	defer unix.Close(fd)
-	defer unmapParts(made)
+	defer func() { _ = unmapParts(made) }()
 	if err := ringNobody(fd); err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func shareMemory() error {
 	if err != nil {
 		return err
 	}
-	defer unmapParts(adopted)
+	defer func() { _ = unmapParts(adopted) }()
 	again, err := mapping.Again(adopted[0], n)
 	if err != nil {
 		return err

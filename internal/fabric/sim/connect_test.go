@@ -17,13 +17,6 @@ import (
 
 const latency = 10 * time.Millisecond
 
-func reason(t testing.TB, err error) int {
-	t.Helper()
-	var r *fabric.RejectError
-	require.ErrorAs(t, err, &r)
-	return r.Reason
-}
-
 func TestAddresses(t *testing.T) {
 	n := network(t, sim.Link{})
 	ap := netip.MustParseAddrPort

@@ -50,13 +50,6 @@ func dial(t testing.TB, n *sim.Network) *sim.Endpoint {
 	return open(t, e, options)
 }
 
-func accept(t testing.TB, l fabric.Listener) *sim.Endpoint {
-	t.Helper()
-	e, err := l.Accept()
-	require.NoError(t, err)
-	return open(t, e, options)
-}
-
 // open makes the queue pair of an endpoint, with all receives posted.
 func open(t testing.TB, e fabric.Endpoint, o fabric.Options) *sim.Endpoint {
 	t.Helper()

@@ -106,7 +106,10 @@ func (q *datagramQueue) take(w *C.struct_rn_ibv_wc, d *fabric.Datagram) (wanted 
 		rest = slot[grhSize+fabric.HeaderSize:]
 		d.Len = len(rest)
 	}
-	if !q.d.filter(d) {
+	d.Bytes = rest
+	wanted = q.d.filter(d)
+	d.Bytes = nil
+	if !wanted {
 		return false
 	}
 	for _, part := range d.Buffers {

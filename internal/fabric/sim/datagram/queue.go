@@ -74,7 +74,10 @@ func (d *endpoint) next() (x fabric.Datagram, ok bool) {
 func (d *endpoint) take(to *fabric.Datagram, x fabric.Datagram) (wanted bool) {
 	rest := x.Buffers[0]
 	to.Header, to.From, to.Via, to.Len = x.Header, x.From, x.Via, len(rest)
-	if !d.filter(to) {
+	to.Bytes = rest
+	wanted = d.filter(to)
+	to.Bytes = nil
+	if !wanted {
 		return false
 	}
 	for _, part := range to.Buffers {

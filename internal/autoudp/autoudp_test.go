@@ -1,0 +1,256 @@
+//go:build linux
+
+package autoudp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/shm"
+	"github.com/ringnet/ringnet/internal/fabric/verbs"
+	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/pconn"
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// overEachCarrier runs a test with shared memory, and with RDMA where there is a device, at an address.
+func overEachCarrier(t *testing.T, test func(t *testing.T, f *Fabric, host netip.Addr)) {
+	t.Run("shm", func(t *testing.T) {
+		f, err := shm.Fabric()
+		if errors.Is(err, errors.ErrUnsupported) {
+			t.Skip(err)
+		}
+		require.NoError(t, err)
+		test(t, &Fabric{[]fabric.Datagrams{f.(fabric.Datagrams)}}, netip.MustParseAddr("127.0.0.1"))
+	})
+	t.Run("rdma", func(t *testing.T) {
+		host := os.Getenv("SOFTROCE_ADDR")
+		if host == "" {
+			t.Skip("SOFTROCE_ADDR is not set; bin/softroce sets it where there is an RDMA device")
+		}
+		f, err := verbs.Fabric()
+		require.NoError(t, err)
+		test(t, &Fabric{[]fabric.Datagrams{f.(fabric.Datagrams)}}, netip.MustParseAddr(host))
+	})
+}
+
+func listenAt(t *testing.T, f fabric.Datagrams, at netip.AddrPort) *pconn.Conn {
+	t.Helper()
+	c, err := pconn.Listen(f, pconn.Options{Network: "auto-udp", Local: at})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func addrOf(c net.PacketConn) netip.AddrPort {
+	return c.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
+}
+
+// numbered writes datagrams that no other test writes, and that are all different.
+var numbered atomic.Uint64
+
+// exchange sends a datagram from a to b and back, again while one is lost.
+func exchange(t *testing.T, a, b net.PacketConn, size int) {
+	t.Helper()
+	want := append(fmt.Appendf(nil, "%d ", numbered.Add(1)), make([]byte, size)...)
+	for _, way := range [][2]net.PacketConn{{a, b}, {b, a}} {
+		for end := time.Now().Add(hang.After); !arrives(t, way[0], way[1], want); {
+			require.True(t, time.Now().Before(end), "nothing arrives")
+		}
+	}
+}
+
+// arrives reports whether a datagram arrives soon. It drops others, which have been sent twice.
+func arrives(t *testing.T, from, to net.PacketConn, want []byte) bool {
+	t.Helper()
+	_, err := from.WriteTo(want, net.UDPAddrFromAddrPort(addrOf(to)))
+	require.NoError(t, err)
+	p := make([]byte, 1<<16)
+	require.NoError(t, to.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+	for {
+		n, sender, err := to.ReadFrom(p)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+		require.NoError(t, err)
+		require.Equal(t, addrOf(from).String(), sender.String())
+		if string(p[:n]) == string(want) {
+			return true
+		}
+	}
+}
+
+// requireCarried exchanges datagrams until both ends send by the carrier.
+func requireCarried(t *testing.T, a, b *pconn.Conn) {
+	t.Helper()
+	for _, c := range []*pconn.Conn{a, b} {
+		before := c.Stats()
+		for end := time.Now().Add(hang.After); ; {
+			if s := c.Stats(); s.Sent-s.ByUDP > before.Sent-before.ByUDP {
+				break
+			}
+			exchange(t, a, b, 10)
+			require.True(t, time.Now().Before(end), "the carrier is not taken")
+		}
+	}
+}
+
+func TestDatagramsTakeTheCarrier(t *testing.T) {
+	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
+		a, b := listenAt(t, f, netip.AddrPortFrom(host, 0)), listenAt(t, f, netip.AddrPortFrom(host, 0))
+		requireCarried(t, a, b)
+		for range 100 {
+			exchange(t, a, b, rand.IntN(4000))
+		}
+		byUDP := a.Stats().ByUDP
+		exchange(t, a, b, 10_000)
+		require.Greater(t, a.Stats().ByUDP, byUDP, "what is too long for the carrier")
+		require.Zero(t, a.Stats().Foreign+b.Stats().Foreign+a.Stats().Missed+b.Stats().Missed)
+	})
+}
+
+// Whoever listens there next gets what is sent, whether it has the carrier or not.
+func TestUDPIsTakenWhenTheCarrierEnds(t *testing.T) {
+	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
+		a, b := listenAt(t, f, netip.AddrPortFrom(host, 0)), listenAt(t, f, netip.AddrPortFrom(host, 0))
+		requireCarried(t, a, b)
+		at := addrOf(b)
+		require.NoError(t, b.Close())
+		plain, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		require.NoError(t, err)
+		exchange(t, a, plain, 100)
+		require.NoError(t, plain.Close())
+		requireCarried(t, a, listenAt(t, f, at))
+	})
+}
+
+// A program that has the port of UDP gets all datagrams and nothing else, whoever has that of the carrier.
+func TestTheReceiverIsThatOfUDP(t *testing.T) {
+	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
+		udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(host, 0)))
+		require.NoError(t, err)
+		defer udp.Close()
+		other := listenAt(t, f.Carriers[0], addrOf(udp))
+		a := listenAt(t, f, netip.AddrPortFrom(host, 0))
+		go func() { _, _, _ = other.ReadFrom(make([]byte, 10)) }()
+		for other.Stats().Foreign < proofTries {
+			exchange(t, a, udp, 10) // reads all that comes to udp
+		}
+		require.Equal(t, a.Stats().Sent, a.Stats().ByUDP)
+		require.Zero(t, other.Stats().Received)
+	})
+}
+
+// One that claims another's address by the carrier is not taken for it, though that sends by UDP.
+func TestASenderIsThatOfUDP(t *testing.T) {
+	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
+		b := listenAt(t, f, netip.AddrPortFrom(host, 0))
+		udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(host, 0)))
+		require.NoError(t, err)
+		defer udp.Close()
+		claimed := addrOf(udp)
+		c, err := f.Carriers[0].ListenPacket(netip.AddrPortFrom(host, 0), fabric.DatagramOptions{
+			RecvQueue: 1, Filter: func(*fabric.Datagram) bool { return false }, Notify: func() {}})
+		require.NoError(t, err)
+		defer c.Close()
+		h, err := c.Resolve(context.Background(), addrOf(b))
+		require.NoError(t, err)
+		defer h.Close()
+		send := func(header func(*[fabric.HeaderSize]byte), data []byte) {
+			d := []fabric.Datagram{{To: h, Buffers: [][]byte{data}}}
+			header(&d[0].Header)
+			c.Send(d)
+		}
+		n := newNonce()
+		send(wire.ProofHeader{Kind: wire.ProofQuestion, SourcePort: claimed.Port()}.Put, wire.ProofRequest{Nonce: n, From: claimed}.Append(nil))
+		exchange(t, udp, b, 10)
+		for _, token := range []nonce{{}, newNonce(), n} {
+			send(wire.ProofHeader{Kind: wire.ProofConfirmed, SourcePort: claimed.Port()}.Put, append(n[:], token[:]...))
+		}
+		before := b.Stats()
+		for i := range uint32(10) {
+			send(wire.DatagramHeader{SourcePort: claimed.Port(), Sequence: i}.Put, []byte("from another"))
+		}
+		for b.Stats().Foreign < before.Foreign+10 {
+			require.NoError(t, b.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+			_, _, err := b.ReadFrom(make([]byte, 100))
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		}
+	})
+}
+
+// Whatever comes by the carrier with the header of a proof, nothing ends and nothing grows.
+func TestWrongMessagesOfProofs(t *testing.T) {
+	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
+		keeping := &keeping{Fabric: f}
+		a, b := listenAt(t, f, netip.AddrPortFrom(host, 0)), listenAt(t, keeping, netip.AddrPortFrom(host, 0))
+		c, err := f.Carriers[0].ListenPacket(netip.AddrPortFrom(host, 0), fabric.DatagramOptions{
+			RecvQueue: 1, Filter: func(*fabric.Datagram) bool { return false }, Notify: func() {}})
+		require.NoError(t, err)
+		defer c.Close()
+		h, err := c.Resolve(context.Background(), addrOf(b))
+		require.NoError(t, err)
+		defer h.Close()
+		r := rand.New(rand.NewPCG(1, 2))
+		for i := range 2000 {
+			data := make([]byte, r.IntN(64))
+			for j := range data {
+				data[j] = byte(r.Uint32())
+			}
+			if r.IntN(2) == 0 {
+				n := newNonce()
+				data = wire.ProofRequest{Nonce: n, From: netip.AddrPortFrom(host, uint16(1+r.IntN(1000)))}.Append(nil)
+			}
+			d := []fabric.Datagram{{To: h, Buffers: [][]byte{data}}}
+			wire.ProofHeader{Kind: wire.ProofKind(r.IntN(4)), SourcePort: uint16(1 + r.IntN(1<<16-1))}.Put(&d[0].Header)
+			c.Send(d)
+			if i%100 == 0 {
+				exchange(t, a, b, 10)
+			}
+		}
+		e := keeping.e.(*endpoint)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		require.LessOrEqual(t, len(e.questions), maxQuestions)
+		require.Len(t, e.sources, 1, "a's")
+	})
+}
+
+// keeping is a Fabric that keeps the endpoint that it makes.
+type keeping struct {
+	*Fabric
+	e fabric.DatagramEndpoint
+}
+
+func (f *keeping) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (_ fabric.DatagramEndpoint, err error) {
+	f.e, err = f.Fabric.ListenPacket(local, o)
+	return f.e, err
+}
+
+// A Conn that was dialed hears that nobody listens, as over UDP.
+func TestNobodyListens(t *testing.T) {
+	f := &Fabric{}
+	gone, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	to := addrOf(gone)
+	require.NoError(t, gone.Close())
+	c, err := pconn.Listen(f, pconn.Options{Network: "auto-udp", Local: netip.MustParseAddrPort("127.0.0.1:0"), Remote: to})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package rconn_test
-
-const raceEnabled = false
