@@ -64,7 +64,7 @@ func release(dir, version string) error {
 	if err := run(dir, nil, "git", "worktree", "add", "--quiet", "--detach", tree); err != nil {
 		return err
 	}
-	defer run(dir, nil, "git", "worktree", "remove", "--force", tree)
+	defer func() { _ = run(dir, nil, "git", "worktree", "remove", "--force", tree) }()
 	license, err := os.ReadFile(filepath.Join(tree, "LICENSE"))
 	if err != nil {
 		return err
