@@ -113,7 +113,7 @@ func (o *invocation) reach() (*rpc.Client, func(), error) {
 	}
 	if o.oneProcess {
 		near, far := net.Pipe()
-		go serveClient(far)
+		go func() { _ = serveClient(far) }()
 		return rpc.NewClient(near), func() { near.Close() }, nil
 	}
 	self, err := os.Executable()

@@ -179,19 +179,19 @@ func TestReportOverTheCard(t *testing.T) {
 
 // What other programs write may have anything in it, and each may fail.
 func TestReportOfProgramsThatFailAndTellTales(t *testing.T) {
-	real, bin, dir := programs(t), t.TempDir(), t.TempDir()
+	installed, bin, dir := programs(t), t.TempDir(), t.TempDir()
 	script := func(name, text string) {
 		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o755))
 	}
 	tales := strings.Join(private, " ")
 	finding, err := json.Marshal(map[string]any{"findings": []any{map[string]string{"subject": "planted", "status": "bad", "what": tales, "mend": tales}}})
 	require.NoError(t, err)
-	script("ringnet", "case $2 in doctor) echo '"+string(finding)+"'; exit 1;; esac\nexec "+filepath.Join(real, "ringnet")+` "$@"`)
+	script("ringnet", "case $2 in doctor) echo '"+string(finding)+"'; exit 1;; esac\nexec "+filepath.Join(installed, "ringnet")+` "$@"`)
 	script("rconn.test", "echo '=== RUN   TestPlanted/verbs'; echo '"+tales+"'; echo '--- FAIL: TestPlanted/verbs (0.00s)'; exit 1")
 	script("ringnet.test", "echo '"+tales+"' >&2; kill -9 $$")
 	script("benchmarks", "echo '"+tales+"' >&2; exit 3")
 	script("manners", "printf 'first\\t"+tales+"\\n'; echo '"+tales+"' >&2; exit 1")
-	r, all := runOverTheCard(t, dir, privateEnvironment, filepath.Join(real, "cardreport"), "-quick", "-bin", bin, "-repo", root, "-out", dir)
+	r, all := runOverTheCard(t, dir, privateEnvironment, filepath.Join(installed, "cardreport"), "-quick", "-bin", bin, "-repo", root, "-out", dir)
 
 	assert.Equal(t, "done", r.part(t, "Doctor").state())
 	suites := r.part(t, "Suites")

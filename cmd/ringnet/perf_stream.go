@@ -82,29 +82,34 @@ func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 	}
 	defer closeAll()
 	defer context.AfterFunc(ctx, closeAll)()
-
-	began := time.Now()
 	stop := time.AfterFunc(c.Time, func() { p.stopped.Store(true) })
 	defer stop.Stop()
 	ended := make(chan error, 1)
-	go func() {
-		errs := make([]error, len(all))
-		var working sync.WaitGroup
-		for i, conn := range all {
-			working.Go(func() {
-				for !p.stopped.Load() && errs[i] == nil {
-					errs[i] = works[i%len(works)](conn)
-				}
-				if errs[i] != nil {
-					cancel() // the others are not to go on alone
-				}
-			})
-		}
-		working.Wait()
-		ended <- errors.Join(errs...)
-	}()
-	carrier := peers[0].Key
-	last := perfInterval{Network: carrier}
+	go func() { ended <- p.work(all, works, cancel) }()
+	return p.report(s, peers[0].Key, ended)
+}
+
+// work has the connections do the works in turn until all are stopped, or one has failed.
+func (p *perfStreams) work(all []net.Conn, works []func(net.Conn) error, cancel func()) error {
+	errs := make([]error, len(all))
+	var working sync.WaitGroup
+	for i, conn := range all {
+		working.Go(func() {
+			for !p.stopped.Load() && errs[i] == nil {
+				errs[i] = works[i%len(works)](conn)
+			}
+			if errs[i] != nil {
+				cancel() // the others are not to go on alone
+			}
+		})
+	}
+	working.Wait()
+	return errors.Join(errs...)
+}
+
+// report prints a line once a second, until the work has ended, and then what it was in all.
+func (p *perfStreams) report(s *streams, carrier string, ended <-chan error) error {
+	began, last := time.Now(), perfInterval{Network: carrier}
 	part := func() perfInterval { // since the last
 		now := perfInterval{To: time.Since(began).Seconds(), Network: carrier, Sent: p.sent.Load(), Received: p.received.Load()}
 		since := perfInterval{last.To, now.To, carrier, now.Sent - last.Sent, now.Received - last.Received, false}
