@@ -258,7 +258,7 @@ soak: rdma-suites
 	cd tools/softroce && SOFTROCE_TEST_GUESTS=1 $(GO) test -count=1 -timeout 30m .
 	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
 	$(SOFTROCE) -timeout 2h -- tools/rdmasuites.sh root rconn integration verbs examples
-	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -count=3 ./...
+	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -tags etcd -count=3 ./...
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -count=3 -run '/^rdma$$' .
 
 # Random traffic under random faults between two machines on one cable, for HOURS

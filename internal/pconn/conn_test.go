@@ -412,7 +412,7 @@ func TestTotalsAreTheSumsOfAllConns(t *testing.T) {
 		n := &c.counters
 		for i, counter := range []*atomic.Uint64{
 			&n.sent, &n.received, &n.bytesSent, &n.bytesReceived,
-			&n.missed, &n.refused, &n.unreachable, &n.dropped, &n.foreign,
+			&n.missed, &n.refused, &n.unreachable, &n.dropped, &n.foreign, &n.byUDP,
 		} {
 			counter.Add(uint64(i + 1))
 		}
