@@ -24,8 +24,8 @@ func TestEtcd(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, n network) {
 		config := embed.NewConfig()
 		config.Dir, config.LogLevel = t.TempDir(), "panic"
-		any := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-		config.ListenPeerUrls, config.ListenClientUrls = any, any
+		here := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+		config.ListenPeerUrls, config.ListenClientUrls = here, here
 		server, err := embed.StartEtcd(config)
 		require.NoError(t, err)
 		defer server.Close()
