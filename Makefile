@@ -259,6 +259,7 @@ soak: rdma-suites
 	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
 	$(SOFTROCE) -timeout 2h -- tools/rdmasuites.sh root rconn integration verbs examples
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -tags etcd -count=3 ./...
+	tools/grpctests.sh auto
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -count=3 -run '/^rdma$$' .
 
 # Random traffic under random faults between two machines on one cable, for HOURS

@@ -12,6 +12,10 @@
 // A connection that waits has no read buffer: gRPC takes one when bytes have arrived (from version
 // 1.84 on, unless GRPC_GO_EXPERIMENTAL_HTTP_FRAMER_READ_BUFFER_POOLING is false, and not under TLS).
 //
+// gRPC's own end-to-end tests pass over auto, with shared memory as the carrier (tools/grpctests.sh, in
+// make soak). What differs from TCP: a listener and an idle link have goroutines, which a test that
+// counts them finds.
+//
 // What gRPC has no way for: its transport gathers frames in a buffer of its own
 // (grpc.WriteBufferSize) and writes that, so a message is copied once more than a
 // ringnet.Buffer would need; and channelz shows options of a socket, which there is over TCP alone.
