@@ -3,6 +3,7 @@ package grpcnet
 import (
 	"context"
 	"net"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
@@ -38,7 +39,8 @@ func (c conn) ReadOnReady(size int, pool mem.BufferPool) (b *[]byte, n int, err 
 
 // WithDialer returns the option for [grpc.NewClient] with which all connections of the client are
 // dialed by d over its ForTCP, or over auto where that is "". d may be nil, which is the zero Dialer.
-// It is copied; connections of clients with equal Dialers share links.
+// It is copied; connections of clients with equal Dialers share links. Targets of the schemes unix and
+// unix-abstract are sockets of that kind.
 func WithDialer(d *ringnet.Dialer) grpc.DialOption {
 	var own ringnet.Dialer
 	if d != nil {
@@ -48,12 +50,26 @@ func WithDialer(d *ringnet.Dialer) grpc.DialOption {
 		own.ForTCP = "auto"
 	}
 	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		c, err := own.DialContext(ctx, "tcp", addr)
+		network, addr := networkOf(addr)
+		c, err := own.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
 		return wrap(c), nil
 	})
+}
+
+// networkOf returns what to dial for an address of gRPC's. One of the scheme unix still has the scheme:
+// unix:///absolute or unix:relative; a name of unix-abstract begins with a zero byte.
+func networkOf(addr string) (network, address string) {
+	path, isUnix := strings.CutPrefix(addr, "unix:")
+	switch {
+	case isUnix:
+		return "unix", strings.TrimPrefix(path, "//")
+	case strings.HasPrefix(addr, "\x00"):
+		return "unix", addr
+	}
+	return "tcp", addr
 }
 
 // wrap is what gRPC gets of a connection.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"runtime"
 	"sync"
 	"testing"
@@ -248,16 +249,27 @@ func TestAConnectionThatWaitsHasNoBuffer(t *testing.T) {
 	})
 }
 
-// Connections of other libraries pass the credentials and the listener as they are.
+// Sockets of another kind, and connections of other libraries, pass the credentials, the listener and
+// the dialer as they are.
 func TestConnectionsOfOthersAreLeftAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	l, err := net.Listen("unix", path)
+	here, err := os.Getwd()
 	require.NoError(t, err)
-	s, _ := serve(t, NewListener(l), grpc.Creds(NewCredentials(nil)))
-	cc, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(NewCredentials(nil)))
+	relative, err := filepath.Rel(here, path)
 	require.NoError(t, err)
-	defer cc.Close()
-	_, err = testgrpc.NewTestServiceClient(cc).EmptyCall(timeout(t), &testgrpc.Empty{})
-	require.NoError(t, err)
-	require.Equal(t, "insecure", s.caller().AuthInfo.AuthType())
+	abstract := "ringnet-" + filepath.Base(t.TempDir()) + strconv.Itoa(os.Getpid())
+	for target, address := range map[string]string{"unix:" + path: path, "unix://" + path: path, "unix:" + relative: path, "unix-abstract:" + abstract: "@" + abstract} {
+		for name, options := range map[string][]grpc.DialOption{"gRPC's": nil, "ringnet's": {WithDialer(nil)}} {
+			l, err := net.Listen("unix", address)
+			require.NoError(t, err)
+			s, _ := serve(t, NewListener(l), grpc.Creds(NewCredentials(nil)))
+			cc, err := grpc.NewClient(target, append(options, grpc.WithTransportCredentials(NewCredentials(nil)))...)
+			require.NoError(t, err)
+			_, err = testgrpc.NewTestServiceClient(cc).EmptyCall(timeout(t), &testgrpc.Empty{})
+			require.NoError(t, err, "%s over %s dialer", target, name)
+			require.Equal(t, "insecure", s.caller().AuthInfo.AuthType())
+			require.NoError(t, cc.Close())
+			require.NoError(t, l.Close())
+		}
+	}
 }
