@@ -258,18 +258,22 @@ func TestConnectionsOfOthersAreLeftAlone(t *testing.T) {
 	relative, err := filepath.Rel(here, path)
 	require.NoError(t, err)
 	abstract := "ringnet-" + filepath.Base(t.TempDir()) + strconv.Itoa(os.Getpid())
-	for target, address := range map[string]string{"unix:" + path: path, "unix://" + path: path, "unix:" + relative: path, "unix-abstract:" + abstract: "@" + abstract} {
-		for name, options := range map[string][]grpc.DialOption{"gRPC's": nil, "ringnet's": {WithDialer(nil)}} {
-			l, err := net.Listen("unix", address)
-			require.NoError(t, err)
-			s, _ := serve(t, NewListener(l), grpc.Creds(NewCredentials(nil)))
-			cc, err := grpc.NewClient(target, append(options, grpc.WithTransportCredentials(NewCredentials(nil)))...)
-			require.NoError(t, err)
-			_, err = testgrpc.NewTestServiceClient(cc).EmptyCall(timeout(t), &testgrpc.Empty{})
-			require.NoError(t, err, "%s over %s dialer", target, name)
-			require.Equal(t, "insecure", s.caller().AuthInfo.AuthType())
-			require.NoError(t, cc.Close())
-			require.NoError(t, l.Close())
+	for address, targets := range map[string][]string{
+		path:           {"unix:" + path, "unix://" + path, "unix:" + relative},
+		"@" + abstract: {"unix-abstract:" + abstract},
+	} {
+		l, err := net.Listen("unix", address)
+		require.NoError(t, err)
+		s, _ := serve(t, NewListener(l), grpc.Creds(NewCredentials(nil)))
+		for _, target := range targets {
+			for name, options := range map[string][]grpc.DialOption{"gRPC's": nil, "ringnet's": {WithDialer(nil)}} {
+				cc, err := grpc.NewClient(target, append(options, grpc.WithTransportCredentials(NewCredentials(nil)))...)
+				require.NoError(t, err)
+				_, err = testgrpc.NewTestServiceClient(cc).EmptyCall(timeout(t), &testgrpc.Empty{})
+				require.NoError(t, err, "%s over %s dialer", target, name)
+				require.Equal(t, "insecure", s.caller().AuthInfo.AuthType())
+				require.NoError(t, cc.Close())
+			}
 		}
 	}
 }
