@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -18,8 +21,11 @@ import (
 )
 
 type cpCommand struct {
-	What           []string      `arg:"" optional:"" name:"file" help:"The files to send, one after the other, and last HOST:PORT, where ringnet cp --serve listens."`
+	What           []string      `arg:"" optional:"" name:"file" help:"The files and folders to send, one after the other, and last HOST:PORT, where ringnet cp --serve listens. - is standard input."`
+	Name           string        `placeholder:"NAME" help:"What standard input is called at the other end."`
+	Fetch          string        `type:"existingdir" placeholder:"DIR" help:"Fetch the files, by their names there, into this folder."`
 	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
+	Readable       bool          `help:"With --serve, have whoever connects fetch files of the folder, too."`
 	Listen         *hostPort     `placeholder:"HOST:PORT" help:"With --serve, listen here (:7472)."`
 	MaxConnections *int          `help:"With --serve, refuse more connections at once (64), and keep no more partial files."`
 	Retry          time.Duration `default:"1m" help:"When there is no connection, or it breaks, try so long to go on (${default})."`
@@ -35,33 +41,84 @@ func (c *cpCommand) Run(ctx context.Context, s *streams) error {
 		return misuseError{errors.New("--serve wants no file to send")}
 	case c.Serve != "":
 		return c.serve(ctx, s)
-	case c.Listen != nil || c.MaxConnections != nil:
-		return misuseError{errors.New("--listen and --max-connections are for --serve")}
+	case c.Listen != nil || c.MaxConnections != nil || c.Readable:
+		return misuseError{errors.New("--listen, --max-connections and --readable are for --serve")}
 	case len(c.What) < 2:
 		return misuseError{errors.New("want FILE... HOST:PORT, or --serve DIR")}
 	}
-	files, to := c.What[:len(c.What)-1], c.What[len(c.What)-1]
+	what, to := c.What[:len(c.What)-1], c.What[len(c.What)-1]
 	var address hostPort
 	if err := address.UnmarshalText([]byte(to)); err != nil {
 		return misuseError{err}
 	}
+	if (c.Name != "") != slices.Contains(what, "-") || c.Name != "" && c.Fetch != "" {
+		return misuseError{errors.New("--name is for standard input, -, which needs one")}
+	}
+	if c.Fetch != "" {
+		return c.fetchAll(ctx, s, what, address)
+	}
+	var items []cpItem
 	names := make(map[string]bool)
-	for _, file := range files {
-		name := filepath.Base(file)
+	for _, path := range what {
+		name := c.Name
+		if path != "-" {
+			whole, err := filepath.Abs(path) // . has a name, too
+			if err != nil {
+				return err
+			}
+			name = filepath.Base(whole)
+		}
 		if names[name] {
 			return misuseError{fmt.Errorf("two files are called %s", name)}
 		}
 		names[name] = true
-		if err := isRegular(file); err != nil {
+		all, err := itemsOf(path, name)
+		if err != nil {
 			return err
 		}
+		items = append(items, all...)
 	}
-	for _, file := range files {
-		if err := c.send(ctx, s, file, address); err != nil {
+	for _, i := range items {
+		if err := c.send(ctx, s, i, address); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// cpItem is a file, or a folder with nothing in it, whose name ends in /.
+type cpItem struct{ path, name string }
+
+// itemsOf returns what is to be sent of a path, under a name.
+func itemsOf(path, name string) ([]cpItem, error) {
+	if path == "-" {
+		return []cpItem{{path, name}}, nil
+	}
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return []cpItem{{path, name}}, isRegular(path)
+	}
+	var items []cpItem
+	err := filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rest, err := filepath.Rel(path, at)
+		if err != nil {
+			return err
+		}
+		i := cpItem{at, filepath.ToSlash(filepath.Join(name, rest))}
+		if d.IsDir() {
+			if inside, err := os.ReadDir(at); err != nil || len(inside) > 0 {
+				return err
+			}
+			i.name += "/"
+		} else if !d.Type().IsRegular() {
+			return fmt.Errorf("%s: not a regular file", at)
+		}
+		items = append(items, i)
+		return nil
+	})
+	return items, err
 }
 
 // silence is how long a peer may be silent before the connection is given up.
@@ -83,6 +140,7 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 	if err != nil {
 		return err
 	}
+	folder.Readable = c.Readable
 	l, err := endpoint.Endpoint{Network: "auto", Address: string(listen)}.Listen(ctx, endpoint.Options{})
 	if err != nil {
 		return err
@@ -100,12 +158,16 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 			log.Warn("refused a connection until others end", "max-connections", most)
 			return
 		}
-		got, err := folder.Receive(patient{conn})
+		got, err := folder.Serve(patient{conn})
 		if err != nil {
 			log.Warn("received nothing whole", "error", err)
 			return
 		}
-		log.Info("received", "file", got.Name, "bytes", got.Size, "sha256", got.SHA256)
+		said := "received"
+		if got.Fetched {
+			said = "sent"
+		}
+		log.Info(said, "file", got.Name, "bytes", got.Size, "sha256", got.SHA256)
 	})
 }
 
@@ -132,29 +194,89 @@ type sentFile struct {
 	SHA256      string  `json:"sha256"`
 }
 
-// send sends a file. When a connection breaks, it goes on over another.
-func (c *cpCommand) send(ctx context.Context, s *streams, path string, address hostPort) error {
-	if err := isRegular(path); err != nil {
-		return err
-	}
-	file, err := os.Open(path)
+// send sends a file.
+func (c *cpCommand) send(ctx context.Context, s *streams, i cpItem, address hostPort) error {
+	file, size, err := open(i)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
+	return c.untilDone(ctx, s, i.path, &sentFile{Name: i.name, Bytes: size}, func(f *sentFile, p *progress) error {
+		return f.attempt(ctx, address, func(conn net.Conn) (err error) {
+			sent, err := transfer.Send(conn, f.Name, file, f.Bytes, p.moved)
+			f.ResumedFrom, f.SHA256 = sent.From, sent.SHA256
+			return err
+		})
+	})
+}
+
+// open opens what is sent of an item. Standard input is kept in a file without a name first, so that its
+// size is known, and a connection that breaks does no harm.
+func open(i cpItem) (*os.File, int64, error) {
+	if strings.HasSuffix(i.name, "/") {
+		file, err := os.Open(os.DevNull)
+		return file, 0, err
+	}
+	if i.path == "-" {
+		file, err := os.CreateTemp("", "ringnet-cp-")
+		if err != nil {
+			return nil, 0, err
+		}
+		_ = os.Remove(file.Name()) // not on Windows
+		n, err := io.Copy(file, os.Stdin)
+		if err != nil {
+			return nil, 0, errors.Join(fmt.Errorf("standard input: %w", err), file.Close())
+		}
+		return file, n, nil
+	}
+	if err := isRegular(i.path); err != nil {
+		return nil, 0, err
+	}
+	file, err := os.Open(i.path)
+	if err != nil {
+		return nil, 0, err
+	}
 	info, err := file.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, file.Close())
+	}
+	return file, info.Size(), nil
+}
+
+// fetchAll fetches files.
+func (c *cpCommand) fetchAll(ctx context.Context, s *streams, names []string, address hostPort) error {
+	folder, err := transfer.OpenFolder(c.Fetch, 64)
 	if err != nil {
 		return err
 	}
+	for _, name := range names {
+		err := c.untilDone(ctx, s, name, &sentFile{Name: name}, func(f *sentFile, p *progress) error {
+			return f.attempt(ctx, address, func(conn net.Conn) error {
+				got, err := folder.Fetch(conn, name, func(n, of int64) {
+					p.size = of
+					p.moved(n)
+				})
+				f.Bytes, f.ResumedFrom, f.SHA256 = got.Size, got.From, got.SHA256
+				return err
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// untilDone attempts to move a file. When a connection breaks, it goes on over another.
+func (c *cpCommand) untilDone(ctx context.Context, s *streams, path string, f *sentFile, attempt func(*sentFile, *progress) error) error {
 	began := time.Now()
-	f := sentFile{Name: filepath.Base(path), Bytes: info.Size()}
 	show := report.NewProgress(s.err).OnlyOnTerminal().Quiet(c.Quiet)
 	defer show.End()
 	p := &progress{Progress: show, name: endpoint.Printable(f.Name), size: f.Bytes}
 	said := ""
-	to := endpoint.Endpoint{Network: "auto", Address: string(address)}
 	for lost := began; ; {
-		err := f.attempt(ctx, to, file, p)
+		p.done = 0
+		err := attempt(f, p)
 		if err == nil {
 			break
 		}
@@ -197,20 +319,14 @@ func isRegular(path string) error {
 	return err
 }
 
-// attempt sends, over a new connection, the bytes that the other end does not have yet.
-func (f *sentFile) attempt(ctx context.Context, to endpoint.Endpoint, file io.ReadSeeker, p *progress) error {
-	conn, _, err := to.Dialer(endpoint.Options{})(ctx)
+// attempt moves, over a new connection, the bytes that the receiver does not have yet.
+func (f *sentFile) attempt(ctx context.Context, address hostPort, move func(net.Conn) error) error {
+	conn, _, err := endpoint.Endpoint{Network: "auto", Address: string(address)}.Dialer(endpoint.Options{})(ctx)
 	if err != nil {
 		return err
 	}
 	defer endpoint.Reset(conn)
 	defer context.AfterFunc(ctx, func() { endpoint.Reset(conn) })()
 	f.Network = endpoint.NetworkOf(conn)
-	p.done = 0
-	sent, err := transfer.Send(patient{conn}, f.Name, file, f.Bytes, p.moved)
-	if err != nil {
-		return err
-	}
-	f.ResumedFrom, f.SHA256 = sent.From, sent.SHA256
-	return nil
+	return move(patient{conn})
 }

@@ -19,8 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
-	"github.com/ringnet/ringnet/internal/perf/report"
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/transfer"
 )
 
 func TestCpSendsAFile(t *testing.T) {
@@ -64,6 +63,49 @@ func TestCpSendsSeveralFiles(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "this is "+name, string(got))
 	}
+}
+
+// What is in a folder arrives in one of that name, and can be fetched from there.
+func TestCpSendsFoldersAndFetches(t *testing.T) {
+	from, into, back := filepath.Join(t.TempDir(), "tree"), t.TempDir(), t.TempDir()
+	files := map[string]string{"a": "this is a", "below/b": "", "below/.hidden/c": strings.Repeat("c", 1<<20)}
+	require.NoError(t, os.MkdirAll(filepath.Join(from, "nothing", "here"), 0o700))
+	for name, content := range files {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(from, name)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(from, name), []byte(content), 0o600))
+	}
+	server := start(t, "cp", "--serve", into, "--readable", "--listen", "127.0.0.1:0")
+	address := server.logged("receives", 0)["address"].(string)
+	out, err := commandProcess("cp", from, address).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.DirExists(t, filepath.Join(into, "tree", "nothing", "here"))
+	args := []string{"cp", "--fetch", back}
+	for name := range files {
+		args = append(args, "tree/"+name)
+	}
+	out, err = commandProcess(append(args, address)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+	for name, content := range files {
+		for _, at := range []string{into, back} {
+			got, err := os.ReadFile(filepath.Join(at, "tree", name))
+			require.NoError(t, err)
+			require.Equal(t, content, string(got))
+		}
+	}
+	server.logged("sent", len(files)-1)
+}
+
+func TestCpSendsStandardInput(t *testing.T) {
+	into := t.TempDir()
+	address := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
+	content := strings.Repeat("of a pipe", 1<<20)
+	cp := commandProcess("cp", "--name", "piped", "-", address)
+	cp.Stdin = strings.NewReader(content)
+	out, err := cp.CombinedOutput()
+	require.NoError(t, err, string(out))
+	got, err := os.ReadFile(filepath.Join(into, "piped"))
+	require.NoError(t, err)
+	require.True(t, content == string(got))
 }
 
 func TestCpGoesOnWhereAConnectionBroke(t *testing.T) {
@@ -115,7 +157,10 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 		file + " " + address:                          file + `: refused: ".hidden": want a plain name`,
 		file + " " + freeAddress(t) + " --retry 1ms":  "connection refused",
 		file + " " + address + " --retry=-1s":         "--retry=-1s: want a time",
-		file + " " + address + " --listen :1":         "--listen and --max-connections are for --serve",
+		file + " " + address + " --listen :1":         "--listen, --max-connections and --readable are for --serve",
+		"- " + address:                                "--name is for standard input, -, which needs one",
+		file + " " + address + " --name x":            "--name is for standard input, -, which needs one",
+		"--fetch " + dir + " x " + address:            "refused: files may be sent here, and not fetched",
 		file + " a/.hidden " + address:                "two files are called .hidden",
 		"--serve " + dir + " --max-connections 0":     "--max-connections wants a positive value",
 	} {
@@ -129,7 +174,9 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 // A file that cannot be sent is a failure, as with cp of coreutils: the command line is right.
 func TestCpOfWhatIsNoFileFails(t *testing.T) {
 	dir := t.TempDir()
-	for file, want := range map[string]string{dir: dir + ": not a regular file", filepath.Join(dir, "none"): "no such file"} {
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink("/etc", link))
+	for file, want := range map[string]string{dir: link + ": not a regular file", filepath.Join(dir, "none"): "no such file"} {
 		out, err := commandProcess("cp", file, "127.0.0.1:1").CombinedOutput()
 		require.Equal(t, failed, err.(*exec.ExitError).ExitCode(), string(out))
 		require.Contains(t, string(out), want)
@@ -198,8 +245,11 @@ func TestCpEndsThoughItIsCanceledWhileItReadsTheFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	file := &canceling{Seeker: strings.NewReader(""), cancel: cancel}
 	const size = 1 << 30
-	f := sentFile{Name: "file", Bytes: size}
-	err := f.attempt(ctx, endpoint.Endpoint{Network: "tcp", Address: address}, file, &progress{Progress: report.NewProgress(io.Discard).OnlyOnTerminal()})
+	f := sentFile{Name: "file"}
+	err := f.attempt(ctx, hostPort(address), func(c net.Conn) error {
+		_, err := transfer.Send(c, f.Name, file, size, func(int64) {})
+		return err
+	})
 	require.Error(t, err)
 	require.Less(t, file.read, int64(size))
 }

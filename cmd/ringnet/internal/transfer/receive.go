@@ -1,20 +1,26 @@
 package transfer
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
 // Folder receives files. Its methods may be called at once.
 type Folder struct {
+	Readable bool // others may fetch files; set before the Folder is used
+
 	root *os.Root
 	most int // partial files
 
@@ -32,22 +38,96 @@ func OpenFolder(path string, most int) (*Folder, error) {
 	return &Folder{root: root, most: most, busy: make(map[string]bool)}, nil
 }
 
-// Received is a file that was received.
+// Received is a file that was received, or was fetched.
 type Received struct {
-	Name   string
-	Size   int64
-	SHA256 string
+	Name    string
+	Size    int64
+	From    int64 // how many bytes the receiver had from an earlier connection
+	SHA256  string
+	Fetched bool // from here
 }
 
-// Receive receives a file over a connection. If the connection breaks, the bytes that have
-// arrived stay in the folder, in a hidden file, for the next connection.
-func (f *Folder) Receive(c io.ReadWriter) (Received, error) {
+// Serve receives a file over a connection, or sends one that is fetched. If the connection breaks,
+// the bytes that have arrived stay in the folder, in a hidden file, for the next connection.
+func (f *Folder) Serve(c io.ReadWriter) (Received, error) {
 	l := newLines(c)
 	var o offer
 	if err := l.receive(&o, 0); err != nil {
 		return Received{}, err
 	}
-	r, err := f.receive(l, o)
+	if o.Fetch != "" {
+		return f.give(l, o.Fetch)
+	}
+	return f.take(l, o, func(int64) {})
+}
+
+// Fetch fetches a file by its name, and calls moved with numbers of bytes, as [Send] does, and with
+// how many the file has.
+func (f *Folder) Fetch(c io.ReadWriter, name string, moved func(n, of int64)) (Received, error) {
+	if err := checkName(name); err != nil {
+		return Received{}, err
+	}
+	l := newLines(c)
+	if err := l.send(offer{Fetch: name}); err != nil {
+		return Received{}, err
+	}
+	var o offer
+	if err := l.receive(&o, 0); err != nil {
+		return Received{}, fmt.Errorf("no answer: %w", err)
+	}
+	switch {
+	case o.Error != "":
+		return Received{}, RefusedError{endpoint.Printable(o.Error)}
+	case o.Name != name:
+		return Received{}, fmt.Errorf("%.200q was wanted, and %.200q comes: %w", name, o.Name, ErrStranger)
+	}
+	return f.take(l, o, func(n int64) { moved(n, o.Size) })
+}
+
+// give sends a file of the folder.
+func (f *Folder) give(l lines, name string) (Received, error) {
+	file, size, err := f.toGive(name)
+	if err != nil {
+		why := err.Error()
+		if refused := new(RefusedError); errors.As(err, refused) {
+			why = refused.Why
+		}
+		_ = l.send(offer{Error: why}) // who may be gone
+		return Received{}, fmt.Errorf("%.200q: %w", name, err)
+	}
+	defer file.Close()
+	sent, err := send(l, name, file, size, func(int64) {})
+	return Received{name, size, sent.From, sent.SHA256, true}, err
+}
+
+// toGive opens a file of the folder, and no link or pipe.
+func (f *Folder) toGive(name string) (*os.File, int64, error) {
+	if !f.Readable {
+		return nil, 0, RefusedError{"files may be sent here, and not fetched"}
+	}
+	if err := checkName(name); err != nil {
+		return nil, 0, err
+	}
+	there, err := f.root.Lstat(name)
+	if err == nil && !there.Mode().IsRegular() {
+		err = RefusedError{fmt.Sprintf("%s: not a regular file", name)}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	file, err := f.root.OpenFile(name, os.O_RDONLY|nonblocking, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	if opened, err := file.Stat(); err != nil || !os.SameFile(opened, there) {
+		return nil, 0, errors.Join(fmt.Errorf("%s: not a regular file", name), err, file.Close())
+	}
+	return file, there.Size(), nil
+}
+
+// take receives a file that was offered.
+func (f *Folder) take(l lines, o offer, moved func(int64)) (Received, error) {
+	r, err := f.receive(l, o, moved)
 	if err != nil {
 		why := err.Error()
 		if refused := new(RefusedError); errors.As(err, refused) {
@@ -59,22 +139,28 @@ func (f *Folder) Receive(c io.ReadWriter) (Received, error) {
 	return r, l.send(answer{SHA256: r.SHA256})
 }
 
-func (f *Folder) receive(l lines, o offer) (r Received, err error) {
+func (f *Folder) receive(l lines, o offer, moved func(int64)) (r Received, err error) {
 	if err := checkName(o.Name); err != nil {
 		return r, err
 	}
 	if o.Size < 0 {
 		return r, RefusedError{fmt.Sprintf("a size of %d", o.Size)}
 	}
-	if !f.begin(o.Name) {
+	if name, ok := strings.CutSuffix(o.Name, "/"); ok {
+		return Received{Name: o.Name, SHA256: sum(sha256.New())}, f.makeFolder(name)
+	}
+	if !f.begin(partOf(o.Name)) {
 		return r, ErrBusy
 	}
-	defer f.end(o.Name)
+	defer f.end(partOf(o.Name))
+	if err := f.makeFolder(path.Dir(o.Name)); err != nil {
+		return r, err
+	}
 	file, err := f.open(o.Name)
 	if err != nil {
 		return r, err
 	}
-	h, err := receiveFile(l, file, o.Size)
+	h, from, err := receiveFile(l, file, o.Size, moved)
 	if err != nil {
 		return r, errors.Join(err, file.Close())
 	}
@@ -84,14 +170,39 @@ func (f *Folder) receive(l lines, o offer) (r Received, err error) {
 	if err := f.root.Rename(partOf(o.Name), o.Name); err != nil {
 		return r, err
 	}
-	if err := f.sync(l); err != nil {
+	if err := f.sync(l, path.Dir(o.Name)); err != nil {
 		return r, err
 	}
-	return Received{o.Name, o.Size, sum(h)}, nil
+	return Received{Name: o.Name, Size: o.Size, From: from, SHA256: sum(h)}, nil
 }
 
-// partOf is the name of a file while it is not complete.
-func partOf(name string) string { return "." + name + partEnd }
+// makeFolder makes a folder, and those above it. Links are no folders.
+func (f *Folder) makeFolder(name string) error {
+	for i := range len(name) + 1 {
+		if i < len(name) && name[i] != '/' {
+			continue
+		}
+		there, err := f.root.Lstat(name[:i])
+		if errors.Is(err, fs.ErrNotExist) {
+			return f.root.MkdirAll(name, 0o777)
+		}
+		if err == nil && !there.IsDir() {
+			err = RefusedError{fmt.Sprintf("%s: not a folder", name[:i])}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partOf is the name of a file while it is not complete. All are at the top of the folder.
+func partOf(name string) string {
+	if strings.Contains(name, "/") {
+		name = fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
+	}
+	return "." + name + partEnd
+}
 
 const partEnd = ".part"
 
@@ -145,12 +256,12 @@ func (f *Folder) reopen(part string) (*os.File, error) {
 	return file, nil
 }
 
-// sync writes the folder to its device, so that a file that has its name keeps it.
-func (f *Folder) sync(l lines) error {
+// sync writes a folder to its device, so that a file that has its name keeps it.
+func (f *Folder) sync(l lines, name string) error {
 	if runtime.GOOS == "windows" {
 		return nil // which cannot
 	}
-	folder, err := f.root.Open(".")
+	folder, err := f.root.Open(name)
 	if err != nil {
 		return err
 	}
@@ -158,61 +269,62 @@ func (f *Folder) sync(l lines) error {
 }
 
 // receiveFile receives the bytes that the file does not have yet, and returns the hash of
-// the whole.
-func receiveFile(l lines, file *os.File, size int64) (hash.Hash, error) {
+// the whole, and where they begin.
+func receiveFile(l lines, file *os.File, size int64, moved func(int64)) (h hash.Hash, from int64, err error) {
 	info, err := file.Stat()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	have := info.Size()
 	if have > size {
 		have = 0 // of another file
 	}
-	h, err := l.hashed(file, have)
+	h, err = l.hashed(file, have)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := l.send(answer{Have: have, SHA256: sum(h)}); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var s start
 	if err := l.receive(&s, have); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	switch s.Offset {
 	case have:
 	case 0:
 		h.Reset()
 	default:
-		return nil, RefusedError{fmt.Sprintf("it begins at %d: want %d, or 0", s.Offset, have)}
+		return nil, 0, RefusedError{fmt.Sprintf("it begins at %d: want %d, or 0", s.Offset, have)}
 	}
 	if _, err := file.Seek(s.Offset, io.SeekStart); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := file.Truncate(s.Offset); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if err := copyHashed(file, l, size-s.Offset, h, func(int64) {}); err != nil {
-		return nil, err
+	moved(s.Offset)
+	if err := copyHashed(file, l, size-s.Offset, h, moved); err != nil {
+		return nil, 0, err
 	}
 	var e end
 	if err := l.receive(&e, 0); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if e.SHA256 != sum(h) {
-		return nil, errors.Join(RefusedError{"its SHA-256 is another than was sent"}, file.Truncate(0))
+		return nil, 0, errors.Join(RefusedError{"its SHA-256 is another than was sent"}, file.Truncate(0))
 	}
-	return h, nil
+	return h, s.Offset, nil
 }
 
-// begin reserves a name, and returns false if another connection has reserved it.
-func (f *Folder) begin(name string) bool {
+// begin reserves a partial file, and returns false if another connection has reserved it.
+func (f *Folder) begin(part string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.busy[name] {
+	if f.busy[part] {
 		return false
 	}
-	f.busy[name] = true
+	f.busy[part] = true
 	f.forget(f.most - len(f.busy))
 	return true
 }
@@ -223,9 +335,9 @@ func (f *Folder) forget(most int) {
 	entries, _ := fs.ReadDir(f.root.FS(), ".") // if that fails, so does what follows
 	var old []fs.FileInfo
 	for _, e := range entries {
-		name, hidden := strings.CutPrefix(strings.TrimSuffix(e.Name(), partEnd), ".")
+		partial := strings.HasPrefix(e.Name(), ".") && strings.HasSuffix(e.Name(), partEnd)
 		info, err := e.Info()
-		if err == nil && hidden && strings.HasSuffix(e.Name(), partEnd) && info.Mode().IsRegular() && !f.busy[name] {
+		if err == nil && partial && info.Mode().IsRegular() && !f.busy[e.Name()] {
 			old = append(old, info)
 		}
 	}
@@ -236,9 +348,9 @@ func (f *Folder) forget(most int) {
 	}
 }
 
-// end releases a name.
-func (f *Folder) end(name string) {
+// end releases a partial file.
+func (f *Folder) end(part string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.busy, name)
+	delete(f.busy, part)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
@@ -21,13 +22,16 @@ func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved fu
 	if !utf8.ValidString(name) {
 		return Sent{}, RefusedError{fmt.Sprintf("%q: want a name in UTF-8", name)}
 	}
-	l := newLines(c)
-	if err := l.send(offer{name, size}); err != nil {
+	return send(newLines(c), name, file, size, moved)
+}
+
+func send(l lines, name string, file io.ReadSeeker, size int64, moved func(int64)) (Sent, error) {
+	if err := l.send(offer{Name: name, Size: size}); err != nil {
 		return Sent{}, err
 	}
 	var has answer
-	if err := l.receiveAnswer(&has, size); err != nil {
-		return Sent{}, err
+	if err := l.receiveAnswer(&has, size); err != nil || strings.HasSuffix(name, "/") {
+		return Sent{SHA256: has.SHA256}, err
 	}
 	if has.Have < 0 || has.Have > size {
 		has.Have = 0 // of another file

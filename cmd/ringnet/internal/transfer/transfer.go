@@ -6,6 +6,10 @@
 // bytes, the sender sends the rest, else the whole file. At the end both send the SHA-256
 // of the whole file, and only if they agree the receiver gives the file its name.
 // Everything but the file's bytes is a line of JSON. An empty line is a sign of life.
+//
+// A name may lead through folders, which the receiver makes: a/b. One that ends in / is an
+// empty folder. Who wants a file of a folder that may be read begins with the name alone, and
+// then receives.
 package transfer
 
 import (
@@ -24,10 +28,12 @@ import (
 	pool "github.com/libp2p/go-buffer-pool"
 )
 
-// offer is the sender's first line.
+// offer is the sender's first line, or, with Fetch, that of who wants a file.
 type offer struct {
-	Name string `json:"name"`
-	Size int64  `json:"size"`
+	Name  string `json:"name,omitempty"`
+	Size  int64  `json:"size"`
+	Fetch string `json:"fetch,omitempty"` // a name
+	Error string `json:"error,omitempty"` // why there is no such file
 }
 
 // answer is the receiver's line, after the offer and at the end.
@@ -188,10 +194,16 @@ func copyHashed(w io.Writer, r io.Reader, n int64, h hash.Hash, moved func(int64
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// checkName refuses what is not a plain name of a file.
+// checkName refuses what is not the name of a file, or, if it ends in /, of a folder. Partial
+// files are those at the top whose names begin with a dot.
 func checkName(name string) error {
-	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/\\\x00") || len(name) > 200 {
-		return RefusedError{fmt.Sprintf("%.200q: want a plain name that does not begin with a dot", name)}
+	parts := strings.Split(strings.TrimSuffix(name, "/"), "/")
+	ok := len(name) <= 2000 && !strings.ContainsAny(name, "\\\x00") && parts[0] != "" && parts[0][0] != '.'
+	for _, part := range parts {
+		ok = ok && part != "" && part != "." && part != ".." && len(part) <= 200
+	}
+	if !ok {
+		return RefusedError{fmt.Sprintf("%.200q: want a plain name that does not begin with a dot, behind names of folders at most", name)}
 	}
 	return nil
 }

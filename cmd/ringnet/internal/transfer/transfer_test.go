@@ -30,7 +30,7 @@ func transferred(t *testing.T, folder *Folder, name string, content []byte, wrap
 	a, b := net.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		_, err := folder.Receive(b)
+		_, err := folder.Serve(b)
 		b.Close()
 		done <- err
 	}()
@@ -154,7 +154,8 @@ func TestReceiveRefusesWhatWasChangedOnItsWay(t *testing.T) {
 
 func TestReceiveRefusesNamesThatLeadElsewhere(t *testing.T) {
 	folder, _ := newFolder(t)
-	for _, name := range []string{"", ".", "..", "../file", "/etc/passwd", `..\file`, ".file.part", "a\x00b", strings.Repeat("x", 201)} {
+	for _, name := range []string{"", ".", "..", "../file", "/etc/passwd", `..\file`, ".file.part", "a\x00b", strings.Repeat("x", 201),
+		"a/../../b", "a//b", "a/.", "/", "a//", ".git/config", "a/" + strings.Repeat("x", 201), strings.Repeat("a/", 1001) + "b"} {
 		_, failed, received := transferred(t, folder, name, []byte("x"), whole)
 		require.ErrorAs(t, failed, new(RefusedError), "%q", name)
 		require.ErrorContains(t, received, "want a plain name", "%q", name)
@@ -168,6 +169,85 @@ func TestReceiveFollowsNoLinksOutOfTheFolder(t *testing.T) {
 	_, failed, _ := transferred(t, folder, "file", []byte("x"), whole)
 	require.Error(t, failed)
 	require.NoFileExists(t, outside)
+}
+
+// Nor are those taken for folders that are none.
+func TestReceiveMakesFolders(t *testing.T) {
+	folder, dir := newFolder(t)
+	require.NoError(t, os.Symlink(t.TempDir(), filepath.Join(dir, "out")))
+	require.NoError(t, os.Symlink(".", filepath.Join(dir, "in")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
+	for _, name := range []string{"out/x", "in/x", "file/x", "out/", "file/x/"} {
+		_, failed, _ := transferred(t, folder, name, []byte("x"), whole)
+		require.ErrorContains(t, failed, ": not a folder", name)
+	}
+	for _, name := range []string{"a/b/c", "a/b/d", "a/file"} {
+		_, failed, _ := transferred(t, folder, name, random(copyLen), after(copyLen/2))
+		require.Error(t, failed)
+		content := random(copyLen)
+		_, failed, _ = transferred(t, folder, name, content, whole)
+		require.NoError(t, failed)
+		requireFile(t, filepath.Join(dir, filepath.FromSlash(name)), content)
+	}
+	for range 2 {
+		_, failed, _ := transferred(t, folder, "a/empty/", nil, whole)
+		require.NoError(t, failed)
+	}
+	require.DirExists(t, filepath.Join(dir, "a", "empty"))
+}
+
+// fetched fetches a file of a folder into another, over a connection that wrap may spoil.
+func fetched(t *testing.T, from, into *Folder, name string, wrap func(io.ReadWriter) io.ReadWriter) (got Received, failed error) {
+	t.Helper()
+	a, b := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = from.Serve(wrap(b))
+		b.Close()
+	}()
+	got, failed = into.Fetch(a, name, func(int64, int64) {})
+	a.Close()
+	<-done
+	return got, failed
+}
+
+func TestFetch(t *testing.T) {
+	from, there := newFolder(t)
+	into, here := newFolder(t)
+	content := random(4 * copyLen)
+	require.NoError(t, os.Mkdir(filepath.Join(there, "a"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(there, "a", "file"), content, 0o600))
+	require.NoError(t, os.Symlink("a/file", filepath.Join(there, "link")))
+	_, failed := fetched(t, from, into, "a/file", whole)
+	require.ErrorContains(t, failed, "files may be sent here, and not fetched")
+	from.Readable = true
+	for name, want := range map[string]string{"a": "not a regular file", "link": "not a regular file", "none": "no such file", "../x": "want a plain name"} {
+		_, failed := fetched(t, from, into, name, whole)
+		require.ErrorAs(t, failed, new(RefusedError), name)
+		require.ErrorContains(t, failed, want)
+	}
+	_, failed = fetched(t, from, into, "a/file", after(2*copyLen+100))
+	require.Error(t, failed)
+	got, failed := fetched(t, from, into, "a/file", whole)
+	require.NoError(t, failed)
+	require.Positive(t, got.From, "it goes on where the connection broke")
+	requireFile(t, filepath.Join(here, "a", "file"), content)
+}
+
+// Who wants a file takes no other.
+func TestFetchTakesWhatItWants(t *testing.T) {
+	into, here := newFolder(t)
+	a, b := net.Pipe()
+	go func() {
+		_, _ = newLines(b).ReadSlice('\n')
+		_ = newLines(b).send(offer{Name: "other", Size: 0})
+	}()
+	_, failed := into.Fetch(a, "file", func(int64, int64) {})
+	require.ErrorIs(t, failed, ErrStranger)
+	left, err := os.ReadDir(here)
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 // A link in the folder may be a stranger's, who would have another file written over.
@@ -203,7 +283,7 @@ func TestSendRefusesAFileThatIsLongerThanItsSize(t *testing.T) {
 		a, b := net.Pipe()
 		received := make(chan struct{})
 		go func() {
-			_, _ = folder.Receive(b)
+			_, _ = folder.Serve(b)
 			close(received)
 		}()
 		_, err := Send(a, "file", bytes.NewReader(random(11)), size, func(int64) {})
@@ -251,7 +331,7 @@ func TestSignsOfLifeAloneAreNotEnough(t *testing.T) {
 				io.Writer
 			}{&idling{24 * 60 * 60}, io.Discard}
 		}
-		_, err := folder.Receive(day())
+		_, err := folder.Serve(day())
 		require.ErrorIs(t, err, ErrStranger)
 		_, err = Send(day(), "f", strings.NewReader("x"), 1, func(int64) {})
 		require.ErrorIs(t, err, ErrStranger)
@@ -260,10 +340,10 @@ func TestSignsOfLifeAloneAreNotEnough(t *testing.T) {
 
 func TestReceiveTakesAFileFromOneConnectionAtATime(t *testing.T) {
 	folder, _ := newFolder(t)
-	require.True(t, folder.begin("file"))
+	require.True(t, folder.begin(partOf("file")))
 	_, failed, _ := transferred(t, folder, "file", []byte("x"), whole)
 	require.ErrorIs(t, failed, ErrBusy)
-	folder.end("file")
+	folder.end(partOf("file"))
 	_, failed, _ = transferred(t, folder, "file", []byte("x"), whole)
 	require.NoError(t, failed)
 }
@@ -278,7 +358,7 @@ func TestStrangersEndInErrors(t *testing.T) {
 		`{"name":"f","size":10}` + "\n" + `{"offset":11}` + "\n",
 		`{"name":"f","size":10}` + "\n" + `{"offset":0}` + "\nshort",
 	} {
-		_, err := folder.Receive(struct {
+		_, err := folder.Serve(struct {
 			io.Reader
 			io.Writer
 		}{strings.NewReader(said), io.Discard})
