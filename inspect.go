@@ -15,6 +15,7 @@ import (
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/inspect"
 	"github.com/ringnet/ringnet/internal/link"
+	"github.com/ringnet/ringnet/internal/pollers"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -100,6 +101,7 @@ func describeProcess(r inspect.Request) inspect.Process {
 	p := inspect.Process{
 		Program: filepath.Base(os.Args[0]),
 		Memory:  inspect.Memory{Used: memory.Used, Limit: memory.Limit, Locked: memory.Locked},
+		Polling: int64(pollers.Time()),
 	}
 	if r.Kill != 0 {
 		if err := kill(r.Kill); err != nil {
@@ -111,7 +113,8 @@ func describeProcess(r inspect.Request) inspect.Process {
 		p.Links = append(p.Links, inspect.Link{
 			Network: l.Network, Transport: l.Transport, Local: l.Local.String(), Remote: l.Remote.String(),
 			PathLocal: l.Path.Local.String(), PathRemote: l.Path.Remote.String(),
-			Dialed: l.Dialed, Connections: l.Connections, Memory: l.Memory, SeekingSince: l.SeekingSince, Moves: l.Moves,
+			Dialed: l.Dialed, Connections: l.Connections, Memory: l.Memory,
+			SendQueue: l.SendQueue, Outstanding: l.Outstanding, SeekingSince: l.SeekingSince, Moves: l.Moves,
 			BytesSent: l.BytesSent, BytesReceived: l.BytesReceived, WorkRequests: l.WorkRequests, Events: l.Events,
 		})
 	}

@@ -107,6 +107,8 @@ func (d *Dialer) more(request auto.Request, cfg link.Setup, maker linkMaker) lin
 //	Connections    int     open connections
 //	Memory         int     bytes that it takes of those that Memory counts: rings, staging
 //	                       memory, receives, buffers and the device's queues
+//	SendQueue      int     work requests that its send queue has room for
+//	Outstanding    int     of those, how many have been posted and have not completed
 //	Path           Path    the cards that it goes over now
 //	Seeking        bool    it has lost its queue pair, and is looking for another: see
 //	                       Config.ResumeTimeout

@@ -202,9 +202,9 @@ func connectionTable(v, before survey, rates bool) [][]string {
 
 // linkTable is connectionTable for links.
 func linkTable(v, before survey, rates bool) [][]string {
-	head := []string{"PROCESS", "USER", "NETWORK", "LOCAL", "REMOTE", "PATH", "CARD", "CONNECTIONS", "MEMORY", "SENT", "RECEIVED", "MOVES", "STATE"}
+	head := []string{"PROCESS", "USER", "NETWORK", "LOCAL", "REMOTE", "PATH", "CARD", "CONNECTIONS", "MEMORY", "QUEUE", "SENT", "RECEIVED", "MOVES", "STATE"}
 	if rates {
-		head = slices.Insert(head, 11, "SENT/s", "RECEIVED/s")
+		head = slices.Insert(head, 12, "SENT/s", "RECEIVED/s")
 	}
 	table := [][]string{head}
 	was := before.links()
@@ -225,11 +225,11 @@ func linkTable(v, before survey, rates bool) [][]string {
 			}
 			row := []string{process(&p), userName(p.UID), strings.TrimSpace(l.Network + " " + l.Transport),
 				l.Local, l.Remote, path, cards[at], fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
-				size(l.BytesSent), size(l.BytesReceived), fmt.Sprint(l.Moves), state}
+				fmt.Sprintf("%d/%d", l.Outstanding, l.SendQueue), size(l.BytesSent), size(l.BytesReceived), fmt.Sprint(l.Moves), state}
 			if rates {
 				b, known := was[linkKey{p.ID, l.Local, l.Remote}]
 				sent, received := rate(known, v.at.Sub(before.at), moved{b.BytesSent, b.BytesReceived}, moved{l.BytesSent, l.BytesReceived})
-				row = slices.Insert(row, 11, sent, received)
+				row = slices.Insert(row, 12, sent, received)
 			}
 			table = append(table, row)
 		}

@@ -134,10 +134,11 @@ func TestSsGoesOnWithoutAProcessThatIsKilled(t *testing.T) {
 func TestWatchingLinksShowsRates(t *testing.T) {
 	const local = "10.0.0.1:1"
 	before := survey{at: time.Unix(1, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 1 << 10}}}}}
-	after := survey{at: time.Unix(3, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 5 << 10}, {Local: "new"}}}}}
+	after := survey{at: time.Unix(3, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 5 << 10, SendQueue: 64, Outstanding: 3}, {Local: "new"}}}}}
 	table := linkTable(after, before, true)
-	require.Equal(t, []string{"2.0KiB", "0B"}, table[1][11:13])
-	require.Equal(t, []string{"-", "-"}, table[2][11:13])
+	require.Equal(t, "3/64", table[1][9])
+	require.Equal(t, []string{"2.0KiB", "0B"}, table[1][12:14])
+	require.Equal(t, []string{"-", "-"}, table[2][12:14])
 }
 
 func TestSsTopAndKillSayWhatIsWrong(t *testing.T) {
@@ -272,4 +273,13 @@ func TestTopShowsWhatCarriesMostFirst(t *testing.T) {
 	require.Contains(t, out.String(), "SENT/s")
 	require.Contains(t, out.String(), client.LocalAddr().String())
 	require.Regexp(t, `\d+%`, out.String())
+}
+
+func TestTopShowsHowMuchOfTheTimeAProcessPolls(t *testing.T) {
+	at := func(s int64, polled time.Duration) survey {
+		return survey{at: time.Unix(s, 0), all: []inspect.Process{{ID: "a", PID: 1, Polling: int64(polled), Connections: []inspect.Connection{{Number: 1}}}}}
+	}
+	_, rows := busiest(at(3, 3*time.Second/2), at(1, time.Second), map[int]time.Duration{1: 3 * time.Second}, map[int]time.Duration{1: time.Second})
+	require.Equal(t, []string{"CPU", "POLLING"}, rows[0][2:4])
+	require.Equal(t, []string{"100%", "25%"}, rows[1][2:4])
 }

@@ -75,6 +75,7 @@ func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary 
 	var lines []line
 	var sum moved
 	was := before.connections()
+	polled, polledBefore := v.polling(), before.polling()
 	for i := range v.all {
 		p := &v.all[i]
 		for k := range p.Connections {
@@ -86,19 +87,29 @@ func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary 
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return -cmp.Compare(a.sent+a.received, b.sent+b.received) })
-	rows = [][]string{{"SENT/s", "RECEIVED/s", "CPU", "PROCESS", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "UNSENT", "UNREAD"}}
+	rows = [][]string{{"SENT/s", "RECEIVED/s", "CPU", "POLLING", "PROCESS", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "UNSENT", "UNREAD"}}
 	for _, l := range lines {
-		rows = append(rows, []string{size(l.sent), size(l.received), share(used, usedBefore, v.at.Sub(before.at), l.p.PID),
+		took := v.at.Sub(before.at)
+		rows = append(rows, []string{size(l.sent), size(l.received), share(used, usedBefore, took, l.p.PID), share(polled, polledBefore, took, l.p.ID),
 			process(l.p), fmt.Sprint(l.c.Number), l.c.Carrier, state(l.c, v.at), l.c.Local, l.c.Remote,
 			size(uint64(max(l.c.Unsent, 0))), unread(l.c)})
 	}
 	return fmt.Sprintf("%s of %s: %s/s sent, %s/s received", english.Plural(len(lines), "connection", ""), english.Plural(len(v.all), "process", ""), size(sum.sent), size(sum.received)), rows
 }
 
-// share is the processors that a process has used between two surveys, polling included.
-func share(used, before map[int]time.Duration, took time.Duration, pid int) string {
-	now, ok := used[pid]
-	then, was := before[pid]
+// polling is how long each process has polled, by its ID.
+func (v survey) polling() map[string]time.Duration {
+	all := make(map[string]time.Duration)
+	for i := range v.all {
+		all[v.all[i].ID] = time.Duration(v.all[i].Polling)
+	}
+	return all
+}
+
+// share is how much of the time between two surveys a process has used: of all processors, or to poll.
+func share[K comparable](used, before map[K]time.Duration, took time.Duration, process K) string {
+	now, ok := used[process]
+	then, was := before[process]
 	if !ok || !was || took <= 0 {
 		return "-"
 	}

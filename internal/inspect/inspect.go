@@ -23,6 +23,7 @@ type Process struct {
 	UID         int          `json:"uid"` // the same
 	Program     string       `json:"program"`
 	Memory      Memory       `json:"memory"`
+	Polling     int64        `json:"polling_ns"` // how long it has polled, about
 	Links       []Link       `json:"links"`
 	Connections []Connection `json:"connections"`
 	Error       string       `json:"error,omitempty"` // why the request was not carried out
@@ -46,6 +47,8 @@ type Link struct {
 	Dialed        bool      `json:"dialed"`
 	Connections   int       `json:"connections"`
 	Memory        int       `json:"memory"`
+	SendQueue     int       `json:"send_queue"`  // work requests that it has room for
+	Outstanding   int       `json:"outstanding"` // of those
 	SeekingSince  time.Time `json:"seeking_since,omitzero"`
 	Moves         uint64    `json:"moves"`
 	BytesSent     uint64    `json:"bytes_sent"`

@@ -18,6 +18,8 @@ type Info struct {
 	Dialed        bool        // whether this process dialed it
 	Connections   int         // that are open
 	Memory        int         // bytes at this end: what is registered, and the device's queues
+	SendQueue     int         // work requests that it has room for
+	Outstanding   int         // of those, how many have not completed
 
 	Path         Path      // that the link's queue pair takes, or took
 	Seeking      bool      // it has lost its queue pair, and has no other yet
@@ -108,6 +110,8 @@ func (l *Link) info() Info {
 		Dialed:      l.active,
 		Connections: int(l.streams.live.Load()),
 		Memory:      l.memory.account.Bytes(),
+		SendQueue:   l.send.slots.Depth(),
+		Outstanding: l.send.slots.Outstanding(),
 		Path:        Path{at(l.ep.LocalAddr()), at(l.ep.RemoteAddr())},
 		Seeking:     l.stage.pathless(),
 		Stats:       l.counted(),

@@ -26,10 +26,14 @@ const changesWithin = 10 * time.Millisecond
 // meanwhile.
 func (l *Link) poll(s *Stream, which int, d *deadline.Deadline) bool {
 	spin := &l.watch.spins[which]
-	if !l.polls() || l.pollsForNobody(s) || l.cfg.BusyPoll == 0 && !spin.begin() || !pollers.Begin() {
+	if !l.polls() || l.pollsForNobody(s) || l.cfg.BusyPoll == 0 && !spin.begin() {
 		return false
 	}
-	defer pollers.End()
+	poll, ok := pollers.Begin()
+	if !ok {
+		return false
+	}
+	defer poll.End()
 	var began, asked time.Time
 	if l.cfg.BusyPoll > 0 {
 		began = time.Now()

@@ -240,10 +240,14 @@ const pollsPerYield = 64
 // polling is worth it again. The caller has the turn.
 func (c *Conn) poll(ds []fabric.Datagram) int {
 	r := &c.reader
-	if c.limits.Spin == 0 || !pollers.Begin() {
+	if c.limits.Spin == 0 {
 		return 0
 	}
-	defer pollers.End()
+	poll, ok := pollers.Begin()
+	if !ok {
+		return 0
+	}
+	defer poll.End()
 	most := r.pollBudget
 	if r.pollCalls++; r.pollCalls%16 == 1 {
 		most = c.limits.Spin
