@@ -115,9 +115,11 @@ apidiff:
 	GO=$(GO) tools/apidiff.sh
 
 # Tags VERSION=v0.1.0 of what is committed, when everything has passed, and pushes nothing.
-release: check vuln apidiff
-	rm -rf bin/clone && git clone --quiet . bin/clone && $(MAKE) -C bin/clone test
+release:
 	cd tools/release && $(GO) build -o ../../bin/ .
+	bin/release -check $(VERSION)
+	$(MAKE) check vuln apidiff
+	rm -rf bin/clone && git clone --quiet . bin/clone && $(MAKE) -C bin/clone test
 	bin/release $(VERSION)
 
 # For the hand, in about two minutes: what says at once that a change is wrong.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -36,20 +37,45 @@ func flagsOf(root, node *kong.Node) (flags []*kong.Flag) {
 	return flags
 }
 
+// valuesOf are the values that a flag or an argument may have, if they are few.
+func valuesOf(v *kong.Value) []string {
+	if v.Enum == "" {
+		return nil
+	}
+	return slices.DeleteFunc(v.EnumSlice(), func(s string) bool { return s == "" })
+}
+
 func printBash(w io.Writer, root *kong.Node) {
-	var names []string
-	fmt.Fprintln(w, "_ringnet() {\n\tlocal cur=${COMP_WORDS[COMP_CWORD]} flags=\n\tcase ${COMP_WORDS[1]} in")
+	var words []string
+	for _, f := range flagsOf(root, &kong.Node{}) {
+		words = append(words, "--"+f.Name)
+	}
+	fmt.Fprintln(w, "_ringnet() {\n\tlocal cur=${COMP_WORDS[COMP_CWORD]} flags= values=\n\tcase ${COMP_WORDS[1]} in")
 	for _, child := range root.Children {
-		var flags []string
+		var flags, values []string
 		for _, f := range flagsOf(root, child) {
 			flags = append(flags, "--"+f.Name)
+			if v := valuesOf(f.Value); v != nil {
+				values = append(values, fmt.Sprintf("--%s) values=%q ;;", f.Name, strings.Join(v, " ")))
+			}
 		}
-		names = append(names, child.Name)
-		fmt.Fprintf(w, "\t%s) flags=\"%s\" ;;\n", child.Name, strings.Join(flags, " "))
+		if len(child.Positional) > 0 {
+			if v := valuesOf(child.Positional[0]); v != nil {
+				values = append(values, fmt.Sprintf("%s) values=%q ;;", child.Name, strings.Join(v, " ")))
+			}
+		}
+		words = append(words, child.Name)
+		fmt.Fprintf(w, "\t%s) flags=\"%s\"", child.Name, strings.Join(flags, " "))
+		if values != nil {
+			fmt.Fprintf(w, "; case ${COMP_WORDS[COMP_CWORD-1]} in %s esac", strings.Join(values, " "))
+		}
+		fmt.Fprintln(w, " ;;")
 	}
 	fmt.Fprintf(w, `	esac
 	if [ "$COMP_CWORD" = 1 ]; then
 		COMPREPLY=($(compgen -W "%s" -- "$cur"))
+	elif [ -n "$values" ]; then
+		COMPREPLY=($(compgen -W "$values" -- "$cur"))
 	elif [[ $cur == -* ]]; then
 		COMPREPLY=($(compgen -W "$flags" -- "$cur"))
 	else
@@ -57,14 +83,18 @@ func printBash(w io.Writer, root *kong.Node) {
 	fi
 }
 complete -o filenames -F _ringnet ringnet
-`, strings.Join(names, " "))
+`, strings.Join(words, " "))
 }
 
 func printFish(w io.Writer, root *kong.Node) {
 	for _, child := range root.Children {
 		fmt.Fprintf(w, "complete -c ringnet -f -n __fish_use_subcommand -a %s -d %s\n", child.Name, quoted(child.Help))
 		for _, f := range flagsOf(root, child) {
-			fmt.Fprintf(w, "complete -c ringnet -n '__fish_seen_subcommand_from %s' -l %s -d %s\n", child.Name, f.Name, quoted(f.Help))
+			values := ""
+			if v := valuesOf(f.Value); v != nil {
+				values = " -x -a " + quoted(strings.Join(v, " "))
+			}
+			fmt.Fprintf(w, "complete -c ringnet -n '__fish_seen_subcommand_from %s' -l %s%s -d %s\n", child.Name, f.Name, values, quoted(f.Help))
 		}
 	}
 }

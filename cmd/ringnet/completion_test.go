@@ -20,6 +20,9 @@ func TestBashCompletes(t *testing.T) {
 		"ringnet cp --se":                  "--serve",
 		"ringnet perf --js":                "--json",
 		"ringnet ss --wa":                  "--watch",
+		"ringnet --js":                     "--json",
+		"ringnet ss --carrier r":           "rdma",
+		"ringnet completion z":             "zsh",
 		"ringnet cp " + path[:len(path)-3]: path,
 	} {
 		const do = `source "$1"; COMP_WORDS=($2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ringnet; echo "${COMPREPLY[*]}"`
@@ -32,7 +35,7 @@ func TestBashCompletes(t *testing.T) {
 func TestCompletionIsForEachShell(t *testing.T) {
 	for shell, want := range map[string]string{
 		"zsh":  "bashcompinit",
-		"fish": "complete -c ringnet -n '__fish_seen_subcommand_from cp' -l serve -d 'Receive files",
+		"fish": "complete -c ringnet -n '__fish_seen_subcommand_from ss' -l carrier -x -a 'shm rdma tcp' -d 'Only those",
 	} {
 		out, err := commandProcess("completion", shell).Output()
 		require.NoError(t, err)

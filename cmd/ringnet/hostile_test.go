@@ -131,8 +131,8 @@ func TestProxyPassesOnAResetWhileTheServerDoesNotRead(t *testing.T) {
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "everything between the two is full")
 			require.NoError(t, client.SetLinger(0))
 			require.NoError(t, client.Close())
-			require.Equal(t, "lost", front.logged("ended", 0)["outcome"])
-			require.Equal(t, "lost", back.logged("ended", 0)["outcome"])
+			require.Equal(t, "reset", front.logged("ended", 0)["outcome"])
+			require.Equal(t, "reset", back.logged("ended", 0)["outcome"])
 		})
 	}
 }

@@ -34,13 +34,18 @@ const root = "github.com/ringnet/ringnet"
 var modules = []string{".", "tools/softroce", "internal/perf", "metrics", "grpcnet", "cmd/ringnet"}
 
 func main() {
-	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: release VERSION, such as v0.1.0, in the repository") }
+	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: release [-check] VERSION, such as v0.1.0, in the repository") }
+	check := flag.Bool("check", false, "only see whether there is anything against it")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := release(".", flag.Arg(0)); err != nil {
+	does := release
+	if *check {
+		does = ready
+	}
+	if err := does(".", flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}

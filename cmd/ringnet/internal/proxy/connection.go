@@ -54,17 +54,19 @@ func (e *end) finish() error {
 	return e.Close()
 }
 
-// isLost reports whether the peer has reset the connection, or was lost.
-func (e *end) isLost() bool {
+// lostBy is why the connection to the peer has ended, other than by the ends of its streams, or nil.
+func (e *end) lostBy() error {
 	if e.socket != nil {
-		return e.socket.isLost()
+		return e.socket.lostBy()
 	}
 	if !e.writing.TryLock() {
-		return false // the half that writes notices it
+		return nil // the half that writes notices it
 	}
 	defer e.writing.Unlock()
-	_, err := e.Write(nil)
-	return err != nil && !errors.Is(err, syscall.EPIPE) // which follows the end of the stream
+	if _, err := e.Write(nil); !errors.Is(err, syscall.EPIPE) { // which follows the end of the stream
+		return err
+	}
+	return nil
 }
 
 // taken changes when the peer takes bytes that were written.
@@ -151,18 +153,20 @@ func (h *half) move() error {
 	}
 }
 
-// hasLostSender reports whether a half waits to write, and its sender is lost, which the
-// half would find out only when it reads again.
-func (h *half) hasLostSender() bool {
+// senderLostBy is why a half that waits to write has lost its sender, which it would find out only when
+// it reads again, or nil.
+func (h *half) senderLostBy() error {
 	if h.to.writing.TryLock() {
 		h.to.writing.Unlock()
-		return false
+		return nil
 	}
-	return h.from.isLost()
+	return h.from.lostBy()
 }
 
-// isLost reports whether an end is lost, and no half notices that.
-func (c *connection) isLost() bool { return c.requests.hasLostSender() || c.replies.hasLostSender() }
+// lostBy is why an end is lost, if no half notices that.
+func (c *connection) lostBy() error {
+	return errors.Join(c.requests.senderLostBy(), c.replies.senderLostBy())
+}
 
 // stop resets both ends, whatever is under way.
 func (c *connection) stop(why Outcome) {

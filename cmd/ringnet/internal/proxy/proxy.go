@@ -245,9 +245,9 @@ func (p *Proxy) sweep() {
 			limit, why = p.drainIdle, Drained
 		}
 		for c := range p.connections {
-			switch {
-			case c.isLost():
-				c.stop(Lost)
+			switch err := c.lostBy(); {
+			case err != nil:
+				c.stop(lossBy(err))
 			case limit > 0 && c.quiet(now) >= limit:
 				c.stop(why)
 			}

@@ -119,9 +119,9 @@ func (s *socket) sink(taken *atomic.Uint64) sink {
 	}
 }
 
-// isLost asks the kernel for an error, which it does not report again. EPIPE is that of a
+// lostBy asks the kernel for an error, which it does not report again. EPIPE is that of a
 // peer that has ended its stream and takes no more: what it has sent is complete.
-func (s *socket) isLost() bool {
+func (s *socket) lostBy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.raw.Control(func(fd uintptr) {
@@ -130,7 +130,10 @@ func (s *socket) isLost() bool {
 			s.lost = syscall.Errno(errno)
 		}
 	})
-	return s.lost != 0
+	if s.lost == 0 {
+		return nil
+	}
+	return s.lost
 }
 
 // queued is how many bytes the kernel holds that were written and that the peer has not

@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"errors"
 	"maps"
+	"syscall"
 
 	"github.com/ringnet/ringnet"
 )
@@ -11,7 +13,8 @@ type Outcome string
 
 const (
 	Finished    Outcome = "finished"    // both ends have ended their streams
-	Lost        Outcome = "lost"        // one end has failed before, and the other was reset
+	Reset       Outcome = "reset"       // one end was reset by its program or its system before, and so was the other
+	Lost        Outcome = "lost"        // the way to one end was lost before, and the other was reset
 	Undelivered Outcome = "undelivered" // the last bytes written may not have arrived
 	Idled       Outcome = "idle"        // it was without traffic for too long
 	Drained     Outcome = "drained"     // it was without traffic when the proxy stopped
@@ -23,7 +26,7 @@ const (
 )
 
 // Outcomes are all outcomes.
-var Outcomes = []Outcome{Finished, Lost, Undelivered, Idled, Drained, Cut, TooMany, NotRequired, Unreachable}
+var Outcomes = []Outcome{Finished, Reset, Lost, Undelivered, Idled, Drained, Cut, TooMany, NotRequired, Unreachable}
 
 // end returns how c has ended, given the error of its run.
 func (c *connection) end(err error) Outcome {
@@ -33,9 +36,18 @@ func (c *connection) end(err error) Outcome {
 	case err == nil:
 		return Finished
 	case truncated(err):
-		return Lost
+		return lossBy(err)
 	}
 	return Undelivered
+}
+
+// lossBy is the outcome of a connection of which an end has failed. Programs that close a connection
+// with bytes unread, as iperf3 does, reset it.
+func lossBy(err error) Outcome {
+	if errors.Is(err, syscall.ECONNRESET) {
+		return Reset
+	}
+	return Lost
 }
 
 // Stats are the counters of a proxy.
