@@ -249,6 +249,33 @@ func TestTopIsDrawnAnewWhenTheTerminalHasAnotherSize(t *testing.T) {
 	}
 }
 
+// Who suspends top has the shell's screen back, and top draws on its own when it goes on.
+func TestTopLeavesTheScreenWhenItIsSuspended(t *testing.T) {
+	tty, drawn := terminal(t, 80, 25)
+	top := commandProcess("top", "--interval=1h")
+	top.Stdout = tty
+	require.NoError(t, top.Start())
+	until := func(want string) {
+		for picture := ""; !strings.Contains(picture, want); {
+			picture += drawn()
+		}
+	}
+	until("looking for 1h")
+	for range 2 {
+		require.NoError(t, top.Process.Signal(unix.SIGTSTP))
+		until("\x1b[?25h\x1b[?1049l")
+		require.Eventually(t, func() bool {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", top.Process.Pid))
+			require.NoError(t, err)
+			return bytes.Contains(stat, []byte(") T "))
+		}, patience, time.Millisecond)
+		require.NoError(t, top.Process.Signal(unix.SIGCONT))
+		until("\x1b[?1049h\x1b[?25l")
+	}
+	require.NoError(t, top.Process.Signal(os.Interrupt))
+	require.NoError(t, top.Wait())
+}
+
 func TestTopShowsWhatCarriesMostFirst(t *testing.T) {
 	client, server := twoEnds(t)
 	go func() {

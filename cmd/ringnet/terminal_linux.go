@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/signal"
@@ -25,6 +26,28 @@ func notifyResized() (resized <-chan os.Signal, stop func()) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGWINCH)
 	return c, func() { signal.Stop(c) }
+}
+
+// notifySuspended tells when the user suspends this process, by Ctrl-Z; suspend does that then, and returns
+// when it goes on.
+func notifySuspended() (suspended <-chan os.Signal, suspend func(context.Context), ignore func()) {
+	stops, continues := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(stops, unix.SIGTSTP)
+	signal.Notify(continues, unix.SIGCONT)
+	suspend = func(ctx context.Context) {
+		select {
+		case <-continues: // of an earlier time
+		default:
+		}
+		if unix.Kill(os.Getpid(), unix.SIGSTOP) != nil {
+			return
+		}
+		select {
+		case <-continues:
+		case <-ctx.Done():
+		}
+	}
+	return stops, suspend, func() { signal.Stop(stops); signal.Stop(continues) }
 }
 
 // processorTimes are the processor times that the processes of a survey have used.

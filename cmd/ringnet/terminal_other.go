@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"time"
@@ -13,5 +14,9 @@ import (
 func terminalSize(*os.File) (width, height int, err error) { return 0, 0, errors.ErrUnsupported }
 
 func notifyResized() (resized <-chan os.Signal, stop func()) { return nil, func() {} }
+
+func notifySuspended() (suspended <-chan os.Signal, suspend func(context.Context), ignore func()) {
+	return nil, func(context.Context) {}, func() {}
+}
 
 func processorTimes(survey) map[int]time.Duration { return nil }

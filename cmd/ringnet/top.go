@@ -33,6 +33,8 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	defer screen.leave()
 	resized, stop := notifyResized()
 	defer stop()
+	suspended, suspend, ignore := notifySuspended()
+	defer ignore()
 	var before, v survey
 	var used map[int]time.Duration
 	rows := [][]string{{"looking for " + c.Interval.String()}}
@@ -59,6 +61,10 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 		select {
 		case <-time.After(time.Until(next)):
 		case <-resized:
+		case <-suspended:
+			screen.leave()
+			suspend(ctx)
+			screen.enter()
 		case <-ctx.Done():
 			return nil
 		}
@@ -127,10 +133,17 @@ func newScreen(w io.Writer) *screen {
 	if f, ok := w.(*os.File); ok {
 		if _, _, err := terminalSize(f); err == nil && os.Getenv("TERM") != "dumb" {
 			s.terminal = f
-			fmt.Fprint(w, "\x1b[?1049h\x1b[?25l") // the other screen, without a cursor
+			s.enter()
 		}
 	}
 	return s
+}
+
+// enter takes the other screen, without a cursor.
+func (s *screen) enter() {
+	if s.terminal != nil {
+		fmt.Fprint(s.w, "\x1b[?1049h\x1b[?25l")
+	}
 }
 
 func (s *screen) leave() {
