@@ -265,8 +265,8 @@ soak: rdma-suites
 	$(TEST_RDMA) -run TestNettest/verbs -count=20 $(COUNTING) ./rconn
 	$(SOFTROCE) -timeout 2h -- tools/rdmasuites.sh root rconn integration verbs examples
 	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(GO) test -race -tags etcd -count=3 ./...
-	tools/grpctests.sh auto
-	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -count=3 -run '/^rdma$$' .
+	tools/grpctests.sh tcp && tools/grpctests.sh auto
+	cd interop && RINGNET_REQUIRE_PROGRAMS=1 $(TEST_RDMA) $(COUNTING) -tags etcd -count=3 -run '/^rdma$$' .
 
 # Random traffic under random faults between two machines on one cable, for HOURS
 # hours, of which there may be a fraction. SEED has it draw what another run has drawn.
