@@ -182,8 +182,10 @@ func TestTheEngineClosesWhatIsLostBeforeItSleeps(t *testing.T) {
 		l.mu.Lock()
 		l.watch.holder = &l.watch.engine
 		l.path.lost = append(l.path.lost, &sim.Endpoint{})
+		ep := l.ep
+		l.ep = &late{Endpoint: ep} // whose Wait never returns
 		l.sleep(nil, engineCall, nil)
-		l.path.lost = nil
+		l.ep, l.path.lost = ep, nil
 		l.watch.holder = nil
 		l.watchNow()
 		l.mu.Unlock()
