@@ -54,6 +54,9 @@ func (w *waitWorld) broken(side int, rest bool) string {
 	for s := range streams {
 		if s.atWork {
 			atWork++
+			if rest && s.use == orphaned && l.stage < ended {
+				return fmt.Sprintf("stream %d is closed, and at work", s.number)
+			}
 		}
 		for i := range s.calls {
 			c := &s.calls[i]
