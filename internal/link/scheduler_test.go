@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,7 +57,7 @@ func TestManyLinksOfAHostThatIsAway(t *testing.T) {
 		for range 2000 {
 			time.Sleep(10 * time.Millisecond)
 			// The passive side asks, and they are in one process here.
-			require.LessOrEqual(t, n.Open(), before+2*attemptsToHost)
+			require.LessOrEqual(t, n.Open(), before+2*attemptsToProcess)
 		}
 		require.Equal(t, links, howManySeek(clients))
 		n.Cut(false)
@@ -94,87 +93,59 @@ func (s *retryScheduler) state() (underWay int) {
 	return s.underWay
 }
 
-// TestTurnsAreFair has attempts to one host, which are never answered, be in no other's way,
-// and each link of it have its turn.
-func TestTurnsAreFair(t *testing.T) {
+// TestAttemptsToAProcessThatDoesNotAnswerHoldUpNoOther has the attempts of many links to one
+// process take as long as they may, and each link have its turn. What no turn is left for gives up.
+func TestAttemptsToAProcessThatDoesNotAnswerHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all retryScheduler
-		dead, alive := all.join(client1), all.join(server1)
+		silent, alive := all.join(netip.AddrPortFrom(server1, 1)), all.join(netip.AddrPortFrom(server1, 2))
 		order := make(chan int, 100)
 		for i := range cap(order) {
 			go func() {
-				own := all.take(context.Background(), dead, 1)
+				require.True(t, all.take(context.Background(), silent))
 				order <- i
 				time.Sleep(time.Second)
-				all.give(own, unanswered)
+				all.give(silent, cardPair{}, unanswered, firstAttempt)
 			}()
 			synctest.Wait()
 		}
-		all.give(all.take(context.Background(), alive, 1), answered)
+		began := time.Now()
+		require.True(t, all.take(t.Context(), alive))
+		require.Zero(t, time.Since(began))
+		all.give(alive, cardPair{}, answered, firstAttempt)
 
-		impatient, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		impatient, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		require.Nil(t, all.take(impatient, dead, 1))
+		require.False(t, all.take(impatient, silent))
 		time.Sleep(time.Minute)
 		for i := range cap(order) {
-			require.Equal(t, i/attemptsToHost, <-order/attemptsToHost, "those of a second come in any order")
+			require.Equal(t, i/attemptsToProcess, <-order/attemptsToProcess, "those of a second come in any order")
 		}
 		require.Zero(t, all.state())
-		all.leave(dead)
+		all.leave(silent)
 		all.leave(alive)
-		require.Empty(t, all.hosts)
+		require.Empty(t, all.peers)
 	})
 }
 
-// TestAProcessThatStandsStillHoldsUpNoOther has many links to one port of a host never be
-// answered.
-func TestAProcessThatStandsStillHoldsUpNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var all retryScheduler
-		host := all.join(server1)
-		ctx, cancel := context.WithCancel(context.Background())
-		for range 100 {
-			go func() {
-				for ctx.Err() == nil {
-					if own := all.take(ctx, host, 1); own != nil {
-						time.Sleep(longAttempt)
-						all.give(own, unanswered)
-					}
-				}
-			}()
-		}
-		synctest.Wait()
-		began := time.Now()
-		var others sync.WaitGroup
-		for range attemptsToHost {
-			others.Go(func() { all.give(all.take(ctx, host, 2), answered) })
-		}
-		others.Wait()
-		require.LessOrEqual(t, time.Since(began), longAttempt)
-		cancel()
-		time.Sleep(2 * longAttempt)
-		require.Zero(t, all.state())
-	})
-}
-
-// TestTurnsOfManyHosts has more hosts seek than there are turns.
-func TestTurnsOfManyHosts(t *testing.T) {
+// TestTurnsOfManyProcesses has more peers be sought than there are turns.
+func TestTurnsOfManyProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all retryScheduler
 		for i := range 2 * attemptsAtOnce {
 			go func() {
-				h := all.join(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
-				defer all.leave(h)
-				own := all.take(context.Background(), h, 1)
+				p := all.join(netip.AddrPortFrom(server1, uint16(i)))
+				defer all.leave(p)
+				require.True(t, all.take(context.Background(), p))
 				time.Sleep(time.Second)
-				all.give(own, unanswered)
+				all.give(p, cardPair{}, unanswered, firstAttempt)
 			}()
 		}
 		for _, underWay := range []int{attemptsAtOnce, attemptsAtOnce, 0} {
 			time.Sleep(700 * time.Millisecond)
 			require.Equal(t, underWay, all.state())
 		}
-		require.Empty(t, all.hosts)
+		require.Empty(t, all.peers)
 	})
 }
 
@@ -204,36 +175,4 @@ func TestTheCardsOfBeforeAreTriedAgainAndAgain(t *testing.T) {
 		require.EqualValues(t, 1, c.link.Info().Moves)
 		endAll(t, n, c, s)
 	})
-}
-
-// TestATurnForAnotherRouteThanOneJustFound has a route be found when another turn's was
-// chosen, and has not begun.
-func TestATurnForAnotherRouteThanOneJustFound(t *testing.T) {
-	var all retryScheduler
-	host := all.join(netip.MustParseAddr("192.0.2.1"))
-	to := func(addr string) route {
-		return route{local: netip.MustParseAddr(addr), remote: netip.MustParseAddrPort("192.0.2.1:1")}
-	}
-	good, other := to("192.0.2.2"), to("192.0.2.3")
-	routes := []route{other, good}
-	first, second := all.take(t.Context(), host, 1), all.take(t.Context(), host, 2)
-	begin := func(own *turn, r route) (attempt context.Context) {
-		attempt, cancel := all.begin(t.Context(), own, r.cards(), longAttempt)
-		t.Cleanup(cancel)
-		return attempt
-	}
-
-	_, ok := all.found(second, routes)
-	require.False(t, ok)
-	require.NoError(t, begin(first, good).Err())
-	all.give(first, answered)
-	require.ErrorIs(t, begin(second, other).Err(), context.Canceled)
-	all.give(second, unanswered)
-
-	third := all.take(t.Context(), host, 2)
-	r, ok := all.found(third, routes)
-	require.True(t, ok)
-	require.Equal(t, good, r)
-	require.NoError(t, begin(third, other).Err(), "was chosen knowing of the one that was found")
-	all.give(third, unanswered)
 }

@@ -51,7 +51,7 @@ func (l *Link) seekPath(ctx context.Context) {
 
 // The first attempt over a route takes firstAttempt at most, so that another route is soon
 // tried; but a machine with much to do may need longer, so where a link had no answer in time the
-// next one to the host may take twice as long, up to attemptTime, for the connection manager repeats
+// next one to the peer may take twice as long, up to attemptTime, for the connection manager repeats
 // a request that was lost only after 4 s; and up to longAttempt if it is the dialing side's and the
 // route leads to the peer: the other side's next request ends it if its own was lost. A route is
 // tried again attemptPause after it has failed at the earliest, one and a half times that at
@@ -65,8 +65,6 @@ const (
 	longAttempt  = 4 * time.Second
 	attemptPause = 100 * time.Millisecond
 	moveTime     = 4 * time.Second
-
-	maxLate = 4 // firstAttempt doubled so often is longAttempt
 )
 
 // errGone reports that the peer does not have the link any more, or that the two cannot go
@@ -75,7 +73,7 @@ var errGone = errors.New("the peer has ended the link, or is gone")
 
 // attempts are a link's attempts at another queue pair, in one search.
 type attempts struct {
-	host   *searched
+	peer   *searched
 	lost   pair                // see lostPath
 	tried  map[route]time.Time // and when it may be again
 	keys   time.Duration       // how long to wait for each message with the peer's
@@ -90,13 +88,13 @@ type attempts struct {
 func (l *Link) reconnect(ctx context.Context) error {
 	scheduler := &l.path.listener.scheduler
 	t := &attempts{
-		host:  scheduler.join(l.remote.Addr()),
+		peer:  scheduler.join(l.path.peers[0]),
 		lost:  l.lostPath(),
 		tried: make(map[route]time.Time),
 		keys:  moveTime,
 		last:  errNoTurn,
 	}
-	defer scheduler.leave(t.host)
+	defer scheduler.leave(t.peer)
 	for ctx.Err() == nil {
 		var err error
 		switch a := l.nextArrival(); {
@@ -128,21 +126,15 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	defer stop()
 	all := l.routes()
 	order := inOrder(all, t.lost)
-	if !sleep(waiting, time.Until(t.tried[order[t.step%len(order)]])) {
-		return waiting.Err()
-	}
-	turn := scheduler.take(waiting, t.host, l.remote.Port())
-	if turn == nil {
-		return waiting.Err()
-	}
-	if len(t.tried) == 0 {
-		t.step = turn.ahead // others of the host's links try those before
-	}
 	r := order[t.step%len(order)]
-	if found, ok := scheduler.found(turn, all); ok && time.Until(t.tried[found]) <= 0 {
-		r = found
+	if !sleep(waiting, time.Until(t.tried[r])) || !scheduler.take(waiting, t.peer) {
+		return waiting.Err()
 	}
-	requesting, cancel := scheduler.begin(waiting, turn, r.cards(), l.longest(r))
+	if other, ok := scheduler.answering(t.peer, all); ok && time.Until(t.tried[other]) <= 0 {
+		r = other
+	}
+	limit := min(scheduler.limit(t.peer, r.cards()), l.longest(r))
+	requesting, cancel := context.WithTimeout(waiting, limit)
 	ep, err := l.request(requesting, r, t.spared)
 	came := unanswered
 	switch {
@@ -152,7 +144,7 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 		came = outOfTime
 	}
 	cancel()
-	scheduler.give(turn, came)
+	scheduler.give(t.peer, r.cards(), came, limit)
 	t.spared = false
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
 		testHookGaveWay(l)
