@@ -36,13 +36,13 @@ type carrier struct {
 
 	// Of connections alone:
 	addresses *link.Addresses // the pairs that connections of this process have; nil: whatever the fabric has
-	requests  *requestLimit   // nil: as many as there are
+	requests  *requestLimiter // nil: as many as there are
 	oneHost   bool            // a queue pair is lost only with a process
 }
 
 var (
 	overSHM  = &carrier{name: "shm", open: openSHM, addresses: new(link.Addresses), oneHost: true}
-	overRDMA = &carrier{name: "rdma", open: openRDMA, addresses: new(link.Addresses), requests: newRequestLimit()}
+	overRDMA = &carrier{name: "rdma", open: openRDMA, addresses: new(link.Addresses), requests: newRequestLimiter()}
 
 	// overAuto stands for several, and resolves an address once for all of them.
 	overAuto = &carrier{name: "auto"}

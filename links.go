@@ -45,7 +45,7 @@ func (d *Dialer) dialLink(ctx context.Context, n network, f fabric.Fabric, local
 		return nil, err
 	}
 	completeLink(&cfg, n, f)
-	request := n.requests.request(f, local, remote)
+	request := n.request(f, local, remote)
 	var made *link.Link // nil if the connection begins on a link that was there
 	connect := func(ctx context.Context) (*link.Stream, error) {
 		s, err := maker.Dial(ctx, request, cfg)

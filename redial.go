@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/limiter"
 	"github.com/ringnet/ringnet/internal/link"
 )
 
@@ -59,12 +59,16 @@ func isBusy(err error) bool {
 	return errors.As(err, &refused) && refused.Busy || errors.As(err, &shortage) && shortage.Releasing
 }
 
-// request returns what begins a request for a link to an address, when the limit allows one more.
-func (l *requestLimit) request(f fabric.Fabric, local, remote netip.AddrPort) auto.Request {
+// request returns what begins a request for a link to an address, when the limiter of the network
+// allows one more.
+func (n network) request(f fabric.Fabric, local, remote netip.AddrPort) auto.Request {
 	return func(ctx context.Context) (fabric.Endpoint, func(), error) {
-		leave, err := l.enter(ctx, remote.Addr())
-		if err != nil {
-			return nil, nil, err
+		leave := func() {}
+		if host := remote.Addr(); n.requests != nil {
+			if !n.requests.Enter(ctx, host) {
+				return nil, nil, &waitError{contextError(ctx.Err()), n.others(host)}
+			}
+			leave = func() { n.requests.Leave(host) }
 		}
 		ep, err := f.Dial(ctx, local, remote)
 		if err != nil {
@@ -73,6 +77,14 @@ func (l *requestLimit) request(f fabric.Fabric, local, remote netip.AddrPort) au
 		}
 		return ep, leave, nil
 	}
+}
+
+// others says for which other requests one to a host has waited.
+func (n network) others(host netip.Addr) error {
+	if _, toHost := n.requests.UnderWay(host); toHost >= requestsPerHost {
+		return fmt.Errorf("waited for %d other requests to %v", toHost, host)
+	}
+	return fmt.Errorf("waited for %d other requests of this process", maxRequests)
 }
 
 // linkMaker makes links.
@@ -103,82 +115,11 @@ func makeLink[T any](ctx context.Context, request auto.Request, cfg link.Setup,
 	return dial(ctx, ep, cfg)
 }
 
-// requestLimit bounds how many requests are under way at once. A nil one has no bound.
-type requestLimit struct {
-	places chan struct{} // has an element for each request under way
+// requestLimiter bounds the requests under way, by host.
+type requestLimiter = limiter.Limiter[netip.Addr]
 
-	mu    sync.Mutex // guards what follows
-	hosts map[netip.Addr]*hostRequests
-}
-
-// hostRequests are the requests to one host.
-type hostRequests struct {
-	places  chan struct{} // has an element for each that is under way or waits for requestLimit.places
-	present int           // all, with those that wait for a place here; guarded by requestLimit.mu
-}
-
-func newRequestLimit() *requestLimit {
-	return &requestLimit{
-		places: make(chan struct{}, maxRequests),
-		hosts:  make(map[netip.Addr]*hostRequests),
-	}
-}
-
-// enter waits for a place for a request to a host. The caller gives it back by leave.
-func (l *requestLimit) enter(ctx context.Context, host netip.Addr) (leave func(), err error) {
-	if l == nil {
-		return func() {}, nil
-	}
-	h := l.join(host)
-	if !takePlace(ctx, h.places) {
-		l.part(host)
-		return nil, &waitError{contextError(ctx.Err()), fmt.Errorf("waited for %d other requests to %v", requestsPerHost, host)}
-	}
-	leaveHost := func() {
-		<-h.places
-		l.part(host)
-	}
-	if !takePlace(ctx, l.places) {
-		leaveHost()
-		return nil, &waitError{contextError(ctx.Err()), fmt.Errorf("waited for %d other requests of this process", maxRequests)}
-	}
-	return func() {
-		<-l.places
-		leaveHost()
-	}, nil
-}
-
-func takePlace(ctx context.Context, places chan<- struct{}) bool {
-	select {
-	case places <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// join adds a request to those to a host, and returns them.
-func (l *requestLimit) join(host netip.Addr) *hostRequests {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.hosts[host]
-	if h == nil {
-		h = &hostRequests{places: make(chan struct{}, requestsPerHost)}
-		l.hosts[host] = h
-	}
-	h.present++
-	return h
-}
-
-// part removes a request to a host, and the host when it was the last one.
-func (l *requestLimit) part(host netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.hosts[host]
-	h.present--
-	if h.present == 0 {
-		delete(l.hosts, host)
-	}
+func newRequestLimiter() *requestLimiter {
+	return limiter.New[netip.Addr](maxRequests, requestsPerHost)
 }
 
 // waitError is the error of a dial whose time ended while it waited for its turn, or for room

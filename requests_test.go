@@ -38,7 +38,7 @@ func simulateCrowd(t *testing.T) *crowd {
 	}
 	c := new(crowd)
 	f := &hooked{Fabric: n, connect: c.connect}
-	addNetwork(t, "crowd", network{&carrier{name: "crowd", open: opens(f), requests: newRequestLimit()}, "ip"})
+	addNetwork(t, "crowd", network{&carrier{name: "crowd", open: opens(f), requests: newRequestLimiter()}, "ip"})
 	return c
 }
 
@@ -50,7 +50,8 @@ func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
 	t.Cleanup(func() {
 		cancel()
 		dialing.Wait()
-		require.Empty(t, networks["crowd"].requests.hosts, "everybody has gone")
+		all, _ := networks["crowd"].requests.UnderWay(netip.Addr{})
+		require.Zero(t, all, "everybody has gone")
 		require.EqualValues(t, most, f.most.Load())
 	})
 	for host := range hosts {
@@ -62,16 +63,6 @@ func dialSilentHosts(t *testing.T, f *crowd, hosts, most int) (cancel func()) {
 	}
 	hang.Unless(t, func() bool { return int(f.now.Load()) == most })
 	return cancel
-}
-
-// has returns a function that evaluates a condition of the requests to a host.
-func (*crowd) has(host string, condition func(*hostRequests) bool) func() bool {
-	l := networks["crowd"].requests
-	return func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return condition(l.hosts[netip.MustParseAddr(host)])
-	}
 }
 
 // smallDedicated has each dial make a request of its own.
@@ -87,8 +78,7 @@ func TestRequestsUnderWayAreAtMost64(t *testing.T) {
 	cancel := dialSilentHosts(t, f, 8, 64)
 
 	// A dial that finds no place waits for one until its timeout.
-	waits := func(h *hostRequests) bool { return h != nil && len(h.places) == 1 }
-	_, err := (&Dialer{Config: smallDedicated}).DialContext(timeoutWhen(t, f.has("10.0.0.1", waits)), "crowd", l.Addr().String())
+	_, err := (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", l.Addr().String())
 	requireOpError(t, err, "dial", "crowd", "10.0.0.1:"+port(t, l), os.ErrDeadlineExceeded)
 	require.ErrorContains(t, err, "i/o timeout: waited for 64 other requests of this process")
 	waiting := make(chan error, 1)
@@ -107,8 +97,7 @@ func TestRequestsUnderWayToOneHostAreAtMost16(t *testing.T) {
 	f := simulateCrowd(t)
 	l := host{"crowd", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
 	dialSilentHosts(t, f, 1, 16)
-	one := func(h *hostRequests) bool { return h.present > 2*requestsPerHost }
-	_, err := (&Dialer{Config: smallDedicated}).DialContext(timeoutWhen(t, f.has("10.0.0.5", one)), "crowd", "10.0.0.5:80")
+	_, err := (&Dialer{Config: smallDedicated, Timeout: time.Millisecond}).Dial("crowd", "10.0.0.5:80")
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.ErrorContains(t, err, "waited for 16 other requests to 10.0.0.5")
 

@@ -16,7 +16,7 @@ import (
 // arrived is taken from the queue pair first, so each side knows how many messages of
 // the other's it has received. Either side requests another queue pair where the other takes
 // links up again (reconnect.go), over one pair of cards (route.go) after the other (search.go),
-// in turn with other links (scheduler.go). What the two say in its handshake is in request.go. The
+// of which few are tried at once (searched.go). What the two say in its handshake is in request.go. The
 // memory of the link goes over to it (move.go); then each side sends again what has not been
 // received (retransmit.go). Streams see none of this: they wait.
 

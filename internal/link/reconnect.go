@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/limiter"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -22,8 +23,8 @@ type ReconnectListener struct {
 	listener fabric.Listener
 	waiting  int // links that need the listener
 	links    map[linkKey]*Link
-
-	scheduler retryScheduler // of the links' attempts
+	searched map[netip.AddrPort]*searched
+	attempts *limiter.Limiter[netip.AddrPort] // of the links, at another queue pair; set before there is one
 
 	listing sync.Mutex    // guards what follows, and is held while the fabric tells
 	cards   []fabric.Card // of this host, if the fabric tells
@@ -50,6 +51,9 @@ func (r *ReconnectListener) open() (uint16, error) {
 			return 0, err
 		}
 		r.listener = l
+		if r.attempts == nil {
+			r.attempts = limiter.New[netip.AddrPort](attemptsAtOnce, attemptsToProcess)
+		}
 		go r.serve(l)
 	}
 	r.waiting++

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -82,70 +81,6 @@ func TestManyLinksOfACardThatIsGone(t *testing.T) {
 		time.Sleep(attemptTime / 2)
 		require.Zero(t, howManySeek(clients))
 		endAll(t, n, append(clients, servers...)...)
-	})
-}
-
-// state is how many attempts are under way.
-func (s *retryScheduler) state() (underWay int) {
-	synctest.Wait()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.underWay
-}
-
-// TestAttemptsToAProcessThatDoesNotAnswerHoldUpNoOther has the attempts of many links to one
-// process take as long as they may, and each link have its turn. What no turn is left for gives up.
-func TestAttemptsToAProcessThatDoesNotAnswerHoldUpNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var all retryScheduler
-		silent, alive := all.join(netip.AddrPortFrom(server1, 1)), all.join(netip.AddrPortFrom(server1, 2))
-		order := make(chan int, 100)
-		for i := range cap(order) {
-			go func() {
-				require.True(t, all.take(context.Background(), silent))
-				order <- i
-				time.Sleep(time.Second)
-				all.give(silent, cardPair{}, unanswered, firstAttempt)
-			}()
-			synctest.Wait()
-		}
-		began := time.Now()
-		require.True(t, all.take(t.Context(), alive))
-		require.Zero(t, time.Since(began))
-		all.give(alive, cardPair{}, answered, firstAttempt)
-
-		impatient, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		require.False(t, all.take(impatient, silent))
-		time.Sleep(time.Minute)
-		for i := range cap(order) {
-			require.Equal(t, i/attemptsToProcess, <-order/attemptsToProcess, "those of a second come in any order")
-		}
-		require.Zero(t, all.state())
-		all.leave(silent)
-		all.leave(alive)
-		require.Empty(t, all.peers)
-	})
-}
-
-// TestTurnsOfManyProcesses has more peers be sought than there are turns.
-func TestTurnsOfManyProcesses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var all retryScheduler
-		for i := range 2 * attemptsAtOnce {
-			go func() {
-				p := all.join(netip.AddrPortFrom(server1, uint16(i)))
-				defer all.leave(p)
-				require.True(t, all.take(context.Background(), p))
-				time.Sleep(time.Second)
-				all.give(p, cardPair{}, unanswered, firstAttempt)
-			}()
-		}
-		for _, underWay := range []int{attemptsAtOnce, attemptsAtOnce, 0} {
-			time.Sleep(700 * time.Millisecond)
-			require.Equal(t, underWay, all.state())
-		}
-		require.Empty(t, all.peers)
 	})
 }
 

@@ -86,15 +86,14 @@ type attempts struct {
 // takes up those of the peer, until one of either has brought another queue pair, or the peer
 // is found to be gone, or ctx ends. The error is that of the last request over a known route.
 func (l *Link) reconnect(ctx context.Context) error {
-	scheduler := &l.path.listener.scheduler
 	t := &attempts{
-		peer:  scheduler.join(l.path.peers[0]),
+		peer:  l.path.listener.join(l.path.peers[0]),
 		lost:  l.lostPath(),
 		tried: make(map[route]time.Time),
 		keys:  moveTime,
 		last:  errNoTurn,
 	}
-	defer scheduler.leave(t.peer)
+	defer l.path.listener.part(t.peer)
 	for ctx.Err() == nil {
 		var err error
 		switch a := l.nextArrival(); {
@@ -117,7 +116,6 @@ func (l *Link) reconnect(ctx context.Context) error {
 // attempt makes the next request when it is due and the link has its turn, and goes on with
 // the queue pair if the peer answers. It ends early when the peer makes a request.
 func (l *Link) attempt(ctx context.Context, t *attempts) error {
-	scheduler := &l.path.listener.scheduler
 	var least time.Duration
 	if t.spared {
 		least = longAttempt
@@ -127,13 +125,13 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	all := l.routes()
 	order := inOrder(all, t.lost)
 	r := order[t.step%len(order)]
-	if !sleep(waiting, time.Until(t.tried[r])) || !scheduler.take(waiting, t.peer) {
+	if !sleep(waiting, time.Until(t.tried[r])) || !l.path.listener.attempts.Enter(waiting, t.peer.at) {
 		return waiting.Err()
 	}
-	if other, ok := scheduler.answering(t.peer, all); ok && time.Until(t.tried[other]) <= 0 {
+	if other, ok := t.peer.answering(all); ok && time.Until(t.tried[other]) <= 0 {
 		r = other
 	}
-	limit := min(scheduler.limit(t.peer, r.cards()), l.longest(r))
+	limit := min(t.peer.limit(r.cards()), l.longest(r))
 	requesting, cancel := context.WithTimeout(waiting, limit)
 	ep, err := l.request(requesting, r, t.spared)
 	came := unanswered
@@ -144,7 +142,8 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 		came = outOfTime
 	}
 	cancel()
-	scheduler.give(t.peer, r.cards(), came, limit)
+	t.peer.note(r.cards(), came, limit)
+	l.path.listener.attempts.Leave(t.peer.at)
 	t.spared = false
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
 		testHookGaveWay(l)
