@@ -22,6 +22,7 @@ var testDirectories = map[string]string{
 	"examples":    "examples",
 	"integration": "internal/integration",
 	"interop":     "interop",
+	"limiter":     "internal/limiter",
 	"link":        "internal/link",
 	"pconn":       "internal/pconn",
 	"rconn":       "rconn",
