@@ -90,7 +90,7 @@ func (l *Link) changed(err error) {
 func (l *Link) tearDown() {
 	l.mu.Lock()
 	l.enter(closed)
-	l.path.endAwaitPath() // for those who wait for one
+	l.path.settled.Broadcast() // to those who wait for one
 	l.sayDown()           // unless it has been said
 	l.watch.timer.Stop()
 	if l.alive.timer != nil {

@@ -299,6 +299,7 @@ func prepare(ep fabric.Endpoint, cfg Setup, account *budget.Account, reserve fun
 		streams: streamTable{opens: make(chan struct{}, wire.MaxOpens)},
 		memory:  linkMemory{account: account},
 	}
+	l.path.settled.L = &l.mu
 	l.memory.rings = arena{account: account, slabSize: cfg.slabSize(), limit: options.RemoteMemory}
 	ring, err := ep.Register(cfg.firstRing(), fabric.RemoteWrite)
 	if err != nil {

@@ -217,7 +217,7 @@ func (l *Link) advance() {
 func (l *Link) end() {
 	l.enter(ended)
 	l.path.end()
-	l.path.endAwaitPath()
+	l.path.settled.Broadcast()
 	l.sayDown()
 	l.handBack()
 	for _, s := range l.streams.byNumber {

@@ -347,7 +347,7 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 	l.freeMoved()
 	l.streams.timedOut = timedOutClose{} // nothing could arrive meanwhile
 	l.callWatcher()                      // it closes the endpoint that it waits on
-	l.path.endAwaitPath()
+	l.path.settled.Broadcast()
 	l.freeStaging() // of what needs not be sent again, for there may be nothing that completes
 	l.wakeTouched()
 	for s := range l.everyStream() {

@@ -33,7 +33,7 @@ type path struct {
 	patientUntil time.Time          // interrupt is not called before
 	search       search
 	stuck        standstill
-	awaited      chan struct{} // see awaitPath; nil if no call waits
+	settled      sync.Cond // broadcast when the link has another queue pair, or has ended
 	owner        memoryOwner
 	lost         []fabric.Endpoint // that the link has had before, for the engine to close
 }
@@ -83,21 +83,7 @@ func (l *Link) done() bool {
 // Called with mu held, which it releases meanwhile.
 func (l *Link) awaitPath() {
 	for l.stage.pathless() {
-		if l.path.awaited == nil {
-			l.path.awaited = make(chan struct{})
-		}
-		awaited := l.path.awaited
-		l.mu.Unlock()
-		<-awaited
-		l.mu.Lock()
-	}
-}
-
-// endAwaitPath ends the wait of awaitPath. Called with Link.mu held.
-func (p *path) endAwaitPath() {
-	if p.awaited != nil {
-		close(p.awaited)
-		p.awaited = nil
+		l.path.settled.Wait()
 	}
 }
 
