@@ -40,7 +40,7 @@ func (l *Link) turn() {
 // unneeded reports whether the link has ended, and nothing of it is owned any more. Called with
 // mu held.
 func (l *Link) unneeded() bool {
-	return l.streams.owned == 0 && !l.send.posting && (l.stage == ended && l.qp.peerGone || l.leaving.forced)
+	return l.streams.owned == 0 && !l.send.posting && (l.stage == ended && l.qp.peerGone || l.stage == closed)
 }
 
 // closeLost closes the endpoints that the link has had before, in goroutines, for it takes
@@ -89,9 +89,11 @@ func (l *Link) changed(err error) {
 // endpoint any more, but for Wake.
 func (l *Link) tearDown() {
 	l.mu.Lock()
-	l.enter(closed)
+	if l.stage != closed {
+		l.enter(closed)
+	}
 	l.path.settled.Broadcast() // to those who wait for one
-	l.sayDown()           // unless it has been said
+	l.sayDown()                // unless it has been said
 	l.watch.timer.Stop()
 	if l.alive.timer != nil {
 		l.alive.timer.Stop()

@@ -403,7 +403,7 @@ func (w *world) end() {
 		}
 		for l := range w.eachLink() {
 			if l.stage != closed {
-				w.note(fmt.Sprintf("link in stage %d (%v), forced %t, peer gone %t, of %d streams, %d owned, leaving %+v, active %t, idle %v", l.stage, l.cause, l.leaving.forced, l.qp.peerGone, l.streams.live.Load(), l.streams.owned, l.leaving, l.active, l.cfg.idle()), l.path.own.Link)
+				w.note(fmt.Sprintf("link in stage %d (%v), peer gone %t, of %d streams, %d owned, leaving %+v, active %t, idle %v", l.stage, l.cause, l.qp.peerGone, l.streams.live.Load(), l.streams.owned, l.leaving, l.active, l.cfg.idle()), l.path.own.Link)
 			}
 		}
 		w.breach("%d endpoints or listeners left open", n)

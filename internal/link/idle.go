@@ -32,7 +32,6 @@ type leaving struct {
 
 	timer         *time.Timer // of idleTick, once no stream is owned
 	deferredSince time.Time   // when the end of an idle link was first put off: see disconnectedLately; zero: it has not been
-	forced        bool        // the endpoint is to be closed, whatever has not completed
 }
 
 // begun reports whether no stream may begin any more.
@@ -71,8 +70,8 @@ func (l *Link) idleTick() {
 	case !l.done() && l.disconnectedLately(&l.leaving.deferredSince):
 		l.leaving.timer.Reset(closeTimeout) // the peer's streams may not be over; the search ends at its own limit
 	default:
-		l.leaving.forced = true
 		l.fail(net.ErrClosed)
+		l.enter(closed) // the engine waits for nothing that has not completed
 		l.callWatcher()
 	}
 }

@@ -19,7 +19,7 @@ import (
 //	seeking   its streams wait              → up, over another queue pair;
 //	                                          ended, if there is none to be had, or on a cause
 //	ended     nothing more will arrive      → closed, when nothing of it is owned
-//	closed    the endpoint is destroyed
+//	closed    the engine destroys the endpoint
 //
 // Those before seeking have a queue pair, from which messages may arrive.
 type stage uint8

@@ -64,7 +64,7 @@ func (p *path) otherCards() bool { return len(p.own.Others) > 0 && len(p.peers) 
 // both sides would take it up again, neither has ended it, and it is of use yet. Called
 // with mu held.
 func (l *Link) survivable(cause error) bool {
-	if !l.path.resumes() || l.leaving.forced || l.receive.broken || l.done() {
+	if !l.path.resumes() || l.receive.broken || l.done() {
 		return false
 	}
 	var protocol *ProtocolError
