@@ -186,7 +186,7 @@ func openDatagrams(n network, trust trustUser, cfg *Config) (fabric.Datagrams, e
 		var f autoudp.Fabric
 		for _, carrier := range []*carrier{datagramsOverSHM, datagramsOverRDMA} {
 			if c, err := carrier.open(trust, cfg); err == nil {
-				f.Carriers = append(f.Carriers, c.(fabric.Datagrams))
+				f.Carriers = append(f.Carriers, autoudp.Carrier{Name: carrier.name, Datagrams: c.(fabric.Datagrams)})
 			}
 		}
 		return &f, nil

@@ -3,7 +3,6 @@
 package autoudp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -27,14 +26,7 @@ import (
 
 // overEachCarrier runs a test with shared memory, and with RDMA where there is a device, at an address.
 func overEachCarrier(t *testing.T, test func(t *testing.T, f *Fabric, host netip.Addr)) {
-	t.Run("shm", func(t *testing.T) {
-		f, err := shm.Fabric()
-		if errors.Is(err, errors.ErrUnsupported) {
-			t.Skip(err)
-		}
-		require.NoError(t, err)
-		test(t, &Fabric{[]fabric.Datagrams{f.(fabric.Datagrams)}}, netip.MustParseAddr("127.0.0.1"))
-	})
+	t.Run("shm", func(t *testing.T) { test(t, &Fabric{[]Carrier{shmCarrier(t)}}, netip.MustParseAddr("127.0.0.1")) })
 	t.Run("rdma", func(t *testing.T) {
 		host := os.Getenv("SOFTROCE_ADDR")
 		if host == "" {
@@ -42,8 +34,18 @@ func overEachCarrier(t *testing.T, test func(t *testing.T, f *Fabric, host netip
 		}
 		f, err := verbs.Fabric()
 		require.NoError(t, err)
-		test(t, &Fabric{[]fabric.Datagrams{f.(fabric.Datagrams)}}, netip.MustParseAddr(host))
+		test(t, &Fabric{[]Carrier{{"rdma-udp", f.(fabric.Datagrams)}}}, netip.MustParseAddr(host))
 	})
+}
+
+func shmCarrier(t *testing.T) Carrier {
+	t.Helper()
+	f, err := shm.Fabric()
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	return Carrier{"shm-udp", f.(fabric.Datagrams)}
 }
 
 func listenAt(t *testing.T, f fabric.Datagrams, at netip.AddrPort) *pconn.Conn {
@@ -157,31 +159,18 @@ func TestTheReceiverIsThatOfUDP(t *testing.T) {
 func TestASenderIsThatOfUDP(t *testing.T) {
 	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
 		b := listenAt(t, f, netip.AddrPortFrom(host, 0))
-		udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(host, 0)))
-		require.NoError(t, err)
-		defer udp.Close()
+		udp := listenOnUDP(t, netip.AddrPortFrom(host, 0))
 		claimed := addrOf(udp)
-		c, err := f.Carriers[0].ListenPacket(netip.AddrPortFrom(host, 0), fabric.DatagramOptions{
-			RecvQueue: 1, Filter: func(*fabric.Datagram) bool { return false }, Notify: func() {}})
-		require.NoError(t, err)
-		defer c.Close()
-		h, err := c.Resolve(context.Background(), addrOf(b))
-		require.NoError(t, err)
-		defer h.Close()
-		send := func(header func(*[fabric.HeaderSize]byte), data []byte) {
-			d := []fabric.Datagram{{To: h, Buffers: [][]byte{data}}}
-			header(&d[0].Header)
-			c.Send(d)
-		}
+		c := newOther(t, f.Carriers[0], netip.AddrPortFrom(host, 0), addrOf(b))
 		n := newNonce()
-		send(wire.ProofHeader{Kind: wire.ProofQuestion, SourcePort: claimed.Port()}.Put, wire.ProofRequest{Nonce: n, From: claimed}.Append(nil))
+		c.ask(n, claimed.Port(), claimed)
 		exchange(t, udp, b, 10)
 		for _, token := range []nonce{{}, newNonce(), n} {
-			send(wire.ProofHeader{Kind: wire.ProofConfirmed, SourcePort: claimed.Port()}.Put, append(n[:], token[:]...))
+			c.send(wire.ProofHeader{Kind: wire.ProofConfirmed, SourcePort: claimed.Port()}.Put, append(n[:], token[:]...))
 		}
 		before := b.Stats()
 		for i := range uint32(10) {
-			send(wire.DatagramHeader{SourcePort: claimed.Port(), Sequence: i}.Put, []byte("from another"))
+			c.send(wire.DatagramHeader{SourcePort: claimed.Port(), Sequence: i}.Put, []byte("from another"))
 		}
 		for b.Stats().Foreign < before.Foreign+10 {
 			require.NoError(t, b.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
@@ -196,13 +185,7 @@ func TestWrongMessagesOfProofs(t *testing.T) {
 	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
 		keeping := &keeping{Fabric: f}
 		a, b := listenAt(t, f, netip.AddrPortFrom(host, 0)), listenAt(t, keeping, netip.AddrPortFrom(host, 0))
-		c, err := f.Carriers[0].ListenPacket(netip.AddrPortFrom(host, 0), fabric.DatagramOptions{
-			RecvQueue: 1, Filter: func(*fabric.Datagram) bool { return false }, Notify: func() {}})
-		require.NoError(t, err)
-		defer c.Close()
-		h, err := c.Resolve(context.Background(), addrOf(b))
-		require.NoError(t, err)
-		defer h.Close()
+		c := newOther(t, f.Carriers[0], netip.AddrPortFrom(host, 0), addrOf(b))
 		r := rand.New(rand.NewPCG(1, 2))
 		for i := range 2000 {
 			data := make([]byte, r.IntN(64))
@@ -213,13 +196,12 @@ func TestWrongMessagesOfProofs(t *testing.T) {
 				n := newNonce()
 				data = wire.ProofRequest{Nonce: n, From: netip.AddrPortFrom(host, uint16(1+r.IntN(1000)))}.Append(nil)
 			}
-			d := []fabric.Datagram{{To: h, Buffers: [][]byte{data}}}
-			wire.ProofHeader{Kind: wire.ProofKind(r.IntN(4)), SourcePort: uint16(1 + r.IntN(1<<16-1))}.Put(&d[0].Header)
-			c.Send(d)
+			c.send(wire.ProofHeader{Kind: wire.ProofKind(r.IntN(4)), SourcePort: uint16(1 + r.IntN(1<<16-1))}.Put, data)
 			if i%100 == 0 {
 				exchange(t, a, b, 10)
 			}
 		}
+		requireCarried(t, a, b)
 		e := keeping.e.(*endpoint)
 		e.mu.Lock()
 		defer e.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -17,7 +18,13 @@ import (
 
 // Fabric implements [fabric.Datagrams].
 type Fabric struct {
-	Carriers []fabric.Datagrams // those that this host has, the better first
+	Carriers []Carrier // those that this host has, the better first
+}
+
+// Carrier is a way beside UDP.
+type Carrier struct {
+	Name string // "shm-udp" or "rdma-udp", which a proof is about
+	fabric.Datagrams
 }
 
 // endpoint implements [fabric.DatagramEndpoint].
@@ -27,6 +34,7 @@ type endpoint struct {
 	limits   fabric.DatagramLimits
 	filter   func(*fabric.Datagram) bool
 	turn     int             // of Receive
+	emptied  time.Time       // when the carriers were last found empty; of the one call of Receive or Wait
 	outbox   []func()        // what Receive sends when the carriers' have returned
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
@@ -41,16 +49,18 @@ type endpoint struct {
 	sources   map[source]*known
 }
 
-// carrier is a way beside UDP.
+// carrier is a Carrier at an endpoint's port.
 type carrier struct {
+	name     string
 	endpoint fabric.DatagramEndpoint
 	max      int // bytes of a datagram
 }
 
 // source is a sender by a carrier.
 type source struct {
-	from netip.AddrPort
-	via  fabric.Via
+	from   netip.AddrPort
+	sender uint64 // see fabric.Datagram
+	via    fabric.Via
 }
 
 // portTries is how many free ports of UDP are tried for one that is free of all carriers, too.
@@ -84,17 +94,19 @@ func (f *Fabric) listen(local netip.AddrPort, o fabric.DatagramOptions) (*endpoi
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	at := netip.AddrPortFrom(local.Addr(), s.local.Port())
-	for _, c := range f.Carriers {
-		ep, err := c.ListenPacket(at, fabric.DatagramOptions{
+	for _, offered := range f.Carriers {
+		c := &carrier{name: offered.Name}
+		c.endpoint, err = offered.ListenPacket(at, fabric.DatagramOptions{
 			RecvQueue: o.RecvQueue,
-			Filter:    e.receivedByCarrier,
+			Filter:    func(d *fabric.Datagram) bool { return e.receivedByCarrier(c, d) },
 			Notify:    s.Wake,
 			Lost:      func(error) {}, // its handles end, and UDP is taken
 		})
 		if err != nil {
 			continue
 		}
-		e.carriers = append(e.carriers, &carrier{ep, ep.DatagramLimits().MaxMessage})
+		c.max = c.endpoint.DatagramLimits().MaxMessage
+		e.carriers = append(e.carriers, c)
 	}
 	return e, nil
 }
@@ -194,6 +206,9 @@ func (e *endpoint) Receive(ds []fabric.Datagram) (n int) {
 	for i := 0; i < len(e.carriers) && n < len(ds); i++ {
 		n += e.carriers[(e.turn+i)%len(e.carriers)].endpoint.Receive(ds[n:])
 	}
+	if n < len(ds) {
+		e.emptied = time.Now()
+	}
 	if udp && !first {
 		n += e.receiveUDP(ds[n:])
 	}
@@ -225,7 +240,10 @@ func (e *endpoint) sendControl(c *carrier, to fabric.AddressHandle, kind wire.Pr
 }
 
 // Wait implements [fabric.DatagramWaiter].
-func (e *endpoint) Wait() { e.socket.wait() }
+func (e *endpoint) Wait() {
+	e.socket.wait()
+	e.emptied = time.Now() // they were empty until now
+}
 
 // Wake implements [fabric.DatagramWaiter].
 func (e *endpoint) Wake() { e.socket.Wake() }

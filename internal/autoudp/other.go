@@ -12,7 +12,13 @@ import (
 )
 
 // Fabric implements [fabric.Datagrams].
-type Fabric struct{ Carriers []fabric.Datagrams }
+type Fabric struct{ Carriers []Carrier }
+
+// Carrier is a way beside UDP.
+type Carrier struct {
+	Name string // "shm-udp" or "rdma-udp"
+	fabric.Datagrams
+}
 
 var errUnsupported = fmt.Errorf("auto-udp on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 

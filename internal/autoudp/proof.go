@@ -21,13 +21,13 @@ import (
 //
 //  1. A asks B by the carrier, with a nonce and the address that its datagrams by UDP come from.
 //  2. The next datagram of A's by UDP that B receives from there B answers by UDP, with what only
-//     who has the nonce and that datagram can know, and a token.
+//     who has the nonce and that datagram can know, about the carrier by which A has asked, and a token.
 //  3. A, which has received the token at that address, tells it to B by the carrier. From now on B
-//     takes what comes from A by the carrier for A's.
+//     takes what comes from A's queue pair by the carrier for A's.
 //  4. B says so, by UDP, and A takes the carrier.
 //
-// So an answer comes only to who has just sent something, and no message of a proof ever reaches a
-// program that is not ringnet's.
+// So an answer comes only to who has just asked and sent something, and no message of a proof reaches a
+// program that is not ringnet's, unless that has A's port by UDP within proofWait of A's question.
 
 const (
 	proofTries = 3               // questions
@@ -57,21 +57,26 @@ func (n nonce) sum(of ...[]byte) (s [sha256.Size]byte) {
 	return s
 }
 
-// The beginning of an answer, and all that B says in the end.
-var (
-	answered = []byte("ringnet: answered")
-	accepted = []byte("ringnet: accepted")
-)
+// answered is the beginning of an answer, and accepted all that B says in the end. That they name the
+// carrier keeps a third process from passing on by one what it gets by another.
+func (n nonce) answered(c *carrier) []byte {
+	s := n.sum([]byte("ringnet: answered, " + c.name))
+	return s[:wire.ProofNonceSize]
+}
+
+func (n nonce) accepted(c *carrier) []byte {
+	s := n.sum([]byte("ringnet: accepted, " + c.name))
+	return s[:]
+}
 
 // proof is one that this end asks for, A's side. Guarded by endpoint.mu.
 type proof struct {
-	to       netip.AddrPort
 	carrier  *carrier
 	handle   fabric.AddressHandle
 	nonce    nonce
 	sums     []nonce // of the datagrams sent by UDP since the last question
 	stage    proofStage
-	began    time.Time
+	ended    time.Time     // that it is over
 	accepted chan struct{} // closed when B takes the carrier's datagrams
 }
 
@@ -106,7 +111,7 @@ func (r *route) prove(c *carrier, h fabric.AddressHandle) bool {
 		}
 		from = netip.AddrPortFrom(a, from.Port())
 	}
-	p := &proof{to: plain(r.to), carrier: c, handle: h, nonce: newNonce(), began: time.Now(), accepted: make(chan struct{})}
+	p := &proof{carrier: c, handle: h, nonce: newNonce(), accepted: make(chan struct{})}
 	r.begin(p)
 	defer r.end(p)
 	question := wire.ProofRequest{Nonce: p.nonce, From: plain(from)}.Append(nil)
@@ -147,19 +152,20 @@ func (r *route) begin(p *proof) {
 	defer r.e.mu.Unlock()
 	r.proof = p
 	r.e.asking = append(slices.DeleteFunc(r.e.asking, func(o *proof) bool {
-		return o.stage == over && p.began.Sub(o.began) > proofLasts
+		return o.stage == over && time.Since(o.ended) > proofWait
 	}), p)
 }
 
 func (r *route) end(p *proof) {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
-	r.proof, p.stage, p.sums = nil, over, nil
+	r.proof, p.stage, p.ended, p.sums = nil, over, time.Now(), nil
 }
 
 // question is one of a peer's, B's side. Guarded by endpoint.mu.
 type question struct {
 	of       source
+	carrier  *carrier
 	from     netip.AddrPort // by UDP; once it is answered with the zone that it has here
 	nonce    nonce
 	token    nonce
@@ -178,24 +184,23 @@ type known struct {
 func (e *endpoint) receivedByUDP(d *fabric.Datagram) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	from := plain(d.From)
-	for _, p := range e.asking {
-		if p.to != from {
-			continue
-		}
-		confirm, about := p.received(e.socket.bytes(d.Len))
-		if confirm != nil {
-			e.later(func() { e.confirm(p, confirm) })
-		}
-		if about {
-			return false
+	if d.Len == wire.ProofAnswerSize || d.Len == wire.ProofAcceptedSize { // from any address: B may have several
+		for _, p := range e.asking {
+			confirm, about := p.received(e.socket.bytes(d.Len))
+			if confirm != nil {
+				e.later(func() { e.confirm(p, confirm) })
+			}
+			if about {
+				return false
+			}
 		}
 	}
+	from := plain(d.From)
 	for _, q := range e.questions {
-		if q.from == from && !q.answered {
+		if q.from == from && !q.answered && time.Since(q.asked) <= proofWait {
 			q.answered, q.from = true, d.From
-			begin, sum := q.nonce.sum(answered), q.nonce.sum(e.socket.bytes(d.Len))
-			answer := slices.Concat(begin[:wire.ProofNonceSize], sum[:wire.ProofNonceSize], q.token[:])
+			sum := q.nonce.sum(e.socket.bytes(d.Len))
+			answer := slices.Concat(q.nonce.answered(q.carrier), sum[:wire.ProofNonceSize], q.token[:])
 			e.later(func() { e.socket.send([][]byte{answer}, q.from) })
 		}
 	}
@@ -208,7 +213,7 @@ func (p *proof) received(b []byte) (confirm []byte, about bool) {
 	const n = wire.ProofNonceSize
 	switch len(b) {
 	case wire.ProofAnswerSize:
-		if begin := p.nonce.sum(answered); subtle.ConstantTimeCompare(begin[:n], b[:n]) == 0 {
+		if subtle.ConstantTimeCompare(p.nonce.answered(p.carrier), b[:n]) == 0 {
 			return nil, false
 		}
 		if p.stage != over && slices.Contains(p.sums, nonce(b[n:2*n])) {
@@ -217,7 +222,7 @@ func (p *proof) received(b []byte) (confirm []byte, about bool) {
 		}
 		return confirm, true
 	case wire.ProofAcceptedSize:
-		if all := p.nonce.sum(accepted); subtle.ConstantTimeCompare(all[:], b) == 0 {
+		if subtle.ConstantTimeCompare(p.nonce.accepted(p.carrier), b) == 0 {
 			return nil, false
 		}
 		if p.stage == confirmed {
@@ -242,16 +247,16 @@ func (e *endpoint) confirm(p *proof, b []byte) {
 }
 
 // receivedByCarrier is the filter of what comes by a carrier.
-func (e *endpoint) receivedByCarrier(d *fabric.Datagram) bool {
+func (e *endpoint) receivedByCarrier(c *carrier, d *fabric.Datagram) bool {
 	if h, ok := wire.DecodeProofHeader(d.Header); ok {
-		e.receivedProof(h, sourceWith(d, h.SourcePort), bytes.Clone(d.Bytes[:min(len(d.Bytes), wire.ProofRequestSize+1)]))
+		e.receivedProof(c, h, sourceWith(d, h.SourcePort), bytes.Clone(d.Bytes[:min(len(d.Bytes), wire.ProofRequestSize+1)]))
 		return false
 	}
 	h, ok := wire.DecodeDatagramHeader(d.Header)
 	e.mu.Lock()
 	k := e.sources[sourceWith(d, h.SourcePort)]
 	e.mu.Unlock()
-	if !ok || k == nil || time.Since(k.proven) > proofLasts {
+	if !ok || k == nil || e.emptied.Sub(k.proven) > proofLasts { // it may have lain unread since
 		d.Header = [fabric.HeaderSize]byte{} // of none that is ringnet's
 		return e.filter(d)
 	}
@@ -262,11 +267,11 @@ func (e *endpoint) receivedByCarrier(d *fabric.Datagram) bool {
 }
 
 func sourceWith(d *fabric.Datagram, port uint16) source {
-	return source{netip.AddrPortFrom(d.From.Addr(), port), d.Via}
+	return source{netip.AddrPortFrom(d.From.Addr(), port), d.Sender, d.Via}
 }
 
 // receivedProof takes a message of a proof that has come by a carrier.
-func (e *endpoint) receivedProof(h wire.ProofHeader, of source, b []byte) {
+func (e *endpoint) receivedProof(c *carrier, h wire.ProofHeader, of source, b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
@@ -276,8 +281,9 @@ func (e *endpoint) receivedProof(h wire.ProofHeader, of source, b []byte) {
 	switch h.Kind {
 	case wire.ProofQuestion:
 		r, ok := wire.DecodeProofRequest(b)
-		if ok && r.From.Addr() == plain(of.from).Addr() && len(e.questions) < maxQuestions {
-			e.questions = append(e.questions, &question{of: of, from: r.From, nonce: r.Nonce, token: newNonce(), asked: now})
+		if ok && r.From.Addr() == plain(of.from).Addr() {
+			e.questions = append(e.questions, &question{of: of, carrier: c, from: r.From, nonce: r.Nonce, token: newNonce(), asked: now})
+			e.boundQuestions()
 		}
 	case wire.ProofConfirmed:
 		for i, q := range e.questions {
@@ -288,6 +294,27 @@ func (e *endpoint) receivedProof(h wire.ProofHeader, of source, b []byte) {
 			}
 		}
 	}
+}
+
+// boundQuestions drops a question if there are too many: the oldest of the queue pair that has asked
+// most, so that one that asks without end keeps out no other. Called with mu held.
+func (e *endpoint) boundQuestions() {
+	if len(e.questions) <= maxQuestions {
+		return
+	}
+	type asker struct {
+		sender uint64
+		via    fabric.Via
+	}
+	asked := make(map[asker]int)
+	by := func(q *question) asker { return asker{q.of.sender, q.of.via} }
+	most := 0
+	for _, q := range e.questions {
+		asked[by(q)]++
+		most = max(most, asked[by(q)])
+	}
+	i := slices.IndexFunc(e.questions, func(q *question) bool { return asked[by(q)] == most })
+	e.questions = slices.Delete(e.questions, i, i+1)
 }
 
 // accept takes what comes from a source for what its address sends by UDP. Called with mu held.
@@ -302,8 +329,8 @@ func (e *endpoint) accept(q *question, now time.Time) {
 		delete(e.sources, oldest)
 	}
 	e.sources[q.of] = &known{q.from, now}
-	say := q.nonce.sum(accepted)
-	e.later(func() { e.socket.send([][]byte{say[:]}, q.from) })
+	say := q.nonce.accepted(q.carrier)
+	e.later(func() { e.socket.send([][]byte{say}, q.from) })
 }
 
 // plain is an address without a zone, whose name is each host's own.

@@ -124,7 +124,7 @@ func (s *socket) receive(d *fabric.Datagram) bool {
 	defer s.closing.RUnlock()
 	s.pieces = append(append(s.pieces[:0], d.Buffers...), s.spare)
 	for s.fd >= 0 {
-		n, _, flags, from, err := unix.RecvmsgBuffers(s.fd, s.pieces, nil, unix.MSG_DONTWAIT)
+		n, _, flags, from, err := unix.RecvmsgBuffers(s.fd, s.pieces, nil, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
 		case err == unix.EAGAIN:
 			s.readable = false
@@ -136,13 +136,21 @@ func (s *socket) receive(d *fabric.Datagram) bool {
 			continue
 		}
 		if flags&unix.MSG_TRUNC != 0 {
-			n++ // nobody asks by how much it is too long
+			n = max(n, s.room()+1) // Linux tells how long it was, others do not
 		}
 		d.From, d.Via, d.Len = addrPortOf(from), fabric.Via{}, n
 		wire.DatagramHeader{SourcePort: d.From.Port()}.Put(&d.Header)
 		return true
 	}
 	return false
+}
+
+// room is how many bytes the present call of receive has room for.
+func (s *socket) room() (n int) {
+	for _, b := range s.pieces {
+		n += len(b)
+	}
+	return n
 }
 
 // bytes is the datagram that has been received last, as far as there was room for its n bytes. It is
@@ -190,17 +198,19 @@ func (s *socket) send(buffers [][]byte, to netip.AddrPort) fabric.Status {
 		}
 		b = s.out
 	}
-	var err error
-	if s.remote.IsValid() {
-		_, err = s.conn.Write(b)
-	} else {
-		_, err = s.conn.WriteToUDPAddrPort(b, to)
-	}
-	if err != nil {
+	for range 2 { // the first error may be about what was sent before
+		var err error
+		if s.remote.IsValid() {
+			_, err = s.conn.Write(b)
+		} else {
+			_, err = s.conn.WriteToUDPAddrPort(b, to)
+		}
+		if err == nil {
+			return fabric.OK
+		}
 		s.fail(err)
-		return fabric.RNRRetryExceeded
 	}
-	return fabric.OK
+	return fabric.RNRRetryExceeded
 }
 
 // fail says why a datagram has not reached its receiver.

@@ -132,10 +132,11 @@ type Datagram struct {
 	ByUDP  bool // of a fabric that has UDP, too: it went by that
 
 	// Received:
-	From  netip.AddrPort // port 0; the zero AddrPort if the device does not report it
-	Via   Via
-	Len   int    // bytes behind the header, also those that did not fit into Buffers
-	Bytes []byte // those bytes, for DatagramOptions.Filter alone
+	From   netip.AddrPort // port 0; the zero AddrPort if the device does not report it
+	Sender uint64         // a number of the queue pair that it comes from, among those of From; 0: Via has one for each
+	Via    Via
+	Len    int    // bytes behind the header, also those that did not fit into Buffers
+	Bytes  []byte // those bytes, for DatagramOptions.Filter alone
 }
 
 // Via is the way by which a datagram has come. All that a sender sends by one address

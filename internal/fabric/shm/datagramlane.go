@@ -267,7 +267,7 @@ func (s *source) take(d *fabric.Datagram) (wanted bool, err error) {
 	}
 	rest := e.own.buffer(e.recvDone)[:n]
 	rest = rest[copy(d.Header[:], rest):]
-	d.From, d.Via, d.Len = e.remote, fabric.Via{Queue: s.number, To: s.in.group.Addr()}, len(rest)
+	d.From, d.Sender, d.Via, d.Len = e.remote, 0, fabric.Via{Queue: s.number, To: s.in.group.Addr()}, len(rest)
 	d.Bytes = rest
 	wanted = s.d.filter(d)
 	d.Bytes = nil
