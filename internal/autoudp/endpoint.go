@@ -56,9 +56,9 @@ type carrier struct {
 	max      int // bytes of a datagram
 }
 
-// source is a sender by a carrier.
+// source is a queue pair that sends by a carrier.
 type source struct {
-	from   netip.AddrPort
+	addr   netip.Addr
 	sender uint64 // see fabric.Datagram
 	via    fabric.Via
 }

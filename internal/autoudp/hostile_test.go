@@ -158,6 +158,35 @@ func TestOneThatAsksWithoutEndKeepsOutNoOther(t *testing.T) {
 	})
 }
 
+// One queue pair proves more addresses than B remembers, none of which is its own.
+func TestOneThatProvesWithoutEndHasNoOtherForgotten(t *testing.T) {
+	overEachCarrier(t, func(t *testing.T, f *Fabric, host netip.Addr) {
+		k := &keeping{Fabric: f}
+		a, b := listenAt(t, f, netip.AddrPortFrom(host, 0)), listenAt(t, k, netip.AddrPortFrom(host, 0))
+		requireCarried(t, a, b)
+		o := newOther(t, f.Carriers[0], netip.AddrPortFrom(host, 0), addrOf(b))
+		udp := listenOnUDP(t, netip.AddrPortFrom(host, 0))
+		for i := range uint16(20) {
+			n := newNonce()
+			o.ask(n, 1000+i, addrOf(udp))
+			readAll(t, b, 5*time.Millisecond)
+			_, err := udp.WriteToUDPAddrPort([]byte("o"), addrOf(b))
+			require.NoError(t, err)
+			readAll(t, b, 5*time.Millisecond)
+			for _, answer := range readAll(t, udp, 5*time.Millisecond) {
+				if len(answer) == wire.ProofAnswerSize {
+					o.send(wire.ProofHeader{Kind: wire.ProofConfirmed, SourcePort: 1000 + i}.Put, append(n[:], answer[2*len(n):]...))
+				}
+			}
+		}
+		readAll(t, b, 50*time.Millisecond)
+		e := k.e.(*endpoint)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		require.Len(t, e.sources, 2, "a's and the other's")
+	})
+}
+
 func TestBytesReceivedAreThoseThatCameByUDP(t *testing.T) {
 	a, b := listenAt(t, &Fabric{}, netip.AddrPortFrom(loopback, 0)), listenAt(t, &Fabric{}, netip.AddrPortFrom(loopback, 0))
 	_, err := a.WriteTo(make([]byte, 1000), b.LocalAddr())

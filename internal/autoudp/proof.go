@@ -249,12 +249,12 @@ func (e *endpoint) confirm(p *proof, b []byte) {
 // receivedByCarrier is the filter of what comes by a carrier.
 func (e *endpoint) receivedByCarrier(c *carrier, d *fabric.Datagram) bool {
 	if h, ok := wire.DecodeProofHeader(d.Header); ok {
-		e.receivedProof(c, h, sourceWith(d, h.SourcePort), bytes.Clone(d.Bytes[:min(len(d.Bytes), wire.ProofRequestSize+1)]))
+		e.receivedProof(c, h.Kind, sourceOfDatagram(d), bytes.Clone(d.Bytes[:min(len(d.Bytes), wire.ProofRequestSize+1)]))
 		return false
 	}
 	h, ok := wire.DecodeDatagramHeader(d.Header)
 	e.mu.Lock()
-	k := e.sources[sourceWith(d, h.SourcePort)]
+	k := e.sources[sourceOfDatagram(d)]
 	e.mu.Unlock()
 	if !ok || k == nil || e.emptied.Sub(k.proven) > proofLasts { // it may have lain unread since
 		d.Header = [fabric.HeaderSize]byte{} // of none that is ringnet's
@@ -266,25 +266,26 @@ func (e *endpoint) receivedByCarrier(c *carrier, d *fabric.Datagram) bool {
 	return e.filter(d)
 }
 
-func sourceWith(d *fabric.Datagram, port uint16) source {
-	return source{netip.AddrPortFrom(d.From.Addr(), port), d.Sender, d.Via}
-}
+func sourceOfDatagram(d *fabric.Datagram) source { return source{d.From.Addr(), d.Sender, d.Via} }
 
 // receivedProof takes a message of a proof that has come by a carrier.
-func (e *endpoint) receivedProof(c *carrier, h wire.ProofHeader, of source, b []byte) {
+func (e *endpoint) receivedProof(c *carrier, kind wire.ProofKind, of source, b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
 	e.questions = slices.DeleteFunc(e.questions, func(q *question) bool {
-		return now.Sub(q.asked) > proofTries*proofWait || h.Kind == wire.ProofQuestion && q.of == of
+		return now.Sub(q.asked) > proofTries*proofWait || kind == wire.ProofQuestion && q.of == of
 	})
-	switch h.Kind {
+	switch kind {
 	case wire.ProofQuestion:
 		r, ok := wire.DecodeProofRequest(b)
-		if ok && r.From.Addr() == plain(of.from).Addr() {
-			e.questions = append(e.questions, &question{of: of, carrier: c, from: r.From, nonce: r.Nonce, token: newNonce(), asked: now})
-			e.boundQuestions()
+		if !ok || r.From.Addr() != of.addr.WithZone("") {
+			return
 		}
+		if len(e.questions) == maxQuestions {
+			e.questions = slices.Delete(e.questions, 0, 1) // each is of another queue pair
+		}
+		e.questions = append(e.questions, &question{of: of, carrier: c, from: r.From, nonce: r.Nonce, token: newNonce(), asked: now})
 	case wire.ProofConfirmed:
 		for i, q := range e.questions {
 			if q.of == of && q.answered && subtle.ConstantTimeCompare(b, slices.Concat(q.nonce[:], q.token[:])) == 1 {
@@ -294,27 +295,6 @@ func (e *endpoint) receivedProof(c *carrier, h wire.ProofHeader, of source, b []
 			}
 		}
 	}
-}
-
-// boundQuestions drops a question if there are too many: the oldest of the queue pair that has asked
-// most, so that one that asks without end keeps out no other. Called with mu held.
-func (e *endpoint) boundQuestions() {
-	if len(e.questions) <= maxQuestions {
-		return
-	}
-	type asker struct {
-		sender uint64
-		via    fabric.Via
-	}
-	asked := make(map[asker]int)
-	by := func(q *question) asker { return asker{q.of.sender, q.of.via} }
-	most := 0
-	for _, q := range e.questions {
-		asked[by(q)]++
-		most = max(most, asked[by(q)])
-	}
-	i := slices.IndexFunc(e.questions, func(q *question) bool { return asked[by(q)] == most })
-	e.questions = slices.Delete(e.questions, i, i+1)
 }
 
 // accept takes what comes from a source for what its address sends by UDP. Called with mu held.
