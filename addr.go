@@ -120,8 +120,12 @@ func isNetwork(name string) bool {
 func unknownNetwork(name string) error {
 	streams := slices.Concat(slices.Sorted(maps.Keys(autoNetworks)), slices.Sorted(maps.Keys(networks)))
 	packets := slices.Sorted(maps.Keys(packetNetworks))
-	return fmt.Errorf("%w: Listen knows %s; ListenPacket knows %s; Dial knows all of these",
-		net.UnknownNetworkError(name), strings.Join(streams, ", "), strings.Join(packets, ", "))
+	hint := ""
+	if strings.HasPrefix(name, "tcp") {
+		hint = "; Dialer.ForTCP names the one to dial for tcp"
+	}
+	return fmt.Errorf("%w: Listen knows %s; ListenPacket knows %s; Dial knows all of these%s",
+		net.UnknownNetworkError(name), strings.Join(streams, ", "), strings.Join(packets, ", "), hint)
 }
 
 // resolve returns the addresses that address stands for, in the order to try them. An

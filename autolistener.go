@@ -116,7 +116,7 @@ func (l *AutoListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, l.opError("accept", err)
 	}
-	passedOver := l.PassedOver()
+	passedOver := reasonsOf(l.listener.PassedOver(a.Conn.Carrier()))
 	l.count(a.Conn.Carrier(), len(passedOver) < len(auto.BetterThanTCP))
 	l.trace.accepted(a.Conn)
 	conn := newAutoConn(a.Conn, passedOver)
@@ -165,7 +165,7 @@ func (l *AutoListener) Addr() net.Addr { return l.listener.TCP.Addr() }
 
 // PassedOver returns why the listener does not offer a network that is better than TCP, or
 // has stopped offering it: a reason for each such network, the best network first.
-func (l *AutoListener) PassedOver() []Reason { return reasonsOf(l.listener.PassedOver()) }
+func (l *AutoListener) PassedOver() []Reason { return reasonsOf(l.listener.PassedOver("tcp")) }
 
 // SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on, also an Accept that
 // is waiting. The zero time means no deadline. After Close the error is net.ErrClosed.

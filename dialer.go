@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -144,7 +145,8 @@ type Dialer struct {
 //
 //   - auto, auto4, auto6: the net.Conn is an *[AutoConn].
 //   - rdma, rdma4, rdma6, shm: it is a *[Conn], or an *AutoConn for [Dialer].ForTCP.
-//   - rdma-udp, rdma-udp4, rdma-udp6, shm-udp: it is a *[PacketConn], and nothing is sent yet.
+//   - rdma-udp, rdma-udp4, rdma-udp6, shm-udp, auto-udp, auto-udp4, auto-udp6: it is a *[PacketConn],
+//     and nothing is sent yet.
 //
 // The address has the form "host:port", as for net.Dial. The host is a name or an IP address,
 // with a zone where it needs one; without a host it is this host. The port is a number or the
@@ -187,7 +189,9 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 	} else if n, ok := packetNetworks[network]; ok {
 		c, addr, err = d.dialPacket(ctx, n, address)
 	} else if n, unknown := lookupNetwork(network); unknown != nil {
-		err = unknown
+		if err = unknown; network != asked {
+			err = fmt.Errorf("Dialer.ForTCP is %q, which does not go with %s: %w", d.ForTCP, asked, unknown)
+		}
 	} else {
 		c, addr, err = d.dial(ctx, n, address)
 		countDial(n.name, c, err)

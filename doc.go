@@ -28,6 +28,8 @@
 //	rdma-udp4  the same, IPv4 only
 //	rdma-udp6  the same, IPv6 only
 //	shm-udp    shared memory, between processes of this host
+//	auto-udp   the better of the two that leads to the process that UDP leads to, else UDP;
+//	           auto-udp4 and auto-udp6 the same, IPv4 or IPv6 only
 //
 // Addresses are host:port, with names of hosts and services as in package net. The network that
 // carries a connection is what its method Carrier returns. Dial and Accept return
@@ -108,13 +110,14 @@
 //
 // [ListenPacket], and Dial on the same networks, return a [PacketConn]. It is a net.PacketConn
 // and a net.Conn, and has ReadFromUDPAddrPort and WriteToUDPAddrPort as a *net.UDPConn, and
-// ReadBatch and WriteBatch as golang.org/x/net/ipv4 has them. Its addresses are of type [Addr];
-// it also sends to a *net.UDPAddr. Ports are separate from those of connections, as UDP's are
-// from TCP's. docs/migrate.md lists the differences from UDP.
+// ReadBatch and WriteBatch as golang.org/x/net/ipv4 has them. Its addresses are of type [Addr],
+// or *net.UDPAddr on auto-udp, and it sends to either. Ports are separate from those of connections,
+// as UDP's are from TCP's; those of auto-udp are UDP's. docs/migrate.md lists the differences from UDP.
 //
 // A datagram arrives whole or not at all, and never before an earlier one from the same sender
 // to the same address. It has at most [pconn.Conn.MaxMessage] bytes: 4088 over shm; over rdma
-// the MTU of the device's port less 8, which is 1016 where Ethernet's MTU is 1500. A longer one
+// the MTU of the device's port less 8, which is 1016 where Ethernet's MTU is 1500; 65507 on
+// auto-udp, where those that are too long for the others go by UDP. A longer one
 // fails with syscall.EMSGSIZE, for nothing is sent in fragments.
 //
 // A datagram is lost when its receiver has no room for it. A receiver has room for 256 unread

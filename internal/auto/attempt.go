@@ -216,19 +216,6 @@ func (a *attempt) passedOver(carrier string, err error) (failures []Failure) {
 	return failures
 }
 
-// isBetter reports whether a network is better than the one that carries the connection.
-// RINGNET_NETWORKS decides if it names both.
-func (a *attempt) isBetter(network, carrier string) bool {
-	if network == carrier || carrier == "tcp" {
-		return network != carrier
-	}
-	i, j := slices.Index(a.Better, network), slices.Index(a.Better, carrier)
-	if i < 0 {
-		i, j = slices.Index(BetterThanTCP, network), slices.Index(BetterThanTCP, carrier)
-	}
-	return i < j
-}
-
 // ProvenLinks makes links to one address of one network, each with the proof that TCP leads to
 // the same listener.
 type ProvenLinks struct {

@@ -37,6 +37,7 @@ type ListenConfig struct {
 type Listener struct {
 	*Queue
 	TCP    *net.TCPListener
+	steer  Steering
 	wrap   func(*net.TCPConn) Conn
 	claims *claims
 	stops  []func() error // of the better networks
@@ -115,7 +116,7 @@ func (lc *ListenConfig) ListenOn(tcp *net.TCPListener) (*Listener, error) {
 
 // newListener returns a listener that listens nowhere yet.
 func (lc *ListenConfig) newListener() *Listener {
-	l := &Listener{Queue: NewQueue(), wrap: lc.Wrap, passedOver: make(map[string]error), backlog: lc.Backlog}
+	l := &Listener{Queue: NewQueue(), steer: lc.Steering, wrap: lc.Wrap, passedOver: make(map[string]error), backlog: lc.Backlog}
 	l.room.L = &l.mu
 	l.claims = &claims{
 		giveBack: func(c *net.TCPConn) { l.pushTCP(Accepted{Conn: l.wrap(c)}) },
@@ -178,20 +179,20 @@ func (l *Listener) offer(lc *ListenConfig, network, family string, addr netip.Ad
 
 // checkRequired returns an error if the listener does not offer all of the networks.
 func (l *Listener) checkRequired(networks []string) error {
-	missing := slices.DeleteFunc(l.PassedOver(), func(f Failure) bool { return !slices.Contains(networks, f.Network) })
+	missing := slices.DeleteFunc(l.PassedOver("tcp"), func(f Failure) bool { return !slices.Contains(networks, f.Network) })
 	if len(missing) > 0 {
 		return &RequiredError{missing}
 	}
 	return nil
 }
 
-// PassedOver returns why the listener does not offer a network that is better than TCP, or has
-// stopped offering it, the best network first.
-func (l *Listener) PassedOver() (failures []Failure) {
+// PassedOver returns why the listener does not offer a network that is better than the one that
+// carries a connection, or has stopped offering it, the best network first.
+func (l *Listener) PassedOver(carrier string) (failures []Failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, network := range BetterThanTCP {
-		if err := l.passedOver[network]; err != nil {
+		if err := l.passedOver[network]; err != nil && l.steer.isBetter(network, carrier) {
 			failures = append(failures, Failure{Network: network, Err: err})
 		}
 	}

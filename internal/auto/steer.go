@@ -57,6 +57,19 @@ func (s Steering) Require(field string, networks []string) (Steering, error) {
 	return s, nil
 }
 
+// isBetter reports whether a network is better than the one that carries a connection.
+// RINGNET_NETWORKS decides if it names both.
+func (s Steering) isBetter(network, carrier string) bool {
+	if network == carrier || carrier == "tcp" {
+		return network != carrier
+	}
+	i, j := slices.Index(s.Better, network), slices.Index(s.Better, carrier)
+	if i < 0 || j < 0 {
+		i, j = slices.Index(BetterThanTCP, network), slices.Index(BetterThanTCP, carrier)
+	}
+	return i < j
+}
+
 // checkRequired returns an error if a field named Require names an unknown network.
 func checkRequired(field string, networks []string) error {
 	for _, name := range networks {
