@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -54,8 +55,14 @@ func newGossip(address string) (*gossip, error) {
 	return g, nil
 }
 
-func (g *gossip) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+func (g *gossip) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
 	a := g.Listener.Addr().(*net.TCPAddr)
+	switch {
+	case ip != "":
+		return net.ParseIP(ip), port, nil
+	case a.IP.IsUnspecified():
+		return nil, 0, fmt.Errorf("other nodes cannot reach %v: set AdvertiseAddr and AdvertisePort", a)
+	}
 	return a.IP, a.Port, nil
 }
 
@@ -116,6 +123,11 @@ func TestMemberlist(t *testing.T) {
 		}
 	}
 	hang.Unless(t, all(3))
+	anywhere, err := newGossip(":0")
+	require.NoError(t, err)
+	defer anywhere.Shutdown()
+	_, _, err = anywhere.FinalAdvertiseAddr("", 7946)
+	require.ErrorContains(t, err, "set AdvertiseAddr")
 	if noShm(t) == nil {
 		hang.Unless(t, func() bool {
 			s := transports[0].Stats()
