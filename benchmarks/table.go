@@ -47,10 +47,9 @@ var columns = []struct {
 	{"failed", func(m *report.Summary) string { return strconv.Itoa(m.Failed) }, nil},
 }
 
-func perSecond(x float64) string        { return report.SI(x, "") }
-func p50(s *report.Sample) float64      { return s.P50 }
-func p99(s *report.Sample) float64      { return s.P99 }
-func besideOf(peer, name string) string { return peer + "@" + name }
+func perSecond(x float64) string   { return report.SI(x, "") }
+func p50(s *report.Sample) float64 { return s.P50 }
+func p99(s *report.Sample) float64 { return s.P99 }
 
 // processorTime is that of an operation or, in streams, where none is timed, of 1e9 bytes.
 func processorTime(m *report.Summary) string {

@@ -13,9 +13,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
@@ -42,57 +42,25 @@ type ToolRun struct {
 	Slice    time.Duration
 }
 
-// toolTimeout ends a program that has lost its other side.
-const toolTimeout = time.Minute
+// toolTime ends a program that has lost its other side.
+const toolTime = time.Minute
 
-// key is the run's, by which its server ends it.
-func (r ToolRun) key() string { return strconv.Itoa(r.Port) }
-
-// tool is the program.
-func (r ToolRun) tool() (tool, error) {
+// run runs a side of the program to its end.
+func (r ToolRun) run(ctx context.Context, server bool) (output string, err error) {
 	p, err := findPeer(r.Peer)
 	if err != nil {
-		return tool{}, err
+		return "", err
 	}
-	t, ok := p.tools[r.Workload]
-	if !ok {
-		return tool{}, fmt.Errorf("%s has no program for %s", p.name, r.Workload)
-	}
-	return t, t.there()
-}
-
-// ToolResult is how a program ended.
-type ToolResult struct {
-	Output string
-	Error  string
-	CPU    float64 // seconds
-}
-
-type runningTool struct {
-	cmd    *exec.Cmd
-	cancel context.CancelFunc
-	output strings.Builder
-}
-
-// start starts a side of the program.
-func (r ToolRun) start(server bool) (*runningTool, error) {
-	program, err := r.tool()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), toolTimeout)
-	t := &runningTool{cmd: exec.CommandContext(ctx, program.program, program.args(r, server)...), cancel: cancel}
-	t.cmd.Stdout, t.cmd.Stderr = &t.output, &t.output
-	if err := t.cmd.Start(); err != nil {
-		cancel()
-		return nil, err
-	}
-	return t, nil
+	t := p.tools[r.Workload]
+	return process.Call{Program: t.program, Args: t.args(r, server), Most: toolTime}.Run(ctx)
 }
 
 // there is an error that says what to do if the program is not there.
-func (t tool) there() error {
-	switch _, err := exec.LookPath(t.program); {
+func (t tool) there(twoHosts bool) error {
+	_, err := exec.LookPath(t.program)
+	switch {
+	case t.alone && twoHosts:
+		return errors.New("it is one process, and so has one host; perftest is in C, too")
 	case err == nil:
 		return nil
 	case t.alone:
@@ -101,91 +69,84 @@ func (t tool) there() error {
 	return fmt.Errorf("%s is not installed (Debian: %s)", t.program, t.pkg)
 }
 
-func (t *runningTool) wait() ToolResult {
-	defer t.cancel()
-	err := t.cmd.Wait()
-	r := ToolResult{Output: t.output.String()}
-	if err != nil {
-		r.Error = fmt.Sprintf("%s: %v: %s", t.cmd, err, lastLine(r.Output))
+// How many messages a connection of a program sends: at first, at least (perftest's own
+// minimum) and at most.
+const (
+	firstCount = 20
+	minCount   = 5
+	maxCount   = 1 << 20
+)
+
+// measureTool is one round of a cell, before the first of which it is found out how many messages
+// that is.
+func (b *bench) measureTool(t tool, c report.Cell) (s report.Sample, err error) {
+	if b.tools[c] == 0 && !t.alone {
+		if s, err = b.runTool(t, c, firstCount); err != nil {
+			return s, err
+		}
 	}
-	if u, ok := t.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		r.CPU = (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
-	}
-	return r
+	return b.runTool(t, c, b.tools[c])
 }
 
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return lines[len(lines)-1]
-}
-
-// toolAttempts is how often a client tries until its server listens.
-const toolAttempts = 20
-
-// runTool runs both sides of a program, which prints what it has measured. The processor
-// time includes that of its start, unless the program knows its own.
-func (b *bench) runTool(r ToolRun) (s report.Sample, err error) {
-	program, err := r.tool()
-	if err != nil {
-		return s, err
-	}
-	var result, served ToolResult
-	var took time.Duration
-	if program.alone {
-		result, took, err = r.client()
-	} else {
-		serving := b.server.Go("Server.RunTool", r, &served, make(chan *rpc.Call, 1))
-		for attempt := range toolAttempts {
-			select {
-			case <-serving.Done:
-				return s, errors.Join(serving.Error, errors.New("the serving side has ended: "+served.Error))
-			case <-time.After(time.Duration(20*(attempt+1)) * time.Millisecond):
-			}
-			if result, took, err = r.client(); err == nil {
-				break
-			}
+// runTool runs a program again while its result is not credible, up to three times.
+func (b *bench) runTool(t tool, c report.Cell, count int) (s report.Sample, err error) {
+	for range 3 {
+		b.port++
+		r := ToolRun{
+			Peer: c.Peer, Workload: c.Workload, Address: b.host, Device: b.device, Port: b.port,
+			Size: c.Size, Conns: c.Conns, Count: max(count/c.Conns, minCount), Slice: b.slice,
 		}
-		if err != nil {
-			err = errors.Join(err, b.server.Call("Server.Close", r.key(), new(struct{})))
+		began, output := time.Now(), ""
+		if output, err = b.runBoth(t, r); err != nil {
+			return s, err
 		}
-		<-serving.Done
-	}
-	if err != nil {
-		return s, err
-	}
-	if s, err = program.parse(r, result.Output); err == nil {
-		err = credible(&s, took)
-	}
-	if !program.alone {
-		s.CPU = result.CPU + served.CPU
+		if s, err = t.parse(r, output); err != nil {
+			return s, err
+		}
+		// perftest guesses the frequency of the processor's clock, and fails where the processor
+		// is busy or emulated.
+		took := time.Since(began).Seconds()
+		if s.Seconds > 0 && s.Seconds <= took && report.Known(s.P50) && report.Known(s.P99) {
+			b.tools[c] = int(min(max(float64(s.Ops)/s.Seconds*b.slice.Seconds(), minCount), maxCount))
+			return s, nil
+		}
+		err = fmt.Errorf("the program measures wrongly: it says that it took %g s of the %g s that it ran", s.Seconds, took)
 	}
 	return s, err
 }
 
-// client runs the measuring side of the program.
-func (r ToolRun) client() (result ToolResult, took time.Duration, err error) {
-	began := time.Now()
-	running, err := r.start(false)
+// firstToolPort is the port before those that programs listen on, one for each
+// run.
+const firstToolPort = 18600
+
+// toolAttempts is how often a client tries until its server listens.
+const toolAttempts = 20
+
+// runBoth runs both sides of a program, and returns what the client has printed.
+func (b *bench) runBoth(t tool, r ToolRun) (output string, err error) {
+	if t.alone {
+		return r.run(b.ctx, false)
+	}
+	serving := b.server.Go("Server.RunTool", r, new(struct{}), make(chan *rpc.Call, 1))
+	for attempt := range toolAttempts {
+		select {
+		case <-serving.Done:
+			return "", fmt.Errorf("the serving side has ended: %w", serving.Error)
+		case <-time.After(time.Duration(20*(attempt+1)) * time.Millisecond):
+		}
+		if output, err = r.run(b.ctx, false); err == nil {
+			break
+		}
+	}
 	if err != nil {
-		return result, 0, err
+		err = errors.Join(err, b.server.Call("Server.Close", r.key(), new(struct{})))
 	}
-	if result = running.wait(); result.Error != "" {
-		err = errors.New(result.Error)
-	}
-	return result, time.Since(began), err
+	<-serving.Done
+	return output, err
 }
 
-// credible returns an error if a program that ran for the given time cannot have measured
-// what it says: perftest guesses the frequency of the processor's clock, and fails where
-// the processor is busy or emulated.
-func credible(s *report.Sample, took time.Duration) error {
-	if s.Seconds > 0 && s.Seconds <= took.Seconds() && report.Known(s.P50) && report.Known(s.P99) {
-		return nil
-	}
-	return fmt.Errorf("%w: it says that it took %g s of the %g s that it ran", errIncredible, s.Seconds, took.Seconds())
-}
-
-var errIncredible = errors.New("the program measures wrongly")
+// key is the run's, by which its server ends it.
+func (r ToolRun) key() string { return strconv.Itoa(r.Port) }
 
 func perftestLatency(program string, flags ...string) tool {
 	return perftest(program, flags, false, func(r ToolRun, field []float64) report.Sample {
@@ -243,16 +204,16 @@ func perftest(program string, flags []string, many bool, sample func(ToolRun, []
 func raw() map[string]tool {
 	program := "raw"
 	if self, err := os.Executable(); err == nil {
-		if beside := filepath.Join(filepath.Dir(self), program); (tool{program: beside}).there() == nil {
+		if beside := filepath.Join(filepath.Dir(self), program); (tool{program: beside}).there(false) == nil {
 			program = beside
 		}
 	}
 	all := make(map[string]tool)
-	for key, of := range map[string]string{"turn": "", "ping-pong": "", "ping-pong-1us": "ping-pong", "stream": "", "event-1": "", "event-4": "", "event-10": "", "event-40": ""} {
+	for key, workload := range map[string]string{"turn": "turn", "ping-pong": "ping-pong", "ping-pong-1us": "ping-pong", "stream": "stream", "event-10": "event-10"} {
 		all[key] = tool{
 			program: program, alone: true,
 			args: func(r ToolRun, _ bool) []string {
-				args := []string{cmp.Or(of, key), strconv.Itoa(cmp.Or(r.Size, rowBytes)), strconv.Itoa(int(max(r.Slice.Milliseconds(), 1)))}
+				args := []string{workload, strconv.Itoa(cmp.Or(r.Size, rowBytes)), strconv.Itoa(int(max(r.Slice.Milliseconds(), 1)))}
 				if r.Device == "" {
 					return args
 				}
@@ -264,7 +225,7 @@ func raw() map[string]tool {
 			},
 			parse: func(_ ToolRun, output string) (s report.Sample, err error) {
 				err = json.Unmarshal([]byte(output), &s)
-				switch cmp.Or(of, key) {
+				switch workload {
 				case "stream":
 					s.P50 = 0
 				case "ping-pong":
@@ -335,5 +296,5 @@ func fieldsAfter(output, word string, want int) ([]float64, error) {
 		}
 		return numbers, nil
 	}
-	return nil, fmt.Errorf("no result in the output: %s", lastLine(output))
+	return nil, fmt.Errorf("no result in the output: %s", process.LastLine(output))
 }
