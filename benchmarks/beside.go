@@ -28,7 +28,7 @@ func (o *options) measureBeside(self string) error {
 			continue
 		}
 		other := *p
-		other.name, other.key = p.name+", "+version, besideOf(key, version)
+		other.name, other.key = p.name+", "+version, key+besideMark+version
 		other.program, other.as = program, key
 		p.program = self
 		peers, o.peers = append(peers, &other), append(o.peers, other.key)
@@ -36,7 +36,8 @@ func (o *options) measureBeside(self string) error {
 	return nil
 }
 
-func besideOf(peer, version string) string { return peer + "@" + version }
+// besideMark is what the key of another version's peer has between that of this one's and the version.
+const besideMark = "@"
 
 // apartTime is what a round of a cell may take.
 const apartTime = 2 * time.Minute

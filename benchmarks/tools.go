@@ -31,15 +31,12 @@ type tool struct {
 
 // ToolRun is one run of a tool.
 type ToolRun struct {
-	Peer     string
-	Workload string
-	Address  string // of the server
-	Device   string // this side's RDMA device; "" for the program's choice
-	Port     int
-	Size     int // bytes of a message
-	Conns    int
-	Count    int // messages of a connection
-	Slice    time.Duration
+	report.Cell
+	Address string // of the server
+	Device  string // this side's RDMA device; "" for the program's choice
+	Port    int
+	Count   int // messages of a connection
+	Slice   time.Duration
 }
 
 // toolTime ends a program that has lost its other side.
@@ -92,10 +89,7 @@ func (b *bench) measureTool(t tool, c report.Cell) (s report.Sample, err error) 
 func (b *bench) runTool(t tool, c report.Cell, count int) (s report.Sample, err error) {
 	for range 3 {
 		b.port++
-		r := ToolRun{
-			Peer: c.Peer, Workload: c.Workload, Address: b.host, Device: b.device, Port: b.port,
-			Size: c.Size, Conns: c.Conns, Count: max(count/c.Conns, minCount), Slice: b.slice,
-		}
+		r := ToolRun{c, b.host, b.device, b.port, max(count/c.Conns, minCount), b.slice}
 		began, output := time.Now(), ""
 		if output, err = b.runBoth(t, r); err != nil {
 			return s, err
@@ -149,33 +143,30 @@ func (b *bench) runBoth(t tool, r ToolRun) (output string, err error) {
 func (r ToolRun) key() string { return strconv.Itoa(r.Port) }
 
 func perftestLatency(program string, flags ...string) tool {
-	return perftest(program, flags, false, func(r ToolRun, field []float64) report.Sample {
+	return perftest(program, flags, func(s *report.Sample, field []float64) {
 		// #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%,
 		// in µs of half a round trip
-		s := report.Sample{Ops: r.Count, P50: field[4] * 1e3, P99: field[7] * 1e3, Mean: field[5] * 1e3}
-		s.Seconds = 2 * s.Mean / 1e9 * float64(r.Count)
-		s.Bytes = 2 * r.Count * r.Size
-		return s
+		s.P50, s.P99, s.Mean = field[4]*1e3, field[7]*1e3, field[5]*1e3
+		s.Bytes, s.Seconds = 2*s.Bytes, 2*s.Mean/1e9*float64(s.Ops)
 	})
 }
 
 func perftestBandwidth(program string) tool {
-	return perftest(program, nil, true, func(r ToolRun, field []float64) report.Sample {
+	t := perftest(program, nil, func(s *report.Sample, field []float64) {
 		// #bytes #iterations BW-peak BW-average MsgRate, in MiB/s and
 		// millions/s; iterations are of all connections
-		s := report.Sample{Ops: r.Count * r.Conns, Bytes: r.Count * r.Conns * r.Size}
 		s.Seconds = float64(s.Bytes) / (field[3] * (1 << 20))
-		return s
 	})
+	t.many = true
+	return t
 }
 
 // perftest runs a program of linux-rdma/perftest, whose result is the line
-// behind the one that begins with #bytes.
-func perftest(program string, flags []string, many bool, sample func(ToolRun, []float64) report.Sample) tool {
+// behind the one that begins with #bytes. The sample has operations and their bytes at first.
+func perftest(program string, flags []string, complete func(*report.Sample, []float64)) tool {
 	return tool{
 		program: program,
 		pkg:     "perftest",
-		many:    many,
 		args: func(r ToolRun, server bool) []string {
 			args := append([]string{"-F", "-s", strconv.Itoa(r.Size), "-n", strconv.Itoa(r.Count), "-p", strconv.Itoa(r.Port)}, flags...)
 			if r.Device != "" {
@@ -189,12 +180,15 @@ func perftest(program string, flags []string, many bool, sample func(ToolRun, []
 			}
 			return args
 		},
-		parse: func(r ToolRun, output string) (report.Sample, error) {
+		parse: func(r ToolRun, output string) (s report.Sample, err error) {
 			field, err := fieldsAfter(output, "#bytes", 5)
 			if err != nil {
-				return report.Sample{}, err
+				return s, err
 			}
-			return sample(r, field), nil
+			s.Ops = r.Count * r.Conns
+			s.Bytes = s.Ops * r.Size
+			complete(&s, field)
+			return s, nil
 		},
 	}
 }
@@ -239,12 +233,15 @@ func raw() map[string]tool {
 }
 
 func rstream(flags ...string) map[string]tool {
-	program := func(count func(r ToolRun) (iterations, transfers int), sample func(ToolRun, float64) report.Sample) tool {
+	program := func(pingPong bool) tool {
 		return tool{
 			program: "rstream",
 			pkg:     "rdmacm-utils",
 			args: func(r ToolRun, server bool) []string {
-				iterations, transfers := count(r)
+				iterations, transfers := 1, r.Count // all messages this way, then all that way
+				if pingPong {
+					iterations, transfers = r.Count, 1
+				}
 				args := append([]string{"-S", strconv.Itoa(r.Size), "-p", strconv.Itoa(r.Port),
 					"-I", strconv.Itoa(iterations), "-C", strconv.Itoa(transfers)}, flags...)
 				if server {
@@ -252,30 +249,23 @@ func rstream(flags ...string) map[string]tool {
 				}
 				return append(args, "-s", r.Address)
 			},
-			parse: func(r ToolRun, output string) (report.Sample, error) {
+			parse: func(r ToolRun, output string) (s report.Sample, err error) {
 				// name bytes xfers iters total time Gb/sec usec/xfer: the last
 				// is the time by the number of messages in both directions
 				field, err := fieldsAfter(output, "name", 8)
 				if err != nil {
-					return report.Sample{}, err
+					return s, err
 				}
-				s := sample(r, field[7]*1e3)
-				s.Seconds = 2 * field[7] / 1e6 * float64(r.Count)
-				s.Bytes = 2 * r.Count * r.Size
+				s.Ops = 2 * r.Count
+				s.Bytes, s.Seconds = s.Ops*r.Size, field[7]/1e6*float64(s.Ops)
+				if pingPong {
+					s.Ops, s.Mean = r.Count, field[7]*1e3 // means are all that it knows
+				}
 				return s, nil
 			},
 		}
 	}
-	return map[string]tool{
-		// One message this way, one that way. The program knows means only.
-		"ping-pong": program(
-			func(r ToolRun) (int, int) { return r.Count, 1 },
-			func(r ToolRun, ns float64) report.Sample { return report.Sample{Ops: r.Count, Mean: ns} }),
-		// All messages this way, then all that way.
-		"stream": program(
-			func(r ToolRun) (int, int) { return 1, r.Count },
-			func(r ToolRun, ns float64) report.Sample { return report.Sample{Ops: 2 * r.Count} }),
-	}
+	return map[string]tool{"ping-pong": program(true), "stream": program(false)}
 }
 
 // fieldsAfter returns the numbers in the line behind the one that begins with

@@ -54,9 +54,6 @@ type deviceInfo struct {
 		LinkLayer string `json:"link_layer"`
 		Rate      string
 		Interface string
-		MTU       int
-		RoCEMTU   int `json:"roce_mtu"`
-		GIDs      []struct{ Type string }
 	}
 	Addresses map[string][]string
 }

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
+	"time"
 
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
@@ -52,24 +52,7 @@ func (d *deviceInfo) facts() (rows [][]string) {
 		{"NUMA node", text(pci, "numa_node")},
 	}
 	for _, p := range d.Ports {
-		types := make(map[string]int)
-		for _, g := range p.GIDs {
-			types[g.Type]++
-		}
-		what := []string{p.State, p.LinkLayer}
-		if p.Rate != "" {
-			what = append(what, p.Rate)
-		}
-		if p.MTU > 0 {
-			what = append(what, fmt.Sprintf("MTU %d", p.MTU))
-		}
-		if p.RoCEMTU > 0 {
-			what = append(what, fmt.Sprintf("%d bytes in a packet of RoCE", p.RoCEMTU))
-		}
-		for _, kind := range slices.Sorted(maps.Keys(types)) {
-			what = append(what, fmt.Sprintf("GIDs of %s: %d", kind, types[kind]))
-		}
-		rows = append(rows, []string{fmt.Sprintf("port %d", p.Number), strings.Join(what, ", ")})
+		rows = append(rows, []string{fmt.Sprintf("port %d", p.Number), strings.Join([]string{p.State, p.LinkLayer, p.Rate}, ", ")})
 	}
 	return rows
 }
@@ -127,6 +110,9 @@ func (s *session) host(p *part) {
 		p.problem("%v", err)
 	}
 	p.Rows = append([][]string{{"this host", ""}}, rows...)
+	if p.Details, err = s.call(s.ctx, process.Call{Program: "ringnet", Args: []string{"info"}, Most: time.Minute}); err != nil {
+		p.problem("%v", err)
+	}
 	if s.connect == "" {
 		return
 	}
