@@ -22,7 +22,7 @@ type Call struct {
 	Args    []string
 	Dir     string
 	Env     []string      // besides this process's
-	Most    time.Duration // until it is killed, and all that it has started
+	Most    time.Duration // until it is ended, and all that it has started
 }
 
 // Run returns the standard output, also with an error, which ends with what was last on standard
@@ -34,8 +34,8 @@ func (c Call) Run(ctx context.Context) (string, error) {
 	var out, errs bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.Dir, append(os.Environ(), c.Env...), &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second // for output of what has left the group
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second // then it is killed
 	err := cmd.Run()
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("it has not ended after %v", c.Most)
