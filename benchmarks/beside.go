@@ -17,8 +17,11 @@ import (
 // version, which is self, has new processes for each cell, too, so that both versions are measured
 // in processes of the same age.
 func (o *options) measureBeside(self string) error {
-	program, err := exec.LookPath(o.other)
+	program, err := filepath.Abs(o.other)
 	if err != nil {
+		return err
+	}
+	if _, err := exec.LookPath(program); err != nil {
 		return fmt.Errorf("-beside wants a build of this program: %w", err)
 	}
 	version := filepath.Base(program)

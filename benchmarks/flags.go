@@ -40,9 +40,9 @@ func (o *options) isBusy() bool {
 func parse(args []string) (*options, error) {
 	o := &options{busy: []int{0}}
 	flags := flag.NewFlagSet("benchmarks", flag.ContinueOnError)
-	numbers := func(name, usage string, to *[]int) {
+	numbers := func(name, usage string, least int, to *[]int) {
 		flags.Func(name, usage, func(list string) (err error) {
-			*to, err = parseNumbers(list)
+			*to, err = parseNumbers(list, least)
 			return err
 		})
 	}
@@ -62,10 +62,10 @@ func parse(args []string) (*options, error) {
 	flags.StringVar(&o.other, "beside", "", "measure another version beside this one, too: the `file` is a build of this program there")
 	flags.IntVar(&o.rounds, "rounds", 7, "how often everything is measured")
 	flags.DurationVar(&o.slice, "slice", 200*time.Millisecond, "how long each cell of a round takes, about")
-	numbers("sizes", "message sizes in bytes; default "+usualSizes, &o.sizes)
-	numbers("conns", "numbers of connections at once; default 1 and those of interest for each workload", &o.conns)
-	numbers("idle", "numbers of idle connections, or none; default 1000,10000 on one host, 1000 by RDMA", &o.idle)
-	numbers("busy", "`numbers` of other processes that compute all the time beside it, such as 0,2,8; without -peers, -workloads, -sizes and -conns what a busy host is compared by", &o.busy)
+	numbers("sizes", "message sizes in bytes; default "+usualSizes, 1, &o.sizes)
+	numbers("conns", "numbers of connections at once; default 1 and those of interest for each workload", 1, &o.conns)
+	numbers("idle", "numbers of idle connections, or none; default 1000,10000 on one host, 1000 by RDMA", 1, &o.idle)
+	numbers("busy", "`numbers` of other processes that compute all the time beside it, such as 0,2,8; without -peers, -workloads, -sizes and -conns what a busy host is compared by", 0, &o.busy)
 	flags.StringVar(&o.card, "card", "", "measure on the ideal card, which this `program` is that tools/idealcard makes, and TCP beside it, each cell in a process of its own")
 	flags.BoolVar(&o.oneProcess, "one-process", false, "client and server are one process, where a pipe in memory can be measured, too")
 	words("peers", "what to measure, of: "+peerKeys()+", and shm/N and rdma/N with N links for a pair of processes", &o.peers)
@@ -165,14 +165,14 @@ func (o *options) usual() map[string]string {
 	return d
 }
 
-func parseNumbers(list string) (numbers []int, err error) {
+func parseNumbers(list string, least int) (numbers []int, err error) {
 	if list == "none" {
 		return nil, nil
 	}
 	for s := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(s)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf("%q is not a number from 0 on", s)
+		if err != nil || n < least {
+			return nil, fmt.Errorf("%q is not a number from %d on", s, least)
 		}
 		numbers = append(numbers, n)
 	}
