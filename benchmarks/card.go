@@ -1,19 +1,17 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
 	"github.com/ringnet/ringnet/internal/perf/workload"
 )
@@ -29,17 +27,15 @@ type onCard struct {
 	ours    bool   // TCP, which would not be on the card, is left out
 }
 
-// The peers that are compared on the card, of which TCP is beside it.
-const cardPeers = "raw,rdma,rdma-busy,rdma-parking,tcp"
-
 // Of GOMAXPROCS goroutines, one less may poll at once, and here both ends share them.
 const bothPoll = 4
 
 const (
-	row      = 40 // messages
-	rowGap   = 50 * time.Microsecond
-	rowBytes = 64 // of a message of a row, and of others that are short
-	lentSize = 1 << 20
+	row         = 40 // messages
+	rowPosition = 10 // of the one that is measured
+	rowGap      = 50 * time.Microsecond
+	rowBytes    = 64 // of a message of a row, and of others that are short
+	lentSize    = 1 << 20
 )
 
 var one = []int{1}
@@ -48,23 +44,16 @@ var one = []int{1}
 func cardBenchmarks() []*benchmark {
 	far := workload.PingPong
 	far.Key, far.Name = "ping-pong-1us", "ping-pong, half the round trip, a card 1 µs away"
-	all := []*benchmark{
+	event := fmt.Sprintf("message %d of a row, %v after one another, from Write to Read", rowPosition, rowGap)
+	return []*benchmark{
 		{Workload: workload.Workload{Key: "turn", Name: "Write and Read of 64 B in one goroutine", Open: openTurn},
 			protocol: "pair", alone: true, card: onCard{conns: one}},
 		{Workload: far, protocol: "messages", card: onCard{conns: one, sizes: []int{rowBytes}, latency: time.Microsecond, dma: "free", procs: bothPoll, ours: true}},
 		{Workload: workload.Workload{Key: "lent", Name: "WriteBuffer and Peek of 1 MiB, no copy", Open: openLent},
 			protocol: "messages", alone: true, card: onCard{conns: one, dma: "free", ours: true}},
+		{Workload: workload.Workload{Key: "event-10", Name: event, Open: openRow},
+			protocol: "pair", alone: true, card: onCard{conns: one, procs: bothPoll}},
 	}
-	for _, n := range []int{1, 4, 10, row} {
-		all = append(all, &benchmark{
-			Workload: workload.Workload{
-				Key: fmt.Sprintf("event-%d", n), Name: fmt.Sprintf("message %d of a row, %v after one another, from Write to Read", n, rowGap),
-				Open: func(cl workload.Client) (*workload.Session, error) { return openRow(cl, n) },
-			},
-			protocol: "pair", alone: true, card: onCard{conns: one, procs: bothPoll},
-		})
-	}
-	return all
 }
 
 // coarse is how many operations with a size are timed together on a card, where they are as short
@@ -105,7 +94,7 @@ func openTurn(cl workload.Client) (*workload.Session, error) {
 
 // openRow measures a message of each row, which has the time of its Write. The reader answers each
 // row.
-func openRow(cl workload.Client, position int) (*workload.Session, error) {
+func openRow(cl workload.Client) (*workload.Session, error) {
 	a, b, closeAll, err := openPair(cl)
 	if err != nil {
 		return nil, err
@@ -124,7 +113,7 @@ func openRow(cl workload.Client, position int) (*workload.Session, error) {
 					if _, err := io.ReadFull(b, buf); err != nil {
 						return err
 					}
-					if n == position {
+					if n == rowPosition {
 						times[i] = time.Since(began) - time.Duration(binary.LittleEndian.Uint64(buf))
 					}
 				}
@@ -220,21 +209,14 @@ func openLent(cl workload.Client) (*workload.Session, error) {
 	}, nil
 }
 
-// command is the program, on the ideal card for the workload if there is one.
-func (o *options) command(ctx context.Context, w *benchmark, program string, args ...string) *exec.Cmd {
-	if o.card == "" {
-		return exec.CommandContext(ctx, program, args...)
+// on is the call on the ideal card.
+func (c onCard) on(card string, call process.Call) process.Call {
+	args := []string{"-latency", c.latency.String(), "-dma", cmp.Or(c.dma, "copy"), "--", call.Program}
+	call.Program, call.Args = card, append(args, call.Args...)
+	if c.procs > 0 {
+		call.Env = []string{fmt.Sprintf("GOMAXPROCS=%d", c.procs)}
 	}
-	dma := w.card.dma
-	if dma == "" {
-		dma = "copy"
-	}
-	cmd := exec.CommandContext(ctx, o.card, append([]string{"-latency", w.card.latency.String(), "-dma", dma, "--", program}, args...)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the card ends what runs on it
-	if w.card.procs > 0 {
-		cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", w.card.procs))
-	}
-	return cmd
+	return call
 }
 
 // printCard prints the medians of the rounds in Markdown: a row for each workload, with its size
@@ -277,10 +259,8 @@ func timeOf(x *report.Result) func(*report.Sample) float64 {
 
 // cardRow names a row.
 func cardRow(c report.Cell) string {
-	words := []string{c.Workload}
-	if i := slices.IndexFunc(benchmarks, func(w *benchmark) bool { return w.Key == c.Workload }); i >= 0 {
-		words[0] = benchmarks[i].Name
-	}
+	w, _ := findWorkload(c.Workload)
+	words := []string{w.Name}
 	if c.Size > 0 {
 		words = append(words, report.Size(c.Size))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/perf/report"
+	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
 // Idle is what connections cost that were used once and then left alone.
@@ -37,7 +38,7 @@ func (b *bench) measureIdle() {
 	for _, n := range b.idle {
 		for _, info := range b.report.Peers {
 			p, _ := findPeer(info.Key)
-			if info.Unavailable != "" || p.dial == nil || p.single {
+			if info.Unavailable != "" || p.dial == nil || p.single || p.as != "" {
 				continue
 			}
 			b.show.Note("%d idle connections, %s", n, p.name)
@@ -57,17 +58,8 @@ func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
 		return err
 	}
 	defer b.closeService(address)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, 5*time.Minute)
 	defer cancel()
-	conns := make([]net.Conn, 0, idle.Conns)
-	defer func() {
-		for _, c := range conns {
-			if l, ok := c.(interface{ SetLinger(int) error }); ok {
-				_ = l.SetLinger(0) // there is nothing to wait for
-			}
-			c.Close()
-		}
-	}()
 	ringnet.CloseIdleLinks()
 	time.Sleep(settle) // until earlier connections are gone, too
 	client, server, err := b.memory()
@@ -75,16 +67,20 @@ func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
 		return err
 	}
 	start := time.Now()
-	for len(conns) < idle.Conns {
+	_, closeAll, err := workload.OpenAll(idle.Conns, func() (net.Conn, error) {
 		c, err := p.dial(ctx, address)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		conns = append(conns, c)
-		if err := echoOnce(c); err != nil {
-			return err
+		if l, ok := c.(interface{ SetLinger(int) error }); ok {
+			_ = l.SetLinger(0) // in the end there is nothing to wait for
 		}
+		return c, echoOnce(c)
+	})
+	if err != nil {
+		return err
 	}
+	defer closeAll()
 	idle.Seconds = time.Since(start).Seconds()
 	time.Sleep(settle)
 	clientAfter, serverAfter, err := b.memory()
@@ -119,7 +115,7 @@ func (b *bench) memory() (client, server float64, err error) {
 func ownMemory() float64 {
 	runtime.GC()         // pools lose what they hold with the second collection,
 	debug.FreeOSMemory() // which this begins with
-	return float64(report.ProcNumber("/proc/self/smaps_rollup", "Pss:")) * 1024
+	return float64(report.ProcBytes("/proc/self/smaps_rollup", "Pss"))
 }
 
 // idleCPU is the share of a processor that both processes take while they do

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
@@ -32,22 +30,19 @@ type peer struct {
 	// Of programs, by workload:
 	tools map[string]tool
 
-	// beside is set for another version of ringnet. fresh is set for this one if each
-	// of its cells has processes of its own.
-	beside, fresh *beside
+	// A build of this program, if each cell is measured by a process of its own; and, of another
+	// version, the key by which that knows the peer.
+	program, as string
 }
-
-// busy polls for longer than anything here takes.
-var busy = &ringnet.Config{BusyPoll: 10 * time.Second}
 
 var peers = []*peer{
 	ours("ringnet shm", "shm", "shm", &ringnet.Config{}),
 	ours("ringnet rdma", "rdma", "rdma", &ringnet.Config{}),
-	single(ours("ringnet rdma, busy polling", "rdma-busy", "rdma", busy)),
+	ours("ringnet rdma, busy polling", "rdma-busy", "rdma", &ringnet.Config{BusyPoll: 10 * time.Second}),
 	ours("ringnet rdma, never polling", "rdma-parking", "rdma", &ringnet.Config{BusyPoll: -1}),
 	ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1}),
-	{name: "TCP", key: "tcp", listen: listenTCP, dial: dialer("tcp")},
-	{name: "Unix socket", key: "unix", listen: listenUnix, dial: dialer("unix")},
+	{name: "TCP", key: "tcp", listen: func(host string) (net.Listener, error) { return net.Listen("tcp", net.JoinHostPort(host, "0")) }, dial: dialer("tcp")},
+	{name: "Unix socket", key: "unix", listen: func(string) (net.Listener, error) { return net.Listen("unix", "") }, dial: dialer("unix")},
 	{name: "pipe in memory", key: "pipe", listen: listenPipe, dial: dialPipe},
 	{name: "verbs write (ib_write_*)", key: "ib_write", tools: map[string]tool{
 		"ping-pong": perftestLatency("ib_write_lat"), "stream": perftestBandwidth("ib_write_bw"),
@@ -63,11 +58,13 @@ var peers = []*peer{
 	{name: "rsockets, parking (rstream -T b)", key: "rsockets-blocking", tools: rstream("-T", "b")},
 }
 
-// The peers that are measured by default, busyPeers where waiting is compared.
-var (
-	hostPeers = []string{"shm", "tcp", "unix"}
-	busyPeers = []string{"shm", "shm-parking", "tcp", "unix"}
-	rdmaPeers = []string{"rdma-busy", "rdma", "tcp", "ib_write", "ib_send", "ib_send-events", "rsockets", "rsockets-blocking"}
+// The peers that are measured by default: busyPeers where waiting is compared, cardPeers on the card,
+// of which TCP is beside it.
+const (
+	hostPeers = "shm,tcp,unix"
+	busyPeers = "shm,shm-parking,tcp,unix"
+	rdmaPeers = "rdma-busy,rdma,tcp,ib_write,ib_send,ib_send-events,rsockets,rsockets-blocking"
+	cardPeers = "raw,rdma,rdma-busy,rdma-parking,tcp"
 )
 
 func findPeer(key string) (*peer, error) {
@@ -75,6 +72,7 @@ func findPeer(key string) (*peer, error) {
 		return peers[i], nil
 	}
 	if p := spread(key); p != nil {
+		peers = append(peers, p)
 		return p, nil
 	}
 	return nil, fmt.Errorf("no peer is called %q", key)
@@ -93,7 +91,7 @@ func spread(key string) *peer {
 
 func ours(name, key, network string, cfg *ringnet.Config) *peer {
 	return &peer{
-		name: name, key: key, ours: cfg,
+		name: name, key: key, ours: cfg, single: key == "rdma-busy",
 		listen: func(host string) (net.Listener, error) {
 			lc := ringnet.ListenConfig{Config: cfg}
 			return lc.Listen(context.Background(), network, net.JoinHostPort(host, "0"))
@@ -109,40 +107,23 @@ func (p *peer) dialAt(address string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) { return p.dial(ctx, address) }
 }
 
-func single(p *peer) *peer {
-	p.single = true
-	return p
-}
-
-func listenTCP(host string) (net.Listener, error) {
-	return net.Listen("tcp", net.JoinHostPort(host, "0"))
-}
-
-var unixSockets atomic.Int64
-
-func listenUnix(string) (net.Listener, error) {
-	return net.Listen("unix", fmt.Sprintf("@ringnet-benchmarks-%d-%d", os.Getpid(), unixSockets.Add(1)))
-}
-
 func dialer(network string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 }
 
-// pipes is what listens for pipes in memory, in this process.
-var pipes atomic.Pointer[bufconn.Listener]
+// pipe is what listens for pipes in memory, in this process.
+var pipe *bufconn.Listener
 
 func listenPipe(string) (net.Listener, error) {
-	l := bufconn.Listen(bulkBytes)
-	pipes.Store(l)
-	return l, nil
+	pipe = bufconn.Listen(bulkBytes)
+	return pipe, nil
 }
 
 func dialPipe(ctx context.Context, _ string) (net.Conn, error) {
-	l := pipes.Load()
-	if l == nil {
+	if pipe == nil {
 		return nil, errors.New("it wants -one-process")
 	}
-	return l.DialContext(ctx)
+	return pipe.DialContext(ctx)
 }

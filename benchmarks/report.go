@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/ringnet/ringnet/benchmarks/charts"
@@ -20,28 +17,12 @@ type Report struct {
 
 // readReport reads what write has left.
 func readReport(path string) (*Report, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
 	r := new(Report)
-	if err := json.Unmarshal(text, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return r, nil
+	return r, report.ReadJSON(path, r)
 }
 
-// write leaves results.json and the charts in the folder, which exists: latency and
-// rate by size of message, and requests by number of connections.
+// write leaves results.json and the charts in the folder, which exists.
 func (r *Report) write(dir string) error {
 	_, err := charts.Sizes(&r.Report, dir)
-	errs := []error{err, report.WriteJSON(filepath.Join(dir, "results.json"), r)}
-	for _, key := range []string{"work", "http", "grpc"} {
-		w, err := findWorkload(key)
-		if err != nil {
-			return err
-		}
-		errs = append(errs, charts.Requests(&r.Report, filepath.Join(dir, "requests-"+key+".svg"), key, w.Name))
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, report.WriteJSON(filepath.Join(dir, "results.json"), r))
 }

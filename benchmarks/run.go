@@ -1,11 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"net/rpc"
-	"slices"
 	"time"
 
 	"github.com/ringnet/ringnet/internal/perf/report"
@@ -14,15 +11,13 @@ import (
 
 // bench is the client of a server.
 type bench struct {
-	options
+	*options
+	ctx    context.Context
 	server *rpc.Client
-	host   string // where the server listens for peers
-	device string // this side's RDMA device
 	report *Report
 	runner workload.Runner
-	counts map[report.Cell]int           // of programs: how many messages take about a slice
-	starts map[report.Cell]report.Sample // of programs: a run with few messages, for the cost of the start
-	port   int                           // the last that a program listened on
+	tools  map[report.Cell]int // how many messages of a program take about a slice
+	port   int                 // the last that a program listened on
 	others strangers
 	show   *report.Progress
 }
@@ -53,40 +48,32 @@ func (b *bench) points(w *benchmark) (points []point) {
 	if b.busyHost && w.busy != nil {
 		return w.busy
 	}
-	sizes := b.sizes
-	if !w.Sized {
-		sizes = []int{0}
-	}
-	conns := w.conns
+	conns, sizes := w.conns, b.sizes
 	switch {
-	case b.onDevice && b.oneProcess:
+	case b.onDevice() && b.oneProcess:
 		conns = w.card.conns
 		if b.usualSizes && w.card.sizes != nil {
 			sizes = w.card.sizes
 		}
-	case b.onDevice:
+	case b.onDevice():
 		conns = w.onDevice
 	}
-	if len(b.conns) > 0 && len(conns) > 0 {
+	// On a card whose large messages do not arrive, a link tells only one connection's bytes.
+	if len(b.conns) > 0 && len(conns) > 0 && (b.card == "" || w.card.dma != "free") {
 		conns = b.conns
+	}
+	if !w.Sized {
+		sizes = []int{0}
 	}
 	for _, n := range conns {
 		for _, size := range sizes {
 			points = append(points, point{n, size})
 		}
 	}
-	if len(b.conns) == 0 && !b.onDevice && slices.Contains(sizes, bulkBytes) {
-		for _, n := range w.many {
-			points = append(points, point{n, bulkBytes})
-		}
-	}
 	return points
 }
 
 func (p *peer) does(w *benchmark, conns int) bool {
-	if p.beside != nil {
-		return p.beside.peer.does(w, conns)
-	}
 	if conns > 1 && (p.single || w.alone) || w.card.ours && p.ours == nil && p.tools == nil {
 		return false
 	}
@@ -99,9 +86,14 @@ func (p *peer) does(w *benchmark, conns int) bool {
 
 // run measures everything.
 func (b *bench) run() error {
+	b.report.Begin(b.rounds, b.slice)
+	if b.onDevice() {
+		b.report.Machine.Device = b.device
+	}
 	b.tryPeers()
-	err := b.report.Measure(context.Background(), b.cells(), b.measure, b.show, b.save)
-	if err := errors.Join(err, b.others.be(0)); err != nil {
+	err := b.report.Measure(b.ctx, b.cells(), b.measure, b.show, b.save)
+	_ = b.others.be(0)
+	if err != nil {
 		return err
 	}
 	b.measureIdle()
@@ -110,7 +102,6 @@ func (b *bench) run() error {
 
 // save writes the results so far, if there is a folder for them.
 func (b *bench) save() {
-	b.report.Summarise()
 	if b.out == "" {
 		return
 	}
@@ -133,21 +124,17 @@ func (b *bench) tryPeers() {
 }
 
 func (b *bench) try(p *peer) error {
-	if b.onDevice && b.oneProcess {
-		return nil // the first round finds out, with nothing before it in the process
+	if b.onDevice() && b.oneProcess || p.as != "" {
+		return nil // the first round finds out, with nothing before it in its process
 	}
 	for key, t := range p.tools {
-		if err := t.there(); err != nil {
+		if err := t.there(b.connect != ""); err != nil {
 			return err
 		}
 		if t.alone {
-			if b.twoHosts {
-				return errors.New("it is one process, and so has one host; perftest is in C, too")
-			}
 			continue
 		}
-		_, err := b.runToolWell(report.Cell{Peer: p.key, Workload: key, Size: 64, Conns: 1}, firstCount)
-		if err != nil {
+		if _, err := b.runTool(t, report.Cell{Peer: p.key, Workload: key, Size: 64, Conns: 1}, firstCount); err != nil {
 			return err
 		}
 	}
@@ -159,7 +146,7 @@ func (b *bench) try(p *peer) error {
 		return err
 	}
 	defer b.closeService(address)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
 	defer cancel()
 	return workload.Client{Context: ctx, Dial: p.dialAt(address)}.ConnectOnce()
 }
@@ -177,30 +164,24 @@ func (b *bench) closeService(address string) {
 }
 
 // measure is one round of a cell.
-func (b *bench) measure(c report.Cell) (report.Sample, error) {
-	p, err := findPeer(c.Peer)
-	if err != nil {
-		return report.Sample{}, err
-	}
+func (b *bench) measure(c report.Cell) (s report.Sample, err error) {
 	if err := b.others.be(c.Busy); err != nil {
-		return report.Sample{}, err
+		return s, err
 	}
-	if own := cmp.Or(p.beside, p.fresh); own != nil {
-		return own.measure(b, c)
-	}
-	if p.dial == nil {
-		return b.measureTool(c)
-	}
-	w, err := findWorkload(c.Workload)
-	if err != nil {
-		return report.Sample{}, err
+	p, _ := findPeer(c.Peer)
+	w, _ := findWorkload(c.Workload)
+	switch {
+	case p.program != "":
+		return b.measureApart(p, w, c)
+	case p.dial == nil:
+		return b.measureTool(p.tools[c.Workload], c)
 	}
 	address, err := b.listen(p, w.protocol)
 	if err != nil {
-		return report.Sample{}, err
+		return s, err
 	}
 	defer b.closeService(address)
-	return b.runner.Measure(context.Background(), c, &w.Workload, p.dialAt(address))
+	return b.runner.Measure(b.ctx, c, &w.Workload, p.dialAt(address))
 }
 
 // usages returns what both processes have used so far; if they are one, nothing as the server's.
@@ -210,66 +191,4 @@ func (b *bench) usages() (client, server workload.Usage, err error) {
 	}
 	err = b.server.Call("Server.Usage", struct{}{}, &server)
 	return workload.OwnUsage(), server, err
-}
-
-// How many messages a connection of a program sends: at first, at least (perftest's own
-// minimum) and at most.
-const (
-	firstCount = 20
-	minCount   = 5
-	maxCount   = 1 << 20
-)
-
-func (b *bench) measureTool(c report.Cell) (report.Sample, error) {
-	if p, err := findPeer(c.Peer); err == nil && p.tools[c.Workload].alone {
-		return b.runTool(b.toolRun(c, 0))
-	}
-	if b.counts[c] == 0 {
-		s, err := b.runToolWell(c, firstCount)
-		if err != nil {
-			return report.Sample{}, err
-		}
-		b.counts[c], b.starts[c] = b.toolCount(s), s
-	}
-	s, err := b.runToolWell(c, b.counts[c])
-	if err != nil {
-		return report.Sample{}, err
-	}
-	b.counts[c] = b.toolCount(s)
-	withoutStart(&s, b.starts[c])
-	return s, nil
-}
-
-// withoutStart subtracts, from a program's processor time, the time before and after its
-// messages. It estimates that from a run with few messages.
-func withoutStart(s *report.Sample, few report.Sample) {
-	if s.Ops <= few.Ops {
-		s.CPU = 0
-		return
-	}
-	s.CPU = max(0, s.CPU-few.CPU) * float64(s.Ops) / float64(s.Ops-few.Ops)
-}
-
-// runToolWell runs a program again while its result is not credible, up to three times.
-func (b *bench) runToolWell(c report.Cell, count int) (s report.Sample, err error) {
-	for range 3 {
-		if s, err = b.runTool(b.toolRun(c, count)); !errors.Is(err, errIncredible) {
-			break
-		}
-	}
-	return s, err
-}
-
-// toolCount estimates from a sample how many messages take about a slice.
-func (b *bench) toolCount(s report.Sample) int {
-	n := float64(s.Ops) / s.Seconds * b.slice.Seconds()
-	return int(min(max(n, minCount), maxCount))
-}
-
-func (b *bench) toolRun(c report.Cell, count int) ToolRun {
-	b.port++
-	return ToolRun{
-		Peer: c.Peer, Workload: c.Workload, Address: b.host, Device: b.device, Port: b.port,
-		Size: c.Size, Conns: c.Conns, Count: max(count/c.Conns, minCount), Slice: b.slice,
-	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,28 +17,17 @@ type Server struct {
 	ends map[string]func() // end services, by their addresses, and programs, by their ports
 }
 
-// serveControl serves clients one after the other, or just one.
-func serveControl(l net.Listener, once bool) error {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		if err := serveClient(c); err != nil || once {
-			return err
-		}
-	}
-}
-
-func serveClient(c net.Conn) error {
+// serveClient serves a client to its end.
+func serveClient(c net.Conn) {
 	s := &Server{ends: make(map[string]func())}
 	r := rpc.NewServer()
 	if err := r.Register(s); err != nil {
-		return err
+		panic(err) // methods are what they are
 	}
 	r.ServeConn(c)
-	s.closeAll()
-	return nil
+	for _, end := range s.ends {
+		end()
+	}
 }
 
 // Service says what to listen for.
@@ -145,33 +135,23 @@ func (s *Server) Close(key string, _ *struct{}) error {
 	return nil
 }
 
-func (s *Server) closeAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, end := range s.ends {
-		end()
-	}
-}
-
 // Usage returns what this process has used.
-func (s *Server) Usage(_ struct{}, out *workload.Usage) error {
+func (*Server) Usage(_ struct{}, out *workload.Usage) error {
 	*out = workload.OwnUsage()
 	return nil
 }
 
 // Memory returns what this process holds.
-func (s *Server) Memory(_ struct{}, out *float64) error {
+func (*Server) Memory(_ struct{}, out *float64) error {
 	*out = ownMemory()
 	return nil
 }
 
 // RunTool runs the serving side of a program to its end, which may be that by Close.
-func (s *Server) RunTool(in ToolRun, out *ToolResult) error {
-	t, err := in.start(true)
-	if err != nil {
-		return err
-	}
-	s.put(in.key(), t.cancel)
-	*out = t.wait()
-	return s.Close(in.key(), nil)
+func (s *Server) RunTool(in ToolRun, _ *struct{}) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.put(in.key(), cancel)
+	_, err := in.run(ctx, true)
+	_ = s.Close(in.key(), nil)
+	return err
 }

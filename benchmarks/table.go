@@ -47,10 +47,9 @@ var columns = []struct {
 	{"failed", func(m *report.Summary) string { return strconv.Itoa(m.Failed) }, nil},
 }
 
-func perSecond(x float64) string        { return report.SI(x, "") }
-func p50(s *report.Sample) float64      { return s.P50 }
-func p99(s *report.Sample) float64      { return s.P99 }
-func besideOf(peer, name string) string { return peer + "@" + name }
+func perSecond(x float64) string   { return report.SI(x, "") }
+func p50(s *report.Sample) float64 { return s.P50 }
+func p99(s *report.Sample) float64 { return s.P99 }
 
 // processorTime is that of an operation or, in streams, where none is timed, of 1e9 bytes.
 func processorTime(m *report.Summary) string {
@@ -60,32 +59,24 @@ func processorTime(m *report.Summary) string {
 	return report.Seconds(m.CPUPerOp.Median)
 }
 
-// yardstick is what the rows of a table are compared with.
-type yardstick struct {
-	name string
-	of   func(peer string) string // the peer that a peer is compared with
-}
-
 // The peers with which others are compared. A pipe in memory is compared with alone.
 var yardstickPeers = []string{"tcp", "unix", "ib_send", "ib_write", "rsockets"}
 
-// yardsticks are those of a workload: of the peers that others are compared with, and another
-// version of ringnet.
-func (r *Report) yardsticks(workload string) (found []yardstick) {
+// yardsticks are what a workload's rows are compared with: peers, by their keys, and other versions of
+// the row's own peer, which are what follows its key.
+func (r *Report) yardsticks(workload string) (found []string) {
 	for _, p := range r.Peers {
-		_, version, beside := strings.Cut(p.Key, "@")
-		y := yardstick{p.Name, func(string) string { return p.Key }}
-		if beside {
-			y = yardstick{version, func(peer string) string { return besideOf(peer, version) }}
+		key := p.Key
+		if _, version, beside := strings.Cut(p.Key, besideMark); beside {
+			key = besideMark + version
 		}
 		switch {
 		case !slices.ContainsFunc(r.Results, func(x *report.Result) bool { return x.Peer == p.Key && x.Workload == workload && x.Median.Rounds > 0 }):
-		case p.Key == "pipe":
-			return []yardstick{y}
-		case slices.Contains(yardstickPeers, p.Key):
-			found = append(found, y)
-		case beside && !slices.ContainsFunc(found, func(f yardstick) bool { return f.name == version }):
-			found = append(found, y)
+		case key == "pipe":
+			return []string{key}
+		case slices.Contains(found, key):
+		case key != p.Key || slices.Contains(yardstickPeers, key):
+			found = append(found, key)
 		}
 	}
 	return found
@@ -96,12 +87,12 @@ func (r *Report) yardsticks(workload string) (found []yardstick) {
 func (r *Report) printWorkload(out io.Writer, k *benchmark, markdown bool) {
 	yardsticks := r.yardsticks(k.Key)
 	var names []string
-	for _, y := range yardsticks {
-		names = append(names, y.name)
+	for _, key := range yardsticks {
+		names = append(names, strings.TrimPrefix(r.PeerName(key), besideMark))
 	}
 	var results []*report.Result
 	for _, x := range r.Results {
-		if x.Workload == k.Key && x.Median.Rounds > 0 && !(markdown && slices.Contains(names, r.PeerName(x.Peer))) {
+		if x.Workload == k.Key && x.Median.Rounds > 0 && !(markdown && slices.Contains(yardsticks, x.Peer)) {
 			results = append(results, x)
 		}
 	}
@@ -123,8 +114,11 @@ func (r *Report) printWorkload(out io.Writer, k *benchmark, markdown bool) {
 		}
 		all = append(all, report.Column{Head: "× " + strings.Join(names, " / "), Value: func(x *report.Result) string {
 			var ratios []string
-			for _, y := range yardsticks {
-				ratios = append(ratios, r.ratio(x, y.of(x.Peer), c.metric, markdown))
+			for _, key := range yardsticks {
+				if strings.HasPrefix(key, besideMark) {
+					key = x.Peer + key
+				}
+				ratios = append(ratios, r.ratio(x, key, c.metric, markdown))
 			}
 			return strings.Join(ratios, " / ")
 		}})

@@ -13,9 +13,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
@@ -31,68 +31,33 @@ type tool struct {
 
 // ToolRun is one run of a tool.
 type ToolRun struct {
-	Peer     string
-	Workload string
-	Address  string // of the server
-	Device   string // this side's RDMA device; "" for the program's choice
-	Port     int
-	Size     int // bytes of a message
-	Conns    int
-	Count    int // messages of a connection
-	Slice    time.Duration
+	report.Cell
+	Address string // of the server
+	Device  string // this side's RDMA device; "" for the program's choice
+	Port    int
+	Count   int // messages of a connection
+	Slice   time.Duration
 }
 
-// toolTimeout ends a program that has lost its other side.
-const toolTimeout = time.Minute
+// toolTime ends a program that has lost its other side.
+const toolTime = time.Minute
 
-// key is the run's, by which its server ends it.
-func (r ToolRun) key() string { return strconv.Itoa(r.Port) }
-
-// tool is the program.
-func (r ToolRun) tool() (tool, error) {
+// run runs a side of the program to its end.
+func (r ToolRun) run(ctx context.Context, server bool) (output string, err error) {
 	p, err := findPeer(r.Peer)
 	if err != nil {
-		return tool{}, err
+		return "", err
 	}
-	t, ok := p.tools[r.Workload]
-	if !ok {
-		return tool{}, fmt.Errorf("%s has no program for %s", p.name, r.Workload)
-	}
-	return t, t.there()
-}
-
-// ToolResult is how a program ended.
-type ToolResult struct {
-	Output string
-	Error  string
-	CPU    float64 // seconds
-}
-
-type runningTool struct {
-	cmd    *exec.Cmd
-	cancel context.CancelFunc
-	output strings.Builder
-}
-
-// start starts a side of the program.
-func (r ToolRun) start(server bool) (*runningTool, error) {
-	program, err := r.tool()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), toolTimeout)
-	t := &runningTool{cmd: exec.CommandContext(ctx, program.program, program.args(r, server)...), cancel: cancel}
-	t.cmd.Stdout, t.cmd.Stderr = &t.output, &t.output
-	if err := t.cmd.Start(); err != nil {
-		cancel()
-		return nil, err
-	}
-	return t, nil
+	t := p.tools[r.Workload]
+	return process.Call{Program: t.program, Args: t.args(r, server), Most: toolTime}.Run(ctx)
 }
 
 // there is an error that says what to do if the program is not there.
-func (t tool) there() error {
-	switch _, err := exec.LookPath(t.program); {
+func (t tool) there(twoHosts bool) error {
+	_, err := exec.LookPath(t.program)
+	switch {
+	case t.alone && twoHosts:
+		return errors.New("it is one process, and so has one host; perftest is in C, too")
 	case err == nil:
 		return nil
 	case t.alone:
@@ -101,120 +66,107 @@ func (t tool) there() error {
 	return fmt.Errorf("%s is not installed (Debian: %s)", t.program, t.pkg)
 }
 
-func (t *runningTool) wait() ToolResult {
-	defer t.cancel()
-	err := t.cmd.Wait()
-	r := ToolResult{Output: t.output.String()}
-	if err != nil {
-		r.Error = fmt.Sprintf("%s: %v: %s", t.cmd, err, lastLine(r.Output))
+// How many messages a connection of a program sends: at first, at least (perftest's own
+// minimum) and at most.
+const (
+	firstCount = 20
+	minCount   = 5
+	maxCount   = 1 << 20
+)
+
+// measureTool is one round of a cell, before the first of which it is found out how many messages
+// that is.
+func (b *bench) measureTool(t tool, c report.Cell) (s report.Sample, err error) {
+	if b.tools[c] == 0 && !t.alone {
+		if s, err = b.runTool(t, c, firstCount); err != nil {
+			return s, err
+		}
 	}
-	if u, ok := t.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		r.CPU = (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
-	}
-	return r
+	return b.runTool(t, c, b.tools[c])
 }
 
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return lines[len(lines)-1]
-}
-
-// toolAttempts is how often a client tries until its server listens.
-const toolAttempts = 20
-
-// runTool runs both sides of a program, which prints what it has measured. The processor
-// time includes that of its start, unless the program knows its own.
-func (b *bench) runTool(r ToolRun) (s report.Sample, err error) {
-	program, err := r.tool()
-	if err != nil {
-		return s, err
-	}
-	var result, served ToolResult
-	var took time.Duration
-	if program.alone {
-		result, took, err = r.client()
-	} else {
-		serving := b.server.Go("Server.RunTool", r, &served, make(chan *rpc.Call, 1))
-		for attempt := range toolAttempts {
-			select {
-			case <-serving.Done:
-				return s, errors.Join(serving.Error, errors.New("the serving side has ended: "+served.Error))
-			case <-time.After(time.Duration(20*(attempt+1)) * time.Millisecond):
-			}
-			if result, took, err = r.client(); err == nil {
-				break
-			}
+// runTool runs a program again while its result is not credible, up to three times.
+func (b *bench) runTool(t tool, c report.Cell, count int) (s report.Sample, err error) {
+	for range 3 {
+		b.port++
+		r := ToolRun{c, b.host, b.device, b.port, max(count/c.Conns, minCount), b.slice}
+		began, output := time.Now(), ""
+		if output, err = b.runBoth(t, r); err != nil {
+			return s, err
 		}
-		if err != nil {
-			err = errors.Join(err, b.server.Call("Server.Close", r.key(), new(struct{})))
+		if s, err = t.parse(r, output); err != nil {
+			return s, err
 		}
-		<-serving.Done
-	}
-	if err != nil {
-		return s, err
-	}
-	if s, err = program.parse(r, result.Output); err == nil {
-		err = credible(&s, took)
-	}
-	if !program.alone {
-		s.CPU = result.CPU + served.CPU
+		// perftest guesses the frequency of the processor's clock, and fails where the processor
+		// is busy or emulated.
+		took := time.Since(began).Seconds()
+		if s.Seconds > 0 && s.Seconds <= took && report.Known(s.P50) && report.Known(s.P99) {
+			b.tools[c] = int(min(max(float64(s.Ops)/s.Seconds*b.slice.Seconds(), minCount), maxCount))
+			return s, nil
+		}
+		err = fmt.Errorf("the program measures wrongly: it says that it took %g s of the %g s that it ran", s.Seconds, took)
 	}
 	return s, err
 }
 
-// client runs the measuring side of the program.
-func (r ToolRun) client() (result ToolResult, took time.Duration, err error) {
-	began := time.Now()
-	running, err := r.start(false)
+// firstToolPort is the port before those that programs listen on, one for each
+// run.
+const firstToolPort = 18600
+
+// toolAttempts is how often a client tries until its server listens.
+const toolAttempts = 20
+
+// runBoth runs both sides of a program, and returns what the client has printed.
+func (b *bench) runBoth(t tool, r ToolRun) (output string, err error) {
+	if t.alone {
+		return r.run(b.ctx, false)
+	}
+	serving := b.server.Go("Server.RunTool", r, new(struct{}), make(chan *rpc.Call, 1))
+	for attempt := range toolAttempts {
+		select {
+		case <-serving.Done:
+			return "", fmt.Errorf("the serving side has ended: %w", serving.Error)
+		case <-time.After(time.Duration(20*(attempt+1)) * time.Millisecond):
+		}
+		if output, err = r.run(b.ctx, false); err == nil {
+			break
+		}
+	}
 	if err != nil {
-		return result, 0, err
+		err = errors.Join(err, b.server.Call("Server.Close", r.key(), new(struct{})))
 	}
-	if result = running.wait(); result.Error != "" {
-		err = errors.New(result.Error)
-	}
-	return result, time.Since(began), err
+	<-serving.Done
+	return output, err
 }
 
-// credible returns an error if a program that ran for the given time cannot have measured
-// what it says: perftest guesses the frequency of the processor's clock, and fails where
-// the processor is busy or emulated.
-func credible(s *report.Sample, took time.Duration) error {
-	if s.Seconds > 0 && s.Seconds <= took.Seconds() && report.Known(s.P50) && report.Known(s.P99) {
-		return nil
-	}
-	return fmt.Errorf("%w: it says that it took %g s of the %g s that it ran", errIncredible, s.Seconds, took.Seconds())
-}
-
-var errIncredible = errors.New("the program measures wrongly")
+// key is the run's, by which its server ends it.
+func (r ToolRun) key() string { return strconv.Itoa(r.Port) }
 
 func perftestLatency(program string, flags ...string) tool {
-	return perftest(program, flags, false, func(r ToolRun, field []float64) report.Sample {
+	return perftest(program, flags, func(s *report.Sample, field []float64) {
 		// #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%,
 		// in µs of half a round trip
-		s := report.Sample{Ops: r.Count, P50: field[4] * 1e3, P99: field[7] * 1e3, Mean: field[5] * 1e3}
-		s.Seconds = 2 * s.Mean / 1e9 * float64(r.Count)
-		s.Bytes = 2 * r.Count * r.Size
-		return s
+		s.P50, s.P99, s.Mean = field[4]*1e3, field[7]*1e3, field[5]*1e3
+		s.Bytes, s.Seconds = 2*s.Bytes, 2*s.Mean/1e9*float64(s.Ops)
 	})
 }
 
 func perftestBandwidth(program string) tool {
-	return perftest(program, nil, true, func(r ToolRun, field []float64) report.Sample {
+	t := perftest(program, nil, func(s *report.Sample, field []float64) {
 		// #bytes #iterations BW-peak BW-average MsgRate, in MiB/s and
 		// millions/s; iterations are of all connections
-		s := report.Sample{Ops: r.Count * r.Conns, Bytes: r.Count * r.Conns * r.Size}
 		s.Seconds = float64(s.Bytes) / (field[3] * (1 << 20))
-		return s
 	})
+	t.many = true
+	return t
 }
 
 // perftest runs a program of linux-rdma/perftest, whose result is the line
-// behind the one that begins with #bytes.
-func perftest(program string, flags []string, many bool, sample func(ToolRun, []float64) report.Sample) tool {
+// behind the one that begins with #bytes. The sample has operations and their bytes at first.
+func perftest(program string, flags []string, complete func(*report.Sample, []float64)) tool {
 	return tool{
 		program: program,
 		pkg:     "perftest",
-		many:    many,
 		args: func(r ToolRun, server bool) []string {
 			args := append([]string{"-F", "-s", strconv.Itoa(r.Size), "-n", strconv.Itoa(r.Count), "-p", strconv.Itoa(r.Port)}, flags...)
 			if r.Device != "" {
@@ -228,12 +180,15 @@ func perftest(program string, flags []string, many bool, sample func(ToolRun, []
 			}
 			return args
 		},
-		parse: func(r ToolRun, output string) (report.Sample, error) {
+		parse: func(r ToolRun, output string) (s report.Sample, err error) {
 			field, err := fieldsAfter(output, "#bytes", 5)
 			if err != nil {
-				return report.Sample{}, err
+				return s, err
 			}
-			return sample(r, field), nil
+			s.Ops = r.Count * r.Conns
+			s.Bytes = s.Ops * r.Size
+			complete(&s, field)
+			return s, nil
 		},
 	}
 }
@@ -243,16 +198,16 @@ func perftest(program string, flags []string, many bool, sample func(ToolRun, []
 func raw() map[string]tool {
 	program := "raw"
 	if self, err := os.Executable(); err == nil {
-		if beside := filepath.Join(filepath.Dir(self), program); (tool{program: beside}).there() == nil {
+		if beside := filepath.Join(filepath.Dir(self), program); (tool{program: beside}).there(false) == nil {
 			program = beside
 		}
 	}
 	all := make(map[string]tool)
-	for key, of := range map[string]string{"turn": "", "ping-pong": "", "ping-pong-1us": "ping-pong", "stream": "", "event-1": "", "event-4": "", "event-10": "", "event-40": ""} {
+	for key, workload := range map[string]string{"turn": "turn", "ping-pong": "ping-pong", "ping-pong-1us": "ping-pong", "stream": "stream", "event-10": "event-10"} {
 		all[key] = tool{
 			program: program, alone: true,
 			args: func(r ToolRun, _ bool) []string {
-				args := []string{cmp.Or(of, key), strconv.Itoa(cmp.Or(r.Size, rowBytes)), strconv.Itoa(int(max(r.Slice.Milliseconds(), 1)))}
+				args := []string{workload, strconv.Itoa(cmp.Or(r.Size, rowBytes)), strconv.Itoa(int(max(r.Slice.Milliseconds(), 1)))}
 				if r.Device == "" {
 					return args
 				}
@@ -264,7 +219,7 @@ func raw() map[string]tool {
 			},
 			parse: func(_ ToolRun, output string) (s report.Sample, err error) {
 				err = json.Unmarshal([]byte(output), &s)
-				switch cmp.Or(of, key) {
+				switch workload {
 				case "stream":
 					s.P50 = 0
 				case "ping-pong":
@@ -278,12 +233,15 @@ func raw() map[string]tool {
 }
 
 func rstream(flags ...string) map[string]tool {
-	program := func(count func(r ToolRun) (iterations, transfers int), sample func(ToolRun, float64) report.Sample) tool {
+	program := func(pingPong bool) tool {
 		return tool{
 			program: "rstream",
 			pkg:     "rdmacm-utils",
 			args: func(r ToolRun, server bool) []string {
-				iterations, transfers := count(r)
+				iterations, transfers := 1, r.Count // all messages this way, then all that way
+				if pingPong {
+					iterations, transfers = r.Count, 1
+				}
 				args := append([]string{"-S", strconv.Itoa(r.Size), "-p", strconv.Itoa(r.Port),
 					"-I", strconv.Itoa(iterations), "-C", strconv.Itoa(transfers)}, flags...)
 				if server {
@@ -291,30 +249,23 @@ func rstream(flags ...string) map[string]tool {
 				}
 				return append(args, "-s", r.Address)
 			},
-			parse: func(r ToolRun, output string) (report.Sample, error) {
+			parse: func(r ToolRun, output string) (s report.Sample, err error) {
 				// name bytes xfers iters total time Gb/sec usec/xfer: the last
 				// is the time by the number of messages in both directions
 				field, err := fieldsAfter(output, "name", 8)
 				if err != nil {
-					return report.Sample{}, err
+					return s, err
 				}
-				s := sample(r, field[7]*1e3)
-				s.Seconds = 2 * field[7] / 1e6 * float64(r.Count)
-				s.Bytes = 2 * r.Count * r.Size
+				s.Ops = 2 * r.Count
+				s.Bytes, s.Seconds = s.Ops*r.Size, field[7]/1e6*float64(s.Ops)
+				if pingPong {
+					s.Ops, s.Mean = r.Count, field[7]*1e3 // means are all that it knows
+				}
 				return s, nil
 			},
 		}
 	}
-	return map[string]tool{
-		// One message this way, one that way. The program knows means only.
-		"ping-pong": program(
-			func(r ToolRun) (int, int) { return r.Count, 1 },
-			func(r ToolRun, ns float64) report.Sample { return report.Sample{Ops: r.Count, Mean: ns} }),
-		// All messages this way, then all that way.
-		"stream": program(
-			func(r ToolRun) (int, int) { return 1, r.Count },
-			func(r ToolRun, ns float64) report.Sample { return report.Sample{Ops: 2 * r.Count} }),
-	}
+	return map[string]tool{"ping-pong": program(true), "stream": program(false)}
 }
 
 // fieldsAfter returns the numbers in the line behind the one that begins with
@@ -335,5 +286,5 @@ func fieldsAfter(output, word string, want int) ([]float64, error) {
 		}
 		return numbers, nil
 	}
-	return nil, fmt.Errorf("no result in the output: %s", lastLine(output))
+	return nil, fmt.Errorf("no result in the output: %s", process.LastLine(output))
 }

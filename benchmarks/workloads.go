@@ -3,10 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ringnet/ringnet/internal/perf/workload"
 )
@@ -17,7 +13,6 @@ type benchmark struct {
 	protocol string  // what the server speaks
 	conns    []int   // numbers of connections on one host, unless -conns has others
 	onDevice []int   // the same on an RDMA device
-	many     []int   // further numbers on one host, with messages of bulkBytes only
 	busy     []point // what a busy host is compared by; nil for conns
 	alone    bool    // with one connection only
 	card     onCard
@@ -31,7 +26,7 @@ const (
 var benchmarks = append([]*benchmark{
 	{Workload: workload.PingPong, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, card: onCard{conns: one, dma: "free", procs: bothPoll},
 		busy: []point{{1, workBytes}, {16, workBytes}, {64, workBytes}, {256, workBytes}}},
-	{Workload: workload.Stream, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, many: []int{64}, card: onCard{conns: one, dma: "free"},
+	{Workload: workload.Stream, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, card: onCard{conns: one, dma: "free"},
 		busy: []point{{1, bulkBytes}, {16, bulkBytes}, {64, bulkBytes}}},
 	{Workload: workload.On, protocol: "messages", conns: []int{1, 4, 16, 64, 256}, onDevice: []int{1, 16}},
 	{Workload: workload.Connect, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, card: onCard{conns: one}},
@@ -47,18 +42,4 @@ func findWorkload(key string) (*benchmark, error) {
 		return nil, fmt.Errorf("no workload is called %q", key)
 	}
 	return benchmarks[i], nil
-}
-
-func openGRPC(cl workload.Client) (*workload.Session, error) {
-	clients, closeAll, err := workload.OpenAll(cl.Conns, func() (*grpc.ClientConn, error) { return newGRPCClient(cl.Dial) })
-	if err != nil {
-		return nil, err
-	}
-	in := wrapperspb.Bytes(make([]byte, unaryBytes))
-	return &workload.Session{
-		Bytes: 2 * unaryBytes, Timed: true, Close: closeAll,
-		Run: func(worker, n int, times []time.Duration) error {
-			return workload.Each(n, times, func() error { return callUnary(cl.Context, clients[worker], in) })
-		},
-	}, nil
 }

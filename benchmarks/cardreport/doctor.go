@@ -5,12 +5,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"time"
+
+	"github.com/ringnet/ringnet/benchmarks/process"
 )
 
+// call runs a program that "make card-report" builds: those in C if that is possible.
+func (o *options) call(ctx context.Context, c process.Call) (string, error) {
+	c.Program = filepath.Join(o.bin, c.Program)
+	if _, err := exec.LookPath(c.Program); err != nil {
+		return "", fmt.Errorf("%s is not there: make card-report builds it; programs in C need a compiler and libibverbs-dev", filepath.Base(c.Program))
+	}
+	return c.Run(ctx)
+}
+
 // ask has the command ringnet print JSON. Its exit status may tell of what it has found.
-func (o *options) ask(ctx context.Context, answer any, args ...string) error {
-	out, err := call{program: o.program("ringnet"), args: append([]string{"--json"}, args...), most: time.Minute}.run(ctx)
+func (o *options) ask(ctx context.Context, answer any, what string) error {
+	out, err := o.call(ctx, process.Call{Program: "ringnet", Args: []string{"--json", what}, Most: time.Minute})
 	if wrong := json.Unmarshal([]byte(out), answer); wrong != nil {
 		return errors.Join(err, fmt.Errorf("what ringnet printed: %w", wrong))
 	}
@@ -41,9 +54,6 @@ type deviceInfo struct {
 		LinkLayer string `json:"link_layer"`
 		Rate      string
 		Interface string
-		MTU       int
-		RoCEMTU   int `json:"roce_mtu"`
-		GIDs      []struct{ Type string }
 	}
 	Addresses map[string][]string
 }
@@ -58,36 +68,28 @@ func (d *deviceInfo) network() (name, address string) {
 	return "", ""
 }
 
-// layer is the link layer of its first port.
-func (d *deviceInfo) layer() string {
-	if len(d.Ports) == 0 {
-		return ""
-	}
-	return d.Ports[0].LinkLayer
-}
-
 // choose finds the device, and its address, that the flags leave open.
-func (s *session) choose() error {
+func (o *options) choose(ctx context.Context) (chosen deviceInfo, err error) {
 	var info struct{ Devices []deviceInfo }
-	if err := s.ask(s.ctx, &info, "info"); err != nil {
-		return err
+	if err := o.ask(ctx, &info, "info"); err != nil {
+		return chosen, err
 	}
 	for _, d := range info.Devices {
-		name, address := d.network()
-		if s.device == "" && address != "" || s.device == d.Name {
-			s.device, s.chosen, s.netdev = d.Name, d, name
-			if s.address == "" {
-				s.address = address
+		_, address := d.network()
+		if o.device == "" && address != "" || o.device == d.Name {
+			chosen, o.device = d, d.Name
+			if o.address == "" {
+				o.address = address
 			}
 		}
 	}
 	switch {
 	case len(info.Devices) == 0:
-		return errors.New("there is no RDMA device")
-	case s.chosen.Name == "" && s.device != "":
-		return fmt.Errorf("there is no RDMA device %s", s.device)
-	case s.address == "":
-		return errors.New("no RDMA device is ACTIVE and has an IP address; -device and -address name others")
+		return chosen, errors.New("there is no RDMA device")
+	case chosen.Name == "" && o.device != "":
+		return chosen, fmt.Errorf("there is no RDMA device %s", o.device)
+	case o.address == "":
+		return chosen, errors.New("no RDMA device is ACTIVE and has an IP address; -device and -address name others")
 	}
-	return nil
+	return chosen, nil
 }

@@ -3,22 +3,20 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
-	"syscall"
+	"time"
 
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
 // facts are those of a host and its device that matter, as rows of a table. Each is a number or the
 // name of a product: none says which host it is.
 func (o *options) facts(ctx context.Context) (rows [][]string, err error) {
-	s := &session{options: *o, ctx: ctx}
-	err = s.choose()
+	device, err := o.choose(ctx)
 	m := report.ThisMachine()
 	for _, fact := range append([][]string{
 		{"ringnet", revision()},
@@ -29,8 +27,7 @@ func (o *options) facts(ctx context.Context) (rows [][]string, err error) {
 		{"processor", fmt.Sprintf("%s, %d CPUs", m.CPU, m.CPUs)},
 		{"frequency", text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
 		{"memory", report.Size(m.Memory)},
-		{"locked memory (ulimit -l)", lockedMemory()},
-	}, s.deviceFacts()...) {
+	}, device.facts()...) {
 		if fact[1] != "" {
 			rows = append(rows, fact)
 		}
@@ -38,51 +35,31 @@ func (o *options) facts(ctx context.Context) (rows [][]string, err error) {
 	return rows, err
 }
 
-func (s *session) deviceFacts() (rows [][]string) {
-	d := s.chosen
+func (d *deviceInfo) facts() (rows [][]string) {
 	if d.Name == "" {
 		return nil
 	}
-	pci := filepath.Join("/sys/class/infiniband", d.Name, "device")
+	class := filepath.Join("/sys/class/infiniband", d.Name)
+	pci := filepath.Join(class, "device")
 	rows = [][]string{
 		{"device", d.Name},
 		{"driver", d.Driver},
 		{"firmware", d.Firmware},
-		{"board", text("/sys/class/infiniband", d.Name, "board_id")},
-		{"PCI", strings.Trim(text(pci, "vendor")+" "+text(pci, "device"), " ")},
+		{"board", text(class, "board_id")},
+		{"PCI", strings.TrimSpace(text(pci, "vendor") + " " + text(pci, "device"))},
 		{"PCI width, of the most", of(text(pci, "current_link_width"), text(pci, "max_link_width"))},
 		{"PCI speed, of the most", of(text(pci, "current_link_speed"), text(pci, "max_link_speed"))},
 		{"NUMA node", text(pci, "numa_node")},
 	}
 	for _, p := range d.Ports {
-		types := make(map[string]int)
-		for _, g := range p.GIDs {
-			types[g.Type]++
-		}
-		what := []string{p.State, p.LinkLayer}
-		if p.Rate != "" {
-			what = append(what, p.Rate)
-		}
-		if p.MTU > 0 {
-			what = append(what, fmt.Sprintf("MTU %d", p.MTU))
-		}
-		if p.RoCEMTU > 0 {
-			what = append(what, fmt.Sprintf("%d bytes in a packet of RoCE", p.RoCEMTU))
-		}
-		for _, kind := range slices.Sorted(maps.Keys(types)) {
-			what = append(what, fmt.Sprintf("GIDs of %s: %d", kind, types[kind]))
-		}
-		rows = append(rows, []string{fmt.Sprintf("port %d", p.Number), strings.Join(what, ", ")})
+		rows = append(rows, []string{fmt.Sprintf("port %d", p.Number), strings.Join([]string{p.State, p.LinkLayer, p.Rate}, ", ")})
 	}
 	return rows
 }
 
-// text is that of a file of one line, or "".
+// text is that of a file, or "".
 func text(path ...string) string {
-	b, err := os.ReadFile(filepath.Join(path...))
-	if err != nil {
-		return ""
-	}
+	b, _ := os.ReadFile(filepath.Join(path...))
 	return strings.TrimSpace(string(b))
 }
 
@@ -94,12 +71,8 @@ func of(now, most string) string {
 }
 
 // revision is the commit that this program was built of.
-func revision() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	commit := ""
+func revision() (commit string) {
+	info, _ := debug.ReadBuildInfo()
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
@@ -113,12 +86,9 @@ func revision() string {
 
 // release is the name of the distribution.
 func release() string {
-	for line := range strings.Lines(text("/etc/os-release")) {
-		if name, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
-			return strings.Trim(strings.TrimSpace(name), `"`)
-		}
-	}
-	return ""
+	_, after, _ := strings.Cut(text("/etc/os-release"), "PRETTY_NAME=")
+	name, _, _ := strings.Cut(after, "\n")
+	return strings.Trim(name, `"`)
 }
 
 // rdmaCore is the version that the name of the system's libibverbs ends with: after the version of
@@ -127,27 +97,11 @@ func rdmaCore() string {
 	for _, place := range []string{"/usr/lib/*", "/usr/lib64", "/usr/lib", "/lib/*", "/usr/local/lib"} {
 		found, _ := filepath.Glob(filepath.Join(place, "libibverbs.so.1.*.*"))
 		for _, path := range found {
-			if _, version, ok := strings.Cut(strings.TrimPrefix(filepath.Base(path), "libibverbs.so.1."), "."); ok {
-				if os.Getenv("LD_LIBRARY_PATH") != "" {
-					version += ", unless LD_LIBRARY_PATH has another"
-				}
-				return version
-			}
+			_, version, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), "libibverbs.so.1."), ".")
+			return version
 		}
 	}
 	return ""
-}
-
-func lockedMemory() string {
-	const memlock = 8 // RLIMIT_MEMLOCK, which package syscall does not name
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(memlock, &limit); err != nil {
-		return ""
-	}
-	if limit.Cur >= 1<<62 {
-		return "unlimited"
-	}
-	return report.Size(int(limit.Cur))
 }
 
 func (s *session) host(p *part) {
@@ -156,6 +110,9 @@ func (s *session) host(p *part) {
 		p.problem("%v", err)
 	}
 	p.Rows = append([][]string{{"this host", ""}}, rows...)
+	if p.Details, err = s.call(s.ctx, process.Call{Program: "ringnet", Args: []string{"info"}, Most: time.Minute}); err != nil {
+		p.problem("%v", err)
+	}
 	if s.connect == "" {
 		return
 	}

@@ -1,16 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"os/exec"
 	"time"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/internal/link"
@@ -26,10 +27,6 @@ const (
 
 // failover has connections lose what can be taken from them by software.
 func (s *session) failover(p *part) {
-	if s.device == "" {
-		p.problem("%s", s.lacking)
-		return
-	}
 	p.Note = "One connection with a byte that goes there and back all the time, and what became of it."
 	p.row("fault", "the connection", "without a reply for", "moves of its link")
 	for _, fault := range []struct {
@@ -46,16 +43,20 @@ func (s *session) failover(p *part) {
 	}
 }
 
-// startPeer starts the other end of connections.
-func (s *session) startPeer() (c Child, err error) {
-	host := s.address
-	if s.connect != "" {
-		host = s.connect
+// withPeer calls a function with the address of the other end of connections.
+func (s *session) withPeer(f func(ctx context.Context, address string) error) error {
+	host, address := cmp.Or(s.connect, s.address), ""
+	if err := s.server.Call("Server.StartPeer", host, &address); err != nil {
+		return err
 	}
-	return c, s.server.Call("Server.StartPeer", host, &c)
+	defer s.kill()
+	ctx, cancel := context.WithTimeout(s.ctx, faultTime)
+	defer cancel()
+	return f(ctx, address)
 }
 
-func (s *session) kill(c Child) { _ = s.server.Call("Server.Kill", c.ID, new(struct{})) }
+// kill kills what the other end has started.
+func (s *session) kill() { _ = s.server.Call("Server.Kill", struct{}{}, new(struct{})) }
 
 // pulse is how a connection did.
 type pulse struct {
@@ -63,56 +64,32 @@ type pulse struct {
 	err     error
 }
 
-// beat sends a byte and waits for its reply, again and again, until the channel is closed or the connection ends.
-func beat(c net.Conn, beaten chan<- struct{}, until <-chan struct{}) (p pulse) {
+// during has a connection beat before, during and after a fault: it sends a byte and waits for its
+// reply, again and again, unless it ends.
+func during(c net.Conn, fault func() error) (p pulse, err error) {
+	if err := c.SetDeadline(time.Now().Add(faultTime)); err != nil {
+		return p, err
+	}
 	b := make([]byte, 1)
-	for {
+	beat := func() {
 		began := time.Now()
-		_, p.err = c.Write(b)
-		if p.err == nil {
+		if _, p.err = c.Write(b); p.err == nil {
 			_, p.err = io.ReadFull(c, b)
 		}
 		p.longest = max(p.longest, time.Since(began))
-		if p.err != nil {
-			return p
-		}
-		select {
-		case beaten <- struct{}{}:
-		case <-until:
-			return p
-		}
 	}
-}
-
-// during has a connection beat before, during and after a fault.
-func during(c net.Conn, fault func() error) (pulse, error) {
-	if err := c.SetDeadline(time.Now().Add(faultTime)); err != nil {
-		return pulse{}, err
+	for n := 0; n < beats && p.err == nil; n++ {
+		beat()
 	}
-	beaten, until, done := make(chan struct{}), make(chan struct{}), make(chan pulse, 1)
-	go func() { done <- beat(c, beaten, until) }()
-	var wrong error
-	for n := range 2 * beats {
-		if n == beats {
-			// The fault is not waited for with a beat in hand.
-			failed := make(chan error, 1)
-			go func() { failed <- fault() }()
-			for pending := true; pending; {
-				select {
-				case wrong = <-failed:
-					pending = false
-				case <-beaten:
-				}
-			}
-		}
-		select {
-		case <-beaten:
-		case p := <-done:
-			return p, wrong
-		}
+	wrong := make(chan error, 1)
+	go func() { wrong <- fault() }()
+	for len(wrong) == 0 && p.err == nil {
+		beat()
 	}
-	close(until)
-	return <-done, wrong
+	for n := 0; n < beats && p.err == nil; n++ {
+		beat()
+	}
+	return p, <-wrong
 }
 
 // tell adds a row about a connection.
@@ -125,8 +102,8 @@ func (p *part) tell(name string, c *ringnet.Conn, was pulse) {
 }
 
 func (s *session) killPeer(p *part, name string) error {
-	was, err := s.disturb(p, name, func(peer Child) error {
-		s.kill(peer)
+	was, err := s.disturb(p, name, func() error {
+		s.kill()
 		return nil
 	})
 	if err == nil && was.err == nil {
@@ -136,40 +113,28 @@ func (s *session) killPeer(p *part, name string) error {
 }
 
 // disturb tells what became of a connection of package ringnet.
-func (s *session) disturb(p *part, name string, fault func(Child) error) (was pulse, err error) {
-	err = s.withPeer(func(ctx context.Context, peer Child) error {
-		c, err := new(ringnet.Dialer).DialContext(ctx, "rdma", peer.Address)
+func (s *session) disturb(p *part, name string, fault func() error) (was pulse, err error) {
+	err = s.withPeer(func(ctx context.Context, address string) error {
+		c, err := new(ringnet.Dialer).DialContext(ctx, "rdma", address)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		was, err = during(c, func() error { return fault(peer) })
+		was, err = during(c, fault)
 		p.tell(name, c.(*ringnet.Conn), was)
 		return err
 	})
 	return was, err
 }
 
-// withPeer calls a function with a peer.
-func (s *session) withPeer(f func(context.Context, Child) error) error {
-	peer, err := s.startPeer()
-	if err != nil {
-		return err
-	}
-	defer s.kill(peer)
-	ctx, cancel := context.WithTimeout(s.ctx, faultTime)
-	defer cancel()
-	return f(ctx, peer)
-}
-
 // breakQueuePair makes the link itself, to have its queue pair at hand.
 func (s *session) breakQueuePair(p *part, name string) error {
-	return s.withPeer(func(ctx context.Context, peer Child) error {
+	return s.withPeer(func(ctx context.Context, address string) error {
 		f, err := verbs.Fabric()
 		if err != nil {
 			return err
 		}
-		c, ep, err := dialLink(ctx, f, peer.Address)
+		c, ep, err := dialLink(ctx, f, address)
 		if err != nil {
 			return err
 		}
@@ -204,20 +169,18 @@ func dialLink(ctx context.Context, f fabric.Fabric, address string) (*ringnet.Co
 }
 
 func (s *session) takePortDown(p *part, name string) error {
+	netdev, _ := s.chosen.network()
 	switch {
 	case !s.portDown:
 		return errors.New("not permitted: -port-down permits it")
-	case s.netdev == "":
+	case netdev == "":
 		return errors.New("the device has no network interface")
 	}
 	set := func(state string) error {
-		out, err := exec.Command("ip", "link", "set", s.netdev, state).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("ip link set %s: %w: %s", state, err, lastLine(string(out)))
-		}
-		return nil
+		_, err := process.Call{Program: "ip", Args: []string{"link", "set", netdev, state}, Most: time.Minute}.Run(context.Background())
+		return err
 	}
-	was, err := s.disturb(p, name, func(Child) error {
+	was, err := s.disturb(p, name, func() error {
 		err := set("down")
 		time.Sleep(portIsOut)
 		return errors.Join(err, set("up"))

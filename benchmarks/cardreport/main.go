@@ -22,15 +22,17 @@ type options struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err := run(os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "card-report:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string) error {
+func run(args []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	var o options
 	flags := flag.NewFlagSet("card-report", flag.ContinueOnError)
 	listen := flags.Bool("listen", false, "be the other end, for a client with -connect")
@@ -43,72 +45,49 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.skip, "skip", "", "tests to leave out, by a `pattern` as of go test")
 	flags.StringVar(&o.out, "out", "bin/results-report", "`folder` of the report")
 	flags.StringVar(&o.repo, "repo", ".", "`folder` of ringnet's sources, in which its tests run")
-	flags.StringVar(&o.bin, "bin", "", "`folder` of the programs that make card-report builds; default that of this one")
+	flags.StringVar(&o.bin, "bin", filepath.Dir(self), "`folder` of the programs that make card-report builds")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	if err := o.complete(); err != nil {
+	if o.bin, err = filepath.Abs(o.bin); err != nil { // programs run in other folders
 		return err
 	}
 	switch {
 	case *peer != "":
 		return bePeer(*peer)
 	case *listen:
-		return o.serve(ctx)
+		return o.serve()
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	return o.all(ctx)
-}
-
-// complete makes the folders absolute: programs run in others.
-func (o *options) complete() error {
-	if o.bin == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		o.bin = filepath.Dir(self)
-	}
-	for _, dir := range []*string{&o.bin, &o.out, &o.repo} {
-		path, err := filepath.Abs(*dir)
-		if err != nil {
-			return err
-		}
-		*dir = path
-	}
-	return nil
 }
 
 // session is one run.
 type session struct {
 	options
-	ctx     context.Context
-	chosen  deviceInfo
-	netdev  string // the device's network interface, if it has one
-	lacking string // why there is no device
-	server  *rpc.Client
-	report  *document
+	ctx    context.Context
+	chosen deviceInfo
+	server *rpc.Client
+	report *document
 }
 
 func (o *options) all(ctx context.Context) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	s := &session{options: *o, ctx: ctx}
 	server, err := o.reach()
 	if err != nil {
 		return fmt.Errorf("the other end: %w", err)
 	}
 	defer server.Close()
-	s.server = server
-	if err := s.choose(); err != nil {
-		s.device, s.lacking = "", err.Error()
-	}
 	r := &document{Format: 1, Day: time.Now().UTC().Format(time.DateOnly), Device: "no RDMA device", Hosts: 1, scrub: newScrubber(o.connect)}
-	s.report = r
-	if s.device != "" {
+	s := &session{options: *o, ctx: ctx, server: server, report: r}
+	var lacking error
+	if s.chosen, lacking = s.choose(ctx); lacking == nil {
 		r.Device = s.device
 	}
 	if s.connect != "" {
@@ -116,23 +95,26 @@ func (o *options) all(ctx context.Context) error {
 	}
 	r.scrub.keep = []string{s.chosen.Firmware}
 	for _, x := range []struct {
-		title string
-		most  time.Duration
-		run   func(*part)
+		title       string
+		wantsDevice bool
+		run         func(*part)
 	}{
-		{"Doctor", 2 * time.Minute, s.doctor},
-		{"Host", 2 * time.Minute, s.host},
-		{"Suites", time.Duration(len(suites)+1) * suiteTime, s.runSuites},
-		{"Speed", 2 * speedTime, s.speed},
-		{"Manners", 2 * mannersTime, s.manners},
-		{"Failover", 4 * faultTime, s.failover},
+		{"Doctor", false, s.doctor},
+		{"Host", false, s.host},
+		{"Suites", true, s.runSuites},
+		{"Speed", true, s.speed},
+		{"Manners", true, s.manners},
+		{"Failover", true, s.failover},
 	} {
-		r.add(x.title, x.most, func(p *part) {
-			if ctx.Err() != nil {
+		r.add(x.title, func(p *part) {
+			switch {
+			case ctx.Err() != nil:
 				p.problem("interrupted")
-				return
+			case x.wantsDevice && lacking != nil:
+				p.problem("%v", lacking)
+			default:
+				x.run(p)
 			}
-			x.run(p)
 		})
 		if err := r.write(o.out); err != nil { // what there is, should the rest take the host down
 			return err

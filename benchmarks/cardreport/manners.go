@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/ringnet/ringnet"
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
@@ -15,10 +15,6 @@ const mannersTime = 5 * time.Minute
 
 // manners runs the program in C of that name, and makes and ends links of ringnet.
 func (s *session) manners(p *part) {
-	if s.device == "" {
-		p.problem("%s", s.lacking)
-		return
-	}
 	p.Note = "What providers do in different ways: a program in C tries it on queue pairs of this host's device alone, ringnet's links go to the other end."
 	p.row("what", "seen")
 	args := []string{s.device}
@@ -26,7 +22,7 @@ func (s *session) manners(p *part) {
 		args = append(args, s.address)
 	}
 	before := s.counters()
-	out, err := call{program: s.program("manners"), args: args, most: mannersTime}.run(s.ctx)
+	out, err := s.call(s.ctx, process.Call{Program: "manners", Args: args, Most: mannersTime})
 	for line := range strings.Lines(out) {
 		if name, seen, ok := strings.Cut(strings.TrimSpace(line), "\t"); ok {
 			p.row(name, seen)
@@ -41,36 +37,31 @@ func (s *session) manners(p *part) {
 
 // timeLinks measures what a connection takes that has a link of its own, as the first one to a process has.
 func (s *session) timeLinks(p *part) {
-	peer, err := s.startPeer()
+	var made, closed report.Sample
+	var times, ends []time.Duration
+	err := s.withPeer(func(ctx context.Context, address string) error {
+		d := ringnet.Dialer{Config: &ringnet.Config{Dedicated: true}}
+		for range 20 {
+			began := time.Now()
+			c, err := d.DialContext(ctx, "rdma", address)
+			if err != nil {
+				return err
+			}
+			times = append(times, time.Since(began))
+			began = time.Now()
+			if err := c.Close(); err != nil {
+				return err
+			}
+			ends = append(ends, time.Since(began))
+		}
+		return nil
+	})
 	if err != nil {
 		p.problem("ringnet's links: %v", err)
 		return
 	}
-	defer s.kill(peer)
-	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
-	defer cancel()
-	d := ringnet.Dialer{Config: &ringnet.Config{Dedicated: true}}
-	var made, ended []time.Duration
-	for range 20 {
-		began := time.Now()
-		c, err := d.DialContext(ctx, "rdma", peer.Address)
-		if err != nil {
-			p.problem("ringnet's links: %v", err)
-			return
-		}
-		made = append(made, time.Since(began))
-		began = time.Now()
-		if err := c.Close(); err != nil {
-			p.problem("ringnet's links: %v", err)
-			return
-		}
-		ended = append(ended, time.Since(began))
-	}
-	p.row("a link of ringnet, made", median(made)+", the first time "+report.Nanos(float64(made[0])))
-	p.row("a link of ringnet, closed", median(ended))
-}
-
-func median(times []time.Duration) string {
-	sorted := slices.Sorted(slices.Values(times))
-	return report.Nanos(float64(sorted[len(sorted)/2]))
+	made.SetLatencies(times, false)
+	closed.SetLatencies(ends, false)
+	p.row("a link of ringnet, made", report.Nanos(made.P50)+", the first time "+report.Nanos(float64(times[0])))
+	p.row("a link of ringnet, closed", report.Nanos(closed.P50))
 }

@@ -53,33 +53,13 @@ func (p *part) state() string {
 	return "could not run"
 }
 
-// add runs a part and takes what comes out, with what other programs have written in it scrubbed. A
-// part that has not ended after its time is left alone.
-func (r *document) add(title string, most time.Duration, run func(p *part)) {
+// add runs a part and takes what comes out, with what other programs have written in it scrubbed.
+func (r *document) add(title string, run func(p *part)) {
 	fmt.Fprintf(os.Stderr, "card-report: %s …\n", title)
 	began := time.Now()
-	ended := make(chan *part, 1)
-	go func() {
-		p := &part{Title: title}
-		defer func() {
-			if x := recover(); x != nil {
-				p.problem("it panicked: %v", x)
-			}
-			ended <- p
-		}()
-		run(p)
-	}()
-	var p *part
-	select {
-	case p = <-ended:
-	case <-time.After(most):
-		p = &part{Title: title}
-		p.problem("it has not ended after %v", most)
-	}
+	p := &part{Title: title}
+	run(p)
 	p.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
-	if !p.ran() && len(p.Problems) == 0 {
-		p.problem("nothing came out of it")
-	}
 	for i := range p.Problems {
 		p.Problems[i] = r.scrub.foreign(p.Problems[i])
 	}

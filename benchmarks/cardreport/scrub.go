@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"os/user"
@@ -88,33 +87,16 @@ func (s *scrubber) addresses(text string) string {
 	return named.ReplaceAllString(text, "${1}ADDRESS")
 }
 
-// json leaves addresses out of the strings of an encoded value, and indents it.
-func (s *scrubber) json(v any) ([]byte, error) {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	var decoded any
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	if err := d.Decode(&decoded); err != nil {
-		return nil, err
-	}
-	return json.MarshalIndent(s.value(decoded), "", "\t")
-}
+// literal is a string in JSON.
+var literal = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
-func (s *scrubber) value(v any) any {
-	switch v := v.(type) {
-	case string:
-		return s.addresses(v)
-	case []any:
-		for i := range v {
-			v[i] = s.value(v[i])
-		}
-	case map[string]any:
-		for key := range v {
-			v[key] = s.value(v[key])
-		}
-	}
-	return v
+// json leaves addresses out of the strings of a value that it encodes.
+func (s *scrubber) json(v any) ([]byte, error) {
+	text, err := json.MarshalIndent(v, "", "\t")
+	return literal.ReplaceAllFunc(text, func(found []byte) []byte {
+		var decoded string
+		_ = json.Unmarshal(found, &decoded) // what Marshal has encoded
+		encoded, _ := json.Marshal(s.addresses(decoded))
+		return encoded
+	}), err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/benchmarks/charts"
+	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
@@ -19,10 +19,6 @@ const speedPeers = "rdma,rdma-busy,tcp,raw,ib_send,ib_send-events,ib_write,rsock
 
 // speed runs benchmarks.
 func (s *session) speed(p *part) {
-	if s.device == "" {
-		p.problem("%s", s.lacking)
-		return
-	}
 	dir, err := os.MkdirTemp("", "card-report")
 	if err != nil {
 		p.problem("%v", err)
@@ -34,11 +30,7 @@ func (s *session) speed(p *part) {
 		p.problem("%v", err)
 	}
 	r := new(report.Report)
-	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
-	if err == nil {
-		err = json.Unmarshal(text, r)
-	}
-	if err != nil {
+	if err := report.ReadJSON(filepath.Join(dir, "results.json"), r); err != nil {
 		p.problem("benchmarks has left no results: %v", err)
 		return
 	}
@@ -68,18 +60,18 @@ func (s *session) runBenchmarks(dir string) error {
 	if s.connect == "" {
 		args = append(args, "-rdma", "-address", s.address)
 	} else {
-		var there Child
+		var there string
 		if err := s.server.Call("Server.StartBenchmarks", struct{}{}, &there); err != nil {
 			return err
 		}
-		defer s.kill(there)
-		_, listens, err := net.SplitHostPort(there.Address)
+		defer s.kill()
+		_, listens, err := net.SplitHostPort(there)
 		if err != nil {
 			return err
 		}
 		args = append(args, "-connect", net.JoinHostPort(s.connect, listens))
 	}
-	_, err := call{program: s.program("benchmarks"), args: args, most: speedTime}.run(s.ctx)
+	_, err := s.call(s.ctx, process.Call{Program: "benchmarks", Args: args, Most: speedTime})
 	return err
 }
 

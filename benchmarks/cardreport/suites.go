@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ringnet/ringnet/benchmarks/process"
 )
 
 // suite is a package's tests that run over rdma where there is a device.
@@ -44,21 +46,19 @@ func (o *outcome) read(output string) {
 	var recent []string // since the last line about a test
 	for line := range strings.Lines(output) {
 		line = strings.TrimRight(line, "\n")
-		m := verdictLine.FindStringSubmatch(line)
-		if m == nil {
-			if !strings.HasPrefix(line, "===") {
-				recent = append(recent, line)
-				recent = recent[max(0, len(recent)-fewLines):]
-			} else if strings.HasPrefix(line, "=== RUN") {
-				recent = nil
-			}
-			continue
+		verdict := verdictLine.FindStringSubmatch(line)
+		switch {
+		case verdict != nil:
+			o.count(verdict[1], verdict[2], recent)
+			recent = nil
+		case strings.HasPrefix(line, "=== RUN"):
+			recent = nil
+		case !strings.HasPrefix(line, "==="):
+			recent = append(recent, line)
+			recent = recent[max(0, len(recent)-fewLines):]
 		}
-		o.count(m[1], m[2], recent)
-		recent = nil
 	}
-	if strings.Contains(output, "\npanic: ") {
-		_, after, _ := strings.Cut(output, "\npanic: ")
+	if _, after, panicked := strings.Cut(output, "\npanic: "); panicked {
 		lines := strings.Split("panic: "+after, "\n")
 		o.details = append(o.details, lines[:min(4*fewLines, len(lines))]...)
 	}
@@ -79,7 +79,7 @@ func (o *outcome) count(verdict, name string, recent []string) {
 		o.skipped++
 		if len(recent) > 0 {
 			_, reason, _ := strings.Cut(recent[len(recent)-1], ": ")
-			if reason = strings.TrimSpace(reason); !slices.Contains(o.reasons, reason) {
+			if !slices.Contains(o.reasons, reason) {
 				o.reasons = append(o.reasons, reason)
 			}
 		}
@@ -99,30 +99,20 @@ func (o *outcome) leaves() (names []string) {
 // datagrams are the tests of what only RoCE has.
 const datagrams = "Packet|Datagram|Group"
 
-// leftOut is the pattern of tests that are not run, and why.
-func (s *session) leftOut() (pattern, why string) {
-	switch onlyRoCE := s.chosen.layer() == "InfiniBand"; {
-	case onlyRoCE && s.skip != "":
-		return s.skip + "|" + datagrams, " Datagrams are left out, which only RoCE has, and what -skip says."
-	case onlyRoCE:
-		return datagrams, " Datagrams are left out, which only RoCE has."
-	case s.skip != "":
-		return s.skip, " Some are left out: -skip."
-	}
-	return "", ""
-}
-
 func (s *session) runSuites(p *part) {
-	if s.device == "" {
-		p.problem("%s", s.lacking)
-		return
-	}
 	p.Note = "Ringnet's own tests, on this host's device at both ends."
 	if s.quick {
 		p.Note += " A few of them: -quick."
 	}
-	leftOut, why := s.leftOut()
-	p.Note += why
+	var leftOut []string
+	if ports := s.chosen.Ports; len(ports) > 0 && ports[0].LinkLayer == "InfiniBand" {
+		leftOut = append(leftOut, datagrams)
+		p.Note += " Datagrams are left out, which only RoCE has."
+	}
+	if s.skip != "" {
+		leftOut = append(leftOut, s.skip)
+		p.Note += " Some are left out: -skip."
+	}
 	before := s.counters()
 	p.row("package", "passed", "failed", "skipped", "skipped because")
 	for _, x := range suites {
@@ -130,14 +120,11 @@ func (s *session) runSuites(p *part) {
 		if s.quick {
 			pattern = x.quick
 		}
-		args := []string{"-test.v", "-test.run", pattern, "-test.timeout", suiteTime.String()}
-		if leftOut != "" {
-			args = append(args, "-test.skip", leftOut)
-		}
-		out, err := call{
-			program: s.program(x.program), args: args, dir: filepath.Join(s.repo, x.dir), most: suiteTime + time.Minute,
-			env: []string{"SOFTROCE_ADDR=" + s.address, "SOFTROCE_DEVICE=" + s.device},
-		}.run(s.ctx)
+		out, err := s.call(s.ctx, process.Call{
+			Program: x.program, Dir: filepath.Join(s.repo, x.dir), Most: suiteTime + time.Minute,
+			Args: []string{"-test.v", "-test.run", pattern, "-test.skip", strings.Join(leftOut, "|"), "-test.timeout", suiteTime.String()},
+			Env:  []string{"SOFTROCE_ADDR=" + s.address, "SOFTROCE_DEVICE=" + s.device},
+		})
 		var o outcome
 		o.read(out)
 		if o.passed+o.failed+o.skipped > 0 {

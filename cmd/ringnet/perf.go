@@ -111,23 +111,21 @@ func (c *perfCommand) measure(ctx context.Context, s *streams) error {
 		return err
 	}
 	show := report.NewProgress(s.err).OnlyOnTerminal()
-	r.Begin()
-	r.Rounds, r.Slice, r.Server = c.Rounds, c.Slice, client.server
+	r.Server = client.server
+	r.Begin(c.Rounds, c.Slice)
 	runner := &workload.Runner{Slice: c.Slice, Usage: client.usages, Note: show.Note}
 	err = r.Measure(ctx, c.cells(r.Peers), func(cell report.Cell) (report.Sample, error) {
 		return runner.Measure(ctx, cell, perfWorkload(cell.Workload), client.dialer(cell.Peer))
 	}, show, func() {})
-	show.End()
 	if err != nil {
 		return err
 	}
-	r.Summarise()
 	if s.json {
 		err = writeJSON(s.out, r)
 	} else {
 		r.print(s.out)
 	}
-	return errors.Join(err, r.failure())
+	return errors.Join(err, r.Failure())
 }
 
 var perfWorkloads = []*workload.Workload{&workload.Connect, &workload.PingPong, &workload.Stream}

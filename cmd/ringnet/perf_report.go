@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -17,17 +16,6 @@ type perfReport struct {
 	report.Report
 	Server     report.Machine `json:"server"`
 	PassedOver []reason       `json:"passed_over,omitempty"` // why auto does not use better networks
-}
-
-// failure is an error if something could not be measured in any round.
-func (r *perfReport) failure() error {
-	var errs []error
-	for _, x := range r.Results {
-		if x.Median.Rounds == 0 {
-			errs = append(errs, fmt.Errorf("%v: %s", x.Cell, x.Error))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func (r *perfReport) print(w io.Writer) {

@@ -1,11 +1,10 @@
 package report
 
 import (
-	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 )
 
@@ -21,25 +20,17 @@ type Machine struct {
 
 // ThisMachine describes the machine of this process: fully on Linux, hardly elsewhere.
 func ThisMachine() Machine {
-	m := Machine{
-		CPU:    "unknown CPU",
+	kernel := runtime.GOOS
+	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		kernel = "Linux " + strings.TrimSpace(string(b))
+	}
+	return Machine{
+		CPU:    cmp.Or(procField("/proc/cpuinfo", "model name"), "unknown CPU"),
 		CPUs:   runtime.NumCPU(),
-		Memory: ProcNumber("/proc/meminfo", "MemTotal:") << 10,
-		Kernel: runtime.GOOS,
+		Memory: ProcBytes("/proc/meminfo", "MemTotal"),
+		Kernel: kernel,
 		Go:     runtime.Version(),
 	}
-	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
-				m.CPU = strings.TrimSpace(value)
-				break
-			}
-		}
-	}
-	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		m.Kernel = "Linux " + strings.TrimSpace(string(b))
-	}
-	return m
 }
 
 func (m Machine) String() string {
@@ -51,28 +42,25 @@ func (m Machine) String() string {
 }
 
 // load is the load average of the last minute, or 0 if it is not known.
-func load() float64 {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return 0
-	}
-	first, _, _ := strings.Cut(string(b), " ")
-	f, _ := strconv.ParseFloat(first, 64)
-	return f
+func load() (average float64) {
+	b, _ := os.ReadFile("/proc/loadavg")
+	_, _ = fmt.Sscan(string(b), &average)
+	return average
 }
 
-// ProcNumber is the number behind a word in a file of /proc, or 0.
-func ProcNumber(file, word string) int {
-	f, err := os.Open(file)
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if fields := strings.Fields(s.Text()); len(fields) > 1 && fields[0] == word {
-			n, _ := strconv.Atoi(fields[1])
-			return n
+// procField is what a file of /proc says of a word, or "".
+func procField(file, word string) string {
+	b, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(b)) {
+		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == word {
+			return strings.TrimSpace(value)
 		}
 	}
-	return 0
+	return ""
+}
+
+// ProcBytes is the size that a file of /proc says of a word, or 0.
+func ProcBytes(file, word string) (size int) {
+	_, _ = fmt.Sscan(procField(file, word), &size)
+	return size << 10
 }

@@ -1,15 +1,16 @@
 // Package report has the results of rounds of measurements, of ringnet perf and of the
-// benchmarks: report.go and rounds.go how they come together, estimate.go medians and their
-// intervals, text.go units and progress, table.go tables, machine.go where all this was measured.
+// benchmarks: report.go how they come together, estimate.go medians and their intervals, text.go
+// units and progress, table.go tables, machine.go where all this was measured.
 //
 // Both packages are in a module of their own, so that package ringnet does not depend on the
 // packages for statistics and for formatting numbers that this one uses.
 package report
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"time"
@@ -94,30 +95,17 @@ func (s *Sample) BytesPerSec() float64 { return float64(s.Bytes) / s.Seconds }
 // CPUPerOp is the processor time of an operation, of both sides, in seconds.
 func (s *Sample) CPUPerOp() float64 { return s.CPU / float64(s.Ops) }
 
-func (s *Sample) allocs() float64 {
-	if s.Allocs == nil {
-		return math.NaN()
-	}
-	return *s.Allocs
-}
-
 // SetLatencies sets the latencies from the times of all operations.
 func (s *Sample) SetLatencies(times []time.Duration, half bool) {
-	d := NewDistribution(times)
-	scale := 1.0
-	if half {
-		scale = 0.5
-	}
-	s.P50, s.P90, s.P99, s.Mean = scale*d.Quantile(0.5), scale*d.Quantile(0.9), scale*d.Quantile(0.99), scale*d.Mean()
-}
-
-// NewDistribution returns the distribution of times, in nanoseconds.
-func NewDistribution(times []time.Duration) *stats.Sample {
-	d := &stats.Sample{Xs: make([]float64, len(times))}
+	d := stats.Sample{Xs: make([]float64, len(times))}
 	for i, t := range times {
 		d.Xs[i] = float64(t)
+		if half {
+			d.Xs[i] /= 2
+		}
 	}
-	return d.Sort()
+	d.Sort()
+	s.P50, s.P90, s.P99, s.Mean = d.Quantile(0.5), d.Quantile(0.9), d.Quantile(0.99), d.Mean()
 }
 
 // Summary has the medians of the rounds; those that are unknown are 0.
@@ -129,42 +117,39 @@ type Summary struct {
 	P90         Estimate `json:"p90,omitzero"`
 	P99         Estimate `json:"p99,omitzero"`
 	Mean        Estimate `json:"mean,omitzero"`
-	ProcessorTime
-	Allocs    Estimate `json:"allocs,omitzero"`    // of an operation
-	LockWait  Estimate `json:"lock_wait,omitzero"` // seconds for an operation
-	Strangers Estimate `json:"strangers,omitzero"` // processors
-	Failed    int      `json:"failed,omitzero"`    // operations, in all rounds
-}
 
-// ProcessorTime is in seconds, of both sides together and of each: for 1e9 bytes of
-// payload, and for one operation.
-type ProcessorTime struct {
+	// Processor time in seconds, of both sides together and of each: for 1e9 bytes of payload,
+	// and for one operation.
 	CPUPerGB       Estimate `json:"cpu_per_gb,omitzero"`
 	ClientCPUPerGB Estimate `json:"client_cpu_per_gb,omitzero"`
 	ServerCPUPerGB Estimate `json:"server_cpu_per_gb,omitzero"`
 	CPUPerOp       Estimate `json:"cpu_per_op,omitzero"`
 	ClientCPUPerOp Estimate `json:"client_cpu_per_op,omitzero"`
 	ServerCPUPerOp Estimate `json:"server_cpu_per_op,omitzero"`
+
+	Allocs    Estimate `json:"allocs,omitzero"`    // of an operation
+	LockWait  Estimate `json:"lock_wait,omitzero"` // seconds for an operation
+	Strangers Estimate `json:"strangers,omitzero"` // processors
+	Failed    int      `json:"failed,omitzero"`    // operations, in all rounds
 }
 
 // Summarise calculates the medians of the rounds so far.
 func (r *Result) Summarise() {
-	of := func(f func(*Sample) float64) Estimate {
-		var values []float64
-		for _, s := range r.Rounds {
-			if s != nil {
-				values = append(values, f(s))
-			}
-		}
-		return NewEstimate(values)
-	}
-	m := &r.Median
-	m.Rounds, m.Failed = 0, 0
+	m := Summary{}
+	var ended []*Sample
 	for _, s := range r.Rounds {
 		if s != nil {
-			m.Rounds++
+			ended = append(ended, s)
 			m.Failed += s.Failed
 		}
+	}
+	m.Rounds = len(ended)
+	of := func(metric func(*Sample) float64) Estimate {
+		var values []float64
+		for _, s := range ended {
+			values = append(values, metric(s))
+		}
+		return NewEstimate(values)
 	}
 	m.PerSecond, m.BytesPerSec = of((*Sample).PerSecond), of((*Sample).BytesPerSec)
 	m.P50 = of(func(s *Sample) float64 { return s.P50 })
@@ -177,9 +162,12 @@ func (r *Result) Summarise() {
 	m.CPUPerOp = of((*Sample).CPUPerOp)
 	m.ClientCPUPerOp = of(func(s *Sample) float64 { return (s.CPU - s.ServerCPU) / float64(s.Ops) })
 	m.ServerCPUPerOp = of(func(s *Sample) float64 { return s.ServerCPU / float64(s.Ops) })
-	m.Allocs = of((*Sample).allocs)
 	m.LockWait = of(func(s *Sample) float64 { return s.LockWait / float64(s.Ops) })
 	m.Strangers = of(func(s *Sample) float64 { return s.Strangers })
+	if len(ended) > 0 && ended[0].Allocs != nil {
+		m.Allocs = of(func(s *Sample) float64 { return *s.Allocs })
+	}
+	r.Median = m
 }
 
 // Beside is the ratio of a metric of r to that of another result: the median of the
@@ -220,9 +208,47 @@ func (r *Report) PeerName(key string) string {
 	return key
 }
 
-// Begin sets when and where the rounds have begun.
-func (r *Report) Begin() {
-	r.Started, r.Machine, r.Load[0] = time.Now(), ThisMachine(), load()
+// Begin sets when and where the rounds begin, how many there will be, and how long each cell takes.
+func (r *Report) Begin(rounds int, slice time.Duration) {
+	r.Started, r.Machine, r.Rounds, r.Slice = time.Now(), ThisMachine(), rounds, slice
+	r.Load[0] = load()
+}
+
+// maxFailures is after how many failures a cell is not measured any more.
+const maxFailures = 3
+
+// Measure measures the rounds of all cells and puts the results into the report. In each round it
+// measures the cells in order, so that a machine that becomes slower or faster meanwhile does so
+// for all of them. After each round it calls save. When ctx ends it returns early, with the error
+// of ctx.
+func (r *Report) Measure(ctx context.Context, cells []Cell, measure func(Cell) (Sample, error), show *Progress, save func()) error {
+	defer show.End()
+	failures := make([]int, len(cells))
+	for _, c := range cells {
+		r.Results = append(r.Results, &Result{Cell: c, Rounds: make([]*Sample, r.Rounds)})
+	}
+	for round := range r.Rounds {
+		for i, c := range cells {
+			if failures[i] == maxFailures {
+				continue
+			}
+			s, err := measure(c)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				failures[i]++
+				r.Results[i].Error = err.Error()
+				show.Note("%v: %v", c, err)
+				continue
+			}
+			r.Results[i].Rounds[round] = &s
+			show.measured(round, r.Rounds, i, len(cells), c, &s)
+		}
+		r.Summarise()
+		save() // a long run that is cut short has not been in vain
+	}
+	return nil
 }
 
 // Summarise calculates the medians of all results so far.
@@ -236,6 +262,17 @@ func (r *Report) Summarise() {
 	}
 }
 
+// Failure is an error if something could not be measured in any round.
+func (r *Report) Failure() error {
+	var errs []error
+	for _, x := range r.Results {
+		if x.Median.Rounds == 0 {
+			errs = append(errs, fmt.Errorf("%v: %s", x.Cell, x.Error))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // WriteJSON writes a value to a file, indented.
 func WriteJSON(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
@@ -243,4 +280,16 @@ func WriteJSON(path string, v any) error {
 		return err
 	}
 	return os.WriteFile(path, append(b, '\n'), 0o644)
+}
+
+// ReadJSON reads what WriteJSON has written.
+func ReadJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }

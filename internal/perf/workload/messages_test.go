@@ -37,7 +37,7 @@ func TestServerDoesWhatClientsAsk(t *testing.T) {
 
 func TestServerRefusesWhatIsNotAllowed(t *testing.T) {
 	for _, bad := range []struct{ op, size, n int }{
-		{Echo, 101, 1}, {Sink, 0, 1 << 32}, {Sink, -1, 1}, {Echo, 1, 1<<32 + 1}, {Echo, 1, -1}, {FirstOwn, 1, 1}, {-1, 1, 1},
+		{Echo, 101, 1}, {Sink, 0, 1}, {Sink, -1, 1}, {Echo, 1, -1}, {FirstOwn, 1, 1}, {-1, 1, 1},
 	} {
 		c, ended := served(t, &MessageServer{MaxSize: 100})
 		require.NoError(t, Request(c, bad.op, bad.size, bad.n))

@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"net"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
 const (
@@ -35,11 +38,21 @@ func newGRPCServer() *grpc.Server {
 	return s
 }
 
-func newGRPCClient(dial func(context.Context) (net.Conn, error)) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///benchmark",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }), grpc.WithTransportCredentials(insecure.NewCredentials()))
-}
-
-func callUnary(ctx context.Context, c *grpc.ClientConn, in *wrapperspb.BytesValue) error {
-	return c.Invoke(ctx, grpcUnary, in, new(wrapperspb.BytesValue))
+func openGRPC(cl workload.Client) (*workload.Session, error) {
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return cl.Dial(ctx) }
+	clients, closeAll, err := workload.OpenAll(cl.Conns, func() (*grpc.ClientConn, error) {
+		return grpc.NewClient("passthrough:///benchmark", grpc.WithContextDialer(dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	})
+	if err != nil {
+		return nil, err
+	}
+	in := wrapperspb.Bytes(make([]byte, unaryBytes))
+	return &workload.Session{
+		Bytes: 2 * unaryBytes, Timed: true, Close: closeAll,
+		Run: func(worker, n int, times []time.Duration) error {
+			return workload.Each(n, times, func() error {
+				return clients[worker].Invoke(cl.Context, grpcUnary, in, new(wrapperspb.BytesValue))
+			})
+		},
+	}, nil
 }
