@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
+	"golang.org/x/term"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/internal/inspect"
@@ -31,10 +33,10 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	}
 	screen := newScreen(s.out)
 	defer screen.leave()
-	resized, stop := notifyResized()
-	defer stop()
-	suspended, suspend, ignore := notifySuspended()
-	defer ignore()
+	resized, suspended := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	notifyTerminal(resized, suspended)
+	defer signal.Stop(resized)
+	defer signal.Stop(suspended)
 	var before, v survey
 	var used map[int]time.Duration
 	rows := [][]string{{"looking for " + c.Interval.String()}}
@@ -63,7 +65,7 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 		case <-resized:
 		case <-suspended:
 			screen.leave()
-			suspend(ctx)
+			suspend()
 			screen.enter()
 		case <-ctx.Done():
 			return nil
@@ -80,14 +82,13 @@ func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary 
 	}
 	var lines []line
 	var sum moved
-	was := before.connections()
+	rate := v.since(before)
 	polled, polledBefore := v.polling(), before.polling()
 	for i := range v.all {
 		p := &v.all[i]
 		for k := range p.Connections {
 			c := &p.Connections[k]
-			b, known := was[connectionKey{p.ID, c.Number}]
-			a, _ := carried(known, v.at.Sub(before.at), movedBy(b), movedBy(*c))
+			a := rate(number{p.ID, c.Number})
 			lines = append(lines, line{p, c, a})
 			sum.sent, sum.received = sum.sent+a.sent, sum.received+a.received
 		}
@@ -131,7 +132,7 @@ type screen struct {
 func newScreen(w io.Writer) *screen {
 	s := &screen{w: w}
 	if f, ok := w.(*os.File); ok {
-		if _, _, err := terminalSize(f); err == nil && os.Getenv("TERM") != "dumb" {
+		if term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
 			s.terminal = f
 			s.enter()
 		}
@@ -159,7 +160,7 @@ func (s *screen) draw(summary string, rows [][]string) {
 		_ = printTable(s.w, rows)
 		return
 	}
-	width, height, err := terminalSize(s.terminal)
+	width, height, err := term.GetSize(int(s.terminal.Fd()))
 	if err != nil {
 		return
 	}
