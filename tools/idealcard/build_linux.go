@@ -60,14 +60,11 @@ func build() (string, error) {
 		return dir, nil
 	}
 	removeUnused(cache)
-	for {
-		if err := makeVersion(cache, dir); err != nil {
-			return "", err
-		}
-		if use(dir) {
-			return dir, nil
-		} // else another process has made it, and then removed it
+	if err := makeVersion(cache, dir); err != nil {
+		return "", err
 	}
+	use(dir) // which nobody removes for some time
+	return dir, nil
 }
 
 // checkCache makes the cache folder, if there is none, and returns why it cannot be used.
