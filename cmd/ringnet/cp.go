@@ -229,9 +229,6 @@ func open(i cpItem) (*os.File, int64, error) {
 		}
 		return file, n, nil
 	}
-	if err := isRegular(i.path); err != nil {
-		return nil, 0, err
-	}
 	file, err := os.Open(i.path)
 	if err != nil {
 		return nil, 0, err
@@ -310,7 +307,7 @@ func (c *cpCommand) untilDone(ctx context.Context, s *streams, path string, f *s
 	return nil
 }
 
-// isRegular returns why a file is not sent. To open a pipe might take for ever.
+// isRegular returns why a file is not read: another might have no end, or never begin.
 func isRegular(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {

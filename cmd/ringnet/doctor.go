@@ -174,7 +174,7 @@ func checkPort(device host.Device, p host.Port) finding {
 		f.Mend = fmt.Sprintf("docker run --network host --device /dev/infiniband …\nip link set %s netns NAMESPACE   # and, in exclusive mode: rdma dev set %s netns NAMESPACE", p.Interface, device.Name)
 		return f
 	}
-	if len(addressesOf(p.Interface)) == 0 {
+	if len(p.Addresses()) == 0 {
 		f.What, f.Mend = p.Interface+" has no IP address", "ip addr add ADDRESS/LENGTH dev "+p.Interface
 		return f
 	}
