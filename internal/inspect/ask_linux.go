@@ -207,8 +207,9 @@ func (b *budget) take(n int) error {
 	return nil
 }
 
-// ask sends a request and takes the answer. A process of another user that ends the connection at once is
-// in a user namespace that does not know root, or this process is.
+// ask sends a request and takes the answer. A process that ends the connection at once ends, or has no
+// connection any more; one of another user may be in a user namespace that does not know root, or this
+// process is.
 func (c *process) ask(ctx context.Context, r Request, b *budget) (p Process, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*asking)
 	defer cancel()
@@ -233,7 +234,7 @@ func (c *process) ask(ctx context.Context, r Request, b *budget) (p Process, err
 	if err == nil {
 		i, err = next()
 	}
-	if (errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) || err == io.ErrUnexpectedEOF) && c.uid != os.Geteuid() {
+	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) || err == io.ErrUnexpectedEOF {
 		return p, errNotOurs
 	}
 	if err == nil && i.Process != nil {

@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -293,40 +293,19 @@ func runCommand(c *guestConfig, env []string, stdout, stderr io.Writer, signals 
 	}
 	// The command gets pipes: a port can be opened only once, so that
 	// /dev/stdout would not work, and it takes no more than 32 KiB at once.
-	outEnd, out, err := os.Pipe()
-	if err != nil {
-		return exitFailed, err
-	}
-	errEnd, errs, err := os.Pipe()
-	if err != nil {
-		return exitFailed, err
-	}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return exitFailed, err
-	}
-	p, err := os.StartProcess(path, c.Args, &os.ProcAttr{
-		Env:   env,
-		Files: []*os.File{null, out, errs},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
-	if err != nil {
+	cmd := &exec.Cmd{Path: path, Args: c.Args, Env: env, Stdout: stdout, Stderr: stderr, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	if err := cmd.Start(); err != nil {
 		return exitNotExecutable, err
 	}
-	out.Close()
-	errs.Close()
-	var copying sync.WaitGroup
-	copying.Go(func() { _, _ = io.Copy(stdout, outEnd) })
-	copying.Go(func() { _, _ = io.Copy(stderr, errEnd) })
 	go func() {
 		for s := range signals {
-			_ = unix.Kill(-p.Pid, s)
+			_ = unix.Kill(-cmd.Process.Pid, s)
 		}
 	}()
-	status, err = reap(p.Pid)
+	status, err = reap(cmd.Process.Pid)
 	// A process that still runs could hold the pipes open for ever.
 	_ = unix.Kill(-1, unix.SIGKILL)
-	copying.Wait()
+	_ = cmd.Wait() // for the output: it has been reaped
 	return status, err
 }
 

@@ -136,12 +136,20 @@ func cachedKernel(ctx context.Context, cache string, m machine, d distribution) 
 			return nil, err
 		}
 	}
-	kernels, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
-	if err != nil || len(kernels) != 1 {
-		return nil, fmt.Errorf("%s should have one boot/vmlinuz-* but has %d; remove the folder and try again", dir, len(kernels))
+	kernel, release, err := kernelIn(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%w; remove the folder and try again", err)
 	}
-	release := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
-	return &guestImage{machine: m, kernel: kernels[0], modules: dir, release: release}, nil
+	return &guestImage{machine: m, kernel: kernel, modules: dir, release: release}, nil
+}
+
+// kernelIn returns the path of the kernel that was unpacked into a folder, and its release.
+func kernelIn(dir string) (path, release string, err error) {
+	kernels, _ := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
+	if len(kernels) != 1 {
+		return "", "", fmt.Errorf("%s should have one boot/vmlinuz-* but has %d", dir, len(kernels))
+	}
+	return kernels[0], strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-"), nil
 }
 
 // build makes a folder with the given path. If make fails, the folder does not exist.
@@ -187,24 +195,18 @@ func unpackKernel(ctx context.Context, source, dir string) error {
 	// Debian's packages have come to use /usr/lib/modules; depmod and modprobe
 	// look in the one folder or in the other, depending on their age.
 	usr := filepath.Join(dir, "usr", "lib")
-	if _, err := os.Stat(filepath.Join(usr, "modules")); err == nil {
+	if _, err = os.Stat(filepath.Join(usr, "modules")); err == nil {
 		err = os.Symlink("usr/lib", filepath.Join(dir, "lib"))
-		if err != nil {
-			return err
-		}
-	} else {
-		if err := os.MkdirAll(usr, 0o755); err != nil {
-			return err
-		}
-		if err := os.Symlink("../../lib/modules", filepath.Join(usr, "modules")); err != nil {
-			return err
-		}
+	} else if err = os.MkdirAll(usr, 0o755); err == nil {
+		err = os.Symlink("../../lib/modules", filepath.Join(usr, "modules"))
 	}
-	kernels, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
-	if err != nil || len(kernels) != 1 {
-		return fmt.Errorf("%s have %d kernels in them, not one", strings.Join(packages, " "), len(kernels))
+	if err != nil {
+		return err
 	}
-	release := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
+	_, release, err := kernelIn(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(packages, " "), err)
+	}
 	_, err = output(exec.CommandContext(ctx, "depmod", "-b", dir, release))
 	return err
 }

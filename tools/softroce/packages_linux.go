@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 )
@@ -75,30 +74,18 @@ func notInstalled(packages []string, out string) []string {
 	return missing
 }
 
-// withLists calls try, which needs the lists of available packages: after an
-// update when there are no lists, and again after one when it fails, since
-// lists that are too old name packages that are gone. Only root can update.
+// withLists calls try, which needs the lists of available packages, and again after an update when it
+// fails: there may be no lists, and those that are too old name packages that are gone. Only root can
+// update.
 func withLists(ctx context.Context, try func() error) error {
-	update := func() error {
-		_, err := apt(ctx, "", "apt-get", "update", "-q")
-		return err
-	}
-	root := os.Geteuid() == 0
-	lists, _ := filepath.Glob("/var/lib/apt/lists/*Packages*")
-	fresh := len(lists) == 0 && root
-	if fresh {
-		if err := update(); err != nil {
-			return err
-		}
-	}
 	err := try()
-	if err == nil || ctx.Err() != nil || fresh {
+	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	if !root {
+	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w\nif apt's lists are missing or old, this helps: sudo apt-get update", err)
 	}
-	if err := update(); err != nil {
+	if _, err := apt(ctx, "", "apt-get", "update", "-q"); err != nil {
 		return err
 	}
 	return try()

@@ -46,7 +46,7 @@ type vmConfig struct {
 
 // startVM starts a guest. It must be called on the main thread: QEMU gets
 // SIGKILL when the thread that has started it ends.
-func startVM(c vmConfig) (_ *vm, err error) {
+func startVM(c vmConfig) (*vm, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -58,16 +58,6 @@ func startVM(c vmConfig) (_ *vm, err error) {
 		cables:  c.cables,
 	}
 	attachments, theirs, err := v.attach(c)
-	defer func() {
-		for _, f := range theirs {
-			if !slices.Contains(c.cables, f) {
-				f.Close()
-			}
-		}
-		if err != nil {
-			v.close()
-		}
-	}()
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +74,13 @@ func startVM(c vmConfig) (_ *vm, err error) {
 		Setpgid:   true,
 		Pdeathsig: unix.SIGKILL,
 	}
-	return v, v.cmd.Start()
+	err = v.cmd.Start()
+	for _, f := range theirs {
+		if !slices.Contains(c.cables, f) {
+			f.Close()
+		}
+	}
+	return v, err
 }
 
 // arguments are QEMU's for the machine itself, in which exe, this program, is the first
@@ -114,7 +110,7 @@ func (v *vm) arguments(c vmConfig, exe string) []string {
 
 // attach makes the sockets between the tool and the guest. It sets v's ends, and returns
 // QEMU's, which QEMU inherits from descriptor 3 on, and QEMU's arguments for them. The
-// caller closes them, also after an error, except for the cables.
+// caller closes them, except for the cables.
 func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
 	connect := func(ours **os.File, name string) (chardev string, err error) {
 		var their *os.File
@@ -135,14 +131,14 @@ func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
 	for _, p := range ports {
 		chardev, err := connect(p.ours, p.name)
 		if err != nil {
-			return nil, theirs, err
+			return nil, nil, err
 		}
 		args = append(args, "-chardev", chardev, "-device", "virtserialport,chardev="+p.name+",name="+p.name)
 	}
 	if len(c.cables) > 0 {
 		chardev, err := connect(&v.qmp, "qmp")
 		if err != nil {
-			return nil, theirs, err
+			return nil, nil, err
 		}
 		v.qmpReader = bufio.NewReader(v.qmp)
 		args = append(args, "-chardev", chardev, "-mon", "chardev=qmp,mode=control")
@@ -192,15 +188,6 @@ func (v *vm) swallow() error {
 		go func() { _, _ = io.Copy(io.Discard, cable) }()
 	}
 	return nil
-}
-
-// close closes the host's ends of everything.
-func (v *vm) close() {
-	for _, f := range append(v.cables, v.agent, v.stdout, v.stderr, v.control, v.qmp) {
-		if f != nil {
-			f.Close()
-		}
-	}
 }
 
 // reset resets the guest's hardware. Until the guest has booted, its cables lead
