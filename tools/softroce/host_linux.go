@@ -3,6 +3,7 @@ package main
 // This file runs the command on a host that has a device.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -37,7 +38,7 @@ func runHere(ctx context.Context, opts options, d *device) (int, error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 		cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 		if err := cmd.Start(); err != nil {
-			return exitNotExecutable, err
+			return exitNotExecutable, cmp.Or(context.Cause(ctx), err)
 		}
 		go func() {
 			for s := range signals {
