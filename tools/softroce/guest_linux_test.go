@@ -240,7 +240,7 @@ func TestGuest(t *testing.T) {
 		"rping": "0", "rping6": "0",
 		"found": "rxe0 " + scratch, "found-status": "5",
 		"killed-status": "137",
-		"timeout": "softroce: cut off after 1s (-timeout)", "timeout-status": "124",
+		"timeout":       "softroce: cut off after 1s (-timeout)", "timeout-status": "124",
 		"absent-status": "127", "noexec-status": "126",
 		"term": "ready\ngot TERM", "term-status": "143",
 	} {
