@@ -22,14 +22,13 @@ import (
 // vm is a guest. Its files are the host's ends of sockets whose other ends only QEMU has,
 // so that they hang up when QEMU ends.
 type vm struct {
-	node    int
+	vmConfig
 	cmd     *exec.Cmd
 	console string // path of a log: the kernel's console
 	errors  string // path of a log: QEMU's own complaints
 
 	agent, stdout, stderr *os.File
-	control, qmp          *os.File   // only with cables
-	cables                []*os.File // this guest's ends, which QEMU inherits
+	control, qmp          *os.File // only with cables
 
 	qmpReader  *bufio.Reader
 	negotiated bool // QEMU takes commands
@@ -40,7 +39,7 @@ type vmConfig struct {
 	node    int
 	image   *guestImage
 	scratch string
-	cables  []*os.File // ends of the cables, if any
+	cables  []*os.File // this guest's ends, if any, which QEMU inherits
 	logs    string     // folder for logs
 }
 
@@ -52,12 +51,11 @@ func startVM(c vmConfig) (*vm, error) {
 		return nil, err
 	}
 	v := &vm{
-		node:    c.node,
-		console: filepath.Join(c.logs, fmt.Sprintf("console%d.log", c.node)),
-		errors:  filepath.Join(c.logs, fmt.Sprintf("qemu%d.log", c.node)),
-		cables:  c.cables,
+		vmConfig: c,
+		console:  filepath.Join(c.logs, fmt.Sprintf("console%d.log", c.node)),
+		errors:   filepath.Join(c.logs, fmt.Sprintf("qemu%d.log", c.node)),
 	}
-	attachments, theirs, err := v.attach(c)
+	attachments, theirs, err := v.attach()
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +64,7 @@ func startVM(c vmConfig) (*vm, error) {
 		return nil, err
 	}
 	defer log.Close()
-	v.cmd = exec.Command(c.image.machine.qemu, append(v.arguments(c, exe), attachments...)...)
+	v.cmd = exec.Command(c.image.machine.qemu, append(v.arguments(exe), attachments...)...)
 	v.cmd.Stdout, v.cmd.Stderr = log, log
 	v.cmd.ExtraFiles = theirs
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -85,15 +83,15 @@ func startVM(c vmConfig) (*vm, error) {
 
 // arguments are QEMU's for the machine itself, in which exe, this program, is the first
 // process.
-func (v *vm) arguments(c vmConfig, exe string) []string {
-	m := c.image.machine
+func (v *vm) arguments(exe string) []string {
+	m := v.image.machine
 	args := append([]string{
 		// A stock kernel hangs under the KVM of some machines that are
 		// themselves virtual, so this does not even try.
 		"-accel", "tcg,thread=multi", "-cpu", "max",
 		"-m", "3G", "-smp", "2",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-kernel", c.image.kernel, "-initrd", c.image.initrd,
+		"-kernel", v.image.kernel, "-initrd", v.image.initrd,
 		// On a host with much to do the guest's timer may come so late that its kernel
 		// takes it for broken, if it looks, and panics.
 		"-append", fmt.Sprintf(`console=%s quiet panic=-1 mitigations=off no_timer_check audit=0 SOFTROCE_EXE="%s"`, m.console, exe),
@@ -102,8 +100,8 @@ func (v *vm) arguments(c vmConfig, exe string) []string {
 		"-virtfs", "local,path=/,mount_tag=" + tagHost + ",security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-serial-pci,max_ports=8",
 	}, m.args...)
-	if c.scratch != "" {
-		args = append(args, "-virtfs", "local,path="+escape(c.scratch)+",mount_tag="+tagScratch+",security_model=none,multidevs=remap")
+	if v.scratch != "" {
+		args = append(args, "-virtfs", "local,path="+escape(v.scratch)+",mount_tag="+tagScratch+",security_model=none,multidevs=remap")
 	}
 	return args
 }
@@ -111,7 +109,7 @@ func (v *vm) arguments(c vmConfig, exe string) []string {
 // attach makes the sockets between the tool and the guest. It sets v's ends, and returns
 // QEMU's, which QEMU inherits from descriptor 3 on, and QEMU's arguments for them. The
 // caller closes them, except for the cables.
-func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
+func (v *vm) attach() (args []string, theirs []*os.File, err error) {
 	connect := func(ours **os.File, name string) (chardev string, err error) {
 		var their *os.File
 		if *ours, their, err = socketPair(name); err != nil {
@@ -125,7 +123,7 @@ func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
 		name string
 	}
 	ports := []port{{&v.agent, portAgent}, {&v.stdout, portStdout}, {&v.stderr, portStderr}}
-	if len(c.cables) > 0 {
+	if len(v.cables) > 0 {
 		ports = append(ports, port{&v.control, portControl})
 	}
 	for _, p := range ports {
@@ -135,7 +133,7 @@ func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
 		}
 		args = append(args, "-chardev", chardev, "-device", "virtserialport,chardev="+p.name+",name="+p.name)
 	}
-	if len(c.cables) > 0 {
+	if len(v.cables) > 0 {
 		chardev, err := connect(&v.qmp, "qmp")
 		if err != nil {
 			return nil, nil, err
@@ -143,11 +141,11 @@ func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
 		v.qmpReader = bufio.NewReader(v.qmp)
 		args = append(args, "-chardev", chardev, "-mon", "chardev=qmp,mode=control")
 	}
-	for i, cable := range c.cables {
+	for i, cable := range v.cables {
 		theirs = append(theirs, cable)
 		args = append(args,
 			"-netdev", fmt.Sprintf("socket,id=cable%d,fd=%d", i, 2+len(theirs)),
-			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=cable%d,mac=02:50:f7:a0:%02x:%02x,host_mtu=%d", i, i, 0xce+i, c.node+1, mtu))
+			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=cable%d,mac=02:50:f7:a0:%02x:%02x,host_mtu=%d", i, i, 0xce+i, v.node+1, mtu))
 	}
 	return args, theirs, nil
 }
