@@ -181,9 +181,10 @@ func connectionTable(v, before survey, rates bool) [][]string {
 	table := [][]string{{"PROCESS", "USER", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "SENT", "RECEIVED", "SENT/s", "RECEIVED/s", "UNSENT", "UNREAD", "AGE", "PASSED OVER"}}
 	rate := v.since(before)
 	for _, p := range v.all {
+		owner := userName(p.UID)
 		for _, c := range p.Connections {
 			sent, received := rate(number{p.ID, c.Number}).cells()
-			table = append(table, []string{process(&p), userName(p.UID), fmt.Sprint(c.Number), c.Carrier, state(&c, v.at),
+			table = append(table, []string{process(&p), owner, fmt.Sprint(c.Number), c.Carrier, state(&c, v.at),
 				c.Local, c.Remote, size(c.BytesWritten), size(c.BytesReceived), sent, received,
 				size(uint64(max(c.Unsent, 0))), unread(&c), age(v.at, c.Began), passedOver(&c)})
 		}
@@ -197,6 +198,7 @@ func linkTable(v, before survey, rates bool) [][]string {
 	rate := v.since(before)
 	cards := make(map[string]string) // by address
 	for _, p := range v.all {
+		owner := userName(p.UID)
 		for _, l := range p.Links {
 			path, state := "", "up"
 			if hostOf(l.PathLocal) != hostOf(l.Local) || hostOf(l.PathRemote) != hostOf(l.Remote) {
@@ -211,7 +213,7 @@ func linkTable(v, before survey, rates bool) [][]string {
 				state = "seeking for " + age(v.at, l.SeekingSince)
 			}
 			sent, received := rate(ends{p.ID, l.Local, l.Remote}).cells()
-			table = append(table, []string{process(&p), userName(p.UID), strings.TrimSpace(l.Network + " " + l.Transport),
+			table = append(table, []string{process(&p), owner, strings.TrimSpace(l.Network + " " + l.Transport),
 				l.Local, l.Remote, path, cards[at], fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
 				fmt.Sprintf("%d/%d", l.Outstanding, l.SendQueue), size(l.BytesSent), size(l.BytesReceived), sent, received, fmt.Sprint(l.Moves), state})
 		}
@@ -285,19 +287,13 @@ func (m moved) cells() (sent, received string) {
 
 func process(p *inspect.Process) string { return fmt.Sprintf("%s/%d", p.Program, p.PID) }
 
-var userNames = make(map[int]string)
-
 // userName is the name of a user, or the number of one without.
 func userName(uid int) string {
-	name, known := userNames[uid]
-	if !known {
-		name = strconv.Itoa(uid)
-		if u, err := user.LookupId(name); err == nil {
-			name = endpoint.Printable(u.Username)
-		}
-		userNames[uid] = name
+	number := strconv.Itoa(uid)
+	if u, err := user.LookupId(number); err == nil {
+		return endpoint.Printable(u.Username)
 	}
-	return name
+	return number
 }
 
 func state(c *inspect.Connection, now time.Time) string {
