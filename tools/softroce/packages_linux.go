@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -53,25 +54,8 @@ func missingPackages(ctx context.Context, packages []string) []string {
 	args := append([]string{"-W", "-f", "${Package} ${db:Status-Status}\n"}, packages...)
 	// Its exit status is not 0 if it does not know one of them.
 	out, _ := exec.CommandContext(ctx, "dpkg-query", args...).Output()
-	return notInstalled(packages, string(out))
-}
-
-// notInstalled returns those of packages that the output of dpkg-query, a
-// package and its status on every line, does not show as installed.
-func notInstalled(packages []string, out string) []string {
-	installed := map[string]bool{}
-	for line := range strings.Lines(out) {
-		if name, status, _ := strings.Cut(strings.TrimSpace(line), " "); status == "installed" {
-			installed[name] = true
-		}
-	}
-	var missing []string
-	for _, p := range packages {
-		if !installed[p] {
-			missing = append(missing, p)
-		}
-	}
-	return missing
+	lines := strings.Split(string(out), "\n")
+	return slices.DeleteFunc(slices.Clone(packages), func(p string) bool { return slices.Contains(lines, p+" installed") })
 }
 
 // withLists calls try, which needs the lists of available packages, and again after an update when it
