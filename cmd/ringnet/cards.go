@@ -2,8 +2,8 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
@@ -27,9 +27,9 @@ func cardsOf(devices []host.Device) []card {
 				continue
 			}
 			c := card{name: portName(d, p)}
-			for _, a := range addressesOf(p.Interface) {
-				if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().IsGlobalUnicast() {
-					c.addresses = append(c.addresses, prefix)
+			for _, a := range p.Addresses() {
+				if a.Addr().IsGlobalUnicast() {
+					c.addresses = append(c.addresses, a)
 				}
 			}
 			if len(c.addresses) > 0 {
@@ -40,27 +40,7 @@ func cardsOf(devices []host.Device) []card {
 	return cards
 }
 
-// addressesOf are the addresses of a network interface: none if it is in another namespace.
-func addressesOf(name string) []net.Addr {
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		return nil
-	}
-	addrs, _ := i.Addrs()
-	return addrs
-}
-
 func portName(d host.Device, p host.Port) string { return fmt.Sprintf("%s port %d", d.Name, p.Number) }
-
-// has reports whether a card has an address of a family.
-func (c card) has(family func(netip.Addr) bool) bool {
-	for _, p := range c.addresses {
-		if family(p.Addr()) {
-			return true
-		}
-	}
-	return false
-}
 
 // sharedSubnet is a subnet of IPv4 that both cards are in.
 func (c card) sharedSubnet(other card) (subnet netip.Prefix, shared bool) {
@@ -104,7 +84,7 @@ func together(cards []card) (most []string) {
 	for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
 		var names []string
 		for _, c := range cards {
-			if c.has(family) {
+			if slices.ContainsFunc(c.addresses, func(p netip.Prefix) bool { return family(p.Addr()) }) {
 				names = append(names, c.name)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/dustin/go-humanize"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
@@ -26,14 +27,14 @@ type cpCommand struct {
 	Fetch          string        `type:"existingdir" placeholder:"DIR" help:"Fetch the files, by their names there, into this folder."`
 	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
 	Readable       bool          `help:"With --serve, have whoever connects fetch files of the folder, too."`
-	Listen         *hostPort     `placeholder:"HOST:PORT" help:"With --serve, listen here (:7472)."`
-	MaxConnections *int          `help:"With --serve, refuse more connections at once (64), and keep no more partial files."`
+	Listen         hostPort      `default:":7472" placeholder:"HOST:PORT" help:"With --serve, listen here (${default})."`
+	MaxConnections int           `default:"64" placeholder:"N" help:"With --serve, refuse more connections at once (${default}), and keep no more partial files."`
 	Retry          time.Duration `default:"1m" help:"When there is no connection, or it breaks, try so long to go on (${default})."`
 	Quiet          bool          `short:"q" help:"Show no progress, and not why it tries again."`
 }
 
 // Run sends files, or receives some.
-func (c *cpCommand) Run(ctx context.Context, s *streams) error {
+func (c *cpCommand) Run(ctx context.Context, s *streams, k *kong.Context) error {
 	switch {
 	case c.Retry < 0:
 		return misuseError{fmt.Errorf("--retry=%v: want a time, or 0 to try once", c.Retry)}
@@ -41,7 +42,7 @@ func (c *cpCommand) Run(ctx context.Context, s *streams) error {
 		return misuseError{errors.New("--serve wants no file to send")}
 	case c.Serve != "":
 		return c.serve(ctx, s)
-	case c.Listen != nil || c.MaxConnections != nil || c.Readable:
+	case given(k, "listen", "max-connections", "readable"):
 		return misuseError{errors.New("--listen, --max-connections and --readable are for --serve")}
 	case len(c.What) < 2:
 		return misuseError{errors.New("want FILE... HOST:PORT, or --serve DIR")}
@@ -126,28 +127,21 @@ const silence = 30 * time.Second
 
 // serve receives files until the context ends.
 func (c *cpCommand) serve(ctx context.Context, s *streams) error {
-	listen, most := hostPort(":7472"), 64
-	if c.Listen != nil {
-		listen = *c.Listen
-	}
-	if c.MaxConnections != nil {
-		most = *c.MaxConnections
-	}
-	if most < 1 {
+	if c.MaxConnections < 1 {
 		return misuseError{errors.New("--max-connections wants a positive value")}
 	}
-	folder, err := transfer.OpenFolder(c.Serve, most)
+	folder, err := transfer.OpenFolder(c.Serve, c.MaxConnections)
 	if err != nil {
 		return err
 	}
 	folder.Readable = c.Readable
-	l, err := endpoint.Endpoint{Network: "auto", Address: string(listen)}.Listen(ctx, endpoint.Options{})
+	l, err := endpoint.Endpoint{Network: "auto", Address: string(c.Listen)}.Listen(ctx, endpoint.Options{})
 	if err != nil {
 		return err
 	}
 	log := s.logger(false)
 	log.Info("receives", "address", l.Addr().String(), "into", c.Serve)
-	connections := make(chan struct{}, most)
+	connections := make(chan struct{}, c.MaxConnections)
 	return acceptAll(ctx, l, log, func(conn net.Conn) {
 		log := log.With("from", conn.RemoteAddr().String(), "over", endpoint.NetworkOf(conn))
 		select {
@@ -155,7 +149,7 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 			defer func() { <-connections }()
 		default:
 			endpoint.Reset(conn)
-			log.Warn("refused a connection until others end", "max-connections", most)
+			log.Warn("refused a connection until others end", "max-connections", c.MaxConnections)
 			return
 		}
 		got, err := folder.Serve(patient{conn})
@@ -228,9 +222,6 @@ func open(i cpItem) (*os.File, int64, error) {
 			return nil, 0, errors.Join(fmt.Errorf("standard input: %w", err), file.Close())
 		}
 		return file, n, nil
-	}
-	if err := isRegular(i.path); err != nil {
-		return nil, 0, err
 	}
 	file, err := os.Open(i.path)
 	if err != nil {
@@ -310,7 +301,7 @@ func (c *cpCommand) untilDone(ctx context.Context, s *streams, path string, f *s
 	return nil
 }
 
-// isRegular returns why a file is not sent. To open a pipe might take for ever.
+// isRegular returns why a file is not read: another might have no end, or never begin.
 func isRegular(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,10 +162,7 @@ func checkPort(device host.Device, p host.Port) finding {
 	_, err := net.InterfaceByName(p.Interface)
 	switch {
 	case p.State != "ACTIVE":
-		f.What, f.Mend = "is "+p.State, "plug in the cable, then: ip link set INTERFACE up"
-		if p.Interface != "" {
-			f.Mend = "plug in the cable, then: ip link set " + p.Interface + " up"
-		}
+		f.What, f.Mend = "is "+p.State, "plug in the cable, then: ip link set "+cmp.Or(p.Interface, "INTERFACE")+" up"
 		return f
 	case p.Interface == "":
 		f.What, f.Mend = "has no network interface here", "modprobe ib_ipoib   # InfiniBand; in a container: --network host, or an interface of the device (SR-IOV)"
@@ -173,8 +171,7 @@ func checkPort(device host.Device, p host.Port) finding {
 		f.What = fmt.Sprintf("has its network interface, %s, in another network namespace", p.Interface)
 		f.Mend = fmt.Sprintf("docker run --network host --device /dev/infiniband …\nip link set %s netns NAMESPACE   # and, in exclusive mode: rdma dev set %s netns NAMESPACE", p.Interface, device.Name)
 		return f
-	}
-	if len(addressesOf(p.Interface)) == 0 {
+	case len(p.Addresses()) == 0:
 		f.What, f.Mend = p.Interface+" has no IP address", "ip addr add ADDRESS/LENGTH dev "+p.Interface
 		return f
 	}

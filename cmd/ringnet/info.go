@@ -80,7 +80,7 @@ func writeJSON(w io.Writer, v any) error {
 func addresses(d host.Device) map[string][]string {
 	all := make(map[string][]string)
 	for _, p := range d.Ports {
-		for _, a := range addressesOf(p.Interface) {
+		for _, a := range p.Addresses() {
 			all[p.Interface] = append(all[p.Interface], a.String())
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,15 +125,8 @@ func given(k *kong.Context, flags ...string) bool {
 }
 
 // twice reports whether a list has a value more than once.
-func twice[T comparable](list []T) bool {
-	seen := make(map[T]bool)
-	for _, v := range list {
-		if seen[v] {
-			return true
-		}
-		seen[v] = true
-	}
-	return false
+func twice[T cmp.Ordered](list []T) bool {
+	return len(slices.Compact(slices.Sorted(slices.Values(list)))) < len(list)
 }
 
 // versions names the versions of the command, of the protocol, and of Go.

@@ -79,7 +79,10 @@ func (c *proxyCommand) forwardings() ([]proxy.Forwarding, error) {
 		f, err := c.Forwarding.forwarding()
 		return []proxy.Forwarding{f}, err
 	}
-	text, err := readSmallFile(c.File)
+	if err := isRegular(c.File); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(c.File)
 	if err != nil {
 		return nil, err
 	}
@@ -108,23 +111,6 @@ func parseForwardings(file, text string) ([]proxy.Forwarding, error) {
 		return nil, fmt.Errorf("%s has no forwardings: want lines like --listen auto://:6380 --to tcp://127.0.0.1:6379", file)
 	}
 	return all, nil
-}
-
-// maxFile is how many bytes of forwardings there may be.
-const maxFile = 1 << 20
-
-// readSmallFile reads a regular file: another might have no end, or never begin.
-func readSmallFile(name string) ([]byte, error) {
-	info, err := os.Stat(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s: not a regular file", name)
-	case info.Size() > maxFile:
-		return nil, fmt.Errorf("%s: longer than 1 MiB", name)
-	}
-	return os.ReadFile(name)
 }
 
 func parseForwarding(args []string) (proxy.Forwarding, error) {

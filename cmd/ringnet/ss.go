@@ -178,38 +178,27 @@ func printTable(w io.Writer, rows [][]string) error {
 // connectionTable has a row for each connection, with what it carries a second if there is a survey
 // before.
 func connectionTable(v, before survey, rates bool) [][]string {
-	head := []string{"PROCESS", "USER", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "SENT", "RECEIVED", "UNSENT", "UNREAD", "AGE", "PASSED OVER"}
-	if rates {
-		head = slices.Insert(head, 9, "SENT/s", "RECEIVED/s")
-	}
-	table := [][]string{head}
-	was := before.connections()
+	table := [][]string{{"PROCESS", "USER", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "SENT", "RECEIVED", "SENT/s", "RECEIVED/s", "UNSENT", "UNREAD", "AGE", "PASSED OVER"}}
+	rate := v.since(before)
 	for _, p := range v.all {
+		owner := userName(p.UID)
 		for _, c := range p.Connections {
-			row := []string{process(&p), userName(p.UID), fmt.Sprint(c.Number), c.Carrier, state(&c, v.at),
-				c.Local, c.Remote, size(c.BytesWritten), size(c.BytesReceived),
-				size(uint64(max(c.Unsent, 0))), unread(&c), age(v.at, c.Began), passedOver(&c)}
-			if rates {
-				b, known := was[connectionKey{p.ID, c.Number}]
-				sent, received := rate(known, v.at.Sub(before.at), movedBy(b), movedBy(c))
-				row = slices.Insert(row, 9, sent, received)
-			}
-			table = append(table, row)
+			sent, received := rate(number{p.ID, c.Number}).cells()
+			table = append(table, []string{process(&p), owner, fmt.Sprint(c.Number), c.Carrier, state(&c, v.at),
+				c.Local, c.Remote, size(c.BytesWritten), size(c.BytesReceived), sent, received,
+				size(uint64(max(c.Unsent, 0))), unread(&c), age(v.at, c.Began), passedOver(&c)})
 		}
 	}
-	return table
+	return withRates(table, 9, rates)
 }
 
 // linkTable is connectionTable for links.
 func linkTable(v, before survey, rates bool) [][]string {
-	head := []string{"PROCESS", "USER", "NETWORK", "LOCAL", "REMOTE", "PATH", "CARD", "CONNECTIONS", "MEMORY", "QUEUE", "SENT", "RECEIVED", "MOVES", "STATE"}
-	if rates {
-		head = slices.Insert(head, 12, "SENT/s", "RECEIVED/s")
-	}
-	table := [][]string{head}
-	was := before.links()
+	table := [][]string{{"PROCESS", "USER", "NETWORK", "LOCAL", "REMOTE", "PATH", "CARD", "CONNECTIONS", "MEMORY", "QUEUE", "SENT", "RECEIVED", "SENT/s", "RECEIVED/s", "MOVES", "STATE"}}
+	rate := v.since(before)
 	cards := make(map[string]string) // by address
 	for _, p := range v.all {
+		owner := userName(p.UID)
 		for _, l := range p.Links {
 			path, state := "", "up"
 			if hostOf(l.PathLocal) != hostOf(l.Local) || hostOf(l.PathRemote) != hostOf(l.Remote) {
@@ -223,15 +212,20 @@ func linkTable(v, before survey, rates bool) [][]string {
 			if !l.SeekingSince.IsZero() {
 				state = "seeking for " + age(v.at, l.SeekingSince)
 			}
-			row := []string{process(&p), userName(p.UID), strings.TrimSpace(l.Network + " " + l.Transport),
+			sent, received := rate(ends{p.ID, l.Local, l.Remote}).cells()
+			table = append(table, []string{process(&p), owner, strings.TrimSpace(l.Network + " " + l.Transport),
 				l.Local, l.Remote, path, cards[at], fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
-				fmt.Sprintf("%d/%d", l.Outstanding, l.SendQueue), size(l.BytesSent), size(l.BytesReceived), fmt.Sprint(l.Moves), state}
-			if rates {
-				b, known := was[linkKey{p.ID, l.Local, l.Remote}]
-				sent, received := rate(known, v.at.Sub(before.at), moved{b.BytesSent, b.BytesReceived}, moved{l.BytesSent, l.BytesReceived})
-				row = slices.Insert(row, 12, sent, received)
-			}
-			table = append(table, row)
+				fmt.Sprintf("%d/%d", l.Outstanding, l.SendQueue), size(l.BytesSent), size(l.BytesReceived), sent, received, fmt.Sprint(l.Moves), state})
+		}
+	}
+	return withRates(table, 12, rates)
+}
+
+// withRates is a table without its two columns of rates, which begin at a place, unless they are wanted.
+func withRates(table [][]string, at int, wanted bool) [][]string {
+	for i := range table {
+		if !wanted {
+			table[i] = slices.Delete(table[i], at, at+2)
 		}
 	}
 	return table
@@ -242,74 +236,64 @@ func hostOf(addr string) string {
 	return h
 }
 
-// connectionKey names a connection among all processes.
-type connectionKey struct {
-	process string // inspect.Process.ID
-	number  uint64
-}
-
-func (v survey) connections() map[connectionKey]inspect.Connection {
-	all := make(map[connectionKey]inspect.Connection)
-	for _, p := range v.all {
-		for _, c := range p.Connections {
-			all[connectionKey{p.ID, c.Number}] = c
-		}
+// number names a connection among those of all processes, and ends a link.
+type (
+	number struct {
+		process string // inspect.Process.ID
+		number  uint64
 	}
-	return all
-}
-
-// linkKey names a link among all processes.
-type linkKey struct{ process, local, remote string }
-
-func (v survey) links() map[linkKey]inspect.Link {
-	all := make(map[linkKey]inspect.Link)
-	for _, p := range v.all {
-		for _, l := range p.Links {
-			all[linkKey{p.ID, l.Local, l.Remote}] = l
-		}
-	}
-	return all
-}
+	ends struct{ process, local, remote string }
+)
 
 // moved is bytes, or bytes a second.
-type moved struct{ sent, received uint64 }
-
-// carried is the bytes a second between two counts, if the first is known.
-func carried(known bool, took time.Duration, before, now moved) (a moved, ok bool) {
-	seconds := took.Seconds()
-	if !known || seconds <= 0 || before.sent > now.sent || before.received > now.received {
-		return moved{}, false
-	}
-	each := func(before, now uint64) uint64 { return uint64(float64(now-before) / seconds) }
-	return moved{each(before.sent, now.sent), each(before.received, now.received)}, true
+type moved struct {
+	sent, received uint64
+	known          bool
 }
 
-func rate(known bool, took time.Duration, before, now moved) (sent, received string) {
-	a, ok := carried(known, took, before, now)
-	if !ok {
+// carried is what all connections and links have carried, by number and ends.
+func (v survey) carried() map[any]moved {
+	all := make(map[any]moved)
+	for _, p := range v.all {
+		for _, c := range p.Connections {
+			all[number{p.ID, c.Number}] = moved{c.BytesWritten, c.BytesReceived, true}
+		}
+		for _, l := range p.Links {
+			all[ends{p.ID, l.Local, l.Remote}] = moved{l.BytesSent, l.BytesReceived, true}
+		}
+	}
+	return all
+}
+
+// since returns a function of what a connection or a link has carried a second since a survey before.
+func (v survey) since(before survey) func(of any) moved {
+	now, was, seconds := v.carried(), before.carried(), v.at.Sub(before.at).Seconds()
+	return func(of any) moved {
+		a, b := now[of], was[of]
+		if !b.known || seconds <= 0 || b.sent > a.sent || b.received > a.received {
+			return moved{}
+		}
+		each := func(n uint64) uint64 { return uint64(float64(n) / seconds) }
+		return moved{each(a.sent - b.sent), each(a.received - b.received), true}
+	}
+}
+
+func (m moved) cells() (sent, received string) {
+	if !m.known {
 		return "-", "-"
 	}
-	return size(a.sent), size(a.received)
+	return size(m.sent), size(m.received)
 }
-
-// movedBy is what a connection has carried.
-func movedBy(c inspect.Connection) moved { return moved{c.BytesWritten, c.BytesReceived} }
 
 func process(p *inspect.Process) string { return fmt.Sprintf("%s/%d", p.Program, p.PID) }
 
-var userNames = make(map[int]string)
-
 // userName is the name of a user, or the number of one without.
 func userName(uid int) string {
-	name, known := userNames[uid]
-	if !known {
-		name = strconv.Itoa(uid)
-		if u, err := user.LookupId(name); err == nil {
-			name = endpoint.Printable(u.Username)
-		}
-		userNames[uid] = name
+	number := strconv.Itoa(uid)
+	if u, err := user.LookupId(number); err == nil {
+		return endpoint.Printable(u.Username)
 	}
-	return name
+	return number
 }
 
 func state(c *inspect.Connection, now time.Time) string {

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
+	"golang.org/x/term"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
-	"github.com/ringnet/ringnet/internal/inspect"
 )
 
 type topCommand struct {
@@ -31,10 +32,10 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	}
 	screen := newScreen(s.out)
 	defer screen.leave()
-	resized, stop := notifyResized()
-	defer stop()
-	suspended, suspend, ignore := notifySuspended()
-	defer ignore()
+	resized, suspended := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	notifyTerminal(resized, suspended)
+	defer signal.Stop(resized)
+	defer signal.Stop(suspended)
 	var before, v survey
 	var used map[int]time.Duration
 	rows := [][]string{{"looking for " + c.Interval.String()}}
@@ -63,7 +64,7 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 		case <-resized:
 		case <-suspended:
 			screen.leave()
-			suspend(ctx)
+			suspend()
 			screen.enter()
 		case <-ctx.Done():
 			return nil
@@ -74,31 +75,28 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 // busiest has a row for each connection, those that carry most first.
 func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary string, rows [][]string) {
 	type line struct {
-		p *inspect.Process
-		c *inspect.Connection
-		moved
+		carried uint64
+		cells   []string
 	}
 	var lines []line
 	var sum moved
-	was := before.connections()
+	rate := v.since(before)
 	polled, polledBefore := v.polling(), before.polling()
-	for i := range v.all {
-		p := &v.all[i]
-		for k := range p.Connections {
-			c := &p.Connections[k]
-			b, known := was[connectionKey{p.ID, c.Number}]
-			a, _ := carried(known, v.at.Sub(before.at), movedBy(b), movedBy(*c))
-			lines = append(lines, line{p, c, a})
+	took := v.at.Sub(before.at)
+	for _, p := range v.all {
+		for _, c := range p.Connections {
+			a := rate(number{p.ID, c.Number})
 			sum.sent, sum.received = sum.sent+a.sent, sum.received+a.received
+			lines = append(lines, line{a.sent + a.received, []string{size(a.sent), size(a.received),
+				share(used, usedBefore, took, p.PID), share(polled, polledBefore, took, p.ID),
+				process(&p), fmt.Sprint(c.Number), c.Carrier, state(&c, v.at), c.Local, c.Remote,
+				size(uint64(max(c.Unsent, 0))), unread(&c)}})
 		}
 	}
-	slices.SortStableFunc(lines, func(a, b line) int { return -cmp.Compare(a.sent+a.received, b.sent+b.received) })
+	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(b.carried, a.carried) })
 	rows = [][]string{{"SENT/s", "RECEIVED/s", "CPU", "POLLING", "PROCESS", "NUMBER", "CARRIER", "STATE", "LOCAL", "REMOTE", "UNSENT", "UNREAD"}}
 	for _, l := range lines {
-		took := v.at.Sub(before.at)
-		rows = append(rows, []string{size(l.sent), size(l.received), share(used, usedBefore, took, l.p.PID), share(polled, polledBefore, took, l.p.ID),
-			process(l.p), fmt.Sprint(l.c.Number), l.c.Carrier, state(l.c, v.at), l.c.Local, l.c.Remote,
-			size(uint64(max(l.c.Unsent, 0))), unread(l.c)})
+		rows = append(rows, l.cells)
 	}
 	return fmt.Sprintf("%s of %s: %s/s sent, %s/s received", english.Plural(len(lines), "connection", ""), english.Plural(len(v.all), "process", ""), size(sum.sent), size(sum.received)), rows
 }
@@ -131,7 +129,7 @@ type screen struct {
 func newScreen(w io.Writer) *screen {
 	s := &screen{w: w}
 	if f, ok := w.(*os.File); ok {
-		if _, _, err := terminalSize(f); err == nil && os.Getenv("TERM") != "dumb" {
+		if term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
 			s.terminal = f
 			s.enter()
 		}
@@ -159,7 +157,7 @@ func (s *screen) draw(summary string, rows [][]string) {
 		_ = printTable(s.w, rows)
 		return
 	}
-	width, height, err := terminalSize(s.terminal)
+	width, height, err := term.GetSize(int(s.terminal.Fd()))
 	if err != nil {
 		return
 	}

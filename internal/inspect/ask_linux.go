@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,29 +28,6 @@ const (
 	maxLine    = 16 << 10 // bytes of an item
 	maxReasons = 8        // of a connection, to have been passed over
 )
-
-// candidates are the names of the sockets of all processes of the network namespace that this user may
-// ask, by user. A user may have more of them than this process may have descriptors, so each is connected
-// to for a moment, and sent nothing.
-func candidates(ctx context.Context) (byUser map[int][]string, failed error, err error) {
-	names, err := sockets()
-	if err != nil {
-		return nil, nil, err
-	}
-	byUser = make(map[int][]string)
-	refusals := 0
-	for _, name := range names {
-		c, err := dial(ctx, name)
-		if err == nil {
-			byUser[c.uid] = append(byUser[c.uid], name)
-			_ = c.Close()
-		} else if !errors.Is(err, errNotOurs) {
-			refusals++
-			failed = fmt.Errorf("%d processes take no connection: %w", refusals, err)
-		}
-	}
-	return byUser, failed, nil
-}
 
 // errNotOurs is for a process that is gone, or that another user has.
 var errNotOurs = errors.New("another user's process, or none any more")
@@ -98,12 +76,23 @@ func isOf(pid, uid int) bool {
 // Ask asks all processes of the host's network namespace that use package ringnet and answer this
 // user. Those that do not answer in time are left out, with an error for each user in failed.
 func Ask(ctx context.Context) (all []Process, failed []error, err error) {
-	byUser, refused, err := candidates(ctx)
+	names, err := sockets()
 	if err != nil {
 		return nil, nil, err
 	}
-	if refused != nil {
-		failed = append(failed, refused)
+	byUser := make(map[int][]string)
+	refusals := 0
+	for _, name := range names {
+		// A user may have more processes than this one may have descriptors: each is connected to for a
+		// moment, and sent nothing.
+		c, err := dial(ctx, name)
+		if err == nil {
+			byUser[c.uid] = append(byUser[c.uid], name)
+			_ = c.Close()
+		} else if !errors.Is(err, errNotOurs) {
+			refusals++
+			failed = []error{fmt.Errorf("%d processes take no connection: %w", refusals, err)}
+		}
 	}
 	var mu sync.Mutex
 	var users sync.WaitGroup
@@ -129,7 +118,7 @@ func askUser(ctx context.Context, names []string) (all []Process, silent int, wh
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	budget := &budget{items: maxItems, bytes: maxBytes}
+	budget := new(budget)
 	slots := make(chan struct{}, asksAtOnce)
 	for _, name := range names {
 		slots <- struct{}{}
@@ -180,7 +169,7 @@ func Kill(ctx context.Context, pid int, number uint64) error {
 			continue
 		}
 		defer c.Close()
-		p, err := c.ask(ctx, Request{Kill: number}, &budget{items: maxItems, bytes: maxBytes})
+		p, err := c.ask(ctx, Request{Kill: number}, new(budget))
 		if err == nil && p.Error != "" {
 			err = fmt.Errorf("process %d: %q", pid, p.Error)
 		}
@@ -189,26 +178,20 @@ func Kill(ctx context.Context, pid int, number uint64) error {
 	return gone
 }
 
-// budget is what is still taken of a user's processes.
-type budget struct {
-	mu    sync.Mutex
-	items int
-	bytes int
-}
+// budget is what was taken of a user's processes.
+type budget struct{ items, bytes atomic.Int64 }
 
 // take takes an item of so many bytes.
 func (b *budget) take(n int) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.items--
-	if b.bytes -= n; b.items < 0 || b.bytes < 0 {
+	if b.items.Add(1) > maxItems || b.bytes.Add(int64(n)) > maxBytes {
 		return fmt.Errorf("the answers of this user's processes have more than %d links and connections, or more than %d MiB", maxItems, maxBytes>>20)
 	}
 	return nil
 }
 
-// ask sends a request and takes the answer. A process of another user that ends the connection at once is
-// in a user namespace that does not know root, or this process is.
+// ask sends a request and takes the answer. A process that ends the connection at once ends, or has no
+// connection any more; one of another user may be in a user namespace that does not know root, or this
+// process is.
 func (c *process) ask(ctx context.Context, r Request, b *budget) (p Process, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*asking)
 	defer cancel()
@@ -233,7 +216,7 @@ func (c *process) ask(ctx context.Context, r Request, b *budget) (p Process, err
 	if err == nil {
 		i, err = next()
 	}
-	if (errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) || err == io.ErrUnexpectedEOF) && c.uid != os.Geteuid() {
+	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) || err == io.ErrUnexpectedEOF {
 		return p, errNotOurs
 	}
 	if err == nil && i.Process != nil {
@@ -271,8 +254,7 @@ func sockets() (names []string, err error) {
 		if len(fields) <= path || !strings.HasPrefix(fields[path], prefix) {
 			continue
 		}
-		var of uint32
-		if _, err := fmt.Sscanf(fields[flags], "%x", &of); err == nil && of&listens != 0 {
+		if of, _ := strconv.ParseUint(fields[flags], 16, 32); of&listens != 0 {
 			names = append(names, fields[path])
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -60,14 +61,11 @@ func build() (string, error) {
 		return dir, nil
 	}
 	removeUnused(cache)
-	for {
-		if err := makeVersion(cache, dir); err != nil {
-			return "", err
-		}
-		if use(dir) {
-			return dir, nil
-		} // else another process has made it, and then removed it
+	if err := makeVersion(cache, dir); err != nil {
+		return "", err
 	}
+	use(dir) // which nobody removes for some time
+	return dir, nil
 }
 
 // checkCache makes the cache folder, if there is none, and returns why it cannot be used.
@@ -161,15 +159,12 @@ func hash() (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, compiler(), library)
 	sum.Write(versions())
-	err := fs.WalkDir(sources, ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		text, err := sources.ReadFile(path)
+	files, err := fs.Glob(sources, "card/*")
+	for _, path := range files {
+		text, _ := sources.ReadFile(path) // it is embedded
 		fmt.Fprintln(sum, path, len(text))
 		sum.Write(text)
-		return err
-	})
+	}
 	return hex.EncodeToString(sum.Sum(nil)[:8]), err
 }
 
@@ -187,20 +182,10 @@ const compilerLines = 20
 // compile makes both libraries of the same sources, since rdma_cm and the card share much: that
 // of rdma_cm is empty and has the other one loaded.
 func compile(dir string) error {
-	names, err := filepath.Glob(filepath.Join(dir, "*.c"))
+	card, err := filepath.Glob(filepath.Join(dir, "*.c"))
+	card = slices.DeleteFunc(card, func(path string) bool { return strings.HasPrefix(filepath.Base(path), "main_") })
+	err = errors.Join(err, os.WriteFile(filepath.Join(dir, "empty.c"), nil, 0o644), os.WriteFile(filepath.Join(dir, "versions"), versions(), 0o644))
 	if err != nil {
-		return err
-	}
-	var card []string
-	for _, name := range names {
-		if name = filepath.Base(name); !strings.HasPrefix(name, "main_") {
-			card = append(card, name)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, "empty.c"), nil, 0o644); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "versions"), versions(), 0o644); err != nil {
 		return err
 	}
 	for _, args := range [][]string{

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,14 +90,11 @@ func (d *duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// standardFabric has one ideal card.
-func standardFabric() *cardFabric {
-	return &cardFabric{Cards: []card{{Name: "ideal0", Limits: ideal, Ports: []port{
-		{Link: ethernet, MTU: 4096, PKeys: []string{"0xffff"}, Addresses: []string{"all"}},
-	}}}}
-}
-
+// readFabric reads a file, or, if there is none, the description of one ideal card.
 func readFabric(path string) (*cardFabric, error) {
+	if path == "" {
+		return parseFabric([]byte(`{"cards": [{"name": "ideal0", "ports": [{"addresses": ["all"]}]}]}`))
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -126,22 +124,14 @@ func parseFabric(text []byte) (*cardFabric, error) {
 
 // complete gives a card what its description leaves out.
 func (c *card) complete() {
-	for _, l := range []struct{ own, ideal *uint32 }{
-		{&c.Limits.QP, &ideal.QP}, {&c.Limits.WR, &ideal.WR}, {&c.Limits.CQE, &ideal.CQE},
-		{&c.Limits.MR, &ideal.MR}, {&c.Limits.SGE, &ideal.SGE}, {&c.Limits.Inline, &ideal.Inline},
-	} {
-		if *l.own == 0 {
-			*l.own = *l.ideal
-		}
+	l := c.Limits
+	c.Limits = limits{
+		cmp.Or(l.QP, ideal.QP), cmp.Or(l.WR, ideal.WR), cmp.Or(l.CQE, ideal.CQE),
+		cmp.Or(l.MR, ideal.MR), cmp.Or(l.SGE, ideal.SGE), cmp.Or(l.Inline, ideal.Inline),
 	}
 	for i := range c.Ports {
 		p := &c.Ports[i]
-		if p.Link == "" {
-			p.Link = ethernet
-		}
-		if p.MTU == 0 {
-			p.MTU = 4096
-		}
+		p.Link, p.MTU = cmp.Or(p.Link, ethernet), cmp.Or(p.MTU, 4096)
 		if len(p.PKeys) == 0 {
 			p.PKeys = []string{"0xffff"}
 		}

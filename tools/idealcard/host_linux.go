@@ -3,6 +3,7 @@ package main
 // This file runs the program that gives the command's processes a fabric.
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -24,10 +25,7 @@ func startHost(dir, libraries string, env []string) (path string, requests net.C
 	}
 	defer l.Close()
 	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(path, 0o777); err != nil {
-		return "", nil, nil, err
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
+	if err := errors.Join(os.Chmod(path, 0o777), os.Chmod(dir, 0o711)); err != nil {
 		return "", nil, nil, err
 	}
 	socket, err := l.File()

@@ -12,9 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 )
 
 // hosts runs the command on the hosts. Only the goroutine that calls run, which is tied to its
@@ -61,7 +64,8 @@ func (h *hosts) run() (int, error) {
 		}
 	}
 	defer h.kill(h.all...)
-	for !h.over() {
+	goesOn := func(host *host) bool { return !host.ended && !host.off }
+	for slices.ContainsFunc(h.all, goesOn) {
 		select {
 		case s := <-h.caught:
 			for _, host := range h.all {
@@ -81,16 +85,6 @@ func (h *hosts) run() (int, error) {
 	return 0, nil
 }
 
-// over reports whether the command has ended on all hosts that have power.
-func (h *hosts) over() bool {
-	for _, host := range h.all {
-		if !host.ended && !host.off {
-			return false
-		}
-	}
-	return true
-}
-
 // start starts the command on a host.
 func (h *hosts) start(host *host) error {
 	env := append(h.env, h.o.fabric.environment(host.number)...)
@@ -108,13 +102,12 @@ func (h *hosts) start(host *host) error {
 	host.runs++
 	run := host.runs
 	go func() {
-		status, err := k.wait()
+		status := k.wait()
 		h.events <- func() error {
-			if run != host.runs {
-				return nil
+			if run == host.runs {
+				host.ended, host.status = true, status
 			}
-			host.ended, host.status = true, status
-			return err
+			return nil
 		}
 	}()
 	return nil
@@ -177,24 +170,12 @@ func ip(args ...string) error {
 
 // openControl makes the terminal that SOFTROCE_CONTROL names, and has its lines carried out.
 func (h *hosts) openControl() error {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	master, control, err := pty.Open()
 	if err != nil {
 		return err
 	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		return err
-	}
-	h.control, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		return err
-	}
-	raw := &unix.Termios{Cflag: unix.CS8 | unix.CREAD | unix.CLOCAL}
-	raw.Cc[unix.VMIN] = 1
-	if err := unix.IoctlSetTermios(int(h.control.Fd()), unix.TCSETS, raw); err != nil {
+	h.control = control
+	if _, err := term.MakeRaw(int(control.Fd())); err != nil {
 		return err
 	}
 	go func() {

@@ -42,10 +42,10 @@ func (k *keeper) end() {
 }
 
 // wait returns the exit status of the command.
-func (k *keeper) wait() (int, error) {
-	err := k.cmd.Wait()
+func (k *keeper) wait() int {
+	_ = k.cmd.Wait() // its state says how it has ended
 	close(k.ended)
-	return exitStatus(err)
+	return statusOf(k.cmd.ProcessState.Sys().(syscall.WaitStatus))
 }
 
 // keep runs the command, and returns its exit status when no process of it is left. If the launcher was

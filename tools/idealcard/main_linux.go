@@ -23,7 +23,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -102,11 +101,8 @@ func parse(args []string) (o options, err error) {
 	if o.faults, err = parseFaults(o.faults); err != nil {
 		return o, fmt.Errorf("-faults: %w", err)
 	}
-	o.fabric = standardFabric()
-	if *path != "" {
-		if o.fabric, err = readFabric(*path); err != nil {
-			return o, err
-		}
+	if o.fabric, err = readFabric(*path); err != nil {
+		return o, err
 	}
 	if o.fabric.Seed = *seed; *seed == 0 {
 		o.fabric.Seed = rand.Uint64N(1e6) + 1
@@ -208,15 +204,7 @@ func (o options) environment(libraries string) []string {
 		fmt.Sprintf("IDEAL_BYTES_S=%.0f", o.fabric.Gigabits*1e9/8), fmt.Sprintf("IDEAL_MESSAGES_S=%.0f", o.fabric.Messages))
 }
 
-// exitStatus is the exit status of a shell for a command that ended with err.
-func exitStatus(err error) (int, error) {
-	exit := (*exec.ExitError)(nil)
-	if !errors.As(err, &exit) {
-		return 0, err
-	}
-	return statusOf(exit.Sys().(syscall.WaitStatus)), nil
-}
-
+// statusOf is the exit status of a shell for a command that ended with ws.
 func statusOf(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
 		return exitSignal + int(ws.Signal())

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -69,7 +68,7 @@ func (p *port) describe(at string, guid uint64, files map[string]string) {
 			kind = "IB/RoCE v1"
 			address, _ = netip.ParseAddr(p.Addresses[0]) // none if it is "all"
 		}
-		files[fmt.Sprintf("%sgids/%d", at, i)] = expanded(gid)
+		files[fmt.Sprintf("%sgids/%d", at, i)] = netip.AddrFrom16(gid.As16()).StringExpanded()
 		files[fmt.Sprintf("%sgid_attrs/types/%d", at, i)] = kind
 		if name := interfaceWith(address.Unmap()); name != "" {
 			files[fmt.Sprintf("%sgid_attrs/ndevs/%d", at, i)] = name
@@ -89,16 +88,6 @@ func interfaceWith(a netip.Addr) string {
 		}
 	}
 	return ""
-}
-
-// expanded is a GID as sysfs has it: all of its digits.
-func expanded(a netip.Addr) string {
-	b := a.As16()
-	var groups []string
-	for i := 0; i < len(b); i += 2 {
-		groups = append(groups, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
-	}
-	return strings.Join(groups, ":")
 }
 
 // start starts this program in a new mount namespace, as the keeper of the command: as root, or in a
@@ -169,10 +158,7 @@ func mountDevice(dir string) error {
 		return err
 	}
 	nodes := []string{"rdma_cm"}
-	cards, err := filepath.Glob(filepath.Join(dir, "*/node_type"))
-	if err != nil {
-		return err
-	}
+	cards, _ := filepath.Glob(filepath.Join(dir, "*/node_type")) // a pattern that can be
 	for i, card := range cards {
 		card = filepath.Dir(card)
 		if err := bind(card, filepath.Join(class, "infiniband", filepath.Base(card)), true); err != nil {
@@ -208,22 +194,19 @@ func mirror(from, to string) error {
 		if e.Name() == "infiniband" {
 			continue
 		}
-		if err := mirrorOne(filepath.Join(from, e.Name()), filepath.Join(to, e.Name()), e.Type()); err != nil {
+		from, to := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
+		if e.Type() != fs.ModeSymlink {
+			err = bind(from, to, e.IsDir())
+		} else if target, unread := os.Readlink(from); unread != nil {
+			err = unread
+		} else {
+			err = os.Symlink(target, to)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func mirrorOne(from, to string, kind fs.FileMode) error {
-	if kind&fs.ModeSymlink == 0 {
-		return bind(from, to, kind.IsDir())
-	}
-	target, err := os.Readlink(from)
-	if err != nil {
-		return err
-	}
-	return os.Symlink(target, to)
 }
 
 // bind mounts a folder or a file at another place, which it makes.

@@ -4,12 +4,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
 	"debug/buildinfo"
 	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -33,9 +33,9 @@ func dist(folder, tmp, version, proxy string, license []byte, made time.Time) er
 		return err
 	}
 	var files []string
-	add := func(name string, text []byte) error {
+	add := func(name string) (path string) {
 		files = append(files, name)
-		return os.WriteFile(filepath.Join(folder, name), text, 0o644)
+		return filepath.Join(folder, name)
 	}
 	for _, arch := range architectures {
 		command, err := build(tmp, version, proxy, arch, false)
@@ -43,15 +43,10 @@ func dist(folder, tmp, version, proxy string, license []byte, made time.Time) er
 			return err
 		}
 		name := fmt.Sprintf("ringnet_%s_linux_%s", version[1:], arch)
-		packed, err := archive(name, command, license, made)
-		if err != nil {
+		if err := archive(add(name+".tar.gz"), name, command, license, made); err != nil {
 			return err
 		}
-		parts, err := bill(name, command, version, made)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(add(name+".tar.gz", packed), add(name+".spdx.json", parts)); err != nil {
+		if err := bill(add(name+".spdx.json"), name, command, version, made); err != nil {
 			return err
 		}
 	}
@@ -59,19 +54,25 @@ func dist(folder, tmp, version, proxy string, license []byte, made time.Time) er
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("ringnet_%s-1_%s", version[1:], runtime.GOARCH)
-	parts, err := bill(name, command, version, made)
+	says, err := output(tmp, command, "--version")
 	if err != nil {
 		return err
 	}
-	if err := add(name+".spdx.json", parts); err != nil {
+	if !strings.Contains(says, version) {
+		return fmt.Errorf("the command says that it is %q", says)
+	}
+	name := fmt.Sprintf("ringnet_%s-1_%s", version[1:], runtime.GOARCH)
+	if err := bill(add(name+".spdx.json"), name, command, version, made); err != nil {
 		return err
 	}
-	files = append(files, name+".deb")
-	if err := deb(filepath.Join(folder, name+".deb"), tmp, command, version, license, made); err != nil {
+	if err := deb(add(name+".deb"), tmp, command, version, made); err != nil {
 		return err
 	}
-	return sums(folder, files)
+	sums, err := output(folder, "sha256sum", files...)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, "SHA256SUMS"), []byte(sums+"\n"), 0o644)
 }
 
 // build builds the command as its users do, from our proxy, and returns its path.
@@ -94,10 +95,11 @@ func build(tmp, version, proxy, arch string, cgo bool) (string, error) {
 	return found[0], nil
 }
 
-func archive(name, command string, license []byte, made time.Time) ([]byte, error) {
+// archive packs a command and the license into a file, in a folder of a name.
+func archive(file, name, command string, license []byte, made time.Time) error {
 	text, err := os.ReadFile(command)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -109,21 +111,20 @@ func archive(name, command string, license []byte, made time.Time) ([]byte, erro
 	}{{"ringnet", 0o755, text}, {"LICENSE", 0o644, license}} {
 		h := &tar.Header{Name: name + "/" + f.name, Mode: f.mode, Size: int64(len(f.text)), ModTime: made, Format: tar.FormatUSTAR}
 		if err := t.WriteHeader(h); err != nil {
-			return nil, err
+			return err
 		}
 		if _, err := t.Write(f.text); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	err = errors.Join(t.Close(), z.Close())
-	return packed.Bytes(), err
+	return errors.Join(t.Close(), z.Close(), os.WriteFile(file, packed.Bytes(), 0o644))
 }
 
-// bill is what a command was built from, in the format SPDX 2.3.
-func bill(name, command, version string, made time.Time) ([]byte, error) {
+// bill writes what a command was built from, in the format SPDX 2.3.
+func bill(file, name, command, version string, made time.Time) error {
 	info, err := buildinfo.ReadFile(command)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	type object map[string]any
 	part := func(id, path, version string) object {
@@ -146,20 +147,21 @@ func bill(name, command, version string, made time.Time) ([]byte, error) {
 	for _, p := range parts[1:] {
 		related = append(related, object{"spdxElementId": main, "relationshipType": "DEPENDS_ON", "relatedSpdxElement": p["SPDXID"]})
 	}
-	return json.MarshalIndent(object{
+	text, err := json.MarshalIndent(object{
 		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": document, "name": name,
 		"documentNamespace": "https://" + root + "/spdx/" + version + "/" + name,
 		"creationInfo":      object{"created": made.UTC().Format(time.RFC3339), "creators": []string{"Tool: " + root + "/tools/release"}},
 		"packages":          parts,
 		"relationships":     related,
 	}, "", "\t")
+	return errors.Join(err, os.WriteFile(file, text, 0o644))
 }
 
 // maintainer is whom Debian's tools name.
 const maintainer = "The developers of ringnet <ringnet@users.noreply.github.com>"
 
 // deb makes a Debian package. Its unit is installed, and not enabled.
-func deb(file, tmp, command, version string, license []byte, made time.Time) error {
+func deb(file, tmp, command, version string, made time.Time) error {
 	tree := filepath.Join(tmp, "deb")
 	text, err := os.ReadFile(command)
 	if err != nil {
@@ -189,6 +191,7 @@ Description: connections over RDMA and shared memory
 		"\n\nFiles: *\nCopyright: 2026 The authors of ringnet\nLicense: Apache-2.0\n On Debian systems the text of this license is in\n /usr/share/common-licenses/Apache-2.0.\n"
 	files := map[string][]byte{
 		"DEBIAN/control":                               []byte(control),
+		"usr/bin/ringnet":                              text,
 		"usr/share/lintian/overrides/ringnet":          []byte("# It is not uploaded to Debian, so no bug asks for it.\nringnet: initial-upload-closes-no-bugs\n"),
 		"usr/lib/systemd/system/ringnet-proxy.service": unit,
 		"usr/share/man/man1/ringnet.1.gz":              compressed(manual),
@@ -206,14 +209,14 @@ Description: connections over RDMA and shared memory
 		files[at] = []byte(says + "\n")
 	}
 	for name, text := range files {
+		mode := fs.FileMode(0o644)
+		if name == "usr/bin/ringnet" {
+			mode = 0o755
+		}
 		at := filepath.Join(tree, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, text, 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, text, mode)); err != nil {
 			return err
 		}
-	}
-	at := filepath.Join(tree, "usr/bin/ringnet")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, text, 0o755)); err != nil {
-		return err
 	}
 	env := append(os.Environ(), fmt.Sprint("SOURCE_DATE_EPOCH=", made.Unix()))
 	return run(tmp, env, "dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, file)
@@ -225,17 +228,4 @@ func compressed(text []byte) []byte {
 	_, _ = z.Write(text)                                       // to memory
 	_ = z.Close()
 	return packed.Bytes()
-}
-
-// sums writes the SHA-256 of the files, as sha256sum --check reads them.
-func sums(folder string, files []string) error {
-	var all strings.Builder
-	for _, name := range files {
-		text, err := os.ReadFile(filepath.Join(folder, name))
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&all, "%x  %s\n", sha256.Sum256(text), name)
-	}
-	return os.WriteFile(filepath.Join(folder, "SHA256SUMS"), []byte(all.String()), 0o644)
 }

@@ -95,9 +95,6 @@ func release(dir, version string) error {
 		}
 		commit = []string{"commit", "--quiet", "--allow-empty", "--amend", "--no-edit"}
 	}
-	if err := install(tmp, version, proxy); err != nil {
-		return err
-	}
 	made, err := commitTime(dir)
 	if err != nil {
 		return err
@@ -241,23 +238,6 @@ func serve(dir, tree, folder, version, proxy string) error {
 // zipped writes the archive of a module at a revision.
 func zipped(w io.Writer, dir, revision, folder, version string) error {
 	return modzip.CreateFromVCS(w, module.Version{Path: pathOf(folder), Version: version}, dir, revision, strings.TrimPrefix(folder, "."))
-}
-
-// install installs the command of the version as users do, and runs it.
-func install(tmp, version, proxy string) error {
-	bin := filepath.Join(tmp, "bin")
-	env := append(environment(proxy), "GOBIN="+bin)
-	if err := run(tmp, env, "go", "install", pathOf("cmd/ringnet")+"@"+version); err != nil {
-		return err
-	}
-	says, err := output(tmp, filepath.Join(bin, "ringnet"), "--version")
-	if err != nil {
-		return err
-	}
-	if !strings.Contains(says, version) {
-		return fmt.Errorf("the command says that it is %q", says)
-	}
-	return nil
 }
 
 const goFlags = "GOFLAGS=-mod=mod -modcacherw -trimpath -ldflags=-s"

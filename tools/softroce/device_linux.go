@@ -99,23 +99,16 @@ func isActive(port string) bool {
 // those of the same hardware, for IPoIB.
 func netdevs(device, port string) []string {
 	var names []string
-	seen := map[string]bool{"": true}
-	add := func(name string) {
-		if !seen[name] {
-			seen[name] = true
-			names = append(names, name)
-		}
-	}
 	gids, _ := filepath.Glob(filepath.Join(port, "gid_attrs", "ndevs", "*"))
 	for _, gid := range gids {
 		// Unused entries of the table cannot be read.
 		if name, err := os.ReadFile(gid); err == nil {
-			add(strings.TrimSpace(string(name)))
+			names = append(names, strings.TrimSpace(string(name)))
 		}
 	}
 	interfaces, _ := filepath.Glob(filepath.Join(device, "device", "net", "*"))
 	for _, path := range interfaces {
-		add(filepath.Base(path))
+		names = append(names, filepath.Base(path))
 	}
 	return names
 }

@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -81,11 +81,7 @@ func guestLife() error {
 	if err := mountAll(); err != nil {
 		return err
 	}
-	ports, err := findPorts(portAgent, portStdout, portStderr)
-	if err != nil {
-		return err
-	}
-	agent, err := openPort(ports[portAgent])
+	agent, err := openPort(portAgent)
 	if err != nil {
 		return err
 	}
@@ -108,11 +104,11 @@ func guestLife() error {
 	if err := from.Decode(&m); err != nil {
 		return fmt.Errorf("waiting for the start: %w", err)
 	}
-	outPort, err := openPort(ports[portStdout])
+	outPort, err := openPort(portStdout)
 	if err != nil {
 		return err
 	}
-	errPort, err := openPort(ports[portStderr])
+	errPort, err := openPort(portStderr)
 	if err != nil {
 		return err
 	}
@@ -158,32 +154,28 @@ func mountAll() error {
 	return nil
 }
 
-// findPorts returns the devices of the virtio ports with the given names,
-// which appear some time after their driver is there.
-func findPorts(names ...string) (map[string]string, error) {
+// findPort returns the device of the virtio port of a name, which appears some time after its driver is
+// there.
+func findPort(name string) (path string, err error) {
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		found := map[string]string{}
 		files, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 		for _, file := range files {
-			if name, err := os.ReadFile(file); err == nil {
-				found[strings.TrimSpace(string(name))] = "/dev/" + filepath.Base(filepath.Dir(file))
+			if text, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(text)) == name {
+				return "/dev/" + filepath.Base(filepath.Dir(file)), nil
 			}
 		}
-		missing := false
-		for _, name := range names {
-			missing = missing || found[name] == ""
-		}
-		if !missing {
-			return found, nil
-		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("virtio ports: want %q, have %q", names, found)
+			return "", fmt.Errorf("there is no virtio port %s", name)
 		}
 	}
 }
 
 // openPort opens a port for blocking reads and writes.
-func openPort(path string) (*os.File, error) {
+func openPort(name string) (*os.File, error) {
+	path, err := findPort(name)
+	if err != nil {
+		return nil, err
+	}
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -229,11 +221,11 @@ func setUp(c *guestConfig) ([]string, error) {
 		}
 	}
 	if c.Cables > 0 {
-		ports, err := findPorts(portControl)
+		control, err := findPort(portControl)
 		if err != nil {
 			return nil, err
 		}
-		env = append(env, envPrefix+"CONTROL="+ports[portControl])
+		env = append(env, envPrefix+"CONTROL="+control)
 	}
 	if c.Scratch != "" {
 		if err := unix.Mount(tagScratch, c.Scratch, "9p", 0, "trans=virtio,version=9p2000.L,msize=262144,cache=mmap"); err != nil {
@@ -293,40 +285,19 @@ func runCommand(c *guestConfig, env []string, stdout, stderr io.Writer, signals 
 	}
 	// The command gets pipes: a port can be opened only once, so that
 	// /dev/stdout would not work, and it takes no more than 32 KiB at once.
-	outEnd, out, err := os.Pipe()
-	if err != nil {
-		return exitFailed, err
-	}
-	errEnd, errs, err := os.Pipe()
-	if err != nil {
-		return exitFailed, err
-	}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return exitFailed, err
-	}
-	p, err := os.StartProcess(path, c.Args, &os.ProcAttr{
-		Env:   env,
-		Files: []*os.File{null, out, errs},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
-	if err != nil {
+	cmd := &exec.Cmd{Path: path, Args: c.Args, Env: env, Stdout: stdout, Stderr: stderr, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	if err := cmd.Start(); err != nil {
 		return exitNotExecutable, err
 	}
-	out.Close()
-	errs.Close()
-	var copying sync.WaitGroup
-	copying.Go(func() { _, _ = io.Copy(stdout, outEnd) })
-	copying.Go(func() { _, _ = io.Copy(stderr, errEnd) })
 	go func() {
 		for s := range signals {
-			_ = unix.Kill(-p.Pid, s)
+			_ = unix.Kill(-cmd.Process.Pid, s)
 		}
 	}()
-	status, err = reap(p.Pid)
+	status, err = reap(cmd.Process.Pid)
 	// A process that still runs could hold the pipes open for ever.
 	_ = unix.Kill(-1, unix.SIGKILL)
-	copying.Wait()
+	_ = cmd.Wait() // for the output: it has been reaped
 	return status, err
 }
 

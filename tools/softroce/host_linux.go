@@ -3,6 +3,7 @@ package main
 // This file runs the command on a host that has a device.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -30,41 +31,22 @@ func runHere(ctx context.Context, opts options, d *device) (int, error) {
 		env = append(env, "SOFTROCE_SCRATCH="+opts.scratch)
 	}
 	raiseLimits()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return 0, err
-	}
-	defer null.Close()
 	return supervise(ctx, func(ctx context.Context, signals <-chan unix.Signal) (int, error) {
-		p, err := os.StartProcess(path, args, &os.ProcAttr{
-			Env:   env,
-			Files: []*os.File{null, os.Stdout, os.Stderr},
-			Sys:   &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL},
-		})
-		if err != nil {
-			return exitNotExecutable, err
+		cmd := exec.CommandContext(ctx, path)
+		cmd.Err = nil // it may be relative, where PATH is
+		cmd.Args, cmd.Env, cmd.Stdout, cmd.Stderr = args, env, os.Stdout, os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+		cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+		if err := cmd.Start(); err != nil {
+			return exitNotExecutable, cmp.Or(context.Cause(ctx), err)
 		}
-		ended := make(chan int, 1)
 		go func() {
-			state, err := p.Wait()
-			if err != nil {
-				ended <- exitFailed
-				return
+			for s := range signals {
+				_ = unix.Kill(-cmd.Process.Pid, s)
 			}
-			ended <- exitStatus(state.Sys().(syscall.WaitStatus))
 		}()
-		for {
-			select {
-			case status := <-ended:
-				return status, nil
-			case s := <-signals:
-				_ = unix.Kill(-p.Pid, s)
-			case <-ctx.Done():
-				_ = unix.Kill(-p.Pid, unix.SIGKILL)
-				<-ended
-				return 0, context.Cause(ctx)
-			}
-		}
+		_ = cmd.Wait() // its state says how it has ended
+		return exitStatus(cmd.ProcessState.Sys().(syscall.WaitStatus)), context.Cause(ctx)
 	})
 }
 

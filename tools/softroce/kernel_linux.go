@@ -6,9 +6,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +22,7 @@ import (
 	"time"
 
 	"github.com/cavaliergopher/cpio"
-	"golang.org/x/sys/unix"
+	"github.com/gofrs/flock"
 )
 
 // guestImage is what a guest boots from.
@@ -33,7 +35,7 @@ type guestImage struct {
 }
 
 // kernelLayout is increased whenever the result of unpackKernel changes.
-const kernelLayout = 1
+const kernelLayout = "1"
 
 // earlyModules are loaded before the guest has its files: first those for the file
 // system, then those for the virtio ports, the network and soft-RoCE.
@@ -92,43 +94,24 @@ func prepare(ctx context.Context) (*guestImage, error) {
 
 // lock waits for an exclusive lock on the file at path, which it creates.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
+	f := flock.New(path)
+	if _, err := f.TryLockContext(ctx, 50*time.Millisecond); err != nil {
+		return nil, fmt.Errorf("waiting for another run to unlock %s: %w", path, cmp.Or(context.Cause(ctx), err))
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("waiting for another run to unlock %s: %w", path, context.Cause(ctx))
-		}
-	}
+	return func() { f.Close() }, nil
 }
 
 // cacheKey returns a short name for something made from parts.
-func cacheKey(parts ...[]byte) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%d:", len(p))
-		h.Write(p)
-	}
-	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+func cacheKey(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:8])
 }
 
 // cachedKernel returns the kernel in the cache, or downloads one. The cache keeps its
 // kernel when the distribution publishes a newer one.
 func cachedKernel(ctx context.Context, cache string, m machine, d distribution) (*guestImage, error) {
 	source := kernelPackage(m, d)
-	key := cacheKey(fmt.Append(nil, kernelLayout), []byte(source), []byte(d.id), []byte(d.version))
+	key := cacheKey(kernelLayout, source, d.name)
 	dir := filepath.Join(cache, "kernel-"+key)
 	if _, err := os.Stat(dir); err != nil {
 		err := build(cache, dir, func(tmp string) error { return unpackKernel(ctx, source, tmp) })
@@ -136,12 +119,20 @@ func cachedKernel(ctx context.Context, cache string, m machine, d distribution) 
 			return nil, err
 		}
 	}
-	kernels, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
-	if err != nil || len(kernels) != 1 {
-		return nil, fmt.Errorf("%s should have one boot/vmlinuz-* but has %d; remove the folder and try again", dir, len(kernels))
+	kernel, release, err := kernelIn(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%w; remove the folder and try again", err)
 	}
-	release := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
-	return &guestImage{machine: m, kernel: kernels[0], modules: dir, release: release}, nil
+	return &guestImage{machine: m, kernel: kernel, modules: dir, release: release}, nil
+}
+
+// kernelIn returns the path of the kernel that was unpacked into a folder, and its release.
+func kernelIn(dir string) (path, release string, err error) {
+	kernels, _ := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
+	if len(kernels) != 1 {
+		return "", "", fmt.Errorf("%s should have one boot/vmlinuz-* but has %d", dir, len(kernels))
+	}
+	return kernels[0], strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-"), nil
 }
 
 // build makes a folder with the given path. If make fails, the folder does not exist.
@@ -187,24 +178,18 @@ func unpackKernel(ctx context.Context, source, dir string) error {
 	// Debian's packages have come to use /usr/lib/modules; depmod and modprobe
 	// look in the one folder or in the other, depending on their age.
 	usr := filepath.Join(dir, "usr", "lib")
-	if _, err := os.Stat(filepath.Join(usr, "modules")); err == nil {
+	if _, err = os.Stat(filepath.Join(usr, "modules")); err == nil {
 		err = os.Symlink("usr/lib", filepath.Join(dir, "lib"))
-		if err != nil {
-			return err
-		}
-	} else {
-		if err := os.MkdirAll(usr, 0o755); err != nil {
-			return err
-		}
-		if err := os.Symlink("../../lib/modules", filepath.Join(usr, "modules")); err != nil {
-			return err
-		}
+	} else if err = os.MkdirAll(usr, 0o755); err == nil {
+		err = os.Symlink("../../lib/modules", filepath.Join(usr, "modules"))
 	}
-	kernels, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
-	if err != nil || len(kernels) != 1 {
-		return fmt.Errorf("%s have %d kernels in them, not one", strings.Join(packages, " "), len(kernels))
+	if err != nil {
+		return err
 	}
-	release := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
+	_, release, err := kernelIn(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(packages, " "), err)
+	}
 	_, err = output(exec.CommandContext(ctx, "depmod", "-b", dir, release))
 	return err
 }
@@ -257,7 +242,7 @@ func cachedInitrd(ctx context.Context, cache string, image *guestImage) (string,
 	if err != nil {
 		return "", err
 	}
-	key := cacheKey([]byte(image.modules), []byte(image.release), initScript, busybox, []byte(strings.Join(earlyModules, " ")))
+	key := cacheKey(image.modules, image.release, string(initScript), string(busybox), strings.Join(earlyModules, " "))
 	path := filepath.Join(cache, "initrd-"+key)
 	if _, err := os.Stat(path); err == nil {
 		return path, nil

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 )
@@ -25,8 +26,8 @@ var machines = map[string]machine{
 
 // distribution is the part of os-release(5) that matters here.
 type distribution struct {
-	id, version string
-	ubuntu      bool // Ubuntu or made from it
+	name   string // and version
+	ubuntu bool   // Ubuntu or made from it
 }
 
 func thisMachine() (machine, error) {
@@ -45,24 +46,13 @@ func thisDistribution() distribution {
 	return parseOSRelease(string(text))
 }
 
+var (
+	nameLines   = regexp.MustCompile(`(?m)^(?:ID|VERSION_ID)=.*$`)
+	ubuntuLines = regexp.MustCompile(`(?m)^(?:ID|ID_LIKE)=.*\bubuntu\b`)
+)
+
 func parseOSRelease(text string) distribution {
-	var d distribution
-	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		value = strings.Trim(value, `"'`)
-		switch key {
-		case "ID":
-			d.id = value
-			d.ubuntu = d.ubuntu || value == "ubuntu"
-		case "ID_LIKE":
-			for like := range strings.FieldsSeq(value) {
-				d.ubuntu = d.ubuntu || like == "ubuntu"
-			}
-		case "VERSION_ID":
-			d.version = value
-		}
-	}
-	return d
+	return distribution{strings.Join(nameLines.FindAllString(text, -1), " "), ubuntuLines.MatchString(text)}
 }
 
 // kernelPackage returns the package that depends on the newest kernel with the

@@ -71,8 +71,6 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		}
 	}
 	c := &cluster{events: make(chan func() error)}
-	stopped := make(chan struct{})
-	defer close(stopped)
 	defer c.end(ctx)
 	for i := range opts.nodes {
 		v, err := startVM(vmConfig{
@@ -88,7 +86,7 @@ func boot(ctx context.Context, opts options, image *guestImage, logs string, sig
 		}}
 		c.nodes = append(c.nodes, n)
 		c.pass(n, opts.nodes > 1)
-		c.watch(n, stopped)
+		c.watch(n)
 	}
 	return c.run(ctx, signals)
 }
@@ -101,14 +99,8 @@ type cluster struct {
 	lines  sync.Mutex // held while a whole line is written to an output
 }
 
-// watch sends an event for each message and request of n, until stopped is closed.
-func (c *cluster) watch(n *node, stopped <-chan struct{}) {
-	send := func(event func() error) {
-		select {
-		case c.events <- event:
-		case <-stopped:
-		}
-	}
+// watch sends an event for each message and request of n.
+func (c *cluster) watch(n *node) {
 	go func() {
 		for messages := gob.NewDecoder(n.agent); ; {
 			var m message
@@ -119,7 +111,7 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 				messages = gob.NewDecoder(n.agent)
 				continue
 			case err != nil:
-				send(n.gone)
+				c.events <- n.gone
 				return
 			}
 			if m.Ended {
@@ -127,7 +119,7 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 				n.passedOut.wait(m.Stdout)
 				n.passedErr.wait(m.Stderr)
 			}
-			send(func() error { return n.hear(m) })
+			c.events <- func() error { return n.hear(m) }
 		}
 	}()
 	if n.control == nil {
@@ -136,10 +128,10 @@ func (c *cluster) watch(n *node, stopped <-chan struct{}) {
 	go func() {
 		for requests := bufio.NewScanner(n.control); requests.Scan(); {
 			request := requests.Text()
-			send(func() error {
+			c.events <- func() error {
 				n.answer(c.do(n, request))
 				return nil
-			})
+			}
 		}
 	}()
 }

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -54,51 +54,22 @@ func missingPackages(ctx context.Context, packages []string) []string {
 	args := append([]string{"-W", "-f", "${Package} ${db:Status-Status}\n"}, packages...)
 	// Its exit status is not 0 if it does not know one of them.
 	out, _ := exec.CommandContext(ctx, "dpkg-query", args...).Output()
-	return notInstalled(packages, string(out))
+	lines := strings.Split(string(out), "\n")
+	return slices.DeleteFunc(slices.Clone(packages), func(p string) bool { return slices.Contains(lines, p+" installed") })
 }
 
-// notInstalled returns those of packages that the output of dpkg-query, a
-// package and its status on every line, does not show as installed.
-func notInstalled(packages []string, out string) []string {
-	installed := map[string]bool{}
-	for line := range strings.Lines(out) {
-		if name, status, _ := strings.Cut(strings.TrimSpace(line), " "); status == "installed" {
-			installed[name] = true
-		}
-	}
-	var missing []string
-	for _, p := range packages {
-		if !installed[p] {
-			missing = append(missing, p)
-		}
-	}
-	return missing
-}
-
-// withLists calls try, which needs the lists of available packages: after an
-// update when there are no lists, and again after one when it fails, since
-// lists that are too old name packages that are gone. Only root can update.
+// withLists calls try, which needs the lists of available packages, and again after an update when it
+// fails: there may be no lists, and those that are too old name packages that are gone. Only root can
+// update.
 func withLists(ctx context.Context, try func() error) error {
-	update := func() error {
-		_, err := apt(ctx, "", "apt-get", "update", "-q")
-		return err
-	}
-	root := os.Geteuid() == 0
-	lists, _ := filepath.Glob("/var/lib/apt/lists/*Packages*")
-	fresh := len(lists) == 0 && root
-	if fresh {
-		if err := update(); err != nil {
-			return err
-		}
-	}
 	err := try()
-	if err == nil || ctx.Err() != nil || fresh {
+	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	if !root {
+	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w\nif apt's lists are missing or old, this helps: sudo apt-get update", err)
 	}
-	if err := update(); err != nil {
+	if _, err := apt(ctx, "", "apt-get", "update", "-q"); err != nil {
 		return err
 	}
 	return try()

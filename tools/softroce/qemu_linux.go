@@ -22,14 +22,13 @@ import (
 // vm is a guest. Its files are the host's ends of sockets whose other ends only QEMU has,
 // so that they hang up when QEMU ends.
 type vm struct {
-	node    int
+	vmConfig
 	cmd     *exec.Cmd
 	console string // path of a log: the kernel's console
 	errors  string // path of a log: QEMU's own complaints
 
 	agent, stdout, stderr *os.File
-	control, qmp          *os.File   // only with cables
-	cables                []*os.File // this guest's ends, which QEMU inherits
+	control, qmp          *os.File // only with cables
 
 	qmpReader  *bufio.Reader
 	negotiated bool // QEMU takes commands
@@ -40,34 +39,23 @@ type vmConfig struct {
 	node    int
 	image   *guestImage
 	scratch string
-	cables  []*os.File // ends of the cables, if any
+	cables  []*os.File // this guest's ends, if any, which QEMU inherits
 	logs    string     // folder for logs
 }
 
 // startVM starts a guest. It must be called on the main thread: QEMU gets
 // SIGKILL when the thread that has started it ends.
-func startVM(c vmConfig) (_ *vm, err error) {
+func startVM(c vmConfig) (*vm, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	v := &vm{
-		node:    c.node,
-		console: filepath.Join(c.logs, fmt.Sprintf("console%d.log", c.node)),
-		errors:  filepath.Join(c.logs, fmt.Sprintf("qemu%d.log", c.node)),
-		cables:  c.cables,
+		vmConfig: c,
+		console:  filepath.Join(c.logs, fmt.Sprintf("console%d.log", c.node)),
+		errors:   filepath.Join(c.logs, fmt.Sprintf("qemu%d.log", c.node)),
 	}
-	attachments, theirs, err := v.attach(c)
-	defer func() {
-		for _, f := range theirs {
-			if !slices.Contains(c.cables, f) {
-				f.Close()
-			}
-		}
-		if err != nil {
-			v.close()
-		}
-	}()
+	attachments, theirs, err := v.attach()
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +64,7 @@ func startVM(c vmConfig) (_ *vm, err error) {
 		return nil, err
 	}
 	defer log.Close()
-	v.cmd = exec.Command(c.image.machine.qemu, append(v.arguments(c, exe), attachments...)...)
+	v.cmd = exec.Command(c.image.machine.qemu, append(v.arguments(exe), attachments...)...)
 	v.cmd.Stdout, v.cmd.Stderr = log, log
 	v.cmd.ExtraFiles = theirs
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -84,20 +72,26 @@ func startVM(c vmConfig) (_ *vm, err error) {
 		Setpgid:   true,
 		Pdeathsig: unix.SIGKILL,
 	}
-	return v, v.cmd.Start()
+	err = v.cmd.Start()
+	for _, f := range theirs {
+		if !slices.Contains(c.cables, f) {
+			f.Close()
+		}
+	}
+	return v, err
 }
 
 // arguments are QEMU's for the machine itself, in which exe, this program, is the first
 // process.
-func (v *vm) arguments(c vmConfig, exe string) []string {
-	m := c.image.machine
+func (v *vm) arguments(exe string) []string {
+	m := v.image.machine
 	args := append([]string{
 		// A stock kernel hangs under the KVM of some machines that are
 		// themselves virtual, so this does not even try.
 		"-accel", "tcg,thread=multi", "-cpu", "max",
 		"-m", "3G", "-smp", "2",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-kernel", c.image.kernel, "-initrd", c.image.initrd,
+		"-kernel", v.image.kernel, "-initrd", v.image.initrd,
 		// On a host with much to do the guest's timer may come so late that its kernel
 		// takes it for broken, if it looks, and panics.
 		"-append", fmt.Sprintf(`console=%s quiet panic=-1 mitigations=off no_timer_check audit=0 SOFTROCE_EXE="%s"`, m.console, exe),
@@ -106,16 +100,16 @@ func (v *vm) arguments(c vmConfig, exe string) []string {
 		"-virtfs", "local,path=/,mount_tag=" + tagHost + ",security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-serial-pci,max_ports=8",
 	}, m.args...)
-	if c.scratch != "" {
-		args = append(args, "-virtfs", "local,path="+escape(c.scratch)+",mount_tag="+tagScratch+",security_model=none,multidevs=remap")
+	if v.scratch != "" {
+		args = append(args, "-virtfs", "local,path="+escape(v.scratch)+",mount_tag="+tagScratch+",security_model=none,multidevs=remap")
 	}
 	return args
 }
 
 // attach makes the sockets between the tool and the guest. It sets v's ends, and returns
 // QEMU's, which QEMU inherits from descriptor 3 on, and QEMU's arguments for them. The
-// caller closes them, also after an error, except for the cables.
-func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
+// caller closes them, except for the cables.
+func (v *vm) attach() (args []string, theirs []*os.File, err error) {
 	connect := func(ours **os.File, name string) (chardev string, err error) {
 		var their *os.File
 		if *ours, their, err = socketPair(name); err != nil {
@@ -129,29 +123,29 @@ func (v *vm) attach(c vmConfig) (args []string, theirs []*os.File, err error) {
 		name string
 	}
 	ports := []port{{&v.agent, portAgent}, {&v.stdout, portStdout}, {&v.stderr, portStderr}}
-	if len(c.cables) > 0 {
+	if len(v.cables) > 0 {
 		ports = append(ports, port{&v.control, portControl})
 	}
 	for _, p := range ports {
 		chardev, err := connect(p.ours, p.name)
 		if err != nil {
-			return nil, theirs, err
+			return nil, nil, err
 		}
 		args = append(args, "-chardev", chardev, "-device", "virtserialport,chardev="+p.name+",name="+p.name)
 	}
-	if len(c.cables) > 0 {
+	if len(v.cables) > 0 {
 		chardev, err := connect(&v.qmp, "qmp")
 		if err != nil {
-			return nil, theirs, err
+			return nil, nil, err
 		}
 		v.qmpReader = bufio.NewReader(v.qmp)
 		args = append(args, "-chardev", chardev, "-mon", "chardev=qmp,mode=control")
 	}
-	for i, cable := range c.cables {
+	for i, cable := range v.cables {
 		theirs = append(theirs, cable)
 		args = append(args,
 			"-netdev", fmt.Sprintf("socket,id=cable%d,fd=%d", i, 2+len(theirs)),
-			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=cable%d,mac=02:50:f7:a0:%02x:%02x,host_mtu=%d", i, i, 0xce+i, c.node+1, mtu))
+			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=cable%d,mac=02:50:f7:a0:%02x:%02x,host_mtu=%d", i, i, 0xce+i, v.node+1, mtu))
 	}
 	return args, theirs, nil
 }
@@ -192,15 +186,6 @@ func (v *vm) swallow() error {
 		go func() { _, _ = io.Copy(io.Discard, cable) }()
 	}
 	return nil
-}
-
-// close closes the host's ends of everything.
-func (v *vm) close() {
-	for _, f := range append(v.cables, v.agent, v.stdout, v.stderr, v.control, v.qmp) {
-		if f != nil {
-			f.Close()
-		}
-	}
 }
 
 // reset resets the guest's hardware. Until the guest has booted, its cables lead

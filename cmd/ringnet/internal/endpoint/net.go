@@ -50,33 +50,27 @@ func (o Options) trusts() func(uint32) bool {
 
 // Listen listens at the endpoint.
 func (e Endpoint) Listen(ctx context.Context, o Options) (Listener, error) {
-	l, err := e.listen(ctx, o)
+	listen := new(net.ListenConfig).Listen
+	if e.IsRingnet() {
+		listen = (&ringnet.ListenConfig{TrustUser: o.trusts()}).Listen
+	} else if e.Network == "unix" {
+		if err := removeStale(e.Address); err != nil {
+			return nil, err
+		}
+	}
+	l, err := listen(ctx, e.Network, e.Address)
 	if err != nil {
 		return nil, err
 	}
 	return l.(Listener), nil
 }
 
-func (e Endpoint) listen(ctx context.Context, o Options) (net.Listener, error) {
-	switch {
-	case e.IsRingnet():
-		return (&ringnet.ListenConfig{TrustUser: o.trusts()}).Listen(ctx, e.Network, e.Address)
-	case e.Network == "unix":
-		if err := removeStale(e.Address); err != nil {
-			return nil, err
-		}
-	}
-	return new(net.ListenConfig).Listen(ctx, e.Network, e.Address)
-}
-
 // removeStale removes a Unix socket on which no process listens: a process that was
 // killed leaves it behind.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSocket == 0 {
+	if err != nil || info.Mode()&fs.ModeSocket == 0 {
 		return nil // if something else is there, bind says so
-	} else if err != nil {
-		return err
 	}
 	c, err := net.Dial("unix", path)
 	if err == nil {

@@ -4,7 +4,6 @@
 package host
 
 import (
-	"cmp"
 	"net"
 	"net/netip"
 	"os"
@@ -67,12 +66,9 @@ func (t tree) names(path ...string) []string {
 		names = append(names, e.Name())
 	}
 	slices.SortStableFunc(names, func(a, b string) int {
-		m, errM := strconv.Atoi(a)
-		n, errN := strconv.Atoi(b)
-		if errM != nil || errN != nil {
-			return cmp.Compare(a, b)
-		}
-		return cmp.Compare(m, n)
+		m, _ := strconv.Atoi(a) // 0 for all that are no numbers, which ReadDir has sorted
+		n, _ := strconv.Atoi(b)
+		return m - n
 	})
 	return names
 }
@@ -101,7 +97,8 @@ func (t tree) Devices() []Device {
 func (t tree) Card(at netip.Addr) string {
 	for _, d := range t.Devices() {
 		for _, p := range d.Ports {
-			if p.has(at) {
+			at := at.Unmap().WithZone("")
+			if slices.ContainsFunc(p.Addresses(), func(a netip.Prefix) bool { return a.Addr() == at }) {
 				return d.Name
 			}
 		}
@@ -109,16 +106,17 @@ func (t tree) Card(at netip.Addr) string {
 	return ""
 }
 
-func (p Port) has(at netip.Addr) bool {
+// Addresses are those of the network interface, each with its subnet: none if it is in another namespace.
+func (p Port) Addresses() (all []netip.Prefix) {
 	i, err := net.InterfaceByName(p.Interface)
 	if err != nil {
-		return false
+		return nil
 	}
 	addrs, _ := i.Addrs()
-	return slices.ContainsFunc(addrs, func(a net.Addr) bool {
-		prefix, err := netip.ParsePrefix(a.String())
-		return err == nil && prefix.Addr() == at.Unmap().WithZone("")
-	})
+	for _, a := range addrs {
+		all = append(all, netip.MustParsePrefix(a.String()))
+	}
+	return all
 }
 
 // driver is that of a card, or rxe for a soft-RoCE device, which has none.

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
@@ -27,10 +29,10 @@ type connection struct {
 	movedSince time.Time
 }
 
-func newConnection(client, server *end) *connection {
+func newConnection(client, server *end, counted *counters) *connection {
 	c := &connection{client: client, server: server}
-	c.requests = half{connection: c, from: client, to: server}
-	c.replies = half{connection: c, from: server, to: client}
+	c.requests = half{connection: c, from: client, to: server, total: counted.requested}
+	c.replies = half{connection: c, from: server, to: client, total: counted.replied}
 	return c
 }
 
@@ -84,7 +86,8 @@ func (e *end) taken() uint64 {
 type half struct {
 	connection *connection
 	from, to   *end
-	moved      atomic.Uint64 // bytes
+	moved      atomic.Uint64      // bytes
+	total      prometheus.Counter // of all connections
 }
 
 // readError is the error of a half whose sender has failed. Its bytes have no end, and
@@ -136,9 +139,11 @@ func (h *half) move() error {
 	for {
 		b, n, err := next()
 		if n > 0 {
+			before := h.moved.Load()
 			h.to.writing.Lock()
 			failed := write(b[:n])
 			h.to.writing.Unlock()
+			h.total.Add(float64(h.moved.Load() - before))
 			buffers.Put(b)
 			if failed != nil {
 				return failed

@@ -4,7 +4,7 @@
 // A Proxy accepts connections and dials one for each (proxy.go). The two have two halves,
 // each of which moves bytes one way (connection.go), through a buffer that it takes only
 // when there is something to read (buffer.go; socket_linux.go for the kernel's sockets).
-// A Proxy counts what it does in its Stats (stats.go).
+// A Proxy counts what it does (counters.go).
 package proxy
 
 import (
@@ -45,11 +45,12 @@ type Proxy struct {
 	dial       func(context.Context) (endpoint.Conn, []ringnet.Reason, error)
 	dialing    context.Context // ends when the proxy is closed
 	closed     context.CancelFunc
+	counters   *counters
 	accepting  chan struct{} // closed when no more connections are accepted
 	err        error         // why; set before accepting is closed
 
 	mu          sync.Mutex // guards what follows
-	stats       Stats
+	count       int        // of connections, those that are being dialed included
 	connections map[*connection]struct{}
 	draining    bool
 	drainIdle   time.Duration  // as Forwarding.Idle, while draining
@@ -69,9 +70,9 @@ func Listen(ctx context.Context, f Forwarding, log *slog.Logger) (*Proxy, error)
 		listener:    l,
 		dial:        f.To.Dialer(f.Options),
 		accepting:   make(chan struct{}),
-		stats:       newStats(),
 		connections: make(map[*connection]struct{}),
 	}
+	p.counters = newCounters(f, p.now)
 	p.dialing, p.closed = context.WithCancel(context.Background())
 	go p.serve()
 	go p.sweep()
@@ -112,38 +113,30 @@ func (p *Proxy) end(err error) {
 func (p *Proxy) accept(c net.Conn) {
 	client, err := p.forwarding.Options.Carried(c)
 	if err != nil {
-		p.refuse(NotRequired)
+		p.counters.end(NotRequired)
 		p.log.Warn("refused a connection", "error", err)
 		return
 	}
 	p.mu.Lock()
 	most := p.forwarding.MaxConnections
 	wasFull := p.full
-	p.full = most > 0 && p.stats.Connections >= most
-	if p.full {
-		p.stats.Ended[TooMany]++
-	} else {
-		p.stats.Connections++
-		p.stats.Accepted[endpoint.NetworkOf(client)]++
+	p.full = most > 0 && p.count >= most
+	full := p.full
+	if !full {
+		p.count++
 		p.forwarded.Add(1)
 	}
-	full := p.full
 	p.mu.Unlock()
 	if !full {
+		p.counters.accepted.WithLabelValues(endpoint.NetworkOf(client)).Inc()
 		go p.forward(client)
 		return
 	}
+	p.counters.end(TooMany)
 	endpoint.Reset(client)
 	if !wasFull {
 		p.log.Warn("refuses connections until others end", "max-connections", most)
 	}
-}
-
-// refuse counts a connection that was refused.
-func (p *Proxy) refuse(why Outcome) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stats.Ended[why]++
 }
 
 // forward dials for a client, and moves bytes until both have ended.
@@ -157,7 +150,7 @@ func (p *Proxy) forward(accepted endpoint.Conn) {
 		log.Warn("cannot connect", "error", err)
 		return
 	}
-	c := newConnection(client, newEnd(server))
+	c := newConnection(client, newEnd(server), p.counters)
 	p.began(c, passedOver)
 	log.Debug("began", "accepted over", endpoint.NetworkOf(client), "dialed over", endpoint.NetworkOf(server), "passed over", misses(passedOver))
 	err = c.run()
@@ -196,12 +189,12 @@ func (p *Proxy) dialFor(client *end) (endpoint.Conn, []ringnet.Reason, error) {
 // began counts a connection for which the proxy has dialed. If the proxy is closed
 // already, it cuts the connection.
 func (p *Proxy) began(c *connection, passedOver []ringnet.Reason) {
+	p.counters.dialed.WithLabelValues(endpoint.NetworkOf(c.server)).Inc()
+	for _, r := range passedOver {
+		p.counters.passedOver.WithLabelValues(r.Network, string(r.Code)).Inc()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stats.Dialed[endpoint.NetworkOf(c.server)]++
-	for _, r := range passedOver {
-		p.stats.PassedOver[Miss{r.Network, r.Code}]++
-	}
 	p.connections[c] = struct{}{}
 	if p.dialing.Err() != nil {
 		c.stop(Cut)
@@ -210,14 +203,18 @@ func (p *Proxy) began(c *connection, passedOver []ringnet.Reason) {
 
 // ended counts a connection that has ended. c is nil if dialing has failed.
 func (p *Proxy) ended(c *connection, why Outcome) {
+	p.counters.end(why)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stats.Connections--
-	p.stats.Ended[why]++
-	if c != nil {
-		delete(p.connections, c)
-		p.stats.add(c)
-	}
+	p.count--
+	delete(p.connections, c)
+}
+
+// now is how many connections there are.
+func (p *Proxy) now() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
 }
 
 // sweepTime is how long sweep waits between two looks at most.
@@ -281,7 +278,7 @@ func (p *Proxy) Drain(ctx context.Context, idle time.Duration) error {
 		return nil
 	case <-ctx.Done():
 	}
-	before := p.Stats().Connections
+	before := p.now()
 	p.Close()
 	if before == 0 {
 		return nil

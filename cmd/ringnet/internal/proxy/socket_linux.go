@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
@@ -139,10 +141,8 @@ func (s *socket) lostBy() error {
 // queued is how many bytes the kernel holds that were written and that the peer has not
 // taken: of a Unix socket, with the memory that they lie in.
 func (s *socket) queued() uint64 {
-	var n int32
-	_ = s.raw.Control(func(fd uintptr) {
-		_, _, _ = syscall.RawSyscall(syscall.SYS_IOCTL, fd, syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&n)))
-	})
+	var n int
+	_ = s.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) })
 	return uint64(n)
 }
 

@@ -86,54 +86,65 @@ func (f *Folder) Fetch(c io.ReadWriter, name string, moved func(n, of int64)) (R
 
 // give sends a file of the folder.
 func (f *Folder) give(l lines, name string) (Received, error) {
-	file, size, err := f.toGive(name)
+	file, there, err := f.toGive(name)
 	if err != nil {
-		why := err.Error()
-		if refused := new(RefusedError); errors.As(err, refused) {
-			why = refused.Why
-		}
-		_ = l.send(offer{Error: why}) // who may be gone
+		_ = l.send(offer{Error: reason(err)}) // who may be gone
 		return Received{}, fmt.Errorf("%.200q: %w", name, err)
 	}
 	defer file.Close()
-	sent, err := send(l, name, file, size, func(int64) {})
-	return Received{name, size, sent.From, sent.SHA256, true}, err
+	sent, err := send(l, name, file, there.Size(), func(int64) {})
+	return Received{name, there.Size(), sent.From, sent.SHA256, true}, err
 }
 
-// toGive opens a file of the folder, and no link or pipe.
-func (f *Folder) toGive(name string) (*os.File, int64, error) {
+func (f *Folder) toGive(name string) (*os.File, fs.FileInfo, error) {
 	if !f.Readable {
-		return nil, 0, RefusedError{"files may be sent here, and not fetched"}
+		return nil, nil, RefusedError{"files may be sent here, and not fetched"}
 	}
 	if err := checkName(name); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
+	there, err := f.regular(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	file, err := f.open(name, os.O_RDONLY, there)
+	return file, there, err
+}
+
+// regular describes a file, and refuses what is none, such as a link or a pipe.
+func (f *Folder) regular(name string) (fs.FileInfo, error) {
 	there, err := f.root.Lstat(name)
 	if err == nil && !there.Mode().IsRegular() {
-		err = RefusedError{fmt.Sprintf("%s: not a regular file", name)}
+		err = RefusedError{name + ": not a regular file"}
 	}
+	return there, err
+}
+
+// open opens the file that regular has described, in whose place something else may be by now.
+func (f *Folder) open(name string, flags int, there fs.FileInfo) (*os.File, error) {
+	file, err := f.root.OpenFile(name, flags|nonblocking, 0)
 	if err != nil {
-		return nil, 0, err
-	}
-	file, err := f.root.OpenFile(name, os.O_RDONLY|nonblocking, 0)
-	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if opened, err := file.Stat(); err != nil || !os.SameFile(opened, there) {
-		return nil, 0, errors.Join(fmt.Errorf("%s: not a regular file", name), err, file.Close())
+		return nil, errors.Join(RefusedError{name + ": not a regular file"}, err, file.Close())
 	}
-	return file, there.Size(), nil
+	return file, nil
+}
+
+// reason is what the peer is told of an error: it adds that the file was refused.
+func reason(err error) string {
+	if refused := new(RefusedError); errors.As(err, refused) {
+		return refused.Why
+	}
+	return err.Error()
 }
 
 // take receives a file that was offered.
 func (f *Folder) take(l lines, o offer, moved func(int64)) (Received, error) {
 	r, err := f.receive(l, o, moved)
 	if err != nil {
-		why := err.Error()
-		if refused := new(RefusedError); errors.As(err, refused) {
-			why = refused.Why // the sender adds that the file was refused
-		}
-		_ = l.send(answer{Error: why, Busy: err == ErrBusy}) // who may be gone
+		_ = l.send(answer{Error: reason(err), Busy: err == ErrBusy}) // who may be gone
 		return r, fmt.Errorf("%.200q: %w", o.Name, err)
 	}
 	return r, l.send(answer{SHA256: r.SHA256})
@@ -156,7 +167,7 @@ func (f *Folder) receive(l lines, o offer, moved func(int64)) (r Received, err e
 	if err := f.makeFolder(path.Dir(o.Name)); err != nil {
 		return r, err
 	}
-	file, err := f.open(o.Name)
+	file, err := f.openPart(o.Name)
 	if err != nil {
 		return r, err
 	}
@@ -206,9 +217,9 @@ func partOf(name string) string {
 
 const partEnd = ".part"
 
-// open opens the file for what arrives under a name. If there is a file of that name, the
+// openPart opens the file for what arrives under a name. If there is a file of that name, the
 // new one has its permissions before it has bytes.
-func (f *Folder) open(name string) (*os.File, error) {
+func (f *Folder) openPart(name string) (*os.File, error) {
 	part := partOf(name)
 	file, err := f.create(part)
 	if errors.Is(err, fs.ErrExist) {
@@ -233,27 +244,17 @@ func (f *Folder) create(part string) (*os.File, error) {
 // reopen opens a partial file that is there, and not what a link leads to. If it may be a
 // stranger's, reopen replaces it.
 func (f *Folder) reopen(part string) (*os.File, error) {
-	there, err := f.root.Lstat(part)
+	there, err := f.regular(part)
 	if err != nil {
 		return nil, err
 	}
-	if !there.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", part)
+	if isOwn(there) {
+		return f.open(part, os.O_RDWR, there)
 	}
-	if !isOwn(there) {
-		if err := f.root.Remove(part); err != nil {
-			return nil, err
-		}
-		return f.create(part)
-	}
-	file, err := f.root.OpenFile(part, os.O_RDWR, 0)
-	if err != nil {
+	if err := f.root.Remove(part); err != nil {
 		return nil, err
 	}
-	if opened, err := file.Stat(); err != nil || !os.SameFile(opened, there) {
-		return nil, errors.Join(fmt.Errorf("%s: not a regular file", part), err, file.Close())
-	}
-	return file, nil
+	return f.create(part)
 }
 
 // sync writes a folder to its device, so that a file that has its name keeps it.
