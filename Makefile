@@ -235,8 +235,7 @@ rdma-suites: $(SOFTROCE) bin/hwcounters bin/cpeer
 	cd cmd/ringnet && $(GO) test -c -o ../../bin/rdma/command.test .
 
 # Sixteen connections of all kinds, and sixteen of TCP beside them, through each of
-# many faults of cables, cards, nodes and peers; bin/matrix/matrix.md is the table
-# in docs/reliability.md.
+# many faults of cables, cards, nodes and peers; bin/matrix/matrix.md is the table.
 test-matrix: $(SOFTROCE) bin/hwcounters
 	mkdir -p bin/matrix
 	$(GO) test -c -o bin/rdma/ ./internal/integration

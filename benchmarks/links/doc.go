@@ -1,7 +1,7 @@
 // Package links works out what ringnet would do on links that nobody here owns:
 // 100 and 400 Gb/s, near and far, and ten thousand connections at once. Its
 // tests run the real package rconn over package sim, in the virtual time of
-// testing/synctest, and print the tables of docs/performance.md:
+// testing/synctest, and print tables, one of which is in docs/performance.md:
 //
 //	go test ./links -v -args -tables
 //

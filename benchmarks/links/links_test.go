@@ -20,7 +20,7 @@ import (
 	"github.com/ringnet/ringnet/rconn"
 )
 
-var tables = flag.Bool("tables", false, "print the whole tables of docs/performance.md")
+var tables = flag.Bool("tables", false, "print whole tables, one of which is in docs/performance.md")
 
 // link is a link with a bandwidth and a latency.
 type link struct {
