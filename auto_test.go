@@ -112,18 +112,6 @@ func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 	require.IsType(t, (*net.TCPConn)(nil), c.NetConn())
 }
 
-func TestAutoOverSHMItself(t *testing.T) {
-	f, err := openSHM(nil, nil)
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	delayTCP(t, time.Hour)
-	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
-}
-
 func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
 	h := rdmaHost(t)
 	f, err := openRDMA(nil, nil)
@@ -132,23 +120,6 @@ func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
 	better(t, nil, f)
 	l := listenAuto(t, h.any())
 	requireReasons(t, requireCarried(t, l, Dialer{}, "rdma"), "shm: absent")
-}
-
-func TestAutoDialerWithoutRDMAReachesAListenerWithIt(t *testing.T) {
-	delayTCP(t, time.Hour)
-	better(t, nil, sim.New(sim.Link{}))
-	l := listenAuto(t, "127.0.0.1:0")
-	better(t, nil, nil)
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: absent")
-}
-
-func TestAutoDialerReachesAListenerThatOnlySpeaksTCP(t *testing.T) {
-	delayTCP(t, time.Hour)
-	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: connect: connection refused", "rdma: connect: connection refused")
 }
 
 func TestAutoListenerAcceptsADialerThatOnlySpeaksTCP(t *testing.T) {
@@ -175,46 +146,6 @@ func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T)
 	better(t, nil, sim.New(sim.Link{Latency: hang.After}))
 	l := listenAuto(t, "127.0.0.1:0")
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
-}
-
-// The kernel of a stopped process completes TCP handshakes. The requests for connections
-// over shm that the process answers when it continues have been given up by their dialer.
-func TestAutoTakesTCPWhenThePeerOfALinkIsStopped(t *testing.T) {
-	shm := sim.New(sim.Link{})
-	better(t, shm, nil)
-	proveWithin(t, time.Hour)
-	l := listenAuto(t, "127.0.0.1:0")
-	wait := map[string]time.Duration{"shm": time.Hour, "tcp": autoTimes.Answer}
-	dial := func(network string) net.Conn {
-		delayTCP(t, wait[network])
-		c, err := Dial("auto", l.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() })
-		require.Equal(t, network, carrierOf(c))
-		return c
-	}
-	requireAccepted := func(c net.Conn) {
-		for {
-			s, err := l.Accept()
-			require.NoError(t, err)
-			defer s.Close()
-			if s.RemoteAddr().String() == c.LocalAddr().String() {
-				return
-			}
-			require.Equal(t, "shm", carrierOf(s))
-			_, err = s.Read(make([]byte, 1))
-			require.ErrorIs(t, err, syscall.ECONNRESET)
-		}
-	}
-	requireAccepted(dial("shm"))
-	for range 3 {
-		stop(shm, l, true)
-		c := dial("tcp")
-		requireReasons(t, c.(*AutoConn), "shm: TCP was connected first", "rdma: TCP was connected first")
-		stop(shm, l, false)
-		requireAccepted(c)
-		requireAccepted(dial("shm"))
-	}
 }
 
 // stop stops the process that listens, or continues it.
@@ -305,15 +236,6 @@ func TestAutoErrorsAreTemporaryWhereThoseOfTCPAre(t *testing.T) {
 
 // temporary is the deprecated method of net.Error, which package net's errors have.
 type temporary interface{ Temporary() bool }
-
-func TestAutoFallsBackWhenMemoryCannotBeLocked(t *testing.T) {
-	delayTCP(t, time.Hour)
-	rdma := sim.New(sim.Link{})
-	better(t, nil, rdma)
-	l := listenAuto(t, "127.0.0.1:0")
-	rdma.SetFaults(sim.Faults{Register: func(*sim.Endpoint, int) error { return syscall.ENOMEM }})
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: cannot allocate memory")
-}
 
 func requireReasons(t *testing.T, c *AutoConn, reasons ...string) {
 	t.Helper()

@@ -3,7 +3,6 @@ package ringnet
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -365,11 +364,4 @@ func askOneself([]string) error {
 	all, failed, err := inspect.Ask(context.Background())
 	fmt.Println("told", len(all))
 	return errors.Join(append(failed, err)...)
-}
-
-// What is told is one JSON document of plain fields.
-func TestWhatAProcessTellsIsJSON(t *testing.T) {
-	text, err := json.Marshal(describeProcess(inspect.Request{}))
-	require.NoError(t, err)
-	require.NoError(t, json.NewDecoder(bytes.NewReader(text)).Decode(&inspect.Process{}))
 }

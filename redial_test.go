@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/auto"
@@ -29,34 +30,20 @@ var small = &Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue
 // impatient is a configuration whose connections end as soon as their queue pair does.
 var impatient = &Config{ResumeTimeout: -1}
 
-// No dialer is told that the backlog is full while the listener accepts. Package
-// integration has this test for rdma.
+// No dialer is told that the backlog is full while the listener accepts.
 func TestDialFiveHundredAtOnce(t *testing.T) {
-	simulate(t, sim.New(sim.Link{}))
-	for name, h := range map[string]func(t *testing.T) host{
-		"sim": func(t *testing.T) host { return host{"sim", "10.0.0.1"} },
-		"shm": shmHost,
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := h(t)
-			const many = 500
-			l := h.listen(t, ListenConfig{Config: small, Backlog: 16})
-			var serving sync.WaitGroup
-			serving.Go(func() { echoAll(l) })
-			d := Dialer{Config: small, Timeout: 5 * time.Minute}
-			errs := make([]error, many)
-			var dialing sync.WaitGroup
-			for i := range errs {
-				dialing.Go(func() { errs[i] = echo(&d, h.network, l.Addr().String()) })
-			}
-			dialing.Wait()
-			for _, err := range errs {
-				require.NoError(t, err)
-			}
-			require.NoError(t, l.Close())
-			serving.Wait()
-		})
-	}
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{Config: small, Backlog: 16})
+		var serving, dialing sync.WaitGroup
+		serving.Go(func() { echoAll(l) })
+		d := Dialer{Config: small, Timeout: 5 * time.Minute}
+		for range 500 {
+			dialing.Go(func() { assert.NoError(t, echo(&d, h.network, l.Addr().String())) })
+		}
+		dialing.Wait()
+		require.NoError(t, l.Close())
+		serving.Wait()
+	})
 }
 
 // echo dials, sends a message and reads it back.

@@ -1,13 +1,11 @@
 package interop
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -60,15 +58,6 @@ func readAll(c io.Reader) <-chan result {
 type result struct {
 	bytes []byte
 	err   error
-}
-
-func TestTLSHandshakeProvesBothSides(t *testing.T) {
-	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
-		handshake(t, client, server)
-		require.Len(t, client.ConnectionState().VerifiedChains, 1)
-		require.Len(t, server.ConnectionState().VerifiedChains, 1)
-		require.Equal(t, uint16(tls.VersionTLS13), client.ConnectionState().Version)
-	})
 }
 
 // Another process that listens at an address or dials it, on whatever network, does not
@@ -128,22 +117,6 @@ func TestTLSCarriesBothDirectionsAtOnce(t *testing.T) {
 	})
 }
 
-func TestTLSCloseNotifyIsEOFAndTheOtherDirectionLivesOn(t *testing.T) {
-	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
-		handshake(t, client, server)
-		require.NoError(t, client.CloseWrite()) // close_notify; the connection below stays open
-		_, err := server.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-
-		_, err = server.Write([]byte("still here"))
-		require.NoError(t, err)
-		require.NoError(t, server.Close())
-		got, err := io.ReadAll(client)
-		require.NoError(t, err)
-		require.Equal(t, "still here", string(got))
-	})
-}
-
 // crypto/tls takes an end between two records for EOF, as it does over TCP. An end within a
 // record is no EOF, and neither is the loss of the connection.
 func TestTLSTruncationIsNotEOF(t *testing.T) {
@@ -181,13 +154,5 @@ func TestTLSTruncationIsNotEOF(t *testing.T) {
 				require.ErrorIs(t, err, end.want)
 			})
 		}
-	})
-}
-
-func TestTLSHandshakeWithSilenceEndsWithItsContext(t *testing.T) {
-	overTLS(t, func(t *testing.T, client, _ *tls.Conn) {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		require.ErrorIs(t, client.HandshakeContext(ctx), context.DeadlineExceeded)
 	})
 }

@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,14 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
-	"github.com/ringnet/ringnet/internal/deadline"
-	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/fabric/shm"
-	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/link"
-	"github.com/ringnet/ringnet/internal/wire"
-	"github.com/ringnet/ringnet/rconn"
 )
 
 // crowdSize is how many connections are on the link to the other process.
@@ -47,10 +38,10 @@ func (at place) config() *ringnet.Config {
 	return &ringnet.Config{KeepAlive: keepAlive, LinkIdle: at.linkIdle, Links: 1} // one, whatever the number of processors
 }
 
-// partner starts a process that plays a role at the same place, and there listens or dials.
-func (at place) partner(t *testing.T, role, address, does string) *process {
+// partner starts a process that listens or dials at the same place.
+func (at place) partner(t *testing.T, address, does string) *process {
 	t.Helper()
-	return start(t, role, at.network, at.linkIdle.String(), address, does)
+	return start(t, "partner", at.network, at.linkIdle.String(), address, does)
 }
 
 // partnersPlace returns the place from the arguments of such a process.
@@ -92,7 +83,7 @@ func gather(t *testing.T, at place, dialed bool, parts ...string) *crowd {
 	if dialed {
 		cr = startListening(t, at, at.any())
 	} else {
-		cr = startDialing(t, at, "partner")
+		cr = startDialing(t, at)
 	}
 	cr.play(t, parts...)
 	require.Len(t, ringnet.Links(), 1)
@@ -111,7 +102,7 @@ func (cr *crowd) play(t *testing.T, parts ...string) {
 
 func startListening(t *testing.T, at place, address string) *crowd {
 	t.Helper()
-	p := at.partner(t, "partner", address, "listens")
+	p := at.partner(t, address, "listens")
 	cr := &crowd{peer: p, address: p.hear()}
 	cr.dialAll(t, at)
 	return cr
@@ -128,13 +119,13 @@ func (cr *crowd) dialAll(t *testing.T, at place) {
 	}
 }
 
-func startDialing(t *testing.T, at place, role string) *crowd {
+func startDialing(t *testing.T, at place) *crowd {
 	t.Helper()
 	l, err := (&ringnet.ListenConfig{Config: at.config()}).Listen(t.Context(), at.network, at.any())
 	require.NoError(t, err)
 	defer l.Close()
 	cr := &crowd{address: l.Addr().String()}
-	cr.peer = at.partner(t, role, cr.address, "dials")
+	cr.peer = at.partner(t, cr.address, "dials")
 	for range crowdSize {
 		c, err := l.Accept()
 		require.NoError(t, err)
@@ -360,75 +351,6 @@ func (cr *crowd) close(t *testing.T) {
 		require.NoError(t, m.Close())
 	}
 	cr.peer.kill()
-}
-
-// breaker is a partner that breaks the protocol on its link when the test tells it to.
-func breaker(args []string) error {
-	at, address, _ := partnersPlace(args)
-	f, err := shm.Fabric()
-	if at.network == "rdma" {
-		f, err = verbs.Fabric()
-	}
-	if err != nil {
-		return err
-	}
-	ep, err := f.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(address))
-	if err != nil {
-		return err
-	}
-	cfg, err := link.NewSetup(at.config())
-	if err != nil {
-		return err
-	}
-	cfg.Network, cfg.Addresses = at.network, new(link.Addresses)
-	b := &breaking{Endpoint: ep}
-	s, err := link.Dial(context.Background(), b, cfg)
-	for opened := 1; err == nil; opened++ {
-		go play(rconn.New(s, nil))
-		if opened == crowdSize {
-			break
-		}
-		s, err = s.Link().Open(context.Background())
-	}
-	if err != nil {
-		return err
-	}
-	hear()
-	b.now.Store(true)
-	_, err = s.Write([]byte("for nobody"), deadline.New())
-	hear()
-	return err
-}
-
-// breaking is an endpoint that sends data, from a moment on, to a stream that does not
-// exist.
-type breaking struct {
-	fabric.Endpoint
-	now atomic.Bool
-}
-
-func (b *breaking) PostSend(wrs []fabric.WorkRequest) error {
-	for i := range wrs {
-		if wrs[i].Op == fabric.WriteImm && b.now.Load() {
-			wrs[i].Imm = wire.DataImmediate(crowdSize+1, 0)
-		}
-	}
-	return b.Endpoint.PostSend(wrs)
-}
-
-func TestPeerOfAHundredConnectionsBreaksTheProtocol(t *testing.T) {
-	betweenProcesses(t, func(t *testing.T, at place) {
-		before := warm(t, at)
-		cr := startDialing(t, at, "breaker")
-		cr.play(t, "speak", "speak", "receive", "deaf")
-		others := startListening(t, at, at.any())
-		others.play(t, "echo")
-		cr.requireLost(t, syscall.EPROTO, func() { cr.peer.say("now") })
-		others.requireEchoes(t, 1000)
-		others.close(t)
-		cr.peer.kill()
-		requireNothingHeld(t, before)
-	})
 }
 
 func TestPeerOfAHundredConnectionsIsKilled(t *testing.T) {

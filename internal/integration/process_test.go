@@ -27,7 +27,6 @@ const roleVariable = "RINGNET_TEST_ROLE"
 var roles = map[string]func(args []string) error{
 	"victim":  victim,
 	"partner": partner,
-	"breaker": breaker,
 	"echoer":  echoer,
 	"leaver":  leaver,
 	"many":    many,

@@ -287,13 +287,6 @@ func TestKilledToolLeavesNoQEMU(t *testing.T) {
 	killed(t, newRun(t, "--", "sleep", "60"))
 }
 
-func TestKilledGoRunLeavesNoQEMU(t *testing.T) {
-	r := newRun(t, "--", "sleep", "60")
-	r.throughGo("run", ".")
-	r.Args = append(r.Args, "-guest", "--", "sleep", "60")
-	killed(t, r)
-}
-
 // killed kills r when its QEMU has started. The cleanup of newRun waits for the
 // end of this QEMU.
 func killed(t *testing.T, r *toolRun) {
@@ -351,125 +344,6 @@ func TestNothingIsLostOnASlowReader(t *testing.T) {
 	}
 	if err := r.Wait(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestGoTestExec(t *testing.T) {
-	r := newRun(t)
-	flags := strings.Join(r.Args[1:], " ")
-	r.throughGo("test", "-count=1", "-exec", tool+" "+flags+" --", "-run", "^TestParse", "-v", ".")
-	if got := r.status(t); got != 0 {
-		t.Errorf("exit status %d", got)
-	}
-	if want := "--- PASS: TestParseDefaults"; !strings.Contains(r.stdout.String(), want) {
-		t.Errorf("stdout does not say %q", want)
-	}
-}
-
-// nodeScript is run by TestTwoNodes on both nodes.
-const nodeScript = `
-echo "node $SOFTROCE_NODE of $SOFTROCE_ADDR and $SOFTROCE_PEER"
-ask() { echo "$*" >&3; read -r answer <&3; echo "$*: $answer"; }
-carrier() { cat /sys/class/net/$SOFTROCE_NETDEV/carrier; }
-if [ $SOFTROCE_NODE = 1 ]; then
-	timeout 180 rping -s -a $SOFTROCE_ADDR -C 3
-	until [ $(carrier) = 0 ]; do sleep 0.1; done
-	echo "no carrier"
-	timeout 180 rping -s -a $SOFTROCE_ADDR6 -C 3
-	sleep 600
-fi
-call() {
-	for try in 1 2 3 4 5 6 7 8 9; do
-		timeout 30 rping -c -a $1 -C 3 && break
-		sleep 0.3
-	done
-	echo "rping $1 $?"
-}
-call $SOFTROCE_PEER
-exec 3<>$SOFTROCE_CONTROL
-ask cable down; echo "carrier $(carrier)"; sleep 1
-ask cable up; echo "carrier $(carrier)"
-call $SOFTROCE_PEER6
-ask
-ask cable tie
-ask power off 1
-exit 9
-`
-
-func TestTwoNodes(t *testing.T) {
-	script := writeFile(t, t.TempDir(), "script", []byte(nodeScript))
-	r := newRun(t, "-nodes", "2", "--", "sh", script)
-	if got := r.status(t); got != 9 {
-		t.Errorf("exit status %d, want 9", got)
-	}
-	for _, want := range []string{
-		"node0| node 0 of 198.18.0.1 and 198.18.0.2",
-		"node1| node 1 of 198.18.0.2 and 198.18.0.1",
-		"node0| rping 198.18.0.2 0", "node0| rping fd50:f7a0:ce00::2 0",
-		"node0| cable down: ok", "node0| carrier 0", "node1| no carrier",
-		"node0| cable up: ok", "node0| carrier 1",
-		"node0| cable tie: error unknown request",
-		"node0| power off 1: ok",
-	} {
-		if !strings.Contains(r.stdout.String(), want) {
-			t.Errorf("stdout does not say %q", want)
-		}
-	}
-}
-
-// cablesScript is run by TestTwoCables on both nodes.
-const cablesScript = `
-if [ $SOFTROCE_NODE = 1 ]; then
-	rping -s -a $SOFTROCE_ADDR -P &
-	rping -s -a $SOFTROCE_SECOND_ADDR -P &
-	read -r up rest </proc/uptime; echo "up for ${up%.*}"
-	sleep 600
-fi
-exec 3<>$SOFTROCE_CONTROL
-ask() { echo "$*" >&3; read -r answer <&3; echo "$*: $answer $(carriers)"; }
-carriers() { cat /sys/class/net/$SOFTROCE_NETDEV/carrier /sys/class/net/$SOFTROCE_SECOND_NETDEV/carrier | tr -d '\n'; }
-call() {
-	for try in 1 2 3 4 5 6 7 8 9; do
-		timeout 30 rping -c -a $1 -C 3 && break
-		sleep 0.3
-	done
-	echo "rping $1 $?"
-}
-echo $SOFTROCE_SECOND_DEVICE $SOFTROCE_SECOND_NETDEV $SOFTROCE_SECOND_ADDR $SOFTROCE_SECOND_PEER6
-call $SOFTROCE_PEER
-ask cable down 0
-call $SOFTROCE_SECOND_PEER
-ask cable down; ask cable up 1; ask cable up 0; ask cable down 2
-ask power cycle 0; ask power cycle 1
-call $SOFTROCE_PEER
-call $SOFTROCE_SECOND_PEER
-ask power off 1
-`
-
-func TestTwoCables(t *testing.T) {
-	script := writeFile(t, t.TempDir(), "script", []byte(cablesScript))
-	r := newRun(t, "-nodes", "2", "-cables", "2", "--", "sh", script)
-	if got := r.status(t); got != 0 {
-		t.Errorf("exit status %d", got)
-	}
-	for _, want := range []string{
-		"node0| rxe1 eth1 198.18.2.1 fd50:f7a0:ce00:1::2",
-		"node0| rping 198.18.0.2 0",
-		"node0| cable down 0: ok 01",
-		"node0| rping 198.18.2.2 0",
-		"node0| cable down: ok 00", "node0| cable up 1: ok 01", "node0| cable up 0: ok 11",
-		"node0| cable down 2: error unknown request",
-		"node0| power cycle 0: error unknown request", "node0| power cycle 1: ok",
-		"node0| power off 1: ok",
-	} {
-		if !strings.Contains(r.stdout.String(), want) {
-			t.Errorf("stdout does not say %q", want)
-		}
-	}
-	for _, want := range []string{"node1| up for", "rping 198.18.0.2 0", "rping 198.18.2.2 0"} {
-		if n := strings.Count(r.stdout.String(), want); n != 2 {
-			t.Errorf("stdout says %q %d times, want 2", want, n)
-		}
 	}
 }
 
