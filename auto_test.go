@@ -148,15 +148,6 @@ func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T)
 	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
 }
 
-// stop stops the process that listens, or continues it.
-func stop(n *sim.Network, l net.Listener, stopped bool) {
-	for _, e := range n.Endpoints() {
-		if e.LocalAddr().String() == l.Addr().String() {
-			e.HoldReceives(stopped)
-		}
-	}
-}
-
 // The faster network carries the connection. What the listener accepts on a slower one has
 // been reset by the dialer.
 func TestAutoIsAcceptedAsItWasDialedWhoeverIsFaster(t *testing.T) {

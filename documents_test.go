@@ -4,7 +4,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -142,21 +141,4 @@ func TestLinesForLibrariesAreThoseOfTests(t *testing.T) {
 	for _, line := range lines {
 		requireInSource(t, string(tests), line[1])
 	}
-}
-
-// members returns the exported methods of a type, and the exported fields of it or of what
-// it points to.
-func members(of reflect.Type) (names []string) {
-	for method := range of.NumMethod() {
-		names = append(names, of.Method(method).Name)
-	}
-	if of.Kind() == reflect.Pointer {
-		of = of.Elem()
-	}
-	for _, f := range reflect.VisibleFields(of) {
-		if f.IsExported() {
-			names = append(names, f.Name)
-		}
-	}
-	return names
 }

@@ -40,18 +40,12 @@ func TestConnectionsAndDialsLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// Whichever end closes a link, nothing of it is left at either.
+// Whichever end closes a link, nothing of it is left at either; nor here of one whose peer is killed.
 func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
-	closeAll := func(t *testing.T, cr *crowd) {
-		for _, m := range cr.members {
-			require.NoError(t, m.Close())
-		}
-	}
 	betweenProcesses(t, func(t *testing.T, at place) {
-		at.linkIdle = time.Hour
-		cr := startListening(t, at, at.any())
-		cr.play(t, "echo")
-		closeAll(t, cr)
+		cr := startCrowd(t, at)
+		cr.dial(t, time.Hour)
+		cr.close(t)
 		ended := func() bool { return len(ringnet.Links()) == 0 && cr.report(t).Links == 0 }
 		require.True(t, eventually(func() bool {
 			ringnet.CloseIdleLinks()
@@ -64,14 +58,14 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 			linkIdle time.Duration // of the dialer
 			end      func()
 		}{
-			{"idle for long enough", time.Second, func() { closeAll(t, cr) }},
+			{"idle for long enough", time.Second, func() { cr.close(t) }},
 			{"closed by the dialer", time.Hour, func() {
-				closeAll(t, cr)
+				cr.close(t)
 				require.True(t, eventually(func() bool { return reported().Connections == 0 }))
 				ringnet.CloseIdleLinks()
 			}},
 			{"closed by the listener", time.Hour, func() {
-				closeAll(t, cr)
+				cr.close(t)
 				require.True(t, eventually(func() bool {
 					cr.peer.tell("close idle links") // its Closes return at any time
 					return cr.report(t).Links == 0
@@ -79,26 +73,23 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 			}},
 			{"some connections dropped, and then all", -1, func() {
 				for _, left := range []int{crowdSize / 2, 0} {
-					clear(cr.members[left:])
-					cr.members = cr.members[:left]
+					clear(cr.conns[left:])
+					cr.conns = cr.conns[:left]
 					require.True(t, eventually(func() bool {
 						runtime.GC()
 						return cr.report(t).Connections == left
 					}))
-					cr.requireEchoes(t, 1000)
+					cr.requireEchoes(t)
 				}
 			}},
 			{"the listener closed first", -1, func() {
 				cr.peer.tell("stop listening")
-				cr.requireEchoes(t, 1000)
-				closeAll(t, cr)
+				cr.requireEchoes(t)
+				cr.close(t)
 			}},
 		} {
 			t.Log(test.name)
-			at.linkIdle = test.linkIdle
-			cr.dialAll(t, at)
-			cr.play(t, "echo")
-			cr.requireEchoes(t, 1000)
+			cr.dial(t, test.linkIdle)
 			test.end()
 			if !eventually(func() bool { return ended() && inUse(t).atMost(before) && cr.report(t).Held.atMost(peers) }) {
 				stacks := make([]byte, 1<<20)
@@ -109,6 +100,16 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 		}
 		_, err := ringnet.Dial(at.network, cr.address)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+
+		cr = startCrowd(t, at)
+		cr.dial(t, -1)
+		cr.peer.kill()
+		for _, c := range cr.conns {
+			_, err := c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+		}
+		cr.close(t)
+		require.True(t, eventually(func() bool { return len(ringnet.Links()) == 0 && inUse(t).atMost(before) }))
 	})
 }
 

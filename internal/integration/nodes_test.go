@@ -21,7 +21,6 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/link"
 )
 
 // Node 1 listens at one port for connections that ask for something, and at another for
@@ -34,14 +33,7 @@ const (
 // keepAlive is short, so that tests do not wait long for it.
 const keepAlive = time.Second
 
-// deadAfter is the time after which a message without an answer fails, which a device may
-// multiply by four, and idleDeadAfter that of an idle connection, whose KeepAlive is before it.
-// Soft-RoCE does not multiply it. That connections end by then is shown in virtual time.
-const (
-	deadAfter     = link.AckTimeout * (link.Retries + 1)
-	idleDeadAfter = keepAlive + deadAfter
-	defaultResume = 30 * time.Second // Config.ResumeTimeout
-)
+const defaultResume = 30 * time.Second // Config.ResumeTimeout
 
 // TestNodes runs on two machines joined by a cable. Node 1 serves node 0, until
 // that has its power cut.
