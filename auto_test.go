@@ -134,18 +134,14 @@ func TestAutoListenerAcceptsADialerThatOnlySpeaksTCP(t *testing.T) {
 	s.Close()
 }
 
-func TestAutoTakesTCPWhenABetterNetworkIsSilentAndAcceptsNothingElse(t *testing.T) {
-	rdma := sim.New(sim.Link{})
-	better(t, nil, rdma)
-	l := listenAuto(t, "127.0.0.1:0")
-	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
-}
-
-func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T) {
-	better(t, nil, sim.New(sim.Link{Latency: hang.After}))
-	l := listenAuto(t, "127.0.0.1:0")
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
+func TestAutoTakesTCPWhenABetterNetworkDoesNotAnswerInTime(t *testing.T) {
+	silent, slow := sim.New(sim.Link{}), sim.New(sim.Link{Latency: hang.After})
+	silent.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	for _, rdma := range []*sim.Network{silent, slow} {
+		better(t, nil, rdma)
+		l := listenAuto(t, "127.0.0.1:0")
+		requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
+	}
 }
 
 // The faster network carries the connection. What the listener accepts on a slower one has

@@ -70,29 +70,6 @@ func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestAutoRefusesNonsenseWhateverWouldCarryIt(t *testing.T) {
-	better(t, nil, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	_, err := (&Dialer{Config: &Config{RecvBuffer: 5}}).Dial("auto", l.Addr().String())
-	require.ErrorContains(t, err, "Config.RecvBuffer is 5")
-	_, err = (&ListenConfig{Config: &Config{RecvBuffer: 5}}).Listen(t.Context(), "auto", "127.0.0.1:0")
-	require.ErrorContains(t, err, "Config.RecvBuffer is 5")
-}
-
-func TestAutoListenerOutlivesABetterNetworkButNotTCP(t *testing.T) {
-	delayTCP(t, time.Hour)
-	better(t, nil, sim.New(sim.Link{}))
-	l := listenAuto(t, "127.0.0.1:0")
-	require.NoError(t, l.better["rdma"].stop())
-	requireCarried(t, l, Dialer{}, "tcp")
-	require.NoError(t, l.SetDeadline(time.Time{}))
-	require.NoError(t, l.listener.TCP.Close())
-	for range 2 {
-		_, err := l.Accept()
-		requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)
-	}
-}
-
 // TCP's deadline is such an error, as a lack of descriptors is.
 func TestAutoListenerGoesOnAfterATemporaryErrorOfTCP(t *testing.T) {
 	better(t, nil, nil)

@@ -2,7 +2,6 @@ package ringnet
 
 import (
 	"net"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,16 +38,6 @@ func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
 	requireNothingElse(t, second)
 }
 
-// A listener closes when it has answered, and nobody takes its port.
-func TestAutoFailsAsTCPDoesWhenTheListenerHasEnded(t *testing.T) {
-	delayTCP(t, time.Hour)
-	var l *AutoListener
-	better(t, interrupted(func() { require.NoError(t, l.Close()) }), nil)
-	l = listenAuto(t, "127.0.0.1:0")
-	_, err := Dial("auto", l.Addr().String())
-	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
-}
-
 // The TCP connection that proves a link may be queued behind connections that nobody
 // accepts.
 func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
@@ -75,17 +64,6 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 		require.True(t, accepted[c.LocalAddr().String()])
 	}
 	requireNothingElse(t, l)
-}
-
-func TestAutoProvesEveryLinkOfItsOwn(t *testing.T) {
-	delayTCP(t, time.Hour)
-	better(t, sim.New(sim.Link{}), nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	requireCarried(t, l, Dialer{Config: &Config{Dedicated: true}}, "shm")
-	require.NoError(t, l.SetDeadline(time.Time{}))
-	from := anyPort(t)
-	c := requireCarried(t, l, Dialer{LocalAddr: from}, "shm")
-	require.Equal(t, from.String(), c.LocalAddr().String())
 }
 
 // Both families, and a name with an address where nobody listens.

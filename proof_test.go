@@ -256,19 +256,6 @@ func requireNoClaim(t *testing.T, f fabric.Fabric, to net.Addr, from *net.TCPAdd
 	})
 }
 
-func TestAutoListenerDropsTheClaimOfADialerThatDies(t *testing.T) {
-	delayTCP(t, time.Hour)
-	f := sim.New(sim.Link{})
-	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	from := anyPort(t)
-	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error { return errDied })
-	require.ErrorIs(t, err, errDied)
-	requireNothingElse(t, l)
-	requireCarried(t, l, Dialer{}, "shm")
-	requireNoClaim(t, f, l.Addr(), from)
-}
-
 // Accept returns the TCP connection, which its dialer has closed.
 func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
 	delayTCP(t, time.Hour)

@@ -74,26 +74,6 @@ func inVirtualTime(t *testing.T, test func(t *testing.T)) {
 	})
 }
 
-func TestDialWaitsForRoomInTheBacklog(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T) {
-		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})
-		first, err := Dial("sim", l.Addr().String())
-		require.NoError(t, err)
-		defer first.Close()
-		time.AfterFunc(20*time.Second, func() {
-			if c, err := l.Accept(); err == nil {
-				defer c.Close()
-			}
-		})
-		start := time.Now()
-		second, err := Dial("sim", l.Addr().String())
-		require.NoError(t, err)
-		defer second.Close()
-		require.GreaterOrEqual(t, time.Since(start), 20*time.Second)
-		require.LessOrEqual(t, time.Since(start), 20*time.Second+2*fabric.LongestPause)
-	})
-}
-
 func TestDialOfAFullBacklogHasAnEnd(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})

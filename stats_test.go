@@ -85,22 +85,6 @@ func TestStatsTellTheRoundTripOfTCP(t *testing.T) {
 	require.Positive(t, client.Stats().RTT, "what it was in the end")
 }
 
-func TestStatsOfTCPCountWithoutAllocating(t *testing.T) {
-	better(t, nil, nil)
-	h := host{"auto", "127.0.0.1"}
-	client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
-	p := make([]byte, 64)
-	require.Zero(t, testing.AllocsPerRun(100, func() {
-		_, err := client.Write(p)
-		if err == nil {
-			_, err = io.ReadFull(server, p)
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	}))
-}
-
 func TestStatsCountReadsAndWritesThatWaited(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})

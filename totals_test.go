@@ -2,7 +2,6 @@ package ringnet
 
 import (
 	"errors"
-	"io"
 	"net"
 	"os"
 	"reflect"
@@ -106,34 +105,6 @@ func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
 	})
 }
 
-// goesThrough is a connection whose ReadFrom a WriteTo may call.
-type goesThrough struct{ net.Conn }
-
-func (c goesThrough) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
-
-// A proxy closes a connection while it copies from it.
-func TestTotalsCountWhatWasCopiedWhenCloseEndsTheCopy(t *testing.T) {
-	overEachLeg(t, func(t *testing.T, h host, carrier string) {
-		alone(t)
-		before := Totals()
-		client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
-		to, from := net.Pipe()
-		copied := make(chan int64, 1)
-		go func() {
-			n, _ := server.(io.WriterTo).WriteTo(goesThrough{from})
-			copied <- n
-		}()
-		_, err := client.Write(make([]byte, 100_000))
-		require.NoError(t, err)
-		_, err = io.ReadFull(to, make([]byte, 100_000))
-		require.NoError(t, err)
-		require.NoError(t, server.Close())
-		require.EqualValues(t, 100_000, <-copied)
-		require.EqualValues(t, 100_000, server.Stats().BytesReceived)
-		require.EqualValues(t, 100_000, since(before, carrier).BytesReceived)
-	})
-}
-
 func TestTotalsCountDialsThatFail(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
@@ -183,13 +154,6 @@ func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
 	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1, FellBack: 1}, "shm": {Accepted: 1}}, l.Stats())
 	require.NoError(t, l.Close())
 	require.EqualValues(t, 1, l.Stats()["shm"].Accepted, "after Close")
-}
-
-func TestListenersOfTCPAloneCountNoFallBack(t *testing.T) {
-	better(t, nil, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	requireCarried(t, l, Dialer{}, "tcp")
-	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1}}, l.Stats())
 }
 
 func TestListenersCountRefusalsForTheBacklog(t *testing.T) {

@@ -135,13 +135,6 @@ func TestLinksAreMeasuredSideBySide(t *testing.T) {
 	require.Contains(t, string(out), "lock wait each")
 }
 
-func TestKeysOfPeersWithSeveralLinks(t *testing.T) {
-	for _, key := range []string{"shm/", "shm/x", "tcp/2", "/2", "shm"} {
-		require.Nil(t, spread(key), key)
-	}
-	require.NotNil(t, spread("rdma/3"))
-}
-
 func TestBusyMeasuresBesideStrangers(t *testing.T) {
 	program, dir := build(t), t.TempDir()
 	out, err := exec.Command(program, "-quick", "-out", dir, "-busy", "0,1", "-beside", program, "-peers", "shm,shm-parking,tcp",
@@ -185,18 +178,4 @@ func TestStrangersEndWhenTheirProcessIsKilled(t *testing.T) {
 	}
 	require.NoError(t, lines.Err())
 	require.Error(t, c.Wait())
-}
-
-func TestBesideMeasuresAnotherBuildInTheSameRounds(t *testing.T) {
-	program, dir := build(t), t.TempDir()
-	out, err := exec.Command(program, "-quick", "-out", dir, "-beside", program, "-peers", "shm,unix",
-		"-workloads", "ping-pong", "-sizes", "64", "-conns", "1", "-idle", "none").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	r := reportIn(t, dir)
-
-	checkResult(t, r, report.Cell{Peer: "shm", Workload: "ping-pong", Size: 64, Conns: 1})
-	checkResult(t, r, report.Cell{Peer: "shm@benchmarks", Workload: "ping-pong", Size: 64, Conns: 1})
-	require.Len(t, r.Results, 3, "and Unix sockets, of which there are no versions")
-	require.Regexp(t, `(?m)^64 B +1 +ringnet shm .* \S+ / \d\S*( |$)`, string(out), "by the other version's")
-	require.Contains(t, string(out), "× Unix socket / benchmarks")
 }

@@ -124,23 +124,6 @@ func TestLibrariesDialTCPWhereThereIsNothingBetter(t *testing.T) {
 	}
 }
 
-// Libraries ask the same dialer for Unix sockets, which stay package net's.
-func TestLibrariesDialUnixSocketsThroughTheSameDialer(t *testing.T) {
-	newDialer := func() *watchedDialer { return &watchedDialer{Dialer: &ringnet.Dialer{ForTCP: "auto"}} }
-	t.Run("go-redis", func(t *testing.T) {
-		dialer := newDialer()
-		_, socket := serveRedis(t)
-		setAndGet(t, redis.NewClient(&redis.Options{Network: "unix", Addr: socket, Dialer: dialer.DialContext}))
-		dialer.requireAll(t, "unix")
-	})
-	t.Run("pgx", func(t *testing.T) {
-		dialer := newDialer()
-		_, socket := servePostgres(t)
-		query(t, dialer, "host="+filepath.Dir(socket)+" user=bench database=postgres")
-		dialer.requireAll(t, "unix")
-	})
-}
-
 func serveHTTP(t *testing.T) (network, address string) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
 	t.Cleanup(s.Close)

@@ -2,7 +2,6 @@ package rconn_test
 
 import (
 	"io"
-	"math"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -170,17 +169,6 @@ func TestCloseGivesUpAtTheLingerTime(t *testing.T) {
 	})
 }
 
-func TestLingerWithoutEndWaitsForTheDevice(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, _ := v.connect(t, nil, nil)
-		v.Cut(true)
-		require.NoError(t, c.SetLinger(math.MaxInt))
-		start := time.Now()
-		requireDead(t, c.Close())
-		require.Equal(t, ackLimit, time.Since(start))
-	})
-}
-
 // A peer that has closed only its half still waits for bytes. Close must not report them as
 // delivered.
 func TestCloseGivesUpOnAPeerThatHasClosedItsHalf(t *testing.T) {
@@ -211,20 +199,6 @@ func TestCloseDoesNotWaitForTheAnswerToFIN(t *testing.T) {
 		v.endpoint(s).HoldReceives(false)
 		_, err := s.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)
-	})
-}
-
-func TestCloseOfADeadConnectionHasAnEnd(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, s := v.connect(t, nil, nil)
-		v.endpoint(c).HoldReceives(true) // nothing comes back, not even flushed completions
-		v.endpoint(s).Kill()
-		time.Sleep(time.Second)
-		start := time.Now()
-		require.NoError(t, c.Close())
-		require.LessOrEqual(t, time.Since(start), 10*time.Second)
-		time.Sleep(6 * time.Second)
-		require.Nil(t, v.endpoint(c))
 	})
 }
 

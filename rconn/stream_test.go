@@ -76,17 +76,6 @@ func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconn.Config) {
 	require.LessOrEqual(t, float64(s.CreditsSent), most, "CREDITs for %d messages, %d bytes", s.MessagesReceived, s.BytesReceived)
 }
 
-func TestWriteAfterCloseWriteIsEPIPE(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		c, _ := v.connect(t, nil, nil)
-		require.NoError(t, c.CloseWrite())
-		n, err := c.Write([]byte("x"))
-		require.Zero(t, n)
-		require.ErrorIs(t, err, syscall.EPIPE)
-		require.NoError(t, c.CloseWrite(), "twice")
-	})
-}
-
 func TestCloseWriteWakesWrite(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, s := v.connect(t, nil, tight)

@@ -89,24 +89,6 @@ func TestDeviceThatFlushesNothingLosesNothingDelivered(t *testing.T) {
 	})
 }
 
-// The failed work request is noticed before the failure of the device.
-func TestDeviceThatFlushesNothingAndIsThenRemoved(t *testing.T) {
-	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-		c, _ := v.connect(t, nil, nil)
-		v.SetFaults(sim.Faults{
-			Unflushed: func(*sim.Endpoint) bool { return true },
-			PostSend:  func(*sim.Endpoint, []fabric.WorkRequest) error { return syscall.EIO },
-		})
-		_, err := c.Write([]byte("x"))
-		require.NoError(t, err, "it was accepted")
-		time.AfterFunc(time.Second, v.RemoveDevice)
-		start := time.Now()
-		_, err = c.Read(make([]byte, 1))
-		require.ErrorIs(t, err, syscall.ENETDOWN)
-		require.Equal(t, time.Second, time.Since(start))
-	})
-}
-
 // Flushed completions tell that the queue pair has failed. The cause is another event's,
 // which does not come.
 func TestQueuePairThatFailsWithoutAReasonIsAReset(t *testing.T) {
