@@ -23,9 +23,11 @@ import (
 
 var errAbsent = errors.New("absent in this test")
 
-// better replaces shm and rdma by simulated networks; nil means that the network is absent.
+// better replaces shm and rdma by simulated networks; nil means that the network is absent. Auto
+// waits for them however slow the machine is.
 func better(t *testing.T, shm, rdma fabric.Fabric) {
 	forget(t)
+	delayTCP(t, time.Hour)
 	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
 		open := opens(f)
 		if f == nil {
@@ -35,10 +37,9 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 	}
 }
 
-// delayTCP has auto dial TCP only after the given time: an hour in tests where a better
-// network must win on the slowest machine, 0 where TCP must win. If the delay is longer
-// than the times for proofs, and for TCP to connect for one, these get as long; proveWithin
-// after that gives proofs less.
+// delayTCP has auto dial TCP only after the given time. If that is longer than the times for
+// proofs, and for TCP to connect for one, these get as long; proveWithin after that gives proofs
+// less.
 func delayTCP(t testing.TB, delay time.Duration) {
 	setAutoTimes(t, func(times *auto.Times) {
 		times.Answer = delay
@@ -91,7 +92,6 @@ func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *Aut
 }
 
 func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
-	delayTCP(t, time.Hour)
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 	better(t, shm, rdma)
 	c := requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "shm")
@@ -116,7 +116,6 @@ func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
 	h := rdmaHost(t)
 	f, err := openRDMA(nil, nil)
 	require.NoError(t, err)
-	delayTCP(t, time.Hour)
 	better(t, nil, f)
 	l := listenAuto(t, h.any())
 	requireReasons(t, requireCarried(t, l, Dialer{}, "rdma"), "shm: absent")
@@ -139,6 +138,7 @@ func TestAutoTakesTCPWhenABetterNetworkDoesNotAnswerInTime(t *testing.T) {
 	silent.Blackhole(netip.MustParseAddr("127.0.0.1"))
 	for _, rdma := range []*sim.Network{silent, slow} {
 		better(t, nil, rdma)
+		delayTCP(t, auto.DefaultTimes.Answer)
 		l := listenAuto(t, "127.0.0.1:0")
 		requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
 	}
@@ -174,7 +174,6 @@ func TestAutoIsAcceptedAsItWasDialedWhoeverIsFaster(t *testing.T) {
 const fourTimesAsLong = 20 * time.Second
 
 func TestAutoReachesTCPWithinAShortTimeoutThoughABetterNetworkIsSilent(t *testing.T) {
-	delayTCP(t, time.Hour)
 	rdma := sim.New(sim.Link{})
 	better(t, nil, rdma)
 	l := listenAuto(t, "127.0.0.1:0")
@@ -185,6 +184,7 @@ func TestAutoReachesTCPWithinAShortTimeoutThoughABetterNetworkIsSilent(t *testin
 func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
 	rdma := sim.New(sim.Link{})
 	better(t, nil, rdma)
+	delayTCP(t, auto.DefaultTimes.Answer)
 	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
 	l := listenAuto(t, "127.0.0.1:0")
 	require.NoError(t, l.Close())
@@ -196,7 +196,6 @@ func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
 // If the better network fails at Confirm, auto uses the TCP connection that was to prove
 // the link.
 func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
-	delayTCP(t, time.Hour)
 	var failed atomic.Bool
 	f := &hooked{Fabric: sim.New(sim.Link{}), confirm: func(func() error) error {
 		failed.Store(true)

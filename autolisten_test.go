@@ -37,7 +37,6 @@ func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
 }
 
 func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
-	delayTCP(t, time.Hour)
 	inUse := 3
 	f := &hooked{Fabric: sim.New(sim.Link{}), listen: func(listen func() (fabric.Listener, error)) (fabric.Listener, error) {
 		if inUse > 0 {
@@ -53,7 +52,6 @@ func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
 }
 
 func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	require.NoError(t, l.Close())
@@ -93,7 +91,6 @@ func TestAutoListenerGoesOnAfterATemporaryErrorOfTCP(t *testing.T) {
 // When the listener of a better network has failed, nobody answers requests there: dialers
 // must be refused, and not wait.
 func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
-	delayTCP(t, time.Hour)
 	fail := make(chan struct{})
 	better(t, nil, failing(fail))
 	l := listenAuto(t, "127.0.0.1:0")
@@ -116,7 +113,6 @@ func failing(fail <-chan struct{}) *hooked {
 }
 
 func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, ":0")
 	_, port, err := net.SplitHostPort(l.Addr().String())

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -125,28 +124,6 @@ func TestAProcessTellsWhyNoBetterNetworkCarriesAConnection(t *testing.T) {
 	require.Equal(t, "shm", c.PassedOver[0].Network)
 	require.NotEmpty(t, c.PassedOver[0].Code)
 	require.ErrorContains(t, inspect.Kill(t.Context(), os.Getpid(), c.Number), "TCP carries")
-}
-
-func TestAConnectionIsKilled(t *testing.T) {
-	answering(t)
-	client, server := connectedOver(t, "shm")
-	reading := make(chan error)
-	go func() {
-		_, err := client.Read(make([]byte, 1))
-		reading <- err
-	}()
-	c, _ := of(t, own(t), client)
-	require.ErrorContains(t, inspect.Kill(t.Context(), os.Getpid(), 1<<40), "no connection")
-	require.NoError(t, inspect.Kill(t.Context(), os.Getpid(), c.Number))
-	require.ErrorIs(t, <-reading, syscall.ECONNABORTED)
-	_, err := client.Write([]byte("x"))
-	require.ErrorIs(t, err, syscall.ECONNABORTED)
-	_, err = server.Read(make([]byte, 1))
-	require.ErrorIs(t, err, syscall.ECONNRESET)
-	c, _ = of(t, own(t), client)
-	require.Equal(t, "aborted", c.State)
-	require.NoError(t, client.Close())
-	require.NoError(t, server.Close())
 }
 
 // sockets are the names of this process's sockets for those who ask.

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -142,7 +141,6 @@ func TestMemoryLimitStopsGrowthOfRingsNotTraffic(t *testing.T) {
 }
 
 func TestAutoTakesTCPWhileMemoryIsShortAndSaysWhy(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	limitMemory(t, 100<<10)
 	c := requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "tcp")

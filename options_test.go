@@ -135,7 +135,6 @@ func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
 		require.NoError(t, err)
 		accept(plain, c)
 		better(t, sim.New(sim.Link{}), nil)
-		delayTCP(t, time.Hour)
 		l := listenAuto(t, ":0")
 		c = dialAuto(t, Dialer{}, at(l))
 		require.Equal(t, "shm", carrierOf(c))
@@ -193,7 +192,6 @@ func TestAutoHasTheDescriptorOfTheTCPConnectionThatCarriesIt(t *testing.T) {
 	require.Equal(t, c.LocalAddr(), same.LocalAddr())
 
 	better(t, sim.New(sim.Link{}), nil)
-	delayTCP(t, time.Hour)
 	c = dialAuto(t, Dialer{}, listenAuto(t, "127.0.0.1:0").Addr().String())
 	require.Equal(t, "shm", c.Carrier())
 	_, err = c.File()

@@ -25,7 +25,6 @@ func interrupted(then func()) *hooked {
 // A listener closes when it has answered, and another one takes its port: auto reaches the
 // second, as TCP does.
 func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
-	delayTCP(t, time.Hour)
 	var first, second *AutoListener
 	better(t, interrupted(func() {
 		require.NoError(t, first.Close())
@@ -41,7 +40,6 @@ func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
 // The TCP connection that proves a link may be queued behind connections that nobody
 // accepts.
 func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	var plain []net.Conn
@@ -68,7 +66,6 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 
 // Both families, and a name with an address where nobody listens.
 func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	d := Dialer{Resolver: resolver("127.0.0.2", "127.0.0.1"), Timeout: time.Minute}
@@ -81,7 +78,6 @@ func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
 
 // Links beyond the first are made in the background, each with a proof of its own.
 func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	l := listenAuto(t, "127.0.0.1:0")
@@ -109,7 +105,6 @@ func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
 	h := rdmaHost(t)
 	f, err := openRDMA(nil, nil)
 	require.NoError(t, err)
-	delayTCP(t, time.Hour)
 	better(t, nil, f)
 	server := listenTCP(t, h.any())
 	squatter, err := Listen("rdma", server.Addr().String())

@@ -100,7 +100,6 @@ func forget(t *testing.T) {
 
 // Over shm or rdma one server listens at the port at which another listens over TCP.
 func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	for i, network := range auto.BetterThanTCP {
 		server := listenTCP(t, "127.0.0.1:0")
@@ -121,7 +120,6 @@ func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 
 // A link that was dialed without TCP is no proof of where TCP leads.
 func TestAutoDoesNotUseALinkThatIsNotProven(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	server := listenTCP(t, "127.0.0.1:0")
 	squatter, err := Listen("shm", server.Addr().String())
@@ -162,10 +160,9 @@ func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
 
 // A squatter cannot end a TCP connection that it does not have.
 func TestAutoPassesASquatterThatLies(t *testing.T) {
-	delayTCP(t, time.Hour)
-	proveWithin(t, lapse)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
+	proveWithin(t, lapse)
 	server := listenTCP(t, "127.0.0.1:0")
 	liar(t, f, server.Addr())
 	c := dialAuto(t, Dialer{}, server.Addr().String())
@@ -187,7 +184,6 @@ func TestAutoPassesASquatterThatLies(t *testing.T) {
 
 // A server that writes first shows that it has the TCP connection.
 func TestAutoReadsWhatAServerSaysFirstWhenASquatterLies(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	server := listenTCP(t, "127.0.0.1:0")
@@ -258,7 +254,6 @@ func requireNoClaim(t *testing.T, f fabric.Fabric, to net.Addr, from *net.TCPAdd
 
 // Accept returns the TCP connection, which its dialer has closed.
 func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	l := listenAuto(t, "127.0.0.1:0")
@@ -284,7 +279,6 @@ func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
 // A dialer names the port of a TCP connection in its request, and then uses that connection
 // for traffic.
 func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	for name, confirms := range map[string]bool{"confirms": true, "does not": false} {
@@ -332,10 +326,9 @@ func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 // If the connection that was claimed does not come, the link ends. A connection from
 // another port does not meet the claim.
 func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
-	delayTCP(t, time.Hour)
-	proveWithin(t, lapse)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
+	proveWithin(t, lapse)
 	l := listenAuto(t, "127.0.0.1:0")
 	var other net.Conn
 	from := anyPort(t)
@@ -354,7 +347,6 @@ func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
 }
 
 func TestClaimOfAPortThatIsClaimedIsRefused(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	l := listenAuto(t, "127.0.0.1:0")

@@ -24,7 +24,6 @@ type counting interface {
 func overEachLeg(t *testing.T, test func(t *testing.T, h host, carrier string)) {
 	overEachNetwork(t, func(t *testing.T, h host) { test(t, h, h.network) })
 	t.Run("auto over shm", func(t *testing.T) {
-		delayTCP(t, time.Hour)
 		better(t, sim.New(sim.Link{}), nil)
 		test(t, host{"auto", "127.0.0.1"}, "shm")
 	})

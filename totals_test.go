@@ -137,7 +137,6 @@ func TestTotalsCountWhatAutoHasPassedOver(t *testing.T) {
 }
 
 func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	require.Equal(t, map[string]ListenerStats{"tcp": {}, "shm": {}}, l.Stats())

@@ -120,21 +120,6 @@ func TestEachCellOnTheCardHasAProcessOfItsOwn(t *testing.T) {
 	require.Regexp(t, `(?m)^\| stream, 64 B \| \S+ [kMG]?B/s( \| \S+ [kMG]?B/s){4}( \| \S+ ×){3} \|$`, string(out))
 }
 
-func TestLinksAreMeasuredSideBySide(t *testing.T) {
-	program, dir := build(t), t.TempDir()
-	out, err := exec.Command(program, "-quick", "-out", dir, "-peers", "shm/1,shm/2", "-workloads", "work,http", "-conns", "20", "-idle", "none").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	r := reportIn(t, dir)
-	require.Len(t, r.Results, 4)
-	for _, peer := range []string{"shm/1", "shm/2"} {
-		for _, workload := range []string{"work", "http"} {
-			checkResult(t, r, report.Cell{Peer: peer, Workload: workload, Size: 0, Conns: 20})
-		}
-	}
-	require.Empty(t, r.Idle)
-	require.Contains(t, string(out), "lock wait each")
-}
-
 func TestBusyMeasuresBesideStrangers(t *testing.T) {
 	program, dir := build(t), t.TempDir()
 	out, err := exec.Command(program, "-quick", "-out", dir, "-busy", "0,1", "-beside", program, "-peers", "shm,shm-parking,tcp",
@@ -154,14 +139,6 @@ func TestBusyMeasuresBesideStrangers(t *testing.T) {
 	require.Regexp(t, `(?m)^\| size \| conns \| strangers .* strangers had \| × TCP / Unix socket \|$`, string(out))
 	require.Regexp(t, `(?m)^\| 64 KiB \| 2 \| 1 \| ringnet shm \| .* \| \d[\d.]* [mµ]?s/GB \|`, string(out))
 	require.NotContains(t, string(out), "| TCP |")
-}
-
-func TestOneProcessMeasuresAPipeInMemory(t *testing.T) {
-	out, err := exec.Command(build(t), "-quick", "-one-process", "-workloads", "grpc", "-conns", "1", "-markdown").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	for _, peer := range []string{"ringnet shm", "ringnet shm, never polling", "TCP", "Unix socket"} {
-		require.Regexp(t, `(?m)^\| 1 \| `+peer+` \| .* [mµ]?s \| \d[\d.]* \|$`, string(out))
-	}
 }
 
 // Everything that a process of the program starts has its output for errors.

@@ -277,17 +277,6 @@ func TestClosedConnectionFailsEveryCallWithErrClosed(t *testing.T) {
 	})
 }
 
-func TestCloseWakesReadAndWrite(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		c, _ := v.connect(t, nil, tight)
-		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
-		_, wrote := v.blockedWrite(c)
-		require.NoError(t, c.Close(), "the peer's device takes what was accepted")
-		require.ErrorIs(t, <-read, net.ErrClosed)
-		require.ErrorIs(t, <-wrote, net.ErrClosed)
-	})
-}
-
 func TestConcurrentReadsLoseNothing(t *testing.T) {
 	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
 		client, server := v.connect(t, tight, tight)
