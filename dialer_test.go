@@ -66,6 +66,7 @@ func TestForTCPWithUnknownNetworksListsTheKnown(t *testing.T) {
 		require.EqualValues(t, unknown.name, e)
 		require.ErrorContains(t, err, "Listen knows auto, auto4, auto6, rdma, rdma4, rdma6, shm; ")
 	}
+	require.NotContains(t, Totals(), "tcp5", "labels are from a small set")
 }
 
 func TestErrorsOfUnknownNetworksNameTheFunctionThatKnowsThem(t *testing.T) {

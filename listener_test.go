@@ -36,6 +36,7 @@ func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 		} {
 			l := h.listen(t, bounded.by)
 			d := bounded.d
+			before := Totals()
 			for range 2 {
 				c, err := d.Dial(h.network, l.Addr().String())
 				require.NoError(t, err, name)
@@ -46,6 +47,9 @@ func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 			require.ErrorContains(t, err, "backlog is full", name)
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
 			require.True(t, err.(net.Error).Timeout(), name)
+			require.Zero(t, l.Stats().Accepted, name)
+			require.Equal(t, l.Stats().Failed, since(before, h.network).Failed, name)
+			require.Equal(t, map[ReasonCode]uint64{ReasonFull: 1}, since(before, h.network).DialsFailed, name)
 
 			acceptAll(t, l) // a dial that was given up may have succeeded at the listener
 			c, err := bounded.d.Dial(h.network, l.Addr().String())

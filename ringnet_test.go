@@ -136,8 +136,10 @@ func TestDialWhereNobodyListensIsRefused(t *testing.T) {
 		l := h.listen(t, ListenConfig{})
 		addr := l.Addr().String()
 		require.NoError(t, l.Close())
+		before := Totals()
 		_, err := Dial(h.network, addr)
 		requireOpError(t, err, "dial", h.network, addr, syscall.ECONNREFUSED)
+		require.Equal(t, map[ReasonCode]uint64{ReasonNoListener: 1}, since(before, h.network).DialsFailed)
 	})
 }
 

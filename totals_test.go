@@ -3,10 +3,8 @@ package ringnet
 import (
 	"errors"
 	"net"
-	"os"
 	"reflect"
 	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
@@ -105,20 +103,6 @@ func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
 	})
 }
 
-func TestTotalsCountDialsThatFail(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		require.NoError(t, l.Close())
-		before := Totals()
-		_, err := Dial(h.network, l.Addr().String())
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.Equal(t, map[ReasonCode]uint64{ReasonNoListener: 1}, since(before, h.network).DialsFailed)
-	})
-	_, err := Dial("smoke", "127.0.0.1:1")
-	require.Error(t, err)
-	require.NotContains(t, Totals(), "smoke", "labels are from a small set")
-}
-
 func TestTotalsCountWhatAutoHasPassedOver(t *testing.T) {
 	better(t, nil, nil)
 	l := listenTCP(t, "127.0.0.1:0")
@@ -153,26 +137,6 @@ func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
 	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1, FellBack: 1}, "shm": {Accepted: 1}}, l.Stats())
 	require.NoError(t, l.Close())
 	require.EqualValues(t, 1, l.Stats()["shm"].Accepted, "after Close")
-}
-
-func TestListenersCountRefusalsForTheBacklog(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		for name, d := range map[string]*Dialer{"on one link": {}, "on links of their own": {Config: dedicated}} {
-			t.Run(name, func(t *testing.T) {
-				l := h.listen(t, ListenConfig{Backlog: 1})
-				before := Totals()
-				c, err := d.Dial(h.network, l.Addr().String())
-				require.NoError(t, err)
-				defer c.Close()
-				_, err = d.DialContext(timeoutWhen(t, l.hasRefused(2)), h.network, l.Addr().String())
-				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-				require.Positive(t, l.Stats().Failed[ReasonFull])
-				require.Zero(t, l.Stats().Accepted)
-				require.Equal(t, l.Stats().Failed, since(before, h.network).Failed)
-				require.Equal(t, map[ReasonCode]uint64{ReasonFull: 1}, since(before, h.network).DialsFailed)
-			})
-		}
-	})
 }
 
 // A server that is out of memory counts the dialers that it refuses.

@@ -239,25 +239,10 @@ func talkNATS(t *testing.T, dialer *watchedDialer, addr string) {
 // serveMongo stands in for a MongoDB server, of which Debian has no package. It answers the
 // greeting, and every other command with success.
 func serveMongo(t *testing.T) (network, address string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() {
-				defer c.Close()
-				for answerMongo(c) == nil {
-				}
-			})
+	return serveEach(t, func(c net.Conn) {
+		for answerMongo(c) == nil {
 		}
 	})
-	t.Cleanup(serving.Wait)
-	t.Cleanup(func() { l.Close() })
-	return "tcp", l.Addr().String()
 }
 
 // answerMongo reads a message (OP_MSG) and answers it.
