@@ -147,6 +147,7 @@ func TestTraceTellsWhyALinkIsDown(t *testing.T) {
 	h := host{"sim", "10.0.0.1"}
 	var r recorder
 	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace(), Config: impatient})
+	before := Totals()
 	breakLink(n, client)
 	_, err := client.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
@@ -154,6 +155,7 @@ func TestTraceTellsWhyALinkIsDown(t *testing.T) {
 	require.ErrorIs(t, r.causes[0], syscall.ECONNRESET)
 	require.ErrorContains(t, r.causes[0], "cable on fire")
 	require.ErrorContains(t, err, r.causes[0].Error())
+	hang.Unless(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 })
 }
 
 func TestTraceTellsOfALinkThatMoves(t *testing.T) {

@@ -10,15 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// overTLS runs a test, over each network, with both ends of a TLS connection before the
-// handshake.
-func overTLS(t *testing.T, test func(t *testing.T, client, server *tls.Conn)) {
-	overEachNetwork(t, func(t *testing.T, n network) {
-		client, server := tlsPair(t, n)
-		test(t, client, server)
-	})
-}
-
+// tlsPair returns both ends of a TLS connection before the handshake.
 func tlsPair(t *testing.T, n network) (client, server *tls.Conn) {
 	serverConfig, clientConfig := certificate(t, n)
 	c, s := pair(t, n)
@@ -92,7 +84,8 @@ func TestTLSRefusesStrangers(t *testing.T) {
 }
 
 func TestTLSCarriesBothDirectionsAtOnce(t *testing.T) {
-	overTLS(t, func(t *testing.T, client, server *tls.Conn) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		client, server := tlsPair(t, n)
 		handshake(t, client, server)
 		there, back := randomBytes(2<<20+1), randomBytes(2<<20+3)
 		atServer, atClient := readAll(server), readAll(client)
