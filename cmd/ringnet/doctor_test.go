@@ -95,18 +95,6 @@ func TestDoctorFindsIWARP(t *testing.T) {
 	require.Len(t, d.Findings, 1, "nothing is said of its ports")
 }
 
-// The reason why rdma is passed over is not that of shm, which the user nobody (65534) does
-// not have.
-func TestDoctorTakesTheReasonOfRDMAForNoOther(t *testing.T) {
-	d := diagnosis{Findings: []finding{{Subject: "/dev/infiniband/rdma_cm", Status: bad, Code: lib.ReasonUnsupported}}}
-	d.checkOffers(autoInfo{PassedOver: []reason{
-		{"shm", lib.ReasonUnsupported, "not for the user nobody"},
-		{"rdma", lib.ReasonUnsupported, "no driver"},
-	}})
-	d.requireBad(t, "shm", "not for the user nobody", "another user than nobody")
-	require.Len(t, d.Findings, 2, "one has been explained")
-}
-
 func TestDoctorFindsWhyAPeerIsNotReached(t *testing.T) {
 	requireShm(t)
 	address := perfServing(t, "127.0.0.1")

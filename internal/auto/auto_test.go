@@ -82,30 +82,3 @@ func TestALinkThatIsUsedBeforeItIsProvenIsEnded(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.False(t, l.claims.any())
 }
-
-// While links are to be proven, TCP connections are accepted for their sake, but no more than
-// the backlog allows, and not after an error.
-func TestOneTCPConnectionAtATimeWaitsUnlessLinksAreToBeProven(t *testing.T) {
-	l := (&ListenConfig{Backlog: 2}).newListener()
-	room := func(afterError bool) bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.hasRoom(afterError)
-	}
-	require.True(t, room(false))
-	require.True(t, room(true))
-	l.pushTCP(Accepted{})
-	require.False(t, room(false))
-	l.claims.add(ends{}, &claim{})
-	require.True(t, room(false))
-	require.False(t, room(true))
-	l.pushTCP(Accepted{})
-	require.True(t, room(false))
-	l.pushTCP(Accepted{})
-	require.False(t, room(false))
-	for range 3 {
-		_, err := l.Next()
-		require.NoError(t, err)
-	}
-	require.True(t, room(true))
-}
