@@ -30,14 +30,9 @@ func overEachCarrier(t *testing.T, run func(carrier string, connect func() (clie
 		require.NoError(t, err)
 		defer l.Close()
 		run(carrier, func() (client, server net.Conn) {
-			client, err := Dial("auto", l.Addr().String())
-			require.NoError(t, err)
-			t.Cleanup(func() { client.Close() })
+			client = dial(t, &Dialer{}, "auto", l.Addr().String())
 			require.Equal(t, carrier, carrierOf(client))
-			server, err = l.Accept()
-			require.NoError(t, err)
-			t.Cleanup(func() { server.Close() })
-			return client, server
+			return client, accept(t, l)
 		})
 	}
 }

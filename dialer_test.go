@@ -43,9 +43,7 @@ func TestForTCPLeavesOtherNetworksToPackageNet(t *testing.T) {
 		"unix": {path, &net.UnixConn{}},
 		"udp4": {udp.LocalAddr().String(), &net.UDPConn{}},
 	} {
-		c, err := d.Dial(network, other.address)
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, d, network, other.address)
 		require.IsType(t, other.conn, c)
 	}
 }

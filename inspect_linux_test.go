@@ -69,13 +69,7 @@ func connectedOver(t *testing.T, network string) (client, server net.Conn) {
 	l, err := Listen(network, "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	client, err = Dial(network, l.Addr().String())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	server, err = l.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = server.Close() })
-	return client, server
+	return dial(t, &Dialer{}, network, l.Addr().String()), accept(t, l)
 }
 
 func TestAProcessTellsOfItsConnections(t *testing.T) {
@@ -124,6 +118,7 @@ func TestAProcessTellsWhyNoBetterNetworkCarriesAConnection(t *testing.T) {
 	require.Equal(t, "shm", c.PassedOver[0].Network)
 	require.NotEmpty(t, c.PassedOver[0].Code)
 	require.ErrorContains(t, inspect.Kill(t.Context(), os.Getpid(), c.Number), "TCP carries")
+	require.ErrorContains(t, inspect.Kill(t.Context(), os.Getpid(), 1<<40), "no connection")
 }
 
 // sockets are the names of this process's sockets for those who ask.

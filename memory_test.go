@@ -46,10 +46,8 @@ func TestMemoryInUseIsThatOfLinks(t *testing.T) {
 		l := h.listen(t, ListenConfig{})
 		acceptAll(t, l)
 		for range 20 {
-			c, err := Dial(h.network, l.Addr().String())
-			require.NoError(t, err)
-			defer c.Close()
-			_, err = c.Write(make([]byte, 100_000))
+			c := dial(t, &Dialer{}, h.network, l.Addr().String())
+			_, err := c.Write(make([]byte, 100_000))
 			require.NoError(t, err)
 		}
 		ofLinks := func() (sum int) {
@@ -124,12 +122,8 @@ func TestMemoryLimitStopsGrowthOfRingsNotTraffic(t *testing.T) {
 		limitMemory(t, 2*((*Config)(nil).PinnedMemory()+364<<10)) // for another slab at each end
 		var all sync.WaitGroup
 		for i := range 10 {
-			c, err := Dial(h.network, l.Addr().String())
-			require.NoError(t, err)
-			t.Cleanup(func() { c.Close() })
-			s, err := l.Accept()
-			require.NoError(t, err)
-			t.Cleanup(func() { s.Close() })
+			c := dial(t, &Dialer{}, h.network, l.Addr().String())
+			s := accept(t, l)
 			for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
 				all.Go(func() {
 					_, err := way[0].Write(bytes.Repeat([]byte{byte(i), 1, 2}, 100_000))

@@ -120,9 +120,7 @@ func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
 	t.Run("both families", func(t *testing.T) {
 		var clients []netip.Addr
 		accept := func(l net.Listener, c net.Conn) {
-			s, err := l.Accept()
-			require.NoError(t, err)
-			defer s.Close()
+			s := accept(t, l)
 			defer c.Close()
 			require.Equal(t, c.RemoteAddr().String(), s.LocalAddr().String())
 			clients = append(clients, s.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(), s.LocalAddr().(*net.TCPAddr).AddrPort().Addr())
@@ -151,14 +149,10 @@ func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
 		l, err := Listen("shm", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer l.Close()
-		c, err := (&Dialer{ForTCP: "shm"}).Dial("tcp", l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, &Dialer{ForTCP: "shm"}, "tcp", l.Addr().String())
 		require.Equal(t, "shm", carrierOf(c))
 		require.Empty(t, c.(*AutoConn).PassedOver())
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
+		s := accept(t, l)
 		require.Equal(t, "shm", s.LocalAddr().Network(), "asked for by its name")
 		requireTCPAddresses(t, c, s, l.Addr())
 	})
@@ -208,9 +202,7 @@ func TestAutoCountsWhatIsCopiedToAndFromFiles(t *testing.T) {
 	better(t, nil, nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	c := dialAuto(t, Dialer{}, l.Addr().String())
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
+	s := accept(t, l)
 	const total = 100_000
 	from := filepath.Join(t.TempDir(), "from")
 	require.NoError(t, os.WriteFile(from, make([]byte, total), 0o600))

@@ -53,9 +53,7 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 	require.Equal(t, "shm", carrierOf(c))
 	accepted := make(map[string]bool)
 	for range len(plain) + 1 {
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
+		s := accept(t, l)
 		accepted[s.RemoteAddr().String()] = true
 	}
 	for _, c := range append(plain, c) {
@@ -93,9 +91,7 @@ func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
 	}
 	for used() < 2 {
 		dialed[dialAuto(t, d, l.Addr().String()).LocalAddr().String()] = true
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
+		s := accept(t, l)
 		require.True(t, dialed[s.RemoteAddr().String()])
 	}
 	requireNothingElse(t, l)

@@ -78,10 +78,7 @@ func requireCodes(t *testing.T, c *AutoConn, codes ...ReasonCode) {
 
 func dialAuto(t *testing.T, d Dialer, address string) *AutoConn {
 	t.Helper()
-	c, err := d.Dial("auto", address)
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	return c.(*AutoConn)
+	return dial(t, &d, "auto", address).(*AutoConn)
 }
 
 func listenTCP(t *testing.T, address string) *net.TCPListener {
@@ -125,9 +122,7 @@ func TestAutoDoesNotUseALinkThatIsNotProven(t *testing.T) {
 	squatter, err := Listen("shm", server.Addr().String())
 	require.NoError(t, err)
 	defer squatter.Close()
-	mistaken, err := Dial("shm", server.Addr().String())
-	require.NoError(t, err)
-	defer mistaken.Close()
+	dial(t, &Dialer{}, "shm", server.Addr().String())
 	requireConnected(t, dialAuto(t, Dialer{}, server.Addr().String()), server)
 }
 
@@ -338,9 +333,7 @@ func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer other.Close()
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
+	s := accept(t, l)
 	require.Equal(t, other.LocalAddr().String(), s.RemoteAddr().String())
 	requireNothingElse(t, l)
 	requireNoClaim(t, f, l.Addr(), from)

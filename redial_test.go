@@ -78,12 +78,10 @@ func TestDialOfAFullBacklogHasAnEnd(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})
 		addr := l.Addr().String()
-		c, err := Dial("sim", addr)
-		require.NoError(t, err)
-		defer c.Close()
+		dial(t, &Dialer{}, "sim", addr)
 
 		start := time.Now()
-		_, err = Dial("sim", addr)
+		_, err := Dial("sim", addr)
 		requireOpError(t, err, "dial", "sim", addr, syscall.ECONNREFUSED)
 		require.ErrorContains(t, err, "backlog is full")
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
@@ -131,9 +129,7 @@ func TestDialRepeatsARequestRefusedAsStale(t *testing.T) {
 	stale := &fabric.RejectError{Reason: fabric.RejectStale}
 	asked := simulateRefusing(t, stale, stale, stale)
 	l := host{"refusing", "10.0.0.1"}.listen(t, ListenConfig{})
-	c, err := Dial("refusing", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
+	dial(t, &Dialer{}, "refusing", l.Addr().String())
 	require.EqualValues(t, 4, asked.Load())
 }
 
@@ -204,15 +200,11 @@ func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	for _, network := range []string{"shm", "rdma"} {
-		c, err := Dial(network, l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		dial(t, &Dialer{}, network, l.Addr().String())
 	}
 	delayTCP(t, fourTimesAsLong/4) // time for shm to refuse
 	for _, d := range []Dialer{{}, {Timeout: fourTimesAsLong}} {
-		c, err := d.Dial("auto", l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, &d, "auto", l.Addr().String())
 		require.Equal(t, "tcp", carrierOf(c))
 		requireReasons(t, c.(*AutoConn), "shm: connection refused by the peer: the listener's backlog is full", "rdma: TCP was connected first")
 		delayTCP(t, time.Hour) // in the next round a part of the timeout is less

@@ -93,16 +93,30 @@ func (h host) listen(t *testing.T, lc ListenConfig) *Listener {
 	return l.(*Listener)
 }
 
+// dial dials until the end of the test.
+func dial(t *testing.T, d *Dialer, network, address string) net.Conn {
+	t.Helper()
+	c, err := d.Dial(network, address)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// accept accepts until the end of the test.
+func accept(t *testing.T, l net.Listener) net.Conn {
+	t.Helper()
+	c, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
 func TestDialThenAcceptInOneGoroutine(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
-		client, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer client.Close()
-		server, err := l.Accept()
-		require.NoError(t, err)
-		defer server.Close()
-		_, err = client.Write([]byte("hello"))
+		client := dial(t, &Dialer{}, h.network, l.Addr().String())
+		server := accept(t, l)
+		_, err := client.Write([]byte("hello"))
 		require.NoError(t, err)
 		require.NoError(t, client.Close())
 		got, err := io.ReadAll(server)
@@ -149,9 +163,7 @@ func TestAddrHasTheZone(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	require.Contains(t, l.Addr().String(), "[fe80::1%eth7]:")
-	c, err := Dial("sim", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
+	c := dial(t, &Dialer{}, "sim", l.Addr().String())
 	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 	_, err = Dial("sim4", l.Addr().String())
 	require.ErrorContains(t, err, "no suitable address")
@@ -179,9 +191,7 @@ func TestDialFromALocalAddress(t *testing.T) {
 		local := net.TCPAddrFromAddrPort(free.Addr().(Addr).AddrPort())
 		require.NoError(t, free.Close())
 		d := Dialer{LocalAddr: local}
-		c, err := d.Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, &d, h.network, l.Addr().String())
 		require.Equal(t, local.String(), c.LocalAddr().String())
 	})
 }

@@ -36,13 +36,8 @@ func overEachLeg(t *testing.T, test func(t *testing.T, h host, carrier string)) 
 // connect dials l and accepts the connection.
 func connect(t *testing.T, h host, l net.Listener, d *Dialer) (client, server counting) {
 	t.Helper()
-	c, err := d.Dial(h.network, l.Addr().String())
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	s, err := l.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() { s.Close() })
-	return c.(counting), s.(counting)
+	client = dial(t, d, h.network, l.Addr().String()).(counting)
+	return client, accept(t, l).(counting)
 }
 
 // listenOn listens until the end of the test.

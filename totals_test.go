@@ -131,9 +131,7 @@ func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
 	plain, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer plain.Close()
-	c, err := l.Accept()
-	require.NoError(t, err)
-	defer c.Close()
+	accept(t, l)
 	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1, FellBack: 1}, "shm": {Accepted: 1}}, l.Stats())
 	require.NoError(t, l.Close())
 	require.EqualValues(t, 1, l.Stats()["shm"].Accepted, "after Close")
@@ -149,9 +147,7 @@ func TestListenersCountRefusalsForMemory(t *testing.T) {
 			before := Totals()
 			var d Dialer
 			if has > 0 {
-				c, err := d.Dial("sim", l.Addr().String())
-				require.NoError(t, err)
-				defer c.Close()
+				dial(t, &d, "sim", l.Addr().String())
 			}
 			refused := func() bool { return l.Stats().Failed[ReasonMemory] > 0 }
 			_, err := d.DialContext(timeoutWhen(t, refused), "sim", l.Addr().String())

@@ -237,9 +237,7 @@ func TestTraceTellsOfConnectionsThatWereDropped(t *testing.T) {
 			_, err = c.Write(make([]byte, 1000))
 			require.NoError(t, err)
 		}()
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
+		accept(t, l)
 		hang.Unless(t, func() bool {
 			runtime.GC()
 			return r.has(func() bool { return len(r.closes) == 1 })()

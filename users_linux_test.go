@@ -203,9 +203,7 @@ func TestAutoRemembersNoFullQueueOfSHM(t *testing.T) {
 
 func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {
 	onlySHM(t)
-	c, err := Dial("auto", stranger(t, "listen", "auto", "127.0.0.1:0"))
-	require.NoError(t, err)
-	defer c.Close()
+	c := dial(t, &Dialer{}, "auto", stranger(t, "listen", "auto", "127.0.0.1:0"))
 	require.Equal(t, "tcp", carrierOf(c))
 	reason := c.(*AutoConn).PassedOver()[0]
 	require.Equal(t, ReasonOtherUser, reason.Code)
@@ -247,9 +245,7 @@ func TestAutoListenerGivesATrustedUserNoConnectionOfAnother(t *testing.T) {
 	c, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer c.Close()
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
+	s := accept(t, l)
 	require.Equal(t, from.String(), s.RemoteAddr().String(), "what the listener accepts first")
 	_, err = s.Write([]byte("hello"))
 	require.NoError(t, err)

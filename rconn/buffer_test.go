@@ -3,7 +3,9 @@ package rconn_test
 import (
 	"bytes"
 	"io"
+	"math"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -127,4 +129,12 @@ func TestBuffersOutliveTheConnection(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestBufferWithoutMemoryIsAnError(t *testing.T) {
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		client, _ := v.connect(t, nil, nil)
+		_, err := client.NewBuffer(math.MaxInt / 2)
+		require.ErrorIs(t, err, syscall.ENOMEM)
+	})
 }

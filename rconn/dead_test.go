@@ -254,3 +254,33 @@ func TestDeviceThatNeverCompletesIsGivenUp(t *testing.T) {
 		require.Less(t, time.Since(start), time.Minute)
 	})
 }
+
+// A device may accept the move to the error state, and then flush nothing of what is posted, as mlx5 does
+// after an internal error, and any may whose completion queue has failed.
+func TestDeviceThatFlushesNothingEndsPendingCalls(t *testing.T) {
+	const unflushed = 5 * time.Second // for which a connection waits for what it has posted
+	for cause, want := range map[error]struct {
+		errno syscall.Errno
+		after time.Duration
+	}{
+		fabric.ErrDeviceRemoved: {syscall.ENETDOWN, 0},
+		fabric.ErrQueuePair:     {syscall.ECONNRESET, unflushed},
+		fabric.ErrDisconnected:  {syscall.ECONNRESET, unflushed},
+	} {
+		t.Run(cause.Error(), func(t *testing.T) {
+			inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+				v.SetFaults(sim.Faults{Unflushed: func(*sim.Endpoint) bool { return true }})
+				c, _ := v.connect(t, nil, tight)
+				read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
+				_, wrote := v.blockedWrite(c)
+				start := time.Now()
+				v.endpoint(c).Fail(cause)
+				require.ErrorIs(t, <-read, want.errno)
+				require.ErrorIs(t, <-wrote, want.errno)
+				require.Equal(t, want.after, time.Since(start))
+				require.NoError(t, c.Close(), "there is nothing more to lose")
+				require.Equal(t, want.after, time.Since(start))
+			})
+		})
+	}
+}
