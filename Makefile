@@ -186,10 +186,10 @@ programs:
 # TestGroupsThatCannotBeJoined) or has just been added (TestDatagramsNoticeOfASecondAddress), and none
 # is link-local at an interface of its own (TestIPv6WithAZone). There is no kernel to swap memory out
 # (TestConnectionsBeginInMemoryThatIsSwappedOut). It is no library of the system, with
-# devices of the kernel (TestNoLibrary, TestBrokenLibrary, TestNoPermission, TestUnprivilegedUser,
+# devices of the kernel (TestNoLibrary, TestNoPermission, TestUnprivilegedUser,
 # TestDoctorOverRDMA, TestContainersOverRDMA). Tests of several hosts skip themselves. Over InfiniBand
 # ringnet has no datagrams (Packet, Datagram, Group).
-CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestTooLittleLockedMemory|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestConnectionsBeginInMemoryThatIsSwappedOut|^TestNoLibrary|^TestBrokenLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
+CARD_LACKS = ^TestDevicesOverRDMA|^TestInfoOverRDMA|^TestTooLittleLockedMemory|^TestLockedMemoryIsUsedUp|^TestLinksPinWhatTheyHaveRegistered|^TestPortDown|DeviceRemoved$$|^TestGroupsThatCannotBeJoined|^TestDatagramsNoticeOfASecondAddress|^TestAddressWithoutRDMA|^TestIPv6WithAZone|^TestConnectionsBeginInMemoryThatIsSwappedOut|^TestNoLibrary|^TestNoPermission|^TestUnprivilegedUser|^TestDoctorOverRDMA|^TestContainersOverRDMA
 INFINIBAND_LACKS = Packet|Datagram|Group
 test-card: $(CARD) bin/cpeer
 	$(TEST_RDMA) -race $(ON_CARD) $(SUITE) -skip '$(CARD_LACKS)'

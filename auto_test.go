@@ -23,9 +23,11 @@ import (
 
 var errAbsent = errors.New("absent in this test")
 
-// better replaces shm and rdma by simulated networks; nil means that the network is absent.
+// better replaces shm and rdma by simulated networks; nil means that the network is absent. Auto
+// waits for them however slow the machine is.
 func better(t *testing.T, shm, rdma fabric.Fabric) {
 	forget(t)
+	delayTCP(t, time.Hour)
 	for name, f := range map[string]fabric.Fabric{"shm": shm, "rdma": rdma} {
 		open := opens(f)
 		if f == nil {
@@ -35,10 +37,9 @@ func better(t *testing.T, shm, rdma fabric.Fabric) {
 	}
 }
 
-// delayTCP has auto dial TCP only after the given time: an hour in tests where a better
-// network must win on the slowest machine, 0 where TCP must win. If the delay is longer
-// than the times for proofs, and for TCP to connect for one, these get as long; proveWithin
-// after that gives proofs less.
+// delayTCP has auto dial TCP only after the given time. If that is longer than the times for
+// proofs, and for TCP to connect for one, these get as long; proveWithin after that gives proofs
+// less.
 func delayTCP(t testing.TB, delay time.Duration) {
 	setAutoTimes(t, func(times *auto.Times) {
 		times.Answer = delay
@@ -91,7 +92,6 @@ func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *Aut
 }
 
 func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
-	delayTCP(t, time.Hour)
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 	better(t, shm, rdma)
 	c := requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "shm")
@@ -112,43 +112,13 @@ func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 	require.IsType(t, (*net.TCPConn)(nil), c.NetConn())
 }
 
-func TestAutoOverSHMItself(t *testing.T) {
-	f, err := openSHM(nil, nil)
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	delayTCP(t, time.Hour)
-	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
-}
-
 func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
 	h := rdmaHost(t)
 	f, err := openRDMA(nil, nil)
 	require.NoError(t, err)
-	delayTCP(t, time.Hour)
 	better(t, nil, f)
 	l := listenAuto(t, h.any())
 	requireReasons(t, requireCarried(t, l, Dialer{}, "rdma"), "shm: absent")
-}
-
-func TestAutoDialerWithoutRDMAReachesAListenerWithIt(t *testing.T) {
-	delayTCP(t, time.Hour)
-	better(t, nil, sim.New(sim.Link{}))
-	l := listenAuto(t, "127.0.0.1:0")
-	better(t, nil, nil)
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: absent")
-}
-
-func TestAutoDialerReachesAListenerThatOnlySpeaksTCP(t *testing.T) {
-	delayTCP(t, time.Hour)
-	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: connect: connection refused", "rdma: connect: connection refused")
 }
 
 func TestAutoListenerAcceptsADialerThatOnlySpeaksTCP(t *testing.T) {
@@ -163,66 +133,14 @@ func TestAutoListenerAcceptsADialerThatOnlySpeaksTCP(t *testing.T) {
 	s.Close()
 }
 
-func TestAutoTakesTCPWhenABetterNetworkIsSilentAndAcceptsNothingElse(t *testing.T) {
-	rdma := sim.New(sim.Link{})
-	better(t, nil, rdma)
-	l := listenAuto(t, "127.0.0.1:0")
-	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
-}
-
-func TestAutoTakesTCPWhenABetterNetworkIsSlowAndAcceptsNothingElse(t *testing.T) {
-	better(t, nil, sim.New(sim.Link{Latency: hang.After}))
-	l := listenAuto(t, "127.0.0.1:0")
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
-}
-
-// The kernel of a stopped process completes TCP handshakes. The requests for connections
-// over shm that the process answers when it continues have been given up by their dialer.
-func TestAutoTakesTCPWhenThePeerOfALinkIsStopped(t *testing.T) {
-	shm := sim.New(sim.Link{})
-	better(t, shm, nil)
-	proveWithin(t, time.Hour)
-	l := listenAuto(t, "127.0.0.1:0")
-	wait := map[string]time.Duration{"shm": time.Hour, "tcp": autoTimes.Answer}
-	dial := func(network string) net.Conn {
-		delayTCP(t, wait[network])
-		c, err := Dial("auto", l.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() })
-		require.Equal(t, network, carrierOf(c))
-		return c
-	}
-	requireAccepted := func(c net.Conn) {
-		for {
-			s, err := l.Accept()
-			require.NoError(t, err)
-			defer s.Close()
-			if s.RemoteAddr().String() == c.LocalAddr().String() {
-				return
-			}
-			require.Equal(t, "shm", carrierOf(s))
-			_, err = s.Read(make([]byte, 1))
-			require.ErrorIs(t, err, syscall.ECONNRESET)
-		}
-	}
-	requireAccepted(dial("shm"))
-	for range 3 {
-		stop(shm, l, true)
-		c := dial("tcp")
-		requireReasons(t, c.(*AutoConn), "shm: TCP was connected first", "rdma: TCP was connected first")
-		stop(shm, l, false)
-		requireAccepted(c)
-		requireAccepted(dial("shm"))
-	}
-}
-
-// stop stops the process that listens, or continues it.
-func stop(n *sim.Network, l net.Listener, stopped bool) {
-	for _, e := range n.Endpoints() {
-		if e.LocalAddr().String() == l.Addr().String() {
-			e.HoldReceives(stopped)
-		}
+func TestAutoTakesTCPWhenABetterNetworkDoesNotAnswerInTime(t *testing.T) {
+	silent, slow := sim.New(sim.Link{}), sim.New(sim.Link{Latency: hang.After})
+	silent.Blackhole(netip.MustParseAddr("127.0.0.1"))
+	for _, rdma := range []*sim.Network{silent, slow} {
+		better(t, nil, rdma)
+		delayTCP(t, auto.DefaultTimes.Answer)
+		l := listenAuto(t, "127.0.0.1:0")
+		requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
 	}
 }
 
@@ -256,7 +174,6 @@ func TestAutoIsAcceptedAsItWasDialedWhoeverIsFaster(t *testing.T) {
 const fourTimesAsLong = 20 * time.Second
 
 func TestAutoReachesTCPWithinAShortTimeoutThoughABetterNetworkIsSilent(t *testing.T) {
-	delayTCP(t, time.Hour)
 	rdma := sim.New(sim.Link{})
 	better(t, nil, rdma)
 	l := listenAuto(t, "127.0.0.1:0")
@@ -267,6 +184,7 @@ func TestAutoReachesTCPWithinAShortTimeoutThoughABetterNetworkIsSilent(t *testin
 func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
 	rdma := sim.New(sim.Link{})
 	better(t, nil, rdma)
+	delayTCP(t, auto.DefaultTimes.Answer)
 	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
 	l := listenAuto(t, "127.0.0.1:0")
 	require.NoError(t, l.Close())
@@ -278,7 +196,6 @@ func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
 // If the better network fails at Confirm, auto uses the TCP connection that was to prove
 // the link.
 func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
-	delayTCP(t, time.Hour)
 	var failed atomic.Bool
 	f := &hooked{Fabric: sim.New(sim.Link{}), confirm: func(func() error) error {
 		failed.Store(true)
@@ -305,15 +222,6 @@ func TestAutoErrorsAreTemporaryWhereThoseOfTCPAre(t *testing.T) {
 
 // temporary is the deprecated method of net.Error, which package net's errors have.
 type temporary interface{ Temporary() bool }
-
-func TestAutoFallsBackWhenMemoryCannotBeLocked(t *testing.T) {
-	delayTCP(t, time.Hour)
-	rdma := sim.New(sim.Link{})
-	better(t, nil, rdma)
-	l := listenAuto(t, "127.0.0.1:0")
-	rdma.SetFaults(sim.Faults{Register: func(*sim.Endpoint, int) error { return syscall.ENOMEM }})
-	requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: absent", "rdma: cannot allocate memory")
-}
 
 func requireReasons(t *testing.T, c *AutoConn, reasons ...string) {
 	t.Helper()

@@ -37,7 +37,6 @@ func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
 }
 
 func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
-	delayTCP(t, time.Hour)
 	inUse := 3
 	f := &hooked{Fabric: sim.New(sim.Link{}), listen: func(listen func() (fabric.Listener, error)) (fabric.Listener, error) {
 		if inUse > 0 {
@@ -53,7 +52,6 @@ func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
 }
 
 func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	require.NoError(t, l.Close())
@@ -68,29 +66,6 @@ func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
 	cancel()
 	_, err = new(Dialer).DialContext(ctx, "auto", l.Addr().String())
 	require.ErrorIs(t, err, context.Canceled)
-}
-
-func TestAutoRefusesNonsenseWhateverWouldCarryIt(t *testing.T) {
-	better(t, nil, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	_, err := (&Dialer{Config: &Config{RecvBuffer: 5}}).Dial("auto", l.Addr().String())
-	require.ErrorContains(t, err, "Config.RecvBuffer is 5")
-	_, err = (&ListenConfig{Config: &Config{RecvBuffer: 5}}).Listen(t.Context(), "auto", "127.0.0.1:0")
-	require.ErrorContains(t, err, "Config.RecvBuffer is 5")
-}
-
-func TestAutoListenerOutlivesABetterNetworkButNotTCP(t *testing.T) {
-	delayTCP(t, time.Hour)
-	better(t, nil, sim.New(sim.Link{}))
-	l := listenAuto(t, "127.0.0.1:0")
-	require.NoError(t, l.better["rdma"].stop())
-	requireCarried(t, l, Dialer{}, "tcp")
-	require.NoError(t, l.SetDeadline(time.Time{}))
-	require.NoError(t, l.listener.TCP.Close())
-	for range 2 {
-		_, err := l.Accept()
-		requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)
-	}
 }
 
 // TCP's deadline is such an error, as a lack of descriptors is.
@@ -116,7 +91,6 @@ func TestAutoListenerGoesOnAfterATemporaryErrorOfTCP(t *testing.T) {
 // When the listener of a better network has failed, nobody answers requests there: dialers
 // must be refused, and not wait.
 func TestAutoListenerRefusesOnABetterNetworkThatHasFailed(t *testing.T) {
-	delayTCP(t, time.Hour)
 	fail := make(chan struct{})
 	better(t, nil, failing(fail))
 	l := listenAuto(t, "127.0.0.1:0")
@@ -139,14 +113,11 @@ func failing(fail <-chan struct{}) *hooked {
 }
 
 func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, ":0")
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	require.NoError(t, err)
-	c, err := Dial("auto", net.JoinHostPort("127.0.0.1", port))
-	require.NoError(t, err)
-	defer c.Close()
+	c := dial(t, &Dialer{}, "auto", net.JoinHostPort("127.0.0.1", port))
 	require.NoError(t, l.Close())
 	_, err = c.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)

@@ -24,8 +24,6 @@ func TestConfigOfEachSideReachesItsFabric(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	require.Equal(t, 104, class)
-	c, err := (&Dialer{Config: &Config{TrafficClass: 106}}).Dial("sim", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
+	dial(t, &Dialer{Config: &Config{TrafficClass: 106}}, "sim", l.Addr().String())
 	require.Equal(t, 106, class)
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
@@ -31,14 +30,9 @@ func overEachCarrier(t *testing.T, run func(carrier string, connect func() (clie
 		require.NoError(t, err)
 		defer l.Close()
 		run(carrier, func() (client, server net.Conn) {
-			client, err := Dial("auto", l.Addr().String())
-			require.NoError(t, err)
-			t.Cleanup(func() { client.Close() })
+			client = dial(t, &Dialer{}, "auto", l.Addr().String())
 			require.Equal(t, carrier, carrierOf(client))
-			server, err = l.Accept()
-			require.NoError(t, err)
-			t.Cleanup(func() { server.Close() })
-			return client, server
+			return client, accept(t, l)
 		})
 	}
 }
@@ -134,60 +128,4 @@ func tcpPair(t *testing.T) (client, server net.Conn) {
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
 	return client, server
-}
-
-// Without WriteTo and ReadFrom io.Copy allocates 32 KiB for each call. The bound is half of
-// that, because under the race detector a sync.Pool drops some of its buffers.
-func TestCopyMakesNoBuffers(t *testing.T) {
-	message := make([]byte, 1<<10)
-	overEachCarrier(t, func(carrier string, connect func() (client, server net.Conn)) {
-		client, server := connect()
-		for name, copyOnce := range map[string]func(t *testing.T){
-			"to":   func(t *testing.T) { copyTo(t, client, server, message) },
-			"from": func(t *testing.T) { copyFrom(t, client, server, message) },
-		} {
-			t.Run(carrier+"/"+name, func(t *testing.T) {
-				const times = 100
-				var before, after runtime.MemStats
-				runtime.ReadMemStats(&before)
-				for range times {
-					copyOnce(t)
-				}
-				runtime.ReadMemStats(&after)
-				require.Less(t, (after.TotalAlloc-before.TotalAlloc)/times, uint64(16<<10))
-			})
-		}
-	})
-}
-
-// copyTo copies a message to the client, and reads it from the server.
-func copyTo(t *testing.T, client io.Writer, server io.Reader, message []byte) {
-	if _, err := io.Copy(client, plainReader{bytes.NewReader(message)}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(server, message); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// copyFrom copies a message that the client writes from the server.
-func copyFrom(t *testing.T, client io.Writer, server io.Reader, message []byte) {
-	if _, err := client.Write(message); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(&full{len(message)}, server); !errors.Is(err, errFull) {
-		t.Fatal(err)
-	}
-}
-
-var errFull = errors.New("full")
-
-// full is a writer that fails after as many bytes as are left.
-type full struct{ left int }
-
-func (f *full) Write(p []byte) (int, error) {
-	if f.left -= len(p); f.left == 0 {
-		return len(p), errFull
-	}
-	return len(p), nil
 }

@@ -43,9 +43,7 @@ func TestForTCPLeavesOtherNetworksToPackageNet(t *testing.T) {
 		"unix": {path, &net.UnixConn{}},
 		"udp4": {udp.LocalAddr().String(), &net.UDPConn{}},
 	} {
-		c, err := d.Dial(network, other.address)
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, d, network, other.address)
 		require.IsType(t, other.conn, c)
 	}
 }
@@ -66,6 +64,7 @@ func TestForTCPWithUnknownNetworksListsTheKnown(t *testing.T) {
 		require.EqualValues(t, unknown.name, e)
 		require.ErrorContains(t, err, "Listen knows auto, auto4, auto6, rdma, rdma4, rdma6, shm; ")
 	}
+	require.NotContains(t, Totals(), "tcp5", "labels are from a small set")
 }
 
 func TestErrorsOfUnknownNetworksNameTheFunctionThatKnowsThem(t *testing.T) {

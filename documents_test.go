@@ -1,13 +1,9 @@
 package ringnet
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -127,37 +123,6 @@ func TestGuidesNameCommandsThatExist(t *testing.T) {
 	})
 }
 
-func TestGuidesNameOptionsThatExist(t *testing.T) {
-	types := map[string]reflect.Type{
-		"Config":       reflect.TypeFor[Config](),
-		"Dialer":       reflect.TypeFor[Dialer](),
-		"ListenConfig": reflect.TypeFor[ListenConfig](),
-		"AutoConn":     reflect.TypeFor[AutoConn](),
-		"AutoListener": reflect.TypeFor[AutoListener](),
-	}
-	var source strings.Builder // of this package
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		source.Write(text)
-	}
-	overEachGuide(t, func(t *testing.T, text string) {
-		for _, name := range regexp.MustCompile("`(Config|Dialer|ListenConfig|AutoConn|AutoListener)\\.(\\w+)`").FindAllStringSubmatch(text, -1) {
-			_, field := types[name[1]].FieldByName(name[2])
-			_, method := reflect.PointerTo(types[name[1]]).MethodByName(name[2])
-			require.True(t, field || method, name[0])
-		}
-		for _, name := range regexp.MustCompile(`ringnet\.([A-Z]\w+)`).FindAllStringSubmatch(text, -1) {
-			if !strings.HasPrefix(name[1], "Test") {
-				declared := regexp.MustCompile(`(?m)^(func|type) ` + name[1] + `\b`).MatchString(source.String())
-				require.True(t, declared, name[0])
-			}
-		}
-	})
-}
-
 // Each line that docs/migrate.md gives for a library is a line of a test.
 func TestLinesForLibrariesAreThoseOfTests(t *testing.T) {
 	guide, err := os.ReadFile("docs/migrate.md")
@@ -176,75 +141,4 @@ func TestLinesForLibrariesAreThoseOfTests(t *testing.T) {
 	for _, line := range lines {
 		requireInSource(t, string(tests), line[1])
 	}
-}
-
-// The types of connections are aliases of types of other packages, for which go doc prints
-// the name alone. So the comments here must name their methods and fields.
-func TestCommentsOfAliasesNameEveryMethodAndField(t *testing.T) {
-	types := map[string]reflect.Type{
-		"Addr":          reflect.TypeFor[Addr](),
-		"Buffer":        reflect.TypeFor[*Buffer](),
-		"Config":        reflect.TypeFor[*Config](),
-		"Conn":          reflect.TypeFor[*Conn](),
-		"LinkInfo":      reflect.TypeFor[LinkInfo](),
-		"Message":       reflect.TypeFor[Message](),
-		"PacketConn":    reflect.TypeFor[*PacketConn](),
-		"PacketStats":   reflect.TypeFor[PacketStats](),
-		"Path":          reflect.TypeFor[Path](),
-		"ProtocolError": reflect.TypeFor[*ProtocolError](),
-		"RefusedError":  reflect.TypeFor[*RefusedError](),
-		"Stats":         reflect.TypeFor[Stats](),
-	}
-	aliases := make(map[string]bool)
-	check := func(path string, file *ast.File) {
-		for _, d := range file.Decls {
-			d, ok := d.(*ast.GenDecl)
-			if !ok || d.Tok != token.TYPE {
-				continue
-			}
-			alias := d.Specs[0].(*ast.TypeSpec)
-			if !alias.Assign.IsValid() || !alias.Name.IsExported() {
-				continue
-			}
-			name := alias.Name.Name
-			aliases[name] = true
-			require.Contains(t, types, name)
-			for _, member := range members(types[name]) {
-				named := regexp.MustCompile(`\b` + member + `\b`).MatchString(d.Doc.Text())
-				require.True(t, named, "the comment of %s in %s does not name %s", name, path, member)
-			}
-		}
-	}
-	parsePackage(t, ".", check)
-	require.Equal(t, len(types), len(aliases))
-}
-
-// parsePackage calls visit with each file of a package, whatever system it is for.
-func parsePackage(t *testing.T, directory string, visit func(path string, file *ast.File)) {
-	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(directory, "*.go"))
-	require.NoError(t, err)
-	require.NotEmpty(t, paths, directory)
-	for _, path := range paths {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
-		require.NoError(t, err)
-		visit(path, file)
-	}
-}
-
-// members returns the exported methods of a type, and the exported fields of it or of what
-// it points to.
-func members(of reflect.Type) (names []string) {
-	for method := range of.NumMethod() {
-		names = append(names, of.Method(method).Name)
-	}
-	if of.Kind() == reflect.Pointer {
-		of = of.Elem()
-	}
-	for _, f := range reflect.VisibleFields(of) {
-		if f.IsExported() {
-			names = append(names, f.Name)
-		}
-	}
-	return names
 }

@@ -44,26 +44,6 @@ func Example_httpServer() {
 	// Output: you asked for /index
 }
 
-// An http.Transport dials by any function, of which it asks for "tcp".
-func Example_httpTransport() {
-	l := serveHTTP("hello") // somewhere else
-
-	client := &http.Client{Transport: &http.Transport{
-		DialContext: (&ringnet.Dialer{ForTCP: "auto"}).DialContext,
-	}}
-	resp, err := client.Get("http://" + l.Addr().String())
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(resp.Status, string(body))
-	// Output: 200 OK hello
-}
-
 // RDMA does not encrypt; crypto/tls does, on any net.Conn.
 func Example_tls() {
 	certificate, roots := certificateFor("ring.example") // from files, as a rule: tls.LoadX509KeyPair

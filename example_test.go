@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
-	"net/http"
 	"os"
 	"time"
 
@@ -276,17 +275,6 @@ func serve(what string) net.Listener {
 			_ = conn.Close()
 		}
 	}()
-	return l
-}
-
-// serveHTTP answers each request with the same text.
-func serveHTTP(what string) net.Listener {
-	l, err := ringnet.Listen("auto", "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	handler := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, what) }
-	go func() { _ = http.Serve(l, http.HandlerFunc(handler)) }()
 	return l
 }
 

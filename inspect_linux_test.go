@@ -3,7 +3,6 @@ package ringnet
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -71,13 +69,7 @@ func connectedOver(t *testing.T, network string) (client, server net.Conn) {
 	l, err := Listen(network, "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	client, err = Dial(network, l.Addr().String())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	server, err = l.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = server.Close() })
-	return client, server
+	return dial(t, &Dialer{}, network, l.Addr().String()), accept(t, l)
 }
 
 func TestAProcessTellsOfItsConnections(t *testing.T) {
@@ -126,28 +118,7 @@ func TestAProcessTellsWhyNoBetterNetworkCarriesAConnection(t *testing.T) {
 	require.Equal(t, "shm", c.PassedOver[0].Network)
 	require.NotEmpty(t, c.PassedOver[0].Code)
 	require.ErrorContains(t, inspect.Kill(t.Context(), os.Getpid(), c.Number), "TCP carries")
-}
-
-func TestAConnectionIsKilled(t *testing.T) {
-	answering(t)
-	client, server := connectedOver(t, "shm")
-	reading := make(chan error)
-	go func() {
-		_, err := client.Read(make([]byte, 1))
-		reading <- err
-	}()
-	c, _ := of(t, own(t), client)
 	require.ErrorContains(t, inspect.Kill(t.Context(), os.Getpid(), 1<<40), "no connection")
-	require.NoError(t, inspect.Kill(t.Context(), os.Getpid(), c.Number))
-	require.ErrorIs(t, <-reading, syscall.ECONNABORTED)
-	_, err := client.Write([]byte("x"))
-	require.ErrorIs(t, err, syscall.ECONNABORTED)
-	_, err = server.Read(make([]byte, 1))
-	require.ErrorIs(t, err, syscall.ECONNRESET)
-	c, _ = of(t, own(t), client)
-	require.Equal(t, "aborted", c.State)
-	require.NoError(t, client.Close())
-	require.NoError(t, server.Close())
 }
 
 // sockets are the names of this process's sockets for those who ask.
@@ -365,11 +336,4 @@ func askOneself([]string) error {
 	all, failed, err := inspect.Ask(context.Background())
 	fmt.Println("told", len(all))
 	return errors.Join(append(failed, err)...)
-}
-
-// What is told is one JSON document of plain fields.
-func TestWhatAProcessTellsIsJSON(t *testing.T) {
-	text, err := json.Marshal(describeProcess(inspect.Request{}))
-	require.NoError(t, err)
-	require.NoError(t, json.NewDecoder(bytes.NewReader(text)).Decode(&inspect.Process{}))
 }

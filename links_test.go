@@ -67,9 +67,7 @@ func TestConnectionsAreSpreadOverAsManyLinksAsConfigSays(t *testing.T) {
 		var conns []net.Conn
 		dial := func(many int) {
 			for range many {
-				c, err := d.Dial(h.network, l.Addr().String())
-				require.NoError(t, err)
-				t.Cleanup(func() { c.Close() })
+				c := dial(t, &d, h.network, l.Addr().String())
 				conns = append(conns, c)
 			}
 		}
@@ -260,9 +258,7 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 				_, err := dialEmpty(t, n, l)
 				require.ErrorContains(t, err, "backlog is full")
 				d := Dialer{Config: small, Timeout: 4 * fabric.LongestPause}
-				c, err := d.Dial("sim", l.Addr().String())
-				require.NoError(t, err)
-				defer c.Close()
+				dial(t, &d, "sim", l.Addr().String())
 
 				time.Sleep(time.Second)
 
@@ -276,9 +272,7 @@ func TestLinksWithoutAConnectionMakeRoomForOthers(t *testing.T) {
 				_, err = dialEmpty(t, n, l)
 				require.ErrorContains(t, err, "backlog is full")
 				for range 2 {
-					accepted, err := l.Accept()
-					require.NoError(t, err)
-					defer accepted.Close()
+					accept(t, l)
 				}
 				for range 2 {
 					_, err := dialEmpty(t, n, l)
@@ -308,9 +302,7 @@ func TestConnectionsOfADialerThatTrustsShareALink(t *testing.T) {
 		trusting := func() *Dialer { return &Dialer{TrustUser: func(uint32) bool { return true }} }
 		d, other := trusting(), trusting()
 		for _, d := range []*Dialer{d, d, d, other} {
-			c, err := d.Dial(h.network, l.Addr().String())
-			require.NoError(t, err)
-			t.Cleanup(func() { c.Close() })
+			dial(t, d, h.network, l.Addr().String())
 		}
 		var connections []int
 		for _, i := range linksTo(l) {

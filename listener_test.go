@@ -36,16 +36,18 @@ func TestBacklogRefusesConnectionsBeyondIt(t *testing.T) {
 		} {
 			l := h.listen(t, bounded.by)
 			d := bounded.d
+			before := Totals()
 			for range 2 {
-				c, err := d.Dial(h.network, l.Addr().String())
-				require.NoError(t, err, name)
-				defer c.Close()
+				dial(t, &d, h.network, l.Addr().String())
 			}
 			_, err := d.DialContext(timeoutWhen(t, l.hasRefused(2)), h.network, l.Addr().String())
 			requireOpError(t, err, "dial", h.network, l.Addr().String(), syscall.ECONNREFUSED)
 			require.ErrorContains(t, err, "backlog is full", name)
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
 			require.True(t, err.(net.Error).Timeout(), name)
+			require.Zero(t, l.Stats().Accepted, name)
+			require.Equal(t, l.Stats().Failed, since(before, h.network).Failed, name)
+			require.Equal(t, map[ReasonCode]uint64{ReasonFull: 1}, since(before, h.network).DialsFailed, name)
 
 			acceptAll(t, l) // a dial that was given up may have succeeded at the listener
 			c, err := bounded.d.Dial(h.network, l.Addr().String())
@@ -104,17 +106,13 @@ func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	dial := func(d Dialer) {
-		c, err := d.Dial("shm", l.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() })
+		dial(t, &d, "shm", l.Addr().String())
 	}
 	dial(greedy)
 	_, err = greedy.DialContext(timeoutWhen(t, l.(*Listener).hasRefused(2)), "shm", l.Addr().String())
 	require.ErrorContains(t, err, "backlog is full")
 	dial(Dialer{Config: dedicated})
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
+	accept(t, l)
 	dial(greedy)
 }
 
@@ -202,9 +200,7 @@ func TestPeersThatNeverConfirmMakeRoomForOthers(t *testing.T) {
 					dialAndNeverConfirm(t, n, l)
 				}
 				start := time.Now()
-				c, err := Dial("sim", l.Addr().String())
-				require.NoError(t, err)
-				defer c.Close()
+				dial(t, &Dialer{}, "sim", l.Addr().String())
 				require.LessOrEqual(t, time.Since(start), confirmWithin+4*fabric.LongestPause)
 			})
 		})
@@ -234,18 +230,12 @@ func TestHandshakesOfFarPeersAreNotEndedForOthers(t *testing.T) {
 func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
-		accepted, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer accepted.Close()
-		server, err := l.Accept()
-		require.NoError(t, err)
-		defer server.Close()
-		waiting, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer waiting.Close()
+		accepted := dial(t, &Dialer{}, h.network, l.Addr().String())
+		server := accept(t, l)
+		waiting := dial(t, &Dialer{}, h.network, l.Addr().String())
 
 		require.NoError(t, l.Close())
-		_, err = waiting.Read(make([]byte, 1))
+		_, err := waiting.Read(make([]byte, 1))
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 		_, err = server.Write([]byte("x"))
 		require.NoError(t, err)
@@ -311,9 +301,7 @@ func TestAcceptObeysItsDeadline(t *testing.T) {
 		_, err := l.Accept()
 		requireOpError(t, err, "accept", h.network, l.Addr().String(), os.ErrDeadlineExceeded)
 		require.NoError(t, l.SetDeadline(time.Time{}))
-		c, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		dial(t, &Dialer{}, h.network, l.Addr().String())
 		s, err := l.Accept()
 		require.NoError(t, err)
 		s.Close()
@@ -334,9 +322,7 @@ func TestAcceptSurvivesAPeerThatFailsItsHandshake(t *testing.T) {
 	require.ErrorAs(t, err, &reject)
 	require.NoError(t, ep.Close())
 
-	c, err := Dial(h.network, l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
+	dial(t, &Dialer{}, h.network, l.Addr().String())
 	s, err := l.Accept()
 	require.NoError(t, err)
 	s.Close()

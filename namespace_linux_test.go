@@ -41,8 +41,7 @@ func inNamespace(t *testing.T, rules string) bool {
 		require.NoError(t, err, "%s: %s", command, out)
 	}
 	onlySHM(t)
-	require.Greater(t, autoTimes.Connect, time.Second, "for TCP to repeat a lost SYN")
-	delayTCP(t, time.Hour)
+	require.Greater(t, auto.DefaultTimes.Connect, time.Second, "for TCP to repeat a lost SYN")
 	return true
 }
 
@@ -73,26 +72,59 @@ func runInNamespace(t *testing.T) {
 // leaves out: none has the name of a device's network.
 func TestAutoInNamespaces(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
-		"AutoGoesWhereATCPPortIsMapped":            testAutoGoesWhereATCPPortIsMapped,
-		"AutoGoesWhereAServiceAddressLeads":        testAutoGoesWhereAServiceAddressLeads,
-		"AutoGoesWhereTCPIsBalancedTo":             testAutoGoesWhereTCPIsBalancedTo,
-		"AutoIsCarriedByTCPFromATranslatedAddress": testAutoIsCarriedByTCPFromATranslatedAddress,
-		"AutoDoesNotPassAFilterThatStopsTCP":       testAutoDoesNotPassAFilterThatStopsTCP,
-		"AutoProvesALinkThoughASYNIsLost":          testAutoProvesALinkThoughASYNIsLost,
-		"AutoIsCarriedByTCPThatIsSlow":             testAutoIsCarriedByTCPThatIsSlow,
-		"AutoIsCarriedByTCPThatIsHalfOpen":         testAutoIsCarriedByTCPThatIsHalfOpen,
-		"AutoAndSeveralListenersOnOnePort":         testAutoAndSeveralListenersOnOnePort,
-		"AutoWithoutAPortToSpare":                  testAutoWithoutAPortToSpare,
+		"AutoGoesWhereATCPPortIsMapped":      testAutoGoesWhereATCPPortIsMapped,
+		"AutoGoesWhereTCPIsBalancedTo":       testAutoGoesWhereTCPIsBalancedTo,
+		"AutoDoesNotPassAFilterThatStopsTCP": testAutoDoesNotPassAFilterThatStopsTCP,
+		"AutoProvesALinkThoughASYNIsLost":    testAutoProvesALinkThoughASYNIsLost,
+		"AutoIsCarriedByTCPWhere":            testAutoIsCarriedByTCPWhere,
+		"AutoIsCarriedByTCPThatIsHalfOpen":   testAutoIsCarriedByTCPThatIsHalfOpen,
+		"AutoAndSeveralListenersOnOnePort":   testAutoAndSeveralListenersOnOnePort,
+		"AutoWithoutAPortToSpare":            testAutoWithoutAPortToSpare,
 	} {
 		t.Run(name, test)
 	}
 }
 
-func testAutoGoesWhereATCPPortIsMapped(t *testing.T) {
-	if !inNamespace(t, `chain output {
+// byTCP are rules under which TCP leads elsewhere than a link, or than it seems; and why TCP then carries
+// what is dialed to 10.1.0.1:7000.
+var byTCP = map[string]struct {
+	rules, listener, reason string
+	code                    ReasonCode
+}{
+	"APortIsMapped": {`chain output {
 		type nat hook output priority -100
 		ip daddr 10.1.0.1 tcp dport 7000 dnat to 10.1.0.2:7001
-	}`) {
+	}`, "10.1.0.2:7001", "nobody listens at the address itself", ReasonNoListener},
+	"TheDialersAddressIsTranslated": {`chain postrouting {
+		type nat hook postrouting priority 100
+		tcp dport 7000 masquerade to :50000-50100
+	}`, "10.1.0.1:7000", "the listener sees another port than the dialer's request has", ReasonElsewhere},
+	"TCPIsSlow": {`chain input {
+		type filter hook input priority 0
+		tcp dport 7000 tcp flags syn / fin,syn,rst,ack numgen inc mod 3 < 2 drop
+	}`, "10.1.0.1:7000", "when the second SYN is lost, too, TCP repeats it later, and the link does not wait so long", ReasonNotTried},
+}
+
+func testAutoIsCarriedByTCPWhere(t *testing.T) {
+	for name, c := range byTCP {
+		t.Run(name, func(t *testing.T) {
+			if !inNamespace(t, c.rules) {
+				return
+			}
+			setAutoTimes(t, func(times *auto.Times) { times.Connect = auto.DefaultTimes.Connect })
+			l := listenBriefly(t, c.listener)
+			conn := dialAuto(t, Dialer{}, "10.1.0.1:7000")
+			require.Equal(t, "tcp", carrierOf(conn))
+			require.Equal(t, c.code, conn.PassedOver()[0].Code, c.reason)
+			requireConnected(t, conn, l)
+			requireNothingElse(t, l)
+		})
+	}
+}
+
+// The listener at the address itself is another than that to which its port is mapped.
+func testAutoGoesWhereATCPPortIsMapped(t *testing.T) {
+	if !inNamespace(t, byTCP["APortIsMapped"].rules) {
 		return
 	}
 	host := listenBriefly(t, "10.1.0.1:7000")
@@ -106,23 +138,6 @@ func testAutoGoesWhereATCPPortIsMapped(t *testing.T) {
 	requireNothingElse(t, pod)
 	requireNothingElse(t, host)
 	requireCarried(t, pod, Dialer{}, "shm") // by its own address
-}
-
-// A service address is mapped to a pod, and nobody listens at its port on the address
-// itself.
-func testAutoGoesWhereAServiceAddressLeads(t *testing.T) {
-	if !inNamespace(t, `chain output {
-		type nat hook output priority -100
-		ip daddr 10.1.0.1 tcp dport 80 dnat to 10.1.0.2:7001
-	}`) {
-		return
-	}
-	pod := listenAuto(t, "10.1.0.2:7001")
-	c := dialAuto(t, Dialer{}, "10.1.0.1:80")
-	require.Equal(t, "tcp", carrierOf(c))
-	require.Equal(t, ReasonNoListener, c.PassedOver()[0].Code)
-	requireConnected(t, c, pod)
-	requireNothingElse(t, pod)
 }
 
 func testAutoGoesWhereTCPIsBalancedTo(t *testing.T) {
@@ -152,23 +167,6 @@ func testAutoGoesWhereTCPIsBalancedTo(t *testing.T) {
 		forget(t)
 	}
 	requireNothingElse(t, pod)
-}
-
-// The listener sees another port than the dialer's request has, and cannot know that it is
-// the same connection.
-func testAutoIsCarriedByTCPFromATranslatedAddress(t *testing.T) {
-	if !inNamespace(t, `chain postrouting {
-		type nat hook postrouting priority 100
-		tcp dport 7000 masquerade to :50000-50100
-	}`) {
-		return
-	}
-	l := listenBriefly(t, "10.1.0.1:7000")
-	c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
-	require.Equal(t, "tcp", carrierOf(c))
-	require.Equal(t, ReasonElsewhere, c.PassedOver()[0].Code)
-	requireConnected(t, c, l)
-	requireNothingElse(t, l)
 }
 
 // Auto does not pass a filter that stops TCP, though shared memory could.
@@ -201,23 +199,6 @@ func testAutoProvesALinkThoughASYNIsLost(t *testing.T) {
 	requireCarried(t, l, Dialer{}, "shm")
 }
 
-// If the second SYN is lost, too, TCP repeats it later, and the link does not wait so long.
-func testAutoIsCarriedByTCPThatIsSlow(t *testing.T) {
-	if !inNamespace(t, `chain input {
-		type filter hook input priority 0
-		tcp dport 7000 tcp flags syn / fin,syn,rst,ack numgen inc mod 3 < 2 drop
-	}`) {
-		return
-	}
-	setAutoTimes(t, func(times *auto.Times) { times.Connect = auto.DefaultTimes.Connect })
-	l := listenBriefly(t, "10.1.0.1:7000")
-	c := dialAuto(t, Dialer{}, "10.1.0.1:7000")
-	require.Equal(t, "tcp", carrierOf(c))
-	require.Equal(t, ReasonNotTried, c.PassedOver()[0].Code)
-	requireConnected(t, c, l)
-	requireNothingElse(t, l)
-}
-
 // The last ACK of TCP's handshake is lost, and there is no other until data comes:
 // the dialer is connected and the listener is not.
 func testAutoIsCarriedByTCPThatIsHalfOpen(t *testing.T) {
@@ -233,9 +214,7 @@ func testAutoIsCarriedByTCPThatIsHalfOpen(t *testing.T) {
 	require.Equal(t, ReasonElsewhere, c.PassedOver()[0].Code)
 	_, err := c.Write([]byte("hello"))
 	require.NoError(t, err)
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
+	s := accept(t, l)
 	got := make([]byte, 5)
 	_, err = io.ReadFull(s, got)
 	require.NoError(t, err)

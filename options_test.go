@@ -42,28 +42,14 @@ func setAll(c options) []error {
 }
 
 func TestOptionsOfTCPAreNilUntilAConnectionIsClosed(t *testing.T) {
-	simulate(t, sim.New(sim.Link{}))
-	l, err := Listen("sim", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	c, err := Dial("sim", l.Addr().String())
-	require.NoError(t, err)
-	requireOptions(t, c)
-}
-
-func TestOptionsOfTCPAreThoseOfTheConnectionThatCarriesAuto(t *testing.T) {
-	t.Run("shm", func(t *testing.T) {
-		better(t, sim.New(sim.Link{}), nil)
-		delayTCP(t, time.Hour)
-		c := dialAuto(t, Dialer{}, listenAuto(t, "127.0.0.1:0").Addr().String())
-		require.IsType(t, &Conn{}, c.NetConn())
+	overEachCarrier(t, func(_ string, connect func() (client, server net.Conn)) {
+		c, _ := connect()
 		requireOptions(t, c)
-	})
-	t.Run("tcp", func(t *testing.T) {
-		better(t, nil, nil)
-		c := dialAuto(t, Dialer{}, listenTCP(t, "127.0.0.1:0").Addr().String())
-		require.IsType(t, &net.TCPConn{}, c.NetConn())
-		requireOptions(t, c)
+		if own, ok := c.(*AutoConn).NetConn().(*Conn); ok {
+			for _, err := range setAll(own) {
+				require.ErrorIs(t, err, net.ErrClosed)
+			}
+		}
 	})
 }
 
@@ -83,32 +69,20 @@ func requireOptions(t *testing.T, c net.Conn) {
 
 // WriteBuffers of auto is that of the connection that carries it, or that of package net.
 func TestAutoWritesBuffersOverEachCarrier(t *testing.T) {
-	for _, carrier := range []string{"shm", "tcp"} {
-		t.Run(carrier, func(t *testing.T) {
-			if carrier == "tcp" {
-				better(t, nil, nil)
-			} else {
-				better(t, sim.New(sim.Link{}), nil)
-				delayTCP(t, time.Hour)
-			}
-			l := listenAuto(t, "127.0.0.1:0")
-			c := dialAuto(t, Dialer{}, l.Addr().String())
-			require.Equal(t, carrier, carrierOf(c))
-			server, err := l.Accept()
-			require.NoError(t, err)
-			defer server.Close()
-			bufs := net.Buffers{[]byte("head"), nil, []byte("er and body")}
-			n, err := c.WriteBuffers(&bufs)
-			require.NoError(t, err)
-			require.EqualValues(t, 15, n)
-			require.EqualValues(t, n, c.Stats().BytesWritten)
-			require.Empty(t, bufs)
-			got := make([]byte, n)
-			_, err = io.ReadFull(server, got)
-			require.NoError(t, err)
-			require.Equal(t, "header and body", string(got))
-		})
-	}
+	overEachCarrier(t, func(_ string, connect func() (client, server net.Conn)) {
+		client, server := connect()
+		c := client.(*AutoConn)
+		bufs := net.Buffers{[]byte("head"), nil, []byte("er and body")}
+		n, err := c.WriteBuffers(&bufs)
+		require.NoError(t, err)
+		require.EqualValues(t, 15, n)
+		require.EqualValues(t, n, c.Stats().BytesWritten)
+		require.Empty(t, bufs)
+		got := make([]byte, n)
+		_, err = io.ReadFull(server, got)
+		require.NoError(t, err)
+		require.Equal(t, "header and body", string(got))
+	})
 }
 
 // Every method of a *net.TCPConn is one of auto's connections, whatever carries them: programs
@@ -133,30 +107,20 @@ func TestAutoHasEveryMethodOfATCPConn(t *testing.T) {
 // let in. So addresses of auto, and of what is dialed in place of "tcp", have the type that they
 // want, whatever network carries the connection.
 func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
-	for _, carrier := range []string{"shm", "tcp"} {
-		t.Run(carrier, func(t *testing.T) {
-			if carrier == "tcp" {
-				better(t, nil, nil)
-			} else {
-				better(t, sim.New(sim.Link{}), nil)
-				delayTCP(t, time.Hour)
+	t.Run("one family", func(t *testing.T) {
+		overEachCarrier(t, func(_ string, connect func() (client, server net.Conn)) {
+			c, s := connect()
+			require.IsType(t, &net.TCPAddr{}, s.LocalAddr())
+			requireTCPAddresses(t, c, s, s.LocalAddr())
+			for _, a := range []net.Addr{c.LocalAddr(), c.RemoteAddr()} {
+				require.Equal(t, a.String(), a.(interface{ AddrPort() netip.AddrPort }).AddrPort().String())
 			}
-			l := listenAuto(t, "127.0.0.1:0")
-			require.IsType(t, &net.TCPAddr{}, l.Addr())
-			c := dialAuto(t, Dialer{}, l.Addr().String())
-			s, err := l.Accept()
-			require.NoError(t, err)
-			defer s.Close()
-			require.Equal(t, carrier, carrierOf(s))
-			requireTCPAddresses(t, c, s, l.Addr())
 		})
-	}
+	})
 	t.Run("both families", func(t *testing.T) {
 		var clients []netip.Addr
 		accept := func(l net.Listener, c net.Conn) {
-			s, err := l.Accept()
-			require.NoError(t, err)
-			defer s.Close()
+			s := accept(t, l)
 			defer c.Close()
 			require.Equal(t, c.RemoteAddr().String(), s.LocalAddr().String())
 			clients = append(clients, s.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(), s.LocalAddr().(*net.TCPAddr).AddrPort().Addr())
@@ -169,7 +133,6 @@ func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
 		require.NoError(t, err)
 		accept(plain, c)
 		better(t, sim.New(sim.Link{}), nil)
-		delayTCP(t, time.Hour)
 		l := listenAuto(t, ":0")
 		c = dialAuto(t, Dialer{}, at(l))
 		require.Equal(t, "shm", carrierOf(c))
@@ -186,14 +149,10 @@ func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
 		l, err := Listen("shm", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer l.Close()
-		c, err := (&Dialer{ForTCP: "shm"}).Dial("tcp", l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, &Dialer{ForTCP: "shm"}, "tcp", l.Addr().String())
 		require.Equal(t, "shm", carrierOf(c))
 		require.Empty(t, c.(*AutoConn).PassedOver())
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
+		s := accept(t, l)
 		require.Equal(t, "shm", s.LocalAddr().Network(), "asked for by its name")
 		requireTCPAddresses(t, c, s, l.Addr())
 	})
@@ -227,7 +186,6 @@ func TestAutoHasTheDescriptorOfTheTCPConnectionThatCarriesIt(t *testing.T) {
 	require.Equal(t, c.LocalAddr(), same.LocalAddr())
 
 	better(t, sim.New(sim.Link{}), nil)
-	delayTCP(t, time.Hour)
 	c = dialAuto(t, Dialer{}, listenAuto(t, "127.0.0.1:0").Addr().String())
 	require.Equal(t, "shm", c.Carrier())
 	_, err = c.File()
@@ -244,9 +202,7 @@ func TestAutoCountsWhatIsCopiedToAndFromFiles(t *testing.T) {
 	better(t, nil, nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	c := dialAuto(t, Dialer{}, l.Addr().String())
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
+	s := accept(t, l)
 	const total = 100_000
 	from := filepath.Join(t.TempDir(), "from")
 	require.NoError(t, os.WriteFile(from, make([]byte, total), 0o600))

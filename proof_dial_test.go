@@ -2,7 +2,6 @@ package ringnet
 
 import (
 	"net"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,7 +25,6 @@ func interrupted(then func()) *hooked {
 // A listener closes when it has answered, and another one takes its port: auto reaches the
 // second, as TCP does.
 func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
-	delayTCP(t, time.Hour)
 	var first, second *AutoListener
 	better(t, interrupted(func() {
 		require.NoError(t, first.Close())
@@ -39,20 +37,9 @@ func TestAutoReachesTheListenerThatHasTakenOver(t *testing.T) {
 	requireNothingElse(t, second)
 }
 
-// A listener closes when it has answered, and nobody takes its port.
-func TestAutoFailsAsTCPDoesWhenTheListenerHasEnded(t *testing.T) {
-	delayTCP(t, time.Hour)
-	var l *AutoListener
-	better(t, interrupted(func() { require.NoError(t, l.Close()) }), nil)
-	l = listenAuto(t, "127.0.0.1:0")
-	_, err := Dial("auto", l.Addr().String())
-	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
-}
-
 // The TCP connection that proves a link may be queued behind connections that nobody
 // accepts.
 func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	var plain []net.Conn
@@ -66,9 +53,7 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 	require.Equal(t, "shm", carrierOf(c))
 	accepted := make(map[string]bool)
 	for range len(plain) + 1 {
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
+		s := accept(t, l)
 		accepted[s.RemoteAddr().String()] = true
 	}
 	for _, c := range append(plain, c) {
@@ -77,20 +62,8 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 	requireNothingElse(t, l)
 }
 
-func TestAutoProvesEveryLinkOfItsOwn(t *testing.T) {
-	delayTCP(t, time.Hour)
-	better(t, sim.New(sim.Link{}), nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	requireCarried(t, l, Dialer{Config: &Config{Dedicated: true}}, "shm")
-	require.NoError(t, l.SetDeadline(time.Time{}))
-	from := anyPort(t)
-	c := requireCarried(t, l, Dialer{LocalAddr: from}, "shm")
-	require.Equal(t, from.String(), c.LocalAddr().String())
-}
-
 // Both families, and a name with an address where nobody listens.
 func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	d := Dialer{Resolver: resolver("127.0.0.2", "127.0.0.1"), Timeout: time.Minute}
@@ -103,7 +76,6 @@ func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
 
 // Links beyond the first are made in the background, each with a proof of its own.
 func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	l := listenAuto(t, "127.0.0.1:0")
@@ -119,9 +91,7 @@ func TestAutoProvesLinksBeyondTheFirst(t *testing.T) {
 	}
 	for used() < 2 {
 		dialed[dialAuto(t, d, l.Addr().String()).LocalAddr().String()] = true
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
+		s := accept(t, l)
 		require.True(t, dialed[s.RemoteAddr().String()])
 	}
 	requireNothingElse(t, l)
@@ -131,7 +101,6 @@ func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
 	h := rdmaHost(t)
 	f, err := openRDMA(nil, nil)
 	require.NoError(t, err)
-	delayTCP(t, time.Hour)
 	better(t, nil, f)
 	server := listenTCP(t, h.any())
 	squatter, err := Listen("rdma", server.Addr().String())

@@ -78,10 +78,7 @@ func requireCodes(t *testing.T, c *AutoConn, codes ...ReasonCode) {
 
 func dialAuto(t *testing.T, d Dialer, address string) *AutoConn {
 	t.Helper()
-	c, err := d.Dial("auto", address)
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	return c.(*AutoConn)
+	return dial(t, &d, "auto", address).(*AutoConn)
 }
 
 func listenTCP(t *testing.T, address string) *net.TCPListener {
@@ -100,7 +97,6 @@ func forget(t *testing.T) {
 
 // Over shm or rdma one server listens at the port at which another listens over TCP.
 func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	for i, network := range auto.BetterThanTCP {
 		server := listenTCP(t, "127.0.0.1:0")
@@ -121,15 +117,12 @@ func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 
 // A link that was dialed without TCP is no proof of where TCP leads.
 func TestAutoDoesNotUseALinkThatIsNotProven(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	server := listenTCP(t, "127.0.0.1:0")
 	squatter, err := Listen("shm", server.Addr().String())
 	require.NoError(t, err)
 	defer squatter.Close()
-	mistaken, err := Dial("shm", server.Addr().String())
-	require.NoError(t, err)
-	defer mistaken.Close()
+	dial(t, &Dialer{}, "shm", server.Addr().String())
 	requireConnected(t, dialAuto(t, Dialer{}, server.Addr().String()), server)
 }
 
@@ -162,10 +155,9 @@ func liar(t *testing.T, f fabric.Fabric, at net.Addr) {
 
 // A squatter cannot end a TCP connection that it does not have.
 func TestAutoPassesASquatterThatLies(t *testing.T) {
-	delayTCP(t, time.Hour)
-	proveWithin(t, lapse)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
+	proveWithin(t, lapse)
 	server := listenTCP(t, "127.0.0.1:0")
 	liar(t, f, server.Addr())
 	c := dialAuto(t, Dialer{}, server.Addr().String())
@@ -187,7 +179,6 @@ func TestAutoPassesASquatterThatLies(t *testing.T) {
 
 // A server that writes first shows that it has the TCP connection.
 func TestAutoReadsWhatAServerSaysFirstWhenASquatterLies(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	server := listenTCP(t, "127.0.0.1:0")
@@ -256,22 +247,8 @@ func requireNoClaim(t *testing.T, f fabric.Fabric, to net.Addr, from *net.TCPAdd
 	})
 }
 
-func TestAutoListenerDropsTheClaimOfADialerThatDies(t *testing.T) {
-	delayTCP(t, time.Hour)
-	f := sim.New(sim.Link{})
-	better(t, f, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	from := anyPort(t)
-	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error { return errDied })
-	require.ErrorIs(t, err, errDied)
-	requireNothingElse(t, l)
-	requireCarried(t, l, Dialer{}, "shm")
-	requireNoClaim(t, f, l.Addr(), from)
-}
-
 // Accept returns the TCP connection, which its dialer has closed.
 func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	l := listenAuto(t, "127.0.0.1:0")
@@ -297,7 +274,6 @@ func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
 // A dialer names the port of a TCP connection in its request, and then uses that connection
 // for traffic.
 func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	for name, confirms := range map[string]bool{"confirms": true, "does not": false} {
@@ -345,10 +321,9 @@ func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 // If the connection that was claimed does not come, the link ends. A connection from
 // another port does not meet the claim.
 func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
-	delayTCP(t, time.Hour)
-	proveWithin(t, lapse)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
+	proveWithin(t, lapse)
 	l := listenAuto(t, "127.0.0.1:0")
 	var other net.Conn
 	from := anyPort(t)
@@ -358,16 +333,13 @@ func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer other.Close()
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
+	s := accept(t, l)
 	require.Equal(t, other.LocalAddr().String(), s.RemoteAddr().String())
 	requireNothingElse(t, l)
 	requireNoClaim(t, f, l.Addr(), from)
 }
 
 func TestClaimOfAPortThatIsClaimedIsRefused(t *testing.T) {
-	delayTCP(t, time.Hour)
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
 	l := listenAuto(t, "127.0.0.1:0")

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"regexp"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -54,18 +52,6 @@ func TestReasonsHaveCodes(t *testing.T) {
 	}
 }
 
-// The advice about a reason is in docs/auto.md, and not in each error.
-func TestDocumentOfAutoHasEveryReason(t *testing.T) {
-	codes := everyReason(t)
-	document, err := os.ReadFile("docs/auto.md")
-	require.NoError(t, err)
-	_, table, _ := strings.Cut(string(document), "| code | it means | what can be done |")
-	for _, code := range codes {
-		require.Contains(t, table, "\n| "+string(code)+" | ", "docs/auto.md")
-	}
-	require.Equal(t, len(codes), strings.Count(table, "\n| "), "docs/auto.md has a row too many")
-}
-
 // everyReason returns all codes.
 func everyReason(t *testing.T) (codes []ReasonCode) {
 	t.Helper()
@@ -104,13 +90,4 @@ func TestReasonOfSHMForAnAddressOfAnotherHost(t *testing.T) {
 	_, err = f.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:80"))
 	require.Equal(t, ReasonOtherHost, codeOf(err))
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-}
-
-func TestAutoErrorsAreOneLine(t *testing.T) {
-	_, err := Dial("auto", anyPort(t).String())
-	require.Error(t, err)
-	require.NotContains(t, err.Error(), "\n")
-	require.Less(t, len(err.Error()), 300)
-	var op *net.OpError
-	require.ErrorAs(t, err, &op)
 }

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/auto"
@@ -29,34 +30,20 @@ var small = &Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue
 // impatient is a configuration whose connections end as soon as their queue pair does.
 var impatient = &Config{ResumeTimeout: -1}
 
-// No dialer is told that the backlog is full while the listener accepts. Package
-// integration has this test for rdma.
+// No dialer is told that the backlog is full while the listener accepts.
 func TestDialFiveHundredAtOnce(t *testing.T) {
-	simulate(t, sim.New(sim.Link{}))
-	for name, h := range map[string]func(t *testing.T) host{
-		"sim": func(t *testing.T) host { return host{"sim", "10.0.0.1"} },
-		"shm": shmHost,
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := h(t)
-			const many = 500
-			l := h.listen(t, ListenConfig{Config: small, Backlog: 16})
-			var serving sync.WaitGroup
-			serving.Go(func() { echoAll(l) })
-			d := Dialer{Config: small, Timeout: 5 * time.Minute}
-			errs := make([]error, many)
-			var dialing sync.WaitGroup
-			for i := range errs {
-				dialing.Go(func() { errs[i] = echo(&d, h.network, l.Addr().String()) })
-			}
-			dialing.Wait()
-			for _, err := range errs {
-				require.NoError(t, err)
-			}
-			require.NoError(t, l.Close())
-			serving.Wait()
-		})
-	}
+	overEachNetwork(t, func(t *testing.T, h host) {
+		l := h.listen(t, ListenConfig{Config: small, Backlog: 16})
+		var serving, dialing sync.WaitGroup
+		serving.Go(func() { echoAll(l) })
+		d := Dialer{Config: small, Timeout: 5 * time.Minute}
+		for range 500 {
+			dialing.Go(func() { assert.NoError(t, echo(&d, h.network, l.Addr().String())) })
+		}
+		dialing.Wait()
+		require.NoError(t, l.Close())
+		serving.Wait()
+	})
 }
 
 // echo dials, sends a message and reads it back.
@@ -87,36 +74,14 @@ func inVirtualTime(t *testing.T, test func(t *testing.T)) {
 	})
 }
 
-func TestDialWaitsForRoomInTheBacklog(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T) {
-		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})
-		first, err := Dial("sim", l.Addr().String())
-		require.NoError(t, err)
-		defer first.Close()
-		time.AfterFunc(20*time.Second, func() {
-			if c, err := l.Accept(); err == nil {
-				defer c.Close()
-			}
-		})
-		start := time.Now()
-		second, err := Dial("sim", l.Addr().String())
-		require.NoError(t, err)
-		defer second.Close()
-		require.GreaterOrEqual(t, time.Since(start), 20*time.Second)
-		require.LessOrEqual(t, time.Since(start), 20*time.Second+2*fabric.LongestPause)
-	})
-}
-
 func TestDialOfAFullBacklogHasAnEnd(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		l := host{"sim", "10.0.0.1"}.listen(t, ListenConfig{Backlog: 1})
 		addr := l.Addr().String()
-		c, err := Dial("sim", addr)
-		require.NoError(t, err)
-		defer c.Close()
+		dial(t, &Dialer{}, "sim", addr)
 
 		start := time.Now()
-		_, err = Dial("sim", addr)
+		_, err := Dial("sim", addr)
 		requireOpError(t, err, "dial", "sim", addr, syscall.ECONNREFUSED)
 		require.ErrorContains(t, err, "backlog is full")
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
@@ -164,9 +129,7 @@ func TestDialRepeatsARequestRefusedAsStale(t *testing.T) {
 	stale := &fabric.RejectError{Reason: fabric.RejectStale}
 	asked := simulateRefusing(t, stale, stale, stale)
 	l := host{"refusing", "10.0.0.1"}.listen(t, ListenConfig{})
-	c, err := Dial("refusing", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
+	dial(t, &Dialer{}, "refusing", l.Addr().String())
 	require.EqualValues(t, 4, asked.Load())
 }
 
@@ -237,15 +200,11 @@ func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	for _, network := range []string{"shm", "rdma"} {
-		c, err := Dial(network, l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		dial(t, &Dialer{}, network, l.Addr().String())
 	}
 	delayTCP(t, fourTimesAsLong/4) // time for shm to refuse
 	for _, d := range []Dialer{{}, {Timeout: fourTimesAsLong}} {
-		c, err := d.Dial("auto", l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, &d, "auto", l.Addr().String())
 		require.Equal(t, "tcp", carrierOf(c))
 		requireReasons(t, c.(*AutoConn), "shm: connection refused by the peer: the listener's backlog is full", "rdma: TCP was connected first")
 		delayTCP(t, time.Hour) // in the next round a part of the timeout is less

@@ -93,16 +93,30 @@ func (h host) listen(t *testing.T, lc ListenConfig) *Listener {
 	return l.(*Listener)
 }
 
+// dial dials until the end of the test.
+func dial(t *testing.T, d *Dialer, network, address string) net.Conn {
+	t.Helper()
+	c, err := d.Dial(network, address)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// accept accepts until the end of the test.
+func accept(t *testing.T, l net.Listener) net.Conn {
+	t.Helper()
+	c, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
 func TestDialThenAcceptInOneGoroutine(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
-		client, err := Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer client.Close()
-		server, err := l.Accept()
-		require.NoError(t, err)
-		defer server.Close()
-		_, err = client.Write([]byte("hello"))
+		client := dial(t, &Dialer{}, h.network, l.Addr().String())
+		server := accept(t, l)
+		_, err := client.Write([]byte("hello"))
 		require.NoError(t, err)
 		require.NoError(t, client.Close())
 		got, err := io.ReadAll(server)
@@ -131,33 +145,15 @@ func TestListenerWithoutHostAcceptsOnEveryAddress(t *testing.T) {
 	})
 }
 
-func TestAddrPortOfEveryKindOfAddress(t *testing.T) {
-	for network, carrier := range map[string]string{"shm,tcp": "shm", "tcp": "tcp"} {
-		t.Setenv("RINGNET_NETWORKS", network)
-		if carrier == "shm" {
-			shmHost(t)
-			delayTCP(t, time.Hour)
-		}
-		l, err := Listen("auto", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
-		c, err := Dial("auto", l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
-		require.Equal(t, carrier, carrierOf(c))
-		for _, a := range []net.Addr{l.Addr(), c.LocalAddr(), c.RemoteAddr()} {
-			require.Equal(t, a.String(), a.(interface{ AddrPort() netip.AddrPort }).AddrPort().String())
-		}
-	}
-}
-
 func TestDialWhereNobodyListensIsRefused(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
 		addr := l.Addr().String()
 		require.NoError(t, l.Close())
+		before := Totals()
 		_, err := Dial(h.network, addr)
 		requireOpError(t, err, "dial", h.network, addr, syscall.ECONNREFUSED)
+		require.Equal(t, map[ReasonCode]uint64{ReasonNoListener: 1}, since(before, h.network).DialsFailed)
 	})
 }
 
@@ -167,23 +163,13 @@ func TestAddrHasTheZone(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	require.Contains(t, l.Addr().String(), "[fe80::1%eth7]:")
-	c, err := Dial("sim", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
+	c := dial(t, &Dialer{}, "sim", l.Addr().String())
 	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 	_, err = Dial("sim4", l.Addr().String())
 	require.ErrorContains(t, err, "no suitable address")
 }
 
 func TestListenOnAPortInUse(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		_, err := Listen(h.network, l.Addr().String())
-		requireOpError(t, err, "listen", h.network, l.Addr().String(), syscall.EADDRINUSE)
-	})
-}
-
-func TestListenOnAPortInUseAtAllAddressesOrAtOne(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		for _, hosts := range [][2]string{{"", ""}, {"", h.ip}, {h.ip, ""}, {h.ip, h.ip}} {
 			first, err := Listen(h.network, net.JoinHostPort(hosts[0], "0"))
@@ -192,6 +178,7 @@ func TestListenOnAPortInUseAtAllAddressesOrAtOne(t *testing.T) {
 			require.NoError(t, err)
 			_, err = Listen(h.network, net.JoinHostPort(hosts[1], port))
 			require.ErrorIs(t, err, syscall.EADDRINUSE, hosts)
+			require.IsType(t, &net.OpError{}, err)
 			require.NoError(t, first.Close())
 		}
 	})
@@ -204,9 +191,7 @@ func TestDialFromALocalAddress(t *testing.T) {
 		local := net.TCPAddrFromAddrPort(free.Addr().(Addr).AddrPort())
 		require.NoError(t, free.Close())
 		d := Dialer{LocalAddr: local}
-		c, err := d.Dial(h.network, l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, &d, h.network, l.Addr().String())
 		require.Equal(t, local.String(), c.LocalAddr().String())
 	})
 }
@@ -338,6 +323,7 @@ func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
 		{"sim4", "[::1]:80", nil, "no suitable address"},
 		{"sim6", "10.0.0.1:80", nil, "no suitable address"},
 		{"sim", "10.0.0.1:80", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
+		{"auto", "127.0.0.1:0", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
 	} {
 		_, err := (&Dialer{Config: mistake.config}).Dial(mistake.network, mistake.address)
 		require.ErrorContains(t, err, mistake.want)

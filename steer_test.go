@@ -25,7 +25,6 @@ func counted(f fabric.Fabric) (_ *hooked, dials *atomic.Int32) {
 }
 
 func TestAutoRemembersForAMinuteWhatOnlyTCPConnects(t *testing.T) {
-	delayTCP(t, time.Hour)
 	shm, shmDials := counted(sim.New(sim.Link{}))
 	rdma, rdmaDials := counted(sim.New(sim.Link{}))
 	better(t, shm, rdma)
@@ -66,7 +65,6 @@ func TestAutoRemembersASilentNetwork(t *testing.T) {
 
 // If TCP does not connect either, the peer may not have started yet.
 func TestAutoRemembersNothingOfAPeerThatIsNotThere(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	address := anyPort(t).String()
 	_, err := Dial("auto", address)
@@ -75,7 +73,6 @@ func TestAutoRemembersNothingOfAPeerThatIsNotThere(t *testing.T) {
 }
 
 func TestAutoResolvesANameOnce(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	server := listenTCP(t, "127.0.0.1:0")
 	var queries [2]atomic.Int32
@@ -99,7 +96,6 @@ func TestAutoResolvesANameOnce(t *testing.T) {
 }
 
 func TestNetworksVariableForDials(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	for value, want := range map[string]struct {
@@ -123,7 +119,6 @@ func TestNetworksVariableForDials(t *testing.T) {
 }
 
 func TestNetworksVariableForListeners(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	t.Setenv(auto.NetworksEnv, "rdma")
 	l := listenAuto(t, "127.0.0.1:0")
@@ -135,7 +130,6 @@ func TestNetworksVariableForListeners(t *testing.T) {
 }
 
 func TestNetworksVariableWithoutTCPAllowsNoFallBack(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	server := listenTCP(t, "127.0.0.1:0")
 	t.Setenv(auto.NetworksEnv, "shm,rdma")
@@ -160,7 +154,6 @@ func TestNetworksVariableOfNonsenseIsAnError(t *testing.T) {
 }
 
 func TestRequireIsAnErrorInsteadOfAFallBack(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	requireCarried(t, l, Dialer{Require: []string{"rdma"}}, "rdma")
@@ -195,7 +188,6 @@ func TestRequireOfAListener(t *testing.T) {
 }
 
 func TestAutoOfOneFamily(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	for network, host := range map[string]string{"auto4": "127.0.0.1", "auto6": "::1"} {
 		l, err := Listen(network, net.JoinHostPort(host, "0"))
@@ -259,7 +251,6 @@ func TestAutoListensAtAllAddressesOfOneFamily(t *testing.T) {
 
 // Options of TCP sockets are set on those of auto, and a link is made all the same.
 func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	var dialed, listened, dialedWith atomic.Int32
 	lc := ListenConfig{TCP: &net.ListenConfig{Control: func(string, string, syscall.RawConn) error {
@@ -293,7 +284,6 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 
 // A service manager, or another process, hands over a listener.
 func TestAutoListensOnATCPListenerThatExists(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	l, err := new(ListenConfig).ListenOn(listenTCP(t, "127.0.0.1:0"))
 	require.NoError(t, err)
@@ -306,7 +296,6 @@ func TestAutoListensOnATCPListenerThatExists(t *testing.T) {
 
 // Another process that has the port of shm gets no connection that comes here over TCP.
 func TestAutoListensOnATCPListenerWhosePortIsInUse(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	old := listenBriefly(t, "127.0.0.1:0")
 	file, err := old.listener.TCP.File()

@@ -2,12 +2,9 @@ package ringnet
 
 import (
 	"errors"
-	"io"
 	"net"
-	"os"
 	"reflect"
 	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
@@ -106,48 +103,6 @@ func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
 	})
 }
 
-// goesThrough is a connection whose ReadFrom a WriteTo may call.
-type goesThrough struct{ net.Conn }
-
-func (c goesThrough) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
-
-// A proxy closes a connection while it copies from it.
-func TestTotalsCountWhatWasCopiedWhenCloseEndsTheCopy(t *testing.T) {
-	overEachLeg(t, func(t *testing.T, h host, carrier string) {
-		alone(t)
-		before := Totals()
-		client, server := connect(t, h, listenOn(t, h, ListenConfig{}), &Dialer{})
-		to, from := net.Pipe()
-		copied := make(chan int64, 1)
-		go func() {
-			n, _ := server.(io.WriterTo).WriteTo(goesThrough{from})
-			copied <- n
-		}()
-		_, err := client.Write(make([]byte, 100_000))
-		require.NoError(t, err)
-		_, err = io.ReadFull(to, make([]byte, 100_000))
-		require.NoError(t, err)
-		require.NoError(t, server.Close())
-		require.EqualValues(t, 100_000, <-copied)
-		require.EqualValues(t, 100_000, server.Stats().BytesReceived)
-		require.EqualValues(t, 100_000, since(before, carrier).BytesReceived)
-	})
-}
-
-func TestTotalsCountDialsThatFail(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		require.NoError(t, l.Close())
-		before := Totals()
-		_, err := Dial(h.network, l.Addr().String())
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.Equal(t, map[ReasonCode]uint64{ReasonNoListener: 1}, since(before, h.network).DialsFailed)
-	})
-	_, err := Dial("smoke", "127.0.0.1:1")
-	require.Error(t, err)
-	require.NotContains(t, Totals(), "smoke", "labels are from a small set")
-}
-
 func TestTotalsCountWhatAutoHasPassedOver(t *testing.T) {
 	better(t, nil, nil)
 	l := listenTCP(t, "127.0.0.1:0")
@@ -166,7 +121,6 @@ func TestTotalsCountWhatAutoHasPassedOver(t *testing.T) {
 }
 
 func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
-	delayTCP(t, time.Hour)
 	better(t, sim.New(sim.Link{}), nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	require.Equal(t, map[string]ListenerStats{"tcp": {}, "shm": {}}, l.Stats())
@@ -177,39 +131,10 @@ func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
 	plain, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer plain.Close()
-	c, err := l.Accept()
-	require.NoError(t, err)
-	defer c.Close()
+	accept(t, l)
 	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1, FellBack: 1}, "shm": {Accepted: 1}}, l.Stats())
 	require.NoError(t, l.Close())
 	require.EqualValues(t, 1, l.Stats()["shm"].Accepted, "after Close")
-}
-
-func TestListenersOfTCPAloneCountNoFallBack(t *testing.T) {
-	better(t, nil, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	requireCarried(t, l, Dialer{}, "tcp")
-	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1}}, l.Stats())
-}
-
-func TestListenersCountRefusalsForTheBacklog(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		for name, d := range map[string]*Dialer{"on one link": {}, "on links of their own": {Config: dedicated}} {
-			t.Run(name, func(t *testing.T) {
-				l := h.listen(t, ListenConfig{Backlog: 1})
-				before := Totals()
-				c, err := d.Dial(h.network, l.Addr().String())
-				require.NoError(t, err)
-				defer c.Close()
-				_, err = d.DialContext(timeoutWhen(t, l.hasRefused(2)), h.network, l.Addr().String())
-				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-				require.Positive(t, l.Stats().Failed[ReasonFull])
-				require.Zero(t, l.Stats().Accepted)
-				require.Equal(t, l.Stats().Failed, since(before, h.network).Failed)
-				require.Equal(t, map[ReasonCode]uint64{ReasonFull: 1}, since(before, h.network).DialsFailed)
-			})
-		}
-	})
 }
 
 // A server that is out of memory counts the dialers that it refuses.
@@ -222,9 +147,7 @@ func TestListenersCountRefusalsForMemory(t *testing.T) {
 			before := Totals()
 			var d Dialer
 			if has > 0 {
-				c, err := d.Dial("sim", l.Addr().String())
-				require.NoError(t, err)
-				defer c.Close()
+				dial(t, &d, "sim", l.Addr().String())
 			}
 			refused := func() bool { return l.Stats().Failed[ReasonMemory] > 0 }
 			_, err := d.DialContext(timeoutWhen(t, refused), "sim", l.Addr().String())
@@ -250,44 +173,7 @@ func TestListenersCountDialersThatDoNotConfirm(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestTotalsCountLinksThatAreLost(t *testing.T) {
-	n := sim.New(sim.Link{})
-	simulate(t, n)
-	h := host{"sim", "10.0.0.1"}
-	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Config: impatient})
-	before := Totals()
-	breakLink(n, client)
-	hang.Unless(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 })
-}
-
 // breakLink breaks the link of c, which must be the first connection on it.
 func breakLink(n *sim.Network, c net.Conn) {
 	n.Find(c.LocalAddr().(Addr).AddrPort(), c.RemoteAddr().(Addr).AddrPort()).Fail(errors.New("cable on fire"))
-}
-
-func TestTotalsCountDatagrams(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("shm is Linux's")
-	}
-	before := Totals()["shm-udp"].Datagrams
-	server, err := ListenPacket("shm-udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer server.Close()
-	client, err := Dial("shm-udp", server.LocalAddr().String())
-	require.NoError(t, err)
-	defer client.Close()
-	_, err = client.Write([]byte("five5"))
-	require.NoError(t, err)
-	_, _, err = server.ReadFrom(make([]byte, 10))
-	require.NoError(t, err)
-	for range 2 { // while the sockets are open, and when they are closed
-		hang.Unless(t, func() bool { return Totals()["shm-udp"].Datagrams.BytesSent > before.BytesSent }) // counted last; the server may be faster
-		now := Totals()["shm-udp"].Datagrams
-		require.EqualValues(t, 1, now.Sent-before.Sent)
-		require.EqualValues(t, 1, now.Received-before.Received)
-		require.EqualValues(t, 5, now.BytesSent-before.BytesSent)
-		require.EqualValues(t, 5, now.BytesReceived-before.BytesReceived)
-		_ = client.Close()
-		_ = server.Close()
-	}
 }

@@ -3,7 +3,6 @@ package ringnet
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"runtime"
 	"sync"
@@ -148,6 +147,7 @@ func TestTraceTellsWhyALinkIsDown(t *testing.T) {
 	h := host{"sim", "10.0.0.1"}
 	var r recorder
 	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace(), Config: impatient})
+	before := Totals()
 	breakLink(n, client)
 	_, err := client.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
@@ -155,6 +155,7 @@ func TestTraceTellsWhyALinkIsDown(t *testing.T) {
 	require.ErrorIs(t, r.causes[0], syscall.ECONNRESET)
 	require.ErrorContains(t, r.causes[0], "cable on fire")
 	require.ErrorContains(t, err, r.causes[0].Error())
+	hang.Unless(t, func() bool { return since(before, "sim").LinksLost[ReasonReset] == 2 })
 }
 
 func TestTraceTellsOfALinkThatMoves(t *testing.T) {
@@ -201,18 +202,6 @@ func TestTraceTellsOfALinkToTheDialerThatMadeIt(t *testing.T) {
 	})
 }
 
-func TestTraceTellsOfLinksBeyondTheFirst(t *testing.T) {
-	simulate(t, sim.New(sim.Link{}))
-	h := host{"sim", "10.0.0.1"}
-	var r recorder
-	d := &Dialer{Trace: r.trace(), Config: &Config{Links: 2}}
-	l := h.listen(t, ListenConfig{})
-	for range 9 {
-		connect(t, h, l, d)
-	}
-	hang.Unless(t, r.has(func() bool { return len(r.up) == 2 }))
-}
-
 func TestTraceTellsOfDialsThatFail(t *testing.T) {
 	better(t, nil, nil)
 	var r recorder
@@ -248,9 +237,7 @@ func TestTraceTellsOfConnectionsThatWereDropped(t *testing.T) {
 			_, err = c.Write(make([]byte, 1000))
 			require.NoError(t, err)
 		}()
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
+		accept(t, l)
 		hang.Unless(t, func() bool {
 			runtime.GC()
 			return r.has(func() bool { return len(r.closes) == 1 })()
@@ -308,60 +295,6 @@ func TestTraceMayCallTotalsLinksMemoryAndStats(t *testing.T) {
 		require.NoError(t, client.Close())
 		require.NoError(t, server.Close())
 		require.NoError(t, l.Close())
-	})
-}
-
-func TestTraceTellsOfOneOfSeveralClosesAtOnce(t *testing.T) {
-	overEachLeg(t, func(t *testing.T, h host, carrier string) {
-		var r recorder
-		l := listenOn(t, h, ListenConfig{})
-		const rounds = 200
-		for range rounds {
-			client, server := connect(t, h, l, &Dialer{Trace: r.trace()})
-			start := make(chan struct{})
-			errs := make(chan error, 2)
-			for range cap(errs) {
-				go func() {
-					<-start
-					errs <- client.Close()
-				}()
-			}
-			close(start)
-			first, second := <-errs, <-errs
-			if first == nil {
-				first, second = second, first
-			}
-			require.ErrorIs(t, first, net.ErrClosed)
-			require.NoError(t, second)
-			require.NoError(t, server.Close())
-		}
-		require.Len(t, r.closes, rounds)
-		for _, closed := range r.closes {
-			require.NoError(t, closed.Err)
-		}
-	})
-}
-
-// If LinkUp panics and the program recovers, the connection, which nobody has, is closed
-// when it is collected.
-func TestTraceWhoseLinkUpPanicsLeavesNoConnection(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, h host) {
-		l := h.listen(t, ListenConfig{})
-		d := &Dialer{Trace: &Trace{LinkUp: func(LinkInfo) { panic("of the user's") }}}
-		require.PanicsWithValue(t, "of the user's", func() { _, _ = d.Dial(h.network, l.Addr().String()) })
-		s, err := l.Accept()
-		require.NoError(t, err)
-		defer s.Close()
-		ended := make(chan error, 1)
-		go func() {
-			_, err := s.Read(make([]byte, 1))
-			ended <- err
-		}()
-		hang.Unless(t, func() bool {
-			runtime.GC()
-			return len(ended) > 0
-		})
-		require.Equal(t, io.EOF, <-ended)
 	})
 }
 

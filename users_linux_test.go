@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/hang"
 	"github.com/ringnet/ringnet/internal/link"
 )
@@ -154,11 +155,10 @@ func onlySHM(t *testing.T) {
 	better(t, f, nil)
 }
 
-// If auto waited for shm, these tests would take an hour.
+// If auto waited for shm in vain, these tests would take an hour.
 
 func TestAutoListensWhereAnotherUserListensOnSHM(t *testing.T) {
 	onlySHM(t)
-	delayTCP(t, time.Hour)
 	l := listenAuto(t, stranger(t, "listen", "shm", anyPort(t).String()))
 	require.Empty(t, requireCarried(t, l, Dialer{}, "shm").PassedOver())
 }
@@ -187,6 +187,7 @@ func fillQueue(t *testing.T, at net.Addr) {
 // Any process of this host can fill that queue, so it is no reason to do without shm later.
 func TestAutoRemembersNoFullQueueOfSHM(t *testing.T) {
 	onlySHM(t)
+	delayTCP(t, auto.DefaultTimes.Answer)
 	server := listenTCP(t, "127.0.0.1:0")
 	fillQueue(t, server.Addr())
 	for range 2 {
@@ -202,10 +203,7 @@ func TestAutoRemembersNoFullQueueOfSHM(t *testing.T) {
 
 func TestAutoDialsOverTCPWhereAnotherUserListens(t *testing.T) {
 	onlySHM(t)
-	delayTCP(t, time.Hour)
-	c, err := Dial("auto", stranger(t, "listen", "auto", "127.0.0.1:0"))
-	require.NoError(t, err)
-	defer c.Close()
+	c := dial(t, &Dialer{}, "auto", stranger(t, "listen", "auto", "127.0.0.1:0"))
 	require.Equal(t, "tcp", carrierOf(c))
 	reason := c.(*AutoConn).PassedOver()[0]
 	require.Equal(t, ReasonOtherUser, reason.Code)
@@ -247,9 +245,7 @@ func TestAutoListenerGivesATrustedUserNoConnectionOfAnother(t *testing.T) {
 	c, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer c.Close()
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
+	s := accept(t, l)
 	require.Equal(t, from.String(), s.RemoteAddr().String(), "what the listener accepts first")
 	_, err = s.Write([]byte("hello"))
 	require.NoError(t, err)

@@ -120,28 +120,6 @@ func TestEachCellOnTheCardHasAProcessOfItsOwn(t *testing.T) {
 	require.Regexp(t, `(?m)^\| stream, 64 B \| \S+ [kMG]?B/s( \| \S+ [kMG]?B/s){4}( \| \S+ ×){3} \|$`, string(out))
 }
 
-func TestLinksAreMeasuredSideBySide(t *testing.T) {
-	program, dir := build(t), t.TempDir()
-	out, err := exec.Command(program, "-quick", "-out", dir, "-peers", "shm/1,shm/2", "-workloads", "work,http", "-conns", "20", "-idle", "none").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	r := reportIn(t, dir)
-	require.Len(t, r.Results, 4)
-	for _, peer := range []string{"shm/1", "shm/2"} {
-		for _, workload := range []string{"work", "http"} {
-			checkResult(t, r, report.Cell{Peer: peer, Workload: workload, Size: 0, Conns: 20})
-		}
-	}
-	require.Empty(t, r.Idle)
-	require.Contains(t, string(out), "lock wait each")
-}
-
-func TestKeysOfPeersWithSeveralLinks(t *testing.T) {
-	for _, key := range []string{"shm/", "shm/x", "tcp/2", "/2", "shm"} {
-		require.Nil(t, spread(key), key)
-	}
-	require.NotNil(t, spread("rdma/3"))
-}
-
 func TestBusyMeasuresBesideStrangers(t *testing.T) {
 	program, dir := build(t), t.TempDir()
 	out, err := exec.Command(program, "-quick", "-out", dir, "-busy", "0,1", "-beside", program, "-peers", "shm,shm-parking,tcp",
@@ -163,14 +141,6 @@ func TestBusyMeasuresBesideStrangers(t *testing.T) {
 	require.NotContains(t, string(out), "| TCP |")
 }
 
-func TestOneProcessMeasuresAPipeInMemory(t *testing.T) {
-	out, err := exec.Command(build(t), "-quick", "-one-process", "-workloads", "grpc", "-conns", "1", "-markdown").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	for _, peer := range []string{"ringnet shm", "ringnet shm, never polling", "TCP", "Unix socket"} {
-		require.Regexp(t, `(?m)^\| 1 \| `+peer+` \| .* [mµ]?s \| \d[\d.]* \|$`, string(out))
-	}
-}
-
 // Everything that a process of the program starts has its output for errors.
 func TestStrangersEndWhenTheirProcessIsKilled(t *testing.T) {
 	c := exec.Command(build(t), "-quick", "-rounds", "1000000", "-busy", "2", "-workloads", "http", "-peers", "tcp")
@@ -185,18 +155,4 @@ func TestStrangersEndWhenTheirProcessIsKilled(t *testing.T) {
 	}
 	require.NoError(t, lines.Err())
 	require.Error(t, c.Wait())
-}
-
-func TestBesideMeasuresAnotherBuildInTheSameRounds(t *testing.T) {
-	program, dir := build(t), t.TempDir()
-	out, err := exec.Command(program, "-quick", "-out", dir, "-beside", program, "-peers", "shm,unix",
-		"-workloads", "ping-pong", "-sizes", "64", "-conns", "1", "-idle", "none").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	r := reportIn(t, dir)
-
-	checkResult(t, r, report.Cell{Peer: "shm", Workload: "ping-pong", Size: 64, Conns: 1})
-	checkResult(t, r, report.Cell{Peer: "shm@benchmarks", Workload: "ping-pong", Size: 64, Conns: 1})
-	require.Len(t, r.Results, 3, "and Unix sockets, of which there are no versions")
-	require.Regexp(t, `(?m)^64 B +1 +ringnet shm .* \S+ / \d\S*( |$)`, string(out), "by the other version's")
-	require.Contains(t, string(out), "× Unix socket / benchmarks")
 }

@@ -124,23 +124,6 @@ func TestLibrariesDialTCPWhereThereIsNothingBetter(t *testing.T) {
 	}
 }
 
-// Libraries ask the same dialer for Unix sockets, which stay package net's.
-func TestLibrariesDialUnixSocketsThroughTheSameDialer(t *testing.T) {
-	newDialer := func() *watchedDialer { return &watchedDialer{Dialer: &ringnet.Dialer{ForTCP: "auto"}} }
-	t.Run("go-redis", func(t *testing.T) {
-		dialer := newDialer()
-		_, socket := serveRedis(t)
-		setAndGet(t, redis.NewClient(&redis.Options{Network: "unix", Addr: socket, Dialer: dialer.DialContext}))
-		dialer.requireAll(t, "unix")
-	})
-	t.Run("pgx", func(t *testing.T) {
-		dialer := newDialer()
-		_, socket := servePostgres(t)
-		query(t, dialer, "host="+filepath.Dir(socket)+" user=bench database=postgres")
-		dialer.requireAll(t, "unix")
-	})
-}
-
 func serveHTTP(t *testing.T) (network, address string) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
 	t.Cleanup(s.Close)
@@ -256,25 +239,10 @@ func talkNATS(t *testing.T, dialer *watchedDialer, addr string) {
 // serveMongo stands in for a MongoDB server, of which Debian has no package. It answers the
 // greeting, and every other command with success.
 func serveMongo(t *testing.T) (network, address string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() {
-				defer c.Close()
-				for answerMongo(c) == nil {
-				}
-			})
+	return serveEach(t, func(c net.Conn) {
+		for answerMongo(c) == nil {
 		}
 	})
-	t.Cleanup(serving.Wait)
-	t.Cleanup(func() { l.Close() })
-	return "tcp", l.Addr().String()
 }
 
 // answerMongo reads a message (OP_MSG) and answers it.

@@ -1,7 +1,6 @@
 package interop
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -10,16 +9,12 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // site is an http.Server on a network, and a client of it.
@@ -129,46 +124,6 @@ func TestHTTPCarriesLargeBodiesBothWays(t *testing.T) {
 	})
 }
 
-func TestHTTPKeepsAConnectionForTheNextRequest(t *testing.T) {
-	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
-		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }, nil)
-		client := s.get(t, "/")
-		for range 20 {
-			require.Equal(t, client, s.get(t, "/"))
-		}
-		require.EqualValues(t, 1, s.opened.Load())
-	})
-}
-
-func TestHTTPResponseArrivesAsItIsFlushed(t *testing.T) {
-	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
-		next := make(chan string)
-		s := serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
-			for line := range next {
-				_, _ = io.WriteString(w, line)
-				_ = http.NewResponseController(w).Flush()
-			}
-		}, nil)
-		// The header comes with the first line, so the handler must be told of that before
-		// Get.
-		go func() { next <- "0\n" }()
-		resp, err := s.client.Get(s.url)
-		require.NoError(t, err)
-		defer resp.Body.Close()
-		lines := bufio.NewReader(resp.Body)
-		for i := range 100 {
-			line, err := lines.ReadString('\n')
-			require.NoError(t, err)
-			require.Equal(t, strconv.Itoa(i)+"\n", line)
-			next <- strconv.Itoa(i+1) + "\n"
-		}
-		close(next)
-		rest, err := io.ReadAll(lines)
-		require.NoError(t, err)
-		require.Equal(t, "100\n", string(rest))
-	})
-}
-
 func TestHTTPServerLearnsThatTheClientHasGivenUp(t *testing.T) {
 	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
 		gone, seen := make(chan error, 1), make(chan struct{})
@@ -195,88 +150,6 @@ func TestHTTPServerLearnsThatTheClientHasGivenUp(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, receive(t, gone), context.Canceled)
 		s.get(t, "/")
-	})
-}
-
-func TestHTTPServerTimeouts(t *testing.T) {
-	const short = 100 * time.Millisecond
-	overEachNetwork(t, func(t *testing.T, n network) {
-		// closedByServer reads until the server closes the connection.
-		closedByServer := func(t *testing.T, c net.Conn) string {
-			t.Helper()
-			require.NoError(t, c.SetReadDeadline(time.Now().Add(hang.After)))
-			said, err := io.ReadAll(c)
-			require.NoError(t, err)
-			return string(said)
-		}
-		dial := func(t *testing.T, s *site) net.Conn {
-			t.Helper()
-			c, err := n.dialer().DialContext(t.Context(), "tcp", s.addr)
-			require.NoError(t, err)
-			t.Cleanup(func() { c.Close() })
-			return c
-		}
-		t.Run("of a header that does not end", func(t *testing.T) {
-			s := serve(t, n, protocols[0], nil, func(s *http.Server) { s.ReadHeaderTimeout = short })
-			c := dial(t, s)
-			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: ")
-			require.NoError(t, err)
-			require.NotContains(t, closedByServer(t, c), "200 OK")
-		})
-		t.Run("of a client that does not read", func(t *testing.T) {
-			failed := make(chan error, 1)
-			s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
-				for block := make([]byte, 1<<20); ; {
-					if _, err := w.Write(block); err != nil {
-						failed <- err
-						return
-					}
-				}
-			}, func(s *http.Server) { s.WriteTimeout = short })
-			c := dial(t, s)
-			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-			require.NoError(t, err)
-			require.ErrorIs(t, receive(t, failed), os.ErrDeadlineExceeded)
-		})
-	})
-}
-
-func TestHTTPHijackedConnectionIsTheConnection(t *testing.T) {
-	overEachNetwork(t, func(t *testing.T, n network) {
-		hijacked := make(chan error, 1)
-		s := serve(t, n, protocols[0], func(w http.ResponseWriter, r *http.Request) {
-			hijacked <- func() error {
-				c, buffered, err := http.NewResponseController(w).Hijack()
-				if err != nil {
-					return err
-				}
-				defer c.Close()
-				if _, err := io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n\r\n"); err != nil {
-					return err
-				}
-				if _, err := io.Copy(c, buffered); err != nil {
-					return err
-				}
-				_, err = io.WriteString(c, "and that is all")
-				return err
-			}()
-		}, nil)
-		c, err := n.dialer().DialContext(t.Context(), "tcp", s.addr)
-		require.NoError(t, err)
-		defer c.Close()
-		_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\nbefore the answer, ")
-		require.NoError(t, err)
-		r := bufio.NewReader(c)
-		line, err := r.ReadString('\n')
-		require.NoError(t, err)
-		require.Equal(t, "HTTP/1.1 101 Switching Protocols\r\n", line)
-		_, err = io.WriteString(c, "after it, ")
-		require.NoError(t, err)
-		require.NoError(t, c.(conn).CloseWrite())
-		said, err := io.ReadAll(r)
-		require.NoError(t, err)
-		require.Equal(t, "\r\nbefore the answer, after it, and that is all", string(said))
-		require.NoError(t, receive(t, hijacked))
 	})
 }
 

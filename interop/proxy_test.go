@@ -2,7 +2,6 @@ package interop
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -24,26 +23,6 @@ func proxy(t *testing.T, n network, to *site) *site {
 		Transport: to.client.Transport,
 	}
 	return serve(t, n, protocols[0], p.ServeHTTP, nil)
-}
-
-func TestReverseProxyForwardsBodiesBothWays(t *testing.T) {
-	overEachProtocol(t, func(t *testing.T, n network, p protocol) {
-		front := proxy(t, n, serve(t, n, p, func(w http.ResponseWriter, r *http.Request) {
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
-			_, _ = w.Write(body)
-		}, nil))
-		sent := randomBytes(2<<20 + 1)
-		resp, err := front.client.Post(front.url, "application/octet-stream", bytes.NewReader(sent))
-		require.NoError(t, err)
-		defer resp.Body.Close()
-		got, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		requireSame(t, sent, got)
-	})
 }
 
 // An upgraded connection is two streams that end one after the other. The backend answers

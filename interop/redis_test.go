@@ -37,20 +37,6 @@ func client(t *testing.T, options redis.Options) *redis.Client {
 	return c
 }
 
-func TestRedisValuesOfAllSizes(t *testing.T) {
-	overRedis(t, func(t *testing.T, options redis.Options) {
-		c := client(t, options)
-		for _, size := range []int{0, 1, 4095, 65537, 4<<20 + 1} {
-			want := randomBytes(size)
-			require.NoError(t, c.Set(t.Context(), "value", want, 0).Err())
-			got, err := c.Get(t.Context(), "value").Bytes()
-			require.NoError(t, err)
-			requireSame(t, want, got)
-		}
-		require.Equal(t, redis.Nil, c.Get(t.Context(), "nothing").Err())
-	})
-}
-
 func TestRedisPipelinesAndTransactions(t *testing.T) {
 	overRedis(t, func(t *testing.T, options redis.Options) {
 		c := client(t, options)
@@ -85,35 +71,5 @@ func TestRedisClientTimesOutAndWorksOn(t *testing.T) {
 		var timeout net.Error
 		require.True(t, errors.As(err, &timeout) && timeout.Timeout(), "%v", err)
 		require.NoError(t, c.Ping(t.Context()).Err())
-	})
-}
-
-func TestRedisPool(t *testing.T) {
-	overRedis(t, func(t *testing.T, options redis.Options) {
-		options.PoolSize = 8
-		c := client(t, options)
-		const clients, each = 32, 10
-		done := make(chan error, clients)
-		for range clients {
-			go func() {
-				for range each {
-					if err := c.Incr(t.Context(), "counter").Err(); err != nil {
-						done <- err
-						return
-					}
-				}
-				done <- nil
-			}()
-		}
-		for range clients {
-			require.NoError(t, receive(t, done))
-		}
-		n, err := c.Get(t.Context(), "counter").Int()
-		require.NoError(t, err)
-		require.Equal(t, clients*each, n)
-		stats := c.PoolStats()
-		require.LessOrEqual(t, stats.TotalConns, uint32(8))
-		require.Zero(t, stats.StaleConns, "connections that were taken for dead")
-		require.Zero(t, stats.Timeouts)
 	})
 }

@@ -69,13 +69,3 @@ func TestDashboardShowsAllMetrics(t *testing.T) {
 		}
 	}
 }
-
-func TestAlertsInTheDocumentAreOfMetricsThatExist(t *testing.T) {
-	text, err := os.ReadFile("../docs/metrics.md")
-	require.NoError(t, err)
-	alerts := regexp.MustCompile("(?m)^\\| `([^`]+[>=] [0-9.]+)` \\|").FindAllStringSubmatch(string(text), -1)
-	require.NotEmpty(t, alerts)
-	for _, alert := range alerts {
-		requireQuery(t, alert[1], "")
-	}
-}

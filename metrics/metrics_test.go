@@ -3,7 +3,6 @@ package metrics
 import (
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"reflect"
 	"strings"
@@ -149,14 +148,6 @@ func TestTotals(t *testing.T) {
 	requireTotals(t, over(t, "shm", "127.0.0.1"))
 }
 
-func TestTotalsOfWhatFails(t *testing.T) {
-	const failed = `ringnet_dials_failed_total{code="no-listener",network="shm"}`
-	before := gather(t)
-	_, err := ringnet.Dial("shm", "127.0.0.1:1")
-	require.Error(t, err)
-	require.Equal(t, 1.0, gather(t)[failed]-before[failed])
-}
-
 func TestEachCounterOfTotalsIsEmitted(t *testing.T) {
 	counts := func(codes ...ringnet.ReasonCode) map[ringnet.ReasonCode]uint64 {
 		m := make(map[ringnet.ReasonCode]uint64)
@@ -245,42 +236,6 @@ func requireAllCounted(t *testing.T, totals map[string]ringnet.NetworkTotals) {
 	}
 }
 
-func TestTotalsOfAutoOverTCP(t *testing.T) {
-	t.Setenv("RINGNET_NETWORKS", "shm,tcp")
-	l, err := ringnet.Listen("auto", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	before := gather(t)
-	c, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
-	a, err := l.Accept()
-	require.NoError(t, err)
-	defer a.Close()
-	t.Setenv("RINGNET_NETWORKS", "tcp")
-	d, err := ringnet.Dial("auto", l.Addr().String())
-	require.NoError(t, err)
-	defer d.Close()
-	b, err := l.Accept()
-	require.NoError(t, err)
-	defer b.Close()
-	after := gather(t)
-	for name, want := range map[string]float64{
-		`ringnet_accepts_total{network="tcp"}`:                               2,
-		`ringnet_accepts_fell_back_total`:                                    2,
-		`ringnet_dials_succeeded_total{network="tcp"}`:                       1,
-		`ringnet_dials_passed_over_total{code="switched-off",network="shm"}`: 1,
-		`ringnet_connections_opened_total{network="tcp"}`:                    3,
-	} {
-		require.Equal(t, want, after[name]-before[name], name)
-	}
-}
-
-func TestLimitWithoutOneIsInfinite(t *testing.T) {
-	require.Equal(t, math.Inf(1), limit(math.MaxInt))
-	require.Equal(t, 65536.0, limit(65536))
-}
-
 func TestPromlintHasNoComplaint(t *testing.T) {
 	problems, err := testutil.GatherAndLint(describing(t))
 	require.NoError(t, err)
@@ -299,10 +254,4 @@ func describing(t *testing.T) prometheus.Gatherer {
 		}}))
 	}
 	return r
-}
-
-func TestEachMetricHasANameOfItsOwn(t *testing.T) {
-	families, err := describing(t).Gather()
-	require.NoError(t, err)
-	require.Len(t, families, len(process)+len(devices))
 }

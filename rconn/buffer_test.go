@@ -74,29 +74,6 @@ func TestBufferThatIsHandedOver(t *testing.T) {
 	})
 }
 
-func TestBufferIsFilledFromAReader(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		client, server := v.connect(t, nil, nil)
-		const size = 100_000
-		p := make([]byte, size)
-		pattern(1).fill(p, 0)
-		r := bytes.NewReader(p)
-		b := bufferFor(t, client, 32<<10)
-		atOnce(t, func() error {
-			for {
-				b.Wait()
-				if _, err := b.Fill(r); err != nil {
-					require.Equal(t, io.EOF, err)
-					return client.CloseWrite()
-				}
-				if _, err := client.WriteBuffer(b); err != nil {
-					return err
-				}
-			}
-		}, func() error { return pattern(1).receiveExactly(server, 0, size) })
-	})
-}
-
 // At the deadline the buffer still holds the bytes for which the peer had no room.
 func TestBufferKeepsWhatWasNotAccepted(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {

@@ -81,23 +81,6 @@ func TestEmptyReadsAndWritesDoNotWait(t *testing.T) {
 	})
 }
 
-func TestDeadlineSetLaterWakes(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		c, s := v.connect(t, nil, tight)
-		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
-		accepted, wrote := v.blockedWrite(c)
-		require.NoError(t, c.SetDeadline(past))
-		requireTimeout(t, <-read)
-		requireTimeout(t, <-wrote)
-
-		require.NoError(t, c.SetDeadline(time.Time{}))
-		require.NoError(t, c.Close())
-		n, err := pattern(0).receive(s, 0, 1000, random(t, 1))
-		require.Equal(t, io.EOF, err)
-		require.Equal(t, <-accepted, n)
-	})
-}
-
 // soon returns a deadline that may have passed when it is set.
 func soon(r *rand.Rand) time.Time {
 	return time.Now().Add(time.Duration(r.IntN(2_000_000) - 100_000))

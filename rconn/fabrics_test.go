@@ -217,15 +217,6 @@ func (v venue) connectTo(l fabric.Listener, dialer, listener *rconn.Config) (cli
 	return client, r.c, r.err
 }
 
-// dial makes the dialing end of a connection.
-func (v venue) dial(t testing.TB, to netip.AddrPort, cfg *rconn.Config) (*rconn.Conn, error) {
-	ep, err := v.Dial(t.Context(), netip.AddrPort{}, to)
-	if err != nil {
-		return nil, err
-	}
-	return rconn.Client(t.Context(), "rdma", ep, cfg)
-}
-
 // pipe returns what nettest.TestConn asks for.
 func (v venue) pipe(t testing.TB) func() (c1, c2 net.Conn, stop func(), err error) {
 	l, err := v.Listen(v.any(), 8)

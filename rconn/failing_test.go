@@ -154,15 +154,3 @@ func TestSetUpThatFailsIsAnErrorAtBothEnds(t *testing.T) {
 		}
 	}
 }
-
-func TestDialWhereNobodyListensIsRefused(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		l, err := v.Listen(v.any(), 1)
-		require.NoError(t, err)
-		require.NoError(t, l.Close())
-		ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-		require.NoError(t, err)
-		_, err = rconn.Client(context.Background(), "rdma", ep, nil)
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	})
-}

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime/debug"
-	"syscall"
 	"testing"
 	"time"
 
@@ -248,25 +247,6 @@ func TestCloseEndsPeek(t *testing.T) {
 		_, err = client.Discard(0)
 		require.ErrorIs(t, err, net.ErrClosed)
 		require.Zero(t, client.Buffered())
-	})
-}
-
-// Bytes that arrived before the link was lost can still be peeked at and discarded.
-func TestPeekOfWhatArrivedBeforeTheLoss(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		client, server := v.connect(t, nil, nil)
-		pattern(1).written(t, client, 0, 10)
-		_, err := server.Peek(10)
-		require.NoError(t, err)
-		require.NoError(t, client.SetLinger(0))
-		require.NoError(t, client.Close())
-		p, err := server.Peek(11)
-		require.ErrorIs(t, err, syscall.ECONNRESET)
-		require.Len(t, p, 10)
-		require.NoError(t, pattern(1).check(p, 0))
-		n, err := server.Discard(11)
-		require.ErrorIs(t, err, syscall.ECONNRESET)
-		require.Equal(t, 10, n)
 	})
 }
 

@@ -75,38 +75,6 @@ func TestSyscallConnShowsWhatReadWouldFind(t *testing.T) {
 	})
 }
 
-func TestSyscallConnReadsAStream(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		c, s := v.connect(t, nil, nil)
-		const total = 1 << 20
-		wrote := started(func() error {
-			b := make([]byte, total)
-			pattern(1).fill(b, 0)
-			_, err := s.Write(b)
-			return errors.Join(err, s.CloseWrite())
-		})
-		raw, err := c.SyscallConn()
-		require.NoError(t, err)
-		p := make([]byte, 10_000)
-		for pos, ended := 0, false; !ended; {
-			require.NoError(t, raw.Read(func(fd uintptr) bool {
-				n, err := syscall.Read(int(fd), p)
-				if err == syscall.EAGAIN {
-					return false
-				}
-				require.NoError(t, err)
-				require.NoError(t, pattern(1).check(p[:n], pos))
-				pos, ended = pos+n, n == 0
-				return true
-			}))
-			if ended {
-				require.Equal(t, total, pos)
-			}
-		}
-		require.NoError(t, <-wrote)
-	})
-}
-
 // A function that has seen too little waits for more, and one that never can see as much is
 // told why.
 func TestSyscallConnWaits(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -242,60 +241,3 @@ func (l *life) readOneWayOrAnother(b []byte, r *rand.Rand) (int, error) {
 }
 
 func isDeadline(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
-
-// Many connections at once do not disturb each other.
-func TestManyConnectionsAtOnce(t *testing.T) {
-	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
-		l, err := v.Listen(v.any(), 64)
-		require.NoError(t, err)
-		defer l.Close()
-		var served sync.WaitGroup
-		var echoed atomic.Int64
-		accepting := started(func() error {
-			for {
-				ep, err := l.Accept()
-				if err != nil {
-					return err
-				}
-				served.Go(func() {
-					c, err := rconn.Server(t.Context(), "rdma", ep, tight)
-					if err != nil {
-						return
-					}
-					n, _ := io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
-					echoed.Add(n)
-					_ = c.Close()
-				})
-			}
-		})
-		const size = 20_000
-		var dialers []func() error
-		for i := range 64 {
-			dialers = append(dialers, func() error {
-				c, err := v.dial(t, l.Addr(), tight)
-				if err != nil {
-					return err
-				}
-				sent := started(func() error {
-					if err := pattern(i).send(c, 0, size, 3000, rand.New(rand.NewPCG(uint64(i), 0))); err != nil {
-						return err
-					}
-					return c.CloseWrite()
-				})
-				n, err := pattern(i).receive(c, 0, 3000, rand.New(rand.NewPCG(uint64(i), 1)))
-				if n != size || err != io.EOF {
-					return fmt.Errorf("connection %d: received %d bytes, then %v", i, n, err)
-				}
-				if err := <-sent; err != nil {
-					return err
-				}
-				return c.Close()
-			})
-		}
-		atOnce(t, dialers...)
-		served.Wait()
-		require.EqualValues(t, 64*size, echoed.Load())
-		require.NoError(t, l.Close())
-		require.ErrorIs(t, <-accepting, net.ErrClosed)
-	})
-}

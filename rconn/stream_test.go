@@ -76,17 +76,6 @@ func requireRareCredits(t *testing.T, c *rconn.Conn, cfg *rconn.Config) {
 	require.LessOrEqual(t, float64(s.CreditsSent), most, "CREDITs for %d messages, %d bytes", s.MessagesReceived, s.BytesReceived)
 }
 
-func TestWriteAfterCloseWriteIsEPIPE(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		c, _ := v.connect(t, nil, nil)
-		require.NoError(t, c.CloseWrite())
-		n, err := c.Write([]byte("x"))
-		require.Zero(t, n)
-		require.ErrorIs(t, err, syscall.EPIPE)
-		require.NoError(t, c.CloseWrite(), "twice")
-	})
-}
-
 func TestCloseWriteWakesWrite(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, s := v.connect(t, nil, tight)
@@ -285,17 +274,6 @@ func TestClosedConnectionFailsEveryCallWithErrClosed(t *testing.T) {
 			require.IsType(t, (*net.OpError)(nil), err, name)
 		}
 		c.Stats()
-	})
-}
-
-func TestCloseWakesReadAndWrite(t *testing.T) {
-	overEachFabric(t, func(t *testing.T, v venue) {
-		c, _ := v.connect(t, nil, tight)
-		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
-		_, wrote := v.blockedWrite(c)
-		require.NoError(t, c.Close(), "the peer's device takes what was accepted")
-		require.ErrorIs(t, <-read, net.ErrClosed)
-		require.ErrorIs(t, <-wrote, net.ErrClosed)
 	})
 }
 

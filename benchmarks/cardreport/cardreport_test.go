@@ -48,24 +48,6 @@ func TestScrubberLeavesOutWhatIsPrivateAndNothingElse(t *testing.T) {
 	require.JSONEq(t, `{"a": [0.12345678901234567, "ADDRESS"]}`, string(out))
 }
 
-func TestOutcomeOfASuite(t *testing.T) {
-	var o outcome
-	o.read(`=== RUN   TestA
-=== RUN   TestA/verbs
-    a_test.go:1: TestA is wrong
---- FAIL: TestA (0.00s)
-    --- FAIL: TestA/verbs (0.00s)
-    --- PASS: TestA/rdma6 (0.00s)
-=== RUN   TestB/rdma
-    b_test.go:2: it wants two cards
-    --- SKIP: TestB/rdma (0.00s)
-`)
-	require.Equal(t, []string{"TestA/verbs"}, o.leaves())
-	require.Equal(t, []int{1, 1, 1}, []int{o.passed, o.failed, o.skipped})
-	require.Equal(t, []string{"it wants two cards"}, o.reasons)
-	require.Contains(t, o.details, "    a_test.go:1: TestA is wrong")
-}
-
 // root is the folder of all modules.
 const root = "../.."
 

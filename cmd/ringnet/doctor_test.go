@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -94,29 +93,6 @@ func TestDoctorFindsIWARP(t *testing.T) {
 	d := diagnosis{Findings: checkDevice(host.Device{Name: "siw0", IWARP: true, Ports: []host.Port{{State: "ACTIVE", Interface: "lo"}}})}
 	d.requireBad(t, "siw0", "is an iWARP device", "RoCE")
 	require.Len(t, d.Findings, 1, "nothing is said of its ports")
-}
-
-// The reason why rdma is passed over is not that of shm, which the user nobody (65534) does
-// not have.
-func TestDoctorTakesTheReasonOfRDMAForNoOther(t *testing.T) {
-	d := diagnosis{Findings: []finding{{Subject: "/dev/infiniband/rdma_cm", Status: bad, Code: lib.ReasonUnsupported}}}
-	d.checkOffers(autoInfo{PassedOver: []reason{
-		{"shm", lib.ReasonUnsupported, "not for the user nobody"},
-		{"rdma", lib.ReasonUnsupported, "no driver"},
-	}})
-	d.requireBad(t, "shm", "not for the user nobody", "another user than nobody")
-	require.Len(t, d.Findings, 2, "one has been explained")
-}
-
-// Each new reason gets an entry in mends, or here if no command mends it.
-func TestReasonsHaveAMend(t *testing.T) {
-	without := []string{"switched-off", "other-host", "refused", "not-tried", "reset", "protocol", "canceled", "other"}
-	source, err := os.ReadFile("../../reason.go")
-	require.NoError(t, err)
-	for _, code := range regexp.MustCompile(`ReasonCode = "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1) {
-		mended := mends[lib.ReasonCode(code[1])] != ""
-		require.NotEqual(t, slices.Contains(without, code[1]), mended, "%s: is it in mends, in doctor.go?", code[1])
-	}
 }
 
 func TestDoctorFindsWhyAPeerIsNotReached(t *testing.T) {

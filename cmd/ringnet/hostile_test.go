@@ -137,29 +137,6 @@ func TestProxyPassesOnAResetWhileTheServerDoesNotRead(t *testing.T) {
 	}
 }
 
-// Where neither end reads, everything between the two is full when both are closed.
-func TestProxyPairEndsWhenBothEndsHaveGone(t *testing.T) {
-	fill := func(c *net.TCPConn) {
-		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = c.Write(make([]byte, 64<<20))
-	}
-	servers := make(chan *net.TCPConn, 1)
-	server := start(t, "proxy", "-v", "--listen", "auto://127.0.0.1:0", "--to", "tcp://"+serve(t, func(c *net.TCPConn) {
-		fill(c)
-		servers <- c
-	}))
-	client := start(t, "proxy", "-v", "--listen", "tcp://127.0.0.1:0", "--to", "auto://"+server.address(0))
-	c := dial(t, client.address(0))
-	fill(c)
-	for _, end := range []*net.TCPConn{c, <-servers} {
-		require.NoError(t, end.SetLinger(0))
-		require.NoError(t, end.Close())
-	}
-	for _, p := range []*service{client, server} {
-		p.logged("ended", 0)
-	}
-}
-
 // limited returns the command in a process of its own, whose limits a shell sets.
 func limited(limits string, args ...string) *exec.Cmd {
 	cmd := commandProcess(args...)

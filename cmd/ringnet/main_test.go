@@ -4,14 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -21,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // asCommand in the environment makes this test program the ringnet command.
@@ -248,68 +244,4 @@ func dial(t testing.TB, address string) *net.TCPConn {
 	t.Cleanup(func() { c.Close() })
 	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	return c.(*net.TCPConn)
-}
-
-func TestWrongUsageLeadsToTheHelp(t *testing.T) {
-	for _, args := range [][]string{nil, {"nowhere"}, {"perf", "--nowhere"}} {
-		out, err := commandProcess(args...).CombinedOutput()
-		exit := new(exec.ExitError)
-		require.ErrorAs(t, err, &exit, args)
-		require.Equal(t, misuse, exit.ExitCode(), args)
-		require.Regexp(t, `^ringnet: .*: see ringnet --help\n$`, string(out))
-	}
-}
-
-func TestBusyPollIsSetByTheEnvironment(t *testing.T) {
-	t.Setenv("RINGNET_BUSYPOLL", "on")
-	for _, args := range [][]string{
-		{"perf", "127.0.0.1:1", "--networks=auto", "--timeout=1s"},
-		{"proxy", "--listen=auto://127.0.0.1:0", "--to=tcp://127.0.0.1:1"},
-	} {
-		out, err := commandProcess(args...).CombinedOutput()
-		require.Error(t, err)
-		require.Contains(t, string(out), `RINGNET_BUSYPOLL is "on"`)
-	}
-}
-
-func TestBusyPollIsSetByFlagBeforeTheEnvironment(t *testing.T) {
-	t.Setenv("RINGNET_BUSYPOLL", "on")
-	for _, args := range [][]string{
-		{"perf", "127.0.0.1:1", "--networks=auto", "--timeout=1s"},
-		{"proxy", "--listen=auto://127.0.0.1:0", "--to=tcp://127.0.0.1:1"},
-	} {
-		out, err := commandProcess(args...).CombinedOutput()
-		require.Error(t, err)
-		require.Contains(t, string(out), `RINGNET_BUSYPOLL is "on"`)
-		out, err = commandProcess(append(args, "--busy-poll=5")...).CombinedOutput()
-		require.Error(t, err)
-		require.Contains(t, string(out), `--busy-poll: "5": want a positive time, such as 50us, or off`)
-		require.NotContains(t, string(out), "environment")
-	}
-	out, err := commandProcess("perf", "127.0.0.1:1", "--networks=auto", "--timeout=1s", "--busy-poll=off").CombinedOutput()
-	require.Error(t, err)
-	require.Contains(t, string(out), "connection refused")
-}
-
-func TestVersionIsThatOfTheProtocolToo(t *testing.T) {
-	out, err := commandProcess("--version").Output()
-	require.NoError(t, err)
-	require.Regexp(t, `^ringnet \S+, wire protocol `+strconv.Itoa(wire.Version)+`, go1\S+\n$`, string(out))
-}
-
-func TestHelpIsASubcommandToo(t *testing.T) {
-	for _, args := range [][2]string{{"help", "--help"}, {"help perf", "perf --help"}} {
-		asked, err := commandProcess(strings.Fields(args[0])...).Output()
-		require.NoError(t, err, args)
-		usual, err := commandProcess(strings.Fields(args[1])...).Output()
-		require.NoError(t, err, args)
-		require.Equal(t, string(usual), string(asked))
-	}
-}
-
-// Each line of an error says whose it is.
-func TestErrorsOfSeveralLinesAreTheCommandsInEach(t *testing.T) {
-	out := new(strings.Builder)
-	complain(out, errors.Join(errors.New("one"), errors.New("two")))
-	require.Equal(t, "ringnet: one\nringnet: two\n", out.String())
 }

@@ -206,24 +206,6 @@ func TestPerfServerIgnoresNonsense(t *testing.T) {
 	requireMeasured(t, measured(t, "--networks", "tcp", address), "tcp")
 }
 
-func TestPerfSaysWhatIsWrongWithItsFlags(t *testing.T) {
-	for args, want := range map[string]string{
-		"":                      "want HOST:PORT to connect to, or --listen",
-		"a:1 --listen :1":       "want HOST:PORT to connect to, or --listen",
-		"localhost":             "want HOST:PORT",
-		"a:1 --rounds 0":        "want positive values",
-		"a:1 --connections 0":   "want positive values",
-		"a:1 --connections 257": "--connections wants 256 at most",
-		"a:1 --slice 11s":       "--slice wants 10s at most",
-		"a:1 --sizes 0":         "want a size from 1 to 16MiB",
-		"a:1 --sizes many":      "want a size from 1 to 16MiB",
-		"a:1 --networks ib":     "must be one of",
-		"--listen auto":         "want HOST:PORT",
-	} {
-		failsWith(t, misuse, want, strings.Fields(args)...)
-	}
-}
-
 func TestPerfStreamsForATime(t *testing.T) {
 	address := perfServing(t, "127.0.0.1")
 	for flags, want := range map[string][2]bool{"": {true, false}, "--reverse": {false, true}, "--both --connections 2": {true, true}} {
@@ -255,27 +237,4 @@ func TestPerfStreamsForATime(t *testing.T) {
 	out, err := commandProcess("perf", address, "-t", "100ms").Output()
 	require.NoError(t, err)
 	require.Regexp(t, `^ +0\.0 to +\d+\.\d s  (shm|rdma|tcp) .*/s sent +0 B/s received, in all\n$`, string(out))
-}
-
-func TestPerfRefusesFlagsThatItWouldIgnore(t *testing.T) {
-	for args, want := range map[string]string{
-		"127.0.0.1:1 --reverse":              "--reverse and --both are for -t TIME",
-		"127.0.0.1:1 -t 1s --reverse --both": "--both includes --reverse",
-		"127.0.0.1:1 --time=-1s":             "want a time above 0",
-		"127.0.0.1:1 -t 0":                   "want a time above 0",
-		"127.0.0.1:1 -t 1s --sizes 1,2":      "-t measures one network, with one size",
-		"--listen :0 -t 1s":                  "--listen wants no flags of what to measure",
-		"--listen :0 --sizes 1":              "--listen wants no flags of what to measure",
-		"--listen :0 --rounds 7":             "--listen wants no flags of what to measure",
-		"--listen :0 --slice 1ms":            "--listen wants no flags of what to measure",
-		"--listen :0 --timeout 5s":           "--listen wants no flags of what to measure",
-		"127.0.0.1:1 -t 1s --rounds 7":       "--rounds and --slice are for the table",
-		"127.0.0.1:1 --networks tcp,tcp":     "want each value once",
-		"127.0.0.1:1 --sizes 64,1KiB,64":     "want each value once",
-		"127.0.0.1:1 --connections 1,1":      "want each value once",
-	} {
-		out, err := commandProcess(append([]string{"perf"}, strings.Fields(args)...)...).CombinedOutput()
-		require.Equal(t, misuse, err.(*exec.ExitError).ExitCode(), "%s: %s", args, out)
-		require.Contains(t, string(out), want, args)
-	}
 }

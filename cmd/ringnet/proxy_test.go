@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
@@ -86,19 +85,6 @@ func TestProxyPairMovesBytesAndPassesOnTheirEnd(t *testing.T) {
 				requireSum(t, dial(t, client.address(0)), n)
 			}
 		})
-	}
-}
-
-func TestProxyPairAnswersInTurn(t *testing.T) {
-	client, _ := startPair(t, "auto", "tcp://"+serve(t, echo))
-	c := dial(t, client.address(0))
-	for n := 1; n < 1<<20; n *= 3 {
-		sent, got := make([]byte, n), make([]byte, n)
-		_, _ = rand.Read(sent)
-		go func() { _, _ = c.Write(sent) }()
-		_, err := io.ReadFull(c, got)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(sent, got))
 	}
 }
 
@@ -290,31 +276,19 @@ func TestProxyStopsWithoutLosingReplies(t *testing.T) {
 }
 
 func TestProxyStopsInTime(t *testing.T) {
-	for name, stop := range map[string]func(p *service){
-		"after --drain":           func(p *service) { p.terminate() },
-		"when told a second time": func(p *service) { p.terminate(); p.logged("stops: waits for connections to end", 0); p.terminate() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			drain := "1h"
-			if name == "after --drain" {
-				drain = "50ms"
-			}
-			requested := make(chan struct{})
-			p := start(t, "proxy", "--drain", drain, "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, func(c *net.TCPConn) {
-				_, _ = io.ReadFull(c, make([]byte, 1))
-				close(requested)
-				_, _ = io.Copy(io.Discard, c)
-			}))
-			c := dial(t, p.address(0))
-			_, err := c.Write([]byte("?"))
-			require.NoError(t, err)
-			<-requested
-			stop(p)
-			requireReset(t, c)
-			require.Error(t, p.wait())
-			require.Contains(t, p.said(), "1 connections were cut off that had not ended in time")
-		})
-	}
+	requested := make(chan struct{})
+	p := start(t, "proxy", "--drain", "50ms", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 1))
+		close(requested)
+		_, _ = io.Copy(io.Discard, c)
+	}))
+	c := dial(t, p.address(0))
+	write(t, c, "?")
+	<-requested
+	p.terminate()
+	requireReset(t, c)
+	require.Error(t, p.wait())
+	require.Contains(t, p.said(), "1 connections were cut off that had not ended in time")
 }
 
 func TestProxyForwardsWhatAFileSays(t *testing.T) {
@@ -396,50 +370,6 @@ func TestProxyReadsItsFileAgain(t *testing.T) {
 	}
 }
 
-func TestProxySaysWhatIsWrongWithItsFlags(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "forwardings")
-	taken := serve(t, echo)
-	for _, c := range []struct {
-		args, file, want string
-		status           int
-	}{
-		{"", "", "missing flag --listen=URL", misuse},
-		{"--listen auto://:1", "", "missing flag --to=URL", misuse},
-		{"--listen auto://:1 --to redis:6379", "", `--to: "redis:6379": want NETWORK://HOST:PORT`, misuse},
-		{"--listen tcp://:1 --to tcp://:2 --require shm", "", "--require is about auto", misuse},
-		{"--listen auto://:1 --to tcp://:2 --require ib", "", `must be one of "shm","rdma"`, misuse},
-		{"--listen auto://:1 --to tcp://:2 --max-connections=-1", "", "want a positive number", misuse},
-		{"--listen auto://:1 --to tcp://:2 --idle=-1s", "", "want positive times", misuse},
-		{"--file FILE --listen auto://:1", "--listen auto://:1 --to tcp://:2", "--listen and --file can't be used together", misuse},
-		{"--require shm --file FILE", "--listen auto://:1 --to tcp://:2", "--require and --file can't be used together", misuse},
-		{"--trust-user 1 --file FILE", "--listen auto://:1 --to tcp://:2", "--trust-user and --file can't be used together", misuse},
-		{"--max-connections 1 --file FILE", "--listen auto://:1 --to tcp://:2", "--max-connections and --file can't be used together", misuse},
-		{"--idle 1s --file FILE", "--listen auto://:1 --to tcp://:2", "--idle and --file can't be used together", misuse},
-		{"--dial-timeout 10s --file FILE", "--listen auto://:1 --to tcp://:2", "--dial-timeout and --file can't be used together", misuse},
-		{"--file FILE", "\n--listen auto://:1 --to tcp://:2 --listen auto://:3 --to tcp://:4", ":2: --listen is given twice", misuse},
-		{"--listen auto://:1 --to tcp://:2 --to tcp://:4", "", "--to is given twice", misuse},
-		{"--file FILE", "# nothing\n", "has no forwardings", misuse},
-		{"--file FILE", "\n--listen auto://:1 --too tcp://:2", ":2: unknown flag --too", misuse},
-		{"--file FILE", "--listen auto://:1 --to tcp://:2\n--listen auto://:1 --to tcp://:3", ":2: another line listens at auto://:1", misuse},
-		{"--file FILE", "--listen auto://:1 --to\x1b[2J tcp://:2", "--to\ufffd[2J", misuse},
-		{"--file FILE", "--listen auto://:1", ":1: missing flag --to=URL", misuse},
-		{"--file /dev/zero", "", "/dev/zero: not a regular file", misuse},
-		{"--listen tcp://127.0.0.1:99999 --to tcp://:2", "", "invalid port", misuse},
-		{"--file /nowhere/forwardings", "", "no such file", misuse},
-		{"--listen tcp://:1 --to tcp://:2 --metrics nowhere", "", `--metrics: "nowhere": want HOST:PORT`, misuse},
-		{"--listen tcp://" + taken + " --to tcp://:2", "", "--listen tcp://" + taken + ": listen tcp " + taken + ": bind: address already in use", failed},
-		{"--listen tcp://127.0.0.1:0 --to tcp://:2 --metrics " + taken, "", "--metrics " + taken + ": listen", failed},
-	} {
-		require.NoError(t, os.WriteFile(file, []byte(c.file), 0o600))
-		out, err := commandProcess(append([]string{"proxy"}, strings.Fields(strings.ReplaceAll(c.args, "FILE", file))...)...).CombinedOutput()
-		require.Error(t, err, c.args)
-		require.Contains(t, string(out), c.want, c.args)
-		var exit interface{ ExitCode() int }
-		require.ErrorAs(t, err, &exit)
-		require.Equal(t, c.status, exit.ExitCode(), c.args)
-	}
-}
-
 func TestProxyServesMetrics(t *testing.T) {
 	p := start(t, "proxy", "-v", "--metrics", "127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--to", "auto://"+serve(t, echo))
 	c := dial(t, p.address(0))
@@ -470,18 +400,6 @@ func TestProxyServesMetrics(t *testing.T) {
 		`go_goroutines \d`,
 	} {
 		require.Regexp(t, regexp.MustCompile(`(?m)^`+want), string(text))
-	}
-}
-
-// Whoever connects to the metrics takes neither the proxy's descriptors nor its goroutines for
-// ever.
-func TestMetricsServerGivesClientsNoEndlessTime(t *testing.T) {
-	s := newMetricsServer(nil)
-	for name, limit := range map[string]time.Duration{
-		"header": s.ReadHeaderTimeout, "request": s.ReadTimeout, "answer": s.WriteTimeout, "between requests": s.IdleTimeout,
-	} {
-		require.Positive(t, limit, name)
-		require.LessOrEqual(t, limit, 2*time.Minute, name)
 	}
 }
 

@@ -2,10 +2,7 @@ package auto
 
 import (
 	"context"
-	"errors"
-	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -20,26 +17,6 @@ import (
 
 // What auto promises is tested in package ringnet, between dialers and listeners. Here are
 // moments that cannot be met from there.
-
-// An attempt takes a link only while no other network, and not TCP, is to carry the traffic.
-func TestAnAttemptEndsInOneWay(t *testing.T) {
-	for s := asking; s <= canceled; s++ {
-		for to := asking; to <= canceled; to++ {
-			var a attempt
-			a.state.Store(uint32(s))
-			moved := a.move(to)
-			switch {
-			case s == asking:
-				require.Equal(t, to == proving || to == late || to == canceled, moved, to)
-			case s == proving:
-				require.Equal(t, to == proven || to == refused || to == unsure || to == canceled, moved, to)
-			default:
-				require.False(t, moved, "from %d to %d", s, to)
-			}
-			require.Equal(t, moved && s != to, !a.is(s))
-		}
-	}
-}
 
 func TestABoundedNumberOfFailuresIsRemembered(t *testing.T) {
 	var m Failures
@@ -104,79 +81,4 @@ func TestALinkThatIsUsedBeforeItIsProvenIsEnded(t *testing.T) {
 	_, err = early.Read(make([]byte, 1), deadline.New())
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.False(t, l.claims.any())
-}
-
-func TestAQueueGivesWhatWaitsAndThenWhyItHasFailed(t *testing.T) {
-	q := NewQueue()
-	taken := 0
-	errs := []error{syscall.EMFILE, syscall.ENFILE}
-	for _, err := range errs {
-		q.Push(Accepted{Err: err, Taken: func() { taken++ }})
-	}
-	q.Fail(syscall.ENETDOWN)
-	for i, err := range errs {
-		a, failed := q.Next()
-		require.NoError(t, failed)
-		require.Equal(t, err, a.Err)
-		require.Equal(t, i+1, taken)
-	}
-	for range 2 {
-		_, err := q.Next()
-		require.ErrorIs(t, err, syscall.ENETDOWN)
-	}
-	require.NoError(t, q.SetDeadline(time.Now().Add(-time.Second)))
-	_, err := q.Next()
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	require.True(t, q.Close())
-	require.False(t, q.Close())
-	_, err = q.Next()
-	require.ErrorIs(t, err, net.ErrClosed)
-	require.ErrorIs(t, q.SetDeadline(time.Time{}), net.ErrClosed)
-}
-
-// Each of several calls of Next gets something, and Close ends the others.
-func TestAQueueServesAllWhoWait(t *testing.T) {
-	q := NewQueue()
-	got := make(chan error, 4)
-	for range cap(got) {
-		go func() {
-			a, err := q.Next()
-			got <- errors.Join(a.Err, err)
-		}()
-	}
-	for range 3 {
-		q.Push(Accepted{Err: syscall.EMFILE, Taken: func() {}})
-	}
-	for range 3 {
-		require.ErrorIs(t, <-got, syscall.EMFILE)
-	}
-	q.Close()
-	require.ErrorIs(t, <-got, net.ErrClosed)
-}
-
-// While links are to be proven, TCP connections are accepted for their sake, but no more than
-// the backlog allows, and not after an error.
-func TestOneTCPConnectionAtATimeWaitsUnlessLinksAreToBeProven(t *testing.T) {
-	l := (&ListenConfig{Backlog: 2}).newListener()
-	room := func(afterError bool) bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.hasRoom(afterError)
-	}
-	require.True(t, room(false))
-	require.True(t, room(true))
-	l.pushTCP(Accepted{})
-	require.False(t, room(false))
-	l.claims.add(ends{}, &claim{})
-	require.True(t, room(false))
-	require.False(t, room(true))
-	l.pushTCP(Accepted{})
-	require.True(t, room(false))
-	l.pushTCP(Accepted{})
-	require.False(t, room(false))
-	for range 3 {
-		_, err := l.Next()
-		require.NoError(t, err)
-	}
-	require.True(t, room(true))
 }

@@ -60,19 +60,6 @@ func TestShortagesSayOfWhat(t *testing.T) {
 	require.EqualError(t, err, "2 KiB more would have to be mapped, ringnet has 2 KiB, and there are addresses for 4 KiB (RLIMIT_AS, or 32 bits)")
 }
 
-func TestDatagramsHaveAFigureOfTheirOwn(t *testing.T) {
-	b := limited(100, Unlimited)
-	link, datagrams := Account{Budget: b}, Account{Budget: b, Datagrams: true}
-	require.NoError(t, link.Reserve(50))
-	require.NoError(t, datagrams.Reserve(30))
-	require.Error(t, datagrams.Reserve(21))
-	used, _ := b.State()
-	require.Equal(t, Used{Limits{Registered: 80}, 30}, used)
-	datagrams.Release(30)
-	used, _ = b.State()
-	require.Zero(t, used.Datagrams)
-}
-
 func TestSetLimit(t *testing.T) {
 	b := limited(100, Unlimited)
 	a := Account{Budget: b}

@@ -79,19 +79,6 @@ func linksTo(address string) (n int) {
 	return n
 }
 
-// echoer is a process that sends back what arrives, on connections to the address of the
-// network.
-func echoer(args []string) error {
-	l, err := ringnet.Listen(args[0], args[1])
-	if err != nil {
-		return err
-	}
-	say(l.Addr().String())
-	go echoAll(l)
-	hear() // until the test has ended
-	return nil
-}
-
 // requireEchoed sends a message, and requires that it comes back.
 func requireEchoed(t *testing.T, c net.Conn) {
 	t.Helper()

@@ -56,19 +56,6 @@ func TestDatagramsBetweenNodes(t *testing.T) {
 			}
 			require.Zero(t, a.Stats().Missed)
 		})
-		t.Run("some lost on the way to "+env, func(t *testing.T) {
-			require.NoError(t, netem("add", "loss", "20%"))
-			answered := 0
-			for range 60 {
-				if a.ask(t, sameAgain, 100) {
-					answered++
-				}
-			}
-			require.NoError(t, netem("delete"))
-			require.NotZero(t, answered)
-			require.NotEqual(t, 60, answered)
-			a.askUntilAnswered(t, sameAgain, 100)
-		})
 		t.Run("the cable out, to "+env, func(t *testing.T) {
 			require.NoError(t, control("cable down"))
 			require.False(t, a.ask(t, sameAgain, 100))

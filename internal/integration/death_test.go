@@ -15,19 +15,6 @@ import (
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
-func TestPeerKilledResetsAnIdleReader(t *testing.T) {
-	c, p := connectToVictim(t, 0)
-	read := make(chan error, 1)
-	go func() {
-		_, err := c.Read(make([]byte, 1))
-		read <- err
-	}()
-	p.kill()
-	requireReset(t, read)
-	_, err := c.Write([]byte("x"))
-	require.ErrorIs(t, err, syscall.ECONNRESET)
-}
-
 func TestPeerKilledDuringATransferResetsBothDirections(t *testing.T) {
 	for range times(3, 50) {
 		c, p := connectToVictim(t, endless, "and read")

@@ -98,15 +98,15 @@ func TestResetAsEOF(t *testing.T) {
 
 // besideTCP runs a test of two processes over each network, and over TCP beside them.
 func besideTCP(t *testing.T, test func(t *testing.T, at place)) {
-	t.Run("tcp", func(t *testing.T) { test(t, place{network: "tcp", host: "127.0.0.1"}) })
+	t.Run("tcp", func(t *testing.T) { test(t, place{"tcp", "127.0.0.1"}) })
 	overEachCarrier(t, test)
 }
 
 func overEachCarrier(t *testing.T, test func(t *testing.T, at place)) {
 	for _, network := range []string{"shm", "auto"} {
-		t.Run(network, func(t *testing.T) { test(t, place{network: network, host: "127.0.0.1"}) })
+		t.Run(network, func(t *testing.T) { test(t, place{network, "127.0.0.1"}) })
 	}
-	t.Run("rdma", func(t *testing.T) { test(t, place{network: "rdma", host: rdmaAddr(t)}) })
+	t.Run("rdma", func(t *testing.T) { test(t, place{"rdma", rdmaAddr(t)}) })
 }
 
 // acceptLeaver starts a process that writes, and accepts its connection. Then it exits; or it

@@ -3,16 +3,11 @@
 package integration_test
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,33 +20,12 @@ import (
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
-func TestConnectionsAndDialsLeaveNothingBehind(t *testing.T) {
-	rdmaAddr(t)
-	alone(t, nil, func(t *testing.T) {
-		for name, cycles := range map[string]func(t *testing.T) func() error{
-			"connections":      connections,
-			"refused dials":    refusedDials,
-			"timed out dials":  timedOutDials,
-			"cancelled dials":  cancelledDials,
-			"closed listeners": closedListeners,
-		} {
-			t.Run(name, func(t *testing.T) { requireNothingLeft(t, times(10, 200), cycles(t)) })
-		}
-	})
-}
-
-// Whichever end closes a link, nothing of it is left at either.
+// Whichever end closes a link, nothing of it is left at either; nor here of one whose peer is killed.
 func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
-	closeAll := func(t *testing.T, cr *crowd) {
-		for _, m := range cr.members {
-			require.NoError(t, m.Close())
-		}
-	}
 	betweenProcesses(t, func(t *testing.T, at place) {
-		at.linkIdle = time.Hour
-		cr := startListening(t, at, at.any())
-		cr.play(t, "echo")
-		closeAll(t, cr)
+		cr := startCrowd(t, at)
+		cr.dial(t, time.Hour)
+		cr.close(t)
 		ended := func() bool { return len(ringnet.Links()) == 0 && cr.report(t).Links == 0 }
 		require.True(t, eventually(func() bool {
 			ringnet.CloseIdleLinks()
@@ -64,41 +38,64 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 			linkIdle time.Duration // of the dialer
 			end      func()
 		}{
-			{"idle for long enough", time.Second, func() { closeAll(t, cr) }},
+			{"idle for long enough", time.Second, func() { cr.close(t) }},
 			{"closed by the dialer", time.Hour, func() {
-				closeAll(t, cr)
+				cr.close(t)
 				require.True(t, eventually(func() bool { return reported().Connections == 0 }))
 				ringnet.CloseIdleLinks()
 			}},
 			{"closed by the listener", time.Hour, func() {
-				closeAll(t, cr)
+				cr.close(t)
 				require.True(t, eventually(func() bool {
 					cr.peer.tell("close idle links") // its Closes return at any time
 					return cr.report(t).Links == 0
 				}))
 			}},
+			{"dials given up at any moment", time.Hour, func() {
+				cr.close(t)
+				for after := range 40 {
+					d := ringnet.Dialer{Config: &ringnet.Config{Dedicated: true}, Timeout: time.Duration(1+after) * 500 * time.Microsecond}
+					if c, err := d.Dial(at.network, cr.address); err == nil {
+						require.NoError(t, c.Close())
+					} else {
+						require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+					}
+				}
+				require.True(t, eventually(func() bool { return reported().Connections == 0 }))
+				ringnet.CloseIdleLinks()
+			}},
+			{"a listener closed that has not accepted", time.Hour, func() {
+				l, err := ringnet.Listen(at.network, at.any())
+				require.NoError(t, err)
+				c, err := ringnet.Dial(at.network, l.Addr().String())
+				require.NoError(t, err)
+				require.NoError(t, l.Close())
+				_, err = c.Read(make([]byte, 1))
+				require.ErrorIs(t, err, syscall.ECONNRESET)
+				require.NoError(t, c.Close())
+				cr.close(t)
+				require.True(t, eventually(func() bool { return reported().Connections == 0 }))
+				ringnet.CloseIdleLinks()
+			}},
 			{"some connections dropped, and then all", -1, func() {
 				for _, left := range []int{crowdSize / 2, 0} {
-					clear(cr.members[left:])
-					cr.members = cr.members[:left]
+					clear(cr.conns[left:])
+					cr.conns = cr.conns[:left]
 					require.True(t, eventually(func() bool {
 						runtime.GC()
 						return cr.report(t).Connections == left
 					}))
-					cr.requireEchoes(t, 1000)
+					cr.requireEchoes(t)
 				}
 			}},
 			{"the listener closed first", -1, func() {
 				cr.peer.tell("stop listening")
-				cr.requireEchoes(t, 1000)
-				closeAll(t, cr)
+				cr.requireEchoes(t)
+				cr.close(t)
 			}},
 		} {
 			t.Log(test.name)
-			at.linkIdle = test.linkIdle
-			cr.dialAll(t, at)
-			cr.play(t, "echo")
-			cr.requireEchoes(t, 1000)
+			cr.dial(t, test.linkIdle)
 			test.end()
 			if !eventually(func() bool { return ended() && inUse(t).atMost(before) && cr.report(t).Held.atMost(peers) }) {
 				stacks := make([]byte, 1<<20)
@@ -109,44 +106,17 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 		}
 		_, err := ringnet.Dial(at.network, cr.address)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	})
-}
 
-// requireNothingLeft repeats something n times, and requires that this process then has no
-// more in use than before. What the first few times leave stays: event loops, caches,
-// threads with their stacks.
-func requireNothingLeft(t *testing.T, n int, cycle func() error) {
-	t.Helper()
-	idle := inUse(t)
-	for range 5 {
-		require.NoError(t, cycle())
-	}
-	// The background closes the rest of a connection, which takes up to the time in which
-	// the peer may answer. Links would stay for a while.
-	left := func() use {
-		ringnet.CloseIdleLinks()
-		return inUse(t)
-	}
-	// Queue pairs are counted over all processes. Those of other processes, which other
-	// tests have started, may be closed meanwhile.
-	if !eventually(func() bool { return left().QueuePairs <= idle.QueuePairs }) {
-		require.Equal(t, idle, inUse(t), "in use before and after the first few times, with links %+v", ringnet.Links())
-	}
-	before, mapped := inUse(t), memory()
-	for i := range n {
-		require.NoError(t, cycle(), "time %d", i)
-	}
-	if !eventually(func() bool { return left().atMost(before) }) {
-		require.Equal(t, before, inUse(t), "in use before and after %d times", n)
-	}
-	// Memory that is not registered comes and goes with the Go heap and with threads. So it
-	// is compared only with what a leak would be: the ring of each connection, and the rest
-	// of its link if it had one of its own.
-	after := memory()
-	require.Less(t, after.mappings-mapped.mappings, 20+n, "lines in /proc/self/maps more than before")
-	ring, _ := (*ringnet.Config)(nil).RingMemory()
-	leaked := n * ring
-	require.Less(t, after.resident-mapped.resident, max(leaked/2, 16<<20), "bytes of anonymous memory more than before")
+		cr = startCrowd(t, at)
+		cr.dial(t, -1)
+		cr.peer.kill()
+		for _, c := range cr.conns {
+			_, err := c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+		}
+		cr.close(t)
+		require.True(t, eventually(func() bool { return len(ringnet.Links()) == 0 && inUse(t).atMost(before) }))
+	})
 }
 
 // eventually waits until something holds, and reports false if it never does.
@@ -225,19 +195,6 @@ func resources(t *testing.T) map[string]int {
 	return total
 }
 
-// mem is the memory of a process.
-type mem struct {
-	mappings int
-	resident int // bytes of anonymous memory
-}
-
-func memory() mem {
-	runtime.GC()
-	debug.FreeOSMemory()
-	maps, _ := os.ReadFile("/proc/self/maps")
-	return mem{strings.Count(string(maps), "\n"), status("RssAnon") << 10}
-}
-
 // status returns a number of /proc/self/status.
 func status(name string) int {
 	text, _ := os.ReadFile("/proc/self/status")
@@ -248,80 +205,6 @@ func status(name string) int {
 		}
 	}
 	return 0
-}
-
-// connections connects, exchanges bytes and closes.
-func connections(t *testing.T) func() error {
-	l := listen(t, ringnet.ListenConfig{})
-	return func() error {
-		d, a, err := connect(l)
-		if err != nil {
-			return err
-		}
-		return errors.Join(echo(d, a), echo(a, d), d.Close(), a.Close())
-	}
-}
-
-// refusedDials dials an address where nobody listens.
-func refusedDials(t *testing.T) func() error {
-	addr := deaf(t)
-	return func() error {
-		_, err := ringnet.Dial("rdma", addr)
-		return want(err, syscall.ECONNREFUSED)
-	}
-}
-
-// timedOutDials dials an address that does not answer.
-func timedOutDials(t *testing.T) func() error {
-	addr := silent(t)
-	return func() error {
-		_, err := ringnet.DialTimeout("rdma", addr, 20*time.Millisecond)
-		return want(err, os.ErrDeadlineExceeded)
-	}
-}
-
-// cancelledDials cancels dials after different times.
-func cancelledDials(t *testing.T) func() error {
-	l := listen(t, ringnet.ListenConfig{})
-	var after time.Duration
-	return func() error {
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		after = (after + 500*time.Microsecond) % (20 * time.Millisecond)
-		time.AfterFunc(after, cancel)
-		c, err := (&ringnet.Dialer{}).DialContext(ctx, "rdma", l.Addr().String())
-		if err != nil {
-			return want(err, context.Canceled)
-		}
-		a, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		return errors.Join(echo(c, a), c.Close(), a.Close())
-	}
-}
-
-// closedListeners closes listeners that have a connection which nobody has accepted.
-func closedListeners(t *testing.T) func() error {
-	addr := net.JoinHostPort(rdmaAddr(t), "0")
-	return func() error {
-		l, err := ringnet.Listen("rdma", addr)
-		if err != nil {
-			return err
-		}
-		d, err := ringnet.Dial("rdma", l.Addr().String())
-		if err != nil {
-			return err
-		}
-		err = l.Close()
-		_, read := d.Read(make([]byte, 1))
-		return errors.Join(err, want(read, syscall.ECONNRESET), d.Close())
-	}
-}
-
-// connect makes a connection and returns both ends.
-func connect(l net.Listener) (dialer, accepter *ringnet.Conn, err error) {
-	return connectWith(nil, l)
 }
 
 // connectWith is connect with a configuration of the dialer's.
@@ -335,50 +218,4 @@ func connectWith(cfg *ringnet.Config, l net.Listener) (dialer, accepter *ringnet
 		return nil, nil, err
 	}
 	return d.(*ringnet.Conn), a.(*ringnet.Conn), nil
-}
-
-// want returns nil if err is the one wanted.
-func want(err, wanted error) error {
-	if errors.Is(err, wanted) {
-		return nil
-	}
-	return fmt.Errorf("%v: want %w", err, wanted)
-}
-
-// deaf returns an address of the device where nobody listens.
-func deaf(t testing.TB) string {
-	t.Helper()
-	l := listen(t, ringnet.ListenConfig{})
-	require.NoError(t, l.Close())
-	return l.Addr().String()
-}
-
-// silent returns the last address of the device's network, which nobody has, or on a card in user
-// space, which has no interface, one of TEST-NET-1. It has loaded the libraries by then, which is slow
-// on an emulated machine.
-func silent(t testing.TB) string {
-	t.Helper()
-	listen(t, ringnet.ListenConfig{})
-	device := netip.MustParseAddr(rdmaAddr(t))
-	netdev := os.Getenv("SOFTROCE_NETDEV")
-	if netdev == "" {
-		return "192.0.2.1:7"
-	}
-	ifi, err := net.InterfaceByName(netdev)
-	require.NoError(t, err)
-	addrs, err := ifi.Addrs()
-	require.NoError(t, err)
-	for _, a := range addrs {
-		prefix := netip.MustParsePrefix(a.String())
-		if prefix.Addr() != device {
-			continue
-		}
-		last := prefix.Masked().Addr().As4()
-		for bit := prefix.Bits(); bit < 31; bit++ {
-			last[bit/8] |= 0x80 >> (bit % 8)
-		}
-		return netip.AddrPortFrom(netip.AddrFrom4(last), 7).String()
-	}
-	t.Fatalf("%v is not an address of %s", device, ifi.Name)
-	return ""
 }

@@ -7,10 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
 )
@@ -18,12 +15,6 @@ import (
 // small is a configuration with so little memory that many connections fit into a small
 // machine.
 var small = &ringnet.Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
-
-func TestDialFiveHundredAtOnce(t *testing.T) {
-	l := listen(t, ringnet.ListenConfig{Config: small})
-	go echoAll(l)
-	require.NoError(t, dialAtOnce(500, l.Addr().String()))
-}
 
 // echoAll sends back what arrives on connections that l accepts.
 func echoAll(l net.Listener) {

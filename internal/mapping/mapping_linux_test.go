@@ -1,15 +1,10 @@
 package mapping
 
 import (
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -68,49 +63,6 @@ func TestRetiredMemoryCanBeTouched(t *testing.T) {
 				require.EqualValues(t, 1, b[0], "touching what was retired changed the file")
 			}
 		})
-	}
-}
-
-// isForHugePages reports whether the kernel has been asked for huge pages at an address:
-// proc_pid_smaps(5), hg.
-func isForHugePages(t *testing.T, mem []byte) bool {
-	t.Helper()
-	smaps, err := os.ReadFile("/proc/self/smaps")
-	require.NoError(t, err)
-	at, found := uint64(uintptr(unsafe.Pointer(&mem[0]))), false
-	for line := range strings.Lines(string(smaps)) {
-		var from, to uint64
-		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
-			found = from <= at && at < to
-		}
-		if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && found {
-			return slices.Contains(strings.Fields(flags), "hg")
-		}
-	}
-	t.Fatal("not in /proc/self/smaps")
-	return false
-}
-
-// Large private memory is of huge pages, also where other memory was before, and no other is.
-func TestLargeMemoryIsOfHugePages(t *testing.T) {
-	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); errors.Is(err, os.ErrNotExist) {
-		t.Skip("this kernel has no huge pages that are asked for so")
-	}
-	for _, test := range []struct {
-		name string
-		fd   int
-		n    int
-		want bool
-	}{
-		{"large", -1, 2 * hugePage, true},
-		{"again", -1, 2 * hugePage, true},
-		{"small", -1, hugePage / 2, false},
-		{"a file", file(t, 3*hugePage), 3 * hugePage, false},
-	} {
-		mem, err := Map(test.fd, 0, test.n)
-		require.NoError(t, err)
-		require.Equal(t, test.want, isForHugePages(t, mem), test.name)
-		require.NoError(t, Retire(mem, mem))
 	}
 }
 

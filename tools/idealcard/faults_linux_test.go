@@ -118,17 +118,6 @@ $1; client=$?
 kill -KILL $server 2>/dev/null
 exit $client`
 
-// The manners of all cards are those of a card that also fails.
-func TestFaultsAndMannersMeet(t *testing.T) {
-	const rping = "rping -%s -a 127.0.0.1 -C 100"
-	requirePrograms(t, rping)
-	for faults, fails := range map[string]bool{"card@300,out=10s": true, "qp@40000": false} {
-		out, status := idealcard(t, "-seed", "7", "-rnr", "-manners", "short-polls,events-twice", "-faults", faults, "--",
-			"timeout", "-k", "1", "60", "sh", "-c", clientAlone, fmt.Sprintf(rping, "s"), fmt.Sprintf(rping, "c"))
-		require.Equal(t, fails, status != 0, "%s: %s", faults, out)
-	}
-}
-
 func TestScheduleComesWhereItSays(t *testing.T) {
 	const rping, pingpong = "rping -%s -a 127.0.0.1 -C 100", "ibv_rc_pingpong -p 18641 -g 0%s"
 	requirePrograms(t, pingpong)

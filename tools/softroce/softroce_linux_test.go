@@ -1,38 +1,14 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 )
-
-func TestParseFlagsAndCommand(t *testing.T) {
-	dir := t.TempDir()
-	o, err := parse([]string{"-timeout", "0", "-scratch", dir, "-env", "A, B", "-env", "C*", "-guest", "--", "go", "test", "-v", "--", "x"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o.nodes != 1 || !o.guest || o.timeout != 0 || o.scratch != dir {
-		t.Errorf("flags: %+v", o)
-	}
-	if !slices.Equal(o.env, []string{"A", "B", "C*"}) {
-		t.Errorf("list: %q", o.env)
-	}
-	if want := []string{"go", "test", "-v", "--", "x"}; len(o.commands) != 1 || !slices.Equal(o.commands[0], want) {
-		t.Errorf("commands: %q, want %q", o.commands, want)
-	}
-}
 
 func TestParseGivesEachNodeItsCommand(t *testing.T) {
 	for _, tt := range []struct {
@@ -70,52 +46,6 @@ func TestParseRefusesNonsense(t *testing.T) {
 	}
 }
 
-func TestGuestEnvHasTheUsualAndTheNamed(t *testing.T) {
-	environ := []string{"PATH=/bin", "SECRET=x", "GOCOVERDIR=/c", "LC_ALL=C", "A=1=2", "AB=3", "RINGNET_X=1", "PREFIX_Y=2"}
-	want := []string{"PATH=/bin", "GOCOVERDIR=/c", "LC_ALL=C", "A=1=2", "RINGNET_X=1", "PREFIX_Y=2"}
-	if got := guestEnv(environ, []string{"A", "PREFIX_*", "ABSENT"}); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func TestBuildIsCompleteOrNotAtAll(t *testing.T) {
-	cache := t.TempDir()
-	path := filepath.Join(cache, "made")
-	failure := errors.New("failure")
-	if err := build(cache, path, func(string) error { return failure }); err != failure {
-		t.Errorf("error %v, want %v", err, failure)
-	}
-	if left, _ := os.ReadDir(cache); len(left) != 0 {
-		t.Errorf("a failure leaves %v", left)
-	}
-	if err := build(cache, path, func(tmp string) error { return os.WriteFile(filepath.Join(tmp, "f"), nil, 0o600) }); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(path, "f")); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestLockKeepsOthersOut(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cause := errors.New("no more patience")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, cause)
-	defer cancel()
-	if _, err := lock(ctx, path); !errors.Is(err, cause) {
-		t.Errorf("while locked: %v, want %v", err, cause)
-	}
-	unlock()
-	unlock, err = lock(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-}
-
 func TestKernelPackageOfDistributions(t *testing.T) {
 	for _, tt := range []struct{ name, release, want string }{
 		{"Debian", "ID=debian\nVERSION_ID=\"12\"\n", "linux-image-amd64"},
@@ -149,16 +79,6 @@ func TestKernelDependencies(t *testing.T) {
 func TestInsmodPaths(t *testing.T) {
 	out := "builtin crc32\ninsmod /a b/x.ko \ninsmod /a b/y.ko.xz numdummies=0\ninsmod /z.ko.zst\n"
 	if got, want := insmodPaths(out), []string{"/a b/x.ko", "/a b/y.ko.xz", "/z.ko.zst"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func TestMissingPackagesAsksDpkg(t *testing.T) {
-	if _, err := exec.LookPath("dpkg-query"); err != nil {
-		t.Skip("no dpkg here")
-	}
-	got := missingPackages(context.Background(), []string{"dpkg", "softroce-no-such-package"})
-	if want := []string{"softroce-no-such-package"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -208,90 +128,6 @@ func TestFindDeviceTakesAnActivePortWithAnAddress(t *testing.T) {
 	want := []string{"SOFTROCE_DEVICE=mlx5_0", "SOFTROCE_NETDEV=eth1", "SOFTROCE_ADDR=10.0.1.1", "SOFTROCE_ADDR6=fd00::1", "SOFTROCE_OTHER_ADDR=10.0.2.1"}
 	if got := d.env(envPrefix); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func TestFindDeviceWithoutAny(t *testing.T) {
-	none := func() map[string][]netip.Addr { return nil }
-	if d := findDevice(filepath.Join(t.TempDir(), "absent"), none); d != nil {
-		t.Errorf("found %+v", d)
-	}
-}
-
-func TestHasGIDs(t *testing.T) {
-	port := writeSysfs(t, map[string]string{
-		"gids/0": "fe80:0000:0000:0000:0050:f7ff:fea0:ce00\n",
-		"gids/1": "0000:0000:0000:0000:0000:ffff:c612:0001\n",
-		"gids/2": "0000:0000:0000:0000:0000:0000:0000:0000\n",
-	})
-	if !hasGIDs(port, nodeAddr(0, 0)) {
-		t.Error("the GID of an IPv4 address is not found")
-	}
-	if hasGIDs(port, nodeAddr(0, 0), nodeAddr6(0, 0)) {
-		t.Error("a GID is found that is not there")
-	}
-}
-
-func TestPrefixWriterWritesWholeLines(t *testing.T) {
-	var out bytes.Buffer
-	w := &prefixWriter{w: &out, mu: new(sync.Mutex), prefix: "n| "}
-	for _, s := range []string{"a", "b\nc\n\nd", "", "e", "\n", "last"} {
-		if n, err := w.Write([]byte(s)); n != len(s) || err != nil {
-			t.Fatalf("Write(%q) = %d, %v", s, n, err)
-		}
-	}
-	w.flush()
-	w.flush()
-	if got, want := out.String(), "n| ab\nn| c\nn| \nn| de\nn| last\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func TestTallyWaitsForBytesOrTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tally := newTally(io.Discard)
-		done := make(chan int64, 3)
-		for _, n := range []int64{0, 5, 6} {
-			go func() {
-				tally.wait(n)
-				done <- n
-			}()
-		}
-		expect := func(want ...int64) {
-			t.Helper()
-			synctest.Wait()
-			for _, n := range want {
-				if len(done) == 0 {
-					t.Fatalf("wait(%d) does not return", n)
-				}
-				if got := <-done; got != n {
-					t.Errorf("wait(%d) returns, want wait(%d)", got, n)
-				}
-			}
-			if len(done) > 0 {
-				t.Errorf("wait(%d) returns too early", <-done)
-			}
-		}
-		expect(0)
-		tally.Write([]byte("1234"))
-		expect()
-		tally.Write([]byte("5"))
-		expect(5)
-		tally.close()
-		expect(6)
-	})
-}
-
-func TestLastLinesLeavesOutControlCharacters(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	if err := os.WriteFile(path, []byte("1\n2\x1b[0m\r\n3\n\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := lastLines(path, 2), "2[0m\n3"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got := lastLines(path+"-absent", 2); got != "" {
-		t.Errorf("of a file that is not there: %q", got)
 	}
 }
 

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/wire"
+)
+
+// ringnetCommand runs the command in this process.
+func ringnetCommand(t *testing.T, args ...string) (out, errs string, status int) {
+	t.Helper()
+	var o, e bytes.Buffer
+	status = run(args, &o, &e)
+	return o.String(), e.String(), status
+}
+
+// wrong are command lines, in which words in capitals stand for what a test has, with FILE for a file of
+// forwardings; and what is said of them.
+var wrong = []struct{ args, file, says string }{
+	{"", "", ": see ringnet --help"},
+	{"nowhere", "", ": see ringnet --help"},
+	{"perf --nowhere", "", ": see ringnet --help"},
+	{"completion tcsh", "", "must be one of"},
+
+	{"kill 0 1", "", "want numbers that ringnet ss shows"},
+	{"kill 1 x", "", "expected a valid 64 bit uint"},
+	{"ss --watch=-1s", "", "want a time above 0"},
+	{"ss --carrier=udp", "", "must be one of"},
+	{"ss --state=opn", "", "must be one of"},
+	{"ss --address=nonsense", "", "want an IP address, :PORT, or both"},
+	{"top --address=10.0.0.1:port", "", "want an IP address, :PORT, or both"},
+	{"top --interval=0s", "", "want a time above 0"},
+	{"--json top", "", "top shows no JSON"},
+
+	{"perf", "", "want HOST:PORT to connect to, or --listen"},
+	{"perf a:1 --listen :1", "", "want HOST:PORT to connect to, or --listen"},
+	{"perf localhost", "", "want HOST:PORT"},
+	{"perf --listen auto", "", "want HOST:PORT"},
+	{"perf a:1 --rounds 0", "", "want positive values"},
+	{"perf a:1 --connections 0", "", "want positive values"},
+	{"perf a:1 --connections 257", "", "--connections wants 256 at most"},
+	{"perf a:1 --connections 1,1", "", "want each value once"},
+	{"perf a:1 --slice 11s", "", "--slice wants 10s at most"},
+	{"perf a:1 --sizes 0", "", "want a size from 1 to 16MiB"},
+	{"perf a:1 --sizes many", "", "want a size from 1 to 16MiB"},
+	{"perf a:1 --sizes 64,1KiB,64", "", "want each value once"},
+	{"perf a:1 --networks ib", "", "must be one of"},
+	{"perf a:1 --networks tcp,tcp", "", "want each value once"},
+	{"perf a:1 --reverse", "", "--reverse and --both are for -t TIME"},
+	{"perf a:1 -t 1s --reverse --both", "", "--both includes --reverse"},
+	{"perf a:1 -t 0", "", "want a time above 0"},
+	{"perf a:1 -t 1s --sizes 1,2", "", "-t measures one network, with one size"},
+	{"perf a:1 -t 1s --rounds 7", "", "--rounds and --slice are for the table"},
+	{"perf --listen :0 -t 1s", "", "--listen wants no flags of what to measure"},
+	{"perf --listen :0 --timeout 5s", "", "--listen wants no flags of what to measure"},
+
+	{"proxy", "", "missing flag --listen=URL"},
+	{"proxy --listen auto://:1", "", "missing flag --to=URL"},
+	{"proxy --listen auto://:1 --to redis:6379", "", `--to: "redis:6379": want NETWORK://HOST:PORT`},
+	{"proxy --listen tcp://:1 --to tcp://:2 --require shm", "", "--require is about auto"},
+	{"proxy --listen auto://:1 --to tcp://:2 --require ib", "", `must be one of "shm","rdma"`},
+	{"proxy --listen auto://:1 --to tcp://:2 --max-connections=-1", "", "want a positive number"},
+	{"proxy --listen auto://:1 --to tcp://:2 --idle=-1s", "", "want positive times"},
+	{"proxy --listen auto://:1 --to tcp://:2 --to tcp://:4", "", "--to is given twice"},
+	{"proxy --listen tcp://127.0.0.1:99999 --to tcp://:2", "", "invalid port"},
+	{"proxy --listen tcp://:1 --to tcp://:2 --metrics nowhere", "", `--metrics: "nowhere": want HOST:PORT`},
+	{"proxy --file FILE --listen auto://:1", "--listen auto://:1 --to tcp://:2", "--listen and --file can't be used together"},
+	{"proxy --trust-user 1 --file FILE", "--listen auto://:1 --to tcp://:2", "--trust-user and --file can't be used together"},
+	{"proxy --file FILE", "\n--listen auto://:1 --to tcp://:2 --listen auto://:3 --to tcp://:4", ":2: --listen is given twice"},
+	{"proxy --file FILE", "# nothing\n", "has no forwardings"},
+	{"proxy --file FILE", "\n--listen auto://:1 --too tcp://:2", ":2: unknown flag --too"},
+	{"proxy --file FILE", "--listen auto://:1 --to tcp://:2\n--listen auto://:1 --to tcp://:3", ":2: another line listens at auto://:1"},
+	{"proxy --file FILE", "--listen auto://:1 --to\x1b[2J tcp://:2", "--to\ufffd[2J"},
+	{"proxy --file FILE", "--listen auto://:1", ":1: missing flag --to=URL"},
+	{"proxy --file /dev/zero", "", "/dev/zero: not a regular file"},
+	{"proxy --file /nowhere/forwardings", "", "no such file"},
+
+	{"cp", "", "want FILE... HOST:PORT, or --serve DIR"},
+	{"cp FILE", "", "want FILE... HOST:PORT, or --serve DIR"},
+	{"cp FILE nowhere", "", "want HOST:PORT"},
+	{"cp --serve DIR --listen nowhere", "", "want HOST:PORT"},
+	{"cp --serve /nowhere", "", "no such file"},
+	{"cp --serve DIR FILE SERVER", "", "--serve wants no file to send"},
+	{"cp --serve DIR --max-connections 0", "", "--max-connections wants a positive value"},
+	{"cp FILE SERVER --retry=-1s", "", "--retry=-1s: want a time"},
+	{"cp FILE SERVER --listen :1", "", "--listen, --max-connections and --readable are for --serve"},
+	{"cp - SERVER", "", "--name is for standard input, -, which needs one"},
+	{"cp FILE SERVER --name x", "", "--name is for standard input, -, which needs one"},
+	{"cp FILE a/FILE SERVER", "", "two files are called FILE"},
+}
+
+// fails are command lines that are right.
+var fails = []struct{ args, says string }{
+	{"perf NOBODY --networks tcp", "the server cannot be reached: over tcp: dial tcp"},
+	{"proxy --listen tcp://TAKEN --to tcp://:2", "--listen tcp://TAKEN: listen tcp TAKEN: bind: address already in use"},
+	{"proxy --listen tcp://127.0.0.1:0 --to tcp://:2 --metrics TAKEN", "--metrics TAKEN: listen"},
+	{"cp /nowhere/file SERVER", "no such file"},
+	{"cp /proc/cpuinfo SERVER", "/proc/cpuinfo: refused: the file is longer than its size"},
+	{"cp DIR SERVER", "DIR/link: not a regular file"},
+	{"cp HIDDEN SERVER", `HIDDEN: refused: ".hidden": want a plain name`},
+	{"cp FILE NOBODY --retry 1ms", "connection refused"},
+	{"cp FILE STRANGER --retry 1h", "no answer: this is no ringnet cp"},
+	{"cp --fetch DIR x SERVER", "refused: files may be sent here, and not fetched"},
+}
+
+// Who calls the command wrongly is told what is wrong, and its status tells that from what has failed.
+func TestWhatIsWrongIsSaid(t *testing.T) {
+	file, dir, hidden := filepath.Join(t.TempDir(), "FILE"), t.TempDir(), filepath.Join(t.TempDir(), ".hidden")
+	require.NoError(t, os.WriteFile(hidden, nil, 0o600))
+	require.NoError(t, os.Symlink("/etc", filepath.Join(dir, "link")))
+	stranger := serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
+	server := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
+	words := strings.NewReplacer("a/FILE", "a/FILE", "FILE", file, "DIR", dir, "HIDDEN", hidden, "STRANGER", stranger,
+		"SERVER", server, "TAKEN", serve(t, echo), "NOBODY", freeAddress(t))
+	requireSaid := func(want int, args, says string) {
+		t.Helper()
+		out, errs, status := ringnetCommand(t, strings.Fields(words.Replace(args))...)
+		require.Equal(t, want, status, "%s: %s", args, errs)
+		require.Contains(t, errs, says, args)
+		require.Regexp(t, `(?m)^ringnet: .*\n$`, errs, args)
+		require.NotContains(t, out+errs, "\x1b", "progress is for terminals")
+	}
+	for _, c := range wrong {
+		require.NoError(t, os.WriteFile(file, []byte(c.file), 0o600))
+		requireSaid(misuse, c.args, c.says)
+	}
+	for _, c := range fails {
+		requireSaid(failed, c.args, words.Replace(c.says))
+	}
+}
+
+func TestBusyPollIsSetByFlagBeforeTheEnvironment(t *testing.T) {
+	t.Setenv("RINGNET_BUSYPOLL", "on")
+	const perf, proxy = "perf 127.0.0.1:1 --networks=auto --timeout=1s", "proxy --listen=auto://127.0.0.1:0 --to=tcp://127.0.0.1:1"
+	for line, says := range map[string]string{
+		perf:                      `RINGNET_BUSYPOLL is "on"`,
+		proxy:                     `RINGNET_BUSYPOLL is "on"`,
+		perf + " --busy-poll=5":   `--busy-poll: "5": want a positive time, such as 50us, or off`,
+		proxy + " --busy-poll=5":  `--busy-poll: "5": want a positive time, such as 50us, or off`,
+		perf + " --busy-poll=off": "connection refused",
+	} {
+		out, err := commandProcess(strings.Fields(line)...).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), says)
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	version, _, status := ringnetCommand(t, "--version")
+	require.Zero(t, status)
+	require.Regexp(t, `^ringnet \S+, wire protocol `+strconv.Itoa(wire.Version)+`, go1\S+\n$`, version)
+	for asked, same := range map[string]string{"help": "--help", "help perf": "perf --help"} {
+		help, _, status := ringnetCommand(t, strings.Fields(asked)...)
+		require.Zero(t, status)
+		usual, _, _ := ringnetCommand(t, strings.Fields(same)...)
+		require.Equal(t, usual, help)
+	}
+}
