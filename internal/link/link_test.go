@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -110,13 +111,31 @@ func virtually(t *testing.T, test func(t *testing.T, n *sim.Network)) {
 			synctest.Test(t, func(t *testing.T) {
 				n := sim.New(link)
 				test(t, n)
-				time.Sleep(2 * time.Minute)
-				require.Zero(t, n.Open(), "endpoints left open")
-				require.Zero(t, n.RNR(), "receiver not ready")
-				require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+				endAll(t, n)
 			})
 		})
 	}
+}
+
+// requireNothingLeft requires that links which have been closed leave nothing.
+func requireNothingLeft(t *testing.T, n *sim.Network) {
+	t.Helper()
+	time.Sleep(2 * time.Minute)
+	require.Zero(t, n.Open(), "endpoints or listeners left open")
+	require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+}
+
+// endAll closes streams. Nothing may be left.
+func endAll(t *testing.T, n *sim.Network, streams ...*Stream) {
+	t.Helper()
+	for _, s := range streams {
+		up := s.link.usable()
+		if err := s.Close(time.Minute); up && err != net.ErrClosed {
+			require.NoError(t, err)
+		}
+	}
+	require.Zero(t, n.RNR(), "receiver not ready")
+	requireNothingLeft(t, n)
 }
 
 // inUse is how many bytes of a budget are in use.

@@ -455,40 +455,6 @@ func TestIdleLinksLeaveForOthers(t *testing.T) {
 	})
 }
 
-// A peer opens as many streams as it may and fills their rings, which grow for it.
-func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
-	cfg := testConfig
-	cfg.RemoteMemory = 2 << 20
-	besideARawDialerWith(t, cfg, func(t *testing.T, first *Stream, p *rawPeer, b *backlog) {
-		refused := 0
-		for i := range uint32(200) {
-			n := i + 1
-			p.control(wire.Record{Type: credit.OpenRecord, Stream: n, Ring: p.place(), Port: uint16(20000 + i)})
-			synctest.Wait()
-			p.poll()
-			switch last := p.got[len(p.got)-1]; {
-			case last.Type == credit.RefuseRecord:
-				require.Equal(t, wire.RefusedMemory, last.Reason)
-				refused++
-			default:
-				p.data(n|uint32(wire.FullRing), 16<<10)
-				synctest.Wait()
-				p.poll()
-			}
-		}
-		require.Positive(t, refused)
-		rings, all := first.Link().registeredBytes()
-		require.LessOrEqual(t, rings, cfg.RemoteMemory)
-		require.Greater(t, rings, cfg.RemoteMemory/2)
-		require.LessOrEqual(t, all, fixed(cfg)+cfg.RemoteMemory)
-		require.LessOrEqual(t, first.link.ep.(*sim.Endpoint).Registered(), all)
-		require.True(t, first.Link().usable())
-		for len(b.came) > 0 {
-			_ = b.accept().Close(0)
-		}
-	})
-}
-
 // fakeMemory is memory for an arena alone.
 type fakeMemory struct {
 	fabric.Memory

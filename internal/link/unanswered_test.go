@@ -9,38 +9,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/wire"
 )
-
-// A peer that has received the RESETs of streams and does not answer keeps their rings no
-// longer than the link, which ends.
-func TestAPeerThatDoesNotAnswerResetsEndsItsLink(t *testing.T) {
-	for name, deaf := range map[string]bool{"it acknowledges them": false, "it says nothing": true} {
-		t.Run(name, func(t *testing.T) {
-			besideARawDialer(t, func(t *testing.T, first *Stream, p *rawPeer, b *backlog) {
-				p.deaf = deaf
-				number := uint32(0)
-				open := func() *Stream {
-					number++
-					p.control(wire.Record{Type: credit.OpenRecord, Stream: number, Ring: p.place(), Port: uint16(40000 + number)})
-					s := b.accept()
-					require.Equal(t, number, p.last(credit.AcceptRecord).Stream)
-					return s
-				}
-				for range 3 {
-					require.NoError(t, open().Close(0))
-					require.Equal(t, number, p.last(credit.ResetRecord).Stream)
-				}
-				time.Sleep(closeTimeout * 3 / 2)
-				if !deaf {
-					defer open().Close(0)
-				}
-				time.Sleep(closeTimeout)
-				require.ErrorContains(t, writeAll(first, []byte("x")), "RESET")
-			})
-		})
-	}
-}
 
 // A peer that is stopped answers when it goes on, and none of its connections has ended.
 func TestAStoppedPeerAnswersResetsLater(t *testing.T) {
