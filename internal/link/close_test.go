@@ -3,10 +3,8 @@ package link
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -74,102 +72,6 @@ func TestBothSidesEndAnIdleLink(t *testing.T) {
 			})
 		}
 	}
-}
-
-// slowFile takes what is written to it when it is told to.
-type slowFile struct{ came, leave chan struct{} }
-
-func (f slowFile) Write(p []byte) (int, error) {
-	close(f.came)
-	<-f.leave
-	return len(p), nil
-}
-
-// While a Read copies what has arrived, somebody else ends reading, which waits for
-// that Read. What arrives meanwhile is dropped, but not what the Read has in hand.
-func TestWhatArrivesWhileReadingEndsLeavesTheReadItsBytes(t *testing.T) {
-	for name, end := range map[string]func(s *Stream) error{
-		"CloseRead": (*Stream).CloseRead,
-		"Close":     func(s *Stream) error { return s.Close(time.Second) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, s, _ := connectLink(t, sim.New(sim.Link{}), testConfig, testConfig)
-				until := func(holds func() bool) { // a mutex that somebody waits for stops virtual time
-					for done := false; !done; runtime.Gosched() {
-						c.link.mu.Lock()
-						done = holds()
-						c.link.mu.Unlock()
-					}
-				}
-				require.NoError(t, writeAll(s, []byte("first")))
-				file := slowFile{make(chan struct{}), make(chan struct{})}
-				read, ended := make(chan int, 1), make(chan error, 1)
-				go func() {
-					n, _ := c.ReadTo(file, 100, unlimited())
-					read <- n
-				}()
-				<-file.came
-				go func() { ended <- end(c) }()
-				until(func() bool { return c.use != reading })
-				require.NoError(t, writeAll(s, []byte("second")))
-				until(func() bool { return c.ledger.Received() == uint64(len("firstsecond")) })
-				close(file.leave)
-				require.Equal(t, len("first"), <-read)
-				require.NoError(t, <-ended)
-				require.EqualValues(t, len("firstsecond"), c.ledger.Consumed())
-
-				_ = c.Close(0)
-				_ = s.Close(0)
-				time.Sleep(time.Hour)
-			})
-		})
-	}
-}
-
-// A listener's application closes a connection before the word that it was accepted
-// has been sent, as it may while much else is being sent. The link goes on, and so
-// does the dialer's use of it.
-func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		c, s, b := connectLink(t, n, testConfig, testConfig)
-		var pool Pool[string]
-		dial := func() (*Stream, error) {
-			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, More{})
-		}
-		first, err := dial()
-		require.NoError(t, err)
-		require.Same(t, c, first)
-		posts := func(does bool) {
-			s.link.mu.Lock()
-			defer s.link.mu.Unlock()
-			s.link.send.posting = does
-			s.link.trySend()
-		}
-		time.Sleep(time.Second) // nothing is being posted then
-		posts(true)
-		opened := make(chan error, 1)
-		go func() {
-			_, err := dial()
-			opened <- err
-		}()
-		require.NoError(t, b.accept().Close(0))
-		posts(false)
-		require.ErrorIs(t, <-opened, syscall.ECONNRESET)
-
-		client, err := dial()
-		require.NoError(t, err)
-		require.Same(t, c.Link(), client.Link())
-		require.NotSame(t, c, client, "the pool had forgotten the link")
-		require.NoError(t, client.Close(time.Second))
-		require.NoError(t, b.accept().Close(time.Second))
-
-		require.NoError(t, writeAll(c, []byte("x")))
-		_, err = s.Read(make([]byte, 1), unlimited())
-		require.NoError(t, err)
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
-	})
 }
 
 // A link that is told to leave has begun to when it has been told.

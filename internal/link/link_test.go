@@ -3,9 +3,7 @@ package link
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -172,103 +170,6 @@ func (l *Link) table() (numbers, live int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.streams.byNumber), int(l.streams.live.Load())
-}
-
-func TestManyStreamsOnOneLink(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		c, s, b := connectLink(t, n, testConfig, testConfig)
-		const streams = 100
-		var all sync.WaitGroup
-		fail := make(chan error, 10*streams)
-		all.Go(func() {
-			for range streams {
-				s := b.accept()
-				all.Go(func() {
-					got, err := readAll(s)
-					if err == nil {
-						err = writeAll(s, got)
-					}
-					if err == nil {
-						err = s.Close(10 * time.Second)
-					}
-					if err != nil {
-						fail <- fmt.Errorf("listening side: %w", err)
-					}
-				})
-			}
-		})
-		for i := range streams {
-			all.Go(func() {
-				s, err := c.Link().Open(context.Background())
-				if err != nil {
-					t.Error(i, err)
-					return
-				}
-				want := bytes.Repeat([]byte{byte(i), byte(i >> 1)}, rand.IntN(100_000))
-				if err := writeAll(s, want); err != nil {
-					fail <- err
-				}
-				if err := s.CloseWrite(); err != nil {
-					fail <- err
-				}
-				got, err := readAll(s)
-				if err != nil || !bytes.Equal(got, want) {
-					fail <- fmt.Errorf("stream %d: %d bytes of %d, %v", i, len(got), len(want), err)
-				}
-				if err := s.Close(10 * time.Second); err != nil {
-					fail <- err
-				}
-			})
-		}
-		all.Wait()
-		close(fail)
-		for err := range fail {
-			require.NoError(t, err)
-		}
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
-	})
-}
-
-// A number, a port and a ring are used again for another stream, and what was
-// said about the one before does not touch it.
-func TestStreamsComeAndGo(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		c, s, b := connectLink(t, n, testConfig, testConfig)
-		for i := range 300 {
-			client, err := c.Link().Open(context.Background())
-			require.NoError(t, err)
-			server := b.accept()
-			require.Equal(t, client.LocalAddr(), server.RemoteAddr())
-			require.NoError(t, writeAll(client, []byte{byte(i)}))
-			got := make([]byte, 2)
-			m, err := server.Read(got, unlimited())
-			require.NoError(t, err)
-			require.Equal(t, []byte{byte(i)}, got[:m])
-			switch i % 3 {
-			case 0:
-				require.NoError(t, client.Close(time.Second))
-				require.NoError(t, server.Close(time.Second))
-			case 1:
-				require.NoError(t, writeAll(server, got))
-				require.NoError(t, server.Close(0))
-				require.NoError(t, client.Close(time.Second))
-			case 2:
-				require.NoError(t, writeAll(client, got))
-				synctest.Wait()
-				require.NoError(t, server.Close(time.Second))
-				require.NoError(t, client.Close(time.Second))
-			}
-		}
-		time.Sleep(time.Second)
-		for _, end := range []*Stream{c, s} {
-			numbers, live := end.Link().table()
-			require.LessOrEqual(t, numbers, 4, "numbers are used again")
-			require.Equal(t, 1, live)
-		}
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
-	})
 }
 
 // A conversation never fills its ring, but a small one wants a CREDIT for each

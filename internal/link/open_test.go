@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"syscall"
 	"testing"
 	"time"
 
@@ -10,28 +9,6 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
-
-// The peer accepts a stream, writes to it and resets it before whoever opens it has
-// had a turn.
-func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		c, s, b := connectLink(t, n, testConfig, testConfig)
-		l := c.Link()
-		before := l.memory.rings.taken
-		require.NoError(t, l.takePlace(context.Background()))
-		opening, err := l.beginStream(context.Background())
-		require.NoError(t, err)
-		server := b.accept()
-		time.Sleep(time.Second)
-		require.NoError(t, writeAll(server, []byte("x")))
-		require.NoError(t, server.Close(0))
-		time.Sleep(time.Second)
-		require.ErrorIs(t, opening.opened(opening.awaitAnswer(context.Background())), syscall.ECONNRESET)
-		require.Equal(t, before, l.memory.rings.taken)
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
-	})
-}
 
 // Until a proof has come back nobody knows whose link it is: all that the side that dialed
 // says is said for a stream.

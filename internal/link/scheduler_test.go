@@ -147,27 +147,6 @@ func TestAProcessThatStandsStillHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestTurnsOfManyHosts has more hosts seek than there are turns.
-func TestTurnsOfManyHosts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var all retryScheduler
-		for i := range 2 * attemptsAtOnce {
-			go func() {
-				h := all.join(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
-				defer all.leave(h)
-				own := all.take(context.Background(), h, 1)
-				time.Sleep(time.Second)
-				all.give(own, unanswered)
-			}()
-		}
-		for _, underWay := range []int{attemptsAtOnce, attemptsAtOnce, 0} {
-			time.Sleep(700 * time.Millisecond)
-			require.Equal(t, underWay, all.state())
-		}
-		require.Empty(t, all.hosts)
-	})
-}
-
 // TestTheCardsOfBeforeAreTriedAgainAndAgain has all cards of two hosts with many be out,
 // and only those be back that the link was on.
 func TestTheCardsOfBeforeAreTriedAgainAndAgain(t *testing.T) {
@@ -194,36 +173,4 @@ func TestTheCardsOfBeforeAreTriedAgainAndAgain(t *testing.T) {
 		require.EqualValues(t, 1, c.link.Info().Moves)
 		endAll(t, n, c, s)
 	})
-}
-
-// TestATurnForAnotherRouteThanOneJustFound has a route be found when another turn's was
-// chosen, and has not begun.
-func TestATurnForAnotherRouteThanOneJustFound(t *testing.T) {
-	var all retryScheduler
-	host := all.join(netip.MustParseAddr("192.0.2.1"))
-	to := func(addr string) route {
-		return route{local: netip.MustParseAddr(addr), remote: netip.MustParseAddrPort("192.0.2.1:1")}
-	}
-	good, other := to("192.0.2.2"), to("192.0.2.3")
-	routes := []route{other, good}
-	first, second := all.take(t.Context(), host, 1), all.take(t.Context(), host, 2)
-	begin := func(own *turn, r route) (attempt context.Context) {
-		attempt, cancel := all.begin(t.Context(), own, r.cards(), longAttempt)
-		t.Cleanup(cancel)
-		return attempt
-	}
-
-	_, ok := all.found(second, routes)
-	require.False(t, ok)
-	require.NoError(t, begin(first, good).Err())
-	all.give(first, answered)
-	require.ErrorIs(t, begin(second, other).Err(), context.Canceled)
-	all.give(second, unanswered)
-
-	third := all.take(t.Context(), host, 2)
-	r, ok := all.found(third, routes)
-	require.True(t, ok)
-	require.Equal(t, good, r)
-	require.NoError(t, begin(third, other).Err(), "was chosen knowing of the one that was found")
-	all.give(third, unanswered)
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
@@ -27,36 +26,6 @@ func TestAStoppedPeerAnswersResetsLater(t *testing.T) {
 		s.link.ep.(*sim.Endpoint).HoldReceives(false)
 		time.Sleep(2 * closeTimeout)
 		requireEcho(t, c, s)
-		for _, s := range []*Stream{c, s, server} {
-			require.NoError(t, s.Close(time.Second))
-		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints left open")
-	})
-}
-
-// A peer that is stopped takes no records after a few: it is not to blame for a RESET that has
-// not been sent.
-func TestAStoppedPeerIsNotToAnswerWhatWasNotSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		cfg := testConfig
-		cfg.ResumeTimeout = 30 * time.Second
-		clients, servers := streamsOfBoth(t, n, cfg, cfg, 2+credit.RecordWindow)
-		for _, c := range clients[1:] {
-			require.NoError(t, c.Close(time.Second))
-			time.Sleep(10 * time.Millisecond)
-		}
-		peer := servers[0].link.ep.(*sim.Endpoint)
-		peer.HoldReceives(true)
-		time.Sleep(cfg.ResumeTimeout)
-		peer.HoldReceives(false)
-		time.Sleep(2 * closeTimeout)
-		requireEcho(t, clients[0], servers[0])
-		for _, s := range append(servers, clients[0]) {
-			require.NoError(t, s.Close(time.Second))
-		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints left open")
+		endAll(t, n, c, s, server)
 	})
 }
