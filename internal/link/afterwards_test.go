@@ -1,9 +1,12 @@
 package link
 
 import (
+	"io"
 	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -89,4 +92,101 @@ func TestTheExchangeOfKeysMayBreakAtAnyTime(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAQueuePairThatIsGivenUpIsEmptiedFirst has more arrive than is polled at a time, which
+// the peer has freed, before the device is gone or the drain is over.
+func TestAQueuePairThatIsGivenUpIsEmptiedFirst(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that no engine polls before it is given up
+	for name, giveUp := range map[string]func(n *sim.Network, ep *sim.Endpoint, l *Link){
+		"the device is gone": func(_ *sim.Network, ep *sim.Endpoint, _ *Link) {
+			ep.HoldReceives(false)
+			ep.Fail(fabric.ErrDeviceRemoved)
+		},
+		"the device is cut off": func(n *sim.Network, ep *sim.Endpoint, _ *Link) {
+			n.SetFaults(sim.Faults{Disconnect: func(e *sim.Endpoint) error {
+				if e == ep {
+					return fabric.ErrDeviceRemoved
+				}
+				return nil
+			}})
+			ep.HoldReceives(false)
+			ep.Fail(fabric.ErrDeviceRemoved)
+		},
+		"the drain is over": func(_ *sim.Network, ep *sim.Endpoint, l *Link) {
+			ep.Fail(fabric.ErrQueuePair)
+			time.Sleep(time.Second)
+			ep.HoldReceives(false)
+			l.drainTick(ep)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(sim.Link{Latency: time.Millisecond, Inline: -1})
+				cfg := resuming(n)
+				cfg.SendQueue = 256
+				clients, servers := streamsOfBoth(t, n, cfg, cfg, 3*maxPolls*maxBatch)
+				l := servers[0].link
+				ep := endpointOf(l)
+				ep.HoldReceives(true)
+				for _, c := range clients {
+					require.NoError(t, writeAll(c, make([]byte, 1000)))
+				}
+				time.Sleep(time.Second)
+				giveUp(n, ep, l)
+				for !l.usable() { // no call but the engine's polls
+					time.Sleep(time.Second)
+				}
+				for _, s := range servers {
+					_, err := io.ReadFull(reader{s}, make([]byte, 1000))
+					require.NoError(t, err)
+				}
+				endAll(t, n, append(clients, servers...)...)
+			})
+		})
+	}
+}
+
+// TestAPortThatGoesDownWhileALinkMovesToItIsNoticed has no keepalive notice it.
+func TestAPortThatGoesDownWhileALinkMovesToItIsNoticed(t *testing.T) {
+	silent := func(cfg *Setup) { cfg.KeepAlive = -1 }
+	resumedWith(t, sim.Link{Latency: 100 * time.Millisecond}, silent, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		keys := make(chan *sim.Endpoint, 100) // that posts the first of them
+		n.SetFaults(sim.Faults{PostSend: func(ep *sim.Endpoint, _ []fabric.WorkRequest) error {
+			keys <- ep
+			return nil
+		}})
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		ep := <-keys
+		n.SetFaults(sim.Faults{})
+		ep.Fail(fabric.ErrPortDown)
+		for !c.link.usable() || !s.link.usable() {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(portDownTimeout / 2) // until nothing is under way
+		n.Cut(true)
+		time.Sleep(c.link.cfg.ResumeTimeout / 2)
+		require.True(t, c.link.Info().Seeking || s.link.Info().Seeking)
+		n.Cut(false)
+		requireEcho(t, c, s)
+		require.EqualValues(t, 2, c.link.Info().Moves)
+	})
+}
+
+// TestASideThatHasClosedHasPatienceAfterABreak has a side close before a break, whose
+// patience with the other ends when the link has just gone on: it has heard nothing yet.
+func TestASideThatHasClosedHasPatienceAfterABreak(t *testing.T) {
+	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		require.NoError(t, c.Close(0))
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		for c.link.Info().Moves == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		c.closeTick()
+		c.link.idleTick()
+		require.True(t, c.link.usable())
+		require.NoError(t, writeAll(s, []byte("said in vain")))
+		time.Sleep(closeTimeout / 2)
+		require.True(t, c.link.usable())
+	})
 }

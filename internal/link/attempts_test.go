@@ -68,25 +68,91 @@ func TestEitherSideBringsAnotherQueuePair(t *testing.T) {
 	}
 }
 
-// TestAPeerThatIsGoneIsSoonGivenUpByAllItsLinks has the process of many links be gone, and
-// what else the host has be silent: that one link has been told so has the others look there.
-func TestAPeerThatIsGoneIsSoonGivenUpByAllItsLinks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		_, passive, _ := twoCards(n)
-		client := n.Host(fabric.Card{client1})
-		clients, servers := linksOfBoth(t, client, resuming(client), passive, 100)
-		n.CutCard(server2, true)
-		require.NoError(t, servers[0].link.path.listener.listener.Close())
-		for _, s := range servers {
-			s.link.Abort()
+// TestAPeerThatBreaksAgainAndAgainHasToWait has the queue pair break as soon as there is
+// another.
+func TestAPeerThatBreaksAgainAndAgainHasToWait(t *testing.T) {
+	resumed(t, sim.Link{}, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		const long = 10 * time.Second
+		for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if !c.link.Info().Seeking {
+				endpointOf(s.link).Fail(fabric.ErrQueuePair)
+			}
 		}
-		began := time.Now()
-		for _, c := range clients {
-			_, err := c.Read(make([]byte, 1), unlimited())
-			require.Error(t, err)
-		}
-		require.Less(t, time.Since(began), attemptTime/2)
-		endAll(t, n, append(clients, servers...)...)
+		moves := c.link.Info().Moves
+		require.NotZero(t, moves)
+		require.LessOrEqual(t, moves, uint64(long/attemptPause)+1)
 	})
+}
+
+// TestALinkThatSeeksIsNotAboutToFreeItsMemory has a link that nobody owns any more, but
+// whose peer has to be told so.
+func TestALinkThatSeeksIsNotAboutToFreeItsMemory(t *testing.T) {
+	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		n.Cut(true)
+		endpointOf(c.link).Fail(fabric.ErrQueuePair)
+		time.Sleep(time.Second)
+		require.NoError(t, c.Close(0))
+		require.Zero(t, c.link.freeUnneeded())
+		n.Cut(false)
+		time.Sleep(10 * time.Second)
+		require.EqualValues(t, 1, c.link.Info().Moves)
+	})
+}
+
+// TestAListenerThatIsLateIsNoEnd has nobody listen for a moment where a peer takes its link
+// up, as when the device is being added again.
+func TestAListenerThatIsLateIsNoEnd(t *testing.T) {
+	for _, late := range []time.Duration{10 * time.Millisecond, attemptPause * 9 / 10} {
+		for _, dialers := range []bool{true, false} {
+			resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
+				r := s.link.path.listener
+				if dialers {
+					r = c.link.path.listener
+				}
+				require.NoError(t, r.listener.Close())
+				endpointOf(c.link).Fail(fabric.ErrQueuePair)
+				time.Sleep(late)
+				l, err := n.Listen(r.listener.Addr(), reconnectBacklog)
+				require.NoError(t, err)
+				r.listener = l
+				go r.serve(l)
+				requireEcho(t, c, s)
+			})
+		}
+	}
+}
+
+// TestAPeerThatIsGoneIsSoonGivenUpByAllItsLinks has the process of links be gone, and another card
+// that its host may have be silent: that is not waited for. That one link has been told so has the
+// others look there.
+func TestAPeerThatIsGoneIsSoonGivenUpByAllItsLinks(t *testing.T) {
+	for name, tt := range map[string]struct {
+		links  int
+		cards  []fabric.Card
+		within time.Duration
+	}{
+		"one link, one card":    {1, []fabric.Card{{server1}}, 3 * attemptPause},
+		"one link, two cards":   {1, []fabric.Card{{server1}, {server2}}, 3 * attemptPause},
+		"many links, two cards": {100, []fabric.Card{{server1}, {server2}}, attemptTime / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(far)
+				client := n.Host(fabric.Card{client1}, fabric.Card{client2})
+				clients, servers := linksOfBoth(t, client, resuming(client), resuming(n.Host(tt.cards...)), tt.links)
+				n.CutCard(server2, true)
+				require.NoError(t, servers[0].link.path.listener.listener.Close())
+				for _, s := range servers {
+					s.link.Abort()
+				}
+				began := time.Now()
+				for _, c := range clients {
+					_, err := c.Read(make([]byte, 1), unlimited())
+					require.Error(t, err)
+				}
+				require.Less(t, time.Since(began), tt.within)
+				endAll(t, n, append(clients, servers...)...)
+			})
+		})
+	}
 }

@@ -74,6 +74,44 @@ func TestBothSidesEndAnIdleLink(t *testing.T) {
 	}
 }
 
+// A listener's application closes a connection before the word that it was accepted
+// has been sent, as it may while much else is being sent. The link goes on.
+func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		posts := func(does bool) {
+			s.link.mu.Lock()
+			defer s.link.mu.Unlock()
+			s.link.send.posting = does
+			s.link.trySend()
+		}
+		time.Sleep(time.Second) // nothing is being posted then
+		posts(true)
+		dial := dialing(context.Background(), c.link)
+		require.NoError(t, b.accept().Close(0))
+		posts(false)
+		require.ErrorIs(t, (<-dial).err, syscall.ECONNRESET)
+		requireEcho(t, c, s)
+		endAll(t, n, c, s)
+	})
+}
+
+// The peer does not wait for a stream that it has ended itself, so it is gone when there is a path
+// again.
+func TestClosingWhatThePeerHasClosedDuringABreak(t *testing.T) {
+	unnoticed := func(cfg *Setup) { cfg.KeepAlive, cfg.LinkIdle = -1, time.Second }
+	resumedWith(t, far, unnoticed, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		require.NoError(t, writeAll(s, []byte("all")))
+		require.NoError(t, s.Close(time.Minute))
+		n.Cut(true)
+		ended := make(chan error, 1)
+		go func() { ended <- c.Close(time.Minute) }()
+		<-s.link.Gone()
+		n.Cut(false)
+		require.NoError(t, <-ended)
+	})
+}
+
 // A link that is told to leave has begun to when it has been told.
 func TestALinkThatIsToldToLeaveTakesNoStreamFromThenOn(t *testing.T) {
 	for name, tell := range map[string]func(l *Link){

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,6 +214,31 @@ func TestALinkMovesWhoseMemoryIsBeingRegistered(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What could not be registered is not counted, and a ring that did not grow grows later.
+func TestARingGrowsLaterWhoseMemoryCouldNotBeRegistered(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		w := newCrowd(t, n, testConfig)
+		l := w.s[0].link
+		_, before := l.registeredBytes()
+		d := slowly(n, l)
+		drain := fill(t, w.c[0], w.s[0])
+		<-d.begun
+		_, meanwhile := l.registeredBytes()
+		require.Greater(t, meanwhile, before, "it is reserved first")
+		d.finish(syscall.ENOMEM)
+		time.Sleep(time.Second)
+		_, after := l.registeredBytes()
+		require.Equal(t, before, after)
+		require.Equal(t, firstRing, w.s[0].ringSize())
+		drain()
+		drain = fill(t, w.c[0], w.s[0])
+		time.Sleep(time.Second)
+		require.Equal(t, eagerRing, w.s[0].ringSize())
+		drain()
+		w.close(t)
+	})
 }
 
 // addSlabs registers so many slabs more for a link, all of which are taken.
