@@ -22,12 +22,9 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 		require.NoError(t, err)
 		server := b.accept()
 		time.Sleep(2 * closeTimeout)
-		_, live := c.Link().table()
-		require.Equal(t, 1, live)
+		require.EqualValues(t, 1, c.link.streams.live.Load())
 		require.ErrorIs(t, writeAll(s, []byte("x")), syscall.EPIPE)
-		require.NoError(t, s.Close(time.Second))
-		require.NoError(t, client.Close(time.Second))
-		require.NoError(t, server.Close(time.Second))
+		endAll(t, n, s, client, server)
 	})
 }
 
@@ -51,16 +48,16 @@ func TestCloseNoticesThatAResetBehindFINHasArrived(t *testing.T) {
 
 // Either side ends a link that has carried no stream for as long as it allows.
 func TestBothSidesEndAnIdleLink(t *testing.T) {
-	for _, side := range []string{"dialer", "listener"} {
+	for _, dialers := range []bool{true, false} {
 		for _, idle := range []time.Duration{closeTimeout / 100, closeTimeout - time.Second, time.Minute} {
-			t.Run(fmt.Sprintf("%s after %v", side, idle), func(t *testing.T) {
+			t.Run(fmt.Sprintf("the dialer's: %t, after %v", dialers, idle), func(t *testing.T) {
 				virtually(t, func(t *testing.T, n *sim.Network) {
-					active, passive := testConfig, testConfig
-					active.LinkIdle, passive.LinkIdle = idle, time.Hour
-					if side == "listener" {
-						active.LinkIdle, passive.LinkIdle = passive.LinkIdle, active.LinkIdle
+					short, long := testConfig, testConfig
+					short.LinkIdle, long.LinkIdle = idle, time.Hour
+					if !dialers {
+						short, long = long, short
 					}
-					c, s, _ := connectLink(t, n, active, passive)
+					c, s, _ := connectLink(t, n, short, long)
 					require.NoError(t, c.Close(time.Second))
 					time.Sleep(closeTimeout * 9 / 10)
 					require.NoError(t, s.Close(time.Second))

@@ -80,8 +80,7 @@ func TestAFloodOfOpensIsAnsweredInItsTurn(t *testing.T) {
 				p.control(p.open(n + 1))
 				synctest.Wait()
 			}
-			_, live := p.s.link.table()
-			require.GreaterOrEqual(t, live, 201-credit.RecordWindow, "those that have been refused are gone")
+			require.GreaterOrEqual(t, int(p.s.link.streams.live.Load()), 201-credit.RecordWindow, "those that have been refused are gone")
 			p.requireReceived()
 
 			p.control(p.open(77))
@@ -109,11 +108,17 @@ func TestFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
 	})
 }
 
-// A peer opens as many streams as it may and fills their rings, which grow for it.
+// A peer opens as many streams as it may and fills their rings, which grow for it. No other link gives
+// anything up for that.
 func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 	cfg := testConfig
 	cfg.RemoteMemory = 2 << 20
 	besideAPeer(t, true, cfg, func(t *testing.T, p *rawPeer) {
+		c, other, _ := connectLink(t, p.n, testConfig, testConfig)
+		require.NoError(t, exchange(c, other, 1<<20, 1))
+		time.Sleep(2 * unfilled)
+		grown := other.ringSize()
+		require.Greater(t, grown, 100<<10)
 		refused := 0
 		for i := range uint32(200) {
 			p.control(p.open(i + 1))
@@ -137,6 +142,10 @@ func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 		require.LessOrEqual(t, all, fixed(cfg)+cfg.RemoteMemory)
 		require.LessOrEqual(t, l.ep.(*sim.Endpoint).Registered(), all)
 		require.True(t, l.usable())
+		time.Sleep(time.Second)
+		require.Equal(t, grown, other.ringSize())
+		require.NoError(t, c.Close(time.Second))
+		require.NoError(t, other.Close(time.Second))
 	})
 }
 

@@ -132,8 +132,8 @@ func endAll(t *testing.T, n *sim.Network, streams ...*Stream) {
 			require.NoError(t, err)
 		}
 	}
-	require.Zero(t, n.RNR(), "receiver not ready")
 	requireNothingLeft(t, n)
+	require.Zero(t, n.RNR(), "receiver not ready")
 }
 
 // inUse is how many bytes of a budget are in use.
@@ -165,13 +165,6 @@ func readAll(s *Stream) ([]byte, error) {
 	}
 }
 
-// table is how many numbers the link has used, and how many streams it has.
-func (l *Link) table() (numbers, live int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.streams.byNumber), int(l.streams.live.Load())
-}
-
 // A conversation never fills its ring, but a small one wants a CREDIT for each
 // message of a quarter of it. Where memory is shared the ring grows by less: the memory of a
 // host's processes is in its caches as long as there is little of it.
@@ -184,44 +177,34 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 		"in memory":   {sim.Link{Inline: worthwhile}, sharedRing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testRingGrowsUnderAConversation(t, tt.link, tt.ring) })
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(tt.link)
+				clients, servers := streamsOfBoth(t, n, testConfig, testConfig, 2)
+				client, server := clients[1], servers[1]
+				const size = 4 << 10
+				talk := func(messages int, pause time.Duration) {
+					for range messages {
+						for _, way := range [][2]*Stream{{client, server}, {server, client}} {
+							require.NoError(t, writeAll(way[0], make([]byte, size)))
+							_, err := way[1].Discard(size, unlimited())
+							require.NoError(t, err)
+						}
+						time.Sleep(pause)
+					}
+				}
+				talk(3*creditsToGrow, 2*creditsWithin)
+				require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
+				talk(3*creditsToGrow, 0)
+				synctest.Wait() // for the memory
+				talk(1, 0)
+				require.Equal(t, tt.ring, client.ringSize())
+				require.Equal(t, tt.ring, server.ringSize())
+				sent := client.Stats().CreditsSent
+				talk(3*creditsToGrow, 0)
+				require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(3*creditsToGrow*size/(tt.ring/4)+1))
+				require.Equal(t, tt.ring, client.ringSize())
+				endAll(t, n, append(clients, servers...)...)
+			})
 		})
 	}
-}
-
-func testRingGrowsUnderAConversation(t *testing.T, link sim.Link, ring int) {
-	c, s, b := connectLink(t, sim.New(link), testConfig, testConfig)
-	client, err := c.Link().Open(context.Background())
-	require.NoError(t, err)
-	server := b.accept()
-	const size = 4 << 10
-	talk := func(messages int, pause time.Duration) {
-		message, never := make([]byte, size), deadline.New()
-		for range messages {
-			for _, way := range [][2]*Stream{{client, server}, {server, client}} {
-				require.NoError(t, writeAll(way[0], message))
-				for left := len(message); left > 0; {
-					n, err := way[1].Read(message, never)
-					require.NoError(t, err)
-					left -= n
-				}
-			}
-			time.Sleep(pause)
-		}
-	}
-	talk(3*creditsToGrow, 2*creditsWithin)
-	require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
-	talk(3*creditsToGrow, 0)
-	synctest.Wait() // for the memory
-	talk(1, 0)
-	require.Equal(t, ring, client.ringSize())
-	require.Equal(t, ring, server.ringSize())
-	sent := client.Stats().CreditsSent
-	talk(3*creditsToGrow, 0)
-	require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(3*creditsToGrow*size/(ring/4)+1))
-	require.Equal(t, ring, client.ringSize())
-	for _, end := range []*Stream{client, server, c, s} {
-		require.NoError(t, end.Close(time.Second))
-	}
-	time.Sleep(2 * time.Minute)
 }

@@ -124,6 +124,26 @@ func TestIdleRingsShrink(t *testing.T) {
 	}
 }
 
+// Where memory is short, what is registered and free is for streams that begin.
+func TestRingsDoNotGrowIntoWhatIsLeftForOthers(t *testing.T) {
+	process := limitedTo(fixed(testConfig) + slabSize + firstRing)
+	link := limitedTo(budget.Unlimited)
+	link.RemoteMemory = firstRing + slabSize + firstRing
+	for name, cfg := range map[string]Setup{"of the process": process, "of the link": link} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T, n *sim.Network) {
+				cfg.RecvBuffer = slabSize / 4
+				clients, servers := streamsOfBoth(t, n, testConfig, cfg, 11) // a slab has room for 16 such, and for one of them to grow
+				for i := range clients {
+					require.NoError(t, exchange(clients[i], servers[i], 1<<20, 6))
+					require.Equal(t, firstRing, servers[i].ringSize())
+				}
+				endAll(t, n, append(clients, servers...)...)
+			})
+		})
+	}
+}
+
 // Rings that were large once, and are idle, make room for what begins: for streams
 // of their own link and of others, at either end.
 func TestIdleRingsShrinkForOthers(t *testing.T) {

@@ -25,7 +25,6 @@ func TestALinkThatIsToBeProvedSaysNothingUnasked(t *testing.T) {
 		c.link.mu.Lock()
 		require.Zero(t, c.link.send.slots.Next(), "work requests")
 		c.link.mu.Unlock()
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
+		endAll(t, n, c, s)
 	})
 }

@@ -174,3 +174,31 @@ func TestTheCardsOfBeforeAreTriedAgainAndAgain(t *testing.T) {
 		endAll(t, n, c, s)
 	})
 }
+
+// TestATurnForAnotherRouteThanOneJustFound has a route be found when another turn's was
+// chosen, and has not begun.
+func TestATurnForAnotherRouteThanOneJustFound(t *testing.T) {
+	var all retryScheduler
+	host := all.join(server1)
+	good, other := route{client1, netip.AddrPortFrom(server1, 1), true}, route{client2, netip.AddrPortFrom(server1, 1), true}
+	routes := []route{other, good}
+	first, second := all.take(t.Context(), host, 1), all.take(t.Context(), host, 2)
+	begin := func(own *turn, r route) error {
+		attempt, cancel := all.begin(t.Context(), own, r.cards(), longAttempt)
+		t.Cleanup(cancel)
+		return attempt.Err()
+	}
+	_, ok := all.found(second, routes)
+	require.False(t, ok)
+	require.NoError(t, begin(first, good))
+	all.give(first, answered)
+	require.ErrorIs(t, begin(second, other), context.Canceled)
+	all.give(second, unanswered)
+
+	third := all.take(t.Context(), host, 2)
+	r, ok := all.found(third, routes)
+	require.True(t, ok)
+	require.Equal(t, good, r)
+	require.NoError(t, begin(third, other), "was chosen knowing of the one that was found")
+	all.give(third, unanswered)
+}

@@ -57,9 +57,7 @@ func TestALinkGoesOnWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
 				endpointOf(c.link).Fail(fabric.ErrQueuePair)
 				requireEcho(t, c, s)
 				requirePath(t, c, s, cable2)
-				require.NoError(t, c.Close(time.Minute))
-				require.NoError(t, s.Close(time.Minute))
-				time.Sleep(2 * time.Minute)
+				endAll(t, n, c, s)
 			})
 		})
 	}

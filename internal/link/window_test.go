@@ -45,10 +45,7 @@ func TestBulkDelaysAConversationByOneMessage(t *testing.T) {
 					require.Less(t, beside-alone, conversation.most, "99 of 100")
 					require.Greater(t, share, 0.9)
 					stop()
-					require.NoError(t, c.Close(time.Second))
-					require.NoError(t, s.Close(time.Second))
-					time.Sleep(2 * time.Minute)
-					require.Zero(t, n.Open(), "endpoints left open")
+					endAll(t, n, c, s)
 				})
 			})
 		}
