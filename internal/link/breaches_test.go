@@ -197,6 +197,7 @@ var dialersBreaches = map[string]violation{
 		r.Port = 0
 		p.control(r)
 	}},
+	"OPEN of a number far ahead":                   {"OPEN for stream 300 when 1 numbers were used", func(p *rawPeer) { p.control(p.open(300)) }},
 	"OPEN behind GOAWAY":                           {"OPEN behind GOAWAY", func(p *rawPeer) { p.control(goodbye, p.open(1)) }},
 	"too many OPENs whose ACCEPT it does not take": {"OPEN when 256 others are not answered", tooManyOpens(0)},
 	"too many OPENs whose REFUSE it does not take": {"OPEN when 256 others are not answered", tooManyOpens(wire.RefusedBacklog)},

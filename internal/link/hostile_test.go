@@ -14,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/credit"
+	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/wire"
 )
@@ -146,6 +148,27 @@ func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
 		require.Equal(t, grown, other.ringSize())
 		require.NoError(t, c.Close(time.Second))
 		require.NoError(t, other.Close(time.Second))
+	})
+}
+
+// cramped is an endpoint that cannot map the peer's memory.
+type cramped struct{ fabric.Endpoint }
+
+func (cramped) Reach(uint64, uint32, int) error {
+	return &budget.ShortageError{Of: budget.AddressSpace}
+}
+
+// A peer whose ring this side has no addresses for has broken nothing.
+func TestARingThatCannotBeMappedIsNoBreach(t *testing.T) {
+	besideAPeer(t, true, testConfig, func(t *testing.T, p *rawPeer) {
+		l := p.s.link
+		l.mu.Lock()
+		l.ep = cramped{l.ep}
+		l.mu.Unlock()
+		p.control(p.open(1))
+		_, err := p.s.Read(make([]byte, 1), unlimited())
+		require.ErrorIs(t, err, syscall.ENOMEM)
+		require.NotErrorIs(t, err, syscall.EPROTO)
 	})
 }
 

@@ -182,3 +182,34 @@ func releasing(err error) bool {
 	var refused *RefusedError
 	return errors.As(err, &refused) && refused.Busy
 }
+
+// The peer has gone on to another ring: what is in the one before is all that will be
+// there, and is not touched before it is taken.
+func TestPeekEndsWhereAnotherRingBegins(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		require.NoError(t, writeAll(c, make([]byte, firstRing))) // so that the ring grows
+		discard := func(n int) {
+			_, err := s.Discard(n, unlimited())
+			require.NoError(t, err)
+		}
+		discard(firstRing / 2)
+		time.Sleep(time.Second)
+		require.Greater(t, s.ringSize(), firstRing)
+		held, err := s.Peek(firstRing/2+1, unlimited())
+		require.Equal(t, bufio.ErrBufferFull, err)
+		require.Len(t, held, firstRing/2)
+
+		behind := bytes.Repeat([]byte{2}, firstRing)
+		require.NoError(t, writeAll(c, behind))
+		time.Sleep(time.Second)
+		require.Equal(t, firstRing/2, s.Buffered())
+		require.Equal(t, make([]byte, firstRing/2), held)
+		discard(firstRing / 2)
+		held, err = s.Peek(len(behind), unlimited())
+		require.NoError(t, err)
+		require.Equal(t, behind, held)
+		discard(len(behind))
+		endAll(t, n, c, s)
+	})
+}

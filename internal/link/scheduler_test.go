@@ -147,6 +147,27 @@ func TestAProcessThatStandsStillHoldsUpNoOther(t *testing.T) {
 	})
 }
 
+// TestTurnsOfManyHosts has more hosts seek than there are turns.
+func TestTurnsOfManyHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all retryScheduler
+		for i := range 2 * attemptsAtOnce {
+			go func() {
+				h := all.join(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
+				defer all.leave(h)
+				own := all.take(context.Background(), h, 1)
+				time.Sleep(time.Second)
+				all.give(own, unanswered)
+			}()
+		}
+		for _, underWay := range []int{attemptsAtOnce, attemptsAtOnce, 0} {
+			time.Sleep(700 * time.Millisecond)
+			require.Equal(t, underWay, all.state())
+		}
+		require.Empty(t, all.hosts)
+	})
+}
+
 // TestTheCardsOfBeforeAreTriedAgainAndAgain has all cards of two hosts with many be out,
 // and only those be back that the link was on.
 func TestTheCardsOfBeforeAreTriedAgainAndAgain(t *testing.T) {

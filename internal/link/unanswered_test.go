@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
@@ -20,12 +21,55 @@ func TestAStoppedPeerAnswersResetsLater(t *testing.T) {
 		closed, err := c.link.Open(t.Context())
 		require.NoError(t, err)
 		server := b.accept()
-		s.link.ep.(*sim.Endpoint).HoldReceives(true)
+		endpointOf(s.link).HoldReceives(true)
 		require.NoError(t, closed.Close(0))
 		time.Sleep(cfg.ResumeTimeout)
-		s.link.ep.(*sim.Endpoint).HoldReceives(false)
+		endpointOf(s.link).HoldReceives(false)
 		time.Sleep(2 * closeTimeout)
 		requireEcho(t, c, s)
 		endAll(t, n, c, s, server)
+	})
+}
+
+// A peer that is stopped takes no records after a few: it is not to blame for a RESET that has
+// not been sent.
+func TestAStoppedPeerIsNotToAnswerWhatWasNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := testConfig
+		cfg.ResumeTimeout = 30 * time.Second
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 2+credit.RecordWindow)
+		for _, c := range clients[1:] {
+			require.NoError(t, c.Close(time.Second))
+			time.Sleep(10 * time.Millisecond)
+		}
+		endpointOf(servers[0].link).HoldReceives(true)
+		time.Sleep(cfg.ResumeTimeout)
+		endpointOf(servers[0].link).HoldReceives(false)
+		time.Sleep(2 * closeTimeout)
+		requireEcho(t, clients[0], servers[0])
+		endAll(t, n, append(servers, clients[0])...)
+	})
+}
+
+// Closing all streams of a peer that is stopped takes no longer than closing one, and one that has
+// gone on is waited for anew.
+func TestCloseWaitsAnewForAPeerThatGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := testConfig
+		cfg.ResumeTimeout = 30 * time.Second
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 40)
+		for _, some := range [][]*Stream{clients[:20], clients[20:]} {
+			endpointOf(servers[0].link).HoldReceives(true)
+			start := time.Now()
+			for _, c := range some {
+				_ = c.Close(10 * time.Second)
+			}
+			require.Equal(t, 10*time.Second, time.Since(start).Truncate(time.Second))
+			endpointOf(servers[0].link).HoldReceives(false)
+			time.Sleep(time.Second)
+		}
+		endAll(t, n, servers...)
 	})
 }

@@ -119,6 +119,30 @@ func (e *quarrelsome) Disconnect() error {
 
 func (e *quarrelsome) Wake() {}
 
+// The peer begins streams one after the other, and nobody reads on from them, so that
+// each of its messages finds the queue left to the timer, until that has been seen.
+func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Spin: 1})
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		const streams = 10 * engineFirstFor
+		ends := []*Stream{c, s}
+		began := time.Now()
+		for range streams {
+			next, err := c.link.Open(t.Context())
+			require.NoError(t, err)
+			server := b.accept()
+			ends = append(ends, server, next)
+			go server.Read(make([]byte, 1), deadline.New())
+			synctest.Wait() // it is parked, and will be woken
+			require.NoError(t, writeAll(next, []byte("x")))
+			synctest.Wait()
+		}
+		require.LessOrEqual(t, time.Since(began), 2*(streams/engineFirstFor+1)*2*watchWithin, "both ends")
+		endAll(t, n, ends...)
+	})
+}
+
 // countingPolls notes how often it had been polled when something was posted first.
 type countingPolls struct {
 	fabric.Endpoint
