@@ -2,9 +2,7 @@ package link
 
 import (
 	"io"
-	"math/rand/v2"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,39 +57,6 @@ func TestALinkWithMuchMemoryGoesOnFarAway(t *testing.T) {
 		require.Less(t, requireEcho(t, c, s), 5*time.Second)
 		require.EqualValues(t, 1, c.link.Info().Moves)
 	})
-}
-
-// TestTheExchangeOfKeysMayBreakAtAnyTime loses the queue pair on which keys are told, at
-// one end, soon after each of the SENDs in turn, where each side has more or less to tell.
-func TestTheExchangeOfKeysMayBreakAtAnyTime(t *testing.T) {
-	for _, slabs := range [][2]int{{0, 0}, {20, 0}, {0, 20}, {40, 20}} {
-		for seed := range uint64(seeds(40)) {
-			network := sim.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond, Seed: seed}
-			resumed(t, network, func(t *testing.T, n *sim.Network, c, s *Stream) {
-				addSlabs(t, c.link, slabs[0])
-				addSlabs(t, s.link, slabs[1])
-				r := rand.New(rand.NewPCG(seed, 4))
-				at, soon, ours := int32(1+r.IntN(8)), time.Duration(r.IntN(4000))*time.Microsecond, r.IntN(2) == 0
-				endpointOf(c.link).Fail(fabric.ErrQueuePair)
-				var sends atomic.Int32
-				n.SetFaults(sim.Faults{Send: func(e *sim.Endpoint, wr *fabric.WorkRequest) fabric.Status {
-					if wr.Op == fabric.Send && sends.Add(1) == at {
-						time.AfterFunc(soon, func() {
-							if !ours {
-								e = n.Find(e.RemoteAddr(), e.LocalAddr())
-							}
-							if e != nil {
-								e.Fail(fabric.ErrQueuePair)
-							}
-						})
-					}
-					return fabric.OK
-				}})
-				requireEcho(t, c, s)
-				requireEcho(t, s, c)
-			})
-		}
-	}
 }
 
 // TestAQueuePairThatIsGivenUpIsEmptiedFirst has more arrive than is polled at a time, which
