@@ -1,10 +1,11 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"io"
-	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -17,7 +18,7 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// What a peer does against the protocol, and what comes of it.
+// What a peer does against the protocol, and what this side says then.
 
 // small is the least that a link can have.
 var small = func() Setup {
@@ -36,96 +37,70 @@ func raw(record ...byte) []byte {
 	return b
 }
 
-// Records of the link's first stream.
-func creditOf(n uint64) wire.Record { return wire.Record{Type: credit.CreditRecord, Position: n} }
-func finAt(n uint64) wire.Record    { return wire.Record{Type: credit.FinRecord, Position: n} }
-func resetAt(n uint64) wire.Record  { return wire.Record{Type: credit.ResetRecord, Position: n} }
-
-var (
-	finAck  = wire.Record{Type: credit.FinAckRecord}
-	goodbye = wire.Record{Type: credit.GoAwayRecord}
-)
-
-func (p *rawPeer) open(stream uint32) wire.Record {
-	return wire.Record{Type: credit.OpenRecord, Stream: stream, Ring: p.place(), Port: 40001}
-}
-
-func (p *rawPeer) offer(size int) wire.Record {
-	place := p.place()
-	place.Size = size
-	return wire.Record{Type: credit.RingRecord, Ring: place}
-}
-
-// sendMessages has a stream send n data messages, one after the other.
-func sendMessages(s *Stream, n int) {
+// sendMessages has this side send n data messages, one after the other.
+func (p *rawPeer) sendMessages(n int) {
 	for range n {
-		_ = writeAll(s, []byte("x"))
+		_ = writeAll(p.s, []byte("x"))
 		synctest.Wait()
 	}
 }
 
-// endWrites has a stream send n bytes and FIN.
-func endWrites(s *Stream, n int) {
-	_ = writeAll(s, make([]byte, n))
-	_ = s.CloseWrite()
+// endWrites has this side send n bytes and FIN.
+func (p *rawPeer) endWrites(n int) {
+	_ = writeAll(p.s, make([]byte, n))
+	_ = p.s.CloseWrite()
 	synctest.Wait()
 }
 
+// violation is what a peer does.
 type violation struct {
-	says string
-	do   func(s *Stream, p *rawPeer)
+	says string // by this side
+	do   func(p *rawPeer)
 }
 
-// anyPeersBreaches are breaches of a peer that dialed, and of one that was dialed.
+// anyPeersBreaches are those of a peer that dialed, and of one that was dialed.
 var anyPeersBreaches = map[string]violation{
-	"data beyond the ring's credit": {"credit ends at 4096", func(_ *Stream, p *rawPeer) {
-		p.data(0, 4096)
-		p.data(0, 1)
-	}},
-	"data over the ring's end": {"200 bytes at 4000 in a ring of 4096", func(s *Stream, p *rawPeer) {
+	"data beyond the ring's credit": {"credit ends at 4096", func(p *rawPeer) { p.data(0, 4096); p.data(0, 1) }},
+	"data over the ring's end": {"200 bytes at 4000 in a ring of 4096", func(p *rawPeer) {
 		p.data(0, 4000)
-		_, _ = io.ReadFull(reader{s}, make([]byte, 4000))
+		_, _ = io.ReadFull(reader{p.s}, make([]byte, 4000))
 		p.data(0, 200)
 	}},
-	"more messages than receives": {"data message 9 when 8 were granted", func(_ *Stream, p *rawPeer) {
+	"more messages than receives": {"data message 9 when 8 were granted", func(p *rawPeer) {
 		wr := p.write(p.peer.Addr, p.peer.RKey, 1)
 		wr.Op = fabric.WriteImm
 		p.post(slices.Repeat([]fabric.WorkRequest{wr}, 9)...)
 	}},
-	"data for no stream":                 {"8 bytes of data: there is no stream 7", func(_ *Stream, p *rawPeer) { p.data(7, 8) }},
-	"data for a number out of range":     {"data for stream 65536", func(_ *Stream, p *rawPeer) { p.data(65536, 8) }},
-	"empty data":                         {"data message of 0 bytes", func(_ *Stream, p *rawPeer) { p.data(0, 0) }},
-	"empty data for no stream":           {"there is no stream 4", func(_ *Stream, p *rawPeer) { p.data(4, 0) }},
-	"data for a ring not offered":        {"new ring when none was offered", func(_ *Stream, p *rawPeer) { p.data(uint32(wire.NewRing), 8) }},
-	"data after FIN":                     {"behind the end", func(_ *Stream, p *rawPeer) { p.control(finAt(0)); p.data(0, 5) }},
-	"credit for what was not sent":       {"CREDIT for 1 bytes after 0, with 0 sent", func(_ *Stream, p *rawPeer) { p.control(creditOf(1)) }},
-	"credit for nothing":                 {"CREDIT for 0 bytes after 0", func(_ *Stream, p *rawPeer) { p.control(creditOf(0)) }},
-	"credit for too many messages":       {"acknowledgement of {Data:1 Records:0} when {Data:0 Records:0} were sent", func(_ *Stream, p *rawPeer) { p.acknowledge(1, 0) }},
-	"credit for too many records":        {"acknowledgement of {Data:0 Records:1} when {Data:0 Records:0} were sent", func(_ *Stream, p *rawPeer) { p.acknowledge(0, 1) }},
-	"too many messages, beside a record": {"acknowledgement of {Data:1 Records:0}", func(_ *Stream, p *rawPeer) { p.send(encoded(wire.Header{Data: 1}, finAt(0))) }},
-	"link credit for nothing":            {"link credit for 0 data messages and 0 record SENDs", func(_ *Stream, p *rawPeer) { p.acknowledge(0, 0) }},
-	"link credit for too little": {"link credit for 1 data messages and 0 record SENDs", func(s *Stream, p *rawPeer) {
-		_ = writeAll(s, []byte("x"))
-		synctest.Wait()
-		p.acknowledge(1, 0)
-	}},
-	"link credit twice": {"link credit for 0 data messages", func(s *Stream, p *rawPeer) {
-		sendMessages(s, quarter)
+	"data for no stream":                 {"8 bytes of data: there is no stream 7", func(p *rawPeer) { p.data(7, 8) }},
+	"data for a number out of range":     {"data for stream 65536", func(p *rawPeer) { p.data(65536, 8) }},
+	"empty data":                         {"data message of 0 bytes", func(p *rawPeer) { p.data(0, 0) }},
+	"empty data for no stream":           {"there is no stream 4", func(p *rawPeer) { p.data(4, 0) }},
+	"data for a ring not offered":        {"new ring when none was offered", func(p *rawPeer) { p.data(uint32(wire.NewRing), 8) }},
+	"data after FIN":                     {"behind the end", func(p *rawPeer) { p.control(finAt(0)); p.data(0, 5) }},
+	"credit for what was not sent":       {"CREDIT for 1 bytes after 0, with 0 sent", func(p *rawPeer) { p.control(creditOf(1)) }},
+	"credit for nothing":                 {"CREDIT for 0 bytes after 0", func(p *rawPeer) { p.control(creditOf(0)) }},
+	"credit for too many messages":       {"acknowledgement of {Data:1 Records:0} when {Data:0 Records:0} were sent", func(p *rawPeer) { p.acknowledge(1, 0) }},
+	"credit for too many records":        {"acknowledgement of {Data:0 Records:1} when {Data:0 Records:0} were sent", func(p *rawPeer) { p.acknowledge(0, 1) }},
+	"too many messages, beside a record": {"acknowledgement of {Data:1 Records:0}", func(p *rawPeer) { p.send(encoded(wire.Header{Data: 1}, finAt(0))) }},
+	"link credit for nothing":            {"link credit for 0 data messages and 0 record SENDs", func(p *rawPeer) { p.acknowledge(0, 0) }},
+	"link credit for too little":         {"link credit for 1 data messages and 0 record SENDs", func(p *rawPeer) { p.sendMessages(1); p.acknowledge(1, 0) }},
+	"link credit twice": {"link credit for 0 data messages", func(p *rawPeer) {
+		p.sendMessages(quarter)
 		p.acknowledge(quarter, 0)
 		p.acknowledge(quarter, 0)
 	}},
-	"acknowledgement that runs backwards": {"acknowledgement runs backwards: {Data:1 Records:0} after {Data:16 Records:0}", func(s *Stream, p *rawPeer) {
-		sendMessages(s, quarter)
+	"acknowledgement that runs backwards": {"acknowledgement runs backwards: {Data:1 Records:0} after {Data:16 Records:0}", func(p *rawPeer) {
+		p.sendMessages(quarter)
 		p.acknowledge(quarter, 0)
 		p.acknowledge(1, 0)
 	}},
-	"acknowledgement that runs backwards beside a record": {"acknowledgement runs backwards", func(s *Stream, p *rawPeer) {
-		sendMessages(s, quarter)
+	"acknowledgement that runs backwards beside a record": {"acknowledgement runs backwards", func(p *rawPeer) {
+		p.sendMessages(quarter)
 		p.acknowledge(quarter, 0)
 		p.control(finAt(0))
 	}},
-	"more record SENDs than granted": {"record SEND 9 when 8 were granted", func(s *Stream, p *rawPeer) {
-		_ = writeAll(s, make([]byte, 9))
+	"more record SENDs than granted": {"record SEND 9 when 8 were granted", func(p *rawPeer) {
+		_ = writeAll(p.s, make([]byte, 9))
 		synctest.Wait()
 		var wr []fabric.WorkRequest
 		for n := range uint64(9) {
@@ -133,106 +108,150 @@ var anyPeersBreaches = map[string]violation{
 		}
 		p.post(wr...)
 	}},
-	"record of type 0":              {"record of type 0", func(_ *Stream, p *rawPeer) { p.send(raw(0)) }},
-	"record for a number too large": {"FIN for stream 65536", func(_ *Stream, p *rawPeer) { p.control(record(credit.FinRecord, 65536)) }},
-	"a second record that is none":  {"record of type 0", func(_ *Stream, p *rawPeer) { p.control(finAt(0), wire.Record{}) }},
-	"reserved bits set":             {"CREDIT with bits set", func(_ *Stream, p *rawPeer) { p.send(raw(4, 0, 0, 0, 1)) }},
-	"GOAWAY twice":                  {"a second GOAWAY", func(_ *Stream, p *rawPeer) { p.control(goodbye); p.control(goodbye) }},
-	"empty control message":         {"control message of 0 bytes", func(_ *Stream, p *rawPeer) { p.send(nil) }},
-	"short header":                  {"control message of 15 bytes", func(_ *Stream, p *rawPeer) { p.send(raw(6)[:15]) }},
-	"long control message":          {"local length error", func(_ *Stream, p *rawPeer) { p.send(make([]byte, wire.MessageSize+1)) }},
-	"garbage":                       {"control message of 24 bytes", func(_ *Stream, p *rawPeer) { p.send([]byte("\xab\xcd garbage garbage garba")) }},
-	"FIN ahead of the stream":       {"the end of the stream after 1 bytes, with 0 received", func(_ *Stream, p *rawPeer) { p.control(finAt(1)) }},
-	"FIN behind the stream":         {"the end of the stream after 0 bytes, with 5 received", func(_ *Stream, p *rawPeer) { p.data(0, 5); p.control(finAt(0)) }},
-	"FIN twice":                     {"FIN: a second end of the stream", func(_ *Stream, p *rawPeer) { p.control(finAt(0)); p.control(finAt(0)) }},
-	"RESET with a wrong total":      {"RESET: the end of the stream after 3 bytes", func(_ *Stream, p *rawPeer) { p.control(resetAt(3)) }},
-	"FINACK for no end":             {"FINACK for no end", func(_ *Stream, p *rawPeer) { p.control(finAck) }},
-	"FINACK twice":                  {"FINACK for no end", func(s *Stream, p *rawPeer) { endWrites(s, 0); p.control(finAck, finAck) }},
-	"CREDIT behind FINACK":          {"CREDIT behind FINACK", func(s *Stream, p *rawPeer) { endWrites(s, 5); p.control(finAck, creditOf(5)) }},
-	"CREDIT that runs backwards": {"CREDIT for 59 bytes after 60", func(s *Stream, p *rawPeer) {
-		_ = writeAll(s, make([]byte, 100))
+	"record of type 0":              {"record of type 0", func(p *rawPeer) { p.send(raw(0)) }},
+	"record for a number too large": {"FIN for stream 65536", func(p *rawPeer) { p.control(record(credit.FinRecord, 65536)) }},
+	"a second record that is none":  {"record of type 0", func(p *rawPeer) { p.control(finAt(0), wire.Record{}) }},
+	"reserved bits set":             {"CREDIT with bits set", func(p *rawPeer) { p.send(raw(4, 0, 0, 0, 1)) }},
+	"GOAWAY twice":                  {"a second GOAWAY", func(p *rawPeer) { p.control(goodbye); p.control(goodbye) }},
+	"empty control message":         {"control message of 0 bytes", func(p *rawPeer) { p.send(nil) }},
+	"short header":                  {"control message of 15 bytes", func(p *rawPeer) { p.send(raw(6)[:15]) }},
+	"long control message":          {"local length error", func(p *rawPeer) { p.send(make([]byte, wire.MessageSize+1)) }},
+	"garbage":                       {"control message of 24 bytes", func(p *rawPeer) { p.send([]byte("\xab\xcd garbage garbage garba")) }},
+	"FIN ahead of the stream":       {"the end of the stream after 1 bytes, with 0 received", func(p *rawPeer) { p.control(finAt(1)) }},
+	"FIN behind the stream":         {"the end of the stream after 0 bytes, with 5 received", func(p *rawPeer) { p.data(0, 5); p.control(finAt(0)) }},
+	"FIN twice":                     {"FIN: a second end of the stream", func(p *rawPeer) { p.control(finAt(0)); p.control(finAt(0)) }},
+	"RESET with a wrong total":      {"RESET: the end of the stream after 3 bytes", func(p *rawPeer) { p.control(resetAt(3)) }},
+	"FINACK for no end":             {"FINACK for no end", func(p *rawPeer) { p.control(finAck) }},
+	"FINACK twice":                  {"FINACK for no end", func(p *rawPeer) { p.endWrites(0); p.control(finAck, finAck) }},
+	"CREDIT behind FINACK":          {"CREDIT behind FINACK", func(p *rawPeer) { p.endWrites(5); p.control(finAck, creditOf(5)) }},
+	"CREDIT that runs backwards": {"CREDIT for 59 bytes after 60", func(p *rawPeer) {
+		_ = writeAll(p.s, make([]byte, 100))
 		synctest.Wait()
 		p.control(creditOf(60))
 		p.control(creditOf(59))
 	}},
-	"RING behind FINACK":             {"RING behind FINACK", func(s *Stream, p *rawPeer) { endWrites(s, 0); p.control(finAck, p.offer(wire.MinRing)) }},
-	"RING before the first is taken": {"a second RING", func(_ *Stream, p *rawPeer) { p.control(p.offer(wire.MinRing), p.offer(wire.MinRing)) }},
-	"RING that is too small":         {"RING with a ring of 2048 bytes", func(_ *Stream, p *rawPeer) { p.control(p.offer(wire.MinRing / 2)) }},
-	"ACCEPT that nobody waits for": {"ACCEPT for a stream that is open", func(_ *Stream, p *rawPeer) {
-		p.control(wire.Record{Type: credit.AcceptRecord, Ring: p.place()})
+	"RING behind FINACK":             {"RING behind FINACK", func(p *rawPeer) { p.endWrites(0); p.control(finAck, p.offer(0, wire.MinRing)) }},
+	"RING before the first is taken": {"a second RING", func(p *rawPeer) { p.control(p.offer(0, wire.MinRing), p.offer(0, wire.MinRing)) }},
+	"RING that is too small":         {"RING with a ring of 2048 bytes", func(p *rawPeer) { p.control(p.offer(0, wire.MinRing/2)) }},
+	"ACCEPT that nobody waits for":   {"ACCEPT for a stream that is open", func(p *rawPeer) { p.control(p.accept(0)) }},
+	"REFUSE that nobody waits for":   {"REFUSE for a stream that is open", func(p *rawPeer) { p.control(p.refuse(0)) }},
+	"OPEN of a number out of range":  {"OPEN for stream 65536", func(p *rawPeer) { p.control(p.open(wire.MaxStreams)) }},
+	"OPEN with no ring":              {"OPEN with a ring of 0 bytes", func(p *rawPeer) { p.control(record(credit.OpenRecord, 1)) }},
+	"ACCEPT for no stream":           {"ACCEPT: there is no stream 3", func(p *rawPeer) { p.control(p.accept(3)) }},
+	"REFUSE for no stream":           {"REFUSE: there is no stream 3", func(p *rawPeer) { p.control(p.refuse(3)) }},
+	"RING for no stream":             {"RING: there is no stream 3", func(p *rawPeer) { p.control(p.offer(3, wire.MinRing)) }},
+	"CREDIT for no stream":           {"CREDIT: there is no stream 3", func(p *rawPeer) { p.control(record(credit.CreditRecord, 3)) }},
+	"FINACK for no stream":           {"FINACK: there is no stream 3", func(p *rawPeer) { p.control(record(credit.FinAckRecord, 3)) }},
+	"a disconnect behind the breach": {"there is no stream 1", func(p *rawPeer) {
+		own := endpointOf(p.s.link)
+		own.HoldReceives(true) // the link sees the disconnect before what has arrived
+		p.data(1, 5)
+		p.control(finAt(0))
+		_ = p.ep.Disconnect()
+		synctest.Wait()
+		own.HoldReceives(false)
 	}},
-	"REFUSE that nobody waits for": {"REFUSE for a stream that is open", func(_ *Stream, p *rawPeer) {
-		p.control(wire.Record{Type: credit.RefuseRecord, Reason: wire.RefusedClosed})
-	}},
-	"OPEN of a number out of range": {"OPEN for stream 65536", func(_ *Stream, p *rawPeer) { p.control(p.open(wire.MaxStreams)) }},
-	"OPEN with no ring": {"OPEN with a ring of 0 bytes", func(_ *Stream, p *rawPeer) {
-		p.control(wire.Record{Type: credit.OpenRecord, Stream: 1})
-	}},
-	"ACCEPT for no stream": {"ACCEPT: there is no stream 3", func(_ *Stream, p *rawPeer) {
-		p.control(wire.Record{Type: credit.AcceptRecord, Stream: 3, Ring: p.place()})
-	}},
-	"REFUSE for no stream": {"REFUSE: there is no stream 3", func(_ *Stream, p *rawPeer) {
-		p.control(wire.Record{Type: credit.RefuseRecord, Stream: 3, Reason: wire.RefusedClosed})
-	}},
-	"RING for no stream": {"RING: there is no stream 3", func(_ *Stream, p *rawPeer) {
-		p.control(wire.Record{Type: credit.RingRecord, Stream: 3, Ring: p.place()})
-	}},
-	"CREDIT for no stream": {"CREDIT: there is no stream 3", func(_ *Stream, p *rawPeer) { p.control(record(credit.CreditRecord, 3)) }},
-	"FINACK for no stream": {"FINACK: there is no stream 3", func(_ *Stream, p *rawPeer) { p.control(record(credit.FinAckRecord, 3)) }},
 }
 
-// listenersBreaches are those of a peer that was dialed, and dialersBreaches those of one
-// that dialed.
-var (
-	listenersBreaches = map[string]violation{
-		"OPEN from the passive side": {"OPEN from the side that was dialed", func(_ *Stream, p *rawPeer) { p.control(p.open(1)) }},
+// listenersBreaches are those of a peer that was dialed.
+var listenersBreaches = map[string]violation{
+	"OPEN from the passive side": {"OPEN from the side that was dialed", func(p *rawPeer) { p.control(p.open(1)) }},
+	"data before ACCEPT":         {"data on a stream that is opening", beforeAnswer(func(p *rawPeer, n uint32) { p.data(n, 5) })},
+	"CREDIT before ACCEPT":       {"CREDIT for a stream that is opening", beforeAnswer(func(p *rawPeer, n uint32) { p.control(record(credit.CreditRecord, n)) })},
+	"FIN before ACCEPT":          {"FIN for a stream that is opening", beforeAnswer(func(p *rawPeer, n uint32) { p.control(record(credit.FinRecord, n)) })},
+	"RESET before ACCEPT":        {"RESET for a stream that is opening", beforeAnswer(func(p *rawPeer, n uint32) { p.control(record(credit.ResetRecord, n)) })},
+	"FINACK before ACCEPT":       {"FINACK for a stream that is opening", beforeAnswer(func(p *rawPeer, n uint32) { p.control(record(credit.FinAckRecord, n)) })},
+	"RING before ACCEPT":         {"RING for a stream that is opening", beforeAnswer(func(p *rawPeer, n uint32) { p.control(p.offer(n, wire.MinRing)) })},
+	"ACCEPT, ACCEPT":             {"ACCEPT for a stream that is open", answeredTwice((*rawPeer).accept, (*rawPeer).accept)},
+	"ACCEPT, REFUSE":             {"REFUSE for a stream that is open", answeredTwice((*rawPeer).accept, (*rawPeer).refuse)},
+	"REFUSE, ACCEPT":             {"ACCEPT: there is no stream 1", answeredTwice((*rawPeer).refuse, (*rawPeer).accept)},
+	"REFUSE, REFUSE":             {"REFUSE: there is no stream 1", answeredTwice((*rawPeer).refuse, (*rawPeer).refuse)},
+}
+
+// beforeAnswer has a peer do something with a stream that this side opens, before it has answered.
+func beforeAnswer(do func(p *rawPeer, stream uint32)) func(p *rawPeer) {
+	return func(p *rawPeer) {
+		dial := dialing(context.Background(), p.s.link)
+		do(p, p.last(credit.OpenRecord).Stream)
+		require.ErrorIs(p.t, (<-dial).err, syscall.EPROTO)
 	}
-	dialersBreaches = map[string]violation{
-		"OPEN of a number in use": {"OPEN for stream 0, which exists", func(_ *Stream, p *rawPeer) { p.control(p.open(0)) }},
-		"OPEN without a port": {"OPEN without a port", func(_ *Stream, p *rawPeer) {
-			r := p.open(1)
-			r.Port = 0
-			p.control(r)
-		}},
-		"OPEN behind GOAWAY": {"OPEN behind GOAWAY", func(_ *Stream, p *rawPeer) { p.control(goodbye, p.open(1)) }},
+}
+
+// answeredTwice has a peer answer twice to a stream that this side opens.
+func answeredTwice(first, second func(p *rawPeer, stream uint32) wire.Record) func(p *rawPeer) {
+	return func(p *rawPeer) {
+		dial := dialing(context.Background(), p.s.link)
+		n := p.last(credit.OpenRecord).Stream
+		p.control(first(p, n), second(p, n))
+		if o := <-dial; o.err == nil {
+			_ = o.s.Close(0)
+		}
 	}
-)
+}
+
+// dialersBreaches are those of a peer that dialed.
+var dialersBreaches = map[string]violation{
+	"OPEN of a number in use": {"OPEN for stream 0, which exists", func(p *rawPeer) { p.control(p.open(0)) }},
+	"OPEN without a port": {"OPEN without a port", func(p *rawPeer) {
+		r := p.open(1)
+		r.Port = 0
+		p.control(r)
+	}},
+	"OPEN of a number far ahead":                   {"OPEN for stream 300 when 1 numbers were used", func(p *rawPeer) { p.control(p.open(300)) }},
+	"OPEN behind GOAWAY":                           {"OPEN behind GOAWAY", func(p *rawPeer) { p.control(goodbye, p.open(1)) }},
+	"too many OPENs whose ACCEPT it does not take": {"OPEN when 256 others are not answered", tooManyOpens(0)},
+	"too many OPENs whose REFUSE it does not take": {"OPEN when 256 others are not answered", tooManyOpens(wire.RefusedBacklog)},
+}
+
+// tooManyOpens has a peer dial for ever, and take no answers.
+func tooManyOpens(reason wire.RefuseReason) func(p *rawPeer) {
+	return func(p *rawPeer) {
+		p.b.refuse = reason
+		for n := range uint32(wire.MaxOpens + 2*credit.RecordWindow) {
+			p.control(p.open(n + 1))
+			synctest.Wait()
+		}
+	}
+}
 
 func TestPeerThatBreaksTheProtocolEndsItsOwnConnection(t *testing.T) {
 	for name, b := range anyPeersBreaches {
 		t.Run(name, func(t *testing.T) {
-			t.Run("listening", func(t *testing.T) { besideARawListenerWith(t, small, b.requireEnds) })
-			t.Run("dialing", func(t *testing.T) { besideARawDialerWith(t, small, b.requireEndsDialed) })
+			t.Run("listening", func(t *testing.T) { besideAPeer(t, false, small, b.requireEnds) })
+			t.Run("dialing", func(t *testing.T) { besideAPeer(t, true, small, b.requireEnds) })
 		})
 	}
 	for name, b := range listenersBreaches {
-		t.Run(name, func(t *testing.T) { besideARawListenerWith(t, small, b.requireEnds) })
+		t.Run(name, func(t *testing.T) { besideAPeer(t, false, small, b.requireEnds) })
 	}
 	for name, b := range dialersBreaches {
-		t.Run(name, func(t *testing.T) { besideARawDialerWith(t, small, b.requireEndsDialed) })
+		t.Run(name, func(t *testing.T) { besideAPeer(t, true, small, b.requireEnds) })
 	}
-}
-
-func (b violation) requireEndsDialed(t *testing.T, s *Stream, p *rawPeer, _ *backlog) {
-	b.requireEnds(t, s, p)
 }
 
 // requireEnds requires that the breach ends the peer's link, and no other.
-func (b violation) requireEnds(t *testing.T, s *Stream, p *rawPeer) {
-	bystander, other, _ := connectLink(t, p.n, testConfig, testConfig)
-	p.deaf = true
-	b.do(s, p)
-	synctest.Wait()
-	err := writeUntilError(s)
-	if errors.Is(err, syscall.EPIPE) { // the peer has ended the stream in order
-		_, err = s.Read(make([]byte, 1), unlimited())
-	}
-	require.ErrorIs(t, err, syscall.EPROTO)
-	require.ErrorContains(t, err, b.says)
+func (b violation) requireEnds(t *testing.T, p *rawPeer) {
+	requireBystander(t, p, func(*Stream) {
+		p.deaf = true
+		b.do(p)
+		synctest.Wait()
+		err := writeUntilError(p.s)
+		if errors.Is(err, syscall.EPIPE) { // the peer has ended the stream in order
+			_, err = p.s.Read(make([]byte, 1), unlimited())
+		}
+		require.ErrorIs(t, err, syscall.EPROTO)
+		require.ErrorContains(t, err, b.says)
+		require.NoError(t, p.s.Close(time.Minute))
+	})
+}
+
+// requireBystander requires that another link outlives what a peer does. It has a stream.
+func requireBystander(t *testing.T, p *rawPeer, do func(s *Stream)) {
+	c, s, _ := connectLink(t, p.n, testConfig, testConfig)
+	do(s)
+	requireEcho(t, c, s)
+	require.NoError(t, c.Close(time.Minute))
 	require.NoError(t, s.Close(time.Minute))
-	requireEcho(t, bystander, other)
-	require.NoError(t, bystander.Close(time.Minute))
-	require.NoError(t, other.Close(time.Minute))
 }
 
 // writeUntilError writes until that fails.
@@ -244,57 +263,26 @@ func writeUntilError(s *Stream) error {
 	}
 }
 
-// A peer that sends more of a stream that it has reset, or that both have ended, is disconnected, and
-// the stream has ended as it had before.
-func TestPeerThatSendsMoreOfAStreamThatIsOverIsDisconnected(t *testing.T) {
-	more := map[string]func(p *rawPeer){
-		"RESET":  func(p *rawPeer) { p.control(resetAt(0)) },
-		"FIN":    func(p *rawPeer) { p.control(finAt(0)) },
-		"data":   func(p *rawPeer) { p.data(0, 5) },
-		"CREDIT": func(p *rawPeer) { p.control(creditOf(5)) },
-		"RING":   func(p *rawPeer) { p.control(p.offer(wire.MinRing)) },
-		"FINACK": func(p *rawPeer) { p.control(finAck, finAck) },
+func TestFloodOfMessagesDisturbsNoOtherConnection(t *testing.T) {
+	for name, flood := range map[string]func(p *rawPeer){
+		"link credit":  func(p *rawPeer) { p.acknowledge(0, 0) },
+		"records":      func(p *rawPeer) { p.control(creditOf(1)) },
+		"GOAWAYs":      func(p *rawPeer) { p.control(goodbye) },
+		"offers":       func(p *rawPeer) { p.control(p.offer(0, wire.MinRing)) },
+		"data":         func(p *rawPeer) { p.data(0, 1000) },
+		"empty data":   func(p *rawPeer) { p.data(0, 0) },
+		"empty SENDs":  func(p *rawPeer) { p.send(nil) },
+		"OPENs":        func(p *rawPeer) { p.control(p.open(uint32(p.sent) % wire.MaxStreams)) },
+		"ends":         func(p *rawPeer) { p.control(finAt(0), finAck) },
+		"full records": func(p *rawPeer) { p.control(slices.Repeat([]wire.Record{finAck}, wire.MaxRecords)...) },
+	} {
+		b := violation{do: func(p *rawPeer) {
+			for range 10_000 {
+				flood(p)
+			}
+		}}
+		t.Run(name, func(t *testing.T) { besideAPeer(t, false, small, b.requireEnds) })
 	}
-	for name, do := range more {
-		t.Run(name, func(t *testing.T) {
-			t.Run("reset", func(t *testing.T) {
-				besideARawListener(t, func(t *testing.T, s *Stream, p *rawPeer) {
-					p.control(resetAt(0))
-					synctest.Wait()
-					do(p)
-					require.ErrorIs(t, p.ep.Wait(), fabric.ErrDisconnected)
-					_, err := s.Read(make([]byte, 1), unlimited())
-					require.ErrorIs(t, err, syscall.ECONNRESET)
-				})
-			})
-			t.Run("ended by both", func(t *testing.T) {
-				besideARawListener(t, func(t *testing.T, s *Stream, p *rawPeer) {
-					endWrites(s, 0)
-					p.control(finAt(0), finAck)
-					_, err := s.Read(make([]byte, 1), unlimited())
-					require.Equal(t, io.EOF, err)
-					do(p)
-					require.ErrorIs(t, p.ep.Wait(), fabric.ErrDisconnected)
-					_, err = s.Read(make([]byte, 1), unlimited())
-					require.Equal(t, io.EOF, err)
-				})
-			})
-		})
-	}
-}
-
-func TestBreachIsTheErrorThoughThePeerDisconnects(t *testing.T) {
-	besideARawListener(t, func(t *testing.T, s *Stream, p *rawPeer) {
-		own := endpointOf(s.link)
-		own.HoldReceives(true) // the link sees the disconnect before what has arrived
-		p.data(1, 5)
-		p.control(finAt(0))
-		require.NoError(t, p.ep.Disconnect())
-		synctest.Wait()
-		own.HoldReceives(false)
-		_, err := s.Read(make([]byte, 1), unlimited())
-		require.ErrorIs(t, err, syscall.EPROTO)
-	})
 }
 
 func TestPeerCannotWriteOutsideTheRing(t *testing.T) {
@@ -306,91 +294,82 @@ func TestPeerCannotWriteOutsideTheRing(t *testing.T) {
 		"another's ring":  func(_, others wire.RingPlace) (uint64, uint32) { return others.Addr, others.RKey },
 	} {
 		t.Run(name, func(t *testing.T) {
-			besideARawListenerWith(t, small, func(t *testing.T, s *Stream, p *rawPeer) {
-				bystander, other, _ := connectLink(t, p.n, testConfig, testConfig)
-				addr, rkey := place(p.peer, other.peer)
-				p.post(p.write(addr, rkey, 2))
-				_, err := s.Read(make([]byte, 1), unlimited())
-				require.ErrorIs(t, err, syscall.ECONNRESET)
-				require.ErrorContains(t, err, "access violation")
-				requireEcho(t, bystander, other)
-				require.NoError(t, bystander.Close(time.Minute))
-				require.NoError(t, other.Close(time.Minute))
+			besideAPeer(t, false, small, func(t *testing.T, p *rawPeer) {
+				requireBystander(t, p, func(other *Stream) {
+					addr, rkey := place(p.peer, other.peer)
+					p.post(p.write(addr, rkey, 2))
+					_, err := p.s.Read(make([]byte, 1), unlimited())
+					require.ErrorIs(t, err, syscall.ECONNRESET)
+					require.ErrorContains(t, err, "access violation")
+				})
 			})
 		})
 	}
 }
 
-// What Peek returns is in the ring: the peer can change it while the application looks at it.
-func TestPeerCanChangeWhatIsPeekedAt(t *testing.T) {
-	besideARawListener(t, func(t *testing.T, s *Stream, p *rawPeer) {
-		copy(p.out.Bytes(), "before")
-		p.data(0, 6)
-		held, err := s.Peek(6, unlimited())
-		require.NoError(t, err)
-		require.Equal(t, "before", string(held))
-		copy(p.out.Bytes(), "behind")
-		p.post(p.write(p.peer.Addr, p.peer.RKey, 6))
-		require.Equal(t, "behind", string(held))
-	})
-}
-
-func TestFloodOfMessagesDisturbsNoOtherConnection(t *testing.T) {
-	for name, flood := range map[string]func(p *rawPeer){
-		"link credit":  func(p *rawPeer) { p.acknowledge(0, 0) },
-		"records":      func(p *rawPeer) { p.control(creditOf(1)) },
-		"GOAWAYs":      func(p *rawPeer) { p.control(goodbye) },
-		"offers":       func(p *rawPeer) { p.control(p.offer(wire.MinRing)) },
-		"data":         func(p *rawPeer) { p.data(0, 1000) },
-		"empty data":   func(p *rawPeer) { p.data(0, 0) },
-		"empty SENDs":  func(p *rawPeer) { p.send(nil) },
-		"OPENs":        func(p *rawPeer) { p.control(p.open(uint32(p.sent) % wire.MaxStreams)) },
-		"ends":         func(p *rawPeer) { p.control(finAt(0), finAck) },
-		"full records": func(p *rawPeer) { p.control(slices.Repeat([]wire.Record{finAck}, wire.MaxRecords)...) },
+// A peer that sends more of a stream that it has reset, or that both have ended, is disconnected, and
+// the stream has ended as it had before.
+func TestPeerThatSendsMoreOfAStreamThatIsOverIsDisconnected(t *testing.T) {
+	for name, more := range map[string]func(p *rawPeer){
+		"RESET":  func(p *rawPeer) { p.control(resetAt(0)) },
+		"FIN":    func(p *rawPeer) { p.control(finAt(0)) },
+		"data":   func(p *rawPeer) { p.data(0, 5) },
+		"CREDIT": func(p *rawPeer) { p.control(creditOf(5)) },
+		"RING":   func(p *rawPeer) { p.control(p.offer(0, wire.MinRing)) },
+		"FINACK": func(p *rawPeer) { p.control(finAck, finAck) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			besideARawListenerWith(t, small, func(t *testing.T, s *Stream, p *rawPeer) {
-				bystander, other, _ := connectLink(t, p.n, testConfig, testConfig)
-				for range 10_000 {
-					flood(p)
-				}
-				time.Sleep(time.Second)
-				requireEcho(t, bystander, other)
-				require.ErrorIs(t, writeUntilError(s), syscall.EPROTO, "the flood has ended its own link")
-				require.NoError(t, bystander.Close(time.Minute))
-				require.NoError(t, other.Close(time.Minute))
+		for _, over := range []struct {
+			name string
+			end  func(p *rawPeer)
+			err  error
+		}{
+			{"reset", func(p *rawPeer) { p.control(resetAt(0)) }, syscall.ECONNRESET},
+			{"ended by both", func(p *rawPeer) { p.endWrites(0); p.control(finAt(0), finAck) }, io.EOF},
+		} {
+			t.Run(name+" when "+over.name, func(t *testing.T) {
+				besideAPeer(t, false, testConfig, func(t *testing.T, p *rawPeer) {
+					over.end(p)
+					synctest.Wait()
+					more(p)
+					require.ErrorIs(t, p.ep.Wait(), fabric.ErrDisconnected)
+					_, err := p.s.Read(make([]byte, 1), unlimited())
+					require.ErrorIs(t, err, over.err)
+				})
 			})
-		})
+		}
 	}
 }
 
-// A stream that has ended ignores offers. A peer that keeps to its windows can go on to make them:
-// each costs what a message costs, and no other stream waits for it.
-func TestFloodWithinItsWindowsHoldsNothingUp(t *testing.T) {
-	besideARawListener(t, func(t *testing.T, s *Stream, p *rawPeer) {
-		endWrites(s, 0)
-		for range 1000 {
-			p.control(slices.Repeat([]wire.Record{p.offer(wire.MinRing)}, wire.MaxRecords)...)
+// A breach ends all streams of its link. What had arrived before it can be read, and nothing that
+// came behind.
+func TestABreachEndsEveryStreamOfItsLink(t *testing.T) {
+	besideAPeer(t, true, testConfig, func(t *testing.T, p *rawPeer) {
+		const streams = 100
+		var accepted []*Stream
+		for n := range uint32(streams) {
+			p.control(p.open(n + 1))
+			accepted = append(accepted, p.b.accept())
+			synctest.Wait()
+			p.data(n+1, 7)
 			synctest.Wait()
 		}
-		require.Less(t, s.link.Stats().WorkRequests, uint64(1000/credit.RecordCredit+10), "link credit, and no answer to each")
-		p.data(0, 5)
-		n, err := s.Read(make([]byte, 10), unlimited())
-		require.NoError(t, err)
-		require.Equal(t, 5, n)
-	})
-}
-
-// The peer receives all that it is sent, and never sends anything.
-func TestPeerThatIsSilentHoldsUpItsOwnConnectionOnly(t *testing.T) {
-	besideARawListener(t, func(t *testing.T, s *Stream, p *rawPeer) {
-		soon := unlimited()
-		soon.Set(time.Now().Add(time.Second))
-		n, err := s.Write(make([]byte, 100_000), soon)
-		require.Equal(t, wire.MinRing, n)
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		start := time.Now()
-		require.NoError(t, s.Close(time.Minute), "its device has it all")
-		require.Zero(t, time.Since(start))
+		p.data(streams+1, 1)
+		p.data(1, 7)
+		var all sync.WaitGroup
+		for _, s := range accepted {
+			all.Go(func() {
+				got, err := readAll(s)
+				if len(got) != 7 {
+					t.Errorf("%d bytes", len(got))
+				}
+				require.ErrorIs(t, err, syscall.EPROTO)
+				require.ErrorIs(t, writeAll(s, []byte("x")), syscall.EPROTO)
+				require.NoError(t, s.Close(time.Second))
+			})
+		}
+		all.Wait()
+		_, err := p.s.Read(make([]byte, 1), unlimited())
+		require.ErrorIs(t, err, syscall.EPROTO)
+		require.ErrorContains(t, err, "there is no stream 101")
 	})
 }

@@ -42,15 +42,7 @@ func onTwoCards(t *testing.T, many int, test func(t *testing.T, n *sim.Network, 
 		active, passive, dialer := twoCards(n)
 		clients, servers := streamsOfBoth(t, dialer, active, passive, many)
 		test(t, n, clients, servers)
-		for i := range clients {
-			_ = clients[i].Close(60 * time.Second)
-			_ = servers[i].Close(60 * time.Second)
-		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
-		require.Zero(t, n.RNR(), "receiver not ready")
-		require.Zero(t, inUse(active.Budget), "memory left in use")
-		require.Zero(t, inUse(passive.Budget), "memory left in use")
+		endAll(t, n, append(clients, servers...)...)
 	})
 }
 
@@ -164,7 +156,7 @@ func TestALinkGoesOnWithinFiveSecondsThoughNothingReportsThatACableIsOut(t *test
 func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 	onTwoCards(t, 1, func(t *testing.T, n *sim.Network, c, s []*Stream) {
 		l := c[0].link
-		requireRefusedOf := func(l *Link, m wire.Resumption, change func(*wire.Seal), want wire.Reject) {
+		requireRefused := func(l *Link, m wire.Resumption, change func(*wire.Seal), want wire.Reject) {
 			t.Helper()
 			ep, err := l.dial(context.Background(), route{local: l.path.own.Others[0], remote: l.path.peers[1]})
 			require.NoError(t, err)
@@ -177,28 +169,24 @@ func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 			require.ErrorAs(t, err, &reject)
 			require.Equal(t, want, wire.DecodeReject(reject.Private))
 		}
-		requireRefused := func(m wire.Resumption, change func(*wire.Seal), want wire.Reject) {
-			t.Helper()
-			requireRefusedOf(l, m, change, want)
-		}
 		of := func(kind wire.ResumptionKind, attempt uint32) wire.Resumption {
 			return wire.Resumption{Kind: kind, Link: l.path.own.Link, Attempt: attempt, Taken: 1000}
 		}
 		rightly := func(*wire.Seal) {}
-		requireRefused(of(wire.ResumeRequest, 1000), func(s *wire.Seal) { s.Secret = [wire.SecretSize]byte{} }, noSuchLink)
-		requireRefused(of(wire.ResumeRequest, 1000), func(s *wire.Seal) { s.From = client1 }, noSuchLink)
-		requireRefused(of(wire.ResumeRequest, 1000), func(s *wire.Seal) { s.To = server1 }, noSuchLink)
+		requireRefused(l, of(wire.ResumeRequest, 1000), func(s *wire.Seal) { s.Secret = [wire.SecretSize]byte{} }, noSuchLink)
+		requireRefused(l, of(wire.ResumeRequest, 1000), func(s *wire.Seal) { s.From = client1 }, noSuchLink)
+		requireRefused(l, of(wire.ResumeRequest, 1000), func(s *wire.Seal) { s.To = server1 }, noSuchLink)
 		endpointOf(l).Fail(fabric.ErrQueuePair)
 		requireEcho(t, c[0], s[0])
 		requirePath(t, c[0], s[0], cable2)
 
-		requireRefused(of(wire.ResumeRequest, 1), rightly, linkIsThere)
-		requireRefused(of(wire.ResumeAnswer, 1000), rightly, noSuchLink)
+		requireRefused(l, of(wire.ResumeRequest, 1), rightly, linkIsThere)
+		requireRefused(l, of(wire.ResumeAnswer, 1000), rightly, noSuchLink)
 		passives := of(wire.ResumeRequest, 1000)
 		passives.Passive, passives.Taken = true, 0
-		requireRefused(passives, rightly, noSuchLink)
+		requireRefused(l, passives, rightly, noSuchLink)
 		require.EqualValues(t, 1, l.path.requests.answered)
-		requireRefusedOf(s[0].link, passives, rightly, linkIsThere) // made before the two agreed on the active side's
+		requireRefused(s[0].link, passives, rightly, linkIsThere) // made before the two agreed on the active side's
 		requireEcho(t, c[0], s[0])
 		requirePath(t, c[0], s[0], cable2)
 		require.EqualValues(t, 1, s[0].link.Info().Moves)
@@ -208,23 +196,19 @@ func TestALinkIsMovedByItsPeerAlone(t *testing.T) {
 // TestTheSideThatNoticesFirstTellsTheOther has the side that was dialed lose the queue
 // pair where the other would not notice: nothing is sent, and nobody is told.
 func TestTheSideThatNoticesFirstTellsTheOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		cfg := resuming(n)
-		cfg.KeepAlive = -1
-		c, s, _ := connectLink(t, n, cfg, cfg)
+	resumedWith(t, far, func(cfg *Setup) { cfg.KeepAlive = -1 }, func(t *testing.T, n *sim.Network, c, s *Stream) {
 		ep := endpointOf(s.link)
 		ep.Cut(true)
 		ep.Fail(fabric.ErrQueuePair)
 		require.Less(t, requireEcho(t, c, s), time.Second)
-		require.NoError(t, c.Close(time.Minute))
-		require.NoError(t, s.Close(time.Minute))
-		time.Sleep(2 * time.Minute)
 	})
 }
 
-// cards are ways to lose queue pairs of links between two cards each.
-var cards = []breakage{
+// breakages are ways to lose queue pairs of links between two cards each.
+var breakages = []struct {
+	name string
+	do   func(n *sim.Network, r *rand.Rand, ours, peers *sim.Endpoint)
+}{
 	{"the queue pair", func(_ *sim.Network, r *rand.Rand, ours, peers *sim.Endpoint) {
 		[]*sim.Endpoint{ours, peers}[r.IntN(2)].Fail(fabric.ErrQueuePair)
 	}},
@@ -244,6 +228,12 @@ var cards = []breakage{
 		time.Sleep(time.Duration(r.IntN(10_000)) * time.Millisecond)
 		n.CutCard(cut, false)
 	}},
+	{"all cables", func(n *sim.Network, r *rand.Rand, _, _ *sim.Endpoint) {
+		n.Cut(true)
+		time.Sleep(time.Duration(r.IntN(20_000)) * time.Millisecond)
+		n.Cut(false)
+		time.Sleep(2 * attemptTime) // for the peers to find each other
+	}},
 }
 
 // TestStreamsOutliveAnyCard moves bytes both ways on streams whose link loses its queue pair,
@@ -251,7 +241,7 @@ var cards = []breakage{
 func TestStreamsOutliveAnyCard(t *testing.T) {
 	const breaks = 10
 	for seed := range uint64(seeds(4)) {
-		for _, b := range cards {
+		for _, b := range breakages {
 			t.Run(fmt.Sprintf("%s/%d", b.name, seed), func(t *testing.T) {
 				onTwoCards(t, 3, func(t *testing.T, n *sim.Network, c, s []*Stream) {
 					over := make(chan struct{})
@@ -274,10 +264,6 @@ func TestStreamsOutliveAnyCard(t *testing.T) {
 					traffic.Wait()
 					t.Log(c[0].link.Info().Moves, "moves")
 					require.Positive(t, s[0].link.Info().Moves)
-					for i := range c {
-						require.NoError(t, c[i].Close(time.Minute))
-						require.NoError(t, s[i].Close(time.Minute))
-					}
 				})
 			})
 		}

@@ -3,10 +3,8 @@ package link
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,12 +22,9 @@ func TestAPeerThatDoesNotCloseKeepsNoStream(t *testing.T) {
 		require.NoError(t, err)
 		server := b.accept()
 		time.Sleep(2 * closeTimeout)
-		_, live := c.Link().table()
-		require.Equal(t, 1, live)
+		require.EqualValues(t, 1, c.link.streams.live.Load())
 		require.ErrorIs(t, writeAll(s, []byte("x")), syscall.EPIPE)
-		require.NoError(t, s.Close(time.Second))
-		require.NoError(t, client.Close(time.Second))
-		require.NoError(t, server.Close(time.Second))
+		endAll(t, n, s, client, server)
 	})
 }
 
@@ -53,16 +48,16 @@ func TestCloseNoticesThatAResetBehindFINHasArrived(t *testing.T) {
 
 // Either side ends a link that has carried no stream for as long as it allows.
 func TestBothSidesEndAnIdleLink(t *testing.T) {
-	for _, side := range []string{"dialer", "listener"} {
+	for _, dialers := range []bool{true, false} {
 		for _, idle := range []time.Duration{closeTimeout / 100, closeTimeout - time.Second, time.Minute} {
-			t.Run(fmt.Sprintf("%s after %v", side, idle), func(t *testing.T) {
+			t.Run(fmt.Sprintf("the dialer's: %t, after %v", dialers, idle), func(t *testing.T) {
 				virtually(t, func(t *testing.T, n *sim.Network) {
-					active, passive := testConfig, testConfig
-					active.LinkIdle, passive.LinkIdle = idle, time.Hour
-					if side == "listener" {
-						active.LinkIdle, passive.LinkIdle = passive.LinkIdle, active.LinkIdle
+					short, long := testConfig, testConfig
+					short.LinkIdle, long.LinkIdle = idle, time.Hour
+					if !dialers {
+						short, long = long, short
 					}
-					c, s, _ := connectLink(t, n, active, passive)
+					c, s, _ := connectLink(t, n, short, long)
 					require.NoError(t, c.Close(time.Second))
 					time.Sleep(closeTimeout * 9 / 10)
 					require.NoError(t, s.Close(time.Second))
@@ -76,70 +71,11 @@ func TestBothSidesEndAnIdleLink(t *testing.T) {
 	}
 }
 
-// slowFile takes what is written to it when it is told to.
-type slowFile struct{ came, leave chan struct{} }
-
-func (f slowFile) Write(p []byte) (int, error) {
-	close(f.came)
-	<-f.leave
-	return len(p), nil
-}
-
-// While a Read copies what has arrived, somebody else ends reading, which waits for
-// that Read. What arrives meanwhile is dropped, but not what the Read has in hand.
-func TestWhatArrivesWhileReadingEndsLeavesTheReadItsBytes(t *testing.T) {
-	for name, end := range map[string]func(s *Stream) error{
-		"CloseRead": (*Stream).CloseRead,
-		"Close":     func(s *Stream) error { return s.Close(time.Second) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, s, _ := connectLink(t, sim.New(sim.Link{}), testConfig, testConfig)
-				until := func(holds func() bool) { // a mutex that somebody waits for stops virtual time
-					for done := false; !done; runtime.Gosched() {
-						c.link.mu.Lock()
-						done = holds()
-						c.link.mu.Unlock()
-					}
-				}
-				require.NoError(t, writeAll(s, []byte("first")))
-				file := slowFile{make(chan struct{}), make(chan struct{})}
-				read, ended := make(chan int, 1), make(chan error, 1)
-				go func() {
-					n, _ := c.ReadTo(file, 100, unlimited())
-					read <- n
-				}()
-				<-file.came
-				go func() { ended <- end(c) }()
-				until(func() bool { return c.use != reading })
-				require.NoError(t, writeAll(s, []byte("second")))
-				until(func() bool { return c.ledger.Received() == uint64(len("firstsecond")) })
-				close(file.leave)
-				require.Equal(t, len("first"), <-read)
-				require.NoError(t, <-ended)
-				require.EqualValues(t, len("firstsecond"), c.ledger.Consumed())
-
-				_ = c.Close(0)
-				_ = s.Close(0)
-				time.Sleep(time.Hour)
-			})
-		})
-	}
-}
-
 // A listener's application closes a connection before the word that it was accepted
-// has been sent, as it may while much else is being sent. The link goes on, and so
-// does the dialer's use of it.
+// has been sent, as it may while much else is being sent. The link goes on.
 func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
-		var pool Pool[string]
-		dial := func() (*Stream, error) {
-			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, More{})
-		}
-		first, err := dial()
-		require.NoError(t, err)
-		require.Same(t, c, first)
 		posts := func(does bool) {
 			s.link.mu.Lock()
 			defer s.link.mu.Unlock()
@@ -148,27 +84,28 @@ func TestAStreamThatIsGivenUpBeforeItIsAnsweredIsRefused(t *testing.T) {
 		}
 		time.Sleep(time.Second) // nothing is being posted then
 		posts(true)
-		opened := make(chan error, 1)
-		go func() {
-			_, err := dial()
-			opened <- err
-		}()
+		dial := dialing(context.Background(), c.link)
 		require.NoError(t, b.accept().Close(0))
 		posts(false)
-		require.ErrorIs(t, <-opened, syscall.ECONNRESET)
+		require.ErrorIs(t, (<-dial).err, syscall.ECONNRESET)
+		requireEcho(t, c, s)
+		endAll(t, n, c, s)
+	})
+}
 
-		client, err := dial()
-		require.NoError(t, err)
-		require.Same(t, c.Link(), client.Link())
-		require.NotSame(t, c, client, "the pool had forgotten the link")
-		require.NoError(t, client.Close(time.Second))
-		require.NoError(t, b.accept().Close(time.Second))
-
-		require.NoError(t, writeAll(c, []byte("x")))
-		_, err = s.Read(make([]byte, 1), unlimited())
-		require.NoError(t, err)
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
+// The peer does not wait for a stream that it has ended itself, so it is gone when there is a path
+// again.
+func TestClosingWhatThePeerHasClosedDuringABreak(t *testing.T) {
+	unnoticed := func(cfg *Setup) { cfg.KeepAlive, cfg.LinkIdle = -1, time.Second }
+	resumedWith(t, far, unnoticed, func(t *testing.T, n *sim.Network, c, s *Stream) {
+		require.NoError(t, writeAll(s, []byte("all")))
+		require.NoError(t, s.Close(time.Minute))
+		n.Cut(true)
+		ended := make(chan error, 1)
+		go func() { ended <- c.Close(time.Minute) }()
+		<-s.link.Gone()
+		n.Cut(false)
+		require.NoError(t, <-ended)
 	})
 }
 

@@ -74,7 +74,7 @@ func fill(t *testing.T, c, s *Stream) (drain func()) {
 func requireFree(t *testing.T, c, s *Stream) {
 	t.Helper()
 	for _, l := range []*Link{c.link, s.link} {
-		require.False(t, isHeld(&l.mu), "calls of the link's other streams have to wait")
+		require.False(t, isHeld(l), "calls of the link's other streams have to wait")
 	}
 	requireEcho(t, c, s)
 	for _, s := range []*Stream{c, s} {
@@ -220,15 +220,16 @@ func TestALinkMovesWhoseMemoryIsBeingRegistered(t *testing.T) {
 func TestARingGrowsLaterWhoseMemoryCouldNotBeRegistered(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		w := newCrowd(t, n, testConfig)
-		_, before := w.s[0].link.registeredBytes()
-		d := slowly(n, w.s[0].link)
+		l := w.s[0].link
+		_, before := l.registeredBytes()
+		d := slowly(n, l)
 		drain := fill(t, w.c[0], w.s[0])
 		<-d.begun
-		_, meanwhile := w.s[0].link.registeredBytes()
+		_, meanwhile := l.registeredBytes()
 		require.Greater(t, meanwhile, before, "it is reserved first")
 		d.finish(syscall.ENOMEM)
 		time.Sleep(time.Second)
-		_, after := w.s[0].link.registeredBytes()
+		_, after := l.registeredBytes()
 		require.Equal(t, before, after)
 		require.Equal(t, firstRing, w.s[0].ringSize())
 		drain()
@@ -236,61 +237,6 @@ func TestARingGrowsLaterWhoseMemoryCouldNotBeRegistered(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, eagerRing, w.s[0].ringSize())
 		drain()
-		w.close(t)
-	})
-}
-
-// A dial that waits for memory ends with its context, and the memory is for the next.
-func TestADialThatWaitsForMemoryEndsInTime(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		w := newCrowd(t, n, testConfig)
-		d := slowly(n, w.c[0].link)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_, err := w.c[0].link.Open(ctx)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		taken := w.c[0].link.memory.rings.taken
-		d.finish(nil)
-		time.Sleep(time.Second)
-		require.Equal(t, taken, w.c[0].link.memory.rings.taken)
-		w.open(t)()
-		w.close(t)
-	})
-}
-
-// A ring waits once, however often it has reason to grow, and what begins waits for no ring
-// but the one whose memory is being registered.
-func TestStreamsThatBeginGetMemoryBeforeRingsThatGrow(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		w := newCrowd(t, n, testConfig)
-		d := slowly(n, w.s[0].link)
-		drains := []func(){fill(t, w.c[0], w.s[0])}
-		<-d.begun
-		for i := range 2 {
-			drains = append(drains, fill(t, w.c[1+i], w.s[1+i]))
-		}
-		finish := w.open(t)
-		time.Sleep(time.Second)
-		l := w.s[0].link
-		l.mu.Lock()
-		for range 3 {
-			w.s[1].grow(growth * firstRing)
-		}
-		require.Equal(t, 2, l.memory.line.growing.len())
-		require.Equal(t, 1, l.memory.line.beginning.len())
-		l.mu.Unlock()
-		for range 2 { // the ring, and one to shrink to
-			d.end <- nil
-			time.Sleep(time.Second)
-		}
-		finish()
-		require.Equal(t, firstRing, w.s[1].ringSize())
-		d.finish(nil)
-		time.Sleep(time.Second)
-		for i, drain := range drains {
-			require.Equal(t, eagerRing, w.s[i].ringSize())
-			drain()
-		}
 		w.close(t)
 	})
 }

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"runtime"
@@ -15,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/credit"
-	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/wire"
@@ -36,50 +34,36 @@ type returner struct {
 // besideAReturner runs a test with a stream of a link that such a peer has dialed. When
 // the test is over the peer stays away, and the link is to end for that.
 func besideAReturner(t *testing.T, test func(t *testing.T, s *Stream, p *returner)) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{Latency: time.Millisecond})
-		l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
-		require.NoError(t, err)
+	onNetwork(t, sim.Link{Latency: time.Millisecond}, func(t *testing.T, n *sim.Network, l fabric.Listener) {
 		cfg := resuming(n)
 		cfg.Acceptor, cfg.Addresses = newBacklog(), new(Addresses)
-		accepted := make(chan *Stream)
-		go func() {
-			ep, err := l.Accept()
-			require.NoError(t, err)
-			_, s, err := Accept(context.Background(), ep, cfg)
-			require.NoError(t, err)
-			accepted <- s
-		}()
+		var s *Stream
+		accepted := accepting(l, func(ep fabric.Endpoint) (err error) {
+			_, s, err = Accept(t.Context(), ep, cfg)
+			return err
+		})
 		returns, err := n.Listen(netip.AddrPort{}, 8)
 		require.NoError(t, err)
-		ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
+		ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr())
 		require.NoError(t, err)
 		p := &returner{rawPeer: openRaw(t, ep), n: n}
 		go p.putOff(returns)
-		hello := wire.Reconnect{Port: returns.Addr().Port()}.AppendRequest(p.helloWith(credit.OpenRecord, wire.Resume))
-		answer, err := ep.Connect(context.Background(), hello)
-		require.NoError(t, err)
-		p.meet(answer)
+		answer := p.connect(wire.Reconnect{Port: returns.Addr().Port()}.AppendRequest(p.helloWith(credit.OpenRecord, wire.Resume)))
 		told, ok := wire.AnsweredReconnect(answer)
 		require.True(t, ok)
 		p.told, p.at = told, netip.AddrPortFrom(l.Addr().Addr(), told.Port)
-		require.NoError(t, ep.Confirm())
-		s := <-accepted
+		require.NoError(t, <-accepted)
 		test(t, s, p)
 
 		_ = p.ep.Close()
 		left := time.Now()
-		_, err = s.Read(make([]byte, 1), deadline.New())
+		_, err = s.Read(make([]byte, 1), unlimited())
 		if err != net.ErrClosed { // the test has closed it
 			require.ErrorIs(t, err, syscall.ECONNRESET)
 		}
 		require.LessOrEqual(t, time.Since(left), cfg.ResumeTimeout+drainTime)
 		_ = s.Close(0)
 		require.NoError(t, returns.Close())
-		require.NoError(t, l.Close())
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
-		require.Zero(t, inUse(testConfig.Budget), "memory left in use")
 	})
 }
 
@@ -95,21 +79,26 @@ func (p *returner) putOff(l fabric.Listener) {
 	}
 }
 
+// another is another queue pair, to bring.
+func (p *returner) another() *rawPeer {
+	ep, err := p.n.Dial(p.t.Context(), netip.AddrPort{}, p.at)
+	require.NoError(p.t, err)
+	return openRaw(p.t, ep)
+}
+
 // comeBack breaks the queue pair and brings another.
 func (p *returner) comeBack() {
 	_ = p.ep.Close()
-	ep, err := p.n.Dial(context.Background(), netip.AddrPort{}, p.at)
-	require.NoError(p.t, err)
-	p.rawPeer = openRaw(p.t, ep)
+	p.rawPeer = p.another()
 	p.attempt++
-	require.NoError(p.t, p.request(ep, p.attempt))
-	require.NoError(p.t, ep.Confirm())
+	require.NoError(p.t, p.request(p.ep, p.attempt))
+	require.NoError(p.t, p.ep.Confirm())
 }
 
 // request makes a request.
 func (p *returner) request(ep fabric.Endpoint, attempt uint32) error {
 	m := wire.Resumption{Kind: wire.ResumeRequest, Link: p.told.Link, Attempt: attempt}
-	_, err := ep.Connect(context.Background(), m.Append(nil, wire.Seal{Secret: p.told.Secret, From: ep.LocalAddr().Addr(), To: ep.RemoteAddr().Addr()}))
+	_, err := ep.Connect(p.t.Context(), m.Append(nil, wire.Seal{Secret: p.told.Secret, From: ep.LocalAddr().Addr(), To: ep.RemoteAddr().Addr()}))
 	return err
 }
 
@@ -183,7 +172,7 @@ func TestAPeerThatComesBackWithNonsenseIsGivenUp(t *testing.T) {
 					require.LessOrEqual(t, inUse(testConfig.Budget), before)
 					return
 				}
-				_, err := s.Read(make([]byte, 1), deadline.New())
+				_, err := s.Read(make([]byte, 1), unlimited())
 				require.ErrorIs(t, err, syscall.EPROTO)
 				require.ErrorContains(t, err, test.breach)
 				require.NoError(t, s.Close(0))
@@ -253,10 +242,8 @@ func TestAPeerThatAsksForItsLinkWithoutWaiting(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range requests {
 			all.Go(func() {
-				ep, err := p.n.Dial(context.Background(), netip.AddrPort{}, p.at)
-				require.NoError(t, err)
+				ep := p.another().ep
 				defer ep.Close()
-				openRaw(t, ep)
 				time.Sleep(time.Duration(i) * 100 * time.Microsecond) // one attempt after the other
 				_ = p.request(ep, uint32(1+i))
 				answered.Add(1)
@@ -282,6 +269,33 @@ func TestAPeerThatComesBackDoesNotKeepTheLink(t *testing.T) {
 			p.goOn()
 			time.Sleep(closeTimeout / 2)
 		}
+	})
+}
+
+// A link that has said GOAWAY and waits for the peer's has a request of the peer's instead. Its
+// queue pair gives nothing back, so idleTick ends the link before drainTick would. The request is
+// refused all the same, and its endpoint closed.
+func TestARequestOnALinkThatIdleTickEndsIsRefused(t *testing.T) {
+	besideAReturner(t, func(t *testing.T, s *Stream, p *returner) {
+		last := func(typ credit.Record) {
+			time.Sleep(100 * time.Millisecond)
+			p.last(typ)
+		}
+		require.NoError(t, s.CloseWrite())
+		last(credit.FinRecord)
+		p.control(finAt(0), finAck)
+		require.NoError(t, s.Close(time.Second))
+		time.Sleep(s.link.cfg.LinkIdle)
+		last(credit.GoAwayRecord)
+		time.Sleep(3 * time.Second)
+		require.False(t, isGone(s.link))
+		passive := endpointOf(s.link)
+		p.n.SetFaults(sim.Faults{Unflushed: func(e *sim.Endpoint) bool { return e == passive }})
+		ep := p.another().ep
+		defer ep.Close()
+		err := p.request(ep, 1)
+		require.True(t, isGone(s.link))
+		require.True(t, rejected(err), "%v", err)
 	})
 }
 

@@ -2,7 +2,6 @@ package link
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,7 +22,6 @@ func TestAPanicWhileBytesAreLentLeavesTheStream(t *testing.T) {
 		written := make(chan error)
 		go func() { written <- writeAll(c, make([]byte, 3*testConfig.RecvBuffer)) }()
 		require.NoError(t, <-written)
-		require.NoError(t, c.Close(time.Minute))
-		require.NoError(t, s.Close(time.Minute))
+		endAll(t, n, c, s)
 	})
 }

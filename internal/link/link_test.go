@@ -3,9 +3,8 @@ package link
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
-	"math/rand/v2"
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -110,13 +109,31 @@ func virtually(t *testing.T, test func(t *testing.T, n *sim.Network)) {
 			synctest.Test(t, func(t *testing.T) {
 				n := sim.New(link)
 				test(t, n)
-				time.Sleep(2 * time.Minute)
-				require.Zero(t, n.Open(), "endpoints left open")
-				require.Zero(t, n.RNR(), "receiver not ready")
-				require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+				endAll(t, n)
 			})
 		})
 	}
+}
+
+// requireNothingLeft requires that links which have been closed leave nothing.
+func requireNothingLeft(t *testing.T, n *sim.Network) {
+	t.Helper()
+	time.Sleep(2 * time.Minute)
+	require.Zero(t, n.Open(), "endpoints or listeners left open")
+	require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+}
+
+// endAll closes streams. Nothing may be left.
+func endAll(t *testing.T, n *sim.Network, streams ...*Stream) {
+	t.Helper()
+	for _, s := range streams {
+		up := s.link.usable()
+		if err := s.Close(time.Minute); up && err != net.ErrClosed {
+			require.NoError(t, err)
+		}
+	}
+	requireNothingLeft(t, n)
+	require.Zero(t, n.RNR(), "receiver not ready")
 }
 
 // inUse is how many bytes of a budget are in use.
@@ -148,110 +165,6 @@ func readAll(s *Stream) ([]byte, error) {
 	}
 }
 
-// table is how many numbers the link has used, and how many streams it has.
-func (l *Link) table() (numbers, live int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.streams.byNumber), int(l.streams.live.Load())
-}
-
-func TestManyStreamsOnOneLink(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		c, s, b := connectLink(t, n, testConfig, testConfig)
-		const streams = 100
-		var all sync.WaitGroup
-		fail := make(chan error, 10*streams)
-		all.Go(func() {
-			for range streams {
-				s := b.accept()
-				all.Go(func() {
-					got, err := readAll(s)
-					if err == nil {
-						err = writeAll(s, got)
-					}
-					if err == nil {
-						err = s.Close(10 * time.Second)
-					}
-					if err != nil {
-						fail <- fmt.Errorf("listening side: %w", err)
-					}
-				})
-			}
-		})
-		for i := range streams {
-			all.Go(func() {
-				s, err := c.Link().Open(context.Background())
-				if err != nil {
-					t.Error(i, err)
-					return
-				}
-				want := bytes.Repeat([]byte{byte(i), byte(i >> 1)}, rand.IntN(100_000))
-				if err := writeAll(s, want); err != nil {
-					fail <- err
-				}
-				if err := s.CloseWrite(); err != nil {
-					fail <- err
-				}
-				got, err := readAll(s)
-				if err != nil || !bytes.Equal(got, want) {
-					fail <- fmt.Errorf("stream %d: %d bytes of %d, %v", i, len(got), len(want), err)
-				}
-				if err := s.Close(10 * time.Second); err != nil {
-					fail <- err
-				}
-			})
-		}
-		all.Wait()
-		close(fail)
-		for err := range fail {
-			require.NoError(t, err)
-		}
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
-	})
-}
-
-// A number, a port and a ring are used again for another stream, and what was
-// said about the one before does not touch it.
-func TestStreamsComeAndGo(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		c, s, b := connectLink(t, n, testConfig, testConfig)
-		for i := range 300 {
-			client, err := c.Link().Open(context.Background())
-			require.NoError(t, err)
-			server := b.accept()
-			require.Equal(t, client.LocalAddr(), server.RemoteAddr())
-			require.NoError(t, writeAll(client, []byte{byte(i)}))
-			got := make([]byte, 2)
-			m, err := server.Read(got, unlimited())
-			require.NoError(t, err)
-			require.Equal(t, []byte{byte(i)}, got[:m])
-			switch i % 3 {
-			case 0:
-				require.NoError(t, client.Close(time.Second))
-				require.NoError(t, server.Close(time.Second))
-			case 1:
-				require.NoError(t, writeAll(server, got))
-				require.NoError(t, server.Close(0))
-				require.NoError(t, client.Close(time.Second))
-			case 2:
-				require.NoError(t, writeAll(client, got))
-				synctest.Wait()
-				require.NoError(t, server.Close(time.Second))
-				require.NoError(t, client.Close(time.Second))
-			}
-		}
-		time.Sleep(time.Second)
-		for _, end := range []*Stream{c, s} {
-			numbers, live := end.Link().table()
-			require.LessOrEqual(t, numbers, 4, "numbers are used again")
-			require.Equal(t, 1, live)
-		}
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
-	})
-}
-
 // A conversation never fills its ring, but a small one wants a CREDIT for each
 // message of a quarter of it. Where memory is shared the ring grows by less: the memory of a
 // host's processes is in its caches as long as there is little of it.
@@ -264,44 +177,34 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 		"in memory":   {sim.Link{Inline: worthwhile}, sharedRing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testRingGrowsUnderAConversation(t, tt.link, tt.ring) })
+			synctest.Test(t, func(t *testing.T) {
+				n := sim.New(tt.link)
+				clients, servers := streamsOfBoth(t, n, testConfig, testConfig, 2)
+				client, server := clients[1], servers[1]
+				const size = 4 << 10
+				talk := func(messages int, pause time.Duration) {
+					for range messages {
+						for _, way := range [][2]*Stream{{client, server}, {server, client}} {
+							require.NoError(t, writeAll(way[0], make([]byte, size)))
+							_, err := way[1].Discard(size, unlimited())
+							require.NoError(t, err)
+						}
+						time.Sleep(pause)
+					}
+				}
+				talk(3*creditsToGrow, 2*creditsWithin)
+				require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
+				talk(3*creditsToGrow, 0)
+				synctest.Wait() // for the memory
+				talk(1, 0)
+				require.Equal(t, tt.ring, client.ringSize())
+				require.Equal(t, tt.ring, server.ringSize())
+				sent := client.Stats().CreditsSent
+				talk(3*creditsToGrow, 0)
+				require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(3*creditsToGrow*size/(tt.ring/4)+1))
+				require.Equal(t, tt.ring, client.ringSize())
+				endAll(t, n, append(clients, servers...)...)
+			})
 		})
 	}
-}
-
-func testRingGrowsUnderAConversation(t *testing.T, link sim.Link, ring int) {
-	c, s, b := connectLink(t, sim.New(link), testConfig, testConfig)
-	client, err := c.Link().Open(context.Background())
-	require.NoError(t, err)
-	server := b.accept()
-	const size = 4 << 10
-	talk := func(messages int, pause time.Duration) {
-		message, never := make([]byte, size), deadline.New()
-		for range messages {
-			for _, way := range [][2]*Stream{{client, server}, {server, client}} {
-				require.NoError(t, writeAll(way[0], message))
-				for left := len(message); left > 0; {
-					n, err := way[1].Read(message, never)
-					require.NoError(t, err)
-					left -= n
-				}
-			}
-			time.Sleep(pause)
-		}
-	}
-	talk(3*creditsToGrow, 2*creditsWithin)
-	require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
-	talk(3*creditsToGrow, 0)
-	synctest.Wait() // for the memory
-	talk(1, 0)
-	require.Equal(t, ring, client.ringSize())
-	require.Equal(t, ring, server.ringSize())
-	sent := client.Stats().CreditsSent
-	talk(3*creditsToGrow, 0)
-	require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(3*creditsToGrow*size/(ring/4)+1))
-	require.Equal(t, ring, client.ringSize())
-	for _, end := range []*Stream{client, server, c, s} {
-		require.NoError(t, end.Close(time.Second))
-	}
-	time.Sleep(2 * time.Minute)
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net/netip"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,93 +43,6 @@ func (s *Stream) ringSize() int {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
 	return s.inbox.held.size
-}
-
-// connectAgain makes one more link and returns what became of it at both ends.
-func connectAgain(t *testing.T, n *sim.Network, active, passive Setup) (c, s *Stream, dialed, accepted error) {
-	t.Helper()
-	l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
-	require.NoError(t, err)
-	defer l.Close()
-	type end struct {
-		s   *Stream
-		err error
-	}
-	ends := make(chan end, 1)
-	go func() {
-		ep, err := l.Accept()
-		if err != nil {
-			ends <- end{nil, err}
-			return
-		}
-		_, s, err := Accept(context.Background(), ep, passive)
-		ends <- end{s, err}
-	}()
-	ep, err := n.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-	require.NoError(t, err)
-	c, dialed = Dial(context.Background(), ep, active)
-	if dialed != nil {
-		_ = l.Close() // or Accept may wait for a request that never was
-	}
-	e := <-ends
-	return c, e.s, dialed, e.err
-}
-
-func TestALinkHasItsMemoryAtOnceOrNotAtAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{})
-		opened := 0
-		n.SetFaults(sim.Faults{Open: func(*sim.Endpoint) error { opened++; return nil }})
-		enough, short := limitedTo(fixed(testConfig)), limitedTo(fixed(testConfig)-1)
-		_, _, err, _ := connectAgain(t, n, short, enough)
-		require.ErrorIs(t, err, syscall.ENOMEM)
-		require.ErrorContains(t, err, "KiB more would have to be registered, and ringnet has 0 KiB of")
-		require.Zero(t, opened, "endpoints opened")
-
-		_, _, err, accepted := connectAgain(t, n, enough, short)
-		require.ErrorIs(t, accepted, syscall.ENOMEM)
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.ErrorContains(t, err, "connection refused by the peer: ")
-		require.ErrorContains(t, err, "KiB more would have to be registered, and ringnet has 0 KiB of")
-		require.False(t, err.(*RefusedError).Busy, "nobody is about to give memory back")
-		require.Equal(t, 1, opened, "endpoints opened")
-
-		c, s, err, accepted := connectAgain(t, n, enough, limitedTo(fixed(testConfig)))
-		require.NoError(t, errors.Join(err, accepted))
-		require.NoError(t, c.Close(0))
-		require.NoError(t, s.Close(0))
-		time.Sleep(time.Minute)
-		require.Zero(t, n.Open(), "endpoints left open")
-		require.Zero(t, inUse(enough.Budget)+inUse(short.Budget), "memory left in use")
-	})
-}
-
-// A device that grants shorter queues than were asked for takes less.
-func TestWhatIsReservedIsWhatIsRegistered(t *testing.T) {
-	for name, link := range map[string]sim.Link{"all": {}, "shorter queues": {SendQueue: 32, RecvQueue: 64}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := sim.New(link)
-				c, s, b := connectLink(t, n, testConfig, testConfig)
-				all := []*Stream{c, s}
-				for range 20 {
-					client, err := c.Link().Open(context.Background())
-					require.NoError(t, err)
-					all = append(all, client, b.accept())
-				}
-				for _, l := range []*Link{c.link, s.link} {
-					_, reserved := l.registeredBytes()
-					receives := l.ep.Footprint(fabric.Options{RecvQueue: l.limits.RecvQueue, RecvSize: wire.MessageSize, Sends: credit.LinkControlReceives}).Receives
-					require.Equal(t, l.ep.(*sim.Endpoint).Registered()+receives, reserved)
-					require.Equal(t, reserved, l.Info().Memory)
-				}
-				for _, s := range all {
-					require.NoError(t, s.Close(0))
-				}
-				time.Sleep(2 * time.Minute)
-			})
-		})
-	}
 }
 
 // exchange writes n random bytes one way, in pieces of random sizes, and has them
@@ -178,83 +89,6 @@ func readOneWayOrAnother(s *Stream, p []byte, r *rand.Rand) (int, error) {
 	return s.Discard(copy(p, held), unlimited())
 }
 
-func TestGrowthStopsWhenMemoryIsShortAndTrafficGoesOn(t *testing.T) {
-	for name, test := range map[string]struct{ limit, remote, grows int }{
-		"no limit":            {budget.Unlimited, 256 << 20, 1 << 20},
-		"of the process":      {fixed(testConfig) + 1<<20, 256 << 20, 512 << 10},
-		"no room to grow":     {fixed(testConfig) + 100<<10, 256 << 20, 16 << 10},
-		"of the link":         {budget.Unlimited, 1 << 20, 512 << 10},
-		"no room in the link": {budget.Unlimited, 128 << 10, 16 << 10},
-	} {
-		t.Run(name, func(t *testing.T) {
-			virtually(t, func(t *testing.T, n *sim.Network) {
-				passive := limitedTo(test.limit)
-				passive.RemoteMemory, passive.RecvBuffer = test.remote, min(1<<20, test.remote)
-				c, s, _ := connectLink(t, n, testConfig, passive)
-				require.NoError(t, exchange(c, s, 6<<20, 1))
-				require.LessOrEqual(t, inUse(passive.Budget), test.limit)
-				require.LessOrEqual(t, s.ringSize(), test.grows)
-				if test.grows == 16<<10 {
-					require.Equal(t, test.grows, s.ringSize())
-				} else {
-					require.Greater(t, s.ringSize(), 16<<10)
-				}
-				require.NoError(t, c.Close(time.Second))
-				require.NoError(t, s.Close(time.Second))
-			})
-		})
-	}
-}
-
-// openUntilRefused opens streams until that fails, and says why.
-func openUntilRefused(l *Link, b *backlog) (clients, servers []*Stream, err error) {
-	for {
-		c, err := l.Open(context.Background())
-		if err != nil {
-			return clients, servers, err
-		}
-		clients, servers = append(clients, c), append(servers, b.accept())
-	}
-}
-
-func TestStreamsForWhichThereIsNoMemory(t *testing.T) {
-	room := fixed(testConfig) + 600<<10 // for two slabs
-	unlimitedly := limitedTo(budget.Unlimited)
-	inALink := func(n int) Setup {
-		cfg := limitedTo(budget.Unlimited)
-		cfg.RemoteMemory = n
-		return cfg
-	}
-	for name, test := range map[string]struct {
-		active, passive Setup
-		says            string
-	}{
-		"the dialer's process":   {limitedTo(room), unlimitedly, "256 KiB more would have to be registered, and ringnet has"},
-		"the dialer's link":      {inALink(1 << 20), unlimitedly, "256 KiB more would have to be registered for the rings of one link, which has 784 KiB of 1024 KiB"},
-		"the listener's process": {unlimitedly, limitedTo(room), "connection refused by the peer: the peer has no memory for another connection"},
-		"the listener's link":    {unlimitedly, inALink(1 << 20), "connection refused by the peer: the peer has no memory for another connection"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			virtually(t, func(t *testing.T, n *sim.Network) {
-				c, s, b := connectLink(t, n, test.active, test.passive)
-				clients, servers, err := openUntilRefused(c.Link(), b)
-				require.ErrorContains(t, err, test.says)
-				require.GreaterOrEqual(t, len(clients), 32)
-				require.NoError(t, exchange(clients[3], servers[3], 1<<20, 2), "the others go on")
-
-				require.NoError(t, clients[7].Close(time.Second))
-				require.NoError(t, servers[7].Close(time.Second))
-				time.Sleep(time.Second)
-				again, err := c.Link().Open(context.Background())
-				require.NoError(t, err, "there is memory again")
-				for _, s := range append(append(clients, servers...), again, b.accept(), c, s) {
-					_ = s.Close(0)
-				}
-			})
-		})
-	}
-}
-
 // Rings to which nothing has come for long are as small as at first, and the slabs
 // that they were in are gone, where the fabric can give memory back.
 func TestIdleRingsShrink(t *testing.T) {
@@ -284,37 +118,10 @@ func TestIdleRingsShrink(t *testing.T) {
 				s.link.mu.Lock()
 				require.False(t, s.link.memory.shrinking.pending, "there is nothing left to look for")
 				s.link.mu.Unlock()
-				require.NoError(t, c.Close(time.Second))
-				require.NoError(t, s.Close(time.Second))
-				time.Sleep(2 * time.Minute)
-				require.Zero(t, n.Open(), "endpoints left open")
+				endAll(t, n, c, s)
 			})
 		})
 	}
-}
-
-// A ring that holds what nobody reads stays, however long that is.
-func TestARingThatIsNotEmptyDoesNotShrink(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		c, s, _ := connectLink(t, n, testConfig, testConfig)
-		read := func(n int) {
-			for n > 0 {
-				m, err := s.Read(make([]byte, n), unlimited())
-				require.NoError(t, err)
-				n -= m
-			}
-		}
-		require.NoError(t, writeAll(c, make([]byte, firstRing)))
-		require.NoError(t, writeAll(c, make([]byte, 100<<10)))
-		read(firstRing) // the old ring is empty now, the new one is not
-		time.Sleep(3 * s.link.shrinkAfter())
-		require.Equal(t, eagerRing, s.ringSize())
-		read(100 << 10)
-		time.Sleep(3 * s.link.shrinkAfter())
-		require.Equal(t, firstRing, s.ringSize())
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
-	})
 }
 
 // Where memory is short, what is registered and free is for streams that begin.
@@ -326,36 +133,14 @@ func TestRingsDoNotGrowIntoWhatIsLeftForOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, func(t *testing.T, n *sim.Network) {
 				cfg.RecvBuffer = slabSize / 4
-				c, s, b := connectLink(t, n, testConfig, cfg)
-				all := []*Stream{c, s}
-				for range 10 { // a slab has room for 16 such, and for one of them to grow
-					client, err := c.Link().Open(context.Background())
-					require.NoError(t, err)
-					all = append(all, client, b.accept())
+				clients, servers := streamsOfBoth(t, n, testConfig, cfg, 11) // a slab has room for 16 such, and for one of them to grow
+				for i := range clients {
+					require.NoError(t, exchange(clients[i], servers[i], 1<<20, 6))
+					require.Equal(t, firstRing, servers[i].ringSize())
 				}
-				for i := 0; i < len(all); i += 2 {
-					require.NoError(t, exchange(all[i], all[i+1], 1<<20, 6))
-					require.Equal(t, firstRing, all[i+1].ringSize())
-				}
-				for _, s := range all {
-					_ = s.Close(time.Second)
-				}
+				endAll(t, n, append(clients, servers...)...)
 			})
 		})
-	}
-}
-
-// retried repeats what fails because memory is about to be given back.
-func retried[T any](do func() (T, error)) (T, error) {
-	for {
-		v, err := do()
-		var shortage *budget.ShortageError
-		var refused *RefusedError
-		if errors.As(err, &shortage) && shortage.Releasing || errors.As(err, &refused) && refused.Busy {
-			time.Sleep(100 * time.Millisecond)
-			continue
-		}
-		return v, err
 	}
 }
 
@@ -378,236 +163,53 @@ func TestIdleRingsShrinkForOthers(t *testing.T) {
 		time.Sleep(2 * unfilled)
 
 		for range 60 {
-			client, err := retried(func() (*Stream, error) { return c.Link().Open(context.Background()) })
+			client, err := c.link.Open(context.Background())
+			for releasing(err) {
+				time.Sleep(100 * time.Millisecond)
+				client, err = c.link.Open(context.Background())
+			}
 			require.NoError(t, err)
 			all = append(all, client, b.accept())
 		}
 		require.NoError(t, exchange(all[0], all[1], 1<<20, 4))
-		for range 2 { // of which one alone has room
-			type ends struct{ c, s *Stream }
-			made, err := retried(func() (ends, error) {
-				c, s, dialed, _ := connectAgain(t, n, testConfig, cfg)
-				return ends{c, s}, dialed
-			})
-			if err != nil {
-				require.ErrorContains(t, err, "KiB more would have to be registered")
-				continue
-			}
-			all = append(all, made.c, made.s)
-		}
-		for _, s := range append(all, c, s) {
-			_ = s.Close(0)
-		}
-		time.Sleep(2 * time.Minute)
+		endAll(t, n, append(all, c, s)...)
 		require.Zero(t, inUse(cfg.Budget), "memory left in use")
 	})
 }
 
-// A link that has reached its own limit takes nothing from others.
-func TestALinkThatIsFullIsNoOthersConcern(t *testing.T) {
-	unlimitedly := limitedTo(budget.Unlimited)
-	full := unlimitedly
-	full.RemoteMemory = 1 << 20
-	for name, cfg := range map[string]struct{ active, passive Setup }{
-		"the dialer's":   {full, unlimitedly},
-		"the listener's": {unlimitedly, full},
-	} {
-		t.Run(name, func(t *testing.T) {
-			virtually(t, func(t *testing.T, n *sim.Network) {
-				c, s, _ := connectLink(t, n, unlimitedly, unlimitedly)
-				require.NoError(t, exchange(c, s, 1<<20, 1))
-				time.Sleep(2 * unfilled)
-				before := s.ringSize()
-				require.Greater(t, before, 100<<10)
-
-				other, accepted, b := connectLink(t, n, cfg.active, cfg.passive)
-				clients, servers, err := openUntilRefused(other.Link(), b)
-				require.Error(t, err)
-				time.Sleep(time.Second)
-				require.Equal(t, before, s.ringSize())
-				for _, s := range append(append(clients, servers...), other, accepted, c, s) {
-					_ = s.Close(0)
-				}
-			})
-		})
-	}
+// releasing reports whether a dial has failed for memory that is about to be given back.
+func releasing(err error) bool {
+	var refused *RefusedError
+	return errors.As(err, &refused) && refused.Busy
 }
 
-// Links that carry nothing leave before their time.
-func TestIdleLinksLeaveForOthers(t *testing.T) {
+// The peer has gone on to another ring: what is in the one before is all that will be
+// there, and is not touched before it is taken.
+func TestPeekEndsWhereAnotherRingBegins(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
-		cfg := limitedTo(fixed(testConfig))
-		c, s, _ := connectLink(t, n, cfg, testConfig)
-		_, _, err, _ := connectAgain(t, n, cfg, testConfig)
-		require.ErrorContains(t, err, "KiB more would have to be registered")
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		require.NoError(t, writeAll(c, make([]byte, firstRing))) // so that the ring grows
+		discard := func(n int) {
+			_, err := s.Discard(n, unlimited())
+			require.NoError(t, err)
+		}
+		discard(firstRing / 2)
 		time.Sleep(time.Second)
-		require.Equal(t, 2, n.Open(), "the link stays for a while")
-		c, err = retried(func() (*Stream, error) {
-			var err error
-			c, s, err, _ = connectAgain(t, n, cfg, testConfig)
-			return c, err
-		})
+		require.Greater(t, s.ringSize(), firstRing)
+		held, err := s.Peek(firstRing/2+1, unlimited())
+		require.Equal(t, bufio.ErrBufferFull, err)
+		require.Len(t, held, firstRing/2)
+
+		behind := bytes.Repeat([]byte{2}, firstRing)
+		require.NoError(t, writeAll(c, behind))
+		time.Sleep(time.Second)
+		require.Equal(t, firstRing/2, s.Buffered())
+		require.Equal(t, make([]byte, firstRing/2), held)
+		discard(firstRing / 2)
+		held, err = s.Peek(len(behind), unlimited())
 		require.NoError(t, err)
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
+		require.Equal(t, behind, held)
+		discard(len(behind))
+		endAll(t, n, c, s)
 	})
-}
-
-// A peer opens as many streams as it may and fills their rings, which grow for it.
-func TestAPeerAloneMakesALinkRegisterNoMoreThanItsBound(t *testing.T) {
-	cfg := testConfig
-	cfg.RemoteMemory = 2 << 20
-	besideARawDialerWith(t, cfg, func(t *testing.T, first *Stream, p *rawPeer, b *backlog) {
-		refused := 0
-		for i := range uint32(200) {
-			n := i + 1
-			p.control(wire.Record{Type: credit.OpenRecord, Stream: n, Ring: p.place(), Port: uint16(20000 + i)})
-			synctest.Wait()
-			p.poll()
-			switch last := p.got[len(p.got)-1]; {
-			case last.Type == credit.RefuseRecord:
-				require.Equal(t, wire.RefusedMemory, last.Reason)
-				refused++
-			default:
-				p.data(n|uint32(wire.FullRing), 16<<10)
-				synctest.Wait()
-				p.poll()
-			}
-		}
-		require.Positive(t, refused)
-		rings, all := first.Link().registeredBytes()
-		require.LessOrEqual(t, rings, cfg.RemoteMemory)
-		require.Greater(t, rings, cfg.RemoteMemory/2)
-		require.LessOrEqual(t, all, fixed(cfg)+cfg.RemoteMemory)
-		require.LessOrEqual(t, first.link.ep.(*sim.Endpoint).Registered(), all)
-		require.True(t, first.Link().usable())
-		for len(b.came) > 0 {
-			_ = b.accept().Close(0)
-		}
-	})
-}
-
-// fakeMemory is memory for an arena alone.
-type fakeMemory struct {
-	fabric.Memory
-	b     []byte
-	freed bool
-	stays bool
-}
-
-func (m *fakeMemory) Bytes() []byte { return m.b }
-func (m *fakeMemory) Keep()         {}
-func (m *fakeMemory) Free() bool    { m.freed = !m.stays; return m.freed }
-
-// mark changes a mark that is in every part of a piece.
-func mark(t *testing.T, p piece, from, to byte) {
-	t.Helper()
-	for b := p.bytes(); len(b) > 0; b = b[wire.MinRing:] {
-		if b[0] != from {
-			t.Fatal("a piece is somebody else's, too")
-		}
-		b[0] = to
-	}
-}
-
-// newArena is an arena of fake memory, and takes pieces of it, for which it makes slabs.
-func newArena(t *testing.T, limit int, stays bool) (a *arena, take func(size int) (piece, error)) {
-	a = &arena{
-		account:  &budget.Account{Budget: limitedTo(2 * limit).Budget},
-		slabSize: slabSize,
-		limit:    limit,
-	}
-	add := func(n int) error {
-		err := a.account.Reserve(n)
-		if err == nil {
-			a.add(&fakeMemory{b: make([]byte, n), stays: stays}, n)
-		}
-		return err
-	}
-	require.NoError(t, add(firstRing))
-	return a, func(size int) (piece, error) {
-		p, lacks, err := a.take(size)
-		if lacks != nil {
-			if err = add(lacks.bytes); err == nil {
-				p, _, err = a.take(size)
-			}
-		}
-		return p, err
-	}
-}
-
-// What is taken lies nowhere twice, whatever was taken and given before, and
-// slabs are freed when nothing is in them, but for the first.
-func TestPiecesOfSlabsDoNotOverlap(t *testing.T) {
-	for _, stays := range []bool{false, true} {
-		a, take := newArena(t, 8<<20, stays)
-		most := 0
-		r := rand.New(rand.NewPCG(5, 0))
-		var held []piece
-		for range 20_000 {
-			switch n := len(held); {
-			case r.IntN(50) == 0:
-				a.growOlder()
-				a.trim(r.IntN(3))
-			case n > 0 && r.IntN(100) < 45+n/4:
-				i := r.IntN(n)
-				mark(t, held[i], 1, 0)
-				a.give(held[i])
-				held[i] = held[n-1]
-				held = held[:n-1]
-			default:
-				p, err := take(wire.MinRing << r.IntN(9))
-				if err != nil {
-					require.ErrorIs(t, err, syscall.ENOMEM)
-					continue
-				}
-				mark(t, p, 0, 1)
-				require.False(t, p.slab.memory.(*fakeMemory).freed)
-				held = append(held, p)
-			}
-			require.LessOrEqual(t, a.size, a.limit)
-			require.Equal(t, a.size, a.account.Bytes())
-			require.True(t, !stays || len(a.slabs) >= most, "a slab is gone that stays")
-			most = len(a.slabs)
-		}
-		for _, p := range held {
-			a.give(p)
-		}
-		require.Zero(t, a.taken)
-		for a.trim(0) > 0 {
-		}
-		if !stays {
-			require.Len(t, a.slabs, 1)
-			require.Equal(t, firstRing, a.account.Bytes())
-			require.False(t, a.slabs[0].memory.(*fakeMemory).freed)
-		} else {
-			require.Len(t, a.slabs, most)
-		}
-	}
-}
-
-// A device takes a while for each, and others want the lock.
-func TestSlabsAreGivenBackAFewAtATime(t *testing.T) {
-	a, take := newArena(t, 64<<20, false)
-	var held []piece
-	for range 3 * trimBatch {
-		p, err := take(slabSize)
-		require.NoError(t, err)
-		held = append(held, p)
-	}
-	require.Zero(t, a.trim(0))
-	for _, p := range held {
-		require.True(t, a.give(p))
-	}
-	require.Zero(t, a.trim(1), "they have just become empty")
-	a.growOlder()
-	for range 3 {
-		require.True(t, a.mayTrim())
-		require.Equal(t, trimBatch*slabSize, a.trim(1))
-	}
-	require.False(t, a.mayTrim())
-	require.Zero(t, a.trim(0))
-	require.Equal(t, firstRing, a.size)
 }

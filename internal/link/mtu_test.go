@@ -58,11 +58,7 @@ func TestALinkWhosePathLosesLongMessagesEnds(t *testing.T) {
 				_, err = short[0].Read(make([]byte, 1), limit)
 				require.ErrorIs(t, err, syscall.ECONNRESET)
 				<-stop
-				for _, s := range append(clients, servers...) {
-					_ = s.Close(0)
-				}
-				time.Sleep(2 * time.Minute)
-				require.Zero(t, n.Open(), "endpoints or listeners left open")
+				endAll(t, n, append(clients, servers...)...)
 			})
 		})
 	}
@@ -71,15 +67,11 @@ func TestALinkWhosePathLosesLongMessagesEnds(t *testing.T) {
 // TestALinkThatMovesOftenLivesOn loses queue pairs one after the other while bytes wait
 // that the peer has not received, for longer in all than one search may take.
 func TestALinkThatMovesOftenLivesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		cfg := resuming(n)
-		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
-		c, s := clients[0], servers[0]
+	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
 		for range 5 {
 			losesLonger(n, 1000)
 			require.NoError(t, writeAll(c, make([]byte, 4000)))
-			time.Sleep(cfg.ResumeTimeout / 2) // it moves again and again
+			time.Sleep(c.link.cfg.ResumeTimeout / 2) // it moves again and again
 			losesLonger(n, 1<<30)
 			time.Sleep(time.Hour) // nothing tells it meanwhile that the bytes have arrived
 			endpointOf(c.link).Fail(fabric.ErrQueuePair)
@@ -89,32 +81,5 @@ func TestALinkThatMovesOftenLivesOn(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		require.NoError(t, exchange(c, s, 1<<20, 1))
-		require.NoError(t, c.Close(time.Minute))
-		require.NoError(t, s.Close(time.Minute))
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
-	})
-}
-
-// TestALinkThatAlwaysHasMoreToSendLivesOn loses queue pairs one after the other with messages
-// under way, each time others, for longer in all than one search may take.
-func TestALinkThatAlwaysHasMoreToSendLivesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		cfg := resuming(n)
-		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
-		c, s := clients[0], servers[0]
-		const losses = 5
-		for range losses {
-			endpointOf(c.link).Cut(true)
-			require.NoError(t, writeAll(c, make([]byte, 4000)))
-			endpointOf(c.link).Fail(fabric.ErrQueuePair)
-			got, err := s.Discard(4000, deadline.New())
-			require.NoError(t, err)
-			require.Equal(t, 4000, got)
-			time.Sleep(cfg.ResumeTimeout)
-		}
-		require.EqualValues(t, losses, c.link.Info().Moves)
-		endAll(t, n, c, s)
 	})
 }

@@ -16,20 +16,19 @@ import (
 func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
 	virtually(t, func(t *testing.T, n *sim.Network) {
 		c, s, b := connectLink(t, n, testConfig, testConfig)
-		l := c.Link()
+		l := c.link
 		before := l.memory.rings.taken
-		require.NoError(t, l.takePlace(context.Background()))
-		opening, err := l.beginStream(context.Background())
+		require.NoError(t, l.takePlace(t.Context()))
+		opening, err := l.beginStream(t.Context())
 		require.NoError(t, err)
 		server := b.accept()
 		time.Sleep(time.Second)
 		require.NoError(t, writeAll(server, []byte("x")))
 		require.NoError(t, server.Close(0))
 		time.Sleep(time.Second)
-		require.ErrorIs(t, opening.opened(opening.awaitAnswer(context.Background())), syscall.ECONNRESET)
+		require.ErrorIs(t, opening.opened(opening.awaitAnswer(t.Context())), syscall.ECONNRESET)
 		require.Equal(t, before, l.memory.rings.taken)
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
+		endAll(t, n, c, s)
 	})
 }
 
@@ -48,7 +47,6 @@ func TestALinkThatIsToBeProvedSaysNothingUnasked(t *testing.T) {
 		c.link.mu.Lock()
 		require.Zero(t, c.link.send.slots.Next(), "work requests")
 		c.link.mu.Unlock()
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
+		endAll(t, n, c, s)
 	})
 }

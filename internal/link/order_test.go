@@ -2,7 +2,6 @@ package link
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -17,14 +16,9 @@ import (
 // and so is in a conversation, whose messages wait for no bulk.
 func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, b := connectLink(t, sim.New(sim.Link{Latency: time.Millisecond}), testConfig, testConfig)
-		l := c.Link()
-		clients, servers := []*Stream{c}, []*Stream{s}
-		for range 24 {
-			c, err := l.Open(context.Background())
-			require.NoError(t, err)
-			clients, servers = append(clients, c), append(servers, b.accept())
-		}
+		n := sim.New(sim.Link{Latency: time.Millisecond})
+		clients, servers := streamsOfBoth(t, n, testConfig, testConfig, 25)
+		c, s, l := clients[0], servers[0], clients[0].link
 		for range burst { // so that they are in none
 			for _, c := range clients {
 				require.NoError(t, writeAll(c, []byte("-")))
@@ -55,10 +49,6 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 		_, err := io.ReadFull(reader{s}, got)
 		require.NoError(t, err)
 		require.Equal(t, "---"+string(first)+"+second", string(got))
-		for i := range clients {
-			require.NoError(t, clients[i].Close(0))
-			require.NoError(t, servers[i].Close(0))
-		}
-		time.Sleep(time.Hour)
+		endAll(t, n, append(clients, servers...)...)
 	})
 }

@@ -2,12 +2,7 @@ package link
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"math/rand/v2"
-	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -29,6 +24,24 @@ func resuming(n fabric.Fabric) Setup {
 	return cfg
 }
 
+// resumed runs a test in virtual time with the first stream, at both ends, of a link that outlives
+// its queue pairs. In the end nothing may be left.
+func resumed(t *testing.T, network sim.Link, test func(t *testing.T, n *sim.Network, c, s *Stream)) {
+	resumedWith(t, network, func(*Setup) {}, test)
+}
+
+func resumedWith(t *testing.T, network sim.Link, configure func(*Setup), test func(t *testing.T, n *sim.Network, c, s *Stream)) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(network)
+		active, passive := resuming(n), resuming(n)
+		configure(&active)
+		configure(&passive)
+		c, s, _ := connectLink(t, n, active, passive)
+		test(t, n, c, s)
+		endAll(t, n, c, s)
+	})
+}
+
 // streamsOfBoth makes so many streams on a link whose sides are configured so.
 func streamsOfBoth(t testing.TB, n fabric.Fabric, active, passive Setup, many int) (clients, servers []*Stream) {
 	t.Helper()
@@ -40,135 +53,6 @@ func streamsOfBoth(t testing.TB, n fabric.Fabric, active, passive Setup, many in
 		clients, servers = append(clients, c), append(servers, b.accept())
 	}
 	return clients, servers
-}
-
-// breakage is a way to lose a queue pair while both processes live.
-type breakage struct {
-	name string
-	do   func(n *sim.Network, r *rand.Rand, ours, peers *sim.Endpoint)
-}
-
-var breakages = []breakage{
-	{"ours in error", func(_ *sim.Network, _ *rand.Rand, ours, _ *sim.Endpoint) { ours.Fail(fabric.ErrQueuePair) }},
-	{"the peer's in error", func(_ *sim.Network, _ *rand.Rand, _, peers *sim.Endpoint) { peers.Fail(fabric.ErrQueuePair) }},
-	{"disconnected", func(_ *sim.Network, _ *rand.Rand, _, peers *sim.Endpoint) { peers.Kill() }},
-	{"cable out", func(n *sim.Network, r *rand.Rand, _, _ *sim.Endpoint) {
-		n.Cut(true)
-		time.Sleep(time.Duration(r.IntN(20_000)) * time.Millisecond)
-		n.Cut(false)
-		time.Sleep(2 * attemptTime) // for the peers to find each other
-	}},
-}
-
-// TestStreamsOutliveTheirQueuePair moves bytes both ways on streams whose link loses
-// its queue pair again and again.
-func TestStreamsOutliveTheirQueuePair(t *testing.T) {
-	for seed := range uint64(seeds(4)) {
-		for _, b := range breakages {
-			t.Run(fmt.Sprintf("%s/%d", b.name, seed), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					link := far
-					link.Seed = seed
-					n := sim.New(link)
-					cfg := resuming(n)
-					r := rand.New(rand.NewPCG(seed, 1))
-					clients, servers := streamsOfBoth(t, n, cfg, cfg, 5)
-					var traffic sync.WaitGroup
-					failed := make(chan error, 100)
-					for i := range clients {
-						for j, ends := range [][2]*Stream{{clients[i], servers[i]}, {servers[i], clients[i]}} {
-							traffic.Go(func() {
-								if err := exchange(ends[0], ends[1], 8<<20, seed+uint64(2*i+j)); err != nil {
-									failed <- fmt.Errorf("stream %d, direction %d: %w", i, j, err)
-								}
-							})
-						}
-					}
-					over := make(chan struct{})
-					go func() {
-						traffic.Wait()
-						close(over)
-					}()
-					breaks := 0
-					for going := true; going; {
-						select {
-						case <-over:
-							going = false
-						case <-time.After(time.Duration(1+r.IntN(20_000)) * time.Microsecond):
-							c, s := endpointOf(clients[0].link), endpointOf(servers[0].link)
-							b.do(n, r, c, s)
-							breaks++
-						}
-					}
-					close(failed)
-					for err := range failed {
-						t.Error(err)
-					}
-					t.Log(breaks, "breaks")
-					for i := range clients {
-						require.NoError(t, clients[i].Close(60*time.Second))
-						require.NoError(t, servers[i].Close(60*time.Second))
-					}
-					time.Sleep(2 * time.Minute)
-					require.Zero(t, n.Open(), "endpoints or listeners left open")
-					require.Zero(t, n.RNR(), "receiver not ready")
-					require.Zero(t, inUse(testConfig.Budget), "memory left in use")
-				})
-			})
-		}
-	}
-}
-
-// TestWhatWentInlineIsSentAgain has the callers' bytes be others by the time that they
-// are sent again.
-func TestWhatWentInlineIsSentAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		cfg := resuming(n)
-		clients, servers := streamsOfBoth(t, n, cfg, cfg, 3)
-		for round := range 3 {
-			for _, c := range clients { // what was sent again may be under way: more waits behind that
-				for !c.hasSent() {
-					time.Sleep(time.Millisecond)
-				}
-			}
-			n.Cut(true)
-			want := make([]byte, 0, 300)
-			for i, c := range clients {
-				before := c.Stats().MessagesSent
-				first, rest := []byte{byte(round), byte(i)}, make([]byte, 50)
-				v := net.Buffers{first, rest}
-				want = append(append(want[:0], first...), rest...)
-				_, err := c.WriteBuffers(&v, unlimited())
-				require.NoError(t, err)
-				require.Equal(t, before+1, c.Stats().MessagesSent, "it is sent at once")
-				first[0], rest[0] = 0xff, 0xff
-			}
-			time.Sleep(10 * time.Second)
-			n.Cut(false)
-			for i, s := range servers {
-				want[0], want[1] = byte(round), byte(i)
-				got := make([]byte, len(want))
-				_, err := io.ReadFull(reader{s}, got)
-				require.NoError(t, err)
-				require.Equal(t, want, got)
-			}
-			require.EqualValues(t, round+1, clients[0].link.Info().Moves)
-		}
-		for i := range clients {
-			require.NoError(t, clients[i].Close(time.Minute))
-			require.NoError(t, servers[i].Close(time.Minute))
-		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
-	})
-}
-
-// hasSent reports whether nothing waits to be sent again.
-func (s *Stream) hasSent() bool {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
-	return s.link.maySendNew()
 }
 
 func endpointOf(l *Link) *sim.Endpoint {
@@ -205,39 +89,11 @@ func TestALinkThatNobodyCanComeBackToIsMadeAllTheSame(t *testing.T) {
 				for _, s := range []*Stream{clients[0], servers[0]} {
 					_, err := s.Read(make([]byte, 1), deadline.New())
 					require.ErrorIs(t, err, syscall.ECONNRESET)
-					require.NoError(t, s.Close(time.Second))
 				}
-				time.Sleep(2 * time.Minute)
-				require.Zero(t, n.Open(), "endpoints or listeners left open")
-				require.Zero(t, inUse(testConfig.Budget), "memory left in use")
+				endAll(t, n, clients[0], servers[0])
 			})
 		})
 	}
-}
-
-// A link that has gone on over another queue pair finds out, as before, that its peer is
-// gone.
-func TestKeepAliveGoesOnOverAnotherQueuePair(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		cfg := resuming(n)
-		clients, servers := streamsOfBoth(t, n, cfg, cfg, 1)
-		n.Cut(true)
-		time.Sleep(10 * cfg.KeepAlive)
-		n.Cut(false)
-		time.Sleep(2 * attemptTime)
-		require.EqualValues(t, 1, clients[0].link.Stats().Moves)
-		n.Cut(true)
-		limit := deadline.New()
-		limit.Set(time.Now().Add(2 * cfg.ResumeTimeout))
-		_, err := clients[0].Read(make([]byte, 1), limit)
-		require.ErrorIs(t, err, syscall.ETIMEDOUT)
-		for _, s := range append(clients, servers...) {
-			_ = s.Close(0)
-		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
-	})
 }
 
 // TestALinkThatHasSoughtInVainSaysWhat ends links in each of the ways in which a search
@@ -263,26 +119,18 @@ func TestALinkThatHasSoughtInVainSaysWhat(t *testing.T) {
 		"disconnected, gone": {(*sim.Endpoint).Kill, gone, `^connection reset by peer$`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := sim.New(far)
-				active, passive := resuming(n), resuming(n)
-				clients, servers := streamsOfBoth(t, n, active, passive, 1)
-				ends := []*Stream{clients[0], servers[0]}
+			resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
 				n.Cut(true)
-				for _, s := range ends {
-					tt.lose(endpointOf(s.link))
-				}
+				tt.lose(endpointOf(c.link))
+				tt.lose(endpointOf(s.link))
 				time.Sleep(10 * time.Second)
-				tt.meanwhile(active.Reconnect, passive.Reconnect)
+				tt.meanwhile(c.link.path.listener, s.link.path.listener)
 				n.Cut(false)
-				for _, s := range ends {
+				for _, s := range []*Stream{c, s} {
 					_, err := s.Read(make([]byte, 1), deadline.New())
 					require.Regexp(t, tt.want, err)
 					require.NotErrorIs(t, err, context.DeadlineExceeded, "nobody's deadline has passed")
-					_ = s.Close(0)
 				}
-				time.Sleep(2 * time.Minute)
-				require.Zero(t, n.Open(), "endpoints or listeners left open")
 			})
 		})
 	}
@@ -310,10 +158,6 @@ func TestADialThatIsUnderWayWaitsForTheLinksPath(t *testing.T) {
 		server := b.accept()
 		client := <-opened
 		require.NoError(t, exchange(client, server, 1<<20, 1))
-		for _, end := range []*Stream{c, s, client, server} {
-			require.NoError(t, end.Close(time.Minute))
-		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
+		endAll(t, n, c, s, client, server)
 	})
 }

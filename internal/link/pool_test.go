@@ -3,8 +3,11 @@ package link
 import (
 	"context"
 	"errors"
+	"io"
 	"net/netip"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -17,6 +20,318 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
+// dialingProcess is a process that has its streams to one address on one link, or
+// on several.
+type dialingProcess struct {
+	n        fabric.Fabric
+	listener fabric.Listener
+	passive  Setup // of the links' other ends
+	cfg      Setup
+	links    int                   // more than one, if not 0
+	more     func() (*Link, error) // makes those beyond the first, if not nil
+	pool     Pool[netip.AddrPort]
+
+	mu   sync.Mutex
+	ends []fabric.Endpoint
+}
+
+// echoed runs a test with a process that dials an echo server. In the end nothing may be left.
+func echoed(t *testing.T, active, passive Setup, test func(t *testing.T, n *sim.Network, p *dialingProcess)) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		l, err := n.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 1000)
+		require.NoError(t, err)
+		p := &dialingProcess{n: n, listener: l, cfg: active, passive: passive}
+		p.cfg.Addresses, p.passive.Addresses, p.passive.Acceptor = new(Addresses), new(Addresses), echoing{}
+		for _, cfg := range []*Setup{&p.cfg, &p.passive} {
+			if cfg.ResumeTimeout > 0 {
+				cfg.Reconnect = &ReconnectListener{Fabric: n}
+			}
+		}
+		go p.serveEcho()
+		test(t, n, p)
+		require.NoError(t, l.Close())
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, inUse(p.cfg.Budget)+inUse(p.passive.Budget), "memory left in use")
+	})
+}
+
+// serveEcho accepts streams and sends back what they bring.
+func (p *dialingProcess) serveEcho() {
+	for {
+		ep, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			if _, s, err := Accept(context.Background(), ep, p.passive); err == nil && s != nil {
+				echoBack(s)
+			}
+		}()
+	}
+}
+
+type echoing struct{}
+
+func (echoing) Short(error) {}
+
+func (echoing) Offer(s *Stream) wire.RefuseReason {
+	go echoBack(s)
+	return 0
+}
+
+func echoBack(s *Stream) {
+	_, _ = io.Copy(writer{s}, reader{s})
+	_ = s.Close(time.Second)
+}
+
+type writer struct{ *Stream }
+
+func (w writer) Write(p []byte) (int, error) { return w.Stream.Write(p, unlimited()) }
+
+// dial begins a stream, and tries again where the other side says that it may.
+func (p *dialingProcess) dial(t *testing.T) *Stream {
+	t.Helper()
+	for {
+		s, err := p.dialOnce()
+		if refused := (*RefusedError)(nil); !errors.As(err, &refused) || !refused.Busy {
+			require.NoError(t, err)
+			return s
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (p *dialingProcess) dialOnce() (*Stream, error) {
+	more := More{p.links, p.dialEmpty}
+	if p.more != nil {
+		more.Connect = p.more
+	}
+	return p.pool.Dial(context.Background(), p.listener.Addr(), p.dialLink, more)
+}
+
+func (p *dialingProcess) dialLink(ctx context.Context) (*Stream, error) {
+	ep, err := p.endpoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Dial(ctx, ep, p.cfg)
+}
+
+func (p *dialingProcess) dialEmpty() (*Link, error) {
+	ctx := context.Background()
+	ep, err := p.endpoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return DialEmpty(ctx, ep, p.cfg)
+}
+
+// endpoint dials, and keeps the endpoint to be killed.
+func (p *dialingProcess) endpoint(ctx context.Context) (fabric.Endpoint, error) {
+	ep, err := p.n.Dial(ctx, netip.AddrPort{}, p.listener.Addr())
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ends = append(p.ends, ep)
+	return ep, nil
+}
+
+// open dials so many streams, one after the other, and lets what that has brought
+// about come to its end each time.
+func (p *dialingProcess) open(t *testing.T, many int) (streams []*Stream) {
+	t.Helper()
+	for range many {
+		streams = append(streams, p.dial(t))
+		time.Sleep(time.Second)
+	}
+	return streams
+}
+
+func closeAll(t *testing.T, streams []*Stream) {
+	t.Helper()
+	for _, s := range streams {
+		require.NoError(t, s.Close(time.Second))
+	}
+}
+
+// onLinks is how many of the streams each link has.
+func onLinks(streams []*Stream) map[*Link]int {
+	on := make(map[*Link]int)
+	for _, s := range streams {
+		on[s.link]++
+	}
+	return on
+}
+
+// linksUp is how many links there are on a network with one listener.
+func linksUp(n *sim.Network) int { return (n.Open() - 1) / 2 }
+
+// A queue pair's port may be one that a stream on another link from its host has.
+// The dialer is told to try another.
+func TestALinkFromAPortThatAStreamHasIsDialedAgain(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		first := p.dial(t)
+		a := first.LocalAddr()
+		require.True(t, p.passive.Addresses.take(p.listener.Addr(), netip.AddrPortFrom(a.Addr(), a.Port()+1)))
+		p.cfg.Dedicated = true
+		_, err := p.dialLink(t.Context())
+		var refused *RefusedError
+		require.ErrorAs(t, err, &refused)
+		require.True(t, refused.Busy)
+		require.True(t, strings.HasPrefix(refused.Reason, "another connection has the addresses"), refused.Reason)
+		second, err := p.dialLink(t.Context())
+		require.NoError(t, err)
+		closeAll(t, []*Stream{first, second})
+	})
+}
+
+// Ports that streams of other processes of the dialer's host have are found out
+// one by one, at the listener.
+func TestPortsOfOtherProcessesAreNotInTheWay(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		first := p.dial(t)
+		take := func(taken func(port int) bool) {
+			for port := firstEphemeral; port < 1<<16; port++ {
+				if taken(port) {
+					p.passive.Addresses.take(p.listener.Addr(), netip.AddrPortFrom(first.LocalAddr().Addr(), uint16(port)))
+				}
+			}
+		}
+		take(func(port int) bool { return port%5 > 0 })
+		for range 200 {
+			s, err := p.dialOnce()
+			require.NoError(t, err)
+			require.NoError(t, s.Close(0))
+		}
+		take(func(int) bool { return true })
+		_, err := p.dialOnce()
+		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+		require.NoError(t, first.Close(0))
+	})
+}
+
+// A dial that is bound to fewer links has its streams on the oldest.
+func TestAStreamBeginsOnTheLeastLoadedLink(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		p.links = 4
+		streams := p.open(t, 4*busyLink)
+		require.Len(t, onLinks(streams), 4)
+		oldest := streams[0].link
+		var kept []*Stream
+		left := streams[len(streams)-1].link
+		for _, s := range streams {
+			if s.link == left {
+				require.NoError(t, s.Close(time.Second))
+			} else {
+				kept = append(kept, s)
+			}
+		}
+		time.Sleep(time.Second)
+		for range 4 {
+			s := p.open(t, 1)[0]
+			require.Same(t, left, s.link)
+			kept = append(kept, s)
+		}
+
+		p.links = 2
+		few := p.open(t, 2*busyLink)
+		require.LessOrEqual(t, len(onLinks(few)), 2)
+		p.links = 0
+		few = append(few, p.open(t, 1)...)
+		require.Same(t, oldest, few[len(few)-1].link)
+		closeAll(t, append(kept, few...))
+	})
+}
+
+// However the making of another link goes on or ends, dials go on over the first; and over the
+// other, if the first has ended.
+func TestNoDialWaitsForAnotherLinkOrFailsWithIt(t *testing.T) {
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		var calls atomic.Int32
+		end := make(chan error)
+		p.links, p.more = 4, func() (*Link, error) {
+			calls.Add(1)
+			if err := <-end; err != nil {
+				return nil, err
+			}
+			return p.dialEmpty()
+		}
+		var streams []*Stream
+		dial := func(many int) {
+			for range many {
+				streams = append(streams, p.dial(t))
+				synctest.Wait()
+			}
+		}
+		dial(10 * busyLink)
+		require.EqualValues(t, 1, calls.Load(), "one at a time")
+		end <- errors.New("refused")
+		dial(busyLink)
+		require.EqualValues(t, 1, calls.Load(), "the place rests")
+		time.Sleep(restTime)
+		dial(2)
+		require.EqualValues(t, 2, calls.Load())
+		require.Len(t, onLinks(streams), 1)
+
+		p.ends[0].(*sim.Endpoint).Kill()
+		time.Sleep(time.Second)
+		end <- nil
+		time.Sleep(time.Second)
+		dial(1)
+		last := streams[len(streams)-1]
+		require.NoError(t, writeAll(last, []byte("x")))
+		_, err := last.Discard(1, unlimited())
+		require.NoError(t, err)
+		require.Equal(t, 1, linksUp(n))
+		closeAll(t, streams)
+		time.Sleep(time.Minute)
+		p.pool.mu.Lock()
+		defer p.pool.mu.Unlock()
+		require.Empty(t, p.pool.places)
+	})
+}
+
+func TestALinkWithoutAStreamEndsInItsTime(t *testing.T) {
+	cfg := testConfig
+	cfg.KeepAlive = time.Second
+	echoed(t, cfg, cfg, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		made, err := p.dialEmpty()
+		require.NoError(t, err)
+		time.Sleep(cfg.LinkIdle - time.Second)
+		require.Equal(t, 1, linksUp(n))
+		require.Positive(t, made.Stats().Probes)
+		require.Zero(t, made.Info().Connections)
+		time.Sleep(time.Minute)
+		require.Zero(t, linksUp(n))
+	})
+}
+
+// Another link takes nothing that whatever begins may need, at either end, and
+// nobody gives anything up for it.
+func TestThereIsNoOtherLinkWhereMemoryIsShort(t *testing.T) {
+	one := float64(fixed(testConfig))
+	for name, limit := range map[string]struct{ dialer, listener float64 }{
+		"at the dialer":   {2.05, 100},
+		"at the listener": {100, 2.05},
+	} {
+		t.Run(name, func(t *testing.T) {
+			echoed(t, limitedTo(int(limit.dialer*one)), limitedTo(int(limit.listener*one)), func(t *testing.T, n *sim.Network, p *dialingProcess) {
+				p.links = 4
+				streams := p.open(t, 2*busyLink)
+				require.Len(t, onLinks(streams), 1)
+				require.Equal(t, 1, linksUp(n))
+				closeAll(t, streams)
+				time.Sleep(time.Second)
+				_, err := p.dialEmpty()
+				require.Error(t, err)
+				require.Equal(t, 1, linksUp(n), "the idle link stays")
+			})
+		})
+	}
+}
+
 // panicking is an endpoint that calls a user's function, which panics.
 type panicking struct{ fabric.Endpoint }
 
@@ -25,126 +340,53 @@ func (panicking) Connect(context.Context, []byte) ([]byte, error) { panic("of th
 // A program may recover from a panic of its own function, called to make a link,
 // as net/http does from those of handlers. Whoever waits for that link makes one.
 func TestAPanicOfAUsersFunctionKeepsNobodyFromAnAddress(t *testing.T) {
-	virtually(t, func(t *testing.T, n *sim.Network) {
-		l, err := n.Listen(netip.MustParseAddrPort("10.0.0.1:0"), 8)
-		require.NoError(t, err)
-		defer l.Close()
-		accepted := make(chan *Stream, 1)
-		go func() {
-			ep, err := l.Accept()
-			if err == nil {
-				_, s, _ := Accept(context.Background(), ep, testConfig)
-				accepted <- s
-			}
-		}()
-		cfg := testConfig
-		cfg.Addresses = new(Addresses)
-		var pool Pool[string]
-		dial := func(waits <-chan struct{}, made func(fabric.Endpoint) fabric.Endpoint) (*Stream, error) {
-			return pool.Dial(context.Background(), "address", func(ctx context.Context) (*Stream, error) {
-				<-waits
-				ep, err := n.Dial(ctx, netip.MustParseAddrPort("10.0.0.2:7"), l.Addr())
-				if err != nil {
-					return nil, err
-				}
-				return Dial(ctx, made(ep), cfg)
-			}, More{})
-		}
-		held, free := make(chan struct{}), make(chan struct{})
-		close(free)
+	echoed(t, testConfig, testConfig, func(t *testing.T, n *sim.Network, p *dialingProcess) {
 		panicked, dialed := make(chan any, 1), make(chan *Stream, 1)
 		go func() {
 			defer func() { panicked <- recover() }()
-			_, _ = dial(held, func(ep fabric.Endpoint) fabric.Endpoint { return panicking{ep} })
+			_, _ = p.pool.Dial(context.Background(), p.listener.Addr(), func(ctx context.Context) (*Stream, error) {
+				time.Sleep(time.Second)
+				ep, err := p.endpoint(ctx)
+				require.NoError(t, err)
+				return Dial(ctx, panicking{ep}, p.cfg)
+			}, More{})
 		}()
 		synctest.Wait()
-		go func() {
-			s, err := dial(free, func(ep fabric.Endpoint) fabric.Endpoint { return ep })
-			if err != nil {
-				t.Error(err)
-			}
-			dialed <- s
-		}()
-		synctest.Wait()
-		close(held)
+		go func() { dialed <- p.dial(t) }()
 		require.Equal(t, "of the user's", <-panicked)
-		synctest.Wait()
 		time.Sleep(time.Second)
 		require.Len(t, dialed, 1, "the other dial still waits")
 		require.NoError(t, (<-dialed).Close(time.Second))
-		require.NoError(t, (<-accepted).Close(time.Second))
 	})
-}
-
-// Dials find a link that is being made, and that comes to nothing at whatever moment
-// they look at it.
-func TestNobodyUsesALinkThatWasNotMade(t *testing.T) {
-	var pool Pool[string]
-	refused := errors.New("refused")
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range 10_000 {
-				_, err := pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) {
-					return nil, refused
-				}, More{})
-				if err != refused {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Empty(t, pool.places)
 }
 
 // TestALinkThatIsBackIsDialedOnAgain has a dial find that the link has lost its path: it
 // makes another link, which goes when the first is back and its stream is over.
 func TestALinkThatIsBackIsDialedOnAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		cfg := resuming(n)
-		cfg.Addresses = new(Addresses)
-		l := serveEcho(t, n, resuming(n))
-		var pool Pool[string]
-		dial := func() *Stream {
-			t.Helper()
-			s, err := pool.Dial(context.Background(), "address", func(ctx context.Context) (*Stream, error) {
-				ep, err := n.Dial(ctx, netip.AddrPort{}, l.Addr())
-				if err != nil {
-					return nil, err
-				}
-				return Dial(ctx, ep, cfg)
-			}, More{})
-			require.NoError(t, err)
-			return s
-		}
-		first := dial()
+	cfg := testConfig
+	cfg.KeepAlive, cfg.ResumeTimeout = time.Second, 30*time.Second
+	echoed(t, cfg, cfg, func(t *testing.T, n *sim.Network, p *dialingProcess) {
+		first := p.dial(t)
 		here, there := first.link.path.own.Port, first.link.path.peers[0].Port()
 		n.SetFaults(sim.Faults{Lose: func(e *sim.Endpoint, m sim.Message) bool {
 			return m == sim.REQ && (e.RemoteAddr().Port() == here || e.RemoteAddr().Port() == there)
 		}})
 		endpointOf(first.link).Fail(fabric.ErrQueuePair)
 		time.Sleep(time.Second)
-		meanwhile := dial()
+		meanwhile := p.dial(t)
 		require.True(t, meanwhile.link != first.link)
 		require.True(t, first.link.lacksPath.Load())
 
 		n.SetFaults(sim.Faults{})
 		time.Sleep(2 * longAttempt)
 		require.False(t, first.link.lacksPath.Load())
-		again := dial()
+		again := p.dial(t)
 		require.True(t, again.link == first.link)
 		require.NoError(t, meanwhile.Close(time.Minute))
 		time.Sleep(2 * cfg.LinkIdle)
 		require.False(t, meanwhile.link.usable(), "it has left")
 		require.True(t, first.link.usable())
-		for _, s := range []*Stream{first, again} {
-			require.NoError(t, s.Close(time.Minute))
-		}
-		require.NoError(t, l.Close())
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
+		closeAll(t, []*Stream{first, again})
 	})
 }
 
@@ -155,33 +397,13 @@ func TestALinkWhoseListenerHasClosedIsNotDialedOn(t *testing.T) {
 		c, s, accepting := connectLink(t, n, testConfig, testConfig)
 		var pool Pool[string]
 		dial := func(made *Stream, err error) (*Stream, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			return pool.Dial(ctx, "address", func(context.Context) (*Stream, error) { return made, err }, More{})
+			return pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return made, err }, More{})
 		}
 		_, err := dial(c, nil)
 		require.NoError(t, err)
 		accepting.refuse = wire.RefusedClosed
 		_, err = dial(nil, syscall.ECONNREFUSED)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.NoError(t, c.Close(time.Second))
-		require.NoError(t, s.Close(time.Second))
-	})
-}
-
-// TestTheLockOfALinkIsNotWaitedForInAPool has a link's lock be held, as while a device
-// registers memory: dials to others, which need the pool, are not to wait for that.
-func TestTheLockOfALinkIsNotWaitedForInAPool(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(far)
-		c, s, _ := connectLink(t, n, resuming(n), resuming(n))
-		var pool Pool[string]
-		first, err := pool.Dial(context.Background(), "address", func(context.Context) (*Stream, error) { return c, nil }, More{})
-		require.NoError(t, err)
-		first.link.mu.Lock()
-		_, found := pool.find("address", More{})
-		first.link.mu.Unlock()
-		require.Equal(t, carrying, found)
 		endAll(t, n, c, s)
 	})
 }

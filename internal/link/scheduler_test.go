@@ -22,16 +22,6 @@ func linksOfBoth(t *testing.T, n fabric.Fabric, active, passive Setup, many int)
 	return clients, servers
 }
 
-// endAll ends what linksOfBoth has made. Nothing may be left.
-func endAll(t *testing.T, n *sim.Network, streams ...*Stream) {
-	for _, s := range streams {
-		_ = s.Close(time.Minute)
-	}
-	time.Sleep(2 * time.Minute)
-	require.Zero(t, n.Open(), "endpoints or listeners left open")
-	require.Zero(t, inUse(testConfig.Budget), "memory left in use")
-}
-
 // howManySeek is how many of the links have no queue pair.
 func howManySeek(streams []*Stream) (n int) {
 	for _, s := range streams {

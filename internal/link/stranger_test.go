@@ -47,19 +47,19 @@ func TestALinkGoesOnWhereAnotherHostHasAnAddressOfThePeer(t *testing.T) {
 				h := n.Host(fabric.Card{server1}, fabric.Card{elsewhere}, fabric.Card{server2})
 				passive.Reconnect = &ReconnectListener{Fabric: listeningAt{h, server2}}
 				c, s, _ := connectLink(t, dialer, active, passive)
+				l, err := n.Listen(netip.AddrPortFrom(elsewhere, s.link.path.own.Port), 8)
+				require.NoError(t, err)
 				if serve != nil {
-					l, err := n.Listen(netip.AddrPortFrom(elsewhere, s.link.path.own.Port), 8)
-					require.NoError(t, err)
 					go serve(n, l)
-					defer l.Close()
+				} else {
+					require.NoError(t, l.Close())
 				}
 				n.CutCard(server1, true)
 				endpointOf(c.link).Fail(fabric.ErrQueuePair)
 				requireEcho(t, c, s)
 				requirePath(t, c, s, cable2)
-				require.NoError(t, c.Close(time.Minute))
-				require.NoError(t, s.Close(time.Minute))
-				time.Sleep(2 * time.Minute)
+				_ = l.Close()
+				endAll(t, n, c, s)
 			})
 		})
 	}
@@ -139,10 +139,6 @@ func TestAListenerThatTellsTheNumberOfAnothersLink(t *testing.T) {
 		require.EqualValues(t, 2, c.link.Info().Moves)
 
 		require.NoError(t, l.Close())
-		require.NoError(t, c.Close(time.Minute))
-		require.NoError(t, s.Close(time.Minute))
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints or listeners left open")
-		require.Zero(t, inUse(cfg.Budget), "memory left in use")
+		endAll(t, n, c, s)
 	})
 }

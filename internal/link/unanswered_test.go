@@ -9,38 +9,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/wire"
 )
-
-// A peer that has received the RESETs of streams and does not answer keeps their rings no
-// longer than the link, which ends.
-func TestAPeerThatDoesNotAnswerResetsEndsItsLink(t *testing.T) {
-	for name, deaf := range map[string]bool{"it acknowledges them": false, "it says nothing": true} {
-		t.Run(name, func(t *testing.T) {
-			besideARawDialer(t, func(t *testing.T, first *Stream, p *rawPeer, b *backlog) {
-				p.deaf = deaf
-				number := uint32(0)
-				open := func() *Stream {
-					number++
-					p.control(wire.Record{Type: credit.OpenRecord, Stream: number, Ring: p.place(), Port: uint16(40000 + number)})
-					s := b.accept()
-					require.Equal(t, number, p.last(credit.AcceptRecord).Stream)
-					return s
-				}
-				for range 3 {
-					require.NoError(t, open().Close(0))
-					require.Equal(t, number, p.last(credit.ResetRecord).Stream)
-				}
-				time.Sleep(closeTimeout * 3 / 2)
-				if !deaf {
-					defer open().Close(0)
-				}
-				time.Sleep(closeTimeout)
-				require.ErrorContains(t, writeAll(first, []byte("x")), "RESET")
-			})
-		})
-	}
-}
 
 // A peer that is stopped answers when it goes on, and none of its connections has ended.
 func TestAStoppedPeerAnswersResetsLater(t *testing.T) {
@@ -52,17 +21,13 @@ func TestAStoppedPeerAnswersResetsLater(t *testing.T) {
 		closed, err := c.link.Open(t.Context())
 		require.NoError(t, err)
 		server := b.accept()
-		s.link.ep.(*sim.Endpoint).HoldReceives(true)
+		endpointOf(s.link).HoldReceives(true)
 		require.NoError(t, closed.Close(0))
 		time.Sleep(cfg.ResumeTimeout)
-		s.link.ep.(*sim.Endpoint).HoldReceives(false)
+		endpointOf(s.link).HoldReceives(false)
 		time.Sleep(2 * closeTimeout)
 		requireEcho(t, c, s)
-		for _, s := range []*Stream{c, s, server} {
-			require.NoError(t, s.Close(time.Second))
-		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints left open")
+		endAll(t, n, c, s, server)
 	})
 }
 
@@ -78,16 +43,33 @@ func TestAStoppedPeerIsNotToAnswerWhatWasNotSent(t *testing.T) {
 			require.NoError(t, c.Close(time.Second))
 			time.Sleep(10 * time.Millisecond)
 		}
-		peer := servers[0].link.ep.(*sim.Endpoint)
-		peer.HoldReceives(true)
+		endpointOf(servers[0].link).HoldReceives(true)
 		time.Sleep(cfg.ResumeTimeout)
-		peer.HoldReceives(false)
+		endpointOf(servers[0].link).HoldReceives(false)
 		time.Sleep(2 * closeTimeout)
 		requireEcho(t, clients[0], servers[0])
-		for _, s := range append(servers, clients[0]) {
-			require.NoError(t, s.Close(time.Second))
+		endAll(t, n, append(servers, clients[0])...)
+	})
+}
+
+// Closing all streams of a peer that is stopped takes no longer than closing one, and one that has
+// gone on is waited for anew.
+func TestCloseWaitsAnewForAPeerThatGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(far)
+		cfg := testConfig
+		cfg.ResumeTimeout = 30 * time.Second
+		clients, servers := streamsOfBoth(t, n, cfg, cfg, 40)
+		for _, some := range [][]*Stream{clients[:20], clients[20:]} {
+			endpointOf(servers[0].link).HoldReceives(true)
+			start := time.Now()
+			for _, c := range some {
+				_ = c.Close(10 * time.Second)
+			}
+			require.Equal(t, 10*time.Second, time.Since(start).Truncate(time.Second))
+			endpointOf(servers[0].link).HoldReceives(false)
+			time.Sleep(time.Second)
 		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints left open")
+		endAll(t, n, servers...)
 	})
 }

@@ -38,13 +38,17 @@ func (l unkindListener) Accept() (fabric.Endpoint, error) {
 	return &unkindEndpoint{Endpoint: ep, w: l.w}, err
 }
 
-// unkindEndpoint also sees that one goroutine waits at a time, and none once it is closed.
+// unkindEndpoint also sees that one goroutine waits at a time, and none once it is closed, that
+// nothing is disconnected within a post, and that no receive is posted then: not every device flushes
+// it.
 type unkindEndpoint struct {
 	fabric.Endpoint
 	w      *waitWorld
 	waits  atomic.Int32 // goroutines in Wait
 	closed atomic.Bool
 	polled atomic.Int64 // when it was last polled
+	posts  atomic.Int32 // goroutines in PostSend
+	inERR  atomic.Bool  // Disconnect has been called
 }
 
 // yield lets other goroutines run. It does not sleep: virtual time stands while a goroutine waits
@@ -74,9 +78,26 @@ func (e *unkindEndpoint) Poll(c []fabric.Completion) (int, error) {
 }
 
 func (e *unkindEndpoint) PostSend(wr []fabric.WorkRequest) error {
+	e.posts.Add(1)
+	defer e.posts.Add(-1)
 	yield()
 	defer yield()
 	return e.Endpoint.PostSend(wr)
+}
+
+func (e *unkindEndpoint) Disconnect() error {
+	if e.posts.Load() != 0 {
+		e.w.breach("Disconnect during PostSend")
+	}
+	e.inERR.Store(true)
+	return e.Endpoint.Disconnect()
+}
+
+func (e *unkindEndpoint) PostRecv(n int) error {
+	if e.inERR.Load() {
+		e.w.breach("PostRecv after Disconnect")
+	}
+	return e.Endpoint.PostRecv(n)
 }
 
 func (e *unkindEndpoint) Wake() {

@@ -119,37 +119,12 @@ func (e *quarrelsome) Disconnect() error {
 
 func (e *quarrelsome) Wake() {}
 
-// The queue pair fails while a batch is being posted, and whoever looks at the
-// completion queue sees that it flushes.
-func TestNothingIsDisconnectedWithinAPost(t *testing.T) {
-	e := &quarrelsome{inside: make(chan struct{}), leave: make(chan struct{})}
-	l := &Link{ep: e, streams: streamTable{owned: 1}, life: life{gone: make(chan struct{})}}
-	l.qp.posted = 10
-	posted := make(chan struct{})
-	go func() {
-		defer close(posted)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.post()
-	}()
-	<-e.inside
-	l.mu.Lock()
-	l.pollCompletions()
-	l.mu.Unlock()
-	close(e.leave)
-	<-posted
-	require.Zero(t, e.quarrels.Load(), "Disconnect within PostSend")
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	require.Equal(t, qpError, l.qp.state)
-	l.qp.drain.Stop()
-}
-
 // The peer begins streams one after the other, and nobody reads on from them, so that
 // each of its messages finds the queue left to the timer, until that has been seen.
 func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, b := connectLink(t, sim.New(sim.Link{Spin: 1}), testConfig, testConfig)
+		n := sim.New(sim.Link{Spin: 1})
+		c, s, b := connectLink(t, n, testConfig, testConfig)
 		const streams = 10 * engineFirstFor
 		ends := []*Stream{c, s}
 		began := time.Now()
@@ -164,10 +139,7 @@ func TestMessagesThatLieUnnoticedHaveTheQueueWatched(t *testing.T) {
 			synctest.Wait()
 		}
 		require.LessOrEqual(t, time.Since(began), 2*(streams/engineFirstFor+1)*2*watchWithin, "both ends")
-		for _, end := range ends {
-			require.NoError(t, end.Close(0))
-		}
-		time.Sleep(time.Minute)
+		endAll(t, n, ends...)
 	})
 }
 

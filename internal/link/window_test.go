@@ -13,7 +13,6 @@ import (
 
 	"github.com/ringnet/ringnet/internal/deadline"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
 // Bulk in one direction delays a message of a conversation by one message of bulk,
@@ -46,10 +45,7 @@ func TestBulkDelaysAConversationByOneMessage(t *testing.T) {
 					require.Less(t, beside-alone, conversation.most, "99 of 100")
 					require.Greater(t, share, 0.9)
 					stop()
-					require.NoError(t, c.Close(time.Second))
-					require.NoError(t, s.Close(time.Second))
-					time.Sleep(2 * time.Minute)
-					require.Zero(t, n.Open(), "endpoints left open")
+					endAll(t, n, c, s)
 				})
 			})
 		}
@@ -126,44 +122,6 @@ func receivedOn(l *Link) (bytes uint64) {
 		}
 	}
 	return bytes
-}
-
-// A stream whose reader stalls takes the room of its ring, and nothing of the
-// staging memory, the receives and the send queue that others need.
-func TestAStalledReaderDelaysNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := sim.Link{Latency: 10 * time.Microsecond, Bandwidth: 1 << 30}
-		n := sim.New(network)
-		cfg := testConfig
-		cfg.SendBuffer, cfg.SendQueue, cfg.RecvQueue = 64<<10, minSendQueue, wire.MinReceives
-		c, s, b := connectLink(t, n, cfg, cfg)
-		alone := pingPong(t, c, s, 1000, 200)
-		var stalled []*Stream
-		until := deadline.New()
-		for range 99 {
-			client, err := c.Link().Open(context.Background())
-			require.NoError(t, err)
-			stalled = append(stalled, client, b.accept())
-			go func() {
-				for err := error(nil); err == nil; {
-					_, err = client.Write(make([]byte, 7_000), until)
-				}
-			}()
-		}
-		time.Sleep(10 * time.Second)
-		for _, s := range stalled {
-			s.link.mu.Lock()
-			require.Zero(t, s.ledger.Pending(), "what was accepted has been sent")
-			s.link.mu.Unlock()
-		}
-		require.LessOrEqual(t, pingPong(t, c, s, 1000, 200), alone+2*network.Latency, "a round trip more at most")
-		until.Set(time.Now())
-		for _, s := range append(stalled, c, s) {
-			require.NoError(t, s.Close(time.Second))
-		}
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open(), "endpoints left open")
-	})
 }
 
 // A link with little staging memory has no more under way than that.
