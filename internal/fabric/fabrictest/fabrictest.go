@@ -6,6 +6,7 @@ package fabrictest
 import (
 	"fmt"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,8 +42,20 @@ func Test(t *testing.T, pair Pair) {
 	t.Run("MemoryOutlivesItsEndpoint", func(t *testing.T) { testMover(t, pair) })
 	t.Run("DisconnectFlushesEverything", func(t *testing.T) { testDisconnect(t, pair) })
 	t.Run("PostingAndPollingAllocateNothing", func(t *testing.T) { testAllocations(t, pair) })
+	t.Run("WaitIsForTheArmedEvent", func(t *testing.T) { testArm(t, pair) })
+	t.Run("WhoPollsAfterArmMissesNothing", func(t *testing.T) { testSleep(t, pair) })
 	t.Run("WakeIsNeverLost", func(t *testing.T) { testWake(t, pair) })
 	t.Run("WakeAfterClose", func(t *testing.T) { testWakeAfterClose(t, pair) })
+}
+
+// Strict tests what fabrics promise that are no devices: these free a slot of the send queue early
+// now and then, retry for ever, or tell of an error in other words.
+func Strict(t *testing.T, pair Pair) {
+	t.Run("SlotIsFreedByPollingItsCompletionOrALaterOne", func(t *testing.T) { testSlots(t, pair) })
+	t.Run("ReceiveQueueOverflowIsAnErrorUntilCompletionsArePolled", func(t *testing.T) { testReceives(t, pair) })
+	t.Run("MessageWithoutAReceiveIsAnError", func(t *testing.T) { testWithoutReceive(t, pair) })
+	t.Run("MessageLongerThanItsReceiveIsAnError", func(t *testing.T) { testTooLong(t, pair) })
+	t.Run("DataOutsideItsMemoryIsALocalProtectionError", func(t *testing.T) { testLocalProtection(t, pair) })
 }
 
 func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
@@ -90,24 +103,40 @@ func none(t testing.TB, e fabric.Endpoint, why string) {
 	assert.Zero(t, n, why)
 }
 
+// waiting calls Wait.
+func waiting(e fabric.Endpoint) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- e.Wait() }()
+	return done
+}
+
+func asleep(t testing.TB, done <-chan error, why string) {
+	t.Helper()
+	select {
+	case err := <-done:
+		require.FailNow(t, "Wait returned", "%v: %s", err, why)
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
+func woken(t testing.TB, done <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(hang.After):
+		require.FailNow(t, "Wait sleeps on")
+		return nil
+	}
+}
+
 // change returns the change of the connection that Wait returns.
 func change(t testing.TB, e fabric.Endpoint) error {
 	t.Helper()
-	changed := make(chan error, 1)
-	go func() {
-		for {
-			if err := e.Wait(); err != nil {
-				changed <- err
-				return
-			}
+	for {
+		if err := woken(t, waiting(e)); err != nil {
+			return err
 		}
-	}()
-	select {
-	case err := <-changed:
-		return err
-	case <-time.After(hang.After):
-		require.FailNow(t, "no change")
-		return nil
 	}
 }
 
@@ -191,45 +220,59 @@ func testEmptyWrite(t *testing.T, pair Pair) {
 
 func testRemoteAccess(t *testing.T, pair Pair) {
 	const size = 4096
-	for name, victim := range map[string]func(t *testing.T, b fabric.Endpoint) (addr uint64, rkey uint32){
-		"an rkey that never was": func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
-			m := register(t, b, size, fabric.RemoteWrite)
-			return m.Addr(), m.RKey() ^ 0x5a5a
-		},
-		"memory for local writes": func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
-			m := register(t, b, size, fabric.LocalWrite)
-			return m.Addr(), m.RKey()
-		},
-		"memory of another connection": func(t *testing.T, _ fabric.Endpoint) (uint64, uint32) {
+	own := func(access fabric.Access) func(t *testing.T, b fabric.Endpoint) fabric.Memory {
+		return func(t *testing.T, b fabric.Endpoint) fabric.Memory { return register(t, b, size, access) }
+	}
+	for name, c := range map[string]struct {
+		victim func(t *testing.T, b fabric.Endpoint) fabric.Memory
+		change func(wr *fabric.WorkRequest)
+	}{
+		"an rkey that never was":  {own(fabric.RemoteWrite), func(wr *fabric.WorkRequest) { wr.RKey ^= 0x5a5a }},
+		"memory for local writes": {own(fabric.LocalWrite), func(*fabric.WorkRequest) {}},
+		"memory of another connection": {func(t *testing.T, _ fabric.Endpoint) fabric.Memory {
 			_, other := pair(t)
-			m := register(t, other, size, fabric.RemoteWrite)
-			return m.Addr(), m.RKey()
-		},
-		"beyond the end": func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
-			m := register(t, b, Options.RemoteMemory, fabric.RemoteWrite)
-			return m.Addr() + uint64(Options.RemoteMemory) - 3, m.RKey()
-		},
-		"memory that was given back": func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
-			m := register(t, b, size, fabric.RemoteWrite)
-			addr, rkey := m.Addr(), m.RKey()
-			if !m.Free() {
-				t.Skip("this fabric frees no memory that the peer may write to")
-			}
-			return addr, rkey
-		},
+			return register(t, other, size, fabric.RemoteWrite)
+		}, func(*fabric.WorkRequest) {}},
+		"beyond the end": {func(t *testing.T, b fabric.Endpoint) fabric.Memory {
+			return register(t, b, Options.RemoteMemory, fabric.RemoteWrite)
+		}, func(wr *fabric.WorkRequest) { wr.RemoteAddr += uint64(Options.RemoteMemory) - 3 }},
+		"far away":        {own(fabric.RemoteWrite), func(wr *fabric.WorkRequest) { wr.RemoteAddr ^= 1 << 63 }},
+		"around all ends": {own(fabric.RemoteWrite), func(wr *fabric.WorkRequest) { wr.RemoteAddr = ^uint64(0) }},
 	} {
 		for _, op := range []fabric.Opcode{fabric.Write, fabric.WriteImm} {
 			t.Run(name, func(t *testing.T) {
 				a, b := pair(t)
-				addr, rkey := victim(t, b)
-				post(t, a, fabric.WorkRequest{ID: 7, Op: op, Data: []byte("evil"), RemoteAddr: addr, RKey: rkey})
-				c := poll(t, a, 1)[0]
-				assert.Equal(t, fabric.RemoteAccess, c.Status)
-				assert.Equal(t, uint64(7), c.ID)
-				assert.False(t, c.Recv)
+				m := c.victim(t, b)
+				wr := fabric.WorkRequest{ID: 7, Op: op, Data: []byte("evil"), RemoteAddr: m.Addr(), RKey: m.RKey()}
+				c.change(&wr)
+				post(t, a, wr)
+				requireFailed(t, a, 7, fabric.RemoteAccess)
+				assert.Equal(t, make([]byte, len(m.Bytes())), m.Bytes())
 			})
 		}
 	}
+	t.Run("memory that was given back", func(t *testing.T) {
+		a, b := pair(t)
+		m := register(t, b, size, fabric.RemoteWrite)
+		wr := fabric.WorkRequest{ID: 7, Op: fabric.Write, Data: []byte("late"), Signaled: true, RemoteAddr: m.Addr(), RKey: m.RKey()}
+		freed := m.Free()
+		post(t, a, wr)
+		if freed {
+			requireFailed(t, a, 7, fabric.RemoteAccess)
+			return
+		}
+		// This fabric frees no memory that the peer may write to.
+		assert.Equal(t, fabric.Completion{ID: 7}, poll(t, a, 1)[0])
+		assert.Equal(t, "late", string(m.Bytes()[:4]))
+	})
+}
+
+// requireFailed requires that a work request is the next to complete, and how.
+func requireFailed(t testing.TB, e fabric.Endpoint, id uint64, status fabric.Status) {
+	t.Helper()
+	c := poll(t, e, 1)[0]
+	c.Vendor = 0 // a code of the device's own
+	assert.Equal(t, fabric.Completion{ID: id, Status: status}, c)
 }
 
 // place writes what from holds to the peer's memory, and returns how that ended.
@@ -276,32 +319,33 @@ func testMover(t *testing.T, pair Pair) {
 	assert.Equal(t, fabric.RemoteAccess, place(t, c, from, addr, before), "the old key")
 }
 
+// What has arrived is polled before what is flushed.
 func testDisconnect(t *testing.T, pair Pair) {
 	a, b := pair(t)
 	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: []byte("last"), Signaled: true})
 	assert.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
-	assert.Equal(t, []byte("last"), poll(t, b, 1)[0].Data)
-
-	flushes := func(e fabric.Endpoint, n int) {
-		t.Helper()
-		for _, c := range poll(t, e, n) {
-			assert.True(t, c.Recv)
-			assert.Equal(t, fabric.Flushed, c.Status)
-		}
-	}
 	require.NoError(t, a.Disconnect())
-	flushes(a, Options.RecvQueue)
+	flushes(t, a, Options.RecvQueue)
 	require.ErrorIs(t, change(t, b), fabric.ErrDisconnected)
 	require.NoError(t, b.Disconnect())
-	flushes(b, Options.RecvQueue-1)
+	assert.Equal(t, []byte("last"), poll(t, b, 1)[0].Data)
+	flushes(t, b, Options.RecvQueue-1)
 	require.ErrorIs(t, change(t, a), fabric.ErrDisconnected)
 	require.NoError(t, a.Disconnect())
+	b.Wake()
+	require.NoError(t, woken(t, waiting(b)), "it is told once")
 
 	post(t, a, fabric.WorkRequest{ID: 9, Op: fabric.WriteImm})
-	c := poll(t, a, 1)[0]
-	assert.Equal(t, fabric.Flushed, c.Status)
-	assert.Equal(t, uint64(9), c.ID)
-	assert.False(t, c.Recv)
+	requireFailed(t, a, 9, fabric.Flushed)
+}
+
+// flushes requires that n receives are flushed next.
+func flushes(t testing.TB, e fabric.Endpoint, n int) {
+	t.Helper()
+	for _, c := range poll(t, e, n) {
+		assert.True(t, c.Recv)
+		assert.Equal(t, fabric.Flushed, c.Status)
+	}
 }
 
 func testAllocations(t *testing.T, pair Pair) {
@@ -337,6 +381,90 @@ func testAllocations(t *testing.T, pair Pair) {
 			t.Error("wait")
 		}
 	}))
+}
+
+func testArm(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	send := func() {
+		post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
+		poll(t, a, 1)
+	}
+	take := func() {
+		poll(t, b, 1)
+		require.NoError(t, b.PostRecv(1))
+	}
+	done := waiting(b)
+	send()
+	asleep(t, done, "it is not armed")
+	take()
+	for range 20 {
+		require.NoError(t, b.Arm())
+		send()
+		require.NoError(t, woken(t, done))
+		take()
+		done = waiting(b)
+	}
+	send()
+	asleep(t, done, "Arm is for one event")
+	take()
+	b.Wake()
+	require.NoError(t, woken(t, done))
+
+	// Who finds what it needs behind Arm does not wait.
+	for range 20 {
+		require.NoError(t, b.Arm())
+		send()
+		take()
+	}
+	require.NoError(t, woken(t, waiting(b)), "though its completions have been polled")
+	require.NoError(t, b.Arm())
+	done = waiting(b)
+	asleep(t, done, "there is one event however often it was armed")
+	send()
+	require.NoError(t, woken(t, done))
+}
+
+// Each end answers the other's messages, and sleeps whenever there is none.
+func testSleep(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	const messages = 2000
+	run := func(e fabric.Endpoint, begins bool) error {
+		c := make([]fabric.Completion, 4)
+		say := func() error { return e.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Signaled: true}}) }
+		if begins {
+			if err := say(); err != nil {
+				return err
+			}
+		}
+		for heard := 0; heard < messages; {
+			if err := e.Arm(); err != nil {
+				return err
+			}
+			n, err := e.Poll(c)
+			if err == nil && n == 0 {
+				err = e.Wait()
+			}
+			for _, c := range c[:n] {
+				if c.Recv && err == nil {
+					heard++
+					err = e.PostRecv(1)
+					if err == nil && !(begins && heard == messages) {
+						err = say()
+					}
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	both := make(chan error, 2)
+	go func() { both <- run(a, true) }()
+	go func() { both <- run(b, false) }()
+	for range 2 {
+		require.NoError(t, woken(t, both))
+	}
 }
 
 func testWake(t *testing.T, pair Pair) {
@@ -388,4 +516,92 @@ func testWakeAfterClose(t *testing.T, pair Pair) {
 	close(stop)
 	<-done
 	a.Wake()
+}
+
+func message(id uint64) fabric.WorkRequest {
+	return fabric.WorkRequest{ID: id, Op: fabric.Send, Data: []byte("x"), Signaled: true}
+}
+
+func testSlots(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	queue := Options.SendQueue
+	for i := range queue {
+		wr := message(uint64(i))
+		wr.Signaled = i == 7
+		post(t, a, wr)
+	}
+	poll(t, b, queue)
+	require.NoError(t, b.PostRecv(queue))
+	require.ErrorIs(t, a.PostSend([]fabric.WorkRequest{message(16)}), syscall.ENOMEM, "all have ended, but none was polled")
+	assert.Equal(t, fabric.Completion{ID: 7}, poll(t, a, 1)[0])
+	nine := make([]fabric.WorkRequest, 9)
+	for i := range nine {
+		nine[i] = message(uint64(16 + i))
+	}
+	require.ErrorIs(t, a.PostSend(nine), syscall.ENOMEM, "slots 0 to 7 are free, no more")
+	none(t, b, "none of nine was posted")
+	post(t, a, nine[:8]...)
+	poll(t, b, 8)
+}
+
+func testReceives(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	post(t, a, message(1))
+	require.ErrorIs(t, b.PostRecv(1), syscall.ENOMEM)
+	poll(t, b, 1)
+	require.ErrorIs(t, b.PostRecv(2), syscall.ENOMEM)
+	require.NoError(t, b.PostRecv(1))
+}
+
+func testWithoutReceive(t *testing.T, pair Pair) {
+	for _, op := range []fabric.Opcode{fabric.Send, fabric.WriteImm} {
+		a, b := pair(t)
+		for i := range Options.RecvQueue {
+			post(t, a, message(uint64(i)))
+			poll(t, a, 1)
+		}
+		post(t, a, fabric.WorkRequest{ID: 8, Op: fabric.Write, Signaled: true})
+		assert.Equal(t, fabric.Completion{ID: 8}, poll(t, a, 1)[0], "a probe takes none")
+		post(t, a, fabric.WorkRequest{ID: 9, Op: op})
+		requireFailed(t, a, 9, fabric.RNRRetryExceeded)
+		flushes(t, a, Options.RecvQueue)
+		for _, c := range poll(t, b, Options.RecvQueue) {
+			assert.Equal(t, fabric.OK, c.Status, "what had arrived")
+		}
+		require.NoError(t, a.PostRecv(2))
+		flushes(t, a, 2)
+	}
+}
+
+func testTooLong(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	fits := make([]byte, Options.RecvSize)
+	post(t, a, fabric.WorkRequest{ID: 1, Op: fabric.Send, Data: fits, Signaled: true})
+	poll(t, a, 1)
+	post(t, a, fabric.WorkRequest{ID: 2, Op: fabric.Send, Data: append(fits, 0)})
+	requireFailed(t, a, 2, fabric.RemoteInvalidRequest)
+	flushes(t, a, Options.RecvQueue)
+	assert.Equal(t, fabric.OK, poll(t, b, 1)[0].Status)
+}
+
+func testLocalProtection(t *testing.T, pair Pair) {
+	for name, data := range map[string]func(a, b fabric.Endpoint) ([]byte, fabric.Memory){
+		"not in it": func(a, _ fabric.Endpoint) ([]byte, fabric.Memory) {
+			return []byte("x"), register(t, a, 1, fabric.LocalWrite)
+		},
+		"of another endpoint": func(_, b fabric.Endpoint) ([]byte, fabric.Memory) {
+			m := register(t, b, 1, fabric.LocalWrite)
+			return m.Bytes(), m
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			wr := fabric.WorkRequest{ID: 9, Op: fabric.Send}
+			wr.Data, wr.Memory = data(a, b)
+			post(t, a, wr)
+			requireFailed(t, a, 9, fabric.LocalProtection)
+			flushes(t, a, Options.RecvQueue)
+			none(t, b, "nothing was sent")
+		})
+	}
 }

@@ -28,69 +28,6 @@ func TestArmAnnouncesOnlyWhatCompletesAfterIt(t *testing.T) {
 	})
 }
 
-func TestArmIsForOneEvent(t *testing.T) {
-	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		require.NoError(t, b.Arm())
-		post(t, a, send(1, "x"), send(2, "y"))
-		require.NoError(t, b.Wait())
-		post(t, a, send(3, "z"))
-		done := waiting(b)
-		synctest.Wait()
-		require.Empty(t, done)
-		b.Wake()
-		require.NoError(t, <-done)
-	})
-}
-
-func TestEventWaitsForWait(t *testing.T) {
-	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		require.NoError(t, b.Arm())
-		post(t, a, send(1, "x"))
-		require.Len(t, poll(t, b), 1)
-		require.NoError(t, b.Wait(), "though its completion has been polled")
-	})
-}
-
-func TestWhoPollsAfterArmMissesNothing(t *testing.T) {
-	const messages = 2000
-	exchange := func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		read := make(chan int) // receives posted again
-		go func() {
-			defer close(read)
-			for got := 0; got < messages; {
-				_, recvs := split(await(t, b))
-				if !assert.NoError(t, b.PostRecv(len(recvs))) {
-					return
-				}
-				got += len(recvs)
-				read <- len(recvs)
-			}
-		}()
-		credit, slots := 16, 16
-		for range messages {
-			for credit == 0 {
-				credit += <-read
-			}
-			for slots == 0 {
-				slots += len(await(t, a))
-			}
-			post(t, a, send(0, "x"))
-			credit, slots = credit-1, slots-1
-		}
-		for range read {
-		}
-		assert.Zero(t, n.RNR())
-	}
-	t.Run("real time", func(t *testing.T) { exchange(t, network(t, sim.Link{})) })
-	t.Run("real time, latency", func(t *testing.T) { exchange(t, network(t, sim.Link{Latency: 10 * time.Microsecond})) })
-	t.Run("virtual time, jitter", func(t *testing.T) {
-		virtual(t, sim.Link{Latency: time.Millisecond, Bandwidth: 1e5, Jitter: 3 * time.Millisecond}, exchange)
-	})
-}
-
 func TestCompletionsOfOneQueueCanBeHeldWhileTheOtherGoesOn(t *testing.T) {
 	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
 		a, b := connect(t, n)

@@ -10,7 +10,7 @@ import (
 
 func TestContract(t *testing.T) {
 	n := network(t, sim.Link{})
-	fabrictest.Test(t, func(t testing.TB) (a, b fabric.Endpoint) {
-		return connectWith(t, n, fabrictest.Options)
-	})
+	pair := func(t testing.TB) (a, b fabric.Endpoint) { return connectWith(t, n, fabrictest.Options) }
+	fabrictest.Test(t, pair)
+	fabrictest.Strict(t, pair)
 }
