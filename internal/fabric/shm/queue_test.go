@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -48,12 +47,6 @@ func TestReceivedDataIsOutOfThePeersReach(t *testing.T) {
 		got += string(c[i].Data)
 	}
 	require.Equal(t, want, got)
-}
-
-func TestDisconnectIsAnsweredAtOnce(t *testing.T) {
-	a, _ := connected(t, options)
-	require.NoError(t, a.Disconnect())
-	soon(t, "Wait", func() { assert.ErrorIs(t, a.Wait(), fabric.ErrDisconnected) })
 }
 
 // Buffers are registered and freed while others are registered, and messages go their way.
