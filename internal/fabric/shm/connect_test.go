@@ -85,88 +85,27 @@ func minorFaults(t *testing.T) int {
 	return int(usage.Minflt)
 }
 
-func TestDialerMayRejectTheAnswer(t *testing.T) {
-	for name, reject := range map[string]func(a end) error{
-		"reject": func(a end) error { return a.Reject([]byte("no")) },
-		"close":  func(a end) error { return a.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			leavesNothing(t)
-			f := newFabric(t)
-			l := listen(t, f, 1)
-			a := dialing(t, f, l)
-			done := connecting(a)
-			ep, err := l.Accept()
-			b := ready(t, ep, err)
-			accepted := make(chan error, 1)
-			go func() { accepted <- b.Accept(ctx, nil) }()
-			require.NoError(t, <-done)
-			require.NoError(t, reject(a))
-			assert.Equal(t, fabric.RejectConsumer, reason(t, <-accepted))
-		})
-	}
-}
-
-func TestBacklog(t *testing.T) {
+// Whether Accept has returned them or not, dialers that wait are rejected, and told why.
+func TestListenerCloseRejectsWhatWaits(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
 	l := listen(t, f, 2)
-	var waiting [2]<-chan error
-	for i := range waiting {
-		waiting[i] = connecting(dialing(t, f, l))
-		hang.Unless(t, func() bool { return len(l.(*listener).queue) == i+1 })
+	rejected := func(done <-chan error) string {
+		err := <-done
+		require.Equal(t, fabric.RejectConsumer, reason(t, err))
+		var r *fabric.RejectError
+		require.ErrorAs(t, err, &r)
+		return wire.DecodeReject(r.Private).Reason
 	}
-	var full *fabric.RejectError
-	require.ErrorAs(t, <-connecting(dialing(t, f, l)), &full, "there is room for two")
-	assert.Equal(t, fabric.RejectConsumer, full.Reason)
-	assert.Equal(t, wire.Full, wire.DecodeReject(full.Private))
-
+	accepted := connecting(dialing(t, f, l))
 	ep, err := l.Accept()
 	require.NoError(t, err)
-	third := connecting(dialing(t, f, l))
-	hang.Unless(t, func() bool { return len(l.(*listener).queue) == 2 })
+	waits := connecting(dialing(t, f, l))
+	hang.Unless(t, func() bool { return len(l.(*listener).queue) == 1 })
 	require.NoError(t, ep.Close())
 	require.NoError(t, l.Close())
-	require.ErrorAs(t, <-waiting[0], &full, "which Accept has returned")
-	assert.Equal(t, fabric.RejectConsumer, full.Reason)
-	for _, done := range []<-chan error{waiting[1], third} {
-		require.ErrorAs(t, <-done, &full)
-		assert.Equal(t, fabric.RejectConsumer, full.Reason)
-		assert.Equal(t, "the listener is closed", wire.DecodeReject(full.Private).Reason)
-	}
-}
-
-func TestHandshakeEndsWithItsContext(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	short, cancel := context.WithCancel(ctx)
-	a := dialing(t, f, l)
-	done := make(chan error, 1)
-	go func() {
-		_, err := a.Connect(short, nil)
-		done <- err
-	}()
-	hang.Unless(t, func() bool { return len(l.(*listener).queue) == 1 })
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	require.NoError(t, a.Close())
-	ep, err := l.Accept()
-	b := ready(t, ep, err)
-	assert.Equal(t, fabric.RejectConsumer, reason(t, b.Accept(ctx, nil)), "the dialer has given up")
-
-	c := dialing(t, f, l)
-	connected := connecting(c) // and no Confirm
-	ep, err = l.Accept()
-	d := ready(t, ep, err)
-	short, cancel = context.WithCancel(ctx)
-	go func() {
-		assert.NoError(t, <-connected)
-		cancel()
-	}()
-	require.ErrorIs(t, d.Accept(short, nil), context.Canceled)
-	_, err = f.Dial(short, netip.AddrPort{}, l.Addr())
-	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, rejected(accepted))
+	require.Equal(t, "the listener is closed", rejected(waits))
 }
 
 // A listener that gives up while the dialer takes the memory of its answer has

@@ -18,3 +18,8 @@ func TestContract(t *testing.T) {
 	fabrictest.Test(t, pair)
 	fabrictest.Strict(t, pair)
 }
+
+func TestManagerContract(t *testing.T) {
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) { fabrictest.Manager(t, f, host) })
+}

@@ -14,3 +14,7 @@ func TestContract(t *testing.T) {
 	fabrictest.Test(t, pair)
 	fabrictest.Strict(t, pair)
 }
+
+func TestManagerContract(t *testing.T) {
+	fabrictest.Manager(t, network(t, sim.Link{}), server.Addr())
+}
