@@ -4,6 +4,7 @@
 package fabrictest
 
 import (
+	"bytes"
 	"fmt"
 	"runtime"
 	"syscall"
@@ -171,12 +172,14 @@ func testSend(t *testing.T, pair Pair) {
 	m := register(t, a, 4096, fabric.LocalWrite)
 	for i := range 3 * Options.RecvQueue {
 		want := fmt.Appendf(nil, "message %d", i)
-		wr := fabric.WorkRequest{ID: uint64(i), Op: fabric.Send, Data: want, Signaled: true}
+		inline := bytes.Clone(want)
+		wr := fabric.WorkRequest{ID: uint64(i), Op: fabric.Send, Data: inline, Signaled: true}
 		if i%2 == 1 {
 			wr.Memory, wr.Data = m, m.Bytes()[i:i+len(want)]
 			copy(wr.Data, want)
 		}
 		post(t, a, wr)
+		clear(inline) // it is the caller's again
 		assert.Equal(t, uint64(i), poll(t, a, 1)[0].ID)
 		assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.Send, Len: len(want), Data: want}, poll(t, b, 1)[0])
 		require.NoError(t, b.PostRecv(1))

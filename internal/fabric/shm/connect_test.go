@@ -143,39 +143,15 @@ func TestListenerThatGivesUpAfterItsAnswerRefuses(t *testing.T) {
 	}
 }
 
-// smallFilesProgram listens, and may make no memory to speak of.
-func smallFilesProgram(at netip.AddrPort, _ []string) error {
-	const most = 1 << 20
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
-		return err
-	}
-	f, err := Fabric()
-	if err != nil {
-		return err
-	}
-	l, err := f.Listen(at, 1)
-	if err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	_, err = accept(l, options)
-	return err
-}
-
 func TestListenerThatCannotMakeTheMemoryReportsIt(t *testing.T) {
-	at := netip.AddrPortFrom(host, 1)
-	require.Equal(t, "ready", start(t, program("small files", at)).line(t))
-	ep, err := newFabric(t).Dial(ctx, netip.AddrPort{}, at)
-	require.NoError(t, err)
-	defer ep.Close()
-	const size = 64 << 20
-	_, err = ep.Open(with(size))
-	require.NoError(t, err)
-	_, err = ep.Register(size, fabric.RemoteWrite)
-	require.NoError(t, err)
-	_, err = ep.Connect(ctx, nil)
-	assert.Equal(t, reasonUnsupported, reason(t, err))
-	assert.ErrorContains(t, err, "file too large")
+	inProcess(t, nil, func() {
+		const size, most = 64 << 20, 1 << 20
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}))
+		f := newFabric(t)
+		_, _, err := connectEnds(f, listen(t, f, 1), with(size), with(size))
+		assert.Equal(t, reasonUnsupported, reason(t, err))
+		assert.ErrorContains(t, err, "file too large")
+	})
 }
 
 // The next listener gets the address, whether the last one had dialers in its queue or not.
@@ -326,9 +302,6 @@ func TestUsers(t *testing.T) {
 	own := func(uid uint32) bool { return uid == 1000 }
 	anotherThan1000 := func(uid uint32) bool { return uid != 1000 }
 	anyone := func(uint32) bool { return true }
-	as := func(uid uint32) *syscall.SysProcAttr {
-		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	}
 	// The mapped user is the same to the kernel, whatever it is called.
 	namespace := func(inside int) *syscall.SysProcAttr {
 		attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
@@ -346,11 +319,11 @@ func TestUsers(t *testing.T) {
 		says  string // of the dialer; "" means that it connects
 	}{
 		"the same":                           {nil, nil, nil, ""},
-		"another":                            {nil, as(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that trusts":                {nil, as(1000), []string{"trust"}, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that is not trusted":        {anotherThan1000, as(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that is trusted":            {own, as(1000), nil, ""},
-		"nobody":                             {anyone, as(65534), nil, "user 65534 may be anyone"},
+		"another":                            {nil, user(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
+		"another that trusts":                {nil, user(1000), []string{"trust"}, "peer's user ID is 0, and it does not trust ours, 1000"},
+		"another that is not trusted":        {anotherThan1000, user(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
+		"another that is trusted":            {own, user(1000), nil, ""},
+		"nobody":                             {anyone, user(65534), nil, "user 65534 may be anyone"},
 		"in a namespace of its own":          {nil, namespace(0), nil, ""},
 		"in a namespace, by another name":    {nil, namespace(1000), nil, ""},
 		"in a namespace where nobody has ID": {nil, namespace(-1), nil, "user 65534 may be anyone"},
@@ -378,21 +351,11 @@ func TestUsers(t *testing.T) {
 // If Config.Trust takes long to judge a user, because it asks a directory for example,
 // only that user waits.
 func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {
-	needsRoot(t)
-	asked, judge := make(chan struct{}), make(chan struct{})
-	f, err := New(Config{Trust: func(uint32) bool {
-		asked <- struct{}{}
-		<-judge
-		return false
-	}})
-	require.NoError(t, err)
+	f, asked, decide := undecided(t)
 	leavesNothing(t)
-	defer close(judge)
+	defer close(decide)
 	l := listen(t, f, 1)
-	cmd := program("dial", l.Addr())
-	cmd.Path, cmd.Dir = worldReadable(t), "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
-	start(t, cmd)
+	start(t, programAs(t, 1000, "dial", l.Addr()))
 	soon(t, "the question", func() { <-asked })
 	requireAccepts(t, f, l)
 	soon(t, "Close", func() { require.NoError(t, l.Close()) })

@@ -25,13 +25,7 @@ type mailbox struct {
 	news chan struct{}
 }
 
-func openMailbox(t *testing.T, f fabric.Fabric, queue int) mailbox {
-	t.Helper()
-	return openMailboxAt(t, f, netip.AddrPortFrom(host, 0), queue)
-}
-
-func openMailboxAt(t *testing.T, f fabric.Fabric, at netip.AddrPort, queue int) mailbox {
-	t.Helper()
+func newMailbox(f fabric.Fabric, at netip.AddrPort, queue int) (mailbox, error) {
 	m := mailbox{news: make(chan struct{}, 1)}
 	ep, err := f.(fabric.Datagrams).ListenPacket(at, fabric.DatagramOptions{
 		RecvQueue: queue,
@@ -43,10 +37,25 @@ func openMailboxAt(t *testing.T, f fabric.Fabric, at netip.AddrPort, queue int) 
 			}
 		},
 	})
+	if err == nil {
+		m.datagrams = ep.(*datagrams)
+	}
+	return m, err
+}
+
+func openMailbox(t *testing.T, f fabric.Fabric, queue int) mailbox {
+	t.Helper()
+	m, err := newMailbox(f, netip.AddrPortFrom(host, 0), queue)
 	require.NoError(t, err)
-	m.datagrams = ep.(*datagrams)
 	t.Cleanup(func() { _ = m.Close() })
 	return m
+}
+
+// openMailboxes opens two, with a receive queue for so many datagrams.
+func openMailboxes(t *testing.T, queue int) (a, b mailbox) {
+	t.Helper()
+	f := newFabric(t)
+	return openMailbox(t, f, queue), openMailbox(t, f, queue)
 }
 
 func (m mailbox) resolve(t *testing.T, to mailbox) *handle {
@@ -162,8 +171,7 @@ func TestDatagramsSurviveHostileSenders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			f := newFabric(t)
-			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			a, b := openMailboxes(t, 16)
 			honest, hostile := a.resolve(t, b), a.resolve(t, b)
 			require.Equal(t, fabric.OK, a.post(hostile, "in good faith"))
 			require.Equal(t, "in good faith", b.next(t))
@@ -233,8 +241,7 @@ func TestDatagramsSurviveHostileReceivers(t *testing.T) {
 }
 
 func TestDatagramsOfAFloodDisplaceNoOthers(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	flood, quiet := a.resolve(t, b), a.resolve(t, b)
 	lost := 0
 	for i := range 1000 {
@@ -255,8 +262,7 @@ func TestDatagramsOfAFloodDisplaceNoOthers(t *testing.T) {
 }
 
 func TestDatagramSendersAreGivenNoMemory(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	for _, o := range []fabric.Options{
 		{SendQueue: 1, RecvQueue: 1000, RecvSize: 1000},
 		{SendQueue: 1, RecvQueue: 1, RemoteMemory: 1 << 20},

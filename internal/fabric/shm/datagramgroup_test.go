@@ -236,19 +236,9 @@ func memberProgram(at netip.AddrPort, args []string) error {
 	if err != nil {
 		return err
 	}
-	news := make(chan struct{}, 1)
-	d, err := f.(fabric.Datagrams).ListenPacket(at, fabric.DatagramOptions{
-		RecvQueue: 16,
-		Filter:    func(*fabric.Datagram) bool { return true },
-		Notify: func() {
-			select {
-			case news <- struct{}{}:
-			default:
-			}
-		},
-	})
+	m, err := newMailbox(f, at, 16)
 	if err == nil {
-		err = d.Join(ctx, group, netip.Addr{})
+		err = m.Join(ctx, group, netip.Addr{})
 	}
 	if err != nil {
 		return err
@@ -256,16 +246,11 @@ func memberProgram(at netip.AddrPort, args []string) error {
 	fmt.Println("joined")
 	p := make([]byte, datagramSize)
 	for {
-		ds := []fabric.Datagram{{Buffers: [][]byte{p}}}
-		for d.Receive(ds) == 1 {
-			fmt.Println(string(p[:ds[0].Len]))
+		m.Arm()
+		for d := []fabric.Datagram{{Buffers: [][]byte{p}}}; m.Receive(d) == 1; {
+			fmt.Println(string(p[:d[0].Len]))
 		}
-		d.Arm()
-		if d.Receive(ds) == 1 {
-			fmt.Println(string(p[:ds[0].Len]))
-			continue
-		}
-		<-news
+		<-m.news
 	}
 }
 

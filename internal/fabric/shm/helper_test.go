@@ -53,7 +53,6 @@ var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"crowd":         crowdProgram,
 	"linger":        lingerProgram,
 	"linger server": lingerServerProgram,
-	"small files":   smallFilesProgram,
 	"member":        memberProgram,
 	"knock":         knockProgram,
 	"knock once":    knockOnceProgram,
@@ -257,23 +256,24 @@ func accept(l fabric.Listener, o fabric.Options) (end, error) {
 	return e, err
 }
 
+// connectEnds connects a dialer with a listener whose options differ.
+func connectEnds(f fabric.Fabric, l fabric.Listener, dialer, listener fabric.Options) (a, b end, err error) {
+	failed := make(chan error, 1)
+	go func() {
+		var err error
+		b, err = accept(l, listener)
+		failed <- err
+	}()
+	a, err = dial(f, l.Addr(), dialer)
+	return a, b, errors.Join(<-failed, err)
+}
+
 // connectTo makes a connection by way of a listener.
 func connectTo(t testing.TB, f fabric.Fabric, l fabric.Listener, o fabric.Options) (a, b end) {
 	t.Helper()
-	type result struct {
-		end
-		error
-	}
-	dialed := make(chan result, 1)
-	go func() {
-		e, err := dial(f, l.Addr(), o)
-		dialed <- result{e, err}
-	}()
-	b, err := accept(l, o)
+	a, b, err := connectEnds(f, l, o, o)
 	require.NoError(t, err)
-	r := <-dialed
-	require.NoError(t, r.error)
-	return r.end, b
+	return a, b
 }
 
 // requireAccepts requires that a listener accepts a dialer soon.

@@ -58,37 +58,6 @@ func TestDisconnectFlushesBehindWhatIsHeld(t *testing.T) {
 	require.Equal(t, flushed(15), c[1:])
 }
 
-// late returns how long each of some messages took to complete.
-func late(t *testing.T, seed uint64) (took []time.Duration) {
-	virtual(t, sim.Link{Jitter: time.Second, Seed: seed}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		start := time.Now()
-		for i := range 8 {
-			post(t, a, send(uint64(i), "x"))
-		}
-		var sends, recvs int
-		for sends < 8 || recvs < 8 {
-			for _, c := range append(poll(t, a), poll(t, b)...) {
-				took = append(took, time.Since(start))
-				if c.Recv {
-					recvs++
-					continue
-				}
-				assert.EqualValues(t, sends, c.ID)
-				sends++
-			}
-			time.Sleep(time.Millisecond)
-		}
-		assert.LessOrEqual(t, time.Since(start), time.Second+time.Millisecond)
-	})
-	return took
-}
-
-func TestSeedDeterminesTheJitter(t *testing.T) {
-	assert.Equal(t, late(t, 1), late(t, 1))
-	assert.NotEqual(t, late(t, 1), late(t, 2))
-}
-
 func TestOverflowOfTheCompletionQueueBreaksTheQueuePair(t *testing.T) {
 	virtual(t, sim.Link{CompletionQueue: 4}, func(t *testing.T, n *sim.Network) {
 		a, b := connect(t, n)

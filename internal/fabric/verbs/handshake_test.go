@@ -18,23 +18,8 @@ import (
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
-// RTU may be lost, and the connection manager repeats the answer only seconds
-// later.
-func TestFirstMessageConfirmsIfTheConfirmationIsLost(t *testing.T) {
-	a, b := confirmedByAMessage(t, func(*endpoint) {})
-
-	// Wait works as usual.
-	waiting := waited(b)
-	asleep(t, waiting)
-	b.Wake()
-	require.NoError(t, within(t, waiting))
-	require.NoError(t, b.Arm())
-	waiting = waited(b)
-	post(t, a, fabric.WorkRequest{ID: 2, Op: fabric.Send, Data: []byte("y")})
-	require.NoError(t, within(t, waiting))
-}
-
-// Changes of the connection end neither Accept nor its watch for the first message: the
+// RTU may be lost, and the connection manager repeats the answer only seconds later, so the first
+// message confirms, too. Changes of the connection end neither Accept nor its watch for that: the
 // next Wait returns them.
 func TestAcceptLeavesChangesToTheNextWait(t *testing.T) {
 	t.Run("Wake", func(t *testing.T) {

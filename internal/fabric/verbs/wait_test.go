@@ -31,12 +31,6 @@ func asleep(t testing.TB, waiting <-chan error) {
 	}
 }
 
-func TestCloseOfThePeerIsADisconnect(t *testing.T) {
-	a, b := pair(t)
-	require.NoError(t, a.Close())
-	require.ErrorIs(t, waitForChange(t, b), fabric.ErrDisconnected)
-}
-
 // The device's events reach the endpoints that they concern.
 func TestAsynchronousEvents(t *testing.T) {
 	const cqErr, qpFatal, accessErr, commEstablished, deviceFatal, portErr, pkeyChange = 0, 1, 3, 4, 8, 10, 12
