@@ -59,7 +59,8 @@ func Strict(t *testing.T, pair Pair) {
 	t.Run("DataOutsideItsMemoryIsALocalProtectionError", func(t *testing.T) { testLocalProtection(t, pair) })
 }
 
-func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
+// Register registers memory.
+func Register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
 	t.Helper()
 	m, err := e.Register(n, a)
 	require.NoError(t, err)
@@ -69,18 +70,19 @@ func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Me
 // target registers n bytes of the peer's memory that a may write to.
 func target(t testing.TB, a, peer fabric.Endpoint, n int) fabric.Memory {
 	t.Helper()
-	m := register(t, peer, n, fabric.RemoteWrite)
+	m := Register(t, peer, n, fabric.RemoteWrite)
 	require.NoError(t, a.Reach(m.Addr(), m.RKey(), n))
 	return m
 }
 
-func post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
+// Post posts work requests.
+func Post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
 	t.Helper()
 	require.NoError(t, e.PostSend(wr))
 }
 
-// poll returns the next n completions.
-func poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
+// Poll returns the next n completions.
+func Poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
 	t.Helper()
 	all := make([]fabric.Completion, n)
 	deadline := time.Now().Add(hang.After)
@@ -96,6 +98,15 @@ func poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
 	return all
 }
 
+// Flushed is what n flushed receives complete with.
+func Flushed(n int) []fabric.Completion {
+	c := make([]fabric.Completion, n)
+	for i := range c {
+		c[i] = fabric.Completion{Recv: true, Status: fabric.Flushed}
+	}
+	return c
+}
+
 // none requires that there is no completion.
 func none(t testing.TB, e fabric.Endpoint, why string) {
 	t.Helper()
@@ -104,18 +115,19 @@ func none(t testing.TB, e fabric.Endpoint, why string) {
 	assert.Zero(t, n, why)
 }
 
-// waiting calls Wait.
-func waiting(e fabric.Endpoint) <-chan error {
+// Waiting calls Wait.
+func Waiting(e fabric.Endpoint) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- e.Wait() }()
 	return done
 }
 
-func asleep(t testing.TB, done <-chan error, why string) {
+// Asleep requires that a call, of Wait for example, does not return now.
+func Asleep(t testing.TB, done <-chan error, why ...string) {
 	t.Helper()
 	select {
 	case err := <-done:
-		require.FailNow(t, "Wait returned", "%v: %s", err, why)
+		require.FailNow(t, "it returned", "%v %s", err, why)
 	case <-time.After(20 * time.Millisecond):
 	}
 }
@@ -135,7 +147,7 @@ func woken(t testing.TB, done <-chan error) error {
 func change(t testing.TB, e fabric.Endpoint) error {
 	t.Helper()
 	for {
-		if err := woken(t, waiting(e)); err != nil {
+		if err := woken(t, Waiting(e)); err != nil {
 			return err
 		}
 	}
@@ -144,7 +156,7 @@ func change(t testing.TB, e fabric.Endpoint) error {
 func testWriteImm(t *testing.T, pair Pair) {
 	a, b := pair(t)
 	const size = 64 << 10
-	source, target := register(t, a, size, fabric.LocalWrite), target(t, a, b, size)
+	source, target := Register(t, a, size, fabric.LocalWrite), target(t, a, b, size)
 	for i := range source.Bytes() {
 		source.Bytes()[i] = byte(i*31 + i>>8)
 	}
@@ -153,13 +165,13 @@ func testWriteImm(t *testing.T, pair Pair) {
 			clear(target.Bytes())
 			imm := 3<<30 + uint32(n)&0xffff
 			at := size - n
-			post(t, a, fabric.WorkRequest{
+			Post(t, a, fabric.WorkRequest{
 				ID: uint64(1000 + i), Op: fabric.WriteImm, Signaled: true, Imm: imm,
 				Data: source.Bytes()[:n], Memory: source,
 				RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey(),
 			})
-			assert.Equal(t, fabric.Completion{ID: uint64(1000 + i)}, poll(t, a, 1)[0])
-			assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: imm, Len: n}, poll(t, b, 1)[0])
+			assert.Equal(t, fabric.Completion{ID: uint64(1000 + i)}, Poll(t, a, 1)[0])
+			assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: imm, Len: n}, Poll(t, b, 1)[0])
 			assert.Equal(t, source.Bytes()[:n], target.Bytes()[at:])
 			assert.Equal(t, make([]byte, at), target.Bytes()[:at])
 			require.NoError(t, b.PostRecv(1))
@@ -169,7 +181,7 @@ func testWriteImm(t *testing.T, pair Pair) {
 
 func testSend(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	m := register(t, a, 4096, fabric.LocalWrite)
+	m := Register(t, a, 4096, fabric.LocalWrite)
 	for i := range 3 * Options.RecvQueue {
 		want := fmt.Appendf(nil, "message %d", i)
 		inline := bytes.Clone(want)
@@ -178,10 +190,10 @@ func testSend(t *testing.T, pair Pair) {
 			wr.Memory, wr.Data = m, m.Bytes()[i:i+len(want)]
 			copy(wr.Data, want)
 		}
-		post(t, a, wr)
+		Post(t, a, wr)
 		clear(inline) // it is the caller's again
-		assert.Equal(t, uint64(i), poll(t, a, 1)[0].ID)
-		assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.Send, Len: len(want), Data: want}, poll(t, b, 1)[0])
+		assert.Equal(t, uint64(i), Poll(t, a, 1)[0].ID)
+		assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.Send, Len: len(want), Data: want}, Poll(t, b, 1)[0])
 		require.NoError(t, b.PostRecv(1))
 	}
 }
@@ -197,9 +209,9 @@ func testBatch(t *testing.T, pair Pair) {
 				Data: []byte{byte(i)}, RemoteAddr: target.Addr() + uint64(i), RKey: target.RKey(),
 			}
 		}
-		post(t, a, batch...)
-		assert.Equal(t, uint64(len(batch)-1), poll(t, a, 1)[0].ID)
-		for i, c := range poll(t, b, len(batch)) {
+		Post(t, a, batch...)
+		assert.Equal(t, uint64(len(batch)-1), Poll(t, a, 1)[0].ID)
+		for i, c := range Poll(t, b, len(batch)) {
 			assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: uint32(i), Len: 1}, c)
 			assert.Equal(t, byte(i), target.Bytes()[i])
 		}
@@ -212,19 +224,19 @@ func testBatch(t *testing.T, pair Pair) {
 // send queue held before does no harm, also on a card that loads it.
 func testEmptyWrite(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	source := register(t, a, 4096, fabric.LocalWrite)
-	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: source.Bytes()[:Options.RecvSize], Memory: source, Signaled: true})
-	poll(t, a, 1)
-	poll(t, b, 1)
-	post(t, a, fabric.WorkRequest{ID: 5, Op: fabric.Write, Signaled: true})
-	assert.Equal(t, fabric.Completion{ID: 5}, poll(t, a, 1)[0])
+	source := Register(t, a, 4096, fabric.LocalWrite)
+	Post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: source.Bytes()[:Options.RecvSize], Memory: source, Signaled: true})
+	Poll(t, a, 1)
+	Poll(t, b, 1)
+	Post(t, a, fabric.WorkRequest{ID: 5, Op: fabric.Write, Signaled: true})
+	assert.Equal(t, fabric.Completion{ID: 5}, Poll(t, a, 1)[0])
 	none(t, b, "a probe takes no receive")
 }
 
 func testRemoteAccess(t *testing.T, pair Pair) {
 	const size = 4096
 	own := func(access fabric.Access) func(t *testing.T, b fabric.Endpoint) fabric.Memory {
-		return func(t *testing.T, b fabric.Endpoint) fabric.Memory { return register(t, b, size, access) }
+		return func(t *testing.T, b fabric.Endpoint) fabric.Memory { return Register(t, b, size, access) }
 	}
 	for name, c := range map[string]struct {
 		victim func(t *testing.T, b fabric.Endpoint) fabric.Memory
@@ -234,10 +246,10 @@ func testRemoteAccess(t *testing.T, pair Pair) {
 		"memory for local writes": {own(fabric.LocalWrite), func(*fabric.WorkRequest) {}},
 		"memory of another connection": {func(t *testing.T, _ fabric.Endpoint) fabric.Memory {
 			_, other := pair(t)
-			return register(t, other, size, fabric.RemoteWrite)
+			return Register(t, other, size, fabric.RemoteWrite)
 		}, func(*fabric.WorkRequest) {}},
 		"beyond the end": {func(t *testing.T, b fabric.Endpoint) fabric.Memory {
-			return register(t, b, Options.RemoteMemory, fabric.RemoteWrite)
+			return Register(t, b, Options.RemoteMemory, fabric.RemoteWrite)
 		}, func(wr *fabric.WorkRequest) { wr.RemoteAddr += uint64(Options.RemoteMemory) - 3 }},
 		"far away":        {own(fabric.RemoteWrite), func(wr *fabric.WorkRequest) { wr.RemoteAddr ^= 1 << 63 }},
 		"around all ends": {own(fabric.RemoteWrite), func(wr *fabric.WorkRequest) { wr.RemoteAddr = ^uint64(0) }},
@@ -248,7 +260,7 @@ func testRemoteAccess(t *testing.T, pair Pair) {
 				m := c.victim(t, b)
 				wr := fabric.WorkRequest{ID: 7, Op: op, Data: []byte("evil"), RemoteAddr: m.Addr(), RKey: m.RKey()}
 				c.change(&wr)
-				post(t, a, wr)
+				Post(t, a, wr)
 				requireFailed(t, a, 7, fabric.RemoteAccess)
 				assert.Equal(t, make([]byte, len(m.Bytes())), m.Bytes())
 			})
@@ -256,33 +268,32 @@ func testRemoteAccess(t *testing.T, pair Pair) {
 	}
 	t.Run("memory that was given back", func(t *testing.T) {
 		a, b := pair(t)
-		m := register(t, b, size, fabric.RemoteWrite)
+		m := Register(t, b, size, fabric.RemoteWrite)
 		wr := fabric.WorkRequest{ID: 7, Op: fabric.Write, Data: []byte("late"), Signaled: true, RemoteAddr: m.Addr(), RKey: m.RKey()}
 		freed := m.Free()
-		post(t, a, wr)
+		Post(t, a, wr)
 		if freed {
 			requireFailed(t, a, 7, fabric.RemoteAccess)
 			return
 		}
 		// This fabric frees no memory that the peer may write to.
-		assert.Equal(t, fabric.Completion{ID: 7}, poll(t, a, 1)[0])
+		assert.Equal(t, fabric.Completion{ID: 7}, Poll(t, a, 1)[0])
 		assert.Equal(t, "late", string(m.Bytes()[:4]))
 	})
 }
 
-// requireFailed requires that a work request is the next to complete, and how.
+// requireFailed requires that a work request is the next to complete, and how. A device says more.
 func requireFailed(t testing.TB, e fabric.Endpoint, id uint64, status fabric.Status) {
 	t.Helper()
-	c := poll(t, e, 1)[0]
-	c.Vendor = 0 // a code of the device's own
-	assert.Equal(t, fabric.Completion{ID: id, Status: status}, c)
+	c := Poll(t, e, 1)[0]
+	assert.Equal(t, fabric.Completion{ID: id, Status: status}, fabric.Completion{ID: c.ID, Status: c.Status, Recv: c.Recv})
 }
 
 // place writes what from holds to the peer's memory, and returns how that ended.
 func place(t *testing.T, a fabric.Endpoint, from fabric.Memory, addr uint64, rkey uint32) fabric.Status {
 	t.Helper()
-	post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: from.Bytes(), Memory: from, Signaled: true, RemoteAddr: addr, RKey: rkey})
-	return poll(t, a, 1)[0].Status
+	Post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: from.Bytes(), Memory: from, Signaled: true, RemoteAddr: addr, RKey: rkey})
+	return Poll(t, a, 1)[0].Status
 }
 
 func testMover(t *testing.T, pair Pair) {
@@ -295,8 +306,8 @@ func testMover(t *testing.T, pair Pair) {
 		return a, y.(fabric.Mover)
 	}
 	a, b := move()
-	from, to := register(t, a, 4096, fabric.LocalWrite), register(t, b, 4096, fabric.RemoteWrite)
-	dropped := register(t, b, 4096, fabric.RemoteWrite)
+	from, to := Register(t, a, 4096, fabric.LocalWrite), Register(t, b, 4096, fabric.RemoteWrite)
+	dropped := Register(t, b, 4096, fabric.RemoteWrite)
 	addr, before := to.Addr(), to.RKey()
 	copy(from.Bytes(), "first")
 	require.Equal(t, fabric.OK, place(t, a, from, addr, before))
@@ -325,27 +336,27 @@ func testMover(t *testing.T, pair Pair) {
 // What has arrived is polled before what is flushed.
 func testDisconnect(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: []byte("last"), Signaled: true})
-	assert.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
+	Post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: []byte("last"), Signaled: true})
+	assert.Equal(t, fabric.OK, Poll(t, a, 1)[0].Status)
 	require.NoError(t, a.Disconnect())
 	flushes(t, a, Options.RecvQueue)
 	require.ErrorIs(t, change(t, b), fabric.ErrDisconnected)
 	require.NoError(t, b.Disconnect())
-	assert.Equal(t, []byte("last"), poll(t, b, 1)[0].Data)
+	assert.Equal(t, []byte("last"), Poll(t, b, 1)[0].Data)
 	flushes(t, b, Options.RecvQueue-1)
 	require.ErrorIs(t, change(t, a), fabric.ErrDisconnected)
 	require.NoError(t, a.Disconnect())
 	b.Wake()
-	require.NoError(t, woken(t, waiting(b)), "it is told once")
+	require.NoError(t, woken(t, Waiting(b)), "it is told once")
 
-	post(t, a, fabric.WorkRequest{ID: 9, Op: fabric.WriteImm})
+	Post(t, a, fabric.WorkRequest{ID: 9, Op: fabric.WriteImm})
 	requireFailed(t, a, 9, fabric.Flushed)
 }
 
 // flushes requires that n receives are flushed next.
 func flushes(t testing.TB, e fabric.Endpoint, n int) {
 	t.Helper()
-	for _, c := range poll(t, e, n) {
+	for _, c := range Poll(t, e, n) {
 		assert.True(t, c.Recv)
 		assert.Equal(t, fabric.Flushed, c.Status)
 	}
@@ -353,7 +364,7 @@ func flushes(t testing.TB, e fabric.Endpoint, n int) {
 
 func testAllocations(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	source, target := register(t, a, 4096, fabric.LocalWrite), target(t, a, b, 4096)
+	source, target := Register(t, a, 4096, fabric.LocalWrite), target(t, a, b, 4096)
 	small := make([]byte, 16)
 	wr := []fabric.WorkRequest{
 		{Op: fabric.WriteImm, Data: small, RemoteAddr: target.Addr(), RKey: target.RKey()},
@@ -389,26 +400,26 @@ func testAllocations(t *testing.T, pair Pair) {
 func testArm(t *testing.T, pair Pair) {
 	a, b := pair(t)
 	send := func() {
-		post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
-		poll(t, a, 1)
+		Post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
+		Poll(t, a, 1)
 	}
 	take := func() {
-		poll(t, b, 1)
+		Poll(t, b, 1)
 		require.NoError(t, b.PostRecv(1))
 	}
-	done := waiting(b)
+	done := Waiting(b)
 	send()
-	asleep(t, done, "it is not armed")
+	Asleep(t, done, "it is not armed")
 	take()
 	for range 20 {
 		require.NoError(t, b.Arm())
 		send()
 		require.NoError(t, woken(t, done))
 		take()
-		done = waiting(b)
+		done = Waiting(b)
 	}
 	send()
-	asleep(t, done, "Arm is for one event")
+	Asleep(t, done, "Arm is for one event")
 	take()
 	b.Wake()
 	require.NoError(t, woken(t, done))
@@ -419,10 +430,10 @@ func testArm(t *testing.T, pair Pair) {
 		send()
 		take()
 	}
-	require.NoError(t, woken(t, waiting(b)), "though its completions have been polled")
+	require.NoError(t, woken(t, Waiting(b)), "though its completions have been polled")
 	require.NoError(t, b.Arm())
-	done = waiting(b)
-	asleep(t, done, "there is one event however often it was armed")
+	done = Waiting(b)
+	Asleep(t, done, "there is one event however often it was armed")
 	send()
 	require.NoError(t, woken(t, done))
 }
@@ -531,27 +542,27 @@ func testSlots(t *testing.T, pair Pair) {
 	for i := range queue {
 		wr := message(uint64(i))
 		wr.Signaled = i == 7
-		post(t, a, wr)
+		Post(t, a, wr)
 	}
-	poll(t, b, queue)
+	Poll(t, b, queue)
 	require.NoError(t, b.PostRecv(queue))
 	require.ErrorIs(t, a.PostSend([]fabric.WorkRequest{message(16)}), syscall.ENOMEM, "all have ended, but none was polled")
-	assert.Equal(t, fabric.Completion{ID: 7}, poll(t, a, 1)[0])
+	assert.Equal(t, fabric.Completion{ID: 7}, Poll(t, a, 1)[0])
 	nine := make([]fabric.WorkRequest, 9)
 	for i := range nine {
 		nine[i] = message(uint64(16 + i))
 	}
 	require.ErrorIs(t, a.PostSend(nine), syscall.ENOMEM, "slots 0 to 7 are free, no more")
 	none(t, b, "none of nine was posted")
-	post(t, a, nine[:8]...)
-	poll(t, b, 8)
+	Post(t, a, nine[:8]...)
+	Poll(t, b, 8)
 }
 
 func testReceives(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	post(t, a, message(1))
+	Post(t, a, message(1))
 	require.ErrorIs(t, b.PostRecv(1), syscall.ENOMEM)
-	poll(t, b, 1)
+	Poll(t, b, 1)
 	require.ErrorIs(t, b.PostRecv(2), syscall.ENOMEM)
 	require.NoError(t, b.PostRecv(1))
 }
@@ -560,15 +571,15 @@ func testWithoutReceive(t *testing.T, pair Pair) {
 	for _, op := range []fabric.Opcode{fabric.Send, fabric.WriteImm} {
 		a, b := pair(t)
 		for i := range Options.RecvQueue {
-			post(t, a, message(uint64(i)))
-			poll(t, a, 1)
+			Post(t, a, message(uint64(i)))
+			Poll(t, a, 1)
 		}
-		post(t, a, fabric.WorkRequest{ID: 8, Op: fabric.Write, Signaled: true})
-		assert.Equal(t, fabric.Completion{ID: 8}, poll(t, a, 1)[0], "a probe takes none")
-		post(t, a, fabric.WorkRequest{ID: 9, Op: op})
+		Post(t, a, fabric.WorkRequest{ID: 8, Op: fabric.Write, Signaled: true})
+		assert.Equal(t, fabric.Completion{ID: 8}, Poll(t, a, 1)[0], "a probe takes none")
+		Post(t, a, fabric.WorkRequest{ID: 9, Op: op})
 		requireFailed(t, a, 9, fabric.RNRRetryExceeded)
 		flushes(t, a, Options.RecvQueue)
-		for _, c := range poll(t, b, Options.RecvQueue) {
+		for _, c := range Poll(t, b, Options.RecvQueue) {
 			assert.Equal(t, fabric.OK, c.Status, "what had arrived")
 		}
 		require.NoError(t, a.PostRecv(2))
@@ -579,21 +590,21 @@ func testWithoutReceive(t *testing.T, pair Pair) {
 func testTooLong(t *testing.T, pair Pair) {
 	a, b := pair(t)
 	fits := make([]byte, Options.RecvSize)
-	post(t, a, fabric.WorkRequest{ID: 1, Op: fabric.Send, Data: fits, Signaled: true})
-	poll(t, a, 1)
-	post(t, a, fabric.WorkRequest{ID: 2, Op: fabric.Send, Data: append(fits, 0)})
+	Post(t, a, fabric.WorkRequest{ID: 1, Op: fabric.Send, Data: fits, Signaled: true})
+	Poll(t, a, 1)
+	Post(t, a, fabric.WorkRequest{ID: 2, Op: fabric.Send, Data: append(fits, 0)})
 	requireFailed(t, a, 2, fabric.RemoteInvalidRequest)
 	flushes(t, a, Options.RecvQueue)
-	assert.Equal(t, fabric.OK, poll(t, b, 1)[0].Status)
+	assert.Equal(t, fabric.OK, Poll(t, b, 1)[0].Status)
 }
 
 func testLocalProtection(t *testing.T, pair Pair) {
 	for name, data := range map[string]func(a, b fabric.Endpoint) ([]byte, fabric.Memory){
 		"not in it": func(a, _ fabric.Endpoint) ([]byte, fabric.Memory) {
-			return []byte("x"), register(t, a, 1, fabric.LocalWrite)
+			return []byte("x"), Register(t, a, 1, fabric.LocalWrite)
 		},
 		"of another endpoint": func(_, b fabric.Endpoint) ([]byte, fabric.Memory) {
-			m := register(t, b, 1, fabric.LocalWrite)
+			m := Register(t, b, 1, fabric.LocalWrite)
 			return m.Bytes(), m
 		},
 	} {
@@ -601,7 +612,7 @@ func testLocalProtection(t *testing.T, pair Pair) {
 			a, b := pair(t)
 			wr := fabric.WorkRequest{ID: 9, Op: fabric.Send}
 			wr.Data, wr.Memory = data(a, b)
-			post(t, a, wr)
+			Post(t, a, wr)
 			requireFailed(t, a, 9, fabric.LocalProtection)
 			flushes(t, a, Options.RecvQueue)
 			none(t, b, "nothing was sent")

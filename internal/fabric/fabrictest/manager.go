@@ -170,7 +170,7 @@ func (m manager) testListenerClose(t *testing.T) {
 		_, err := l.Accept()
 		waits <- err
 	}()
-	asleep(t, waits, "nobody has dialed")
+	Asleep(t, waits, "nobody has dialed")
 	require.NoError(t, l.Close())
 	require.ErrorIs(t, woken(t, waits), net.ErrClosed)
 	_, err = l.Accept()
@@ -209,7 +209,7 @@ func (m manager) testAcceptContext(t *testing.T) {
 	defer cancel()
 	accepted := answers(ctx, b, nil)
 	require.NoError(t, woken(t, connected))
-	asleep(t, accepted, "nobody has confirmed")
+	Asleep(t, accepted, "nobody has confirmed")
 	cancel()
 	require.ErrorIs(t, woken(t, accepted), context.Canceled)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
@@ -36,6 +37,11 @@ var host = func() netip.Addr {
 var (
 	options = fabric.Options{SendQueue: 128, RecvQueue: 64, RecvSize: 24, RemoteMemory: ringSize}
 	ctx     = context.Background()
+)
+
+var (
+	post    = fabrictest.Post
+	flushed = fabrictest.Flushed
 )
 
 // soak is whether to take a long time.
@@ -307,11 +313,6 @@ func (e end) write(to end, at int, imm uint32, data string) fabric.WorkRequest {
 	return fabric.WorkRequest{Op: fabric.WriteImm, Data: []byte(data), Imm: imm, RemoteAddr: to.mem.Addr() + uint64(at), RKey: to.mem.RKey()}
 }
 
-func post(t testing.TB, e end, wr ...fabric.WorkRequest) {
-	t.Helper()
-	require.NoError(t, e.PostSend(wr))
-}
-
 // poll returns all that has completed.
 func poll(t testing.TB, e end) []fabric.Completion {
 	t.Helper()
@@ -319,15 +320,6 @@ func poll(t testing.TB, e end) []fabric.Completion {
 	n, err := e.Poll(c[:])
 	require.NoError(t, err)
 	return c[:n]
-}
-
-// flushed is what n flushed receives complete with.
-func flushed(n int) []fabric.Completion {
-	c := make([]fabric.Completion, n)
-	for i := range c {
-		c[i] = fabric.Completion{Recv: true, Status: fabric.Flushed}
-	}
-	return c
 }
 
 // received is what a WriteImm completes with.

@@ -17,11 +17,6 @@ import (
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
-func post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
-	t.Helper()
-	require.NoError(t, e.PostSend(wr))
-}
-
 // What Poll leaves would make no event. A device may report what has arrived after what has been
 // sent, so this is for one that is known to have done so.
 func TestPollTakesAllThatHasCompleted(t *testing.T) {

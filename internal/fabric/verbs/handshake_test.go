@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
@@ -26,7 +27,7 @@ func TestAcceptLeavesChangesToTheNextWait(t *testing.T) {
 		_, b := confirmedByAMessage(t, (*endpoint).Wake)
 		require.NoError(t, within(t, waited(b)))
 		waiting := waited(b)
-		asleep(t, waiting)
+		fabrictest.Asleep(t, waiting)
 		b.Wake()
 		require.NoError(t, within(t, waiting))
 	})

@@ -4,10 +4,8 @@ package verbs
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -19,15 +17,6 @@ func waitForChange(t testing.TB, e fabric.Endpoint) error {
 		if err := within(t, waited(e)); err != nil {
 			return err
 		}
-	}
-}
-
-func asleep(t testing.TB, waiting <-chan error) {
-	t.Helper()
-	select {
-	case err := <-waiting:
-		require.FailNow(t, "Wait returned", "%v", err)
-	case <-time.After(50 * time.Millisecond):
 	}
 }
 
