@@ -52,7 +52,6 @@ var soak = os.Getenv("RINGNET_SOAK") == "1"
 var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"echo":          echoProgram,
 	"last words":    lastWordsProgram,
-	"dials":         dialsProgram,
 	"dial":          dialProgram,
 	"squat":         squatProgram,
 	"squat dialers": squatDialersProgram,

@@ -6,11 +6,8 @@ package shm
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -33,18 +30,6 @@ func lastWordsProgram(at netip.AddrPort, _ []string) error {
 	}
 	fmt.Println("said")
 	return untilKilled()
-}
-
-// dialsProgram dials as long as it lives.
-func dialsProgram(at netip.AddrPort, _ []string) error {
-	f, err := Fabric()
-	for err == nil {
-		var e end
-		if e, err = dial(f, at, options); err == nil {
-			err = e.Close()
-		}
-	}
-	return err
 }
 
 // echoProgram listens at an address, says where that is, and accepts.
@@ -81,41 +66,4 @@ func TestKill(t *testing.T) {
 	require.Equal(t, "that I love her", string(c[1].Data))
 	require.Equal(t, flushed(62), c[2:])
 	require.NoError(t, e.Close())
-}
-
-// A process may be killed in the middle of a handshake too.
-func TestKillDuringTheHandshake(t *testing.T) {
-	rounds := 20
-	if soak {
-		rounds = 200
-	}
-	leavesNothing(t)
-	l := listen(t, newFabric(t), 16)
-	var accepting sync.WaitGroup
-	accepting.Go(func() {
-		for {
-			ep, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if e, err := open(ep, options); err == nil && e.Accept(ctx, nil) == nil {
-				for err == nil {
-					err = e.Wait()
-				}
-			}
-			ep.Close()
-		}
-	})
-	soon(t, "the listener", func() {
-		for range rounds {
-			p := start(t, program("dials", l.Addr()))
-			time.Sleep(rand.N(40 * time.Millisecond))
-			require.NoError(t, p.Process.Kill())
-			p.Wait()
-		}
-		p := start(t, program("dial", l.Addr()))
-		require.NoError(t, p.Wait(), "%s", p.err)
-	})
-	require.NoError(t, l.Close())
-	accepting.Wait()
 }
