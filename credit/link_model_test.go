@@ -379,14 +379,17 @@ func (w *linkRules) poll(a *linkSide) error {
 	if w.repostLate {
 		a.held++
 	}
-	switch m.kind {
+	return a.ledger.receive(m.kind, m.acked)
+}
+
+func (l *Link) receive(kind linkKind, acked Totals) error {
+	switch kind {
 	case dataMessage:
-		return a.ledger.ReceiveData()
+		return l.ReceiveData()
 	case recordSend:
-		return a.ledger.ReceiveRecords(m.acked)
-	default:
-		return a.ledger.ReceiveCredit(m.acked)
+		return l.ReceiveRecords(acked)
 	}
+	return l.ReceiveCredit(acked)
 }
 
 func (w *linkRules) rest(s *linkState) error {

@@ -2,11 +2,7 @@ package credit
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // stageTable is the table at Stage: what may come after each.
@@ -18,23 +14,6 @@ var stageTable = map[Stage][]Stage{
 	Refusing:  {Over},
 	Open:      {Over},
 	Over:      {},
-}
-
-// TestStageWalks goes at random through all that streams can do, and finds every change of
-// stage that the table has, and no other.
-func TestStageWalks(t *testing.T) {
-	steps := 300_000
-	if raceEnabled {
-		steps = 30_000
-	}
-	w := stagedWorld{streamsOnLink(4, RecordWindow, RecordCredit, everything), map[[2]Stage]bool{}}
-	f := walkAtRandom(w, steps, rand.New(rand.NewPCG(1, 0)))
-	require.NoError(t, f.broken, "at %v", f.trace)
-	for before, all := range stageTable {
-		for _, after := range all {
-			require.True(t, w.seen[[2]Stage{before, after}], "%v to %v never happened", before, after)
-		}
-	}
 }
 
 // stagedWorld notes how stages change.

@@ -136,7 +136,6 @@ type streamWorld struct {
 	need int // the most receives taken at once so far
 
 	mutant streamMutant
-	alone  bool // B is not modelled: it says anything
 }
 
 // streamMutant is one change to the rules.
@@ -178,9 +177,6 @@ const (
 	opensBehindGoAway
 	leavesAtGoAway
 )
-
-// A breach is what an honest side never does.
-type breach struct{ error }
 
 type streamOp uint8
 
@@ -331,7 +327,7 @@ func (a *streamSide) end(number, id uint8) (int, error) {
 	k := int(a.numbers[number]) - 1
 	switch {
 	case k < 0:
-		return 0, breach{fmt.Errorf("about stream %d, which there is not", number)}
+		return 0, fmt.Errorf("about stream %d, which there is not", number)
 	case a.ends[k].id != id:
 		return 0, fmt.Errorf("what is said of stream %d is taken for said of stream %d", id, a.ends[k].id)
 	}
@@ -385,7 +381,7 @@ func (w *streamWorld) freesRing(e *streamEnd) bool {
 func (w *streamWorld) choices(s *streamState, found func(act streamAction, progress bool)) {
 	for i := range s {
 		a, peer := &s[i], &s[1-i]
-		if a.gone || w.alone && i == 1 {
+		if a.gone {
 			continue
 		}
 		may := func(ok bool, op streamOp, end, n int) {
@@ -757,7 +753,7 @@ func (w *streamWorld) read(a *streamSide, e *streamEnd) error {
 	switch {
 	case place == 0 || a.owner[place-1] != e.id:
 		return fmt.Errorf("stream %d is read from memory that is not its own", e.id)
-	case *b != mark(e.id, position) && !w.alone:
+	case *b != mark(e.id, position):
 		return fmt.Errorf("stream %d has something else at byte %d", e.id, position)
 	}
 	*b = 0
@@ -793,9 +789,6 @@ func (w *streamWorld) sendData(s *streamState, act streamAction) error {
 	e.ledger.Send(int(act.n))
 	e.ledger.accepted = all
 	w.settle(&s[act.side], int(act.end))
-	if w.alone {
-		return w.post(s, int(act.side), m)
-	}
 	peer := &s[1-act.side]
 	for position := from; position < e.ledger.sent; position++ {
 		b := &peer.memory[m.place-1][position%uint64(w.pool[m.place-1])]
@@ -826,9 +819,7 @@ func (w *streamWorld) post(s *streamState, from int, m streamMessage) error {
 		}
 		w.need = max(w.need, peer.inbox.n+1)
 	}
-	if !w.alone {
-		peer.inbox.push(m)
-	}
+	peer.inbox.push(m)
 	return nil
 }
 
@@ -836,17 +827,8 @@ func (w *streamWorld) post(s *streamState, from int, m streamMessage) error {
 func (w *streamWorld) poll(a *streamSide, refuse bool) error {
 	m := a.inbox.pop()
 	if w.underWay == 0 {
-		var err error
-		switch m.kind {
-		case dataMessage:
-			err = a.link.ReceiveData()
-		case recordSend:
-			err = a.link.ReceiveRecords(m.acked)
-		default:
-			err = a.link.ReceiveCredit(m.acked)
-		}
-		if err != nil {
-			return breach{err}
+		if err := a.link.receive(m.kind, m.acked); err != nil {
+			return err
 		}
 	}
 	if m.kind == dataMessage {
@@ -869,7 +851,7 @@ func (w *streamWorld) receiveData(a *streamSide, m *streamMessage) error {
 	}
 	e := &a.ends[k]
 	if err := e.ledger.Receive(int(m.bytes), m.newRing); err != nil {
-		return breach{err}
+		return err
 	}
 	if m.newRing {
 		if e.old != 0 {
@@ -902,7 +884,7 @@ func (w *streamWorld) receiveRecord(a *streamSide, r streamRecord, refuse bool) 
 	e := &a.ends[k]
 	before := e.ledger
 	if err := e.ledger.ReceiveRecord(r.record, uint64(r.value)); err != nil {
-		return breach{err}
+		return err
 	}
 	switch r.record {
 	case AcceptRecord:
@@ -932,7 +914,7 @@ func (w *streamWorld) changeEnd(s, before *Stream) {
 
 func (w *streamWorld) receiveOpen(a *streamSide, r streamRecord, refuse bool) error {
 	if a.numbers[r.number] != 0 {
-		return breach{fmt.Errorf("stream %d is in use", r.number)}
+		return fmt.Errorf("stream %d is in use", r.number)
 	}
 	k := a.freeEnd()
 	e := &a.ends[k]

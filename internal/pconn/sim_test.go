@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -301,70 +300,5 @@ func TestReceiverThatIsOverrunCostsOthersNothing(t *testing.T) {
 		require.Len(t, readAll(t, deaf, time.Second), 3)
 		require.Equal(t, n.Overruns(), deaf.Stats().Missed)
 		require.EqualValues(t, 5*rounds-2*16, deaf.Stats().Missed, "16 were of its own, and 16 of the group's")
-	})
-}
-
-// Receivers follow each other at an address while a Conn sends to it. Each gets, in order and
-// with none missing, the datagrams written from when it listens until it is closed, except
-// those on their way then. A receiver that listens all the time misses none.
-func TestReceiversComeAndGoInAFlood(t *testing.T) {
-	virtual(t, datagram.Link{Link: sim.Link{Latency: latency}}, func(t *testing.T, n *datagram.Network) {
-		a, stays := listen(t, n, "10.0.0.1:0"), listen(t, n, "10.0.0.2:0")
-		require.NoError(t, stays.SetReadBuffer(16<<20))
-		const at, lives = "10.0.0.3:3", 20
-		to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at))
-		var written []time.Time // when each was
-		done := make(chan struct{})
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			for i := 0; ; i++ {
-				select {
-				case <-done:
-					return
-				case <-time.After(time.Millisecond):
-				}
-				written = append(written, time.Now())
-				_, err := a.WriteTo([]byte(strconv.Itoa(i)), to)
-				assert.NoError(t, err)
-				_, err = a.WriteTo([]byte(strconv.Itoa(i)), stays.LocalAddr())
-				assert.NoError(t, err)
-			}
-		}()
-		type life struct {
-			from, to time.Time
-			numbers  []int
-		}
-		var all []life
-		for i := range lives {
-			l := life{from: time.Now()}
-			c := listen(t, n, at)
-			l.numbers = readAll(t, c, 100*time.Millisecond+500*time.Microsecond)
-			l.to = time.Now()
-			require.NoError(t, c.Close())
-			require.Zero(t, c.Stats().Missed)
-			all = append(all, l)
-			if i%2 == 0 { // the address has no receiver for a while
-				time.Sleep(35 * time.Millisecond)
-			}
-		}
-		close(done)
-		<-ended
-		for i, l := range all {
-			require.True(t, slices.IsSorted(l.numbers))
-			require.Zero(t, missing(l.numbers))
-			for number, when := range written {
-				if when.After(l.from) && when.Before(l.to.Add(-latency)) {
-					require.Contains(t, l.numbers, number)
-				}
-			}
-			since := l.from
-			if i%2 == 0 && i > 0 { // it followed another at once, whose end the sender knew of by then
-				since = all[i-1].to.Add(latency)
-			}
-			require.LessOrEqual(t, l.numbers[0], slices.IndexFunc(written, since.Before))
-		}
-		require.Len(t, readAll(t, stays, time.Second), len(written))
-		require.Zero(t, stays.Stats().Missed)
 	})
 }

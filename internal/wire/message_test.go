@@ -19,21 +19,6 @@ func encoded(r Record) []byte {
 	return b
 }
 
-func TestHeaderComesBackWithTheRecordsBehindIt(t *testing.T) {
-	for _, h := range []Header{{}, {Data: 1}, {Records: 2}, {math.MaxUint64, math.MaxUint64 - 1}} {
-		b := bytes.Repeat([]byte{0xff}, MessageSize)
-		h.Put(b)
-		require.Equal(t, byte(0xff), b[HeaderSize], "not beyond its size")
-		for n := range MaxRecords + 1 {
-			got, records, err := DecodeHeader(b[:HeaderSize+n*RecordSize])
-			require.NoError(t, err)
-			require.Equal(t, h, got)
-			require.Len(t, records, n*RecordSize)
-		}
-	}
-	require.Panics(t, func() { Header{}.Put(make([]byte, HeaderSize-1)) })
-}
-
 func TestBadHeaderIsRefusedWithTheReason(t *testing.T) {
 	for n := range 2 * MessageSize {
 		if n >= HeaderSize && (n-HeaderSize)%RecordSize == 0 && n <= MessageSize {

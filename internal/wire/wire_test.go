@@ -184,14 +184,3 @@ func FuzzDecodeReject(f *testing.F) {
 		require.Equal(t, reject, DecodeReject(reject.Append(nil)))
 	})
 }
-
-// FuzzRejectAppend: any reason fits the connection manager.
-func FuzzRejectAppend(f *testing.F) {
-	f.Add("because")
-	f.Add(strings.Repeat("é", 100))
-	f.Fuzz(func(t *testing.T, reason string) {
-		b := Reject{Reason: reason}.Append(nil)
-		require.LessOrEqual(t, len(b), 148)
-		require.Len(t, DecodeReject(b).Reason, min(140, len(reason)))
-	})
-}

@@ -4,8 +4,10 @@
 package fabrictest
 
 import (
+	"bytes"
 	"fmt"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,11 +43,24 @@ func Test(t *testing.T, pair Pair) {
 	t.Run("MemoryOutlivesItsEndpoint", func(t *testing.T) { testMover(t, pair) })
 	t.Run("DisconnectFlushesEverything", func(t *testing.T) { testDisconnect(t, pair) })
 	t.Run("PostingAndPollingAllocateNothing", func(t *testing.T) { testAllocations(t, pair) })
+	t.Run("WaitIsForTheArmedEvent", func(t *testing.T) { testArm(t, pair) })
+	t.Run("WhoPollsAfterArmMissesNothing", func(t *testing.T) { testSleep(t, pair) })
 	t.Run("WakeIsNeverLost", func(t *testing.T) { testWake(t, pair) })
 	t.Run("WakeAfterClose", func(t *testing.T) { testWakeAfterClose(t, pair) })
 }
 
-func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
+// Strict tests what fabrics promise that are no devices: these free a slot of the send queue early
+// now and then, retry for ever, or tell of an error in other words.
+func Strict(t *testing.T, pair Pair) {
+	t.Run("SlotIsFreedByPollingItsCompletionOrALaterOne", func(t *testing.T) { testSlots(t, pair) })
+	t.Run("ReceiveQueueOverflowIsAnErrorUntilCompletionsArePolled", func(t *testing.T) { testReceives(t, pair) })
+	t.Run("MessageWithoutAReceiveIsAnError", func(t *testing.T) { testWithoutReceive(t, pair) })
+	t.Run("MessageLongerThanItsReceiveIsAnError", func(t *testing.T) { testTooLong(t, pair) })
+	t.Run("DataOutsideItsMemoryIsALocalProtectionError", func(t *testing.T) { testLocalProtection(t, pair) })
+}
+
+// Register registers memory.
+func Register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
 	t.Helper()
 	m, err := e.Register(n, a)
 	require.NoError(t, err)
@@ -55,18 +70,19 @@ func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Me
 // target registers n bytes of the peer's memory that a may write to.
 func target(t testing.TB, a, peer fabric.Endpoint, n int) fabric.Memory {
 	t.Helper()
-	m := register(t, peer, n, fabric.RemoteWrite)
+	m := Register(t, peer, n, fabric.RemoteWrite)
 	require.NoError(t, a.Reach(m.Addr(), m.RKey(), n))
 	return m
 }
 
-func post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
+// Post posts work requests.
+func Post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
 	t.Helper()
 	require.NoError(t, e.PostSend(wr))
 }
 
-// poll returns the next n completions.
-func poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
+// Poll returns the next n completions.
+func Poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
 	t.Helper()
 	all := make([]fabric.Completion, n)
 	deadline := time.Now().Add(hang.After)
@@ -82,6 +98,15 @@ func poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
 	return all
 }
 
+// Flushed is what n flushed receives complete with.
+func Flushed(n int) []fabric.Completion {
+	c := make([]fabric.Completion, n)
+	for i := range c {
+		c[i] = fabric.Completion{Recv: true, Status: fabric.Flushed}
+	}
+	return c
+}
+
 // none requires that there is no completion.
 func none(t testing.TB, e fabric.Endpoint, why string) {
 	t.Helper()
@@ -90,31 +115,48 @@ func none(t testing.TB, e fabric.Endpoint, why string) {
 	assert.Zero(t, n, why)
 }
 
+// Waiting calls Wait.
+func Waiting(e fabric.Endpoint) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- e.Wait() }()
+	return done
+}
+
+// Asleep requires that a call, of Wait for example, does not return now.
+func Asleep(t testing.TB, done <-chan error, why ...string) {
+	t.Helper()
+	select {
+	case err := <-done:
+		require.FailNow(t, "it returned", "%v %s", err, why)
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
+func woken(t testing.TB, done <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(hang.After):
+		require.FailNow(t, "Wait sleeps on")
+		return nil
+	}
+}
+
 // change returns the change of the connection that Wait returns.
 func change(t testing.TB, e fabric.Endpoint) error {
 	t.Helper()
-	changed := make(chan error, 1)
-	go func() {
-		for {
-			if err := e.Wait(); err != nil {
-				changed <- err
-				return
-			}
+	for {
+		if err := woken(t, Waiting(e)); err != nil {
+			return err
 		}
-	}()
-	select {
-	case err := <-changed:
-		return err
-	case <-time.After(hang.After):
-		require.FailNow(t, "no change")
-		return nil
 	}
 }
 
 func testWriteImm(t *testing.T, pair Pair) {
 	a, b := pair(t)
 	const size = 64 << 10
-	source, target := register(t, a, size, fabric.LocalWrite), target(t, a, b, size)
+	source, target := Register(t, a, size, fabric.LocalWrite), target(t, a, b, size)
 	for i := range source.Bytes() {
 		source.Bytes()[i] = byte(i*31 + i>>8)
 	}
@@ -123,13 +165,13 @@ func testWriteImm(t *testing.T, pair Pair) {
 			clear(target.Bytes())
 			imm := 3<<30 + uint32(n)&0xffff
 			at := size - n
-			post(t, a, fabric.WorkRequest{
+			Post(t, a, fabric.WorkRequest{
 				ID: uint64(1000 + i), Op: fabric.WriteImm, Signaled: true, Imm: imm,
 				Data: source.Bytes()[:n], Memory: source,
 				RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey(),
 			})
-			assert.Equal(t, fabric.Completion{ID: uint64(1000 + i)}, poll(t, a, 1)[0])
-			assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: imm, Len: n}, poll(t, b, 1)[0])
+			assert.Equal(t, fabric.Completion{ID: uint64(1000 + i)}, Poll(t, a, 1)[0])
+			assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: imm, Len: n}, Poll(t, b, 1)[0])
 			assert.Equal(t, source.Bytes()[:n], target.Bytes()[at:])
 			assert.Equal(t, make([]byte, at), target.Bytes()[:at])
 			require.NoError(t, b.PostRecv(1))
@@ -139,17 +181,19 @@ func testWriteImm(t *testing.T, pair Pair) {
 
 func testSend(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	m := register(t, a, 4096, fabric.LocalWrite)
+	m := Register(t, a, 4096, fabric.LocalWrite)
 	for i := range 3 * Options.RecvQueue {
 		want := fmt.Appendf(nil, "message %d", i)
-		wr := fabric.WorkRequest{ID: uint64(i), Op: fabric.Send, Data: want, Signaled: true}
+		inline := bytes.Clone(want)
+		wr := fabric.WorkRequest{ID: uint64(i), Op: fabric.Send, Data: inline, Signaled: true}
 		if i%2 == 1 {
 			wr.Memory, wr.Data = m, m.Bytes()[i:i+len(want)]
 			copy(wr.Data, want)
 		}
-		post(t, a, wr)
-		assert.Equal(t, uint64(i), poll(t, a, 1)[0].ID)
-		assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.Send, Len: len(want), Data: want}, poll(t, b, 1)[0])
+		Post(t, a, wr)
+		clear(inline) // it is the caller's again
+		assert.Equal(t, uint64(i), Poll(t, a, 1)[0].ID)
+		assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.Send, Len: len(want), Data: want}, Poll(t, b, 1)[0])
 		require.NoError(t, b.PostRecv(1))
 	}
 }
@@ -165,9 +209,9 @@ func testBatch(t *testing.T, pair Pair) {
 				Data: []byte{byte(i)}, RemoteAddr: target.Addr() + uint64(i), RKey: target.RKey(),
 			}
 		}
-		post(t, a, batch...)
-		assert.Equal(t, uint64(len(batch)-1), poll(t, a, 1)[0].ID)
-		for i, c := range poll(t, b, len(batch)) {
+		Post(t, a, batch...)
+		assert.Equal(t, uint64(len(batch)-1), Poll(t, a, 1)[0].ID)
+		for i, c := range Poll(t, b, len(batch)) {
 			assert.Equal(t, fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: uint32(i), Len: 1}, c)
 			assert.Equal(t, byte(i), target.Bytes()[i])
 		}
@@ -180,63 +224,76 @@ func testBatch(t *testing.T, pair Pair) {
 // send queue held before does no harm, also on a card that loads it.
 func testEmptyWrite(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	source := register(t, a, 4096, fabric.LocalWrite)
-	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: source.Bytes()[:Options.RecvSize], Memory: source, Signaled: true})
-	poll(t, a, 1)
-	poll(t, b, 1)
-	post(t, a, fabric.WorkRequest{ID: 5, Op: fabric.Write, Signaled: true})
-	assert.Equal(t, fabric.Completion{ID: 5}, poll(t, a, 1)[0])
+	source := Register(t, a, 4096, fabric.LocalWrite)
+	Post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: source.Bytes()[:Options.RecvSize], Memory: source, Signaled: true})
+	Poll(t, a, 1)
+	Poll(t, b, 1)
+	Post(t, a, fabric.WorkRequest{ID: 5, Op: fabric.Write, Signaled: true})
+	assert.Equal(t, fabric.Completion{ID: 5}, Poll(t, a, 1)[0])
 	none(t, b, "a probe takes no receive")
 }
 
 func testRemoteAccess(t *testing.T, pair Pair) {
 	const size = 4096
-	for name, victim := range map[string]func(t *testing.T, b fabric.Endpoint) (addr uint64, rkey uint32){
-		"an rkey that never was": func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
-			m := register(t, b, size, fabric.RemoteWrite)
-			return m.Addr(), m.RKey() ^ 0x5a5a
-		},
-		"memory for local writes": func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
-			m := register(t, b, size, fabric.LocalWrite)
-			return m.Addr(), m.RKey()
-		},
-		"memory of another connection": func(t *testing.T, _ fabric.Endpoint) (uint64, uint32) {
+	own := func(access fabric.Access) func(t *testing.T, b fabric.Endpoint) fabric.Memory {
+		return func(t *testing.T, b fabric.Endpoint) fabric.Memory { return Register(t, b, size, access) }
+	}
+	for name, c := range map[string]struct {
+		victim func(t *testing.T, b fabric.Endpoint) fabric.Memory
+		change func(wr *fabric.WorkRequest)
+	}{
+		"an rkey that never was":  {own(fabric.RemoteWrite), func(wr *fabric.WorkRequest) { wr.RKey ^= 0x5a5a }},
+		"memory for local writes": {own(fabric.LocalWrite), func(*fabric.WorkRequest) {}},
+		"memory of another connection": {func(t *testing.T, _ fabric.Endpoint) fabric.Memory {
 			_, other := pair(t)
-			m := register(t, other, size, fabric.RemoteWrite)
-			return m.Addr(), m.RKey()
-		},
-		"beyond the end": func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
-			m := register(t, b, Options.RemoteMemory, fabric.RemoteWrite)
-			return m.Addr() + uint64(Options.RemoteMemory) - 3, m.RKey()
-		},
-		"memory that was given back": func(t *testing.T, b fabric.Endpoint) (uint64, uint32) {
-			m := register(t, b, size, fabric.RemoteWrite)
-			addr, rkey := m.Addr(), m.RKey()
-			if !m.Free() {
-				t.Skip("this fabric frees no memory that the peer may write to")
-			}
-			return addr, rkey
-		},
+			return Register(t, other, size, fabric.RemoteWrite)
+		}, func(*fabric.WorkRequest) {}},
+		"beyond the end": {func(t *testing.T, b fabric.Endpoint) fabric.Memory {
+			return Register(t, b, Options.RemoteMemory, fabric.RemoteWrite)
+		}, func(wr *fabric.WorkRequest) { wr.RemoteAddr += uint64(Options.RemoteMemory) - 3 }},
+		"far away":        {own(fabric.RemoteWrite), func(wr *fabric.WorkRequest) { wr.RemoteAddr ^= 1 << 63 }},
+		"around all ends": {own(fabric.RemoteWrite), func(wr *fabric.WorkRequest) { wr.RemoteAddr = ^uint64(0) }},
 	} {
 		for _, op := range []fabric.Opcode{fabric.Write, fabric.WriteImm} {
 			t.Run(name, func(t *testing.T) {
 				a, b := pair(t)
-				addr, rkey := victim(t, b)
-				post(t, a, fabric.WorkRequest{ID: 7, Op: op, Data: []byte("evil"), RemoteAddr: addr, RKey: rkey})
-				c := poll(t, a, 1)[0]
-				assert.Equal(t, fabric.RemoteAccess, c.Status)
-				assert.Equal(t, uint64(7), c.ID)
-				assert.False(t, c.Recv)
+				m := c.victim(t, b)
+				wr := fabric.WorkRequest{ID: 7, Op: op, Data: []byte("evil"), RemoteAddr: m.Addr(), RKey: m.RKey()}
+				c.change(&wr)
+				Post(t, a, wr)
+				requireFailed(t, a, 7, fabric.RemoteAccess)
+				assert.Equal(t, make([]byte, len(m.Bytes())), m.Bytes())
 			})
 		}
 	}
+	t.Run("memory that was given back", func(t *testing.T) {
+		a, b := pair(t)
+		m := Register(t, b, size, fabric.RemoteWrite)
+		wr := fabric.WorkRequest{ID: 7, Op: fabric.Write, Data: []byte("late"), Signaled: true, RemoteAddr: m.Addr(), RKey: m.RKey()}
+		freed := m.Free()
+		Post(t, a, wr)
+		if freed {
+			requireFailed(t, a, 7, fabric.RemoteAccess)
+			return
+		}
+		// This fabric frees no memory that the peer may write to.
+		assert.Equal(t, fabric.Completion{ID: 7}, Poll(t, a, 1)[0])
+		assert.Equal(t, "late", string(m.Bytes()[:4]))
+	})
+}
+
+// requireFailed requires that a work request is the next to complete, and how. A device says more.
+func requireFailed(t testing.TB, e fabric.Endpoint, id uint64, status fabric.Status) {
+	t.Helper()
+	c := Poll(t, e, 1)[0]
+	assert.Equal(t, fabric.Completion{ID: id, Status: status}, fabric.Completion{ID: c.ID, Status: c.Status, Recv: c.Recv})
 }
 
 // place writes what from holds to the peer's memory, and returns how that ended.
 func place(t *testing.T, a fabric.Endpoint, from fabric.Memory, addr uint64, rkey uint32) fabric.Status {
 	t.Helper()
-	post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: from.Bytes(), Memory: from, Signaled: true, RemoteAddr: addr, RKey: rkey})
-	return poll(t, a, 1)[0].Status
+	Post(t, a, fabric.WorkRequest{Op: fabric.Write, Data: from.Bytes(), Memory: from, Signaled: true, RemoteAddr: addr, RKey: rkey})
+	return Poll(t, a, 1)[0].Status
 }
 
 func testMover(t *testing.T, pair Pair) {
@@ -249,8 +306,8 @@ func testMover(t *testing.T, pair Pair) {
 		return a, y.(fabric.Mover)
 	}
 	a, b := move()
-	from, to := register(t, a, 4096, fabric.LocalWrite), register(t, b, 4096, fabric.RemoteWrite)
-	dropped := register(t, b, 4096, fabric.RemoteWrite)
+	from, to := Register(t, a, 4096, fabric.LocalWrite), Register(t, b, 4096, fabric.RemoteWrite)
+	dropped := Register(t, b, 4096, fabric.RemoteWrite)
 	addr, before := to.Addr(), to.RKey()
 	copy(from.Bytes(), "first")
 	require.Equal(t, fabric.OK, place(t, a, from, addr, before))
@@ -276,37 +333,38 @@ func testMover(t *testing.T, pair Pair) {
 	assert.Equal(t, fabric.RemoteAccess, place(t, c, from, addr, before), "the old key")
 }
 
+// What has arrived is polled before what is flushed.
 func testDisconnect(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: []byte("last"), Signaled: true})
-	assert.Equal(t, fabric.OK, poll(t, a, 1)[0].Status)
-	assert.Equal(t, []byte("last"), poll(t, b, 1)[0].Data)
-
-	flushes := func(e fabric.Endpoint, n int) {
-		t.Helper()
-		for _, c := range poll(t, e, n) {
-			assert.True(t, c.Recv)
-			assert.Equal(t, fabric.Flushed, c.Status)
-		}
-	}
+	Post(t, a, fabric.WorkRequest{Op: fabric.Send, Data: []byte("last"), Signaled: true})
+	assert.Equal(t, fabric.OK, Poll(t, a, 1)[0].Status)
 	require.NoError(t, a.Disconnect())
-	flushes(a, Options.RecvQueue)
+	flushes(t, a, Options.RecvQueue)
 	require.ErrorIs(t, change(t, b), fabric.ErrDisconnected)
 	require.NoError(t, b.Disconnect())
-	flushes(b, Options.RecvQueue-1)
+	assert.Equal(t, []byte("last"), Poll(t, b, 1)[0].Data)
+	flushes(t, b, Options.RecvQueue-1)
 	require.ErrorIs(t, change(t, a), fabric.ErrDisconnected)
 	require.NoError(t, a.Disconnect())
+	b.Wake()
+	require.NoError(t, woken(t, Waiting(b)), "it is told once")
 
-	post(t, a, fabric.WorkRequest{ID: 9, Op: fabric.WriteImm})
-	c := poll(t, a, 1)[0]
-	assert.Equal(t, fabric.Flushed, c.Status)
-	assert.Equal(t, uint64(9), c.ID)
-	assert.False(t, c.Recv)
+	Post(t, a, fabric.WorkRequest{ID: 9, Op: fabric.WriteImm})
+	requireFailed(t, a, 9, fabric.Flushed)
+}
+
+// flushes requires that n receives are flushed next.
+func flushes(t testing.TB, e fabric.Endpoint, n int) {
+	t.Helper()
+	for _, c := range Poll(t, e, n) {
+		assert.True(t, c.Recv)
+		assert.Equal(t, fabric.Flushed, c.Status)
+	}
 }
 
 func testAllocations(t *testing.T, pair Pair) {
 	a, b := pair(t)
-	source, target := register(t, a, 4096, fabric.LocalWrite), target(t, a, b, 4096)
+	source, target := Register(t, a, 4096, fabric.LocalWrite), target(t, a, b, 4096)
 	small := make([]byte, 16)
 	wr := []fabric.WorkRequest{
 		{Op: fabric.WriteImm, Data: small, RemoteAddr: target.Addr(), RKey: target.RKey()},
@@ -337,6 +395,90 @@ func testAllocations(t *testing.T, pair Pair) {
 			t.Error("wait")
 		}
 	}))
+}
+
+func testArm(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	send := func() {
+		Post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
+		Poll(t, a, 1)
+	}
+	take := func() {
+		Poll(t, b, 1)
+		require.NoError(t, b.PostRecv(1))
+	}
+	done := Waiting(b)
+	send()
+	Asleep(t, done, "it is not armed")
+	take()
+	for range 20 {
+		require.NoError(t, b.Arm())
+		send()
+		require.NoError(t, woken(t, done))
+		take()
+		done = Waiting(b)
+	}
+	send()
+	Asleep(t, done, "Arm is for one event")
+	take()
+	b.Wake()
+	require.NoError(t, woken(t, done))
+
+	// Who finds what it needs behind Arm does not wait.
+	for range 20 {
+		require.NoError(t, b.Arm())
+		send()
+		take()
+	}
+	require.NoError(t, woken(t, Waiting(b)), "though its completions have been polled")
+	require.NoError(t, b.Arm())
+	done = Waiting(b)
+	Asleep(t, done, "there is one event however often it was armed")
+	send()
+	require.NoError(t, woken(t, done))
+}
+
+// Each end answers the other's messages, and sleeps whenever there is none.
+func testSleep(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	const messages = 2000
+	run := func(e fabric.Endpoint, begins bool) error {
+		c := make([]fabric.Completion, 4)
+		say := func() error { return e.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Signaled: true}}) }
+		if begins {
+			if err := say(); err != nil {
+				return err
+			}
+		}
+		for heard := 0; heard < messages; {
+			if err := e.Arm(); err != nil {
+				return err
+			}
+			n, err := e.Poll(c)
+			if err == nil && n == 0 {
+				err = e.Wait()
+			}
+			for _, c := range c[:n] {
+				if c.Recv && err == nil {
+					heard++
+					err = e.PostRecv(1)
+					if err == nil && !(begins && heard == messages) {
+						err = say()
+					}
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	both := make(chan error, 2)
+	go func() { both <- run(a, true) }()
+	go func() { both <- run(b, false) }()
+	for range 2 {
+		require.NoError(t, woken(t, both))
+	}
 }
 
 func testWake(t *testing.T, pair Pair) {
@@ -388,4 +530,92 @@ func testWakeAfterClose(t *testing.T, pair Pair) {
 	close(stop)
 	<-done
 	a.Wake()
+}
+
+func message(id uint64) fabric.WorkRequest {
+	return fabric.WorkRequest{ID: id, Op: fabric.Send, Data: []byte("x"), Signaled: true}
+}
+
+func testSlots(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	queue := Options.SendQueue
+	for i := range queue {
+		wr := message(uint64(i))
+		wr.Signaled = i == 7
+		Post(t, a, wr)
+	}
+	Poll(t, b, queue)
+	require.NoError(t, b.PostRecv(queue))
+	require.ErrorIs(t, a.PostSend([]fabric.WorkRequest{message(16)}), syscall.ENOMEM, "all have ended, but none was polled")
+	assert.Equal(t, fabric.Completion{ID: 7}, Poll(t, a, 1)[0])
+	nine := make([]fabric.WorkRequest, 9)
+	for i := range nine {
+		nine[i] = message(uint64(16 + i))
+	}
+	require.ErrorIs(t, a.PostSend(nine), syscall.ENOMEM, "slots 0 to 7 are free, no more")
+	none(t, b, "none of nine was posted")
+	Post(t, a, nine[:8]...)
+	Poll(t, b, 8)
+}
+
+func testReceives(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	Post(t, a, message(1))
+	require.ErrorIs(t, b.PostRecv(1), syscall.ENOMEM)
+	Poll(t, b, 1)
+	require.ErrorIs(t, b.PostRecv(2), syscall.ENOMEM)
+	require.NoError(t, b.PostRecv(1))
+}
+
+func testWithoutReceive(t *testing.T, pair Pair) {
+	for _, op := range []fabric.Opcode{fabric.Send, fabric.WriteImm} {
+		a, b := pair(t)
+		for i := range Options.RecvQueue {
+			Post(t, a, message(uint64(i)))
+			Poll(t, a, 1)
+		}
+		Post(t, a, fabric.WorkRequest{ID: 8, Op: fabric.Write, Signaled: true})
+		assert.Equal(t, fabric.Completion{ID: 8}, Poll(t, a, 1)[0], "a probe takes none")
+		Post(t, a, fabric.WorkRequest{ID: 9, Op: op})
+		requireFailed(t, a, 9, fabric.RNRRetryExceeded)
+		flushes(t, a, Options.RecvQueue)
+		for _, c := range Poll(t, b, Options.RecvQueue) {
+			assert.Equal(t, fabric.OK, c.Status, "what had arrived")
+		}
+		require.NoError(t, a.PostRecv(2))
+		flushes(t, a, 2)
+	}
+}
+
+func testTooLong(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	fits := make([]byte, Options.RecvSize)
+	Post(t, a, fabric.WorkRequest{ID: 1, Op: fabric.Send, Data: fits, Signaled: true})
+	Poll(t, a, 1)
+	Post(t, a, fabric.WorkRequest{ID: 2, Op: fabric.Send, Data: append(fits, 0)})
+	requireFailed(t, a, 2, fabric.RemoteInvalidRequest)
+	flushes(t, a, Options.RecvQueue)
+	assert.Equal(t, fabric.OK, Poll(t, b, 1)[0].Status)
+}
+
+func testLocalProtection(t *testing.T, pair Pair) {
+	for name, data := range map[string]func(a, b fabric.Endpoint) ([]byte, fabric.Memory){
+		"not in it": func(a, _ fabric.Endpoint) ([]byte, fabric.Memory) {
+			return []byte("x"), Register(t, a, 1, fabric.LocalWrite)
+		},
+		"of another endpoint": func(_, b fabric.Endpoint) ([]byte, fabric.Memory) {
+			m := Register(t, b, 1, fabric.LocalWrite)
+			return m.Bytes(), m
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			wr := fabric.WorkRequest{ID: 9, Op: fabric.Send}
+			wr.Data, wr.Memory = data(a, b)
+			Post(t, a, wr)
+			requireFailed(t, a, 9, fabric.LocalProtection)
+			flushes(t, a, Options.RecvQueue)
+			none(t, b, "nothing was sent")
+		})
+	}
 }

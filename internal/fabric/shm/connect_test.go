@@ -85,88 +85,27 @@ func minorFaults(t *testing.T) int {
 	return int(usage.Minflt)
 }
 
-func TestDialerMayRejectTheAnswer(t *testing.T) {
-	for name, reject := range map[string]func(a end) error{
-		"reject": func(a end) error { return a.Reject([]byte("no")) },
-		"close":  func(a end) error { return a.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			leavesNothing(t)
-			f := newFabric(t)
-			l := listen(t, f, 1)
-			a := dialing(t, f, l)
-			done := connecting(a)
-			ep, err := l.Accept()
-			b := ready(t, ep, err)
-			accepted := make(chan error, 1)
-			go func() { accepted <- b.Accept(ctx, nil) }()
-			require.NoError(t, <-done)
-			require.NoError(t, reject(a))
-			assert.Equal(t, fabric.RejectConsumer, reason(t, <-accepted))
-		})
-	}
-}
-
-func TestBacklog(t *testing.T) {
+// Whether Accept has returned them or not, dialers that wait are rejected, and told why.
+func TestListenerCloseRejectsWhatWaits(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t)
 	l := listen(t, f, 2)
-	var waiting [2]<-chan error
-	for i := range waiting {
-		waiting[i] = connecting(dialing(t, f, l))
-		hang.Unless(t, func() bool { return len(l.(*listener).queue) == i+1 })
+	rejected := func(done <-chan error) string {
+		err := <-done
+		require.Equal(t, fabric.RejectConsumer, reason(t, err))
+		var r *fabric.RejectError
+		require.ErrorAs(t, err, &r)
+		return wire.DecodeReject(r.Private).Reason
 	}
-	var full *fabric.RejectError
-	require.ErrorAs(t, <-connecting(dialing(t, f, l)), &full, "there is room for two")
-	assert.Equal(t, fabric.RejectConsumer, full.Reason)
-	assert.Equal(t, wire.Full, wire.DecodeReject(full.Private))
-
+	accepted := connecting(dialing(t, f, l))
 	ep, err := l.Accept()
 	require.NoError(t, err)
-	third := connecting(dialing(t, f, l))
-	hang.Unless(t, func() bool { return len(l.(*listener).queue) == 2 })
+	waits := connecting(dialing(t, f, l))
+	hang.Unless(t, func() bool { return len(l.(*listener).queue) == 1 })
 	require.NoError(t, ep.Close())
 	require.NoError(t, l.Close())
-	require.ErrorAs(t, <-waiting[0], &full, "which Accept has returned")
-	assert.Equal(t, fabric.RejectConsumer, full.Reason)
-	for _, done := range []<-chan error{waiting[1], third} {
-		require.ErrorAs(t, <-done, &full)
-		assert.Equal(t, fabric.RejectConsumer, full.Reason)
-		assert.Equal(t, "the listener is closed", wire.DecodeReject(full.Private).Reason)
-	}
-}
-
-func TestHandshakeEndsWithItsContext(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	short, cancel := context.WithCancel(ctx)
-	a := dialing(t, f, l)
-	done := make(chan error, 1)
-	go func() {
-		_, err := a.Connect(short, nil)
-		done <- err
-	}()
-	hang.Unless(t, func() bool { return len(l.(*listener).queue) == 1 })
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	require.NoError(t, a.Close())
-	ep, err := l.Accept()
-	b := ready(t, ep, err)
-	assert.Equal(t, fabric.RejectConsumer, reason(t, b.Accept(ctx, nil)), "the dialer has given up")
-
-	c := dialing(t, f, l)
-	connected := connecting(c) // and no Confirm
-	ep, err = l.Accept()
-	d := ready(t, ep, err)
-	short, cancel = context.WithCancel(ctx)
-	go func() {
-		assert.NoError(t, <-connected)
-		cancel()
-	}()
-	require.ErrorIs(t, d.Accept(short, nil), context.Canceled)
-	_, err = f.Dial(short, netip.AddrPort{}, l.Addr())
-	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, rejected(accepted))
+	require.Equal(t, "the listener is closed", rejected(waits))
 }
 
 // A listener that gives up while the dialer takes the memory of its answer has
@@ -204,39 +143,15 @@ func TestListenerThatGivesUpAfterItsAnswerRefuses(t *testing.T) {
 	}
 }
 
-// smallFilesProgram listens, and may make no memory to speak of.
-func smallFilesProgram(at netip.AddrPort, _ []string) error {
-	const most = 1 << 20
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
-		return err
-	}
-	f, err := Fabric()
-	if err != nil {
-		return err
-	}
-	l, err := f.Listen(at, 1)
-	if err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	_, err = accept(l, options)
-	return err
-}
-
 func TestListenerThatCannotMakeTheMemoryReportsIt(t *testing.T) {
-	at := netip.AddrPortFrom(host, 1)
-	require.Equal(t, "ready", start(t, program("small files", at)).line(t))
-	ep, err := newFabric(t).Dial(ctx, netip.AddrPort{}, at)
-	require.NoError(t, err)
-	defer ep.Close()
-	const size = 64 << 20
-	_, err = ep.Open(with(size))
-	require.NoError(t, err)
-	_, err = ep.Register(size, fabric.RemoteWrite)
-	require.NoError(t, err)
-	_, err = ep.Connect(ctx, nil)
-	assert.Equal(t, reasonUnsupported, reason(t, err))
-	assert.ErrorContains(t, err, "file too large")
+	inProcess(t, nil, func() {
+		const size, most = 64 << 20, 1 << 20
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}))
+		f := newFabric(t)
+		_, _, err := connectEnds(f, listen(t, f, 1), with(size), with(size))
+		assert.Equal(t, reasonUnsupported, reason(t, err))
+		assert.ErrorContains(t, err, "file too large")
+	})
 }
 
 // The next listener gets the address, whether the last one had dialers in its queue or not.
@@ -387,9 +302,6 @@ func TestUsers(t *testing.T) {
 	own := func(uid uint32) bool { return uid == 1000 }
 	anotherThan1000 := func(uid uint32) bool { return uid != 1000 }
 	anyone := func(uint32) bool { return true }
-	as := func(uid uint32) *syscall.SysProcAttr {
-		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	}
 	// The mapped user is the same to the kernel, whatever it is called.
 	namespace := func(inside int) *syscall.SysProcAttr {
 		attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
@@ -407,11 +319,11 @@ func TestUsers(t *testing.T) {
 		says  string // of the dialer; "" means that it connects
 	}{
 		"the same":                           {nil, nil, nil, ""},
-		"another":                            {nil, as(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that trusts":                {nil, as(1000), []string{"trust"}, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that is not trusted":        {anotherThan1000, as(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
-		"another that is trusted":            {own, as(1000), nil, ""},
-		"nobody":                             {anyone, as(65534), nil, "user 65534 may be anyone"},
+		"another":                            {nil, user(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
+		"another that trusts":                {nil, user(1000), []string{"trust"}, "peer's user ID is 0, and it does not trust ours, 1000"},
+		"another that is not trusted":        {anotherThan1000, user(1000), nil, "peer's user ID is 0, and it does not trust ours, 1000"},
+		"another that is trusted":            {own, user(1000), nil, ""},
+		"nobody":                             {anyone, user(65534), nil, "user 65534 may be anyone"},
 		"in a namespace of its own":          {nil, namespace(0), nil, ""},
 		"in a namespace, by another name":    {nil, namespace(1000), nil, ""},
 		"in a namespace where nobody has ID": {nil, namespace(-1), nil, "user 65534 may be anyone"},
@@ -439,21 +351,11 @@ func TestUsers(t *testing.T) {
 // If Config.Trust takes long to judge a user, because it asks a directory for example,
 // only that user waits.
 func TestTrustThatIsSlowDelaysNoOtherUser(t *testing.T) {
-	needsRoot(t)
-	asked, judge := make(chan struct{}), make(chan struct{})
-	f, err := New(Config{Trust: func(uint32) bool {
-		asked <- struct{}{}
-		<-judge
-		return false
-	}})
-	require.NoError(t, err)
+	f, asked, decide := undecided(t)
 	leavesNothing(t)
-	defer close(judge)
+	defer close(decide)
 	l := listen(t, f, 1)
-	cmd := program("dial", l.Addr())
-	cmd.Path, cmd.Dir = worldReadable(t), "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
-	start(t, cmd)
+	start(t, programAs(t, 1000, "dial", l.Addr()))
 	soon(t, "the question", func() { <-asked })
 	requireAccepts(t, f, l)
 	soon(t, "Close", func() { require.NoError(t, l.Close()) })

@@ -10,9 +10,16 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	fabrictest.Test(t, func(t testing.TB) (a, b fabric.Endpoint) {
+	pair := func(t testing.TB) (a, b fabric.Endpoint) {
 		o := fabrictest.Options
 		o.RemoteMemory += ringSize // which connected registers
 		return connected(t, o)
-	})
+	}
+	fabrictest.Test(t, pair)
+	fabrictest.Strict(t, pair)
+}
+
+func TestManagerContract(t *testing.T) {
+	leavesNothing(t)
+	lenientToo(t, func(t *testing.T, f *shm) { fabrictest.Manager(t, f, host) })
 }

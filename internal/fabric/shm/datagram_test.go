@@ -5,7 +5,6 @@ package shm
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"strconv"
 	"syscall"
@@ -26,13 +25,7 @@ type mailbox struct {
 	news chan struct{}
 }
 
-func openMailbox(t *testing.T, f fabric.Fabric, queue int) mailbox {
-	t.Helper()
-	return openMailboxAt(t, f, netip.AddrPortFrom(host, 0), queue)
-}
-
-func openMailboxAt(t *testing.T, f fabric.Fabric, at netip.AddrPort, queue int) mailbox {
-	t.Helper()
+func newMailbox(f fabric.Fabric, at netip.AddrPort, queue int) (mailbox, error) {
 	m := mailbox{news: make(chan struct{}, 1)}
 	ep, err := f.(fabric.Datagrams).ListenPacket(at, fabric.DatagramOptions{
 		RecvQueue: queue,
@@ -44,10 +37,25 @@ func openMailboxAt(t *testing.T, f fabric.Fabric, at netip.AddrPort, queue int) 
 			}
 		},
 	})
+	if err == nil {
+		m.datagrams = ep.(*datagrams)
+	}
+	return m, err
+}
+
+func openMailbox(t *testing.T, f fabric.Fabric, queue int) mailbox {
+	t.Helper()
+	m, err := newMailbox(f, netip.AddrPortFrom(host, 0), queue)
 	require.NoError(t, err)
-	m.datagrams = ep.(*datagrams)
 	t.Cleanup(func() { _ = m.Close() })
 	return m
+}
+
+// openMailboxes opens two, with a receive queue for so many datagrams.
+func openMailboxes(t *testing.T, queue int) (a, b mailbox) {
+	t.Helper()
+	f := newFabric(t)
+	return openMailbox(t, f, queue), openMailbox(t, f, queue)
 }
 
 func (m mailbox) resolve(t *testing.T, to mailbox) *handle {
@@ -117,19 +125,34 @@ func TestDatagramsGiveEverythingBack(t *testing.T) {
 		after, _ := budget.Process.State()
 		require.Equal(t, used, after)
 	})
+	group := someGroup()
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a.join(t, group)
 	for range 20 {
 		c := openMailbox(t, f, 16)
 		there, back := c.resolve(t, a), a.resolve(t, c)
-		require.Equal(t, fabric.OK, c.post(there, "hello"))
-		require.Equal(t, fabric.OK, a.post(back, "hello"))
+		require.Equal(t, fabric.OK, c.post(there, "to one"))
+		require.Equal(t, fabric.OK, a.post(back, "to one"))
 		if there, err := b.Resolve(ctx, c.local); err == nil {
 			there.Close() // and says nothing
 		}
 		there.Close()
+
+		b.join(t, group)
+		h := c.resolveMembers(t, group)
+		c.join(t, group)
+		h.requireLanes(t, 3)
+		require.Equal(t, fabric.OK, c.post(h, "to all"))
+		require.Equal(t, "to all", b.next(t))
+		require.NoError(t, b.Leave(group, netip.Addr{}))
+		h.requireLanes(t, 2)
+		h.Close()
 		require.NoError(t, c.Close())
-		require.Equal(t, "hello", a.next(t))
+		require.ElementsMatch(t, []string{"to one", "to all"}, []string{a.next(t), a.next(t)})
 	}
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	require.Zero(t, namesOf(t, group))
 }
 
 // A hostile sender costs the receiver only the lane between the two.
@@ -148,8 +171,7 @@ func TestDatagramsSurviveHostileSenders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			f := newFabric(t)
-			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			a, b := openMailboxes(t, 16)
 			honest, hostile := a.resolve(t, b), a.resolve(t, b)
 			require.Equal(t, fabric.OK, a.post(hostile, "in good faith"))
 			require.Equal(t, "in good faith", b.next(t))
@@ -166,29 +188,60 @@ func TestDatagramsSurviveHostileSenders(t *testing.T) {
 	}
 }
 
-// Nothing is sent past what the receiver can have posted, whatever it says.
+// What a receiver makes of a sender's lanes is nothing to a group's other members and to the
+// sender. Nothing is sent past what it can have posted, whatever it says.
 func TestDatagramsSurviveHostileReceivers(t *testing.T) {
-	for _, posted := range []uint64{0, 1, 1 << 40, ^uint64(0)} {
-		t.Run(fmt.Sprint(posted), func(t *testing.T) {
+	posts := func(n uint64) func(own *segment) { return func(own *segment) { own.posted.Store(n) } }
+	for name, test := range map[string]struct {
+		attack func(own *segment) // the receiver's part of a lane
+		gone   bool               // and so is the lane
+	}{
+		"posts nothing":     {posts(0), true},
+		"posts one":         {posts(1), true},
+		"posts much more":   {posts(1 << 40), true},
+		"posts the most":    {posts(^uint64(0)), true},
+		"says that it left": {func(own *segment) { own.waiting.Store(ownerGone) }, false},
+		"reads nothing":     {func(*segment) {}, false},
+		"sleeps always":     {func(own *segment) { own.waiting.Store(7) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
 			f := newFabric(t)
-			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-			h := a.resolve(t, b)
+			group := someGroup()
+			a, honest, hostile := openMailbox(t, f, 16), openMailbox(t, f, 16), openMailbox(t, f, 16)
+			honest.join(t, group)
+			hostile.join(t, group)
+			all, single := a.resolveMembers(t, group), a.resolve(t, hostile)
+			all.requireLanes(t, 2)
 			for range 16 {
-				require.Equal(t, fabric.OK, a.post(h, "fits"))
+				require.Equal(t, fabric.OK, a.post(single, "fits"))
 			}
-			require.Equal(t, fabric.RNRRetryExceeded, a.post(h, "does not"))
-			h.mu.Lock()
-			h.e.peer.posted.Store(posted)
-			h.mu.Unlock()
-			require.Equal(t, fabric.Flushed, a.post(h, "does not"))
-			h.requireGone(t)
+			require.Equal(t, fabric.RNRRetryExceeded, a.post(single, "does not"))
+			single.mu.Lock()
+			test.attack(single.e.peer)
+			single.mu.Unlock()
+			for i := range 200 {
+				require.Equal(t, fabric.OK, a.post(all, strconv.Itoa(i)))
+				require.Equal(t, strconv.Itoa(i), honest.next(t))
+				hostile.mu.Lock()
+				for _, s := range hostile.sources {
+					if s.state == receiving {
+						test.attack(s.e.own)
+					}
+				}
+				hostile.mu.Unlock()
+				require.NotEqual(t, fabric.OK, a.post(single, "does not"))
+			}
+			if test.gone {
+				require.Equal(t, fabric.Flushed, a.post(single, "does not"))
+				single.requireGone(t)
+			}
 		})
 	}
 }
 
 func TestDatagramsOfAFloodDisplaceNoOthers(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	flood, quiet := a.resolve(t, b), a.resolve(t, b)
 	lost := 0
 	for i := range 1000 {
@@ -209,8 +262,7 @@ func TestDatagramsOfAFloodDisplaceNoOthers(t *testing.T) {
 }
 
 func TestDatagramSendersAreGivenNoMemory(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	for _, o := range []fabric.Options{
 		{SendQueue: 1, RecvQueue: 1000, RecvSize: 1000},
 		{SendQueue: 1, RecvQueue: 1, RemoteMemory: 1 << 20},
@@ -223,19 +275,6 @@ func TestDatagramSendersAreGivenNoMemory(t *testing.T) {
 		require.ErrorContains(t, err, errTooMuch.Error())
 		require.NoError(t, e.Close())
 	}
-}
-
-func TestDatagramsTakeMemoryFromTheBudget(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
-	used, _ := budget.Process.State()
-	t.Cleanup(func() { budget.Process.SetLimit(0) })
-	budget.Process.SetLimit(used.Registered + 100<<10)
-	_, err := a.datagrams.resolve(ctx, b.local)
-	require.ErrorContains(t, err, "ringnet.SetMemoryLimit")
-	require.True(t, fabric.IsFull(err))
-	budget.Process.SetLimit(0)
-	a.resolve(t, b)
 }
 
 // needsDescriptors skips a test where this process may not have so many.

@@ -131,8 +131,7 @@ func TestDatagramSendersMakeRoomForThoseOfWhichThereAreFewer(t *testing.T) {
 // A sender that has been silent makes room for others, but not for one more of a process that has
 // more senders.
 func TestDatagramSendersThatAreSilentKeepTheirPlaceBesideACrowd(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
+	a, b := openMailboxes(t, 1)
 	h := a.resolve(t, b)
 	defer h.Close()
 	require.Equal(t, fabric.OK, a.post(h, "all is received"))

@@ -44,8 +44,7 @@ func TestDatagramsDoNotOvertakeThoseOfTheLaneBefore(t *testing.T) {
 		"that has not": func(*testing.T, *handle) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFabric(t)
-			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			a, b := openMailboxes(t, 16)
 			const lanes, each = 4, 6
 			for i := range lanes {
 				h := a.resolve(t, b)
@@ -102,8 +101,7 @@ func TestDatagramsAreHeldBackForOneQueueAtMost(t *testing.T) {
 
 // If datagrams that others are held back for are taken back, those are received at once.
 func TestDatagramsAreNotHeldBackForWithdrawnOnes(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	hostile := a.resolve(t, b)
 	hostile.flood(4)
 	honest := a.resolve(t, b)
@@ -194,8 +192,7 @@ func anotherHere() *source {
 
 // The sender that has just been admitted is not the one that is evicted for another.
 func TestDatagramSendersThatAreNewAreNotEvicted(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 4), openMailbox(t, f, 4)
+	a, b := openMailboxes(t, 4)
 	old, busy := a.resolve(t, b), a.resolve(t, b)
 	b.requireSources(t, 2)
 	require.Equal(t, fabric.OK, a.post(old, "long ago"))
@@ -240,8 +237,7 @@ func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
 // Silent senders are evicted for new ones, both when memory is short and when there are too
 // many. Senders whose datagrams have arrived unread are not.
 func TestDatagramSendersThatAreSilentAreEvicted(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
+	a, b := openMailboxes(t, 64)
 	used, _ := budget.Process.State()
 	t.Cleanup(func() { budget.Process.SetLimit(0) })
 	first := a.resolve(t, b)
@@ -263,8 +259,7 @@ func TestDatagramSendersThatAreSilentAreEvicted(t *testing.T) {
 // Senders that have sent without ringing are evicted, too, once Receive has taken what they
 // sent.
 func TestDatagramSendersThatDoNotRingAreEvicted(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 4), openMailbox(t, f, 4)
+	a, b := openMailboxes(t, 4)
 	h := a.resolve(t, b)
 	b.requireSources(t, 1)
 	h.flood(1)

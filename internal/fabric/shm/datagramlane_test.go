@@ -32,8 +32,7 @@ func laneMemory(t *testing.T, from, to mailbox) (bytes int, first *handle) {
 
 // No sender is evicted if the new one would lack memory all the same.
 func TestDatagramSendersAreEvictedOnlyIfThatIsEnough(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
+	a, b := openMailboxes(t, 64)
 	lane, first := laneMemory(t, a, b)
 	all := []*handle{first, a.resolve(t, b), a.resolve(t, b)}
 	b.requireSources(t, len(all))
@@ -49,8 +48,7 @@ func TestDatagramSendersAreEvictedOnlyIfThatIsEnough(t *testing.T) {
 
 // A sender for which there is no room waits until there is.
 func TestDatagramSendersWaitForRoom(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 64), openMailbox(t, f, 64)
+	a, b := openMailboxes(t, 64)
 	_, first := laneMemory(t, a, b)
 	used, _ := budget.Process.State()
 	budget.Process.SetLimit(used.Registered)
@@ -74,8 +72,7 @@ func TestDatagramSendersWaitForRoom(t *testing.T) {
 
 // A sender that has to make room while it sends loses nothing, and nothing comes twice.
 func TestDatagramsOfEvictedSenders(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	const evictions = 100
 	over := make(chan struct{})
 	var sending sync.WaitGroup
@@ -165,8 +162,7 @@ func TestDatagramsAreReceivedOrWithdrawn(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFabric(t)
-			a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+			a, b := openMailboxes(t, 16)
 			e, err := a.f.newDialer(a.local, b.local)
 			require.NoError(t, err)
 			h, err := newHandle(ctx, e)
@@ -185,8 +181,7 @@ func TestDatagramsAreReceivedOrWithdrawn(t *testing.T) {
 
 // A sender that goes on sending after it was evicted does not keep its lane.
 func TestDatagramsOfASenderThatIgnoresItsEnd(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	h := a.resolve(t, b)
 	b.requireSources(t, 1)
 	h.flood(4)
@@ -208,8 +203,7 @@ func TestDatagramsOfASenderThatIgnoresItsEnd(t *testing.T) {
 // Whichever of a sender's two lanes the receiver admits first, it receives first from the one
 // that was made first.
 func TestDatagramsDoNotOvertakeThoseOfALaneThatIsAboutToEnter(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	e, err := a.f.newDialer(a.local, b.local)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = e.Close() })
@@ -230,8 +224,7 @@ func TestDatagramsDoNotOvertakeThoseOfALaneThatIsAboutToEnter(t *testing.T) {
 // A source waits for earlier ones of the same sender to be admitted, if they are of the same
 // process: those of another could make it wait for ever.
 func TestDatagramSendersWaitForTheirPredecessors(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
+	a, b := openMailboxes(t, 16)
 	sender, other := &endpoint{local: b.local, remote: a.local}, &endpoint{local: b.local, remote: b.local}
 	in, group := b.inlets[0], new(inlet)
 	for name, test := range map[string]struct {

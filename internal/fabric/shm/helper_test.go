@@ -8,10 +8,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -24,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
@@ -40,29 +39,29 @@ var (
 	ctx     = context.Background()
 )
 
+var (
+	post    = fabrictest.Post
+	flushed = fabrictest.Flushed
+)
+
 // soak is whether to take a long time.
 var soak = os.Getenv("RINGNET_SOAK") == "1"
 
 // Programs that tests run in processes of their own, by name. Each gets the
 // address that it was started with.
 var programs = map[string]func(at netip.AddrPort, args []string) error{
-	"send":           sendProgram,
-	"receive":        receiveProgram,
-	"echo":           echoProgram,
-	"pong":           pongProgram,
-	"dial":           dialProgram,
-	"hostile dialer": hostileDialer,
-	"hostile server": hostileServer,
-	"squat":          squatProgram,
-	"squat dialers":  squatDialersProgram,
-	"crowd":          crowdProgram,
-	"linger":         lingerProgram,
-	"linger server":  lingerServerProgram,
-	"small files":    smallFilesProgram,
-	"member":         memberProgram,
-	"knock":          knockProgram,
-	"knock once":     knockOnceProgram,
-	"senders":        sendersProgram,
+	"echo":          echoProgram,
+	"last words":    lastWordsProgram,
+	"dial":          dialProgram,
+	"squat":         squatProgram,
+	"squat dialers": squatDialersProgram,
+	"crowd":         crowdProgram,
+	"linger":        lingerProgram,
+	"linger server": lingerServerProgram,
+	"member":        memberProgram,
+	"knock":         knockProgram,
+	"knock once":    knockOnceProgram,
+	"senders":       sendersProgram,
 }
 
 const programEnv = "RINGNET_SHM_PROGRAM"
@@ -262,23 +261,24 @@ func accept(l fabric.Listener, o fabric.Options) (end, error) {
 	return e, err
 }
 
+// connectEnds connects a dialer with a listener whose options differ.
+func connectEnds(f fabric.Fabric, l fabric.Listener, dialer, listener fabric.Options) (a, b end, err error) {
+	failed := make(chan error, 1)
+	go func() {
+		var err error
+		b, err = accept(l, listener)
+		failed <- err
+	}()
+	a, err = dial(f, l.Addr(), dialer)
+	return a, b, errors.Join(<-failed, err)
+}
+
 // connectTo makes a connection by way of a listener.
 func connectTo(t testing.TB, f fabric.Fabric, l fabric.Listener, o fabric.Options) (a, b end) {
 	t.Helper()
-	type result struct {
-		end
-		error
-	}
-	dialed := make(chan result, 1)
-	go func() {
-		e, err := dial(f, l.Addr(), o)
-		dialed <- result{e, err}
-	}()
-	b, err := accept(l, o)
+	a, b, err := connectEnds(f, l, o, o)
 	require.NoError(t, err)
-	r := <-dialed
-	require.NoError(t, r.error)
-	return r.end, b
+	return a, b
 }
 
 // requireAccepts requires that a listener accepts a dialer soon.
@@ -312,11 +312,6 @@ func (e end) write(to end, at int, imm uint32, data string) fabric.WorkRequest {
 	return fabric.WorkRequest{Op: fabric.WriteImm, Data: []byte(data), Imm: imm, RemoteAddr: to.mem.Addr() + uint64(at), RKey: to.mem.RKey()}
 }
 
-func post(t testing.TB, e end, wr ...fabric.WorkRequest) {
-	t.Helper()
-	require.NoError(t, e.PostSend(wr))
-}
-
 // poll returns all that has completed.
 func poll(t testing.TB, e end) []fabric.Completion {
 	t.Helper()
@@ -324,15 +319,6 @@ func poll(t testing.TB, e end) []fabric.Completion {
 	n, err := e.Poll(c[:])
 	require.NoError(t, err)
 	return c[:n]
-}
-
-// flushed is what n flushed receives complete with.
-func flushed(n int) []fabric.Completion {
-	c := make([]fabric.Completion, n)
-	for i := range c {
-		c[i] = fabric.Completion{Recv: true, Status: fabric.Flushed}
-	}
-	return c
 }
 
 // received is what a WriteImm completes with.
@@ -353,144 +339,6 @@ func soon(t testing.TB, what string, f func()) {
 	case <-time.After(hang.After):
 		buf := make([]byte, 1<<20)
 		t.Fatalf("%s: still waiting\n%s", what, buf[:runtime.Stack(buf, true)])
-	}
-}
-
-// stream is one direction of a connection with the least of a protocol: numbered
-// messages to places in turn, and a credit for every quarter of the receives.
-type stream struct {
-	end
-	peerKey  uint32
-	sent     uint64 // messages
-	credit   uint64 // messages that the peer has taken
-	received uint64
-	granted  uint64 // credit given to the peer
-	c        [64]fabric.Completion
-}
-
-const (
-	streamWindow = 48
-	placeSize    = ringSize / 64
-)
-
-// message is the data of the message of that number.
-func message(i uint64) []byte {
-	b := make([]byte, 8+i*i%(placeSize-7))
-	binary.LittleEndian.PutUint64(b, i)
-	for j := 8; j < len(b); j++ {
-		b[j] = byte(i*uint64(j) + i>>3)
-	}
-	return b
-}
-
-// offer sends messages while there is credit, up to the number n.
-func (s *stream) offer(n uint64) error {
-	for s.sent < n && s.sent < s.credit+streamWindow {
-		err := s.PostSend([]fabric.WorkRequest{{
-			ID: s.sent, Op: fabric.WriteImm, Signaled: s.sent%8 == 7, Data: message(s.sent), Imm: uint32(s.sent),
-			RemoteAddr: s.sent % 64 * placeSize, RKey: s.peerKey,
-		}})
-		if err != nil {
-			return err
-		}
-		s.sent++
-	}
-	return nil
-}
-
-var errFlushed = errors.New("flushed")
-
-// take checks what has arrived, and says how much it was.
-func (s *stream) take() (int, error) {
-	n, err := s.Poll(s.c[:])
-	if err != nil {
-		return n, err
-	}
-	recvs := 0
-	for _, c := range s.c[:n] {
-		switch {
-		case c.Status == fabric.Flushed:
-			return n, errFlushed
-		case c.Status != fabric.OK:
-			return n, fmt.Errorf("%v", c.Status)
-		case !c.Recv:
-			continue
-		case c.Op == fabric.Send:
-			s.credit = binary.LittleEndian.Uint64(c.Data)
-		default:
-			want := message(s.received)
-			got := s.mem.Bytes()[s.received%64*placeSize:][:c.Len]
-			if c.Imm != uint32(s.received) || !bytes.Equal(got, want) {
-				return n, fmt.Errorf("message %d is not what was sent", s.received)
-			}
-			s.received++
-		}
-		recvs++
-	}
-	err = s.PostRecv(recvs) // before any credit for them is given
-	if err == nil && s.received >= s.granted+streamWindow/4 {
-		s.granted = s.received
-		b := binary.LittleEndian.AppendUint64(nil, s.received)
-		err = s.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: b, Signaled: true}})
-	}
-	return n, err
-}
-
-// run sends messages up to the number send and receives up to the number
-// receive, sleeping when there is nothing to do after some polls, at random.
-func (s *stream) run(send, receive uint64) error {
-	for s.sent < send || s.received < receive {
-		if err := s.offer(send); err != nil {
-			return err
-		}
-		n, err := s.take()
-		if err != nil {
-			return err
-		}
-		if n > 0 || rand.IntN(4) > 0 {
-			continue
-		}
-		if err := s.Arm(); err != nil {
-			return err
-		}
-		if n, err = s.take(); err != nil {
-			return err
-		}
-		if n == 0 {
-			if err := s.Wait(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// exchangeKeys is what a program does first: each end says where it wants its
-// data.
-func exchangeKeys(e end) (*stream, error) {
-	key := binary.LittleEndian.AppendUint32(nil, e.mem.RKey())
-	if err := e.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: key}}); err != nil {
-		return nil, err
-	}
-	var c [1]fabric.Completion
-	for {
-		if err := e.Arm(); err != nil {
-			return nil, err
-		}
-		n, err := e.Poll(c[:])
-		if err != nil {
-			return nil, err
-		}
-		if n == 1 {
-			if c[0].Status != fabric.OK {
-				return nil, fmt.Errorf("%v", c[0].Status)
-			}
-			key := binary.LittleEndian.Uint32(c[0].Data)
-			return &stream{end: e, peerKey: key}, e.PostRecv(1)
-		}
-		if err := e.Wait(); err != nil {
-			return nil, err
-		}
 	}
 }
 

@@ -258,39 +258,17 @@ func TestAcceptWithoutDescriptorsIsBusy(t *testing.T) {
 	inProcess(t, nil, func() {
 		f := newFabric(t)
 		l := listen(t, f, 1)
-		connect := func() <-chan error {
-			e, err := f.Dial(ctx, netip.AddrPort{}, l.Addr())
-			require.NoError(t, err)
-			t.Cleanup(func() { e.Close() })
-			_, err = e.Open(options)
-			require.NoError(t, err)
-			done := make(chan error, 1)
-			go func() {
-				_, err := e.Connect(ctx, nil)
-				if err == nil {
-					err = e.Confirm()
-				}
-				done <- err
-			}()
-			return done
+		connect := func() (<-chan error, end) {
+			done := connecting(dialing(t, f, l))
+			ep, err := l.Accept()
+			return done, ready(t, ep, err)
 		}
-		accept := func() fabric.Endpoint {
-			e, err := l.Accept()
-			require.NoError(t, err)
-			t.Cleanup(func() { e.Close() })
-			_, err = e.Open(options)
-			require.NoError(t, err)
-			return e
-		}
-		done, e := connect(), accept()
+		done, e := connect()
 		withoutDescriptors(t, func() { assert.ErrorIs(t, e.Accept(ctx, nil), syscall.EMFILE) })
 		err := <-done
 		assert.True(t, fabric.IsFull(err), "%v", err)
 		assert.ErrorContains(t, err, "too many open files")
-
-		done, e = connect(), accept()
-		assert.NoError(t, e.Accept(ctx, nil))
-		assert.NoError(t, <-done)
+		requireAccepts(t, f, l)
 	})
 }
 

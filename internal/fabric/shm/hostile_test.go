@@ -1,8 +1,7 @@
 //go:build linux
 
-// Peers that mean harm. A program in a process of its own does its worst to
-// listeners and dialers in this one, which must neither crash nor hang nor lose
-// anything, and whose honest connection must not notice.
+// Peers that mean harm. They do their worst to listeners and dialers, which must
+// neither crash nor hang nor lose anything, and whose honest connection must not notice.
 
 package shm
 
@@ -13,7 +12,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -90,6 +88,11 @@ func (r *raider) first() frame {
 	return f
 }
 
+func (r *raider) opening() []byte {
+	f := r.first()
+	return f.encode()
+}
+
 // begin sends a packet in the place of the first frame, with memory if an honest
 // peer would.
 func (r *raider) begin(b []byte) error {
@@ -112,9 +115,16 @@ func (r *raider) await() (frame, int, error) {
 	return f, fd, err
 }
 
+// ignore is await for an answer that the raider does nothing with.
+func (r *raider) ignore() {
+	if _, fd, _ := r.await(); fd >= 0 {
+		unix.Close(fd)
+	}
+}
+
 // shake completes the handshake, as an honest peer would.
 func (r *raider) shake() bool {
-	r.begin(r.first().encoded())
+	r.begin(r.opening())
 	f, fd, err := r.await()
 	if r.passive || err != nil || fd < 0 {
 		return err == nil && f.kind == rtu
@@ -147,8 +157,6 @@ func createAll(l layout) ([]byte, int, error) {
 	}
 	return mapped[0], fd, nil
 }
-
-func (f frame) encoded() []byte { return f.encode() }
 
 // sendMany sends a packet with any number of descriptors.
 func (r *raider) sendMany(b []byte, fds ...int) {
@@ -187,94 +195,90 @@ func (r *raider) scribble() {
 }
 
 // attacks are what hostile peers do to whoever they are connected to.
-var attacks = []func(r *raider){
-	func(r *raider) {}, // disconnect at once
-	func(r *raider) { time.Sleep(rand.N(2 * time.Millisecond)) },
-	func(r *raider) { r.sock.send(r.bytes(r.IntN(600)), -1) },
-	func(r *raider) { // an empty packet, which looks like the end
+var attacks = map[string]func(r *raider){
+	"leaves at once": func(*raider) {},
+	"leaves soon":    func(*raider) { time.Sleep(rand.N(2 * time.Millisecond)) },
+	"noise":          func(r *raider) { r.sock.send(r.bytes(r.IntN(600)), -1) },
+	"an empty packet, which looks like the end": func(r *raider) {
 		unix.Sendmsg(r.sock.fd, nil, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		r.await()
+		r.ignore()
 	},
-	func(r *raider) { // a good frame with a few bits wrong
-		b := r.first().encoded()
+	"a good frame with a few bits wrong": func(r *raider) {
+		b := r.opening()
 		for range 1 + r.IntN(4) {
 			b[r.IntN(len(b))] ^= 1 << r.IntN(8)
 		}
 		r.begin(b)
-		r.await()
+		r.ignore()
 	},
-	func(r *raider) { // numbers that have nothing to do with the memory
+	"numbers that have nothing to do with the memory": func(r *raider) {
 		f := r.first()
 		f.shape = shape{int(r.Uint64() >> (1 + r.IntN(63))), r.Uint32(), int(r.Uint32() >> r.IntN(32)), int(r.Uint32() >> r.IntN(32))}
 		r.begin(f.encode())
-		r.await()
+		r.ignore()
 	},
-	func(r *raider) { // no memory, or some that nobody has asked for
+	"no memory, or some that nobody has asked for": func(r *raider) {
 		if r.passive {
-			r.sock.send(r.first().encoded(), -1)
+			r.sock.send(r.opening(), -1)
 		} else {
-			r.sock.send(r.first().encoded(), r.fd)
+			r.sock.send(r.opening(), r.fd)
 		}
-		r.await()
+		r.ignore()
 	},
-	func(r *raider) { // bad memory
+	"bad memory": func(r *raider) {
 		n := r.IntN(len(badMemory))
 		for _, create := range badMemory {
 			if n--; n >= 0 {
 				continue
 			}
 			if fd, err := create(len(r.mem)); err == nil {
-				r.sock.send(r.first().encoded(), fd)
+				r.sock.send(r.opening(), fd)
 				unix.Close(fd)
 			}
 			break
 		}
-		r.await()
+		r.ignore()
 	},
-	func(r *raider) { // too much memory
+	"too much memory": func(r *raider) {
 		fds := make([]int, 2+r.IntN(252))
 		for i := range fds {
 			fds[i] = r.fd
 		}
-		r.sendMany(r.first().encoded(), fds...)
-		r.await()
+		r.sendMany(r.opening(), fds...)
+		r.ignore()
 	},
-	func(r *raider) { // descriptors with noise
+	"descriptors with noise": func(r *raider) {
 		r.sendMany(r.bytes(1+r.IntN(40)), r.fd, r.sock.fd)
-		r.await()
+		r.ignore()
 	},
-	func(r *raider) { // a socket in flight that is the connection itself
-		r.sendMany(r.first().encoded(), r.sock.fd)
+	"a socket in flight that is the connection itself": func(r *raider) {
+		r.sendMany(r.opening(), r.sock.fd)
 	},
-	func(r *raider) { // leave before the answer, or with it
-		r.begin(r.first().encoded())
+	"leaves before the answer, or with it": func(r *raider) {
+		r.begin(r.opening())
 		if r.IntN(2) == 0 {
-			if _, fd, _ := r.await(); fd >= 0 {
-				unix.Close(fd)
-			}
+			r.ignore()
 		}
 	},
-	func(r *raider) { // go on with anything but what is due
-		r.begin(r.first().encoded())
-		if _, fd, _ := r.await(); fd >= 0 {
-			unix.Close(fd)
-		}
+	"goes on with anything but what is due": func(r *raider) {
+		r.begin(r.opening())
+		r.ignore()
 		k := []kind{req, rep, rej}[r.IntN(3)]
 		r.sock.send((&frame{kind: k, reason: r.IntN(40), shape: r.shape, source: r.to, target: r.to, private: r.bytes(10)}).encode(), -1+r.IntN(2)*(1+r.fd))
-		r.await()
+		r.ignore()
 	},
-	func(r *raider) { // everything at once, in advance
-		r.begin(r.first().encoded())
+	"everything at once, in advance": func(r *raider) {
+		r.begin(r.opening())
 		for range r.IntN(300) {
 			r.sock.send((&frame{kind: rtu}).encode(), -1)
 		}
 	},
-	func(r *raider) {
+	"scribbles": func(r *raider) {
 		if r.shake() {
 			r.scribble()
 		}
 	},
-	func(r *raider) { // scribble and ring, or ring alone
+	"scribbles and rings, or rings alone": func(r *raider) {
 		if !r.shake() {
 			return
 		}
@@ -287,7 +291,7 @@ var attacks = []func(r *raider){
 			}
 		}
 	},
-	func(r *raider) { // doorbells with descriptors, large ones, empty ones
+	"doorbells with descriptors, large ones, empty ones": func(r *raider) {
 		if !r.shake() {
 			return
 		}
@@ -296,7 +300,7 @@ var attacks = []func(r *raider){
 			unix.Sendmsg(r.sock.fd, nil, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		}
 	},
-	func(r *raider) { // change the memory under the peer
+	"changes the memory under the peer": func(r *raider) {
 		if !r.shake() {
 			return
 		}
@@ -309,8 +313,8 @@ var attacks = []func(r *raider){
 			r.own.waiting.Store(1)
 		}
 	},
-	func(r *raider) { // take the memory and not the last seals, or punch holes first
-		r.begin(r.first().encoded())
+	"takes the memory and not the last seals, or punches holes first": func(r *raider) {
+		r.begin(r.opening())
 		fd := r.fd
 		if !r.passive {
 			var err error
@@ -329,9 +333,9 @@ var attacks = []func(r *raider){
 		if !r.passive {
 			r.sock.send((&frame{kind: rtu}).encode(), -1)
 		}
-		r.await()
+		r.ignore()
 	},
-	func(r *raider) { // let the peer ring without ever answering
+	"lets the peer ring without ever answering": func(r *raider) {
 		if !r.shake() {
 			return
 		}
@@ -341,7 +345,7 @@ var attacks = []func(r *raider){
 		}
 		time.Sleep(rand.N(5 * time.Millisecond))
 	},
-	func(r *raider) { // half a goodbye
+	"half a goodbye": func(r *raider) {
 		if r.shake() {
 			unix.Shutdown(r.sock.fd, r.IntN(3))
 			r.scribble()
@@ -349,80 +353,23 @@ var attacks = []func(r *raider){
 	},
 }
 
-// raid is one round of one connection.
-func raid(r *rand.Rand, sock *socket, passive bool, to netip.AddrPort) error {
-	region := pages(r.IntN(100_000))
-	s, err := newShape(uint64(region), r.Uint32(), 1+r.Uint32N(300), r.Uint32N(100))
-	if err != nil {
-		return err
+// raid is one connection of a hostile peer.
+func raid(t *testing.T, sock *socket, passive bool, to netip.AddrPort, attack func(r *raider)) {
+	r := &raider{Rand: rand.New(rand.NewPCG(rand.Uint64(), 0)), sock: sock, passive: passive, to: to}
+	s, err := newShape(uint64(pages(r.IntN(100_000))), r.Uint32(), 1+r.Uint32N(300), r.Uint32N(100))
+	if !assert.NoError(t, err) {
+		return
 	}
-	raider := &raider{Rand: r, sock: sock, passive: passive, to: to, shape: s}
-	l := raider.layout(victim)
+	r.shape = s
+	l := r.layout(victim)
 	mem, fd, err := createAll(l)
-	if err != nil {
-		return err
+	if !assert.NoError(t, err) {
+		return
 	}
-	raider.take(mem, fd, victim)
-	raider.own.posted.Store(uint64(s.recvQueue))
-	defer raider.close()
-	attacks[r.IntN(len(attacks))](raider)
-	return nil
-}
-
-func hostileArgs(args []string) (rounds int, r *rand.Rand) {
-	rounds, _ = strconv.Atoi(args[0])
-	seed, _ := strconv.ParseUint(args[1], 10, 64)
-	return rounds, rand.New(rand.NewPCG(seed, 0))
-}
-
-// hostileDialer raids a listener.
-func hostileDialer(at netip.AddrPort, args []string) error {
-	rounds, r := hostileArgs(args)
-	for range rounds {
-		sock, err := newSocket(newCloser())
-		if err != nil {
-			return err
-		}
-		if err := sock.connect(nameOf(listenerName, os.Geteuid(), "", at)); err != nil {
-			return fmt.Errorf("the listener is gone: %w", err)
-		}
-		if err := raid(r, sock, false, at); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// hostileServer raids dialers.
-func hostileServer(at netip.AddrPort, args []string) error {
-	rounds, r := hostileArgs(args)
-	f, err := New(Config{})
-	if err != nil {
-		return err
-	}
-	sock, at, err := f.(*shm).listenAt(at)
-	if err != nil {
-		return err
-	}
-	fmt.Println(at)
-	l := &listener{sock: sock}
-	for range rounds {
-		fd, err := l.next()
-		if err != nil {
-			return err
-		}
-		s, err := pollSocket(fd, false, newCloser())
-		if err != nil {
-			return err
-		}
-		if r.IntN(4) == 0 { // read the request, or do not
-			(&raider{sock: s}).await()
-		}
-		if err := raid(r, s, true, at); err != nil {
-			return err
-		}
-	}
-	return nil
+	r.take(mem, fd, victim)
+	r.own.posted.Store(uint64(s.recvQueue))
+	defer r.close()
+	attack(r)
 }
 
 // bear makes an end do with a hostile peer what it does with any, for a while, or until an
@@ -475,125 +422,167 @@ func bear(e end) {
 func undisturbed(t *testing.T, f fabric.Fabric, attack func()) {
 	t.Helper()
 	a, b := connectTo(t, f, listen(t, f, 1), options)
-	var stop atomic.Bool
+	var over atomic.Bool
 	var rounds atomic.Uint64
 	var both sync.WaitGroup
-	both.Go(func() {
-		s, r := &stream{end: a, peerKey: b.mem.RKey()}, &stream{end: b, peerKey: a.mem.RKey()}
-		for !stop.Load() {
-			target := rounds.Add(1)
-			var pair sync.WaitGroup
-			pair.Go(func() { assert.NoError(t, s.run(target, target)) })
-			pair.Go(func() { assert.NoError(t, r.run(target, target)) })
-			pair.Wait()
-			time.Sleep(100 * time.Microsecond)
-		}
-	})
+	both.Go(func() { assert.NoError(t, converse(a, b, &over, &rounds)) })
+	both.Go(func() { assert.NoError(t, converse(b, a, &over, &rounds)) })
 	attack()
-	hang.Unless(t, func() bool { return rounds.Load() > 10 })
-	stop.Store(true)
+	before := rounds.Load()
+	hang.Unless(t, func() bool { return rounds.Load() > before+20 })
+	over.Store(true)
 	soon(t, "the honest connection", both.Wait)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 }
 
-func hostileRounds() int {
+// converse sends messages to the other end, each when it has heard as many from there, and sleeps
+// until it has.
+func converse(e, other end, over *atomic.Bool, rounds *atomic.Uint64) (err error) {
+	defer e.Disconnect()
+	heard := uint32(0)
+	text := func(i uint32) string { return fmt.Sprint("message ", i) }
+	place := func(i uint32) int { return int(i % 4 * 64) }
+	take := func(c fabric.Completion) error {
+		at, want := place(heard), text(heard)
+		if c.Status != fabric.OK || string(e.mem.Bytes()[at:at+c.Len]) != want {
+			return fmt.Errorf("%v, in the place of %s", c, want)
+		}
+		heard++
+		return e.PostRecv(1)
+	}
+	var c [8]fabric.Completion
+	for sent := uint32(0); err == nil && !over.Load(); rounds.Add(1) {
+		wr := e.write(other, place(sent), sent, text(sent))
+		wr.Signaled = true
+		sent++
+		for err = e.PostSend([]fabric.WorkRequest{wr}); err == nil && heard < sent; {
+			err = e.Arm()
+			n := 0
+			if err == nil {
+				n, err = e.Poll(c[:])
+			}
+			for _, c := range c[:n] {
+				if c.Recv && err == nil {
+					err = take(c)
+				}
+			}
+			if err == nil && n == 0 {
+				err = e.Wait()
+			}
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	if over.Load() {
+		return nil
+	}
+	return err
+}
+
+// Each does its worst to a listener, and to a dialer.
+func TestHostilePeers(t *testing.T) {
+	rounds := 6
 	switch {
 	case soak:
-		return 5_000
+		rounds = 200
 	case testing.Short():
-		return 50
+		rounds = 1
 	}
-	return 300
-}
-
-// seed is one that a failure prints.
-func seed(t *testing.T) string {
-	n := rand.Uint64()
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("seed %d", n)
-		}
-	})
-	return strconv.FormatUint(n, 10)
-}
-
-func TestHostileDialers(t *testing.T) { lenientToo(t, hostileDialers) }
-
-func hostileDialers(t *testing.T, f *shm) {
-	leavesNothing(t)
-	undisturbed(t, f, func() {
-		l := listen(t, f, 8)
-		var victims sync.WaitGroup
-		var established atomic.Int64
-		victims.Go(func() {
-			for {
-				ep, err := l.Accept()
-				if err != nil {
-					return
-				}
-				victims.Go(func() {
-					defer ep.Close()
-					e, err := open(ep, options)
-					if !assert.NoError(t, err) {
-						return
-					}
-					short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-					defer cancel()
-					if e.Accept(short, nil) == nil {
-						established.Add(1)
-						bear(e)
-					} else {
-						ep.Reject([]byte("no"))
-					}
+	lenientToo(t, func(t *testing.T, f *shm) {
+		leavesNothing(t)
+		undisturbed(t, f, func() {
+			established := [2]int{}
+			for name, attack := range attacks {
+				t.Run(name, func(t *testing.T) {
+					established[0] += raidListener(t, f, rounds, attack)
+					established[1] += raidDialers(t, f, rounds, attack)
 				})
 			}
+			t.Logf("%d connections established", established)
+			assert.NotZero(t, established[0])
+			assert.NotZero(t, established[1])
 		})
-		p := start(t, program("hostile dialer", l.Addr(), strconv.Itoa(hostileRounds()), seed(t)))
-		require.NoError(t, p.Wait(), "%s", p.err)
-		done := make(chan error, 1)
-		go func() {
-			e, err := dial(f, l.Addr(), options)
-			if err == nil {
-				e.Close()
-			}
-			done <- err
-		}()
-		soon(t, "an honest dialer", func() { require.NoError(t, <-done) })
-		require.NoError(t, l.Close())
-		soon(t, "the victims", victims.Wait)
-		t.Logf("%d connections established", established.Load())
-		assert.NotZero(t, established.Load())
 	})
 }
 
-func TestHostileListeners(t *testing.T) { lenientToo(t, hostileListeners) }
-
-func hostileListeners(t *testing.T, f *shm) {
-	leavesNothing(t)
-	undisturbed(t, f, func() {
-		rounds := hostileRounds()
-		p := start(t, program("hostile server", netip.AddrPortFrom(host, 0), strconv.Itoa(rounds), seed(t)))
-		at := netip.MustParseAddrPort(p.line(t))
-		established := 0
-		for range rounds {
-			ep, err := f.Dial(ctx, netip.AddrPort{}, at)
-			require.NoError(t, err)
-			e, err := open(ep, options)
-			require.NoError(t, err)
-			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-			soon(t, "Connect", func() { _, err = e.Connect(short, []byte("hello")) })
-			cancel()
-			if err == nil && e.Confirm() == nil {
-				established++
-				bear(e)
+// raidListener has a listener raided, and returns how many connections it has made.
+func raidListener(t *testing.T, f *shm, rounds int, attack func(r *raider)) int {
+	l := listen(t, f, 8)
+	var victims sync.WaitGroup
+	var established atomic.Int64
+	victims.Go(func() {
+		for {
+			ep, err := l.Accept()
+			if err != nil {
+				return
 			}
-			require.NoError(t, e.Close())
+			victims.Go(func() {
+				defer ep.Close()
+				e, err := open(ep, options)
+				if !assert.NoError(t, err) {
+					return
+				}
+				short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+				defer cancel()
+				if e.Accept(short, nil) == nil {
+					established.Add(1)
+					bear(e)
+				} else {
+					ep.Reject([]byte("no"))
+				}
+			})
 		}
-		require.NoError(t, p.Wait(), "%s", p.err)
-		t.Logf("%d connections established", established)
-		assert.NotZero(t, established)
 	})
+	for range rounds {
+		sock, err := newSocket(newCloser())
+		require.NoError(t, err)
+		require.NoError(t, sock.connect(plainName(l.Addr())), "the listener is gone")
+		raid(t, sock, false, l.Addr(), attack)
+	}
+	soon(t, "an honest dialer", func() {
+		e, err := dial(f, l.Addr(), options)
+		if assert.NoError(t, err) {
+			assert.NoError(t, e.Close())
+		}
+	})
+	require.NoError(t, l.Close())
+	soon(t, "the victims", victims.Wait)
+	return int(established.Load()) - 1
+}
+
+// raidDialers is the same with dialers.
+func raidDialers(t *testing.T, f *shm, rounds int, attack func(r *raider)) (established int) {
+	sock, at, err := f.listenAt(netip.AddrPortFrom(host, 0))
+	require.NoError(t, err)
+	var raids sync.WaitGroup
+	raids.Go(func() {
+		l := &listener{sock: sock}
+		for {
+			s, err := nextDialer(l)
+			if err != nil {
+				return
+			}
+			raid(t, s, true, at, attack)
+		}
+	})
+	for range rounds {
+		ep, err := f.Dial(ctx, netip.AddrPort{}, at)
+		require.NoError(t, err)
+		e, err := open(ep, options)
+		require.NoError(t, err)
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		soon(t, "Connect", func() { _, err = e.Connect(short, []byte("hello")) })
+		cancel()
+		if err == nil && e.Confirm() == nil {
+			established++
+			bear(e)
+		}
+		require.NoError(t, e.Close())
+	}
+	sock.sleeper.Wake()
+	raids.Wait()
+	require.NoError(t, sock.close())
+	return established
 }
 
 // Dialers that connect and send no request delay no others.
@@ -645,57 +634,54 @@ func TestSilentDialersAreGivenUp(t *testing.T) {
 	require.Equal(t, reasonUnsupported, reject.Reason)
 }
 
-func TestDoorbellFloodEndsTheConnection(t *testing.T) {
-	a, b := connected(t, options)
-	require.NoError(t, b.Arm())
-	a.peer.waiting.Store(0)
-	_ = a.sock.ring()
-	require.NoError(t, b.Wait())
-	_ = a.sock.ring()
-	require.ErrorIs(t, b.Wait(), fabric.ErrQueuePair)
-	require.NoError(t, b.Disconnect())
-	require.Len(t, poll(t, b), 64)
-}
-
-func TestPostedCountThatCannotBeEndsTheConnection(t *testing.T) {
-	for name, posted := range map[string]uint64{"more than its queue": 129, "fewer than before": 63, "none": 0} {
-		t.Run(name, func(t *testing.T) {
-			a, b := connected(t, options)
-			for i := range uint32(64) {
-				post(t, a, a.write(b, 0, i, ""))
+// Each breach of b's is seen by a, which flushes its receives and tells the reason once.
+func TestBreachesEndTheConnection(t *testing.T) {
+	posted := func(n uint64) func(t *testing.T, a, b end) {
+		return func(t *testing.T, a, b end) {
+			for range 64 {
+				post(t, a, a.write(b, 0, 0, ""))
 			}
-			b.own.posted.Store(posted)
+			b.own.posted.Store(n)
 			post(t, a, a.write(b, 0, 0, ""))
-			c := make([]fabric.Completion, 100)
-			n, err := a.Poll(c)
-			require.ErrorIs(t, err, fabric.ErrQueuePair)
-			require.ErrorContains(t, err, "receives")
-			require.Equal(t, append([]fabric.Completion{{Status: fabric.Fatal}}, flushed(64)...), c[:n])
-			require.ErrorIs(t, a.Wait(), fabric.ErrQueuePair)
-			require.Len(t, poll(t, b), 64)
-		})
+		}
 	}
-}
-
-func TestDescriptorThatIsBadEndsTheConnection(t *testing.T) {
-	for name, word := range map[string]uint64{
-		"write longer than memory": lapBit | (ringSize+1)<<lengthShift,
-		"send longer than receive": lapBit | sendBit | 25<<lengthShift,
-		"send with an immediate":   lapBit | sendBit | 1,
+	descriptor := func(word uint64) func(t *testing.T, a, b end) {
+		return func(_ *testing.T, _, b end) { b.peer.slot(0).Store(word) }
+	}
+	fails := []fabric.Completion{{Status: fabric.Fatal}}
+	for name, test := range map[string]struct {
+		breach func(t *testing.T, a, b end)
+		want   []fabric.Completion // before the flushed receives
+		says   string
+	}{
+		"more receives than its queue":   {posted(129), fails, "receives"},
+		"fewer receives than before":     {posted(63), fails, "receives"},
+		"no receives":                    {posted(0), fails, "receives"},
+		"a write longer than memory":     {descriptor(lapBit | (ringSize+1)<<lengthShift), nil, "bytes"},
+		"a send longer than its receive": {descriptor(lapBit | sendBit | 25<<lengthShift), nil, "bytes"},
+		"a send with an immediate":       {descriptor(lapBit | sendBit | 1), nil, "bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := connected(t, options)
-			post(t, a, a.write(b, 0, 1, "x"))
-			a.peer.slot(1).Store(word)
+			test.breach(t, a, b)
 			c := make([]fabric.Completion, 100)
-			n, err := b.Poll(c)
+			n, err := a.Poll(c)
 			require.ErrorIs(t, err, fabric.ErrQueuePair)
-			require.ErrorContains(t, err, "bytes")
-			require.Equal(t, append([]fabric.Completion{received(1, 1)}, flushed(63)...), c[:n])
-			require.ErrorIs(t, b.Wait(), fabric.ErrQueuePair)
-			n, err = b.Poll(c)
-			require.NoError(t, err, "it is told once")
-			require.Zero(t, n)
+			require.ErrorContains(t, err, test.says)
+			require.Equal(t, append(test.want, flushed(64)...), c[:n])
+			require.ErrorIs(t, a.Wait(), fabric.ErrQueuePair)
+			require.Empty(t, poll(t, a), "it is told once")
 		})
 	}
+	t.Run("more doorbells than a has slept", func(t *testing.T) {
+		a, b := connected(t, options)
+		require.NoError(t, a.Arm())
+		b.peer.waiting.Store(0)
+		_ = b.sock.ring()
+		require.NoError(t, a.Wait())
+		_ = b.sock.ring()
+		require.ErrorIs(t, a.Wait(), fabric.ErrQueuePair)
+		require.NoError(t, a.Disconnect())
+		require.Len(t, poll(t, a), 64)
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"sync"
 	"syscall"
 	"testing"
@@ -134,14 +135,24 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// startAs starts a program as a user, and waits for the first line it prints.
-func startAs(t *testing.T, uid uint32, name string, at netip.AddrPort, args ...string) *process {
+// user is how to start a program as a user.
+func user(uid uint32) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+}
+
+// programAs prepares a program to be run as a user.
+func programAs(t *testing.T, uid uint32, name string, at netip.AddrPort, args ...string) *exec.Cmd {
 	t.Helper()
 	needsRoot(t)
 	cmd := program(name, at, args...)
-	cmd.Path, cmd.Dir = worldReadable(t), "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	p := start(t, cmd)
+	cmd.Path, cmd.Dir, cmd.SysProcAttr = worldReadable(t), "/", user(uid)
+	return cmd
+}
+
+// startAs starts a program as a user, and waits for the first line it prints.
+func startAs(t *testing.T, uid uint32, name string, at netip.AddrPort, args ...string) *process {
+	t.Helper()
+	p := start(t, programAs(t, uid, name, at, args...))
 	p.first = p.line(t)
 	return p
 }
@@ -342,46 +353,40 @@ func acceptAll(l fabric.Listener) {
 	}
 }
 
-// Users may listen at one address without knowing of each other.
+// Users may listen at one address without knowing of each other. If another user has a listener's
+// name, its dialers look for the name that it took instead, and do not connect to root's.
 func TestDialersPreferTheirOwnUsersListenerThenRoots(t *testing.T) {
 	leavesNothing(t)
 	f, err := New(Config{Trust: func(uint32) bool { return true }})
 	require.NoError(t, err)
-	l, err := f.Listen(place(), 16)
-	require.NoError(t, err)
-	defer l.Close()
-	go acceptAll(l)
-	startAs(t, 1000, "echo", place(), "trust")
 	dialAs := func(uid uint32, args ...string) string {
-		said, err := asUser(t, place(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}, args...)
+		said, err := asUser(t, place(), user(uid), args...)
 		assert.NoError(t, err, said)
 		return said
 	}
-	assert.Equal(t, "0\n", dialAs(0, "trust"))
-	assert.Equal(t, "1000\n", dialAs(1000))
-	assert.Equal(t, "0\n", dialAs(1001))
-	assert.Equal(t, "0\n", dialAs(1001, "trust"))
-	require.NoError(t, l.Close())
-	assert.Equal(t, "1000\n", dialAs(1001, "trust"))
-	assert.Equal(t, "1000\n", dialAs(0, "trust"))
-}
-
-// If another user has a listener's name, its dialers look for the name that it took
-// instead, and do not connect to root's.
-func TestDialersPreferTheirOwnUsersListenerWhoeverHasItsName(t *testing.T) {
-	leavesNothing(t)
-	asUID := nameOf(listenerName, 1000, "", place())
-	startAs(t, 2000, "squat", place(), "idle", asUID)
-	f, err := New(Config{Trust: func(uint32) bool { return true }})
-	require.NoError(t, err)
-	l, err := f.Listen(place(), 16)
-	require.NoError(t, err)
-	defer l.Close()
-	go acceptAll(l)
-	startAs(t, 1000, "echo", place(), "trust")
-	said, err := asUser(t, place(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}})
-	assert.NoError(t, err, said)
-	assert.Equal(t, "1000\n", said)
+	for _, taken := range []bool{false, true} {
+		if taken {
+			startAs(t, 2000, "squat", place(), "idle", nameOf(listenerName, 1000, "", place()))
+		}
+		l, err := f.Listen(place(), 16)
+		require.NoError(t, err)
+		defer l.Close()
+		go acceptAll(l)
+		p := startAs(t, 1000, "echo", place(), "trust")
+		assert.Equal(t, "1000\n", dialAs(1000))
+		if !taken {
+			assert.Equal(t, "0\n", dialAs(0, "trust"))
+			assert.Equal(t, "0\n", dialAs(1001))
+			assert.Equal(t, "0\n", dialAs(1001, "trust"))
+		}
+		require.NoError(t, l.Close())
+		if !taken {
+			assert.Equal(t, "1000\n", dialAs(1001, "trust"))
+			assert.Equal(t, "1000\n", dialAs(0, "trust"))
+		}
+		require.NoError(t, p.Process.Kill())
+		_ = p.Wait()
+	}
 }
 
 // A listener that has no room now is to be asked again, not exchanged for another's.

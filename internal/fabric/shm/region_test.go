@@ -6,7 +6,6 @@
 package shm
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -21,21 +20,6 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
-
-// connectEnds connects a dialer with a listener whose options differ.
-func connectEnds(t *testing.T, f fabric.Fabric, l fabric.Listener, dialer, listener fabric.Options) (a, b end, err error) {
-	t.Helper()
-	accepted := make(chan end, 1)
-	failed := make(chan error, 1)
-	go func() {
-		b, err := accept(l, listener)
-		accepted <- b
-		failed <- err
-	}()
-	a, err = dial(f, l.Addr(), dialer)
-	b = <-accepted
-	return a, b, errors.Join(err, <-failed)
-}
 
 // mappedNow is how many bytes this process has mapped.
 func mappedNow(t *testing.T) uint64 {
@@ -63,7 +47,7 @@ func TestRegionsOfOtherLengthsTakeNoAddressesForGood(t *testing.T) {
 	run := func(i int) {
 		long := with(maxRegion - i*pages(1))
 		for _, o := range [][2]fabric.Options{{options, long}, {long, options}} {
-			a, b, err := connectEnds(t, f, l, o[0], o[1])
+			a, b, err := connectEnds(f, l, o[0], o[1])
 			require.NoError(t, err)
 			for _, e := range []end{a, b} {
 				if e.shape.region == ringSize {
@@ -89,7 +73,7 @@ func TestRegionIsMappedAsFarAsRingsNeed(t *testing.T) {
 	l := listen(t, f, 1)
 	before := mappedNow(t)
 	for range 3 {
-		a, b, err := connectEnds(t, f, l, with(maxRegion), with(maxRegion/2))
+		a, b, err := connectEnds(f, l, with(maxRegion), with(maxRegion/2))
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			require.NoError(t, a.Close())
@@ -155,7 +139,7 @@ func TestAddressesThatAreUsedUpFailConnections(t *testing.T) {
 		f := newFabric(t)
 		l := listen(t, f, 1)
 		for i := range 1000 {
-			a, b, err := connectEnds(t, f, l, with(maxRegion/2), with(maxRegion/4))
+			a, b, err := connectEnds(f, l, with(maxRegion/2), with(maxRegion/4))
 			if err == nil {
 				_, err = a.Register(32<<20, fabric.LocalWrite)
 			}

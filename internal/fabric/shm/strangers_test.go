@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -261,41 +262,6 @@ func TestLingeringDescriptorsDelayNoDialer(t *testing.T) {
 	})
 }
 
-// However many dialers meet a stranger's listener at once, and though no kernel
-// tells whose it is.
-func TestLingeringDescriptorsEndNoDialing(t *testing.T) {
-	leavesNothing(t)
-	f := newFabric(t).(*shm)
-	f.noPassRights, f.noSocketLists = true, true
-	at := place()
-	p := startAs(t, 1000, "linger server", at, plainName(at))
-	var asking sync.Mutex
-	f.config.Trust = func(uint32) bool {
-		asking.Lock()
-		defer asking.Unlock()
-		p.line(t) // until the stranger has sent its descriptor, or tried
-		return false
-	}
-	l := listen(t, f, 1)
-	before, other := connectTo(t, f, l, options)
-	soon(t, "the dialers of a stranger", func() {
-		var dialers sync.WaitGroup
-		for range 4 * maxClosing {
-			dialers.Go(func() {
-				_, err := dial(f, at, options)
-				assert.Error(t, err)
-			})
-		}
-		dialers.Wait()
-	})
-	fd := before.sock.fd
-	require.NoError(t, before.Close())
-	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	assert.ErrorIs(t, err, syscall.EBADF, "descriptor of a connection that was made before")
-	require.NoError(t, other.Close())
-	requireAccepts(t, f, l)
-}
-
 // blocked is a close that takes as long as the test wants.
 type blocked chan struct{}
 
@@ -314,28 +280,17 @@ func block(t *testing.T, c *closer, n int) {
 	}
 }
 
-// However long the closes take that others hold up a listener with.
+// However long the closes take that others hold up a listener with, it delays no dialer; and if
+// there are too many, all dialers are refused, whether they wait in the kernel or for Accept.
 func TestSlowClosesDelayNoDialer(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
-		l := listen(t, f, 1)
-		block(t, l.(*listener).sock.closer, maxClosing+maxWaiting/2)
-		for range 3 {
-			requireAccepts(t, f, l)
-		}
-		soon(t, "Close", func() { require.NoError(t, l.Close()) })
-	})
-}
-
-// Whether they wait in the kernel or for Accept.
-func TestDialersOfAListenerThatEndsAreRefused(t *testing.T) {
-	leavesNothing(t)
-	lenientToo(t, func(t *testing.T, f *shm) {
 		l := listen(t, f, 8)
-		first := connecting(dialing(t, f, l))
+		block(t, l.(*listener).sock.closer, maxClosing+maxWaiting/2)
+		requireAccepts(t, f, l)
+		all := []<-chan error{connecting(dialing(t, f, l))}
 		hang.Unless(t, func() bool { return len(l.(*listener).queue) == 1 })
-		block(t, l.(*listener).sock.closer, maxClosing+maxWaiting)
-		all := []<-chan error{first}
+		block(t, l.(*listener).sock.closer, maxWaiting)
 		for range 4 {
 			all = append(all, connecting(dialing(t, f, l)))
 		}
@@ -347,6 +302,7 @@ func TestDialersOfAListenerThatEndsAreRefused(t *testing.T) {
 		})
 		_, err := l.Accept()
 		assert.ErrorIs(t, err, errHeldUp)
+		soon(t, "Close", func() { require.NoError(t, l.Close()) })
 	})
 }
 
@@ -389,25 +345,38 @@ func TestLingeringDescriptorsOfATrustedPeerEndTheConnection(t *testing.T) {
 }
 
 // A listener that is trusted may send any descriptor instead of memory. It costs no more
-// than so many descriptors and threads, however often it is dialed, and no other
+// than so many descriptors and threads, however often it is dialed at once, and no other
 // listener's dialers anything.
 func TestLingeringDescriptorsInsteadOfMemoryEndDialsOfThatListener(t *testing.T) {
 	leavesNothing(t)
 	lenientToo(t, func(t *testing.T, f *shm) {
 		at := answersWithLingering(t, f)
+		other := listen(t, f, 1)
+		one, peer := connectTo(t, f, other, options)
 		before := threads(t)
-		dials := 0
+		var dials atomic.Int64
 		soon(t, "Connect", func() {
-			for err := error(nil); dials < 1000 && !errors.Is(err, errHeldUp); dials++ {
-				if _, err = dial(f, at, options); !errors.Is(err, errHeldUp) {
-					assert.ErrorContains(t, err, "not of shared memory")
-				}
+			var dialers sync.WaitGroup
+			for range 4 {
+				dialers.Go(func() {
+					for err := error(nil); dials.Load() < 1000 && !errors.Is(err, errHeldUp); dials.Add(1) {
+						if _, err = dial(f, at, options); !errors.Is(err, errHeldUp) {
+							assert.ErrorContains(t, err, "not of shared memory")
+						}
+					}
+				})
 			}
+			dialers.Wait()
 		})
 		// A few closes do not block: the sender may have it open still.
-		assert.LessOrEqual(t, dials, 2*(maxClosing+maxWaiting))
+		assert.LessOrEqual(t, dials.Load(), int64(2*(maxClosing+maxWaiting)))
 		assert.LessOrEqual(t, threads(t), before+2*maxClosing+8)
-		requireAccepts(t, f, listen(t, f, 1))
+		requireAccepts(t, f, other)
+		fd := one.sock.fd
+		require.NoError(t, one.Close())
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		assert.ErrorIs(t, err, syscall.EBADF, "descriptor of a connection that was made before")
+		require.NoError(t, peer.Close())
 	})
 }
 

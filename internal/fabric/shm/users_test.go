@@ -7,7 +7,6 @@ package shm
 import (
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,7 +26,7 @@ func TestStrangersTakeNoPlaceOfAListener(t *testing.T) {
 		unlock := sync.OnceFunc(l.mu.Unlock)
 		defer unlock()
 		soon(t, "a stranger", func() {
-			said, err := asUser(t, l.Addr(), &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}})
+			said, err := asUser(t, l.Addr(), user(1000))
 			assert.Error(t, err)
 			assert.Equal(t, "dial: another user: the peer's user ID is 0, and it does not trust ours, 1000", strings.TrimSpace(said))
 		})

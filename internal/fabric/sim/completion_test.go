@@ -28,69 +28,6 @@ func TestArmAnnouncesOnlyWhatCompletesAfterIt(t *testing.T) {
 	})
 }
 
-func TestArmIsForOneEvent(t *testing.T) {
-	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		require.NoError(t, b.Arm())
-		post(t, a, send(1, "x"), send(2, "y"))
-		require.NoError(t, b.Wait())
-		post(t, a, send(3, "z"))
-		done := waiting(b)
-		synctest.Wait()
-		require.Empty(t, done)
-		b.Wake()
-		require.NoError(t, <-done)
-	})
-}
-
-func TestEventWaitsForWait(t *testing.T) {
-	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		require.NoError(t, b.Arm())
-		post(t, a, send(1, "x"))
-		require.Len(t, poll(t, b), 1)
-		require.NoError(t, b.Wait(), "though its completion has been polled")
-	})
-}
-
-func TestWhoPollsAfterArmMissesNothing(t *testing.T) {
-	const messages = 2000
-	exchange := func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		read := make(chan int) // receives posted again
-		go func() {
-			defer close(read)
-			for got := 0; got < messages; {
-				_, recvs := split(await(t, b))
-				if !assert.NoError(t, b.PostRecv(len(recvs))) {
-					return
-				}
-				got += len(recvs)
-				read <- len(recvs)
-			}
-		}()
-		credit, slots := 16, 16
-		for range messages {
-			for credit == 0 {
-				credit += <-read
-			}
-			for slots == 0 {
-				slots += len(await(t, a))
-			}
-			post(t, a, send(0, "x"))
-			credit, slots = credit-1, slots-1
-		}
-		for range read {
-		}
-		assert.Zero(t, n.RNR())
-	}
-	t.Run("real time", func(t *testing.T) { exchange(t, network(t, sim.Link{})) })
-	t.Run("real time, latency", func(t *testing.T) { exchange(t, network(t, sim.Link{Latency: 10 * time.Microsecond})) })
-	t.Run("virtual time, jitter", func(t *testing.T) {
-		virtual(t, sim.Link{Latency: time.Millisecond, Bandwidth: 1e5, Jitter: 3 * time.Millisecond}, exchange)
-	})
-}
-
 func TestCompletionsOfOneQueueCanBeHeldWhileTheOtherGoesOn(t *testing.T) {
 	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
 		a, b := connect(t, n)
@@ -119,37 +56,6 @@ func TestDisconnectFlushesBehindWhatIsHeld(t *testing.T) {
 	c := poll(t, b)
 	require.Equal(t, fabric.OK, c[0].Status)
 	require.Equal(t, flushed(15), c[1:])
-}
-
-// late returns how long each of some messages took to complete.
-func late(t *testing.T, seed uint64) (took []time.Duration) {
-	virtual(t, sim.Link{Jitter: time.Second, Seed: seed}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		start := time.Now()
-		for i := range 8 {
-			post(t, a, send(uint64(i), "x"))
-		}
-		var sends, recvs int
-		for sends < 8 || recvs < 8 {
-			for _, c := range append(poll(t, a), poll(t, b)...) {
-				took = append(took, time.Since(start))
-				if c.Recv {
-					recvs++
-					continue
-				}
-				assert.EqualValues(t, sends, c.ID)
-				sends++
-			}
-			time.Sleep(time.Millisecond)
-		}
-		assert.LessOrEqual(t, time.Since(start), time.Second+time.Millisecond)
-	})
-	return took
-}
-
-func TestSeedDeterminesTheJitter(t *testing.T) {
-	assert.Equal(t, late(t, 1), late(t, 1))
-	assert.NotEqual(t, late(t, 1), late(t, 2))
 }
 
 func TestOverflowOfTheCompletionQueueBreaksTheQueuePair(t *testing.T) {

@@ -81,34 +81,6 @@ func TestConnectionManagerGivesUp(t *testing.T) {
 	})
 }
 
-func TestDisconnectFlushesAndTellsThePeerWhoseQueuePairStays(t *testing.T) {
-	virtual(t, sim.Link{Latency: latency}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		start := time.Now()
-		ours, theirs := waiting(a), waiting(b)
-		require.NoError(t, a.Disconnect())
-		require.Equal(t, flushed(16), poll(t, a))
-		require.ErrorIs(t, <-theirs, fabric.ErrDisconnected)
-		require.Equal(t, latency, time.Since(start))
-		require.Empty(t, poll(t, b), "its owner moves it to ERR")
-
-		time.Sleep(time.Second)
-		require.Empty(t, ours, "the peer answers when it disconnects too")
-		start = time.Now()
-		require.NoError(t, b.Disconnect())
-		require.Equal(t, flushed(16), poll(t, b))
-		require.ErrorIs(t, <-ours, fabric.ErrDisconnected)
-		require.Equal(t, latency, time.Since(start))
-
-		require.NoError(t, a.Disconnect())
-		again := waiting(a)
-		time.Sleep(time.Hour)
-		require.Empty(t, again, "once")
-		a.Wake()
-		require.NoError(t, <-again)
-	})
-}
-
 func TestDisconnectEndsWithoutAnAnswer(t *testing.T) {
 	for name, broken := range map[string]func(n *sim.Network){
 		"cut": func(n *sim.Network) { n.Cut(true) },

@@ -10,7 +10,11 @@ import (
 
 func TestContract(t *testing.T) {
 	n := network(t, sim.Link{})
-	fabrictest.Test(t, func(t testing.TB) (a, b fabric.Endpoint) {
-		return connectWith(t, n, fabrictest.Options)
-	})
+	pair := func(t testing.TB) (a, b fabric.Endpoint) { return connectWith(t, n, fabrictest.Options) }
+	fabrictest.Test(t, pair)
+	fabrictest.Strict(t, pair)
+}
+
+func TestManagerContract(t *testing.T) {
+	fabrictest.Manager(t, network(t, sim.Link{}), server.Addr())
 }

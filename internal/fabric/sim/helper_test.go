@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
@@ -21,6 +22,13 @@ var (
 	server  = netip.MustParseAddrPort("10.0.0.1:4711")
 	options = fabric.Options{SendQueue: 16, RecvQueue: 16, RecvSize: 64, AckTimeout: time.Second, Retries: 3}
 	ctx     = context.Background()
+)
+
+var (
+	register = fabrictest.Register
+	post     = fabrictest.Post
+	flushed  = fabrictest.Flushed
+	waiting  = fabrictest.Waiting
 )
 
 // network makes a network of the link, of which nothing may be open at the end
@@ -102,20 +110,8 @@ func connectWith(t testing.TB, n *sim.Network, o fabric.Options) (client, served
 	return client, served
 }
 
-func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
-	t.Helper()
-	m, err := e.Register(n, a)
-	require.NoError(t, err)
-	return m
-}
-
 func send(id uint64, data string) fabric.WorkRequest {
 	return fabric.WorkRequest{ID: id, Op: fabric.Send, Data: []byte(data), Signaled: true}
-}
-
-func post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
-	t.Helper()
-	require.NoError(t, e.PostSend(wr))
 }
 
 // poll returns all that has completed.
@@ -149,20 +145,4 @@ func split(c []fabric.Completion) (sends, recvs []fabric.Completion) {
 		}
 	}
 	return sends, recvs
-}
-
-// flushed is what n flushed receives complete with.
-func flushed(n int) []fabric.Completion {
-	c := make([]fabric.Completion, n)
-	for i := range c {
-		c[i] = fabric.Completion{Recv: true, Status: fabric.Flushed}
-	}
-	return c
-}
-
-// waiting starts Wait.
-func waiting(e fabric.Endpoint) <-chan error {
-	done := make(chan error, 1)
-	go func() { done <- e.Wait() }()
-	return done
 }

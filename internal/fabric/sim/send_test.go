@@ -15,43 +15,6 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
 
-func TestBytesArriveWithinPostSendOnAnInstantLink(t *testing.T) {
-	a, b := connect(t, network(t, sim.Link{}))
-	m := register(t, b, 100, fabric.RemoteWrite)
-	post(t, a,
-		fabric.WorkRequest{ID: 1, Op: fabric.WriteImm, Data: []byte("abc"), RemoteAddr: m.Addr() + 5, RKey: m.RKey(), Imm: 7, Signaled: true},
-		send(2, "defg"),
-	)
-	assert.Equal(t, []fabric.Completion{
-		{Recv: true, Op: fabric.WriteImm, Imm: 7, Len: 3},
-		{Recv: true, Op: fabric.Send, Len: 4, Data: []byte("defg")},
-	}, poll(t, b))
-	assert.Equal(t, "abc", string(m.Bytes()[5:8]))
-	assert.Equal(t, []fabric.Completion{{ID: 1}, {ID: 2}}, poll(t, a))
-}
-
-func TestSlotIsFreedByPollingItsCompletionOrALaterOne(t *testing.T) {
-	a, b := connect(t, network(t, sim.Link{}))
-	for i := range 16 {
-		wr := send(uint64(i), "x")
-		wr.Signaled = i == 7
-		post(t, a, wr)
-	}
-	require.Len(t, poll(t, b), 16)
-	require.NoError(t, b.PostRecv(16))
-	require.ErrorIs(t, a.PostSend([]fabric.WorkRequest{send(16, "x")}), syscall.ENOMEM, "all have ended, but none was polled")
-
-	require.Equal(t, []fabric.Completion{{ID: 7}}, poll(t, a))
-	eight := make([]fabric.WorkRequest, 8)
-	for i := range eight {
-		eight[i] = send(uint64(16+i), "x")
-	}
-	require.ErrorIs(t, a.PostSend(append(eight, send(24, "x"))), syscall.ENOMEM, "slots 0 to 7 are free, no more")
-	require.Empty(t, poll(t, b), "none of nine was posted")
-	post(t, a, eight...)
-	require.Len(t, poll(t, b), 8)
-}
-
 func TestInlineDataIsLimitedAndTheCallersAgain(t *testing.T) {
 	virtual(t, sim.Link{Latency: time.Millisecond}, func(t *testing.T, n *sim.Network) {
 		a, b := connect(t, n)
@@ -72,25 +35,6 @@ func TestRegisteredDataIsReadUntilItHasArrived(t *testing.T) {
 		copy(m.Bytes(), "evil")
 		assert.Equal(t, "evil", string(await(t, b)[0].Data), "a bug in the caller shows")
 	})
-}
-
-func TestDataOutsideItsMemoryIsALocalProtectionError(t *testing.T) {
-	for name, wr := range map[string]func(a, b *sim.Endpoint) fabric.WorkRequest{
-		"not in it": func(a, _ *sim.Endpoint) fabric.WorkRequest {
-			return fabric.WorkRequest{ID: 9, Data: []byte("x"), Memory: register(t, a, 1, fabric.LocalWrite)}
-		},
-		"of another endpoint": func(_, b *sim.Endpoint) fabric.WorkRequest {
-			m := register(t, b, 1, fabric.LocalWrite)
-			return fabric.WorkRequest{ID: 9, Data: m.Bytes()[:1], Memory: m}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a, b := connect(t, network(t, sim.Link{}))
-			post(t, a, wr(a, b))
-			assert.Equal(t, append([]fabric.Completion{{ID: 9, Status: fabric.LocalProtection}}, flushed(16)...), poll(t, a))
-			assert.Empty(t, poll(t, b))
-		})
-	}
 }
 
 func TestErrorComesFirstAndFlushesTheRest(t *testing.T) {

@@ -3,9 +3,17 @@
 package verbs
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
 )
 
 func TestContract(t *testing.T) { fabrictest.Test(t, pair) }
+
+func TestManagerContract(t *testing.T) {
+	f, addr := onDevice(t)
+	for _, at := range []netip.Addr{addr, address(t, "SOFTROCE_ADDR6")} {
+		t.Run(at.String(), func(t *testing.T) { fabrictest.Manager(t, f, at) })
+	}
+}

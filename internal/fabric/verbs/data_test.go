@@ -17,27 +17,6 @@ import (
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
-func post(t testing.TB, e fabric.Endpoint, wr ...fabric.WorkRequest) {
-	t.Helper()
-	require.NoError(t, e.PostSend(wr))
-}
-
-func TestInlineDataIsTheCallersAgain(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	a := opened(t, f, l.Addr())
-	b := handshake(t, l, a)
-	target := register(t, b, 4096, fabric.RemoteWrite)
-	size := a.(*endpoint).inlineSize
-	t.Log("inline:", size)
-	require.Positive(t, size)
-	data := pattern(size)
-	post(t, a, fabric.WorkRequest{Op: fabric.WriteImm, Data: data, RemoteAddr: target.Addr(), RKey: target.RKey()})
-	clear(data)
-	assert.Equal(t, size, poll(t, b, 1)[0].Len)
-	assert.Equal(t, pattern(size), target.Bytes()[:size])
-}
-
 // What Poll leaves would make no event. A device may report what has arrived after what has been
 // sent, so this is for one that is known to have done so.
 func TestPollTakesAllThatHasCompleted(t *testing.T) {

@@ -25,20 +25,6 @@ func requestOf(host byte, id uint64) pendingRequest {
 	return pendingRequest{wire.ResolutionRequest{Kind: wire.Watches, ID: id, Port: 1}, e}
 }
 
-// The oldest request of the address that has the most makes room.
-func TestVictimIsTheOldestOfTheAddressWithTheMost(t *testing.T) {
-	for want, hosts := range [][]byte{
-		{1}, {2, 1, 1}, {2, 3, 1, 1, 2, 1},
-	} {
-		var all []pendingRequest
-		for i, host := range hosts {
-			all = append(all, requestOf(host, uint64(i)))
-		}
-		require.Equal(t, want, victim(all, pendingRequest.from), "%v", hosts)
-	}
-	require.Zero(t, victim([]pendingRequest{requestOf(1, 0), requestOf(2, 1)}, pendingRequest.from), "else the oldest")
-}
-
 // However many requests to watch come from one host, they displace no other host's.
 func TestDatagramWatchersOfOneHost(t *testing.T) {
 	d, q := &datagrams{}, &datagramQueue{}

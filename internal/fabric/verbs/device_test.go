@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -49,6 +48,13 @@ func address(t testing.TB, name string) netip.Addr {
 }
 
 var options = fabrictest.Options
+
+var (
+	register = fabrictest.Register
+	post     = fabrictest.Post
+	poll     = fabrictest.Poll
+	waited   = fabrictest.Waiting
+)
 
 func listen(t testing.TB, f fabric.Fabric, addr netip.Addr) fabric.Listener {
 	t.Helper()
@@ -116,37 +122,6 @@ func pair(t testing.TB) (a, b fabric.Endpoint) {
 	l := listen(t, f, addr)
 	a = opened(t, f, l.Addr())
 	return a, handshake(t, l, a)
-}
-
-func register(t testing.TB, e fabric.Endpoint, n int, a fabric.Access) fabric.Memory {
-	t.Helper()
-	m, err := e.Register(n, a)
-	require.NoError(t, err)
-	return m
-}
-
-// poll returns the next n completions.
-func poll(t testing.TB, e fabric.Endpoint, n int) []fabric.Completion {
-	t.Helper()
-	all := make([]fabric.Completion, n)
-	deadline := time.Now().Add(hang.After)
-	for got := 0; got < n; {
-		k, err := e.Poll(all[got:])
-		require.NoError(t, err)
-		got += k
-		if k == 0 {
-			require.True(t, time.Now().Before(deadline), "%d of %d completions", got, n)
-			runtime.Gosched()
-		}
-	}
-	return all
-}
-
-// waited runs Wait in a goroutine and sends what it returned.
-func waited(e fabric.Endpoint) <-chan error {
-	c := make(chan error, 1)
-	go func() { c <- e.Wait() }()
-	return c
 }
 
 // within fails the test when c never has anything.

@@ -5,7 +5,6 @@ package verbs
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"syscall"
@@ -16,73 +15,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/wire"
 )
 
-func TestHandshakeCarriesPrivateDataBothWays(t *testing.T) {
-	f, addr := onDevice(t)
-	addr6 := address(t, "SOFTROCE_ADDR6")
-	for _, addr := range []netip.Addr{addr, addr6} {
-		t.Run(addr.String(), func(t *testing.T) {
-			l := listen(t, f, addr)
-			assert.Equal(t, addr, l.Addr().Addr())
-			require.NotZero(t, l.Addr().Port())
-			ask, answer := pattern(fabric.MaxConnectData), pattern(fabric.MaxAcceptData)
-
-			a := opened(t, f, l.Addr())
-			assert.Equal(t, l.Addr(), a.RemoteAddr())
-			assert.Equal(t, addr, a.LocalAddr().Addr())
-			assert.NotZero(t, a.LocalAddr().Port())
-
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				b, err := l.Accept()
-				if !assert.NoError(t, err) {
-					return
-				}
-				defer b.Close()
-				assert.Equal(t, ask, b.Private()[:len(ask)])
-				assert.Equal(t, a.LocalAddr(), b.RemoteAddr())
-				assert.Equal(t, l.Addr(), b.LocalAddr())
-				assert.NoError(t, openEndpoint(b))
-				assert.NoError(t, b.Accept(context.Background(), answer))
-			}()
-			got, err := a.Connect(context.Background(), ask)
-			require.NoError(t, err)
-			require.GreaterOrEqual(t, len(got), len(answer))
-			assert.Equal(t, answer, got[:len(answer)])
-			require.NoError(t, a.Confirm())
-			within(t, done)
-		})
-	}
-}
-
-// RTU may be lost, and the connection manager repeats the answer only seconds
-// later.
-func TestFirstMessageConfirmsIfTheConfirmationIsLost(t *testing.T) {
-	a, b := confirmedByAMessage(t, func(*endpoint) {})
-
-	// Wait works as usual.
-	waiting := waited(b)
-	asleep(t, waiting)
-	b.Wake()
-	require.NoError(t, within(t, waiting))
-	require.NoError(t, b.Arm())
-	waiting = waited(b)
-	post(t, a, fabric.WorkRequest{ID: 2, Op: fabric.Send, Data: []byte("y")})
-	require.NoError(t, within(t, waiting))
-}
-
-// Changes of the connection end neither Accept nor its watch for the first message: the
+// RTU may be lost, and the connection manager repeats the answer only seconds later, so the first
+// message confirms, too. Changes of the connection end neither Accept nor its watch for that: the
 // next Wait returns them.
 func TestAcceptLeavesChangesToTheNextWait(t *testing.T) {
 	t.Run("Wake", func(t *testing.T) {
 		_, b := confirmedByAMessage(t, (*endpoint).Wake)
 		require.NoError(t, within(t, waited(b)))
 		waiting := waited(b)
-		asleep(t, waiting)
+		fabrictest.Asleep(t, waiting)
 		b.Wake()
 		require.NoError(t, within(t, waiting))
 	})
@@ -140,26 +85,6 @@ func TestPrivateDataHasLimits(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.EMSGSIZE)
 	assert.ErrorIs(t, a.Accept(context.Background(), make([]byte, fabric.MaxAcceptData+1)), syscall.EMSGSIZE)
 	assert.ErrorIs(t, a.Reject(make([]byte, fabric.MaxRejectData+1)), syscall.EMSGSIZE)
-}
-
-func openAndAccept(b fabric.Endpoint) error {
-	if err := openEndpoint(b); err != nil {
-		return err
-	}
-	return b.Accept(context.Background(), nil)
-}
-
-// A dialer that goes away instead of confirming does not leave the listener
-// waiting.
-func TestDialerClosesInsteadOfConfirming(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	a := opened(t, f, l.Addr())
-	accepted := accepting(t, l, openAndAccept)
-	_, err := a.Connect(context.Background(), nil)
-	require.NoError(t, err)
-	require.NoError(t, a.Close())
-	require.Error(t, within(t, accepted))
 }
 
 // lateNews delivers the connection manager's events of a handshake to an endpoint only
@@ -298,111 +223,6 @@ func connect(ctx context.Context, f fabric.Fabric, remote netip.AddrPort) error 
 		return err
 	}
 	return e.Confirm()
-}
-
-// If Accept is not called, Connect waits as long as its context lasts.
-func TestConnectEndsWithItsContext(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	ctx, cancel := context.WithCancel(context.Background())
-	connected := make(chan error, 1)
-	go func() { connected <- connect(ctx, f, l.Addr()) }()
-	hang.Unless(t, func() bool { return len(l.(*listener).queue) == 1 })
-	cancel()
-	require.ErrorIs(t, within(t, connected), context.Canceled)
-	// Accept still returns the request. It fails as soon as the message has come that
-	// the request is withdrawn.
-	b, err := l.Accept()
-	require.NoError(t, err)
-	if err = openEndpoint(b); err == nil {
-		patience, cancel := context.WithTimeout(context.Background(), hang.After)
-		defer cancel()
-		err = b.Accept(patience, nil)
-	}
-	assert.ErrorIs(t, err, fabric.ErrDisconnected)
-	require.NoError(t, b.Close())
-}
-
-func TestAcceptEndsWhenTheRequestIsWithdrawn(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	ctx, cancel := context.WithCancel(context.Background())
-	connected := make(chan error, 1)
-	go func() { connected <- connect(ctx, f, l.Addr()) }()
-	b, err := l.Accept()
-	require.NoError(t, err)
-	require.NoError(t, openEndpoint(b))
-	cancel()
-	require.ErrorIs(t, within(t, connected), context.Canceled)
-	patience, cancel := context.WithTimeout(context.Background(), hang.After)
-	defer cancel()
-	assert.ErrorIs(t, b.Accept(patience, nil), fabric.ErrDisconnected)
-	require.NoError(t, b.Close())
-}
-
-func TestListenerClose(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	waiting := make(chan error, 1)
-	go func() {
-		_, err := l.Accept()
-		waiting <- err
-	}()
-	time.Sleep(50 * time.Millisecond)
-	require.NoError(t, l.Close())
-	assert.ErrorIs(t, within(t, waiting), net.ErrClosed)
-	_, err := l.Accept()
-	assert.ErrorIs(t, err, net.ErrClosed)
-	assert.ErrorIs(t, l.Close(), net.ErrClosed)
-}
-
-func TestListenerCloseRejectsWhatWaits(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	results := make(chan error, 4)
-	for range cap(results) {
-		go func() { results <- connect(context.Background(), f, l.Addr()) }()
-	}
-	hang.Unless(t, func() bool { return len(l.(*listener).queue) == cap(results) })
-	require.NoError(t, l.Close())
-	for range cap(results) {
-		var reject *fabric.RejectError
-		assert.ErrorAs(t, within(t, results), &reject)
-	}
-}
-
-func TestRequestsBeyondTheBacklogAreRejected(t *testing.T) {
-	f, addr := onDevice(t)
-	const backlog, dials = 2, 8
-	l, err := f.Listen(netip.AddrPortFrom(addr, 0), backlog)
-	require.NoError(t, err)
-	defer l.Close()
-	results := make(chan error, dials)
-	for range dials {
-		go func() { results <- connect(context.Background(), f, l.Addr()) }()
-	}
-	for range dials - backlog {
-		var reject *fabric.RejectError
-		require.ErrorAs(t, within(t, results), &reject)
-		assert.Equal(t, fabric.RejectConsumer, reject.Reason)
-		assert.Equal(t, wire.Full, wire.DecodeReject(reject.Private))
-	}
-}
-
-func TestListenOnAUsedPort(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	_, err := f.Listen(l.Addr(), 1)
-	require.ErrorIs(t, err, syscall.EADDRINUSE)
-
-	// Once it is closed the port is free at once, whatever became of the
-	// connections made through it.
-	a := opened(t, f, l.Addr())
-	handshake(t, l, a)
-	require.NoError(t, l.Close())
-	again, err := f.Listen(l.Addr(), 1)
-	require.NoError(t, err)
-	require.NoError(t, again.Close())
 }
 
 func TestListenOnWildcards(t *testing.T) {

@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // resources is what connections could leave behind.
@@ -53,61 +52,6 @@ func countResources(t testing.TB) resources {
 		}
 	}
 	return r
-}
-
-// atMost reports whether there is no more of anything than before, which may have had what was
-// about to end; but for mappings, of which the runtime's threads and malloc have more.
-func (r resources) atMost(before resources) bool {
-	const moreMappings = 12
-	return r.Descriptors <= before.Descriptors && r.Mappings <= before.Mappings+moreMappings && r.Goroutines <= before.Goroutines &&
-		r.QueuePairs <= before.QueuePairs && r.CompletionQueues <= before.CompletionQueues &&
-		r.Regions <= before.Regions && r.Domains <= before.Domains && r.IDs <= before.IDs
-}
-
-func TestConnectionsLeaveNothingBehind(t *testing.T) {
-	if _, err := exec.LookPath("rdma"); err != nil && os.Getenv("RINGNET_REQUIRE_RDMA") != "1" {
-		t.Skip("the rdma command is not installed: apt-get install iproute2")
-	}
-	f, addr := onDevice(t)
-	cycles := 100
-	if testing.Short() {
-		cycles = 20
-	}
-	cycle := func() {
-		l, err := f.Listen(netip.AddrPortFrom(addr, 0), 4)
-		require.NoError(t, err)
-		a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-		require.NoError(t, err)
-		require.NoError(t, openEndpoint(a))
-		_, err = a.Register(1<<16, fabric.RemoteWrite)
-		require.NoError(t, err)
-		b := handshake(t, l, a)
-		require.NoError(t, b.Arm())
-		require.NoError(t, a.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Data: []byte("x"), Signaled: true}}))
-		poll(t, a, 1)
-		poll(t, b, 1)
-		require.NoError(t, a.Disconnect())
-		require.NoError(t, a.Close())
-		require.NoError(t, b.Close())
-		require.NoError(t, l.Close())
-	}
-	for range 5 {
-		cycle()
-	}
-	before := countResources(t)
-	t.Logf("%+v", before)
-	began := time.Now()
-	for range cycles {
-		cycle()
-	}
-	t.Log(time.Since(began)/time.Duration(cycles), "for each cycle")
-	var after resources
-	for deadline := time.Now().Add(hang.After); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if after = countResources(t); after.atMost(before) {
-			return
-		}
-	}
-	require.Fail(t, "something is left", "before %+v, after %+v", before, after)
 }
 
 func TestUseAfterCloseIsAnError(t *testing.T) {

@@ -4,10 +4,8 @@ package verbs
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -20,79 +18,6 @@ func waitForChange(t testing.TB, e fabric.Endpoint) error {
 			return err
 		}
 	}
-}
-
-func asleep(t testing.TB, waiting <-chan error) {
-	t.Helper()
-	select {
-	case err := <-waiting:
-		require.FailNow(t, "Wait returned", "%v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
-}
-
-func TestWaitReturnsForTheArmedEventOnly(t *testing.T) {
-	a, b := pair(t)
-	send := func() {
-		post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
-		poll(t, a, 1)
-	}
-	send()
-	poll(t, b, 1)
-	waiting := waited(b)
-	asleep(t, waiting)
-	send() // not armed
-	asleep(t, waiting)
-	poll(t, b, 1)
-
-	for range 20 {
-		require.NoError(t, b.Arm())
-		send()
-		require.NoError(t, within(t, waiting))
-		poll(t, b, 1)
-		require.NoError(t, b.PostRecv(1))
-		waiting = waited(b)
-	}
-	asleep(t, waiting)
-	b.Wake()
-	require.NoError(t, within(t, waiting))
-}
-
-// A holder that finds what it needs behind Arm does not Wait.
-func TestArmsWithoutAWaitLeaveOneEvent(t *testing.T) {
-	a, b := pair(t)
-	for range 100 {
-		require.NoError(t, b.Arm())
-		post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
-		poll(t, a, 1)
-		poll(t, b, 1)
-		require.NoError(t, b.PostRecv(1))
-	}
-	require.NoError(t, within(t, waited(b)))
-	require.NoError(t, b.Arm())
-	waiting := waited(b)
-	asleep(t, waiting)
-	post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
-	require.NoError(t, within(t, waiting))
-}
-
-func TestDisconnectOfThePeerIsReturnedOnce(t *testing.T) {
-	a, b := pair(t)
-	waiting := waited(b)
-	asleep(t, waiting)
-	require.NoError(t, a.Disconnect())
-	require.ErrorIs(t, within(t, waiting), fabric.ErrDisconnected)
-	require.NoError(t, b.Disconnect())
-	waiting = waited(b)
-	asleep(t, waiting)
-	b.Wake()
-	require.NoError(t, within(t, waiting))
-}
-
-func TestCloseOfThePeerIsADisconnect(t *testing.T) {
-	a, b := pair(t)
-	require.NoError(t, a.Close())
-	require.ErrorIs(t, waitForChange(t, b), fabric.ErrDisconnected)
 }
 
 // The device's events reach the endpoints that they concern.
