@@ -312,31 +312,3 @@ func TestRequestsUnderWayToOneHostAreAtMost16(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.EqualValues(t, 17, f.most.Swap(16))
 }
-
-// The bound is for rdma_cm, which shm does not use: over shm any number of dials may wait
-// for listeners that do not answer.
-func TestRequestsOverSHMAreNotBounded(t *testing.T) {
-	h := shmHost(t)
-	f, err := openSHM(nil, nil)
-	require.NoError(t, err)
-	hung, err := f.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 200)
-	require.NoError(t, err)
-	var dialing sync.WaitGroup
-	for range 100 {
-		dialing.Go(func() {
-			_, err := (&Dialer{Config: smallDedicated}).Dial("shm", hung.Addr().String())
-			assert.ErrorIs(t, err, syscall.ECONNREFUSED)
-		})
-	}
-	for range 100 { // all 100 requests arrive, and none is answered
-		ep, err := hung.Accept()
-		require.NoError(t, err)
-		defer ep.Close()
-	}
-	l := h.listen(t, ListenConfig{Config: small})
-	c, err := (&Dialer{Config: smallDedicated, Timeout: time.Minute}).Dial("shm", l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	t.Cleanup(dialing.Wait)
-	require.NoError(t, hung.Close())
-}
