@@ -170,9 +170,8 @@ func TestSilentAskersHoldUpNobody(t *testing.T) {
 			defer c.Close()
 		}
 	}
-	_, err := client.Write([]byte("x"))
-	require.NoError(t, err)
-	_, err = server.Read(make([]byte, 1))
+	write(t, client, "x")
+	_, err := server.Read(make([]byte, 1))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -303,9 +302,8 @@ func TestAnAskerWhoHasGoneKillsNothing(t *testing.T) {
 		require.NoError(t, gone.Close())
 	}
 	own(t) // which has answered those before
-	_, err := client.Write([]byte("x"))
-	require.NoError(t, err)
-	_, err = server.Read(make([]byte, 1))
+	write(t, client, "x")
+	_, err := server.Read(make([]byte, 1))
 	require.NoError(t, err)
 }
 

@@ -313,3 +313,67 @@ func TestConnectionsOfADialerThatTrustsShareALink(t *testing.T) {
 		require.ElementsMatch(t, []int{3, 1}, connections)
 	})
 }
+
+// If the peer's application does not close, the times that its stream and that the link
+// wait for it pass at the same moment. A PostSend that is under way then returns before the
+// endpoint is closed.
+func TestCloseOfALinkWaitsForWhatIsBeingPosted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) })
+		f := &hooked{Fabric: sim.New(sim.Link{Latency: time.Millisecond}), postSend: func(post func() error) error {
+			time.Sleep(10 * time.Millisecond)
+			return post()
+		}}
+		addNetwork(t, "slow", network{&carrier{name: "slow", open: opens(f)}, "ip"})
+		l := host{"slow", "10.0.0.1"}.listen(t, ListenConfig{Config: small})
+		for range 20 {
+			c, err := (&Dialer{Config: smallDedicated}).Dial("slow", l.Addr().String())
+			require.NoError(t, err)
+			s, err := l.Accept()
+			require.NoError(t, err)
+			require.NoError(t, c.Close())
+			time.Sleep(20 * time.Second)
+			require.NoError(t, s.Close())
+		}
+	})
+}
+
+// The links of a listener that is closed leave, at both ends: those that carry nothing at
+// once, and the others when their last connection has been closed.
+func TestLinksOfAListenerThatIsClosedLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(sim.Link{Latency: time.Millisecond})
+		simulate(t, n)
+		const soon = time.Second
+		h := host{"sim", "10.0.0.1"}
+		for range 3 {
+			l := h.listen(t, ListenConfig{})
+			c, err := Dial(h.network, l.Addr().String())
+			require.NoError(t, err)
+			s, err := l.Accept()
+			require.NoError(t, err)
+			require.NoError(t, c.Close())
+			require.NoError(t, s.Close())
+			time.Sleep(soon)
+			require.Greater(t, n.Open(), 1, "the link is kept for another connection")
+			require.NoError(t, l.Close())
+			time.Sleep(soon)
+			require.Zero(t, n.Open(), "the listener is closed, and the link carries nothing")
+		}
+
+		l := h.listen(t, ListenConfig{})
+		c, err := Dial(h.network, l.Addr().String())
+		require.NoError(t, err)
+		s, err := l.Accept()
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		time.Sleep(time.Hour)
+		write(t, s, "x")
+		_, err = c.Read(make([]byte, 1))
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		time.Sleep(soon)
+		require.Zero(t, n.Open(), "the listener is closed, and the last connection")
+	})
+}

@@ -237,8 +237,7 @@ func TestListenerCloseResetsWhatWasNotAcceptedAndSparesTheRest(t *testing.T) {
 		require.NoError(t, l.Close())
 		_, err := waiting.Read(make([]byte, 1))
 		require.ErrorIs(t, err, syscall.ECONNRESET)
-		_, err = server.Write([]byte("x"))
-		require.NoError(t, err)
+		write(t, server, "x")
 		_, err = accepted.Read(make([]byte, 1))
 		require.NoError(t, err)
 

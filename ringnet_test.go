@@ -111,13 +111,19 @@ func accept(t *testing.T, l net.Listener) net.Conn {
 	return c
 }
 
+// write writes a text.
+func write(t testing.TB, c io.Writer, text string) {
+	t.Helper()
+	_, err := c.Write([]byte(text))
+	require.NoError(t, err)
+}
+
 func TestDialThenAcceptInOneGoroutine(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, h host) {
 		l := h.listen(t, ListenConfig{})
 		client := dial(t, &Dialer{}, h.network, l.Addr().String())
 		server := accept(t, l)
-		_, err := client.Write([]byte("hello"))
-		require.NoError(t, err)
+		write(t, client, "hello")
 		require.NoError(t, client.Close())
 		got, err := io.ReadAll(server)
 		require.NoError(t, err)

@@ -257,9 +257,8 @@ func TestTraceTellsWhyCloseHasFailed(t *testing.T) {
 		var r recorder
 		client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace(), Config: impatient})
 		n.Cut(true)
-		_, err := client.Write([]byte("into the void"))
-		require.NoError(t, err)
-		err = client.Close()
+		write(t, client, "into the void")
+		err := client.Close()
 		require.ErrorIs(t, err, syscall.ETIMEDOUT)
 		require.Equal(t, err, r.closes[0].Err)
 		hang.Unless(t, r.has(func() bool { return len(r.causes) == 1 }))

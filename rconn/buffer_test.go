@@ -2,8 +2,12 @@ package rconn_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
+	"net"
 	"os"
 	"syscall"
 	"testing"
@@ -32,8 +36,7 @@ func TestBufferThatIsHandedOver(t *testing.T) {
 		client, server := v.connect(t, nil, nil)
 		b := bufferFor(t, client, 1000)
 		b.Wait() // the buffer is not handed over
-		_, err := b.Write([]byte("hello"))
-		require.NoError(t, err)
+		write(t, b, "hello")
 		n, err := client.WriteBuffer(b)
 		require.NoError(t, err)
 		require.Equal(t, 5, n)
@@ -47,8 +50,7 @@ func TestBufferThatIsHandedOver(t *testing.T) {
 		start := time.Now()
 		b.Wait()
 		require.Equal(t, 2*time.Second, time.Since(start), "until it is acknowledged")
-		_, err = b.Write([]byte(", again"))
-		require.NoError(t, err)
+		write(t, b, ", again")
 		_, err = client.WriteBuffer(b)
 		require.NoError(t, err)
 		got := make([]byte, 12)
@@ -136,5 +138,169 @@ func TestBufferWithoutMemoryIsAnError(t *testing.T) {
 		client, _ := v.connect(t, nil, nil)
 		_, err := client.NewBuffer(math.MaxInt / 2)
 		require.ErrorIs(t, err, syscall.ENOMEM)
+	})
+}
+
+// cut cuts b into several buffers, some of them empty.
+func cut(b []byte, r *rand.Rand) (bufs net.Buffers) {
+	for range r.IntN(20) {
+		n := r.IntN(1 + r.IntN(len(b)+1))
+		bufs = append(bufs, b[:n:n])
+		b = b[n:]
+	}
+	return append(bufs, b)
+}
+
+func sizeOf(bufs net.Buffers) (n int) {
+	for _, b := range bufs {
+		n += len(b)
+	}
+	return n
+}
+
+// WriteBuffers sends several buffers as one message, like one Write of their bytes.
+func TestBuffersAreOneMessage(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		for _, sizes := range [][]int{
+			{1, 2, 3, 4},
+			{0, 100, 0, 0, 100, 0},
+			{200, 16 << 10},
+			{16 << 10, 200},
+			{100, 64<<10 - 200, 100},
+			make([]int, 1000),
+		} {
+			client, server := v.connect(t, nil, nil)
+			var bufs net.Buffers
+			total := 0
+			for _, n := range sizes {
+				b := make([]byte, n)
+				pattern(1).fill(b, total)
+				bufs = append(bufs, b)
+				total += n
+			}
+			pieces := append(net.Buffers(nil), bufs...)
+			n, err := client.WriteBuffers(&bufs)
+			require.NoError(t, err)
+			require.EqualValues(t, total, n)
+			require.Empty(t, bufs)
+			for _, b := range pieces {
+				clear(b) // Write no longer needs the bytes
+			}
+			require.NoError(t, pattern(1).receiveExactly(server, 0, total))
+			require.EqualValues(t, min(total, 1), client.Stats().MessagesSent, "%d buffers, %d bytes", len(sizes), total)
+		}
+	})
+}
+
+// WriteBuffers is one Write: bytes that others write at the same time arrive before or
+// after all of it.
+func TestBuffersAreNotMixedWithOtherWrites(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		client, server := v.connect(t, tight, tight)
+		const writers = 4
+		records := v.times(200)
+		var all []func() error
+		for w := range writers {
+			all = append(all, func() error {
+				r := rand.New(rand.NewPCG(7, uint64(w)))
+				for range records {
+					b := make([]byte, 5+r.IntN(10_000))
+					binary.BigEndian.PutUint32(b, uint32(len(b)-5))
+					b[4] = byte(w)
+					pattern(w).fill(b[5:], 0)
+					if w == 0 {
+						if _, err := client.Write(b); err != nil {
+							return err
+						}
+						continue
+					}
+					bufs := cut(b, r)
+					if _, err := client.WriteBuffers(&bufs); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		all = append(all, func() error {
+			for range writers * records {
+				var header [5]byte
+				if _, err := io.ReadFull(server, header[:]); err != nil {
+					return err
+				}
+				n := binary.BigEndian.Uint32(header[:])
+				if n > 10_000 {
+					return fmt.Errorf("a record of %d bytes", n)
+				}
+				if err := pattern(header[4]).receiveExactly(server, 0, int(n)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		atOnce(t, all...)
+	})
+}
+
+// A deadline or Close ends WriteBuffers in the middle: it returns how much it has accepted,
+// and leaves the rest in the buffers.
+func TestBuffersThatAreNotAcceptedAreLeft(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		const total = 100_000
+		r := random(t, 1)
+		client, server := v.connect(t, tight, tight)
+		b := make([]byte, total)
+		pattern(1).fill(b, 0)
+		bufs := cut(b, r)
+		timeOutAfter(client, 1)
+		n, err := client.WriteBuffers(&bufs)
+		requireTimeout(t, err)
+		require.Positive(t, n)
+		require.EqualValues(t, total-n, sizeOf(bufs))
+		require.NoError(t, client.SetWriteDeadline(time.Time{}))
+		atOnce(t, func() error {
+			m, err := client.WriteBuffers(&bufs)
+			require.EqualValues(t, total, n+m)
+			return err
+		}, func() error { return pattern(1).receiveExactly(server, 0, total) })
+
+		bufs = cut(b, r)
+		type result struct {
+			n   int64
+			err error
+		}
+		written := started(func() result { n, err := client.WriteBuffers(&bufs); return result{n, err} })
+		for client.Stats().BytesWritten == total {
+			time.Sleep(time.Millisecond)
+		}
+		v.parked()
+		require.NoError(t, client.SetLinger(0))
+		require.NoError(t, client.Close())
+		got := <-written
+		require.ErrorIs(t, got.err, net.ErrClosed)
+		require.Positive(t, got.n)
+		require.EqualValues(t, total-got.n, sizeOf(bufs))
+	})
+}
+
+// WriteBuffers of no buffers, or of empty ones, writes nothing, and returns the error that
+// a Write would.
+func TestBuffersThatAreEmpty(t *testing.T) {
+	overEachFabric(t, func(t *testing.T, v venue) {
+		client, _ := v.connect(t, nil, nil)
+		write := func(bufs ...[]byte) error {
+			v := net.Buffers(bufs)
+			n, err := client.WriteBuffers(&v)
+			require.Zero(t, n)
+			return err
+		}
+		require.NoError(t, write())
+		require.NoError(t, write(nil, []byte{}))
+		require.Zero(t, client.Stats().MessagesSent)
+		require.NoError(t, client.CloseWrite())
+		require.ErrorIs(t, write(), syscall.EPIPE)
+		require.ErrorIs(t, write([]byte("x")), syscall.EPIPE)
+		require.NoError(t, client.Close())
+		require.ErrorIs(t, write(), net.ErrClosed)
 	})
 }

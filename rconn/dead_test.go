@@ -32,9 +32,8 @@ func TestCutLinkIsNoticedWhileIdle(t *testing.T) {
 				c, s := v.connect(t, nil, nil)
 				// Something arrives just before the link is cut.
 				time.Sleep(idle)
-				_, err := s.Write([]byte("x"))
-				require.NoError(t, err)
-				_, err = c.Read(make([]byte, 1))
+				write(t, s, "x")
+				_, err := c.Read(make([]byte, 1))
 				require.NoError(t, err)
 				v.Cut(true)
 				since := time.Now()
@@ -81,8 +80,7 @@ func TestPeerKilledBeforeFINIsAReset(t *testing.T) {
 	for _, link := range []sim.Link{{}, wan} {
 		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
 			c, s := v.connect(t, nil, nil)
-			_, err := s.Write([]byte("last words"))
-			require.NoError(t, err)
+			write(t, s, "last words")
 			time.Sleep(time.Second)
 			v.endpoint(s).Kill()
 			killed := time.Now()
@@ -100,8 +98,7 @@ func TestPeerKilledBeforeFINIsAReset(t *testing.T) {
 func TestPeerKilledAfterFINIsAnEOF(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
-		_, err := s.Write([]byte("last words"))
-		require.NoError(t, err)
+		write(t, s, "last words")
 		require.NoError(t, s.CloseWrite())
 		time.Sleep(time.Second)
 		v.endpoint(s).Kill()
@@ -119,8 +116,7 @@ func TestDeviceRemovedWakesEveryCall(t *testing.T) {
 		c, s := v.connect(t, nil, tight)
 		read := started(func() error { _, err := c.Read(make([]byte, 1)); return err })
 		_, wrote := v.blockedWrite(c)
-		_, err := s.Write([]byte("x"))
-		require.NoError(t, err)
+		write(t, s, "x")
 		closed := started(s.Close)
 		v.parked()
 		v.RemoveDevice()
@@ -152,12 +148,11 @@ func TestPortThatGoesDownIsProbed(t *testing.T) {
 func TestCloseGivesUpAtTheLingerTime(t *testing.T) {
 	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
 		c, s := v.connect(t, nil, nil)
-		_, err := c.Write([]byte("lost"))
-		require.NoError(t, err)
+		write(t, c, "lost")
 		v.Cut(true)
 		require.NoError(t, c.SetLinger(2))
 		start := time.Now()
-		err = c.Close()
+		err := c.Close()
 		require.ErrorIs(t, err, syscall.ETIMEDOUT)
 		require.IsType(t, (*net.OpError)(nil), err)
 		require.Equal(t, 2*time.Second, time.Since(start))
@@ -177,8 +172,7 @@ func TestCloseGivesUpOnAPeerThatHasClosedItsHalf(t *testing.T) {
 		require.NoError(t, s.CloseWrite())
 		_, err := c.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)
-		_, err = c.Write([]byte("lost"))
-		require.NoError(t, err)
+		write(t, c, "lost")
 		v.Cut(true)
 		require.NoError(t, c.SetLinger(2))
 		require.ErrorIs(t, c.Close(), syscall.ETIMEDOUT)
@@ -227,9 +221,8 @@ func TestKeepAliveProbesAnIdleConnection(t *testing.T) {
 		before := c.Link().Probes
 		for range 100 {
 			time.Sleep(400 * time.Millisecond)
-			_, err := s.Write([]byte("x"))
-			require.NoError(t, err)
-			_, err = c.Read(make([]byte, 1))
+			write(t, s, "x")
+			_, err := c.Read(make([]byte, 1))
 			require.NoError(t, err)
 		}
 		require.Equal(t, before, c.Link().Probes)

@@ -294,6 +294,13 @@ func (p pattern) receiveExactly(c net.Conn, from, n int) error {
 	return p.check(b, from)
 }
 
+// write writes a text.
+func write(t testing.TB, c io.Writer, text string) {
+	t.Helper()
+	_, err := c.Write([]byte(text))
+	require.NoError(t, err)
+}
+
 // atOnce runs the functions at once, and fails the test for each that returns an error.
 func atOnce(t testing.TB, fs ...func() error) {
 	t.Helper()
@@ -324,4 +331,50 @@ func random(t testing.TB, seed uint64) *rand.Rand {
 		}
 	})
 	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// hooked is a fabric with a hook at each PostSend of its endpoints. The hook gets the call, and
+// makes it or not.
+type hooked struct {
+	fabric.Fabric
+	postSend func(call func() error) error
+}
+
+// slow returns a fabric whose PostSend takes a while, as soft-RoCE's does, in real time.
+func slow(f fabric.Fabric) *hooked {
+	return &hooked{f, func(post func() error) error {
+		err := post()
+		for start := time.Now(); time.Since(start) < 20*time.Microsecond; {
+		}
+		return err
+	}}
+}
+
+func (f *hooked) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
+	ep, err := f.Fabric.Dial(ctx, local, remote)
+	return hookedEndpoint{ep, f}, err
+}
+
+func (f *hooked) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
+	l, err := f.Fabric.Listen(local, backlog)
+	return hookedListener{l, f}, err
+}
+
+type hookedListener struct {
+	fabric.Listener
+	f *hooked
+}
+
+func (l hookedListener) Accept() (fabric.Endpoint, error) {
+	ep, err := l.Listener.Accept()
+	return hookedEndpoint{ep, l.f}, err
+}
+
+type hookedEndpoint struct {
+	fabric.Endpoint
+	f *hooked
+}
+
+func (e hookedEndpoint) PostSend(wr []fabric.WorkRequest) error {
+	return e.f.postSend(func() error { return e.Endpoint.PostSend(wr) })
 }

@@ -97,8 +97,7 @@ func TestDeviceWhoseCallsFail(t *testing.T) {
 
 			bad.now.Store(true)
 			read := started(func() error { _, err := c.Read(make([]byte, 100)); return err })
-			_, err = s.Write([]byte("x"))
-			require.NoError(t, err)
+			write(t, s, "x")
 			wrote := started(func() error { return writeUntilError(c) })
 			time.Sleep(time.Minute)
 			_ = s.Close()

@@ -51,8 +51,7 @@ func TestSyscallConnShowsWhatReadWouldFind(t *testing.T) {
 				_, err := look(t, c, syscall.Read)
 				require.Equal(t, syscall.EAGAIN, err)
 			}
-			_, err := s.Write([]byte("came"))
-			require.NoError(t, err)
+			write(t, s, "came")
 			require.NoError(t, c.AwaitRead())
 			for range 2 {
 				got, err := look(t, c, peekRaw)
@@ -136,8 +135,7 @@ func TestSyscallConnTakesNoBytesAndNoOptions(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, raw.Control(func(uintptr) { t.Error("called") }), errors.ErrUnsupported)
 		require.ErrorIs(t, raw.Write(func(uintptr) bool { t.Error("called"); return true }), errors.ErrUnsupported)
-		_, err = s.Write([]byte("as before"))
-		require.NoError(t, err)
+		write(t, s, "as before")
 		require.NoError(t, nextIs("as before", c))
 	})
 }

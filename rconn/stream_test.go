@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/nettest"
 
+	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -115,13 +117,12 @@ func TestCloseReadDoesNotStallThePeer(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for _, shape := range shapes {
 			c, s := v.connect(t, shape.dialer, shape.listener)
-			_, err := c.Write([]byte("nobody reads this"))
-			require.NoError(t, err)
+			write(t, c, "nobody reads this")
 			require.NoError(t, s.CloseRead())
 			require.NoError(t, pattern(0).send(c, 0, 1<<20, 64<<10, random(t, 1)))
 			require.NoError(t, c.Close(), "FIN is taken all the same")
 
-			_, err = s.Read(make([]byte, 1))
+			_, err := s.Read(make([]byte, 1))
 			require.Equal(t, io.EOF, err)
 			require.NoError(t, s.Close())
 		}
@@ -162,9 +163,8 @@ func TestCloseWithUnreadDataResetsBehindWhatWasWritten(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		for _, shape := range shapes {
 			c, s := v.connect(t, shape.dialer, shape.listener)
-			_, err := c.Write([]byte("this is never read"))
-			require.NoError(t, err)
-			_, err = io.ReadFull(s, make([]byte, 4)) // now the rest has arrived, too
+			write(t, c, "this is never read")
+			_, err := io.ReadFull(s, make([]byte, 4)) // now the rest has arrived, too
 			require.NoError(t, err)
 			require.NoError(t, pattern(0).send(s, 0, 4000, 500, random(t, 1)))
 			require.NoError(t, s.Close())
@@ -186,8 +186,7 @@ func TestCloseWithUnreadDataAfterCloseWriteResets(t *testing.T) {
 		require.NoError(t, s.CloseWrite())
 		_, err := c.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)
-		_, err = c.Write([]byte("this is never read"))
-		require.NoError(t, err)
+		write(t, c, "this is never read")
 		_, err = io.ReadFull(s, make([]byte, 4))
 		require.NoError(t, err)
 		require.NoError(t, s.Close())
@@ -208,11 +207,10 @@ func writeUntilError(c net.Conn) error {
 func TestLingerZeroDiscards(t *testing.T) {
 	overEachFabric(t, func(t *testing.T, v venue) {
 		c, s := v.connect(t, nil, nil)
-		_, err := c.Write([]byte("perhaps"))
-		require.NoError(t, err)
+		write(t, c, "perhaps")
 		require.NoError(t, c.SetLinger(0))
 		require.NoError(t, c.Close())
-		_, err = io.ReadAll(s)
+		_, err := io.ReadAll(s)
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 		require.ErrorIs(t, writeUntilError(s), syscall.ECONNRESET)
 		require.NoError(t, s.Close())
@@ -381,5 +379,78 @@ func TestMessagesOrderMemory(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+func TestNettest(t *testing.T) {
+	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
+		nettest.TestConn(t, v.pipe(t))
+	})
+}
+
+// What waits for a place in a queue, and what passes it.
+
+// If a peer reads nothing, data waits and control messages do not: FIN, FINACK and credits
+// go both ways past the data.
+func TestControlMessagesPassBlockedData(t *testing.T) {
+	for _, link := range []sim.Link{{}, wan, far} {
+		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
+			c, s := v.connect(t, tight, tight)
+			_, wrote := v.blockedWrite(c) // fills the ring of s, which does not read
+			atOnce(t, func() error {      // while data of s arrives, for which c sends credits
+				if err := pattern(5).send(s, 0, 300_000, 3000, rand.New(rand.NewPCG(1, 1))); err != nil {
+					return err
+				}
+				return s.CloseWrite()
+			}, func() error {
+				n, err := pattern(5).receive(c, 0, 3000, rand.New(rand.NewPCG(2, 2)))
+				if n != 300_000 || err != io.EOF {
+					return fmt.Errorf("received %d bytes, then %v", n, err)
+				}
+				return nil
+			})
+			require.NoError(t, c.Close(), "FIN goes past them too")
+			require.Error(t, <-wrote)
+		})
+	}
+}
+
+// Small Writes leave at once, as with TCP_NODELAY, until the send queue is full. The others leave
+// together when those have arrived.
+func TestWriteHeldBackGoesWhenTheQueueIsIdle(t *testing.T) {
+	inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, nil)
+		read := func(n int) time.Duration {
+			start := time.Now()
+			_, err := io.ReadFull(s, make([]byte, n))
+			require.NoError(t, err)
+			return time.Since(start)
+		}
+		write := func(n int) {
+			for range n {
+				write(t, c, "x")
+			}
+		}
+		write(10)
+		require.Less(t, read(10), 2*wan.Latency, "they have waited for nothing")
+		write(1000)
+		require.LessOrEqual(t, read(1000), 4*wan.Latency)
+		require.LessOrEqual(t, c.Stats().MessagesSent, uint64(10+128+1), "the rest of many small Writes is one message")
+	})
+}
+
+// Writes for which the peer has no receive leave together when it has one.
+func TestWritesWaitTogetherForAReceive(t *testing.T) {
+	inVirtualTime(t, sim.Link{}, func(t *testing.T, v simVenue) {
+		c, s := v.connect(t, nil, &rconn.Config{RecvQueue: 8})
+		v.endpoint(s).HoldReceives(true)
+		for range 100 {
+			write(t, c, "x")
+		}
+		require.EqualValues(t, 8, c.Stats().MessagesSent, "each at once")
+		v.endpoint(s).HoldReceives(false)
+		_, err := io.ReadFull(s, make([]byte, 100))
+		require.NoError(t, err)
+		require.EqualValues(t, 9, c.Stats().MessagesSent)
 	})
 }

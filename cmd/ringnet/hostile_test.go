@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"io"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,7 +50,7 @@ func TestProxyPassesOnAResetWhileTheClientSends(t *testing.T) {
 	}
 }
 
-// A reply is under way until its client has received all of it.
+// A reply is under way until its client has received all of it. New connections are refused meanwhile.
 func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 	reply := make([]byte, 32<<20)
 	_, _ = rand.Read(reply) // never fails
@@ -66,6 +68,13 @@ func TestProxyStopsWithoutLosingRepliesOfSlowClients(t *testing.T) {
 		p.terminate()
 		p.logged("stops: waits for connections to end", 0)
 	}
+	require.Eventually(t, func() bool {
+		c, err := net.Dial("tcp", client.address(0))
+		if err == nil {
+			c.Close() // the kernel had made it already
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}, patience, 20*time.Millisecond)
 	_, err = io.ReadFull(slow, got[1:])
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(reply, got))

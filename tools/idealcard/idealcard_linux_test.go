@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -179,26 +178,6 @@ func TestCardThatCannotBeCompiledSaysWhatItNeedsInTheEnd(t *testing.T) {
 	require.True(t, strings.HasSuffix(out, "libibverbs-dev librdmacm-dev)\n"), out)
 }
 
-func TestSignalWhileTheCardIsBuiltLeavesNothing(t *testing.T) {
-	cache, dir := t.TempDir(), t.TempDir()
-	cc := filepath.Join(dir, "cc")
-	script := fmt.Sprintf("#!/bin/sh\n>%[1]s/begun\nuntil test -e %[1]s/over; do sleep 0.01; done\nexit 1\n", dir)
-	require.NoError(t, os.WriteFile(cc, []byte(script), 0o755))
-	cmd := tool(t, "--", "true")
-	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+cache, "CC="+cc)
-	require.NoError(t, cmd.Start())
-	for begun := false; !begun; time.Sleep(time.Millisecond) {
-		_, err := os.Stat(filepath.Join(dir, "begun"))
-		begun = err == nil
-	}
-	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "over"), nil, 0o644))
-	require.Error(t, cmd.Wait())
-	left, err := os.ReadDir(cache)
-	require.NoError(t, err)
-	require.Empty(t, left)
-}
-
 // Whether the command ends by itself or the launcher is killed.
 func TestNothingOutlivesTheLauncher(t *testing.T) {
 	const left = "setsid sleep 1000 & echo $!; (setsid sleep 1000 & echo $!) & sleep 1000 & echo $!; "
@@ -230,33 +209,4 @@ func TestNothingOutlivesTheLauncher(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, files, after)
 	}
-}
-
-func TestVersionsOfTheCardThatNobodyUsesAreRemoved(t *testing.T) {
-	cache := t.TempDir()
-	t.Setenv("XDG_CACHE_HOME", cache)
-	t.Setenv("CC", "true")
-	old := time.Now().Add(-2 * keptFor)
-	for _, name := range []string{cached + "0-old", building + "old", cached + "0-used", "of-others"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(cache, name, "file"), 0o755))
-		require.True(t, name != cached+"0-used" || use(filepath.Join(cache, name)))
-		require.NoError(t, os.Chtimes(filepath.Join(cache, name), old, old))
-	}
-	require.NoError(t, os.Mkdir(filepath.Join(cache, building+"new"), 0o755))
-	dir, err := build()
-	require.NoError(t, err)
-	var left []string
-	entries, err := os.ReadDir(cache)
-	require.NoError(t, err)
-	for _, e := range entries {
-		left = append(left, e.Name())
-	}
-	require.ElementsMatch(t, []string{filepath.Base(dir), building + "new", cached + "0-used", "of-others"}, left)
-	require.NoError(t, os.Chtimes(dir, old, old))
-	again, err := build()
-	require.NoError(t, err)
-	require.Equal(t, dir, again)
-	info, err := os.Stat(dir)
-	require.NoError(t, err)
-	require.WithinDuration(t, time.Now(), info.ModTime(), keptFor, "it is in use again")
 }

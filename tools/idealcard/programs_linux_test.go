@@ -116,21 +116,6 @@ func TestAddressWithoutAnAnswerIsGivenUp(t *testing.T) {
 	require.Contains(t, out, "RDMA_CM_EVENT_ADDR_ERROR, error: -110")
 }
 
-// A process that is killed leaves its peer without an answer, which therefore ends.
-func TestPeerOfAKilledProcessEnds(t *testing.T) {
-	requirePrograms(t, "rping")
-	const script = `rping -s -a 127.0.0.1 >/dev/null 2>&1 & server=$!
-sleep 0.5
-rping -c -a 127.0.0.1 >/dev/null 2>&1 & client=$!
-sleep 0.5
-kill -KILL $%s; wait $%s; echo "the peer ended"`
-	for _, kill := range [][]any{{"server", "client"}, {"client", "server"}} {
-		out, status := idealcard(t, "-rnr", "--", "timeout", "60", "sh", "-c", fmt.Sprintf(script, kill...))
-		require.Zero(t, status, out)
-		require.Contains(t, out, "the peer ended")
-	}
-}
-
 // Wherever a process is when it is stopped, nothing is lost when it goes on, and its peer and those
 // who have nothing to do with it go on meanwhile, or afterwards.
 func TestStoppedProcessesLoseNothing(t *testing.T) {
