@@ -22,6 +22,7 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -201,12 +202,12 @@ func (v venue) connectTo(l fabric.Listener, dialer, listener *rconn.Config) (cli
 			accepted <- result{nil, err}
 			return
 		}
-		c, err := rconn.Server(ctx, "rdma", ep, listener)
+		c, err := rconntest.Server(ctx, "rdma", ep, listener)
 		accepted <- result{c, err}
 	}()
 	ep, err := v.Dial(ctx, netip.AddrPort{}, l.Addr())
 	if err == nil {
-		client, err = rconn.Client(ctx, "rdma", ep, dialer)
+		client, err = rconntest.Client(ctx, "rdma", ep, dialer)
 	}
 	if err != nil {
 		l.Close()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -78,7 +79,7 @@ func TestDeviceWhoseCallsFail(t *testing.T) {
 				if err != nil {
 					return nil
 				}
-				s, err := rconn.Server(context.Background(), "rdma", ep, nil)
+				s, err := rconntest.Server(context.Background(), "rdma", ep, nil)
 				if err != nil {
 					return nil
 				}
@@ -90,7 +91,7 @@ func TestDeviceWhoseCallsFail(t *testing.T) {
 			for i, call := range calls {
 				bad.calls[call] = set>>i&1 == 1
 			}
-			c, err := rconn.Client(context.Background(), "rdma", bad, tight)
+			c, err := rconntest.Client(context.Background(), "rdma", bad, tight)
 			require.NoError(t, err)
 			s := <-accepted
 			require.NotNil(t, s)

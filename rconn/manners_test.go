@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -45,13 +46,13 @@ func TestConnectionsEndWithAnErrorOfTheCard(t *testing.T) {
 		if err != nil {
 			return
 		}
-		if s, err := rconn.Server(context.Background(), "rdma", ep, nil); err == nil {
+		if s, err := rconntest.Server(context.Background(), "rdma", ep, nil); err == nil {
 			served <- s
 		}
 	}()
 	ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
 	require.NoError(t, err)
-	c, err := rconn.Client(context.Background(), "rdma", ep, nil)
+	c, err := rconntest.Client(context.Background(), "rdma", ep, nil)
 	if err != nil { // the card has failed already
 		assert.True(t, isOneOf(err, want), "%v", err)
 		return

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -58,14 +59,14 @@ func countedPair(t *testing.T, l sim.Link) (client, server *rconn.Conn, atClient
 		ep, err := listener.Accept()
 		if err == nil {
 			atServer = &counter{Endpoint: ep}
-			server, err = rconn.Server(ctx, "sim", atServer, cfg)
+			server, err = rconntest.Server(ctx, "sim", atServer, cfg)
 		}
 		accepted <- err
 	}()
 	ep, err := network.Dial(ctx, netip.AddrPort{}, listener.Addr())
 	require.NoError(t, err)
 	atClient = &counter{Endpoint: ep}
-	client, err = rconn.Client(ctx, "sim", atClient, cfg)
+	client, err = rconntest.Client(ctx, "sim", atClient, cfg)
 	require.NoError(t, err)
 	require.NoError(t, <-accepted)
 	require.NoError(t, listener.Close())

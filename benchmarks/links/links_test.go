@@ -17,6 +17,7 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -67,14 +68,14 @@ func (l link) connect(t *testing.T, cfg *rconn.Config, n int) (clients, servers 
 		all.Go(func() {
 			ep, err := listener.Accept()
 			if err == nil {
-				servers[i], err = rconn.Server(ctx, "sim", ep, cfg)
+				servers[i], err = rconntest.Server(ctx, "sim", ep, cfg)
 			}
 			errs[i] = err
 		})
 		all.Go(func() {
 			ep, err := network.Dial(ctx, netip.AddrPort{}, listener.Addr())
 			if err == nil {
-				clients[i], err = rconn.Client(ctx, "sim", ep, cfg)
+				clients[i], err = rconntest.Client(ctx, "sim", ep, cfg)
 			}
 			errs[n+i] = err
 		})

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/hang"
+	"github.com/ringnet/ringnet/internal/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -393,14 +394,14 @@ func TestProbesNameMemoryOfThePeer(t *testing.T) {
 		if !assert.NoError(t, err) {
 			return
 		}
-		s, err := rconn.Server(context.Background(), "rdma", ep, cfg)
+		s, err := rconntest.Server(context.Background(), "rdma", ep, cfg)
 		if assert.NoError(t, err) {
 			served <- s
 		}
 	}()
 	ep, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
 	require.NoError(t, err)
-	c, err := rconn.Client(context.Background(), "rdma", ep, cfg)
+	c, err := rconntest.Client(context.Background(), "rdma", ep, cfg)
 	require.NoError(t, err)
 	defer c.Close()
 	s := within(t, served)
