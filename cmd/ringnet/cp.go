@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +23,7 @@ import (
 )
 
 type cpCommand struct {
-	What           []string      `arg:"" optional:"" name:"file" help:"The files and folders to send, one after the other, and last HOST:PORT, where ringnet cp --serve listens. - is standard input."`
+	What           []string      `arg:"" optional:"" name:"file" help:"The files and folders to send, one after the other, and last HOST or HOST:PORT, where ringnet cp --serve listens (port 7472). - is standard input."`
 	Name           string        `placeholder:"NAME" help:"What standard input is called at the other end."`
 	Fetch          string        `type:"existingdir" placeholder:"DIR" help:"Fetch the files, by their names there, into this folder."`
 	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
@@ -48,8 +49,8 @@ func (c *cpCommand) Run(ctx context.Context, s *streams, k *kong.Context) error 
 		return misuseError{errors.New("want FILE... HOST:PORT, or --serve DIR")}
 	}
 	what, to := c.What[:len(c.What)-1], c.What[len(c.What)-1]
-	var address hostPort
-	if err := address.UnmarshalText([]byte(to)); err != nil {
+	address, err := whereTo(to)
+	if err != nil {
 		return misuseError{err}
 	}
 	if (c.Name != "") != slices.Contains(what, "-") || c.Name != "" && c.Fetch != "" {
@@ -85,6 +86,23 @@ func (c *cpCommand) Run(ctx context.Context, s *streams, k *kong.Context) error 
 		}
 	}
 	return nil
+}
+
+// cpPort is where --serve listens by default.
+const cpPort = "7472"
+
+// whereTo is the address of a receiver, whose port is cpPort if none is given.
+func whereTo(text string) (address hostPort, err error) {
+	full := text
+	if _, err := netip.ParseAddr(text); err == nil {
+		full = net.JoinHostPort(text, cpPort)
+	} else if text != "" && strings.LastIndexByte(text, ':') <= strings.LastIndexByte(text, ']') {
+		full = text + ":" + cpPort
+	}
+	if address.UnmarshalText([]byte(full)) != nil {
+		return "", fmt.Errorf("%q: want HOST or HOST:PORT", text)
+	}
+	return address, nil
 }
 
 // cpItem is a file, or a folder with nothing in it, whose name ends in /.

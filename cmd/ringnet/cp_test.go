@@ -147,7 +147,7 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                     "want FILE... HOST:PORT, or --serve DIR",
 		file:                                   "want FILE... HOST:PORT, or --serve DIR",
-		file + " nowhere":                      "want HOST:PORT",
+		file + " nowhere:port":                 "want HOST or HOST:PORT",
 		"/nowhere/file " + address:             "no such file",
 		file + " " + stranger + " --retry 1h":  "no answer: this is no ringnet cp",
 		"--serve " + dir + " --listen nowhere": "want HOST:PORT",

@@ -130,7 +130,7 @@ func parseForwarding(args []string) (proxy.Forwarding, error) {
 	var line struct {
 		Forwarding forwardingFlags `embed:""`
 	}
-	parser, err := kong.New(&line, kong.NoDefaultHelp())
+	parser, err := kong.New(&line, times, kong.NoDefaultHelp())
 	if err != nil {
 		return proxy.Forwarding{}, err
 	}

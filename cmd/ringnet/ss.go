@@ -25,10 +25,10 @@ import (
 
 // shown is which connections a subcommand shows.
 type shown struct {
-	Process string `placeholder:"NAME|PID" help:"Only those of processes with this name or number."`
-	Carrier string `placeholder:"NETWORK" enum:"shm,rdma,tcp," default:"" help:"Only those that this network carries: shm, rdma or tcp."`
-	State   string `placeholder:"STATE" enum:"open,fin-sent,fin-received,finished,reset,aborted,closing,ended,seeking," default:"" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
-	Address end    `placeholder:"IP|:PORT|IP:PORT" help:"Only those with this address at either end."`
+	Process string  `placeholder:"NAME|PID" help:"Only those of processes with this name or number."`
+	Carrier *string `placeholder:"NETWORK" enum:"shm,rdma,tcp" help:"Only those that this network carries: shm, rdma or tcp."`
+	State   *string `placeholder:"STATE" enum:"open,fin-sent,fin-received,finished,reset,aborted,closing,ended,seeking" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
+	Address end     `placeholder:"IP|:PORT|IP:PORT" help:"Only those with this address at either end."`
 }
 
 // end is what may be asked for of an address: an IP address, a port, or both.
@@ -94,15 +94,21 @@ func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
 		p := &all[i]
 		clean(p)
 		p.Connections = slices.DeleteFunc(p.Connections, func(c inspect.Connection) bool {
-			return f.Carrier != "" && f.Carrier != c.Carrier || f.State != "" && f.State != stateOf(&c) || !f.at(c.Local, c.Remote)
+			return !matches(f.Carrier, c.Carrier) || !matches(f.State, stateOf(&c)) || !f.at(c.Local, c.Remote)
 		})
 		p.Links = slices.DeleteFunc(p.Links, func(l inspect.Link) bool {
-			seeks := f.State == "seeking" && l.SeekingSince.IsZero() || f.State != "" && f.State != "seeking"
-			return f.Carrier != "" && f.Carrier != l.Network || seeks || !f.at(l.Local, l.Remote)
+			state := "" // which has no name
+			if !l.SeekingSince.IsZero() {
+				state = "seeking"
+			}
+			return !matches(f.Carrier, l.Network) || !matches(f.State, state) || !f.at(l.Local, l.Remote)
 		})
 	}
 	return survey{time.Now(), all}, errors.Join(errs...), nil
 }
+
+// matches reports whether a flag that names one thing was not given, or names this one.
+func matches(flag *string, is string) bool { return flag == nil || *flag == is }
 
 // at reports whether one of the addresses is the one asked for.
 func (f *shown) at(addrs ...string) bool {
