@@ -106,18 +106,26 @@ func whereTo(text string) (address hostPort, err error) {
 }
 
 // cpItem is a file, or a folder with nothing in it, whose name ends in /.
-type cpItem struct{ path, name string }
+type cpItem struct {
+	path, name string
+	root       *os.Root // of the folder of the command line that it is in; nil: of none
+	inRoot     string   // the path in there
+}
 
 // itemsOf returns what is to be sent of a path, under a name.
 func itemsOf(path, name string) ([]cpItem, error) {
 	if path == "-" {
-		return []cpItem{{path, name}}, nil
+		return []cpItem{{path: path, name: name}}, nil
 	}
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
-		return []cpItem{{path, name}}, isRegular(path)
+		return []cpItem{{path: path, name: name}}, isRegular(path)
+	}
+	root, err := os.OpenRoot(path) // stays open, for open
+	if err != nil {
+		return nil, err
 	}
 	var items []cpItem
-	err := filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -125,7 +133,7 @@ func itemsOf(path, name string) ([]cpItem, error) {
 		if err != nil {
 			return err
 		}
-		i := cpItem{at, filepath.ToSlash(filepath.Join(name, rest))}
+		i := cpItem{at, filepath.ToSlash(filepath.Join(name, rest)), root, rest}
 		if d.IsDir() {
 			if inside, err := os.ReadDir(at); err != nil || len(inside) > 0 {
 				return err
@@ -240,6 +248,13 @@ func open(i cpItem) (*os.File, int64, error) {
 			return nil, 0, errors.Join(fmt.Errorf("standard input: %w", err), file.Close())
 		}
 		return file, n, nil
+	}
+	if i.root != nil { // in the place of what was found there, others may have put a link by now
+		file, info, err := transfer.OpenRegular(i.root, i.inRoot)
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", i.path, err)
+		}
+		return file, info.Size(), nil
 	}
 	file, err := os.Open(i.path)
 	if err != nil {
