@@ -133,8 +133,8 @@ func TestSsGoesOnWithoutAProcessThatIsKilled(t *testing.T) {
 
 func TestWatchingLinksShowsRates(t *testing.T) {
 	const local = "10.0.0.1:1"
-	before := survey{at: time.Unix(1, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 1 << 10}}}}}
-	after := survey{at: time.Unix(3, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 5 << 10, SendQueue: 64, Outstanding: 3}, {Local: "new"}}}}}
+	before := survey{all: []inspect.Process{{PID: 1, At: time.Unix(1, 0), Links: []inspect.Link{{Local: local, BytesSent: 1 << 10}}}}}
+	after := survey{all: []inspect.Process{{PID: 1, At: time.Unix(3, 0), Links: []inspect.Link{{Local: local, BytesSent: 5 << 10, SendQueue: 64, Outstanding: 3}, {Local: "new"}}}}}
 	table := linkTable(after, before, true)
 	require.Equal(t, "3/64", table[1][9])
 	require.Equal(t, []string{"2.0KiB", "0B"}, table[1][12:14])
@@ -304,7 +304,7 @@ func TestTopShowsWhatCarriesMostFirst(t *testing.T) {
 
 func TestTopShowsHowMuchOfTheTimeAProcessPolls(t *testing.T) {
 	at := func(s int64, polled time.Duration) survey {
-		return survey{at: time.Unix(s, 0), all: []inspect.Process{{ID: "a", PID: 1, Polling: int64(polled), Connections: []inspect.Connection{{Number: 1}}}}}
+		return survey{at: time.Unix(s, 0), all: []inspect.Process{{ID: "a", PID: 1, At: time.Unix(s, 0), Polling: int64(polled), Connections: []inspect.Connection{{Number: 1}}}}}
 	}
 	_, rows := busiest(at(3, 3*time.Second/2), at(1, time.Second), map[int]time.Duration{1: 3 * time.Second}, map[int]time.Duration{1: time.Second})
 	require.Equal(t, []string{"CPU", "POLLING"}, rows[0][2:4])
