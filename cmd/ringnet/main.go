@@ -38,7 +38,7 @@ type command struct {
 	Perf       perfCommand       `cmd:"" help:"Measure set-up, latency, rate and processor time over each network, beside TCP."`
 	Proxy      proxyCommand      `cmd:"" help:"Forward connections from one network to another."`
 	Ss         ssCommand         `cmd:"" name:"ss" help:"Show the connections of this host's processes over shm, rdma and auto, as ss shows those over TCP."`
-	Top        topCommand        `cmd:"" help:"Show which connections carry most, once a second."`
+	Top        topCommand        `cmd:"" help:"Show which connections carry most, once a second. q, Escape or Ctrl-C ends it."`
 }
 
 // streams are where a subcommand writes.

@@ -187,17 +187,7 @@ func TestNothingThatIsToldReachesTheTerminalAsItIs(t *testing.T) {
 // terminal is one of a size, and what was drawn on it.
 func terminal(t *testing.T, width, height uint16) (tty *os.File, drawn func() string) {
 	t.Helper()
-	t.Setenv("TERM", "xterm")
-	m, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = m.Close() })
-	require.NoError(t, unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0))
-	n, err := unix.IoctlGetInt(int(m.Fd()), unix.TIOCGPTN)
-	require.NoError(t, err)
-	tty, err = os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = tty.Close() })
-	require.NoError(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}))
+	m, tty := pseudoTerminal(t, width, height)
 	return tty, func() string {
 		b := make([]byte, 1<<16)
 		n, err := m.Read(b)

@@ -33,6 +33,11 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	}
 	screen := newScreen(s.out)
 	defer screen.leave()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if screen.terminal != nil && term.IsTerminal(int(os.Stdin.Fd())) {
+		go endedBy(os.Stdin, stop)
+	}
 	resized, suspended := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	notifyTerminal(resized, suspended)
 	defer signal.Stop(resized)
@@ -71,6 +76,21 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 			screen.enter()
 		case <-ctx.Done():
 			return nil
+		}
+	}
+}
+
+// endedBy calls stop when somebody types q or Escape. Other keys may be several characters behind an escape.
+func endedBy(keys io.Reader, stop func()) {
+	for b := make([]byte, 64); ; {
+		n, err := keys.Read(b)
+		typed := string(b[:n])
+		if typed == "\x1b" || !strings.HasPrefix(typed, "\x1b") && strings.ContainsAny(typed, "qQ") {
+			stop()
+			return
+		}
+		if err != nil {
+			return
 		}
 	}
 }
@@ -124,6 +144,7 @@ func share(used, took time.Duration) string {
 type screen struct {
 	w        io.Writer
 	terminal *os.File // nil: it is none
+	keys     func()   // leaves the keys to others again
 }
 
 func newScreen(w io.Writer) *screen {
@@ -137,15 +158,17 @@ func newScreen(w io.Writer) *screen {
 	return s
 }
 
-// enter takes the other screen, without a cursor.
+// enter takes the other screen, without a cursor, and the keys.
 func (s *screen) enter() {
 	if s.terminal != nil {
+		s.keys = takeKeys(os.Stdin)
 		fmt.Fprint(s.w, "\x1b[?1049h\x1b[?25l")
 	}
 }
 
 func (s *screen) leave() {
 	if s.terminal != nil {
+		s.keys()
 		fmt.Fprint(s.w, "\x1b[?25h\x1b[?1049l")
 	}
 }
