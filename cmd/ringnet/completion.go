@@ -25,7 +25,7 @@ var completions = template.Must(template.New("").Funcs(template.FuncMap{
 	"isFile": isFile,
 	// takesFiles reports whether arguments of a subcommand may be names of files.
 	"takesFiles": func(n *kong.Node) bool { return slices.ContainsFunc(n.Positional, isFile) },
-	"quoted": quoted,
+	"quoted":     quoted,
 }).Parse(`
 {{- define "bash" -}}
 _ringnet() {
