@@ -96,9 +96,6 @@ func AcceptStream(ring, peerRing int) Stream {
 	}
 }
 
-// RefuseStream returns the ledger of a stream that the peer has dialed and this side refuses.
-func RefuseStream() Stream { return Stream{stage: Refusing} }
-
 // Stage returns how far the stream is.
 func (s *Stream) Stage() Stage { return s.stage }
 

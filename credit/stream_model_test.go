@@ -922,7 +922,8 @@ func (w *streamWorld) receiveOpen(a *streamSide, r streamRecord, refuse bool) er
 	*e = streamEnd{id: r.id, number: r.number, to: r.place}
 	place := w.free(a, w.ring)
 	if place == 0 || refuse || a.goAwaySent {
-		e.ledger = RefuseStream()
+		e.ledger = AcceptStream(w.ring, int(r.value))
+		e.ledger.Reset()
 		return nil
 	}
 	e.ledger, e.ring = AcceptStream(w.ring, int(r.value)), place

@@ -22,31 +22,42 @@ var completions = template.Must(template.New("").Funcs(template.FuncMap{
 	"flags": func(root, node *kong.Node) []*kong.Flag { return slices.Concat(node.Flags, root.Flags) },
 	// values are those that a flag or an argument may have, if they are few.
 	"values": func(v *kong.Value) string { return strings.TrimSpace(strings.ReplaceAll(v.Enum, ",", " ")) },
-	"quoted": quoted,
+	"isFile": isFile,
+	// takesFiles reports whether arguments of a subcommand may be names of files.
+	"takesFiles": func(n *kong.Node) bool { return slices.ContainsFunc(n.Positional, isFile) },
+	"quoted":     quoted,
 }).Parse(`
 {{- define "bash" -}}
 _ringnet() {
-	local cur=${COMP_WORDS[COMP_CWORD]} flags= values=
-	case ${COMP_WORDS[1]} in
-	{{- range $command := .Children}}
-	{{.Name}}) flags="{{range flags $ .}}--{{.Name}} {{end}}"
-		case ${COMP_WORDS[COMP_CWORD-1]} in
-		{{- range flags $ .}}{{if .Enum}}
-		--{{.Name}}) values="{{values .Value}}" ;;{{end}}{{end}}
-		{{- range .Positional}}{{if .Enum}}
-		{{$command.Name}}) values="{{values .}}" ;;{{end}}{{end}}
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} front= command= files= list= word
+	local words="{{range .Flags}}--{{.Name}} {{end}}{{range .Children}}{{.Name}} {{end}}"
+	case $cur in # behind a flag, = is a word in bash, and none in zsh
+	=) cur= ;;
+	--*=*) prev=${cur%%=*} front=${cur%%=*}= cur=${cur#*=} ;;
+	*) [ "$prev" != = ] || prev=${COMP_WORDS[COMP_CWORD-2]} ;;
+	esac
+	for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
+		case $word in
+		{{range $i, $command := .Children}}{{if $i}}|{{end}}{{.Name}}{{end}}) command=$word; break ;;
+		esac
+	done
+	case $command in
+	{{- range .Children}}
+	{{.Name}})
+		words="{{range .Positional}}{{values .}}{{end}}" files={{if takesFiles .}}yes{{end}}
+		[[ $cur != -* ]] || words="{{range flags $ .}}--{{.Name}} {{end}}" files=
+		case $prev in
+		{{- range flags $ .}}{{if not .IsBool}}
+		--{{.Name}}{{if .Short}}|-{{printf "%c" .Short}}{{end}}) words="{{values .Value}}" files={{if isFile .Value}}yes{{end}} list={{if .IsSlice}}yes{{end}} ;;
+		{{- end}}{{end}}
 		esac ;;
 	{{- end}}
 	esac
-	if [ "$COMP_CWORD" = 1 ]; then
-		COMPREPLY=($(compgen -W "{{range .Flags}}--{{.Name}} {{end}}{{range .Children}}{{.Name}} {{end}}" -- "$cur"))
-	elif [ -n "$values" ]; then
-		COMPREPLY=($(compgen -W "$values" -- "$cur"))
-	elif [[ $cur == -* ]]; then
-		COMPREPLY=($(compgen -W "$flags" -- "$cur"))
-	else
-		COMPREPLY=($(compgen -f -- "$cur"))
+	if [ -n "$list" ] && [[ $cur == *,* ]]; then
+		front=$front${cur%,*},
+		cur=${cur##*,}
 	fi
+	COMPREPLY=($(compgen ${files:+-f} -P "$front" -W "$words" -- "$cur"))
 }
 complete -o filenames -F _ringnet ringnet
 {{end}}
@@ -59,9 +70,15 @@ autoload -U +X bashcompinit && bashcompinit
 {{- define "fish"}}
 {{- range $command := .Children -}}
 complete -c ringnet -f -n __fish_use_subcommand -a {{.Name}} -d {{quoted .Help}}
+complete -c ringnet -n '__fish_seen_subcommand_from {{.Name}}' {{if takesFiles .}}-F{{else}}-f{{end}}
 {{range flags $ . -}}
-complete -c ringnet -n '__fish_seen_subcommand_from {{$command.Name}}' -l {{.Name}}{{if .Enum}} -x -a {{quoted (values .Value)}}{{end}} -d {{quoted .Help}}
+complete -c ringnet -n '__fish_seen_subcommand_from {{$command.Name}}' -l {{.Name}}{{if .Enum}} -x -a {{quoted (values .Value)}}{{else if isFile .Value}} -r{{else if not .IsBool}} -x{{end}} -d {{quoted .Help}}
 {{end}}{{end}}{{end}}`))
+
+// isFile reports whether a flag or an argument may be the name of a file.
+func isFile(v *kong.Value) bool {
+	return v.Name == "file" || strings.HasPrefix(v.Tag.Type, "existing")
+}
 
 // quoted is a text as a word of fish.
 func quoted(text string) string {

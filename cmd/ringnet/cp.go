@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +23,7 @@ import (
 )
 
 type cpCommand struct {
-	What           []string      `arg:"" optional:"" name:"file" help:"The files and folders to send, one after the other, and last HOST:PORT, where ringnet cp --serve listens. - is standard input."`
+	What           []string      `arg:"" optional:"" name:"file" help:"The files and folders to send, one after the other, and last HOST or HOST:PORT, where ringnet cp --serve listens (port 7472). - is standard input."`
 	Name           string        `placeholder:"NAME" help:"What standard input is called at the other end."`
 	Fetch          string        `type:"existingdir" placeholder:"DIR" help:"Fetch the files, by their names there, into this folder."`
 	Serve          string        `type:"existingdir" placeholder:"DIR" help:"Receive files into this folder, from whoever connects."`
@@ -48,8 +49,8 @@ func (c *cpCommand) Run(ctx context.Context, s *streams, k *kong.Context) error 
 		return misuseError{errors.New("want FILE... HOST:PORT, or --serve DIR")}
 	}
 	what, to := c.What[:len(c.What)-1], c.What[len(c.What)-1]
-	var address hostPort
-	if err := address.UnmarshalText([]byte(to)); err != nil {
+	address, err := whereTo(to)
+	if err != nil {
 		return misuseError{err}
 	}
 	if (c.Name != "") != slices.Contains(what, "-") || c.Name != "" && c.Fetch != "" {
@@ -87,19 +88,44 @@ func (c *cpCommand) Run(ctx context.Context, s *streams, k *kong.Context) error 
 	return nil
 }
 
+// cpPort is where --serve listens by default.
+const cpPort = "7472"
+
+// whereTo is the address of a receiver, whose port is cpPort if none is given.
+func whereTo(text string) (address hostPort, err error) {
+	full := text
+	if _, err := netip.ParseAddr(text); err == nil {
+		full = net.JoinHostPort(text, cpPort)
+	} else if text != "" && strings.LastIndexByte(text, ':') <= strings.LastIndexByte(text, ']') {
+		full = text + ":" + cpPort
+	}
+	if address.UnmarshalText([]byte(full)) != nil {
+		return "", fmt.Errorf("%q: want HOST or HOST:PORT", text)
+	}
+	return address, nil
+}
+
 // cpItem is a file, or a folder with nothing in it, whose name ends in /.
-type cpItem struct{ path, name string }
+type cpItem struct {
+	path, name string
+	root       *os.Root // of the folder of the command line that it is in; nil: of none
+	inRoot     string   // the path in there
+}
 
 // itemsOf returns what is to be sent of a path, under a name.
 func itemsOf(path, name string) ([]cpItem, error) {
 	if path == "-" {
-		return []cpItem{{path, name}}, nil
+		return []cpItem{{path: path, name: name}}, nil
 	}
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
-		return []cpItem{{path, name}}, isRegular(path)
+		return []cpItem{{path: path, name: name}}, isRegular(path)
+	}
+	root, err := os.OpenRoot(path) // stays open, for open
+	if err != nil {
+		return nil, err
 	}
 	var items []cpItem
-	err := filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -107,7 +133,7 @@ func itemsOf(path, name string) ([]cpItem, error) {
 		if err != nil {
 			return err
 		}
-		i := cpItem{at, filepath.ToSlash(filepath.Join(name, rest))}
+		i := cpItem{at, filepath.ToSlash(filepath.Join(name, rest)), root, rest}
 		if d.IsDir() {
 			if inside, err := os.ReadDir(at); err != nil || len(inside) > 0 {
 				return err
@@ -222,6 +248,13 @@ func open(i cpItem) (*os.File, int64, error) {
 			return nil, 0, errors.Join(fmt.Errorf("standard input: %w", err), file.Close())
 		}
 		return file, n, nil
+	}
+	if i.root != nil { // in the place of what was found there, others may have put a link by now
+		file, info, err := transfer.OpenRegular(i.root, i.inRoot)
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", i.path, err)
+		}
+		return file, info.Size(), nil
 	}
 	file, err := os.Open(i.path)
 	if err != nil {

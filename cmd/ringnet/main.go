@@ -10,11 +10,14 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"reflect"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -35,7 +38,7 @@ type command struct {
 	Perf       perfCommand       `cmd:"" help:"Measure set-up, latency, rate and processor time over each network, beside TCP."`
 	Proxy      proxyCommand      `cmd:"" help:"Forward connections from one network to another."`
 	Ss         ssCommand         `cmd:"" name:"ss" help:"Show the connections of this host's processes over shm, rdma and auto, as ss shows those over TCP."`
-	Top        topCommand        `cmd:"" help:"Show which connections carry most, once a second."`
+	Top        topCommand        `cmd:"" help:"Show which connections carry most, once a second. q, Escape or Ctrl-C ends it."`
 }
 
 // streams are where a subcommand writes.
@@ -62,6 +65,7 @@ func run(args []string, out, errs io.Writer) (status int) {
 		kong.Writers(out, errs),
 		kong.Exit(func(s int) { exited, status = true, s }),
 		kong.Vars{"version": versions()},
+		times,
 	)
 	if err != nil {
 		panic(err) // the declaration above is wrong
@@ -152,6 +156,24 @@ func (a *hostPort) UnmarshalText(text []byte) error {
 	*a = hostPort(text)
 	return nil
 }
+
+// times has flags of times be read: a number without a unit is of seconds.
+var times = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("time", &text); err != nil {
+		return err
+	}
+	unit := ""
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		unit = "s"
+	}
+	d, err := time.ParseDuration(text + unit)
+	if err != nil {
+		return fmt.Errorf("%q: want a time, such as 2s, 100ms or 5m", text)
+	}
+	target.SetInt(int64(d))
+	return nil
+}))
 
 // logger returns a log on the error stream, in JSON with --json.
 func (s *streams) logger(verbose bool) *slog.Logger {

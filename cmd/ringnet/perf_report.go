@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/internal/perf/report"
 	"github.com/ringnet/ringnet/internal/perf/workload"
@@ -61,7 +63,7 @@ func (r *perfReport) printTable(w io.Writer, title, operation, workload string, 
 	results := slices.DeleteFunc(slices.Clone(r.Results), func(x *report.Result) bool { return x.Workload != workload || x.Median.Rounds == 0 })
 	fmt.Fprintf(w, "\n%s\n", title)
 	report.NewTable(results, slices.Concat([]report.Column{
-		{Head: "size", Value: func(x *report.Result) string { return report.Size(x.Size) }},
+		{Head: "size", Value: func(x *report.Result) string { return exactSize(x.Size) }},
 		{Head: "connections", Value: func(x *report.Result) string { return strconv.Itoa(x.Conns) }},
 		{Head: "over", Value: func(x *report.Result) string { return r.PeerName(x.Peer) }},
 	}, own, []report.Column{
@@ -74,4 +76,14 @@ func (r *perfReport) printTable(w io.Writer, title, operation, workload string, 
 			return x.ByBase.Text(report.Times)
 		}},
 	})).Text(w)
+}
+
+// exactSize is a number of bytes in the unit in which it is a short number, or in bytes.
+func exactSize(n int) string {
+	for _, text := range []string{report.Size(n), humanize.Bytes(uint64(n))} {
+		if is, err := humanize.ParseBytes(text); err == nil && is == uint64(n) {
+			return text
+		}
+	}
+	return fmt.Sprintf("%d B", n)
 }

@@ -30,7 +30,7 @@ func (i perfInterval) print(s *streams) error {
 	if s.json {
 		return json.NewEncoder(s.out).Encode(i)
 	}
-	rate := func(n uint64) string { return humanize.IBytes(uint64(float64(n)/(i.To-i.From))) + "/s" }
+	rate := func(n uint64) string { return humanize.Bytes(uint64(float64(n)/(i.To-i.From))) + "/s" }
 	total := ""
 	if i.Total {
 		total = ", in all"
@@ -48,7 +48,7 @@ type perfStreams struct {
 
 const streamBatch = 8 << 20
 
-// stream moves bytes for the time of -t, and says once a second how many.
+// stream moves bytes for the time of -t, or until it is interrupted, and says once a second how many.
 func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 	size, conns, network := 64<<10, 1, "auto"
 	if len(c.Sizes) > 0 {
@@ -66,7 +66,7 @@ func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	working, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p := &perfStreams{size: size, batch: max(streamBatch/size, 1)}
 	var works []func(c net.Conn) error
@@ -76,16 +76,22 @@ func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 	if c.Reverse || c.Both {
 		works = append(works, p.receive)
 	}
-	all, closeAll, err := workload.OpenAll(conns*len(works), func() (net.Conn, error) { return client.dialer(network)(ctx) })
+	all, closeAll, err := workload.OpenAll(conns*len(works), func() (net.Conn, error) { return client.dialer(network)(working) })
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	defer context.AfterFunc(ctx, closeAll)()
+	defer context.AfterFunc(working, closeAll)()
 	stop := time.AfterFunc(c.Time, func() { p.stopped.Store(true) })
 	defer stop.Stop()
 	ended := make(chan error, 1)
-	go func() { ended <- p.work(all, works, cancel) }()
+	go func() {
+		err := p.work(all, works, cancel)
+		if ctx.Err() != nil {
+			err = nil // who has interrupted it has what was measured
+		}
+		ended <- err
+	}()
 	return p.report(s, peers[0].Key, ended)
 }
 

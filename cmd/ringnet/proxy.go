@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -102,8 +101,8 @@ func parseForwardings(file, text string) ([]proxy.Forwarding, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, number, err)
 		}
-		if !strings.HasSuffix(f.Listen.Address, ":0") && slices.ContainsFunc(all, func(other proxy.Forwarding) bool { return other.Listen == f.Listen }) {
-			return nil, fmt.Errorf("%s:%d: another line listens at %v", file, number, f.Listen)
+		if err := besides(f, all); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, number, err)
 		}
 		all = append(all, f)
 	}
@@ -113,11 +112,25 @@ func parseForwardings(file, text string) ([]proxy.Forwarding, error) {
 	return all, nil
 }
 
+// besides returns why a forwarding cannot be one besides others.
+func besides(f proxy.Forwarding, others []proxy.Forwarding) error {
+	for _, other := range others {
+		switch {
+		case other.Listen != f.Listen:
+		case !strings.HasSuffix(f.Listen.Address, ":0"):
+			return fmt.Errorf("another line listens at %v", f.Listen)
+		case other.To == f.To: // they would have the same metrics
+			return fmt.Errorf("another line forwards from %v to %v", f.Listen, f.To)
+		}
+	}
+	return nil
+}
+
 func parseForwarding(args []string) (proxy.Forwarding, error) {
 	var line struct {
 		Forwarding forwardingFlags `embed:""`
 	}
-	parser, err := kong.New(&line, kong.NoDefaultHelp())
+	parser, err := kong.New(&line, times, kong.NoDefaultHelp())
 	if err != nil {
 		return proxy.Forwarding{}, err
 	}

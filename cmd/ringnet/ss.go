@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
@@ -25,10 +26,10 @@ import (
 
 // shown is which connections a subcommand shows.
 type shown struct {
-	Process string `placeholder:"NAME|PID" help:"Only those of processes with this name or number."`
-	Carrier string `placeholder:"NETWORK" enum:"shm,rdma,tcp," default:"" help:"Only those that this network carries: shm, rdma or tcp."`
-	State   string `placeholder:"STATE" enum:"open,fin-sent,fin-received,finished,reset,aborted,closing,ended,seeking," default:"" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
-	Address end    `placeholder:"IP|:PORT|IP:PORT" help:"Only those with this address at either end."`
+	Process string  `placeholder:"NAME|PID" help:"Only those of processes with this name or number."`
+	Carrier *string `placeholder:"NETWORK" enum:"shm,rdma,tcp" help:"Only those that this network carries: shm, rdma or tcp."`
+	State   *string `placeholder:"STATE" enum:"open,fin-sent,fin-received,finished,reset,aborted,closing,ended,seeking" help:"Only those in this state: open, fin-sent, fin-received, finished, reset, aborted, closing, ended or seeking."`
+	Address end     `placeholder:"IP|:PORT|IP:PORT" help:"Only those with this address at either end."`
 }
 
 // end is what may be asked for of an address: an IP address, a port, or both.
@@ -71,10 +72,19 @@ func (c *killCommand) Run(ctx context.Context) error {
 // askWithin is how long ss waits for all processes.
 const askWithin = 10 * time.Second
 
-// survey is what the processes of this host have told at one moment.
+// survey is what the processes of this host have told, each at its own time.
 type survey struct {
-	at  time.Time
-	all []inspect.Process
+	at     time.Time // of the last answer, or of the end of the wait for it
+	all    []inspect.Process
+	others int // processes that answer other users
+}
+
+// hint says that there is more than a survey has, or is nil.
+func (v survey) hint() error {
+	if v.others == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d %s not shown", v.others, english.PluralWord(v.others, "process of another user is", "processes of other users are"))
 }
 
 // ask asks the processes of this host. An error that some did not answer comes with what the others
@@ -82,7 +92,7 @@ type survey struct {
 func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	all, errs, err := inspect.Ask(ctx)
+	all, others, errs, err := inspect.AskOnly(ctx, f.Process)
 	if err != nil {
 		return survey{}, nil, err
 	}
@@ -94,15 +104,21 @@ func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
 		p := &all[i]
 		clean(p)
 		p.Connections = slices.DeleteFunc(p.Connections, func(c inspect.Connection) bool {
-			return f.Carrier != "" && f.Carrier != c.Carrier || f.State != "" && f.State != stateOf(&c) || !f.at(c.Local, c.Remote)
+			return !matches(f.Carrier, c.Carrier) || !matches(f.State, stateOf(&c)) || !f.at(c.Local, c.Remote)
 		})
 		p.Links = slices.DeleteFunc(p.Links, func(l inspect.Link) bool {
-			seeks := f.State == "seeking" && l.SeekingSince.IsZero() || f.State != "" && f.State != "seeking"
-			return f.Carrier != "" && f.Carrier != l.Network || seeks || !f.at(l.Local, l.Remote)
+			state := "" // which has no name
+			if !l.SeekingSince.IsZero() {
+				state = "seeking"
+			}
+			return !matches(f.Carrier, l.Network) || !matches(f.State, state) || !f.at(l.Local, l.Remote)
 		})
 	}
-	return survey{time.Now(), all}, errors.Join(errs...), nil
+	return survey{time.Now(), all, others}, errors.Join(errs...), nil
 }
+
+// matches reports whether a flag that names one thing was not given, or names this one.
+func matches(flag *string, is string) bool { return flag == nil || *flag == is }
 
 // at reports whether one of the addresses is the one asked for.
 func (f *shown) at(addrs ...string) bool {
@@ -136,6 +152,9 @@ func (c *ssCommand) Run(ctx context.Context, s *streams) error {
 		}
 		if err := c.show(s, v, before); err != nil {
 			return err
+		}
+		if hint := v.hint(); hint != nil && v.others != before.others {
+			complain(s.err, hint)
 		}
 		if c.Watch == 0 {
 			return failed
@@ -249,6 +268,7 @@ type (
 type moved struct {
 	sent, received uint64
 	known          bool
+	at             time.Time // when the process has told
 }
 
 // carried is what all connections and links have carried, by number and ends.
@@ -256,10 +276,10 @@ func (v survey) carried() map[any]moved {
 	all := make(map[any]moved)
 	for _, p := range v.all {
 		for _, c := range p.Connections {
-			all[number{p.ID, c.Number}] = moved{c.BytesWritten, c.BytesReceived, true}
+			all[number{p.ID, c.Number}] = moved{c.BytesWritten, c.BytesReceived, true, p.At}
 		}
 		for _, l := range p.Links {
-			all[ends{p.ID, l.Local, l.Remote}] = moved{l.BytesSent, l.BytesReceived, true}
+			all[ends{p.ID, l.Local, l.Remote}] = moved{l.BytesSent, l.BytesReceived, true, p.At}
 		}
 	}
 	return all
@@ -267,14 +287,15 @@ func (v survey) carried() map[any]moved {
 
 // since returns a function of what a connection or a link has carried a second since a survey before.
 func (v survey) since(before survey) func(of any) moved {
-	now, was, seconds := v.carried(), before.carried(), v.at.Sub(before.at).Seconds()
+	now, was := v.carried(), before.carried()
 	return func(of any) moved {
 		a, b := now[of], was[of]
+		seconds := a.at.Sub(b.at).Seconds()
 		if !b.known || seconds <= 0 || b.sent > a.sent || b.received > a.received {
 			return moved{}
 		}
 		each := func(n uint64) uint64 { return uint64(float64(n) / seconds) }
-		return moved{each(a.sent - b.sent), each(a.received - b.received), true}
+		return moved{each(a.sent - b.sent), each(a.received - b.received), true, a.at}
 	}
 }
 

@@ -106,8 +106,8 @@ func TestSsGoesOnWithoutAProcessThatIsKilled(t *testing.T) {
 
 func TestWatchingLinksShowsRates(t *testing.T) {
 	const local = "10.0.0.1:1"
-	before := survey{at: time.Unix(1, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 1 << 10}}}}}
-	after := survey{at: time.Unix(3, 0), all: []inspect.Process{{PID: 1, Links: []inspect.Link{{Local: local, BytesSent: 5 << 10, SendQueue: 64, Outstanding: 3}, {Local: "new"}}}}}
+	before := survey{all: []inspect.Process{{PID: 1, At: time.Unix(1, 0), Links: []inspect.Link{{Local: local, BytesSent: 1 << 10}}}}}
+	after := survey{all: []inspect.Process{{PID: 1, At: time.Unix(3, 0), Links: []inspect.Link{{Local: local, BytesSent: 5 << 10, SendQueue: 64, Outstanding: 3}, {Local: "new"}}}}}
 	table := linkTable(after, before, true)
 	require.Equal(t, "3/64", table[1][9])
 	require.Equal(t, []string{"2.0KiB", "0B"}, table[1][12:14])
@@ -137,17 +137,7 @@ func TestNothingThatIsToldReachesTheTerminalAsItIs(t *testing.T) {
 // terminal is one of a size, and what was drawn on it.
 func terminal(t *testing.T, width, height uint16) (tty *os.File, drawn func() string) {
 	t.Helper()
-	t.Setenv("TERM", "xterm")
-	m, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = m.Close() })
-	require.NoError(t, unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0))
-	n, err := unix.IoctlGetInt(int(m.Fd()), unix.TIOCGPTN)
-	require.NoError(t, err)
-	tty, err = os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = tty.Close() })
-	require.NoError(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}))
+	m, tty := pseudoTerminal(t, width, height)
 	return tty, func() string {
 		b := make([]byte, 1<<16)
 		n, err := m.Read(b)
@@ -254,7 +244,7 @@ func TestTopShowsWhatCarriesMostFirst(t *testing.T) {
 
 func TestTopShowsHowMuchOfTheTimeAProcessPolls(t *testing.T) {
 	at := func(s int64, polled time.Duration) survey {
-		return survey{at: time.Unix(s, 0), all: []inspect.Process{{ID: "a", PID: 1, Polling: int64(polled), Connections: []inspect.Connection{{Number: 1}}}}}
+		return survey{at: time.Unix(s, 0), all: []inspect.Process{{ID: "a", PID: 1, At: time.Unix(s, 0), Polling: int64(polled), Connections: []inspect.Connection{{Number: 1}}}}}
 	}
 	_, rows := busiest(at(3, 3*time.Second/2), at(1, time.Second), map[int]time.Duration{1: 3 * time.Second}, map[int]time.Duration{1: time.Second})
 	require.Equal(t, []string{"CPU", "POLLING"}, rows[0][2:4])

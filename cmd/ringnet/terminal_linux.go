@@ -24,6 +24,20 @@ func suspend() {
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 }
 
+// takeKeys has a terminal give keys when they are typed, and not show them, until undo is called. What is no
+// terminal stays as it is.
+func takeKeys(f *os.File) (undo func()) {
+	before, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err != nil {
+		return func() {}
+	}
+	keys := *before
+	keys.Lflag &^= unix.ICANON | unix.ECHO // Ctrl-C and Ctrl-Z stay signals
+	keys.Cc[unix.VMIN], keys.Cc[unix.VTIME] = 1, 0
+	_ = unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, &keys)
+	return func() { _ = unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, before) }
+}
+
 // processorTimes are the processor times that the processes of a survey have used.
 func processorTimes(v survey) map[int]time.Duration {
 	used := make(map[int]time.Duration)

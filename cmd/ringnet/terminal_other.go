@@ -13,4 +13,6 @@ func notifyTerminal(_, _ chan<- os.Signal) {}
 
 func suspend() {}
 
+func takeKeys(*os.File) (undo func()) { return func() {} }
+
 func processorTimes(survey) map[int]time.Duration { return nil }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
+	"github.com/ringnet/ringnet/internal/inspect"
 )
 
 type topCommand struct {
@@ -32,6 +33,11 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	}
 	screen := newScreen(s.out)
 	defer screen.leave()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if screen.terminal != nil && term.IsTerminal(int(os.Stdin.Fd())) {
+		go endedBy(os.Stdin, stop)
+	}
 	resized, suspended := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	notifyTerminal(resized, suspended)
 	defer signal.Stop(resized)
@@ -54,8 +60,10 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 				totals, rows = busiest(v, before, used, usedBefore)
 			}
 			said = totals
-			if failed != nil { // which may have names that others have chosen
-				said = strings.TrimPrefix(totals+"; "+endpoint.Printable(failed.Error()), "; ")
+			for _, more := range []error{failed, v.hint()} { // which may have names that others have chosen
+				if more != nil {
+					said = strings.TrimPrefix(said+"; "+endpoint.Printable(more.Error()), "; ")
+				}
 			}
 		}
 		screen.draw(said, rows)
@@ -72,6 +80,21 @@ func (c *topCommand) Run(ctx context.Context, s *streams) error {
 	}
 }
 
+// endedBy calls stop when somebody types q or Escape. Other keys may be several characters behind an escape.
+func endedBy(keys io.Reader, stop func()) {
+	for b := make([]byte, 64); ; {
+		n, err := keys.Read(b)
+		typed := string(b[:n])
+		if typed == "\x1b" || !strings.HasPrefix(typed, "\x1b") && strings.ContainsAny(typed, "qQ") {
+			stop()
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
 // busiest has a row for each connection, those that carry most first.
 func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary string, rows [][]string) {
 	type line struct {
@@ -81,15 +104,23 @@ func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary 
 	var lines []line
 	var sum moved
 	rate := v.since(before)
-	polled, polledBefore := v.polling(), before.polling()
-	took := v.at.Sub(before.at)
+	was := make(map[string]inspect.Process) // by ID
+	for _, p := range before.all {
+		was[p.ID] = p
+	}
 	for _, p := range v.all {
+		cpu, polling := "-", "-"
+		if b, ok := usedBefore[p.PID]; ok {
+			cpu = share(used[p.PID]-b, v.at.Sub(before.at))
+		}
+		if b, ok := was[p.ID]; ok {
+			polling = share(time.Duration(p.Polling-b.Polling), p.At.Sub(b.At))
+		}
 		for _, c := range p.Connections {
 			a := rate(number{p.ID, c.Number})
 			sum.sent, sum.received = sum.sent+a.sent, sum.received+a.received
 			lines = append(lines, line{a.sent + a.received, []string{size(a.sent), size(a.received),
-				share(used, usedBefore, took, p.PID), share(polled, polledBefore, took, p.ID),
-				process(&p), fmt.Sprint(c.Number), c.Carrier, state(&c, v.at), c.Local, c.Remote,
+				cpu, polling, process(&p), fmt.Sprint(c.Number), c.Carrier, state(&c, v.at), c.Local, c.Remote,
 				size(uint64(max(c.Unsent, 0))), unread(&c)}})
 		}
 	}
@@ -101,29 +132,19 @@ func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary 
 	return fmt.Sprintf("%s of %s: %s/s sent, %s/s received", english.Plural(len(lines), "connection", ""), english.Plural(len(v.all), "process", ""), size(sum.sent), size(sum.received)), rows
 }
 
-// polling is how long each process has polled, by its ID.
-func (v survey) polling() map[string]time.Duration {
-	all := make(map[string]time.Duration)
-	for i := range v.all {
-		all[v.all[i].ID] = time.Duration(v.all[i].Polling)
-	}
-	return all
-}
-
-// share is how much of the time between two surveys a process has used: of all processors, or to poll.
-func share[K comparable](used, before map[K]time.Duration, took time.Duration, process K) string {
-	now, ok := used[process]
-	then, was := before[process]
-	if !ok || !was || took <= 0 {
+// share is how much of a time a process has used: of all processors, or to poll.
+func share(used, took time.Duration) string {
+	if used < 0 || took <= 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.0f%%", 100*float64(now-then)/float64(took))
+	return fmt.Sprintf("%.0f%%", 100*float64(used)/float64(took))
 }
 
 // screen is a terminal that is drawn anew each time, or another file, to which each picture is added.
 type screen struct {
 	w        io.Writer
 	terminal *os.File // nil: it is none
+	keys     func()   // leaves the keys to others again
 }
 
 func newScreen(w io.Writer) *screen {
@@ -137,15 +158,17 @@ func newScreen(w io.Writer) *screen {
 	return s
 }
 
-// enter takes the other screen, without a cursor.
+// enter takes the other screen, without a cursor, and the keys.
 func (s *screen) enter() {
 	if s.terminal != nil {
+		s.keys = takeKeys(os.Stdin)
 		fmt.Fprint(s.w, "\x1b[?1049h\x1b[?25l")
 	}
 }
 
 func (s *screen) leave() {
 	if s.terminal != nil {
+		s.keys()
 		fmt.Fprint(s.w, "\x1b[?25h\x1b[?1049l")
 	}
 }

@@ -86,7 +86,7 @@ var wrong = []struct{ args, file, says string }{
 
 	{"cp", "", "want FILE... HOST:PORT, or --serve DIR"},
 	{"cp FILE", "", "want FILE... HOST:PORT, or --serve DIR"},
-	{"cp FILE nowhere", "", "want HOST:PORT"},
+	{"cp FILE nowhere:port", "", "want HOST or HOST:PORT"},
 	{"cp --serve DIR --listen nowhere", "", "want HOST:PORT"},
 	{"cp --serve /nowhere", "", "no such file"},
 	{"cp --serve DIR FILE SERVER", "", "--serve wants no file to send"},

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ import (
 // What one who asks takes of the processes of a user, who may be hostile: none of it keeps those of
 // others from being seen.
 const (
-	asksAtOnce = 16
+	asksAtOnce = 256
 	perUser    = 2 * asking // of time
 	maxItems   = 300_000    // links and connections
 	maxBytes   = 128 << 20
@@ -29,8 +30,12 @@ const (
 	maxReasons = 8        // of a connection, to have been passed over
 )
 
-// errNotOurs is for a process that is gone, or that another user has.
-var errNotOurs = errors.New("another user's process, or none any more")
+// errNotOurs is for a process that is gone, that another user has, or that is not asked for, and errOthers for one
+// of another user that is there.
+var (
+	errNotOurs = errors.New("another user's process, or none any more")
+	errOthers  = fmt.Errorf("%w: it is there", errNotOurs)
+)
 
 // process is a connection to a process that this user may ask.
 type process struct {
@@ -39,7 +44,8 @@ type process struct {
 	uid, pid int
 }
 
-func dial(ctx context.Context, name string) (*process, error) {
+// dial connects to the process with a socket of that name, if it may be one that only asks for.
+func dial(ctx context.Context, name, only string) (*process, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", name)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return nil, errNotOurs
@@ -49,11 +55,27 @@ func dial(ctx context.Context, name string) (*process, error) {
 	}
 	p := &process{UnixConn: c.(*net.UnixConn), name: strings.TrimPrefix(name, prefix)}
 	p.uid, p.pid, err = peer(p.UnixConn)
-	if err != nil || os.Geteuid() != 0 && !isOwn(p.uid) || !isOf(p.pid, p.uid) {
-		_ = c.Close()
-		return nil, errNotOurs
+	switch {
+	case err != nil || !mayBe(p.pid, only) || !isOf(p.pid, p.uid):
+		err = errNotOurs
+	case os.Geteuid() != 0 && !isOwn(p.uid):
+		err = errOthers
+	default:
+		return p, nil
 	}
-	return p, nil
+	_ = c.Close()
+	return nil, err
+}
+
+// mayBe reports whether the process with an ID may be one that is asked for by its ID or its name, which is
+// that of [Process.Program], or "" for all.
+func mayBe(pid int, only string) bool {
+	if only == "" || only == strconv.Itoa(pid) || pid == 0 {
+		return true
+	}
+	text, _ := os.ReadFile(fmt.Sprint("/proc/", pid, "/cmdline"))
+	program, _, _ := strings.Cut(string(text), "\x00")
+	return program == "" || filepath.Base(program) == only
 }
 
 // isOf reports whether the process with an ID is that of a user who listens. The ID and the user are those
@@ -73,23 +95,34 @@ func isOf(pid, uid int) bool {
 	return false
 }
 
-// Ask asks all processes of the host's network namespace that use package ringnet and answer this
-// user. Those that do not answer in time are left out, with an error for each user in failed.
+// Ask asks all processes: see AskOnly.
 func Ask(ctx context.Context) (all []Process, failed []error, err error) {
+	all, _, failed, err = AskOnly(ctx, "")
+	return all, failed, err
+}
+
+// AskOnly asks the processes of the host's network namespace that use package ringnet and answer this
+// user: those of a program or with an ID, or, if only is "", all. Those that do not answer in time are left
+// out, with an error for each user in failed. Others is how many there are of other users, who do not
+// answer this one.
+func AskOnly(ctx context.Context, only string) (all []Process, others int, failed []error, err error) {
 	names, err := sockets()
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, nil, err
 	}
 	byUser := make(map[int][]string)
 	refusals := 0
 	for _, name := range names {
 		// A user may have more processes than this one may have descriptors: each is connected to for a
 		// moment, and sent nothing.
-		c, err := dial(ctx, name)
-		if err == nil {
+		c, err := dial(ctx, name, only)
+		switch {
+		case err == nil:
 			byUser[c.uid] = append(byUser[c.uid], name)
 			_ = c.Close()
-		} else if !errors.Is(err, errNotOurs) {
+		case err == errOthers:
+			others++
+		case !errors.Is(err, errNotOurs):
 			refusals++
 			failed = []error{fmt.Errorf("%d processes take no connection: %w", refusals, err)}
 		}
@@ -108,7 +141,7 @@ func Ask(ctx context.Context) (all []Process, failed []error, err error) {
 		})
 	}
 	users.Wait()
-	return all, failed, nil
+	return all, others, failed, nil
 }
 
 // askUser asks the processes of a user. It returns how many have not answered, and why one of them has
@@ -141,7 +174,7 @@ func askUser(ctx context.Context, names []string) (all []Process, silent int, wh
 
 // ask asks the process with a socket of that name.
 func ask(ctx context.Context, name string, b *budget) (Process, error) {
-	c, err := dial(ctx, name)
+	c, err := dial(ctx, name, "")
 	if err != nil {
 		return Process{}, err
 	}
@@ -157,7 +190,7 @@ func Kill(ctx context.Context, pid int, number uint64) error {
 	}
 	gone := fmt.Errorf("there is no process %d that uses ringnet and answers this user", pid)
 	for _, name := range names {
-		c, err := dial(ctx, name)
+		c, err := dial(ctx, name, "")
 		switch {
 		case errors.Is(err, errNotOurs):
 			continue

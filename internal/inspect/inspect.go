@@ -22,6 +22,7 @@ type Process struct {
 	PID         int          `json:"pid"` // as the kernel tells the one who asks; 0: outside of its PID namespace
 	UID         int          `json:"uid"` // the same
 	Program     string       `json:"program"`
+	At          time.Time    `json:"at"` // when it has answered
 	Memory      Memory       `json:"memory"`
 	Polling     int64        `json:"polling_ns"` // how long it has polled, about
 	Links       []Link       `json:"links"`

@@ -85,6 +85,7 @@ func (a *Answerer) answer(c *net.UnixConn) {
 		return
 	}
 	p := a.Answer(r)
+	p.At = time.Now()
 	_ = c.SetDeadline(time.Now().Add(asking))
 	w := bufio.NewWriter(c)
 	e := json.NewEncoder(w)

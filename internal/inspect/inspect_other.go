@@ -16,5 +16,10 @@ var errUnsupported = fmt.Errorf("processes can be asked on Linux alone: %w", err
 // Ask returns an error: see the one for Linux.
 func Ask(context.Context) (all []Process, failed []error, err error) { return nil, nil, errUnsupported }
 
+// AskOnly returns an error: see the one for Linux.
+func AskOnly(context.Context, string) (all []Process, others int, failed []error, err error) {
+	return nil, 0, nil, errUnsupported
+}
+
 // Kill returns an error: see the one for Linux.
 func Kill(context.Context, int, uint64) error { return errUnsupported }

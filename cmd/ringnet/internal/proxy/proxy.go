@@ -152,7 +152,7 @@ func (p *Proxy) forward(accepted endpoint.Conn) {
 	}
 	c := newConnection(client, newEnd(server), p.counters)
 	p.began(c, passedOver)
-	log.Debug("began", "accepted over", endpoint.NetworkOf(client), "dialed over", endpoint.NetworkOf(server), "passed over", misses(passedOver))
+	log.Debug("began", "accepted over", endpoint.NetworkOf(accepted), "dialed over", endpoint.NetworkOf(server), "passed over", misses(passedOver))
 	err = c.run()
 	outcome := c.end(err)
 	p.ended(c, outcome)
@@ -189,7 +189,7 @@ func (p *Proxy) dialFor(client *end) (endpoint.Conn, []ringnet.Reason, error) {
 // began counts a connection for which the proxy has dialed. If the proxy is closed
 // already, it cuts the connection.
 func (p *Proxy) began(c *connection, passedOver []ringnet.Reason) {
-	p.counters.dialed.WithLabelValues(endpoint.NetworkOf(c.server)).Inc()
+	p.counters.dialed.WithLabelValues(endpoint.NetworkOf(c.server.Conn)).Inc()
 	for _, r := range passedOver {
 		p.counters.passedOver.WithLabelValues(r.Network, string(r.Code)).Inc()
 	}

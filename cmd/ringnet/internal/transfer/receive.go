@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
@@ -103,17 +104,22 @@ func (f *Folder) toGive(name string) (*os.File, fs.FileInfo, error) {
 	if err := checkName(name); err != nil {
 		return nil, nil, err
 	}
-	there, err := f.regular(name)
+	return OpenRegular(f.root, name)
+}
+
+// OpenRegular opens a file of a folder to read it, and refuses what is none, such as a link or a pipe.
+func OpenRegular(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+	there, err := regular(root, name)
 	if err != nil {
 		return nil, nil, err
 	}
-	file, err := f.open(name, os.O_RDONLY, there)
+	file, err := open(root, name, os.O_RDONLY, there)
 	return file, there, err
 }
 
-// regular describes a file, and refuses what is none, such as a link or a pipe.
-func (f *Folder) regular(name string) (fs.FileInfo, error) {
-	there, err := f.root.Lstat(name)
+// regular describes a file, and refuses what is none.
+func regular(root *os.Root, name string) (fs.FileInfo, error) {
+	there, err := root.Lstat(name)
 	if err == nil && !there.Mode().IsRegular() {
 		err = RefusedError{name + ": not a regular file"}
 	}
@@ -121,8 +127,8 @@ func (f *Folder) regular(name string) (fs.FileInfo, error) {
 }
 
 // open opens the file that regular has described, in whose place something else may be by now.
-func (f *Folder) open(name string, flags int, there fs.FileInfo) (*os.File, error) {
-	file, err := f.root.OpenFile(name, flags|nonblocking, 0)
+func open(root *os.Root, name string, flags int, there fs.FileInfo) (*os.File, error) {
+	file, err := root.OpenFile(name, flags|nonblocking, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -172,10 +178,13 @@ func (f *Folder) receive(l lines, o offer, moved func(int64)) (r Received, err e
 		return r, err
 	}
 	h, from, err := receiveFile(l, file, o.Size, moved)
-	if err != nil {
-		return r, errors.Join(err, file.Close())
+	if err == nil {
+		err = l.sync(file)
 	}
-	if err := errors.Join(l.sync(file), file.Close()); err != nil {
+	if err := errors.Join(err, file.Close()); err != nil {
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			err = errors.Join(RefusedError{err.Error()}, f.root.Remove(partOf(o.Name))) // which takes the room of others
+		}
 		return r, err
 	}
 	if err := f.root.Rename(partOf(o.Name), o.Name); err != nil {
@@ -244,12 +253,12 @@ func (f *Folder) create(part string) (*os.File, error) {
 // reopen opens a partial file that is there, and not what a link leads to. If it may be a
 // stranger's, reopen replaces it.
 func (f *Folder) reopen(part string) (*os.File, error) {
-	there, err := f.regular(part)
+	there, err := regular(f.root, part)
 	if err != nil {
 		return nil, err
 	}
 	if isOwn(there) {
-		return f.open(part, os.O_RDWR, there)
+		return open(f.root, part, os.O_RDWR, there)
 	}
 	if err := f.root.Remove(part); err != nil {
 		return nil, err

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/alecthomas/kong"
+)
+
+// parsed is what the command takes a command line for.
+func parsed(t *testing.T, args ...string) (c command) {
+	t.Helper()
+	parser, err := kong.New(&c, times, kong.Vars{"version": ""})
+	require.NoError(t, err)
+	_, err = parser.Parse(args)
+	require.NoError(t, err)
+	return c
+}
+
+func TestAPlainNumberIsSeconds(t *testing.T) {
+	for given, want := range map[string]time.Duration{"2": 2 * time.Second, "0.5": time.Second / 2, "2m": 2 * time.Minute, "1m30s": 90 * time.Second} {
+		require.Equal(t, want, parsed(t, "perf", "a:1", "-t", given).Perf.Time)
+		require.Equal(t, want, parsed(t, "ss", "--watch", given).Ss.Watch)
+		f, err := parseForwarding([]string{"--listen=tcp://:1", "--to=tcp://:2", "--dial-timeout", given})
+		require.NoError(t, err)
+		require.Equal(t, want, f.DialTimeout)
+	}
+	for _, wrong := range []string{"s", "2x", "", "1m2", "inf"} {
+		out, err := commandProcess("ss", "--watch="+wrong).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), `want a time, such as 2s, 100ms or 5m`, wrong)
+	}
+}
+
+func TestAChoiceThatIsEmptyIsNotOffered(t *testing.T) {
+	for _, flag := range []string{"--carrier", "--state"} {
+		for _, wrong := range []string{"x", ""} {
+			out, err := commandProcess("ss", flag+"="+wrong).CombinedOutput()
+			require.Error(t, err)
+			require.Regexp(t, flag+` must be one of ("[a-z-]+",)+"[a-z-]+" but got "`+wrong+`"`, string(out))
+		}
+	}
+}
+
+func TestCpKnowsThePort(t *testing.T) {
+	for given, want := range map[string]string{
+		"host": "host:7472", "10.0.0.1": "10.0.0.1:7472", "host:1": "host:1", "::1": "[::1]:7472", "[::1]": "[::1]:7472", "[::1]:2": "[::1]:2", ":3": ":3",
+	} {
+		got, err := whereTo(given)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got))
+	}
+	for _, wrong := range []string{"", "a:b:c", "host:port"} {
+		_, err := whereTo(wrong)
+		require.ErrorContains(t, err, "want HOST or HOST:PORT", wrong)
+	}
+	_, port, err := net.SplitHostPort(string(parsed(t, "cp", "--serve", t.TempDir()).Cp.Listen))
+	require.NoError(t, err)
+	require.Equal(t, cpPort, port)
+}
