@@ -5,6 +5,8 @@ package shm
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/fabrictest"
 )
@@ -17,6 +19,14 @@ func TestContract(t *testing.T) {
 	}
 	fabrictest.Test(t, pair)
 	fabrictest.Strict(t, pair)
+}
+
+func TestFabricIsOne(t *testing.T) {
+	one, err := Fabric()
+	require.NoError(t, err)
+	again, err := Fabric()
+	require.NoError(t, err)
+	require.Same(t, one, again)
 }
 
 func TestManagerContract(t *testing.T) {

@@ -37,7 +37,11 @@ func TestFramesTextIsPrintableAndShort(t *testing.T) {
 
 func FuzzFrame(f *testing.F) {
 	for _, frame := range frames {
-		f.Add(frame.encode())
+		b := frame.encode()
+		f.Add(b)
+		f.Add(append(b, 0))
+		b[5] = 9 // of no kind
+		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := decodeFrame(b)
