@@ -9,13 +9,14 @@ import (
 	"net"
 	"os"
 
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/link"
 )
 
 // RefusedError is the error of a listener that refused the connection. Its field Reason is the
 // listener's; Busy means that a later dial may succeed. errors.Is(err, syscall.ECONNREFUSED) holds.
 // It has the methods Error, Unwrap, Timeout (false) and Temporary (Busy).
-type RefusedError = link.RefusedError
+type RefusedError = fabric.RefusedError
 
 // ProtocolError is the error of a peer that broke the protocol; its field Reason says how. All
 // connections of its link end. errors.Is(err, syscall.EPROTO) holds. It has the methods Error and

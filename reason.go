@@ -10,7 +10,6 @@ import (
 	"github.com/ringnet/ringnet/internal/auto"
 	"github.com/ringnet/ringnet/internal/budget"
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/link"
 )
 
 // Reason says why a network that is better than TCP does not carry a connection of "auto", or
@@ -73,7 +72,7 @@ func reasonsOf(failures []auto.Failure) (reasons []Reason) {
 // wraps several causes has the code of the most special one.
 func codeOf(err error) ReasonCode {
 	var shortage *budget.ShortageError
-	var refused *link.RefusedError
+	var refused *fabric.RefusedError
 	is := func(targets ...error) bool {
 		for _, target := range targets {
 			if errors.Is(err, target) {

@@ -54,7 +54,7 @@ func (d *Dialer) dialPatiently(ctx context.Context, n network, f fabric.Fabric, 
 
 // isBusy reports whether the same dial may succeed a little later.
 func isBusy(err error) bool {
-	var refused *link.RefusedError
+	var refused *fabric.RefusedError
 	var shortage *budget.ShortageError
 	return errors.As(err, &refused) && refused.Busy || errors.As(err, &shortage) && shortage.Releasing
 }

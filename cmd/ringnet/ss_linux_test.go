@@ -83,6 +83,26 @@ func TestSsShowsConnectionsAndKillEndsOne(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
+func TestSsShowsAThousandConnections(t *testing.T) {
+	l, err := ringnet.Listen("shm", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	for range 500 {
+		client, err := ringnet.Dial("shm", l.Addr().String())
+		require.NoError(t, err)
+		defer client.Close()
+		server, err := l.Accept()
+		require.NoError(t, err)
+		defer server.Close()
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // it answers a moment after its first connection
+		out, _, _ := ringnetCommand(t, "ss", "--process", fmt.Sprint(os.Getpid()), "--address", ":"+port)
+		return strings.Count(out, "\n") == 1+1000
+	}, patience, 10*time.Millisecond)
+}
+
 func TestSsGoesOnWithoutAProcessThatIsKilled(t *testing.T) {
 	p := start(t, "proxy", "--listen", "shm://127.0.0.1:0", "--to", "tcp://"+serve(t, echo))
 	pid := fmt.Sprint(p.cmd.Process.Pid)

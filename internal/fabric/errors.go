@@ -73,6 +73,20 @@ func (e *RejectError) Error() string {
 	return fmt.Sprintf("connection rejected (reason %d)", e.Reason)
 }
 
+// RefusedError is the error of a listener that refused the connection.
+// errors.Is(err, syscall.ECONNREFUSED) holds.
+type RefusedError struct {
+	Reason string // the listener's
+	Busy   bool   // a later dial may succeed
+}
+
+func (e *RefusedError) Error() string { return "connection refused by the peer: " + e.Reason }
+
+func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
+
+func (e *RefusedError) Timeout() bool   { return false }
+func (e *RefusedError) Temporary() bool { return e.Busy }
+
 // Status is how a work request ended. The names are those of ibv_wc_status.
 type Status uint8
 

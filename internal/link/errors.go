@@ -34,20 +34,6 @@ func notTaken(err error) error {
 	return &ProtocolError{err.Error()}
 }
 
-// RefusedError is the error of a listener that refused the connection.
-// errors.Is(err, syscall.ECONNREFUSED) holds.
-type RefusedError struct {
-	Reason string // the listener's
-	Busy   bool   // a later dial may succeed
-}
-
-func (e *RefusedError) Error() string { return "connection refused by the peer: " + e.Reason }
-
-func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
-
-func (e *RefusedError) Timeout() bool   { return false }
-func (e *RefusedError) Temporary() bool { return e.Busy }
-
 // lostError is why a link has ended: an errno that users of package net know, and the
 // fabric's own error.
 type lostError struct {
@@ -160,11 +146,11 @@ func handshakeError(err error) error {
 	case reject.Reason == fabric.RejectNoListener:
 		return os.NewSyscallError("connect", syscall.ECONNREFUSED)
 	case reject.Reason == fabric.RejectStale:
-		return &RefusedError{"its connection manager remembers an earlier connection of this queue pair", true}
+		return &fabric.RefusedError{Reason: "its connection manager remembers an earlier connection of this queue pair", Busy: true}
 	case said.Reason != "":
-		return &RefusedError{said.Reason, said.Busy}
+		return &fabric.RefusedError{Reason: said.Reason, Busy: said.Busy}
 	case reject.Reason == fabric.RejectConsumer:
-		return &RefusedError{"no reason given; it may not be a ringnet listener", said.Busy}
+		return &fabric.RefusedError{Reason: "no reason given; it may not be a ringnet listener", Busy: said.Busy}
 	}
 	return &lostError{syscall.ECONNREFUSED, err}
 }

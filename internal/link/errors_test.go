@@ -61,7 +61,7 @@ func TestFailedHandshakesSayWhy(t *testing.T) {
 
 	told := handshakeError(fmt.Errorf("connect: %w",
 		&fabric.RejectError{Reason: fabric.RejectConsumer, Private: wire.Reject{Reason: "no room"}.Append(nil)}))
-	var refused *RefusedError
+	var refused *fabric.RefusedError
 	require.ErrorAs(t, told, &refused)
 	require.Equal(t, "no room", refused.Reason)
 	require.ErrorIs(t, told, syscall.ECONNREFUSED)

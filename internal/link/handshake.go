@@ -164,7 +164,7 @@ func (h *handshake) make(ctx context.Context,
 	if !h.empty() {
 		at, to := h.ep.LocalAddr(), h.ep.RemoteAddr()
 		if !h.cfg.Addresses.take(at, to) {
-			return nil, nil, &RefusedError{fmt.Sprintf("another connection has the addresses %v and %v", at, to), true}
+			return nil, nil, &fabric.RefusedError{Reason: fmt.Sprintf("another connection has the addresses %v and %v", at, to), Busy: true}
 		}
 		local, remote = at, to
 	}
@@ -241,7 +241,7 @@ const minSendQueue = credit.LinkControlSends + 6
 
 // rejection is what this side answers the peer for an error.
 func rejection(err error) wire.Reject {
-	var refused *RefusedError
+	var refused *fabric.RefusedError
 	if errors.As(err, &refused) {
 		return wire.Reject{Busy: refused.Busy, Reason: refused.Reason}
 	}

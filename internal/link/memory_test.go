@@ -179,7 +179,7 @@ func TestIdleRingsShrinkForOthers(t *testing.T) {
 
 // releasing reports whether a dial has failed for memory that is about to be given back.
 func releasing(err error) bool {
-	var refused *RefusedError
+	var refused *fabric.RefusedError
 	return errors.As(err, &refused) && refused.Busy
 }
 

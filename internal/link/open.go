@@ -11,6 +11,7 @@ import (
 
 	"github.com/ringnet/ringnet/credit"
 	"github.com/ringnet/ringnet/internal/deadline"
+	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/wire"
 	"github.com/ringnet/ringnet/ring"
 )
@@ -185,9 +186,9 @@ func (l *Link) freeNumber() (uint32, bool) {
 func (s *Stream) refused() error {
 	switch s.refusal {
 	case wire.RefusedBacklog:
-		return &RefusedError{wire.Full.Reason, true}
+		return &fabric.RefusedError{Reason: wire.Full.Reason, Busy: true}
 	case wire.RefusedMemory:
-		return &RefusedError{"the peer has no memory for another connection", true}
+		return &fabric.RefusedError{Reason: "the peer has no memory for another connection", Busy: true}
 	case wire.RefusedTaken:
 		return errTaken
 	case wire.RefusedClosed:
@@ -195,7 +196,7 @@ func (s *Stream) refused() error {
 	case wire.RefusedReset:
 		return syscall.ECONNRESET
 	}
-	return &RefusedError{"no reason given", false}
+	return &fabric.RefusedError{Reason: "no reason given"}
 }
 
 // Acceptor decides about the streams that a peer begins on links that this side

@@ -93,7 +93,7 @@ func (p *dialingProcess) dial(t *testing.T) *Stream {
 	t.Helper()
 	for {
 		s, err := p.dialOnce()
-		if refused := (*RefusedError)(nil); !errors.As(err, &refused) || !refused.Busy {
+		if refused := (*fabric.RefusedError)(nil); !errors.As(err, &refused) || !refused.Busy {
 			require.NoError(t, err)
 			return s
 		}
@@ -177,7 +177,7 @@ func TestALinkFromAPortThatAStreamHasIsDialedAgain(t *testing.T) {
 		require.True(t, p.passive.Addresses.take(p.listener.Addr(), netip.AddrPortFrom(a.Addr(), a.Port()+1)))
 		p.cfg.Dedicated = true
 		_, err := p.dialLink(t.Context())
-		var refused *RefusedError
+		var refused *fabric.RefusedError
 		require.ErrorAs(t, err, &refused)
 		require.True(t, refused.Busy)
 		require.True(t, strings.HasPrefix(refused.Reason, "another connection has the addresses"), refused.Reason)

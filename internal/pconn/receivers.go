@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
@@ -237,11 +236,11 @@ func refusal(err error, reject *fabric.RejectError) error {
 	said := wire.DecodeReject(reject.Private)
 	switch {
 	case said.Busy:
-		return &link.RefusedError{Reason: said.Reason, Busy: true}
+		return &fabric.RefusedError{Reason: said.Reason, Busy: true}
 	case reject.Reason == fabric.RejectNoListener, reject.Reason == fabric.RejectConsumer:
 		return syscall.ECONNREFUSED
 	}
-	return &link.RefusedError{Reason: err.Error()}
+	return &fabric.RefusedError{Reason: err.Error()}
 }
 
 // sendHeld sends the datagrams that wait for a receiver that has been found, and returns how
