@@ -274,7 +274,8 @@ func answerAsStranger([]string) error {
 		if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0)); err != nil {
 			return err
 		}
-		if _, err := net.Dial("unix", name); err != nil { // the one for which there is room
+		// The one for which there is room, unless another asker of the host has it.
+		if _, err := net.Dial("unix", name); err != nil && !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
 	}

@@ -36,7 +36,8 @@ func TestAReceiverThatDoesNotAnswerHoldsUpNoOther(t *testing.T) {
 		for i := range cap(order) {
 			require.Equal(t, i/4, <-order/4, "those of a second come in any order")
 		}
-		require.Zero(t, l.underWay)
+		all, _ := l.UnderWay("silent")
+		require.Zero(t, all)
 		require.Empty(t, l.to)
 	})
 }
