@@ -106,9 +106,9 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// explore runs tests of a program, those that explore in 1,000 worlds.
+// explore runs tests of a program, those that explore in 2,000 worlds.
 func explore(ctx context.Context, program, tests string) ([]byte, error) {
 	run := exec.CommandContext(ctx, program, "-test.run", "^"+tests)
-	run.Env = append(os.Environ(), "RINGNET_EXPLORE_WORLDS=1000", "GODEBUG=asyncpreemptoff=1") // so that seeds draw the same
+	run.Env = append(os.Environ(), "RINGNET_EXPLORE_WORLDS=2000", "GODEBUG=asyncpreemptoff=1") // so that seeds draw the same
 	return run.CombinedOutput()
 }
