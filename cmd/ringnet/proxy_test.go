@@ -336,6 +336,18 @@ func TestProxyServesMetrics(t *testing.T) {
 	}
 }
 
+// Whoever connects to the metrics takes neither the proxy's descriptors nor its goroutines for
+// ever.
+func TestMetricsServerGivesClientsNoEndlessTime(t *testing.T) {
+	s := newMetricsServer(nil)
+	for name, limit := range map[string]time.Duration{
+		"header": s.ReadHeaderTimeout, "request": s.ReadTimeout, "answer": s.WriteTimeout, "between requests": s.IdleTimeout,
+	} {
+		require.Positive(t, limit, name)
+		require.LessOrEqual(t, limit, 2*time.Minute, name)
+	}
+}
+
 func TestProxyTellsSystemdWhenItServesAndWhenItStops(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
