@@ -1,7 +1,6 @@
 package link
 
 import (
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,34 +89,6 @@ func TestWhatCompletedBeforeArmingIsTakenToTheEnd(t *testing.T) {
 	require.NotZero(t, e.left)
 	require.True(t, l.watch.called)
 }
-
-// quarrelsome fails the test if Disconnect is called within PostSend, which the
-// seam does not allow.
-type quarrelsome struct {
-	fabric.Endpoint
-	posting, quarrels atomic.Int32
-	inside, leave     chan struct{}
-}
-
-func (e *quarrelsome) PostSend(wr []fabric.WorkRequest) error {
-	e.posting.Add(1)
-	defer e.posting.Add(-1)
-	close(e.inside)
-	<-e.leave
-	return nil
-}
-
-func (e *quarrelsome) Poll(c []fabric.Completion) (int, error) {
-	c[0] = fabric.Completion{Recv: true, Status: fabric.Flushed}
-	return 1, nil
-}
-
-func (e *quarrelsome) Disconnect() error {
-	e.quarrels.Add(e.posting.Load())
-	return nil
-}
-
-func (e *quarrelsome) Wake() {}
 
 // The peer begins streams one after the other, and nobody reads on from them, so that
 // each of its messages finds the queue left to the timer, until that has been seen.

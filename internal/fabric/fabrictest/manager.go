@@ -150,7 +150,7 @@ func (m manager) testBacklog(t *testing.T) {
 	}
 	require.NoError(t, l.Close())
 	for range backlog {
-		requireRejected(t, woken(t, connected))
+		_ = requireRejected(t, woken(t, connected))
 	}
 }
 

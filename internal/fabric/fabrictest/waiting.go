@@ -1,0 +1,149 @@
+package fabrictest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
+	"github.com/ringnet/ringnet/internal/hang"
+)
+
+// How completions are waited for.
+
+func testArm(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	send := func() {
+		Post(t, a, fabric.WorkRequest{Op: fabric.Send, Signaled: true})
+		Poll(t, a, 1)
+	}
+	take := func() {
+		Poll(t, b, 1)
+		require.NoError(t, b.PostRecv(1))
+	}
+	done := Waiting(b)
+	send()
+	Asleep(t, done, "it is not armed")
+	take()
+	for range 20 {
+		require.NoError(t, b.Arm())
+		send()
+		require.NoError(t, woken(t, done))
+		take()
+		done = Waiting(b)
+	}
+	send()
+	Asleep(t, done, "Arm is for one event")
+	take()
+	b.Wake()
+	require.NoError(t, woken(t, done))
+
+	// Who finds what it needs behind Arm does not wait.
+	for range 20 {
+		require.NoError(t, b.Arm())
+		send()
+		take()
+	}
+	require.NoError(t, woken(t, Waiting(b)), "though its completions have been polled")
+	require.NoError(t, b.Arm())
+	done = Waiting(b)
+	Asleep(t, done, "there is one event however often it was armed")
+	send()
+	require.NoError(t, woken(t, done))
+}
+
+// Each end answers the other's messages, and sleeps whenever there is none.
+func testSleep(t *testing.T, pair Pair) {
+	a, b := pair(t)
+	const messages = 2000
+	run := func(e fabric.Endpoint, begins bool) error {
+		c := make([]fabric.Completion, 4)
+		say := func() error { return e.PostSend([]fabric.WorkRequest{{Op: fabric.Send, Signaled: true}}) }
+		if begins {
+			if err := say(); err != nil {
+				return err
+			}
+		}
+		for heard := 0; heard < messages; {
+			if err := e.Arm(); err != nil {
+				return err
+			}
+			n, err := e.Poll(c)
+			if err == nil && n == 0 {
+				err = e.Wait()
+			}
+			for _, c := range c[:n] {
+				if c.Recv && err == nil {
+					heard++
+					err = e.PostRecv(1)
+					if err == nil && !(begins && heard == messages) {
+						err = say()
+					}
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	both := make(chan error, 2)
+	go func() { both <- run(a, true) }()
+	go func() { both <- run(b, false) }()
+	for range 2 {
+		require.NoError(t, woken(t, both))
+	}
+}
+
+func testWake(t *testing.T, pair Pair) {
+	a, _ := pair(t)
+	const n = 2000
+	changes := make(chan int, n)
+	go func() {
+		for i := range n {
+			changes <- i
+			a.Wake()
+		}
+	}()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for seen := 0; seen < n; {
+			if !assert.NoError(t, a.Wait()) {
+				return
+			}
+			for len(changes) > 0 {
+				<-changes
+				seen++
+			}
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(hang.After):
+		require.FailNow(t, "Wait sleeps on")
+	}
+}
+
+func testWakeAfterClose(t *testing.T, pair Pair) {
+	a, _ := pair(t)
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				a.Wake()
+			}
+		}
+	}()
+	require.NoError(t, a.Close())
+	close(stop)
+	<-done
+	a.Wake()
+}
