@@ -91,6 +91,21 @@ func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *Aut
 	return c.(*AutoConn)
 }
 
+// At the accepting end, too, networks that are worse than the one that carries a connection are not passed over.
+func TestAcceptedConnectionsPassOverNoWorseNetwork(t *testing.T) {
+	better(t, sim.New(sim.Link{}), nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	require.Len(t, l.PassedOver(), 1)
+	c, err := Dial("auto", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	s, err := l.Accept()
+	require.NoError(t, err)
+	defer s.Close()
+	require.Equal(t, "shm", carrierOf(s))
+	require.Empty(t, s.(*AutoConn).PassedOver())
+}
+
 func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 	better(t, shm, rdma)

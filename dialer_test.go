@@ -75,6 +75,10 @@ func TestErrorsOfUnknownNetworksNameTheFunctionThatKnowsThem(t *testing.T) {
 		"ListenPacket knows auto-udp, auto-udp4, auto-udp6, rdma-udp, rdma-udp4, rdma-udp6, shm-udp; Dial knows all of these")
 	_, err = ListenPacket("shm", "127.0.0.1:0")
 	require.ErrorContains(t, err, "unknown network shm: Listen knows auto, ")
+	_, err = Dial("tcp", "127.0.0.1:1")
+	require.ErrorContains(t, err, "Dialer.ForTCP names the one to dial for tcp")
+	_, err = (&Dialer{ForTCP: "auto6"}).Dial("tcp4", "127.0.0.1:1")
+	require.ErrorContains(t, err, `Dialer.ForTCP is "auto6", which does not go with tcp4: `)
 }
 
 // AddrPort of a net.TCPAddr cuts such a port to 16 bits, which are another port.
