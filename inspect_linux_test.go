@@ -51,7 +51,7 @@ func of(t *testing.T, p inspect.Process, c net.Conn) (own, other inspect.Connect
 func own(t *testing.T) (p inspect.Process) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		all, _, err := inspect.Ask(t.Context()) // others' tests stop processes, which do not answer then
+		all, _, _, err := inspect.Ask(t.Context(), "") // others' tests stop processes, which do not answer then
 		require.NoError(t, err)
 		for _, one := range all {
 			if one.PID == os.Getpid() {
@@ -176,7 +176,7 @@ func TestSilentAskersHoldUpNobody(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for ctx.Err() == nil {
-		if all, _, _ := inspect.Ask(ctx); slices.ContainsFunc(all, func(p inspect.Process) bool { return p.PID == os.Getpid() }) {
+		if all, _, _, _ := inspect.Ask(ctx, ""); slices.ContainsFunc(all, func(p inspect.Process) bool { return p.PID == os.Getpid() }) {
 			break
 		}
 	}
@@ -194,7 +194,7 @@ func TestAnotherUserIsToldNothing(t *testing.T) {
 // askAsStranger asks whoever answers, and then those with sockets of the given names, without the
 // library's own checks.
 func askAsStranger(names []string) error {
-	all, failed, err := inspect.Ask(context.Background())
+	all, _, failed, err := inspect.Ask(context.Background(), "")
 	if err = errors.Join(append(failed, err)...); err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func TestAnotherUserHidesNothingFromRoot(t *testing.T) {
 	client, _ := connectedOver(t, "shm")
 	number := own(t).Connections[0].Number
 	require.Equal(t, "squats", stranger(t, "squat"))
-	all, failed, err := inspect.Ask(t.Context())
+	all, _, failed, err := inspect.Ask(t.Context(), "")
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(all, func(p inspect.Process) bool { return p.PID == os.Getpid() }))
 	for _, p := range all {
@@ -332,7 +332,7 @@ func askOneself([]string) error {
 	for len(sockets()) == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	all, failed, err := inspect.Ask(context.Background())
+	all, _, failed, err := inspect.Ask(context.Background(), "")
 	fmt.Println("told", len(all))
 	return errors.Join(append(failed, err)...)
 }

@@ -92,7 +92,7 @@ func (v survey) hint() error {
 func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	all, others, errs, err := inspect.AskOnly(ctx, f.Process)
+	all, others, errs, err := inspect.Ask(ctx, f.Process)
 	if err != nil {
 		return survey{}, nil, err
 	}

@@ -95,17 +95,11 @@ func isOf(pid, uid int) bool {
 	return false
 }
 
-// Ask asks all processes: see AskOnly.
-func Ask(ctx context.Context) (all []Process, failed []error, err error) {
-	all, _, failed, err = AskOnly(ctx, "")
-	return all, failed, err
-}
-
-// AskOnly asks the processes of the host's network namespace that use package ringnet and answer this
+// Ask asks the processes of the host's network namespace that use package ringnet and answer this
 // user: those of a program or with an ID, or, if only is "", all. Those that do not answer in time are left
 // out, with an error for each user in failed. Others is how many there are of other users, who do not
 // answer this one.
-func AskOnly(ctx context.Context, only string) (all []Process, others int, failed []error, err error) {
+func Ask(ctx context.Context, only string) (all []Process, others int, failed []error, err error) {
 	names, err := sockets()
 	if err != nil {
 		return nil, 0, nil, err

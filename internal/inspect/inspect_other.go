@@ -14,10 +14,7 @@ func (a *Answerer) listen() {}
 var errUnsupported = fmt.Errorf("processes can be asked on Linux alone: %w", errors.ErrUnsupported)
 
 // Ask returns an error: see the one for Linux.
-func Ask(context.Context) (all []Process, failed []error, err error) { return nil, nil, errUnsupported }
-
-// AskOnly returns an error: see the one for Linux.
-func AskOnly(context.Context, string) (all []Process, others int, failed []error, err error) {
+func Ask(context.Context, string) (all []Process, others int, failed []error, err error) {
 	return nil, 0, nil, errUnsupported
 }
 

@@ -16,29 +16,41 @@ type Limiter[K comparable] struct {
 
 	mu       sync.Mutex // guards what follows
 	underWay int
-	to       map[K]int     // of those, by receiver; no zeros
-	waiting  []*request[K] // the oldest first
+	queued   uint64 // ever
+	to       map[K]*receiver
+}
+
+// receiver is a receiver to which requests are under way or wait.
+type receiver struct {
+	underWay int
+	waiting  []*request // the oldest first
 }
 
 // request is a request that waits for its turn.
-type request[K comparable] struct {
-	to      K
+type request struct {
+	number  uint64
 	granted chan struct{} // closed when it has come
 }
 
 // New returns a Limiter of so many requests at once, and so many of them to one receiver, so that one
 // that does not answer does not hold up the others.
 func New[K comparable](most, mostToOne int) *Limiter[K] {
-	return &Limiter[K]{most: most, mostToOne: mostToOne, to: make(map[K]int)}
+	return &Limiter[K]{most: most, mostToOne: mostToOne, to: make(map[K]*receiver)}
 }
 
 // Enter waits for the turn of a request to a receiver, and returns true; the caller calls Leave when
 // the request is over. It returns false if ctx ends before. Of the receivers the one with the fewest
 // requests under way comes first, and of requests to it the oldest.
 func (l *Limiter[K]) Enter(ctx context.Context, to K) bool {
-	own := &request[K]{to, make(chan struct{})}
 	l.mu.Lock()
-	l.waiting = append(l.waiting, own)
+	r := l.to[to]
+	if r == nil {
+		r = new(receiver)
+		l.to[to] = r
+	}
+	l.queued++
+	own := &request{l.queued, make(chan struct{})}
+	r.waiting = append(r.waiting, own)
 	l.grant()
 	l.mu.Unlock()
 	select {
@@ -48,47 +60,67 @@ func (l *Limiter[K]) Enter(ctx context.Context, to K) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.waiting, own); i >= 0 {
-		l.waiting = slices.Delete(l.waiting, i, i+1)
-		return false
+	i := slices.Index(r.waiting, own)
+	if i < 0 {
+		return true
 	}
-	return true
+	r.waiting = slices.Delete(r.waiting, i, i+1)
+	l.forget(to, r)
+	return false
 }
 
 // Leave ends the turn of a request to a receiver.
 func (l *Limiter[K]) Leave(to K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	r := l.to[to]
 	l.underWay--
-	if l.to[to]--; l.to[to] == 0 {
+	r.underWay--
+	l.forget(to, r)
+	l.grant()
+}
+
+// forget forgets a receiver to which nothing is under way or waits. Called with mu held.
+func (l *Limiter[K]) forget(to K, r *receiver) {
+	if r.underWay == 0 && len(r.waiting) == 0 {
 		delete(l.to, to)
 	}
-	l.grant()
 }
 
 // UnderWay returns how many requests are under way, and how many of them to one receiver.
 func (l *Limiter[K]) UnderWay(to K) (all, toOne int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.underWay, l.to[to]
+	if r := l.to[to]; r != nil {
+		toOne = r.underWay
+	}
+	return l.underWay, toOne
 }
 
 // grant grants as many turns as may be under way. Called with mu held.
 func (l *Limiter[K]) grant() {
 	for l.underWay < l.most {
-		next, fewest := -1, l.mostToOne
-		for i, r := range l.waiting {
-			if l.to[r.to] < fewest {
-				next, fewest = i, l.to[r.to]
+		var next *receiver
+		for _, r := range l.to {
+			if len(r.waiting) > 0 && r.underWay < l.mostToOne && (next == nil || r.before(next)) {
+				next = r
 			}
 		}
-		if next < 0 {
+		if next == nil {
 			return
 		}
-		r := l.waiting[next]
-		l.waiting = slices.Delete(l.waiting, next, next+1)
+		own := next.waiting[0]
+		next.waiting = slices.Delete(next.waiting, 0, 1)
 		l.underWay++
-		l.to[r.to]++
-		close(r.granted)
+		next.underWay++
+		close(own.granted)
 	}
+}
+
+// before reports whether the next turn is one of r's rather than one of other's.
+func (r *receiver) before(other *receiver) bool {
+	if r.underWay != other.underWay {
+		return r.underWay < other.underWay
+	}
+	return r.waiting[0].number < other.waiting[0].number
 }
