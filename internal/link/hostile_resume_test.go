@@ -295,7 +295,7 @@ func TestARequestOnALinkThatIdleTickEndsIsRefused(t *testing.T) {
 		defer ep.Close()
 		err := p.request(ep, 1)
 		require.True(t, isGone(s.link))
-		require.True(t, rejected(err), "%v", err)
+		require.True(t, rejected(err) != nil, "%v", err)
 	})
 }
 

@@ -110,7 +110,7 @@ func (l *Link) fail(cause error) {
 		return
 	}
 	if l.stage == up {
-		l.path.search = search{lostAt: time.Now()}
+		l.path.lostAt = time.Now()
 	}
 	next := ending
 	if survivable && !l.stage.final() {
@@ -267,7 +267,7 @@ func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
 // sayMoved calls what OnMove was given. Called with mu held.
 func (l *Link) sayMoved(cause error) {
 	if l.moved != nil {
-		go l.moved(l.info(), time.Since(l.path.search.lostAt), cause)
+		go l.moved(l.info(), time.Since(l.path.lostAt), cause)
 	}
 }
 

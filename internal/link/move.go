@@ -361,13 +361,13 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 // lost the same message, for as long as a search may take: this one would lose it, too. The
 // time begins anew when the peer has received more. Called with mu held.
 func (l *Link) checkProgress(received wire.Header) error {
-	switch search, stuck := &l.path.search, &l.path.stuck; {
+	switch stuck := &l.path.stuck; {
 	case l.unacked.len() == 0:
 		*stuck = standstill{}
 	case stuck.since.IsZero() || received != stuck.received:
 		*stuck = standstill{time.Now(), received}
 	case time.Since(stuck.since) > l.cfg.ResumeTimeout:
-		search.lostAt = stuck.since
+		l.path.lostAt = stuck.since
 		return &stuckError{len(l.unacked.at(0).data)}
 	}
 	return nil

@@ -11,13 +11,6 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// search is a link's search for another queue pair. It begins when the link loses its own.
-// Guarded by Link.mu.
-type search struct {
-	lostAt          time.Time // stays while the search lasts, and is read by it without mu
-	noListenerSince time.Time // where the peer was; zero: there may be one
-}
-
 // seek begins to seek another queue pair. Called with mu held.
 func (l *Link) seek() {
 	l.enter(seeking)
@@ -33,7 +26,7 @@ func (l *Link) seek() {
 
 // searchTime is a context that ends when the search has taken Config.ResumeTimeout.
 func (l *Link) searchTime() (context.Context, context.CancelFunc) {
-	return context.WithDeadline(l.path.ctx, l.path.search.lostAt.Add(l.cfg.ResumeTimeout))
+	return context.WithDeadline(l.path.ctx, l.path.lostAt.Add(l.cfg.ResumeTimeout))
 }
 
 // seekPath looks for another queue pair until it has one, or the peer is found to be
@@ -43,7 +36,7 @@ func (l *Link) seekPath(ctx context.Context) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.stage == seeking { // it may have ended for another reason meanwhile
-			l.cause = notResumed(l.cause, time.Since(l.path.search.lostAt), err)
+			l.cause = notResumed(l.cause, time.Since(l.path.lostAt), err)
 			l.end()
 		}
 	}
@@ -73,13 +66,15 @@ var errGone = errors.New("the peer has ended the link, or is gone")
 
 // attempts are a link's attempts at another queue pair, in one search.
 type attempts struct {
-	peer   *searched
-	lost   pair                // see lostPath
-	tried  map[route]time.Time // and when it may be again
-	keys   time.Duration       // how long to wait for each message with the peer's
-	step   int                 // to the next in the order of routes
-	last   error               // of the last over a known route
-	spared bool                // a request of the peer's has come to nothing: the dialing side's next is not ended for another
+	peer  *searched
+	lost  pair                // see lostPath
+	tried map[route]time.Time // and when it may be again
+	keys  time.Duration       // how long to wait for each message with the peer's
+	step  int                 // to the next in the order of routes
+	last  error               // of the last over a known route
+
+	spared          bool      // a request of the peer's has come to nothing: the dialing side's next is not ended for another
+	noListenerSince time.Time // where the peer was; zero: there may be one
 }
 
 // reconnect makes requests over one route after the other, in turn with other links, and
@@ -133,10 +128,10 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	}
 	limit := min(t.peer.limit(r.cards()), l.longest(r))
 	requesting, cancel := context.WithTimeout(waiting, limit)
-	ep, err := l.request(requesting, r, t.spared)
+	ep, err := l.request(requesting, r, t)
 	came := unanswered
 	switch {
-	case err == nil || r.known && rejected(err):
+	case err == nil || r.known && rejected(err) != nil:
 		came = answered
 	case requesting.Err() == context.DeadlineExceeded && waiting.Err() == nil:
 		came = outOfTime
@@ -193,7 +188,7 @@ func (l *Link) takeUp(ctx context.Context, t *attempts, a *arrival) error {
 	}
 	answering, cancel := context.WithTimeout(waiting, moveTime)
 	defer cancel()
-	if err := l.answer(answering, a); err != nil {
+	if err := a.ep.Accept(answering, a.request.Answer().Append(nil, l.path.sealTo(a.ep))); err != nil {
 		_ = a.ep.Close()
 		return err
 	}
