@@ -157,7 +157,14 @@ func (h *handshake) make(ctx context.Context,
 	}()
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.HandshakeTimeout)
 	defer cancel()
-	if l, err = h.prepare(account); err != nil {
+	reserve := account.Reserve
+	if h.empty() {
+		reserve = account.ReserveToGrow
+	}
+	if l, err = prepare(h.ep, h.cfg, account, reserve); err != nil {
+		if !h.empty() { // no dial waits for an empty link, and no other link gives memory back for it
+			err = reclaimOn(err, within(h.cfg.Budget))
+		}
 		return nil, nil, err
 	}
 	held, _ := l.memory.rings.find(l.cfg.firstRing()) // prepare has registered it
@@ -250,19 +257,6 @@ func rejection(err error) wire.Reject {
 	}
 	var shortage *budget.ShortageError
 	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Releasing, Reason: err.Error()}
-}
-
-// prepare prepares the link. If there is too little memory, other links give some back for
-// it, but not for an empty link, which no dial waits for.
-func (h *handshake) prepare(account *budget.Account) (*Link, error) {
-	if h.empty() {
-		return prepare(h.ep, h.cfg, account, account.ReserveToGrow)
-	}
-	l, err := prepare(h.ep, h.cfg, account, account.Reserve)
-	if err != nil {
-		return nil, reclaimOn(err, within(h.cfg.Budget))
-	}
-	return l, nil
 }
 
 // prepare opens the endpoint and sets up everything that does not depend on the peer. It

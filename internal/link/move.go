@@ -61,9 +61,8 @@ func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 // memoryOwner is which endpoint has the memory of a link that has lost its queue pair. Guarded
 // by Link.mu, but for what only the goroutine of the search uses.
 type memoryOwner struct {
-	none   bool      // no endpoint has it; read and written by that goroutine, and when it has ended
-	moving bool      // about to be another endpoint's: nothing else may free any
-	closed []*Buffer // meanwhile, to be freed then
+	none   bool // no endpoint has it; read and written by that goroutine, and when it has ended
+	moving bool // about to be another endpoint's: nothing else may free any
 }
 
 // beginMove returns all memory of the link to a caller that is about to move it, with what
@@ -92,10 +91,11 @@ func (l *Link) endMove() {
 // freeMoved frees what its owners have closed since beginMove. Called with mu held.
 func (l *Link) freeMoved() {
 	l.path.owner.moving = false
-	for _, b := range l.path.owner.closed {
-		b.free()
+	for b := range l.send.buffers {
+		if b.closed {
+			b.free()
+		}
 	}
-	l.path.owner.closed = nil
 }
 
 // registered is all memory of the link, and how much of it, from the first on, is the
