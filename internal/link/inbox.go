@@ -219,20 +219,16 @@ func (s *Stream) offerRing(p piece) {
 // hold nothing. Called with mu held.
 func (s *Stream) giveBack() {
 	held, old, offered, _ := s.ledger.Rings()
-	b := &s.inbox
-	if held == 0 && b.held.size > 0 {
-		s.givePiece(&b.held)
-	}
-	if old == 0 && b.drained.size > 0 {
-		s.givePiece(&b.drained)
-	}
-	if offered == 0 && b.offered.size > 0 {
-		s.givePiece(&b.offered)
-	}
+	s.giveUnused(held, &s.inbox.held)
+	s.giveUnused(old, &s.inbox.drained)
+	s.giveUnused(offered, &s.inbox.offered)
 }
 
-// givePiece is giveRing for memory that the stream has. Called with mu held.
-func (s *Stream) givePiece(p *piece) {
-	s.link.giveRing(*p)
-	*p = piece{}
+// giveUnused returns a piece of memory if the ledger has no ring there any more. Called with mu
+// held.
+func (s *Stream) giveUnused(ring int, p *piece) {
+	if ring == 0 && p.size > 0 {
+		s.link.giveRing(*p)
+		*p = piece{}
+	}
 }

@@ -264,13 +264,6 @@ func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
 	l.moved = f
 }
 
-// sayMoved calls what OnMove was given. Called with mu held.
-func (l *Link) sayMoved(cause error) {
-	if l.moved != nil {
-		go l.moved(l.info(), time.Since(l.path.lostAt), cause)
-	}
-}
-
 // failed is why the link has ended, or nil if it has not. Called with mu held.
 func (l *Link) failed() error {
 	if l.stage < ended {

@@ -353,7 +353,9 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 	for s := range l.everyStream() {
 		s.wake()
 	}
-	l.sayMoved(cause)
+	if l.moved != nil {
+		go l.moved(l.info(), time.Since(l.path.lostAt), cause)
+	}
 	return nil
 }
 

@@ -16,7 +16,7 @@ func (l *Link) seek() {
 	l.enter(seeking)
 	next := l.path.moved.Add(attemptPause)
 	l.path.work.Go(func() {
-		ctx, cancel := l.searchTime()
+		ctx, cancel := context.WithDeadline(l.path.ctx, l.path.lostAt.Add(l.cfg.ResumeTimeout))
 		defer cancel()
 		l.leaveLost()
 		sleep(ctx, time.Until(next)) // a peer that breaks queue pairs again and again has to wait
@@ -24,13 +24,8 @@ func (l *Link) seek() {
 	})
 }
 
-// searchTime is a context that ends when the search has taken Config.ResumeTimeout.
-func (l *Link) searchTime() (context.Context, context.CancelFunc) {
-	return context.WithDeadline(l.path.ctx, l.path.lostAt.Add(l.cfg.ResumeTimeout))
-}
-
 // seekPath looks for another queue pair until it has one, or the peer is found to be
-// gone, or the time is over.
+// gone, or ctx ends.
 func (l *Link) seekPath(ctx context.Context) {
 	if err := l.reconnect(ctx); err != nil {
 		l.mu.Lock()
@@ -126,7 +121,11 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	if other, ok := t.peer.answering(all); ok && time.Until(t.tried[other]) <= 0 {
 		r = other
 	}
-	limit := min(t.peer.limit(r.cards()), l.longest(r))
+	limit := attemptTime
+	if l.active && r.known {
+		limit = longAttempt
+	}
+	limit = min(limit, t.peer.limit(r.cards()))
 	requesting, cancel := context.WithTimeout(waiting, limit)
 	ep, err := l.request(requesting, r, t)
 	came := unanswered
@@ -165,14 +164,6 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 // testHookGaveWay is for tests. It is called when an attempt has been ended for a request of the
 // peer's.
 var testHookGaveWay = func(*Link) {}
-
-// longest is how long an attempt over a route may take.
-func (l *Link) longest(r route) time.Duration {
-	if l.active && r.known {
-		return longAttempt
-	}
-	return attemptTime
-}
 
 // errNoTurn reports that a link has waited for its turn to make an attempt until its time
 // was over.
