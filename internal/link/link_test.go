@@ -179,9 +179,7 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 		"in memory":   {sim.Link{Inline: worthwhile}, sharedRing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := sim.New(tt.link)
-				clients, servers := streamsOfBoth(t, n, testConfig, testConfig, 2)
+			onLink(t, tt.link, testConfig, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 				client, server := clients[1], servers[1]
 				const size = 4 << 10
 				talk := func(messages int, pause time.Duration) {
@@ -205,7 +203,6 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 				talk(3*creditsToGrow, 0)
 				require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(3*creditsToGrow*size/(tt.ring/4)+1))
 				require.Equal(t, tt.ring, client.ringSize())
-				endAll(t, n, append(clients, servers...)...)
 			})
 		})
 	}

@@ -140,9 +140,7 @@ func TestBulkIsBoundByTheStagingMemory(t *testing.T) {
 // What a stream has written waits behind the bulk of others. Then it has an answer,
 // and so is in a conversation, whose messages wait for no bulk.
 func TestAConversationDoesNotOvertakeItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{Latency: time.Millisecond})
-		clients, servers := streamsOfBoth(t, n, testConfig, testConfig, 25)
+	onLink(t, sim.Link{Latency: time.Millisecond}, testConfig, testConfig, 25, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 		c, s, l := clients[0], servers[0], clients[0].link
 		for range burst { // so that they are in none
 			for _, c := range clients {
@@ -174,6 +172,5 @@ func TestAConversationDoesNotOvertakeItself(t *testing.T) {
 		_, err := io.ReadFull(reader{s}, got)
 		require.NoError(t, err)
 		require.Equal(t, "---"+string(first)+"+second", string(got))
-		endAll(t, n, append(clients, servers...)...)
 	})
 }
