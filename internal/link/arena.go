@@ -33,7 +33,6 @@ type slab struct {
 	size   int
 	free   [][]int
 	stays  bool // whatever is in it
-	age    int  // how often growOlder has found nothing in it
 }
 
 // piece is a part of a slab.
@@ -148,41 +147,22 @@ func (a *arena) add(memory fabric.Memory, n int) {
 // empty reports whether all of the slab is free.
 func (s *slab) empty() bool { return len(s.free[len(s.free)-1]) > 0 }
 
-// mayTrim reports whether a slab could be freed.
-func (a *arena) mayTrim() bool {
-	return slices.ContainsFunc(a.slabs, func(s *slab) bool { return !s.stays && s.empty() })
-}
-
-// growOlder increases the age of the slabs in which nothing is.
-func (a *arena) growOlder() {
-	for _, s := range a.slabs {
-		if s.empty() {
-			s.age++
-		}
-	}
-}
-
-// trimBatch is how many slabs are freed at a time: a device takes a while.
-const trimBatch = 8
-
-// trim frees slabs in which nothing is and that have the given age, and returns how many
-// bytes; 0 says that there are no more.
-func (a *arena) trim(age int) (freed int) {
-	left := trimBatch
-	a.slabs = slices.DeleteFunc(a.slabs, func(s *slab) bool {
-		if left == 0 || s.stays || !s.empty() || s.age < age {
-			return false
+// trim frees a slab in which nothing is, and returns how many bytes; 0 says that there is no
+// more.
+func (a *arena) trim() (freed int) {
+	for i, s := range a.slabs {
+		if s.stays || !s.empty() {
+			continue
 		}
 		if s.stays = !s.memory.Free(); s.stays {
-			return false
+			continue
 		}
-		left--
 		a.account.Release(s.size)
 		a.size -= s.size
-		freed += s.size
-		return true
-	})
-	return freed
+		a.slabs = slices.Delete(a.slabs, i, i+1)
+		return s.size
+	}
+	return 0
 }
 
 // take cuts a piece out of the smallest free one that is large enough.
@@ -195,7 +175,6 @@ func (s *slab) take(size int) (at int, ok bool) {
 	if have >= len(s.free) {
 		return 0, false
 	}
-	s.age = 0
 	last := len(s.free[have]) - 1
 	at = s.free[have][last]
 	s.free[have] = s.free[have][:last]

@@ -83,22 +83,18 @@ func (b *Buffer) Close() {
 		return
 	}
 	b.closed = true
-	delete(l.send.buffers, b)
-	b.free()
+	if !l.path.owner.moving { // else freeMoved frees it
+		b.free()
+	}
 	l.streams.owned--
 	l.startIdleTimer()
 }
 
-// free frees the memory of a buffer that is closed, at once or, if the link's memory is
-// being moved, after that. Called with mu held.
+// free frees the memory of a buffer that is closed. Called with mu held.
 func (b *Buffer) free() {
-	l := b.link
-	if l.path.owner.moving {
-		l.path.owner.closed = append(l.path.owner.closed, b)
-		return
-	}
+	delete(b.link.send.buffers, b)
 	if b.memory.Free() {
-		l.memory.account.Release(b.size)
+		b.link.memory.account.Release(b.size)
 	}
 }
 

@@ -183,3 +183,42 @@ func TestALinkThatIsToldToLeaveTakesNoStreamFromThenOn(t *testing.T) {
 		})
 	}
 }
+
+// A caller that panics while it looks at what has arrived has taken nothing, and the stream is as
+// it was: it can be closed for reading, and its peer goes on writing.
+func TestAPanicWhileBytesAreLentLeavesTheStream(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, _ := connectLink(t, n, testConfig, testConfig)
+		require.NoError(t, writeAll(c, []byte("unread")))
+		require.NoError(t, s.AwaitRead(unlimited()))
+		require.Panics(t, func() {
+			_ = s.Lend(100, unlimited(), func([]byte, error) (int, bool) { panic("of the caller's") })
+		})
+		require.NoError(t, s.CloseRead())
+		written := make(chan error)
+		go func() { written <- writeAll(c, make([]byte, 3*testConfig.RecvBuffer)) }()
+		require.NoError(t, <-written)
+		endAll(t, n, c, s)
+	})
+}
+
+// The peer accepts a stream, writes to it and resets it before whoever opens it has
+// had a turn.
+func TestAStreamThatIsOverBeforeItIsOpenKeepsNoMemory(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		c, s, b := connectLink(t, n, testConfig, testConfig)
+		l := c.link
+		before := l.memory.rings.taken
+		require.NoError(t, l.takePlace(t.Context()))
+		opening, err := l.beginStream(t.Context())
+		require.NoError(t, err)
+		server := b.accept()
+		time.Sleep(time.Second)
+		require.NoError(t, writeAll(server, []byte("x")))
+		require.NoError(t, server.Close(0))
+		time.Sleep(time.Second)
+		require.ErrorIs(t, opening.opened(opening.awaitAnswer(t.Context())), syscall.ECONNRESET)
+		require.Equal(t, before, l.memory.rings.taken)
+		endAll(t, n, c, s)
+	})
+}

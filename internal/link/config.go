@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -152,9 +153,7 @@ func (c *Config) fillSizes() error {
 		{"Links", &c.Links, defaultLinks(), 1, maxLinks, 1, false},
 	}
 	for _, f := range sizes {
-		if *f.value == 0 {
-			*f.value = f.def
-		}
+		*f.value = cmp.Or(*f.value, f.def)
 		v := *f.value
 		switch {
 		case v < f.min || v > f.max:
@@ -169,41 +168,24 @@ func (c *Config) fillSizes() error {
 }
 
 // fillTimes does the same with times.
-func (c *Config) fillTimes() error {
-	if c.KeepAlive == 0 {
-		c.KeepAlive = defaultTime
-	}
-	if c.LinkIdle == 0 {
-		c.LinkIdle = defaultLinkIdle
-	}
-	if c.ResumeTimeout == 0 {
-		c.ResumeTimeout = defaultResume
-	}
-	if c.KeepAlive > 0 && c.KeepAlive < minKeepAlive {
+func (c *Config) fillTimes() (err error) {
+	c.KeepAlive = cmp.Or(c.KeepAlive, defaultTime)
+	c.Linger = cmp.Or(c.Linger, defaultTime)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, defaultHandshake)
+	c.LinkIdle = cmp.Or(c.LinkIdle, defaultLinkIdle)
+	c.ResumeTimeout = cmp.Or(c.ResumeTimeout, defaultResume)
+	const positive = "Config.%s is %v: want a positive time, or 0 for the default of %v"
+	switch {
+	case c.KeepAlive > 0 && c.KeepAlive < minKeepAlive:
 		return fmt.Errorf("Config.KeepAlive is %v: want %v at least, 0 for the default of %v, or a negative time for none", c.KeepAlive, minKeepAlive, defaultTime)
+	case c.Linger < 0:
+		return fmt.Errorf(positive, "Linger", c.Linger, defaultTime)
+	case c.HandshakeTimeout < 0:
+		return fmt.Errorf(positive, "HandshakeTimeout", c.HandshakeTimeout, defaultHandshake)
+	case c.BusyPoll == 0:
+		c.BusyPoll, err = busyPoll(os.Getenv(busyPollEnv))
 	}
-	if c.BusyPoll == 0 {
-		var err error
-		if c.BusyPoll, err = busyPoll(os.Getenv(busyPollEnv)); err != nil {
-			return err
-		}
-	}
-	for _, f := range []struct {
-		name  string
-		value *time.Duration
-		def   time.Duration
-	}{
-		{"Linger", &c.Linger, defaultTime},
-		{"HandshakeTimeout", &c.HandshakeTimeout, defaultHandshake},
-	} {
-		if *f.value == 0 {
-			*f.value = f.def
-		}
-		if *f.value < 0 {
-			return fmt.Errorf("Config.%s is %v: want a positive time, or 0 for the default of %v", f.name, *f.value, f.def)
-		}
-	}
-	return nil
+	return err
 }
 
 const busyPollEnv = "RINGNET_BUSYPOLL"

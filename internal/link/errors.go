@@ -65,7 +65,7 @@ func disconnected(cause error) bool {
 
 // foundGone reports whether a search has ended because the peer does not have the link any
 // more.
-func foundGone(err error) bool { return errors.Is(err, errGone) && rejected(err) }
+func foundGone(err error) bool { return errors.Is(err, errGone) && rejected(err) != nil }
 
 // notResumed is the error that streams return when a link has sought another queue pair for
 // so long and found none: cause, and then what the search has met. If the peer has
@@ -138,8 +138,8 @@ func handshakeError(err error) error {
 	if errors.Is(err, fabric.ErrDisconnected) || errors.Is(err, fabric.ErrDeviceRemoved) {
 		return lost(err)
 	}
-	var reject *fabric.RejectError
-	if !errors.As(err, &reject) {
+	reject := rejected(err)
+	if reject == nil {
 		return err
 	}
 	switch said := wire.DecodeReject(reject.Private); {

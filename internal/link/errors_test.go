@@ -12,24 +12,6 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-func TestLostConnectionsHaveAnErrno(t *testing.T) {
-	for reason, want := range map[error]syscall.Errno{
-		fabric.ErrDisconnected:  syscall.ECONNRESET,
-		fabric.ErrDeviceRemoved: syscall.ENETDOWN,
-		fabric.ErrQueuePair:     syscall.ECONNRESET,
-		syscall.ENOMEM:          syscall.ECONNRESET,
-	} {
-		err := lost(fmt.Errorf("fabric: %w", reason))
-		require.ErrorIs(t, err, want)
-		if reason == fabric.ErrDisconnected {
-			require.Equal(t, want, err, "as package net says it")
-			continue
-		}
-		require.ErrorIs(t, err, reason)
-		require.ErrorContains(t, err, "fabric: "+reason.Error())
-	}
-}
-
 func TestFailedWorkRequestsHaveAnErrno(t *testing.T) {
 	for status := fabric.OK + 1; status <= fabric.General; status++ {
 		for _, recv := range []bool{false, true} {

@@ -20,25 +20,11 @@ import (
 // takes the endpoint over, and closes it if it fails. It ends early when ctx
 // does, and after Config.HandshakeTimeout.
 func Dial(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Stream, error) {
-	var features wire.Features
+	h := handshake{ep: ep, cfg: cfg}
 	if cfg.Dedicated {
-		features = wire.Dedicated
+		h.features = wire.Dedicated
 	}
-	h := handshake{ep: ep, cfg: cfg, features: features}
-	_, s, err := h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
-		l.active = true
-		h.offerReconnect(l)
-		s := l.addStream(0, credit.NewStream(held.size), held)
-		s.ledger.SendRecord(credit.OpenRecord)
-		r, err := h.request(ctx, l, held)
-		if err != nil {
-			return nil, err
-		}
-		if err := s.receivedRecord(&r); err != nil {
-			return nil, notTaken(err)
-		}
-		return s, h.confirm()
-	})
+	_, s, err := h.dial(ctx)
 	return s, err
 }
 
@@ -46,19 +32,7 @@ func Dial(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Stream, error) {
 // kept for connections that have to begin, and no other link gives any up for it.
 func DialEmpty(ctx context.Context, ep fabric.Endpoint, cfg Setup) (*Link, error) {
 	h := handshake{ep: ep, cfg: cfg, features: wire.Empty}
-	l, _, err := h.run(ctx, func(ctx context.Context, l *Link, held piece) (*Stream, error) {
-		l.active = true
-		h.offerReconnect(l)
-		r, err := h.request(ctx, l, held)
-		if err != nil {
-			return nil, err
-		}
-		if err := l.reach(r.Ring); err != nil {
-			return nil, err
-		}
-		l.memory.rings.give(held)
-		return nil, h.confirm()
-	})
+	l, _, err := h.dial(ctx)
 	return l, err
 }
 
@@ -110,6 +84,32 @@ type handshake struct {
 	awaited  bool          // the peer waits for this side's answer
 }
 
+// dial is the handshake of the side that dials.
+func (h *handshake) dial(ctx context.Context) (*Link, *Stream, error) {
+	return h.run(ctx, func(ctx context.Context, l *Link, held piece) (s *Stream, err error) {
+		l.active = true
+		h.offerReconnect(l)
+		if !h.empty() {
+			s = l.addStream(0, credit.NewStream(held.size), held)
+			s.ledger.SendRecord(credit.OpenRecord)
+		}
+		r, err := h.request(ctx, l, held)
+		if err != nil {
+			return nil, err
+		}
+		if h.empty() {
+			l.memory.rings.give(held)
+			err = l.reach(r.Ring)
+		} else if err = s.receivedRecord(&r); err != nil {
+			err = notTaken(err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return s, h.confirm()
+	})
+}
+
 // empty reports whether the link begins without a stream.
 func (h *handshake) empty() bool { return h.features&wire.Empty != 0 }
 
@@ -157,7 +157,14 @@ func (h *handshake) make(ctx context.Context,
 	}()
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.HandshakeTimeout)
 	defer cancel()
-	if l, err = h.prepare(account); err != nil {
+	reserve := account.Reserve
+	if h.empty() {
+		reserve = account.ReserveToGrow
+	}
+	if l, err = prepare(h.ep, h.cfg, account, reserve); err != nil {
+		if !h.empty() { // no dial waits for an empty link, and no other link gives memory back for it
+			err = reclaimOn(err, within(h.cfg.Budget))
+		}
 		return nil, nil, err
 	}
 	held, _ := l.memory.rings.find(l.cfg.firstRing()) // prepare has registered it
@@ -250,19 +257,6 @@ func rejection(err error) wire.Reject {
 	}
 	var shortage *budget.ShortageError
 	return wire.Reject{Busy: errors.As(err, &shortage) && shortage.Releasing, Reason: err.Error()}
-}
-
-// prepare prepares the link. If there is too little memory, other links give some back for
-// it, but not for an empty link, which no dial waits for.
-func (h *handshake) prepare(account *budget.Account) (*Link, error) {
-	if h.empty() {
-		return prepare(h.ep, h.cfg, account, account.ReserveToGrow)
-	}
-	l, err := prepare(h.ep, h.cfg, account, account.Reserve)
-	if err != nil {
-		return nil, reclaimOn(err, within(h.cfg.Budget))
-	}
-	return l, nil
 }
 
 // prepare opens the endpoint and sets up everything that does not depend on the peer. It
@@ -395,6 +389,5 @@ func (l *Link) start() {
 	}
 	l.watchNow()
 	l.enlist()
-	l.path.start(l)
 	go l.run()
 }

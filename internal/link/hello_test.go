@@ -108,35 +108,21 @@ func (bad badHello) requireRefused(t *testing.T, n *sim.Network, l fabric.Listen
 	require.NotContains(t, reason, "peer", "as whoever reads it is called")
 }
 
-func TestHandshakeHasATimeLimit(t *testing.T) {
-	silent := netip.MustParseAddrPort("10.0.0.2:1")
-	for name, fails := range map[string]func(t *testing.T, n *sim.Network, l fabric.Listener) error{
-		"no answer": func(t *testing.T, n *sim.Network, _ fabric.Listener) error {
-			ep, err := n.Dial(t.Context(), netip.AddrPort{}, silent)
-			require.NoError(t, err)
-			_, err = Dial(t.Context(), ep, testConfig)
-			return err
-		},
-		"no confirmation": func(t *testing.T, n *sim.Network, l fabric.Listener) error {
-			served := accepting(l, func(ep fabric.Endpoint) error {
-				_, _, err := Accept(t.Context(), ep, testConfig)
-				return err
-			})
-			ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr())
-			require.NoError(t, err)
-			defer ep.Close()
-			_, err = ep.Connect(t.Context(), openRaw(t, ep).hello(credit.OpenRecord))
-			require.NoError(t, err)
-			return <-served
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onNetwork(t, sim.Link{}, func(t *testing.T, n *sim.Network, l fabric.Listener) {
-				n.Blackhole(silent.Addr())
-				began := time.Now()
-				require.ErrorIs(t, fails(t, n, l), context.DeadlineExceeded)
-				require.Equal(t, testConfig.HandshakeTimeout, time.Since(began))
-			})
-		})
-	}
+// Until a proof has come back nobody knows whose link it is: all that the side that dialed
+// says is said for a stream.
+func TestALinkThatIsToBeProvedSaysNothingUnasked(t *testing.T) {
+	virtually(t, func(t *testing.T, n *sim.Network) {
+		cfg := testConfig
+		cfg.Proof = &Proof{
+			Port:    80,
+			Connect: func() error { return nil },
+			Verify:  func(context.Context, <-chan struct{}) error { return nil },
+		}
+		c, s, _ := connectLink(t, n, cfg, cfg)
+		time.Sleep(cfg.KeepAlive / 2)
+		c.link.mu.Lock()
+		require.Zero(t, c.link.send.slots.Next(), "work requests")
+		c.link.mu.Unlock()
+		endAll(t, n, c, s)
+	})
 }

@@ -272,6 +272,33 @@ func TestAPeerThatComesBackDoesNotKeepTheLink(t *testing.T) {
 	})
 }
 
+// A peer that asks for its link before it has confirmed the handshake has to wait.
+func TestAPeerThatComesBackBeforeItsLinkHasBegun(t *testing.T) {
+	onNetwork(t, sim.Link{Latency: time.Millisecond}, func(t *testing.T, n *sim.Network, l fabric.Listener) {
+		var s *Stream
+		accepted := accepting(l, func(ep fabric.Endpoint) (err error) {
+			_, s, err = Accept(t.Context(), ep, resuming(n))
+			return err
+		})
+		ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr())
+		require.NoError(t, err)
+		p := &returner{rawPeer: openRaw(t, ep), n: n}
+		answer, err := ep.Connect(t.Context(), wire.Reconnect{Port: 1}.AppendRequest(p.helloWith(credit.OpenRecord, wire.Resume)))
+		require.NoError(t, err)
+		p.told, _ = wire.AnsweredReconnect(answer)
+		p.at = netip.AddrPortFrom(l.Addr().Addr(), p.told.Port)
+		early := p.another().ep
+		refused := rejected(p.request(early, 1))
+		require.NotNil(t, refused)
+		require.Equal(t, linkIsThere, wire.DecodeReject(refused.Private))
+		require.NoError(t, early.Close())
+		require.NoError(t, ep.Confirm())
+		require.NoError(t, <-accepted)
+		require.NoError(t, s.Close(0))
+		require.NoError(t, ep.Close())
+	})
+}
+
 // A link that has said GOAWAY and waits for the peer's has a request of the peer's instead. Its
 // queue pair gives nothing back, so idleTick ends the link before drainTick would. The request is
 // refused all the same, and its endpoint closed.
@@ -295,7 +322,7 @@ func TestARequestOnALinkThatIdleTickEndsIsRefused(t *testing.T) {
 		defer ep.Close()
 		err := p.request(ep, 1)
 		require.True(t, isGone(s.link))
-		require.True(t, rejected(err), "%v", err)
+		require.True(t, rejected(err) != nil, "%v", err)
 	})
 }
 

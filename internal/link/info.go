@@ -117,7 +117,7 @@ func (l *Link) info() Info {
 		Stats:       l.counted(),
 	}
 	if i.Seeking {
-		i.SeekingSince = l.path.search.lostAt
+		i.SeekingSince = l.path.lostAt
 	}
 	return i
 }

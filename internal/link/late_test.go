@@ -80,10 +80,7 @@ func TestAHolderThatWakesBehindAMove(t *testing.T) {
 				require.EqualValues(t, 1, l.Stats().Moves)
 				require.NoError(t, writeAll(s, []byte("x")))
 				require.NoError(t, <-read)
-				require.NoError(t, c.Close(time.Minute))
-				require.NoError(t, s.Close(time.Minute))
-				time.Sleep(2 * time.Minute)
-				require.Zero(t, n.Open(), "endpoints or listeners left open")
+				endAll(t, n, c, s)
 			})
 		})
 	}
@@ -189,9 +186,6 @@ func TestTheEngineClosesWhatIsLostBeforeItSleeps(t *testing.T) {
 		l.watch.holder = nil
 		l.watchNow()
 		l.mu.Unlock()
-		require.NoError(t, c.Close(time.Minute))
-		require.NoError(t, s.Close(time.Minute))
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, n.Open())
+		endAll(t, n, c, s)
 	})
 }

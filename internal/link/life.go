@@ -110,7 +110,7 @@ func (l *Link) fail(cause error) {
 		return
 	}
 	if l.stage == up {
-		l.path.search = search{lostAt: time.Now()}
+		l.path.lostAt = time.Now()
 	}
 	next := ending
 	if survivable && !l.stage.final() {
@@ -262,13 +262,6 @@ func (l *Link) OnMove(f func(i Info, took time.Duration, cause error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.moved = f
-}
-
-// sayMoved calls what OnMove was given. Called with mu held.
-func (l *Link) sayMoved(cause error) {
-	if l.moved != nil {
-		go l.moved(l.info(), time.Since(l.path.search.lostAt), cause)
-	}
 }
 
 // failed is why the link has ended, or nil if it has not. Called with mu held.

@@ -3,9 +3,11 @@ package link
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -177,9 +179,7 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 		"in memory":   {sim.Link{Inline: worthwhile}, sharedRing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := sim.New(tt.link)
-				clients, servers := streamsOfBoth(t, n, testConfig, testConfig, 2)
+			onLink(t, tt.link, testConfig, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 				client, server := clients[1], servers[1]
 				const size = 4 << 10
 				talk := func(messages int, pause time.Duration) {
@@ -192,7 +192,7 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 						time.Sleep(pause)
 					}
 				}
-				talk(3*creditsToGrow, 2*creditsWithin)
+				talk(3*creditsToGrow, 2*creditsWithin/creditsToGrow)
 				require.Equal(t, firstRing, client.ringSize(), "one message in 20 ms")
 				talk(3*creditsToGrow, 0)
 				synctest.Wait() // for the memory
@@ -203,8 +203,25 @@ func TestRingsGrowUnderABusyConversation(t *testing.T) {
 				talk(3*creditsToGrow, 0)
 				require.LessOrEqual(t, client.Stats().CreditsSent-sent, uint64(3*creditsToGrow*size/(tt.ring/4)+1))
 				require.Equal(t, tt.ring, client.ringSize())
-				endAll(t, n, append(clients, servers...)...)
 			})
 		})
+	}
+}
+
+// stageTable is the table at stage: what may come after each.
+var stageTable = map[stage][]stage{
+	up:       {draining, ending},
+	draining: {seeking, ending, ended},
+	ending:   {ended, closed},
+	seeking:  {up, ended},
+	ended:    {closed},
+}
+
+// All tests of this package hold all links to the table.
+func init() {
+	testHookEnter = func(before, after stage) {
+		if !slices.Contains(stageTable[before], after) {
+			panic(fmt.Sprintf("a link goes from stage %d to %d", before, after))
+		}
 	}
 }

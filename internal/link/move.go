@@ -61,9 +61,8 @@ func (l *Link) goOn(ep fabric.Endpoint, x *keyExchange, lostAgain error) error {
 // memoryOwner is which endpoint has the memory of a link that has lost its queue pair. Guarded
 // by Link.mu, but for what only the goroutine of the search uses.
 type memoryOwner struct {
-	none   bool      // no endpoint has it; read and written by that goroutine, and when it has ended
-	moving bool      // about to be another endpoint's: nothing else may free any
-	closed []*Buffer // meanwhile, to be freed then
+	none   bool // no endpoint has it; read and written by that goroutine, and when it has ended
+	moving bool // about to be another endpoint's: nothing else may free any
 }
 
 // beginMove returns all memory of the link to a caller that is about to move it, with what
@@ -92,10 +91,11 @@ func (l *Link) endMove() {
 // freeMoved frees what its owners have closed since beginMove. Called with mu held.
 func (l *Link) freeMoved() {
 	l.path.owner.moving = false
-	for _, b := range l.path.owner.closed {
-		b.free()
+	for b := range l.send.buffers {
+		if b.closed {
+			b.free()
+		}
 	}
-	l.path.owner.closed = nil
 }
 
 // registered is all memory of the link, and how much of it, from the first on, is the
@@ -353,7 +353,9 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 	for s := range l.everyStream() {
 		s.wake()
 	}
-	l.sayMoved(cause)
+	if l.moved != nil {
+		go l.moved(l.info(), time.Since(l.path.lostAt), cause)
+	}
 	return nil
 }
 
@@ -361,13 +363,13 @@ func (l *Link) resume(ep fabric.Endpoint, x *keyExchange) error {
 // lost the same message, for as long as a search may take: this one would lose it, too. The
 // time begins anew when the peer has received more. Called with mu held.
 func (l *Link) checkProgress(received wire.Header) error {
-	switch search, stuck := &l.path.search, &l.path.stuck; {
+	switch stuck := &l.path.stuck; {
 	case l.unacked.len() == 0:
 		*stuck = standstill{}
 	case stuck.since.IsZero() || received != stuck.received:
 		*stuck = standstill{time.Now(), received}
 	case time.Since(stuck.since) > l.cfg.ResumeTimeout:
-		search.lostAt = stuck.since
+		l.path.lostAt = stuck.since
 		return &stuckError{len(l.unacked.at(0).data)}
 	}
 	return nil

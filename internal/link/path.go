@@ -31,7 +31,7 @@ type path struct {
 	arrival      *arrival           // that waits to be taken up; nil: none
 	interrupt    context.CancelFunc // ends what the search does, when there is an arrival; nil: there has been no search
 	patientUntil time.Time          // interrupt is not called before
-	search       search
+	lostAt       time.Time          // when the link lost its queue pair; read without mu while it seeks another
 	stuck        standstill
 	settled      sync.Cond // broadcast when the link has another queue pair, or has ended
 	owner        memoryOwner
@@ -131,7 +131,7 @@ func (p *path) listen(r *ReconnectListener, local netip.Addr) error {
 // notePeer notes where the peer takes the link up again, which its hello tells. A link whose
 // number another has does not outlive its queue pair.
 func (p *path) notePeer(peer wire.Reconnect, l *Link) {
-	if !p.listener.reserve(linkKey{p.own.Link, l.active}) {
+	if !p.listener.enter(linkKey{p.own.Link, l.active}, l) {
 		return
 	}
 	p.peers = []netip.AddrPort{netip.AddrPortFrom(l.remote.Addr(), peer.Port)}
@@ -139,14 +139,6 @@ func (p *path) notePeer(peer wire.Reconnect, l *Link) {
 		if a.IsGlobalUnicast() {
 			p.peers = append(p.peers, netip.AddrPortFrom(a, peer.Port))
 		}
-	}
-}
-
-// start has the ReconnectListener bring requests for the link to it, which is ready for them now. Called
-// with Link.mu held.
-func (p *path) start(l *Link) {
-	if p.resumes() {
-		p.listener.enter(linkKey{p.own.Link, l.active}, l)
 	}
 }
 

@@ -55,6 +55,17 @@ func streamsOfBoth(t testing.TB, n fabric.Fabric, active, passive Setup, many in
 	return clients, servers
 }
 
+// onLink runs a test in virtual time with so many streams of a link, at both ends. In the end
+// nothing may be left.
+func onLink(t *testing.T, network sim.Link, active, passive Setup, many int, test func(t *testing.T, n *sim.Network, clients, servers []*Stream)) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sim.New(network)
+		clients, servers := streamsOfBoth(t, n, active, passive, many)
+		test(t, n, clients, servers)
+		endAll(t, n, append(clients, servers...)...)
+	})
+}
+
 func endpointOf(l *Link) *sim.Endpoint {
 	ep := l.endpoint()
 	return ep.(*sim.Endpoint)

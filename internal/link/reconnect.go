@@ -70,27 +70,19 @@ func (r *ReconnectListener) close() {
 	}
 }
 
-// reserve takes a key for a link that is being made: requests for it are rejected for now.
-// It returns false if another link has the key, for peers choose the numbers of the links
-// that they accept.
-func (r *ReconnectListener) reserve(key linkKey) (reserved bool) {
+// enter has requests brought to a link. It returns false if another link has the key, for peers
+// choose the numbers of the links that they accept.
+func (r *ReconnectListener) enter(key linkKey, l *Link) (entered bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, taken := r.links[key]; taken {
+	if r.links[key] != nil {
 		return false
 	}
 	if r.links == nil {
 		r.links = make(map[linkKey]*Link)
 	}
-	r.links[key] = nil
-	return true
-}
-
-// enter has requests brought to the link, whose key is reserved.
-func (r *ReconnectListener) enter(key linkKey, l *Link) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.links[key] = l
+	return true
 }
 
 // leave frees the key of a link.
@@ -100,11 +92,11 @@ func (r *ReconnectListener) leave(key linkKey) {
 	delete(r.links, key)
 }
 
-func (r *ReconnectListener) find(key linkKey) (l *Link, known bool) {
+// find returns the link with a key, or nil.
+func (r *ReconnectListener) find(key linkKey) *Link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l, known = r.links[key]
-	return l, known
+	return r.links[key]
 }
 
 // cardsAge is for how long a list of this host's cards is used: to list them may mean to
@@ -154,12 +146,10 @@ var (
 func (r *ReconnectListener) take(ep fabric.Endpoint) {
 	request, err := wire.DecodeResumption(ep.Private())
 	a := &arrival{ep, request}
-	switch l, known := r.find(linkKey{request.Link, request.Passive}); {
+	switch l := r.find(linkKey{request.Link, request.Passive}); {
 	case err != nil:
 		a.refuse(wire.Reject{Reason: err.Error()})
-	case known && l == nil:
-		a.refuse(linkIsThere)
-	case !known || request.Kind != wire.ResumeRequest || !l.path.sealFrom(ep).Fits(ep.Private()):
+	case l == nil || request.Kind != wire.ResumeRequest || !l.path.sealFrom(ep).Fits(ep.Private()):
 		a.refuse(noSuchLink)
 	default:
 		l.arrived(a)

@@ -63,13 +63,13 @@ func (l *Link) dial(ctx context.Context, r route) (fabric.Endpoint, error) {
 }
 
 // request makes a queue pair, and requests that the peer goes on over it.
-func (l *Link) request(ctx context.Context, r route, spared bool) (fabric.Endpoint, error) {
+func (l *Link) request(ctx context.Context, r route, t *attempts) (fabric.Endpoint, error) {
 	ep, err := l.dial(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	if err = l.openAgain(ep); err == nil {
-		err = l.requestOver(ctx, r, ep, spared)
+		err = l.requestOver(ctx, r, ep, t)
 	}
 	if err != nil {
 		_ = ep.Close()
@@ -79,11 +79,11 @@ func (l *Link) request(ctx context.Context, r route, spared bool) (fabric.Endpoi
 }
 
 // requestOver is the handshake of a request.
-func (l *Link) requestOver(ctx context.Context, r route, ep fabric.Endpoint, spared bool) error {
-	m := l.nextRequest(spared)
+func (l *Link) requestOver(ctx context.Context, r route, ep fabric.Endpoint, t *attempts) error {
+	m := l.nextRequest(t.spared)
 	answer, err := ep.Connect(ctx, m.Append(nil, l.path.sealTo(ep)))
 	if err != nil {
-		if l.peerIsGone(r, err) {
+		if r.known && t.peerIsGone(err) {
 			err = fmt.Errorf("%w: %w", errGone, err)
 		}
 		return err
@@ -108,52 +108,47 @@ func (l *Link) wasAnswered(attempt uint32) {
 	}
 }
 
-// peerIsGone reports whether the error of a request over a route says that the peer has not the
-// link any more, or is gone. That there is no listener has to be so twice, attemptPause apart at
-// least: the listener of a device that is being added again may come a moment after its
+// peerIsGone reports whether the error of a request over a known route says that the peer has
+// not the link any more, or is gone. That there is no listener has to be so twice, attemptPause
+// apart at least: the listener of a device that is being added again may come a moment after its
 // address.
-func (l *Link) peerIsGone(r route, err error) bool {
-	if !r.known {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	since := &l.path.search.noListenerSince
+func (t *attempts) peerIsGone(err error) bool {
 	switch {
 	case !noListener(err):
-		*since = time.Time{}
+		t.noListenerSince = time.Time{}
 		return refused(err)
-	case since.IsZero():
-		*since = time.Now()
+	case t.noListenerSince.IsZero():
+		t.noListenerSince = time.Now()
 	}
-	return time.Since(*since) >= attemptPause
+	return time.Since(t.noListenerSince) >= attemptPause
 }
 
 // errStranger reports an answer without the peer's seal.
 var errStranger = errors.New("another process or host answers at the peer's address")
 
-// refused reports whether the error is a rejection by the peer, with a reason that stays, or
-// that no listener was found. A rejection without a reason is a kernel's: an answer was not
-// confirmed in time, for example.
-func refused(err error) bool {
+// rejected is what the host that a request has reached has rejected it with; nil if there is no
+// such.
+func rejected(err error) *fabric.RejectError {
 	var reject *fabric.RejectError
-	if !errors.As(err, &reject) {
+	errors.As(err, &reject)
+	return reject
+}
+
+// refused reports whether the error is a rejection by the peer, with a reason that stays. One
+// without a reason is a kernel's: an answer was not confirmed in time, for example.
+func refused(err error) bool {
+	reject := rejected(err)
+	if reject == nil {
 		return false
 	}
 	said := wire.DecodeReject(reject.Private)
-	return reject.Reason == fabric.RejectNoListener || said.Reason != "" && !said.Busy
-}
-
-// rejected reports whether a request has reached a host that rejected it.
-func rejected(err error) bool {
-	var reject *fabric.RejectError
-	return errors.As(err, &reject)
+	return said.Reason != "" && !said.Busy
 }
 
 // noListener reports whether a request has found no listener.
 func noListener(err error) bool {
-	var reject *fabric.RejectError
-	return errors.As(err, &reject) && reject.Reason == fabric.RejectNoListener
+	reject := rejected(err)
+	return reject != nil && reject.Reason == fabric.RejectNoListener
 }
 
 // openAgain makes the queue pair of an endpoint, like the one that was lost.
@@ -192,7 +187,7 @@ func (l *Link) arrived(a *arrival) {
 	case l.stage.final():
 		go a.refuse(noSuchLink)
 		return
-	case p.requests.stale(a.request):
+	case l.watch.given == nil, p.requests.stale(a.request): // the link has not started yet, or the peer has given this up
 		go a.refuse(linkIsThere)
 		return
 	case p.arrival != nil:
@@ -228,9 +223,4 @@ func (l *Link) untilRequested(ctx context.Context, least time.Duration) (context
 		time.AfterFunc(least, cancel)
 	}
 	return ctx, cancel
-}
-
-// answer accepts an arrival.
-func (l *Link) answer(ctx context.Context, a *arrival) error {
-	return a.ep.Accept(ctx, a.request.Answer().Append(nil, l.path.sealTo(a.ep)))
 }

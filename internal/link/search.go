@@ -11,19 +11,12 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// search is a link's search for another queue pair. It begins when the link loses its own.
-// Guarded by Link.mu.
-type search struct {
-	lostAt          time.Time // stays while the search lasts, and is read by it without mu
-	noListenerSince time.Time // where the peer was; zero: there may be one
-}
-
 // seek begins to seek another queue pair. Called with mu held.
 func (l *Link) seek() {
 	l.enter(seeking)
 	next := l.path.moved.Add(attemptPause)
 	l.path.work.Go(func() {
-		ctx, cancel := l.searchTime()
+		ctx, cancel := context.WithDeadline(l.path.ctx, l.path.lostAt.Add(l.cfg.ResumeTimeout))
 		defer cancel()
 		l.leaveLost()
 		sleep(ctx, time.Until(next)) // a peer that breaks queue pairs again and again has to wait
@@ -31,19 +24,14 @@ func (l *Link) seek() {
 	})
 }
 
-// searchTime is a context that ends when the search has taken Config.ResumeTimeout.
-func (l *Link) searchTime() (context.Context, context.CancelFunc) {
-	return context.WithDeadline(l.path.ctx, l.path.search.lostAt.Add(l.cfg.ResumeTimeout))
-}
-
 // seekPath looks for another queue pair until it has one, or the peer is found to be
-// gone, or the time is over.
+// gone, or ctx ends.
 func (l *Link) seekPath(ctx context.Context) {
 	if err := l.reconnect(ctx); err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.stage == seeking { // it may have ended for another reason meanwhile
-			l.cause = notResumed(l.cause, time.Since(l.path.search.lostAt), err)
+			l.cause = notResumed(l.cause, time.Since(l.path.lostAt), err)
 			l.end()
 		}
 	}
@@ -73,13 +61,15 @@ var errGone = errors.New("the peer has ended the link, or is gone")
 
 // attempts are a link's attempts at another queue pair, in one search.
 type attempts struct {
-	peer   *searched
-	lost   pair                // see lostPath
-	tried  map[route]time.Time // and when it may be again
-	keys   time.Duration       // how long to wait for each message with the peer's
-	step   int                 // to the next in the order of routes
-	last   error               // of the last over a known route
-	spared bool                // a request of the peer's has come to nothing: the dialing side's next is not ended for another
+	peer  *searched
+	lost  pair                // see lostPath
+	tried map[route]time.Time // and when it may be again
+	keys  time.Duration       // how long to wait for each message with the peer's
+	step  int                 // to the next in the order of routes
+	last  error               // of the last over a known route
+
+	spared          bool      // a request of the peer's has come to nothing: the dialing side's next is not ended for another
+	noListenerSince time.Time // where the peer was; zero: there may be one
 }
 
 // reconnect makes requests over one route after the other, in turn with other links, and
@@ -131,12 +121,16 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 	if other, ok := t.peer.answering(all); ok && time.Until(t.tried[other]) <= 0 {
 		r = other
 	}
-	limit := min(t.peer.limit(r.cards()), l.longest(r))
+	limit := attemptTime
+	if l.active && r.known {
+		limit = longAttempt
+	}
+	limit = min(limit, t.peer.limit(r.cards()))
 	requesting, cancel := context.WithTimeout(waiting, limit)
-	ep, err := l.request(requesting, r, t.spared)
+	ep, err := l.request(requesting, r, t)
 	came := unanswered
 	switch {
-	case err == nil || r.known && rejected(err):
+	case err == nil || r.known && rejected(err) != nil:
 		came = answered
 	case requesting.Err() == context.DeadlineExceeded && waiting.Err() == nil:
 		came = outOfTime
@@ -171,14 +165,6 @@ func (l *Link) attempt(ctx context.Context, t *attempts) error {
 // peer's.
 var testHookGaveWay = func(*Link) {}
 
-// longest is how long an attempt over a route may take.
-func (l *Link) longest(r route) time.Duration {
-	if l.active && r.known {
-		return longAttempt
-	}
-	return attemptTime
-}
-
 // errNoTurn reports that a link has waited for its turn to make an attempt until its time
 // was over.
 var errNoTurn = errors.New("too many other links were looking for their peers")
@@ -193,7 +179,7 @@ func (l *Link) takeUp(ctx context.Context, t *attempts, a *arrival) error {
 	}
 	answering, cancel := context.WithTimeout(waiting, moveTime)
 	defer cancel()
-	if err := l.answer(answering, a); err != nil {
+	if err := a.ep.Accept(answering, a.request.Answer().Append(nil, l.path.sealTo(a.ep))); err != nil {
 		_ = a.ep.Close()
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 type sendQueue struct {
 	slots   credit.Slots
 	staging staging
-	buffers map[*Buffer]struct{} // of this link's that are not closed
+	buffers map[*Buffer]struct{} // of this link's that are not freed
 	waiting
 	control control
 	window  sendWindow

@@ -21,8 +21,8 @@ type shrinking struct {
 	grown   []*Stream   // whose rings may be larger than at first
 }
 
-// shrinkAfter is the time between two calls of shrinkTick. A ring to which nothing comes, or a
-// slab in which nothing is, for once to twice as long is given back.
+// shrinkAfter is the time between two calls of shrinkTick. A ring to which nothing comes for
+// once to twice as long is given back.
 func (l *Link) shrinkAfter() time.Duration { return max(l.cfg.idle(), time.Second) }
 
 // shrinkLater sets the timer of shrinkTick, unless it is set. Called with mu held.
@@ -45,36 +45,29 @@ func (l *Link) noteGrown(s *Stream) {
 }
 
 // shrinkTick shrinks the rings to which nothing has come since the last tick, and
-// frees the slabs in which nothing has been.
+// frees the slabs in which nothing is.
 func (l *Link) shrinkTick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.memory.shrinking.pending = false
-	switch l.stage {
-	case up:
-	case draining, seeking:
-		l.shrinkLater() // it may be up again
-		return
-	default:
-		return
+	if l.stage == up {
+		l.shrinkRings(func(s *Stream) bool {
+			before := s.inbox.receivedAtTick
+			s.inbox.receivedAtTick = s.ledger.Received()
+			return before == s.inbox.receivedAtTick
+		})
+		l.trim()
 	}
-	l.shrinkRings(func(s *Stream) bool {
-		before := s.inbox.receivedAtTick
-		s.inbox.receivedAtTick = s.ledger.Received()
-		return before == s.inbox.receivedAtTick
-	})
-	l.memory.rings.growOlder()
-	l.trim(2)
-	if len(l.memory.shrinking.grown) > 0 || l.memory.rings.mayTrim() {
+	if len(l.memory.shrinking.grown) > 0 || l.stage.pathless() { // it may be up again
 		l.shrinkLater()
 	}
 }
 
-// trim frees what arena.trim frees, batch by batch, and returns how many bytes. Called with
-// mu held, which it releases between two batches.
-func (l *Link) trim(age int) (freed int) {
+// trim frees what arena.trim frees, and returns how many bytes. Called with mu held, which it
+// releases between two slabs, for a device takes a while.
+func (l *Link) trim() (freed int) {
 	for l.stage == up {
-		n := l.memory.rings.trim(age)
+		n := l.memory.rings.trim()
 		if n == 0 {
 			break
 		}
@@ -130,7 +123,7 @@ func (l *Link) freeUnneeded() int {
 	}
 	now := time.Now()
 	shrunk := l.shrinkRings(func(s *Stream) bool { return now.Sub(s.inbox.lastFilled) > unfilled })
-	return shrunk + l.trim(0)
+	return shrunk + l.trim()
 }
 
 // reclaim has links free what they do not need, and returns how many bytes they have freed

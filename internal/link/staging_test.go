@@ -16,9 +16,7 @@ import (
 // fullStaging runs a test with so many streams of a link whose staging memory a Write has filled
 // with what it copies, until the test releases it. Nothing that will complete is left on its way.
 func fullStaging(t *testing.T, cfg Setup, many int, test func(t *testing.T, clients, servers []*Stream, release func(with func()))) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{})
-		clients, servers := streamsOfBoth(t, n, cfg, testConfig, many)
+	onLink(t, sim.Link{}, cfg, testConfig, many, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 		l := clients[0].link
 		l.mu.Lock()
 		number, _, _ := l.send.staging.take(l.send.staging.ring.Free())
@@ -36,7 +34,6 @@ func fullStaging(t *testing.T, cfg Setup, many int, test func(t *testing.T, clie
 		for _, s := range slices.Concat(clients, servers) {
 			_ = s.Close(0)
 		}
-		endAll(t, n)
 	})
 }
 
@@ -134,11 +131,9 @@ func TestAWriteThatComesAgainKeepsItsTurnForStagingMemory(t *testing.T) {
 // of small Writes which share its chunk. Whoever lacks it has something sent whose completion
 // frees it.
 func TestStagingMemoryThatNothingUnderWayWouldFreeIsFreed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := sim.New(sim.Link{})
-		cfg := testConfig
-		cfg.SendBuffer = 16 << 10
-		clients, servers := streamsOfBoth(t, n, cfg, testConfig, 2)
+	cfg := testConfig
+	cfg.SendBuffer = 16 << 10
+	onLink(t, sim.Link{}, cfg, testConfig, 2, func(t *testing.T, n *sim.Network, clients, servers []*Stream) {
 		l, other := clients[0].link, clients[1]
 		l.mu.Lock()
 		l.send.posting = true // or it would be sent sooner
@@ -161,6 +156,5 @@ func TestStagingMemoryThatNothingUnderWayWouldFreeIsFreed(t *testing.T) {
 		for _, s := range slices.Concat(clients, servers) {
 			require.NoError(t, s.Close(0))
 		}
-		endAll(t, n)
 	})
 }
