@@ -87,7 +87,7 @@ func (e *Endpoint) RemoteAddr() netip.AddrPort { return e.remote }
 
 // Footprint implements [fabric.Endpoint].
 func (e *Endpoint) Footprint(o fabric.Options) fabric.Footprint {
-	return fabric.Footprint{Receives: o.RecvQueue * o.RecvSize, Locked: e.n.link.Locked}
+	return fabric.Footprint{Receives: o.RecvQueue * o.RecvSize}
 }
 
 // Open implements [fabric.Endpoint].
@@ -123,11 +123,7 @@ func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	e.sends = make([]send, e.limits.SendQueue)
 	e.recvLen = make([]int, e.limits.RecvQueue)
 	e.buffers = make([]byte, e.limits.RecvQueue*o.RecvSize)
-	depth := l.CompletionQueue
-	if depth == 0 {
-		depth = e.limits.SendQueue + e.limits.RecvQueue
-	}
-	e.ring = make([]entry, depth)
+	e.ring = make([]entry, e.limits.SendQueue+e.limits.RecvQueue)
 	e.qp = ready
 	return e.limits, nil
 }
@@ -167,7 +163,7 @@ func (e *Endpoint) destroy() error {
 	}
 	poison(e.buffers)
 	if e.peer != nil && e.peer.closed {
-		e.c.agenda.Stop()
+		e.c.agenda.stop()
 	}
 	return nil
 }

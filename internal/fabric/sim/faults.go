@@ -60,8 +60,8 @@ type cables struct {
 	cards atomic.Pointer[map[netip.Addr]bool] // whose are; stored with Network.mu held
 }
 
-// Severed reports whether nothing gets from one card to another.
-func (n *Network) Severed(a, b netip.Addr) bool {
+// severed reports whether nothing gets from one card to another.
+func (n *Network) severed(a, b netip.Addr) bool {
 	cut := n.cables.cards.Load()
 	return n.cables.cut.Load() || cut != nil && ((*cut)[a] || (*cut)[b])
 }
@@ -91,13 +91,6 @@ func (n *Network) Blackhole(a netip.Addr) {
 	n.holes[a.Unmap()] = true
 }
 
-// Swallows reports whether Blackhole has named an address. It takes n.mu.
-func (n *Network) Swallows(a netip.Addr) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.holes[a]
-}
-
 // PortDown makes Wait of every endpoint return [fabric.ErrPortDown]. It does not cut the
 // cable: Cut does.
 func (n *Network) PortDown() {
@@ -113,9 +106,6 @@ func (n *Network) RemoveDevice() {
 		e.Fail(fabric.ErrDeviceRemoved)
 	}
 }
-
-// Removed reports whether RemoveDevice has been called.
-func (n *Network) Removed() bool { return n.gone.Load() }
 
 // Cut cuts, or mends, the cable of this connection alone.
 func (e *Endpoint) Cut(cut bool) { e.c.cut.Store(cut) }

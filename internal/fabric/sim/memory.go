@@ -57,7 +57,8 @@ func (e *Endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	m := &Memory{bytes: b[skip : skip+n : skip+n], access: a}
 
 	e.n.mu.Lock()
-	m.addr = e.n.unique.addr(n)
+	m.addr = e.n.nextAddr
+	e.n.nextAddr += uint64(n) + pageSize
 	e.n.mu.Unlock()
 
 	e.enter(m)
@@ -99,7 +100,8 @@ func (e *Endpoint) Adopt(m fabric.Memory) error {
 // enter gives memory a key by which the peer may know it. It takes n.mu.
 func (e *Endpoint) enter(m *Memory) {
 	e.n.mu.Lock()
-	m.rkey = e.n.unique.key()
+	e.n.lastKey++
+	m.rkey = e.n.lastKey << 8 // as on hardware, where the low byte is the owner's
 	e.n.mu.Unlock()
 	m.e = e
 	e.memory = append(e.memory, m)
