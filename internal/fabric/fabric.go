@@ -207,7 +207,7 @@ type Options struct {
 	RecvQueue int // receives that may be posted
 
 	// A Send carries at most RecvSize bytes, and at most Sends of those that a side has
-	// posted are not yet polled by the peer. Both sides have the same values.
+	// posted are not yet polled by the peer. Both sides have the same values, 1 at least.
 	RecvSize int
 	Sends    int
 

@@ -16,15 +16,21 @@ import (
 	"net"
 	"slices"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// commEst is the kind under which the peer's first message, or the asynchronous
-// IBV_EVENT_COMM_EST, reaches the handshake; the connection manager's own kinds
-// are small.
+// commEst is the kind under which the asynchronous IBV_EVENT_COMM_EST reaches the handshake;
+// the connection manager's own kinds are small. It announces that the peer's first message has
+// overtaken its confirmation, which may even be lost: told of the message, the connection manager
+// does not wait for the confirmation.
 const commEst = 1 << 16
+
+// lookAgain is how often Accept looks for that message by itself. Devices announce it only for a
+// queue pair that is not in RTS yet, and soft-RoCE never does.
+const lookAgain = 10 * time.Millisecond
 
 // receive implements [receiver].
 func (e *endpoint) receive(ev cmEvent) {
@@ -59,9 +65,10 @@ func (e *endpoint) await(ctx context.Context, wanted ...uint32) (cmEvent, error)
 				C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
 				return ev, connectError(ev)
 			case commEst:
-				// The peer's first message overtook its confirmation, which may even be
-				// lost: told of the message, the connection manager does not wait for
-				// the confirmation.
+				C.rn_notify_established(e.id)
+			}
+		case <-e.look:
+			if e.takeEvent(0) {
 				C.rn_notify_established(e.id)
 			}
 		case <-ctx.Done():
@@ -125,11 +132,10 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err := e.ready(&mtu); err != nil {
 		return err
 	}
-	stop, err := e.watchFirstMessage()
-	if err != nil {
+	if err := e.Arm(); err != nil { // before the answer, and so before the peer's first message
 		return err
 	}
-	defer stop()
+	defer e.armed.Store(false)
 	answer := make([]byte, answerSize)
 	copy(answer, private)
 	answer[mtuAt] = byte(mtu)
@@ -137,7 +143,10 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)
 	}
-	_, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
+	e.look = look.C
+	_, err := e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
 	return err
 }
 

@@ -136,14 +136,7 @@ func (d *datagrams) ports() (all []netip.Addr) {
 }
 
 // Source implements [fabric.Datagrams]. RDMA uses the routes of IP.
-func (f rdma) Source(remote netip.AddrPort) (netip.Addr, error) {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(remote)) // which sends nothing
-	if err != nil {
-		return netip.Addr{}, errors.Unwrap(err)
-	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
-}
+func (f rdma) Source(remote netip.AddrPort) (netip.Addr, error) { return fabric.SourceOf(remote) }
 
 // LocalAddr implements [fabric.DatagramEndpoint].
 func (d *datagrams) LocalAddr() netip.AddrPort { return d.local }
@@ -154,42 +147,24 @@ func (d *datagrams) DatagramLimits() fabric.DatagramLimits { return d.limits }
 func clampRecvQueue(n int) int { return min(max(n, 1), maxDatagramQueue) }
 
 // SetRecvQueue implements [fabric.DatagramEndpoint]: it replaces the queue pairs that
-// are not in use yet, if there is memory for others.
+// are not in use yet. If there is no memory for another, the next request makes one.
 func (d *datagrams) SetRecvQueue(n int) {
 	d.making.Lock()
 	defer d.making.Unlock()
 	d.recvQueue = clampRecvQueue(n)
-	for _, old := range *d.queues.Load() {
-		if d.isUsed(old) {
-			continue
-		}
-		q, err := d.openQueue(old.local, nil)
-		if err != nil {
-			continue
-		}
-		if unused := d.removeUnused(old, q); unused != nil {
-			d.end(unused)
+	for _, q := range *d.queues.Load() {
+		if d.removeUnused(q) {
+			d.end(q)
+			_, _ = d.openQueue(q.local, nil)
 		}
 	}
 }
 
-// removeUnused removes the first of some queue pairs that is not in use from the endpoint,
-// and returns it. It returns nil if all are in use, or have been removed.
-func (d *datagrams) removeUnused(qs ...*datagramQueue) *datagramQueue {
+// removeUnused removes a queue pair from the endpoint, unless it is in use or has been removed.
+func (d *datagrams) removeUnused(q *datagramQueue) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, q := range qs {
-		if !q.used && d.removeLocked(q) {
-			return q
-		}
-	}
-	return nil
-}
-
-func (d *datagrams) isUsed(q *datagramQueue) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return q.used
+	return !q.used && d.removeLocked(q)
 }
 
 // addQueue makes a queue pair at the port with an address.

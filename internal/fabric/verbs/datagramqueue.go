@@ -116,7 +116,7 @@ func (q *datagramQueue) open(recvs int) error {
 	if err := e.openChannel(); err != nil {
 		return err
 	}
-	if err := q.createQueuePair(sends, recvs); err != nil {
+	if err := q.createQueues(sends, recvs); err != nil {
 		return err
 	}
 	if err := q.createMemory(sends, recvs); err != nil {
@@ -164,28 +164,13 @@ func (q *datagramQueue) bind() error {
 
 // bindTo makes an endpoint that is bound to the port with an address.
 func (f rdma) bindTo(local netip.Addr) (*endpoint, error) {
-	s, err := toSockaddr(netip.AddrPortFrom(local, 0))
-	if err != nil {
-		return nil, err
-	}
-	id, err := f.createID()
+	id, err := f.bindToPort(local)
 	if err != nil {
 		return nil, err
 	}
 	e := newEndpoint(f, id)
 	e.local = netip.AddrPortFrom(local, 0)
 	f.register(id, e)
-	if rc := C.rn_bind(id, &s, 0); rc != 0 {
-		err = addrError("rdma_bind_addr", syscall.Errno(rc), local)
-	} else if id.verbs == nil {
-		err = addrError("rdma_bind_addr", syscall.ENODEV, local)
-	} else {
-		err = refuseIWARP(id)
-	}
-	if err != nil {
-		_ = e.Close()
-		return nil, err
-	}
 	return e, nil
 }
 
@@ -222,9 +207,8 @@ func randomKey() uint32 {
 	}
 }
 
-// createQueuePair makes the completion queues and the queue pair, with as much inline data
-// as the device takes.
-func (q *datagramQueue) createQueuePair(sends, recvs int) error {
+// createQueues makes the completion queues and the queue pair.
+func (q *datagramQueue) createQueues(sends, recvs int) error {
 	e := q.e
 	if rc := C.rn_create_cq(e.id.verbs, C.int(recvs), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
 		return e.device.memoryError("ibv_create_cq", rc, recvs*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
@@ -232,22 +216,12 @@ func (q *datagramQueue) createQueuePair(sends, recvs int) error {
 	if rc := C.rn_create_cq(e.id.verbs, C.int(sends), nil, 0, &q.sendCQ); rc != 0 {
 		return e.device.memoryError("ibv_create_cq", rc, sends*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
-	var rc C.int
-	for _, inline := range inlineSizes {
-		wanted := C.struct_rn_ibv_qp_cap{
-			max_send_wr:     C.uint32_t(sends),
-			max_recv_wr:     C.uint32_t(recvs),
-			max_send_sge:    1,
-			max_recv_sge:    1,
-			max_inline_data: C.uint32_t(inline),
-		}
-		if rc = C.rn_create_qp(e.pd, C.RN_IBV_QPT_UD, q.sendCQ, e.cq, &wanted, &e.qp); rc == 0 {
-			q.qpNum, q.inline = e.qp.qp_num, min(int(wanted.max_inline_data), inline)
-			e.device.attach(e)
-			return nil
-		}
+	if err := e.createQueuePair(C.RN_IBV_QPT_UD, q.sendCQ, &shape{sends, recvs, maxInline}); err != nil {
+		return err
 	}
-	return e.device.memoryError("ibv_create_qp", rc, sends*64+recvs*16)
+	q.qpNum = e.qp.qp_num
+	e.device.attach(e)
+	return nil
 }
 
 // createMemory makes the slots, and the work requests that name them.

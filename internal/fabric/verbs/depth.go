@@ -62,7 +62,7 @@ func (e *endpoint) createQueues() error {
 	for {
 		err := e.createCompletionQueue(s)
 		if err == nil {
-			s, err = e.createQueuePair(s)
+			err = e.createQueuePair(C.RN_IBV_QPT_RC, e.cq, &s)
 		}
 		switch {
 		case err == nil:
@@ -96,11 +96,11 @@ func (e *endpoint) createCompletionQueue(s shape) error {
 }
 
 // createQueuePair makes a queue pair with as much inline data as the device takes, at
-// most s.inline. It returns s with the inline data that the next endpoint is to ask for
-// first: after a shortage that is more than this one got.
+// most s.inline. It sets s.inline to what the next endpoint is to ask for first: after a
+// shortage that is more than this one got.
 //
 // If no try succeeds, the error is that of a queue pair without inline data.
-func (e *endpoint) createQueuePair(s shape) (shape, error) {
+func (e *endpoint) createQueuePair(kind C.uint, sendCQ *C.struct_rn_ibv_cq, s *shape) error {
 	most, short := s.inline, false
 	var err error
 	for _, inline := range inlineSizes {
@@ -110,25 +110,22 @@ func (e *endpoint) createQueuePair(s shape) (shape, error) {
 		if !short {
 			s.inline = inline
 		}
-		if err = e.tryQueuePair(s, inline); err == nil || isGone(err) {
-			break
+		wanted := C.struct_rn_ibv_qp_cap{
+			max_send_wr:     C.uint32_t(s.sends),
+			max_recv_wr:     C.uint32_t(s.recvs),
+			max_send_sge:    1,
+			max_recv_sge:    1,
+			max_inline_data: C.uint32_t(inline),
+		}
+		rc := C.rn_create_qp(e.pd, kind, sendCQ, e.cq, &wanted, &e.qp)
+		if rc == 0 {
+			e.inlineSize = min(int(wanted.max_inline_data), inline) // less may be granted, and what is more was not asked for
+			return nil
+		}
+		if err = e.device.memoryError("ibv_create_qp", rc, s.sends*64+s.recvs*16); isGone(err) {
+			return err
 		}
 		short = short || isShortage(err)
 	}
-	return s, err
-}
-
-func (e *endpoint) tryQueuePair(s shape, inline int) error {
-	wanted := C.struct_rn_ibv_qp_cap{
-		max_send_wr:     C.uint32_t(s.sends),
-		max_recv_wr:     C.uint32_t(s.recvs),
-		max_send_sge:    1,
-		max_recv_sge:    1,
-		max_inline_data: C.uint32_t(inline),
-	}
-	if rc := C.rn_create_qp(e.pd, C.RN_IBV_QPT_RC, e.cq, e.cq, &wanted, &e.qp); rc != 0 {
-		return e.device.memoryError("ibv_create_qp", rc, s.sends*64+s.recvs*16)
-	}
-	e.inlineSize = min(int(wanted.max_inline_data), inline) // less may be granted, and what is more was not asked for
-	return nil
+	return err
 }

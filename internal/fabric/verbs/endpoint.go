@@ -58,6 +58,7 @@ type endpoint struct {
 	// handshake carries events from the event loop to await. It has room for more than
 	// the connection manager sends for one id; receive drops an event that does not fit.
 	handshake chan cmEvent
+	look      <-chan time.Time // set by Accept: see lookAgain
 
 	objects
 	calls
@@ -114,7 +115,7 @@ func (e *endpoint) RemoteAddr() netip.AddrPort { return e.remote }
 func (e *endpoint) Private() []byte            { return e.private }
 
 func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
-	if o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.Sends < 0 || o.Retries < 0 || o.Retries > 7 {
+	if o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 1 || o.Sends < 1 || o.Retries < 0 || o.Retries > 7 {
 		return fabric.Limits{}, fmt.Errorf("queue pair options %+v: %w", o, syscall.EINVAL)
 	}
 	if e.id == nil {
