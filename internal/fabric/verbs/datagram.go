@@ -105,7 +105,9 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	d.limits = fabric.DatagramLimits{MaxMessage: largestMTU - fabric.HeaderSize, Spin: spin}
 	var unfit error // of a port without datagrams, which does not keep the others from having them
 	for _, a := range d.ports() {
-		q, err := d.addQueue(a)
+		d.making.Lock()
+		q, err := d.openQueue(a, nil)
+		d.making.Unlock()
 		switch {
 		case err == nil:
 			d.limits.MaxMessage = min(d.limits.MaxMessage, q.maxMessage())
@@ -167,15 +169,8 @@ func (d *datagrams) removeUnused(q *datagramQueue) bool {
 	return !q.used && d.removeLocked(q)
 }
 
-// addQueue makes a queue pair at the port with an address.
-func (d *datagrams) addQueue(local netip.Addr) (*datagramQueue, error) {
-	d.making.Lock()
-	defer d.making.Unlock()
-	return d.openQueue(local, nil)
-}
-
-// openQueue does that. With a membership, the queue pair is one to receive from its
-// group, and the membership ends if there is an error. Called with making held.
+// openQueue makes a queue pair at the port with an address. With a membership, it is one to
+// receive from its group, and the membership ends if there is an error. Called with making held.
 func (d *datagrams) openQueue(local netip.Addr, m *membership) (*datagramQueue, error) {
 	q, err := newDatagramQueue(d, local, m, d.recvQueue)
 	if err != nil {
