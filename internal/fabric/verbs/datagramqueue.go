@@ -210,13 +210,13 @@ func randomKey() uint32 {
 // createQueues makes the completion queues and the queue pair.
 func (q *datagramQueue) createQueues(sends, recvs int) error {
 	e := q.e
-	if rc := C.rn_create_cq(e.id.verbs, C.int(recvs), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
-		return e.device.memoryError("ibv_create_cq", rc, recvs*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+	if err := e.createCompletionQueue(recvs); err != nil {
+		return err
 	}
 	if rc := C.rn_create_cq(e.id.verbs, C.int(sends), nil, 0, &q.sendCQ); rc != 0 {
 		return e.device.memoryError("ibv_create_cq", rc, sends*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
-	if err := e.createQueuePair(C.RN_IBV_QPT_UD, q.sendCQ, &shape{sends, recvs, maxInline}); err != nil {
+	if err := e.createQueuePair(C.RN_IBV_QPT_UD, q.sendCQ, sends, recvs); err != nil {
 		return err
 	}
 	q.qpNum = e.qp.qp_num

@@ -215,21 +215,13 @@ func TestASettingThatTakesLocksAwayIsRefused(t *testing.T) {
 // A device that refuses is asked for half the depth of the longer queue, until
 // leastSends and leastRecvs.
 func TestDepthIsHalvedToTheLeastThatIsWanted(t *testing.T) {
-	s, steps := shape{32768, 267, 0}, 0
-	for {
-		less, ok := s.shallower()
-		if !ok {
-			break
-		}
-		assert.Less(t, less.sends+less.recvs, s.sends+s.recvs)
-		assert.Equal(t, maxInline, less.inline, "it may have been the depth alone")
-		s = less
+	o, steps := fabric.Options{SendQueue: 32768, RecvQueue: 267}, 0
+	for before := o; makeShallower(&o); before = o {
+		assert.Less(t, o.SendQueue+o.RecvQueue, before.SendQueue+before.RecvQueue)
 		steps++
 	}
-	assert.Equal(t, shape{16, 18, maxInline}, s)
-	assert.Equal(t, wire.MinReceives+credit.LinkControlReceives, s.recvs, "what a link wants")
+	assert.Equal(t, fabric.Options{SendQueue: 16, RecvQueue: 18}, o)
+	assert.Equal(t, wire.MinReceives+credit.LinkControlReceives, o.RecvQueue, "what a link wants")
 	assert.Equal(t, 15, steps)
-
-	_, ok := shape{4, 8, maxInline}.shallower()
-	assert.False(t, ok, "less than that is not asked for if it was not wanted")
+	assert.False(t, makeShallower(&fabric.Options{SendQueue: 4, RecvQueue: 8}), "less than that is not asked for if it was not wanted")
 }
