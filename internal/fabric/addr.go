@@ -65,6 +65,14 @@ func interfaceName(zone string) string {
 	return ifi.Name
 }
 
+// ZoneName is the zone of the interface with a number: its name, or the number if there is none.
+func ZoneName(index uint32) string {
+	if ifi, err := net.InterfaceByIndex(int(index)); err == nil {
+		return ifi.Name
+	}
+	return strconv.FormatUint(uint64(index), 10)
+}
+
 // Loopback is this host's own address of the family of a.
 func Loopback(a netip.Addr) netip.Addr {
 	if a.Is4() {
