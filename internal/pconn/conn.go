@@ -50,10 +50,10 @@ var (
 
 // Options are the parameters of [Listen].
 type Options struct {
-	Network    string                        // the name that errors have, and addresses unless Addr makes them
-	Addr       func(netip.AddrPort) net.Addr // nil: a fabric.Addr
-	Local      netip.AddrPort                // as for [fabric.Datagrams].ListenPacket
-	Remote     netip.AddrPort                // valid for one that is dialed
+	Network string                        // the name that errors have, and addresses unless Addr makes them
+	Addr    func(netip.AddrPort) net.Addr // nil: a fabric.Addr
+	Local   netip.AddrPort                // as for [fabric.Datagrams].ListenPacket
+	Remote  netip.AddrPort                // valid for one that is dialed
 }
 
 // Listen returns a Conn on a fabric.

@@ -124,9 +124,9 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err := e.requireMailbox(); err != nil {
 		return err
 	}
-	var port C.struct_rn_ibv_port_attr
-	if rc := C.rn_query_port(e.id.verbs, e.id.port_num, &port); rc != 0 {
-		return e.device.deviceError("ibv_query_port", rc)
+	port, err := e.queryPort()
+	if err != nil {
+		return err
 	}
 	mtu := C.uint8_t(port.active_mtu)
 	if err := e.ready(&mtu); err != nil {
@@ -146,7 +146,7 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	look := time.NewTicker(lookAgain)
 	defer look.Stop()
 	e.look = look.C
-	_, err := e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
+	_, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
 	return err
 }
 

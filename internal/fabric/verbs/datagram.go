@@ -193,7 +193,7 @@ func (d *datagrams) add(q *datagramQueue) bool {
 	}
 	all := append(slices.Clone(*d.queues.Load()), q)
 	d.queues.Store(&all)
-	q.startListen()
+	q.listening.Go(q.listen)
 	return true
 }
 

@@ -48,7 +48,7 @@ type datagramQueue struct {
 	queueSends
 	member    *membership // nil if it is not a group's; guarded by datagrams.making, until it is removed from d
 	memory    budget.Account
-	listening chan struct{} // closed when listen has returned
+	listening sync.WaitGroup // listen
 	failed    atomic.Bool
 	closing   atomic.Bool
 
@@ -110,12 +110,6 @@ func (q *datagramQueue) open(recvs int) error {
 	if err := q.memory.Reserve(memory + fabric.DeviceQueues(sends, recvs)); err != nil {
 		return err
 	}
-	if rc := C.rn_alloc_pd(e.id.verbs, &e.pd); rc != 0 {
-		return e.device.deviceError("ibv_alloc_pd", rc)
-	}
-	if err := e.openChannel(); err != nil {
-		return err
-	}
 	if err := q.createQueues(sends, recvs); err != nil {
 		return err
 	}
@@ -139,26 +133,24 @@ func (q *datagramQueue) isAt(e *endpoint) bool {
 	return q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num
 }
 
-// bind finds the port and reads its attributes.
+// bind opens the device and reads the attributes of its port.
 func (q *datagramQueue) bind() error {
 	var err error
 	if q.e, err = q.d.rdma.bindTo(q.local); err != nil {
 		return err
 	}
-	id := q.e.id
-	if q.e.device, err = q.e.manager.devices.acquire(id.verbs); err != nil {
+	if err := q.e.openDevice(); err != nil {
 		return err
 	}
-	q.e.port = int(id.port_num)
-	var attr C.struct_rn_ibv_port_attr
-	if rc := C.rn_query_port(id.verbs, id.port_num, &attr); rc != 0 {
-		return q.e.device.deviceError("ibv_query_port", rc)
+	attr, err := q.e.queryPort()
+	if err != nil {
+		return err
 	}
 	if attr.link_layer != C.RN_IBV_LINK_LAYER_ETHERNET {
 		return fmt.Errorf("datagrams over %s, which only RoCE has: %w", q.e.transport(), errors.ErrUnsupported)
 	}
 	q.mtu = mtuBytes(uint32(attr.active_mtu))
-	q.zone = interfaceOf(filepath.Join(sysInfiniband, deviceName(id), "ports", strconv.Itoa(q.e.port)), q.local)
+	q.zone = interfaceOf(filepath.Join(sysInfiniband, deviceName(q.e.id), "ports", strconv.Itoa(q.e.port)), q.local)
 	return nil
 }
 
@@ -255,9 +247,9 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 // endpoint.
 func (q *datagramQueue) close() {
 	q.closing.Store(true)
-	if q.listening != nil {
+	if q.e != nil {
 		q.e.Wake()
-		<-q.listening
+		q.listening.Wait()
 	}
 	q.handling.Lock()
 	defer q.handling.Unlock()
