@@ -145,10 +145,6 @@ func (d *device) dispatch(kind uint32, element uint64) {
 		if e := d.find(element); e != nil {
 			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[kind]))
 		}
-	case C.RN_IBV_EVENT_COMM_EST:
-		if e := d.find(element); e != nil {
-			e.receive(cmEvent{kind: commEst})
-		}
 	case C.RN_IBV_EVENT_DEVICE_FATAL:
 		d.removed()
 	case C.RN_IBV_EVENT_PORT_ERR:

@@ -22,14 +22,10 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// commEst is the kind under which the asynchronous IBV_EVENT_COMM_EST reaches the handshake;
-// the connection manager's own kinds are small. It announces that the peer's first message has
-// overtaken its confirmation, which may even be lost: told of the message, the connection manager
-// does not wait for the confirmation.
-const commEst = 1 << 16
-
-// lookAgain is how often Accept looks for that message by itself. Devices announce it only for a
-// queue pair that is not in RTS yet, and soft-RoCE never does.
+// lookAgain is how often Accept looks for the peer's first message. It may overtake the peer's
+// confirmation, which may even be lost: told of the message, the connection manager does not wait
+// for the confirmation. Devices announce the message by IBV_EVENT_COMM_EST, but only for a queue
+// pair that is not in RTS yet, and soft-RoCE never does.
 const lookAgain = 10 * time.Millisecond
 
 // receive implements [receiver].
@@ -64,8 +60,6 @@ func (e *endpoint) await(ctx context.Context, wanted ...uint32) (cmEvent, error)
 				C.RN_RDMA_CM_EVENT_DISCONNECTED,
 				C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
 				return ev, connectError(ev)
-			case commEst:
-				C.rn_notify_established(e.id)
 			}
 		case <-e.look:
 			if e.takeEvent(0) {

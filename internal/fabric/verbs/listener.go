@@ -50,8 +50,8 @@ func (f rdma) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 func (f rdma) listen(local netip.AddrPort, v6only bool, backlog int) (fabric.Listener, error) {
 	id, err := f.bind(local, v6only)
 	if isErrno(err, syscall.EADDRNOTAVAIL) && local.Port() != 0 {
-		if any, anyErr := f.bind(netip.AddrPortFrom(local.Addr(), 0), v6only); anyErr == nil {
-			f.destroyID(any)
+		if free, err2 := f.bind(netip.AddrPortFrom(local.Addr(), 0), v6only); err2 == nil {
+			f.destroyID(free)
 			err = addrError("rdma_bind_addr", syscall.EADDRINUSE, local.Addr()) // the kernel's errno only if both bound the same address
 		}
 	}
