@@ -53,13 +53,8 @@ func (e *endpoint) await(ctx context.Context, wanted ...uint32) (cmEvent, error)
 			if slices.Contains(wanted, ev.kind) {
 				return ev, nil
 			}
-			switch ev.kind {
-			case C.RN_RDMA_CM_EVENT_CONNECT_ERROR,
-				C.RN_RDMA_CM_EVENT_UNREACHABLE,
-				C.RN_RDMA_CM_EVENT_REJECTED,
-				C.RN_RDMA_CM_EVENT_DISCONNECTED,
-				C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
-				return ev, connectError(ev)
+			if err := connectError(ev); err != nil {
+				return ev, err
 			}
 		case <-e.look:
 			if e.takeEvent(0) {

@@ -254,36 +254,22 @@ func (e *endpoint) awaitService(ctx context.Context, other *endpoint) (cmEvent, 
 		others = other.handshake
 	}
 	for {
+		var ev cmEvent
+		own := true
 		select {
-		case ev := <-e.handshake:
-			if ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED {
-				return ev, nil
-			}
-			if err := serviceError(ev); err != nil {
-				return cmEvent{}, err
-			}
-		case ev := <-others:
-			if err := serviceError(ev); err != nil {
-				return cmEvent{}, err
-			}
+		case ev = <-e.handshake:
+		case ev = <-others:
+			own = false
 		case <-ctx.Done():
 			return cmEvent{}, ctx.Err()
 		}
-	}
-}
-
-// serviceError is the error if ev ends a request without a queue pair, or else nil.
-func serviceError(ev cmEvent) error {
-	switch ev.kind {
-	case C.RN_RDMA_CM_EVENT_ESTABLISHED: // the request to watch
-		return os.NewSyscallError("rdma_connect", syscall.EPROTO)
-	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
-		if ev.status > 0 { // of the SIDR REP: there is no listener, or it has rejected
-			return &fabric.RejectError{Reason: fabric.RejectNoListener, Private: ev.private}
+		switch err := connectError(ev); {
+		case err != nil:
+			return cmEvent{}, err
+		case ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED && own:
+			return ev, nil
+		case ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED: // a request to watch is never answered so
+			return cmEvent{}, os.NewSyscallError("rdma_connect", syscall.EPROTO)
 		}
-		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
-	case C.RN_RDMA_CM_EVENT_ADDR_ERROR, C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
-		return connectError(ev)
 	}
-	return nil
 }

@@ -130,12 +130,16 @@ func resolveError(call string, status int, addr netip.Addr) error {
 	return addrError(call, syscall.Errno(-status), addr)
 }
 
-// connectError is the event that ended a handshake.
+// connectError is the error of an event that ends a handshake, or a request for datagrams; nil if
+// it does not.
 func connectError(ev cmEvent) error {
 	switch ev.kind {
 	case C.RN_RDMA_CM_EVENT_REJECTED:
 		return &fabric.RejectError{Reason: ev.status, Private: ev.private}
 	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
+		if ev.status > 0 { // of an SIDR REP: there is no listener, or it has rejected
+			return &fabric.RejectError{Reason: fabric.RejectNoListener, Private: ev.private}
+		}
 		if syscall.Errno(-ev.status) == syscall.ETIMEDOUT {
 			return os.NewSyscallError("rdma_connect", syscall.ETIMEDOUT)
 		}
@@ -144,11 +148,13 @@ func connectError(ev cmEvent) error {
 		return fmt.Errorf("during the handshake: %w", fabric.ErrDisconnected)
 	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
 		return fabric.ErrDeviceRemoved
+	case C.RN_RDMA_CM_EVENT_CONNECT_ERROR, C.RN_RDMA_CM_EVENT_ADDR_ERROR:
+		if ev.status < 0 {
+			return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
+		}
+		return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
 	}
-	if ev.status < 0 {
-		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
-	}
-	return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
+	return nil
 }
 
 // eventName names the asynchronous events that end a queue pair.

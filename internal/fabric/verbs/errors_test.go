@@ -43,6 +43,8 @@ func TestConnectErrors(t *testing.T) {
 	var reject *fabric.RejectError
 	require.ErrorAs(t, connectError(cmEvent{kind: rejected, status: 28, private: []byte("no")}), &reject)
 	assert.Equal(t, fabric.RejectError{Reason: 28, Private: []byte("no")}, *reject)
+	require.ErrorAs(t, connectError(cmEvent{kind: unreachable, status: 1, private: []byte("no")}), &reject)
+	assert.Equal(t, fabric.RejectError{Reason: fabric.RejectNoListener, Private: []byte("no")}, *reject, "to a request for datagrams")
 }
 
 func TestAddressErrorsSayWhatIsWrong(t *testing.T) {
