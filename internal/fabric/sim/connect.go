@@ -194,8 +194,8 @@ func (e *Endpoint) refused(reason int, private []byte) {
 // when its owner disconnects or closes too; until then, or until CMTimeout,
 // Wait says nothing here.
 func (e *Endpoint) Disconnect() error {
-	if f := e.n.faults.Load(); f != nil && f.Disconnect != nil {
-		if err := f.Disconnect(e); err != nil {
+	if f := e.n.faults.Load().Disconnect; f != nil {
+		if err := f(e); err != nil {
 			return err
 		}
 	}
@@ -267,7 +267,7 @@ func (e *Endpoint) part() {
 // tell sends a message of the connection manager. When it arrives, arrive runs with c.mu
 // held.
 func (e *Endpoint) tell(m Message, arrive func()) {
-	if f := e.n.faults.Load(); f != nil && f.Lose != nil && f.Lose(e, m) {
+	if lose := e.n.faults.Load().Lose; lose != nil && lose(e, m) {
 		return
 	}
 	e.c.carry(arrive)

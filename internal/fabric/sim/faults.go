@@ -4,8 +4,8 @@ package sim
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -54,34 +54,23 @@ type Faults struct {
 // SetFaults replaces the faults.
 func (n *Network) SetFaults(f Faults) { n.faults.Store(&f) }
 
-// cables are the cables of a network.
-type cables struct {
-	cut   atomic.Bool                         // all are
-	cards atomic.Pointer[map[netip.Addr]bool] // whose are; stored with Network.mu held
-}
-
 // severed reports whether nothing gets from one card to another.
 func (n *Network) severed(a, b netip.Addr) bool {
-	cut := n.cables.cards.Load()
-	return n.cables.cut.Load() || cut != nil && ((*cut)[a] || (*cut)[b])
+	cut := *n.cables.Load()
+	return cut[netip.Addr{}] || cut[a] || cut[b]
 }
 
-// Cut cuts the cable, or mends it. What would arrive meanwhile is lost.
-func (n *Network) Cut(cut bool) { n.cables.cut.Store(cut) }
+// Cut cuts all cables, or mends those that it has cut. What would arrive meanwhile is lost.
+func (n *Network) Cut(cut bool) { n.CutCard(netip.Addr{}, cut) }
 
 // CutCard cuts the cable of the card with an address, or mends it.
 func (n *Network) CutCard(a netip.Addr, cut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	cards := map[netip.Addr]bool{a.Unmap(): cut}
-	if before := n.cables.cards.Load(); before != nil {
-		for b, cut := range *before {
-			if b != a.Unmap() {
-				cards[b] = cut
-			}
-		}
-	}
-	n.cables.cards.Store(&cards)
+	cards := map[netip.Addr]bool{}
+	maps.Copy(cards, *n.cables.Load())
+	cards[a.Unmap()] = cut
+	n.cables.Store(&cards)
 }
 
 // Blackhole makes an address swallow the requests of the connection manager.

@@ -40,8 +40,8 @@ func (m *Memory) RKey() uint32 { return m.rkey }
 
 // Register implements [fabric.Endpoint].
 func (e *Endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
-	if f := e.n.faults.Load(); f != nil && f.Register != nil {
-		if err := f.Register(e, n); err != nil {
+	if f := e.n.faults.Load().Register; f != nil {
+		if err := f(e, n); err != nil {
 			return nil, err
 		}
 	}
@@ -82,8 +82,8 @@ func (e *Endpoint) Leave(m fabric.Memory) error {
 // Adopt implements [fabric.Mover].
 func (e *Endpoint) Adopt(m fabric.Memory) error {
 	own := m.(*Memory)
-	if f := e.n.faults.Load(); f != nil && f.Register != nil {
-		if err := f.Register(e, len(own.bytes)); err != nil {
+	if f := e.n.faults.Load().Register; f != nil {
+		if err := f(e, len(own.bytes)); err != nil {
 			return err
 		}
 	}

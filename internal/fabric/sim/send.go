@@ -44,7 +44,7 @@ type message struct {
 func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
 	e.sendTurn++
 	f := e.n.faults.Load()
-	if f != nil && f.PostSend != nil {
+	if f.PostSend != nil {
 		if err := f.PostSend(e, wr); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
 			wr = inOnePiece(wr)
 		}
 		fate := e.check(wr)
-		if f != nil && f.Send != nil && fate == fabric.OK {
+		if f.Send != nil && fate == fabric.OK {
 			fate = f.Send(e, wr)
 		}
 		e.post(wr, fate)

@@ -12,8 +12,10 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -76,8 +78,8 @@ type Network struct {
 	link    Link
 	instant bool // a message arrives and is acknowledged when it is posted
 	faults  atomic.Pointer[Faults]
-	cables  cables
-	gone    atomic.Bool // the device was removed
+	cables  atomic.Pointer[map[netip.Addr]bool] // whose are cut; under the zero Addr, all are. Stored with mu held
+	gone    atomic.Bool                         // the device was removed
 	rnr     atomic.Uint64
 
 	mu        sync.Mutex // guards what follows; taken after a connection's
@@ -98,14 +100,10 @@ var _ fabric.Fabric = (*Network)(nil)
 // New makes a network. Under testing/synctest it belongs to the bubble that
 // made it.
 func New(l Link) *Network {
-	if l.Inline == 0 {
-		l.Inline = DefaultInline
-	}
-	l.Inline = max(l.Inline, 0)
-	if l.CMTimeout == 0 {
-		l.CMTimeout = DefaultCMTimeout
-	}
-	return &Network{
+	l.SendQueue, l.RecvQueue = cmp.Or(l.SendQueue, math.MaxInt), cmp.Or(l.RecvQueue, math.MaxInt)
+	l.Inline = max(cmp.Or(l.Inline, DefaultInline), 0)
+	l.CMTimeout = cmp.Or(l.CMTimeout, DefaultCMTimeout)
+	n := &Network{
 		link:    l,
 		instant: l.Latency == 0 && l.Bandwidth == 0,
 		ports:   make(map[netip.AddrPort]bool),
@@ -113,6 +111,9 @@ func New(l Link) *Network {
 
 		nextAddr: 0x7f00_0000_0000,
 	}
+	n.cables.Store(new(map[netip.Addr]bool))
+	n.SetFaults(Faults{})
+	return n
 }
 
 // Open is the number of endpoints and listeners that are not closed.
