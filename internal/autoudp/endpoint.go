@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -112,17 +111,7 @@ func (f *Fabric) listen(local netip.AddrPort, o fabric.DatagramOptions) (*endpoi
 }
 
 // Source implements [fabric.Datagrams].
-func (f *Fabric) Source(remote netip.AddrPort) (netip.Addr, error) { return sourceOf(remote) }
-
-// sourceOf is the address of this host that UDP sends from.
-func sourceOf(remote netip.AddrPort) (netip.Addr, error) {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(remote)) // which sends nothing
-	if err != nil {
-		return netip.Addr{}, errors.Unwrap(err)
-	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
-}
+func (f *Fabric) Source(remote netip.AddrPort) (netip.Addr, error) { return fabric.SourceOf(remote) }
 
 // LocalAddr implements [fabric.DatagramEndpoint].
 func (e *endpoint) LocalAddr() netip.AddrPort { return e.socket.local }

@@ -105,7 +105,7 @@ func (p *proof) sent(buffers [][]byte) {
 func (r *route) prove(c *carrier, h fabric.AddressHandle) bool {
 	from := r.e.socket.local
 	if from.Addr().IsUnspecified() {
-		a, err := sourceOf(r.to)
+		a, err := fabric.SourceOf(r.to)
 		if err != nil {
 			return false
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -170,18 +169,11 @@ func addrPortOf(a unix.Sockaddr) netip.AddrPort {
 	case *unix.SockaddrInet6:
 		ip := netip.AddrFrom16(a.Addr).Unmap()
 		if a.ZoneId != 0 && ip.Is6() {
-			ip = ip.WithZone(zoneName(a.ZoneId))
+			ip = ip.WithZone(fabric.ZoneName(a.ZoneId))
 		}
 		return netip.AddrPortFrom(ip, uint16(a.Port))
 	}
 	return netip.AddrPort{}
-}
-
-func zoneName(id uint32) string {
-	if ifi, err := net.InterfaceByIndex(int(id)); err == nil {
-		return ifi.Name
-	}
-	return strconv.Itoa(int(id))
 }
 
 // send sends a datagram, and waits until the socket has room for it.

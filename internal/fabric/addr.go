@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
@@ -64,12 +65,30 @@ func interfaceName(zone string) string {
 	return ifi.Name
 }
 
+// ZoneName is the zone of the interface with a number: its name, or the number if there is none.
+func ZoneName(index uint32) string {
+	if ifi, err := net.InterfaceByIndex(int(index)); err == nil {
+		return ifi.Name
+	}
+	return strconv.FormatUint(uint64(index), 10)
+}
+
 // Loopback is this host's own address of the family of a.
 func Loopback(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	return netip.IPv6Loopback()
+}
+
+// SourceOf is the address of this host that IP sends to another from.
+func SourceOf(remote netip.AddrPort) (netip.Addr, error) {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(remote)) // which sends nothing
+	if err != nil {
+		return netip.Addr{}, errors.Unwrap(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
 // Padded returns private data as long as the connection manager's messages carry it: n

@@ -25,13 +25,6 @@ func (c *Changes) Add(kind, err error) {
 	c.pending = append(c.pending, err)
 }
 
-// Has reports whether an error of a kind other than ErrPortDown has been added.
-func (c *Changes) Has(kind error) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.added[kind]
-}
-
 // Next removes the oldest change and returns it, or nil if there is none.
 func (c *Changes) Next() error {
 	c.mu.Lock()

@@ -87,26 +87,26 @@ func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
 func (e *RefusedError) Timeout() bool   { return false }
 func (e *RefusedError) Temporary() bool { return e.Busy }
 
-// Status is how a work request ended. The names are those of ibv_wc_status.
+// Status is how a work request ended. The names and the numbers are those of ibv_wc_status.
 type Status uint8
 
 const (
-	OK Status = iota
-	LocalLength
-	LocalQPOperation
-	LocalProtection
-	Flushed // discarded because the queue pair is in state ERR
-	BadResponse
-	LocalAccess
-	RemoteInvalidRequest
-	RemoteAccess
-	RemoteOperation
-	RetryExceeded    // the peer's device does not answer
-	RNRRetryExceeded // the peer had no receive posted
-	RemoteAborted
-	Fatal
-	ResponseTimeout
-	General // any other
+	OK                   Status = 0
+	LocalLength          Status = 1
+	LocalQPOperation     Status = 2
+	LocalProtection      Status = 4
+	Flushed              Status = 5 // discarded because the queue pair is in state ERR
+	BadResponse          Status = 7
+	LocalAccess          Status = 8
+	RemoteInvalidRequest Status = 9
+	RemoteAccess         Status = 10
+	RemoteOperation      Status = 11
+	RetryExceeded        Status = 12 // the peer's device does not answer
+	RNRRetryExceeded     Status = 13 // the peer had no receive posted
+	RemoteAborted        Status = 16
+	Fatal                Status = 19
+	ResponseTimeout      Status = 20
+	General              Status = 21
 )
 
 var statusText = [...]string{
@@ -129,7 +129,7 @@ var statusText = [...]string{
 }
 
 func (s Status) String() string {
-	if int(s) < len(statusText) {
+	if int(s) < len(statusText) && statusText[s] != "" {
 		return statusText[s]
 	}
 	return fmt.Sprintf("status %d", uint8(s))

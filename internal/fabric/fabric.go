@@ -1,6 +1,6 @@
 // Package fabric is the interface between ringnet's protocol and what moves its bytes:
-// an RDMA device (package verbs), shared memory (shm), or a model of them for tests (sim,
-// direct). It has the vocabulary of verbs. A fabric makes queue pairs and connects them;
+// an RDMA device (package verbs), shared memory (shm), or a model of them for tests (sim).
+// It has the vocabulary of verbs. A fabric makes queue pairs and connects them;
 // package link carries streams over a connected queue pair, and over another when that
 // is lost, and uses nothing of a fabric but what is here.
 //
@@ -207,7 +207,7 @@ type Options struct {
 	RecvQueue int // receives that may be posted
 
 	// A Send carries at most RecvSize bytes, and at most Sends of those that a side has
-	// posted are not yet polled by the peer. Both sides have the same values.
+	// posted are not yet polled by the peer. Both sides have the same values, 1 at least.
 	RecvSize int
 	Sends    int
 

@@ -45,33 +45,10 @@ type Batcher interface {
 
 // Test tests a network.
 func Test(t *testing.T, n Network) {
-	run := func(t *testing.T, test func(*testing.T, Network)) { test(t, n) }
-	Each(t, run)
-	if n.Groups != nil {
-		EachOfGroups(t, run)
-	}
-}
-
-// named is a test with its name.
-type named struct {
-	name string
-	test func(*testing.T, Network)
-}
-
-func runEach(t *testing.T, run func(t *testing.T, test func(*testing.T, Network)), tests []named) {
-	for _, n := range tests {
-		t.Run(n.name, func(t *testing.T) { run(t, n.test) })
-	}
-}
-
-// Each calls run with each of the tests. run calls the test with a new network.
-func Each(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) {
-	runEach(t, run, []named{
-		{"RoundTrip", testRoundTrip},
+	run(t, n, []named{
 		{"Sizes", testSizes},
 		{"TooLong", testTooLong},
 		{"ShortBuffer", testShortBuffer},
-		{"Boundaries", testBoundaries},
 		{"CallersBuffer", testCallersBuffer},
 		{"Burst", testBurst},
 		{"Overrun", testOverrun},
@@ -96,18 +73,28 @@ func Each(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) 
 		{"SeveralReaders", testSeveralReaders},
 		{"RacyUse", testRacyUse},
 	})
+	if n.Groups != nil {
+		run(t, n, []named{
+			{"Group", testGroup},
+			{"GroupSizes", testGroupSizes},
+			{"GroupsApart", testGroupsApart},
+			{"GroupLeft", testGroupLeft},
+			{"GroupComesAndGoes", testGroupComesAndGoes},
+			{"GroupOfNobody", testGroupOfNobody},
+		})
+	}
 }
 
-// EachOfGroups is Each for the tests of groups.
-func EachOfGroups(t *testing.T, run func(t *testing.T, test func(*testing.T, Network))) {
-	runEach(t, run, []named{
-		{"Group", testGroup},
-		{"GroupSizes", testGroupSizes},
-		{"GroupsApart", testGroupsApart},
-		{"GroupLeft", testGroupLeft},
-		{"GroupComesAndGoes", testGroupComesAndGoes},
-		{"GroupOfNobody", testGroupOfNobody},
-	})
+// named is a test with its name.
+type named struct {
+	name string
+	test func(*testing.T, Network)
+}
+
+func run(t *testing.T, n Network, tests []named) {
+	for _, c := range tests {
+		t.Run(c.name, func(t *testing.T) { c.test(t, n) })
+	}
 }
 
 // listen returns a socket at a free port, which the test closes in the end.

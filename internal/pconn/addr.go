@@ -63,10 +63,10 @@ func (c *Conn) target(to netip.AddrPort) (netip.AddrPort, error) {
 	switch {
 	case to.Addr().IsUnspecified() && !own.IsUnspecified():
 		to = netip.AddrPortFrom(own, to.Port())
-	case to.Addr().IsUnspecified() && (own.Is4() || to.Addr().Is4()):
-		to = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port())
+	case to.Addr().IsUnspecified() && own.Is4():
+		to = netip.AddrPortFrom(fabric.Loopback(own), to.Port())
 	case to.Addr().IsUnspecified():
-		to = netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
+		to = netip.AddrPortFrom(fabric.Loopback(to.Addr()), to.Port())
 	}
 	switch {
 	case own.Is4() && to.Addr().Is6():

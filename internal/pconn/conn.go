@@ -50,15 +50,11 @@ var (
 
 // Options are the parameters of [Listen].
 type Options struct {
-	Network    string                        // the name that errors have, and addresses unless Addr makes them
-	Addr       func(netip.AddrPort) net.Addr // nil: a fabric.Addr
-	Local      netip.AddrPort                // as for [fabric.Datagrams].ListenPacket
-	Remote     netip.AddrPort                // valid for one that is dialed
-	ReadBuffer int                           // bytes: see [Conn.SetReadBuffer]; 0 means the default
+	Network string                        // the name that errors have, and addresses unless Addr makes them
+	Addr    func(netip.AddrPort) net.Addr // nil: a fabric.Addr
+	Local   netip.AddrPort                // as for [fabric.Datagrams].ListenPacket
+	Remote  netip.AddrPort                // valid for one that is dialed
 }
-
-// DefaultReadBuffer is the default size of the read buffer in bytes: see [Conn.SetReadBuffer].
-const DefaultReadBuffer = 1 << 20
 
 // Listen returns a Conn on a fabric.
 func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
@@ -79,7 +75,7 @@ func Listen(f fabric.Datagrams, o Options) (*Conn, error) {
 	c.reader.init()
 	c.sender.init()
 	ep, err := f.ListenPacket(o.Local, fabric.DatagramOptions{
-		RecvQueue: recvQueue(o.ReadBuffer),
+		RecvQueue: recvQueue(0),
 		Filter:    c.filter,
 		Notify:    c.reader.notify,
 		Remote:    c.remote,
@@ -154,7 +150,7 @@ func (c *Conn) SetReadBuffer(bytes int) error {
 func recvQueue(bytes int) int {
 	const each = 4 << 10 // the largest MTU of InfiniBand
 	if bytes <= 0 {
-		bytes = DefaultReadBuffer
+		bytes = 1 << 20
 	}
 	return max(bytes/each, 1)
 }

@@ -3,6 +3,7 @@ package pconn
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -66,7 +67,7 @@ func (p *post) LocalAddr() netip.AddrPort {
 func (p *post) DatagramLimits() fabric.DatagramLimits {
 	return fabric.DatagramLimits{MaxMessage: 1000}
 }
-func (p *post) SetRecvQueue(int) {}
+func (p *post) SetRecvQueue(n int) { p.RecvQueue = n }
 
 func (p *post) Join(_ context.Context, group netip.AddrPort, card netip.Addr) error {
 	p.joined = append(p.joined, fmt.Sprint(group, " at ", card))
@@ -255,6 +256,43 @@ func TestReceiverThatDoesNotAnswerIsUnreachable(t *testing.T) {
 	})
 }
 
+// Reads and writes that are under way when the device is removed, or begin later, fail. They do
+// not wait for Close.
+func TestDeviceRemovedFailsAllCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{}
+		c := open(t, p, netip.AddrPort{})
+		defer c.Close()
+		reads := make(chan error)
+		for range 2 {
+			go func() {
+				_, _, err := c.ReadFrom(make([]byte, 10))
+				reads <- err
+			}()
+		}
+		synctest.Wait()
+		p.Lost(fabric.ErrDeviceRemoved)
+		_, written := c.WriteToUDPAddrPort([]byte("hello"), there)
+		_, _, later := c.ReadFrom(make([]byte, 10))
+		for _, err := range []error{<-reads, <-reads, written, later} {
+			require.ErrorIs(t, err, syscall.ENETDOWN)
+			require.ErrorContains(t, err, "RDMA device removed")
+		}
+	})
+}
+
+// Each datagram counts as 4 KiB, and there is room for one at least.
+func TestReadBufferIsInDatagrams(t *testing.T) {
+	p := &post{}
+	c := open(t, p, netip.AddrPort{})
+	for bytes, want := range map[int]int{-1: 256, 0: 256, 1: 1, 64 << 10: 16} {
+		require.NoError(t, c.SetReadBuffer(bytes))
+		require.Equal(t, want, p.RecvQueue, "%d bytes", bytes)
+	}
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, c.SetReadBuffer(1), net.ErrClosed)
+}
+
 func TestReadIntoNothingDoesNotWait(t *testing.T) {
 	p := &post{}
 	c := open(t, p, netip.AddrPort{})
@@ -392,6 +430,39 @@ func TestStatsCountMissingDatagrams(t *testing.T) {
 	require.EqualValues(t, 3, c.Stats().Missed)
 	require.EqualValues(t, 9, c.Stats().Received)
 	require.EqualValues(t, 7+2*5, c.Stats().BytesReceived)
+	for _, via := range []fabric.Via{{Queue: 1}, {To: netip.MustParseAddr("10.0.0.3")}} { // what went between was not for c
+		p.arrivesBy(via, there, wire.DatagramHeader{SourcePort: 2, Sequence: 100}, "another way")
+		read(t, c)
+	}
+	require.EqualValues(t, 3, c.Stats().Missed)
+}
+
+// Missed counts exactly what is lost of what a sender sends here and to a group, once a later
+// datagram has arrived. One that arrives twice changes nothing.
+func TestStatsMissedIsExact(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	p := &post{}
+	c := open(t, p, netip.AddrPort{})
+	vias := []fabric.Via{{}, {Queue: 1, To: netip.MustParseAddr("239.1.2.3")}}
+	var sent [2]uint32
+	var lost, unknown [2]uint64
+	for range 3000 {
+		way := r.IntN(2)
+		h := wire.DatagramHeader{SourcePort: 2, Sequence: sent[way]}
+		sent[way]++
+		if r.IntN(5) == 0 && h.Sequence > 0 { // the first of a way is the first that can be missed
+			unknown[way]++
+			continue
+		}
+		for range 1 + r.IntN(2) {
+			p.arrivesBy(vias[way], there, h, "x")
+			read(t, c)
+		}
+		lost[way], unknown[way] = lost[way]+unknown[way], 0
+		require.Equal(t, lost[0]+lost[1], c.Stats().Missed)
+	}
+	require.NotZero(t, lost[0])
+	require.NotZero(t, lost[1])
 }
 
 func TestStatsCountRefusedDatagrams(t *testing.T) {

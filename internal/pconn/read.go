@@ -39,9 +39,8 @@ type stream struct {
 
 // source is what a Conn remembers of a stream.
 type source struct {
-	at   netip.AddrPort // the sender's
-	addr net.Addr       // the same
-	next uint32         // the sequence number of its next datagram
+	addr net.Addr // the sender's
+	next uint32   // the sequence number of its next datagram
 }
 
 func (r *reader) init() {
@@ -73,27 +72,21 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if len(p) == 0 && !c.isClosed() {
 		return 0, nil
 	}
-	n, _, err := c.readOne(p)
+	n, _, _, err := c.readOne(p)
 	return n, err
 }
 
 // ReadFrom reads the next datagram into p, and returns the sender's address: an
 // [fabric.Addr], or on auto-udp a *net.UDPAddr. Bytes that p has no room for are lost.
 func (c *Conn) ReadFrom(p []byte) (int, net.Addr, error) {
-	n, from, err := c.readOne(p)
-	if err != nil {
-		return 0, nil, err
-	}
-	return n, from.addr, nil
+	n, _, from, err := c.readOne(p)
+	return n, from, err
 }
 
 // ReadFromUDPAddrPort does what ReadFrom does, as the method of package net's UDPConn.
 func (c *Conn) ReadFromUDPAddrPort(p []byte) (int, netip.AddrPort, error) {
-	n, from, err := c.readOne(p)
-	if err != nil {
-		return 0, netip.AddrPort{}, err
-	}
-	return n, from.at, nil
+	n, from, _, err := c.readOne(p)
+	return n, from, err
 }
 
 // Message is a datagram of ReadBatch and WriteBatch. It has the fields of the type of
@@ -145,8 +138,8 @@ func (c *Conn) ReadBatch(ms []Message, flags int) (int, error) {
 	return n, nil
 }
 
-// senderOf returns the address of the sender of a datagram of a batch. Its source may have
-// been forgotten for those of later datagrams of the batch. The caller has the turn.
+// senderOf returns the address of the sender of a datagram that was received. Its source may have
+// been forgotten for those of later datagrams of a batch. The caller has the turn.
 func (c *Conn) senderOf(d *fabric.Datagram) net.Addr {
 	if s := c.reader.sources[streamOf(d)]; s != nil {
 		return s.addr
@@ -154,10 +147,10 @@ func (c *Conn) senderOf(d *fabric.Datagram) net.Addr {
 	return c.addr(d.From)
 }
 
-// readOne reads one datagram.
-func (c *Conn) readOne(p []byte) (n int, from source, err error) {
+// readOne reads one datagram, and returns the sender's address in both forms.
+func (c *Conn) readOne(p []byte) (n int, at netip.AddrPort, from net.Addr, err error) {
 	if err := c.takeTurn(); err != nil {
-		return 0, source{}, c.opError("read", err)
+		return 0, at, nil, c.opError("read", err)
 	}
 	defer c.passTurn()
 	r := &c.reader
@@ -167,9 +160,9 @@ func (c *Conn) readOne(p []byte) (n int, from source, err error) {
 	_, err = c.receive(r.single[:])
 	r.buffers[0] = nil
 	if err != nil {
-		return 0, source{}, c.opError("read", err)
+		return 0, at, nil, c.opError("read", err)
 	}
-	return min(d.Len, len(p)), *r.sources[streamOf(d)], nil
+	return min(d.Len, len(p)), d.From, c.senderOf(d), nil
 }
 
 // takeTurn waits until no other call receives. The caller returns the turn with passTurn.
@@ -179,15 +172,13 @@ func (c *Conn) takeTurn() error {
 		return nil
 	default:
 	}
-	for {
-		select {
-		case c.reader.turn <- struct{}{}:
-			return nil
-		case <-c.readDeadline.Done():
-			return os.ErrDeadlineExceeded
-		case <-c.closed:
-			return net.ErrClosed
-		}
+	select {
+	case c.reader.turn <- struct{}{}:
+		return nil
+	case <-c.readDeadline.Done():
+		return os.ErrDeadlineExceeded
+	case <-c.closed:
+		return net.ErrClosed
 	}
 }
 
@@ -310,7 +301,7 @@ func (r *reader) source(addr func(netip.AddrPort) net.Addr, of stream, sequence 
 				break
 			}
 		}
-		s = &source{at: of.from, addr: addr(of.from), next: sequence}
+		s = &source{addr: addr(of.from), next: sequence}
 		r.sources[of] = s
 	}
 	return s

@@ -13,9 +13,9 @@ import (
 // firstEphemeral begins the range for dynamic ports (RFC 6335, section 6).
 const firstEphemeral = 49152
 
-// Bind returns an address that is not taken. If the port of a is 0, it chooses one after
+// bind returns an address that is not taken. If the port of a is 0, it chooses one after
 // last.
-func Bind(a netip.AddrPort, last *uint16, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
+func bind(a netip.AddrPort, last *uint16, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
 	if a.Port() != 0 {
 		if taken(a) {
 			return a, syscall.EADDRINUSE
@@ -34,23 +34,23 @@ func Bind(a netip.AddrPort, last *uint16, taken func(netip.AddrPort) bool) (neti
 // taken reports whether a dialer or a listener has the address. The caller holds
 // n.mu.
 func (n *Network) taken(a netip.AddrPort) bool {
-	return n.ports[a] || slices.ContainsFunc(n.listeners, func(l *Listener) bool { return Collide(l.addr, a) })
+	return n.ports[a] || slices.ContainsFunc(n.listeners, func(l *Listener) bool { return collide(l.addr, a) })
 }
 
-// Collide reports whether there is an address that listeners at a and at b would both
+// collide reports whether there is an address that listeners at a and at b would both
 // receive requests for.
-func Collide(a, b netip.AddrPort) bool {
-	return a.Port() == b.Port() && (Covers(a.Addr(), b.Addr()) || Covers(b.Addr(), a.Addr()))
+func collide(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && (covers(a.Addr(), b.Addr()) || covers(b.Addr(), a.Addr()))
 }
 
-// Covers reports whether a listener at a receives requests for b.
-func Covers(a, b netip.Addr) bool {
+// covers reports whether a listener at a receives requests for b.
+func covers(a, b netip.Addr) bool {
 	return a == b || a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && b.Is4()
 }
 
-// Wildcard is the address that a listener asks for. If it is not valid, that means all
+// wildcard is the address that a listener asks for. If it is not valid, that means all
 // addresses of both families.
-func Wildcard(a netip.AddrPort) netip.AddrPort {
+func wildcard(a netip.AddrPort) netip.AddrPort {
 	if !a.Addr().IsValid() {
 		return netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
 	}

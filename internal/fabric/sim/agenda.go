@@ -3,60 +3,49 @@
 package sim
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
-// Agenda are events to come. The owner sets L before it adds the first.
-type Agenda struct {
+// agenda are events to come. The owner sets L before it adds the first.
+type agenda struct {
 	L sync.Locker // guards what follows; held while an event runs
 
-	events []event // a heap, the earliest first
-	seq    uint64
+	events []event // the earliest first
 	timer  *time.Timer
 	due    time.Time // when timer fires
 }
 
 type event struct {
-	at  time.Time
-	seq uint64 // the order of events at one instant
-	do  func()
+	at time.Time
+	do func()
 }
 
-func (a event) before(b event) bool {
-	if !a.at.Equal(b.at) {
-		return a.at.Before(b.at)
-	}
-	return a.seq < b.seq
-}
-
-// After runs do with L held: at once if d is 0, else after d. The caller holds L.
-func (a *Agenda) After(d time.Duration, do func()) {
+// after runs do with L held: at once if d is 0, else after d. The caller holds L.
+func (a *agenda) after(d time.Duration, do func()) {
 	if d <= 0 {
 		do()
 		return
 	}
-	a.At(time.Now().Add(d), do)
+	a.add(time.Now().Add(d), do)
 }
 
-// At runs do with L held at the time t, after events that were added for t before. The
+// add runs do with L held at the time t, after events that were added for t before. The
 // caller holds L.
-func (a *Agenda) At(t time.Time, do func()) {
-	a.seq++
-	a.events = append(a.events, event{t, a.seq, do})
-	for i := len(a.events) - 1; i > 0; {
-		up := (i - 1) / 2
-		if !a.events[i].before(a.events[up]) {
-			break
+func (a *agenda) add(t time.Time, do func()) {
+	i, _ := slices.BinarySearchFunc(a.events, t, func(e event, t time.Time) int {
+		if e.at.After(t) {
+			return 1
 		}
-		a.events[i], a.events[up] = a.events[up], a.events[i]
-		i = up
-	}
+		return -1
+	})
+	a.events = slices.Insert(a.events, i, event{t, do})
 	a.schedule()
 }
 
 // schedule sets the timer for the earliest event. The caller holds L.
-func (a *Agenda) schedule() {
+func (a *agenda) schedule() {
 	if len(a.events) == 0 {
 		return
 	}
@@ -73,40 +62,21 @@ func (a *Agenda) schedule() {
 }
 
 // fire runs the events that are due.
-func (a *Agenda) fire() {
+func (a *agenda) fire() {
 	a.L.Lock()
 	defer a.L.Unlock()
 	a.due = time.Now() // so that events which these add do not set the timer: the loop runs those that are due
 	for len(a.events) > 0 && !a.events[0].at.After(time.Now()) {
-		a.pop().do()
+		do := a.events[0].do
+		a.events = slices.Delete(a.events, 0, 1)
+		do()
 	}
 	a.due = time.Time{}
 	a.schedule()
 }
 
-// pop removes the earliest event. The caller holds L.
-func (a *Agenda) pop() event {
-	first, last := a.events[0], len(a.events)-1
-	a.events[0] = a.events[last]
-	a.events[last] = event{}
-	a.events = a.events[:last]
-	for i := 0; ; {
-		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < last; child++ {
-			if a.events[child].before(a.events[least]) {
-				least = child
-			}
-		}
-		if least == i {
-			return first
-		}
-		a.events[i], a.events[least] = a.events[least], a.events[i]
-		i = least
-	}
-}
-
-// Stop drops all events. The caller holds L.
-func (a *Agenda) Stop() {
+// stop drops all events. The caller holds L.
+func (a *agenda) stop() {
 	a.events = nil
 	if a.timer != nil {
 		a.timer.Stop()

@@ -58,27 +58,6 @@ func TestDisconnectFlushesBehindWhatIsHeld(t *testing.T) {
 	require.Equal(t, flushed(15), c[1:])
 }
 
-func TestOverflowOfTheCompletionQueueBreaksTheQueuePair(t *testing.T) {
-	virtual(t, sim.Link{CompletionQueue: 4}, func(t *testing.T, n *sim.Network) {
-		a, b := connect(t, n)
-		for range 4 {
-			post(t, a, send(1, "x"))
-			poll(t, a)
-		}
-		done := waiting(b)
-		synctest.Wait()
-		require.Empty(t, done)
-		post(t, a, send(1, "x"))
-		require.ErrorIs(t, <-done, fabric.ErrQueuePair)
-		require.Len(t, poll(t, b), 4)
-		again := waiting(b)
-		synctest.Wait()
-		require.Empty(t, again, "said once")
-		b.Wake()
-		<-again
-	})
-}
-
 func TestMisuseThatWouldCrashAProcessPanics(t *testing.T) {
 	virtual(t, sim.Link{}, func(t *testing.T, n *sim.Network) {
 		a, _ := connect(t, n)

@@ -194,8 +194,8 @@ func (e *Endpoint) refused(reason int, private []byte) {
 // when its owner disconnects or closes too; until then, or until CMTimeout,
 // Wait says nothing here.
 func (e *Endpoint) Disconnect() error {
-	if f := e.n.faults.Load(); f != nil && f.Disconnect != nil {
-		if err := f.Disconnect(e); err != nil {
+	if f := e.n.faults.Load().Disconnect; f != nil {
+		if err := f(e); err != nil {
 			return err
 		}
 	}
@@ -216,7 +216,7 @@ func (e *Endpoint) goodbye() {
 		e.move(leaving)
 		e.tell(DREQ, e.peer.dismissed)
 		if !e.told {
-			e.c.agenda.After(e.n.link.CMTimeout, e.disconnected)
+			e.c.agenda.after(e.n.link.CMTimeout, e.disconnected)
 		}
 	case left:
 		e.move(parted)
@@ -235,12 +235,7 @@ func (e *Endpoint) dismissed() {
 	}
 	e.disconnected()
 	if e.closed || e.cm == parted {
-		p := e.peer
-		e.c.agenda.After(e.n.link.Latency, func() {
-			if !e.c.broken() {
-				p.disconnected()
-			}
-		})
+		e.c.carry(e.peer.disconnected)
 	}
 }
 
@@ -272,14 +267,10 @@ func (e *Endpoint) part() {
 // tell sends a message of the connection manager. When it arrives, arrive runs with c.mu
 // held.
 func (e *Endpoint) tell(m Message, arrive func()) {
-	if f := e.n.faults.Load(); f != nil && f.Lose != nil && f.Lose(e, m) {
+	if lose := e.n.faults.Load().Lose; lose != nil && lose(e, m) {
 		return
 	}
-	e.c.agenda.After(e.n.link.Latency, func() {
-		if !e.c.broken() {
-			arrive()
-		}
-	})
+	e.c.carry(arrive)
 }
 
 // settle ends Connect or Accept, or the next of them, with an outcome.
@@ -298,7 +289,7 @@ func (e *Endpoint) settle(err error) {
 // releases meanwhile.
 func (e *Endpoint) await(ctx context.Context) error {
 	if !e.settled {
-		e.c.agenda.After(e.n.link.CMTimeout, func() { e.settle(fmt.Errorf("sim: no answer: %w", syscall.ETIMEDOUT)) })
+		e.c.agenda.after(e.n.link.CMTimeout, func() { e.settle(fmt.Errorf("sim: no answer: %w", syscall.ETIMEDOUT)) })
 	}
 	e.awaiting = true
 	defer func() { e.awaiting = false }()

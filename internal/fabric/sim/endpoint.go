@@ -87,13 +87,13 @@ func (e *Endpoint) RemoteAddr() netip.AddrPort { return e.remote }
 
 // Footprint implements [fabric.Endpoint].
 func (e *Endpoint) Footprint(o fabric.Options) fabric.Footprint {
-	return fabric.Footprint{Receives: o.RecvQueue * o.RecvSize, Locked: e.n.link.Locked}
+	return fabric.Footprint{Receives: o.RecvQueue * o.RecvSize}
 }
 
 // Open implements [fabric.Endpoint].
 func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
-	if f := e.n.faults.Load(); f != nil && f.Open != nil {
-		if err := f.Open(e); err != nil {
+	if f := e.n.faults.Load().Open; f != nil {
+		if err := f(e); err != nil {
 			return fabric.Limits{}, err
 		}
 	}
@@ -107,15 +107,9 @@ func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 		return fabric.Limits{}, fmt.Errorf("sim: open: %w", syscall.EINVAL)
 	}
 	l := e.n.link
-	grant := func(asked, most int) int {
-		if most > 0 {
-			return min(asked, most)
-		}
-		return asked
-	}
 	e.limits = fabric.Limits{
-		SendQueue: grant(o.SendQueue, l.SendQueue),
-		RecvQueue: grant(o.RecvQueue, l.RecvQueue),
+		SendQueue: min(o.SendQueue, l.SendQueue),
+		RecvQueue: min(o.RecvQueue, l.RecvQueue),
 		Inline:    l.Inline,
 		Spin:      l.Spin,
 	}
@@ -123,11 +117,7 @@ func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	e.sends = make([]send, e.limits.SendQueue)
 	e.recvLen = make([]int, e.limits.RecvQueue)
 	e.buffers = make([]byte, e.limits.RecvQueue*o.RecvSize)
-	depth := l.CompletionQueue
-	if depth == 0 {
-		depth = e.limits.SendQueue + e.limits.RecvQueue
-	}
-	e.ring = make([]entry, depth)
+	e.ring = make([]entry, e.limits.SendQueue+e.limits.RecvQueue)
 	e.qp = ready
 	return e.limits, nil
 }
@@ -135,8 +125,8 @@ func (e *Endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 // Close implements [fabric.Endpoint]. The peer is told as by Disconnect, or
 // refused.
 func (e *Endpoint) Close() error {
-	if f := e.n.faults.Load(); f != nil && f.Close != nil {
-		f.Close(e)
+	if f := e.n.faults.Load().Close; f != nil {
+		f(e)
 	}
 	if err := e.destroy(); err != nil {
 		return err
@@ -167,7 +157,7 @@ func (e *Endpoint) destroy() error {
 	}
 	poison(e.buffers)
 	if e.peer != nil && e.peer.closed {
-		e.c.agenda.Stop()
+		e.c.agenda.stop()
 	}
 	return nil
 }
@@ -186,8 +176,8 @@ func (e *Endpoint) fail() {
 		return
 	}
 	e.qp = failed
-	f := e.n.faults.Load()
-	e.unflushed = f != nil && f.Unflushed != nil && f.Unflushed(e)
+	unflushed := e.n.faults.Load().Unflushed
+	e.unflushed = unflushed != nil && unflushed(e)
 	e.flushSends()
 	e.flushRecvs()
 }

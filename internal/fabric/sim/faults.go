@@ -4,8 +4,8 @@ package sim
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
@@ -54,34 +54,23 @@ type Faults struct {
 // SetFaults replaces the faults.
 func (n *Network) SetFaults(f Faults) { n.faults.Store(&f) }
 
-// cables are the cables of a network.
-type cables struct {
-	cut   atomic.Bool                         // all are
-	cards atomic.Pointer[map[netip.Addr]bool] // whose are; stored with Network.mu held
+// severed reports whether nothing gets from one card to another.
+func (n *Network) severed(a, b netip.Addr) bool {
+	cut := *n.cables.Load()
+	return cut[netip.Addr{}] || cut[a] || cut[b]
 }
 
-// Severed reports whether nothing gets from one card to another.
-func (n *Network) Severed(a, b netip.Addr) bool {
-	cut := n.cables.cards.Load()
-	return n.cables.cut.Load() || cut != nil && ((*cut)[a] || (*cut)[b])
-}
-
-// Cut cuts the cable, or mends it. What would arrive meanwhile is lost.
-func (n *Network) Cut(cut bool) { n.cables.cut.Store(cut) }
+// Cut cuts all cables, or mends those that it has cut. What would arrive meanwhile is lost.
+func (n *Network) Cut(cut bool) { n.CutCard(netip.Addr{}, cut) }
 
 // CutCard cuts the cable of the card with an address, or mends it.
 func (n *Network) CutCard(a netip.Addr, cut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	cards := map[netip.Addr]bool{a.Unmap(): cut}
-	if before := n.cables.cards.Load(); before != nil {
-		for b, cut := range *before {
-			if b != a.Unmap() {
-				cards[b] = cut
-			}
-		}
-	}
-	n.cables.cards.Store(&cards)
+	cards := map[netip.Addr]bool{}
+	maps.Copy(cards, *n.cables.Load())
+	cards[a.Unmap()] = cut
+	n.cables.Store(&cards)
 }
 
 // Blackhole makes an address swallow the requests of the connection manager.
@@ -89,13 +78,6 @@ func (n *Network) Blackhole(a netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.holes[a.Unmap()] = true
-}
-
-// Swallows reports whether Blackhole has named an address. It takes n.mu.
-func (n *Network) Swallows(a netip.Addr) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.holes[a]
 }
 
 // PortDown makes Wait of every endpoint return [fabric.ErrPortDown]. It does not cut the
@@ -113,9 +95,6 @@ func (n *Network) RemoveDevice() {
 		e.Fail(fabric.ErrDeviceRemoved)
 	}
 }
-
-// Removed reports whether RemoveDevice has been called.
-func (n *Network) Removed() bool { return n.gone.Load() }
 
 // Cut cuts, or mends, the cable of this connection alone.
 func (e *Endpoint) Cut(cut bool) { e.c.cut.Store(cut) }

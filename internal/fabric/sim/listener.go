@@ -36,7 +36,7 @@ func (n *Network) Listen(local netip.AddrPort, backlog int) (fabric.Listener, er
 
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	local, err := Bind(Wildcard(local), &n.lastPort, n.taken)
+	local, err := bind(wildcard(local), &n.lastPort, n.taken)
 	if err != nil {
 		return nil, fmt.Errorf("sim: listen at %v: %w", local, err)
 	}
@@ -96,7 +96,7 @@ func (n *Network) request(e *Endpoint, private []byte) {
 	}
 	var to *Listener
 	for _, l := range n.listeners {
-		if l.addr == e.remote || to == nil && l.addr.Port() == e.remote.Port() && Covers(l.addr.Addr(), e.remote.Addr()) {
+		if l.addr == e.remote || to == nil && l.addr.Port() == e.remote.Port() && covers(l.addr.Addr(), e.remote.Addr()) {
 			to = l
 		}
 	}
@@ -108,11 +108,7 @@ func (n *Network) request(e *Endpoint, private []byte) {
 		reason, says = fabric.RejectConsumer, wire.Full.Append(nil)
 	}
 	if reason != 0 {
-		e.c.agenda.After(n.link.Latency, func() {
-			if !e.c.broken() {
-				e.refused(reason, says)
-			}
-		})
+		e.c.carry(func() { e.refused(reason, says) })
 		return
 	}
 	p := n.endpoint(e.c, e.remote, e.local, passive)

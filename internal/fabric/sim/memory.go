@@ -40,8 +40,8 @@ func (m *Memory) RKey() uint32 { return m.rkey }
 
 // Register implements [fabric.Endpoint].
 func (e *Endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
-	if f := e.n.faults.Load(); f != nil && f.Register != nil {
-		if err := f.Register(e, n); err != nil {
+	if f := e.n.faults.Load().Register; f != nil {
+		if err := f(e, n); err != nil {
 			return nil, err
 		}
 	}
@@ -57,7 +57,8 @@ func (e *Endpoint) Register(n int, a fabric.Access) (fabric.Memory, error) {
 	m := &Memory{bytes: b[skip : skip+n : skip+n], access: a}
 
 	e.n.mu.Lock()
-	m.addr = e.n.unique.addr(n)
+	m.addr = e.n.nextAddr
+	e.n.nextAddr += uint64(n) + pageSize
 	e.n.mu.Unlock()
 
 	e.enter(m)
@@ -81,8 +82,8 @@ func (e *Endpoint) Leave(m fabric.Memory) error {
 // Adopt implements [fabric.Mover].
 func (e *Endpoint) Adopt(m fabric.Memory) error {
 	own := m.(*Memory)
-	if f := e.n.faults.Load(); f != nil && f.Register != nil {
-		if err := f.Register(e, len(own.bytes)); err != nil {
+	if f := e.n.faults.Load().Register; f != nil {
+		if err := f(e, len(own.bytes)); err != nil {
 			return err
 		}
 	}
@@ -99,7 +100,8 @@ func (e *Endpoint) Adopt(m fabric.Memory) error {
 // enter gives memory a key by which the peer may know it. It takes n.mu.
 func (e *Endpoint) enter(m *Memory) {
 	e.n.mu.Lock()
-	m.rkey = e.n.unique.key()
+	e.n.lastKey++
+	m.rkey = e.n.lastKey << 8 // as on hardware, where the low byte is the owner's
 	e.n.mu.Unlock()
 	m.e = e
 	e.memory = append(e.memory, m)

@@ -24,8 +24,8 @@ type recvQueue struct {
 // PostRecv implements [fabric.Endpoint]. It poisons the data of completions that Poll has
 // returned.
 func (e *Endpoint) PostRecv(n int) error {
-	if f := e.n.faults.Load(); f != nil && f.PostRecv != nil {
-		if err := f.PostRecv(e, n); err != nil {
+	if f := e.n.faults.Load().PostRecv; f != nil {
+		if err := f(e, n); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ package sim_test
 
 import (
 	"bytes"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,18 +12,6 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
 )
-
-func TestMessageLongerThanItsReceiveBreaksBothSides(t *testing.T) {
-	a, b := connect(t, network(t, sim.Link{}))
-	post(t, a, send(1, strings.Repeat("x", options.RecvSize)))
-	post(t, a, send(2, strings.Repeat("x", options.RecvSize+1)))
-	sends, recvs := split(poll(t, a))
-	assert.Equal(t, []fabric.Completion{{ID: 1}, {ID: 2, Status: fabric.RemoteInvalidRequest}}, sends)
-	assert.Equal(t, flushed(16), recvs)
-	c := poll(t, b)
-	assert.Equal(t, fabric.OK, c[0].Status)
-	assert.Equal(t, append([]fabric.Completion{{Recv: true, Status: fabric.LocalLength}}, flushed(14)...), c[1:])
-}
 
 func TestReceivedDataIsPoisonedByTheNextPostRecv(t *testing.T) {
 	a, b := connect(t, network(t, sim.Link{}))

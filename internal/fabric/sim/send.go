@@ -44,7 +44,7 @@ type message struct {
 func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
 	e.sendTurn++
 	f := e.n.faults.Load()
-	if f != nil && f.PostSend != nil {
+	if f.PostSend != nil {
 		if err := f.PostSend(e, wr); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (e *Endpoint) PostSend(wr []fabric.WorkRequest) error {
 			wr = inOnePiece(wr)
 		}
 		fate := e.check(wr)
-		if f != nil && f.Send != nil && fate == fabric.OK {
+		if f.Send != nil && fate == fabric.OK {
 			fate = f.Send(e, wr)
 		}
 		e.post(wr, fate)
@@ -142,7 +142,7 @@ func (e *Endpoint) transmit(m *message) {
 		return
 	}
 	m.left = e.n.leave(e.side, len(m.wr.Data))
-	e.c.agenda.At(m.left.Add(e.n.link.Latency), func() { e.arrive(m) })
+	e.c.agenda.add(m.left.Add(e.n.link.Latency), func() { e.arrive(m) })
 }
 
 // arrive executes a message of transmit at the peer, which acknowledges it.
@@ -158,7 +158,7 @@ func (e *Endpoint) arrive(m *message) {
 			p.expected++
 		}
 	}
-	e.c.agenda.After(e.n.link.Latency, func() {
+	e.c.agenda.after(e.n.link.Latency, func() {
 		switch {
 		case e.c.broken():
 		case status == fabric.OK:
@@ -228,7 +228,7 @@ func (e *Endpoint) startTimer() {
 	e.timing = true
 	e.progress = time.Now()
 	e.tries = 0
-	e.c.agenda.At(e.deadline(), e.repeat)
+	e.c.agenda.add(e.deadline(), e.repeat)
 }
 
 // deadline is when the oldest message that is not acknowledged is to be repeated.
@@ -265,5 +265,5 @@ func (e *Endpoint) repeat() {
 		}
 	}
 	e.timing = true
-	e.c.agenda.At(e.deadline(), e.repeat)
+	e.c.agenda.add(e.deadline(), e.repeat)
 }

@@ -2,7 +2,7 @@
 // link: latency, bandwidth, queue depths, and faults on command. It is for
 // tests, in the virtual time of testing/synctest or in real time. Its queue pairs
 // behave as on hardware, and where a device punishes misuse, they panic and say why,
-// or fail as the device does. Queue pairs for datagrams are in package datagram.
+// or fail as the device does.
 //
 // The way through the files: sim.go has the network, addr.go its addresses,
 // listener.go and connect.go the connection manager, send.go and receive.go the
@@ -12,8 +12,10 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -45,17 +47,11 @@ type Link struct {
 	SendQueue int
 	RecvQueue int
 
-	// CompletionQueue is the depth of completion queues; 0 means the granted
-	// send queue plus the granted receive queue.
-	CompletionQueue int
-
 	// Inline is the number of bytes that a work request carries by itself; 0
 	// means DefaultInline, a negative number none.
 	Inline int
 
-	// Locked is Footprint.Locked. KeepMemory says that memory cannot be freed, as where
-	// two processes share it.
-	Locked     bool
+	// KeepMemory says that memory cannot be freed, as where two processes share it.
 	KeepMemory bool
 
 	// Spin is Limits.Spin. Only tests in real time may set it: virtual time stands
@@ -82,8 +78,8 @@ type Network struct {
 	link    Link
 	instant bool // a message arrives and is acknowledged when it is posted
 	faults  atomic.Pointer[Faults]
-	cables  cables
-	gone    atomic.Bool // the device was removed
+	cables  atomic.Pointer[map[netip.Addr]bool] // whose are cut; under the zero Addr, all are. Stored with mu held
+	gone    atomic.Bool                         // the device was removed
 	rnr     atomic.Uint64
 
 	mu        sync.Mutex // guards what follows; taken after a connection's
@@ -93,33 +89,10 @@ type Network struct {
 	lastPort  uint16                  // that the network has chosen
 	endpoints []*Endpoint             // not closed, in the order made
 	holes     map[netip.Addr]bool     // see Blackhole
-	unique    unique
-}
 
-// unique makes names that a network gives out once.
-type unique struct {
-	lastEndpoint uint64
+	lastEndpoint uint64 // the number of the last endpoint made
 	lastKey      uint32
-	nextAddr     uint64
-}
-
-// endpoint returns the number of a new endpoint, from 1 on.
-func (u *unique) endpoint() uint64 {
-	u.lastEndpoint++
-	return u.lastEndpoint
-}
-
-// key returns a remote key.
-func (u *unique) key() uint32 {
-	u.lastKey++
-	return u.lastKey << 8 // as on hardware, where the low byte is the owner's
-}
-
-// addr returns the address of n bytes of memory, behind which an overrun hits nothing.
-func (u *unique) addr(n int) uint64 {
-	a := u.nextAddr
-	u.nextAddr += uint64(n) + pageSize
-	return a
+	nextAddr     uint64 // of memory, behind which an overrun hits nothing
 }
 
 var _ fabric.Fabric = (*Network)(nil)
@@ -127,20 +100,20 @@ var _ fabric.Fabric = (*Network)(nil)
 // New makes a network. Under testing/synctest it belongs to the bubble that
 // made it.
 func New(l Link) *Network {
-	if l.Inline == 0 {
-		l.Inline = DefaultInline
-	}
-	l.Inline = max(l.Inline, 0)
-	if l.CMTimeout == 0 {
-		l.CMTimeout = DefaultCMTimeout
-	}
-	return &Network{
+	l.SendQueue, l.RecvQueue = cmp.Or(l.SendQueue, math.MaxInt), cmp.Or(l.RecvQueue, math.MaxInt)
+	l.Inline = max(cmp.Or(l.Inline, DefaultInline), 0)
+	l.CMTimeout = cmp.Or(l.CMTimeout, DefaultCMTimeout)
+	n := &Network{
 		link:    l,
 		instant: l.Latency == 0 && l.Bandwidth == 0,
 		ports:   make(map[netip.AddrPort]bool),
 		holes:   make(map[netip.Addr]bool),
-		unique:  unique{nextAddr: 0x7f00_0000_0000},
+
+		nextAddr: 0x7f00_0000_0000,
 	}
+	n.cables.Store(new(map[netip.Addr]bool))
+	n.SetFaults(Faults{})
+	return n
 }
 
 // Open is the number of endpoints and listeners that are not closed.
@@ -149,9 +122,6 @@ func (n *Network) Open() int {
 	defer n.mu.Unlock()
 	return len(n.endpoints) + len(n.listeners)
 }
-
-// Link is the network's link, with the defaults filled in.
-func (n *Network) Link() Link { return n.link }
 
 // RNR is the number of messages that found no receive posted.
 func (n *Network) RNR() uint64 { return n.rnr.Load() }
@@ -197,7 +167,7 @@ func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	local, err := Bind(local, &n.lastPort, n.taken)
+	local, err := bind(local, &n.lastPort, n.taken)
 	if err != nil {
 		return nil, fmt.Errorf("sim: dial from %v: %w", local, err)
 	}
@@ -207,7 +177,8 @@ func (n *Network) Dial(ctx context.Context, local, remote netip.AddrPort) (fabri
 
 // endpoint makes an endpoint of c. The caller holds n.mu.
 func (n *Network) endpoint(c *conn, local, remote netip.AddrPort, s side) *Endpoint {
-	e := newEndpoint(n, c, local, remote, s, n.unique.endpoint())
+	n.lastEndpoint++
+	e := newEndpoint(n, c, local, remote, s, n.lastEndpoint)
 	n.endpoints = append(n.endpoints, e)
 	return e
 }

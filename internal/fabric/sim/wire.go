@@ -19,7 +19,7 @@ type conn struct {
 	// writes to registered memory, and Poll while it returns completions. For the race
 	// detector nothing else makes a read of that memory safe.
 	mu     sync.Mutex
-	agenda Agenda
+	agenda agenda
 }
 
 // newConn makes what the endpoints at two cards share.
@@ -30,7 +30,17 @@ func (n *Network) newConn(cards [2]netip.Addr) *conn {
 }
 
 // broken reports whether nothing gets through.
-func (c *conn) broken() bool { return c.cut.Load() || c.n.Severed(c.cards[0], c.cards[1]) }
+func (c *conn) broken() bool { return c.cut.Load() || c.n.severed(c.cards[0], c.cards[1]) }
+
+// carry runs arrive, with mu held, when a message of no length has arrived, unless nothing gets
+// through then. The caller holds mu.
+func (c *conn) carry(arrive func()) {
+	c.agenda.after(c.n.link.Latency, func() {
+		if !c.broken() {
+			arrive()
+		}
+	})
+}
 
 // lane is one direction of the link.
 type lane struct {

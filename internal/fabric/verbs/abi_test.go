@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // TestABI compiles abi.h and functions.h together with the official headers
@@ -79,6 +81,16 @@ var (
 	constantLine = regexp.MustCompile(`^\tRN_(\w+) = .*,$`)
 )
 
+// statuses are those of ibv_wc_status whose numbers package fabric has.
+var statuses = map[string]fabric.Status{
+	"SUCCESS": fabric.OK, "LOC_LEN_ERR": fabric.LocalLength, "LOC_QP_OP_ERR": fabric.LocalQPOperation,
+	"LOC_PROT_ERR": fabric.LocalProtection, "WR_FLUSH_ERR": fabric.Flushed, "BAD_RESP_ERR": fabric.BadResponse,
+	"LOC_ACCESS_ERR": fabric.LocalAccess, "REM_INV_REQ_ERR": fabric.RemoteInvalidRequest,
+	"REM_ACCESS_ERR": fabric.RemoteAccess, "REM_OP_ERR": fabric.RemoteOperation, "RETRY_EXC_ERR": fabric.RetryExceeded,
+	"RNR_RETRY_EXC_ERR": fabric.RNRRetryExceeded, "REM_ABORT_ERR": fabric.RemoteAborted, "FATAL_ERR": fabric.Fatal,
+	"RESP_TIMEOUT_ERR": fabric.ResponseTimeout, "GENERAL_ERR": fabric.General,
+}
+
 // layoutCheck asserts that the structures and constants of abi.h are those of
 // the same names without the prefix. A line that it does not understand fails
 // the test, so none escapes.
@@ -89,6 +101,9 @@ func layoutCheck(t *testing.T) string {
 	c.WriteString("#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include \"abi.h\"\n")
 	c.WriteString("#define SAME(x) _Static_assert(x, #x)\n")
 
+	for name, status := range statuses {
+		fmt.Fprintf(&c, "SAME(IBV_WC_%s == %d);\n", name, status)
+	}
 	var ours, theirs string
 	var partial bool
 	structs, members, constants := 0, 0, 0

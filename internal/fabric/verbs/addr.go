@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"unsafe"
+
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 type sockaddr = C.struct_sockaddr_storage
@@ -54,7 +56,7 @@ func fromSockaddr(s *sockaddr) netip.AddrPort {
 		sa := (*syscall.RawSockaddrInet6)(unsafe.Pointer(s))
 		addr := netip.AddrFrom16(sa.Addr).Unmap()
 		if sa.Scope_id != 0 && addr.Is6() {
-			addr = addr.WithZone(zoneName(sa.Scope_id))
+			addr = addr.WithZone(fabric.ZoneName(sa.Scope_id))
 		}
 		return netip.AddrPortFrom(addr, getPort(&sa.Port))
 	}
@@ -79,13 +81,6 @@ func zoneIndex(zone string) (uint32, error) {
 		return 0, err
 	}
 	return uint32(ifi.Index), nil
-}
-
-func zoneName(index uint32) string {
-	if ifi, err := net.InterfaceByIndex(int(index)); err == nil {
-		return ifi.Name
-	}
-	return strconv.FormatUint(uint64(index), 10)
 }
 
 // inZone adds the zone to link-local addresses of a connection request, which

@@ -17,7 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -29,26 +28,8 @@ type deviceContext = *C.struct_rn_ibv_context
 
 // devices are the devices in use.
 type devices struct {
-	mu     sync.Mutex // guards the maps and the users of each device
-	open   map[deviceContext]*device
-	shapes map[request]takenShape
-}
-
-// takenShape is what a device has taken, and since when that is known.
-type takenShape struct {
-	shape
-	since time.Time
-}
-
-// shapeAge is how long a device that has refused a shape is not asked for it again: what it
-// refuses for a while, it may report by any errno.
-const shapeAge = time.Minute
-
-// request is the shape asked of a device. It names the device by its GUID: before the
-// next request its context may be freed, and the address used for another device's.
-type request struct {
-	guid uint64
-	shape
+	mu   sync.Mutex // guards the map and the users of each device
+	open map[deviceContext]*device
 }
 
 type device struct {
@@ -96,30 +77,6 @@ func (s *devices) release(d *device) {
 	delete(s.open, d.ctx)
 	d.file.Close()
 	<-d.done
-}
-
-// knownShape is the shape that d took when asked was requested less than shapeAge ago, or
-// asked itself.
-func (s *devices) knownShape(d *device, asked shape) shape {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if taken := s.shapes[request{uint64(d.attr.node_guid), asked}]; time.Since(taken.since) < shapeAge {
-		return taken.shape
-	}
-	return asked
-}
-
-// recordShape records that d took the shape taken when asked was requested.
-func (s *devices) recordShape(d *device, asked, taken shape) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.shapes == nil {
-		s.shapes = make(map[request]takenShape)
-	}
-	r := request{uint64(d.attr.node_guid), asked}
-	if known := s.shapes[r]; known.shape != taken || time.Since(known.since) >= shapeAge {
-		s.shapes[r] = takenShape{taken, time.Now()}
-	}
 }
 
 func openDevice(ctx deviceContext) (*device, error) {
@@ -187,10 +144,6 @@ func (d *device) dispatch(kind uint32, element uint64) {
 	case C.RN_IBV_EVENT_CQ_ERR, C.RN_IBV_EVENT_QP_FATAL, C.RN_IBV_EVENT_QP_REQ_ERR, C.RN_IBV_EVENT_QP_ACCESS_ERR:
 		if e := d.find(element); e != nil {
 			e.notify(fabric.ErrQueuePair, fmt.Errorf("%w (%s)", fabric.ErrQueuePair, eventName[kind]))
-		}
-	case C.RN_IBV_EVENT_COMM_EST:
-		if e := d.find(element); e != nil {
-			e.receive(cmEvent{kind: commEst})
 		}
 	case C.RN_IBV_EVENT_DEVICE_FATAL:
 		d.removed()

@@ -75,17 +75,10 @@ type port struct {
 
 // portOf is the port that has an address of this host.
 func (f rdma) portOf(a netip.Addr) (p port, ok bool) {
-	s, err := toSockaddr(netip.AddrPortFrom(a, 0))
-	if err != nil {
-		return port{}, false
-	}
-	id, err := f.createID()
+	id, err := f.bindToPort(a)
 	if err != nil {
 		return port{}, false
 	}
 	defer f.destroyID(id)
-	if C.rn_bind(id, &s, 0) != 0 || id.verbs == nil || refuseIWARP(id) != nil {
-		return port{}, false
-	}
 	return port{deviceName(id), uint8(id.port_num)}, true
 }

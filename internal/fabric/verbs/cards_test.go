@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -65,21 +63,4 @@ func TestTheInterfaceOfAPortIsThatOfTheAddress(t *testing.T) {
 	} {
 		assert.Equal(t, want, interfaceOf(port, netip.MustParseAddr(address)), address)
 	}
-}
-
-// What a device has refused may have been for a while: it is asked again.
-func TestARefusedShapeExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var all devices
-		d := &device{}
-		asked, taken := shape{128, 256, maxInline}, shape{128, 256, 96}
-		all.recordShape(d, asked, taken)
-		for range 3 { // which does not make it younger
-			time.Sleep(shapeAge / 4)
-			assert.Equal(t, taken, all.knownShape(d, asked))
-			all.recordShape(d, asked, taken)
-		}
-		time.Sleep(shapeAge / 2)
-		assert.Equal(t, asked, all.knownShape(d, asked))
-	})
 }

@@ -12,6 +12,7 @@ package verbs
 import "C"
 
 import (
+	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -166,6 +167,43 @@ func (f rdma) createID() (cmID, error) {
 		}
 	}
 	return id, nil
+}
+
+// bind makes an id that is bound to an address of this host. With v6only unset, one of IPv6 stands
+// for IPv4, too.
+func (f rdma) bind(local netip.AddrPort, v6only bool) (cmID, error) {
+	s, err := toSockaddr(local)
+	if err != nil {
+		return nil, err
+	}
+	id, err := f.createID()
+	if err != nil {
+		return nil, err
+	}
+	alone := C.int(0)
+	if v6only {
+		alone = 1
+	}
+	if rc := C.rn_bind(id, &s, alone); rc != 0 {
+		err = addrError("rdma_bind_addr", syscall.Errno(rc), local.Addr())
+	} else {
+		err = refuseIWARP(id)
+	}
+	if err != nil {
+		f.destroyID(id)
+		return nil, err
+	}
+	return id, nil
+}
+
+// bindToPort does that for an address that a port of a device has.
+func (f rdma) bindToPort(local netip.Addr) (cmID, error) {
+	id, err := f.bind(netip.AddrPortFrom(local, 0), false)
+	if err == nil && id.verbs == nil {
+		f.destroyID(id)
+		return nil, addrError("rdma_bind_addr", syscall.ENODEV, local)
+	}
+	return id, err
 }
 
 func (m *manager) register(id cmID, r receiver) {

@@ -16,15 +16,17 @@ import (
 	"net"
 	"slices"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-// commEst is the kind under which the peer's first message, or the asynchronous
-// IBV_EVENT_COMM_EST, reaches the handshake; the connection manager's own kinds
-// are small.
-const commEst = 1 << 16
+// lookAgain is how often Accept looks for the peer's first message. It may overtake the peer's
+// confirmation, which may even be lost: told of the message, the connection manager does not wait
+// for the confirmation. Devices announce the message by IBV_EVENT_COMM_EST, but only for a queue
+// pair that is not in RTS yet, and soft-RoCE never does.
+const lookAgain = 10 * time.Millisecond
 
 // receive implements [receiver].
 func (e *endpoint) receive(ev cmEvent) {
@@ -51,17 +53,11 @@ func (e *endpoint) await(ctx context.Context, wanted ...uint32) (cmEvent, error)
 			if slices.Contains(wanted, ev.kind) {
 				return ev, nil
 			}
-			switch ev.kind {
-			case C.RN_RDMA_CM_EVENT_CONNECT_ERROR,
-				C.RN_RDMA_CM_EVENT_UNREACHABLE,
-				C.RN_RDMA_CM_EVENT_REJECTED,
-				C.RN_RDMA_CM_EVENT_DISCONNECTED,
-				C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
-				return ev, connectError(ev)
-			case commEst:
-				// The peer's first message overtook its confirmation, which may even be
-				// lost: told of the message, the connection manager does not wait for
-				// the confirmation.
+			if err := connectError(ev); err != nil {
+				return ev, err
+			}
+		case <-e.look:
+			if e.takeEvent(0) {
 				C.rn_notify_established(e.id)
 			}
 		case <-ctx.Done():
@@ -117,19 +113,18 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if err := e.requireMailbox(); err != nil {
 		return err
 	}
-	var port C.struct_rn_ibv_port_attr
-	if rc := C.rn_query_port(e.id.verbs, e.id.port_num, &port); rc != 0 {
-		return e.device.deviceError("ibv_query_port", rc)
+	port, err := e.queryPort()
+	if err != nil {
+		return err
 	}
 	mtu := C.uint8_t(port.active_mtu)
 	if err := e.ready(&mtu); err != nil {
 		return err
 	}
-	stop, err := e.watchFirstMessage()
-	if err != nil {
+	if err := e.Arm(); err != nil { // before the answer, and so before the peer's first message
 		return err
 	}
-	defer stop()
+	defer e.armed.Store(false)
 	answer := make([]byte, answerSize)
 	copy(answer, private)
 	answer[mtuAt] = byte(mtu)
@@ -137,6 +132,9 @@ func (e *endpoint) Accept(ctx context.Context, private []byte) error {
 	if rc := C.rn_accept(e.id, e.qp.qp_num, data, n); rc != 0 {
 		return e.stateError("rdma_accept", rc)
 	}
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
+	e.look = look.C
 	_, err = e.await(ctx, C.RN_RDMA_CM_EVENT_ESTABLISHED)
 	return err
 }

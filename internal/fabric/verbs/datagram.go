@@ -105,7 +105,9 @@ func (f rdma) ListenPacket(local netip.AddrPort, o fabric.DatagramOptions) (fabr
 	d.limits = fabric.DatagramLimits{MaxMessage: largestMTU - fabric.HeaderSize, Spin: spin}
 	var unfit error // of a port without datagrams, which does not keep the others from having them
 	for _, a := range d.ports() {
-		q, err := d.addQueue(a)
+		d.making.Lock()
+		q, err := d.openQueue(a, nil)
+		d.making.Unlock()
 		switch {
 		case err == nil:
 			d.limits.MaxMessage = min(d.limits.MaxMessage, q.maxMessage())
@@ -136,14 +138,7 @@ func (d *datagrams) ports() (all []netip.Addr) {
 }
 
 // Source implements [fabric.Datagrams]. RDMA uses the routes of IP.
-func (f rdma) Source(remote netip.AddrPort) (netip.Addr, error) {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(remote)) // which sends nothing
-	if err != nil {
-		return netip.Addr{}, errors.Unwrap(err)
-	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
-}
+func (f rdma) Source(remote netip.AddrPort) (netip.Addr, error) { return fabric.SourceOf(remote) }
 
 // LocalAddr implements [fabric.DatagramEndpoint].
 func (d *datagrams) LocalAddr() netip.AddrPort { return d.local }
@@ -154,53 +149,28 @@ func (d *datagrams) DatagramLimits() fabric.DatagramLimits { return d.limits }
 func clampRecvQueue(n int) int { return min(max(n, 1), maxDatagramQueue) }
 
 // SetRecvQueue implements [fabric.DatagramEndpoint]: it replaces the queue pairs that
-// are not in use yet, if there is memory for others.
+// are not in use yet. If there is no memory for another, the next request makes one.
 func (d *datagrams) SetRecvQueue(n int) {
 	d.making.Lock()
 	defer d.making.Unlock()
 	d.recvQueue = clampRecvQueue(n)
-	for _, old := range *d.queues.Load() {
-		if d.isUsed(old) {
-			continue
-		}
-		q, err := d.openQueue(old.local, nil)
-		if err != nil {
-			continue
-		}
-		if unused := d.removeUnused(old, q); unused != nil {
-			d.end(unused)
+	for _, q := range *d.queues.Load() {
+		if d.removeUnused(q) {
+			d.end(q)
+			_, _ = d.openQueue(q.local, nil)
 		}
 	}
 }
 
-// removeUnused removes the first of some queue pairs that is not in use from the endpoint,
-// and returns it. It returns nil if all are in use, or have been removed.
-func (d *datagrams) removeUnused(qs ...*datagramQueue) *datagramQueue {
+// removeUnused removes a queue pair from the endpoint, unless it is in use or has been removed.
+func (d *datagrams) removeUnused(q *datagramQueue) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, q := range qs {
-		if !q.used && d.removeLocked(q) {
-			return q
-		}
-	}
-	return nil
+	return !q.used && d.removeLocked(q)
 }
 
-func (d *datagrams) isUsed(q *datagramQueue) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return q.used
-}
-
-// addQueue makes a queue pair at the port with an address.
-func (d *datagrams) addQueue(local netip.Addr) (*datagramQueue, error) {
-	d.making.Lock()
-	defer d.making.Unlock()
-	return d.openQueue(local, nil)
-}
-
-// openQueue does that. With a membership, the queue pair is one to receive from its
-// group, and the membership ends if there is an error. Called with making held.
+// openQueue makes a queue pair at the port with an address. With a membership, it is one to
+// receive from its group, and the membership ends if there is an error. Called with making held.
 func (d *datagrams) openQueue(local netip.Addr, m *membership) (*datagramQueue, error) {
 	q, err := newDatagramQueue(d, local, m, d.recvQueue)
 	if err != nil {
@@ -223,7 +193,7 @@ func (d *datagrams) add(q *datagramQueue) bool {
 	}
 	all := append(slices.Clone(*d.queues.Load()), q)
 	d.queues.Store(&all)
-	q.startListen()
+	q.listening.Go(q.listen)
 	return true
 }
 

@@ -32,10 +32,8 @@ const (
 	// 4.096 s.
 	maxWatcherAge = 70 * time.Second
 
-	// noticesWithin bounds the time to notify the watchers of a queue pair that has ended,
-	// and maxNotices how many are notified at once.
+	// noticesWithin bounds the time to notify the watchers of a queue pair that has ended.
 	noticesWithin = time.Second
-	maxNotices    = 32
 
 	// maxReason is the maximum length in bytes of a rejection's reason, which follows the
 	// first 8 bytes in the private data of an SIDR REP
@@ -216,46 +214,22 @@ func (d *datagrams) end(q *datagramQueue) {
 		_ = w.e.Close() // rejects the request
 	}
 	if len(q.watchers) > 0 {
-		d.background.Go(func() { notifyWatchers(q.watchers, d.notifyWatcher) })
+		d.background.Go(func() { d.notifyWatchers(q.watchers) })
 	}
 	q.close()
 }
 
 // notifyWatchers notifies the watchers of a queue pair that it has ended, so that they
-// resolve the address again before they send more. It works in rounds: in the first,
-// each watcher has so short a time to answer that the round takes half of noticesWithin
-// if none does. In each further round, those that have not answered have twice the time.
-func notifyWatchers(watchers []watcher, notify func(context.Context, watcher) error) {
+// resolve the address again before they send more. All are notified at once: those that do
+// not answer delay no other.
+func (d *datagrams) notifyWatchers(watchers []watcher) {
 	ctx, cancel := context.WithTimeout(context.Background(), noticesWithin)
 	defer cancel()
-	timeout := noticesWithin / 2 * maxNotices / time.Duration(len(watchers))
-	for ; len(watchers) > 0 && ctx.Err() == nil; timeout *= 2 {
-		watchers = notifyRound(ctx, timeout, watchers, notify)
-	}
-}
-
-// notifyRound notifies each of the watchers, up to maxNotices at once, and returns those
-// that did not answer within the timeout.
-func notifyRound(ctx context.Context, timeout time.Duration, watchers []watcher, notify func(context.Context, watcher) error) (silent []watcher) {
 	var notices sync.WaitGroup
-	var mu sync.Mutex // guards silent
-	inFlight := make(chan struct{}, maxNotices)
 	for _, w := range watchers {
-		inFlight <- struct{}{}
-		notices.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, timeout)
-			defer cancel()
-			_ = fabric.Patiently(ctx, func() error { return notify(ctx, w) })
-			if ctx.Err() != nil {
-				mu.Lock()
-				silent = append(silent, w)
-				mu.Unlock()
-			}
-			<-inFlight
-		})
+		notices.Go(func() { _ = fabric.Patiently(ctx, func() error { return d.notifyWatcher(ctx, w) }) })
 	}
 	notices.Wait()
-	return silent
 }
 
 // notifyWatcher notifies a watcher, and waits for its answer. It sends the notice from the

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -66,54 +65,6 @@ func TestDatagramRequestsOfOneHost(t *testing.T) {
 	d.closed = true
 	_, rejected := d.pair(asks)
 	require.Equal(t, asks, rejected)
-}
-
-// Watchers that do not answer, however many, keep no other from being notified, and no
-// more than maxNotices are notified at once.
-func TestDatagramWatchersThatAreSilentDelayNoOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var all []watcher
-		for id := range uint64(maxWatchers) {
-			all = append(all, watcher{requestOf(1, id), time.Now()})
-		}
-		const slow, last = 0, maxWatchers - 1
-		var mu sync.Mutex
-		tries, telling, most := make(map[uint64]int), 0, 0
-		told := make(map[uint64]int) // in which try
-		start := time.Now()
-		notifyWatchers(all, func(ctx context.Context, w watcher) error {
-			mu.Lock()
-			tries[w.ID]++
-			try := tries[w.ID]
-			telling++
-			most = max(most, telling)
-			mu.Unlock()
-			answers := make(<-chan time.Time)
-			switch w.ID {
-			case last:
-				answers = time.After(time.Millisecond)
-			case slow:
-				answers = time.After(20 * time.Millisecond)
-			}
-			var err error
-			select {
-			case <-ctx.Done():
-				err = ctx.Err()
-			case <-answers:
-				err = &fabric.RejectError{}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			telling--
-			if err != ctx.Err() {
-				told[w.ID] = try
-			}
-			return err
-		})
-		require.Equal(t, map[uint64]int{last: 1, slow: 2}, told)
-		require.Equal(t, noticesWithin, time.Since(start))
-		require.Equal(t, maxNotices, most)
-	})
 }
 
 // A goroutine that waits for a device keeps no request from being answered.

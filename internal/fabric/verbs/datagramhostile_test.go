@@ -157,6 +157,18 @@ func TestDatagramsSurviveFloodsOfRequests(t *testing.T) {
 	}
 }
 
+// idOf is the number of the requests of a handle.
+func (p packets) idOf(h *addressHandle) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, other := range p.handles {
+		if other == h {
+			return id
+		}
+	}
+	return 0
+}
+
 // A handle ends by a notice only if that has its number, which only its receiver knows,
 // and comes from the receiver's address.
 func TestDatagramsSurviveNoticesOfOthers(t *testing.T) {
@@ -167,7 +179,7 @@ func TestDatagramsSurviveNoticesOfOthers(t *testing.T) {
 		defer e.Close()
 		requireRejected(t, e, "a notice")
 	}
-	id := s.handle.id
+	id := s.a.idOf(s.handle)
 	for i := range 100 {
 		notice(s.hostile, s.a.local, uint64(i))
 	}
@@ -186,11 +198,11 @@ func TestDatagramsSurviveNoticesOfOthers(t *testing.T) {
 		h := everywhere.to(t, s.b)
 		defer h.Close()
 		elsewhere := openPacketsAt(t, addr6, 16)
-		notice(elsewhere, netip.AddrPortFrom(addr6, everywhere.local.Port()), h.id)
+		notice(elsewhere, netip.AddrPortFrom(addr6, everywhere.local.Port()), everywhere.idOf(h))
 		require.False(t, h.gone.Load())
 		require.Equal(t, fabric.OK, everywhere.send(h, "hello"))
 		require.Equal(t, "hello", s.b.next(t))
-		notice(s.b, netip.AddrPortFrom(s.b.local.Addr(), everywhere.local.Port()), h.id)
+		notice(s.b, netip.AddrPortFrom(s.b.local.Addr(), everywhere.local.Port()), everywhere.idOf(h))
 		require.True(t, h.gone.Load(), "and so the notice was one")
 	})
 }

@@ -48,7 +48,7 @@ type datagramQueue struct {
 	queueSends
 	member    *membership // nil if it is not a group's; guarded by datagrams.making, until it is removed from d
 	memory    budget.Account
-	listening chan struct{} // closed when listen has returned
+	listening sync.WaitGroup // listen
 	failed    atomic.Bool
 	closing   atomic.Bool
 
@@ -110,13 +110,7 @@ func (q *datagramQueue) open(recvs int) error {
 	if err := q.memory.Reserve(memory + fabric.DeviceQueues(sends, recvs)); err != nil {
 		return err
 	}
-	if rc := C.rn_alloc_pd(e.id.verbs, &e.pd); rc != 0 {
-		return e.device.deviceError("ibv_alloc_pd", rc)
-	}
-	if err := e.openChannel(); err != nil {
-		return err
-	}
-	if err := q.createQueuePair(sends, recvs); err != nil {
+	if err := q.createQueues(sends, recvs); err != nil {
 		return err
 	}
 	if err := q.createMemory(sends, recvs); err != nil {
@@ -139,53 +133,36 @@ func (q *datagramQueue) isAt(e *endpoint) bool {
 	return q.e.id.verbs == e.id.verbs && q.e.id.port_num == e.id.port_num
 }
 
-// bind finds the port and reads its attributes.
+// bind opens the device and reads the attributes of its port.
 func (q *datagramQueue) bind() error {
 	var err error
 	if q.e, err = q.d.rdma.bindTo(q.local); err != nil {
 		return err
 	}
-	id := q.e.id
-	if q.e.device, err = q.e.manager.devices.acquire(id.verbs); err != nil {
+	if err := q.e.openDevice(); err != nil {
 		return err
 	}
-	q.e.port = int(id.port_num)
-	var attr C.struct_rn_ibv_port_attr
-	if rc := C.rn_query_port(id.verbs, id.port_num, &attr); rc != 0 {
-		return q.e.device.deviceError("ibv_query_port", rc)
+	attr, err := q.e.queryPort()
+	if err != nil {
+		return err
 	}
 	if attr.link_layer != C.RN_IBV_LINK_LAYER_ETHERNET {
 		return fmt.Errorf("datagrams over %s, which only RoCE has: %w", q.e.transport(), errors.ErrUnsupported)
 	}
 	q.mtu = mtuBytes(uint32(attr.active_mtu))
-	q.zone = interfaceOf(filepath.Join(sysInfiniband, deviceName(id), "ports", strconv.Itoa(q.e.port)), q.local)
+	q.zone = interfaceOf(filepath.Join(sysInfiniband, deviceName(q.e.id), "ports", strconv.Itoa(q.e.port)), q.local)
 	return nil
 }
 
 // bindTo makes an endpoint that is bound to the port with an address.
 func (f rdma) bindTo(local netip.Addr) (*endpoint, error) {
-	s, err := toSockaddr(netip.AddrPortFrom(local, 0))
-	if err != nil {
-		return nil, err
-	}
-	id, err := f.createID()
+	id, err := f.bindToPort(local)
 	if err != nil {
 		return nil, err
 	}
 	e := newEndpoint(f, id)
 	e.local = netip.AddrPortFrom(local, 0)
 	f.register(id, e)
-	if rc := C.rn_bind(id, &s, 0); rc != 0 {
-		err = addrError("rdma_bind_addr", syscall.Errno(rc), local)
-	} else if id.verbs == nil {
-		err = addrError("rdma_bind_addr", syscall.ENODEV, local)
-	} else {
-		err = refuseIWARP(id)
-	}
-	if err != nil {
-		_ = e.Close()
-		return nil, err
-	}
 	return e, nil
 }
 
@@ -222,32 +199,21 @@ func randomKey() uint32 {
 	}
 }
 
-// createQueuePair makes the completion queues and the queue pair, with as much inline data
-// as the device takes.
-func (q *datagramQueue) createQueuePair(sends, recvs int) error {
+// createQueues makes the completion queues and the queue pair.
+func (q *datagramQueue) createQueues(sends, recvs int) error {
 	e := q.e
-	if rc := C.rn_create_cq(e.id.verbs, C.int(recvs), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
-		return e.device.memoryError("ibv_create_cq", rc, recvs*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
+	if err := e.createCompletionQueue(recvs); err != nil {
+		return err
 	}
 	if rc := C.rn_create_cq(e.id.verbs, C.int(sends), nil, 0, &q.sendCQ); rc != 0 {
 		return e.device.memoryError("ibv_create_cq", rc, sends*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
-	var rc C.int
-	for _, inline := range inlineSizes {
-		wanted := C.struct_rn_ibv_qp_cap{
-			max_send_wr:     C.uint32_t(sends),
-			max_recv_wr:     C.uint32_t(recvs),
-			max_send_sge:    1,
-			max_recv_sge:    1,
-			max_inline_data: C.uint32_t(inline),
-		}
-		if rc = C.rn_create_qp(e.pd, C.RN_IBV_QPT_UD, q.sendCQ, e.cq, &wanted, &e.qp); rc == 0 {
-			q.qpNum, q.inline = e.qp.qp_num, min(int(wanted.max_inline_data), inline)
-			e.device.attach(e)
-			return nil
-		}
+	if err := e.createQueuePair(C.RN_IBV_QPT_UD, q.sendCQ, sends, recvs); err != nil {
+		return err
 	}
-	return e.device.memoryError("ibv_create_qp", rc, sends*64+recvs*16)
+	q.qpNum = e.qp.qp_num
+	e.device.attach(e)
+	return nil
 }
 
 // createMemory makes the slots, and the work requests that name them.
@@ -281,9 +247,9 @@ func (q *datagramQueue) createMemory(sends, recvs int) error {
 // endpoint.
 func (q *datagramQueue) close() {
 	q.closing.Store(true)
-	if q.listening != nil {
+	if q.e != nil {
 		q.e.Wake()
-		<-q.listening
+		q.listening.Wait()
 	}
 	q.handling.Lock()
 	defer q.handling.Unlock()

@@ -26,14 +26,9 @@ type queueReceives struct {
 	polled, taken int        // completions in e.wc, and how many of them have been looked at
 }
 
-// startListen starts listen. Called with the endpoint's mu held.
-func (q *datagramQueue) startListen() {
-	q.listening = make(chan struct{})
-	go q.listen()
-}
-
+// listen notifies the owner when something may have arrived, until the queue pair is closed or
+// fails.
 func (q *datagramQueue) listen() {
-	defer close(q.listening)
 	for !q.closing.Load() {
 		if err := q.e.Wait(); err != nil && !errors.Is(err, fabric.ErrPortDown) {
 			q.d.fail(q)

@@ -14,6 +14,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -28,7 +29,6 @@ import (
 type addressHandle struct {
 	q          *datagramQueue
 	to         netip.AddrPort
-	id         uint64 // of the requests; guarded by datagrams.mu
 	receiver   queuePair
 	maxMessage int
 	gone       atomic.Bool // the receiver's queue pair has ended
@@ -44,7 +44,6 @@ type queuePair struct{ number, key uint32 }
 
 // resolution is the answer of a receiver.
 type resolution struct {
-	id         uint64
 	service    service
 	maxMessage int
 	key        uint32
@@ -71,12 +70,12 @@ func (d *datagrams) Resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	h.receiver, h.maxMessage = r.receiver(), r.maxMessage
 	if err := d.prepare(h, r.asked, &r.service); err != nil {
 		_ = r.watching.Close()
-		d.forget(r.id)
+		d.forget(h)
 		return nil, err
 	}
 	if !d.startWatch(h, r) {
 		_ = r.watching.Close()
-		d.forget(r.id)
+		d.forget(h)
 		h.q.release(h)
 		return nil, net.ErrClosed
 	}
@@ -108,7 +107,6 @@ func (d *datagrams) startWatch(h *addressHandle, r *resolution) bool {
 	}
 	var ctx context.Context
 	ctx, h.cancel = context.WithCancel(d.ctx)
-	h.id = r.id
 	d.background.Go(func() { h.watch(ctx, r.watching) })
 	return true
 }
@@ -116,7 +114,7 @@ func (d *datagrams) startWatch(h *addressHandle, r *resolution) bool {
 // Close implements [fabric.AddressHandle]. What was sent has left the device by then.
 func (h *addressHandle) Close() {
 	h.cancel()
-	h.q.d.forgetHandle(h)
+	h.q.d.forget(h)
 	h.q.release(h)
 }
 
@@ -125,6 +123,7 @@ func (h *addressHandle) Close() {
 // request to watch, or when the request has timed out and the address does not lead to
 // the same queue pair any more.
 func (h *addressHandle) watch(ctx context.Context, watching *endpoint) {
+	defer h.q.d.forget(h) // Close has, but perhaps while h was resolved again
 	defer h.gone.Store(true)
 	for {
 		_, err := watching.awaitService(ctx, nil)
@@ -144,29 +143,17 @@ func (h *addressHandle) resolveAgain(ctx context.Context) (watching *endpoint) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	d := h.q.d
+	d.forget(h) // the last request has timed out
 	r, err := d.resolve(ctx, h)
 	if err != nil {
 		return nil
 	}
 	defer r.asked.Close()
-	d.renumber(h, r.id)
 	if r.receiver() != h.receiver || d.queueAt(r.asked) != h.q || h.q.setAddressHandle(h, &r.service) != nil {
 		_ = r.watching.Close()
 		return nil
 	}
 	return r.watching
-}
-
-// renumber gives h the number of new requests, unless h has been closed.
-func (d *datagrams) renumber(h *addressHandle, id uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.handles[h.id] == h {
-		delete(d.handles, h.id)
-		h.id = id
-	} else {
-		delete(d.handles, id)
-	}
 }
 
 // expect adds h to handles under the number of its requests, before they are sent: the
@@ -177,36 +164,25 @@ func (d *datagrams) expect(h *addressHandle, id uint64) {
 	d.handles[id] = h
 }
 
-// forget undoes expect.
-func (d *datagrams) forget(id uint64) {
+// forget undoes expect, for all numbers that the requests of h have had.
+func (d *datagrams) forget(h *addressHandle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.handles, id)
-}
-
-// forgetHandle removes a handle that was in use.
-func (d *datagrams) forgetHandle(h *addressHandle) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.handles[h.id] == h { // not that of a group
-		delete(d.handles, h.id)
-	}
+	maps.DeleteFunc(d.handles, func(_ uint64, other *addressHandle) bool { return other == h })
 }
 
 // resolve makes both requests to the address of a handle, and waits for the answer. It
 // repeats them if the receiver has no room for them.
-func (d *datagrams) resolve(ctx context.Context, h *addressHandle) (*resolution, error) {
-	var found *resolution
-	err := fabric.Patiently(ctx, func() error {
+func (d *datagrams) resolve(ctx context.Context, h *addressHandle) (found *resolution, err error) {
+	err = fabric.Patiently(ctx, func() (err error) {
 		id := randomID()
 		d.expect(h, id)
-		r, err := d.ask(ctx, h.to, id)
-		if err != nil {
-			d.forget(id)
-		}
-		found = r
+		found, err = d.ask(ctx, h.to, id)
 		return err
 	})
+	if err != nil {
+		d.forget(h)
+	}
 	return found, err
 }
 
@@ -239,7 +215,7 @@ func (d *datagrams) ask(ctx context.Context, to netip.AddrPort, id uint64) (*res
 		return nil, err
 	}
 	return &resolution{
-		id: id, service: ev.service, maxMessage: int(reply.MaxMessage), key: reply.Key,
+		service: ev.service, maxMessage: int(reply.MaxMessage), key: reply.Key,
 		asked: asked, watching: watching,
 	}, nil
 }
@@ -278,36 +254,22 @@ func (e *endpoint) awaitService(ctx context.Context, other *endpoint) (cmEvent, 
 		others = other.handshake
 	}
 	for {
+		var ev cmEvent
+		own := true
 		select {
-		case ev := <-e.handshake:
-			if ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED {
-				return ev, nil
-			}
-			if err := serviceError(ev); err != nil {
-				return cmEvent{}, err
-			}
-		case ev := <-others:
-			if err := serviceError(ev); err != nil {
-				return cmEvent{}, err
-			}
+		case ev = <-e.handshake:
+		case ev = <-others:
+			own = false
 		case <-ctx.Done():
 			return cmEvent{}, ctx.Err()
 		}
-	}
-}
-
-// serviceError is the error if ev ends a request without a queue pair, or else nil.
-func serviceError(ev cmEvent) error {
-	switch ev.kind {
-	case C.RN_RDMA_CM_EVENT_ESTABLISHED: // the request to watch
-		return os.NewSyscallError("rdma_connect", syscall.EPROTO)
-	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
-		if ev.status > 0 { // of the SIDR REP: there is no listener, or it has rejected
-			return &fabric.RejectError{Reason: fabric.RejectNoListener, Private: ev.private}
+		switch err := connectError(ev); {
+		case err != nil:
+			return cmEvent{}, err
+		case ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED && own:
+			return ev, nil
+		case ev.kind == C.RN_RDMA_CM_EVENT_ESTABLISHED: // a request to watch is never answered so
+			return cmEvent{}, os.NewSyscallError("rdma_connect", syscall.EPROTO)
 		}
-		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
-	case C.RN_RDMA_CM_EVENT_ADDR_ERROR, C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
-		return connectError(ev)
 	}
-	return nil
 }

@@ -27,7 +27,6 @@ type queueSends struct {
 	sendCQ *C.struct_rn_ibv_cq
 	sends  *C.struct_rn_queue
 	sendMR *memory
-	inline int // maximum of inline data in bytes
 
 	sending      sync.Mutex // guards what follows
 	posted, done uint64     // counts of sends
@@ -129,7 +128,7 @@ func (q *datagramQueue) encode(i int, d *fabric.Datagram) fabric.Status {
 	w, s := &q.e.send[i], &q.e.sge[i]
 	w.opcode = C.RN_IBV_WR_SEND
 	w.send_flags = 0
-	if n <= q.inline {
+	if n <= q.e.inlineSize {
 		w.send_flags = C.RN_IBV_SEND_INLINE
 	}
 	w.num_sge = 1

@@ -14,6 +14,8 @@ import "C"
 import (
 	"fmt"
 	"unsafe"
+
+	"github.com/ringnet/ringnet/internal/fabric"
 )
 
 // inlineSizes are the sizes of inline data to ask for, in bytes, the largest first. A
@@ -31,104 +33,75 @@ const (
 	leastRecvs = 18
 )
 
-// shape is what a queue pair is asked to be: the depths of its queues, and inline data
-// in bytes.
-type shape struct{ sends, recvs, inline int }
-
-// shallower halves the longer queue of s and asks for maxInline again, since the depth
-// may have been what kept the device from that much. It returns false if the queue has
-// its least depth.
-func (s shape) shallower() (shape, bool) {
-	longer, least := &s.sends, leastSends
-	if s.recvs > s.sends {
-		longer, least = &s.recvs, leastRecvs
+// makeShallower halves the longer queue. It returns false if that has its least depth.
+func makeShallower(o *fabric.Options) bool {
+	longer, least := &o.SendQueue, leastSends
+	if o.RecvQueue > o.SendQueue {
+		longer, least = &o.RecvQueue, leastRecvs
 	}
 	if *longer <= least {
-		return s, false
+		return false
 	}
 	*longer = max(*longer/2, least)
-	s.inline = maxInline
-	return s, true
+	return true
 }
 
 // createQueues makes the completion queue and the queue pair. It reduces inline data
 // before depth: inline data is what devices refuse, while the depth is what the program
-// has asked for. The next endpoint with the same depths begins with the shape that the
-// device took. If there is no memory for the depth, createQueues fails instead of
+// has asked for. If there is no memory for the depth, createQueues fails instead of
 // reducing it.
 func (e *endpoint) createQueues() error {
-	asked := shape{e.options.SendQueue, e.options.RecvQueue, maxInline}
-	s := e.manager.devices.knownShape(e.device, asked)
 	for {
-		err := e.createCompletionQueue(s)
+		sends, recvs := e.options.SendQueue, e.options.RecvQueue
+		err := e.createCompletionQueue(sends + recvs)
 		if err == nil {
-			s, err = e.createQueuePair(s)
+			err = e.createQueuePair(C.RN_IBV_QPT_RC, e.cq, sends, recvs)
 		}
 		switch {
-		case err == nil:
-			e.manager.devices.recordShape(e.device, asked, s)
-			e.options.SendQueue, e.options.RecvQueue = s.sends, s.recvs
-			return nil
-		case isGone(err):
+		case err == nil, isGone(err):
 			return err
 		case isShortage(err):
-			return fmt.Errorf("no queues of %d sends and %d receives now, though shorter ones may be had: %w", s.sends, s.recvs, err)
+			return fmt.Errorf("no queues of %d sends and %d receives now, though shorter ones may be had: %w", sends, recvs, err)
+		case !makeShallower(&e.options):
+			return fmt.Errorf("the device refuses even queues of %d sends and %d receives: %w", sends, recvs, err)
 		}
-		less, ok := s.shallower()
-		if !ok {
-			return fmt.Errorf("the device refuses even queues of %d sends and %d receives: %w", s.sends, s.recvs, err)
-		}
-		s = less
 	}
 }
 
-// createCompletionQueue makes a completion queue for all the work requests of s, unless
-// an earlier try, for a deeper s, has made one.
-func (e *endpoint) createCompletionQueue(s shape) error {
+// createCompletionQueue makes a completion queue, unless an earlier try has made one, which is
+// deeper.
+func (e *endpoint) createCompletionQueue(depth int) error {
 	if e.cq != nil {
 		return nil
 	}
-	depth := s.sends + s.recvs
 	if rc := C.rn_create_cq(e.id.verbs, C.int(depth), e.channel, C.int(e.device.nextVector()), &e.cq); rc != 0 {
 		return e.device.memoryError("ibv_create_cq", rc, depth*int(unsafe.Sizeof(C.struct_rn_ibv_wc{})))
 	}
 	return nil
 }
 
-// createQueuePair makes a queue pair with as much inline data as the device takes, at
-// most s.inline. It returns s with the inline data that the next endpoint is to ask for
-// first: after a shortage that is more than this one got.
+// createQueuePair makes a queue pair with as much inline data as the device takes. Most providers
+// refuse more without asking the kernel (docs/verbs.md), so no connection remembers what it was.
 //
 // If no try succeeds, the error is that of a queue pair without inline data.
-func (e *endpoint) createQueuePair(s shape) (shape, error) {
-	most, short := s.inline, false
+func (e *endpoint) createQueuePair(kind C.uint, sendCQ *C.struct_rn_ibv_cq, sends, recvs int) error {
 	var err error
 	for _, inline := range inlineSizes {
-		if inline > most {
-			continue
+		wanted := C.struct_rn_ibv_qp_cap{
+			max_send_wr:     C.uint32_t(sends),
+			max_recv_wr:     C.uint32_t(recvs),
+			max_send_sge:    1,
+			max_recv_sge:    1,
+			max_inline_data: C.uint32_t(inline),
 		}
-		if !short {
-			s.inline = inline
+		rc := C.rn_create_qp(e.pd, kind, sendCQ, e.cq, &wanted, &e.qp)
+		if rc == 0 {
+			e.inlineSize = min(int(wanted.max_inline_data), inline) // less may be granted, and what is more was not asked for
+			return nil
 		}
-		if err = e.tryQueuePair(s, inline); err == nil || isGone(err) {
-			break
+		if err = e.device.memoryError("ibv_create_qp", rc, sends*64+recvs*16); isGone(err) {
+			return err
 		}
-		short = short || isShortage(err)
 	}
-	return s, err
-}
-
-func (e *endpoint) tryQueuePair(s shape, inline int) error {
-	wanted := C.struct_rn_ibv_qp_cap{
-		max_send_wr:     C.uint32_t(s.sends),
-		max_recv_wr:     C.uint32_t(s.recvs),
-		max_send_sge:    1,
-		max_recv_sge:    1,
-		max_inline_data: C.uint32_t(inline),
-	}
-	if rc := C.rn_create_qp(e.pd, C.RN_IBV_QPT_RC, e.cq, e.cq, &wanted, &e.qp); rc != 0 {
-		return e.device.memoryError("ibv_create_qp", rc, s.sends*64+s.recvs*16)
-	}
-	e.inlineSize = min(int(wanted.max_inline_data), inline) // less may be granted, and what is more was not asked for
-	return nil
+	return err
 }

@@ -58,6 +58,7 @@ type endpoint struct {
 	// handshake carries events from the event loop to await. It has room for more than
 	// the connection manager sends for one id; receive drops an event that does not fit.
 	handshake chan cmEvent
+	look      <-chan time.Time // set by Accept: see lookAgain
 
 	objects
 	calls
@@ -114,7 +115,7 @@ func (e *endpoint) RemoteAddr() netip.AddrPort { return e.remote }
 func (e *endpoint) Private() []byte            { return e.private }
 
 func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
-	if o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 0 || o.Sends < 0 || o.Retries < 0 || o.Retries > 7 {
+	if o.SendQueue < 1 || o.RecvQueue < 1 || o.RecvSize < 1 || o.Sends < 1 || o.Retries < 0 || o.Retries > 7 {
 		return fabric.Limits{}, fmt.Errorf("queue pair options %+v: %w", o, syscall.EINVAL)
 	}
 	if e.id == nil {
@@ -123,20 +124,11 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if e.id.verbs == nil || e.device != nil {
 		return fabric.Limits{}, fmt.Errorf("open: %w", syscall.EINVAL)
 	}
-	var err error
-	if e.device, err = e.manager.devices.acquire(e.id.verbs); err != nil {
+	if err := e.openDevice(); err != nil {
 		return fabric.Limits{}, err
 	}
 	o.SendQueue, o.RecvQueue = e.device.clamp(o.SendQueue, o.RecvQueue)
 	e.options = o
-	e.port = int(e.id.port_num)
-
-	if rc := C.rn_alloc_pd(e.id.verbs, &e.pd); rc != 0 {
-		return fabric.Limits{}, e.device.deviceError("ibv_alloc_pd", rc)
-	}
-	if err := e.openChannel(); err != nil {
-		return fabric.Limits{}, err
-	}
 	if err := e.createQueues(); err != nil {
 		return fabric.Limits{}, err
 	}
@@ -157,6 +149,26 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 		Spin:      spin,
 		Transport: e.transport(),
 	}, nil
+}
+
+// openDevice makes what does not depend on the queues.
+func (e *endpoint) openDevice() (err error) {
+	if e.device, err = e.manager.devices.acquire(e.id.verbs); err != nil {
+		return err
+	}
+	e.port = int(e.id.port_num)
+	if rc := C.rn_alloc_pd(e.id.verbs, &e.pd); rc != 0 {
+		return e.device.deviceError("ibv_alloc_pd", rc)
+	}
+	return e.openChannel()
+}
+
+// queryPort returns the attributes of the device's port.
+func (e *endpoint) queryPort() (attr C.struct_rn_ibv_port_attr, err error) {
+	if rc := C.rn_query_port(e.id.verbs, e.id.port_num, &attr); rc != 0 {
+		err = e.device.deviceError("ibv_query_port", rc)
+	}
+	return attr, err
 }
 
 // transport is the name of the device's transport, as in [fabric.Limits].

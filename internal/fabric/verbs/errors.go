@@ -130,12 +130,16 @@ func resolveError(call string, status int, addr netip.Addr) error {
 	return addrError(call, syscall.Errno(-status), addr)
 }
 
-// connectError is the event that ended a handshake.
+// connectError is the error of an event that ends a handshake, or a request for datagrams; nil if
+// it does not.
 func connectError(ev cmEvent) error {
 	switch ev.kind {
 	case C.RN_RDMA_CM_EVENT_REJECTED:
 		return &fabric.RejectError{Reason: ev.status, Private: ev.private}
 	case C.RN_RDMA_CM_EVENT_UNREACHABLE:
+		if ev.status > 0 { // of an SIDR REP: there is no listener, or it has rejected
+			return &fabric.RejectError{Reason: fabric.RejectNoListener, Private: ev.private}
+		}
 		if syscall.Errno(-ev.status) == syscall.ETIMEDOUT {
 			return os.NewSyscallError("rdma_connect", syscall.ETIMEDOUT)
 		}
@@ -144,11 +148,13 @@ func connectError(ev cmEvent) error {
 		return fmt.Errorf("during the handshake: %w", fabric.ErrDisconnected)
 	case C.RN_RDMA_CM_EVENT_DEVICE_REMOVAL:
 		return fabric.ErrDeviceRemoved
+	case C.RN_RDMA_CM_EVENT_CONNECT_ERROR, C.RN_RDMA_CM_EVENT_ADDR_ERROR:
+		if ev.status < 0 {
+			return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
+		}
+		return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
 	}
-	if ev.status < 0 {
-		return os.NewSyscallError("rdma_connect", syscall.Errno(-ev.status))
-	}
-	return fmt.Errorf("rdma_connect: event %d, status %d: %w", ev.kind, ev.status, syscall.ECONNABORTED)
+	return nil
 }
 
 // eventName names the asynchronous events that end a queue pair.
@@ -157,41 +163,4 @@ var eventName = map[uint32]string{
 	C.RN_IBV_EVENT_QP_FATAL:      "IBV_EVENT_QP_FATAL",
 	C.RN_IBV_EVENT_QP_REQ_ERR:    "IBV_EVENT_QP_REQ_ERR",
 	C.RN_IBV_EVENT_QP_ACCESS_ERR: "IBV_EVENT_QP_ACCESS_ERR",
-}
-
-// statusOf translates ibv_wc_status.
-func statusOf(s uint32) fabric.Status {
-	switch s {
-	case C.RN_IBV_WC_SUCCESS:
-		return fabric.OK
-	case C.RN_IBV_WC_LOC_LEN_ERR:
-		return fabric.LocalLength
-	case C.RN_IBV_WC_LOC_QP_OP_ERR:
-		return fabric.LocalQPOperation
-	case C.RN_IBV_WC_LOC_PROT_ERR:
-		return fabric.LocalProtection
-	case C.RN_IBV_WC_WR_FLUSH_ERR:
-		return fabric.Flushed
-	case C.RN_IBV_WC_BAD_RESP_ERR:
-		return fabric.BadResponse
-	case C.RN_IBV_WC_LOC_ACCESS_ERR:
-		return fabric.LocalAccess
-	case C.RN_IBV_WC_REM_INV_REQ_ERR:
-		return fabric.RemoteInvalidRequest
-	case C.RN_IBV_WC_REM_ACCESS_ERR:
-		return fabric.RemoteAccess
-	case C.RN_IBV_WC_REM_OP_ERR:
-		return fabric.RemoteOperation
-	case C.RN_IBV_WC_RETRY_EXC_ERR:
-		return fabric.RetryExceeded
-	case C.RN_IBV_WC_RNR_RETRY_EXC_ERR:
-		return fabric.RNRRetryExceeded
-	case C.RN_IBV_WC_REM_ABORT_ERR:
-		return fabric.RemoteAborted
-	case C.RN_IBV_WC_FATAL_ERR:
-		return fabric.Fatal
-	case C.RN_IBV_WC_RESP_TIMEOUT_ERR:
-		return fabric.ResponseTimeout
-	}
-	return fabric.General
 }

@@ -21,24 +21,7 @@ import (
 	"github.com/ringnet/ringnet/internal/wire"
 )
 
-// The numbers in these tests are those of ibv_wc_status and
-// rdma_cm_event_type, which TestABI proves.
-
-func TestStatusOf(t *testing.T) {
-	want := map[uint32]fabric.Status{
-		0: fabric.OK, 1: fabric.LocalLength, 2: fabric.LocalQPOperation, 4: fabric.LocalProtection,
-		5: fabric.Flushed, 7: fabric.BadResponse, 8: fabric.LocalAccess, 9: fabric.RemoteInvalidRequest,
-		10: fabric.RemoteAccess, 11: fabric.RemoteOperation, 12: fabric.RetryExceeded,
-		13: fabric.RNRRetryExceeded, 16: fabric.RemoteAborted, 19: fabric.Fatal, 20: fabric.ResponseTimeout,
-	}
-	for s := range uint32(30) {
-		status, known := want[s]
-		if !known {
-			status = fabric.General
-		}
-		assert.Equal(t, status, statusOf(s), "ibv_wc_status %d", s)
-	}
-}
+// The numbers in these tests are those of rdma_cm_event_type, which TestABI proves.
 
 func TestConnectErrors(t *testing.T) {
 	const connectError_, unreachable, rejected, disconnected, removal = 6, 7, 8, 10, 11
@@ -60,6 +43,8 @@ func TestConnectErrors(t *testing.T) {
 	var reject *fabric.RejectError
 	require.ErrorAs(t, connectError(cmEvent{kind: rejected, status: 28, private: []byte("no")}), &reject)
 	assert.Equal(t, fabric.RejectError{Reason: 28, Private: []byte("no")}, *reject)
+	require.ErrorAs(t, connectError(cmEvent{kind: unreachable, status: 1, private: []byte("no")}), &reject)
+	assert.Equal(t, fabric.RejectError{Reason: fabric.RejectNoListener, Private: []byte("no")}, *reject, "to a request for datagrams")
 }
 
 func TestAddressErrorsSayWhatIsWrong(t *testing.T) {
@@ -232,21 +217,13 @@ func TestASettingThatTakesLocksAwayIsRefused(t *testing.T) {
 // A device that refuses is asked for half the depth of the longer queue, until
 // leastSends and leastRecvs.
 func TestDepthIsHalvedToTheLeastThatIsWanted(t *testing.T) {
-	s, steps := shape{32768, 267, 0}, 0
-	for {
-		less, ok := s.shallower()
-		if !ok {
-			break
-		}
-		assert.Less(t, less.sends+less.recvs, s.sends+s.recvs)
-		assert.Equal(t, maxInline, less.inline, "it may have been the depth alone")
-		s = less
+	o, steps := fabric.Options{SendQueue: 32768, RecvQueue: 267}, 0
+	for before := o; makeShallower(&o); before = o {
+		assert.Less(t, o.SendQueue+o.RecvQueue, before.SendQueue+before.RecvQueue)
 		steps++
 	}
-	assert.Equal(t, shape{16, 18, maxInline}, s)
-	assert.Equal(t, wire.MinReceives+credit.LinkControlReceives, s.recvs, "what a link wants")
+	assert.Equal(t, fabric.Options{SendQueue: 16, RecvQueue: 18}, o)
+	assert.Equal(t, wire.MinReceives+credit.LinkControlReceives, o.RecvQueue, "what a link wants")
 	assert.Equal(t, 15, steps)
-
-	_, ok := shape{4, 8, maxInline}.shallower()
-	assert.False(t, ok, "less than that is not asked for if it was not wanted")
+	assert.False(t, makeShallower(&fabric.Options{SendQueue: 4, RecvQueue: 8}), "less than that is not asked for if it was not wanted")
 }

@@ -38,57 +38,34 @@ func (f rdma) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error)
 		return nil, err
 	}
 	if local.Addr().IsValid() {
-		return f.listen(local, 1, backlog)
+		return f.listen(local, true, backlog)
 	}
-	l, err := f.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port()), 0, backlog)
+	l, err := f.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port()), false, backlog)
 	if err != nil && isNoIPv6(err) {
-		return f.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), 0, backlog)
+		return f.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), false, backlog)
 	}
 	return l, err
 }
 
-// bindsAnyPort reports whether the address can be bound with port 0.
-func (f rdma) bindsAnyPort(local netip.Addr, v6only C.int) bool {
-	s, err := toSockaddr(netip.AddrPortFrom(local, 0))
-	if err != nil {
-		return false
+func (f rdma) listen(local netip.AddrPort, v6only bool, backlog int) (fabric.Listener, error) {
+	id, err := f.bind(local, v6only)
+	if isErrno(err, syscall.EADDRNOTAVAIL) && local.Port() != 0 {
+		if free, err2 := f.bind(netip.AddrPortFrom(local.Addr(), 0), v6only); err2 == nil {
+			f.destroyID(free)
+			err = addrError("rdma_bind_addr", syscall.EADDRINUSE, local.Addr()) // the kernel's errno only if both bound the same address
+		}
 	}
-	id, err := f.createID()
 	if err != nil {
-		return false
+		return nil, err
 	}
-	defer f.destroyID(id)
-	return C.rn_bind(id, &s, v6only) == 0
-}
-
-func (f rdma) listen(local netip.AddrPort, v6only C.int, backlog int) (fabric.Listener, error) {
 	l := &listener{
 		rdma:   f,
+		id:     id,
+		addr:   fromSockaddr(&id.src),
 		queue:  make(chan *endpoint, max(backlog, 1)),
 		closed: make(chan struct{}),
 		failed: make(chan struct{}),
 	}
-	s, err := toSockaddr(local)
-	if err != nil {
-		return nil, err
-	}
-	id, err := f.createID()
-	if err != nil {
-		return nil, err
-	}
-	if rc := C.rn_bind(id, &s, v6only); rc != 0 {
-		f.destroyID(id)
-		errno := syscall.Errno(rc)
-		if errno == syscall.EADDRNOTAVAIL && local.Port() != 0 && f.bindsAnyPort(local.Addr(), v6only) {
-			errno = syscall.EADDRINUSE // the kernel's errno only if both bound the same address
-		}
-		return nil, addrError("rdma_bind_addr", errno, local.Addr())
-	}
-	if err := refuseIWARP(id); err != nil {
-		f.destroyID(id)
-		return nil, err
-	}
-	l.id, l.addr = id, fromSockaddr(&id.src)
 	f.register(id, l)
 	// 0 means the longest backlog that the kernel allows. The kernel drops requests
 	// beyond it, and the dialer repeats them only seconds later, while receive rejects

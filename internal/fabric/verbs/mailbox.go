@@ -70,12 +70,8 @@ func mailboxMemory(o fabric.Options) int {
 	return s.number * s.stride
 }
 
-// createMailbox makes the mailbox, unless its size is 0.
 func (e *endpoint) createMailbox() error {
 	n := mailboxMemory(e.options)
-	if n == 0 {
-		return nil
-	}
 	m, err := e.register(n, fabric.RemoteWrite)
 	if err != nil {
 		return err
@@ -108,21 +104,16 @@ const mailboxSize = 12
 func (b *inbox) advertise(private []byte, size int) []byte {
 	all := make([]byte, size, size+mailboxSize)
 	copy(all, private)
-	var addr uint64
-	var rkey uint32
-	if b.memory != nil {
-		addr, rkey = b.memory.Addr(), b.memory.RKey()
-	}
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(all, addr), rkey)
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(all, b.memory.Addr()), b.memory.RKey())
 }
 
 // errNoMailbox reports private data in which the place of the mailbox is 0: Sends would have
 // nowhere to go.
 var errNoMailbox = fmt.Errorf("no mailbox is named: %w", syscall.EPROTO)
 
-// requireMailbox rejects a peer that has named no mailbox, if this side has one.
+// requireMailbox rejects a peer that has named no mailbox.
 func (e *endpoint) requireMailbox() error {
-	if e.options.Sends == 0 || e.out.addr != 0 || e.out.rkey != 0 {
+	if e.out.addr != 0 || e.out.rkey != 0 {
 		return nil
 	}
 	_ = e.Reject(wire.Reject{Reason: "no mailbox is named"}.Append(nil))

@@ -37,8 +37,7 @@ func TestReceivesTakeNoMemoryOfTheirOwn(t *testing.T) {
 // A side that has no place for this side's Sends is told so, whichever of the two has dialed.
 func TestPeersWithoutAMailboxAreRefused(t *testing.T) {
 	f, addr := onDevice(t)
-	without := options
-	without.Sends = 0
+	unnamed := func(e fabric.Endpoint) { e.(*endpoint).in.memory = &memory{} }
 	refused := func(err error) {
 		t.Helper()
 		var reject *fabric.RejectError
@@ -47,25 +46,21 @@ func TestPeersWithoutAMailboxAreRefused(t *testing.T) {
 		assert.Equal(t, wire.Reject{Reason: "no mailbox is named"}, wire.DecodeReject(reject.Private))
 	}
 	for _, dialer := range []bool{true, false} {
-		asks, answers := options, options
-		if dialer {
-			asks = without
-		} else {
-			answers = without
-		}
 		l := listen(t, f, addr)
 		served := accepting(t, l, func(b fabric.Endpoint) error {
-			if _, err := b.Open(answers); err != nil {
+			if err := openEndpoint(b); err != nil {
 				return err
+			}
+			if !dialer {
+				unnamed(b)
 			}
 			return b.Accept(context.Background(), nil)
 		})
-		a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-		require.NoError(t, err)
-		defer a.Close()
-		_, err = a.Open(asks)
-		require.NoError(t, err)
-		_, err = a.Connect(context.Background(), nil)
+		a := opened(t, f, l.Addr())
+		if dialer {
+			unnamed(a)
+		}
+		_, err := a.Connect(context.Background(), nil)
 		if dialer {
 			refused(err)
 			err = within(t, served)
@@ -103,29 +98,4 @@ func TestSendTooLongIsALengthError(t *testing.T) {
 	c := poll(t, a, 1)[0]
 	assert.Equal(t, fabric.RemoteAccess, c.Status)
 	assert.Equal(t, uint64(7), c.ID)
-}
-
-// Two sides that take no Sends have no mailboxes, and send none.
-func TestMailboxIsAbsentWithoutSends(t *testing.T) {
-	f, addr := onDevice(t)
-	l := listen(t, f, addr)
-	without := options
-	without.Sends = 0
-	accepted := accepting(t, l, func(b fabric.Endpoint) error {
-		_, err := b.Open(without)
-		if err == nil {
-			err = b.Accept(context.Background(), nil)
-		}
-		assert.Error(t, b.PostSend([]fabric.WorkRequest{{Op: fabric.Send}}))
-		return err
-	})
-	a, err := f.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-	require.NoError(t, err)
-	defer a.Close()
-	_, err = a.Open(without)
-	require.NoError(t, err)
-	_, err = a.Connect(context.Background(), nil)
-	require.NoError(t, err)
-	require.NoError(t, a.Confirm())
-	require.NoError(t, within(t, accepted))
 }

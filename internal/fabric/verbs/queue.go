@@ -73,10 +73,7 @@ func (e *endpoint) encode(i int, wr *fabric.WorkRequest) error {
 	if wr.Signaled {
 		w.send_flags = C.RN_IBV_SEND_SIGNALED
 	}
-	to, rkey, imm, err := e.target(wr)
-	if err != nil {
-		return err
-	}
+	to, rkey, imm := e.target(wr)
 	w.remote_addr = C.uint64_t(to)
 	w.rkey = C.uint32_t(rkey)
 	n := wr.Len()
@@ -135,14 +132,11 @@ func lengthCheck(n int) uint32 { return uint32(n) % lengthPrime << lengthShift }
 
 // target returns the remote address, the rkey and the immediate of wr. A Send gets the
 // next slot of the peer's mailbox.
-func (e *endpoint) target(wr *fabric.WorkRequest) (addr uint64, rkey, imm uint32, err error) {
+func (e *endpoint) target(wr *fabric.WorkRequest) (addr uint64, rkey, imm uint32) {
 	if wr.Op != fabric.Send {
-		return wr.RemoteAddr, wr.RKey, wr.Imm, nil
+		return wr.RemoteAddr, wr.RKey, wr.Imm
 	}
-	if e.out.number == 0 {
-		return 0, 0, 0, fmt.Errorf("a Send where there are none: %w", syscall.EINVAL)
-	}
-	return e.out.addr + uint64(e.out.next()), e.out.rkey, sendImmediate, nil
+	return e.out.addr + uint64(e.out.next()), e.out.rkey, sendImmediate
 }
 
 func (e *endpoint) PostRecv(n int) error {
@@ -181,7 +175,7 @@ func (e *endpoint) Poll(c []fabric.Completion) (int, error) {
 // valid. decode returns false if its length is not the one that its immediate tells.
 func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) (ok bool) {
 	*c = fabric.Completion{
-		Status: statusOf(uint32(w.status)),
+		Status: fabric.Status(w.status),
 		Vendor: uint32(w.vendor_err),
 	}
 	id := uint64(w.wr_id)
@@ -202,7 +196,7 @@ func (e *endpoint) decode(c *fabric.Completion, w *C.struct_rn_ibv_wc) (ok bool)
 	switch {
 	case imm&lengthMask != 0:
 		return false
-	case imm == sendImmediate && e.in.number > 0:
+	case imm == sendImmediate:
 		e.in.take(c)
 	default:
 		c.Op, c.Imm = fabric.WriteImm, imm

@@ -10,7 +10,6 @@ package verbs
 import "C"
 
 import (
-	"context"
 	"net"
 	"os"
 	"syscall"
@@ -70,30 +69,6 @@ func (e *endpoint) takeEvent(uintptr) bool {
 	}
 	// The event may be that of an Arm of the handshake, for which no Wait is to return.
 	return taken != 0 && e.armed.Swap(false)
-}
-
-// watchFirstMessage starts a goroutine that puts commEst into e.handshake when the
-// peer's first message arrives, until stop is called. Devices announce that message by
-// IBV_EVENT_COMM_EST, but only for a queue pair that is not in RTS yet, and soft-RoCE
-// never does. The message comes after the answer, and so after Arm. A Wake meanwhile
-// takes effect in the next Wait.
-func (e *endpoint) watchFirstMessage() (stop func(), err error) {
-	if err := e.Arm(); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if e.sleeper.Load().SleepUntil(ctx, e.take) == nil {
-			e.receive(cmEvent{kind: commEst})
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
-		e.armed.Store(false)
-	}, nil
 }
 
 // Wake implements [fabric.Endpoint].

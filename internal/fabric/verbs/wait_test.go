@@ -22,7 +22,7 @@ func waitForChange(t testing.TB, e fabric.Endpoint) error {
 
 // The device's events reach the endpoints that they concern.
 func TestAsynchronousEvents(t *testing.T) {
-	const cqErr, qpFatal, accessErr, commEstablished, deviceFatal, portErr, pkeyChange = 0, 1, 3, 4, 8, 10, 12
+	const cqErr, qpFatal, accessErr, deviceFatal, portErr, pkeyChange = 0, 1, 3, 8, 10, 12
 	one, two := newEndpoint(rdma{}, nil), newEndpoint(rdma{}, nil)
 	one.port, two.port = 1, 2
 	d := &device{
@@ -45,8 +45,6 @@ func TestAsynchronousEvents(t *testing.T) {
 		assert.ErrorIs(t, two.changes.Next(), fabric.ErrPortDown)
 	}
 	d.dispatch(pkeyChange, 1)
-	d.dispatch(commEstablished, 0x1000)
-	assert.Equal(t, uint32(commEst), (<-one.handshake).kind)
 	assert.NoError(t, one.changes.Next())
 
 	d.dispatch(deviceFatal, 0)
