@@ -5,8 +5,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -91,6 +93,33 @@ func ExampleConn() {
 	// to the end: <nil>
 	// too late: true
 	// closed: true
+}
+
+// What has arrived is hashed where the device has placed it.
+func ExampleConn_Peek() {
+	l := serve("a blob") // on auto
+	conn, err := ringnet.Dial("auto", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	hash := sha256.New()
+	ring, ok := conn.(*ringnet.AutoConn).NetConn().(*ringnet.Conn)
+	if !ok { // over TCP there is none
+		_, _ = io.Copy(hash, conn)
+	}
+	for ok {
+		if _, err = ring.Peek(1); err != nil {
+			break // io.EOF, unless the connection was lost
+		}
+		p, _ := ring.Peek(ring.Buffered())
+		_, _ = hash.Write(p)
+		if _, err = ring.Discard(len(p)); err != nil {
+			log.Fatal(err) // closed meanwhile: anything may have been hashed
+		}
+	}
+	fmt.Println(hex.EncodeToString(hash.Sum(nil)[:4]), err == nil || errors.Is(err, io.EOF))
+	// Output: 5570a3cf true
 }
 
 // A file server with two buffers for each connection: one is filled while the device

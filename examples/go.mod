@@ -7,7 +7,6 @@ require (
 	github.com/ringnet/ringnet v0.0.0
 	github.com/stretchr/testify v1.12.1
 	go.yaml.in/yaml/v3 v3.0.5
-	google.golang.org/grpc v1.84.0
 )
 
 require (
@@ -17,8 +16,6 @@ require (
 	golang.org/x/net v0.58.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
-	google.golang.org/protobuf v1.36.11 // indirect
 )
 
 replace github.com/ringnet/ringnet => ../

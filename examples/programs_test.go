@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -17,49 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// overAny ends in the network that carried the bytes: which one "auto" finds depends on the
-// system.
-const overAny = "(shm|rdma|tcp)\n$"
-
-func TestProgramsRunWithOneCommand(t *testing.T) {
-	for program, want := range map[string]string{
-		"sums":     `^4 blobs, 10486785 bytes, all sums right, over ` + overAny,
-		"twolines": `^set colour blue: ok\nget colour: blue\nget size: none\n$`,
-	} {
-		t.Run(program, func(t *testing.T) {
-			require.Regexp(t, want, run(t, build(t, ".", "./"+program)))
-		})
-	}
-}
-
-// The earlier version that the comment of twolines shows is a program that works.
-func TestTwoLinesTurnATCPProgramIntoAnAutoProgram(t *testing.T) {
-	source, err := os.ReadFile("twolines/main.go")
-	require.NoError(t, err)
-	diff := regexp.MustCompile(`(?m)^//\twas +(.*)\n//\tis +(.*)$`).FindAllStringSubmatch(string(source), -1)
-	require.Len(t, diff, 2, "lines that the comment says were changed")
-	before := strings.Replace(string(source), "\t\"github.com/ringnet/ringnet\"\n", "", 1)
-	for _, line := range diff {
-		was, is := "\n\t"+line[1]+"\n", "\n\t"+line[2]+"\n"
-		require.Equal(t, 1, strings.Count(before, is), is)
-		before = strings.Replace(before, is, was, 1)
-	}
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(before), 0o644))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module twolines\n\ngo 1.25.0\n"), 0o644))
-	require.Regexp(t, `get colour: blue\nget size: none\n$`, run(t, build(t, dir, ".")))
-}
-
+// Each end may be on auto while the other only has TCP.
 func TestHTTPServerAndClient(t *testing.T) {
 	server, client := build(t, ".", "./http/server"), build(t, ".", "./http/client")
-	for _, network := range []string{"auto", "tcp"} {
-		t.Run(network, func(t *testing.T) {
-			_, addr := start(t, server, "-network", network, "-addr", "127.0.0.1:0", "-dir", ".")
-			require.Regexp(t, `\n\d+ files, \d+ bytes, all identical, over (shm|rdma|tcp), in `,
-				run(t, client, "-network", network, "-server", addr, "-dir", "."))
-			require.Regexp(t, `\n\d files, \d+ bytes, all identical, over (shm|rdma|tcp), in `,
-				run(t, client, "-network", network, "-server", addr, "-dir", ".", "sums", "twolines"))
-		})
+	for _, networks := range [][2]string{{"auto", "auto"}, {"auto", "tcp"}, {"tcp", "auto"}} {
+		_, addr := start(t, server, "-network", networks[0], "-addr", "127.0.0.1:0", "-dir", ".")
+		for _, subfolders := range [][]string{nil, {"http", "feed"}} {
+			args := append([]string{"-network", networks[1], "-server", addr, "-dir", "."}, subfolders...)
+			require.Regexp(t, `\n\d+ files, \d+ bytes, all identical, over (shm|rdma|tcp), in `, run(t, client, args...), networks)
+		}
 	}
 }
 
