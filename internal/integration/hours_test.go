@@ -3,22 +3,17 @@
 package integration_test
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,15 +22,11 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/link"
 )
 
-// hoursPort is where node 1 listens for TestHours.
-const hoursPort = "7175"
-
 // patient returns a configuration that waits for longer than any fault of TestHours lasts.
-func patient() ringnet.Config {
-	return ringnet.Config{KeepAlive: keepAlive, ResumeTimeout: time.Minute}
+func patient() *ringnet.Config {
+	return &ringnet.Config{KeepAlive: keepAlive, ResumeTimeout: time.Minute}
 }
 
 // TestHours runs on two machines joined by a cable, or on two hosts of ideal cards, for
@@ -51,7 +42,7 @@ func TestHours(t *testing.T) {
 	require.NoError(t, err, "RINGNET_SOAK_HOURS, a number")
 	require.Positive(t, hours, "RINGNET_SOAK_HOURS")
 	if os.Getenv("SOFTROCE_NODE") == "1" {
-		serveHours(t)
+		serveNode(t, ringnet.ListenConfig{Config: patient(), Trace: lostLinks(t)})
 		return
 	}
 	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
@@ -61,17 +52,11 @@ func TestHours(t *testing.T) {
 		require.NoError(t, err, "RINGNET_SOAK_SEED, a number")
 	}
 	t.Log("RINGNET_SOAK_SEED", seed)
-	h := &soak{t: t, second: time.Second, doublings: 5, faults: make(map[string]int), resumed: make(map[string]int)}
+	h := &soak{t: t, second: time.Second, doublings: 5, faults: make(map[string]int)}
 	if onCard() {
 		h.second, h.doublings = time.Second/10, 7
 	}
-	require.True(t, eventually(func() bool {
-		c, err := h.dial(&ringnet.Config{}, "state", 0, 0)
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	}))
+	waitForNode(t)
 	h.round(rand.New(rand.NewPCG(seed, 0)), 10*h.second) // what the first round leaves stays
 	first := h.rest(nil)
 	t.Log("at first:", first)
@@ -85,34 +70,20 @@ func TestHours(t *testing.T) {
 	t.Logf("seed %d: %v; at first %v, at last %v", seed, h, first, last)
 }
 
-// soak is what TestHours has counted.
+// soak is what TestHours does, and has done.
 type soak struct {
 	t         *testing.T
 	second    time.Duration // by which rounds, faults and pauses are measured
 	doublings int           // the longest fault takes half of 1<<doublings seconds
 	rounds    int
 	faults    map[string]int
-
-	calls, bytes, connections, failedDials, exchanges atomic.Int64
-	pause                                             atomic.Int64 // ns, the longest time for which a call waited for the peer
-
-	mu      sync.Mutex
-	resumed map[string]int // by link
 }
 
 func (h *soak) String() string {
-	var kinds []string
-	for kind, n := range h.faults {
-		kinds = append(kinds, fmt.Sprint(n, " ", kind))
-	}
-	slices.Sort(kinds)
-	resumed := 0
-	for _, n := range h.resumed {
-		resumed += n
-	}
-	return fmt.Sprintf("%d rounds, %d connections (%d dials failed), %d Reads and Writes, %d MB, %d exchanges, %d links, %d resumptions, longest pause %v, faults: %s",
-		h.rounds, h.connections.Load(), h.failedDials.Load(), h.calls.Load(), h.bytes.Load()>>20, h.exchanges.Load(), len(h.resumed), resumed,
-		time.Duration(h.pause.Load()).Round(time.Millisecond), strings.Join(kinds, ", "))
+	total := ringnet.Totals()["rdma"]
+	return fmt.Sprintf("%d rounds, %d connections (dials that failed: %v), %d MB in %d messages, %d links, %d resumptions, faults: %v",
+		h.rounds, total.Dialed, total.DialsFailed, (total.BytesSent+total.BytesReceived)>>20, total.MessagesSent+total.MessagesReceived,
+		total.LinksMade, total.LinksMoved, h.faults)
 }
 
 // round has connections of all kinds at work, under faults, for at least so long.
@@ -129,22 +100,11 @@ func (h *soak) round(r *rand.Rand, length time.Duration) {
 		all.Go(func() { work(own, stop) })
 	}
 	for end := time.Now().Add(length); time.Now().Before(end) && !h.t.Failed(); {
-		h.sample()
 		time.Sleep(time.Duration(r.Int64N(int64(6 * h.second))))
 		h.fault(r)
 	}
 	close(stop)
 	all.Wait()
-	h.sample()
-}
-
-// sample counts the links.
-func (h *soak) sample() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, l := range link.List() {
-		h.resumed[l.Local.String()] = max(h.resumed[l.Local.String()], int(l.Moves))
-	}
 }
 
 // fault breaks something for a while.
@@ -198,24 +158,13 @@ func config(r *rand.Rand) *ringnet.Config {
 	if r.IntN(2) == 0 {
 		cfg.RecvBuffer = 64 << 10 << r.IntN(4)
 	}
-	return &cfg
+	return cfg
 }
 
 // dial connects to node 1 and tells it what to do.
-func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (net.Conn, error) {
+func (h *soak) dial(cfg *ringnet.Config, what string, seed uint64, n int) (*ringnet.Conn, error) {
 	d := ringnet.Dialer{Config: cfg, Timeout: hang.After, Trace: lostLinks(h.t)}
-	c, err := d.Dial("rdma", net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), hoursPort))
-	if err != nil {
-		return nil, err
-	}
-	// Until node 1 has answered it may not know the connection.
-	fmt.Fprintln(c, what, seed, n)
-	answer := make([]byte, 1)
-	if _, err := io.ReadFull(c, answer); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
+	return order(&d, os.Getenv("SOFTROCE_PEER"), what, seed, n)
 }
 
 // lostLinks returns a trace that reports links which end for another reason than that
@@ -235,58 +184,20 @@ func lostLinks(t *testing.T) *ringnet.Trace {
 	}
 }
 
-// linger has Close wait for longer than any fault lasts.
-func linger(c net.Conn) error { return c.(*ringnet.Conn).SetLinger(60) }
-
 // begin calls dial until it succeeds. It returns nil when the round is over.
-func (h *soak) begin(r *rand.Rand, stop <-chan struct{}, what string, seed uint64, n int) net.Conn {
+func (h *soak) begin(r *rand.Rand, stop <-chan struct{}, what string, seed uint64, n int) *ringnet.Conn {
 	for cfg := config(r); !h.t.Failed(); {
 		select {
 		case <-stop:
 			return nil
 		default:
 		}
-		c, err := h.dial(cfg, what, seed, n)
-		if err == nil {
-			h.failed("linger", linger(c))
-			h.connections.Add(1)
-			return &timed{c, h}
+		if c, err := h.dial(cfg, what, seed, n); err == nil {
+			h.failed("linger", c.SetLinger(linger))
+			return c
 		}
-		h.failedDials.Add(1)
 	}
 	return nil
-}
-
-// timed measures how long calls wait.
-type timed struct {
-	net.Conn
-	h *soak
-}
-
-func (c *timed) took(began time.Time, n int) {
-	c.h.calls.Add(1)
-	c.h.bytes.Add(int64(n))
-	took := int64(time.Since(began))
-	for {
-		most := c.h.pause.Load()
-		if took <= most || c.h.pause.CompareAndSwap(most, took) {
-			return
-		}
-	}
-}
-
-func (c *timed) Read(p []byte) (int, error) {
-	began := time.Now()
-	n, err := c.Conn.Read(p)
-	c.took(began, n)
-	return n, err
-}
-
-func (c *timed) Write(p []byte) (int, error) {
-	began := time.Now()
-	n, err := c.Conn.Write(p)
-	c.took(began, n)
-	return n, err
 }
 
 // failed keeps an error that must not be.
@@ -300,30 +211,15 @@ func (h *soak) failed(what string, err error) {
 func (h *soak) transfers(r *rand.Rand, stop <-chan struct{}) {
 	for !h.t.Failed() {
 		seed, n := r.Uint64(), 1+r.IntN(64<<10<<r.IntN(8))
-		s := &stream{seed: seed}
+		what, do := "send", fetch
 		if r.IntN(2) == 0 {
-			c := h.begin(r, stop, "send", seed, n)
-			if c == nil {
-				return
-			}
-			h.failed("fetch", errors.Join(s.receiveAll(c, n), c.Close()))
-			continue
+			what, do = "receive", give
 		}
-		c := h.begin(r, stop, "receive", seed, n)
+		c := h.begin(r, stop, what, seed, n)
 		if c == nil {
 			return
 		}
-		err := s.send(c, n, 1+r.IntN(100_000))
-		if err == nil {
-			err = c.(*timed).Conn.(*ringnet.Conn).CloseWrite()
-		}
-		if err == nil {
-			var answer []byte
-			if answer, err = io.ReadAll(c); err == nil && string(answer) != allRight {
-				err = errors.New(string(answer))
-			}
-		}
-		h.failed("give", errors.Join(err, c.Close()))
+		h.failed(what, errors.Join(do(c, seed, n), c.Close()))
 	}
 }
 
@@ -344,7 +240,6 @@ func (h *soak) talks(r *rand.Rand, stop <-chan struct{}) {
 			if h.failed("talk", err); err != nil {
 				break
 			}
-			h.exchanges.Add(1)
 			if r.IntN(10) == 0 {
 				time.Sleep(time.Duration(r.Int64N(int64(3 * h.second))))
 			}
@@ -394,7 +289,6 @@ func (h *soak) rest(before *holding) (s holding) {
 		}
 		var err error
 		if s, err = h.hold(); err != nil {
-			h.failedDials.Add(1)
 			return false
 		}
 		return s.Links[1] <= 1 && (before == nil || s.atMost(*before))
@@ -428,7 +322,7 @@ func state() (u use, resident, links int, err error) {
 func (h *soak) hold() (s holding, err error) {
 	cfg := patient()
 	cfg.LinkIdle = -1
-	c, err := h.dial(&cfg, "state", 0, 0)
+	c, err := h.dial(cfg, "state", 0, 0)
 	if err != nil {
 		return s, err
 	}
@@ -441,66 +335,4 @@ func (h *soak) hold() (s holding, err error) {
 	s.Held[0], s.Resident[0], s.Links[0], err = state()
 	require.NoError(h.t, err)
 	return s, nil
-}
-
-// serveHours serves node 0 until the power is cut.
-func serveHours(t *testing.T) {
-	cfg := patient()
-	l, err := (&ringnet.ListenConfig{Config: &cfg, Trace: lostLinks(t)}).Listen(t.Context(), "rdma", net.JoinHostPort("", hoursPort))
-	require.NoError(t, err)
-	for {
-		c, err := l.Accept()
-		require.NoError(t, err)
-		go func() {
-			if err := serveHour(c.(*ringnet.Conn)); err != nil {
-				t.Log(err)
-			}
-		}()
-	}
-}
-
-// serveHour does what the first line on a connection asks for.
-func serveHour(c *ringnet.Conn) (err error) {
-	defer func() {
-		if closing := c.Close(); err == nil && closing != nil {
-			err = fmt.Errorf("closing: %w", closing)
-		}
-	}()
-	if err := linger(c); err != nil {
-		return err
-	}
-	r := bufio.NewReader(c)
-	var what string
-	var seed uint64
-	var n int
-	if _, err := fmt.Fscanln(r, &what, &seed, &n); err != nil {
-		return nil // the dialer has given up
-	}
-	if _, err := c.Write([]byte{1}); err != nil {
-		return nil
-	}
-	s := &stream{seed: seed}
-	switch what {
-	case "send":
-		err = s.send(c, n, 50_000)
-	case "receive":
-		if err = s.receiveAll(r, n); err == nil {
-			_, err = fmt.Fprint(c, allRight)
-		}
-	case "echo":
-		_, err = io.Copy(c, r)
-	case "stacks":
-		b := make([]byte, 1<<20)
-		_, err = c.Write(b[:runtime.Stack(b, true)])
-	case "state":
-		var own holding
-		own.Held[1], own.Resident[1], own.Links[1], err = state()
-		if err == nil {
-			err = json.NewEncoder(c).Encode(own)
-		}
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w", what, err)
-	}
-	return err
 }

@@ -12,8 +12,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"sync"
-	"syscall"
+	"runtime"
 	"testing"
 	"time"
 
@@ -33,7 +32,8 @@ const (
 // keepAlive is short, so that tests do not wait long for it.
 const keepAlive = time.Second
 
-const defaultResume = 30 * time.Second // Config.ResumeTimeout
+// linger is for how long Close waits, in seconds: longer than any fault lasts.
+const linger = 60
 
 // TestNodes runs on two machines joined by a cable. Node 1 serves node 0, until
 // that has its power cut.
@@ -42,202 +42,153 @@ func TestNodes(t *testing.T) {
 		t.Skip("SOFTROCE_PEER is not set; bin/softroce -nodes 2 runs this where there are two nodes")
 	}
 	if os.Getenv("SOFTROCE_NODE") == "1" {
-		serveNode(t)
+		many, err := (&ringnet.ListenConfig{Config: small}).Listen(t.Context(), "rdma", net.JoinHostPort("", echoPort))
+		require.NoError(t, err)
+		go echoAll(many)
+		serveNode(t, ringnet.ListenConfig{})
 		return
 	}
 	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
 	waitForNode(t)
+	peer := os.Getenv("SOFTROCE_PEER")
 	n := times(4<<20, 64<<20)
-	t.Run("transfers", func(t *testing.T) { atOnce(t, transfers(t, n)...) })
+	t.Run("transfers", func(t *testing.T) {
+		to, from := ask(t, peer, "receive", n), ask(t, peer, "send", n)
+		atOnce(t, func() error { return give(to, seedOfNodes, n) }, func() error { return fetch(from, seedOfNodes, n) })
+	})
 	t.Run("IPv6", func(t *testing.T) {
-		require.NoError(t, fetch(ask(t, requireEnv(t, "SOFTROCE_PEER6"), "send", n), n, func() {}))
+		require.NoError(t, fetch(ask(t, requireEnv(t, "SOFTROCE_PEER6"), "send", n), seedOfNodes, n))
 	})
 	t.Run("traffic class", requireTrafficClass)
 	t.Run("five hundred dials with one packet in a hundred lost", func(t *testing.T) {
-		peer := os.Getenv("SOFTROCE_PEER")
-		lossy := ask(t, peer, "lose", 1)
-		answer := make([]byte, len(allRight))
-		_, err := io.ReadFull(lossy, answer)
-		require.NoError(t, err)
-		require.Equal(t, allRight, string(answer))
-		defer lossy.Close()
+		defer ask(t, peer, "lose", 1).Close()
 		require.NoError(t, netem("add", "loss", "1%"))
 		defer netem("delete")
 		require.NoError(t, dialAtOnce(500, net.JoinHostPort(peer, echoPort)))
 		require.NotZero(t, dropped(t), "packets lost")
 	})
-	t.Run("transfers with the cable out for ten seconds", func(t *testing.T) {
-		peer := os.Getenv("SOFTROCE_PEER")
-		started := make(chan struct{})
-		start := sync.OnceFunc(func() { close(started) })
-		all := []func() error{func() error {
-			<-started
-			err := control("cable down")
-			time.Sleep(10 * time.Second)
-			return errors.Join(err, control("cable up"))
-		}}
-		for range 8 {
-			push, down := ask(t, peer, "receive", n), ask(t, peer, "send", n)
-			all = append(all,
-				func() error { return give(push, n) },
-				func() error { return fetch(down, n, start) })
-		}
-		atOnce(t, all...)
-	})
-	t.Run("power cut", func(t *testing.T) {
-		peer := os.Getenv("SOFTROCE_PEER")
-		at := func(resume time.Duration) *ringnet.Conn {
-			d := &ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1, ResumeTimeout: resume}}
-			return askWith(t, d, peer, "send", endless)
-		}
-		conns := map[*ringnet.Conn]time.Duration{at(hasty.ResumeTimeout): 0, at(0): defaultResume} // and how long they wait
-		started, over := make(chan struct{}, 2), make(chan time.Time, 2)
-		var all []func() error
-		for c, waits := range conns {
-			all = append(all, func() error {
-				err := fetch(c, endless, func() { started <- struct{}{} })
-				ended := time.Now()
-				cut := <-over
-				if !errors.Is(err, syscall.ETIMEDOUT) || ended.Sub(cut) < waits {
-					return fmt.Errorf("%w after %v, want ETIMEDOUT after %v", err, ended.Sub(cut), waits)
-				}
-				return c.Close() // it is lost already
-			})
-		}
-		atOnce(t, append(all, func() error {
-			for range conns {
-				<-started
-			}
-			cut := time.Now()
-			err := control("power off 1")
-			for range conns {
-				over <- cut
-			}
-			return err
-		})...)
-		_, err := ringnet.DialTimeout("rdma", net.JoinHostPort(peer, nodePort), 5*time.Second)
-		require.True(t, err.(net.Error).Timeout(), "%v", err)
-	})
 }
 
-// The seeds of the streams of each direction.
-const (
-	seedGiven   = 1
-	seedFetched = 2
-)
+// seedOfNodes has give write 50,000 bytes at once.
+const seedOfNodes = 49_999
 
-// transfers returns a transfer in each direction, each over a connection of its own.
-func transfers(t *testing.T, n int) []func() error {
-	t.Helper()
-	peer := os.Getenv("SOFTROCE_PEER")
-	to, from := ask(t, peer, "receive", n), ask(t, peer, "send", n)
-	return []func() error{
-		func() error { return give(to, n) },
-		func() error { return fetch(from, n, func() {}) },
-	}
-}
-
-// ask connects to node 1 and tells it what to do.
+// ask has node 1 do something, over a connection that the end of the test closes.
 func ask(t *testing.T, host, what string, n int) *ringnet.Conn {
 	t.Helper()
-	return askWith(t, &ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1}}, host, what, n)
-}
-
-// askWith is ask over a connection that this dialer makes.
-func askWith(t *testing.T, d *ringnet.Dialer, host, what string, n int) *ringnet.Conn {
-	t.Helper()
-	c, err := d.Dial("rdma", net.JoinHostPort(host, nodePort))
+	c, err := order(&ringnet.Dialer{Config: &ringnet.Config{KeepAlive: keepAlive, Links: 1}}, host, what, seedOfNodes, n)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	_, err = fmt.Fprintln(c, what, n)
-	require.NoError(t, err)
-	return c.(*ringnet.Conn)
+	return c
+}
+
+// order connects to node 1 and tells it what to do, which it has begun then.
+func order(d *ringnet.Dialer, host, what string, seed uint64, n int) (*ringnet.Conn, error) {
+	c, err := d.Dial("rdma", net.JoinHostPort(host, nodePort))
+	if err != nil {
+		return nil, err
+	}
+	_, _ = fmt.Fprintln(c, what, seed, n) // the Read below has the error, too
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c.(*ringnet.Conn), nil
 }
 
 // allRight is the answer of node 1 to a stream without an error.
 const allRight = "all right"
 
 // give sends n bytes to a node that receives, which answers that they were right.
-func give(c *ringnet.Conn, n int) error {
-	if err := (&stream{seed: seedGiven}).send(c, n, 50_000); err != nil {
+func give(c *ringnet.Conn, seed uint64, n int) error {
+	s := &stream{seed: seed}
+	if err := s.send(c, n, 1+int(seed%100_000)); err != nil {
 		return err
 	}
 	if err := c.CloseWrite(); err != nil {
 		return err
 	}
 	answer, err := io.ReadAll(c)
-	if err != nil || string(answer) != allRight {
-		return fmt.Errorf("the other node: %s, %w", answer, err)
+	if err == nil && string(answer) != allRight {
+		err = errors.New(string(answer))
 	}
-	return nil
+	return err
 }
 
-// fetch receives n bytes from a node that sends, and calls underway after the first of
-// them.
-func fetch(c *ringnet.Conn, n int, underway func()) error {
-	s := &stream{seed: seedFetched}
-	first := min(n, 1<<20)
-	if err := s.receive(c, first); err != nil {
-		return err
-	}
-	underway()
-	return s.receiveAll(c, n-first)
-}
+// fetch receives n bytes from a node that sends.
+func fetch(c *ringnet.Conn, seed uint64, n int) error { return (&stream{seed: seed}).receiveAll(c, n) }
 
-// serveNode serves until the power is cut.
-func serveNode(t *testing.T) {
-	many, err := (&ringnet.ListenConfig{Config: small}).Listen(t.Context(), "rdma", net.JoinHostPort("", echoPort))
-	require.NoError(t, err)
-	go echoAll(many)
-	l, err := ringnet.Listen("rdma", net.JoinHostPort("", nodePort))
+// serveNode serves node 0 until the power is cut.
+func serveNode(t *testing.T, lc ringnet.ListenConfig) {
+	l, err := lc.Listen(t.Context(), "rdma", net.JoinHostPort("", nodePort))
 	require.NoError(t, err)
 	for {
 		c, err := l.Accept()
 		require.NoError(t, err)
-		go serveConn(c.(*ringnet.Conn))
+		go func() {
+			if err := obeyOrder(c.(*ringnet.Conn)); err != nil {
+				t.Log(err)
+			}
+		}()
 	}
 }
 
-// serveConn does what the first line on a connection asks for.
-func serveConn(c *ringnet.Conn) {
-	defer c.Close()
+// obeyOrder does what the first line on a connection asks for.
+func obeyOrder(c *ringnet.Conn) (err error) {
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if err := c.SetLinger(linger); err != nil {
+		return err
+	}
 	r := bufio.NewReader(c)
 	var what string
+	var seed uint64
 	var n int
-	if _, err := fmt.Fscanln(r, &what, &n); err != nil {
-		return
+	if _, err := fmt.Fscanln(r, &what, &seed, &n); err != nil {
+		return nil // the dialer has given up
 	}
-	switch what {
-	case "send":
-		_ = (&stream{seed: seedFetched}).send(c, n, 50_000) // the peer notices an error
-	case "receive":
-		if err := (&stream{seed: seedGiven}).receiveAll(r, n); err != nil {
-			fmt.Fprint(c, err)
-			return
-		}
-		fmt.Fprint(c, allRight)
-	case "lose":
-		// What this node sends is lost as long as the connection lasts.
+	if what == "lose" { // what this node sends, as long as the connection lasts
 		if err := netem("add", "loss", fmt.Sprint(n, "%")); err != nil {
-			fmt.Fprint(c, err)
-			return
+			return err
 		}
 		defer netem("delete")
-		fmt.Fprint(c, allRight)
-		_, _ = io.Copy(io.Discard, r)
 	}
+	if _, err := c.Write([]byte{1}); err != nil {
+		return nil
+	}
+	s := &stream{seed: seed}
+	switch what {
+	case "send":
+		err = s.send(c, n, 50_000)
+	case "receive":
+		if err = s.receiveAll(r, n); err == nil {
+			_, err = fmt.Fprint(c, allRight)
+		}
+	case "echo", "lose":
+		_, err = io.Copy(c, r)
+	case "stacks":
+		b := make([]byte, 1<<20)
+		_, err = c.Write(b[:runtime.Stack(b, true)])
+	case "state":
+		var own holding
+		own.Held[1], own.Resident[1], own.Links[1], err = state()
+		if err == nil {
+			err = json.NewEncoder(c).Encode(own)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	return err
 }
 
-// waitForNode returns when node 1 listens.
+// waitForNode returns when node 1 serves.
 func waitForNode(t *testing.T) {
 	t.Helper()
-	addr := net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), nodePort)
 	require.True(t, eventually(func() bool {
-		c, err := ringnet.Dial("rdma", addr)
+		c, err := order(new(ringnet.Dialer), os.Getenv("SOFTROCE_PEER"), "echo", 0, 0)
 		if err == nil {
 			c.Close()
 		}
-		return !errors.Is(err, syscall.ECONNREFUSED)
+		return err == nil
 	}))
 }
 
@@ -287,12 +238,10 @@ func requireTrafficClass(t *testing.T) {
 	const class, n = 106, 4096
 	packets := sniff(t)
 	d := ringnet.Dialer{Config: &ringnet.Config{TrafficClass: class}}
-	c, err := d.Dial("rdma", net.JoinHostPort(os.Getenv("SOFTROCE_PEER"), nodePort))
+	c, err := order(&d, os.Getenv("SOFTROCE_PEER"), "send", seedOfNodes, n)
 	require.NoError(t, err)
 	defer c.Close()
-	_, err = fmt.Fprintln(c, "send", n)
-	require.NoError(t, err)
-	require.NoError(t, fetch(c.(*ringnet.Conn), n, func() {}))
+	require.NoError(t, fetch(c, seedOfNodes, n))
 
 	ways := make(map[bool]int)
 	for len(ways) < 2 {
