@@ -218,7 +218,8 @@ test-rdma: rdma-suites
 		bin/hwcounters bin/rdma/integration.test -test.timeout 120s -test.run 'TestDeviceRemoved|TestPortDown|TestDatagramsDeviceRemoved'
 	$(SOFTROCE) -nodes 2 -timeout 10m -- bin/hwcounters bin/rdma/integration.test -test.run TestNodes
 	$(SOFTROCE) -nodes 2 -timeout 5m -- bin/rdma/integration.test -test.run TestDatagramsBetweenNodes
-	$(SOFTROCE) -nodes 2 -cables 2 -timeout 5m -- bin/hwcounters bin/rdma/integration.test -test.run 'TestMatrix/^(cable_1_out_for_5_s|the_listener_killed)$$'
+	$(SOFTROCE) -nodes 2 -cables 2 -timeout 10m -- bin/hwcounters bin/rdma/integration.test \
+		-test.run 'TestMatrix/^(cable_1_out_for_5_s|both_cables_out_for_5_s|the_listener_killed|the_listener.s_node_without_power_for_a_while)$$'
 
 # A second implementation of docs/protocol.md.
 bin/cpeer: $(wildcard interop/cpeer/*) | packages

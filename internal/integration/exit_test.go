@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet"
-	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // What the peer of a process that ends reads: docs/migrate.md has the reasons.
@@ -24,40 +22,42 @@ import (
 // written is how many bytes the process writes.
 const written = 300_000
 
-// A process that exits without Close, when its peer has read all that it has written, ends the
-// stream over TCP. Over ringnet the peer cannot know that it has all.
-func TestExitWithoutCloseIsAReset(t *testing.T) {
+func TestEndOfAProcess(t *testing.T) {
 	besideTCP(t, func(t *testing.T, at place) {
-		c, p := acceptLeaver(t, at, "waits")
-		s := &stream{}
-		require.NoError(t, s.receive(c, written))
-		p.say("exit")
-		requireEnd(t, at, s.drain(c))
-		require.Equal(t, written, s.pos)
-		p.wait()
-	})
-}
-
-// What the process has not sent when it exits is lost: TCP's kernel would send it. The stream
-// that was cut short does not look whole.
-func TestExitRightAfterWriteIsAReset(t *testing.T) {
-	besideTCP(t, func(t *testing.T, at place) {
-		c, p := acceptLeaver(t, at, "")
-		s := &stream{}
-		requireEnd(t, at, s.drain(c))
-		if at.network == "tcp" {
-			require.Equal(t, written, s.pos)
+		for _, test := range []struct {
+			name, does string // see acceptLeaver
+			ended      error  // the end of the stream over ringnet; nil stands for io.EOF, which it is over TCP
+			wrap       func(c net.Conn) net.Conn
+		}{
+			// Over ringnet the peer cannot know that it has all.
+			{name: "exits without Close, when its peer has read all", does: "waits", ended: syscall.ECONNRESET},
+			// What it has not sent is lost, where TCP's kernel would send it. What was cut short does not look whole.
+			{name: "exits without Close, right after Write", ended: syscall.ECONNRESET},
+			{name: "exits after Close", does: "closes"},
+			// Who wants TCP's end, because messages say themselves how long they are, has it by a wrapper.
+			{name: "exits without Close, and its peer has a wrapper", does: "waits", wrap: func(c net.Conn) net.Conn { return resetAsEOF{c} }},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				c, p := acceptLeaver(t, at, test.does)
+				want, s := test.ended, &stream{}
+				if at.network == "tcp" {
+					want = nil
+				}
+				if test.wrap != nil {
+					c = test.wrap(c)
+				}
+				if test.does == "waits" {
+					require.NoError(t, s.receive(c, written))
+					p.say("exit")
+				}
+				err := s.drain(c)
+				require.True(t, errors.Is(err, want), "%v, want %v", err, want)
+				if err == nil {
+					require.Equal(t, written, s.pos)
+				}
+				p.wait()
+			})
 		}
-		t.Logf("%d of %d bytes", s.pos, written)
-		p.wait()
-	})
-}
-
-func TestExitAfterCloseIsAnEOF(t *testing.T) {
-	besideTCP(t, func(t *testing.T, at place) {
-		c, p := acceptLeaver(t, at, "closes")
-		require.NoError(t, (&stream{}).receiveAll(c, written))
-		p.wait()
 	})
 }
 
@@ -86,19 +86,6 @@ func TestKilledProcessNeverEndsAStreamThatIsCutShort(t *testing.T) {
 	})
 }
 
-// A program that wants TCP's end, because its messages say themselves how long they are, has it
-// by a wrapper of the connections that it accepts.
-func TestResetAsEOF(t *testing.T) {
-	besideTCP(t, func(t *testing.T, at place) {
-		c, p := acceptLeaver(t, at, "waits")
-		s := &stream{}
-		require.NoError(t, s.receive(c, written))
-		p.say("exit")
-		require.NoError(t, s.drain(resetAsEOF{c}))
-		p.wait()
-	})
-}
-
 // besideTCP runs a test of two processes over each network, and over TCP beside them.
 func besideTCP(t *testing.T, test func(t *testing.T, at place)) {
 	t.Run("tcp", func(t *testing.T) { test(t, place{"tcp", "127.0.0.1"}) })
@@ -113,14 +100,18 @@ func overEachCarrier(t *testing.T, test func(t *testing.T, at place)) {
 }
 
 // acceptLeaver starts a process that writes, and accepts its connection. Then it exits; or it
-// closes the connection before, or waits for a line, as does says.
+// closes the connection before, waits for a line, or never ends, as does says. No probe and no timeout
+// ends the connection, but the news of the process's kernel alone.
 func acceptLeaver(t *testing.T, at place, does string) (net.Conn, *process) {
 	t.Helper()
-	listen := ringnet.Listen
+	var l net.Listener
+	var err error
 	if at.network == "tcp" {
-		listen = net.Listen
+		l, err = net.Listen(at.network, at.any())
+	} else {
+		lc := ringnet.ListenConfig{Config: &ringnet.Config{KeepAlive: time.Hour, ResumeTimeout: time.Hour}}
+		l, err = lc.Listen(t.Context(), at.network, at.any())
 	}
-	l, err := listen(at.network, at.any())
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	p := start(t, "leaver", at.network, l.Addr().String(), does)
@@ -144,7 +135,12 @@ func leaver(args []string) error {
 		return err
 	}
 	defer runtime.KeepAlive(c) // a Conn that is garbage is closed
-	if err := (&stream{}).send(c, written, 10_000); err != nil {
+	n := written
+	if args[2] == "never ends" {
+		go io.Copy(io.Discard, c)
+		n = endless
+	}
+	if err := (&stream{}).send(c, n, 10_000); err != nil {
 		return err
 	}
 	switch args[2] {
@@ -154,17 +150,6 @@ func leaver(args []string) error {
 		hear()
 	}
 	return nil
-}
-
-// requireEnd requires that the stream of a process that has exited without Close ends in an error:
-// in nil, which stands for io.EOF, over TCP, and in ECONNRESET over ringnet.
-func requireEnd(t *testing.T, at place, err error) {
-	t.Helper()
-	if at.network == "tcp" {
-		require.NoError(t, err)
-	} else {
-		require.ErrorIs(t, err, syscall.ECONNRESET)
-	}
 }
 
 // resetAsEOF is a connection whose reader takes the end of the peer's process for the end of the
@@ -180,60 +165,19 @@ func (c resetAsEOF) Read(p []byte) (int, error) {
 }
 
 func TestPeerKilledDuringATransferResetsBothDirections(t *testing.T) {
-	for range times(3, 50) {
-		c, p := connectToVictim(t, endless, "and read")
-		failed := make(chan error, 2)
-		go func() { failed <- (&stream{}).receive(c, endless) }()
-		go func() { failed <- (&stream{}).send(c, endless, 10_000) }()
-		hang.Unless(t, func() bool { return c.Stats().BytesReceived > 1<<20 })
-		p.kill()
-		requireReset(t, failed)
-		requireReset(t, failed)
-	}
+	overEachCarrier(t, func(t *testing.T, at place) {
+		for range times(3, 50) {
+			c, p := acceptLeaver(t, at, "never ends")
+			sent := make(chan error, 1)
+			go func() { sent <- (&stream{}).send(c, endless, 10_000) }()
+			s := &stream{}
+			require.NoError(t, s.receive(c, 1<<20))
+			p.kill()
+			require.ErrorIs(t, s.drain(c), syscall.ECONNRESET)
+			require.ErrorIs(t, <-sent, syscall.ECONNRESET)
+		}
+	})
 }
 
 // endless is more bytes than can be sent before the peer is killed.
 const endless = 1 << 30
-
-// connectToVictim connects to a process that writes n bytes, reads if it is told to, and
-// waits to be killed. No probe and no timeout ends the connection then, but the news of the
-// victim's kernel alone.
-func connectToVictim(t *testing.T, n int, andRead ...string) (*ringnet.Conn, *process) {
-	t.Helper()
-	l := listen(t, ringnet.ListenConfig{Config: &ringnet.Config{KeepAlive: time.Hour, ResumeTimeout: time.Hour}})
-	p := start(t, "victim", append([]string{l.Addr().String(), strconv.Itoa(n)}, andRead...)...)
-	return accept(t, l), p
-}
-
-// victim is a process to be killed.
-func victim(args []string) error {
-	n, err := strconv.Atoi(args[1])
-	if err != nil {
-		return err
-	}
-	// A ring of its own takes 1 MiB from the start.
-	d := ringnet.Dialer{Config: &ringnet.Config{Dedicated: true}}
-	c, err := d.Dial("rdma", args[0])
-	if err != nil {
-		return err
-	}
-	if len(args) > 2 {
-		go io.Copy(io.Discard, c)
-	}
-	if err := (&stream{}).send(c, n, 10_000); err != nil {
-		return err
-	}
-	hear() // until the test has ended
-	return nil
-}
-
-// requireReset waits for an error, which must say that the peer has reset the connection.
-func requireReset(t *testing.T, errs <-chan error) {
-	t.Helper()
-	select {
-	case err := <-errs:
-		require.ErrorIs(t, err, syscall.ECONNRESET)
-	case <-time.After(hang.After):
-		t.Fatal("no error")
-	}
-}

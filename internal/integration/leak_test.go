@@ -4,7 +4,6 @@ package integration_test
 
 import (
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -205,17 +204,4 @@ func status(name string) int {
 		}
 	}
 	return 0
-}
-
-// connectWith is connect with a configuration of the dialer's.
-func connectWith(cfg *ringnet.Config, l net.Listener) (dialer, accepter *ringnet.Conn, err error) {
-	d, err := (&ringnet.Dialer{Config: cfg}).Dial("rdma", l.Addr().String())
-	if err != nil {
-		return nil, nil, err
-	}
-	a, err := l.Accept()
-	if err != nil {
-		return nil, nil, err
-	}
-	return d.(*ringnet.Conn), a.(*ringnet.Conn), nil
 }

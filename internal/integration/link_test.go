@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,9 +42,15 @@ func deviceOfItsOwn(t *testing.T) (device, netdev string) {
 	return device, netdev
 }
 
-// hasty is a configuration whose connections end as soon as their queue pair does: tests of
-// when and why a connection ends do not wait for another queue pair.
-var hasty = &ringnet.Config{ResumeTimeout: -1}
+// connectHastily makes a connection that ends as soon as its queue pair does: tests of when and why
+// a connection ends do not wait for another queue pair.
+func connectHastily(t *testing.T, l net.Listener) (dialer, accepter *ringnet.Conn) {
+	t.Helper()
+	d, err := (&ringnet.Dialer{Config: &ringnet.Config{ResumeTimeout: -1}}).Dial("rdma", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { d.Close() })
+	return d.(*ringnet.Conn), accept(t, l)
+}
 
 func TestDeviceRemoved(t *testing.T) {
 	device, netdev := deviceOfItsOwn(t)
@@ -51,8 +58,7 @@ func TestDeviceRemoved(t *testing.T) {
 		l := listen(t, ringnet.ListenConfig{})
 		var ends []*ringnet.Conn
 		for range crowdSize {
-			d, a, err := connectWith(hasty, l)
-			require.NoError(t, err)
+			d, a := connectHastily(t, l)
 			requireEcho(t, d, a)
 			require.NoError(t, (&stream{}).send(d, spoken, spoken))
 			require.NoError(t, (&stream{}).send(a, spoken, spoken))
@@ -89,8 +95,7 @@ func TestPortDown(t *testing.T) {
 	_, netdev := deviceOfItsOwn(t)
 	alone(t, nil, func(t *testing.T) {
 		l := listen(t, ringnet.ListenConfig{})
-		d, a, err := connectWith(hasty, l)
-		require.NoError(t, err)
+		d, a := connectHastily(t, l)
 		requireEcho(t, d, a)
 		setLink(t, netdev, "down")
 		time.Sleep(time.Second)

@@ -5,6 +5,7 @@ package integration_test
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -113,13 +114,22 @@ type stream struct {
 	pos  int
 }
 
+// streamBytes are the bytes of all streams, which begin at different places.
+var streamBytes = sync.OnceValue(func() []byte {
+	b := make([]byte, 1<<20-3) // a prime
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
+	return b
+})
+
 // next returns the next n bytes.
 func (s *stream) next(n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte((uint64(s.pos+i) + s.seed<<32) * 0x9e37_79b9_7f4a_7c15 >> 56)
+	all, b := streamBytes(), make([]byte, 0, n)
+	for len(b) < n {
+		piece := all[(s.seed+uint64(s.pos))%uint64(len(all)):]
+		piece = piece[:min(n-len(b), len(piece))]
+		b = append(b, piece...)
+		s.pos += len(piece)
 	}
-	s.pos += n
 	return b
 }
 
@@ -128,7 +138,7 @@ func (s *stream) check(b []byte) error {
 	from := s.pos
 	for i, want := range s.next(len(b)) {
 		if b[i] != want {
-			return fmt.Errorf("byte %d is %#x, want %#x", from+i, b[i], want)
+			return fmt.Errorf("wrong: byte %d is %#x, want %#x", from+i, b[i], want)
 		}
 	}
 	return nil

@@ -25,7 +25,6 @@ const roleVariable = "RINGNET_TEST_ROLE"
 // roles are the programs other than the tests that this test binary can be. A test and its
 // process exchange lines on the standard streams: see say and hear.
 var roles = map[string]func(args []string) error{
-	"victim": victim,
 	"echoer": echoer,
 	"leaver": leaver,
 	"many":   many,

@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os/exec"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -187,7 +185,6 @@ func many(args []string) error {
 type counted struct {
 	Requests   uint64
 	Registered int
-	Misses     uint64 `json:"qp_misses"`
 }
 
 func statistic(t testing.TB) (sum counted) {
@@ -199,7 +196,6 @@ func statistic(t testing.TB) (sum counted) {
 	for _, c := range cards {
 		sum.Requests += c.Requests
 		sum.Registered += c.Registered
-		sum.Misses += c.Misses
 	}
 	return sum
 }
@@ -216,54 +212,4 @@ func haveEchoed(c net.Conn) error {
 		}
 	}
 	return nil
-}
-
-// BenchmarkQueuePairs has messages echoed over one connection after the other, of many that share a link
-// or have one each, some at a time, in one process: for a card that keeps the contexts of few queue
-// pairs.
-func BenchmarkQueuePairs(b *testing.B) {
-	rdmaAddr(b)
-	for _, connections := range []int{16, 64, 256, 1000} {
-		for name, dedicated := range map[string]bool{"links": false, "dedicated": true} {
-			b.Run(fmt.Sprint(connections, "/", name), func(b *testing.B) {
-				cfg := &ringnet.Config{SendBuffer: clientStaging, Dedicated: dedicated, Links: 1}
-				l := listen(b, ringnet.ListenConfig{Config: cfg})
-				go echoAll(l)
-				all := make([]net.Conn, connections)
-				for i := range all {
-					c, err := (&ringnet.Dialer{Config: cfg}).Dial("rdma", l.Addr().String())
-					require.NoError(b, err)
-					b.Cleanup(func() { c.Close() })
-					all[i] = c
-				}
-				var before counted
-				if onCard() {
-					before = statistic(b)
-				}
-				b.ResetTimer()
-				const atOnce = 8
-				errs := make([]error, atOnce)
-				var turn atomic.Int64
-				var ask sync.WaitGroup
-				for i := range atOnce {
-					ask.Go(func() {
-						message := make([]byte, 64)
-						own := all[i*connections/atOnce : (i+1)*connections/atOnce]
-						for n := 0; turn.Add(1) <= int64(b.N) && errs[i] == nil; n++ {
-							c := own[n%len(own)]
-							if _, errs[i] = c.Write(message); errs[i] == nil {
-								_, errs[i] = io.ReadFull(c, message)
-							}
-						}
-					})
-				}
-				ask.Wait()
-				b.StopTimer()
-				require.NoError(b, errors.Join(errs...))
-				if onCard() {
-					b.ReportMetric(float64(statistic(b).Misses-before.Misses)/float64(b.N), "misses/op")
-				}
-			})
-		}
-	}
 }

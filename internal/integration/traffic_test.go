@@ -3,10 +3,7 @@
 package integration_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -14,9 +11,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,24 +26,22 @@ import (
 // Mixed traffic between two processes, over rdma and over TCP at once: the roles "traffic
 // server" and "traffic client" of this test binary. Every byte is checked.
 
-// kinds are the connections of each network. They rest between their messages, so that
+// kinds are the connections of each network. They rest between their exchanges, so that
 // emulated machines are not busy and pauses come only from faults.
 var kinds = []struct {
-	name string
-	n    int
-	most int           // bytes at once
-	rest time.Duration // between messages
+	name     string
+	n        int
+	up, down int           // bytes at once, at most
+	rest     time.Duration // between exchanges; 0: there is one first, and one in the end
 }{
-	{"up", 2, 64 << 10, 40 * time.Millisecond},   // bulk from the client
-	{"down", 2, 64 << 10, 40 * time.Millisecond}, // bulk to it
-	{"ping", 4, 4 << 10, 20 * time.Millisecond},  // and the same back
-	{"http", 4, 64 << 10, 40 * time.Millisecond}, // POST, and as much back; each end sends the hashes
-	{"idle", 4, 4 << 10, 0},                      // one ping first, and one in the end
+	{"up", 2, 64 << 10, 0, 40 * time.Millisecond}, // bulk from the client, which waits for no answer
+	{"down", 2, 0, 64 << 10, 40 * time.Millisecond},
+	{"both", 8, 32 << 10, 32 << 10, 30 * time.Millisecond},
+	{"idle", 4, 4 << 10, 4 << 10, 0},
 }
 
-// trafficPorts are the ports of a server: for connections that begin with their kind, and
-// for net/http.
-var trafficPorts = map[string][2]string{"rdma": {"7180", "7181"}, "tcp": {"7182", "7183"}}
+// trafficPorts are the ports of a server.
+var trafficPorts = map[string]string{"rdma": "7180", "tcp": "7182"}
 
 // observed is what one end has seen of a connection of the traffic.
 type observed struct {
@@ -129,67 +122,6 @@ func (c noted) note(n int, err error) {
 	c.m.note(n, err)
 }
 
-func (c noted) CloseWrite() error { return c.Conn.(interface{ CloseWrite() error }).CloseWrite() }
-
-// pattern is an endless stream of bytes. It is sent in pieces, each after its length, and
-// ends with the length 0 and the number of all bytes.
-type pattern struct{ from, pos int }
-
-const patternSize = 1<<20 - 3 // a prime
-
-// patternBytes are the bytes of all patterns, which begin at different places.
-var patternBytes = sync.OnceValue(func() []byte {
-	b := make([]byte, patternSize, patternSize+64<<10)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
-	return append(b, b[:64<<10]...)
-})
-
-func (p *pattern) next(n int) []byte {
-	at := (p.from + p.pos) % patternSize
-	p.pos += n
-	return patternBytes()[at : at+n]
-}
-
-// send sends the next n bytes.
-func (p *pattern) send(w io.Writer, n int) error {
-	b := binary.BigEndian.AppendUint32(nil, uint32(n))
-	_, err := w.Write(append(b, p.next(n)...))
-	return err
-}
-
-// end sends the end.
-func (p *pattern) end(w io.Writer) error {
-	b := make([]byte, 4, 12)
-	_, err := w.Write(binary.BigEndian.AppendUint64(b, uint64(p.pos)))
-	return err
-}
-
-// receive receives the next bytes, and returns how many; 0 at the end.
-func (p *pattern) receive(r io.Reader) (int, error) {
-	var b [64 << 10]byte
-	if _, err := io.ReadFull(r, b[:4]); err != nil {
-		return 0, err
-	}
-	n := int(binary.BigEndian.Uint32(b[:]))
-	switch {
-	case n > len(b):
-		return 0, fmt.Errorf("wrong: %d bytes to come, behind %d", n, p.pos)
-	case n == 0:
-		_, err := io.ReadFull(r, b[:8])
-		if total := binary.BigEndian.Uint64(b[:]); err == nil && total != uint64(p.pos) {
-			err = fmt.Errorf("wrong: %d bytes, of %d", p.pos, total)
-		}
-		return 0, err
-	}
-	if _, err := io.ReadFull(r, b[:n]); err != nil {
-		return 0, err
-	}
-	if !bytes.Equal(b[:n], p.next(n)) {
-		return 0, fmt.Errorf("wrong: bytes among the %d before %d", n, p.pos)
-	}
-	return n, nil
-}
-
 // traffic is all connections of a process.
 type traffic struct {
 	mu            sync.Mutex
@@ -246,16 +178,15 @@ func (tr *traffic) rest(d time.Duration) bool {
 // trafficServer is the role of a server.
 func trafficServer([]string) error {
 	tr := newTraffic()
-	for network, ports := range trafficPorts {
-		l, err := trafficListen(network, ports[0])
+	for network, port := range trafficPorts {
+		listen := ringnet.Listen
+		if network == "tcp" {
+			listen = net.Listen
+		}
+		l, err := listen(network, ":"+port)
 		if err != nil {
 			return err
 		}
-		web, err := trafficListen(network, ports[1])
-		if err != nil {
-			return err
-		}
-		go http.Serve(httpListener{web, tr, network}, http.HandlerFunc(hashBoth))
 		go func() {
 			for {
 				c, err := l.Accept()
@@ -281,91 +212,49 @@ func trafficServer([]string) error {
 	}
 }
 
-func trafficListen(network, port string) (net.Listener, error) {
-	if network == "tcp" {
-		return net.Listen("tcp", ":"+port)
-	}
-	return ringnet.Listen(network, ":"+port)
+// hello begins a connection of the traffic.
+type hello struct {
+	Kind uint64 // an index of kinds
+	Seed uint64 // of the streams of both directions
 }
 
-// serve plays the server's part of a connection. The first line has its kind, where its
-// pattern begins, and the size of its pieces.
+// request is a message to the server: so many bytes follow, and so many are asked for.
+type request struct{ Up, Down uint32 }
+
+// send sends x, and the bytes that follow it.
+func (x request) send(w io.Writer, s *stream) error {
+	b, err := binary.Append(nil, binary.BigEndian, x)
+	if err == nil {
+		_, err = w.Write(append(b, s.next(int(x.Up))...))
+	}
+	return err
+}
+
+// serve plays the server's part of a connection.
 func (tr *traffic) serve(network string, c net.Conn) {
 	defer c.Close()
-	r := bufio.NewReader(c)
-	var kind string
-	var from, most, rest int
-	if _, err := fmt.Fscanln(r, &kind, &from, &most, &rest); err != nil {
+	var h hello
+	if binary.Read(c, binary.BigEndian, &h) != nil {
 		return
 	}
-	m, end := tr.join(network, kind, c)
-	p, in := &pattern{from: from}, bufio.NewReader(io.MultiReader(io.LimitReader(r, int64(r.Buffered())), end))
-	var err error
-	switch kind {
-	case "up":
-		for n := 1; n > 0 && err == nil; {
-			n, err = p.receive(in)
+	m, end := tr.join(network, kinds[h.Kind].name, c)
+	in, out := stream{seed: h.Seed}, stream{seed: h.Seed}
+	for {
+		var x request
+		err := binary.Read(end, binary.BigEndian, &x)
+		if err == io.EOF {
+			return
 		}
 		if err == nil {
-			err = p.end(end)
+			err = in.receive(end, int(x.Up))
 		}
-	case "down":
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
-			_, _ = io.Copy(io.Discard, in)
-		}()
-		for err == nil {
-			select {
-			case <-over:
-				_ = p.end(end)
-				return
-			case <-time.After(time.Duration(rest)):
-				err = p.send(end, 1+rand.IntN(most))
-			}
+		if err == nil && x.Down > 0 {
+			err = out.send(end, int(x.Down), int(x.Down))
 		}
-	default:
-		for echo := *p; err == nil; {
-			var n int
-			if n, err = p.receive(in); err == nil {
-				err = echo.send(end, n)
-			}
-		}
-		if err == io.EOF {
-			err = nil
+		if m.note(0, err); err != nil {
+			return
 		}
 	}
-	m.note(0, err)
-}
-
-// httpListener adds the connections that it accepts to the traffic.
-type httpListener struct {
-	net.Listener
-	tr      *traffic
-	network string
-}
-
-func (l httpListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	_, counted := l.tr.join(l.network, "http", c)
-	return counted, nil
-}
-
-// hashBoth answers with as many bytes as it has received, and the hashes of both.
-func hashBoth(w http.ResponseWriter, r *http.Request) {
-	got, err := io.ReadAll(r.Body)
-	from, wrong := strconv.Atoi(r.Header.Get("From"))
-	if err = errors.Join(err, wrong); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	body := (&pattern{from: from}).next(len(got))
-	w.Header().Set("Got", fmt.Sprintf("%x", sha256.Sum256(got)))
-	w.Header().Set("Sent", fmt.Sprintf("%x", sha256.Sum256(body)))
-	_, _ = w.Write(body)
 }
 
 // trafficClient is the role of a client of the server at a host. It reads lines that tell
@@ -374,9 +263,9 @@ func hashBoth(w http.ResponseWriter, r *http.Request) {
 func trafficClient(args []string) error {
 	tr := newTraffic()
 	for network := range trafficPorts {
-		for _, kind := range kinds {
+		for i, kind := range kinds {
 			for range kind.n {
-				if err := tr.dial(network, args[0], kind.name, kind.most, kind.rest); err != nil {
+				if err := tr.dial(network, args[0], i); err != nil {
 					return err
 				}
 			}
@@ -440,123 +329,60 @@ func (tr *traffic) settle(toEnd bool) string {
 }
 
 // dial adds a connection.
-func (tr *traffic) dial(network, host, kind string, most int, rest time.Duration) error {
-	ports := trafficPorts[network]
-	port, from := ports[0], rand.IntN(patternSize)
-	if kind == "http" {
-		port = ports[1]
-	}
+func (tr *traffic) dial(network, host string, kind int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	var c net.Conn
-	var err error
-	if addr := net.JoinHostPort(host, port); network == "tcp" {
-		c, err = new(net.Dialer).DialContext(ctx, network, addr)
-	} else {
-		c, err = new(ringnet.Dialer).DialContext(ctx, network, addr)
+	dial := new(ringnet.Dialer).DialContext
+	if network == "tcp" {
+		dial = new(net.Dialer).DialContext
 	}
+	c, err := dial(ctx, network, net.JoinHostPort(host, trafficPorts[network]))
 	if err != nil {
 		return err
 	}
-	m, end := tr.join(network, kind, c)
-	if kind != "http" {
-		if _, err := fmt.Fprintln(end, kind, from, most, int(rest)); err != nil {
-			return err
-		}
+	m, end := tr.join(network, kinds[kind].name, c)
+	seed := rand.Uint64()
+	if err := binary.Write(end, binary.BigEndian, hello{uint64(kind), seed}); err != nil {
+		return err
 	}
 	tr.under.Go(func() {
 		defer c.Close()
 		<-tr.begin
-		m.note(0, map[string]func(noted, *pattern, int, time.Duration) error{
-			"up": tr.up, "down": tr.down, "ping": tr.ping, "http": tr.http, "idle": tr.idle,
-		}[kind](end, &pattern{from: from}, most, rest))
+		m.note(0, tr.converse(end, kind, seed))
 	})
 	return nil
 }
 
-func (tr *traffic) up(c noted, p *pattern, most int, rest time.Duration) error {
-	for tr.rest(rest) {
-		if err := p.send(c, 1+rand.IntN(most)); err != nil {
+// converse plays the client's part of a connection. The answer to the last exchange shows that the
+// server has received all.
+func (tr *traffic) converse(c io.ReadWriter, kind int, seed uint64) error {
+	k := kinds[kind]
+	out, in := stream{seed: seed}, stream{seed: seed}
+	talk := func() error {
+		x := request{uint32(rand.IntN(k.up + 1)), uint32(rand.IntN(k.down + 1))}
+		if err := x.send(c, &out); err != nil {
+			return err
+		}
+		return in.receive(c, int(x.Down))
+	}
+	end := request{1, 1}
+	if k.rest == 0 {
+		if err := talk(); err != nil {
+			return err
+		}
+		go func() {
+			<-tr.finish
+			_ = end.send(c, &out) // the Read has the error, too
+		}()
+		return in.receive(c, 1)
+	}
+	for tr.rest(k.rest) {
+		if err := talk(); err != nil {
 			return err
 		}
 	}
-	if err := p.end(c); err != nil {
+	if err := end.send(c, &out); err != nil {
 		return err
 	}
-	_, err := (&pattern{pos: p.pos}).receive(c)
-	return err
-}
-
-func (tr *traffic) down(c noted, p *pattern, _ int, _ time.Duration) error {
-	go func() {
-		<-tr.finish
-		_ = c.CloseWrite()
-	}()
-	for in := bufio.NewReader(c); ; {
-		if n, err := p.receive(in); n == 0 || err != nil {
-			return err
-		}
-	}
-}
-
-func (tr *traffic) ping(c noted, p *pattern, most int, rest time.Duration) error {
-	for tr.rest(rest) {
-		if err := ping(c, p, 1+rand.IntN(most)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ping sends bytes and receives the same.
-func ping(c noted, p *pattern, n int) error {
-	back := *p
-	if err := p.send(c, n); err != nil {
-		return err
-	}
-	_, err := back.receive(c)
-	return err
-}
-
-func (tr *traffic) idle(c noted, p *pattern, most int, _ time.Duration) error {
-	if err := ping(c, p, 1+rand.IntN(most)); err != nil {
-		return err
-	}
-	last := *p
-	go func() {
-		<-tr.finish
-		_ = last.send(c, most)
-	}()
-	_, err := p.receive(c)
-	return err
-}
-
-func (tr *traffic) http(c noted, p *pattern, most int, rest time.Duration) error {
-	// An http.Transport would dial again.
-	for in := bufio.NewReader(c); tr.rest(rest); {
-		body := p.next(1 + rand.IntN(most))
-		request, err := http.NewRequest("POST", "http://"+c.RemoteAddr().String(), bytes.NewReader(body))
-		if err != nil {
-			return err
-		}
-		from := p.pos % patternSize
-		request.Header.Set("From", strconv.Itoa(from))
-		if err := request.Write(c); err != nil {
-			return err
-		}
-		resp, err := http.ReadResponse(in, request)
-		if err != nil {
-			return err
-		}
-		got, err := io.ReadAll(resp.Body)
-		if err != nil {
-			return err
-		}
-		want := (&pattern{from: from}).next(len(body))
-		if !bytes.Equal(got, want) || resp.Header.Get("Sent") != fmt.Sprintf("%x", sha256.Sum256(got)) ||
-			resp.Header.Get("Got") != fmt.Sprintf("%x", sha256.Sum256(body)) {
-			return fmt.Errorf("wrong: %s, %d bytes for %d", resp.Status, len(got), len(body))
-		}
-	}
-	return nil
+	return in.receive(c, 1)
 }
