@@ -105,20 +105,11 @@ type received struct {
 func echoes(t *testing.T, n network) (host, port string, all <-chan received) {
 	l := n.listen(t)
 	got := make(chan received, 100)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				n, err := io.Copy(c, c)
-				_ = c.(*ringnet.Conn).CloseWrite()
-				got <- received{n, err}
-			}()
-		}
-	}()
+	serveOn(t, l, func(c net.Conn) {
+		n, err := io.Copy(c, c)
+		_ = c.(*ringnet.Conn).CloseWrite()
+		got <- received{n, err}
+	})
 	host, port, err := net.SplitHostPort(l.Addr().String())
 	require.NoError(t, err)
 	return host, port, got

@@ -12,29 +12,16 @@ import (
 	"github.com/ringnet/ringnet"
 )
 
-// mysqlServer stands in for a MySQL server, of which Debian has no package. It answers every
-// command with success, and closes connections when it is told to, as MySQL does with those that
-// were idle for wait_timeout.
-type mysqlServer struct {
-	conns chan net.Conn // that have had an answer to their first query
+// startMySQL stands in for a MySQL server, of which Debian has no package. It answers every
+// command with success, and returns connections that have had an answer to their first query, to be
+// closed, as MySQL does with those that were idle for wait_timeout.
+func startMySQL(t *testing.T, l net.Listener) (conns <-chan net.Conn) {
+	answered := make(chan net.Conn, 100)
+	serveOn(t, l, func(c net.Conn) { answerMySQL(c, answered) })
+	return answered
 }
 
-func startMySQL(t *testing.T, l net.Listener) *mysqlServer {
-	s := &mysqlServer{conns: make(chan net.Conn, 100)}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go s.serve(c)
-		}
-	}()
-	t.Cleanup(func() { l.Close() })
-	return s
-}
-
-func (s *mysqlServer) serve(c net.Conn) {
+func answerMySQL(c net.Conn, conns chan<- net.Conn) {
 	const protocol, plugins, status = 0x1 | 0x200 | 0x8000, 0x8, 0x2
 	greeting := []byte("\x0astand-in\x00" + "\x01\x00\x00\x00" + "12345678\x00")
 	greeting = binary.LittleEndian.AppendUint16(greeting, protocol)
@@ -48,14 +35,13 @@ func (s *mysqlServer) serve(c net.Conn) {
 	for answered := 0; ; answered++ { // first what follows the greeting, and then commands
 		number, command, err := readMySQL(c)
 		if quit := answered > 0 && err == nil && command[0] == 0x01; err != nil || quit {
-			c.Close()
 			return
 		}
 		if writeMySQL(c, number+1, ok) != nil {
 			return
 		}
 		if answered == 1 {
-			s.conns <- c
+			conns <- c
 		}
 	}
 }
@@ -82,7 +68,7 @@ func writeMySQL(c net.Conn, number byte, payload []byte) error {
 // a query, for which it could not know afterwards whether the server has run it.
 func TestMySQLDriverPassesOverConnectionsThatTheServerHasClosed(t *testing.T) {
 	test := func(t *testing.T, l net.Listener, dialer *watchedDialer, carrier string) {
-		server := startMySQL(t, l)
+		conns := startMySQL(t, l)
 		db := mysqlPool(t, dialer, l.Addr().String())
 		const rounds = 10
 		for range rounds {
@@ -90,7 +76,7 @@ func TestMySQLDriverPassesOverConnectionsThatTheServerHasClosed(t *testing.T) {
 				_, err := db.ExecContext(t.Context(), "insert")
 				require.NoError(t, err)
 			}
-			require.NoError(t, receive(t, server.conns).Close())
+			require.NoError(t, receive(t, conns).Close())
 		}
 		require.Len(t, dialer.networks, rounds, "a connection for each that the server has closed, and used again in between")
 		dialer.requireAll(t, carrier)

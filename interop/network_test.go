@@ -112,6 +112,23 @@ func carrierOf(c net.Conn) string {
 	return c.LocalAddr().Network()
 }
 
+// serveOn serves each connection of a listener, until the end of the test.
+func serveOn(t *testing.T, l net.Listener, serve func(c net.Conn)) {
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				serve(c)
+			}()
+		}
+	}()
+}
+
 // forward accepts connections, and forwards each to an address of package net,
 // until the end of the test.
 func forward(t *testing.T, l net.Listener, network, address string) {

@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -37,21 +38,6 @@ func handshake(t *testing.T, client, server *tls.Conn) {
 	require.NoError(t, receive(t, served))
 }
 
-// readAll reads to the end in the background.
-func readAll(c io.Reader) <-chan result {
-	r := make(chan result, 1)
-	go func() {
-		b, err := io.ReadAll(c)
-		r <- result{b, err}
-	}()
-	return r
-}
-
-type result struct {
-	bytes []byte
-	err   error
-}
-
 // Another process that listens at an address or dials it, on whatever network, does not
 // have the key.
 func TestTLSRefusesStrangers(t *testing.T) {
@@ -83,30 +69,16 @@ func TestTLSRefusesStrangers(t *testing.T) {
 	})
 }
 
-func TestTLSCarriesBothDirectionsAtOnce(t *testing.T) {
+func TestTLSHandshakeWithASilentPeerEndsWithItsContext(t *testing.T) {
 	overEachNetwork(t, func(t *testing.T, n network) {
-		client, server := tlsPair(t, n)
-		handshake(t, client, server)
-		there, back := randomBytes(2<<20+1), randomBytes(2<<20+3)
-		atServer, atClient := readAll(server), readAll(client)
-		written := make(chan error, 2)
-		write := func(c *tls.Conn, b []byte) {
-			_, err := c.Write(b)
-			if err == nil {
-				err = c.CloseWrite()
-			}
-			written <- err
-		}
-		go write(client, there)
-		go write(server, back)
-		require.NoError(t, receive(t, written))
-		require.NoError(t, receive(t, written))
-		r := receive(t, atServer)
-		require.NoError(t, r.err)
-		requireSame(t, there, r.bytes)
-		r = receive(t, atClient)
-		require.NoError(t, r.err)
-		requireSame(t, back, r.bytes)
+		client, silent := tlsPair(t, n)
+		ctx, cancel := context.WithCancel(t.Context())
+		shaken := make(chan error, 1)
+		go func() { shaken <- client.HandshakeContext(ctx) }()
+		_, err := silent.NetConn().Read(make([]byte, 1))
+		require.NoError(t, err)
+		cancel()
+		require.ErrorIs(t, receive(t, shaken), context.Canceled)
 	})
 }
 
