@@ -83,5 +83,5 @@ func linksTo(address string) (n int) {
 func requireEchoed(t *testing.T, c net.Conn) {
 	t.Helper()
 	require.NoError(t, c.SetDeadline(time.Now().Add(hang.After)))
-	require.NoError(t, echoed(c))
+	require.NoError(t, echoed(c, 100))
 }

@@ -205,21 +205,39 @@ func (s *stream) send(w io.Writer, n, most int) error {
 // requireEcho requires that each end reads what the other writes.
 func requireEcho(t testing.TB, a, b net.Conn) {
 	t.Helper()
-	require.NoError(t, echo(a, b))
-}
-
-func echo(a, b net.Conn) error {
 	const n = 1000
 	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
-		if err := (&stream{}).send(way[0], n, n); err != nil {
-			return err
-		}
-		if err := (&stream{}).receive(way[1], n); err != nil {
-			return err
-		}
+		require.NoError(t, (&stream{}).send(way[0], n, n))
+		require.NoError(t, (&stream{}).receive(way[1], n))
 	}
-	return nil
 }
+
+// echoed sends n bytes, and returns an error unless they come back.
+func echoed(c net.Conn, n int) error {
+	seed := rand.Uint64()
+	if err := (&stream{seed: seed}).send(c, n, n); err != nil {
+		return err
+	}
+	return (&stream{seed: seed}).receive(c, n)
+}
+
+// echoAll sends back what arrives on connections that l accepts.
+func echoAll(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c) // the dialer notices an error
+		}()
+	}
+}
+
+// small is a configuration with so little memory that many connections fit into a small
+// machine.
+var small = &ringnet.Config{RecvBuffer: 4096, SendBuffer: 4096, SendQueue: 16, RecvQueue: 4}
 
 // requireOpError requires package net's error around the given cause.
 func requireOpError(t testing.TB, err error, op, addr string, cause error) {

@@ -5,7 +5,6 @@ package integration_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"os/exec"
 	"strconv"
@@ -157,8 +156,9 @@ func many(args []string) error {
 	for i := range atOnce {
 		all.Go(func() {
 			for at := i; at < connections && errs[i] == nil; at += atOnce {
-				if kept[at], errs[i] = d.Dial("rdma", args[0]); errs[i] == nil {
-					errs[i] = haveEchoed(kept[at])
+				kept[at], errs[i] = d.Dial("rdma", args[0])
+				for n := 0; n < exchanges && errs[i] == nil; n++ {
+					errs[i] = echoed(kept[at], messageSize)
 				}
 			}
 		})
@@ -198,18 +198,4 @@ func statistic(t testing.TB) (sum counted) {
 		sum.Registered += c.Registered
 	}
 	return sum
-}
-
-// haveEchoed exchanges messages.
-func haveEchoed(c net.Conn) error {
-	for i := range exchanges {
-		s := &stream{seed: uint64(i)}
-		if err := s.send(c, messageSize, messageSize); err != nil {
-			return fmt.Errorf("message %d: %w", i, err)
-		}
-		if err := (&stream{seed: uint64(i)}).receive(c, messageSize); err != nil {
-			return fmt.Errorf("echo %d: %w", i, err)
-		}
-	}
-	return nil
 }
