@@ -26,12 +26,6 @@ func put(r *Ring, n int, next *byte) {
 	r.Commit(len(first) + len(second))
 }
 
-// held returns the bytes held from pos on, as a consumer gathers them.
-func held(r *Ring, pos uint64, n int) []byte {
-	first := r.Bytes(pos, n)
-	return append(append([]byte{}, first...), r.Bytes(pos+uint64(len(first)), n-len(first))...)
-}
-
 func TestNewTakesPowersOfTwoOnly(t *testing.T) {
 	for _, size := range []int{0, 3, 6, 12, 4095, 4097} {
 		require.PanicsWithValue(t, fmt.Sprintf("ring: size %d is not a power of two", size), func() { New(make([]byte, size)) })
@@ -68,32 +62,6 @@ func TestReserveSplitsAtTheEndOfTheBufferAndNowhereElse(t *testing.T) {
 	}
 }
 
-func TestReserveNeverReachesHeldBytes(t *testing.T) {
-	r := at(5, 8)
-	next := byte(1)
-	put(r, 6, &next)
-	first, second := r.Reserve(math.MaxInt)
-	require.Len(t, first, 2)
-	require.Empty(t, second)
-	r.Commit(2)
-	first, second = r.Reserve(1)
-	require.Empty(t, first)
-	require.Empty(t, second)
-	require.Equal(t, []byte{1, 2, 3, 4, 5, 6}, held(r, 5, 6))
-}
-
-func TestBytesEndAtTheBufferOrAtHead(t *testing.T) {
-	r := at(6, 8)
-	next := byte(1)
-	put(r, 5, &next)
-	require.Equal(t, []byte{1, 2}, r.Bytes(6, 8))
-	require.Equal(t, []byte{2}, r.Bytes(7, 1))
-	require.Equal(t, []byte{3, 4, 5}, r.Bytes(8, 8))
-	require.Equal(t, []byte{4, 5}, r.Bytes(9, 2))
-	require.Empty(t, r.Bytes(11, 1))
-	require.Empty(t, r.Bytes(6, 0))
-}
-
 func TestMisusePanics(t *testing.T) {
 	r := at(6, 8)
 	next := byte(0)
@@ -121,14 +89,7 @@ func TestContiguousIsWhatOneWorkRequestCanCarry(t *testing.T) {
 		{math.MaxUint64, 2, 8, 1}, {math.MaxUint64 - 7, 9, 8, 8}, {1<<63 + 1, 1 << 30, 1 << 30, 1<<30 - 1}, {9, 1, 1, 1},
 	} {
 		require.Equal(t, c.want, Contiguous(c.pos, c.n, c.size), "%+v", c)
-	}
-}
-
-func TestOffsetIsThePositionModuloTheSize(t *testing.T) {
-	for _, size := range []int{1, 2, 8, 4096, 1 << 30} {
-		for _, pos := range []uint64{0, 1, 7, 8, 4095, 1 << 31, 1 << 32, 1<<63 - 1, 1 << 63, math.MaxUint64} {
-			require.Equal(t, int(pos%uint64(size)), Offset(pos, size))
-		}
+		require.Equal(t, int(c.pos%uint64(c.size)), Offset(c.pos, c.size), "%+v", c)
 	}
 }
 
@@ -159,14 +120,15 @@ func play(t *testing.T, r *Ring, ops []byte) {
 		case 2:
 			from := min(arg, len(m.bytes))
 			got := r.Bytes(m.tail+uint64(from), r.Size())
-			require.Equal(t, Contiguous(m.tail+uint64(from), len(m.bytes)-from, r.Size()), len(got))
+			require.Len(t, got, Contiguous(m.tail+uint64(from), len(m.bytes)-from, r.Size()))
 			require.True(t, string(m.bytes[from:from+len(got)]) == string(got))
 		}
 		require.Equal(t, m.tail, r.Tail())
 		require.Equal(t, m.tail+uint64(len(m.bytes)), r.Head())
 		require.Equal(t, len(m.bytes), r.Len())
 		require.Equal(t, r.Size()-len(m.bytes), r.Free())
-		require.True(t, string(m.bytes) == string(held(r, m.tail, len(m.bytes))))
+		first, second := r.Held(r.Size())
+		require.True(t, string(m.bytes) == string(first)+string(second))
 	}
 }
 
