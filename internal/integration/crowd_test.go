@@ -6,7 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
-	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -84,12 +84,13 @@ func (cr *crowd) close(t *testing.T) {
 // report is what a process has in use.
 type report struct {
 	Links, Connections int
+	ResidentKiB        int // memory that is not the device's
 	Held               use
 }
 
 func reported() report {
-	runtime.GC()
-	r := report{}
+	debug.FreeOSMemory()
+	r := report{ResidentKiB: status("RssAnon")}
 	r.Held, _ = held()
 	for _, l := range ringnet.Links() {
 		r.Links++

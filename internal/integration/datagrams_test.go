@@ -31,16 +31,8 @@ const (
 
 var nodesGroup = &net.UDPAddr{IP: net.IPv4(239, 255, 71, 74), Port: 7174}
 
-// TestDatagramsBetweenNodes runs on two machines joined by a cable. Node 1 answers node 0.
 func TestDatagramsBetweenNodes(t *testing.T) {
-	if os.Getenv("SOFTROCE_PEER") == "" {
-		t.Skip("SOFTROCE_PEER is not set; bin/softroce -nodes 2 runs this where there are two nodes")
-	}
-	if os.Getenv("SOFTROCE_NODE") == "1" {
-		answerDatagrams(t)
-		return
-	}
-	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	onNodes(t, func() { answerDatagrams(t) })
 	t.Run("a group", testGroupOfNodes)
 	for _, env := range []string{"SOFTROCE_PEER", "SOFTROCE_PEER6"} {
 		c, err := ringnet.Dial("rdma-udp", net.JoinHostPort(requireEnv(t, env), datagramPort))

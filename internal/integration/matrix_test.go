@@ -80,11 +80,7 @@ func TestMatrix(t *testing.T) {
 	if os.Getenv("SOFTROCE_SECOND_PEER") == "" {
 		t.Skip("SOFTROCE_SECOND_PEER is not set; bin/softroce -nodes 2 -cables 2 runs this where there are two nodes with two cables")
 	}
-	if os.Getenv("SOFTROCE_NODE") == "1" {
-		obey(t)
-		return
-	}
-	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	onNodes(t, func() { obey(t) })
 	var table strings.Builder
 	fmt.Fprintf(&table, "| fault | ringnet | TCP |\n|---|---|---|\n")
 	for _, f := range faults {

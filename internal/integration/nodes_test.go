@@ -35,20 +35,26 @@ const keepAlive = time.Second
 // linger is for how long Close waits, in seconds: longer than any fault lasts.
 const linger = 60
 
-// TestNodes runs on two machines joined by a cable. Node 1 serves node 0, until
-// that has its power cut.
-func TestNodes(t *testing.T) {
+// onNodes skips a test unless it runs on two machines joined by a cable, or on two hosts of ideal cards.
+// It returns on node 0. Node 1 serves, until node 0 cuts its power.
+func onNodes(t *testing.T, serve func()) {
+	t.Helper()
 	if os.Getenv("SOFTROCE_PEER") == "" {
 		t.Skip("SOFTROCE_PEER is not set; bin/softroce -nodes 2 runs this where there are two nodes")
 	}
 	if os.Getenv("SOFTROCE_NODE") == "1" {
+		serve()
+	}
+	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+}
+
+func TestNodes(t *testing.T) {
+	onNodes(t, func() {
 		many, err := (&ringnet.ListenConfig{Config: small}).Listen(t.Context(), "rdma", net.JoinHostPort("", echoPort))
 		require.NoError(t, err)
 		go echoAll(many)
 		serveNode(t, ringnet.ListenConfig{})
-		return
-	}
-	t.Cleanup(func() { require.NoError(t, control("power off 1")) })
+	})
 	waitForNode(t)
 	peer := os.Getenv("SOFTROCE_PEER")
 	n := times(4<<20, 64<<20)
@@ -180,11 +186,7 @@ func obeyOrder(c *ringnet.Conn) (err error) {
 		b := make([]byte, 1<<20)
 		_, err = c.Write(b[:runtime.Stack(b, true)])
 	case "state":
-		var own holding
-		own.Held[1], own.Resident[1], own.Links[1], err = state()
-		if err == nil {
-			err = json.NewEncoder(c).Encode(own)
-		}
+		err = json.NewEncoder(c).Encode(reported())
 	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w", what, err)
