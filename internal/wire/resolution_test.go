@@ -6,33 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatIsNoResolutionIsRefused(t *testing.T) {
-	request, reply := ResolutionRequest{}.Append(nil), ResolutionReply{Key: 1}.Append(nil)
-	for name, change := range map[string]func(b []byte) []byte{
-		"nothing":         func([]byte) []byte { return nil },
-		"too short":       func(b []byte) []byte { return b[:len(b)-1] },
-		"others":          func(b []byte) []byte { b[0]++; return b },
-		"another version": func(b []byte) []byte { b[1]++; return b },
-	} {
-		_, ok := DecodeResolutionRequest(change(append([]byte(nil), request...)))
-		require.False(t, ok, name)
-		_, ok = DecodeResolutionReply(change(append([]byte(nil), reply...)))
-		require.False(t, ok, name)
-	}
-	for name, wrong := range map[string]ResolutionRequest{
-		"another kind":       {Kind: Ended + 1},
-		"a watch of no port": {Kind: Watches},
-		"a port to ask":      {Kind: Asks, Port: 1},
-	} {
-		_, ok := DecodeResolutionRequest(wrong.Append(nil))
-		require.False(t, ok, name)
-	}
-	for _, key := range []uint32{0, 1 << 31} { // which privileged senders alone could use
-		_, ok := DecodeResolutionReply(ResolutionReply{Key: key}.Append(nil))
-		require.False(t, ok)
-	}
-}
-
 // FuzzResolution: what is taken for a message is one, which means the same when it is
 // sent on, and may have anything behind it.
 func FuzzResolution(f *testing.F) {
@@ -48,6 +21,7 @@ func FuzzResolution(f *testing.F) {
 		f.Add(b[:len(b)-1])
 		f.Add(append(b, make([]byte, 136-len(b))...))
 	}
+	f.Add([]byte{0x5e, 1, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1})
 	f.Add([]byte{0x5d, 2, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1})
 	f.Add([]byte{0x5d, 1, 1, 0xff, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1})
 	f.Add([]byte{})
