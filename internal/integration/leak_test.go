@@ -32,17 +32,18 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 		}))
 		time.Sleep(time.Second) // until the background has closed what is left
 		before, peers := inUse(t), cr.report(t).Held
+		closeLinks := func() {
+			cr.close(t)
+			require.True(t, eventually(func() bool { return reported().Connections == 0 }))
+			ringnet.CloseIdleLinks()
+		}
 		for _, test := range []struct {
 			name     string
 			linkIdle time.Duration // of the dialer
 			end      func()
 		}{
 			{"idle for long enough", time.Second, func() { cr.close(t) }},
-			{"closed by the dialer", time.Hour, func() {
-				cr.close(t)
-				require.True(t, eventually(func() bool { return reported().Connections == 0 }))
-				ringnet.CloseIdleLinks()
-			}},
+			{"closed by the dialer", time.Hour, closeLinks},
 			{"closed by the listener", time.Hour, func() {
 				cr.close(t)
 				require.True(t, eventually(func() bool {
@@ -51,7 +52,6 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 				}))
 			}},
 			{"dials given up at any moment", time.Hour, func() {
-				cr.close(t)
 				for after := range 40 {
 					d := ringnet.Dialer{Config: &ringnet.Config{Dedicated: true}, Timeout: time.Duration(1+after) * 500 * time.Microsecond}
 					if c, err := d.Dial(at.network, cr.address); err == nil {
@@ -60,8 +60,7 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 						require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 					}
 				}
-				require.True(t, eventually(func() bool { return reported().Connections == 0 }))
-				ringnet.CloseIdleLinks()
+				closeLinks()
 			}},
 			{"a listener closed that has not accepted", time.Hour, func() {
 				l, err := ringnet.Listen(at.network, at.any())
@@ -72,9 +71,7 @@ func TestLinkOfAHundredConnectionsLeavesNothing(t *testing.T) {
 				_, err = c.Read(make([]byte, 1))
 				require.ErrorIs(t, err, syscall.ECONNRESET)
 				require.NoError(t, c.Close())
-				cr.close(t)
-				require.True(t, eventually(func() bool { return reported().Connections == 0 }))
-				ringnet.CloseIdleLinks()
+				closeLinks()
 			}},
 			{"some connections dropped, and then all", -1, func() {
 				for _, left := range []int{crowdSize / 2, 0} {
