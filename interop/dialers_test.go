@@ -88,6 +88,8 @@ var libraries = []struct {
 	{"ssh", serveSSH, talkSSH},
 	{"coder/websocket", serveWebSocket, talkCoderWebSocket},
 	{"gorilla/websocket", serveWebSocket, talkGorillaWebSocket},
+	{"connect", serveConnect, talkConnect},
+	{"minio-go", serveObjects, talkMinio},
 }
 
 func TestLibrariesDialRingnet(t *testing.T) {

@@ -12,17 +12,23 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	coder "github.com/coder/websocket"
 	gorilla "github.com/gorilla/websocket"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/soheilhy/cmux"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/crypto/ssh"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/hang"
@@ -125,6 +131,50 @@ func talkGorillaWebSocket(t *testing.T, dialer *watchedDialer, addr string) {
 	require.Equal(t, "hello", string(b))
 }
 
+const procedure = "/say.Say/Say"
+
+func serveConnect(t *testing.T) (network, address string) {
+	mux := http.NewServeMux()
+	mux.Handle(procedure, connect.NewUnaryHandler(procedure, func(_ context.Context, r *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error) {
+		return connect.NewResponse(r.Msg), nil
+	}))
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return "tcp", s.Listener.Addr().String()
+}
+
+func talkConnect(t *testing.T, dialer *watchedDialer, addr string) {
+	transport := &http.Transport{DialContext: dialer.DialContext}
+	defer transport.CloseIdleConnections()
+	c := connect.NewClient[wrapperspb.StringValue, wrapperspb.StringValue](&http.Client{Transport: transport}, "http://"+addr+procedure)
+	r, err := c.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("hello")))
+	require.NoError(t, err)
+	require.Equal(t, "hello", r.Msg.Value)
+}
+
+// serveObjects stands in for a store of objects: the content of each is its name.
+func serveObjects(t *testing.T) (network, address string) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"1"`)
+		http.ServeContent(w, r, "", time.Unix(1, 0), strings.NewReader(r.URL.Path))
+	}))
+	t.Cleanup(s.Close)
+	return "tcp", s.Listener.Addr().String()
+}
+
+func talkMinio(t *testing.T, dialer *watchedDialer, addr string) {
+	transport := &http.Transport{DialContext: dialer.DialContext}
+	defer transport.CloseIdleConnections()
+	c, err := minio.New(addr, &minio.Options{Transport: transport, Region: "here", Creds: credentials.NewStaticV4("key", "secret", "")})
+	require.NoError(t, err)
+	o, err := c.GetObject(t.Context(), "bucket", "object", minio.GetObjectOptions{})
+	require.NoError(t, err)
+	defer o.Close()
+	b, err := io.ReadAll(o)
+	require.NoError(t, err)
+	require.Equal(t, "/bucket/object", string(b))
+}
+
 // A client of Kafka dials the brokers that the first one names, so these have to listen on ringnet
 // themselves: kfake is Kafka's protocol in memory.
 func TestKafka(t *testing.T) {
@@ -213,3 +263,25 @@ func (m machine) Apply(l *raft.Log) any {
 
 func (machine) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.ErrUnsupported }
 func (machine) Restore(io.ReadCloser) error         { return errors.ErrUnsupported }
+
+// cmux looks at what arrives before it decides whose it is.
+func TestCmux(t *testing.T) {
+	overEachNetwork(t, func(t *testing.T, n network) {
+		l := n.listen(t)
+		m := cmux.New(l)
+		web, others := m.Match(cmux.HTTP1Fast()), m.Match(cmux.Any())
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })}
+		go s.Serve(web)
+		serveOn(t, others, func(c net.Conn) { _, _ = io.Copy(c, c) })
+		go m.Serve()
+		defer m.Close()
+		talkHTTP(t, &watchedDialer{Dialer: n.dialer()}, l.Addr().String())
+		c := n.dial(t, l)
+		_, err := c.Write([]byte("something else"))
+		require.NoError(t, err)
+		b := make([]byte, len("something else"))
+		_, err = io.ReadFull(c, b)
+		require.NoError(t, err)
+		require.Equal(t, "something else", string(b))
+	})
+}
