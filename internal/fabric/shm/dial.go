@@ -128,20 +128,20 @@ func probe() (uint32, error) {
 // calls by which they ring.
 func shareMemory() error {
 	n := os.Getpagesize()
-	made, fd, err := createMemory(n, n, []part{{0, n}})
+	made, fd, err := createMemory(n, [3]part{{0, n}})
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	defer func() { _ = unmapParts(made) }()
+	defer func() { _ = unmapAll(made[:]) }()
 	if err := ringNobody(fd); err != nil {
 		return err
 	}
-	adopted, err := adoptMemory(fd, n, n, []part{{0, n}})
+	adopted, err := adoptMemory(fd, n, [3]part{{0, n}})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unmapParts(adopted) }()
+	defer func() { _ = unmapAll(adopted[:]) }()
 	again, err := mapping.Again(adopted[0], n)
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ const spin = 4000
 type endpoint struct {
 	f             *shm
 	local, remote netip.AddrPort
-	mu            sync.Mutex // guards memory, registered, and sock, which renewSocket may replace until it is connected
+	mu            sync.Mutex // guards memory, and sock, which renewSocket may replace until it is connected
 	sock          *socket
 
 	handshake
@@ -61,11 +61,10 @@ type opened struct {
 
 // mapped is what the two ends share, from Connect or Accept to Close.
 type mapped struct {
-	parts  [][]byte // see layout.parts
-	fd     int      // of the memory, while explore or Register needs it, or -1
+	queues []byte // of both ends
+	fd     int    // of the memory, while explore or Register needs it, or -1
 	own    *segment
 	peer   *segment // what this end writes to
-	layout layout
 	peerRegion
 }
 
@@ -164,7 +163,7 @@ func (e *endpoint) Close() error {
 	}
 	// A use after Close finds nil rather than pages that are another mapping's by
 	// then.
-	e.parts, e.own, e.peer, e.memory = nil, nil, nil, nil
+	e.queues, e.own, e.peer, e.memory = nil, nil, nil, nil
 	e.ownRegion, e.windows = ownRegion{}, nil
 	e.window.Store(nil)
 	return err

@@ -210,18 +210,18 @@ func (e *endpoint) createShared() error {
 	if err != nil {
 		return err
 	}
-	e.layout = l
-	mapped, fd, err := createMemory(l.queues(), l.size(), l.parts(e.passive, e.registered))
+	parts := l.parts(e.passive, e.registered)
+	mapped, fd, err := createMemory(l.size(), parts)
 	if err != nil {
 		return err
 	}
 	e.fd = fd
-	return e.takeParts(mapped)
+	return e.takeParts(l, parts, mapped)
 }
 
 // settle checks the memory once the peer has mapped it.
 func (e *endpoint) settle() error {
-	if err := checkSettled(e.fd, e.layout.queues()); err != nil {
+	if err := checkSettled(e.fd, len(e.queues)); err != nil {
 		return err
 	}
 	return e.explore()
@@ -236,29 +236,31 @@ func (e *endpoint) adopt(f frame, fd int) error {
 	if f.kind != rep {
 		err = errHandshake
 	}
-	var mapped [][]byte
+	parts := l.parts(e.passive, e.registered)
+	var mapped [3][]byte
 	if err == nil {
-		e.layout = l
-		mapped, err = adoptMemory(fd, l.queues(), l.size(), l.parts(e.passive, e.registered))
+		mapped, err = adoptMemory(fd, l.size(), parts)
 	}
 	if err != nil {
 		e.sock.closer.close(descriptor(fd)) // which may be of any file
 		return err
 	}
 	e.fd = fd
-	if err := e.takeParts(mapped); err != nil {
+	if err := e.takeParts(l, parts, mapped); err != nil {
 		return err
 	}
 	return e.explore()
 }
 
-// takeParts takes over layout.parts, finds both ends' segments in them, and populates what this
-// end has registered. It also stores in this end's segment the receives that have been
+// takeParts takes over the parts of the memory, finds both ends' segments in them, and populates
+// what this end has registered. It also stores in this end's segment the receives that have been
 // posted before it existed, and that the endpoint is armed.
-func (e *endpoint) takeParts(mapped [][]byte) error {
-	e.parts = mapped
-	e.takeRegions()
-	e.peer, e.own = e.layout.views(mapped[0])
+func (e *endpoint) takeParts(l layout, parts [3]part, mapped [3][]byte) error {
+	e.queues = mapped[0]
+	e.ownRegion.at, e.pieces = parts[1].at, []ownPiece{{bytes: mapped[1]}}
+	e.peerRegion.at = parts[2].at
+	e.open(mapped[2])
+	e.peer, e.own = l.views(e.queues)
 	if e.passive {
 		e.own, e.peer = e.peer, e.own
 	}

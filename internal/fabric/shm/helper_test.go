@@ -188,20 +188,14 @@ func plainName(a netip.AddrPort) string { return nameOf(listenerName, os.Geteuid
 
 // createWhole is createMemory with one part, of all n bytes.
 func createWhole(n int) ([]byte, int, error) {
-	mapped, fd, err := createMemory(n, n, []part{{0, n}})
-	if err != nil {
-		return nil, -1, err
-	}
-	return mapped[0], fd, nil
+	mapped, fd, err := createMemory(n, [3]part{{0, n}})
+	return mapped[0], fd, err
 }
 
 // adoptWhole is adoptMemory with the same part.
 func adoptWhole(fd, n int) ([]byte, error) {
-	mapped, err := adoptMemory(fd, n, n, []part{{0, n}})
-	if err != nil {
-		return nil, err
-	}
-	return mapped[0], nil
+	mapped, err := adoptMemory(fd, n, [3]part{{0, n}})
+	return mapped[0], err
 }
 
 // end is an endpoint with its memory.

@@ -57,7 +57,8 @@ func (r *raider) take(mem []byte, fd int, peer shape) {
 	if mem == nil {
 		return
 	}
-	r.own, r.peer = r.layout(peer).views(mem)
+	l := r.layout(peer)
+	r.own, r.peer = l.views(mem[:l.queues()])
 	if !r.passive {
 		r.own, r.peer = r.peer, r.own
 	}
@@ -130,33 +131,20 @@ func (r *raider) shake() bool {
 		return err == nil && f.kind == rtu
 	}
 	l := r.layout(f.shape)
-	mem, err := mapAll(fd, l)
+	mapped, err := adoptMemory(fd, l.size(), whole(l))
 	if err != nil {
 		unix.Close(fd)
 		return false
 	}
-	r.take(mem, fd, f.shape)
+	_ = mapping.Unmap(mapped[0])
+	r.take(mapped[1], fd, f.shape)
 	r.own.posted.Store(uint64(r.shape.recvQueue))
 	return r.sock.send((&frame{kind: rtu}).encode(), -1) == nil
 }
 
-// mapAll takes a listener's memory, and maps all of it.
-func mapAll(fd int, l layout) ([]byte, error) {
-	mapped, err := adoptMemory(fd, l.queues(), l.size(), []part{{0, l.size()}})
-	if err != nil {
-		return nil, err
-	}
-	return mapped[0], nil
-}
-
-// createAll makes memory for a dialer, and maps all of it.
-func createAll(l layout) ([]byte, int, error) {
-	mapped, fd, err := createMemory(l.queues(), l.size(), []part{{0, l.size()}})
-	if err != nil {
-		return nil, -1, err
-	}
-	return mapped[0], fd, nil
-}
+// whole are the parts of memory of which all is mapped, though only the queues are made. The
+// queues alone are not needed.
+func whole(l layout) [3]part { return [3]part{{0, l.queues()}, {0, l.size()}} }
 
 // sendMany sends a packet with any number of descriptors.
 func (r *raider) sendMany(b []byte, fds ...int) {
@@ -362,11 +350,12 @@ func raid(t *testing.T, sock *socket, passive bool, to netip.AddrPort, attack fu
 	}
 	r.shape = s
 	l := r.layout(victim)
-	mem, fd, err := createAll(l)
+	mapped, fd, err := createMemory(l.size(), whole(l))
 	if !assert.NoError(t, err) {
 		return
 	}
-	r.take(mem, fd, victim)
+	_ = mapping.Unmap(mapped[0])
+	r.take(mapped[1], fd, victim)
 	r.own.posted.Store(uint64(s.recvQueue))
 	defer r.close()
 	attack(r)
