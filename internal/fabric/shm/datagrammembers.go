@@ -51,10 +51,9 @@ type members struct {
 	closed    bool
 	known     map[string]bool // by name: those that have a lane, or are being reached
 	lanes     []*handle
-	closers   map[uint32]*closer // by user, so that no user holds up another
-	judging   map[uint32]bool    // users about whom judgeMembersOf waits for Config.Trust
-	lookAfter time.Time          // from when on send makes lookLoop look; zero: not at all
-	pause     time.Duration      // of lookLoop after each look
+	judging   map[uint32]bool // users about whom judgeMembersOf waits for Config.Trust
+	lookAfter time.Time       // from when on send makes lookLoop look; zero: not at all
+	pause     time.Duration   // of lookLoop after each look
 }
 
 // resolveGroup is Resolve for a group. It waits until the members that there are have been
@@ -71,7 +70,6 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 		from:    d.local,
 		bell:    bell,
 		known:   make(map[string]bool),
-		closers: make(map[uint32]*closer),
 		judging: make(map[uint32]bool),
 		pause:   lookPause,
 	}
@@ -275,18 +273,15 @@ func (m *members) needsLane(at namedSocket) bool {
 // mu held.
 func (m *members) startLane(at namedSocket) <-chan struct{} {
 	m.known[at.name] = true
-	if m.closers[at.owner] == nil {
-		m.closers[at.owner] = newCloser()
-	}
-	c, reached := m.closers[at.owner], make(chan struct{})
-	m.d.goroutines.Go(func() { m.keepLane(at.name, c, reached) })
+	reached := make(chan struct{})
+	m.d.goroutines.Go(func() { m.keepLane(at, reached) })
 	return reached
 }
 
 // keepLane reaches a member, or fails to, closes reached, and has a lane to the member until
 // one of the two ends it.
-func (m *members) keepLane(name string, c *closer, reached chan<- struct{}) {
-	h, err := m.reach(name, c)
+func (m *members) keepLane(at namedSocket, reached chan<- struct{}) {
+	h, err := m.reach(at)
 	if err == nil {
 		m.add(h)
 	}
@@ -294,21 +289,21 @@ func (m *members) keepLane(name string, c *closer, reached chan<- struct{}) {
 	if err == nil {
 		h.watch()
 	}
-	m.remove(name, h)
+	m.remove(at.name, h)
 }
 
-// reach connects to the member whose socket has a name. It tries again while the member has no
+// reach connects to the member with a socket. It tries again while the member has no
 // room.
-func (m *members) reach(name string, c *closer) (h *handle, err error) {
+func (m *members) reach(at namedSocket) (h *handle, err error) {
 	ctx, cancel := context.WithTimeout(m.ctx, enterWithin)
 	defer cancel()
 	err = fabric.Patiently(ctx, func() error {
-		s, err := m.d.f.newSocket(c)
+		s, err := m.d.f.newSocket(closer{at.owner})
 		if err != nil {
 			return err
 		}
 		e := newEndpoint(m.d.f, s, m.from, m.group)
-		e.socketName = name
+		e.socketName = at.name
 		h, err = newHandle(ctx, e)
 		return err
 	})

@@ -216,7 +216,7 @@ func (f *shm) newDialer(local, remote netip.AddrPort) (*endpoint, error) {
 	} else if err := checkLocal(local.Addr()); err != nil {
 		return nil, fmt.Errorf("dial from %v: %w", local, err)
 	}
-	s, err := f.newSocket(dialersCloser(remote))
+	s, err := f.newSocket(closer{remote})
 	if err != nil {
 		return nil, err
 	}

@@ -34,12 +34,12 @@ type socket struct {
 	// rights is set if the peer can queue descriptors here. If it has queued
 	// any, closer closes the socket.
 	rights bool
-	closer *closer
+	closer closer
 }
 
 // newSocket returns a socket at which no peer can queue descriptors, if the
 // kernel has SO_PASSRIGHTS.
-func (f *shm) newSocket(c *closer) (*socket, error) {
+func (f *shm) newSocket(c closer) (*socket, error) {
 	s, err := newSocket(c)
 	if err == nil {
 		s.rights = f.noPassRights || s.setPassRights(false) != nil
@@ -47,7 +47,7 @@ func (f *shm) newSocket(c *closer) (*socket, error) {
 	return s, err
 }
 
-func newSocket(c *closer) (*socket, error) {
+func newSocket(c closer) (*socket, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -56,7 +56,7 @@ func newSocket(c *closer) (*socket, error) {
 }
 
 // pollSocket makes a socket of a descriptor, which it closes if it fails.
-func pollSocket(fd int, rights bool, c *closer) (*socket, error) {
+func pollSocket(fd int, rights bool, c closer) (*socket, error) {
 	sleeper, err := fabric.NewSleeper(fd, "shm")
 	s := &socket{fd: fd, sleeper: sleeper, rights: rights, closer: c}
 	if err != nil {

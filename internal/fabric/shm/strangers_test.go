@@ -271,7 +271,7 @@ func (b blocked) Close() error {
 }
 
 // block gives a closer n closes that block until the end of the test.
-func block(t *testing.T, c *closer, n int) {
+func block(t *testing.T, c closer, n int) {
 	t.Helper()
 	b := make(blocked)
 	t.Cleanup(func() { close(b) })

@@ -22,7 +22,7 @@ const maxJudging = 64
 // listenerUser returns the user who listens at a name. The socket that it connects
 // for that receives nothing.
 func listenerUser(name string) (uid uint32, err error) {
-	s, err := newSocket(nil)
+	s, err := newSocket(closer{})
 	if err != nil {
 		return 0, err
 	}
