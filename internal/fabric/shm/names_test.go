@@ -414,24 +414,18 @@ func TestLookupNeedsTheKernelsWholeAnswer(t *testing.T) {
 }
 
 func TestLookupChecksTheKernelsAnswerToItsEnd(t *testing.T) {
-	var found []namedSocket
-	for name, test := range map[string]struct {
-		part []byte
-		done bool
-		err  error
-	}{
-		"nothing":           {nil, false, nil},
-		"half a header":     {make([]byte, 7), false, nil},
-		"no length":         {make([]byte, 16), false, nil},
-		"longer than it is": {[]byte{99, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, false, nil},
-		"the end":           {[]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, true, nil},
-		"an error":          {[]byte{20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff}, true, syscall.ENOENT},
-		"no owner":          {append([]byte{32, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 16)...), true, errors.ErrUnsupported},
-		"something else":    {[]byte{16, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, true, errors.ErrUnsupported},
+	for name, attributes := range map[string][]byte{
+		"none":                   {},
+		"half of one":            {8, 0, diagUID},
+		"one without a length":   {0, 0, diagUID, 0, 0, 0, 0, 0},
+		"one longer than it is":  {9, 0, diagUID, 0, 0, 0, 0, 0},
+		"one that is not enough": {6, 0, diagUID, 0, 0, 0, 0, 0},
+		"others":                 {8, 0, 99, 0, 0, 0, 0, 0},
 	} {
-		done, err := readPart(test.part, &found)
-		assert.Equal(t, test.done, done, name)
-		assert.ErrorIs(t, err, test.err, name)
+		_, ours, err := readSocket(append(make([]byte, sizeofDiagMsg), attributes...))
+		assert.False(t, ours, name)
+		assert.ErrorIs(t, err, errNoOwners, name)
 	}
-	assert.Empty(t, found)
+	_, _, err := readSocket(make([]byte, sizeofDiagMsg-1))
+	assert.Error(t, err)
 }
