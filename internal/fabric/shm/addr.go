@@ -83,12 +83,7 @@ func covering(a netip.AddrPort) []netip.AddrPort {
 
 // covers reports whether a listener at l accepts connections to a.
 func covers(l, a netip.AddrPort) bool {
-	for _, c := range covering(a) {
-		if c == l {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(covering(a), l)
 }
 
 // listenAt returns a socket that listens at an address, and the address with the

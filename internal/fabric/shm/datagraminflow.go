@@ -56,12 +56,13 @@ func (d *datagrams) accept(in *inlet) {
 // If it evicts one for that, it waits, without mu, until that one has been released: of
 // many that come at once, each needs room of its own. cancel ends the admission.
 func (d *datagrams) enter(in *inlet, e *endpoint, cancel func()) *source {
+	sender, _ := credentials(e.sock.fd)
 	s := &source{
 		number: sources.Add(1),
 		e:      e,
 		d:      d,
 		in:     in,
-		sender: e.sock.sender(),
+		sender: sender,
 		memory: budget.Account{Budget: budget.Process, Datagrams: true},
 		cancel: cancel,
 		over:   make(chan struct{}),

@@ -174,7 +174,7 @@ func (s *socket) takeKnocks() knocks {
 		if s.closer.admit() != nil {
 			return k
 		}
-		fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		fd, err := s.accept()
 		switch err {
 		case nil:
 			k.any = true

@@ -149,8 +149,7 @@ func (e *endpoint) moveToError() {
 // Close implements [fabric.Endpoint].
 func (e *endpoint) Close() error {
 	if e.step == requested && e.passive || e.step == answered {
-		e.step = over
-		_ = e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer}).encode(), -1)
+		_ = e.sendReject(frame{reason: fabric.RejectConsumer})
 	}
 	err := e.sock.close()
 	if errors.Is(err, os.ErrClosed) {

@@ -170,8 +170,7 @@ func (e *endpoint) Reject(private []byte) error {
 	if !asked || len(private) > fabric.MaxRejectData {
 		return fmt.Errorf("reject: %w", syscall.EINVAL)
 	}
-	e.step = over
-	return e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer, private: private}).encode(), -1)
+	return e.sendReject(frame{reason: fabric.RejectConsumer, private: private})
 }
 
 // errListenerClosed goes to the dialers that a closed listener has not accepted.
@@ -188,20 +187,20 @@ func (e *endpoint) refuse(err error) {
 		why := wire.Reject{Busy: true, Reason: err.Error()}
 		f.reason, f.private = fabric.RejectConsumer, why.Append(nil)
 	}
-	e.sendReject(&f)
+	_ = e.sendReject(f)
 }
 
 // rejectAndClose sends a REJ with the listener's reason, and closes the endpoint.
 func (e *endpoint) rejectAndClose(why wire.Reject) {
-	e.sendReject(&frame{reason: fabric.RejectConsumer, private: why.Append(nil)})
+	_ = e.sendReject(frame{reason: fabric.RejectConsumer, private: why.Append(nil)})
 	_ = e.Close()
 }
 
 // sendReject ends the handshake with a REJ.
-func (e *endpoint) sendReject(f *frame) {
+func (e *endpoint) sendReject(f frame) error {
 	e.step = over
 	f.kind = rej
-	_ = e.sock.send(f.encode(), -1)
+	return e.sock.send(f.encode(), -1)
 }
 
 // createShared makes the memory of both ends.
