@@ -49,12 +49,12 @@ const both = "*"
 
 // nameOf returns the name of an address for a user, with both for the zero Addr.
 // The plain name, which dialers try, has an empty tag.
-func nameOf(prefix string, uid int, tag string, a netip.AddrPort) string {
+func nameOf(prefix string, uid uint32, tag string, a netip.AddrPort) string {
 	address := a.String()
 	if !a.Addr().IsValid() {
 		address = both + ":" + strconv.Itoa(int(a.Port()))
 	}
-	return prefix + strconv.Itoa(uid) + ":" + tag + ":" + address
+	return prefix + strconv.FormatUint(uint64(uid), 10) + ":" + tag + ":" + address
 }
 
 // listenerAddr returns the address that a listener's name stands for, of any user.
@@ -110,7 +110,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 	if err := f.checkVacant(a, ""); err != nil {
 		return nil, err
 	}
-	name := nameOf(f.listeners, os.Geteuid(), "", a)
+	name := nameOf(f.listeners, ownUser(), "", a)
 	s, err := f.listenBy(name)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if err := f.checkForeign(name); err != nil {
@@ -132,7 +132,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 
 // randomName returns a random name of an address, which no other process can have taken.
 func (f *shm) randomName(a netip.AddrPort) string {
-	return nameOf(f.listeners, os.Geteuid(), strconv.FormatUint(rand.Uint64(), 16), a)
+	return nameOf(f.listeners, ownUser(), strconv.FormatUint(rand.Uint64(), 16), a)
 }
 
 // listenBy returns a socket that listens by a name.
@@ -213,7 +213,7 @@ func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
 	}
 	err := s.bindDialer(a)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		name := nameOf(dialerName, os.Geteuid(), "", a)
+		name := nameOf(dialerName, ownUser(), "", a)
 		taken, _ := f.ownsSocket(unconnected|paired, func(other string) bool { return other == name })
 		if !taken {
 			return nil
@@ -224,12 +224,12 @@ func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
 
 // bindDialer gives the socket the name of a dialer of this user.
 func (s *socket) bindDialer(a netip.AddrPort) error {
-	return s.bind(nameOf(dialerName, os.Geteuid(), "", a))
+	return s.bind(nameOf(dialerName, ownUser(), "", a))
 }
 
 // plainNames returns the plain names of users' listeners that accept connections to
 // an address.
-func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
+func (f *shm) plainNames(to netip.AddrPort, users ...uint32) (names []string) {
 	for _, uid := range users {
 		for _, a := range covering(to) {
 			names = append(names, nameOf(f.listeners, uid, "", a))
@@ -295,7 +295,7 @@ func (f *shm) findListeners(ctx context.Context, to netip.AddrPort) (found []nam
 // rank orders listeners' users as a dialer prefers them: its own, root, others.
 func rank(uid uint32) int {
 	switch uid {
-	case uint32(os.Geteuid()):
+	case ownUser():
 		return 0
 	case 0:
 		return 1

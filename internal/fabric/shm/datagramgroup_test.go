@@ -214,7 +214,7 @@ func TestGroupMembersAreBounded(t *testing.T) {
 	h.requireLanes(t, maxMembers)
 	another := openMailbox(t, f, 1)
 	another.join(t, group)
-	_, _, err := h.look(ctx)
+	_, err := h.look(ctx, ownUser())
 	require.NoError(t, err)
 	h.mu.Lock()
 	known := len(h.known)

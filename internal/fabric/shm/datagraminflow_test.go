@@ -187,7 +187,7 @@ func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
 
 // anotherHere returns a source for one more sender of this process.
 func anotherHere() *source {
-	return &source{sender: unix.Ucred{Uid: uint32(os.Geteuid()), Pid: int32(os.Getpid())}}
+	return &source{sender: unix.Ucred{Uid: ownUser(), Pid: int32(os.Getpid())}}
 }
 
 // The sender that has just been admitted is not the one that is evicted for another.

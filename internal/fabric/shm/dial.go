@@ -80,7 +80,7 @@ func New(c Config) (fabric.Fabric, error) {
 		canShare.Store(true)
 	}
 	overflow := OverflowUID()
-	if uint32(os.Geteuid()) == overflow {
+	if ownUser() == overflow {
 		return nil, fmt.Errorf("shared memory: %w: user %d may be anyone who has no ID in this user namespace", errors.ErrUnsupported, overflow)
 	}
 	return &shm{

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -311,7 +310,7 @@ func (e *endpoint) rejected(f *frame) error {
 		if err != nil {
 			return err
 		}
-		return &fabric.OtherUserError{Peer: uid, Own: uint32(os.Geteuid()), Refused: true}
+		return &fabric.OtherUserError{Peer: uid, Own: ownUser(), Refused: true}
 	}
 	err := &fabric.RejectError{Reason: f.reason, Private: fabric.Padded(f.private, fabric.MaxRejectData)}
 	if f.text != "" {

@@ -184,7 +184,7 @@ func listen(t testing.TB, f fabric.Fabric, backlog int) fabric.Listener {
 }
 
 // plainName is what a listener of this user's is called if nobody is in the way.
-func plainName(a netip.AddrPort) string { return nameOf(listenerName, os.Geteuid(), "", a) }
+func plainName(a netip.AddrPort) string { return nameOf(listenerName, ownUser(), "", a) }
 
 // createWhole is createMemory with one part, of all n bytes.
 func createWhole(n int) ([]byte, int, error) {

@@ -12,7 +12,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -50,7 +49,7 @@ func (f *shm) sockets(ctx context.Context, states uint32) ([]namedSocket, error)
 func (f *shm) ownsSocket(states uint32, match func(name string) bool) (bool, error) {
 	sockets, err := f.sockets(context.Background(), states)
 	return slices.ContainsFunc(sockets, func(s namedSocket) bool {
-		return s.owner == uint32(os.Geteuid()) && match(s.name)
+		return s.owner == ownUser() && match(s.name)
 	}), err
 }
 
@@ -61,7 +60,7 @@ func (f *shm) isOwnListener(name string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%w, and its holder does not answer: %w", errNoOwners, err)
 	}
-	if uid != uint32(os.Geteuid()) {
+	if uid != ownUser() {
 		return false, fmt.Errorf("%w, and its holder is user %d", errNoOwners, uid)
 	}
 	return true, nil

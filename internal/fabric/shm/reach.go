@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"syscall"
 
@@ -33,14 +32,13 @@ func (e *endpoint) reach(ctx context.Context) error {
 	if e.socketName != "" {
 		return e.reachFirst(ctx, []string{e.socketName}, true)
 	}
-	own := os.Geteuid()
-	if e.reachFirst(ctx, e.f.plainNames(e.remote, own), true) == nil {
+	if e.reachFirst(ctx, e.f.plainNames(e.remote, ownUser()), true) == nil {
 		return nil
 	}
 	found, untrusted, err := e.f.trustedListeners(ctx, e.remote)
 	if errors.Is(err, errNoOwners) {
 		// A listener whose queue is full may be one that is not trusted.
-		return e.reachFirst(ctx, e.f.plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
+		return e.reachFirst(ctx, e.f.plainNames(e.remote, slices.Compact([]uint32{ownUser(), 0})...), false)
 	}
 	if err != nil {
 		return err

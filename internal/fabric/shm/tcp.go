@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,7 +21,7 @@ func (e *endpoint) PeerUser() (uid uint32, err error) { return e.sock.peer() }
 // believes this process's own user, whose processes can do anything to each other. If the kernel does
 // not tell, for a sandbox refuses the question for example, the connection is no other user's.
 func OwnsTCP(uid uint32, from, to netip.AddrPort) bool {
-	if uid == uint32(os.Geteuid()) {
+	if uid == ownUser() {
 		return true
 	}
 	owner, err := ownerOfTCP(from, to)

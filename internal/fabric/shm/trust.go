@@ -58,7 +58,7 @@ func (f *shm) trust(ctx context.Context, s *socket, root bool) error {
 // judge returns an error unless a user is trusted: this process's own, root if root
 // is set, and whom Config.Trust accepts.
 func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
-	own := uint32(os.Geteuid())
+	own := ownUser()
 	switch {
 	case uid == f.overflow:
 		return fmt.Errorf("%w: the peer's user has no ID in this user namespace (it shows as %d): %w", fabric.ErrOtherUser, uid, syscall.EACCES)
@@ -75,7 +75,7 @@ func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
 // mayAdmit reports whether a listener may trust a user: only if it returns true can judge
 // return nil for a dialer.
 func (f *shm) mayAdmit(uid uint32) bool {
-	return uid != f.overflow && (uid == uint32(os.Geteuid()) || f.config.Trust != nil)
+	return uid != f.overflow && (uid == ownUser() || f.config.Trust != nil)
 }
 
 // verdicts are the calls of Config.Trust under way: one for each user, shared by all who
@@ -147,6 +147,9 @@ func (j *verdicts) begin(uid uint32, trust func(uint32) bool) *verdict {
 	return v
 }
 
+// ownUser returns this process's effective user ID.
+func ownUser() uint32 { return uint32(os.Geteuid()) }
+
 // isStranger reports whether Config.Trust decides if this process connects to listeners of a
 // user.
-func isStranger(uid uint32) bool { return uid != uint32(os.Geteuid()) && uid != 0 }
+func isStranger(uid uint32) bool { return uid != ownUser() && uid != 0 }
