@@ -15,6 +15,7 @@ package shm
 // belong to a network namespace, as ports do.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -238,10 +239,10 @@ func (f *shm) plainNames(to netip.AddrPort, users ...uint32) (names []string) {
 	return names
 }
 
-// trustedListeners returns the sockets of all trusted listeners that accept connections
+// trustedListeners returns the names of all trusted listeners that accept connections
 // to an address, the best first. untrusted is why another is not trusted, if there is
 // one; err is an error of sockets.
-func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (found []namedSocket, untrusted, err error) {
+func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (names []string, untrusted, err error) {
 	sockets, err := f.findListeners(ctx, to)
 	judged := f.judgeOwners(ctx, sockets)
 	for _, s := range sockets {
@@ -249,9 +250,9 @@ func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (found []
 			untrusted = err
 			continue
 		}
-		found = append(found, s)
+		names = append(names, s.name)
 	}
-	return found, untrusted, err
+	return names, untrusted, err
 }
 
 // judgeOwners judges the users whose sockets they are, all at the same time, so that what
@@ -276,19 +277,25 @@ func (f *shm) judgeOwners(ctx context.Context, sockets []namedSocket) map[uint32
 	return judged
 }
 
-// findListeners is trustedListeners for the listeners of all users, trusted or not.
+// findListeners returns the sockets of the listeners of all users, trusted or not, that accept
+// connections to an address, those that a dialer prefers first.
 func (f *shm) findListeners(ctx context.Context, to netip.AddrPort) (found []namedSocket, err error) {
 	addrs := covering(to)
-	ranks := make(map[string]int)
 	sockets, err := f.sockets(ctx, listening)
+	place := func(s namedSocket) int {
+		if a, ok := f.listenerAddr(s.name); ok {
+			return slices.Index(addrs, a)
+		}
+		return -1
+	}
 	for _, s := range sockets {
-		a, ok := f.listenerAddr(s.name)
-		if i := slices.Index(addrs, a); ok && i >= 0 {
+		if place(s) >= 0 {
 			found = append(found, s)
-			ranks[s.name] = rank(s.owner)*len(addrs) + i
 		}
 	}
-	slices.SortFunc(found, func(a, b namedSocket) int { return ranks[a.name] - ranks[b.name] })
+	slices.SortFunc(found, func(a, b namedSocket) int {
+		return cmp.Or(rank(a.owner)-rank(b.owner), place(a)-place(b))
+	})
 	return found, err
 }
 

@@ -439,7 +439,7 @@ func senderOf(t *testing.T, f fabric.Fabric, group netip.AddrPort) string {
 	senders, _, err := f.(*shm).naming(senderName).trustedListeners(ctx, group)
 	require.NoError(t, err)
 	require.Len(t, senders, 1)
-	return senders[0].name
+	return senders[0]
 }
 
 // A sender does not look for members when strangers knock, which takes the longer the more

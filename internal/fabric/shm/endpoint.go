@@ -52,10 +52,9 @@ type endpoint struct {
 
 // opened is what Open and Register have made.
 type opened struct {
-	options fabric.Options
-	limits  fabric.Limits
-	shape   shape // of the own segment
-	memory  []*memory
+	limits fabric.Limits
+	shape  shape // of the own segment
+	memory []*memory
 	ownRegion
 }
 
@@ -101,7 +100,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if err != nil {
 		return fabric.Limits{}, fmt.Errorf("open: %w", err)
 	}
-	e.shape, e.options = s, o
+	e.shape = s
 	e.completions = make([]sendDone, 1<<bits.Len(uint(o.SendQueue-1)))
 	e.scratch = make([]byte, 0, scratchMessages*o.RecvSize)
 	e.limits = fabric.Limits{

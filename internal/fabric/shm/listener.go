@@ -281,7 +281,7 @@ func (l *listener) oldestOfMost() int {
 // read receives the request of a connection whose user is trusted, and queues the
 // connection for Accept.
 func (l *listener) read(r *request) {
-	err := l.f.trust(r.ctx, r.e.sock, false)
+	err := l.f.judge(r.ctx, r.uid, false)
 	if err == nil {
 		err = r.e.readRequest(r.ctx, l.at)
 	}

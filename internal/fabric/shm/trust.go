@@ -45,16 +45,6 @@ func (f *shm) vet(ctx context.Context, name string) error {
 	return f.judge(ctx, uid, true)
 }
 
-// trust returns an error unless the user at the other end of a socket is trusted,
-// as root is if root is set.
-func (f *shm) trust(ctx context.Context, s *socket, root bool) error {
-	uid, err := s.peer()
-	if err != nil {
-		return err
-	}
-	return f.judge(ctx, uid, root)
-}
-
 // judge returns an error unless a user is trusted: this process's own, root if root
 // is set, and whom Config.Trust accepts.
 func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
