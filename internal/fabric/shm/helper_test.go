@@ -51,7 +51,6 @@ var soak = os.Getenv("RINGNET_SOAK") == "1"
 // address that it was started with.
 var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"echo":          echoProgram,
-	"last words":    lastWordsProgram,
 	"dial":          dialProgram,
 	"squat":         squatProgram,
 	"squat dialers": squatDialersProgram,

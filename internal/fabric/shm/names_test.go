@@ -121,6 +121,24 @@ func squatDialersProgram(at netip.AddrPort, _ []string) error {
 	return untilKilled()
 }
 
+// echoProgram listens at an address, says where that is, and accepts.
+func echoProgram(at netip.AddrPort, args []string) error {
+	f, err := New(Config{Trust: func(uint32) bool { return len(args) > 0 && args[0] == "trust" }})
+	if err != nil {
+		return err
+	}
+	l, err := f.Listen(at, 1)
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	for {
+		if e, err := accept(l, options); err == nil {
+			e.Close()
+		}
+	}
+}
+
 // asStranger starts a program as a user whom nobody trusts.
 func asStranger(t *testing.T, name string, at netip.AddrPort, args ...string) *process {
 	t.Helper()

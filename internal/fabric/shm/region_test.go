@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -156,4 +158,43 @@ func TestAddressesThatAreUsedUpFailConnections(t *testing.T) {
 		}
 		t.Fatal("no connection has failed")
 	})
+}
+
+// A place that does not exist is refused at once, whichever end has told it: Reach is
+// called with the lock of a link held.
+func TestReachDoesNotWaitForMemoryThatIsMissing(t *testing.T) {
+	leavesNothing(t)
+	reachesWhatIsRegistered(t)
+}
+
+// On a kernel without MADV_POPULATE_WRITE, too, a link has the memory that was registered and no
+// more: what it may register is some hundred times as much.
+func TestReachOnAKernelThatDoesNotPopulate(t *testing.T) {
+	inProcess(t, nil, func() {
+		require.NoError(t, systemCall{number: unix.SYS_MADVISE, argument: 2, value: unix.MADV_POPULATE_WRITE, errno: unix.EINVAL}.refuse())
+		reachesWhatIsRegistered(t)
+	})
+}
+
+func reachesWhatIsRegistered(t *testing.T) {
+	t.Helper()
+	a, b := connected(t, with(4*ringSize)) // of which open registers a quarter
+	for name, ends := range map[string][2]end{"dialer": {a, b}, "listener": {b, a}} {
+		t.Run(name, func(t *testing.T) {
+			one, other := ends[0], ends[1]
+			at, key := other.mem.Addr(), other.mem.RKey()
+			require.NoError(t, one.Reach(at, key, ringSize))
+			synctest.Test(t, func(t *testing.T) {
+				before := time.Now()
+				require.ErrorIs(t, one.Reach(at+ringSize, key, 4096), syscall.EFAULT)
+				require.ErrorIs(t, one.Reach(at+ringSize-4096, key, 8192), syscall.EFAULT)
+				require.Zero(t, time.Since(before))
+			})
+			more, err := other.Register(ringSize, fabric.RemoteWrite)
+			require.NoError(t, err)
+			require.NoError(t, one.Reach(more.Addr(), key, ringSize), "memory that has come since")
+			require.NoError(t, one.Reach(at, key, 2*ringSize))
+			require.ErrorIs(t, one.Reach(at, key, 2*ringSize+1), syscall.EFAULT)
+		})
+	}
 }
