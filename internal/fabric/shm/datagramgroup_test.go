@@ -126,14 +126,12 @@ func TestGroupIsJoinedOnceHoweverManyCards(t *testing.T) {
 	require.Equal(t, syscall.EADDRINUSE, b.Join(ctx, group, one))
 	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, netip.Addr{}))
 	h := a.resolveMembers(t, group)
-	require.Equal(t, fabric.OK, a.post(h, "once"))
-	require.Equal(t, "once", b.next(t))
+	a.delivers(t, h, "once", b)
 	require.False(t, b.receives())
 
 	require.NoError(t, b.Leave(group, one))
 	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, one))
-	require.Equal(t, fabric.OK, a.post(h, "still a member"))
-	require.Equal(t, "still a member", b.next(t))
+	a.delivers(t, h, "still a member", b)
 	require.NoError(t, b.Leave(group, other))
 	require.Equal(t, fabric.OK, a.post(h, "nobody's"))
 	require.False(t, b.receives())
@@ -173,8 +171,7 @@ func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
 	b.join(t, group)
 	h := a.resolveMembers(t, group)
 	h.requireLanes(t, 1)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
-	require.Equal(t, "hello", b.next(t))
+	a.delivers(t, h, "hello", b)
 	openMailbox(t, f, 1).join(t, group)
 	h.requireLanes(t, 2)
 }
@@ -186,8 +183,7 @@ func TestGroupMemberIsReachedAgain(t *testing.T) {
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
 	b.join(t, group)
 	h := a.resolveMembers(t, group)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
-	require.Equal(t, "hello", b.next(t))
+	a.delivers(t, h, "hello", b)
 	b.mu.Lock()
 	b.sources[0].end()
 	b.mu.Unlock()
@@ -221,8 +217,7 @@ func TestGroupMembersAreBounded(t *testing.T) {
 	h.mu.Unlock()
 	require.Equal(t, maxMembers, known)
 	for _, m := range all {
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", m.next(t))
+		a.delivers(t, h, "hello", m)
 	}
 	require.False(t, another.receives())
 	require.NoError(t, all[0].Leave(group, netip.Addr{}))
@@ -266,8 +261,7 @@ func TestGroupMemberIsKilled(t *testing.T) {
 	b.join(t, group)
 	h := a.resolveMembers(t, group)
 	h.requireLanes(t, 1)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
-	require.Equal(t, "hello", b.next(t))
+	a.delivers(t, h, "hello", b)
 	names := namesOf(t, group)
 	for range rounds {
 		p := start(t, program("member", netip.AddrPortFrom(host, 0), group.String()))
@@ -282,8 +276,7 @@ func TestGroupMemberIsKilled(t *testing.T) {
 			killed <- p.Process.Kill()
 		}()
 		for i := 0; i < 100 || h.count() > 1; i++ {
-			require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
-			require.Equal(t, strconv.Itoa(i), b.next(t))
+			a.delivers(t, h, strconv.Itoa(i), b)
 		}
 		require.NoError(t, <-killed)
 		_ = p.Wait()
@@ -304,8 +297,7 @@ func TestGroupMemberIsStopped(t *testing.T) {
 	h.requireLanes(t, 2)
 	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
 	for i := range 1000 {
-		require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
-		require.Equal(t, strconv.Itoa(i), b.next(t))
+		a.delivers(t, h, strconv.Itoa(i), b)
 	}
 	require.NoError(t, p.Process.Signal(syscall.SIGCONT))
 	for i := range 16 {
@@ -398,8 +390,7 @@ func TestGroupsReachMembersAmongStrangers(t *testing.T) {
 		m := openMailbox(t, f, 16)
 		m.join(t, group)
 		h.requireLanes(t, i+1)
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", m.next(t))
+		a.delivers(t, h, "hello", m)
 	}
 }
 

@@ -111,8 +111,7 @@ func TestDatagramsAreNotHeldBackForWithdrawnOnes(t *testing.T) {
 		hostile.e.peer.slot(pos).Store(0)
 	}
 	hostile.mu.Unlock()
-	require.Equal(t, fabric.OK, a.post(honest, "hello"))
-	require.Equal(t, "hello", b.next(t))
+	a.delivers(t, honest, "hello", b)
 }
 
 // However fast a sender writes datagrams that the filter drops, Receive takes one queue full
@@ -161,8 +160,7 @@ func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
 	}
 	b.requireSources(t, lanes)
 	for _, h := range all {
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", b.next(t))
+		a.delivers(t, h, "hello", b)
 	}
 	for _, h := range all {
 		require.Equal(t, fabric.OK, a.post(h, "hello"))
@@ -180,8 +178,7 @@ func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
 	t.Logf("%d looks in %d polls", looks, spin)
 	require.Less(t, looks, lanes*spin/10)
 	for _, h := range all {
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", b.next(t))
+		a.delivers(t, h, "hello", b)
 	}
 }
 
@@ -195,11 +192,9 @@ func TestDatagramSendersThatAreNewAreNotEvicted(t *testing.T) {
 	a, b := openMailboxes(t, 4)
 	old, busy := a.resolve(t, b), a.resolve(t, b)
 	b.requireSources(t, 2)
-	require.Equal(t, fabric.OK, a.post(old, "long ago"))
-	require.Equal(t, "long ago", b.next(t))
+	a.delivers(t, old, "long ago", b)
 	for range 50 {
-		require.Equal(t, fabric.OK, a.post(busy, "busy"))
-		require.Equal(t, "busy", b.next(t))
+		a.delivers(t, busy, "busy", b)
 	}
 	young := a.resolve(t, b)
 	b.requireSources(t, 3)
@@ -207,8 +202,7 @@ func TestDatagramSendersThatAreNewAreNotEvicted(t *testing.T) {
 	b.evict(anotherHere(), 0)
 	b.mu.Unlock()
 	require.Equal(t, fabric.Flushed, a.post(old, "late"))
-	require.Equal(t, fabric.OK, a.post(young, "my first"))
-	require.Equal(t, "my first", b.next(t))
+	a.delivers(t, young, "my first", b)
 }
 
 // A source that has been evicted makes room for one sender, once it has been released, and

@@ -41,8 +41,7 @@ func TestDatagramSendersAreEvictedOnlyIfThatIsEnough(t *testing.T) {
 	_, err := a.datagrams.resolve(ctx, b.local)
 	require.ErrorContains(t, err, "ringnet.SetMemoryLimit")
 	for _, h := range all {
-		require.Equal(t, fabric.OK, a.post(h, "still here"))
-		require.Equal(t, "still here", b.next(t))
+		a.delivers(t, h, "still here", b)
 	}
 }
 

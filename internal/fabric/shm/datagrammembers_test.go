@@ -50,8 +50,7 @@ func TestTrustThatIsSlowDelaysNoGroup(t *testing.T) {
 	soon(t, "the question", func() { <-asked })
 	soon(t, "Join", func() { assert.NoError(t, b.Join(ctx, group, netip.Addr{})) })
 	h.requireLanes(t, 1)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
-	require.Equal(t, "hello", b.next(t))
+	a.delivers(t, h, "hello", b)
 	h.Close()
 	soon(t, "Close", func() { assert.NoError(t, a.Close()) })
 }

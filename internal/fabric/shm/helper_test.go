@@ -221,7 +221,11 @@ func open(ep fabric.Endpoint, o fabric.Options) (end, error) {
 
 // dial connects to an address.
 func dial(f fabric.Fabric, to netip.AddrPort, o fabric.Options) (end, error) {
-	ep, err := f.Dial(ctx, netip.AddrPort{}, to)
+	return dialFrom(f, netip.AddrPort{}, to, o)
+}
+
+func dialFrom(f fabric.Fabric, from, to netip.AddrPort, o fabric.Options) (end, error) {
+	ep, err := f.Dial(ctx, from, to)
 	if err != nil {
 		return end{}, err
 	}
