@@ -43,6 +43,17 @@ func (m mailbox) resolveMembers(t *testing.T, group netip.AddrPort) *members {
 	return h.(*members)
 }
 
+// openGroup opens a sender to a group and a member.
+func openGroup(t *testing.T) (a, b mailbox, h *members) {
+	t.Helper()
+	a, b = openMailboxes(t, 16)
+	group := someGroup()
+	b.join(t, group)
+	h = a.resolveMembers(t, group)
+	h.requireLanes(t, 1)
+	return a, b, h
+}
+
 // requireLanes requires that a sender has so many members before long, though it sends
 // nothing.
 func (m *members) requireLanes(t *testing.T, n int) {
@@ -159,15 +170,14 @@ func TestGroupsNeedTheKernelsListOfSockets(t *testing.T) {
 // A process that has a member's name and does not answer delays neither a sender's look for
 // members nor its sends.
 func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
-	f := newFabric(t)
+	f := newFabric(t).(*shm)
 	group := someGroup()
+	for _, kind := range []string{"idle", "full"} {
+		p := start(t, program("squat", netip.AddrPortFrom(host, 1),
+			kind, f.naming(memberName).randomName(group), f.naming(senderName).randomName(group)))
+		require.Equal(t, "ready", p.line(t))
+	}
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	p := start(t, program("squat", netip.AddrPortFrom(host, 1),
-		"idle", f.(*shm).naming(memberName).randomName(group), f.(*shm).naming(senderName).randomName(group)))
-	require.Equal(t, "ready", p.line(t))
-	p = start(t, program("squat", netip.AddrPortFrom(host, 1),
-		"full", f.(*shm).naming(memberName).randomName(group), f.(*shm).naming(senderName).randomName(group)))
-	require.Equal(t, "ready", p.line(t))
 	b.join(t, group)
 	h := a.resolveMembers(t, group)
 	h.requireLanes(t, 1)
@@ -178,11 +188,7 @@ func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
 
 // A member that has evicted a sender is reached again once the sender sends.
 func TestGroupMemberIsReachedAgain(t *testing.T) {
-	f := newFabric(t)
-	group := someGroup()
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	b.join(t, group)
-	h := a.resolveMembers(t, group)
+	a, b, h := openGroup(t)
 	a.delivers(t, h, "hello", b)
 	b.mu.Lock()
 	b.sources[0].end()
@@ -255,16 +261,11 @@ func TestGroupMemberIsKilled(t *testing.T) {
 		rounds = 2
 	}
 	leavesNothing(t)
-	f := newFabric(t)
-	group := someGroup()
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	b.join(t, group)
-	h := a.resolveMembers(t, group)
-	h.requireLanes(t, 1)
+	a, b, h := openGroup(t)
 	a.delivers(t, h, "hello", b)
-	names := namesOf(t, group)
+	names := namesOf(t, h.group)
 	for range rounds {
-		p := start(t, program("member", netip.AddrPortFrom(host, 0), group.String()))
+		p := start(t, program("member", netip.AddrPortFrom(host, 0), h.group.String()))
 		require.Equal(t, "joined", p.line(t))
 		h.requireLanes(t, 2)
 		require.Equal(t, fabric.OK, a.post(h, "hello"))
@@ -280,19 +281,15 @@ func TestGroupMemberIsKilled(t *testing.T) {
 		}
 		require.NoError(t, <-killed)
 		_ = p.Wait()
-		require.Equal(t, names, namesOf(t, group))
+		require.Equal(t, names, namesOf(t, h.group))
 	}
 }
 
 // A stopped member delays no other process. When it goes on, it receives as much as its queue
 // had room for.
 func TestGroupMemberIsStopped(t *testing.T) {
-	f := newFabric(t)
-	group := someGroup()
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	b.join(t, group)
-	h := a.resolveMembers(t, group)
-	p := start(t, program("member", netip.AddrPortFrom(host, 0), group.String()))
+	a, b, h := openGroup(t)
+	p := start(t, program("member", netip.AddrPortFrom(host, 0), h.group.String()))
 	require.Equal(t, "joined", p.line(t))
 	h.requireLanes(t, 2)
 	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
@@ -328,24 +325,22 @@ func TestGroupsOfUsers(t *testing.T) {
 			p := startAs(t, 1000, "member", netip.AddrPortFrom(host, 0), append([]string{group.String()}, test.args...)...)
 			require.Equal(t, "joined", p.first)
 			after := late.resolveMembers(t, group)
-			if test.member {
-				before.requireLanes(t, 1)
-				after.requireLanes(t, 1)
-				early.post(before, "hello")
-				require.Equal(t, "hello", p.line(t))
-				late.post(after, "hello")
-				require.Equal(t, "hello", p.line(t))
-				return
-			}
 			own := openMailbox(t, f, 16)
 			own.join(t, group)
-			before.requireLanes(t, 1)
-			after.requireLanes(t, 1)
-			for range 100 {
-				early.post(before, "hello")
-				require.Equal(t, "hello", own.next(t))
-				late.post(after, "hello")
-				require.Equal(t, "hello", own.next(t))
+			lanes, rounds := 1, 100
+			if test.member {
+				lanes, rounds = 2, 1
+			}
+			before.requireLanes(t, lanes)
+			after.requireLanes(t, lanes)
+			for range rounds {
+				early.delivers(t, before, "hello", own)
+				late.delivers(t, after, "hello", own)
+			}
+			if test.member {
+				require.Equal(t, "hello", p.line(t))
+				require.Equal(t, "hello", p.line(t))
+				return
 			}
 			require.NoError(t, p.Process.Kill())
 			heard, err := io.ReadAll(p.out)
