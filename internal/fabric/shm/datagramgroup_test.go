@@ -355,14 +355,10 @@ func knockProgram(_ netip.AddrPort, names []string) error {
 	fmt.Println("ready")
 	for {
 		for _, name := range names {
-			s, err := newSocket(newCloser())
-			if err != nil {
-				return err
-			}
-			if s.connect(name) == nil {
+			if s, err := connectByName(name); err == nil {
 				_, _ = unix.Write(s.fd, []byte("let me in"))
+				s.close()
 			}
-			s.close()
 		}
 	}
 }
@@ -405,14 +401,11 @@ func knockOnceProgram(_ netip.AddrPort, args []string) error {
 }
 
 func knockOnce(name string) error {
-	s, err := newSocket(newCloser())
+	s, err := connectByName(name)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := s.connect(name); err != nil {
-		return err
-	}
 	if _, _, err := s.receive(ctx, make([]byte, 1), false); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("a sender answers: %w", err)
 	}

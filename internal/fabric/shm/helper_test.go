@@ -197,6 +197,19 @@ func adoptWhole(fd, n int) ([]byte, error) {
 	return mapped[0], err
 }
 
+// connectByName connects a socket to the listener that has a name.
+func connectByName(name string) (*socket, error) {
+	s, err := newSocket(newCloser())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.connect(name); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
 // end is an endpoint with its memory.
 type end struct {
 	*endpoint

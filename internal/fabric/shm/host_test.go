@@ -326,9 +326,8 @@ func TestPeersCannotInventAddresses(t *testing.T) {
 // and returns the reason why it is refused.
 func claim(t *testing.T, at, from, target netip.AddrPort) string {
 	t.Helper()
-	sock, err := newSocket(newCloser())
+	sock, err := connectByName(plainName(netip.AddrPortFrom(netip.Addr{}, at.Port())))
 	require.NoError(t, err)
-	require.NoError(t, sock.connect(plainName(netip.AddrPortFrom(netip.Addr{}, at.Port()))))
 	s, err := newShape(0, 1, 64, 24)
 	require.NoError(t, err)
 	defer sock.close()

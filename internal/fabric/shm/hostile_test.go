@@ -479,9 +479,8 @@ func raidListener(t *testing.T, f *shm, rounds int, attack func(r *raider)) int 
 		}
 	})
 	for range rounds {
-		sock, err := newSocket(newCloser())
-		require.NoError(t, err)
-		require.NoError(t, sock.connect(plainName(l.Addr())), "the listener is gone")
+		sock, err := connectByName(plainName(l.Addr()))
+		require.NoError(t, err, "the listener is gone")
 		raid(t, sock, false, l.Addr(), attack)
 	}
 	soon(t, "an honest dialer", func() {
@@ -539,13 +538,12 @@ func TestSilentDialers(t *testing.T) {
 	const silent = maxRequests + 50
 	var first *socket
 	for i := range silent {
-		sock, err := newSocket(newCloser())
+		sock, err := connectByName(plainName(l.Addr()))
 		require.NoError(t, err)
 		defer sock.close()
 		if i == 0 {
 			first = sock
 		}
-		require.NoError(t, sock.connect(plainName(l.Addr())))
 	}
 	listener := l.(*listener)
 	count := func() int {
@@ -569,10 +567,9 @@ func TestSilentDialersAreGivenUp(t *testing.T) {
 	f := newFabric(t)
 	f.(*shm).requestTimeout = 100 * time.Millisecond
 	l := listen(t, f, 1)
-	s, err := newSocket(newCloser())
+	s, err := connectByName(plainName(l.Addr()))
 	require.NoError(t, err)
 	defer s.close()
-	require.NoError(t, s.connect(plainName(l.Addr())))
 	_, _, err = newEndpoint(f.(*shm), s, l.Addr(), l.Addr()).receive(t.Context())
 	var reject *fabric.RejectError
 	require.ErrorAs(t, err, &reject)

@@ -27,67 +27,62 @@ import (
 func squatProgram(_ netip.AddrPort, args []string) error {
 	kind, names := args[0], args[1:]
 	for _, name := range names {
+		var err error
 		switch kind {
 		case "full": // a listener without room
-			s, err := newSocket(newCloser())
-			if err != nil {
-				return err
-			}
-			err = s.bind(name)
-			if err == nil {
-				err = unix.Listen(s.fd, 0)
-			}
-			for err == nil {
-				c, err2 := newSocket(newCloser())
-				if err2 != nil {
-					return err2
-				}
-				err = c.connect(name)
-			}
-			if !errors.Is(err, syscall.EAGAIN) {
-				return err
-			}
+			err = fullQueue(name)
 		case "idle": // a listener that does nothing
-			if err := listenIdly(name); err != nil {
-				return err
-			}
+			err = listenIdly(name, 64)
 		case "connected":
-			if err := connectToItself(name); err != nil {
-				return err
-			}
+			err = connectToItself(name)
 		case "datagram":
-			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
-			if err != nil {
-				return err
-			}
-			if err := unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
-				return err
-			}
+			_, err = takeName(unix.SOCK_DGRAM, name)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	fmt.Println("ready")
 	return untilKilled()
 }
 
+// takeName gives a name to a socket until this process ends.
+func takeName(kind int, name string) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_UNIX, kind|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	return fd, unix.Bind(fd, &unix.SockaddrUnix{Name: name})
+}
+
 // listenIdly has a socket listen by a name until this process ends. Nobody is
 // accepted.
-func listenIdly(name string) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
-	if err != nil {
-		return err
+func listenIdly(name string, backlog int) error {
+	fd, err := takeName(unix.SOCK_SEQPACKET, name)
+	return errors.Join(err, unix.Listen(fd, backlog))
+}
+
+// fullQueue does that with as many connections as there is room for.
+func fullQueue(name string) error {
+	err := listenIdly(name, 0)
+	for err == nil {
+		var fd int
+		if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK, 0); err == nil {
+			err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+		}
 	}
-	return errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 64))
+	if err == unix.EAGAIN {
+		return nil
+	}
+	return err
 }
 
 // connectToItself gives a name to a socket and connects that with a listener of
 // this process.
 func connectToItself(name string) error {
 	peer := name + ":peer"
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(listenIdly(peer), unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Connect(fd, &unix.SockaddrUnix{Name: peer}))
+	fd, err := takeName(unix.SOCK_SEQPACKET, name)
+	return errors.Join(err, listenIdly(peer, 64), unix.Connect(fd, &unix.SockaddrUnix{Name: peer}))
 }
 
 // crowdProgram listens idly by the names that it is given, and by many others.
@@ -97,7 +92,7 @@ func crowdProgram(_ netip.AddrPort, names []string) error {
 		names = append(names, fmt.Sprintf("@crowd-%d-%080d", os.Getpid(), i))
 	}
 	for _, name := range names {
-		if err := listenIdly(name); err != nil {
+		if err := listenIdly(name, 64); err != nil {
 			return err
 		}
 	}
@@ -108,12 +103,8 @@ func crowdProgram(_ netip.AddrPort, names []string) error {
 // squatDialersProgram holds all names of a user's dialers at an address.
 func squatDialersProgram(at netip.AddrPort, _ []string) error {
 	for port := firstEphemeral; port < 1<<16; port++ {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
-		if err != nil {
-			return err
-		}
 		a := netip.AddrPortFrom(at.Addr(), uint16(port))
-		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: nameOf(dialerName, 0, "", a)}); err != nil {
+		if _, err := takeName(unix.SOCK_SEQPACKET, nameOf(dialerName, 0, "", a)); err != nil {
 			return err
 		}
 	}

@@ -87,11 +87,7 @@ func lingerProgram(_ netip.AddrPort, args []string) error {
 				return err
 			}
 		}
-		s, err := newSocket(newCloser())
-		if err != nil {
-			return err
-		}
-		err = s.connect(args[1])
+		s, err := connectByName(args[1])
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EAGAIN) {
 			break // the listener has ended, or does not accept any more
 		}
@@ -120,11 +116,8 @@ func lingerProgram(_ netip.AddrPort, args []string) error {
 // to whoever connects, if it can.
 func lingerServerProgram(_ netip.AddrPort, names []string) error {
 	for _, name := range names {
-		s, err := newSocket(newCloser())
+		s, err := new(shm).listenBy(name)
 		if err != nil {
-			return err
-		}
-		if err := errors.Join(s.bind(name), os.NewSyscallError("listen", unix.Listen(s.fd, 64))); err != nil {
 			return err
 		}
 		go func() {
