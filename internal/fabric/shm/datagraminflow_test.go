@@ -75,30 +75,6 @@ func (h *handle) write(n int) {
 	}
 }
 
-// A sender that claims another's address holds the datagrams of that one's new lane back for
-// one queue full at most.
-func TestDatagramsAreHeldBackForOneQueueAtMost(t *testing.T) {
-	f := newFabric(t)
-	const queue = 16
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, queue)
-	hostile := a.resolve(t, b)
-	hostile.flood(queue)
-	honest := a.resolve(t, b)
-	b.requireSources(t, 2)
-	require.Equal(t, fabric.OK, a.post(honest, "hello"))
-	hang.Unless(t, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.polled) == 2
-	})
-	before := 0
-	for b.next(t) != "hello" {
-		before++
-		hostile.flood(1)
-	}
-	require.LessOrEqual(t, before, queue+1)
-}
-
 // If datagrams that others are held back for are taken back, those are received at once.
 func TestDatagramsAreNotHeldBackForWithdrawnOnes(t *testing.T) {
 	a, b := openMailboxes(t, 16)

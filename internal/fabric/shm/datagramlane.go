@@ -93,13 +93,12 @@ type source struct {
 	freed  chan struct{} // closed when the source has been released
 
 	// Guarded by d.mu, as e's receive queue is until over is closed:
-	state            sourceState
-	memory           budget.Account
-	lastActivity     int     // d.activity when something was last received
-	emptyPolls       int     // how often Receive has found nothing since
-	predecessor      *source // whose datagrams are received first, up to predecessorUntil; or nil
-	predecessorUntil uint64  // position
-	drainUntil       uint64  // when no longer receiving: the position behind what had arrived by then
+	state        sourceState
+	memory       budget.Account
+	lastActivity int     // d.activity when something was last received
+	emptyPolls   int     // how often Receive has found nothing since
+	predecessor  *source // an earlier lane of the same sender, whose datagrams are received first; or nil
+	drainUntil   uint64  // when no longer receiving: the position behind what had arrived by then
 }
 
 var sources atomic.Uint64 // how many there have been
@@ -215,14 +214,16 @@ func (s *source) arrivedUntil() uint64 {
 	return first + uint64(sort.Search(s.e.own.recvQueue, func(i int) bool { return !s.arrivedAt(first + uint64(i)) }))
 }
 
-// waitsForPredecessor reports whether datagrams of s.predecessor are to be received first.
+// waitsForPredecessor reports whether datagrams of an earlier lane are to be received first.
 // Called with d.mu held.
 func (s *source) waitsForPredecessor() bool {
-	b := s.predecessor
-	if b != nil && (b.state == ended || b.e.recvDone >= s.predecessorUntil || !b.arrived()) {
-		s.predecessor, b = nil, nil
+	for b := s.predecessor; b != nil; b = b.predecessor {
+		if b.state != ended && b.arrived() {
+			return true
+		}
 	}
-	return b != nil
+	s.predecessor = nil
+	return false
 }
 
 // take copies the datagram that has arrived, if it is wanted, and posts its receive
