@@ -163,24 +163,6 @@ func anotherHere() *source {
 	return &source{sender: unix.Ucred{Uid: ownUser(), Pid: int32(os.Getpid())}}
 }
 
-// The sender that has just been admitted is not the one that is evicted for another.
-func TestDatagramSendersThatAreNewAreNotEvicted(t *testing.T) {
-	a, b := openMailboxes(t, 4)
-	old, busy := a.resolve(t, b), a.resolve(t, b)
-	b.requireSources(t, 2)
-	a.delivers(t, old, "long ago", b)
-	for range 50 {
-		a.delivers(t, busy, "busy", b)
-	}
-	young := a.resolve(t, b)
-	b.requireSources(t, 3)
-	b.mu.Lock()
-	b.evict(anotherHere(), 0)
-	b.mu.Unlock()
-	require.Equal(t, fabric.Flushed, a.post(old, "late"))
-	a.delivers(t, young, "my first", b)
-}
-
 // A source that has been evicted makes room for one sender, once it has been released, and
 // not for all that come until then.
 func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
@@ -208,18 +190,18 @@ func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
 // many. Senders whose datagrams have arrived unread are not.
 func TestDatagramSendersThatAreSilentAreEvicted(t *testing.T) {
 	a, b := openMailboxes(t, 64)
+	lane, first := laneMemory(t, a, b)
 	used, _ := budget.Process.State()
-	t.Cleanup(func() { budget.Process.SetLimit(0) })
-	first := a.resolve(t, b)
-	b.requireSources(t, 1)
-	after, _ := budget.Process.State()
 	const fit = 4
-	budget.Process.SetLimit(used.Registered + fit*(after.Registered-used.Registered))
+	budget.Process.SetLimit(used.Registered + (fit-1)*lane)
+	old := a.resolve(t, b)
+	a.delivers(t, old, "longer ago than those that come now", b)
 	require.Equal(t, fabric.OK, a.post(first, "hello"))
 	var all []*handle
 	for range 3 * fit {
 		all = append(all, a.resolve(t, b))
 	}
+	old.requireGone(t)
 	all[0].requireGone(t)
 	require.Equal(t, fabric.OK, a.post(all[len(all)-1], "hello, too"))
 	require.Equal(t, "hello", b.next(t))
