@@ -195,13 +195,19 @@ func TestDatagramSendersThatAreSilentAreEvicted(t *testing.T) {
 	const fit = 4
 	budget.Process.SetLimit(used.Registered + (fit-1)*lane)
 	old := a.resolve(t, b)
-	a.delivers(t, old, "longer ago than those that come now", b)
-	require.Equal(t, fabric.OK, a.post(first, "hello"))
-	var all []*handle
-	for range 3 * fit {
+	a.delivers(t, old, "longer ago than any other", b)
+	a.delivers(t, first, "longer ago than the others that are new", b)
+	all := []*handle{a.resolve(t, b)}
+	b.requireSources(t, 3)
+	for range 2 {
 		all = append(all, a.resolve(t, b))
 	}
 	old.requireGone(t)
+	a.delivers(t, all[0], "still here", b)
+	require.Equal(t, fabric.OK, a.post(first, "hello"))
+	for range 3 * fit {
+		all = append(all, a.resolve(t, b))
+	}
 	all[0].requireGone(t)
 	require.Equal(t, fabric.OK, a.post(all[len(all)-1], "hello, too"))
 	require.Equal(t, "hello", b.next(t))
