@@ -3,7 +3,6 @@
 package shm
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"strconv"
@@ -288,26 +287,6 @@ func needsDescriptors(t *testing.T, n uint64) {
 	if limit.Cur < n {
 		t.Skipf("only %d descriptors", limit.Cur)
 	}
-}
-
-func TestDatagramsWithoutAReceiver(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
-	h := a.resolve(t, b)
-	require.NoError(t, b.Close())
-	require.Equal(t, fabric.Flushed, a.post(h, "too late"))
-	_, err := a.Resolve(ctx, b.local)
-	var reject *fabric.RejectError
-	require.ErrorAs(t, err, &reject)
-	require.Equal(t, fabric.RejectNoListener, reject.Reason)
-	_, err = a.Resolve(ctx, netip.MustParseAddrPort("192.0.2.1:1"))
-	require.ErrorIs(t, err, fabric.ErrOtherHost)
-
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	c := openMailbox(t, f, 1)
-	_, err = a.Resolve(ended, c.local)
-	require.ErrorIs(t, err, context.Canceled)
 }
 
 // Connections and datagrams have ports of their own, as TCP and UDP have.

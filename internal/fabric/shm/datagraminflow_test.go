@@ -75,21 +75,6 @@ func (h *handle) write(n int) {
 	}
 }
 
-// If datagrams that others are held back for are taken back, those are received at once.
-func TestDatagramsAreNotHeldBackForWithdrawnOnes(t *testing.T) {
-	a, b := openMailboxes(t, 16)
-	hostile := a.resolve(t, b)
-	hostile.flood(4)
-	honest := a.resolve(t, b)
-	b.requireSources(t, 2)
-	hostile.mu.Lock()
-	for pos := range uint64(4) {
-		hostile.e.peer.slot(pos).Store(0)
-	}
-	hostile.mu.Unlock()
-	a.delivers(t, honest, "hello", b)
-}
-
 // However fast a sender writes datagrams that the filter drops, Receive takes one queue full
 // and returns, and calls Notify, since there may be more.
 func TestDatagramsThatTheFilterDrops(t *testing.T) {

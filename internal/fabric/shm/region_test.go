@@ -41,33 +41,6 @@ func with(remote int) fabric.Options {
 	return o
 }
 
-// A peer names a region of another length with each connection, and slices of this end's
-// memory outlive them all.
-func TestRegionsOfOtherLengthsTakeNoAddressesForGood(t *testing.T) {
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	run := func(i int) {
-		long := with(maxRegion - i*pages(1))
-		for _, o := range [][2]fabric.Options{{options, long}, {long, options}} {
-			a, b, err := connectEnds(f, l, o[0], o[1])
-			require.NoError(t, err)
-			for _, e := range []end{a, b} {
-				if e.shape.region == ringSize {
-					e.mem.Keep()
-				}
-			}
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-		}
-	}
-	run(0)
-	before := mappedNow(t)
-	for i := range 100 {
-		run(i)
-	}
-	require.Less(t, mappedNow(t), before+(256<<20))
-}
-
 // While a connection lives, only what rings need is mapped of what its peer has named.
 func TestRegionIsMappedAsFarAsRingsNeed(t *testing.T) {
 	leavesNothing(t)
