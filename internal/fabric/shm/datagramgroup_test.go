@@ -50,7 +50,8 @@ func openGroup(t *testing.T) (a, b mailbox, h *members) {
 	group := someGroup()
 	b.join(t, group)
 	h = a.resolveMembers(t, group)
-	h.requireLanes(t, 1)
+	soon(t, "the member", func() { <-h.settled })
+	require.Equal(t, 1, h.count())
 	return a, b, h
 }
 
