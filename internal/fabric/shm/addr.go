@@ -15,6 +15,7 @@ package shm
 // belong to a network namespace, as ports do.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,12 +50,12 @@ const both = "*"
 
 // nameOf returns the name of an address for a user, with both for the zero Addr.
 // The plain name, which dialers try, has an empty tag.
-func nameOf(prefix string, uid int, tag string, a netip.AddrPort) string {
+func nameOf(prefix string, uid uint32, tag string, a netip.AddrPort) string {
 	address := a.String()
 	if !a.Addr().IsValid() {
 		address = both + ":" + strconv.Itoa(int(a.Port()))
 	}
-	return prefix + strconv.Itoa(uid) + ":" + tag + ":" + address
+	return prefix + strconv.FormatUint(uint64(uid), 10) + ":" + tag + ":" + address
 }
 
 // listenerAddr returns the address that a listener's name stands for, of any user.
@@ -83,12 +84,7 @@ func covering(a netip.AddrPort) []netip.AddrPort {
 
 // covers reports whether a listener at l accepts connections to a.
 func covers(l, a netip.AddrPort) bool {
-	for _, c := range covering(a) {
-		if c == l {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(covering(a), l)
 }
 
 // listenAt returns a socket that listens at an address, and the address with the
@@ -115,7 +111,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 	if err := f.checkVacant(a, ""); err != nil {
 		return nil, err
 	}
-	name := nameOf(f.listeners, os.Geteuid(), "", a)
+	name := nameOf(f.listeners, ownUser(), "", a)
 	s, err := f.listenBy(name)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if err := f.checkForeign(name); err != nil {
@@ -137,7 +133,7 @@ func (f *shm) listenAtExactly(a netip.AddrPort) (*socket, error) {
 
 // randomName returns a random name of an address, which no other process can have taken.
 func (f *shm) randomName(a netip.AddrPort) string {
-	return nameOf(f.listeners, os.Geteuid(), strconv.FormatUint(rand.Uint64(), 16), a)
+	return nameOf(f.listeners, ownUser(), strconv.FormatUint(rand.Uint64(), 16), a)
 }
 
 // listenBy returns a socket that listens by a name.
@@ -218,7 +214,7 @@ func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
 	}
 	err := s.bindDialer(a)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		name := nameOf(dialerName, os.Geteuid(), "", a)
+		name := nameOf(dialerName, ownUser(), "", a)
 		taken, _ := f.ownsSocket(unconnected|paired, func(other string) bool { return other == name })
 		if !taken {
 			return nil
@@ -229,12 +225,12 @@ func (f *shm) nameDialerExactly(s *socket, a netip.AddrPort) error {
 
 // bindDialer gives the socket the name of a dialer of this user.
 func (s *socket) bindDialer(a netip.AddrPort) error {
-	return s.bind(nameOf(dialerName, os.Geteuid(), "", a))
+	return s.bind(nameOf(dialerName, ownUser(), "", a))
 }
 
 // plainNames returns the plain names of users' listeners that accept connections to
 // an address.
-func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
+func (f *shm) plainNames(to netip.AddrPort, users ...uint32) (names []string) {
 	for _, uid := range users {
 		for _, a := range covering(to) {
 			names = append(names, nameOf(f.listeners, uid, "", a))
@@ -243,10 +239,10 @@ func (f *shm) plainNames(to netip.AddrPort, users ...int) (names []string) {
 	return names
 }
 
-// trustedListeners returns the sockets of all trusted listeners that accept connections
+// trustedListeners returns the names of all trusted listeners that accept connections
 // to an address, the best first. untrusted is why another is not trusted, if there is
 // one; err is an error of sockets.
-func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (found []namedSocket, untrusted, err error) {
+func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (names []string, untrusted, err error) {
 	sockets, err := f.findListeners(ctx, to)
 	judged := f.judgeOwners(ctx, sockets)
 	for _, s := range sockets {
@@ -254,9 +250,9 @@ func (f *shm) trustedListeners(ctx context.Context, to netip.AddrPort) (found []
 			untrusted = err
 			continue
 		}
-		found = append(found, s)
+		names = append(names, s.name)
 	}
-	return found, untrusted, err
+	return names, untrusted, err
 }
 
 // judgeOwners judges the users whose sockets they are, all at the same time, so that what
@@ -281,26 +277,32 @@ func (f *shm) judgeOwners(ctx context.Context, sockets []namedSocket) map[uint32
 	return judged
 }
 
-// findListeners is trustedListeners for the listeners of all users, trusted or not.
+// findListeners returns the sockets of the listeners of all users, trusted or not, that accept
+// connections to an address, those that a dialer prefers first.
 func (f *shm) findListeners(ctx context.Context, to netip.AddrPort) (found []namedSocket, err error) {
 	addrs := covering(to)
-	ranks := make(map[string]int)
 	sockets, err := f.sockets(ctx, listening)
+	place := func(s namedSocket) int {
+		if a, ok := f.listenerAddr(s.name); ok {
+			return slices.Index(addrs, a)
+		}
+		return -1
+	}
 	for _, s := range sockets {
-		a, ok := f.listenerAddr(s.name)
-		if i := slices.Index(addrs, a); ok && i >= 0 {
+		if place(s) >= 0 {
 			found = append(found, s)
-			ranks[s.name] = rank(s.owner)*len(addrs) + i
 		}
 	}
-	slices.SortFunc(found, func(a, b namedSocket) int { return ranks[a.name] - ranks[b.name] })
+	slices.SortFunc(found, func(a, b namedSocket) int {
+		return cmp.Or(rank(a.owner)-rank(b.owner), place(a)-place(b))
+	})
 	return found, err
 }
 
 // rank orders listeners' users as a dialer prefers them: its own, root, others.
 func rank(uid uint32) int {
 	switch uid {
-	case uint32(os.Geteuid()):
+	case ownUser():
 		return 0
 	case 0:
 		return 1

@@ -9,7 +9,6 @@ const (
 	callLseek     = unix.SYS__LLSEEK
 	callMmap      = unix.SYS_MMAP2
 	callFstatfs   = unix.SYS_FSTATFS64
-	callSetresuid = unix.SYS_SETRESUID32
 )
 
 // What concerns sockets is one call, whose first argument is a number of linux/net.h, and whose

@@ -11,7 +11,6 @@ const (
 	callLseek     = unix.SYS_LSEEK
 	callMmap      = unix.SYS_MMAP
 	callFstatfs   = unix.SYS_FSTATFS
-	callSetresuid = unix.SYS_SETRESUID
 )
 
 var (

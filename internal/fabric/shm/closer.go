@@ -16,10 +16,7 @@ package shm
 import (
 	"errors"
 	"io"
-	"net/netip"
-	"runtime"
 	"sync"
-	"weak"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,30 +33,45 @@ const (
 
 var errHeldUp = errors.New("too many file descriptors that were sent here are still being closed")
 
-// closer closes descriptors in the background. Each listener has one, and each
-// address that is dialed, so a peer that holds up one of them holds up no other.
-type closer struct {
-	mu      sync.Mutex // guards what follows
-	closing int
-	waiting []io.Closer
+// closer closes descriptors in the background. Equal closers share the bounds: those of a listener,
+// of an address that is dialed, or of the user whose members of groups are reached. So a peer that
+// holds up one of these holds up no other.
+type closer struct{ of any }
+
+// newCloser returns a closer that equals no other.
+func newCloser() closer { return closer{new(int)} }
+
+// closes are those of one closer.
+type closes struct {
+	underWay int
+	waiting  []io.Closer
 }
 
-func newCloser() *closer { return new(closer) }
+// closing has the closes of all closers that have any.
+var closing = struct {
+	sync.Mutex
+	by map[closer]*closes
+}{by: make(map[closer]*closes)}
 
 // close closes x in a goroutine, once fewer than maxClosing closes are under way.
-func (c *closer) close(x io.Closer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closing == maxClosing {
-		c.waiting = append(c.waiting, x)
+func (c closer) close(x io.Closer) {
+	closing.Lock()
+	defer closing.Unlock()
+	all := closing.by[c]
+	if all == nil {
+		all = new(closes)
+		closing.by[c] = all
+	}
+	if all.underWay == maxClosing {
+		all.waiting = append(all.waiting, x)
 		return
 	}
-	c.closing++
+	all.underWay++
 	go c.run(x)
 }
 
 // run closes x, and then what waits, one after the other.
-func (c *closer) run(x io.Closer) {
+func (c closer) run(x io.Closer) {
 	for x != nil {
 		_ = x.Close()
 		x = c.next()
@@ -68,57 +80,30 @@ func (c *closer) run(x io.Closer) {
 
 // next returns what has waited for longest. If nothing waits it returns nil, and
 // counts run as ended.
-func (c *closer) next() io.Closer {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.waiting) == 0 {
-		c.closing--
-		return nil
+func (c closer) next() io.Closer {
+	closing.Lock()
+	defer closing.Unlock()
+	all := closing.by[c]
+	if len(all.waiting) > 0 {
+		x := all.waiting[0]
+		all.waiting = all.waiting[1:]
+		return x
 	}
-	x := c.waiting[0]
-	c.waiting = c.waiting[1:]
-	return x
-}
-
-// admit returns errHeldUp if maxWaiting closes are waiting. It is called before a
-// connection is begun that the closer may have to close.
-func (c *closer) admit() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.waiting) >= maxWaiting {
-		return errHeldUp
+	if all.underWay--; all.underWay == 0 {
+		delete(closing.by, c)
 	}
 	return nil
 }
 
-// dialersClosers are the closers of the addresses that are dialed, for as long
-// as anything uses them.
-var dialersClosers = struct {
-	sync.Mutex
-	to map[netip.AddrPort]weak.Pointer[closer]
-}{to: make(map[netip.AddrPort]weak.Pointer[closer])}
-
-// dialersCloser returns the closer of an address that is dialed.
-func dialersCloser(to netip.AddrPort) *closer {
-	dialersClosers.Lock()
-	defer dialersClosers.Unlock()
-	if c := dialersClosers.to[to].Value(); c != nil {
-		return c
+// admit returns errHeldUp if maxWaiting closes are waiting. It is called before a
+// connection is begun that the closer may have to close.
+func (c closer) admit() error {
+	closing.Lock()
+	defer closing.Unlock()
+	if all := closing.by[c]; all != nil && len(all.waiting) >= maxWaiting {
+		return errHeldUp
 	}
-	c := newCloser()
-	dialersClosers.to[to] = weak.Make(c)
-	runtime.AddCleanup(c, forgetCloser, to)
-	return c
-}
-
-// forgetCloser runs after the closer of an address has been garbage-collected. The
-// address may have another by then.
-func forgetCloser(to netip.AddrPort) {
-	dialersClosers.Lock()
-	defer dialersClosers.Unlock()
-	if dialersClosers.to[to].Value() == nil {
-		delete(dialersClosers.to, to)
-	}
+	return nil
 }
 
 // descriptor is one that came over a socket.

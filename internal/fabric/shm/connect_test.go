@@ -184,23 +184,12 @@ func TestDialerCloseFreesItsPort(t *testing.T) {
 	lenientToo(t, func(t *testing.T, f *shm) {
 		l := listen(t, f, 1)
 		from := netip.AddrPortFrom(host, 40_000)
-		accepted := make(chan error)
+		go acceptAll(l)
 		for range 100 {
-			go func() {
-				b, err := accept(l, options)
-				if err == nil {
-					err = b.Close()
-				}
-				accepted <- err
-			}()
-			ep, err := f.Dial(ctx, from, l.Addr())
-			a := ready(t, ep, err)
-			_, err = a.Connect(ctx, nil)
+			a, err := dialFrom(f, from, l.Addr(), options)
 			require.NoError(t, err)
-			require.NoError(t, a.Confirm())
 			require.NoError(t, a.Close())
-			require.NoError(t, <-accepted)
-			ep, err = f.Dial(ctx, from, l.Addr())
+			ep, err := f.Dial(ctx, from, l.Addr())
 			require.NoError(t, err)
 			require.NoError(t, ep.Close(), "not connected")
 		}

@@ -139,27 +139,23 @@ func (d *datagrams) resolve(ctx context.Context, to netip.AddrPort) (fabric.Addr
 	return h, nil
 }
 
-// newHandle connects an endpoint to a receiver, or closes it.
+// newHandle connects an endpoint to a receiver, or closes it. This end receives nothing on it.
 func newHandle(ctx context.Context, e *endpoint) (*handle, error) {
-	if err := reach(ctx, e); err != nil {
+	_, err := e.Open(fabric.Options{SendQueue: 1, RecvQueue: 1})
+	if err == nil {
+		_, err = e.Connect(ctx, nil)
+	}
+	if err == nil && e.peer.recvSize != datagramSize {
+		err = fmt.Errorf("the peer takes datagrams of %d bytes, want %d: %w", e.peer.recvSize, datagramSize, syscall.EPROTO)
+	}
+	if err == nil {
+		err = e.Confirm()
+	}
+	if err != nil {
 		_ = e.Close()
 		return nil, err
 	}
 	return &handle{e: e}, nil
-}
-
-// reach connects an endpoint to a receiver. This end receives nothing on it.
-func reach(ctx context.Context, e *endpoint) error {
-	if _, err := e.Open(fabric.Options{SendQueue: 1, RecvQueue: 1}); err != nil {
-		return err
-	}
-	if _, err := e.Connect(ctx, nil); err != nil {
-		return err
-	}
-	if e.peer.recvSize != datagramSize {
-		return fmt.Errorf("the peer takes datagrams of %d bytes, want %d: %w", e.peer.recvSize, datagramSize, syscall.EPROTO)
-	}
-	return e.Confirm()
 }
 
 // Send implements [fabric.DatagramEndpoint].

@@ -3,7 +3,6 @@
 package shm
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"strconv"
@@ -71,6 +70,13 @@ func (m mailbox) post(to fabric.AddressHandle, text string) fabric.Status {
 	d := []fabric.Datagram{{To: to, Buffers: [][]byte{[]byte(text)}}}
 	m.Send(d)
 	return d[0].Status
+}
+
+// delivers requires that a datagram that it sends is the next to arrive.
+func (m mailbox) delivers(t *testing.T, by fabric.AddressHandle, text string, to mailbox) {
+	t.Helper()
+	require.Equal(t, fabric.OK, m.post(by, text))
+	require.Equal(t, text, to.next(t))
 }
 
 // next waits for the next datagram.
@@ -142,8 +148,7 @@ func TestDatagramsGiveEverythingBack(t *testing.T) {
 		h := c.resolveMembers(t, group)
 		c.join(t, group)
 		h.requireLanes(t, 3)
-		require.Equal(t, fabric.OK, c.post(h, "to all"))
-		require.Equal(t, "to all", b.next(t))
+		c.delivers(t, h, "to all", b)
 		require.NoError(t, b.Leave(group, netip.Addr{}))
 		h.requireLanes(t, 2)
 		h.Close()
@@ -173,14 +178,12 @@ func TestDatagramsSurviveHostileSenders(t *testing.T) {
 			leavesNothing(t)
 			a, b := openMailboxes(t, 16)
 			honest, hostile := a.resolve(t, b), a.resolve(t, b)
-			require.Equal(t, fabric.OK, a.post(hostile, "in good faith"))
-			require.Equal(t, "in good faith", b.next(t))
+			a.delivers(t, hostile, "in good faith", b)
 			hostile.mu.Lock()
 			attack(hostile.e)
 			hostile.mu.Unlock()
 			for i := range 100 {
-				require.Equal(t, fabric.OK, a.post(honest, strconv.Itoa(i)))
-				require.Equal(t, strconv.Itoa(i), b.next(t))
+				a.delivers(t, honest, strconv.Itoa(i), b)
 			}
 			hostile.requireGone(t)
 			require.Equal(t, fabric.Flushed, a.post(hostile, "more"))
@@ -221,8 +224,7 @@ func TestDatagramsSurviveHostileReceivers(t *testing.T) {
 			test.attack(single.e.peer)
 			single.mu.Unlock()
 			for i := range 200 {
-				require.Equal(t, fabric.OK, a.post(all, strconv.Itoa(i)))
-				require.Equal(t, strconv.Itoa(i), honest.next(t))
+				a.delivers(t, all, strconv.Itoa(i), honest)
 				hostile.mu.Lock()
 				for _, s := range hostile.sources {
 					if s.state == receiving {
@@ -285,26 +287,6 @@ func needsDescriptors(t *testing.T, n uint64) {
 	if limit.Cur < n {
 		t.Skipf("only %d descriptors", limit.Cur)
 	}
-}
-
-func TestDatagramsWithoutAReceiver(t *testing.T) {
-	f := newFabric(t)
-	a, b := openMailbox(t, f, 1), openMailbox(t, f, 1)
-	h := a.resolve(t, b)
-	require.NoError(t, b.Close())
-	require.Equal(t, fabric.Flushed, a.post(h, "too late"))
-	_, err := a.Resolve(ctx, b.local)
-	var reject *fabric.RejectError
-	require.ErrorAs(t, err, &reject)
-	require.Equal(t, fabric.RejectNoListener, reject.Reason)
-	_, err = a.Resolve(ctx, netip.MustParseAddrPort("192.0.2.1:1"))
-	require.ErrorIs(t, err, fabric.ErrOtherHost)
-
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	c := openMailbox(t, f, 1)
-	_, err = a.Resolve(ended, c.local)
-	require.ErrorIs(t, err, context.Canceled)
 }
 
 // Connections and datagrams have ports of their own, as TCP and UDP have.

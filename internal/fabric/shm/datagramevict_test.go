@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -90,60 +91,62 @@ func TestDatagramSendersOfOneProcessLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
-// crowdOf returns sources of one process that are being admitted.
-func crowdOf(d *datagrams, n int, uid uint32, pid int32) (all []*source) {
+// sourcesOf returns sources of a process, which have been admitted, and of which all that has arrived
+// was received.
+func sourcesOf(n int, uid uint32, pid int32) (all []*source) {
 	for range n {
-		all = append(all, &source{d: d, sender: unix.Ucred{Uid: uid, Pid: pid}, cancel: func() {}, over: make(chan struct{})})
+		own := view(shape{recvQueue: 1}, make([]byte, pages(1)))
+		all = append(all, &source{state: receiving, sender: unix.Ucred{Uid: uid, Pid: pid}, e: &endpoint{mapped: mapped{own: own}}})
 	}
 	return all
 }
 
-// That holds for senders that connect and never confirm, too; and a user counts before a process.
+// busy makes sources have something to receive.
+func busy(all []*source) []*source {
+	for _, s := range all {
+		s.e.own.slot(0).Store(lapBit)
+	}
+	return all
+}
+
+// One that is silent makes room for another, and the longer it has been so the sooner, but not for
+// one more of a process that has more senders. Whatever it does, one of those of which there are more
+// makes room for one of which there are fewer, and a user counts before a process.
 func TestDatagramSendersMakeRoomForThoseOfWhichThereAreFewer(t *testing.T) {
+	crowded := slices.Concat(busy(sourcesOf(30, 1, 11)), busy(sourcesOf(10, 1, 12)), busy(sourcesOf(35, 2, 21)))
+	oneSilent := slices.Concat(busy(sourcesOf(30, 1, 11)), sourcesOf(1, 1, 12))
+	entering := sourcesOf(30, 1, 11)
+	for _, s := range entering {
+		s.state = 0
+	}
 	for name, test := range map[string]struct {
+		all      []*source
 		newcomer unix.Ucred
 		evicts   int32 // process ID; 0 if nobody
 	}{
-		"of a process that has few": {unix.Ucred{Uid: 1, Pid: 12}, 11},
-		"of a new process":          {unix.Ucred{Uid: 1, Pid: 13}, 11},
-		"of a user that has few":    {unix.Ucred{Uid: 2, Pid: 21}, 11},
-		"of the process with most":  {unix.Ucred{Uid: 1, Pid: 11}, 0},
+		"a process that has few":                {crowded, unix.Ucred{Uid: 1, Pid: 12}, 11},
+		"a new process":                         {crowded, unix.Ucred{Uid: 1, Pid: 13}, 11},
+		"a user that has few":                   {crowded, unix.Ucred{Uid: 2, Pid: 21}, 11},
+		"the process with most":                 {crowded, unix.Ucred{Uid: 1, Pid: 11}, 0},
+		"one of a crowd beside a silent one":    {oneSilent, unix.Ucred{Uid: 1, Pid: 11}, 0},
+		"a new process beside a silent one":     {oneSilent, unix.Ucred{Uid: 1, Pid: 13}, 12},
+		"a process with few, of those admitted": {entering, unix.Ucred{Uid: 1, Pid: 12}, 11},
+		"one of those that are admitted":        {entering, unix.Ucred{Uid: 1, Pid: 11}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := &datagrams{notify: func() {}}
-			d.admitted.L = &d.mu
-			d.entering = append(crowdOf(d, 30, 1, 11), crowdOf(d, 10, 1, 12)...)
-			d.entering = append(d.entering, crowdOf(d, 35, 2, 21)...)
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			s := d.evict(&source{d: d, sender: test.newcomer}, 0)
+			d := &datagrams{inflow: inflow{sources: test.all}}
+			s, _, _ := d.victim(&source{sender: test.newcomer}, 0)
 			if test.evicts == 0 {
 				require.Nil(t, s)
-				return
+			} else {
+				require.Equal(t, test.evicts, s.sender.Pid)
 			}
-			require.NotNil(t, s)
-			require.Equal(t, test.evicts, s.sender.Pid)
-			require.Equal(t, ended, s.state)
 		})
 	}
-}
-
-// A sender that has been silent makes room for others, but not for one more of a process that has
-// more senders.
-func TestDatagramSendersThatAreSilentKeepTheirPlaceBesideACrowd(t *testing.T) {
-	a, b := openMailboxes(t, 1)
-	h := a.resolve(t, b)
-	defer h.Close()
-	require.Equal(t, fabric.OK, a.post(h, "all is received"))
-	require.Equal(t, "all is received", b.next(t))
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	require.Len(t, b.sources, 1)
-	silent := b.sources[0]
-	silent.sender = unix.Ucred{Uid: 1, Pid: 12}
-	b.entering = crowdOf(b.datagrams, 30, 1, 11)
-	defer func() { b.entering = nil }()
-	require.Nil(t, b.evict(&source{d: b.datagrams, sender: unix.Ucred{Uid: 1, Pid: 11}}, 0))
-	require.Equal(t, receiving, silent.state)
-	require.Same(t, silent, b.evict(&source{d: b.datagrams, sender: unix.Ucred{Uid: 1, Pid: 13}}, 0))
+	d := &datagrams{inflow: inflow{sources: sourcesOf(3, 1, 11)}}
+	for i, active := range []int{7, 3, 9} {
+		d.sources[i].lastActivity = active
+	}
+	first, _, _ := d.victim(anotherHere(), 0)
+	require.Same(t, d.sources[1], first)
 }

@@ -74,8 +74,8 @@ func (d *datagrams) knock(ctx context.Context, group netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range senders[:min(len(senders), maxSources)] {
-		if _, err := listenerUser(s.name); exhausted(err) {
+	for _, name := range senders[:min(len(senders), maxSources)] {
+		if _, err := listenerUser(name); exhausted(err) {
 			return err
 		}
 	}

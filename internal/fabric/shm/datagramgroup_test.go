@@ -43,6 +43,18 @@ func (m mailbox) resolveMembers(t *testing.T, group netip.AddrPort) *members {
 	return h.(*members)
 }
 
+// openGroup opens a sender to a group and a member.
+func openGroup(t *testing.T) (a, b mailbox, h *members) {
+	t.Helper()
+	a, b = openMailboxes(t, 16)
+	group := someGroup()
+	b.join(t, group)
+	h = a.resolveMembers(t, group)
+	soon(t, "the member", func() { <-h.settled })
+	require.Equal(t, 1, h.count())
+	return a, b, h
+}
+
 // requireLanes requires that a sender has so many members before long, though it sends
 // nothing.
 func (m *members) requireLanes(t *testing.T, n int) {
@@ -126,14 +138,12 @@ func TestGroupIsJoinedOnceHoweverManyCards(t *testing.T) {
 	require.Equal(t, syscall.EADDRINUSE, b.Join(ctx, group, one))
 	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, netip.Addr{}))
 	h := a.resolveMembers(t, group)
-	require.Equal(t, fabric.OK, a.post(h, "once"))
-	require.Equal(t, "once", b.next(t))
+	a.delivers(t, h, "once", b)
 	require.False(t, b.receives())
 
 	require.NoError(t, b.Leave(group, one))
 	require.Equal(t, syscall.EADDRNOTAVAIL, b.Leave(group, one))
-	require.Equal(t, fabric.OK, a.post(h, "still a member"))
-	require.Equal(t, "still a member", b.next(t))
+	a.delivers(t, h, "still a member", b)
 	require.NoError(t, b.Leave(group, other))
 	require.Equal(t, fabric.OK, a.post(h, "nobody's"))
 	require.False(t, b.receives())
@@ -161,33 +171,26 @@ func TestGroupsNeedTheKernelsListOfSockets(t *testing.T) {
 // A process that has a member's name and does not answer delays neither a sender's look for
 // members nor its sends.
 func TestGroupsPassOverMembersThatDoNotAnswer(t *testing.T) {
-	f := newFabric(t)
+	f := newFabric(t).(*shm)
 	group := someGroup()
+	for _, kind := range []string{"idle", "full"} {
+		p := start(t, program("squat", netip.AddrPortFrom(host, 1),
+			kind, f.naming(memberName).randomName(group), f.naming(senderName).randomName(group)))
+		require.Equal(t, "ready", p.line(t))
+	}
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	p := start(t, program("squat", netip.AddrPortFrom(host, 1),
-		"idle", f.(*shm).naming(memberName).randomName(group), f.(*shm).naming(senderName).randomName(group)))
-	require.Equal(t, "ready", p.line(t))
-	p = start(t, program("squat", netip.AddrPortFrom(host, 1),
-		"full", f.(*shm).naming(memberName).randomName(group), f.(*shm).naming(senderName).randomName(group)))
-	require.Equal(t, "ready", p.line(t))
 	b.join(t, group)
 	h := a.resolveMembers(t, group)
 	h.requireLanes(t, 1)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
-	require.Equal(t, "hello", b.next(t))
+	a.delivers(t, h, "hello", b)
 	openMailbox(t, f, 1).join(t, group)
 	h.requireLanes(t, 2)
 }
 
 // A member that has evicted a sender is reached again once the sender sends.
 func TestGroupMemberIsReachedAgain(t *testing.T) {
-	f := newFabric(t)
-	group := someGroup()
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	b.join(t, group)
-	h := a.resolveMembers(t, group)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
-	require.Equal(t, "hello", b.next(t))
+	a, b, h := openGroup(t)
+	a.delivers(t, h, "hello", b)
 	b.mu.Lock()
 	b.sources[0].end()
 	b.mu.Unlock()
@@ -214,15 +217,14 @@ func TestGroupMembersAreBounded(t *testing.T) {
 	h.requireLanes(t, maxMembers)
 	another := openMailbox(t, f, 1)
 	another.join(t, group)
-	_, _, err := h.look(ctx)
+	_, err := h.look(ctx, ownUser())
 	require.NoError(t, err)
 	h.mu.Lock()
 	known := len(h.known)
 	h.mu.Unlock()
 	require.Equal(t, maxMembers, known)
 	for _, m := range all {
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", m.next(t))
+		a.delivers(t, h, "hello", m)
 	}
 	require.False(t, another.receives())
 	require.NoError(t, all[0].Leave(group, netip.Addr{}))
@@ -260,17 +262,11 @@ func TestGroupMemberIsKilled(t *testing.T) {
 		rounds = 2
 	}
 	leavesNothing(t)
-	f := newFabric(t)
-	group := someGroup()
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	b.join(t, group)
-	h := a.resolveMembers(t, group)
-	h.requireLanes(t, 1)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
-	require.Equal(t, "hello", b.next(t))
-	names := namesOf(t, group)
+	a, b, h := openGroup(t)
+	a.delivers(t, h, "hello", b)
+	names := namesOf(t, h.group)
 	for range rounds {
-		p := start(t, program("member", netip.AddrPortFrom(host, 0), group.String()))
+		p := start(t, program("member", netip.AddrPortFrom(host, 0), h.group.String()))
 		require.Equal(t, "joined", p.line(t))
 		h.requireLanes(t, 2)
 		require.Equal(t, fabric.OK, a.post(h, "hello"))
@@ -282,30 +278,24 @@ func TestGroupMemberIsKilled(t *testing.T) {
 			killed <- p.Process.Kill()
 		}()
 		for i := 0; i < 100 || h.count() > 1; i++ {
-			require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
-			require.Equal(t, strconv.Itoa(i), b.next(t))
+			a.delivers(t, h, strconv.Itoa(i), b)
 		}
 		require.NoError(t, <-killed)
 		_ = p.Wait()
-		require.Equal(t, names, namesOf(t, group))
+		require.Equal(t, names, namesOf(t, h.group))
 	}
 }
 
 // A stopped member delays no other process. When it goes on, it receives as much as its queue
 // had room for.
 func TestGroupMemberIsStopped(t *testing.T) {
-	f := newFabric(t)
-	group := someGroup()
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	b.join(t, group)
-	h := a.resolveMembers(t, group)
-	p := start(t, program("member", netip.AddrPortFrom(host, 0), group.String()))
+	a, b, h := openGroup(t)
+	p := start(t, program("member", netip.AddrPortFrom(host, 0), h.group.String()))
 	require.Equal(t, "joined", p.line(t))
 	h.requireLanes(t, 2)
 	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
 	for i := range 1000 {
-		require.Equal(t, fabric.OK, a.post(h, strconv.Itoa(i)))
-		require.Equal(t, strconv.Itoa(i), b.next(t))
+		a.delivers(t, h, strconv.Itoa(i), b)
 	}
 	require.NoError(t, p.Process.Signal(syscall.SIGCONT))
 	for i := range 16 {
@@ -336,24 +326,22 @@ func TestGroupsOfUsers(t *testing.T) {
 			p := startAs(t, 1000, "member", netip.AddrPortFrom(host, 0), append([]string{group.String()}, test.args...)...)
 			require.Equal(t, "joined", p.first)
 			after := late.resolveMembers(t, group)
-			if test.member {
-				before.requireLanes(t, 1)
-				after.requireLanes(t, 1)
-				early.post(before, "hello")
-				require.Equal(t, "hello", p.line(t))
-				late.post(after, "hello")
-				require.Equal(t, "hello", p.line(t))
-				return
-			}
 			own := openMailbox(t, f, 16)
 			own.join(t, group)
-			before.requireLanes(t, 1)
-			after.requireLanes(t, 1)
-			for range 100 {
-				early.post(before, "hello")
-				require.Equal(t, "hello", own.next(t))
-				late.post(after, "hello")
-				require.Equal(t, "hello", own.next(t))
+			lanes, rounds := 1, 100
+			if test.member {
+				lanes, rounds = 2, 1
+			}
+			before.requireLanes(t, lanes)
+			after.requireLanes(t, lanes)
+			for range rounds {
+				early.delivers(t, before, "hello", own)
+				late.delivers(t, after, "hello", own)
+			}
+			if test.member {
+				require.Equal(t, "hello", p.line(t))
+				require.Equal(t, "hello", p.line(t))
+				return
 			}
 			require.NoError(t, p.Process.Kill())
 			heard, err := io.ReadAll(p.out)
@@ -368,14 +356,10 @@ func knockProgram(_ netip.AddrPort, names []string) error {
 	fmt.Println("ready")
 	for {
 		for _, name := range names {
-			s, err := newSocket(newCloser())
-			if err != nil {
-				return err
-			}
-			if s.connect(name) == nil {
+			if s, err := connectByName(name); err == nil {
 				_, _ = unix.Write(s.fd, []byte("let me in"))
+				s.close()
 			}
-			s.close()
 		}
 	}
 }
@@ -398,8 +382,7 @@ func TestGroupsReachMembersAmongStrangers(t *testing.T) {
 		m := openMailbox(t, f, 16)
 		m.join(t, group)
 		h.requireLanes(t, i+1)
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", m.next(t))
+		a.delivers(t, h, "hello", m)
 	}
 }
 
@@ -419,14 +402,11 @@ func knockOnceProgram(_ netip.AddrPort, args []string) error {
 }
 
 func knockOnce(name string) error {
-	s, err := newSocket(newCloser())
+	s, err := connectByName(name)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := s.connect(name); err != nil {
-		return err
-	}
 	if _, _, err := s.receive(ctx, make([]byte, 1), false); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("a sender answers: %w", err)
 	}
@@ -439,7 +419,7 @@ func senderOf(t *testing.T, f fabric.Fabric, group netip.AddrPort) string {
 	senders, _, err := f.(*shm).naming(senderName).trustedListeners(ctx, group)
 	require.NoError(t, err)
 	require.Len(t, senders, 1)
-	return senders[0].name
+	return senders[0]
 }
 
 // A sender does not look for members when strangers knock, which takes the longer the more

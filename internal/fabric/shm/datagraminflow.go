@@ -56,12 +56,13 @@ func (d *datagrams) accept(in *inlet) {
 // If it evicts one for that, it waits, without mu, until that one has been released: of
 // many that come at once, each needs room of its own. cancel ends the admission.
 func (d *datagrams) enter(in *inlet, e *endpoint, cancel func()) *source {
+	sender, _ := credentials(e.sock.fd)
 	s := &source{
 		number: sources.Add(1),
 		e:      e,
 		d:      d,
 		in:     in,
-		sender: e.sock.sender(),
+		sender: sender,
 		memory: budget.Account{Budget: budget.Process, Datagrams: true},
 		cancel: cancel,
 		over:   make(chan struct{}),
@@ -109,7 +110,12 @@ func (d *datagrams) add(s *source, opened error) bool {
 		return false
 	}
 	s.state = receiving
-	d.setPredecessor(s)
+	for _, b := range slices.Backward(d.sources) {
+		if b.state != ended && b.sameSender(s) {
+			s.predecessor = b
+			break
+		}
+	}
 	d.sources = append(d.sources, s)
 	d.activity++
 	s.lastActivity = d.activity
@@ -121,38 +127,16 @@ func (d *datagrams) add(s *source, opened error) bool {
 }
 
 // predecessorEnters reports whether an earlier lane of the same sender is still being
-// admitted: the sender has confirmed that one before it began with this one. Lanes of other
-// processes do not count, for these could stay unconfirmed as long as they like. Called with
-// mu held.
+// admitted: the sender has confirmed that one before it began with this one. Called with mu held.
 func (d *datagrams) predecessorEnters(s *source) bool {
-	i := slices.IndexFunc(d.entering, func(b *source) bool {
-		return b == s || b.samePair(s) && b.sender.Pid == s.sender.Pid && s.sender.Pid != 0
-	})
+	i := slices.IndexFunc(d.entering, func(b *source) bool { return b == s || b.sameSender(s) })
 	return d.entering[i] != s
 }
 
-// isOf reports whether two sources have the same sender and the same receiver, by the
-// addresses that they claim.
-func (s *source) samePair(other *source) bool {
-	return s.in == other.in && s.e.remote == other.e.remote && s.e.local == other.e.local
-}
-
-// setPredecessor makes a new source wait until Receive has taken what has arrived by now on
-// the lane of the same sender that this one replaces. Called with mu held.
-func (d *datagrams) setPredecessor(s *source) {
-	for _, b := range slices.Backward(d.sources) {
-		if b.state == ended || !b.samePair(s) {
-			continue
-		}
-		if !b.arrived() {
-			s.predecessor, s.predecessorUntil = b.predecessor, b.predecessorUntil
-		} else {
-			s.predecessor, s.predecessorUntil = b, b.arrivedUntil()
-			d.startPolling(b)
-			d.notify()
-		}
-		return
-	}
+// sameSender reports whether two sources have the same sender and the same receiver: no two sockets
+// of a user have the same address, and another user could claim any.
+func (s *source) sameSender(other *source) bool {
+	return s.in == other.in && s.sender.Uid == other.sender.Uid && s.e.remote == other.e.remote && s.e.local == other.e.local
 }
 
 // remove takes a source out of sources, and returns its memory to the budget.

@@ -75,46 +75,6 @@ func (h *handle) write(n int) {
 	}
 }
 
-// A sender that claims another's address holds the datagrams of that one's new lane back for
-// one queue full at most.
-func TestDatagramsAreHeldBackForOneQueueAtMost(t *testing.T) {
-	f := newFabric(t)
-	const queue = 16
-	a, b := openMailbox(t, f, 16), openMailbox(t, f, queue)
-	hostile := a.resolve(t, b)
-	hostile.flood(queue)
-	honest := a.resolve(t, b)
-	b.requireSources(t, 2)
-	require.Equal(t, fabric.OK, a.post(honest, "hello"))
-	hang.Unless(t, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.polled) == 2
-	})
-	before := 0
-	for b.next(t) != "hello" {
-		before++
-		hostile.flood(1)
-	}
-	require.LessOrEqual(t, before, queue+1)
-}
-
-// If datagrams that others are held back for are taken back, those are received at once.
-func TestDatagramsAreNotHeldBackForWithdrawnOnes(t *testing.T) {
-	a, b := openMailboxes(t, 16)
-	hostile := a.resolve(t, b)
-	hostile.flood(4)
-	honest := a.resolve(t, b)
-	b.requireSources(t, 2)
-	hostile.mu.Lock()
-	for pos := range uint64(4) {
-		hostile.e.peer.slot(pos).Store(0)
-	}
-	hostile.mu.Unlock()
-	require.Equal(t, fabric.OK, a.post(honest, "hello"))
-	require.Equal(t, "hello", b.next(t))
-}
-
 // However fast a sender writes datagrams that the filter drops, Receive takes one queue full
 // and returns, and calls Notify, since there may be more.
 func TestDatagramsThatTheFilterDrops(t *testing.T) {
@@ -161,8 +121,7 @@ func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
 	}
 	b.requireSources(t, lanes)
 	for _, h := range all {
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", b.next(t))
+		a.delivers(t, h, "hello", b)
 	}
 	for _, h := range all {
 		require.Equal(t, fabric.OK, a.post(h, "hello"))
@@ -180,35 +139,13 @@ func TestDatagramSendersThatAreSilentCostNoPolls(t *testing.T) {
 	t.Logf("%d looks in %d polls", looks, spin)
 	require.Less(t, looks, lanes*spin/10)
 	for _, h := range all {
-		require.Equal(t, fabric.OK, a.post(h, "hello"))
-		require.Equal(t, "hello", b.next(t))
+		a.delivers(t, h, "hello", b)
 	}
 }
 
 // anotherHere returns a source for one more sender of this process.
 func anotherHere() *source {
-	return &source{sender: unix.Ucred{Uid: uint32(os.Geteuid()), Pid: int32(os.Getpid())}}
-}
-
-// The sender that has just been admitted is not the one that is evicted for another.
-func TestDatagramSendersThatAreNewAreNotEvicted(t *testing.T) {
-	a, b := openMailboxes(t, 4)
-	old, busy := a.resolve(t, b), a.resolve(t, b)
-	b.requireSources(t, 2)
-	require.Equal(t, fabric.OK, a.post(old, "long ago"))
-	require.Equal(t, "long ago", b.next(t))
-	for range 50 {
-		require.Equal(t, fabric.OK, a.post(busy, "busy"))
-		require.Equal(t, "busy", b.next(t))
-	}
-	young := a.resolve(t, b)
-	b.requireSources(t, 3)
-	b.mu.Lock()
-	b.evict(anotherHere(), 0)
-	b.mu.Unlock()
-	require.Equal(t, fabric.Flushed, a.post(old, "late"))
-	require.Equal(t, fabric.OK, a.post(young, "my first"))
-	require.Equal(t, "my first", b.next(t))
+	return &source{sender: unix.Ucred{Uid: ownUser(), Pid: int32(os.Getpid())}}
 }
 
 // A source that has been evicted makes room for one sender, once it has been released, and
@@ -238,15 +175,21 @@ func TestDatagramSendersEnterOnceThereIsRoom(t *testing.T) {
 // many. Senders whose datagrams have arrived unread are not.
 func TestDatagramSendersThatAreSilentAreEvicted(t *testing.T) {
 	a, b := openMailboxes(t, 64)
+	lane, first := laneMemory(t, a, b)
 	used, _ := budget.Process.State()
-	t.Cleanup(func() { budget.Process.SetLimit(0) })
-	first := a.resolve(t, b)
-	b.requireSources(t, 1)
-	after, _ := budget.Process.State()
 	const fit = 4
-	budget.Process.SetLimit(used.Registered + fit*(after.Registered-used.Registered))
+	budget.Process.SetLimit(used.Registered + (fit-1)*lane)
+	old := a.resolve(t, b)
+	a.delivers(t, old, "longer ago than any other", b)
+	a.delivers(t, first, "longer ago than the others that are new", b)
+	all := []*handle{a.resolve(t, b)}
+	b.requireSources(t, 3)
+	for range 2 {
+		all = append(all, a.resolve(t, b))
+	}
+	old.requireGone(t)
+	a.delivers(t, all[0], "still here", b)
 	require.Equal(t, fabric.OK, a.post(first, "hello"))
-	var all []*handle
 	for range 3 * fit {
 		all = append(all, a.resolve(t, b))
 	}

@@ -7,7 +7,6 @@ package shm
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -59,52 +58,27 @@ func (h *handle) send(d *fabric.Datagram) fabric.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.e
-	if h.closed || e.failed.Load() {
+	if h.closed || e.failed.Load() || e.peer.waiting.Load() == ownerGone {
 		return fabric.Flushed
 	}
-	p := e.peer
-	if e.sent == e.peerPosted {
-		if err := e.lookUpPosted(); err != nil {
-			e.abort(err)
-			return fabric.Flushed
-		}
-		if e.sent == e.peerPosted && p.waiting.Load() != ownerGone {
-			return fabric.RNRRetryExceeded
-		}
-	}
-	if p.waiting.Load() == ownerGone {
+	status := e.execute(&fabric.WorkRequest{Op: fabric.Send, Data: d.Header[:], Rest: d.Buffers})
+	gone := e.peer.waiting.Load() == ownerGone
+	if status == fabric.Fatal || gone && (status != fabric.OK || e.withdraw()) {
 		return fabric.Flushed
 	}
-	b := p.buffer(e.sent)
-	n := copy(b, d.Header[:])
-	for _, part := range d.Buffers {
-		n += copy(b[n:], part)
+	if status == fabric.OK {
+		e.wakePeer()
 	}
-	word := p.lapOf(e.sent) | sendBit | uint64(n)<<lengthShift
-	p.slot(e.sent).Store(word)
-	e.sent++
-	switch p.waiting.Load() {
-	case 0:
-	case ownerGone:
-		if e.withdraw(word) {
-			return fabric.Flushed
-		}
-	default:
-		if p.waiting.CompareAndSwap(1, 0) {
-			if err := e.sock.ring(); err != nil {
-				e.abort(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
-			}
-		}
-	}
-	return fabric.OK
+	return status
 }
 
 // withdraw takes back the datagram that was sent last, while its receiver was about to go.
 // It returns false if the receiver has received it, or will: see source.take.
-func (e *endpoint) withdraw(word uint64) bool {
+func (e *endpoint) withdraw() bool {
 	p, pos := e.peer, e.sent-1
 	received := p.posted.Load() > pos+uint64(p.recvQueue)
-	return !received && p.slot(pos).CompareAndSwap(word, word^lapBit)
+	word := p.slot(pos).Load()
+	return !received && word&sendBit != 0 && p.slot(pos).CompareAndSwap(word, word^lapBit)
 }
 
 // source is the receiver's end.
@@ -119,13 +93,12 @@ type source struct {
 	freed  chan struct{} // closed when the source has been released
 
 	// Guarded by d.mu, as e's receive queue is until over is closed:
-	state            sourceState
-	memory           budget.Account
-	lastActivity     int     // d.activity when something was last received
-	emptyPolls       int     // how often Receive has found nothing since
-	predecessor      *source // whose datagrams are received first, up to predecessorUntil; or nil
-	predecessorUntil uint64  // position
-	drainUntil       uint64  // when no longer receiving: the position behind what had arrived by then
+	state        sourceState
+	memory       budget.Account
+	lastActivity int     // d.activity when something was last received
+	emptyPolls   int     // how often Receive has found nothing since
+	predecessor  *source // an earlier lane of the same sender, whose datagrams are received first; or nil
+	drainUntil   uint64  // when no longer receiving: the position behind what had arrived by then
 }
 
 var sources atomic.Uint64 // how many there have been
@@ -241,14 +214,16 @@ func (s *source) arrivedUntil() uint64 {
 	return first + uint64(sort.Search(s.e.own.recvQueue, func(i int) bool { return !s.arrivedAt(first + uint64(i)) }))
 }
 
-// waitsForPredecessor reports whether datagrams of s.predecessor are to be received first.
+// waitsForPredecessor reports whether datagrams of an earlier lane are to be received first.
 // Called with d.mu held.
 func (s *source) waitsForPredecessor() bool {
-	b := s.predecessor
-	if b != nil && (b.state == ended || b.e.recvDone >= s.predecessorUntil || !b.arrived()) {
-		s.predecessor, b = nil, nil
+	for b := s.predecessor; b != nil; b = b.predecessor {
+		if b.state != ended && b.arrived() {
+			return true
+		}
 	}
-	return b != nil
+	s.predecessor = nil
+	return false
 }
 
 // take copies the datagram that has arrived, if it is wanted, and posts its receive

@@ -41,8 +41,7 @@ func TestDatagramSendersAreEvictedOnlyIfThatIsEnough(t *testing.T) {
 	_, err := a.datagrams.resolve(ctx, b.local)
 	require.ErrorContains(t, err, "ringnet.SetMemoryLimit")
 	for _, h := range all {
-		require.Equal(t, fabric.OK, a.post(h, "still here"))
-		require.Equal(t, "still here", b.next(t))
+		a.delivers(t, h, "still here", b)
 	}
 }
 
@@ -170,8 +169,7 @@ func TestDatagramsAreReceivedOrWithdrawn(t *testing.T) {
 			t.Cleanup(func() { _ = e.Close() })
 			b.requireSources(t, 1)
 			require.Equal(t, fabric.OK, a.post(h, "hello"))
-			word := e.peer.slot(0).Load()
-			received, withdrawn := test.run(b, func() bool { return e.withdraw(word) })
+			received, withdrawn := test.run(b, e.withdraw)
 			require.Equal(t, test.withdrawn, withdrawn)
 			require.Equal(t, !withdrawn, received)
 			require.False(t, b.receives())
@@ -221,26 +219,24 @@ func TestDatagramsDoNotOvertakeThoseOfALaneThatIsAboutToEnter(t *testing.T) {
 	require.Equal(t, "second", b.next(t))
 }
 
-// A source waits for earlier ones of the same sender to be admitted, if they are of the same
-// process: those of another could make it wait for ever.
+// A source waits for earlier ones of the same sender to be admitted, and not for those of another
+// user, who could make it wait for ever.
 func TestDatagramSendersWaitForTheirPredecessors(t *testing.T) {
 	a, b := openMailboxes(t, 16)
 	sender, other := &endpoint{local: b.local, remote: a.local}, &endpoint{local: b.local, remote: b.local}
-	in, group := b.inlets[0], new(inlet)
+	in, user := b.inlets[0], unix.Ucred{Uid: 1}
 	for name, test := range map[string]struct {
-		before, s source
-		want      bool
+		before source
+		want   bool
 	}{
-		"the same":             {source{e: sender, in: in, sender: unix.Ucred{Pid: 1}}, source{e: sender, in: in, sender: unix.Ucred{Pid: 1}}, true},
-		"another sender":       {source{e: other, in: in, sender: unix.Ucred{Pid: 1}}, source{e: sender, in: in, sender: unix.Ucred{Pid: 1}}, false},
-		"to a group":           {source{e: sender, in: group, sender: unix.Ucred{Pid: 1}}, source{e: sender, in: in, sender: unix.Ucred{Pid: 1}}, false},
-		"another process":      {source{e: sender, in: in, sender: unix.Ucred{Pid: 2}}, source{e: sender, in: in, sender: unix.Ucred{Pid: 1}}, false},
-		"processes from afar":  {source{e: sender, in: in, sender: unix.Ucred{Pid: 0}}, source{e: sender, in: in, sender: unix.Ucred{Pid: 0}}, false},
-		"a process from afar":  {source{e: sender, in: in, sender: unix.Ucred{Pid: 1}}, source{e: sender, in: in, sender: unix.Ucred{Pid: 0}}, false},
-		"before one from afar": {source{e: sender, in: in, sender: unix.Ucred{Pid: 0}}, source{e: sender, in: in, sender: unix.Ucred{Pid: 1}}, false},
+		"the same":       {source{e: sender, in: in, sender: user}, true},
+		"another sender": {source{e: other, in: in, sender: user}, false},
+		"to a group":     {source{e: sender, in: new(inlet), sender: user}, false},
+		"another user":   {source{e: sender, in: in, sender: unix.Ucred{Uid: 2}}, false},
 	} {
-		d := datagrams{inflow: inflow{entering: []*source{&test.before, &test.s, &test.before}}}
-		require.Equal(t, test.want, d.predecessorEnters(&test.s), name)
+		s := source{e: sender, in: in, sender: user}
+		d := datagrams{inflow: inflow{entering: []*source{&test.before, &s, &test.before}}}
+		require.Equal(t, test.want, d.predecessorEnters(&s), name)
 		require.False(t, d.predecessorEnters(&test.before), name)
 	}
 }

@@ -47,14 +47,17 @@ type members struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
+	settled chan struct{} // closed by settle once all has been judged and reached that Resolve has found
+	settle  func()
+
 	mu        sync.Mutex // guards what follows
 	closed    bool
 	known     map[string]bool // by name: those that have a lane, or are being reached
 	lanes     []*handle
-	closers   map[uint32]*closer // by user, so that no user holds up another
-	judging   map[uint32]bool    // users about whom judgeMembersOf waits for Config.Trust
-	lookAfter time.Time          // from when on send makes lookLoop look; zero: not at all
-	pause     time.Duration      // of lookLoop after each look
+	judging   map[uint32]bool // users about whom judgeMembersOf waits for Config.Trust
+	underWay  int             // how much is being judged and reached
+	lookAfter time.Time       // from when on send makes lookLoop look; zero: not at all
+	pause     time.Duration   // of lookLoop after each look
 }
 
 // resolveGroup is Resolve for a group. It waits until the members that there are have been
@@ -66,34 +69,31 @@ func (d *datagrams) resolveGroup(ctx context.Context, group netip.AddrPort) (fab
 		return nil, err
 	}
 	m := &members{
-		d:       d,
-		group:   group,
-		from:    d.local,
-		bell:    bell,
-		known:   make(map[string]bool),
-		closers: make(map[uint32]*closer),
-		judging: make(map[uint32]bool),
-		pause:   lookPause,
+		d:        d,
+		group:    group,
+		from:     d.local,
+		bell:     bell,
+		settled:  make(chan struct{}),
+		known:    make(map[string]bool),
+		judging:  make(map[uint32]bool),
+		underWay: 1, // this look
+		pause:    lookPause,
 	}
 	if m.from.Addr().IsUnspecified() {
 		m.from = netip.AddrPortFrom(fabric.Loopback(group.Addr()), d.local.Port())
 	}
+	m.settle = sync.OnceFunc(func() { close(m.settled) })
 	m.ctx, m.cancel = context.WithCancel(d.ctx)
-	found, asked, err := m.look(ctx)
-	if err != nil {
+	if _, err := m.look(ctx, ownUser()); err != nil {
 		m.Close()
 		return nil, err
 	}
+	m.end()
 	d.goroutines.Go(m.lookLoop)
-	late := time.After(membersWithin)
-	for _, reached := range slices.Concat(found, asked) {
-		select {
-		case <-reached:
-		case <-late:
-			return m, nil
-		case <-ctx.Done():
-			return m, nil
-		}
+	select {
+	case <-m.settled:
+	case <-time.After(membersWithin):
+	case <-ctx.Done():
 	}
 	return m, nil
 }
@@ -112,18 +112,14 @@ func (m *members) lookLoop() {
 			return
 		}
 		if !k.any || m.judgeKnocks(k) {
-			found, _, err := m.look(m.ctx)
-			if len(found) > 0 || k.any {
-				m.adjustPause(len(found) > 0)
-			}
-			if err != nil {
-				m.scheduleLook()
+			if found, _ := m.look(m.ctx, ownUser()); found || k.any {
+				m.adjustPause(found)
 			}
 		}
+		m.mu.Lock()
 		if m.bell.closer.admit() != nil {
 			m.scheduleLook()
 		}
-		m.mu.Lock()
 		pause := m.pause
 		m.mu.Unlock()
 		select {
@@ -140,10 +136,10 @@ func (m *members) judgeKnocks(k knocks) bool {
 	defer m.mu.Unlock()
 	trusted := false
 	for uid := range k.users {
-		if !isStranger(uid) {
-			trusted = true
-		} else if !m.judging[uid] {
+		if isStranger(uid) {
 			m.judgeMembersOf(uid)
+		} else {
+			trusted = true
 		}
 	}
 	return trusted || k.more
@@ -176,7 +172,7 @@ func (s *socket) takeKnocks() knocks {
 		if s.closer.admit() != nil {
 			return k
 		}
-		fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		fd, err := s.accept()
 		switch err {
 		case nil:
 			k.any = true
@@ -196,119 +192,87 @@ func (s *socket) takeKnocks() knocks {
 	return k
 }
 
-// look begins to reach the members that have no lane. found has a channel for each, which is
-// closed once the member has been reached or that has failed; asked has one for each user
-// about whom Config.Trust decides, closed once that is so for all of the user's members.
-func (m *members) look(ctx context.Context) (found, asked []<-chan struct{}, err error) {
-	listeners, err := m.listeners(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+// look begins to reach the members that have no lane: those of a user, who is trusted, or, if that
+// is this process's own, those of all users. It reports whether there were any that it need not
+// judge first.
+func (m *members) look(ctx context.Context, uid uint32) (found bool, err error) {
+	listeners, err := m.d.f.naming(memberName).findListeners(ctx, m.group)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err != nil {
+		m.scheduleLook()
+	}
+	all := uid == ownUser()
 	for _, at := range listeners {
 		switch {
-		case !m.needsLane(at):
-		case !isStranger(at.owner):
-			found = append(found, m.startLane(at))
-		case !m.judging[at.owner]:
-			asked = append(asked, m.judgeMembersOf(at.owner))
+		case m.known[at.name] || m.closed || len(m.known) >= maxMembers:
+		case at.owner == uid, all && !isStranger(at.owner):
+			found = true
+			m.known[at.name] = true
+			m.underWay++
+			m.d.goroutines.Go(func() { m.keepLane(at) })
+		case all:
+			m.judgeMembersOf(at.owner)
 		}
 	}
-	return found, asked, nil
+	return found, err
 }
 
-// listeners returns the sockets of the group's members, of all users.
-func (m *members) listeners(ctx context.Context) ([]namedSocket, error) {
-	return m.d.f.naming(memberName).findListeners(ctx, m.group)
-}
-
-// judgeMembersOf starts a goroutine that judges a user, which can take Config.Trust any time,
-// and reaches the user's members if it is trusted. It closes the channel at its end. Called
-// with mu held.
-func (m *members) judgeMembersOf(uid uint32) <-chan struct{} {
+// judgeMembersOf starts a goroutine that judges a user, unless there is one, which can take
+// Config.Trust any time, and reaches the user's members if it is trusted. Called with mu held.
+func (m *members) judgeMembersOf(uid uint32) {
+	if m.judging[uid] {
+		return
+	}
 	m.judging[uid] = true
-	over := make(chan struct{})
+	m.underWay++
 	m.d.goroutines.Go(func() {
-		defer close(over)
+		defer m.end()
 		verdict := m.d.f.judge(m.ctx, uid, true)
 		m.mu.Lock()
 		delete(m.judging, uid)
 		m.mu.Unlock()
-		if verdict != nil {
-			return
-		}
-		found, err := m.lookFor(uid)
-		m.adjustPause(len(found) > 0)
-		if err != nil {
-			m.scheduleLook()
-		}
-		for _, reached := range found {
-			<-reached
+		if verdict == nil {
+			found, _ := m.look(m.ctx, uid)
+			m.adjustPause(found)
 		}
 	})
-	return over
 }
 
-// lookFor is look for the members of one user, who is trusted.
-func (m *members) lookFor(uid uint32) (found []<-chan struct{}, err error) {
-	listeners, err := m.listeners(m.ctx)
-	if err != nil {
-		return nil, err
-	}
+// end is called when something that underWay counts has ended.
+func (m *members) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, at := range listeners {
-		if at.owner == uid && m.needsLane(at) {
-			found = append(found, m.startLane(at))
-		}
+	if m.underWay--; m.underWay == 0 {
+		m.settle()
 	}
-	return found, nil
 }
 
-// needsLane reports whether a member has no lane and may get one. Called with mu held.
-func (m *members) needsLane(at namedSocket) bool {
-	return !m.closed && len(m.known) < maxMembers && !m.known[at.name]
-}
-
-// startLane starts the goroutine of a member, keepLane, which closes the channel. Called with
-// mu held.
-func (m *members) startLane(at namedSocket) <-chan struct{} {
-	m.known[at.name] = true
-	if m.closers[at.owner] == nil {
-		m.closers[at.owner] = newCloser()
-	}
-	c, reached := m.closers[at.owner], make(chan struct{})
-	m.d.goroutines.Go(func() { m.keepLane(at.name, c, reached) })
-	return reached
-}
-
-// keepLane reaches a member, or fails to, closes reached, and has a lane to the member until
-// one of the two ends it.
-func (m *members) keepLane(name string, c *closer, reached chan<- struct{}) {
-	h, err := m.reach(name, c)
+// keepLane reaches a member, or fails to, and has a lane to the member until one of the two ends it.
+func (m *members) keepLane(at namedSocket) {
+	h, err := m.reach(at)
 	if err == nil {
 		m.add(h)
 	}
-	close(reached)
+	m.end()
 	if err == nil {
 		h.watch()
 	}
-	m.remove(name, h)
+	m.remove(at.name, h)
 }
 
-// reach connects to the member whose socket has a name. It tries again while the member has no
+// reach connects to the member with a socket. It tries again while the member has no
 // room.
-func (m *members) reach(name string, c *closer) (h *handle, err error) {
+func (m *members) reach(at namedSocket) (h *handle, err error) {
 	ctx, cancel := context.WithTimeout(m.ctx, enterWithin)
 	defer cancel()
 	err = fabric.Patiently(ctx, func() error {
-		s, err := m.d.f.newSocket(c)
+		s, err := m.d.f.newSocket(closer{at.owner})
 		if err != nil {
 			return err
 		}
 		e := newEndpoint(m.d.f, s, m.from, m.group)
-		e.socketName = name
+		e.socketName = at.name
 		h, err = newHandle(ctx, e)
 		return err
 	})
@@ -330,16 +294,14 @@ func (m *members) add(h *handle) {
 // had no room for this sender, so send has it looked for again.
 func (m *members) remove(name string, h *handle) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	delete(m.known, name)
 	m.lanes = slices.DeleteFunc(m.lanes, func(other *handle) bool { return other == h })
-	m.mu.Unlock()
 	m.scheduleLook()
 }
 
-// scheduleLook lets send wake lookLoop once lookAgainAfter has passed.
+// scheduleLook lets send wake lookLoop once lookAgainAfter has passed. Called with mu held.
 func (m *members) scheduleLook() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.lookAfter.IsZero() {
 		m.lookAfter = time.Now().Add(lookAgainAfter)
 	}

@@ -5,6 +5,7 @@ package shm
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -32,50 +33,30 @@ func undecided(t *testing.T) (f fabric.Fabric, asked, decide chan struct{}) {
 }
 
 // If Config.Trust takes long to judge one user, a group's sender reaches the members of the
-// others, and can be closed.
+// others, and can be closed. Members of that user are reached once it is accepted.
 func TestTrustThatIsSlowDelaysNoGroup(t *testing.T) {
 	f, asked, decide := undecided(t)
 	leavesNothing(t)
-	defer close(decide)
+	decided := sync.OnceFunc(func() { close(decide) })
+	defer decided()
 	group := someGroup()
-	startAs(t, 1000, "squat", netip.AddrPortFrom(host, 1), "idle", nameOf(memberName, 1000, "1", group))
+	p := startAs(t, 1000, "member", netip.AddrPortFrom(host, 0), group.String(), "trust")
+	require.Equal(t, "joined", p.first)
 	a, b := openMailbox(t, f, 16), openMailbox(t, f, 16)
-	var h *members
+	var h [2]*members
 	soon(t, "Resolve", func() {
-		resolved, err := a.Resolve(ctx, group)
-		if assert.NoError(t, err) {
-			h = resolved.(*members)
-		}
+		h = [2]*members{a.resolveMembers(t, group), b.resolveMembers(t, group)}
 	})
 	soon(t, "the question", func() { <-asked })
 	soon(t, "Join", func() { assert.NoError(t, b.Join(ctx, group, netip.Addr{})) })
-	h.requireLanes(t, 1)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
-	require.Equal(t, "hello", b.next(t))
-	h.Close()
-	soon(t, "Close", func() { assert.NoError(t, a.Close()) })
-}
-
-// Members of a user whom Config.Trust accepts late are reached then.
-func TestTrustThatIsSlowAddsMembersLater(t *testing.T) {
-	f, asked, decide := undecided(t)
-	group := someGroup()
-	a := openMailbox(t, f, 16)
-	var h *members
-	p := startAs(t, 1000, "member", netip.AddrPortFrom(host, 0), group.String(), "trust")
-	require.Equal(t, "joined", p.first)
-	soon(t, "Resolve", func() {
-		resolved, err := a.Resolve(ctx, group)
-		if assert.NoError(t, err) {
-			h = resolved.(*members)
-		}
-	})
-	defer h.Close()
-	soon(t, "the question", func() { <-asked })
-	require.Zero(t, h.count())
-	close(decide)
-	h.requireLanes(t, 1)
-	require.Equal(t, fabric.OK, a.post(h, "hello"))
+	h[0].requireLanes(t, 1)
+	a.delivers(t, h[0], "hello", b)
+	h[1].Close()
+	soon(t, "Close", func() { assert.NoError(t, b.Close()) })
+	h[0].requireLanes(t, 0)
+	decided()
+	h[0].requireLanes(t, 1)
+	require.Equal(t, fabric.OK, a.post(h[0], "hello"))
 	require.Equal(t, "hello", p.line(t))
 }
 

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -72,11 +73,14 @@ var shared struct {
 // New returns a fabric, or an error that wraps errors.ErrUnsupported and says
 // what is missing.
 func New(c Config) (fabric.Fabric, error) {
-	overflow, err := kernel.overflow()
-	if err != nil {
-		return nil, err
+	if !canShare.Load() {
+		if err := probe(); err != nil {
+			return nil, err
+		}
+		canShare.Store(true)
 	}
-	if uint32(os.Geteuid()) == overflow {
+	overflow := OverflowUID()
+	if ownUser() == overflow {
 		return nil, fmt.Errorf("shared memory: %w: user %d may be anyone who has no ID in this user namespace", errors.ErrUnsupported, overflow)
 	}
 	return &shm{
@@ -88,60 +92,36 @@ func New(c Config) (fabric.Fabric, error) {
 	}, nil
 }
 
-// kernel is the prober of this process.
-var kernel = prober{probe: probe}
+// canShare is set once probe has succeeded, for dials make fabrics.
+var canShare atomic.Bool
 
-// prober probes the kernel until it has what a fabric needs, and remembers the
-// result, for every dial makes a fabric.
-type prober struct {
-	probe func() (overflow uint32, err error)
-
-	mu    sync.Mutex // guards what follows
-	known bool
-	uid   uint32
-}
-
-// overflow returns OverflowUID, or why there can be no fabric.
-func (p *prober) overflow() (uint32, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.known {
-		uid, err := p.probe()
-		if err != nil {
-			return 0, err
-		}
-		p.known, p.uid = true, uid
-	}
-	return p.uid, nil
-}
-
-// probe checks that memory can be shared, and returns OverflowUID.
-func probe() (uint32, error) {
+// probe returns why memory cannot be shared.
+func probe() error {
 	err := shareMemory()
 	if err != nil && !exhausted(err) && !errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("shared memory: %w: the kernel, or a sandbox, refuses %w", errors.ErrUnsupported, err)
 	}
-	return OverflowUID(), err
+	return err
 }
 
 // shareMemory does with a little memory what both ends of a connection do, and makes the system
 // calls by which they ring.
 func shareMemory() error {
 	n := os.Getpagesize()
-	made, fd, err := createMemory(n, n, []part{{0, n}})
+	made, fd, err := createMemory(n, [3]part{{0, n}})
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	defer func() { _ = unmapParts(made) }()
+	defer func() { _ = unmapAll(made[:]) }()
 	if err := ringNobody(fd); err != nil {
 		return err
 	}
-	adopted, err := adoptMemory(fd, n, n, []part{{0, n}})
+	adopted, err := adoptMemory(fd, n, [3]part{{0, n}})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unmapParts(adopted) }()
+	defer func() { _ = unmapAll(adopted[:]) }()
 	again, err := mapping.Again(adopted[0], n)
 	if err != nil {
 		return err
@@ -164,14 +144,10 @@ func ringNobody(fd int) error {
 // OverflowUID is the user ID that the kernel shows for users who have none in the
 // reader's user namespace (user_namespaces(7)).
 func OverflowUID() uint32 {
-	const standard = 65534
-	b, err := os.ReadFile("/proc/sys/kernel/overflowuid")
-	if err != nil {
-		return standard
-	}
+	b, _ := os.ReadFile("/proc/sys/kernel/overflowuid")
 	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
 	if err != nil {
-		return standard
+		return 65534 // the default
 	}
 	return uint32(n)
 }
@@ -216,7 +192,7 @@ func (f *shm) newDialer(local, remote netip.AddrPort) (*endpoint, error) {
 	} else if err := checkLocal(local.Addr()); err != nil {
 		return nil, fmt.Errorf("dial from %v: %w", local, err)
 	}
-	s, err := f.newSocket(dialersCloser(remote))
+	s, err := f.newSocket(closer{remote})
 	if err != nil {
 		return nil, err
 	}

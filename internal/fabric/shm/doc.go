@@ -18,10 +18,10 @@
 //
 // The way through the files: config.go says who may connect, host.go which
 // addresses are this host's, addr.go has the names of sockets and lookup.go who
-// has which, dial.go and listener.go make endpoints, frame.go and handshake.go
-// connect them, socket.go passes the descriptor, closer.go closes peers',
-// segment.go has the memory and region.go that for rings, endpoint.go what an end
-// is made of, queue.go posts and polls, wait.go sleeps and wakes.
+// has which, for which netlink.go asks the kernel, dial.go and listener.go make
+// endpoints, frame.go and handshake.go connect them, socket.go passes the descriptor,
+// closer.go closes peers', segment.go has the memory and region.go that for rings,
+// endpoint.go what an end is made of, queue.go posts and polls, wait.go sleeps and wakes.
 //
 // Datagrams are on top of that, in the files whose names begin with datagram; no other
 // file uses what these declare. datagram.go makes connections for them, datagramlane.go

@@ -33,7 +33,7 @@ const spin = 4000
 type endpoint struct {
 	f             *shm
 	local, remote netip.AddrPort
-	mu            sync.Mutex // guards memory, registered, and sock, which renewSocket may replace until it is connected
+	mu            sync.Mutex // guards memory, and sock, which renewSocket may replace until it is connected
 	sock          *socket
 
 	handshake
@@ -52,20 +52,18 @@ type endpoint struct {
 
 // opened is what Open and Register have made.
 type opened struct {
-	options fabric.Options
-	limits  fabric.Limits
-	shape   shape // of the own segment
-	memory  []*memory
+	limits fabric.Limits
+	shape  shape // of the own segment
+	memory []*memory
 	ownRegion
 }
 
 // mapped is what the two ends share, from Connect or Accept to Close.
 type mapped struct {
-	parts  [][]byte // see layout.parts
-	fd     int      // of the memory, while explore or Register needs it, or -1
+	queues []byte // of both ends
+	fd     int    // of the memory, while explore or Register needs it, or -1
 	own    *segment
 	peer   *segment // what this end writes to
-	layout layout
 	peerRegion
 }
 
@@ -102,7 +100,7 @@ func (e *endpoint) Open(o fabric.Options) (fabric.Limits, error) {
 	if err != nil {
 		return fabric.Limits{}, fmt.Errorf("open: %w", err)
 	}
-	e.shape, e.options = s, o
+	e.shape = s
 	e.completions = make([]sendDone, 1<<bits.Len(uint(o.SendQueue-1)))
 	e.scratch = make([]byte, 0, scratchMessages*o.RecvSize)
 	e.limits = fabric.Limits{
@@ -150,8 +148,7 @@ func (e *endpoint) moveToError() {
 // Close implements [fabric.Endpoint].
 func (e *endpoint) Close() error {
 	if e.step == requested && e.passive || e.step == answered {
-		e.step = over
-		_ = e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer}).encode(), -1)
+		_ = e.sendReject(frame{reason: fabric.RejectConsumer})
 	}
 	err := e.sock.close()
 	if errors.Is(err, os.ErrClosed) {
@@ -164,7 +161,7 @@ func (e *endpoint) Close() error {
 	}
 	// A use after Close finds nil rather than pages that are another mapping's by
 	// then.
-	e.parts, e.own, e.peer, e.memory = nil, nil, nil, nil
+	e.queues, e.own, e.peer, e.memory = nil, nil, nil, nil
 	e.ownRegion, e.windows = ownRegion{}, nil
 	e.window.Store(nil)
 	return err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -170,8 +169,7 @@ func (e *endpoint) Reject(private []byte) error {
 	if !asked || len(private) > fabric.MaxRejectData {
 		return fmt.Errorf("reject: %w", syscall.EINVAL)
 	}
-	e.step = over
-	return e.sock.send((&frame{kind: rej, reason: fabric.RejectConsumer, private: private}).encode(), -1)
+	return e.sendReject(frame{reason: fabric.RejectConsumer, private: private})
 }
 
 // errListenerClosed goes to the dialers that a closed listener has not accepted.
@@ -188,20 +186,20 @@ func (e *endpoint) refuse(err error) {
 		why := wire.Reject{Busy: true, Reason: err.Error()}
 		f.reason, f.private = fabric.RejectConsumer, why.Append(nil)
 	}
-	e.sendReject(&f)
+	_ = e.sendReject(f)
 }
 
 // rejectAndClose sends a REJ with the listener's reason, and closes the endpoint.
 func (e *endpoint) rejectAndClose(why wire.Reject) {
-	e.sendReject(&frame{reason: fabric.RejectConsumer, private: why.Append(nil)})
+	_ = e.sendReject(frame{reason: fabric.RejectConsumer, private: why.Append(nil)})
 	_ = e.Close()
 }
 
 // sendReject ends the handshake with a REJ.
-func (e *endpoint) sendReject(f *frame) {
+func (e *endpoint) sendReject(f frame) error {
 	e.step = over
 	f.kind = rej
-	_ = e.sock.send(f.encode(), -1)
+	return e.sock.send(f.encode(), -1)
 }
 
 // createShared makes the memory of both ends.
@@ -210,18 +208,18 @@ func (e *endpoint) createShared() error {
 	if err != nil {
 		return err
 	}
-	e.layout = l
-	mapped, fd, err := createMemory(l.queues(), l.size(), l.parts(e.passive, e.registered))
+	parts := l.parts(e.passive, e.registered)
+	mapped, fd, err := createMemory(l.size(), parts)
 	if err != nil {
 		return err
 	}
 	e.fd = fd
-	return e.takeParts(mapped)
+	return e.takeParts(l, parts, mapped)
 }
 
 // settle checks the memory once the peer has mapped it.
 func (e *endpoint) settle() error {
-	if err := checkSettled(e.fd, e.layout.queues()); err != nil {
+	if err := checkSettled(e.fd, len(e.queues)); err != nil {
 		return err
 	}
 	return e.explore()
@@ -236,29 +234,31 @@ func (e *endpoint) adopt(f frame, fd int) error {
 	if f.kind != rep {
 		err = errHandshake
 	}
-	var mapped [][]byte
+	parts := l.parts(e.passive, e.registered)
+	var mapped [3][]byte
 	if err == nil {
-		e.layout = l
-		mapped, err = adoptMemory(fd, l.queues(), l.size(), l.parts(e.passive, e.registered))
+		mapped, err = adoptMemory(fd, l.size(), parts)
 	}
 	if err != nil {
 		e.sock.closer.close(descriptor(fd)) // which may be of any file
 		return err
 	}
 	e.fd = fd
-	if err := e.takeParts(mapped); err != nil {
+	if err := e.takeParts(l, parts, mapped); err != nil {
 		return err
 	}
 	return e.explore()
 }
 
-// takeParts takes over layout.parts, finds both ends' segments in them, and populates what this
-// end has registered. It also stores in this end's segment the receives that have been
+// takeParts takes over the parts of the memory, finds both ends' segments in them, and populates
+// what this end has registered. It also stores in this end's segment the receives that have been
 // posted before it existed, and that the endpoint is armed.
-func (e *endpoint) takeParts(mapped [][]byte) error {
-	e.parts = mapped
-	e.takeRegions()
-	e.peer, e.own = e.layout.views(mapped[0])
+func (e *endpoint) takeParts(l layout, parts [3]part, mapped [3][]byte) error {
+	e.queues = mapped[0]
+	e.ownRegion.at, e.pieces = parts[1].at, []ownPiece{{bytes: mapped[1]}}
+	e.peerRegion.at = parts[2].at
+	e.open(mapped[2])
+	e.peer, e.own = l.views(e.queues)
 	if e.passive {
 		e.own, e.peer = e.peer, e.own
 	}
@@ -310,7 +310,7 @@ func (e *endpoint) rejected(f *frame) error {
 		if err != nil {
 			return err
 		}
-		return &fabric.OtherUserError{Peer: uid, Own: uint32(os.Geteuid()), Refused: true}
+		return &fabric.OtherUserError{Peer: uid, Own: ownUser(), Refused: true}
 	}
 	err := &fabric.RejectError{Reason: f.reason, Private: fabric.Padded(f.private, fabric.MaxRejectData)}
 	if f.text != "" {

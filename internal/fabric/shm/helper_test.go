@@ -51,7 +51,6 @@ var soak = os.Getenv("RINGNET_SOAK") == "1"
 // address that it was started with.
 var programs = map[string]func(at netip.AddrPort, args []string) error{
 	"echo":          echoProgram,
-	"last words":    lastWordsProgram,
 	"dial":          dialProgram,
 	"squat":         squatProgram,
 	"squat dialers": squatDialersProgram,
@@ -184,24 +183,31 @@ func listen(t testing.TB, f fabric.Fabric, backlog int) fabric.Listener {
 }
 
 // plainName is what a listener of this user's is called if nobody is in the way.
-func plainName(a netip.AddrPort) string { return nameOf(listenerName, os.Geteuid(), "", a) }
+func plainName(a netip.AddrPort) string { return nameOf(listenerName, ownUser(), "", a) }
 
 // createWhole is createMemory with one part, of all n bytes.
 func createWhole(n int) ([]byte, int, error) {
-	mapped, fd, err := createMemory(n, n, []part{{0, n}})
-	if err != nil {
-		return nil, -1, err
-	}
-	return mapped[0], fd, nil
+	mapped, fd, err := createMemory(n, [3]part{{0, n}})
+	return mapped[0], fd, err
 }
 
 // adoptWhole is adoptMemory with the same part.
 func adoptWhole(fd, n int) ([]byte, error) {
-	mapped, err := adoptMemory(fd, n, n, []part{{0, n}})
+	mapped, err := adoptMemory(fd, n, [3]part{{0, n}})
+	return mapped[0], err
+}
+
+// connectByName connects a socket to the listener that has a name.
+func connectByName(name string) (*socket, error) {
+	s, err := newSocket(newCloser())
 	if err != nil {
 		return nil, err
 	}
-	return mapped[0], nil
+	if err := s.connect(name); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // end is an endpoint with its memory.
@@ -228,7 +234,11 @@ func open(ep fabric.Endpoint, o fabric.Options) (end, error) {
 
 // dial connects to an address.
 func dial(f fabric.Fabric, to netip.AddrPort, o fabric.Options) (end, error) {
-	ep, err := f.Dial(ctx, netip.AddrPort{}, to)
+	return dialFrom(f, netip.AddrPort{}, to, o)
+}
+
+func dialFrom(f fabric.Fabric, from, to netip.AddrPort, o fabric.Options) (end, error) {
+	ep, err := f.Dial(ctx, from, to)
 	if err != nil {
 		return end{}, err
 	}

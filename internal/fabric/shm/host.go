@@ -6,12 +6,12 @@ package shm
 // addresses that peers claim have to be among them.
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 
 	"github.com/ringnet/ringnet/internal/fabric"
@@ -119,60 +119,27 @@ func isOwnSource(a netip.Addr) (bool, error) {
 // routeType asks the kernel for the route to an address, over an interface
 // unless ifi is 0, and returns its type (rtnetlink(7)). If routing's answer is an
 // error, that is a bare syscall.Errno.
-func routeType(a netip.Addr, ifi int) (uint8, error) {
+func routeType(a netip.Addr, ifi int) (kind uint8, err error) {
 	family := uint8(unix.AF_INET)
 	if a.Is6() {
 		family = unix.AF_INET6
 	}
-	dst := a.AsSlice()
 	order := binary.NativeEndian
-	b := make([]byte, unix.SizeofNlMsghdr, 64)
-	order.PutUint16(b[4:], unix.RTM_GETROUTE)
-	order.PutUint16(b[6:], unix.NLM_F_REQUEST)
-	b = append(b, family, uint8(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) // struct rtmsg
+	b := []byte{family, uint8(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // struct rtmsg
 	attribute := func(kind uint16, data []byte) {
 		b = order.AppendUint16(b, uint16(unix.SizeofRtAttr+len(data)))
 		b = append(order.AppendUint16(b, kind), data...)
 	}
-	attribute(unix.RTA_DST, dst)
+	attribute(unix.RTA_DST, a.AsSlice())
 	if ifi != 0 {
 		attribute(unix.RTA_OIF, order.AppendUint32(nil, uint32(ifi)))
 	}
-	order.PutUint32(b, uint32(len(b)))
-
-	reply, err := askKernel(unix.NETLINK_ROUTE, b)
-	if err != nil {
-		return 0, err
-	}
-	const rtmType = unix.SizeofNlMsghdr + 7
-	switch kind := order.Uint16(reply[4:]); {
-	case kind == unix.RTM_NEWROUTE && len(reply) >= unix.SizeofNlMsghdr+unix.SizeofRtMsg:
-		return reply[rtmType], nil
-	case kind == unix.NLMSG_ERROR && len(reply) >= unix.SizeofNlMsghdr+unix.SizeofNlMsgerr:
-		return 0, syscall.Errno(-int32(order.Uint32(reply[unix.SizeofNlMsghdr:])))
-	}
-	return 0, errors.New("netlink answered another request")
-}
-
-// askKernel sends a request to a protocol of netlink and returns the beginning of the
-// answer, a whole header at least.
-func askKernel(protocol int, request []byte) ([]byte, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
-	if err != nil {
-		return nil, os.NewSyscallError("socket AF_NETLINK", err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, os.NewSyscallError("sendto netlink", err)
-	}
-	// The kernel has answered by now.
-	var b [512]byte
-	n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT)
-	if err != nil {
-		return nil, os.NewSyscallError("recvfrom netlink", err)
-	}
-	if n < unix.SizeofNlMsghdr {
-		return nil, errors.New("netlink's answer ends early")
-	}
-	return b[:n], nil
+	err = askKernel(context.Background(), unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, b, func(route []byte) error {
+		if len(route) < unix.SizeofRtMsg {
+			return errShortAnswer
+		}
+		kind = route[7] // rtm_type
+		return nil
+	})
+	return kind, err
 }

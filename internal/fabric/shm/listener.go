@@ -143,8 +143,8 @@ func (l *listener) serve() {
 // are dialed from now on.
 func (l *listener) refuseAll() {
 	shut := unix.Shutdown(l.sock.fd, unix.SHUT_RDWR)
-	fd, err := l.take()
-	for ; err == nil; fd, err = l.take() {
+	fd, err := l.sock.accept()
+	for ; err == nil; fd, err = l.sock.accept() {
 		l.drop(fd)
 	}
 	if shut == nil && err == unix.EAGAIN {
@@ -198,7 +198,7 @@ func (l *listener) next() (fd int, err error) {
 	}
 	err = unix.EAGAIN
 	waitErr := l.sock.sleeper.Sleep(func(uintptr) bool {
-		fd, err = l.take()
+		fd, err = l.sock.accept()
 		return err != unix.EAGAIN
 	})
 	if waitErr != nil {
@@ -207,21 +207,10 @@ func (l *listener) next() (fd int, err error) {
 	return fd, os.NewSyscallError("accept4", err)
 }
 
-// take takes a connection from the kernel's queue, or returns EAGAIN.
-func (l *listener) take() (fd int, err error) {
-	fd, _, err = unix.Accept4(l.sock.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-	return fd, err
-}
-
-// accepted returns the socket of a connection that was taken. Its peer can queue
-// descriptors there if it could at the listener's.
-func (l *listener) accepted(fd int) (*socket, error) {
-	return pollSocket(fd, l.sock.rights, l.sock.closer)
-}
-
-// passive returns the endpoint of a connection that was taken.
+// passive returns the endpoint of a connection that was accepted. Its peer can queue descriptors
+// at its socket if it could at the listener's.
 func (l *listener) passive(fd int) (*endpoint, error) {
-	s, err := l.accepted(fd)
+	s, err := pollSocket(fd, l.sock.rights, l.sock.closer)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +219,7 @@ func (l *listener) passive(fd int) (*endpoint, error) {
 	return e, nil
 }
 
-// drop refuses a connection that was taken.
+// drop refuses a connection that was accepted.
 func (l *listener) drop(fd int) {
 	if e, err := l.passive(fd); err == nil {
 		e.rejectAndClose(errListenerClosed)
@@ -292,7 +281,7 @@ func (l *listener) oldestOfMost() int {
 // read receives the request of a connection whose user is trusted, and queues the
 // connection for Accept.
 func (l *listener) read(r *request) {
-	err := l.f.trust(r.ctx, r.e.sock, false)
+	err := l.f.judge(r.ctx, r.uid, false)
 	if err == nil {
 		err = r.e.readRequest(r.ctx, l.at)
 	}

@@ -12,10 +12,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,7 +49,7 @@ func (f *shm) sockets(ctx context.Context, states uint32) ([]namedSocket, error)
 func (f *shm) ownsSocket(states uint32, match func(name string) bool) (bool, error) {
 	sockets, err := f.sockets(context.Background(), states)
 	return slices.ContainsFunc(sockets, func(s namedSocket) bool {
-		return s.owner == uint32(os.Geteuid()) && match(s.name)
+		return s.owner == ownUser() && match(s.name)
 	}), err
 }
 
@@ -62,7 +60,7 @@ func (f *shm) isOwnListener(name string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%w, and its holder does not answer: %w", errNoOwners, err)
 	}
-	if uid != uint32(os.Geteuid()) {
+	if uid != ownUser() {
 		return false, fmt.Errorf("%w, and its holder is user %d", errNoOwners, uid)
 	}
 	return true, nil
@@ -81,109 +79,57 @@ const (
 
 // diagnose asks the kernel for the Unix sockets in the given states.
 func diagnose(ctx context.Context, states uint32) (found []namedSocket, err error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
-	if err != nil {
-		return nil, lookupError("socket AF_NETLINK", err)
-	}
-	defer unix.Close(fd)
-
 	order := binary.NativeEndian
-	const size = unix.SizeofNlMsghdr + 24 // and struct unix_diag_req
-	b := order.AppendUint32(make([]byte, 0, size), size)
-	b = order.AppendUint16(b, unix.SOCK_DIAG_BY_FAMILY)
-	b = order.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	b = append(b, make([]byte, 8)...) // sequence number, sender
-	b = append(b, unix.AF_UNIX, 0, 0, 0)
+	b := []byte{unix.AF_UNIX, 0, 0, 0} // struct unix_diag_req
 	b = order.AppendUint32(b, states)
 	b = order.AppendUint32(b, 0) // all inodes
 	b = order.AppendUint32(b, showName|showUID)
 	b = order.AppendUint64(b, ^uint64(0)) // no cookie
-	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, lookupError("sendto netlink", err)
+	err = askKernel(ctx, unix.NETLINK_SOCK_DIAG, unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, b, func(answer []byte) error {
+		s, ours, err := readSocket(answer)
+		if ours {
+			found = append(found, s)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, lookupError(ctx, err)
 	}
-	answer := make([]byte, 32<<10) // as much as the kernel puts in a part
-	for ctx.Err() == nil {
-		// The kernel makes each part as it is asked for.
-		n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return nil, lookupError("recvfrom netlink", err)
-		}
-		done, err := readPart(answer[:n], &found)
-		if err != nil {
-			return nil, err
-		}
-		if done {
-			return found, nil
-		}
-	}
-	return nil, ctx.Err()
+	return found, nil
 }
 
-// lookupError is why the kernel was not asked or did not answer: errNoOwners, unless this
-// process is short of descriptors or memory, of which there may be more next time.
-func lookupError(call string, err error) error {
-	if exhausted(err) {
-		return os.NewSyscallError(call, err)
+// lookupError is why the kernel was not asked or did not answer: errNoOwners, unless ctx has ended,
+// or this process is short of descriptors or memory, of which there may be more next time.
+func lookupError(ctx context.Context, err error) error {
+	if exhausted(err) || err == ctx.Err() {
+		return err
 	}
-	return errors.Join(errNoOwners, os.NewSyscallError(call, err))
+	return errors.Join(errNoOwners, err)
 }
 
-// readPart adds the sockets in a part of the kernel's answer to found, and reports
-// whether the part was the last.
-func readPart(b []byte, found *[]namedSocket) (done bool, err error) {
+// readSocket reads what the kernel tells of a socket, and reports whether its name is one of ours.
+func readSocket(b []byte) (s namedSocket, ours bool, err error) {
+	if len(b) < sizeofDiagMsg {
+		return s, false, errShortAnswer
+	}
 	order := binary.NativeEndian
-	for len(b) >= unix.SizeofNlMsghdr {
-		n, kind := int(order.Uint32(b)), order.Uint16(b[4:])
-		if n < unix.SizeofNlMsghdr || n > len(b) {
-			break
-		}
-		body := b[unix.SizeofNlMsghdr:n]
-		b = b[min(align(n), len(b)):]
-		switch {
-		case kind == unix.NLMSG_DONE:
-			return true, nil
-		case kind == unix.NLMSG_ERROR && len(body) >= 4:
-			return true, errors.Join(errNoOwners, syscall.Errno(-int32(order.Uint32(body))))
-		case kind != unix.SOCK_DIAG_BY_FAMILY || len(body) < sizeofDiagMsg:
-			return true, errNoOwners
-		}
-		s, err := readSocket(body[sizeofDiagMsg:])
-		if err != nil {
-			return true, err
-		}
-		if body[1] == unix.SOCK_SEQPACKET && strings.HasPrefix(s.name, ourNames) {
-			*found = append(*found, s)
-		}
-	}
-	return false, nil
-}
-
-// readSocket reads the attributes of a socket.
-func readSocket(b []byte) (s namedSocket, err error) {
-	order := binary.NativeEndian
-	owned := false
-	for len(b) >= unix.SizeofNlAttr {
-		n, kind := int(order.Uint16(b)), order.Uint16(b[2:])
+	kind, owned := b[1], false
+	for b = b[sizeofDiagMsg:]; len(b) >= unix.SizeofNlAttr; {
+		n, attribute := int(order.Uint16(b)), order.Uint16(b[2:])
 		if n < unix.SizeofNlAttr || n > len(b) {
 			break
 		}
 		data := b[unix.SizeofNlAttr:n]
-		b = b[min(align(n), len(b)):]
+		b = b[min((n+3)&^3, len(b)):] // with padding
 		switch {
-		case kind == diagName && len(data) > 0 && data[0] == 0: // abstract
+		case attribute == diagName && len(data) > 0 && data[0] == 0: // abstract
 			s.name = "@" + string(data[1:])
-		case kind == diagUID && len(data) == 4:
+		case attribute == diagUID && len(data) == 4:
 			s.owner, owned = order.Uint32(data), true
 		}
 	}
 	if !owned {
-		return s, errNoOwners
+		return s, false, errNoOwners
 	}
-	return s, nil
+	return s, kind == unix.SOCK_SEQPACKET && strings.HasPrefix(s.name, ourNames), nil
 }
-
-// align is how many bytes a message or attribute of n bytes takes, with padding.
-func align(n int) int { return (n + 3) &^ 3 }

@@ -27,67 +27,62 @@ import (
 func squatProgram(_ netip.AddrPort, args []string) error {
 	kind, names := args[0], args[1:]
 	for _, name := range names {
+		var err error
 		switch kind {
 		case "full": // a listener without room
-			s, err := newSocket(newCloser())
-			if err != nil {
-				return err
-			}
-			err = s.bind(name)
-			if err == nil {
-				err = unix.Listen(s.fd, 0)
-			}
-			for err == nil {
-				c, err2 := newSocket(newCloser())
-				if err2 != nil {
-					return err2
-				}
-				err = c.connect(name)
-			}
-			if !errors.Is(err, syscall.EAGAIN) {
-				return err
-			}
+			err = fullQueue(name)
 		case "idle": // a listener that does nothing
-			if err := listenIdly(name); err != nil {
-				return err
-			}
+			err = listenIdly(name, 64)
 		case "connected":
-			if err := connectToItself(name); err != nil {
-				return err
-			}
+			err = connectToItself(name)
 		case "datagram":
-			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
-			if err != nil {
-				return err
-			}
-			if err := unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
-				return err
-			}
+			_, err = takeName(unix.SOCK_DGRAM, name)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	fmt.Println("ready")
 	return untilKilled()
 }
 
+// takeName gives a name to a socket until this process ends.
+func takeName(kind int, name string) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_UNIX, kind|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	return fd, unix.Bind(fd, &unix.SockaddrUnix{Name: name})
+}
+
 // listenIdly has a socket listen by a name until this process ends. Nobody is
 // accepted.
-func listenIdly(name string) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
-	if err != nil {
-		return err
+func listenIdly(name string, backlog int) error {
+	fd, err := takeName(unix.SOCK_SEQPACKET, name)
+	return errors.Join(err, unix.Listen(fd, backlog))
+}
+
+// fullQueue does that with as many connections as there is room for.
+func fullQueue(name string) error {
+	err := listenIdly(name, 0)
+	for err == nil {
+		var fd int
+		if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK, 0); err == nil {
+			err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+		}
 	}
-	return errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 64))
+	if err == unix.EAGAIN {
+		return nil
+	}
+	return err
 }
 
 // connectToItself gives a name to a socket and connects that with a listener of
 // this process.
 func connectToItself(name string) error {
 	peer := name + ":peer"
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(listenIdly(peer), unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Connect(fd, &unix.SockaddrUnix{Name: peer}))
+	fd, err := takeName(unix.SOCK_SEQPACKET, name)
+	return errors.Join(err, listenIdly(peer, 64), unix.Connect(fd, &unix.SockaddrUnix{Name: peer}))
 }
 
 // crowdProgram listens idly by the names that it is given, and by many others.
@@ -97,7 +92,7 @@ func crowdProgram(_ netip.AddrPort, names []string) error {
 		names = append(names, fmt.Sprintf("@crowd-%d-%080d", os.Getpid(), i))
 	}
 	for _, name := range names {
-		if err := listenIdly(name); err != nil {
+		if err := listenIdly(name, 64); err != nil {
 			return err
 		}
 	}
@@ -108,17 +103,31 @@ func crowdProgram(_ netip.AddrPort, names []string) error {
 // squatDialersProgram holds all names of a user's dialers at an address.
 func squatDialersProgram(at netip.AddrPort, _ []string) error {
 	for port := firstEphemeral; port < 1<<16; port++ {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
-		if err != nil {
-			return err
-		}
 		a := netip.AddrPortFrom(at.Addr(), uint16(port))
-		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: nameOf(dialerName, 0, "", a)}); err != nil {
+		if _, err := takeName(unix.SOCK_SEQPACKET, nameOf(dialerName, 0, "", a)); err != nil {
 			return err
 		}
 	}
 	fmt.Println("ready")
 	return untilKilled()
+}
+
+// echoProgram listens at an address, says where that is, and accepts.
+func echoProgram(at netip.AddrPort, args []string) error {
+	f, err := New(Config{Trust: func(uint32) bool { return len(args) > 0 && args[0] == "trust" }})
+	if err != nil {
+		return err
+	}
+	l, err := f.Listen(at, 1)
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	for {
+		if e, err := accept(l, options); err == nil {
+			e.Close()
+		}
+	}
 }
 
 // asStranger starts a program as a user whom nobody trusts.
@@ -294,11 +303,10 @@ func TestDialersHaveTheirPortsAlone(t *testing.T) {
 			l, err := f.Listen(netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port()), 1)
 			require.NoError(t, err)
 			defer l.Close()
-			go accept(l, options)
-			ep, err := f.Dial(ctx, from, at)
-			e := ready(t, ep, err)
-			_, err = e.Connect(ctx, nil)
+			go acceptAll(l)
+			e, err := dialFrom(f, from, at, options)
 			require.NoError(t, err)
+			defer e.Close()
 			_, err = f.Dial(ctx, from, at)
 			assert.ErrorIs(t, err, syscall.EADDRINUSE)
 		})
@@ -414,24 +422,18 @@ func TestLookupNeedsTheKernelsWholeAnswer(t *testing.T) {
 }
 
 func TestLookupChecksTheKernelsAnswerToItsEnd(t *testing.T) {
-	var found []namedSocket
-	for name, test := range map[string]struct {
-		part []byte
-		done bool
-		err  error
-	}{
-		"nothing":           {nil, false, nil},
-		"half a header":     {make([]byte, 7), false, nil},
-		"no length":         {make([]byte, 16), false, nil},
-		"longer than it is": {[]byte{99, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, false, nil},
-		"the end":           {[]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, true, nil},
-		"an error":          {[]byte{20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff}, true, syscall.ENOENT},
-		"no owner":          {append([]byte{32, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 16)...), true, errors.ErrUnsupported},
-		"something else":    {[]byte{16, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, true, errors.ErrUnsupported},
+	for name, attributes := range map[string][]byte{
+		"none":                   {},
+		"half of one":            {8, 0, diagUID},
+		"one without a length":   {0, 0, diagUID, 0, 0, 0, 0, 0},
+		"one longer than it is":  {9, 0, diagUID, 0, 0, 0, 0, 0},
+		"one that is not enough": {6, 0, diagUID, 0, 0, 0, 0, 0},
+		"others":                 {8, 0, 99, 0, 0, 0, 0, 0},
 	} {
-		done, err := readPart(test.part, &found)
-		assert.Equal(t, test.done, done, name)
-		assert.ErrorIs(t, err, test.err, name)
+		_, ours, err := readSocket(append(make([]byte, sizeofDiagMsg), attributes...))
+		assert.False(t, ours, name)
+		assert.ErrorIs(t, err, errNoOwners, name)
 	}
-	assert.Empty(t, found)
+	_, _, err := readSocket(make([]byte, sizeofDiagMsg-1))
+	assert.Error(t, err)
 }

@@ -98,12 +98,20 @@ func (e *endpoint) PostSend(wr []fabric.WorkRequest) error {
 		}
 		e.posted++
 	}
-	if e.sent != before && e.peer.waiting.Load() != 0 && e.peer.waiting.Swap(0) != 0 {
-		if err := e.sock.ring(); err != nil {
-			e.abort(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
-		}
+	if e.sent != before {
+		e.wakePeer()
 	}
 	return nil
+}
+
+// wakePeer rings, if the peer may be asleep.
+func (e *endpoint) wakePeer() {
+	if e.peer.waiting.Load() != 1 || !e.peer.waiting.CompareAndSwap(1, 0) {
+		return
+	}
+	if err := e.sock.ring(); err != nil {
+		e.abort(fmt.Errorf("the peer cannot be woken: %w: %w", err, fabric.ErrQueuePair))
+	}
 }
 
 // execute puts a message into the peer's memory.

@@ -14,23 +14,6 @@ import (
 	"github.com/ringnet/ringnet/internal/fabric"
 )
 
-func TestEveryLapOfTheQueue(t *testing.T) {
-	for _, depth := range []int{1, 2, 3, 64, 267} {
-		o := options
-		o.RecvQueue = depth
-		a, b := connected(t, o)
-		for i := range uint32(4*depth + 3) {
-			wr := a.write(b, 0, i, "x")
-			wr.Signaled = true
-			post(t, a, wr)
-			require.Len(t, poll(t, a), 1)
-			require.Equal(t, []fabric.Completion{received(i, 1)}, poll(t, b))
-			require.Empty(t, poll(t, b))
-			require.NoError(t, b.PostRecv(1))
-		}
-	}
-}
-
 // Data of a Send is a copy, for as long as no receive has been posted.
 func TestReceivedDataIsOutOfThePeersReach(t *testing.T) {
 	a, b := connected(t, options)

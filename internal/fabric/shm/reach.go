@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"syscall"
 
@@ -33,21 +32,16 @@ func (e *endpoint) reach(ctx context.Context) error {
 	if e.socketName != "" {
 		return e.reachFirst(ctx, []string{e.socketName}, true)
 	}
-	own := os.Geteuid()
-	if e.reachFirst(ctx, e.f.plainNames(e.remote, own), true) == nil {
+	if e.reachFirst(ctx, e.f.plainNames(e.remote, ownUser()), true) == nil {
 		return nil
 	}
-	found, untrusted, err := e.f.trustedListeners(ctx, e.remote)
+	names, untrusted, err := e.f.trustedListeners(ctx, e.remote)
 	if errors.Is(err, errNoOwners) {
 		// A listener whose queue is full may be one that is not trusted.
-		return e.reachFirst(ctx, e.f.plainNames(e.remote, slices.Compact([]int{own, 0})...), false)
+		return e.reachFirst(ctx, e.f.plainNames(e.remote, slices.Compact([]uint32{ownUser(), 0})...), false)
 	}
 	if err != nil {
 		return err
-	}
-	var names []string
-	for _, s := range found {
-		names = append(names, s.name)
 	}
 	err = e.reachFirst(ctx, names, true)
 	if err == errNoListener && untrusted != nil {
@@ -90,7 +84,10 @@ func (e *endpoint) reachAt(ctx context.Context, name string) error {
 	if err := e.sock.connect(name); err != nil {
 		return err
 	}
-	err := e.f.trust(ctx, e.sock, true)
+	uid, err := e.sock.peer()
+	if err == nil {
+		err = e.f.judge(ctx, uid, true)
+	}
 	if err != nil {
 		// A socket connects only once.
 		err = errors.Join(err, e.renewSocket())

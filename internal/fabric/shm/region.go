@@ -31,7 +31,7 @@ type ownRegion struct {
 type ownPiece struct {
 	at    int // in the region
 	bytes []byte
-	kept  bool // slices of it may be used after Close
+	kept  []byte // bytes, if slices of it may be used after Close
 }
 
 // peerRegion is what this end has mapped of the peer's region, to write to.
@@ -129,9 +129,7 @@ func (e *endpoint) registerShared(n int) (fabric.Memory, error) {
 			return nil, fmt.Errorf("register %d bytes: %w", n, err)
 		}
 	}
-	e.mu.Lock()
 	r.registered += n
-	e.mu.Unlock()
 	r.memory = append(r.memory, m)
 	return m, nil
 }
@@ -180,31 +178,23 @@ func (e *endpoint) Reach(addr uint64, rkey uint32, n int) error {
 	return e.widen(end)
 }
 
-// explore finds out how much of the peer's region exists, and closes the descriptor once that is
-// all of it, unless Register needs it. (mincore tells the owner of the file alone.)
+// explore finds out how much of the peer's region exists, and closes the descriptor if neither end
+// has a region. (mincore tells the owner of the file alone.)
 func (e *endpoint) explore() error {
 	r, size := &e.peerRegion, e.peer.region
-	if r.reached < size {
-		hole, err := unix.Seek(e.fd, int64(r.at+r.reached), unix.SEEK_HOLE)
-		if err != nil {
-			return os.NewSyscallError("lseek SEEK_HOLE", err)
-		}
-		before := r.reached
-		r.reached = int(min(hole-int64(r.at), int64(size)))
-		if err := r.touch(before); err != nil {
-			return err
-		}
-	}
-	if r.reached == size && (canPopulate() || e.registeredAll()) {
+	if size == 0 && e.shape.region == 0 {
 		e.closeFile()
 	}
-	return nil
-}
-
-func (e *endpoint) registeredAll() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.registered == e.shape.region
+	if r.reached == size {
+		return nil
+	}
+	hole, err := unix.Seek(e.fd, int64(r.at+r.reached), unix.SEEK_HOLE)
+	if err != nil {
+		return os.NewSyscallError("lseek SEEK_HOLE", err)
+	}
+	before := r.reached
+	r.reached = int(min(hole-int64(r.at), int64(size)))
+	return r.touch(before)
 }
 
 // widen maps as much of the peer's region as ends at end, and at least twice what there is: so
@@ -242,48 +232,22 @@ func (r *peerRegion) touch(start int) error {
 	return nil
 }
 
-// takeRegions finds the first parts of both regions in what is mapped.
-func (e *endpoint) takeRegions() {
-	last := len(e.parts) - 1
-	listener, dialer := e.layout.firsts(e.passive, e.registered)
-	first := [2][]byte{e.parts[0][listener.at:][:listener.size], nil}
-	if n := len(e.parts[last]); dialer.size > 0 {
-		first[1] = e.parts[last][n-dialer.size:]
-	}
-	own, peer := 0, 1
-	if !e.passive {
-		own, peer = peer, own
-	}
-	e.pieces = []ownPiece{{bytes: first[own]}}
-	at := [2]int{listener.at, dialer.at}
-	e.ownRegion.at, e.peerRegion.at = at[own], at[peer]
-	e.open(first[peer])
-}
-
 // unmap unmaps all that is shared. It keeps the addresses of pieces that Keep was called for.
-func (e *endpoint) unmap() (err error) {
-	if e.parts == nil {
+func (e *endpoint) unmap() error {
+	if e.queues == nil {
 		return nil
 	}
 	for _, m := range e.ownRegion.memory {
 		if m.kept {
-			e.pieces[m.piece].kept = true
+			e.pieces[m.piece].kept = e.pieces[m.piece].bytes
 		}
 		m.bytes = nil
 	}
-	for _, mem := range e.parts {
-		var kept []byte
-		if own := e.pieces[0]; own.kept && holds(mem, own.bytes) {
-			kept = own.bytes
-		}
-		err = errors.Join(err, mapping.Retire(mem, kept))
-	}
-	for _, p := range e.pieces[1:] {
-		if p.kept {
-			err = errors.Join(err, mapping.Retire(p.bytes, p.bytes))
-		} else {
-			err = errors.Join(err, mapping.Unmap(p.bytes))
+	err := unmapAll(append(e.windows, e.queues))
+	for _, p := range e.pieces {
+		if p.bytes != nil {
+			err = errors.Join(err, mapping.Retire(p.bytes, p.kept))
 		}
 	}
-	return errors.Join(err, unmapParts(e.windows[1:]))
+	return err
 }

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -37,33 +39,6 @@ func with(remote int) fabric.Options {
 	o := options
 	o.RemoteMemory = remote
 	return o
-}
-
-// A peer names a region of another length with each connection, and slices of this end's
-// memory outlive them all.
-func TestRegionsOfOtherLengthsTakeNoAddressesForGood(t *testing.T) {
-	f := newFabric(t)
-	l := listen(t, f, 1)
-	run := func(i int) {
-		long := with(maxRegion - i*pages(1))
-		for _, o := range [][2]fabric.Options{{options, long}, {long, options}} {
-			a, b, err := connectEnds(f, l, o[0], o[1])
-			require.NoError(t, err)
-			for _, e := range []end{a, b} {
-				if e.shape.region == ringSize {
-					e.mem.Keep()
-				}
-			}
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-		}
-	}
-	run(0)
-	before := mappedNow(t)
-	for i := range 100 {
-		run(i)
-	}
-	require.Less(t, mappedNow(t), before+(256<<20))
 }
 
 // While a connection lives, only what rings need is mapped of what its peer has named.
@@ -156,4 +131,43 @@ func TestAddressesThatAreUsedUpFailConnections(t *testing.T) {
 		}
 		t.Fatal("no connection has failed")
 	})
+}
+
+// A place that does not exist is refused at once, whichever end has told it: Reach is
+// called with the lock of a link held.
+func TestReachDoesNotWaitForMemoryThatIsMissing(t *testing.T) {
+	leavesNothing(t)
+	reachesWhatIsRegistered(t)
+}
+
+// On a kernel without MADV_POPULATE_WRITE, too, a link has the memory that was registered and no
+// more: what it may register is some hundred times as much.
+func TestReachOnAKernelThatDoesNotPopulate(t *testing.T) {
+	inProcess(t, nil, func() {
+		require.NoError(t, systemCall{number: unix.SYS_MADVISE, argument: 2, value: unix.MADV_POPULATE_WRITE, errno: unix.EINVAL}.refuse())
+		reachesWhatIsRegistered(t)
+	})
+}
+
+func reachesWhatIsRegistered(t *testing.T) {
+	t.Helper()
+	a, b := connected(t, with(4*ringSize)) // of which open registers a quarter
+	for name, ends := range map[string][2]end{"dialer": {a, b}, "listener": {b, a}} {
+		t.Run(name, func(t *testing.T) {
+			one, other := ends[0], ends[1]
+			at, key := other.mem.Addr(), other.mem.RKey()
+			require.NoError(t, one.Reach(at, key, ringSize))
+			synctest.Test(t, func(t *testing.T) {
+				before := time.Now()
+				require.ErrorIs(t, one.Reach(at+ringSize, key, 4096), syscall.EFAULT)
+				require.ErrorIs(t, one.Reach(at+ringSize-4096, key, 8192), syscall.EFAULT)
+				require.Zero(t, time.Since(before))
+			})
+			more, err := other.Register(ringSize, fabric.RemoteWrite)
+			require.NoError(t, err)
+			require.NoError(t, one.Reach(more.Addr(), key, ringSize), "memory that has come since")
+			require.NoError(t, one.Reach(at, key, 2*ringSize))
+			require.ErrorIs(t, one.Reach(at, key, 2*ringSize+1), syscall.EFAULT)
+		})
+	}
 }

@@ -50,7 +50,7 @@ func TestFabricIsUnsupportedWhereASandboxRefuses(t *testing.T) {
 func TestFabricIsNotUnsupportedForWantOfDescriptors(t *testing.T) {
 	inProcess(t, nil, func() {
 		withoutDescriptors(t, func() {
-			_, err := probe()
+			err := probe()
 			require.ErrorIs(t, err, syscall.EMFILE)
 			require.NotErrorIs(t, err, errors.ErrUnsupported)
 		})

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -84,49 +85,43 @@ var lastSeals = sync.OnceValue(func() int {
 type part struct{ at, size int }
 
 // createMemory makes a file in memory of n bytes, and returns parts of it mapped, with the
-// descriptor to share it by. It makes the first bytes, which the first of the parts has.
-func createMemory(first, n int, parts []part) (mapped [][]byte, fd int, err error) {
+// descriptor to share it by. It makes the bytes of the first part.
+func createMemory(n int, parts [3]part) (mapped [3][]byte, fd int, err error) {
 	fd, err = createMemfd()
 	if err != nil {
-		return nil, -1, err
+		return mapped, -1, err
 	}
-	if mapped, err = fillMemfd(fd, first, n, parts); err != nil {
+	if err = os.NewSyscallError("ftruncate", unix.Ftruncate(fd, int64(n))); err == nil {
+		mapped, err = mapParts(fd, parts)
+	}
+	if err == nil {
+		err = makePages(fd, 0, mapped[0])
+	}
+	if err == nil {
+		err = addSeals(fd, firstSeals)
+	}
+	if err != nil {
 		unix.Close(fd)
-		return nil, -1, err
+		return mapped, -1, errors.Join(err, unmapAll(mapped[:]))
 	}
 	return mapped, fd, nil
 }
 
-// fillMemfd gives an empty file in memory n bytes, maps parts of it, and makes the first bytes.
-func fillMemfd(fd, first, n int, parts []part) ([][]byte, error) {
-	if err := unix.Ftruncate(fd, int64(n)); err != nil {
-		return nil, os.NewSyscallError("ftruncate", err)
-	}
-	mapped, err := mapParts(fd, parts)
-	if err != nil {
-		return nil, err
-	}
-	if err = makePages(fd, 0, mapped[0][:first]); err == nil {
-		err = addSeals(fd, firstSeals)
-	}
-	if err != nil {
-		return nil, errors.Join(err, unmapParts(mapped))
-	}
-	return mapped, nil
-}
-
-func mapParts(fd int, parts []part) ([][]byte, error) {
-	mapped := make([][]byte, len(parts))
-	for i, p := range parts {
-		var err error
+// mapParts maps those parts that are not empty. It begins with the last, since the kernel places a
+// mapping below the one before it, and makes one of two that follow each other in the file, too.
+func mapParts(fd int, parts [3]part) (mapped [3][]byte, err error) {
+	for i, p := range slices.Backward(parts[:]) {
+		if p.size == 0 {
+			continue
+		}
 		if mapped[i], err = mapping.Map(fd, int64(p.at), p.size); err != nil {
-			return nil, errors.Join(err, unmapParts(mapped))
+			return mapped, errors.Join(err, unmapAll(mapped[:]))
 		}
 	}
 	return mapped, nil
 }
 
-func unmapParts(mapped [][]byte) (err error) {
+func unmapAll(mapped [][]byte) (err error) {
 	for _, mem := range mapped {
 		if mem != nil {
 			err = errors.Join(err, mapping.Unmap(mem))
@@ -150,41 +145,40 @@ func createMemfd() (int, error) {
 	return fd, os.NewSyscallError("memfd_create", err)
 }
 
-// adoptMemory checks that fd is a sealed file in memory of n bytes, of which as
-// many as first exist, and returns parts of it mapped, as createMemory does. It does not close fd.
-func adoptMemory(fd, first, n int, parts []part) ([][]byte, error) {
+// adoptMemory checks that fd is a sealed file in memory of n bytes, of which those of the first
+// part exist, and returns parts of it mapped. It does not close fd.
+func adoptMemory(fd, n int, parts [3]part) (mapped [3][]byte, err error) {
 	// The seals come first: only files in memory have them, so no call goes to a
 	// file system of the peer's, which might never answer.
 	if err := checkSeals(fd, firstSeals); err != nil {
-		return nil, err
+		return mapped, err
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return nil, os.NewSyscallError("fstatfs", err)
+		return mapped, os.NewSyscallError("fstatfs", err)
 	}
 	if int64(fs.Type) != unix.TMPFS_MAGIC {
-		return nil, fmt.Errorf("the peer's memory is of type %#x, want tmpfs (%#x)", fs.Type, unix.TMPFS_MAGIC)
+		return mapped, fmt.Errorf("the peer's memory is of type %#x, want tmpfs (%#x)", fs.Type, unix.TMPFS_MAGIC)
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return nil, os.NewSyscallError("fstat", err)
+		return mapped, os.NewSyscallError("fstat", err)
 	}
 	if stat.Size != int64(n) {
-		return nil, fmt.Errorf("the peer's memory has %d bytes, want %d", stat.Size, n)
+		return mapped, fmt.Errorf("the peer's memory has %d bytes, want %d", stat.Size, n)
 	}
-	mapped, err := mapParts(fd, parts)
-	if err != nil {
-		return nil, err
+	if mapped, err = mapParts(fd, parts); err != nil {
+		return mapped, err
 	}
 	if err = addSeals(fd, lastSeals()); err == nil {
-		err = checkSettled(fd, first)
+		err = checkSettled(fd, len(mapped[0]))
 	}
 	if err == nil {
 		// All pages exist, so this makes none: it avoids page faults later.
-		err = populateFully(mapped[0][:first])
+		err = populateFully(mapped[0])
 	}
 	if err != nil {
-		return nil, errors.Join(err, unmapParts(mapped))
+		return mapped, errors.Join(err, unmapAll(mapped[:]))
 	}
 	return mapped, nil
 }

@@ -58,31 +58,9 @@ var badMemory = map[string]func(n int) (int, error){
 		}
 		return fd, addSeals(fd, firstSeals)
 	},
-	"file on disk": func(n int) (int, error) {
-		f, err := os.CreateTemp("", "ringnet-shm")
-		if err != nil {
-			return -1, err
-		}
-		defer f.Close()
-		if err := os.Remove(f.Name()); err != nil {
-			return -1, err
-		}
-		if err := f.Truncate(int64(n)); err != nil {
-			return -1, err
-		}
-		return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	},
-	"directory": func(int) (int, error) { return unix.Open("/", unix.O_RDONLY|unix.O_CLOEXEC, 0) },
-	"device":    func(int) (int, error) { return unix.Open("/dev/zero", unix.O_RDWR|unix.O_CLOEXEC, 0) },
-	"path":      func(int) (int, error) { return unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0) },
-	"socket":    func(int) (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) },
-	"pipe": func(int) (int, error) {
-		var p [2]int
-		err := unix.Pipe2(p[:], unix.O_CLOEXEC)
-		unix.Close(p[1])
-		return p[0], err
-	},
-	"eventfd": func(int) (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) },
+	"device": func(int) (int, error) { return unix.Open("/dev/zero", unix.O_RDWR|unix.O_CLOEXEC, 0) },
+	"path":   func(int) (int, error) { return unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0) },
+	"socket": func(int) (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) },
 }
 
 func sealed(seals, size int, filled bool) (int, error) {
@@ -221,23 +199,6 @@ func TestMemoryHolesThatAPeerPunchesAreNeverFilled(t *testing.T) {
 		}
 		assert.Zero(t, won, "holes filled by the %s in %d rounds", victim, rounds)
 	}
-}
-
-// On a kernel without MADV_POPULATE_WRITE.
-func TestMemoryMadeWithoutPopulate(t *testing.T) {
-	leavesNothing(t)
-	n := pages(5)
-	fd, err := sealed(0, n, false)
-	require.NoError(t, err)
-	mem, err := mapping.Map(fd, 0, n)
-	require.NoError(t, err)
-	require.NoError(t, fill(fd, 0, mem))
-	require.NoError(t, mapping.Unmap(mem))
-	require.NoError(t, addSeals(fd, firstSeals))
-	peer, err := adoptWhole(fd, n)
-	require.NoError(t, err, "all of it is there")
-	require.NoError(t, unix.Close(fd))
-	require.NoError(t, mapping.Unmap(peer))
 }
 
 func TestMemoryThatCannotBeMadeLeavesNothing(t *testing.T) {

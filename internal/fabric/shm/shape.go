@@ -87,46 +87,26 @@ func (l layout) queues() int { return l.listener.queues() + l.dialer.queues() }
 // size is how many bytes the memory has as a whole.
 func (l layout) size() int { return l.queues() + l.listener.region + l.dialer.region }
 
-// regions says where both ends' memory for remote writes is.
-func (l layout) regions() (listener, dialer part) {
-	at := l.queues()
-	return part{at, l.listener.region}, part{at + l.listener.region, l.dialer.region}
-}
-
 // firstWindow is how many bytes of the peer's region are mapped at first. A peer with a few
 // connections, or one large ring, writes to no more.
 const firstWindow = 1 << 20
 
-// firsts are those parts of the regions that an end maps at first: of its own what it has
-// registered, but a page at least for mapping.Again to begin with.
-func (l layout) firsts(passive bool, registered int) (listener, dialer part) {
-	listener, dialer = l.regions()
-	own, peer := &listener, &dialer
+// parts are what an end maps at first: the queues; of its own region what it has registered, but
+// a page at least for mapping.Again to begin with; and of the peer's the first window.
+func (l layout) parts(passive bool, registered int) [3]part {
+	own, peer := part{l.queues(), l.listener.region}, part{l.queues() + l.listener.region, l.dialer.region}
 	if !passive {
 		own, peer = peer, own
 	}
 	own.size = min(max(registered, os.Getpagesize()), own.size)
 	peer.size = min(peer.size, firstWindow)
-	return listener, dialer
+	return [3]part{{0, l.queues()}, own, peer}
 }
 
-// parts are what an end maps at first, in as few pieces as there can be: the queues with the
-// first part of the listener's region, and that of the dialer's.
-func (l layout) parts(passive bool, registered int) []part {
-	listener, dialer := l.firsts(passive, registered)
-	switch {
-	case dialer.at == listener.at+listener.size:
-		return []part{{0, dialer.at + dialer.size}}
-	case dialer.size == 0:
-		return []part{{0, listener.at + listener.size}}
-	}
-	return []part{{0, listener.at + listener.size}, dialer}
-}
-
-// views returns both ends' segments in the memory, which begins with the queues.
-func (l layout) views(mem []byte) (listener, dialer *segment) {
+// views returns both ends' segments in the memory of the queues.
+func (l layout) views(queues []byte) (listener, dialer *segment) {
 	n := l.listener.queues()
-	return view(l.listener, mem[:n]), view(l.dialer, mem[n:l.queues()])
+	return view(l.listener, queues[:n]), view(l.dialer, queues[n:])
 }
 
 // pages rounds n up to whole pages.

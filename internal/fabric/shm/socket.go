@@ -34,12 +34,12 @@ type socket struct {
 	// rights is set if the peer can queue descriptors here. If it has queued
 	// any, closer closes the socket.
 	rights bool
-	closer *closer
+	closer closer
 }
 
 // newSocket returns a socket at which no peer can queue descriptors, if the
 // kernel has SO_PASSRIGHTS.
-func (f *shm) newSocket(c *closer) (*socket, error) {
+func (f *shm) newSocket(c closer) (*socket, error) {
 	s, err := newSocket(c)
 	if err == nil {
 		s.rights = f.noPassRights || s.setPassRights(false) != nil
@@ -47,7 +47,7 @@ func (f *shm) newSocket(c *closer) (*socket, error) {
 	return s, err
 }
 
-func newSocket(c *closer) (*socket, error) {
+func newSocket(c closer) (*socket, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -56,7 +56,7 @@ func newSocket(c *closer) (*socket, error) {
 }
 
 // pollSocket makes a socket of a descriptor, which it closes if it fails.
-func pollSocket(fd int, rights bool, c *closer) (*socket, error) {
+func pollSocket(fd int, rights bool, c closer) (*socket, error) {
 	sleeper, err := fabric.NewSleeper(fd, "shm")
 	s := &socket{fd: fd, sleeper: sleeper, rights: rights, closer: c}
 	if err != nil {
@@ -101,9 +101,9 @@ func mayHoldDescriptors(fd int) bool {
 	var b [1]byte
 	credentials := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	for {
-		_, n, flags, _, err := unix.Recvmsg(fd, b[:], credentials, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		_, n, flags, err := recvmsg(fd, b[:], credentials, unix.MSG_PEEK)
 		switch {
-		case err == unix.EINTR, err == unix.ECONNRESET: // which the kernel reports once
+		case err == unix.ECONNRESET: // which the kernel reports once
 			continue
 		case err == unix.ENOTCONN:
 			return listens(fd) // descriptors may be queued at connections in its queue
@@ -137,11 +137,17 @@ func (s *socket) setPassRights(yes bool) error {
 // peekDescriptors reports whether the next packet, which it leaves in the queue, has
 // descriptors. It returns EAGAIN if there is no packet.
 func (s *socket) peekDescriptors() (descriptors bool, err error) {
+	var b [1]byte
+	_, _, flags, err := recvmsg(s.fd, b[:], nil, unix.MSG_PEEK)
+	return flags&unix.MSG_CTRUNC != 0, err
+}
+
+// recvmsg receives a packet, and control messages, without waiting.
+func recvmsg(fd int, b, oob []byte, flags int) (n, oobn, recvflags int, err error) {
 	for {
-		var b [1]byte
-		_, _, flags, _, err := unix.Recvmsg(s.fd, b[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		n, oobn, recvflags, _, err = unix.Recvmsg(fd, b, oob, flags|unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		if err != unix.EINTR {
-			return flags&unix.MSG_CTRUNC != 0, err
+			return n, oobn, recvflags, err
 		}
 	}
 }
@@ -187,10 +193,7 @@ func (s *socket) receivePacket(b []byte, want bool) (n, fd int, err error) {
 	} else if err := s.checkNoDescriptors(); err != nil {
 		return 0, -1, err
 	}
-	n, oobn, flags, _, err := unix.Recvmsg(s.fd, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
-	for err == unix.EINTR {
-		n, oobn, flags, _, err = unix.Recvmsg(s.fd, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
-	}
+	n, oobn, flags, err := recvmsg(s.fd, b, oob, 0)
 	if err != nil {
 		return 0, -1, err
 	}
@@ -340,28 +343,21 @@ func (s *socket) connect(name string) error {
 // peer returns the user ID of the other end.
 func (s *socket) peer() (uid uint32, err error) {
 	cred, err := credentials(s.fd)
-	if err != nil {
-		return 0, err
-	}
-	return cred.Uid, nil
-}
-
-// sender returns the process and the user of the other end, a sender of datagrams. The process
-// ID is 0 if it has none in this PID namespace.
-func (s *socket) sender() unix.Ucred {
-	cred, err := credentials(s.fd)
-	if err != nil {
-		return unix.Ucred{}
-	}
-	return *cred
+	return cred.Uid, err
 }
 
 // credentials returns those that the other end of a socket had when it connected or began to
-// listen.
-func credentials(fd int) (*unix.Ucred, error) {
+// listen. The process ID is 0 if it has none in this PID namespace.
+func credentials(fd int) (unix.Ucred, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return nil, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+		return unix.Ucred{}, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
-	return cred, nil
+	return *cred, nil
+}
+
+// accept takes a connection from the kernel's queue of a listening socket, or returns EAGAIN.
+func (s *socket) accept() (fd int, err error) {
+	fd, _, err = unix.Accept4(s.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	return fd, err
 }

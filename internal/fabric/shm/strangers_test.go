@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet/internal/fabric"
-	"github.com/ringnet/ringnet/internal/hang"
 )
 
 // lingering returns a descriptor whose last close blocks for an hour: that of a
@@ -87,11 +86,7 @@ func lingerProgram(_ netip.AddrPort, args []string) error {
 				return err
 			}
 		}
-		s, err := newSocket(newCloser())
-		if err != nil {
-			return err
-		}
-		err = s.connect(args[1])
+		s, err := connectByName(args[1])
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EAGAIN) {
 			break // the listener has ended, or does not accept any more
 		}
@@ -120,11 +115,8 @@ func lingerProgram(_ netip.AddrPort, args []string) error {
 // to whoever connects, if it can.
 func lingerServerProgram(_ netip.AddrPort, names []string) error {
 	for _, name := range names {
-		s, err := newSocket(newCloser())
+		s, err := new(shm).listenBy(name)
 		if err != nil {
-			return err
-		}
-		if err := errors.Join(s.bind(name), os.NewSyscallError("listen", unix.Listen(s.fd, 64))); err != nil {
 			return err
 		}
 		go func() {
@@ -271,39 +263,13 @@ func (b blocked) Close() error {
 }
 
 // block gives a closer n closes that block until the end of the test.
-func block(t *testing.T, c *closer, n int) {
+func block(t *testing.T, c closer, n int) {
 	t.Helper()
 	b := make(blocked)
 	t.Cleanup(func() { close(b) })
 	for range n {
 		c.close(b)
 	}
-}
-
-// However long the closes take that others hold up a listener with, it delays no dialer; and if
-// there are too many, all dialers are refused, whether they wait in the kernel or for Accept.
-func TestSlowClosesDelayNoDialer(t *testing.T) {
-	leavesNothing(t)
-	lenientToo(t, func(t *testing.T, f *shm) {
-		l := listen(t, f, 8)
-		block(t, l.(*listener).sock.closer, maxClosing+maxWaiting/2)
-		requireAccepts(t, f, l)
-		all := []<-chan error{connecting(dialing(t, f, l))}
-		hang.Unless(t, func() bool { return len(l.(*listener).queue) == 1 })
-		block(t, l.(*listener).sock.closer, maxWaiting)
-		for range 4 {
-			all = append(all, connecting(dialing(t, f, l)))
-		}
-		soon(t, "the dialers", func() {
-			for _, done := range all {
-				var r *fabric.RejectError
-				assert.ErrorAs(t, <-done, &r)
-			}
-		})
-		_, err := l.Accept()
-		assert.ErrorIs(t, err, errHeldUp)
-		soon(t, "Close", func() { require.NoError(t, l.Close()) })
-	})
 }
 
 // A trusted peer, too, harms no more than the connection with it.

@@ -6,12 +6,10 @@ package shm
 // (sock_diag(7)), each with its owner.
 
 import (
+	"context"
 	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
-	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +21,7 @@ func (e *endpoint) PeerUser() (uid uint32, err error) { return e.sock.peer() }
 // believes this process's own user, whose processes can do anything to each other. If the kernel does
 // not tell, for a sandbox refuses the question for example, the connection is no other user's.
 func OwnsTCP(uid uint32, from, to netip.AddrPort) bool {
-	if uid == uint32(os.Geteuid()) {
+	if uid == ownUser() {
 		return true
 	}
 	owner, err := ownerOfTCP(from, to)
@@ -48,26 +46,16 @@ func ownerOfTCP(from, to netip.AddrPort) (uid uint32, err error) {
 	if from.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	const size = unix.SizeofNlMsghdr + 8 + sizeofInetDiagID // and struct inet_diag_req_v2
-	order := binary.NativeEndian
-	b := order.AppendUint32(make([]byte, 0, size), size)
-	b = order.AppendUint16(b, unix.SOCK_DIAG_BY_FAMILY)
-	b = order.AppendUint16(b, unix.NLM_F_REQUEST)
-	b = append(b, make([]byte, 8)...) // sequence number, sender
-	b = append(b, family, unix.IPPROTO_TCP, 0, 0)
-	b = order.AppendUint32(b, 1<<tcpEstablished)
-	b = append(b, id...)
-	reply, err := askKernel(unix.NETLINK_SOCK_DIAG, b)
-	if err != nil {
-		return 0, errors.Join(errNoOwners, err)
-	}
-	switch kind, body := order.Uint16(reply[4:]), reply[unix.SizeofNlMsghdr:]; {
-	case kind == unix.SOCK_DIAG_BY_FAMILY && len(body) >= sizeofInetDiagMsg && body[1] == tcpEstablished:
-		return order.Uint32(body[4+sizeofInetDiagID+12:]), nil
-	case kind == unix.NLMSG_ERROR && len(body) >= 4:
-		return 0, syscall.Errno(-int32(order.Uint32(body)))
-	}
-	return 0, errNoOwners
+	b := []byte{family, unix.IPPROTO_TCP, 0, 0} // struct inet_diag_req_v2
+	b = append(binary.NativeEndian.AppendUint32(b, 1<<tcpEstablished), id...)
+	err = askKernel(context.Background(), unix.NETLINK_SOCK_DIAG, unix.SOCK_DIAG_BY_FAMILY, 0, b, func(socket []byte) error {
+		if len(socket) < sizeofInetDiagMsg || socket[1] != tcpEstablished {
+			return errShortAnswer
+		}
+		uid = binary.NativeEndian.Uint32(socket[4+sizeofInetDiagID+12:])
+		return nil
+	})
+	return uid, err
 }
 
 // inetDiagID returns the struct inet_diag_sockid of a socket.

@@ -22,7 +22,7 @@ const maxJudging = 64
 // listenerUser returns the user who listens at a name. The socket that it connects
 // for that receives nothing.
 func listenerUser(name string) (uid uint32, err error) {
-	s, err := newSocket(nil)
+	s, err := newSocket(closer{})
 	if err != nil {
 		return 0, err
 	}
@@ -45,20 +45,10 @@ func (f *shm) vet(ctx context.Context, name string) error {
 	return f.judge(ctx, uid, true)
 }
 
-// trust returns an error unless the user at the other end of a socket is trusted,
-// as root is if root is set.
-func (f *shm) trust(ctx context.Context, s *socket, root bool) error {
-	uid, err := s.peer()
-	if err != nil {
-		return err
-	}
-	return f.judge(ctx, uid, root)
-}
-
 // judge returns an error unless a user is trusted: this process's own, root if root
 // is set, and whom Config.Trust accepts.
 func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
-	own := uint32(os.Geteuid())
+	own := ownUser()
 	switch {
 	case uid == f.overflow:
 		return fmt.Errorf("%w: the peer's user has no ID in this user namespace (it shows as %d): %w", fabric.ErrOtherUser, uid, syscall.EACCES)
@@ -75,7 +65,7 @@ func (f *shm) judge(ctx context.Context, uid uint32, root bool) error {
 // mayAdmit reports whether a listener may trust a user: only if it returns true can judge
 // return nil for a dialer.
 func (f *shm) mayAdmit(uid uint32) bool {
-	return uid != f.overflow && (uid == uint32(os.Geteuid()) || f.config.Trust != nil)
+	return uid != f.overflow && (uid == ownUser() || f.config.Trust != nil)
 }
 
 // verdicts are the calls of Config.Trust under way: one for each user, shared by all who
@@ -147,6 +137,9 @@ func (j *verdicts) begin(uid uint32, trust func(uint32) bool) *verdict {
 	return v
 }
 
+// ownUser returns this process's effective user ID.
+func ownUser() uint32 { return uint32(os.Geteuid()) }
+
 // isStranger reports whether Config.Trust decides if this process connects to listeners of a
 // user.
-func isStranger(uid uint32) bool { return uid != uint32(os.Geteuid()) && uid != 0 }
+func isStranger(uid uint32) bool { return uid != ownUser() && uid != 0 }

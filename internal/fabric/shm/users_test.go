@@ -41,6 +41,12 @@ func TestSilentDialersOfOneUserTakeNoPlaceOfAnother(t *testing.T) {
 	leavesNothing(t)
 	f := newFabric(t).(*shm)
 	f.requestTimeout = time.Hour
+	decided := make(chan struct{})
+	defer close(decided)
+	f.config.Trust = func(uint32) bool {
+		<-decided
+		return true
+	}
 	l := listen(t, f, 1).(*listener)
 	connect := func(uid uint32) {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
