@@ -184,10 +184,8 @@ func TestCpEndsThoughItIsCanceledWhileItReadsTheFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	file := &canceling{Seeker: strings.NewReader(""), cancel: cancel}
 	const size = 1 << 30
-	f := sentFile{Name: "file"}
-	err := f.attempt(ctx, hostPort(address), func(c net.Conn) error {
-		_, err := transfer.Send(c, f.Name, file, size, func(int64) {})
-		return err
+	_, _, err := attempt(ctx, hostPort(address), func(c net.Conn) (transfer.File, error) {
+		return transfer.Send(c, "file", file, size, func(int64) {})
 	})
 	require.Error(t, err)
 	require.Less(t, file.read, int64(size))
