@@ -5,12 +5,10 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
@@ -39,7 +37,7 @@ func newConnection(client, server *end, counted *counters) *connection {
 // end is one of the two connections of a connection.
 type end struct {
 	endpoint.Conn
-	socket  *socket    // nil if it is not the kernel's
+	carrier carrier
 	writing sync.Mutex // held while a half writes to it
 }
 
@@ -47,39 +45,17 @@ type end struct {
 // killed.
 func newEnd(c endpoint.Conn) *end {
 	endpoint.SetLinger(c, 0)
-	return &end{Conn: c, socket: newSocket(c)}
+	e := &end{Conn: c, carrier: newSocket(c)}
+	if e.carrier == nil {
+		e.carrier = stream{c, &e.writing}
+	}
+	return e
 }
 
 // finish closes an end of which both streams have ended, and delivers what was written.
 func (e *end) finish() error {
 	endpoint.SetLinger(e.Conn, -1)
 	return e.Close()
-}
-
-// lostBy is why the connection to the peer has ended, other than by the ends of its streams, or nil.
-func (e *end) lostBy() error {
-	if e.socket != nil {
-		return e.socket.lostBy()
-	}
-	if !e.writing.TryLock() {
-		return nil // the half that writes notices it
-	}
-	defer e.writing.Unlock()
-	if _, err := e.Write(nil); !errors.Is(err, syscall.EPIPE) { // which follows the end of the stream
-		return err
-	}
-	return nil
-}
-
-// taken changes when the peer takes bytes that were written.
-func (e *end) taken() uint64 {
-	if e.socket != nil {
-		return e.socket.queued()
-	}
-	if c, ok := e.Conn.(interface{ Stats() ringnet.Stats }); ok {
-		return c.Stats().BytesWritten
-	}
-	return 0
 }
 
 // half is one direction of a connection.
@@ -135,7 +111,7 @@ func truncated(err error) bool {
 
 // move moves bytes until it fails, with io.EOF at the end of the sender's stream.
 func (h *half) move() error {
-	next, write := h.from.newSource(), h.to.newSink(&h.moved)
+	next, write := h.from.carrier.source(), h.to.carrier.sink(&h.moved)
 	for {
 		b, n, err := next()
 		if n > 0 {
@@ -165,7 +141,7 @@ func (h *half) senderLostBy() error {
 		h.to.writing.Unlock()
 		return nil
 	}
-	return h.from.lostBy()
+	return h.from.carrier.lostBy()
 }
 
 // lostBy is why an end is lost, if no half notices that.
@@ -190,7 +166,7 @@ type traffic struct{ moved, byClient, byServer uint64 }
 
 // quiet returns for how long the calls of quiet have seen no traffic.
 func (c *connection) quiet(now time.Time) time.Duration {
-	t := traffic{c.requests.moved.Load() + c.replies.moved.Load(), c.client.taken(), c.server.taken()}
+	t := traffic{c.requests.moved.Load() + c.replies.moved.Load(), c.client.carrier.taken(), c.server.carrier.taken()}
 	if t != c.traffic || c.movedSince.IsZero() {
 		c.traffic, c.movedSince = t, now
 	}
