@@ -198,6 +198,12 @@ func startPair(t testing.TB, between, to string, args ...string) (client, server
 	return client, server
 }
 
+// startProxy starts a proxy from TCP to an address of TCP.
+func startProxy(t testing.TB, to string, args ...string) *service {
+	t.Helper()
+	return start(t, append([]string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://" + to}, args...)...)
+}
+
 // serve serves each connection to a listener of TCP until the end of the test, and returns
 // its address.
 func serve(t testing.TB, handle func(c *net.TCPConn)) string {
