@@ -29,8 +29,8 @@ type connection struct {
 
 func newConnection(client, server *end, counted *counters) *connection {
 	c := &connection{client: client, server: server}
-	c.requests = half{connection: c, from: client, to: server, total: counted.requested}
-	c.replies = half{connection: c, from: server, to: client, total: counted.replied}
+	c.requests = half{from: client, to: server, total: counted.requested}
+	c.replies = half{from: server, to: client, total: counted.replied}
 	return c
 }
 
@@ -60,10 +60,9 @@ func (e *end) finish() error {
 
 // half is one direction of a connection.
 type half struct {
-	connection *connection
-	from, to   *end
-	moved      atomic.Uint64      // bytes
-	total      prometheus.Counter // of all connections
+	from, to *end
+	moved    atomic.Uint64      // bytes
+	total    prometheus.Counter // of all connections
 }
 
 // readError is the error of a half whose sender has failed. Its bytes have no end, and
@@ -78,8 +77,7 @@ func (c *connection) run() error {
 	replied := make(chan error, 1)
 	go func() { replied <- c.replies.copy() }()
 	err := errors.Join(c.requests.copy(), <-replied)
-	if truncated(err) {
-		c.reset()
+	if truncated(err) { // copy has reset both
 		return err
 	}
 	return errors.Join(err, c.client.finish(), c.server.finish())
@@ -96,7 +94,8 @@ func (h *half) copy() error {
 		_ = h.to.CloseWrite() // if that fails, so does the other half
 		return nil
 	case truncated(err):
-		h.connection.reset()
+		endpoint.Reset(h.from.Conn)
+		endpoint.Reset(h.to.Conn)
 	default:
 		_ = h.from.CloseRead()
 	}
@@ -152,11 +151,6 @@ func (c *connection) lostBy() error {
 // stop resets both ends, whatever is under way.
 func (c *connection) stop(why Outcome) {
 	c.outcome.CompareAndSwap(nil, &why)
-	c.reset()
-}
-
-// reset resets both ends.
-func (c *connection) reset() {
 	endpoint.Reset(c.client.Conn)
 	endpoint.Reset(c.server.Conn)
 }
