@@ -328,6 +328,39 @@ func TestSilentPeersAreGivenUp(t *testing.T) {
 	})
 }
 
+// Each end waits for the other's hashing, and for the file to be on its device.
+func TestPeersAtWorkAreWaitedFor(t *testing.T) {
+	const work = 2 * silence
+	folder, dir := newFolder(t)
+	content := make([]byte, int(work/time.Second)*leastRate+copyLen)
+	_, failed, _ := transferred(t, folder, "file", content, after(len(content)-copyLen/2))
+	require.ErrorIs(t, failed, errBroken)
+	working := func(c net.Conn, before string) net.Conn {
+		return spoiled{c, c, func(p []byte) (int, error) {
+			if bytes.HasPrefix(p, []byte(before)) {
+				time.Sleep(work)
+				_ = c.SetWriteDeadline(time.Time{}) // that of before the work
+			}
+			return c.Write(p)
+		}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		served := make(chan error, 1)
+		go func() {
+			_, err := folder.Serve(working(b, "{"))
+			served <- err
+		}()
+		began := time.Now()
+		sent, err := Send(working(a, `{"offset"`), "file", bytes.NewReader(content), int64(len(content)), func(int64) {})
+		require.NoError(t, err)
+		require.NoError(t, <-served)
+		require.GreaterOrEqual(t, sent.From, int64(work/time.Second)*leastRate)
+		require.Equal(t, 3*work, time.Since(began))
+	})
+	requireFile(t, filepath.Join(dir, "file"), content)
+}
+
 func TestReceiveTakesAFileFromOneConnectionAtATime(t *testing.T) {
 	folder, _ := newFolder(t)
 	require.True(t, folder.begin(partOf("file")))
