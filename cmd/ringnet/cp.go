@@ -61,12 +61,15 @@ func (c *cpCommand) Run(ctx context.Context, s *streams, k *kong.Context) error 
 		return c.fetchAll(ctx, s, what, address)
 	}
 	items, err := c.items(what)
+	if err != nil {
+		return err
+	}
 	for _, i := range items {
-		if err == nil {
-			err = c.send(ctx, s, i, address)
+		if err := c.send(ctx, s, i, address); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // cpPort is where --serve listens by default.
@@ -250,19 +253,22 @@ func (c *cpCommand) send(ctx context.Context, s *streams, i cpItem, address host
 // fetchAll fetches files.
 func (c *cpCommand) fetchAll(ctx context.Context, s *streams, names []string, address hostPort) error {
 	folder, err := transfer.OpenFolder(c.Fetch, 64)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
-		if err != nil {
-			break
-		}
 		p := c.progress(s, name, 0)
-		err = c.untilDone(ctx, s, name, address, p, func(conn net.Conn) (transfer.File, error) {
+		err := c.untilDone(ctx, s, name, address, p, func(conn net.Conn) (transfer.File, error) {
 			return folder.Fetch(conn, name, func(n, of int64) {
 				p.size = of
 				p.moved(n)
 			})
 		})
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // untilDone moves a file. When a connection breaks, it goes on over another.
