@@ -3,16 +3,14 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/programs"
@@ -85,23 +83,15 @@ func measureLoad(b *testing.B, load func() (requests int), proxies ...*service) 
 
 // processorTime returns how much processor time a process has used.
 func processorTime(b *testing.B, pid int) time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	of, err := procfs.NewProc(pid)
 	require.NoError(b, err)
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):]))
-	const tick = time.Second / 100 // USER_HZ
-	var ticks time.Duration
-	for _, field := range fields[12:14] { // utime and stime
-		n, err := strconv.Atoi(field)
-		require.NoError(b, err)
-		ticks += time.Duration(n)
-	}
-	return ticks * tick
+	stat, err := of.Stat()
+	require.NoError(b, err)
+	return time.Duration(stat.CPUTime() * float64(time.Second))
 }
 
 func serveRedis(b *testing.B) (address string) {
-	address = freeAddress(b)
-	_, port, err := net.SplitHostPort(address)
-	require.NoError(b, err)
+	address, port := freePort(b)
 	programs.StartRedis(b, "--bind", "127.0.0.1", "--port", port)
 	return address
 }
@@ -113,9 +103,7 @@ func loadRedis(b *testing.B, port string) (requests int) {
 }
 
 func servePostgres(b *testing.B) (address string) {
-	address = freeAddress(b)
-	_, port, err := net.SplitHostPort(address)
-	require.NoError(b, err)
+	address, port := freePort(b)
 	programs.StartPostgres(b, "port="+port)
 	output(b, programs.Path(b, "pgbench", "postgresql"), "-h", "127.0.0.1", "-p", port, "-U", "bench", "-i", "-q", "postgres")
 	return address

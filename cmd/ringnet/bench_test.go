@@ -82,9 +82,7 @@ func startSocats(b *testing.B, to string) (address string) {
 		b.Skip("no socat (Debian: apt-get install socat): ", err)
 	}
 	for range 2 {
-		address := freeAddress(b)
-		_, port, err := net.SplitHostPort(address)
-		require.NoError(b, err)
+		address, port := freePort(b)
 		cmd := exec.Command(program, "TCP-LISTEN:"+port+",bind=127.0.0.1,fork,reuseaddr,nodelay", "TCP:"+to+",nodelay")
 		require.NoError(b, cmd.Start())
 		b.Cleanup(func() {
@@ -95,6 +93,14 @@ func startSocats(b *testing.B, to string) (address string) {
 		to = address
 	}
 	return to
+}
+
+// freePort returns an address of TCP at which nobody listens, and its port.
+func freePort(b *testing.B) (address, port string) {
+	address = freeAddress(b)
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(b, err)
+	return address, port
 }
 
 // freeAddress returns an address of TCP at which nobody listens.

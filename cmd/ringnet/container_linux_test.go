@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -18,25 +19,19 @@ func TestContainersOverRDMA(t *testing.T) {
 		requireRDMA(t)
 		requireRoot(t)
 		podman := newPodman(t)
-		t.Run("the recipe", func(t *testing.T) {
-			d := diagnosed(t, podman.run("--network", "host", "--device", "/dev/infiniband", "--ulimit", "memlock=-1", "--user", "1000"))
-			require.False(t, d.FallsBack, "%+v", d.Findings)
-			d.find(t, func(f finding) bool { return f.Subject == "rdma" && f.Status == good })
-			d.find(t, func(f finding) bool { return f.Subject == "shm" && f.Status == good })
-		})
-		t.Run("without --device", func(t *testing.T) {
-			d := diagnosed(t, podman.run("--network", "host", "--ulimit", "memlock=-1", "--user", "1000"))
-			d.requireBad(t, "/dev/infiniband/rdma_cm", "is not there", "docker run --device /dev/infiniband")
-		})
-		t.Run("without --network host", func(t *testing.T) {
-			d := diagnosed(t, podman.run("--network", "none", "--device", "/dev/infiniband", "--ulimit", "memlock=-1", "--user", "1000"))
-			d.requireBad(t, os.Getenv("SOFTROCE_DEVICE")+" port 1", "in another network namespace", "docker run --network host")
-		})
-		t.Run("without --ulimit", func(t *testing.T) {
-			// 64 KiB are what services of systemd have by default.
-			d := diagnosed(t, podman.run("--network", "host", "--device", "/dev/infiniband", "--ulimit", "memlock=65536", "--user", "1000"))
-			d.requireBad(t, "locked memory", "64 KiB at most: 0 connections", "docker run --ulimit memlock=-1")
-		})
+		network, device, memory := []string{"--network", "host"}, []string{"--device", "/dev/infiniband"}, []string{"--ulimit", "memlock=-1"}
+		diagnose := func(flags ...[]string) diagnosis {
+			return diagnosed(t, podman.run(slices.Concat(append(flags, []string{"--user", "1000"})...)...))
+		}
+		d := diagnose(network, device, memory)
+		require.False(t, d.FallsBack, "%+v", d.Findings)
+		for _, is := range []string{"rdma", "shm"} {
+			d.find(t, func(f finding) bool { return f.Subject == is && f.Status == good })
+		}
+		diagnose(network, memory).requireBad(t, "/dev/infiniband/rdma_cm", "is not there", "docker run --device /dev/infiniband")
+		diagnose([]string{"--network", "none"}, device, memory).requireBad(t, os.Getenv("SOFTROCE_DEVICE")+" port 1", "in another network namespace", "docker run --network host")
+		// 64 KiB are what services of systemd have by default.
+		diagnose(network, device, []string{"--ulimit", "memlock=65536"}).requireBad(t, "locked memory", "64 KiB at most: 0 connections", "docker run --ulimit memlock=-1")
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	slashpath "path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -59,26 +60,9 @@ func (c *cpCommand) Run(ctx context.Context, s *streams, k *kong.Context) error 
 	if c.Fetch != "" {
 		return c.fetchAll(ctx, s, what, address)
 	}
-	var items []cpItem
-	names := make(map[string]bool)
-	for _, path := range what {
-		name := c.Name
-		if path != "-" {
-			whole, err := filepath.Abs(path) // . has a name, too
-			if err != nil {
-				return err
-			}
-			name = filepath.Base(whole)
-		}
-		if names[name] {
-			return misuseError{fmt.Errorf("two files are called %s", name)}
-		}
-		names[name] = true
-		all, err := itemsOf(path, name)
-		if err != nil {
-			return err
-		}
-		items = append(items, all...)
+	items, err := c.items(what)
+	if err != nil {
+		return err
 	}
 	for _, i := range items {
 		if err := c.send(ctx, s, i, address); err != nil {
@@ -108,39 +92,67 @@ func whereTo(text string) (address hostPort, err error) {
 // cpItem is a file, or a folder with nothing in it, whose name ends in /.
 type cpItem struct {
 	path, name string
-	root       *os.Root // of the folder of the command line that it is in; nil: of none
-	inRoot     string   // the path in there
+	open       func() (*os.File, error)
+}
+
+// items returns what is to be sent of some paths: nothing if one of them cannot be.
+func (c *cpCommand) items(paths []string) (items []cpItem, err error) {
+	names := make(map[string]bool)
+	for _, path := range paths {
+		name := c.Name
+		if path != "-" {
+			whole, err := filepath.Abs(path) // . has a name, too
+			if err != nil {
+				return nil, err
+			}
+			name = filepath.Base(whole)
+		}
+		if names[name] {
+			return nil, misuseError{fmt.Errorf("two files are called %s", name)}
+		}
+		names[name] = true
+		all, err := itemsOf(path, name)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, all...)
+	}
+	return items, nil
 }
 
 // itemsOf returns what is to be sent of a path, under a name.
 func itemsOf(path, name string) ([]cpItem, error) {
 	if path == "-" {
-		return []cpItem{{path: path, name: name}}, nil
+		return []cpItem{{path, name, keepInput}}, nil
 	}
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
-		return []cpItem{{path: path, name: name}}, isRegular(path)
+		return []cpItem{{path, name, func() (*os.File, error) { return os.Open(path) }}}, isRegular(path)
 	}
-	root, err := os.OpenRoot(path) // stays open, for open
+	root, err := os.OpenRoot(path) // stays open, for the items
 	if err != nil {
 		return nil, err
 	}
 	var items []cpItem
-	err = filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(root.FS(), ".", func(inside string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rest, err := filepath.Rel(path, at)
-		if err != nil {
-			return err
+		i := cpItem{path: filepath.Join(path, inside), name: slashpath.Join(name, inside)}
+		i.open = func() (*os.File, error) {
+			file, err := transfer.OpenRegular(root, inside) // in its place others may have put a link by now
+			if err != nil {
+				err = fmt.Errorf("%s: %w", i.path, err)
+			}
+			return file, err
 		}
-		i := cpItem{at, filepath.ToSlash(filepath.Join(name, rest)), root, rest}
 		if d.IsDir() {
-			if inside, err := os.ReadDir(at); err != nil || len(inside) > 0 {
+			if all, err := fs.ReadDir(root.FS(), inside); err != nil || len(all) > 0 {
 				return err
 			}
 			i.name += "/"
+			i.open = func() (*os.File, error) { return os.Open(os.DevNull) }
 		} else if !d.Type().IsRegular() {
-			return fmt.Errorf("%s: not a regular file", at)
+			return fmt.Errorf("%s: not a regular file", i.path)
 		}
 		items = append(items, i)
 		return nil
@@ -148,8 +160,28 @@ func itemsOf(path, name string) ([]cpItem, error) {
 	return items, err
 }
 
-// silence is how long a peer may be silent before the connection is given up.
-const silence = 30 * time.Second
+// isRegular returns why a file is not read: another might have no end, or never begin.
+func isRegular(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a regular file", path)
+	}
+	return err
+}
+
+// keepInput keeps standard input in a file without a name, so that its size is known, and a connection that
+// breaks does no harm.
+func keepInput() (*os.File, error) {
+	file, err := os.CreateTemp("", "ringnet-cp-")
+	if err != nil {
+		return nil, err
+	}
+	_ = os.Remove(file.Name()) // not on Windows
+	if _, err := io.Copy(file, os.Stdin); err != nil {
+		return nil, errors.Join(fmt.Errorf("standard input: %w", err), file.Close())
+	}
+	return file, nil
+}
 
 // serve receives files until the context ends.
 func (c *cpCommand) serve(ctx context.Context, s *streams) error {
@@ -178,30 +210,17 @@ func (c *cpCommand) serve(ctx context.Context, s *streams) error {
 			log.Warn("refused a connection until others end", "max-connections", c.MaxConnections)
 			return
 		}
-		got, err := folder.Serve(patient{conn})
+		file, err := folder.Serve(conn)
 		if err != nil {
 			log.Warn("received nothing whole", "error", err)
 			return
 		}
 		said := "received"
-		if got.Fetched {
+		if file.Sent {
 			said = "sent"
 		}
-		log.Info(said, "file", got.Name, "bytes", got.Size, "sha256", got.SHA256)
+		log.Info(said, "file", file.Name, "bytes", file.Size, "sha256", file.SHA256)
 	})
-}
-
-// patient is a connection whose reads and writes fail after silence.
-type patient struct{ net.Conn }
-
-func (p patient) Read(b []byte) (int, error) {
-	_ = p.SetReadDeadline(time.Now().Add(silence))
-	return p.Conn.Read(b)
-}
-
-func (p patient) Write(b []byte) (int, error) {
-	_ = p.SetWriteDeadline(time.Now().Add(silence))
-	return p.Conn.Write(b)
 }
 
 // sentFile describes a file that was sent.
@@ -216,55 +235,19 @@ type sentFile struct {
 
 // send sends a file.
 func (c *cpCommand) send(ctx context.Context, s *streams, i cpItem, address hostPort) error {
-	file, size, err := open(i)
+	file, err := i.open()
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	return c.untilDone(ctx, s, i.path, &sentFile{Name: i.name, Bytes: size}, func(f *sentFile, p *progress) error {
-		return f.attempt(ctx, address, func(conn net.Conn) (err error) {
-			sent, err := transfer.Send(conn, f.Name, file, f.Bytes, p.moved)
-			f.ResumedFrom, f.SHA256 = sent.From, sent.SHA256
-			return err
-		})
-	})
-}
-
-// open opens what is sent of an item. Standard input is kept in a file without a name first, so that its
-// size is known, and a connection that breaks does no harm.
-func open(i cpItem) (*os.File, int64, error) {
-	if strings.HasSuffix(i.name, "/") {
-		file, err := os.Open(os.DevNull)
-		return file, 0, err
-	}
-	if i.path == "-" {
-		file, err := os.CreateTemp("", "ringnet-cp-")
-		if err != nil {
-			return nil, 0, err
-		}
-		_ = os.Remove(file.Name()) // not on Windows
-		n, err := io.Copy(file, os.Stdin)
-		if err != nil {
-			return nil, 0, errors.Join(fmt.Errorf("standard input: %w", err), file.Close())
-		}
-		return file, n, nil
-	}
-	if i.root != nil { // in the place of what was found there, others may have put a link by now
-		file, info, err := transfer.OpenRegular(i.root, i.inRoot)
-		if err != nil {
-			return nil, 0, fmt.Errorf("%s: %w", i.path, err)
-		}
-		return file, info.Size(), nil
-	}
-	file, err := os.Open(i.path)
-	if err != nil {
-		return nil, 0, err
-	}
 	info, err := file.Stat()
 	if err != nil {
-		return nil, 0, errors.Join(err, file.Close())
+		return err
 	}
-	return file, info.Size(), nil
+	p := c.progress(s, i.name, info.Size())
+	return c.untilDone(ctx, s, i.path, address, p, func(conn net.Conn) (transfer.File, error) {
+		return transfer.Send(conn, i.name, file, p.size, p.moved)
+	})
 }
 
 // fetchAll fetches files.
@@ -274,14 +257,11 @@ func (c *cpCommand) fetchAll(ctx context.Context, s *streams, names []string, ad
 		return err
 	}
 	for _, name := range names {
-		err := c.untilDone(ctx, s, name, &sentFile{Name: name}, func(f *sentFile, p *progress) error {
-			return f.attempt(ctx, address, func(conn net.Conn) error {
-				got, err := folder.Fetch(conn, name, func(n, of int64) {
-					p.size = of
-					p.moved(n)
-				})
-				f.Bytes, f.ResumedFrom, f.SHA256 = got.Size, got.From, got.SHA256
-				return err
+		p := c.progress(s, name, 0)
+		err := c.untilDone(ctx, s, name, address, p, func(conn net.Conn) (transfer.File, error) {
+			return folder.Fetch(conn, name, func(n, of int64) {
+				p.size = of
+				p.moved(n)
 			})
 		})
 		if err != nil {
@@ -291,21 +271,20 @@ func (c *cpCommand) fetchAll(ctx context.Context, s *streams, names []string, ad
 	return nil
 }
 
-// untilDone attempts to move a file. When a connection breaks, it goes on over another.
-func (c *cpCommand) untilDone(ctx context.Context, s *streams, path string, f *sentFile, attempt func(*sentFile, *progress) error) error {
+// untilDone moves a file. When a connection breaks, it goes on over another.
+func (c *cpCommand) untilDone(ctx context.Context, s *streams, path string, address hostPort, p *progress, move func(net.Conn) (transfer.File, error)) error {
+	defer p.End()
 	began := time.Now()
-	show := report.NewProgress(s.err).OnlyOnTerminal().Quiet(c.Quiet)
-	defer show.End()
-	p := &progress{Progress: show, name: endpoint.Printable(f.Name), size: f.Bytes}
-	said := ""
-	for lost := began; ; {
+	lost, most, said := began, int64(0), ""
+	for {
 		p.done = 0
-		err := attempt(f, p)
+		file, network, err := attempt(ctx, address, move)
 		if err == nil {
-			break
+			p.End()
+			return s.sent(sentFile{file.Name, file.Size, file.From, time.Since(began).Seconds(), network, file.SHA256})
 		}
-		if p.advanced() {
-			lost = time.Now()
+		if p.done > most {
+			lost, most = time.Now(), p.done
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: stopped; the same command goes on where it was", path)
@@ -324,33 +303,44 @@ func (c *cpCommand) untilDone(ctx context.Context, s *streams, path string, f *s
 		case <-ctx.Done():
 		}
 	}
-	f.Seconds = time.Since(began).Seconds()
-	p.End()
-	if s.json {
-		return writeJSON(s.out, f)
-	}
-	fmt.Fprintf(s.out, "%s  %s\n%s over %s in %.1f s, %s/s\n", f.SHA256, endpoint.Printable(f.Name),
-		humanize.IBytes(uint64(f.Bytes)), f.Network, f.Seconds, humanize.IBytes(uint64(float64(f.Bytes-f.ResumedFrom)/f.Seconds)))
-	return nil
-}
-
-// isRegular returns why a file is not read: another might have no end, or never begin.
-func isRegular(path string) error {
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a regular file", path)
-	}
-	return err
 }
 
 // attempt moves, over a new connection, the bytes that the receiver does not have yet.
-func (f *sentFile) attempt(ctx context.Context, address hostPort, move func(net.Conn) error) error {
+func attempt(ctx context.Context, address hostPort, move func(net.Conn) (transfer.File, error)) (file transfer.File, network string, err error) {
 	conn, _, err := endpoint.Endpoint{Network: "auto", Address: string(address)}.Dialer(endpoint.Options{})(ctx)
 	if err != nil {
-		return err
+		return file, "", err
 	}
 	defer endpoint.Reset(conn)
 	defer context.AfterFunc(ctx, func() { endpoint.Reset(conn) })()
-	f.Network = endpoint.NetworkOf(conn)
-	return move(patient{conn})
+	file, err = move(conn)
+	return file, endpoint.NetworkOf(conn), err
+}
+
+// sent says what was sent.
+func (s *streams) sent(f sentFile) error {
+	if s.json {
+		return writeJSON(s.out, f)
+	}
+	_, err := fmt.Fprintf(s.out, "%s  %s\n%s over %s in %.1f s, %s/s\n", f.SHA256, endpoint.Printable(f.Name),
+		humanize.IBytes(uint64(f.Bytes)), f.Network, f.Seconds, humanize.IBytes(uint64(float64(f.Bytes-f.ResumedFrom)/f.Seconds)))
+	return err
+}
+
+// progress is how much of a file has been moved.
+type progress struct {
+	*report.Progress
+	name       string
+	size, done int64 // bytes; done in this attempt
+}
+
+func (c *cpCommand) progress(s *streams, name string, size int64) *progress {
+	return &progress{report.NewProgress(s.err).OnlyOnTerminal().Quiet(c.Quiet), endpoint.Printable(name), size, 0}
+}
+
+// moved adds n bytes to the attempt.
+func (p *progress) moved(n int64) {
+	if p.done += n; p.Due(time.Now()) {
+		p.Show("%s: %s of %s, %d %%", p.name, humanize.IBytes(uint64(p.done)), humanize.IBytes(uint64(p.size)), 100*p.done/max(p.size, 1))
+	}
 }

@@ -21,18 +21,37 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/transfer"
 )
 
+// cpServing starts ringnet cp --serve and returns its address, too.
+func cpServing(t *testing.T, into string, flags ...string) (server *service, address string) {
+	t.Helper()
+	server = start(t, append([]string{"cp", "--serve", into, "--listen", "127.0.0.1:0"}, flags...)...)
+	return server, server.logged("receives", 0)["address"].(string)
+}
+
+// cp runs ringnet cp --json and returns what it says of the file.
+func cp(t *testing.T, args ...string) (sent sentFile) {
+	t.Helper()
+	out, err := commandProcess(append([]string{"cp", "--json"}, args...)...).Output()
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(out, &sent))
+	return sent
+}
+
+// newFile makes a file, and returns its path.
+func newFile(t *testing.T, content []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+	return path
+}
+
 func TestCpSendsAFile(t *testing.T) {
-	from, into := filepath.Join(t.TempDir(), "file"), t.TempDir()
+	into := t.TempDir()
 	content := make([]byte, 10<<20+1)
 	_, _ = rand.Read(content) // never fails
-	require.NoError(t, os.WriteFile(from, content, 0o600))
-	server := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0")
-	address := server.logged("receives", 0)["address"].(string)
-
-	out, err := commandProcess("cp", "--json", from, address).Output()
-	require.NoError(t, err)
-	var sent sentFile
-	require.NoError(t, json.Unmarshal(out, &sent))
+	from := newFile(t, content)
+	server, address := cpServing(t, into)
+	sent := cp(t, from, address)
 	want := fmt.Sprintf("%x", sha256.Sum256(content))
 	require.Equal(t, want, sent.SHA256)
 	require.EqualValues(t, len(content), sent.Bytes)
@@ -41,12 +60,13 @@ func TestCpSendsAFile(t *testing.T) {
 	require.Equal(t, want, fmt.Sprintf("%x", sha256.Sum256(got)))
 	require.Equal(t, want, server.logged("received", 0)["sha256"])
 
-	out, err = commandProcess("cp", from, address).Output()
+	out, err := commandProcess("cp", from, address).Output()
 	require.NoError(t, err)
 	require.Regexp(t, `^`+want+`  file\n10 MiB over (shm|rdma|tcp) in [\d.]+ s, .*/s\n$`, string(out))
 }
 
-// Several files and folders may be sent. What is in a folder arrives in one of that name, and can be fetched from there.
+// Several files and folders may be sent, and standard input. What is in a folder arrives in one of that name, and
+// can be fetched from there.
 func TestCpSendsFoldersAndFetches(t *testing.T) {
 	from, into, back := filepath.Join(t.TempDir(), "tree"), t.TempDir(), t.TempDir()
 	files := map[string]string{"a": "this is a", "below/b": "", "below/.hidden/c": strings.Repeat("c", 1<<20)}
@@ -55,20 +75,25 @@ func TestCpSendsFoldersAndFetches(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(from, name)), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(from, name), []byte(content), 0o600))
 	}
-	server := start(t, "cp", "--serve", into, "--readable", "--listen", "127.0.0.1:0")
-	address := server.logged("receives", 0)["address"].(string)
-	alone := filepath.Join(t.TempDir(), "alone")
-	require.NoError(t, os.WriteFile(alone, nil, 0o600))
-	out, err := commandProcess("cp", from, alone, address).CombinedOutput()
-	require.NoError(t, err, string(out))
-	require.FileExists(t, filepath.Join(into, "alone"))
+	server, address := cpServing(t, into, "--readable")
+	run := func(input string, args ...string) {
+		c := commandProcess(append([]string{"cp"}, args...)...)
+		c.Stdin = strings.NewReader(input)
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	piped := strings.Repeat("of a pipe", 1<<20)
+	run(piped, "--name", "piped", from, newFile(t, nil), "-", address)
+	require.FileExists(t, filepath.Join(into, "file"))
 	require.DirExists(t, filepath.Join(into, "tree", "nothing", "here"))
-	args := []string{"cp", "--fetch", back}
+	got, err := os.ReadFile(filepath.Join(into, "piped"))
+	require.NoError(t, err)
+	require.True(t, piped == string(got))
+	args := []string{"--fetch", back}
 	for name := range files {
 		args = append(args, "tree/"+name)
 	}
-	out, err = commandProcess(append(args, address)...).CombinedOutput()
-	require.NoError(t, err, string(out))
+	run("", append(args, address)...)
 	for name, content := range files {
 		for _, at := range []string{into, back} {
 			got, err := os.ReadFile(filepath.Join(at, "tree", name))
@@ -79,25 +104,9 @@ func TestCpSendsFoldersAndFetches(t *testing.T) {
 	server.logged("sent", len(files)-1)
 }
 
-func TestCpSendsStandardInput(t *testing.T) {
-	into := t.TempDir()
-	address := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0").logged("receives", 0)["address"].(string)
-	content := strings.Repeat("of a pipe", 1<<20)
-	cp := commandProcess("cp", "--name", "piped", "-", address)
-	cp.Stdin = strings.NewReader(content)
-	out, err := cp.CombinedOutput()
-	require.NoError(t, err, string(out))
-	got, err := os.ReadFile(filepath.Join(into, "piped"))
-	require.NoError(t, err)
-	require.True(t, content == string(got))
-}
-
 func TestCpGoesOnWhereAConnectionBroke(t *testing.T) {
-	from, into := filepath.Join(t.TempDir(), "file"), t.TempDir()
 	content := make([]byte, 4<<20)
-	require.NoError(t, os.WriteFile(from, content, 0o600))
-	server := start(t, "cp", "--serve", into, "--listen", "127.0.0.1:0")
-	address := server.logged("receives", 0)["address"].(string)
+	_, address := cpServing(t, t.TempDir())
 	var connections atomic.Int32
 	broken := serve(t, func(c *net.TCPConn) {
 		defer c.Close()
@@ -113,18 +122,15 @@ func TestCpGoesOnWhereAConnectionBroke(t *testing.T) {
 		}
 		_, _ = io.CopyN(up, c, most)
 	})
-	out, err := commandProcess("cp", "--json", from, broken).Output()
-	require.NoError(t, err)
-	var sent sentFile
-	require.NoError(t, json.Unmarshal(out, &sent))
+	sent := cp(t, newFile(t, content), broken)
 	require.EqualValues(t, 2, connections.Load())
 	require.Positive(t, sent.ResumedFrom)
 	require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(content)), sent.SHA256)
 }
 
-func TestCpSaysWhyItTriesAgain(t *testing.T) {
-	from := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(from, nil, 0o600))
+// Whoever interrupts cp is told how to go on, and meanwhile why it tries again, unless that is not wanted.
+func TestCpSaysWhyItTriesAgainAndThatItWasStopped(t *testing.T) {
+	from := newFile(t, make([]byte, 64<<20))
 	for _, quiet := range []bool{false, true} {
 		var connections atomic.Int32
 		broken := make(chan struct{})
@@ -133,8 +139,8 @@ func TestCpSaysWhyItTriesAgain(t *testing.T) {
 				_ = c.Close()
 				return
 			}
+			_, _ = c.Read(make([]byte, 1))
 			close(broken)
-			_, _ = io.Copy(io.Discard, c)
 		})
 		cp := commandProcess("cp", fmt.Sprintf("--quiet=%t", quiet), from, address)
 		out := new(strings.Builder)
@@ -144,13 +150,13 @@ func TestCpSaysWhyItTriesAgain(t *testing.T) {
 		require.NoError(t, cp.Process.Signal(os.Interrupt))
 		require.Error(t, cp.Wait())
 		require.Equal(t, !quiet, strings.Contains(out.String(), "no answer: ") && strings.Contains(out.String(), ": tries again\n"), out)
+		require.True(t, strings.HasSuffix(out.String(), "ringnet: "+from+": stopped; the same command goes on where it was\n"), out)
 	}
 }
 
 // A receiver without room tells the sender so, which does not try again.
 func TestCpSaysThatTheReceiverHasNoRoom(t *testing.T) {
-	from := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(from, make([]byte, 64<<20), 0o600))
+	from := newFile(t, make([]byte, 64<<20))
 	for _, networks := range []string{"shm,tcp", "tcp"} {
 		t.Setenv("RINGNET_NETWORKS", networks)
 		server := startProcess(t, limited("ulimit -f 1000", "--json", "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0"))
@@ -184,36 +190,15 @@ func TestCpEndsThoughItIsCanceledWhileItReadsTheFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	file := &canceling{Seeker: strings.NewReader(""), cancel: cancel}
 	const size = 1 << 30
-	f := sentFile{Name: "file"}
-	err := f.attempt(ctx, hostPort(address), func(c net.Conn) error {
-		_, err := transfer.Send(c, f.Name, file, size, func(int64) {})
-		return err
+	_, _, err := attempt(ctx, hostPort(address), func(c net.Conn) (transfer.File, error) {
+		return transfer.Send(c, "file", file, size, func(int64) {})
 	})
 	require.Error(t, err)
 	require.Less(t, file.read, int64(size))
 }
 
-func TestCpSaysThatItWasStopped(t *testing.T) {
-	from := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(from, make([]byte, 64<<20), 0o600))
-	offered := make(chan struct{})
-	address := serve(t, func(c *net.TCPConn) {
-		_, _ = c.Read(make([]byte, 1))
-		close(offered)
-	})
-	cp := commandProcess("cp", from, address)
-	out := new(strings.Builder)
-	cp.Stderr = out
-	require.NoError(t, cp.Start())
-	<-offered
-	require.NoError(t, cp.Process.Signal(os.Interrupt))
-	require.Error(t, cp.Wait())
-	require.True(t, strings.HasSuffix(out.String(), "ringnet: "+from+": stopped; the same command goes on where it was\n"), out)
-}
-
 func TestCpRefusesMoreConnectionsThanItMayHave(t *testing.T) {
-	server := start(t, "cp", "--serve", t.TempDir(), "--listen", "127.0.0.1:0", "--max-connections", "2")
-	address := server.logged("receives", 0)["address"].(string)
+	server, address := cpServing(t, t.TempDir(), "--max-connections", "2")
 	for i := range 2 {
 		c := dial(t, address)
 		write(t, c, fmt.Sprintf("{\"name\":\"f%d\",\"size\":10}\n", i))
@@ -221,4 +206,39 @@ func TestCpRefusesMoreConnectionsThanItMayHave(t *testing.T) {
 	}
 	requireRefused(t, address)
 	server.logged("refused a connection until others end", 0)
+}
+
+// Who may write to a folder while it is sent has a sender, root maybe, send no other file of the host.
+func TestCpSendsNoFileThatHasBecomeALink(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("root's"), 0o600))
+	tree := filepath.Join(t.TempDir(), "tree")
+	require.NoError(t, os.MkdirAll(filepath.Join(tree, "below"), 0o700))
+	for _, name := range []string{"a", "below/secret", "below/z", "c"} {
+		require.NoError(t, os.WriteFile(filepath.Join(tree, name), []byte("plain"), 0o600))
+	}
+	items, err := itemsOf(tree, "tree")
+	require.NoError(t, err)
+	require.Len(t, items, 4)
+
+	require.NoError(t, os.Remove(filepath.Join(tree, "a")))
+	require.NoError(t, os.Symlink(secret, filepath.Join(tree, "a")))
+	require.NoError(t, os.RemoveAll(filepath.Join(tree, "below")))
+	require.NoError(t, os.Symlink(filepath.Dir(secret), filepath.Join(tree, "below")))
+	require.NoError(t, os.Remove(filepath.Join(tree, "c")))
+	require.NoError(t, os.WriteFile(filepath.Join(tree, "c"), []byte("another"), 0o600))
+	_, err = itemsOf(tree, "tree")
+	require.ErrorContains(t, err, "not a regular file", "a link that is there from the beginning")
+	for _, i := range items[:3] {
+		_, err := i.open()
+		require.ErrorContains(t, err, i.path+": ")
+	}
+	_, err = items[0].open()
+	require.ErrorContains(t, err, "not a regular file")
+	f, err := items[3].open() // as a program that writes files anew leaves it
+	require.NoError(t, err)
+	defer f.Close()
+	content, err := io.ReadAll(f)
+	require.NoError(t, err)
+	require.Equal(t, "another", string(content))
 }

@@ -11,11 +11,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"regexp"
-	"strconv"
 	"sync"
 	"testing"
 
+	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 )
 
@@ -40,7 +39,7 @@ func startEcho(t *testing.T) (address string) {
 func TestProxyOfTenThousandConnections(t *testing.T) {
 	requireShm(t)
 	const connections = 10_000
-	const limit = 640 << 20 // bytes in each proxy, at most
+	const limit = uint64(640 << 20) // bytes in each proxy, at most
 	client, server := startPair(t, "shm", "tcp://"+startEcho(t))
 	conns := make([]net.Conn, connections)
 	ask := func(i int) error {
@@ -66,7 +65,11 @@ func TestProxyOfTenThousandConnections(t *testing.T) {
 	})
 	forAll(t, connections, ask)
 	for name, p := range map[string]*service{"client's": client, "server's": server} {
-		peak := peakMemory(t, p.cmd.Process.Pid)
+		of, err := procfs.NewProc(p.cmd.Process.Pid)
+		require.NoError(t, err)
+		status, err := of.NewStatus()
+		require.NoError(t, err)
+		peak := status.VmHWM
 		t.Logf("%s proxy: at most %d MiB", name, peak>>20)
 		require.Less(t, peak, limit, name)
 	}
@@ -96,16 +99,4 @@ func forAll(t *testing.T, n int, f func(i int) error) {
 	workers.Wait()
 	close(failed)
 	require.NoError(t, <-failed, "and %d more", len(failed))
-}
-
-// peakMemory returns how many bytes of memory a process has used at most.
-func peakMemory(t *testing.T, pid int) int {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(t, err)
-	match := regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`).FindSubmatch(status)
-	require.NotNil(t, match)
-	kib, err := strconv.Atoi(string(match[1]))
-	require.NoError(t, err)
-	return kib << 10
 }

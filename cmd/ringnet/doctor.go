@@ -106,10 +106,9 @@ func (d *diagnosis) print(w io.Writer) {
 const noDevices = "devices"
 
 func (d *diagnosis) checkDevices(devices []host.Device) {
-	shared, known := host.Root.SharedNamespaces()
 	if len(devices) == 0 {
 		f := finding{Subject: noDevices, Status: note, Code: ringnet.ReasonNoDevice, What: "there is no RDMA device", Mend: mends[ringnet.ReasonNoDevice]}
-		if known && !shared {
+		if host.Root.ExclusiveNamespaces() {
 			f.What += " in this network namespace, and each sees only its own"
 			f.Mend = "rdma dev set DEVICE netns NAMESPACE\nrdma system set netns shared"
 		}

@@ -5,7 +5,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +36,14 @@ func diagnosed(t *testing.T, cmd *exec.Cmd) diagnosis {
 	return d
 }
 
+// doctor runs ringnet doctor with settings of the environment, and returns what it found.
+func doctor(t *testing.T, env string, args ...string) diagnosis {
+	t.Helper()
+	cmd := commandProcess(append([]string{"--json", "doctor"}, args...)...)
+	cmd.Env = append(cmd.Env, env)
+	return diagnosed(t, cmd)
+}
+
 // find returns a finding.
 func (d diagnosis) find(t *testing.T, is func(f finding) bool) finding {
 	t.Helper()
@@ -56,7 +64,7 @@ func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
 		t.Skip("there is an RDMA device")
 	}
 	requireShm(t)
-	d := diagnosed(t, commandProcess("--json", "doctor"))
+	d := doctor(t, "")
 	require.False(t, d.FallsBack, "shm is all that this host can have: %+v", d.Findings)
 	var said []string
 	for _, f := range d.Findings {
@@ -70,9 +78,7 @@ func TestDoctorFindsThatThereIsNoDevice(t *testing.T) {
 }
 
 func TestDoctorFindsAWrongSettingWhereThereIsNoDevice(t *testing.T) {
-	cmd := commandProcess("--json", "doctor")
-	cmd.Env = append(cmd.Environ(), "RINGNET_RELAXED_ORDERING=foo")
-	diagnosed(t, cmd).requireBad(t, "rdma", `RINGNET_RELAXED_ORDERING is "foo"`, "")
+	doctor(t, "RINGNET_RELAXED_ORDERING=foo").requireBad(t, "rdma", `RINGNET_RELAXED_ORDERING is "foo"`, "")
 }
 
 // Where the user wants rdma alone, no shared memory makes up for the device that is missing.
@@ -81,9 +87,7 @@ func TestDoctorFindsThatNothingIsLeft(t *testing.T) {
 		t.Skip("there is an RDMA device")
 	}
 	for _, networks := range []string{"rdma", "rdma,tcp"} {
-		cmd := commandProcess("--json", "doctor")
-		cmd.Env = append(cmd.Env, "RINGNET_NETWORKS="+networks)
-		d := diagnosed(t, cmd)
+		d := doctor(t, "RINGNET_NETWORKS="+networks)
 		require.True(t, d.FallsBack, "%s: %+v", networks, d.Findings)
 		d.requireBad(t, noDevices, "no RDMA device", "modprobe rdma_rxe")
 	}
@@ -98,17 +102,17 @@ func TestDoctorFindsIWARP(t *testing.T) {
 func TestDoctorFindsWhyAPeerIsNotReached(t *testing.T) {
 	requireShm(t)
 	address := perfServing(t, "127.0.0.1")
-	d := diagnosed(t, commandProcess("--json", "doctor", address))
+	d := doctor(t, "", address)
 	require.False(t, d.FallsBack, "shm carries the connection, whatever rdma does")
 	require.Equal(t, "is connected over shm", d.find(t, func(f finding) bool { return f.Subject == address }).What)
 
 	plain := serve(t, echo)
-	d = diagnosed(t, commandProcess("--json", "doctor", plain))
+	d = doctor(t, "", plain)
 	d.requireBad(t, plain, "is connected over tcp", "")
 	d.requireBad(t, plain, "not over shm", "ringnet proxy --listen auto://")
 
 	nobody := freeAddress(t)
-	d = diagnosed(t, commandProcess("--json", "doctor", nobody))
+	d = doctor(t, "", nobody)
 	d.requireBad(t, nobody, "connection refused", "start the listener")
 }
 
@@ -116,9 +120,7 @@ func TestDoctorFindsWhyAPeerIsNotReached(t *testing.T) {
 func TestDoctorFindsThatNetworksAreSwitchedOff(t *testing.T) {
 	address := perfServing(t, "127.0.0.1")
 	for _, args := range [][]string{nil, {address}} {
-		cmd := commandProcess(append([]string{"--json", "doctor"}, args...)...)
-		cmd.Env = append(cmd.Env, "RINGNET_NETWORKS=tcp")
-		d := diagnosed(t, cmd)
+		d := doctor(t, "RINGNET_NETWORKS=tcp", args...)
 		require.False(t, d.FallsBack, "%+v", d.Findings)
 		f := d.find(t, func(f finding) bool { return f.Subject == "shm" })
 		require.Equal(t, finding{Subject: "shm", Status: note, Code: lib.ReasonSwitchedOff, What: f.What}, f)
@@ -126,27 +128,20 @@ func TestDoctorFindsThatNetworksAreSwitchedOff(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsThatTheListenerIsAnotherUsers(t *testing.T) {
+// A listener of another user is trusted by none, but for root's, which itself trusts root alone.
+func TestDoctorFindsThatTheOtherEndIsAnotherUsers(t *testing.T) {
 	requireShm(t)
 	requireRoot(t)
-	s := startProcess(t, asUser(t, commandProcess("--json", "perf", "--listen", "127.0.0.1:0")))
-	address := s.logged("serves", 0)["address"].(string)
-	d := diagnosed(t, commandProcess("--json", "doctor", address))
-	f := d.find(t, func(f finding) bool { return f.Code == lib.ReasonOtherUser })
-	require.Equal(t, bad, f.Status)
-	require.Equal(t, "ringnet proxy --trust-user 12345 …   # here, or Dialer.TrustUser\n"+
-		"ringnet proxy --trust-user 0 …   # there, or ListenConfig.TrustUser; or one user for both", f.Mend)
-}
-
-// A dialer trusts a listener of root, but this one does not trust the dialer.
-func TestDoctorFindsThatTheListenerOfRootTrustsRootAlone(t *testing.T) {
-	requireShm(t)
-	requireRoot(t)
-	address := perfServing(t, "127.0.0.1")
-	d := diagnosed(t, asUser(t, commandProcess("--json", "doctor", address)))
-	f := d.find(t, func(f finding) bool { return f.Code == lib.ReasonOtherUser })
-	require.Equal(t, bad, f.Status)
-	require.Equal(t, "ringnet proxy --trust-user 12345 …   # there, or ListenConfig.TrustUser; or one user for both", f.Mend)
+	theirs := startProcess(t, asUser(t, commandProcess("--json", "perf", "--listen", "127.0.0.1:0"))).logged("serves", 0)["address"].(string)
+	const there = "ringnet proxy --trust-user %d …   # there, or ListenConfig.TrustUser; or one user for both"
+	for want, d := range map[string]diagnosis{
+		"ringnet proxy --trust-user 12345 …   # here, or Dialer.TrustUser\n" + fmt.Sprintf(there, 0): doctor(t, "", theirs),
+		fmt.Sprintf(there, 12345): diagnosed(t, asUser(t, commandProcess("--json", "doctor", perfServing(t, "127.0.0.1")))),
+	} {
+		f := d.find(t, func(f finding) bool { return f.Code == lib.ReasonOtherUser })
+		require.Equal(t, bad, f.Status)
+		require.Equal(t, want, f.Mend)
+	}
 }
 
 func TestDoctorOverRDMA(t *testing.T) {
@@ -154,7 +149,7 @@ func TestDoctorOverRDMA(t *testing.T) {
 		requireRDMA(t)
 		requireRoot(t)
 		t.Run("nothing", func(t *testing.T) {
-			d := diagnosed(t, commandProcess("--json", "doctor"))
+			d := doctor(t, "")
 			require.False(t, d.FallsBack, "%+v", d.Findings)
 			d.find(t, func(f finding) bool { return f.Subject == "rdma" && f.Status == good })
 		})
@@ -177,21 +172,13 @@ func TestDoctorOverRDMA(t *testing.T) {
 			d.requireBad(t, os.Getenv("SOFTROCE_DEVICE")+" port 1", "in another network namespace", "--network host")
 		})
 		t.Run("permission", func(t *testing.T) {
-			nodes, err := filepath.Glob("/dev/infiniband/*")
-			require.NoError(t, err)
-			for _, node := range nodes {
-				require.NoError(t, os.Chmod(node, 0o600))
-				defer func() { require.NoError(t, os.Chmod(node, 0o666)) }()
-			}
+			setNodes(t, 0o600)
+			defer setNodes(t, 0o666)
 			d := diagnosed(t, asUser(t, commandProcess("--json", "doctor")))
 			d.requireBad(t, "/dev/infiniband/rdma_cm", "permission denied", "/etc/udev/rules.d")
 		})
 		t.Run("locked memory", func(t *testing.T) {
-			nodes, err := filepath.Glob("/dev/infiniband/*")
-			require.NoError(t, err)
-			for _, node := range nodes {
-				require.NoError(t, os.Chmod(node, 0o666))
-			}
+			setNodes(t, 0o666)
 			d := diagnosed(t, asUser(t, within(t, "sh", "-c", `ulimit -l 64; exec "$@"`, "sh")))
 			d.requireBad(t, "locked memory", "64 KiB at most: 0 connections", "LimitMEMLOCK=infinity")
 		})
@@ -199,13 +186,21 @@ func TestDoctorOverRDMA(t *testing.T) {
 			listen := commandProcess("--json", "perf", "--listen", softroceAddress()+":0")
 			listen.Env = append(listen.Env, "RINGNET_NETWORKS=rdma,tcp")
 			address := startProcess(t, listen).logged("serves", 0)["address"].(string)
-			doctor := commandProcess("--json", "doctor", address)
-			doctor.Env = append(doctor.Env, "RINGNET_NETWORKS=rdma") // however long it takes
-			d := diagnosed(t, doctor)
+			d := doctor(t, "RINGNET_NETWORKS=rdma", address) // however long it takes
 			f := d.find(t, func(f finding) bool { return f.Subject == address && strings.Contains(f.What, "its link goes") })
 			require.Equal(t, "its link goes from "+softroceAddress()+" to "+softroceAddress(), f.What)
 		})
 	})
+}
+
+// setNodes sets who may open RDMA devices.
+func setNodes(t *testing.T, mode os.FileMode) {
+	t.Helper()
+	nodes, err := filepath.Glob("/dev/infiniband/*")
+	require.NoError(t, err)
+	for _, node := range nodes {
+		require.NoError(t, os.Chmod(node, mode))
+	}
 }
 
 func requireRoot(t *testing.T) {
@@ -232,13 +227,9 @@ func asUser(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
 	program := filepath.Join(dir, "ringnet") // where that user may go, too
-	from, err := os.Open(os.Args[0])
+	text, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)
-	defer from.Close()
-	to, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY, 0o755)
-	require.NoError(t, err)
-	_, err = io.Copy(to, from)
-	require.NoError(t, errors.Join(err, to.Close()))
+	require.NoError(t, os.WriteFile(program, text, 0o755))
 	for i, arg := range cmd.Args {
 		if arg == os.Args[0] {
 			cmd.Args[i] = program

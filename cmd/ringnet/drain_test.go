@@ -43,10 +43,10 @@ func requireEnd(t *testing.T, c net.Conn, n int) {
 
 // stopping starts a pair of proxies with a connection through them, which begin sets up. Then
 // it tells both to stop.
-func stopping(t *testing.T, begin func(client, server *net.TCPConn)) (client, server *net.TCPConn, proxies []*service) {
+func stopping(t *testing.T, begin func(client, server *net.TCPConn), flags ...string) (client, server *net.TCPConn, proxies []*service) {
 	t.Helper()
 	address, accepted := serveOne(t)
-	front, back := startPair(t, "auto", "tcp://"+address)
+	front, back := startPair(t, "auto", "tcp://"+address, flags...)
 	client = dial(t, front.address(0))
 	server = <-accepted
 	t.Cleanup(func() { server.Close() })
@@ -68,7 +68,10 @@ func write(t *testing.T, c net.Conn, text string) {
 
 // Whatever a proxy stops ends in an error at both ends, never in the end of a stream.
 func TestProxyThatDoesNotWaitResetsBothEnds(t *testing.T) {
-	for name, signal := range map[string]syscall.Signal{"cut": syscall.SIGTERM, "killed": syscall.SIGKILL} {
+	for name, how := range map[string]struct {
+		signal syscall.Signal // 0: none but that to stop
+		drain  string
+	}{"cut": {syscall.SIGTERM, "1h"}, "killed": {syscall.SIGKILL, "1h"}, "late": {0, "50ms"}} {
 		for _, ended := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				client, server, proxies := stopping(t, func(client, server *net.TCPConn) {
@@ -80,9 +83,11 @@ func TestProxyThatDoesNotWaitResetsBothEnds(t *testing.T) {
 						require.NoError(t, client.CloseWrite())
 						requireEnd(t, server, 0)
 					}
-				})
+				}, "--drain", how.drain)
 				for _, p := range proxies {
-					require.NoError(t, p.cmd.Process.Signal(signal))
+					if how.signal != 0 {
+						require.NoError(t, p.cmd.Process.Signal(how.signal))
+					}
 				}
 				requireReset(t, client)
 				if !ended {
@@ -90,13 +95,16 @@ func TestProxyThatDoesNotWaitResetsBothEnds(t *testing.T) {
 				}
 				first, second := proxies[0].wait(), proxies[1].wait()
 				require.Error(t, errors.Join(first, second), "when one has reset the connection, the other's has ended, too")
+				if name != "killed" {
+					require.Contains(t, proxies[0].said()+proxies[1].said(), "1 connections were cut off that had not ended in time")
+				}
 			})
 		}
 	}
 }
 
 func TestProxyThatStopsResetsConnectionsOnWhichNothingMoves(t *testing.T) {
-	p := start(t, "proxy", "-v", "--drain", "1h", "--drain-idle", "100ms", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo))
+	p := startProxy(t, serve(t, echo), "-v", "--drain", "1h", "--drain-idle", "100ms")
 	c := dial(t, p.address(0))
 	requireEcho(t, c)
 	p.terminate()
@@ -107,7 +115,7 @@ func TestProxyThatStopsResetsConnectionsOnWhichNothingMoves(t *testing.T) {
 
 // Those who ask whether to send clients here are told when the proxy stops, while its connections go on.
 func TestProxyThatDrainsIsNotHealthy(t *testing.T) {
-	p := start(t, "proxy", "--drain", "1h", "--metrics", "127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo))
+	p := startProxy(t, serve(t, echo), "--drain", "1h", "--metrics", "127.0.0.1:0")
 	c := dial(t, p.address(0))
 	requireEcho(t, c)
 	health := strings.Replace(p.logged("serves metrics", 0)["url"].(string), "/metrics", "/healthz", 1)

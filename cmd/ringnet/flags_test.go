@@ -26,22 +26,7 @@ func TestAPlainNumberIsSeconds(t *testing.T) {
 		require.Equal(t, want, parsed(t, "ss", "--watch", given).Ss.Watch)
 		f, err := parseForwarding([]string{"--listen=tcp://:1", "--to=tcp://:2", "--dial-timeout", given})
 		require.NoError(t, err)
-		require.Equal(t, want, f.DialTimeout)
-	}
-	for _, wrong := range []string{"s", "2x", "", "1m2", "inf"} {
-		out, err := commandProcess("ss", "--watch="+wrong).CombinedOutput()
-		require.Error(t, err)
-		require.Contains(t, string(out), `want a time, such as 2s, 100ms or 5m`, wrong)
-	}
-}
-
-func TestAChoiceThatIsEmptyIsNotOffered(t *testing.T) {
-	for _, flag := range []string{"--carrier", "--state"} {
-		for _, wrong := range []string{"x", ""} {
-			out, err := commandProcess("ss", flag+"="+wrong).CombinedOutput()
-			require.Error(t, err)
-			require.Regexp(t, flag+` must be one of ("[a-z-]+",)+"[a-z-]+" but got "`+wrong+`"`, string(out))
-		}
+		require.Equal(t, want, *f.DialTimeout)
 	}
 }
 

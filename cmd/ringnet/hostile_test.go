@@ -171,7 +171,7 @@ func TestServersOutliveAShortageOfDescriptors(t *testing.T) {
 // Whoever asks for metrics again and again, over more connections than there may be, waits, and
 // takes no descriptor of a connection that is forwarded.
 func TestMetricsAreServedOverFewConnections(t *testing.T) {
-	p := start(t, "proxy", "--metrics", "127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo))
+	p := startProxy(t, serve(t, echo), "--metrics", "127.0.0.1:0")
 	at, err := url.Parse(p.logged("serves metrics", 0)["url"].(string))
 	require.NoError(t, err)
 	ask := func() *net.TCPConn {

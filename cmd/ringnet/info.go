@@ -2,11 +2,11 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"math"
 	"slices"
 	"strings"
+	"text/template"
 
 	"github.com/dustin/go-humanize"
 
@@ -66,9 +66,30 @@ func (infoCommand) Run(s *streams) error {
 	if s.json {
 		return writeJSON(s.out, i)
 	}
-	i.print(s.out)
-	return nil
+	return infoText.Execute(s.out, i)
 }
+
+var infoText = template.Must(template.New("").Funcs(template.FuncMap{
+	"size": func(n int) string { return humanize.IBytes(uint64(n)) },
+	"list": func(words []string) string { return strings.Join(words, ", ") },
+}).Parse(`
+{{- range $d := .Devices}}
+{{- .Name}}{{with .Driver}}, driver {{.}}{{end}}{{with .Firmware}}, firmware {{.}}{{end}}{{if .IWARP}}, iWARP, which ringnet refuses{{end}}
+{{range .Ports}}  port {{.Number}} is {{.State}}: {{.LinkLayer}}, {{.Rate}}
+{{- if .Interface}}, on {{.Interface}} with an MTU of {{.MTU}}{{end}}{{with .RoCEMTU}} (RoCE: {{.}}){{end}}
+{{with index $d.Addresses .Interface}}    addresses: {{list .}}
+{{end}}{{range .GIDs}}    GID {{.Index}}: {{.GID}}, {{.Type}}
+{{end}}{{end}}{{else}}no RDMA device
+{{end}}
+{{with .Memory}}memory of links: {{size .Limit}} at most in a process
+  a link takes {{size .Link}} at each end, a connection on it {{size .Connection}} to {{size .ConnectionMost}}
+  for devices {{if lt .LockedLimit 0}}as much may be locked as there is
+{{- else if not .LockedConnected}}{{size .LockedLimit}} may be locked, which is too little for a connection (ulimit -l, LimitMEMLOCK=)
+{{- else}}{{size .LockedLimit}} may be locked (ulimit -l, LimitMEMLOCK=): {{.LockedConnected}} connections to one process{{end}}
+{{end}}
+auto offers {{list .Auto.Offers}}
+{{range .Auto.PassedOver}}  but not {{.Network}} ({{.Code}}): {{.Error}}
+{{end}}`))
 
 func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
@@ -122,62 +143,4 @@ func offers() (autoInfo, error) {
 		}
 	}
 	return i, nil
-}
-
-func (i info) print(w io.Writer) {
-	if len(i.Devices) == 0 {
-		fmt.Fprintln(w, "no RDMA device")
-	}
-	for _, d := range i.Devices {
-		d.print(w)
-	}
-	fmt.Fprintf(w, "\nmemory of links: %s at most in a process\n", humanize.IBytes(uint64(i.Memory.Limit)))
-	i.Memory.print(w)
-	fmt.Fprintf(w, "\nauto offers %s\n", strings.Join(i.Auto.Offers, ", "))
-	for _, r := range i.Auto.PassedOver {
-		fmt.Fprintf(w, "  but not %s (%s): %s\n", r.Network, r.Code, r.Error)
-	}
-}
-
-func (m memoryInfo) print(w io.Writer) {
-	size := func(n int) string { return humanize.IBytes(uint64(n)) }
-	fmt.Fprintf(w, "  a link takes %s at each end, a connection on it %s to %s\n", size(m.Link), size(m.Connection), size(m.ConnectionMost))
-	switch {
-	case m.LockedLimit < 0:
-		fmt.Fprintln(w, "  for devices as much may be locked as there is")
-	case m.LockedConnected == 0:
-		fmt.Fprintf(w, "  for devices %s may be locked, which is too little for a connection (ulimit -l, LimitMEMLOCK=)\n", size(m.LockedLimit))
-	default:
-		fmt.Fprintf(w, "  for devices %s may be locked (ulimit -l, LimitMEMLOCK=): %d connections to one process\n", size(m.LockedLimit), m.LockedConnected)
-	}
-}
-
-func (d deviceInfo) print(w io.Writer) {
-	fmt.Fprint(w, d.Name)
-	if d.Driver != "" {
-		fmt.Fprintf(w, ", driver %s", d.Driver)
-	}
-	if d.Firmware != "" {
-		fmt.Fprintf(w, ", firmware %s", d.Firmware)
-	}
-	if d.IWARP {
-		fmt.Fprint(w, ", iWARP, which ringnet refuses")
-	}
-	fmt.Fprintln(w)
-	for _, p := range d.Ports {
-		fmt.Fprintf(w, "  port %d is %s: %s, %s", p.Number, p.State, p.LinkLayer, p.Rate)
-		if p.Interface != "" {
-			fmt.Fprintf(w, ", on %s with an MTU of %d", p.Interface, p.MTU)
-		}
-		if p.RoCEMTU != 0 {
-			fmt.Fprintf(w, " (RoCE: %d)", p.RoCEMTU)
-		}
-		fmt.Fprintln(w)
-		if list := d.Addresses[p.Interface]; len(list) > 0 {
-			fmt.Fprintf(w, "    addresses: %s\n", strings.Join(list, ", "))
-		}
-		for _, g := range p.GIDs {
-			fmt.Fprintf(w, "    GID %d: %s, %s\n", g.Index, g.GID, g.Type)
-		}
-	}
 }

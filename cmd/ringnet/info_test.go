@@ -3,9 +3,12 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ringnet/ringnet/cmd/ringnet/internal/host"
 )
 
 func TestInfoSaysWhatAutoOffers(t *testing.T) {
@@ -22,6 +25,23 @@ func TestInfoSaysWhatAutoOffers(t *testing.T) {
 	require.Len(t, i.Auto.PassedOver, 3-len(i.Auto.Offers))
 	require.Positive(t, i.Memory.Link)
 	require.NotNil(t, i.Devices)
+}
+
+func TestInfoDescribesDevices(t *testing.T) {
+	var out strings.Builder
+	port := host.Port{Number: 1, State: "ACTIVE", LinkLayer: "Ethernet", Rate: "100 Gb/sec", Interface: "eth0", MTU: 1500, RoCEMTU: 1024, GIDs: []host.GID{{Index: 3, GID: "fe80::1", Type: "RoCE v2"}}}
+	card := deviceInfo{host.Device{Name: "mlx5_0", Driver: "mlx5_core", Firmware: "20.1", Ports: []host.Port{port, {Number: 2, State: "DOWN"}}}, map[string][]string{"eth0": {"10.0.0.1/24"}}}
+	require.NoError(t, infoText.Execute(&out, info{Devices: []deviceInfo{card, {Device: host.Device{Name: "siw0", IWARP: true}}}, Memory: memoryInfo{Limit: 1 << 30, LockedLimit: 64 << 10}}))
+	require.Contains(t, out.String(), `mlx5_0, driver mlx5_core, firmware 20.1
+  port 1 is ACTIVE: Ethernet, 100 Gb/sec, on eth0 with an MTU of 1500 (RoCE: 1024)
+    addresses: 10.0.0.1/24
+    GID 3: fe80::1, RoCE v2
+  port 2 is DOWN: , `+`
+siw0, iWARP, which ringnet refuses
+
+memory of links: 1.0 GiB at most in a process
+`)
+	require.Contains(t, out.String(), "  for devices 64 KiB may be locked, which is too little for a connection (ulimit -l, LimitMEMLOCK=)\n")
 }
 
 func TestInfoOverRDMA(t *testing.T) {

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -68,10 +67,8 @@ type service struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 
-	mu    sync.Mutex // guards what follows
-	log   []map[string]any
-	more  chan struct{} // closed when there is more in log
-	plain bytes.Buffer
+	mu  sync.Mutex // guards what follows
+	log strings.Builder
 }
 
 // start starts the command as a service. The end of the test stops it, and requires that it
@@ -84,11 +81,13 @@ func start(t testing.TB, args ...string) *service {
 // startProcess is start with any command.
 func startProcess(t testing.TB, cmd *exec.Cmd) *service {
 	t.Helper()
-	s := &service{t: t, cmd: cmd, done: make(chan struct{}), more: make(chan struct{})}
-	out, err := s.cmd.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, s.cmd.Start())
-	go s.read(out)
+	s := &service{t: t, cmd: cmd, done: make(chan struct{})}
+	cmd.Stderr = s
+	require.NoError(t, cmd.Start())
+	go func() {
+		_ = cmd.Wait()
+		close(s.done)
+	}()
 	t.Cleanup(func() {
 		if s.running() {
 			assert.NoError(t, s.stop(), s.said())
@@ -97,22 +96,18 @@ func startProcess(t testing.TB, cmd *exec.Cmd) *service {
 	return s
 }
 
-func (s *service) read(out io.Reader) {
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		var entry map[string]any
-		s.mu.Lock()
-		if json.Unmarshal(lines.Bytes(), &entry) == nil {
-			s.log = append(s.log, entry)
-		}
-		s.plain.Write(lines.Bytes())
-		s.plain.WriteByte('\n')
-		close(s.more)
-		s.more = make(chan struct{})
-		s.mu.Unlock()
-	}
-	_ = s.cmd.Wait()
-	close(s.done)
+// Write takes what the process logs.
+func (s *service) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.Write(p)
+}
+
+// said returns everything that the process has logged.
+func (s *service) said() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.String()
 }
 
 func (s *service) running() bool {
@@ -124,38 +119,30 @@ func (s *service) running() bool {
 	}
 }
 
-// said returns everything that the process has logged.
-func (s *service) said() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.plain.String()
+// logged waits for the nth entry with the message and returns it.
+func (s *service) logged(message string, nth int) (found map[string]any) {
+	s.t.Helper()
+	hang.Unless(s.t, func() bool {
+		ended := !s.running()
+		found = entry(s.said(), message, nth)
+		return found != nil || ended
+	}, "did not say %s", message)
+	require.NotNil(s.t, found, "ended before it said %s: %s", message, s.said())
+	return found
 }
 
-// logged waits for the nth entry with the message and returns it.
-func (s *service) logged(message string, nth int) map[string]any {
-	s.t.Helper()
-	timeout := time.After(patience)
-	for {
-		s.mu.Lock()
-		more, seen := s.more, 0
-		for _, entry := range s.log {
-			if entry["msg"] == message {
-				if seen == nth {
-					s.mu.Unlock()
-					return entry
-				}
-				seen++
-			}
+// entry returns the nth entry with the message in a log, or nil.
+func entry(log, message string, nth int) map[string]any {
+	for line := range strings.Lines(log) {
+		var e map[string]any
+		if json.Unmarshal([]byte(line), &e) != nil || e["msg"] != message {
+			continue
 		}
-		s.mu.Unlock()
-		select {
-		case <-more:
-		case <-s.done:
-			require.FailNow(s.t, "ended before it said "+message, s.said())
-		case <-timeout:
-			require.FailNow(s.t, "did not say "+message, s.said())
+		if nth--; nth < 0 {
+			return e
 		}
 	}
+	return nil
 }
 
 // address returns where the nth forwarding listens.
@@ -209,6 +196,12 @@ func startPair(t testing.TB, between, to string, args ...string) (client, server
 	server = start(t, append([]string{"proxy", "--listen", between + "://" + host + ":0", "--to", to}, args...)...)
 	client = start(t, append([]string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", between + "://" + server.address(0)}, args...)...)
 	return client, server
+}
+
+// startProxy starts a proxy from TCP to an address of TCP.
+func startProxy(t testing.TB, to string, args ...string) *service {
+	t.Helper()
+	return start(t, append([]string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://" + to}, args...)...)
 }
 
 // serve serves each connection to a listener of TCP until the end of the test, and returns

@@ -17,21 +17,19 @@ func metricsHandler(ps *proxies) http.Handler {
 	r.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		proxyCollector{ps},
+		ps,
 		metrics.NewCollector(),
 		metrics.NewDeviceCollector(),
 	)
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
-// proxyCollector collects the metrics of proxies.
-type proxyCollector struct{ proxies *proxies }
-
 // Describe describes nothing: forwardings come and go.
-func (c proxyCollector) Describe(chan<- *prometheus.Desc) {}
+func (ps *proxies) Describe(chan<- *prometheus.Desc) {}
 
-func (c proxyCollector) Collect(out chan<- prometheus.Metric) {
-	for _, p := range c.proxies.all() {
+// Collect collects the metrics of the proxies that accept connections.
+func (ps *proxies) Collect(out chan<- prometheus.Metric) {
+	for _, p := range ps.all() {
 		p.Collect(out)
 	}
 }

@@ -34,7 +34,7 @@ type proxies struct {
 func (ps *proxies) listen(ctx context.Context, forwardings []proxy.Forwarding) error {
 	var errs []error
 	for _, f := range forwardings {
-		p, err := proxy.Listen(ctx, f, ps.log)
+		p, err := proxy.Listen(ctx, f, ps.log, ps.fail)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--listen %v: %w", f.Listen, err))
 			continue
@@ -42,19 +42,16 @@ func (ps *proxies) listen(ctx context.Context, forwardings []proxy.Forwarding) e
 		ps.mu.Lock()
 		ps.running = append(ps.running, p)
 		ps.mu.Unlock()
-		go ps.watch(p)
 		ps.log.Info("forwards", "listen", f.Listen.String(), "to", f.To.String(), "address", p.Addr().String())
 	}
 	return errors.Join(errs...)
 }
 
-// watch waits until a proxy accepts no more connections.
-func (ps *proxies) watch(p *proxy.Proxy) {
-	if err := p.Wait(); err != nil {
-		select {
-		case ps.failed <- err:
-		default: // one has failed before
-		}
+// fail keeps the first error.
+func (ps *proxies) fail(err error) {
+	select {
+	case ps.failed <- err:
+	default:
 	}
 }
 
@@ -103,7 +100,7 @@ func (ps *proxies) change(ctx context.Context, forwardings []proxy.Forwarding) e
 		go ps.leave(p)
 	}
 	for _, p := range left {
-		_ = p.Wait() // its address may be that of a new one
+		p.Wait() // its address may be that of a new one
 	}
 	return ps.listen(ctx, forwardings)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,12 +19,11 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/net/netutil"
 
-	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/proxy"
 )
 
 type proxyCommand struct {
-	Forwarding forwardingFlags `embed:""`
+	Forwarding proxy.Forwarding `embed:""`
 
 	File      string        `type:"existingfile" xor:"listen,to,require,trust-user,max-connections,idle,dial-timeout" placeholder:"FILE" help:"Read forwardings from a file: on each line the flags of one, --listen to --dial-timeout. # begins a comment. SIGHUP has it read again."`
 	Drain     time.Duration `default:"30s" help:"On SIGTERM, wait so long for connections to end before they are reset (${default})."`
@@ -33,50 +33,10 @@ type proxyCommand struct {
 	Verbose   bool          `short:"v" help:"Log each connection."`
 }
 
-// forwardingFlags are the flags of a forwarding, on the command line or on a line of a
-// file.
-type forwardingFlags struct {
-	Listen         endpoint.Endpoint `xor:"listen" placeholder:"URL" help:"Accept connections here: NETWORK://HOST:PORT or unix:///PATH. Networks: auto, auto4, auto6, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6."`
-	To             endpoint.Endpoint `xor:"to" placeholder:"URL" help:"Forward them to here."`
-	Require        []string          `xor:"require" enum:"shm,rdma" placeholder:"NETWORK" help:"Refuse connections of auto that none of these carries: shm, rdma."`
-	TrustUser      []uint32          `xor:"trust-user" placeholder:"UID" help:"Connect by shm to processes of these users, besides one's own."`
-	MaxConnections int               `xor:"max-connections" placeholder:"N" help:"Refuse more connections at once than this. Default: no bound but that of open files."`
-	Idle           time.Duration     `xor:"idle" placeholder:"TIME" help:"Reset connections on which nothing moves for so long, for example 10m. Default: never."`
-	DialTimeout    *time.Duration    `xor:"dial-timeout" placeholder:"TIME" help:"Give up to connect after this time. Default: 10s."`
-}
-
-func (f forwardingFlags) forwarding() (proxy.Forwarding, error) {
-	dialTimeout := 10 * time.Second
-	if f.DialTimeout != nil {
-		dialTimeout = *f.DialTimeout
-	}
-	switch {
-	case f.Listen == endpoint.Endpoint{}:
-		return proxy.Forwarding{}, errors.New("missing flag --listen=URL: where connections are accepted, for example --listen auto://:6380")
-	case f.To == endpoint.Endpoint{}:
-		return proxy.Forwarding{}, errors.New("missing flag --to=URL: where connections are forwarded to, for example --to tcp://127.0.0.1:6379")
-	case f.MaxConnections < 0:
-		return proxy.Forwarding{}, fmt.Errorf("--max-connections=%d: want a positive number, or 0 for no bound", f.MaxConnections)
-	case f.Idle < 0 || dialTimeout < 0:
-		return proxy.Forwarding{}, errors.New("--idle and --dial-timeout want positive times, or 0 for no bound")
-	case len(f.Require) > 0 && !f.Listen.IsAuto() && !f.To.IsAuto():
-		return proxy.Forwarding{}, fmt.Errorf("--require is about auto, which neither %v nor %v is", f.Listen, f.To)
-	}
-	return proxy.Forwarding{
-		Listen:         f.Listen,
-		To:             f.To,
-		Options:        endpoint.Options{Require: f.Require, TrustUser: f.TrustUser},
-		MaxConnections: f.MaxConnections,
-		Idle:           f.Idle,
-		DialTimeout:    dialTimeout,
-	}, nil
-}
-
 // forwardings returns the forwardings of the command line or of the file.
 func (c *proxyCommand) forwardings() ([]proxy.Forwarding, error) {
 	if c.File == "" {
-		f, err := c.Forwarding.forwarding()
-		return []proxy.Forwarding{f}, err
+		return []proxy.Forwarding{c.Forwarding}, c.Forwarding.Check()
 	}
 	if err := isRegular(c.File); err != nil {
 		return nil, err
@@ -127,21 +87,16 @@ func besides(f proxy.Forwarding, others []proxy.Forwarding) error {
 }
 
 func parseForwarding(args []string) (proxy.Forwarding, error) {
-	var line struct {
-		Forwarding forwardingFlags `embed:""`
-	}
-	parser, err := kong.New(&line, times, kong.NoDefaultHelp())
+	var f proxy.Forwarding
+	parser, err := kong.New(&f, times, kong.NoDefaultHelp())
 	if err != nil {
-		return proxy.Forwarding{}, err
+		return f, err
 	}
 	parsed, err := parser.Parse(args)
 	if err == nil {
 		err = givenTwice(parsed)
 	}
-	if err != nil {
-		return proxy.Forwarding{}, err
-	}
-	return line.Forwarding.forwarding()
+	return f, cmp.Or(err, f.Check())
 }
 
 // Run forwards connections until the context ends, drains, and returns.

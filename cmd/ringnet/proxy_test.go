@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -171,7 +170,7 @@ func TestProxyDeliversRepliesOfAServerThatDoesNotWantMore(t *testing.T) {
 }
 
 func TestProxyRefusesMoreConnectionsThanItMayHave(t *testing.T) {
-	p := start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo), "--max-connections", "2", "-v")
+	p := startProxy(t, serve(t, echo), "--max-connections", "2", "-v")
 	var held []*net.TCPConn
 	for range 2 {
 		c := dial(t, p.address(0))
@@ -196,7 +195,7 @@ func requireEcho(t *testing.T, c io.ReadWriter) {
 }
 
 func TestProxyResetsIdleConnections(t *testing.T) {
-	p := start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, echo), "--idle", "5s", "-v")
+	p := startProxy(t, serve(t, echo), "--idle", "5s", "-v")
 	c := dial(t, p.address(0))
 	requireEcho(t, c)
 	requireReset(t, c)
@@ -219,22 +218,6 @@ func TestProxyRequiresANetwork(t *testing.T) {
 	reason := p.logged("cannot connect", 0)["error"]
 	require.Contains(t, reason, "shm: ")
 	require.Contains(t, reason, "; rdma: ")
-}
-
-func TestProxyStopsInTime(t *testing.T) {
-	requested := make(chan struct{})
-	p := start(t, "proxy", "--drain", "50ms", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://"+serve(t, func(c *net.TCPConn) {
-		_, _ = io.ReadFull(c, make([]byte, 1))
-		close(requested)
-		_, _ = io.Copy(io.Discard, c)
-	}))
-	c := dial(t, p.address(0))
-	write(t, c, "?")
-	<-requested
-	p.terminate()
-	requireReset(t, c)
-	require.Error(t, p.wait())
-	require.Contains(t, p.said(), "1 connections were cut off that had not ended in time")
 }
 
 // naming is a server whose first byte to a client is its name.
@@ -290,17 +273,51 @@ func TestProxyReadsItsFileAgain(t *testing.T) {
 	require.Contains(t, p.logged("cannot do all that the file says", 0)["error"], ":1: --listen")
 	requireNamed(t, changed, "b").Close()
 
+	text := metricsOf(t, p)
+	require.Regexp(t, `(?m)^ringnet_proxy_connections\{listen="tcp://`+kept+`",to="tcp://`+a+`"\} `, text)
+	require.NotContains(t, text, gone)
+	for _, c := range held {
+		require.NoError(t, c.CloseWrite())
+		requireEnd(t, c, 0)
+	}
+}
+
+// metricsOf are those that a proxy serves.
+func metricsOf(t *testing.T, p *service) string {
+	t.Helper()
 	resp, err := http.Get(p.logged("serves metrics", 0)["url"].(string))
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	require.Regexp(t, `(?m)^ringnet_proxy_connections\{listen="tcp://`+kept+`",to="tcp://`+a+`"\} `, string(text))
-	require.NotContains(t, string(text), gone)
-	for _, c := range held {
-		require.NoError(t, c.CloseWrite())
-		requireEnd(t, c, 0)
-	}
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
+	return string(text)
+}
+
+func TestProxyTellsWhatCarriesConnectionsOfAuto(t *testing.T) {
+	requireShm(t)
+	client, server := startPair(t, "auto", "tcp://"+serve(t, echo), "-v", "--metrics", "127.0.0.1:0")
+	requireEcho(t, dial(t, client.address(0)))
+	began := server.logged("began", 0)
+	require.Equal(t, "shm", began["accepted over"])
+	require.Equal(t, "tcp", began["dialed over"])
+	require.Regexp(t, `ringnet_proxy_accepted_total\{.*network="shm".*\} 1`, metricsOf(t, server))
+	require.Equal(t, "shm", client.logged("began", 0)["dialed over"])
+	require.Regexp(t, `ringnet_proxy_dialed_total\{.*network="shm".*\} 1`, metricsOf(t, client))
+}
+
+// Two forwardings that are told apart by nothing would have the same metrics, of which none could be served.
+func TestProxyRefusesTheSameForwardingTwice(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "forwardings")
+	line := "--listen tcp://127.0.0.1:0 --to tcp://127.0.0.1:"
+	require.NoError(t, os.WriteFile(file, []byte(line+"1\n"+line+"1 --idle 1h\n"), 0o600))
+	_, errs, status := ringnetCommand(t, "proxy", "--file", file, "--metrics", "nowhere:0")
+	require.Equal(t, misuse, status)
+	require.Contains(t, errs, ":2: another line forwards from tcp://127.0.0.1:0 to tcp://127.0.0.1:1")
+
+	require.NoError(t, os.WriteFile(file, []byte(line+"1\n"+line+"2\n"), 0o600))
+	p := start(t, "proxy", "--file", file, "--metrics", "127.0.0.1:0")
+	require.Contains(t, metricsOf(t, p), `ringnet_proxy_connections{listen="tcp://127.0.0.1:0",to="tcp://127.0.0.1:2"} 0`)
 }
 
 func TestProxyServesMetrics(t *testing.T) {
@@ -313,11 +330,7 @@ func TestProxyServesMetrics(t *testing.T) {
 	held := dial(t, p.address(0))
 	requireEcho(t, held)
 
-	resp, err := http.Get(p.logged("serves metrics", 0)["url"].(string))
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	text := metricsOf(t, p)
 	for _, want := range []string{
 		`ringnet_proxy_connections\{.*\} 1`,
 		`ringnet_proxy_accepted_total\{listen="tcp://127.0.0.1:0",network="tcp",to="auto://.*"\} 2`,
@@ -332,7 +345,7 @@ func TestProxyServesMetrics(t *testing.T) {
 		`ringnet_devices_read 1`,
 		`go_goroutines \d`,
 	} {
-		require.Regexp(t, regexp.MustCompile(`(?m)^`+want), string(text))
+		require.Regexp(t, `(?m)^`+want, text)
 	}
 }
 
@@ -355,7 +368,7 @@ func TestProxyTellsSystemdWhenItServesAndWhenItStops(t *testing.T) {
 	defer l.Close()
 	require.NoError(t, l.SetReadDeadline(time.Now().Add(patience)))
 	t.Setenv("NOTIFY_SOCKET", path)
-	p := start(t, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1")
+	p := startProxy(t, "127.0.0.1:1")
 	next := func() string {
 		b := make([]byte, 100)
 		n, err := l.Read(b)

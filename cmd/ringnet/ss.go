@@ -104,14 +104,10 @@ func (f *shown) ask(ctx context.Context) (v survey, failed error, err error) {
 		p := &all[i]
 		clean(p)
 		p.Connections = slices.DeleteFunc(p.Connections, func(c inspect.Connection) bool {
-			return !matches(f.Carrier, c.Carrier) || !matches(f.State, stateOf(&c)) || !f.at(c.Local, c.Remote)
+			return !matches(f.Carrier, c.Carrier) || !matches(f.State, stateOf(c.State, c.SeekingSince)) || !f.at(c.Local, c.Remote)
 		})
 		p.Links = slices.DeleteFunc(p.Links, func(l inspect.Link) bool {
-			state := "" // which has no name
-			if !l.SeekingSince.IsZero() {
-				state = "seeking"
-			}
-			return !matches(f.Carrier, l.Network) || !matches(f.State, state) || !f.at(l.Local, l.Remote)
+			return !matches(f.Carrier, l.Network) || !matches(f.State, stateOf("", l.SeekingSince)) || !f.at(l.Local, l.Remote)
 		})
 	}
 	return survey{time.Now(), all, others}, errors.Join(errs...), nil
@@ -131,12 +127,12 @@ func (f *shown) at(addrs ...string) bool {
 	})
 }
 
-// stateOf is the state of a connection in one word.
-func stateOf(c *inspect.Connection) string {
-	if !c.SeekingSince.IsZero() {
+// stateOf is a state, or that of what seeks another path.
+func stateOf(state string, seekingSince time.Time) string {
+	if !seekingSince.IsZero() {
 		return "seeking"
 	}
-	return c.State
+	return state
 }
 
 // Run shows the links or connections of the processes of this host.
@@ -202,7 +198,7 @@ func connectionTable(v, before survey, rates bool) [][]string {
 	for _, p := range v.all {
 		owner := userName(p.UID)
 		for _, c := range p.Connections {
-			sent, received := rate(number{p.ID, c.Number}).cells()
+			sent, received := rate(keyOf(&p, &c)).cells()
 			table = append(table, []string{process(&p), owner, fmt.Sprint(c.Number), c.Carrier, state(&c, v.at),
 				c.Local, c.Remote, size(c.BytesWritten), size(c.BytesReceived), sent, received,
 				size(uint64(max(c.Unsent, 0))), unread(&c), age(v.at, c.Began), passedOver(&c)})
@@ -231,7 +227,7 @@ func linkTable(v, before survey, rates bool) [][]string {
 			if !l.SeekingSince.IsZero() {
 				state = "seeking for " + age(v.at, l.SeekingSince)
 			}
-			sent, received := rate(ends{p.ID, l.Local, l.Remote}).cells()
+			sent, received := rate(keyOfLink(&p, &l)).cells()
 			table = append(table, []string{process(&p), owner, strings.TrimSpace(l.Network + " " + l.Transport),
 				l.Local, l.Remote, path, cards[at], fmt.Sprint(l.Connections), size(uint64(max(l.Memory, 0))),
 				fmt.Sprintf("%d/%d", l.Outstanding, l.SendQueue), size(l.BytesSent), size(l.BytesReceived), sent, received, fmt.Sprint(l.Moves), state})
@@ -255,52 +251,49 @@ func hostOf(addr string) string {
 	return h
 }
 
-// number names a connection among those of all processes, and ends a link.
-type (
-	number struct {
-		process string // inspect.Process.ID
-		number  uint64
-	}
-	ends struct{ process, local, remote string }
-)
+// key names a connection, by its number, or a link, by its ends, among those of all processes.
+type key struct{ process, name string }
+
+func keyOf(p *inspect.Process, c *inspect.Connection) key { return key{p.ID, fmt.Sprint(c.Number)} }
+
+func keyOfLink(p *inspect.Process, l *inspect.Link) key { return key{p.ID, l.Local + " " + l.Remote} }
 
 // moved is bytes, or bytes a second.
 type moved struct {
 	sent, received uint64
-	known          bool
-	at             time.Time // when the process has told
+	at             time.Time // when the process has told; zero: nothing is known
 }
 
-// carried is what all connections and links have carried, by number and ends.
-func (v survey) carried() map[any]moved {
-	all := make(map[any]moved)
+// carried is what all connections and links have carried.
+func (v survey) carried() map[key]moved {
+	all := make(map[key]moved)
 	for _, p := range v.all {
 		for _, c := range p.Connections {
-			all[number{p.ID, c.Number}] = moved{c.BytesWritten, c.BytesReceived, true, p.At}
+			all[keyOf(&p, &c)] = moved{c.BytesWritten, c.BytesReceived, p.At}
 		}
 		for _, l := range p.Links {
-			all[ends{p.ID, l.Local, l.Remote}] = moved{l.BytesSent, l.BytesReceived, true, p.At}
+			all[keyOfLink(&p, &l)] = moved{l.BytesSent, l.BytesReceived, p.At}
 		}
 	}
 	return all
 }
 
 // since returns a function of what a connection or a link has carried a second since a survey before.
-func (v survey) since(before survey) func(of any) moved {
+func (v survey) since(before survey) func(of key) moved {
 	now, was := v.carried(), before.carried()
-	return func(of any) moved {
+	return func(of key) moved {
 		a, b := now[of], was[of]
 		seconds := a.at.Sub(b.at).Seconds()
-		if !b.known || seconds <= 0 || b.sent > a.sent || b.received > a.received {
+		if b.at.IsZero() || seconds <= 0 || b.sent > a.sent || b.received > a.received {
 			return moved{}
 		}
 		each := func(n uint64) uint64 { return uint64(float64(n) / seconds) }
-		return moved{each(a.sent - b.sent), each(a.received - b.received), true, a.at}
+		return moved{each(a.sent - b.sent), each(a.received - b.received), a.at}
 	}
 }
 
 func (m moved) cells() (sent, received string) {
-	if !m.known {
+	if m.at.IsZero() {
 		return "-", "-"
 	}
 	return size(m.sent), size(m.received)

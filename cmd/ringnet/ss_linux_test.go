@@ -2,20 +2,17 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/inspect"
@@ -48,11 +45,14 @@ func TestSsShowsConnectionsAndKillEndsOne(t *testing.T) {
 	_, port, err := net.SplitHostPort(local)
 	require.NoError(t, err)
 
+	before := time.Now()
 	out, errs, status := ringnetCommand(t, "--json", "ss", "--process", pid, "--address", ":"+port)
 	require.Zero(t, status, errs)
 	var all []inspect.Process
 	require.NoError(t, json.Unmarshal([]byte(out), &all))
 	require.Len(t, all, 1)
+	require.False(t, all[0].At.Before(before.Round(0)), all[0].At)
+	require.False(t, all[0].At.After(time.Now()), all[0].At)
 	require.Len(t, all[0].Connections, 2)
 	var own inspect.Connection
 	for _, c := range all[0].Connections {
@@ -124,14 +124,26 @@ func TestSsGoesOnWithoutAProcessThatIsKilled(t *testing.T) {
 	_ = p.stop()
 }
 
-func TestWatchingLinksShowsRates(t *testing.T) {
-	const local = "10.0.0.1:1"
-	before := survey{all: []inspect.Process{{PID: 1, At: time.Unix(1, 0), Links: []inspect.Link{{Local: local, BytesSent: 1 << 10}}}}}
-	after := survey{all: []inspect.Process{{PID: 1, At: time.Unix(3, 0), Links: []inspect.Link{{Local: local, BytesSent: 5 << 10, SendQueue: 64, Outstanding: 3}, {Local: "new"}}}}}
-	table := linkTable(after, before, true)
-	require.Equal(t, "3/64", table[1][9])
-	require.Equal(t, []string{"2.0KiB", "0B"}, table[1][12:14])
-	require.Equal(t, []string{"-", "-"}, table[2][12:14])
+// A process that answers late has the look end late. The others, which have answered at once, have moved bytes
+// until the next look for longer than the time between the ends of the two.
+func TestRatesAreByTheTimesOfTheAnswers(t *testing.T) {
+	at := func(answered, ended time.Duration, bytes uint64, polled time.Duration, more ...inspect.Link) survey {
+		p := inspect.Process{ID: "a", PID: 1, At: time.Unix(0, 0).Add(answered), Polling: int64(polled)}
+		p.Connections = []inspect.Connection{{Number: 1, Local: "c", BytesWritten: bytes}}
+		p.Links = append([]inspect.Link{{Local: "l", BytesReceived: bytes, SendQueue: 64, Outstanding: 3}}, more...)
+		return survey{at: time.Unix(0, 0).Add(ended), all: []inspect.Process{p}}
+	}
+	before := at(0, 4*time.Second, 0, 0)
+	after := at(4100*time.Millisecond, 5*time.Second, 4100<<10, 2050*time.Millisecond, inspect.Link{Local: "new"})
+	require.Equal(t, []string{"1000KiB", "0B"}, connectionTable(after, before, true)[1][9:11])
+	links := linkTable(after, before, true)
+	require.Equal(t, "3/64", links[1][9])
+	require.Equal(t, []string{"0B", "1000KiB"}, links[1][12:14])
+	require.Equal(t, []string{"-", "-"}, links[2][12:14])
+	summary, rows := busiest(after, before, map[int]time.Duration{1: 3 * time.Second}, map[int]time.Duration{1: time.Second})
+	require.Equal(t, []string{"SENT/s", "RECEIVED/s", "CPU", "POLLING"}, rows[0][:4])
+	require.Equal(t, []string{"1000KiB", "0B", "200%", "50%"}, rows[1][:4])
+	require.Contains(t, summary, ": 1000KiB/s sent")
 }
 
 // What another user's process tells may not move root's cursor.
@@ -154,119 +166,46 @@ func TestNothingThatIsToldReachesTheTerminalAsItIs(t *testing.T) {
 	require.NotRegexp(t, `[\x{7f}-\x{9f}]`, string(text))
 }
 
-// terminal is one of a size, and what was drawn on it.
-func terminal(t *testing.T, width, height uint16) (tty *os.File, drawn func() string) {
-	t.Helper()
-	m, tty := pseudoTerminal(t, width, height)
-	return tty, func() string {
-		b := make([]byte, 1<<16)
-		n, err := m.Read(b)
-		require.NoError(t, err)
-		return string(b[:n])
+// One that is stopped would be waited for, though it is none that is asked for.
+func TestSsAsksNoOtherProcesses(t *testing.T) {
+	p := start(t, "proxy", "--listen", "shm://127.0.0.1:0", "--to", "tcp://"+serve(t, echo))
+	c, err := ringnet.Dial("shm", p.address(0))
+	require.NoError(t, err)
+	defer c.Close()
+	stopped := fmt.Sprint(p.cmd.Process.Pid)
+	require.Eventually(t, func() bool {
+		out, _, _ := ringnetCommand(t, "ss", "--process", stopped)
+		return strings.Count(out, "\n") == 2
+	}, patience, 10*time.Millisecond)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	defer func() { require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT)) }()
+	for _, other := range []string{"no-program-has-this-name", fmt.Sprint(1 << 30)} {
+		out, errs, status := ringnetCommand(t, "ss", "--process", other)
+		require.Zero(t, status, errs)
+		require.Empty(t, errs)
+		require.Equal(t, 1, strings.Count(out, "\n"), out)
 	}
+	_, errs, status := ringnetCommand(t, "ss", "--process", stopped)
+	require.Equal(t, failed, status)
+	require.Contains(t, errs, "process "+stopped+" has not answered")
 }
 
-func TestTopFitsTheTerminal(t *testing.T) {
-	tty, drawn := terminal(t, 20, 4)
-	s := newScreen(tty)
-	require.NotNil(t, s.terminal)
-	_ = drawn()
-	rows := [][]string{{"HEAD"}}
-	for range 1000 {
-		rows = append(rows, []string{strings.Repeat("x", 50)})
+// Who sees nothing is told that there is something.
+func TestSsSaysThatProcessesOfOthersAreNotShown(t *testing.T) {
+	requireRoot(t)
+	client, _ := twoEnds(t)
+	of := fmt.Sprint(os.Getpid())
+	for _, flags := range []string{"", "--json", "--process=" + of} {
+		ss := asUser(t, commandProcess(append([]string{"ss"}, strings.Fields(flags)...)...))
+		errs := new(strings.Builder)
+		ss.Stderr = errs
+		out, err := ss.Output()
+		require.NoError(t, err, errs)
+		require.NotContains(t, string(out), client.LocalAddr().String())
+		require.Regexp(t, regexp.MustCompile(`^ringnet: (1 process of another user is|\d+ processes of other users are) not shown\n$`), errs.String())
 	}
-	s.draw("summary", rows)
-	picture := strings.Split(drawn(), "\r\n")
-	require.Len(t, picture, 4)
-	for _, line := range picture {
-		line = strings.NewReplacer("\r", "", "\x1b[H", "", "\x1b[K", "", "\x1b[J", "").Replace(line)
-		require.LessOrEqual(t, len(line), 20)
-	}
-}
-
-func TestTopIsDrawnAnewWhenTheTerminalHasAnotherSize(t *testing.T) {
-	tty, drawn := terminal(t, 80, 25)
-	ctx, stop := context.WithCancel(t.Context())
-	var top sync.WaitGroup
-	top.Go(func() {
-		c := topCommand{Interval: time.Hour} // so only the size has it drawn again
-		assert.NoError(t, c.Run(ctx, &streams{out: tty}))
-	})
-	var picture string
-	for !strings.Contains(picture, "looking for 1h") {
-		picture += drawn()
-	}
-	require.NoError(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 5, Col: 7}))
-	require.NoError(t, unix.Kill(os.Getpid(), unix.SIGWINCH)) // which the kernel sends to those in the terminal
-	for picture = drawn(); !strings.Contains(picture, "looking\x1b[K"); {
-		picture += drawn()
-	}
-	require.NotContains(t, picture, "looking for")
-	stop()
-	top.Wait()
-	for picture = ""; !strings.Contains(picture, "\x1b[?25h\x1b[?1049l"); {
-		picture += drawn() // the cursor is back
-	}
-}
-
-// Who suspends top has the shell's screen back, and top draws on its own when it goes on.
-func TestTopLeavesTheScreenWhenItIsSuspended(t *testing.T) {
-	tty, drawn := terminal(t, 80, 25)
-	top := commandProcess("top", "--interval=1h")
-	top.Stdout = tty
-	require.NoError(t, top.Start())
-	until := func(want string) {
-		for picture := ""; !strings.Contains(picture, want); {
-			picture += drawn()
-		}
-	}
-	until("looking for 1h")
-	for range 2 {
-		require.NoError(t, top.Process.Signal(unix.SIGTSTP))
-		until("\x1b[?25h\x1b[?1049l")
-		require.Eventually(t, func() bool {
-			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", top.Process.Pid))
-			require.NoError(t, err)
-			return bytes.Contains(stat, []byte(") T "))
-		}, patience, time.Millisecond)
-		require.NoError(t, top.Process.Signal(unix.SIGCONT))
-		until("\x1b[?1049h\x1b[?25l")
-	}
-	require.NoError(t, top.Process.Signal(os.Interrupt))
-	require.NoError(t, top.Wait())
-}
-
-func TestTopShowsWhatCarriesMostFirst(t *testing.T) {
-	client, server := twoEnds(t)
-	go func() {
-		b := make([]byte, 64<<10)
-		for {
-			if _, err := server.Read(b); err != nil {
-				return
-			}
-		}
-	}()
-	ctx, stop := context.WithCancel(t.Context())
-	var out bytes.Buffer
-	top := topCommand{shown: shown{Process: fmt.Sprint(os.Getpid())}, Interval: 50 * time.Millisecond}
-	go func() {
-		for range 20 {
-			_, _ = client.Write(make([]byte, 10_000))
-			time.Sleep(20 * time.Millisecond)
-		}
-		stop()
-	}()
-	require.NoError(t, top.Run(ctx, &streams{out: &out}))
-	require.Contains(t, out.String(), "SENT/s")
-	require.Contains(t, out.String(), client.LocalAddr().String())
-	require.Regexp(t, `\d+%`, out.String())
-}
-
-func TestTopShowsHowMuchOfTheTimeAProcessPolls(t *testing.T) {
-	at := func(s int64, polled time.Duration) survey {
-		return survey{at: time.Unix(s, 0), all: []inspect.Process{{ID: "a", PID: 1, At: time.Unix(s, 0), Polling: int64(polled), Connections: []inspect.Connection{{Number: 1}}}}}
-	}
-	_, rows := busiest(at(3, 3*time.Second/2), at(1, time.Second), map[int]time.Duration{1: 3 * time.Second}, map[int]time.Duration{1: time.Second})
-	require.Equal(t, []string{"CPU", "POLLING"}, rows[0][2:4])
-	require.Equal(t, []string{"100%", "25%"}, rows[1][2:4])
+	ss := asUser(t, commandProcess("ss", "--process=no-program-has-this-name"))
+	out, err := ss.CombinedOutput()
+	require.NoError(t, err)
+	require.NotContains(t, string(out), "not shown")
 }

@@ -117,7 +117,7 @@ func busiest(v, before survey, used, usedBefore map[int]time.Duration) (summary 
 			polling = share(time.Duration(p.Polling-b.Polling), p.At.Sub(b.At))
 		}
 		for _, c := range p.Connections {
-			a := rate(number{p.ID, c.Number})
+			a := rate(keyOf(&p, &c))
 			sum.sent, sum.received = sum.sent+a.sent, sum.received+a.received
 			lines = append(lines, line{a.sent + a.received, []string{size(a.sent), size(a.received),
 				cpu, polling, process(&p), fmt.Sprint(c.Number), c.Carrier, state(&c, v.at), c.Local, c.Remote,

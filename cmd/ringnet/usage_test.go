@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,6 +22,8 @@ func ringnetCommand(t *testing.T, args ...string) (out, errs string, status int)
 	return o.String(), e.String(), status
 }
 
+const wantTime = "want a time, such as 2s, 100ms or 5m"
+
 // wrong are command lines, in which words in capitals stand for what a test has, with FILE for a file of
 // forwardings; and what is said of them.
 var wrong = []struct{ args, file, says string }{
@@ -34,8 +35,15 @@ var wrong = []struct{ args, file, says string }{
 	{"kill 0 1", "", "want numbers that ringnet ss shows"},
 	{"kill 1 x", "", "expected a valid 64 bit uint"},
 	{"ss --watch=-1s", "", "want a time above 0"},
-	{"ss --carrier=udp", "", "must be one of"},
-	{"ss --state=opn", "", "must be one of"},
+	{"ss --watch=s", "", wantTime},
+	{"ss --watch=2x", "", wantTime},
+	{"ss --watch=", "", wantTime},
+	{"ss --watch=1m2", "", wantTime},
+	{"ss --watch=inf", "", wantTime},
+	{"ss --carrier=udp", "", `--carrier must be one of "shm","rdma","tcp" but got "udp"`},
+	{"ss --carrier=", "", `--carrier must be one of "shm","rdma","tcp" but got ""`},
+	{"ss --state=opn", "", `--state must be one of "open",`},
+	{"ss --state=", "", `"seeking" but got ""`},
 	{"ss --address=nonsense", "", "want an IP address, :PORT, or both"},
 	{"top --address=10.0.0.1:port", "", "want an IP address, :PORT, or both"},
 	{"top --interval=0s", "", "want a time above 0"},
@@ -164,38 +172,4 @@ func TestHelpAndVersion(t *testing.T) {
 		usual, _, _ := ringnetCommand(t, strings.Fields(same)...)
 		require.Equal(t, usual, help)
 	}
-}
-
-func TestBashCompletes(t *testing.T) {
-	script, err := commandProcess("completion", "bash").Output()
-	require.NoError(t, err)
-	path := filepath.Join(t.TempDir(), "completion")
-	require.NoError(t, os.WriteFile(path, script, 0o600))
-	for typed, want := range map[string]string{
-		"ringnet pr":                       "proxy",
-		"ringnet cp --se":                  "--serve",
-		"ringnet perf --js":                "--json",
-		"ringnet ss --wa":                  "--watch",
-		"ringnet --js":                     "--json",
-		"ringnet ss --carrier r":           "rdma",
-		"ringnet completion z":             "zsh",
-		"ringnet cp " + path[:len(path)-3]: path,
-	} {
-		const do = `source "$1"; COMP_WORDS=($2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ringnet; echo "${COMPREPLY[*]}"`
-		out, err := exec.Command("bash", "-c", do, "bash", path, typed).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.Equal(t, want, strings.TrimSpace(string(out)), typed)
-	}
-}
-
-func TestCompletionIsForEachShell(t *testing.T) {
-	for shell, want := range map[string]string{
-		"zsh":  "bashcompinit",
-		"fish": "complete -c ringnet -n '__fish_seen_subcommand_from ss' -l carrier -x -a 'shm rdma tcp' -d 'Only those",
-	} {
-		out, err := commandProcess("completion", shell).Output()
-		require.NoError(t, err)
-		require.Contains(t, string(out), want)
-	}
-	require.Equal(t, `'it\'s a \\ word'`, quoted(`it's a \ word`))
 }

@@ -21,25 +21,27 @@ type Endpoint struct {
 	Network, Address string
 }
 
-// Parse reads an endpoint as it is written on the command line.
-func Parse(s string) (Endpoint, error) {
+// UnmarshalText reads an endpoint as it is written on the command line.
+func (e *Endpoint) UnmarshalText(text []byte) error {
+	s := string(text)
 	network, address, ok := strings.Cut(s, "://")
 	switch {
 	case !ok:
-		return Endpoint{}, fmt.Errorf("%q: want NETWORK://HOST:PORT, as in auto://:6380, or unix:///PATH", s)
+		return fmt.Errorf("%q: want NETWORK://HOST:PORT, as in auto://:6380, or unix:///PATH", s)
 	case network == "unix":
 		if !filepath.IsAbs(address) {
-			return Endpoint{}, fmt.Errorf("%q: want an absolute path after unix://, as in unix:///run/redis.sock", s)
+			return fmt.Errorf("%q: want an absolute path after unix://, as in unix:///run/redis.sock", s)
 		}
 	case slices.Contains(Ringnet, network) || slices.Contains(standard, network):
 		if err := CheckHostPort(address); err != nil {
-			return Endpoint{}, fmt.Errorf("%q: want HOST:PORT after %s://, with [] around an IPv6 address: %w", s, network, err)
+			return fmt.Errorf("%q: want HOST:PORT after %s://, with [] around an IPv6 address: %w", s, network, err)
 		}
 	default:
-		return Endpoint{}, fmt.Errorf("%q: unknown network %q: want one of %s", s, network,
+		return fmt.Errorf("%q: unknown network %q: want one of %s", s, network,
 			strings.Join(slices.Concat(Ringnet, standard), ", "))
 	}
-	return Endpoint{network, address}, nil
+	*e = Endpoint{network, address}
+	return nil
 }
 
 // CheckHostPort returns an error unless an address is a host and a port that can be.
@@ -52,12 +54,6 @@ func CheckHostPort(address string) error {
 }
 
 func (e Endpoint) String() string { return e.Network + "://" + e.Address }
-
-// UnmarshalText lets flags have endpoints as values.
-func (e *Endpoint) UnmarshalText(text []byte) (err error) {
-	*e, err = Parse(string(text))
-	return err
-}
 
 // IsAuto reports whether e is on auto, where one of several networks carries each
 // connection.

@@ -17,8 +17,8 @@ func TestParse(t *testing.T) {
 		"shm://localhost:redis":     {"shm", "localhost:redis"},
 		"unix:///run/redis.sock":    {"unix", "/run/redis.sock"},
 	} {
-		got, err := Parse(text)
-		require.NoError(t, err)
+		var got Endpoint
+		require.NoError(t, got.UnmarshalText([]byte(text)))
 		require.Equal(t, want, got)
 		require.Equal(t, text, got.String())
 	}
@@ -34,8 +34,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"":                   `want NETWORK://HOST:PORT`,
 		"http://example.com": `unknown network "http"`,
 	} {
-		_, err := Parse(text)
-		require.ErrorContains(t, err, want, text)
+		require.ErrorContains(t, new(Endpoint).UnmarshalText([]byte(text)), want, text)
 	}
 }
 

@@ -29,15 +29,13 @@ type Listener interface {
 	SetDeadline(t time.Time) error
 }
 
-// Options are for listening and for dialing.
+// Options are for listening and for dialing. One of the networks that Require has is to carry each
+// connection of auto, and TCP may, too, if there are none. TrustUser are users besides this process's.
 type Options struct {
-	// Require are networks, "shm" or "rdma". One of them has to carry each connection
-	// of auto; if Require is empty, TCP may, too.
-	Require []string
+	Require   []string `xor:"require" enum:"shm,rdma" placeholder:"NETWORK" help:"Refuse connections of auto that none of these carries: shm, rdma."`
+	TrustUser []uint32 `xor:"trust-user" placeholder:"UID" help:"Connect by shm to processes of these users, besides one's own."`
 
-	// TrustUser are the IDs of users whose processes shm may connect to, besides those
-	// of this process's user.
-	TrustUser []uint32
+	DialTimeout time.Duration `kong:"-"` // 0: none
 }
 
 // trusts is TrustUser as Dialer and ListenConfig have it.
@@ -86,9 +84,9 @@ func removeStale(path string) error {
 // also returns the reasons why no better network carries it. Ringnet's connections that
 // one such function makes may share a link.
 func (e Endpoint) Dialer(o Options) func(context.Context) (Conn, []ringnet.Reason, error) {
-	dial := new(net.Dialer).DialContext
+	dial := (&net.Dialer{Timeout: o.DialTimeout}).DialContext
 	if e.IsRingnet() {
-		dial = (&ringnet.Dialer{TrustUser: o.trusts(), Require: o.Require}).DialContext
+		dial = (&ringnet.Dialer{Timeout: o.DialTimeout, TrustUser: o.trusts(), Require: o.Require}).DialContext
 	}
 	return func(ctx context.Context) (Conn, []ringnet.Reason, error) {
 		c, err := dial(ctx, e.Network, e.Address)

@@ -37,16 +37,9 @@ func (t tree) Nodes() []Node {
 // Missing reports whether the node does not exist.
 func (n Node) Missing() bool { return errors.Is(n.Err, fs.ErrNotExist) }
 
-// SharedNamespaces reports whether all network namespaces see the RDMA devices. known is
-// false if that cannot be read.
-func (t tree) SharedNamespaces() (shared, known bool) {
-	switch t.text("sys/module/ib_core/parameters/netns_mode") {
-	case "Y":
-		return true, true
-	case "N":
-		return false, true
-	}
-	return false, false
+// ExclusiveNamespaces reports whether each network namespace sees only its own RDMA devices.
+func (t tree) ExclusiveNamespaces() bool {
+	return t.text("sys/module/ib_core/parameters/netns_mode") == "N"
 }
 
 // providers are the names of rdma-core's libraries, by driver.

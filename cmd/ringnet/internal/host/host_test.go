@@ -21,6 +21,7 @@ func write(t *testing.T, root string, files map[string]string) {
 
 func TestDevices(t *testing.T) {
 	root := t.TempDir()
+	require.Empty(t, tree(root).Devices())
 	const port = class + "/rxe0/ports/1/"
 	write(t, root, map[string]string{
 		class + "/rxe0/parent":           "eth0",
@@ -66,10 +67,6 @@ func TestCardOfAnAddress(t *testing.T) {
 	require.Empty(t, tree(root).Card(netip.MustParseAddr("192.0.2.1")))
 }
 
-func TestDevicesWithoutAny(t *testing.T) {
-	require.Empty(t, tree(t.TempDir()).Devices())
-}
-
 func TestRoCEMTU(t *testing.T) {
 	for mtu, want := range map[int]int{1500: 1024, 4200: 4096, 9000: 4096, 2048: 1024, 100: 0, 0: 0} {
 		require.Equal(t, want, roceMTU(mtu), mtu)
@@ -87,15 +84,12 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-func TestSharedNamespaces(t *testing.T) {
+func TestExclusiveNamespaces(t *testing.T) {
 	root := t.TempDir()
-	_, known := tree(root).SharedNamespaces()
-	require.False(t, known)
-	for text, want := range map[string]bool{"Y": true, "N": false} {
+	require.False(t, tree(root).ExclusiveNamespaces())
+	for text, want := range map[string]bool{"Y": false, "N": true} {
 		write(t, root, map[string]string{"sys/module/ib_core/parameters/netns_mode": text})
-		shared, known := tree(root).SharedNamespaces()
-		require.True(t, known)
-		require.Equal(t, want, shared)
+		require.Equal(t, want, tree(root).ExclusiveNamespaces())
 	}
 }
 

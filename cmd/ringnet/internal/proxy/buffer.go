@@ -1,10 +1,13 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
+	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
@@ -17,19 +20,16 @@ type buffer [bufferLen]byte
 // sizes, as libraries have them, cost more.
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// sink writes all of p, or returns an error.
-type sink func(p []byte) error
+// carrier moves the bytes of an end.
+type carrier interface {
+	source() source
+	sink(taken *atomic.Uint64) sink
 
-// newSink returns a sink that counts the bytes that e takes.
-func (e *end) newSink(taken *atomic.Uint64) sink {
-	if e.socket != nil {
-		return e.socket.sink(taken)
-	}
-	return func(p []byte) error {
-		n, err := e.Write(p)
-		taken.Add(uint64(n))
-		return err
-	}
+	// lostBy is why the connection to the peer has ended, other than by the ends of its streams, or nil.
+	lostBy() error
+
+	// taken changes when the peer takes bytes that were written.
+	taken() uint64
 }
 
 // source waits until there is something to read, takes a buffer, and reads into it. The
@@ -37,19 +37,51 @@ func (e *end) newSink(taken *atomic.Uint64) sink {
 // wait, which are most of 10,000, have no buffers.
 type source func() (*buffer, int, error)
 
-func (e *end) newSource() source {
-	if w, ok := endpoint.Carrier(e.Conn).(interface{ AwaitRead() error }); ok {
+// sink writes all of p, and counts the bytes that the end takes, or returns an error.
+type sink func(p []byte) error
+
+// stream is a connection that is not the kernel's socket.
+type stream struct {
+	endpoint.Conn
+	writing *sync.Mutex // that of the end
+}
+
+func (s stream) source() source {
+	if w, ok := endpoint.Carrier(s.Conn).(interface{ AwaitRead() error }); ok {
 		return func() (*buffer, int, error) {
 			if err := w.AwaitRead(); err != nil {
 				return nil, 0, err
 			}
-			return readBuffer(e)
+			return readBuffer(s.Conn)
 		}
 	}
-	if e.socket != nil {
-		return e.socket.source()
+	return func() (*buffer, int, error) { return readBuffer(s.Conn) }
+}
+
+func (s stream) sink(taken *atomic.Uint64) sink {
+	return func(p []byte) error {
+		n, err := s.Write(p)
+		taken.Add(uint64(n))
+		return err
 	}
-	return func() (*buffer, int, error) { return readBuffer(e) }
+}
+
+func (s stream) lostBy() error {
+	if !s.writing.TryLock() {
+		return nil // the half that writes notices it
+	}
+	defer s.writing.Unlock()
+	if _, err := s.Write(nil); !errors.Is(err, syscall.EPIPE) { // which follows the end of the stream
+		return err
+	}
+	return nil
+}
+
+func (s stream) taken() uint64 {
+	if c, ok := s.Conn.(interface{ Stats() ringnet.Stats }); ok {
+		return c.Stats().BytesWritten
+	}
+	return 0
 }
 
 // readBuffer takes a buffer and reads into it.

@@ -5,12 +5,10 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
@@ -31,15 +29,15 @@ type connection struct {
 
 func newConnection(client, server *end, counted *counters) *connection {
 	c := &connection{client: client, server: server}
-	c.requests = half{connection: c, from: client, to: server, total: counted.requested}
-	c.replies = half{connection: c, from: server, to: client, total: counted.replied}
+	c.requests = half{from: client, to: server, total: counted.requested}
+	c.replies = half{from: server, to: client, total: counted.replied}
 	return c
 }
 
 // end is one of the two connections of a connection.
 type end struct {
 	endpoint.Conn
-	socket  *socket    // nil if it is not the kernel's
+	carrier carrier
 	writing sync.Mutex // held while a half writes to it
 }
 
@@ -47,7 +45,11 @@ type end struct {
 // killed.
 func newEnd(c endpoint.Conn) *end {
 	endpoint.SetLinger(c, 0)
-	return &end{Conn: c, socket: newSocket(c)}
+	e := &end{Conn: c, carrier: newSocket(c)}
+	if e.carrier == nil {
+		e.carrier = stream{c, &e.writing}
+	}
+	return e
 }
 
 // finish closes an end of which both streams have ended, and delivers what was written.
@@ -56,38 +58,11 @@ func (e *end) finish() error {
 	return e.Close()
 }
 
-// lostBy is why the connection to the peer has ended, other than by the ends of its streams, or nil.
-func (e *end) lostBy() error {
-	if e.socket != nil {
-		return e.socket.lostBy()
-	}
-	if !e.writing.TryLock() {
-		return nil // the half that writes notices it
-	}
-	defer e.writing.Unlock()
-	if _, err := e.Write(nil); !errors.Is(err, syscall.EPIPE) { // which follows the end of the stream
-		return err
-	}
-	return nil
-}
-
-// taken changes when the peer takes bytes that were written.
-func (e *end) taken() uint64 {
-	if e.socket != nil {
-		return e.socket.queued()
-	}
-	if c, ok := e.Conn.(interface{ Stats() ringnet.Stats }); ok {
-		return c.Stats().BytesWritten
-	}
-	return 0
-}
-
 // half is one direction of a connection.
 type half struct {
-	connection *connection
-	from, to   *end
-	moved      atomic.Uint64      // bytes
-	total      prometheus.Counter // of all connections
+	from, to *end
+	moved    atomic.Uint64      // bytes
+	total    prometheus.Counter // of all connections
 }
 
 // readError is the error of a half whose sender has failed. Its bytes have no end, and
@@ -102,8 +77,7 @@ func (c *connection) run() error {
 	replied := make(chan error, 1)
 	go func() { replied <- c.replies.copy() }()
 	err := errors.Join(c.requests.copy(), <-replied)
-	if truncated(err) {
-		c.reset()
+	if truncated(err) { // copy has reset both
 		return err
 	}
 	return errors.Join(err, c.client.finish(), c.server.finish())
@@ -120,7 +94,8 @@ func (h *half) copy() error {
 		_ = h.to.CloseWrite() // if that fails, so does the other half
 		return nil
 	case truncated(err):
-		h.connection.reset()
+		endpoint.Reset(h.from.Conn)
+		endpoint.Reset(h.to.Conn)
 	default:
 		_ = h.from.CloseRead()
 	}
@@ -135,7 +110,7 @@ func truncated(err error) bool {
 
 // move moves bytes until it fails, with io.EOF at the end of the sender's stream.
 func (h *half) move() error {
-	next, write := h.from.newSource(), h.to.newSink(&h.moved)
+	next, write := h.from.carrier.source(), h.to.carrier.sink(&h.moved)
 	for {
 		b, n, err := next()
 		if n > 0 {
@@ -165,7 +140,7 @@ func (h *half) senderLostBy() error {
 		h.to.writing.Unlock()
 		return nil
 	}
-	return h.from.lostBy()
+	return h.from.carrier.lostBy()
 }
 
 // lostBy is why an end is lost, if no half notices that.
@@ -176,11 +151,6 @@ func (c *connection) lostBy() error {
 // stop resets both ends, whatever is under way.
 func (c *connection) stop(why Outcome) {
 	c.outcome.CompareAndSwap(nil, &why)
-	c.reset()
-}
-
-// reset resets both ends.
-func (c *connection) reset() {
 	endpoint.Reset(c.client.Conn)
 	endpoint.Reset(c.server.Conn)
 }
@@ -190,7 +160,7 @@ type traffic struct{ moved, byClient, byServer uint64 }
 
 // quiet returns for how long the calls of quiet have seen no traffic.
 func (c *connection) quiet(now time.Time) time.Duration {
-	t := traffic{c.requests.moved.Load() + c.replies.moved.Load(), c.client.taken(), c.server.taken()}
+	t := traffic{c.requests.moved.Load() + c.replies.moved.Load(), c.client.carrier.taken(), c.server.carrier.taken()}
 	if t != c.traffic || c.movedSince.IsZero() {
 		c.traffic, c.movedSince = t, now
 	}

@@ -9,6 +9,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,22 +20,39 @@ import (
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
-// Forwarding says what goes where.
+// Forwarding says what goes where, in flags of the command line or of a line of a file.
 type Forwarding struct {
-	Listen, To endpoint.Endpoint
-	Options    endpoint.Options // for both
+	Listen         endpoint.Endpoint `xor:"listen" placeholder:"URL" help:"Accept connections here: NETWORK://HOST:PORT or unix:///PATH. Networks: auto, auto4, auto6, shm, rdma, rdma4, rdma6, tcp, tcp4, tcp6."`
+	To             endpoint.Endpoint `xor:"to" placeholder:"URL" help:"Forward them to here."`
+	Options        endpoint.Options  `embed:""` // for both
+	MaxConnections int               `xor:"max-connections" placeholder:"N" help:"Refuse more connections at once than this. Default: no bound but that of open files."`
+	Idle           time.Duration     `xor:"idle" placeholder:"TIME" help:"Reset connections on which nothing moves for so long, for example 10m. Default: never."`
+	DialTimeout    *time.Duration    `xor:"dial-timeout" placeholder:"TIME" help:"Give up to connect after this time. Default: 10s."`
+}
 
-	// MaxConnections is how many connections there may be at once; more are reset. 0
-	// means no limit.
-	MaxConnections int
+// Check returns why a forwarding cannot be, or nil.
+func (f Forwarding) Check() error {
+	switch {
+	case f.Listen == endpoint.Endpoint{}:
+		return errors.New("missing flag --listen=URL: where connections are accepted, for example --listen auto://:6380")
+	case f.To == endpoint.Endpoint{}:
+		return errors.New("missing flag --to=URL: where connections are forwarded to, for example --to tcp://127.0.0.1:6379")
+	case f.MaxConnections < 0:
+		return fmt.Errorf("--max-connections=%d: want a positive number, or 0 for no bound", f.MaxConnections)
+	case f.Idle < 0 || f.dialTimeout() < 0:
+		return errors.New("--idle and --dial-timeout want positive times, or 0 for no bound")
+	case len(f.Options.Require) > 0 && !f.Listen.IsAuto() && !f.To.IsAuto():
+		return fmt.Errorf("--require is about auto, which neither %v nor %v is", f.Listen, f.To)
+	}
+	return nil
+}
 
-	// Idle is how long a connection may be without traffic before it is reset. 0
-	// means for ever.
-	Idle time.Duration
-
-	// DialTimeout is how long a client waits at most for the connection behind the
-	// proxy. 0 means for ever.
-	DialTimeout time.Duration
+// dialTimeout is how long a client waits at most for the connection behind the proxy; 0: for ever.
+func (f Forwarding) dialTimeout() time.Duration {
+	if f.DialTimeout == nil {
+		return 10 * time.Second
+	}
+	return *f.DialTimeout
 }
 
 // Proxy forwards connections.
@@ -47,7 +65,6 @@ type Proxy struct {
 	closed     context.CancelFunc
 	counters   *counters
 	accepting  chan struct{} // closed when no more connections are accepted
-	err        error         // why; set before accepting is closed
 
 	mu          sync.Mutex // guards what follows
 	count       int        // of connections, those that are being dialed included
@@ -58,23 +75,26 @@ type Proxy struct {
 	forwarded   sync.WaitGroup // connections
 }
 
-// Listen listens at f.Listen and forwards the connections that it accepts.
-func Listen(ctx context.Context, f Forwarding, log *slog.Logger) (*Proxy, error) {
+// Listen listens at f.Listen and forwards the connections that it accepts. It calls failed if it cannot
+// accept any more.
+func Listen(ctx context.Context, f Forwarding, log *slog.Logger, failed func(error)) (*Proxy, error) {
 	l, err := f.Listen.Listen(ctx, f.Options)
 	if err != nil {
 		return nil, err
 	}
+	dialing := f.Options
+	dialing.DialTimeout = f.dialTimeout()
 	p := &Proxy{
 		forwarding:  f,
 		log:         log.With("listen", f.Listen.String(), "to", f.To.String()),
 		listener:    l,
-		dial:        f.To.Dialer(f.Options),
+		dial:        f.To.Dialer(dialing),
 		accepting:   make(chan struct{}),
 		connections: make(map[*connection]struct{}),
 	}
 	p.counters = newCounters(f, p.now)
 	p.dialing, p.closed = context.WithCancel(context.Background())
-	go p.serve()
+	go p.serve(failed)
 	go p.sweep()
 	return p, nil
 }
@@ -85,28 +105,20 @@ func (p *Proxy) Forwarding() Forwarding { return p.forwarding }
 // Addr is where p listens.
 func (p *Proxy) Addr() net.Addr { return p.listener.Addr() }
 
-// Wait returns when p accepts no more connections. The error is nil if Drain or Close is
-// the reason.
-func (p *Proxy) Wait() error {
-	<-p.accepting
-	return p.err
-}
+// Wait returns when p accepts no more connections.
+func (p *Proxy) Wait() { <-p.accepting }
 
 // serve accepts connections until the listener fails, or until the deadline that Drain
 // sets for it.
-func (p *Proxy) serve() {
+func (p *Proxy) serve(failed func(error)) {
 	defer close(p.accepting)
-	p.end(endpoint.AcceptAll(p.listener, p.dialing.Done(), p.log, p.accept))
-}
-
-// end keeps the error with which the listener has ended, if that was not asked for.
-func (p *Proxy) end(err error) {
+	err := endpoint.AcceptAll(p.listener, p.dialing.Done(), p.log, p.accept)
+	_ = p.listener.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.draining {
-		p.err = fmt.Errorf("%v: %w", p.forwarding.Listen, err)
+		failed(fmt.Errorf("%v: %w", p.forwarding.Listen, err))
 	}
-	_ = p.listener.Close()
 }
 
 // accept forwards a connection, or refuses it.
@@ -144,8 +156,9 @@ func (p *Proxy) forward(accepted endpoint.Conn) {
 	defer p.forwarded.Done()
 	client := newEnd(accepted)
 	log := p.log.With("client", client.RemoteAddr().String())
-	server, passedOver, err := p.dialFor(client)
+	server, passedOver, err := p.dial(p.dialing)
 	if err != nil {
+		endpoint.Reset(client)
 		p.ended(nil, Unreachable)
 		log.Warn("cannot connect", "error", err)
 		return
@@ -170,20 +183,6 @@ func misses(passedOver []ringnet.Reason) []string {
 		all = append(all, r.Network+": "+string(r.Code))
 	}
 	return all
-}
-
-// dialFor dials for a client, and resets the client if that fails.
-func (p *Proxy) dialFor(client *end) (endpoint.Conn, []ringnet.Reason, error) {
-	ctx, cancel := p.dialing, context.CancelFunc(func() {})
-	if t := p.forwarding.DialTimeout; t > 0 {
-		ctx, cancel = context.WithTimeout(ctx, t)
-	}
-	defer cancel()
-	server, passedOver, err := p.dial(ctx)
-	if err != nil {
-		endpoint.Reset(client.Conn)
-	}
-	return server, passedOver, err
 }
 
 // began counts a connection for which the proxy has dialed. If the proxy is closed
@@ -265,9 +264,8 @@ func (p *Proxy) Drain(ctx context.Context, idle time.Duration) error {
 	p.mu.Lock()
 	p.draining, p.drainIdle = true, idle
 	p.mu.Unlock()
-	defer p.Close()
 	_ = p.listener.SetDeadline(time.Now().Add(backlogTime))
-	<-p.accepting
+	p.Wait()
 	ended := make(chan struct{})
 	go func() {
 		p.forwarded.Wait()
@@ -275,15 +273,14 @@ func (p *Proxy) Drain(ctx context.Context, idle time.Duration) error {
 	}()
 	select {
 	case <-ended:
-		return nil
 	case <-ctx.Done():
 	}
-	before := p.now()
+	left := p.now()
 	p.Close()
-	if before == 0 {
+	if left == 0 {
 		return nil
 	}
-	return fmt.Errorf("%v: %d connections were cut off that had not ended in time", p.forwarding.Listen, before)
+	return fmt.Errorf("%v: %d connections were cut off that had not ended in time", p.forwarding.Listen, left)
 }
 
 // Close accepts no more connections and cuts off those that there are. It returns when
@@ -298,7 +295,7 @@ func (p *Proxy) Close() {
 	}
 	p.mu.Unlock()
 	_ = p.listener.Close()
-	<-p.accepting
+	p.Wait()
 	for _, c := range left {
 		c.stop(Cut)
 	}

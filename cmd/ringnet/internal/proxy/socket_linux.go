@@ -30,7 +30,7 @@ type socket struct {
 }
 
 // newSocket returns nil if no socket of the kernel's carries c.
-func newSocket(c endpoint.Conn) *socket {
+func newSocket(c endpoint.Conn) carrier {
 	var raw syscall.RawConn
 	switch s := endpoint.Carrier(c).(type) {
 	case *net.TCPConn:
@@ -138,9 +138,9 @@ func (s *socket) lostBy() error {
 	return s.lost
 }
 
-// queued is how many bytes the kernel holds that were written and that the peer has not
+// taken is how many bytes the kernel holds that were written and that the peer has not
 // taken: of a Unix socket, with the memory that they lie in.
-func (s *socket) queued() uint64 {
+func (s *socket) taken() uint64 {
 	var n int
 	_ = s.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) })
 	return uint64(n)

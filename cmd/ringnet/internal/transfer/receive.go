@@ -7,6 +7,7 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path"
 	"runtime"
@@ -39,22 +40,13 @@ func OpenFolder(path string, most int) (*Folder, error) {
 	return &Folder{root: root, most: most, busy: make(map[string]bool)}, nil
 }
 
-// Received is a file that was received, or was fetched.
-type Received struct {
-	Name    string
-	Size    int64
-	From    int64 // how many bytes the receiver had from an earlier connection
-	SHA256  string
-	Fetched bool // from here
-}
-
 // Serve receives a file over a connection, or sends one that is fetched. If the connection breaks,
 // the bytes that have arrived stay in the folder, in a hidden file, for the next connection.
-func (f *Folder) Serve(c io.ReadWriter) (Received, error) {
+func (f *Folder) Serve(c net.Conn) (File, error) {
 	l := newLines(c)
 	var o offer
 	if err := l.receive(&o, 0); err != nil {
-		return Received{}, err
+		return File{}, err
 	}
 	if o.Fetch != "" {
 		return f.give(l, o.Fetch)
@@ -64,57 +56,62 @@ func (f *Folder) Serve(c io.ReadWriter) (Received, error) {
 
 // Fetch fetches a file by its name, and calls moved with numbers of bytes, as [Send] does, and with
 // how many the file has.
-func (f *Folder) Fetch(c io.ReadWriter, name string, moved func(n, of int64)) (Received, error) {
+func (f *Folder) Fetch(c net.Conn, name string, moved func(n, of int64)) (File, error) {
 	if err := checkName(name); err != nil {
-		return Received{}, err
+		return File{}, err
 	}
 	l := newLines(c)
 	if err := l.send(offer{Fetch: name}); err != nil {
-		return Received{}, err
+		return File{}, err
 	}
 	var o offer
 	if err := l.receive(&o, 0); err != nil {
-		return Received{}, fmt.Errorf("no answer: %w", err)
+		return File{}, fmt.Errorf("no answer: %w", err)
 	}
 	switch {
 	case o.Error != "":
-		return Received{}, RefusedError{endpoint.Printable(o.Error)}
+		return File{}, RefusedError{endpoint.Printable(o.Error)}
 	case o.Name != name:
-		return Received{}, fmt.Errorf("%.200q was wanted, and %.200q comes: %w", name, o.Name, ErrStranger)
+		return File{}, fmt.Errorf("%.200q was wanted, and %.200q comes: %w", name, o.Name, ErrStranger)
 	}
 	return f.take(l, o, func(n int64) { moved(n, o.Size) })
 }
 
 // give sends a file of the folder.
-func (f *Folder) give(l lines, name string) (Received, error) {
-	file, there, err := f.toGive(name)
+func (f *Folder) give(l lines, name string) (File, error) {
+	file, size, err := f.toGive(name)
 	if err != nil {
 		_ = l.send(offer{Error: reason(err)}) // who may be gone
-		return Received{}, fmt.Errorf("%.200q: %w", name, err)
+		return File{}, fmt.Errorf("%.200q: %w", name, err)
 	}
 	defer file.Close()
-	sent, err := send(l, name, file, there.Size(), func(int64) {})
-	return Received{name, there.Size(), sent.From, sent.SHA256, true}, err
+	return send(l, name, file, size, func(int64) {})
 }
 
-func (f *Folder) toGive(name string) (*os.File, fs.FileInfo, error) {
+func (f *Folder) toGive(name string) (file *os.File, size int64, err error) {
 	if !f.Readable {
-		return nil, nil, RefusedError{"files may be sent here, and not fetched"}
+		return nil, 0, RefusedError{"files may be sent here, and not fetched"}
 	}
 	if err := checkName(name); err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
-	return OpenRegular(f.root, name)
+	if file, err = OpenRegular(f.root, name); err != nil {
+		return nil, 0, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, file.Close())
+	}
+	return file, info.Size(), nil
 }
 
 // OpenRegular opens a file of a folder to read it, and refuses what is none, such as a link or a pipe.
-func OpenRegular(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+func OpenRegular(root *os.Root, name string) (*os.File, error) {
 	there, err := regular(root, name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	file, err := open(root, name, os.O_RDONLY, there)
-	return file, there, err
+	return open(root, name, os.O_RDONLY, there)
 }
 
 // regular describes a file, and refuses what is none.
@@ -147,7 +144,7 @@ func reason(err error) string {
 }
 
 // take receives a file that was offered.
-func (f *Folder) take(l lines, o offer, moved func(int64)) (Received, error) {
+func (f *Folder) take(l lines, o offer, moved func(int64)) (File, error) {
 	r, err := f.receive(l, o, moved)
 	if err != nil {
 		_ = l.send(answer{Error: reason(err), Busy: err == ErrBusy}) // who may be gone
@@ -156,7 +153,7 @@ func (f *Folder) take(l lines, o offer, moved func(int64)) (Received, error) {
 	return r, l.send(answer{SHA256: r.SHA256})
 }
 
-func (f *Folder) receive(l lines, o offer, moved func(int64)) (r Received, err error) {
+func (f *Folder) receive(l lines, o offer, moved func(int64)) (r File, err error) {
 	if err := checkName(o.Name); err != nil {
 		return r, err
 	}
@@ -164,7 +161,7 @@ func (f *Folder) receive(l lines, o offer, moved func(int64)) (r Received, err e
 		return r, RefusedError{fmt.Sprintf("a size of %d", o.Size)}
 	}
 	if name, ok := strings.CutSuffix(o.Name, "/"); ok {
-		return Received{Name: o.Name, SHA256: sum(sha256.New())}, f.makeFolder(name)
+		return File{Name: o.Name, SHA256: sum(sha256.New())}, f.makeFolder(name)
 	}
 	if !f.begin(partOf(o.Name)) {
 		return r, ErrBusy
@@ -179,7 +176,7 @@ func (f *Folder) receive(l lines, o offer, moved func(int64)) (r Received, err e
 	}
 	h, from, err := receiveFile(l, file, o.Size, moved)
 	if err == nil {
-		err = l.sync(file)
+		err = file.Sync()
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -190,10 +187,10 @@ func (f *Folder) receive(l lines, o offer, moved func(int64)) (r Received, err e
 	if err := f.root.Rename(partOf(o.Name), o.Name); err != nil {
 		return r, err
 	}
-	if err := f.sync(l, path.Dir(o.Name)); err != nil {
+	if err := f.sync(path.Dir(o.Name)); err != nil {
 		return r, err
 	}
-	return Received{Name: o.Name, Size: o.Size, From: from, SHA256: sum(h)}, nil
+	return File{Name: o.Name, Size: o.Size, From: from, SHA256: sum(h)}, nil
 }
 
 // makeFolder makes a folder, and those above it. Links are no folders.
@@ -267,7 +264,7 @@ func (f *Folder) reopen(part string) (*os.File, error) {
 }
 
 // sync writes a folder to its device, so that a file that has its name keeps it.
-func (f *Folder) sync(l lines, name string) error {
+func (f *Folder) sync(name string) error {
 	if runtime.GOOS == "windows" {
 		return nil // which cannot
 	}
@@ -275,7 +272,7 @@ func (f *Folder) sync(l lines, name string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(l.sync(folder), folder.Close())
+	return errors.Join(folder.Sync(), folder.Close())
 }
 
 // receiveFile receives the bytes that the file does not have yet, and returns the hash of
@@ -289,7 +286,7 @@ func receiveFile(l lines, file *os.File, size int64, moved func(int64)) (h hash.
 	if have > size {
 		have = 0 // of another file
 	}
-	h, err = l.hashed(file, have)
+	h, err = hashed(file, have)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -4,73 +4,68 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/ringnet/ringnet/cmd/ringnet/internal/endpoint"
 )
 
-// Sent is a file that was sent.
-type Sent struct {
-	From   int64  // how many bytes the receiver had from an earlier connection
-	SHA256 string // of the whole file, at both ends
-}
-
 // Send sends a file with a name and a size over a connection. It calls moved with numbers
 // of bytes: those that the receiver has already, and then those that it has sent.
-func Send(c io.ReadWriter, name string, file io.ReadSeeker, size int64, moved func(int64)) (Sent, error) {
+func Send(c net.Conn, name string, file io.ReadSeeker, size int64, moved func(int64)) (File, error) {
 	if !utf8.ValidString(name) {
-		return Sent{}, RefusedError{fmt.Sprintf("%q: want a name in UTF-8", name)}
+		return File{}, RefusedError{fmt.Sprintf("%q: want a name in UTF-8", name)}
 	}
 	return send(newLines(c), name, file, size, moved)
 }
 
-func send(l lines, name string, file io.ReadSeeker, size int64, moved func(int64)) (Sent, error) {
+func send(l lines, name string, file io.ReadSeeker, size int64, moved func(int64)) (File, error) {
 	if err := l.send(offer{Name: name, Size: size}); err != nil {
-		return Sent{}, err
+		return File{}, err
 	}
 	var has answer
 	if err := l.receiveAnswer(&has, size); err != nil || strings.HasSuffix(name, "/") {
-		return Sent{SHA256: has.SHA256}, err
+		return File{Name: name, SHA256: has.SHA256, Sent: true}, err
 	}
 	if has.Have < 0 || has.Have > size {
 		has.Have = 0 // of another file
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return Sent{}, err
+		return File{}, err
 	}
-	h, err := l.hashed(file, has.Have)
+	h, err := hashed(file, has.Have)
 	if err != nil {
-		return Sent{}, changed(err)
+		return File{}, changed(err)
 	}
 	if sum(h) != has.SHA256 {
 		has.Have = 0
 		h.Reset()
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
-			return Sent{}, err
+			return File{}, err
 		}
 	}
 	moved(has.Have)
 	if err := l.send(start{has.Have}); err != nil {
-		return Sent{}, err
+		return File{}, err
 	}
 	if err := copyHashed(l, file, size-has.Have, h, moved); err != nil {
-		return Sent{}, changed(err)
+		return File{}, changed(err)
 	}
 	if n, _ := io.ReadFull(file, make([]byte, 1)); n > 0 {
-		return Sent{}, RefusedError{"the file is longer than its size, or has become longer meanwhile"}
+		return File{}, RefusedError{"the file is longer than its size, or has become longer meanwhile"}
 	}
 	if err := l.send(end{sum(h)}); err != nil {
-		return Sent{}, err
+		return File{}, err
 	}
 	var got answer
 	if err := l.receiveAnswer(&got, size); err != nil {
-		return Sent{}, err
+		return File{}, err
 	}
 	if got.SHA256 != sum(h) {
-		return Sent{}, RefusedError{"the SHA-256 of what has arrived is another"}
+		return File{}, RefusedError{"the SHA-256 of what has arrived is another"}
 	}
-	return Sent{has.Have, got.SHA256}, nil
+	return File{name, size, has.Have, got.SHA256, true}, nil
 }
 
 // changed makes a RefusedError of an unexpected end of the sender's file.

@@ -5,7 +5,9 @@
 // from an earlier connection, with their SHA-256. If the sender's file begins with these
 // bytes, the sender sends the rest, else the whole file. At the end both send the SHA-256
 // of the whole file, and only if they agree the receiver gives the file its name.
-// Everything but the file's bytes is a line of JSON. An empty line is a sign of life.
+// Everything but the file's bytes is a line of JSON.
+//
+// An end that is silent, and does not hash or sync, has its connection given up.
 //
 // A name may lead through folders, which the receiver makes: a/b. One that ends in / is an
 // empty folder. Who wants a file of a folder that may be read begins with the name alone, and
@@ -21,11 +23,10 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"time"
-
-	pool "github.com/libp2p/go-buffer-pool"
 )
 
 // offer is the sender's first line, or, with Fetch, that of who wants a file.
@@ -54,6 +55,15 @@ type end struct {
 	SHA256 string `json:"sha256"`
 }
 
+// File is a file that has moved.
+type File struct {
+	Name   string
+	Size   int64
+	From   int64  // how many bytes the receiver had from an earlier connection
+	SHA256 string // of the whole file, at both ends
+	Sent   bool   // from here
+}
+
 // RefusedError says why the receiver, or Send, refuses a file. To try again does not help.
 type RefusedError struct{ Why string }
 
@@ -72,41 +82,36 @@ const maxLine = 64 << 10
 // copyLen is how many bytes are moved at a time.
 const copyLen = 256 << 10
 
-// signOfLife is how often a peer is told that this end is at work. The peer takes as many
-// as the work may need, one in five seconds. A variable, for tests change it.
-var signOfLife = 5 * time.Second
+// silence is how long a peer may be silent that has nothing to do, and leastRate how many bytes a second
+// it hashes, or writes to its device, at least.
+const (
+	silence   = 30 * time.Second
+	leastRate = 1 << 20
+)
 
 // lines are a connection with lines on it.
 type lines struct {
-	*bufio.Reader
-	w io.Writer
+	r *bufio.Reader
+	net.Conn
 }
 
-func newLines(c io.ReadWriter) lines { return lines{bufio.NewReaderSize(c, maxLine), c} }
+func newLines(c net.Conn) lines { return lines{bufio.NewReaderSize(c, maxLine), c} }
 
 func (l lines) send(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	_, err = l.w.Write(append(b, '\n'))
+	_ = l.SetWriteDeadline(time.Now().Add(silence))
+	_, err = l.Conn.Write(append(b, '\n'))
 	return err
 }
 
-// leastRate is how many bytes a second a peer hashes, or syncs, at least.
-const leastRate = 1 << 20
-
-// receive receives a line, and before it the signs of life of a peer that works on some
-// bytes.
+// receive receives a line, before which the peer has to work on some bytes.
 func (l lines) receive(v any, work int64) error {
-	line, err := l.ReadSlice('\n')
-	signs := 10 + work/leastRate/5
-	for ; err == nil && len(line) == 1 && signs > 0; signs-- {
-		line, err = l.ReadSlice('\n')
-	}
+	l.patience(work)
+	line, err := l.r.ReadSlice('\n')
 	switch {
-	case err == nil && len(line) == 1:
-		return fmt.Errorf("only signs of life: %w", ErrStranger)
 	case errors.Is(err, bufio.ErrBufferFull):
 		return fmt.Errorf("a line is too long: %w", ErrStranger)
 	case err == io.EOF:
@@ -120,48 +125,22 @@ func (l lines) receive(v any, work int64) error {
 	return nil
 }
 
-// hashed is the hash of the next n bytes of a file.
-func (l lines) hashed(file io.Reader, n int64) (hash.Hash, error) {
-	h := sha256.New()
-	return h, copyHashed(&signs{w: l.w, said: time.Now()}, file, n, h, func(int64) {})
+// patience has reads fail when the peer is silent for longer than work on some bytes takes.
+func (l lines) patience(work int64) {
+	const most = 1 << 30 // seconds
+	_ = l.SetReadDeadline(time.Now().Add(silence + time.Duration(min(work/leastRate, most))*time.Second))
 }
 
-// signs takes bytes and gives signs of life.
-type signs struct {
-	w    io.Writer
-	said time.Time
-}
-
-func (s *signs) Write(p []byte) (int, error) {
-	if time.Since(s.said) < signOfLife {
-		return len(p), nil
-	}
-	s.said = time.Now()
-	if _, err := s.w.Write([]byte("\n")); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-// sync writes a file to its device, and gives signs of life.
-func (l lines) sync(file interface{ Sync() error }) error {
-	synced := make(chan error, 1)
-	go func() { synced <- file.Sync() }()
-	ticker := time.NewTicker(signOfLife)
-	defer ticker.Stop()
-	for {
-		select {
-		case err := <-synced:
-			return err
-		case <-ticker.C:
-			_, _ = l.w.Write([]byte("\n")) // to whom may be gone
-		}
-	}
+// Read receives bytes of a file.
+func (l lines) Read(p []byte) (int, error) {
+	l.patience(0)
+	return l.r.Read(p)
 }
 
 // Write sends bytes of a file, or returns what the receiver has against it.
 func (l lines) Write(p []byte) (int, error) {
-	n, err := l.w.Write(p)
+	_ = l.SetWriteDeadline(time.Now().Add(silence))
+	n, err := l.Conn.Write(p)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		var refused RefusedError
 		if errors.As(l.receiveAnswer(new(answer), 0), &refused) {
@@ -173,23 +152,25 @@ func (l lines) Write(p []byte) (int, error) {
 
 // copyHashed moves n bytes and hashes them.
 func copyHashed(w io.Writer, r io.Reader, n int64, h hash.Hash, moved func(int64)) error {
-	buf := pool.Get(int(min(n, copyLen)))
-	defer pool.Put(buf)
-	for n > 0 {
-		m, err := io.ReadFull(r, buf[:min(n, copyLen)])
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		h.Write(buf[:m])
-		if _, failed := w.Write(buf[:m]); failed != nil {
-			return failed
-		}
-		moved(int64(m))
-		if n -= int64(m); err != nil {
-			return err
-		}
+	done, err := io.CopyBuffer(io.MultiWriter(h, w, counter(moved)), io.LimitReader(r, n), make([]byte, copyLen))
+	if err == nil && done < n {
+		err = io.ErrUnexpectedEOF
 	}
-	return nil
+	return err
+}
+
+// counter counts bytes.
+type counter func(n int64)
+
+func (c counter) Write(p []byte) (int, error) {
+	c(int64(len(p)))
+	return len(p), nil
+}
+
+// hashed is the hash of the next n bytes of a file.
+func hashed(file io.Reader, n int64) (hash.Hash, error) {
+	h := sha256.New()
+	return h, copyHashed(io.Discard, file, n, h, func(int64) {})
 }
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ func random(n int) []byte {
 }
 
 // transferred sends content to a folder over a connection that wrap may spoil.
-func transferred(t *testing.T, folder *Folder, name string, content []byte, wrap func(io.ReadWriter) io.ReadWriter) (sent Sent, failed, received error) {
+func transferred(t *testing.T, folder *Folder, name string, content []byte, wrap func(net.Conn) net.Conn) (sent File, failed, received error) {
 	t.Helper()
 	a, b := net.Pipe()
 	done := make(chan error, 1)
@@ -39,33 +40,54 @@ func transferred(t *testing.T, folder *Folder, name string, content []byte, wrap
 	return sent, failed, <-done
 }
 
-func whole(c io.ReadWriter) io.ReadWriter { return c }
-
-// breaking is a connection that breaks after so many bytes were written.
-type breaking struct {
-	io.ReadWriter
-	left int
+// requireSent requires that content arrives, and returns where the receiver had it go on.
+func requireSent(t *testing.T, folder *Folder, name string, content []byte) (from int64) {
+	t.Helper()
+	sent, failed, received := transferred(t, folder, name, content, whole)
+	require.NoError(t, failed)
+	require.NoError(t, received)
+	require.Equal(t, File{name, int64(len(content)), sent.From, fmt.Sprintf("%x", sha256.Sum256(content)), true}, sent)
+	requireFile(t, filepath.Join(folder.root.Name(), filepath.FromSlash(name)), content)
+	return sent.From
 }
+
+func whole(c net.Conn) net.Conn { return c }
+
+// spoiled is a connection with other reads or writes.
+type spoiled struct {
+	net.Conn
+	io.Reader
+	write func(p []byte) (int, error)
+}
+
+func (s spoiled) Read(p []byte) (int, error)  { return s.Reader.Read(p) }
+func (s spoiled) Write(p []byte) (int, error) { return s.write(p) }
 
 var errBroken = errors.New("broken")
 
-func (b *breaking) Write(p []byte) (int, error) {
-	n, err := b.ReadWriter.Write(p[:min(len(p), b.left)])
-	if b.left -= n; err == nil && n < len(p) {
-		err = errBroken
+// after has a connection break after so many bytes were written.
+func after(left int) func(net.Conn) net.Conn {
+	return func(c net.Conn) net.Conn {
+		return spoiled{c, c, func(p []byte) (int, error) {
+			n, err := c.Write(p[:min(len(p), left)])
+			if left -= n; err == nil && n < len(p) {
+				err = errors.Join(errBroken, c.Close())
+			}
+			return n, err
+		}}
 	}
-	return n, err
 }
 
-func (b *breaking) Read(p []byte) (int, error) {
-	if b.left == 0 {
-		return 0, errBroken
-	}
-	return b.ReadWriter.Read(p)
-}
-
-func after(n int) func(io.ReadWriter) io.ReadWriter {
-	return func(c io.ReadWriter) io.ReadWriter { return &breaking{c, n} }
+// saying is a peer that says something, and takes as many bytes.
+func saying(t *testing.T, said io.Reader, takes int) net.Conn {
+	c, other := net.Pipe()
+	t.Cleanup(func() { c.Close(); other.Close() })
+	return spoiled{c, said, func(p []byte) (int, error) {
+		if takes -= len(p); takes < 0 {
+			return 0, errBroken
+		}
+		return len(p), nil
+	}}
 }
 
 func newFolder(t *testing.T) (*Folder, string) {
@@ -84,14 +106,9 @@ func requireFile(t *testing.T, path string, content []byte) {
 }
 
 func TestSendFilesOfAllSizes(t *testing.T) {
-	folder, dir := newFolder(t)
+	folder, _ := newFolder(t)
 	for _, n := range []int{0, 1, copyLen, 3*copyLen + 1} {
-		content := random(n)
-		sent, failed, received := transferred(t, folder, "file", content, whole)
-		require.NoError(t, failed)
-		require.NoError(t, received)
-		require.Equal(t, Sent{0, fmt.Sprintf("%x", sha256.Sum256(content))}, sent)
-		requireFile(t, filepath.Join(dir, "file"), content)
+		require.Zero(t, requireSent(t, folder, "file", random(n)))
 	}
 }
 
@@ -102,54 +119,39 @@ func TestSendGoesOnWhereAConnectionBroke(t *testing.T) {
 	require.ErrorIs(t, failed, errBroken)
 	require.Error(t, received)
 	require.NoFileExists(t, filepath.Join(dir, "file"))
-	sent, failed, received := transferred(t, folder, "file", content, whole)
-	require.NoError(t, failed)
-	require.NoError(t, received)
-	require.InDelta(t, 5*copyLen, sent.From, copyLen)
-	requireFile(t, filepath.Join(dir, "file"), content)
+	require.InDelta(t, 5*copyLen, requireSent(t, folder, "file", content), copyLen)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "nothing is left of the first")
 }
 
 func TestSendBeginsAgainIfTheFileHasChanged(t *testing.T) {
-	folder, dir := newFolder(t)
+	folder, _ := newFolder(t)
 	_, failed, _ := transferred(t, folder, "file", random(4*copyLen), after(2*copyLen+100))
 	require.Error(t, failed)
 	for _, content := range [][]byte{random(4 * copyLen), random(10)} {
-		sent, failed, received := transferred(t, folder, "file", content, whole)
-		require.NoError(t, failed)
-		require.NoError(t, received)
-		require.Zero(t, sent.From)
-		requireFile(t, filepath.Join(dir, "file"), content)
+		require.Zero(t, requireSent(t, folder, "file", content))
 	}
-}
-
-// flipping is a connection that changes a byte on its way.
-type flipping struct {
-	io.ReadWriter
-	at int
-}
-
-func (f *flipping) Write(p []byte) (int, error) {
-	p = bytes.Clone(p)
-	if f.at >= 0 && f.at < len(p) {
-		p[f.at] ^= 1
-	}
-	f.at -= len(p)
-	return f.ReadWriter.Write(p)
 }
 
 func TestReceiveRefusesWhatWasChangedOnItsWay(t *testing.T) {
 	folder, dir := newFolder(t)
 	content := random(2 * copyLen)
-	_, failed, received := transferred(t, folder, "file", content, func(c io.ReadWriter) io.ReadWriter { return &flipping{c, copyLen} })
+	at := copyLen
+	_, failed, received := transferred(t, folder, "file", content, func(c net.Conn) net.Conn {
+		return spoiled{c, c, func(p []byte) (int, error) {
+			p = bytes.Clone(p)
+			if at >= 0 && at < len(p) {
+				p[at] ^= 1
+			}
+			at -= len(p)
+			return c.Write(p)
+		}}
+	})
 	require.ErrorAs(t, failed, new(RefusedError))
 	require.ErrorContains(t, received, "its SHA-256 is another than was sent")
 	require.NoFileExists(t, filepath.Join(dir, "file"))
-	sent, failed, _ := transferred(t, folder, "file", content, whole)
-	require.NoError(t, failed)
-	require.Zero(t, sent.From)
+	require.Zero(t, requireSent(t, folder, "file", content))
 }
 
 func TestReceiveRefusesNamesThatLeadElsewhere(t *testing.T) {
@@ -190,10 +192,7 @@ func TestReceiveMakesFolders(t *testing.T) {
 	for _, name := range []string{"a/b/c", "a/b/d", "a/file"} {
 		_, failed, _ := transferred(t, folder, name, random(copyLen), after(copyLen/2))
 		require.Error(t, failed)
-		content := random(copyLen)
-		_, failed, _ = transferred(t, folder, name, content, whole)
-		require.NoError(t, failed)
-		requireFile(t, filepath.Join(dir, filepath.FromSlash(name)), content)
+		requireSent(t, folder, name, random(copyLen))
 	}
 	for range 2 {
 		_, failed, _ := transferred(t, folder, "a/empty/", nil, whole)
@@ -203,7 +202,7 @@ func TestReceiveMakesFolders(t *testing.T) {
 }
 
 // fetched fetches a file of a folder into another, over a connection that wrap may spoil.
-func fetched(t *testing.T, from, into *Folder, name string, wrap func(io.ReadWriter) io.ReadWriter) (got Received, failed error) {
+func fetched(t *testing.T, from, into *Folder, name string, wrap func(net.Conn) net.Conn) (got File, failed error) {
 	t.Helper()
 	a, b := net.Pipe()
 	done := make(chan struct{})
@@ -246,7 +245,7 @@ func TestFetchTakesWhatItWants(t *testing.T) {
 	into, here := newFolder(t)
 	a, b := net.Pipe()
 	go func() {
-		_, _ = newLines(b).ReadSlice('\n')
+		_, _ = newLines(b).r.ReadSlice('\n')
 		_ = newLines(b).send(offer{Name: "other", Size: 0})
 	}()
 	_, failed := into.Fetch(a, "file", func(int64, int64) {})
@@ -262,8 +261,7 @@ func TestReceiveKeepsThePermissionsOfTheFileThatItReplaces(t *testing.T) {
 	for _, mode := range []os.FileMode{0o600, 0o640, 0o755} {
 		require.NoError(t, os.WriteFile(path, nil, mode))
 		require.NoError(t, os.Chmod(path, mode))
-		_, failed, _ := transferred(t, folder, "file", []byte("x"), whole)
-		require.NoError(t, failed)
+		requireSent(t, folder, "file", []byte("x"))
 		info, err := os.Stat(path)
 		require.NoError(t, err)
 		require.Equal(t, mode, info.Mode().Perm())
@@ -305,31 +303,62 @@ func TestFolderKeepsTheLatestPartialFiles(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, ".file15.part"))
 }
 
-// idling is a peer that gives signs of life, one a second, for a day.
-type idling struct{ left int }
-
-func (r *idling) Read(p []byte) (int, error) {
-	time.Sleep(time.Second)
-	if r.left--; r.left < 0 {
-		return 0, io.EOF
-	}
-	return copy(p, "\n"), nil
-}
-
-func TestSignsOfLifeAloneAreNotEnough(t *testing.T) {
+// A peer that is silent is given up, but not while it may be at work.
+func TestSilentPeersAreGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder, _ := newFolder(t)
-		day := func() io.ReadWriter {
-			return struct {
-				io.Reader
-				io.Writer
-			}{&idling{24 * 60 * 60}, io.Discard}
+		a, b := net.Pipe()
+		l := newLines(a)
+		for work, want := range map[int64]time.Duration{0: silence, 100 * leastRate: silence + 100*time.Second, math.MaxInt64: 1<<30*time.Second + silence} {
+			began := time.Now()
+			require.ErrorIs(t, l.receive(new(answer), work), os.ErrDeadlineExceeded)
+			require.Equal(t, want, time.Since(began))
 		}
-		_, err := folder.Serve(day())
-		require.ErrorIs(t, err, ErrStranger)
-		_, err = Send(day(), "f", strings.NewReader("x"), 1, func(int64) {})
-		require.ErrorIs(t, err, ErrStranger)
+		for _, give := range []func() error{
+			func() error { _, err := folder.Serve(a); return err },
+			func() error { _, err := Send(a, "f", strings.NewReader("x"), 1, func(int64) {}); return err },
+			func() error { _, err := l.Read(make([]byte, 1)); return err },
+			func() error { _, err := l.Write(make([]byte, 1)); return err },
+		} {
+			began := time.Now()
+			require.ErrorIs(t, give(), os.ErrDeadlineExceeded)
+			require.Equal(t, silence, time.Since(began))
+		}
+		require.NoError(t, b.Close())
 	})
+}
+
+// Each end waits for the other's hashing, and for the file to be on its device.
+func TestPeersAtWorkAreWaitedFor(t *testing.T) {
+	const work = 2 * silence
+	folder, dir := newFolder(t)
+	content := make([]byte, int(work/time.Second)*leastRate+copyLen)
+	_, failed, _ := transferred(t, folder, "file", content, after(len(content)-copyLen/2))
+	require.ErrorIs(t, failed, errBroken)
+	working := func(c net.Conn, before string) net.Conn {
+		return spoiled{c, c, func(p []byte) (int, error) {
+			if bytes.HasPrefix(p, []byte(before)) {
+				time.Sleep(work)
+				_ = c.SetWriteDeadline(time.Time{}) // that of before the work
+			}
+			return c.Write(p)
+		}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		served := make(chan error, 1)
+		go func() {
+			_, err := folder.Serve(working(b, "{"))
+			served <- err
+		}()
+		began := time.Now()
+		sent, err := Send(working(a, `{"offset"`), "file", bytes.NewReader(content), int64(len(content)), func(int64) {})
+		require.NoError(t, err)
+		require.NoError(t, <-served)
+		require.GreaterOrEqual(t, sent.From, int64(work/time.Second)*leastRate)
+		require.Equal(t, 3*work, time.Since(began))
+	})
+	requireFile(t, filepath.Join(dir, "file"), content)
 }
 
 func TestReceiveTakesAFileFromOneConnectionAtATime(t *testing.T) {
@@ -338,8 +367,7 @@ func TestReceiveTakesAFileFromOneConnectionAtATime(t *testing.T) {
 	_, failed, _ := transferred(t, folder, "file", []byte("x"), whole)
 	require.ErrorIs(t, failed, ErrBusy)
 	folder.end(partOf("file"))
-	_, failed, _ = transferred(t, folder, "file", []byte("x"), whole)
-	require.NoError(t, failed)
+	requireSent(t, folder, "file", []byte("x"))
 }
 
 // Whatever a stranger says ends in an error.
@@ -352,35 +380,15 @@ func TestStrangersEndInErrors(t *testing.T) {
 		`{"name":"f","size":10}` + "\n" + `{"offset":11}` + "\n",
 		`{"name":"f","size":10}` + "\n" + `{"offset":0}` + "\nshort",
 	} {
-		_, err := folder.Serve(struct {
-			io.Reader
-			io.Writer
-		}{strings.NewReader(said), io.Discard})
+		_, err := folder.Serve(saying(t, strings.NewReader(said), 1<<20))
 		require.Error(t, err, "%.100q", said)
-
-		_, err = Send(struct {
-			io.Reader
-			io.Writer
-		}{strings.NewReader(said), io.Discard}, "f", strings.NewReader("x"), 1, func(int64) {})
+		_, err = Send(saying(t, strings.NewReader(said), 1<<20), "f", strings.NewReader("x"), 1, func(int64) {})
 		require.Error(t, err, "%.100q", said)
 	}
-}
-
-// refusing is a receiver that is heard, and takes no more bytes.
-type refusing struct {
-	io.Reader
-	left int
-}
-
-func (r *refusing) Write(p []byte) (int, error) {
-	if r.left -= len(p); r.left < 0 {
-		return 0, errBroken
-	}
-	return len(p), nil
 }
 
 func TestSendTellsWhyTheReceiverTakesNoMore(t *testing.T) {
-	c := &refusing{strings.NewReader(`{}` + "\n" + `{"error":"no space left\u001b[2J"}` + "\n"), copyLen}
+	c := saying(t, strings.NewReader(`{}`+"\n"+`{"error":"no space left\u001b[2J"}`+"\n"), copyLen)
 	_, err := Send(c, "f", bytes.NewReader(random(4*copyLen)), 4*copyLen, func(int64) {})
 	require.Equal(t, RefusedError{"no space left\ufffd[2J"}, err, "without what would clear a terminal")
 }
@@ -389,65 +397,4 @@ func TestSendRefusesNamesThatWouldArriveAsOthers(t *testing.T) {
 	folder, _ := newFolder(t)
 	_, err, _ := transferred(t, folder, "a\xff", []byte("x"), whole)
 	require.ErrorAs(t, err, new(RefusedError))
-}
-
-// waiting is a file of which no more can be read until something is closed.
-type waiting struct {
-	io.ReadSeeker
-	until <-chan struct{}
-}
-
-func (w waiting) Read(p []byte) (int, error) {
-	if at, _ := w.Seek(0, io.SeekCurrent); at > 0 {
-		<-w.until
-	}
-	return w.ReadSeeker.Read(p)
-}
-
-func (w waiting) Sync() error {
-	<-w.until
-	return nil
-}
-
-// alive is a connection that notices signs of life.
-type alive struct {
-	io.ReadWriter
-	seen chan struct{}
-}
-
-func (a *alive) Write(p []byte) (int, error) {
-	if string(p) == "\n" {
-		select {
-		case <-a.seen:
-		default:
-			close(a.seen)
-		}
-	}
-	return a.ReadWriter.Write(p)
-}
-
-// Each end waits for the other's hashing and syncing, however long that takes.
-func TestWhoeverIsAtWorkGivesSignsOfLife(t *testing.T) {
-	before := signOfLife
-	signOfLife = time.Nanosecond
-	defer func() { signOfLife = before }()
-	work := map[string]func(lines, waiting) error{
-		"hashing": func(l lines, file waiting) error { _, err := l.hashed(file, 3*copyLen); return err },
-		"syncing": func(l lines, file waiting) error { return l.sync(file) },
-	}
-	for name, work := range work {
-		t.Run(name, func(t *testing.T) {
-			a, b := net.Pipe()
-			c := &alive{a, make(chan struct{})}
-			done := make(chan error, 1)
-			go func() {
-				l := newLines(c)
-				done <- errors.Join(work(l, waiting{bytes.NewReader(random(3 * copyLen)), c.seen}), l.send(answer{Have: 7}))
-			}()
-			var got answer
-			require.NoError(t, newLines(b).receive(&got, 1<<60))
-			require.EqualValues(t, 7, got.Have)
-			require.NoError(t, <-done)
-		})
-	}
 }

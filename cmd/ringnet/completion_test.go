@@ -19,7 +19,7 @@ func completed(t *testing.T, script string, words ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestBashCompletesValuesAndWhatIsBehindFlags(t *testing.T) {
+func TestBashCompletes(t *testing.T) {
 	script, err := commandProcess("completion", "bash").Output()
 	require.NoError(t, err)
 	dir := t.TempDir()
@@ -61,10 +61,18 @@ func TestBashCompletesValuesAndWhatIsBehindFlags(t *testing.T) {
 }
 
 // Where no argument is a file, fish offers none either.
-func TestFishOffersFilesWhereTheyMayBe(t *testing.T) {
-	script, err := commandProcess("completion", "fish").Output()
-	require.NoError(t, err)
-	for _, line := range []string{"cp' -F", "kill' -f", "ss' -f", "ss' -l process -x -d 'Only those of", "proxy' -l file -r -d", "perf' -l reverse -d"} {
-		require.Contains(t, string(script), "complete -c ringnet -n '__fish_seen_subcommand_from "+line)
+func TestCompletionIsForEachShell(t *testing.T) {
+	const fish = "complete -c ringnet -n '__fish_seen_subcommand_from "
+	for shell, lines := range map[string][]string{
+		"zsh": {"bashcompinit"},
+		"fish": {fish + "ss' -l carrier -x -a 'shm rdma tcp' -d 'Only those", fish + "cp' -F", fish + "kill' -f", fish + "ss' -f",
+			fish + "ss' -l process -x -d 'Only those of", fish + "proxy' -l file -r -d", fish + "perf' -l reverse -d"},
+	} {
+		script, err := commandProcess("completion", shell).Output()
+		require.NoError(t, err)
+		for _, line := range lines {
+			require.Contains(t, string(script), line)
+		}
 	}
+	require.Equal(t, `'it\'s a \\ word'`, quoted(`it's a \ word`))
 }
