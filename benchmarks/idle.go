@@ -38,7 +38,7 @@ func (b *bench) measureIdle() {
 	for _, n := range b.idle {
 		for _, info := range b.report.Peers {
 			p, _ := findPeer(info.Key)
-			if info.Unavailable != "" || p.dial == nil || p.single || p.as != "" {
+			if info.Unavailable != "" || p.dial == nil || p.as != "" {
 				continue
 			}
 			b.show.Note("%d idle connections, %s", n, p.name)
