@@ -40,6 +40,7 @@ var peers = []*peer{
 	ours("ringnet shm", "shm", "shm", &ringnet.Config{}),
 	ours("ringnet rdma", "rdma", "rdma", &ringnet.Config{}),
 	ours("ringnet rdma, busy polling", "rdma-busy", "rdma", &ringnet.Config{BusyPoll: 10 * time.Second}),
+	ours("ringnet rdma, a link for each connection", "rdma-dedicated", "rdma", &ringnet.Config{Dedicated: true}),
 	ours("ringnet rdma, never polling", "rdma-parking", "rdma", &ringnet.Config{BusyPoll: -1}),
 	ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1}),
 	{name: "TCP", key: "tcp", yardstick: true, listen: func(host string) (net.Listener, error) { return net.Listen("tcp", net.JoinHostPort(host, "0")) }, dial: dialer("tcp")},

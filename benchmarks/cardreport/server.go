@@ -58,13 +58,10 @@ func (o *options) reach() (*rpc.Client, error) {
 	return rpc.NewClient(near), nil
 }
 
-// Facts returns those of the server's host.
-func (s *Server) Facts(_ struct{}, rows *[][]string) (err error) {
-	*rows, err = s.facts(context.Background())
-	if len(*rows) > 0 {
-		err = nil
-	}
-	return err
+// Describe tells of the server's host.
+func (s *Server) Describe(_ struct{}, p *Part) error {
+	s.describe(context.Background(), p)
+	return nil
 }
 
 // StartPeer starts an echo server of ringnet at an address of the server's device, and returns
