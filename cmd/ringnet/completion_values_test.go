@@ -64,7 +64,7 @@ func TestBashCompletesValuesAndWhatIsBehindFlags(t *testing.T) {
 func TestFishOffersFilesWhereTheyMayBe(t *testing.T) {
 	script, err := commandProcess("completion", "fish").Output()
 	require.NoError(t, err)
-	for _, line := range []string{"cp' -F", "kill' -f", "ss' -f", "ss' -l process -x -d 'Only those of", "proxy' -l file -r -d", "perf' -l reverse -d"} {
+	for _, line := range []string{"cp' -F", "kill' -f", "ss' -f", "ss' -l process -x -d 'Only those of", "proxy' -l file -r -d", "perf' -l rounds -d"} {
 		require.Contains(t, string(script), "complete -c ringnet -n '__fish_seen_subcommand_from "+line)
 	}
 }
