@@ -87,21 +87,16 @@ func (o *options) serve() error {
 	if err != nil {
 		return err
 	}
-	if o.once {
-		process.Ready(l.Addr().String())
-	} else {
+	if !o.once {
 		fmt.Println("listening on", l.Addr())
+		return process.ServeAll(l, func() process.Server { return newServer() })
 	}
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		serveClient(c)
-		if o.once {
-			return nil
-		}
+	process.Ready(l.Addr().String())
+	c, err := l.Accept()
+	if err == nil {
+		process.Serve(c, newServer())
 	}
+	return err
 }
 
 // reach connects to the server that was named or, without one, to another process of this program
@@ -112,9 +107,7 @@ func (o *options) reach() (server *rpc.Client, end func(), err error) {
 		server, err = rpc.Dial("tcp", o.connect)
 		return server, func() {}, err
 	case o.oneProcess:
-		near, far := net.Pipe()
-		go serveClient(far)
-		return rpc.NewClient(near), func() {}, nil
+		return process.Within(newServer()), func() {}, nil
 	}
 	self, err := os.Executable()
 	if err != nil {

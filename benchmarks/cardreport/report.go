@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,24 +59,13 @@ func (p *Part) state() string {
 	return "could not run"
 }
 
-// add runs a part and takes what comes out, with what other programs have written in it scrubbed.
+// add runs a part and takes what comes out.
 func (r *document) add(title string, run func(p *Part)) {
 	fmt.Fprintf(os.Stderr, "card-report: %s …\n", title)
 	began := time.Now()
 	p := &Part{Title: title}
 	run(p)
 	p.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
-	for i := range p.Problems {
-		p.Problems[i] = r.scrub.foreign(p.Problems[i])
-	}
-	p.Details = r.scrub.foreign(p.Details)
-	for _, t := range p.Tables {
-		for _, row := range t.Rows {
-			for i := range row {
-				row[i] = r.scrub.foreign(row[i])
-			}
-		}
-	}
 	r.Parts = append(r.Parts, p)
 	fmt.Fprintf(os.Stderr, "card-report: %s: %s\n", title, p.state())
 }
@@ -89,13 +79,9 @@ const (
 // write leaves the files in a folder.
 func (r *document) write(dir string) error {
 	figures, err := r.scrub.json(r)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, jsonFile), append(figures, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, markdownFile), []byte(r.scrub.addresses(r.markdown())), 0o644)
+	return errors.Join(err,
+		os.WriteFile(filepath.Join(dir, jsonFile), append(figures, '\n'), 0o644),
+		os.WriteFile(filepath.Join(dir, markdownFile), []byte(r.scrub.text(r.markdown())), 0o644))
 }
 
 func (r *document) markdown() string {

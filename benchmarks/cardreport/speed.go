@@ -37,7 +37,7 @@ func (s *session) speed(p *Part) {
 		p.problem("benchmarks has left no results: %v", err)
 		return
 	}
-	r.Machine.Device = s.report.scrub.addresses(r.Machine.Device)
+	r.Machine.Device = s.report.scrub.text(r.Machine.Device) // of which charts tell, too
 	files, err := charts.Sizes(r, s.out)
 	if err != nil {
 		p.problem("charts: %v", err)
@@ -45,7 +45,7 @@ func (s *session) speed(p *Part) {
 	for _, file := range files {
 		p.Charts = append(p.Charts, filepath.Base(file))
 	}
-	s.reasons(p, r)
+	p.reasons(r)
 	p.Note = fmt.Sprintf("Median of %d rounds of %v. The program in C has both ends in one process; ringnet's figures are of two processes.", r.Rounds, r.Slice)
 	for _, workload := range speedWorkloads {
 		p.Tables = append(p.Tables, titled{workload.Name, r.Table(workload.Key, report.Median, report.P99, report.Bytes, report.CPU)})
@@ -80,16 +80,14 @@ func (s *session) runBenchmarks(dir string) error {
 }
 
 // reasons says what was not measured, and why.
-func (s *session) reasons(p *Part, r *report.Report) {
-	for i := range r.Peers {
-		if why := &r.Peers[i].Unavailable; *why != "" {
-			*why = s.report.scrub.foreign(*why)
-			p.problem("%s: %s", r.Peers[i].Name, *why)
+func (p *Part) reasons(r *report.Report) {
+	for _, x := range r.Peers {
+		if x.Unavailable != "" {
+			p.problem("%s: %s", x.Name, x.Unavailable)
 		}
 	}
 	for _, x := range r.Results {
 		if x.Error != "" {
-			x.Error = s.report.scrub.foreign(x.Error)
 			p.problem("%v: %s", x.Cell, x.Error)
 		}
 	}
