@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -66,6 +67,19 @@ size  over  median         operations  rate    processor time  CPU, client  CPU,
 `, "\n"+text.String())
 	r.Table("http", Bytes).Markdown(&markdown)
 	assert.Equal(t, "\n| over | rate |\n|---|---|\n| b\\|c | 3 kB/s |\n", markdown.String())
+}
+
+func TestHeadSaysWhatWasNotMeasured(t *testing.T) {
+	r := &Report{Rounds: 6, Slice: time.Second, Peers: []Peer{{Name: "rdma", Unavailable: "no device"}, {Name: "tcp"}}, Results: []*Result{
+		{Cell: Cell{"tcp", "http", 0, 1, 0}, Error: "refused", Median: Summary{Rounds: 2}}, {},
+	}}
+	var head strings.Builder
+	r.PrintHead(&head)
+	assert.Equal(t, "medians of 6 rounds of 1s each, and the interval of 95 % confidence\nnot over rdma: no device\nhttp ×1 tcp: failed in 4 of 6 rounds: refused\n", head.String())
+	head.Reset()
+	r.Rounds, r.Peers, r.Results = 5, nil, nil
+	r.PrintHead(&head)
+	assert.Equal(t, "medians of 5 rounds of 1s each\n", head.String())
 }
 
 func TestTextHasThreeDigits(t *testing.T) {
