@@ -33,7 +33,7 @@ RNR_ON_INFINIBAND = -exec "'$(CURDIR)/$(CARD)' -rnr -fabric '$(CURDIR)/tools/ide
 TEST_RDMA = RINGNET_REQUIRE_RDMA=1 $(TEST) -count=1
 
 .PHONY: demo demo-rdma demo-card demo-nodes test test-quick packages check vet lint vuln apidiff release unit cross programs test-card rdma-suites test-rdma test-matrix test-matrix-card test-manners soak soak-hours soak-card hours-card soak-losses explore mutants fuzz
-.PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json bench-compare card-report card-report-programs clean
+.PHONY: bench bench-busy bench-rdma bench-card bench-proxy bench-links bench-json card-report card-report-programs clean
 
 # An unmodified net/http client fetches Go's own sources from an unmodified
 # net/http server in another process: on auto, which needs nothing but Go and is
@@ -318,24 +318,28 @@ fuzz:
 # and results.json and charts in bin/results. BENCH has more flags; with
 # BENCH='-beside FILE' another version is measured in the same rounds.
 bench: bin/benchmarks
-	bin/benchmarks -out bin/results $(BENCH)
+	bin/benchmarks -idle 1000,10000 -out bin/results $(BENCH)
 
 # ringnet beside raw verbs, rsockets and TCP on an RDMA device: the same,
 # in bin/results-rdma. On the emulated machine it takes a quarter of an hour.
 bench-rdma: bin/benchmarks $(SOFTROCE)
 	mkdir -p bin/results-rdma
 	$(SOFTROCE) -scratch bin/results-rdma -timeout 90m -- \
-		bin/benchmarks -rdma -rounds 5 -slice 300ms -out bin/results-rdma $(BENCH)
+		bin/benchmarks -rdma -rounds 5 -slice 300ms -idle 1000 -out bin/results-rdma $(BENCH)
 
 # shm with and without polling beside TCP and Unix sockets on a host where 0, 2 and 8 other
 # processes compute all the time, and beside a pipe in memory in one process: tables for
 # docs/performance.md, in a quarter of an hour.
+WAITING = shm,shm-parking,tcp,unix
+BUSY = bin/benchmarks -busy 0,2,8 -peers $(WAITING) -slice 250ms -markdown
 bench-busy: bin/benchmarks
-	bin/benchmarks -busy 0,2,8 -slice 250ms -markdown -out bin/results-busy $(BENCH)
-	bin/benchmarks -one-process -slice 250ms -markdown -out bin/results-one-process $(BENCH)
+	$(BUSY) -workloads ping-pong -sizes 1024 -conns 1,16,64,256 -out bin/results-busy/ping-pong $(BENCH)
+	$(BUSY) -workloads stream -sizes 65536 -conns 1,16,64 -out bin/results-busy/stream $(BENCH)
+	$(BUSY) -workloads connect,http,grpc -out bin/results-busy $(BENCH)
+	bin/benchmarks -one-process -peers pipe,$(WAITING) -workloads http,grpc -slice 250ms -markdown -out bin/results-one-process $(BENCH)
 
-# ringnet beside a program in C, on a card of ideal speed, and beside TCP, in four minutes: tables in
-# Markdown, and results.json and charts in bin/results-card. It wants two processors that do nothing
+# ringnet beside a program in C, on a card of ideal speed, and beside TCP, in four minutes: tables,
+# and results.json and charts in bin/results-card. It wants two processors that do nothing
 # else: each end polls one.
 bench-card: bin/benchmarks $(CARD)
 	bin/benchmarks -card $(CARD) -out bin/results-card $(BENCH)
@@ -366,18 +370,14 @@ bench-proxy:
 bench-links:
 	cd benchmarks && $(GO) test ./links -count=1 -v -args -tables
 
-# Some of the figures of make bench, to be kept for the release VERSION.
+# Some of the figures of make bench, to be kept for the release VERSION, and with
+# BENCH='-beside FILE' those of another version in the same rounds.
 bench-json: bin/benchmarks
 	@test -n "$(VERSION)" || { echo "make bench-json VERSION=v0.1.0" >&2; exit 1; }
-	bin/benchmarks -peers shm,tcp -workloads ping-pong,stream,connect,http,grpc -sizes 64,65536 -conns 1,16 -idle none \
-		-commit "$$(git describe --always --dirty)" -out bin/results-$(VERSION) $(BENCH)
+	bin/benchmarks -peers shm,tcp -workloads ping-pong,stream,connect,http,grpc -sizes 64,65536 -conns 1,16 \
+		-out bin/results-$(VERSION) $(BENCH)
 	mkdir -p benchmarks/results
 	cp bin/results-$(VERSION)/results.json benchmarks/results/$(VERSION).json
-
-# What differs between two of those files, OLD and NEW.
-bench-compare: bin/benchmarks
-	@test -n "$(OLD)" -a -n "$(NEW)" || { echo "make bench-compare OLD=benchmarks/results/v0.1.0.json NEW=benchmarks/results/v0.2.0.json" >&2; exit 1; }
-	bin/benchmarks -compare $(OLD),$(NEW)
 
 clean:
 	rm -rf bin
@@ -388,6 +388,12 @@ bin/hwcounters: tools/hwcounters.sh
 
 bin/benchmarks: FORCE
 	cd benchmarks && CGO_ENABLED=1 $(GO) build -o ../bin/ .
+
+# The same as of another version, for -beside.
+bin/benchmarks-%:
+	git worktree add --force --detach bin/of-$* $*
+	cd bin/of-$*/benchmarks && CGO_ENABLED=1 $(GO) build -o $(CURDIR)/$@ .
+	git worktree remove --force bin/of-$*
 
 # What go build makes is rebuilt if go build says so.
 .PHONY: FORCE

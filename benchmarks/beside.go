@@ -17,7 +17,7 @@ import (
 // version, which is self, has new processes for each cell, too, so that both versions are measured
 // in processes of the same age.
 func (o *options) measureBeside(self string) error {
-	program, err := filepath.Abs(o.other)
+	program, err := filepath.Abs(o.beside)
 	if err != nil {
 		return err
 	}

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/benchmarks/process"
-	"github.com/ringnet/ringnet/internal/perf/report"
 	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
@@ -20,7 +18,6 @@ import (
 // which ideal card.
 type onCard struct {
 	conns   []int
-	sizes   []int // of messages, unless -sizes has others; nil for the usual ones
 	latency time.Duration
 	dma     string // copy unless it is free: payloads arrive where somebody looks at them
 	procs   int    // GOMAXPROCS, if not that of the machine
@@ -43,12 +40,16 @@ var one = []int{1}
 // cardBenchmarks are those for two ends in one process.
 func cardBenchmarks() []*benchmark {
 	far := workload.PingPong
-	far.Key, far.Name = "ping-pong-1us", "ping-pong, half the round trip, a card 1 µs away"
+	far.Key, far.Name, far.Sized = "ping-pong-1us", "ping-pong of 64 B, half the round trip, a card 1 µs away", false
+	far.Open = func(cl workload.Client) (*workload.Session, error) {
+		cl.Size = rowBytes
+		return workload.PingPong.Open(cl)
+	}
 	event := fmt.Sprintf("message %d of a row, %v after one another, from Write to Read", rowPosition, rowGap)
 	return []*benchmark{
 		{Workload: workload.Workload{Key: "turn", Name: "Write and Read of 64 B in one goroutine", Open: openTurn},
 			protocol: "pair", alone: true, card: onCard{conns: one}},
-		{Workload: far, protocol: "messages", card: onCard{conns: one, sizes: []int{rowBytes}, latency: time.Microsecond, dma: "free", procs: bothPoll, ours: true}},
+		{Workload: far, protocol: "messages", card: onCard{conns: one, latency: time.Microsecond, dma: "free", procs: bothPoll, ours: true}},
 		{Workload: workload.Workload{Key: "lent", Name: "WriteBuffer and Peek of 1 MiB, no copy", Open: openLent},
 			protocol: "messages", alone: true, card: onCard{conns: one, dma: "free", ours: true}},
 		{Workload: workload.Workload{Key: "event-10", Name: event, Open: openRow},
@@ -217,55 +218,4 @@ func (c onCard) on(card string, call process.Call) process.Call {
 		call.Env = []string{fmt.Sprintf("GOMAXPROCS=%d", c.procs)}
 	}
 	return call
-}
-
-// printCard prints the medians of the rounds in Markdown: a row for each workload, with its size
-// and number of connections, and then the same of processor time.
-func (r *Report) printCard(out io.Writer) {
-	fmt.Fprintf(out, "%v. Medians of %d rounds of %v.\n", r.Machine, r.Rounds, r.Slice)
-	of := func(a, b string) func(map[string]*report.Result) string {
-		return func(measured map[string]*report.Result) string {
-			x, other := measured[a], measured[b]
-			if x == nil || other == nil {
-				return report.Unknown
-			}
-			return report.Times(x.Beside(other, timeOf(x)).Median)
-		}
-	}
-	r.Side("what", cardRow, func(x *report.Result) string {
-		switch m := x.Median; {
-		case m.P50.Median == 0:
-			return report.SI(m.BytesPerSec.Median, "B/s")
-		case x.Conns > 1:
-			return report.Seconds(1 / m.PerSecond.Median)
-		default:
-			return report.Nanos(m.P50.Median)
-		}
-	}, report.SideColumn{Head: "ringnet to verbs", Value: of("rdma", "raw")}, report.SideColumn{Head: "busy polling to verbs", Value: of("rdma-busy", "raw")},
-		report.SideColumn{Head: "TCP to ringnet", Value: of("tcp", "rdma")}).Markdown(out)
-	r.Side("processor time of both ends", cardRow, func(x *report.Result) string { return processorTime(&x.Median) }).Markdown(out)
-}
-
-// timeOf is the time of an operation or, where none is timed, of a byte.
-func timeOf(x *report.Result) func(*report.Sample) float64 {
-	switch {
-	case x.Median.P50.Median == 0:
-		return func(s *report.Sample) float64 { return 1 / s.BytesPerSec() }
-	case x.Conns > 1:
-		return func(s *report.Sample) float64 { return 1 / s.PerSecond() }
-	}
-	return p50
-}
-
-// cardRow names a row.
-func cardRow(c report.Cell) string {
-	w, _ := findWorkload(c.Workload)
-	words := []string{w.Name}
-	if c.Size > 0 {
-		words = append(words, report.Size(c.Size))
-	}
-	if c.Conns > 1 {
-		words = append(words, fmt.Sprintf("%d connections, between two of all", c.Conns))
-	}
-	return strings.Join(words, ", ")
 }

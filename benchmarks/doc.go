@@ -10,25 +10,17 @@
 //	go run . -busy 0,2,8          beside strangers, processes that compute all the time
 //	go run . -one-process         beside a pipe in memory
 //	go run . -beside FILE         beside another version of ringnet, in the same rounds
-//	go run . -compare OLD,NEW     nothing: it says what differs between two results.json
 //
-// The FILE of -beside is this program as it was built there, for instance by
-//
-//	git worktree add /tmp/other VERSION
-//	(cd /tmp/other/benchmarks && go build -o /tmp/other/benchmarks-VERSION .)
-//
-// Version 1 of the protocol, a queue pair for each connection, is 04f2eb9.
+// The FILE of -beside is this program as it was built there, which "make bin/benchmarks-VERSION"
+// does. Version 1 of the protocol, a queue pair for each connection, is 04f2eb9.
 //
 // The FILE of -card is made by tools/idealcard ("make bench-card"). There, and with -beside, each
 // cell of each round runs in a process of its own: on the card that is both ends of its connections.
 //
-// What is compared by -compare is of different hours, if not of different machines: TCP's lines show
-// what that alone does. To learn what a change does, measure with -beside.
-//
 // Except with -one-process and -card, client and server are two processes, whose processor time is
 // added up. Every figure is measured in every round, one peer after the other, so that a machine that
-// drifts does so under all of them; what is compared is the median of the rounds' ratios. A table
-// appears on the terminal, with -markdown those for documents, and with -out also JSON and charts.
+// drifts does so under all of them; what is compared is the median of the rounds' ratios. Tables
+// appear on the terminal, with -markdown those for documents, and with -out also JSON and charts.
 //
 // Rounds, workloads that need net/http at the most, medians with their intervals of confidence and
 // tables are those of ringnet perf (cmd/ringnet), which measures between two hosts without raw verbs
@@ -39,8 +31,7 @@
 // workloads.go what is done with it, grpc.go and card.go how, server.go is the other process,
 // tools.go runs the programs of perftest and rsockets and the one in C, beside.go measures in
 // processes of their own, run.go says what is gone through in rounds, busy.go has strangers, idle.go
-// measures what has no rounds, report.go and table.go say what came out, compare.go what differs from
-// another time.
+// measures what has no rounds, table.go says what came out.
 //
 // A server that listens runs what its client asks for, out of the above, and
 // knows no password: let nobody else reach it.

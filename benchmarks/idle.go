@@ -38,7 +38,7 @@ func (b *bench) measureIdle() {
 	for _, n := range b.idle {
 		for _, info := range b.report.Peers {
 			p, _ := findPeer(info.Key)
-			if info.Unavailable != "" || p.dial == nil || p.single || p.as != "" {
+			if info.Unavailable != "" || p.dial == nil || p.as != "" {
 				continue
 			}
 			b.show.Note("%d idle connections, %s", n, p.name)
@@ -75,7 +75,12 @@ func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
 		if l, ok := c.(interface{ SetLinger(int) error }); ok {
 			_ = l.SetLinger(0) // in the end there is nothing to wait for
 		}
-		return c, echoOnce(c)
+		one := make([]byte, 1)
+		if _, err := c.Write(one); err != nil {
+			return nil, err
+		}
+		_, err = io.ReadFull(c, one)
+		return c, err
 	})
 	if err != nil {
 		return err
@@ -91,16 +96,6 @@ func (b *bench) measureIdlePeer(p *peer, idle *Idle) error {
 	idle.Client = (clientAfter - client) / float64(idle.Conns)
 	idle.Server = (serverAfter - server) / float64(idle.Conns)
 	idle.CPU, err = b.idleCPU()
-	return err
-}
-
-// echoOnce uses a connection to a service of the protocol "once".
-func echoOnce(c net.Conn) error {
-	b := make([]byte, 1)
-	if _, err := c.Write(b); err != nil {
-		return err
-	}
-	_, err := io.ReadFull(c, b)
 	return err
 }
 

@@ -9,8 +9,10 @@ import (
 	"net/rpc"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 
+	"github.com/ringnet/ringnet/benchmarks/charts"
 	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
 	"github.com/ringnet/ringnet/internal/perf/workload"
@@ -35,8 +37,6 @@ func run(args []string) error {
 		return err
 	case o.listen != "":
 		return o.serve()
-	case o.compare != "":
-		return compare(os.Stdout, o.compare)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -51,7 +51,7 @@ func run(args []string) error {
 	}
 	defer end()
 	b := &bench{
-		options: o, ctx: ctx, server: server, report: &Report{Commit: o.commit}, tools: make(map[report.Cell]int),
+		options: o, ctx: ctx, server: server, report: new(Report), tools: make(map[report.Cell]int),
 		port: firstToolPort, show: report.NewProgress(os.Stderr),
 	}
 	b.runner = workload.Runner{Slice: o.slice, Usage: b.usages, Strangers: b.others.processorTime, Note: b.show.Note}
@@ -61,11 +61,11 @@ func run(args []string) error {
 	if err := b.run(); err != nil {
 		return err
 	}
-	if o.card != "" {
-		b.report.printCard(os.Stdout)
-	} else {
-		b.report.print(os.Stdout, o.markdown)
+	write := report.Table.Text
+	if o.markdown {
+		write = report.Table.Markdown
 	}
+	b.report.print(os.Stdout, write)
 	if o.out != "" {
 		if err := b.report.write(o.out); err != nil {
 			return err
@@ -75,27 +75,28 @@ func run(args []string) error {
 	return b.report.Failure()
 }
 
+// write leaves results.json and the charts in the folder, which exists.
+func (r *Report) write(dir string) error {
+	_, err := charts.Sizes(&r.Report, dir)
+	return errors.Join(err, report.WriteJSON(filepath.Join(dir, "results.json"), r))
+}
+
 // serve is the server, for one client after the other unless it is a child.
 func (o *options) serve() error {
 	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return err
 	}
-	if o.once {
-		process.Ready(l.Addr().String())
-	} else {
+	if !o.once {
 		fmt.Println("listening on", l.Addr())
+		return process.ServeAll(l, func() process.Server { return newServer() })
 	}
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		serveClient(c)
-		if o.once {
-			return nil
-		}
+	process.Ready(l.Addr().String())
+	c, err := l.Accept()
+	if err == nil {
+		process.Serve(c, newServer())
 	}
+	return err
 }
 
 // reach connects to the server that was named or, without one, to another process of this program
@@ -106,9 +107,7 @@ func (o *options) reach() (server *rpc.Client, end func(), err error) {
 		server, err = rpc.Dial("tcp", o.connect)
 		return server, func() {}, err
 	case o.oneProcess:
-		near, far := net.Pipe()
-		go serveClient(far)
-		return rpc.NewClient(near), func() {}, nil
+		return process.Within(newServer()), func() {}, nil
 	}
 	self, err := os.Executable()
 	if err != nil {

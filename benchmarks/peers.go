@@ -25,7 +25,8 @@ type peer struct {
 	listen func(host string) (net.Listener, error)
 	dial   func(ctx context.Context, address string) (net.Conn, error)
 	ours   *ringnet.Config // not nil if ringnet is what carries the bytes
-	single bool            // it is measured with one connection only, unless it is chosen
+
+	yardstick bool // others are compared with it
 
 	// Of programs, by workload:
 	tools map[string]tool
@@ -39,30 +40,29 @@ var peers = []*peer{
 	ours("ringnet shm", "shm", "shm", &ringnet.Config{}),
 	ours("ringnet rdma", "rdma", "rdma", &ringnet.Config{}),
 	ours("ringnet rdma, busy polling", "rdma-busy", "rdma", &ringnet.Config{BusyPoll: 10 * time.Second}),
+	ours("ringnet rdma, a link for each connection", "rdma-dedicated", "rdma", &ringnet.Config{Dedicated: true}),
 	ours("ringnet rdma, never polling", "rdma-parking", "rdma", &ringnet.Config{BusyPoll: -1}),
 	ours("ringnet shm, never polling", "shm-parking", "shm", &ringnet.Config{BusyPoll: -1}),
-	{name: "TCP", key: "tcp", listen: func(host string) (net.Listener, error) { return net.Listen("tcp", net.JoinHostPort(host, "0")) }, dial: dialer("tcp")},
-	{name: "Unix socket", key: "unix", listen: func(string) (net.Listener, error) { return net.Listen("unix", "") }, dial: dialer("unix")},
-	{name: "pipe in memory", key: "pipe", listen: listenPipe, dial: dialPipe},
-	{name: "verbs write (ib_write_*)", key: "ib_write", tools: map[string]tool{
+	{name: "TCP", key: "tcp", yardstick: true, listen: func(host string) (net.Listener, error) { return net.Listen("tcp", net.JoinHostPort(host, "0")) }, dial: dialer("tcp")},
+	{name: "Unix socket", key: "unix", yardstick: true, listen: func(string) (net.Listener, error) { return net.Listen("unix", "") }, dial: dialer("unix")},
+	{name: "pipe in memory", key: "pipe", yardstick: true, listen: listenPipe, dial: dialPipe},
+	{name: "verbs write (ib_write_*)", key: "ib_write", yardstick: true, tools: map[string]tool{
 		"ping-pong": perftestLatency("ib_write_lat"), "stream": perftestBandwidth("ib_write_bw"),
 	}},
-	{name: "verbs send (ib_send_lat)", key: "ib_send", tools: map[string]tool{
+	{name: "verbs send (ib_send_lat)", key: "ib_send", yardstick: true, tools: map[string]tool{
 		"ping-pong": perftestLatency("ib_send_lat"),
 	}},
 	{name: "verbs send, events (ib_send_lat -e)", key: "ib_send-events", tools: map[string]tool{
 		"ping-pong": perftestLatency("ib_send_lat", "-e"),
 	}},
-	{name: "verbs in C, one process", key: "raw", tools: raw()},
-	{name: "rsockets (rstream)", key: "rsockets", tools: rstream()},
+	{name: "verbs in C, one process", key: "raw", yardstick: true, tools: raw()},
+	{name: "rsockets (rstream)", key: "rsockets", yardstick: true, tools: rstream()},
 	{name: "rsockets, parking (rstream -T b)", key: "rsockets-blocking", tools: rstream("-T", "b")},
 }
 
-// The peers that are measured by default: busyPeers where waiting is compared, cardPeers on the card,
-// of which TCP is beside it.
+// The peers that are measured by default: cardPeers on the card, of which TCP is beside it.
 const (
 	hostPeers = "shm,tcp,unix"
-	busyPeers = "shm,shm-parking,tcp,unix"
 	rdmaPeers = "rdma-busy,rdma,tcp,ib_write,ib_send,ib_send-events,rsockets,rsockets-blocking"
 	cardPeers = "raw,rdma,rdma-busy,rdma-parking,tcp"
 )
@@ -91,7 +91,7 @@ func spread(key string) *peer {
 
 func ours(name, key, network string, cfg *ringnet.Config) *peer {
 	return &peer{
-		name: name, key: key, ours: cfg, single: key == "rdma-busy",
+		name: name, key: key, ours: cfg,
 		listen: func(host string) (net.Listener, error) {
 			lc := ringnet.ListenConfig{Config: cfg}
 			return lc.Listen(context.Background(), network, net.JoinHostPort(host, "0"))
@@ -113,11 +113,13 @@ func dialer(network string) func(context.Context, string) (net.Conn, error) {
 	}
 }
 
+const pipeBytes = 64 << 10
+
 // pipe is what listens for pipes in memory, in this process.
 var pipe *bufconn.Listener
 
 func listenPipe(string) (net.Listener, error) {
-	pipe = bufconn.Listen(bulkBytes)
+	pipe = bufconn.Listen(pipeBytes)
 	return pipe, nil
 }
 

@@ -28,11 +28,17 @@ func (b *bench) cells() (cells []report.Cell) {
 	for _, strangers := range b.busy {
 		for _, key := range b.workloads {
 			w, _ := findWorkload(key)
-			for _, at := range b.points(w) {
-				for _, info := range b.report.Peers {
-					p, _ := findPeer(info.Key)
-					if info.Unavailable == "" && p.does(w, at.conns) {
-						cells = append(cells, report.Cell{Peer: p.key, Workload: key, Size: at.size, Conns: at.conns, Busy: strangers})
+			sizes := b.sizes
+			if !w.Sized {
+				sizes = []int{0}
+			}
+			for _, conns := range b.connsOf(w) {
+				for _, size := range sizes {
+					for _, info := range b.report.Peers {
+						p, _ := findPeer(info.Key)
+						if info.Unavailable == "" && p.does(w, conns) {
+							cells = append(cells, report.Cell{Peer: p.key, Workload: key, Size: size, Conns: conns, Busy: strangers})
+						}
 					}
 				}
 			}
@@ -41,47 +47,28 @@ func (b *bench) cells() (cells []report.Cell) {
 	return cells
 }
 
-// point is with what a workload is measured.
-type point struct{ conns, size int }
-
-func (b *bench) points(w *benchmark) (points []point) {
-	if b.busyHost && w.busy != nil {
-		return w.busy
-	}
-	conns, sizes := w.conns, b.sizes
+// connsOf are with how many connections a workload is measured: nil if that is not done here.
+func (b *bench) connsOf(w *benchmark) []int {
+	conns := w.conns
 	switch {
 	case b.onDevice() && b.oneProcess:
 		conns = w.card.conns
-		if b.usualSizes && w.card.sizes != nil {
-			sizes = w.card.sizes
-		}
 	case b.onDevice():
 		conns = w.onDevice
 	}
 	// On a card whose large messages do not arrive, a link tells only one connection's bytes.
 	if len(b.conns) > 0 && len(conns) > 0 && (b.card == "" || w.card.dma != "free") {
-		conns = b.conns
+		return b.conns
 	}
-	if !w.Sized {
-		sizes = []int{0}
-	}
-	for _, n := range conns {
-		for _, size := range sizes {
-			points = append(points, point{n, size})
-		}
-	}
-	return points
+	return conns
 }
 
 func (p *peer) does(w *benchmark, conns int) bool {
-	if conns > 1 && (p.single || w.alone) || w.card.ours && p.ours == nil && p.tools == nil {
+	if conns > 1 && w.alone || w.card.ours && p.ours == nil && p.tools == nil {
 		return false
 	}
-	if p.dial != nil {
-		return !p.single || w.Sized
-	}
 	t, ok := p.tools[w.Key]
-	return ok && (conns == 1 || t.many)
+	return p.dial != nil || ok && (conns == 1 || t.many)
 }
 
 // run measures everything.

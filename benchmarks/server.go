@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/rpc"
 	"sync"
 
 	"github.com/ringnet/ringnet/internal/perf/workload"
@@ -17,14 +16,10 @@ type Server struct {
 	ends map[string]func() // end services, by their addresses, and programs, by their ports
 }
 
-// serveClient serves a client to its end.
-func serveClient(c net.Conn) {
-	s := &Server{ends: make(map[string]func())}
-	r := rpc.NewServer()
-	if err := r.Register(s); err != nil {
-		panic(err) // methods are what they are
-	}
-	r.ServeConn(c)
+func newServer() *Server { return &Server{ends: make(map[string]func())} }
+
+// Gone ends what the client has started.
+func (s *Server) Gone() {
 	for _, end := range s.ends {
 		end()
 	}

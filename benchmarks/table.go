@@ -10,148 +10,91 @@ import (
 	"github.com/ringnet/ringnet/internal/perf/report"
 )
 
-// print writes the tables: all, or those of Markdown for documents.
-func (r *Report) print(w io.Writer, markdown bool) {
-	fmt.Fprintf(w, "\n%s\n%s; load average %.2f before and %.2f after; medians of %d rounds\n",
-		r.Machine, r.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Load[0], r.Load[1], r.Rounds)
-	for _, p := range r.Peers {
-		if p.Unavailable != "" {
-			fmt.Fprintf(w, "not measured: %s: %s\n", p.Name, p.Unavailable)
+// Report is everything that came out, as it is written to results.json.
+type Report struct {
+	report.Report
+	Idle []Idle
+}
+
+// print writes a table for each workload.
+func (r *Report) print(out io.Writer, write func(report.Table, io.Writer)) {
+	fmt.Fprintf(out, "\n%s\n%s; load average %.2f before and %.2f after\n", r.Machine, r.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Load[0], r.Load[1])
+	r.PrintHead(out)
+	for _, w := range benchmarks {
+		if t := r.Table(w.Key, r.columns(w.Key)...); len(t) > 1 {
+			fmt.Fprintf(out, "\n%s\n", w.Name)
+			write(t, out)
 		}
 	}
-	for _, k := range benchmarks {
-		r.printWorkload(w, k, markdown)
-	}
-	if !markdown {
-		r.printIdle(w)
+	if len(r.Idle) > 0 {
+		fmt.Fprintf(out, "\nconnections opened one after the other, a byte there and back on each, then idle\n")
+		write(r.idle(), out)
 	}
 }
 
-// columns are those of the tables of workloads, after what identifies a row. Those with a
-// metric are for documents, too, each with a column that compares the peers.
-var columns = []struct {
-	head   string
-	value  func(m *report.Summary) string
-	metric func(*report.Sample) float64
-}{
-	{"p50", func(m *report.Summary) string { return m.P50.Text(report.Nanos) }, nil},
-	{"p90", func(m *report.Summary) string { return report.Nanos(m.P90.Median) }, nil},
-	{"p99", func(m *report.Summary) string { return report.Nanos(m.P99.Median) }, p99},
-	{"mean", func(m *report.Summary) string { return report.Nanos(m.Mean.Median) }, nil},
-	{"per second", func(m *report.Summary) string { return m.PerSecond.Text(perSecond) }, (*report.Sample).PerSecond},
-	{"bytes/s", func(m *report.Summary) string { return report.SI(m.BytesPerSec.Median, "B") }, nil},
-	{"processor time", processorTime, (*report.Sample).CPUPerOp},
-	{"strangers had", func(m *report.Summary) string { return report.Number(m.Strangers.Median) }, func(s *report.Sample) float64 { return s.Strangers }},
-	{"lock wait each", func(m *report.Summary) string { return report.Seconds(m.LockWait.Median) }, nil},
-	{"allocs", func(m *report.Summary) string { return report.Number(m.Allocs.Median) }, nil},
-	{"failed", func(m *report.Summary) string { return strconv.Itoa(m.Failed) }, nil},
-}
-
-func perSecond(x float64) string   { return report.SI(x, "") }
 func p50(s *report.Sample) float64 { return s.P50 }
 func p99(s *report.Sample) float64 { return s.P99 }
 
-// processorTime is that of an operation or, in streams, where none is timed, of 1e9 bytes.
-func processorTime(m *report.Summary) string {
-	if m.Mean.Median == 0 && m.P50.Median == 0 {
-		return report.SI(m.CPUPerGB.Median, "s/GB")
+// columns follow what identifies a row. Behind figures stand their ratios to others', in the same rounds.
+func (r *Report) columns(workload string) []report.Column {
+	yardsticks := r.yardsticks(workload)
+	var names []string
+	for _, y := range yardsticks {
+		names = append(names, y.name)
 	}
-	return report.Seconds(m.CPUPerOp.Median)
+	beside := func(metric func(*report.Sample) float64) report.Column {
+		return report.Column{Head: "× " + strings.Join(names, " / "), Value: func(x *report.Result) string {
+			var ratios []string
+			for _, y := range yardsticks {
+				text := report.Unknown
+				if other := r.At(x, y.of(x.Peer)); other != nil && other != x {
+					if ratio := x.Beside(other, metric); ratio.Median > 0 {
+						text = ratio.Text(report.Number)
+					}
+				}
+				ratios = append(ratios, text)
+			}
+			return strings.Join(ratios, " / ")
+		}}
+	}
+	number := func(head string, of func(*report.Summary) report.Estimate) report.Column {
+		return report.Column{Head: head, Value: func(x *report.Result) string { return report.Number(of(&x.Median).Median) }}
+	}
+	return []report.Column{
+		report.Median, beside(p50), report.P90, report.P99, beside(p99),
+		report.PerSecond, beside((*report.Sample).PerSecond), report.Bytes, report.CPU, beside((*report.Sample).CPUPerOp),
+		number("strangers had", func(m *report.Summary) report.Estimate { return m.Strangers }),
+		{Head: "lock wait each", Value: func(x *report.Result) string { return report.Seconds(x.Median.LockWait.Median) }},
+		number("allocs", func(m *report.Summary) report.Estimate { return m.Allocs }),
+		{Head: "failed", Value: func(x *report.Result) string { return strconv.Itoa(x.Median.Failed) }},
+	}
 }
 
-// The peers with which others are compared. A pipe in memory is compared with alone.
-var yardstickPeers = []string{"tcp", "unix", "ib_send", "ib_write", "rsockets"}
+// yardstick is what others are compared with.
+type yardstick struct {
+	name string
+	of   func(peer string) (key string) // the peer that a peer is compared with
+}
 
-// yardsticks are what a workload's rows are compared with: peers, by their keys, and other versions of
-// the row's own peer, which are what follows its key.
-func (r *Report) yardsticks(workload string) (found []string) {
-	for _, p := range r.Peers {
-		key := p.Key
-		if _, version, beside := strings.Cut(p.Key, besideMark); beside {
-			key = besideMark + version
+// yardsticks are a workload's: peers, and other versions of each peer of ringnet.
+func (r *Report) yardsticks(workload string) (found []yardstick) {
+	for _, info := range r.Peers {
+		p, err := findPeer(info.Key)
+		if err != nil || !slices.ContainsFunc(r.Results, func(x *report.Result) bool { return x.Peer == p.key && x.Workload == workload && x.Median.Rounds > 0 }) {
+			continue
 		}
+		_, version, _ := strings.Cut(p.key, besideMark)
 		switch {
-		case !slices.ContainsFunc(r.Results, func(x *report.Result) bool { return x.Peer == p.Key && x.Workload == workload && x.Median.Rounds > 0 }):
-		case key == "pipe":
-			return []string{key}
-		case slices.Contains(found, key):
-		case key != p.Key || slices.Contains(yardstickPeers, key):
-			found = append(found, key)
+		case p.as == "" && p.yardstick:
+			found = append(found, yardstick{p.name, func(string) string { return p.key }})
+		case p.as != "" && !slices.ContainsFunc(found, func(y yardstick) bool { return y.name == version }):
+			found = append(found, yardstick{version, func(peer string) string { return peer + besideMark + version }})
 		}
 	}
 	return found
 }
 
-// printWorkload prints a table of all that was measured with a workload, or, for documents,
-// one of Markdown, with less.
-func (r *Report) printWorkload(out io.Writer, k *benchmark, markdown bool) {
-	yardsticks := r.yardsticks(k.Key)
-	var names []string
-	for _, key := range yardsticks {
-		names = append(names, strings.TrimPrefix(r.PeerName(key), besideMark))
-	}
-	var results []*report.Result
-	for _, x := range r.Results {
-		if x.Workload == k.Key && x.Median.Rounds > 0 && !(markdown && slices.Contains(yardsticks, x.Peer)) {
-			results = append(results, x)
-		}
-	}
-	if len(results) == 0 {
-		return
-	}
-	all := []report.Column{
-		{Head: "size", Value: func(x *report.Result) string { return report.Size(x.Size) }},
-		{Head: "conns", Value: func(x *report.Result) string { return strconv.Itoa(x.Conns) }},
-		{Head: "strangers", Value: func(x *report.Result) string { return strconv.Itoa(x.Busy) }},
-		{Head: "peer", Value: func(x *report.Result) string { return r.PeerName(x.Peer) }},
-	}
-	for _, c := range columns {
-		if c.metric != nil || !markdown {
-			all = append(all, report.Column{Head: c.head, Value: func(x *report.Result) string { return c.value(&x.Median) }})
-		}
-		if c.metric == nil {
-			continue
-		}
-		all = append(all, report.Column{Head: "× " + strings.Join(names, " / "), Value: func(x *report.Result) string {
-			var ratios []string
-			for _, key := range yardsticks {
-				if strings.HasPrefix(key, besideMark) {
-					key = x.Peer + key
-				}
-				ratios = append(ratios, r.ratio(x, key, c.metric, markdown))
-			}
-			return strings.Join(ratios, " / ")
-		}})
-	}
-	fmt.Fprintf(out, "\n%s\n", k.Name)
-	t := report.NewTable(results, all)
-	if markdown {
-		t.Markdown(out)
-	} else {
-		t.Text(out)
-	}
-}
-
-// ratio is a metric by that of another peer, in the same rounds.
-func (r *Report) ratio(x *report.Result, peer string, metric func(*report.Sample) float64, medianAlone bool) string {
-	other := r.At(x, peer)
-	if other == nil || other == x {
-		return report.Unknown
-	}
-	ratio := x.Beside(other, metric)
-	switch {
-	case ratio.Median <= 0:
-		return report.Unknown
-	case medianAlone:
-		return report.Number(ratio.Median)
-	}
-	return ratio.Text(report.Number)
-}
-
-func (r *Report) printIdle(out io.Writer) {
-	if len(r.Idle) == 0 {
-		return
-	}
+func (r *Report) idle() report.Table {
 	t := report.Table{{"conns", "peer", "opened in", "processor time while idle", "memory", "of each, client", "server"}}
 	for _, x := range r.Idle {
 		if x.Error != "" {
@@ -161,6 +104,5 @@ func (r *Report) printIdle(out io.Writer) {
 		t.Row(strconv.Itoa(x.Conns), r.PeerName(x.Peer), fmt.Sprintf("%.2f s", x.Seconds), fmt.Sprintf("%.2f %%", 100*x.CPU), report.Size(int(x.Memory)),
 			fmt.Sprintf("%.1f KiB", x.Client/1024), fmt.Sprintf("%.1f KiB", x.Server/1024))
 	}
-	fmt.Fprintf(out, "\nconnections opened one after the other, a byte there and back on each, then idle\n")
-	t.Text(out)
+	return t
 }

@@ -203,17 +203,17 @@ func raw() map[string]tool {
 		}
 	}
 	all := make(map[string]tool)
-	for key, workload := range map[string]string{"turn": "turn", "ping-pong": "ping-pong", "ping-pong-1us": "ping-pong", "stream": "stream", "event-10": "event-10"} {
+	for _, key := range []string{"turn", "ping-pong", "ping-pong-1us", "stream", "event-10"} {
+		workload := strings.TrimSuffix(key, "-1us")
 		all[key] = tool{
 			program: program, alone: true,
 			args: func(r ToolRun, _ bool) []string {
 				args := []string{workload, strconv.Itoa(cmp.Or(r.Size, rowBytes)), strconv.Itoa(int(max(r.Slice.Milliseconds(), 1)))}
-				if r.Device == "" {
-					return args
-				}
-				args = append(args, r.Device)
-				if ip := net.ParseIP(r.Address); ip.To4() != nil {
-					args = append(args, r.Address)
+				if r.Device != "" {
+					args = append(args, r.Device)
+					if ip := net.ParseIP(r.Address); ip.To4() != nil {
+						args = append(args, r.Address)
+					}
 				}
 				return args
 			},

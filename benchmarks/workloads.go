@@ -10,24 +10,16 @@ import (
 // benchmark is a workload, with what it is measured with.
 type benchmark struct {
 	workload.Workload
-	protocol string  // what the server speaks
-	conns    []int   // numbers of connections on one host, unless -conns has others
-	onDevice []int   // the same on an RDMA device
-	busy     []point // what a busy host is compared by; nil for conns
-	alone    bool    // with one connection only
+	protocol string // what the server speaks
+	conns    []int  // numbers of connections on one host, unless -conns has others
+	onDevice []int  // the same on an RDMA device
+	alone    bool   // with one connection only
 	card     onCard
 }
 
-const (
-	workBytes = 1 << 10
-	bulkBytes = 64 << 10
-)
-
 var benchmarks = append([]*benchmark{
-	{Workload: workload.PingPong, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, card: onCard{conns: one, dma: "free", procs: bothPoll},
-		busy: []point{{1, workBytes}, {16, workBytes}, {64, workBytes}, {256, workBytes}}},
-	{Workload: workload.Stream, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, card: onCard{conns: one, dma: "free"},
-		busy: []point{{1, bulkBytes}, {16, bulkBytes}, {64, bulkBytes}}},
+	{Workload: workload.PingPong, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, card: onCard{conns: one, dma: "free", procs: bothPoll}},
+	{Workload: workload.Stream, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, card: onCard{conns: one, dma: "free"}},
 	{Workload: workload.On, protocol: "messages", conns: []int{1, 4, 16, 64, 256}, onDevice: []int{1, 16}},
 	{Workload: workload.Connect, protocol: "messages", conns: []int{1, 16}, onDevice: []int{1, 16}, card: onCard{conns: one}},
 	{Workload: workload.HTTP, protocol: "http", conns: []int{1, 4, 16, 64}, onDevice: []int{1, 16}, card: onCard{conns: []int{1, 16, 64}}},

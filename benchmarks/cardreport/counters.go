@@ -24,20 +24,20 @@ func (s *session) counters() map[string]uint64 {
 
 // addRisen adds a table of the counters that have risen, and of those about messages that find no
 // receive, with a remark on these.
-func (s *session) addRisen(p *part, before map[string]uint64, remark string) {
+func (s *session) addRisen(p *Part, before map[string]uint64, remark string) {
 	after := s.counters()
 	if len(after) == 0 {
 		p.problem("hardware counters: the device has none in /sys/class/infiniband")
 		return
 	}
-	p.More = append(p.More, []string{"hardware counter", "rose by", ""})
+	p.table("hardware counter", "rose by", "")
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		n := after[name] - before[name]
 		switch noReceive := strings.Contains(name, "rnr") || name == "out_of_buffer"; {
 		case noReceive:
-			p.More = append(p.More, []string{name, fmt.Sprint(n), remark})
+			p.row(name, fmt.Sprint(n), remark)
 		case n > 0:
-			p.More = append(p.More, []string{name, fmt.Sprint(n), ""})
+			p.row(name, fmt.Sprint(n), "")
 		}
 	}
 }

@@ -15,7 +15,7 @@
 // users, addresses, GUIDs, and paths.
 //
 // The way through the files: main.go has the flags and the order of the parts, server.go is the
-// other end, doctor.go and facts.go ask what is there, suites.go, speed.go, manners.go (with manners/manners.c)
+// other end, device.go and host.go ask what is there, suites.go, speed.go, manners.go (with manners/manners.c)
 // and failover.go try it, report.go writes.
 //
 // A server that listens starts processes for its client, and knows no password: let nobody else

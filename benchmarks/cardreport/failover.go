@@ -12,7 +12,6 @@ import (
 
 	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/benchmarks/process"
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/internal/link"
 	"github.com/ringnet/ringnet/internal/perf/report"
@@ -25,26 +24,32 @@ const (
 	faultTime = 2 * time.Minute // until a fault is given up
 )
 
-// failover has connections lose what can be taken from them by software.
-func (s *session) failover(p *part) {
+// fault is something that connections lose, as far as software can take it.
+type fault struct {
+	name    string
+	ends    bool // the connection is to end
+	connect func(ctx context.Context, address string) (c *ringnet.Conn, happen func() error, err error)
+}
+
+func (s *session) failover(p *Part) {
 	p.Note = "One connection with a byte that goes there and back all the time, and what became of it."
-	p.row("fault", "the connection", "without a reply for", "moves of its link")
-	for _, fault := range []struct {
-		name string
-		try  func(p *part, name string) error
-	}{
-		{"the peer's process is killed", s.killPeer},
-		{"its queue pair is moved to ERR", s.breakQueuePair},
-		{fmt.Sprintf("the port is down for %v (ip link set)", portIsOut), s.takePortDown},
+	p.table("fault", "the connection", "without a reply for", "moves of its link")
+	for _, f := range []fault{
+		{"the peer's process is killed", true, dialAnd(func() error {
+			s.kill()
+			return nil
+		})},
+		{"its queue pair is moved to ERR", false, dialLink},
+		{fmt.Sprintf("the port is down for %v (ip link set)", portIsOut), false, s.dialToTakePortDown},
 	} {
-		if err := fault.try(p, fault.name); err != nil {
-			p.problem("%s: %v", fault.name, err)
+		if err := s.disturb(p, f); err != nil {
+			p.problem("%s: %v", f.name, err)
 		}
 	}
 }
 
-// withPeer calls a function with the address of the other end of connections.
-func (s *session) withPeer(f func(ctx context.Context, address string) error) error {
+// disturb tells what became of a connection to the other end.
+func (s *session) disturb(p *Part, f fault) error {
 	host, address := cmp.Or(s.connect, s.address), ""
 	if err := s.server.Call("Server.StartPeer", host, &address); err != nil {
 		return err
@@ -52,7 +57,24 @@ func (s *session) withPeer(f func(ctx context.Context, address string) error) er
 	defer s.kill()
 	ctx, cancel := context.WithTimeout(s.ctx, faultTime)
 	defer cancel()
-	return f(ctx, address)
+	c, happen, err := f.connect(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	was, err := during(c, happen)
+	became := "went on"
+	switch {
+	case was.err == nil && f.ends:
+		err = errors.Join(err, errors.New("the connection has not ended"))
+	case was.err != nil:
+		became = "ended: " + was.err.Error()
+		if !f.ends {
+			err = errors.Join(was.err, err)
+		}
+	}
+	p.row(f.name, became, report.Nanos(float64(was.longest)), fmt.Sprint(c.Link().Moves))
+	return err
 }
 
 // kill kills what the other end has started.
@@ -93,7 +115,7 @@ func during(c net.Conn, fault func() error) (p pulse, err error) {
 }
 
 // tell adds a row about a connection.
-func (p *part) tell(name string, c *ringnet.Conn, was pulse) {
+func (p *Part) tell(name string, c *ringnet.Conn, was pulse) {
 	became := "went on"
 	if was.err != nil {
 		became = "ended: " + was.err.Error()
@@ -101,53 +123,24 @@ func (p *part) tell(name string, c *ringnet.Conn, was pulse) {
 	p.row(name, became, report.Nanos(float64(was.longest)), fmt.Sprint(c.Link().Moves))
 }
 
-func (s *session) killPeer(p *part, name string) error {
-	was, err := s.disturb(p, name, func() error {
-		s.kill()
-		return nil
-	})
-	if err == nil && was.err == nil {
-		err = errors.New("the connection has not ended")
-	}
-	return err
-}
-
-// disturb tells what became of a connection of package ringnet.
-func (s *session) disturb(p *part, name string, fault func() error) (was pulse, err error) {
-	err = s.withPeer(func(ctx context.Context, address string) error {
+// dialAnd connects as programs do.
+func dialAnd(happen func() error) func(context.Context, string) (*ringnet.Conn, func() error, error) {
+	return func(ctx context.Context, address string) (*ringnet.Conn, func() error, error) {
 		c, err := new(ringnet.Dialer).DialContext(ctx, "rdma", address)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		defer c.Close()
-		was, err = during(c, fault)
-		p.tell(name, c.(*ringnet.Conn), was)
-		return err
-	})
-	return was, err
+		return c.(*ringnet.Conn), happen, nil
+	}
 }
 
-// breakQueuePair makes the link itself, to have its queue pair at hand.
-func (s *session) breakQueuePair(p *part, name string) error {
-	return s.withPeer(func(ctx context.Context, address string) error {
-		f, err := verbs.Fabric()
-		if err != nil {
-			return err
-		}
-		c, ep, err := dialLink(ctx, f, address)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		was, err := during(c, ep.Disconnect)
-		p.tell(name, c, was)
-		return errors.Join(was.err, err)
-	})
-}
-
-// dialLink makes a connection as package ringnet does, with a link of its own.
-func dialLink(ctx context.Context, f fabric.Fabric, address string) (*ringnet.Conn, fabric.Endpoint, error) {
+// dialLink connects as package ringnet does, with a link of its own, to have its queue pair at hand.
+func dialLink(ctx context.Context, address string) (c *ringnet.Conn, disconnect func() error, err error) {
 	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := verbs.Fabric()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -165,25 +158,24 @@ func dialLink(ctx context.Context, f fabric.Fabric, address string) (*ringnet.Co
 	if err != nil {
 		return nil, nil, err
 	}
-	return rconn.New(s, nil), ep, nil
+	return rconn.New(s, nil), ep.Disconnect, nil
 }
 
-func (s *session) takePortDown(p *part, name string) error {
+func (s *session) dialToTakePortDown(ctx context.Context, address string) (*ringnet.Conn, func() error, error) {
 	netdev, _ := s.chosen.network()
 	switch {
 	case !s.portDown:
-		return errors.New("not permitted: -port-down permits it")
+		return nil, nil, errors.New("not permitted: -port-down permits it")
 	case netdev == "":
-		return errors.New("the device has no network interface")
+		return nil, nil, errors.New("the device has no network interface")
 	}
 	set := func(state string) error {
 		_, err := process.Call{Program: "ip", Args: []string{"link", "set", netdev, state}, Most: time.Minute}.Run(context.Background())
 		return err
 	}
-	was, err := s.disturb(p, name, func() error {
+	return dialAnd(func() error {
 		err := set("down")
 		time.Sleep(portIsOut)
 		return errors.Join(err, set("up"))
-	})
-	return errors.Join(was.err, err)
+	})(ctx, address)
 }

@@ -16,7 +16,7 @@ import (
 // options are the flags.
 type options struct {
 	device, address string
-	connect, skip   string
+	connect         string
 	out, bin, repo  string
 	quick, portDown bool
 }
@@ -42,7 +42,6 @@ func run(args []string) error {
 	flags.StringVar(&o.address, "address", os.Getenv("SOFTROCE_ADDR"), "the `IP` address of the device's network interface; default $SOFTROCE_ADDR, or its first")
 	flags.BoolVar(&o.portDown, "port-down", false, "permit \"ip link set down\" and up of the device's interface for a few seconds: as root; it may lose routes and IPv6 addresses that were set by hand")
 	flags.BoolVar(&o.quick, "quick", false, "a little of all, whose figures mean nothing")
-	flags.StringVar(&o.skip, "skip", "", "tests to leave out, by a `pattern` as of go test")
 	flags.StringVar(&o.out, "out", "bin/results-report", "`folder` of the report")
 	flags.StringVar(&o.repo, "repo", ".", "`folder` of ringnet's sources, in which its tests run")
 	flags.StringVar(&o.bin, "bin", filepath.Dir(self), "`folder` of the programs that make card-report builds")
@@ -84,29 +83,32 @@ func (o *options) all(ctx context.Context) error {
 		return fmt.Errorf("the other end: %w", err)
 	}
 	defer server.Close()
-	r := &document{Format: 1, Day: time.Now().UTC().Format(time.DateOnly), Device: "no RDMA device", Hosts: 1, scrub: newScrubber(o.connect)}
+	r := &document{Day: time.Now().UTC().Format(time.DateOnly), Device: "no RDMA device", Hosts: 1, scrub: newScrubber(o.connect)}
 	s := &session{options: *o, ctx: ctx, server: server, report: r}
 	var lacking error
 	if s.chosen, lacking = s.choose(ctx); lacking == nil {
 		r.Device = s.device
 	}
-	if s.connect != "" {
-		r.Hosts = 2
-	}
 	r.scrub.keep = []string{s.chosen.Firmware}
-	for _, x := range []struct {
+	type section struct {
 		title       string
 		wantsDevice bool
-		run         func(*part)
-	}{
+		run         func(*Part)
+	}
+	sections := []section{
 		{"Doctor", false, s.doctor},
 		{"Host", false, s.host},
 		{"Suites", true, s.runSuites},
 		{"Speed", true, s.speed},
 		{"Manners", true, s.manners},
 		{"Failover", true, s.failover},
-	} {
-		r.add(x.title, func(p *part) {
+	}
+	if s.connect != "" {
+		r.Hosts = 2
+		sections = append(sections, section{"The other host", false, s.otherHost})
+	}
+	for _, x := range sections {
+		r.add(x.title, func(p *Part) {
 			switch {
 			case ctx.Err() != nil:
 				p.problem("interrupted")

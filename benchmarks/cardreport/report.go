@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,62 +14,58 @@ import (
 
 // document is what is written: all of it to JSON, and what people read to Markdown.
 type document struct {
-	Format int            `json:"format"` // 1
 	Day    string         `json:"day"`
 	Device string         `json:"device"`
 	Hosts  int            `json:"hosts"`
-	Parts  []*part        `json:"parts"`
+	Parts  []*Part        `json:"parts"`
 	Speed  *report.Report `json:"speed,omitempty"`
 
 	scrub *scrubber
 }
 
-// part is what came out of one.
-type part struct {
-	Title    string       `json:"title"`
-	Note     string       `json:"note,omitempty"`
-	Rows     report.Table `json:"rows,omitempty"`     // of a table; the first is its head
-	More     report.Table `json:"more,omitempty"`     // of a second one
-	Problems []string     `json:"problems,omitempty"` // what could not run, or has failed, and why
-	Details  string       `json:"details,omitempty"`  // output of programs
-	Charts   []string     `json:"charts,omitempty"`   // their files
-	Seconds  float64      `json:"seconds"`
+// Part is what came out of one.
+type Part struct {
+	Title    string   `json:"title"`
+	Note     string   `json:"note,omitempty"`
+	Tables   []titled `json:"tables,omitempty"`
+	Problems []string `json:"problems,omitempty"` // what could not run, or has failed, and why
+	Details  string   `json:"details,omitempty"`  // output of programs
+	Charts   []string `json:"charts,omitempty"`   // their files
+	Seconds  float64  `json:"seconds"`
 }
 
-func (p *part) row(cells ...string) { p.Rows.Row(cells...) }
-func (p *part) problem(format string, args ...any) {
+// titled is a table, the first row of which is its head.
+type titled struct {
+	Title string       `json:"title,omitempty"`
+	Rows  report.Table `json:"rows"`
+}
+
+// table begins a table, to which row adds.
+func (p *Part) table(head ...string) { p.Tables = append(p.Tables, titled{Rows: report.Table{head}}) }
+func (p *Part) row(cells ...string)  { p.Tables[len(p.Tables)-1].Rows.Row(cells...) }
+func (p *Part) problem(format string, args ...any) {
 	p.Problems = append(p.Problems, fmt.Sprintf(format, args...))
 }
 
-// ran reports whether there is a result: a table without rows is none.
-func (p *part) ran() bool { return len(p.Rows) > 1 || len(p.More) > 1 }
-
-func (p *part) state() string {
+// state says whether there is a result: a table without rows is none.
+func (p *Part) state() string {
+	ran := p.Details != "" || slices.ContainsFunc(p.Tables, func(t titled) bool { return len(t.Rows) > 1 })
 	switch {
-	case len(p.Problems) == 0 && p.ran():
+	case len(p.Problems) == 0 && ran:
 		return "done"
-	case p.ran():
+	case ran:
 		return fmt.Sprintf("problems: %d", len(p.Problems))
 	}
 	return "could not run"
 }
 
-// add runs a part and takes what comes out, with what other programs have written in it scrubbed.
-func (r *document) add(title string, run func(p *part)) {
+// add runs a part and takes what comes out.
+func (r *document) add(title string, run func(p *Part)) {
 	fmt.Fprintf(os.Stderr, "card-report: %s …\n", title)
 	began := time.Now()
-	p := &part{Title: title}
+	p := &Part{Title: title}
 	run(p)
 	p.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
-	for i := range p.Problems {
-		p.Problems[i] = r.scrub.foreign(p.Problems[i])
-	}
-	p.Details = r.scrub.foreign(p.Details)
-	for _, row := range slices.Concat(p.Rows, p.More) {
-		for i := range row {
-			row[i] = r.scrub.foreign(row[i])
-		}
-	}
 	r.Parts = append(r.Parts, p)
 	fmt.Fprintf(os.Stderr, "card-report: %s: %s\n", title, p.state())
 }
@@ -82,13 +79,9 @@ const (
 // write leaves the files in a folder.
 func (r *document) write(dir string) error {
 	figures, err := r.scrub.json(r)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, jsonFile), append(figures, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, markdownFile), []byte(r.scrub.addresses(r.markdown())), 0o644)
+	return errors.Join(err,
+		os.WriteFile(filepath.Join(dir, jsonFile), append(figures, '\n'), 0o644),
+		os.WriteFile(filepath.Join(dir, markdownFile), []byte(r.scrub.text(r.markdown())), 0o644))
 }
 
 func (r *document) markdown() string {
@@ -105,13 +98,17 @@ func (r *document) markdown() string {
 	return b.String()
 }
 
-func (p *part) markdown(b *strings.Builder) {
+func (p *Part) markdown(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n", p.Title)
 	if p.Note != "" {
 		fmt.Fprintf(b, "\n%s\n", p.Note)
 	}
-	p.Rows.Markdown(b)
-	p.More.Markdown(b)
+	for _, t := range p.Tables {
+		if t.Title != "" {
+			fmt.Fprintf(b, "\n%s:\n", t.Title)
+		}
+		t.Rows.Markdown(b)
+	}
 	for _, chart := range p.Charts {
 		fmt.Fprintf(b, "\n![%s](%[1]s)\n", chart)
 	}

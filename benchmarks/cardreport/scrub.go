@@ -59,8 +59,8 @@ var (
 // public are the beginnings of paths that are the same on all hosts.
 var public = []string{"/dev/infiniband", "/sys/class/infiniband", "/etc/security", "/etc/udev"}
 
-// foreign is a text that another program has written.
-func (s *scrubber) foreign(text string) string {
+// text is a text without.
+func (s *scrubber) text(text string) string {
 	text = file.ReplaceAllStringFunc(text, func(found string) string {
 		start := strings.Index(found, "/")
 		if slices.ContainsFunc(public, func(p string) bool { return strings.HasPrefix(found[start:], p) }) {
@@ -71,11 +71,6 @@ func (s *scrubber) foreign(text string) string {
 	if s.names != nil {
 		text = s.names.ReplaceAllString(text, "NAME")
 	}
-	return s.addresses(text)
-}
-
-// addresses leaves out addresses alone.
-func (s *scrubber) addresses(text string) string {
 	for _, form := range []*regexp.Regexp{shortened, colons, ipv4, guid} {
 		text = form.ReplaceAllStringFunc(text, func(found string) string {
 			if slices.ContainsFunc(s.keep, func(k string) bool { return strings.Contains(k, found) }) {
@@ -87,16 +82,18 @@ func (s *scrubber) addresses(text string) string {
 	return named.ReplaceAllString(text, "${1}ADDRESS")
 }
 
-// literal is a string in JSON.
-var literal = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+// literal is a string in JSON, or the name of a field.
+var literal = regexp.MustCompile(`"(?:[^"\\]|\\.)*":?`)
 
-// json leaves addresses out of the strings of a value that it encodes.
+// json encodes a value without.
 func (s *scrubber) json(v any) ([]byte, error) {
-	text, err := json.MarshalIndent(v, "", "\t")
-	return literal.ReplaceAllFunc(text, func(found []byte) []byte {
+	encoded, err := json.MarshalIndent(v, "", "\t")
+	return literal.ReplaceAllFunc(encoded, func(found []byte) []byte {
 		var decoded string
-		_ = json.Unmarshal(found, &decoded) // what Marshal has encoded
-		encoded, _ := json.Marshal(s.addresses(decoded))
-		return encoded
+		if json.Unmarshal(found, &decoded) != nil {
+			return found // a name, with its colon
+		}
+		scrubbed, _ := json.Marshal(s.text(decoded))
+		return scrubbed
 	}), err
 }

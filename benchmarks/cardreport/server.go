@@ -30,22 +30,15 @@ func (o *options) serve() error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "card-report: waiting for make card-report CARD_REPORT=\"-connect ADDRESS\", with the address of this host's device\n")
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		o.serveClient(c)
-	}
+	return process.ServeAll(l, func() process.Server { return &Server{options: *o} })
 }
 
-func (o *options) serveClient(c net.Conn) {
-	s, r := &Server{options: *o}, rpc.NewServer()
-	if err := r.Register(s); err != nil {
-		panic(err) // methods are what they are
+// Gone kills the child.
+func (s *Server) Gone() {
+	if s.child != nil {
+		s.child.Kill()
+		s.child = nil
 	}
-	r.ServeConn(c)
-	s.kill()
 }
 
 // reach connects to the server: the other host's, or one within this process.
@@ -53,18 +46,13 @@ func (o *options) reach() (*rpc.Client, error) {
 	if o.connect != "" {
 		return rpc.Dial("tcp", net.JoinHostPort(o.connect, port))
 	}
-	near, far := net.Pipe()
-	go o.serveClient(far)
-	return rpc.NewClient(near), nil
+	return process.Within(&Server{options: *o}), nil
 }
 
-// Facts returns those of the server's host.
-func (s *Server) Facts(_ struct{}, rows *[][]string) (err error) {
-	*rows, err = s.facts(context.Background())
-	if len(*rows) > 0 {
-		err = nil
-	}
-	return err
+// Describe tells of the server's host.
+func (s *Server) Describe(_ struct{}, p *Part) error {
+	s.describe(context.Background(), p)
+	return nil
 }
 
 // StartPeer starts an echo server of ringnet at an address of the server's device, and returns
@@ -83,7 +71,7 @@ func (s *Server) StartBenchmarks(_ struct{}, address *string) error {
 }
 
 func (s *Server) start(address *string, program string, args ...string) (err error) {
-	s.kill()
+	s.Gone()
 	if s.child, err = process.Start(program, args...); err != nil {
 		return err
 	}
@@ -93,15 +81,8 @@ func (s *Server) start(address *string, program string, args ...string) (err err
 
 // Kill kills the child, and waits until it is gone.
 func (s *Server) Kill(struct{}, *struct{}) error {
-	s.kill()
+	s.Gone()
 	return nil
-}
-
-func (s *Server) kill() {
-	if s.child != nil {
-		s.child.Kill()
-		s.child = nil
-	}
 }
 
 // bePeer is the echo server.

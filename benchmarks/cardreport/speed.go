@@ -10,15 +10,18 @@ import (
 	"github.com/ringnet/ringnet/benchmarks/charts"
 	"github.com/ringnet/ringnet/benchmarks/process"
 	"github.com/ringnet/ringnet/internal/perf/report"
+	"github.com/ringnet/ringnet/internal/perf/workload"
 )
 
 const speedTime = 2 * time.Hour // for slow machines
 
+var speedWorkloads = []workload.Workload{workload.PingPong, workload.Stream, workload.Connect}
+
 // speedPeers are the peers of benchmarks that are measured.
-const speedPeers = "rdma,rdma-busy,tcp,raw,ib_send,ib_send-events,ib_write,rsockets,rsockets-blocking"
+const speedPeers = "rdma,rdma-busy,rdma-dedicated,tcp,raw,ib_send,ib_send-events,ib_write,rsockets,rsockets-blocking"
 
 // speed runs benchmarks.
-func (s *session) speed(p *part) {
+func (s *session) speed(p *Part) {
 	dir, err := os.MkdirTemp("", "card-report")
 	if err != nil {
 		p.problem("%v", err)
@@ -34,7 +37,7 @@ func (s *session) speed(p *part) {
 		p.problem("benchmarks has left no results: %v", err)
 		return
 	}
-	r.Machine.Device = s.report.scrub.addresses(r.Machine.Device)
+	r.Machine.Device = s.report.scrub.text(r.Machine.Device) // of which charts tell, too
 	files, err := charts.Sizes(r, s.out)
 	if err != nil {
 		p.problem("charts: %v", err)
@@ -42,18 +45,19 @@ func (s *session) speed(p *part) {
 	for _, file := range files {
 		p.Charts = append(p.Charts, filepath.Base(file))
 	}
-	s.reasons(p, r)
+	p.reasons(r)
 	p.Note = fmt.Sprintf("Median of %d rounds of %v. The program in C has both ends in one process; ringnet's figures are of two processes.", r.Rounds, r.Slice)
-	p.Rows = r.Side("", title, value)
+	for _, workload := range speedWorkloads {
+		p.Tables = append(p.Tables, titled{workload.Name, r.Table(workload.Key, report.Median, report.P99, report.Bytes, report.CPU)})
+	}
 	s.addRisen(p, before, "a message found no receive: ringnet promises 0, others may not")
 	s.report.Speed = r
 }
 
 func (s *session) runBenchmarks(dir string) error {
-	args := []string{"-out", dir, "-device", s.device, "-peers", speedPeers, "-workloads", "ping-pong,stream,connect",
-		"-conns", "1", "-idle", "none"}
+	args := []string{"-out", dir, "-device", s.device, "-peers", speedPeers, "-workloads", "ping-pong,stream,connect", "-conns", "1"}
 	if s.quick {
-		args = append(args, "-quick")
+		args = append(args, "-rounds", "1", "-slice", "5ms", "-sizes", "64,65536")
 	} else {
 		args = append(args, "-rounds", "5")
 	}
@@ -76,38 +80,15 @@ func (s *session) runBenchmarks(dir string) error {
 }
 
 // reasons says what was not measured, and why.
-func (s *session) reasons(p *part, r *report.Report) {
-	for i := range r.Peers {
-		if why := &r.Peers[i].Unavailable; *why != "" {
-			*why = s.report.scrub.foreign(*why)
-			p.problem("%s: %s", r.Peers[i].Name, *why)
+func (p *Part) reasons(r *report.Report) {
+	for _, x := range r.Peers {
+		if x.Unavailable != "" {
+			p.problem("%s: %s", x.Name, x.Unavailable)
 		}
 	}
 	for _, x := range r.Results {
 		if x.Error != "" {
-			x.Error = s.report.scrub.foreign(x.Error)
 			p.problem("%v: %s", x.Cell, x.Error)
 		}
 	}
-}
-
-func title(c report.Cell) string {
-	switch c.Workload {
-	case "ping-pong":
-		return "half a round trip of " + report.Size(c.Size)
-	case "stream":
-		return "stream of " + report.Size(c.Size)
-	}
-	return "dial, a byte there and back, close"
-}
-
-// value is the rate of a stream, and else the median time, or the mean of programs that know no other.
-func value(x *report.Result) string {
-	switch {
-	case x.Workload == "stream":
-		return report.SI(x.Median.BytesPerSec.Median, "B/s")
-	case x.Median.P50.Median == 0:
-		return report.Nanos(x.Median.Mean.Median) + " (mean)"
-	}
-	return report.Nanos(x.Median.P50.Median)
 }

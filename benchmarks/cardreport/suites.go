@@ -25,96 +25,61 @@ var suites = []suite{
 const (
 	allOverRDMA = "/^(verbs|rdma6?)$"
 	suiteTime   = 30 * time.Minute
-	fewLines    = 12 // of a test's output
+	mostLines   = 50 // of a test's output
 )
 
 var (
-	verdictLine = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+)`)
-	overRDMA    = regexp.MustCompile(`^[^/]+/(verbs|rdma6?)$`)
+	verdicts = regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL|SKIP): (\S+)`)
+	overRDMA = regexp.MustCompile(`^[^/]+/(verbs|rdma6?)$`)
+	reasons  = regexp.MustCompile(`(?m): (.*)\n\s*--- SKIP: [^/\s]+/(?:verbs|rdma6?) `)
 )
 
-// outcome is what a suite's output says.
-type outcome struct {
-	passed, failed, skipped int      // tests over rdma
-	failures                []string // the names of all tests that have failed
-	reasons                 []string // why tests were skipped, each once
-	details                 []string // what was printed before failures
-}
-
-// read reads what a test program prints with -test.v.
-func (o *outcome) read(output string) {
-	var recent []string // since the last line about a test
-	for line := range strings.Lines(output) {
-		line = strings.TrimRight(line, "\n")
-		verdict := verdictLine.FindStringSubmatch(line)
-		switch {
-		case verdict != nil:
-			o.count(verdict[1], verdict[2], recent)
-			recent = nil
-		case strings.HasPrefix(line, "=== RUN"):
-			recent = nil
-		case !strings.HasPrefix(line, "==="):
-			recent = append(recent, line)
-			recent = recent[max(0, len(recent)-fewLines):]
+// read adds what a test program of a package has printed with -test.v.
+func (p *Part) read(name, output string) {
+	tests := make(map[string]int) // over rdma, by their verdicts
+	var failed []string
+	for _, v := range verdicts.FindAllStringSubmatch(output, -1) {
+		if overRDMA.MatchString(v[2]) {
+			tests[v[1]]++
+		}
+		if v[1] == "FAIL" {
+			failed = append(failed, v[2])
 		}
 	}
-	if _, after, panicked := strings.Cut(output, "\npanic: "); panicked {
-		lines := strings.Split("panic: "+after, "\n")
-		o.details = append(o.details, lines[:min(4*fewLines, len(lines))]...)
+	var skipped []string
+	for _, reason := range reasons.FindAllStringSubmatch(output, -1) {
+		skipped = append(skipped, reason[1])
 	}
-}
-
-func (o *outcome) count(verdict, name string, recent []string) {
-	over := overRDMA.MatchString(name)
-	switch {
-	case verdict == "FAIL":
-		o.failures = append(o.failures, name)
-		o.details = append(o.details, append(slices.Clone(recent), "--- FAIL: "+name)...)
-		if over {
-			o.failed++
-		}
-	case over && verdict == "PASS":
-		o.passed++
-	case over:
-		o.skipped++
-		if len(recent) > 0 {
-			_, reason, _ := strings.Cut(recent[len(recent)-1], ": ")
-			if !slices.Contains(o.reasons, reason) {
-				o.reasons = append(o.reasons, reason)
-			}
+	slices.Sort(skipped)
+	if len(tests) > 0 {
+		p.row(name, fmt.Sprint(tests["PASS"]), fmt.Sprint(tests["FAIL"]), fmt.Sprint(tests["SKIP"]), strings.Join(slices.Compact(skipped), "; "))
+	}
+	if len(failed) > 0 {
+		p.problem("%s: failed: %s", name, strings.Join(failed, ", "))
+	}
+	for _, test := range strings.Split(output, "=== RUN")[1:] {
+		if strings.Contains(test, "--- FAIL: ") || strings.Contains(test, "\npanic: ") {
+			lines := strings.SplitAfter(test, "\n")
+			p.Details += strings.Join(lines[:min(mostLines, len(lines))], "")
 		}
 	}
-}
-
-// leaves are the failures that have no subtest that has failed.
-func (o *outcome) leaves() (names []string) {
-	for _, name := range o.failures {
-		if !slices.ContainsFunc(o.failures, func(f string) bool { return strings.HasPrefix(f, name+"/") }) {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // datagrams are the tests of what only RoCE has.
 const datagrams = "Packet|Datagram|Group"
 
-func (s *session) runSuites(p *part) {
+func (s *session) runSuites(p *Part) {
 	p.Note = "Ringnet's own tests, on this host's device at both ends."
 	if s.quick {
 		p.Note += " A few of them: -quick."
 	}
-	var leftOut []string
+	leftOut := ""
 	if ports := s.chosen.Ports; len(ports) > 0 && ports[0].LinkLayer == "InfiniBand" {
-		leftOut = append(leftOut, datagrams)
+		leftOut = datagrams
 		p.Note += " Datagrams are left out, which only RoCE has."
 	}
-	if s.skip != "" {
-		leftOut = append(leftOut, s.skip)
-		p.Note += " Some are left out: -skip."
-	}
 	before := s.counters()
-	p.row("package", "passed", "failed", "skipped", "skipped because")
+	p.table("package", "passed", "failed", "skipped", "skipped because")
 	for _, x := range suites {
 		pattern := allOverRDMA
 		if s.quick {
@@ -122,21 +87,13 @@ func (s *session) runSuites(p *part) {
 		}
 		out, err := s.call(s.ctx, process.Call{
 			Program: x.program, Dir: filepath.Join(s.repo, x.dir), Most: suiteTime + time.Minute,
-			Args: []string{"-test.v", "-test.run", pattern, "-test.skip", strings.Join(leftOut, "|"), "-test.timeout", suiteTime.String()},
+			Args: []string{"-test.v", "-test.run", pattern, "-test.skip", leftOut, "-test.timeout", suiteTime.String()},
 			Env:  []string{"SOFTROCE_ADDR=" + s.address, "SOFTROCE_DEVICE=" + s.device},
 		})
-		var o outcome
-		o.read(out)
-		if o.passed+o.failed+o.skipped > 0 {
-			p.row(strings.TrimSuffix(x.program, ".test"), fmt.Sprint(o.passed), fmt.Sprint(o.failed), fmt.Sprint(o.skipped), strings.Join(o.reasons, "; "))
-		}
-		if failed := o.leaves(); len(failed) > 0 {
-			p.problem("%s: failed: %s", x.program, strings.Join(failed, ", "))
-		}
+		p.read(strings.TrimSuffix(x.program, ".test"), out)
 		if err != nil {
 			p.problem("%v", err)
 		}
-		p.Details += strings.Join(o.details, "\n")
 	}
 	s.addRisen(p, before, "a message found no receive: ringnet promises 0")
 }

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"strings"
+	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
+	"github.com/ringnet/ringnet/internal/perf/report"
 	"github.com/ringnet/ringnet/internal/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
@@ -95,16 +96,9 @@ func (l link) connect(t *testing.T, cfg *rconn.Config, n int) (clients, servers 
 	return clients, servers
 }
 
-// outcome is what a stream has measured.
-type outcome struct {
-	share float64 // of the link's bandwidth
-	stats ringnet.Stats
-	link  ringnet.LinkInfo
-}
-
 // stream sends total bytes in Writes of the given size to a reader, which reads what has
 // arrived. It measures the middle half, at the reader.
-func (l link) stream(t *testing.T, cfg rconn.Config, write, total int) (o outcome) {
+func (l link) stream(t *testing.T, cfg rconn.Config, write, total int) (share float64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		clients, servers := l.connect(t, &cfg, 1)
@@ -116,9 +110,9 @@ func (l link) stream(t *testing.T, cfg rconn.Config, write, total int) (o outcom
 		elapsed := time.Since(start)
 		require.NoError(t, receive(servers[0], total-total/4-total/2))
 		require.NoError(t, <-sent)
-		o = outcome{float64(total/2) / elapsed.Seconds() / float64(l.Bandwidth), clients[0].Stats(), clients[0].Link()}
+		share = float64(total/2) / elapsed.Seconds() / float64(l.Bandwidth)
 	})
-	return o
+	return share
 }
 
 func send(w io.Writer, write, total int) error {
@@ -174,36 +168,15 @@ func (l link) halfRoundTrip(t *testing.T, cfg rconn.Config, size int) (half time
 	return half
 }
 
-// table is printed in Markdown.
-type table struct{ b strings.Builder }
-
-func newTable(head ...any) *table {
-	t := new(table)
-	t.row(head...)
-	t.b.WriteString(strings.Repeat("|---", len(head)) + "|\n")
-	return t
-}
-
-func (t *table) row(cells ...any) {
-	for _, c := range cells {
-		fmt.Fprintf(&t.b, "| %v ", c)
+// print prints a table for documents.
+func print(title string, t report.Table) {
+	if *tables {
+		fmt.Printf("\n%s\n", title)
+		t.Markdown(os.Stdout)
 	}
-	t.b.WriteString("|\n")
 }
-
-func (t *table) print(title string) { fmt.Printf("\n%s\n\n%s", title, t.b.String()) }
 
 func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
-
-func size(n int) string {
-	switch {
-	case n >= 1<<20:
-		return fmt.Sprintf("%.3g MiB", float64(n)/(1<<20))
-	case n >= 1<<10:
-		return fmt.Sprintf("%.3g KiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%d B", n)
-}
 
 // buffers is a configuration with rings of the given size at both ends, and queues so long
 // that nothing waits for them.
@@ -216,70 +189,66 @@ func (l link) enough(ring int) int { return min(max(30*min(ring, l.product()), 4
 
 func TestThroughputByRing(t *testing.T) {
 	rings := []int{64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20}
-	head := []any{"link, one way", "bandwidth × round trip"}
+	head := []string{"link, one way", "bandwidth × round trip"}
 	for _, r := range rings {
-		head = append(head, size(r))
+		head = append(head, report.Size(r))
 	}
-	out := newTable(head...)
+	out := report.Table{head}
 	for _, l := range links {
-		row := []any{l.name, size(l.product())}
+		row := []string{l.name, report.Size(l.product())}
 		for _, r := range rings {
 			if !*tables && r > 1<<20 {
 				continue
 			}
-			o := l.stream(t, buffers(r), 1<<20, l.enough(r))
-			row = append(row, percent(o.share))
+			share := l.stream(t, buffers(r), 1<<20, l.enough(r))
+			row = append(row, percent(share))
 			// No protocol has more under way than the ring holds.
 			limit := min(1, float64(r)/float64(l.product()))
-			require.LessOrEqual(t, o.share, 1.05*limit, "%s with %s", l.name, size(r))
+			require.LessOrEqual(t, share, 1.05*limit, "%s with %s", l.name, report.Size(r))
 			if r >= 2*l.product() {
-				require.Greater(t, o.share, 0.9, "%s with %s", l.name, size(r))
+				require.Greater(t, share, 0.9, "%s with %s", l.name, report.Size(r))
 			}
 		}
-		out.row(row...)
+		out.Row(row...)
 	}
-	if *tables {
-		out.print("Stream of 1 MiB Writes, share of the link by RecvBuffer = SendBuffer")
-	}
+	print("Stream of 1 MiB Writes, share of the link by RecvBuffer = SendBuffer", out)
 }
 
 func TestThroughputByQueueDepth(t *testing.T) {
 	depths := []int{16, 32, 64, 128, 256, 1024}
-	head := []any{"link, one way", "Write"}
+	head := []string{"link, one way", "Write"}
 	for _, d := range depths {
-		head = append(head, d)
+		head = append(head, strconv.Itoa(d))
 	}
-	out := newTable(head...)
+	out := report.Table{head}
 	for _, l := range links {
 		for _, write := range []int{512, 64 << 10} {
-			row := []any{l.name, size(write)}
+			row := []string{l.name, report.Size(write)}
 			for _, d := range depths {
 				if !*tables && d > 32 {
 					continue
 				}
 				cfg := buffers(64 << 20)
 				cfg.SendQueue, cfg.RecvQueue = d, 2*d
-				o := l.stream(t, cfg, write, l.enough(d*64<<10))
-				row = append(row, percent(o.share))
-				require.LessOrEqual(t, o.share, 1.05, l.name)
+				share := l.stream(t, cfg, write, l.enough(d*64<<10))
+				row = append(row, percent(share))
+				require.LessOrEqual(t, share, 1.05, l.name)
 			}
-			out.row(row...)
+			out.Row(row...)
 		}
 	}
-	if *tables {
-		out.print("Rings of 64 MiB, share of the link by SendQueue (RecvQueue is twice that)")
-	}
+	print("Rings of 64 MiB, share of the link by SendQueue (RecvQueue is twice that)", out)
 }
 
 func TestLatency(t *testing.T) {
 	sizes := []int{64, 4 << 10, 64 << 10, 1 << 20}
-	head := []any{"link, one way"}
+	head := []string{"link, one way"}
 	for _, s := range sizes {
-		head = append(head, size(s))
+		head = append(head, report.Size(s))
 	}
-	out := newTable(head...)
+	out := report.Table{head}
 	for _, l := range links {
-		row := []any{l.name}
+		row := []string{l.name}
 		for _, s := range sizes {
 			half := l.halfRoundTrip(t, rconn.Config{KeepAlive: -1}, s)
 			least := l.Latency + time.Duration(float64(s)/float64(l.Bandwidth)*1e9)
@@ -289,36 +258,32 @@ func TestLatency(t *testing.T) {
 			}
 			row = append(row, fmt.Sprintf("%v (%.2f ×)", half.Round(10*time.Nanosecond), float64(half)/float64(least)))
 		}
-		out.row(row...)
+		out.Row(row...)
 	}
-	if *tables {
-		out.print("Half a round trip with the default Config, and its ratio to delay plus size over bandwidth")
-	}
+	print("Half a round trip with the default Config, and its ratio to delay plus size over bandwidth", out)
 }
 
 // TestMessageOfSeveralWrites measures programs that write a header and then a body.
 func TestMessageOfSeveralWrites(t *testing.T) {
 	counts := []int{1, 2, 3, 8, 32}
-	head := []any{"link, one way", "each Write"}
+	head := []string{"link, one way", "each Write"}
 	for _, n := range counts {
-		head = append(head, n)
+		head = append(head, strconv.Itoa(n))
 	}
-	out := newTable(head...)
+	out := report.Table{head}
 	for _, l := range links {
 		for _, write := range []int{64, 1 << 10} {
-			row := []any{l.name, size(write)}
+			row := []string{l.name, report.Size(write)}
 			for _, n := range counts {
 				took := l.writesInARow(t, write, n)
 				require.GreaterOrEqual(t, took, l.Latency)
 				require.Less(t, took, 5*l.Latency, "%s, %d × %d bytes", l.name, n, write)
 				row = append(row, fmt.Sprintf("%.2f ×", float64(took)/float64(l.Latency)))
 			}
-			out.row(row...)
+			out.Row(row...)
 		}
 	}
-	if *tables {
-		out.print("From the first of several Writes in a row on an idle connection to the last byte read, in one-way delays, by the number of Writes")
-	}
+	print("From the first of several Writes in a row on an idle connection to the last byte read, in one-way delays, by the number of Writes", out)
 }
 
 func (l link) writesInARow(t *testing.T, write, n int) (took time.Duration) {
@@ -334,24 +299,6 @@ func (l link) writesInARow(t *testing.T, write, n int) (took time.Duration) {
 		require.NoError(t, <-sent)
 	})
 	return took
-}
-
-func TestMessageCost(t *testing.T) {
-	out := newTable("Write", "Writes per work request", "work requests per MiB", "of which signaled", "CREDITs per MiB, back")
-	l := newLink(100, 10*time.Microsecond)
-	for _, write := range []int{64, 512, 4 << 10, 64 << 10, 1 << 20} {
-		const total = 16 << 20
-		o := l.stream(t, rconn.Config{RecvBuffer: 1 << 20, SendBuffer: 1 << 20, KeepAlive: -1}, write, total)
-		const mib = total >> 20
-		out.row(size(write),
-			fmt.Sprintf("%.3g", float64(total/write)/float64(o.stats.MessagesSent)),
-			fmt.Sprintf("%.3g", float64(o.link.WorkRequests)/mib),
-			percent(float64(o.link.Signaled)/float64(o.link.WorkRequests)),
-			fmt.Sprintf("%.3g", float64(o.stats.CreditsReceived)/mib))
-	}
-	if *tables {
-		out.print("What a stream costs with rings of 1 MiB on 100 Gb/s, 10µs")
-	}
 }
 
 func TestTenThousandConnections(t *testing.T) {

@@ -10,9 +10,6 @@ import (
 )
 
 func TestPerfNamesSizesExactly(t *testing.T) {
-	for size, want := range map[int]string{64: "64 B", 4 << 10: "4.0 KiB", 64 << 10: "64 KiB", 1 << 20: "1.0 MiB", 1536: "1.5 KiB", 64_000: "64 kB", 1_500_000: "1.5 MB", 64_001: "64001 B", 1: "1 B", maxPerfSize: "16 MiB"} {
-		require.Equal(t, want, exactSize(size))
-	}
 	out, err := commandProcess("perf", perfServing(t, "127.0.0.1"), "--networks=tcp", "--sizes=64KB", "--connections=1", "--rounds=1", "--slice=1ms").Output()
 	require.NoError(t, err)
 	require.Regexp(t, `(?m)^64 kB +`, string(out))
@@ -30,7 +27,7 @@ func TestPerfStreamsUntilItIsInterrupted(t *testing.T) {
 		require.NoError(t, perf.Start())
 		lines := bufio.NewScanner(out)
 		require.True(t, lines.Scan())
-		require.Regexp(t, ` [kMGT]?B/s sent `, lines.Text())
+		require.Regexp(t, ` [kMGT]?B/s$`, lines.Text())
 		require.NoError(t, perf.Process.Signal(os.Interrupt))
 		last := ""
 		for lines.Scan() {

@@ -23,7 +23,7 @@ func NewEstimate(values []float64) Estimate {
 	if len(values) == 0 {
 		return Estimate{}
 	}
-	s := benchmath.AssumeNothing.Summary(sample(values), confidence)
+	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(slices.Clone(values), &benchmath.DefaultThresholds), confidence)
 	e := Estimate{s.Center, s.Lo, s.Hi}
 	switch {
 	case !Known(e.Median):
@@ -32,19 +32,6 @@ func NewEstimate(values []float64) Estimate {
 		return Estimate{Median: e.Median}
 	}
 	return e
-}
-
-// sample leaves the values in their order.
-func sample(values []float64) *benchmath.Sample {
-	return benchmath.NewSample(slices.Clone(values), &benchmath.DefaultThresholds)
-}
-
-// Change is how much the median of some values is above that of older ones, in percent, or
-// "~" if both may be of one distribution, by the Mann-Whitney U test at 5 %; and the test's
-// p and the numbers of values. Fewer than four of each are always "~".
-func Change(older, newer []float64) string {
-	c := benchmath.AssumeNothing.Compare(sample(older), sample(newer))
-	return c.FormatDelta(NewEstimate(older).Median, NewEstimate(newer).Median) + " (" + c.String() + ")"
 }
 
 // Known reports whether x is a number, for which JSON has a word.

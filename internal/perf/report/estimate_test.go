@@ -2,9 +2,9 @@ package report
 
 import (
 	"math"
-	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -22,15 +22,6 @@ func TestEstimate(t *testing.T) {
 	assert.Equal(t, []float64{10, 14, 11, 9, 10, 8, 12}, rounds, "the rounds keep their order")
 	assert.Equal(t, "10 s ±40%", e.Text(Seconds))
 	assert.Equal(t, "10 s (8 s to 850 s)", Estimate{Median: 10, Low: 8, High: 850}.Text(Seconds), "8400 % say nothing")
-}
-
-func TestChange(t *testing.T) {
-	older, newer := []float64{10, 12, 9, 11}, []float64{20, 22, 19, 23}
-	assert.Equal(t, "+100.00% (p=0.029 n=4)", Change(older, newer))
-	assert.Equal(t, []float64{10, 12, 9, 11}, older, "the rounds keep their order")
-	assert.Equal(t, "~ (p=1.000 n=4)", Change(older, []float64{11, 10, 13, 8}))
-	assert.Equal(t, "~ (p=0.100 n=3)", Change(older[:3], newer[:3]), "too few to tell")
-	assert.Equal(t, "~ (p=1.000 n=4)", Change([]float64{5, 5, 5, 5}, []float64{5, 5, 5, 5}))
 }
 
 func TestBesideComparesRoundWithRound(t *testing.T) {
@@ -57,28 +48,38 @@ func TestBesideComparesRoundWithRound(t *testing.T) {
 }
 
 func TestTableOfResultsLeavesOutColumnsThatSayNothing(t *testing.T) {
-	results := []*Result{{Cell: Cell{Peer: "a", Size: 64}}, {Cell: Cell{Peer: "b|c"}}}
-	table := NewTable(results, []Column{
-		{"peer", func(x *Result) string { return x.Peer }},
-		{"conns", func(x *Result) string { return strconv.Itoa(x.Conns) }},
-		{"size", func(x *Result) string { return Size(x.Size) }},
-	})
+	r := &Report{Rounds: 1, Peers: []Peer{{Key: "b", Name: "b|c"}}, Results: []*Result{
+		{Cell: Cell{Peer: "a", Workload: "stream", Size: 64}}, {Cell: Cell{Peer: "b", Workload: "stream"}}, {Cell: Cell{Peer: "b", Workload: "http"}},
+		{Cell: Cell{Peer: "failed", Workload: "stream"}, Rounds: []*Sample{nil}},
+	}}
+	for _, x := range r.Results[:3] {
+		x.Rounds = []*Sample{{Ops: 1500, Bytes: 3000, Seconds: 1, CPU: 6, ServerCPU: 2}}
+	}
+	r.Results[1].Rounds[0].Mean = 1500
+	r.Summarise()
+	columns := []Column{Median, P90, P99, PerSecond, Bytes, CPU, ClientCPU, ServerCPU, {"nothing", func(*Result) string { return "0" }}}
 	var text, markdown strings.Builder
-	table.Text(&text)
-	assert.Equal(t, "peer  size\na     64 B\nb|c   0 B\n", text.String())
-	table.Markdown(&markdown)
-	assert.Equal(t, "\n| peer | size |\n|---|---|\n| a | 64 B |\n| b\\|c | 0 B |\n", markdown.String())
+	r.Table("stream", columns...).Text(&text)
+	assert.Equal(t, `
+size  over  median         operations  rate    processor time  CPU, client  CPU, server
+64 B  a     –              1.5 k/s     3 kB/s  2 Ms/GB         1.33 Ms/GB   667 ks/GB
+0 B   b|c   1.5 µs (mean)  1.5 k/s     3 kB/s  4 ms            2.67 ms      1.33 ms
+`, "\n"+text.String())
+	r.Table("http", Bytes).Markdown(&markdown)
+	assert.Equal(t, "\n| over | rate |\n|---|---|\n| b\\|c | 3 kB/s |\n", markdown.String())
 }
 
-func TestPeersSideBySide(t *testing.T) {
-	r := &Report{Rounds: 1, Peers: []Peer{{Key: "c", Name: "verbs"}, {Key: "ours", Name: "ringnet"}, {Key: "none", Name: "of which nothing is known"}}}
-	for _, c := range []Cell{{"c", "turn", 64, 1, 0}, {"ours", "turn", 64, 1, 0}, {"ours", "http", 0, 1, 0}} {
-		r.Results = append(r.Results, &Result{Cell: c, Rounds: []*Sample{{Ops: 1, Seconds: 1}}})
-	}
-	r.Summarise()
-	table := r.Side("what", func(c Cell) string { return c.Workload }, func(x *Result) string { return Number(x.Median.PerSecond.Median) },
-		SideColumn{"by C", func(measured map[string]*Result) string { return strconv.FormatBool(measured["c"] != nil) }})
-	assert.Equal(t, Table{{"what", "verbs", "ringnet", "by C"}, {"turn", "1", "1", "true"}, {"http", Unknown, "1", "false"}}, table)
+func TestHeadSaysWhatWasNotMeasured(t *testing.T) {
+	r := &Report{Rounds: 6, Slice: time.Second, Peers: []Peer{{Name: "rdma", Unavailable: "no device"}, {Name: "tcp"}}, Results: []*Result{
+		{Cell: Cell{"tcp", "http", 0, 1, 0}, Error: "refused", Median: Summary{Rounds: 2}}, {},
+	}}
+	var head strings.Builder
+	r.PrintHead(&head)
+	assert.Equal(t, "medians of 6 rounds of 1s each, and the interval of 95 % confidence\nnot over rdma: no device\nhttp ×1 tcp: failed in 4 of 6 rounds: refused\n", head.String())
+	head.Reset()
+	r.Rounds, r.Peers, r.Results = 5, nil, nil
+	r.PrintHead(&head)
+	assert.Equal(t, "medians of 5 rounds of 1s each\n", head.String())
 }
 
 func TestTextHasThreeDigits(t *testing.T) {
@@ -87,7 +88,9 @@ func TestTextHasThreeDigits(t *testing.T) {
 	}
 	assert.Equal(t, "1.5 µs", Nanos(1500))
 	assert.Equal(t, "0.00996", Number(0.0099567))
-	assert.Equal(t, "4.0 KiB", Size(4096))
+	for size, want := range map[int]string{64: "64 B", 4 << 10: "4.0 KiB", 64 << 10: "64 KiB", 1 << 20: "1.0 MiB", 1536: "1.5 KiB", 64_000: "64 kB", 1_500_000: "1.5 MB", 64_001: "64001 B", 1: "1 B", 16 << 20: "16 MiB"} {
+		assert.Equal(t, want, ExactSize(size))
+	}
 	assert.Equal(t, "ping-pong 64 B ×16 tcp", Cell{"tcp", "ping-pong", 64, 16, 0}.String())
 	assert.Equal(t, "http ×1 tcp beside 2", Cell{"tcp", "http", 0, 1, 2}.String())
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 )
 
@@ -16,6 +17,8 @@ type Machine struct {
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
 	Device string `json:"device,omitempty"` // RDMA
+
+	Ringnet string `json:"ringnet,omitempty"` // the version that the program was built of
 }
 
 // ThisMachine describes the machine of this process: fully on Linux, hardly elsewhere.
@@ -24,13 +27,17 @@ func ThisMachine() Machine {
 	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		kernel = "Linux " + strings.TrimSpace(string(b))
 	}
-	return Machine{
+	m := Machine{
 		CPU:    cmp.Or(procField("/proc/cpuinfo", "model name"), "unknown CPU"),
 		CPUs:   runtime.NumCPU(),
 		Memory: ProcBytes("/proc/meminfo", "MemTotal"),
 		Kernel: kernel,
 		Go:     runtime.Version(),
 	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		m.Ringnet = info.Main.Version
+	}
+	return m
 }
 
 func (m Machine) String() string {

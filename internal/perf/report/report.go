@@ -43,7 +43,7 @@ type Cell struct {
 func (c Cell) String() string {
 	s := c.Workload
 	if c.Size > 0 {
-		s += " " + Size(c.Size)
+		s += " " + ExactSize(c.Size)
 	}
 	s = fmt.Sprintf("%s ×%d %s", s, c.Conns, c.Peer)
 	if c.Busy > 0 {

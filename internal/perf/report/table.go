@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -47,10 +48,46 @@ type Column struct {
 	Value func(*Result) string
 }
 
-// NewTable has a row for each result. Columns that say nothing of any are left out.
-func NewTable(results []*Result, columns []Column) Table {
+// Columns that tables of different programs have.
+var (
+	Median = Column{"median", func(x *Result) string {
+		if x.Median.P50.Median == 0 && x.Median.Mean.Median > 0 {
+			return Nanos(x.Median.Mean.Median) + " (mean)" // all that some programs know
+		}
+		return x.Median.P50.Text(Nanos)
+	}}
+	P90       = Column{"p90", func(x *Result) string { return Nanos(x.Median.P90.Median) }}
+	P99       = Column{"p99", func(x *Result) string { return Nanos(x.Median.P99.Median) }}
+	PerSecond = Column{"operations", func(x *Result) string { return x.Median.PerSecond.Text(Rate("")) }}
+	Bytes     = Column{"rate", func(x *Result) string { return x.Median.BytesPerSec.Text(Rate("B")) }}
+
+	// Processor time is that of an operation or, in streams, where none is timed, of 1e9 bytes.
+	CPU       = processorTime("processor time", func(m *Summary) (operation, gigabyte Estimate) { return m.CPUPerOp, m.CPUPerGB })
+	ClientCPU = processorTime("CPU, client", func(m *Summary) (operation, gigabyte Estimate) { return m.ClientCPUPerOp, m.ClientCPUPerGB })
+	ServerCPU = processorTime("CPU, server", func(m *Summary) (operation, gigabyte Estimate) { return m.ServerCPUPerOp, m.ServerCPUPerGB })
+)
+
+func processorTime(head string, of func(*Summary) (operation, gigabyte Estimate)) Column {
+	return Column{head, func(x *Result) string {
+		operation, gigabyte := of(&x.Median)
+		if x.Median.Mean.Median == 0 && x.Median.P50.Median == 0 {
+			return SI(gigabyte.Median, "s/GB")
+		}
+		return Seconds(operation.Median)
+	}}
+}
+
+// Table has a row for each cell of a workload that was measured: first which it is, and then more
+// columns. Those that say nothing of any cell are left out.
+func (r *Report) Table(workload string, more ...Column) Table {
+	results := slices.DeleteFunc(slices.Clone(r.Results), func(x *Result) bool { return x.Workload != workload || x.Median.Rounds == 0 })
 	t := make(Table, 1+len(results))
-	for _, c := range columns {
+	for _, c := range append([]Column{
+		{"size", func(x *Result) string { return ExactSize(x.Size) }},
+		{"connections", func(x *Result) string { return strconv.Itoa(x.Conns) }},
+		{"strangers", func(x *Result) string { return strconv.Itoa(x.Busy) }},
+		{"over", func(x *Result) string { return r.PeerName(x.Peer) }},
+	}, more...) {
 		column, says := []string{c.Head}, false
 		for _, x := range results {
 			value := c.Value(x)
@@ -65,44 +102,21 @@ func NewTable(results []*Result, columns []Column) Table {
 	return t
 }
 
-// Side puts the peers side by side: a row for each cell without its peer, and a column for each
-// peer that has results. More columns may follow, made of a row's results by their peers.
-func (r *Report) Side(title string, name func(Cell) string, value func(*Result) string, more ...SideColumn) Table {
-	head, keys := []string{title}, []string{}
+// PrintHead says how often all was measured, and what was not.
+func (r *Report) PrintHead(w io.Writer) {
+	fmt.Fprintf(w, "medians of %d rounds of %v each", r.Rounds, r.Slice)
+	if r.Rounds >= ForInterval {
+		fmt.Fprint(w, ", and the interval of 95 % confidence")
+	}
+	fmt.Fprintln(w)
 	for _, p := range r.Peers {
-		if slices.ContainsFunc(r.Results, func(x *Result) bool { return x.Peer == p.Key && x.Median.Rounds > 0 }) {
-			head, keys = append(head, p.Name), append(keys, p.Key)
+		if p.Unavailable != "" {
+			fmt.Fprintf(w, "not over %s: %s\n", p.Name, p.Unavailable)
 		}
 	}
-	for _, c := range more {
-		head = append(head, c.Head)
-	}
-	t, done := Table{head}, make(map[Cell]bool)
 	for _, x := range r.Results {
-		c := x.Cell
-		if c.Peer = ""; done[c] {
-			continue
+		if x.Error != "" {
+			fmt.Fprintf(w, "%v: failed in %d of %d rounds: %s\n", x.Cell, r.Rounds-x.Median.Rounds, r.Rounds, x.Error)
 		}
-		done[c] = true
-		row, measured := []string{name(c)}, make(map[string]*Result)
-		for _, key := range keys {
-			c.Peer = key
-			text := Unknown
-			if x := r.Find(c); x != nil && x.Median.Rounds > 0 {
-				measured[key], text = x, value(x)
-			}
-			row = append(row, text)
-		}
-		for _, m := range more {
-			row = append(row, m.Value(measured))
-		}
-		t.Row(row...)
 	}
-	return t
-}
-
-// SideColumn is a column that follows those of peers.
-type SideColumn struct {
-	Head  string
-	Value func(measured map[string]*Result) string
 }

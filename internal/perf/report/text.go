@@ -24,6 +24,16 @@ func Seconds(s float64) string { return SI(s, "s") }
 // Size is a number of bytes, in powers of 1024.
 func Size(bytes int) string { return humanize.IBytes(uint64(max(0, bytes))) }
 
+// ExactSize is a number of bytes in the unit in which it is a short number, or in bytes.
+func ExactSize(n int) string {
+	for _, text := range []string{Size(n), humanize.Bytes(uint64(n))} {
+		if is, err := humanize.ParseBytes(text); err == nil && is == uint64(n) {
+			return text
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
 // SI is a value with its unit, in powers of 1000 and with three significant digits.
 func SI(x float64, unit string) string {
 	if x == 0 {

@@ -3,7 +3,6 @@ package workload
 import (
 	"context"
 	"errors"
-	"math"
 	"net"
 	"sync"
 	"time"
@@ -77,33 +76,23 @@ func (r *Runner) calibrate(c report.Cell, w *Workload, s *Session) (int, error) 
 	if w.Limit > 0 {
 		most = w.Limit / c.Conns
 	}
-	fastest, repeats := time.Duration(math.MaxInt64), 0
 	for {
 		n = min(n, most)
 		elapsed, _, err := phase(s, c.Conns, s.whole(n))
 		if err != nil {
 			return 0, err
 		}
-		fastest = min(fastest, elapsed)
-		if elapsed >= r.Slice/8 && n < fewOperations && repeats < 3 {
-			repeats++ // perhaps another process had the processor
-			continue
-		}
-		if fastest >= r.Slice/8 || n == most {
-			n = int(float64(n) * float64(r.Slice) / float64(fastest))
-			n = min(max(n, r.counts[c]/2, 1), most)
+		if elapsed >= r.Slice/8 || n == most {
+			n = int(float64(n) * float64(r.Slice) / float64(elapsed))
+			n = min(max(n, r.counts[c]/2, 1), most) // perhaps another process had the processor
 			r.counts[c] = n
 			return n, nil
 		}
 		// As package testing does: towards the goal, but not too fast.
-		aim := int(float64(n) * float64(r.Slice/6) / float64(max(fastest, 1)))
+		aim := int(float64(n) * float64(r.Slice/6) / float64(max(elapsed, 1)))
 		n = min(max(aim, n+1), 100*n)
-		fastest = math.MaxInt64
 	}
 }
-
-// fewOperations is so few that one disturbance may have delayed them all.
-const fewOperations = 16
 
 // maxOperations is how many operations a worker may do, whose times it keeps.
 const maxOperations = 1 << 24

@@ -21,38 +21,17 @@ func (o *options) call(ctx context.Context, c process.Call) (string, error) {
 	return c.Run(ctx)
 }
 
-// ask has the command ringnet print JSON. Its exit status may tell of what it has found.
-func (o *options) ask(ctx context.Context, answer any, what string) error {
-	out, err := o.call(ctx, process.Call{Program: "ringnet", Args: []string{"--json", what}, Most: time.Minute})
-	if wrong := json.Unmarshal([]byte(out), answer); wrong != nil {
-		return errors.Join(err, fmt.Errorf("what ringnet printed: %w", wrong))
-	}
-	return nil
-}
-
-func (s *session) doctor(p *part) {
-	var diagnosis struct {
-		Findings []struct{ Subject, Status, What, Mend string }
-	}
-	if err := s.ask(s.ctx, &diagnosis, "doctor"); err != nil {
-		p.problem("%v", err)
-		return
-	}
-	p.Note = "What `ringnet doctor` says."
-	p.row("", "of", "what", "what mends it")
-	for _, f := range diagnosis.Findings {
-		p.row(f.Status, f.Subject, f.What, f.Mend)
-	}
+// ringnet runs the command, whose exit status may tell of what it has found.
+func (o *options) ringnet(ctx context.Context, args ...string) (string, error) {
+	return o.call(ctx, process.Call{Program: "ringnet", Args: args, Most: time.Minute})
 }
 
 // deviceInfo is what is used of a device that ringnet info tells of.
 type deviceInfo struct {
-	Name, Driver, Firmware string
-	Ports                  []struct {
-		Number    int
+	Name, Firmware string
+	Ports          []struct {
 		State     string
 		LinkLayer string `json:"link_layer"`
-		Rate      string
 		Interface string
 	}
 	Addresses map[string][]string
@@ -71,8 +50,9 @@ func (d *deviceInfo) network() (name, address string) {
 // choose finds the device, and its address, that the flags leave open.
 func (o *options) choose(ctx context.Context) (chosen deviceInfo, err error) {
 	var info struct{ Devices []deviceInfo }
-	if err := o.ask(ctx, &info, "info"); err != nil {
-		return chosen, err
+	out, err := o.ringnet(ctx, "--json", "info")
+	if wrong := json.Unmarshal([]byte(out), &info); wrong != nil {
+		return chosen, errors.Join(err, fmt.Errorf("what ringnet printed: %w", wrong))
 	}
 	for _, d := range info.Devices {
 		_, address := d.network()
