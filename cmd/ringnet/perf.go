@@ -27,6 +27,8 @@ type perfCommand struct {
 	Address     hostPort      `arg:"" optional:"" name:"host:port" help:"Where ringnet perf --listen is."`
 	Listen      hostPort      `placeholder:"HOST:PORT" help:"Be the other end, over all networks that this host has, as in :7473. It serves one client at a time, whoever connects."`
 	Time        time.Duration `short:"t" placeholder:"TIME" help:"Measure no table: stream for so long, and tell the rate once a second."`
+	Reverse     bool          `short:"R" help:"With -t, the server sends."`
+	Both        bool          `help:"With -t, both send."`
 	Networks    []string      `enum:"auto,shm,rdma,tcp" placeholder:"NETWORK" help:"Measure these side by side: auto (what carries its connections), shm, rdma, tcp (auto,tcp; with -t auto)."`
 	Sizes       []byteSize    `placeholder:"SIZE" help:"With messages of these sizes (64,4KiB,64KiB; with -t 64KiB)."`
 	Connections []int         `placeholder:"N" help:"Over so many connections at once (1,16; with -t 1)."`
@@ -61,12 +63,16 @@ func (c *perfCommand) Run(ctx context.Context, s *streams, k *kong.Context) erro
 	switch {
 	case (c.Address == "") == (c.Listen == ""):
 		return misuseError{errors.New("want HOST:PORT to connect to, or --listen HOST:PORT to be the other end")}
-	case c.Listen != "" && given(k, "time", "networks", "sizes", "connections", "rounds", "slice", "timeout"):
+	case c.Listen != "" && given(k, "time", "reverse", "both", "networks", "sizes", "connections", "rounds", "slice", "timeout"):
 		return misuseError{errors.New("--listen wants no flags of what to measure: the client has them")}
 	case c.Listen != "":
 		return servePerf(ctx, string(c.Listen), s.logger(false))
 	case c.Time < 0 || given(k, "time") && c.Time == 0:
 		return misuseError{fmt.Errorf("-t %v: want a time above 0", c.Time)}
+	case c.Time == 0 && (c.Reverse || c.Both):
+		return misuseError{errors.New("--reverse and --both are for -t TIME")}
+	case c.Reverse && c.Both:
+		return misuseError{errors.New("--both includes --reverse")}
 	case c.Time > 0 && (len(c.Networks) > 1 || len(c.Sizes) > 1 || len(c.Connections) > 1):
 		return misuseError{errors.New("-t measures one network, with one size, over one number of connections")}
 	case c.Time > 0 && given(k, "rounds", "slice"):

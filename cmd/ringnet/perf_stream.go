@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,30 +18,37 @@ import (
 
 // perfInterval is what has been moved in a part of the time of perf -t, or in all of it.
 type perfInterval struct {
-	From    float64 `json:"from"` // seconds since it began
-	To      float64 `json:"to"`
-	Network string  `json:"network"`
-	Sent    uint64  `json:"sent"` // bytes
-	Total   bool    `json:"total,omitempty"`
+	From     float64 `json:"from"` // seconds since it began
+	To       float64 `json:"to"`
+	Network  string  `json:"network"`
+	Sent     uint64  `json:"sent"`     // bytes
+	Received uint64  `json:"received"` // bytes
+	Total    bool    `json:"total,omitempty"`
 }
 
 func (i perfInterval) print(s *streams) error {
 	if s.json {
 		return json.NewEncoder(s.out).Encode(i)
 	}
+	rate := func(n uint64) string { return humanize.Bytes(uint64(float64(n)/(i.To-i.From))) + "/s" }
 	total := ""
 	if i.Total {
 		total = ", in all"
 	}
-	rate := humanize.Bytes(uint64(float64(i.Sent)/(i.To-i.From))) + "/s"
-	_, err := fmt.Fprintf(s.out, "%5.1f to %5.1f s  %s  %12s%s\n", i.From, i.To, i.Network, rate, total)
+	_, err := fmt.Fprintf(s.out, "%5.1f to %5.1f s  %s  %12s sent  %12s received%s\n", i.From, i.To, i.Network, rate(i.Sent), rate(i.Received), total)
 	return err
 }
 
-// batchTime is how long a request to the server takes at least, when it is known how much that is.
-const batchTime = 100 * time.Millisecond
+// perfStreams are those of perf -t. Each request to the server is for about streamBatch bytes.
+type perfStreams struct {
+	size, batch    int // bytes of a message, messages of a request
+	sent, received atomic.Uint64
+	stopped        atomic.Bool
+}
 
-// stream sends for the time of -t, or until it is interrupted, and says once a second how much.
+const streamBatch = 8 << 20
+
+// stream moves bytes for the time of -t, or until it is interrupted, and says once a second how many.
 func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 	size, conns, network := 64<<10, 1, "auto"
 	if len(c.Sizes) > 0 {
@@ -57,60 +66,108 @@ func (c *perfCommand) stream(ctx context.Context, s *streams) error {
 	if err != nil {
 		return err
 	}
-	session, err := workload.Stream.Open(workload.Client{Context: ctx, Dial: client.dialer(network), Conns: conns, Size: size})
+	working, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p := &perfStreams{size: size, batch: max(streamBatch/size, 1)}
+	var works []func(c net.Conn) error
+	if !c.Reverse {
+		works = append(works, p.send)
+	}
+	if c.Reverse || c.Both {
+		works = append(works, p.receive)
+	}
+	all, closeAll, err := workload.OpenAll(conns*len(works), func() (net.Conn, error) { return client.dialer(network)(working) })
 	if err != nil {
 		return err
 	}
-	defer session.Close()
-	defer context.AfterFunc(ctx, session.Close)()
-	var sent atomic.Uint64
-	began := time.Now()
-	ended := make(chan error, conns)
+	defer closeAll()
+	defer context.AfterFunc(working, closeAll)()
+	stop := time.AfterFunc(c.Time, func() { p.stopped.Store(true) })
+	defer stop.Stop()
+	ended := make(chan error, 1)
+	go func() {
+		err := p.work(all, works, cancel)
+		if ctx.Err() != nil {
+			err = nil // who has interrupted it has what was measured
+		}
+		ended <- err
+	}()
+	return p.report(s, peers[0].Key, ended)
+}
+
+// work has the connections do the works in turn until all are stopped, or one has failed.
+func (p *perfStreams) work(all []net.Conn, works []func(net.Conn) error, cancel func()) error {
+	errs := make([]error, len(all))
 	var working sync.WaitGroup
-	for worker := range conns {
+	for i, conn := range all {
 		working.Go(func() {
-			for n := 1; time.Since(began) < c.Time; {
-				asked := time.Now()
-				if err := session.Run(worker, n, nil); err != nil {
-					session.Close() // the others are not to go on alone
-					ended <- err
-					return
-				}
-				sent.Add(uint64(n * size))
-				if time.Since(asked) < batchTime {
-					n *= 2
-				}
+			for !p.stopped.Load() && errs[i] == nil {
+				errs[i] = works[i%len(works)](conn)
+			}
+			if errs[i] != nil {
+				cancel() // the others are not to go on alone
 			}
 		})
 	}
-	go func() {
-		working.Wait()
-		close(ended)
-	}()
-	err = reportStream(s, peers[0].Key, began, &sent, ended)
-	if ctx.Err() != nil {
-		return nil // who has interrupted it has what was measured
-	}
-	return err
+	working.Wait()
+	return errors.Join(errs...)
 }
 
-// reportStream prints a line once a second, until all have ended or one has failed, and then what
-// it was in all.
-func reportStream(s *streams, carrier string, began time.Time, sent *atomic.Uint64, ended <-chan error) error {
-	last := perfInterval{}
+// report prints a line once a second, until the work has ended, and then what it was in all.
+func (p *perfStreams) report(s *streams, carrier string, ended <-chan error) error {
+	began, last := time.Now(), perfInterval{Network: carrier}
+	part := func() perfInterval { // since the last
+		now := perfInterval{To: time.Since(began).Seconds(), Network: carrier, Sent: p.sent.Load(), Received: p.received.Load()}
+		since := perfInterval{last.To, now.To, carrier, now.Sent - last.Sent, now.Received - last.Received, false}
+		last = now
+		return since
+	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			now := perfInterval{To: time.Since(began).Seconds(), Network: carrier, Sent: sent.Load()}
-			if err := (perfInterval{last.To, now.To, carrier, now.Sent - last.Sent, false}).print(s); err != nil {
+			if err := part().print(s); err != nil {
 				return err
 			}
-			last = now
 		case err := <-ended:
-			all := perfInterval{To: time.Since(began).Seconds(), Network: carrier, Sent: sent.Load(), Total: true}
-			return errors.Join(all.print(s), err)
+			part()
+			last.Total = true
+			return errors.Join(last.print(s), err)
 		}
 	}
+}
+
+// send makes a request for bytes that the server reads.
+func (p *perfStreams) send(c net.Conn) error {
+	buf := make([]byte, p.size)
+	if err := workload.Request(c, workload.Sink, p.size, p.batch); err != nil {
+		return err
+	}
+	for range p.batch {
+		n, err := c.Write(buf)
+		p.sent.Add(uint64(n))
+		if err != nil {
+			return err
+		}
+	}
+	_, err := io.ReadFull(c, buf[:1])
+	return err
+}
+
+// receive makes a request for bytes that the server sends.
+func (p *perfStreams) receive(c net.Conn) error {
+	buf := make([]byte, max(p.size, 64<<10))
+	if err := workload.Request(c, workload.Source, p.size, p.batch); err != nil {
+		return err
+	}
+	for left := p.size * p.batch; left > 0; {
+		n, err := c.Read(buf[:min(left, len(buf))])
+		p.received.Add(uint64(n))
+		if err != nil {
+			return err
+		}
+		left -= n
+	}
+	return nil
 }

@@ -208,8 +208,9 @@ func TestPerfServerIgnoresNonsense(t *testing.T) {
 
 func TestPerfStreamsForATime(t *testing.T) {
 	address := perfServing(t, "127.0.0.1")
-	for _, connections := range []string{"1", "2"} {
-		out, err := commandProcess("perf", "--json", address, "-t", "1200ms", "--networks", "tcp", "--sizes", "3KiB", "--connections", connections).Output()
+	for flags, want := range map[string][2]bool{"": {true, false}, "--reverse": {false, true}, "--both --connections 2": {true, true}} {
+		args := append([]string{"perf", "--json", address, "-t", "1200ms", "--networks", "tcp", "--sizes", "3KiB"}, strings.Fields(flags)...)
+		out, err := commandProcess(args...).Output()
 		require.NoError(t, err, "%s", out)
 		var parts []perfInterval
 		for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
@@ -219,20 +220,21 @@ func TestPerfStreamsForATime(t *testing.T) {
 			parts = append(parts, i)
 		}
 		require.GreaterOrEqual(t, len(parts), 2, "a second, and the total")
-		var sum uint64
+		var sum perfInterval
 		for i, part := range parts {
 			require.Equal(t, i == len(parts)-1, part.Total)
 			require.Less(t, part.From, part.To)
 			if !part.Total {
-				sum += part.Sent
+				sum.Sent, sum.Received = sum.Sent+part.Sent, sum.Received+part.Received
 			}
 		}
 		total := parts[len(parts)-1]
-		require.Positive(t, sum)
+		require.Equal(t, want, [2]bool{total.Sent > 0, total.Received > 0})
 		require.GreaterOrEqual(t, total.To, 1.2)
-		require.GreaterOrEqual(t, total.Sent, sum)
+		require.GreaterOrEqual(t, total.Sent, sum.Sent)
+		require.GreaterOrEqual(t, total.Received, sum.Received)
 	}
 	out, err := commandProcess("perf", address, "-t", "100ms").Output()
 	require.NoError(t, err)
-	require.Regexp(t, `^ +0\.0 to +\d+\.\d s  (shm|rdma|tcp) .*/s, in all\n$`, string(out))
+	require.Regexp(t, `^ +0\.0 to +\d+\.\d s  (shm|rdma|tcp) .*/s sent +0 B/s received, in all\n$`, string(out))
 }

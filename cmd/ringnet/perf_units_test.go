@@ -27,7 +27,7 @@ func TestPerfStreamsUntilItIsInterrupted(t *testing.T) {
 		require.NoError(t, perf.Start())
 		lines := bufio.NewScanner(out)
 		require.True(t, lines.Scan())
-		require.Regexp(t, ` [kMGT]?B/s$`, lines.Text())
+		require.Regexp(t, ` [kMGT]?B/s sent `, lines.Text())
 		require.NoError(t, perf.Process.Signal(os.Interrupt))
 		last := ""
 		for lines.Scan() {

@@ -63,6 +63,8 @@ var wrong = []struct{ args, file, says string }{
 	{"perf a:1 --sizes 64,1KiB,64", "", "want each value once"},
 	{"perf a:1 --networks ib", "", "must be one of"},
 	{"perf a:1 --networks tcp,tcp", "", "want each value once"},
+	{"perf a:1 --reverse", "", "--reverse and --both are for -t TIME"},
+	{"perf a:1 -t 1s --reverse --both", "", "--both includes --reverse"},
 	{"perf a:1 -t 0", "", "want a time above 0"},
 	{"perf a:1 -t 1s --sizes 1,2", "", "-t measures one network, with one size"},
 	{"perf a:1 -t 1s --rounds 7", "", "--rounds and --slice are for the table"},

@@ -11,9 +11,10 @@ import (
 // A client's request to a server of messages is a header of headerSize bytes: the kind of
 // request, the size of the messages, and their number.
 const (
-	Echo = iota // send each message back
-	Sink        // read them all, then send one byte
-	Work        // work on each message, then send it back
+	Echo   = iota // send each message back
+	Sink          // read them all, then send one byte
+	Work          // work on each message, then send it back
+	Source        // send them all
 
 	// FirstOwn is the first request that a server may add.
 	FirstOwn = 16
@@ -109,6 +110,13 @@ func serveRequest(c net.Conn, op uint32, buf []byte, size int, n int64) error {
 		}
 		_, err := c.Write(buf[:1])
 		return err
+	case Source:
+		for range n {
+			if _, err := c.Write(buf[:size]); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return fmt.Errorf("unknown request %d", op)
 }
