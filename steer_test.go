@@ -209,6 +209,20 @@ func TestAutoOfOneFamily(t *testing.T) {
 	require.ErrorContains(t, err, "no address of the local address's family")
 }
 
+// The other family is dialed when the first has failed, and when it has been silent for FallbackDelay.
+func TestAutoDialsTheOtherFamilyAsPackageNetDoes(t *testing.T) {
+	shm := sim.New(sim.Link{})
+	better(t, shm, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	for _, delay := range []time.Duration{time.Hour, time.Millisecond} {
+		d := Dialer{Resolver: resolver("127.0.0.1", "::1"), Require: []string{"shm"}, TCP: &net.Dialer{FallbackDelay: delay}}
+		c := dial(t, &d, "auto", "host.example:"+port(t, l))
+		requireConnected(t, c, l)
+		shm.Blackhole(netip.IPv6Loopback())
+		CloseIdleLinks()
+	}
+}
+
 // As with TCP, a program may listen at all addresses of one family, and another program, or
 // another listener of the same, at those of the other.
 func TestAutoListensAtAllAddressesOfOneFamily(t *testing.T) {
