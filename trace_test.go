@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/fabric/sim"
 	"github.com/ringnet/ringnet/internal/hang"
 )
 
@@ -142,9 +141,7 @@ func TestTraceTellsOfLinks(t *testing.T) {
 }
 
 func TestTraceTellsWhyALinkIsDown(t *testing.T) {
-	n := sim.New(sim.Link{})
-	simulate(t, n)
-	h := host{"sim", "10.0.0.1"}
+	n, h := simHost(t)
 	var r recorder
 	client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace(), Config: impatient})
 	before := Totals()
@@ -159,9 +156,7 @@ func TestTraceTellsWhyALinkIsDown(t *testing.T) {
 }
 
 func TestTraceTellsOfALinkThatMoves(t *testing.T) {
-	n := sim.New(sim.Link{})
-	simulate(t, n)
-	h := host{"sim", "10.0.0.1"}
+	n, h := simHost(t)
 	var dialer, listener recorder
 	l := listenOn(t, h, ListenConfig{Trace: listener.trace()})
 	client, server := connect(t, h, l, &Dialer{Trace: dialer.trace()})
@@ -251,9 +246,7 @@ func TestTraceTellsOfConnectionsThatWereDropped(t *testing.T) {
 
 func TestTraceTellsWhyCloseHasFailed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
-		n := sim.New(sim.Link{})
-		simulate(t, n)
-		h := host{"sim", "10.0.0.1"}
+		n, h := simHost(t)
 		var r recorder
 		client, _ := connect(t, h, h.listen(t, ListenConfig{}), &Dialer{Trace: r.trace(), Config: impatient})
 		n.Cut(true)
