@@ -370,7 +370,7 @@ func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
 		{"sim", "10.0.0.1:80", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
 		{"auto", "127.0.0.1:0", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
 	} {
-		_, err := (&Dialer{Config: mistake.config}).Dial(mistake.network, mistake.address)
+		_, err := (&Dialer{Config: mistake.config, Trace: &Trace{}}).Dial(mistake.network, mistake.address)
 		require.ErrorContains(t, err, mistake.want)
 		require.IsType(t, &net.OpError{}, err)
 		_, err = (&ListenConfig{Config: mistake.config}).Listen(t.Context(), mistake.network, mistake.address)

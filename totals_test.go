@@ -68,9 +68,9 @@ func added(a, b map[ReasonCode]uint64) (more map[ReasonCode]uint64) {
 func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
 	overEachLeg(t, func(t *testing.T, h host, carrier string) {
 		alone(t)
-		l := listenOn(t, h, ListenConfig{})
+		l := listenOn(t, h, ListenConfig{Trace: &Trace{}}) // which may be empty
 		before := Totals()
-		client, server := connect(t, h, l, &Dialer{})
+		client, server := connect(t, h, l, &Dialer{Trace: &Trace{}})
 		ask(t, client, server, 100_000)
 		open := since(before, carrier)
 		require.NoError(t, client.Close())
