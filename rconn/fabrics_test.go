@@ -287,6 +287,23 @@ func (p pattern) receive(c net.Conn, from, most int, r *rand.Rand) (int, error) 
 	}
 }
 
+// transfer sends n bytes from one end to the other, in Writes and Reads of up to most, and ends them:
+// they arrive, and then io.EOF.
+func (p pattern) transfer(t testing.TB, from, to net.Conn, n, most int, end func() error) {
+	t.Helper()
+	atOnce(t, func() error {
+		if err := p.send(from, 0, n, most, random(t, uint64(p))); err != nil {
+			return err
+		}
+		return end()
+	}, func() error {
+		if got, err := p.receive(to, 0, most, random(t, ^uint64(p))); got != n || err != io.EOF {
+			return fmt.Errorf("received %d of %d bytes, then %v", got, n, err)
+		}
+		return nil
+	})
+}
+
 // receiveExactly reads n bytes of the pattern.
 func (p pattern) receiveExactly(c net.Conn, from, n int) error {
 	b := make([]byte, n)
