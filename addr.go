@@ -52,35 +52,29 @@ var (
 	datagramsOverAuto = &carrier{name: "auto-udp"} // both, and UDP
 )
 
-// network is a network that Dial and Listen know.
+// network is what the first argument of Dial and Listen names.
 type network struct {
 	*carrier
 	family string // as net.Resolver.LookupNetIP wants it: "ip", "ip4" or "ip6"
 }
 
-// The networks by their names.
-var (
-	networks = map[string]network{
-		"shm":   {overSHM, "ip"},
-		"rdma":  {overRDMA, "ip"},
-		"rdma4": {overRDMA, "ip4"},
-		"rdma6": {overRDMA, "ip6"},
-	}
-	autoNetworks = map[string]network{
-		"auto":  {overAuto, "ip"},
-		"auto4": {overAuto, "ip4"},
-		"auto6": {overAuto, "ip6"},
-	}
-	packetNetworks = map[string]network{
-		"shm-udp":   {datagramsOverSHM, "ip"},
-		"rdma-udp":  {datagramsOverRDMA, "ip"},
-		"rdma-udp4": {datagramsOverRDMA, "ip4"},
-		"rdma-udp6": {datagramsOverRDMA, "ip6"},
-		"auto-udp":  {datagramsOverAuto, "ip"},
-		"auto-udp4": {datagramsOverAuto, "ip4"},
-		"auto-udp6": {datagramsOverAuto, "ip6"},
-	}
-)
+// networks are those that there are, by their names.
+var networks = map[string]network{
+	"auto":      {overAuto, "ip"},
+	"auto4":     {overAuto, "ip4"},
+	"auto6":     {overAuto, "ip6"},
+	"shm":       {overSHM, "ip"},
+	"rdma":      {overRDMA, "ip"},
+	"rdma4":     {overRDMA, "ip4"},
+	"rdma6":     {overRDMA, "ip6"},
+	"shm-udp":   {datagramsOverSHM, "ip"},
+	"rdma-udp":  {datagramsOverRDMA, "ip"},
+	"rdma-udp4": {datagramsOverRDMA, "ip4"},
+	"rdma-udp6": {datagramsOverRDMA, "ip6"},
+	"auto-udp":  {datagramsOverAuto, "ip"},
+	"auto-udp4": {datagramsOverAuto, "ip4"},
+	"auto-udp6": {datagramsOverAuto, "ip6"},
+}
 
 // trustUser is Dialer.TrustUser or ListenConfig.TrustUser.
 type trustUser func(uid uint32) bool
@@ -99,27 +93,29 @@ func openRDMA(_ trustUser, c *Config) (fabric.Fabric, error) {
 	return verbs.New(verbs.Config{TrafficClass: c.TrafficClass})
 }
 
-func lookupNetwork(name string) (network, error) {
+// lookup returns a named network, which is one of datagrams or not.
+func lookup(name string, datagrams bool) (network, error) {
 	n, ok := networks[name]
-	if !ok {
+	if !ok || n.ofDatagrams() != datagrams {
 		return network{}, unknownNetwork(name)
 	}
 	return n, nil
 }
 
-// isNetwork reports whether this package implements the named network.
-func isNetwork(name string) bool {
-	_, auto := autoNetworks[name]
-	_, one := networks[name]
-	_, packets := packetNetworks[name]
-	return auto || one || packets
-}
+// ofDatagrams reports whether the network carries datagrams, and not connections.
+func (c *carrier) ofDatagrams() bool { return strings.HasSuffix(c.name, "-udp") }
 
 // unknownNetwork returns a net.UnknownNetworkError that also lists the networks that there
 // are.
 func unknownNetwork(name string) error {
-	streams := slices.Concat(slices.Sorted(maps.Keys(autoNetworks)), slices.Sorted(maps.Keys(networks)))
-	packets := slices.Sorted(maps.Keys(packetNetworks))
+	var streams, packets []string
+	for _, known := range slices.Sorted(maps.Keys(networks)) {
+		if networks[known].ofDatagrams() {
+			packets = append(packets, known)
+		} else {
+			streams = append(streams, known)
+		}
+	}
 	hint := ""
 	if strings.HasPrefix(name, "tcp") {
 		hint = "; Dialer.ForTCP names the one to dial for tcp"
@@ -175,7 +171,7 @@ func preferIPv4(addrs []netip.AddrPort) netip.AddrPort {
 
 // ports returns the protocol whose names of services the network uses for its ports.
 func (n network) ports() string {
-	if strings.HasSuffix(n.name, "-udp") {
+	if n.ofDatagrams() {
 		return "udp"
 	}
 	return "tcp"

@@ -3,7 +3,6 @@ package ringnet
 import (
 	"context"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -58,10 +57,7 @@ func setAutoTimes(t testing.TB, set func(*auto.Times)) {
 
 func listenAuto(t *testing.T, address string) *AutoListener {
 	t.Helper()
-	l, err := Listen("auto", address)
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	return l.(*AutoListener)
+	return listen(t, ListenConfig{}, "auto", address).(*AutoListener)
 }
 
 // carrierOf returns the network that carries a connection.
@@ -71,24 +67,11 @@ func carrierOf(c net.Conn) string { return c.(interface{ Carrier() string }).Car
 // that Accept returns it and nothing else, and that bytes pass.
 func requireCarried(t *testing.T, l net.Listener, d Dialer, network string) *AutoConn {
 	t.Helper()
-	c, err := d.Dial("auto", l.Addr().String())
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	require.Equal(t, network, carrierOf(c))
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
-	require.Equal(t, c.LocalAddr().String(), s.RemoteAddr().String())
-	write(t, c, "hello")
-	require.NoError(t, c.(*AutoConn).CloseWrite())
-	got, err := io.ReadAll(s)
-	require.NoError(t, err)
-	require.Equal(t, "hello", string(got))
-
-	require.NoError(t, l.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err = l.Accept()
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "nothing else is accepted")
-	return c.(*AutoConn)
+	c := dialAuto(t, d, l.Addr().String())
+	require.Equal(t, network, c.Carrier())
+	requireConnected(t, c, l)
+	requireNothingElse(t, l)
+	return c
 }
 
 // At the accepting end, too, networks that are worse than the one that carries a connection are not passed over.
@@ -96,35 +79,31 @@ func TestAcceptedConnectionsPassOverNoWorseNetwork(t *testing.T) {
 	better(t, sim.New(sim.Link{}), nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	require.Len(t, l.PassedOver(), 1)
-	c, err := Dial("auto", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
-	s, err := l.Accept()
-	require.NoError(t, err)
-	defer s.Close()
-	require.Equal(t, "shm", carrierOf(s))
-	require.Empty(t, s.(*AutoConn).PassedOver())
+	dialAuto(t, Dialer{}, l.Addr().String())
+	s := accept(t, l).(*AutoConn)
+	require.Equal(t, "shm", s.Carrier())
+	require.Empty(t, s.PassedOver())
 }
 
 func TestAutoTakesTheBestNetworkThatBothSidesHave(t *testing.T) {
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
-	better(t, shm, rdma)
-	c := requireCarried(t, listenAuto(t, "127.0.0.1:0"), Dialer{}, "shm")
-	require.Empty(t, c.PassedOver())
-	require.IsType(t, (*Conn)(nil), c.NetConn())
-
-	better(t, nil, rdma)
-	l := listenAuto(t, "127.0.0.1:0")
-	require.Len(t, l.PassedOver(), 1)
-	require.ErrorIs(t, l.PassedOver()[0], errAbsent)
-	c = requireCarried(t, l, Dialer{}, "rdma")
-	requireReasons(t, c, "shm: absent")
-
-	better(t, nil, nil)
-	l = listenAuto(t, "127.0.0.1:0")
-	c = requireCarried(t, l, Dialer{}, "tcp")
-	requireReasons(t, c, "shm: absent", "rdma: absent")
-	require.IsType(t, (*net.TCPConn)(nil), c.NetConn())
+	for _, has := range []struct {
+		shm, rdma  fabric.Fabric
+		carrier    string
+		netConn    net.Conn
+		passedOver []string
+	}{
+		{shm, rdma, "shm", &Conn{}, nil},
+		{nil, rdma, "rdma", &Conn{}, []string{"shm: absent"}},
+		{nil, nil, "tcp", &net.TCPConn{}, []string{"shm: absent", "rdma: absent"}},
+	} {
+		better(t, has.shm, has.rdma)
+		l := listenAuto(t, "127.0.0.1:0")
+		require.Len(t, l.PassedOver(), len(has.passedOver))
+		c := requireCarried(t, l, Dialer{}, has.carrier)
+		requireReasons(t, c, has.passedOver...)
+		require.IsType(t, has.netConn, c.NetConn())
+	}
 }
 
 func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
@@ -139,23 +118,30 @@ func TestAutoOverRDMAItselfWithoutSHM(t *testing.T) {
 func TestAutoListenerAcceptsADialerThatOnlySpeaksTCP(t *testing.T) {
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
-	c, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
-	s, err := l.Accept()
-	require.NoError(t, err)
-	require.Equal(t, "tcp", carrierOf(s))
-	s.Close()
+	dialTCP(t, nil, l.Addr().String())
+	require.Equal(t, "tcp", carrierOf(accept(t, l)))
 }
+
+// fourTimesAsLong is a timeout of which auto takes a quarter to wait for better networks. The
+// rest is enough for TCP, and a quarter for any other, on a busy machine.
+const fourTimesAsLong = 20 * time.Second
 
 func TestAutoTakesTCPWhenABetterNetworkDoesNotAnswerInTime(t *testing.T) {
 	silent, slow := sim.New(sim.Link{}), sim.New(sim.Link{Latency: hang.After})
 	silent.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	for _, rdma := range []*sim.Network{silent, slow} {
-		better(t, nil, rdma)
-		delayTCP(t, auto.DefaultTimes.Answer)
+	for _, c := range []struct {
+		rdma   *sim.Network
+		answer time.Duration
+		d      Dialer
+	}{
+		{silent, auto.DefaultTimes.Answer, Dialer{}},
+		{slow, auto.DefaultTimes.Answer, Dialer{}},
+		{silent, time.Hour, Dialer{Timeout: fourTimesAsLong}},
+	} {
+		better(t, nil, c.rdma)
+		delayTCP(t, c.answer)
 		l := listenAuto(t, "127.0.0.1:0")
-		requireReasons(t, requireCarried(t, l, Dialer{}, "tcp"), "shm: ", "rdma: TCP was connected first")
+		requireReasons(t, requireCarried(t, l, c.d, "tcp"), "shm: absent", "rdma: TCP was connected first")
 	}
 }
 
@@ -184,27 +170,14 @@ func TestAutoIsAcceptedAsItWasDialedWhoeverIsFaster(t *testing.T) {
 	}
 }
 
-// fourTimesAsLong is a timeout of which auto takes a quarter to wait for better networks. The
-// rest is enough for TCP, and a quarter for any other, on a busy machine.
-const fourTimesAsLong = 20 * time.Second
-
-func TestAutoReachesTCPWithinAShortTimeoutThoughABetterNetworkIsSilent(t *testing.T) {
-	rdma := sim.New(sim.Link{})
-	better(t, nil, rdma)
-	l := listenAuto(t, "127.0.0.1:0")
-	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	requireReasons(t, requireCarried(t, l, Dialer{Timeout: fourTimesAsLong}, "tcp"), "shm: absent", "rdma: TCP was connected first")
-}
-
 func TestAutoFailsSoonAfterTCPThoughABetterNetworkIsSilent(t *testing.T) {
 	rdma := sim.New(sim.Link{})
 	better(t, nil, rdma)
 	delayTCP(t, auto.DefaultTimes.Answer)
 	rdma.Blackhole(netip.MustParseAddr("127.0.0.1"))
-	l := listenAuto(t, "127.0.0.1:0")
-	require.NoError(t, l.Close())
-	_, err := (&Dialer{Config: &Config{HandshakeTimeout: time.Hour}, Timeout: 10 * time.Minute}).Dial("auto", l.Addr().String())
-	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
+	address := anyPort(t).String()
+	_, err := (&Dialer{Config: &Config{HandshakeTimeout: time.Hour}, Timeout: 10 * time.Minute}).Dial("auto", address)
+	requireOpError(t, err, "dial", "auto", address, syscall.ECONNREFUSED)
 	require.ErrorContains(t, err, "rdma: the dial ended before this network was connected")
 }
 
@@ -224,12 +197,11 @@ func TestAutoTakesTCPWhenTheNetworkThatAnsweredHasFallen(t *testing.T) {
 
 func TestAutoErrorsAreTemporaryWhereThoseOfTCPAre(t *testing.T) {
 	better(t, nil, nil)
-	l := listenAuto(t, "127.0.0.1:0")
-	require.NoError(t, l.Close())
+	address := anyPort(t).String()
 	past := time.Now().Add(-time.Second)
 	for name, deadline := range map[string]time.Time{"refused": {}, "timed out": past} {
-		_, tcp := (&net.Dialer{Deadline: deadline}).Dial("tcp", l.Addr().String())
-		_, auto := (&Dialer{Deadline: deadline}).Dial("auto", l.Addr().String())
+		_, tcp := (&net.Dialer{Deadline: deadline}).Dial("tcp", address)
+		_, auto := (&Dialer{Deadline: deadline}).Dial("auto", address)
 		require.Equal(t, tcp.(net.Error).Timeout(), auto.(net.Error).Timeout(), name)
 		require.Equal(t, tcp.(temporary).Temporary(), auto.(temporary).Temporary(), name)
 	}
@@ -250,10 +222,7 @@ func TestAutoRefusesAPortThatIsTakenInAnyPortSpace(t *testing.T) {
 	for _, squatted := range auto.BetterThanTCP {
 		shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 		better(t, shm, rdma)
-		free, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		address := free.Addr().String()
-		require.NoError(t, free.Close())
+		address := anyPort(t).String()
 		squatter, err := Listen(squatted, address)
 		require.NoError(t, err)
 
@@ -282,10 +251,9 @@ func TestAutoFindsAPortThatIsFreeInEveryPortSpace(t *testing.T) {
 
 func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
 	better(t, nil, sim.New(sim.Link{}))
-	l := listenAuto(t, "127.0.0.1:0")
-	require.NoError(t, l.Close())
-	_, err := Dial("auto", l.Addr().String())
-	requireOpError(t, err, "dial", "auto", l.Addr().String(), syscall.ECONNREFUSED)
+	address := anyPort(t).String()
+	_, err := Dial("auto", address)
+	requireOpError(t, err, "dial", "auto", address, syscall.ECONNREFUSED)
 	require.ErrorContains(t, err, "passed over: shm: absent in this test; rdma: connect: connection refused")
 
 	rdma := sim.New(sim.Link{})
@@ -293,7 +261,7 @@ func TestAutoErrorIsTCPsWithTheReasonsBehindIt(t *testing.T) {
 	better(t, nil, rdma)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = new(Dialer).DialContext(ctx, "auto", l.Addr().String())
+	_, err = new(Dialer).DialContext(ctx, "auto", address)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -344,11 +312,9 @@ func failing(fail <-chan struct{}) *hooked {
 func TestAutoListenerCloseWakesAcceptAndResetsWhatWasNotAccepted(t *testing.T) {
 	better(t, nil, sim.New(sim.Link{}))
 	l := listenAuto(t, ":0")
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	c := dial(t, &Dialer{}, "auto", net.JoinHostPort("127.0.0.1", port))
+	c := dialAuto(t, Dialer{}, "127.0.0.1:"+port(t, l))
 	require.NoError(t, l.Close())
-	_, err = c.Read(make([]byte, 1))
+	_, err := c.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	_, err = l.Accept()
 	requireOpError(t, err, "accept", "auto", l.Addr().String(), net.ErrClosed)

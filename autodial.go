@@ -23,21 +23,23 @@ var failures = new(auto.Failures)
 
 // dialAuto connects to the process that TCP would reach, over the best network that both
 // sides have.
-func (d *Dialer) dialAuto(ctx context.Context, network, address string) (*AutoConn, net.Addr, error) {
+func (d *Dialer) dialAuto(ctx context.Context, n network, address string) (*AutoConn, net.Addr, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, nil, err
 	}
-	tcp := d.tcpDialer()
+	tcp := d.netDialer()
 	local, err := addrPort(tcp.LocalAddr)
 	if err != nil {
 		return nil, nil, err
+	}
+	if tcp.LocalAddr != nil {
+		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
 	}
 	a, err := d.auto(tcp, local)
 	if err != nil {
 		return nil, nil, err
 	}
-	addrs := autoNetworks[network]
-	remotes, err := addrs.resolve(ctx, cmp.Or(tcp.Resolver, net.DefaultResolver), address, addrs.loopback())
+	remotes, err := n.resolve(ctx, cmp.Or(tcp.Resolver, net.DefaultResolver), address, n.loopback())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -75,10 +77,7 @@ func (d *Dialer) auto(tcp net.Dialer, local netip.AddrPort) (*autoDial, error) {
 		a.Trust = d
 	}
 	for _, name := range steering.Better {
-		n, err := lookupNetwork(name)
-		if err != nil {
-			return nil, err
-		}
+		n := networks[name]
 		a.Networks = append(a.Networks, auto.Network{
 			Name: name,
 			Open: func() (fabric.Fabric, error) { return n.open(d.TrustUser, d.Config) },
@@ -106,17 +105,6 @@ func (a *autoDial) dial(ctx context.Context, remote netip.AddrPort) (*AutoConn, 
 		return nil, &autoError{contextError(err), reasonsOf(passedOver)}
 	}
 	return newAutoConn(c, reasonsOf(passedOver)), nil
-}
-
-// tcpDialer returns the dialer for TCP, which also holds the options that apply to all
-// networks.
-func (d *Dialer) tcpDialer() net.Dialer {
-	tcp := d.netDialer()
-	// If this fails, dialAuto returns the error.
-	if local, err := addrPort(d.LocalAddr); err == nil && d.LocalAddr != nil {
-		tcp.LocalAddr = net.TCPAddrFromAddrPort(local)
-	}
-	return tcp
 }
 
 // netDialer returns package net's dialer with the options in d.TCP, and those of d that apply
@@ -174,28 +162,24 @@ func (a *autoDial) dialFamilies(ctx context.Context, primaries, fallbacks []neti
 	defer cancel() // ends the slower dial
 	first, second := make(chan dialed, 1), make(chan dialed, 1)
 	go func() { first <- a.dialInTurn(ctx, primaries) }()
+	failed := make(chan struct{})              // closed when the first has
 	const recommended = 300 * time.Millisecond // package net's
-	delay := a.TCP.FallbackDelay
-	if delay == 0 {
-		delay = recommended
-	}
-	select {
-	case r := <-first:
-		if r.err != nil && ctx.Err() == nil {
-			if other := a.dialInTurn(ctx, fallbacks); other.err == nil {
-				return other
-			}
+	delay := cmp.Or(a.TCP.FallbackDelay, recommended)
+	go func() {
+		select {
+		case <-failed:
+		case <-time.After(delay):
+		case <-ctx.Done():
 		}
-		return r
-	case <-time.After(delay):
-	}
-	go func() { second <- a.dialInTurn(ctx, fallbacks) }()
+		second <- a.dialInTurn(ctx, fallbacks)
+	}()
 	select {
 	case r := <-first:
 		if r.err == nil {
 			go discard(second)
 			return r
 		}
+		close(failed)
 		if other := <-second; other.err == nil {
 			return other
 		}

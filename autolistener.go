@@ -23,8 +23,7 @@ type AutoListener struct {
 var _ net.Listener = (*AutoListener)(nil)
 
 // listenAuto listens on TCP and on the same port of each better network.
-func (lc *ListenConfig) listenAuto(ctx context.Context, network, address string) (*AutoListener, net.Addr, error) {
-	n := autoNetworks[network]
+func (lc *ListenConfig) listenAuto(ctx context.Context, n network, address string) (*AutoListener, net.Addr, error) {
 	addr, err := n.resolveLocal(ctx, address)
 	if err != nil {
 		return nil, nil, err
@@ -80,10 +79,7 @@ func (lc *ListenConfig) auto(l *AutoListener) (*auto.ListenConfig, error) {
 		Times:    autoTimes,
 		Wrap:     func(c *net.TCPConn) auto.Conn { return l.trace.newTCPConn(c, false) },
 		Offer: func(name, family string, addr netip.AddrPort, to *auto.Listener) (func() error, error) {
-			n, err := lookupNetwork(name)
-			if err != nil {
-				return nil, err
-			}
+			n := networks[name]
 			n.family = family
 			better, err := lc.listen(n, addr, most, arrivals{
 				queue:  to.Queue,

@@ -118,14 +118,6 @@ func requireCopy(t *testing.T, want []byte, client io.WriteCloser, from io.Reade
 
 // tcpPair is both ends of a connection of package net.
 func tcpPair(t *testing.T) (client, server net.Conn) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	client, err = net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	t.Cleanup(func() { client.Close() })
-	server, err = l.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() { server.Close() })
-	return client, server
+	l := listenTCP(t, "127.0.0.1:0")
+	return dialTCP(t, nil, l.Addr().String()), accept(t, l)
 }

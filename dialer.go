@@ -183,16 +183,17 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 		return d.dialOther(ctx, network, address)
 	}
 	var addr net.Addr
-	if _, ok := autoNetworks[network]; ok {
-		c, addr, err = d.dialAuto(ctx, network, address)
-		countDial("auto", c, err)
-	} else if n, ok := packetNetworks[network]; ok {
-		c, addr, err = d.dialPacket(ctx, n, address)
-	} else if n, unknown := lookupNetwork(network); unknown != nil {
-		if err = unknown; network != asked {
-			err = fmt.Errorf("Dialer.ForTCP is %q, which does not go with %s: %w", d.ForTCP, asked, unknown)
+	switch n, ok := networks[network]; {
+	case !ok:
+		if err = unknownNetwork(network); network != asked {
+			err = fmt.Errorf("Dialer.ForTCP is %q, which does not go with %s: %w", d.ForTCP, asked, err)
 		}
-	} else {
+	case n.ofDatagrams():
+		c, addr, err = d.dialPacket(ctx, n, address)
+	case n.carrier == overAuto:
+		c, addr, err = d.dialAuto(ctx, n, address)
+		countDial(n.name, c, err)
+	default:
 		c, addr, err = d.dial(ctx, n, address)
 		countDial(n.name, c, err)
 	}
@@ -208,7 +209,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (c ne
 // choose returns the network to dial when the caller asks for the named one. If ours is
 // false, package net dials it. Without ForTCP all networks are ours, known or not.
 func (d *Dialer) choose(network string) (_ string, ours bool) {
-	if d.ForTCP == "" || isNetwork(network) {
+	if _, known := networks[network]; known || d.ForTCP == "" {
 		return network, true
 	}
 	if digit, ok := strings.CutPrefix(network, "tcp"); ok && (digit == "" || digit == "4" || digit == "6") {

@@ -1,7 +1,6 @@
 package ringnet
 
 import (
-	"context"
 	"net"
 	"path/filepath"
 	"testing"
@@ -14,18 +13,14 @@ import (
 
 func TestForTCPDialsItsNetworkInsteadOfTCP(t *testing.T) {
 	simulate(t, sim.New(sim.Link{}))
-	l, err := Listen("sim", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := listen(t, ListenConfig{}, "sim", "127.0.0.1:0")
 	d := &Dialer{ForTCP: "sim"}
 	for network, conn := range map[string]net.Conn{"tcp": &AutoConn{}, "tcp4": &AutoConn{}, "sim": &Conn{}} {
-		c, err := d.DialContext(t.Context(), network, l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dial(t, d, network, l.Addr().String())
 		require.IsType(t, conn, c)
 		require.Equal(t, "sim", carrierOf(c))
 	}
-	_, err = d.Dial("tcp6", l.Addr().String())
+	_, err := d.Dial("tcp6", l.Addr().String())
 	require.ErrorContains(t, err, "no suitable address")
 }
 
@@ -101,9 +96,7 @@ func TestConfigOfEachSideReachesItsFabric(t *testing.T) {
 		return n, nil
 	}}, "ip"})
 
-	l, err := (&ListenConfig{Config: &Config{TrafficClass: 104}}).Listen(context.Background(), "sim", "10.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := listen(t, ListenConfig{Config: &Config{TrafficClass: 104}}, "sim", "10.0.0.1:0")
 	require.Equal(t, 104, class)
 	dial(t, &Dialer{Config: &Config{TrafficClass: 106}}, "sim", l.Addr().String())
 	require.Equal(t, 106, class)

@@ -121,9 +121,7 @@ func TestConnectionsOutliveTheirQueuePairUnlessEitherEndWantsOtherwise(t *testin
 		"neither":          {impatient, impatient, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := sim.New(sim.Link{})
-			simulate(t, n)
-			h := host{"sim", "10.0.0.1"}
+			n, h := simHost(t)
 			client, server := connect(t, h, h.listen(t, ListenConfig{Config: c.listener}), &Dialer{Config: c.dialer})
 			breakLink(n, client)
 			if c.outlive {
@@ -151,9 +149,7 @@ func TestResumeTimeoutEndsConnectionsToAVanishedHost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T) {
-				n := sim.New(sim.Link{})
-				simulate(t, n)
-				h := host{"sim", "10.0.0.1"}
+				n, h := simHost(t)
 				client, server := connect(t, h, h.listen(t, ListenConfig{Config: c.config}), &Dialer{Config: c.config})
 				n.Cut(true)
 				vanished := time.Now()
@@ -174,9 +170,7 @@ func TestResumeTimeoutEndsConnectionsToAVanishedHost(t *testing.T) {
 // ever.
 func TestConnectionsWithoutAPathObeyDeadlinesAndLinger(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
-		n := sim.New(sim.Link{})
-		simulate(t, n)
-		h := host{"sim", "10.0.0.1"}
+		n, h := simHost(t)
 		cfg := &Config{ResumeTimeout: time.Hour, Linger: 2 * time.Second}
 		l := h.listen(t, ListenConfig{Config: cfg})
 		var clients, servers []net.Conn

@@ -82,11 +82,12 @@ func Listen(network, address string) (net.Listener, error) {
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
 	address = cmp.Or(address, ":0") // as net.Listen has it
 	var addr net.Addr
-	if _, ok := autoNetworks[network]; ok {
-		l, addr, err = lc.listenAuto(ctx, network, address)
-	} else if n, unknown := lookupNetwork(network); unknown != nil {
+	switch n, unknown := lookup(network, false); {
+	case unknown != nil:
 		err = unknown
-	} else {
+	case n.carrier == overAuto:
+		l, addr, err = lc.listenAuto(ctx, n, address)
+	default:
 		l, addr, err = lc.listenAlone(ctx, n, address)
 	}
 	if err != nil {

@@ -102,14 +102,12 @@ func TestPendingMemoryBoundsWhatDialersAskForOverSHM(t *testing.T) {
 	if _, err := openSHM(nil, nil); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
-	l, err := (&ListenConfig{PendingMemory: 32 << 20}).Listen(t.Context(), "shm", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := listen(t, ListenConfig{PendingMemory: 32 << 20}, "shm", "127.0.0.1:0")
 	dial := func(d Dialer) {
 		dial(t, &d, "shm", l.Addr().String())
 	}
 	dial(greedy)
-	_, err = greedy.DialContext(timeoutWhen(t, l.(*Listener).hasRefused(2)), "shm", l.Addr().String())
+	_, err := greedy.DialContext(timeoutWhen(t, l.(*Listener).hasRefused(2)), "shm", l.Addr().String())
 	require.ErrorContains(t, err, "backlog is full")
 	dial(Dialer{Config: dedicated})
 	accept(t, l)
@@ -140,11 +138,9 @@ func TestListenWithoutLimits(t *testing.T) {
 func TestAcceptFailsWhenTheDeviceIsRemoved(t *testing.T) {
 	fail := make(chan struct{})
 	better(t, nil, failing(fail))
-	l, err := Listen("rdma", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := listen(t, ListenConfig{}, "rdma", "127.0.0.1:0")
 	close(fail)
-	_, err = l.Accept()
+	_, err := l.Accept()
 	requireOpError(t, err, "accept", "rdma", l.Addr().String(), syscall.ENETDOWN)
 	require.ErrorIs(t, err, fabric.ErrDeviceRemoved)
 	require.False(t, err.(net.Error).Timeout())
@@ -308,9 +304,7 @@ func TestAcceptObeysItsDeadline(t *testing.T) {
 }
 
 func TestAcceptSurvivesAPeerThatFailsItsHandshake(t *testing.T) {
-	n := sim.New(sim.Link{})
-	simulate(t, n)
-	h := host{"sim", "10.0.0.1"}
+	n, h := simHost(t)
 	l := h.listen(t, ListenConfig{})
 	ep, err := n.Dial(t.Context(), netip.AddrPort{}, l.Addr().(Addr).AddrPort())
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package ringnet
 
 import (
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -214,10 +213,7 @@ func testAutoIsCarriedByTCPThatIsHalfOpen(t *testing.T) {
 	require.Equal(t, ReasonElsewhere, c.PassedOver()[0].Code)
 	write(t, c, "hello")
 	s := accept(t, l)
-	got := make([]byte, 5)
-	_, err := io.ReadFull(s, got)
-	require.NoError(t, err)
-	require.Equal(t, "hello", string(got))
+	requireNext(t, s, "hello")
 	requireNothingElse(t, l)
 }
 
@@ -234,16 +230,11 @@ func testAutoAndSeveralListenersOnOnePort(t *testing.T) {
 		require.NoError(t, controlErr)
 		return err
 	}}
-	listen := func() *net.TCPListener {
-		l, err := reuse.Listen(t.Context(), "tcp", "10.1.0.1:7000")
-		require.NoError(t, err)
-		return l.(*net.TCPListener)
-	}
 	proveWithin(t, lapse)
-	first, err := (&ListenConfig{TCP: reuse}).Listen(t.Context(), "auto", "10.1.0.1:7000")
+	first := listen(t, ListenConfig{TCP: reuse}, "auto", "10.1.0.1:7000")
+	tcp, err := reuse.Listen(t.Context(), "tcp", "10.1.0.1:7000")
 	require.NoError(t, err)
-	defer first.Close()
-	second, err := new(ListenConfig).ListenOn(listen())
+	second, err := new(ListenConfig).ListenOn(tcp.(*net.TCPListener))
 	require.NoError(t, err)
 	defer second.Close()
 	require.Equal(t, ReasonInUse, second.PassedOver()[0].Code)
@@ -272,14 +263,11 @@ func testAutoAndSeveralListenersOnOnePort(t *testing.T) {
 	for range dials {
 		require.True(t, dialed[<-accepted])
 	}
-	requireNothing := func(c <-chan string) {
-		select {
-		case addr := <-c:
-			require.Fail(t, "accepted", "%v", addr)
-		case <-time.After(50 * time.Millisecond):
-		}
+	select {
+	case addr := <-accepted:
+		require.Fail(t, "accepted", "%v", addr)
+	case <-time.After(50 * time.Millisecond):
 	}
-	requireNothing(accepted)
 }
 
 // Where no port is free for the proof's connection, TCP uses one that it has to other
@@ -291,9 +279,7 @@ func testAutoWithoutAPortToSpare(t *testing.T) {
 	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40001"), 0))
 	other := listenTCP(t, "10.1.0.1:9000")
 	for range 2 {
-		c, err := net.Dial("tcp", other.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		dialTCP(t, nil, other.Addr().String())
 	}
 	l := listenBriefly(t, "10.1.0.1:7000")
 	c := dialAuto(t, Dialer{}, l.Addr().String())

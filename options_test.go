@@ -80,10 +80,7 @@ func TestAutoWritesBuffersOverEachCarrier(t *testing.T) {
 		require.EqualValues(t, 15, n)
 		require.EqualValues(t, n, c.Stats().BytesWritten)
 		require.Empty(t, bufs)
-		got := make([]byte, n)
-		_, err = io.ReadFull(server, got)
-		require.NoError(t, err)
-		require.Equal(t, "header and body", string(got))
+		requireNext(t, server, "header and body")
 	})
 }
 
@@ -148,9 +145,7 @@ func TestAddressesInPlaceOfTCPAreThoseOfPackageNet(t *testing.T) {
 	})
 	t.Run("ForTCP", func(t *testing.T) {
 		better(t, sim.New(sim.Link{}), nil)
-		l, err := Listen("shm", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
+		l := listen(t, ListenConfig{}, "shm", "127.0.0.1:0")
 		c := dial(t, &Dialer{ForTCP: "shm"}, "tcp", l.Addr().String())
 		require.Equal(t, "shm", carrierOf(c))
 		require.Empty(t, c.(*AutoConn).PassedOver())

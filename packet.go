@@ -104,9 +104,9 @@ func (lc *ListenConfig) ListenPacket(ctx context.Context, network, address strin
 
 // listenPacket listens. If it fails it also returns the address at which.
 func (lc *ListenConfig) listenPacket(ctx context.Context, network, address string) (*PacketConn, net.Addr, error) {
-	n, ok := packetNetworks[network]
-	if !ok {
-		return nil, nil, unknownNetwork(network)
+	n, err := lookup(network, true)
+	if err != nil {
+		return nil, nil, err
 	}
 	addr, err := n.resolveLocal(ctx, address)
 	if err != nil {
@@ -145,9 +145,9 @@ func (lc *ListenConfig) ListenMulticast(ctx context.Context, network string, ifi
 }
 
 func (lc *ListenConfig) listenMulticast(ctx context.Context, network string, ifi *net.Interface, group string) (*PacketConn, net.Addr, error) {
-	n, ok := packetNetworks[network]
-	if !ok {
-		return nil, nil, unknownNetwork(network)
+	n, err := lookup(network, true)
+	if err != nil {
+		return nil, nil, err
 	}
 	addr, err := n.resolveLocal(ctx, group)
 	if err != nil {

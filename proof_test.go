@@ -3,7 +3,6 @@ package ringnet
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -41,29 +40,24 @@ func listenBriefly(t *testing.T, address string) *AutoListener {
 }
 
 // requireNothingElse requires that a listener accepts no more connections.
-func requireNothingElse(t *testing.T, l interface {
-	net.Listener
-	SetDeadline(time.Time) error
-}) {
+func requireNothingElse(t *testing.T, l net.Listener) {
 	t.Helper()
-	require.NoError(t, l.SetDeadline(time.Now().Add(50*time.Millisecond)))
+	setDeadline := l.(interface{ SetDeadline(time.Time) error }).SetDeadline
+	require.NoError(t, setDeadline(time.Now().Add(50*time.Millisecond)))
 	c, err := l.Accept()
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "nothing else is accepted, as %v", c)
-	require.NoError(t, l.SetDeadline(time.Time{}))
+	require.NoError(t, setDeadline(time.Time{}))
 }
 
 // requireConnected requires that Accept returns the other end of c, and that bytes pass.
 func requireConnected(t *testing.T, c net.Conn, l net.Listener) {
 	t.Helper()
-	defer c.Close()
-	s, err := l.Accept()
-	require.NoError(t, err)
+	s := accept(t, l)
 	defer s.Close()
+	defer c.Close()
 	write(t, c, "hello")
 	require.NoError(t, c.(*AutoConn).CloseWrite())
-	got, err := io.ReadAll(s)
-	require.NoError(t, err)
-	require.Equal(t, "hello", string(got))
+	requireRest(t, s, "hello")
 }
 
 func requireCodes(t *testing.T, c *AutoConn, codes ...ReasonCode) {
@@ -99,9 +93,7 @@ func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	for i, network := range auto.BetterThanTCP {
 		server := listenTCP(t, "127.0.0.1:0")
-		squatter, err := Listen(network, server.Addr().String())
-		require.NoError(t, err)
-		defer squatter.Close()
+		squatter := listen(t, ListenConfig{}, network, server.Addr().String())
 		c := dialAuto(t, Dialer{}, server.Addr().String())
 		require.Equal(t, "tcp", carrierOf(c))
 		codes := []ReasonCode{ReasonNoListener, ReasonNoListener}
@@ -110,7 +102,7 @@ func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 		require.ErrorContains(t, c.PassedOver()[i], "the listener does not listen on TCP")
 		requireConnected(t, c, server)
 		requireNothingElse(t, server)
-		requireNothingElse(t, squatter.(*Listener))
+		requireNothingElse(t, squatter)
 	}
 }
 
@@ -118,9 +110,7 @@ func TestAutoPassesASquatterThatIsHonest(t *testing.T) {
 func TestAutoDoesNotUseALinkThatIsNotProven(t *testing.T) {
 	better(t, sim.New(sim.Link{}), nil)
 	server := listenTCP(t, "127.0.0.1:0")
-	squatter, err := Listen("shm", server.Addr().String())
-	require.NoError(t, err)
-	defer squatter.Close()
+	listen(t, ListenConfig{}, "shm", server.Addr().String())
 	dial(t, &Dialer{}, "shm", server.Addr().String())
 	requireConnected(t, dialAuto(t, Dialer{}, server.Addr().String()), server)
 }
@@ -163,8 +153,7 @@ func TestAutoPassesASquatterThatLies(t *testing.T) {
 	require.Equal(t, "tcp", carrierOf(c))
 	requireCodes(t, c, ReasonElsewhere, ReasonNotTried)
 
-	tried, err := server.Accept() // the connection that was to prove the link
-	require.NoError(t, err)
+	tried := accept(t, server) // the connection that was to prove the link
 	n, err := tried.Read(make([]byte, 1))
 	require.Zero(t, n)
 	require.Error(t, err, "ended without a byte")
@@ -192,9 +181,7 @@ func TestAutoReadsWhatAServerSaysFirstWhenASquatterLies(t *testing.T) {
 	require.Equal(t, "tcp", carrierOf(c))
 	requireCodes(t, c, ReasonElsewhere, ReasonNotTried)
 	require.EqualError(t, c.PassedOver()[0], "shm: TCP leads to another listener")
-	got, err := io.ReadAll(c)
-	require.NoError(t, err)
-	require.Equal(t, "220 ready", string(got))
+	requireRest(t, c, "220 ready")
 }
 
 // rawDial requests a link as a dialer of auto does, with the port of the TCP connection
@@ -253,25 +240,20 @@ func TestAutoListenerAcceptsTheTCPConnectionOfADialerThatDies(t *testing.T) {
 	l := listenAuto(t, "127.0.0.1:0")
 	from := anyPort(t)
 	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error {
-		c, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", l.Addr().String())
-		require.NoError(t, err)
-		require.NoError(t, c.Close())
+		require.NoError(t, dialTCP(t, from, l.Addr().String()).Close())
 		return errDied
 	})
 	require.ErrorIs(t, err, errDied)
-	s, err := l.Accept()
-	require.NoError(t, err)
+	s := accept(t, l)
 	require.Equal(t, "tcp", carrierOf(s))
-	_, err = s.Read(make([]byte, 1))
-	require.Equal(t, io.EOF, err)
-	require.NoError(t, s.Close())
+	requireRest(t, s, "")
 	requireNothingElse(t, l)
 	requireCarried(t, l, Dialer{}, "shm")
 	requireNoClaim(t, f, l.Addr(), from)
 }
 
 // A dialer names the port of a TCP connection in its request, and then uses that connection
-// for traffic.
+// for traffic, whether it confirms the link or not.
 func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 	f := sim.New(sim.Link{})
 	better(t, f, nil)
@@ -282,35 +264,24 @@ func TestAutoListenerAcceptsAHeldConnectionThatHasData(t *testing.T) {
 			}
 			l := listenAuto(t, "127.0.0.1:0")
 			from := anyPort(t)
-			var c net.Conn
-			accepted := make(chan net.Conn, 1)
-			err := rawDial(t, f, l.Addr(), uint16(from.Port), func() (err error) {
-				c, err = (&net.Dialer{LocalAddr: from}).Dial("tcp", l.Addr().String())
-				require.NoError(t, err)
+			var s net.Conn
+			err := rawDial(t, f, l.Addr(), uint16(from.Port), func() error {
+				c := dialTCP(t, from, l.Addr().String())
 				write(t, c, "traffic")
 				require.NoError(t, c.(*net.TCPConn).CloseWrite())
 				if confirms {
 					return nil
 				}
-				s, err := l.Accept() // before the dialer gives up
-				require.NoError(t, err)
-				accepted <- s
+				s = accept(t, l) // before the dialer gives up
 				return errDied
 			})
-			defer c.Close()
-			var s net.Conn
 			if confirms {
 				require.NoError(t, err)
-				s, err = l.Accept()
-				require.NoError(t, err)
+				s = accept(t, l)
 			} else {
-				require.Error(t, err)
-				s = <-accepted
+				require.ErrorIs(t, err, errDied)
 			}
-			defer s.Close()
-			got, err := io.ReadAll(s)
-			require.NoError(t, err)
-			require.Equal(t, "traffic", string(got))
+			requireRest(t, s, "traffic")
 			requireNothingElse(t, l)
 		})
 	}
@@ -325,12 +296,10 @@ func TestClaimThatIsNotMetEndsTheLink(t *testing.T) {
 	l := listenAuto(t, "127.0.0.1:0")
 	var other net.Conn
 	from := anyPort(t)
-	err := rawDial(t, f, l.Addr(), uint16(from.Port), func() (err error) {
-		other, err = net.Dial("tcp", l.Addr().String())
-		return err
-	})
-	require.NoError(t, err)
-	defer other.Close()
+	require.NoError(t, rawDial(t, f, l.Addr(), uint16(from.Port), func() error {
+		other = dialTCP(t, nil, l.Addr().String())
+		return nil
+	}))
 	s := accept(t, l)
 	require.Equal(t, other.LocalAddr().String(), s.RemoteAddr().String())
 	requireNothingElse(t, l)
@@ -385,9 +354,7 @@ func TestAutoProvesALinkThoughNobodyAccepts(t *testing.T) {
 	l := listenAuto(t, "127.0.0.1:0")
 	var plain []net.Conn
 	for range 20 {
-		c, err := net.Dial("tcp", l.Addr().String())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dialTCP(t, nil, l.Addr().String())
 		plain = append(plain, c)
 	}
 	c := dialAuto(t, Dialer{}, l.Addr().String())
@@ -408,8 +375,7 @@ func TestAutoTriesAddressesAsTCPDoes(t *testing.T) {
 	better(t, sim.New(sim.Link{}), nil)
 	l := listenAuto(t, "127.0.0.1:0")
 	d := Dialer{Resolver: resolver("127.0.0.2", "127.0.0.1"), Timeout: time.Minute}
-	c, err := d.Dial("auto", "host.example:"+port(t, l))
-	require.NoError(t, err)
+	c := dialAuto(t, d, "host.example:"+port(t, l))
 	require.Equal(t, "shm", carrierOf(c))
 	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 	requireConnected(t, c, l)
@@ -444,9 +410,7 @@ func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
 	require.NoError(t, err)
 	better(t, nil, f)
 	server := listenTCP(t, h.any())
-	squatter, err := Listen("rdma", server.Addr().String())
-	require.NoError(t, err)
-	defer squatter.Close()
+	listen(t, ListenConfig{}, "rdma", server.Addr().String())
 	c := dialAuto(t, Dialer{}, server.Addr().String())
 	require.Equal(t, "tcp", carrierOf(c))
 	requireCodes(t, c, ReasonOther, ReasonRefused)
@@ -457,8 +421,6 @@ func TestAutoPassesASquatterOnRDMAItself(t *testing.T) {
 	liar(t, f, lied.Addr())
 	c = dialAuto(t, Dialer{}, lied.Addr().String())
 	requireCodes(t, c, ReasonOther, ReasonElsewhere)
-	tried, err := lied.Accept()
-	require.NoError(t, err)
-	require.NoError(t, tried.Close())
+	require.NoError(t, accept(t, lied).Close())
 	requireConnected(t, c, lied)
 }

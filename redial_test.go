@@ -197,9 +197,7 @@ func port(t *testing.T, l net.Listener) string {
 func TestAutoTakesTCPWhenTheBacklogsOfBetterNetworksAreFull(t *testing.T) {
 	shm, rdma := sim.New(sim.Link{}), sim.New(sim.Link{})
 	better(t, shm, rdma)
-	l, err := (&ListenConfig{Backlog: 1}).Listen(t.Context(), "auto", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := listen(t, ListenConfig{Backlog: 1}, "auto", "127.0.0.1:0")
 	for _, network := range []string{"shm", "rdma"} {
 		dial(t, &Dialer{}, network, l.Addr().String())
 	}

@@ -84,13 +84,26 @@ func rdmaHost(t *testing.T) host {
 	return host{"rdma", addr}
 }
 
+// simHost makes a simulated network, and returns a host of it, too.
+func simHost(t *testing.T) (*sim.Network, host) {
+	n := sim.New(sim.Link{})
+	simulate(t, n)
+	return n, host{"sim", "10.0.0.1"}
+}
+
 // listen listens until the end of the test.
 func (h host) listen(t *testing.T, lc ListenConfig) *Listener {
 	t.Helper()
-	l, err := lc.Listen(t.Context(), h.network, h.any())
+	return listen(t, lc, h.network, h.any()).(*Listener)
+}
+
+// listen listens until the end of the test.
+func listen(t *testing.T, lc ListenConfig, network, address string) net.Listener {
+	t.Helper()
+	l, err := lc.Listen(t.Context(), network, address)
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
-	return l.(*Listener)
+	return l
 }
 
 // dial dials until the end of the test.
@@ -111,6 +124,36 @@ func accept(t *testing.T, l net.Listener) net.Conn {
 	return c
 }
 
+// dialTCP connects by package net until the end of the test, from a local address or any.
+func dialTCP(t *testing.T, from *net.TCPAddr, address string) net.Conn {
+	t.Helper()
+	var d net.Dialer
+	if from != nil {
+		d.LocalAddr = from
+	}
+	c, err := d.Dial("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// requireNext requires that a text arrives next.
+func requireNext(t *testing.T, c io.Reader, text string) {
+	t.Helper()
+	got := make([]byte, len(text))
+	_, err := io.ReadFull(c, got)
+	require.NoError(t, err)
+	require.Equal(t, text, string(got))
+}
+
+// requireRest requires that a text arrives, and then the end.
+func requireRest(t *testing.T, c io.Reader, text string) {
+	t.Helper()
+	got, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Equal(t, text, string(got))
+}
+
 // write writes a text.
 func write(t testing.TB, c io.Writer, text string) {
 	t.Helper()
@@ -125,9 +168,7 @@ func TestDialThenAcceptInOneGoroutine(t *testing.T) {
 		server := accept(t, l)
 		write(t, client, "hello")
 		require.NoError(t, client.Close())
-		got, err := io.ReadAll(server)
-		require.NoError(t, err)
-		require.Equal(t, "hello", string(got))
+		requireRest(t, server, "hello")
 
 		require.Equal(t, h.network, carrierOf(server))
 		require.Equal(t, l.Addr().String(), server.LocalAddr().String())
@@ -165,13 +206,11 @@ func TestDialWhereNobodyListensIsRefused(t *testing.T) {
 
 func TestAddrHasTheZone(t *testing.T) {
 	simulate(t, sim.New(sim.Link{}))
-	l, err := Listen("sim6", "[fe80::1%eth7]:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := listen(t, ListenConfig{}, "sim6", "[fe80::1%eth7]:0")
 	require.Contains(t, l.Addr().String(), "[fe80::1%eth7]:")
 	c := dial(t, &Dialer{}, "sim", l.Addr().String())
 	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
-	_, err = Dial("sim4", l.Addr().String())
+	_, err := Dial("sim4", l.Addr().String())
 	require.ErrorContains(t, err, "no suitable address")
 }
 
@@ -331,7 +370,7 @@ func TestErrorsOfWrongArgumentsSayWhatIsWrong(t *testing.T) {
 		{"sim", "10.0.0.1:80", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
 		{"auto", "127.0.0.1:0", &Config{RecvBuffer: 5000}, "Config.RecvBuffer is 5000: want a power of two"},
 	} {
-		_, err := (&Dialer{Config: mistake.config}).Dial(mistake.network, mistake.address)
+		_, err := (&Dialer{Config: mistake.config, Trace: &Trace{}}).Dial(mistake.network, mistake.address)
 		require.ErrorContains(t, err, mistake.want)
 		require.IsType(t, &net.OpError{}, err)
 		_, err = (&ListenConfig{Config: mistake.config}).Listen(t.Context(), mistake.network, mistake.address)

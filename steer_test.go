@@ -157,7 +157,6 @@ func TestRequireIsAnErrorInsteadOfAFallBack(t *testing.T) {
 	better(t, sim.New(sim.Link{}), sim.New(sim.Link{}))
 	l := listenAuto(t, "127.0.0.1:0")
 	requireCarried(t, l, Dialer{Require: []string{"rdma"}}, "rdma")
-	require.NoError(t, l.SetDeadline(time.Time{}))
 	requireCarried(t, l, Dialer{Require: []string{"rdma", "shm"}}, "shm")
 
 	server := listenTCP(t, "127.0.0.1:0")
@@ -175,11 +174,10 @@ func TestRequireIsAnErrorInsteadOfAFallBack(t *testing.T) {
 func TestRequireOfAListener(t *testing.T) {
 	better(t, sim.New(sim.Link{}), nil)
 	lc := ListenConfig{Require: []string{"shm"}}
-	l, err := lc.Listen(t.Context(), "auto", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := listen(t, lc, "auto", "127.0.0.1:0")
 	require.NoError(t, l.Close())
 	lc.Require = []string{"shm", "rdma"}
-	_, err = lc.Listen(t.Context(), "auto", l.Addr().String())
+	_, err := lc.Listen(t.Context(), "auto", l.Addr().String())
 	require.EqualError(t, err, "listen auto "+l.Addr().String()+": no required network is available: rdma: absent in this test")
 	listenAuto(t, l.Addr().String()) // the failed Listen holds no port
 	lc.Require = []string{"ib"}
@@ -197,8 +195,7 @@ func TestAutoOfOneFamily(t *testing.T) {
 		require.NoError(t, err)
 		defer l.Close()
 		d := Dialer{Resolver: resolver("127.0.0.1", "::1")}
-		c, err := d.Dial(network, "host.example:"+port(t, l))
-		require.NoError(t, err)
+		c := dial(t, &d, network, "host.example:"+port(t, l))
 		require.Equal(t, "shm", carrierOf(c))
 		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 		requireConnected(t, c, l)
@@ -207,6 +204,20 @@ func TestAutoOfOneFamily(t *testing.T) {
 	require.ErrorContains(t, err, "no suitable address")
 	_, err = (&Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv6loopback}}).Dial("auto", "127.0.0.1:80")
 	require.ErrorContains(t, err, "no address of the local address's family")
+}
+
+// The other family is dialed when the first has failed, and when it has been silent for FallbackDelay.
+func TestAutoDialsTheOtherFamilyAsPackageNetDoes(t *testing.T) {
+	shm := sim.New(sim.Link{})
+	better(t, shm, nil)
+	l := listenAuto(t, "127.0.0.1:0")
+	for _, delay := range []time.Duration{time.Hour, time.Millisecond} {
+		d := Dialer{Resolver: resolver("127.0.0.1", "::1"), Require: []string{"shm"}, TCP: &net.Dialer{FallbackDelay: delay}}
+		c := dial(t, &d, "auto", "host.example:"+port(t, l))
+		requireConnected(t, c, l)
+		shm.Blackhole(netip.IPv6Loopback())
+		CloseIdleLinks()
+	}
 }
 
 // As with TCP, a program may listen at all addresses of one family, and another program, or
@@ -257,9 +268,7 @@ func TestAutoHasTheOptionsOfItsTCPLeg(t *testing.T) {
 		listened.Add(1)
 		return nil
 	}}}
-	l, err := lc.Listen(t.Context(), "auto", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := listen(t, lc, "auto", "127.0.0.1:0")
 	d := Dialer{TCP: &net.Dialer{Control: func(string, string, syscall.RawConn) error {
 		dialed.Add(1)
 		return nil

@@ -68,9 +68,9 @@ func added(a, b map[ReasonCode]uint64) (more map[ReasonCode]uint64) {
 func TestTotalsCountWhatConnectionsHaveCarried(t *testing.T) {
 	overEachLeg(t, func(t *testing.T, h host, carrier string) {
 		alone(t)
-		l := listenOn(t, h, ListenConfig{})
+		l := listenOn(t, h, ListenConfig{Trace: &Trace{}}) // which may be empty
 		before := Totals()
-		client, server := connect(t, h, l, &Dialer{})
+		client, server := connect(t, h, l, &Dialer{Trace: &Trace{}})
 		ask(t, client, server, 100_000)
 		open := since(before, carrier)
 		require.NoError(t, client.Close())
@@ -129,10 +129,7 @@ func TestListenersCountConnectionsByTheNetworkThatCarriesThem(t *testing.T) {
 	requireCarried(t, l, Dialer{}, "shm")
 	require.Equal(t, map[string]ListenerStats{"tcp": {}, "shm": {Accepted: 1}}, l.Stats())
 
-	require.NoError(t, l.SetDeadline(time.Time{}))
-	plain, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	defer plain.Close()
+	dialTCP(t, nil, l.Addr().String())
 	accept(t, l)
 	require.Equal(t, map[string]ListenerStats{"tcp": {Accepted: 1, FellBack: 1}, "shm": {Accepted: 1}}, l.Stats())
 	require.NoError(t, l.Close())
@@ -209,9 +206,7 @@ func connect(t *testing.T, h host, l net.Listener, d *Dialer) (client, server co
 // listenOn listens until the end of the test.
 func listenOn(t *testing.T, h host, lc ListenConfig) net.Listener {
 	t.Helper()
-	l, err := lc.Listen(t.Context(), h.network, h.any())
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
+	l := listen(t, lc, h.network, h.any())
 	return l
 }
 

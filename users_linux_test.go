@@ -225,9 +225,7 @@ func listenToStrangers(t *testing.T) *AutoListener {
 	t.Helper()
 	delayTCP(t, time.Hour)
 	lc := ListenConfig{TrustUser: func(uid uint32) bool { return uid == strangerUID }}
-	l, err := lc.Listen(t.Context(), "auto", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
+	l := listen(t, lc, "auto", "127.0.0.1:0")
 	return l.(*AutoListener)
 }
 
@@ -242,14 +240,9 @@ func TestAutoListenerGivesATrustedUserNoConnectionOfAnother(t *testing.T) {
 	l := listenToStrangers(t)
 	from := anyPort(t)
 	require.Equal(t, "claimed <nil>", stranger(t, "claim", l.Addr().String(), strconv.Itoa(from.Port)))
-	c, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
+	c := dialTCP(t, from, l.Addr().String())
 	s := accept(t, l)
 	require.Equal(t, from.String(), s.RemoteAddr().String(), "what the listener accepts first")
 	write(t, s, "hello")
-	got := make([]byte, 5)
-	_, err = io.ReadFull(c, got)
-	require.NoError(t, err)
-	require.Equal(t, "hello", string(got))
+	requireNext(t, c, "hello")
 }

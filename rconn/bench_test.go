@@ -2,55 +2,31 @@ package rconn_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"net"
-	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/fabric/shm"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/fabric/verbs"
 	"github.com/ringnet/ringnet/rconn"
 )
 
 // benchEachFabric runs a benchmark over every fabric that this machine has. Over sim,
 // which has no device and no kernel, most is the library's own share.
 func benchEachFabric(b *testing.B, run func(b *testing.B, connect func(b *testing.B) (client, server *rconn.Conn))) {
-	connects := map[string]func(b *testing.B) (client, server *rconn.Conn){
-		"sim": func(b *testing.B) (client, server *rconn.Conn) {
-			return venue{Fabric: sim.New(sim.Link{}), addr: simAddr}.connect(b, nil, nil)
-		},
-		"shm": func(b *testing.B) (client, server *rconn.Conn) {
-			f, err := shm.Fabric()
-			skipIfUnsupported(b, err)
-			return venue{Fabric: f, addr: netip.MustParseAddr("127.0.0.1")}.connect(b, nil, nil)
-		},
-		"verbs": func(b *testing.B) (client, server *rconn.Conn) {
-			addr, err := netip.ParseAddr(os.Getenv("SOFTROCE_ADDR"))
-			if err != nil {
-				b.Skip("no RDMA device: SOFTROCE_ADDR is not set; bin/softroce sets it")
-			}
-			f, err := verbs.Fabric()
-			skipIfUnsupported(b, err)
-			return venue{Fabric: f, addr: addr}.connect(b, nil, nil)
-		},
+	simVenue := func(testing.TB) venue { return venue{Fabric: sim.New(sim.Link{}), addr: simAddr} }
+	for _, over := range []struct {
+		name  string
+		venue func(testing.TB) venue
+	}{{"sim", simVenue}, {"shm", shmVenue}, {"verbs", verbsVenue}} {
+		b.Run(over.name, func(b *testing.B) {
+			v := over.venue(b)
+			run(b, func(b *testing.B) (client, server *rconn.Conn) { return v.connect(b, nil, nil) })
+		})
 	}
-	for _, name := range []string{"sim", "shm", "verbs"} {
-		b.Run(name, func(b *testing.B) { run(b, connects[name]) })
-	}
-}
-
-func skipIfUnsupported(b *testing.B, err error) {
-	if errors.Is(err, errors.ErrUnsupported) {
-		b.Skip(err)
-	}
-	require.NoError(b, err)
 }
 
 // BenchmarkCopyFile is io.Copy of a file of 1 MiB that is in memory: read

@@ -145,8 +145,5 @@ func (c *Conn) WriteBuffer(b *Buffer) (int, error) {
 	if b.start += n; b.start == b.end {
 		b.start, b.end = 0, 0
 	}
-	if err != nil {
-		return n, c.opError("write", err)
-	}
-	return n, nil
+	return n, c.opError("write", err)
 }

@@ -111,18 +111,7 @@ func TestDeviceThatGrantsLess(t *testing.T) {
 			inVirtualTime(t, link, func(t *testing.T, v simVenue) {
 				for i, shape := range shapes {
 					c, s := v.connect(t, shape.dialer, shape.listener)
-					atOnce(t, func() error {
-						if err := pattern(i).send(c, 0, 100_000, 10_000, random(t, 1)); err != nil {
-							return err
-						}
-						return c.Close()
-					}, func() error {
-						n, err := pattern(i).receive(s, 0, 10_000, random(t, 2))
-						if n != 100_000 || err != io.EOF {
-							return fmt.Errorf("%s: received %d bytes, then %v", shape.name, n, err)
-						}
-						return nil
-					})
+					pattern(i).transfer(t, c, s, 100_000, 10_000, c.Close)
 				}
 			})
 		})

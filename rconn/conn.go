@@ -39,6 +39,19 @@ type Conn struct {
 
 var _ net.Conn = (*Conn)(nil)
 
+// Config has the sizes, queue depths and times of one end of a connection.
+type Config = link.Config
+
+// Stats counts what a connection has done since it began. Package ringnet documents each field.
+type Stats = link.StreamStats
+
+// End describes a connection that has ended.
+type End struct {
+	Stats   Stats
+	Err     error // the error that Close has returned
+	Dropped bool  // the program did not close it, and the garbage collector found it
+}
+
 // New makes a connection from a stream. If ended is not nil, Close calls it before it returns;
 // for a connection that is garbage-collected without Close it is called in a goroutine of its
 // own. ended must not hold a reference to the connection.
@@ -81,16 +94,20 @@ func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 // kernel tells it, over shm. known is false over rdma, and may be once the connection has ended.
 func (c *Conn) PeerUser() (uid uint32, known bool) { return c.stream.Link().PeerUser() }
 
+// Stats returns a snapshot of the connection's counters. It works after Close.
+func (c *Conn) Stats() Stats { return c.stream.Stats() }
+
+// Link returns a snapshot of the link that carries the connection. It works after Close, and
+// after the link has ended.
+func (c *Conn) Link() link.Info { return c.stream.Link().Info() }
+
 // Read waits until bytes have arrived, until the read deadline at most, and reads into p as many
 // as there are. When all bytes that arrived have been read, it returns io.EOF if the peer has
 // ended its stream, and another error if the connection has ended otherwise.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.stream.Read(p, c.readDeadline)
 	crossing.Acquire()
-	if err != nil {
-		return n, c.opError("read", err)
-	}
-	return n, nil
+	return n, c.opError("read", err)
 }
 
 // AwaitRead waits until a Read would not wait: bytes have arrived, or Read would return an
@@ -105,39 +122,42 @@ func (c *Conn) AwaitRead() error { return c.opError("read", c.stream.AwaitRead(c
 func (c *Conn) Write(p []byte) (int, error) {
 	crossing.Release()
 	n, err := c.stream.Write(p, c.writeDeadline)
-	if err != nil {
-		return n, c.opError("write", err)
-	}
-	return n, nil
+	return n, c.opError("write", err)
+}
+
+// WriteBuffers writes the buffers one behind the other, as one Write: no other Write comes
+// between them, several small ones travel in one work request, and no further copy is made. It
+// returns how many bytes it has accepted, and removes these from bufs, as
+// [net.Buffers.WriteTo] does. It waits, fails and delivers as [Conn.Write] does. It may change
+// the elements of bufs, but not the bytes, and keeps neither.
+func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) {
+	crossing.Release()
+	n, err := c.stream.WriteBuffers(bufs, c.writeDeadline)
+	return n, c.opError("write", err)
 }
 
 // SetDeadline sets the deadlines of Read and Write. See [Conn.SetReadDeadline]
 // and [Conn.SetWriteDeadline].
 func (c *Conn) SetDeadline(t time.Time) error {
-	return c.setDeadline(t, c.readDeadline, c.writeDeadline)
+	return c.set(func() {
+		c.readDeadline.Set(t)
+		c.writeDeadline.Set(t)
+	})
 }
 
 // SetReadDeadline makes Reads fail with os.ErrDeadlineExceeded from t on, also those that are
 // waiting. Nothing is lost: with a later deadline, Read goes on where it was. The zero time
 // means no deadline. After Close the error is net.ErrClosed.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, c.readDeadline) }
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	return c.set(func() { c.readDeadline.Set(t) })
+}
 
 // SetWriteDeadline makes Writes fail with os.ErrDeadlineExceeded from t on, also those that are
 // waiting. Such a Write returns how many bytes it has accepted. These arrive, and with a later
 // deadline Writes go on behind them. The zero time means no deadline. After Close the error is
 // net.ErrClosed.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, c.writeDeadline) }
-
-func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return c.opError("set", net.ErrClosed)
-	}
-	for _, d := range ds {
-		d.Set(t)
-	}
-	return nil
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	return c.set(func() { c.writeDeadline.Set(t) })
 }
 
 // SetLinger sets what Close does with bytes that the peer's device has not taken. If sec is
@@ -145,15 +165,22 @@ func (c *Conn) setDeadline(t time.Time, ds ...*deadline.Deadline) error {
 // that many seconds at most. If sec is 0, Close does not wait: it discards the bytes, and the
 // peer gets ECONNRESET.
 func (c *Conn) SetLinger(sec int) error {
+	return c.set(func() {
+		c.linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
+		if sec < 0 {
+			c.linger = c.usual
+		}
+	})
+}
+
+// set makes a change, with mu held, or returns an error after Close.
+func (c *Conn) set(change func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
-	if sec < 0 {
-		c.linger = c.usual
-	}
+	change()
 	return nil
 }
 

@@ -49,27 +49,28 @@ func overEachFabric(t *testing.T, test func(t *testing.T, v venue)) {
 // overEachFabricInRealTime is for tests that cannot run in virtual time: those with
 // subtests, and those whose calls wait for a mutex while time has to pass.
 func overEachFabricInRealTime(t *testing.T, test func(t *testing.T, v venue)) {
-	t.Run("sim", func(t *testing.T) {
-		n := sim.New(sim.Link{})
-		test(t, venue{Fabric: n, addr: simAddr})
-		require.Zero(t, n.RNR(), "receiver not ready")
-	})
-	t.Run("sim polled", func(t *testing.T) {
-		n := sim.New(sim.Link{Spin: 100})
-		test(t, venue{Fabric: n, addr: simAddr})
-		require.Zero(t, n.RNR(), "receiver not ready")
-	})
-	t.Run("sim slow", func(t *testing.T) {
-		n := sim.New(sim.Link{Spin: 100})
-		test(t, venue{Fabric: slow(n), addr: simAddr})
-		require.Zero(t, n.RNR(), "receiver not ready")
-	})
+	polled := sim.Link{Spin: 100}
+	for _, by := range []struct {
+		name string
+		link sim.Link
+		over func(fabric.Fabric) fabric.Fabric
+	}{
+		{"sim", sim.Link{}, func(f fabric.Fabric) fabric.Fabric { return f }},
+		{"sim polled", polled, func(f fabric.Fabric) fabric.Fabric { return f }},
+		{"sim slow", polled, slow},
+	} {
+		t.Run(by.name, func(t *testing.T) {
+			n := sim.New(by.link)
+			test(t, venue{Fabric: by.over(n), addr: simAddr})
+			require.Zero(t, n.RNR(), "receiver not ready")
+		})
+	}
 	t.Run("shm", func(t *testing.T) { test(t, shmVenue(t)) })
 	t.Run("verbs", func(t *testing.T) { test(t, verbsVenue(t)) })
 }
 
 // shmVenue is shared memory within this process.
-func shmVenue(t *testing.T) venue {
+func shmVenue(t testing.TB) venue {
 	t.Helper()
 	f, err := shm.Fabric()
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -81,7 +82,7 @@ func shmVenue(t *testing.T) venue {
 
 // verbsVenue is the RDMA device at the address in SOFTROCE_ADDR. With
 // RINGNET_REQUIRE_RDMA=1 there must be one.
-func verbsVenue(t *testing.T) venue {
+func verbsVenue(t testing.TB) venue {
 	t.Helper()
 	unless := func(ok bool, why string, args ...any) {
 		if !ok && os.Getenv("RINGNET_REQUIRE_RDMA") == "1" {
@@ -286,6 +287,23 @@ func (p pattern) receive(c net.Conn, from, most int, r *rand.Rand) (int, error) 
 	}
 }
 
+// transfer sends n bytes from one end to the other, in Writes and Reads of up to most, and ends them:
+// they arrive, and then io.EOF.
+func (p pattern) transfer(t testing.TB, from, to net.Conn, n, most int, end func() error) {
+	t.Helper()
+	atOnce(t, func() error {
+		if err := p.send(from, 0, n, most, random(t, uint64(p))); err != nil {
+			return err
+		}
+		return end()
+	}, func() error {
+		if got, err := p.receive(to, 0, most, random(t, ^uint64(p))); got != n || err != io.EOF {
+			return fmt.Errorf("received %d of %d bytes, then %v", got, n, err)
+		}
+		return nil
+	})
+}
+
 // receiveExactly reads n bytes of the pattern.
 func (p pattern) receiveExactly(c net.Conn, from, n int) error {
 	b := make([]byte, n)
@@ -334,18 +352,18 @@ func random(t testing.TB, seed uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// hooked is a fabric with a hook at each PostSend of its endpoints. The hook gets the call, and
-// makes it or not.
+// hooked is a fabric with a hook at calls of its endpoints. The hook gets the call, of an endpoint
+// that was dialed or accepted, and makes it or not.
 type hooked struct {
 	fabric.Fabric
-	postSend func(call func() error) error
+	hook func(dialed bool, name string, call func() error) error
 }
 
 // slow returns a fabric whose PostSend takes a while, as soft-RoCE's does, in real time.
-func slow(f fabric.Fabric) *hooked {
-	return &hooked{f, func(post func() error) error {
-		err := post()
-		for start := time.Now(); time.Since(start) < 20*time.Microsecond; {
+func slow(f fabric.Fabric) fabric.Fabric {
+	return &hooked{f, func(_ bool, name string, call func() error) error {
+		err := call()
+		for start := time.Now(); name == "PostSend" && time.Since(start) < 20*time.Microsecond; {
 		}
 		return err
 	}}
@@ -353,7 +371,7 @@ func slow(f fabric.Fabric) *hooked {
 
 func (f *hooked) Dial(ctx context.Context, local, remote netip.AddrPort) (fabric.Endpoint, error) {
 	ep, err := f.Fabric.Dial(ctx, local, remote)
-	return hookedEndpoint{ep, f}, err
+	return hookedEndpoint{ep, f, true}, err
 }
 
 func (f *hooked) Listen(local netip.AddrPort, backlog int) (fabric.Listener, error) {
@@ -368,14 +386,30 @@ type hookedListener struct {
 
 func (l hookedListener) Accept() (fabric.Endpoint, error) {
 	ep, err := l.Listener.Accept()
-	return hookedEndpoint{ep, l.f}, err
+	return hookedEndpoint{ep, l.f, false}, err
 }
 
 type hookedEndpoint struct {
 	fabric.Endpoint
-	f *hooked
+	f      *hooked
+	dialed bool
+}
+
+func (e hookedEndpoint) PostRecv(n int) error {
+	return e.f.hook(e.dialed, "PostRecv", func() error { return e.Endpoint.PostRecv(n) })
 }
 
 func (e hookedEndpoint) PostSend(wr []fabric.WorkRequest) error {
-	return e.f.postSend(func() error { return e.Endpoint.PostSend(wr) })
+	return e.f.hook(e.dialed, "PostSend", func() error { return e.Endpoint.PostSend(wr) })
+}
+
+func (e hookedEndpoint) Poll(c []fabric.Completion) (n int, err error) {
+	err = e.f.hook(e.dialed, "Poll", func() (err error) { n, err = e.Endpoint.Poll(c); return err })
+	return n, err
+}
+
+func (e hookedEndpoint) Arm() error { return e.f.hook(e.dialed, "Arm", e.Endpoint.Arm) }
+
+func (e hookedEndpoint) Disconnect() error {
+	return e.f.hook(e.dialed, "Disconnect", e.Endpoint.Disconnect)
 }

@@ -1,8 +1,7 @@
 package rconn_test
 
 import (
-	"context"
-	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -10,60 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ringnet/ringnet/internal/fabric"
 	"github.com/ringnet/ringnet/internal/fabric/sim"
-	"github.com/ringnet/ringnet/internal/rconntest"
-	"github.com/ringnet/ringnet/rconn"
 )
-
-// failing is an endpoint some of whose calls fail, once now is set.
-type failing struct {
-	fabric.Endpoint
-	calls map[string]bool
-	now   atomic.Bool
-}
-
-func (e *failing) err(call string) error {
-	if e.now.Load() && e.calls[call] {
-		return syscall.EIO
-	}
-	return nil
-}
-
-func (e *failing) PostRecv(n int) error {
-	if err := e.err("PostRecv"); err != nil {
-		return err
-	}
-	return e.Endpoint.PostRecv(n)
-}
-
-func (e *failing) PostSend(wr []fabric.WorkRequest) error {
-	if err := e.err("PostSend"); err != nil {
-		return err
-	}
-	return e.Endpoint.PostSend(wr)
-}
-
-func (e *failing) Poll(c []fabric.Completion) (int, error) {
-	if err := e.err("Poll"); err != nil {
-		return 0, err
-	}
-	return e.Endpoint.Poll(c)
-}
-
-func (e *failing) Arm() error {
-	if err := e.err("Arm"); err != nil {
-		return err
-	}
-	return e.Endpoint.Arm()
-}
-
-func (e *failing) Disconnect() error {
-	if err := e.err("Disconnect"); err != nil {
-		return err
-	}
-	return e.Endpoint.Disconnect()
-}
 
 // Whichever calls fail, alone or together, Read and Write return an error, Close returns,
 // and nothing is left open.
@@ -71,32 +18,15 @@ func TestDeviceWhoseCallsFail(t *testing.T) {
 	calls := []string{"PostRecv", "PostSend", "Poll", "Arm", "Disconnect"}
 	for set := range 1 << len(calls) {
 		inVirtualTime(t, wan, func(t *testing.T, v simVenue) {
-			l, err := v.Listen(v.any(), 1)
-			require.NoError(t, err)
-			defer l.Close()
-			accepted := started(func() *rconn.Conn {
-				ep, err := l.Accept()
-				if err != nil {
-					return nil
+			var now atomic.Bool
+			v.Fabric = &hooked{v.Fabric, func(dialed bool, name string, call func() error) error {
+				if now.Load() && dialed && set>>slices.Index(calls, name)&1 == 1 {
+					return syscall.EIO
 				}
-				s, err := rconntest.Server(context.Background(), "rdma", ep, nil)
-				if err != nil {
-					return nil
-				}
-				return s
-			})
-			ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-			require.NoError(t, err)
-			bad := &failing{Endpoint: ep, calls: map[string]bool{}}
-			for i, call := range calls {
-				bad.calls[call] = set>>i&1 == 1
-			}
-			c, err := rconntest.Client(context.Background(), "rdma", bad, tight)
-			require.NoError(t, err)
-			s := <-accepted
-			require.NotNil(t, s)
-
-			bad.now.Store(true)
+				return call()
+			}}
+			c, s := v.connect(t, tight, nil)
+			now.Store(true)
 			read := started(func() error { _, err := c.Read(make([]byte, 100)); return err })
 			write(t, s, "x")
 			wrote := started(func() error { return writeUntilError(c) })
@@ -105,10 +35,10 @@ func TestDeviceWhoseCallsFail(t *testing.T) {
 			_ = c.Close()
 			require.NotNil(t, <-wrote)
 			if err := <-read; err != nil {
-				require.NotErrorIs(t, err, syscall.EPROTO, "%v", bad.calls)
+				require.NotErrorIs(t, err, syscall.EPROTO, "%b", set)
 			}
 			time.Sleep(time.Minute)
-			require.Zero(t, len(v.Endpoints()), "%v", bad.calls)
+			require.Empty(t, v.Endpoints(), "%b", set)
 		})
 	}
 }

@@ -1,11 +1,12 @@
 package rconn_test
 
 import (
-	"context"
 	"errors"
-	"net"
+	"math"
+	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ringnet/ringnet/internal/hang"
-	"github.com/ringnet/ringnet/internal/rconntest"
 	"github.com/ringnet/ringnet/rconn"
 )
 
@@ -39,35 +39,25 @@ func TestConnectionsEndWithAnErrorOfTheCard(t *testing.T) {
 	l, err := v.Listen(netip.AddrPortFrom(v.addr, 0), 16)
 	require.NoError(t, err)
 	defer l.Close()
-	served := make(chan *rconn.Conn, 1)
-	go func() {
-		defer close(served)
-		ep, err := l.Accept()
-		if err != nil {
-			return
-		}
-		if s, err := rconntest.Server(context.Background(), "rdma", ep, nil); err == nil {
-			served <- s
-		}
-	}()
-	ep, err := v.Dial(context.Background(), netip.AddrPort{}, l.Addr())
-	require.NoError(t, err)
-	c, err := rconntest.Client(context.Background(), "rdma", ep, nil)
-	if err != nil { // the card has failed already
+	c, s, err := v.connectTo(l, nil, nil)
+	if c == nil { // the card has failed already
 		assert.True(t, isOneOf(err, want), "%v", err)
 		return
 	}
 	t.Cleanup(func() { c.Close() })
-	s, ok := <-served
-	if !ok {
+	if err != nil {
 		_, err := c.Read(make([]byte, 1))
 		assert.True(t, isOneOf(err, want), "%v", err)
 		return
 	}
 	ends := make(chan error, 4)
 	for i, end := range []*rconn.Conn{c, s} {
-		go func() { ends <- writeUntilEnd(end, pattern(i)) }()
-		go func() { ends <- readUntilEnd(end, pattern(1-i)) }()
+		writes, reads := rand.New(rand.NewPCG(1, uint64(i))), rand.New(rand.NewPCG(2, uint64(i)))
+		go func() { ends <- pattern(i).send(end, 0, math.MaxInt, 3000, writes) }()
+		go func() {
+			_, err := pattern(1-i).receive(end, 0, 5000, reads)
+			ends <- err
+		}()
 	}
 	for range 4 {
 		var err error
@@ -87,35 +77,6 @@ func TestConnectionsEndWithAnErrorOfTheCard(t *testing.T) {
 	}
 }
 
-func writeUntilEnd(c net.Conn, p pattern) error {
-	b := make([]byte, 3000)
-	for sent := 0; ; {
-		p.fill(b, sent)
-		n, err := c.Write(b)
-		if sent += n; err != nil {
-			return err
-		}
-	}
-}
-
-func readUntilEnd(c net.Conn, p pattern) error {
-	b := make([]byte, 5000)
-	for received := 0; ; {
-		n, err := c.Read(b)
-		if wrong := p.check(b[:n], received); wrong != nil {
-			return wrong
-		}
-		if received += n; err != nil {
-			return err
-		}
-	}
-}
-
 func isOneOf(err error, errnos []syscall.Errno) bool {
-	for _, errno := range errnos {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(errnos, func(errno syscall.Errno) bool { return errors.Is(err, errno) })
 }

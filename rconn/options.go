@@ -30,11 +30,4 @@ func (c *Conn) SetReadBuffer(int) error { return c.setNothing() }
 func (c *Conn) SetWriteBuffer(int) error { return c.setNothing() }
 
 // setNothing returns an error after Close, as SetDeadline does.
-func (c *Conn) setNothing() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return c.opError("set", net.ErrClosed)
-	}
-	return nil
-}
+func (c *Conn) setNothing() error { return c.set(func() {}) }

@@ -41,10 +41,7 @@ import (
 func (c *Conn) Peek(n int) ([]byte, error) {
 	p, err := c.stream.Peek(n, c.readDeadline)
 	crossing.Acquire()
-	if err != nil {
-		return p, c.peekError("read", err)
-	}
-	return p, nil
+	return p, c.peekError("read", err)
 }
 
 // Buffered returns how many bytes Peek returns without waiting: those that have arrived and lie
@@ -56,10 +53,7 @@ func (c *Conn) Buffered() int { return c.stream.Buffered() }
 // If these are fewer than n, the error is one of [Conn.Read], or bufio.ErrNegativeCount.
 func (c *Conn) Discard(n int) (int, error) {
 	m, err := c.stream.Discard(n, c.readDeadline)
-	if err != nil {
-		return m, c.peekError("read", err)
-	}
-	return m, nil
+	return m, c.peekError("read", err)
 }
 
 // peekError leaves the errors of package bufio bare, as it does io.EOF.

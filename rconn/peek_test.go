@@ -252,7 +252,7 @@ func TestCloseEndsPeek(t *testing.T) {
 
 // A slice that is used too long may have any content, but reading it is no fault.
 func TestPeekedBytesOutliveTheConnection(t *testing.T) {
-	for name, venueOf := range map[string]func(t *testing.T) venue{"shm": shmVenue, "verbs": verbsVenue} {
+	for name, venueOf := range map[string]func(testing.TB) venue{"shm": shmVenue, "verbs": verbsVenue} {
 		t.Run(name, func(t *testing.T) {
 			v := venueOf(t)
 			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

@@ -5,7 +5,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -45,19 +44,8 @@ func TestCloseDelivers(t *testing.T) {
 			if i%2 == 1 {
 				from, to = to, from
 			}
-			p := pattern(i)
-			atOnce(t, func() error {
-				if err := p.send(from, 0, total, most, rand.New(rand.NewPCG(1, uint64(i)))); err != nil {
-					return err
-				}
-				return from.Close()
-			}, func() error {
-				n, err := p.receive(to, 0, most, rand.New(rand.NewPCG(2, uint64(i))))
-				if n != total || err != io.EOF {
-					return fmt.Errorf("%s: received %d of %d bytes, then %v", shape.name, n, total, err)
-				}
-				return to.Close()
-			})
+			pattern(i).transfer(t, from, to, total, most, from.Close)
+			require.NoError(t, to.Close())
 			requireRareCredits(t, client, shape.dialer)
 			requireRareCredits(t, server, shape.listener)
 		}
@@ -134,18 +122,7 @@ func TestCloseReadKeepsTheOtherDirection(t *testing.T) {
 		c, s := v.connect(t, tight, tight)
 		require.NoError(t, s.CloseRead())
 		require.NoError(t, s.CloseRead(), "twice")
-		atOnce(t, func() error {
-			if err := pattern(7).send(s, 0, 100_000, 5000, rand.New(rand.NewPCG(1, 1))); err != nil {
-				return err
-			}
-			return s.Close()
-		}, func() error {
-			n, err := pattern(7).receive(c, 0, 5000, rand.New(rand.NewPCG(2, 2)))
-			if n != 100_000 || err != io.EOF {
-				return fmt.Errorf("received %d bytes, then %v", n, err)
-			}
-			return nil
-		})
+		pattern(7).transfer(t, s, c, 100_000, 5000, s.Close)
 	})
 }
 
@@ -301,52 +278,6 @@ func TestConcurrentReadsLoseNothing(t *testing.T) {
 	})
 }
 
-// Close may come at any moment of any other call. No call panics, and each returns.
-func TestCloseRacesWithEverything(t *testing.T) {
-	overEachFabricInRealTime(t, func(t *testing.T, v venue) {
-		for i := range v.times(100) {
-			client, server := v.connect(t, tight, tight)
-			var all []func() error
-			for j, c := range []*rconn.Conn{client, server} {
-				until := func(op func() error) func() error {
-					return func() error {
-						for op() == nil {
-							runtime.Gosched() // so that the others make progress, too
-						}
-						return nil
-					}
-				}
-				b := make([]byte, 5000)
-				all = append(all,
-					until(func() error { _, err := c.Read(make([]byte, 1000)); return err }),
-					until(func() error { _, err := c.Read(make([]byte, 1000)); return err }),
-					until(func() error { _, err := c.Write(b); return err }),
-					until(func() error { _, err := c.Write(b[:10]); return err }),
-					until(func() error { return c.SetDeadline(time.Now().Add(time.Hour)) }),
-					until(func() error { c.Stats(); return c.SetLinger(1) }),
-				)
-				if (i+j)%2 == 0 || i%3 == 0 {
-					all = append(all, func() error {
-						_, _ = c.Write(b[:100])
-						if i%5 == 0 {
-							_ = c.CloseRead()
-						}
-						_ = c.Close()
-						return nil
-					})
-				} else {
-					all = append(all, func() error {
-						_, _ = io.Copy(io.Discard, struct{ io.Reader }{c})
-						_ = c.Close()
-						return nil
-					})
-				}
-			}
-			atOnce(t, all...)
-		}
-	})
-}
-
 // Two goroutines that only a message over the connection orders are no data race: run with
 // -race.
 func TestMessagesOrderMemory(t *testing.T) {
@@ -396,19 +327,8 @@ func TestControlMessagesPassBlockedData(t *testing.T) {
 	for _, link := range []sim.Link{{}, wan, far} {
 		inVirtualTime(t, link, func(t *testing.T, v simVenue) {
 			c, s := v.connect(t, tight, tight)
-			_, wrote := v.blockedWrite(c) // fills the ring of s, which does not read
-			atOnce(t, func() error {      // while data of s arrives, for which c sends credits
-				if err := pattern(5).send(s, 0, 300_000, 3000, rand.New(rand.NewPCG(1, 1))); err != nil {
-					return err
-				}
-				return s.CloseWrite()
-			}, func() error {
-				n, err := pattern(5).receive(c, 0, 3000, rand.New(rand.NewPCG(2, 2)))
-				if n != 300_000 || err != io.EOF {
-					return fmt.Errorf("received %d bytes, then %v", n, err)
-				}
-				return nil
-			})
+			_, wrote := v.blockedWrite(c)                             // fills the ring of s, which does not read
+			pattern(5).transfer(t, s, c, 300_000, 3000, s.CloseWrite) // for whose data c sends credits
 			require.NoError(t, c.Close(), "FIN goes past them too")
 			require.Error(t, <-wrote)
 		})

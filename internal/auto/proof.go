@@ -11,19 +11,22 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 )
 
-var errNoPort = errors.New("no port for the TCP connection that proves a link")
+var (
+	errNoPort = errors.New("no port for the TCP connection that proves a link")
+	errData   = errors.New("data has arrived") // and the peer has not closed the connection
+)
 
 // proof is a TCP connection whose local port is known before it is dialed. It belongs to one
 // goroutine at a time.
 type proof struct {
+	*Dialer
 	ctx    context.Context // of the dial of TCP
-	dialer net.Dialer
 	remote netip.AddrPort
-	times  Times
 
 	local netip.Addr
 	port  uint16        // 0: none is bound
@@ -34,7 +37,7 @@ type proof struct {
 }
 
 func newProof(ctx context.Context, d *Dialer, remote netip.AddrPort) *proof {
-	return &proof{ctx: ctx, dialer: d.TCP, remote: remote, times: d.Times, start: make(chan struct{})}
+	return &proof{Dialer: d, ctx: ctx, remote: remote, start: make(chan struct{})}
 }
 
 // reserve binds a port of a local address, from which TCP will be dialed, and returns it.
@@ -56,7 +59,7 @@ func (p *proof) reserve(local netip.Addr) (uint16, error) {
 func (p *proof) open(local netip.Addr) {
 	p.local, p.done = local, make(chan struct{})
 	bound := make(chan uint16, 1)
-	dialer := p.dialer
+	dialer := p.TCP
 	var wanted uint16
 	if a, ok := dialer.LocalAddr.(*net.TCPAddr); ok {
 		wanted = uint16(a.Port)
@@ -119,7 +122,7 @@ func controlOf(d *net.Dialer) func(context.Context, string, string, syscall.RawC
 // connect dials TCP from the port that is reserved, and waits until it is connected.
 func (p *proof) connect() error {
 	close(p.start)
-	timer := time.NewTimer(p.times.Connect)
+	timer := time.NewTimer(p.Times.Connect)
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -138,7 +141,7 @@ func (p *proof) connect() error {
 func (p *proof) await(ctx context.Context, linkEnded <-chan struct{}) (state, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- awaitEnd(p.conn) }()
-	timer := time.NewTimer(2 * p.times.Proof)
+	timer := time.NewTimer(2 * p.Times.Proof)
 	defer timer.Stop()
 	var why, end error
 	select {
@@ -154,7 +157,7 @@ func (p *proof) await(ctx context.Context, linkEnded <-chan struct{}) (state, er
 	case end == nil && why == nil:
 		Reset(p.conn)
 		return proven, nil
-	case end == errData, end == errStopped && why == ErrElsewhere:
+	case end == errData, why == ErrElsewhere && errors.Is(end, os.ErrDeadlineExceeded):
 		return refused, ErrElsewhere
 	}
 	return unsure, cmp.Or(why, ErrUnsure)

@@ -3,6 +3,7 @@
 package auto
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/netip"
@@ -11,12 +12,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-)
-
-// Why awaitEnd returns although the peer has not closed the connection.
-var (
-	errData    = errors.New("data has arrived")
-	errStopped = os.ErrDeadlineExceeded
 )
 
 // bindAnyPort binds a socket to a free port of a local address, and returns the port.
@@ -55,7 +50,7 @@ func sockaddr(a netip.Addr) unix.Sockaddr {
 }
 
 // awaitEnd waits until the peer closes a connection, and reads nothing. It returns nil then,
-// errData if there are bytes to read, and errStopped at the connection's read deadline.
+// errData if there are bytes to read, and os.ErrDeadlineExceeded at the connection's read deadline.
 func awaitEnd(c *net.TCPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -66,13 +61,7 @@ func awaitEnd(c *net.TCPConn) error {
 		end = peek(int(fd))
 		return end != unix.EAGAIN
 	})
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return errStopped
-	case err != nil:
-		return err
-	}
-	return end
+	return cmp.Or(err, end)
 }
 
 // isQuiet reports whether a connection is open and has no bytes to read.
@@ -110,4 +99,26 @@ func peek(fd int) error {
 		}
 		return err
 	}
+}
+
+// AwaitRead waits until a Read would not wait. It asks the kernel by poll(2), which takes neither
+// bytes nor the socket's error.
+func (c *TCPConn) AwaitRead() error {
+	raw, err := c.TCPConn.SyscallConn()
+	if err != nil {
+		return nil // Read has the error, as below
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		of := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(of, 0)
+		return n > 0 || err != nil && err != unix.EINTR
+	})
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		op.Op = "read"
+	}
+	return err
 }

@@ -49,8 +49,10 @@ func (s Steering) Require(field string, networks []string) (Steering, error) {
 	if len(networks) == 0 {
 		return s, nil
 	}
-	if err := checkRequired(field, networks); err != nil {
-		return s, err
+	for _, name := range networks {
+		if !slices.Contains(BetterThanTCP, name) {
+			return s, fmt.Errorf("%s has %q: want shm or rdma", field, name)
+		}
 	}
 	s.FallBack = false
 	s.Better = slices.DeleteFunc(slices.Clone(s.Better), func(name string) bool { return !slices.Contains(networks, name) })
@@ -68,14 +70,4 @@ func (s Steering) isBetter(network, carrier string) bool {
 		i, j = slices.Index(BetterThanTCP, network), slices.Index(BetterThanTCP, carrier)
 	}
 	return i < j
-}
-
-// checkRequired returns an error if a field named Require names an unknown network.
-func checkRequired(field string, networks []string) error {
-	for _, name := range networks {
-		if !slices.Contains(BetterThanTCP, name) {
-			return fmt.Errorf("%s has %q: want shm or rdma", field, name)
-		}
-	}
-	return nil
 }
