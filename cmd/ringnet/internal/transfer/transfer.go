@@ -27,6 +27,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	pool "github.com/libp2p/go-buffer-pool"
 )
 
 // offer is the sender's first line, or, with Fetch, that of who wants a file.
@@ -152,7 +154,9 @@ func (l lines) Write(p []byte) (int, error) {
 
 // copyHashed moves n bytes and hashes them.
 func copyHashed(w io.Writer, r io.Reader, n int64, h hash.Hash, moved func(int64)) error {
-	done, err := io.CopyBuffer(io.MultiWriter(h, w, counter(moved)), io.LimitReader(r, n), make([]byte, copyLen))
+	buf := pool.Get(int(min(max(n, 1), copyLen)))
+	defer pool.Put(buf)
+	done, err := io.CopyBuffer(io.MultiWriter(h, w, counter(moved)), io.LimitReader(r, n), buf)
 	if err == nil && done < n {
 		err = io.ErrUnexpectedEOF
 	}
