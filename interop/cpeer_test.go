@@ -152,9 +152,32 @@ func TestAPeerInCThatDoesNotGoOnIsLost(t *testing.T) {
 	})
 }
 
-func TestAPeerInCOfAnotherVersionIsRefused(t *testing.T) {
+func TestAPeerInCThatBreaksTheProtocol(t *testing.T) {
 	overCPeer(t, func(t *testing.T, n network, cpeer func(...string) *exec.Cmd) {
-		host, port, _ := echoes(t, n)
+		host, port, all := echoes(t, n)
+		for name, says := range map[string]string{
+			"type":        "record of type 10",
+			"bits":        "bits set that must be zero",
+			"finack":      "FINACK for no end",
+			"fin":         "the end of the stream after 1 bytes, with 0 received",
+			"credit":      "CREDIT for 1 bytes after 0",
+			"open":        "OPEN for stream 0, which exists",
+			"unknown":     "there is no stream 5",
+			"goaway":      "a second GOAWAY",
+			"totals":      "acknowledgement of",
+			"link-credit": "link credit for 0 data messages",
+			"length":      "control message of 17 bytes",
+			"empty":       "data message of 0 bytes",
+			"new":         "data for a new ring when none was offered",
+			"stream":      "there is no stream 5",
+		} {
+			out, err := cpeer("dial", host, port, "breach="+name).Output()
+			require.Error(t, err, "%s: %s", name, out)
+			require.Equal(t, "ended: the peer does not have the link any more\n", string(out), name)
+			got := <-all
+			require.ErrorIs(t, got.err, syscall.EPROTO, name)
+			require.ErrorContains(t, got.err, says, name)
+		}
 		out, err := cpeer("dial", host, port, "version=4").Output()
 		require.Error(t, err)
 		require.Equal(t, "refused: version 4 of the ringnet protocol was offered, and the side that refuses it speaks version 3\n", string(out))

@@ -152,7 +152,7 @@ static void over(struct stream *s)
 
 // ---- What is sent
 
-static void put_header(struct link *l, uint8_t *to)
+void put_header(struct link *l, uint8_t *to)
 {
 	put(to, 8, l->received.data);
 	put(to + 8, 8, l->received.records);
@@ -363,6 +363,17 @@ static void pump(struct link *l)
 	}
 	if (l->stage == UP && l->goaway_sent && l->goaway_received && l->count == 0 && is_empty(l))
 		end_link(l, "goaway");
+}
+
+void post_message(struct link *l, uint32_t what, const uint8_t *bytes, uint32_t n, uint64_t addr, uint32_t rkey)
+{
+	uint8_t *buffer = control_buffer(l);
+	memcpy(buffer, bytes, n);
+	l->pair->apart++;
+	if (addr == 0)
+		to_mailbox(l, buffer, n, what);
+	else
+		post_write(l->pair, buffer, n, addr, rkey, immediate(what, n));
 }
 
 // ---- What arrives

@@ -153,6 +153,12 @@ void stream_write(struct stream *s, const uint8_t *from, size_t n);
 // lose_pair has the link lose its queue pair.
 void lose_pair(struct link *l);
 
+// post_message posts what may break the protocol: bytes to the mailbox, or to a ring.
+void post_message(struct link *l, uint32_t what, const uint8_t *bytes, uint32_t n, uint64_t addr, uint32_t rkey);
+
+// put_header writes the totals that each SEND has.
+void put_header(struct link *l, uint8_t *to);
+
 double now(void);
 
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

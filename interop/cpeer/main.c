@@ -6,7 +6,8 @@
 //
 // Options: streams=N, bytes=N for each stream; lose=N has the queue pair be lost whenever so many more
 // bytes have come back; wait=1 leaves it to the peer to ask for another, which it does as long as there
-// are streams; resume=0; version=N; reset=N resets each stream when N bytes have come back.
+// are streams; resume=0; version=N; reset=N resets each stream when N bytes have come back;
+// breach=NAME breaks the protocol.
 
 #include "link.h"
 
@@ -16,6 +17,7 @@
 
 static unsigned streams = 1;
 static uint64_t bytes = 100000, lose_each, lose_next, reset_at, echoed, done;
+static const struct breach *to_commit;
 static struct link *dialed;
 
 static uint8_t pattern(int number, uint64_t at) { return at * 7 + at / 251 + number; }
@@ -68,8 +70,57 @@ static void check(struct stream *s)
 	}
 }
 
+// A breach is a message that breaks a rule: a SEND with a record, in which one field is set, or data.
+static const struct breach {
+	const char *name;
+	int type, offset, size; // of the record, and of its field
+	uint64_t value;
+	uint32_t data; // the immediate; 0: it is a SEND
+	uint32_t length;
+} breaches[] = {
+	{"type", GOAWAY + 1, .length = HEADER + RECORD},
+	{"bits", FINACK, 23, 1, 1, .length = HEADER + RECORD},
+	{"finack", FINACK, .length = HEADER + RECORD},
+	{"fin", FIN, 8, 8, 1, .length = HEADER + RECORD},
+	{"credit", CREDIT, 8, 8, 1, .length = HEADER + RECORD},
+	{"open", OPEN, 16, 4, RING_SIZE, .length = HEADER + RECORD},
+	{"unknown", FINACK, 1, 3, 5, .length = HEADER + RECORD},
+	{"goaway", GOAWAY, RECORD, 1, GOAWAY, .length = HEADER + 2 * RECORD},
+	{"totals", FINACK, 7 - HEADER, 1, 1, .length = HEADER + RECORD},
+	{"link-credit", .length = HEADER},
+	{"length", FINACK, .length = HEADER + 1},
+	{"empty", .data = IMM_FULL, .length = 0},
+	{"new", .data = IMM_NEW, .length = 1},
+	{"stream", .data = 5, .length = 1},
+};
+
+static const struct breach *breach_called(const char *name)
+{
+	for (size_t i = 0; i < sizeof breaches / sizeof *breaches; i++)
+		if (strcmp(breaches[i].name, name) == 0)
+			return &breaches[i];
+	fail("no breach is called %s", name);
+}
+
+static void commit(struct link *l, const struct breach *b)
+{
+	uint8_t message[MESSAGE] = {0}, *record = message + HEADER;
+	put_header(l, message);
+	record[0] = b->type;
+	if (b->type == OPEN)
+		put(record + 20, 2, 1);
+	put(record + b->offset, b->size, b->value);
+	struct region to = l->streams[0].to;
+	if (b->data != 0)
+		post_message(l, b->data, message, b->length, to.addr, to.rkey);
+	else
+		post_message(l, IMM_SEND, message, b->length, 0, 0);
+}
+
 static void up(struct link *l)
 {
+	if (to_commit != NULL)
+		return commit(l, to_commit);
 	for (unsigned i = 1; i < streams; i++)
 		open_stream(l);
 }
@@ -103,6 +154,8 @@ static void option(const char *text)
 		options.version = v;
 	else if (n == 5 && strncmp(text, "reset", n) == 0)
 		reset_at = v;
+	else if (n == 6 && strncmp(text, "breach", n) == 0)
+		to_commit = breach_called(is + 1);
 	else
 		fail("unknown option %s", text);
 }
@@ -120,7 +173,7 @@ int main(int argc, char **argv)
 		options.ready = echo;
 		printf("listening at %u\n", listen_at(argv[2], argv[3]));
 	} else {
-		options.ready = check;
+		options.ready = to_commit == NULL ? check : NULL;
 		options.up = up;
 		dialed = dial(argv[2], argv[3]);
 	}
