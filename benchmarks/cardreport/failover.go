@@ -114,15 +114,6 @@ func during(c net.Conn, fault func() error) (p pulse, err error) {
 	return p, <-wrong
 }
 
-// tell adds a row about a connection.
-func (p *Part) tell(name string, c *ringnet.Conn, was pulse) {
-	became := "went on"
-	if was.err != nil {
-		became = "ended: " + was.err.Error()
-	}
-	p.row(name, became, report.Nanos(float64(was.longest)), fmt.Sprint(c.Link().Moves))
-}
-
 // dialAnd connects as programs do.
 func dialAnd(happen func() error) func(context.Context, string) (*ringnet.Conn, func() error, error) {
 	return func(ctx context.Context, address string) (*ringnet.Conn, func() error, error) {

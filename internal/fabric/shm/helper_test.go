@@ -331,11 +331,6 @@ func poll(t testing.TB, e end) []fabric.Completion {
 	return c[:n]
 }
 
-// received is what a WriteImm completes with.
-func received(imm uint32, n int) fabric.Completion {
-	return fabric.Completion{Recv: true, Op: fabric.WriteImm, Imm: imm, Len: n}
-}
-
 // soon runs f, which must end within the time that only a hang exceeds.
 func soon(t testing.TB, what string, f func()) {
 	t.Helper()
