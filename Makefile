@@ -400,6 +400,7 @@ bin/benchmarks-%:
 FORCE:
 
 $(CARD): $(wildcard tools/idealcard/*.go tools/idealcard/card/*)
+	$(MAKE) -C tools/idealcard/card OUT='$(CURDIR)/bin/card'
 	cd tools/idealcard && $(GO) build -o ../../$@ .
 
 $(SOFTROCE): $(wildcard tools/softroce/*)

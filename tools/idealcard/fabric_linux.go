@@ -5,10 +5,12 @@ package main
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -78,12 +80,12 @@ const (
 	infiniBand = "InfiniBand"
 )
 
-// duration is a time.Duration that is written as text.
+// duration is a time.Duration that is written as text, and not negative.
 type duration time.Duration
 
 func (d *duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
-	if err != nil { // the decoder adds the field's name to an error of this type
+	if err != nil || parsed < 0 { // the decoder adds the field's name to an error of this type
 		return &json.UnmarshalTypeError{Value: strconv.Quote(string(text)), Type: reflect.TypeFor[time.Duration]()}
 	}
 	*d = duration(parsed)
@@ -138,118 +140,100 @@ func (c *card) complete() {
 	}
 }
 
+// check returns an error for what the library has no room for, and for what would be there twice.
 func (f *cardFabric) check() error {
-	switch {
-	case f.Latency < 0 || f.Gigabits < 0 || f.Messages < 0 || f.SMDelay < 0:
-		return errors.New("latency, gigabits, messages and sm_delay must not be negative")
-	case f.Gigabits != 0 && f.Gigabits < 1e-8 || f.Messages != 0 && f.Messages < 1:
-		return fmt.Errorf("gigabits %v, messages %v: a port sends at least 1e-8 and 1 in a second", f.Gigabits, f.Messages)
-	case len(f.Cards) == 0 || len(f.Cards) > maxCards:
-		return fmt.Errorf("%d cards: there can be 1 to %d", len(f.Cards), maxCards)
-	}
-	if err := f.checkHosts(); err != nil {
-		return err
+	errs := []error{
+		within("gigabits", f.Gigabits, 0, math.MaxFloat64), within("messages", f.Messages, 0, math.MaxFloat64),
+		within("number of cards", len(f.Cards), 1, maxCards),
 	}
 	names, addresses, lids := map[string]bool{}, map[string]bool{}, map[uint16]bool{}
 	for _, c := range f.Cards {
+		err := c.check(addresses, lids)
 		if !regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`).MatchString(c.Name) || names[c.Name] {
-			return fmt.Errorf("card %q: a name has up to 31 lowercase letters, digits and underscores, and there is one card of it", c.Name)
+			err = errors.Join(err, errors.New("a name has up to 31 lowercase letters, digits and underscores, and there is one card of it"))
 		}
 		names[c.Name] = true
-		if err := c.check(addresses, lids); err != nil {
-			return fmt.Errorf("card %s: %w", c.Name, err)
+		for _, p := range c.Ports {
+			if f.hosts() > 1 && slices.Contains(p.Addresses, "all") {
+				err = errors.Join(err, errors.New(`address "all": with two hosts each port has addresses of its own`))
+			}
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("card %q: %w", c.Name, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// checkHosts is for what two hosts want: cards of each, with addresses of their own.
-func (f *cardFabric) checkHosts() error {
-	counts := make([]int, maxHosts)
-	for _, c := range f.Cards {
-		if c.Host < 0 || c.Host >= maxHosts {
-			return fmt.Errorf("card %s: host %d: there can be 0 and 1", c.Name, c.Host)
-		}
-		counts[c.Host]++
-		for _, p := range c.Ports {
-			if p.Cable < 0 || p.Cable >= maxCables {
-				return fmt.Errorf("card %s: cable %d: there can be 0 to %d", c.Name, p.Cable, maxCables-1)
-			}
-			if f.hosts() > 1 && slices.Contains(p.Addresses, "all") {
-				return fmt.Errorf("card %s: address \"all\": with two hosts each port has addresses of its own", c.Name)
-			}
-		}
-	}
-	if f.hosts() > 1 && counts[0] == 0 {
-		return errors.New("host 0 has no card")
+// within returns an error unless a number is between two others, or one of them.
+func within[T cmp.Ordered](what string, n, least, most T) error {
+	if n < least || n > most {
+		return fmt.Errorf("%s %v: there can be %v to %v", what, n, least, most)
 	}
 	return nil
 }
 
 func (c *card) check(addresses map[string]bool, lids map[uint16]bool) error {
 	l := c.Limits
-	if l.QP > ideal.QP || l.WR > ideal.WR || l.CQE > ideal.CQE || l.MR > ideal.MR || l.SGE > ideal.SGE || l.Inline > ideal.Inline {
-		return fmt.Errorf("limits %+v: none can be higher than those of %+v", l, ideal)
-	}
-	if c.QPCache >= ideal.QP || c.QPMiss < 0 || (c.QPCache == 0) != (c.QPMiss == 0) {
-		return fmt.Errorf("qp_cache %d, qp_miss %v: a card has both or neither, and less than %d in its cache", c.QPCache, time.Duration(c.QPMiss), ideal.QP)
-	}
-	if len(c.Ports) == 0 || len(c.Ports) > maxPorts {
-		return fmt.Errorf("%d ports: there can be 1 to %d", len(c.Ports), maxPorts)
+	errs := []error{
+		within("host", c.Host, 0, maxHosts-1), within("number of ports", len(c.Ports), 1, maxPorts), within("qp_cache", c.QPCache, 0, ideal.QP-1),
+		within("qp", l.QP, 1, ideal.QP), within("wr", l.WR, 1, ideal.WR), within("cqe", l.CQE, 1, ideal.CQE),
+		within("mr", l.MR, 1, ideal.MR), within("sge", l.SGE, 1, ideal.SGE), within("inline", l.Inline, 1, ideal.Inline),
 	}
 	for _, m := range c.Manners {
 		if known := manners(); !slices.Contains(known, m) {
-			return fmt.Errorf("manner %q: there are %s", m, strings.Join(known, ", "))
+			errs = append(errs, fmt.Errorf("manner %q: there are %s", m, strings.Join(known, ", ")))
 		}
 	}
-	for i, p := range c.Ports {
-		if err := p.check(addresses, lids); err != nil {
-			return fmt.Errorf("port %d: %w", i+1, err)
-		}
+	for _, p := range c.Ports {
+		errs = append(errs, p.check(addresses, lids))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (p *port) check(addresses map[string]bool, lids map[uint16]bool) error {
-	switch {
-	case p.Link != ethernet && p.Link != infiniBand:
-		return fmt.Errorf("link %q: there are %s and %s", p.Link, ethernet, infiniBand)
-	case !slices.Contains([]int{256, 512, 1024, 2048, 4096}, p.MTU):
-		return fmt.Errorf("mtu %d: there are 256, 512, 1024, 2048 and 4096", p.MTU)
-	case (p.Link == infiniBand) != (p.LID != 0) || p.LID >= 0xc000 || (p.LID != 0 && lids[p.LID]):
-		return fmt.Errorf("lid %d: ports of %s, and no others, have one each, from 1 to 0xbfff", p.LID, infiniBand)
-	case len(p.PKeys) > maxPKeys:
-		return fmt.Errorf("%d pkeys: there can be %d", len(p.PKeys), maxPKeys)
-	case len(p.Addresses) == 0 || len(p.Addresses) > maxAddresses:
-		return fmt.Errorf("%d addresses: there can be 1 to %d", len(p.Addresses), maxAddresses)
+	errs := []error{
+		within("cable", p.Cable, 0, maxCables-1), within("number of pkeys", len(p.PKeys), 1, maxPKeys),
+		within("number of addresses", len(p.Addresses), 1, maxAddresses),
+	}
+	if p.Link != ethernet && p.Link != infiniBand {
+		errs = append(errs, fmt.Errorf("link %q: there are %s and %s", p.Link, ethernet, infiniBand))
+	}
+	if !slices.Contains([]int{256, 512, 1024, 2048, 4096}, p.MTU) {
+		errs = append(errs, fmt.Errorf("mtu %d: there are 256, 512, 1024, 2048 and 4096", p.MTU))
+	}
+	if (p.Link == infiniBand) != (p.LID != 0) || p.LID >= 0xc000 || (p.LID != 0 && lids[p.LID]) {
+		errs = append(errs, fmt.Errorf("lid %d: ports of %s, and no others, have one each, from 1 to 0xbfff", p.LID, infiniBand))
 	}
 	lids[p.LID] = true
 	for _, key := range p.PKeys {
 		if n, err := strconv.ParseUint(key, 0, 16); err != nil || n&0x7fff == 0 {
-			return fmt.Errorf("pkey %q: it is a number of 16 bits such as \"0xffff\"", key)
+			errs = append(errs, fmt.Errorf("pkey %q: it is a number of 16 bits such as \"0xffff\"", key))
 		}
 	}
 	for _, a := range p.Addresses {
 		ip, err := netip.ParseAddr(a)
 		if a != "all" && (err != nil || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" || ip.Is4In6()) {
-			return fmt.Errorf("address %q: it is that of a host, or \"all\"", a)
+			errs = append(errs, fmt.Errorf("address %q: it is that of a host, or \"all\"", a))
 		}
 		if a != "all" {
 			a = ip.String()
 		}
 		if addresses[a] {
-			return fmt.Errorf("address %s: another port has it", a)
+			errs = append(errs, fmt.Errorf("address %s: another port has it", a))
 		}
 		addresses[a] = true
 	}
-	return nil
+	return errors.Join(errs...)
 }
+
+//go:embed card/manners.h
+var mannersHeader string
 
 // manners are the names of those that card/manners.h has.
 func manners() (names []string) {
-	header, _ := sources.ReadFile("card/manners.h") // it is embedded
-	for _, m := range regexp.MustCompile(`MANNER\(\w+, "([^"]+)"\)`).FindAllSubmatch(header, -1) {
-		names = append(names, string(m[1]))
+	for _, m := range regexp.MustCompile(`MANNER\(\w+, "([^"]+)"\)`).FindAllStringSubmatch(mannersHeader, -1) {
+		names = append(names, m[1])
 	}
 	return names
 }

@@ -1,12 +1,13 @@
 package main
 
-// This file runs the command on each host of a fabric: in a network namespace of its own, with an
-// interface at each cable, and with the host's cards.
+// This file runs the command on each host of a fabric, with the host's cards; if there are two, each is in
+// a network namespace of its own, with an interface at each cable.
 
 import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -28,7 +30,8 @@ type hosts struct {
 	env     []string
 	own     *os.File // the tool's network namespace, or nil with one host, which is in it
 	all     []*host
-	card    net.Conn // to the program that gives the fabric
+	card    io.Writer // requests to the program that gives the fabric
+	answers *bufio.Reader
 	control *os.File
 	events  chan func() error
 	caught  <-chan os.Signal // which the command gets
@@ -43,6 +46,38 @@ type host struct {
 	ended  bool
 	off    bool // its power was cut
 	status int
+}
+
+// startFabric starts the program that gives the command's processes a fabric, and returns a function that
+// ends it. Users other than this one may use its socket, but not what lies beside that.
+func (h *hosts) startFabric(program string) (stop func(), err error) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.socket(), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("%w: a socket's path has at most 107 bytes, and lies in TMPDIR", err)
+	}
+	defer l.Close()
+	l.SetUnlinkOnClose(false)
+	socket, err := l.File()
+	if err != nil {
+		return nil, err
+	}
+	defer socket.Close()
+	cmd := exec.Command(program)
+	cmd.Env, cmd.Stderr, cmd.ExtraFiles = h.env, os.Stderr, []*os.File{socket}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true} // a terminal's signals are for the command
+	requests, err := cmd.StdinPipe()
+	answers, unpiped := cmd.StdoutPipe()
+	if err := errors.Join(err, unpiped, os.Chmod(h.socket(), 0o777), os.Chmod(h.dir, 0o711)); err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("the fabric's host: %w: make bin/idealcard makes it", err)
+	}
+	h.card, h.answers = requests, bufio.NewReader(answers)
+	return func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}, nil
 }
 
 func (h *hosts) run() (int, error) {
@@ -87,20 +122,18 @@ func (h *hosts) run() (int, error) {
 
 // start starts the command on a host.
 func (h *hosts) start(host *host) error {
-	env := append(h.env, h.o.fabric.environment(host.number)...)
-	if h.own != nil {
-		if err := unix.Setns(int(host.ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		defer func() { _ = unix.Setns(int(h.own.Fd()), unix.CLONE_NEWNET) }()
-	}
-	k, err := start(host.dir, h.o.command, append(env, "SOFTROCE_CONTROL="+h.control.Name()))
+	env := append(slices.Clip(h.env), h.o.fabric.environment(host.number)...)
+	env = append(env, "IDEAL_FABRIC="+h.socket(), "SOFTROCE_CONTROL="+h.control.Name())
+	err := h.at(host, func() (err error) {
+		host.keeper, err = start(host.dir, h.o.command, env)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	host.keeper, host.ended, host.off = k, false, false
+	host.ended, host.off = false, false
 	host.runs++
-	run := host.runs
+	k, run := host.keeper, host.runs
 	go func() {
 		status := k.wait()
 		h.events <- func() error {
@@ -113,20 +146,28 @@ func (h *hosts) start(host *host) error {
 	return nil
 }
 
-// connect makes the hosts' namespaces and the cables between them.
-func (h *hosts) connect() (err error) {
-	if h.own, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+// at calls do in the network namespace of a host.
+func (h *hosts) at(host *host, do func() error) error {
+	if h.own == nil {
+		return do()
+	}
+	if err := unix.Setns(int(host.ns.Fd()), unix.CLONE_NEWNET); err != nil {
 		return err
 	}
-	defer func() { _ = unix.Setns(int(h.own.Fd()), unix.CLONE_NEWNET) }()
+	return errors.Join(do(), unix.Setns(int(h.own.Fd()), unix.CLONE_NEWNET))
+}
+
+// connect makes the hosts' namespaces and the cables between them.
+func (h *hosts) connect() (err error) {
+	const this = "/proc/thread-self/ns/net"
+	if h.own, err = os.Open(this); err != nil {
+		return err
+	}
 	for _, host := range h.all {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
-		if host.ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
-			return err
-		}
-		if err := ip("link", "set", "lo", "up"); err != nil {
+		if host.ns, err = os.Open(this); err != nil {
 			return err
 		}
 	}
@@ -137,19 +178,23 @@ func (h *hosts) connect() (err error) {
 		}
 	}
 	for _, host := range h.all {
-		if err := unix.Setns(int(host.ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		for _, c := range h.o.fabric.Cards {
-			for _, p := range c.Ports {
-				for _, a := range p.Addresses {
-					if c.Host == host.number {
-						bits := "/24"
-						if netip.MustParseAddr(a).Is6() {
-							bits = "/64"
-						}
-						err = errors.Join(err, ip("addr", "add", a+bits, "dev", netdev(p.Cable)), ip("link", "set", netdev(p.Cable), "up"))
+		err = errors.Join(err, h.at(host, func() error { return h.o.fabric.setUp(host.number) }))
+	}
+	return err
+}
+
+// setUp gives the interfaces of a host, in whose namespace this is, their addresses.
+func (f *cardFabric) setUp(host int) error {
+	err := ip("link", "set", "lo", "up")
+	for _, c := range f.Cards {
+		for _, p := range c.Ports {
+			for _, a := range p.Addresses {
+				if c.Host == host {
+					bits := "/24"
+					if netip.MustParseAddr(a).Is6() {
+						bits = "/64"
 					}
+					err = errors.Join(err, ip("addr", "add", a+bits, "dev", netdev(p.Cable)), ip("link", "set", netdev(p.Cable), "up"))
 				}
 			}
 		}
@@ -196,42 +241,33 @@ func (h *hosts) openControl() error {
 
 // do carries out a request: the card's part of it, and what concerns interfaces and processes.
 func (h *hosts) do(request string) error {
-	words := strings.Fields(request)
-	cycle := len(words) == 3 && words[0] == "power" && words[1] == "cycle"
-	if cycle {
-		request = "power off " + words[2]
-	}
-	if err := h.tellCard(request); err != nil {
-		return err
-	}
-	if len(words) >= 2 && words[0] == "cable" && h.own != nil {
-		for cable := range h.o.fabric.cables() {
-			if len(words) == 2 || words[2] == fmt.Sprint(cable) {
-				if err := h.setLinks(cable, words[1]); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if len(words) != 3 || words[0] != "power" {
-		return nil
-	}
-	for _, host := range h.all {
-		if fmt.Sprint(host.number) != words[2] {
-			continue
-		}
-		if words[1] != "on" {
-			h.kill(host)
-		}
-		if words[1] == "off" {
-			return nil
-		}
-		if err := h.tellCard("power on " + words[2]); err != nil {
+	if which, cycle := strings.CutPrefix(request, "power cycle "); cycle {
+		if err := h.do("power off " + which); err != nil {
 			return err
 		}
-		return h.start(host)
+		return h.do("power on " + which)
 	}
-	return errors.New("there is no such host")
+	if err := h.tellCard(request); err != nil { // which knows what can be asked for
+		return err
+	}
+	switch words := strings.Fields(request); words[0] {
+	case "cable":
+		return h.setLinks(words[1], words[2:])
+	case "power":
+		for _, host := range h.all {
+			if fmt.Sprint(host.number) != words[2] {
+				continue
+			}
+			if words[1] == "on" && host.off {
+				return h.start(host)
+			} else if words[1] == "off" {
+				h.kill(host)
+			}
+			return nil
+		}
+		return errors.New("there is no such host")
+	}
+	return nil
 }
 
 // kill ends all processes of hosts.
@@ -245,28 +281,35 @@ func (h *hosts) kill(all ...*host) {
 	}
 }
 
-func (h *hosts) setLinks(cable int, how string) (err error) {
-	defer func() { _ = unix.Setns(int(h.own.Fd()), unix.CLONE_NEWNET) }()
-	for _, host := range h.all {
-		err = errors.Join(err, unix.Setns(int(host.ns.Fd()), unix.CLONE_NEWNET), ip("link", "set", netdev(cable), how))
+// setLinks sets the interfaces at both ends of a cable up or down, or, if none is named, those of all.
+func (h *hosts) setLinks(how string, named []string) (err error) {
+	for cable := range h.o.fabric.cables() {
+		for _, host := range h.all {
+			if h.own != nil && (len(named) == 0 || named[0] == fmt.Sprint(cable)) {
+				err = errors.Join(err, h.at(host, func() error { return ip("link", "set", netdev(cable), how) }))
+			}
+		}
 	}
 	return err
 }
 
+// tellCard has the program that gives the fabric carry out a request.
 func (h *hosts) tellCard(request string) error {
-	answer := make([]byte, 256)
 	if len(request) > 100 {
 		return errors.New("unknown request")
 	}
-	if _, err := h.card.Write([]byte(request + "\n")); err != nil {
+	if _, err := fmt.Fprintln(h.card, request); err != nil {
 		return err
 	}
-	n, err := h.card.Read(answer)
-	if text := strings.TrimSpace(string(answer[:n])); err == nil && text != "ok" {
-		err = errors.New(strings.TrimPrefix(text, "error "))
+	answer, err := h.answers.ReadString('\n')
+	if text, failed := strings.CutPrefix(answer, "error "); failed {
+		return errors.New(strings.TrimSpace(text))
 	}
 	return err
 }
+
+// socket is the path at which processes come onto the fabric.
+func (h *hosts) socket() string { return filepath.Join(h.dir, "fabric") }
 
 func hostDir(dir string, n int) string { return filepath.Join(dir, fmt.Sprint("host", n)) }
 
@@ -309,16 +352,4 @@ func (f *cardFabric) cables() int {
 		}
 	}
 	return n
-}
-
-// cardSocket is the pair of sockets by which the launcher and the fabric's program talk.
-func cardSocket() (net.Conn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	own := os.NewFile(uintptr(fds[0]), "requests")
-	defer own.Close()
-	c, err := net.FileConn(own)
-	return c, os.NewFile(uintptr(fds[1]), "requests"), err
 }

@@ -5,13 +5,14 @@ package main
 // command.
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -110,17 +111,13 @@ func obey(command *os.Process) bool {
 
 // killChildren kills the children of this process. What they leave are its children next.
 func killChildren() {
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		text, _ := os.ReadFile(path)
-		var pid, parent int
-		var state string
-		if _, err := fmt.Sscan(string(text), &pid); err != nil {
-			continue // it has ended
-		}
-		rest := text[bytes.LastIndexByte(text, ')')+1:] // behind the program's name
-		if _, err := fmt.Sscan(string(rest), &state, &parent); err == nil && parent == os.Getpid() {
-			_ = unix.Kill(pid, unix.SIGKILL)
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, path := range lists {
+		children, _ := os.ReadFile(path)
+		for child := range strings.FieldsSeq(string(children)) {
+			if pid, err := strconv.Atoi(child); err == nil {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
 		}
 	}
 }

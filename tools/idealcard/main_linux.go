@@ -12,11 +12,12 @@
 // 1 if the command succeeded but a message found no receive posted (RNR), which ringnet
 // promises never to happen.
 //
-// Idealcard is for Linux. It needs a C compiler, the headers of rdma-core, and root or a
-// kernel that lets users make namespaces.
+// Idealcard is for Linux. It needs the libraries and programs that card/Makefile makes, in a folder "card"
+// beside it, which "make bin/idealcard" does, and root or a kernel that lets users make namespaces.
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -110,10 +111,7 @@ func parse(args []string) (o options, err error) {
 	if err := o.fabric.behave(*manners); err != nil {
 		return o, err
 	}
-	if o.latency != 0 && o.fabric.Latency != 0 {
-		return o, fmt.Errorf("-latency %v: %s has a latency, too", o.latency, *path)
-	}
-	o.latency += time.Duration(o.fabric.Latency)
+	o.latency = cmp.Or(o.latency, time.Duration(o.fabric.Latency))
 	return o, nil
 }
 
@@ -137,10 +135,11 @@ func run(o options) (int, error) {
 	// Before anything is made that has to be removed. The command gets what comes before it starts.
 	caught := make(chan os.Signal, 8)
 	signal.Notify(caught, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	libraries, err := build()
+	self, err := os.Executable()
 	if err != nil {
 		return exitFailed, err
 	}
+	libraries := filepath.Join(filepath.Dir(self), "card")
 	temp, err := filepath.Abs(os.TempDir()) // the command may run in another folder
 	if err != nil {
 		return exitFailed, err
@@ -155,12 +154,12 @@ func run(o options) (int, error) {
 			return exitFailed, err
 		}
 	}
-	socket, requests, stop, err := startHost(dir, libraries, o.environment(libraries))
+	h := &hosts{o: o, dir: dir, env: o.environment(libraries), caught: caught}
+	stop, err := h.startFabric(filepath.Join(libraries, "host"))
 	if err != nil {
 		return exitFailed, err
 	}
 	defer stop()
-	h := &hosts{o: o, dir: dir, env: append(o.environment(libraries), "IDEAL_FABRIC="+socket), card: requests, caught: caught}
 	status, err := h.run()
 	if err != nil {
 		return status, err
@@ -188,7 +187,7 @@ func (o options) checkCounters(dir string) error {
 	return nil
 }
 
-// environment is what the command finds in its environment.
+// environment is what the command finds in its environment, and so does the program that gives the fabric.
 func (o options) environment(libraries string) []string {
 	before := func(name string) string {
 		if old := os.Getenv(name); old != "" {

@@ -5,60 +5,42 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Kinds of faults: card/schedule.c has what they do.
-var faultKinds = []string{"qp", "cable", "port", "card", "kill"}
+// faultWord matches a word of a schedule: card/schedule.c has what the kinds do.
+var faultWord = regexp.MustCompile(`^(?:out=(.+)|(?:qp|cable|port|card|kill)(?:@([1-9]\d{0,17})|=(.+)))$`)
 
 // parseFaults checks a schedule, and returns it as the card reads it.
 func parseFaults(text string) (string, error) {
 	if text == "" {
 		return "", nil
 	}
-	out := 100 * time.Millisecond
-	var kinds []string
-	seen := map[string]bool{}
-	for word := range strings.SplitSeq(text, ",") {
-		at := strings.IndexAny(word, "=@")
-		if at < 0 {
-			return "", fmt.Errorf("%q: want out=DURATION, KIND=RATE or KIND@N", word)
+	words := strings.Split(text, ",")
+	for i, word := range words {
+		parts := faultWord.FindStringSubmatch(word)
+		if parts == nil {
+			return "", fmt.Errorf("%q: want out=DURATION, KIND=RATE or KIND@N; there are the kinds qp, cable, port, card and kill", word)
 		}
-		name, value := word[:at], word[at+1:]
-		if seen[name] {
-			return "", fmt.Errorf("%s: it is there twice", name)
-		}
-		seen[name] = true
 		var err error
-		switch {
-		case name == "out" && word[at] == '=':
-			if out, err = time.ParseDuration(value); err == nil && out <= 0 {
+		if out := parts[1]; out != "" {
+			var d time.Duration
+			if d, err = time.ParseDuration(out); err == nil && d <= 0 {
 				err = errors.New("it must be positive")
 			}
-		case !slices.Contains(faultKinds, name):
-			return "", fmt.Errorf("%q: there are the kinds %s", name, strings.Join(faultKinds, ", "))
-		case word[at] == '@':
-			var n int64
-			if n, err = strconv.ParseInt(value, 10, 64); err == nil && n < 1 {
-				err = errors.New("it must be positive")
-			}
-			kinds = append(kinds, word)
-		default:
-			var rate float64
-			if rate, err = strconv.ParseFloat(value, 64); err == nil && !(rate > 0 && rate < 1) {
+			words[i] = fmt.Sprintf("out=%dns", d)
+		} else if rate := parts[3]; rate != "" {
+			var r float64
+			if r, err = strconv.ParseFloat(rate, 64); err == nil && !(r > 0 && r < 1) {
 				err = errors.New("it is a probability, above 0 and below 1")
 			}
-			kinds = append(kinds, word)
 		}
 		if err != nil {
 			return "", fmt.Errorf("%q: %w", word, err)
 		}
 	}
-	if len(kinds) == 0 {
-		return "", fmt.Errorf("%q: there is no kind of fault: there are %s", text, strings.Join(faultKinds, ", "))
-	}
-	return fmt.Sprintf("out=%dns,%s", out, strings.Join(kinds, ",")), nil
+	return strings.Join(words, ","), nil
 }

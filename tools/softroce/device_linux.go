@@ -1,83 +1,78 @@
 package main
 
 // This file finds RDMA devices, on the host as well as in a guest, and makes software ones in a
-// guest. It reads sysfs, because package netlink knows neither the states of ports nor
-// their GIDs and interfaces.
+// guest. It reads sysfs, which knows the states of ports, their GIDs and interfaces.
 
 import (
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 const (
 	sysInfiniband = "/sys/class/infiniband"
 
-	// activeTimeout bounds the wait for a new device to become ready.
+	// activeTimeout bounds the wait for new devices to become ready.
 	activeTimeout = 30 * time.Second
 	// mtu lets soft-RoCE use 4096 bytes, its largest, for a path.
 	mtu = 4200
 )
 
-// device is an RDMA device and its addresses. An address that it does not have is zero.
+// device is an RDMA device and its addresses.
 type device struct {
-	name   string
-	netdev string
-	addr   netip.Addr // IPv4
-	addr6  netip.Addr // IPv6, but not link-local
-	other  netip.Addr // IPv4 of an interface without RDMA
+	name, port string // the port's folder
+	netdev     string
+	addr       netip.Addr // IPv4
+	addr6      netip.Addr // IPv6, but not link-local, if it has any
 }
 
-// The prefixes of the environment variables that describe a device to the command.
-const (
-	envPrefix       = "SOFTROCE_"
-	envSecondPrefix = "SOFTROCE_SECOND_" // the device of the second cable
-)
+// devices are those that a command is told of, and the IPv4 address of an interface without RDMA, if any.
+type devices struct {
+	all   []device
+	other netip.Addr
+}
 
-// env returns the environment variables that describe the device to the command.
-func (d *device) env(prefix string) []string {
-	env := []string{
-		prefix + "DEVICE=" + d.name,
-		prefix + "NETDEV=" + d.netdev,
-		prefix + "ADDR=" + d.addr.String(),
-	}
-	if d.addr6.IsValid() {
-		env = append(env, prefix+"ADDR6="+d.addr6.String())
+// prefixes are those of the environment variables that describe a device to the command: that of the first
+// cable, and of the second.
+var prefixes = []string{"SOFTROCE_", "SOFTROCE_SECOND_"}
+
+// env returns the environment variables that describe devices to the command.
+func (d devices) env() (env []string) {
+	for i, at := range d.all {
+		env = append(env, prefixes[i]+"DEVICE="+at.name, prefixes[i]+"NETDEV="+at.netdev, prefixes[i]+"ADDR="+at.addr.String())
+		if at.addr6.IsValid() {
+			env = append(env, prefixes[i]+"ADDR6="+at.addr6.String())
+		}
 	}
 	if d.other.IsValid() {
-		env = append(env, prefix+"OTHER_ADDR="+d.other.String())
+		env = append(env, "SOFTROCE_OTHER_ADDR="+d.other.String())
 	}
 	return env
 }
 
-// findDevice returns the first device with an ACTIVE port whose network
-// interface has an IPv4 address, or nil. Folder sys is laid out like
-// /sys/class/infiniband; addrs returns the addresses of all interfaces that
+// findDevices returns the first devices, n at most, with an ACTIVE port whose network interface has an IPv4
+// address. Folder sys is laid out like /sys/class/infiniband; up has the addresses of all interfaces that
 // are up.
-func findDevice(sys string, addrs func() map[string][]netip.Addr) *device {
+func findDevices(n int, sys string, up map[string][]netip.Addr) (found devices) {
 	ports, _ := filepath.Glob(filepath.Join(sys, "*", "ports", "*"))
-	var found *device
 	hasRDMA := map[string]bool{}
-	up := addrs()
 	for _, port := range ports {
 		dir := filepath.Dir(filepath.Dir(port))
-		for _, netdev := range netdevs(dir, port) {
+		names := netdevs(dir, port)
+		for _, netdev := range names {
 			hasRDMA[netdev] = true
-			v4, v6 := pick(up[netdev])
-			if found == nil && isActive(port) && v4.IsValid() {
-				found = &device{name: filepath.Base(dir), netdev: netdev, addr: v4, addr6: v6}
-			}
 		}
-	}
-	if found == nil {
-		return nil
+		i := slices.IndexFunc(names, func(netdev string) bool { v4, _ := pick(up[netdev]); return v4.IsValid() })
+		if i >= 0 && len(found.all) < n && isActive(port) {
+			v4, v6 := pick(up[names[i]])
+			found.all = append(found.all, device{filepath.Base(dir), port, names[i], v4, v6})
+		}
 	}
 	for netdev, list := range up {
 		if v4, _ := pick(list); !hasRDMA[netdev] && v4.IsValid() && !v4.IsLoopback() {
@@ -145,125 +140,60 @@ func interfaceAddrs() map[string][]netip.Addr {
 	return up
 }
 
-// Addresses of the devices made here: those of the benchmarking range that no
-// network should route (RFC 2544), and unique local ones (RFC 4193). The node's
-// number plus 1 is the last part, and each cable is a network of its own.
-func nodeAddr(cable, node int) netip.Addr {
-	return netip.AddrFrom4([4]byte{198, 18, byte(2 * cable), byte(node + 1)})
+// nodeAddrs returns the addresses of a node at a cable: one of the benchmarking range that no network
+// should route (RFC 2544), and a unique local one (RFC 4193). The node's number plus 1 is the last part, and each
+// cable is a network of its own.
+func nodeAddrs(cable, node int) (v4, v6 netip.Addr) {
+	return netip.AddrFrom4([4]byte{198, 18, byte(2 * cable), byte(node + 1)}),
+		netip.MustParseAddr(fmt.Sprintf("fd50:f7a0:ce00:%d::%d", cable, node+1))
 }
 
-func nodeAddr6(cable, node int) netip.Addr {
-	return netip.MustParseAddr(fmt.Sprintf("fd50:f7a0:ce00:%d::%d", cable, node+1))
-}
-
-var otherAddr = netip.MustParseAddr("198.18.1.1")
-
-// Interfaces made here. The first gets a soft-RoCE device where there is no
-// cable to put it on, the second stays without.
-const (
-	rdmaInterface  = "softroce0"
-	otherInterface = "softroce1"
-)
-
-// makeDevice makes a soft-RoCE device of the given name on netdev, the interface of a node for
-// a cable. If netdev is rdmaInterface, makeDevice makes that, too.
-func makeDevice(name, netdev string, cable, node int) (*device, error) {
-	d := &device{name: name, netdev: netdev, addr: nodeAddr(cable, node), addr6: nodeAddr6(cable, node)}
-	if netdev == rdmaInterface {
+// makeDevices makes a soft-RoCE device at each cable, or else at an interface which no packet leaves, and
+// one more interface without a device. It returns the devices when they are ready.
+func makeDevices(c *guestConfig) (found devices, err error) {
+	commands := "link set lo up\nlink add softroce1 type dummy\nlink set softroce1 up\naddr add 198.18.1.1/24 dev softroce1\n"
+	netdevs := []string{"eth0", "eth1"}[:c.Cables]
+	if c.Cables == 0 {
 		// A fixed hardware address makes a fixed link-local address.
-		if err := addDummy(netdev, net.HardwareAddr{0x02, 0x50, 0xf7, 0xa0, 0xce, 0x00}); err != nil {
-			return nil, err
+		commands += "link add softroce0 address 02:50:f7:a0:ce:00 type dummy\n"
+		netdevs = []string{"softroce0"}
+	}
+	for i, netdev := range netdevs {
+		v4, v6 := nodeAddrs(i, c.Node)
+		commands += fmt.Sprintf("link set %[1]s mtu %[2]d up\naddr add %[3]v/24 dev %[1]s\naddr add %[4]v/64 dev %[1]s\n", netdev, mtu, v4, v6)
+	}
+	ip := exec.Command("ip", "-batch", "-")
+	ip.Stdin = strings.NewReader(commands)
+	if _, err := output(ip); err != nil {
+		return found, err
+	}
+	for i, netdev := range netdevs {
+		if _, err := output(exec.Command("rdma", "link", "add", fmt.Sprint("rxe", i), "type", "rxe", "netdev", netdev)); err != nil {
+			return found, err
 		}
 	}
-	// Without this, link-local addresses are of no use for the first second,
-	// while the kernel looks for their duplicates. Kernels without IPv6 have
-	// no such file and no such addresses.
-	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+netdev+"/accept_dad", []byte("0"), 0)
-	if err := setUpInterface(netdev, mtu, netip.PrefixFrom(d.addr, 24), netip.PrefixFrom(d.addr6, 64)); err != nil {
-		return nil, err
-	}
-	if err := netlink.RdmaLinkAdd(name, "rxe", netdev); err != nil {
-		return nil, fmt.Errorf("make rxe device %s on %s: %w", name, netdev, err)
-	}
-	return d, waitActive(d, d.addr, d.addr6)
-}
-
-// addOther makes an interface without a device, whose address the command gets beside
-// those of d.
-func addOther(d *device) error {
-	if err := addDummy(otherInterface, nil); err != nil {
-		return err
-	}
-	d.other = otherAddr
-	return setUpInterface(otherInterface, 0, netip.PrefixFrom(d.other, 24))
-}
-
-// addDummy makes a dummy interface, which no packet leaves.
-func addDummy(name string, address net.HardwareAddr) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr = name, address
-	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil {
-		return fmt.Errorf("make interface %s: %w", name, err)
-	}
-	return nil
-}
-
-// setUpInterface sets an interface up, with the given addresses and, unless mtu is
-// 0, the given MTU.
-func setUpInterface(name string, mtu int, addrs ...netip.Prefix) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("interface %s: %w", name, err)
-	}
-	if mtu != 0 {
-		if err := netlink.LinkSetMTU(link, mtu); err != nil {
-			return fmt.Errorf("set the MTU of %s to %d: %w", name, mtu, err)
-		}
-	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("set %s up: %w", name, err)
-	}
-	for _, a := range addrs {
-		addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.Addr().AsSlice(), Mask: net.CIDRMask(a.Bits(), a.Addr().BitLen())}}
-		if a.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD
-		}
-		if err := netlink.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("add %s to %s: %w", a, name, err)
-		}
-	}
-	return nil
-}
-
-// waitActive waits until the port of d is ACTIVE and has a GID for each of the
-// addresses, which the kernel adds in the background.
-func waitActive(d *device, addrs ...netip.Addr) error {
-	port := filepath.Join(sysInfiniband, d.name, "ports", "1")
 	for deadline := time.Now().Add(activeTimeout); ; time.Sleep(20 * time.Millisecond) {
-		active := isActive(port)
-		if active && hasGIDs(port, addrs...) {
-			return nil
+		if found = findDevices(len(netdevs), sysInfiniband, interfaceAddrs()); len(found.all) == len(netdevs) && found.haveGIDs() {
+			return found, nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s on %s is not ready after %v (port active: %v)", d.name, d.netdev, activeTimeout, active)
+			return found, fmt.Errorf("after %v only these devices are ready: %v", activeTimeout, found)
 		}
 	}
 }
 
-// hasGIDs reports whether the port has a GID for each address. GIDs are IPv6
-// addresses, and IPv4 addresses mapped to IPv6.
-func hasGIDs(port string, addrs ...netip.Addr) bool {
+// haveGIDs reports whether ports have GIDs of all addresses, which the kernel adds in the background. GIDs are
+// IPv6 addresses, and IPv4 addresses mapped to IPv6.
+func (d devices) haveGIDs() bool {
 	have := map[netip.Addr]bool{}
-	gids, _ := filepath.Glob(filepath.Join(port, "gids", "*"))
-	for _, path := range gids {
-		if text, err := os.ReadFile(path); err == nil {
-			if a, err := netip.ParseAddr(strings.TrimSpace(string(text))); err == nil {
-				have[a.Unmap()] = true
-			}
+	for _, at := range d.all {
+		gids, _ := filepath.Glob(filepath.Join(at.port, "gids", "*"))
+		for _, path := range gids {
+			text, _ := os.ReadFile(path)
+			a, _ := netip.ParseAddr(strings.TrimSpace(string(text)))
+			have[a.Unmap()] = true
 		}
-	}
-	for _, a := range addrs {
-		if !have[a] {
+		if !have[at.addr] || !have[at.addr6] {
 			return false
 		}
 	}

@@ -24,11 +24,9 @@
 // on locked memory, with an empty standard input. Its standard output and
 // standard error are those of the tool, byte for byte, as they come.
 //
-// Of the environment the command gets PATH, HOME, USER, LOGNAME, LANG, TERM,
-// TMPDIR, TZ, whatever starts with LC_, GO, CGO_ or RINGNET_, and what -env
-// names. On the host it gets all of it.
-//
 // # What the command is told
+//
+// The command has the environment of the tool, and in it:
 //
 //	SOFTROCE_DEVICE      the RDMA device, for example rxe0
 //	SOFTROCE_NETDEV      the network interface it is on

@@ -5,7 +5,6 @@ package main
 
 import (
 	"encoding/gob"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,34 +28,29 @@ type guestConfig struct {
 	Env     []string
 	Dir     string
 	Scratch string // mounted under the path it has on the host, unless empty
-	ModDir  string // folder with the lib/modules of the kernel
+	Image   string // folder with the lib/modules of the kernel
 }
 
 // message is what host and guest send to each other over portAgent. It is encoded by
 // package gob, for which strings are bytes: arguments need not be UTF-8.
 type message struct {
-	// From the host: Config when the guest has Booted, Start when all nodes are ready, and then
-	// any Signal for the command.
+	// From the host: Config, Start when all nodes are ready, and then any Signal for the command.
 	Config *guestConfig
 	Start  bool
 	Signal int
 
-	// From the guest: Booted, Ready, or why it Failed to be, and then Ended with a
-	// Status and the numbers of bytes written to Stdout and Stderr, some of
-	// which may still be on their way.
-	Booted         bool
+	// From the guest: Ready, or why it Failed to be, then what the command writes to Stdout and Stderr, and
+	// behind all that Ended with a Status.
 	Ready          bool
 	Failed         string
+	Stdout, Stderr []byte
 	Ended          bool
 	Status         int
-	Stdout, Stderr int64
 }
 
 // Names of the virtio ports that join host and guest.
 const (
 	portAgent   = "softroce.agent"
-	portStdout  = "softroce.stdout"
-	portStderr  = "softroce.stderr"
 	portControl = "softroce.control"
 )
 
@@ -81,14 +75,16 @@ func guestLife() error {
 	if err := mountAll(); err != nil {
 		return err
 	}
-	agent, err := openPort(portAgent)
+	path, err := findPort(portAgent)
 	if err != nil {
 		return err
 	}
-	from, to := gob.NewDecoder(agent), gob.NewEncoder(agent)
-	if err := to.Encode(message{Booted: true}); err != nil {
-		return err
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
 	}
+	agent := os.NewFile(uintptr(fd), path) // for blocking reads and writes
+	from, to := gob.NewDecoder(agent), gob.NewEncoder(agent)
 	var m message
 	if err := from.Decode(&m); err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
@@ -104,15 +100,8 @@ func guestLife() error {
 	if err := from.Decode(&m); err != nil {
 		return fmt.Errorf("waiting for the start: %w", err)
 	}
-	outPort, err := openPort(portStdout)
-	if err != nil {
-		return err
-	}
-	errPort, err := openPort(portStderr)
-	if err != nil {
-		return err
-	}
-	stdout, stderr := newTally(outPort), newTally(errPort)
+	stdout := writer(func(p []byte) error { return to.Encode(message{Stdout: p}) })
+	stderr := writer(func(p []byte) error { return to.Encode(message{Stderr: p}) })
 	signals := make(chan unix.Signal, 1)
 	go listen(from, signals)
 	status, err := runCommand(config, env, stdout, stderr, signals)
@@ -122,12 +111,17 @@ func guestLife() error {
 	if err := leaveScratch(config); err != nil {
 		return err
 	}
-	if err := to.Encode(message{Ended: true, Status: status, Stdout: stdout.n, Stderr: stderr.n}); err != nil {
+	if err := to.Encode(message{Ended: true, Status: status}); err != nil {
 		return err
 	}
 	// The host ends the guest when all nodes are done.
 	select {}
 }
+
+// writer is an io.Writer that hands on all that is written to it.
+type writer func(p []byte) error
+
+func (w writer) Write(p []byte) (int, error) { return len(p), w(p) }
 
 // mountAll mounts the file systems that programs expect besides the host's.
 func mountAll() error {
@@ -170,19 +164,6 @@ func findPort(name string) (path string, err error) {
 	}
 }
 
-// openPort opens a port for blocking reads and writes.
-func openPort(name string) (*os.File, error) {
-	path, err := findPort(name)
-	if err != nil {
-		return nil, err
-	}
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
 // setUp sets up the network, the devices and the files that the command expects, and returns
 // the environment of the command.
 func setUp(c *guestConfig) ([]string, error) {
@@ -190,42 +171,29 @@ func setUp(c *guestConfig) ([]string, error) {
 	if err := unix.Sethostname(fmt.Appendf(nil, "node%d", c.Node)); err != nil {
 		return nil, err
 	}
-	if err := placeModules(c); err != nil {
+	// modprobe looks there for the modules of this kernel.
+	if err := os.MkdirAll("/lib/modules", 0o755); err != nil {
 		return nil, err
 	}
-	if err := setUpInterface("lo", 0); err != nil {
+	if err := unix.Mount(filepath.Join(c.Image, "lib/modules"), "/lib/modules", "", unix.MS_BIND, ""); err != nil {
+		return nil, fmt.Errorf("mount /lib/modules: %w", err)
+	}
+	found, err := makeDevices(c)
+	if err != nil {
 		return nil, err
 	}
 	env := append(c.Env, fmt.Sprintf("SOFTROCE_NODE=%d", c.Node))
-	for i := range max(c.Cables, 1) {
-		netdev, prefix := rdmaInterface, envPrefix
-		if c.Cables > 0 {
-			netdev = fmt.Sprint("eth", i)
-		}
-		if i > 0 {
-			prefix = envSecondPrefix
-		}
-		d, err := makeDevice(fmt.Sprint("rxe", i), netdev, i, c.Node)
-		if err != nil {
-			return nil, err
-		}
-		if i == 0 {
-			if err := addOther(d); err != nil {
-				return nil, err
-			}
-		}
-		env = append(env, d.env(prefix)...)
-		if c.Cables > 0 {
-			peer := 1 - c.Node
-			env = append(env, prefix+"PEER="+nodeAddr(i, peer).String(), prefix+"PEER6="+nodeAddr6(i, peer).String())
-		}
-	}
+	env = append(env, found.env()...)
 	if c.Cables > 0 {
 		control, err := findPort(portControl)
 		if err != nil {
 			return nil, err
 		}
-		env = append(env, envPrefix+"CONTROL="+control)
+		env = append(env, "SOFTROCE_CONTROL="+control)
+		for i := range c.Cables {
+			v4, v6 := nodeAddrs(i, 1-c.Node)
+			env = append(env, fmt.Sprint(prefixes[i], "PEER=", v4), fmt.Sprint(prefixes[i], "PEER6=", v6))
+		}
 	}
 	if c.Scratch != "" {
 		if err := unix.Mount(tagScratch, c.Scratch, "9p", 0, "trans=virtio,version=9p2000.L,msize=262144,cache=mmap"); err != nil {
@@ -237,23 +205,6 @@ func setUp(c *guestConfig) ([]string, error) {
 	// As under systemd: the kernel's own default is too low for a server.
 	files := unix.Rlimit{Cur: 1024, Max: 524288}
 	return env, unix.Setrlimit(unix.RLIMIT_NOFILE, &files)
-}
-
-// placeModules lets modprobe find the modules of this kernel in their usual place.
-func placeModules(c *guestConfig) error {
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return err
-	}
-	release := unix.ByteSliceToString(uts.Release[:])
-	if err := os.MkdirAll("/lib/modules", 0o755); err != nil {
-		return err
-	}
-	place := filepath.Join("/lib/modules", release)
-	if err := os.Symlink(filepath.Join(c.ModDir, "lib/modules", release), place); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	return nil
 }
 
 // listen receives signals for the command from the host and sends them to signals. It

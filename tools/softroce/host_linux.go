@@ -17,15 +17,13 @@ import (
 )
 
 // runHere runs the command of opts as a child and returns its exit status.
-func runHere(ctx context.Context, opts options, d *device) (int, error) {
+func runHere(ctx context.Context, opts options, found devices) (int, error) {
 	args := opts.commands[0]
 	path, status, err := lookPath(args[0])
 	if err != nil {
 		return status, err
 	}
-	// This run may be the command of another one, whose variables do not hold here.
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, envPrefix) })
-	env = append(env, d.env(envPrefix)...)
+	env := append(environment(), found.env()...)
 	env = append(env, "SOFTROCE_NODE=0")
 	if opts.scratch != "" {
 		env = append(env, "SOFTROCE_SCRATCH="+opts.scratch)
@@ -48,6 +46,11 @@ func runHere(ctx context.Context, opts options, d *device) (int, error) {
 		_ = cmd.Wait() // its state says how it has ended
 		return exitStatus(cmd.ProcessState.Sys().(syscall.WaitStatus)), context.Cause(ctx)
 	})
+}
+
+// environment is this process's, without what another run, whose command this is, has added to it.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SOFTROCE_") })
 }
 
 // lookPath finds a program; when it fails, status is what a shell would exit

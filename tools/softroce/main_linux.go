@@ -3,6 +3,7 @@ package main
 // This file reads the command line and decides where the command runs.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -33,16 +34,8 @@ type options struct {
 	cables   int
 	guest    bool
 	timeout  time.Duration
-	scratch  string // absolute, or empty
-	env      []string
+	scratch  string     // absolute, or empty
 	commands [][]string // one for each node
-}
-
-// timeoutError is the cause of a context that -timeout has ended.
-type timeoutError time.Duration
-
-func (e timeoutError) Error() string {
-	return fmt.Sprintf("cut off after %v (-timeout)", time.Duration(e))
 }
 
 const usage = `usage: softroce [flags] -- COMMAND ARG...
@@ -92,61 +85,40 @@ func parse(args []string, w io.Writer) (options, error) {
 	fs.BoolVar(&o.guest, "guest", false, "run in a guest even when there is a device here")
 	fs.DurationVar(&o.timeout, "timeout", 10*time.Minute, "cut everything off after this `time`; 0 means never")
 	fs.StringVar(&o.scratch, "scratch", "", "existing `folder` whose content a guest shares with the host")
-	fs.Func("env", "`names` of environment variables to hand to a guest, separated by commas; NAME* is a prefix; may be repeated", func(names string) error {
-		for name := range strings.SplitSeq(names, ",") {
-			o.env = append(o.env, strings.TrimSpace(name))
-		}
-		return nil
-	})
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	o.commands = split(fs.Args(), o.nodes)
+	o.commands = [][]string{fs.Args()}
+	if o.nodes == 2 {
+		first, second := fs.Args(), fs.Args()
+		if i := slices.Index(first, "--"); i >= 0 {
+			first, second = first[:i], first[i+1:]
+		}
+		o.commands = [][]string{first, second}
+	}
 	return o, o.complete()
 }
 
-// complete returns an error for what cannot be, and works out what follows from the
-// flags.
-func (o *options) complete() error {
+// complete returns an error for what cannot be, and makes the path of a folder absolute.
+func (o *options) complete() (err error) {
 	if o.nodes != 1 && o.nodes != 2 {
 		return fmt.Errorf("-nodes %d: there can be 1 or 2", o.nodes)
 	}
 	if o.cables != 1 && (o.cables != 2 || o.nodes != 2) {
 		return fmt.Errorf("-cables %d: there can be 1, or 2 with -nodes 2", o.cables)
 	}
-	if o.timeout < 0 {
-		return fmt.Errorf("-timeout %v: it must not be negative", o.timeout)
-	}
 	if o.scratch != "" {
-		dir, err := filepath.Abs(o.scratch)
-		if err != nil {
+		if o.scratch, err = filepath.Abs(o.scratch); err != nil {
 			return err
 		}
-		if info, err := os.Stat(dir); err != nil {
-			return fmt.Errorf("-scratch: %w", err)
-		} else if !info.IsDir() {
-			return fmt.Errorf("-scratch: %s is not a folder", dir)
+		if info, err := os.Stat(o.scratch); err != nil || !info.IsDir() {
+			return fmt.Errorf("-scratch: there is no folder %s", o.scratch)
 		}
-		o.scratch = dir
 	}
-	for _, c := range o.commands {
-		if len(c) == 0 {
-			return errors.New("no command to run; it follows the flags: softroce [flags] -- COMMAND ARG...")
-		}
+	if slices.ContainsFunc(o.commands, func(c []string) bool { return len(c) == 0 }) {
+		return errors.New("no command to run; it follows the flags: softroce [flags] -- COMMAND ARG...")
 	}
 	return nil
-}
-
-// split gives each node its command: with two nodes the arguments may hold a
-// separator, and without one both nodes run the same.
-func split(args []string, nodes int) [][]string {
-	if nodes == 1 {
-		return [][]string{args}
-	}
-	if i := slices.Index(args, "--"); i >= 0 {
-		return [][]string{args[:i], args[i+1:]}
-	}
-	return [][]string{args, args}
 }
 
 // run runs the command in the first place that can be had and returns the exit
@@ -155,7 +127,7 @@ func run(opts options) (int, error) {
 	ctx := context.Background()
 	if opts.timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, opts.timeout, timeoutError(opts.timeout))
+		ctx, cancel = context.WithTimeoutCause(ctx, opts.timeout, fmt.Errorf("cut off after %v (-timeout)", opts.timeout))
 		defer cancel()
 	}
 	status, err := dispatch(ctx, opts)
@@ -168,16 +140,13 @@ func run(opts options) (int, error) {
 		}
 		return exitTimeout, err
 	}
-	if status == 0 {
-		status = exitFailed
-	}
-	return status, err
+	return cmp.Or(status, exitFailed), err
 }
 
 func dispatch(ctx context.Context, opts options) (int, error) {
 	if !opts.guest && opts.nodes == 1 {
-		if dev := findDevice(sysInfiniband, interfaceAddrs); dev != nil {
-			return runHere(ctx, opts, dev)
+		if found := findDevices(1, sysInfiniband, interfaceAddrs()); len(found.all) > 0 {
+			return runHere(ctx, opts, found)
 		}
 	}
 	image, err := prepare(ctx)

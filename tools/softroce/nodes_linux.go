@@ -8,6 +8,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -25,128 +26,137 @@ const bootTimeout = 3 * time.Minute
 // node is a guest, and the state of its command.
 type node struct {
 	*vm
-	config  *guestConfig
-	to      *gob.Encoder // to the guest's agent, once that is there
+	config  guestConfig
+	cables  []*os.File   // its ends
+	to      *gob.Encoder // to the guest's agent
 	ready   bool
 	started bool // its command was started
-	cycling bool // its power was cycled, and it has not booted yet
 	cut     bool // its power was cut
 	ended   bool // its command has ended, or it was cut
 	status  int  // of the command
-
-	passedOut, passedErr *tally // how much of its output the tool has written
-	output               sync.WaitGroup
-}
-
-// runGuests runs the commands of opts, each in a guest, and returns the exit status. It
-// leaves the guests' logs behind if the error is a guestError.
-func runGuests(ctx context.Context, opts options, image *guestImage) (int, error) {
-	logs, err := os.MkdirTemp("", "softroce-")
-	if err != nil {
-		return 0, err
-	}
-	return supervise(ctx, func(ctx context.Context, signals <-chan unix.Signal) (int, error) {
-		status, err := boot(ctx, opts, image, logs, signals)
-		if !errors.As(err, new(*guestError)) {
-			os.RemoveAll(logs)
-		}
-		return status, err
-	})
-}
-
-// boot starts the guests, and runs them until their commands have ended.
-func boot(ctx context.Context, opts options, image *guestImage, logs string, signals <-chan unix.Signal) (int, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return 0, err
-	}
-	ends := make([][]*os.File, opts.nodes) // of the cables, at each node
-	if opts.nodes == 2 {
-		for range opts.cables {
-			end0, end1, err := socketPair("cable")
-			if err != nil {
-				return 0, err
-			}
-			ends[0], ends[1] = append(ends[0], end0), append(ends[1], end1)
-		}
-	}
-	c := &cluster{events: make(chan func() error)}
-	defer c.end(ctx)
-	for i := range opts.nodes {
-		v, err := startVM(vmConfig{
-			node: i, image: image, scratch: opts.scratch, cables: ends[i], logs: logs,
-		})
-		if err != nil {
-			return 0, fmt.Errorf("starting QEMU: %w", err)
-		}
-		n := &node{vm: v, config: &guestConfig{
-			Node: i, Cables: len(ends[i]),
-			Args: opts.commands[i], Env: guestEnv(os.Environ(), opts.env), Dir: dir,
-			Scratch: opts.scratch, ModDir: image.modules,
-		}}
-		c.nodes = append(c.nodes, n)
-		c.pass(n, opts.nodes > 1)
-		c.watch(n)
-	}
-	return c.run(ctx, signals)
 }
 
 // cluster is all nodes of a run. Only the goroutine that calls run uses their state. Others
 // send it events, which are functions that it calls.
 type cluster struct {
-	nodes  []*node
-	events chan func() error
-	lines  sync.Mutex // held while a whole line is written to an output
+	image   *image
+	nodes   []*node
+	events  chan func() error
+	ended   chan struct{}  // closed when no events are taken any more
+	outputs sync.WaitGroup // goroutines that pass on output
+	lines   sync.Mutex     // held while a whole line is written to an output
 }
 
-// watch sends an event for each message and request of n.
-func (c *cluster) watch(n *node) {
-	go func() {
-		for messages := gob.NewDecoder(n.agent); ; {
-			var m message
-			switch err := messages.Decode(&m); {
-			case errors.Is(err, os.ErrDeadlineExceeded):
-				// What follows comes from a new agent: see powerCycle.
-				n.agent.SetReadDeadline(time.Time{})
-				messages = gob.NewDecoder(n.agent)
-				continue
-			case err != nil:
-				c.events <- n.gone
-				return
-			}
-			if m.Ended {
-				// Some of the output may still be in QEMU.
-				n.passedOut.wait(m.Stdout)
-				n.passedErr.wait(m.Stderr)
-			}
-			c.events <- func() error { return n.hear(m) }
-		}
-	}()
-	if n.control == nil {
-		return
+// runGuests runs the commands of opts, each in a guest, until all have ended, and returns the exit status.
+func runGuests(ctx context.Context, opts options, image *image) (int, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return 0, err
 	}
-	go func() {
-		for requests := bufio.NewScanner(n.control); requests.Scan(); {
-			request := requests.Text()
-			c.events <- func() error {
-				n.answer(c.do(n, request))
-				return nil
+	c := &cluster{image: image, events: make(chan func() error), ended: make(chan struct{})}
+	for i, command := range opts.commands {
+		c.nodes = append(c.nodes, &node{config: guestConfig{
+			Node: i, Args: command, Env: environment(), Dir: dir, Scratch: opts.scratch, Image: image.dir,
+		}})
+	}
+	for range opts.cables * (opts.nodes - 1) {
+		// Sockets that keep packets apart: a guest that dies in the middle of one does no harm to the other.
+		ends := [2]*os.File{}
+		if ends[0], ends[1], err = socketPair(unix.SOCK_DGRAM); err != nil {
+			return 0, err
+		}
+		for i, n := range c.nodes {
+			n.cables = append(n.cables, ends[i])
+			n.config.Cables++
+		}
+	}
+	return supervise(ctx, func(ctx context.Context, signals <-chan unix.Signal) (int, error) {
+		defer c.end(ctx)
+		for _, n := range c.nodes {
+			if err := c.powerOn(n); err != nil {
+				return 0, fmt.Errorf("starting QEMU: %w", err)
 			}
 		}
-	}()
+		return c.run(ctx, signals)
+	})
+}
+
+// powerOn starts the guest of a node. When it is ready, run starts its command.
+func (c *cluster) powerOn(n *node) (err error) {
+	if n.vm, err = startVM(n.config.Node, c.image, n.config.Scratch, n.cables); err != nil {
+		return err
+	}
+	n.ready, n.started, n.ended = false, false, false
+	n.to = gob.NewEncoder(n.agent)
+	// The guest reads it when it has booted; if it does not come to that, it hangs up.
+	go func(to *gob.Encoder, config guestConfig) { _ = to.Encode(message{Config: &config}) }(n.to, n.config)
+	c.outputs.Add(1)
+	go c.watch(n, n.vm)
+	if n.control == nil {
+		return nil
+	}
+	go func(control *os.File) {
+		for requests := bufio.NewScanner(control); requests.Scan(); {
+			request := requests.Text()
+			c.send(func() error {
+				answer(control, c.do(n, request))
+				return nil
+			})
+		}
+	}(n.control)
+	if err := n.execute("qmp_capabilities", map[string]any{}); err != nil {
+		return n.explain(err)
+	}
+	return nil
+}
+
+// send sends an event.
+func (c *cluster) send(event func() error) {
+	select {
+	case c.events <- event:
+	case <-c.ended:
+	}
+}
+
+// watch passes on the output of n's guest v, and sends an event for each other message.
+func (c *cluster) watch(n *node, v *vm) {
+	defer c.outputs.Done()
+	stdout, stderr := io.Writer(os.Stdout), io.Writer(os.Stderr)
+	if len(c.nodes) > 1 {
+		prefix := fmt.Sprintf("node%d| ", n.config.Node)
+		out, errs := &prefixWriter{w: stdout, mu: &c.lines, prefix: prefix}, &prefixWriter{w: stderr, mu: &c.lines, prefix: prefix}
+		defer out.flush()
+		defer errs.flush()
+		stdout, stderr = out, errs
+	}
+	for messages := gob.NewDecoder(v.agent); ; {
+		var m message
+		switch err := messages.Decode(&m); {
+		case err != nil:
+			c.send(func() error { return n.gone(v) })
+			return
+		case m.Stdout != nil:
+			_, _ = stdout.Write(m.Stdout)
+		case m.Stderr != nil:
+			_, _ = stderr.Write(m.Stderr)
+		default:
+			c.send(func() error { return n.hear(v, m) })
+		}
+	}
 }
 
 // end ends all guests, and returns when all of their output has been passed on, or, if
 // nobody reads the tool's output, a second after the end of ctx.
 func (c *cluster) end(ctx context.Context) {
+	close(c.ended)
 	for _, n := range c.nodes {
-		n.kill()
+		if n.vm != nil {
+			n.kill()
+		}
 	}
 	passed := make(chan struct{})
 	go func() {
-		for _, n := range c.nodes {
-			n.output.Wait()
-		}
+		c.outputs.Wait()
 		close(passed)
 	}()
 	select {
@@ -205,15 +215,10 @@ func (c *cluster) run(ctx context.Context, signals <-chan unix.Signal) (int, err
 }
 
 func (c *cluster) all(is func(*node) bool) bool {
-	for _, n := range c.nodes {
-		if !is(n) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.nodes, func(n *node) bool { return !is(n) })
 }
 
-// notReady returns cause with the logs of the first guest that is not ready.
+// notReady returns cause with the log of the first guest that is not ready.
 func (c *cluster) notReady(cause error) error {
 	i := slices.IndexFunc(c.nodes, func(n *node) bool { return !n.ready })
 	return c.nodes[i].explain(fmt.Errorf("node %d was still booting: %w", i, cause))
@@ -241,19 +246,22 @@ func (c *cluster) do(by *node, request string) error {
 			number, words = int(n), words[:2]
 		}
 	}
-	switch strings.Join(words, " ") {
-	case "cable down", "cable up":
-		if number < len(c.nodes[0].cables) {
-			return c.setCables(number, words[1] == "up")
+	exists := number >= 0 && number < len(c.nodes)
+	switch what := strings.Join(words, " "); {
+	case (what == "cable down" || what == "cable up") && number < len(c.nodes[0].cables):
+		return c.setCables(number, words[1] == "up")
+	case what == "power off" && exists:
+		n := c.nodes[number]
+		n.cut, n.ended = true, true
+		n.unplug()
+		return nil
+	case what == "power cycle" && exists && c.nodes[number] != by:
+		n := c.nodes[number]
+		if n.cut {
+			return errors.New("its power was cut")
 		}
-	case "power off":
-		if number >= 0 && number < len(c.nodes) {
-			return c.nodes[number].powerOff()
-		}
-	case "power cycle":
-		if number >= 0 && number < len(c.nodes) && c.nodes[number] != by {
-			return c.nodes[number].powerCycle()
-		}
+		n.unplug()
+		return c.powerOn(n)
 	}
 	return fmt.Errorf("unknown request %q: there are \"cable down [CABLE]\", \"cable up [CABLE]\", \"power off NODE\" and \"power cycle NODE\", which is the other one", request)
 }
@@ -272,24 +280,15 @@ func (c *cluster) setCables(number int, in bool) error {
 	return errors.Join(errs...)
 }
 
-// powerOff ends the guest at once.
-func (n *node) powerOff() error {
-	n.cut, n.ended = true, true
+// unplug ends the guest at once. What comes over its cables is dropped, until another guest is ready: if
+// nobody took it, the network interface of the other node's guest would be stuck when the cables are full, as the
+// power cut of another machine does not make it.
+func (n *node) unplug() {
 	n.kill()
-	return n.swallow()
-}
-
-// powerCycle resets the guest. When it has booted, run starts its command again.
-func (n *node) powerCycle() error {
-	if n.cut {
-		return errors.New("its power was cut")
+	for _, cable := range n.cables {
+		cable.SetReadDeadline(time.Time{})
+		go func() { _, _ = io.Copy(io.Discard, cable) }()
 	}
-	if err := n.reset(); err != nil {
-		return err
-	}
-	n.cycling = true
-	n.ready, n.started, n.ended = false, false, false
-	return n.agent.SetReadDeadline(time.Now())
 }
 
 // start starts the command, unless it was started or the power was cut.
@@ -301,66 +300,39 @@ func (n *node) start() error {
 	return n.to.Encode(message{Start: true})
 }
 
-// gone is the event that the guest's agent has hung up: unless the power was cut, the guest
+// gone is the event that the agent of a guest has hung up: unless the power was cut, the guest
 // has died.
-func (n *node) gone() error {
-	if n.cut {
+func (n *node) gone(v *vm) error {
+	if n.cut || n.vm != v {
 		return nil
 	}
-	n.kill() // which also waits until the logs are complete
-	return n.explain(fmt.Errorf("the guest of node %d died", n.node))
+	n.kill() // which also waits until the log is complete
+	return n.explain(fmt.Errorf("the guest of node %d died", n.config.Node))
 }
 
-// hear is the event of a message from the guest's agent.
-func (n *node) hear(m message) error {
+// hear is the event of a message from the agent of a guest.
+func (n *node) hear(v *vm, m message) error {
 	switch {
+	case n.vm != v:
 	case m.Failed != "":
-		return n.explain(fmt.Errorf("setting up the guest of node %d: %s", n.node, m.Failed))
-	case m.Booted:
-		if n.cycling {
-			n.cycling = false
-			if err := n.setBooted(true); err != nil {
-				return err
-			}
-		}
-		n.to = gob.NewEncoder(n.agent)
-		return n.to.Encode(message{Config: n.config})
+		return n.explain(fmt.Errorf("setting up the guest of node %d: %s", n.config.Node, m.Failed))
 	case m.Ready:
 		n.ready = true
-		n.passedOut.restart()
-		n.passedErr.restart()
+		for _, cable := range n.cables {
+			cable.SetReadDeadline(time.Now()) // the guest reads it
+		}
 	case m.Ended:
 		n.status, n.ended = m.Status, true
 	}
 	return nil
 }
 
-// answer answers a request on the control port.
-func (n *node) answer(err error) {
+// answer answers a request on a control port.
+func answer(control io.Writer, err error) {
 	line := "ok"
 	if err != nil {
 		line = "error " + strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	// A node that has just cut its own power cannot read it.
-	fmt.Fprintln(n.control, line)
-}
-
-// guestEnv returns the variables of environ that a guest gets: the usual ones
-// and those named, where NAME* is a prefix.
-func guestEnv(environ, names []string) []string {
-	names = append([]string{
-		"PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", "TMPDIR", "TZ",
-		"LC_*", "GO*", "CGO_*", "RINGNET_*",
-	}, names...)
-	var env []string
-	for _, v := range environ {
-		name, _, _ := strings.Cut(v, "=")
-		for _, want := range names {
-			if prefix, ok := strings.CutSuffix(want, "*"); name == want || ok && strings.HasPrefix(name, prefix) {
-				env = append(env, v)
-				break
-			}
-		}
-	}
-	return env
+	fmt.Fprintln(control, line)
 }

@@ -120,17 +120,6 @@ static bool come(const char *path)
 
 const char *no_addresses(void) { return errno == ENOMEM ? ": it has 64 GiB of addresses, which ulimit -v must permit" : ""; }
 
-static bool make_own(void)
-{
-	int fd = memfd_create("idealcard", MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, FABRIC_SIZE) || !map_fabric(fd))
-		return false;
-	close(fd);
-	make_fabric();
-	self = new_process(getpid());
-	return true;
-}
-
 // leave_child keeps a child from looking like its parent: it may not use what that has made.
 static void leave_child(void)
 {
@@ -142,11 +131,10 @@ static void leave_child(void)
 __attribute__((constructor(101))) static void join_fabric(void)
 {
 	const char *path = getenv("IDEAL_FABRIC");
-	if (getenv("IDEAL_HOST"))
+	if (!path)
 		return; // see host.c
-	if (!(path ? come(path) : make_own())) {
-		fprintf(stderr, "idealcard: this process cannot come onto the fabric %s: %s%s\n", path ? path : "of its own", strerror(errno),
-			no_addresses());
+	if (!come(path)) {
+		fprintf(stderr, "idealcard: this process cannot come onto the fabric %s: %s%s\n", path, strerror(errno), no_addresses());
 		return;
 	}
 	read_schedule();

@@ -14,7 +14,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CONTROL = 4 }; // the descriptor of the launcher's requests
 enum { GRACE = 1000000000 }; // nanoseconds in which whoever was just using what is gone has finished
 
 struct client {
@@ -120,12 +119,12 @@ static void look_after(int i)
 static void answer_request(void)
 {
 	char request[128], answer[128];
-	ssize_t n = read(CONTROL, request, sizeof request - 1);
+	ssize_t n = read(STDIN_FILENO, request, sizeof request - 1);
 	if (n <= 0)
 		_exit(0); // the launcher has ended
 	request[n] = '\0';
 	obey(request, answer, sizeof answer);
-	if (write(CONTROL, answer, strlen(answer)) < 0)
+	if (write(STDOUT_FILENO, answer, strlen(answer)) < 0)
 		_exit(1);
 }
 
@@ -154,7 +153,7 @@ __attribute__((visibility("default"))) int idealcard_host(int listener)
 	polled[0] = (struct pollfd){.fd = listener, .events = POLLIN};
 	for (count_polled = 1;;) {
 		struct pollfd *control = &polled[count_polled];
-		*control = (struct pollfd){.fd = CONTROL, .events = POLLIN};
+		*control = (struct pollfd){.fd = STDIN_FILENO, .events = POLLIN};
 		poll(polled, count_polled + 1, scheduled || impaired() ? 5 : 100);
 		if (control->revents)
 			answer_request();

@@ -1,4 +1,4 @@
-// The program of host.c: its socket is descriptor 3, and the launcher's requests come by 4.
+// The program of host.c: its socket is descriptor 3, and the launcher's requests are its input.
 
 int idealcard_host(int listener);
 

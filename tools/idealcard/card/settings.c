@@ -20,8 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char standard[] = "card ideal0 0 1dea1 65536 32768 4194304 262143 4 512\nport ethernet 4096 0 0\npkey ffff\naddress all\n";
-
 static bool read_address(struct port *p, const char *text)
 {
 	struct address *a = &p->address[p->addresses];
@@ -78,7 +76,7 @@ static bool read_line(const char *line)
 void read_cards(const char *text)
 {
 	char line[256];
-	for (const char *at = text ? text : standard; *at; at += strcspn(at, "\n") + 1) {
+	for (const char *at = text; *at; at += strcspn(at, "\n") + 1) {
 		snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
 		if (!read_line(line)) {
 			fprintf(stderr, "idealcard: IDEAL_CARDS has the line: %s\n", line);
