@@ -734,10 +734,11 @@ static void answer(struct link *l, struct pair *p)
 	struct resumption r = {l->active ? ANSWER_OF_ACTIVE : ANSWER_OF_PASSIVE, l->number, p->resumption.attempt, 0};
 	put_resumption(private, r, l->secret, from, to);
 	private[REP_MTU] = to_ready(p, 0);
+	if (p->failed)
+		return;
 	put_mailbox(p, private + REP_MAILBOX);
 	struct rdma_conn_param param = {.private_data = private, .private_data_len = sizeof private, .qp_num = p->qp->qp_num, .rnr_retry_count = 7};
-	if (rdma_accept(p->id, &param) != 0)
-		p->failed = true;
+	p->failed = rdma_accept(p->id, &param) != 0;
 }
 
 // PAUSE is between attempts, and how long the side that dialed leaves its own request the time to be
@@ -856,6 +857,8 @@ static void on_request(struct rdma_cm_id *id, const uint8_t *private, size_t len
 		memcpy(answer + 48, l->secret, 16);
 	}
 	answer[REP_MTU] = to_ready(p, 0);
+	if (p->failed)
+		fail("the peer has withdrawn");
 	put_mailbox(p, answer + REP_MAILBOX);
 	struct rdma_conn_param param = {.private_data = answer, .private_data_len = sizeof answer, .qp_num = p->qp->qp_num, .rnr_retry_count = 7};
 	if (rdma_accept(id, &param) != 0)
@@ -868,6 +871,8 @@ static void connect_pair(struct pair *p)
 	struct link *l = p->link;
 	uint8_t private[REQ_LEN] = {0};
 	make_queues(p);
+	if (p->failed)
+		return;
 	if (l->stage == SETTING_UP) {
 		struct stream *s = begin(l, 0);
 		s->stage = OPENING;
@@ -918,7 +923,7 @@ static void on_answer(struct pair *p, const uint8_t *private, size_t length)
 		l->answered = r.attempt;
 	}
 	to_ready(p, private[REP_MTU]);
-	if (rdma_establish(p->id) != 0) {
+	if (p->failed || rdma_establish(p->id) != 0) {
 		p->failed = true;
 		return;
 	}

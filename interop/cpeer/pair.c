@@ -33,6 +33,14 @@ struct pair *new_pair(struct rdma_cm_id *id, struct link *l)
 	return p;
 }
 
+// init_attr asks the connection manager for attributes, which it has only as long as the peer has not
+// withdrawn.
+static bool init_attr(struct pair *p, struct ibv_qp_attr *attr, int *mask)
+{
+	p->failed = p->failed || rdma_init_qp_attr(p->id, attr, mask) != 0;
+	return !p->failed;
+}
+
 void make_queues(struct pair *p)
 {
 	struct link *l = p->link;
@@ -49,17 +57,17 @@ void make_queues(struct pair *p)
 		.cap = {.max_send_wr = SENDS, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
 	};
 	p->qp = got(ibv_create_qp(p->pd, &init), "ibv_create_qp");
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
-	int mask;
-	must(rdma_init_qp_attr(p->id, &attr, &mask), "rdma_init_qp_attr");
-	attr.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-	must(ibv_modify_qp(p->qp, &attr, mask), "ibv_modify_qp to INIT");
-
 	const int remote = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 	p->rings = got(ibv_reg_mr(p->pd, l->rings, RINGS_SIZE, remote), "ibv_reg_mr");
 	p->out = got(ibv_reg_mr(p->pd, l->out, OUT_MEMORY, 0), "ibv_reg_mr");
 	p->slots = got(calloc(CONTROL_RECEIVES, MESSAGE), "calloc");
 	p->mailbox = got(ibv_reg_mr(p->pd, p->slots, CONTROL_RECEIVES * MESSAGE, remote), "ibv_reg_mr");
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
+	int mask;
+	if (!init_attr(p, &attr, &mask))
+		return;
+	attr.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	must(ibv_modify_qp(p->qp, &attr, mask), "ibv_modify_qp to INIT");
 	while (p->receives < RECEIVES)
 		post_receive(p);
 }
@@ -90,7 +98,8 @@ int to_ready(struct pair *p, int mtu)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR};
 	int mask;
-	must(rdma_init_qp_attr(p->id, &attr, &mask), "rdma_init_qp_attr");
+	if (!init_attr(p, &attr, &mask))
+		return 0;
 	struct ibv_port_attr port;
 	must(ibv_query_port(p->id->verbs, p->id->port_num, &port), "ibv_query_port");
 	if (attr.path_mtu > port.active_mtu)
@@ -102,7 +111,8 @@ int to_ready(struct pair *p, int mtu)
 	must(ibv_modify_qp(p->qp, &attr, mask), "ibv_modify_qp to RTR");
 	mtu = attr.path_mtu;
 	attr.qp_state = IBV_QPS_RTS;
-	must(rdma_init_qp_attr(p->id, &attr, &mask), "rdma_init_qp_attr");
+	if (!init_attr(p, &attr, &mask))
+		return 0;
 	attr.rnr_retry = 7;
 	attr.max_rd_atomic = 0;
 	must(ibv_modify_qp(p->qp, &attr, mask), "ibv_modify_qp to RTS");

@@ -13,7 +13,8 @@ extern struct pair *pairs;
 
 struct pair *new_pair(struct rdma_cm_id *id, struct link *l);
 
-// make_queues makes the queue pair, registers the link's memory, and posts the receives.
+// make_queues makes the queue pair, registers the link's memory, and posts the receives. Like to_ready, it
+// has the pair failed if the peer has withdrawn.
 void make_queues(struct pair *p);
 
 // to_ready moves the queue pair to RTR and RTS, with a path MTU that is no larger than the peer's, if
