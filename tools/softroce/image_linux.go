@@ -128,9 +128,7 @@ var kernelParts = regexp.MustCompile(`(?m)^linux-(?:image|modules|modules-extra)
 // unpackKernel downloads the packages of the kernel that the package source stands for, unpacks them into
 // dir without installing them, and returns the kernel's release, as uname -r has it.
 func unpackKernel(ctx context.Context, source, dir string) (release string, err error) {
-	if err := updateLists(ctx); err != nil {
-		return "", err
-	}
+	updateLists(ctx)
 	depends, err := apt(ctx, dir, "apt-cache", "depends", "--recurse", "--important", source)
 	if err != nil {
 		return "", err
@@ -250,21 +248,17 @@ func install(ctx context.Context, packages []string) error {
 		return fmt.Errorf("packages are missing; this command installs them:\n\tsudo apt-get update && sudo apt-get install --no-install-recommends %s", strings.Join(missing, " "))
 	}
 	progress("installing %s", strings.Join(missing, " "))
-	if err := updateLists(ctx); err != nil {
-		return err
-	}
+	updateLists(ctx)
 	_, err := apt(ctx, "", "apt-get", append([]string{"install", "-y", "-q", "--no-install-recommends"}, missing...)...)
 	return err
 }
 
 // updateLists updates the lists of available packages, which only root can: there may be none, and those that
-// are too old name packages that are gone.
-func updateLists(ctx context.Context) error {
-	if os.Geteuid() != 0 {
-		return nil
+// are too old name packages that are gone. If it fails, those that there are may do.
+func updateLists(ctx context.Context) {
+	if os.Geteuid() == 0 {
+		_, _ = apt(ctx, "", "apt-get", "update", "-q")
 	}
-	_, err := apt(ctx, "", "apt-get", "update", "-q")
-	return err
 }
 
 // apt runs one of apt's programs in dir and returns its output. It waits for

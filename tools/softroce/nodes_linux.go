@@ -261,7 +261,11 @@ func (c *cluster) do(by *node, request string) error {
 			return errors.New("its power was cut")
 		}
 		n.unplug()
-		return c.powerOn(n)
+		err := c.powerOn(n)
+		if err != nil {
+			n.cut, n.ended = true, true
+		}
+		return err
 	}
 	return fmt.Errorf("unknown request %q: there are \"cable down [CABLE]\", \"cable up [CABLE]\", \"power off NODE\" and \"power cycle NODE\", which is the other one", request)
 }

@@ -66,7 +66,10 @@ func startVM(node int, image *image, scratch string, cables []*os.File) (*vm, er
 	for _, f := range sockets {
 		f.Close()
 	}
-	return v, err
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
 }
 
 // arguments are QEMU's for the machine itself, in which exe, this program, is the first
