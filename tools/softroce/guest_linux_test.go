@@ -287,3 +287,10 @@ func TestSignalIsPassedOnToTheGuest(t *testing.T) {
 		t.Errorf("stdout %q", got)
 	}
 }
+
+func TestQEMUThatDoesNotStartIsAnError(t *testing.T) {
+	v, err := startVM(0, &image{machine: machine{qemu: filepath.Join(t.TempDir(), "qemu")}}, "", nil)
+	if v != nil || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v, %v", v, err)
+	}
+}
