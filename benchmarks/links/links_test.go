@@ -169,7 +169,7 @@ func (l link) halfRoundTrip(t *testing.T, cfg rconn.Config, size int) (half time
 }
 
 // print prints a table for documents.
-func print(title string, t report.Table) {
+func printTable(title string, t report.Table) {
 	if *tables {
 		fmt.Printf("\n%s\n", title)
 		t.Markdown(os.Stdout)
@@ -211,7 +211,7 @@ func TestThroughputByRing(t *testing.T) {
 		}
 		out.Row(row...)
 	}
-	print("Stream of 1 MiB Writes, share of the link by RecvBuffer = SendBuffer", out)
+	printTable("Stream of 1 MiB Writes, share of the link by RecvBuffer = SendBuffer", out)
 }
 
 func TestThroughputByQueueDepth(t *testing.T) {
@@ -237,7 +237,7 @@ func TestThroughputByQueueDepth(t *testing.T) {
 			out.Row(row...)
 		}
 	}
-	print("Rings of 64 MiB, share of the link by SendQueue (RecvQueue is twice that)", out)
+	printTable("Rings of 64 MiB, share of the link by SendQueue (RecvQueue is twice that)", out)
 }
 
 func TestLatency(t *testing.T) {
@@ -260,7 +260,7 @@ func TestLatency(t *testing.T) {
 		}
 		out.Row(row...)
 	}
-	print("Half a round trip with the default Config, and its ratio to delay plus size over bandwidth", out)
+	printTable("Half a round trip with the default Config, and its ratio to delay plus size over bandwidth", out)
 }
 
 // TestMessageOfSeveralWrites measures programs that write a header and then a body.
@@ -283,7 +283,7 @@ func TestMessageOfSeveralWrites(t *testing.T) {
 			out.Row(row...)
 		}
 	}
-	print("From the first of several Writes in a row on an idle connection to the last byte read, in one-way delays, by the number of Writes", out)
+	printTable("From the first of several Writes in a row on an idle connection to the last byte read, in one-way delays, by the number of Writes", out)
 }
 
 func (l link) writesInARow(t *testing.T, write, n int) (took time.Duration) {
