@@ -128,10 +128,11 @@ test-quick:
 	$(TEST) -short ./...
 	for module in cmd/ringnet metrics grpcnet; do (cd $$module && $(GO) vet ./... && $(TEST) -short ./...) || exit 1; done
 
-# The race detector leaves no memory for the explorations of package credit.
+# The race detector leaves no memory for the explorations of package credit, and no time for those of
+# package link.
 unit:
 	$(TEST) -race -shuffle=on ./...
-	$(TEST) ./credit
+	$(TEST) ./credit ./internal/link
 
 # Builds without cgo and for systems without RDMA have stubs that say so. The
 # verbs shim is compiled for the other processor that RDMA devices are found

@@ -259,7 +259,7 @@ func TestALinkWhosePathLosesLongMessagesEnds(t *testing.T) {
 // that the peer has not received, for longer in all than one search may take.
 func TestALinkThatMovesOftenLivesOn(t *testing.T) {
 	resumed(t, far, func(t *testing.T, n *sim.Network, c, s *Stream) {
-		for range 5 {
+		for range times(5) {
 			losesLonger(n, 1000)
 			require.NoError(t, writeAll(c, make([]byte, 4000)))
 			time.Sleep(c.link.cfg.ResumeTimeout / 2) // it moves again and again

@@ -240,7 +240,7 @@ var breakages = []struct {
 // or a card, again and again.
 func TestStreamsOutliveAnyCard(t *testing.T) {
 	const breaks = 10
-	for seed := range uint64(seeds(4)) {
+	for seed := range uint64(times(4)) {
 		for _, b := range breakages {
 			t.Run(fmt.Sprintf("%s/%d", b.name, seed), func(t *testing.T) {
 				onTwoCards(t, 3, func(t *testing.T, n *sim.Network, c, s []*Stream) {

@@ -71,10 +71,11 @@ func endpointOf(l *Link) *sim.Endpoint {
 	return ep.(*sim.Endpoint)
 }
 
-// seeds is how many seeds a test with random faults goes through.
-func seeds(n int) int {
+// times is how often a test does what takes long: a tenth as often with -short, and under the
+// race detector, where it takes twenty times as long. make unit runs the package without that, too.
+func times(n int) int {
 	if testing.Short() || raceEnabled {
-		return 1
+		return max(1, n/10)
 	}
 	return n
 }

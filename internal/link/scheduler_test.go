@@ -146,7 +146,7 @@ func TestManyLinksComeBackThoughDevicesMakeQueuePairsInTurn(t *testing.T) {
 	for name, sides := range slowSides {
 		for _, takes := range []time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond, 100 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, takes), func(t *testing.T) {
-				requireComeBack(t, 100, time.Millisecond, func() sim.Faults {
+				requireComeBack(t, times(100), time.Millisecond, func() sim.Faults {
 					turns := []chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}
 					return sim.Faults{Open: func(e *sim.Endpoint) error {
 						if side := slices.Index(sides, e.LocalAddr().Addr()); side >= 0 {
